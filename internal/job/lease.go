@@ -203,16 +203,30 @@ func (l *lease) notFarAhead(prove func() error) error {
 	return prove()
 }
 
+const (
+	// closeTime is how long connections to the target may take to end, releaseTime how
+	// long the word after that may take. Busy machines need some of it.
+	closeTime   = 10 * time.Second
+	releaseTime = 5 * time.Second
+)
+
 // letGo ends the connections over which this run has written and reports that the
-// job has no owner, so that the next run need not wait to be sure.
+// job has no owner, so that the next run need not wait to be sure. Where they do not
+// end in time it has to.
 func (l *lease) letGo(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
 	// Not renewed: a pool closed the moment it is opened waits 10 s for its monitors.
-	if err := l.dst.Pool.Close(ctx); err != nil {
+	if err := l.dst.Pool.Close(closing); err != nil {
 		l.log.Debug("connections not closed", "error", err)
 	}
-	if err := l.store.Release(ctx); err != nil {
+	if closing.Err() != nil {
+		l.log.Debug("connections took long to end; the job's next run makes sure that they have")
+		return
+	}
+	release, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTime)
+	defer cancel()
+	if err := l.store.Release(release); err != nil {
 		l.log.Debug("job not released", "error", err)
 	}
 }

@@ -27,7 +27,7 @@ func TestElsewhere(t *testing.T) {
 	t.Cleanup(server.Close)
 	jar, _ := cookiejar.New(nil)
 	client := &http.Client{Jar: jar}
-	get := func(path string) (*http.Response, string) {
+	get := func(path string) (code int, page, refresh string) {
 		t.Helper()
 		resp, err := client.Get(server.URL + path)
 		if err != nil {
@@ -35,36 +35,36 @@ func TestElsewhere(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		body, _ := io.ReadAll(resp.Body)
-		return resp, string(body)
+		return resp.StatusCode, string(body), resp.Header.Get("Refresh")
 	}
-	if _, page := get("/workers"); !strings.Contains(page, `href="/login/oidc?next=%2Fworkers"`) {
+	if _, page, _ := get("/workers"); !strings.Contains(page, `href="/login/oidc?next=%2Fworkers"`) {
 		t.Fatalf("the login does not lead to the provider: %s", page)
 	}
 	for name, claims := range map[string]map[string]any{"refused there": nil, "of no rule": {"sub": "eve", "groups": []string{"other"}}} {
 		there.Be(claims)
-		if resp, page := get("/login/oidc?next=/workers"); resp.StatusCode != http.StatusForbidden || strings.Contains(page, "<b>") || strings.Contains(page, "\u202e") {
-			t.Errorf("%s: %d %s", name, resp.StatusCode, page)
+		if code, page, _ := get("/login/oidc?next=/workers"); code != http.StatusForbidden || strings.Contains(page, "<b>") || strings.Contains(page, "\u202e") {
+			t.Errorf("%s: %d %s", name, code, page)
 		}
-		if _, page := get("/workers"); !strings.Contains(page, "Log in") {
+		if _, page, _ := get("/workers"); !strings.Contains(page, "Log in") {
 			t.Errorf("%s: logged in all the same", name)
 		}
 	}
 	there.Be(map[string]any{"sub": `otto<i>`, "groups": []string{"ops"}})
-	resp, page := get("/login/oidc?next=/workers")
-	if resp.StatusCode != http.StatusOK || resp.Header.Get("Refresh") != "0; url=/workers" || !strings.Contains(page, `href="/workers"`) {
-		t.Errorf("%d %v %s", resp.StatusCode, resp.Header, page)
+	code, page, refresh := get("/login/oidc?next=/workers")
+	if code != http.StatusOK || refresh != "0; url=/workers" || !strings.Contains(page, `href="/workers"`) {
+		t.Errorf("%d %s %s", code, refresh, page)
 	}
-	if _, page := get("/workers"); !strings.Contains(page, "<bdi>otto&lt;i&gt;</bdi>, operator") {
+	if _, page, _ := get("/workers"); !strings.Contains(page, "<bdi>otto&lt;i&gt;</bdi>, operator") {
 		t.Errorf("not logged in as otto: %s", page)
 	}
-	if resp, _ := get("/audit"); resp.StatusCode != http.StatusForbidden {
-		t.Errorf("an operator reads the audit trail: %d", resp.StatusCode)
+	if code, _, _ := get("/audit"); code != http.StatusForbidden {
+		t.Errorf("an operator reads the audit trail: %d", code)
 	}
-	if resp, _ := get("/login/oidc/back?code=x&state=y"); resp.StatusCode != http.StatusForbidden {
-		t.Errorf("a login that was not begun: %d", resp.StatusCode)
+	if code, _, _ := get("/login/oidc/back?code=x&state=y"); code != http.StatusForbidden {
+		t.Errorf("a login that was not begun: %d", code)
 	}
-	if resp, _ := get("/login/oidc?next=https://evil.example/"); resp.Header.Get("Refresh") != "0; url=/jobs" {
-		t.Errorf("led to %q", resp.Header.Get("Refresh"))
+	if _, _, refresh := get("/login/oidc?next=https://evil.example/"); refresh != "0; url=/jobs" {
+		t.Errorf("led to %q", refresh)
 	}
 }
 
