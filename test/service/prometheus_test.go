@@ -129,6 +129,10 @@ func TestPrometheus(t *testing.T) {
 	if _, err := client.Limit(t.Context(), "orders", server.Limits{Docs: &slow}); err != nil {
 		t.Fatal(err)
 	}
+	wait("the limit", func() bool { // a wish is met a moment later
+		j, err := client.Job(t.Context(), "orders")
+		return err == nil && j.Report != nil && j.Report.Status != nil && j.Report.Status.Limits.Docs == slow
+	})
 	insert(2000)
 	lag := `ALERTS{alertname="MillraceLag", job="orders", alertstate="firing"}`
 	wait("the alert", func() bool { return len(firing(t, web, lag)) == 1 })
