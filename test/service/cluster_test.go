@@ -166,6 +166,7 @@ func (c *cluster) leader(stream string) (i int) {
 // each time, and the target is the same in the end.
 func TestNodesDie(t *testing.T) {
 	lab.Drawn(t, 3)
+	t.Parallel()
 	c := startCluster(t)
 	b := newBed(t, c)
 	churn := b.churn()

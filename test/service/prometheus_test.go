@@ -49,6 +49,7 @@ func TestAlertRules(t *testing.T) {
 // TestPrometheus: a real prometheus scrapes serve by the configuration that is shipped,
 // and the alert of lag fires and resolves with the lag of a real job.
 func TestPrometheus(t *testing.T) {
+	t.Parallel()
 	prometheus := installed(t, "prometheus")
 	src, dst := lab.ForTest(t, lab.Options{}), lab.ForTest(t, lab.Options{})
 	dir, listen, web := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)), fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t))

@@ -142,6 +142,7 @@ func (b *bed) phase(another bool, phases ...job.Phase) (worker string) {
 // killed, while a job copies and follows. There is one owner each time, and the target
 // is the same in the end.
 func TestProcessesDie(t *testing.T) {
+	t.Parallel()
 	b := newBed(t, nil)
 	churn := b.churn()
 	b.startWorker("w1")
@@ -230,6 +231,8 @@ func (b *bed) endAll() {
 // while writes go on. Another begins again, and finds what was changed behind the job's
 // back, and nothing else.
 func TestVerifyProcessesDie(t *testing.T) {
+	lab.Drawn(t, 2)
+	t.Parallel()
 	b := newBed(t, nil)
 	source := b.sc.Database("svc").Collection("c")
 	docs := make([]any, 5000)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/millrace/millrace/internal/lab"
 	"io"
 	"slices"
 	"strings"
@@ -74,6 +75,7 @@ func (b *bed) result(name, id string, want service.VerifyState) (*service.Verifi
 // TestVerify: what was changed behind a job's back is found with both sides, by who may
 // see them; on a clean target, and while writes go on, nothing is.
 func TestVerify(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	b.insert("clean", 0, 3000)
 	b.create("job", "clean", "")
@@ -161,6 +163,8 @@ func code(err error) operate.Code {
 // TestVerifyWaits: while a job is paused nothing is called a difference; it is once the
 // job follows again, if it still is one.
 func TestVerifyWaits(t *testing.T) {
+	lab.Drawn(t, 2)
+	t.Parallel()
 	b := newBed(t)
 	b.insert("waits", 0, 500)
 	b.create("job", "waits", "")
@@ -198,6 +202,8 @@ func TestVerifyWaits(t *testing.T) {
 // TestVerifyWorkerGone: what a worker leaves is begun again by another; what it says
 // late does not count.
 func TestVerifyWorkerGone(t *testing.T) {
+	lab.Drawn(t, 2)
+	t.Parallel()
 	b := newBed(t)
 	b.insert("gone", 0, 2000)
 	b.create("job", "gone", "")
@@ -228,6 +234,8 @@ func TestVerifyWorkerGone(t *testing.T) {
 // TestVerifySchedule: a job that follows is sampled as its schedule has it, once a time,
 // and the newest of what has ended are kept.
 func TestVerifySchedule(t *testing.T) {
+	lab.Drawn(t, 2)
+	t.Parallel()
 	b := newBed(t)
 	b.insert("sched", 0, 4000)
 	b.create("job", "sched", "")
@@ -267,6 +275,8 @@ func TestVerifySchedule(t *testing.T) {
 // TestVerifyMasked: values that a rule masks are shown of the source as they are masked,
 // and of the target not at all.
 func TestVerifyMasked(t *testing.T) {
+	lab.Drawn(t, 2)
+	t.Parallel()
 	b := newBed(t)
 	coll := b.source.Database("masked").Collection("c")
 	_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}, {Key: "card", Value: "1234-source"}, {Key: "in", Value: bson.A{bson.D{{Key: "pin", Value: "9999-source"}}}}, {Key: "n", Value: 1}})
@@ -296,6 +306,7 @@ func TestVerifyMasked(t *testing.T) {
 // TestLetters: a conflict makes a dead letter, which is listed, shown, exported, and
 // tried again once its cause is gone, also of a finalized job.
 func TestLetters(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	source, target := b.source.Database("letters").Collection("c"), b.onTarget("letters")
 	unique := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetUnique(true)}

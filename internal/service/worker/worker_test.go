@@ -153,6 +153,7 @@ func (b *bed) same(db string) {
 // TestJobs: a job that is wanted is run; it is paused, resumed, finalized and removed
 // as its definition says.
 func TestJobs(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	b.insert("jobs", 0, 2000)
 	b.create("first", "jobs", "")
@@ -188,6 +189,7 @@ func TestJobs(t *testing.T) {
 // TestFailed: a job that cannot be run says why and waits; when it is resumed it is
 // tried again.
 func TestFailed(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	b.insert("failed", 0, 10)
 	target, err := driver.Connect(options.Client().ApplyURI(b.dst.URI()))
@@ -220,6 +222,7 @@ func TestFailed(t *testing.T) {
 // its jobs to the others, and takes jobs again when that is taken back. The next process
 // of its name is not drained.
 func TestSharing(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	east := map[string]string{"dc": "east"}
 	w1, stop := b.worker(b.nats.Address(), worker.Options{Name: "w1", Labels: east})
@@ -265,6 +268,7 @@ func TestSharing(t *testing.T) {
 // TestCutOff: a worker that cannot reach NATS ends its jobs before another has them,
 // and none of them is run twice or loses a change.
 func TestCutOff(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	cut := lab.ProxyForTest(t, b.nats.Address())
 	w1, _ := b.worker(cut.Addr(), worker.Options{Name: "w1"})
@@ -306,6 +310,7 @@ func TestHungWorker(t *testing.T) {
 // TestRecords: a job's points add up to what it copied and applied, whoever had it; its
 // log says what happened, in order; both are gone with the job.
 func TestRecords(t *testing.T) {
+	t.Parallel()
 	b := newBed(t)
 	h, _ := b.connect(b.nats.Address())
 	ctx := t.Context()
