@@ -169,9 +169,12 @@ func (l *lender) end(b *borrower, why string, keep bool) {
 		l.log.Warn("a worker that copied a part has ended", "worker", b.worker, "why", why, "slices", undone)
 	}
 	l.ending.Go(func() {
+		var once sync.Once // members are looked at side by side, and again and again
 		err := l.strike(l.ctx, b.token, func(left []mongo.Connection) {
-			l.log.Warn("a worker that copied a part still has connections to the target; its slices wait for them to end", "worker", b.worker,
-				"connections", len(left), "from", left[0].Client, "hint", "end that process")
+			once.Do(func() {
+				l.log.Warn("a worker that copied a part still has connections to the target; its slices wait for them to end", "worker", b.worker,
+					"connections", len(left), "from", left[0].Client, "hint", "end that process")
+			})
 		})
 		if err != nil {
 			l.fail(err)

@@ -161,7 +161,7 @@ func testLent(t *testing.T, s servers) {
 	for _, coll := range []string{"c", "gone"} {
 		fillLarge(t, s, "lent", coll)
 	}
-	rules := transform.Config{Include: []string{"lent.*"}, Filter: []string{`lent.c={"_id": {"$lt": 3900}}`}, Fields: []string{`lent.c={"set": {"by": "rule"}}`}}
+	rules := transform.Config{Include: []string{"lent.*"}, Filter: []string{`lent.*={"_id": {"$lt": 3900}}`}, Fields: []string{`lent.*={"set": {"by": "rule"}}`}}
 	with := func(spec *job.Spec) { spec.Rules = rules }
 	l := lend(t, s, "lent", pace.Rates{Bytes: 16 << 20}, with)
 	await(t, "slices wait", l.lends)
@@ -222,15 +222,15 @@ func noted(t *testing.T, l *lent, want int) {
 // deaf is a way to the lender on which, from some moment on, nothing is heard any more:
 // the borrower is told that all is well.
 type deaf struct {
-	ask  job.Ask
-	from atomic.Bool
+	ask        job.Ask
+	from, over atomic.Bool
 }
 
 func (d *deaf) way(ctx context.Context, request []byte) ([]byte, error) {
 	kind, _ := bson.Raw(request).Lookup("kind").StringValueOK()
 	if d.from.Load() {
 		if kind == "next" {
-			return bson.Marshal(bson.D{{Key: "more", Value: true}})
+			return bson.Marshal(bson.D{{Key: "more", Value: !d.over.Load()}})
 		}
 		return bson.Marshal(bson.D{})
 	}
@@ -273,10 +273,10 @@ func testUnaware(t *testing.T, s servers) {
 	}
 	noted(t, l, 0)
 	left.Close()
+	d.over.Store(true) // its own have ended by that
+	<-ended
 	await(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
 	l.end()
-	l.stop()
-	<-ended
 	same(t, s, "unaware")
 }
 
