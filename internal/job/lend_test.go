@@ -27,7 +27,7 @@ type counter struct {
 	serving sync.WaitGroup
 }
 
-func (c *counter) lending() *job.Lending {
+func (c *counter) terms() *job.Lending {
 	return &job.Lending{Version: "test", Lease: 2 * time.Second, Serve: func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
 		c.mu.Lock()
 		c.answer = answer
@@ -93,7 +93,7 @@ func lend(t *testing.T, s servers, db string, rates pace.Rates, more func(*job.S
 	l.spec = s.spec(db)
 	l.spec.Until, l.spec.Limits = "never", rates
 	l.spec.Readers, l.spec.Writers = 1, 2
-	l.spec.Lending = l.lending()
+	l.spec.Lending = l.terms()
 	l.spec.Log = slog.New(slog.NewTextHandler(t.Output(), nil)).With("of", "owner")
 	if more != nil {
 		more(&l.spec)
@@ -126,6 +126,18 @@ func (l *lent) of(worker string) job.BorrowerStatus {
 		return list[i]
 	}
 	return job.BorrowerStatus{}
+}
+
+// lending waits until slices wait for others.
+func (l *lent) lending(t *testing.T) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !l.lends() {
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing is lent: %+v", l.job.Status().Copy)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 func (l *lent) lends() bool      { return l.job.Status().Copy.Lendable > 0 }
@@ -164,7 +176,7 @@ func testLent(t *testing.T, s servers) {
 	rules := transform.Config{Include: []string{"lent.*"}, Filter: []string{`lent.*={"_id": {"$lt": 3900}}`}, Fields: []string{`lent.*={"set": {"by": "rule"}}`}}
 	with := func(spec *job.Spec) { spec.Rules = rules }
 	l := lend(t, s, "lent", pace.Rates{Bytes: 16 << 20}, with)
-	await(t, "slices wait", l.lends)
+	l.lending(t)
 	one, two := l.borrow("one", l.ask, with), l.borrow("two", l.ask, with)
 	await(t, "both copy", func() bool { return l.of("one").Docs > 0 && l.of("two").Docs > 0 && l.of("one").Slices > 0 })
 	db := s.srcDB.Database("lent")
@@ -242,7 +254,7 @@ func (d *deaf) way(ctx context.Context, request []byte) ([]byte, error) {
 func testUnaware(t *testing.T, s servers) {
 	fillLarge(t, s, "unaware", "c")
 	l := lend(t, s, "unaware", pace.Rates{Bytes: 1 << 20}, nil)
-	await(t, "slices wait", l.lends)
+	l.lending(t)
 	d := &deaf{ask: l.ask}
 	ended := l.borrow("one", d.way, nil)
 	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
@@ -285,7 +297,7 @@ func testUnaware(t *testing.T, s servers) {
 func testTooLate(t *testing.T, s servers) {
 	fillLarge(t, s, "late", "c")
 	l := lend(t, s, "late", pace.Rates{Bytes: 1 << 20}, nil)
-	await(t, "slices wait", l.lends)
+	l.lending(t)
 	var mu sync.Mutex
 	var loan []byte // what it was lent
 	d := &deaf{ask: func(ctx context.Context, request []byte) ([]byte, error) {
@@ -356,7 +368,7 @@ func testUnfit(t *testing.T, s servers) {
 	}
 	good := secret("a key of sixteen bytes or more")
 	l := lend(t, s, "unfit", pace.Rates{Bytes: 1 << 20}, good)
-	await(t, "slices wait", l.lends)
+	l.lending(t)
 	for _, c := range []struct {
 		worker, why string
 		spec        func(*job.Spec)
@@ -372,6 +384,9 @@ func testUnfit(t *testing.T, s servers) {
 	} {
 		if err := <-l.borrow(c.worker, l.ask, c.spec); err == nil || !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s: %v", c.worker, err)
+		}
+		if t.Failed() {
+			return
 		}
 		await(t, "why "+c.worker+" does not copy", func() bool { return strings.Contains(l.of(c.worker).Why, c.why) })
 		if n := l.of(c.worker).Docs; n != 0 {
@@ -391,7 +406,7 @@ func testUnfit(t *testing.T, s servers) {
 func testLentAttempts(t *testing.T, s servers) {
 	fillLarge(t, s, "attempts", "c")
 	l := lend(t, s, "attempts", pace.Rates{Bytes: 1 << 20}, nil)
-	await(t, "slices wait", l.lends)
+	l.lending(t)
 	first := l.borrow("one", l.ask, nil)
 	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	if err := l.job.Pause(t.Context()); err != nil {
@@ -403,7 +418,7 @@ func testLentAttempts(t *testing.T, s servers) {
 	if err := l.job.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "slices wait", l.lends)
+	l.lending(t)
 	before := l.of("one").Docs
 	second := l.borrow("one", l.ask, nil)
 	await(t, "it copies again", func() bool { return l.of("one").Docs > before })
@@ -419,7 +434,7 @@ func testLentAttempts(t *testing.T, s servers) {
 func testLentLimits(t *testing.T, s servers) {
 	fillLarge(t, s, "limits", "c")
 	l := lend(t, s, "limits", pace.Rates{Bytes: 1}, nil)
-	await(t, "slices wait", l.lends)
+	l.lending(t)
 	var granted, sent atomic.Int64
 	one := l.borrow("one", func(ctx context.Context, request []byte) ([]byte, error) {
 		reply, err := l.ask(ctx, request)
@@ -439,7 +454,7 @@ func testLentLimits(t *testing.T, s servers) {
 		t.Fatal(err)
 	}
 	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
-	if err := l.job.SetLoads(t.Context(), pace.Loads{Source: pace.Low}); err != nil {
+	if err := l.job.SetLoads(t.Context(), pace.Loads{Source: pace.Low, Target: pace.Normal}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-one; err == nil || !strings.Contains(err.Error(), "load is low") {

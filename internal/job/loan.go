@@ -6,6 +6,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -94,7 +97,10 @@ type loanOfOne struct {
 }
 
 // keyed remembers the keys that rules were made with, to tell other ones from them.
-type keyed struct{ keys []string }
+type keyed struct {
+	mu   sync.Mutex
+	keys map[string]string // by reference
+}
 
 // remember has what read gives remembered.
 func (k *keyed) remember(read func(ref string) (string, error)) func(ref string) (string, error) {
@@ -103,8 +109,13 @@ func (k *keyed) remember(read func(ref string) (string, error)) func(ref string)
 	}
 	return func(ref string) (string, error) {
 		key, err := read(ref)
-		if err == nil {
-			k.keys = append(k.keys, key)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if _, known := k.keys[ref]; err == nil && !known { // what the rules were made with
+			if k.keys == nil {
+				k.keys = map[string]string{}
+			}
+			k.keys[ref] = key
 		}
 		return key, err
 	}
@@ -115,8 +126,10 @@ func (k *keyed) remember(read func(ref string) (string, error)) func(ref string)
 func (k *keyed) rulesMark(rules *transform.Set, token string) string {
 	sum := sha256.New()
 	_, _ = fmt.Fprintf(sum, "%s\n", rules)
-	for _, key := range k.keys {
-		mac := hmac.New(sha256.New, []byte(key))
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, ref := range slices.Sorted(maps.Keys(k.keys)) {
+		mac := hmac.New(sha256.New, []byte(k.keys[ref]))
 		_, _ = mac.Write([]byte("millrace copy " + token))
 		_, _ = sum.Write(mac.Sum(nil))
 	}
