@@ -314,8 +314,8 @@ func (l *lender) shownOf(worker string) *progress.Borrower {
 
 // show is what the status tells.
 func (l *lender) show() (waiting int, list []progress.Borrower) {
-	if waiting = l.eng.Lendable(); l.low() {
-		waiting = 0
+	if _, ready := l.eng.Member(); ready && !l.low() {
+		waiting = l.eng.Lendable()
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
