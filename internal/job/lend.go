@@ -72,9 +72,11 @@ func (c *copier) runLending(ctx context.Context, eng *copy.Engine, tasks []copy.
 	defer stop()
 	l.serving = serving
 	c.progress.Lending(l.show) // from here on nobody else looks at shown
+	l.mu.Lock()
 	for _, b := range l.shown {
 		b.Slices = 0
 	}
+	l.mu.Unlock()
 	var serve sync.WaitGroup
 	serve.Go(func() {
 		if err := c.spec.Lending.Serve(serving, l.answer); err != nil && serving.Err() == nil {
