@@ -67,7 +67,7 @@ func (b *bed) copying() {
 // and cut off from NATS, and the owner is killed, while documents and collections change:
 // the target is the same in the end.
 func TestBorrowersDie(t *testing.T) {
-	b := newBed(t)
+	b := newBed(t, nil)
 	for _, coll := range []string{"large", "doomed", "moved"} {
 		b.fillLarge("svc", coll, 80)
 	}
@@ -104,7 +104,7 @@ func TestBorrowersDie(t *testing.T) {
 	}
 
 	cut := lab.ProxyForTest(t, b.nats)
-	b.workers[two] = test.StartWith(t, b.env, b.bin, "worker", "--nats", "nats://"+cut.Addr(), "--nats-token-file", b.dir+"/nats-token", "--name", two, "--lease", "8s")
+	b.workers[two] = test.StartWith(t, b.env, b.bin, "worker", "--nats", "nats://"+cut.Addr(), "--nats-token-file", b.tokenFile(), "--name", two, "--lease", "8s")
 	b.copies(two)
 	cut.Stall()
 	b.givenUp(two)

@@ -19,9 +19,9 @@ const subjectLend = "millrace.lend."
 // message in hand.
 const mostAnswers = 256
 
-// Serve has requests to a run answered until ctx ends. It returns when none is being
+// Lend has requests to a run answered until ctx ends. It returns when none is being
 // answered.
-func (h *Hub) Serve(ctx context.Context, run string, answer func(ctx context.Context, request []byte) (reply []byte)) error {
+func (h *Hub) Lend(ctx context.Context, run string, answer func(ctx context.Context, request []byte) (reply []byte)) error {
 	requests := make(chan *nats.Msg, mostAnswers) // more are dropped, and asked again
 	sub, err := h.conn.ChanSubscribe(subjectLend+run, requests)
 	if err != nil {
@@ -49,8 +49,8 @@ func (h *Hub) Serve(ctx context.Context, run string, answer func(ctx context.Con
 	}
 }
 
-// Ask sends a request to a run, and returns its reply.
-func (h *Hub) Ask(ctx context.Context, run string, request []byte) ([]byte, error) {
+// Borrow sends a request to a run, and returns its reply.
+func (h *Hub) Borrow(ctx context.Context, run string, request []byte) ([]byte, error) {
 	m, err := h.conn.RequestWithContext(ctx, subjectLend+run, request)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return nil, mongo.Retry("the job's owner does not copy any more", nil, "")

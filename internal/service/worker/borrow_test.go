@@ -53,13 +53,14 @@ func TestBorrow(t *testing.T) {
 	b.until("large", "slices for others", func(j *service.Job) bool {
 		return j.Report != nil && j.Report.Status != nil && j.Report.Status.Copy.Lendable > 0
 	})
-	w2, _ := b.worker(b.nats.Address(), worker.Options{Name: "w2", Labels: east})
+	b.worker(b.nats.Address(), worker.Options{Name: "w2", Labels: east})
 	b.worker(b.nats.Address(), worker.Options{Name: "west"})
 	b.worker(b.nats.Address(), worker.Options{Name: "other", Version: "other", Labels: east})
 	b.until("large", "a part by w2", func(j *service.Job) bool { return copier(j, "w2").Docs > 0 })
 	b.until("large", "why another version does not copy", func(j *service.Job) bool { return strings.Contains(copier(j, "other").Why, "version") })
 
-	w2.Drain()
+	_, err = b.desk.Drain(t.Context(), b.admin, "w2", true)
+	b.ok(err)
 	j := b.until("large", "what w2 had", func(j *service.Job) bool { return copier(j, "w2").Why != "" && copier(j, "w2").Slices == 0 })
 	for _, name := range []string{"west", "other"} {
 		if copier(j, name).Docs > 0 {
