@@ -163,7 +163,9 @@ func (w *Worker) borrowFrom(ctx context.Context, j *service.Job) error {
 		cancel(nil)
 		<-watched
 	}()
-	ask := func(ctx context.Context, request []byte) ([]byte, error) { return w.Hub.Borrow(ctx, j.Lease.Run, request) }
+	ask := func(ctx context.Context, request []byte) ([]byte, error) {
+		return w.Hub.Borrow(ctx, j.Lease.Run, request)
+	}
 	s, problems := config.Definition(j.Definition.Name, j.Definition.Settings, w.Resolve)
 	if len(problems) > 0 {
 		log.Warn("a part of the job cannot be copied here", "error", problems)
