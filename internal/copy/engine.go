@@ -110,6 +110,13 @@ type Options struct {
 	// helps to find where a copy of one that is written to ends. Nil is allowed.
 	Inserted stream.FindInsertion
 
+	// Admit is asked of each connection to the target before anything is written over it.
+	// An error ends the copy. Nil is allowed.
+	Admit func(ctx context.Context, conn *wire.Conn) error
+	// Grant is asked before a part is sent, beside Limit: it waits until so much may
+	// pass. Nil is allowed.
+	Grant func(ctx context.Context, docs, bytes int64) error
+
 	// Replacing is told of documents that are about to replace what the target has of
 	// their _ids. An error ends the copy. Nil is allowed.
 	Replacing func(ctx context.Context, t Task, docs [][]byte) error
@@ -166,6 +173,7 @@ type Engine struct {
 	noRecords atomic.Bool
 
 	mu     sync.Mutex
+	run    *run          // under way
 	colls  []*collection // of the latest Run
 	left   []Task        // likewise
 	budget *budget
@@ -202,8 +210,13 @@ func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 		r.colls = append(r.colls, c)
 	}
 	e.mu.Lock()
-	e.colls, e.left, e.budget = r.colls, nil, r.budget
+	e.run, e.colls, e.left, e.budget = r, r.colls, nil, r.budget
 	e.mu.Unlock()
+	defer func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.run = nil
+	}()
 	return r.run(ctx)
 }
 
@@ -238,7 +251,8 @@ type collection struct {
 	insert     bsoncore.Document // the insert command
 	plan       []scan.Slice      // as loaded; nil when there is none to go on from
 	generation int64
-	measured   bool // its size was asked for
+	measured   bool        // its size was asked for
+	kept       atomic.Bool // no slice of it is lent
 
 	mu       sync.Mutex
 	progress CollectionStats

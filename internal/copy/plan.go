@@ -35,7 +35,7 @@ func (r *reader) collection(ctx context.Context, c *collection) error {
 	}
 	var jobs []job
 	for _, s := range ss {
-		jobs = append(jobs, job{s.size(), func(ctx context.Context, rd *reader) error { return rd.slice(ctx, s) }})
+		jobs = append(jobs, s.job())
 	}
 	r.jobs.push(jobs...)
 	return nil

@@ -89,7 +89,7 @@ func (r *run) run(ctx context.Context) error {
 			c.adopt(r, c.plan)
 		} else {
 			read := func(ctx context.Context, rd *reader) error { return rd.collection(ctx, c) }
-			jobs = append(jobs, job{c.Source.Bytes, read})
+			jobs = append(jobs, job{size: c.Source.Bytes, run: read})
 		}
 	}
 	if len(jobs) == 0 {
@@ -105,7 +105,7 @@ func (r *run) run(ctx context.Context) error {
 		if err := r.chooseMember(gctx); err != nil {
 			return err
 		}
-		return r.transfer(gctx)
+		return r.transfer(gctx, r.read)
 	})
 	err := g.Wait()
 	if err != nil && r.awaitedReady() {
@@ -117,13 +117,13 @@ func (r *run) run(ctx context.Context) error {
 	return err
 }
 
-// transfer reads and writes until all jobs are done.
-func (r *run) transfer(ctx context.Context) error {
+// transfer reads and writes until readers, which do read, have nothing left to do.
+func (r *run) transfer(ctx context.Context, read func(ctx context.Context, reserve bool) error) error {
 	o := &r.e.opts
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(r.chunks)
-		return crew{gate: o.SourceGate, base: o.Readers, most: o.mostReaders, work: r.read}.run(ctx)
+		return crew{gate: o.SourceGate, base: o.Readers, most: o.mostReaders, work: read}.run(ctx)
 	})
 	g.Go(func() error {
 		return crew{gate: o.TargetGate, base: r.writers(), most: o.mostWriters, work: r.write}.run(ctx)
@@ -190,10 +190,14 @@ func (r *run) chooseMember(ctx context.Context) error {
 				"member", node, "error", err)
 		}
 	}
-	return r.connected(ctx, r.e.src, to, false, func(conn *wire.Conn) (err error) {
-		if r.member, err = scan.MemberOf(ctx, conn); err != nil {
+	return r.connected(ctx, r.e.src, to, false, func(conn *wire.Conn) error {
+		m, err := scan.MemberOf(ctx, conn)
+		if err != nil {
 			return fmt.Errorf("copy: read the source: %w", err)
 		}
+		r.mu.Lock()
+		r.member = m
+		r.mu.Unlock()
 		return r.awaitPosition(ctx, conn)
 	})
 }

@@ -9,8 +9,9 @@ import (
 
 // job is one thing for a reader to do: plan a collection or read a slice.
 type job struct {
-	size int64 // expected bytes, large ones first
-	run  func(ctx context.Context, r *reader) error
+	size  int64 // expected bytes, large ones first
+	run   func(ctx context.Context, r *reader) error
+	slice *slice // nil: a collection is to be planned
 }
 
 // schedule hands out jobs, the largest first. It ends when every job that was
@@ -32,6 +33,11 @@ func (s *schedule) push(jobs ...job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open += len(jobs)
+	s.enqueue(jobs...)
+}
+
+// enqueue is called with mu held.
+func (s *schedule) enqueue(jobs ...job) {
 	s.queue = append(s.queue, jobs...)
 	slices.SortFunc(s.queue, func(a, b job) int { return cmp.Compare(a.size, b.size) })
 	s.changed.Broadcast()
@@ -66,4 +72,37 @@ func (s *schedule) finished() {
 	if s.open--; s.open == 0 {
 		s.changed.Broadcast()
 	}
+}
+
+// lend takes the largest job that is a slice which may be lent: it runs elsewhere. more
+// says that jobs wait.
+func (s *schedule) lend() (lent *slice, more bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, j := range slices.Backward(s.queue) {
+		if j.slice != nil && j.slice.lendable() {
+			s.queue = slices.Delete(s.queue, i, i+1)
+			return j.slice, true
+		}
+	}
+	return nil, len(s.queue) > 0
+}
+
+// back takes a job back that has run elsewhere and is not finished.
+func (s *schedule) back(j job) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.enqueue(j)
+}
+
+// lendable is how many jobs there are to lend.
+func (s *schedule) lendable() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.queue {
+		if j.slice != nil && j.slice.lendable() {
+			n++
+		}
+	}
+	return n
 }

@@ -122,6 +122,11 @@ func (rd *reading) send(ctx context.Context, ch *chunk) error {
 	if err := rd.e.opts.Limit.Wait(ctx, int64(ch.part.Docs), ch.part.Bytes); err != nil {
 		return err
 	}
+	if grant := rd.e.opts.Grant; grant != nil {
+		if err := grant(ctx, int64(ch.part.Docs), ch.part.Bytes); err != nil {
+			return err
+		}
+	}
 	if rd.s.st.Strategy == scan.Serial {
 		if err := rd.written(ctx); err != nil {
 			return err

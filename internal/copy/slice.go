@@ -1,6 +1,7 @@
 package copy
 
 import (
+	"context"
 	"sync"
 
 	"github.com/millrace/millrace/internal/scan"
@@ -24,9 +25,15 @@ func newSlice(r *run, c *collection, st scan.Slice) *slice {
 	return &slice{c: c, run: r, st: st, early: map[int]scan.Progress{}}
 }
 
+// job has a reader read the slice.
+func (s *slice) job() job {
+	return job{size: s.size(), slice: s, run: func(ctx context.Context, rd *reader) error { return rd.slice(ctx, s) }}
+}
+
 // size is what is left to read, roughly, for the schedule.
 func (s *slice) size() int64 {
-	return max(s.c.Source.Bytes/int64(max(s.st.Of, 1))-s.st.Bytes, 0)
+	st := s.state()
+	return max(s.c.Source.Bytes/int64(max(st.Of, 1))-st.Bytes, 0)
 }
 
 // ack records that chunk n is on the target.

@@ -40,6 +40,11 @@ func (r *run) write(ctx context.Context, reserve bool) error {
 		if err := r.awaitReady(ctx); err != nil {
 			return err
 		}
+		if admit := r.e.opts.Admit; admit != nil {
+			if err := admit(ctx, conn); err != nil {
+				return err
+			}
+		}
 		for ch := range r.chunks { // the readers close it also when ctx has ended
 			if err := w.turn(ctx); err != nil {
 				return err

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
@@ -32,10 +33,11 @@ import (
 // copier is the phases up to the last index after the copy.
 type copier struct {
 	*Job
-	ttlDeferred bool            // by deferTTL of this run
-	looked      bool            // in this attempt
-	snap        schema.Snapshot // of the source, as look took it
-	from        stream.Position // to follow from after snap
+	ttlDeferred bool                          // by deferTTL of this run
+	looked      bool                          // in this attempt
+	snap        schema.Snapshot               // of the source, as look took it
+	from        stream.Position               // to follow from after snap
+	borrowers   map[string]*progress.Borrower // that have copied a part in this run; the lender's
 }
 
 // prepare takes the snapshot of the catalog that the job starts from, or, in incremental mode,
@@ -305,7 +307,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 			return err
 		}
 	}
-	if err := c.run(ctx, tasks, job.Start, job.Chunks, o); err != nil {
+	if err := c.run(ctx, tasks, job.Start, job.Chunks, o, true); err != nil {
 		return err
 	}
 	if c.src.Info.Kind == mongo.KindStandalone {
@@ -342,14 +344,21 @@ func (c *copier) deferTTL(ctx context.Context) error {
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
 func (c *copier) task(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) copy.Task {
-	t := copy.Task{Source: coll, Target: schema.Collection{NS: target, Type: coll.Type}.DataNS()}
-	t.Keep, t.Map = c.rules.Keep(coll.NS, c.tally), c.rules.Mapper(coll.NS, after.TS, c.tally)
-	if q := c.rules.Sent(coll.NS); q != nil && findsAlike(c.src.Info.Version) {
-		t.Sift = &scan.Sift{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
-		t.Unread = c.tally.Unread(c.rules, coll.NS)
-	}
+	t := ruled(c.rules, c.tally, c.src.Info.Version, coll, after)
+	t.Target = schema.Collection{NS: target, Type: coll.Type}.DataNS()
 	if leaves := c.leaves(); leaves != nil && t.Map != nil {
 		t.Map = leavingOut(ctx, leaves, t, after)
+	}
+	return t
+}
+
+// ruled is a task whose documents are chosen and mapped by rules.
+func ruled(rules *transform.Set, tally *transform.Tally, source mongo.Version, coll schema.Collection, after mongo.OpTime) copy.Task {
+	t := copy.Task{Source: coll}
+	t.Keep, t.Map = rules.Keep(coll.NS, tally), rules.Mapper(coll.NS, after.TS, tally)
+	if q := rules.Sent(coll.NS); q != nil && findsAlike(source) {
+		t.Sift = &scan.Sift{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
+		t.Unread = tally.Unread(rules, coll.NS)
 	}
 	return t
 }
@@ -378,7 +387,9 @@ func leavingOut(ctx context.Context, leaves transform.LeftOut, t copy.Task, at m
 	}
 }
 
-func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options) error {
+// run copies tasks. Slices of them are lent where that is possible, if they may be: then
+// no changes are applied meanwhile.
+func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options, lend bool) error {
 	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory, after, c.log
 	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate, c.dstGate
 	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
@@ -390,6 +401,9 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 	}
 	eng := copy.New(c.src, c.dst, sliceStore{c.store}, o)
 	c.progress.Copying(eng)
+	if lend && c.lends() {
+		return c.runLending(ctx, eng, tasks, after)
+	}
 	return eng.Run(ctx, tasks)
 }
 
@@ -406,7 +420,7 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 	if err != nil {
 		return err
 	}
-	return c.run(ctx, []copy.Task{c.task(ctx, coll, target, after)}, after, chunks, copy.Options{})
+	return c.run(ctx, []copy.Task{c.task(ctx, coll, target, after)}, after, chunks, copy.Options{}, false)
 }
 
 // recreate empties the target of a task that has to begin anew.

@@ -40,6 +40,7 @@ type Job struct {
 	origin  source          // src, as it is read
 	dst     *mongo.Cluster
 	rules   *transform.Set
+	keys    keyed // of the rules
 	tally   *transform.Tally
 	store   state.Store
 	cat     *schema.Target
@@ -74,6 +75,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	}
 	j := &Job{spec: spec, log: spec.Log, limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
 	var err error
+	spec.Rules.Secret = j.keys.remember(spec.Rules.Secret)
 	if j.rules, err = transform.New(spec.Rules); err != nil {
 		return nil, err
 	}
@@ -121,7 +123,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom})
 	j.ask = &follow.Ask{Source: j.origin, Rules: j.rules, Progress: j.progress, Names: schema.NewNames(nil)}
 	j.patience = &retry.Patience{Waiting: j.failing}
-	j.copier = &copier{Job: j}
+	j.copier = &copier{Job: j, borrowers: map[string]*progress.Borrower{}}
 	return j, nil
 }
 

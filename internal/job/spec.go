@@ -34,6 +34,7 @@ type (
 	Compression      = progress.Compression
 	CopyStatus       = progress.Copy
 	CollectionStatus = progress.Collection
+	BorrowerStatus   = progress.Borrower
 	IndexStatus      = progress.Index
 	FollowStatus     = progress.Follow
 	Holding          = progress.Holding
@@ -61,6 +62,7 @@ const (
 
 	PhaseStarting   = state.PhaseStarting
 	PhaseCatalog    = state.PhaseCatalog
+	PhaseCreating   = state.PhaseCreating
 	PhaseCopying    = state.PhaseCopying
 	PhaseIndexing   = state.PhaseIndexing
 	PhaseOverlap    = state.PhaseOverlap
@@ -84,6 +86,8 @@ type Deps struct {
 	// Usage is what the job shows as the use of the process. Where several share
 	// a process, at most one of them should show all of it.
 	Usage func() procstat.Usage
+	// Lending is how others come to copy slices of the job; nil: nobody does.
+	Lending *Lending
 }
 
 func (d *Deps) setDefaults() {

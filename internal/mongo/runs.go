@@ -407,6 +407,20 @@ func OtherRuns(job, run string, attempt int64) func(name string) bool {
 	return func(name string) bool { return strings.HasPrefix(name, prefix) && name != present }
 }
 
+// BorrowerName is the application name of the connections over which a borrower of an
+// attempt's copy writes: one that OtherRuns of a later attempt, or of another run, matches.
+// An empty token begins the names of all of them.
+func BorrowerName(job, run string, attempt int64, token string) string {
+	return RunName(job, run, attempt) + "/" + token
+}
+
+// Borrowers matches the application names of one borrower of an attempt, of all of them
+// where token is empty.
+func Borrowers(job, run string, attempt int64, token string) func(name string) bool {
+	want := BorrowerName(job, run, attempt, token)
+	return func(name string) bool { return name == want || token == "" && strings.HasPrefix(name, want) }
+}
+
 // Newest is the position of the newest write of the set, as its primary knows
 // it after a linearizable read: a primary that was deposed and has not learned
 // of it cannot answer. ns is any namespace that the user may read; it need not

@@ -72,6 +72,26 @@ func (g *Gate) Hold(held bool) {
 	g.adjust()
 }
 
+// Unheld waits until operations may begin. The only error is ctx's.
+func (g *Gate) Unheld(ctx context.Context) error {
+	if g == nil {
+		return nil
+	}
+	for {
+		g.mu.Lock()
+		held, changed := g.held, g.changed
+		g.mu.Unlock()
+		if !held {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // Load is the present one, and how many operations it lets be under way at
 // once, 0 when it does not say.
 func (g *Gate) Load() (l Load, limit int) {

@@ -46,6 +46,7 @@ type Progress struct {
 	err     error
 
 	copying copying
+	lending func() (waiting int, workers []Borrower)
 	sink    stream.Sink
 	source  stream.Source
 	before  stream.SinkStats // of earlier sinks of this process
@@ -151,6 +152,12 @@ func (p *Progress) done() Done {
 		d.Operations, d.AppliedBytes = d.Operations+st.Operations, d.AppliedBytes+st.Bytes
 	}
 	return d
+}
+
+// Lending shows whom slices of a copy are lent to: show tells how many wait, and those
+// workers. It must not ask for the status.
+func (p *Progress) Lending(show func() (waiting int, workers []Borrower)) {
+	p.set(func() { p.lending = show })
 }
 
 // Following shows a run of continuous replication.
@@ -289,6 +296,9 @@ func (p *Progress) copyStatus() Copy {
 	}
 	cs := p.copying.Stats()
 	out.Docs, out.Bytes = cs.Docs, cs.Bytes
+	if p.lending != nil {
+		out.Lendable, out.Workers = p.lending()
+	}
 	for _, c := range cs.Collections {
 		out.DocsTotal += max(c.TotalDocs, c.Docs)
 		out.BytesTotal += max(c.TotalBytes, c.Bytes)

@@ -97,6 +97,20 @@ type Copy struct {
 	BytesRate   float64      `json:"bytesRate"`
 	ETASeconds  float64      `json:"etaSeconds"` // -1 when unknown
 	Collections []Collection `json:"collections"`
+	// Lendable is how many slices wait that other workers of a service may copy, Workers
+	// those that have, or could not.
+	Lendable int        `json:"lendable,omitempty"`
+	Workers  []Borrower `json:"workers,omitempty"`
+}
+
+// Borrower is a worker of a service that copies slices of a job which another one runs.
+type Borrower struct {
+	Worker string `json:"worker"`
+	Docs   int64  `json:"docs"` // that it has copied in this run
+	Bytes  int64  `json:"bytes"`
+	Slices int    `json:"slices"` // that it has now
+	// Why says why it has ended, or cannot copy.
+	Why string `json:"why,omitempty"`
 }
 
 // Share is how much of the copy is done, within 0 and 1. It goes by bytes, which cost

@@ -70,6 +70,9 @@ type Job struct {
 	Intent mongo.OpTime `bson:"intent"`
 	// Session is that of the owner's transactions on the target.
 	Session bson.Raw `bson:"session,omitempty"`
+	// Borrowers are the tokens of those that may write for the attempt with the fence,
+	// for slices of the copy that were lent to them.
+	Borrowers []string `bson:"borrowers,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
 	// Roomy says that capped collections of the target have room for everything until

@@ -227,3 +227,42 @@ func (t *Tally) List() (out []FilterCount) {
 	}
 	return out
 }
+
+// Copied is what the rules have done to documents of the copy, in an order of its own.
+func (t *Tally) Copied() (out []int64) {
+	for _, n := range t.copied() {
+		out = append(out, n.Load())
+	}
+	return out
+}
+
+// AddCopied adds what another tally of the same rules has counted from one Copied to a
+// later one; before may be nil. Of other rules nothing is added.
+func (t *Tally) AddCopied(before, after []int64) {
+	counts := t.copied()
+	if len(after) != len(counts) || before != nil && len(before) != len(after) {
+		return
+	}
+	for i, n := range counts {
+		add := after[i]
+		if before != nil {
+			add -= before[i]
+		}
+		n.Add(max(add, 0))
+	}
+}
+
+func (t *Tally) copied() (out []*atomic.Int64) {
+	if t == nil {
+		return nil
+	}
+	for i := range t.filters {
+		c := &t.filters[i]
+		out = append(out, &c.copied, &c.leftOut, &c.unread)
+	}
+	for i := range t.maps {
+		c := &t.maps[i]
+		out = append(out, &c.copied, &c.changed, &c.failed)
+	}
+	return out
+}
