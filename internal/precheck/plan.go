@@ -307,18 +307,18 @@ func (p *planner) existing(context.Context) error {
 		return err
 	}
 	if len(have) == 0 {
-		p.ok("target collections", "none of them exists yet")
+		p.ok(checkExisting, "none of them exists yet")
 		return nil
 	}
 	names := slices.Sorted(maps.Keys(have))
 	list := strings.Join(names[:min(5, len(names))], ", ")
 	switch p.OnExisting.Or(p.job.OnExisting) {
 	case state.ExistingDrop:
-		p.add(Warn, "target collections", "", "%d exist and will be DROPPED: %s", len(names), list)
+		p.add(Warn, checkExisting, "", "%d exist and will be DROPPED: %s", len(names), list)
 	case state.ExistingMerge:
-		p.add(Warn, "target collections", "", "%d exist and will be merged into: %s", len(names), list)
+		p.add(Warn, checkExisting, "", "%d exist and will be merged into: %s", len(names), list)
 	default:
-		p.add(Fail, "target collections", "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
+		p.add(Fail, checkExisting, "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
 	}
 	return nil
 }

@@ -14,6 +14,8 @@ type Question struct {
 	What QuestionKind `json:"what"`
 	// Letters chooses dead letters.
 	Letters LetterFilter `json:"letters"`
+	// Draft is set in questions about a job that is not made yet, which has no UID.
+	Draft *DraftQuestion `json:"draft,omitempty"`
 }
 
 // QuestionKind is what a question is about.
@@ -25,6 +27,10 @@ const (
 	AskLetter        QuestionKind = "letter"         // one with its document
 	AskLettersExport QuestionKind = "letters export" // a piece of the export
 	AskLettersRetry  QuestionKind = "letters retry"
+
+	AskInspect  QuestionKind = "inspect"  // the clusters of a draft
+	AskPrecheck QuestionKind = "precheck" // what a draft would do
+	AskSample   QuestionKind = "sample"   // documents before and after its rules
 )
 
 // LetterFilter chooses dead letters of a job; what is empty chooses all.

@@ -51,7 +51,7 @@ const (
 
 // routes are all that the API does.
 func (a *API) routes() []route {
-	return slices.Concat(a.workerRoutes(), a.recordRoutes(), a.jobRoutes(), a.verifyRoutes(), a.letterRoutes())
+	return slices.Concat(a.workerRoutes(), a.recordRoutes(), a.jobRoutes(), a.verifyRoutes(), a.letterRoutes(), a.draftRoutes())
 }
 
 func (a *API) jobRoutes() []route {

@@ -148,6 +148,11 @@ func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKin
 	if err != nil {
 		return err
 	}
+	return readAnswer(worker, raw, into)
+}
+
+// readAnswer reads what a worker has answered.
+func readAnswer(worker string, raw []byte, into any) error {
 	var a service.Answer
 	if err := json.Unmarshal(raw, &a); err != nil {
 		return fmt.Errorf("read the answer of worker %s: %w", worker, err)

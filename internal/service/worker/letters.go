@@ -62,14 +62,12 @@ type missingLetter struct{ error }
 
 // reply is the answer to a question.
 func (w *Worker) reply(life context.Context, question []byte) []byte {
-	ctx, cancel := context.WithTimeout(life, answerTime)
-	defer cancel()
 	var q service.Question
 	var a service.Answer
 	err := json.Unmarshal(question, &q)
 	if err == nil {
 		var body any
-		if body, err = w.answered(ctx, life, &q); err == nil {
+		if body, err = w.bounded(life, &q); err == nil {
 			a.Body, err = plainJSON(body)
 		}
 	}
@@ -90,6 +88,16 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 		raw = []byte(`{"code":"trouble","error":"the answer cannot be written"}`)
 	}
 	return raw
+}
+
+// bounded is the answer's body, in the time that there is for it.
+func (w *Worker) bounded(life context.Context, q *service.Question) (any, error) {
+	if q.Draft != nil {
+		return w.draft(life, q)
+	}
+	ctx, cancel := context.WithTimeout(life, answerTime)
+	defer cancel()
+	return w.answered(ctx, life, q)
 }
 
 // plainJSON is JSON in which documents stay as they are: whoever shows them escapes

@@ -49,6 +49,7 @@ type Worker struct {
 	started time.Time
 
 	background sync.WaitGroup // what goes on after an answer
+	drafts     chan struct{}  // has one for each question about a draft under way
 
 	mu    sync.Mutex
 	units map[string]*unit // by job
@@ -64,7 +65,7 @@ type Worker struct {
 // New makes a worker.
 func New(o Options) *Worker {
 	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{},
-		checks: map[string]*check{}, waits: map[string]time.Time{}, retrying: map[string]bool{}, ended: make(chan struct{}, 1)}
+		checks: map[string]*check{}, waits: map[string]time.Time{}, retrying: map[string]bool{}, ended: make(chan struct{}, 1), drafts: make(chan struct{}, draftsAtOnce)}
 }
 
 // draining reports that the worker is to take nothing more and give back what it has.

@@ -1,0 +1,177 @@
+package schema
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Listed is a collection, time-series collection or view in a page of those of a
+// deployment.
+type Listed struct {
+	NS     string
+	Type   Type
+	Capped bool
+	// Docs and Bytes are the server's estimates, -1 of a view and where the user may not
+	// know.
+	Docs, Bytes int64
+	// ShardKey is that of a sharded collection, for people.
+	ShardKey string
+}
+
+func (l Listed) dataNS() string { return Collection{NS: l.NS, Type: l.Type}.DataNS() }
+
+// Range chooses a page: up to Limit collections whose names hold Search, in upper or
+// lower case, that come after After by database and name.
+type Range struct {
+	After, Search string
+	Limit         int
+}
+
+// Page is a part of the collections of a deployment.
+type Page struct {
+	Collections []Listed
+	// More says that others follow.
+	More bool
+	// Unreadable are databases that the user may not look into, up to 100 of them.
+	Unreadable []string
+	// NoKeys says that the user may not know which collections are sharded.
+	NoKeys bool
+}
+
+const maxUnreadable = 100
+
+// ListPage reads a page of the collections of all databases but the internal ones. It
+// keeps no more names than the page has, however many there are.
+func ListPage(ctx context.Context, c *mongo.Cluster, r Range) (*Page, error) {
+	dbs, err := databases(ctx, c, true)
+	if err != nil {
+		return nil, err
+	}
+	p, search := &Page{}, strings.ToLower(r.Search)
+	fromDB, fromColl := mongo.SplitNS(r.After)
+	for _, db := range dbs {
+		if db < fromDB {
+			continue
+		}
+		wanted := func(coll string) bool {
+			return (db > fromDB || coll > fromColl) && strings.Contains(strings.ToLower(db+"."+coll), search)
+		}
+		found, err := firstOf(ctx, c, db, r.Limit+1-len(p.Collections), wanted)
+		if mongo.IsCode(err, mongo.CodeUnauthorized) {
+			if len(p.Unreadable) < maxUnreadable {
+				p.Unreadable = append(p.Unreadable, db)
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if p.Collections = append(p.Collections, found...); len(p.Collections) > r.Limit {
+			p.Collections, p.More = p.Collections[:r.Limit], true
+			break
+		}
+	}
+	if err := p.sizes(ctx, c); err != nil {
+		return nil, err
+	}
+	return p, p.shardKeys(ctx, c)
+}
+
+// firstOf are the first collections of a database by name, of those that are wanted.
+func firstOf(ctx context.Context, c *mongo.Cluster, db string, limit int, wanted func(coll string) bool) (out []Listed, err error) {
+	cur, err := primaryDB(c, db).ListCollections(ctx, bson.D{}, options.ListCollections().SetNameOnly(true))
+	if err != nil {
+		return nil, fmt.Errorf("list collections of database %s of %s: %w", db, c.Address(), err)
+	}
+	defer func() { _ = cur.Close(ctx) }()
+	first := func() {
+		slices.SortFunc(out, func(a, b Listed) int { return cmp.Compare(a.NS, b.NS) })
+		out = out[:min(len(out), limit)]
+	}
+	for cur.Next(ctx) {
+		var e listing
+		if err := bson.Unmarshal(cur.Current, &e); err != nil {
+			return nil, fmt.Errorf("list collections of database %s of %s: %w", db, c.Address(), err)
+		}
+		if strings.HasPrefix(e.Name, "system.") && e.Name != "system.js" || !wanted(e.Name) {
+			continue
+		}
+		out = append(out, Listed{NS: db + "." + strings.Clone(e.Name), Type: Type(strings.Clone(e.Type)), Docs: -1, Bytes: -1})
+		if len(out) > 2*limit+100 {
+			first()
+		}
+	}
+	first()
+	return out, mongo.Wrap(cur.Err(), "list collections of database %s of %s", db, c.Address())
+}
+
+// sizes fills in documents and bytes where the user may know them.
+func (p *Page) sizes(ctx context.Context, c *mongo.Cluster) error {
+	return sideBySide(ctx, listParallel, slices.All(p.Collections), func(ctx context.Context, i int, one Listed) error {
+		if one.Type == TypeView {
+			return nil
+		}
+		stats, err := collStats(ctx, c, one.dataNS(), bson.D{{Key: "storageStats", Value: bson.D{}}, {Key: "count", Value: bson.D{}}},
+			bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"}, {Key: "capped", Value: "$storageStats.capped"}})
+		if mongo.IsCode(err, mongo.CodeUnauthorized) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		to := &p.Collections[i]
+		to.Docs, to.Bytes = 0, 0
+		for _, shard := range stats {
+			n, _ := shard.Lookup("count").AsInt64OK()
+			size, _ := shard.Lookup("size").AsInt64OK()
+			capped, _ := shard.Lookup("capped").BooleanOK()
+			to.Docs, to.Bytes, to.Capped = to.Docs+n, to.Bytes+size, to.Capped || capped
+		}
+		return nil
+	})
+}
+
+// shardKeys fills in the keys of a sharded cluster.
+func (p *Page) shardKeys(ctx context.Context, c *mongo.Cluster) error {
+	if c.Info.Kind != mongo.KindSharded || len(p.Collections) == 0 {
+		return nil
+	}
+	var names []string
+	for _, one := range p.Collections {
+		names = append(names, one.dataNS())
+	}
+	var keys []struct {
+		NS      string   `bson:"_id"`
+		Key     bson.Raw `bson:"key"`
+		Unique  bool     `bson:"unique"`
+		Dropped bool     `bson:"dropped"`
+		Single  bool     `bson:"unsplittable"`
+	}
+	config := c.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority()))
+	cur, err := config.Collection("collections").Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: names}}}})
+	if err == nil {
+		err = cur.All(ctx, &keys)
+	}
+	if mongo.IsCode(err, mongo.CodeUnauthorized) {
+		p.NoKeys = true
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read which collections of %s are sharded: %w", c.Address(), err)
+	}
+	for _, k := range keys {
+		if i := slices.Index(names, k.NS); i >= 0 && !k.Dropped && !k.Single {
+			p.Collections[i].ShardKey = sharding{Key: k.Key, Unique: k.Unique}.keyText()
+		}
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package operate
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+)
+
+// draftAskTime is how long a worker may take to answer about a draft: longer than it
+// tries.
+const draftAskTime = 55 * time.Second
+
+// maxDraftText bounds a namespace and what is looked for.
+const maxDraftText = 1000
+
+// InspectDraft is what a worker finds of the clusters of a job that is not made yet.
+func (d *Desk) InspectDraft(ctx context.Context, c *service.Caller, draft service.Draft, ask service.InspectAsk) (*service.Inspection, error) {
+	if len(ask.After) > maxDraftText || len(ask.Search) > maxDraftText {
+		return nil, refuse(Invalid, "", "a place in the list and a part of a name take up to %d bytes", maxDraftText)
+	}
+	var out service.Inspection
+	return &out, d.askDraft(ctx, c, draft, service.AskInspect, service.DraftQuestion{Inspect: ask}, &out)
+}
+
+// PrecheckDraft is what a job would do that is not made yet, and what stands in its way.
+func (d *Desk) PrecheckDraft(ctx context.Context, c *service.Caller, draft service.Draft) (*service.DraftPlan, error) {
+	var out service.DraftPlan
+	return &out, d.askDraft(ctx, c, draft, service.AskPrecheck, service.DraftQuestion{}, &out)
+}
+
+// SampleDraft is what becomes of documents of a collection in a job that is not made
+// yet. It shows documents, so that the audit trail has it.
+func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service.Draft, ask service.SampleAsk) (*service.DraftSample, error) {
+	db, coll := mongo.SplitNS(ask.NS)
+	if db == "" || coll == "" || len(ask.NS) > maxDraftText || strings.ContainsRune(ask.NS, 0) {
+		return nil, refuse(Invalid, "write it as db.coll", "%.100q names no collection", ask.NS)
+	}
+	what := "sample documents of " + strings.ToValidUTF8(ask.NS, "\ufffd")
+	if err := d.mayDraft(c, draft); err != nil {
+		if service.CheckName(draft.Name) != nil {
+			return nil, err
+		}
+		return nil, d.refused(ctx, c, what, draft.Name, err)
+	}
+	if err := d.note(ctx, c, service.Change{What: what, Job: draft.Name}); err != nil {
+		return nil, err
+	}
+	var out service.DraftSample
+	return &out, d.askDraft(ctx, c, draft, service.AskSample, service.DraftQuestion{Sample: ask}, &out)
+}
+
+// mayDraft refuses what Create would refuse.
+func (d *Desk) mayDraft(c *service.Caller, draft service.Draft) error {
+	if err := service.CheckName(draft.Name); err != nil {
+		return refuse(Invalid, "choose another name", "%s", err)
+	}
+	if err := allowed(c, service.Admin, draft.Name); err != nil {
+		return err
+	}
+	if len(draft.Settings) > service.MaxSettings {
+		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(draft.Settings), service.MaxSettings)
+	}
+	if _, problems := config.Definition(draft.Name, draft.Settings, config.Placeholder); len(problems) > 0 {
+		e := refuse(Invalid, "see `millrace sync --help` for the settings", "the settings of job %q cannot be used", draft.Name)
+		e.Problems = problems
+		return e
+	}
+	return nil
+}
+
+// askDraft asks a worker that could run the draft, the one with the fewest jobs first.
+func (d *Desk) askDraft(ctx context.Context, c *service.Caller, draft service.Draft, what service.QuestionKind, q service.DraftQuestion, into any) error {
+	if err := d.mayDraft(c, draft); err != nil {
+		return err
+	}
+	q.Settings = draft.Settings
+	question, err := plain(service.Question{Job: draft.Name, What: what, Draft: &q})
+	if err != nil {
+		return fmt.Errorf("write a question: %w", err)
+	}
+	if len(question) > hub.MaxAnswer-1024 {
+		return refuse(Invalid, "use patterns in place of lists", "the settings are too long to be asked about")
+	}
+	def := service.Definition{Labels: draft.Labels}
+	workers := slices.DeleteFunc(slices.Clone(d.View.Workers()), func(w service.Worker) bool { return w.Draining || !def.Fits(w.Labels) })
+	if len(workers) == 0 {
+		return refuse(Conflict, "start a worker that has them, or change the labels", "there is no worker with the labels of job %q", draft.Name)
+	}
+	slices.SortStableFunc(workers, func(a, b service.Worker) int { return cmp.Compare(len(a.Jobs), len(b.Jobs)) })
+	waiting, cancel := context.WithTimeout(ctx, draftAskTime)
+	defer cancel()
+	for _, w := range workers {
+		raw, err := d.Hub.Ask(waiting, w.Name, question)
+		if err == nil {
+			return readAnswer(w.Name, raw, into)
+		}
+		if !errors.Is(err, hub.ErrNoAnswer) || ctx.Err() != nil {
+			return err
+		}
+		if waiting.Err() != nil {
+			break
+		}
+	}
+	return refuse(Conflict, "try again in a moment; the workers' logs may say more", "no worker with the labels of job %q answers", draft.Name)
+}
+
+// plain is JSON that is not escaped for pages: settings may be long.
+func plain(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
+}
