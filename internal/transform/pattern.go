@@ -108,3 +108,6 @@ func escape(name string) string {
 func anyMatches(patterns []pattern, db, coll string) bool {
 	return slices.ContainsFunc(patterns, func(p pattern) bool { return p.matches(db, coll) })
 }
+
+// Literal makes a name a pattern, or a side of a rename, that means just it.
+func Literal(name string) string { return escape(name) }

@@ -101,6 +101,7 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("POST /jobs/{name}/deadletters/export", c.with(c.exportLetters))
 	mux.HandleFunc("GET /new", c.with(c.newPage))
 	mux.HandleFunc("POST /new", c.with(c.create))
+	mux.HandleFunc("POST /new/draft", c.with(c.shape))
 	mux.HandleFunc("GET /workers", c.with(c.workers))
 	mux.HandleFunc("POST /workers/{name}/drain", c.with(c.drain(true)))
 	mux.HandleFunc("POST /workers/{name}/undrain", c.with(c.drain(false)))
@@ -132,7 +133,7 @@ func (c *console) parse() map[string]*template.Template {
 	if err != nil {
 		panic(err) // the pattern is one of ours
 	}
-	funcs := template.FuncMap{"foreign": foreign, "lines": lines, "short": short, "moment": moment, "stamp": func() string { return c.stamp }}
+	funcs := template.FuncMap{"foreign": foreign, "lines": lines, "short": short, "coded": coded, "moment": moment, "stamp": func() string { return c.stamp }}
 	for _, n := range names {
 		name := strings.TrimSuffix(strings.TrimPrefix(n, "pages/"), ".html")
 		if name != "frame" {

@@ -244,11 +244,3 @@ type draft struct {
 	Paused                 bool
 	Problems               config.Problems
 }
-
-func (c *console) newPage(w http.ResponseWriter, _ *http.Request, v *visit) {
-	if !v.who.Role.May(service.Admin) {
-		c.fail(w, v, http.StatusForbidden, "the role "+string(v.who.Role)+" may not make jobs", "ask for a token of the role admin")
-		return
-	}
-	c.show(w, http.StatusOK, "new", c.page(v, "new", "New job", draft{}))
-}

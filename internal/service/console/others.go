@@ -20,9 +20,7 @@ func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) {
 	d := draft{Name: strings.TrimSpace(r.PostForm.Get("name")), Labels: r.PostForm.Get("labels"), Paused: r.PostForm.Get("paused") != "",
 		Settings: strings.ReplaceAll(r.PostForm.Get("settings"), "\r\n", "\n")}
 	refuse := func(code int, text, hint string) {
-		f := c.page(v, "new", "New job", d)
-		f.Alert, f.Hint = text, hint
-		c.show(w, code, "new", f)
+		c.showNew(w, v, code, newJob{wizard: newWizard(), Problems: d.Problems, Plain: d, Open: true}, text, hint)
 	}
 	labels, err := service.ParseLabels(strings.Fields(d.Labels))
 	if err != nil {

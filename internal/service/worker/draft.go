@@ -38,7 +38,7 @@ const (
 	maxListed  = 500
 	maxMembers = 100
 	maxSample  = 20
-	maxTold  = 200
+	maxTold    = 200
 	// checkBytes bounds the text of a check.
 	checkBytes = 2000
 )
@@ -335,4 +335,3 @@ func sampleJSON(doc bson.Raw, canonical bool) json.RawMessage {
 	raw, _ := json.Marshal(fmt.Sprintf("a document of %d bytes, which is not shown", len(doc)))
 	return raw
 }
-
