@@ -26,19 +26,27 @@ func (c *choice) rules() (*transform.Set, error) {
 	return transform.New(transform.Config{Include: c.Include, Exclude: c.Exclude, Rename: c.Rename})
 }
 
+// look says of collections whether they are chosen, and their names on the target.
+func (c *choice) look() func(ns string) (kept bool, target string) {
+	s, err := c.rules()
+	return func(ns string) (bool, string) {
+		if err != nil {
+			return false, ns
+		}
+		return (!c.Some || len(c.Include) > 0) && s.Match(ns), s.Target(ns)
+	}
+}
+
 // kept reports whether a collection is chosen.
 func (c *choice) kept(ns string) bool {
-	s, err := c.rules()
-	return err == nil && (!c.Some || len(c.Include) > 0) && s.Match(ns)
+	kept, _ := c.look()(ns)
+	return kept
 }
 
 // target is the name of a collection on the target.
 func (c *choice) target(ns string) string {
-	s, err := c.rules()
-	if err != nil {
-		return ns
-	}
-	return s.Target(ns)
+	_, to := c.look()(ns)
+	return to
 }
 
 // toggle chooses a collection or leaves it out.

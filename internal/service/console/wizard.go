@@ -243,17 +243,19 @@ type treeRow struct {
 }
 
 func (f *wizard) tree(found *service.Inspection) (out []treeDB) {
+	look := f.Choice.look()
 	for _, db := range found.Databases {
-		one := treeDB{Name: db.Name, Code: coded(db.Name), Kept: f.Choice.kept(db.Name + "." + later)}
-		if to, _ := mongo.SplitNS(f.Choice.target(db.Name + "." + later)); to != db.Name {
+		one := treeDB{Name: db.Name, Code: coded(db.Name)}
+		kept, target := look(db.Name + "." + later)
+		if to, _ := mongo.SplitNS(target); to != db.Name {
 			one.To = to
 		}
+		one.Kept = kept
 		for _, c := range db.Collections {
 			_, short := mongo.SplitNS(c.NS)
 			row := treeRow{InspectedCollection: c, Short: short, Code: coded(c.NS), Docs: "–", Size: "–"}
-			row.Kept = f.Choice.kept(c.NS)
-			if to := f.Choice.target(c.NS); to != c.NS {
-				row.To = to
+			if row.Kept, target = look(c.NS); target != c.NS {
+				row.To = target
 			}
 			if c.Documents >= 0 {
 				row.Docs, row.Size = shown.Count(float64(c.Documents)), shown.Size(float64(c.Bytes))
@@ -294,20 +296,23 @@ func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) {
 		p.pass(setting)
 		do = stepCheck
 	}
-	if i := slices.IndexFunc(steps(), func(s step) bool { return s.Key == do }); i >= 0 {
+	if i := slices.IndexFunc(steps(), func(s step) bool { return s.Key == do }); i >= 0 && problem == nil {
 		if p.Step = do; do == stepChoose {
 			p.After = ""
 		}
-	}
-	if problem != nil { // what was written is mended before anything is done with it
-		c.showNew(w, v, http.StatusUnprocessableEntity, p, problem.Error(), "mend it, and go on")
-		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), draftTime)
 	defer cancel()
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
 	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + 20*time.Second))
+	if problem != nil { // what was written is mended before anything is done with it
+		if p.Step == stepChoose {
+			_, _ = c.doStep(ctx, w, r, v, &p, "") // the tree, where it can be had
+		}
+		c.showNew(w, v, http.StatusUnprocessableEntity, p, problem.Error(), "mend it, and go on")
+		return
+	}
 	done, err := c.doStep(ctx, w, r, v, &p, do)
 	if done {
 		return

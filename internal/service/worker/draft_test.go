@@ -76,9 +76,13 @@ func TestDrafts(t *testing.T) {
 	if len(names) != 5 {
 		t.Errorf("by pages: %q", names)
 	}
-	away, err := b.desk.InspectDraft(t.Context(), b.admin, service.Draft{Name: "draft", Settings: "source: env:SOURCE\ntarget: mongodb://127.0.0.1:1/\n"}, service.InspectAsk{Limit: 1})
-	if b.ok(err); away.Target.Error == "" || away.Source.Error != "" || len(away.Databases) != 1 {
-		t.Errorf("a target that is not there: %+v", away)
+	away := service.Draft{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:WRONG\n"}
+	found, err := b.desk.InspectDraft(t.Context(), b.admin, away, service.InspectAsk{Limit: 1})
+	b.ok(err)
+	_, planErr := b.desk.PrecheckDraft(t.Context(), b.admin, away)
+	said := fmt.Sprintf("%+v %v", found, planErr)
+	if found.Target.Error == "" || found.Source.Error != "" || len(found.Databases) != 1 || code(planErr) != operate.Conflict || strings.Contains(said, "geheimnis") {
+		t.Errorf("a target that is not there: %s", said)
 	}
 	if _, err := b.desk.InspectDraft(t.Context(), b.admin, service.Draft{Name: "draft", Settings: "source: env:NONE\ntarget: env:TARGET\n"}, service.InspectAsk{}); code(err) != operate.Conflict || !strings.Contains(err.Error(), "NONE") {
 		t.Errorf("a secret that the worker lacks: %v", err)
