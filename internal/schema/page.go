@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -170,8 +171,31 @@ func (p *Page) shardKeys(ctx context.Context, c *mongo.Cluster) error {
 	}
 	for _, k := range keys {
 		if i := slices.Index(names, k.NS); i >= 0 && !k.Dropped && !k.Single {
-			p.Collections[i].ShardKey = sharding{Key: k.Key, Unique: k.Unique}.keyText()
+			p.Collections[i].ShardKey = plainKey(k.Key)
+			if k.Unique {
+				p.Collections[i].ShardKey += ", unique"
+			}
 		}
 	}
 	return nil
+}
+
+// plainKey is a key as millrace sync --shard takes it, of fields with plain names.
+func plainKey(key bson.Raw) string {
+	elements, err := key.Elements()
+	if err != nil {
+		return ""
+	}
+	var parts []string
+	for _, e := range elements {
+		v := e.Value()
+		text := v.String()
+		if s, ok := v.StringValueOK(); ok {
+			text = s
+		} else if n, ok := v.AsInt64OK(); ok {
+			text = strconv.FormatInt(n, 10)
+		}
+		parts = append(parts, e.Key()+":"+text)
+	}
+	return strings.Join(parts, ",")
 }
