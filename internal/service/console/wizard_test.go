@@ -70,6 +70,10 @@ func TestChoice(t *testing.T) {
 			t.Errorf("%v %q: %q, want %q (%+v)", c.some, c.steps, got, c.want, ch)
 		}
 	}
+	clean := choice{Some: true}
+	if do(&clean, "+a.x", "-a.x", "+b", "-b"); len(clean.Include)+len(clean.Exclude) > 0 {
+		t.Errorf("what was taken back is left: %+v", clean)
+	}
 	c := choice{}
 	for from, to := range map[string]string{"a": "c", "a.x": "y2", all[3]: "d." + all[3]} {
 		if err := c.rename(from, to); err != nil {
@@ -236,7 +240,7 @@ func shownRow(t *testing.T, form url.Values, ns string) int {
 func TestNewJob(t *testing.T) {
 	r := newRig(t)
 	source := r.clusters()
-	hostile := "<img src=x>\u202e\x1b[31m*?=;\\'\""
+	hostile := "<img src=x>\u202e\x1b[31m*?=;\\'\"%41+"
 	for _, ns := range [][2]string{{"shop", "orders"}, {"shop", hostile}, {"shop", "log"}, {"bank", "accounts"}} {
 		for i := range 3 {
 			if _, err := source.Database(ns[0]).Collection(ns[1]).InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "card", Value: "<b>4711\u202e"}}); err != nil {
@@ -284,6 +288,7 @@ func TestNewJob(t *testing.T) {
 	}
 	form["keep"] = []string{coded("shop.orders"), coded("shop." + hostile)}
 	form["to"][shownRow(t, form, "shop.orders")] = "sold"
+	form["to"][shownRow(t, form, "shop."+hostile)] = "new" + hostile
 	form.Set("q", "SHOP.")
 	press("do", "choose", "rename <bdi>shop.orders=shop.sold</bdi>")
 	if strings.Contains(page, "accounts") || form["to"][shownRow(t, form, "shop.orders")] != "shop.sold" || len(form["keep"]) != 2 {
@@ -325,7 +330,7 @@ func TestNewJob(t *testing.T) {
 	for _, c := range r.view.Job("shop.job").Report.Status.Copy.Collections {
 		got = append(got, c.Target)
 	}
-	if slices.Sort(got); !slices.Equal(got, []string{"shop." + hostile, "shop.sold"}) {
+	if slices.Sort(got); !slices.Equal(got, []string{"shop.new" + hostile, "shop.sold"}) {
 		t.Errorf("it has %q", got)
 	}
 }

@@ -85,12 +85,17 @@ func (d *drafted) answer(ctx context.Context, q *service.Question) (any, error) 
 
 func (d *drafted) resolve(reference string) (string, error) {
 	value, err := d.Resolve(reference)
-	if v := strings.TrimSpace(value); len(v) >= minHidden {
-		d.secrets = append(d.secrets, v)
-		if u, err := url.Parse(v); err == nil && u.User != nil {
-			if password, _ := u.User.Password(); len(password) >= minHidden {
-				d.secrets = append(d.secrets, password)
-			}
+	v := strings.TrimSpace(value)
+	all := []string{v}
+	if u, err := url.Parse(v); err == nil && u.User != nil {
+		password, _ := u.User.Password()
+		login, _, _ := strings.Cut(strings.TrimPrefix(v, u.Scheme+"://"), "@")
+		_, written, _ := strings.Cut(login, ":")
+		all = append(all, written, password)
+	}
+	for _, secret := range all {
+		if len(secret) >= minHidden {
+			d.secrets = append(d.secrets, secret)
 		}
 	}
 	return value, err

@@ -80,8 +80,9 @@ func TestDrafts(t *testing.T) {
 	found, err := b.desk.InspectDraft(t.Context(), b.admin, away, service.InspectAsk{Limit: 1})
 	b.ok(err)
 	_, planErr := b.desk.PrecheckDraft(t.Context(), b.admin, away)
-	said := fmt.Sprintf("%+v %v", found, planErr)
-	if found.Target.Error == "" || found.Source.Error != "" || len(found.Databases) != 1 || code(planErr) != operate.Conflict || strings.Contains(said, "geheimnis") {
+	_, brokenErr := b.desk.InspectDraft(t.Context(), b.admin, service.Draft{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:BROKEN\n"}, service.InspectAsk{})
+	said := fmt.Sprintf("%+v %v %v", found, planErr, brokenErr)
+	if found.Target.Error == "" || found.Source.Error != "" || len(found.Databases) != 1 || code(planErr) != operate.Conflict || code(brokenErr) != operate.Conflict || strings.Contains(said, "geheimnis") {
 		t.Errorf("a target that is not there: %s", said)
 	}
 	if _, err := b.desk.InspectDraft(t.Context(), b.admin, service.Draft{Name: "draft", Settings: "source: env:NONE\ntarget: env:TARGET\n"}, service.InspectAsk{}); code(err) != operate.Conflict || !strings.Contains(err.Error(), "NONE") {

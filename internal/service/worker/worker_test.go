@@ -29,8 +29,11 @@ import (
 // lease is short, so that what is lost is taken soon.
 const lease = 3 * time.Second
 
-// wrong is a connection string that reaches nothing.
-const wrong = "mongodb://ada:geheimnis@127.0.0.1:1/?authMechanism=PLAIN"
+// Connection strings that reach nothing, and that cannot be read.
+const (
+	wrong  = "mongodb://ada:geheimnis@127.0.0.1:1/?authMechanism=PLAIN"
+	broken = "mongodb://ada:geheimnis@%zz:port/"
+)
 
 // bed is a service with workers, and two clusters.
 type bed struct {
@@ -84,7 +87,7 @@ func (b *bed) worker(address string, o worker.Options) (w *worker.Worker, stop f
 	o.Hub, o.View = b.connect(address)
 	o.Log, o.SpoolDir = b.log(o.Name), b.TempDir()
 	o.Resolve = func(ref string) (string, error) {
-		uri, ok := map[string]string{"env:SOURCE": b.src.URI(), "env:TARGET": b.dst.URI(), "env:WRONG": wrong}[ref]
+		uri, ok := map[string]string{"env:SOURCE": b.src.URI(), "env:TARGET": b.dst.URI(), "env:WRONG": wrong, "env:BROKEN": broken}[ref]
 		if !ok {
 			return "", fmt.Errorf("there is no %s", ref)
 		}
