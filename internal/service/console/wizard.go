@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
@@ -192,9 +193,15 @@ func (f *wizard) chosen(form url.Values, kind string, toggle func(string, bool) 
 	return errors.Join(problems...)
 }
 
-// oneLine is a text as an input of a page has it.
+// oneLine is a name as an input of a page has it: without what is not seen, which stays
+// in the name until somebody writes another one.
 func oneLine(s string) string {
-	return strings.TrimSpace(strings.NewReplacer("\r", "", "\n", "").Replace(s))
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsGraphic(r) {
+			return -1
+		}
+		return r
+	}, s))
 }
 
 // pass takes a setting that has a check pass.
@@ -248,14 +255,14 @@ func (f *wizard) tree(found *service.Inspection) (out []treeDB) {
 		one := treeDB{Name: db.Name, Code: coded(db.Name)}
 		kept, target := look(db.Name + "." + later)
 		if to, _ := mongo.SplitNS(target); to != db.Name {
-			one.To = to
+			one.To = oneLine(to)
 		}
 		one.Kept = kept
 		for _, c := range db.Collections {
 			_, short := mongo.SplitNS(c.NS)
 			row := treeRow{InspectedCollection: c, Short: short, Code: coded(c.NS), Docs: "–", Size: "–"}
 			if row.Kept, target = look(c.NS); target != c.NS {
-				row.To = target
+				row.To = oneLine(target)
 			}
 			if c.Documents >= 0 {
 				row.Docs, row.Size = shown.Count(float64(c.Documents)), shown.Size(float64(c.Bytes))
