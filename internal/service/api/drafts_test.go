@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"sync"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub/hubtest"
 )
 
 // answers has a worker answer questions about drafts until the test ends.
@@ -17,19 +17,14 @@ func (r *rig) answers(worker string, labels map[string]string, answer func(q *se
 	if err := r.hub.Present(r.t.Context(), &service.Worker{Name: worker, Labels: labels, StartedAt: time.Now(), At: time.Now()}); err != nil {
 		r.t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var answering sync.WaitGroup
-	answering.Go(func() {
-		_ = r.hub.Answer(ctx, worker, func(_ context.Context, raw []byte) []byte {
-			var q service.Question
-			_ = json.Unmarshal(raw, &q)
-			var a service.Answer
-			a.Body, _ = json.Marshal(answer(&q))
-			out, _ := json.Marshal(a)
-			return out
-		})
+	hubtest.Answer(r.t, r.hub, worker, func(raw []byte) []byte {
+		var q service.Question
+		_ = json.Unmarshal(raw, &q)
+		var a service.Answer
+		a.Body, _ = json.Marshal(answer(&q))
+		out, _ := json.Marshal(a)
+		return out
 	})
-	r.t.Cleanup(func() { cancel(); answering.Wait() })
 }
 
 // TestDrafts: questions about a job that is not made go to a worker with its labels,

@@ -1,16 +1,15 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub/hubtest"
 )
 
 // TestVerifications: each reply is as the document has it; what is asked for once more is
@@ -141,23 +140,16 @@ func TestDeadLetters(t *testing.T) {
 		}
 		return nil, service.Answer{Code: service.Trouble, Error: "what?"}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var answering sync.WaitGroup
-	answering.Go(func() {
-		_ = r.hub.Answer(ctx, "w1", func(_ context.Context, raw []byte) []byte {
-			var q service.Question
-			_ = json.Unmarshal(raw, &q)
-			body, a := answer(&q)
-			if body != nil {
-				a.Body, _ = json.Marshal(body)
-			}
-			out, _ := json.Marshal(a)
-			return out
-		})
+	hubtest.Answer(t, r.hub, "w1", func(raw []byte) []byte {
+		var q service.Question
+		_ = json.Unmarshal(raw, &q)
+		body, a := answer(&q)
+		if body != nil {
+			a.Body, _ = json.Marshal(body)
+		}
+		out, _ := json.Marshal(a)
+		return out
 	})
-	t.Cleanup(func() { cancel(); answering.Wait() })
-	for end := time.Now().Add(time.Minute); r.ask("viewer", "GET", list, "").code == 409 && time.Now().Before(end); { // until it listens
-	}
 	if l := into[service.Letters](t, r.ask("viewer", "GET", list+"?state=open&ns=shop&limit=5", "")); len(l.Letters) != 1 || l.Letters[0].Reason != "" {
 		t.Errorf("a viewer: %+v", l)
 	}

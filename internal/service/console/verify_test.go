@@ -2,7 +2,6 @@ package console
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"net/url"
 	"regexp"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub/hubtest"
 )
 
 const hostile = "<script>alert(1)</script>\u202e\x1b[2J"
@@ -126,21 +126,13 @@ func harmless(t *testing.T, page string) {
 // answers has a worker answer questions.
 func (r *rig) answers(worker string, answer func(*service.Question) service.Answer) {
 	r.t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		err := r.hub.Answer(ctx, worker, func(_ context.Context, raw []byte) []byte {
-			var q service.Question
-			if err := json.Unmarshal(raw, &q); err != nil {
-				r.t.Error(err)
-			}
-			return plainJSON(r.t, answer(&q))
-		})
-		if ctx.Err() == nil {
+	hubtest.Answer(r.t, r.hub, worker, func(raw []byte) []byte {
+		var q service.Question
+		if err := json.Unmarshal(raw, &q); err != nil {
 			r.t.Error(err)
 		}
+		return plainJSON(r.t, answer(&q))
 	})
-	r.t.Cleanup(func() { cancel(); wg.Wait() })
 }
 
 // plainJSON is JSON as workers send it.

@@ -45,3 +45,32 @@ func Watch(t testing.TB, h *hub.Hub) *hub.View {
 	<-v.Loaded()
 	return v
 }
+
+// Answer has a worker of the test's own answer until the test ends. It returns once that
+// is asked what others ask it.
+func Answer(t testing.TB, h *hub.Hub, worker string, answer func(question []byte) []byte) {
+	t.Helper()
+	const ping = "there?"
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := h.Answer(ctx, worker, func(_ context.Context, question []byte) []byte {
+			if string(question) == ping {
+				return question
+			}
+			return answer(question)
+		})
+		if ctx.Err() == nil {
+			t.Errorf("worker %s answers no more: %v", worker, err)
+		}
+	})
+	t.Cleanup(func() { cancel(); wg.Wait() })
+	for {
+		if _, err := h.Ask(t.Context(), worker, []byte(ping)); err == nil {
+			return
+		} else if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
