@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -118,6 +119,7 @@ func (b *bed) create(name, db, more string) {
 // until waits until a job is as wanted.
 func (b *bed) until(name, what string, holds func(*service.Job) bool) *service.Job {
 	b.Helper()
+	late := time.After(4 * time.Minute)
 	for {
 		changed, _ := b.desk.View.Changed()
 		if j := b.desk.View.Job(name); j != nil && holds(j) {
@@ -126,8 +128,9 @@ func (b *bed) until(name, what string, holds func(*service.Job) bool) *service.J
 		select {
 		case <-changed:
 		case <-time.After(200 * time.Millisecond):
-		case <-b.Context().Done():
-			b.Fatalf("%s: %s did not come", name, what)
+		case <-late:
+			state, _ := json.Marshal(b.desk.View.Job(name))
+			b.Fatalf("%s: %s did not come: %s", name, what, state)
 		}
 	}
 }
