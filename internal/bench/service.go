@@ -82,7 +82,7 @@ func (serving) run(ctx context.Context, b *bench, s scenario) error {
 	}
 	return b.onServers(ctx, s, followed(990), func(st *site) (err error) {
 		f := &fleet{bench: b, st: st, o: o, pace: b.o.Scale.Duration}
-		defer func() { err = errors.Join(err, f.stop()) }()
+		defer func() { err = errors.Join(err, f.stop(ctx)) }()
 		b.say("%s: loading %d databases", s.name, o.Jobs)
 		if err := f.load(ctx); err != nil {
 			return err

@@ -19,6 +19,8 @@ const (
 	atOnce = 8
 	// writers send the writes of all jobs, so that one that takes long holds up few.
 	writers = 4
+	// lastWrite is how long the end waits for a write that is under way.
+	lastWrite = 30 * time.Second
 )
 
 // definitionName is the name of the definition of a number, from 0, and of its database.
@@ -65,7 +67,7 @@ func (f *fleet) load(ctx context.Context) error {
 
 // anew starts the service from nothing, with all definitions that do not follow.
 func (f *fleet) anew(ctx context.Context) error {
-	if err := f.stop(); err != nil {
+	if err := f.stop(ctx); err != nil {
 		return err
 	}
 	f.busy = false
@@ -180,17 +182,17 @@ func (f *fleet) write(ctx context.Context, first int, began time.Time, done *ato
 	rate := f.o.Writes * float64(f.o.Jobs)
 	for n := first; ; n += writers {
 		due := began.Add(time.Duration(float64(n) / rate * float64(time.Second)))
-		if wait := time.Until(due); wait > 0 && !tick(ctx, wait) || ctx.Err() != nil {
+		if !tick(ctx, max(time.Until(due), 0)) {
 			return nil
 		}
 		name, turn := f.jobName(n%f.o.Jobs), n/f.o.Jobs
-		_, err := f.st.source.direct.Command(ctx, name, bson.D{{Key: "update", Value: collection(turn % jobCollections)}, {Key: "updates", Value: bson.A{bson.D{
+		// One that is under way is waited for: it is on the source before what is compared.
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
+		_, err := f.st.source.direct.Command(last, name, bson.D{{Key: "update", Value: collection(turn % jobCollections)}, {Key: "updates", Value: bson.A{bson.D{
 			{Key: "q", Value: bson.D{{Key: "_id", Value: turn % jobDocs}}},
 			{Key: "u", Value: bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(1)}}}}},
 		}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // its end is not a failure
-		}
+		cancel()
 		if err != nil {
 			return fmt.Errorf("write to %s: %w", name, err)
 		}

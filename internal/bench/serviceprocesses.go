@@ -138,8 +138,9 @@ func (f *fleet) processes() []*child {
 	return append([]*child{f.serve}, f.workers...)
 }
 
-// stop ends the workers, and then serve, which they give their jobs back to.
-func (f *fleet) stop() error {
+// stop ends the workers, and then serve, which they give their jobs back to. Where ctx
+// has ended they were told to end by that.
+func (f *fleet) stop(ctx context.Context) error {
 	var g errgroup.Group
 	for _, w := range f.workers {
 		g.Go(w.stop)
@@ -152,6 +153,9 @@ func (f *fleet) stop() error {
 		err = errors.Join(err, f.serve.stop())
 	}
 	f.serve, f.workers, f.client = nil, nil, nil
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // that is why they ended
+	}
 	return err
 }
 
