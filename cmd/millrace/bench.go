@@ -53,6 +53,7 @@ nothing else.`,
   millrace bench topology --nodes 3,7 --write-concern 1,majority --scale medium --rounds 2
   millrace bench seed --scale medium --output html --report seed.html
   millrace bench seed --matrix 1,2,3,4,5 --rounds 3 --output html --report seed.html
+  millrace bench service --scale medium --rounds 1 --jobs 100
   millrace bench all --scale medium --report results.json --output json`,
 		Args: cobra.MinimumNArgs(1), ValidArgsFunction: scenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -79,6 +80,11 @@ nothing else.`,
 	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
 	f.Float64Var(&s.options.Topology.PrimaryShare, "primary-share", 1, "part of these processors that it may use, such as 0.4, so that it is full before the others are, as on hosts of their own; below 1 needs root and Linux")
 	f.DurationSliceVar(&s.options.Topology.LinkRTTs, "link-rtt", []time.Duration{0}, "round trips between members in the scenario topology, as if each had a host of its own")
+	f.IntVar(&s.options.Service.Definitions, "definitions", 1000, "jobs that the service knows in the scenario service")
+	f.IntVar(&s.options.Service.Jobs, "jobs", 100, "those of them that follow, each a database of its own, in the scenario service; of the others a half is paused, and a half waits")
+	f.IntVar(&s.options.Service.Workers, "workers", 2, "processes that run the jobs in the scenario service, beside serve")
+	f.Float64Var(&s.options.Service.Requests, "request-rate", 50, "requests a second to the API in the scenario service")
+	f.Float64Var(&s.options.Service.Writes, "job-writes", 3, "writes a second to the source of each job in the scenario service, where it is written")
 	f.StringSliceVar(&s.options.Cells, "cells", nil, "`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
 	f.IntSliceVar(&s.options.SeedTests, "matrix", nil, "published `tests` of file copy against logical initial sync, 1 to 5, that the scenario seed measures in place of its own matrix; of their data scale small is 1:1000, medium 1:100, large 1:10")
 	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default this one")
@@ -265,6 +271,10 @@ func (s *benchSettings) shown() []string {
 		args = append(args, "--nodes "+strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Nodes), " ", ","), "[]"), "--write-concern "+strings.Join(o.WriteConcerns, ","),
 			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores, o.PrimaryShare,
 				strings.Trim(strings.ReplaceAll(fmt.Sprint(o.LinkRTTs), " ", ","), "[]")))
+	}
+	if slices.Contains(s.options.Scenarios, "service") {
+		o := s.options.Service
+		args = append(args, fmt.Sprintf("--definitions %d --jobs %d --workers %d --request-rate %g --job-writes %g", o.Definitions, o.Jobs, o.Workers, o.Requests, o.Writes))
 	}
 	if len(s.options.SeedTests) > 0 {
 		args = append(args, "--matrix "+strings.Trim(strings.ReplaceAll(fmt.Sprint(s.options.SeedTests), " ", ","), "[]"))

@@ -22,6 +22,8 @@ type Options struct {
 	Peers   []Peer
 	// Topology is for the scenario of that name.
 	Topology TopologyOptions
+	// Service is for the scenario of that name.
+	Service ServiceOptions
 	// Cells of the matrix that the scenario seed measures, as "collections x
 	// indexes" without blanks; empty is all of it.
 	Cells []string

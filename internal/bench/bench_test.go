@@ -109,7 +109,7 @@ func TestScenarios(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	for _, s := range Scenarios() {
 		switch s.Name {
-		case "full-cold", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed", "full-sharded", "incr-sharded", "latency-sharded":
+		case "full-cold", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed", "full-sharded", "incr-sharded", "latency-sharded", "service":
 			// They need servers of their own.
 			continue
 		}
@@ -169,7 +169,7 @@ func TestThreeMembers(t *testing.T) {
 
 func TestGivenClustersAreNotStopped(t *testing.T) {
 	given, program := servers(t)
-	for _, name := range []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan", "seed"} {
+	for _, name := range []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan", "seed", "service"} {
 		_, err := Run(t.Context(), Options{Scenarios: []string{name}, Scale: tiny(), Rounds: 1, Millrace: program, Servers: given})
 		if err == nil || !strings.Contains(err.Error(), "given clusters") {
 			t.Errorf("%s on given clusters: %v", name, err)

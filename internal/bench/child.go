@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,9 +30,10 @@ type child struct {
 type program struct {
 	name          string
 	args          []string
-	env           []string // beyond that of the bench without its settings
-	dir           string   // where it runs; empty is where the bench does
-	stdin, stdout *os.File // nil is nothing, and what the child remembers
+	env           []string  // beyond that of the bench without its settings
+	dir           string    // where it runs; empty is where the bench does
+	stdin, stdout *os.File  // nil is nothing, and what the child remembers
+	log           io.Writer // takes its standard error, too, unless it is nil
 }
 
 // startChild starts a program whose end wait or stop wait for. It is told to
@@ -44,6 +46,9 @@ func startChild(ctx context.Context, p program) (*child, error) {
 	c.cmd.Dir = p.dir
 	c.cmd.Env = append(c.cmd.Env, p.env...)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
+	if p.log != nil {
+		c.cmd.Stderr = io.MultiWriter(&c.out, p.log)
+	}
 	if p.stdin != nil {
 		c.cmd.Stdin = p.stdin
 	}

@@ -107,6 +107,8 @@ func scenarios() []scenario {
 			seeding{}},
 		{"verify", "compare the data of full-one with an equal target", "read both sides at the same time, each at its best settings",
 			comparing{docs: 1_000_000}},
+		{"service", "serve with 1000 definitions, and two workers with 100 jobs that follow lightly: memory and processor of a job, latency of the API", "GET /livez of the same serve, which looks at nothing",
+			serving{}},
 	}
 }
 

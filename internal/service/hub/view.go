@@ -37,6 +37,7 @@ type View struct {
 	byJob    map[string]map[string]bool // keys of wishes
 	version  uint64
 	changed  chan struct{} // closed and replaced at each change
+	defined  chan struct{} // likewise, at each change of definitions
 	loaded   chan struct{} // closed once all was read
 	once     sync.Once     // that is
 }
@@ -52,7 +53,7 @@ type heard[T any] struct {
 func (h *Hub) NewView() *View {
 	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{}, leases: map[string]heard[service.Lease]{},
 		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, alerts: map[string]*service.Alert{}, wishes: map[string]*service.VerifyWish{},
-		verified: map[string]*service.VerifyReport{}, byJob: map[string]map[string]bool{}, changed: make(chan struct{}), loaded: make(chan struct{})}
+		verified: map[string]*service.VerifyReport{}, byJob: map[string]map[string]bool{}, changed: make(chan struct{}), defined: make(chan struct{}), loaded: make(chan struct{})}
 }
 
 // Run keeps the view up to date until ctx ends. It fails where the store cannot be read
@@ -88,6 +89,7 @@ func (v *View) Run(ctx context.Context) error {
 			clear(v.verified)
 			clear(v.byJob)
 		})
+		v.redefine()
 	}
 }
 
@@ -168,6 +170,14 @@ func (v *View) change(do func()) {
 	v.changed = make(chan struct{})
 }
 
+// redefine tells those who wait for a change of definitions.
+func (v *View) redefine() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	close(v.defined)
+	v.defined = make(chan struct{})
+}
+
 // put has a map of the view hold a value, or nothing.
 func put[T any](v *View, m map[string]T, key string, value T, there bool) {
 	v.change(func() {
@@ -181,6 +191,7 @@ func put[T any](v *View, m map[string]T, key string, value T, there bool) {
 func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
 	d, err := decodeDefinition(e)
 	put(v, v.jobs, e.Key(), d, there && err == nil)
+	v.redefine()
 	if there && err != nil {
 		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "error", err)
 	}
@@ -211,6 +222,13 @@ func (v *View) Changed() (changed <-chan struct{}, version uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.changed, v.version
+}
+
+// Defined is closed at the next change of a definition: of all that changes the least.
+func (v *View) Defined() <-chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.defined
 }
 
 // Job is one job, nil where there is none. What it points to is not to be changed.

@@ -184,7 +184,7 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
-		changed, _ := u.worker.View.Changed()
+		defined := u.worker.View.Defined()
 		if now := u.wish(); now != nil {
 			seen.wish(&was, now)
 			w.meet(&was, now)
@@ -202,8 +202,8 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 			seen.look(st)
 			u.point(meter, st, j.Done(), false)
 			u.tell()
-		case <-changed:
-			// Changes of other jobs come often; those of this one may wait that long.
+		case <-defined:
+			// Those of other jobs may come often; those of this one may wait that long.
 			_ = pace.Pause(u.ctx, 100*time.Millisecond) // ended tells of its end
 		}
 	}

@@ -71,8 +71,13 @@ func New(o Options) *Worker {
 // draining reports that the worker is to take nothing more and give back what it has.
 func (w *Worker) draining() bool { return w.View.Draining(w.Name, w.started) }
 
-// lookEvery is how often the worker looks for jobs without being told of a change.
-const lookEvery = time.Second
+const (
+	// lookEvery is how often the worker looks for jobs without being told of a change.
+	lookEvery = time.Second
+	// lookPause is the least time between two looks because of changes: many jobs say all
+	// the time how they stand, and a look is at all of them.
+	lookPause = 250 * time.Millisecond
+)
 
 // Run takes jobs and runs them until ctx ends. It returns when all have let go.
 func (w *Worker) Run(ctx context.Context) error {
@@ -116,6 +121,7 @@ func (w *Worker) present(ctx context.Context) error {
 func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
 	for {
 		changed, _ := w.View.Changed()
+		looked := time.Now()
 		if w.draining() {
 			w.giveBack()
 		} else {
@@ -128,7 +134,7 @@ func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
 		case <-w.ended:
 		case <-changed:
 			// One change seldom comes alone.
-			if err := pace.Pause(ctx, 20*time.Millisecond); err != nil {
+			if err := pace.Pause(ctx, max(20*time.Millisecond, lookPause-time.Since(looked))); err != nil {
 				return err
 			}
 		case <-time.After(lookEvery):
