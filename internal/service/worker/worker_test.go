@@ -291,8 +291,10 @@ func TestCutOff(t *testing.T) {
 	cut.Stall()
 	b.insert("cut", 3000, 1000)
 	b.until("cut", "the other worker", func(j *service.Job) bool { return following(j) && j.Lease.Worker == "w2" })
-	for len(w1.Jobs()) > 0 {
-		time.Sleep(20 * time.Millisecond)
+	for end := time.Now().Add(2 * time.Minute); len(w1.Jobs()) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("w1 has %v still", w1.Jobs())
+		}
 	}
 	cut.Restore()
 	b.insert("cut", 4000, 1000)
@@ -333,7 +335,7 @@ func TestRecords(t *testing.T) {
 	// applied once more after a restart.
 	total := func(docs, operations, again int64) (list []service.Bucket) {
 		t.Helper()
-		for {
+		for end := time.Now().Add(3 * time.Minute); ; {
 			var err error
 			list, err = h.Points(ctx, uid, began, time.Now().Add(time.Minute), service.PointEvery)
 			b.ok(err)
@@ -346,6 +348,9 @@ func TestRecords(t *testing.T) {
 			}
 			if d > docs || o > operations+again {
 				t.Fatalf("%d documents, %d operations: more than were done", d, o)
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%d documents of %d, %d operations of %d", d, docs, o, operations)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
