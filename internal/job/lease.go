@@ -204,9 +204,10 @@ func (l *lease) notFarAhead(prove func() error) error {
 }
 
 const (
-	// closeTime is how long connections to the target may take to end, releaseTime how
-	// long the word after that may take. Busy machines need some of it.
-	closeTime   = 10 * time.Second
+	// closeTime is how long connections to the target may take to end, which is 10 s where
+	// they have just been opened: the driver waits for its monitors. releaseTime is how
+	// long the word after that may take.
+	closeTime   = 15 * time.Second
 	releaseTime = 5 * time.Second
 )
 
@@ -216,7 +217,6 @@ const (
 func (l *lease) letGo(ctx context.Context) {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
-	// Not renewed: a pool closed the moment it is opened waits 10 s for its monitors.
 	if err := l.dst.Pool.Close(closing); err != nil {
 		l.log.Debug("connections not closed", "error", err)
 	}
