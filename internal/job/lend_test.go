@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
@@ -158,6 +159,7 @@ func (l *lent) end() {
 }
 
 func TestLent(t *testing.T) {
+	lab.Drawn(t, 2)
 	s := start(t)
 	t.Run("with others", func(t *testing.T) { testLent(t, s) })
 	t.Run("others go on after their end", func(t *testing.T) { testUnaware(t, s) })

@@ -67,6 +67,8 @@ func (b *bed) copying() {
 // and cut off from NATS, and the owner is killed, while documents and collections change:
 // the target is the same in the end.
 func TestBorrowersDie(t *testing.T) {
+	lab.Drawn(t, 2)
+	t.Parallel()
 	b := newBed(t, nil)
 	for _, coll := range []string{"large", "doomed", "moved"} {
 		b.fillLarge("svc", coll, 80)

@@ -29,6 +29,7 @@ func TestRolesByRoute(t *testing.T) {
 		"POST /api/v1/jobs/{name}/finalize": service.Operator, "DELETE /api/v1/jobs/{name}/finalize": service.Operator, "PATCH /api/v1/jobs/{name}/limits": service.Operator,
 		"POST /api/v1/workers/{name}/drain": service.Admin, "DELETE /api/v1/workers/{name}/drain": service.Admin,
 		"GET /api/v1/jobs/{name}/points": service.Viewer, "GET /api/v1/jobs/{name}/log": service.Viewer,
+		"POST /api/v1/drafts/inspect": service.Admin, "POST /api/v1/drafts/precheck": service.Admin, "POST /api/v1/drafts/sample": service.Admin,
 		"GET /api/v1/workers": service.Viewer, "GET /api/v1/alerts": service.Viewer, "GET /api/v1/audit": service.Admin, "GET /api/v1/events": service.Viewer,
 		"POST /api/v1/jobs/{name}/verifications": service.Operator, "GET /api/v1/jobs/{name}/verifications": service.Viewer,
 		"GET /api/v1/jobs/{name}/verifications/{id}": service.Viewer, "DELETE /api/v1/jobs/{name}/verifications/{id}": service.Operator,
