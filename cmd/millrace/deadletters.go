@@ -68,34 +68,6 @@ func (l *letterLook) filter() deadletter.Filter {
 	return f
 }
 
-// letterInfo is a letter as list shows it.
-type letterInfo struct {
-	ID       string        `json:"id" bson:"_id"`
-	Job      string        `json:"job" bson:"job"`
-	NS       string        `json:"ns" bson:"ns"`
-	Document string        `json:"documentId" bson:"documentIdText"`
-	State    string        `json:"state" bson:"state"`
-	Cause    string        `json:"cause" bson:"cause"`
-	Reason   string        `json:"reason" bson:"reason"`
-	Index    string        `json:"index,omitempty" bson:"index"`
-	At       mongo.OpTime  `json:"-" bson:"position"`
-	Position string        `json:"position" bson:"-"`
-	Time     time.Time     `json:"time" bson:"time"`
-	Updated  time.Time     `json:"updated" bson:"updated"`
-	Settled  string        `json:"settledBy,omitempty" bson:"settledBy"`
-	Bytes    int64         `json:"bytes" bson:"bytes"`
-	DocID    bson.RawValue `json:"-" bson:"documentId"`
-	Other    bson.RawValue `json:"-" bson:"otherId"`
-}
-
-func readLetter(raw bson.Raw) (l letterInfo, err error) {
-	if err := bson.Unmarshal(raw, &l); err != nil {
-		return l, fmt.Errorf("read a dead letter: %w", err)
-	}
-	l.Position = l.At.String()
-	return l, nil
-}
-
 func (a *app) lettersListCommand() *cobra.Command {
 	var l letterLook
 	return a.orService(a.lettersCommand(&cobra.Command{
@@ -111,7 +83,7 @@ func (a *app) listLetters(ctx context.Context, l *letterLook) error {
 	out := bufio.NewWriter(a.stdout)
 	n := 0
 	err := deadletter.Browse(ctx, l.cluster, l.filter(), false, func(raw bson.Raw) error {
-		one, err := readLetter(raw)
+		one, err := deadletter.ReadSummary(raw)
 		if err != nil {
 			return err
 		}
@@ -144,7 +116,7 @@ holds its key.`,
 
 // shownLetter is what show prints.
 type shownLetter struct {
-	letterInfo
+	deadletter.Summary
 
 	Doc    jsonText `json:"document"`
 	Same   jsonText `json:"sameId"` // the target's document with the _id
@@ -164,9 +136,9 @@ func (j jsonText) MarshalJSON() ([]byte, error) {
 func (a *app) showLetter(ctx context.Context, s *stored, id string) error {
 	var l *shownLetter
 	err := deadletter.Browse(ctx, s.cluster, deadletter.Filter{ID: id}, true, func(raw bson.Raw) error {
-		one, err := readLetter(raw)
+		one, err := deadletter.ReadSummary(raw)
 		doc, _ := raw.Lookup("document").DocumentOK()
-		l = &shownLetter{letterInfo: one, Doc: jsonText(doc)}
+		l = &shownLetter{Summary: one, Doc: jsonText(doc)}
 		return err
 	})
 	switch {
@@ -285,11 +257,11 @@ What rules cannot map is not tried: it comes once the source has changed it.`,
 
 // retried is what retry prints.
 type retried struct {
-	Job     string       `json:"job"`
-	Tried   int64        `json:"tried"`
-	Written int64        `json:"written"`
-	Open    int64        `json:"open"`
-	Refused []letterInfo `json:"refused,omitempty"`
+	Job     string               `json:"job"`
+	Tried   int64                `json:"tried"`
+	Written int64                `json:"written"`
+	Open    int64                `json:"open"`
+	Refused []deadletter.Summary `json:"refused,omitempty"`
 }
 
 func (a *app) retryLetters(ctx context.Context, s *stored) error {
@@ -317,7 +289,7 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 	res.Written = max(0, res.Tried-res.Open)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", plain(s.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
-	for _, line := range listed(res.Refused, func(r letterInfo) string { return r.ID + ": " + r.Reason }) {
+	for _, line := range listed(res.Refused, func(r deadletter.Summary) string { return r.ID + ": " + r.Reason }) {
 		fmt.Fprintf(&b, "  %s\n", plain(line))
 	}
 	if err := a.tell(s.output, res, b.String()); err != nil || res.Open == 0 {
@@ -348,7 +320,7 @@ func (a *app) retryFinalized(ctx context.Context, s *stored, res *retried) error
 	return job.Hold(ctx, c, s.job, a.notes(), func(ctx context.Context, held *job.Stopped) error {
 		return held.RetryLetters(ctx, func(l deadletter.Letter, refused error) {
 			if refused != nil {
-				res.Refused = append(res.Refused, letterInfo{ID: l.ID, Job: s.job, NS: l.NS, Document: bsonraw.IDText(l.DocID),
+				res.Refused = append(res.Refused, deadletter.Summary{ID: l.ID, Job: s.job, NS: l.NS, Document: bsonraw.IDText(l.DocID),
 					State: string(l.State), Cause: string(l.Cause), Reason: refused.Error(), Position: l.At.String()})
 			}
 		})

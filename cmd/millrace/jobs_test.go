@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 // jobsBench is a job with a conflict, and the commands that look at it.
@@ -50,7 +51,7 @@ func (b *jobsBench) list() (list []jobInfo) {
 // letter is the id of the one open letter.
 func (b *jobsBench) letter() string {
 	b.t.Helper()
-	var l letterInfo
+	var l deadletter.Summary
 	if err := json.Unmarshal([]byte(b.expect(exitOK, "deadletters list --job orders --ns shop --state open --output json")), &l); err != nil || l.ID == "" {
 		b.t.Fatalf("%+v, %v", l, err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 // orService has a command that looks at a target's letters ask a service for those of
@@ -77,7 +78,7 @@ func (a *app) showRemoteLetter(ctx context.Context, r *remote, id string) error 
 	if err != nil {
 		return err
 	}
-	shown := shownLetter{letterInfo: letterInfo{ID: l.ID, Job: r.job, NS: l.NS, Document: l.Document, State: l.State, Cause: l.Cause, Reason: l.Reason, Index: l.Index,
+	shown := shownLetter{Summary: deadletter.Summary{ID: l.ID, Job: r.job, NS: l.NS, Document: l.Document, State: l.State, Cause: l.Cause, Reason: l.Reason, Index: l.Index,
 		Position: l.Position, Time: l.Time, Updated: l.Updated, Settled: l.Settled, Bytes: l.Bytes}}
 	text := shown.text()
 	for _, d := range []struct {

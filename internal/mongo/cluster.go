@@ -298,13 +298,23 @@ func scrub(err error, uri string) error {
 	return errors.New(text)
 }
 
+// writtenPassword is the password of a connection string as it stands there: which
+// characters are escaped is up to whoever wrote it.
+func writtenPassword(uri string) string {
+	_, rest, _ := strings.Cut(uri, "://")
+	login, _, _ := strings.Cut(rest, "@")
+	_, written, _ := strings.Cut(login, ":")
+	return written
+}
+
 // Hide removes a connection string and its password from a text.
 func Hide(text, uri string) string {
 	text = strings.ReplaceAll(text, uri, Redact(uri))
 	if u, err := url.Parse(uri); err == nil && u.User != nil {
 		if p, set := u.User.Password(); set && len(p) > 2 {
-			text = strings.ReplaceAll(text, p, "***")
-			text = strings.ReplaceAll(text, url.QueryEscape(p), "***")
+			for _, form := range []string{writtenPassword(uri), p, url.QueryEscape(p)} {
+				text = strings.ReplaceAll(text, form, "***")
+			}
 		}
 	}
 	return text

@@ -55,3 +55,13 @@ func TestHasPassword(t *testing.T) {
 		}
 	}
 }
+
+// TestHide: a password is hidden in each form in which a text may have it.
+func TestHide(t *testing.T) {
+	const uri = "mongodb://ada:geheimnis%20x@h:1/?tls=true"
+	for _, text := range []string{uri, "geheimnis x", "geheimnis%20x", "geheimnis+x"} {
+		if got := Hide("cannot reach "+text, uri); strings.Contains(got, "geheimnis") || !strings.HasPrefix(got, "cannot reach ") {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"encoding/json"
 	"time"
 )
@@ -63,6 +64,16 @@ type Answer struct {
 	Code  AnswerCode      `json:"code,omitempty"`
 	Error string          `json:"error,omitempty"`
 	Hint  string          `json:"hint,omitempty"`
+}
+
+// PlainJSON is JSON as questions and answers have it: documents and settings stay as they
+// are. Whoever shows them escapes what acts there.
+func PlainJSON(v any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return b.Bytes(), err
 }
 
 // Letter is a dead letter of a job, without its document.

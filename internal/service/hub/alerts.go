@@ -36,11 +36,9 @@ const (
 )
 
 // makeAlerts makes what alerts are kept in.
-func (h *Hub) makeAlerts(ctx context.Context, replicas int) error {
-	var err error
-	h.alerts, err = h.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: bucketAlerts, Description: "what operators should know of", MaxBytes: 32 << 20, Replicas: replicas})
-	if err != nil {
-		return fmt.Errorf("bucket %s: %w", bucketAlerts, err)
+func (h *Hub) makeAlerts(ctx context.Context, replicas int, kv func(jetstream.KeyValueConfig) (jetstream.KeyValue, error)) (err error) {
+	if h.alerts, err = kv(jetstream.KeyValueConfig{Bucket: bucketAlerts, Description: "what operators should know of", MaxBytes: 32 << 20}); err != nil {
+		return err
 	}
 	_, err = h.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 		Name: streamNotices, Description: "what receivers of alerts are still to be told", Subjects: []string{subjectNotices + ".>"}, Retention: jetstream.WorkQueuePolicy,

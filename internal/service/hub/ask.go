@@ -39,14 +39,20 @@ func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, 
 // Answer answers what a worker is asked until ctx ends, and returns when all answers
 // are given. An answer of more than MaxAnswer bytes is not sent.
 func (h *Hub) Answer(ctx context.Context, worker string, answer func(ctx context.Context, question []byte) []byte) error {
-	asked := make(chan *nats.Msg, asksWaiting)
-	sub, err := h.conn.ChanSubscribe(subjectAsk+"."+worker, asked)
+	return h.answer(ctx, subjectAsk+"."+worker, asksAtOnce, asksWaiting, answer)
+}
+
+// answer answers what is asked under a subject, some at once, until ctx ends, and returns
+// when all answers are given. What is asked while waiting others wait is dropped.
+func (h *Hub) answer(ctx context.Context, subject string, atOnce, waiting int, answer func(context.Context, []byte) []byte) error {
+	asked := make(chan *nats.Msg, waiting)
+	sub, err := h.conn.ChanSubscribe(subject, asked)
 	if err != nil {
 		return fmt.Errorf("listen to questions: %w", err)
 	}
 	defer func() { _ = sub.Unsubscribe() }()
 	var g errgroup.Group
-	g.SetLimit(asksAtOnce)
+	g.SetLimit(atOnce)
 	defer func() { _ = g.Wait() }()
 	for {
 		select {
@@ -58,7 +64,7 @@ func (h *Hub) Answer(ctx context.Context, worker string, answer func(ctx context
 			}
 			g.Go(func() error {
 				if err := m.Respond(answer(ctx, m.Data)); err != nil {
-					h.log.Warn("an answer cannot be sent", "error", err)
+					h.log.Warn("an answer cannot be sent", "subject", subject, "error", err)
 				}
 				return nil
 			})

@@ -215,7 +215,7 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 	if err := h.makeRecords(ctx, replicas); err != nil {
 		return err
 	}
-	return h.makeAlerts(ctx, replicas)
+	return h.makeAlerts(ctx, replicas, kv)
 }
 
 // Lease is how long a worker that says nothing keeps what it runs.

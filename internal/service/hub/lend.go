@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -22,31 +21,7 @@ const mostAnswers = 256
 // Lend has requests to a run answered until ctx ends. It returns when none is being
 // answered.
 func (h *Hub) Lend(ctx context.Context, run string, answer func(ctx context.Context, request []byte) (reply []byte)) error {
-	requests := make(chan *nats.Msg, mostAnswers) // more are dropped, and asked again
-	sub, err := h.conn.ChanSubscribe(subjectLend+run, requests)
-	if err != nil {
-		return fmt.Errorf("listen for workers that copy a part: %w", err)
-	}
-	var g errgroup.Group
-	g.SetLimit(mostAnswers)
-	for {
-		select {
-		case m := <-requests:
-			g.Go(func() error {
-				if err := m.Respond(answer(ctx, m.Data)); err != nil {
-					h.log.Debug("a worker that copies a part is not answered", "error", err)
-				}
-				return nil
-			})
-		case <-ctx.Done():
-			err := sub.Unsubscribe()
-			_ = g.Wait() // none fails
-			if err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-				h.log.Debug("a subscription has not ended", "error", err)
-			}
-			return context.Cause(ctx)
-		}
-	}
+	return h.answer(ctx, subjectLend+run, mostAnswers, mostAnswers, answer) // what is dropped is asked again
 }
 
 // Borrow sends a request to a run, and returns its reply.

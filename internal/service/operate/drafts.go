@@ -1,17 +1,14 @@
 package operate
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
@@ -62,21 +59,13 @@ func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service
 
 // mayDraft refuses what Create would refuse.
 func (d *Desk) mayDraft(c *service.Caller, draft service.Draft) error {
-	if err := service.CheckName(draft.Name); err != nil {
-		return refuse(Invalid, "choose another name", "%s", err)
+	if err := checkName(draft.Name); err != nil {
+		return err
 	}
 	if err := allowed(c, service.Admin, draft.Name); err != nil {
 		return err
 	}
-	if len(draft.Settings) > service.MaxSettings {
-		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(draft.Settings), service.MaxSettings)
-	}
-	if _, problems := config.Definition(draft.Name, draft.Settings, config.Placeholder); len(problems) > 0 {
-		e := refuse(Invalid, "see `millrace sync --help` for the settings", "the settings of job %q cannot be used", draft.Name)
-		e.Problems = problems
-		return e
-	}
-	return nil
+	return checkSettings(draft.Name, draft.Settings)
 }
 
 // askDraft asks a worker that could run the draft, the one with the fewest jobs first.
@@ -85,7 +74,7 @@ func (d *Desk) askDraft(ctx context.Context, c *service.Caller, draft service.Dr
 		return err
 	}
 	q.Settings = draft.Settings
-	question, err := plain(service.Question{Job: draft.Name, What: what, Draft: &q})
+	question, err := service.PlainJSON(service.Question{Job: draft.Name, What: what, Draft: &q})
 	if err != nil {
 		return fmt.Errorf("write a question: %w", err)
 	}
@@ -113,13 +102,4 @@ func (d *Desk) askDraft(ctx context.Context, c *service.Caller, draft service.Dr
 		}
 	}
 	return refuse(Conflict, "try again in a moment; the workers' logs may say more", "no worker with the labels of job %q answers", draft.Name)
-}
-
-// plain is JSON that is not escaped for pages: settings may be long.
-func plain(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return b.Bytes(), err
 }

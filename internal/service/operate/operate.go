@@ -74,22 +74,38 @@ func missing(name string) error {
 	return refuse(NotFound, "see the list of jobs", "there is no job %q", name)
 }
 
+func checkName(name string) error {
+	if err := service.CheckName(name); err != nil {
+		return refuse(Invalid, "choose another name", "%s", err)
+	}
+	return nil
+}
+
+// checkSettings refuses settings that no job can have, as far as it shows without what
+// they refer to.
+func checkSettings(name, settings string) error {
+	if len(settings) > service.MaxSettings {
+		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(settings), service.MaxSettings)
+	}
+	if _, problems := config.Definition(name, settings, config.Placeholder); len(problems) > 0 {
+		e := refuse(Invalid, "see `millrace sync --help` for the settings", "the settings of job %q cannot be used", name)
+		e.Problems = problems
+		return e
+	}
+	return nil
+}
+
 // Create makes a job. The same definition once more is the same job: made is false
 // then. Another one under the same name is refused.
 func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Definition) (_ *service.Job, made bool, err error) {
-	if err := service.CheckName(wanted.Name); err != nil {
-		return nil, false, refuse(Invalid, "choose another name", "%s", err)
+	if err := checkName(wanted.Name); err != nil {
+		return nil, false, err
 	}
 	if err := allowed(c, service.Admin, wanted.Name); err != nil {
 		return nil, false, d.refused(ctx, c, "create", wanted.Name, err)
 	}
-	if len(wanted.Settings) > service.MaxSettings {
-		return nil, false, refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(wanted.Settings), service.MaxSettings)
-	}
-	if _, problems := config.Definition(wanted.Name, wanted.Settings, config.Placeholder); len(problems) > 0 {
-		e := refuse(Invalid, "see `millrace sync --help` for the settings", "the settings of job %q cannot be used", wanted.Name)
-		e.Problems = problems
-		return nil, false, e
+	if err := checkSettings(wanted.Name, wanted.Settings); err != nil {
+		return nil, false, err
 	}
 	def := service.Definition{Name: wanted.Name, UID: rand.Text(), Settings: wanted.Settings, Labels: wanted.Labels,
 		Wish: service.Wish{Paused: wanted.Wish.Paused}, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}

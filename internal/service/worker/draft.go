@@ -6,9 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -48,7 +46,7 @@ type drafted struct {
 	*Worker
 	name    string
 	spec    job.Spec
-	secrets []string
+	secrets secrets
 }
 
 // draft answers a question about a job that is not made yet. It writes nothing.
@@ -85,19 +83,7 @@ func (d *drafted) answer(ctx context.Context, q *service.Question) (any, error) 
 
 func (d *drafted) resolve(reference string) (string, error) {
 	value, err := d.Resolve(reference)
-	v := strings.TrimSpace(value)
-	all := []string{v}
-	if u, err := url.Parse(v); err == nil && u.User != nil {
-		password, _ := u.User.Password()
-		login, _, _ := strings.Cut(strings.TrimPrefix(v, u.Scheme+"://"), "@")
-		_, written, _ := strings.Cut(login, ":")
-		all = append(all, written, password)
-	}
-	for _, secret := range all {
-		if len(secret) >= minHidden {
-			d.secrets = append(d.secrets, secret)
-		}
-	}
+	d.secrets.add(value)
 	return value, err
 }
 
@@ -118,11 +104,7 @@ func (d *drafted) hide(err error) error {
 	if err == nil {
 		return nil
 	}
-	text := mongo.Brief(err)
-	for _, s := range d.secrets {
-		text = strings.ReplaceAll(text, s, "[hidden]")
-	}
-	return veiled{err, text}
+	return veiled{err, d.secrets.hide(mongo.Brief(err))}
 }
 
 // inspect tells of both sides, and of a page of the source's collections. A side that
@@ -326,17 +308,9 @@ func tried(rules *transform.Set, ns string, doc bson.Raw) (one service.SampleDoc
 	return one
 }
 
-// sampleJSON is a document as extended JSON, or a text that says how large it is.
+// sampleBytes bounds a document of a sample.
+const sampleBytes = 50 << 10
+
 func sampleJSON(doc bson.Raw, canonical bool) json.RawMessage {
-	const most = 50 << 10
-	if len(doc) == 0 {
-		return json.RawMessage("null")
-	}
-	if len(doc) <= most {
-		if raw, err := bson.MarshalExtJSON(doc, canonical, false); err == nil && len(raw) <= 2*most {
-			return raw
-		}
-	}
-	raw, _ := json.Marshal(fmt.Sprintf("a document of %d bytes, which is not shown", len(doc)))
-	return raw
+	return shownDocument(doc, canonical, sampleBytes, ", which is not shown")
 }

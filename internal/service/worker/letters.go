@@ -14,7 +14,6 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -68,7 +67,7 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 	if err == nil {
 		var body any
 		if body, err = w.bounded(life, &q); err == nil {
-			a.Body, err = plainJSON(body)
+			a.Body, err = service.PlainJSON(body)
 		}
 	}
 	if err == nil && len(a.Body) > hub.MaxAnswer-1024 {
@@ -83,7 +82,7 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 			a.Code = service.NoSuchLetter
 		}
 	}
-	raw, err := plainJSON(a)
+	raw, err := service.PlainJSON(a)
 	if err != nil {
 		raw = []byte(`{"code":"trouble","error":"the answer cannot be written"}`)
 	}
@@ -100,28 +99,11 @@ func (w *Worker) bounded(life context.Context, q *service.Question) (any, error)
 	return w.answered(ctx, life, q)
 }
 
-// plainJSON is JSON in which documents stay as they are: whoever shows them escapes
-// what acts there.
-func plainJSON(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return b.Bytes(), err
-}
-
 // answered is the answer's body. life is the worker's, for what goes on after it.
 func (w *Worker) answered(ctx, life context.Context, q *service.Question) (any, error) {
-	d, err := w.Hub.Definition(ctx, q.Job)
-	if err == nil && d.UID != q.UID {
-		err = fmt.Errorf("job %s was made anew: %w", q.Job, hub.ErrChanged)
-	}
+	s, err := w.settings(ctx, q.Job, q.UID)
 	if err != nil {
 		return nil, err
-	}
-	s, problems := config.Definition(q.Job, d.Settings, w.Resolve)
-	if len(problems) > 0 {
-		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used by worker %s: %w", w.Name, problems), "give this worker what they refer to")
 	}
 	c, err := mongo.Connect(ctx, s.Target, mongo.Options{AppName: lettersApp})
 	if err != nil {
@@ -158,30 +140,12 @@ func (l *lettersOf) chosen() deadletter.Filter {
 	return f
 }
 
-// storedLetter is a letter as the target keeps it, but for its document.
-type storedLetter struct {
-	ID       string `bson:"_id"`
-	NS       string
-	Document string `bson:"documentIdText"`
-	State    string
-	Cause    string
-	Reason   string
-	Index    string
-	Position mongo.OpTime
-	Time     time.Time
-	Updated  time.Time
-	Settled  string `bson:"settledBy"`
-	Bytes    int64
-	DocID    bson.RawValue `bson:"documentId"`
-	Other    bson.RawValue `bson:"otherId"`
-}
-
-func readLetter(raw bson.Raw) (s storedLetter, l service.Letter, err error) {
-	if err := bson.Unmarshal(raw, &s); err != nil {
-		return s, l, fmt.Errorf("read a dead letter: %w", err)
+func readLetter(raw bson.Raw) (s deadletter.Summary, l service.Letter, err error) {
+	if s, err = deadletter.ReadSummary(raw); err != nil {
+		return s, l, err
 	}
 	return s, service.Letter{ID: s.ID, NS: s.NS, Document: cut(s.Document, textBytes), State: s.State, Cause: s.Cause, Reason: cut(s.Reason, textBytes), Index: cut(s.Index, textBytes),
-		Position: s.Position.String(), Time: s.Time.UTC(), Updated: s.Updated.UTC(), Settled: cut(s.Settled, textBytes), Bytes: s.Bytes}, nil
+		Position: s.Position, Time: s.Time.UTC(), Updated: s.Updated.UTC(), Settled: cut(s.Settled, textBytes), Bytes: s.Bytes}, nil
 }
 
 // errEnough ends a look at letters.
@@ -246,17 +210,22 @@ func (l *lettersOf) missing() error {
 	return missingLetter{fmt.Errorf("job %s has no dead letter %s", l.job, cut(l.filter.ID, textBytes))}
 }
 
-// asJSON is a document as extended JSON, or a text that says how large it is.
 func asJSON(doc bson.Raw) json.RawMessage {
+	return shownDocument(doc, true, documentBytes, "; the export has it")
+}
+
+// shownDocument is a document as extended JSON, which may take a little more than most
+// bytes, or a text that says how large it is, and more.
+func shownDocument(doc bson.Raw, canonical bool, most int, more string) json.RawMessage {
 	if len(doc) == 0 {
 		return json.RawMessage("null")
 	}
-	if len(doc) <= documentBytes {
-		if raw, err := bson.MarshalExtJSON(doc, true, false); err == nil && len(raw) <= answerBytes/2 {
+	if len(doc) <= most {
+		if raw, err := bson.MarshalExtJSON(doc, canonical, false); err == nil && len(raw) <= min(2*most, answerBytes/2) {
 			return raw
 		}
 	}
-	raw, _ := json.Marshal(fmt.Sprintf("a document of %d bytes; the export has it", len(doc)))
+	raw, _ := json.Marshal(fmt.Sprintf("a document of %d bytes%s", len(doc), more))
 	return raw
 }
 

@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/service"
 )
@@ -50,7 +48,7 @@ type recorder struct {
 	queue  []record
 	bytes  int
 	lost   int64
-	hidden []string // secrets
+	hidden secrets
 	closed bool
 	wake   chan struct{} // holds a word when there is something to do
 
@@ -104,17 +102,11 @@ func (r *recorder) awake() {
 	}
 }
 
-// minHidden is the shortest secret that is looked for: shorter ones are in many words.
-const minHidden = 4
-
-// hide has entries not show a secret: a connection string with its password, or a key.
+// hide has entries not show a secret.
 func (r *recorder) hide(secret string) {
-	if secret = strings.TrimSpace(secret); len(secret) < minHidden {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.hidden = append(r.hidden, secret)
+	r.hidden.add(secret)
 }
 
 // event notes that something has happened.
@@ -184,10 +176,7 @@ func (r *recorder) fit(e *service.Entry) int {
 
 // safe is a text without secrets, in UTF-8, of bounded length. It is called with mu held.
 func (r *recorder) safe(text string) string {
-	for _, secret := range r.hidden {
-		text = mongo.Hide(text, secret)
-	}
-	return cut(text, maxText)
+	return cut(r.hidden.hide(text), maxText)
 }
 
 // next is the oldest record, after a wait; false at the end.

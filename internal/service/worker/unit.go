@@ -80,11 +80,34 @@ func (u *unit) run() {
 
 // definition is what is wanted of the job this unit was taken for.
 func (u *unit) definition() (*service.Definition, error) {
-	d, err := u.worker.Hub.Definition(u.ctx, u.name)
-	if err == nil && d.UID != u.uid {
-		err = fmt.Errorf("job %s was made anew: %w", u.name, hub.ErrChanged)
+	return u.worker.definition(u.ctx, u.name, u.uid)
+}
+
+// definition is what is wanted of a job, hub.ErrChanged where another one has its name.
+func (w *Worker) definition(ctx context.Context, name, uid string) (*service.Definition, error) {
+	d, err := w.Hub.Definition(ctx, name)
+	if err == nil && d.UID != uid {
+		err = fmt.Errorf("job %s was made anew: %w", name, hub.ErrChanged)
 	}
 	return d, err
+}
+
+// settings are those of a job, with what they refer to.
+func (w *Worker) settings(ctx context.Context, name, uid string) (*config.Sync, error) {
+	d, err := w.definition(ctx, name, uid)
+	if err != nil {
+		return nil, err
+	}
+	return read(name, d.Settings, w.Resolve)
+}
+
+// read reads the settings of a job.
+func read(name, text string, resolve config.Resolver) (*config.Sync, error) {
+	s, problems := config.Definition(name, text, resolve)
+	if len(problems) > 0 {
+		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems), "mend them, or give this worker what they refer to")
+	}
+	return s, nil
 }
 
 // keep renews the lease until ctx ends, and ends the work when it is lost. It goes on
@@ -113,9 +136,9 @@ func (w *Worker) keep(ctx context.Context, held *hub.Held, log *slog.Logger, end
 
 // work opens the job and runs it, again after what passes by itself.
 func (u *unit) work(d *service.Definition) error {
-	s, problems := config.Definition(u.name, d.Settings, u.resolve)
-	if len(problems) > 0 {
-		return mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems), "mend them, or give this worker what they refer to")
+	s, err := read(u.name, d.Settings, u.resolve)
+	if err != nil {
+		return err
 	}
 	spec := s.Spec
 	spec.Deps = u.worker.Deps
@@ -143,7 +166,7 @@ func (u *unit) work(d *service.Definition) error {
 	}}
 	var j *job.Job
 	var plan *job.Plan
-	err := patience.Try(u.ctx, 0, func() (err error) {
+	err = patience.Try(u.ctx, 0, func() (err error) {
 		if j, err = job.Open(u.ctx, spec); err != nil {
 			return err
 		}

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -215,16 +214,9 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 // spec is what is compared.
 func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 	w := &c.wish
-	d, err := c.worker.Hub.Definition(c.ctx, w.Job)
-	if err == nil && d.UID != w.UID {
-		err = hub.ErrChanged
-	}
+	s, err := c.worker.settings(c.ctx, w.Job, w.UID)
 	if err != nil {
 		return spec, nil, err
-	}
-	s, problems := config.Definition(w.Job, d.Settings, c.worker.Resolve)
-	if len(problems) > 0 {
-		return spec, nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems), "mend them, or give this worker what they refer to")
 	}
 	rules, err := transform.New(s.Rules)
 	if err != nil {
