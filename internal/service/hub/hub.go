@@ -129,11 +129,12 @@ func (h *Hub) replicas(wanted int) int {
 	return 1
 }
 
-// electTime is how long the nodes of a cluster may take to find their leaders, makeTime
-// how long one of them may take to answer.
+// electTime is how long the nodes of a cluster may take to find their leaders, of
+// themselves and of a dozen streams: seconds each on busy machines. makeTime is how long
+// is waited for an answer that may be lost; what is made by then is there at the next try.
 const (
-	electTime = time.Minute
-	makeTime  = 5 * time.Second
+	electTime = 3 * time.Minute
+	makeTime  = 20 * time.Second
 )
 
 // prepare makes what is not there, also in a cluster that has just been started.
