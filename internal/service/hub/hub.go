@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -130,11 +131,12 @@ func (h *Hub) replicas(wanted int) int {
 }
 
 // electTime is how long the nodes of a cluster may take to find their leaders, of
-// themselves and of a dozen streams: seconds each on busy machines. makeTime is how long
-// is waited for an answer that may be lost; what is made by then is there at the next try.
+// themselves and of a dozen streams. makeTime is how long one try takes at most: where
+// two processes make the same stream at once, one of them gets no answer, and finds the
+// stream at its next try.
 const (
 	electTime = 3 * time.Minute
-	makeTime  = 20 * time.Second
+	makeTime  = 5 * time.Second
 )
 
 // prepare makes what is not there, also in a cluster that has just been started.
@@ -147,7 +149,8 @@ func (h *Hub) prepare(ctx context.Context, replicas int) error {
 			return err
 		}
 		h.log.Warn("NATS is not ready to keep the store of the service; trying again", "error", err)
-		if err := pace.Pause(ctx, time.Second); err != nil {
+		// Another process that has begun with this one would be in its way again.
+		if err := pace.Pause(ctx, 500*time.Millisecond+rand.N(2*time.Second)); err != nil {
 			return err
 		}
 	}
