@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -35,6 +37,7 @@ type feed struct {
 	undecided mongo.OpTime // the earliest prepared and undecided transaction, if any
 	partial   bool         // what is at queueEnd goes on in the next batch
 	queueEnd  mongo.OpTime
+	floor     mongo.OpTime // see known
 	reading   bool         // a batch is asked for
 	moved     time.Time    // when the floor last did
 	asked     mongo.OpTime // what it was asked to pass
@@ -48,7 +51,9 @@ type segment struct {
 }
 
 func newFeed(i int, p Part, from stream.Position) *feed {
-	return &feed{index: i, part: p, from: from, goOn: make(chan struct{}, 1), ask: make(chan mongo.OpTime, 1), ends: []stream.Position{from}, moved: time.Now()}
+	f := &feed{index: i, part: p, from: from, goOn: make(chan struct{}, 1), ask: make(chan mongo.OpTime, 1), ends: []stream.Position{from}, moved: time.Now()}
+	f.floor = f.known()
+	return f
 }
 
 // run reads the part, a batch at a time.
@@ -105,9 +110,9 @@ func (f *feed) pass(at mongo.OpTime) {
 // end is the position up to which all of the part was read.
 func (f *feed) end() mongo.OpTime { return f.ends[len(f.ends)-1].At }
 
-// floor is the position up to which all that happened is known. What is prepared
+// known is the position up to which all that happened is known. What is prepared
 // will have happened later, and what is told in parts goes on.
-func (f *feed) floor() mongo.OpTime {
+func (f *feed) known() mongo.OpTime {
 	floor := f.end()
 	if f.partial { // of what is after the end, or of a commit before it
 		floor = before(f.queueEnd)
@@ -129,33 +134,74 @@ func before(p mongo.OpTime) mongo.OpTime {
 	return p
 }
 
+// after is the first position after another.
+func after(p mongo.OpTime) mongo.OpTime {
+	if p.TS.I < math.MaxUint32 {
+		p.TS.I++
+	} else {
+		p.TS.T, p.TS.I = p.TS.T+1, 0
+	}
+	p.Term = -1
+	return p
+}
+
+// lets is the last position of an event of another feed, or of its own, before which it
+// is known what the feed has. Of one position the feed with the lower index is first.
+func (f *feed) lets(other *feed) mongo.OpTime {
+	switch {
+	case f != other && f.index < other.index:
+		return f.floor
+	case f != other:
+		return after(f.floor)
+	}
+	last := mongo.OpTime{TS: bson.Timestamp{T: math.MaxUint32, I: math.MaxUint32}}
+	if f.partial {
+		last = f.queueEnd
+	}
+	if !f.undecided.IsZero() {
+		last = mongo.MinOpTime(last, before(f.undecided))
+	}
+	return last
+}
+
 // add takes a batch over, but for what is at or before done, which comes again.
 func (f *feed) add(b *stream.Batch, done mongo.OpTime) {
-	was := f.floor()
 	f.reading, f.more = false, b.More
 	if f.partial = b.Partial && len(b.Events) > 0; f.partial {
 		f.queueEnd = b.Events[len(b.Events)-1].At
 	}
-	again := func(ev stream.Event) bool { return !done.Before(ev.At) }
-	if new := (segment{events: slices.DeleteFunc(b.Events, again)}); len(new.events) > 0 {
-		new.share = b.Held() / int64(len(new.events))
-		f.bytes += new.share * int64(len(new.events))
-		f.append(new)
+	if fresh := (segment{events: without(b.Events, done)}); len(fresh.events) > 0 {
+		fresh.share = b.Held() / int64(len(fresh.events))
+		f.bytes += fresh.share * int64(len(fresh.events))
+		f.append(fresh)
 	}
 	if last := f.ends[len(f.ends)-1]; last.At.Before(b.End) || last.Mark != b.Mark {
 		f.ends = append(f.ends, b.Resume())
 	}
 	f.undecided = b.Undecided
-	if was.Before(f.floor()) {
+	was := f.floor
+	if f.floor = f.known(); was.Before(f.floor) {
 		f.moved = time.Now()
 	}
+}
+
+// without are the events after a position. Most often all are.
+func without(events []stream.Event, done mongo.OpTime) []stream.Event {
+	for i := range events {
+		if !done.Before(events[i].At) {
+			return slices.DeleteFunc(events, func(ev stream.Event) bool { return !done.Before(ev.At) })
+		}
+	}
+	return events
 }
 
 // append puts a segment behind the others. Where it has a commit whose time is
 // before that of what came earlier, all is put in order.
 func (f *feed) append(s segment) {
-	order := func(a, b stream.Event) int { return a.At.Compare(b.At) }
-	inOrder := slices.IsSortedFunc(s.events, order)
+	inOrder := true
+	for i := 1; i < len(s.events) && inOrder; i++ {
+		inOrder = !s.events[i].At.Before(s.events[i-1].At)
+	}
 	if n := len(f.queue); n > 0 {
 		before := f.queue[n-1].events
 		inOrder = inOrder && !s.events[0].At.Before(before[len(before)-1].At)
@@ -168,7 +214,7 @@ func (f *feed) append(s segment) {
 	for _, s := range f.queue {
 		all.events = append(all.events, s.events...)
 	}
-	slices.SortStableFunc(all.events, order)
+	slices.SortStableFunc(all.events, func(a, b stream.Event) int { return a.At.Compare(b.At) })
 	all.share = f.bytes / int64(len(all.events))
 	f.bytes = all.share * int64(len(all.events))
 	f.queue = append(f.queue[:0], all)
@@ -182,16 +228,22 @@ func (f *feed) next() *stream.Event {
 	return &f.queue[0].events[0]
 }
 
-// drop forgets the first event, which is handed on, and gives its bytes.
-func (f *feed) drop() int64 {
+// take removes the next events up to a position, as many as come to some bytes and
+// one more, all of one batch. There is one at least. It gives their bytes.
+func (f *feed) take(until mongo.OpTime, bytes int64) ([]stream.Event, int64) {
 	s := &f.queue[0]
-	s.events = s.events[1:]
-	share := s.share
-	f.bytes -= share
+	n, sum := 1, s.share
+	for n < len(s.events) && sum < bytes && !until.Before(s.events[n].At) {
+		n++
+		sum += s.share
+	}
+	events := s.events[:n]
+	s.events = s.events[n:]
+	f.bytes -= sum
 	if len(s.events) == 0 {
 		f.queue = slices.Delete(f.queue, 0, 1)
 	}
-	return share
+	return events, sum
 }
 
 // resume is where the part goes on for a consumer that has everything up to at.

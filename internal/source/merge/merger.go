@@ -60,10 +60,11 @@ func (m *merger) run(ctx context.Context) error {
 // arrived takes a batch over. A part that tells of what was handed on would have
 // it lost, or out of order.
 func (m *merger) arrived(a arrival) error {
+	told := mongo.MaxOpTime(m.from, a.feed.floor)
 	for i := range a.batch.Events {
 		at := a.batch.Events[i].At
-		if m.from.Before(at) && !a.feed.floor().Before(at) {
-			return fmt.Errorf("%s tells of %s after it has told all up to %s", a.feed.part.Name, at, a.feed.floor())
+		if !told.Before(at) && m.from.Before(at) {
+			return fmt.Errorf("%s tells of %s after it has told all up to %s", a.feed.part.Name, at, told)
 		}
 	}
 	m.out.Entries += a.batch.Entries
@@ -101,19 +102,6 @@ func (m *merger) first() *feed {
 	return first
 }
 
-// bars reports that it is not known whether a feed has an event that comes before
-// one of another, or of its own, at a position.
-func bars(f, other *feed, at mongo.OpTime) bool {
-	switch floor := f.floor(); {
-	case f == other:
-		return f.partial && f.queueEnd.Before(at) || !f.undecided.IsZero() && !at.Before(f.undecided)
-	case f.index < other.index:
-		return floor.Before(at)
-	default:
-		return floor.Before(before(at))
-	}
-}
-
 // blocking are the feeds that the next event waits for, by index, and has them
 // asked to move on.
 func (m *merger) blocking() map[int]bool {
@@ -124,7 +112,7 @@ func (m *merger) blocking() map[int]bool {
 	var who map[int]bool
 	at := next.next().At
 	for _, f := range m.feeds {
-		if !bars(f, next, at) {
+		if !f.lets(next).Before(at) {
 			continue
 		}
 		if who == nil {
@@ -140,17 +128,20 @@ func (m *merger) blocking() map[int]bool {
 func (m *merger) forward(ctx context.Context) error {
 	for {
 		f := m.first()
-		if f == nil || m.barred(f) {
+		if f == nil {
+			break
+		}
+		until := m.until(f)
+		if until.Before(f.next().At) {
 			break
 		}
 		if m.out.Events == nil {
 			m.out.Events = make([]stream.Event, 0, m.capacity)
 		}
-		ev := f.next()
-		m.out.Events = append(m.out.Events, *ev)
-		m.last = ev.At
-		m.bytes += f.drop()
-		if m.bytes < m.s.opt.BatchBytes {
+		events, bytes := f.take(until, m.s.opt.BatchBytes-m.bytes)
+		m.out.Events = append(m.out.Events, events...)
+		m.last = events[len(events)-1].At
+		if m.bytes += bytes; m.bytes < m.s.opt.BatchBytes {
 			continue
 		}
 		if err := m.flush(ctx, m.complete(m.last), true); err != nil {
@@ -163,22 +154,37 @@ func (m *merger) forward(ctx context.Context) error {
 	return m.flush(ctx, m.floor(), false)
 }
 
-// barred reports that the next event of a feed has to wait.
-func (m *merger) barred(f *feed) bool {
-	at := f.next().At
-	for _, other := range m.feeds {
-		if bars(other, f, at) {
-			return true
+// until is the last position up to which the first feed's events come before all that
+// the others have and may have.
+func (m *merger) until(first *feed) mongo.OpTime {
+	until := first.lets(first)
+	for _, f := range m.feeds {
+		if f == first {
+			continue
+		}
+		if lets := f.lets(first); lets.Before(until) {
+			until = lets
+		}
+		ev := f.next()
+		if ev == nil {
+			continue
+		}
+		last := ev.At
+		if f.index < first.index {
+			last = before(last)
+		}
+		if last.Before(until) {
+			until = last
 		}
 	}
-	return false
+	return until
 }
 
 // complete is the position up to which everything is handed on when the event at
 // hand, of the position at, was the last one to be.
 func (m *merger) complete(at mongo.OpTime) mongo.OpTime {
 	for _, f := range m.feeds {
-		if ev := f.next(); ev != nil && !at.Before(ev.At) || f.floor().Before(at) {
+		if ev := f.next(); ev != nil && !at.Before(ev.At) || f.floor.Before(at) {
 			return before(at)
 		}
 	}
@@ -187,9 +193,9 @@ func (m *merger) complete(at mongo.OpTime) mongo.OpTime {
 
 // floor is the position up to which all of all parts is known.
 func (m *merger) floor() mongo.OpTime {
-	floor := m.feeds[0].floor()
+	floor := m.feeds[0].floor
 	for _, f := range m.feeds[1:] {
-		floor = mongo.MinOpTime(floor, f.floor())
+		floor = mongo.MinOpTime(floor, f.floor)
 	}
 	return floor
 }
@@ -221,19 +227,19 @@ func (m *merger) mark(at mongo.OpTime) string {
 // the last. A transaction that is not decided holds up all that was read after it, also
 // where all parts take part in it, and none is behind.
 func (m *merger) keepUp() {
-	newest, read, last := m.feeds[0].floor(), m.feeds[0].end(), m.feeds[0]
+	newest, read, last := m.feeds[0].floor, m.feeds[0].end(), m.feeds[0]
 	for _, f := range m.feeds[1:] {
-		newest, read = mongo.MaxOpTime(newest, f.floor()), mongo.MaxOpTime(read, f.end())
-		if floor := f.floor(); floor.Before(last.floor()) || floor == last.floor() && last.undecided.IsZero() {
+		newest, read = mongo.MaxOpTime(newest, f.floor), mongo.MaxOpTime(read, f.end())
+		if floor := f.floor; floor.Before(last.floor) || floor == last.floor && last.undecided.IsZero() {
 			last = f
 		}
 	}
 	w := stream.Wait{}
-	if last.floor().Before(newest) || !last.undecided.IsZero() && last.undecided.Before(read) {
-		w = stream.Wait{Part: last.part.Name, For: time.Since(last.moved), Since: last.floor(), Undecided: !last.undecided.IsZero()}
+	if last.floor.Before(newest) || !last.undecided.IsZero() && last.undecided.Before(read) {
+		w = stream.Wait{Part: last.part.Name, For: time.Since(last.moved), Since: last.floor, Undecided: !last.undecided.IsZero()}
 	}
 	for _, f := range m.feeds {
-		if f.floor().Before(newest) {
+		if f.floor.Before(newest) {
 			f.pass(newest)
 		}
 	}
