@@ -20,8 +20,8 @@ func duringCopy(t *testing.T, spec job.Spec, cases []*trial, change func([]*tria
 	b := &site{ctx: ctx, client: shared.sourceDB, base: ballast}
 	err := attempt(func() {
 		b.insert("first", bigDoc(1, maxDocument, "x"))
-		b.insert("first", bigDoc(2, maxDocument, "x"))
-		b.insert("last", d("_id", nil)) // no document is smaller
+		b.insert("first", bigDoc(2, maxDocument, "x")) // for which one reply has no room
+		b.insert("last", d("_id", nil))                // no document is smaller
 	})
 	if err != nil {
 		return nil, cases, err
@@ -34,9 +34,16 @@ func duringCopy(t *testing.T, spec job.Spec, cases []*trial, change func([]*tria
 			late = append(late, c)
 		}
 	}
-	holdFinds(ctx, t, b.ns("first"))
-	defer holdFinds(context.WithoutCancel(ctx), t, "") // whatever happens
-	spec.Readers = 1                                   // is held up by the one find
+	// One fail point each: a server that is given another namespace for the same one lets
+	// all finds pass until those that waited for the first have gone on.
+	const more, find = "waitAfterPinningCursorBeforeGetMoreBatch", "waitInFindBeforeMakingBatch"
+	hold(ctx, t, more, b.ns("first"))
+	hold(ctx, t, find, b.ns("last"))
+	defer func() { // whatever happens
+		hold(context.WithoutCancel(ctx), t, more, "")
+		hold(context.WithoutCancel(ctx), t, find, "")
+	}()
+	spec.Readers = 1 // is held up by the one cursor
 	live, err := startJob(t, spec)
 	if err != nil {
 		return nil, cases, err
@@ -46,7 +53,7 @@ func duringCopy(t *testing.T, spec job.Spec, cases []*trial, change func([]*tria
 	}
 	early = change(early)
 	stillCopying(t, live, "early")
-	holdFinds(ctx, t, b.ns("last"))
+	hold(ctx, t, more, "")
 	err = live.until("copy of all but the ballast", func(s job.Status) bool {
 		left := 0
 		for _, c := range s.Copy.Collections {
@@ -63,7 +70,7 @@ func duringCopy(t *testing.T, spec job.Spec, cases []*trial, change func([]*tria
 	late = change(late)
 	cases = append(early, late...)
 	stillCopying(t, live, "late")
-	holdFinds(ctx, t, "")
+	hold(ctx, t, find, "")
 	if err := live.reach(job.PhaseFollowing); err != nil {
 		return live, cases, err
 	}
@@ -78,15 +85,14 @@ func stillCopying(t *testing.T, live *running, what string) {
 	}
 }
 
-// holdFinds lets the source's finds of a namespace wait before their first
-// document, those of no namespace if it is empty. Finds held up keep a lock
-// that stops commands which need the whole server.
-func holdFinds(ctx context.Context, t *testing.T, ns string) {
-	cmd := d("configureFailPoint", "waitInFindBeforeMakingBatch", "mode", "off")
+// hold lets what reads a namespace of the source wait at a fail point, nothing if it is
+// empty. Finds held up keep a lock that stops commands which need the whole server.
+func hold(ctx context.Context, t *testing.T, failPoint, ns string) {
+	cmd := d("configureFailPoint", failPoint, "mode", "off")
 	if ns != "" {
-		cmd = d("configureFailPoint", "waitInFindBeforeMakingBatch", "mode", "alwaysOn", "data", d("nss", ns))
+		cmd = d("configureFailPoint", failPoint, "mode", "alwaysOn", "data", d("nss", ns))
 	}
 	if err := shared.sourceDB.Database("admin").RunCommand(ctx, cmd).Err(); err != nil {
-		t.Errorf("hold finds: %v", err)
+		t.Errorf("hold %s: %v", ns, err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -222,15 +223,15 @@ func testLent(t *testing.T, s servers) {
 // noted expects so many who may write, as the target knows.
 func noted(t *testing.T, l *lent, want int) {
 	t.Helper()
-	var doc struct {
-		Borrowers []string `bson:"borrowers"`
-	}
-	if err := l.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Decode(&doc); err != nil {
-		t.Fatal(err)
-	}
-	if len(doc.Borrowers) != want {
-		t.Errorf("%v may write", doc.Borrowers)
-	}
+	await(t, fmt.Sprintf("%d borrowers may write", want), func() bool {
+		var doc struct {
+			Borrowers []string `bson:"borrowers"`
+		}
+		if err := l.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Decode(&doc); err != nil {
+			t.Fatal(err)
+		}
+		return len(doc.Borrowers) == want
+	})
 }
 
 // deaf is a way to the lender on which, from some moment on, nothing is heard any more:
