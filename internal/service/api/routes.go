@@ -339,16 +339,14 @@ func (a *API) list(c *call) error {
 		return invalid("", "cursor and q take up to %d bytes", maxSearch)
 	}
 	out := Jobs{Jobs: []Summary{}}
-	for _, j := range a.o.Desk.Jobs(c.caller) {
-		name := j.Definition.Name
-		if name <= cursor || state != "" && j.State() != state || !strings.Contains(strings.ToLower(name), search) {
-			continue
-		}
-		if len(out.Jobs) == n {
-			out.Next = out.Jobs[n-1].Name
-			break
-		}
-		out.Jobs = append(out.Jobs, summary(&j))
+	list := a.o.Desk.After(c.caller, cursor, n+1, func(j *service.Job) bool {
+		return (state == "" || j.State() == state) && strings.Contains(strings.ToLower(j.Definition.Name), search)
+	})
+	for i := range list[:min(n, len(list))] {
+		out.Jobs = append(out.Jobs, summary(&list[i]))
+	}
+	if len(list) > n {
+		out.Next = list[n-1].Definition.Name
 	}
 	return c.ok(http.StatusOK, out)
 }

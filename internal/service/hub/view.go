@@ -6,8 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -26,6 +26,7 @@ type View struct {
 
 	mu      sync.Mutex
 	jobs    map[string]*service.Definition
+	names   []string // of jobs, in order; nil once they are others
 	reports map[string]*service.Report
 	leases  map[string]heard[service.Lease]
 	workers map[string]heard[service.Worker]
@@ -78,7 +79,7 @@ func (v *View) Run(ctx context.Context) error {
 			v.hub.log.Warn("the store of the service was made anew; what was known of it is forgotten",
 				"hint", "jobs that are missing have to be defined again; their data and checkpoints are on their targets")
 		}
-		v.change(func() { // it is all told again
+		v.redefine(func() { // it is all told again
 			clear(v.jobs)
 			clear(v.reports)
 			clear(v.leases)
@@ -89,7 +90,6 @@ func (v *View) Run(ctx context.Context) error {
 			clear(v.verified)
 			clear(v.byJob)
 		})
-		v.redefine()
 	}
 }
 
@@ -170,28 +170,31 @@ func (v *View) change(do func()) {
 	v.changed = make(chan struct{})
 }
 
-// redefine tells those who wait for a change of definitions.
-func (v *View) redefine() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	close(v.defined)
-	v.defined = make(chan struct{})
+// redefine is a change of definitions, told also to those who wait for no other.
+func (v *View) redefine(do func()) {
+	v.change(func() {
+		do()
+		v.names = nil
+		close(v.defined)
+		v.defined = make(chan struct{})
+	})
 }
 
 // put has a map of the view hold a value, or nothing.
 func put[T any](v *View, m map[string]T, key string, value T, there bool) {
-	v.change(func() {
-		delete(m, key)
-		if there {
-			m[key] = value
-		}
-	})
+	v.change(func() { set(m, key, value, there) })
+}
+
+func set[T any](m map[string]T, key string, value T, there bool) {
+	delete(m, key)
+	if there {
+		m[key] = value
+	}
 }
 
 func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
 	d, err := decodeDefinition(e)
-	put(v, v.jobs, e.Key(), d, there && err == nil)
-	v.redefine()
+	v.redefine(func() { set(v.jobs, e.Key(), d, there && err == nil) })
 	if there && err != nil {
 		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "error", err)
 	}
@@ -256,13 +259,30 @@ func (v *View) fresh(at time.Time) bool { return time.Since(at) < v.hub.lease+ti
 
 // Jobs are all jobs, by name.
 func (v *View) Jobs() []service.Job {
+	return v.After("", math.MaxInt, func(*service.Job) bool { return true })
+}
+
+// After are the jobs whose names come after one, by name: of those that match the first
+// n. What match is given is not to be kept, and it must not ask the view.
+func (v *View) After(name string, n int, match func(*service.Job) bool) []service.Job {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	list := make([]service.Job, 0, len(v.jobs))
-	for _, d := range v.jobs {
-		list = append(list, v.job(d))
+	if v.names == nil {
+		v.names = slices.Sorted(maps.Keys(v.jobs))
 	}
-	slices.SortFunc(list, func(a, b service.Job) int { return strings.Compare(a.Definition.Name, b.Definition.Name) })
+	i, found := slices.BinarySearch(v.names, name)
+	if found {
+		i++
+	}
+	list := make([]service.Job, 0, min(n, len(v.names)-i))
+	for _, name := range v.names[i:] {
+		if len(list) == n {
+			break
+		}
+		if j := v.job(v.jobs[name]); match(&j) {
+			list = append(list, j)
+		}
+	}
 	return list
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"strings"
 	"time"
 
@@ -179,14 +180,13 @@ func (d *Desk) Job(c *service.Caller, name string) (*service.Job, error) {
 
 // Jobs are those that the caller sees, by name.
 func (d *Desk) Jobs(c *service.Caller) []service.Job {
-	all := d.View.Jobs()
-	list := make([]service.Job, 0, len(all))
-	for _, j := range all {
-		if c.Sees(j.Definition.Name) {
-			list = append(list, j)
-		}
-	}
-	return list
+	return d.After(c, "", math.MaxInt, func(*service.Job) bool { return true })
+}
+
+// After are the jobs whose names come after one, by name: of those that the caller sees
+// and that match the first n.
+func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
+	return d.View.After(name, n, func(j *service.Job) bool { return c.Sees(j.Definition.Name) && match(j) })
 }
 
 // Pause has a job stop where it stands.

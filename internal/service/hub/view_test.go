@@ -1,0 +1,58 @@
+package hub
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+// TestAfter: pages of jobs have all that match once, in the order of names, also after
+// jobs were defined and removed.
+func TestAfter(t *testing.T) {
+	v := (&Hub{}).NewView()
+	define := func(name string, there bool) {
+		v.redefine(func() { set(v.jobs, name, &service.Definition{Name: name}, there) })
+	}
+	for _, i := range []int{3, 1, 4, 0, 2, 9, 7} {
+		define(fmt.Sprint("job", i), true)
+	}
+	pages := func(n int, match func(*service.Job) bool) (names []string) {
+		for after := ""; ; {
+			page := v.After(after, n, match)
+			if len(page) > n {
+				t.Fatalf("%d jobs where %d were asked for", len(page), n)
+			}
+			for _, j := range page {
+				names = append(names, j.Definition.Name)
+			}
+			if len(page) < n {
+				return names
+			}
+			after = page[n-1].Definition.Name
+		}
+	}
+	all := func(*service.Job) bool { return true }
+	odd := func(j *service.Job) bool { return strings.ContainsAny(j.Definition.Name, "13579") }
+	want := func(have []string, want ...string) {
+		t.Helper()
+		if !slices.Equal(have, want) {
+			t.Errorf("%v, want %v", have, want)
+		}
+	}
+	want(pages(2, all), "job0", "job1", "job2", "job3", "job4", "job7", "job9")
+	want(pages(3, odd), "job1", "job3", "job7", "job9")
+	define("job3", false)
+	define("job5", true)
+	define("job10", true)
+	want(pages(2, all), "job0", "job1", "job10", "job2", "job4", "job5", "job7", "job9")
+	want(pages(1, odd), "job1", "job10", "job5", "job7", "job9")
+	if page := v.After("job9", 5, all); len(page) != 0 {
+		t.Errorf("after the last: %v", page)
+	}
+	if page := v.After("job3", 1, all); len(page) != 1 || page[0].Definition.Name != "job4" {
+		t.Errorf("after one that is not there: %v", page)
+	}
+}
