@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +15,10 @@ import (
 
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -53,7 +56,8 @@ type borrowing struct {
 	tally    *transform.Tally
 	terms    *loanTerms
 	src, dst *mongo.Cluster
-	seq      atomic.Int64 // of grants
+	shards   *origin.Sharded // nil where the source is none
+	seq      atomic.Int64    // of grants
 
 	mu    sync.Mutex
 	heard time.Time // when the last request was sent that was answered
@@ -118,7 +122,29 @@ func (b *borrowing) work(ctx context.Context) error {
 	}
 	o := copy.Options{Readers: b.spec.Readers, Writers: b.spec.Writers, MaxBufferedBytes: b.spec.Memory, AfterClusterTime: b.terms.Start, Log: b.log,
 		SaveEvery: b.terms.Lease / 20, SourceGate: pace.NewGate(pace.Normal), TargetGate: pace.NewGate(pace.Normal), Admit: b.admit, Grant: b.grant}
-	return copy.New(b.src, b.dst, b, o).Borrow(ctx, b.terms.Member, b)
+	if b.shards == nil {
+		return b.from(ctx, "", b.src, o)
+	}
+	share(&o, len(b.terms.Shards))
+	o.Replacing = oneEach(b.shards)
+	g, ctx := errgroup.WithContext(ctx)
+	for _, one := range b.shards.Cluster().Shards {
+		if slices.Contains(b.terms.Shards, one.Name) { // others have joined since the lender's attempt began
+			g.Go(func() error { return mongo.Wrap(b.from(ctx, one.Name, one.Cluster, o), "shard %s", one.Name) })
+		}
+	}
+	return g.Wait()
+}
+
+// from copies slices of a shard, or of a replica set, until there are no more of any.
+func (b *borrowing) from(ctx context.Context, shard string, src *mongo.Cluster, o copy.Options) error {
+	at := &lending{borrowing: b, shard: shard, asks: make(chan struct{}, 1), owned: map[string]*scan.Owned{}}
+	first, err := at.next(ctx)
+	if err != nil || first == nil {
+		return err
+	}
+	at.first.Store(first)
+	return copy.New(src, b.dst, b, o).Borrow(ctx, first.Member, at)
 }
 
 // connect opens both sides, and makes sure that they are those of the lender.
@@ -130,7 +156,10 @@ func (b *borrowing) connect(ctx context.Context) error {
 	compress := b.spec.Compress != CompressOff
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		b.src, err = b.spec.Connect(gctx, b.spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp, ChooseCompression: compress})
+		reading := mongo.Options{AppName: "millrace-source", ReadPreference: rp, ChooseCompression: compress}
+		if b.src, err = b.spec.Connect(gctx, b.spec.Source, reading); err == nil && b.src.Info.Kind == mongo.KindSharded {
+			b.shards, err = openShards(gctx, b.src, shards.Options{URI: b.spec.Source, Shards: b.spec.SourceShards, Data: true, Mongo: reading, Connect: b.spec.Connect})
+		}
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
@@ -150,6 +179,9 @@ func (b *borrowing) connect(ctx context.Context) error {
 
 func (b *borrowing) disconnect() {
 	var wg sync.WaitGroup
+	if b.shards != nil {
+		wg.Go(b.shards.Close)
+	}
 	for _, c := range []*mongo.Cluster{b.src, b.dst} {
 		if c != nil {
 			wg.Go(c.Close)
@@ -259,25 +291,75 @@ func (b *borrowing) tell(ctx context.Context, changed []scan.Slice) (loanReply, 
 // noneNow is how long a reader waits before it asks for a slice again.
 const noneNow = 200 * time.Millisecond
 
+// lending is where slices of one shard, or of a replica set, are borrowed.
+type lending struct {
+	*borrowing
+	shard string
+	first atomic.Pointer[loanOfOne] // asked for before there was an engine
+	asks  chan struct{}             // full while a reader asks; guards owned
+
+	owned map[string]*scan.Owned // of collections, by UUID
+}
+
 // Borrow asks for a slice. See copy.Borrower.
-func (b *borrowing) Borrow(ctx context.Context) (*scan.Slice, copy.Task, error) {
-	for {
-		r, err := b.ask(ctx, loanAsk{Kind: askNext, Token: b.terms.Token})
-		if err != nil {
-			return nil, copy.Task{}, err
-		}
-		if l := r.Loan; l != nil {
-			t := ruled(b.rules, b.tally, b.src.Info.Version, l.Source, b.terms.Start)
-			t.Target = l.Target
-			return &l.Slice, t, nil
-		}
-		if !r.More {
-			return nil, copy.Task{}, nil
-		}
-		if err := pace.Pause(ctx, noneNow); err != nil {
+func (at *lending) Borrow(ctx context.Context) (*scan.Slice, copy.Task, error) {
+	l := at.first.Swap(nil)
+	if l == nil {
+		var err error
+		if l, err = at.next(ctx); l == nil {
 			return nil, copy.Task{}, err
 		}
 	}
+	t := ruled(at.rules, at.tally, at.src.Info.Version, l.Source, at.terms.Start)
+	t.Target, t.Key = l.Target, l.Key
+	if l.Owned {
+		var err error
+		if t.Owned, err = at.ownedOf(ctx, l.Source.UUID); err != nil {
+			return nil, t, err
+		}
+		t.Part = at.shard
+	}
+	return &l.Slice, t, nil
+}
+
+// next asks until there is a slice. Nil says that there are no more. One reader asks at a
+// time: the others would hear the same.
+func (at *lending) next(ctx context.Context) (*loanOfOne, error) {
+	select {
+	case at.asks <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-at.asks }()
+	for {
+		r, err := at.ask(ctx, loanAsk{Kind: askNext, Token: at.terms.Token, Shard: at.shard})
+		if err != nil || r.Loan != nil || !r.More {
+			return r.Loan, err
+		}
+		if err := pace.Pause(ctx, noneNow); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ownedOf is what the shard owns of a collection, as the lender has it asked for: the
+// version of now, whatever was there when the copy began. The lender has noted the
+// versions of then, and reads again what has moved since.
+func (at *lending) ownedOf(ctx context.Context, uuid bson.Binary) (*scan.Owned, error) {
+	if at.shards == nil {
+		return nil, refusal("it lends a part of a shard, but the source is none")
+	}
+	select {
+	case at.asks <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-at.asks }()
+	id := string(uuid.Data)
+	if at.owned[id] == nil {
+		at.owned[id] = at.shards.Owned(at.shard, uuid)
+	}
+	return at.owned[id], nil
 }
 
 // grant waits until so much may be sent.

@@ -1,0 +1,270 @@
+package sharded_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/job/lendtest"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+)
+
+// lent is a job whose copy others borrow from.
+type lent struct {
+	*bed
+	lendtest.Counter
+	spec job.Spec
+	job  *job.Job
+	done <-chan error
+	all  sync.WaitGroup
+	ctx  context.Context
+}
+
+// lend starts a job that copies as slowly as a rate says.
+func (b *bed) lend(spec job.Spec, bytes int64) *lent {
+	b.Helper()
+	l := &lent{bed: b}
+	spec.Limits = pace.Rates{Bytes: bytes}
+	spec.Readers, spec.Writers = 2, 4
+	l.spec = spec
+	spec.Lending = l.Lending()
+	ctx, stop := context.WithCancel(context.Background())
+	l.ctx = ctx
+	b.Cleanup(func() { stop(); l.all.Wait() })
+	l.job, l.done = b.start(spec)
+	b.until(l.done, func() bool { return l.job.Status().Copy.Lendable > 0 })
+	return l
+}
+
+// borrow has a worker copy for the job until it ends.
+func (l *lent) borrow(worker string, ask job.Ask, more ...func(*job.Spec)) (ended chan error) {
+	spec := l.spec
+	spec.Lending = &job.Lending{Version: lendtest.Version}
+	spec.Log = l.spec.Log.With("of", worker)
+	for _, change := range more {
+		change(&spec)
+	}
+	ended = make(chan error, 1)
+	l.all.Go(func() { ended <- job.Borrow(l.ctx, spec, worker, ask) })
+	return ended
+}
+
+// of is what the status tells of a worker.
+func (l *lent) of(worker string) job.BorrowerStatus {
+	list := l.job.Status().Copy.Workers
+	if i := slices.IndexFunc(list, func(b job.BorrowerStatus) bool { return b.Worker == worker }); i >= 0 {
+		return list[i]
+	}
+	return job.BorrowerStatus{}
+}
+
+func (l *lent) copies(worker string) {
+	l.Helper()
+	l.until(l.done, func() bool { return l.of(worker).Docs > 0 })
+}
+
+// copying expects that what was done came before the end of the copy.
+func (l *lent) copying() {
+	l.Helper()
+	if p := l.job.Status().Phase; p != job.PhaseCopying {
+		l.Fatalf("seed %d: in phase %s: the copy was over too soon to show anything", l.seed, p)
+	}
+}
+
+// unlimited lets the copy go on as fast as it can.
+func (l *lent) unlimited() {
+	l.Helper()
+	l.ok(l.job.SetLimits(l.Context(), pace.Rates{}))
+}
+
+// end has the job finalized, and its borrowers end.
+func (l *lent) end(borrowers ...chan error) {
+	l.Helper()
+	for _, ended := range borrowers {
+		if err := <-ended; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+			l.Errorf("seed %d: %v", l.seed, err)
+		}
+	}
+	l.Logf("%+v of %d", l.job.Status().Copy.Workers, l.job.Status().Copy.Docs)
+	l.finish(l.job, l.done)
+}
+
+// large fills collections of load.Writer so that they are copied in several slices, of
+// which each shard has some.
+func (b *bed) large(names ...string) {
+	b.Helper()
+	pad := bytes.Repeat([]byte("x"), 20_000)
+	for _, name := range names {
+		for from := 0; from < 4000; from += 500 {
+			docs := make([]any, 500)
+			for i := range docs {
+				docs[i] = bson.D{{Key: "_id", Value: 200_000 + from + i}, {Key: "k", Value: (from + i) % 600}, {Key: "pad", Value: pad}}
+			}
+			_, err := b.source.Database("d").Collection(name).InsertMany(b.Context(), docs)
+			b.ok(err)
+		}
+	}
+}
+
+// wandering moves chunks of d.ranged with keys below 500, until it is told to end.
+func (b *bed) wandering() (moves *atomic.Int32, end func()) {
+	ctx, cancel := context.WithCancel(b.Context())
+	var g errgroup.Group
+	moves = new(atomic.Int32)
+	g.Go(func() error {
+		r := rand.New(rand.NewPCG(b.seed, 11))
+		names := b.lab.ShardNames()
+		for ctx.Err() == nil {
+			if b.lab.MoveChunk(ctx, "d.ranged", key(100*r.IntN(5)), names[r.IntN(len(names))]) == nil {
+				moves.Add(1)
+			}
+		}
+		return nil
+	})
+	return moves, func() {
+		b.Helper()
+		cancel()
+		b.ok(g.Wait())
+	}
+}
+
+// strays has each shard hold documents of d.ranged that it does not own: some that are
+// nowhere else, and earlier states of some that another one has. They are there before
+// all others, which the servers' order makes the first that are read, and after them.
+func (b *bed) strays(from int) {
+	b.Helper()
+	owner, err := b.lab.OwnerOf(b.Context(), "d.ranged", key(550))
+	b.ok(err)
+	for _, name := range b.lab.ShardNames() {
+		if name == owner {
+			continue
+		}
+		direct, err := b.lab.Direct(name)
+		b.ok(err)
+		var docs []any
+		for i := range 500 {
+			docs = append(docs, bson.D{{Key: "_id", Value: from + i}, {Key: "k", Value: 550}, {Key: "pad", Value: bytes.Repeat([]byte("s"), 20_000)}})
+		}
+		_, err = direct.Database("d").Collection("ranged").InsertMany(b.Context(), docs)
+		b.ok(err)
+	}
+}
+
+// TestLentOfShards: others copy parts of shards while documents are written, chunks move
+// and a collection is dropped. What shards hold and do not own does not arrive.
+func TestLentOfShards(t *testing.T) {
+	lab.Drawn(t, 4)
+	b := newBed(t)
+	b.collections()
+	b.fill(20)
+	b.strays(500_000)
+	b.large("ranged", "plain", "gone")
+	b.strays(600_000)
+	_, err := b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 600_000}, {Key: "k", Value: 550}, {Key: "newer", Value: true}})
+	b.ok(err)
+	moves, rest := b.wandering()
+	end := b.loading()
+	l := b.lend(b.spec(), 8<<20)
+	one, two := l.borrow("one", l.Ask), l.borrow("two", l.Ask)
+	l.copies("one")
+	l.copies("two")
+	b.ok(b.source.Database("d").Collection("gone").Drop(t.Context()))
+	_, err = b.source.Database("d").Collection("ranged").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}, {Key: "k", Value: bson.D{{Key: "$gte", Value: 300}}}})
+	b.ok(err)
+	began := moves.Load()
+	b.until(l.done, func() bool { return moves.Load() > began+1 })
+	l.copying()
+	l.unlimited()
+	b.following(l.job, l.done)
+	rest()
+	end()
+	l.end(one, two)
+	if n := l.of("one").Docs + l.of("two").Docs; n == 0 {
+		t.Error("nobody else has copied anything")
+	}
+}
+
+// TestLentOfShardsUnaware: what a worker has on its way that does not know that it was
+// given up is waited for, before ranges are read again and changes are applied.
+func TestLentOfShardsUnaware(t *testing.T) {
+	lab.Drawn(t, 4)
+	b := newBed(t)
+	b.collections()
+	b.large("ranged")
+	l := b.lend(b.spec(), 1<<20)
+	d := &lendtest.Deaf{Ask: l.Ask}
+	one := l.borrow("one", d.Way)
+	l.copies("one")
+	left := l.leftBehind()
+	d.From.Store(true)
+	l.unlimited()
+	b.until(l.done, func() bool { return l.of("one").Why != "" })
+	b.until(l.done, func() bool { st := l.job.Status().Copy; return st.Lendable == 0 && st.Docs >= st.DocsTotal/2 })
+	if l.copying(); l.of("one").Slices == 0 {
+		t.Error("its slices are taken back while it may write still")
+	}
+	left.Close()
+	d.Over.Store(true)
+	<-one
+	b.following(l.job, l.done)
+	l.end()
+}
+
+// leftBehind is a connection as one of the worker's that a machine has left behind.
+func (l *lent) leftBehind() *mongo.Cluster {
+	l.Helper()
+	var doc struct {
+		Owner     struct{ Run string }
+		Fence     int64
+		Borrowers []string
+	}
+	l.ok(l.target.Database("millrace").Collection("jobs").FindOne(l.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Decode(&doc))
+	if len(doc.Borrowers) != 1 {
+		l.Fatalf("%v may write", doc.Borrowers)
+	}
+	left, err := mongo.Connect(l.Context(), l.targetURI, mongo.Options{AppName: mongo.BorrowerName(l.job.ID(), doc.Owner.Run, doc.Fence, doc.Borrowers[0])})
+	l.ok(err)
+	return left
+}
+
+// TestLentOfShardsAnew: the job is broken off while others copy for it, and chunks move.
+// The next run goes on, and lends again.
+func TestLentOfShardsAnew(t *testing.T) {
+	lab.Drawn(t, 4)
+	b := newBed(t)
+	b.collections()
+	b.fill(20)
+	b.large("ranged", "plain")
+	_, rest := b.wandering()
+	l := b.lend(b.spec(), 4<<20)
+	one := l.borrow("one", l.Ask)
+	l.copies("one")
+	b.ok(l.job.Pause(t.Context()))
+	if err := <-one; err == nil {
+		t.Error("it ends as if all were done")
+	}
+	began := time.Now()
+	b.ok(l.job.Resume(t.Context()))
+	b.until(l.done, func() bool { return l.job.Status().Copy.Lendable > 0 })
+	t.Log("lent again after", time.Since(began))
+	before := l.of("two").Docs
+	two := l.borrow("two", l.Ask)
+	b.until(l.done, func() bool { return l.of("two").Docs > before })
+	l.copying()
+	l.unlimited()
+	b.following(l.job, l.done)
+	rest()
+	l.end(two)
+}
