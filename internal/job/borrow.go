@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -121,7 +122,8 @@ func (b *borrowing) work(ctx context.Context) error {
 		return errors.Join(errUnfit, err)
 	}
 	o := copy.Options{Readers: b.spec.Readers, Writers: b.spec.Writers, MaxBufferedBytes: b.spec.Memory, AfterClusterTime: b.terms.Start, Log: b.log,
-		SaveEvery: b.terms.Lease / 20, SourceGate: pace.NewGate(pace.Normal), TargetGate: pace.NewGate(pace.Normal), Admit: b.admit, Grant: b.grant}
+		SaveEvery: b.terms.Lease / 20, SourceGate: pace.NewGate(pace.Normal), TargetGate: pace.NewGate(pace.Normal), Admit: b.admit, Grant: b.grant,
+		Others: b.terms.Others}
 	if b.shards == nil {
 		return b.from(ctx, "", b.src, o)
 	}
@@ -164,7 +166,7 @@ func (b *borrowing) connect(ctx context.Context) error {
 	})
 	g.Go(func() (err error) {
 		name := mongo.BorrowerName(b.terms.Job, b.terms.Run, b.terms.Attempt, b.terms.Token)
-		b.dst, err = b.spec.Connect(gctx, b.spec.Target, mongo.Options{AppName: name, ChooseCompression: compress})
+		b.dst, err = b.spec.Connect(gctx, b.spec.Target, mongo.Options{AppName: name, ChooseCompression: compress, MaxPoolSize: b.mostConnections()})
 		return mongo.Wrap(err, "target")
 	})
 	if err := g.Wait(); err != nil {
@@ -173,8 +175,29 @@ func (b *borrowing) connect(ctx context.Context) error {
 	if b.src.Info.SetID != b.terms.SourceSet || b.dst.Info.SetID != b.terms.TargetSet {
 		return errors.New("its connection strings lead to other clusters than those of the job's owner")
 	}
+	for _, addr := range b.dst.Pool.Addresses() {
+		if err := b.reaches(addr); err != nil {
+			return err
+		}
+	}
 	b.dst.Pool.SetGuard(b.held)
 	return nil
+}
+
+// mostConnections is how many there may be to a server of the target: a writer holds one
+// to each router, and takes another one to see which router is next.
+func (b *borrowing) mostConnections() uint64 {
+	const least, writers = 64, 16 // as copy.Options has it
+	return uint64(max(least, 2*len(b.terms.Shards)*max(writers, b.spec.Writers)))
+}
+
+// reaches fails for a router at which the lender does not look for connections.
+func (b *borrowing) reaches(addr string) error {
+	if b.dst.Info.Kind != mongo.KindSharded || slices.Contains(b.terms.Routers, addr) {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("its connection string of the target leads to the router %s, that of the job's owner to %s", addr, strings.Join(b.terms.Routers, ", ")),
+		"have all workers reach the target by the same addresses")
 }
 
 func (b *borrowing) disconnect() {
@@ -195,6 +218,9 @@ func (b *borrowing) disconnect() {
 // one that is admitted was there before, and is waited for.
 func (b *borrowing) admit(ctx context.Context, conn *wire.Conn) error {
 	const patience = 10 * time.Second
+	if err := b.reaches(conn.Addr()); err != nil {
+		return errors.Join(errUnfit, err)
+	}
 	_, err := b.found(ctx, conn, bson.D{
 		{Key: "find", Value: "jobs"}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true}, {Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: b.terms.Job}, {Key: "owner.run", Value: b.terms.Run}, {Key: "fence", Value: b.terms.Attempt}, {Key: "borrowers", Value: b.terms.Token}}},
@@ -393,8 +419,12 @@ func (b *borrowing) SaveSlices(ctx context.Context, changed []scan.Slice) error 
 }
 
 // SameTerm fails when the target's primary has changed since this process joined. The
-// lender compares the term with its own. See copy.Store.
+// lender compares the term with its own. Behind routers nobody sees one: what was
+// answered is durable. See copy.Store.
 func (b *borrowing) SameTerm(term int64) error {
+	if b.dst.Info.Kind == mongo.KindSharded {
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.term < 0 {

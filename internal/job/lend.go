@@ -67,7 +67,7 @@ type borrower struct {
 // majority could lose who was struck off.
 func (c *copier) lends() bool {
 	majority := c.spec.WriteConcern == "" || c.spec.WriteConcern == "majority"
-	return c.spec.Lending != nil && majority && c.src.Info.Kind != mongo.KindStandalone && c.dst.Info.Kind == mongo.KindReplicaSet
+	return c.spec.Lending != nil && majority && c.src.Info.Kind != mongo.KindStandalone && c.dst.Info.Kind != mongo.KindStandalone
 }
 
 // runLending runs engines whose slices others may borrow: run runs them all.
@@ -296,7 +296,7 @@ func (l *lender) join(ctx context.Context, a *loanAsk) loanReply {
 	}
 	l.log.Info("another worker copies a part", "worker", a.Worker)
 	return loanReply{Terms: &loanTerms{Token: b.token, Job: l.id, Run: l.lease.run, Attempt: l.stored.Fence, SourceSet: l.src.Info.SetID, TargetSet: l.dst.Info.SetID,
-		Shards: l.shardNames(), Start: l.start, Rules: l.keys.rulesMark(l.rules, b.token), Lease: l.spec.Lending.Lease}}
+		Shards: l.shardNames(), Routers: l.routers(), Others: l.spec.OnExisting == ExistingMerge, Start: l.start, Rules: l.keys.rulesMark(l.rules, b.token), Lease: l.spec.Lending.Lease}}
 }
 
 func (l *lender) shardNames() (names []string) {
@@ -304,6 +304,15 @@ func (l *lender) shardNames() (names []string) {
 		names = append(names, e.shard)
 	}
 	return names
+}
+
+// routers are those of the target at which connections are looked for. A borrower that
+// comes by another one would not be seen.
+func (l *lender) routers() []string {
+	if l.dst.Info.Kind != mongo.KindSharded {
+		return nil
+	}
+	return l.dst.Pool.Addresses()
 }
 
 // ready reports that the engine reads, and may lend.

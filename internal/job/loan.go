@@ -85,7 +85,9 @@ type loanTerms struct {
 	Attempt   int64         `bson:"attempt"`
 	SourceSet bson.ObjectID `bson:"sourceSet"`
 	TargetSet bson.ObjectID `bson:"targetSet"`
-	Shards    []string      `bson:"shards"` // of the source; of a replica set one of no name
+	Shards    []string      `bson:"shards"`            // of the source; of a replica set one of no name
+	Routers   []string      `bson:"routers,omitempty"` // of a sharded target: those over which may be written
+	Others    bool          `bson:"others,omitempty"`  // see copy.Options
 	Start     mongo.OpTime  `bson:"start"`
 	Rules     string        `bson:"rules"` // see rulesMark
 	Lease     time.Duration `bson:"lease"`

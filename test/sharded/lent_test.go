@@ -6,10 +6,10 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
@@ -124,6 +124,9 @@ func (b *bed) wandering() (moves *atomic.Int32, end func()) {
 	var g errgroup.Group
 	moves = new(atomic.Int32)
 	g.Go(func() error {
+		if b.lab == nil {
+			return nil
+		}
 		r := rand.New(rand.NewPCG(b.seed, 11))
 		names := b.lab.ShardNames()
 		for ctx.Err() == nil {
@@ -145,6 +148,9 @@ func (b *bed) wandering() (moves *atomic.Int32, end func()) {
 // all others, which the servers' order makes the first that are read, and after them.
 func (b *bed) strays(from int) {
 	b.Helper()
+	if b.lab == nil {
+		return
+	}
 	owner, err := b.lab.OwnerOf(b.Context(), "d.ranged", key(550))
 	b.ok(err)
 	for _, name := range b.lab.ShardNames() {
@@ -168,52 +174,81 @@ func TestLentOfShards(t *testing.T) {
 	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
+	lentWhileAllMoves(b, b.spec())
+}
+
+// TestLentToShards is TestLentOfShards with a sharded target.
+func TestLentToShards(t *testing.T) {
+	lab.Drawn(t, 4)
+	for name, fromShards := range map[string]bool{"replica set": false, "shards": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newBedTo(t, "2x1", fromShards)
+			lentWhileAllMoves(b.bed, b.spec())
+			b.placed()
+		})
+	}
+}
+
+func lentWhileAllMoves(b *bed, spec job.Spec) {
 	b.fill(20)
 	b.strays(500_000)
 	b.large("ranged", "plain", "gone")
 	b.strays(600_000)
-	_, err := b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 600_000}, {Key: "k", Value: 550}, {Key: "newer", Value: true}})
+	_, err := b.source.Database("d").Collection("ranged").InsertOne(b.Context(), bson.D{{Key: "_id", Value: 600_000}, {Key: "k", Value: 550}, {Key: "newer", Value: true}})
 	b.ok(err)
 	moves, rest := b.wandering()
 	end := b.loading()
-	l := b.lend(b.spec(), 8<<20)
+	l := b.lend(spec, 8<<20)
 	one, two := l.borrow("one", l.Ask), l.borrow("two", l.Ask)
 	l.copies("one")
 	l.copies("two")
-	b.ok(b.source.Database("d").Collection("gone").Drop(t.Context()))
-	_, err = b.source.Database("d").Collection("ranged").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}, {Key: "k", Value: bson.D{{Key: "$gte", Value: 300}}}})
+	b.ok(b.source.Database("d").Collection("gone").Drop(b.Context()))
+	_, err = b.source.Database("d").Collection("ranged").DeleteMany(b.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}, {Key: "k", Value: bson.D{{Key: "$gte", Value: 300}}}})
 	b.ok(err)
-	began := moves.Load()
-	b.until(l.done, func() bool { return moves.Load() > began+1 })
+	if began := moves.Load(); b.lab != nil {
+		b.until(l.done, func() bool { return moves.Load() > began+1 })
+	}
 	l.copying()
 	l.unlimited()
 	b.following(l.job, l.done)
 	rest()
 	end()
 	l.end(one, two)
-	if n := l.of("one").Docs + l.of("two").Docs; n == 0 {
-		t.Error("nobody else has copied anything")
-	}
 }
 
-// TestLentOfShardsUnaware: what a worker has on its way that does not know that it was
-// given up is waited for, before ranges are read again and changes are applied.
-func TestLentOfShardsUnaware(t *testing.T) {
+// TestLentUnaware: what a worker has on its way that does not know that it was given up
+// is waited for, before ranges are read again and changes are applied.
+func TestLentUnaware(t *testing.T) {
 	lab.Drawn(t, 4)
-	b := newBed(t)
-	b.collections()
+	t.Run("of shards", func(t *testing.T) {
+		b := newBed(t)
+		b.collections()
+		lentUnaware(b, b.spec(), b.targetURI)
+	})
+	t.Run("to shards", func(t *testing.T) {
+		b := newBedTo(t, "2x1", false)
+		// It is at the router that the job does not use for its own notes alone.
+		lentUnaware(b.bed, b.spec(), b.routers[1].URI())
+	})
+}
+
+func lentUnaware(b *bed, spec job.Spec, at string) {
 	b.large("ranged")
-	l := b.lend(b.spec(), 1<<20)
+	l := b.lend(spec, 1<<20)
 	d := &lendtest.Deaf{Ask: l.Ask}
 	one := l.borrow("one", d.Way)
 	l.copies("one")
-	left := l.leftBehind()
+	left, err := mongo.Connect(b.Context(), at, mongo.Options{AppName: l.name()})
+	b.ok(err)
 	d.From.Store(true)
 	l.unlimited()
 	b.until(l.done, func() bool { return l.of("one").Why != "" })
-	b.until(l.done, func() bool { st := l.job.Status().Copy; return st.Lendable == 0 && st.Docs >= st.DocsTotal/2 })
+	b.until(l.done, func() bool {
+		st := l.job.Status().Copy
+		return st.Lendable == 0 && st.Docs >= st.DocsTotal/2
+	})
 	if l.copying(); l.of("one").Slices == 0 {
-		t.Error("its slices are taken back while it may write still")
+		b.Error("its slices are taken back while it may write still")
 	}
 	left.Close()
 	d.Over.Store(true)
@@ -222,8 +257,8 @@ func TestLentOfShardsUnaware(t *testing.T) {
 	l.end()
 }
 
-// leftBehind is a connection as one of the worker's that a machine has left behind.
-func (l *lent) leftBehind() *mongo.Cluster {
+// name is that of the connections over which the job's one borrower writes.
+func (l *lent) name() string {
 	l.Helper()
 	var doc struct {
 		Owner     struct{ Run string }
@@ -234,34 +269,131 @@ func (l *lent) leftBehind() *mongo.Cluster {
 	if len(doc.Borrowers) != 1 {
 		l.Fatalf("%v may write", doc.Borrowers)
 	}
-	left, err := mongo.Connect(l.Context(), l.targetURI, mongo.Options{AppName: mongo.BorrowerName(l.job.ID(), doc.Owner.Run, doc.Fence, doc.Borrowers[0])})
-	l.ok(err)
-	return left
+	return mongo.BorrowerName(l.job.ID(), doc.Owner.Run, doc.Fence, doc.Borrowers[0])
 }
 
-// TestLentOfShardsAnew: the job is broken off while others copy for it, and chunks move.
-// The next run goes on, and lends again.
-func TestLentOfShardsAnew(t *testing.T) {
+// TestLentToShardsTooLate: a worker that reaches the target after it was given up writes
+// nothing, whatever it believes.
+func TestLentToShardsTooLate(t *testing.T) {
 	lab.Drawn(t, 4)
-	b := newBed(t)
-	b.collections()
+	b := newBedTo(t, "2x1", false)
+	b.large("ranged")
+	l := b.lend(b.spec(), 1<<20)
+	var mu sync.Mutex
+	var loan []byte // what one was lent
+	d := &lendtest.Deaf{Ask: func(ctx context.Context, request []byte) ([]byte, error) {
+		reply, err := l.Ask(ctx, request)
+		if _, lent := bson.Raw(reply).Lookup("loan").DocumentOK(); lent {
+			mu.Lock()
+			defer mu.Unlock()
+			loan = reply
+		}
+		return reply, err
+	}}
+	early := l.borrow("early", d.Way)
+	l.copies("early")
+
+	connecting, release := make(chan struct{}), make(chan struct{})
+	void := &lendtest.Deaf{Ask: l.Ask}
+	asked := atomic.Bool{}
+	late := l.borrow("late", func(ctx context.Context, request []byte) ([]byte, error) {
+		if lendtest.Kind(request) == "next" && asked.CompareAndSwap(false, true) {
+			mu.Lock()
+			defer mu.Unlock()
+			return loan, nil
+		}
+		return void.Way(ctx, request)
+	}, func(spec *job.Spec) {
+		once := sync.OnceFunc(func() { close(connecting) })
+		spec.Connect = func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error) {
+			if strings.Contains(o.AppName, "/") {
+				once()
+				<-release
+			}
+			return mongo.Connect(ctx, uri, o)
+		}
+	})
+	<-connecting
+	void.From.Store(true)
+	l.unlimited()
+	b.following(l.job, l.done)
+	if err := <-early; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+		t.Error(err)
+	}
+	coll := b.source.Database("d").Collection("ranged")
+	_, err := coll.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: 200_010}}}})
+	b.ok(err)
+	arrived := func() bool {
+		n, err := b.target.Database("d").Collection("ranged").CountDocuments(t.Context(), bson.D{})
+		b.ok(err)
+		return n == 10
+	}
+	b.until(l.done, arrived)
+	void.Over.Store(true)
+	close(release)
+	if err := <-late; err == nil || !strings.Contains(err.Error(), "gone on without") {
+		t.Errorf("the late one ended with %v", err)
+	}
+	if !arrived() {
+		t.Error("it has written")
+	}
+	l.end()
+}
+
+// TestLentToOtherRouters: who would come by a router at which the job's owner does not
+// look for connections does not copy.
+func TestLentToOtherRouters(t *testing.T) {
+	lab.Drawn(t, 4)
+	b := newBedTo(t, "1x1", false)
+	b.large("plain")
+	both := b.targetURI
+	b.targetURI = b.routers[0].URI()
+	l := b.lend(b.spec(), 1<<20)
+	other := l.borrow("other", l.Ask, func(spec *job.Spec) { spec.Target = both })
+	if err := <-other; err == nil || !strings.Contains(err.Error(), "router "+b.routers[1].Host()) {
+		t.Errorf("it ended with %v", err)
+	}
+	b.until(l.done, func() bool { return strings.Contains(l.of("other").Why, "router") })
+	if n := l.of("other").Docs; n != 0 {
+		t.Errorf("it has copied %d documents", n)
+	}
+	same := l.borrow("same", l.Ask)
+	l.copies("same")
+	l.unlimited()
+	b.following(l.job, l.done)
+	l.end(same)
+}
+
+// TestLentAnew: the job is broken off while others copy for it, and chunks move. The
+// next attempt goes on, and lends again.
+func TestLentAnew(t *testing.T) {
+	lab.Drawn(t, 4)
+	t.Run("of shards", func(t *testing.T) {
+		b := newBed(t)
+		b.collections()
+		lentAnew(b, b.spec())
+	})
+	t.Run("to shards", func(t *testing.T) {
+		b := newBedTo(t, "2x1", true)
+		lentAnew(b.bed, b.spec())
+	})
+}
+
+func lentAnew(b *bed, spec job.Spec) {
 	b.fill(20)
 	b.large("ranged", "plain")
 	_, rest := b.wandering()
-	l := b.lend(b.spec(), 4<<20)
+	l := b.lend(spec, 4<<20)
 	one := l.borrow("one", l.Ask)
 	l.copies("one")
-	b.ok(l.job.Pause(t.Context()))
+	b.ok(l.job.Pause(b.Context()))
 	if err := <-one; err == nil {
-		t.Error("it ends as if all were done")
+		b.Error("it ends as if all were done")
 	}
-	began := time.Now()
-	b.ok(l.job.Resume(t.Context()))
+	b.ok(l.job.Resume(b.Context()))
 	b.until(l.done, func() bool { return l.job.Status().Copy.Lendable > 0 })
-	t.Log("lent again after", time.Since(began))
-	before := l.of("two").Docs
 	two := l.borrow("two", l.Ask)
-	b.until(l.done, func() bool { return l.of("two").Docs > before })
+	l.copies("two")
 	l.copying()
 	l.unlimited()
 	b.following(l.job, l.done)
