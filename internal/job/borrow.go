@@ -119,7 +119,7 @@ func (b *borrowing) work(ctx context.Context) error {
 		return fmt.Errorf("%w: its rules, or the keys that they mask by, are others than those of the job's owner", errUnfit)
 	}
 	if err := b.connect(ctx); err != nil {
-		return errors.Join(errUnfit, err)
+		return fmt.Errorf("%w: %w", errUnfit, err)
 	}
 	o := copy.Options{Readers: b.spec.Readers, Writers: b.spec.Writers, MaxBufferedBytes: b.spec.Memory, AfterClusterTime: b.terms.Start, Log: b.log,
 		SaveEvery: b.terms.Lease / 20, SourceGate: pace.NewGate(pace.Normal), TargetGate: pace.NewGate(pace.Normal), Admit: b.admit, Grant: b.grant,
@@ -219,7 +219,7 @@ func (b *borrowing) disconnect() {
 func (b *borrowing) admit(ctx context.Context, conn *wire.Conn) error {
 	const patience = 10 * time.Second
 	if err := b.reaches(conn.Addr()); err != nil {
-		return errors.Join(errUnfit, err)
+		return fmt.Errorf("%w: %w", errUnfit, err)
 	}
 	_, err := b.found(ctx, conn, bson.D{
 		{Key: "find", Value: "jobs"}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true}, {Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},

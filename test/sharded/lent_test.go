@@ -14,11 +14,15 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/job/lendtest"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/wire"
 )
 
 // lent is a job whose copy others borrow from.
@@ -338,6 +342,86 @@ func TestLentToShardsTooLate(t *testing.T) {
 		t.Error("it has written")
 	}
 	l.end()
+}
+
+// one lends a single slice, to whoever comes first.
+type one struct {
+	copy.Task
+	slice scan.Slice
+	taken atomic.Bool
+}
+
+func (o *one) Borrow(context.Context) (*scan.Slice, copy.Task, error) {
+	if o.taken.CompareAndSwap(false, true) {
+		return &o.slice, o.Task, nil
+	}
+	return nil, copy.Task{}, nil
+}
+
+func (*one) LoadSlices(context.Context) ([]scan.Slice, error) { return nil, nil }
+func (*one) SaveSlices(context.Context, []scan.Slice) error   { return nil }
+func (*one) SameTerm(int64) error                             { return nil }
+
+// TestLentToEachRouter: nothing is written by way of a router before the target was asked
+// over that connection, whichever routers were before.
+func TestLentToEachRouter(t *testing.T) {
+	b := newBedTo(t, "1x1", false)
+	b.insert("plain", 0, 600)
+	b.ok(b.target.Database("d").CreateCollection(t.Context(), "plain"))
+	specs, err := b.source.Database("d").ListCollectionSpecifications(t.Context(), bson.D{{Key: "name", Value: "plain"}})
+	b.ok(err)
+	src, err := mongo.Connect(t.Context(), b.sourceURI, mongo.Options{})
+	b.ok(err)
+	t.Cleanup(src.Close)
+	conn, err := src.Pool.Checkout(t.Context(), src.Reader())
+	b.ok(err)
+	member, err := scan.MemberOf(t.Context(), conn)
+	conn.Release()
+	b.ok(err)
+	coll := schema.Collection{NS: "d.plain", Type: schema.TypeCollection, UUID: *specs[0].UUID, IDIndex: true, Options: bson.Raw{5, 0, 0, 0, 0}, Count: 600, Bytes: 600 * 100}
+	inserted := func() []int64 { return []int64{b.routers[0].Taken().Inserts, b.routers[1].Taken().Inserts} }
+	var mu sync.Mutex
+	borrow := func(most int) (asked []string, err error) {
+		dst, err := mongo.Connect(t.Context(), b.targetURI, mongo.Options{})
+		b.ok(err)
+		defer dst.Close()
+		from := &one{Task: copy.Task{Source: coll, Target: "d.plain"}}
+		from.slice = scan.Slices(scan.Slice{Collection: copy.SlicesOf("plain", ""), NS: "d.plain", Strategy: scan.ByID}, nil)[0]
+		err = copy.New(src, dst, from, copy.Options{Readers: 1, Writers: 2, BatchBytes: 5000, Admit: func(_ context.Context, conn *wire.Conn) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if !slices.Contains(asked, conn.Addr()) && len(asked) >= most {
+				return errors.New("struck off")
+			}
+			asked = append(asked, conn.Addr())
+			return nil
+		}}).Borrow(t.Context(), member, from)
+		return asked, err
+	}
+	before := inserted()
+	asked, err := borrow(1)
+	if err == nil || !strings.Contains(err.Error(), "struck off") {
+		t.Errorf("it ended with %v", err)
+	}
+	after := inserted()
+	for i, r := range b.routers {
+		if n := after[i] - before[i]; n > 0 && !slices.Contains(asked, r.Host()) {
+			t.Errorf("%d documents came by %s, which was not asked", n, r.Host())
+		}
+	}
+	_, err = b.target.Database("d").Collection("plain").DeleteMany(t.Context(), bson.D{})
+	b.ok(err)
+	before = inserted()
+	asked, err = borrow(4)
+	b.ok(err)
+	after = inserted()
+	if after[0] == before[0] || after[1] == before[1] {
+		t.Errorf("by the routers came %v documents, then %v", before, after)
+	}
+	if len(asked) != 4 {
+		t.Errorf("over %d connections of two writers to two routers it was asked", len(asked))
+	}
+	b.sameDocuments("plain")
 }
 
 // TestLentToOtherRouters: who would come by a router at which the job's owner does not
