@@ -322,9 +322,10 @@ type lending struct {
 	*borrowing
 	shard string
 	first atomic.Pointer[loanOfOne] // asked for before there was an engine
-	asks  chan struct{}             // full while a reader asks; guards owned
+	asks  chan struct{}             // full while a reader asks
 
-	owned map[string]*scan.Owned // of collections, by UUID
+	looking sync.Mutex
+	owned   map[string]*scan.Owned // of collections, by UUID
 }
 
 // Borrow asks for a slice. See copy.Borrower.
@@ -340,7 +341,7 @@ func (at *lending) Borrow(ctx context.Context) (*scan.Slice, copy.Task, error) {
 	t.Target, t.Key = l.Target, l.Key
 	if l.Owned {
 		var err error
-		if t.Owned, err = at.ownedOf(ctx, l.Source.UUID); err != nil {
+		if t.Owned, err = at.ownedOf(l.Source.UUID); err != nil {
 			return nil, t, err
 		}
 		t.Part = at.shard
@@ -371,16 +372,12 @@ func (at *lending) next(ctx context.Context) (*loanOfOne, error) {
 // ownedOf is what the shard owns of a collection, as the lender has it asked for: the
 // version of now, whatever was there when the copy began. The lender has noted the
 // versions of then, and reads again what has moved since.
-func (at *lending) ownedOf(ctx context.Context, uuid bson.Binary) (*scan.Owned, error) {
+func (at *lending) ownedOf(uuid bson.Binary) (*scan.Owned, error) {
 	if at.shards == nil {
-		return nil, refusal("it lends a part of a shard, but the source is none")
+		return nil, fmt.Errorf("%w: a slice is of a shard, but its source is no sharded cluster", errUnfit)
 	}
-	select {
-	case at.asks <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	defer func() { <-at.asks }()
+	at.looking.Lock()
+	defer at.looking.Unlock()
 	id := string(uuid.Data)
 	if at.owned[id] == nil {
 		at.owned[id] = at.shards.Owned(at.shard, uuid)
