@@ -10,6 +10,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/job"
@@ -96,6 +98,7 @@ func (b *bed) loadShards(source *sharded.Cluster) {
 	}
 	ok(source.ShardCollection(ctx, "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 6}))
 	pad := bytes.Repeat([]byte("x"), 20_000)
+	quick := options.Collection().SetWriteConcern(writeconcern.W1()) // a move waits for a majority
 	for _, coll := range []string{"ranged", "hashed", "plain"} {
 		for from := range 80 {
 			docs := make([]any, 50)
@@ -103,7 +106,7 @@ func (b *bed) loadShards(source *sharded.Cluster) {
 				id := 200_000 + from*50 + i
 				docs[i] = bson.D{{Key: "_id", Value: id}, {Key: "k", Value: id % load.Keys}, {Key: "pad", Value: pad}}
 			}
-			_, err := b.sc.Database("d").Collection(coll).InsertMany(ctx, docs)
+			_, err := b.sc.Database("d").Collection(coll, quick).InsertMany(ctx, docs)
 			ok(err)
 		}
 	}

@@ -97,7 +97,7 @@ func (b *bed) die(include string, meanwhile func()) {
 	}
 	b.until("the workers", func() bool { return len(b.desk.View.Workers()) == len(names) })
 	_, made, err := b.desk.Create(t.Context(), &b.admin, service.Definition{Name: "churn",
-		Settings: "source: env:SRC\ntarget: env:DST\ninclude: " + include + "\nallow-missing: true\nmax-rate-bytes: 3MB\n"})
+		Settings: "source: env:SRC\ntarget: env:DST\ninclude: " + include + "\nallow-missing: true\nmax-rate-bytes: 2MB\n"})
 	if err != nil || !made {
 		t.Fatal(made, err)
 	}
