@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -61,6 +62,7 @@ func (r *run) borrow(ctx context.Context, from Borrower, reserve bool) error {
 // borrowed is a slice of a collection of its own, of which the others are not known.
 func (r *run) borrowed(t Task, st scan.Slice) *slice {
 	c := newCollection(t, r.e.opts)
+	c.key = docwrite.KeyOf(t.Key, t.Source.Collated())
 	c.measured, c.generation, c.plan = true, st.Plan, []scan.Slice{st}
 	c.progress.Slices = st.Of
 	return newSlice(r, c, st)

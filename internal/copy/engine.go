@@ -37,6 +37,9 @@ type Task struct {
 	// Target is the existing namespace that takes the documents: of a
 	// time-series collection its system.buckets collection.
 	Target string
+	// Key is the shard key of the target, empty where it is not sharded. A Run has it from
+	// Options.Keys.
+	Key bson.Raw
 
 	// Keep chooses the documents that are copied, nil all. Several goroutines ask it.
 	Keep func(doc []byte) bool

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 )
@@ -15,14 +17,18 @@ type Loan struct {
 	// Source is as much of the collection as reading takes, Slice what is left to do.
 	Source schema.Collection
 	Target string
+	Key    bson.Raw // the shard key of the target; empty: it is not sharded
 	Slice  scan.Slice
+	// Part is the shard whose part of the collection the slice belongs to, of which it
+	// gives what it owns; empty is the whole.
+	Part string
 
 	s *slice
 }
 
 // Lend hands out the largest slice that waits, nil where none does; more says that
-// there may be one later. Slices of collections that need an order, or are parts of
-// shards', are not lent. A loan lasts until it is done (Advance) or given back (Return).
+// there may be one later. Slices of collections that need an order, or are ranges that
+// are read again, are not lent. A loan lasts until it is done (Advance) or given back (Return).
 func (e *Engine) Lend() (l *Loan, more bool) {
 	r := e.present()
 	if r == nil {
@@ -33,7 +39,7 @@ func (e *Engine) Lend() (l *Loan, more bool) {
 		return nil, more
 	}
 	c := s.c
-	return &Loan{Source: essence(&c.Source), Target: c.Target, Slice: s.state(), s: s}, true
+	return &Loan{Source: essence(&c.Source), Target: c.Target, Key: c.Key, Slice: s.state(), Part: c.Part, s: s}, true
 }
 
 // Lendable is how many slices wait that may be lent.
@@ -73,7 +79,7 @@ func essence(c *schema.Collection) schema.Collection {
 // lendable reports that others may copy the slice.
 func (s *slice) lendable() bool {
 	c := s.c
-	return s.st.Of > 1 && s.st.Strategy.Resumable() && !c.serial() && c.Part == "" && c.Owned == nil && c.Range == nil && !c.kept.Load()
+	return s.st.Of > 1 && s.st.Strategy.Resumable() && !c.serial() && c.Range == nil && !c.kept.Load()
 }
 
 // errNotOurs says that what was told is not of the slice that was lent.

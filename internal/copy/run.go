@@ -73,7 +73,8 @@ func (r *run) getReady(ctx context.Context) error {
 			return err
 		}
 		for _, c := range r.colls {
-			c.key = docwrite.KeyOf(keys[c.Target], c.Source.Collated())
+			c.Key = keys[c.Target]
+			c.key = docwrite.KeyOf(c.Key, c.Source.Collated())
 		}
 	}
 	close(r.ready)

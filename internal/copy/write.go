@@ -27,6 +27,9 @@ type writer struct {
 	scan.Reader // runs commands
 	*run
 	msg wire.Message
+	// admitted are the connections that Options.Admit has let pass, by router. They are held,
+	// for what the pool gives may be others.
+	admitted map[string]*wire.Conn
 }
 
 // keepMessage is the largest message buffer that a writer keeps.
@@ -35,15 +38,13 @@ const keepMessage = 8 << 20
 // write writes chunks over one connection until none will come.
 func (r *run) write(ctx context.Context, reserve bool) error {
 	return r.connected(ctx, r.e.dst, wire.Primary(), reserve, func(conn *wire.Conn) error {
-		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}}
-		defer func() { w.Conn.Release() }() // once more does no harm
+		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}, admitted: map[string]*wire.Conn{}}
+		defer w.release()
 		if err := r.awaitReady(ctx); err != nil {
 			return err
 		}
-		if admit := r.e.opts.Admit; admit != nil {
-			if err := admit(ctx, conn); err != nil {
-				return err
-			}
+		if err := w.admit(ctx, conn); err != nil {
+			return err
 		}
 		for ch := range r.chunks { // the readers close it also when ctx has ended
 			if err := w.turn(ctx); err != nil {
@@ -62,13 +63,41 @@ func (w *writer) turn(ctx context.Context) error {
 	if w.e.dst.Info.Kind != mongo.KindSharded {
 		return nil
 	}
-	w.Conn.Release()
+	if w.e.opts.Admit == nil {
+		w.Conn.Release()
+	}
 	conn, err := w.e.dst.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
 		return fmt.Errorf("copy: connect to the target: %w", err)
 	}
+	if held := w.admitted[conn.Addr()]; held != nil {
+		conn.Release()
+		w.Conn = held
+		return nil
+	}
 	w.Conn = conn
+	return w.admit(ctx, conn)
+}
+
+// admit asks whether something may be written over a connection, and holds it if so.
+func (w *writer) admit(ctx context.Context, conn *wire.Conn) error {
+	admit := w.e.opts.Admit
+	if admit == nil {
+		return nil
+	}
+	if err := admit(ctx, conn); err != nil {
+		return err
+	}
+	w.admitted[conn.Addr()] = conn
 	return nil
+}
+
+// release gives back all connections. Once more does no harm.
+func (w *writer) release() {
+	w.Conn.Release()
+	for _, conn := range w.admitted {
+		conn.Release()
+	}
 }
 
 // chunk puts a chunk on the target and acknowledges it.

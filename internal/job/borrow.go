@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,8 +16,10 @@ import (
 
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -53,7 +57,8 @@ type borrowing struct {
 	tally    *transform.Tally
 	terms    *loanTerms
 	src, dst *mongo.Cluster
-	seq      atomic.Int64 // of grants
+	shards   *origin.Sharded // nil where the source is none
+	seq      atomic.Int64    // of grants
 
 	mu    sync.Mutex
 	heard time.Time // when the last request was sent that was answered
@@ -114,11 +119,34 @@ func (b *borrowing) work(ctx context.Context) error {
 		return fmt.Errorf("%w: its rules, or the keys that they mask by, are others than those of the job's owner", errUnfit)
 	}
 	if err := b.connect(ctx); err != nil {
-		return errors.Join(errUnfit, err)
+		return fmt.Errorf("%w: %w", errUnfit, err)
 	}
 	o := copy.Options{Readers: b.spec.Readers, Writers: b.spec.Writers, MaxBufferedBytes: b.spec.Memory, AfterClusterTime: b.terms.Start, Log: b.log,
-		SaveEvery: b.terms.Lease / 20, SourceGate: pace.NewGate(pace.Normal), TargetGate: pace.NewGate(pace.Normal), Admit: b.admit, Grant: b.grant}
-	return copy.New(b.src, b.dst, b, o).Borrow(ctx, b.terms.Member, b)
+		SaveEvery: b.terms.Lease / 20, SourceGate: pace.NewGate(pace.Normal), TargetGate: pace.NewGate(pace.Normal), Admit: b.admit, Grant: b.grant,
+		Others: b.terms.Others}
+	if b.shards == nil {
+		return b.from(ctx, "", b.src, o)
+	}
+	share(&o, len(b.terms.Shards))
+	o.Replacing = oneEach(b.shards)
+	g, ctx := errgroup.WithContext(ctx)
+	for _, one := range b.shards.Cluster().Shards {
+		if slices.Contains(b.terms.Shards, one.Name) { // others have joined since the lender's attempt began
+			g.Go(func() error { return mongo.Wrap(b.from(ctx, one.Name, one.Cluster, o), "shard %s", one.Name) })
+		}
+	}
+	return g.Wait()
+}
+
+// from copies slices of a shard, or of a replica set, until there are no more of any.
+func (b *borrowing) from(ctx context.Context, shard string, src *mongo.Cluster, o copy.Options) error {
+	at := &lending{borrowing: b, shard: shard, asks: make(chan struct{}, 1), owned: map[string]*scan.Owned{}}
+	first, err := at.next(ctx)
+	if err != nil || first == nil {
+		return err
+	}
+	at.first.Store(first)
+	return copy.New(src, b.dst, b, o).Borrow(ctx, first.Member, at)
 }
 
 // connect opens both sides, and makes sure that they are those of the lender.
@@ -130,12 +158,15 @@ func (b *borrowing) connect(ctx context.Context) error {
 	compress := b.spec.Compress != CompressOff
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		b.src, err = b.spec.Connect(gctx, b.spec.Source, mongo.Options{AppName: "millrace-source", ReadPreference: rp, ChooseCompression: compress})
+		reading := mongo.Options{AppName: "millrace-source", ReadPreference: rp, ChooseCompression: compress}
+		if b.src, err = b.spec.Connect(gctx, b.spec.Source, reading); err == nil && b.src.Info.Kind == mongo.KindSharded {
+			b.shards, err = openShards(gctx, b.src, shards.Options{URI: b.spec.Source, Shards: b.spec.SourceShards, Data: true, Mongo: reading, Connect: b.spec.Connect})
+		}
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
 		name := mongo.BorrowerName(b.terms.Job, b.terms.Run, b.terms.Attempt, b.terms.Token)
-		b.dst, err = b.spec.Connect(gctx, b.spec.Target, mongo.Options{AppName: name, ChooseCompression: compress})
+		b.dst, err = b.spec.Connect(gctx, b.spec.Target, mongo.Options{AppName: name, ChooseCompression: compress, MaxPoolSize: b.mostConnections()})
 		return mongo.Wrap(err, "target")
 	})
 	if err := g.Wait(); err != nil {
@@ -144,12 +175,36 @@ func (b *borrowing) connect(ctx context.Context) error {
 	if b.src.Info.SetID != b.terms.SourceSet || b.dst.Info.SetID != b.terms.TargetSet {
 		return errors.New("its connection strings lead to other clusters than those of the job's owner")
 	}
+	for _, addr := range b.dst.Pool.Addresses() {
+		if err := b.reaches(addr); err != nil {
+			return err
+		}
+	}
 	b.dst.Pool.SetGuard(b.held)
 	return nil
 }
 
+// mostConnections is how many there may be to a server of the target: a writer holds one
+// to each router, and takes another one to see which router is next.
+func (b *borrowing) mostConnections() uint64 {
+	const least, writers = 64, 16 // as copy.Options has it
+	return uint64(max(least, 2*len(b.terms.Shards)*max(writers, b.spec.Writers)))
+}
+
+// reaches fails for a router at which the lender does not look for connections.
+func (b *borrowing) reaches(addr string) error {
+	if b.dst.Info.Kind != mongo.KindSharded || slices.Contains(b.terms.Routers, addr) {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("its connection string of the target leads to the router %s, that of the job's owner to %s", addr, strings.Join(b.terms.Routers, ", ")),
+		"have all workers reach the target by the same addresses")
+}
+
 func (b *borrowing) disconnect() {
 	var wg sync.WaitGroup
+	if b.shards != nil {
+		wg.Go(b.shards.Close)
+	}
 	for _, c := range []*mongo.Cluster{b.src, b.dst} {
 		if c != nil {
 			wg.Go(c.Close)
@@ -163,6 +218,9 @@ func (b *borrowing) disconnect() {
 // one that is admitted was there before, and is waited for.
 func (b *borrowing) admit(ctx context.Context, conn *wire.Conn) error {
 	const patience = 10 * time.Second
+	if err := b.reaches(conn.Addr()); err != nil {
+		return fmt.Errorf("%w: %w", errUnfit, err)
+	}
 	_, err := b.found(ctx, conn, bson.D{
 		{Key: "find", Value: "jobs"}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true}, {Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
 		{Key: "filter", Value: bson.D{{Key: "_id", Value: b.terms.Job}, {Key: "owner.run", Value: b.terms.Run}, {Key: "fence", Value: b.terms.Attempt}, {Key: "borrowers", Value: b.terms.Token}}},
@@ -259,25 +317,72 @@ func (b *borrowing) tell(ctx context.Context, changed []scan.Slice) (loanReply, 
 // noneNow is how long a reader waits before it asks for a slice again.
 const noneNow = 200 * time.Millisecond
 
+// lending is where slices of one shard, or of a replica set, are borrowed.
+type lending struct {
+	*borrowing
+	shard string
+	first atomic.Pointer[loanOfOne] // asked for before there was an engine
+	asks  chan struct{}             // full while a reader asks
+
+	looking sync.Mutex
+	owned   map[string]*scan.Owned // of collections, by UUID
+}
+
 // Borrow asks for a slice. See copy.Borrower.
-func (b *borrowing) Borrow(ctx context.Context) (*scan.Slice, copy.Task, error) {
-	for {
-		r, err := b.ask(ctx, loanAsk{Kind: askNext, Token: b.terms.Token})
-		if err != nil {
-			return nil, copy.Task{}, err
-		}
-		if l := r.Loan; l != nil {
-			t := ruled(b.rules, b.tally, b.src.Info.Version, l.Source, b.terms.Start)
-			t.Target = l.Target
-			return &l.Slice, t, nil
-		}
-		if !r.More {
-			return nil, copy.Task{}, nil
-		}
-		if err := pace.Pause(ctx, noneNow); err != nil {
+func (at *lending) Borrow(ctx context.Context) (*scan.Slice, copy.Task, error) {
+	l := at.first.Swap(nil)
+	if l == nil {
+		var err error
+		if l, err = at.next(ctx); l == nil {
 			return nil, copy.Task{}, err
 		}
 	}
+	t := ruled(at.rules, at.tally, at.src.Info.Version, l.Source, at.terms.Start)
+	t.Target, t.Key = l.Target, l.Key
+	if l.Owned {
+		var err error
+		if t.Owned, err = at.ownedOf(l.Source.UUID); err != nil {
+			return nil, t, err
+		}
+		t.Part = at.shard
+	}
+	return &l.Slice, t, nil
+}
+
+// next asks until there is a slice. Nil says that there are no more. One reader asks at a
+// time: the others would hear the same.
+func (at *lending) next(ctx context.Context) (*loanOfOne, error) {
+	select {
+	case at.asks <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	defer func() { <-at.asks }()
+	for {
+		r, err := at.ask(ctx, loanAsk{Kind: askNext, Token: at.terms.Token, Shard: at.shard})
+		if err != nil || r.Loan != nil || !r.More {
+			return r.Loan, err
+		}
+		if err := pace.Pause(ctx, noneNow); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// ownedOf is what the shard owns of a collection, as the lender has it asked for: the
+// version of now, whatever was there when the copy began. The lender has noted the
+// versions of then, and reads again what has moved since.
+func (at *lending) ownedOf(uuid bson.Binary) (*scan.Owned, error) {
+	if at.shards == nil {
+		return nil, fmt.Errorf("%w: a slice is of a shard, but its source is no sharded cluster", errUnfit)
+	}
+	at.looking.Lock()
+	defer at.looking.Unlock()
+	id := string(uuid.Data)
+	if at.owned[id] == nil {
+		at.owned[id] = at.shards.Owned(at.shard, uuid)
+	}
+	return at.owned[id], nil
 }
 
 // grant waits until so much may be sent.
@@ -311,8 +416,12 @@ func (b *borrowing) SaveSlices(ctx context.Context, changed []scan.Slice) error 
 }
 
 // SameTerm fails when the target's primary has changed since this process joined. The
-// lender compares the term with its own. See copy.Store.
+// lender compares the term with its own. Behind routers nobody sees one: what was
+// answered is durable. See copy.Store.
 func (b *borrowing) SameTerm(term int64) error {
+	if b.dst.Info.Kind == mongo.KindSharded {
+		return nil
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.term < 0 {

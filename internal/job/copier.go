@@ -397,14 +397,15 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
 	}
 	if c.shards != nil {
-		return c.fromShards(ctx, tasks, chunks, o)
+		return c.fromShards(ctx, tasks, chunks, o, lend)
 	}
 	eng := copy.New(c.src, c.dst, sliceStore{c.store}, o)
 	c.progress.Copying(eng)
+	run := func(ctx context.Context) error { return eng.Run(ctx, tasks) }
 	if lend && c.lends() {
-		return c.runLending(ctx, eng, tasks, after)
+		return c.runLending(ctx, []lent{{Engine: eng}}, after, run)
 	}
-	return eng.Run(ctx, tasks)
+	return run(ctx)
 }
 
 // again copies one collection. Progress of an earlier copy of it does not count:

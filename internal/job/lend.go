@@ -31,7 +31,7 @@ const mostBorrowers = 64
 // has its connections ended.
 type lender struct {
 	*copier
-	eng   *copy.Engine
+	of    []lent
 	start mongo.OpTime
 	fail  context.CancelCauseFunc // ends the copy
 
@@ -46,6 +46,13 @@ type lender struct {
 	shown     map[string]*progress.Borrower
 }
 
+// lent is an engine whose slices are lent, and the shard that it reads: empty is all of
+// the source.
+type lent struct {
+	shard string
+	*copy.Engine
+}
+
 // borrower is one that has joined.
 type borrower struct {
 	token, worker string
@@ -56,18 +63,18 @@ type borrower struct {
 	ended         bool // nothing is taken from it any more
 }
 
-// lends reports that slices of the job may be lent. Behind routers nobody sees terms, and
-// a write concern of less than a majority could lose who was struck off.
+// lends reports that slices of the job may be lent. A write concern of less than a
+// majority could lose who was struck off.
 func (c *copier) lends() bool {
 	majority := c.spec.WriteConcern == "" || c.spec.WriteConcern == "majority"
-	return c.spec.Lending != nil && majority && c.src.Info.Kind == mongo.KindReplicaSet && c.dst.Info.Kind == mongo.KindReplicaSet
+	return c.spec.Lending != nil && majority && c.src.Info.Kind != mongo.KindStandalone && c.dst.Info.Kind != mongo.KindStandalone
 }
 
-// runLending runs an engine whose slices others may borrow.
-func (c *copier) runLending(ctx context.Context, eng *copy.Engine, tasks []copy.Task, start mongo.OpTime) error {
+// runLending runs engines whose slices others may borrow: run runs them all.
+func (c *copier) runLending(ctx context.Context, of []lent, start mongo.OpTime, run func(context.Context) error) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l := &lender{copier: c, eng: eng, start: start, fail: cancel, ctx: running, borrowers: map[string]*borrower{}, shown: c.borrowers}
+	l := &lender{copier: c, of: of, start: start, fail: cancel, ctx: running, borrowers: map[string]*borrower{}, shown: c.borrowers}
 	serving, stop := context.WithCancel(running)
 	defer stop()
 	l.serving = serving
@@ -84,7 +91,7 @@ func (c *copier) runLending(ctx context.Context, eng *copy.Engine, tasks []copy.
 		}
 	})
 	serve.Go(func() { l.watch(serving) })
-	err := eng.Run(running, tasks)
+	err := run(running)
 	stop()
 	serve.Wait()
 	if err != nil {
@@ -229,7 +236,7 @@ func (l *lender) reply(ctx context.Context, a *loanAsk) loanReply {
 	}
 	switch a.Kind {
 	case askNext:
-		return l.next(b)
+		return l.next(b, a.Shard)
 	case askGrant:
 		return l.grant(ctx, b, a)
 	case askReport:
@@ -252,7 +259,6 @@ const refusedLow = "the job's load is low: its owner copies alone"
 
 // join lets a borrower in.
 func (l *lender) join(ctx context.Context, a *loanAsk) loanReply {
-	member, ready := l.eng.Member()
 	switch {
 	case a.Version != l.spec.Lending.Version:
 		why := fmt.Sprintf("it is of version %s, the job's owner of version %s", a.Version, l.spec.Lending.Version)
@@ -260,7 +266,7 @@ func (l *lender) join(ctx context.Context, a *loanAsk) loanReply {
 		return loanReply{Refused: why}
 	case l.low():
 		return loanReply{Refused: refusedLow}
-	case !ready:
+	case !slices.ContainsFunc(l.of, lent.ready):
 		return loanReply{Refused: "there is nothing to lend yet"}
 	}
 	b := &borrower{token: state.NewRun(), worker: a.Worker, heard: time.Now(), loans: map[string]*copy.Loan{}, grants: map[int64]chan struct{}{}}
@@ -290,7 +296,29 @@ func (l *lender) join(ctx context.Context, a *loanAsk) loanReply {
 	}
 	l.log.Info("another worker copies a part", "worker", a.Worker)
 	return loanReply{Terms: &loanTerms{Token: b.token, Job: l.id, Run: l.lease.run, Attempt: l.stored.Fence, SourceSet: l.src.Info.SetID, TargetSet: l.dst.Info.SetID,
-		Member: member, Start: l.start, Rules: l.keys.rulesMark(l.rules, b.token), Lease: l.spec.Lending.Lease}}
+		Shards: l.shardNames(), Routers: l.routers(), Others: l.spec.OnExisting == ExistingMerge, Start: l.start, Rules: l.keys.rulesMark(l.rules, b.token), Lease: l.spec.Lending.Lease}}
+}
+
+func (l *lender) shardNames() (names []string) {
+	for _, e := range l.of {
+		names = append(names, e.shard)
+	}
+	return names
+}
+
+// routers are those of the target at which connections are looked for. A borrower that
+// comes by another one would not be seen.
+func (l *lender) routers() []string {
+	if l.dst.Info.Kind != mongo.KindSharded {
+		return nil
+	}
+	return l.dst.Pool.Addresses()
+}
+
+// ready reports that the engine reads, and may lend.
+func (e lent) ready() bool {
+	_, ready := e.Member()
+	return ready
 }
 
 // declined notes why a worker does not copy.
@@ -316,8 +344,10 @@ func (l *lender) shownOf(worker string) *progress.Borrower {
 
 // show is what the status tells.
 func (l *lender) show() (waiting int, list []progress.Borrower) {
-	if _, ready := l.eng.Member(); ready && !l.low() {
-		waiting = l.eng.Lendable()
+	for _, e := range l.of {
+		if e.ready() && !l.low() {
+			waiting += e.Lendable()
+		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -330,17 +360,36 @@ func (l *lender) show() (waiting int, list []progress.Borrower) {
 
 func loanKey(st *scan.Slice) string { return fmt.Sprintf("%s/%d", st.Collection, st.N) }
 
+// lend takes a slice of a shard's part that waits. more says that there may be one later,
+// of any shard: who has come stays while there is something for it to do.
+func (l *lender) lend(shard string) (loan *copy.Loan, member scan.Member, more bool) {
+	for _, e := range l.of {
+		m, ready := e.Member()
+		if !ready {
+			continue
+		}
+		if e.shard != shard || loan != nil {
+			more = more || e.Lendable() > 0
+			continue
+		}
+		var waits bool
+		loan, waits = e.Lend()
+		member, more = m, more || waits
+	}
+	return loan, member, more
+}
+
 // next lends a slice.
-func (l *lender) next(b *borrower) loanReply {
+func (l *lender) next(b *borrower, shard string) loanReply {
 	if l.low() {
 		return loanReply{}
 	}
 	for {
-		loan, more := l.eng.Lend()
+		loan, member, more := l.lend(shard)
 		if loan == nil {
 			return loanReply{More: more}
 		}
-		one := &loanOfOne{Source: loan.Source, Target: loan.Target, Slice: loan.Slice}
+		one := &loanOfOne{Source: loan.Source, Target: loan.Target, Key: loan.Key, Slice: loan.Slice, Owned: loan.Part != "", Member: member}
 		if raw, err := bson.Marshal(one); err != nil || len(raw) > mostMessage/2 { // its positions may grow
 			loan.Return(true)
 			continue

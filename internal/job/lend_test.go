@@ -16,54 +16,18 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/job/lendtest"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// counter is where borrowers reach the lender of a job, in place of NATS.
-type counter struct {
-	mu      sync.Mutex
-	answer  func(context.Context, []byte) []byte
-	serving sync.WaitGroup
-}
-
-func (c *counter) terms() *job.Lending {
-	return &job.Lending{Version: "test", Lease: 2 * time.Second, Serve: func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
-		c.mu.Lock()
-		c.answer = answer
-		c.mu.Unlock()
-		<-ctx.Done()
-		c.mu.Lock()
-		c.answer = nil
-		c.mu.Unlock()
-		c.serving.Wait()
-		return nil
-	}}
-}
-
-var errNobody = errors.New("nobody answers")
-
-func (c *counter) ask(ctx context.Context, request []byte) ([]byte, error) {
-	c.mu.Lock()
-	answer := c.answer
-	if answer != nil {
-		c.serving.Add(1)
-		defer c.serving.Done()
-	}
-	c.mu.Unlock()
-	if answer == nil {
-		return nil, errNobody
-	}
-	return answer(ctx, request), nil
-}
-
 // lent is a job whose copy others borrow from.
 type lent struct {
 	*testing.T
 	servers
-	counter
+	lendtest.Counter
 	db    string
 	spec  job.Spec
 	job   *job.Job
@@ -95,7 +59,7 @@ func lend(t *testing.T, s servers, db string, rates pace.Rates, more func(*job.S
 	l.spec = s.spec(db)
 	l.spec.Until, l.spec.Limits = "never", rates
 	l.spec.Readers, l.spec.Writers = 1, 2
-	l.spec.Lending = l.terms()
+	l.spec.Lending = l.Lending()
 	l.spec.Log = slog.New(slog.NewTextHandler(t.Output(), nil)).With("of", "owner")
 	if more != nil {
 		more(&l.spec)
@@ -111,7 +75,7 @@ func lend(t *testing.T, s servers, db string, rates pace.Rates, more func(*job.S
 func (l *lent) borrow(worker string, ask job.Ask, more func(*job.Spec)) (ended chan error) {
 	spec := l.servers.spec(l.db)
 	spec.Readers, spec.Writers = 1, 2
-	spec.Lending = &job.Lending{Version: "test"}
+	spec.Lending = &job.Lending{Version: lendtest.Version}
 	spec.Log = slog.New(slog.NewTextHandler(l.Output(), nil)).With("of", worker)
 	if more != nil {
 		more(&spec)
@@ -180,7 +144,7 @@ func testLent(t *testing.T, s servers) {
 	with := func(spec *job.Spec) { spec.Rules = rules }
 	l := lend(t, s, "lent", pace.Rates{Bytes: 16 << 20}, with)
 	l.lending(t)
-	one, two := l.borrow("one", l.ask, with), l.borrow("two", l.ask, with)
+	one, two := l.borrow("one", l.Ask, with), l.borrow("two", l.Ask, with)
 	await(t, "both copy", func() bool { return l.of("one").Docs > 0 && l.of("two").Docs > 0 && l.of("one").Slices > 0 })
 	db := s.srcDB.Database("lent")
 	if _, err := db.Collection("c").UpdateMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{7, 1}}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
@@ -200,7 +164,7 @@ func testLent(t *testing.T, s servers) {
 	}
 	await(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
 	for _, ended := range []chan error{one, two} {
-		if err := <-ended; err != nil && !errors.Is(err, errNobody) {
+		if err := <-ended; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 			t.Error(err)
 		}
 	}
@@ -234,32 +198,14 @@ func noted(t *testing.T, l *lent, want int) {
 	})
 }
 
-// deaf is a way to the lender on which, from some moment on, nothing is heard any more:
-// the borrower is told that all is well, and at over that nothing more is lent.
-type deaf struct {
-	ask        job.Ask // until from
-	from, over atomic.Bool
-}
-
-func (d *deaf) way(ctx context.Context, request []byte) ([]byte, error) {
-	kind, _ := bson.Raw(request).Lookup("kind").StringValueOK()
-	if d.from.Load() {
-		if kind == "next" {
-			return bson.Marshal(bson.D{{Key: "more", Value: !d.over.Load()}})
-		}
-		return bson.Marshal(bson.D{})
-	}
-	return d.ask(ctx, request)
-}
-
 // testUnaware: what a worker has on its way that does not know that it was given up is
 // waited for, before its slices are taken back and before changes are applied.
 func testUnaware(t *testing.T, s servers) {
 	fillLarge(t, s, "unaware", "c")
 	l := lend(t, s, "unaware", pace.Rates{Bytes: 1 << 20}, nil)
 	l.lending(t)
-	d := &deaf{ask: l.ask}
-	ended := l.borrow("one", d.way, nil)
+	d := &lendtest.Deaf{Ask: l.Ask}
+	ended := l.borrow("one", d.Way, nil)
 	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	var doc struct {
 		Owner     struct{ Run string }
@@ -274,7 +220,7 @@ func testUnaware(t *testing.T, s servers) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.from.Store(true)
+	d.From.Store(true)
 	if err := l.job.SetLimits(t.Context(), pace.Rates{}); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +234,7 @@ func testUnaware(t *testing.T, s servers) {
 		t.Errorf("phase %s, and it has %d slices, while a worker may write still", l.phase(), l.of("one").Slices)
 	}
 	left.Close()
-	d.over.Store(true) // its own have ended by that
+	d.Over.Store(true) // its own have ended by that
 	<-ended
 	await(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
 	l.end()
@@ -303,8 +249,8 @@ func testTooLate(t *testing.T, s servers) {
 	l.lending(t)
 	var mu sync.Mutex
 	var loan []byte // what it was lent
-	d := &deaf{ask: func(ctx context.Context, request []byte) ([]byte, error) {
-		reply, err := l.ask(ctx, request)
+	d := &lendtest.Deaf{Ask: func(ctx context.Context, request []byte) ([]byte, error) {
+		reply, err := l.Ask(ctx, request)
 		if _, lent := bson.Raw(reply).Lookup("loan").DocumentOK(); lent {
 			mu.Lock()
 			defer mu.Unlock()
@@ -312,19 +258,19 @@ func testTooLate(t *testing.T, s servers) {
 		}
 		return reply, err
 	}}
-	early := l.borrow("early", d.way, nil)
+	early := l.borrow("early", d.Way, nil)
 	await(t, "one copies", func() bool { return l.of("early").Docs > 0 })
 
 	connecting, release := make(chan struct{}), make(chan struct{})
-	void := &deaf{ask: l.ask}
+	void := &lendtest.Deaf{Ask: l.Ask}
 	asked := atomic.Bool{}
 	late := l.borrow("late", func(ctx context.Context, request []byte) ([]byte, error) {
-		if kind, _ := bson.Raw(request).Lookup("kind").StringValueOK(); kind == "next" && asked.CompareAndSwap(false, true) {
+		if lendtest.Kind(request) == "next" && asked.CompareAndSwap(false, true) {
 			mu.Lock()
 			defer mu.Unlock()
 			return loan, nil
 		}
-		return void.way(ctx, request)
+		return void.Way(ctx, request)
 	}, func(spec *job.Spec) {
 		once := sync.OnceFunc(func() { close(connecting) })
 		spec.Connect = func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error) {
@@ -336,19 +282,19 @@ func testTooLate(t *testing.T, s servers) {
 		}
 	})
 	<-connecting
-	void.from.Store(true)
+	void.From.Store(true)
 	if err := l.job.SetLimits(t.Context(), pace.Rates{}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
-	if err := <-early; err != nil && !errors.Is(err, errNobody) {
+	if err := <-early; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 		t.Error(err)
 	}
 	if _, err := s.srcDB.Database("late").Collection("c").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: 10}}}}); err != nil {
 		t.Fatal(err)
 	}
 	await(t, "the deletions arrive", func() bool { return count(t, s.targetC, "late") == 10 })
-	void.over.Store(true)
+	void.Over.Store(true)
 	close(release)
 	if err := <-late; err == nil || !strings.Contains(err.Error(), "gone on without") {
 		t.Errorf("the late one ended with %v", err)
@@ -386,7 +332,7 @@ func testUnfit(t *testing.T, s servers) {
 			spec.Rules.Secret = func(string) (string, error) { return "", errors.New("no such file") }
 		}},
 	} {
-		if err := <-l.borrow(c.worker, l.ask, c.spec); err == nil || !strings.Contains(err.Error(), c.why) {
+		if err := <-l.borrow(c.worker, l.Ask, c.spec); err == nil || !strings.Contains(err.Error(), c.why) {
 			t.Errorf("%s: %v", c.worker, err)
 		}
 		if t.Failed() {
@@ -397,10 +343,10 @@ func testUnfit(t *testing.T, s servers) {
 			t.Errorf("%s has copied %d documents", c.worker, n)
 		}
 	}
-	fit := l.borrow("fit", l.ask, good)
+	fit := l.borrow("fit", l.Ask, good)
 	await(t, "one that fits copies", func() bool { return l.of("fit").Docs > 0 })
 	l.end()
-	if err := <-fit; err != nil && !errors.Is(err, errNobody) {
+	if err := <-fit; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 		t.Error(err)
 	}
 	same(t, s, "unfit")
@@ -411,7 +357,7 @@ func testLentAttempts(t *testing.T, s servers) {
 	fillLarge(t, s, "attempts", "c")
 	l := lend(t, s, "attempts", pace.Rates{Bytes: 1 << 20}, nil)
 	l.lending(t)
-	first := l.borrow("one", l.ask, nil)
+	first := l.borrow("one", l.Ask, nil)
 	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	if err := l.job.Pause(t.Context()); err != nil {
 		t.Fatal(err)
@@ -424,10 +370,10 @@ func testLentAttempts(t *testing.T, s servers) {
 	}
 	l.lending(t)
 	before := l.of("one").Docs
-	second := l.borrow("one", l.ask, nil)
+	second := l.borrow("one", l.Ask, nil)
 	await(t, "it copies again", func() bool { return l.of("one").Docs > before })
 	l.end()
-	if err := <-second; err != nil && !errors.Is(err, errNobody) {
+	if err := <-second; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 		t.Error(err)
 	}
 	same(t, s, "attempts")
@@ -441,8 +387,8 @@ func testLentLimits(t *testing.T, s servers) {
 	l.lending(t)
 	var granted, sent atomic.Int64
 	one := l.borrow("one", func(ctx context.Context, request []byte) ([]byte, error) {
-		reply, err := l.ask(ctx, request)
-		if kind, _ := bson.Raw(request).Lookup("kind").StringValueOK(); kind == "grant" && err == nil {
+		reply, err := l.Ask(ctx, request)
+		if lendtest.Kind(request) == "grant" && err == nil {
 			sent.Add(1)
 			if _, waits := bson.Raw(reply).Lookup("more").BooleanOK(); !waits {
 				granted.Add(1)

@@ -52,6 +52,8 @@ type loanAsk struct {
 	Worker  string `bson:"worker,omitempty"`  // join, decline
 	Version string `bson:"version,omitempty"` // join
 	Token   string `bson:"token,omitempty"`   // all others
+	// Shard is the one that a slice is to be of; empty is all of the source.
+	Shard string `bson:"shard,omitempty"` // next
 	// Slices are those that have moved, as the target has acknowledged them in Term.
 	Slices []scan.Slice `bson:"slices,omitempty"`
 	Term   int64        `bson:"term,omitempty"`
@@ -83,7 +85,9 @@ type loanTerms struct {
 	Attempt   int64         `bson:"attempt"`
 	SourceSet bson.ObjectID `bson:"sourceSet"`
 	TargetSet bson.ObjectID `bson:"targetSet"`
-	Member    scan.Member   `bson:"member"`
+	Shards    []string      `bson:"shards"`            // of the source; of a replica set one of no name
+	Routers   []string      `bson:"routers,omitempty"` // of a sharded target: those over which may be written
+	Others    bool          `bson:"others,omitempty"`  // see copy.Options
 	Start     mongo.OpTime  `bson:"start"`
 	Rules     string        `bson:"rules"` // see rulesMark
 	Lease     time.Duration `bson:"lease"`
@@ -93,7 +97,10 @@ type loanTerms struct {
 type loanOfOne struct {
 	Source schema.Collection `bson:"source"`
 	Target string            `bson:"target"`
+	Key    bson.Raw          `bson:"key,omitempty"` // the target's shard key
 	Slice  scan.Slice        `bson:"slice"`
+	Owned  bool              `bson:"owned,omitempty"` // the shard gives what it owns
+	Member scan.Member       `bson:"member"`          // that reads; the same one for all of a shard
 }
 
 // keyed remembers the keys that rules were made with, to tell other ones from them.

@@ -38,10 +38,11 @@ type shardCopy struct {
 	engines copies
 }
 
-// fromShards copies tasks, each a whole collection, from the shards.
-func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options) error {
+// fromShards copies tasks, each a whole collection, from the shards. What others borrow
+// has arrived before anything is read again: that reading is of all that moved meanwhile.
+func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, lend bool) error {
 	s := &shardCopy{copier: c, of: c.shards.Cluster(), opts: o}
-	s.opts.Replacing = s.oneEach
+	s.opts.Replacing = oneEach(c.shards)
 	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
 		return fmt.Errorf("read what was noted of the source's chunks: %w", err)
 	}
@@ -55,12 +56,21 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	}
 	n := len(s.of.Shards)
 	s.engines = make(copies, n)
-	s.share(n)
+	share(&s.opts, n)
+	of := make([]lent, n)
 	for i, one := range s.of.Shards {
 		s.engines[i] = copy.New(one.Cluster, c.dst, sliceStore{c.store}, s.opts)
+		of[i] = lent{one.Name, s.engines[i]}
 	}
 	c.progress.Copying(s.engines)
-	err = s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error { return s.engines[i].Run(ctx, tasks) })
+	run := func(ctx context.Context) error {
+		return s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error { return s.engines[i].Run(ctx, tasks) })
+	}
+	if lend && c.lends() {
+		err = c.runLending(ctx, of, o.AfterClusterTime, run)
+	} else {
+		err = run(ctx)
+	}
 	if err != nil {
 		return err
 	}
@@ -76,10 +86,10 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 }
 
 // share divides among engines that run side by side what one has.
-func (s *shardCopy) share(n int) {
+func share(o *copy.Options, n int) {
 	const defaultMemory = 64 << 20
-	s.opts.MaxBufferedBytes = max(cmp.Or(s.opts.MaxBufferedBytes, defaultMemory)/int64(n), 1)
-	for _, workers := range []*int{&s.opts.Readers, &s.opts.Writers} {
+	o.MaxBufferedBytes = max(cmp.Or(o.MaxBufferedBytes, defaultMemory)/int64(n), 1)
+	for _, workers := range []*int{&o.Readers, &o.Writers} {
 		if *workers > 0 {
 			*workers = max(*workers/n, 1)
 		}
@@ -299,22 +309,24 @@ func indexSpecs(of schema.Collection) []bson.Raw {
 
 // oneEach makes sure that documents that replace others are those others, read again,
 // and not different ones with the same _ids, which shards may have under different keys.
-func (s *shardCopy) oneEach(ctx context.Context, t copy.Task, docs [][]byte) error {
-	if t.Owned == nil {
+func oneEach(of *origin.Sharded) func(ctx context.Context, t copy.Task, docs [][]byte) error {
+	return func(ctx context.Context, t copy.Task, docs [][]byte) error {
+		if t.Owned == nil {
+			return nil
+		}
+		const atOnce = 1000
+		db, _ := mongo.SplitNS(t.Source.NS)
+		for part := range slices.Chunk(docs, atOnce) {
+			var ids []bson.RawValue
+			for _, doc := range part {
+				ids = append(ids, bsonraw.RawValue(bsonraw.IDOf(doc)))
+			}
+			if _, err := of.Find(ctx, lookup.Collection{DB: db, UUID: t.Source.UUID}, lookup.Question{IDs: ids, OnlyIDs: true}); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+				return err
+			}
+		}
 		return nil
 	}
-	const atOnce = 1000
-	db, _ := mongo.SplitNS(t.Source.NS)
-	for part := range slices.Chunk(docs, atOnce) {
-		var ids []bson.RawValue
-		for _, doc := range part {
-			ids = append(ids, bsonraw.RawValue(bsonraw.IDOf(doc)))
-		}
-		if _, err := s.shards.Find(ctx, lookup.Collection{DB: db, UUID: t.Source.UUID}, lookup.Question{IDs: ids, OnlyIDs: true}); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
-			return err
-		}
-	}
-	return nil
 }
 
 // movedDatabases copies the collections of which movePrimary has made copies on

@@ -75,13 +75,29 @@ func TestBorrowersDie(t *testing.T) {
 	}
 	test.LoadChurn(t, b.sc.Database("svc"))
 	churn := test.StartChurn(t, b.sc.Database("svc"), test.ChurnOptions{Seed: uint64(time.Now().UnixNano()), SchemaEvery: 500 * time.Millisecond, Pause: 20 * time.Millisecond})
+	b.die("['svc.*', 'svc-x.*']", b.changeLarge)
+
+	func() { // on a busy machine it would never catch up
+		defer churn.Hold()()
+		b.phase(false, job.PhaseFollowing)
+	}()
+	churn.Stop()
+	b.finish()
+	t.Logf("%+v", b.job().Report.Status.Copy.Workers)
+}
+
+// die has three workers copy a job of 240 MB, without an end to its rate then. Those that
+// copy a part are killed, stopped and cut off from NATS, and the owner is killed.
+func (b *bed) die(include string, meanwhile func()) {
+	b.Helper()
+	t := b.T
 	names := []string{"w1", "w2", "w3"}
 	for _, name := range names {
 		b.startWorker(name)
 	}
 	b.until("the workers", func() bool { return len(b.desk.View.Workers()) == len(names) })
 	_, made, err := b.desk.Create(t.Context(), &b.admin, service.Definition{Name: "churn",
-		Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*', 'svc-x.*']\nallow-missing: true\nmax-rate-bytes: 3MB\n"})
+		Settings: "source: env:SRC\ntarget: env:DST\ninclude: " + include + "\nallow-missing: true\nmax-rate-bytes: 2MB\n"})
 	if err != nil || !made {
 		t.Fatal(made, err)
 	}
@@ -90,7 +106,7 @@ func TestBorrowersDie(t *testing.T) {
 	one, two := others[0], others[1]
 	b.copies(one)
 	b.copies(two)
-	b.changeLarge()
+	meanwhile()
 
 	b.workers[one].Kill()
 	b.givenUp(one)
@@ -121,23 +137,6 @@ func TestBorrowersDie(t *testing.T) {
 
 	if _, err := b.desk.Limit(t.Context(), &b.admin, "churn", server.Limits{Bytes: new(int64)}); err != nil {
 		t.Fatal(err)
-	}
-	func() { // on a busy machine it would never catch up
-		defer churn.Hold()()
-		b.phase(false, job.PhaseFollowing)
-	}()
-	churn.Stop()
-	if _, err := b.desk.Finalize(t.Context(), &b.admin, "churn", true); err != nil {
-		t.Fatal(err)
-	}
-	b.until("its end", func() bool { j := b.job(); return j != nil && j.State() == service.Finished })
-	t.Logf("%+v", b.job().Report.Status.Copy.Workers)
-	diffs, err := test.Compare(t.Context(), b.sc, b.dc, test.CompareOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range diffs {
-		t.Error(d)
 	}
 }
 

@@ -45,10 +45,14 @@ type bed struct {
 // newBed starts serve with a NATS of its own, or with that of a cluster.
 func newBed(t *testing.T, c *cluster) *bed {
 	t.Helper()
-	src, dst := lab.ForTest(t, lab.Options{}), lab.ForTest(t, lab.Options{})
+	return newBedBetween(t, c, lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI())
+}
+
+func newBedBetween(t *testing.T, c *cluster, src, dst string) *bed {
+	t.Helper()
 	b := &bed{T: t, cluster: c, bin: test.BuildMillrace(t), dir: t.TempDir(), nats: fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)),
-		env: []string{"MILLRACE_SECRET_SRC=" + src.URI(), "MILLRACE_SECRET_DST=" + dst.URI()},
-		sc:  test.Connect(t, src.URI()), dc: test.Connect(t, dst.URI()),
+		env: []string{"MILLRACE_SECRET_SRC=" + src, "MILLRACE_SECRET_DST=" + dst},
+		sc:  test.Connect(t, src), dc: test.Connect(t, dst),
 		workers: map[string]*test.Process{}, admin: service.Caller{Name: "test", Role: service.Admin, From: "here"}}
 	b.startServe()
 	b.connect()
@@ -201,10 +205,7 @@ func (b *bed) catchUp(churn *test.Churn) {
 // finish finalizes the job, and compares.
 func (b *bed) finish() {
 	b.Helper()
-	if _, err := b.desk.Finalize(b.Context(), &b.admin, "churn", true); err != nil {
-		b.Fatal(err)
-	}
-	b.until("its end", func() bool { j := b.job(); return j != nil && j.State() == service.Finished })
+	b.finalize()
 	diffs, err := test.Compare(b.Context(), b.sc, b.dc, test.CompareOptions{})
 	if err != nil {
 		b.Fatal(err)
@@ -212,6 +213,15 @@ func (b *bed) finish() {
 	for _, d := range diffs {
 		b.Error(d)
 	}
+}
+
+// finalize ends the job.
+func (b *bed) finalize() {
+	b.Helper()
+	if _, err := b.desk.Finalize(b.Context(), &b.admin, "churn", true); err != nil {
+		b.Fatal(err)
+	}
+	b.until("its end", func() bool { j := b.job(); return j != nil && j.State() == service.Finished })
 }
 
 // endAll ends all processes: each gives back what it has, and has not failed.
