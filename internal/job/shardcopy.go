@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/lookup"
@@ -57,7 +58,7 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	s.engines = make(copies, n)
 	s.share(n)
 	for i, one := range s.of.Shards {
-		s.engines[i] = copy.New(one.Cluster, c.dst, sliceStore{c.store}, s.opts)
+		s.engines[i] = shardEngine{copy.New(one.Cluster, c.dst, sliceStore{c.store}, s.opts), one.Name}
 	}
 	c.progress.Copying(s.engines)
 	err = s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error { return s.engines[i].Run(ctx, tasks) })
@@ -382,8 +383,24 @@ func (u unstored) SaveSlices(ctx context.Context, _ []scan.Slice) error {
 	return err
 }
 
+// shardEngine copies from one shard.
+type shardEngine struct {
+	*copy.Engine
+	shard string
+}
+
 // copies are the engines of one copy.
-type copies []*copy.Engine
+type copies []shardEngine
+
+// ByShard is what each of them has copied.
+func (all copies) ByShard() []progress.ShardDone {
+	list := make([]progress.ShardDone, len(all))
+	for i, e := range all {
+		list[i].Shard = e.shard
+		list[i].Docs, list[i].Bytes = e.Done()
+	}
+	return list
+}
 
 // Stats are the sums. The parts of a collection count as one.
 func (all copies) Stats() (sum copy.Stats) {

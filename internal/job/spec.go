@@ -39,6 +39,10 @@ type (
 	FollowStatus     = progress.Follow
 	Holding          = progress.Holding
 	Done             = progress.Done
+	ShardStatus      = progress.Shard
+	RouterStatus     = progress.Router
+	ShardDone        = progress.ShardDone
+	RouterDone       = progress.RouterDone
 	StructureStatus  = progress.Structure
 	MadeStatus       = progress.Made
 	ConflictStatus   = progress.Conflicts
