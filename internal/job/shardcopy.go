@@ -58,7 +58,9 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	s.engines = make(copies, n)
 	s.share(n)
 	for i, one := range s.of.Shards {
-		s.engines[i] = shardEngine{copy.New(one.Cluster, c.dst, sliceStore{c.store}, s.opts), one.Name}
+		own := s.opts
+		own.Told = func(st copy.CollectionStats) { c.progress.Collection(st, one.Name) }
+		s.engines[i] = shardEngine{copy.New(one.Cluster, c.dst, sliceStore{c.store}, own), one.Name}
 	}
 	c.progress.Copying(s.engines)
 	err = s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error { return s.engines[i].Run(ctx, tasks) })
@@ -252,7 +254,7 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 			return nil
 		}
 		o := s.opts
-		o.Ready = nil
+		o.Ready, o.Told = nil, nil
 		eng := copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o)
 		err := eng.Run(ctx, tasks)
 		mu.Lock()
@@ -363,7 +365,7 @@ func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) ([]co
 				return nil
 			}
 			o := s.opts
-			o.Ready = nil
+			o.Ready, o.Told = nil, nil
 			return copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o).Run(ctx, tasks)
 		})
 		if err != nil {

@@ -33,6 +33,9 @@ type Options struct {
 	SoftDeletes func() []transform.MarkCount
 	// ReadFrom is the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
+	// Told is told of steps that begin and end; nil is nobody. It must return at once, and not
+	// use the Progress.
+	Told func(Event)
 	// Routers is what the routers of the target were sent in this process; nil is nothing.
 	Routers func() []RouterDone
 }
@@ -84,6 +87,7 @@ func (p *Progress) Enter(phase state.Phase) { p.set(func() { p.enter(phase) }) }
 // enter is called with mu held.
 func (p *Progress) enter(phase state.Phase) {
 	now := p.o.Now()
+	p.phaseOf(phase)
 	p.st.PhaseSeconds[p.st.Phase] += now.Sub(p.entered).Seconds()
 	p.st.Phase, p.entered = phase, now
 }

@@ -4,14 +4,14 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/job"
 )
 
 const (
 	// Others is the name of the shards, or routers, beyond MaxParts.
-	Others = progress.Others
+	Others = job.OtherParts
 	// MaxParts bounds the shards, and the routers, of a point.
-	MaxParts = progress.MaxParts
+	MaxParts = job.MaxParts
 )
 
 // ShardPoint is what was read of one shard in a span, and how it stood.
