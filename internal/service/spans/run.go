@@ -76,6 +76,11 @@ func (r *Run) End(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.endTake(err)
+	for s, span := range r.steps {
+		fail(span, err)
+		span.End()
+		delete(r.steps, s)
+	}
 	r.endPhase(time.Now(), class(err))
 }
 
@@ -111,13 +116,8 @@ func (r *Run) begin(e *job.Event) {
 	r.phaseCtx, r.phase = r.spans.tracer.Start(r.under, "phase "+e.Name, trace.WithTimestamp(e.At), trace.WithAttributes(attribute.String("millrace.phase", e.Name)))
 }
 
-// endPhase ends the phase, with the steps that have not ended.
+// endPhase ends the phase. Steps of it may go on: a copy begins while collections are made.
 func (r *Run) endPhase(at time.Time, class string) {
-	for s, span := range r.steps {
-		failed(span, class)
-		span.End(trace.WithTimestamp(at))
-		delete(r.steps, s)
-	}
 	if r.phase == nil {
 		return
 	}

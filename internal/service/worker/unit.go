@@ -75,7 +75,11 @@ func (u *unit) run() {
 		u.told(err)
 	}
 	u.end(err)
-	u.spans.End(err)
+	if context.Cause(u.ctx) == nil {
+		u.spans.End(err)
+	} else { // it is let go, which is no failure
+		u.spans.End(nil)
+	}
 	u.record.close() // before the job is forgotten, for which this worker needs its lease
 	done()
 	keeping.Wait()
