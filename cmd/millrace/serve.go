@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/alert"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/spans"
 	"github.com/millrace/millrace/internal/service/worker"
 )
 
@@ -74,6 +75,11 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	if err := os.MkdirAll(s.DataDir, 0o700); err != nil {
 		return withCode(exitUsage, fmt.Errorf("make --data-dir: %w", err))
 	}
+	traces, err := r.traces(ctx, &s.Work)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	defer traces.Close()
 	store, closeStore, err := r.store(ctx, s)
 	if err != nil {
 		return withCode(exitUsage, err)
@@ -88,9 +94,9 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	g.Go(func() error { return view.Run(gctx) })
 	g.Go(func() error { return alerts.Run(gctx) })
 	if !s.NoWorker {
-		g.Go(func() error { return r.work(gctx, &s.Work, store, view) })
+		g.Go(func() error { return r.work(gctx, &s.Work, store, view, traces) })
 	}
-	g.Go(func() error { return r.serveAPI(gctx, s, store, view) })
+	g.Go(func() error { return r.serveAPI(gctx, s, store, view, traces) })
 	return r.ended(ctx, g.Wait())
 }
 
@@ -179,7 +185,7 @@ func secret(path string) (string, error) {
 }
 
 // work runs jobs in this process, with its guardian, until ctx ends.
-func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view *hub.View) error {
+func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view *hub.View, traces *spans.Spans) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program, to start the worker's guardian: %w", err)
@@ -190,7 +196,7 @@ func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view
 	guarded, end := context.WithCancel(context.WithoutCancel(ctx))
 	g, gctx := errgroup.WithContext(guarded)
 	g.Go(func() error { return guardian.Run(gctx) })
-	g.Go(func() error { defer end(); return r.newWorker(w, store, view).Run(ctx) })
+	g.Go(func() error { defer end(); return r.newWorker(w, store, view, traces).Run(ctx) })
 	return g.Wait()
 }
 
@@ -203,10 +209,15 @@ func guardWorkerCommand() *cobra.Command {
 	return cmd
 }
 
+// traces prepares to send traces, nil where nobody takes them.
+func (r *session) traces(ctx context.Context, w *config.Work) (*spans.Spans, error) {
+	return spans.Open(ctx, spans.Options{Endpoint: w.OTLPEndpoint, LookupEnv: r.lookupEnv, Instance: w.Name, Version: buildInfo().Version, Log: r.log})
+}
+
 // newWorker makes the worker of this process.
-func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View) *worker.Worker {
+func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View, traces *spans.Spans) *worker.Worker {
 	o := worker.Options{Name: w.Name, Version: buildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs, SpoolDir: w.SpoolDir,
-		Hub: store, View: view, Resolve: w.Resolver(r.lookupEnv), Log: r.log}
+		Hub: store, View: view, Resolve: w.Resolver(r.lookupEnv), Spans: traces, Log: r.log}
 	if o.SpoolDir == "" {
 		if dir, err := server.StateDir(r.lookupEnv); err == nil {
 			o.SpoolDir = filepath.Join(dir, "spool")
@@ -217,6 +228,11 @@ func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View) *wor
 
 // worker runs jobs until ctx ends.
 func (r *session) worker(ctx context.Context, s *config.Worker) error {
+	traces, err := r.traces(ctx, &s.Work)
+	if err != nil {
+		return withCode(exitUsage, err)
+	}
+	defer traces.Close()
 	store, err := r.cluster(ctx, &s.NATS)
 	if err != nil {
 		return withCode(exitUsage, err)
@@ -225,7 +241,7 @@ func (r *session) worker(ctx context.Context, s *config.Worker) error {
 	view := store.NewView()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return view.Run(gctx) })
-	g.Go(func() error { return r.work(gctx, &s.Work, store, view) })
+	g.Go(func() error { return r.work(gctx, &s.Work, store, view, traces) })
 	return r.ended(ctx, g.Wait())
 }
 

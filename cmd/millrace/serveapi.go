@@ -20,13 +20,14 @@ import (
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/oidc"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/service/spans"
 )
 
 // farewell is how long replies under way may take when the service ends.
 const farewell = 5 * time.Second
 
 // serveAPI answers until ctx ends.
-func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub, view *hub.View) error {
+func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub, view *hub.View, traces *spans.Spans) error {
 	tokens, err := r.tokens(s)
 	if err != nil {
 		return err
@@ -43,6 +44,9 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub,
 	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
 	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "", Loopback: local}
 	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: store.Ready, Version: build.Version, Revision: build.Revision}
+	if traces != nil {
+		ao.Trace = traces.Request
+	}
 	if provider != nil {
 		co.Provider, ao.Elsewhere = provider, provider.Whose
 	}

@@ -178,6 +178,12 @@ func statusText(s job.Status) string {
 	if !s.Phase.AfterCopy() && len(s.Copy.Collections) > 0 {
 		fmt.Fprintln(&b, collectionsTable(s.Copy.Collections).Render())
 	}
+	if len(s.Shards) > 0 {
+		fmt.Fprintln(&b, shardsTable(s.Shards).Render())
+	}
+	if len(s.Routers) > 0 {
+		fmt.Fprintln(&b, routersTable(s.Routers).Render())
+	}
 	writeDifferences(&b, s.Differences)
 	return b.String()
 }
@@ -250,6 +256,25 @@ func (t facts) following(f job.FollowStatus) {
 	if f.SpoolBytes > 0 {
 		t.add("spooled", shown.Size(float64(f.SpoolBytes)))
 	}
+}
+
+func shardsTable(shards []job.ShardStatus) table.Writer {
+	t := newTable("shard of the source", "copied", "docs/s", "changes read", "changes/s", "bytes/s", "behind", "oplog window")
+	for _, s := range shards {
+		t.AppendRow(table.Row{plain(s.Shard), shown.Count(float64(s.Docs)), shown.Count(s.DocsRate), shown.Count(float64(s.Changes)), shown.Count(s.ChangesRate),
+			shown.Size(s.BytesRate + s.ChangeBytesRate), shown.Seconds(s.LagSeconds), shown.Seconds(s.WindowSeconds)})
+	}
+	alignRight(t, 2, 3, 4, 5, 6, 7, 8)
+	return t
+}
+
+func routersTable(routers []job.RouterStatus) table.Writer {
+	t := newTable("router of the target", "commands", "commands/s", "sent", "bytes/s")
+	for _, r := range routers {
+		t.AppendRow(table.Row{plain(r.Router), shown.Count(float64(r.Commands)), shown.Count(r.CommandsRate), shown.Size(float64(r.Bytes)), shown.Size(r.BytesRate)})
+	}
+	alignRight(t, 2, 3, 4, 5)
+	return t
 }
 
 func collectionsTable(cs []job.CollectionStatus) table.Writer {

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +23,8 @@ type Work struct {
 	SpoolDir   string
 	SecretsDir string
 	SecretsKey string
+	// OTLPEndpoint is where traces go; "" leaves it to the variables of OpenTelemetry.
+	OTLPEndpoint string
 
 	labels []string
 }
@@ -33,6 +36,7 @@ func (w *Work) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&w.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that a source's oplog may forget before its copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
 	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` whose files settings of jobs may refer to as file:NAME; without it they refer to variables alone, env:NAME being MILLRACE_SECRET_NAME")
 	fs.StringVar(&w.SecretsKey, "secrets-key", "", "`file` with the key of sealed values in settings of jobs, as millrace secrets keygen writes it")
+	fs.StringVar(&w.OTLPEndpoint, "otlp-endpoint", "", "`URL` of the collector of OpenTelemetry that traces are sent to, by OTLP over HTTP, http://127.0.0.1:4318; by default what OTEL_EXPORTER_OTLP_ENDPOINT says, and without it none are made")
 }
 
 func (w *Work) validate(c *checker) {
@@ -51,6 +55,11 @@ func (w *Work) validate(c *checker) {
 	if w.SecretsDir != "" {
 		info, err := os.Stat(w.SecretsDir)
 		c.bad(err != nil || !info.IsDir(), "secrets-dir", "is no directory", "make it, for the user of this process alone")
+	}
+	if w.OTLPEndpoint != "" {
+		u, err := url.Parse(w.OTLPEndpoint)
+		c.bad(err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "", "otlp-endpoint", "cannot be used",
+			"write http://127.0.0.1:4318, or https:// where the collector has a certificate; give what it asks for in OTEL_EXPORTER_OTLP_HEADERS")
 	}
 	if w.SecretsKey != "" {
 		info, err := os.Stat(w.SecretsKey)

@@ -96,6 +96,10 @@ type Options struct {
 	// (order is content and the position was lost). Without it that is an error.
 	Recreate func(ctx context.Context, t Task) error
 
+	// Told is told of a collection whose copy begins, or has ended. It must return at
+	// once, and not use the engine. Nil is allowed.
+	Told func(CollectionStats)
+
 	// Ready makes the targets, while reading begins: nothing is sent to the target
 	// before it has returned, and no slice is saved before. None are then. Nil: they
 	// are there.

@@ -106,6 +106,9 @@ func (c *collection) sliceDone(r *run, dropped bool) {
 	}
 	now := *p
 	c.mu.Unlock()
+	if over {
+		r.e.told(now)
+	}
 	if over && now.State == StateDropped {
 		r.e.opts.Log.Info("collection vanished from the source during its copy; the oplog replays the drop",
 			"collection", c.Source.NS, "uuid", c.uuid)

@@ -84,6 +84,12 @@ func (e *Engine) Copied() (docs, bytes int64) {
 	return docs, bytes
 }
 
+func (e *Engine) told(c CollectionStats) {
+	if e.opts.Told != nil {
+		e.opts.Told(c)
+	}
+}
+
 func (c *collection) stats() CollectionStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()

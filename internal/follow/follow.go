@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
@@ -80,7 +81,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 		return err
 	}
 	failpoint.Hit("window.after")
-	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schema, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
+	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schemaChange, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
 		Refused: job.Refused, Skipped: skipped}})
 	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})
 	f.Progress.Following(f.sink, o.Source)
@@ -275,26 +276,44 @@ func (f *follower) finalize(ctx context.Context) error {
 		diffs, err = f.Compare(ctx)
 		return err
 	}
-	waiting, err := f.settle(ctx, compare)
+	var waiting schema.Waiting
+	err := f.finalStep("drain and build deferred indexes", func() (err error) {
+		waiting, err = f.settle(ctx, compare)
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	if waiting != (schema.Waiting{}) {
-		if err := f.Schema.RestoreExpiries(ctx); err != nil {
+		err = f.finalStep("restore expiries", func() (err error) {
+			if err = f.Schema.RestoreExpiries(ctx); err == nil {
+				f.proven, err = f.Store.Prove(ctx, true)
+			}
 			return err
+		})
+		if err == nil {
+			err = f.finalStep("compare catalogs", func() error { return compare(ctx) })
 		}
-		if f.proven, err = f.Store.Prove(ctx, true); err != nil {
-			return err
-		}
-		if err := compare(ctx); err != nil {
+		if err != nil {
 			return err
 		}
 	}
-	if err := f.noteWith(ctx, func(set bson.D) error { return f.Finish(ctx, Final{Differences: diffs, At: f.proven, Set: set}) }); err != nil {
+	err = f.finalStep("end the job", func() error {
+		return f.noteWith(ctx, func(set bson.D) error { return f.Finish(ctx, Final{Differences: diffs, At: f.proven, Set: set}) })
+	})
+	if err != nil {
 		return err
 	}
 	f.Log.Info("finalized", "position", f.sink.Applied().At)
 	return ErrFinished
+}
+
+// finalStep does a step of finalize, and tells of it.
+func (f *follower) finalStep(name string, do func() error) error {
+	end := f.Progress.Begin(progress.StepFinalize, name, "")
+	err := do()
+	end(err)
+	return err
 }
 
 // saveAhead is save, and moves the reach on. One write both notes the reach and
@@ -375,6 +394,14 @@ func (f *follower) existing(at mongo.OpTime) schema.Existing {
 		return schema.DropExisting
 	}
 	return schema.RefuseExisting
+}
+
+// schemaChange is schema, which it tells of.
+func (f *follower) schemaChange(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error {
+	end := f.Progress.Begin(progress.StepSchema, ev.Change.NS, string(ev.Change.Kind))
+	err := f.schema(ctx, ev, before, last)
+	end(err)
+	return err
 }
 
 // schema applies one schema change after a durable note that it is about to

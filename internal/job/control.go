@@ -19,6 +19,7 @@ type control struct {
 
 	mu        sync.Mutex
 	finalize  bool
+	told      bool          // the log has the wish to finalize
 	begun     bool          // to finalize; it cannot be taken back any more
 	withdrawn chan struct{} // closed and replaced when the wish to finalize is taken back
 	at        time.Time     // from when on to finalize; zero: no time
@@ -58,12 +59,14 @@ func (c *control) begin() {
 	c.begun = true
 }
 
-// wantFinal notes the wish to finalize as soon as the job can.
-func (c *control) wantFinal() (withdrawn <-chan struct{}) {
+// wantFinal notes the wish to finalize as soon as the job can, and reports whether the log
+// does not have it yet.
+func (c *control) wantFinal() (withdrawn <-chan struct{}, untold bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.finalize = true
-	return c.withdrawn
+	untold = !c.told
+	c.finalize, c.told = true, true
+	return c.withdrawn, untold
 }
 
 // withdraw takes the wish to finalize back, and reports whether it was there still.
@@ -72,7 +75,7 @@ func (c *control) withdraw() (was, begun bool) {
 	defer c.mu.Unlock()
 	was, begun = c.finalize || !c.at.IsZero(), c.begun
 	if was && !begun {
-		c.finalize, c.at = false, time.Time{}
+		c.finalize, c.told, c.at = false, false, time.Time{}
 		close(c.withdrawn)
 		c.withdrawn = make(chan struct{})
 	}
@@ -276,8 +279,10 @@ func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 		return refuse(CodeNotFollowing, "wait for phase following, or give --when-caught-up to finalize as soon as it is reached, whatever is written to the source until then",
 			"finalize: %s", st.CannotFinalize)
 	}
-	withdrawn := j.control.wantFinal()
-	j.log.Info("finalize requested by operator", "whenCaughtUp", whenCaughtUp)
+	withdrawn, untold := j.control.wantFinal()
+	if untold {
+		j.log.Info("finalize requested by operator", "whenCaughtUp", whenCaughtUp)
+	}
 	select {
 	case <-j.control.done:
 		return j.control.err

@@ -396,6 +396,7 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 	if c.dst.Info.Kind == mongo.KindSharded {
 		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
 	}
+	o.Told = func(s copy.CollectionStats) { c.progress.Collection(s, "") }
 	if c.shards != nil {
 		return c.fromShards(ctx, tasks, chunks, o, lend)
 	}

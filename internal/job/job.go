@@ -82,6 +82,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if j.control, err = newControl(spec.Until, spec.Mode); err != nil {
 		return nil, err
 	}
+	j.control.told = spec.FinalizeTold
 	keys, err := placing.ParseRules(spec.Shard)
 	if err != nil {
 		return nil, fmt.Errorf("--shard: %w", err)
@@ -120,7 +121,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.cat = schema.NewTarget(j.dst, shape)
 	j.tally = transform.NewTally(j.rules)
 	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips, Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.src.Address(), Target: j.dst.Address(),
-		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom})
+		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom, Routers: j.routers, Told: spec.Told})
 	j.ask = &follow.Ask{Source: j.origin, Rules: j.rules, Progress: j.progress, Names: schema.NewNames(nil)}
 	j.patience = &retry.Patience{Waiting: j.failing}
 	j.copier = &copier{Job: j, borrowers: map[string]*progress.Borrower{}}
@@ -237,6 +238,14 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 func (j *Job) router(ctx context.Context, host string) (*mongo.Cluster, error) {
 	_, all, _ := strings.Cut(j.dst.Address(), "://")
 	return j.spec.Connect(ctx, strings.Replace(j.spec.Target, all, host, 1), mongo.Options{AppName: "millrace-precheck", ServerSelectionTimeout: 5 * time.Second})
+}
+
+// routers is what the routers of the target were sent.
+func (j *Job) routers() (list []progress.RouterDone) {
+	for _, s := range j.dst.Pool.Sent() {
+		list = append(list, progress.RouterDone{Router: s.Router, Commands: s.Messages, Bytes: s.Bytes})
+	}
+	return list
 }
 
 // positionOf is where a stored job stands.

@@ -55,6 +55,9 @@ func (m *monitor) watchSource(ctx context.Context) error {
 		}
 	}
 	m.progress.SourceAt(pos, oldest)
+	if m.shards != nil {
+		m.progress.ShardsFrom(m.shards.Oldest())
+	}
 	if oldest.IsZero() {
 		return nil
 	}

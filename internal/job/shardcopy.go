@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/lookup"
@@ -59,8 +60,10 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	share(&s.opts, n)
 	of := make([]lent, n)
 	for i, one := range s.of.Shards {
-		s.engines[i] = copy.New(one.Cluster, c.dst, sliceStore{c.store}, s.opts)
-		of[i] = lent{one.Name, s.engines[i]}
+		own := s.opts
+		own.Told = func(st copy.CollectionStats) { c.progress.Collection(st, one.Name) }
+		of[i] = lent{one.Name, copy.New(one.Cluster, c.dst, sliceStore{c.store}, own)}
+		s.engines[i] = shardEngine{of[i].Engine, one.Name}
 	}
 	c.progress.Copying(s.engines)
 	run := func(ctx context.Context) error {
@@ -261,7 +264,7 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 			return nil
 		}
 		o := s.opts
-		o.Ready = nil
+		o.Ready, o.Told = nil, nil
 		eng := copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o)
 		err := eng.Run(ctx, tasks)
 		mu.Lock()
@@ -374,7 +377,7 @@ func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) ([]co
 				return nil
 			}
 			o := s.opts
-			o.Ready = nil
+			o.Ready, o.Told = nil, nil
 			return copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o).Run(ctx, tasks)
 		})
 		if err != nil {
@@ -394,8 +397,24 @@ func (u unstored) SaveSlices(ctx context.Context, _ []scan.Slice) error {
 	return err
 }
 
+// shardEngine copies from one shard.
+type shardEngine struct {
+	*copy.Engine
+	shard string
+}
+
 // copies are the engines of one copy.
-type copies []*copy.Engine
+type copies []shardEngine
+
+// ByShard is what each of them has copied.
+func (all copies) ByShard() []progress.ShardDone {
+	list := make([]progress.ShardDone, len(all))
+	for i, e := range all {
+		list[i].Shard = e.shard
+		list[i].Docs, list[i].Bytes = e.Done()
+	}
+	return list
+}
 
 // Stats are the sums. The parts of a collection count as one.
 func (all copies) Stats() (sum copy.Stats) {

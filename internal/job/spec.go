@@ -39,6 +39,11 @@ type (
 	FollowStatus     = progress.Follow
 	Holding          = progress.Holding
 	Done             = progress.Done
+	ShardStatus      = progress.Shard
+	RouterStatus     = progress.Router
+	ShardDone        = progress.ShardDone
+	RouterDone       = progress.RouterDone
+	Event            = progress.Event
 	StructureStatus  = progress.Structure
 	MadeStatus       = progress.Made
 	ConflictStatus   = progress.Conflicts
@@ -86,6 +91,12 @@ type Deps struct {
 	// Usage is what the job shows as the use of the process. Where several share
 	// a process, at most one of them should show all of it.
 	Usage func() procstat.Usage
+	// Told is told of steps of the job that begin and end; nil is nobody. It must return
+	// at once, and not use the job.
+	Told func(Event)
+	// FinalizeTold says that the job's log has the wish to finalize already, which a run
+	// of another process was given.
+	FinalizeTold bool
 	// Lending is how others come to copy slices of the job; nil: nobody does.
 	Lending *Lending
 }

@@ -65,6 +65,7 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 	of := c.Cluster()
 	var mu sync.Mutex
 	var cut, whole mongo.OpTime
+	each := map[string]mongo.OpTime{}
 	err = of.Each(ctx, func(ctx context.Context, i int) error {
 		from, to, err := oplog.Window(ctx, of.Shards[i].Cluster)
 		if err != nil {
@@ -73,6 +74,7 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 		_, beginning, err := shards.FirstEntry(ctx, of.Shards[i])
 		mu.Lock()
 		defer mu.Unlock()
+		each[of.Shards[i].Name] = from
 		newest = mongo.MaxOpTime(newest, to)
 		switch {
 		case !beginning:
@@ -84,6 +86,7 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 		}
 		return err
 	})
+	c.oldest.Store(&each)
 	if cut.IsZero() {
 		return whole, newest, err
 	}

@@ -17,6 +17,8 @@ import (
 // safe for concurrent use.
 type Sharded struct {
 	now atomic.Pointer[shards.Cluster]
+	// oldest is the first position that each shard's oplog has, as Window found it last.
+	oldest atomic.Pointer[map[string]mongo.OpTime]
 }
 
 // NewSharded takes over an open cluster.
@@ -29,6 +31,15 @@ func NewSharded(c *shards.Cluster) *Sharded {
 // Cluster is the cluster of now. Whoever does several things with its shards does them
 // with one.
 func (c *Sharded) Cluster() *shards.Cluster { return c.now.Load() }
+
+// Oldest is the first position that the oplog of each shard has, by its name, as Window
+// found it last. It is for reading alone.
+func (c *Sharded) Oldest() map[string]mongo.OpTime {
+	if of := c.oldest.Load(); of != nil {
+		return *of
+	}
+	return nil
+}
 
 // Refresh opens the shards that have joined, and leaves out those that have left and that
 // nobody at a position needs. It gives their names. It is called by one goroutine.

@@ -33,6 +33,11 @@ type Options struct {
 	SoftDeletes func() []transform.MarkCount
 	// ReadFrom is the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
+	// Told is told of steps that begin and end; nil is nobody. It must return at once, and not
+	// use the Progress.
+	Told func(Event)
+	// Routers is what the routers of the target were sent in this process; nil is nothing.
+	Routers func() []RouterDone
 }
 
 // Progress is how far a job is.
@@ -51,6 +56,7 @@ type Progress struct {
 	source  stream.Source
 	before  stream.SinkStats // of earlier sinks of this process
 	earlier Done             // of earlier copies of this process
+	parts   parts
 
 	durable, readFrom mongo.OpTime
 	positions         mongo.Positions
@@ -81,6 +87,7 @@ func (p *Progress) Enter(phase state.Phase) { p.set(func() { p.enter(phase) }) }
 // enter is called with mu held.
 func (p *Progress) enter(phase state.Phase) {
 	now := p.o.Now()
+	p.phaseOf(phase)
 	p.st.PhaseSeconds[p.st.Phase] += now.Sub(p.entered).Seconds()
 	p.st.Phase, p.entered = phase, now
 }
@@ -123,6 +130,7 @@ type copying interface {
 func (p *Progress) Copying(e copying) {
 	p.set(func() {
 		p.earlier = p.done()
+		p.parts.past(copiedOf(p.copying))
 		p.copying = e
 	})
 }
@@ -132,11 +140,17 @@ type Done struct {
 	Docs, Bytes int64 // copied, those included that were read again
 	// Operations were applied; AppliedBytes are those of the changes that were read for it.
 	Operations, AppliedBytes int64
+	// Shards and Routers are those of a sharded source and of a sharded target.
+	Shards  []ShardDone
+	Routers []RouterDone
 }
 
 // Done is what the job has done in this process.
 func (p *Progress) Done() (d Done) {
-	p.set(func() { d = p.done() })
+	p.set(func() {
+		d = p.done()
+		d.Shards, d.Routers = p.shardsDone(), p.routersDone()
+	})
 	return d
 }
 
@@ -169,6 +183,7 @@ func (p *Progress) Following(sink stream.Sink, src stream.Source) {
 			p.before.Schema += st.Schema
 			p.before.Bytes += st.Bytes
 		}
+		p.parts.past(readOf(p.source))
 		p.sink, p.source = sink, src
 	})
 }
@@ -285,6 +300,7 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 		st.Follow.WindowHeld = p.held
 	}
 	p.rates(&st)
+	st.Shards, st.Routers = p.shardStatus(end(p.readFrom)), p.routerStatus()
 	return st
 }
 
@@ -326,7 +342,7 @@ func (p *Progress) followStatus() Follow {
 		st := p.source.Stats()
 		out.OpenTransactions = st.OpenTransactions
 		if w := st.Waits; w.Part != "" {
-			out.Holding = &Holding{Shard: w.Part, Seconds: w.For.Seconds(), At: w.Since.String(), Undecided: w.Undecided}
+			out.Holding = &Holding{Shard: w.Part, Seconds: w.For.Seconds(), Since: w.Moved.UTC(), At: w.Since.String(), Undecided: w.Undecided}
 		}
 	}
 	return out

@@ -9,6 +9,8 @@ type figures struct{ docs, copied, operations, opBytes, cpu float64 }
 type sample struct {
 	at time.Time
 	figures
+	shards  []ShardDone
+	routers []RouterDone
 }
 
 // mostSamples reach back ten seconds.
@@ -29,6 +31,7 @@ func (p *Progress) Sample() {
 		x.operations += float64(st.Operations)
 		x.opBytes = float64(st.Bytes)
 	}
+	x.shards, x.routers = p.shardsDone(), p.routersDone()
 	p.samples = append(p.samples[max(len(p.samples)+1-mostSamples, 0):], x)
 }
 

@@ -44,6 +44,9 @@ type Status struct {
 	Copy    Copy    `json:"copy"`
 	Indexes []Index `json:"indexes,omitempty"`
 	Follow  Follow  `json:"follow"`
+	// Shards are those of a sharded source, Routers those of a sharded target.
+	Shards  []Shard  `json:"shards,omitempty"`
+	Routers []Router `json:"routers,omitempty"`
 	// Filters count what each filter did in this process.
 	Filters []transform.FilterCount `json:"filters,omitempty"`
 	// Fields count what each mapping of fields did in this process.
@@ -174,9 +177,10 @@ type Follow struct {
 
 // Holding is a shard of which is not known yet what it does before the others' changes.
 type Holding struct {
-	Shard   string  `json:"shard"`
-	Seconds float64 `json:"seconds"` // for which it has told of nothing new
-	At      string  `json:"at"`      // its position
+	Shard   string    `json:"shard"`
+	Seconds float64   `json:"seconds"` // for which it has told of nothing new
+	Since   time.Time `json:"since"`
+	At      string    `json:"at"` // its position
 	// Undecided says that it has a transaction that is prepared and not decided.
 	Undecided bool `json:"undecided,omitempty"`
 }

@@ -22,6 +22,10 @@ type Point struct {
 	// Lag and Window are seconds. CPU is the percentage of one core, Memory the bytes that
 	// the worker's process takes, which may have other jobs, too.
 	Lag, Window, CPU, Memory Range
+	// Shards and Routers are those of a sharded source and of a sharded target, by name,
+	// up to MaxParts and the rest together.
+	Shards  []ShardPoint
+	Routers []RouterPoint
 }
 
 // Amount is how much was done. Least and Most are the lowest and the highest rate a
@@ -73,6 +77,7 @@ func (r Range) merge(b Range) Range {
 func (p *Point) Merge(b *Point) {
 	if p.Seconds == 0 && p.To.IsZero() {
 		*p = *b
+		p.Shards, p.Routers = slices.Clone(b.Shards), slices.Clone(b.Routers) // what is merged later stays here
 		return
 	}
 	if b.From.Before(p.From) {
@@ -85,14 +90,18 @@ func (p *Point) Merge(b *Point) {
 	p.Docs, p.Bytes = p.Docs.merge(b.Docs), p.Bytes.merge(b.Bytes)
 	p.Operations, p.AppliedBytes = p.Operations.merge(b.Operations), p.AppliedBytes.merge(b.AppliedBytes)
 	p.Lag, p.Window, p.CPU, p.Memory = p.Lag.merge(b.Lag), p.Window.merge(b.Window), p.CPU.merge(b.CPU), p.Memory.merge(b.Memory)
+	p.Shards, p.Routers = mergeParts(p.Shards, b.Shards), mergeParts(p.Routers, b.Routers)
 }
 
 // Rate is how much was done in a second of the span.
-func (p *Point) Rate(a Amount) float64 {
-	if p.Seconds <= 0 {
+func (p *Point) Rate(a Amount) float64 { return a.Rate(p.Seconds) }
+
+// Rate is how much was done in a second of so many.
+func (a Amount) Rate(seconds float64) float64 {
+	if seconds <= 0 {
 		return 0
 	}
-	return float64(a.Sum) / p.Seconds
+	return float64(a.Sum) / seconds
 }
 
 // Bucket is a point of the span that begins at From, of a whole multiple of some length.

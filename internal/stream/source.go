@@ -28,6 +28,16 @@ type SourceStats struct {
 	BufferedBytes    int64
 	// Waits says which part of a source holds the others up.
 	Waits Wait
+	// Parts are those of a source of several, such as shards.
+	Parts []PartStats
+}
+
+// PartStats are those of a part of a source.
+type PartStats struct {
+	Name          string
+	Events, Bytes int64
+	// At is the position up to which all that happened there is known, zero while that is not.
+	At mongo.OpTime
 }
 
 // Wait is a part of a source, such as a shard, for which the others wait: what it may
@@ -35,6 +45,7 @@ type SourceStats struct {
 type Wait struct {
 	Part  string        // empty: nobody waits
 	For   time.Duration // how long it has not moved
+	Moved time.Time     // when it last did
 	Since mongo.OpTime  // where it stands
 	// Undecided says that it has a transaction that is prepared and not decided.
 	Undecided bool

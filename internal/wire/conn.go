@@ -119,7 +119,7 @@ func (c *Conn) send(ctx context.Context, m *Message) error {
 		return err
 	}
 	if c.router != "" {
-		c.pool.over.add(c.router, int64(len(wm)))
+		c.pool.over.message(c.router, int64(len(wm)))
 	}
 	if err := c.mc.Write(ctx, wm); err != nil {
 		return c.fail(ctx, "write", err)

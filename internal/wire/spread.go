@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -14,7 +15,18 @@ type spread struct {
 	mu    sync.Mutex
 	sent  map[string]int64 // by address
 	among []string         // that were chosen from the last time, sorted
+	total map[string]*Sent // by address; of those beyond mostRouters by ""
 }
+
+// Sent is what one of the routers was sent.
+type Sent struct {
+	// Router is its address, "" for those of which there were too many to tell them apart.
+	Router          string
+	Messages, Bytes int64
+}
+
+// mostRouters bounds those that are told apart: addresses may change for ever.
+const mostRouters = 64
 
 // checkoutBytes is what a connection that is taken counts for, before it is known
 // what is sent over it.
@@ -54,4 +66,36 @@ func (s *spread) add(addr string, bytes int64) {
 		s.sent = map[string]int64{}
 	}
 	s.sent[addr] += bytes
+}
+
+// message is add for a message, which Sent counts.
+func (s *spread) message(addr string, bytes int64) {
+	s.add(addr, bytes)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one := s.total[addr]
+	if one == nil && len(s.total) >= mostRouters {
+		addr = ""
+		one = s.total[addr]
+	}
+	if one == nil {
+		if s.total == nil {
+			s.total = map[string]*Sent{}
+		}
+		one = &Sent{Router: addr}
+		s.total[addr] = one
+	}
+	one.Messages, one.Bytes = one.Messages+1, one.Bytes+bytes
+}
+
+// Sent is what routers were sent since the pool was opened, by their addresses; none where
+// there is no router.
+func (p *Pool) Sent() []Sent {
+	p.over.mu.Lock()
+	defer p.over.mu.Unlock()
+	list := make([]Sent, 0, len(p.over.total))
+	for _, addr := range slices.Sorted(maps.Keys(p.over.total)) {
+		list = append(list, *p.over.total[addr])
+	}
+	return list
 }

@@ -41,6 +41,8 @@ type Options struct {
 	Ready func(context.Context) error
 	// Version and Revision are those of the program.
 	Version, Revision string
+	// Trace has requests of a route make spans; nil makes none.
+	Trace func(method, route string, next http.Handler) http.Handler
 	// Pages serves all paths that are not the API's; nil has none.
 	Pages http.Handler
 }
@@ -66,7 +68,7 @@ func New(o Options) (*API, error) {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	for _, rt := range a.routes() {
-		mux.Handle(rt.method+" "+rt.path, a.serve(rt))
+		mux.Handle(rt.method+" "+rt.path, a.traced(rt, a.serve(rt)))
 		methods[rt.path] = append(methods[rt.path], rt.method)
 	}
 	for at, list := range methods {
@@ -176,6 +178,14 @@ func (a *API) wrongMethod(has []string) http.Handler {
 		w.Header().Set("Allow", allow)
 		a.fail(w, r, refuse(http.StatusMethodNotAllowed, CodeMethod, "it has "+allow, "this path has no such method"))
 	})
+}
+
+// traced has requests of a route make spans, but for those that ask whether the service is there.
+func (a *API) traced(rt route, next http.Handler) http.Handler {
+	if a.o.Trace == nil || rt.role == "" {
+		return next
+	}
+	return a.o.Trace(rt.method, rt.path, next)
 }
 
 // serve is the handler of a route, behind its role.

@@ -21,6 +21,7 @@ func TestDeployedNamesExist(t *testing.T) {
 	st := &job.Status{Job: "shop-a", Phase: job.PhaseFollowing}
 	st.Follow.LagSeconds, st.Follow.WindowSeconds = 1.5, 3600
 	st.Follow.Holding = &progress.Holding{Shard: "s1", Seconds: 7}
+	st.Shards, st.Routers = []progress.Shard{{Shard: "s1", LagSeconds: 2}}, []progress.Router{{Router: "r1:27017", Commands: 3}}
 	r.run(j, st)
 	if err := r.hub.SetAlert(t.Context(), &service.Alert{ID: "1", Kind: service.AlertLag, Job: "shop-a", FiredAt: time.Now()}); err != nil {
 		t.Fatal(err)

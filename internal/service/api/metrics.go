@@ -50,6 +50,7 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 		if h := st.Follow.Holding; h != nil {
 			send(prometheus.GaugeValue, "shard_silent_seconds", "For how long a shard of the source for which the others wait has told of nothing new.", h.Seconds, map[string]string{"job": s.Name, "shard": h.Shard})
 		}
+		g.parts(send, s.Name, st)
 		send(prometheus.CounterValue, "copied_bytes_total", "Bytes of documents copied.", float64(st.Copy.Bytes), job)
 		send(prometheus.CounterValue, "copied_documents_total", "Documents copied.", float64(st.Copy.Docs), job)
 		send(prometheus.CounterValue, "applied_operations_total", "Operations applied since the job's run began.", float64(st.Follow.Operations), job)

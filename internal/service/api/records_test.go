@@ -91,3 +91,20 @@ func TestLog(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestLogVeiled: viewers do not see values of documents in a job's log, operators do.
+func TestLogVeiled(t *testing.T) {
+	r := newRig(t)
+	j := r.make("shop-a")
+	e := &service.Entry{At: time.Now().UTC(), Kind: service.KindLog, Level: "warn", Text: "failed: insert in shop.orders, _id 4711", Worker: "w1",
+		Fields: []service.Field{{Name: "documentId", Value: "4711"}, {Name: "error", Value: `E11000 dup key: { mail: "4711" }`}}}
+	if err := r.hub.AddEntry(t.Context(), j.UID, "1", e); err != nil {
+		t.Fatal(err)
+	}
+	for role, sees := range map[string]int{"viewer": 0, "operator": 3, "admin": 3} {
+		a := r.ask(role, "GET", PathJobs+"/shop-a/log", "")
+		if got := into[Log](t, a); len(got.Entries) != 1 || strings.Count(string(a.body), "4711") != sees || !strings.Contains(string(a.body), "failed: insert in shop.orders") {
+			t.Errorf("%s: %s", role, a.body)
+		}
+	}
+}

@@ -54,6 +54,28 @@ type Point struct {
 	WindowSeconds *Range `json:"windowSeconds"`
 	CPUPercent    *Range `json:"cpuPercent"`
 	MemoryBytes   *Range `json:"memoryBytes"`
+
+	// Shards and Routers are there where the source, or the target, is sharded.
+	Shards  []ShardFigures  `json:"shards,omitempty"`
+	Routers []RouterFigures `json:"routers,omitempty"`
+}
+
+// ShardFigures are those of one shard of the source.
+type ShardFigures struct {
+	Shard         string `json:"shard"`
+	Docs          Amount `json:"docs"`
+	Bytes         Amount `json:"bytes"`
+	Changes       Amount `json:"changes"`
+	ChangeBytes   Amount `json:"changeBytes"`
+	LagSeconds    *Range `json:"lagSeconds"`
+	WindowSeconds *Range `json:"windowSeconds"`
+}
+
+// RouterFigures are those of one router of the target.
+type RouterFigures struct {
+	Router   string `json:"router"`
+	Commands Amount `json:"commands"`
+	Bytes    Amount `json:"bytes"`
 }
 
 // Amount is how much was done, and at which rates a second.
@@ -86,8 +108,18 @@ func pointOf(b *service.Bucket) Point {
 		}
 		return &Range{r.Mean, r.Least, r.Most}
 	}
-	return Point{At: b.Start, Seconds: b.Seconds, Docs: amount(b.Docs), Bytes: amount(b.Bytes), Operations: amount(b.Operations), AppliedBytes: amount(b.AppliedBytes),
+	out := Point{At: b.Start, Seconds: b.Seconds, Docs: amount(b.Docs), Bytes: amount(b.Bytes), Operations: amount(b.Operations), AppliedBytes: amount(b.AppliedBytes),
 		LagSeconds: span(b.Lag), WindowSeconds: span(b.Window), CPUPercent: span(b.CPU), MemoryBytes: span(b.Memory)}
+	for _, s := range b.Shards {
+		amount := func(a service.Amount) Amount { return Amount{a.Sum, a.Rate(s.Seconds), a.Least, a.Most} }
+		out.Shards = append(out.Shards, ShardFigures{Shard: s.Shard, Docs: amount(s.Docs), Bytes: amount(s.Bytes), Changes: amount(s.Changes), ChangeBytes: amount(s.ChangeBytes),
+			LagSeconds: span(s.Lag), WindowSeconds: span(s.Window)})
+	}
+	for _, r := range b.Routers {
+		amount := func(a service.Amount) Amount { return Amount{a.Sum, a.Rate(r.Seconds), a.Least, a.Most} }
+		out.Routers = append(out.Routers, RouterFigures{Router: r.Router, Commands: amount(r.Commands), Bytes: amount(r.Bytes)})
+	}
+	return out
 }
 
 func (a *API) points(c *call) error {

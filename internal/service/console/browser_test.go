@@ -267,6 +267,7 @@ func TestBrowser(t *testing.T) {
 	search(t, b)
 	liveChange(t, b, r)
 	pause(t, b, r)
+	byShard(t, b, r)
 	widths(t, b)
 	b.quiet()
 }
@@ -403,6 +404,47 @@ func curves(t *testing.T, b *tab, r *rig, name string) {
 	b.size(1280, 800)
 	b.open("/jobs/" + name)
 }
+
+// byShard sees a line for each shard, which can be told apart on a light and on a dark page,
+// with the same colour in the legend; the wait for a shard; and nothing wider than the page.
+func byShard(t *testing.T, b *tab, r *rig) {
+	name := fleetName(12)
+	shards := []string{evilShard, "shard-0001", "shard-0002", "shard-0003", "shard-0004", "shard-0005", "shard-0006", "shard-0007", "shard-0008"}
+	st := splitStatus(shards...)
+	if err := r.hub.Tell(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Running, At: time.Now(), Status: st}); err != nil {
+		t.Fatal(err)
+	}
+	r.split("u-"+name, shards...)
+	b.open("/jobs/" + name)
+	b.until(`document.querySelectorAll("svg[aria-labelledby^=c-shard-lag] path.stroke").length === 8 && document.querySelector("#holding") !== null`)
+	for _, scheme := range []string{"dark", "light"} {
+		b.scheme(scheme)
+		got := ask[[]string](b, `[...document.querySelectorAll("svg[aria-labelledby^=c-shard-lag] path.stroke")].map(p => { const s = getComputedStyle(p); return s.stroke + " " + s.strokeDasharray; })`)
+		keys := ask[[]string](b, `[...document.querySelector("svg[aria-labelledby^=c-shard-lag]").closest("figure").querySelectorAll(".keyline path")].map(p => { const s = getComputedStyle(p); return s.stroke + " " + s.strokeDasharray; })`)
+		if slices.Sort(got); len(slices.Compact(slices.Clone(got))) != 8 {
+			t.Errorf("%s: lines look the same: %v", scheme, got)
+		}
+		if slices.Sort(keys); !slices.Equal(got, keys) {
+			t.Errorf("%s: the legend has %v, the lines %v", scheme, keys, got)
+		}
+		if low := ask[[]string](b, contrasts); len(low) > 0 {
+			t.Errorf("%s: %v", scheme, low)
+		}
+	}
+	for _, width := range []int64{360, 1280, 3840} {
+		b.size(width, 900)
+		ask[bool](b, `document.querySelectorAll("#curves details").forEach(d => d.open = true), true`)
+		if wide := ask[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); wide > 0 {
+			t.Errorf("at %d the page is %d wider than the window", width, wide)
+		}
+	}
+	b.size(1280, 800)
+}
+
+// contrasts are lines of charts that are hard to see: below 3 to 1 against the page.
+const contrasts = `(() => { const light = c => { const [r, g, b] = c.match(/\d+/g).map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+	const page = light(getComputedStyle(document.body).backgroundColor);
+	return [...document.querySelectorAll("svg.curve .stroke")].map(p => getComputedStyle(p).stroke).filter(c => { const l = light(c); return (Math.max(l, page) + 0.05) / (Math.min(l, page) + 0.05) < 3; }); })()`
 
 // TestBrowserName uses the console without TLS by a name that is not this machine's, as
 // --listen-insecure allows: browsers then do not say which site a form comes from.

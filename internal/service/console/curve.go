@@ -32,6 +32,8 @@ type chart struct {
 	curves    []curve
 	// base is what the numbers of an axis up to some value are of, in seconds; nil is 1.
 	base func(float64) float64
+	// bare lines have no bands: of many they would hide each other.
+	bare bool
 }
 
 // charts are those of a job.
@@ -43,20 +45,21 @@ func charts() []chart {
 		}
 	}
 	percent := func(v float64) string { return few(v) + "%" }
-	perSecond := func(v float64) string { return shown.Size(v) + "/s" }
 	return []chart{
 		{"rate", "Documents copied and operations applied a second", few, []curve{
 			{"copied", amount(func(p *service.Point) service.Amount { return p.Docs })},
-			{"applied", amount(func(p *service.Point) service.Amount { return p.Operations })}}, nil},
+			{"applied", amount(func(p *service.Point) service.Amount { return p.Operations })}}, nil, false},
 		{"bytes", "Bytes copied and applied a second", perSecond, []curve{
 			{"copied", amount(func(p *service.Point) service.Amount { return p.Bytes })},
-			{"applied", amount(func(p *service.Point) service.Amount { return p.AppliedBytes })}}, nil},
-		{"lag", "Lag behind the source", span, []curve{{"lag", func(b *service.Bucket) service.Range { return b.Lag }}}, spanBase},
-		{"window", "Oplog window", span, []curve{{"window", func(b *service.Bucket) service.Range { return b.Window }}}, spanBase},
-		{"cpu", "Processor of the worker, of one core", percent, []curve{{"processor", func(b *service.Bucket) service.Range { return b.CPU }}}, nil},
-		{"memory", "Memory of the worker", shown.Size, []curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil},
+			{"applied", amount(func(p *service.Point) service.Amount { return p.AppliedBytes })}}, nil, false},
+		{"lag", "Lag behind the source", span, []curve{{"lag", func(b *service.Bucket) service.Range { return b.Lag }}}, spanBase, false},
+		{"window", "Oplog window", span, []curve{{"window", func(b *service.Bucket) service.Range { return b.Window }}}, spanBase, false},
+		{"cpu", "Processor of the worker, of one core", percent, []curve{{"processor", func(b *service.Bucket) service.Range { return b.CPU }}}, nil, false},
+		{"memory", "Memory of the worker", shown.Size, []curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil, false},
 	}
 }
+
+func perSecond(v float64) string { return shown.Size(v) + "/s" }
 
 // few is a number with a fraction where it is small.
 func few(v float64) string {
@@ -112,7 +115,7 @@ func (ch *chart) draw(points []service.Bucket, from, to time.Time, step time.Dur
 	out := drawn{Title: ch.Title}
 	for _, cu := range ch.curves {
 		text := cu.sum(points, ch.unit, &c.top)
-		if len(ch.curves) > 1 {
+		if len(ch.curves) > 1 || ch.bare {
 			out.Legend = append(out.Legend, cu.Name)
 			text = cu.Name + " " + text
 		}
@@ -128,7 +131,7 @@ func (ch *chart) draw(points []service.Bucket, from, to time.Time, step time.Dur
 	c.axes(ch.unit)
 	for i, cu := range ch.curves {
 		for _, run := range runs(points, step, cu.at) {
-			c.run(run, step, i)
+			c.run(run, i, step, step > service.PointEvery && !ch.bare)
 		}
 	}
 	c.b.WriteString(`</svg>`)
@@ -228,8 +231,9 @@ func runs(points []service.Bucket, step time.Duration, at func(*service.Bucket) 
 	return all
 }
 
-// run draws the line of a curve's means over the band from its lowest to its highest.
-func (c *canvas) run(run []place, step time.Duration, n int) {
+// run draws the line of a curve's means, over the band from its lowest to its highest
+// where there is to be one.
+func (c *canvas) run(run []place, n int, step time.Duration, band bool) {
 	if len(run) == 1 { // as wide as what it tells of
 		a, b := run[0], run[0]
 		a.at, b.at = a.at.Add(-step/2), b.at.Add(step/2)
@@ -246,7 +250,7 @@ func (c *canvas) run(run []place, step time.Duration, n int) {
 		back := run[len(run)-1-i]
 		fmt.Fprintf(&down, "L%.1f %.1f", c.x(back.at), c.y(back.Least))
 	}
-	if step > service.PointEvery {
+	if band {
 		fmt.Fprintf(&c.b, `<path class="band b%d" d="%s%sZ"/>`, n, up.String(), down.String())
 	}
 	fmt.Fprintf(&c.b, `<path class="stroke s%d" d="%s"/>`, n, line.String())

@@ -46,6 +46,10 @@ type onePage struct {
 	Reported              time.Time
 	// Waits is what it waits for, where the row's cause does not say so.
 	Waits string
+	// Holding is the shard for which the others wait, nil for none.
+	Holding *job.Holding
+	Shards  []shardRow
+	Routers []routerRow
 	// Past is nil on pages that do not show it.
 	Past *past
 }
@@ -88,8 +92,10 @@ func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
 			if p.Row.Cause == "" {
 				p.Waits = s.Waiting
 			}
+			p.Holding = holding(s)
 		}
 		p.collections(s)
+		p.Shards, p.Routers = shardRows(s), routerRows(s)
 	}
 	return c.page(v, "job", j.Definition.Name, p)
 }

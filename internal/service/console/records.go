@@ -5,7 +5,9 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
@@ -40,8 +42,7 @@ type past struct {
 	Job     string
 	Periods []period
 	Charts  []drawn
-	Heads   []string
-	Rows    []pastRow
+	Tables  []pastTable
 	Unread  bool // the figures cannot be read now
 	Period  string
 
@@ -51,6 +52,13 @@ type past struct {
 	Older     string // the address of the next page
 	Newest    string // the address of the first, where this is another
 	UnreadLog bool
+}
+
+// pastTable has the figures of some charts.
+type pastTable struct {
+	Title string
+	Heads []string
+	Rows  []pastRow
 }
 
 type pastRow struct {
@@ -100,29 +108,46 @@ func (p *past) curves(ctx context.Context, c *console, v *visit, q url.Values) {
 		c.Log.Warn("the figures of a job cannot be read", "job", p.Job, "error", err)
 		return
 	}
+	parts := splitOf(got.Points)
 	rows := service.NewBuckets(chosen.rows)
-	for i := range got.Points {
-		rows.Add(&got.Points[i].Point)
+	for i := range parts.points {
+		rows.Add(&parts.points[i].Point)
 	}
 	list := rows.List()
-	for i := len(list) - 1; i >= 0; i-- {
-		p.Rows = append(p.Rows, pastRow{At: list[i].Start})
+	slices.Reverse(list)
+	for _, group := range []struct {
+		title  string
+		charts []chart
+	}{{"", charts()}, {"by shard", parts.byShard()}, {"by router", parts.byRouter()}} {
+		if len(group.charts) == 0 {
+			continue
+		}
+		t := pastTable{Title: group.title}
+		for _, b := range list {
+			t.Rows = append(t.Rows, pastRow{At: b.Start})
+		}
+		for _, ch := range group.charts {
+			p.Charts = append(p.Charts, ch.draw(parts.points, got.From, got.To, got.Step))
+			t.add(&ch, list)
+		}
+		p.Tables = append(p.Tables, t)
 	}
-	for _, ch := range charts() {
-		p.Charts = append(p.Charts, ch.draw(got.Points, got.From, got.To, got.Step))
-		for _, cu := range ch.curves {
-			head := ch.ID
-			if len(ch.curves) > 1 {
-				head += " " + cu.Name
+}
+
+// add adds the columns of a chart.
+func (t *pastTable) add(ch *chart, list []service.Bucket) {
+	for _, cu := range ch.curves {
+		head := strings.TrimPrefix(strings.TrimPrefix(ch.ID, "shard-"), "router-")
+		if len(ch.curves) > 1 || ch.bare {
+			head += " " + cu.Name
+		}
+		t.Heads = append(t.Heads, head)
+		for i := range t.Rows {
+			text := "–"
+			if r := cu.at(&list[i]); r.Known() {
+				text = ch.unit(r.Mean)
 			}
-			p.Heads = append(p.Heads, head)
-			for i := range p.Rows {
-				text := "–"
-				if r := cu.at(&list[len(list)-1-i]); r.Known() {
-					text = ch.unit(r.Mean)
-				}
-				p.Rows[i].Values = append(p.Rows[i].Values, text)
-			}
+			t.Rows[i].Values = append(t.Rows[i].Values, text)
 		}
 	}
 }

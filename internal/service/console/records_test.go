@@ -71,7 +71,7 @@ func TestPast(t *testing.T) {
 	if strings.Contains(page, "<script>alert") || strings.ContainsAny(page, "\u202e\x1b") || strings.Contains(page, "style=") {
 		t.Error("hostile text, or a style that the policy forbids, on the page")
 	}
-	pictures := regexp.MustCompile(`(?s)<svg.*?</svg>`).FindAllString(page, -1)
+	pictures := regexp.MustCompile(`(?s)<svg class="curve" .*?</svg>`).FindAllString(page, -1)
 	if len(pictures) != len(charts()) {
 		t.Fatalf("%d charts", len(pictures))
 	}

@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,6 +32,37 @@ type storedPoint struct {
 	Window  figures `json:"w,omitempty"`
 	CPU     figures `json:"c,omitempty"`
 	Memory  figures `json:"m,omitempty"`
+
+	Shards  []storedShard  `json:"s,omitempty"`
+	Routers []storedRouter `json:"r,omitempty"`
+}
+
+// storedShard is a shard of a point. Seconds are written where they are not the point's.
+type storedShard struct {
+	Shard       string  `json:"s"`
+	Seconds     figure  `json:"n,omitempty"`
+	Docs        figures `json:"d,omitempty"`
+	Bytes       figures `json:"b,omitempty"`
+	Changes     figures `json:"o,omitempty"`
+	ChangeBytes figures `json:"a,omitempty"`
+	Lag         figures `json:"l,omitempty"`
+	Window      figures `json:"w,omitempty"`
+}
+
+// storedRouter is a router of a point.
+type storedRouter struct {
+	Router   string  `json:"r"`
+	Seconds  figure  `json:"n,omitempty"`
+	Commands figures `json:"o,omitempty"`
+	Bytes    figures `json:"a,omitempty"`
+}
+
+// ownSeconds are those of a part, 0 where they are the point's.
+func ownSeconds(part, point float64) figure {
+	if part == point {
+		return 0
+	}
+	return figure(part)
 }
 
 // figure is a number that is written in up to five digits, or whole.
@@ -99,16 +131,35 @@ func (f figures) span(seconds float64) service.Range {
 
 func stored(p *service.Point) *storedPoint {
 	s := p.Seconds
-	return &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), Seconds: figure(s),
+	out := &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), Seconds: figure(s),
 		Docs: amounts(p.Docs), Bytes: amounts(p.Bytes), Ops: amounts(p.Operations), Applied: amounts(p.AppliedBytes),
 		Lag: ranges(p.Lag, s), Window: ranges(p.Window, s), CPU: ranges(p.CPU, s), Memory: ranges(p.Memory, s)}
+	for _, one := range p.Shards {
+		n := one.Seconds
+		out.Shards = append(out.Shards, storedShard{one.Shard, ownSeconds(n, s), amounts(one.Docs), amounts(one.Bytes), amounts(one.Changes), amounts(one.ChangeBytes),
+			ranges(one.Lag, n), ranges(one.Window, n)})
+	}
+	for _, one := range p.Routers {
+		out.Routers = append(out.Routers, storedRouter{one.Router, ownSeconds(one.Seconds, s), amounts(one.Commands), amounts(one.Bytes)})
+	}
+	return out
 }
 
 func (s *storedPoint) point() *service.Point {
 	n := float64(s.Seconds)
-	return &service.Point{From: time.UnixMilli(s.From).UTC(), To: time.UnixMilli(s.To).UTC(), Seconds: n,
+	p := &service.Point{From: time.UnixMilli(s.From).UTC(), To: time.UnixMilli(s.To).UTC(), Seconds: n,
 		Docs: s.Docs.amount(n), Bytes: s.Bytes.amount(n), Operations: s.Ops.amount(n), AppliedBytes: s.Applied.amount(n),
 		Lag: s.Lag.span(n), Window: s.Window.span(n), CPU: s.CPU.span(n), Memory: s.Memory.span(n)}
+	for _, one := range s.Shards {
+		n := float64(cmp.Or(one.Seconds, s.Seconds))
+		p.Shards = append(p.Shards, service.ShardPoint{Shard: one.Shard, Seconds: n, Docs: one.Docs.amount(n), Bytes: one.Bytes.amount(n),
+			Changes: one.Changes.amount(n), ChangeBytes: one.ChangeBytes.amount(n), Lag: one.Lag.span(n), Window: one.Window.span(n)})
+	}
+	for _, one := range s.Routers {
+		n := float64(cmp.Or(one.Seconds, s.Seconds))
+		p.Routers = append(p.Routers, service.RouterPoint{Router: one.Router, Seconds: n, Commands: one.Commands.amount(n), Bytes: one.Bytes.amount(n)})
+	}
+	return p
 }
 
 // Spans are the lengths of the points that are kept, the shortest first.

@@ -55,11 +55,18 @@ func stepOf(span time.Duration) time.Duration {
 	return (span / enoughPoints).Truncate(day) + day
 }
 
-// Log are entries of a job's log (see hub.Hub.Entries).
+// Log are entries of a job's log (see hub.Hub.Entries), for viewers without values of
+// documents.
 func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind service.EntryKind, before uint64, limit int) ([]service.Entry, error) {
 	j, err := d.Job(c, name)
 	if err != nil {
 		return nil, err
 	}
-	return d.Hub.Entries(ctx, j.Definition.UID, kind, before, limit)
+	list, err := d.Hub.Entries(ctx, j.Definition.UID, kind, before, limit)
+	if !c.Role.May(service.Operator) {
+		for i := range list {
+			list[i] = list[i].Veil()
+		}
+	}
+	return list, err
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
@@ -34,6 +35,38 @@ func (m *meter) look(s *job.Status, done job.Done, end bool) *service.Point {
 		Operations: service.NewAmount(done.Operations-m.done.Operations, n), AppliedBytes: service.NewAmount(done.AppliedBytes-m.done.AppliedBytes, n),
 		Lag: service.NewRange(s.Follow.LagSeconds, n), Window: service.NewRange(s.Follow.WindowSeconds, n),
 		CPU: service.NewRange(100*max(use.CPUSeconds-m.cpu, 0)/n, n), Memory: service.NewRange(float64(use.Resident), n)}
+	p.Shards, p.Routers = m.shards(s.Shards, done.Shards, n), m.routers(done.Routers, n)
 	m.at, m.done, m.cpu = now, done, use.CPUSeconds
 	return p
+}
+
+// shards are those of a point of so many seconds.
+func (m *meter) shards(now []job.ShardStatus, done []job.ShardDone, seconds float64) (list []service.ShardPoint) {
+	for _, d := range done {
+		var was job.ShardDone
+		if i := slices.IndexFunc(m.done.Shards, func(o job.ShardDone) bool { return o.Shard == d.Shard }); i >= 0 {
+			was = m.done.Shards[i]
+		}
+		p := service.ShardPoint{Shard: d.Shard, Seconds: seconds,
+			Docs: service.NewAmount(d.Docs-was.Docs, seconds), Bytes: service.NewAmount(d.Bytes-was.Bytes, seconds),
+			Changes: service.NewAmount(d.Changes-was.Changes, seconds), ChangeBytes: service.NewAmount(d.ChangeBytes-was.ChangeBytes, seconds)}
+		if i := slices.IndexFunc(now, func(o job.ShardStatus) bool { return o.Shard == d.Shard }); i >= 0 {
+			p.Lag, p.Window = service.NewRange(now[i].LagSeconds, seconds), service.NewRange(now[i].WindowSeconds, seconds)
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+// routers are those of a point of so many seconds.
+func (m *meter) routers(done []job.RouterDone, seconds float64) (list []service.RouterPoint) {
+	for _, d := range done {
+		var was job.RouterDone
+		if i := slices.IndexFunc(m.done.Routers, func(o job.RouterDone) bool { return o.Router == d.Router }); i >= 0 {
+			was = m.done.Routers[i]
+		}
+		list = append(list, service.RouterPoint{Router: d.Router, Seconds: seconds,
+			Commands: service.NewAmount(d.Commands-was.Commands, seconds), Bytes: service.NewAmount(d.Bytes-was.Bytes, seconds)})
+	}
+	return list
 }

@@ -15,8 +15,9 @@ import (
 const (
 	// recordQueue bounds what waits to be written of a job, in bytes.
 	recordQueue = 256 << 10
-	// pointSize is what a point counts for there.
+	// pointSize is what a point counts for there, partSize each shard and router of it.
 	pointSize = 512
+	partSize  = 384
 	// recordTry is how long one write may take, recordPause how long the next waits
 	// after one that failed.
 	recordTry   = 5 * time.Second
@@ -135,7 +136,7 @@ func (r *recorder) entry(e *service.Entry) {
 func (r *recorder) point(p *service.Point) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.put(record{point: p, size: pointSize})
+	r.put(record{point: p, size: pointSize + partSize*(len(p.Shards)+len(p.Routers))})
 }
 
 // put is called with mu held.

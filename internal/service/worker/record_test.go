@@ -73,13 +73,13 @@ func (k *keep) PointsOf(_ context.Context, _ string, every time.Duration, from, 
 	})
 }
 
-func spans() []time.Duration { return []time.Duration{service.PointEvery, time.Minute} }
+func lengths() []time.Duration { return []time.Duration{service.PointEvery, time.Minute} }
 
 // TestRecorderAway: a store that does not answer holds nothing up; what does not fit into
 // the queue is counted, and the newest is written later.
 func TestRecorderAway(t *testing.T) {
 	k := newKeep()
-	r := newRecorder(k, "u", "r", "w", spans(), slog.New(slog.DiscardHandler))
+	r := newRecorder(k, "u", "r", "w", lengths(), slog.New(slog.DiscardHandler))
 	r.start(t.Context())
 	r.event(slog.LevelInfo, "first")
 	for { // until it is written: the queue is empty then
@@ -120,7 +120,7 @@ func TestRecorderAway(t *testing.T) {
 func TestRecorderEnds(t *testing.T) {
 	k := newKeep()
 	k.set(true)
-	r := newRecorder(k, "u", "r", "w", spans(), slog.New(slog.DiscardHandler))
+	r := newRecorder(k, "u", "r", "w", lengths(), slog.New(slog.DiscardHandler))
 	r.start(t.Context())
 	r.event(slog.LevelInfo, "never")
 	r.close()
@@ -132,7 +132,7 @@ func TestRecorderEnds(t *testing.T) {
 // TestRecorderSafe: entries show no secret and no endless text.
 func TestRecorderSafe(t *testing.T) {
 	k := newKeep()
-	r := newRecorder(k, "u", "r", "w", spans(), slog.New(slog.DiscardHandler))
+	r := newRecorder(k, "u", "r", "w", lengths(), slog.New(slog.DiscardHandler))
 	r.hide("mongodb://ada:p%40ss-word@a:1,b:2/?replicaSet=rs")
 	r.hide("a key of a mask\n")
 	r.hide("")
@@ -171,7 +171,7 @@ func TestRecorderRolls(t *testing.T) {
 		return &service.Point{From: at, To: at.Add(service.PointEvery), Seconds: 10, Docs: service.NewAmount(1, 10), Lag: service.NewRange(float64(i), 10)}
 	}
 	one := func(run string, from, to int, end func(*recorder)) {
-		r := newRecorder(k, "u", run, "w", spans(), slog.New(slog.DiscardHandler))
+		r := newRecorder(k, "u", run, "w", lengths(), slog.New(slog.DiscardHandler))
 		r.start(t.Context())
 		for i := from; i < to; i++ {
 			r.point(point(i))

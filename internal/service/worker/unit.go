@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/spans"
 )
 
 // unit is one job that this worker runs, from the lease to its end.
@@ -29,6 +30,7 @@ type unit struct {
 	held   *hub.Held
 	log    *slog.Logger
 	record *recorder
+	spans  *spans.Run
 	// earlier is how the run before left the job, nil where nothing is known of one.
 	earlier *job.Status
 	ctx     context.Context
@@ -49,6 +51,7 @@ var (
 func (u *unit) run() {
 	defer u.cancel(nil)
 	u.log.Info("job taken", "run", u.lease.Run)
+	u.spans = u.worker.Spans.Take(u.ctx, u.name, u.worker.Name, u.lease.Run)
 	u.report = service.Report{UID: u.uid, Run: u.lease.Run, Worker: u.worker.Name, State: service.Starting}
 	var keeping sync.WaitGroup
 	keep, done := context.WithCancel(context.WithoutCancel(u.ctx))
@@ -72,6 +75,11 @@ func (u *unit) run() {
 		u.told(err)
 	}
 	u.end(err)
+	if context.Cause(u.ctx) == nil {
+		u.spans.End(err)
+	} else { // it is let go, which is no failure
+		u.spans.End(nil)
+	}
 	u.record.close() // before the job is forgotten, for which this worker needs its lease
 	done()
 	keeping.Wait()
@@ -143,6 +151,8 @@ func (u *unit) work(d *service.Definition) error {
 	spec := s.Spec
 	spec.Deps = u.worker.Deps
 	spec.Log = slog.New(slog.NewMultiHandler(u.log.Handler(), &jobLog{to: u.record}))
+	spec.Told = u.spans.Told()
+	spec.FinalizeTold = d.Wish.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
 	spec.Usage = func() procstat.Usage { return procstat.Usage{} }
 	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
 	spec.Lending = &job.Lending{Version: u.worker.Version, Lease: u.worker.Hub.Lease(),
@@ -189,6 +199,7 @@ func (u *unit) work(d *service.Definition) error {
 		return &job.PrecheckError{Plan: plan}
 	}
 	plan.Checks.LogWarnings(spec.Log)
+	u.spans.Taken()
 	return u.follow(j, d)
 }
 

@@ -142,7 +142,9 @@ func (c *check) run() {
 	keep, done := context.WithCancel(context.WithoutCancel(c.ctx))
 	keeping.Go(func() { c.worker.keep(keep, c.held, c.log, c.cancel) })
 	if c.begin() {
+		end := c.worker.Spans.Verify(c.ctx, c.wish.Job, c.wish.ID, c.worker.Name)
 		report, found, err := c.compare()
+		end(differences(report), err)
 		c.end(report, found, err)
 	}
 	done()
@@ -152,6 +154,14 @@ func (c *check) run() {
 	if err := c.held.Release(ctx); err != nil {
 		c.log.Warn("the lease could not be given back; it ends by itself", "error", err)
 	}
+}
+
+// differences is how much differs, 0 where there is no result.
+func differences(r *verify.Report) int64 {
+	if r == nil {
+		return 0
+	}
+	return r.Count + int64(len(r.Schema))
 }
 
 // begin says that the verification runs. What the view showed may be of the past: the

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/spans"
 )
 
 // Options are those of a worker.
@@ -38,6 +39,8 @@ type Options struct {
 	Resolve config.Resolver
 	// PointEvery is how often a point of each job is written; 0 is service.PointEvery.
 	PointEvery time.Duration
+	// Spans makes traces; nil makes none.
+	Spans *spans.Spans
 	// Deps are what jobs have of the process.
 	Deps job.Deps
 	Log  *slog.Logger

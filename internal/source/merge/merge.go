@@ -63,6 +63,7 @@ type Source struct {
 
 	mu    sync.Mutex
 	waits stream.Wait
+	known []mongo.OpTime // the floors of the parts; nil while none is read
 }
 
 // New makes a source of parts, of which there must be one at least.
@@ -75,11 +76,18 @@ func (s *Source) Waits() stream.Wait {
 	return s.waits
 }
 
-// Stats implements stream.Source: sums, and the newest position of any part.
+// Stats implements stream.Source: sums, the newest position of any part, and the parts.
 func (s *Source) Stats() stream.SourceStats {
-	all := stream.SourceStats{Waits: s.Waits()}
-	for _, p := range s.parts {
+	s.mu.Lock()
+	all, known := stream.SourceStats{Waits: s.waits}, s.known
+	s.mu.Unlock()
+	for i, p := range s.parts {
 		st := p.Source.Stats()
+		part := stream.PartStats{Name: p.Name, Events: st.Events, Bytes: st.Bytes}
+		if known != nil {
+			part.At = known[i]
+		}
+		all.Parts = append(all.Parts, part)
 		all.Entries += st.Entries
 		all.Bytes += st.Bytes
 		all.Events += st.Events
@@ -118,7 +126,7 @@ func (s *Source) Run(ctx context.Context, pos stream.Position, emit func(context
 	group.Go(func() error { return m.run(ctx) })
 	err = group.Wait()
 	s.mu.Lock()
-	s.waits = stream.Wait{}
+	s.waits, s.known = stream.Wait{}, nil
 	s.mu.Unlock()
 	return err
 }

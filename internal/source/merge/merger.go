@@ -236,14 +236,15 @@ func (m *merger) keepUp() {
 	}
 	w := stream.Wait{}
 	if last.floor.Before(newest) || !last.undecided.IsZero() && last.undecided.Before(read) {
-		w = stream.Wait{Part: last.part.Name, For: time.Since(last.moved), Since: last.floor, Undecided: !last.undecided.IsZero()}
+		w = stream.Wait{Part: last.part.Name, For: time.Since(last.moved), Moved: last.moved, Since: last.floor, Undecided: !last.undecided.IsZero()}
 	}
-	for _, f := range m.feeds {
-		if f.floor.Before(newest) {
+	known := make([]mongo.OpTime, len(m.feeds)) // another one each time: who asks keeps it
+	for i, f := range m.feeds {
+		if known[i] = f.floor; known[i].Before(newest) {
 			f.pass(newest)
 		}
 	}
 	m.s.mu.Lock()
-	m.s.waits = w
+	m.s.waits, m.s.known = w, known
 	m.s.mu.Unlock()
 }

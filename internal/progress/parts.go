@@ -1,0 +1,234 @@
+package progress
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+const (
+	// Others is the name of all shards, or routers, beyond MaxParts.
+	Others = "others"
+	// MaxParts bounds the shards, and the routers, that a job tells apart.
+	MaxParts = 32
+)
+
+// Shard is what a job reads of one shard of a sharded source, in this process.
+type Shard struct {
+	Shard string `json:"shard"`
+	// Docs and Bytes are copied from it, those included that were read again.
+	Docs      int64   `json:"docs"`
+	DocsRate  float64 `json:"docsRate"`
+	Bytes     int64   `json:"bytes"`
+	BytesRate float64 `json:"bytesRate"`
+	// Changes were read in its oplog, ChangeBytes are those of the oplog.
+	Changes         int64   `json:"changes"`
+	ChangesRate     float64 `json:"changesRate"`
+	ChangeBytes     int64   `json:"changeBytes"`
+	ChangeBytesRate float64 `json:"changeBytesRate"`
+	// LagSeconds is how far what is known of it is behind the source's newest change;
+	// -1 unknown. What it has not told holds up the changes of all.
+	LagSeconds float64 `json:"lagSeconds"`
+	// WindowSeconds is that of its own oplog; -1 unknown.
+	WindowSeconds float64 `json:"windowSeconds"`
+	// At is the position up to which all that happened there is known; empty when that
+	// is not known.
+	At string `json:"at,omitempty"`
+}
+
+// Router is what a job sends to one router of a sharded target, in this process.
+type Router struct {
+	Router       string  `json:"router"`
+	Commands     int64   `json:"commands"`
+	CommandsRate float64 `json:"commandsRate"`
+	Bytes        int64   `json:"bytes"`
+	BytesRate    float64 `json:"bytesRate"`
+}
+
+// ShardDone is what was read of a shard in this process. It only grows.
+type ShardDone struct {
+	Shard                string
+	Docs, Bytes          int64 // copied
+	Changes, ChangeBytes int64 // read in its oplog
+}
+
+// RouterDone is what was sent to a router in this process. It only grows.
+type RouterDone struct {
+	Router          string // "" of many
+	Commands, Bytes int64
+}
+
+// parts is what is known of shards and routers.
+type parts struct {
+	before          map[string]ShardDone // of earlier copies and earlier runs of this process
+	shards, routers names
+	oldest          map[string]mongo.OpTime
+}
+
+// names are those that are told apart, in the order in which they came, so that what is
+// counted under one of them stays there.
+type names []string
+
+// of is the name under which a part counts.
+func (n *names) of(name string) string {
+	switch {
+	case slices.Contains(*n, name):
+		return name
+	case name == "" || len(*n) >= MaxParts:
+		return Others
+	}
+	*n = append(*n, name)
+	return name
+}
+
+// past notes what a copy, or a run, has done that another one follows.
+func (p *parts) past(list []ShardDone) {
+	if p.before == nil {
+		p.before = map[string]ShardDone{}
+	}
+	p.add(p.before, list)
+}
+
+func (p *parts) add(sums map[string]ShardDone, list []ShardDone) {
+	for _, d := range list {
+		name := p.shards.of(d.Shard)
+		s := sums[name]
+		sums[name] = ShardDone{name, s.Docs + d.Docs, s.Bytes + d.Bytes, s.Changes + d.Changes, s.ChangeBytes + d.ChangeBytes}
+	}
+}
+
+// copiedOf is what a copy from shards has done.
+func copiedOf(c copying) []ShardDone {
+	if of, sharded := c.(interface{ ByShard() []ShardDone }); sharded {
+		return of.ByShard()
+	}
+	return nil
+}
+
+// readOf is what was read of the changes of shards.
+func readOf(s stream.Source) (list []ShardDone) {
+	if s == nil {
+		return nil
+	}
+	for _, p := range s.Stats().Parts {
+		list = append(list, ShardDone{Shard: p.Name, Changes: p.Events, ChangeBytes: p.Bytes})
+	}
+	return list
+}
+
+// sorted is a list by name, with the others at the end.
+func sorted[T any](sums map[string]T) (list []T) {
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		if name != Others {
+			list = append(list, sums[name])
+		}
+	}
+	if rest, there := sums[Others]; there {
+		list = append(list, rest)
+	}
+	return list
+}
+
+// shardsDone is called with mu held, like the ones below.
+func (p *Progress) shardsDone() []ShardDone {
+	sums := maps.Clone(p.parts.before)
+	if sums == nil {
+		sums = map[string]ShardDone{}
+	}
+	p.parts.add(sums, copiedOf(p.copying))
+	p.parts.add(sums, readOf(p.source))
+	return sorted(sums)
+}
+
+func (p *Progress) routersDone() []RouterDone {
+	if p.o.Routers == nil {
+		return nil
+	}
+	sums := map[string]RouterDone{}
+	for _, d := range p.o.Routers() {
+		name := p.parts.routers.of(d.Router)
+		s := sums[name]
+		sums[name] = RouterDone{name, s.Commands + d.Commands, s.Bytes + d.Bytes}
+	}
+	return sorted(sums)
+}
+
+// ShardsFrom notes where the oplog of each shard begins.
+func (p *Progress) ShardsFrom(oldest map[string]mongo.OpTime) {
+	p.set(func() { p.parts.oldest = oldest })
+}
+
+// shardStatus is what is shown of shards. need is the position from which the oplogs are
+// needed.
+func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
+	first, seconds := p.oldestSample()
+	for _, d := range p.shardsDone() {
+		s := Shard{Shard: d.Shard, Docs: d.Docs, Bytes: d.Bytes, Changes: d.Changes, ChangeBytes: d.ChangeBytes, LagSeconds: -1, WindowSeconds: -1}
+		was := named(first.shards, ShardDone{}, func(o ShardDone) bool { return o.Shard == d.Shard })
+		s.DocsRate, s.BytesRate = perSpan(was.Docs, d.Docs, seconds), perSpan(was.Bytes, d.Bytes, seconds)
+		s.ChangesRate, s.ChangeBytesRate = perSpan(was.Changes, d.Changes, seconds), perSpan(was.ChangeBytes, d.ChangeBytes, seconds)
+		list = append(list, s)
+	}
+	at := func(name string) *Shard {
+		if !slices.Contains(p.parts.shards, name) {
+			name = Others
+		}
+		if i := slices.IndexFunc(list, func(s Shard) bool { return s.Shard == name }); i >= 0 {
+			return &list[i]
+		}
+		return nil
+	}
+	if p.source != nil && !p.blind() {
+		for _, part := range p.source.Stats().Parts {
+			if s, n := at(part.Name), lag(part.At, p.positions); s != nil && n > s.LagSeconds { // of the others, the last
+				s.LagSeconds, s.At = n, part.At.String()
+			}
+		}
+	}
+	for name, oldest := range p.parts.oldest {
+		s := at(name)
+		if s == nil || need.IsZero() || oldest.IsZero() {
+			continue
+		}
+		left := float64(int64(need.TS.T) - int64(oldest.TS.T))
+		if s.WindowSeconds == -1 || left < s.WindowSeconds { // of the others, the shortest
+			s.WindowSeconds = left
+		}
+	}
+	return list
+}
+
+func (p *Progress) routerStatus() (list []Router) {
+	first, seconds := p.oldestSample()
+	for _, d := range p.routersDone() {
+		was := named(first.routers, RouterDone{}, func(o RouterDone) bool { return o.Router == d.Router })
+		list = append(list, Router{Router: d.Router, Commands: d.Commands, CommandsRate: perSpan(was.Commands, d.Commands, seconds),
+			Bytes: d.Bytes, BytesRate: perSpan(was.Bytes, d.Bytes, seconds)})
+	}
+	return list
+}
+
+// oldestSample is the first of the last seconds, and how long ago that is.
+func (p *Progress) oldestSample() (sample, float64) {
+	if len(p.samples) == 0 {
+		return sample{}, 0
+	}
+	return p.samples[0], p.o.Now().Sub(p.samples[0].at).Seconds()
+}
+
+func perSpan(from, to int64, seconds float64) float64 {
+	if seconds <= 0 {
+		return 0
+	}
+	return float64(max(to-from, 0)) / seconds
+}
+
+// named is the one of a list that fits, or another.
+func named[T any](list []T, or T, fits func(T) bool) T {
+	if i := slices.IndexFunc(list, fits); i >= 0 {
+		return list[i]
+	}
+	return or
+}

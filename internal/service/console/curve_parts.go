@@ -1,0 +1,144 @@
+package console
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/millrace/millrace/internal/service"
+)
+
+// maxLines bounds the lines of a chart, those of the others beside: no more can be told
+// apart.
+const maxLines = 7
+
+// most are the names with the largest sums, and whether there are others.
+func most(sums map[string]int64) (keep map[string]bool, others bool) {
+	names := slices.SortedFunc(maps.Keys(sums), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sums[b], sums[a]), strings.Compare(a, b))
+	})
+	keep = map[string]bool{}
+	for _, name := range names {
+		if name == service.Others || len(keep) == maxLines {
+			others = true
+			continue
+		}
+		keep[name] = true
+	}
+	return keep, others
+}
+
+// split is a chart's lines by shard or by router.
+type split struct {
+	points []service.Bucket // with the parts that have lines
+	shards []string
+	// routers likewise.
+	routers []string
+}
+
+// splitOf finds which shards and routers have lines: those that did the most, and the shard
+// that was the furthest behind.
+func splitOf(points []service.Bucket) *split {
+	shards, routers := map[string]int64{}, map[string]int64{}
+	last, lag := "", 0.0
+	for i := range points {
+		for _, s := range points[i].Shards {
+			shards[s.Shard] += s.Bytes.Sum + s.ChangeBytes.Sum
+			if s.Lag.Most > lag {
+				last, lag = s.Shard, s.Lag.Most
+			}
+		}
+		for _, r := range points[i].Routers {
+			routers[r.Router] += r.Bytes.Sum
+		}
+	}
+	if last != "" {
+		shards[last] = math.MaxInt64
+	}
+	keepShards, otherShards := most(shards)
+	keepRouters, otherRouters := most(routers)
+	s := &split{points: slices.Clone(points), shards: lineNames(keepShards, otherShards), routers: lineNames(keepRouters, otherRouters)}
+	for i := range s.points {
+		p := &s.points[i]
+		p.Shards = service.FoldParts(p.Shards, func(name string) bool { return keepShards[name] })
+		p.Routers = service.FoldParts(p.Routers, func(name string) bool { return keepRouters[name] })
+	}
+	return s
+}
+
+func lineNames(keep map[string]bool, others bool) []string {
+	names := slices.Sorted(maps.Keys(keep))
+	if others {
+		names = append(names, service.Others)
+	}
+	return names
+}
+
+// byShard are the charts with a line for each shard of the source.
+func (s *split) byShard() []chart {
+	if len(s.shards) == 0 {
+		return nil
+	}
+	lines := func(at func(*service.ShardPoint) service.Range) (list []curve) {
+		for _, name := range s.shards {
+			list = append(list, curve{visible(name), func(b *service.Bucket) (r service.Range) {
+				if i := slices.IndexFunc(b.Shards, func(p service.ShardPoint) bool { return p.Shard == name }); i >= 0 {
+					r = at(&b.Shards[i])
+				}
+				return r
+			}})
+		}
+		return list
+	}
+	return []chart{
+		{"shard-rate", "Documents and changes read a second, by shard", few, lines(func(p *service.ShardPoint) service.Range { return both(p.Docs, p.Changes, p.Seconds) }), nil, true},
+		{"shard-bytes", "Bytes read a second, by shard", perSecond, lines(func(p *service.ShardPoint) service.Range { return both(p.Bytes, p.ChangeBytes, p.Seconds) }), nil, true},
+		{"shard-lag", "How far each shard is read behind the newest change", span, lines(func(p *service.ShardPoint) service.Range { return p.Lag }), spanBase, true},
+		{"shard-window", "Oplog window of each shard", span, lines(func(p *service.ShardPoint) service.Range { return p.Window }), spanBase, true},
+	}
+}
+
+// byRouter are the charts with a line for each router of the target.
+func (s *split) byRouter() []chart {
+	if len(s.routers) == 0 {
+		return nil
+	}
+	lines := func(of func(*service.RouterPoint) service.Amount) (list []curve) {
+		for _, name := range s.routers {
+			list = append(list, curve{visible(name), func(b *service.Bucket) (r service.Range) {
+				if i := slices.IndexFunc(b.Routers, func(p service.RouterPoint) bool { return p.Router == name }); i >= 0 {
+					r = both(of(&b.Routers[i]), service.Amount{}, b.Routers[i].Seconds)
+				}
+				return r
+			}})
+		}
+		return list
+	}
+	return []chart{
+		{"router-rate", "Commands sent a second, by router", few, lines(func(p *service.RouterPoint) service.Amount { return p.Commands }), nil, true},
+		{"router-bytes", "Bytes sent a second, by router", perSecond, lines(func(p *service.RouterPoint) service.Amount { return p.Bytes }), nil, true},
+	}
+}
+
+// both is the rate of two amounts together.
+func both(a, b service.Amount, seconds float64) service.Range {
+	return service.Range{Mean: a.Rate(seconds) + b.Rate(seconds), Least: a.Least + b.Least, Most: a.Most + b.Most, Seconds: seconds}
+}
+
+// visible is a name of others with escapes in place of what is not seen, for where there
+// are no elements.
+func visible(name string) string {
+	var b strings.Builder
+	for _, r := range strings.ToValidUTF8(name, "\ufffd") {
+		if unicode.IsGraphic(r) {
+			b.WriteRune(r)
+		} else {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return short(b.String(), 60)
+}

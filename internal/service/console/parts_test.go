@@ -1,0 +1,105 @@
+package console
+
+import (
+	"context"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/service"
+)
+
+// evilShard is a name that no shard should have.
+const evilShard = "a<script>alert(1)</script>\"\x1b[2J\u202e"
+
+// split writes points of a job of as many shards, two routers, and a shard that is behind.
+func (r *rig) split(uid string, shards ...string) {
+	r.t.Helper()
+	now := time.Now().UTC()
+	for i := range 30 {
+		at := now.Add(time.Duration(i-30) * 10 * time.Second)
+		p := &service.Point{From: at, To: at.Add(10 * time.Second), Seconds: 10, Lag: service.NewRange(40, 10)}
+		for n, name := range shards {
+			one := service.ShardPoint{Shard: name, Seconds: 10, Changes: service.NewAmount(int64(1000*(n+1)), 10), ChangeBytes: service.NewAmount(int64(50_000*(n+1)), 10),
+				Lag: service.NewRange(0, 10), Window: service.NewRange(7200*float64(n+1), 10)}
+			if n == 0 {
+				one.Lag = service.NewRange(float64(10*i), 10)
+			}
+			p.Shards = append(p.Shards, one)
+		}
+		for n, name := range []string{"router-1:27017", "router-2:27017"} {
+			p.Routers = append(p.Routers, service.RouterPoint{Router: name, Seconds: 10, Commands: service.NewAmount(int64(40*(n+1)), 10), Bytes: service.NewAmount(int64(900_000*(n+1)), 10)})
+		}
+		if err := r.hub.AddPoint(context.WithoutCancel(r.t.Context()), uid, fmt.Sprint(uid, "-split-", i), 10*time.Second, p); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// splitStatus is that of such a job, whose first shard holds the others up.
+func splitStatus(shards ...string) *job.Status {
+	st := status()
+	st.Phase, st.Follow.Applied = job.PhaseFollowing, "1:1"
+	for i, name := range shards {
+		st.Shards = append(st.Shards, job.ShardStatus{Shard: name, Changes: int64(30_000 * (i + 1)), ChangesRate: 100, LagSeconds: 0, WindowSeconds: 7200, At: "1700000000:1"})
+	}
+	st.Shards[0].LagSeconds = 290
+	st.Routers = []job.RouterStatus{{Router: "router-1:27017", Commands: 1200, CommandsRate: 4, Bytes: 27e6, BytesRate: 90_000}, {Router: "router-2:27017", Commands: 2400}}
+	st.Follow.Holding = &job.Holding{Shard: shards[0], Seconds: 290, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), At: "1700000000:1", Undecided: true}
+	return st
+}
+
+// TestPartsOnPage: the page of a job that is sharded has a line for each shard and router,
+// tables of the same, and says which shard the others wait for, since when. Names are
+// harmless, and many are shown as others.
+func TestPartsOnPage(t *testing.T) {
+	r := newRig(t)
+	var many []string
+	for i := range 12 {
+		many = append(many, fmt.Sprintf("shard-%02d", i))
+	}
+	many[0] = evilShard
+	r.running("shop.a", splitStatus(many...))
+	r.running("bank.a", status())
+	r.split("u-shop.a", many...)
+	b := r.browser("t-view")
+	_, page := b.get("/jobs/shop.a")
+	want(t, page, `id="holding"`, `since <time datetime="2026-01-02T03:04:05Z">2026-01-02 03:04:05</time> UTC`, "where a transaction is prepared and not decided", "How far each shard is read behind", "Bytes sent a second, by router",
+		`<bdi>shard-11</bdi>`, `<bdi>router-2:27017</bdi>`, "<bdi>others</bdi>", "by shard, as a table", "by router, as a table", `id="shards"`, `id="routers"`, "&lt;script&gt;")
+	if strings.Contains(page, "<script>alert") || strings.ContainsAny(page, "\u202e\x1b") {
+		t.Error("hostile text on the page")
+	}
+	pictures := regexp.MustCompile(`(?s)<svg class="curve" .*?</svg>`).FindAllString(page, -1)
+	if len(pictures) != len(charts())+6 {
+		t.Fatalf("%d charts", len(pictures))
+	}
+	lines := regexp.MustCompile(`class="stroke s\d"`)
+	for i, n := range map[int]int{len(charts()): maxLines + 1, len(charts()) + 2: maxLines + 1, len(charts()) + 4: 2} {
+		if got := len(lines.FindAllString(pictures[i], -1)); got != n {
+			t.Errorf("chart %d has %d lines, want %d: %s", i, got, n, pictures[i])
+		}
+	}
+	// The shard that is behind did the least, and has a line all the same.
+	if !strings.Contains(pictures[len(charts())+2], `\u001b[2J\u202e 5 min last, from 0 s to 5 min`) {
+		t.Errorf("%s", pictures[len(charts())+2])
+	}
+	for _, p := range pictures {
+		for d := xml.NewDecoder(strings.NewReader(p)); ; {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%v: %s", err, p)
+			}
+		}
+	}
+	_, page = r.browser("t-admin").get("/jobs/bank.a")
+	if strings.Contains(page, "by shard") || strings.Contains(page, `id="shards"`) || strings.Contains(page, `id="holding"`) {
+		t.Error("shards on the page of a job without any")
+	}
+}

@@ -1,0 +1,203 @@
+package spans
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// maxCollections bounds the collections of a phase that have spans of their own.
+const maxCollections = 1000
+
+// Run is what a worker does with a job, from the take to the end. A nil one makes no
+// spans. It is safe for concurrent use.
+type Run struct {
+	spans *Spans
+	// under has the span of the take, under which all others are. It ends when the job
+	// runs: a span is sent at its end, and a job may run for months.
+	under context.Context //nolint:containedctx // it holds the parent of spans to come
+
+	mu       sync.Mutex
+	take     trace.Span // nil once it has ended
+	phase    trace.Span // nil while there is none
+	phaseCtx context.Context
+	steps    map[step]trace.Span
+	told     int // collections of the phase that have spans
+	untold   int
+}
+
+type step struct {
+	kind       job.Step
+	name, what string
+}
+
+// Take begins with a worker that has taken a job.
+func (s *Spans) Take(ctx context.Context, name, worker, run string) *Run {
+	if s == nil {
+		return nil
+	}
+	r := &Run{spans: s, steps: map[step]trace.Span{}}
+	r.under, r.take = s.tracer.Start(context.WithoutCancel(ctx), "take job", trace.WithNewRoot(),
+		trace.WithAttributes(attribute.String("millrace.job", name), attribute.String("millrace.worker", worker), attribute.String("millrace.run", run)))
+	return r
+}
+
+// Taken says that the job runs.
+func (r *Run) Taken() {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endTake(nil)
+}
+
+// endTake is called with mu held.
+func (r *Run) endTake(err error) {
+	if r.take != nil {
+		fail(r.take, err)
+		r.take.End()
+		r.take = nil
+	}
+}
+
+// End ends all that goes on. err is why the job ends, nil where it is finished.
+func (r *Run) End(err error) {
+	if r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.endTake(err)
+	for s, span := range r.steps {
+		fail(span, err)
+		span.End()
+		delete(r.steps, s)
+	}
+	r.endPhase(time.Now(), class(err))
+}
+
+// Told is job.Deps.Told, nil where no spans are made.
+func (r *Run) Told() func(job.Event) {
+	if r == nil {
+		return nil
+	}
+	return r.tell
+}
+
+func (r *Run) tell(e job.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case e.Step == job.StepPhase && e.Ended:
+		r.endPhase(e.At, "")
+	case e.Step == job.StepPhase:
+		r.begin(&e)
+	case e.Ended:
+		r.endStep(&e)
+	default:
+		r.beginStep(&e)
+	}
+}
+
+// begin begins a phase. That of following has no span: it lasts until the end.
+func (r *Run) begin(e *job.Event) {
+	switch job.Phase(e.Name) {
+	case job.PhaseFollowing, job.PhaseFinalized, job.PhaseFailed:
+		return
+	}
+	r.phaseCtx, r.phase = r.spans.tracer.Start(r.under, "phase "+e.Name, trace.WithTimestamp(e.At), trace.WithAttributes(attribute.String("millrace.phase", e.Name)))
+}
+
+// endPhase ends the phase. Steps of it may go on: a copy begins while collections are made.
+func (r *Run) endPhase(at time.Time, class string) {
+	if r.phase == nil {
+		return
+	}
+	if r.untold > 0 {
+		r.phase.SetAttributes(attribute.Int("millrace.collections.without.spans", r.untold))
+	}
+	failed(r.phase, class)
+	r.phase.End(trace.WithTimestamp(at))
+	r.phase, r.phaseCtx, r.told, r.untold = nil, nil, 0, 0
+}
+
+func (r *Run) beginStep(e *job.Event) {
+	key := step{e.Step, e.Name, e.What}
+	if r.steps[key] != nil { // an attempt that goes on
+		return
+	}
+	under := r.under
+	if r.phaseCtx != nil {
+		under = r.phaseCtx
+	}
+	name, list := string(e.Step)+" "+e.Name, []attribute.KeyValue{}
+	switch e.Step {
+	case job.StepCollection:
+		if r.told++; r.told > maxCollections {
+			r.untold++
+			return
+		}
+		name, list = "copy collection", append(list, attribute.String("db.namespace", e.Name))
+		if e.What != "" {
+			list = append(list, attribute.String("millrace.shard", e.What))
+		}
+	case job.StepSchema:
+		name, list = "schema change "+e.What, append(list, attribute.String("db.namespace", e.Name))
+	}
+	_, r.steps[key] = r.spans.tracer.Start(under, name, trace.WithTimestamp(e.At), trace.WithAttributes(list...))
+}
+
+func (r *Run) endStep(e *job.Event) {
+	key := step{e.Step, e.Name, e.What}
+	span := r.steps[key]
+	if span == nil {
+		return
+	}
+	delete(r.steps, key)
+	if e.Step == job.StepCollection {
+		span.SetAttributes(attribute.Int64("millrace.documents", e.Docs), attribute.Int64("millrace.bytes", e.Bytes))
+	}
+	failed(span, e.Class)
+	span.End(trace.WithTimestamp(e.At))
+}
+
+// Verify begins with a verification, and gives what ends it with its result.
+func (s *Spans) Verify(ctx context.Context, name, id, worker string) (end func(differences int64, err error)) {
+	if s == nil {
+		return func(int64, error) {}
+	}
+	_, span := s.tracer.Start(ctx, "verify job", trace.WithNewRoot(),
+		trace.WithAttributes(attribute.String("millrace.job", name), attribute.String("millrace.verification", id), attribute.String("millrace.worker", worker)))
+	return func(differences int64, err error) {
+		if err == nil {
+			span.SetAttributes(attribute.Int64("millrace.differences", differences))
+		}
+		fail(span, err)
+		span.End()
+	}
+}
+
+// class is that of an error: its text may quote documents.
+func class(err error) string {
+	if err == nil {
+		return ""
+	}
+	return string(mongo.Classify(err))
+}
+
+func fail(span trace.Span, err error) { failed(span, class(err)) }
+
+func failed(span trace.Span, class string) {
+	if class != "" {
+		span.SetStatus(codes.Error, "")
+		span.SetAttributes(attribute.String("error.type", class))
+	}
+}

@@ -1,0 +1,180 @@
+package spans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+const (
+	// queueSpans bounds the spans that wait to be sent; textBytes a text of one, and
+	// attributes and events how many it has: some 4 MB in all.
+	queueSpans = 1024
+	textBytes  = 200
+	attributes = 16
+	// sendTime is how long one request may take, sendTries how long it is tried again.
+	sendTime  = 5 * time.Second
+	sendTries = 10 * time.Second
+	// endTime is how long the end waits for what is not sent yet.
+	endTime = 3 * time.Second
+	// complainEvery is how often the log says that spans cannot be sent.
+	complainEvery = time.Minute
+)
+
+// The variables of OpenTelemetry that are read here; its SDK reads others.
+const (
+	envEndpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
+	envTraces   = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+	envProtocol = "OTEL_EXPORTER_OTLP_PROTOCOL"
+	envProtoTr  = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
+	envExporter = "OTEL_TRACES_EXPORTER"
+	envDisabled = "OTEL_SDK_DISABLED"
+)
+
+// Options say where traces go.
+type Options struct {
+	// Endpoint is where a collector listens, such as http://127.0.0.1:4318; "" leaves it to
+	// the variables of OpenTelemetry.
+	Endpoint  string
+	LookupEnv func(string) (string, bool)
+	// Instance names this process; Version is that of the program.
+	Instance, Version string
+	Log               *slog.Logger
+}
+
+// Spans makes spans. It is safe for concurrent use, and a nil one makes none.
+type Spans struct {
+	provider *sdk.TracerProvider
+	tracer   trace.Tracer
+	from     propagation.TraceContext
+	log      *slog.Logger
+}
+
+// Open prepares to send traces; nil where nothing says to whom.
+func Open(ctx context.Context, o Options) (*Spans, error) {
+	to, err := o.exporter()
+	if err != nil || to == nil {
+		return nil, err
+	}
+	client := otlptracehttp.NewClient(to...)
+	exporter, err := otlptrace.New(ctx, client)
+	if err != nil {
+		return nil, fmt.Errorf("prepare to send traces: %w", err)
+	}
+	of, err := resource.New(ctx, resource.WithTelemetrySDK(),
+		resource.WithAttributes(attribute.String("service.name", "millrace"), attribute.String("service.version", o.Version), attribute.String("service.instance.id", o.Instance)),
+		resource.WithFromEnv()) // the last counts
+	if err != nil && of == nil {
+		return nil, fmt.Errorf("describe this process for traces: %w", err)
+	}
+	limits := sdk.NewSpanLimits()
+	limits.AttributeValueLengthLimit, limits.AttributeCountLimit, limits.EventCountLimit, limits.LinkCountLimit = textBytes, attributes, attributes, 1
+	provider := sdk.NewTracerProvider(sdk.WithResource(of), sdk.WithRawSpanLimits(limits),
+		sdk.WithBatcher(&quiet{SpanExporter: exporter, log: o.Log}, sdk.WithMaxQueueSize(queueSpans), sdk.WithMaxExportBatchSize(queueSpans/4), sdk.WithExportTimeout(sendTries+sendTime)))
+	return &Spans{provider: provider, tracer: provider.Tracer("github.com/millrace/millrace"), log: o.Log}, nil
+}
+
+// exporter is how spans are sent, nil for not at all.
+func (o *Options) exporter() ([]otlptracehttp.Option, error) {
+	env := func(name string) string { v, _ := o.LookupEnv(name); return strings.TrimSpace(v) }
+	list := []otlptracehttp.Option{otlptracehttp.WithTimeout(sendTime),
+		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second, MaxInterval: sendTime, MaxElapsedTime: sendTries})}
+	if o.Endpoint != "" {
+		at, err := CheckEndpoint(o.Endpoint)
+		if err != nil {
+			return nil, err
+		}
+		return append(list, otlptracehttp.WithEndpointURL(at)), nil
+	}
+	at := env(envTraces)
+	if at == "" {
+		at = env(envEndpoint)
+	}
+	if at == "" || strings.EqualFold(env(envDisabled), "true") || strings.EqualFold(env(envExporter), "none") {
+		return nil, nil
+	}
+	protocol := env(envProtoTr)
+	if protocol == "" {
+		protocol = env(envProtocol)
+	}
+	if protocol == "grpc" || protocol == "http/json" {
+		o.Log.Warn("no traces are sent: the variables of OpenTelemetry ask for another protocol than http/protobuf", "protocol", protocol,
+			"hint", "give the collector's HTTP port by --otlp-endpoint, often 4318")
+		return nil, nil
+	}
+	if _, err := CheckEndpoint(at); err != nil {
+		return nil, fmt.Errorf("%s: %w", envEndpoint, err)
+	}
+	return list, nil // the SDK reads the rest of them: headers, certificates
+}
+
+// CheckEndpoint gives an endpoint with the path at which traces are taken.
+func CheckEndpoint(endpoint string) (string, error) {
+	const hint = "write http://127.0.0.1:4318, or https:// where the collector has a certificate; give what it asks for in OTEL_EXPORTER_OTLP_HEADERS"
+	u, err := url.Parse(endpoint)
+	switch {
+	case err != nil: // which would quote it
+		return "", mongo.WithHint(errors.New("the endpoint of traces is no URL"), hint)
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return "", mongo.WithHint(errors.New("the endpoint of traces is no http or https URL"), hint)
+	case u.User != nil || u.RawQuery != "":
+		return "", mongo.WithHint(errors.New("the endpoint of traces has a password or a query"), hint)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/traces"
+	}
+	return u.String(), nil
+}
+
+// Close sends what is not sent yet, for at most some seconds.
+func (s *Spans) Close() {
+	if s == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	if err := s.provider.Shutdown(ctx); err != nil {
+		s.log.Debug("the last traces were not sent", "error", err)
+	}
+}
+
+// quiet says now and then that spans cannot be sent, and nothing else of it: who makes
+// spans is not to hear of that.
+type quiet struct {
+	sdk.SpanExporter
+	log *slog.Logger
+
+	mu   sync.Mutex
+	last time.Time
+	lost int
+}
+
+// ExportSpans implements sdk.SpanExporter.
+func (q *quiet) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
+	err := q.SpanExporter.ExportSpans(ctx, spans)
+	if err == nil || ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled) {
+		return nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.lost += len(spans); time.Since(q.last) >= complainEvery {
+		q.log.Warn("traces cannot be sent", "spans", q.lost, "error", err)
+		q.last, q.lost = time.Now(), 0
+	}
+	return nil
+}
