@@ -15,8 +15,12 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// repairsAtOnce is how many documents are read from the source between two batches.
-const repairsAtOnce = 20
+// repairsAtOnce and repairBytes bound the documents that are read from the source between
+// two batches; the last one may be larger.
+const (
+	repairsAtOnce = 20
+	repairBytes   = 16 << 20
+)
 
 // RepairOutcome is what has come of the repair of a document, "" as long as nothing has.
 type RepairOutcome string
@@ -143,49 +147,79 @@ func (f *follower) repair(ctx context.Context, at mongo.OpTime) error {
 	if err := f.sink.Drain(ctx); err != nil {
 		return err
 	}
-	for _, one := range next {
-		why, err := f.beginRepair(ctx, one, at)
-		if err != nil && (ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry) {
+	letters := make([]*deadletter.Letter, len(next))
+	var until mongo.OpTime
+	bytes := 0
+	for i, one := range next {
+		if bytes >= repairBytes {
+			break
+		}
+		l, why, err := f.readForRepair(ctx, one, at)
+		switch why, err = f.unlessRetried(ctx, why, err); {
+		case err != nil:
 			return err
-		}
-		if err != nil { // which is none of the job's
-			why = mongo.Brief(err)
-		}
-		if why != "" {
+		case why != "":
 			f.endRepair(one, RepairRefused, why)
+		case l == nil: // an earlier run has begun it
+			f.Repairs.begin(one)
+		default:
+			letters[i], until = l, mongo.MaxOpTime(until, l.Until)
+			bytes += len(l.Doc)
+		}
+	}
+	for i, l := range letters {
+		if l == nil {
 			continue
 		}
-		f.Repairs.begin(one)
+		l.Until = until // they are written together: one may hold the key of another
+		why, err := f.sink.Hold(ctx, *l)
+		switch why, err = f.unlessRetried(ctx, why, err); {
+		case err != nil:
+			return err
+		case why != "":
+			f.endRepair(next[i], RepairRefused, why)
+		default:
+			f.Repairs.begin(next[i])
+		}
 	}
 	return nil
 }
 
-// beginRepair reads a document from the source and keeps it; why says why not.
-func (f *follower) beginRepair(ctx context.Context, one *Repair, at mongo.OpTime) (why string, err error) {
+// unlessRetried makes an error that no retry mends a reason: a repair ends no job.
+func (f *follower) unlessRetried(ctx context.Context, why string, err error) (string, error) {
+	if err == nil || ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry {
+		return why, err
+	}
+	return mongo.Brief(err), nil
+}
+
+// readForRepair reads a document from the source; why says why it is not to be, and l is
+// nil where it is held already.
+func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTime) (l *deadletter.Letter, why string, err error) {
 	if _, coll := mongo.SplitNS(one.Target); strings.HasPrefix(coll, mongo.BucketsPrefix) {
-		return "it is of a time-series collection, where nothing is repaired", nil
+		return nil, "it is of a time-series collection, where nothing is repaired", nil
 	}
 	name, ok := f.Ask.Names.Target(one.Target)
 	if !ok || name.Gone {
-		return "the job has no such collection", nil
+		return nil, "the job has no such collection", nil
 	}
 	writes, deletes := f.mayRepair(name)
 	if writes != "" {
-		return writes, nil
+		return nil, writes, nil
 	}
 	if c, _, _ := f.Letters.CaseOf(one.Target, one.ID); c.State == deadletter.Held {
-		return "", nil // an earlier run has begun it
+		return nil, "", nil
 	}
 	now, err := f.Ask.Reread(ctx, mongosink.Origin{Target: one.Target, Source: name.NS}, one.ID, at)
 	switch {
 	case err != nil:
-		return "", err
+		return nil, "", err
 	case now.Gone:
-		return "the source has dropped the collection", nil
+		return nil, "the source has dropped the collection", nil
 	case now.Doc == nil && deletes != "":
-		return "the source has no such document, and " + deletes, nil
+		return nil, "the source has no such document, and " + deletes, nil
 	}
-	return f.sink.Hold(ctx, deadletter.Letter{NS: one.Target, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until, Source: name.NS})
+	return &deadletter.Letter{NS: one.Target, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until, Source: name.NS}, "", nil
 }
 
 // mayRepair says why nothing of a collection can be repaired, and why nothing can be
