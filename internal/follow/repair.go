@@ -51,11 +51,15 @@ type Repairs struct {
 	changed chan struct{} // closed and replaced when one has its outcome
 }
 
-// Add has documents be repaired.
+// Add has documents be repaired that have no outcome yet.
 func (r *Repairs) Add(list []*Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.open = append(r.open, list...)
+	for _, one := range list {
+		if one.Outcome == "" {
+			r.open = append(r.open, one)
+		}
+	}
 }
 
 // Remove gives up those that are open still. What was begun goes on to its end.

@@ -133,7 +133,9 @@ func (c *conflicted) behind(writes int64) {
 func (c *conflicted) wrote(n int64) error {
 	from := int64(-1)
 	for {
-		var s struct{ Opcounters struct{ Insert, Update int64 } }
+		var s struct {
+			Opcounters struct{ Insert, Update int64 }
+		}
 		if err := c.s.srcDB.Database("admin").RunCommand(c.t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Decode(&s); err != nil {
 			return err
 		}
