@@ -258,14 +258,16 @@ func (f *follower) repaired(one *Repair) {
 	c, waits, disputed := f.Letters.CaseOf(one.Target, one.ID)
 	switch {
 	case !disputed:
-		how := RepairSame
 		switch f.sink.Repaired(one.Target, one.ID) {
-		case mongosink.RepairWritten, mongosink.RepairNothing: // whoever drained has seen it through
-			how = RepairWritten
+		case mongosink.RepairWritten:
+			f.endRepair(one, RepairWritten, "")
 		case mongosink.RepairDeleted:
-			how = RepairDeleted
+			f.endRepair(one, RepairDeleted, "")
+		case mongosink.RepairSame:
+			f.endRepair(one, RepairSame, "")
+		default:
+			f.endRepair(one, RepairRefused, "its collection was dropped or renamed meanwhile: verify again")
 		}
-		f.endRepair(one, how, "")
 	case c.State == deadletter.Open && !waits:
 		f.endRepair(one, RepairRefused, "the target refuses it; it is kept as a dead letter, which says why")
 	}
