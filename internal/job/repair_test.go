@@ -167,7 +167,7 @@ func (c *conflicted) equal() {
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	for name, test := range map[string]func(*testing.T, servers){"still": testRepairStill, "busy": testRepairBusy, "key": testRepairKey, "expected": testRepairExpected} {
+	for name, test := range map[string]func(*testing.T, servers){"still": testRepairStill, "busy": testRepairBusy, "key": testRepairKey, "left": testRepairLeft, "expected": testRepairExpected} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, s) })
 	}
 }
@@ -229,6 +229,37 @@ func testRepairBusy(t *testing.T, s servers) {
 		c.equal()
 		c.end()
 	}
+}
+
+// testRepairLeft: what a run leaves that ends amid a repair, the next one sees through.
+func testRepairLeft(t *testing.T, s servers) {
+	c := newConflicted(t, s, "repairleft", job.ConflictStop)
+	for i := range 3 {
+		c.insert(c.src, versioned(i, 1))
+	}
+	c.run()
+	c.caughtUp()
+	c.set(c.dst, 1, bson.D{{Key: "planted", Value: true}})
+	c.insert(c.dst, bson.D{{Key: "_id", Value: "extra"}})
+	done := c.writers(0, 1)
+	c.must(nil, c.j.SetLimits(t.Context(), pace.Rates{Docs: 5}))
+	asked := make(chan error, 1)
+	list := []*job.Repair{{Target: c.db + ".c", ID: bsonraw.IDOf(c.on(c.dst, 1))}, {Target: c.db + ".c", ID: bsonraw.IDOf(c.on(c.dst, "extra"))}}
+	go func() { asked <- c.j.Repair(t.Context(), list, func([]job.Repair) {}) }()
+	c.await("documents that are held", func() bool {
+		l := c.letters()
+		return len(l) == 2 && l[0].State == "held" && l[1].State == "held"
+	})
+	c.end()
+	if err := <-asked; !errors.Is(err, job.ErrEnded) {
+		t.Errorf("who has asked is told %v", err)
+	}
+	done()
+	c.run()
+	c.caughtUp()
+	c.await("what was held", func() bool { return len(c.letters()) == 0 })
+	c.equal()
+	c.end()
 }
 
 // testRepairKey: a document that another one's key keeps off the target stays a dead
