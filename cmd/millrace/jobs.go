@@ -45,7 +45,7 @@ up.`,
   millrace jobs drop --job orders --yes`,
 	}
 	cmd.AddCommand(a.jobsCreateCommand(), a.jobsListCommand(), a.jobsShowCommand(), a.jobsLogCommand(), a.jobsPauseCommand(), a.jobsResumeCommand(), a.jobsThrottleCommand(),
-		a.jobsFinalizeCommand(), a.jobsVerifyCommand(), a.jobsRemoveCommand(), a.jobsDropCommand())
+		a.jobsFinalizeCommand(), a.jobsVerifyCommand(), a.jobsRepairCommand(), a.jobsRemoveCommand(), a.jobsDropCommand())
 	return cmd
 }
 

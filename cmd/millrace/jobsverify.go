@@ -204,6 +204,7 @@ func remoteVerified(job string, v *api.Verification) string {
 	if v.Waits != "" {
 		fmt.Fprintf(&b, "differences wait: %s\n", plain(v.Waits))
 	}
+	b.WriteString(repairText(v))
 	f := v.Findings
 	if f == nil {
 		return b.String()

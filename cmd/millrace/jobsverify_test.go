@@ -69,6 +69,7 @@ func TestJobsVerify(t *testing.T) {
 	if strings.ContainsAny(out, "\x1b\u202e") {
 		t.Errorf("%q", out)
 	}
+	b.repairs("orders")
 	wait("broken", exitUsage, service.VerifyReport{State: service.VerifyFailed, Error: "the source is gone", Hint: "bring it back"}, nil, "the source is gone", "bring it back")
 	b.expect(exitUsage, "jobs verify --job orders --show --id none", "has no verification")
 	b.expect(exitFailure, "jobs verify --job orders --show --id bad", "content")

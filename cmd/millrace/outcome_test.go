@@ -86,6 +86,7 @@ func failingArgs(t *testing.T) map[string]string {
 		"jobs log":           "--server=127.0.0.1:1 --job=x",
 		"jobs finalize":      "--server=127.0.0.1:1 --job=x",
 		"jobs verify":        "--server=127.0.0.1:1 --job=x",
+		"jobs repair":        "--server=127.0.0.1:1 --job=x --all",
 		"jobs remove":        "--server=127.0.0.1:1 --job=x",
 		"workers list":       "--server=127.0.0.1:1",
 		"workers drain":      "--server=127.0.0.1:1 --worker=x",

@@ -85,6 +85,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 		Refused: job.Refused, Skipped: skipped}})
 	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})
 	f.Progress.Following(f.sink, o.Source)
+	f.Repairs.again()
 	return f.run(ctx, pos)
 }
 
@@ -162,7 +163,10 @@ func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 	if !f.finalAt.IsZero() && !b.End.Before(mongo.MaxOpTime(f.finalAt, f.Letters.Until())) {
 		return f.finalize(ctx)
 	}
-	return nil
+	if b.End.Before(f.overlapEnd) {
+		return nil
+	}
+	return f.repair(ctx, b.End)
 }
 
 // feed hands a batch to the sink once its events may be sent.

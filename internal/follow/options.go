@@ -52,6 +52,9 @@ type Options struct {
 	// Slices are what was noted of copies.
 	Slices func(context.Context) ([]scan.Slice, error)
 
+	// Repairs are documents that operators want repaired.
+	Repairs *Repairs
+
 	// SavePhase moves the job on, with fields that belong to the step.
 	SavePhase func(context.Context, state.Phase, ...bson.E) error
 	// Passed is told from where reading would start after a crash now.

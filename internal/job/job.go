@@ -49,6 +49,7 @@ type Job struct {
 	txn     *mongo.Transactions // on the target
 	letters *deadletter.Store   // the documents that the target refuses
 	ask     *follow.Ask         // the source, with what the job has on the target; phases only
+	repairs follow.Repairs      // that operators have asked for
 	unclear int                 // conflicts that could not be judged yet; phases only
 	plan    *Plan               // the latest one that may be run
 	stored  state.Job           // as this attempt has stored it; phases only

@@ -318,7 +318,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, Log: j.log,
 			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),
 		Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
-		SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
+		Repairs: &j.repairs, SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})
 }

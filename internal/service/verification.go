@@ -112,8 +112,10 @@ type VerifyWish struct {
 	UID       string        `json:"uid"`
 	Options   VerifyOptions `json:"options"`
 	Scheduled bool          `json:"scheduled,omitempty"`
-	CreatedAt time.Time     `json:"createdAt"`
-	CreatedBy string        `json:"createdBy"`
+	// Repair is nil of a verification that changes nothing.
+	Repair    *RepairWish `json:"repair,omitempty"`
+	CreatedAt time.Time   `json:"createdAt"`
+	CreatedBy string      `json:"createdBy"`
 	// CanceledBy is who has called it off, "" is nobody.
 	CanceledBy string `json:"canceledBy,omitempty"`
 
@@ -155,6 +157,8 @@ type VerifyReport struct {
 	Progress  VerifyProgress `json:"progress"`
 	// Waits says what differences wait for before they are told, "" for nothing.
 	Waits string `json:"waits,omitempty"`
+	// Repair is nil of a verification that changes nothing.
+	Repair *RepairProgress `json:"repair,omitempty"`
 	// Schema are differences of collections, options, indexes and views.
 	Schema int64  `json:"schema"`
 	Error  string `json:"error,omitempty"`
@@ -205,6 +209,9 @@ type Findings struct {
 	Notes    []string `json:"notes,omitempty"`
 	// WithValues says that the differences have both sides.
 	WithValues bool `json:"withValues"`
+	// Repaired are the documents that were to be repaired, those first that were refused.
+	Repaired        []RepairedDocument `json:"repaired,omitempty"`
+	RepairedLeftOut int                `json:"repairedLeftOut,omitempty"`
 }
 
 // VerifiedCollection is a collection that was compared.
@@ -227,7 +234,9 @@ type DocumentDifference struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`
 	ID       string `json:"id"` // extended JSON
-	Kind     string `json:"kind"`
+	// Key names the document for a repair, "" where it cannot be named.
+	Key  string `json:"key,omitempty"`
+	Kind string `json:"kind"`
 	// Fields are those at the top level that differ, by name.
 	Fields []string `json:"fields"`
 	Source string   `json:"source,omitempty"`

@@ -99,6 +99,10 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 	if err != nil {
 		return nil, fmt.Errorf("verify: %w", err)
 	}
+	if docs := e.o.Documents; docs != nil {
+		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return len(docs[p.SourceNS]) == 0 })
+		others = nil
+	}
 	if only := e.o.Only; only != nil {
 		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return !only(p.SourceNS) })
 		others = nil // they were not asked for
@@ -115,6 +119,12 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 	report, err := e.Run(ctx, pairs)
 	if err != nil {
 		return nil, err
+	}
+	if docs := e.o.Documents; docs != nil { // nobody asked for more
+		if gone := len(docs) - len(pairs); gone > 0 {
+			report.Notes = append(report.Notes, fmt.Sprintf("%d collections of documents that were to be compared are on neither side", gone))
+		}
+		return report, nil
 	}
 	var diffs []schema.Difference
 	err = e.seen(ctx, func() (err error) {

@@ -31,6 +31,8 @@ const (
 	// order of 2^-100. Collections for which it does not work out (field order
 	// ignored, no _id index, very much differs) are compared by Ranges.
 	Digest Method = "digest"
+	// Single looks at single documents (Options.Documents).
+	Single Method = "single"
 )
 
 // errTooDifferent says that ranges are the better way.

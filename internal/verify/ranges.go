@@ -57,6 +57,9 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	src, dst := &c.sides[source], &c.sides[target]
 	dst.chosen, dst.history = c.pair.Unmarked, c.pair.History
 	src.chosen, src.mapped, dst.mapped = c.pair.Keep, c.pair.Map, c.pair.Strip
+	if c.e.o.Documents != nil {
+		return c.documents(), nil
+	}
 	c.e.c.estDocs.Add(src.Count + dst.Count)
 	var tasks []task
 	if c.digestible() {

@@ -68,6 +68,9 @@ type Options struct {
 	// Only chooses collections among those that the rules keep, by their names on the
 	// source; nil is all.
 	Only func(ns string) bool
+	// Documents, where not nil, are all that is compared: their _ids by the names of their
+	// collections on the source. Writes have to go on (Online).
+	Documents map[string][]bson.RawValue
 	// BytesPerSecond holds the scans of both sides together to a rate; 0 does not.
 	BytesPerSecond int64
 	// Found, when set, learns of each document that differs, also of those that are not
@@ -192,6 +195,9 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 // pass by themselves (an election, a killed cursor) are retried range by range
 // for a while.
 func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
+	if e.o.Documents != nil && !e.o.Online {
+		return nil, errors.New("verify: documents are compared one by one only while writes go on")
+	}
 	begin := time.Now()
 	cols := make([]*collection, len(pairs))
 	for i, p := range pairs {

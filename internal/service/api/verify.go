@@ -22,6 +22,7 @@ func (a *API) verifyRoutes() []route {
 		{http.MethodGet, PathVerifications, service.Viewer, a.verifications},
 		{http.MethodGet, PathVerification, service.Viewer, a.verification},
 		{http.MethodDelete, PathVerification, service.Operator, a.cancelVerification},
+		{http.MethodPost, PathRepair, service.Operator, a.repair},
 		{http.MethodPut, PathVerifySchedule, service.Operator, a.verifySchedule},
 		{http.MethodDelete, PathVerifySchedule, service.Operator, a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 			return a.o.Desk.ScheduleVerifications(ctx, who, name, nil)
@@ -59,6 +60,8 @@ type Verification struct {
 	Error             string `json:"error"`
 	Hint              string `json:"hint"`
 
+	Repair *Repair `json:"repair,omitempty"`
+
 	Findings *service.Findings `json:"findings,omitempty"`
 }
 
@@ -71,7 +74,13 @@ type Verifications struct {
 func verificationOf(v *service.Verification) Verification {
 	w := &v.Wish
 	out := Verification{ID: w.ID, State: v.State(), Options: w.Options, Scheduled: w.Scheduled, CreatedAt: w.CreatedAt, CreatedBy: w.CreatedBy, CanceledBy: w.CanceledBy}
+	if w.Repair != nil {
+		out.Repair = &Repair{RepairWish: *w.Repair}
+	}
 	if r := v.Report; r != nil {
+		if out.Repair != nil && r.Repair != nil {
+			out.Repair.RepairProgress = *r.Repair
+		}
 		out.Worker, out.Attempt, out.StartedAt, out.EndedAt, out.Progress = r.Worker, r.Attempt, &r.StartedAt, r.EndedAt, r.Progress
 		out.Differences, out.SchemaDifferences, out.Waits, out.Error, out.Hint = r.Progress.Differences, r.Schema, r.Waits, r.Error, r.Hint
 	}

@@ -55,7 +55,7 @@ func TestVerifications(t *testing.T) {
 	made := into[Verification](t, r.ask("operator", "POST", list, ""))
 	now := time.Now().UTC()
 	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "a.b", TargetNS: "a.b", Differences: 1}}, Schema: []service.SchemaDifference{{NS: "a.b", What: "index", Detail: "gone"}}, WithValues: true,
-		Differences: []service.DocumentDifference{{NS: "a.b", TargetNS: "a.b", ID: "1", Kind: "content", Fields: []string{"x"}, Source: `{"x":"seen"}`, Target: `{"x":"seen"}`}}}
+		Differences: []service.DocumentDifference{{NS: "a.b", TargetNS: "a.b", ID: "1", Key: "EAEAAAA", Kind: "content", Fields: []string{"x"}, Source: `{"x":"seen"}`, Target: `{"x":"seen"}`}}}
 	if err := r.hub.PutFindings(t.Context(), "shop-a", made.ID, found); err != nil {
 		t.Fatal(err)
 	}
@@ -77,6 +77,7 @@ func TestVerifications(t *testing.T) {
 	if a := r.ask("viewer", "GET", list+"/none", ""); a.code != 404 {
 		t.Errorf("none: %d", a.code)
 	}
+	r.repairs(list + "/" + made.ID)
 	const schedule = "/api/v1/jobs/shop-a/verify-schedule"
 	for _, bad := range []string{`{}`, `{"everyHours": 0, "samplePercent": 5, "bytesPerSecond": 0}`, `{"everyHours": 1, "samplePercent": 0, "bytesPerSecond": 0}`, `{"everyHours": 1, "samplePercent": 5, "bytesPerSecond": 7}`} {
 		if a := r.ask("operator", "PUT", schedule, bad); a.code != 400 {
@@ -86,7 +87,7 @@ func TestVerifications(t *testing.T) {
 	if j := into[Job](t, r.ask("operator", "PUT", schedule, `{"everyHours": 6, "samplePercent": 2.5, "bytesPerSecond": 1000000}`)); j.Wish.Verify == nil || j.Wish.Verify.EveryHours != 6 {
 		t.Errorf("%+v", j.Wish)
 	}
-	if l := into[Verifications](t, r.ask("viewer", "GET", list, "")); len(l.Verifications) != 2 || l.Verifications[0].ID != made.ID || l.Schedule == nil {
+	if l := into[Verifications](t, r.ask("viewer", "GET", list, "")); len(l.Verifications) != 3 || l.Verifications[1].ID != made.ID || l.Verifications[0].Repair == nil || l.Schedule == nil {
 		t.Errorf("%+v", l)
 	}
 	if j := into[Job](t, r.ask("operator", "DELETE", schedule, "")); j.Wish.Verify != nil {

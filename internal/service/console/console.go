@@ -95,6 +95,7 @@ func New(o Options) http.Handler {
 	mux.HandleFunc("POST /jobs/{name}/verify-schedule", c.with(c.verifySchedule))
 	mux.HandleFunc("GET /jobs/{name}/verification/{id}", c.with(c.verification))
 	mux.HandleFunc("POST /jobs/{name}/verification/{id}/cancel", c.with(c.cancelVerification))
+	mux.HandleFunc("POST /jobs/{name}/verification/{id}/repair", c.with(c.repair))
 	mux.HandleFunc("GET /jobs/{name}/deadletters", c.with(c.letters))
 	mux.HandleFunc("GET /jobs/{name}/deadletters/letter", c.with(c.letter))
 	mux.HandleFunc("POST /jobs/{name}/deadletters/retry", c.with(c.retryLetters))

@@ -40,6 +40,9 @@ func verificationRowOf(v *service.Verification) verificationRow {
 	if p := v.Wish.Options.SamplePercent; p > 0 && p < 100 {
 		row.Sample = fmt.Sprintf("%g%%", p)
 	}
+	if r := v.Wish.Repair; r != nil {
+		row.Sample = fmt.Sprintf("%d documents, which it repairs", r.Documents)
+	}
 	if n := len(v.Wish.Options.Include); n > 0 {
 		row.Sample += " of " + strings.Join(v.Wish.Options.Include[:min(n, 3)], ", ")
 		if n > 3 {
@@ -182,6 +185,10 @@ type verifiedPage struct {
 	Findings *service.Findings
 	// Untold is how many documents differ beyond those on the page.
 	Untold int64
+	// Names are those of the differences for a repair, "" of those that have none.
+	Names    []string
+	Mendable bool // some have one, and the visitor may
+	Repair   *repairRow
 }
 
 func (c *console) verification(w http.ResponseWriter, r *http.Request, v *visit) {
@@ -199,7 +206,12 @@ func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *vi
 	p := verifiedPage{Job: name, Operator: v.who.Role.May(service.Operator), Row: verificationRowOf(one), Findings: found}
 	if found != nil {
 		p.Untold = p.Row.Differences - int64(len(found.Differences))
+		for _, d := range found.Differences {
+			one := nameForRepair(d)
+			p.Names, p.Mendable = append(p.Names, one), p.Mendable || p.Operator && one != ""
+		}
 	}
+	p.Repair = repairRowOf(one)
 	f := c.page(v, "job", "Verification of "+name, p)
 	if f.Alert, f.Hint = alert, hint; p.Row.Open {
 		f.Live = verificationPath(name, id)

@@ -103,6 +103,8 @@ func TestVerificationPages(t *testing.T) {
 		t.Errorf("none: %d", code)
 	}
 
+	r.repairPages(op, viewer)
+
 	_, page = op.act("/jobs/shop.a/verify-schedule", url.Values{"every": {"6"}, "sample": {"2.5"}, "rate": {"1MB"}})
 	want(t, page, "Every 6 hours a sample of 2.5 percent, at 1000000 bytes a second", "It is noted.")
 	if code, _ := op.act("/jobs/shop.a/verify-schedule", url.Values{"every": {"6"}, "sample": {"0"}}); code != 422 {

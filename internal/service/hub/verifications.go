@@ -168,7 +168,7 @@ func (h *Hub) Findings(ctx context.Context, job, id string) (*service.Findings, 
 // DropVerification forgets a verification and what it has found.
 func (h *Hub) DropVerification(ctx context.Context, job, id string) error {
 	key := verificationKey(job, id)
-	err := errors.Join(h.findings.Purge(ctx, key, jetstream.PurgeTTL(markerTTL)), h.verifications.Purge(ctx, wished+key, jetstream.PurgeTTL(markerTTL)),
+	err := errors.Join(h.findings.Purge(ctx, key, jetstream.PurgeTTL(markerTTL)), h.dropRepair(ctx, job, id), h.verifications.Purge(ctx, wished+key, jetstream.PurgeTTL(markerTTL)),
 		h.verifications.Purge(ctx, told+key, jetstream.PurgeTTL(markerTTL)))
 	if err != nil {
 		return fmt.Errorf("forget verification %s of job %s: %w", id, job, err)

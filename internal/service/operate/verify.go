@@ -143,6 +143,9 @@ func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id str
 			one := &f.Differences[i]
 			one.Source, one.Target, one.Cut = "", "", false
 		}
+		for i := range f.Repaired {
+			f.Repaired[i].Why = ""
+		}
 	}
 	return v, f, err
 }

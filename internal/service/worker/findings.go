@@ -60,8 +60,11 @@ func (c *collector) take(d verify.Difference, source, target [][]byte) {
 	if m := c.rules.Fields(d.NS); m != nil {
 		masked = m.Masked()
 	}
+	if d.Kind != verify.Order {
+		out.Key = service.DocumentKey(d.ID.RawValue)
+	}
 	if d.Kind == verify.Extra && slices.Contains(masked, "_id") {
-		out.ID = hiddenText
+		out.ID, out.Key = hiddenText, ""
 	}
 	if c.values {
 		out.Source = c.side(&out, source, nil)

@@ -50,6 +50,9 @@ func (w *Worker) lookVerify(ctx context.Context, g *errgroup.Group) {
 		waits[key] = since
 		// Whoever runs the job has what it takes; another one where that one has no room.
 		mine := j.Lease != nil && j.Lease.Worker == w.Name
+		if v.Wish.Repair != nil && !w.mayRepair(j) {
+			continue
+		}
 		if mine || time.Since(since) > otherTurn && j.Definition.Fits(w.Labels) {
 			w.startCheck(ctx, g, v.Wish)
 		}
@@ -97,6 +100,7 @@ type check struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	lag    lagging
+	repair *repair // nil where nothing is to be repaired
 
 	mu     sync.Mutex
 	report service.VerifyReport
@@ -193,6 +197,11 @@ func (c *check) begin() bool {
 // compare compares as the job's settings have it.
 func (c *check) compare() (*verify.Report, *collector, error) {
 	spec, found, err := c.spec()
+	if err == nil && c.wish.Repair != nil {
+		if c.repair, err = c.newRepair(); err == nil {
+			spec.Documents = c.repair.documents()
+		}
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -200,7 +209,7 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		report, err = verify.Clusters(c.ctx, spec)
+		report, err = c.compareAfter(c.repair, spec)
 		ended <- err
 	}()
 	tick := time.NewTicker(lookEvery)
@@ -275,13 +284,16 @@ func (c *check) look() {
 func (c *check) show() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.report.Waits = ""; c.stats == nil && c.wish.Repair != nil {
+		c.report.Waits = c.lag.why()
+	}
 	if c.stats == nil {
 		return
 	}
 	st := c.stats()
 	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes, Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
 		Rechecking: st.Waiting, Differences: st.Differences}
-	if c.report.Waits = ""; st.Waiting > 0 {
+	if st.Waiting > 0 {
 		c.report.Waits = c.lag.why()
 	}
 }
@@ -336,7 +348,11 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 10*time.Second)
 	defer cancel()
 	if report != nil && err == nil {
-		c.keepFindings(ctx, found.findings(report))
+		f := found.findings(report)
+		if c.repair != nil {
+			c.repair.found(f)
+		}
+		c.keepFindings(ctx, f)
 	}
 	if c.tell() == nil {
 		if err := c.worker.Hub.Prune(ctx, c.worker.View.Verifications(c.wish.Job)); err != nil {

@@ -29,6 +29,9 @@ const (
 	// Undecided: it may turn out that nothing is in conflict, once the target
 	// has caught up.
 	Undecided State = "undecided"
+	// Held: nothing was refused. The document was read from the source to repair the
+	// target's, and is written when the target has caught up.
+	Held State = "held"
 	// Open: the target lacks the document, or this state of it.
 	Open State = "open"
 	// Settled: the document reached the target later, or is gone from the source.
@@ -39,6 +42,9 @@ const (
 	// is without it, until it is changed.
 	Unmapped State = "unmapped"
 )
+
+// InDispute says that changes of the document go through its letter.
+func (s State) InDispute() bool { return s == Undecided || s == Held || s == Open }
 
 // Cause is why the target has not taken a document.
 type Cause string
@@ -51,7 +57,8 @@ const (
 	CauseShape   Cause = "shape"   // the document on the target is not what it has to be
 	CauseRefused Cause = "refused" // the server does not store it: too large, not indexable
 	CauseInWay   Cause = "in the way"
-	CauseRule    Cause = "rule" // a rule for fields does not fit
+	CauseRule    Cause = "rule"   // a rule for fields does not fit
+	CauseRepair  Cause = "repair" // an operator has asked for it
 )
 
 // Foreign reports that the target's document of the same _id is somebody else's.

@@ -222,7 +222,7 @@ func Drop(ctx context.Context, c *mongo.Cluster, job string) error {
 
 func (k *keptInMongo) inDispute(ns string) bson.D {
 	return bson.D{{Key: "job", Value: k.job}, {Key: "ns", Value: ns},
-		{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{Undecided, Open, Unmapped}}}}}
+		{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{Undecided, Held, Open, Unmapped}}}}}
 }
 
 // updateAll sets fields of all letters that match.

@@ -129,7 +129,7 @@ func (s *Store) Load(ctx context.Context, prepare bool) error {
 		if c.State == Unmapped {
 			s.putUnmapped(c.NS, c.Key, c.ID)
 		}
-		if (c.State == Undecided || c.State == Open) && c.Key != (Key{}) {
+		if c.State.InDispute() && c.Key != (Key{}) {
 			s.put(&c, true)
 			n++
 		}
@@ -228,7 +228,7 @@ func (s *Store) IsDue(ns string, id bsoncore.Value, applied mongo.OpTime) bool {
 func (s *Store) AnyDue(applied mongo.OpTime) bool { return len(s.due(applied, 1)) > 0 }
 
 // Due returns the letters to decide, at most limit. They are not due a second
-// time unless they are written as Undecided again.
+// time unless they are written as Undecided or Held again.
 func (s *Store) Due(ctx context.Context, applied mongo.OpTime, limit int) (out []Letter, err error) {
 	for _, id := range s.due(applied, limit) {
 		l, err := s.keep.Get(ctx, id)
@@ -341,7 +341,7 @@ func (s *Store) Noted(l Letter) {
 	if l.State == Removed || l.State == Settled && old == nil {
 		return
 	}
-	pending := l.State == Undecided
+	pending := l.State == Undecided || l.State == Held
 	if old != nil {
 		s.stats.count(old.State, -1)
 		pending = pending || l.State == Open && old.State == Open && s.pending[old] // still to be tried
@@ -367,9 +367,9 @@ func (s *Store) Write(ctx context.Context, l Letter) error {
 }
 
 // Settle closes the case of a document in dispute. A letter that turned out to
-// be about nothing is removed.
+// be about nothing, or was of a repair, is removed.
 func (s *Store) Settle(ctx context.Context, l Letter, reason string) (err error) {
-	nothing := l.State == Undecided && l.Cause != CauseMissing && l.Cause != CauseShape && l.Cause != CauseInWay
+	nothing := l.State == Held || l.State == Undecided && l.Cause != CauseMissing && l.Cause != CauseShape && l.Cause != CauseInWay
 	if nothing {
 		err = s.keep.Remove(ctx, l.ID)
 	} else {

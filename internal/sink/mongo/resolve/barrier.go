@@ -220,6 +220,7 @@ func (r *round) close(ctx context.Context, list ...*goal) error {
 		if g.letter == nil {
 			continue
 		}
+		r.repaired(g)
 		how := "written at " + g.at.String()
 		if g.doc == nil {
 			how = "deleted on the source at " + g.at.String()
@@ -261,6 +262,9 @@ func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, erro
 		if why != nil {
 			return r.reread(ctx, g, why)
 		}
+	}
+	if g.held() {
+		g.whole, g.same = true, g.there && bytes.Equal(doc, g.doc)
 	}
 	return r.look(ctx, g)
 }
@@ -357,6 +361,11 @@ func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 // letter what is ahead of the stream.
 func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 	switch {
+	case g.held() && r.ahead(g): // also one that is to be deleted
+		g.refused = refusalOf(g.letter)
+		return g, nil
+	case g.held() && g.same:
+		return nil, r.close(ctx, g)
 	case g.refused != nil && g.doc == nil:
 		return nil, nil // ours is gone again
 	case g.refused == nil && g.doc != nil && r.ahead(g):

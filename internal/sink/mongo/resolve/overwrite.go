@@ -181,6 +181,7 @@ func (r *round) noted(g *goal, letters []deadletter.Letter) {
 		}
 	}
 	if g.letter != nil {
+		r.repaired(g)
 		r.o.Letters.Forgotten(*g.letter, true)
 	}
 }

@@ -117,6 +117,7 @@ type goal struct {
 	there     bool     // the target has the very document
 	overlap   bool     // the target may be ahead of it
 	whole     bool     // it takes the place of what is there
+	same      bool     // the target has it so already; of one that is held
 }
 
 // document is what the target is to have.
@@ -150,10 +151,14 @@ const (
 
 // ahead reports a document in a letter that was read from the source, in a state
 // that the stream has yet to reach. On the target it would meet its own events,
-// which after the overlap expect nothing of the kind.
+// which after the overlap expect nothing of the kind. One of a repair waits in the
+// overlap, too: it is to bring the target nothing that was there already.
 func (r *round) ahead(g *goal) bool {
-	return g.letter != nil && r.b.Fed.Before(g.until) && r.b.Overlap.Before(g.until)
+	return g.letter != nil && r.b.Fed.Before(g.until) && (g.held() || r.b.Overlap.Before(g.until))
 }
+
+// held says that the document was read to repair the target's.
+func (g *goal) held() bool { return g.letter != nil && g.letter.State == deadletter.Held }
 
 // judge decides about a refusal at a barrier. In the overlap it may be none:
 // the document that holds the key may be ahead, or behind.
@@ -165,6 +170,8 @@ func (r *round) judge(g *goal, why *refusal) verdict {
 		return verdictCarry
 	case r.o.Letters == nil:
 		return verdictStop
+	case g.held() && !g.overlap && !r.ahead(g) && r.o.OnConflict == deadletter.Stop:
+		return verdictOpen // it was not on the target before either
 	case open && (r.ahead(g) || g.overlap || g.Target.Capped || r.o.OnConflict == deadletter.Stop):
 		return verdictOpen
 	case g.overlap || r.ahead(g):
@@ -197,7 +204,9 @@ func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
 	case verdictOverwrite:
 		return r.overwrite(ctx, g, why)
 	case verdictUndecided:
-		l.State = deadletter.Undecided
+		if l.State = deadletter.Undecided; g.held() {
+			l.State, l.Cause, l.Until = deadletter.Held, deadletter.CauseRepair, mongo.MaxOpTime(l.Until, l.At)
+		}
 		if g.overlap {
 			l.Until = mongo.MaxOpTime(l.Until, r.b.Overlap)
 		}

@@ -67,10 +67,13 @@ type Resolver struct {
 	skipped *skipped
 	skips   atomic.Int64
 	parked  atomic.Int64
+	repairs map[string]Repaired // by parkID, of those that nobody has asked about
 }
 
 // New makes a resolver.
-func New(o Options) *Resolver { return &Resolver{o: o, skipped: newSkipped(o.Skipped)} }
+func New(o Options) *Resolver {
+	return &Resolver{o: o, skipped: newSkipped(o.Skipped), repairs: map[string]Repaired{}}
+}
 
 // Skips is how many updates were left out, their documents or paths being gone.
 func (r *Resolver) Skips() int64 { return r.skips.Load() }

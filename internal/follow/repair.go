@@ -1,0 +1,284 @@
+package follow
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// repairsAtOnce and repairBytes bound the documents that are read from the source between
+// two batches; the last one may be larger.
+const (
+	repairsAtOnce = 20
+	repairBytes   = 16 << 20
+)
+
+// RepairOutcome is what has come of the repair of a document, "" as long as nothing has.
+type RepairOutcome string
+
+// The outcomes.
+const (
+	RepairWritten RepairOutcome = "written" // as the source has it
+	RepairDeleted RepairOutcome = "deleted" // the source has none
+	RepairSame    RepairOutcome = "same"    // it was as the source has it
+	RepairRefused RepairOutcome = "refused" // Why says why
+)
+
+// Repair is a document of the target that is to become as the source has it.
+type Repair struct {
+	Target  string // namespace
+	ID      bsonraw.ID
+	Outcome RepairOutcome
+	Why     string // it was refused
+
+	begun bool
+}
+
+// Repairs are the documents that are to be repaired. It is safe for concurrent use; the
+// zero value has none.
+type Repairs struct {
+	mu      sync.Mutex
+	open    []*Repair
+	changed chan struct{} // closed and replaced when one has its outcome
+}
+
+// Add has documents be repaired that have no outcome yet.
+func (r *Repairs) Add(list []*Repair) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range list {
+		if one.Outcome == "" {
+			r.open = append(r.open, one)
+		}
+	}
+}
+
+// Remove gives up those that are open still. What was begun goes on to its end.
+func (r *Repairs) Remove(list []*Repair) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.open = slices.DeleteFunc(r.open, func(one *Repair) bool { return slices.Contains(list, one) })
+}
+
+// Look copies documents as they stand, with how many have no outcome yet, and gives what
+// is closed when another one has.
+func (r *Repairs) Look(list []*Repair) (now []Repair, open int, changed <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range list {
+		now = append(now, *one)
+		if one.Outcome == "" {
+			open++
+		}
+	}
+	if r.changed == nil {
+		r.changed = make(chan struct{})
+	}
+	return now, open, r.changed
+}
+
+// again has those that an earlier run has begun be begun once more: what it has noted may
+// be gone.
+func (r *Repairs) again() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.open {
+		one.begun = false
+	}
+}
+
+// some are those that were begun, and the next of the others.
+func (r *Repairs) some() (begun, next []*Repair) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, one := range r.open {
+		switch {
+		case one.begun:
+			begun = append(begun, one)
+		case len(next) < repairsAtOnce:
+			next = append(next, one)
+		}
+	}
+	return begun, next
+}
+
+func (r *Repairs) begin(one *Repair) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one.begun = true
+}
+
+func (r *Repairs) end(one *Repair, how RepairOutcome, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	one.Outcome, one.Why = how, why
+	r.open = slices.DeleteFunc(r.open, func(o *Repair) bool { return o == one })
+	if r.changed != nil {
+		close(r.changed)
+		r.changed = nil
+	}
+}
+
+// repair makes documents of the target as the source has them. It is called after a
+// batch, when the target is ahead of nothing. Each is read from the source and kept in a
+// letter. What happens to it from the position of the batch on goes there, and when the
+// stream has passed all that may have been read, the letter's state is that of the
+// stream's position, and is written. So the target never gets a state that the stream has
+// not reached, nor one that is older than what it has.
+func (f *follower) repair(ctx context.Context, at mongo.OpTime) error {
+	begun, next := f.Repairs.some()
+	for _, one := range begun {
+		f.repaired(one)
+	}
+	if len(next) == 0 {
+		return nil
+	}
+	if !f.finalAt.IsZero() {
+		for _, one := range next {
+			f.endRepair(one, RepairRefused, "the job is being finalized")
+		}
+		return nil
+	}
+	if err := f.sink.Drain(ctx); err != nil {
+		return err
+	}
+	letters := make([]*deadletter.Letter, len(next))
+	var until mongo.OpTime
+	bytes := 0
+	for i, one := range next {
+		if bytes >= repairBytes {
+			break
+		}
+		l, why, err := f.readForRepair(ctx, one, at)
+		switch why, err = f.unlessRetried(ctx, why, err); {
+		case err != nil:
+			return err
+		case why != "":
+			f.endRepair(one, RepairRefused, why)
+		case l == nil: // an earlier run has begun it
+			f.Repairs.begin(one)
+		default:
+			letters[i], until = l, mongo.MaxOpTime(until, l.Until)
+			bytes += len(l.Doc)
+		}
+	}
+	for i, l := range letters {
+		if l == nil {
+			continue
+		}
+		l.Until = until // they are written together: one may hold the key of another
+		why, err := f.sink.Hold(ctx, *l)
+		switch why, err = f.unlessRetried(ctx, why, err); {
+		case err != nil:
+			return err
+		case why != "":
+			f.endRepair(next[i], RepairRefused, why)
+		default:
+			f.Repairs.begin(next[i])
+		}
+	}
+	return nil
+}
+
+// unlessRetried makes an error that no retry mends a reason: a repair ends no job.
+func (f *follower) unlessRetried(ctx context.Context, why string, err error) (string, error) {
+	if err == nil || ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry {
+		return why, err
+	}
+	return mongo.Brief(err), nil
+}
+
+// readForRepair reads a document from the source; why says why it is not to be, and l is
+// nil where it is held already.
+func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTime) (l *deadletter.Letter, why string, err error) {
+	if _, coll := mongo.SplitNS(one.Target); strings.HasPrefix(coll, mongo.BucketsPrefix) {
+		return nil, "it is of a time-series collection, where nothing is repaired", nil
+	}
+	name, ok := f.Ask.Names.Target(one.Target)
+	if !ok || name.Gone {
+		return nil, "the job has no such collection", nil
+	}
+	writes, deletes := f.mayRepair(name)
+	if writes != "" {
+		return nil, writes, nil
+	}
+	if c, _, _ := f.Letters.CaseOf(one.Target, one.ID); c.State == deadletter.Held {
+		return nil, "", nil
+	}
+	now, err := f.Ask.Reread(ctx, mongosink.Origin{Target: one.Target, Source: name.NS}, one.ID, at)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case now.Gone:
+		return nil, "the source has dropped the collection", nil
+	case now.Doc == nil && deletes != "":
+		return nil, "the source has no such document, and " + deletes, nil
+	}
+	return &deadletter.Letter{NS: one.Target, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until, Source: name.NS}, "", nil
+}
+
+// mayRepair says why nothing of a collection can be repaired, and why nothing can be
+// deleted; "" where it can.
+func (f *follower) mayRepair(name schema.Name) (writes, deletes string) {
+	ops := f.Rules.Skips(name.NS)
+	switch {
+	case name.Type != schema.TypeCollection:
+		return "it is in no collection of documents", ""
+	case f.Rules.History(name.NS):
+		return "its collection keeps a history, where nothing is repaired", ""
+	case ops.Has(stream.OpInsert | stream.OpUpdate | stream.OpReplace):
+		return "the job leaves out operations of its collection (--skip), so that it differs as it has to", ""
+	}
+	switch {
+	case ops.Has(stream.OpDelete | stream.OpTTL):
+		deletes = "the job leaves out deletions (--skip)"
+	case f.Rules.SoftDelete(name.NS) != "":
+		deletes = "the job marks what is deleted (--soft-delete)"
+	case f.Rules.Sifts(name.NS), f.Rules.MayFail(name.NS):
+		deletes = "a rule keeps a part of the documents"
+	case f.OnExisting == state.ExistingMerge:
+		deletes = "the target had documents of its own before the job (--on-existing merge)"
+	case f.Rules.Ambiguous(name.Target):
+		deletes = "its collection may stem from several of the source"
+	}
+	return "", deletes
+}
+
+// repaired looks what has come of a document that was begun.
+func (f *follower) repaired(one *Repair) {
+	c, waits, disputed := f.Letters.CaseOf(one.Target, one.ID)
+	switch {
+	case !disputed:
+		switch f.sink.Repaired(one.Target, one.ID) {
+		case mongosink.RepairWritten:
+			f.endRepair(one, RepairWritten, "")
+		case mongosink.RepairDeleted:
+			f.endRepair(one, RepairDeleted, "")
+		case mongosink.RepairSame:
+			f.endRepair(one, RepairSame, "")
+		default:
+			f.endRepair(one, RepairRefused, "its collection was dropped or renamed meanwhile: verify again")
+		}
+	case c.State == deadletter.Open && !waits:
+		f.endRepair(one, RepairRefused, "the target refuses it; it is kept as a dead letter, which says why")
+	}
+}
+
+func (f *follower) endRepair(one *Repair, how RepairOutcome, why string) {
+	f.Repairs.end(one, how, why)
+	of := []any{"ns", one.Target, "documentId", bsonraw.IDText(one.ID)}
+	if how == RepairRefused {
+		f.Log.Warn("a document of the target could not be repaired", append(of, "reason", why)...)
+		return
+	}
+	f.Log.Info("a document of the target was repaired, as an operator has asked", append(of, "outcome", how)...)
+}

@@ -1,0 +1,99 @@
+package console
+
+import (
+	"encoding/base64"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+// repairRow is how far a repair is.
+type repairRow struct {
+	service.RepairWish
+	service.RepairProgress
+}
+
+func repairRowOf(v *service.Verification) *repairRow {
+	if v.Wish.Repair == nil {
+		return nil
+	}
+	row := repairRow{RepairWish: *v.Wish.Repair}
+	if v.Report != nil && v.Report.Repair != nil {
+		row.RepairProgress = *v.Report.Repair
+	}
+	return &row
+}
+
+// repairPage asks whether documents are to be repaired.
+type repairPage struct {
+	Job, Of   string
+	All       bool
+	Chosen    []service.DocumentDifference
+	Writes    int // they are on the source
+	Deletions int // they were not
+	Names     []string
+}
+
+// nameForRepair names a document in a form, "" where it cannot be named. No text of
+// somebody else is in it.
+func nameForRepair(d service.DocumentDifference) string {
+	if d.Key == "" {
+		return ""
+	}
+	return d.Key + "." + base64.RawURLEncoding.EncodeToString([]byte(d.NS))
+}
+
+// repair is the form that has documents repaired: first it asks, then it does it.
+func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) {
+	name, of := r.PathValue("name"), r.PathValue("id")
+	what := operate.RepairWhat{All: r.PostForm.Get("which") == "all"}
+	if !what.All {
+		for _, value := range r.PostForm["document"] {
+			key, ns, _ := strings.Cut(value, ".")
+			raw, _ := base64.RawURLEncoding.DecodeString(ns)
+			what.Documents = append(what.Documents, operate.RepairDocument{NS: string(raw), Key: key})
+		}
+	}
+	if r.PostForm.Get("sure") == "" && (what.All || len(what.Documents) > 0) {
+		c.askRepair(w, r, v, what)
+		return
+	}
+	made, _, err := c.Desk.Repair(r.Context(), v.who, name, of, r.PostForm.Get("repair"), what)
+	if err != nil {
+		code, text, hint := c.refusal(err)
+		c.showVerification(w, r, v, code, text, hint)
+		return
+	}
+	http.Redirect(w, r, verificationPath(name, made.Wish.ID), http.StatusSeeOther)
+}
+
+// askRepair shows what would be done.
+func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, what operate.RepairWhat) {
+	name, of := r.PathValue("name"), r.PathValue("id")
+	_, found, err := c.Desk.Verification(r.Context(), v.who, name, of)
+	if err != nil {
+		code, text, hint := c.refusal(err)
+		c.fail(w, v, code, text, hint)
+		return
+	}
+	if !v.who.Role.May(service.Operator) || found == nil {
+		c.showVerification(w, r, v, http.StatusForbidden, "Repairs are for operators, of a verification that has found something.", "")
+		return
+	}
+	p := repairPage{Job: name, Of: of, All: what.All}
+	for _, d := range found.Differences {
+		if d.Key == "" || !what.All && !slices.Contains(what.Documents, operate.RepairDocument{NS: d.NS, Key: d.Key}) {
+			continue
+		}
+		if d.Kind == "extra" {
+			p.Deletions++
+		} else {
+			p.Writes++
+		}
+		p.Chosen, p.Names = append(p.Chosen, d), append(p.Names, nameForRepair(d))
+	}
+	c.show(w, http.StatusOK, "repair", c.page(v, "job", "Repair documents of "+name, p))
+}

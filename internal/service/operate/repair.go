@@ -1,0 +1,138 @@
+package operate
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+)
+
+// RepairWhat chooses documents of those that a verification has found different.
+type RepairWhat struct {
+	// All are those that are listed and can be named; else Documents are.
+	All       bool             `json:"all,omitempty"`
+	Documents []RepairDocument `json:"documents,omitempty"`
+}
+
+// RepairDocument is a document by its collection on the source and its key, both as the
+// findings have them.
+type RepairDocument struct {
+	NS  string `json:"ns"`
+	Key string `json:"key"`
+}
+
+// Repair has documents of a job's target be made as the source has them: some of those
+// that a verification has found different. It is done by a verification of its own, which
+// compares them afterwards; id is that one's, "" is made up. The same once more is the
+// same repair: made is false then.
+func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id string, what RepairWhat) (v *service.Verification, made bool, err error) {
+	if service.CheckName(name) != nil {
+		return nil, false, missing(name)
+	}
+	if err := allowed(c, service.Operator, name); err != nil {
+		return nil, false, d.refused(ctx, c, "repair", name, err)
+	}
+	if id == "" {
+		id = rand.Text()
+	}
+	if err := service.CheckVerifyID(id); err != nil {
+		return nil, false, refuse(Invalid, "choose another id, or leave it out", "%s", err)
+	}
+	found, seen, err := d.Verification(ctx, c, name, of)
+	if err != nil {
+		return nil, false, err
+	}
+	docs, err := chosen(found, seen, what)
+	if err != nil {
+		return nil, false, d.refused(ctx, c, "repair", name, err)
+	}
+	wish := service.RepairWish{Of: of, Documents: len(docs)}
+	if was := d.View.Verification(name, id); was != nil {
+		return d.sameRepair(ctx, c, was, wish, docs)
+	}
+	j := d.View.Job(name)
+	if j == nil {
+		return nil, false, missing(name)
+	}
+	if err := d.repairable(j); err != nil {
+		return nil, false, d.refused(ctx, c, "repair", name, err)
+	}
+	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Repair: &wish, CreatedAt: d.Now().UTC(), CreatedBy: c.Name,
+		Options: service.VerifyOptions{NoValues: found.Wish.Options.NoValues}}
+	err = d.Hub.PutRepair(ctx, name, id, docs)
+	if err == nil {
+		err = d.Hub.Verify(ctx, &w)
+	}
+	if errors.Is(err, hub.ErrExists) {
+		return nil, false, d.refused(ctx, c, "repair", name, refuse(Exists, "choose another id", "there is another verification %q already", id))
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	err = d.note(ctx, c, service.Change{What: fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), of, id), Job: name})
+	d.await(ctx, func() bool { return d.View.Verification(name, id) != nil })
+	return &service.Verification{Wish: w}, true, err
+}
+
+// sameRepair is a repair that is asked for once more.
+func (d *Desk) sameRepair(ctx context.Context, c *service.Caller, was *service.Verification, wish service.RepairWish, docs []service.RepairDocument) (*service.Verification, bool, error) {
+	if r := was.Wish.Repair; r != nil && *r == wish {
+		known, err := d.Hub.Repair(ctx, was.Wish.Job, was.Wish.ID)
+		if err != nil && !errors.Is(err, hub.ErrNotFound) {
+			return nil, false, err
+		}
+		if slices.Equal(known, docs) {
+			return was, false, nil
+		}
+	}
+	return nil, false, d.refused(ctx, c, "repair", was.Wish.Job, refuse(Exists, "choose another id", "there is another verification %q already", was.Wish.ID))
+}
+
+// chosen are the documents that are to be repaired.
+func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]service.RepairDocument, error) {
+	switch {
+	case of.Open():
+		return nil, refuse(Conflict, "wait for its end", "verification %q has not ended", of.Wish.ID)
+	case f == nil || len(f.Differences) == 0:
+		return nil, refuse(Conflict, "verify the job", "verification %q has no documents that differ", of.Wish.ID)
+	case what.All == (len(what.Documents) > 0):
+		return nil, refuse(Invalid, "ask for all of them, or name some", "no documents are chosen")
+	case len(what.Documents) > service.MaxRepair:
+		return nil, refuse(Invalid, "ask for more repairs, one after the other", "%d documents are more than %d", len(what.Documents), service.MaxRepair)
+	}
+	var docs []service.RepairDocument
+	for i := range f.Differences {
+		one := &f.Differences[i]
+		if one.Key != "" && len(docs) < service.MaxRepair && (what.All || slices.Contains(what.Documents, RepairDocument{one.NS, one.Key})) {
+			docs = append(docs, service.RepairDocument{NS: one.NS, TargetNS: one.TargetNS, ID: one.ID, Key: one.Key, Kind: one.Kind})
+		}
+	}
+	switch {
+	case what.All && len(docs) == 0:
+		return nil, refuse(Conflict, "their _ids are too long, or hidden by a rule", "none of the documents can be named")
+	case !what.All && len(docs) < len(what.Documents):
+		return nil, refuse(Invalid, "use ns and key as the findings have them", "%d of the documents are not among those that verification %q has found", len(what.Documents)-len(docs), of.Wish.ID)
+	}
+	return docs, nil
+}
+
+// repairable refuses jobs that cannot repair anything now.
+func (d *Desk) repairable(j *service.Job) error {
+	name, state, s := j.Definition.Name, j.State(), status(j)
+	switch {
+	case state == service.Finished:
+		return refuse(Conflict, "compare, and change the documents by hand", "job %q is finalized: its target may be in use, and is not written to any more", name)
+	case j.Definition.Wish.Finalize:
+		return refuse(Conflict, "take the finalization back first", "job %q is to be finalized", name)
+	case state != service.Running || s == nil:
+		return refuse(Conflict, "have it run: the job itself repairs documents, in order with the changes", "job %q is %s", name, state)
+	case s.Phase != job.PhaseFollowing:
+		return refuse(Conflict, "wait until it follows", "job %q is in phase %s", name, s.Phase)
+	}
+	return d.verifiable(j)
+}

@@ -1,0 +1,77 @@
+package service
+
+import (
+	"encoding/base64"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+)
+
+// The bounds of a repair.
+const (
+	// MaxRepair bounds the documents of one repair.
+	MaxRepair = 1000
+	// maxDocumentKey bounds a key, in bytes of BSON.
+	maxDocumentKey = 400
+)
+
+// RepairWish has a verification make documents of the target as the source has them
+// before it compares them, and nothing else.
+type RepairWish struct {
+	// Of is the verification that has found them different.
+	Of        string `json:"of"`
+	Documents int    `json:"documents"`
+}
+
+// RepairDocument is a document that is to be repaired.
+type RepairDocument struct {
+	NS       string `json:"ns"`
+	TargetNS string `json:"targetNs"`
+	ID       string `json:"id"` // as text
+	Key      string `json:"key"`
+	Kind     string `json:"kind"`
+}
+
+// RepairProgress is how far a repair is, in documents.
+type RepairProgress struct {
+	Written int `json:"written"` // to the target
+	Deleted int `json:"deleted"` // from it
+	Same    int `json:"same"`    // were as the source has them
+	Refused int `json:"refused"`
+}
+
+// RepairedDocument is what has come of the repair of a document.
+type RepairedDocument struct {
+	NS       string `json:"ns"`
+	TargetNS string `json:"targetNs"`
+	ID       string `json:"id"` // extended JSON
+	Kind     string `json:"kind"`
+	Outcome  string `json:"outcome"`
+	Why      string `json:"why,omitempty"`
+}
+
+// DocumentKey names the _id of a document exactly, "" where it is too long for that.
+func DocumentKey(id bson.RawValue) string {
+	if len(id.Value) > maxDocumentKey {
+		return ""
+	}
+	return base64.RawURLEncoding.EncodeToString(bsonraw.AppendID(nil, bsonraw.FromRaw(id)))
+}
+
+// DocumentID is the _id that a key names.
+func DocumentID(key string) (id bsonraw.ID, err error) {
+	raw, err := base64.RawURLEncoding.DecodeString(key)
+	if err == nil && (len(raw) == 0 || len(raw) > maxDocumentKey+1) {
+		err = fmt.Errorf("it has %d bytes", len(raw))
+	}
+	if err == nil {
+		id = bsonraw.KeyID(string(raw))
+		err = bsonraw.RawValue(id).Validate()
+	}
+	if err != nil {
+		return id, fmt.Errorf("%.70q is no key of a document: %w", key, err)
+	}
+	return id, nil
+}

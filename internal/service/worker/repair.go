@@ -1,0 +1,203 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/verify"
+)
+
+// repairedBytes bounds what is kept of documents that were repaired.
+const repairedBytes = 96 << 10
+
+var (
+	errElsewhere = errors.New("the job does not run here any more")
+	errFinalized = errors.New("the job is finalized: its target may be in use, and is not written to any more")
+)
+
+// mayRepair says that this worker can see to a repair: it runs the job, or has to say
+// that nobody does any more.
+func (w *Worker) mayRepair(j *service.Job) bool {
+	return j.State() == service.Finished || w.runs(j.Definition.Name) != nil
+}
+
+// runs is the unit of a job that this worker runs, nil while it does not.
+func (w *Worker) runs(name string) *unit {
+	w.mu.Lock()
+	u := w.units[name]
+	w.mu.Unlock()
+	if u == nil || u.running() == nil {
+		return nil
+	}
+	return u
+}
+
+// repair has the documents of the wish repaired by the job, which runs here.
+type repair struct {
+	*check
+	docs []service.RepairDocument
+	list []*job.Repair
+	now  []job.Repair
+}
+
+// newRepair reads what is to be repaired.
+func (c *check) newRepair() (*repair, error) {
+	docs, err := c.worker.Hub.Repair(c.ctx, c.wish.Job, c.wish.ID)
+	if errors.Is(err, hub.ErrNotFound) {
+		err = mongo.WithHint(errors.New("the documents to be repaired are forgotten"), "ask for the repair again")
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &repair{check: c, docs: docs}
+	for _, d := range docs {
+		id, err := service.DocumentID(d.Key)
+		if err != nil {
+			return nil, err
+		}
+		r.list = append(r.list, &job.Repair{Target: d.TargetNS, ID: id})
+	}
+	return r, nil
+}
+
+// documents are those that are compared afterwards.
+func (r *repair) documents() map[string][]bson.RawValue {
+	out := map[string][]bson.RawValue{}
+	for i, d := range r.docs {
+		out[d.NS] = append(out[d.NS], bsonraw.RawValue(r.list[i].ID))
+	}
+	return out
+}
+
+// run repairs. What the target refuses is tried again while others make room.
+func (r *repair) run() error {
+	u := r.worker.runs(r.wish.Job)
+	if u == nil {
+		if j := r.worker.View.Job(r.wish.Job); j != nil && j.State() == service.Finished {
+			return errFinalized
+		}
+		return r.leave()
+	}
+	u.record.event(slog.LevelWarn, fmt.Sprintf("%d documents of the target are to be repaired, as %s has asked (verification %s)", len(r.docs), r.wish.CreatedBy, r.wish.ID))
+	for before := len(r.list) + 1; ; {
+		err := u.repair(r)
+		if errors.Is(err, job.ErrEnded) {
+			return r.leave()
+		}
+		if err != nil {
+			return err
+		}
+		refused := r.refused()
+		if len(refused) == 0 || len(refused) >= before || len(refused) == len(r.list) {
+			break
+		}
+		before = len(refused)
+		for _, i := range refused {
+			r.list[i] = &job.Repair{Target: r.list[i].Target, ID: r.list[i].ID}
+		}
+	}
+	p := r.progress()
+	u.record.event(slog.LevelWarn, fmt.Sprintf("documents of the target were repaired: %d written, %d deleted, %d were the same, %d refused", p.Written, p.Deleted, p.Same, p.Refused))
+	return nil
+}
+
+// repair has the job repair those that have no outcome.
+func (u *unit) repair(r *repair) error {
+	j := u.running()
+	if j == nil {
+		return job.ErrEnded
+	}
+	return j.Repair(r.ctx, r.list, func(now []job.Repair) {
+		r.mu.Lock()
+		r.now = now
+		r.mu.Unlock()
+		p := r.progress()
+		r.mu.Lock()
+		r.report.Repair = &p
+		r.mu.Unlock()
+	})
+}
+
+// leave has whoever runs the job by then see to the repair.
+func (r *repair) leave() error {
+	r.cancel(errElsewhere)
+	return errElsewhere
+}
+
+func (r *repair) refused() (list []int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.now {
+		if r.now[i].Outcome == job.RepairRefused {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+func (r *repair) progress() (p service.RepairProgress) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.now {
+		switch r.now[i].Outcome {
+		case job.RepairWritten:
+			p.Written++
+		case job.RepairDeleted:
+			p.Deleted++
+		case job.RepairSame:
+			p.Same++
+		case job.RepairRefused:
+			p.Refused++
+		}
+	}
+	return p
+}
+
+// found adds to findings what has come of the documents.
+func (r *repair) found(f *service.Findings) {
+	var all []service.RepairedDocument
+	r.mu.Lock()
+	for i, d := range r.docs {
+		if i < len(r.now) {
+			all = append(all, service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind, Outcome: string(r.now[i].Outcome), Why: cut(r.now[i].Why, detailBytes)})
+		}
+	}
+	r.mu.Unlock()
+	slices.SortStableFunc(all, func(a, b service.RepairedDocument) int { // what is open still first
+		return refusedFirst(b) - refusedFirst(a)
+	})
+	room := repairedBytes
+	for _, one := range all {
+		if !fits(&room, one) {
+			f.RepairedLeftOut++
+			continue
+		}
+		f.Repaired = append(f.Repaired, one)
+	}
+}
+
+func refusedFirst(d service.RepairedDocument) int {
+	if d.Outcome == string(job.RepairRefused) {
+		return 1
+	}
+	return 0
+}
+
+// compareAfter repairs what is to be, and compares.
+func (c *check) compareAfter(r *repair, spec verify.Spec) (*verify.Report, error) {
+	if r != nil {
+		if err := r.run(); err != nil {
+			return nil, err
+		}
+	}
+	return verify.Clusters(c.ctx, spec)
+}
