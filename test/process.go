@@ -3,6 +3,7 @@ package test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/server"
 )
 
@@ -60,12 +62,31 @@ func Start(t *testing.T, bin string, args ...string) *Process {
 // StartWith is Start with more in the environment.
 func StartWith(t *testing.T, env []string, bin string, args ...string) *Process {
 	t.Helper()
+	return start(t, env, bin, args, (*exec.Cmd).Start)
+}
+
+// StartClocked is StartWith with a wall clock that the test may set. It skips the test
+// where there can be none.
+func StartClocked(t *testing.T, env []string, bin string, args ...string) (p *Process, clock *lab.Clock) {
+	t.Helper()
+	p = start(t, env, bin, args, func(cmd *exec.Cmd) (err error) {
+		if clock, err = lab.StartClocked(cmd); errors.Is(err, lab.ErrNoClock) {
+			t.Skip(err)
+		}
+		return err
+	})
+	t.Cleanup(func() { _ = clock.Close() })
+	return p, clock
+}
+
+func start(t *testing.T, env []string, bin string, args []string, begin func(*exec.Cmd) error) *Process {
+	t.Helper()
 	p := &Process{t: t, bin: bin, cmd: exec.Command(bin, args...), done: make(chan struct{})} //nolint:noctx // ended by Kill
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	state := t.TempDir()
 	p.cmd.Env = append(append(os.Environ(), env...), "XDG_STATE_HOME="+state)
 	p.running = server.Registry{Dir: filepath.Join(state, "millrace", "run")}
-	if err := p.cmd.Start(); err != nil {
+	if err := begin(p.cmd); err != nil {
 		t.Fatal(err)
 	}
 	go func() {

@@ -29,7 +29,7 @@ func TestBorrowersOfShardsDie(t *testing.T) {
 		return sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: routers})
 	}
 	source, target := cluster(1), cluster(2)
-	b := newBedBetween(t, nil, source.URI(), target.URI())
+	b := newBedBetween(t, source.URI(), target.URI())
 	b.loadShards(source)
 	seed := uint64(time.Now().UnixNano())
 	ctx, stop := context.WithCancel(t.Context())

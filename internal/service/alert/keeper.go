@@ -82,7 +82,7 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 		return
 	}
 	stored := k.View.Alerts()
-	for _, c := range k.watch.step(now.UTC(), k.View.Jobs(), k.View.Workers(), stored) {
+	for _, c := range k.watch.step(now, k.View.Jobs(), k.View.Workers(), stored) {
 		if err := k.store(ctx, c); err != nil {
 			k.failed(ctx, err)
 			return // the next look finds the same

@@ -48,7 +48,7 @@ type change struct {
 }
 
 // step looks at all jobs, and at the alerts that are stored. It returns what has to
-// change of those.
+// change of those. now is not of the wall clock alone, which may be set.
 func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker, stored []service.Alert) (out []change) {
 	has := map[place]*service.Alert{}
 	taken := map[place]bool{}
@@ -117,7 +117,7 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 	switch {
 	case a != nil && !a.Told: // whoever stored it is about to tell of it
 	case !firing && f.answer == yes && now.Sub(t.yes) >= wait:
-		fired := service.Alert{ID: w.newID(), Kind: kind, Text: f.text, Hint: f.hint, FiredAt: now}
+		fired := service.Alert{ID: w.newID(), Kind: kind, Text: f.text, Hint: f.hint, FiredAt: now.UTC()}
 		if a != nil {
 			fired.Revision = a.Revision
 		}
@@ -158,7 +158,8 @@ func (t *track) last(a answer, now time.Time) {
 // over is an alert that has ended.
 func over(a service.Alert, now time.Time, why string) service.Alert {
 	if a.Firing() {
-		a.ResolvedAt, a.Ending, a.Told = &now, why, false
+		at := now.UTC()
+		a.ResolvedAt, a.Ending, a.Told = &at, why, false
 	}
 	return a
 }

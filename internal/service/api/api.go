@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/loopback"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
@@ -258,7 +260,10 @@ func (a *API) readyz(c *call) error {
 	default:
 	}
 	if err != nil {
-		a.o.Log.Warn("not ready", "error", err)
+		a.o.Log.Warn("not ready", "error", err, "hint", mongo.HintOf(err))
+		if errors.Is(err, hub.ErrUnwritable) {
+			return &refusal{http.StatusServiceUnavailable, unwritable()}
+		}
 		return refuse(http.StatusServiceUnavailable, CodeUnavailable, "the service's log says why", "the service is not ready")
 	}
 	return c.ok(http.StatusOK, map[string]string{"status": "ok"})

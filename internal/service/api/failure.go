@@ -100,9 +100,17 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 	id := rand.Text()[:10]
 	a.o.Log.Error("request failed", "request", r.Method+" "+r.Pattern, "id", id, "error", mongo.Brief(err))
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		if a.o.Desk.Hub.Trouble() != nil {
+			return http.StatusServiceUnavailable, unwritable()
+		}
 		return http.StatusServiceUnavailable, Failure{Error: "the store of the service does not answer", Hint: "try again; the service's log has more under " + id, Code: CodeUnavailable}
 	}
 	return http.StatusInternalServerError, Failure{Error: "the service could not do this", Hint: "its log says why, under " + id, Code: CodeInternal}
+}
+
+// unwritable is replied while the store cannot be written. Where it is, is for the log.
+func unwritable() Failure {
+	return Failure{Error: hub.ErrUnwritable.Error(), Hint: hub.UnwritableHint, Code: CodeUnavailable}
 }
 
 // fail replies with an error.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
@@ -306,6 +307,9 @@ func (c *console) page(v *visit, page, title string, data any) frame {
 	f := frame{Title: title, Page: page, Data: data}
 	if v != nil {
 		f.Who, f.Form, f.Admin = v.who, v.session.form, v.who.Role.May(service.Admin)
+		if c.Desk.Hub.Trouble() != nil { // what the page shows may be old
+			f.Alert, f.Hint = hub.ErrUnwritable.Error(), hub.UnwritableHint
+		}
 	}
 	return f
 }
@@ -334,6 +338,9 @@ func (c *console) refusal(err error) (code int, text, hint string) {
 	e, ok := errors.AsType[*operate.Error](err)
 	if !ok {
 		c.Log.Error("a request of the console failed", "error", err)
+		if c.Desk.Hub.Trouble() != nil {
+			return http.StatusServiceUnavailable, hub.ErrUnwritable.Error(), hub.UnwritableHint
+		}
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 			return http.StatusServiceUnavailable, "the store of the service does not answer", "try again; the log says more"
 		}

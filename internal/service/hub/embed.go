@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -43,11 +45,17 @@ type EmbedOptions struct {
 	Log *slog.Logger
 }
 
-// Embedded is a NATS server in this process. Close ends it.
+// Embedded is a NATS server in this process, which is started again when it could not
+// write. Close ends it.
 type Embedded struct {
-	server *server.Server
-	token  string
-	lock   *os.File
+	o    EmbedOptions
+	lock *os.File
+	end  context.CancelFunc
+	done chan struct{} // closed when nobody looks after the server any more
+
+	mu      sync.Mutex
+	server  *server.Server
+	trouble error // why nothing can be stored, nil where it can
 }
 
 // Embed starts a NATS server, whose files no other process may use meanwhile.
@@ -64,6 +72,27 @@ func Embed(ctx context.Context, o EmbedOptions) (_ *Embedded, err error) {
 	if err != nil {
 		return nil, err
 	}
+	e := &Embedded{o: o, lock: lock, done: make(chan struct{})}
+	if err = writable(o.Dir); err == nil {
+		err = e.start(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	if o.Port < 0 { // the next one has the address of the first
+		if a, ok := e.server.Addr().(*net.TCPAddr); ok {
+			e.o.Port = a.Port
+		}
+	}
+	looking, end := context.WithCancel(context.WithoutCancel(ctx))
+	e.end = end
+	go func() { defer close(e.done); e.lookAfter(looking) }()
+	return e, nil
+}
+
+// start starts a server on the directory, and returns once it keeps things.
+func (e *Embedded) start(ctx context.Context) error {
+	o := &e.o
 	s, err := server.NewServer(&server.Options{
 		ServerName: "millrace", StoreDir: o.Dir, JetStream: true,
 		DontListen: o.Host == "", Host: o.Host, Port: o.Port, Authorization: o.Token,
@@ -72,25 +101,44 @@ func Embed(ctx context.Context, o EmbedOptions) (_ *Embedded, err error) {
 		MaxPayload: maxPayload, JetStreamMaxStore: maxStore, JetStreamMaxMemory: 64 << 20, SyncInterval: syncEvery,
 	})
 	if err != nil {
-		return nil, errors.Join(err, lock.Close())
+		return err
 	}
 	s.SetLoggerV2(serverLog{o.Log}, false, false, false)
-	go s.Start() // returns once it is up; Close waits for its end
-	e := &Embedded{server: s, token: o.Token, lock: lock}
+	go s.Start() // returns once it is up; stop waits for its end
+	e.mu.Lock()
+	e.server = s
+	e.mu.Unlock()
 	up, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for !s.ReadyForConnections(100 * time.Millisecond) {
 		if up.Err() != nil {
-			e.Close()
-			return nil, mongo.WithHint(fmt.Errorf("it is not ready after %s", startTime), "the log says why; the directory may lie on a full or very slow disk")
+			e.stop()
+			return mongo.WithHint(fmt.Errorf("it is not ready after %s", startTime), "the log says why; the directory may lie on a full or very slow disk")
 		}
 	}
 	if !s.JetStreamEnabled() {
-		e.Close()
-		return nil, mongo.WithHint(errors.New("JetStream did not start"), "check that the directory can be written and has room")
+		e.stop()
+		return mongo.WithHint(errors.New("JetStream did not start"), "check that the directory can be written and has room")
 	}
-	return e, nil
+	return nil
 }
+
+// stop ends the server, and returns when all is written.
+func (e *Embedded) stop() {
+	s := e.running()
+	s.Shutdown()
+	s.WaitForShutdown()
+}
+
+func (e *Embedded) running() *server.Server {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.server
+}
+
+// InProcessConn is a connection to the server, also once that was started again
+// (nats.InProcessConnProvider).
+func (e *Embedded) InProcessConn() (net.Conn, error) { return e.running().InProcessConn() }
 
 // lockDir keeps the directory for this process, also from one that ends without a word.
 func lockDir(dir string) (*os.File, error) {
@@ -106,7 +154,7 @@ func lockDir(dir string) (*os.File, error) {
 
 // Address is where it listens, "" for nowhere.
 func (e *Embedded) Address() string {
-	if a := e.server.Addr(); a != nil {
+	if a := e.running().Addr(); a != nil {
 		return a.String()
 	}
 	return ""
@@ -114,8 +162,9 @@ func (e *Embedded) Address() string {
 
 // Close ends the server, and returns when all is written.
 func (e *Embedded) Close() {
-	e.server.Shutdown()
-	e.server.WaitForShutdown()
+	e.end()
+	<-e.done
+	e.stop()
 	_ = e.lock.Close()
 }
 

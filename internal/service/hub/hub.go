@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -52,6 +53,13 @@ type Hub struct {
 	js    jetstream.JetStream
 	lease time.Duration
 	log   *slog.Logger
+	// embedded is the server where it is in this process, else nil.
+	embedded *Embedded
+	asking   chan struct{} // has one while somebody asks whether the store can be written
+	written  time.Time     // when it could, last; for whoever asks
+
+	mu      sync.Mutex
+	holders map[string]holder // of leases that this process would take, by unit
 
 	jobs, leases, reports, workers, drains jetstream.KeyValue
 	audit, events                          jetstream.Stream
@@ -77,7 +85,7 @@ func Open(ctx context.Context, o Options) (*Hub, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("connect to NATS: %w", err), "check --nats and its credentials, and that the cluster has JetStream")
 	}
-	h := &Hub{conn: conn, lease: o.Lease, log: o.Log}
+	h := &Hub{conn: conn, lease: o.Lease, log: o.Log, embedded: o.Embedded, asking: make(chan struct{}, 1), holders: map[string]holder{}}
 	if h.js, err = jetstream.New(conn); err == nil {
 		err = h.prepare(ctx, h.replicas(o.Replicas))
 	}
@@ -103,9 +111,9 @@ func dial(o Options) (*nats.Conn, error) {
 	}
 	uri := o.URI
 	if o.Embedded != nil {
-		options, uri = append(options, nats.InProcessServer(o.Embedded.server)), ""
+		options, uri = append(options, nats.InProcessServer(o.Embedded)), ""
 		if o.Token == "" {
-			o.Token = o.Embedded.token
+			o.Token = o.Embedded.o.Token
 		}
 	}
 	if o.Token != "" {
@@ -237,14 +245,6 @@ func (h *Hub) identity(ctx context.Context) (string, error) {
 		id += s.CachedInfo().Created.String()
 	}
 	return id, nil
-}
-
-// Ready says why the store does not answer, nil if it does.
-func (h *Hub) Ready(ctx context.Context) error {
-	if _, err := h.jobs.Status(ctx); err != nil {
-		return fmt.Errorf("ask NATS: %w", err)
-	}
-	return nil
 }
 
 // Close disconnects.

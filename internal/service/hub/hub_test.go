@@ -267,6 +267,45 @@ func TestEmptied(t *testing.T) {
 	}
 }
 
+// TestSilentHolder: a lease that the store does not take away, for its clock was set back,
+// is taken once nobody has renewed it for its time, and not before.
+func TestSilentHolder(t *testing.T) {
+	h := open(t, time.Hour) // as the store understands it
+	h.lease = 500 * time.Millisecond
+	ctx := t.Context()
+	first, err := h.Take(ctx, Control("a"), service.Lease{Worker: "w1", Run: "r1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	take := func() (*Held, error) { return h.Take(ctx, Control("a"), service.Lease{Worker: "w2", Run: "r2"}) }
+	for end := time.Now().Add(4 * h.lease); time.Now().Before(end); time.Sleep(h.lease / 20) {
+		if err := first.Renew(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := take(); !errors.Is(err, ErrHeld) {
+			t.Fatalf("taken from one that renews it: %v", err)
+		}
+	}
+	var second *Held
+	for end := time.Now().Add(time.Minute); second == nil; time.Sleep(h.lease / 20) {
+		if time.Now().After(end) {
+			t.Fatal("the lease of one that says nothing is not taken")
+		}
+		if second, err = take(); err != nil && !errors.Is(err, ErrHeld) {
+			t.Fatal(err)
+		}
+		if second != nil && time.Now().Before(first.Until()) {
+			t.Fatal("taken while the first has it")
+		}
+	}
+	if err := first.Renew(ctx); !errors.Is(err, ErrHeld) {
+		t.Errorf("a lost lease is renewed: %v", err)
+	}
+	if err := second.Renew(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestTrail: the newest come first, of one job or all, page by page.
 func TestTrail(t *testing.T) {
 	h := open(t, time.Minute)

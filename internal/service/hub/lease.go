@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -34,12 +35,55 @@ func (h *Hub) Take(ctx context.Context, unit string, l service.Lease) (*Held, er
 	began := time.Now()
 	rev, err := h.leases.Create(ctx, unit, raw)
 	if conflict(err) {
+		if silent := h.silent(ctx, unit); silent > 0 {
+			began = time.Now()
+			rev, err = h.leases.Update(ctx, unit, raw, silent)
+		}
+	}
+	if conflict(err) {
 		err = ErrHeld
+	}
+	if err == nil || !errors.Is(err, ErrHeld) {
+		h.forgetHolder(unit)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("take the lease of %s: %w", unit, err)
 	}
 	return &Held{hub: h, unit: unit, value: raw, rev: rev, until: began.Add(h.lease)}, nil
+}
+
+// holder is a lease that somebody else has.
+type holder struct {
+	rev uint64
+	at  time.Time // when it was seen first at this revision, by this process' clock
+}
+
+// silent is the revision of a lease that nobody has renewed for its whole time by this
+// process' clock, 0 of another. The store takes leases away by its wall clock, which may
+// have been set back: then it would keep the lease of a worker that died for as long.
+func (h *Hub) silent(ctx context.Context, unit string) uint64 {
+	e, err := h.leases.Get(ctx, unit)
+	if err != nil {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	seen, ok := h.holders[unit]
+	if !ok || seen.rev != e.Revision() {
+		maps.DeleteFunc(h.holders, func(_ string, s holder) bool { return time.Since(s.at) > 10*h.lease }) // nobody asks for it
+		h.holders[unit] = holder{e.Revision(), time.Now()}
+		return 0
+	}
+	if time.Since(seen.at) <= h.lease {
+		return 0
+	}
+	return seen.rev
+}
+
+func (h *Hub) forgetHolder(unit string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.holders, unit)
 }
 
 // Until is when the lease ends unless it is renewed, on the safe side.

@@ -219,7 +219,9 @@ func (h *Hub) PointsOf(ctx context.Context, uid string, every time.Duration, fro
 		if !p.From.Before(from) && p.From.Before(to) {
 			each(p)
 		}
-		return p.From.After(to.Add(clockSlack)), nil // they come by time, but for the clocks
+		// They come by time, but for the clocks: that of a worker, or of NATS, may have been set.
+		end := to.Add(clockSlack)
+		return p.From.After(end) && m.Time.After(end), nil
 	})
 }
 

@@ -200,3 +200,21 @@ func TestEntries(t *testing.T) {
 		t.Error("an entry of a megabyte is stored")
 	}
 }
+
+// TestPointsOfAClockThatWasSet: a point whose worker's clock was an hour ahead does not
+// hide those that came after it.
+func TestPointsOfAClockThatWasSet(t *testing.T) {
+	h, now := open(t, time.Minute), time.Now().UTC().Truncate(time.Second)
+	for i, ahead := range []time.Duration{-time.Minute, time.Hour, -30 * time.Second} {
+		from := now.Add(ahead)
+		p := &service.Point{From: from, To: from.Add(10 * time.Second), Seconds: 10}
+		if err := h.AddPoint(t.Context(), "u1", fmt.Sprint(i), service.PointEvery, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var seen []time.Duration
+	err := h.PointsOf(t.Context(), "u1", service.PointEvery, now.Add(-time.Hour), now, func(p *service.Point) { seen = append(seen, p.From.Sub(now)) })
+	if err != nil || fmt.Sprint(seen) != "[-1m0s -30s]" {
+		t.Errorf("%v, %v", seen, err)
+	}
+}

@@ -30,7 +30,8 @@ func (m *meter) look(s *job.Status, done job.Done, end bool) *service.Point {
 		return nil
 	}
 	use := procstat.Read()
-	p := &service.Point{From: m.at.UTC(), To: now.UTC(), Seconds: n,
+	// Its end is as much later as time has passed, also where the wall clock was set meanwhile.
+	p := &service.Point{From: m.at.UTC(), To: m.at.Add(now.Sub(m.at)).UTC(), Seconds: n,
 		Docs: service.NewAmount(done.Docs-m.done.Docs, n), Bytes: service.NewAmount(done.Bytes-m.done.Bytes, n),
 		Operations: service.NewAmount(done.Operations-m.done.Operations, n), AppliedBytes: service.NewAmount(done.AppliedBytes-m.done.AppliedBytes, n),
 		Lag: service.NewRange(s.Follow.LagSeconds, n), Window: service.NewRange(s.Follow.WindowSeconds, n),

@@ -304,7 +304,7 @@ func (c *check) tell() error {
 	r := c.report
 	c.mu.Unlock()
 	r.At = time.Now().UTC()
-	if r.At.After(c.held.Until()) {
+	if time.Now().After(c.held.Until()) {
 		return errLost
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 3*time.Second)

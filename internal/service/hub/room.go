@@ -1,0 +1,179 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+)
+
+// ErrUnwritable says that the store of this process can be read and not be written, as on
+// a full disk. Once its disk can be written again it goes on by itself.
+var ErrUnwritable = errors.New("the store of the service cannot be written")
+
+// UnwritableHint is what to do then, for those who are not to know where the store lies.
+const UnwritableHint = "make room on the disk of --data-dir; the service goes on by itself then. Its log has more"
+
+const (
+	// roomNeeded is how much a disk has to take before the store is tried again: less
+	// would be full at once.
+	roomNeeded = 16 << 20
+	// healthEvery is how often the server is asked whether it can write.
+	healthEvery = 2 * time.Second
+	// writtenFor is how long the store counts as writable once it was.
+	writtenFor = 2 * time.Second
+)
+
+// lookAfter starts the server again when it could not write, as soon as its disk can be
+// written. NATS gives a stream up for good with its first write that fails: what comes
+// later it does not store, and does not reply to either, whatever room there is by then.
+func (e *Embedded) lookAfter(ctx context.Context) {
+	for pace.Pause(ctx, healthEvery) == nil {
+		if e.health() == nil || pace.Pause(ctx, healthEvery) != nil {
+			continue
+		}
+		if err := e.health(); err != nil { // it does not pass by itself
+			e.suffers(err)
+			e.mend(ctx)
+		}
+	}
+}
+
+// mend starts the server again once its disk can be written.
+func (e *Embedded) mend(ctx context.Context) {
+	for pace.Pause(ctx, healthEvery) == nil {
+		err := writable(e.o.Dir)
+		if err == nil {
+			e.o.Log.Info("the disk of the store can be written again; NATS is started again")
+			e.stop()
+			err = e.start(ctx)
+		}
+		if e.suffers(err); err == nil {
+			return
+		}
+	}
+}
+
+// health says why the server cannot write, nil where it can.
+func (e *Embedded) health() error {
+	h := e.running().Healthz(&server.HealthzOptions{Details: true})
+	if h.StatusCode != http.StatusServiceUnavailable {
+		return nil // or it is too busy to say
+	}
+	for _, one := range h.Errors {
+		if one.Type == server.HealthzErrorJetStream || strings.Contains(one.Error, "write error") {
+			return errors.New(one.Error)
+		}
+	}
+	return nil
+}
+
+// suffers notes why nothing can be stored, nil where it can.
+func (e *Embedded) suffers(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	before := e.trouble
+	if e.trouble = nil; err != nil {
+		hint := mongo.HintOf(err)
+		if hint == "" {
+			hint = "make room below " + e.o.Dir + ", or mend its disk; the service goes on by itself then"
+		}
+		e.trouble = mongo.WithHint(fmt.Errorf("%w: %w", ErrUnwritable, err), hint)
+	}
+	switch {
+	case before == nil && err != nil:
+		e.o.Log.Error("the service cannot store all that it has to: jobs whose leases cannot be renewed end at their checkpoints, and begin again once it can", "error", e.trouble, "hint", mongo.HintOf(e.trouble))
+	case before != nil && err == nil:
+		e.o.Log.Info("the store can be written again")
+	}
+}
+
+// Trouble says why the store in this process cannot be written (ErrUnwritable), nil where
+// it can, as far as is known. Of a cluster nothing is known without asking (Ready).
+func (h *Hub) Trouble() error {
+	if h.embedded == nil {
+		return nil
+	}
+	h.embedded.mu.Lock()
+	defer h.embedded.mu.Unlock()
+	return h.embedded.trouble
+}
+
+// writable says why a directory does not take roomNeeded, nil where it does.
+func writable(dir string) error {
+	failed := func(err error) error {
+		hint := "make room there, or mend the disk"
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+			hint = fmt.Sprintf("make room there: the store needs %d MB to go on, and does so by itself then", roomNeeded>>20)
+		}
+		return mongo.WithHint(fmt.Errorf("write to %s: %w", dir, err), hint)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return failed(err)
+	}
+	if uint64(st.Bavail)*uint64(st.Bsize) < roomNeeded { //nolint:unconvert // of other types on other systems
+		return failed(syscall.ENOSPC) // what is left is not taken from others for a try
+	}
+	return tried(dir, failed)
+}
+
+// tried writes roomNeeded to a file, and removes it: a quota does not say how much it
+// allows.
+func tried(dir string, failed func(error) error) error {
+	name := filepath.Join(dir, "room")
+	defer func() { _ = os.Remove(name) }()
+	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err != nil {
+		return failed(err)
+	}
+	piece := make([]byte, 1<<20)
+	for range roomNeeded / len(piece) {
+		if _, err = f.Write(piece); err != nil {
+			break
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return failed(err)
+	}
+	return nil
+}
+
+// Ready says why the store does not answer or cannot be written, nil if all is well. It
+// writes at most once in writtenFor.
+func (h *Hub) Ready(ctx context.Context) error {
+	if err := h.Trouble(); err != nil {
+		return err
+	}
+	select {
+	case h.asking <- struct{}{}:
+		defer func() { <-h.asking }()
+	case <-ctx.Done():
+		return fmt.Errorf("ask NATS: %w", ctx.Err())
+	}
+	if time.Since(h.written) < writtenFor {
+		return nil
+	}
+	if _, err := h.findings.Put(ctx, keyReady, nil); err != nil {
+		return fmt.Errorf("write to NATS: %w", err)
+	}
+	h.written = time.Now()
+	return nil
+}
+
+// keyReady is a key of no verification: those have a dot.
+const keyReady = "ready"
