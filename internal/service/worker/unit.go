@@ -75,11 +75,10 @@ func (u *unit) run() {
 		u.told(err)
 	}
 	u.end(err)
-	if context.Cause(u.ctx) == nil {
-		u.spans.End(err)
-	} else { // it is let go, which is no failure
-		u.spans.End(nil)
+	if u.report.State != service.Failed { // it is let go, which is no failure
+		err = nil
 	}
+	u.spans.End(err)
 	u.record.close() // before the job is forgotten, for which this worker needs its lease
 	done()
 	keeping.Wait()

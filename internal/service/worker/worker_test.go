@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -38,6 +39,7 @@ const (
 
 // bed is a service with workers, and two clusters.
 type bed struct {
+	lease time.Duration // zero: lease
 	*testing.T
 	src, dst *lab.Cluster
 	source   *driver.Client
@@ -76,7 +78,7 @@ func (b *bed) log(name string) *slog.Logger {
 // connect is a process of its own, as far as the store knows.
 func (b *bed) connect(address string) (*hub.Hub, *hub.View) {
 	b.Helper()
-	h, err := hub.Open(b.Context(), hub.Options{URI: "nats://" + address, Token: "sesame, open up", Lease: lease, Log: b.log("hub")})
+	h, err := hub.Open(b.Context(), hub.Options{URI: "nats://" + address, Token: "sesame, open up", Lease: cmp.Or(b.lease, lease), Log: b.log("hub")})
 	b.ok(err)
 	b.Cleanup(h.Close)
 	return h, hubtest.Watch(b, h)
