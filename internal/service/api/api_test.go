@@ -33,6 +33,7 @@ func TestRolesByRoute(t *testing.T) {
 		"GET /api/v1/workers": service.Viewer, "GET /api/v1/alerts": service.Viewer, "GET /api/v1/audit": service.Admin, "GET /api/v1/events": service.Viewer,
 		"POST /api/v1/jobs/{name}/verifications": service.Operator, "GET /api/v1/jobs/{name}/verifications": service.Viewer,
 		"GET /api/v1/jobs/{name}/verifications/{id}": service.Viewer, "DELETE /api/v1/jobs/{name}/verifications/{id}": service.Operator,
+		"POST /api/v1/jobs/{name}/verifications/{id}/repair": service.Operator,
 		"PUT /api/v1/jobs/{name}/verify-schedule": service.Operator, "DELETE /api/v1/jobs/{name}/verify-schedule": service.Operator,
 		"GET /api/v1/jobs/{name}/deadletters": service.Viewer, "GET /api/v1/jobs/{name}/deadletters/letter": service.Operator,
 		"GET /api/v1/jobs/{name}/deadletters/export": service.Operator, "POST /api/v1/jobs/{name}/deadletters/retry": service.Operator,
