@@ -34,7 +34,7 @@ func TestRolesByRoute(t *testing.T) {
 		"POST /api/v1/jobs/{name}/verifications": service.Operator, "GET /api/v1/jobs/{name}/verifications": service.Viewer,
 		"GET /api/v1/jobs/{name}/verifications/{id}": service.Viewer, "DELETE /api/v1/jobs/{name}/verifications/{id}": service.Operator,
 		"POST /api/v1/jobs/{name}/verifications/{id}/repair": service.Operator,
-		"PUT /api/v1/jobs/{name}/verify-schedule": service.Operator, "DELETE /api/v1/jobs/{name}/verify-schedule": service.Operator,
+		"PUT /api/v1/jobs/{name}/verify-schedule":            service.Operator, "DELETE /api/v1/jobs/{name}/verify-schedule": service.Operator,
 		"GET /api/v1/jobs/{name}/deadletters": service.Viewer, "GET /api/v1/jobs/{name}/deadletters/letter": service.Operator,
 		"GET /api/v1/jobs/{name}/deadletters/export": service.Operator, "POST /api/v1/jobs/{name}/deadletters/retry": service.Operator,
 	}
