@@ -401,9 +401,9 @@ func (f *follower) existing(at mongo.OpTime) schema.Existing {
 }
 
 // schemaChange is schema, which it tells of.
-func (f *follower) schemaChange(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error {
+func (f *follower) schemaChange(ctx context.Context, ev *stream.Event, _ mongo.OpTime, last bool) error {
 	end := f.Progress.Begin(progress.StepSchema, ev.Change.NS, string(ev.Change.Kind))
-	err := f.schema(ctx, ev, before, last)
+	err := f.schema(ctx, ev, last)
 	end(err)
 	return err
 }
@@ -411,7 +411,7 @@ func (f *follower) schemaChange(ctx context.Context, ev *stream.Event, before mo
 // schema applies one schema change after a durable note that it is about to
 // happen: a restart finds the note and applies the change once more as one that
 // may have happened. What comes after needs no note.
-func (f *follower) schema(ctx context.Context, ev *stream.Event, before mongo.OpTime, last bool) error {
+func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	failpoint.Hit("schema.before")
