@@ -25,6 +25,24 @@ type RepairWish struct {
 	Documents int    `json:"documents"`
 }
 
+// Repair is of a verification that repairs: what is asked for, and how far that is.
+type Repair struct {
+	RepairWish
+	RepairProgress
+}
+
+// Repair is nil of a verification that repairs nothing.
+func (v *Verification) Repair() *Repair {
+	if v.Wish.Repair == nil {
+		return nil
+	}
+	r := Repair{RepairWish: *v.Wish.Repair}
+	if v.Report != nil && v.Report.Repair != nil {
+		r.RepairProgress = *v.Report.Repair
+	}
+	return &r
+}
+
 // RepairDocument is a document that is to be repaired.
 type RepairDocument struct {
 	NS       string `json:"ns"`

@@ -62,6 +62,11 @@ func (s *spread) least(routers []description.Server) []description.Server {
 func (s *spread) add(addr string, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.count(addr, bytes)
+}
+
+// count is called with mu held.
+func (s *spread) count(addr string, bytes int64) {
 	if s.sent == nil {
 		s.sent = map[string]int64{}
 	}
@@ -70,9 +75,9 @@ func (s *spread) add(addr string, bytes int64) {
 
 // message is add for a message, which Sent counts.
 func (s *spread) message(addr string, bytes int64) {
-	s.add(addr, bytes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.count(addr, bytes)
 	one := s.total[addr]
 	if one == nil && len(s.total) >= mostRouters {
 		addr = ""

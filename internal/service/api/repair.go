@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"net/url"
 
-	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
@@ -19,12 +18,6 @@ type NewRepair struct {
 	operate.RepairWhat
 }
 
-// Repair is of a verification that repairs: what is asked for, and how far that is.
-type Repair struct {
-	service.RepairWish
-	service.RepairProgress
-}
-
 func (a *API) repair(c *call) error {
 	var n NewRepair
 	if err := c.body(&n, false, `{"all": true}, or {"documents": [{"ns": "shop.orders", "key": "…"}]}`); err != nil {
@@ -36,11 +29,7 @@ func (a *API) repair(c *call) error {
 	if err != nil {
 		return err
 	}
-	if !made {
-		return c.ok(http.StatusOK, verificationOf(v))
-	}
-	c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(v.Wish.Job)+"/verifications/"+url.PathEscape(v.Wish.ID))
-	return c.ok(http.StatusCreated, verificationOf(v))
+	return c.toVerify(v, made)
 }
 
 // Repair asks for documents to be repaired that a verification of a job has found

@@ -60,7 +60,7 @@ type Verification struct {
 	Error             string `json:"error"`
 	Hint              string `json:"hint"`
 
-	Repair *Repair `json:"repair,omitempty"`
+	Repair *service.Repair `json:"repair,omitempty"`
 
 	Findings *service.Findings `json:"findings,omitempty"`
 }
@@ -73,14 +73,9 @@ type Verifications struct {
 
 func verificationOf(v *service.Verification) Verification {
 	w := &v.Wish
-	out := Verification{ID: w.ID, State: v.State(), Options: w.Options, Scheduled: w.Scheduled, CreatedAt: w.CreatedAt, CreatedBy: w.CreatedBy, CanceledBy: w.CanceledBy}
-	if w.Repair != nil {
-		out.Repair = &Repair{RepairWish: *w.Repair}
-	}
+	out := Verification{ID: w.ID, State: v.State(), Options: w.Options, Scheduled: w.Scheduled, CreatedAt: w.CreatedAt, CreatedBy: w.CreatedBy, CanceledBy: w.CanceledBy,
+		Repair: v.Repair()}
 	if r := v.Report; r != nil {
-		if out.Repair != nil && r.Repair != nil {
-			out.Repair.RepairProgress = *r.Repair
-		}
 		out.Worker, out.Attempt, out.StartedAt, out.EndedAt, out.Progress = r.Worker, r.Attempt, &r.StartedAt, r.EndedAt, r.Progress
 		out.Differences, out.SchemaDifferences, out.Waits, out.Error, out.Hint = r.Progress.Differences, r.Schema, r.Waits, r.Error, r.Hint
 	}
@@ -98,6 +93,11 @@ func (a *API) verify(c *call) error {
 	if err != nil {
 		return err
 	}
+	return c.toVerify(v, made)
+}
+
+// toVerify replies to who has asked for a verification; made is false where it was there.
+func (c *call) toVerify(v *service.Verification, made bool) error {
 	if !made {
 		return c.ok(http.StatusOK, verificationOf(v))
 	}

@@ -3,29 +3,11 @@ package console
 import (
 	"encoding/base64"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 )
-
-// repairRow is how far a repair is.
-type repairRow struct {
-	service.RepairWish
-	service.RepairProgress
-}
-
-func repairRowOf(v *service.Verification) *repairRow {
-	if v.Wish.Repair == nil {
-		return nil
-	}
-	row := repairRow{RepairWish: *v.Wish.Repair}
-	if v.Report != nil && v.Report.Repair != nil {
-		row.RepairProgress = *v.Report.Repair
-	}
-	return &row
-}
 
 // repairPage asks whether documents are to be repaired.
 type repairPage struct {
@@ -85,7 +67,7 @@ func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, wh
 	}
 	p := repairPage{Job: name, Of: of, All: what.All}
 	for _, d := range found.Differences {
-		if d.Key == "" || !what.All && !slices.Contains(what.Documents, operate.RepairDocument{NS: d.NS, Key: d.Key}) {
+		if !what.Wants(&d) {
 			continue
 		}
 		if d.Kind == "extra" {

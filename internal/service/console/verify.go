@@ -188,7 +188,7 @@ type verifiedPage struct {
 	// Names are those of the differences for a repair, "" of those that have none.
 	Names    []string
 	Mendable bool // some have one, and the visitor may
-	Repair   *repairRow
+	Repair   *service.Repair
 }
 
 func (c *console) verification(w http.ResponseWriter, r *http.Request, v *visit) {
@@ -211,7 +211,7 @@ func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *vi
 			p.Names, p.Mendable = append(p.Names, one), p.Mendable || p.Operator && one != ""
 		}
 	}
-	p.Repair = repairRowOf(one)
+	p.Repair = one.Repair()
 	f := c.page(v, "job", "Verification of "+name, p)
 	if f.Alert, f.Hint = alert, hint; p.Row.Open {
 		f.Live = verificationPath(name, id)

@@ -2,7 +2,6 @@ package operate
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,22 +25,18 @@ type RepairDocument struct {
 	Key string `json:"key"`
 }
 
+// Wants reports that a document that differs is among those chosen, and can be named.
+func (w *RepairWhat) Wants(d *service.DocumentDifference) bool {
+	return d.Key != "" && (w.All || slices.Contains(w.Documents, RepairDocument{d.NS, d.Key}))
+}
+
 // Repair has documents of a job's target be made as the source has them: some of those
 // that a verification has found different. It is done by a verification of its own, which
 // compares them afterwards; id is that one's, "" is made up. The same once more is the
 // same repair: made is false then.
 func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id string, what RepairWhat) (v *service.Verification, made bool, err error) {
-	if service.CheckName(name) != nil {
-		return nil, false, missing(name)
-	}
-	if err := allowed(c, service.Operator, name); err != nil {
-		return nil, false, d.refused(ctx, c, "repair", name, err)
-	}
-	if id == "" {
-		id = rand.Text()
-	}
-	if err := service.CheckVerifyID(id); err != nil {
-		return nil, false, refuse(Invalid, "choose another id, or leave it out", "%s", err)
+	if id, err = d.askedAs(ctx, c, "repair", name, id); err != nil {
+		return nil, false, err
 	}
 	found, seen, err := d.Verification(ctx, c, name, of)
 	if err != nil {
@@ -69,7 +64,7 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id strin
 		err = d.Hub.Verify(ctx, &w)
 	}
 	if errors.Is(err, hub.ErrExists) {
-		return nil, false, d.refused(ctx, c, "repair", name, refuse(Exists, "choose another id", "there is another verification %q already", id))
+		return nil, false, d.taken(ctx, c, "repair", name, id)
 	}
 	if err != nil {
 		return nil, false, err
@@ -90,7 +85,7 @@ func (d *Desk) sameRepair(ctx context.Context, c *service.Caller, was *service.V
 			return was, false, nil
 		}
 	}
-	return nil, false, d.refused(ctx, c, "repair", was.Wish.Job, refuse(Exists, "choose another id", "there is another verification %q already", was.Wish.ID))
+	return nil, false, d.taken(ctx, c, "repair", was.Wish.Job, was.Wish.ID)
 }
 
 // chosen are the documents that are to be repaired.
@@ -108,7 +103,7 @@ func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]s
 	var docs []service.RepairDocument
 	for i := range f.Differences {
 		one := &f.Differences[i]
-		if one.Key != "" && len(docs) < service.MaxRepair && (what.All || slices.Contains(what.Documents, RepairDocument{one.NS, one.Key})) {
+		if len(docs) < service.MaxRepair && what.Wants(one) {
 			docs = append(docs, service.RepairDocument{NS: one.NS, TargetNS: one.TargetNS, ID: one.ID, Key: one.Key, Kind: one.Kind})
 		}
 	}

@@ -17,17 +17,8 @@ import (
 // verification: made is false then. One at a time is asked for of a job, and only once
 // it follows. id "" is one that is made up.
 func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string, o service.VerifyOptions) (v *service.Verification, made bool, err error) {
-	if service.CheckName(name) != nil {
-		return nil, false, missing(name)
-	}
-	if err := allowed(c, service.Operator, name); err != nil {
-		return nil, false, d.refused(ctx, c, "verify", name, err)
-	}
-	if id == "" {
-		id = rand.Text()
-	}
-	if err := service.CheckVerifyID(id); err != nil {
-		return nil, false, refuse(Invalid, "choose another id, or leave it out", "%s", err)
+	if id, err = d.askedAs(ctx, c, "verify", name, id); err != nil {
+		return nil, false, err
 	}
 	if err := checkVerify(&o); err != nil {
 		return nil, false, refuse(Invalid, "", "%s", err)
@@ -64,9 +55,31 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string, o
 // again is a verification that is asked for once more.
 func (d *Desk) again(ctx context.Context, c *service.Caller, was *service.Verification, o service.VerifyOptions) (*service.Verification, bool, error) {
 	if !reflect.DeepEqual(was.Wish.Options, o) {
-		return nil, false, d.refused(ctx, c, "verify", was.Wish.Job, refuse(Exists, "choose another id", "there is another verification %q already", was.Wish.ID))
+		return nil, false, d.taken(ctx, c, "verify", was.Wish.Job, was.Wish.ID)
 	}
 	return was, false, nil
+}
+
+// askedAs is the id of what a caller asks of a verification that is to be made: "" is made up.
+func (d *Desk) askedAs(ctx context.Context, c *service.Caller, what, name, id string) (string, error) {
+	if service.CheckName(name) != nil {
+		return "", missing(name)
+	}
+	if err := allowed(c, service.Operator, name); err != nil {
+		return "", d.refused(ctx, c, what, name, err)
+	}
+	if id == "" {
+		id = rand.Text()
+	}
+	if err := service.CheckVerifyID(id); err != nil {
+		return "", refuse(Invalid, "choose another id, or leave it out", "%s", err)
+	}
+	return id, nil
+}
+
+// taken refuses an id that another verification has.
+func (d *Desk) taken(ctx context.Context, c *service.Caller, what, name, id string) error {
+	return d.refused(ctx, c, what, name, refuse(Exists, "choose another id", "there is another verification %q already", id))
 }
 
 func checkVerify(o *service.VerifyOptions) error {

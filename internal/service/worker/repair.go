@@ -105,7 +105,7 @@ func (r *repair) run() error {
 			r.list[i] = &job.Repair{Target: r.list[i].Target, ID: r.list[i].ID}
 		}
 	}
-	p := r.progress()
+	p := progressOf(r.present())
 	u.record.event(slog.LevelWarn, fmt.Sprintf("documents of the target were repaired: %d written, %d deleted, %d were the same, %d refused", p.Written, p.Deleted, p.Same, p.Refused))
 	return nil
 }
@@ -117,13 +117,10 @@ func (u *unit) repair(r *repair) error {
 		return job.ErrEnded
 	}
 	return j.Repair(r.ctx, r.list, func(now []job.Repair) {
+		p := progressOf(now)
 		r.mu.Lock()
-		r.now = now
-		r.mu.Unlock()
-		p := r.progress()
-		r.mu.Lock()
-		r.report.Repair = &p
-		r.mu.Unlock()
+		defer r.mu.Unlock()
+		r.now, r.report.Repair = now, &p
 	})
 }
 
@@ -133,22 +130,25 @@ func (r *repair) leave() error {
 	return errElsewhere
 }
 
-func (r *repair) refused() (list []int) {
+// present are the documents as they stand.
+func (r *repair) present() []job.Repair {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.now {
-		if r.now[i].Outcome == job.RepairRefused {
+	return r.now
+}
+
+func (r *repair) refused() (list []int) {
+	for i, one := range r.present() {
+		if one.Outcome == job.RepairRefused {
 			list = append(list, i)
 		}
 	}
 	return list
 }
 
-func (r *repair) progress() (p service.RepairProgress) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := range r.now {
-		switch r.now[i].Outcome {
+func progressOf(now []job.Repair) (p service.RepairProgress) {
+	for _, one := range now {
+		switch one.Outcome {
 		case job.RepairWritten:
 			p.Written++
 		case job.RepairDeleted:
@@ -165,13 +165,10 @@ func (r *repair) progress() (p service.RepairProgress) {
 // found adds to findings what has come of the documents.
 func (r *repair) found(f *service.Findings) {
 	var all []service.RepairedDocument
-	r.mu.Lock()
-	for i, d := range r.docs {
-		if i < len(r.now) {
-			all = append(all, service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind, Outcome: string(r.now[i].Outcome), Why: cut(r.now[i].Why, detailBytes)})
-		}
+	for i, one := range r.present() {
+		d := r.docs[i]
+		all = append(all, service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind, Outcome: string(one.Outcome), Why: cut(one.Why, detailBytes)})
 	}
-	r.mu.Unlock()
 	slices.SortStableFunc(all, func(a, b service.RepairedDocument) int { // what is open still first
 		return refusedFirst(b) - refusedFirst(a)
 	})
@@ -193,9 +190,9 @@ func refusedFirst(d service.RepairedDocument) int {
 }
 
 // compareAfter repairs what is to be, and compares.
-func (c *check) compareAfter(r *repair, spec verify.Spec) (*verify.Report, error) {
-	if r != nil {
-		if err := r.run(); err != nil {
+func (c *check) compareAfter(spec verify.Spec) (*verify.Report, error) {
+	if c.repair != nil {
+		if err := c.repair.run(); err != nil {
 			return nil, err
 		}
 	}

@@ -209,7 +209,7 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		report, err = c.compareAfter(c.repair, spec)
+		report, err = c.compareAfter(spec)
 		ended <- err
 	}()
 	tick := time.NewTicker(lookEvery)
