@@ -54,7 +54,7 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string, o
 
 // again is a verification that is asked for once more.
 func (d *Desk) again(ctx context.Context, c *service.Caller, was *service.Verification, o service.VerifyOptions) (*service.Verification, bool, error) {
-	if !reflect.DeepEqual(was.Wish.Options, o) {
+	if was.Wish.Repair != nil || !reflect.DeepEqual(was.Wish.Options, o) {
 		return nil, false, d.taken(ctx, c, "verify", was.Wish.Job, was.Wish.ID)
 	}
 	return was, false, nil

@@ -79,6 +79,9 @@ func TestRepair(t *testing.T) {
 	if _, _, err := b.desk.Repair(t.Context(), b.admin, "job", "found", "one", operate.RepairWhat{All: true}); code(err) != operate.Exists {
 		t.Errorf("another of the same id: %v", err)
 	}
+	if _, _, err := b.desk.Verify(t.Context(), b.admin, "job", "one", service.VerifyOptions{}); code(err) != operate.Exists {
+		t.Errorf("a verification of the id of a repair: %v", err)
+	}
 	v, f := b.result("job", "one", service.VerifySame)
 	if r := v.Report.Repair; r == nil || *r != (service.RepairProgress{Written: 1}) || len(f.Repaired) != 1 || f.Repaired[0].Outcome != "written" || f.Repaired[0].ID != `{"$numberInt":"5"}` {
 		t.Errorf("%+v %+v", v.Report, f.Repaired)
