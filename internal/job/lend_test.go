@@ -207,16 +207,16 @@ func testUnaware(t *testing.T, s servers) {
 	d := &lendtest.Deaf{Ask: l.Ask}
 	ended := l.borrow("one", d.Way, nil)
 	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
-	var doc struct {
-		Owner     struct{ Run string }
-		Fence     int64
-		Borrowers []string
+	doc, err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Decode(&doc); err != nil || len(doc.Borrowers) != 1 {
-		t.Fatal(doc, err)
+	name, err := lendtest.Name(l.job.ID(), doc)
+	if err != nil {
+		t.Fatal(err)
 	}
 	// A connection as one of the worker's that a machine has left behind.
-	left, err := mongo.Connect(t.Context(), s.dst.URI(), mongo.Options{AppName: mongo.BorrowerName(l.job.ID(), doc.Owner.Run, doc.Fence, doc.Borrowers[0])})
+	left, err := mongo.Connect(t.Context(), s.dst.URI(), mongo.Options{AppName: name})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,42 +247,12 @@ func testTooLate(t *testing.T, s servers) {
 	fillLarge(t, s, "late", "c")
 	l := lend(t, s, "late", pace.Rates{Bytes: 1 << 20}, nil)
 	l.lending(t)
-	var mu sync.Mutex
-	var loan []byte // what it was lent
-	d := &lendtest.Deaf{Ask: func(ctx context.Context, request []byte) ([]byte, error) {
-		reply, err := l.Ask(ctx, request)
-		if _, lent := bson.Raw(reply).Lookup("loan").DocumentOK(); lent {
-			mu.Lock()
-			defer mu.Unlock()
-			loan = reply
-		}
-		return reply, err
-	}}
-	early := l.borrow("early", d.Way, nil)
+	late := lendtest.NewLate(l.Ask)
+	early := l.borrow("early", late.Early, nil)
 	await(t, "one copies", func() bool { return l.of("early").Docs > 0 })
-
-	connecting, release := make(chan struct{}), make(chan struct{})
-	void := &lendtest.Deaf{Ask: l.Ask}
-	asked := atomic.Bool{}
-	late := l.borrow("late", func(ctx context.Context, request []byte) ([]byte, error) {
-		if lendtest.Kind(request) == "next" && asked.CompareAndSwap(false, true) {
-			mu.Lock()
-			defer mu.Unlock()
-			return loan, nil
-		}
-		return void.Way(ctx, request)
-	}, func(spec *job.Spec) {
-		once := sync.OnceFunc(func() { close(connecting) })
-		spec.Connect = func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error) {
-			if strings.Contains(o.AppName, "/") {
-				once()
-				<-release
-			}
-			return mongo.Connect(ctx, uri, o)
-		}
-	})
-	<-connecting
-	void.From.Store(true)
+	ended := l.borrow("late", late.Way, late.Hold)
+	<-late.Connecting
+	late.Void.From.Store(true)
 	if err := l.job.SetLimits(t.Context(), pace.Rates{}); err != nil {
 		t.Fatal(err)
 	}
@@ -294,9 +264,9 @@ func testTooLate(t *testing.T, s servers) {
 		t.Fatal(err)
 	}
 	await(t, "the deletions arrive", func() bool { return count(t, s.targetC, "late") == 10 })
-	void.Over.Store(true)
-	close(release)
-	if err := <-late; err == nil || !strings.Contains(err.Error(), "gone on without") {
+	late.Void.Over.Store(true)
+	close(late.Release)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "gone on without") {
 		t.Errorf("the late one ended with %v", err)
 	}
 	if n := count(t, s.targetC, "late"); n != 10 {

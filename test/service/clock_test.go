@@ -21,14 +21,7 @@ func TestClockJumps(t *testing.T) {
 	t.Parallel()
 	b := prepareBed(t, nil)
 	b.clocks, b.listen = map[string]*lab.Clock{}, fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t))
-	b.startServe()
-	b.connect()
-	churn := b.slowly()
-	b.startWorker("w1")
-	b.startWorker("w2")
-	b.create()
-	stop := b.steady()
-	b.owned()
+	churn, stop := b.twoJobs()
 	runs, late := b.runs(), b.late()
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour, 0} {
 		for _, name := range []string{"w1", "w2"} {

@@ -27,6 +27,21 @@ func (b *bed) slowly() *test.Churn {
 	return test.StartChurn(b.T, b.sc.Database("svc"), test.ChurnOptions{Seed: uint64(time.Now().UnixNano()), SchemaEvery: 2 * time.Second, Pause: 30 * time.Millisecond})
 }
 
+// twoJobs starts serve and two workers, which run both jobs while both are written to.
+// stop ends the writing to the second.
+func (b *bed) twoJobs() (churn *test.Churn, stop func()) {
+	b.Helper()
+	b.startServe()
+	b.connect()
+	churn = b.slowly()
+	b.startWorker("w1")
+	b.startWorker("w2")
+	b.create()
+	stop = b.steady()
+	b.owned()
+	return churn, stop
+}
+
 // steady fills a database, makes the second job of it, and changes its documents until
 // the returned function is called.
 func (b *bed) steady() (stop func()) {

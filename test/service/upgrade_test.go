@@ -50,14 +50,7 @@ func TestUpgrade(t *testing.T) {
 	before, old := as(t, b.bin, '1')
 	after, next := as(t, b.bin, '2')
 	b.bin = before
-	b.startServe()
-	b.connect()
-	churn := b.slowly()
-	b.startWorker("w1")
-	b.startWorker("w2")
-	b.create()
-	stop := b.steady()
-	b.owned()
+	churn, stop := b.twoJobs()
 	for i, name := range []string{"w1", "w2"} {
 		b.ofVersion(name, old)
 		b.command("workers", "drain", "--worker", name, "--wait")

@@ -282,16 +282,11 @@ func (l *logged) has(text string) bool {
 // name is that of the connections over which the job's one borrower writes.
 func (l *lent) name() string {
 	l.Helper()
-	var doc struct {
-		Owner     struct{ Run string }
-		Fence     int64
-		Borrowers []string
-	}
-	l.ok(l.target.Database("millrace").Collection("jobs").FindOne(l.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Decode(&doc))
-	if len(doc.Borrowers) != 1 {
-		l.Fatalf("%v may write", doc.Borrowers)
-	}
-	return mongo.BorrowerName(l.job.ID(), doc.Owner.Run, doc.Fence, doc.Borrowers[0])
+	doc, err := l.target.Database("millrace").Collection("jobs").FindOne(l.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
+	l.ok(err)
+	name, err := lendtest.Name(l.job.ID(), doc)
+	l.ok(err)
+	return name
 }
 
 // TestLentToShardsTooLate: a worker that reaches the target after it was given up writes
@@ -301,42 +296,12 @@ func TestLentToShardsTooLate(t *testing.T) {
 	b := newBedTo(t, "2x1", false)
 	b.large("ranged")
 	l := b.lend(b.spec(), 1<<20)
-	var mu sync.Mutex
-	var loan []byte // what one was lent
-	d := &lendtest.Deaf{Ask: func(ctx context.Context, request []byte) ([]byte, error) {
-		reply, err := l.Ask(ctx, request)
-		if _, lent := bson.Raw(reply).Lookup("loan").DocumentOK(); lent {
-			mu.Lock()
-			defer mu.Unlock()
-			loan = reply
-		}
-		return reply, err
-	}}
-	early := l.borrow("early", d.Way)
+	late := lendtest.NewLate(l.Ask)
+	early := l.borrow("early", late.Early)
 	l.copies("early")
-
-	connecting, release := make(chan struct{}), make(chan struct{})
-	void := &lendtest.Deaf{Ask: l.Ask}
-	asked := atomic.Bool{}
-	late := l.borrow("late", func(ctx context.Context, request []byte) ([]byte, error) {
-		if lendtest.Kind(request) == "next" && asked.CompareAndSwap(false, true) {
-			mu.Lock()
-			defer mu.Unlock()
-			return loan, nil
-		}
-		return void.Way(ctx, request)
-	}, func(spec *job.Spec) {
-		once := sync.OnceFunc(func() { close(connecting) })
-		spec.Connect = func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error) {
-			if strings.Contains(o.AppName, "/") {
-				once()
-				<-release
-			}
-			return mongo.Connect(ctx, uri, o)
-		}
-	})
-	<-connecting
-	void.From.Store(true)
+	ended := l.borrow("late", late.Way, late.Hold)
+	<-late.Connecting
+	late.Void.From.Store(true)
 	l.unlimited()
 	b.following(l.job, l.done)
 	if err := <-early; err != nil && !errors.Is(err, lendtest.ErrNobody) {
@@ -351,9 +316,9 @@ func TestLentToShardsTooLate(t *testing.T) {
 		return n == 10
 	}
 	b.until(l.done, arrived)
-	void.Over.Store(true)
-	close(release)
-	if err := <-late; err == nil || !strings.Contains(err.Error(), "gone on without") {
+	late.Void.Over.Store(true)
+	close(late.Release)
+	if err := <-ended; err == nil || !strings.Contains(err.Error(), "gone on without") {
 		t.Errorf("the late one ended with %v", err)
 	}
 	if !arrived() {
