@@ -355,9 +355,21 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 		c.keepFindings(ctx, f)
 	}
 	if c.tell() == nil {
-		if err := c.worker.Hub.Prune(ctx, c.worker.View.Verifications(c.wish.Job)); err != nil {
-			c.log.Warn("old verifications could not be forgotten", "error", err)
+		c.prune(ctx)
+	}
+}
+
+// prune forgets the oldest verifications of the job beyond those that are kept. The view
+// may not have this one's end yet.
+func (c *check) prune(ctx context.Context) {
+	list := c.worker.View.Verifications(c.wish.Job)
+	for i := range list {
+		if list[i].Wish.ID == c.wish.ID {
+			list[i].Report = &c.report
 		}
+	}
+	if err := c.worker.Hub.Prune(ctx, list); err != nil {
+		c.log.Warn("old verifications could not be forgotten", "error", err)
 	}
 }
 
