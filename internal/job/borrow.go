@@ -52,7 +52,7 @@ type borrowing struct {
 	log    *slog.Logger
 	cancel context.CancelCauseFunc
 
-	keys     keyed
+	keys     transform.Keys
 	rules    *transform.Set
 	tally    *transform.Tally
 	terms    *loanTerms
@@ -67,7 +67,7 @@ type borrowing struct {
 
 // run joins, copies and leaves. Nothing is on its way to the target when it returns.
 func (b *borrowing) run(ctx context.Context) (err error) {
-	b.spec.Rules.Secret = b.keys.remember(b.spec.Rules.Secret)
+	b.spec.Rules.Secret = b.keys.Remember(b.spec.Rules.Secret)
 	if b.rules, err = transform.New(b.spec.Rules); err != nil {
 		return errors.Join(err, Decline(ctx, b.worker, err, b.asking))
 	}
@@ -115,7 +115,7 @@ var errUnfit = errors.New("this worker cannot copy for the job")
 
 // work connects to both sides, and copies.
 func (b *borrowing) work(ctx context.Context) error {
-	if b.keys.rulesMark(b.rules, b.terms.Token) != b.terms.Rules {
+	if b.keys.Mark(b.rules, b.terms.Token) != b.terms.Rules {
 		return fmt.Errorf("%w: its rules, or the keys that they mask by, are others than those of the job's owner", errUnfit)
 	}
 	if err := b.connect(ctx); err != nil {

@@ -40,7 +40,7 @@ type Job struct {
 	origin  source          // src, as it is read
 	dst     *mongo.Cluster
 	rules   *transform.Set
-	keys    keyed // of the rules
+	keys    transform.Keys // of the rules
 	tally   *transform.Tally
 	store   state.Store
 	cat     *schema.Target
@@ -76,7 +76,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	}
 	j := &Job{spec: spec, log: spec.Log, limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
 	var err error
-	spec.Rules.Secret = j.keys.remember(spec.Rules.Secret)
+	spec.Rules.Secret = j.keys.Remember(spec.Rules.Secret)
 	if j.rules, err = transform.New(spec.Rules); err != nil {
 		return nil, err
 	}

@@ -296,7 +296,7 @@ func (l *lender) join(ctx context.Context, a *loanAsk) loanReply {
 	}
 	l.log.Info("another worker copies a part", "worker", a.Worker)
 	return loanReply{Terms: &loanTerms{Token: b.token, Job: l.id, Run: l.lease.run, Attempt: l.stored.Fence, SourceSet: l.src.Info.SetID, TargetSet: l.dst.Info.SetID,
-		Shards: l.shardNames(), Routers: l.routers(), Others: l.spec.OnExisting == ExistingMerge, Start: l.start, Rules: l.keys.rulesMark(l.rules, b.token), Lease: l.spec.Lending.Lease}}
+		Shards: l.shardNames(), Routers: l.routers(), Others: l.spec.OnExisting == ExistingMerge, Start: l.start, Rules: l.keys.Mark(l.rules, b.token), Lease: l.spec.Lending.Lease}}
 }
 
 func (l *lender) shardNames() (names []string) {

@@ -2,13 +2,6 @@ package job
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -16,7 +9,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/transform"
 )
 
 // Lending is how slices of a job's copy get to other processes, which borrow them (Borrow).
@@ -89,7 +81,7 @@ type loanTerms struct {
 	Routers   []string      `bson:"routers,omitempty"` // of a sharded target: those over which may be written
 	Others    bool          `bson:"others,omitempty"`  // see copy.Options
 	Start     mongo.OpTime  `bson:"start"`
-	Rules     string        `bson:"rules"` // see rulesMark
+	Rules     string        `bson:"rules"` // see transform.Keys
 	Lease     time.Duration `bson:"lease"`
 }
 
@@ -101,44 +93,4 @@ type loanOfOne struct {
 	Slice  scan.Slice        `bson:"slice"`
 	Owned  bool              `bson:"owned,omitempty"` // the shard gives what it owns
 	Member scan.Member       `bson:"member"`          // that reads; the same one for all of a shard
-}
-
-// keyed remembers the keys that rules were made with, to tell other ones from them.
-type keyed struct {
-	mu   sync.Mutex
-	keys map[string]string // by reference
-}
-
-// remember has what read gives remembered.
-func (k *keyed) remember(read func(ref string) (string, error)) func(ref string) (string, error) {
-	if read == nil {
-		read = transform.ReadSecret
-	}
-	return func(ref string) (string, error) {
-		key, err := read(ref)
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if _, known := k.keys[ref]; err == nil && !known { // what the rules were made with
-			if k.keys == nil {
-				k.keys = map[string]string{}
-			}
-			k.keys[ref] = key
-		}
-		return key, err
-	}
-}
-
-// rulesMark tells rules, and the keys of their masks, from others. It is another one for
-// each token, so that it says nothing of a key.
-func (k *keyed) rulesMark(rules *transform.Set, token string) string {
-	sum := sha256.New()
-	_, _ = fmt.Fprintf(sum, "%s\n", rules)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, ref := range slices.Sorted(maps.Keys(k.keys)) {
-		mac := hmac.New(sha256.New, []byte(k.keys[ref]))
-		_, _ = mac.Write([]byte("millrace copy " + token))
-		_, _ = sum.Write(mac.Sum(nil))
-	}
-	return hex.EncodeToString(sum.Sum(nil))
 }

@@ -144,6 +144,15 @@ type VerifyProgress struct {
 	Differences int64 `json:"differences"`
 }
 
+// VerifyHelper is another worker that reads parts for the one that has a verification, or
+// has read some.
+type VerifyHelper struct {
+	Worker string `json:"worker"`
+	Parts  int    `json:"parts"` // that it reads now
+	Docs   int64  `json:"docs"`
+	Bytes  int64  `json:"bytes"`
+}
+
 // VerifyReport is what the worker says that has a verification, or had it last.
 type VerifyReport struct {
 	Run    string `json:"run"`
@@ -155,6 +164,9 @@ type VerifyReport struct {
 	StartedAt time.Time      `json:"startedAt"`
 	EndedAt   *time.Time     `json:"endedAt,omitempty"`
 	Progress  VerifyProgress `json:"progress"`
+	// Lendable is how many parts other workers may read now, Helpers who has read some.
+	Lendable int            `json:"lendable,omitempty"`
+	Helpers  []VerifyHelper `json:"helpers,omitempty"`
 	// Waits says what differences wait for before they are told, "" for nothing.
 	Waits string `json:"waits,omitempty"`
 	// Repair is nil of a verification that changes nothing.

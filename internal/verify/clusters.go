@@ -33,21 +33,24 @@ type Spec struct {
 // asked for, and collections, options, indexes and views. An error means that the comparison did not come
 // to its end; differences are in the report.
 func Clusters(ctx context.Context, spec Spec) (*Report, error) {
+	var keys transform.Keys
+	spec.Rules.Secret = keys.Remember(spec.Rules.Secret)
 	rules, err := transform.New(spec.Rules)
 	if err != nil {
 		return nil, err
 	}
-	var sides [2]*mongo.Cluster
-	for i, uri := range []string{spec.Source, spec.Target} {
-		if sides[i], err = mongo.Connect(ctx, uri, mongo.Options{AppName: appName}); err != nil {
-			return nil, fmt.Errorf("%s: %w", sideName(i), err)
-		}
-		defer sides[i].Close()
+	sides, err := spec.connect(ctx)
+	if err != nil {
+		return nil, err
 	}
+	defer closeAll(sides)
 	if err := different(sides[source], sides[target]); err != nil {
 		return nil, err
 	}
 	e := New(sides[source], sides[target], spec.Options)
+	if spec.Lender != nil {
+		spec.Lender.lendFor(sides, func(loan string) string { return keys.Mark(rules, loan) })
+	}
 	var of [2]*origin.Sharded
 	defer func() {
 		for _, o := range of {
@@ -70,6 +73,25 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 		return nil, errSame(sides[source])
 	}
 	return e.compareClusters(ctx, rules, spec.Observe)
+}
+
+// connect connects to both clusters.
+func (s *Spec) connect(ctx context.Context) (sides [2]*mongo.Cluster, err error) {
+	for i, uri := range []string{s.Source, s.Target} {
+		if sides[i], err = mongo.Connect(ctx, uri, mongo.Options{AppName: appName}); err != nil {
+			closeAll(sides)
+			return sides, fmt.Errorf("%s: %w", sideName(i), err)
+		}
+	}
+	return sides, nil
+}
+
+func closeAll(sides [2]*mongo.Cluster) {
+	for _, c := range sides {
+		if c != nil {
+			c.Close()
+		}
+	}
 }
 
 // appName is what servers call the connections.
@@ -224,14 +246,10 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs
 	source, target := virtual(ofSource), virtual(ofTarget)
 	paired := map[string]bool{}
 	for _, c := range ofSource {
-		p := Pair{SourceNS: c.DataNS(), TargetNS: rules.Target(c.DataNS())}
-		p.Keep, p.Skips = rules.Keep(p.SourceNS, nil), rules.Skips(c.NS)
-		p.Unmarked, p.History = rules.Unmarked(p.SourceNS), rules.History(p.SourceNS)
+		p := pairOf(c.DataNS(), rules)
+		p.Skips = rules.Skips(c.NS)
 		if p.Expired, err = expired(c, rules); err != nil {
 			return nil, err
-		}
-		if p.Map, p.Strip = rules.Comparer(p.SourceNS); p.Map != nil {
-			p.Unmapped = transform.IsUnmapped
 		}
 		if c.Type == schema.TypeView || target[p.TargetNS] {
 			continue
@@ -248,6 +266,15 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs
 		}
 	}
 	return pairs, nil
+}
+
+// pairOf pairs a collection of the source with what the rules make of it.
+func pairOf(ns string, rules *transform.Set) Pair {
+	p := Pair{SourceNS: ns, TargetNS: rules.Target(ns), Keep: rules.Keep(ns, nil), Unmarked: rules.Unmarked(ns), History: rules.History(ns)}
+	if p.Map, p.Strip = rules.Comparer(ns); p.Map != nil {
+		p.Unmapped = transform.IsUnmapped
+	}
+	return p
 }
 
 // expired recognizes documents that have expired by the settings that the source has now,

@@ -78,10 +78,9 @@ const groupCost = 24
 // digester is the comparison of one collection.
 type digester struct {
 	*collection
-	seed    uint64 // of all hashes
+	sums
 	tables  [2]table
 	layouts [2]layout
-	mask    uint64
 	readers int // of a side, at most
 	room    int // bytes for each of the tables together and the suspects
 
@@ -129,7 +128,7 @@ const groupDocs = 16
 // the rest.
 func newDigester(c *collection, readers int) *digester {
 	d := &digester{collection: c, readers: readers, room: readers * c.e.limits.pending / 2,
-		seed: rand.Uint64(), suspects: map[string]bool{}}
+		sums: sums{seed: rand.Uint64()}, suspects: map[string]bool{}}
 	n := 256
 	for n*2*groupCost*2 <= d.room && int64(n)*groupDocs < max(c.sides[source].Count, c.sides[target].Count) {
 		n *= 2
@@ -139,26 +138,39 @@ func newDigester(c *collection, readers int) *digester {
 	return d
 }
 
-// sum reads a whole side into its table.
-func (d *digester) sum(ctx context.Context, i int) error {
-	return d.layouts[i].scan(ctx, d.readers, func() reading {
-		var page []summand
-		var bytes int64
-		return reading{each: func(doc, key []byte) error {
-			h := xxh3.Hash128Seed(doc, d.seed)
-			page = append(page, summand{d.group(key), h.Hi, h.Lo})
-			bytes += int64(len(doc))
-			return nil
-		}, end: func() {
-			d.tables[i].add(page, bytes)
-			d.e.c.read(len(page), bytes)
-			page, bytes = page[:0], 0
-		}}
-	})
+// sums say what a document adds to which group.
+type sums struct {
+	seed uint64 // of all hashes
+	mask uint64 // groups - 1
+}
+
+// into reads documents into a table.
+func (s sums) into(t *table, c *counters) reading {
+	var page []summand
+	var bytes int64
+	return reading{each: func(doc, key []byte) error {
+		h := xxh3.Hash128Seed(doc, s.seed)
+		page = append(page, summand{s.group(key), h.Hi, h.Lo})
+		bytes += int64(len(doc))
+		return nil
+	}, end: func() {
+		t.add(page, bytes)
+		c.read(len(page), bytes)
+		page, bytes = page[:0], 0
+	}}
 }
 
 // group is the one that a document belongs to, by the key of its _id.
-func (d *digester) group(key []byte) uint32 { return uint32(xxh3.HashSeed(key, d.seed) & d.mask) }
+func (s sums) group(key []byte) uint32 { return uint32(xxh3.HashSeed(key, s.seed) & s.mask) }
+
+// sum reads a whole side into its table.
+func (d *digester) sum(ctx context.Context, i int) error {
+	begin := func() reading { return d.into(&d.tables[i], &d.e.c) }
+	if of, ok := d.layouts[i].(*slicing); ok && len(of.parts) > 1 && d.lends() {
+		return d.e.o.Lender.read(ctx, &share{of: of, digester: d, i: i, wait: slices.Clone(of.parts)}, begin)
+	}
+	return d.layouts[i].scan(ctx, d.readers, begin)
+}
 
 // differing counts the documents of groups that differ, on both sides.
 func (d *digester) differing() (docs int64) {

@@ -55,8 +55,8 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 		return nil, err
 	}
 	src, dst := &c.sides[source], &c.sides[target]
-	dst.chosen, dst.history = c.pair.Unmarked, c.pair.History
-	src.chosen, src.mapped, dst.mapped = c.pair.Keep, c.pair.Map, c.pair.Strip
+	src.choose(&c.pair)
+	dst.choose(&c.pair)
 	if c.e.o.Documents != nil {
 		return c.documents(), nil
 	}

@@ -35,6 +35,15 @@ type side struct {
 	uuid bson.Binary    // of a sharded cluster's collection: its routers take names alone
 }
 
+// choose has the side read as its pair says.
+func (s *side) choose(p *Pair) {
+	if s.i == source {
+		s.chosen, s.mapped = p.Keep, p.Map
+		return
+	}
+	s.chosen, s.mapped, s.history = p.Unmarked, p.Strip, p.History
+}
+
 func (s *side) cluster() *mongo.Cluster {
 	if s.on != nil {
 		return s.on.Cluster

@@ -35,7 +35,7 @@ func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 	if readers < 2 {
 		return []scan.Slice{s.whole()}, nil
 	}
-	return s.cut(ctx, readers*slicesPerReader)
+	return s.cut(ctx, max(readers*slicesPerReader, s.e.slicesToLend(s.Bytes)))
 }
 
 // whole is all of a side in the order of its storage.

@@ -73,6 +73,8 @@ type Options struct {
 	Documents map[string][]bson.RawValue
 	// BytesPerSecond holds the scans of both sides together to a rate; 0 does not.
 	BytesPerSecond int64
+	// Lender, where not nil, has other processes read slices of large collections (Borrow).
+	Lender *Lender
 	// Found, when set, learns of each document that differs, also of those that are not
 	// described, with what was compared of both sides. Of a sharded cluster a side may
 	// have several. It is called for one at a time, and keeps nothing of them.

@@ -52,6 +52,8 @@ type Verification struct {
 	StartedAt  *time.Time             `json:"startedAt"`
 	EndedAt    *time.Time             `json:"endedAt"`
 	Progress   service.VerifyProgress `json:"progress"`
+	// Helpers are other workers that read parts, or have.
+	Helpers []service.VerifyHelper `json:"helpers,omitempty"`
 	// Differences are documents, SchemaDifferences those of collections, options, indexes
 	// and views.
 	Differences       int64  `json:"differences"`
@@ -77,6 +79,7 @@ func verificationOf(v *service.Verification) Verification {
 		Repair: v.Repair()}
 	if r := v.Report; r != nil {
 		out.Worker, out.Attempt, out.StartedAt, out.EndedAt, out.Progress = r.Worker, r.Attempt, &r.StartedAt, r.EndedAt, r.Progress
+		out.Helpers = r.Helpers
 		out.Differences, out.SchemaDifferences, out.Waits, out.Error, out.Hint = r.Progress.Differences, r.Schema, r.Waits, r.Error, r.Hint
 	}
 	return out

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/config"
@@ -19,20 +20,20 @@ var (
 	errEnded    = errors.New("the run that lent has ended")
 )
 
-// borrow copies parts of jobs that other workers run, one job at a time, while this one
-// has no copy of its own to do.
+// borrow copies parts of jobs that other workers run, and reads parts of what others
+// verify, of one at a time, while this one has no copy of its own to do.
 func (w *Worker) borrow(ctx context.Context) error {
 	rest := map[string]rest{} // by run
 	for {
 		changed, _ := w.View.Changed()
-		if j := w.lender(rest); j != nil {
-			r := rest[j.Lease.Run]
+		if run, work := w.lender(rest); work != nil {
+			r := rest[run]
 			began := time.Now()
-			err := w.borrowFrom(ctx, j)
+			err := work(ctx)
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			rest[j.Lease.Run] = r.next(began, err)
+			rest[run] = r.next(began, err)
 			continue
 		}
 		w.forgetRests(rest)
@@ -73,12 +74,19 @@ func (r rest) next(began time.Time, err error) rest {
 	return r
 }
 
+func (r rest) waits() bool { return time.Now().Before(r.until) }
+
 // forgetRests forgets those of runs that are no more.
 func (w *Worker) forgetRests(rests map[string]rest) {
 	runs := map[string]bool{}
 	for _, j := range w.View.Jobs() {
 		if j.Lease != nil {
 			runs[j.Lease.Run] = true
+		}
+	}
+	for _, v := range w.View.OpenVerifications() {
+		if v.Lease != nil {
+			runs[v.Lease.Run] = true
 		}
 	}
 	for run := range rests {
@@ -88,16 +96,27 @@ func (w *Worker) forgetRests(rests map[string]rest) {
 	}
 }
 
-// lender is the job to borrow from: the one that the fewest work at, nil where there is none.
-func (w *Worker) lender(rests map[string]rest) *service.Job {
+// lender is the run to borrow from, and the work for it; nil where there is none.
+func (w *Worker) lender(rests map[string]rest) (run string, work func(context.Context) error) {
 	if w.draining() || !w.room() || w.copies() {
-		return nil
+		return "", nil
 	}
+	if j := w.copyLender(rests); j != nil {
+		return j.Lease.Run, func(ctx context.Context) error { return w.borrowFrom(ctx, j) }
+	}
+	if v := w.verifyLender(rests); v != nil {
+		return v.Lease.Run, func(ctx context.Context) error { return w.readFor(ctx, v) }
+	}
+	return "", nil
+}
+
+// copyLender is the job to borrow from: the one that the fewest work at.
+func (w *Worker) copyLender(rests map[string]rest) *service.Job {
 	var best *service.Job
 	jobs := w.View.Jobs()
 	for i := range jobs {
 		j := &jobs[i]
-		if !lends(j) || j.Lease.Worker == w.Name || !j.Definition.Fits(w.Labels) || time.Now().Before(rests[j.Lease.Run].until) {
+		if !lends(j) || j.Lease.Worker == w.Name || !j.Definition.Fits(w.Labels) || rests[j.Lease.Run].waits() {
 			continue
 		}
 		if best == nil || workers(j) < workers(best) {
@@ -153,16 +172,11 @@ func (u *unit) copies() bool {
 // something better to do.
 func (w *Worker) borrowFrom(ctx context.Context, j *service.Job) error {
 	log := w.Log.With("job", j.Definition.Name, "of", j.Lease.Worker)
-	ctx, cancel := context.WithCancelCause(ctx)
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
-		w.watchLender(ctx, j, cancel)
-	}()
-	defer func() {
-		cancel(nil)
-		<-watched
-	}()
+	ctx, stop := w.watched(ctx, func() bool {
+		now := w.View.Job(j.Definition.Name)
+		return now != nil && now.Lease != nil && now.Lease.Run != j.Lease.Run
+	})
+	defer stop()
 	ask := func(ctx context.Context, request []byte) ([]byte, error) {
 		return w.Hub.Borrow(ctx, j.Lease.Run, request)
 	}
@@ -188,17 +202,22 @@ func tell(log *slog.Logger, err error) {
 	log.Info("copied a part of another worker's job")
 }
 
-// watchLender ends the borrowing when there is something better to do, or nothing left.
-func (w *Worker) watchLender(ctx context.Context, j *service.Job, end context.CancelCauseFunc) {
-	for pace.Pause(ctx, lookEvery) == nil {
-		now := w.View.Job(j.Definition.Name)
-		switch {
-		case w.draining():
-			end(errDrained)
-		case w.copies():
-			end(errOwnFirst)
-		case now != nil && now.Lease != nil && now.Lease.Run != j.Lease.Run:
-			end(errEnded)
+// watched is a context that ends when there is something better to do than to borrow, or
+// the lender's run has ended; until stop.
+func (w *Worker) watched(ctx context.Context, ended func() bool) (watched context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for pace.Pause(ctx, lookEvery) == nil {
+			switch {
+			case w.draining():
+				cancel(errDrained)
+			case w.copies():
+				cancel(errOwnFirst)
+			case ended():
+				cancel(errEnded)
+			}
 		}
-	}
+	})
+	return ctx, func() { cancel(nil); watching.Wait() }
 }

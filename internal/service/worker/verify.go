@@ -100,7 +100,8 @@ type check struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	lag    lagging
-	repair *repair // nil where nothing is to be repaired
+	repair *repair        // nil where nothing is to be repaired
+	lender *verify.Lender // nil where all is read here
 
 	mu     sync.Mutex
 	report service.VerifyReport
@@ -205,6 +206,12 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if c.lends() {
+		c.lender = verify.NewLender(c.worker.Version, c.worker.Hub.Lease())
+		spec.Lender = c.lender
+		stop := c.serve()
+		defer stop()
+	}
 	var report *verify.Report
 	ended := make(chan error, 1)
 	go func() {
@@ -230,6 +237,25 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	}
 }
 
+// lends reports that other workers may read parts: not where a rate or a share bounds what
+// is read, or where it is little.
+func (c *check) lends() bool {
+	o := &c.wish.Options
+	return c.wish.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100)
+}
+
+// serve has those be answered that read parts, until stop.
+func (c *check) serve() (stop func()) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		if err := c.worker.Hub.Lend(ctx, c.lease.Run, c.lender.Answer); err != nil && ctx.Err() == nil {
+			c.log.Warn("no parts can be lent to other workers", "error", err)
+		}
+	})
+	return func() { cancel(); serving.Wait() }
+}
+
 // spec is what is compared.
 func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 	w := &c.wish
@@ -243,7 +269,7 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 	}
 	found = newCollector(rules, !w.Options.NoValues)
 	spec = verify.Spec{Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, Rules: s.Rules, Options: verify.Options{
-		StructureOnly: s.Mode == job.ModeStructure, MaxBufferedBytes: checkMemory, MaxDifferences: 1, Online: true, Log: c.log, Found: found.take,
+		StructureOnly: s.Mode == job.ModeStructure, MaxBufferedBytes: checkMemory, RangeBytes: c.worker.RangeBytes, MaxDifferences: 1, Online: true, Log: c.log, Found: found.take,
 		Recheck:        verify.RecheckOptions{For: time.Duration(w.Options.PatienceSeconds) * time.Second, Hold: func() bool { return c.lag.why() != "" }},
 		BytesPerSecond: w.Options.BytesPerSecond,
 	}}
@@ -291,11 +317,21 @@ func (c *check) show() {
 		return
 	}
 	st := c.stats()
+	if c.lender != nil {
+		c.report.Lendable, c.report.Helpers = c.lender.Waiting(), helpers(c.lender)
+	}
 	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes, Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
 		Rechecking: st.Waiting, Differences: st.Differences}
 	if st.Waiting > 0 {
 		c.report.Waits = c.lag.why()
 	}
+}
+
+func helpers(l *verify.Lender) (list []service.VerifyHelper) {
+	for _, h := range l.Helpers() {
+		list = append(list, service.VerifyHelper{Worker: h.Worker, Parts: h.Slices, Docs: h.Docs, Bytes: h.Bytes})
+	}
+	return list
 }
 
 // tell stores the report, unless it is for another one to speak of the verification.
@@ -323,7 +359,7 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 	now := time.Now().UTC()
 	c.mu.Lock()
 	r := &c.report
-	r.EndedAt, r.Waits = &now, ""
+	r.EndedAt, r.Waits, r.Lendable = &now, "", 0
 	switch {
 	case err == nil:
 		r.State, r.Schema, r.Progress.Differences = service.VerifySame, int64(len(report.Schema)), report.Count

@@ -231,6 +231,34 @@ func TestVerifyWorkerGone(t *testing.T) {
 	b.result("job", "v", service.VerifySame)
 }
 
+// TestVerifyLent: another worker reads parts of a verification, and the result is the same;
+// who has read is told.
+func TestVerifyLent(t *testing.T) {
+	lab.Drawn(t, 2)
+	t.Parallel()
+	b := newBedOf(t, lab.Options{SetParameters: map[string]string{"enableTestCommands": "1"}})
+	b.insert("parts", 0, 20_000)
+	b.create("job", "parts", "")
+	b.worker(b.nats.Address(), worker.Options{Name: "w1", RangeBytes: 64 << 10})
+	b.until("job", "following", following)
+	b.worker(b.nats.Address(), worker.Options{Name: "w2"})
+	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "alwaysOn"},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"find", "aggregate"}}, {Key: "appName", Value: "millrace-verify"}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: 500}}}}).Err())
+	target := b.onTarget("parts")
+	_, err := target.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 50}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "other"}}}})
+	b.ok(err)
+	_, err = target.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 19_000}})
+	b.ok(err)
+	b.ask("job", "v", service.VerifyOptions{})
+	v, f := b.result("job", "v", service.VerifyDifferent)
+	if len(f.Differences) != 2 || len(f.Collections) != 1 || f.Collections[0].SourceDocs != 20_000 || f.Collections[0].TargetDocs != 19_999 {
+		t.Errorf("%+v", f)
+	}
+	if h := v.Report.Helpers; len(h) != 1 || h[0].Worker == v.Report.Worker || h[0].Docs == 0 || h[0].Parts != 0 || v.Report.Lendable != 0 {
+		t.Errorf("helped: %+v", h)
+	}
+}
+
 // TestVerifySchedule: a job that follows is sampled as its schedule has it, once a time,
 // and the newest of what has ended are kept.
 func TestVerifySchedule(t *testing.T) {

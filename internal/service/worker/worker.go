@@ -39,6 +39,8 @@ type Options struct {
 	Resolve config.Resolver
 	// PointEvery is how often a point of each job is written; 0 is service.PointEvery.
 	PointEvery time.Duration
+	// RangeBytes is how much verifications read at a time; 0 is verify's own choice.
+	RangeBytes int64
 	// Spans makes traces; nil makes none.
 	Spans *spans.Spans
 	// Deps are what jobs have of the process.

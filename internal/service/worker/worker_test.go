@@ -50,7 +50,12 @@ type bed struct {
 
 func newBed(t *testing.T) *bed {
 	t.Helper()
-	b := &bed{T: t, src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{}), admin: &service.Caller{Name: "test", Role: service.Admin, From: "here"}}
+	return newBedOf(t, lab.Options{})
+}
+
+func newBedOf(t *testing.T, source lab.Options) *bed {
+	t.Helper()
+	b := &bed{T: t, src: lab.ForTest(t, source), dst: lab.ForTest(t, lab.Options{}), admin: &service.Caller{Name: "test", Role: service.Admin, From: "here"}}
 	var err error
 	b.source, err = driver.Connect(options.Client().ApplyURI(b.src.URI()))
 	b.ok(err)

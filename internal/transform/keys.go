@@ -1,0 +1,53 @@
+package transform
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+)
+
+// Keys remembers the keys that rules were made with, to tell other ones from them. The zero
+// value is ready; its methods are safe for concurrent use.
+type Keys struct {
+	mu   sync.Mutex
+	keys map[string]string // by reference
+}
+
+// Remember has what read gives remembered: it is the Secret of a Config. nil reads as
+// ReadSecret does.
+func (k *Keys) Remember(read func(ref string) (string, error)) func(ref string) (string, error) {
+	if read == nil {
+		read = ReadSecret
+	}
+	return func(ref string) (string, error) {
+		key, err := read(ref)
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if _, known := k.keys[ref]; err == nil && !known { // what the rules were made with
+			if k.keys == nil {
+				k.keys = map[string]string{}
+			}
+			k.keys[ref] = key
+		}
+		return key, err
+	}
+}
+
+// Mark tells rules, and the keys of their masks, from others. It is another one for
+// each token, so that it says nothing of a key.
+func (k *Keys) Mark(rules *Set, token string) string {
+	sum := sha256.New()
+	_, _ = fmt.Fprintf(sum, "%s\n", rules)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, ref := range slices.Sorted(maps.Keys(k.keys)) {
+		mac := hmac.New(sha256.New, []byte(k.keys[ref]))
+		_, _ = mac.Write([]byte("millrace rules " + token))
+		_, _ = sum.Write(mac.Sum(nil))
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
