@@ -92,6 +92,7 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return view.Run(gctx) })
+	g.Go(func() error { return store.KeepFormat(gctx) })
 	g.Go(func() error { return alerts.Run(gctx) })
 	if !s.NoWorker {
 		g.Go(func() error { return r.work(gctx, &s.Work, store, view, traces) })
@@ -241,6 +242,7 @@ func (r *session) worker(ctx context.Context, s *config.Worker) error {
 	view := store.NewView()
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return view.Run(gctx) })
+	g.Go(func() error { return store.KeepFormat(gctx) })
 	g.Go(func() error { return r.work(gctx, &s.Work, store, view, traces) })
 	return r.ended(ctx, g.Wait())
 }

@@ -74,15 +74,15 @@ func (w *writer) elsewhere(ctx context.Context, c *collection, docs [][]byte) er
 
 // others is elsewhere for documents that are about to be inserted, where documents of
 // others may have their _ids.
-func (w *writer) others(ctx context.Context, ch *chunk) error {
-	if !w.e.opts.Others || ch.s.c.key.IsZero() {
+func (w *writer) others(ctx context.Context, c *collection, docs documents) error {
+	if !w.e.opts.Others || c.key.IsZero() {
 		return nil
 	}
-	var docs [][]byte
-	if err := ch.part.Each(func(doc []byte) error { docs = append(docs, doc); return nil }); err != nil {
+	var all [][]byte
+	if err := docs(func(doc []byte) error { all = append(all, doc); return nil }); err != nil {
 		return err
 	}
-	return w.elsewhere(ctx, ch.s.c, docs)
+	return w.elsewhere(ctx, c, all)
 }
 
 // insertExact inserts documents that an insert would change: an upsert by

@@ -13,11 +13,11 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// resolve acts upon the errors of an unordered insert: what the target has is
-// replaced, anything else ends the run.
-func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError) error {
+// resolve acts upon the errors of an unordered insert of documents: what the target
+// has is replaced, anything else ends the run.
+func (w *writer) resolve(ctx context.Context, c *collection, docs documents, errs []wire.WriteError) error {
 	var sent, there [][]byte
-	err := ch.part.Each(func(doc []byte) error {
+	err := docs(func(doc []byte) error {
 		special, err := docwrite.Inspect(doc)
 		if !special.ZeroTimestamp {
 			sent = append(sent, doc)
@@ -25,12 +25,12 @@ func (w *writer) resolve(ctx context.Context, ch *chunk, errs []wire.WriteError)
 		return err
 	})
 	for i := 0; err == nil && i < len(errs); i++ {
-		err = w.failed(ctx, ch.s.c, errs[i], sent[errs[i].Index], &there)
+		err = w.failed(ctx, c, errs[i], sent[errs[i].Index], &there)
 	}
 	if err != nil {
 		return err
 	}
-	return w.replace(ctx, ch.s.c, there)
+	return w.replace(ctx, c, there)
 }
 
 // failed acts upon a document that was not inserted: it adds it to those that are

@@ -37,11 +37,12 @@ type Stats struct {
 
 	Refused  int64 // documents that the target did not take
 	Replaced int64 // documents the target had already, replaced
+	Same     int64 // copied again, and the same on the target
 	Exact    int64 // documents with zero timestamps, written by update instead of insert
 	Buffered int64 // bytes in flight now
 }
 
-type counters struct{ refused, replaced, exact, docs, bytes atomic.Int64 }
+type counters struct{ refused, replaced, same, exact, docs, bytes atomic.Int64 }
 
 // Stats returns the progress of the latest Run.
 func (e *Engine) Stats() Stats {
@@ -51,7 +52,7 @@ func (e *Engine) Stats() Stats {
 	n := &e.count
 	s := Stats{
 		Collections: make([]CollectionStats, len(colls)),
-		Refused:     n.refused.Load(), Replaced: n.replaced.Load(), Exact: n.exact.Load(),
+		Refused:     n.refused.Load(), Replaced: n.replaced.Load(), Same: n.same.Load(), Exact: n.exact.Load(),
 	}
 	if budget != nil {
 		s.Buffered = budget.used.Load()

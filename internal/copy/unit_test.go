@@ -154,7 +154,7 @@ func TestFramingAllocates(t *testing.T) {
 		t.Fatal(p, err)
 	}
 	n := testing.AllocsPerRun(20, func() {
-		if _, err := w.frame(&chunk{s: s, part: p}); err != nil {
+		if _, err := w.frame(s.c, p.Each); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -123,20 +123,27 @@ func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 	return nil
 }
 
+// documents hands over documents one by one.
+type documents func(each func(doc []byte) error) error
+
 // insert sends the chunk as one unordered insert. Documents that an insert
 // would change are written exactly.
 func (w *writer) insert(ctx context.Context, ch *chunk) error {
-	if err := w.others(ctx, ch); err != nil {
+	docs, err := w.missing(ctx, ch)
+	if err == nil {
+		err = w.others(ctx, ch.s.c, docs)
+	}
+	if err != nil {
 		return err
 	}
-	aside, err := w.frame(ch)
+	aside, err := w.frame(ch.s.c, docs)
 	if err != nil {
 		return err
 	}
 	if w.msg.Docs() > 0 {
 		res, err := w.unordered(ctx, "insert")
 		if err == nil && len(res.Errors) > 0 {
-			err = w.resolve(ctx, ch, res.Errors)
+			err = w.resolve(ctx, ch.s.c, docs, res.Errors)
 		}
 		if err != nil {
 			return err
@@ -145,11 +152,11 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 	return w.insertExact(ctx, ch.s.c, aside)
 }
 
-// frame writes the chunk's documents into the message, but for those that an
-// insert would change, which it returns.
-func (w *writer) frame(ch *chunk) (aside [][]byte, err error) {
-	w.begin(ch.s.c)
-	err = ch.part.Each(func(doc []byte) error {
+// frame writes documents into the message, but for those that an insert would
+// change, which it returns.
+func (w *writer) frame(c *collection, docs documents) (aside [][]byte, err error) {
+	w.begin(c)
+	err = docs(func(doc []byte) error {
 		special, err := docwrite.Inspect(doc)
 		if err != nil {
 			return fmt.Errorf("_id %s: %w", idText(doc), err)

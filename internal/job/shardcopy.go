@@ -249,6 +249,7 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 		version := table.Version(p.Shard)
 		one := t
 		one.Source.Indexes = nil
+		one.Again = true
 		one.Part = fmt.Sprintf("%s/%x", p.Shard, []byte(p.Min))
 		one.Owned = &scan.Owned{Fixed: true, Load: func(context.Context) (scan.Version, error) { return version, nil }}
 		if one.Range, err = p.Range(index); err != nil {
@@ -423,7 +424,7 @@ func (all copies) Stats() (sum copy.Stats) {
 		st := e.Stats()
 		sum.Docs, sum.Bytes = sum.Docs+st.Docs, sum.Bytes+st.Bytes
 		sum.Slices, sum.SlicesDone = sum.Slices+st.Slices, sum.SlicesDone+st.SlicesDone
-		sum.Refused, sum.Replaced, sum.Exact = sum.Refused+st.Refused, sum.Replaced+st.Replaced, sum.Exact+st.Exact
+		sum.Refused, sum.Replaced, sum.Same, sum.Exact = sum.Refused+st.Refused, sum.Replaced+st.Replaced, sum.Same+st.Same, sum.Exact+st.Exact
 		sum.Buffered += st.Buffered
 		for _, c := range st.Collections {
 			i, ok := at[c.Target]

@@ -23,6 +23,8 @@ type Comparison struct {
 	Unjudged []string `json:"unjudged"`
 	// Skipped says which tables cannot be compared, and why.
 	Skipped []string `json:"skipped"`
+	// Notes say what else was not the same: the kernel, the compiler.
+	Notes []string `json:"notes"`
 }
 
 // Difference is one figure that differs by more than noise.
@@ -34,24 +36,33 @@ type Difference struct {
 }
 
 // Compare says which figures of two runs differ by more than the spread of both.
-// Tables of another machine, scale or sizes are not compared.
+// Tables of another machine, scale or sizes are not compared; those of another kernel or
+// compiler are, and a note says so.
 func Compare(was, is *Results) *Comparison {
-	c := &Comparison{Differing: []Difference{}, Unjudged: []string{}, Skipped: []string{}}
+	c := &Comparison{Differing: []Difference{}, Unjudged: []string{}, Skipped: []string{}, Notes: []string{}}
 	for _, t := range Tables() {
 		a, b := was.Of(t.Number), is.Of(t.Number)
 		switch {
 		case a == nil && b == nil:
 		case a == nil || b == nil:
 			c.skip(t.Number, "only one of the runs has it")
-		case a.Machine != b.Machine:
+		case !sameMachine(a.Machine, b.Machine):
 			c.skip(t.Number, "the machines differ: "+a.Machine.String()+"; "+b.Machine.String())
 		case a.Scale != b.Scale || a.Sizes != b.Sizes:
 			c.skip(t.Number, "the scales differ: "+a.Scale+", "+b.Scale)
 		default:
+			if was, is := a.Machine.System, b.Machine.System; was != is {
+				c.Notes = append(c.Notes, fmt.Sprintf("table %d: %s, then %s", t.Number, was, is))
+			}
 			c.table(t.Number, a, b)
 		}
 	}
 	return c
+}
+
+func sameMachine(a, b bench.Machine) bool {
+	a.System, b.System = "", ""
+	return a == b
 }
 
 func (c *Comparison) skip(table int, why string) {
@@ -90,7 +101,7 @@ func (c *Comparison) Text() string {
 	for _, of := range []struct {
 		title string
 		lines []string
-	}{{"not judged", c.Unjudged}, {"not compared", c.Skipped}} {
+	}{{"not judged", c.Unjudged}, {"not compared", c.Skipped}, {"not the same", c.Notes}} {
 		for _, line := range of.lines {
 			fmt.Fprintf(&b, "  %s: %s\n", of.title, line)
 		}

@@ -206,6 +206,10 @@ func TestCompare(t *testing.T) {
 	if !strings.Contains(c.Text(), "table 1, far: 11.0 (10.0–12.0), then 21.0 (20.0–22.0)") {
 		t.Error(c.Text())
 	}
+	is.Of(1).Machine.System = "another kernel"
+	if c := Compare(was, is); c.Compared != 3 || len(c.Notes) != 1 || len(c.Skipped) != 0 {
+		t.Errorf("another kernel: %+v", c)
+	}
 	is.Of(1).Machine.Cores = 2
 	if c := Compare(was, is); c.Compared != 0 || len(c.Skipped) != 1 {
 		t.Errorf("another machine: %+v", c)

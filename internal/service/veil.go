@@ -28,6 +28,48 @@ func (e Entry) Veil() Entry {
 	return e
 }
 
+// Veil is the job without values of documents, which errors may quote. It is the same one
+// where there are none; what it points to is not changed.
+func (j *Job) Veil() *Job {
+	r := j.Report
+	if r == nil {
+		return j
+	}
+	veiled := *r
+	veiled.Error, veiled.Unmet = veil(r.Error), veil(r.Unmet)
+	same := veiled.Error == r.Error && veiled.Unmet == r.Unmet
+	if st := r.Status; st != nil {
+		if text := veil(st.Error); text != st.Error {
+			shown := *st
+			shown.Error = text
+			veiled.Status, same = &shown, false
+		}
+	}
+	if same {
+		return j
+	}
+	out := *j
+	out.Report = &veiled
+	return &out
+}
+
+// Veil is the verification without values of documents, as those of jobs are.
+func (v *Verification) Veil() *Verification {
+	if v.Report == nil || veil(v.Report.Error) == v.Report.Error {
+		return v
+	}
+	out, r := *v, *v.Report
+	r.Error = veil(r.Error)
+	out.Report = &r
+	return &out
+}
+
+// Veil is the alert without values of documents, as those of jobs are.
+func (a Alert) Veil() Alert {
+	a.Text = veil(a.Text)
+	return a
+}
+
 func veil(text string) string {
 	end := len(text)
 	for _, mark := range valueMarks() {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/internal/job"
 )
 
 // TestVeil: a viewer's entries have no values of documents, and say what happened all the same.
@@ -25,5 +27,27 @@ func TestVeil(t *testing.T) {
 	plain := Entry{Text: "taken by worker w", Fields: []Field{{"error", "connection reset"}}}
 	if got := plain.Veil(); fmt.Sprint(got) != fmt.Sprint(plain) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestVeilJob: a viewer learns that a job has failed, and of no document, at each place that
+// has the error.
+func TestVeilJob(t *testing.T) {
+	const text = "insert into shop.orders, _id \"ada\": E11000 dup key: { mail: \"ada\" }"
+	j := &Job{Report: &Report{Error: text, Unmet: text, Hint: "look", Status: &job.Status{Error: text}}}
+	was := *j.Report.Status
+	v := j.Veil()
+	for _, got := range []string{v.Report.Error, v.Report.Unmet, v.Report.Status.Error, (&Verification{Report: &VerifyReport{Error: text}}).Veil().Report.Error, Alert{Text: text}.Veil().Text} {
+		if got != "insert into shop.orders, "+Veiled {
+			t.Error(got)
+		}
+	}
+	if v.Report.Hint != "look" || j.Report.Error != text || j.Report.Status.Error != was.Error {
+		t.Errorf("%+v", j.Report)
+	}
+	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset"}}} {
+		if plain.Veil() != plain {
+			t.Errorf("%+v was copied", plain)
+		}
 	}
 }

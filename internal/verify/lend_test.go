@@ -184,7 +184,7 @@ func (l *lending) running() bool {
 // the result.
 func TestLentRefused(t *testing.T) {
 	l, want := newLending(t, 2000)
-	l.begin(100_000)
+	l.begin(300_000)
 	rules := l.spec
 	rules.Rules.Filter = nil
 	turned := l.spec

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 )
 
@@ -41,9 +42,10 @@ type board struct {
 
 // posted is a summary as it is sent. What it holds is not changed.
 type posted struct {
-	name string
-	text []byte
-	n    uint64 // another one each time that the text is another
+	name   string
+	text   []byte
+	veiled []byte // for viewers
+	n      uint64 // another one each time that the text is another
 }
 
 // look is the board as it stands. What is younger than boardAge is not written anew,
@@ -65,7 +67,12 @@ func (b *board) look(view *hub.View) (now []posted, fresh bool, err error) {
 		if err != nil {
 			return nil, false, err
 		}
-		p := posted{name: j.Definition.Name, text: text}
+		p := posted{name: j.Definition.Name, text: text, veiled: text}
+		if v := j.Veil(); v != &j {
+			if p.veiled, err = encode(summary(v)); err != nil {
+				return nil, false, err
+			}
+		}
 		if was, ok := before[p.name]; ok && bytes.Equal(was.text, text) {
 			p = was
 		} else {
@@ -175,7 +182,11 @@ func (a *API) tell(l *listener, all bool) error {
 		delete(gone, p.name)
 		if l.told[p.name] != p.n {
 			l.told[p.name] = p.n
-			texts = append(texts, p.text)
+			if l.caller.Role.May(service.Operator) {
+				texts = append(texts, p.text)
+			} else {
+				texts = append(texts, p.veiled)
+			}
 		}
 	}
 	if all {

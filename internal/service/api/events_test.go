@@ -100,6 +100,23 @@ func TestEvents(t *testing.T) {
 	}
 }
 
+// TestErrorsVeiled: errors quote documents, which are for operators, also in events.
+func TestErrorsVeiled(t *testing.T) {
+	r := newRig(t)
+	r.run(r.make("a"), &job.Status{Job: "a", Phase: job.PhaseFollowing, Error: `insert into shop.orders, _id "ada": refused`})
+	for who, sees := range map[string]bool{"viewer": false, "operator": true, "admin": true} {
+		texts := map[string]string{"events": r.listen(who).until("snapshot").data}
+		for _, path := range []string{PathJobs, PathJobs + "/a"} {
+			texts[path] = string(r.ask(who, "GET", path, "").body)
+		}
+		for where, text := range texts {
+			if strings.Contains(text, "ada") != sees || !strings.Contains(text, "insert into shop.orders, ") {
+				t.Errorf("the %s, %s: %s", who, where, text)
+			}
+		}
+	}
+}
+
 func (s *stream) until(kind string) event {
 	s.t.Helper()
 	for {

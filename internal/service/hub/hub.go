@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,7 +45,9 @@ type Options struct {
 	// Replicas are how many nodes keep everything; 0 is three of a cluster, and one
 	// without. All processes of a service have the same.
 	Replicas int
-	Log      *slog.Logger
+	// Format is that of this release; 0 is Format.
+	Format int
+	Log    *slog.Logger
 }
 
 // Hub is a connection to the store of the service. It is safe for concurrent use.
@@ -66,6 +69,8 @@ type Hub struct {
 	points                                 []series // the finest first
 	alerts                                 jetstream.KeyValue
 	verifications, findings                jetstream.KeyValue
+	formats                                jetstream.KeyValue
+	format                                 int
 }
 
 // The errors that callers tell apart.
@@ -85,9 +90,12 @@ func Open(ctx context.Context, o Options) (*Hub, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("connect to NATS: %w", err), "check --nats and its credentials, and that the cluster has JetStream")
 	}
-	h := &Hub{conn: conn, lease: o.Lease, log: o.Log, embedded: o.Embedded, asking: make(chan struct{}, 1), holders: map[string]holder{}}
+	h := &Hub{conn: conn, lease: o.Lease, format: cmp.Or(o.Format, Format), log: o.Log, embedded: o.Embedded, asking: make(chan struct{}, 1), holders: map[string]holder{}}
 	if h.js, err = jetstream.New(conn); err == nil {
 		err = h.prepare(ctx, h.replicas(o.Replicas))
+	}
+	if err == nil {
+		err = h.enter(ctx)
 	}
 	if err != nil {
 		h.Close()
@@ -212,6 +220,9 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 		return err
 	}
 	if h.drains, err = kv(jetstream.KeyValueConfig{Bucket: bucketDrains, Description: "which workers are to give back what they have", MaxBytes: 16 << 20}); err != nil {
+		return err
+	}
+	if h.formats, err = kv(jetstream.KeyValueConfig{Bucket: bucketFormat, Description: "the newest format of what processes store", MaxBytes: 1 << 20}); err != nil {
 		return err
 	}
 	if err = h.makeVerifications(kv); err != nil {

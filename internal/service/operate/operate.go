@@ -175,6 +175,9 @@ func (d *Desk) Job(c *service.Caller, name string) (*service.Job, error) {
 	if j == nil {
 		return nil, missing(name)
 	}
+	if !c.Role.May(service.Operator) {
+		j = j.Veil()
+	}
 	return j, nil
 }
 
@@ -184,9 +187,15 @@ func (d *Desk) Jobs(c *service.Caller) []service.Job {
 }
 
 // After are the jobs whose names come after one, by name: of those that the caller sees
-// and that match the first n.
+// and that match the first n. Viewers see no values of documents.
 func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
-	return d.View.After(name, n, func(j *service.Job) bool { return c.Sees(j.Definition.Name) && match(j) })
+	list := d.View.After(name, n, func(j *service.Job) bool { return c.Sees(j.Definition.Name) && match(j) })
+	if !c.Role.May(service.Operator) {
+		for i := range list {
+			list[i] = *list[i].Veil()
+		}
+	}
+	return list
 }
 
 // Pause has a job stop where it stands.

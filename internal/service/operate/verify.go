@@ -130,7 +130,13 @@ func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verifica
 	if _, err := d.Job(c, name); err != nil {
 		return nil, err
 	}
-	return d.View.Verifications(name), nil
+	list := d.View.Verifications(name)
+	if !c.Role.May(service.Operator) {
+		for i := range list {
+			list[i] = *list[i].Veil()
+		}
+	}
+	return list, nil
 }
 
 // Verification is one of a job's with what it has found, which is nil before its end.
@@ -142,6 +148,9 @@ func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id str
 	v := d.View.Verification(name, id)
 	if v == nil {
 		return nil, nil, missingVerification(name, id)
+	}
+	if !c.Role.May(service.Operator) {
+		v = v.Veil()
 	}
 	if s := v.State(); s != service.VerifySame && s != service.VerifyDifferent {
 		return v, nil, nil

@@ -1,0 +1,96 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+)
+
+// Format is that of what the processes of a service store and ask of each other. A release
+// that changes it raises it by one, and works together with the one before: what that one
+// does not know it may lose when it writes a definition.
+const Format = 1
+
+// The newest format that any process of the service has had.
+const (
+	bucketFormat = "millrace-format"
+	keyFormat    = "newest"
+)
+
+// formatEvery is how often a process looks whether it is still of a format that may take
+// part.
+const formatEvery = 15 * time.Second
+
+// errFormat refuses a process.
+var errFormat = errors.New("this release and the service's are too far apart")
+
+// enter notes the format of this process, unless the service's is too far from it.
+func (h *Hub) enter(ctx context.Context) error {
+	for {
+		newest, revision, err := h.newestFormat(ctx)
+		if err != nil {
+			return err
+		}
+		if err := h.apart(newest); err != nil || h.format <= newest {
+			return err
+		}
+		if revision == 0 {
+			_, err = h.formats.Create(ctx, keyFormat, []byte(strconv.Itoa(h.format)))
+		} else {
+			_, err = h.formats.Update(ctx, keyFormat, []byte(strconv.Itoa(h.format)), revision)
+		}
+		if err == nil || !conflict(err) {
+			return mongo.Wrap(err, "note the format of this release")
+		}
+	}
+}
+
+// newestFormat is the newest format that was noted; 0 and revision 0 are none.
+func (h *Hub) newestFormat(ctx context.Context) (format int, revision uint64, err error) {
+	e, err := h.formats.Get(ctx, keyFormat)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return 0, 0, nil
+	}
+	if err == nil {
+		format, err = strconv.Atoi(string(e.Value()))
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("read the format of the service: %w", err)
+	}
+	return format, e.Revision(), nil
+}
+
+func (h *Hub) apart(newest int) error {
+	switch {
+	case newest == 0:
+		return nil
+	case h.format < newest-1:
+		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, h.format, newest), "take a newer release here")
+	case h.format > newest+1:
+		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, h.format, newest), "upgrade all processes to the releases between, one after the other")
+	}
+	return nil
+}
+
+// KeepFormat ends with an error when the service has become too new for this process.
+func (h *Hub) KeepFormat(ctx context.Context) error {
+	for {
+		if err := pace.Pause(ctx, formatEvery); err != nil {
+			return context.Cause(ctx)
+		}
+		newest, _, err := h.newestFormat(ctx) // an error is NATS', of which others tell
+		if err == nil {
+			err = h.apart(newest)
+		}
+		if errors.Is(err, errFormat) {
+			return err
+		}
+	}
+}
