@@ -46,6 +46,7 @@ func TestAgain(t *testing.T) {
 	for i := range 1500 {
 		want = append(want, doc(i, i%9-4, "x"))
 	}
+	must(t, src, "again", bson.D{{Key: "dropDatabase", Value: 1}})
 	insert(t, src, "again", "c", want)
 	have := []any{doc("same", 5, "x"), doc("other value", 5, "y"), doc("other key", -5, "x"), doc("two", 5, "x"), doc("two", -5, "x"), doc("two, both others", -5, "y"), doc("two, both others", 6, "y"), doc("not the source's", 5, "x")}
 	insert(t, dst, "again", "c", slices.Concat(have, want[6:]))
