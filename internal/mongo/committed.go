@@ -66,6 +66,15 @@ func (c *Cluster) CommittedSeen(ctx context.Context) (OpTime, error) {
 	return c.Committed(ctx)
 }
 
+// Shown is the newest time that the primary knows of. Nothing that it has shown is later.
+func (c *Cluster) Shown(ctx context.Context) (OpTime, error) {
+	h, err := c.hello(ctx)
+	if err != nil {
+		return OpTime{}, fmt.Errorf("time of %s: %w", c.Address(), err)
+	}
+	return OpTime{TS: h.ClusterTime.ClusterTime, Term: h.LastWrite.Last.Term}, nil
+}
+
 // poll asks the primary where it stands until enough is said.
 func (c *Cluster) poll(ctx context.Context, enough func(*hello) bool) (h hello, err error) {
 	for {

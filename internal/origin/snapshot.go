@@ -42,7 +42,7 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 		},
 		After: func(ctx context.Context) (latest mongo.OpTime, err error) {
 			err = of.Each(ctx, func(ctx context.Context, i int) (err error) {
-				if ends[i], err = of.Shards[i].CommittedSeen(ctx); err == nil && ends[i].Term != terms[i] {
+				if ends[i], err = of.CommittedSeen(ctx, of.Shards[i]); err == nil && ends[i].Term != terms[i] {
 					err = mongo.Retry(fmt.Sprintf("shard %s has elected another primary", of.Shards[i].Name), nil, "")
 				}
 				return err

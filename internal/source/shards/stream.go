@@ -116,6 +116,20 @@ func (c *Cluster) Pass(ctx context.Context, s Shard, at mongo.OpTime) error {
 	return wait(ctx, s, at)
 }
 
+// CommittedSeen is mongo.Cluster.CommittedSeen of a shard. Other servers of the cluster give
+// out times as well, so that a shard may have no write as new as what it has heard of: it
+// is had to write an entry.
+func (c *Cluster) CommittedSeen(ctx context.Context, s Shard) (mongo.OpTime, error) {
+	shown, err := s.Shown(ctx)
+	if err == nil {
+		err = c.Pass(ctx, s, shown)
+	}
+	if err != nil {
+		return mongo.OpTime{}, err
+	}
+	return s.Committed(ctx)
+}
+
 // aware has a shard, or a router, be told by commands with the context that the cluster
 // has reached a time.
 func (c *Cluster) aware(ctx context.Context, s *mongo.Cluster, at mongo.OpTime) (_ context.Context, end func(), err error) {
