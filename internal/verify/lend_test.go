@@ -74,12 +74,12 @@ func (l *lending) begin(rate int64) {
 }
 
 // ask is how a borrower of one life asks.
-func (l *lending) ask(_ context.Context, request []byte) ([]byte, error) {
+func (l *lending) ask(ctx context.Context, request []byte) ([]byte, error) {
 	select {
 	case <-l.ended:
 		return nil, errors.New("nobody answers")
 	default:
-		return l.lender.Answer(nil, request), nil
+		return l.lender.Answer(ctx, request), nil
 	}
 }
 
@@ -87,7 +87,7 @@ func (l *lending) ask(_ context.Context, request []byte) ([]byte, error) {
 func (l *lending) raw(a loanAsk) (r loanReply) {
 	l.t.Helper()
 	a.Borrower, a.Version = a.Worker, "v1"
-	if err := bson.Unmarshal(l.lender.Answer(nil, raw(l.t, a)), &r); err != nil {
+	if err := bson.Unmarshal(l.lender.Answer(l.t.Context(), raw(l.t, a)), &r); err != nil {
 		l.t.Fatal(err)
 	}
 	return r

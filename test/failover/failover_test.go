@@ -48,7 +48,7 @@ func some(all []Fault, r *rand.Rand, n int, named ...string) []Fault {
 // TestFaultsWhileFollowing lets faults drawn from the seed strike either side while a job
 // follows; it goes on by itself each time. Then millrace is killed at the same time.
 func TestFaultsWhileFollowing(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Drawn(t, 3)
 	b := newBench(t, time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 1))
 	p := b.start("--until", "never")
@@ -69,7 +69,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 // TestFaultsWhileCopying does the same during a copy that is held back until all
 // have struck.
 func TestFaultsWhileCopying(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Drawn(t, 3)
 	t.Parallel()
 	b := newBench(t, 4*time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 2))
