@@ -206,9 +206,7 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if c.lends() {
-		c.lender = verify.NewLender(c.worker.Version, c.worker.Hub.Lease())
-		spec.Lender = c.lender
+	if spec.Lender != nil {
 		stop := c.serve()
 		defer stop()
 	}
@@ -237,11 +235,14 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	}
 }
 
-// lends reports that other workers may read parts: not where a rate or a share bounds what
-// is read, or where it is little.
-func (c *check) lends() bool {
+// lends reports that other workers may read parts of a job with such loads: not where
+// something bounds what is asked of a side, or where it is little.
+func (c *check) lends(loads pace.Loads) bool {
 	o := &c.wish.Options
-	return c.wish.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100)
+	if j := c.worker.View.Job(c.wish.Job); j != nil && j.Definition.Wish.Loads != nil {
+		loads = *j.Definition.Wish.Loads
+	}
+	return c.wish.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100) && loads.Source != pace.Low && loads.Target != pace.Low
 }
 
 // serve has those be answered that read parts, until stop.
@@ -285,6 +286,10 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 			return spec, nil, err
 		}
 		spec.Only = only.Match
+	}
+	if c.lends(s.Loads) {
+		c.lender = verify.NewLender(c.worker.Version, c.worker.Hub.Lease())
+		spec.Lender = c.lender
 	}
 	spec.Observe = func(stats func() verify.Stats) {
 		c.mu.Lock()

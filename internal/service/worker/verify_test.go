@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/millrace/millrace/internal/lab"
 	"io"
 	"slices"
 	"strings"
@@ -16,6 +15,9 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/worker"
@@ -256,6 +258,13 @@ func TestVerifyLent(t *testing.T) {
 	}
 	if h := v.Report.Helpers; len(h) != 1 || h[0].Worker == v.Report.Worker || h[0].Docs == 0 || h[0].Parts != 0 || v.Report.Lendable != 0 {
 		t.Errorf("helped: %+v", h)
+	}
+	_, err = b.desk.Limit(t.Context(), b.admin, "job", server.Limits{Source: new(pace.Low)})
+	b.ok(err)
+	b.until("job", "a low load", func(j *service.Job) bool { return j.Definition.Wish.Loads != nil })
+	b.ask("job", "low", service.VerifyOptions{})
+	if v, _ = b.result("job", "low", service.VerifyDifferent); len(v.Report.Helpers) != 0 {
+		t.Errorf("helped although the load is low: %+v", v.Report.Helpers)
 	}
 }
 
