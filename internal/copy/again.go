@@ -11,6 +11,13 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
+// askAtOnce and largestAsked bound what the target is asked for at once: so many _ids, of so
+// many bytes each. A command takes 16 MB.
+const (
+	askAtOnce    = 1000
+	largestAsked = 8 << 10
+)
+
 // missing are the documents of a chunk that have to be inserted: all, but of what is copied
 // again to a sharded target those of which it has none. What it has otherwise is replaced,
 // and what it has byte for byte is left: to have its insert refused, look on all shards for
@@ -21,22 +28,24 @@ import (
 // is to have the _id: with more, under other shard keys, one of them is wrong.
 func (w *writer) missing(ctx context.Context, ch *chunk) (documents, error) {
 	c := ch.s.c
-	if !c.Again || w.e.dst.Info.Kind != mongo.KindSharded {
+	// Of a clustered collection $in would walk the whole.
+	if !c.Again || w.e.dst.Info.Kind != mongo.KindSharded || c.Source.Clustered() {
 		return ch.part.Each, nil
 	}
-	const atOnce = 1000
 	var docs, missing [][]byte
-	err := ch.part.Each(func(doc []byte) error { docs = append(docs, doc); return nil })
-	for some := range slices.Chunk(docs, atOnce) {
-		var new, other [][]byte
-		if err == nil {
-			new, other, err = w.compare(ctx, c, some)
-		}
+	if err := ch.part.Each(func(doc []byte) error { docs = append(docs, doc); return nil }); err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(docs, askAtOnce) {
+		none, other, err := w.compare(ctx, c, some)
 		if err == nil {
 			err = w.replace(ctx, c, other)
 		}
-		missing = append(missing, new...)
-		w.e.count.same.Add(int64(len(some) - len(new) - len(other)))
+		if err != nil {
+			return nil, err
+		}
+		missing = append(missing, none...)
+		w.e.count.same.Add(int64(len(some) - len(none) - len(other)))
 	}
 	return func(each func(doc []byte) error) error {
 		for _, doc := range missing {
@@ -45,17 +54,20 @@ func (w *writer) missing(ctx context.Context, ch *chunk) (documents, error) {
 			}
 		}
 		return nil
-	}, err
+	}, nil
 }
 
-// compare parts documents into those that the target has none of, and those that it has
-// otherwise; the rest is the same there.
-func (w *writer) compare(ctx context.Context, c *collection, docs [][]byte) (missing, other [][]byte, err error) {
+// compare parts documents into those of which the target has none, and those that it has
+// otherwise; the rest is the same there. What it cannot be asked for counts as none: its
+// insert tells.
+func (w *writer) compare(ctx context.Context, c *collection, docs [][]byte) (none, other [][]byte, err error) {
 	ids, byID := bson.A{}, map[string][]byte{}
 	key := func(doc []byte) string { return string(bsonraw.AppendID(nil, bsonraw.IDOf(doc))) }
 	for _, doc := range docs {
-		byID[key(doc)] = doc
-		ids = append(ids, bsonraw.RawValue(bsonraw.IDOf(doc)))
+		if id := bsonraw.RawValue(bsonraw.IDOf(doc)); id.Type != bson.TypeUndefined && len(id.Value) <= largestAsked { // refused in a $in
+			ids = append(ids, id)
+			byID[key(doc)] = doc
+		}
 	}
 	has, same := map[string]int{}, map[string]bool{}
 	_, coll := mongo.SplitNS(c.Target)
@@ -68,13 +80,16 @@ func (w *writer) compare(ctx context.Context, c *collection, docs [][]byte) (mis
 		same[k] = bytes.Equal(doc, byID[k])
 		return nil
 	})
+	if mongo.IsCode(err, mongo.CodeBadValue) { // an _id that looks like an operator
+		return docs, nil, nil
+	}
 	for _, doc := range docs {
 		switch k := key(doc); {
 		case has[k] == 0:
-			missing = append(missing, doc)
+			none = append(none, doc)
 		case has[k] > 1 || !same[k]:
 			other = append(other, doc)
 		}
 	}
-	return missing, other, err
+	return none, other, err
 }

@@ -36,6 +36,7 @@ const (
 // Server error codes that millrace acts upon (MongoDB manual, "Error Codes").
 const (
 	CodeUnauthorized         = 13
+	CodeBadValue             = 2
 	CodeNamespaceNotFound    = 26
 	CodeIndexNotFound        = 27
 	CodeNamespaceExists      = 48

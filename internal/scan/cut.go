@@ -233,7 +233,7 @@ func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.Ra
 		})
 		// An _id that servers no longer store, but have, is none to ask for: it costs
 		// the bounds around it.
-		if err != nil && !mongo.IsCode(err, codeBadValue) {
+		if err != nil && !mongo.IsCode(err, mongo.CodeBadValue) {
 			return nil, err
 		}
 	}

@@ -130,7 +130,6 @@ func closeCursor(ctx context.Context, cur *wire.Cursor) {
 const CodeInvalidOptions = 72
 
 const (
-	codeBadValue       = 2
 	codeCursorNotFound = 43
 	codeKeyNotFound    = 211 // $_resumeAfter names a record that was deleted
 )
@@ -143,7 +142,7 @@ func CursorLost(err error) bool {
 
 // Refused reports a command whose form the server does not take.
 func Refused(err error) bool {
-	for _, code := range []int32{codeBadValue, 9, 59, 115, 40415} { // FailedToParse, CommandNotFound, CommandNotSupported, unknown field
+	for _, code := range []int32{mongo.CodeBadValue, 9, 59, 115, 40415} { // FailedToParse, CommandNotFound, CommandNotSupported, unknown field
 		if mongo.IsCode(err, code) {
 			return true
 		}

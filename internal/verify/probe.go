@@ -96,7 +96,7 @@ func (p *probe) byList(ctx context.Context, r *scan.Reader, keys []string) (alon
 		}
 		others[canonicalID(id)]++
 	})
-	if mongo.IsCode(err, codeBadValue) {
+	if mongo.IsCode(err, mongo.CodeBadValue) {
 		return keys, nil // an id that looks like an operator
 	}
 	if err != nil || len(p.found) == len(wanted) {
@@ -135,8 +135,6 @@ func (s *side) folds(key string) bool {
 	}
 	return false
 }
-
-const codeBadValue = 2
 
 func (p *probe) single(ctx context.Context, r *scan.Reader, key string) error {
 	v := idValue(key)
