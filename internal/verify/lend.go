@@ -247,7 +247,7 @@ func (l *Lender) reply(a *loanAsk) loanReply {
 	one.heard = time.Now()
 	switch a.Kind {
 	case askSums:
-		return l.sums(one, a)
+		return l.takeSums(one, a)
 	case askBack:
 		l.giveBack(one)
 		return loanReply{Gone: true}
@@ -299,9 +299,9 @@ func (l *Lender) terms(one *loan) *lentSlice {
 	return t
 }
 
-// sums takes a piece of a slice's sums, and adds all of them to the table when the last
+// takeSums takes a piece of a slice's sums, and adds all of them to the table when the last
 // one has come.
-func (l *Lender) sums(one *loan, a *loanAsk) loanReply {
+func (l *Lender) takeSums(one *loan, a *loanAsk) loanReply {
 	switch l.arriving {
 	case nil:
 		one.sums, one.next = make([]group, len(one.of.tables[one.of.i].groups)), 0

@@ -31,20 +31,26 @@ const formatEvery = 15 * time.Second
 // errFormat refuses a process.
 var errFormat = errors.New("this release and the service's are too far apart")
 
+// formats are that of this process, and the bucket that has the newest.
+type formats struct {
+	jetstream.KeyValue
+	mine int
+}
+
 // enter notes the format of this process, unless the service's is too far from it.
-func (h *Hub) enter(ctx context.Context) error {
+func (f *formats) enter(ctx context.Context) error {
 	for {
-		newest, revision, err := h.newestFormat(ctx)
+		newest, revision, err := f.newest(ctx)
 		if err != nil {
 			return err
 		}
-		if err := h.apart(newest); err != nil || h.format <= newest {
+		if err := f.apart(newest); err != nil || f.mine <= newest {
 			return err
 		}
 		if revision == 0 {
-			_, err = h.formats.Create(ctx, keyFormat, []byte(strconv.Itoa(h.format)))
+			_, err = f.Create(ctx, keyFormat, []byte(strconv.Itoa(f.mine)))
 		} else {
-			_, err = h.formats.Update(ctx, keyFormat, []byte(strconv.Itoa(h.format)), revision)
+			_, err = f.Update(ctx, keyFormat, []byte(strconv.Itoa(f.mine)), revision)
 		}
 		if err == nil || !conflict(err) {
 			return mongo.Wrap(err, "note the format of this release")
@@ -52,9 +58,9 @@ func (h *Hub) enter(ctx context.Context) error {
 	}
 }
 
-// newestFormat is the newest format that was noted; 0 and revision 0 are none.
-func (h *Hub) newestFormat(ctx context.Context) (format int, revision uint64, err error) {
-	e, err := h.formats.Get(ctx, keyFormat)
+// newest is the newest format that was noted; 0 and revision 0 are none.
+func (f *formats) newest(ctx context.Context) (format int, revision uint64, err error) {
+	e, err := f.Get(ctx, keyFormat)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return 0, 0, nil
 	}
@@ -67,14 +73,14 @@ func (h *Hub) newestFormat(ctx context.Context) (format int, revision uint64, er
 	return format, e.Revision(), nil
 }
 
-func (h *Hub) apart(newest int) error {
+func (f *formats) apart(newest int) error {
 	switch {
 	case newest == 0:
 		return nil
-	case h.format < newest-1:
-		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, h.format, newest), "take a newer release here")
-	case h.format > newest+1:
-		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, h.format, newest), "upgrade all processes to the releases between, one after the other")
+	case f.mine < newest-1:
+		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest), "take a newer release here")
+	case f.mine > newest+1:
+		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest), "upgrade all processes to the releases between, one after the other")
 	}
 	return nil
 }
@@ -85,9 +91,9 @@ func (h *Hub) KeepFormat(ctx context.Context) error {
 		if err := pace.Pause(ctx, formatEvery); err != nil {
 			return context.Cause(ctx)
 		}
-		newest, _, err := h.newestFormat(ctx) // an error is NATS', of which others tell
+		newest, _, err := h.formats.newest(ctx) // an error is NATS', of which others tell
 		if err == nil {
-			err = h.apart(newest)
+			err = h.formats.apart(newest)
 		}
 		if errors.Is(err, errFormat) {
 			return err

@@ -35,8 +35,8 @@ func TestFormat(t *testing.T) {
 			first = h
 		}
 	}
-	newest, _, err := first.newestFormat(t.Context())
-	if err != nil || newest != 5 || !errors.Is(first.apart(newest), errFormat) {
+	newest, _, err := first.formats.newest(t.Context())
+	if err != nil || newest != 5 || !errors.Is(first.formats.apart(newest), errFormat) {
 		t.Errorf("the newest is %d (%v), and the first process may go on", newest, err)
 	}
 }

@@ -69,8 +69,7 @@ type Hub struct {
 	points                                 []series // the finest first
 	alerts                                 jetstream.KeyValue
 	verifications, findings                jetstream.KeyValue
-	formats                                jetstream.KeyValue
-	format                                 int
+	formats                                formats
 }
 
 // The errors that callers tell apart.
@@ -90,12 +89,12 @@ func Open(ctx context.Context, o Options) (*Hub, error) {
 	if err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("connect to NATS: %w", err), "check --nats and its credentials, and that the cluster has JetStream")
 	}
-	h := &Hub{conn: conn, lease: o.Lease, format: cmp.Or(o.Format, Format), log: o.Log, embedded: o.Embedded, asking: make(chan struct{}, 1), holders: map[string]holder{}}
+	h := &Hub{conn: conn, lease: o.Lease, formats: formats{mine: cmp.Or(o.Format, Format)}, log: o.Log, embedded: o.Embedded, asking: make(chan struct{}, 1), holders: map[string]holder{}}
 	if h.js, err = jetstream.New(conn); err == nil {
 		err = h.prepare(ctx, h.replicas(o.Replicas))
 	}
 	if err == nil {
-		err = h.enter(ctx)
+		err = h.formats.enter(ctx)
 	}
 	if err != nil {
 		h.Close()
@@ -222,7 +221,7 @@ func (h *Hub) make(ctx context.Context, replicas int) error {
 	if h.drains, err = kv(jetstream.KeyValueConfig{Bucket: bucketDrains, Description: "which workers are to give back what they have", MaxBytes: 16 << 20}); err != nil {
 		return err
 	}
-	if h.formats, err = kv(jetstream.KeyValueConfig{Bucket: bucketFormat, Description: "the newest format of what processes store", MaxBytes: 1 << 20}); err != nil {
+	if h.formats.KeyValue, err = kv(jetstream.KeyValueConfig{Bucket: bucketFormat, Description: "the newest format of what processes store", MaxBytes: 1 << 20}); err != nil {
 		return err
 	}
 	if err = h.makeVerifications(kv); err != nil {

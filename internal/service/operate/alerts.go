@@ -19,15 +19,5 @@ func (d *Desk) Alerts(c *service.Caller, limit int) (present, past []service.Ale
 			past = append(past, a)
 		}
 	}
-	if !c.Role.May(service.Operator) {
-		veil(present)
-		veil(past)
-	}
-	return present, past
-}
-
-func veil(list []service.Alert) {
-	for i := range list {
-		list[i] = list[i].Veil()
-	}
+	return veiled(c, present, service.Alert.Veil), veiled(c, past, service.Alert.Veil)
 }

@@ -190,12 +190,7 @@ func (d *Desk) Jobs(c *service.Caller) []service.Job {
 // and that match the first n. Viewers see no values of documents.
 func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
 	list := d.View.After(name, n, func(j *service.Job) bool { return c.Sees(j.Definition.Name) && match(j) })
-	if !c.Role.May(service.Operator) {
-		for i := range list {
-			list[i] = *list[i].Veil()
-		}
-	}
-	return list
+	return veiled(c, list, func(j service.Job) service.Job { return *j.Veil() })
 }
 
 // Pause has a job stop where it stands.

@@ -63,10 +63,15 @@ func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind ser
 		return nil, err
 	}
 	list, err := d.Hub.Entries(ctx, j.Definition.UID, kind, before, limit)
+	return veiled(c, list, service.Entry.Veil), err
+}
+
+// veiled is a list without values of documents for callers who may not see any.
+func veiled[T any](c *service.Caller, list []T, veil func(T) T) []T {
 	if !c.Role.May(service.Operator) {
 		for i := range list {
-			list[i] = list[i].Veil()
+			list[i] = veil(list[i])
 		}
 	}
-	return list, err
+	return list
 }

@@ -130,13 +130,7 @@ func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verifica
 	if _, err := d.Job(c, name); err != nil {
 		return nil, err
 	}
-	list := d.View.Verifications(name)
-	if !c.Role.May(service.Operator) {
-		for i := range list {
-			list[i] = *list[i].Veil()
-		}
-	}
-	return list, nil
+	return veiled(c, d.View.Verifications(name), func(v service.Verification) service.Verification { return *v.Veil() }), nil
 }
 
 // Verification is one of a job's with what it has found, which is nil before its end.
