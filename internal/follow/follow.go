@@ -439,6 +439,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
+	f.Log.Info("schema change", "kind", ev.Change.Kind, "ns", ev.Change.NS, "to", ev.Change.To, "at", ev.At, "applied", effect.Applied, "skipped", effect.Skipped)
 	failpoint.Hit("schema.after")
 	if err := f.changeNames(ctx, f.Ask.Names.After(*ev.Change, f.Rules)); err != nil {
 		return err
@@ -460,7 +461,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	if effect.Resync == nil {
 		return nil
 	}
-	pos.At = ev.At // so that the copy is not made again
+	pos = pos.Past(ev) // so that the copy is not made again
 	if set, err = f.progress(ctx, pos); err != nil {
 		return err
 	}

@@ -152,7 +152,6 @@ func (c *changer) Apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 	if err != nil {
 		return effect, fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
 	}
-	c.o.Log.Info("schema change", "kind", ch.Kind, "ns", ch.NS, "to", ch.To, "applied", effect.Applied, "skipped", effect.Skipped)
 	return effect, nil
 }
 

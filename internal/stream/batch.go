@@ -1,6 +1,8 @@
 package stream
 
 import (
+	"cmp"
+
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -13,6 +15,12 @@ type Position struct {
 	// Mark is the source's own: what else it needs to go on from here. Others
 	// store it as it is and make nothing of it.
 	Mark string
+}
+
+// Past is the position of a consumer that has done a schema change, too, which is amid
+// the batch that comes next.
+func (p Position) Past(ev *Event) Position {
+	return Position{At: ev.At, Mark: cmp.Or(ev.Change.Mark, p.Mark)}
 }
 
 // Batch is a run of events in source order. Each batch's Start is the End of

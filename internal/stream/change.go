@@ -45,6 +45,9 @@ type Change struct {
 	// collMod command's fields.
 	Options bson.Raw
 	Indexes []Index // createIndexes: specs; dropIndexes: Name only
+	// Mark is that of a position at the change, where it is another than that of the
+	// batch before.
+	Mark string
 }
 
 // Touches reports that the change makes, replaces, renames, drops or alters what

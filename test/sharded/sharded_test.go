@@ -887,11 +887,13 @@ func (b *bed) histories() (all []string) {
 	return all
 }
 
-// history logs what the shards' oplogs tell of the document that an error names.
+// history logs what the shards' oplogs tell of the document that an error names, or else
+// of changes of the schema.
 func (b *bed) history(err error) {
 	b.Helper()
 	named := regexp.MustCompile(`numberInt":"(\d+)`).FindStringSubmatch(fmt.Sprint(err))
 	if named == nil {
+		b.changesOf()
 		return
 	}
 	id, _ := strconv.Atoi(named[1])

@@ -106,12 +106,21 @@ func (l *ledger) done(s *segment, n int64) {
 	notify(l.room)
 }
 
-// advance sets the position after a schema change inside an open segment.
+// advance sets the position inside an open segment.
 func (l *ledger) advance(applied mongo.OpTime) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.position.At.Before(applied) {
 		l.position.At = applied // Mark stays: it may only be too early
+	}
+}
+
+// pass sets the position after a schema change inside an open segment.
+func (l *ledger) pass(ev *stream.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.position.At.Before(ev.At) {
+		l.position = l.position.Past(ev)
 	}
 }
 

@@ -80,10 +80,22 @@ func TestLedgerAdvance(t *testing.T) {
 			t.Errorf("after %d: %v", c.to, got)
 		}
 	}
+	l.pass(&stream.Event{At: at(8), Change: &stream.Change{Mark: "passed"}})
+	if got := l.current(); got.Mark != "five" {
+		t.Errorf("what is not after the position moved it: %v", got)
+	}
+	l.pass(&stream.Event{At: at(9), Change: &stream.Change{}})
+	if got := l.current(); got.At != at(9) || got.Mark != "five" {
+		t.Errorf("after a schema change without a mark: %v", got)
+	}
+	l.pass(&stream.Event{At: at(10), Change: &stream.Change{Mark: "ten"}})
+	if got := l.current(); got.At != at(10) || got.Mark != "ten" {
+		t.Errorf("after a schema change: %v", got)
+	}
 	s := mustAdmit(t, l, batchTo(7, 0, 1)) // a batch that ends before what a change moved to
 	l.release(s, 1)
 	l.done(s, 1)
-	if got := l.current(); got.At != at(8) {
+	if got := l.current(); got.At != at(10) {
 		t.Errorf("the position went back to %v", got)
 	}
 }

@@ -119,7 +119,7 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 		return err
 	}
 	if last {
-		l.advance(ev.At)
+		l.pass(ev)
 	}
 	e.shared.schema.Add(1)
 	clear(e.destinations)

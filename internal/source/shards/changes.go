@@ -42,6 +42,9 @@ type Once struct {
 	gone    [][16]byte            // collections, the oldest first
 	moving  []moving              // what copies says, from when on; the oldest that still matters first
 
+	known mongo.OpTime // what was told up to here is known already; zero: nothing
+	done  mongo.OpTime // the names that it began with were of this time, or later
+
 	// primary is the shard of a database at a time. sure is false where only that of
 	// now is known. Nil: nobody knows.
 	primary func(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error)
@@ -123,7 +126,7 @@ func (o *Once) add(id [16]byte, ns string) {
 // Through gives what remains of the batches to emit.
 func (o *Once) Through(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
 	return func(ctx context.Context, b *stream.Batch) error {
-		if _, err := o.filter(ctx, b); err != nil {
+		if _, err := o.filter(ctx, b, nil); err != nil {
 			return err
 		}
 		return emit(ctx, b)
@@ -131,7 +134,8 @@ func (o *Once) Through(emit func(context.Context, *stream.Batch) error) func(con
 }
 
 // filter leaves in a batch what is new, and gives the copies that were begun at its end.
-func (o *Once) filter(ctx context.Context, b *stream.Batch) (copies []Copy, err error) {
+// note, which may be nil, gets each schema change that stays, and the copies then.
+func (o *Once) filter(ctx context.Context, b *stream.Batch, note func(*stream.Event, []Copy) error) (copies []Copy, err error) {
 	kept := b.Events[:0]
 	for i := range b.Events {
 		ev := &b.Events[i]
@@ -139,14 +143,24 @@ func (o *Once) filter(ctx context.Context, b *stream.Batch) (copies []Copy, err 
 			kept = append(kept, *ev)
 			continue
 		}
+		if !o.known.IsZero() && !o.known.Before(ev.At) {
+			continue
+		}
 		news, err := o.tells(ctx, ev)
 		if err != nil {
 			return nil, fmt.Errorf("%s of %s at %s, told by shard %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, ev.Change.Shard, err)
 		}
-		if news {
-			kept = append(kept, *ev)
+		copies := o.Copies()
+		o.moving = append(o.moving, moving{from: ev.At, copies: copies})
+		if !news {
+			continue
 		}
-		o.moving = append(o.moving, moving{from: ev.At, copies: o.Copies()})
+		if note != nil {
+			if err := note(ev, copies); err != nil {
+				return nil, err
+			}
+		}
+		kept = append(kept, *ev)
 	}
 	clear(b.Events[len(kept):])
 	b.Events = kept
@@ -171,6 +185,11 @@ func (o *Once) tells(ctx context.Context, ev *stream.Event) (bool, error) {
 	ch := ev.Change
 	switch ch.Kind {
 	case stream.ChangeDrop, stream.ChangeDropView, stream.ChangeDropAllViews:
+	case stream.ChangeCreate:
+		if _, there := o.names[ch.NS]; !there && !o.done.IsZero() && !o.done.Before(ev.At) {
+			return false, nil // it is gone, and the names know that
+		}
+		return o.news(ch), nil
 	default:
 		return o.news(ch), nil
 	}
@@ -210,7 +229,10 @@ func (o *Once) stays(id [16]byte) {
 	if was := o.colls[*c.copyOf]; was != nil {
 		o.forget(*c.copyOf)
 	}
-	c.copyOf, o.names[c.ns] = nil, id
+	if o.names[c.ns] == *c.copyOf {
+		o.names[c.ns] = id
+	}
+	c.copyOf = nil
 }
 
 // news reports whether a change is one that was not told of before. It may take parts
@@ -301,7 +323,7 @@ func (o *Once) drop(id [16]byte, c *known, ch *stream.Change) bool {
 		return false
 	}
 	o.forget(id)
-	delete(o.names, c.ns)
+	o.unname(id, c.ns)
 	if other, ok := o.copies[id]; ok { // the copy is the collection now
 		delete(o.copies, id)
 		o.colls[other].copyOf, o.names[c.ns] = nil, other
@@ -328,9 +350,16 @@ func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
 		return false
 	}
 	o.replaced(ch)
-	delete(o.names, c.ns)
+	o.unname(id, c.ns)
 	c.ns, o.names[ch.To] = ch.To, id
 	return true
+}
+
+// unname has a name be free, unless it is that of another collection.
+func (o *Once) unname(id [16]byte, ns string) {
+	if o.names[ns] == id {
+		delete(o.names, ns)
+	}
 }
 
 func (o *Once) dropDatabase(db string) bool {

@@ -33,25 +33,26 @@ func (c *Cluster) Begin(pos stream.Position, there []Collection) error {
 	return err
 }
 
-// begin knows the changes up to the position that it returns.
+// begin knows the changes up to a position. It returns where the shards are read from.
 func (c *Cluster) begin(pos stream.Position, there []Collection) (*lineage, stream.Position, error) {
-	from, copies, err := split(pos)
+	b, err := split(pos)
 	if err != nil {
-		return nil, from, err
+		return nil, pos, err
 	}
-	l := &lineage{once: NewOnce(there), read: from.At}
+	l := &lineage{once: NewOnce(there), read: b.known}
 	l.once.primary = c.PrimaryAt
-	l.once.Begun(copies)
+	l.once.Begun(b.copies)
+	l.once.known, l.once.done = b.known, pos.At
 	c.lineage.Store(l)
-	return l, from, nil
+	return l, b.from, nil
 }
 
-// filter has the changes of a batch known.
-func (l *lineage) filter(ctx context.Context, b *stream.Batch) ([]Copy, error) {
+// filter has the changes of a batch known. See Once.filter.
+func (l *lineage) filter(ctx context.Context, b *stream.Batch, note func(*stream.Event, []Copy) error) ([]Copy, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.read = mongo.MaxOpTime(l.read, b.End)
-	return l.once.filter(ctx, b)
+	return l.once.filter(ctx, b, note)
 }
 
 // Identity is the UUID that a collection has by now, which movePrimary changes where it
@@ -85,7 +86,7 @@ func (c *Cluster) readOn(ctx context.Context, l *lineage) error {
 	}
 	all, err := c.changes(ctx, oplog.Span{After: l.seen, Until: now})
 	if err == nil {
-		_, err = l.ahead.filter(ctx, &stream.Batch{Events: all, End: now})
+		_, err = l.ahead.filter(ctx, &stream.Batch{Events: all, End: now}, nil)
 	}
 	if err != nil {
 		l.ahead = nil // it knows a part of them

@@ -36,7 +36,7 @@ func TestCopiesAtEnd(t *testing.T) {
 		{end: 5, events: all[:2]}, {end: 15, copies: []Copy{copyOf(2, 1)}}, {end: 17, events: all[2:], copies: []Copy{copyOf(2, 1)}},
 		{end: 25}, {end: 35, copies: []Copy{copyOf(3, 2)}},
 	} {
-		got, err := o.filter(t.Context(), &stream.Batch{Events: step.events, End: opTime(step.end)})
+		got, err := o.filter(t.Context(), &stream.Batch{Events: step.events, End: opTime(step.end)}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func TestNamesAhead(t *testing.T) {
 	b := &stream.Batch{End: opTime(40), Events: []stream.Event{told(10, stream.ChangeDrop, 1), told(15, stream.ChangeCollMod, 2),
 		told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2)}}
 	b.Events[1].Change.Options = bson.Raw{5, 0, 0, 0, 0}
-	if _, err := o.filter(t.Context(), b); err != nil {
+	if _, err := o.filter(t.Context(), b, nil); err != nil {
 		t.Fatal(err)
 	}
 	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeCollMod || b.Events[1].Change.Kind != stream.ChangeIdentity {
@@ -67,12 +67,12 @@ func TestNamesAhead(t *testing.T) {
 // what is done is passed over.
 func TestMarkBeforePosition(t *testing.T) {
 	pos := stream.Position{At: opTime(15), Mark: newMark("[]", opTime(5), nil, nil)}
-	from, copies, err := split(pos)
-	if err != nil || from.At != opTime(5) || from.Mark != "[]" || len(copies) > 0 {
-		t.Fatal(from, copies, err)
+	from, err := split(pos)
+	if err != nil || from.from.At != opTime(5) || from.from.Mark != "[]" || len(from.copies) > 0 || from.known != opTime(5) {
+		t.Fatal(from, err)
 	}
 	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
-	o.Begun(copies)
+	o.Begun(from.copies)
 	var got []stream.Event
 	end := opTime(15)
 	for _, b := range []stream.Batch{
@@ -81,7 +81,7 @@ func TestMarkBeforePosition(t *testing.T) {
 		{Start: opTime(12), End: opTime(20), Events: []stream.Event{{Kind: stream.Insert, At: opTime(14)}, {Kind: stream.Insert, At: opTime(16)}, told(20, stream.ChangeDrop, 1)}},
 		{Start: opTime(20), End: opTime(22), Events: []stream.Event{{Kind: stream.Insert, At: opTime(21)}}},
 	} {
-		if _, err := o.filter(t.Context(), &b); err != nil {
+		if _, err := o.filter(t.Context(), &b, nil); err != nil {
 			t.Fatal(err)
 		}
 		passOver(&b, pos.At)
@@ -118,8 +118,18 @@ func TestMarkKnowsShards(t *testing.T) {
 // TestMark: copies survive in a mark.
 func TestMark(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
-	pos, copies, err := split(stream.Position{At: at, Mark: newMark("[1]", at, []Copy{copyOf(2, 1)}, nil)})
-	if err != nil || pos.At != at || pos.Mark != "[1]" || len(copies) != 1 || copies[0] != copyOf(2, 1) {
-		t.Error(pos, copies, err)
+	pos := stream.Position{At: at, Mark: newMark("[1]", at, []Copy{copyOf(2, 1)}, nil)}
+	b, err := split(pos)
+	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(2, 1) || b.known != at {
+		t.Error(b, err)
+	}
+	later := mongo.OpTime{TS: bson.Timestamp{T: 8}, Term: -1}
+	if pos.Mark, err = knowing(pos, later, []Copy{copyOf(3, 2)}); err != nil {
+		t.Fatal(err)
+	}
+	pos.At = later
+	b, err = split(pos)
+	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(3, 2) || b.known != later {
+		t.Error(b, err)
 	}
 }

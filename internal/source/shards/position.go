@@ -15,12 +15,16 @@ import (
 )
 
 // mark is what a position says beside its time. It may be that of an earlier time, of
-// the last batch of which all was applied.
+// the last batch of which all was applied: from there the shards are read again. The
+// copies are of that time, too, or of that of a schema change amid the next batch: what
+// was told of collections up to it is not looked at again, for whoever goes on from the
+// position knows the collections as they were after it.
 type mark struct {
 	T      uint32          `json:"t"` // the time that it is of
 	I      uint32          `json:"i"`
 	Shards json.RawMessage `json:"shards"` // where each goes on
 	Moving []movingMark    `json:"moving,omitempty"`
+	Known  *bson.Timestamp `json:"known,omitempty"` // what moves is of this time; none: of the mark's
 	Since  topology        `json:"since,omitempty"`
 }
 
@@ -40,42 +44,69 @@ func (c *Cluster) WithCopies(pos stream.Position, copies []Copy) stream.Position
 // newMark adds to the mark of the merged stream at a position the copies that
 // movePrimary has begun then, and which shards there are.
 func newMark(merged string, at mongo.OpTime, copies []Copy, there topology) string {
-	m := mark{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Since: there}
-	for _, c := range copies {
-		m.Moving = append(m.Moving, movingMark{NS: c.NS, ID: hex.EncodeToString(c.ID[:]), Of: hex.EncodeToString(c.Of[:])})
-	}
+	return mark{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Moving: movingMarks(copies), Since: there}.String()
+}
+
+func (m mark) String() string {
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // merged is JSON, the rest text
+		panic(err) // what shards say is JSON, the rest text
 	}
 	return string(b)
 }
 
-// split takes a position apart: that of the merged stream which the mark is of, and the
-// copies at that.
-func split(pos stream.Position) (stream.Position, []Copy, error) {
+// knowing is the mark of a position with the copies at a schema change that comes after it.
+func knowing(pos stream.Position, at mongo.OpTime, copies []Copy) (string, error) {
+	m, err := readMark(pos)
+	if err != nil {
+		return "", err
+	}
+	m.Moving, m.Known = movingMarks(copies), &at.TS
+	return m.String(), nil
+}
+
+func movingMarks(copies []Copy) (all []movingMark) {
+	for _, c := range copies {
+		all = append(all, movingMark{NS: c.NS, ID: hex.EncodeToString(c.ID[:]), Of: hex.EncodeToString(c.Of[:])})
+	}
+	return all
+}
+
+// begun is what a position says of where to go on.
+type begun struct {
+	from   stream.Position // of the merged stream
+	copies []Copy
+	known  mongo.OpTime // of which time the copies are
+}
+
+// split takes a position apart.
+func split(pos stream.Position) (begun, error) {
 	if !marked(pos) {
-		return pos, nil, nil
+		return begun{from: pos, known: pos.At}, nil
 	}
 	m, err := readMark(pos)
 	if err != nil {
-		return pos, nil, err
+		return begun{}, err
 	}
 	if at := (bson.Timestamp{T: m.T, I: m.I}); at.Before(pos.At.TS) && !at.IsZero() {
 		pos.At.TS = at
 	}
-	var copies []Copy
+	b := begun{known: pos.At}
+	if m.Known != nil {
+		b.known.TS = *m.Known
+	}
 	for _, c := range m.Moving {
 		one := Copy{NS: c.NS}
 		id, err1 := hex.DecodeString(c.ID)
 		of, err2 := hex.DecodeString(c.Of)
 		if err1 != nil || err2 != nil || copy(one.ID[:], id) != len(one.ID) || copy(one.Of[:], of) != len(one.Of) {
-			return pos, nil, fmt.Errorf("position %s: %q names no collection that is moved", pos.At, pos.Mark)
+			return b, fmt.Errorf("position %s: %q names no collection that is moved", pos.At, pos.Mark)
 		}
-		copies = append(copies, one)
+		b.copies = append(b.copies, one)
 	}
 	pos.Mark = string(m.Shards)
-	return pos, copies, nil
+	b.from = pos
+	return b, nil
 }
 
 // marked reports a position with a mark, and not one of the merged stream alone.
@@ -94,11 +125,11 @@ func ReadFrom(pos stream.Position) (first mongo.OpTime, err error) {
 	if pos == (stream.Position{}) {
 		return first, nil // nothing was begun
 	}
-	pos, _, err = split(pos)
+	b, err := split(pos)
 	if err != nil {
 		return first, err
 	}
-	parts, err := merge.Parts(pos)
+	parts, err := merge.Parts(b.from)
 	for _, p := range parts {
 		at, err := oplog.ReadFrom(p)
 		if err != nil {

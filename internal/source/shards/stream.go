@@ -31,8 +31,8 @@ func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []C
 }
 
 // Run implements stream.Source. It reads on from where the position's mark is of, which
-// may be before the position: the copies that movePrimary makes are known then. Shards
-// that have joined after that go on from their beginning.
+// may be before the position. What it reads again is left out. Shards that have joined
+// after that go on from their beginning.
 func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
 	known, from, err := s.cluster.begin(pos, s.there())
 	if err != nil {
@@ -41,8 +41,16 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 	if from, err = s.cluster.join(ctx, from); err != nil {
 		return err
 	}
+	before := pos // of the batch before, from which the shards are read again for whoever is amid this one
+	if !marked(before) {
+		before = s.cluster.WithCopies(before, nil)
+	}
+	note := func(ev *stream.Event, copies []Copy) (err error) {
+		ev.Change.Mark, err = knowing(before, ev.At, copies)
+		return err
+	}
 	out := func(ctx context.Context, b *stream.Batch) error {
-		copies, err := known.filter(ctx, b)
+		copies, err := known.filter(ctx, b, note)
 		if err != nil {
 			return err
 		}
@@ -54,6 +62,7 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 			there = left
 		}
 		b.Mark = newMark(b.Mark, b.End, copies, there)
+		before = b.Resume()
 		passOver(b, pos.At)
 		return emit(ctx, b)
 	}
