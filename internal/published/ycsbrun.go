@@ -18,27 +18,27 @@ import (
 // millrace and the Java tool, and the classes of servers.
 type ycsbRun struct{}
 
-// mediumYCSB is how much smaller than published the counts are at medium scale.
-const mediumYCSB = 10
+// How much smaller than published the counts are at medium scale. The classes have more
+// records than the mixes, for the least cache that a server takes would hold those, and
+// fewer operations.
+const (
+	mediumYCSB      = 10
+	mediumClasses   = 1  // records
+	mediumClassRuns = 50 // operations
+)
 
 // Measure loads the records and runs the mixes, round after round.
 func (d ycsbRun) Measure(ctx context.Context, o Options, m *Measured) error {
-	records := d.part(o.Scale, ycsb.PublishedRecords)
-	m.Sizes = fmt.Sprintf("%s records and %s operations a mix (1:%s of the published), %d threads as published",
-		humanize.Comma(int64(records)), humanize.Comma(int64(d.part(o.Scale, ycsb.PublishedOperations))), ratioTo(ycsb.PublishedRecords, records), ycsb.PublishedThreads)
+	records, operations := d.part(o.Scale, ycsb.PublishedRecords, mediumYCSB), d.part(o.Scale, ycsb.PublishedOperations, mediumYCSB)
+	m.Sizes = fmt.Sprintf("%s records and %s operations a mix (1:%s of the published), %s records and %s operations in the kinds of instance, %d threads as published",
+		humanize.Comma(records), humanize.Comma(operations), ratioTo(ycsb.PublishedRecords, int(records)),
+		humanize.Comma(d.part(o.Scale, ycsb.PublishedRecords, mediumClasses)), humanize.Comma(d.part(o.Scale, ycsb.PublishedOperations, mediumClassRuns)), ycsb.PublishedThreads)
 	return errors.Join(d.mixes(ctx, o, m), d.classes(ctx, o, m))
 }
 
-// part is that of a published count.
-func (ycsbRun) part(s bench.Scale, published int) int {
-	return max(int(float64(published)/mediumYCSB*s.Factor), 1)
-}
-
-// options are those of the published load at a scale, one round of it.
-func (ycsbRun) options(o Options, p ycsb.Properties) ycsb.MatrixOptions {
-	all := ycsb.Published(p, o.Scale.Factor/mediumYCSB)
-	all.Progress = o.Progress
-	return all
+// part is that of a published count of which medium scale has one in so many.
+func (ycsbRun) part(s bench.Scale, published, medium int) int64 {
+	return max(int64(float64(published)/float64(medium)*s.Factor), 1)
 }
 
 // mixes measures all mixes on three members.
@@ -58,8 +58,8 @@ func (d ycsbRun) mixes(ctx context.Context, o Options, m *Measured) (err error) 
 	url := strings.Replace(servers.URI(), "/?", "/ycsb?w=1&", 1)
 	for round := range o.Rounds {
 		// A collection for each round, so that each has its load.
-		options := d.options(o, ycsb.Properties{"mongodb.url": url, "table": "round" + strconv.Itoa(round+1)})
-		options.Peer = peer
+		options := ycsb.Published(ycsb.Properties{"mongodb.url": url, "table": "round" + strconv.Itoa(round+1)}, o.Scale.Factor/mediumYCSB)
+		options.Peer, options.Progress = peer, o.Progress
 		c, err := ycsb.RunMatrix(ctx, options)
 		if err != nil {
 			return err
@@ -132,8 +132,9 @@ func (d ycsbRun) classes(ctx context.Context, o Options, m *Measured) error {
 }
 
 func (d ycsbRun) classOptions(o Options) (all ycsb.ClassOptions, err error) {
-	all = ycsb.ClassOptions{Matrix: d.options(o, ycsb.Properties{}), Cores: 1, Versions: []string{o.Mongod}}
-	all.Matrix.Mixes = nil
+	all = ycsb.ClassOptions{Matrix: ycsb.Published(ycsb.Properties{}, o.Scale.Factor/mediumClasses), Cores: 1, Versions: []string{o.Mongod}}
+	all.Matrix.Operations = d.part(o.Scale, ycsb.PublishedOperations, mediumClassRuns)
+	all.Matrix.Progress, all.Matrix.Mixes = o.Progress, nil
 	for _, text := range ycsbClassMixes() {
 		mix, err := ycsb.ParseMix(text)
 		if err != nil {

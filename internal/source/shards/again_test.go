@@ -28,10 +28,17 @@ type stop struct {
 
 // TestBegunAgain: a consumer that is broken off at a schema change amid a batch gets the
 // rest of them when it begins again, and nothing twice, whether it has stored what the
-// change did to the collections or not.
+// change did to the collections or not. So it is also when all that is long ago, and the
+// config servers have forgotten where the database was.
 func TestBegunAgain(t *testing.T) {
 	lab.NeedServers(t)
-	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	t.Run("soon", func(t *testing.T) { begunAgain(t, "300") })
+	t.Run("long after", func(t *testing.T) { begunAgain(t, "0") })
+}
+
+func begunAgain(t *testing.T, remember string) {
+	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1",
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0", "minSnapshotHistoryWindowInSeconds": remember}}})
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", b.lab.ShardNames()[0]))
 	c := b.open()
 	start, err := c.Start(t.Context())
@@ -69,6 +76,7 @@ func TestBegunAgain(t *testing.T) {
 	if atOnce < 20 {
 		t.Fatal("hardly any change is amid a batch")
 	}
+	b.has(there)
 	for _, s := range stops {
 		var got []string
 		b.changesFrom(c, s.pos, s.there, until.At, func(batch *stream.Batch) {
@@ -88,6 +96,21 @@ func TestBegunAgain(t *testing.T) {
 		if t.Failed() {
 			return
 		}
+	}
+}
+
+// has compares collections and their UUIDs with those of the database.
+func (b *bed) has(want map[string]bson.Binary) {
+	b.Helper()
+	specs, err := b.router.Client.Database("d").ListCollectionSpecifications(b.Context(), bson.D{})
+	b.ok(err)
+	for _, s := range specs {
+		if id := want["d."+s.Name]; !slices.Equal(id.Data, s.UUID.Data) {
+			b.Errorf("d.%s is %x, the stream says %x", s.Name, s.UUID.Data, id.Data)
+		}
+	}
+	if len(specs) != len(want) {
+		b.Errorf("%d collections, the stream says %v", len(specs), want)
 	}
 }
 

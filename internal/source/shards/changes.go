@@ -202,19 +202,20 @@ func (o *Once) tells(ctx context.Context, ev *stream.Event) (bool, error) {
 		return false, err
 	}
 	id, known := IDOf(ch.UUID)
-	if shard == ch.Shard {
+	_, moves := o.copies[id]
+	if c := o.colls[id]; c != nil && c.copyOf != nil {
+		moves = true
+	}
+	switch own := shard == ch.Shard; {
+	case own && (sure || !moves):
 		o.stays(id)
 		return o.news(ch), nil
-	}
-	_, copied := o.copies[id]
-	if c := o.colls[id]; known && c != nil && (copied || c.copyOf != nil) {
+	case !own && moves && known:
 		return o.news(ch), nil
+	case sure:
+		return false, nil
 	}
-	if !sure {
-		return false, mongo.WithHint(errors.New("the database has moved since, and it cannot be told any more whether this was dropped, or moved"),
-			"begin anew with --restart and --on-existing drop")
-	}
-	return false, nil
+	return false, mongo.WithHint(errors.New("the database has moved since, and it cannot be told any more whether this was dropped, or moved"), beginAnew)
 }
 
 // stays notes that no copy of a collection takes its place, nor is it one any more: what

@@ -227,6 +227,8 @@ func TestDropsCountOnTheDatabasesShard(t *testing.T) {
 		{"views that moved", true, []stream.Change{{Kind: stream.ChangeDropAllViews, Shard: "s1"}}, ""},
 		{"views that a user drops", true, []stream.Change{{Kind: stream.ChangeDropAllViews, Shard: "s0"}}, "dropAllViews"},
 		{"long ago, moved", false, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "identity"},
+		{"long ago, moved, and the database is back", false, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s1"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "error"},
+		{"long ago, dropped", false, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "drop"},
 		{"long ago, nobody knows", false, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -29,8 +29,8 @@ type Cluster struct {
 	Shards []Shard        // by name
 
 	opt    Options
-	config *mongo.Cluster // the config servers; nil where nobody asks them
-	homes  *homes         // nil from 5.0 on
+	config *mongo.Cluster // the config servers; nil where nobody asks them all the while
+	past   *past
 	left   *departed
 	// topology is what config.shards said when the shards were found.
 	topology topology
@@ -45,7 +45,8 @@ type Options struct {
 	// the shards, too.
 	URI string
 	// Shards has other connection strings, by the name of the shard; "config" are the
-	// config servers, which are read before 6.0.
+	// config servers, which are read all the while before 6.0, else where the past is
+	// asked for.
 	Shards map[string]string
 	// Data says that documents are read and no changes: nobody asks the config servers.
 	Data bool
@@ -68,7 +69,7 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
 		}
 	}
-	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}, topology: topologyOf(found), lineage: new(atomic.Pointer[lineage])}
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}, past: &past{}, topology: topologyOf(found), lineage: new(atomic.Pointer[lineage])}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, f := range found {
 		g.Go(func() (err error) {
@@ -97,6 +98,7 @@ func (c *Cluster) Close() {
 	if c.config != nil {
 		c.config.Close()
 	}
+	c.past.close()
 }
 
 // member is a document of config.shards.

@@ -25,14 +25,21 @@ func (c *Cluster) Before(major, minor int) bool {
 // document then: shards before 6.0 do not mark what does not count.
 func (c *Cluster) asksOwners() bool { return c.Before(6, 0) }
 
-// openConfig opens the config servers where they have to be asked.
+// openConfig opens the config servers where they have to be asked all the while.
 func (c *Cluster) openConfig(ctx context.Context) error {
 	if c.opt.Data || !c.asksOwners() {
-		if c.opt.Shards[configName] != "" && !c.has(configName) {
-			return mongo.WithHint(fmt.Errorf("%s has no shard %q", c.Router.Address(), configName), "config servers are read before 6.0 only: leave it out")
-		}
 		return nil
 	}
+	config, err := c.connectConfig(ctx)
+	if err != nil {
+		return mongo.WithHint(err, cmp.Or(mongo.HintOf(err),
+			"before 6.0 millrace reads the config servers' oplog: they have to be reachable from here, with the user of the router or by another connection string"))
+	}
+	c.config = config
+	return nil
+}
+
+func (c *Cluster) connectConfig(ctx context.Context) (*mongo.Cluster, error) {
 	uri := c.opt.Shards[configName]
 	if uri == "" {
 		hosts, err := configHosts(ctx, c.Shards[0])
@@ -40,23 +47,15 @@ func (c *Cluster) openConfig(ctx context.Context) error {
 			uri, err = mongo.MemberURI(c.opt.URI, hosts)
 		}
 		if err != nil {
-			return fmt.Errorf("find the config servers: %w", err)
+			return nil, fmt.Errorf("find the config servers: %w", err)
 		}
 	}
 	config, err := mongo.Connect(ctx, uri, c.opt.Mongo)
-	if err != nil {
-		return mongo.WithHint(fmt.Errorf("config servers: %w", err), cmp.Or(mongo.HintOf(err),
-			"before 6.0 millrace reads the config servers' oplog: they have to be reachable from here, with the user of the router or by another connection string"))
-	}
-	c.config = config
-	if c.Before(5, 0) {
-		c.homes = c.newHomes()
-	}
-	return nil
+	return config, mongo.Wrap(err, "config servers")
 }
 
-// Config are the config servers where they are read, nil from 6.0 on. They are closed with
-// the cluster.
+// Config are the config servers where they are read all the while, nil from 6.0 on. They
+// are closed with the cluster.
 func (c *Cluster) Config() *mongo.Cluster { return c.config }
 
 // configHosts asks a shard for the config servers' set and members. It needs the
@@ -79,7 +78,7 @@ func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
 		return func(_ Shard, s stream.Source) stream.Source { return s }
 	}
 	r := &record{shards: len(c.Shards), reads: c.has}
-	r.tail = c.tail(r.operation, "config.chunks", "config.collections", "config.migrations", "config.shards")
+	r.tail = c.tail(c.config, r.operation, "config.chunks", "config.collections", "config.migrations", "config.shards")
 	all := map[string]*mongo.Cluster{}
 	for _, s := range c.Shards {
 		all[s.Name] = s.Cluster

@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,14 +11,15 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // namesDatabases is where the config servers keep which shard has which database.
 const namesDatabases = "config.databases"
 
 // homes knows which shard was the primary one of a database, from what the config
-// servers' oplog tells of config.databases: before 5.0 servers give no reads as of a
-// time. It is safe for concurrent use.
+// servers' oplog tells of config.databases. It is safe for concurrent use.
 type homes struct {
 	now func(ctx context.Context, db string) (string, error) // as a majority has it
 
@@ -27,12 +29,43 @@ type homes struct {
 	held  map[string][]holding // by database, the oldest first; the shard "" is none
 }
 
-func (c *Cluster) newHomes() *homes {
+// past opens the homes of a cluster when they are asked for. It is safe for concurrent use.
+type past struct {
+	mu     sync.Mutex
+	homes  *homes
+	config *mongo.Cluster // where the cluster has not opened them
+}
+
+// open gives the homes, which the cluster's config servers tell of.
+func (p *past) open(ctx context.Context, c *Cluster) (*homes, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.homes != nil {
+		return p.homes, nil
+	}
+	config := c.config
+	if config == nil {
+		var err error
+		if config, err = c.connectConfig(ctx); err != nil {
+			return nil, mongo.WithHint(err, cmp.Or(mongo.HintOf(err), "what moved minutes ago the config servers' oplog alone tells: they have to be reachable from here, with the user of the router or by --source-shard config=…"))
+		}
+		p.config = config
+	}
 	h := &homes{now: func(ctx context.Context, db string) (string, error) {
 		return c.primary(ctx, db, bson.D{{Key: "level", Value: "majority"}})
 	}}
-	h.tail = c.tail(h.take, namesDatabases)
-	return h
+	h.tail = c.tail(config, h.take, namesDatabases)
+	p.homes = h
+	return h, nil
+}
+
+func (p *past) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.config != nil {
+		p.config.Close()
+		p.config, p.homes = nil, nil
+	}
 }
 
 // at is the shard of a database at a time, "" for none; where it is not known, the one of
@@ -88,6 +121,7 @@ func (h *homes) before(ctx context.Context, db string) (string, error) {
 			bson.D{{Key: "op", Value: "u"}, {Key: "o2._id", Value: db}, {Key: "$or", Value: bson.A{
 				bson.D{{Key: "o.primary", Value: bson.D{{Key: "$exists", Value: true}}}},
 				bson.D{{Key: "o.$set.primary", Value: bson.D{{Key: "$exists", Value: true}}}},
+				bson.D{{Key: "o.diff.u.primary", Value: bson.D{{Key: "$exists", Value: true}}}},
 			}}},
 		}},
 	}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Raw()
@@ -102,10 +136,13 @@ func (h *homes) before(ctx context.Context, db string) (string, error) {
 	return shard, nil
 }
 
-// primaryIn is the shard that a write to config.databases names.
+// primaryIn is the shard that a write to config.databases names: a document, or an update
+// of either form.
 func primaryIn(o bson.Raw) (shard string, told bool) {
-	if shard, told = o.Lookup("primary").StringValueOK(); !told {
-		shard, told = o.Lookup("$set", "primary").StringValueOK()
+	for _, path := range [][]string{{"primary"}, {"$set", "primary"}, {"diff", "u", "primary"}} {
+		if shard, told = o.Lookup(path...).StringValueOK(); told {
+			break
+		}
 	}
 	return shard, told
 }

@@ -2,6 +2,7 @@ package shards
 
 import (
 	"context"
+	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -28,24 +29,30 @@ func (t teller) Run(ctx context.Context, pos stream.Position, emit func(context.
 }
 
 // PrimaryAt is the shard on which a database's collections that are not sharded were at
-// a time, "" for none. sure is false where the config servers do not know that any more
-// (they keep the past for some minutes): then it is the one of now. Before 5.0 their
-// oplog tells.
+// a time, "" for none. sure is false where nobody knows that any more: then it is the one
+// of now. Config servers read as of a time from 5.0 on, for some minutes; else their oplog
+// tells.
 func (c *Cluster) PrimaryAt(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error) {
-	if c.homes != nil {
-		return c.homes.at(ctx, db, at.TS)
+	if !c.Before(5, 0) {
+		shard, err := c.primaryAsOf(ctx, db, at)
+		if err == nil || !mongo.IsCode(err, mongo.CodeSnapshotTooOld) && !mongo.IsCode(err, mongo.CodeSnapshotUnavailable) {
+			return shard, true, mongo.Wrap(err, "find the shard of database %s", db)
+		}
 	}
+	past, err := c.past.open(ctx, c)
+	if err != nil {
+		return "", false, fmt.Errorf("find which shard had database %s at %s: %w", db, at, err)
+	}
+	return past.at(ctx, db, at.TS)
+}
+
+func (c *Cluster) primaryAsOf(ctx context.Context, db string, at mongo.OpTime) (string, error) {
 	ctx, end, err := c.aware(ctx, c.Router, at)
 	if err != nil {
-		return "", false, err
+		return "", err
 	}
 	defer end()
-	shard, err = c.primary(ctx, db, bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at.TS}})
-	if err == nil || mongo.Classify(err) == mongo.ClassCanceled {
-		return shard, true, err
-	}
-	shard, err = c.primary(ctx, db, bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at.TS}})
-	return shard, false, mongo.Wrap(err, "find the shard of database %s", db)
+	return c.primary(ctx, db, bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at.TS}})
 }
 
 func (c *Cluster) primary(ctx context.Context, db string, concern bson.D) (string, error) {

@@ -15,9 +15,13 @@ import (
 // begins later.
 func TestPrimaryAt(t *testing.T) {
 	lab.NeedServers(t)
-	for _, version := range []string{"6.0", "5.0", "4.4"} {
-		t.Run(version, func(t *testing.T) {
-			b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: version}})
+	forgetful := map[string]string{"minSnapshotHistoryWindowInSeconds": "0"}
+	for _, of := range []struct {
+		version    string
+		parameters map[string]string
+	}{{"6.0", nil}, {"6.0", forgetful}, {"5.0", nil}, {"5.0", forgetful}, {"4.4", nil}} {
+		t.Run(of.version, func(t *testing.T) {
+			b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: of.version, SetParameters: of.parameters}})
 			c := b.open()
 			names := b.lab.ShardNames()
 			want := map[mongo.OpTime]string{}

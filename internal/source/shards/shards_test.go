@@ -280,10 +280,6 @@ func TestOpen(t *testing.T) {
 	if err == nil || !strings.Contains(mongo.HintOf(err), got[0]) {
 		t.Error(err, mongo.HintOf(err))
 	}
-	_, err = shards.Open(t.Context(), b.router, shards.Options{URI: b.uri, Shards: map[string]string{"config": b.lab.ConfigURI()}})
-	if err == nil || !strings.Contains(mongo.HintOf(err), "before 6.0") {
-		t.Error(err, mongo.HintOf(err))
-	}
 	_, err = shards.Open(t.Context(), b.router, shards.Options{URI: b.uri, Shards: map[string]string{got[0]: b.lab.Shards()[1].URI()}})
 	if err == nil || !strings.Contains(err.Error(), "is the replica set") {
 		t.Error(err)

@@ -32,8 +32,8 @@ type configWrite struct {
 }
 
 // tail reads what is written to collections of the config servers.
-func (c *Cluster) tail(take func(context.Context, *configWrite) error, of ...any) tail {
-	return tail{config: c.config, pass: c.mover(Shard{Name: "config", Cluster: c.config}), of: of, take: take}
+func (c *Cluster) tail(config *mongo.Cluster, take func(context.Context, *configWrite) error, of ...any) tail {
+	return tail{config: config, pass: c.mover(Shard{Name: configName, Cluster: config}), of: of, take: take}
 }
 
 // begin has it read on after a time, and makes sure that the oplog has all since then.
