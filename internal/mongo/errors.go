@@ -47,8 +47,8 @@ const (
 	CodeIndexOptionsConflict = 85
 	CodeIndexKeySpecsClash   = 86
 	CodeQueryPlanKilled      = 175
-	CodeSnapshotTooOld       = 239
-	CodeSnapshotUnavailable  = 246
+	CodeSnapshotTooOld       = 239 // the time that is read as of is too long ago
+	CodeSnapshotUnavailable  = 246 // likewise, or what is read is newer
 	CodeShardKeyIndex        = 373 // the only one cannot be dropped
 	CodeDuplicateKey         = 11000
 	// CodeSampleFailed is $sample's: its random cursor went on meeting the same

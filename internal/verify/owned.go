@@ -95,8 +95,8 @@ func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 
 // forgotten reports that a server does not have what was at a time any more.
 func forgotten(err error) bool {
-	const snapshotTooOld, snapshotUnavailable, staleChunkHistory = 239, 246, 250
-	return mongo.IsCode(err, snapshotTooOld) || mongo.IsCode(err, snapshotUnavailable) || mongo.IsCode(err, staleChunkHistory)
+	const staleChunkHistory = 250
+	return mongo.IsCode(err, mongo.CodeSnapshotTooOld) || mongo.IsCode(err, mongo.CodeSnapshotUnavailable) || mongo.IsCode(err, staleChunkHistory)
 }
 
 // open is a slice of a shard whose cursor is open.

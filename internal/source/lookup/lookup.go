@@ -54,12 +54,6 @@ var (
 	ErrTooMuch = errors.New("the documents are too large to be read at once")
 )
 
-// What a server says of a time that it cannot read as of (error_codes.yml).
-const (
-	codeSnapshotTooOld      = 239
-	codeSnapshotUnavailable = 246
-)
-
 func (q *Question) concern() bson.D {
 	level := bson.D{{Key: "level", Value: "majority"}}
 	switch {
@@ -98,7 +92,7 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 // forgotten says that reading as of a position cannot be had; a collection may have been
 // dropped since.
 func forgotten(err error) bool {
-	codes := []int32{codeSnapshotTooOld, codeSnapshotUnavailable, mongo.CodeNamespaceNotFound, mongo.CodeInvalidOptions}
+	codes := []int32{mongo.CodeSnapshotTooOld, mongo.CodeSnapshotUnavailable, mongo.CodeNamespaceNotFound, mongo.CodeInvalidOptions}
 	return slices.ContainsFunc(codes, func(code int32) bool { return mongo.IsCode(err, code) })
 }
 
