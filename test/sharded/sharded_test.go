@@ -56,7 +56,12 @@ func newBedOf(t *testing.T, shards int, auth bool) *bed {
 	t.Helper()
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
-	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Auth: auth, Topology: fmt.Sprintf("sharded:%dx1", shards), Version: os.Getenv("MILLRACE_TEST_VERSION"), SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	parameters := map[string]string{"orphanCleanupDelaySecs": "0"}
+	if b.seed/1000%2 == 0 { // as if all had happened minutes ago
+		parameters["minSnapshotHistoryWindowInSeconds"] = "0"
+	}
+	t.Logf("seed %d, servers with %v", b.seed, parameters)
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Auth: auth, Topology: fmt.Sprintf("sharded:%dx1", shards), Version: os.Getenv("MILLRACE_TEST_VERSION"), SetParameters: parameters}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
 	t.Cleanup(func() { b.ok(r.Close()) })

@@ -134,7 +134,8 @@ func (o *Once) Through(emit func(context.Context, *stream.Batch) error) func(con
 }
 
 // filter leaves in a batch what is new, and gives the copies that were begun at its end.
-// note, which may be nil, gets each schema change that stays, and the copies then.
+// note, which may be nil, gets each schema change that stays, and the copies at its
+// position, of which several shards may tell.
 func (o *Once) filter(ctx context.Context, b *stream.Batch, note func(*stream.Event, []Copy) error) (copies []Copy, err error) {
 	kept := b.Events[:0]
 	for i := range b.Events {
@@ -150,34 +151,40 @@ func (o *Once) filter(ctx context.Context, b *stream.Batch, note func(*stream.Ev
 		if err != nil {
 			return nil, fmt.Errorf("%s of %s at %s, told by shard %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, ev.Change.Shard, err)
 		}
-		copies := o.Copies()
-		o.moving = append(o.moving, moving{from: ev.At, copies: copies})
-		if !news {
-			continue
+		o.moving = append(o.moving, moving{from: ev.At, copies: o.Copies()})
+		if news {
+			kept = append(kept, *ev)
 		}
-		if note != nil {
-			if err := note(ev, copies); err != nil {
-				return nil, err
-			}
-		}
-		kept = append(kept, *ev)
 	}
 	clear(b.Events[len(kept):])
 	b.Events = kept
+	for i := range kept {
+		if ev := &kept[i]; note != nil && ev.Kind == stream.SchemaChange {
+			if err := note(ev, o.moving[o.until(ev.At)].copies); err != nil {
+				return nil, err
+			}
+		}
+	}
 	return o.at(b.End), nil
 }
 
 // at are the copies at a position, which nobody will ask for again when a later one was.
 func (o *Once) at(pos mongo.OpTime) []Copy {
-	n := 0
-	for n < len(o.moving) && !pos.Before(o.moving[n].from) {
-		n++
-	}
-	if n == 0 {
+	i := o.until(pos)
+	if i < 0 {
 		return nil
 	}
-	o.moving = slices.Delete(o.moving, 0, n-1)
+	o.moving = slices.Delete(o.moving, 0, i)
 	return o.moving[0].copies
+}
+
+// until is the last of moving that is not after a position, -1 for none.
+func (o *Once) until(pos mongo.OpTime) int {
+	i := -1
+	for i+1 < len(o.moving) && !pos.Before(o.moving[i+1].from) {
+		i++
+	}
+	return i
 }
 
 // tells is news, which drops are not that the database's own shard does not tell of.

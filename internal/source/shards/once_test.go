@@ -46,6 +46,24 @@ func TestCopiesAtEnd(t *testing.T) {
 	}
 }
 
+// TestCopiesAtChange: what two shards tell of at one position is in the mark of either
+// change, for whoever goes on from there is told nothing of that position.
+func TestCopiesAtChange(t *testing.T) {
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}, {NS: "d.v", UUID: uuidOf(5)}})
+	all := []stream.Event{told(10, stream.ChangeDrop, 5), told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1)}
+	all[0].Change.NS = "d.v"
+	var got [][]Copy
+	if _, err := o.filter(t.Context(), &stream.Batch{Events: all, End: opTime(20)}, func(_ *stream.Event, copies []Copy) error {
+		got = append(got, copies)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || len(got[0]) != 1 || got[0][0] != copyOf(2, 1) || len(got[1]) != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
 // TestNamesAhead: what is known of the names may be of a later position than the one
 // where the stream begins: a copy that is collection by then stays that.
 func TestNamesAhead(t *testing.T) {
