@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"context"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -76,6 +77,42 @@ func TestNamesAhead(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeCollMod || b.Events[1].Change.Kind != stream.ChangeIdentity {
+		t.Errorf("%+v", b.Events)
+	}
+}
+
+// TestNamesFarAhead: a position of millrace before it noted what moves at each change has
+// names that are later by several of them.
+func TestNamesFarAhead(t *testing.T) {
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(3)}})
+	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s1", true, nil }
+	o.Begun([]Copy{copyOf(2, 1)})
+	o.done = opTime(30)
+	all := []stream.Event{told(10, stream.ChangeDrop, 1), told(20, stream.ChangeDrop, 2), told(30, stream.ChangeCreate, 3), told(40, stream.ChangeCreate, 4)}
+	for i, shard := range []string{"s0", "s1", "s1", "s2"} {
+		all[i].Change.Shard = shard
+	}
+	b := &stream.Batch{End: opTime(40), Events: all}
+	if _, err := o.filter(t.Context(), b, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, ev := range b.Events {
+		if ev.Change.Kind == stream.ChangeCreate {
+			t.Errorf("the copy of a collection that is there is told of as new: %+v", ev.Change)
+		}
+	}
+}
+
+// TestGoneAhead: a collection that is made at or before the position, and that the names
+// do not have, is gone by then; its name is free.
+func TestGoneAhead(t *testing.T) {
+	o := NewOnce(nil)
+	o.done = opTime(10)
+	b := &stream.Batch{End: opTime(20), Events: []stream.Event{told(10, stream.ChangeCreate, 1), told(20, stream.ChangeCreate, 2)}}
+	if _, err := o.filter(t.Context(), b, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Events) != 1 || b.Events[0].Change.UUID.Data[15] != 2 {
 		t.Errorf("%+v", b.Events)
 	}
 }
