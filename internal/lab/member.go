@@ -29,8 +29,9 @@ type Member struct {
 	slow    *slowDisk    // of the process that was started last
 	unlimit func() error // takes the processors' limit back; used with mu
 
-	mu   sync.Mutex              // keeps Start, Stop and Kill apart
-	proc atomic.Pointer[process] // the last one started; read without mu, which a shutdown holds for long
+	mu    sync.Mutex              // keeps Start, Stop and Kill apart
+	proc  atomic.Pointer[process] // the last one started; read without mu, which a shutdown holds for long
+	ended atomic.Bool             // by Stop or Kill, or about to be
 }
 
 // Host is the mongod's own host:port, never that of its proxy.
@@ -59,6 +60,12 @@ func (m *Member) Pid() int {
 	return p.pid
 }
 
+// Crashed reports a mongod that has ended by itself.
+func (m *Member) Crashed() bool {
+	p := m.proc.Load()
+	return p != nil && !m.ended.Load() && !p.running()
+}
+
 // Kill ends the mongod with SIGKILL, as a crash does, and waits for its end.
 func (m *Member) Kill() error { return m.end((*process).kill) }
 
@@ -79,6 +86,7 @@ func (m *Member) end(how func(*process) error) error {
 	if p == nil {
 		return nil
 	}
+	m.ended.Store(true)
 	if err := errors.Join(how(p), m.freed()); err != nil {
 		return fmt.Errorf("lab: end member %d of %s: %w", m.Index, m.cluster.Name(), err)
 	}
@@ -119,6 +127,7 @@ func (m *Member) launch(ctx context.Context) error {
 		return m.explain(err)
 	}
 	m.proc.Store(p)
+	m.ended.Store(false)
 	if err := m.limit(p.pid); err != nil {
 		return errors.Join(err, p.kill(), m.freed())
 	}

@@ -852,8 +852,8 @@ func (b *bed) finish(j *job.Job, done <-chan error) {
 	b.sameDocuments("ranged", "hashed", "plain")
 }
 
-// until waits for a condition, or fails when the job ends before, or when it does not
-// come in a time that is enough on a busy machine, too.
+// until waits for a condition, or fails when the job ends before, when a server has
+// crashed, or when it does not come in a time that is enough on a busy machine, too.
 func (b *bed) until(done <-chan error, holds func() bool) {
 	b.Helper()
 	late := time.After(5 * time.Minute)
@@ -865,6 +865,24 @@ func (b *bed) until(done <-chan error, holds func() bool) {
 		case <-late:
 			b.Fatalf("seed %d: what is waited for does not come", b.seed)
 		case <-time.After(20 * time.Millisecond):
+			b.noneCrashed()
+		}
+	}
+}
+
+// noneCrashed fails where a server has ended that nobody has ended.
+func (b *bed) noneCrashed() {
+	b.Helper()
+	for _, c := range []*sharded.Cluster{b.lab, b.to} {
+		if c == nil {
+			continue
+		}
+		for _, s := range append(c.Shards(), c.Config()) {
+			for _, m := range s.Members() {
+				if m.Crashed() {
+					b.Fatalf("seed %d: member %d of %s has crashed by itself", b.seed, m.Index, s.Name())
+				}
+			}
 		}
 	}
 }
