@@ -47,8 +47,8 @@ const (
 	CodeIndexOptionsConflict = 85
 	CodeIndexKeySpecsClash   = 86
 	CodeQueryPlanKilled      = 175
-	CodeSnapshotTooOld       = 239 // the time that is read as of is too long ago
-	CodeSnapshotUnavailable  = 246 // likewise, or what is read is newer
+	codeSnapshotTooOld       = 239 // the time that is read as of is too long ago
+	codeSnapshotUnavailable  = 246 // likewise, or what is read is newer
 	CodeShardKeyIndex        = 373 // the only one cannot be dropped
 	CodeDuplicateKey         = 11000
 	// CodeSampleFailed is $sample's: its random cursor went on meeting the same
@@ -150,6 +150,12 @@ func answer(err error) (code int32, message string, ok bool) {
 	}
 	e, ok := errors.AsType[driver.CommandError](err)
 	return e.Code, e.Message, ok
+}
+
+// Forgotten reports that a server cannot read as of a time any more, or that what is read
+// is newer. It is a passing error where another time will do.
+func Forgotten(err error) bool {
+	return IsCode(err, codeSnapshotTooOld) || IsCode(err, codeSnapshotUnavailable)
 }
 
 // Classify reports what err means. Errors of the driver's API and of package

@@ -96,7 +96,7 @@ func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 // forgotten reports that a server does not have what was at a time any more.
 func forgotten(err error) bool {
 	const staleChunkHistory = 250
-	return mongo.IsCode(err, mongo.CodeSnapshotTooOld) || mongo.IsCode(err, mongo.CodeSnapshotUnavailable) || mongo.IsCode(err, staleChunkHistory)
+	return mongo.Forgotten(err) || mongo.IsCode(err, staleChunkHistory)
 }
 
 // open is a slice of a shard whose cursor is open.

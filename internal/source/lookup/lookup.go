@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -92,8 +91,7 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 // forgotten says that reading as of a position cannot be had; a collection may have been
 // dropped since.
 func forgotten(err error) bool {
-	codes := []int32{mongo.CodeSnapshotTooOld, mongo.CodeSnapshotUnavailable, mongo.CodeNamespaceNotFound, mongo.CodeInvalidOptions}
-	return slices.ContainsFunc(codes, func(code int32) bool { return mongo.IsCode(err, code) })
+	return mongo.Forgotten(err) || mongo.IsCode(err, mongo.CodeNamespaceNotFound) || mongo.IsCode(err, mongo.CodeInvalidOptions)
 }
 
 func find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question) ([]bson.Raw, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -164,10 +165,7 @@ func (b *bed) changesFrom(c *shards.Cluster, from stream.Position, there map[str
 
 // have is what there is after a change.
 func have(before map[string]bson.Binary, ch *stream.Change) map[string]bson.Binary {
-	after := map[string]bson.Binary{}
-	for ns, uuid := range before {
-		after[ns] = uuid
-	}
+	after := maps.Clone(before)
 	switch ch.Kind {
 	case stream.ChangeCreate, stream.ChangeIdentity:
 		after[ch.NS] = ch.UUID

@@ -35,8 +35,7 @@ func (t teller) Run(ctx context.Context, pos stream.Position, emit func(context.
 func (c *Cluster) PrimaryAt(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error) {
 	if !c.Before(5, 0) {
 		shard, err := c.primaryAsOf(ctx, db, at)
-		forgotten := mongo.IsCode(err, mongo.CodeSnapshotTooOld) || mongo.IsCode(err, mongo.CodeSnapshotUnavailable)
-		if err == nil || !forgotten && mongo.Classify(err) != mongo.ClassFatal {
+		if err == nil || !mongo.Forgotten(err) && mongo.Classify(err) != mongo.ClassFatal {
 			return shard, true, mongo.Wrap(err, "find the shard of database %s", db)
 		}
 	}
