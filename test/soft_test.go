@@ -16,6 +16,7 @@ func softScenarios() []scenario {
 		{name: "soft_delete_of_another_id_type", softDelete: soft, setup: rowsSetup, change: rowsTypeChange},
 		{name: "soft_delete_transactions", softDelete: soft, setup: rowsSetup, change: rowsTxnChange},
 		{name: "soft_delete_of_mapped", softDelete: soft, fields: []string{`DB.c={"drop":["o"],"rename":{"s":"status"}}`}, setup: rowsSetup, change: skipDelete, only: []string{wayChange, wayLate}},
+		{name: "soft_delete_gone_when_read", softDelete: soft, fields: []string{`DB.c={"compute":{"sum":"doc.n + 1"}}`}, setup: rowsSetup, change: softGoneChange, check: softGoneCheck, only: []string{wayChange, wayLate}},
 		{name: "soft_delete_dropped", softDelete: soft, setup: rowsSetup, change: rowsDroppedChange},
 		{name: "soft_delete_renamed", softDelete: soft, setup: rowsSetup, change: rowsRenamedChange},
 		{name: "soft_delete_of_an_equal_id", softDelete: soft, setup: collatedSetup, change: collatedChange},
@@ -78,5 +79,23 @@ func softCheck(_, target *site) {
 		if _, err := doc.LookupErr("n"); err != nil {
 			panic(fmt.Sprintf("not what it was: %s", doc))
 		}
+	}
+}
+
+// softGoneChange deletes documents right after a change for which they are to be read.
+func softGoneChange(s *site) {
+	for i := range 10 {
+		s.transaction(func(x *site) {
+			x.set("c", i, d("$inc", d("n", 100)))
+			x.remove("c", d("_id", i))
+		})
+	}
+}
+
+// softGoneCheck: all of them are there.
+func softGoneCheck(_, target *site) {
+	n, err := target.coll("c").CountDocuments(target.ctx, d("deletedAt", d("$exists", true)))
+	if err != nil || n != 10 {
+		panic(fmt.Sprintf("%d documents are marked, want 10: %v", n, err))
 	}
 }

@@ -174,9 +174,14 @@ func writersFor(near int, away time.Duration) int {
 }
 
 // chooseMember picks the member to read: the one that unfinished record-order
-// plans belong to while it can be reached, else any that the reader selects.
+// plans belong to while it can be reached, else any that the reader selects. What has
+// moved between shards is read from the primary, which alone keeps what it gives away for
+// as long as a cursor reads it.
 func (r *run) chooseMember(ctx context.Context) error {
 	to := r.e.src.Reader()
+	if slices.ContainsFunc(r.colls, func(c *collection) bool { return c.Again && c.Owned != nil }) {
+		to = wire.Primary()
+	}
 	begun := func(c *collection) bool { return len(c.plan) > 0 && !allDone(c.plan) && c.plan[0].Node != "" }
 	if i := slices.IndexFunc(r.colls, begun); i >= 0 {
 		node := r.colls[i].plan[0].Node

@@ -20,7 +20,18 @@ import (
 //
 // On error, out is nil.
 func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
-	a := applier{start: len(dst)}
+	return apply(dst, doc, d, maxSize)
+}
+
+// ApplyAhead is Apply for a doc that is newer than the update, and may have at another
+// place what the update sets: the result may be larger than a server takes, until later
+// updates have been applied too.
+func ApplyAhead(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
+	return apply(dst, doc, d, maxAhead)
+}
+
+func apply(dst []byte, doc bson.Raw, d Delta, most int) (out []byte, skipped int, err error) {
+	a := applier{start: len(dst), most: most}
 	switch d.kind {
 	case Diff:
 		out, err = a.object(dst, doc, d.diff(), 0)
@@ -38,6 +49,7 @@ func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err erro
 // applier is one run of Apply.
 type applier struct {
 	start   int // where the result starts in the buffer
+	most    int // bytes of it
 	skipped int
 }
 
@@ -228,7 +240,7 @@ func copyElements(dst, b []byte, n, until int) ([]byte, []byte, int, error) {
 // pad appends nulls for the indexes from n up to, not including, until.
 func (a *applier) pad(dst []byte, n, until int) ([]byte, error) {
 	// A null takes at least three bytes; refuse before building it.
-	if until > n && len(dst)-a.start+3*(until-n) > maxSize {
+	if until > n && len(dst)-a.start+3*(until-n) > a.most {
 		return nil, ErrTooLarge
 	}
 	for ; n < until; n++ {
@@ -240,7 +252,7 @@ func (a *applier) pad(dst []byte, n, until int) ([]byte, error) {
 // finish closes a document and holds the whole result to the size limit.
 func (a *applier) finish(dst []byte, at int) ([]byte, error) {
 	dst = closeDoc(dst, at)
-	if len(dst)-a.start > maxSize {
+	if len(dst)-a.start > a.most {
 		return nil, ErrTooLarge
 	}
 	return dst, nil

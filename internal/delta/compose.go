@@ -225,7 +225,7 @@ func appendSubHeader(dst, name []byte) []byte {
 
 // applyToValue writes an element: a value after a sub diff, which must fit.
 func applyToValue(dst []byte, value field, diff []byte, at frame) ([]byte, bool) {
-	a := applier{start: at.start}
+	a := applier{start: at.start, most: maxSize}
 	dst, err := a.sub(dst, &value, diff, 0)
 	return dst, err == nil && a.skipped == 0
 }

@@ -143,7 +143,7 @@ func composeSet(dst []byte, before []modPath, a *modPath, q []modPath, start int
 	if a.typ != typeObject && a.typ != typeArray {
 		return nil, false
 	}
-	run := applier{start: start}
+	run := applier{start: start, most: maxSize}
 	value := field{Type: a.typ, Name: a.path, Value: a.val}
 	dst, err := run.modField(dst, &value, &place{paths: below, off: len(a.path) + 1}, false)
 	return dst, err == nil && run.skipped == 0

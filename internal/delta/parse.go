@@ -30,6 +30,8 @@ const (
 	// maxSize is the largest document that the server stores: 16 MiB for
 	// users and 16 KiB of headroom inside.
 	maxSize = 16<<20 + 16<<10
+	// maxAhead bounds what ApplyAhead makes.
+	maxAhead = 8 * maxSize
 )
 
 // Kind is the form of an oplog update's `o`.

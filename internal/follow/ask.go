@@ -221,7 +221,7 @@ func (a *Ask) Read(ctx context.Context, of *stream.Event, ids []bson.RawValue, a
 	}
 	switch {
 	case gone: // its drop follows
-		return make([]bson.Raw, len(ids)), at, nil
+		return nil, at, nil
 	case errors.Is(err, lookup.ErrTooMuch):
 		return nil, at, transform.ErrTooMuch
 	case err != nil:

@@ -277,7 +277,7 @@ func (c *cappedSeen) repair(ctx context.Context, f *follower, doc bson.Raw) erro
 	_, d, _ := delta.AppendTimestampRepair(nil, doc)
 	u, form := delta.AppendStatement(nil, d)
 	if form == delta.None {
-		return nil
+		return mongosink.ErrZeroTimestamp
 	}
 	db, name := mongo.SplitNS(c.target)
 	_, err := f.Target.Write(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{

@@ -415,6 +415,13 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	failpoint.Hit("schema.before")
+	// Documents were read as they are after the index is made, and may hold keys that others
+	// have not given up yet.
+	if ev.Change.Kind == stream.ChangeCreateIndexes && f.job.Consistent.Before(ev.At) && !f.newest.Before(ev.At) {
+		if err := f.overlapUntil(ctx, f.newest); err != nil {
+			return err
+		}
+	}
 	pos := f.sink.Applied()
 	o := schema.ApplyOptions{
 		// After a restart the target is not ahead of a schema change: none is
@@ -441,9 +448,9 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	}
 	f.Log.Info("schema change", "kind", ev.Change.Kind, "ns", ev.Change.NS, "to", ev.Change.To, "at", ev.At, "applied", effect.Applied, "skipped", effect.Skipped)
 	failpoint.Hit("schema.after")
-	if err := f.changeNames(ctx, f.Ask.Names.After(*ev.Change, f.Rules)); err != nil {
-		return err
-	}
+	// Stored when all else is done: shards tell of a change no more that the names have.
+	names := f.Ask.Names.After(*ev.Change, f.Rules)
+	f.Ask.Names.Change(names)
 	if err := f.moveNames(ctx, ev, effect); err != nil {
 		return err
 	}
@@ -451,6 +458,9 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 		if err := f.resync(ctx, ev, effect); err != nil {
 			return err
 		}
+	}
+	if err := f.noteNames(ctx, names); err != nil {
+		return err
 	}
 	if !last {
 		return nil
@@ -521,7 +531,12 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err != nil {
 		return err
 	}
-	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, newest)
+	return f.overlapUntil(ctx, newest)
+}
+
+// overlapUntil notes that the target may be ahead of the stream up to a position.
+func (f *follower) overlapUntil(ctx context.Context, at mongo.OpTime) error {
+	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, at)
 	f.sink.SetOverlap(f.overlapEnd)
 	if f.phase == state.PhaseFollowing {
 		f.phase = state.PhaseOverlap

@@ -22,18 +22,23 @@ func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schem
 	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped", "ns", ev.Change.To, "position", ev.At)
 	one, _ := f.Ask.Names.Source(ev.Change.To)
 	one.Gone = true
-	return f.changeNames(ctx, schema.NameChange{Put: []schema.Name{one}})
+	f.Ask.Names.Change(schema.NameChange{Put: []schema.Name{one}})
+	return nil
 }
 
-func (f *follower) changeNames(ctx context.Context, change schema.NameChange) error {
+// noteNames stores what a schema change has done to the names, as they are now.
+func (f *follower) noteNames(ctx context.Context, change schema.NameChange) error {
 	if change.IsZero() {
 		return nil
 	}
-	if err := f.Store.NoteNames(ctx, change); err != nil {
-		return err
+	now := schema.NameChange{Removed: change.Removed}
+	for _, one := range change.Put {
+		if there, ok := f.Ask.Names.Source(one.NS); ok {
+			one = there
+		}
+		now.Put = append(now.Put, one)
 	}
-	f.Ask.Names.Change(change)
-	return nil
+	return f.Store.NoteNames(ctx, now)
 }
 
 // moveNames keeps true after a schema change what the engine and the dead letters

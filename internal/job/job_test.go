@@ -105,8 +105,10 @@ func TestJob(t *testing.T) {
 	t.Run("precheck", func(t *testing.T) { testPrecheck(t, s) })
 	t.Run("existing collections", func(t *testing.T) { testExisting(t, s) })
 	t.Run("leftovers", func(t *testing.T) { testLeftovers(t, s) })
+	t.Run("another key", func(t *testing.T) { testOtherKey(t, s) })
 	t.Run("takeover", func(t *testing.T) { testTakeOver(t, s) })
 	t.Run("pause", func(t *testing.T) { testPause(t, s) })
+	t.Run("indexes amid reads", func(t *testing.T) { testIndexesAmidReads(t, s) })
 	t.Run("finalize", func(t *testing.T) { testFinalize(t, s) })
 	t.Run("throttle", func(t *testing.T) { testThrottle(t, s) })
 	t.Run("loads", func(t *testing.T) { testLoads(t, s) })
@@ -267,6 +269,46 @@ func testLeftovers(t *testing.T, s servers) {
 	}
 }
 
+// testOtherKey: a job goes on with the key alone that it masks by, and begins anew with
+// another one.
+func testOtherKey(t *testing.T, s servers) {
+	insert(t, s.srcDB, "keyed", 10)
+	spec := s.spec("keyed")
+	spec.Rules.Fields = []string{`keyed.c={"mask": {"name": {"hmac": "env:KEY"}}}`}
+	with := func(key string) job.Spec {
+		spec.Rules.Secret = func(string) (string, error) { return key, nil }
+		return spec
+	}
+	const first, second = "a key of sixteen bytes or more", "another key of sixteen bytes or more"
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	initial := with(first)
+	initial.Until = "never"
+	begun, ended := open(t, initial), make(chan error, 1)
+	go func() { ended <- begun.Run(ctx) }()
+	await(t, "the job follows", func() bool { return begun.Status().Phase == job.PhaseFollowing })
+	stop()
+	<-ended
+	if got := failing(t, open(t, with(second))); !strings.Contains(got, "another key") {
+		t.Errorf("another key: %q", got)
+	}
+	if got := failing(t, open(t, with(first))); got != "" {
+		t.Errorf("the same key: %q", got)
+	}
+	doc, err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "keys", Value: bson.D{{Key: "$gt", Value: ""}}}}).Raw()
+	if err != nil || strings.Contains(doc.String(), first) {
+		t.Errorf("%s, %v", doc, err)
+	}
+	spec.Restart, spec.OnExisting = true, job.ExistingDrop
+	if err := open(t, with(second)).Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spec.Restart = false
+	if got := failing(t, open(t, with(first))); !strings.Contains(got, "another key") {
+		t.Errorf("the first key after a start anew: %q", got)
+	}
+}
+
 // running starts a job that follows, and returns how it ends.
 func running(t *testing.T, spec job.Spec) (*job.Job, <-chan error) {
 	t.Helper()
@@ -347,6 +389,62 @@ func testPause(t *testing.T, s servers) {
 	}
 	if st := j.Status(); st.Phase != job.PhaseFinalized || len(st.Differences) != 0 {
 		t.Errorf("after finalize: %s, %v", st.Phase, st.Differences)
+	}
+}
+
+// testIndexesAmidReads: documents that are read for a filter are as they are at the end of
+// a batch, and hold keys that others give up before that. An index that is made in between
+// meets both, and so does a document that is judged then.
+func testIndexesAmidReads(t *testing.T, s servers) {
+	unique := func(coll string) {
+		if _, err := s.srcDB.Database("reads").Collection(coll).Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetUnique(true).SetSparse(true)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update := func(coll string, id int, u bson.D) {
+		if _, err := s.srcDB.Database("reads").Collection(coll).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}}, u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set := func(name string, v any) bson.D { return bson.D{{Key: "$set", Value: bson.D{{Key: name, Value: v}}}} }
+	giveUp := bson.D{{Key: "$unset", Value: bson.D{{Key: "k", Value: 1}}}}
+	for _, coll := range []string{"made", "there", "other"} {
+		if _, err := s.srcDB.Database("reads").Collection(coll).InsertMany(t.Context(), []any{bson.D{{Key: "_id", Value: 1}, {Key: "s", Value: "a"}}, bson.D{{Key: "_id", Value: 2}, {Key: "s", Value: "a"}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update("made", 2, set("k", "K"))
+	unique("there")
+	spec := s.spec("reads")
+	spec.Rules.Filter = []string{`reads.*={"s": {"$in": ["a", "b"]}}`}
+	j, ended := running(t, spec)
+	if err := j.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "the job pauses", func() bool { return j.Status().Waiting != "" })
+	update("made", 1, set("s", "b")) // for which it is read
+	unique("made")
+	update("made", 2, giveUp)
+	update("made", 1, set("k", "K"))
+	update("there", 1, set("s", "b"))
+	update("there", 2, set("k", "K"))
+	unique("other")
+	update("there", 2, giveUp)
+	update("there", 1, set("k", "K"))
+	if err := j.Resume(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Finalize(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if st := j.Status(); len(st.Differences) != 0 {
+		t.Error(st.Differences)
+	}
+	for _, coll := range []string{"made", "there", "other"} {
+		sameCollection(t, s.srcDB.Database("reads").Collection(coll), s.targetC.Database("reads").Collection(coll))
 	}
 }
 

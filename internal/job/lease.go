@@ -62,7 +62,7 @@ func (l *lease) take(ctx context.Context) error {
 func (l *lease) newJob() state.Job {
 	return state.Job{
 		Source: l.src.Address(), Target: l.dst.Address(), SourceSet: l.src.Info.SetID, TargetSet: l.dst.Info.SetID,
-		Rules: l.rules.String(), Mode: l.spec.Mode, OnExisting: l.spec.OnExisting, Phase: PhaseCatalog,
+		Rules: l.rules.String(), Keys: l.keys.Seal(l.rules, state.NewRun()), Mode: l.spec.Mode, OnExisting: l.spec.OnExisting, Phase: PhaseCatalog,
 		Roomy: l.spec.Mode != ModeStructure && schema.TellsRollOff(l.src, l.dst),
 	}
 }

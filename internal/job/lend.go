@@ -219,7 +219,7 @@ func (l *lender) answer(ctx context.Context, request []byte) []byte {
 func (l *lender) reply(ctx context.Context, a *loanAsk) loanReply {
 	switch a.Kind {
 	case askJoin:
-		return l.join(ctx, a)
+		return l.join(a)
 	case askDecline:
 		l.declined(a.Worker, a.Why)
 		return loanReply{}
@@ -258,7 +258,7 @@ func (l *lender) low() bool {
 const refusedLow = "the job's load is low: its owner copies alone"
 
 // join lets a borrower in.
-func (l *lender) join(ctx context.Context, a *loanAsk) loanReply {
+func (l *lender) join(a *loanAsk) loanReply {
 	switch {
 	case a.Version != l.spec.Lending.Version:
 		why := fmt.Sprintf("it is of version %s, the job's owner of version %s", a.Version, l.spec.Lending.Version)
@@ -290,7 +290,7 @@ func (l *lender) join(ctx context.Context, a *loanAsk) loanReply {
 	if full {
 		return loanReply{Refused: fmt.Sprintf("%d workers copy the job already", mostBorrowers)}
 	}
-	if err := l.note(ctx); err != nil {
+	if err := l.note(l.ctx); err != nil { // not ctx: that the serving ends, for all is copied, is no failure
 		l.fail(err)
 		return loanReply{Refused: "the job's owner cannot reach the target"}
 	}

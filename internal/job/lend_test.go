@@ -129,6 +129,7 @@ func TestLent(t *testing.T) {
 	t.Run("with others", func(t *testing.T) { testLent(t, s) })
 	t.Run("others go on after their end", func(t *testing.T) { testUnaware(t, s) })
 	t.Run("too late", func(t *testing.T) { testTooLate(t, s) })
+	t.Run("at the end", func(t *testing.T) { testJoinAtEnd(t, s) })
 	t.Run("unfit", func(t *testing.T) { testUnfit(t, s) })
 	t.Run("attempts", func(t *testing.T) { testLentAttempts(t, s) })
 	t.Run("limits", func(t *testing.T) { testLentLimits(t, s) })
@@ -180,6 +181,26 @@ func testLent(t *testing.T, s servers) {
 	want, werr := db.Collection("d").CountDocuments(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 3900}}}})
 	if err != nil || werr != nil || n != want {
 		t.Errorf("%d documents, want %d (%v, %v)", n, want, err, werr)
+	}
+	noted(t, l, 0)
+}
+
+// testJoinAtEnd: a worker that joins at the moment at which nothing is lent any more does
+// not end the job.
+func testJoinAtEnd(t *testing.T, s servers) {
+	fillLarge(t, s, "atend", "c")
+	l := lend(t, s, "atend", pace.Rates{Bytes: 16 << 20}, nil)
+	l.lending(t)
+	one := l.borrow("one", func(ctx context.Context, request []byte) ([]byte, error) {
+		if lendtest.Kind(request) == "join" {
+			return l.AskAtEnd(ctx, request)
+		}
+		return l.Ask(ctx, request)
+	}, nil)
+	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
+	l.end()
+	if err := <-one; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+		t.Error(err)
 	}
 	noted(t, l, 0)
 }
@@ -341,7 +362,14 @@ func testLentAttempts(t *testing.T, s servers) {
 	l.lending(t)
 	before := l.of("one").Docs
 	second := l.borrow("one", l.Ask, nil)
-	await(t, "it copies again", func() bool { return l.of("one").Docs > before })
+	await(t, "it copies again", func() bool {
+		select {
+		case <-second: // the owner did not lend again yet
+			second = l.borrow("one", l.Ask, nil)
+		default:
+		}
+		return l.of("one").Docs > before
+	})
 	l.end()
 	if err := <-second; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 		t.Error(err)

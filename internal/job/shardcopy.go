@@ -26,8 +26,10 @@ import (
 // what it owns when a cursor is opened on it, so that a document whose chunk moves
 // meanwhile may be read twice, or by none: not on the one shard before it came, and
 // not on the other after it went. So what has changed its shard since before anything
-// was read is read again, of the shard that has it. A cursor keeps what its shard owned
-// when it was opened: one that was opened on the owner of a range reads all of it.
+// was read is read again, of the primary of the shard that has it. A primary keeps what
+// it owned when a cursor was opened for as long as it is the primary: one that was opened
+// on the owner of a range reads all of it. (A secondary deletes under a cursor what its
+// primary deletes.)
 //
 // All that is read is as it was at some time after that position, or later, and the
 // changes since are applied to it.
@@ -237,7 +239,8 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 
 // readAgain copies parts of a collection from their shards, each asked with the version
 // of the table: it gives nothing if it owns anything else. left are the lower bounds
-// of the parts that were refused.
+// of the parts that were refused, and of those during which the shard has elected another
+// primary.
 func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Table, parts []origin.Part) (map[string]bool, error) {
 	byShard := map[string][]copy.Task{}
 	lower := map[*scan.Range]string{}
@@ -266,14 +269,29 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 		}
 		o := s.opts
 		o.Ready, o.Told = nil, nil
-		eng := copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o)
-		err := eng.Run(ctx, tasks)
+		shard := s.of.Shards[i].Cluster
+		before, err := shard.Committed(ctx)
+		if err != nil {
+			return err
+		}
+		eng := copy.New(shard, s.dst, unstored{s.sliceStore()}, o)
+		if err := eng.Run(ctx, tasks); err != nil {
+			return err
+		}
+		after, err := shard.Committed(ctx)
+		if err != nil {
+			return err
+		}
+		refused := eng.Left()
+		if after.Term != before.Term {
+			refused = tasks
+		}
 		mu.Lock()
 		defer mu.Unlock()
-		for _, t := range eng.Left() {
+		for _, t := range refused {
 			left[lower[t.Range]] = true
 		}
-		return err
+		return nil
 	})
 	return left, err
 }

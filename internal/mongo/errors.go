@@ -208,8 +208,8 @@ func classifyCode(code int32, message string) Class {
 	case CodeNamespaceExists, codeNotAView:
 		return ClassExists
 	// Elections, shutdowns, killed cursors and operations, full queues, lock and
-	// snapshot time-outs.
-	case 6, 7, 24, 43, 46, 50, 64, 89, 90, 91, 112, 133, 134, 136, 145, 175, 189, 202, 211, 215, 216, 237, 239, 246, 251, 262,
+	// snapshot time-outs; 82 (NoProgressMade) of a router whose chunks move all the while.
+	case 6, 7, 24, 43, 46, 50, 64, 82, 89, 90, 91, 112, 133, 134, 136, 145, 175, 189, 202, 211, 215, 216, 237, 239, 246, 251, 262,
 		267, 279, 285, 290, 317, 343, 355, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
 		return ClassRetry
 	case codeTemporarilyUnavailable, codeTooLargeForCache, codeTooManyRequests, codeTooManyOperations, codeOverload:

@@ -101,7 +101,7 @@ func TestRetryable(t *testing.T) {
 // TestWriteErrorsAreClassified: an entry of a reply's writeErrors is an error as a
 // command's is.
 func TestWriteErrorsAreClassified(t *testing.T) {
-	for code, want := range map[int32]Class{CodeDuplicateKey: ClassDuplicate, 10107: ClassRetry, CodeNamespaceNotFound: ClassGone, 121: ClassFatal} {
+	for code, want := range map[int32]Class{CodeDuplicateKey: ClassDuplicate, 82: ClassRetry, 10107: ClassRetry, CodeNamespaceNotFound: ClassGone, 121: ClassFatal} {
 		err := fmt.Errorf("insert into a.b: %w", wire.WriteError{Code: code, Message: "m"})
 		if got := Classify(err); got != want || !IsCode(err, code) {
 			t.Errorf("%v is of class %s, want %s", err, got, want)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -65,6 +66,7 @@ type Input struct {
 	Source, Target *mongo.Cluster
 	Shards         *origin.Sharded // behind Source, if it is a router
 	Rules          *transform.Set
+	Keys           *transform.Keys // by which the rules mask
 	Store          state.Store     // what is stored of the job
 	Schema         *schema.Target  // the target's collections
 	Wishes         *placing.Source // how collections are to be sharded on a sharded target
@@ -180,7 +182,10 @@ func (p *planner) deployments() {
 			"a user may not read the replica set's configuration: the sets are told apart by their addresses")
 	}
 	p.shards()
-	if p.Rules.KeepsAnyExpired() && (src.Kind == mongo.KindSharded || dst.Kind == mongo.KindSharded) {
+	if p.Rules.SkipsAny(stream.OpInsert) && dst.Kind == mongo.KindSharded {
+		p.add(Fail, "rules", "leave insert out of --skip", "--skip …=insert: on a sharded cluster the replacement of a document may make it, so that one whose insert was left out would be there")
+	}
+	if p.Rules.SkipsAny(stream.OpTTL) && (src.Kind == mongo.KindSharded || dst.Kind == mongo.KindSharded) {
 		p.add(Fail, "rules", "skip delete in place of ttl, which leaves all deletions out", "--skip …=ttl: of a sharded cluster, as source or target, deletions of expired documents cannot be left out by themselves")
 	}
 	if p.Source.Same(p.Target) {
@@ -252,6 +257,8 @@ func (p *planner) resume(context.Context) error {
 		p.add(Fail, "mode", "use the same --mode, another --job, or --restart", "job %s was begun with --mode %s, and goes on with no other", p.Job, job.Mode)
 	case job.Rules != p.Rules.String():
 		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields, --soft-delete and --history, another --job, or --restart", "job %s was begun with other rules", p.Job)
+	case !p.Keys.Fits(p.Rules, job.Keys):
+		p.add(Fail, "rules", "give the key that the job began with, use another --job, or --restart", "job %s was begun with another key to mask by: the target would have values of both", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
 	case job.Phase == state.PhaseFinalized:

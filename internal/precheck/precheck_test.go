@@ -68,8 +68,9 @@ func TestUntestedVersions(t *testing.T) {
 	}
 }
 
-// TestExpiredOfShards: of sharded clusters it is not known what has expired.
-func TestExpiredOfShards(t *testing.T) {
+// TestSkipsOfShards: of sharded clusters it is not known what has expired, nor on one
+// which documents have been left out.
+func TestSkipsOfShards(t *testing.T) {
 	for _, c := range []struct {
 		src, dst mongo.Kind
 		skip     string
@@ -79,6 +80,8 @@ func TestExpiredOfShards(t *testing.T) {
 		{mongo.KindSharded, mongo.KindReplicaSet, "a.*=ttl", true},
 		{mongo.KindReplicaSet, mongo.KindSharded, "a.*=ttl", true},
 		{mongo.KindSharded, mongo.KindSharded, "a.*=delete", false},
+		{mongo.KindSharded, mongo.KindReplicaSet, "a.*=insert", false},
+		{mongo.KindReplicaSet, mongo.KindSharded, "a.*=insert", true},
 	} {
 		rules, err := transform.New(transform.Config{Skip: []string{c.skip}})
 		if err != nil {

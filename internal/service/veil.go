@@ -3,6 +3,8 @@ package service
 import (
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/internal/job"
 )
 
 // Veiled is in place of a value of a document, for those who may not see any.
@@ -38,18 +40,31 @@ func (j *Job) Veil() *Job {
 	veiled := *r
 	veiled.Error, veiled.Unmet = veil(r.Error), veil(r.Unmet)
 	same := veiled.Error == r.Error && veiled.Unmet == r.Unmet
-	if st := r.Status; st != nil {
-		if text := veil(st.Error); text != st.Error {
-			shown := *st
-			shown.Error = text
-			veiled.Status, same = &shown, false
-		}
-	}
-	if same {
+	if veiled.Status = veilStatus(r.Status); same && veiled.Status == r.Status {
 		return j
 	}
 	out := *j
 	out.Report = &veiled
+	return &out
+}
+
+// veilStatus is the status without values of documents; the same one where there are none.
+func veilStatus(st *job.Status) *job.Status {
+	if st == nil {
+		return nil
+	}
+	out := *st
+	out.Error, out.Waiting = veil(st.Error), veil(st.Waiting)
+	same := out.Error == st.Error && out.Waiting == st.Waiting
+	out.Copy.Workers = slices.Clone(st.Copy.Workers)
+	for i := range out.Copy.Workers {
+		w := &out.Copy.Workers[i]
+		w.Why = veil(w.Why)
+		same = same && w.Why == st.Copy.Workers[i].Why
+	}
+	if same {
+		return st
+	}
 	return &out
 }
 

@@ -34,18 +34,19 @@ func TestVeil(t *testing.T) {
 // has the error.
 func TestVeilJob(t *testing.T) {
 	const text = "insert into shop.orders, _id \"ada\": E11000 dup key: { mail: \"ada\" }"
-	j := &Job{Report: &Report{Error: text, Unmet: text, Hint: "look", Status: &job.Status{Error: text}}}
+	j := &Job{Report: &Report{Error: text, Unmet: text, Hint: "look", Status: &job.Status{Error: text, Waiting: text}}}
+	j.Report.Status.Copy.Workers = []job.BorrowerStatus{{Worker: "one"}, {Worker: "two", Why: text}}
 	was := *j.Report.Status
 	v := j.Veil()
-	for _, got := range []string{v.Report.Error, v.Report.Unmet, v.Report.Status.Error, (&Verification{Report: &VerifyReport{Error: text}}).Veil().Report.Error, Alert{Text: text}.Veil().Text} {
+	for _, got := range []string{v.Report.Error, v.Report.Unmet, v.Report.Status.Error, v.Report.Status.Waiting, v.Report.Status.Copy.Workers[1].Why, (&Verification{Report: &VerifyReport{Error: text}}).Veil().Report.Error, Alert{Text: text}.Veil().Text} {
 		if got != "insert into shop.orders, "+Veiled {
 			t.Error(got)
 		}
 	}
-	if v.Report.Hint != "look" || j.Report.Error != text || j.Report.Status.Error != was.Error {
+	if v.Report.Hint != "look" || v.Report.Status.Copy.Workers[0].Worker != "one" || j.Report.Error != text || j.Report.Status.Error != was.Error || j.Report.Status.Copy.Workers[1].Why != text {
 		t.Errorf("%+v", j.Report)
 	}
-	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset"}}} {
+	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset", Status: &job.Status{Waiting: "the source", Copy: job.CopyStatus{Workers: []job.BorrowerStatus{{Why: "it is slow"}}}}}}} {
 		if plain.Veil() != plain {
 			t.Errorf("%+v was copied", plain)
 		}

@@ -26,6 +26,8 @@ type Job struct {
 	TargetSet bson.ObjectID `bson:"targetSet"`
 	Rules     string        `bson:"rules"`
 	Mode      Mode          `bson:"mode"`
+	// Keys tells the keys by which the rules mask from others (transform.Keys.Seal).
+	Keys string `bson:"keys"`
 	// OnExisting is the policy for the target's collections with which it began.
 	OnExisting OnExisting `bson:"onExisting,omitempty"`
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -95,12 +96,23 @@ func startOf(pid int) string {
 
 // dead reports an owner that certainly does not exist any more. Of one on
 // another machine, or in another container, nothing is known.
-func (o Owner) dead() bool {
+func (o Owner) dead() bool { return o.deadBy(startOf) }
+
+func (o Owner) deadBy(startOf func(pid int) string) bool {
 	me := ThisProcess("")
 	if o.Host != me.Host || me.Start == "" || me.Space == "" || o.Space != me.Space {
 		return false
 	}
-	return startOf(o.PID) != o.Start
+	if start := startOf(o.PID); start != "" {
+		return start != o.Start
+	}
+	// A process of another user may be hidden (hidepid in proc(5)), and lives all the same.
+	p, err := os.FindProcess(o.PID)
+	if err != nil {
+		return errors.Is(err, os.ErrProcessDone)
+	}
+	defer func() { _ = p.Release() }()
+	return errors.Is(p.Signal(syscall.Signal(0)), os.ErrProcessDone)
 }
 
 // TakeOver changes the owner if fence and beat are as they were read. See Lease.

@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -166,6 +167,21 @@ func testOwner(t *testing.T, c *mongo.Cluster) {
 	setOwner(container)
 	if container.dead() {
 		t.Error("an owner in another container counts as dead")
+	}
+	hidden := func(int) string { return "" } // by hidepid
+	if me := ThisProcess("hidden"); me.deadBy(hidden) || me.deadBy(startOf) {
+		t.Error("an owner that cannot be seen counts as dead")
+	}
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	for _, look := range []func(int) string{hidden, startOf} {
+		gone := ThisProcess("gone")
+		gone.PID, gone.Start = ended.Process.Pid, "1"
+		if !gone.deadBy(look) {
+			t.Error("an owner that has ended counts as living")
+		}
 	}
 	setOwner(ThisProcess(first.o.Run))
 	ctx, cancel := context.WithCancel(t.Context())

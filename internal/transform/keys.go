@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -50,4 +51,22 @@ func (k *Keys) Mark(rules *Set, token string) string {
 		_, _ = sum.Write(mac.Sum(nil))
 	}
 	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// Seal is a Mark to be kept, with its token before it, which holds no colon; "" where the
+// rules have no keys.
+func (k *Keys) Seal(rules *Set, token string) string {
+	k.mu.Lock()
+	none := len(k.keys) == 0
+	k.mu.Unlock()
+	if none {
+		return ""
+	}
+	return token + ":" + k.Mark(rules, token)
+}
+
+// Fits reports that the seal was made with the same keys. An empty one fits all.
+func (k *Keys) Fits(rules *Set, seal string) bool {
+	token, _, _ := strings.Cut(seal, ":")
+	return seal == "" || k.Seal(rules, token) == seal
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -378,5 +379,63 @@ func TestPassGone(t *testing.T) {
 	})
 	if err != nil || !slices.Equal(walls, []int64{10_000, 0}) {
 		t.Errorf("%v, %v", walls, err)
+	}
+}
+
+// TestPassGoneStays: a document that is gone when it is read stays on the target where
+// rules say that what the source deletes does, and what tells of its deletion passes.
+func TestPassGoneStays(t *testing.T) {
+	update := stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(1)}, At: when(5),
+		Doc: marshal(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
+	gone := stream.Event{Kind: stream.Delete, NS: "db.c", Key: update.Key, At: when(6)}
+	for _, c := range []struct {
+		name    string
+		rules   Config
+		dropped bool
+		want    string
+	}{
+		{"deleted", Config{}, false, "delete"},
+		{"dropped", Config{}, true, "delete"},
+		{"skip delete", Config{Skip: []string{"db.c=delete"}}, false, ""},
+		{"skip delete, dropped", Config{Skip: []string{"db.c=delete"}}, true, ""},
+		{"skip drop", Config{Skip: []string{"db.c=drop"}}, false, "delete"},
+		{"skip drop, dropped", Config{Skip: []string{"db.c=drop"}}, true, "delete"}, // the event's own
+		{"soft delete", Config{SoftDelete: []string{"db.c=deletedAt"}}, false, "update"},
+		{"soft delete, dropped", Config{SoftDelete: []string{"db.c=deletedAt"}}, true, "update"},
+	} {
+		for _, later := range []bool{false, true} { // the deletion is told of by the next batch
+			c.rules.Filter = []string{`db.c={"a":1}`}
+			read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime, error) {
+				if c.dropped {
+					return nil, when(9), nil
+				}
+				return make([]bson.Raw, len(ids)), when(9), nil
+			}
+			batches := [][]stream.Event{{update, gone}}
+			if later {
+				batches = [][]stream.Event{{update}, {gone}}
+			}
+			stage := NewStage(mustNew(t, c.rules), stream.Position{}, nil, nil)
+			var got []string
+			for _, events := range batches {
+				b := &stream.Batch{Events: events, End: when(6)}
+				err := stage.Pass(t.Context(), b, read, func(_ context.Context, b *stream.Batch) error {
+					for _, ev := range b.Events {
+						got = append(got, ev.Kind.String())
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			want := c.want
+			if later && want == "delete" && (c.name != "skip drop, dropped") {
+				want = "delete delete"
+			}
+			if strings.Join(got, " ") != want {
+				t.Errorf("%s, later %t: %q pass, want %q", c.name, later, got, want)
+			}
+		}
 	}
 }

@@ -68,7 +68,8 @@ func become(ev *stream.Event, doc bson.Raw, keep *query.Query) {
 
 // Read gives documents of the source by their _ids, as they are at a position or
 // later, and until which position nothing else has happened to them; nil is one that
-// is not there. of is an event of their collection. Where they are more than most
+// is not there, and no list at all says that their collection is not. of is an event of
+// their collection. Where they are more than most
 // bytes together, and more than one, it fails with ErrTooMuch.
 type Read func(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw, until mongo.OpTime, err error)
 
@@ -156,10 +157,11 @@ type decision struct {
 
 // document is the state of one.
 type document struct {
-	ns    string // under another name there may be another filter
-	doc   bson.Raw
-	until mongo.OpTime
-	told  bool // an event was handed on that makes it so
+	ns      string // under another name there may be another filter
+	doc     bson.Raw
+	dropped bool // with its collection
+	until   mongo.OpTime
+	told    bool // an event was handed on that makes it so
 }
 
 // keyOf names the document of an event; a collection that is renamed keeps its UUID.
@@ -206,9 +208,13 @@ func (d *decision) read(ctx context.Context, open []int, read Read) (n int, err 
 		return 0, fmt.Errorf("read documents of %s from the source, as rules need them at %s: %w", first.NS, d.at, err)
 	}
 	d.stage.atOnce = min(2*d.stage.atOnce, mostAtOnce)
-	for i, doc := range docs {
-		d.bytes += len(doc)
-		d.states[keys[i]] = &document{ns: first.NS, doc: doc, until: until}
+	for i, key := range keys {
+		s := &document{ns: first.NS, until: until, dropped: docs == nil}
+		if docs != nil {
+			s.doc = docs[i]
+		}
+		d.bytes += len(s.doc)
+		d.states[key] = s
 	}
 	return n, nil
 }
@@ -259,9 +265,19 @@ func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stre
 	case s.told:
 		return to, nil
 	case d.open[i]:
+		if dest := d.stage.of(ev.NS); s.doc == nil && dest.stays(s.dropped) {
+			dest.count.dropped.Add(1)
+			return to, nil // nobody knows more of it than the target does
+		}
 		to, err = d.made(ctx, to, ev, s)
 	}
 	return append(to, *ev), err
+}
+
+// stays reports that the target keeps documents that the source has no longer, or not
+// after its collection was dropped. An event that tells of the deletion marks them.
+func (d *destination) stays(dropped bool) bool {
+	return d.soft != "" || d.skips.Has(stream.OpDelete) || dropped && d.skips.Has(stream.OpDrop)
 }
 
 // made has an event make the document what it was read as. With the same _id in other

@@ -48,9 +48,9 @@ func (s *Set) Stale(ns string) bool {
 // expire.
 func (s *Set) KeepsExpired(ns string) bool { return s.Skips(ns).Has(stream.OpTTL) }
 
-// KeepsAnyExpired reports that of some namespaces they do.
-func (s *Set) KeepsAnyExpired() bool {
-	return s != nil && slices.ContainsFunc(s.skips, func(k skip) bool { return k.ops.Has(stream.OpTTL) })
+// SkipsAny reports that on some namespaces one of the operations is skipped.
+func (s *Set) SkipsAny(ops stream.Ops) bool {
+	return s != nil && slices.ContainsFunc(s.skips, func(k skip) bool { return k.ops.Has(ops) })
 }
 
 // leaves are the operations whose skipping leaves documents on the target that the

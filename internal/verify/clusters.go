@@ -126,11 +126,8 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		others = nil
 	}
 	if only := e.o.Only; only != nil {
-		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return !only(p.SourceNS) })
+		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return !only.Match(p.SourceNS) })
 		others = nil // they were not asked for
-		if len(pairs) == 0 {
-			return nil, mongo.WithHint(errors.New("verify: none of the collections that the rules keep was chosen"), "look for a mistyped name; patterns are db.coll or db.*")
-		}
 	}
 	if e.o.StructureOnly {
 		pairs = nil
@@ -148,24 +145,13 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		}
 		return report, nil
 	}
-	var diffs []schema.Difference
-	err = e.seen(ctx, func() (err error) {
-		later, err := schema.AllDeferred(ctx, e.clusters[target])
-		if err != nil {
-			return err
-		}
-		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, schema.DiffOptions{Deferred: later})
-		return err
-	})
+	diffs, err := e.catalogs(ctx, rules)
 	if err != nil {
 		return nil, fmt.Errorf("verify: compare catalogs: %w", err)
 	}
 	for _, d := range diffs {
-		if only := e.o.Only; only != nil && !only(d.NS) && !slices.ContainsFunc(rules.Sources(d.NS), only) {
-			continue
-		}
 		one := SchemaDifference{NS: d.NS, What: d.What, Detail: strings.TrimPrefix(d.String(), d.NS+": "+d.What+": "), Deferred: d.Deferred}
-		if d.Skipped != "" || d.Deferred {
+		if expected(d) {
 			report.Expected = append(report.Expected, one)
 		} else {
 			report.AddSchema(one)
@@ -209,12 +195,13 @@ func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, 
 	if pairs, err = pairUp(ofSource, ofTarget, rules); err != nil {
 		return nil, nil, err
 	}
-	return pairs, others, anythingOf(ofSource, ofTarget, rules)
+	return pairs, others, anythingOf(ofSource, ofTarget, rules, e.o.Only)
 }
 
 // anythingOf fails where rules keep nothing, for a comparison of nothing proves
-// nothing: an include that neither side has a name for, or all of them.
-func anythingOf(ofSource, ofTarget []schema.Collection, rules *transform.Set) error {
+// nothing: an include that neither side has a name for, or all of them; and where one of
+// the patterns that choose among what is kept chooses nothing.
+func anythingOf(ofSource, ofTarget []schema.Collection, rules, only *transform.Set) error {
 	var names []string
 	for _, c := range ofSource {
 		names = append(names, c.NS)
@@ -222,20 +209,29 @@ func anythingOf(ofSource, ofTarget []schema.Collection, rules *transform.Set) er
 	for _, c := range ofTarget {
 		names = append(names, rules.Sources(c.NS)...)
 	}
+	const hint = "look for a mistyped name; patterns are db.coll or db.*, and --exclude wins"
+	unused, chosen := unusedIncludes(rules, names), unusedIncludes(only, names)
+	switch {
+	case unused != "":
+		return mongo.WithHint(fmt.Errorf("--include %s matches nothing, neither on the source nor on the target", unused), hint)
+	case chosen != "":
+		return mongo.WithHint(fmt.Errorf("%s was to be compared, and is nothing that the job keeps, neither on the source nor on the target", chosen),
+			"look for a mistyped name; patterns are db.coll or db.*")
+	case len(names) == 0 && rules.String() != (*transform.Set)(nil).String():
+		return mongo.WithHint(errors.New("the rules leave nothing to compare, neither on the source nor on the target"), hint)
+	}
+	return nil
+}
+
+// unusedIncludes are the includes of the rules that match none of the names.
+func unusedIncludes(rules *transform.Set, names []string) string {
 	var unused []string
 	for _, r := range rules.Unused(names) {
 		if r.Kind == "include" {
 			unused = append(unused, r.Text)
 		}
 	}
-	const hint = "look for a mistyped name; patterns are db.coll or db.*, and --exclude wins"
-	switch {
-	case len(unused) > 0:
-		return mongo.WithHint(fmt.Errorf("--include %s matches nothing, neither on the source nor on the target", strings.Join(unused, ", ")), hint)
-	case len(names) == 0 && rules.String() != (*transform.Set)(nil).String():
-		return mongo.WithHint(errors.New("the rules leave nothing to compare, neither on the source nor on the target"), hint)
-	}
-	return nil
+	return strings.Join(unused, ", ")
 }
 
 // pairUp matches by the namespaces that hold the documents. A collection whose

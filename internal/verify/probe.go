@@ -54,6 +54,9 @@ func (p *probe) free() {
 // fetch reads the documents with the given ids, forgetting those before.
 func (p *probe) fetch(ctx context.Context, keys []string) error {
 	p.free()
+	if err := p.again(ctx); err != nil {
+		return err
+	}
 	return p.read(ctx, scan.Member{}, func(r *scan.Reader) (err error) {
 		if p.history {
 			return p.newest(ctx, r, keys)
@@ -71,6 +74,20 @@ func (p *probe) fetch(ctx context.Context, keys []string) error {
 		}
 		return nil
 	})
+}
+
+// again describes a collection that was not there: it may have been made since.
+func (p *probe) again(ctx context.Context) error {
+	if p.exists {
+		return nil
+	}
+	now, err := p.e.describe(ctx, p.i, p.NS)
+	if err != nil {
+		return err
+	}
+	now.chosen, now.mapped, now.history = p.chosen, p.mapped, p.history
+	p.side = &now
+	return nil
 }
 
 // byList fetches with one $in and returns the keys to be asked for singly.

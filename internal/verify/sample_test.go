@@ -2,12 +2,15 @@ package verify
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -138,14 +141,68 @@ func TestOnly(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	of := func(names ...string) Options {
+		for i, name := range names {
+			names[i] = db + "." + name
+		}
+		only, err := transform.New(transform.Config{Include: names})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return Options{Only: only}
+	}
 	for only, same := range map[string]bool{"a": true, "b": false} {
-		r, err := New(src, dst, Options{Only: func(ns string) bool { return ns == db+"."+only }}).compareClusters(t.Context(), rules, nil)
+		r, err := New(src, dst, of(only)).compareClusters(t.Context(), rules, nil)
 		if err != nil || r.Same != same || len(r.Collections) != 1 || (len(r.Schema) == 0) != same {
 			t.Errorf("only %s: %+v, %v", only, r, err)
 		}
 	}
-	if _, err := New(src, dst, Options{Only: func(string) bool { return false }}).compareClusters(t.Context(), rules, nil); err == nil {
-		t.Error("a comparison of nothing proves something")
+	for _, names := range [][]string{{"aa"}, {"a", "aa"}} {
+		if _, err := New(src, dst, of(names...)).compareClusters(t.Context(), rules, nil); err == nil || !strings.Contains(err.Error(), db+".aa was to be compared") {
+			t.Errorf("%q: a comparison of nothing proves something: %v", names, err)
+		}
+	}
+}
+
+// TestMadeMeanwhile: a collection and an index that the target gets while it is compared
+// are no differences, nor is what the collection holds; those that it does not get are.
+func TestMadeMeanwhile(t *testing.T) {
+	src, dst := cluster(t, "6.0", "rs:1"), cluster(t, "5.0", "rs:1")
+	for _, made := range []bool{true, false} {
+		ns := newBed(t, src, dst).pair.SourceNS
+		db, coll := mongo.SplitNS(ns)
+		b := newBed(t, src, dst)
+		t.Cleanup(func() { b.drop(dst, ns) })
+		rules, err := transform.New(transform.Config{Include: []string{db + ".*"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill := func(c *mongo.Cluster) {
+			for i := range 20 {
+				insert(t, c, ns, raw(t, bson.D{{Key: "_id", Value: i}, {Key: "a", Value: i}}))
+			}
+		}
+		index := func(c *mongo.Cluster) {
+			if _, err := c.Client.Database(db).Collection(coll).Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "a", Value: 1}}}); err != nil {
+				t.Error(err)
+			}
+		}
+		fill(src)
+		index(src)
+		looks := 0 // by one goroutine at a time: the documents are decided before the catalogs are compared
+		hold := func() bool {
+			switch looks++; {
+			case made && looks == 1:
+				fill(dst)
+			case made && looks == 60:
+				index(dst)
+			}
+			return made && looks < 60
+		}
+		r, err := New(src, dst, Options{Online: true, Recheck: RecheckOptions{Every: 10 * time.Millisecond, Quiet: 500 * time.Millisecond, Hold: hold}}).compareClusters(t.Context(), rules, nil)
+		if err != nil || r.Same != made || (len(r.Schema) == 0) != made {
+			t.Errorf("made: %t, %d looks: %+v, %v", made, looks, r, err)
+		}
 	}
 }
 

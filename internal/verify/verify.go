@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	changes "github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Pair names two collections that should hold the same documents. Of a
@@ -65,9 +66,9 @@ type Options struct {
 	// Share is how much of each collection is compared, between 0 and 1: ranges of _id
 	// that are drawn anew each time, at least one of each; 0 is all of it.
 	Share float64
-	// Only chooses collections among those that the rules keep, by their names on the
-	// source; nil is all.
-	Only func(ns string) bool
+	// Only, by its includes, chooses collections among those that the rules keep, by their
+	// names on the source; nil is all. One that chooses nothing is an error.
+	Only *transform.Set
 	// Documents, where not nil, are all that is compared: their _ids by the names of their
 	// collections on the source. Writes have to go on (Online).
 	Documents map[string][]bson.RawValue

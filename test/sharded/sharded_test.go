@@ -3,6 +3,7 @@ package sharded_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -551,6 +552,48 @@ func TestReshard(t *testing.T) {
 	b.finish(j, done)
 }
 
+// TestCameBrokenOff: a collection comes among those that are kept, and the job is broken
+// off while that is copied.
+func TestCameBrokenOff(t *testing.T) {
+	lab.Drawn(t, 2)
+	b := newBed(t)
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", b.lab.ShardNames()[0]))
+	const all = 400
+	docs := make([]any, all)
+	for i := range docs {
+		docs[i] = bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "pad", Value: make([]byte, 50_000)}}
+	}
+	outside := b.source.Database("d").Collection("outside")
+	_, err := outside.InsertMany(t.Context(), docs)
+	b.ok(err)
+	_, err = outside.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}})
+	b.ok(err)
+	spec := b.spec()
+	spec.Rules.Exclude, spec.AllowMissing = []string{"d.outside"}, true
+	first, ended, breakOff := b.begin(spec)
+	b.following(first, ended)
+	b.ok(first.SetLimits(t.Context(), pace.Rates{Bytes: 2 << 20}))
+	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
+	inside := b.target.Database("d").Collection("inside")
+	var there int64
+	b.until(ended, func() bool {
+		there, err = inside.EstimatedDocumentCount(t.Context())
+		b.ok(err)
+		return there > 0
+	})
+	breakOff()
+	if there, err = inside.EstimatedDocumentCount(t.Context()); err != nil || there >= all {
+		t.Fatalf("%d documents are copied already, %v", there, err)
+	}
+	j, done := b.start(spec)
+	b.ok(j.Finalize(t.Context(), true))
+	b.ok(<-done)
+	if st := j.Status(); len(st.Differences) > 0 {
+		t.Error(st.Differences)
+	}
+	b.sameDocuments("inside")
+}
+
 // TestMovedDuringCopy: collections that are not sharded change their shard and their UUIDs
 // during the copy, and are renamed, replaced, sharded and dropped.
 func TestMovedDuringCopy(t *testing.T) {
@@ -682,6 +725,53 @@ func TestOlderSource(t *testing.T) {
 			TestCopyWhileChunksMove(t)
 		})
 	}
+}
+
+// TestRewritten: collections are converted to capped ones, and renamed into another
+// database, for which servers mark all their documents as a migration does.
+func TestRewritten(t *testing.T) {
+	lab.Drawn(t, 2)
+	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
+		t.Skip("it is played with all versions")
+	}
+	for _, version := range []string{"4.4", "5.0", ""} {
+		t.Run(cmp.Or(version, "newest"), func(t *testing.T) {
+			t.Setenv("MILLRACE_TEST_VERSION", version)
+			testRewritten(newBed(t))
+		})
+	}
+}
+
+func testRewritten(b *bed) {
+	for _, db := range []string{"d", "e"} {
+		b.ok(b.lab.CreateDatabase(b.Context(), db, b.lab.ShardNames()[1]))
+	}
+	docs := make([]any, 200)
+	for i := range docs {
+		docs[i] = bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}}
+	}
+	for _, ns := range []string{"d.c", "e.moves"} {
+		db, coll := mongo.SplitNS(ns)
+		c := b.source.Database(db).Collection(coll)
+		_, err := c.InsertMany(b.Context(), docs)
+		b.ok(err)
+		_, err = c.Indexes().CreateOne(b.Context(), driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}})
+		b.ok(err)
+	}
+	spec := b.spec()
+	spec.Rules.Include = []string{"d.*", "e.*"}
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.ok(b.source.Database("d").RunCommand(b.Context(), bson.D{{Key: "convertToCapped", Value: "c"}, {Key: "size", Value: 1 << 20}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "e.moves"}, {Key: "to", Value: "d.moved"}}).Err())
+	_, err := b.source.Database("d").Collection("c").InsertOne(b.Context(), bson.D{{Key: "_id", Value: "last"}})
+	b.ok(err)
+	b.ok(j.Finalize(b.Context(), true))
+	b.ok(<-done)
+	if st := j.Status(); len(st.Differences) > 0 {
+		b.Error(st.Differences)
+	}
+	b.sameDocuments("c", "moved")
 }
 
 // TestSchemaWhileAllMoves: users make, change, rename and drop collections while chunks

@@ -24,6 +24,7 @@ const Version = "test"
 type Counter struct {
 	mu      sync.Mutex
 	answer  func(context.Context, []byte) []byte
+	ctx     context.Context // while the lender serves
 	serving sync.WaitGroup
 }
 
@@ -31,7 +32,7 @@ type Counter struct {
 func (c *Counter) Lending() *job.Lending {
 	return &job.Lending{Version: Version, Lease: 2 * time.Second, Serve: func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
 		c.mu.Lock()
-		c.answer = answer
+		c.answer, c.ctx = answer, ctx
 		c.mu.Unlock()
 		<-ctx.Done()
 		c.mu.Lock()
@@ -46,9 +47,18 @@ func (c *Counter) Lending() *job.Lending {
 var ErrNobody = errors.New("nobody answers")
 
 // Ask is a borrower's way to the lender.
-func (c *Counter) Ask(ctx context.Context, request []byte) ([]byte, error) {
+func (c *Counter) Ask(_ context.Context, request []byte) ([]byte, error) {
+	return c.ask(request, false)
+}
+
+// AskAtEnd is the same, and the lender ceases to serve while it answers.
+func (c *Counter) AskAtEnd(_ context.Context, request []byte) ([]byte, error) {
+	return c.ask(request, true)
+}
+
+func (c *Counter) ask(request []byte, atEnd bool) ([]byte, error) {
 	c.mu.Lock()
-	answer := c.answer
+	answer, ctx := c.answer, c.ctx
 	if answer != nil {
 		c.serving.Add(1)
 		defer c.serving.Done()
@@ -56,6 +66,11 @@ func (c *Counter) Ask(ctx context.Context, request []byte) ([]byte, error) {
 	c.mu.Unlock()
 	if answer == nil {
 		return nil, ErrNobody
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if atEnd {
+		cancel()
 	}
 	return answer(ctx, request), nil
 }

@@ -52,7 +52,9 @@ func (u *unit) run() {
 	defer u.cancel(nil)
 	u.log.Info("job taken", "run", u.lease.Run)
 	u.spans = u.worker.Spans.Take(u.ctx, u.name, u.worker.Name, u.lease.Run)
-	u.report = service.Report{UID: u.uid, Run: u.lease.Run, Worker: u.worker.Name, State: service.Starting}
+	u.set(func(r *service.Report) {
+		*r = service.Report{UID: u.uid, Run: u.lease.Run, Worker: u.worker.Name, State: service.Starting}
+	})
 	var keeping sync.WaitGroup
 	keep, done := context.WithCancel(context.WithoutCancel(u.ctx))
 	keeping.Go(func() { u.keep(keep) })

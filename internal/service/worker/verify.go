@@ -285,7 +285,7 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 		if err != nil {
 			return spec, nil, err
 		}
-		spec.Only = only.Match
+		spec.Only = only
 	}
 	if c.lends(s.Loads) {
 		c.lender = verify.NewLender(c.worker.Version, c.worker.Hub.Lease())

@@ -24,6 +24,9 @@ type (
 	Source        = resolve.Source
 )
 
+// ErrZeroTimestamp is write.ErrZeroTimestamp.
+var ErrZeroTimestamp = write.ErrZeroTimestamp
+
 // Options shape an Engine.
 type Options struct {
 	Sizes   Sizes

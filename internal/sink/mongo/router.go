@@ -2,6 +2,7 @@ package mongosink
 
 import (
 	"context"
+	"slices"
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
@@ -201,10 +202,12 @@ func (e *Engine) barrier(must bool) resolve.Barrier {
 func (e *Engine) over() bool { return !e.fed.Before(mongo.MaxOpTime(e.o.Overlap.End, e.until)) }
 
 // newer takes note that documents of a batch are as the source had them later. What
-// comes up to there after the batch may have happened to them already.
+// comes up to there after the batch may have happened to them already, and what the batch
+// itself brings where a schema change has it judged before its end.
 func (e *Engine) newer(b *stream.Batch) {
 	e.until = mongo.MaxOpTime(e.until, b.Until)
-	if b.End.Before(b.Until) {
+	judged := func(ev stream.Event) bool { return ev.Kind == stream.SchemaChange }
+	if b.End.Before(b.Until) || !b.Until.IsZero() && slices.ContainsFunc(b.Events, judged) {
 		e.o.Overlap.End = mongo.MaxOpTime(e.o.Overlap.End, b.Until)
 	}
 }

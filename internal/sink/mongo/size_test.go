@@ -127,6 +127,44 @@ func TestStatementsBeyondLimits(t *testing.T) {
 	}
 }
 
+// TestAheadBeyondTheLimit: an update is replayed on a document that has at another place
+// what the source set later, so that it would be larger than any may be, for a moment.
+func TestAheadBeyondTheLimit(t *testing.T) {
+	lab.NeedServers(t)
+	t.Parallel()
+	p := newPair(t)
+	p.batch = 16 << 20
+	db := p.src.Client.Database("beyond")
+	run := func(cmd bson.D) {
+		if err := db.RunCommand(t.Context(), cmd).Err(); err != nil {
+			t.Fatalf("%.300v", err)
+		}
+	}
+	shrinks := bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: bson.A{strings.Repeat("x", 200), 5}}}}}}
+	from := p.position(t)
+	for id := range 2 {
+		run(insertOf(bson.D{{Key: "_id", Value: id}, {Key: "a", Value: bson.A{strings.Repeat("x", 200), 2, 3}}}))
+	}
+	mid := p.position(t)
+	draft := strings.Repeat("x", 9<<20)
+	run(updateOf(0, bson.D{{Key: "$set", Value: bson.D{{Key: "draft", Value: draft}}}}))
+	run(updateOf(1, bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "draft", Value: draft}}}}, shrinks[0]})) // has no statement: it is computed here
+	for id := range 2 {
+		run(updateOf(id, bson.D{{Key: "$rename", Value: bson.D{{Key: "draft", Value: "published"}}}}))
+	}
+	to := p.position(t)
+	p.rules = transform.Config{Include: []string{"beyond.c"}}
+	o := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchOps: 1, InFlight: 256 << 20}}
+	if _, err := p.replay(t, from, to, o); err != nil {
+		t.Fatalf("%.300v", err)
+	}
+	o.Overlap.End = to
+	if _, err := p.replay(t, mid, to, o); err != nil {
+		t.Fatalf("%.300v", err)
+	}
+	p.same(t, "beyond", "c")
+}
+
 func insertOf(docs ...any) bson.D {
 	return bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A(docs)}}
 }

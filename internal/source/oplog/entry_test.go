@@ -161,10 +161,12 @@ func TestKeepIsAskedOnce(t *testing.T) {
 // Migrated documents are only dropped where that is asked for.
 func TestSkipMigrated(t *testing.T) {
 	for _, skip := range []bool{false, true} {
-		a := offline(discard, Options{SkipMigrated: skip})
-		ok(t, a.entry(t.Context(), oplogEntry(t, 2, "i", "d.c", doc(1), bson.E{Key: "fromMigrate", Value: true})))
-		if (len(a.events) == 0) != skip {
-			t.Errorf("skip %v: %d events", skip, len(a.events))
+		for ns, own := range map[string]bool{"d.c": false, "d.tmpa1B2c.convertToCapped.c": true, "d.tmpa1B2c.renameCollection": true, "d.tmpa1B2c.renameCollections": false, "d.tmp.renameCollection": false} {
+			a := offline(discard, Options{SkipMigrated: skip})
+			ok(t, a.entry(t.Context(), oplogEntry(t, 2, "i", ns, doc(1), bson.E{Key: "fromMigrate", Value: true})))
+			if (len(a.events) == 0) != (skip && !own) {
+				t.Errorf("%s, skip %v: %d events", ns, skip, len(a.events))
+			}
 		}
 	}
 }

@@ -33,7 +33,7 @@ func newInterpreter(c *mongo.Cluster, o Options) interpreter {
 // event makes ev, which is zero but for its position and transaction, of an
 // operation that holds no others. False: it is none that anybody wants.
 func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted bool, err error) {
-	if e.fromMigrate && in.skipMigrated && !resharded(e, info) {
+	if e.fromMigrate && in.skipMigrated && !resharded(e, info) && !rewritten(e, info) {
 		return false, nil
 	}
 	var ch *stream.Change
@@ -61,6 +61,23 @@ func resharded(e *entry, info *nsInfo) bool {
 	from, ok := e.o.Lookup("renameCollection").StringValueOK()
 	_, coll := mongo.SplitNS(from)
 	return ok && strings.HasPrefix(coll, mongo.ReshardingPrefix)
+}
+
+// rewritten reports what fills the collection that is to take the place of one that is
+// converted to a capped one or renamed into another database. Servers mark that like a
+// migration. Such a collection is of one shard, so that no migration writes to it.
+func rewritten(e *entry, info *nsInfo) bool {
+	name := info.name
+	if info.kind == nsCommand {
+		if first, err := e.o.IndexErr(0); err == nil {
+			coll, _ := first.Value().StringValueOK()
+			name = info.db + "." + coll
+		}
+	}
+	const random = 5 // characters of its name
+	_, coll := mongo.SplitNS(name)
+	rest, ok := strings.CutPrefix(coll, "tmp")
+	return ok && len(rest) > random && (rest[random:] == ".renameCollection" || strings.HasPrefix(rest[random:], ".convertToCapped."))
 }
 
 // document makes an insert, update or delete.

@@ -50,7 +50,8 @@ type Options struct {
 	// source yields an empty batch as often, and at least every 100 ms.
 	Await time.Duration
 	// SkipMigrated drops what is marked fromMigrate: the writes of chunk migrations,
-	// and the collections and indexes that they make. On a replica set it must be off: a rename across databases writes such entries too.
+	// and the collections and indexes that they make. On a replica set it must be off:
+	// cloneCollectionAsCapped writes such entries, too.
 	SkipMigrated bool
 	// CommitTimes gives the events of prepared transactions the time at which all
 	// shards commit them, in place of the position of this shard's entry, which comes

@@ -107,6 +107,7 @@ func (j *judge) stray(c *collection, ev *stream.Event) error {
 // owner's events do not tell.
 func (j *judge) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) error {
 	groups := j.groups(by)
+	var settled []stream.Event
 	for a, g := range groups {
 		if err := j.unheard(ctx, a, g); err != nil {
 			return fmt.Errorf("shard %s, which gave a chunk of %s away: look for writes that were lost: %w", a.from, a.ns, err)
@@ -116,13 +117,26 @@ func (j *judge) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) 
 			if err != nil {
 				return fmt.Errorf("shard %s: what became of documents of %s that were written to while their chunk came: %w", j.shard, a.ns, err)
 			}
-			b.Events = append(b.Events, events...)
+			settled = append(settled, events...)
 		}
 	}
 	if len(groups) > 0 {
-		slices.SortStableFunc(b.Events, func(x, y stream.Event) int { return x.At.Compare(y.At) })
+		b.Events = among(b, settled)
 	}
 	return nil
+}
+
+// among are the events of a batch with others, in order. What the batch breaks off in stays
+// at its end, for the next batch goes on with it: a transaction that was prepared may be of
+// an earlier time.
+func among(b *stream.Batch, others []stream.Event) []stream.Event {
+	end := len(b.Events)
+	for b.Partial && end > 0 && b.Events[end-1].At == b.Events[len(b.Events)-1].At {
+		end--
+	}
+	all := slices.Concat(b.Events[:end], others)
+	slices.SortStableFunc(all, func(x, y stream.Event) int { return x.At.Compare(y.At) })
+	return append(all, b.Events[end:]...)
 }
 
 // group are the strays of a chunk that has come.

@@ -232,6 +232,9 @@ func (r *round) close(ctx context.Context, list ...*goal) error {
 	return nil
 }
 
+// maxDocument is the largest document that a client may write.
+const maxDocument = 16 << 20
+
 // aim replays what is parked for a document on the document as the target has
 // it now, or on its letter if it is in dispute. nil is nothing to be written.
 func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
@@ -262,6 +265,10 @@ func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, erro
 		if why != nil {
 			return r.reread(ctx, g, why)
 		}
+	}
+	if g.overlap && len(g.doc) > maxDocument {
+		g.refused = &refusal{cause: deadletter.CauseRefused, text: "the document would be larger than 16 MB, for the target has what the source set later"}
+		return g, nil
 	}
 	if g.held() {
 		g.whole, g.same = true, g.there && bytes.Equal(doc, g.doc)
@@ -304,7 +311,11 @@ func (r *round) replayUpdate(g *goal, o *fold.Op) (*refusal, error) {
 		r.skip(g.Target, o)
 		return nil, nil
 	}
-	out, skipped, err := delta.Apply(nil, g.doc, o.Delta)
+	apply := delta.Apply
+	if o.Overlap {
+		apply = delta.ApplyAhead
+	}
+	out, skipped, err := apply(nil, g.doc, o.Delta)
 	if err != nil {
 		return nil, o.Fail("update", g.Target.NS, err)
 	}

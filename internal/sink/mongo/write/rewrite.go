@@ -2,6 +2,7 @@ package write
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,6 +23,9 @@ const (
 	readBytes = 1 << 20
 )
 
+// codeTooLarge is the server's for an update that makes a document of more than 16 MB.
+const codeTooLarge = 17419
+
 // rewrite applies updates that no classic statement expresses exactly, or
 // that did not fit: the document is read, the update computed here, and the
 // result written back, as many at once as the server puts into one reply. Nobody
@@ -33,6 +37,8 @@ func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) 
 			o := list[some[i]].op
 			put, why, err := w.rewritten(t, o, doc)
 			switch {
+			case errors.Is(err, delta.ErrTooLarge) && o.Overlap: // it has at another place what the source set later
+				results = append(results, Result{Op: o, Outcome: Refused, Reply: wire.WriteError{Code: codeTooLarge, Message: err.Error()}})
 			case err != nil:
 				return err
 			case put == nil:

@@ -295,7 +295,8 @@ func testExchange(b *bed) {
 func testSpecial(b *bed) {
 	b.unique("k")
 	fields := []bson.E{field("z", bson.Timestamp{}), field("n", bson.D{{Key: "z", Value: bson.Timestamp{}}})}
-	for i, k := range []stream.Kind{stream.Insert, stream.Put, stream.Replace} {
+	kinds := []stream.Kind{stream.Insert, stream.Put, stream.Replace}
+	for i, k := range kinds {
 		if k == stream.Replace {
 			b.applied(b.op(stream.Insert, i))
 		}
@@ -303,6 +304,27 @@ func testSpecial(b *bed) {
 		b.applied(o)
 		b.want(i, o.Doc)
 	}
+	for i, name := range []string{"x.y", "", "$t"} { // names that no update can say
+		for j, k := range kinds {
+			id := 100 + 10*i + j
+			if k == stream.Replace {
+				b.applied(b.op(stream.Insert, id))
+			}
+			o := b.op(k, id, field("z", bson.Timestamp{}), field(name, bson.Timestamp{}))
+			b.applied(o)
+			b.want(id, o.Doc)
+		}
+	}
+	dotted := b.op(stream.Insert, 200, field("x.y", bson.Timestamp{}), field("a.b", 1))
+	b.applied(dotted)
+	b.applied(updateOp(b, 200, set("a.b", 2))) // is written as a whole document
+	b.want(200, b.op(stream.Put, 200, field("x.y", bson.Timestamp{}), field("a.b", 2)).Doc)
+	b.to.Stale, b.to.Partial = true, true
+	for i, f := range []bson.E{field("$x", 1), field("x.y", bson.Timestamp{})} { // of one whose insert was left out
+		b.applied(b.op(stream.Replace, 300+i, f))
+		b.want(300+i, nil)
+	}
+	b.to.Stale, b.to.Partial = false, false
 	b.applied(b.op(stream.Insert, 10, field("k", 10)), b.op(stream.Insert, 11))
 	dollar := b.op(stream.Replace, 10, field("$set", 1), field("a", 2))
 	taken := b.op(stream.Put, 11, field("$x", 1), field("k", 12))

@@ -29,19 +29,42 @@ func (w *Writer) special(ctx context.Context, t *fold.Target, list []statement) 
 			plain = append(plain, s)
 			continue
 		}
-		_, refused, err := w.Exchange(ctx, []Document{{Target: t, ID: s.op.ID, Doc: s.op.Doc, At: s.op.At}})
+		if t.Stale { // its insert may have been left out
+			if there, err := w.there(ctx, t, s.op); err != nil {
+				return nil, nil, err
+			} else if !there {
+				continue
+			}
+		}
+		more, err := w.exchange(ctx, t, s.op)
 		if err != nil {
 			return nil, nil, err
 		}
-		if refused != nil {
-			r := Result{Op: s.op, Outcome: Refused, Reply: *refused}
-			if docwrite.Of(*refused) == docwrite.DuplicateKey {
-				r.Outcome = Duplicate
-			}
-			results = append(results, r)
-		}
+		results = append(results, more...)
 	}
 	return plain, results, nil
+}
+
+// there reports that the target has the document of an operation, or is to have it: a
+// replacement makes none.
+func (w *Writer) there(ctx context.Context, t *fold.Target, o *fold.Op) (bool, error) {
+	if o.Kind != stream.Replace {
+		return true, nil
+	}
+	doc, err := w.ReadOne(ctx, t, o.ID)
+	return doc != nil, err
+}
+
+// exchange writes a whole document by Exchange. The result is that of a refusal.
+func (w *Writer) exchange(ctx context.Context, t *fold.Target, o *fold.Op) ([]Result, error) {
+	_, refused, err := w.Exchange(ctx, []Document{{Target: t, ID: o.ID, Doc: o.Doc, At: o.At}})
+	switch {
+	case err != nil || refused == nil:
+		return nil, err
+	case docwrite.Of(*refused) == docwrite.DuplicateKey:
+		return []Result{{Op: o, Outcome: Duplicate, Reply: *refused}}, nil
+	}
+	return []Result{{Op: o, Outcome: Refused, Reply: *refused}}, nil
 }
 
 func (s statement) dollar() bool { return s.op.Kind != stream.Update && Dollar(s.op.Doc) }
@@ -57,12 +80,17 @@ func (w *Writer) Repair(ctx context.Context, t *fold.Target, ops []*fold.Op) ([]
 	return w.repair(ctx, t, statements(ops))
 }
 
-// repair puts zero timestamps back into the documents just written. After a
+// ErrZeroTimestamp says that a zero timestamp cannot be kept: no update statement names
+// its field, and the document cannot be exchanged.
+var ErrZeroTimestamp = errors.New("in a capped collection the server puts the present time in place of a zero timestamp, and no update can name a field with a dot, an empty name or one that begins with a dollar")
+
+// repair puts zero timestamps back into the documents just written: by an update, or,
+// where none can name the fields, by writing the whole document once more. After a
 // crash in between both writes happen again. The results are those for which that
 // meets a duplicate key: the key with the present time was free.
 func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
 	var p plan
-	var written []*fold.Op
+	var written, whole []*fold.Op
 	for i := range list {
 		o := list[i].op
 		if !list[i].suspect {
@@ -74,12 +102,20 @@ func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (
 		}
 		r := o.Become(stream.Update, nil)
 		r.Delta = d
-		if s, form := p.translate(r); form != delta.None {
+		switch s, form := p.translate(r); {
+		case form != delta.None:
 			p.updates, written = append(p.updates, s), append(written, o)
+		case t.Capped:
+			return nil, o.Fail("restore a zero timestamp", t.NS, ErrZeroTimestamp)
+		default:
+			whole = append(whole, o)
 		}
 	}
+	if results, err = w.repairWhole(ctx, t, whole); err != nil {
+		return nil, err
+	}
 	if len(p.updates) == 0 {
-		return nil, nil
+		return results, nil
 	}
 	res, err := w.send(ctx, "update", t, p.updates, false)
 	if err != nil {
@@ -91,6 +127,28 @@ func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (
 			return nil, o.Fail("restore a zero timestamp", t.NS, e)
 		}
 		results = append(results, Result{Op: o, Outcome: Duplicate})
+	}
+	return results, nil
+}
+
+// repairWhole is repair by writing the documents once more.
+func (w *Writer) repairWhole(ctx context.Context, t *fold.Target, ops []*fold.Op) (results []Result, err error) {
+	for _, o := range ops {
+		if there, err := w.there(ctx, t, o); err != nil {
+			return nil, err
+		} else if !there {
+			continue
+		}
+		refused, err := w.exchange(ctx, t, o)
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range refused {
+			if r.Outcome != Duplicate {
+				return nil, o.Fail("restore a zero timestamp", t.NS, r.Reply)
+			}
+			results = append(results, Result{Op: o, Outcome: Duplicate})
+		}
 	}
 	return results, nil
 }

@@ -1,0 +1,63 @@
+package verify
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// catalogs compares collections, options, indexes and views. While writes go on, what
+// differs is looked at again, as documents are, and told when it is decided.
+func (e *Engine) catalogs(ctx context.Context, rules *transform.Set) ([]schema.Difference, error) {
+	var all candidate
+	for {
+		began := time.Now()
+		diffs, err := e.diff(ctx, rules)
+		if err != nil || !e.o.Online {
+			return diffs, err
+		}
+		var told strings.Builder
+		for _, d := range diffs {
+			if !expected(d) {
+				told.WriteString(d.String() + "\n")
+			}
+		}
+		if told.Len() == 0 {
+			return diffs, nil
+		}
+		if _, final := e.recheck.judge(&all, xxh3.HashString128(told.String()), digest{}, time.Now()); final {
+			return diffs, nil
+		}
+		if err := pace.Pause(ctx, max(e.o.Recheck.Every, time.Since(began))); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// expected reports a difference that is as it has to be.
+func expected(d schema.Difference) bool { return d.Skipped != "" || d.Deferred }
+
+// diff compares the catalogs once.
+func (e *Engine) diff(ctx context.Context, rules *transform.Set) (diffs []schema.Difference, err error) {
+	err = e.seen(ctx, func() error {
+		later, err := schema.AllDeferred(ctx, e.clusters[target])
+		if err != nil {
+			return err
+		}
+		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, schema.DiffOptions{Deferred: later})
+		return err
+	})
+	if only := e.o.Only; only != nil {
+		diffs = slices.DeleteFunc(diffs, func(d schema.Difference) bool {
+			return !only.Match(d.NS) && !slices.ContainsFunc(rules.Sources(d.NS), only.Match)
+		})
+	}
+	return diffs, err
+}
