@@ -415,12 +415,8 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	failpoint.Hit("schema.before")
-	// Documents were read as they are after the index is made, and may hold keys that others
-	// have not given up yet.
-	if ev.Change.Kind == stream.ChangeCreateIndexes && f.job.Consistent.Before(ev.At) && !f.newest.Before(ev.At) {
-		if err := f.overlapUntil(ctx, f.newest); err != nil {
-			return err
-		}
+	if err := f.putIndexesOff(ctx, ev); err != nil {
+		return err
 	}
 	pos := f.sink.Applied()
 	o := schema.ApplyOptions{
@@ -532,6 +528,23 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		return err
 	}
 	return f.overlapUntil(ctx, newest)
+}
+
+// putIndexesOff has indexes built when the target is consistent again, where documents were
+// read for a rule as they are after the index is made: they may hold keys that others have
+// not given up yet. After a restart the reach says how far they may have been read.
+func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
+	ch, read := ev.Change, f.newest
+	if ch.Kind != stream.ChangeCreateIndexes && ch.Kind != stream.ChangeCollMod || !f.job.Consistent.Before(ev.At) {
+		return nil
+	}
+	if f.Rules.Sifts(ch.NS) || f.Rules.Fields(ch.NS) != nil {
+		read = mongo.MaxOpTime(read, f.overlapEnd)
+	}
+	if read.Before(ev.At) {
+		return nil
+	}
+	return f.overlapUntil(ctx, read)
 }
 
 // overlapUntil notes that the target may be ahead of the stream up to a position.

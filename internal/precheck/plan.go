@@ -257,8 +257,6 @@ func (p *planner) resume(context.Context) error {
 		p.add(Fail, "mode", "use the same --mode, another --job, or --restart", "job %s was begun with --mode %s, and goes on with no other", p.Job, job.Mode)
 	case job.Rules != p.Rules.String():
 		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields, --soft-delete and --history, another --job, or --restart", "job %s was begun with other rules", p.Job)
-	case !p.Keys.Fits(p.Rules, job.Keys):
-		p.add(Fail, "rules", "give the key that the job began with, use another --job, or --restart", "job %s was begun with another key to mask by: the target would have values of both", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
 	case job.Phase == state.PhaseFinalized:
@@ -271,6 +269,8 @@ func (p *planner) resume(context.Context) error {
 			p.plan.TargetPosition = job.TargetPosition.String()
 		}
 		p.ok("resume", "job %s is finalized already, at %s; nothing is left to do", p.Job, at.Format(time.RFC3339))
+	case !p.Keys.Fits(p.Rules, job.Keys):
+		p.add(Fail, "rules", "give the key that the job began with, use another --job, or --restart", "job %s was begun with another key to mask by: the target would have values of both", p.Job)
 	default:
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
 	}

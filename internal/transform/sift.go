@@ -162,6 +162,7 @@ type document struct {
 	dropped bool // with its collection
 	until   mongo.OpTime
 	told    bool // an event was handed on that makes it so
+	left    bool // the target keeps what it has of it, which later events may not fit
 }
 
 // keyOf names the document of an event; a collection that is renamed keeps its UUID.
@@ -267,9 +268,12 @@ func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stre
 	case d.open[i]:
 		if dest := d.stage.of(ev.NS); s.doc == nil && dest.stays(s.dropped) {
 			dest.count.dropped.Add(1)
+			s.left, d.newest = true, mongo.MaxOpTime(d.newest, s.until)
 			return to, nil // nobody knows more of it than the target does
 		}
 		to, err = d.made(ctx, to, ev, s)
+	case s.left:
+		ev.Until = s.until
 	}
 	return append(to, *ev), err
 }

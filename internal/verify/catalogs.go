@@ -19,7 +19,11 @@ func (e *Engine) catalogs(ctx context.Context, rules *transform.Set) ([]schema.D
 	var all candidate
 	for {
 		began := time.Now()
-		diffs, err := e.diff(ctx, rules)
+		var diffs []schema.Difference
+		err := retry(ctx, e.o.Log, "compare the catalogs", func() (err error) {
+			diffs, err = e.diff(ctx, rules)
+			return err
+		})
 		if err != nil || !e.o.Online {
 			return diffs, err
 		}

@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"errors"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -82,6 +83,9 @@ func (p *probe) again(ctx context.Context) error {
 		return nil
 	}
 	now, err := p.e.describe(ctx, p.i, p.NS)
+	if errors.Is(err, errNoDocuments) {
+		return nil // the comparison of the catalogs tells
+	}
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package verify
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -97,6 +98,9 @@ func (e *Engine) side(ctx context.Context, i int, ns string) (s side, err error)
 	return s, err
 }
 
+// errNoDocuments is of a view, or a time series by its own name.
+var errNoDocuments = errors.New("holds no documents itself")
+
 // describe reads what listCollections and collStats know.
 func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
 	s := side{e: e, i: i, Collection: schema.Collection{NS: ns, Type: schema.TypeCollection}}
@@ -113,7 +117,7 @@ func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
 	}
 	doc, _ := info.DocumentOK()
 	if typ, _ := doc.Lookup("type").StringValueOK(); typ != "collection" {
-		return s, mongo.WithHint(fmt.Errorf("%s on %s is a %s", ns, c.Address(), typ),
+		return s, mongo.WithHint(fmt.Errorf("%s on %s is a %s, which %w", ns, c.Address(), typ, errNoDocuments),
 			"compare the collections that hold documents; of a time-series collection that is system.buckets.<name>")
 	}
 	s.exists = true
