@@ -34,5 +34,6 @@ func TestWorkers(t *testing.T) {
 	b.until(func() bool { return len(b.view.Workers()[0].Jobs) == 0 })
 	b.expect(0, "workers list", "draining")
 	b.expect(0, "workers resume --worker w1", "w1: takes jobs")
+	b.until(func() bool { return !b.view.Draining("w1", began) }) // a wish takes a moment to reach the view
 	b.expect(0, "workers list --output json", `"draining": false`)
 }
