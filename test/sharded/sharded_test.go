@@ -75,6 +75,14 @@ func newBedOf(t *testing.T, shards int, auth bool) *bed {
 	return b
 }
 
+// remembers has the shards serve reads of the past, by which they reshard.
+func (b *bed) remembers() {
+	b.Helper()
+	for _, shard := range b.lab.Shards() {
+		b.ok(b.client(shard.URI()).Database("admin").RunCommand(b.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: 300}}).Err())
+	}
+}
+
 // electing gives the bed a source of which all sets have several members.
 func (b *bed) electing() {
 	b.Helper()
@@ -361,12 +369,7 @@ func TestKinds(t *testing.T) {
 	fill()
 	j, done := b.start(b.spec())
 	b.following(j, done)
-	b.ok(j.Finalize(t.Context(), true))
-	b.ok(<-done)
-	if st := j.Status(); len(st.Differences) > 0 {
-		t.Error(st.Differences)
-	}
-	b.sameDocuments("capped", "series", "folded", "view")
+	b.finish(j, done, "capped", "series", "folded", "view")
 	order := func(c *driver.Client) (ids []int32) {
 		cur, err := c.Database("d").Collection("capped").Find(t.Context(), bson.D{}, options.Find().SetHint(bson.D{{Key: "$natural", Value: 1}}))
 		b.ok(err)
@@ -537,6 +540,7 @@ func TestReshard(t *testing.T) {
 	reshards := os.Getenv("MILLRACE_TEST_VERSION") != "4.4" // else the key is refined alone
 	if reshards {
 		b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
+		b.remembers()
 	}
 	stop := b.writing()
 	b.ok(b.source.Database("d").RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "ranged"}, {Key: "indexes", Value: bson.A{
@@ -586,12 +590,7 @@ func TestCameBrokenOff(t *testing.T) {
 		t.Fatalf("%d documents are copied already, %v", there, err)
 	}
 	j, done := b.start(spec)
-	b.ok(j.Finalize(t.Context(), true))
-	b.ok(<-done)
-	if st := j.Status(); len(st.Differences) > 0 {
-		t.Error(st.Differences)
-	}
-	b.sameDocuments("inside")
+	b.finish(j, done, "inside")
 }
 
 // TestMovedDuringCopy: collections that are not sharded change their shard and their UUIDs
@@ -638,12 +637,7 @@ func TestMovedDuringCopy(t *testing.T) {
 	b.ok(b.lab.MovePrimary(t.Context(), "d", names[2]))
 	j.SetLimits(t.Context(), pace.Rates{})
 	b.following(j, done)
-	b.ok(j.Finalize(t.Context(), true))
-	b.ok(<-done)
-	if st := j.Status(); len(st.Differences) > 0 {
-		t.Error(st.Differences)
-	}
-	b.sameDocuments(append(all, "target", "other", "gone")...)
+	b.finish(j, done, append(all, "target", "other", "gone")...)
 }
 
 // TestMovedBeforeItCame: a collection that a rename has brought inside the filter has
@@ -667,12 +661,7 @@ func TestMovedBeforeItCame(t *testing.T) {
 	b.ok(b.lab.MovePrimary(t.Context(), "d", names[1]))
 	b.ok(b.lab.MovePrimary(t.Context(), "d", names[2]))
 	j, done := b.start(spec)
-	b.ok(j.Finalize(t.Context(), true))
-	b.ok(<-done)
-	if st := j.Status(); len(st.Differences) > 0 {
-		t.Error(st.Differences)
-	}
-	b.sameDocuments("inside")
+	b.finish(j, done, "inside")
 }
 
 // TestSameIDTwice: two documents of one _id, on different shards, are no one document.
@@ -766,12 +755,7 @@ func testRewritten(b *bed) {
 	b.ok(b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "e.moves"}, {Key: "to", Value: "d.moved"}}).Err())
 	_, err := b.source.Database("d").Collection("c").InsertOne(b.Context(), bson.D{{Key: "_id", Value: "last"}})
 	b.ok(err)
-	b.ok(j.Finalize(b.Context(), true))
-	b.ok(<-done)
-	if st := j.Status(); len(st.Differences) > 0 {
-		b.Error(st.Differences)
-	}
-	b.sameDocuments("c", "moved")
+	b.finish(j, done, "c", "moved")
 }
 
 // TestSchemaWhileAllMoves: users make, change, rename and drop collections while chunks
@@ -931,8 +915,9 @@ func (b *bed) applies(j *job.Job, done <-chan error, n int64) {
 	b.until(done, func() bool { return j.Status().Follow.Operations >= n })
 }
 
-// finish finalizes, and compares what both sides have.
-func (b *bed) finish(j *job.Job, done <-chan error) {
+// finish finalizes, and compares what both sides have of some collections, by default of
+// those that fill has filled.
+func (b *bed) finish(j *job.Job, done <-chan error, names ...string) {
 	b.Helper()
 	b.ok(j.Finalize(b.Context(), true))
 	b.ok(<-done)
@@ -940,7 +925,10 @@ func (b *bed) finish(j *job.Job, done <-chan error) {
 		b.Error(st.Differences)
 		b.changesOf()
 	}
-	b.sameDocuments("ranged", "hashed", "plain")
+	if len(names) == 0 {
+		names = []string{"ranged", "hashed", "plain"}
+	}
+	b.sameDocuments(names...)
 }
 
 // until waits for a condition, or fails when the job ends before, when a server has
