@@ -199,10 +199,10 @@ func (a *app) tellPublished(form string, r *published.Results, p *publishedFiles
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	t.Style().Format.Header = text.FormatDefault
-	t.AppendHeader(table.Row{"table", "what is compared", "published", "here"})
+	t.AppendHeader(table.Row{"table", "what is compared", "published", "here", "the run before"})
 	t.SetColumnConfigs([]table.ColumnConfig{{Number: 2, WidthMax: 60, WidthMaxEnforcer: text.WrapSoft}})
 	for _, line := range published.Summary(r) {
-		t.AppendRow(table.Row{line.Table, line.Text, line.Published, line.Here})
+		t.AppendRow(table.Row{line.Table, line.Text, line.Published, line.Here, line.Before})
 	}
 	return a.tell(form, r, t.Render()+"\npage: "+p.page+", results: "+p.results+"\n")
 }
@@ -245,13 +245,15 @@ func (a *app) publishedCompareCommand() *cobra.Command {
 	var results, output string
 	cmd := &cobra.Command{
 		Use:   "compare OLD.json",
-		Short: "Say which figures of two runs differ by more than the spread of both",
-		Long: `Compares earlier results with those of --results, figure by figure. A figure
-differs when its medians are further apart than the spreads (largest less
-smallest of the rounds) of both runs together. Tables of another machine or scale
-are not compared, figures of one round not judged.
+		Short: "Say what differs between two runs, and how much of that chance explains",
+		Long: `Compares earlier results with those of --results: the ratios, which are what
+compares, and the figures as they were measured, which move with the machine. Two
+are apart when all rounds of one run are above all of the other; of two times
+three rounds of the same thing one in ten is apart by chance. Tables of another
+machine or scale are not compared, figures of one round not judged.
 
-The exit code is 0 when none differs, 1 when some do, 2 without an answer.`,
+The exit code is 0 when no more is apart than chance explains (in 19 of 20
+repetitions), 1 when more is, 2 without an answer.`,
 		Args: cobra.ExactArgs(1), ValidArgsFunction: files,
 		RunE: func(_ *cobra.Command, args []string) error {
 			was, err := readPublished(args[0])
@@ -267,9 +269,11 @@ The exit code is 0 when none differs, 1 when some do, 2 without an answer.`,
 				return err
 			}
 			switch {
-			case len(c.Differing) > 0:
-				err = withCode(exitFailure, fmt.Errorf("%d of %d figures differ by more than their noise", len(c.Differing), c.Compared))
-			case c.Compared == 0:
+			case c.Ratios.Differs():
+				err = withCode(exitFailure, fmt.Errorf("%d of %d ratios are apart, more than chance explains", len(c.Ratios.Apart), c.Ratios.Compared))
+			case c.Figures.Differs():
+				err = withCode(exitFailure, fmt.Errorf("%d of %d figures are apart, more than chance explains, and their ratios are not: the machine was faster or slower", len(c.Figures.Apart), c.Figures.Compared))
+			case c.Figures.Compared == 0:
 				err = withCode(exitTrouble, errors.New("the runs have no figures that can be compared"))
 			}
 			return err

@@ -90,7 +90,7 @@ func (w *incrWork) sampled(ctx context.Context, m *meter, run func(context.Conte
 	if !ok {
 		a = average{operations: per(float64(w.load.operations), took), seconds: took}
 		for _, s := range samples {
-			a.resident = max(a.resident, float64(s.resident))
+			a.resident += float64(s.resident) / float64(len(samples))
 		}
 		m.set(func(r *Round) { a.cores = per(r.ToolCPU, took) })
 	}

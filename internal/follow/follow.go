@@ -41,7 +41,7 @@ type follower struct {
 	mu      sync.Mutex      // orders saves of positions
 	saved   stream.Position // last position saved
 	skipped int             // version of the list of skipped documents that was saved
-	refused bool            // the checkpoint names documents that a conflict stopped the job at
+	refused mongo.OpTime    // up to where the checkpoint names documents that a conflict stopped the job at; zero for none
 
 	reach reach
 }
@@ -51,7 +51,10 @@ var ErrFinished = errors.New("finalized")
 
 // Run follows the source from a stored job's position until something ends it.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
-	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally, o.Leaves), phase: job.Phase, intent: job.Intent, saved: pos, refused: len(job.Refused) > 0}
+	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally, o.Leaves), phase: job.Phase, intent: job.Intent, saved: pos}
+	for _, p := range job.Refused {
+		f.refused = mongo.MaxOpTime(f.refused, p.At)
+	}
 	fresh, err := f.openOverlap(ctx)
 	if err != nil {
 		return err
@@ -86,7 +89,16 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})
 	f.Progress.Following(f.sink, o.Source)
 	f.Repairs.again()
-	return f.run(ctx, pos)
+	return f.standing(f.run(ctx, pos))
+}
+
+// standing has a conflict tell how far the target had come.
+func (f *follower) standing(err error) error {
+	var c *mongosink.ConflictError
+	if errors.As(err, &c) {
+		c.Applied, c.Sent = f.sink.Applied().At, mongo.MaxOpTime(f.overlapEnd, f.sink.Sent())
+	}
+	return err
 }
 
 // openOverlap sets until where the target may be ahead: to the end of the copy,
@@ -203,7 +215,7 @@ func (f *follower) settle(ctx context.Context, beside func(context.Context) erro
 	if err := f.save(ctx); err != nil {
 		return waiting, err
 	}
-	return waiting, f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx) })
+	return waiting, f.buildDeferred(ctx)
 }
 
 // enter notes a phase, with the position that is applied.
@@ -362,8 +374,10 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 	if err := f.Store.Save(ctx, set, noted...); err != nil {
 		return false, err
 	}
+	// This position may be lost with the target's primary; the one before it cannot be.
+	f.Passed(f.Progress.ReadFrom())
 	f.saved = pos
-	f.Passed(f.Progress.SetApplied(pos))
+	f.Progress.SetApplied(pos)
 	return true, nil
 }
 
@@ -380,9 +394,9 @@ func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, err
 		}
 		f.skipped = version
 	}
-	if f.refused && !p.At.Before(f.overlapEnd) {
+	if !f.refused.IsZero() && !p.At.Before(f.refused) {
 		set = append(set, bson.E{Key: "refused", Value: bson.A{}})
-		f.refused = false
+		f.refused = mongo.OpTime{}
 	}
 	return set, nil
 }
@@ -434,11 +448,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 		return err
 	}
 	failpoint.Hit("schema.noted")
-	var effect schema.Effect
-	err = f.untangled(ctx, func() (err error) {
-		effect, err = f.Schema.Apply(ctx, *ev.Change, o)
-		return err
-	})
+	effect, err := f.applyChange(ctx, *ev.Change, o)
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}

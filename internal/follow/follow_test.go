@@ -5,6 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/progress"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 func TestDuring(t *testing.T) {
@@ -28,5 +37,33 @@ func TestDuring(t *testing.T) {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
+	}
+}
+
+// saves takes each position, whole has told all.
+type (
+	saves struct{ state.Store }
+	whole struct{ Origin }
+)
+
+func (saves) Save(context.Context, bson.D, ...bson.E) error { return nil }
+func (whole) Holds(context.Context, mongo.OpTime) error     { return nil }
+
+// TestSpoolKeeps: a position that was just stored may be lost with the target's primary.
+// What the one before it needs is kept.
+func TestSpoolKeeps(t *testing.T) {
+	at := func(n uint32) stream.Position {
+		return stream.Position{At: mongo.OpTime{TS: bson.Timestamp{T: n}, Term: 1}}
+	}
+	p := progress.New(progress.Options{Now: time.Now, ReadFrom: func(pos stream.Position) (mongo.OpTime, error) { return pos.At, nil }})
+	p.SetApplied(at(3))
+	var passed []mongo.OpTime
+	f := &follower{Options: Options{Store: saves{}, Ask: &Ask{Source: whole{}}, Progress: p, Passed: func(from mongo.OpTime) { passed = append(passed, from) }},
+		sink: mongosink.New(&mongo.Cluster{}, at(5), mongosink.Options{}), saved: at(3)}
+	if err := f.save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(passed) != 1 || passed[0] != at(3).At || f.saved != at(5) || p.ReadFrom() != at(5).At {
+		t.Errorf("given back up to %v, stored %v", passed, f.saved)
 	}
 }

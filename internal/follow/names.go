@@ -47,7 +47,10 @@ func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schem
 	ch := ev.Change
 	renamed := ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil
 	if renamed {
-		from, to := f.Rules.Target(ch.NS), f.Rules.Target(ch.To)
+		from, to := f.Rules.Target(ch.NS), ""
+		if f.Rules.Match(ch.To) {
+			to = f.Rules.Target(ch.To)
+		}
 		f.sink.Renamed(from, to, ev.At)
 		if f.Rules.Match(ch.NS) && f.Rules.Match(ch.To) {
 			return f.Letters.Moved(ctx, from, to, ev.At)

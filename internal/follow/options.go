@@ -41,6 +41,9 @@ type Options struct {
 	Fresh, Capped bool
 
 	Source stream.Source
+	// Parts says that the source is of several shards, each of which builds indexes by
+	// itself.
+	Parts bool
 	// Sink begins writing; the options are those that the run knows.
 	Sink func(stream.Position, mongosink.Options) *mongosink.Engine
 

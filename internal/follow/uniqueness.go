@@ -3,6 +3,8 @@ package follow
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -11,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // mostDuplicates bounds the keys that one index build may stumble over, each of
@@ -21,6 +24,67 @@ const mostDuplicates = 1000
 // cannot tell which of two documents is in the way.
 const mostUnclear = 5
 
+// partialError says that documents do not fit an index which the source may have on some
+// of its shards only.
+type partialError struct {
+	index schema.IndexName
+	error
+}
+
+// Unwrap gives what the target, or the policy on conflicts, has said.
+func (p *partialError) Unwrap() error { return p.error }
+
+// buildDeferred builds the indexes that waited for the target to be consistent. Each shard
+// of a source builds an index by itself, and one may have it where another met documents
+// that it does not take. Such an index waits on, and the others are built: it is tried again
+// when a shard tells of it, and at finalize, where the target goes without it.
+func (f *follower) buildDeferred(ctx context.Context) error {
+	var held []schema.IndexName
+	for {
+		err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx, held...) })
+		var partial *partialError
+		if err == nil || !errors.As(err, &partial) || slices.Contains(held, partial.index) {
+			return err
+		}
+		held = append(held, partial.index)
+		log := f.Log.With("ns", partial.index.NS, "index", partial.index.Name, "reason", partial.error)
+		if f.finalAt.IsZero() {
+			log.Warn("an index is not built: the source has documents that it does not take, on a shard that does not have it")
+			continue
+		}
+		log.Warn("the target goes without an index: the source has documents that it does not take, on a shard that does not have it")
+		if err := f.Schema.GiveUp(ctx, partial.index); err != nil {
+			return err
+		}
+	}
+}
+
+// applyChange makes a schema change of the source on the target. An index that documents
+// of the target do not fit is put off where a shard of the source may be building it still.
+func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.ApplyOptions) (effect schema.Effect, err error) {
+	if !f.Parts {
+		err = f.untangled(ctx, func() (err error) {
+			effect, err = f.Schema.Apply(ctx, ch, o)
+			return err
+		})
+		return effect, err
+	}
+	effect, err = f.Schema.Apply(ctx, ch, o)
+	if !schema.IsRefused(err) || o.Overlap {
+		return effect, err
+	}
+	newest, qerr := f.Ask.Newest(ctx)
+	if qerr == nil {
+		qerr = f.overlapUntil(ctx, newest)
+	}
+	if qerr != nil {
+		return effect, qerr
+	}
+	f.Log.Info("an index is put off: documents of the target do not fit it yet, and shards build it one by one", "ns", ch.NS, "until", newest, "reason", err)
+	o.Overlap = true
+	return f.Schema.Apply(ctx, ch, o)
+}
+
 // untangled runs something that builds unique indexes on the drained target,
 // again after each duplicate key that the policy on conflicts decides.
 func (f *follower) untangled(ctx context.Context, build func() error) error {
@@ -30,26 +94,29 @@ func (f *follower) untangled(ctx context.Context, build func() error) error {
 		if err == nil || !errors.As(err, &ic) || n == mostDuplicates {
 			return err
 		}
-		if err := f.untangle(ctx, ic); err != nil {
+		if err := f.untangle(ctx, ic, err); err != nil {
 			return err
 		}
 	}
 }
 
-func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error {
+// untangle makes room for an index that documents do not fit, or gives why it cannot:
+// failure is the conflict with its hint.
+func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failure error) error {
+	var dup docwrite.Duplicate
 	var ce driver.CommandError
-	if !errors.As(ic.Err, &ce) {
-		return ic
+	if mongo.Classify(ic.Err) == mongo.ClassDuplicate && errors.As(ic.Err, &ce) {
+		dup = docwrite.ParseDuplicate(ce.Raw)
 	}
-	dup := docwrite.ParseDuplicate(ce.Raw)
-	var spec bson.Raw
-	for _, s := range ic.Specs {
-		if name, _ := s.Lookup("name").StringValueOK(); name == dup.Index() {
-			spec = s
-		}
+	spec := refusing(ic, dup)
+	if spec == nil || dup.Index() == "" && !f.Parts {
+		return failure
 	}
-	if spec == nil {
-		return ic
+	name, _ := spec.Lookup("name").StringValueOK()
+	db, coll := mongo.SplitNS(ic.NS)
+	partial := &partialError{schema.IndexName{NS: db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix), Name: name}, failure}
+	if dup.Index() == "" {
+		return partial
 	}
 	const some = 100
 	docs, err := dup.Holders(ctx, f.Target, docwrite.Holding{NS: ic.NS, Spec: spec, Most: some})
@@ -59,12 +126,28 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict) error
 	if err != nil {
 		return err
 	}
-	err = f.sink.Untangle(ctx, mongosink.Clash{NS: ic.NS, Index: dup.Index(), Docs: docs, Reason: ic.Error()})
+	err = f.sink.Untangle(ctx, mongosink.Clash{NS: ic.NS, Index: name, Docs: docs, Reason: ic.Error(), Partial: f.Parts})
 	var conflict *mongosink.ConflictError
-	if errors.As(err, &conflict) && conflict.Undecided && *f.Unclear < mostUnclear {
+	switch {
+	case !errors.As(err, &conflict):
+	case conflict.Sourced:
+		partial.error = err
+		return partial
+	case conflict.Undecided && *f.Unclear < mostUnclear:
 		// From the checkpoint the job first catches up with the source.
 		*f.Unclear++
 		return mongo.Retry("it will be clearer after the checkpoint", err, "")
 	}
 	return err
+}
+
+// refusing is the specification of the index that refuses documents; nil where several
+// were built at once and the server does not say which.
+func refusing(ic *schema.IndexConflict, dup docwrite.Duplicate) bson.Raw {
+	for _, s := range ic.Specs {
+		if name, _ := s.Lookup("name").StringValueOK(); name == dup.Index() || dup.Index() == "" && len(ic.Specs) == 1 {
+			return s
+		}
+	}
+	return nil
 }

@@ -206,6 +206,8 @@ func TestConflicts(t *testing.T) {
 				"id taken":     testIDTaken,
 				"lost":         testLost,
 				"refused":      testRefused,
+				"several":      testSeveralTaken,
+				"mended":       testMended,
 				"copy":         testCopyConflict,
 				"copy refused": testCopyRefused,
 				"unique":       testHeldUnique,
@@ -327,6 +329,63 @@ func testIDTaken(t *testing.T, s servers, policy job.OnConflict) {
 	if !bytes.Equal(c.on(c.dst, 10), there) {
 		t.Errorf("the target's document became %s", c.on(c.dst, 10))
 	}
+	c.end()
+}
+
+// testSeveralTaken: a job that stops over a document has judged all that it sent, and knows
+// how far that was: no other document of somebody else passes for its own when it goes on.
+func testSeveralTaken(t *testing.T, s servers, policy job.OnConflict) {
+	if policy != job.ConflictStop {
+		t.Skip("others do not stop")
+	}
+	c := follow(t, s, "several", policy)
+	taken := []int{10, 11, 12, 13, 14, 30, 31}
+	there := map[int]bson.Raw{}
+	for _, id := range taken {
+		c.insert(c.dst, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: 100 + id}, {Key: "theirs", Value: true}})
+		there[id] = c.on(c.dst, id)
+	}
+	var docs []any
+	for id := 10; id < 20; id++ {
+		docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: id}})
+	}
+	c.insert(c.src, docs...)
+	wantError(t, c.fails(), c.db+".c", `{"$numberInt":"10"}`, "; also insert", "; and 1 more")
+	for _, id := range taken[5:] { // before the clock has passed what the job was allowed to send
+		c.insert(c.src, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: id}})
+	}
+	c.spec.OnConflict = job.ConflictSkip
+	c.run()
+	c.caughtUp()
+	c.same(15, 16, 17, 18, 19)
+	for _, id := range taken {
+		if got := c.on(c.dst, id); !bytes.Equal(got, there[id]) {
+			t.Errorf("the target's document became %s", got)
+		}
+	}
+	if all := c.letters(); len(all) != len(taken) {
+		t.Errorf("%d letters: %+v", len(all), all)
+	}
+	c.end()
+}
+
+// testMended: somebody removes what was in the way, and the job that goes on is ended again
+// as soon as it has written its document. That is not taken for somebody else's then.
+func testMended(t *testing.T, s servers, policy job.OnConflict) {
+	if policy != job.ConflictStop {
+		t.Skip("others do not stop")
+	}
+	c := follow(t, s, "mended", policy)
+	c.insert(c.dst, bson.D{{Key: "_id", Value: 10}, {Key: "k", Value: 77}, {Key: "theirs", Value: true}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: 10}, {Key: "k", Value: 10}})
+	wantError(t, c.fails(), `{"$numberInt":"10"}`)
+	c.remove(c.dst, 10)
+	c.run()
+	c.await("the document is there", func() bool { return c.on(c.dst, 10) != nil })
+	c.end()
+	c.run()
+	c.caughtUp()
+	c.same(10)
 	c.end()
 }
 

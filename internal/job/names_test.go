@@ -29,6 +29,7 @@ func TestNames(t *testing.T) {
 		"renamed in and dropped":          testRenamedInAndDropped,
 		"renamed in, again, and dropped":  testRenamedInTwice,
 		"renamed in, dropped, made again": testRenamedInMadeAgain,
+		"renamed out, a document missing": testRenamedOutMissing,
 		"read by UUID":                    testReadByUUID,
 		"read of what is gone":            testReadOfGone,
 	} {
@@ -463,5 +464,23 @@ func testReadOfGone(t *testing.T, s servers) {
 	}
 	f.src, f.dst = s.srcDB.Database("gone").Collection("a"), s.targetC.Database("gone").Collection("a")
 	f.same(1)
+	f.end()
+}
+
+// testRenamedOutMissing: an update finds its document missing, and its collection is renamed
+// to a name that is not the job's before anybody has asked why.
+func testRenamedOutMissing(t *testing.T, s servers) {
+	const db = "renamed_out_missing"
+	f := newFollowing(t, s, db, transform.Config{Include: []string{db + ".c"}})
+	f.put(s.srcDB, db, "c", 1, 2)
+	f.put(s.targetC, db, "c", 2)
+	f.spec.Mode, f.spec.StartAt = job.ModeIncremental, lastOp(t, s.srcDB).String()
+	f.set(s.srcDB.Database(db).Collection("c"), 1, bson.D{{Key: "n", Value: 1}})
+	f.rename(db+".c", db+".out")
+	f.run()
+	f.caughtUp()
+	f.put(s.srcDB, db, "c", 3)
+	f.caughtUp()
+	f.has(db, "c")
 	f.end()
 }

@@ -147,7 +147,7 @@ func (j *Job) attempt(ctx context.Context) error {
 			return nil
 		}
 		if err != nil {
-			return j.noteRefused(ctx, job, j.whole(ctx, causeOr(ctx, err)))
+			return causeOr(ctx, j.noteRefused(ctx, job, j.whole(ctx, err)))
 		}
 		j.show(j.stored)
 	}
@@ -240,10 +240,10 @@ func (j *Job) whole(ctx context.Context, err error) error {
 	return err
 }
 
-// noteRefused records the document of a conflict that ends the job. After the
-// restart its event is no longer one that may have been applied already. Where
-// that cannot be recorded because the target's primary changed, what was read of
-// the target is in doubt, and so is the conflict.
+// noteRefused records the documents of conflicts that end the job, and how far it has sent
+// anything. After the restart their events are none that may have been applied already, and
+// neither is what was not sent. Where that cannot be recorded because the target's primary
+// changed, what was read of the target is in doubt, and so is the conflict.
 func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	var c *mongosink.ConflictError
 	if !errors.As(err, &c) || c.Since.IsZero() {
@@ -251,9 +251,16 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	all := append(job.Refused[:len(job.Refused):len(job.Refused)], stream.Place{NS: c.NS, ID: c.Doc, At: c.Since})
+	all := slices.DeleteFunc(slices.Clone(job.Refused), func(p stream.Place) bool { return !c.Applied.Before(p.At) })
+	for _, one := range append([]*mongosink.ConflictError{c}, c.Others...) {
+		all = append(all, stream.Place{NS: one.NS, ID: one.Doc, At: one.Since})
+	}
 	all = all[max(len(all)-mostRefused, 0):]
-	if noteErr := j.store.SaveDurably(ctx, bson.D{{Key: "refused", Value: all}}); noteErr != nil {
+	fields := bson.D{{Key: "refused", Value: all}}
+	if !c.Sent.IsZero() {
+		fields = append(fields, bson.E{Key: "reach", Value: c.Sent})
+	}
+	if noteErr := j.store.SaveDurably(ctx, fields); noteErr != nil {
 		j.log.Warn("the conflict could not be recorded", "conflict", err, "error", noteErr)
 		if mongo.Classify(noteErr) == mongo.ClassRetry {
 			return noteErr
@@ -317,7 +324,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, Log: j.log,
 			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),
-		Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
+		Parts: j.shards != nil, Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
 		Repairs: &j.repairs, SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
 		Final: func() bool { return j.control.final(j.spec.Now()) },
 	})

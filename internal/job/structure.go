@@ -72,7 +72,7 @@ func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 		builds = append(builds, b)
 	}
 	err := c.cat.BuildAll(ctx, builds, schema.Consistent, c.buildsAtOnce())
-	if conflict, ok := errors.AsType[*schema.IndexConflict](err); ok {
+	if conflict, ok := errors.AsType[*schema.IndexConflict](err); ok && mongo.Classify(err) == mongo.ClassDuplicate {
 		return mongo.WithHint(conflict, "documents that the target had before have the key in common that the error names, which the source's unique index does not allow: "+
 			"change or remove one of them, or drop the collection on the target, then start the job again")
 	}

@@ -49,6 +49,7 @@ const (
 	CodeQueryPlanKilled      = 175
 	codeSnapshotTooOld       = 239 // the time that is read as of is too long ago
 	codeSnapshotUnavailable  = 246 // likewise, or what is read is newer
+	CodeCannotMakeUnique     = 359 // of collMod: documents have a key in common
 	CodeShardKeyIndex        = 373 // the only one cannot be dropped
 	CodeDuplicateKey         = 11000
 	// CodeSampleFailed is $sample's: its random cursor went on meeting the same

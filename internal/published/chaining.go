@@ -52,7 +52,8 @@ func chaining() Table {
 const (
 	chainWhy = "The members other than the primary share processors here, and the round trip between members was not published. " +
 		"Which of the two is ahead under majority depends on both: on how long a hop of the tree takes, and on how soon a member with little time gets to apply a write."
-	chainW1Why = "With w:1 nobody waits for a member: what the primary spends on those that fetch from it decides. Here it is one mongod of 6.0 on the processors that it has to itself; there it was 5.0.30 on four cores."
+	chainW1Why = "With w:1 nobody waits for a member. There the primary was full (90 to 94 %), so that what it spends on those that fetch from it decided. Here it is full with 3 members only; " +
+		"with 7 and 15 the clients share processors with the other members, and the rates compare what all of them leave to the clients."
 )
 
 func chainPlace() []string { return []string{"members", "write concern"} }

@@ -120,7 +120,24 @@ func ycsbCharts(_ *Table, m *Measured) (all []Chart, err error) {
 		}
 		all = append(all, Chart{"classes-" + strings.ReplaceAll(mix, ":", "-"), "operations a second at " + mix + ", by processors:memory", svg})
 	}
-	return all, nil
+	svg, err := classDifferences(m)
+	return append(all, Chart{"classes-difference", "rate with the local disk, % of that with the network disk, by reads:writes", svg}), err
+}
+
+// classDifferences draws one kind of instance in per cent of the other, a line for each
+// size.
+func classDifferences(m *Measured) (string, error) {
+	var lines []plot.Line
+	for _, c := range ycsbClassList() {
+		l := plot.Line{Name: c.name}
+		for i, mix := range ycsbClassMixes() {
+			if r, ok := m.ratio(over(c.key(mix), "local", "network")); ok {
+				l.X, l.Y = append(l.X, float64(i)), append(l.Y, 100*r.Median)
+			}
+		}
+		lines = append(lines, drawable(l))
+	}
+	return plot.Lines(lines, ycsbClassMixes()...)
 }
 
 // fileCharts draws the growth with the data, published and here.

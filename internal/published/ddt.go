@@ -40,6 +40,7 @@ func ddt() Table {
 		Here: []string{
 			"millrace's partitions stand in the place of the threads that write, and the bytes of changes that they share (`--apply-buffer`) in the place of the cache. What a cache holds in bytes was not published; the two here are 1 to 4, as 16 x 16 is to 32 x 32.",
 			"oplogNsBucket, oplogRead, oplogNS and dataBatchSize have no counterpart: one reader serves all collections, and batches are bounded in bytes.",
+			"Figures are averages over 10 s while operations are applied or, where that takes less, over all of it. An operation that is folded into another one counts as done, in the processor time, too.",
 			"The operations are those of `incr-small`: half inserts, four tenths updates, a tenth deletes, as the published mix is not known.",
 		},
 		Absent: []Absent{

@@ -90,8 +90,12 @@ func (d dtsRun) step(o Options, m *Measured, work string) step {
 // sharded is the backlog of three shards, for three behind two routers.
 func (d dtsRun) sharded(o Options, m *Measured) step {
 	shake := key(inShards, "mongoshake")
-	peer, given := o.peer(PeerMongoShake)
-	if !given {
+	var peer bench.Peer
+	shakes := d.shakes(o)
+	given := len(shakes) > 0
+	if given {
+		peer = shakes[0]
+	} else {
 		m.miss("no --peer "+PeerMongoShake+"=… was given", shake)
 	}
 	all := map[string]func(bench.Round) float64{key(inShards, "millrace-1"): router(1), key(inShards, "millrace-2"): router(2)}

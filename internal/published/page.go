@@ -34,7 +34,7 @@ func Page(w io.Writer, r *Results, stem string) ([]File, error) {
 	p.line("")
 	p.line("Five publications compare tools that do what millrace does. This page puts their tables beside what one machine gives. Absolute figures belong to the machines of")
 	p.line("the publishers; what compares is the ratio inside one run, the shape of a curve, the cost of one operation. `millrace bench published` measures and writes this page;")
-	p.line("`millrace bench published compare OLD.json` says whether a second run differs by more than its noise.")
+	p.line("`millrace bench published compare OLD.json` says whether a second run differs by more than chance explains. What a table's own second run has shown stands above its figures.")
 	p.line("")
 	p.line("Figures of here are medians over rounds, with their extremes in brackets. " + none + " is what was not published, or not measured; the notes below a table say which and why.")
 	p.summary(r)
@@ -78,9 +78,9 @@ func (p *page) summary(r *Results) {
 	p.line("")
 	p.line("## In short")
 	p.line("")
-	p.header([]string{"table", "what is compared", "published", "here"})
+	p.header([]string{"table", "what is compared", "published", "here", "here, the run before"})
 	for _, line := range Summary(r) {
-		p.row([]string{line.Table, line.Text, line.Published, line.Here})
+		p.row([]string{line.Table, line.Text, line.Published, line.Here, line.Before})
 	}
 }
 
@@ -90,6 +90,7 @@ type Line struct {
 	Text      string `json:"text"`
 	Published string `json:"published"`
 	Here      string `json:"here"`
+	Before    string `json:"before"` // of the run before
 }
 
 // Summary is the ratios that tell most, published and here.
@@ -99,11 +100,13 @@ func Summary(r *Results) (all []Line) {
 		for _, g := range t.Groups {
 			for _, row := range g.Rows {
 				for _, h := range row.Headlines {
-					there, here := t.stated(g, headlined(g, row)), g.measured(m, row)
-					if h.Key != "" {
-						there, here = t.figureText(h.Key), m.figureText(h.Key)
+					line := Line{Table: fmt.Sprintf("%d. %s", t.Number, t.Title), Text: h.Text}
+					if before := m.before(); h.Key != "" {
+						line.Published, line.Here, line.Before = t.figureText(h.Key), m.figureText(h.Key), before.figureText(h.Key)
+					} else {
+						line.Published, line.Here, line.Before = t.stated(g, headlined(g, row)), g.measured(m, row), g.measured(before, row)
 					}
-					all = append(all, Line{fmt.Sprintf("%d. %s", t.Number, t.Title), h.Text, there, here})
+					all = append(all, line)
 				}
 			}
 		}
@@ -180,13 +183,17 @@ func (p *page) table(t *Table, m *Measured) error {
 		p.line("* " + s)
 	}
 	p.line("")
-	p.line("Here: " + m.told())
+	p.line("Here: " + m.told(t))
 	p.line("")
 	for _, s := range t.Here {
 		p.line("* " + s)
 	}
 	if m != nil {
-		for _, s := range m.Notes {
+		notes := slices.Clone(m.Notes)
+		if t.found != nil {
+			notes = append(notes, t.found(m)...)
+		}
+		for _, s := range notes {
 			p.line("* " + s)
 		}
 	}
@@ -212,7 +219,7 @@ func (p *page) absent(t *Table) {
 }
 
 // told says what the figures of a table are worth.
-func (m *Measured) told() string {
+func (m *Measured) told(t *Table) string {
 	if m == nil {
 		return "not measured yet."
 	}
@@ -225,7 +232,19 @@ func (m *Measured) told() string {
 	if figures == 0 {
 		return text + " One round shows no noise."
 	}
-	return text + fmt.Sprintf(" Noise, the extremes of a figure's rounds as a part of their median: %.0f %% for the middle one of %d figures, %.0f %% at most.", 100*middle, figures, 100*most)
+	text += fmt.Sprintf(" Noise, the extremes of a figure's rounds as a part of their median: %.0f %% for the middle one of %d figures, %.0f %% at most.", 100*middle, figures, 100*most)
+	if again := m.against(t); again != "" {
+		text += " " + again
+	}
+	return text
+}
+
+// before are the figures of the run before; nil for none.
+func (m *Measured) before() *Measured {
+	if m == nil || m.Before == nil {
+		return nil
+	}
+	return &Measured{Figures: m.Before.Figures}
 }
 
 // group writes a table of rows, and the reasons below it.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/bench"
 	"github.com/millrace/millrace/internal/golden"
@@ -189,30 +191,79 @@ func TestFiguresOfNoTable(t *testing.T) {
 	}
 }
 
-// TestCompare: what differs by more than both spreads is said, and nothing is
-// judged that has none.
+// TestCompare: what is apart is said, with what chance gives, and nothing is judged that
+// has one round.
 func TestCompare(t *testing.T) {
 	of := func(figures map[string][]float64) *Results {
 		r := &Results{}
 		r.Put(1, &Measured{Scale: "small", Figures: figures})
 		return r
 	}
-	was := of(map[string][]float64{"same": {10, 11, 12}, "near": {10, 11, 12}, "far": {10, 11, 12}, "one": {5}, "gone": {1, 2}})
-	is := of(map[string][]float64{"same": {10, 11, 12}, "near": {13, 14, 15}, "far": {20, 21, 22}, "one": {9}, "new": {1, 2}})
+	was := of(map[string][]float64{"same": {10, 11, 12}, "near": {10, 11, 12}, "far": {10, 11, 12}, "one": {5}, "gone": {1, 2}, "none": {0, 0, 0},
+		"full-one/millrace": {10, 11, 12}, "full-one/mongoshake": {10, 11, 12}})
+	is := of(map[string][]float64{"same": {10, 11, 12}, "near": {12, 14, 15}, "far": {20, 22, 24}, "one": {9}, "new": {1, 2}, "none": {0, 0, 0},
+		"full-one/millrace": {20, 22, 24}, "full-one/mongoshake": {20, 22, 24}})
 	c := Compare(was, is)
-	if c.Compared != 3 || len(c.Differing) != 1 || c.Differing[0].Key != "far" || len(c.Unjudged) != 3 || len(c.Skipped) != 0 {
+	var apart []string
+	for _, d := range c.Figures.Apart {
+		apart = append(apart, d.Key)
+	}
+	if want := []string{"far", "full-one/millrace", "full-one/mongoshake"}; c.Figures.Compared != 5 || !slices.Equal(apart, want) || math.Abs(c.Figures.Chance-0.5) > 1e-9 || c.Figures.Most != 1 {
+		t.Errorf("figures: %+v", c.Figures)
+	}
+	if r := c.Ratios; r.Compared != 1 || len(r.Apart) != 0 || r.Differs() || len(c.Unjudged) != 3 || len(c.Skipped) != 0 {
 		t.Errorf("%+v", c)
 	}
-	if !strings.Contains(c.Text(), "table 1, far: 11.0 (10.0–12.0), then 21.0 (20.0–22.0)") {
+	if !c.Figures.Differs() || !strings.Contains(c.Text(), "table 1, far: 11.0 (10.0–12.0), then 22.0 (20.0–24.0)") {
 		t.Error(c.Text())
 	}
 	is.Of(1).Machine.System = "another kernel"
-	if c := Compare(was, is); c.Compared != 3 || len(c.Notes) != 1 || len(c.Skipped) != 0 {
+	if c := Compare(was, is); c.Figures.Compared != 5 || len(c.Notes) != 1 || len(c.Skipped) != 0 {
 		t.Errorf("another kernel: %+v", c)
 	}
 	is.Of(1).Machine.Cores = 2
-	if c := Compare(was, is); c.Compared != 0 || len(c.Skipped) != 1 {
+	if c := Compare(was, is); c.Figures.Compared != 0 || len(c.Skipped) != 1 {
 		t.Errorf("another machine: %+v", c)
+	}
+}
+
+// TestDiffers: as many are apart as chance gives, or a few more, is no difference.
+func TestDiffers(t *testing.T) {
+	for _, c := range []struct {
+		apart  int
+		chance float64
+		want   bool
+	}{{0, 0, false}, {1, 0, true}, {1, 0.1, false}, {2, 0.2, true}, {7, 3.9, false}, {8, 3.9, true}, {3, 3.9, false}} {
+		s := Shift{Apart: make([]Difference, c.apart), Chance: c.chance}
+		if s.Differs() != c.want {
+			t.Errorf("%d apart where chance gives %g: %v", c.apart, c.chance, s.Differs())
+		}
+	}
+}
+
+// TestBefore: what is measured again keeps the run before, of the same work only.
+func TestBefore(t *testing.T) {
+	r, started := &Results{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	first := &Measured{Scale: "small", Rounds: 2, Started: started, Figures: map[string][]float64{"full-one/millrace": {10, 12}, "full-one/mongoshake": {10, 10}}}
+	r.Put(1, first)
+	r.Put(1, &Measured{Scale: "small", Rounds: 2, Figures: map[string][]float64{"full-one/millrace": {20, 24}, "full-one/mongoshake": {10, 10}}})
+	got := r.Of(1)
+	if got.Before == nil || !got.Before.Started.Equal(started) {
+		t.Fatalf("%+v", got.Before)
+	}
+	tables, _ := Find([]int{1})
+	text := got.told(&tables[0])
+	for _, want := range []string{"Against the run before (2026-01-02 03:04:05): of 2 figures 1 have no round of one run among those of the other, where chance gives 0.7; medians moved by 50 % (the middle one) and 100 % (at most)", "of 1 ratio 1 have"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q lacks %q", text, want)
+		}
+	}
+	if line := Summary(r)[0]; line.Before != "1.10 (1.00–1.20)" || line.Here != "2.20 (2.00–2.40)" {
+		t.Errorf("%+v", line)
+	}
+	r.Put(1, &Measured{Scale: "medium", Figures: map[string][]float64{"full-one/millrace": {20}}})
+	if r.Of(1).Before != nil {
+		t.Error("other work is no run before")
 	}
 }
 
@@ -246,7 +297,7 @@ func TestPageOfEverything(t *testing.T) {
 	for _, c := range charts {
 		names = append(names, strings.TrimSuffix(strings.TrimPrefix(c.Name, "all-"), ".svg"))
 	}
-	want := []string{"1-ratios", "2-rate", "2-ral", "2-wal", "2-classes-100-0", "2-classes-50-50", "2-classes-0-100", "3-growth-published", "3-growth-here",
+	want := []string{"1-ratios", "2-rate", "2-ral", "2-wal", "2-classes-100-0", "2-classes-50-50", "2-classes-0-100", "2-classes-difference", "3-growth-published", "3-growth-here",
 		"4-cpu-published", "4-memory-published", "4-cpu-here", "4-memory-here", "5-writes-published", "5-cpu-published", "5-writes-here", "5-cpu-here"}
 	if !slices.Equal(names, want) {
 		t.Errorf("charts %q, want %q", names, want)

@@ -45,6 +45,8 @@ type Measured struct {
 	Curves []Curve `json:"curves,omitempty"`
 	// Notes say what else belongs to the figures.
 	Notes []string `json:"notes,omitempty"`
+	// Before is the run that this one has repeated; nil for none.
+	Before *Earlier `json:"before,omitempty"`
 }
 
 // Curve is one line of a chart of something over time.
@@ -139,10 +141,14 @@ func (r *Results) Better(table int, m *Measured) bool {
 	return was == nil || !m.Cut || was.Cut && len(m.Figures) > len(was.Figures)
 }
 
-// Put replaces what is known of one table, and nothing else.
+// Put replaces what is known of one table, and nothing else. What was measured of the same
+// work on the same machine stays with it, as the run before.
 func (r *Results) Put(table int, m *Measured) {
 	if r.Tables == nil {
 		r.Tables = map[string]*Measured{}
+	}
+	if was := r.Of(table); was != nil && m != nil && !was.Cut && m.repeats(was) {
+		m.Before = &Earlier{Version: was.Version, Started: was.Started, Figures: was.Figures}
 	}
 	r.Tables[strconv.Itoa(table)] = m
 }
@@ -161,34 +167,40 @@ func (m *Measured) figure(key string) (bench.Stat, bool) {
 // ratio is a figure divided by the best of others, round by round where they
 // have the same rounds, else that of the medians.
 func (m *Measured) ratio(r Ratio) (bench.Stat, bool) {
-	of, ok := m.figure(r.Of)
-	to := m.best(r.To)
-	if !ok || to == "" {
+	if m == nil {
 		return bench.Stat{}, false
 	}
-	mine, theirs := m.Figures[r.Of], m.Figures[to]
-	if slices.Contains(theirs, 0) {
+	all := ratios(m.Figures, r)
+	if len(all) == 0 {
 		return bench.Stat{}, false
-	}
-	if len(mine) != len(theirs) {
-		return bench.StatOf([]float64{of.Median / bench.StatOf(theirs).Median}), true
-	}
-	var all []float64
-	for i := range mine {
-		all = append(all, mine[i]/theirs[i])
 	}
 	return bench.StatOf(all), true
 }
 
+// ratios are those of the rounds, or the one of the medians.
+func ratios(figures map[string][]float64, r Ratio) (all []float64) {
+	mine, to := figures[r.Of], best(figures, r.To)
+	theirs := figures[to]
+	if len(mine) == 0 || to == "" || slices.Contains(theirs, 0) {
+		return nil
+	}
+	if len(mine) != len(theirs) {
+		return []float64{bench.StatOf(mine).Median / bench.StatOf(theirs).Median}
+	}
+	for i := range mine {
+		all = append(all, mine[i]/theirs[i])
+	}
+	return all
+}
+
 // best is the key with the largest median; empty unless all were measured.
-func (m *Measured) best(keys []string) (best string) {
+func best(figures map[string][]float64, keys []string) (best string) {
 	var most float64
 	for _, key := range keys {
-		s, ok := m.figure(key)
-		if !ok {
+		if len(figures[key]) == 0 {
 			return ""
 		}
-		if best == "" || s.Median > most {
+		if s := bench.StatOf(figures[key]); best == "" || s.Median > most {
 			best, most = key, s.Median
 		}
 	}
@@ -196,12 +208,13 @@ func (m *Measured) best(keys []string) (best string) {
 }
 
 // noise is the middle and the largest of the figures' spreads, each as a part
-// of its median, and of how many figures; those of one round have none.
+// of its median, and of how many figures; those of one round, and those that are 0, have
+// none.
 func (m *Measured) noise() (middle, most float64, figures int) {
 	var all []float64
 	for _, rounds := range m.Figures {
-		if len(rounds) > 1 {
-			all = append(all, bench.StatOf(rounds).Spread())
+		if s := bench.StatOf(rounds); len(rounds) > 1 && s.Median != 0 {
+			all = append(all, s.Spread())
 		}
 	}
 	s := bench.StatOf(all)

@@ -138,7 +138,7 @@ func TestFirstTableFromReports(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	shards := map[string]bench.Kind{"ceiling": bench.KindCeiling, PeerMongoShake + bench.BalancerOff: bench.KindPeer,
+	shards := map[string]bench.Kind{"ceiling": bench.KindCeiling, benchShakePublished + bench.BalancerOff: bench.KindPeer,
 		benchMillrace + bench.BalancerOff: bench.KindMillrace, benchMillrace + bench.BalancerOn: bench.KindMillrace}
 	if err := (dtsRun{}).sharded(o, m).take(report(bench.Case{Scenario: "incr-sharded", Count: 1000}, shards)); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package published
 import (
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Unit is what a figure counts.
@@ -34,6 +35,8 @@ type Table struct {
 	// Absent is what cannot be had here.
 	Absent []Absent
 	Groups []Group
+	// found says what figures of here show beside the table's cells; nil is nothing.
+	found func(*Measured) []string
 	// charts draws the table, published and here.
 	charts func(*Table, *Measured) ([]Chart, error)
 }
@@ -93,6 +96,9 @@ type Ratio struct {
 	Of string
 	To []string
 }
+
+// String names it: what is divided by what.
+func (r Ratio) String() string { return r.Of + " of " + strings.Join(r.To, " or ") }
 
 // Figure is one cell with its key, which is unique within the table.
 type Figure struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,13 +140,24 @@ func (b *builder) plan(ns string, ix stream.Index, p Phase) (planned, error) {
 	return planned{d, spec}, err
 }
 
-// IndexConflict says that documents of the target have a key in common that a
-// unique index does not allow.
+// IndexConflict says that documents of the target do not fit an index: some have a key
+// in common that it allows once, or it does not take one of them.
 type IndexConflict struct {
 	NS    string     // of the documents
 	Specs []bson.Raw // of all indexes that were to be built
 	Err   error      // the server's
 }
+
+// IsRefused reports that an index was not built, or not made unique, because of documents of
+// the target.
+func IsRefused(err error) bool {
+	var ic *IndexConflict
+	return errors.As(err, &ic) || mongo.IsCode(err, mongo.CodeCannotMakeUnique)
+}
+
+// IndexName names an index of a target namespace, of a time-series collection by its
+// own name.
+type IndexName struct{ NS, Name string }
 
 // Error is the server's, with the namespace and the indexes' names.
 func (c *IndexConflict) Error() string { return c.Err.Error() }
@@ -189,6 +201,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		err = &IndexConflict{NS: dataNS, Specs: specs, Err: err}
 		return mongo.WithHint(err, "two documents of the target have the key that the error names, which the source's unique index does not allow: "+foreign)
 	case mongo.Unindexable(err):
+		err = &IndexConflict{NS: dataNS, Specs: specs, Err: err}
 		return mongo.WithHint(err, "the target has a document that the index cannot take, and the source's index took all of the source: "+foreign)
 	case mongo.IsCode(err, mongo.CodeCannotCreateIndex) && b.c.Info.Kind == mongo.KindSharded:
 		return mongo.WithHint(err, "a unique index of a sharded collection has to begin with its shard key: drop the index on the source, or the collection on the target and begin anew with --restart and --shard "+dataNS+"=none")
@@ -227,14 +240,15 @@ func names(specs []bson.Raw) string {
 	return strings.Join(out, ", ")
 }
 
-// BuildDeferred builds the deferred indexes, of collections side by side: to be
+// BuildDeferred builds the deferred indexes but some, of collections side by side: to be
 // called when the data is that of one moment. After a failure or a crash it can be
 // called again.
-func (b *builder) BuildDeferred(ctx context.Context) error {
+func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 	all, err := b.deferred.list(ctx, bson.E{Key: "unbuilt", Value: true})
 	if err != nil {
 		return err
 	}
+	all = slices.DeleteFunc(all, func(d Deferred) bool { return slices.Contains(but, IndexName{NS: d.NS, Name: d.Index}) })
 	var builds []Build
 	for ns, list := range byNS(all) {
 		one := Build{NS: ns}
@@ -256,12 +270,29 @@ func (b *builder) BuildDeferred(ctx context.Context) error {
 		}
 		// Built, then forgotten, in this order.
 		return b.inParts(ctx, what, all, commands, func(done []Deferred, specs []bson.Raw) error {
-			if err := b.create(ctx, what.dataNS, specs); err != nil {
+			err := b.create(ctx, what.dataNS, specs)
+			if mongo.Unindexable(err) && len(specs) > 1 { // the server does not say which
+				return b.buildEach(ctx, what.dataNS, done, specs)
+			}
+			if err != nil {
 				return err
 			}
 			return b.deferred.save(ctx, done...)
 		})
 	})
+}
+
+// buildEach builds deferred indexes by a command each, up to the first that fails.
+func (b *builder) buildEach(ctx context.Context, dataNS string, list []Deferred, specs []bson.Raw) error {
+	for i, spec := range specs {
+		if err := b.create(ctx, dataNS, []bson.Raw{spec}); err != nil {
+			return err
+		}
+		if err := b.deferred.save(ctx, list[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func byNS(list []Deferred) map[string][]Deferred {

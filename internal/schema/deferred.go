@@ -208,6 +208,11 @@ func (d *deferrals) Deferred(ctx context.Context) ([]Deferred, error) { return d
 // included: for one that is given up.
 func (d *deferrals) ForgetAll(ctx context.Context) error { return d.forget(ctx) }
 
+// GiveUp forgets an index that is not built: the target goes without it.
+func (d *deferrals) GiveUp(ctx context.Context, ix IndexName) error {
+	return d.forget(ctx, inNS(ix.NS), ofIndex(ix.Name))
+}
+
 // Forget removes all that is deferred for the job: for one that begins anew.
 // The expiries that the target had before stay deferred, and known.
 func (d *deferrals) Forget(ctx context.Context) error {

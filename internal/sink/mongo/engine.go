@@ -34,6 +34,7 @@ type Engine struct {
 	refused      map[string]mongo.OpTime // by resolve.KeyOf; fixed
 	carried      int                     // documents parked beyond the last barrier
 	fed          mongo.OpTime            // end of the last batch that was routed whole
+	sent         mongo.OpTime            // of the last event that was routed, or the state in which one was read
 	until        mongo.OpTime            // until where single documents may be ahead
 	parts        parts                   // of the batch that is being fed
 }
@@ -70,6 +71,10 @@ func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	}
 	return e
 }
+
+// Sent is the last position of which anything was sent to the target, zero for none. It
+// must not be called while Feed runs.
+func (e *Engine) Sent() mongo.OpTime { return e.sent }
 
 // Run keeps the partitions running until ctx ends or one of them fails, and
 // waits for them.

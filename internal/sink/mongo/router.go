@@ -31,6 +31,7 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (rout
 	var key [64]byte
 	if !b.Until.IsZero() {
 		e.newer(b)
+		e.sent = mongo.MaxOpTime(e.sent, b.Until)
 	}
 	for i := range b.Events {
 		if i%throttled == 0 && e.o.Limit.Limited() {
@@ -62,6 +63,7 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (rout
 		if err := e.partitions[h%uint64(len(e.partitions))].push(ctx, &it); err != nil {
 			return routed, err
 		}
+		e.sent = mongo.MaxOpTime(e.sent, ev.At)
 		routed++
 	}
 	return routed, e.flushChunks(ctx)
@@ -194,8 +196,9 @@ func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destinatio
 
 // barrier is the present moment, when everything fed is drained.
 func (e *Engine) barrier(must bool) resolve.Barrier {
-	o := &e.o.Overlap
-	return resolve.Barrier{Fed: e.fed, Applied: e.Applied().At, Overlap: mongo.MaxOpTime(o.End, e.until), RereadUntil: o.RereadUntil, Must: must}
+	o, applied := &e.o.Overlap, e.Applied().At
+	// Within a batch a schema change moves the position.
+	return resolve.Barrier{Fed: mongo.MaxOpTime(e.fed, applied), Applied: applied, Overlap: mongo.MaxOpTime(o.End, e.until), RereadUntil: o.RereadUntil, Must: must}
 }
 
 // over says that everything in the overlap was fed.

@@ -198,6 +198,28 @@ func TestRouterAhead(t *testing.T) {
 	}
 }
 
+// TestBarrierWithinBatch: at the second schema change of a batch what was fed reaches as far as
+// what is applied. Else a letter that is due by the one is not by the other, and never is.
+func TestBarrierWithinBatch(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r := newRouted(t, 2, Options{})
+	r.take(ctx)
+	met := 0
+	r.o.Schema = func(context.Context, *stream.Event, mongo.OpTime, bool) error {
+		met++
+		if b := r.barrier(true); b.Fed.Before(b.Applied) || met == 2 && b.Fed.Before(at(6)) {
+			t.Errorf("at change %d: fed up to %s, applied %s", met, b.Fed, b.Applied)
+		}
+		return nil
+	}
+	r.feed(ctx, batchOf(1, 10, insertAt("src.a", 1, 5), dropAt("src.b", 6), insertAt("src.a", 2, 7), dropAt("src.b", 8)))
+	if met != 2 || r.Sent() != at(7) {
+		t.Errorf("%d changes, sent up to %s", met, r.Sent())
+	}
+	cancel()
+}
+
 // TestRouterSchema: a schema change is a barrier; what it is told of positions is
 // true, and what was known of namespaces is asked for again.
 func TestRouterSchema(t *testing.T) {

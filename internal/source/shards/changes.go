@@ -275,6 +275,9 @@ func (o *Once) news(ch *stream.Change) bool {
 		return o.rename(id, c, ch)
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
 		ch.Indexes = c.otherIndexes(ch.Indexes, ch.Kind == stream.ChangeDropIndexes)
+		if len(ch.Indexes) > 0 {
+			c.last = nil // the index of a collMod may be another one, to which it is done again
+		}
 		return len(ch.Indexes) > 0
 	case stream.ChangeCollMod:
 		same := bytes.Equal(c.last, ch.Options)
@@ -385,11 +388,12 @@ func (o *Once) dropDatabase(db string) bool {
 	return !was
 }
 
-// otherIndexes are those that are not yet as the change says.
+// otherIndexes are those that are not yet as the change says, and unique ones: what could not
+// be built when the first shard had told of it may be when another one does.
 func (c *known) otherIndexes(all []stream.Index, dropped bool) (other []stream.Index) {
 	for _, ix := range all {
 		spec, told := c.indexes[ix.Name]
-		if told && (dropped && spec == nil || !dropped && bytes.Equal(spec, ix.Spec)) {
+		if told && (dropped && spec == nil || !dropped && bytes.Equal(spec, ix.Spec) && !unique(ix.Spec)) {
 			continue
 		}
 		c.indexes[ix.Name] = nil
@@ -399,4 +403,9 @@ func (c *known) otherIndexes(all []stream.Index, dropped bool) (other []stream.I
 		other = append(other, ix)
 	}
 	return other
+}
+
+func unique(index bson.Raw) bool {
+	is, _ := index.Lookup("unique").BooleanOK()
+	return is
 }

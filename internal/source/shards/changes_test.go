@@ -182,6 +182,16 @@ func TestOnceMoves(t *testing.T) {
 			t.Errorf("step %d: news is %t", i, step.news)
 		}
 	}
+	hides := func() bool {
+		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.u", Change: &stream.Change{Kind: stream.ChangeCollMod, NS: "d.u", UUID: id(4), Options: bson.Raw{5, 0, 0, 0, 0}}}}}
+		if err := once.Through(func(context.Context, *stream.Batch) error { return nil })(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		return len(b.Events) > 0
+	}
+	if !told(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() || hides() || !told(stream.ChangeDropIndexes, "d.u", 4, ix) || !told(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() {
+		t.Error("a collMod is not told again of an index that was made anew")
+	}
 	b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.v", Change: &stream.Change{Kind: stream.ChangeRename, NS: "d.v", To: "d.u", UUID: id(8)}}}}
 	for _, want := range []int{1, 0} { // of the first shard, which had nothing of that name, and of the next
 		b := &stream.Batch{Events: slices.Clone(b.Events)}

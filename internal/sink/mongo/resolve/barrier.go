@@ -2,7 +2,9 @@ package resolve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,6 +28,7 @@ type round struct {
 	b     Barrier
 	carry []*Document     // documents that stay parked
 	added map[string]bool // documents that inTheWay has found, by parkID
+	stop  error           // the first conflict that ends the job, with the others
 }
 
 func (r *Resolver) begin(b Barrier) *round {
@@ -58,7 +61,7 @@ func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (ca
 			}
 		}
 		if err != nil {
-			return round.carry, err
+			return round.carry, cmp.Or(round.stop, err)
 		}
 		stuck = stuck || len(left) == len(docs)
 		docs = more
@@ -66,7 +69,25 @@ func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (ca
 			docs = append(docs, g.Document)
 		}
 	}
-	return round.carry, nil
+	return round.carry, round.stop
+}
+
+// mostOthers bounds what a conflict tells of others.
+const mostOthers = 1000
+
+// stopped keeps a conflict that ends the job until all others are known: after a restart
+// what was sent may be on the target already, but for the documents of conflicts.
+func (r *round) stopped(err error) error {
+	var c, first *ConflictError
+	if r.o.Letters == nil || !errors.As(err, &c) || c.Since.IsZero() {
+		return err
+	}
+	if r.stop == nil {
+		r.stop = err
+	} else if errors.As(r.stop, &first) && len(first.Others) < mostOthers {
+		first.Others = append(first.Others, c)
+	}
+	return nil
 }
 
 // inTheWay are the documents that hold keys of those left, and are to become
@@ -155,7 +176,7 @@ func (r *round) attempt(ctx context.Context, docs []*Document, keep bool) (left 
 			var todo []*goal
 			for i, doc := range docs {
 				g, err := r.aim(ctx, group[some[i]], doc)
-				if err == nil && g != nil && g.refused != nil {
+				if err = r.stopped(err); err == nil && g != nil && g.refused != nil {
 					g, err = nil, r.refuse(ctx, g, g.refused)
 				}
 				if err != nil {
@@ -239,7 +260,7 @@ const maxDocument = 16 << 20
 // it now, or on its letter if it is in dispute. nil is nothing to be written.
 func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, error) {
 	g := &goal{Document: d, there: bsonraw.IDOf(doc).Equal(d.ID)} // in the same bytes
-	if why := d.refused; why != nil && (why.cause != deadletter.CauseRefused || d.Target.Capped) {
+	if why := d.refused; why != nil && (why.cause != deadletter.CauseRefused || d.Target.Capped) && !d.done(doc) {
 		g.refused = why // of the others, the server is asked again
 	}
 	l, disputed, err := r.o.Letters.Read(ctx, d.Target.NS, d.ID)

@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/millrace/millrace/internal/bsonraw"
@@ -24,6 +25,12 @@ type Document struct {
 	Steps  []fold.Op
 	// refused is why the first step is no mere reordering, if that is known.
 	refused *refusal
+}
+
+// done reports that the target has the very document that is to be inserted: an earlier
+// run has done that.
+func (d *Document) done(there []byte) bool {
+	return len(d.Steps) > 0 && d.Steps[0].Kind == stream.Insert && bytes.Equal(there, d.Steps[0].Doc)
 }
 
 func (d *Document) deleted() bool {
@@ -212,9 +219,9 @@ func (s *Parked) decide(t *fold.Target, res write.Result) error {
 }
 
 // lost is a document that is not what it has to be: parked to be handled by
-// policy, or the end of the job.
+// policy. Where that is to stop, too, all that was sent is judged before the job ends.
 func (s *Parked) lost(t *fold.Target, o *fold.Op, cause deadletter.Cause, text string) error {
-	if !s.r.lenient() {
+	if s.r.o.Letters == nil {
 		return conflict(t.NS, o, text)
 	}
 	s.park(t, o, &refusal{cause: cause, text: text})
@@ -236,12 +243,11 @@ func (s *Parked) duplicate(t *fold.Target, res write.Result) error {
 	return nil
 }
 
-// refused parks an operation that the server refuses because of its document,
-// unless that ends the job. In the overlap an index may refuse a mixture of old
+// refused parks an operation that the server refuses because of its document. In the overlap an index may refuse a mixture of old
 // and new values that the source never had.
 func (s *Parked) refused(t *fold.Target, res write.Result) error {
 	o, why := res.Op, refusedBy(res.Reply)
-	if s.r.lenient() || o.Overlap && !t.Capped {
+	if s.r.o.Letters != nil || o.Overlap && !t.Capped {
 		s.park(t, o, why)
 		return nil
 	}

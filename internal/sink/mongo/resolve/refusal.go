@@ -54,11 +54,27 @@ type ConflictError struct {
 	// Undecided: it cannot be told which document is in the way, for the source has
 	// gone on since. Later it may be clear.
 	Undecided bool
+	// Others are further ones that were met with it, 1,000 at most.
+	Others []*ConflictError
+	// Applied is the position that the target had reached, Sent the last one of which
+	// anything was sent to it.
+	Applied, Sent mongo.OpTime
+	// Sourced: the source itself has several of the documents, where one of its shards
+	// does not have the unique index.
+	Sourced bool
 }
 
 // Error names the operation, namespace, _id, position and reason.
 func (c *ConflictError) Error() string {
-	return fmt.Sprintf("%s in %s, _id %s, at %s: %s", c.Op, c.NS, c.ID, c.At, c.Reason)
+	text := fmt.Sprintf("%s in %s, _id %s, at %s: %s", c.Op, c.NS, c.ID, c.At, c.Reason)
+	const told = 3
+	for _, other := range c.Others[:min(told, len(c.Others))] {
+		text += "; also " + other.Error()
+	}
+	if more := len(c.Others) - told; more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
 }
 
 const hintForeign = "something else writes on the target, or the target was changed before the job: stop that writer, compare with `millrace verify`, " +
@@ -190,6 +206,10 @@ func (r *round) judge(g *goal, why *refusal) verdict {
 
 // refuse acts upon a refusal.
 func (r *round) refuse(ctx context.Context, g *goal, why *refusal) error {
+	return r.stopped(r.decide(ctx, g, why))
+}
+
+func (r *round) decide(ctx context.Context, g *goal, why *refusal) error {
 	l := g.asLetter(why)
 	verdict := r.judge(g, why)
 	if verdict != verdictCarry {
@@ -242,7 +262,11 @@ func (r *round) holderID(ctx context.Context, g *goal, why *refusal) bson.RawVal
 
 // stopError is the end of a job over a document.
 func (r *round) stopError(ctx context.Context, g *goal, why *refusal) error {
-	c := &ConflictError{Op: "write", NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text, Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}
+	op := "write"
+	if len(g.Steps) > 0 {
+		op = g.Steps[0].Verb()
+	}
+	c := &ConflictError{Op: op, NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text, Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}
 	if len(g.Steps) > 0 {
 		c.Since = g.Steps[0].First()
 	}

@@ -98,12 +98,12 @@ func TestDecide(t *testing.T) {
 		want    want
 	}{
 		{Policy{}, plain, stream.Insert, write.Taken, duplicateOn("_id"), false, ends},
-		{stop, plain, stream.Insert, write.Taken, duplicateOn("_id"), false, ends},
+		{stop, plain, stream.Insert, write.Taken, duplicateOn("_id"), false, refused},
 		{skip, plain, stream.Insert, write.Taken, duplicateOn("_id"), false, refused},
 		{Policy{}, plain, stream.Update, write.Missing, wire.WriteError{}, false, ends},
 		{Policy{}, plain, stream.Update, write.Missing, wire.WriteError{}, true, skips},
 		{skip, plain, stream.Update, write.Missing, wire.WriteError{}, false, refused},
-		{stop, plain, stream.Update, write.Misfit, wire.WriteError{}, false, ends},
+		{stop, plain, stream.Update, write.Misfit, wire.WriteError{}, false, refused},
 		{skip, plain, stream.Update, write.Misfit, wire.WriteError{}, false, refused},
 		{Policy{}, plain, stream.Update, write.Duplicate, duplicateOn("k"), false, parks},
 		{stop, plain, stream.Insert, write.Duplicate, duplicateOn("k"), true, parks},
@@ -114,7 +114,7 @@ func TestDecide(t *testing.T) {
 		{stop, capped, stream.Update, write.Duplicate, duplicateOn("k"), true, parks},
 		{Policy{}, plain, stream.Insert, write.Refused, invalid, false, refuses},
 		{stop, plain, stream.Put, write.Refused, invalid, true, refused},
-		{stop, capped, stream.Insert, write.Refused, invalid, true, ends},
+		{stop, capped, stream.Insert, write.Refused, invalid, true, refused},
 		{skip, plain, stream.Insert, write.Refused, invalid, false, refused},
 	} {
 		r := New(Options{Policy: c.policy})

@@ -29,6 +29,7 @@ type bed struct {
 	r       *Resolver
 	to      *fold.Target
 	source  map[string]bson.Raw // what the source has, by _id
+	later   uint32              // by how much it is ahead when it is asked
 	letters *deadletter.Store
 }
 
@@ -75,7 +76,9 @@ func (b *bed) policy(p deadletter.Policy, overwrite bool) {
 		Target: func(context.Context, string) (*fold.Target, error) { return b.to, nil },
 		Source: Source{
 			Reread: func(_ context.Context, _ Origin, id bsoncore.Value, at mongo.OpTime) (Reread, error) {
-				return Reread{Doc: b.source[id.String()], From: at, Until: at}, nil
+				until := at
+				until.TS.T += b.later
+				return Reread{Doc: b.source[id.String()], From: at, Until: until}, nil
 			},
 			Has: func(_ context.Context, _ Origin, ids []bson.RawValue, _ mongo.OpTime) (has []bool, err error) {
 				for _, id := range ids {
@@ -367,21 +370,30 @@ func testMissing(b *bed) {
 // that the source has stays, by policy, or nobody can tell.
 func testUntangles(b *bed) {
 	one, two, three := docOf(b, 1, field("u", 1)), docOf(b, 2, field("u", 1)), docOf(b, 3, field("u", 1))
-	clash := Clash{NS: b.to.NS, Index: "u", Docs: []bson.Raw{one, two, three}, Reason: "E11000"}
+	later := docOf(b, 1, field("u", 1), field("n", 1))
+	all := []bson.Raw{one, two, three}
+	clash := Clash{NS: b.to.NS, Index: "u", Docs: all, Reason: "E11000"}
 	for _, c := range []struct {
 		name      string
 		policy    deadletter.Policy
 		source    []bson.Raw
+		partial   bool
+		later     bool // the source is read further on than the target is
 		undecided bool
+		sourced   bool
 		fails     bool
 		left      []bson.Raw
 	}{
-		{"stop", deadletter.Stop, []bson.Raw{two}, false, true, []bson.Raw{one, two, three}},
-		{"overwrite", deadletter.Overwrite, []bson.Raw{two}, false, false, []bson.Raw{two}},
-		{"skip", deadletter.Skip, []bson.Raw{two}, false, false, []bson.Raw{one, three}},
-		{"none is ours", deadletter.Overwrite, nil, false, false, nil},
-		{"none is ours to skip", deadletter.Skip, nil, true, true, []bson.Raw{one, two, three}},
-		{"two are ours", deadletter.Overwrite, []bson.Raw{one, two}, true, true, []bson.Raw{one, two, three}},
+		{name: "stop", policy: deadletter.Stop, source: all[1:2], fails: true, left: all},
+		{name: "overwrite", policy: deadletter.Overwrite, source: all[1:2], left: all[1:2]},
+		{name: "skip", policy: deadletter.Skip, source: all[1:2], left: []bson.Raw{one, three}},
+		{name: "none is ours", policy: deadletter.Overwrite},
+		{name: "none is ours to skip", policy: deadletter.Skip, undecided: true, fails: true, left: all},
+		{name: "two are ours", policy: deadletter.Overwrite, source: all[:2], undecided: true, fails: true, left: all},
+		{name: "the index may be partial", policy: deadletter.Overwrite, source: all[1:2], partial: true, left: all[1:2]},
+		{name: "one went since", policy: deadletter.Stop, source: all[:1], partial: true, later: true, undecided: true, fails: true, left: all},
+		{name: "it is", policy: deadletter.Stop, source: all[:2], partial: true, sourced: true, fails: true, left: all},
+		{name: "it is, and one was changed since", policy: deadletter.Overwrite, source: []bson.Raw{later, two}, partial: true, sourced: true, fails: true, left: all},
 	} {
 		b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 		if err := b.letters.Reset(b.Context()); err != nil {
@@ -390,14 +402,18 @@ func testUntangles(b *bed) {
 		b.letters = deadletter.New(b.c, "untangles_"+c.name, nil)
 		b.policy(c.policy, false)
 		b.insert(one, two, three)
-		b.source = map[string]bson.Raw{}
+		b.source, b.later = map[string]bson.Raw{}, 0
+		if c.later {
+			b.later = 10
+		}
 		for _, d := range c.source {
 			v := d.Lookup("_id")
 			b.source[bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value}.String()] = d
 		}
+		clash.Partial = c.partial
 		err := b.r.Untangle(b.Context(), outside, clash)
 		var conflict *ConflictError
-		if (err != nil) != c.fails || errors.As(err, &conflict) != c.fails || c.fails && conflict.Undecided != c.undecided {
+		if (err != nil) != c.fails || errors.As(err, &conflict) != c.fails || c.fails && (conflict.Undecided != c.undecided || conflict.Sourced != c.sourced) {
 			b.Errorf("%s: %v", c.name, err)
 		}
 		b.want(c.left...)

@@ -20,13 +20,17 @@ type Clash struct {
 	NS, Index string
 	Docs      []bson.Raw
 	Reason    string // of the server
+	// Partial: the source may have the index on some of its shards only, and documents
+	// with one key on others.
+	Partial bool
 }
 
 // Untangle makes room for a unique index on the target whose build met a
 // duplicate key. As the source has the index, all but one of
 // them are not what the source has: with Overwrite they are removed, with Skip
 // they stay and the one goes. Everything fed must be drained. An error says
-// that the policy is to stop, or that it cannot be told which is which.
+// that the policy is to stop, that it cannot be told which is which, or that the
+// index is Partial and the source has more than one of them.
 func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 	if err := r.o.Source.whole(ctx); err != nil {
 		return err
@@ -43,17 +47,30 @@ func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 		c.Reason = fmt.Sprintf("_id %s on the target has the same key: %s", c.Other, dup.Reason)
 	}
 	stop := mongo.WithHint(c, hintForeign)
-	if !r.lenient() || len(docs) < 2 || r.o.Source.Reread == nil {
+	if !r.lenient() && !dup.Partial || len(docs) < 2 || r.o.Source.Reread == nil {
 		return stop
 	}
 	t, err := r.o.Target(ctx, dup.NS)
 	if err != nil {
 		return err
 	}
-	ours, theirs, err := r.separate(ctx, t, b.Applied, docs)
+	of, err := r.separate(ctx, t, b.Applied, docs)
 	if err != nil {
 		return err
 	}
+	switch {
+	case !dup.Partial:
+	case len(of.same)+len(of.other) > 1:
+		c.Sourced = true
+		return stop
+	case of.gone, b.Applied.Before(of.until): // the source may have had the others here
+		c.Undecided = true
+		return stop
+	}
+	if !r.lenient() {
+		return stop
+	}
+	ours, theirs := of.sides()
 	if len(ours) > 1 || len(theirs) == 0 || len(ours) == 0 && r.o.OnConflict == deadletter.Skip {
 		c.Undecided = true
 		return stop
@@ -71,30 +88,42 @@ func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 	return round.withdraw(ctx, t, ours[0], theirs[0], c)
 }
 
-// separate tells the document that is as the source has it from those that
-// the source does not have, or not like that. Of a collection whose drop follows
-// it takes any for ours: the index is all that matters until then.
-func (r *Resolver) separate(ctx context.Context, t *fold.Target, at mongo.OpTime, docs []bson.Raw) (ours, theirs []bson.Raw, err error) {
-	var same, other []bson.Raw
+// separated are documents of the target: as the source has them, in another state than
+// there, and not there at all.
+type separated struct {
+	same, other, absent []bson.Raw
+	until               mongo.OpTime // those that are not there went up to here, or earlier
+	gone                bool         // with the collection
+}
+
+// sides are the documents that are the source's, and the others. Where one is as the
+// source has it, those in another state were changed by somebody.
+func (s separated) sides() (ours, theirs []bson.Raw) {
+	if len(s.same) == 1 {
+		return s.same, append(s.absent, s.other...)
+	}
+	return append(s.same, s.other...), s.absent
+}
+
+// separate compares documents with those of the source. Of a collection whose drop follows
+// it takes any for the source's: the index is all that matters until then.
+func (r *Resolver) separate(ctx context.Context, t *fold.Target, at mongo.OpTime, docs []bson.Raw) (of separated, err error) {
 	for _, d := range docs {
 		now, err := r.askSource(ctx, t, bsonraw.IDOf(d), at)
 		switch {
 		case err != nil:
-			return nil, nil, err
+			return separated{}, err
 		case now.Gone:
-			return docs[:1], docs[1:], nil
+			return separated{same: docs[:1], absent: docs[1:], gone: true}, nil
 		case now.Doc == nil:
-			theirs = append(theirs, d)
+			of.absent, of.until = append(of.absent, d), mongo.MaxOpTime(of.until, now.Until)
 		case bytes.Equal(now.Doc, d):
-			same = append(same, d)
+			of.same = append(of.same, d)
 		default:
-			other = append(other, d)
+			of.other = append(of.other, d)
 		}
 	}
-	if len(same) == 1 { // the others were changed by somebody
-		return same, append(theirs, other...), nil
-	}
-	return append(same, other...), theirs, nil
+	return of, nil
 }
 
 // withdraw takes our document off the target, where another one keeps its
