@@ -170,7 +170,7 @@ func (b *bed) index(name string, keys bson.D, unique bool) {
 func TestPlacing(t *testing.T) {
 	b := newBed(t)
 	set := b.connect(lab.ForTest(t, lab.Options{}).URI())
-	for name, test := range map[string]func(*bed){"kinds": kinds, "interrupted": interrupted, "existing": existing, "balancer": balancer, "indexes": indexes, "changes": changes} {
+	for name, test := range map[string]func(*bed){"kinds": kinds, "interrupted": interrupted, "existing": existing, "balancer": balancer, "indexes": indexes, "changes": changes, "beside": beside} {
 		t.Run(name, func(t *testing.T) { test(b.from(t, set, nil, name)) })
 	}
 	t.Run("sharded", func(t *testing.T) {
@@ -499,4 +499,45 @@ func changes(b *bed) {
 	apply("unique under the name", in+" x_1", make(index("x_1", x, true)))
 	apply("drop unique", in, drop("x_1"))
 	apply("does not fit", "", make(index("y_1", bson.D{{Key: "y", Value: 1}}, true)))
+}
+
+// beside: an index that clashes with others than the one on the shard key takes none
+// away, nor does one take those on the shard key away that are not in its way.
+func beside(b *bed) {
+	b.fill("c", 10, func(i int) bson.D { return bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}} })
+	b.index("c", bson.D{{Key: "k", Value: 1}}, false)
+	p := b.placer("beside", b.database+".c=k:1")
+	b.ok(b.create(b.Context(), p, true))
+	target := schema.NewTarget(b.target, schema.TargetOptions{Job: "beside", Sharding: p, Log: p.o.Log})
+	index := func(name, field string, direction int, options ...bson.E) stream.Index {
+		spec, err := bson.Marshal(append(bson.D{{Key: "v", Value: 2}, {Key: "key", Value: bson.D{{Key: field, Value: direction}}}, {Key: "name", Value: name}}, options...))
+		b.ok(err)
+		return stream.Index{Name: name, Spec: spec}
+	}
+	build := func(what, want string, fails bool, all ...stream.Index) {
+		b.Helper()
+		err := target.BuildIndexes(b.Context(), b.database+".c", all, schema.Consistent)
+		if fails != (mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)) || !fails && err != nil {
+			b.Errorf("%s: %v", what, err)
+		}
+		specs, err := b.target.Client.Database(b.database).Collection("c").Indexes().ListSpecifications(b.Context())
+		b.ok(err)
+		var have []string
+		for _, s := range specs {
+			have = append(have, s.Name)
+		}
+		slices.Sort(have)
+		equal(b.T, what, have, want)
+	}
+	same := index("k_1", "k", 1)
+	german := index("k_de", "k", 1, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "de"}}})
+	some := index("k_some", "k", 1, bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "k", Value: bson.D{{Key: "$gt", Value: 3}}}}})
+	back := index("k_-1", "k", -1)
+	all := "[_id_ b_1 k_-1 k_1 k_de k_some]"
+	build("all", all, false, same, index("b_1", "b", 1), german, some, back)
+	build("another of the name", all, true, index("b_1", "c", 1))
+	build("another of the keys", all, true, index("other", "b", 1))
+	build("beside what is there", all, true, same, index("b_1", "c", 1))
+	build("unlike one that is not plain", all, true, index("k_de", "k", 1, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "fr"}}}))
+	build("in the way", "[_id_ b_1 foo k_-1 k_de k_some "+standInName+"]", false, index("foo", "k", 1))
 }

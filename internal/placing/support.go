@@ -45,7 +45,16 @@ func supports(spec bson.Raw, pattern shardkey.Pattern) bool {
 	if !ok {
 		return false
 	}
-	key := shardkey.Parse(doc)
+	if !begins(shardkey.Parse(doc), pattern) {
+		return false
+	}
+	partial := spec.Lookup("partialFilterExpression").Type != 0
+	collated := spec.Lookup("collation").Type != 0
+	return !partial && !collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
+}
+
+// begins reports the keys of an index that begin with a shard key.
+func begins(key, pattern shardkey.Pattern) bool {
 	if len(key) < len(pattern) {
 		return false
 	}
@@ -54,9 +63,7 @@ func supports(spec bson.Raw, pattern shardkey.Pattern) bool {
 			return false
 		}
 	}
-	partial := spec.Lookup("partialFilterExpression").Type != 0
-	collated := spec.Lookup("collation").Type != 0
-	return !partial && !collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
+	return true
 }
 
 // Fits reports an index that a collection can have which is sharded by a key. Unique
@@ -106,26 +113,20 @@ func (p *Placer) standIn(ctx context.Context, n note) error {
 }
 
 // Yield has another index stand in for the one that supports a collection's shard key,
-// which is to be changed or dropped. Replace drops that one: another with its name or key is
-// to come. False says that nothing was in the way.
-func (p *Placer) Yield(ctx context.Context, ns string, replace bool) (bool, error) {
+// which is to be changed or dropped. Where specs are given, which clash with indexes of
+// the collection, it drops that one if it has the name or the keys of one of them.
+// False says that nothing was in the way.
+func (p *Placer) Yield(ctx context.Context, ns string, clashing []bson.Raw) (bool, error) {
 	n, found, err := p.note(ctx, ns)
 	if err != nil || !found {
 		return false, err
 	}
-	specs, err := p.indexes(ctx, ns)
-	if err != nil {
-		return false, err
-	}
+	replace := len(clashing) > 0
 	var stale []string
-	for _, spec := range specs {
-		key, _ := spec.Lookup("key").DocumentOK()
-		if name, _ := spec.Lookup("name").StringValueOK(); SameKey(key, n.Key) && !truthy(spec, "unique") {
-			stale = append(stale, name)
+	if replace {
+		if stale, err = p.stale(ctx, n, clashing); err != nil || len(stale) == 0 {
+			return false, err
 		}
-	}
-	if replace && len(stale) == 0 {
-		return false, nil
 	}
 	n.StandIn = true
 	if err := p.save(ctx, n); err != nil {
@@ -141,6 +142,33 @@ func (p *Placer) Yield(ctx context.Context, ns string, replace bool) (bool, erro
 	}
 	p.o.Log.Info("the index on the shard key makes way for another", "ns", ns, "indexes", stale)
 	return true, nil
+}
+
+// stale are the names of indexes on a shard key as servers make them that are in the way
+// of one of some others.
+func (p *Placer) stale(ctx context.Context, n note, others []bson.Raw) (names []string, err error) {
+	specs, err := p.indexes(ctx, n.ID.NS)
+	pattern := shardkey.Parse(n.Key)
+	for _, spec := range specs {
+		name, _ := spec.Lookup("name").StringValueOK()
+		if plain(spec, n.Key) && supports(spec, pattern) && slices.ContainsFunc(others, func(other bson.Raw) bool { return clashes(other, name, pattern) }) {
+			names = append(names, name)
+		}
+	}
+	return names, err
+}
+
+// clashes reports an index that servers do not take beside a plain one of a name on a
+// shard key: another of the name, or one of the same keys and documents.
+func clashes(spec bson.Raw, name string, pattern shardkey.Pattern) bool {
+	if have, _ := spec.Lookup("name").StringValueOK(); have == name {
+		return true
+	}
+	doc, _ := spec.Lookup("key").DocumentOK()
+	key := shardkey.Parse(doc)
+	locale, collated := spec.Lookup("collation", "locale").StringValueOK()
+	partial := spec.Lookup("partialFilterExpression").Type != 0
+	return len(key) == len(pattern) && begins(key, pattern) && !partial && (!collated || locale == "simple") && !truthy(spec, "sparse") && !truthy(spec, "unique")
 }
 
 // DropRest drops the indexes that a server leaves when all are dropped. A plain one on

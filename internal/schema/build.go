@@ -173,7 +173,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 	start := time.Now()
 	db, coll := mongo.SplitNS(dataNS)
 	err := b.change(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: specs}})
-	if mongo.IsCode(err, mongo.CodeIndexOptionsConflict) {
+	if mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash) {
 		// Perhaps only in the expiry that one got already.
 		missing, ferr := b.missing(ctx, dataNS, specs)
 		if ferr != nil {
@@ -182,9 +182,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		if len(missing) < len(specs) {
 			return b.create(ctx, dataNS, missing)
 		}
-	}
-	if mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash) {
-		if yields, yerr := b.yield(ctx, dataNS, true); yerr != nil {
+		if yields, yerr := b.yield(ctx, dataNS, specs); yerr != nil {
 			return yerr
 		} else if yields {
 			return b.create(ctx, dataNS, specs)
@@ -310,7 +308,7 @@ func (b *builder) drop(ctx context.Context, ns, name string) error {
 	drop := bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}}
 	err := b.change(ctx, db, drop)
 	if mongo.IsCode(err, mongo.CodeShardKeyIndex) {
-		yields, yerr := b.yield(ctx, ns, false)
+		yields, yerr := b.yield(ctx, ns, nil)
 		if yerr != nil {
 			return yerr
 		}

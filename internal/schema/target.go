@@ -43,10 +43,10 @@ type Sharding interface {
 	// Shard shards a collection that was prepared and is there now. Others stay as
 	// they are.
 	Shard(ctx context.Context, targetNS string) error
-	// Yield is asked for when the index that supports a shard key is in the way of
-	// another, which is to replace it, or of its own change. Another one stands in for
-	// it then; false says that it is not that.
-	Yield(ctx context.Context, targetNS string, replace bool) (bool, error)
+	// Yield is asked for when the index that supports a shard key may be in the way of
+	// others, which clash and one of which is to replace it, or, if there are none, of its
+	// own change. Another one stands in for it then; false says that it is not that.
+	Yield(ctx context.Context, targetNS string, clashing []bson.Raw) (bool, error)
 	// DropRest drops the indexes that are left when all are dropped, for they support
 	// the shard key.
 	DropRest(ctx context.Context, targetNS string) error
@@ -167,11 +167,11 @@ func (l *link) findIndex(ctx context.Context, dataNS, name string, key bson.Raw)
 }
 
 // yield has the index that supports a shard key make way.
-func (l *link) yield(ctx context.Context, ns string, replace bool) (bool, error) {
+func (l *link) yield(ctx context.Context, ns string, clashing []bson.Raw) (bool, error) {
 	if l.o.Sharding == nil {
 		return false, nil
 	}
-	return l.o.Sharding.Yield(ctx, ns, replace)
+	return l.o.Sharding.Yield(ctx, ns, clashing)
 }
 
 // gone forgets what is known of a namespace that was dropped.
@@ -255,7 +255,7 @@ func (l *link) collModIndex(ctx context.Context, ns, index, key string, value an
 	mod := bson.D{{Key: "index", Value: bson.D{{Key: "name", Value: index}, {Key: key, Value: value}}}}
 	err := l.collMod(ctx, ns, rawDoc(mod))
 	if key == "hidden" && mongo.IsCode(err, mongo.CodeInvalidOptions) {
-		if yields, yerr := l.yield(ctx, ns, false); yields || yerr != nil {
+		if yields, yerr := l.yield(ctx, ns, nil); yields || yerr != nil {
 			if yerr == nil {
 				yerr = l.collMod(ctx, ns, rawDoc(mod))
 			}

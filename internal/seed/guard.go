@@ -370,11 +370,11 @@ func (m *member) tryUnlock() (bool, error) {
 		return true, nil // started anew
 	}
 	// A lock command under way may take the lock yet; to unlock helps it end.
-	pending := m.pending(ctx)
+	pending, unknown := m.pending(ctx)
 	_, err = m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
 	switch {
 	case err == nil, notLocked(err):
-		return !pending, nil
+		return !pending && unknown == nil, unknown
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
 		return true, mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err), "run db.fsyncUnlock() as a user who may")
 	}
@@ -386,19 +386,20 @@ func notLocked(err error) bool {
 	return mongo.IsCode(err, codeNotLocked) || errors.As(err, &reply) && reply.Message == notLockedText
 }
 
-// pending ends a lock command of ours that is still under way.
-func (m *member) pending(ctx context.Context) bool {
+// pending ends a lock command of ours that is still under way. After an error nobody
+// knows whether one is.
+func (m *member) pending(ctx context.Context) (bool, error) {
 	raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "appName", Value: m.app}, {Key: "command.fsync", Value: bson.D{{Key: "$exists", Value: true}}}})
 	if err != nil {
-		return false
+		return false, fmt.Errorf("seed: look for the lock command: %w", err)
 	}
 	ops, ok := raw.Lookup("inprog").ArrayOK()
 	if !ok {
-		return false
+		return false, errors.New("seed: look for the lock command: the member does not list its operations")
 	}
 	values, err := ops.Values()
-	if err != nil || len(values) == 0 {
-		return false
+	if err != nil {
+		return false, fmt.Errorf("seed: look for the lock command: %w", err)
 	}
 	for _, v := range values {
 		if op, ok := v.DocumentOK(); ok {
@@ -407,5 +408,5 @@ func (m *member) pending(ctx context.Context) bool {
 			}
 		}
 	}
-	return true
+	return len(values) > 0, nil
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -116,6 +118,62 @@ func TestNothingToLetGo(t *testing.T) {
 		defer m.close()
 		if done, err := m.tryUnlock(); !done || err != nil {
 			t.Errorf("%s: %v, %v", version, done, err)
+		}
+	}
+}
+
+// The look for the lock command fails while that waits in the server, which says that
+// nothing is locked: the lock may come yet, so the guardian goes on.
+func TestLockCommandIsNotSeen(t *testing.T) {
+	t.Parallel()
+	c := lab.ForTest(t, lab.Options{Topology: "rs:1", Auth: true, TestCommands: true})
+	admin := connect(t, c.DirectURI(0)).Database("admin")
+	run := func(name string, value any, more ...bson.E) bson.Raw {
+		t.Helper()
+		raw, err := admin.RunCommand(t.Context(), append(bson.D{{Key: name, Value: value}}, more...)).Raw()
+		must(t, err)
+		return raw
+	}
+	looks := bson.E{Key: "roles", Value: bson.A{"clusterMonitor"}}
+	run("createUser", "guardian", bson.E{Key: "pwd", Value: "guardian"}, bson.E{Key: "roles", Value: bson.A{"hostManager", "clusterMonitor"}})
+	m, err := connectMember(t.Context(), "mongodb://guardian:guardian@"+c.Members()[0].Host()+"/", "millrace-seed-test")
+	must(t, err)
+	defer m.close()
+	waits := func() bool {
+		return len(must1(run("currentOp", 1, bson.E{Key: "command.fsync", Value: 1}).Lookup("inprog").Array().Values())) > 0
+	}
+	run("configureFailPoint", "failCommand", bson.E{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}}, bson.E{Key: "data", Value: bson.D{
+		{Key: "failCommands", Value: bson.A{"fsync"}}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: time.Hour.Milliseconds()}}})
+	gone, failed := make(chan struct{}), make(chan error)
+	go func() { failed <- m.lock(t.Context(), gone) }()
+	eventually(t, "the lock command waits", waits)
+	close(gone)
+	if <-failed == nil {
+		t.Error("locked")
+	}
+	run("revokeRolesFromUser", "guardian", looks)
+	if done, err := m.tryUnlock(); done || !mongo.IsCode(err, mongo.CodeUnauthorized) {
+		t.Errorf("unseen: %v, %v", done, err)
+	}
+	run("grantRolesToUser", "guardian", looks)
+	must(t, m.letGo())
+	if waits() {
+		t.Error("the guardian has ended, and its lock command waits yet")
+	}
+}
+
+// A member that does not list its operations may have the lock command among them.
+func TestOperationsAreNotListed(t *testing.T) {
+	s := newStub(t, fakeMember(t))
+	m, err := connectMember(t.Context(), s.uri(), "millrace-seed-test")
+	must(t, err)
+	defer m.close()
+	s.fail["fsyncUnlock"] = failure(codeNotLocked, "IllegalOperation", notLockedText)
+	for _, inprog := range []any{nil, "none", bson.A{}} {
+		s.fail["currentOp"] = ok(bson.E{Key: "inprog", Value: inprog})
+		_, listed := inprog.(bson.A)
+		if done, err := m.tryUnlock(); done != listed || (err == nil) != listed {
+			t.Errorf("%v: %v, %v", inprog, done, err)
 		}
 	}
 }

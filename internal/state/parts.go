@@ -158,34 +158,39 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 
 // skippedDoc is a document of collection "skipped": a part of the job's list.
 type skippedDoc struct {
-	ID   string         `bson:"_id"`
-	Job  string         `bson:"job"`
-	N    int            `bson:"n"`
-	Docs []stream.Place `bson:"docs"`
+	ID  string `bson:"_id"`
+	Job string `bson:"job"`
+	// Generation is that of one save: parts of two saves are two lists. Jobs of earlier
+	// builds have parts without one.
+	Generation string         `bson:"generation"`
+	N          int            `bson:"n"`
+	Docs       []stream.Place `bson:"docs"`
 }
 
 // maxPartBytes keeps a part of the list far below the size of a document.
 const maxPartBytes = 4 << 20
 
-// SaveSkipped stores with write concern 1; the position that follows proves it.
-// See Skipped.
+// SaveSkipped stores with write concern 1; the position that follows proves it. The
+// list before goes when all of this one is there: where a save is broken off between
+// its parts both are loaded, and places too many do no harm. See Skipped.
 func (s *Mongo) SaveSkipped(ctx context.Context, docs []stream.Place) (err error) {
-	parts := s.skippedParts(docs)
+	generation := bson.NewObjectID().Hex()
+	parts := s.skippedParts(generation, docs)
 	for i := 0; i < len(parts) && err == nil; i++ { // each is large
 		err = s.update(ctx, "skipped", replace(parts[i].ID, parts[i]))
 	}
 	if err == nil {
-		err = s.delete(ctx, "skipped", bson.D{{Key: "job", Value: s.o.Job}, {Key: "n", Value: bson.D{{Key: "$gte", Value: len(parts)}}}})
+		err = s.delete(ctx, "skipped", bson.D{{Key: "job", Value: s.o.Job}, {Key: "generation", Value: bson.D{{Key: "$ne", Value: generation}}}})
 	}
 	return mongo.Wrap(err, "save skipped documents of job %s", s.o.Job)
 }
 
-func (s *Mongo) skippedParts(docs []stream.Place) (parts []skippedDoc) {
+func (s *Mongo) skippedParts(generation string, docs []stream.Place) (parts []skippedDoc) {
 	left := 0
 	for _, d := range docs {
 		size := len(d.ID.Value) + len(d.NS) + 128
 		if left -= size; left < 0 {
-			parts = append(parts, skippedDoc{ID: fmt.Sprintf("%s/%d", s.o.Job, len(parts)), Job: s.o.Job, N: len(parts)})
+			parts = append(parts, skippedDoc{ID: fmt.Sprintf("%s/%s/%d", s.o.Job, generation, len(parts)), Job: s.o.Job, Generation: generation, N: len(parts)})
 			left = maxPartBytes - size
 		}
 		last := &parts[len(parts)-1]

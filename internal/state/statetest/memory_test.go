@@ -420,6 +420,12 @@ func (m *memory) SaveSkipped(_ context.Context, docs []stream.Place) error {
 	switch k := m.w.of(m.job); {
 	case m.is("the skipped are kept for later"):
 		m.unsaved = docs
+	case m.is("the skipped are saved in parts") && len(docs) == len(k.skipped) && len(docs) > 0:
+		k.skipped = append(slices.Clone(docs[:1]), k.skipped[1:]...)
+		if err := m.SameTerm(-1); err != nil {
+			return err
+		}
+		k.skipped = slices.Clone(docs)
 	case m.is("the skipped are added"):
 		k.skipped = append(k.skipped, docs...)
 	default:

@@ -41,6 +41,7 @@ func TestSuiteFinds(t *testing.T) {
 		"what never came is forgotten":   "names follow schema changes",
 		"the skipped are kept for later": "skipped updates are kept before the position",
 		"the skipped are added":          "skipped updates are kept before the position",
+		"the skipped are saved in parts": "a save that breaks off loses no skipped updates",
 		"stores, then proves":            "what is stored was proven first",
 		"nothing is proven":              "what is stored was proven first",
 		"slices are not proven":          "what is stored was proven first",
