@@ -19,6 +19,7 @@ func seriesScenarios() []scenario {
 		{name: "series_deletes", since: "6.0", setup: bucketsSetup, change: seriesDeletesChange},
 		{name: "series_indexes", since: "6.0", setup: seriesIndexesSetup, change: seriesIndexesChange},
 		{name: "series_ttl", setup: seriesTTLSetup, change: seriesTTLChange},
+		{name: "series_partial_ttl", since: "7.0", setup: seriesPartialTTLSetup, change: seriesPartialTTLChange},
 		{name: "series_recreated", setup: noMetaSetup, change: seriesRecreatedChange},
 		{name: "series_collmod", setup: granularitiesSetup, change: seriesCollModChange},
 		{name: "series_spans", since: "7.0", setup: spansSetup, change: spansChange},
@@ -154,6 +155,25 @@ func seriesTTLChange(s *site) {
 	s.collMod("on", "expireAfterSeconds", int64(100))
 	s.create("new", "timeseries", d("timeField", "t"), "expireAfterSeconds", int64(60))
 	s.insert("new", d("t", at(1)))
+}
+
+// Buckets of some sensors expire, by an index (6.3).
+func seriesPartialTTLSetup(s *site) {
+	s.series("c", "metaField", "m")
+	s.index("c", d("t", 1), "expireAfterSeconds", 3600, "partialFilterExpression", d("m.a", 1))
+	s.index("c", d("t", -1), "expireAfterSeconds", 7200, "partialFilterExpression", d("m.a", d("$gt", 1)))
+	s.fill("c", 20, func(i int) bson.D { return d("t", at(i), "m", d("a", i%4), "v", i) })
+}
+
+func seriesPartialTTLChange(s *site) {
+	s.run(d("collMod", "c", "index", d("name", "t_1", "hidden", true)))
+	s.dropIndexes("c", "t_-1")
+	s.index("c", d("t", -1), "expireAfterSeconds", 60, "partialFilterExpression", d("m.a", 3))
+	s.series("new", "metaField", "m")
+	s.index("new", d("t", 1), "expireAfterSeconds", 70, "partialFilterExpression", d("m", 1))
+	for _, c := range []string{"c", "new"} {
+		s.insert(c, d("t", at(50), "m", d("a", 1), "v", 1))
+	}
 }
 
 func seriesRecreatedChange(s *site) {

@@ -76,6 +76,9 @@ func ddlCases() []ddlCase {
 			`{"create":"o","timeseries":{"timeField":"t"},"collation":{"locale":"fr"},"expireAfterSeconds":9}`, `{"collMod":"o","expireAfterSeconds":"off"}`, `{"drop":"n"}`, `{"create":"n","viewOn":"m","pipeline":[]}`}},
 		{name: "time series metric indexes", major: 6, before: []string{`{"create":"m","timeseries":{"timeField":"t","metaField":"m"}}`}, after: []string{
 			`{"createIndexes":"m","indexes":[{"key":{"x":1},"name":"x"},{"key":{"g":"2dsphere"},"name":"g"},{"key":{"y":1},"name":"y","partialFilterExpression":{"y":{"$gt":1}}}]}`, `{"dropIndexes":"m","index":"*"}`, `{"createIndexes":"m","indexes":[{"key":{"x":-1},"name":"x"}]}`}},
+		{name: "time series whose buckets expire", major: 7, before: []string{`{"create":"m","timeseries":{"timeField":"t","metaField":"m"}}`, `{"createIndexes":"m","indexes":[{"key":{"t":1},"name":"copied","expireAfterSeconds":60,"partialFilterExpression":{"m":"x"}}]}`}, after: []string{
+			`{"createIndexes":"m","indexes":[{"key":{"t":-1},"name":"followed","expireAfterSeconds":70,"partialFilterExpression":{"m":"y"}}]}`, `{"collMod":"m","index":{"name":"copied","hidden":true}}`,
+			`{"create":"n","timeseries":{"timeField":"t","metaField":"m"}}`, `{"createIndexes":"n","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":80,"partialFilterExpression":{"m":"x"}}]}`, `{"dropIndexes":"n","index":"t"}`}},
 		{name: "views", before: append(some, `{"create":"v","viewOn":"c","pipeline":[]}`), after: []string{
 			`{"create":"w","viewOn":"v","pipeline":[{"$match":{"a":1}}]}`, `{"collMod":"v","viewOn":"c","pipeline":[{"$project":{"a":1}}]}`, `{"drop":"v"}`, `{"drop":"w"}`,
 			`{"create":"v","viewOn":"c","pipeline":[],"collation":{"locale":"de"}}`, `{"create":"z","viewOn":"nothing","pipeline":[{"$lookup":{"from":"c","localField":"a","foreignField":"b","as":"c"}}]}`}},
