@@ -1,6 +1,8 @@
 package schema
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -225,6 +227,38 @@ func TestRenameInterrupted(t *testing.T) {
 	_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d"}, ApplyOptions{Rules: r.rules, Names: r.names})
 	if !IsGone(err) || mongo.HintOf(err) == "" {
 		t.Errorf("rename of what is not there: %v", err)
+	}
+	r.finish()
+}
+
+// TestMixedSchema: a time series of a server before 5.2 is marked on the target as one whose
+// buckets may hold mixed types, whether it is copied or made while the source is followed.
+// Servers that cannot mark it have the job say so.
+func TestMixedSchema(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	r := newReplica(t, newRules(t, transform.Config{}), db)
+	if !src.Info.Version.AtLeast(5, 0) || !dst.Info.Version.AtLeast(5, 2) {
+		t.Skip("needs a source of 5.0 and a target that knows the mark")
+	}
+	var log bytes.Buffer
+	r.target = NewTarget(dst, TargetOptions{Job: "job " + db, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r.run(db, []string{`{"create":"copied","timeseries":{"timeField":"t"}}`})
+	r.copy()
+	r.run(db, []string{`{"create":"followed","timeseries":{"timeField":"t"}}`})
+	r.follow()
+	colls, err := List(t.Context(), dst, scopeOf(r.rules, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(colls) != 2 {
+		t.Fatal(colls)
+	}
+	for _, c := range colls {
+		told := strings.Contains(log.String(), "cannot mark") && strings.Contains(log.String(), "ns="+c.NS+" ")
+		if got, want := c.MixedSchema || told, !src.Info.Version.AtLeast(5, 2); got != want {
+			t.Errorf("%s: marked %v, told %v, want one of both: %v", c.NS, c.MixedSchema, told, want)
+		}
 	}
 	r.finish()
 }
