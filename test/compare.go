@@ -285,6 +285,9 @@ func (c *comparison) fields(ns, what string, want, have map[string]string) {
 	}
 }
 
+// mixedSchema marks time-series collections whose buckets may hold several types of a field.
+const mixedSchema = "timeseriesBucketsMayHaveMixedSchemaData"
+
 // options are a collection's options by name. A source's view names the
 // collections as they are called on the target.
 func (c *comparison) options(e entry, renamed bool) map[string]string {
@@ -294,6 +297,10 @@ func (c *comparison) options(e entry, renamed bool) map[string]string {
 		v := el.Value()
 		// The one says nothing, the other is the server's own, and another in 7.0.
 		if el.Key() == "autoIndexId" || el.Key() == "validator" && strings.HasPrefix(e.Name, "system.buckets.") {
+			continue
+		}
+		// How buckets of a source before 5.2 are marked, which has no such option.
+		if el.Key() == "storageEngine" && text(v) == `{"wiredTiger": {"configString": "app_metadata=(`+mixedSchema+`=true)"}}` {
 			continue
 		}
 		if renamed && e.Type == "view" && (el.Key() == "viewOn" || el.Key() == "pipeline") {

@@ -1,6 +1,7 @@
 package test
 
 import (
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -19,9 +20,11 @@ func seriesScenarios() []scenario {
 		{name: "series_deletes", since: "6.0", setup: bucketsSetup, change: seriesDeletesChange},
 		{name: "series_indexes", since: "6.0", setup: seriesIndexesSetup, change: seriesIndexesChange},
 		{name: "series_ttl", setup: seriesTTLSetup, change: seriesTTLChange},
+		{name: "series_partial_ttl", since: "7.0", setup: seriesPartialTTLSetup, change: seriesPartialTTLChange},
 		{name: "series_recreated", setup: noMetaSetup, change: seriesRecreatedChange},
 		{name: "series_collmod", setup: granularitiesSetup, change: seriesCollModChange},
 		{name: "series_spans", since: "7.0", setup: spansSetup, change: spansChange},
+		{name: "series_mixed", setup: seriesMixedSetup, change: seriesMixedChange, check: seriesMixedCheck},
 		{name: "series_values", setup: seriesValuesSetup, change: seriesValuesChange},
 	} {
 		if sc.since == "" {
@@ -156,6 +159,25 @@ func seriesTTLChange(s *site) {
 	s.insert("new", d("t", at(1)))
 }
 
+// Buckets of some sensors expire, by an index (6.3).
+func seriesPartialTTLSetup(s *site) {
+	s.series("c", "metaField", "m")
+	s.index("c", d("t", 1), "expireAfterSeconds", 3600, "partialFilterExpression", d("m.a", 1))
+	s.index("c", d("t", -1), "expireAfterSeconds", 7200, "partialFilterExpression", d("m.a", d("$gt", 1)))
+	s.fill("c", 20, func(i int) bson.D { return d("t", at(i), "m", d("a", i%4), "v", i) })
+}
+
+func seriesPartialTTLChange(s *site) {
+	s.run(d("collMod", "c", "index", d("name", "t_1", "hidden", true)))
+	s.dropIndexes("c", "t_-1")
+	s.index("c", d("t", -1), "expireAfterSeconds", 60, "partialFilterExpression", d("m.a", 3))
+	s.series("new", "metaField", "m")
+	s.index("new", d("t", 1), "expireAfterSeconds", 70, "partialFilterExpression", d("m", 1))
+	for _, c := range []string{"c", "new"} {
+		s.insert(c, d("t", at(50), "m", d("a", 1), "v", 1))
+	}
+}
+
 func seriesRecreatedChange(s *site) {
 	s.drop("c")
 	s.series("c", "metaField", "m", "granularity", "hours")
@@ -194,6 +216,41 @@ func spansChange(s *site) {
 	s.insert("new", d("t", at(0), "v", 1), d("t", at(11), "v", 1))
 	for _, c := range []string{"own", "grows", "leaves"} {
 		s.fillFrom(c, 100, 200, func(i int) bson.D { return d("t", at(i*97), "m", i%3, "v", i) })
+	}
+}
+
+// Buckets of servers before 5.2 may hold several types of a field, of which newer ones have
+// to know.
+func seriesMixedSetup(s *site) {
+	s.series("c", "metaField", "m")
+	s.insert("c", d("t", at(1), "m", 1, "v", 1), d("t", at(2), "m", 1, "v", "text"), d("t", at(3), "m", 1, "v", a(2)))
+}
+
+func seriesMixedChange(s *site) {
+	s.series("new", "metaField", "m")
+	s.insert("new", d("t", at(1), "m", 1, "v", 1), d("t", at(2), "m", 1, "v", "text"), d("t", at(3), "m", 1, "v", a(2)))
+}
+
+func seriesMixedCheck(source, target *site) {
+	old := !shared.sourceVer.AtLeast(5, 2)
+	other := target.in("marks")
+	defer func() { check(other.db().Drop(other.ctx)) }()
+	other.series("c")
+	if _, err := other.try(d("collMod", "c", mixedSchema, true)); err != nil {
+		return // early 6.0 and older
+	}
+	for _, c := range []string{"c", "new"} {
+		specs, err := target.db().ListCollectionSpecifications(target.ctx, d("name", c))
+		check(err)
+		if len(specs) != 1 || strings.Contains(specs[0].Options.String(), mixedSchema+"=true") != old {
+			fail("%s: %v, want the mark: %v", c, specs, old)
+		}
+		for _, below := range []int{2, 100} {
+			filter := d("v", d("$lt", below))
+			if got, want := target.count(c, filter), source.count(c, filter); got != want {
+				fail("%s: %d documents with v below %d, the source has %d", c, got, below, want)
+			}
+		}
 	}
 }
 

@@ -56,6 +56,10 @@ func expiries() []expires {
 		{"series", "5.0", func(s *site, c string) {
 			s.create(c, "timeseries", d("timeField", "t", "metaField", "m"), "expireAfterSeconds", int64(60))
 		}, func(id int) bson.D { return d("_id", id, "t", past, "m", id) }, ofCollection},
+		{"partial", "7.0", func(s *site, c string) {
+			s.create(c, "timeseries", d("timeField", "t", "metaField", "m"))
+			s.index(c, d("t", 1), "expireAfterSeconds", 60, "partialFilterExpression", d("m", d("$gte", 0)))
+		}, func(id int) bson.D { return d("_id", id, "t", past, "m", id) }, ofIndex},
 	}
 }
 

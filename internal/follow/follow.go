@@ -436,7 +436,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	o := schema.ApplyOptions{
 		// After a restart the target is not ahead of a schema change, for none is
 		// passed without a checkpoint; but for what was read for rules (putIndexesOff).
-		Overlap: !f.job.Consistent.Before(ev.At), Recorded: f.job.Copied.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names}
+		Overlap: !f.job.Consistent.Before(ev.At), Recorded: f.job.Copied.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names, MixedSchema: f.MixedSchema}
 	if err := f.Schema.MakeWay(ctx, *ev.Change, o); err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}

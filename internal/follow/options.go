@@ -50,6 +50,8 @@ type Options struct {
 	// Ask has the job's names as of the position to go on from; the run keeps
 	// them true.
 	Ask *Ask
+	// MixedSchema is that of the time-series collections that the source makes.
+	MixedSchema bool
 	// CopyAnew copies a collection of the source, not older than a position.
 	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
 	// Slices are what was noted of copies.

@@ -320,7 +320,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	j.ask.LeavesOut = leaves != nil
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Tally: j.tally, Store: j.store, Target: j.dst, Schema: j.cat,
-		Letters: j.letters, Leaves: leaves, Ask: j.ask, Progress: j.progress, Log: j.log,
+		MixedSchema: schema.MakesMixedSchema(j.src.Info.Version), Letters: j.letters, Leaves: leaves, Ask: j.ask, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, Log: j.log,
 			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),

@@ -27,6 +27,8 @@ type ApplyOptions struct {
 	Existing Existing
 	// Names are what the job has on the target; the caller keeps them true.
 	Names *Names
+	// MixedSchema is that of the time-series collections that the source makes.
+	MixedSchema bool
 }
 
 // Existing is what becomes of a collection that only the target has.
@@ -210,7 +212,7 @@ func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	coll := Collection{NS: ch.NS, Type: TypeCollection, UUID: ch.UUID, Options: ch.Options}
 	if ch.Buckets {
-		coll.Type = TypeTimeSeries
+		coll.Type, coll.MixedSchema = TypeTimeSeries, o.MixedSchema
 	}
 	if err := errors.Join(CheckFilter(coll, o.Rules), CheckSkip(coll, o.Rules), CheckFields(coll, o.Rules, nil), CheckHistory(coll, o.Rules)); err != nil {
 		return Effect{}, err

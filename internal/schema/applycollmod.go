@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -124,18 +125,35 @@ func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, 
 	return c.deferred.save(ctx, *d) // keep the specification true
 }
 
-// rebuildLater defers an index that exists already, in a state in which it refuses
-// nothing: it is dropped, and built when the data is consistent.
+// rebuildLater defers an index that is to refuse documents: it is dropped, and built when
+// the data is consistent. One that was deferred and refuses nothing is built. The note of it
+// is there as long as the index is not: an attempt that comes after a broken one finds either.
 func (c *changer) rebuildLater(ctx context.Context, d *Deferred) error {
-	already := d.Unbuilt
-	d.Unbuilt = uniqueLike(d.Spec)
-	if err := c.deferred.save(ctx, *d); err != nil || already && d.Unbuilt {
+	d.Unbuilt = true
+	if err := c.deferred.save(ctx, *d); err != nil {
 		return err
 	}
-	if d.Unbuilt {
+	if uniqueLike(d.Spec) {
 		return c.indexes.drop(ctx, d.NS, d.Index)
 	}
-	return c.indexes.BuildIndexes(ctx, d.NS, []stream.Index{{Name: d.Index, Spec: d.Spec}}, BeforeConsistent)
+	dataNS, ns, err := c.indexes.locate(ctx, d.NS)
+	if err != nil {
+		return err
+	}
+	ix, err := c.indexes.plan(ns, stream.Index{Name: d.Index, Spec: d.Spec}, Consistent)
+	if err != nil {
+		return err
+	}
+	err = c.indexes.create(ctx, dataNS, []bson.Raw{ix.spec})
+	if mongo.Unindexable(err) {
+		c.o.Log.Info("documents do not fit an index yet: it is built when the target is consistent", "ns", d.NS, "index", d.Index, "reason", err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	d.Unbuilt = false
+	return c.deferred.save(ctx, *d)
 }
 
 // withFlag sets a boolean setting, or leaves it out when it is false.

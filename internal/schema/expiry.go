@@ -80,8 +80,12 @@ func (e *expiries) deferAll(ctx context.Context, c Collection) error {
 		if convertsTTL(e.c.Info.Version) {
 			standIn = math.MaxInt32
 		}
-		if err = e.note(ctx, Deferred{DeferredID: e.deferred.id(c.NS, ix.Name), Was: &v, Spec: ix.Spec}); err == nil {
+		d := Deferred{DeferredID: e.deferred.id(c.NS, ix.Name), Was: &v, Spec: ix.Spec}
+		if err = e.note(ctx, d); err == nil {
 			err = e.collModIndex(ctx, c.NS, ix.Name, "expireAfterSeconds", standIn)
+			if err != nil && c.Type == TypeTimeSeries {
+				err = e.rebuild(ctx, d, nil)
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("defer the expiry of %s (index %q) on the target: %w", c.NS, ix.Name, err)
@@ -149,25 +153,27 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 	if err == nil {
 		return nil
 	}
-	if coll, ok, findErr := e.find(ctx, d.NS); findErr == nil && ok && coll.Capped() {
+	coll, ok, findErr := e.find(ctx, d.NS)
+	if findErr == nil && ok && coll.Capped() {
 		// Made on the source while the job ran, or the precheck had said so. It
 		// expired nothing there; the comparison of the catalogs says so again.
 		e.o.Log.Warn("the target refuses an index that expires documents of a capped collection; it has the index without the expiry",
 			"ns", d.NS, "index", d.Index, "error", err)
 		return nil
 	}
-	if convertsTTL(e.c.Info.Version) {
+	if convertsTTL(e.c.Info.Version) && coll.Type != TypeTimeSeries {
 		return err
 	}
-	return e.rebuild(ctx, d, n)
+	return e.rebuild(ctx, d, &n)
 }
 
-// rebuild makes an index anew whose expiry collMod cannot add: an older
-// server, and an index that had none when it was built.
-func (e *expiries) rebuild(ctx context.Context, d Deferred, expire int64) error {
+// rebuild makes an index anew whose expiry collMod cannot set (nil is none): that of a time
+// series, and on an older server one of an index that had none when it was built. A break
+// after the drop is mended where the expiry is restored.
+func (e *expiries) rebuild(ctx context.Context, d Deferred, expire *int64) error {
 	spec, _, err := cleanIndex(stream.Index{Name: d.Index, Spec: d.Spec})
-	if err == nil {
-		spec, err = with(spec, "expireAfterSeconds", expire)
+	if err == nil && expire != nil {
+		spec, err = with(spec, "expireAfterSeconds", *expire)
 	}
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -105,4 +106,62 @@ func TestCreateOurs(t *testing.T) {
 		t.Error(err)
 	}
 	r.finish()
+}
+
+// TestHoldTTLOfBuckets: the same of a time series, whose buckets expire by an index that
+// collMod does not change. Making it anew breaks off half way.
+func TestHoldTTLOfBuckets(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	r := newReplica(t, newRules(t, transform.Config{}), db)
+	if !runnable(since{major: 7}) {
+		t.Skip("needs a source and a target of 7.0")
+	}
+	index := func(name, direction, after string) string {
+		return `{"createIndexes":"m","indexes":[{"key":{"t":` + direction + `},"name":"` + name + `","expireAfterSeconds":` + after + `,"hidden":true,"partialFilterExpression":{"m":"x"}}]}`
+	}
+	for _, c := range []*mongo.Cluster{src, dst} {
+		do(t, c, db, `{"create":"m","timeseries":{"timeField":"t","metaField":"m"}}`)
+		do(t, c, db, `{"dropIndexes":"m","index":"*"}`)
+	}
+	do(t, dst, db, index("t", "1", "30"))
+	do(t, dst, db, index("own", "-1", "40"))
+	do(t, src, db, index("t", "1", "7"))
+	broken := func(step func() error) {
+		t.Helper()
+		do(t, dst, db, `admin {"configureFailPoint":"failCommand","mode":{"times":1},"data":{"failCommands":["createIndexes"],"errorCode":10107,"namespace":"@.system.buckets.m"}}`)
+		if err := step(); err == nil {
+			t.Error("it did not break off")
+		}
+		for range 2 {
+			if err := step(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	expires := func(want map[string]int64) {
+		t.Helper()
+		all, err := indexes(t.Context(), dst, db+"."+mongo.BucketsPrefix+"m")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int64{}
+		for _, ix := range all {
+			if n, ok := ix.Spec.Lookup("expireAfterSeconds").AsInt64OK(); ok {
+				got[ix.Name] = n
+			}
+			if !truthyField(ix.Spec, "hidden") {
+				t.Errorf("%s is not hidden", ix.Name)
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("expire: %v, want %v", got, want)
+		}
+	}
+	broken(func() error { return r.target.DeferExpiries(t.Context(), []string{db + ".m"}) })
+	expires(nil)
+	r.copy() // over what is there
+	expires(nil)
+	broken(func() error { return r.target.RestoreExpiries(t.Context()) })
+	expires(map[string]int64{"t": 7, "own": 40})
 }

@@ -1,6 +1,8 @@
 package schema
 
 import (
+	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -76,6 +78,9 @@ func ddlCases() []ddlCase {
 			`{"create":"o","timeseries":{"timeField":"t"},"collation":{"locale":"fr"},"expireAfterSeconds":9}`, `{"collMod":"o","expireAfterSeconds":"off"}`, `{"drop":"n"}`, `{"create":"n","viewOn":"m","pipeline":[]}`}},
 		{name: "time series metric indexes", major: 6, before: []string{`{"create":"m","timeseries":{"timeField":"t","metaField":"m"}}`}, after: []string{
 			`{"createIndexes":"m","indexes":[{"key":{"x":1},"name":"x"},{"key":{"g":"2dsphere"},"name":"g"},{"key":{"y":1},"name":"y","partialFilterExpression":{"y":{"$gt":1}}}]}`, `{"dropIndexes":"m","index":"*"}`, `{"createIndexes":"m","indexes":[{"key":{"x":-1},"name":"x"}]}`}},
+		{name: "time series whose buckets expire", major: 7, before: []string{`{"create":"m","timeseries":{"timeField":"t","metaField":"m"}}`, `{"createIndexes":"m","indexes":[{"key":{"t":1},"name":"copied","expireAfterSeconds":60,"partialFilterExpression":{"m":"x"}}]}`}, after: []string{
+			`{"createIndexes":"m","indexes":[{"key":{"t":-1},"name":"followed","expireAfterSeconds":70,"partialFilterExpression":{"m":"y"}}]}`, `{"collMod":"m","index":{"name":"copied","hidden":true}}`,
+			`{"create":"n","timeseries":{"timeField":"t","metaField":"m"}}`, `{"createIndexes":"n","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":80,"partialFilterExpression":{"m":"x"}}]}`, `{"dropIndexes":"n","index":"t"}`}},
 		{name: "views", before: append(some, `{"create":"v","viewOn":"c","pipeline":[]}`), after: []string{
 			`{"create":"w","viewOn":"v","pipeline":[{"$match":{"a":1}}]}`, `{"collMod":"v","viewOn":"c","pipeline":[{"$project":{"a":1}}]}`, `{"drop":"v"}`, `{"drop":"w"}`,
 			`{"create":"v","viewOn":"c","pipeline":[],"collation":{"locale":"de"}}`, `{"create":"z","viewOn":"nothing","pipeline":[{"$lookup":{"from":"c","localField":"a","foreignField":"b","as":"c"}}]}`}},
@@ -222,6 +227,38 @@ func TestRenameInterrupted(t *testing.T) {
 	_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d"}, ApplyOptions{Rules: r.rules, Names: r.names})
 	if !IsGone(err) || mongo.HintOf(err) == "" {
 		t.Errorf("rename of what is not there: %v", err)
+	}
+	r.finish()
+}
+
+// TestMixedSchema: a time series of a server before 5.2 is marked on the target as one whose
+// buckets may hold mixed types, whether it is copied or made while the source is followed.
+// Servers that cannot mark it have the job say so.
+func TestMixedSchema(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	r := newReplica(t, newRules(t, transform.Config{}), db)
+	if !src.Info.Version.AtLeast(5, 0) || !dst.Info.Version.AtLeast(5, 2) {
+		t.Skip("needs a source of 5.0 and a target that knows the mark")
+	}
+	var log bytes.Buffer
+	r.target = NewTarget(dst, TargetOptions{Job: "job " + db, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r.run(db, []string{`{"create":"copied","timeseries":{"timeField":"t"}}`})
+	r.copy()
+	r.run(db, []string{`{"create":"followed","timeseries":{"timeField":"t"}}`})
+	r.follow()
+	colls, err := List(t.Context(), dst, scopeOf(r.rules, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(colls) != 2 {
+		t.Fatal(colls)
+	}
+	for _, c := range colls {
+		told := strings.Contains(log.String(), "cannot mark") && strings.Contains(log.String(), "ns="+c.NS+" ")
+		if got, want := c.MixedSchema || told, !src.Info.Version.AtLeast(5, 2); got != want {
+			t.Errorf("%s: marked %v, told %v, want one of both: %v", c.NS, c.MixedSchema, told, want)
+		}
 	}
 	r.finish()
 }

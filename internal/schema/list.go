@@ -184,7 +184,7 @@ func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D, kee
 		switch coll.Type {
 		case TypeTimeSeries:
 			coll.UUID = buckets[e.Name].Info.UUID
-			coll.MixedSchema = !c.Info.Version.AtLeast(5, 2) || mixedSchema(buckets[e.Name].Options)
+			coll.MixedSchema = MakesMixedSchema(c.Info.Version) || mixedSchema(buckets[e.Name].Options)
 		case TypeView, TypeCollection:
 		default:
 			return nil, mongo.WithHint(fmt.Errorf("%s is a %q, which is not supported", ns, e.Type), "exclude it")
@@ -196,6 +196,9 @@ func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D, kee
 	}
 	return out, nil
 }
+
+// MakesMixedSchema reports servers that make time-series collections with MixedSchema.
+func MakesMixedSchema(v mongo.Version) bool { return !v.AtLeast(5, 2) }
 
 // mixedSchema reads a flag that late 6.0 and newer servers keep among the
 // storage engine's options.

@@ -271,7 +271,7 @@ func (r *replica) event(ev stream.Event) []Effect {
 	if rename := ch.Kind == stream.ChangeRename; !rename && !slices.Contains(r.dbs, db) || rename && !scopeOf(r.rules, r.dbs...).concerned(ch) {
 		return nil
 	}
-	o := ApplyOptions{Rules: r.rules, Overlap: r.window, Names: r.names}
+	o := ApplyOptions{Rules: r.rules, Overlap: r.window, Names: r.names, MixedSchema: MakesMixedSchema(src.Info.Version)}
 	if err := r.target.MakeWay(r.t.Context(), ch, o); err != nil {
 		r.t.Fatalf("make way: %+v: %v", ch, err)
 	}

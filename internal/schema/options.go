@@ -109,6 +109,8 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	for _, ix := range coll.Indexes {
 		kind := indexKind(ix.Spec)
 		need(truthyField(ix.Spec, "hidden"), 4, 4, "hidden index "+ix.Name)
+		// No index but of a time series' buckets has its original.
+		need(has(ix.Spec, "originalSpec") && has(ix.Spec, "expireAfterSeconds"), 6, 3, "index "+ix.Name+", which expires documents of a time-series collection,")
 		need(truthyField(ix.Spec, "prepareUnique"), 6, 0, "prepareUnique of index "+ix.Name)
 		keys := keyFields(ix.Spec)
 		wildcard := kind == "" && slices.ContainsFunc(keys, func(el bson.RawElement) bool { return strings.HasSuffix(el.Key(), "$**") })

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -76,6 +77,8 @@ func everyKind() []since {
 		{7, 0, `{"create":"measurespan","timeseries":{"timeField":"t","metaField":"m","bucketMaxSpanSeconds":300,"bucketRoundingSeconds":300}}`},
 		{7, 0, `{"create":"measuregrown","timeseries":{"timeField":"t","bucketMaxSpanSeconds":300,"bucketRoundingSeconds":300}}`},
 		{7, 0, `{"collMod":"measuregrown","timeseries":{"bucketMaxSpanSeconds":9000,"bucketRoundingSeconds":9000}}`},
+		{7, 0, `{"create":"measurekept","timeseries":{"timeField":"t","metaField":"m"}}`},
+		{7, 0, `{"createIndexes":"measurekept","indexes":[{"key":{"t":1},"name":"ttl","expireAfterSeconds":3600,"partialFilterExpression":{"m":"x"}},{"key":{"t":-1},"name":"ttl0","expireAfterSeconds":0,"partialFilterExpression":{"m.y":{"$gt":5}}}]}`},
 		{0, 0, `{"create":"auto","autoIndexId":true}`},
 		{0, 0, `{"create":"b.over","viewOn":"c.over","pipeline":[{"$match":{"a":1}}]}`},
 		{0, 0, `{"create":"c.over","viewOn":"plain","pipeline":[{"$lookup":{"from":"a.over","localField":"a","foreignField":"a","as":"x"}}]}`},
@@ -191,6 +194,22 @@ func TestQueryableEncryption(t *testing.T) {
 	}
 	if same {
 		r.same(DiffOptions{})
+	}
+}
+
+// Servers before 6.3 take such an index of the buckets, though they have none of a time series.
+func TestExpiryOfBucketsNeedsVersion(t *testing.T) {
+	t.Parallel()
+	expires := stream.Index{Name: "t", Spec: js(t, `{"key":{"control.min.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"expireAfterSeconds":60,"originalSpec":{"key":{"t":1},"name":"t","expireAfterSeconds":60}}`)}
+	stays := stream.Index{Name: "t", Spec: js(t, `{"key":{"control.min.t":1,"control.max.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"originalSpec":{"key":{"t":1},"name":"t"}}`)}
+	plain := stream.Index{Name: "t", Spec: js(t, `{"key":{"control.min.t":1},"name":"t","expireAfterSeconds":60}`)}
+	for major, refused := range map[int]bool{6: true, 7: false} {
+		for i, ix := range []stream.Index{expires, stays, plain} {
+			got := Unsupported(Collection{NS: "d.c", Indexes: []stream.Index{ix}}, mongo.Version{Major: major})
+			if len(got) > 0 != (refused && i == 0) {
+				t.Errorf("%v to %d.0: %v", ix.Spec, major, got)
+			}
+		}
 	}
 }
 
