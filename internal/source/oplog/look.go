@@ -65,7 +65,13 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 		bson.D{{Key: "ns", Value: of}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: transactions}}}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
-	), bson.D{{Key: "level", Value: "majority"}}, entry)
+	), committed(span.Until), entry)
+}
+
+// committed is the read concern for what lies up to a position, all of it: a primary
+// elected since may not know yet that it is committed, and would show less.
+func committed(until mongo.OpTime) bson.D {
+	return bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: until.TS}}
 }
 
 // eachSpooled calls fn for the entries that s holds within a span; unread says that
@@ -90,9 +96,7 @@ func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTi
 	return func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
 		in := newInterpreter(c, Options{Keep: func(string) bool { return false }})
 		filter := Span{after, until}.filter(bson.D{{Key: "op", Value: "c"}}, bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}})
-		// A primary elected since may not know yet that all this is committed.
-		concern := bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: until.TS}}
-		err := eachEntry(ctx, c, filter, concern, func(doc []byte) error {
+		err := eachEntry(ctx, c, filter, committed(until), func(doc []byte) error {
 			e, err := parseEntry(doc)
 			if err != nil {
 				return err
