@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -84,6 +85,51 @@ func TestParseChange(t *testing.T) {
 	ok(t, a.entry(t.Context(), oplogEntry(t, 2, "c", "config.$cmd", bson.D{{Key: "frobnicate", Value: 1}})))
 	if len(a.events) > 0 {
 		t.Errorf("internal database: %+v", a.events)
+	}
+}
+
+// TestNotFollowed: what cannot be followed ends a run only where it concerns what is kept.
+// Who asks for all schema changes is told of it.
+func TestNotFollowed(t *testing.T) {
+	buckets, c := "shop.system.buckets.m", "shop.c"
+	rename := func(from, to string) bson.Raw {
+		return oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "renameCollection", Value: from}, {Key: "to", Value: to}, {Key: "stayTemp", Value: false}})
+	}
+	view := func(ns string) bson.Raw {
+		db, _ := mongo.SplitNS(ns)
+		return oplogEntry(t, 2, "u", db+".system.views", bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}}}},
+			bson.E{Key: "o2", Value: bson.D{{Key: "_id", Value: ns}}})
+	}
+	const out, m = "reports.system.buckets.tmp.agg_out.1", "reports.system.buckets.m"
+	for name, tc := range map[string]struct {
+		entry bson.Raw
+		fails bool
+		told  stream.Change
+	}{
+		"buckets elsewhere":         {rename(out, m), false, stream.Change{Kind: stream.ChangeRename, NS: "reports.tmp.agg_out.1", To: "reports.m"}},
+		"buckets become wanted":     {rename(out, buckets), true, stream.Change{Kind: stream.ChangeRename, NS: "reports.tmp.agg_out.1", To: "shop.m"}},
+		"buckets that were wanted":  {rename(buckets, m), true, stream.Change{Kind: stream.ChangeRename, NS: "shop.m", To: "reports.m"}},
+		"a collection to a buckets": {rename(c, m), true, stream.Change{Kind: stream.ChangeRename, NS: c, To: "reports.m"}},
+		"a view elsewhere":          {view("reports.v"), false, stream.Change{Kind: stream.ChangeView, NS: "reports.v"}},
+		"a view that is wanted":     {view("shop.v"), true, stream.Change{Kind: stream.ChangeView, NS: "shop.v"}},
+		"a command not known":       {oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "frobnicate", Value: "c"}}), true, stream.Change{}},
+	} {
+		a := offline(discard, Options{Keep: only("shop")})
+		if err := a.entry(t.Context(), tc.entry); (err != nil) != tc.fails || len(a.events) > 0 {
+			t.Errorf("%s: %v, events %+v", name, err, a.events)
+		}
+		in := newInterpreter(&mongo.Cluster{}, Options{Keep: func(string) bool { return false }})
+		in.namesAlone = true
+		e, err := parseEntry(tc.entry)
+		ok(t, err)
+		var told stream.Change
+		err = in.each(&e, func(ev *stream.Event) error { told = *ev.Change; return nil })
+		if told.Kind != tc.told.Kind || told.NS != tc.told.NS || told.To != tc.told.To || (err != nil) != (tc.told.Kind == "") {
+			t.Errorf("%s: told %+v, %v", name, told, err)
+		}
+		if told.Kind == stream.ChangeRename && len(told.UUID.Data) == 0 {
+			t.Errorf("%s: no UUID", name)
+		}
 	}
 }
 

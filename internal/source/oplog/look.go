@@ -35,8 +35,9 @@ type Look struct {
 }
 
 // Each calls fn for the events of the collections within a span and for all
-// schema changes, in order. It leaves transactions out, and takes users' applyOps
-// for what they say. What fn gets may be reused after it returns.
+// schema changes, in order; of those that cannot be followed it tells kind and names.
+// It leaves transactions out, and takes users' applyOps for what they say. What fn
+// gets may be reused after it returns.
 func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error) error {
 	of := bson.D{{Key: "$in", Value: l.Collections}}
 	known := map[string]bool{}
@@ -44,6 +45,7 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 		known[ns] = true
 	}
 	in := newInterpreter(l.Cluster, Options{Keep: func(ns string) bool { return known[ns] }, SkipMigrated: l.SkipMigrated})
+	in.namesAlone = true
 	entry := func(doc []byte) error {
 		e, err := parseEntry(doc)
 		if err != nil || !span.holds(e.at) || string(e.op) == "c" && e.inTransaction() { // a write that is retried looks like one
@@ -91,10 +93,12 @@ func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) (unread, err 
 }
 
 // Changes gives a function that calls fn for the schema changes after a position,
-// up to another, those of transactions that did not commit included.
+// up to another, those of transactions that did not commit included, and, by kind and
+// names alone, those that cannot be followed.
 func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
 	return func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
 		in := newInterpreter(c, Options{Keep: func(string) bool { return false }})
+		in.namesAlone = true
 		filter := Span{after, until}.filter(bson.D{{Key: "op", Value: "c"}}, bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}})
 		err := eachEntry(ctx, c, filter, committed(until), func(doc []byte) error {
 			e, err := parseEntry(doc)
