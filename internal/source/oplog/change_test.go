@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -130,6 +131,45 @@ func TestNotFollowed(t *testing.T) {
 		if told.Kind == stream.ChangeRename && len(told.UUID.Data) == 0 {
 			t.Errorf("%s: no UUID", name)
 		}
+	}
+}
+
+// TestDirectWriteToViews: the same of a real server's entries.
+func TestDirectWriteToViews(t *testing.T) {
+	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
+		t.Run(version, func(t *testing.T) {
+			c := connect(t, lab.ForTest(t, testServer(version)).URI()) // of its own: runs that keep everything would fail
+			start := position(t, c)
+			db := c.Client.Database("reports")
+			ok(t, db.CreateView(t.Context(), "v", "c", bson.A{bson.D{{Key: "$match", Value: bson.D{}}}}))
+			write := func() error { // refused since 5.0, but for applyOps
+				_, err := db.Collection("system.views").UpdateOne(t.Context(), doc("reports.v"), bson.D{{Key: "$set", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}})
+				return err
+			}
+			if c.Info.Version.AtLeast(5, 0) {
+				write = func() error {
+					return c.Client.Database("admin").RunCommand(t.Context(), js(t, `{"applyOps":[{"op":"u","ns":"reports.system.views","o2":{"_id":"reports.v"},"o":{"$v":2,"diff":{"u":{"pipeline":[]}}}}]}`)).Err()
+				}
+			}
+			ok(t, write())
+			_, err := c.Client.Database("shop").Collection("c").InsertOne(t.Context(), doc(1))
+			ok(t, err)
+			end := position(t, c)
+			equal(t, schemaOf("shop", heads(events(read(t, c, Options{Keep: only("shop")}, from(start), end)))), []string{"schema create shop.c", "insert shop.c 1"})
+			if _, err := readOr(t, New(c, Options{Keep: only("reports")}), from(start), end); err == nil || !strings.Contains(err.Error(), "reports.v was changed") {
+				t.Errorf("a view that is kept: %v", err)
+			}
+			told := 0
+			ok(t, Changes(c)(t.Context(), start, end, func(ch *stream.Change, _ mongo.OpTime) error {
+				if ch.Kind == stream.ChangeView && ch.NS == "reports.v" {
+					told++
+				}
+				return nil
+			}))
+			if told != 2 {
+				t.Errorf("told of %d changes of the view", told)
+			}
+		})
 	}
 }
 
