@@ -125,6 +125,10 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
 	drop := field(o, "dropTarget")
 	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}
+	if ofBuckets(from) != from && ofBuckets(to) != to { // $out into a time-series collection does it
+		ch.NS, ch.To, ch.Buckets = ofBuckets(from), ofBuckets(to), true
+		return &ch, nil
+	}
 	for i, ns := range []string{from, to} {
 		_, coll := mongo.SplitNS(ns)
 		if i == 0 && strings.HasPrefix(coll, mongo.ReshardingPrefix) {

@@ -53,6 +53,8 @@ func TestParseChange(t *testing.T) {
 		{o: `{"renameCollection":"d.a","to":"d.b","stayTemp":false}`, kind: stream.ChangeRename, ns: "d.a", details: func(ch *stream.Change) bool { return !ch.DropTarget }},
 		{o: `{"renameCollection":"d.a"}`, err: "malformed"},
 		{o: `{"renameCollection":"d.system.buckets.a","to":"d.b"}`, err: "of the server"},
+		{o: `{"renameCollection":"d.system.buckets.tmp.agg_out.1","to":"d.system.buckets.b","stayTemp":false}`, kind: stream.ChangeRename, ns: "d.tmp.agg_out.1",
+			details: func(ch *stream.Change) bool { return ch.To == "d.b" && ch.Buckets && !ch.DropTarget }},
 		{o: `{"createIndexes":"c","v":2,"key":{"a":1},"name":"a_1"}`, kind: stream.ChangeCreateIndexes, ns: "d.c",
 			details: func(ch *stream.Change) bool {
 				return ch.Indexes[0].Name == "a_1" && !has(ch.Indexes[0].Spec, "createIndexes")
@@ -101,19 +103,19 @@ func TestNotFollowed(t *testing.T) {
 		return oplogEntry(t, 2, "u", db+".system.views", bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}}}},
 			bson.E{Key: "o2", Value: bson.D{{Key: "_id", Value: ns}}})
 	}
-	const out, m = "reports.system.buckets.tmp.agg_out.1", "reports.system.buckets.m"
+	const elsewhere = "reports.system.buckets.m"
 	for name, tc := range map[string]struct {
 		entry bson.Raw
 		fails bool
 		told  stream.Change
 	}{
-		"buckets elsewhere":         {rename(out, m), false, stream.Change{Kind: stream.ChangeRename, NS: "reports.tmp.agg_out.1", To: "reports.m"}},
-		"buckets become wanted":     {rename(out, buckets), true, stream.Change{Kind: stream.ChangeRename, NS: "reports.tmp.agg_out.1", To: "shop.m"}},
-		"buckets that were wanted":  {rename(buckets, m), true, stream.Change{Kind: stream.ChangeRename, NS: "shop.m", To: "reports.m"}},
-		"a collection to a buckets": {rename(c, m), true, stream.Change{Kind: stream.ChangeRename, NS: c, To: "reports.m"}},
-		"a view elsewhere":          {view("reports.v"), false, stream.Change{Kind: stream.ChangeView, NS: "reports.v"}},
-		"a view that is wanted":     {view("shop.v"), true, stream.Change{Kind: stream.ChangeView, NS: "shop.v"}},
-		"a command not known":       {oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "frobnicate", Value: "c"}}), true, stream.Change{}},
+		"buckets elsewhere":        {rename(elsewhere, "reports.c"), false, stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: "reports.c"}},
+		"buckets become wanted":    {rename(elsewhere, c), true, stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: c}},
+		"buckets that were wanted": {rename(buckets, "reports.c"), true, stream.Change{Kind: stream.ChangeRename, NS: "shop.m", To: "reports.c"}},
+		"a collection to buckets":  {rename(c, elsewhere), true, stream.Change{Kind: stream.ChangeRename, NS: c, To: "reports.m"}},
+		"a view elsewhere":         {view("reports.v"), false, stream.Change{Kind: stream.ChangeView, NS: "reports.v"}},
+		"a view that is wanted":    {view("shop.v"), true, stream.Change{Kind: stream.ChangeView, NS: "shop.v"}},
+		"a command not known":      {oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "frobnicate", Value: "c"}}), true, stream.Change{}},
 	} {
 		a := offline(discard, Options{Keep: only("shop")})
 		if err := a.entry(t.Context(), tc.entry); (err != nil) != tc.fails || len(a.events) > 0 {
