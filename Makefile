@@ -227,7 +227,7 @@ matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, an
 			$(GO) test -p 1 -count=1 -timeout 60m ./test ./internal/schema $$faults || failed="$$failed $$pair"; \
 	done; \
 	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/state ./internal/lab/sharded ./internal/delta \
-		./internal/source/shards ./internal/job ./internal/seed ./internal/bench ./test/seed ./test/sharded || failed="$$failed older servers"; \
+		./internal/source/oplog ./internal/source/shards ./internal/job ./internal/seed ./internal/bench ./test/seed ./test/sharded || failed="$$failed older servers"; \
 	for version in 4.2 4.4 5.0 7.0; do \
 		case $$version in 7.0) test "$$seven" != " " || { echo "skipped: 7.0 in test/access"; continue; };; esac; \
 		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/access || failed="$$failed access:$$version"; \

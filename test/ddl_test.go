@@ -298,6 +298,7 @@ func filterScenarios() []scenario {
 		{name: "filter_transactions", setup: edgeSetup, change: edgeTxnChange},
 		{name: "filter_drop_database", setup: edgeSetup, change: edgeDropDatabaseChange},
 		{name: "filter_views_and_series", since: "5.0", setup: edgeKindsSetup, change: edgeKindsChange},
+		{name: "filter_out_to_series", since: "7.0", setup: edgeSetup, change: edgeOutSeriesChange},
 	} {
 		sc.exclude = []string{"DB.out*", "DB-*.out*", "DB-out.*"}
 		list = append(list, sc)
@@ -419,6 +420,15 @@ func edgeKindsChange(s *site) {
 	s.collMod("view", "viewOn", "ts", "pipeline", a())
 	s.create("out_view2", "viewOn", "ts", "pipeline", a())
 	s.drop("out_ts")
+}
+
+// edgeOutSeriesChange has a server rename buckets, in a database that is excluded.
+func edgeOutSeriesChange(s *site) {
+	out := d("$out", d("db", s.name("out"), "coll", "ts", "timeseries", d("timeField", "t")))
+	s.aggregate("in", d("$set", d("t", at(0))), out)
+	s.set("in", 1, d("$set", d("between", 1)))
+	s.aggregate("in", d("$set", d("t", at(1))), out)
+	s.set("in", 1, d("$set", d("after", 1)))
 }
 
 // mappingScenarios hold jobs that rename.

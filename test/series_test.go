@@ -23,6 +23,9 @@ func seriesScenarios() []scenario {
 		{name: "series_partial_ttl", since: "7.0", setup: seriesPartialTTLSetup, change: seriesPartialTTLChange},
 		{name: "series_recreated", setup: noMetaSetup, change: seriesRecreatedChange},
 		{name: "series_collmod", setup: granularitiesSetup, change: seriesCollModChange},
+		{name: "series_out", since: "7.0", setup: noMetaSetup, change: seriesOutChange},
+		{name: "series_out_in", since: "7.0", setup: noMetaSetup, change: seriesOutChange, exclude: []string{"DB.tmp.*"}},
+		{name: "series_out_mapped", since: "7.0", setup: noMetaSetup, change: seriesOutChange, rename: []string{"DB.made=DB-x.other"}},
 		{name: "series_spans", since: "7.0", setup: spansSetup, change: spansChange},
 		{name: "series_mixed", setup: seriesMixedSetup, change: seriesMixedChange, check: seriesMixedCheck},
 		{name: "series_values", setup: seriesValuesSetup, change: seriesValuesChange},
@@ -41,6 +44,17 @@ func at(seconds int) bson.DateTime {
 
 func (s *site) series(coll string, options ...any) {
 	s.create(coll, "timeseries", append(d("timeField", "t"), d(options...)...))
+}
+
+// seriesOutChange has a server rename buckets, onto nothing and onto others.
+func seriesOutChange(s *site) {
+	s.fill("in", 50, func(i int) bson.D { return d("_id", i, "t", at(i*97), "k", i) })
+	out := d("$out", d("db", s.name(), "coll", "made", "timeseries", d("timeField", "t")))
+	s.aggregate("in", out)
+	s.insert("made", d("t", at(5), "k", "added"))
+	s.aggregate("in", d("$match", d("k", d("$gt", 20))), out)
+	s.insert("made", d("t", at(7), "k", "added"))
+	s.index("made", d("k", 1))
 }
 
 func granularitiesSetup(s *site) {

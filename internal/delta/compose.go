@@ -73,7 +73,7 @@ func composeSubs(dst, a, b []byte, at frame) ([]byte, bool) {
 //
 //	a \ b    none     d      u          i      s
 //	none     none     d      u          i      s
-//	d        d        d      -          i (1)  -
+//	d        d        - (4)  -          i (1)  -
 //	u        u        d      b's value  i (2)  u of s applied to a's value
 //	i        i        d (3)  b's value  i (2)  i of s applied to a's value
 //	s        s        d      u          i (2)  s of both composed
@@ -84,6 +84,7 @@ func composeSubs(dst, a, b []byte, at frame) ([]byte, bool) {
 // (2) The server logs a field that a pipeline moved to the end as an i.
 // (3) Not nothing: a may have moved the field instead of making it. A d of a
 // field that is missing does no harm.
+// (4) Each deletes one of two fields of that name, and one d can delete one.
 //
 // The order of new fields is that of a, then that of b, without those that b
 // deletes or moves.
@@ -131,8 +132,8 @@ func (x *index) opOf(name []byte) uint8 {
 	return 0
 }
 
-// deletes writes the section d. It refuses the pairs that cannot follow each other:
-// nothing but d and i can meet a field that a has deleted.
+// deletes writes the section d. It refuses the pairs that cannot follow each other,
+// or not become one: of a field that a has deleted only an i can.
 func (p *pair) deletes(dst []byte) ([]byte, bool) {
 	dst, at := openField(dst, "d")
 	for i := range p.a.list {
@@ -141,7 +142,7 @@ func (p *pair) deletes(dst []byte) ([]byte, bool) {
 			continue
 		}
 		switch p.b.opOf(e.name) {
-		case rankUpdate, rankSub:
+		case rankDelete, rankUpdate, rankSub:
 			return nil, false
 		case rankInsert:
 		default:
@@ -149,7 +150,7 @@ func (p *pair) deletes(dst []byte) ([]byte, bool) {
 		}
 	}
 	for i := range p.b.list {
-		if e := &p.b.list[i]; e.op == rankDelete && p.a.opOf(e.name) != rankDelete {
+		if e := &p.b.list[i]; e.op == rankDelete {
 			dst = append(appendHeader(dst, typeBool, e.name), 0)
 		}
 	}

@@ -11,6 +11,10 @@ const maxFill = 1024
 // composeArrays composes two array diffs. The result has b's length, or a's
 // grown by what b appended: after a cut to n elements, an append of n.. by b is
 // the cut to the new length with these elements set.
+//
+// A cut alone lengthens no array: that is how servers log it, and all that a $slice
+// can do. Where b cuts off what a has set, and nothing else is left, the array may
+// be longer than before a all the same, filled up with nulls: refused.
 func composeArrays(dst, a, b []byte, at frame) ([]byte, bool) {
 	x, ok1 := openArrayDiff(a)
 	y, ok2 := openArrayDiff(b)
@@ -34,8 +38,9 @@ func composeArrays(dst, a, b []byte, at frame) ([]byte, bool) {
 		dst = append(dst, typeInt32, 'l', 0, 0, 0, 0, 0)
 		lengthAt = len(dst) - 4
 	}
+	head := len(dst)
 	dst, ok := out.merge(dst, x, y)
-	if !ok {
+	if !ok || out.lost && len(dst) == head {
 		return nil, false
 	}
 	if lengthAt > 0 {
@@ -54,6 +59,7 @@ type arrayWriter struct {
 	limit int  // changes at or beyond it are cut off by b
 	fill  bool // a cuts and b does not: elements from next on must be complete
 	next  int  // with fill: the length so far
+	lost  bool // an element that a sets is cut off
 }
 
 func (w *arrayWriter) merge(dst []byte, x, y arrayDiff) ([]byte, bool) {
@@ -89,9 +95,19 @@ func (w *arrayWriter) merge(dst []byte, x, y arrayDiff) ([]byte, bool) {
 	return dst, true
 }
 
+// beyond reports a change of a that b cuts off. That of an existing element, s,
+// shows that the array was longer before.
+func (w *arrayWriter) beyond(c change) bool {
+	if c.idx < w.limit {
+		return false
+	}
+	w.lost = w.lost || !c.sub
+	return true
+}
+
 // one writes a change that only one side makes.
 func (w *arrayWriter) one(dst []byte, c change, fromB bool) ([]byte, bool) {
-	if c.idx >= w.limit {
+	if w.beyond(c) {
 		return dst, true
 	}
 	if fromB && w.fill && c.idx >= w.next {
@@ -113,7 +129,7 @@ func (w *arrayWriter) one(dst []byte, c change, fromB bool) ([]byte, bool) {
 // both writes what a's change c and b's change d of one element come to.
 func (w *arrayWriter) both(dst []byte, c, d change) ([]byte, bool) {
 	switch {
-	case c.idx >= w.limit:
+	case w.beyond(c):
 		return dst, true
 	case !d.sub:
 		return appendChange(dst, 'u', d.idx, d.f.Type, d.f.Value), true

@@ -16,7 +16,7 @@ import (
 //
 // Everything else is refused: what b sets after a unset it moves to the end,
 // which $v:1 cannot say; an unset deeper down leaves behind the parents that a
-// has made.
+// has made; two unsets of one path remove two fields of that name.
 func composeModifiers(dst []byte, a, b Delta) ([]byte, bool) {
 	var spaceA, spaceB [inlineEntries]modPath
 	p, err1 := modPaths(spaceA[:0], a.o)
@@ -64,7 +64,7 @@ func modPairFits(a, b *modPath) bool {
 	switch {
 	case covers(b.path, a.path):
 		if b.unset {
-			return !bytes.Contains(b.path, []byte("."))
+			return !bytes.Contains(b.path, []byte(".")) && !(a.unset && len(a.path) == len(b.path))
 		}
 		return !a.unset || len(a.path) > len(b.path)
 	case covers(a.path, b.path): // b is strictly below a

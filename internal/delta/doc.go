@@ -27,4 +27,8 @@
 // a diff, and the secondary that applies this diff changes every one of them
 // (observed on 6.0.5). This package does as the primary did, the first field
 // only, because that is what clients read and what Statement produces too.
+//
+// One fold knows of no such names: of two fields one is deleted, a pipeline then moves
+// the other to the end, and both updates together leave one where they stood. Not to
+// fold a field that is deleted and comes back would cost all documents for these.
 package delta

@@ -39,6 +39,7 @@ func TestServer(t *testing.T) {
 		{"refused", testRefusedOps},
 		{"duplicates", testDuplicates},
 		{"statements", testStatements},
+		{"folds", testFolds},
 		{"order of new fields", testFieldOrder},
 		{"histories", testHistories},
 		{"replay", testReplayOnServer},
@@ -220,6 +221,15 @@ func testDuplicates(t *testing.T, s *server) {
 		out, skipped, err := Apply(nil, raw(doc), mustParse(t, o[len(o)-1].o))
 		if err != nil || skipped != 0 || !bytes.Equal(out, after) {
 			t.Errorf("%v: server %s, Apply %s (%d, %v)", u, show(after), show(out), skipped, err)
+		}
+	}
+	unset := d("q", d("_id", int32(1)), "u", d("$unset", d("a", 1, "o.x", 1)))
+	coll := s.fresh("duplicates", raw(doc))
+	s.update(coll, arr{unset, unset})
+	after, o := s.all(coll)[1], s.oplog("t.duplicates")
+	if _, c, ok := Compose(nil, mustParse(t, o[len(o)-2].o), mustParse(t, o[len(o)-1].o)); ok {
+		if out, _, err := Apply(nil, raw(doc), c); err != nil || !bytes.Equal(out, after) {
+			t.Errorf("unset twice: server %s, folded %s: %s, %v", show(after), show(c.Raw()), show(out), err)
 		}
 	}
 }
@@ -486,6 +496,52 @@ func checkFold(t *testing.T, f folded, steps []step) {
 		t.Logf("update %s", show(st.o))
 	}
 	t.Errorf("folded %s\non   %s\ngot  %s\nwant %s\nskipped %d, %v", show(f.d.Raw()), show(f.before), show(got), show(f.after), skipped, err)
+}
+
+// foldCases are updates of one document that have something about them when they are
+// folded, if they are.
+var foldCases = []struct {
+	name string
+	doc  bson.D
+	list []bson.D
+}{
+	{"cut of what was appended", d("_id", 1, "r", arr{1, 2, 3, 4, 5}), []bson.D{v2("sr", elems("u7", 9)), v2("sr", fill(7))}},
+	{"cut of what was appended, to the length before", d("_id", 1, "r", arr{1, 2, 3, 4, 5}), []bson.D{v2("sr", elems("u7", 9)), v2("sr", fill(5))}},
+	{"cut twice of what was appended", d("_id", 1, "r", arr{}), []bson.D{v2("sr", elems("u1", 8, "u4", 9)), v2("sr", fill(3)), v2("sr", fill(1))}},
+	{"cut below", d("_id", 1, "o", d("r", arr{arr{1}})), []bson.D{v2("so", d("sr", elems("s0", elems("u2", 9)))), v2("so", d("sr", elems("s0", fill(2))))}},
+	{"unset twice", d("_id", 1, "a", 1, "a", 2), []bson.D{v2("d", d("a", false)), v2("d", d("a", false))}},
+	{"unset twice below", d("_id", 1, "o", d("a", 1, "a", 2)), []bson.D{v2("so", d("d", d("a", false))), v2("so", d("d", d("a", false)))}},
+	{"unset twice by modifiers", d("_id", 1, "a", 1, "a", 2), []bson.D{v1("$unset", d("a", true)), v1("$unset", d("a", true))}},
+}
+
+// testFolds: folded as far as it goes, each of them is what it is one by one, and so
+// are the statements.
+func testFolds(t *testing.T, s *server) {
+	var list []folded
+	for _, c := range foldCases {
+		doc, steps := raw(c.doc), []step{}
+		for _, o := range c.list {
+			after, skipped, err := Apply(nil, doc, mustParse(t, raw(o)))
+			if err != nil || skipped > 0 {
+				t.Fatalf("%s: %d, %v", c.name, skipped, err)
+			}
+			steps = append(steps, step{doc, after, raw(o)})
+			doc = after
+		}
+		f := folded{steps[0].before, steps[0].after, mustParse(t, steps[0].o), 1}
+		for i, st := range steps[1:] {
+			dl := mustParse(t, st.o)
+			if _, c, ok := Compose(nil, f.d, dl); ok {
+				f = folded{f.before, st.after, c, f.n + 1}
+				checkFold(t, f, steps[i+2-f.n:i+2])
+				continue
+			}
+			list = append(list, f)
+			f = folded{st.before, st.after, dl, 1}
+		}
+		list = append(list, f)
+	}
+	checkStatements(t, s, list)
 }
 
 // checkFoldsOnServer: the server does the same with a composed update.

@@ -15,8 +15,9 @@ import (
 func (c *changer) applyRename(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	from, to := o.Rules.Target(ch.NS), o.Rules.Target(ch.To)
 	switch fromKept, toKept := o.Rules.Match(ch.NS), o.Rules.Match(ch.To); {
-	case fromKept && toKept && !o.Rules.SameDocuments(ch.NS, ch.To):
-		// Other documents are kept under the new name, or other ones are made of them.
+	case fromKept && toKept && (ch.Buckets || !o.Rules.SameDocuments(ch.NS, ch.To)):
+		// Other documents are kept under the new name, or other ones are made of them;
+		// and no command renames a time-series collection.
 		if err := c.colls.Drop(ctx, from); err != nil {
 			return Effect{}, err
 		}

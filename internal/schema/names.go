@@ -187,6 +187,9 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 	one, known := n.Source(ch.NS)
 	if !known {
 		one = Name{Type: TypeCollection, UUID: ch.UUID}
+		if ch.Buckets {
+			one.Type = TypeTimeSeries
+		}
 	}
 	if len(one.UUID.Data) == 0 {
 		one.UUID = ch.UUID

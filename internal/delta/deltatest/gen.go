@@ -15,11 +15,21 @@ import (
 // Gen makes random documents and random updates of them. It belongs to one goroutine.
 type Gen struct {
 	*rand.Rand
-	Odd bool // also field names that only pipelines can write
+	Odd    bool           // also field names that only pipelines can write
+	filled map[int32]fill // by the document's _id
+}
+
+// fill is what an update makes of an array by setting an element beyond its end: a cut
+// right before that element leaves the array longer than it was, and nothing that was set.
+type fill struct {
+	path string
+	at   int // the element
 }
 
 // New makes the same things for the same seed.
-func New(seed uint64) *Gen { return &Gen{Rand: rand.New(rand.NewPCG(seed, 7)), Odd: true} }
+func New(seed uint64) *Gen {
+	return &Gen{Rand: rand.New(rand.NewPCG(seed, 7)), Odd: true, filled: map[int32]fill{}}
+}
 
 func d(kv ...any) bson.D {
 	var out bson.D
@@ -181,6 +191,17 @@ func (g *Gen) path(o bson.D) (string, any) {
 
 // Update returns a random update of a document and its array filters.
 func (g *Gen) Update(o bson.D) (u any, filters bson.A) {
+	id := o[0].Value.(int32)
+	if f, ok := g.filled[id]; ok {
+		if delete(g.filled, id); !g.One(3) {
+			return bson.A{d("$set", d(f.path, d("$slice", bson.A{"$" + f.path, f.at - g.IntN(2)})))}, nil // logged as a cut, which $push is not
+		}
+	}
+	if g.One(12) {
+		if u := g.fill(id, o); u != nil {
+			return u, nil
+		}
+	}
 	switch n := g.IntN(20); {
 	case n < 11:
 		return g.classic(o)
@@ -192,7 +213,35 @@ func (g *Gen) Update(o bson.D) (u any, filters bson.A) {
 	case n < 19:
 		return bson.A{d("$replaceWith", d("$setField", d("field", d("$literal", g.Name()), "input", "$$ROOT", "value", d("$literal", g.Value(1)))))}, nil
 	}
-	return g.mutateObject(g.Document(o[0].Value.(int32)), 2), nil
+	return g.mutateObject(g.Document(id), 2), nil
+}
+
+// fill returns an update that sets an element beyond the end of an array, nil if there
+// is none to name.
+func (g *Gen) fill(id int32, o bson.D) bson.D {
+	all := arrays(nil, "", o)
+	if len(all) == 0 {
+		return nil
+	}
+	f := Pick(g, all...)
+	f.at += 1 + g.IntN(2)
+	g.filled[id] = f
+	return d("$set", d(f.path+"."+strconv.Itoa(f.at), g.Value(1)))
+}
+
+// arrays lists the arrays in an object that a path of a pipeline can name, with their lengths.
+func arrays(list []fill, path string, v any) []fill {
+	switch v := v.(type) {
+	case bson.D:
+		for _, e := range v {
+			if e.Key != "" && !strings.ContainsAny(e.Key, ".$") {
+				list = arrays(list, strings.TrimPrefix(path+"."+e.Key, "."), e.Value)
+			}
+		}
+	case bson.A:
+		list = append(list, fill{path, len(v)})
+	}
+	return list
 }
 
 // classic returns an update with operators; some are refused by the server.

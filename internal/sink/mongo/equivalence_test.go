@@ -81,11 +81,13 @@ func (w *wild) run(t *testing.T) {
 	one := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchOps: 1, Coalesce: -1}}
 	many := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 2 + w.g.IntN(8), BatchOps: 20 + w.g.IntN(300), Coalesce: 1 << w.g.IntN(20)},
 		Write: write.Options{TransactionOps: 1 + w.g.IntN(4)}}
+	few := many // updates folded with each other, and seldom into a whole document
+	few.Sizes.BatchOps, few.Sizes.Coalesce = 2+w.g.IntN(6), -1
 	for _, c := range []struct {
 		name string
 		o    mongosink.Options
 		torn bool
-	}{{"one", one, false}, {"many", many, false}, {"oneTorn", one, true}, {"manyTorn", many, true}} {
+	}{{"one", one, false}, {"many", many, false}, {"few", few, false}, {"oneTorn", one, true}, {"manyTorn", many, true}} {
 		start := from
 		if c.torn {
 			start, c.o.Overlap.End = w.copyStart, to

@@ -121,7 +121,8 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 		if !live {
 			return nil
 		}
-		if a.byUser = a.usersOwn(e, c); !a.byUser && e.txn.lsid == nil {
+		a.byUser = a.usersOwn(e, c)
+		if !c.sent && e.txn.lsid == nil { // no matter whose: servers group what expires since 6.1, and what version logged the entry is not known
 			a.wall = e.wall
 		}
 		err := a.applyOps(ctx, c.ops, e.at)
@@ -144,7 +145,8 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 
 // usersOwn tells a user's applyOps command, which is logged as it was sent, from
 // what a server groups by itself. Before 7.0 none does, but for retryable
-// inserts; there a nested command is logged without what reports where it came from.
+// inserts and, since 6.1, for deletes, which are the same of both; there a nested
+// command is logged without what reports where it came from.
 func (a *assembler) usersOwn(e *entry, c command) bool {
 	return c.sent || !e.separate && !a.o.cluster.Info.Version.AtLeast(7, 0)
 }

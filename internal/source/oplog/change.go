@@ -14,6 +14,14 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
+// notFollowed is why a change cannot be followed, which matters only to a job that it concerns.
+type notFollowed struct {
+	error
+	change stream.Change // what is known of it: kind and names at least
+}
+
+func (n *notFollowed) Unwrap() error { return n.error }
+
 // parseChange reads a command of a user's database: nil for one without effect
 // on the schema, such as the start of an index build. A command that it does not
 // know is an error that names it. It knows none that holds operations.
@@ -27,11 +35,15 @@ func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 	}
 	cmd, _, _ := bsonraw.Next(rest)
 	ch, err := readChange(db, cmd, o)
+	told := ch
+	if n := (*notFollowed)(nil); errors.As(err, &n) {
+		told = &n.change
+	}
+	if told != nil && ui != nil {
+		told.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: ui}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("command %s on database %s: %w", cmd.Name, db, err)
-	}
-	if ch != nil && ui != nil {
-		ch.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: ui}
 	}
 	return ch, nil
 }
@@ -110,18 +122,31 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	if cmd.Type != bson.TypeString || to == "" {
 		return nil, errors.New("malformed rename")
 	}
+	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
+	drop := field(o, "dropTarget")
+	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}
+	if ofBuckets(from) != from && ofBuckets(to) != to { // $out into a time-series collection does it
+		ch.NS, ch.To, ch.Buckets = ofBuckets(from), ofBuckets(to), true
+		return &ch, nil
+	}
 	for i, ns := range []string{from, to} {
 		_, coll := mongo.SplitNS(ns)
 		if i == 0 && strings.HasPrefix(coll, mongo.ReshardingPrefix) {
 			continue
 		}
 		if ofServer(coll) || strings.HasPrefix(coll, mongo.BucketsPrefix) {
-			return nil, fmt.Errorf("rename of %s to %s touches a collection of the server", from, to)
+			ch.NS, ch.To = ofBuckets(from), ofBuckets(to)
+			return nil, &notFollowed{fmt.Errorf("rename of %s to %s touches a collection of the server", from, to), ch}
 		}
 	}
-	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
-	drop := field(o, "dropTarget")
-	return &stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}, nil
+	return &ch, nil
+}
+
+// ofBuckets is the name of the time-series collection that has the buckets; any other
+// name stays.
+func ofBuckets(ns string) string {
+	db, coll := mongo.SplitNS(ns)
+	return db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)
 }
 
 func builtIndexes(list bsonraw.Element) (out []stream.Index, err error) {
@@ -181,8 +206,9 @@ func parseViewWrite(op, db string, o, o2 bson.Raw) (*stream.Change, error) {
 	}
 	viewOn := str(field(o, "viewOn"))
 	if viewOn == "" {
-		return nil, mongo.WithHint(fmt.Errorf("view %s was changed by a direct write to system.views", ns),
+		err := mongo.WithHint(fmt.Errorf("view %s was changed by a direct write to system.views", ns),
 			"define the view with collMod or create on the source, then start the job again with --restart")
+		return nil, &notFollowed{err, stream.Change{Kind: stream.ChangeView, NS: ns}}
 	}
 	if viewOn == mongo.BucketsPrefix+coll {
 		return nil, nil

@@ -9,6 +9,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -51,6 +53,8 @@ func TestParseChange(t *testing.T) {
 		{o: `{"renameCollection":"d.a","to":"d.b","stayTemp":false}`, kind: stream.ChangeRename, ns: "d.a", details: func(ch *stream.Change) bool { return !ch.DropTarget }},
 		{o: `{"renameCollection":"d.a"}`, err: "malformed"},
 		{o: `{"renameCollection":"d.system.buckets.a","to":"d.b"}`, err: "of the server"},
+		{o: `{"renameCollection":"d.system.buckets.tmp.agg_out.1","to":"d.system.buckets.b","stayTemp":false}`, kind: stream.ChangeRename, ns: "d.tmp.agg_out.1",
+			details: func(ch *stream.Change) bool { return ch.To == "d.b" && ch.Buckets && !ch.DropTarget }},
 		{o: `{"createIndexes":"c","v":2,"key":{"a":1},"name":"a_1"}`, kind: stream.ChangeCreateIndexes, ns: "d.c",
 			details: func(ch *stream.Change) bool {
 				return ch.Indexes[0].Name == "a_1" && !has(ch.Indexes[0].Spec, "createIndexes")
@@ -84,6 +88,90 @@ func TestParseChange(t *testing.T) {
 	ok(t, a.entry(t.Context(), oplogEntry(t, 2, "c", "config.$cmd", bson.D{{Key: "frobnicate", Value: 1}})))
 	if len(a.events) > 0 {
 		t.Errorf("internal database: %+v", a.events)
+	}
+}
+
+// TestNotFollowed: what cannot be followed ends a run only where it concerns what is kept.
+// Who asks for all schema changes is told of it.
+func TestNotFollowed(t *testing.T) {
+	buckets, c := "shop.system.buckets.m", "shop.c"
+	rename := func(from, to string) bson.Raw {
+		return oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "renameCollection", Value: from}, {Key: "to", Value: to}, {Key: "stayTemp", Value: false}})
+	}
+	view := func(ns string) bson.Raw {
+		db, _ := mongo.SplitNS(ns)
+		return oplogEntry(t, 2, "u", db+".system.views", bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}}}},
+			bson.E{Key: "o2", Value: bson.D{{Key: "_id", Value: ns}}})
+	}
+	const elsewhere = "reports.system.buckets.m"
+	for name, tc := range map[string]struct {
+		entry bson.Raw
+		fails bool
+		told  stream.Change
+	}{
+		"buckets elsewhere":        {rename(elsewhere, "reports.c"), false, stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: "reports.c"}},
+		"buckets become wanted":    {rename(elsewhere, c), true, stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: c}},
+		"buckets that were wanted": {rename(buckets, "reports.c"), true, stream.Change{Kind: stream.ChangeRename, NS: "shop.m", To: "reports.c"}},
+		"a collection to buckets":  {rename(c, elsewhere), true, stream.Change{Kind: stream.ChangeRename, NS: c, To: "reports.m"}},
+		"a view elsewhere":         {view("reports.v"), false, stream.Change{Kind: stream.ChangeView, NS: "reports.v"}},
+		"a view that is wanted":    {view("shop.v"), true, stream.Change{Kind: stream.ChangeView, NS: "shop.v"}},
+		"a command not known":      {oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "frobnicate", Value: "c"}}), true, stream.Change{}},
+	} {
+		a := offline(discard, Options{Keep: only("shop")})
+		if err := a.entry(t.Context(), tc.entry); (err != nil) != tc.fails || len(a.events) > 0 {
+			t.Errorf("%s: %v, events %+v", name, err, a.events)
+		}
+		in := newInterpreter(&mongo.Cluster{}, Options{Keep: func(string) bool { return false }})
+		in.namesAlone = true
+		e, err := parseEntry(tc.entry)
+		ok(t, err)
+		var told stream.Change
+		err = in.each(&e, func(ev *stream.Event) error { told = *ev.Change; return nil })
+		if told.Kind != tc.told.Kind || told.NS != tc.told.NS || told.To != tc.told.To || (err != nil) != (tc.told.Kind == "") {
+			t.Errorf("%s: told %+v, %v", name, told, err)
+		}
+		if told.Kind == stream.ChangeRename && len(told.UUID.Data) == 0 {
+			t.Errorf("%s: no UUID", name)
+		}
+	}
+}
+
+// TestDirectWriteToViews: the same of a real server's entries.
+func TestDirectWriteToViews(t *testing.T) {
+	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
+		t.Run(version, func(t *testing.T) {
+			c := connect(t, lab.ForTest(t, testServer(version)).URI()) // of its own: runs that keep everything would fail
+			start := position(t, c)
+			db := c.Client.Database("reports")
+			ok(t, db.CreateView(t.Context(), "v", "c", bson.A{bson.D{{Key: "$match", Value: bson.D{}}}}))
+			write := func() error { // refused since 5.0, but for applyOps
+				_, err := db.Collection("system.views").UpdateOne(t.Context(), doc("reports.v"), bson.D{{Key: "$set", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}})
+				return err
+			}
+			if c.Info.Version.AtLeast(5, 0) {
+				write = func() error {
+					return c.Client.Database("admin").RunCommand(t.Context(), js(t, `{"applyOps":[{"op":"u","ns":"reports.system.views","o2":{"_id":"reports.v"},"o":{"$v":2,"diff":{"u":{"pipeline":[]}}}}]}`)).Err()
+				}
+			}
+			ok(t, write())
+			_, err := c.Client.Database("shop").Collection("c").InsertOne(t.Context(), doc(1))
+			ok(t, err)
+			end := position(t, c)
+			equal(t, schemaOf("shop", heads(events(read(t, c, Options{Keep: only("shop")}, from(start), end)))), []string{"schema create shop.c", "insert shop.c 1"})
+			if _, err := readOr(t, New(c, Options{Keep: only("reports")}), from(start), end); err == nil || !strings.Contains(err.Error(), "reports.v was changed") {
+				t.Errorf("a view that is kept: %v", err)
+			}
+			told := 0
+			ok(t, Changes(c)(t.Context(), start, end, func(ch *stream.Change, _ mongo.OpTime) error {
+				if ch.Kind == stream.ChangeView && ch.NS == "reports.v" {
+					told++
+				}
+				return nil
+			}))
+			if told != 2 {
+				t.Errorf("told of %d changes of the view", told)
+			}
+		})
 	}
 }
 

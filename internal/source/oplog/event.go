@@ -1,6 +1,7 @@
 package oplog
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -21,6 +22,7 @@ type interpreter struct {
 	ns           *namespaces
 	version      mongo.Version
 	skipMigrated bool
+	namesAlone   bool  // also changes that cannot be followed are told of, by their names
 	byUser       bool  // the operations at hand are of a user's applyOps
 	wall         int64 // when the server did by itself what an entry groups; 0 of what users do
 	inner        entry // the operation at hand
@@ -45,11 +47,29 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 	case info.kind == nsKeep:
 		return true, in.document(ev, e, info)
 	}
+	if err != nil {
+		ch, err = in.despite(err)
+	}
 	if err != nil || ch == nil {
 		return false, err
 	}
 	ev.Kind, ev.NS, ev.Change, ev.Txn = stream.SchemaChange, ch.NS, ch, nil
 	return true, nil
+}
+
+// despite is what becomes of a change that cannot be followed: nothing, unless a name
+// that it concerns is wanted.
+func (in *interpreter) despite(err error) (*stream.Change, error) {
+	var n *notFollowed
+	switch {
+	case !errors.As(err, &n):
+		return nil, err
+	case in.namesAlone:
+		return &n.change, nil
+	case in.ns.keep(n.change.NS), n.change.To != "" && in.ns.keep(n.change.To):
+		return nil, err
+	}
+	return nil, nil
 }
 
 // resharded reports the rename by which a collection that was filled with another

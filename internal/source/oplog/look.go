@@ -35,8 +35,9 @@ type Look struct {
 }
 
 // Each calls fn for the events of the collections within a span and for all
-// schema changes, in order. It leaves transactions out, and takes users' applyOps
-// for what they say. What fn gets may be reused after it returns.
+// schema changes, in order; of those that cannot be followed it tells kind and names.
+// It leaves transactions out, and takes users' applyOps for what they say. What fn
+// gets may be reused after it returns.
 func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error) error {
 	of := bson.D{{Key: "$in", Value: l.Collections}}
 	known := map[string]bool{}
@@ -44,6 +45,7 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 		known[ns] = true
 	}
 	in := newInterpreter(l.Cluster, Options{Keep: func(ns string) bool { return known[ns] }, SkipMigrated: l.SkipMigrated})
+	in.namesAlone = true
 	entry := func(doc []byte) error {
 		e, err := parseEntry(doc)
 		if err != nil || !span.holds(e.at) || string(e.op) == "c" && e.inTransaction() { // a write that is retried looks like one
@@ -65,7 +67,13 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 		bson.D{{Key: "ns", Value: of}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: transactions}}}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
-	), bson.D{{Key: "level", Value: "majority"}}, entry)
+	), committed(span.Until), entry)
+}
+
+// committed is the read concern for what lies up to a position, all of it: a primary
+// elected since may not know yet that it is committed, and would show less.
+func committed(until mongo.OpTime) bson.D {
+	return bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: until.TS}}
 }
 
 // eachSpooled calls fn for the entries that s holds within a span; unread says that
@@ -85,14 +93,14 @@ func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) (unread, err 
 }
 
 // Changes gives a function that calls fn for the schema changes after a position,
-// up to another, those of transactions that did not commit included.
+// up to another, those of transactions that did not commit included, and, by kind and
+// names alone, those that cannot be followed.
 func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
 	return func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
 		in := newInterpreter(c, Options{Keep: func(string) bool { return false }})
+		in.namesAlone = true
 		filter := Span{after, until}.filter(bson.D{{Key: "op", Value: "c"}}, bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}})
-		// A primary elected since may not know yet that all this is committed.
-		concern := bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: until.TS}}
-		err := eachEntry(ctx, c, filter, concern, func(doc []byte) error {
+		err := eachEntry(ctx, c, filter, committed(until), func(doc []byte) error {
 			e, err := parseEntry(doc)
 			if err != nil {
 				return err

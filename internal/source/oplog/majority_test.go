@@ -25,18 +25,10 @@ func failPoint(t *testing.T, uri string, fp ...bson.E) {
 	ok(t, cl.Database("admin").RunCommand(t.Context(), append(bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}}, fp...)).Err())
 }
 
-// TestMajority stops replication on both secondaries: what the primary takes
-// meanwhile with w:1 may roll back and must not be emitted.
-func TestMajority(t *testing.T) {
-	t.Parallel()
-	o := testServer("")
-	o.Topology = "rs:3"
-	srv := lab.ForTest(t, o)
-	c := connect(t, srv.URI())
-	coll := c.Client.Database("maj").Collection("c", options.Collection().SetWriteConcern(writeconcern.W1()))
-	_, err := coll.InsertOne(t.Context(), doc(1))
-	ok(t, err)
-	start := position(t, c)
+// stopReplication stops replication on both secondaries of a set of three, until the
+// function that it returns is called. It inserts documents meanwhile.
+func stopReplication(t *testing.T, srv *lab.Cluster, c *mongo.Cluster, coll *driver.Collection) (release func()) {
+	t.Helper()
 	primary, err := srv.Primary(t.Context())
 	ok(t, err)
 	replicate := func(on bool) {
@@ -57,9 +49,73 @@ func TestMajority(t *testing.T) {
 		q, err := c.Positions(t.Context())
 		ok(t, err)
 		if q.Majority == p.Majority && q.Majority.Before(q.Last) {
-			break
+			return func() { replicate(true) }
 		}
 	}
+}
+
+// TestLookWaits: what lies up to a position is told whole, though the primary may not
+// know yet that it is committed.
+func TestLookWaits(t *testing.T) {
+	lab.Drawn(t, 2)
+	t.Parallel()
+	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
+		t.Run(version, func(t *testing.T) {
+			o := testServer(version)
+			o.Topology = "rs:3"
+			srv := lab.ForTest(t, o)
+			c := connect(t, srv.URI())
+			coll := c.Client.Database("look").Collection("c", options.Collection().SetWriteConcern(writeconcern.W1()))
+			_, err := coll.InsertOne(t.Context(), doc(1))
+			ok(t, err)
+			release := stopReplication(t, srv, c, coll)
+			before, err := c.Positions(t.Context())
+			ok(t, err)
+			_, err = coll.InsertOne(t.Context(), doc(1000))
+			ok(t, err)
+			p, err := c.Positions(t.Context())
+			ok(t, err)
+			var got []string
+			done := make(chan error, 1)
+			go func() {
+				look := Look{Cluster: c, Collections: []string{"look.c"}}
+				done <- look.Each(t.Context(), Span{before.Last, p.Last}, func(ev *stream.Event) error {
+					got = append(got, format(*ev))
+					return nil
+				})
+			}()
+			for waiting := false; !waiting && len(done) == 0; {
+				waiting = reads(t, c)
+			}
+			release()
+			ok(t, <-done)
+			equal(t, got, []string{`insert look.c 1000 {"_id":1000}`})
+		})
+	}
+}
+
+// reads reports that a read of the oplog is under way which waits for a position.
+func reads(t *testing.T, c *mongo.Cluster) bool {
+	t.Helper()
+	var r struct{ Inprog []bson.Raw }
+	ok(t, c.Client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "command.find", Value: oplogColl},
+		{Key: "command.readConcern.afterClusterTime", Value: bson.D{{Key: "$exists", Value: true}}}}).Decode(&r))
+	return len(r.Inprog) > 0
+}
+
+// TestMajority stops replication on both secondaries: what the primary takes
+// meanwhile with w:1 may roll back and must not be emitted.
+func TestMajority(t *testing.T) {
+	t.Parallel()
+	o := testServer("")
+	o.Topology = "rs:3"
+	srv := lab.ForTest(t, o)
+	c := connect(t, srv.URI())
+	coll := c.Client.Database("maj").Collection("c", options.Collection().SetWriteConcern(writeconcern.W1()))
+	_, err := coll.InsertOne(t.Context(), doc(1))
+	ok(t, err)
+	start := position(t, c)
+	release := stopReplication(t, srv, c, coll)
 	_, err = coll.InsertOne(t.Context(), doc("late"))
 	ok(t, err)
 	held, err := c.Positions(t.Context())
@@ -90,7 +146,7 @@ func TestMajority(t *testing.T) {
 		}
 		if beats++; beats == 10 {
 			released = time.Now()
-			replicate(true)
+			release()
 		}
 		return nil
 	})

@@ -33,7 +33,8 @@ const stallAfter = time.Minute
 type Options struct {
 	// Keep says whether events of a source namespace are wanted. It is asked
 	// once per namespace, by the goroutine of Run; internal databases, views
-	// and schema changes are not its matter.
+	// and schema changes are not its matter, but for those that cannot be followed:
+	// they fail the run only if it wants one of their names.
 	Keep func(ns string) bool
 	// ReadAheadBytes bounds what is read and not yet handed over, default
 	// 32 MB. Below that the server is asked for smaller replies than the 16 MB

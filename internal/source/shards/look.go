@@ -24,8 +24,12 @@ const (
 func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Span) (all []stream.Event, err error) {
 	left := mostLooked
 	for _, s := range c.Shards {
+		ctx, end, err := c.aware(ctx, s.Cluster, span.Until) // it may not have heard of that time
+		if err != nil {
+			return nil, err
+		}
 		look := oplog.Look{Cluster: s.Cluster, SkipMigrated: true, Collections: collections}
-		err := look.Each(ctx, span, func(ev *stream.Event) error {
+		err = look.Each(ctx, span, func(ev *stream.Event) error {
 			left -= len(ev.Doc) + len(ev.Key.ID.Data)
 			one := *ev
 			one.Doc = slices.Clone(ev.Doc)
@@ -41,6 +45,7 @@ func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Spa
 			all = append(all, one)
 			return nil
 		})
+		end()
 		if err != nil {
 			return nil, fmt.Errorf("shard %s: %w", s.Name, err)
 		}
