@@ -325,8 +325,10 @@ func (o *Once) drop(id [16]byte, c *known, ch *stream.Change) bool {
 	if c.gone {
 		return false
 	}
-	if c.copyOf != nil { // it came to nothing
-		delete(o.copies, *c.copyOf)
+	if c.copyOf != nil { // it came to nothing, or another one was made of it
+		if o.copies[*c.copyOf] == id {
+			delete(o.copies, *c.copyOf)
+		}
 		o.forget(id)
 		return false
 	}
