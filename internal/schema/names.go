@@ -188,7 +188,7 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 	if !known {
 		one = Name{Type: TypeCollection, UUID: ch.UUID}
 	}
-	if len(one.UUID.Data) == 0 {
+	if len(ch.UUID.Data) > 0 { // another one if movePrimary has moved it
 		one.UUID = ch.UUID
 	}
 	one.NS, one.Target = ch.To, rules.Target(ch.To)

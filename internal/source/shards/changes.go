@@ -359,6 +359,10 @@ func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
 	if c.ns == ch.To {
 		return false
 	}
+	if c.copyOf != nil { // users rename what is the collection by now
+		o.next[*c.copyOf] = id
+		o.stays(id)
+	}
 	o.replaced(ch)
 	o.unname(id, c.ns)
 	c.ns, o.names[ch.To] = ch.To, id
