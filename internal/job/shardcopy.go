@@ -300,7 +300,7 @@ func (c *copier) sliceStore() sliceStore { return sliceStore{c.store} }
 
 // keyIndex is an index of a collection that holds all documents by their shard keys. It
 // may have been made since the copy began.
-func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *origin.Table) (bson.Raw, error) {
+func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *origin.Table) (*origin.Index, error) {
 	if index := table.KeyIndex(indexSpecs(t.Source)); index != nil {
 		return index, nil
 	}
@@ -316,7 +316,7 @@ func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *origin.Tab
 		"make one, or stop the balancer for the time of the copy")
 }
 
-// indexSpecs are those of a collection, with that of _id.
+// indexSpecs are those of a collection, with that of _id, which is named by its key.
 func indexSpecs(of schema.Collection) []bson.Raw {
 	id, err := bson.Marshal(bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}})
 	if err != nil {

@@ -1,7 +1,6 @@
 package origin
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,16 +94,19 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 
 // ListOne finds a collection by the UUID that it has, or had before it moved.
 func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (coll schema.Collection, found bool, err error) {
-	coll, found, err = schema.ListOne(ctx, c.router(), db, uuid)
-	for !found && err == nil {
-		was := uuid
-		var there bool
-		if uuid, there, err = c.Cluster().Identity(ctx, was); err != nil || !there || uuid.Equal(was) {
+	const looks = 5 // it may move while it is looked for
+	perhaps := []bson.Binary{uuid}
+	for range looks {
+		for _, now := range perhaps {
+			if coll, found, err = schema.ListOne(ctx, c.router(), db, now); found || err != nil {
+				return coll, found, err
+			}
+		}
+		if perhaps, err = c.Cluster().Identities(ctx, uuid); len(perhaps) == 0 || err != nil {
 			return coll, false, err
 		}
-		coll, found, err = schema.ListOne(ctx, c.router(), db, uuid)
 	}
-	return coll, found, err
+	return coll, false, mongo.Retry(fmt.Sprintf("the router does not show the collection %x of %s, but nobody tells that it was dropped", uuid.Data, db), nil, "")
 }
 
 // named is the name of the sharded collection with a UUID, "" when there is none.
@@ -132,16 +134,22 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Quest
 			return nil, err
 		}
 		if ns == "" {
-			docs, err := c.findOnShards(ctx, of, q)
-			if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			docs, home, err := c.findOnShards(ctx, of, q)
+			if home || err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 				return docs, err
 			}
-			now, there, cause := c.Cluster().Identity(ctx, of.UUID)
-			if !there || cause != nil || now.Equal(of.UUID) {
-				return nil, cmp.Or(cause, err)
+			perhaps, cause := c.Cluster().Identities(ctx, of.UUID)
+			other := slices.IndexFunc(perhaps, func(now bson.Binary) bool { return !now.Equal(of.UUID) })
+			switch {
+			case cause != nil:
+				return nil, cause
+			case other >= 0:
+				of.UUID = perhaps[other]
+				continue
+			case err == nil && len(perhaps) > 0:
+				err = mongo.Retry(fmt.Sprintf("the collection %x of %s is not on its shard, but on another one", of.UUID.Data, of.DB), nil, "")
 			}
-			of.UUID = now
-			continue
+			return docs, err // of what was dropped: the changes tell
 		}
 		_, of.Name = mongo.SplitNS(ns)
 		docs, err := lookup.Find(ctx, c.router(), of, q)
@@ -160,18 +168,23 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Quest
 	}
 }
 
-// findOnShards asks for a collection that is not sharded: one shard has it.
-func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw, err error) {
+// findOnShards asks for a collection that is not sharded: one shard has it. home says that
+// this was its database's own then; another one may tell of a collection that has moved.
+func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw, home bool, err error) {
 	for _, s := range c.Cluster().Shards {
 		docs, err = lookup.Find(ctx, s.Cluster, of, q)
 		if err == nil {
-			return docs, nil
+			own, err := c.home(ctx, of.DB)
+			if err != nil {
+				return nil, false, err
+			}
+			return docs, own == "" || own == s.Name, nil
 		}
 		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
-			return nil, fmt.Errorf("shard %s: %w", s.Name, err)
+			return nil, false, fmt.Errorf("shard %s: %w", s.Name, err)
 		}
 	}
-	return nil, err
+	return nil, false, err
 }
 
 // Vanished reports whether the collection with a UUID is gone for good, and has not moved.

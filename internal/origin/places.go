@@ -3,12 +3,14 @@ package origin
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -82,9 +84,28 @@ func (t *Table) Owners() (all []string) {
 	return all
 }
 
-// Missing are those of collections, by their place among them, that no shard has under
-// their UUIDs.
+// home is the shard that has the collections of a database that are not sharded; "" where
+// the config servers do not tell.
+func (c *Sharded) home(ctx context.Context, db string) (shard string, err error) {
+	var found struct {
+		Primary string `bson:"primary"`
+	}
+	err = c.routed("databases").FindOne(ctx, bson.D{{Key: "_id", Value: db}}).Decode(&found)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		err = nil
+	}
+	return found.Primary, mongo.Wrap(err, "find the shard of database %s", db)
+}
+
+// Missing are those of collections, by their place among them, that are not where they
+// belong under their UUIDs: sharded ones on any shard, the others on their database's own.
+// The shard from which movePrimary has moved one has it still until it drops it, which may
+// be late or never, and no change reaches it there.
 func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing []int, err error) {
+	places, err := c.Places(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var dbs []string
 	for _, one := range of {
 		db, _ := mongo.SplitNS(one.NS)
@@ -93,24 +114,40 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 	slices.Sort(dbs)
 	dbs = slices.Compact(dbs)
 	all := c.Cluster()
-	held := make([]map[[16]byte]bool, len(all.Shards))
+	held := make(map[string]map[[16]byte]bool, len(all.Shards))
+	for _, s := range all.Shards {
+		held[s.Name] = map[[16]byte]bool{}
+	}
 	err = all.Each(ctx, func(ctx context.Context, i int) error {
 		uuids, err := schema.UUIDs(ctx, all.Shards[i].Cluster, dbs)
-		held[i] = map[[16]byte]bool{}
 		for _, u := range uuids {
 			if id, ok := shards.IDOf(u); ok {
-				held[i][id] = true
+				held[all.Shards[i].Name][id] = true
 			}
 		}
 		return err
 	})
 	for i, one := range of {
-		id, _ := shards.IDOf(one.UUID)
-		if !slices.ContainsFunc(held, func(h map[[16]byte]bool) bool { return h[id] }) {
+		if !places.has(one, held) {
 			missing = append(missing, i)
 		}
 	}
 	return missing, err
+}
+
+// has reports that a shard where a collection belongs has it. held are the UUIDs of each.
+func (p *Places) has(one schema.Collection, held map[string]map[[16]byte]bool) bool {
+	id, _ := shards.IDOf(one.UUID)
+	db, _ := mongo.SplitNS(one.NS)
+	if home, ok := p.Primary(db); ok && !p.Sharded(one.UUID) {
+		return held[home][id]
+	}
+	for _, h := range held {
+		if h[id] {
+			return true
+		}
+	}
+	return false
 }
 
 // Present finds where a collection is by now that is or was not sharded: its UUID, which
@@ -119,26 +156,43 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, there bool, err error) {
 	const looks = 10 // it may move while it is looked for
 	db, _ := mongo.SplitNS(was.NS)
-	now = was.UUID
+	perhaps := []bson.Binary{was.UUID}
 	for look := range looks {
 		if look > 0 {
 			if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
-				return now, "", false, err
+				return was.UUID, "", false, err
 			}
 		}
-		if ns, err := c.named(ctx, now); ns != "" || err != nil {
-			return now, "", true, err
-		}
-		for _, s := range c.Cluster().Shards {
-			if _, found, err := schema.ListOne(ctx, s.Cluster, db, now); found || err != nil {
-				return now, s.Name, found, mongo.Wrap(err, "shard %s", s.Name)
+		for _, now := range perhaps {
+			if shard, there, err = c.at(ctx, db, now); there || err != nil {
+				return now, shard, there, err
 			}
 		}
-		if now, there, err = c.Cluster().Identity(ctx, was.UUID); !there || err != nil {
-			return now, "", false, err
+		if perhaps, err = c.Cluster().Identities(ctx, was.UUID); len(perhaps) == 0 || err != nil {
+			return was.UUID, "", false, err
 		}
 	}
-	return now, "", false, mongo.Retry(fmt.Sprintf("%s is on none of the shards, but nobody tells that it was dropped", was.NS), nil, "")
+	return was.UUID, "", false, mongo.Retry(fmt.Sprintf("%s is not on its shard, but nobody tells that it was dropped", was.NS), nil, "")
+}
+
+// at is the shard where the collection with a UUID is and belongs, "" when it is sharded.
+func (c *Sharded) at(ctx context.Context, db string, uuid bson.Binary) (shard string, there bool, err error) {
+	if ns, err := c.named(ctx, uuid); ns != "" || err != nil {
+		return "", ns != "", err
+	}
+	home, err := c.home(ctx, db)
+	if err != nil {
+		return "", false, err
+	}
+	for _, s := range c.Cluster().Shards {
+		if home != "" && s.Name != home {
+			continue
+		}
+		if _, found, err := schema.ListOne(ctx, s.Cluster, db, uuid); found || err != nil {
+			return s.Name, found, mongo.Wrap(err, "shard %s", s.Name)
+		}
+	}
+	return "", false, nil
 }
 
 // Stands are those of the sharded ones among collections, by UUID in hex. at is a

@@ -206,17 +206,23 @@ func (t *Table) Moved(since Stand, without func(Chunk) bool) []Part {
 	return parts
 }
 
+// Index is one that holds every document of a collection under its shard key.
+type Index struct {
+	Key  bson.Raw // the pattern
+	Hint any      // its name: others may have the same pattern. Of _id it is the pattern
+}
+
 // Range is a part as one of an index that begins with the shard key.
-func (p Part) Range(index bson.Raw) (*scan.Range, error) {
-	lower, err := extend(p.Min, index)
+func (p Part) Range(index *Index) (*scan.Range, error) {
+	lower, err := extend(p.Min, index.Key)
 	if err != nil {
 		return nil, err
 	}
-	upper, err := extend(p.Max, index)
+	upper, err := extend(p.Max, index.Key)
 	if err != nil {
 		return nil, err
 	}
-	return &scan.Range{Index: index, Lower: lower, Upper: upper}, nil
+	return &scan.Range{Hint: index.Hint, Lower: lower, Upper: upper}, nil
 }
 
 // extend adds the fields that an index has beyond the shard key, before all their
@@ -242,17 +248,21 @@ func extend(bound, index bson.Raw) (bson.Raw, error) {
 }
 
 // KeyIndex chooses an index that holds every document under its shard key: one of the
-// key patterns and options given. Nil says that none does.
-func (t *Table) KeyIndex(specs []bson.Raw) bson.Raw {
+// key patterns, names and options given. Nil says that none does.
+func (t *Table) KeyIndex(specs []bson.Raw) *Index {
 	want, err := t.Key.Elements()
 	if err != nil {
 		return nil
 	}
 	for _, spec := range specs {
 		key, ok := spec.Lookup("key").DocumentOK()
-		if ok && begins(key, want) && complete(spec) {
-			return key
+		if !ok || !begins(key, want) || !complete(spec) {
+			continue
 		}
+		if name, ok := spec.Lookup("name").StringValueOK(); ok {
+			return &Index{key, name}
+		}
+		return &Index{key, key}
 	}
 	return nil
 }

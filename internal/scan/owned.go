@@ -108,6 +108,6 @@ func (v Version) in(cmd bson.D) bson.D {
 // Range is a part of a collection between two keys of an index, the upper excluded.
 // Both have all fields of the index.
 type Range struct {
-	Index        bson.Raw // the key pattern
+	Hint         any // what names the index
 	Lower, Upper bson.Raw
 }

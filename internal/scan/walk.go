@@ -251,7 +251,7 @@ func (w *Walk) how() (more bson.D) {
 	}
 	switch {
 	case w.s.Strategy == ByRange:
-		add("hint", w.want.Range.Index)
+		add("hint", w.want.Range.Hint)
 		add("min", w.want.Range.Lower)
 		add("max", w.want.Range.Upper)
 	case w.tail:

@@ -191,7 +191,7 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 			one.Type = TypeTimeSeries
 		}
 	}
-	if len(one.UUID.Data) == 0 {
+	if len(ch.UUID.Data) > 0 { // another one if movePrimary has moved it
 		one.UUID = ch.UUID
 	}
 	one.NS, one.Target = ch.To, rules.Target(ch.To)

@@ -679,6 +679,29 @@ func TestSameIDTwice(t *testing.T) {
 	}
 }
 
+// TestTwoKeyIndexes: chunks move during the copy of a collection that has two indexes with
+// the pattern of its shard key.
+func TestTwoKeyIndexes(t *testing.T) {
+	b := newBed(t)
+	b.collections()
+	b.ok(b.source.Database("d").RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "ranged"}, {Key: "indexes", Value: bson.A{
+		bson.D{{Key: "key", Value: key(1)}, {Key: "name", Value: "folded"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}}}}}}}).Err())
+	b.fill(300)
+	spec := b.spec()
+	spec.Limits.Bytes = 100 << 10
+	j, done := b.start(spec)
+	b.until(done, func() bool { return j.Status().Copy.Docs > 10 })
+	names := b.lab.ShardNames()
+	for _, k := range []int{50, 150, 250, 350, 450, 550} {
+		chunk, err := b.lab.ChunkAt(t.Context(), "d.ranged", key(k))
+		b.ok(err)
+		b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(k), names[(slices.Index(names, chunk.Shard)+1)%len(names)]))
+	}
+	b.ok(j.SetLimits(t.Context(), pace.Rates{}))
+	b.following(j, done)
+	b.finish(j, done)
+}
+
 // TestCopyWhileChunksMove: chunks move all through a slow copy, which is broken off
 // and begun again. What moves is neither missed nor there twice, and what shards hold
 // but do not own is left out.

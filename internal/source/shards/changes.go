@@ -328,8 +328,10 @@ func (o *Once) drop(id [16]byte, c *known, ch *stream.Change) bool {
 	if c.gone {
 		return false
 	}
-	if c.copyOf != nil { // it came to nothing
-		delete(o.copies, *c.copyOf)
+	if c.copyOf != nil { // it came to nothing, or another one was made of it
+		if o.copies[*c.copyOf] == id {
+			delete(o.copies, *c.copyOf)
+		}
 		o.forget(id)
 		return false
 	}
@@ -359,6 +361,10 @@ func (o *Once) forget(id [16]byte) {
 func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
 	if c.ns == ch.To {
 		return false
+	}
+	if c.copyOf != nil { // users rename what is the collection by now
+		o.next[*c.copyOf] = id
+		o.stays(id)
 	}
 	o.replaced(ch)
 	o.unname(id, c.ns)

@@ -59,18 +59,36 @@ func (l *lineage) filter(ctx context.Context, b *stream.Batch, note func(*stream
 // is not sharded; false when it was dropped, or nobody knows of it. The collection
 // is one of Begin, or of the changes since.
 func (c *Cluster) Identity(ctx context.Context, uuid bson.Binary) (now bson.Binary, there bool, err error) {
+	all, err := c.Identities(ctx, uuid)
+	if err != nil || len(all) == 0 {
+		return uuid, false, err
+	}
+	return all[0], true, nil
+}
+
+// Identities are the UUIDs under which a collection may be by now: the one of Identity,
+// and that of the copy which movePrimary makes of it. The copy is the collection once the
+// database has moved, though the shard where it was has not dropped it yet.
+func (c *Cluster) Identities(ctx context.Context, uuid bson.Binary) (all []bson.Binary, err error) {
 	id, ok := IDOf(uuid)
 	l := c.lineage.Load()
 	if !ok || l == nil {
-		return uuid, false, nil
+		return nil, nil
 	}
 	l.reading.Lock()
 	defer l.reading.Unlock()
 	if err := c.readOn(ctx, l); err != nil {
-		return uuid, false, fmt.Errorf("find out whether a collection was dropped, or has moved with its database: %w", err)
+		return nil, fmt.Errorf("find out whether a collection was dropped, or has moved with its database: %w", err)
 	}
-	id, there = l.ahead.now(id)
-	return bson.Binary{Subtype: uuid.Subtype, Data: id[:]}, there, nil
+	id, there := l.ahead.now(id)
+	if !there {
+		return nil, nil
+	}
+	all = []bson.Binary{{Subtype: uuid.Subtype, Data: id[:]}}
+	if moving, ok := l.ahead.copies[id]; ok {
+		all = append(all, bson.Binary{Subtype: uuid.Subtype, Data: moving[:]})
+	}
+	return all, nil
 }
 
 // readOn has ahead know all that any shard has committed by now.

@@ -65,6 +65,46 @@ func TestCopiesAtChange(t *testing.T) {
 	}
 }
 
+// TestMovedTwiceAndKept: a database moves on before the shard where it was first drops its
+// collection.
+func TestMovedTwiceAndKept(t *testing.T) {
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s2", true, nil }
+	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2), told(40, stream.ChangeDrop, 1)}
+	for i, shard := range []string{"s1", "s2", "s1", "s0"} {
+		all[i].Change.Shard = shard
+	}
+	b := &stream.Batch{End: opTime(40), Events: all}
+	if _, err := o.filter(t.Context(), b, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Events) != 1 || b.Events[0].Change.Kind != stream.ChangeIdentity || b.Events[0].Change.UUID.Data[15] != 3 {
+		t.Errorf("%+v", b.Events)
+	}
+}
+
+// TestKeptAndRenamed: users rename what has moved, and make another one of its name, before
+// the shard where it was drops it. Servers of 4.4 let them.
+func TestKeptAndRenamed(t *testing.T) {
+	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s1", true, nil }
+	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeRename, 2), told(30, stream.ChangeCreate, 3), told(40, stream.ChangeDrop, 1)}
+	all[1].Change.To = "d.v"
+	for i, shard := range []string{"s1", "s1", "s1", "s0"} {
+		all[i].Change.Shard = shard
+	}
+	b := &stream.Batch{End: opTime(40), Events: all}
+	if _, err := o.filter(t.Context(), b, nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeRename || b.Events[1].Change.Kind != stream.ChangeCreate {
+		t.Errorf("%+v", b.Events)
+	}
+	if now, there := o.now([16]byte{15: 1}); !there || now[15] != 2 {
+		t.Error(now, there)
+	}
+}
+
 // TestNamesAhead: what is known of the names may be of a later position than the one
 // where the stream begins: a copy that is collection by then stays that.
 func TestNamesAhead(t *testing.T) {
