@@ -345,7 +345,7 @@ func (l *lender) shownOf(worker string) *progress.Borrower {
 // show is what the status tells.
 func (l *lender) show() (waiting int, list []progress.Borrower) {
 	for _, e := range l.of {
-		if e.ready() && !l.low() {
+		if l.serving.Err() == nil && e.ready() && !l.low() { // else nobody would be answered
 			waiting += e.Lendable()
 		}
 	}
