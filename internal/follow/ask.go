@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -170,8 +169,7 @@ func (a *Ask) sourceOf(from mongosink.Origin) string {
 // event in hand has it, or as the job's names do, which are those of the
 // same position.
 func (a *Ask) identify(from mongosink.Origin) (of lookup.Collection, err error) {
-	db, coll := mongo.SplitNS(from.Target)
-	name, _ := a.Names.Target(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix))
+	name, _ := a.Names.Target(mongo.SeriesNS(from.Target))
 	source := cmp.Or(from.Source, name.NS)
 	if of.UUID = name.UUID; from.UUID != nil {
 		of.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: from.UUID[:]}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -113,8 +112,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failu
 		return failure
 	}
 	name, _ := spec.Lookup("name").StringValueOK()
-	db, coll := mongo.SplitNS(ic.NS)
-	partial := &partialError{schema.IndexName{NS: db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix), Name: name}, failure}
+	partial := &partialError{schema.IndexName{NS: mongo.SeriesNS(ic.NS), Name: name}, failure}
 	if dup.Index() == "" {
 		return partial
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
@@ -428,8 +427,7 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 // recreate empties the target of a task that has to begin anew.
 func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	// The source's name may be another one by now.
-	db, coll := mongo.SplitNS(t.Target)
-	ns := db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)
+	ns := mongo.SeriesNS(t.Target)
 	if err := c.cat.Drop(ctx, ns); err != nil {
 		return err
 	}

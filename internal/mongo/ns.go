@@ -12,6 +12,13 @@ func SplitNS(ns string) (db, coll string) {
 // collection.
 const BucketsPrefix = "system.buckets."
 
+// SeriesNS is the name of the time-series collection whose buckets have the name; any
+// other name stays.
+func SeriesNS(ns string) string {
+	db, coll := SplitNS(ns)
+	return db + "." + strings.TrimPrefix(coll, BucketsPrefix)
+}
+
 // ReshardingPrefix starts the name of the collection that shards fill while one is
 // sharded by another key (reshardCollection).
 const ReshardingPrefix = "system.resharding."

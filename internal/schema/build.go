@@ -107,8 +107,7 @@ func IsGone(err error) bool { return errors.Is(err, errGone) }
 // locate finds the collection that holds the documents of a namespace, and the
 // namespace's own name.
 func (b *builder) locate(ctx context.Context, targetNS string) (dataNS, ns string, err error) {
-	db, name := mongo.SplitNS(targetNS)
-	ns = db + "." + strings.TrimPrefix(name, mongo.BucketsPrefix)
+	ns = mongo.SeriesNS(targetNS)
 	coll, ok, err := b.find(ctx, ns)
 	switch {
 	case err != nil:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -58,8 +57,7 @@ func (n *Names) Target(targetNS string) (Name, bool) {
 
 // Absent tells of a source namespace that has nothing on the target yet.
 func (n *Names) Absent(ns string) bool {
-	db, coll := mongo.SplitNS(ns)
-	one, _ := n.Source(db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix))
+	one, _ := n.Source(mongo.SeriesNS(ns))
 	return one.Gone
 }
 

@@ -125,8 +125,8 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
 	drop := field(o, "dropTarget")
 	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}
-	if ofBuckets(from) != from && ofBuckets(to) != to { // $out into a time-series collection does it
-		ch.NS, ch.To, ch.Buckets = ofBuckets(from), ofBuckets(to), true
+	if mongo.SeriesNS(from) != from && mongo.SeriesNS(to) != to { // $out into a time-series collection does it
+		ch.NS, ch.To, ch.Buckets = mongo.SeriesNS(from), mongo.SeriesNS(to), true
 		return &ch, nil
 	}
 	for i, ns := range []string{from, to} {
@@ -135,18 +135,11 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 			continue
 		}
 		if ofServer(coll) || strings.HasPrefix(coll, mongo.BucketsPrefix) {
-			ch.NS, ch.To = ofBuckets(from), ofBuckets(to)
+			ch.NS, ch.To = mongo.SeriesNS(from), mongo.SeriesNS(to)
 			return nil, &notFollowed{fmt.Errorf("rename of %s to %s touches a collection of the server", from, to), ch}
 		}
 	}
 	return &ch, nil
-}
-
-// ofBuckets is the name of the time-series collection that has the buckets; any other
-// name stays.
-func ofBuckets(ns string) string {
-	db, coll := mongo.SplitNS(ns)
-	return db + "." + strings.TrimPrefix(coll, mongo.BucketsPrefix)
 }
 
 func builtIndexes(list bsonraw.Element) (out []stream.Index, err error) {

@@ -262,13 +262,9 @@ func (r *round) holderID(ctx context.Context, g *goal, why *refusal) bson.RawVal
 
 // stopError is the end of a job over a document.
 func (r *round) stopError(ctx context.Context, g *goal, why *refusal) error {
-	op := "write"
+	c := &ConflictError{Op: "write", NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text, Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}
 	if len(g.Steps) > 0 {
-		op = g.Steps[0].Verb()
-	}
-	c := &ConflictError{Op: op, NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text, Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}
-	if len(g.Steps) > 0 {
-		c.Since = g.Steps[0].First()
+		c.Op, c.Since = g.Steps[0].Verb(), g.Steps[0].First()
 	}
 	if other := r.holderID(ctx, g, why); other.Type != 0 {
 		c.Other = bsonraw.IDText(bsonraw.FromRaw(other))
