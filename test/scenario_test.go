@@ -68,7 +68,7 @@ const (
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
 	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), ttlScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(), versionScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), ttlScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(), versionScenarios(), commandScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 

@@ -37,6 +37,7 @@ type follower struct {
 	intent     mongo.OpTime // a schema change that may have been applied before the restart
 	finalAt    mongo.OpTime // where finalize drains to; zero: not asked
 	proven     mongo.OpTime // of the target, by the last proof of settle
+	mark       string       // of the last batch that was passed on to its end
 
 	mu      sync.Mutex      // orders saves of positions
 	saved   stream.Position // last position saved
@@ -51,7 +52,7 @@ var ErrFinished = errors.New("finalized")
 
 // Run follows the source from a stored job's position until something ends it.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
-	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally, o.Leaves), phase: job.Phase, intent: job.Intent, saved: pos}
+	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally, o.Leaves), phase: job.Phase, intent: job.Intent, saved: pos, mark: pos.Mark}
 	for _, p := range job.Refused {
 		f.refused = mongo.MaxOpTime(f.refused, p.At)
 	}
@@ -156,7 +157,7 @@ func (f *follower) saveRegularly(ctx context.Context) error {
 // emit takes a batch from the source. Between batches the job may change its
 // phase.
 func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
-	if err := f.stage.Pass(ctx, b, f.Ask.Read, f.feed); err != nil || b.Partial { // what is half there is no position
+	if err := f.pass(ctx, b); err != nil || b.Partial { // what is half there is no position
 		return err
 	}
 	f.catchUp(b.End)
@@ -401,6 +402,16 @@ func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, err
 	return set, nil
 }
 
+// applyOptions are the conditions under which a schema change is applied.
+func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
+	// After a restart the target is not ahead of a schema change, for none is passed
+	// without a checkpoint; but for what was read for rules (putIndexesOff), and where
+	// others filled it.
+	overlap := !f.job.Consistent.Before(ev.At)
+	return schema.ApplyOptions{Overlap: overlap, Ahead: overlap && f.job.Mode == state.ModeIncremental, Recorded: f.job.Copied.Before(ev.At),
+		Maybe: f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names, MixedSchema: f.MixedSchema}
+}
+
 // existing is what becomes of collections of the target that the source is about
 // to make. A target that was filled by other means may be ahead, and have them.
 func (f *follower) existing(at mongo.OpTime) schema.Existing {
@@ -433,18 +444,17 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 		return err
 	}
 	pos := f.sink.Applied()
-	o := schema.ApplyOptions{
-		// After a restart the target is not ahead of a schema change, for none is
-		// passed without a checkpoint; but for what was read for rules (putIndexesOff).
-		Overlap: !f.job.Consistent.Before(ev.At), Recorded: f.job.Copied.Before(ev.At), Maybe: f.intent == ev.At, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names, MixedSchema: f.MixedSchema}
-	if err := f.Schema.MakeWay(ctx, *ev.Change, o); err != nil {
+	o := f.applyOptions(ev)
+	before, err := f.Schema.Prepare(ctx, *ev.Change, o)
+	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
+	o.Before = before
 	set, err := f.progress(ctx, pos)
 	if err != nil {
 		return err
 	}
-	if err := f.Store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At})); err != nil {
+	if err := f.Store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At}, bson.E{Key: "before", Value: before})); err != nil {
 		return err
 	}
 	failpoint.Hit("schema.noted")
@@ -506,7 +516,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		return mongo.WithHint(fmt.Errorf("%s becomes %s, whose history is kept, amid the copy, and is to be copied anew: its documents would have two beginnings", ev.Change.NS, coll.NS),
 			"start the job again with --restart")
 	}
-	if err := errors.Join(schema.CheckFilter(coll, f.Rules), schema.CheckSkip(coll, f.Rules), schema.CheckFields(coll, f.Rules, nil), schema.CheckHistory(coll, f.Rules)); err != nil {
+	if err := schema.CheckCollection(coll, f.Rules); err != nil {
 		return err
 	}
 	if coll, _, err = schema.Mapped(coll, f.Rules); err != nil {
@@ -518,7 +528,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		return err
 	}
 	create := f.Schema.CreateOurs
-	if f.existing(ev.At) == schema.KeepExisting {
+	if effect.Keep || f.existing(ev.At) == schema.KeepExisting {
 		create = f.Schema.Create
 	}
 	if err := create(ctx, coll, effect.ResyncNS, f.Rules); err != nil {

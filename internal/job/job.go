@@ -80,6 +80,9 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if j.rules, err = transform.New(spec.Rules); err != nil {
 		return nil, err
 	}
+	if spec.OnExisting == ExistingMerge || spec.AllowOverlap {
+		j.rules = j.rules.ByCommand()
+	}
 	if j.control, err = newControl(spec.Until, spec.Mode); err != nil {
 		return nil, err
 	}

@@ -322,7 +322,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Tally: j.tally, Store: j.store, Target: j.dst, Schema: j.cat,
 		MixedSchema: schema.MakesMixedSchema(j.src.Info.Version), Letters: j.letters, Leaves: leaves, Ask: j.ask, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
-		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, Log: j.log,
+		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, JoinRenames: j.rules.Commands(), Log: j.log,
 			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),
 		Parts: j.shards != nil, Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
 		Repairs: &j.repairs, SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,

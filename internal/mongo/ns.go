@@ -23,6 +23,45 @@ func SeriesNS(ns string) string {
 // sharded by another key (reshardCollection).
 const ReshardingPrefix = "system.resharding."
 
+// Command is a user command that a server carries out by filling another collection,
+// which then takes the place of the one that the command is about.
+type Command uint8
+
+// The commands, by the name of the collection that is filled (seen on 4.2 to 6.0).
+const (
+	CommandOut     Command = iota + 1 // $out and mapReduce: tmp.agg_out.<uuid>, tmp.agg_out.<n>, tmp.mr.<collection>_<n>
+	CommandCapped                     // convertToCapped: tmp<5 characters>.convertToCapped.<collection>
+	CommandMove                       // renameCollection between databases: tmp<5 characters>.renameCollection
+	CommandReshard                    // reshardCollection: system.resharding.<uuid>
+)
+
+// Staged tells the collection that a server fills for a command from those of users: 0.
+// of is the namespace that the command is about, if the name says it.
+func Staged(ns string) (c Command, of string) {
+	db, coll := SplitNS(ns)
+	if strings.HasPrefix(coll, ReshardingPrefix) {
+		return CommandReshard, ""
+	}
+	rest, ok := strings.CutPrefix(coll, "tmp")
+	if !ok {
+		return 0, ""
+	}
+	if strings.HasPrefix(rest, ".agg_out.") || strings.HasPrefix(rest, ".mr.") {
+		return CommandOut, ""
+	}
+	const random = 5 // characters
+	if len(rest) <= random {
+		return 0, ""
+	}
+	if rest = rest[random:]; rest == ".renameCollection" {
+		return CommandMove, ""
+	}
+	if name, ok := strings.CutPrefix(rest, ".convertToCapped."); ok {
+		return CommandCapped, db + "." + name
+	}
+	return 0, ""
+}
+
 // IsInternal reports databases that belong to a server itself or to millrace's
 // own bookkeeping; they are never copied and never compared.
 func IsInternal(db string) bool {

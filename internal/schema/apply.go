@@ -2,7 +2,6 @@ package schema
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -15,13 +14,18 @@ import (
 // ApplyOptions say under which conditions a change is applied.
 type ApplyOptions struct {
 	Rules Rules
-	// Overlap: the target may be ahead of the change. Indexes that refuse
-	// documents are deferred, and what the change expects may be gone.
+	// Overlap: documents on the target may be ahead of the change. Indexes that
+	// refuse documents are deferred, and those that it expects may be gone.
 	Overlap bool
 	// Recorded: histories have begun. What the source drops or renames stays.
 	Recorded bool
-	// Maybe: the change may have been applied already, before a restart.
-	Maybe bool
+	// Ahead: others filled the target, which may hold what the source does later.
+	// What the change expects may be gone.
+	Ahead bool
+	// Maybe: the change may have been applied already, before a restart. Before is
+	// what the target had then.
+	Maybe  bool
+	Before Before
 	// Existing says what becomes of a collection of the target where the source
 	// makes one and had none.
 	Existing Existing
@@ -51,13 +55,41 @@ type changer struct {
 	colls    *creator
 }
 
-// MakeWay deals with a collection of the target that stands where a schema
-// change of the source is about to make one: it was there before the job, or
-// somebody else made it. It comes before the change is noted as under way: once it is,
-// what stands there may be the change's own.
-func (c *changer) MakeWay(ctx context.Context, ch stream.Change, o ApplyOptions) error {
+// Before is what the target had under the names of a rename when the change was noted
+// as under way. A restart tells by it whether the rename was applied: that a
+// collection is missing proves nothing, for anybody may have dropped it.
+type Before struct {
+	// NS is the source's name of what is renamed. It is empty for other changes, and in
+	// what older versions noted.
+	NS       string
+	From, To bson.Binary // UUIDs, empty for what was not there
+}
+
+// of reports that it is of a change.
+func (b Before) of(ch stream.Change) bool { return ch.Kind == stream.ChangeRename && b.NS == ch.NS }
+
+// Prepare checks what a schema change of the source needs on the target, and deals with
+// a collection that stands where the change is about to make one: it was there before
+// the job, or somebody else made it. It comes before the change is noted as under way:
+// once it is, what stands there may be the change's own. What it finds is to be noted
+// with the change, and is given back as ApplyOptions.Before.
+func (c *changer) Prepare(ctx context.Context, ch stream.Change, o ApplyOptions) (Before, error) {
 	if o.Maybe {
-		return nil
+		return o.Before, nil
+	}
+	before, err := c.renames(ctx, ch, o)
+	if err == nil {
+		err = c.makeWayFor(ctx, ch, o)
+	}
+	if err != nil {
+		return before, fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
+	}
+	return before, nil
+}
+
+func (c *changer) makeWayFor(ctx context.Context, ch stream.Change, o ApplyOptions) error {
+	if o.ofCommand(ch) {
+		return c.checkCommand(ctx, ch, o)
 	}
 	ns, to := ch.NS, false
 	switch ch.Kind {
@@ -79,10 +111,7 @@ func (c *changer) MakeWay(ctx context.Context, ch stream.Change, o ApplyOptions)
 			return err
 		}
 	}
-	if err := c.makeWay(ctx, ch, ns, o); err != nil {
-		return fmt.Errorf("apply %s of %s: %w", ch.Kind, ch.NS, err)
-	}
-	return nil
+	return c.makeWay(ctx, ch, ns, o)
 }
 
 func (c *changer) makeWay(ctx context.Context, ch stream.Change, sourceNS string, o ApplyOptions) error {
@@ -100,7 +129,7 @@ func (c *changer) makeWay(ctx context.Context, ch stream.Change, sourceNS string
 	if _, there, err := c.find(ctx, ns); err != nil || !there {
 		return err
 	}
-	if renamed && o.lenient() {
+	if renamed && o.Ahead {
 		if _, there, err := c.find(ctx, o.Rules.Target(ch.NS)); err != nil || !there {
 			return err // the target is ahead: nothing is to be renamed
 		}
@@ -116,7 +145,7 @@ func existsAlready(err error, ns string) error {
 	return mongo.WithHint(err, ns+" exists on the target although it did not on the source: drop it there, then resume")
 }
 
-// lenient allows that what a change expects is not there.
+// lenient allows that an index which a change expects is not there.
 func (o ApplyOptions) lenient() bool { return o.Overlap || o.Maybe }
 
 // existing is what becomes of a collection where the source makes one. The one that
@@ -133,9 +162,11 @@ type Effect struct {
 	Applied bool
 	Skipped string // why not, if it was not
 	// Resync is the UUID of a source collection that came into the filter by a
-	// rename: its documents are to be copied into ResyncNS, which is not there.
+	// rename, or whose copy was cut off: its documents are to be copied into ResyncNS,
+	// which is not there, or with Keep may be.
 	Resync   *bson.Binary
 	ResyncNS string
+	Keep     bool
 	// Dropped are the target namespaces that are gone, were replaced, or stay as they
 	// are for good.
 	Dropped []string
@@ -158,6 +189,9 @@ func (c *changer) Apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 }
 
 func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+	if o.ofCommand(ch) {
+		return c.applyCommand(ctx, ch, o)
+	}
 	if o.leftOut(ch) {
 		return o.leave(ch), nil
 	}
@@ -214,7 +248,7 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	if ch.Buckets {
 		coll.Type, coll.MixedSchema = TypeTimeSeries, o.MixedSchema
 	}
-	if err := errors.Join(CheckFilter(coll, o.Rules), CheckSkip(coll, o.Rules), CheckFields(coll, o.Rules, nil), CheckHistory(coll, o.Rules)); err != nil {
+	if err := CheckCollection(coll, o.Rules); err != nil {
 		return Effect{}, err
 	}
 	if skips := o.Rules.Skips(ch.NS); skips.Has(stream.OpTTL) && skips.Has(leaving) { // what was left goes on as this one
@@ -231,7 +265,7 @@ func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns s
 		phase = BeforeConsistent
 	}
 	err := c.indexes.BuildIndexes(ctx, ns, ch.Indexes, phase)
-	if IsGone(err) && o.lenient() {
+	if IsGone(err) && o.Ahead {
 		return skipped("%s is gone on the target", ns), nil
 	}
 	clash := mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)

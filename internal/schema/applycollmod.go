@@ -17,7 +17,7 @@ import (
 func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
 	dataNS, _, err := c.indexes.locate(ctx, ns)
 	if err != nil {
-		if IsGone(err) && o.lenient() {
+		if IsGone(err) && o.Ahead {
 			return skipped("%s is gone on the target", ns), nil
 		}
 		return Effect{}, err

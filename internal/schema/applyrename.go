@@ -66,20 +66,77 @@ func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to str
 	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
 		return without("never came to the target")
 	}
-	_, there, err := c.find(ctx, from)
+	done, err := c.renamed(ctx, ch, from, to, o)
 	if err != nil {
 		return Effect{}, err
 	}
+	if done { // before the restart; what is deferred may not have followed
+		return Effect{Applied: true, Dropped: []string{from}}, c.follow(ctx, from, to)
+	}
+	_, there, err := c.find(ctx, from)
 	switch {
+	case err != nil:
+		return Effect{}, err
 	case there:
 		return c.rename(ctx, ch, from, to, o)
-	case o.Maybe:
-		// Done before the restart; what is deferred may not have followed.
-		return Effect{Applied: true, Dropped: []string{from}}, c.follow(ctx, from, to)
-	case o.Overlap:
+	case o.Ahead:
 		return without("is gone on the target")
 	}
-	return Effect{}, mongo.WithHint(fmt.Errorf("%s %w", from, errGone), "something else drops collections of the target; start the job again with --restart")
+	return Effect{}, renamesNothing(from)
+}
+
+func renamesNothing(from string) error {
+	return mongo.WithHint(fmt.Errorf("%s %w", from, errGone),
+		"something else drops or renames collections of the target; restore the collection there, or start the job again with --restart")
+}
+
+// renames finds what the target has under the names of a rename that is to be applied
+// there. A collection that it does not have cannot be renamed.
+func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions) (before Before, err error) {
+	if ch.Kind != stream.ChangeRename || o.ofCommand(ch) || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) || o.Recorded && o.Rules.History(ch.NS) {
+		return before, nil
+	}
+	if ch.Buckets || !o.Rules.SameDocuments(ch.NS, ch.To) {
+		return before, nil // it is copied again
+	}
+	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
+		return before, nil
+	}
+	from, there, err := c.find(ctx, o.Rules.Target(ch.NS))
+	if err != nil {
+		return before, err
+	}
+	if !there && !o.Ahead {
+		return before, renamesNothing(o.Rules.Target(ch.NS))
+	}
+	to, _, err := c.find(ctx, o.Rules.Target(ch.To))
+	return Before{NS: ch.NS, From: from.UUID, To: to.UUID}, err
+}
+
+// renamed reports that a rename was applied before a restart. Within a database the
+// collection keeps its UUID; between two it gets another one.
+func (c *changer) renamed(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (bool, error) {
+	if !o.Maybe {
+		return false, nil
+	}
+	fromDB, _ := mongo.SplitNS(from)
+	toDB, _ := mongo.SplitNS(to)
+	if !o.Before.of(ch) || fromDB != toDB {
+		if _, there, err := c.find(ctx, from); there || err != nil {
+			return false, err
+		}
+	}
+	if !o.Before.of(ch) {
+		return true, nil
+	}
+	have, there, err := c.find(ctx, to)
+	switch {
+	case err != nil || !there:
+		return false, err
+	case fromDB == toDB:
+		return len(have.UUID.Data) > 0 && have.UUID.Equal(o.Before.From), nil
+	}
+	return !have.UUID.Equal(o.Before.To), nil
 }
 
 // rename does it. What is deferred for a target that gets dropped goes before

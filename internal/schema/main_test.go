@@ -272,7 +272,8 @@ func (r *replica) event(ev stream.Event) []Effect {
 		return nil
 	}
 	o := ApplyOptions{Rules: r.rules, Overlap: r.window, Names: r.names, MixedSchema: MakesMixedSchema(src.Info.Version)}
-	if err := r.target.MakeWay(r.t.Context(), ch, o); err != nil {
+	before, err := r.target.Prepare(r.t.Context(), ch, o)
+	if err != nil {
 		r.t.Fatalf("make way: %+v: %v", ch, err)
 	}
 	got, err := r.target.Apply(r.t.Context(), ch, o)
@@ -280,7 +281,7 @@ func (r *replica) event(ev stream.Event) []Effect {
 		r.t.Fatalf("%+v: %v", ch, err)
 	}
 	r.names.Change(r.names.After(ch, r.rules))
-	if o.Maybe = true; r.twice {
+	if o.Maybe, o.Before = true, before; r.twice {
 		if _, err := r.target.Apply(r.t.Context(), ch, o); err != nil {
 			r.t.Fatalf("again: %+v: %v", ch, err)
 		}

@@ -193,7 +193,7 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 		one.UUID = ch.UUID
 	}
 	one.NS, one.Target = ch.To, rules.Target(ch.To)
-	if n.leftOut(ch, rules) != 0 {
+	if n.leftOut(ch, rules) != 0 && ch.Command != mongo.CommandCapped { // which changes options
 		one.Gone = true
 	}
 	if done, ok := n.Source(ch.To); ok && !known && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID) {

@@ -19,12 +19,18 @@ func (n *Names) leftOut(ch stream.Change, rules Rules) stream.Ops {
 	op := ch.Op(known && one.Type == TypeView && !one.Gone)
 	var skips stream.Ops
 	for _, ns := range []string{ch.NS, ch.To} {
-		if ns != "" && rules.Match(ns) {
+		if ns != "" && rules.Match(ns) && (ns == ch.NS || ch.Kind == stream.ChangeRename) {
 			skips |= rules.Skips(ns)
 		}
 	}
+	if to, known := n.Source(ch.To); ch.Command == mongo.CommandOut && (!known || to.Gone) {
+		op = stream.OpCreate
+	}
 	return op & skips
 }
+
+// LeftOut reports that the rules skip a change.
+func (n *Names) LeftOut(ch stream.Change, rules Rules) bool { return n.leftOut(ch, rules) != 0 }
 
 // leftOut reports that the rules skip a change. Those of a database are judged name by
 // name.
@@ -68,6 +74,12 @@ func CheckSkip(c Collection, rules Rules) error {
 
 // explain notes of differences which operations that the rules skip may be the cause.
 func explain(list []Difference, rules Rules) {
+	uncapped := map[string]bool{} // on the target, with the indexes that become none with a limit
+	for _, d := range list {
+		if d.What == "option capped" {
+			uncapped[d.NS] = true
+		}
+	}
 	for i := range list {
 		d := &list[i]
 		ns := d.NS
@@ -77,7 +89,11 @@ func explain(list []Difference, rules Rules) {
 		if d.Source == "" && d.What == string(TypeCollection) && rules.History(ns) {
 			d.Skipped = stream.OpDrop.String() // the history stays
 		}
-		if ops := causes(d) & rules.Skips(ns); ops != 0 {
+		ops := causes(d)
+		if uncapped[d.NS] {
+			ops |= stream.OpCollMod
+		}
+		if ops &= rules.Skips(ns); ops != 0 {
 			d.Skipped = ops.String()
 		}
 	}

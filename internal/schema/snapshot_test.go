@@ -330,7 +330,7 @@ func TestBuildNeverCreates(t *testing.T) {
 	if _, err := r.target.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names}); !IsGone(err) {
 		t.Errorf("createIndexes of nothing: %v", err)
 	}
-	if e, err := r.target.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true}); err != nil || e.Applied {
+	if e, err := r.target.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true, Ahead: true}); err != nil || e.Applied {
 		t.Errorf("createIndexes of nothing within the window: %+v, %v", e, err)
 	}
 	found, err := r.target.ListExisting(t.Context(), []string{db + ".none"})

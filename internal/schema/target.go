@@ -33,6 +33,11 @@ type Rules interface {
 	SoftDelete(ns string) string
 	History(ns string) bool
 	NoHistory(ns string) string
+	// Commands, Ruled and Others say where one command of a user is not to be done as the
+	// steps that a server makes of it.
+	Commands() bool
+	Ruled(ns string) bool
+	Others() bool
 }
 
 // Sharding shards collections of a target that is a sharded cluster.

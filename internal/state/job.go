@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -68,8 +69,9 @@ type Job struct {
 	// from those positions on are not on the target.
 	Refused []stream.Place `bson:"refused"`
 	// Intent is the position of a schema change that is being applied: after a
-	// crash it may or may not have happened.
-	Intent mongo.OpTime `bson:"intent"`
+	// crash it may or may not have happened. Before is what the target had then.
+	Intent mongo.OpTime  `bson:"intent"`
+	Before schema.Before `bson:"before,omitempty"`
 	// Session is that of the owner's transactions on the target.
 	Session bson.Raw `bson:"session,omitempty"`
 	// Borrowers are the tokens of those that may write for the attempt with the fence,

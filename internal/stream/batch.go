@@ -63,3 +63,13 @@ func (b *Batch) Held() int64 { return int64(max(b.Bytes, b.EventBytes)) }
 // Resume is the position from which to go on when everything up to and including
 // a batch is applied.
 func (b *Batch) Resume() Position { return Position{At: b.End, Mark: b.Mark} }
+
+// Cut ends the batch before an event; rest is what follows. mark is that of the batch
+// before, at which the position stays until the rest is done.
+func (b *Batch) Cut(i int, mark string) (first, rest *Batch) {
+	one, other := *b, *b
+	one.Events, other.Events = b.Events[:i:i], b.Events[i:]
+	one.End, one.Mark, one.Partial, one.More = b.Start, mark, true, true
+	other.Bytes, other.EventBytes, other.Entries = 0, 0, 0
+	return &one, &other
+}

@@ -36,11 +36,15 @@ type Change struct {
 	// Buckets says that the entry named a system.buckets collection: index
 	// specifications are those of the buckets.
 	Buckets bool
-	// To and DropTarget belong to a rename.
+	// To and DropTarget belong to a rename. The drop of what a server has filled for
+	// CommandMove has the name to which the user has renamed in To.
 	To         string
 	DropTarget bool
-	UUID       bson.Binary // the collection concerned (a rename's source), if told
-	Shard      string      // that tells of it, in a sharded cluster
+	// Command is what the user commanded, where a rename is how a server ends it. NS is
+	// then what the server has filled for it, but of CommandMove what the user named.
+	Command mongo.Command
+	UUID    bson.Binary // the collection concerned (a rename's source), if told
+	Shard   string      // that tells of it, in a sharded cluster
 	// Options of create and view (as listCollections would give them), or the
 	// collMod command's fields.
 	Options bson.Raw

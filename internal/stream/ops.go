@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // Ops is a set of operations on documents and collections of a source.
@@ -118,6 +120,12 @@ func (ch *Change) Op(there bool) Ops {
 	case ChangeDrop, ChangeDropView, ChangeDropAllViews, ChangeDropDatabase:
 		return OpDrop
 	case ChangeRename:
+		switch ch.Command {
+		case mongo.CommandCapped:
+			return OpCollMod
+		case mongo.CommandOut, mongo.CommandReshard: // the collection stays, with other documents, or the same
+			return 0
+		}
 		return OpRename
 	case ChangeCreateIndexes:
 		return OpCreateIndexes

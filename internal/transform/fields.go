@@ -39,7 +39,7 @@ func (s *Set) Fields(ns string) *fields.Map {
 
 // fieldsOf is the index of the mapping of a namespace, below 0 for none.
 func (s *Set) fieldsOf(ns string) int {
-	if s == nil || len(s.mappings) == 0 {
+	if s == nil || len(s.mappings) == 0 || s.staged(ns) {
 		return -1
 	}
 	db, coll := mongo.SplitNS(ns)

@@ -34,7 +34,7 @@ func (s *Set) Filter(ns string) *query.Query {
 
 // filterOf is the index of the filter of a namespace, below 0 for none.
 func (s *Set) filterOf(ns string) int {
-	if s == nil || len(s.filters) == 0 {
+	if s == nil || len(s.filters) == 0 || s.staged(ns) {
 		return -1
 	}
 	db, coll := mongo.SplitNS(ns)

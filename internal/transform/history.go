@@ -15,7 +15,7 @@ import (
 // History reports whether the target holds the versions of the documents of a source
 // namespace in place of the documents.
 func (s *Set) History(ns string) bool {
-	if s == nil || len(s.histories) == 0 {
+	if s == nil || len(s.histories) == 0 || s.staged(ns) {
 		return false
 	}
 	db, coll := mongo.SplitNS(ns)

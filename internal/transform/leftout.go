@@ -55,9 +55,5 @@ func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
 	if i == 0 || i == len(b.Events) {
 		return b, nil
 	}
-	first, last := *b, *b
-	first.Events, last.Events = b.Events[:i:i], b.Events[i:]
-	first.End, first.Mark, first.Partial, first.More = b.Start, st.mark, true, true
-	last.Bytes, last.EventBytes, last.Entries = 0, 0, 0
-	return &first, &last
+	return b.Cut(i, st.mark)
 }

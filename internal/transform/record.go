@@ -146,6 +146,9 @@ func (r *recorder) concerns(ev *stream.Event) bool {
 	if ch.Kind != stream.ChangeDrop && ch.Kind != stream.ChangeRename || ch.Buckets || !r.recorded(ev) {
 		return false
 	}
+	if ch.Kind == stream.ChangeRename && ch.Command != 0 && ch.Command != mongo.CommandMove {
+		return false // the collection stays
+	}
 	return r.kept(ch.NS) || ch.To != "" && r.kept(ch.To)
 }
 

@@ -56,6 +56,7 @@ type Set struct {
 	softDeletes      []softDelete        // as well
 	histories        []pattern
 	text             string
+	byCommand        bool // see ByCommand
 }
 
 // New compiles c. An error names the pattern or rename and what is wrong with it.
@@ -118,6 +119,9 @@ func (s *Set) Match(ns string) bool {
 	}
 	if s == nil {
 		return true
+	}
+	if s.staged(ns) {
+		return s.matchStaged(ns)
 	}
 	return (len(s.include) == 0 || anyMatches(s.include, db, coll)) && !anyMatches(s.exclude, db, coll)
 }
@@ -234,6 +238,9 @@ func (s *Set) Target(ns string) string {
 	if !s.Renames() {
 		return ns
 	}
+	if s.staged(ns) {
+		return s.targetStaged(ns)
+	}
 	db, coll := mongo.SplitNS(ns)
 	if series, ok := strings.CutPrefix(coll, mongo.BucketsPrefix); ok {
 		db, coll = mongo.SplitNS(s.Target(db + "." + series))
@@ -295,6 +302,15 @@ func (s *Set) sources(targetNS string) []string {
 	out = append(out, s.collSources[targetNS]...)
 	for _, from := range s.dbSources[db] {
 		out = append(out, from+"."+coll)
+	}
+	if s.staged(targetNS) {
+		for from, to := range s.colls {
+			if toDB, _ := mongo.SplitNS(to); toDB == db {
+				fromDB, _ := mongo.SplitNS(from)
+				out = append(out, fromDB+"."+coll)
+			}
+		}
+		slices.Sort(out)
 	}
 	return append(out, targetNS)
 }

@@ -30,7 +30,7 @@ func (s *Set) Skips(ns string) stream.Ops {
 
 // skipOf is the index of the rule of a namespace, below 0 for none.
 func (s *Set) skipOf(ns string) int {
-	if s == nil || len(s.skips) == 0 {
+	if s == nil || len(s.skips) == 0 || s.staged(ns) {
 		return -1
 	}
 	db, coll := mongo.SplitNS(ns)

@@ -36,7 +36,7 @@ func (s *Set) SoftDelete(ns string) string {
 
 // softDeleteOf is the index of the rule of a namespace, below 0 for none.
 func (s *Set) softDeleteOf(ns string) int {
-	if s == nil || len(s.softDeletes) == 0 {
+	if s == nil || len(s.softDeletes) == 0 || s.staged(ns) {
 		return -1
 	}
 	db, coll := mongo.SplitNS(ns)

@@ -24,6 +24,8 @@ type assembler struct {
 	start   mongo.OpTime // End of the last batch
 	end     mongo.OpTime // everything up to it is in a batch or in events
 
+	moves *moves // renames between databases; nil tells them as they are logged
+
 	txn      *stream.Transaction  // to which the operations at hand belong, nil for none
 	named    []stream.Transaction // room for the next ones
 	events   []stream.Event
@@ -35,13 +37,17 @@ type assembler struct {
 }
 
 func newAssembler(o *Source, pos, from mongo.OpTime, emit func(context.Context, *stream.Batch) error) *assembler {
-	return &assembler{
+	a := &assembler{
 		o: o, emit: emit, pos: pos, from: from, start: pos, end: pos,
 		applied:     !exact(pos) || pos.Before(from),
 		interpreter: newInterpreter(o.cluster, o.opt),
 		txns:        newTxnTable(o.opt.TxnBufferBytes),
 		fetch:       &fetcher{cluster: o.cluster, spool: o.opt.Spool},
 	}
+	if o.opt.JoinRenames {
+		a.moves = &moves{}
+	}
+	return a
 }
 
 // entry takes the next entry of the oplog.
@@ -95,6 +101,11 @@ func (a *assembler) order(at mongo.OpTime) error {
 // dispatch handles an entry by its kind. Entries that are not live are at or
 // before Applied: only what they tell of transactions counts.
 func (a *assembler) dispatch(ctx context.Context, e *entry, live bool) error {
+	if a.moves != nil {
+		if taken, err := a.move(e, live); taken || err != nil {
+			return err
+		}
+	}
 	switch string(e.op) {
 	case "n":
 		return nil // keeps the position moving; also pre- and post-images of retryable writes
@@ -278,11 +289,15 @@ func (a *assembler) add(e *entry, at mongo.OpTime) error {
 	if !wanted || err != nil {
 		return err
 	}
+	a.put(ev)
+	return nil
+}
+
+func (a *assembler) put(ev stream.Event) {
 	if a.events == nil {
 		a.events = make([]stream.Event, 0, a.capacity)
 	}
 	a.events = append(a.events, ev)
-	return nil
 }
 
 // unsent reports that the consumer does not know of everything read.
@@ -317,6 +332,9 @@ func (a *assembler) mark() string {
 	if !a.seen.Before(a.pos) {
 		if from = a.txns.first(); from.IsZero() || a.end.Before(from) {
 			from = a.end // none is open, or it began after
+		}
+		if m := a.moves.first(); !m.IsZero() {
+			from = mongo.MinOpTime(from, m)
 		}
 	}
 	return Position(a.end, from).Mark

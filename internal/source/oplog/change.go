@@ -125,13 +125,14 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
 	drop := field(o, "dropTarget")
 	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}
+	ch.Command, _ = mongo.Staged(from)
 	if mongo.SeriesNS(from) != from && mongo.SeriesNS(to) != to { // $out into a time-series collection does it
 		ch.NS, ch.To, ch.Buckets = mongo.SeriesNS(from), mongo.SeriesNS(to), true
 		return &ch, nil
 	}
 	for i, ns := range []string{from, to} {
 		_, coll := mongo.SplitNS(ns)
-		if i == 0 && strings.HasPrefix(coll, mongo.ReshardingPrefix) {
+		if i == 0 && ch.Command == mongo.CommandReshard {
 			continue
 		}
 		if ofServer(coll) || strings.HasPrefix(coll, mongo.BucketsPrefix) {

@@ -3,7 +3,6 @@ package oplog
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -78,9 +77,9 @@ func resharded(e *entry, info *nsInfo) bool {
 	if info.kind != nsCommand || string(e.op) != "c" {
 		return false
 	}
-	from, ok := e.o.Lookup("renameCollection").StringValueOK()
-	_, coll := mongo.SplitNS(from)
-	return ok && strings.HasPrefix(coll, mongo.ReshardingPrefix)
+	from, _ := e.o.Lookup("renameCollection").StringValueOK()
+	c, _ := mongo.Staged(from)
+	return c == mongo.CommandReshard
 }
 
 // rewritten reports what fills the collection that is to take the place of one that is
@@ -94,10 +93,8 @@ func rewritten(e *entry, info *nsInfo) bool {
 			name = info.db + "." + coll
 		}
 	}
-	const random = 5 // characters of its name
-	_, coll := mongo.SplitNS(name)
-	rest, ok := strings.CutPrefix(coll, "tmp")
-	return ok && len(rest) > random && (rest[random:] == ".renameCollection" || strings.HasPrefix(rest[random:], ".convertToCapped."))
+	c, _ := mongo.Staged(name)
+	return c == mongo.CommandMove || c == mongo.CommandCapped
 }
 
 // document makes an insert, update or delete.

@@ -54,6 +54,9 @@ type Options struct {
 	// and the collections and indexes that they make. On a replica set it must be off:
 	// cloneCollectionAsCapped writes such entries, too.
 	SkipMigrated bool
+	// JoinRenames tells a rename between databases as one, which servers log as the copy
+	// of a collection and a drop. What is copied is told all the same, and then dropped.
+	JoinRenames bool
 	// CommitTimes gives the events of prepared transactions the time at which all
 	// shards commit them, in place of the position of this shard's entry, which comes
 	// later. Batches then tell what is Undecided. It is for parts of a merged source.

@@ -304,8 +304,12 @@ func (o *Once) create(id [16]byte, ns string) bool {
 // unknown: what is told of a collection that is not known is new, unless its name is
 // that of another one by now. Then a shard is late, and the stream began in between.
 func (o *Once) unknown(id [16]byte, ch *stream.Change) bool {
-	if _, another := o.names[ch.NS]; another {
-		return false
+	if was, another := o.names[ch.NS]; another {
+		if ch.Command != mongo.CommandMove {
+			return false
+		}
+		o.forget(was) // between databases: this is its copy
+		delete(o.names, ch.NS)
 	}
 	if ch.Kind == stream.ChangeRename { // from a name that does not matter
 		o.replaced(ch)
@@ -361,6 +365,10 @@ func (o *Once) forget(id [16]byte) {
 func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
 	if c.ns == ch.To {
 		return false
+	}
+	if was, there := o.names[ch.NS]; there && was != id && c.ns != ch.NS { // between databases: this is its copy
+		o.forget(was)
+		delete(o.names, ch.NS)
 	}
 	if c.copyOf != nil { // users rename what is the collection by now
 		o.next[*c.copyOf] = id

@@ -1,0 +1,335 @@
+package follow
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/versions"
+)
+
+// Bounds of what is compared at once.
+const (
+	mostCompared      = 1000
+	mostComparedBytes = 8 << 20
+)
+
+// pass leads a batch through the rules to the sink. What $out and mapReduce give a
+// collection for which there are rules is told in front of their end, document by
+// document: what is new, what is replaced, and what is gone.
+func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
+	for from := 0; ; {
+		i := slices.IndexFunc(b.Events[from:], f.rewrites)
+		if i < 0 {
+			break
+		}
+		first, rest := b.Cut(from+i, f.mark)
+		if len(first.Events) > 0 {
+			if err := f.stage.Pass(ctx, first, f.Ask.Read, f.feed); err != nil {
+				return err
+			}
+		}
+		if err := f.sink.Drain(ctx); err != nil {
+			return err
+		}
+		if err := f.rewrite(ctx, rest); err != nil {
+			ev := &rest.Events[0]
+			return fmt.Errorf("replace the documents of %s at %s: %w", ev.Change.To, ev.At, err)
+		}
+		b, from = rest, 1
+	}
+	if err := f.stage.Pass(ctx, b, f.Ask.Read, f.feed); err != nil {
+		return err
+	}
+	if !b.Partial {
+		f.mark = b.Mark
+	}
+	return nil
+}
+
+// rewrites reports the end of a command before which documents are to be compared.
+func (f *follower) rewrites(ev stream.Event) bool {
+	if ev.Kind != stream.SchemaChange || ev.Change.To == "" || !f.Rules.Commands() || !f.Rules.Match(ev.Change.To) {
+		return false
+	}
+	switch ch := ev.Change; ch.Kind {
+	case stream.ChangeRename:
+		return ch.Command == mongo.CommandOut && f.Rules.Ruled(ch.To)
+	case stream.ChangeDrop: // of the copy by which a server renames between databases
+		return !f.job.Consistent.Before(ev.At)
+	}
+	return false
+}
+
+// rewriting compares what a server has filled for a command with what the target has of
+// the collection that the command is about.
+type rewriting struct {
+	*follower
+	b        *stream.Batch // of the command's end, the first of its events
+	ev       *stream.Event
+	from, to string // on the target
+	recorded bool
+	field    string // of the soft deletion
+	uuid     *[16]byte
+	exact    bool // same says it
+}
+
+// rewrite tells what becomes of each document.
+func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
+	ev := &b.Events[0]
+	staged, known := f.Ask.Names.Source(ev.Change.NS)
+	if !known || f.Ask.Names.LeftOut(*ev.Change, f.Rules) {
+		return nil
+	}
+	to, there := f.Ask.Names.Source(ev.Change.To)
+	there = there && !to.Gone
+	r := &rewriting{follower: f, b: b, ev: ev, from: staged.Target, to: f.Rules.Target(ev.Change.To), recorded: f.Rules.History(ev.Change.To), field: f.Rules.SoftDelete(ev.Change.To)}
+	if data := ev.Change.UUID.Data; len(data) == len(r.uuid) {
+		r.uuid = (*[16]byte)(data)
+	}
+	if has, err := f.Schema.Has(ctx, r.from); err != nil || !has {
+		return err // a restart finds it gone: it was done; else the end of the command fails
+	}
+	if ev.Change.Kind == stream.ChangeDrop {
+		return r.fill(ctx)
+	}
+	if !there {
+		made := stream.Change{Kind: stream.ChangeCreate, NS: ev.Change.To, UUID: ev.Change.UUID, Options: bson.Raw{5, 0, 0, 0, 0}, Shard: ev.Change.Shard, Mark: ev.Change.Mark}
+		if err := r.tell(ctx, []stream.Event{{Kind: stream.SchemaChange, NS: made.NS, Change: &made, At: ev.At}}); err != nil {
+			return err
+		}
+	}
+	r.exact = f.Rules.Fields(ev.Change.To) == nil
+	f.Log.Info("comparing what a command has written", "ns", ev.Change.To, "at", ev.At)
+	if err := r.chunks(ctx, r.from, nil, r.write); err != nil {
+		return err
+	}
+	switch {
+	case !there:
+		return nil
+	case f.Rules.Others():
+		f.Log.Warn("a command has replaced the documents of a collection; those that only the target has stay", "ns", r.to, "at", ev.At)
+		return nil
+	case r.recorded:
+		return r.ended(ctx)
+	}
+	return r.chunks(ctx, r.to, r.ids(), r.remove)
+}
+
+// ids projects what decides about a document that only the target has.
+func (r *rewriting) ids() bson.D {
+	fields := bson.D{{Key: "_id", Value: 1}}
+	if r.field != "" {
+		fields = append(fields, bson.E{Key: r.field, Value: 1})
+	}
+	return fields
+}
+
+// tell leads events at the command's position through the rules to the sink.
+func (r *rewriting) tell(ctx context.Context, events []stream.Event) error {
+	if len(events) == 0 {
+		return nil
+	}
+	return r.stage.Pass(ctx, r.part(events), r.Ask.Read, r.feed)
+}
+
+// part is a batch that leaves the position where it is.
+func (r *rewriting) part(events []stream.Event) *stream.Batch {
+	b := &stream.Batch{Events: events, Start: r.b.Start, End: r.b.Start, Mark: r.mark, Partial: true, More: true}
+	for i := range events {
+		b.EventBytes += len(events[i].Doc) + len(events[i].Key.ID.Data)
+	}
+	return b
+}
+
+// chunks calls fn for the documents of a collection of the target, some at a time.
+func (r *rewriting) chunks(ctx context.Context, ns string, fields bson.D, fn func(context.Context, []bson.Raw) error) error {
+	var docs []bson.Raw
+	size := 0
+	read := targetVersions{r.Target, r.sink}
+	err := read.read(ctx, ns, func(coll string) bson.D {
+		find := bson.D{{Key: "find", Value: coll}, {Key: "noCursorTimeout", Value: true}}
+		if fields != nil {
+			find = append(find, bson.E{Key: "projection", Value: fields})
+		}
+		return find
+	}, func(doc []byte) error {
+		docs = append(docs, bytes.Clone(doc))
+		if size += len(doc); len(docs) < mostCompared && size < mostComparedBytes {
+			return nil
+		}
+		some := docs
+		docs, size = nil, 0
+		return fn(ctx, some)
+	})
+	if err != nil || len(docs) == 0 {
+		return err
+	}
+	return fn(ctx, docs)
+}
+
+// write tells of documents that the command has written.
+func (r *rewriting) write(ctx context.Context, docs []bson.Raw) error {
+	have, err := r.current(ctx, docs)
+	if err != nil {
+		return err
+	}
+	keep := r.Rules.Keep(r.ev.Change.To, nil)
+	var events []stream.Event
+	for _, doc := range docs {
+		id := bsonraw.IDOf(doc)
+		was := have[delta.KeyOf(id)]
+		kept := keep == nil || keep(doc)
+		switch _, marked := bsonraw.Field(was, r.field); {
+		case was == nil && !kept, kept && r.exact && bytes.Equal(was, doc):
+		case was == nil || marked && r.field != "":
+			events = append(events, r.event(stream.Insert, id, doc))
+		case !bsonraw.IDOf(was).Equal(id): // a number of another type
+			events = append(events, r.event(stream.Delete, bsonraw.IDOf(was), nil), r.event(stream.Insert, id, doc))
+		default:
+			events = append(events, r.event(stream.Replace, id, doc))
+		}
+	}
+	return r.tell(ctx, events)
+}
+
+func (r *rewriting) event(kind stream.Kind, id bsoncore.Value, doc bson.Raw) stream.Event {
+	return stream.Event{Kind: kind, NS: r.ev.Change.To, UUID: r.uuid, Key: stream.Key{ID: id}, Doc: doc, At: r.ev.At}
+}
+
+// current is what the target has of documents, by the keys of their _ids.
+func (r *rewriting) current(ctx context.Context, docs []bson.Raw) (map[string]bson.Raw, error) {
+	have := map[string]bson.Raw{}
+	if !r.recorded {
+		return have, r.find(ctx, r.to, docs, nil, func(doc []byte) error {
+			have[delta.KeyOf(bsonraw.IDOf(doc))] = bytes.Clone(doc)
+			return nil
+		})
+	}
+	var asked []versions.Asked
+	for _, doc := range docs {
+		asked = append(asked, versions.Asked{Key: bsonraw.IDOf(doc), Before: r.end()})
+	}
+	found, err := targetVersions{r.Target, r.sink}.Before(ctx, r.to, asked, math.MaxInt)
+	for i, version := range found {
+		if doc := versions.Unwrap(version); doc != nil {
+			have[delta.KeyOf(asked[i].Key)] = doc
+		}
+	}
+	return have, err
+}
+
+// end is after all versions of the command's time.
+func (r *rewriting) end() versions.Position {
+	return versions.Position{T: r.ev.At.TS, N: math.MaxInt32}
+}
+
+// find reads documents of a collection of the target that have the _ids of others.
+func (r *rewriting) find(ctx context.Context, ns string, docs []bson.Raw, fields bson.D, fn func(doc []byte) error) error {
+	ids := make([]bson.RawValue, len(docs))
+	for i, doc := range docs {
+		ids[i] = bsonraw.RawValue(bsonraw.IDOf(doc))
+	}
+	return targetVersions{r.Target, r.sink}.read(ctx, ns, func(coll string) bson.D {
+		find := bson.D{{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}}}
+		if fields != nil {
+			find = append(find, bson.E{Key: "projection", Value: fields})
+		}
+		return find
+	}, fn)
+}
+
+// remove tells that those documents of the target are gone that the command has not
+// written.
+func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
+	docs = slices.DeleteFunc(docs, func(doc bson.Raw) bool {
+		_, marked := bsonraw.Field(doc, r.field)
+		return r.field != "" && marked
+	})
+	written := map[string]bool{}
+	err := r.find(ctx, r.from, docs, bson.D{{Key: "_id", Value: 1}}, func(doc []byte) error {
+		written[delta.KeyOf(bsonraw.IDOf(doc))] = true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var events []stream.Event
+	for _, doc := range docs {
+		if id := bsonraw.IDOf(doc); !written[delta.KeyOf(id)] {
+			events = append(events, r.event(stream.Delete, id, nil))
+		}
+	}
+	return r.tell(ctx, events)
+}
+
+// ended is remove for a collection of versions.
+func (r *rewriting) ended(ctx context.Context) error {
+	var docs []bson.Raw
+	some := func() error {
+		all := docs
+		docs = nil
+		return r.remove(ctx, all)
+	}
+	err := targetVersions{r.Target, r.sink}.Last(ctx, r.to, r.end(), func(version bson.Raw) error {
+		last, err := versions.Parse(version)
+		if err != nil || last.Doc == nil {
+			return err
+		}
+		docs = append(docs, bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("_id", bsonraw.Clone(last.Key)).Build()))
+		if len(docs) < mostCompared {
+			return nil
+		}
+		return some()
+	})
+	if err != nil || len(docs) == 0 {
+		return err
+	}
+	return some()
+}
+
+// fill writes what the target does not have of a collection that was renamed between
+// databases while it was copied: its copy was cut off. It counts as copied.
+func (r *rewriting) fill(ctx context.Context) error {
+	ns := r.ev.Change.To
+	keep, to := r.Rules.Keep(ns, nil), r.Rules.Mapper(ns, r.job.Start.TS, nil)
+	return r.chunks(ctx, r.from, nil, func(ctx context.Context, docs []bson.Raw) error {
+		have, err := r.current(ctx, docs)
+		if err != nil {
+			return err
+		}
+		var events []stream.Event
+		for _, doc := range docs {
+			if have[delta.KeyOf(bsonraw.IDOf(doc))] != nil || keep != nil && !keep(doc) {
+				continue
+			}
+			if to != nil {
+				out, err := to(nil, doc)
+				if _, unmapped := transform.Unmappable(err); unmapped && r.Ask.LeavesOut {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				doc = out
+			}
+			ev := r.event(stream.Put, bsonraw.IDOf(doc), doc)
+			ev.Target = r.to
+			events = append(events, ev)
+		}
+		if len(events) == 0 {
+			return nil
+		}
+		return r.feed(ctx, r.part(events))
+	})
+}

@@ -1,0 +1,74 @@
+package schema
+
+import (
+	"context"
+	"errors"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// ofCommand reports a rename by which a server ends a command, where what it has filled
+// cannot simply take the place of the collection that the command is about: the target has
+// other documents of that, or others besides.
+func (o ApplyOptions) ofCommand(ch stream.Change) bool {
+	if ch.Kind != stream.ChangeRename || !o.Rules.Commands() || !o.Rules.Match(ch.To) || !o.Rules.Ruled(ch.To) {
+		return false
+	}
+	switch ch.Command {
+	case mongo.CommandReshard:
+		return true
+	case mongo.CommandOut, mongo.CommandCapped:
+		_, known := o.Names.Source(ch.NS) // not in a job that an older version began
+		return known
+	}
+	return false
+}
+
+// applyCommand ends a command on the target. What $out has written is in the collection
+// already.
+func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+	switch {
+	case ch.Command == mongo.CommandReshard && o.Overlap: // the copy of the collection was cut off
+		return Effect{Applied: true, Resync: &ch.UUID, ResyncNS: o.Rules.Target(ch.To), Keep: true}, nil
+	case ch.Command == mongo.CommandReshard:
+		return skipped("the documents of %s are the same", ch.To), nil
+	case ch.Command == mongo.CommandCapped && !o.staysUncapped(ch):
+		return c.renameKept(ctx, ch, o.Rules.Target(ch.NS), o.Rules.Target(ch.To), o)
+	}
+	effect := Effect{Applied: true, Dropped: []string{o.Rules.Target(ch.NS)}}
+	switch {
+	case ch.Command == mongo.CommandCapped:
+		c.o.Log.Warn("the target's collection does not become capped: it keeps documents that the source has no more", "ns", o.Rules.Target(ch.To))
+		effect.Applied, effect.Skipped = false, "the collection stays as it is"
+	case o.leftOut(ch):
+		effect.Applied, effect.Skipped = false, "create is skipped"
+	}
+	return effect, c.colls.Drop(ctx, o.Rules.Target(ch.NS))
+}
+
+// staysUncapped reports that the target's collection does not become a capped one: the
+// rules skip that, or have it keep documents which a capped one might let go.
+func (o ApplyOptions) staysUncapped(ch stream.Change) bool {
+	return o.leftOut(ch) || o.Rules.Others() || o.Rules.Skips(ch.To).Has(leaving)
+}
+
+// checkCommand checks what a command does to a collection, before anything is changed.
+func (c *changer) checkCommand(ctx context.Context, ch stream.Change, o ApplyOptions) error {
+	if ch.Command != mongo.CommandCapped || o.staysUncapped(ch) {
+		return nil
+	}
+	have, there, err := c.find(ctx, o.Rules.Target(ch.NS))
+	if err != nil {
+		return err
+	}
+	if !there {
+		return renamesNothing(o.Rules.Target(ch.NS))
+	}
+	return CheckCollection(Collection{NS: ch.To, Type: TypeCollection, Options: have.Options}, o.Rules)
+}
+
+// CheckCollection says why the rules cannot be about a collection, as it is on the source.
+func CheckCollection(c Collection, rules Rules) error {
+	return errors.Join(CheckFilter(c, rules), CheckSkip(c, rules), CheckFields(c, rules, nil), CheckHistory(c, rules))
+}

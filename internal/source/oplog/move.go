@@ -1,0 +1,150 @@
+package oplog
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// moves joins what a server logs of a rename between databases (seen on 4.2 to 6.0): it
+// copies the collection into a new one of the other database, gives that the wanted name,
+// and drops the old one. Nothing else happens to the other database meanwhile, for the
+// server has it locked. The rename is told where the drop stands. It is not safe for
+// concurrent use.
+type moves struct {
+	open    []moved
+	records map[string]int64 // documents of copies that have no name yet
+}
+
+// moved is a copy that has its name. The drop has not come.
+type moved struct {
+	change  *stream.Change
+	at      mongo.OpTime
+	db      string // of the copy
+	records int64  // its documents, 0 where that is not known
+}
+
+// maxMoves bounds the copies whose documents are counted.
+const maxMoves = 1000
+
+// lapse is after how many seconds no drop comes any more: the command was interrupted.
+const lapse = 10
+
+// first is the position from which to read again for what is not told yet, zero for none.
+func (m *moves) first() mongo.OpTime {
+	if m == nil || len(m.open) == 0 {
+		return mongo.OpTime{}
+	}
+	return m.open[0].at
+}
+
+// move takes an entry that belongs to a rename between databases; taken says that nobody
+// else is to look at it. One that is not live only says what is open.
+func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
+	m := a.moves
+	info := a.ns.lookup(e.ns)
+	if string(e.op) == "i" && len(m.records) > 0 {
+		if n, ok := m.records[info.name]; ok {
+			m.records[info.name] = n + 1
+		}
+	}
+	var ch *stream.Change
+	if string(e.op) == "c" && info.kind == nsCommand {
+		switch first, _ := e.o.IndexErr(0); first.Key() {
+		case "create", "renameCollection", "drop":
+			if ch, err = parseChange(info.db, e.ui, e.o); err != nil {
+				return false, nil //nolint:nilerr // whoever takes the entry meets it again
+			}
+		}
+	}
+	if len(m.open) > 0 {
+		if ended, err := m.ended(e, ch); ended >= 0 || err != nil {
+			if err == nil && live {
+				a.tellMove(m.open[ended].change, ch, e.at)
+			}
+			if err == nil {
+				m.open = slices.Delete(m.open, ended, ended+1)
+			}
+			return true, err
+		}
+		for len(m.open) > 0 {
+			i := slices.IndexFunc(m.open, func(one moved) bool { return one.over(e, info) })
+			if i < 0 {
+				break
+			}
+			if live {
+				a.tellMove(m.open[i].change, nil, e.at)
+			}
+			m.open = slices.Delete(m.open, i, i+1)
+		}
+	}
+	return m.begin(ch, e, info), nil
+}
+
+// over reports an entry after which no drop comes that ends the rename.
+func (one moved) over(e *entry, info *nsInfo) bool {
+	return info.db == one.db || e.at.Term != one.at.Term || e.at.TS.T > one.at.TS.T+lapse
+}
+
+// ended is the open rename that a drop ends, below 0 for none: it is one of a collection of
+// another database with as many documents as were copied.
+func (m *moves) ended(e *entry, ch *stream.Change) (int, error) {
+	if ch == nil || ch.Kind != stream.ChangeDrop {
+		return -1, nil
+	}
+	db, _ := mongo.SplitNS(ch.NS)
+	dropped, told := e.o2.Lookup("numRecords").AsInt64OK()
+	found := -1
+	for i, one := range m.open {
+		if db == one.db || e.at.Term != one.at.Term || told && one.records > 0 && dropped != one.records {
+			continue
+		}
+		if found >= 0 {
+			return -1, mongo.WithHint(fmt.Errorf("cannot tell which of two renames between databases ended with the drop of %s: to %s, or to %s", ch.NS, m.open[found].change.To, one.change.To),
+				"start the job again with --restart, which copies the present state")
+		}
+		found = i
+	}
+	return found, nil
+}
+
+// begin takes note of a copy, and of the rename that gives it its name, which it takes.
+func (m *moves) begin(ch *stream.Change, e *entry, info *nsInfo) (taken bool) {
+	if ch == nil {
+		return false
+	}
+	if c, _ := mongo.Staged(ch.NS); c != mongo.CommandMove {
+		return false
+	}
+	switch ch.Kind {
+	case stream.ChangeCreate:
+		if m.records == nil || len(m.records) >= maxMoves {
+			m.records = map[string]int64{}
+		}
+		m.records[ch.NS] = 0
+	case stream.ChangeDrop:
+		delete(m.records, ch.NS)
+	case stream.ChangeRename:
+		m.open = append(m.open, moved{change: ch, at: e.at, db: info.db, records: m.records[ch.NS]})
+		delete(m.records, ch.NS)
+		return true
+	}
+	return false
+}
+
+// tellMove tells the rename, and that the copy is gone; or, without the drop, that the
+// copy has its name.
+func (a *assembler) tellMove(open, drop *stream.Change, at mongo.OpTime) {
+	ch := *open
+	if drop == nil {
+		ch.Command = 0
+		a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: ch.NS, Change: &ch})
+		return
+	}
+	ch.NS = drop.NS
+	a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: ch.NS, Change: &ch})
+	gone := stream.Change{Kind: stream.ChangeDrop, NS: open.NS, To: open.To} // its UUID is that of what was renamed
+	a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: gone.NS, Change: &gone})
+}
