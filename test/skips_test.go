@@ -265,6 +265,7 @@ func skipFilterSetup(s *site) {
 func skipFilter(s *site) {
 	s.remove("c", d("_id", d("$lt", 6)))
 	s.insert("c", d("_id", 0, "s", "open", "anew", true), d("_id", 1, "s", "open", "anew", true), d("_id", 2, "s", "closed"))
+	s.set("c", 2, d("$set", d("n", 1000)))      // not of the one that was left
 	s.set("c", 10, d("$set", d("s", "closed"))) // leaves
 	s.transaction(func(s *site) {
 		s.set("c", 11, d("$set", d("s", "open"))) // would enter
@@ -278,6 +279,7 @@ func wantFilter(s *site) {
 	s.update("c", d("_id", 0), d("_id", 0, "s", "open", "anew", true))
 	s.insert("c", d("_id", 1, "s", "open", "anew", true))
 	s.remove("c", d("_id", 10))
+	s.remove("c", d("_id", 2))  // the source has the _id again
 	s.remove("c", d("_id", 11)) // gone when its state was read
 }
 

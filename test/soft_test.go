@@ -20,6 +20,7 @@ func softScenarios() []scenario {
 		{name: "soft_delete_dropped", softDelete: soft, setup: rowsSetup, change: rowsDroppedChange},
 		{name: "soft_delete_renamed", softDelete: soft, setup: rowsSetup, change: rowsRenamedChange},
 		{name: "soft_delete_of_an_equal_id", softDelete: soft, setup: collatedSetup, change: collatedChange},
+		{name: "soft_delete_and_filter", softDelete: soft, filter: []string{`DB.c={"s":{"$in":["open","paid"]}}`}, setup: rowsSetup, change: softFilterChange, check: softFilterCheck, only: []string{wayChange, wayLate}},
 		{name: "soft_delete_renamed_elsewhere", softDelete: []string{"DB.c=deletedAt"}, setup: rowsSetup, change: softRenamedChange},
 	}
 }
@@ -45,6 +46,30 @@ func wantCollated(s *site) {
 	s.set("c", "KEY1", d("$set", d("more", 1)))
 	s.remove("c", d("_id", "KEY3"))
 	s.insert("c", d("_id", "Key3", "anew", true))
+}
+
+// softFilterChange has the source use the _ids of deleted documents again, for documents
+// that are not in the filter.
+func softFilterChange(s *site) {
+	s.remove("c", d("_id", d("$lt", 9)))
+	s.insert("c", d("_id", 0, "s", "closed", "n", 0), d("_id", 2, "s", "closed", "n", 0), d("_id", 3, "s", "open", "n", 0))
+	s.set("c", 0, d("$set", d("n", 1000)))
+	s.set("c", 2, d("$set", d("s", "paid")))
+	s.remove("c", d("_id", 10))
+}
+
+// softFilterCheck: what was deleted stays, unless the source has the _id again.
+func softFilterCheck(_, target *site) {
+	var marked []struct {
+		ID int `bson:"_id"`
+	}
+	cur, err := target.coll("c").Find(target.ctx, d("deletedAt", d("$exists", true)))
+	if err == nil {
+		err = cur.All(target.ctx, &marked)
+	}
+	if got := fmt.Sprint(marked); err != nil || got != "[{5} {6} {8}]" {
+		panic(fmt.Sprintf("marked are %s, want 5, 6 and 8: %v", got, err))
+	}
 }
 
 // softRenamedChange takes marked documents to a name where there are to be none.

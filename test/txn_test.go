@@ -24,6 +24,7 @@ func txnScenarios() []scenario {
 		{name: "txn_around_ddl", setup: docsSetup, change: txnAroundChange},
 		{name: "txn_unique_swap", setup: docsSetup, change: txnSwapChange},
 		// It waits for finds too, which are held up during the copy.
+		{name: "apply_ops_by_uuid", setup: byUUIDSetup, change: byUUIDChange, only: []string{wayCopy, wayChange}, alone: true},
 		{name: "apply_ops", setup: docsSetup, change: applyOpsChange, only: []string{wayCopy, wayChange}, alone: true},
 	}
 }
@@ -225,6 +226,36 @@ func applyOpsChange(s *site) {
 	for _, atomic := range []bool{true, false} {
 		userOpsChange(s, atomic)
 	}
+}
+
+func byUUIDSetup(s *site) {
+	s.insert("a", d("_id", 1, "of", "a"), d("_id", 2, "of", "a"), d("_id", 3, "of", "a"))
+	s.insert("b", d("_id", 1, "of", "b"))
+}
+
+// byUUIDChange replays operations that were logged for a collection which has another name
+// by now: servers apply them to that one, and not to the one of the name.
+func byUUIDChange(s *site) {
+	uuid := func(coll string) any {
+		specs, err := s.db().ListCollectionSpecifications(s.ctx, d("name", coll))
+		check(err)
+		return *specs[0].UUID
+	}
+	was, other := uuid("a"), uuid("b")
+	s.rename(s.ns("a"), s.ns("old"))
+	s.insert("a", d("_id", 1, "of", "new"))
+	s.admin(d("applyOps", a(
+		d("op", "i", "ns", s.ns("a"), "ui", was, "o", d("_id", 4, "of", "a")),
+		d("op", "u", "ns", s.ns("a"), "ui", was, "o2", d("_id", 1), "o", d("$set", d("more", 1))),
+		d("op", "d", "ns", s.ns("a"), "ui", was, "o", d("_id", 2)),
+		d("op", "i", "ns", s.ns("a"), "ui", other, "o", d("_id", 5, "of", "b")),
+	)))
+	s.admin(d("applyOps", a(d("op", "c", "ns", "admin.$cmd", "o", d("applyOps", a(
+		d("op", "i", "ns", s.ns("a"), "ui", was, "o", d("_id", 6, "of", "a")),
+	))))))
+	s.rename(s.ns("old"), s.ns("older"))
+	s.insert("old", d("_id", 1))
+	s.admin(d("applyOps", a(d("op", "c", "ns", s.ns("$cmd"), "ui", was, "o", d("collMod", "old", "validator", d("_id", d("$gt", 0)))))))
 }
 
 // userOpsChange has a user's applyOps do what only applyOps can: insert over a

@@ -85,6 +85,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 		return err
 	}
 	failpoint.Hit("window.after")
+	f.stage.Copied(job.Consistent)
 	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schemaChange, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
 		Refused: job.Refused, Skipped: skipped}})
 	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})
@@ -440,6 +441,10 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	failpoint.Hit("schema.before")
+	if !f.Parts { // shards tell of what moves with its database under another UUID
+		meant := f.Ask.Names.Meant(*ev.Change)
+		ev.Change, ev.NS = &meant, meant.NS
+	}
 	if err := f.putIndexesOff(ctx, ev); err != nil {
 		return err
 	}

@@ -66,9 +66,15 @@ func (f *follower) rewrites(ev stream.Event) bool {
 	case stream.ChangeRename:
 		return ch.Command == mongo.CommandOut && f.Rules.Ruled(ch.To)
 	case stream.ChangeDrop: // of the copy by which a server renames between databases
-		return !f.job.Consistent.Before(ev.At)
+		return !f.job.Consistent.Before(ev.At) || f.reads(ch.To)
 	}
 	return false
+}
+
+// reads reports that documents of a collection are read for rules. Those of one that was
+// renamed between databases cannot be read any more under its old name.
+func (f *follower) reads(ns string) bool {
+	return (f.Rules.Filter(ns) != nil || f.Rules.Fields(ns) != nil) && !f.Rules.Skips(ns).Has(stream.OpUpdate|stream.OpReplace)
 }
 
 // rewriting compares what a server has filled for a command with what the target has of
@@ -299,10 +305,10 @@ func (r *rewriting) ended(ctx context.Context) error {
 }
 
 // fill writes what the target does not have of a collection that was renamed between
-// databases while it was copied: its copy was cut off. It counts as copied.
+// databases: its copy was cut off, or documents could not be read under its old name.
 func (r *rewriting) fill(ctx context.Context) error {
 	ns := r.ev.Change.To
-	keep, to := r.Rules.Keep(ns, nil), r.Rules.Mapper(ns, r.job.Start.TS, nil)
+	keep, to, reads := r.Rules.Keep(ns, nil), r.Rules.Mapper(ns, r.job.Start.TS, nil), r.reads(ns)
 	return r.chunks(ctx, r.from, nil, func(ctx context.Context, docs []bson.Raw) error {
 		have, err := r.current(ctx, docs)
 		if err != nil {
@@ -310,10 +316,18 @@ func (r *rewriting) fill(ctx context.Context) error {
 		}
 		var events []stream.Event
 		for _, doc := range docs {
-			if have[delta.KeyOf(bsonraw.IDOf(doc))] != nil || keep != nil && !keep(doc) {
+			was := have[delta.KeyOf(bsonraw.IDOf(doc))]
+			if was != nil && !reads {
 				continue
 			}
-			if to != nil {
+			ev := r.event(stream.Put, bsonraw.IDOf(doc), doc)
+			ev.Target = r.to
+			switch kept := keep == nil || keep(doc); {
+			case !kept && was == nil:
+				continue
+			case !kept:
+				ev.Kind, ev.Doc = stream.Delete, nil
+			case to != nil:
 				out, err := to(nil, doc)
 				if _, unmapped := transform.Unmappable(err); unmapped && r.Ask.LeavesOut {
 					continue
@@ -321,10 +335,11 @@ func (r *rewriting) fill(ctx context.Context) error {
 				if err != nil {
 					return err
 				}
-				doc = out
+				ev.Doc = out
 			}
-			ev := r.event(stream.Put, bsonraw.IDOf(doc), doc)
-			ev.Target = r.to
+			if ev.Doc != nil && bytes.Equal(ev.Doc, was) {
+				continue
+			}
 			events = append(events, ev)
 		}
 		if len(events) == 0 {

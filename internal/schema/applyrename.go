@@ -96,21 +96,33 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 	if ch.Kind != stream.ChangeRename || o.ofCommand(ch) || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) || o.Recorded && o.Rules.History(ch.NS) {
 		return before, nil
 	}
-	if ch.Buckets || !o.Rules.SameDocuments(ch.NS, ch.To) {
-		return before, nil // it is copied again
-	}
 	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
 		return before, nil
 	}
 	from, there, err := c.find(ctx, o.Rules.Target(ch.NS))
-	if err != nil {
-		return before, err
+	if err == nil && there {
+		err = c.mayBe(ctx, from, ch.To, o.Rules)
+	}
+	if err != nil || ch.Buckets || !o.Rules.SameDocuments(ch.NS, ch.To) {
+		return before, err // it is copied again
 	}
 	if !there && !o.Ahead {
 		return before, renamesNothing(o.Rules.Target(ch.NS))
 	}
 	to, _, err := c.find(ctx, o.Rules.Target(ch.To))
 	return Before{NS: ch.NS, From: from.UUID, To: to.UUID}, err
+}
+
+// mayBe says why a collection of the target cannot be what the rules want under another
+// name on the source.
+func (c *changer) mayBe(ctx context.Context, have Collection, sourceNS string, rules Rules) (err error) {
+	if rules.Skips(sourceNS).Has(stream.OpTTL) && have.Type == TypeCollection {
+		if have.Indexes, err = indexes(ctx, c.c, have.NS); err != nil {
+			return err
+		}
+	}
+	have.NS = sourceNS
+	return CheckCollection(have, rules)
 }
 
 // renamed reports that a rename was applied before a restart. Within a database the

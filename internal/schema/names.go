@@ -55,6 +55,26 @@ func (n *Names) Target(targetNS string) (Name, bool) {
 	return n.bySource[ns], ok
 }
 
+// Meant gives a change that alters a collection, or its indexes, the name of the collection
+// that it is about. A server logs such a command in a user's applyOps as it was sent, and
+// does it to the collection of the UUID.
+func (n *Names) Meant(ch stream.Change) stream.Change {
+	switch ch.Kind {
+	case stream.ChangeCollMod, stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
+	default:
+		return ch
+	}
+	if one, ok := n.Source(ch.NS); len(ch.UUID.Data) == 0 || ok && (len(one.UUID.Data) == 0 || one.UUID.Equal(ch.UUID)) {
+		return ch
+	}
+	for ns, one := range n.bySource {
+		if one.UUID.Equal(ch.UUID) {
+			ch.NS = ns
+		}
+	}
+	return ch
+}
+
 // Absent tells of a source namespace that has nothing on the target yet.
 func (n *Names) Absent(ns string) bool {
 	one, _ := n.Source(mongo.SeriesNS(ns))

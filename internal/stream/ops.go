@@ -99,6 +99,9 @@ func (ev *Event) Op() Ops {
 	case Delete:
 		return OpDelete
 	case Put:
+		if ev.Rekeyed {
+			return OpUpdate
+		}
 		return OpInsert | OpReplace
 	case Upsert:
 		return OpInsert | OpUpdate

@@ -28,20 +28,27 @@ const (
 // never on the target. What stays in the filter, or out of it, passes: an update of
 // a document that the target does not have is nothing there.
 func sift(ev *stream.Event, d *destination) verdict {
-	v := judge(ev, d.keep)
-	switch v {
-	case pass:
-		d.count.kept.Add(1)
-	case drop:
+	inserts := ev.Kind == stream.Insert
+	v := judge(ev, d)
+	switch {
+	case v == pass && inserts && ev.Kind == stream.Delete, v == drop:
 		d.count.dropped.Add(1)
+	case v == pass:
+		d.count.kept.Add(1)
 	}
 	return v
 }
 
-func judge(ev *stream.Event, keep *query.Query) verdict {
+func judge(ev *stream.Event, d *destination) verdict {
+	keep := d.keep
 	switch ev.Kind {
 	case stream.Insert:
-		if !keep.Match(ev.Doc) {
+		switch {
+		case keep.Match(ev.Doc):
+		case d.retains(): // what was left of another document of that _id goes: the source has the _id again
+			become(ev, nil, nil)
+			ev.Key.Shard = nil
+		default:
 			return drop
 		}
 	case stream.Replace, stream.Put:
@@ -277,6 +284,9 @@ func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stre
 	}
 	return append(to, *ev), err
 }
+
+// retains reports that the target keeps documents that the source has no longer.
+func (d *destination) retains() bool { return d.soft != "" || d.skips.Has(leaves) }
 
 // stays reports that the target keeps documents that the source has no longer, or not
 // after its collection was dropped. An event that tells of the deletion marks them.

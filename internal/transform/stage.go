@@ -26,6 +26,7 @@ type Stage struct {
 	made   arena
 	mark   string // of the last batch that was passed on whole
 	atOnce int    // documents to ask for at once
+	copied mongo.OpTime
 }
 
 // destination is where the events of a source namespace go.
@@ -52,6 +53,9 @@ func NewStage(rules *Set, from stream.Position, tally *Tally, leaves LeftOut) *S
 	}
 	return &Stage{rules: rules, tally: tally, known: map[string]destination{}, leaves: leaves, mark: from.Mark, atOnce: mostAtOnce}
 }
+
+// Copied says up to where a copy may have left out what has changed its place meanwhile.
+func (st *Stage) Copied(until mongo.OpTime) { st.copied = until }
 
 // maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
 const maxKnown = 1 << 16
@@ -119,8 +123,10 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 		v, err = st.fit(ctx, d, ev, op)
 	}
 	switch {
-	case ev.Kind == stream.Insert && (d.soft != "" || d.skips.Has(leaves)):
-		ev.Kind = stream.Put
+	case ev.Kind == stream.Insert && d.retains():
+		ev.Kind, ev.Key.Shard = stream.Put, nil // what was left may be under another shard key
+	case ev.Rekeyed && ev.Kind == stream.Put && d.skips.Has(stream.OpInsert) && st.copied.Before(ev.At):
+		ev.Kind = stream.Replace // of a document that the target may never have got
 	case op == stream.OpDelete && d.soft != "":
 		mark(ev, d.soft, &st.made)
 		d.marked.marked.Add(1)

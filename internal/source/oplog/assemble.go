@@ -154,14 +154,6 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 	return a.add(e, e.at)
 }
 
-// usersOwn tells a user's applyOps command, which is logged as it was sent, from
-// what a server groups by itself. Before 7.0 none does, but for retryable
-// inserts and, since 6.1, for deletes, which are the same of both; there a nested
-// command is logged without what reports where it came from.
-func (a *assembler) usersOwn(e *entry, c command) bool {
-	return c.sent || !e.separate && !a.o.cluster.Info.Version.AtLeast(7, 0)
-}
-
 // transaction handles an applyOps entry of a transaction.
 func (a *assembler) transaction(ctx context.Context, e *entry, c command, live bool) error {
 	if c.partial || c.prepared {
@@ -268,6 +260,11 @@ func (a *assembler) applyOps(ctx context.Context, ops []byte, at mongo.OpTime) e
 	return a.operations(ops, 0, func(e *entry, size int) error {
 		a.pending += size
 		a.contents += size
+		if a.byUser {
+			if err := a.identify(ctx, e, at); err != nil {
+				return fmt.Errorf("inner op %q on %s: %w", e.op, e.ns, err)
+			}
+		}
 		if err := a.add(e, at); err != nil {
 			return fmt.Errorf("inner op %q on %s: %w", e.op, e.ns, err)
 		}

@@ -126,7 +126,7 @@ func TestNotFollowed(t *testing.T) {
 		e, err := parseEntry(tc.entry)
 		ok(t, err)
 		var told stream.Change
-		err = in.each(&e, func(ev *stream.Event) error { told = *ev.Change; return nil })
+		err = in.each(t.Context(), &e, func(ev *stream.Event) error { told = *ev.Change; return nil })
 		if told.Kind != tc.told.Kind || told.NS != tc.told.NS || told.To != tc.told.To || (err != nil) != (tc.told.Kind == "") {
 			t.Errorf("%s: told %+v, %v", name, told, err)
 		}

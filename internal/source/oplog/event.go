@@ -25,10 +25,11 @@ type interpreter struct {
 	byUser       bool  // the operations at hand are of a user's applyOps
 	wall         int64 // when the server did by itself what an entry groups; 0 of what users do
 	inner        entry // the operation at hand
+	names        *identities
 }
 
 func newInterpreter(c *mongo.Cluster, o Options) interpreter {
-	return interpreter{ns: newNamespaces(o.Keep), version: c.Info.Version, skipMigrated: o.SkipMigrated}
+	return interpreter{ns: newNamespaces(o.Keep), version: c.Info.Version, skipMigrated: o.SkipMigrated, names: &identities{cluster: c}}
 }
 
 // event makes ev, which is zero but for its position and transaction, of an
@@ -52,6 +53,7 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 	if err != nil || ch == nil {
 		return false, err
 	}
+	in.names.forget(ch)
 	ev.Kind, ev.NS, ev.Change, ev.Txn = stream.SchemaChange, ch.NS, ch, nil
 	return true, nil
 }
@@ -171,6 +173,14 @@ func wholeDocument(e *entry) bson.Raw {
 		return e.o
 	}
 	return doc
+}
+
+// usersOwn tells a user's applyOps command, which is logged as it was sent, from
+// what a server groups by itself. Before 7.0 none does, but for retryable
+// inserts and, since 6.1, for deletes, which are the same of both; there a nested
+// command is logged without what reports where it came from.
+func (in *interpreter) usersOwn(e *entry, c command) bool {
+	return c.sent || !e.separate && !in.version.AtLeast(7, 0)
 }
 
 // operations calls fn for the operations of an applyOps array and of those nested in

@@ -36,7 +36,7 @@ type Look struct {
 
 // Each calls fn for the events of the collections within a span and for all
 // schema changes, in order; of those that cannot be followed it tells kind and names.
-// It leaves transactions out, and takes users' applyOps for what they say. What fn
+// It leaves transactions out. What fn
 // gets may be reused after it returns.
 func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error) error {
 	of := bson.D{{Key: "$in", Value: l.Collections}}
@@ -52,7 +52,7 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 			return err
 		}
 		span.After = e.at // one seen in the spool and again in the oplog says nothing new
-		return in.each(&e, fn)
+		return in.each(ctx, &e, fn)
 	}
 	if s := l.Spool.spool(); spooled(s, span.After) { // the oplog may begin later
 		if unread, err := eachSpooled(s, span, entry); unread != nil || err != nil {
@@ -67,6 +67,7 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 		bson.D{{Key: "ns", Value: of}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: transactions}}}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
+		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ui", Value: bson.D{{Key: "$exists", Value: true}}}, {Key: "lsid", Value: bson.D{{Key: "$exists", Value: false}}}}, // which may name others
 	), committed(span.Until), entry)
 }
 
@@ -105,7 +106,7 @@ func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTi
 			if err != nil {
 				return err
 			}
-			return in.each(&e, func(ev *stream.Event) error { return fn(ev.Change, ev.At) })
+			return in.each(ctx, &e, func(ev *stream.Event) error { return fn(ev.Change, ev.At) })
 		})
 		if err != nil {
 			return fmt.Errorf("read oplog of %s for schema changes: %w", c.Address(), err)
@@ -115,9 +116,21 @@ func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTi
 }
 
 // each calls fn for the events of an entry, those in applyOps included.
-func (in *interpreter) each(e *entry, fn func(*stream.Event) error) error {
-	at := e.at
+func (in *interpreter) each(ctx context.Context, e *entry, fn func(*stream.Event) error) error {
+	at, users := e.at, false
+	if string(e.op) == "c" && !e.inTransaction() {
+		c, err := parseCommand(e.o)
+		if err != nil {
+			return err
+		}
+		users = c.ops != nil && in.usersOwn(e, c)
+	}
 	err := in.operation(e, 0, -1, func(e *entry, _ int) error {
+		if users {
+			if err := in.identify(ctx, e, at); err != nil {
+				return err
+			}
+		}
 		ev := stream.Event{At: at}
 		if wanted, err := in.event(&ev, e, in.ns.lookup(e.ns)); err != nil || !wanted {
 			return err

@@ -267,7 +267,7 @@ func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *Spooler, after, 
 		if err != nil || !after.Before(e.at) || until.Before(e.at) || e.inTransaction() && string(e.op) == "c" {
 			return err
 		}
-		return in.each(&e, note)
+		return in.each(t.Context(), &e, note)
 	})
 	ok(t, errors.Join(unread, err))
 	spooled := got

@@ -312,6 +312,9 @@ func (o *Once) unknown(id [16]byte, ch *stream.Change) bool {
 		delete(o.names, ch.NS)
 	}
 	if ch.Kind == stream.ChangeRename { // from a name that does not matter
+		if was, there := o.names[ch.To]; there && ch.Command == mongo.CommandReshard { // whoever reads on finds its documents here
+			o.next[was] = id
+		}
 		o.replaced(ch)
 		o.add(id, ch.To)
 	}
@@ -373,6 +376,9 @@ func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
 	if c.copyOf != nil { // users rename what is the collection by now
 		o.next[*c.copyOf] = id
 		o.stays(id)
+	}
+	if was, there := o.names[ch.To]; there && ch.Command == mongo.CommandReshard { // whoever reads on finds its documents here
+		o.next[was] = id
 	}
 	o.replaced(ch)
 	o.unname(id, c.ns)

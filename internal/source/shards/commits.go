@@ -14,8 +14,8 @@ const mostHeld = 64 << 20
 
 // commits puts in order what transactions over several shards did. Their events have
 // one time, those of each shard are together, and which shard was first nobody tells.
-// A document that changed its shard is deleted on one and inserted on the other: the
-// delete has to come first.
+// A document that changed its shard is deleted on one and inserted on the other: to users
+// that is one update.
 type commits struct {
 	held []stream.Event
 }
@@ -118,7 +118,14 @@ func moved(parts [][]stream.Event) (out []stream.Event) {
 		return p[0].Kind == stream.Insert && p[len(p)-1].Kind == stream.Delete
 	})
 	slices.SortStableFunc(parts, func(a, b []stream.Event) int { return stays(a) - stays(b) })
-	return slices.Concat(parts...)
+	for _, ev := range slices.Concat(parts...) {
+		if n := len(out) - 1; n >= 0 && out[n].Kind == stream.Delete && ev.Kind == stream.Insert && out[n].Txn != ev.Txn {
+			ev.Kind, ev.Rekeyed, ev.Key.Shard = stream.Put, true, out[n].Key.Shard
+			out = out[:n]
+		}
+		out = append(out, ev)
+	}
+	return out
 }
 
 func stays(part []stream.Event) int {
