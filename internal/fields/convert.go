@@ -131,8 +131,8 @@ func toString(dst []byte, v value) ([]byte, string) {
 	return dst, noSuch
 }
 
-// doubleText is the shortest text that reads back as the same number. Servers write six
-// digits (observed on 6.0.5).
+// doubleText is what servers write, six digits (observed on 4.2 to 6.0), if these read back
+// as the same number, and else the shortest text that does.
 func doubleText(f float64) string {
 	switch {
 	case math.IsNaN(f):
@@ -142,7 +142,11 @@ func doubleText(f float64) string {
 	case math.IsInf(f, -1):
 		return "-Infinity"
 	}
-	if a := math.Abs(f); a != 0 && (a < 1e-6 || a >= 1e21) {
+	text := strconv.FormatFloat(f, 'g', 6, 64)
+	if read, err := strconv.ParseFloat(text, 64); err == nil && read == f {
+		return text
+	}
+	if a := math.Abs(f); a < 1e-6 || a >= 1e21 {
 		return strconv.FormatFloat(f, 'e', -1, 64)
 	}
 	return strconv.FormatFloat(f, 'f', -1, 64)
@@ -338,9 +342,10 @@ func toDate(dst []byte, v value) ([]byte, string) {
 
 // parseDate reads ISO 8601; without an offset it is UTC.
 func parseDate(text string) (time.Time, bool) {
-	for _, form := range []string{"2006-01-02", "2006-01-02T15:04:05", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02 15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04"} {
+	for _, form := range []string{"2006-01-02", "2006-01-02T15:04:05", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02 15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04Z0700", "2006-01-02T15:04"} {
 		if at, err := time.Parse(form, text); err == nil {
-			return at, true
+			// package time takes an offset of 60 minutes, servers do not
+			return at, !strings.Contains(form, "Z07") || !strings.HasSuffix(text, "60")
 		}
 	}
 	return time.Time{}, false

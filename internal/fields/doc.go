@@ -61,10 +61,11 @@
 // other; of one that is not longer no character is kept. Where such a mask, or year,
 // month, day (in UTC), meets a value of another type, the result is null.
 //
-// Convert gives what $convert gives (TestServer asks servers), but for this: a double
-// becomes the shortest text that reads back as it, where servers write six digits; a text
-// with more digits than a decimal holds does not fit, where servers round; and of dates as
-// text ISO 8601 alone is read. NaN is one of many in other bytes.
+// Convert gives what $convert gives (TestServer asks servers), but for this: a double whose
+// six digits, which servers write, are another number becomes the shortest text that reads
+// back as it; a text with more digits than a decimal has does not fit, where servers round;
+// neither does a hexadecimal number with a sign, which servers read; and of dates as text
+// ISO 8601 alone is read. NaN is one of many in other bytes.
 //
 // # Expressions
 //
