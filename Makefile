@@ -56,41 +56,39 @@ bench: build ## Measure against the ceilings; results in bin/bench.json and bin/
 # made to be thrown away waits for no disk at each schema change.
 PLENTY = $(shell test -w /dev/shm && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 8000000' | grep -q . && \
 	awk '/^MemAvailable/ && $$2 > 12000000 {print "/dev/shm"}' /proc/meminfo)
-test race stress one soak hunt matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
+test race stress one soak hunt nightly matrix: export MILLRACE_LAB_DIR ?= $(PLENTY)
 
 # Three packages go side by side, and two tests of each: servers start, elect and wait, and
 # while some wait others use the processors. More at once takes more processor time, for
 # servers that have nothing to do take some, too.
 PARALLEL ?= 2
+TIMEOUT ?= 40m
 # Vetting is for make lint.
-GOTEST = $(GO) test -vet=off -ldflags=-w -timeout 40m -parallel $(PARALLEL)
+GOTEST = $(GO) test -vet=off -ldflags=-w -timeout $(TIMEOUT) -parallel $(PARALLEL)
 TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
-# Of what takes longest make test plays a part, drawn anew each time (lab.Drawn). A test that
-# failed is played by its name, or all that were drawn then by MILLRACE_TEST_DRAW=<number>.
-test: export MILLRACE_TEST_DRAW ?= $(shell date +%s)
+# make test plays the same tests with the same seeds each time: those of internal/testseed/seeds.
+# What takes longest it leaves to make nightly (lab.Nightly, lab.Share).
+test: export MILLRACE_TEST_BRIEF := 1
+# These draw a seed and print it. MILLRACE_TEST_SEED=<seed> make … plays the same again.
+hunt soak nightly: export MILLRACE_TEST_SEED := $(or $(MILLRACE_TEST_SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-# The race detector takes two to four times the processor time. With it goes a fifth of what a
-# job's documents pass through, in turn; make race has it for all that has goroutines.
+# The race detector takes two to four times the processor time. make test uses it where
+# goroutines pass documents to each other; make race does for everything that has goroutines.
 # In scenarios, faults, trials and measurements millrace runs as a process or is measured.
-RACE = $(RACE_$(shell echo $$(($(or $(MILLRACE_TEST_DRAW),0) % 5))))
-RACE_0 = ./internal/job ./internal/progress ./internal/state/...
-RACE_1 = ./internal/sink/mongo ./internal/sink/mongo/...
-RACE_2 = ./internal/source/...
-RACE_3 = ./internal/copy ./internal/scan
-RACE_4 = ./internal/stream/... ./internal/wire ./internal/follow ./internal/pace ./test/crash
+RACE = ./internal/follow ./internal/pace ./internal/progress ./internal/sink/mongo ./internal/sink/mongo/... \
+	./internal/source/merge ./internal/source/spool ./internal/stream/... ./internal/wire
 # These few put many bytes through few goroutines, and go without it.
 BULK = TestDocumentsBeyondTheApplyBuffer|TestStatementsBeyondLimits|TestUsersApplyOps
 RACY = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal | \
 	grep -v ^internal/bench | xargs -n1 dirname | sort -u | sed 's|^|./|') ./test/crash
 PROGRAM = $(CURDIR)/$(BIN)/millrace
 .PHONY: test
-test: build ## All tests on real mongod processes, with the race detector where documents pass
-	@echo "MILLRACE_TEST_DRAW=$(MILLRACE_TEST_DRAW)"
+test: build ## The tests on real mongod processes that fit in 12 minutes, the same each time
 	@$(MAKE) --no-print-directory -j test-plain test-race
 
-test-plain test-race race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
+test-plain test-race test-alone race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
 test-plain: export MILLRACE_TRIAL_PROGRAM = $(PROGRAM)-failpoint
-test-race race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
+race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
 
 # What takes longest begins first.
 LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./internal/bench ./test/service ./test/seed ./test/trial \
@@ -99,13 +97,17 @@ LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./in
 .PHONY: test-plain
 test-plain: build
 	$(GO) build $(VCS) -tags failpoint -o $(PROGRAM)-failpoint ./cmd/millrace
-	race=$$($(GO) list $(RACE)); \
+	race=$(if $(RACE),$$($(GO) list $(RACE))); \
 	$(GOTEST) -p 3 -count=1 $$($(GO) list $(LONG) $(TESTS) | awk '!had[$$0]++' | grep -vxF -e "$$race" -e "$$($(GO) list ./test/memory)")
 
 .PHONY: test-race
 test-race: build
-	$(if $(findstring test/crash,$(RACE)),$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace)
 	$(GOTEST) -p 1 -count=1 -race -skip '$(BULK)' $(RACE)
+	@$(MAKE) --no-print-directory test-alone
+
+# The memory of a process is measured with nothing else beside it.
+.PHONY: test-alone
+test-alone: build
 	MILLRACE_LAB_DIR= $(GOTEST) -count=1 ./test/memory
 	$(GOTEST) -tags failpoint ./internal/failpoint
 
@@ -113,6 +115,17 @@ test-race: build
 race: build ## The race detector on all that has goroutines, twice as long as make test
 	$(GO) build $(VCS) -race -o $(PROGRAM)-race ./cmd/millrace
 	$(GOTEST) -p 2 -count=1 -race $(RACY)
+
+# What make test has no time for, too, with another seed each night.
+nightly: export MILLRACE_TEST_FAULTS := all
+nightly: export TIMEOUT = 3h
+.PHONY: nightly
+nightly: build ## All tests with a random seed, with the race detector and on all server versions: hours
+	@echo "MILLRACE_TEST_SEED=$(MILLRACE_TEST_SEED)"; \
+	for part in 'test-plain RACE=' test-alone race matrix; do \
+		echo "== make $$part, $$(date +%T)"; \
+		$(MAKE) --no-print-directory $$part || failed="$$failed, make $$part"; \
+	done; test -z "$$failed" || { echo "failed$$failed; again: MILLRACE_TEST_SEED=$(MILLRACE_TEST_SEED) make nightly"; exit 1; }
 
 # The tests of make test again and again, while something else keeps all processors busy.
 stress: ROUNDS = 10
@@ -198,6 +211,7 @@ SOAK ?= 30m
 
 .PHONY: soak
 soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m); TOPOLOGY=sharded: from and to shards
+	@echo "MILLRACE_TEST_SEED=$(MILLRACE_TEST_SEED)"
 ifeq ($(TOPOLOGY),sharded)
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/sharded
 else
@@ -211,6 +225,7 @@ endif
 # THEMES is one or more of those in test/trial, separated by commas.
 .PHONY: hunt
 hunt: ## Trials of each of THEMES for SOAK until one fails, which is shrunk and printed as a script
+	@echo "MILLRACE_TEST_SEED=$(MILLRACE_TEST_SEED)"
 	MILLRACE_TRIAL_THEME=$(THEMES) MILLRACE_TRIAL_FOR=$(SOAK) MILLRACE_TRIAL_SHRINK=5m $(GO) test -count=1 -v -timeout 0 -run TestHunt ./test/trial
 
 # PAIRS are versions of a source and a target. With servers of 7.0 go also the faults of
@@ -226,7 +241,7 @@ matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, an
 		MILLRACE_TEST_MATRIX=1 MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace \
 			$(GO) test -p 1 -count=1 -timeout 60m ./test ./internal/schema $$faults || failed="$$failed $$pair"; \
 	done; \
-	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/state ./internal/lab/sharded ./internal/delta \
+	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/state ./internal/lab/sharded ./internal/delta ./internal/fields \
 		./internal/source/oplog ./internal/source/shards ./internal/job ./internal/seed ./internal/bench ./test/seed ./test/sharded || failed="$$failed older servers"; \
 	for version in 4.2 4.4 5.0 7.0; do \
 		case $$version in 7.0) test "$$seven" != " " || { echo "skipped: 7.0 in test/access"; continue; };; esac; \

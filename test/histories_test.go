@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/history"
 )
@@ -33,9 +34,8 @@ const (
 const histories = 8
 
 // TestHistories runs random histories on the source before, during and after
-// the copy, several jobs side by side. MILLRACE_TEST_HISTORIES says how many,
-// MILLRACE_TEST_SEED is the first one's seed. One that fails is written to a
-// file and shrunk for MILLRACE_TEST_SHRINK (2m); MILLRACE_TEST_HISTORY is such
+// the copy, several jobs side by side. MILLRACE_TEST_HISTORIES says how many from each
+// seed on. One that fails is written to a file and shrunk for MILLRACE_TEST_SHRINK (2m); MILLRACE_TEST_HISTORY is such
 // a file, to be run again (and shrunk if MILLRACE_TEST_SHRINK says so).
 func TestHistories(t *testing.T) {
 	if name := os.Getenv("MILLRACE_TEST_HISTORY"); name != "" {
@@ -50,15 +50,17 @@ func TestHistories(t *testing.T) {
 		return
 	}
 	n := int(number(t, "MILLRACE_TEST_HISTORIES", histories))
-	seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
 	room := make(chan struct{}, 3)
-	for i := range n {
-		t.Run(fmt.Sprint(seed+uint64(i)), func(t *testing.T) {
-			t.Parallel()
-			room <- struct{}{}
-			defer func() { <-room }()
-			runHistory(t, fmt.Sprint("history", i), generate(seed+uint64(i)))
-		})
+	for i, first := range testseed.All(t) {
+		for j := range n {
+			seed := first + uint64(j)
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				room <- struct{}{}
+				defer func() { <-room }()
+				runHistory(t, fmt.Sprint("history", i*n+j), generate(seed))
+			})
+		}
 	}
 }
 

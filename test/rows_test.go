@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -257,9 +258,8 @@ func rowsBesideChange(s *site) {
 // the copy, which is slowed, passes them by, with the source leaving most of them out. Half
 // of the time the job is broken off on the way.
 func TestRowsWhileCopied(t *testing.T) {
-	lab.Drawn(t, 3)
-	seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
-	t.Logf("MILLRACE_TEST_SEED=%d", seed)
+	lab.Nightly(t)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 3))
 	const docs = 40_000
 	s := structureSite(t, "rowscopied")

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -20,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -81,14 +84,12 @@ const together = 40
 // one job, each in databases of its own. A scenario that ends the job is found
 // by the namespace in the error or else by halving, and the others are run
 // without it. A single one: -run 'TestScenarios/change/rename_chain$'. In make test a
-// part of them runs, see drawWays, drawn from MILLRACE_TEST_SEED.
+// part of them runs, see drawWays.
 func TestScenarios(t *testing.T) {
-	seed := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
-	t.Logf("MILLRACE_TEST_SEED=%d", seed)
-	r := rand.New(rand.NewPCG(seed, 6))
+	seed := testseed.Of(t)
 	drawn := map[string][]string{}
 	for _, sc := range scenarios() {
-		drawn[sc.name] = drawWays(r, sc)
+		drawn[sc.name] = drawWays(seed, sc)
 	}
 	for _, w := range [][]string{{wayCopy}, {wayChange}, {wayEarly, wayLate}} {
 		var cases []*trial
@@ -116,17 +117,22 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// drawWays are the ways in which a scenario is run this time: in make test two of three
-// before the job or while it follows, and half of them early or late in the copy.
-func drawWays(r *rand.Rand, sc scenario) []string {
-	one := func(of int, ways ...string) []string {
-		ways = slices.DeleteFunc(ways, func(way string) bool { return !sc.runs(way) })
-		if i := r.IntN(of); lab.Draws() {
-			return ways[min(i, len(ways)):min(i+1, len(ways))]
-		}
+// drawWays are the ways in which a scenario is run: all, or in make test one that the seed
+// and the name decide, and for one scenario of six a second one.
+func drawWays(seed uint64, sc scenario) []string {
+	ways := slices.DeleteFunc([]string{wayCopy, wayChange, wayEarly, wayLate}, func(way string) bool { return !sc.runs(way) })
+	if !lab.Brief() {
 		return ways
 	}
-	return append(one(3, wayCopy, wayChange), one(4, wayEarly, wayLate)...)
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, sc.name)
+	r := rand.New(rand.NewPCG(seed, h.Sum64()))
+	r.Shuffle(len(ways), func(i, j int) { ways[i], ways[j] = ways[j], ways[i] })
+	n := 1
+	if r.IntN(6) == 0 {
+		n = 2
+	}
+	return ways[:min(n, len(ways))]
 }
 
 // runs reports whether the scenario exists on the clusters at hand and in this way.

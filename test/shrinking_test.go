@@ -14,7 +14,7 @@ import (
 // A difference planted among the steps of a history, which only two of them
 // together make, is found, and little more than these two is left.
 func TestHistoriesShrink(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	h := generate(7)
 	h.Free, h.Job.Exclude, h.Job.Rename, h.Job.Filter, h.Job.Fields, h.Job.SoftDelete, h.Job.History = false, nil, nil, nil, nil, nil, nil // what is planted stays, under its name
 	h.Steps = slices.DeleteFunc(h.Steps, func(s history.Step) bool {                                                                       // a short one

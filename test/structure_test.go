@@ -21,7 +21,6 @@ func none(string) bson.Raw { return raw(d("$nor", a(d()))) }
 // TestStructure makes on the target what all scenarios have before a job starts: the
 // catalogs are the same then, and the target has no document.
 func TestStructure(t *testing.T) {
-	lab.Drawn(t, 3)
 	var cases []*trial
 	for _, sc := range scenarios() {
 		if sc.runs(wayCopy) {
@@ -149,7 +148,7 @@ func TestStructureIntoDuplicates(t *testing.T) {
 // TestStructureKilled kills millrace at each failpoint that it meets, one after the
 // other, and starts it again: each time the target is the same in the end.
 func TestStructureKilled(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	s := structureSite(t, "structurekill")
 	if err := attempt(func() { richStructure(s) }); err != nil {
 		t.Fatal(err)
@@ -161,7 +160,7 @@ func TestStructureKilled(t *testing.T) {
 			"--include", s.base+".*", "--mode", "structure", "--job", name, "--log-level", "warn", "--output", "json")
 	}
 	step := 1
-	if lab.Draws() {
+	if lab.Brief() {
 		step = 5
 	}
 	for n := 1; ; n += step {

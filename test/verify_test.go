@@ -6,16 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // verified is what is read of the JSON report of millrace verify.
@@ -102,14 +100,7 @@ func plantsOfVerify(r *rand.Rand) []planted {
 // The command finds every sort of difference, in one run over all of them, and
 // invents none.
 func TestVerifyFindsWhatIsPlanted(t *testing.T) {
-	lab.Drawn(t, 2)
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("VERIFY_SEED"); s != "" {
-		if _, err := fmt.Sscan(s, &seed); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("VERIFY_SEED=%d", seed)
+	seed := testseed.Of(t)
 	var cases []*trial
 	var all []planted
 	for i, p := range plantsOfVerify(rand.New(rand.NewPCG(seed, 1))) {

@@ -114,20 +114,20 @@ func TestScenarios(t *testing.T) {
 			continue
 		}
 		t.Run(s.Name, func(t *testing.T) {
-			lab.Drawn(t, 3)
+			lab.Share(t, 3)
 			measureTiny(t, Options{Scenarios: []string{s.Name}})
 		})
 	}
 }
 
 func TestScenariosWithServersOfTheirOwn(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
 	measureTiny(t, Options{Scenarios: []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan"}, Servers: Servers{Version: "6.0"}})
 }
 
 func TestSecondaryAsPeer(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
 	r := measureTiny(t, Options{
 		Scenarios: []string{"full-one", "incr-backlog"}, Servers: Servers{Version: "6.0"}, Peers: []Peer{{Name: peerSecondary}},
@@ -141,7 +141,7 @@ func TestSecondaryAsPeer(t *testing.T) {
 
 // Onto three members all end when a majority has everything.
 func TestThreeMembers(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
 	r := measureTiny(t, Options{
 		Scenarios: []string{"full-many", "incr-backlog"}, Servers: Servers{Version: "6.0", TargetTopology: "rs:3"},

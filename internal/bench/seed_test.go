@@ -16,7 +16,7 @@ import (
 // TestSeed measures one case of the matrix and a published one, without any index,
 // with all of their contenders.
 func TestSeed(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
 	_, program := servers(t)
 	o := Options{Scale: tiny(), Rounds: 1, Millrace: program, Progress: func(line string) { t.Log(line) }}

@@ -12,7 +12,6 @@ import (
 // A small service is measured: its jobs follow, its memory and its processor time are
 // there, and requests were answered.
 func TestService(t *testing.T) {
-	lab.Drawn(t, 3)
 	t.Parallel() // it mostly waits for servers
 	lab.NeedServers(t)
 	_, program := servers(t)

@@ -10,7 +10,7 @@ import (
 
 // From a sharded cluster everything is measured without moves and with them.
 func TestShardedSource(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
 	r := measureTiny(t, Options{
 		Scenarios: []string{"full-sharded", "incr-sharded", "latency-sharded"},

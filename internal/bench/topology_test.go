@@ -16,7 +16,7 @@ import (
 // A set of three is measured in its three trees, and the report has the
 // figures, the model and the pictures in all its forms.
 func TestTopology(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
 	lab.NeedServers(t)
 	all, err := processors()

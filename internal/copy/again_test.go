@@ -16,7 +16,7 @@ import (
 // TestAgain: what is copied again to a sharded target is not written where it is the same,
 // and replaces what it has to: another one, and those under other shard keys.
 func TestAgain(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	src := server(t, "6.0")
 	l := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
 	dst, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})

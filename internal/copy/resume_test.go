@@ -5,28 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
-// seed is random, printed, and taken from MILLRACE_TEST_SEED to repeat a run.
-func seed(t *testing.T) *rand.Rand {
-	n := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLRACE_TEST_SEED"); s != "" {
-		n, _ = strconv.ParseUint(s, 10, 64)
-	}
-	t.Logf("MILLRACE_TEST_SEED=%d", n)
-	return rand.New(rand.NewPCG(n, 1))
+// seeded returns a generator of the test's seed.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
+	return rand.New(rand.NewPCG(testseed.Of(t), 1))
 }
 
 // crashing runs a copy until it is done, and returns how many runs were ended: each at a
@@ -59,7 +53,7 @@ func (m *memStore) crashing(t *testing.T, rnd *rand.Rand, most int64, run func(c
 // TestCrashes ends runs at random moments, half of them without a last save,
 // and goes on from what the store holds.
 func TestCrashes(t *testing.T) {
-	rnd := seed(t)
+	rnd := seeded(t)
 	dst := server(t, "6.0")
 	for _, version := range []string{"6.0", "4.2"} {
 		src := server(t, version)

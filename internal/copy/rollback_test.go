@@ -95,7 +95,7 @@ func (h *held) failover(t *testing.T) {
 // TestDropRolledBack: the copy meets a drop that no other member has, and the
 // primary is lost.
 func TestDropRolledBack(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	dst := server(t, "6.0")
 	for _, version := range []string{"6.0", "4.2"} {
 		t.Run(version, func(t *testing.T) {

@@ -40,8 +40,7 @@ func few(docs [][]byte) (out [][]byte) {
 // TestSiftedCrashes is TestCrashes of documents that the source leaves out for the most
 // part, while some are deleted at which slices end.
 func TestSiftedCrashes(t *testing.T) {
-	lab.Drawn(t, 2)
-	rnd := seed(t)
+	rnd := seeded(t)
 	dst := server(t, "6.0")
 	for _, version := range lab.Versions("4.4", "5.0") {
 		src := server(t, version)

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/delta/deltatest"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // composeCase: want nil means that no single update does it.
@@ -203,8 +204,10 @@ func (g *gen) document() bson.D {
 // TestComposeProperty: folded is the same as one by one, for random diffs of
 // every shape that is valid, moved fields, cuts with appends and names that occur
 // twice among them. So is the statement, by what the server makes of one.
-func TestComposeProperty(t *testing.T) {
-	g := newGen(seed(t))
+func TestComposeProperty(t *testing.T) { testseed.Each(t, composes) }
+
+func composes(t *testing.T, seed uint64) {
+	g := newGen(seed)
 	pairs, refused, classics := 0, 0, 0
 	for range 600 {
 		first := raw(g.document())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta/deltatest"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // updateSeeds is a short corpus of updates, good and bad.
@@ -73,7 +74,7 @@ func checkUpdate(t *testing.T, doc, o []byte) {
 
 // TestCorrupted changes single bytes of valid updates and documents.
 func TestCorrupted(t *testing.T) {
-	g := newGen(seed(t))
+	g := newGen(testseed.Of(t))
 	seeds := updateSeeds()
 	for range 30 {
 		o := g.diff(g.Document(1), 3)

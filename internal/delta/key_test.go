@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func value(t testing.TB, v any) bsoncore.Value {
@@ -126,7 +127,7 @@ func testKeysOnServer(t *testing.T, s *server) {
 
 // TestKeyOfNumbers compares numbers of all types by exact value.
 func TestKeyOfNumbers(t *testing.T) {
-	g := newGen(seed(t))
+	g := newGen(testseed.Of(t))
 	for range 2000 {
 		n := int64(g.Uint64()) >> g.IntN(64)
 		want := AppendKey(nil, value(t, n))

@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -15,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // server is a real mongod that says what is right.
@@ -318,25 +317,15 @@ func (g *gen) updates(state map[int32]bson.Raw) bson.A {
 	return stmts
 }
 
-// seed is printed by each random test and can be set to repeat a run.
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	n := uint64(os.Getpid())
-	if v := os.Getenv("MILLRACE_TEST_SEED"); v != "" {
-		var err error
-		if n, err = strconv.ParseUint(v, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("MILLRACE_TEST_SEED=%d repeats this", n)
-	return n
-}
-
 // testHistories: random documents and updates of the server's own making. One
 // by one, folded, folded on the server, and as statements they give the same
 // bytes.
 func testHistories(t *testing.T, s *server) {
-	g := newGen(seed(t))
+	testseed.Each(t, func(t *testing.T, seed uint64) { (&server{t, s.client, s.db}).oneHistory(seed) })
+}
+
+func (s *server) oneHistory(seed uint64) {
+	t, g := s.t, newGen(seed)
 	hist := s.histories(g, 160, 12)
 	checkSteps(t, hist)
 	checkWindows(t, g, hist)
@@ -616,7 +605,7 @@ func guard(dl Delta) bson.D {
 // statements first; what they refuse or their guard holds back is read, applied
 // and written. In the end the documents are the last ones.
 func testReplayOnServer(t *testing.T, s *server) {
-	g := newGen(seed(t))
+	g := newGen(testseed.Of(t))
 	hist := s.histories(g, 80, 8)
 	var docs []bson.Raw
 	var todo [][]step
@@ -725,7 +714,7 @@ func testTimestamps(t *testing.T, s *server) {
 
 // testFieldOrder: in which order $set creates fields, by the rule of before.
 func testFieldOrder(t *testing.T, s *server) {
-	g := newGen(seed(t))
+	g := newGen(testseed.Of(t))
 	names := []string{"a", "b", "B", "z", "é", " 5", "+5", "-1", "5", "9", "10", "99", "100", "2147483648", "99999999999999999999", "0", "_", "é1"}
 	for range 40 {
 		g.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -765,7 +754,7 @@ func TestServer44(t *testing.T) {
 		}
 		t.Run(version, func(t *testing.T) {
 			old := startServer(t, version)
-			g := newGen(seed(t))
+			g := newGen(testseed.Of(t))
 			g.Odd = false
 			hist := old.histories(g, 250, 16)
 			checkSteps(t, hist)

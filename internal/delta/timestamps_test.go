@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"testing"
-	"time"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func TestHoldsZeros(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Log("seed", seed)
+	testseed.Each(t, zerosAreFound)
+}
+
+func zerosAreFound(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	found := 0
 	for range 20_000 {

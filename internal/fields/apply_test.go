@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func testMeta() Meta {
@@ -126,7 +128,7 @@ func TestKeyedSum(t *testing.T) {
 // TestStars: of a text of any bytes as many characters are hidden as there are beyond
 // those that are kept.
 func TestStars(t *testing.T) {
-	g := newGen(seedOf(t))
+	g := newGen(testseed.Of(t))
 	for range 5000 {
 		text := strings.Repeat(pick(g, "a", "ä", "日", "\xff", "\xe4\xb8", "😀", ""), g.IntN(50)) + pick(g, "x", "\x80", "é", "\xf0\x9f", "") + pick(g, "abcd", "日本語", "")
 		runes := []rune(text)

@@ -7,9 +7,12 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func convertible(s server) []any {
@@ -44,8 +47,12 @@ func testConversions(s server) { checkConversions(s, convertible(s)) }
 
 // testAnyConversion: the same of random values.
 func testAnyConversion(s server) {
-	g := newGen(seedOf(s.T))
-	for range roundsOf(s.T, 2) {
+	testseed.Each(s.T, func(t *testing.T, seed uint64) { s.T = t; s.anyConversion(seed) })
+}
+
+func (s server) anyConversion(seed uint64) {
+	g := newGen(seed)
+	for range testseed.Rounds(s.T, 2) {
 		values := make([]any, 2000)
 		for i := range values {
 			values[i] = g.convertible(s)
@@ -160,7 +167,7 @@ func (g gen) long() int64 {
 	return pick(g, n, -n, int64(1)<<g.IntN(64)+int64(g.IntN(3)-1))
 }
 
-// double is of any bits, of few digits, whole, or very small.
+// double is of any bits, of few digits, an integer, or very small.
 func (g gen) double() float64 {
 	f := pick(g, math.Float64frombits(g.Uint64()), asDouble(g.number()), float64(g.long()), float64(g.long())+0.5,
 		math.Float64frombits(g.Uint64()>>(11+g.IntN(53))), math.Pow10(g.IntN(40)-20), float64(g.IntN(1e6))/1000)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // mend makes a document of any bytes: the outer length and the end are right, so that
@@ -80,7 +81,7 @@ func FuzzMap(f *testing.F) {
 
 // TestDamaged changes single bytes of rules, documents and updates.
 func TestDamaged(t *testing.T) {
-	g := newGen(seedOf(t))
+	g := newGen(testseed.Of(t))
 	for range 200 {
 		doc := g.document()
 		all := [3][]byte{raw(t, g.rules()), raw(t, doc), raw(t, g.update(doc))}

@@ -2,8 +2,6 @@ package fields
 
 import (
 	"fmt"
-	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,33 +19,6 @@ type gen struct{ *deltatest.Gen }
 func newGen(seed uint64) gen {
 	g := gen{deltatest.New(seed)}
 	return g
-}
-
-// seedOf is printed by each random test and can be set to repeat a run.
-func seedOf(t *testing.T) uint64 {
-	t.Helper()
-	n := rand.Uint64N(1 << 32)
-	if s := os.Getenv("MILLRACE_TEST_SEED"); s != "" {
-		var err error
-		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("MILLRACE_TEST_SEED=%d repeats this", n)
-	return n
-}
-
-// roundsOf is MILLRACE_TEST_ROUNDS, or what it is by default.
-func roundsOf(t *testing.T, usual int) int {
-	t.Helper()
-	if s := os.Getenv("MILLRACE_TEST_ROUNDS"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	return usual
 }
 
 func pick[T any](g gen, list ...T) T { return list[g.IntN(len(list))] }

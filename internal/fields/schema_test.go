@@ -6,14 +6,15 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/config/schematest"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // TestSchemaTakesWhatParseTakes: an editor complains of no rules that work.
 func TestSchemaTakesWhatParseTakes(t *testing.T) {
 	s := schematest.Part(t, "fields", Schema())
-	g := newGen(seedOf(t))
+	g := newGen(testseed.Of(t))
 	taken := 0
-	for range roundsOf(t, 2000) {
+	for range testseed.Rounds(t, 2000) {
 		rules := raw(t, g.rules())
 		if _, err := Parse(rules, testSecrets); err != nil {
 			continue
@@ -27,7 +28,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
-	if taken < 500 && roundsOf(t, 2000) >= 2000 {
+	if taken < 500 && testseed.Rounds(t, 2000) >= 2000 {
 		t.Errorf("only %d sets of rules were compared", taken)
 	}
 	for _, rules := range []string{`{}`, `{"keep": ["_id", "a.0b"]}`, `{"mask": {"a": null, "b": "null"}}`, `{"compute": {"a": "doc.b", "c.d": {"expr": "doc.b", "otherwise": null}}}`,

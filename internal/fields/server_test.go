@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // server is a real mongod that says what is right.
@@ -66,10 +67,14 @@ func (s server) mapped(docs []bson.Raw, pipeline bson.A) (map[int32]bson.Raw, er
 
 // testPipelines: wild rules on wild documents.
 func testPipelines(s server) {
-	g := newGen(seedOf(s.T))
+	testseed.Each(s.T, func(t *testing.T, seed uint64) { s.T = t; s.pipelines(seed) })
+}
+
+func (s server) pipelines(seed uint64) {
+	g := newGen(seed)
 	g.Odd = false
 	compared, changed := 0, 0
-	for range roundsOf(s.T, 4) {
+	for range testseed.Rounds(s.T, 4) {
 		var docs []bson.Raw
 		for i := range 60 {
 			doc := g.document()

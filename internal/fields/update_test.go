@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func TestUpdate(t *testing.T) {
@@ -77,13 +78,15 @@ func TestUpdate(t *testing.T) {
 
 // TestLaw: whenever an update is translated, the translation makes of the mapped
 // document the mapping of the updated one, byte for byte.
-func TestLaw(t *testing.T) {
-	g := newGen(seedOf(t))
+func TestLaw(t *testing.T) { testseed.Each(t, law) }
+
+func law(t *testing.T, seed uint64) {
+	g := newGen(seed)
 	before := Meta{Namespace: "db.c", Operation: "insert", ClusterTime: bson.Timestamp{T: 1, I: 1}}
 	after := Meta{Namespace: "db.c", Operation: "update", ClusterTime: bson.Timestamp{T: 2, I: 7}}
 	counts := map[Verdict]int{}
 	taken, total, forms := 0, 0, map[delta.Kind]int{}
-	for range 3000 * roundsOf(t, 2) {
+	for range 3000 * testseed.Rounds(t, 2) {
 		rules := raw(t, g.rules())
 		m, err := Parse(rules, testSecrets)
 		total++
@@ -140,11 +143,13 @@ func TestLaw(t *testing.T) {
 // TestCareful: an update that does not ask for the state leaves a document that cannot be
 // mapped one that cannot be mapped, and one that can be mapped one that can be. Rules
 // that say that they never fail do not.
-func TestCareful(t *testing.T) {
-	g := newGen(seedOf(t))
+func TestCareful(t *testing.T) { testseed.Each(t, careful) }
+
+func careful(t *testing.T, seed uint64) {
+	g := newGen(seed)
 	meta := Meta{Namespace: "db.c", Operation: "update", ClusterTime: bson.Timestamp{T: 1, I: 1}}
 	failed, mended, kept, careless := 0, 0, 0, 0
-	for range 3000 * roundsOf(t, 2) {
+	for range 3000 * testseed.Rounds(t, 2) {
 		rules := raw(t, g.rules())
 		m, err := Parse(rules, testSecrets)
 		if err != nil {
@@ -206,8 +211,10 @@ func applied(t *testing.T, o, doc bson.Raw) bson.Raw {
 
 // TestTranslates: of rules that are said to translate every update, none asks for the
 // document.
-func TestTranslates(t *testing.T) {
-	g := newGen(seedOf(t))
+func TestTranslates(t *testing.T) { testseed.Each(t, translates) }
+
+func translates(t *testing.T, seed uint64) {
+	g := newGen(seed)
 	simple := 0
 	for range 3000 {
 		names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "0", "9", "s", "u"}

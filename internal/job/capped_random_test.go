@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,32 +20,27 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 )
 
 // TestCappedHistories has random histories of small rings replayed from random
 // checkpoints onto a target that was killed at a random event, and through
-// connections that break. MILLRACE_TEST_SEED repeats one.
+// connections that break.
 func TestCappedHistories(t *testing.T) {
-	lab.Drawn(t, 2)
 	t.Parallel()
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
 			o := lab.Options{Version: version, SetParameters: map[string]string{"enableTestCommands": "1"}}
 			s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, o)}
 			s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
-			seed, rounds := uint64(time.Now().UnixNano()), 1
-			if n, err := strconv.ParseUint(os.Getenv("MILLRACE_TEST_SEED"), 10, 64); err == nil {
-				seed, rounds = n, 1
-			}
-			if n, err := strconv.Atoi(os.Getenv("MILLRACE_TEST_ROUNDS")); err == nil {
-				rounds = n
-			}
-			for n := range uint64(rounds) {
-				if !randomRings(t, s, version, seed+n) {
-					t.Fatalf("MILLRACE_TEST_SEED=%d", seed+n)
+			testseed.Each(t, func(t *testing.T, seed uint64) {
+				for n := range uint64(testseed.Rounds(t, 1)) {
+					if !randomRings(t, s, version, seed+n) {
+						t.Fatalf("MILLRACE_TEST_SEED=%d", seed+n)
+					}
 				}
-			}
+			})
 		})
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -161,7 +160,6 @@ func (r *rings) pinned(name string) {
 }
 
 func TestCappedRings(t *testing.T) {
-	lab.Drawn(t, 3)
 	t.Parallel()
 	s := start(t)
 	for name, f := range map[string]func(*testing.T, servers){

@@ -199,7 +199,9 @@ func TestConflicts(t *testing.T) {
 	s := start(t)
 	for _, policy := range []job.OnConflict{job.ConflictStop, job.ConflictSkip, job.ConflictOverwrite} {
 		t.Run(string(policy), func(t *testing.T) {
-			lab.Drawn(t, 2)
+			if policy == job.ConflictSkip {
+				lab.Nightly(t)
+			}
 			t.Parallel()
 			for name, test := range map[string]func(*testing.T, servers, job.OnConflict){
 				"key taken":    testKeyTaken,

@@ -17,7 +17,7 @@ import (
 // TestDocumentsBeyondTheApplyBuffer: changes that are each larger than all room for
 // changes pass one by one, among small ones, with one partition as with many.
 func TestDocumentsBeyondTheApplyBuffer(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	s := start(t)
 	for _, partitions := range []int{1, 16} {
 		t.Run(fmt.Sprint(partitions, " partitions"), func(t *testing.T) {

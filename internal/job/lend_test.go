@@ -17,7 +17,6 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/job/lendtest"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
@@ -124,7 +123,6 @@ func (l *lent) end() {
 }
 
 func TestLent(t *testing.T) {
-	lab.Drawn(t, 2)
 	s := start(t)
 	t.Run("with others", func(t *testing.T) { testLent(t, s) })
 	t.Run("others go on after their end", func(t *testing.T) { testUnaware(t, s) })

@@ -16,7 +16,7 @@ import (
 // TestTargetExpires: collections of the target that expire documents already,
 // long before the source does. The application refreshes them.
 func TestTargetExpires(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}})}
 	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())

@@ -18,7 +18,7 @@ import (
 // TestFarTarget: a job to a target that is far away takes few round trips that
 // wait for one another, and its copy and its changes are exact. -v lists them.
 func TestFarTarget(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	const rtt = 40 * time.Millisecond
 	src, dst := lab.ForTest(t, lab.Options{}), lab.ForTest(t, lab.Options{Proxy: true})
 	from, to := connect(t, src.URI()), connect(t, dst.DirectURI(0))

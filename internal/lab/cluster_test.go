@@ -107,7 +107,6 @@ func TestStandalone(t *testing.T) {
 }
 
 func TestFailover(t *testing.T) {
-	Drawn(t, 3)
 	t.Parallel()
 	c := ForTest(t, Options{Topology: "rs:3"})
 	client := connect(t, c.URI())
@@ -150,7 +149,6 @@ func TestStepDownOfTheOnlyMember(t *testing.T) {
 }
 
 func TestAuthAndTLS(t *testing.T) {
-	Drawn(t, 3)
 	t.Parallel()
 	c := ForTest(t, Options{Topology: "rs:3", Auth: true, TLS: true})
 	mustInsert(t, connect(t, c.URI()), "scram")
@@ -206,7 +204,7 @@ func TestOptionsReachTheServer(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	Drawn(t, 3)
+	Nightly(t)
 	t.Parallel()
 	NeedServers(t)
 	var wg sync.WaitGroup

@@ -66,24 +66,29 @@ func (c *Cluster) LogTails(t TB) {
 // it then does what make test has no time for.
 func InMatrix() bool { return os.Getenv("MILLRACE_TEST_MATRIX") != "" }
 
-// Drawn skips the test in make test, but for one time in n: that sets MILLRACE_TEST_DRAW to
-// another number each time, by which is drawn. What costs much is played so now and then,
-// and else always: by go test, in the matrix and in soaks.
-func Drawn(t TB, n uint64) {
+// Brief reports whether make test runs the test, which sets MILLRACE_TEST_BRIEF: the test then
+// does a part of its work, the same part each time. A test that is run by its name does all.
+func Brief() bool { return os.Getenv("MILLRACE_TEST_BRIEF") != "" && testFlag("test.run") == "" }
+
+// Nightly skips the test in make test, which has no time for it. make nightly plays the test,
+// and so do go test, make matrix and make soak.
+func Nightly(t TB) {
 	t.Helper()
-	draw := os.Getenv("MILLRACE_TEST_DRAW")
-	if !Draws() {
-		return
-	}
-	h := fnv.New64a()
-	_, _ = io.WriteString(h, draw+" "+t.Name())
-	if h.Sum64()>>32%n != 0 { // not the low bits, which are the name's
-		t.Skip("not among those drawn by MILLRACE_TEST_DRAW=" + draw + ": go test and make matrix always play it")
+	if Brief() {
+		t.Skip("make nightly plays it, and go test")
 	}
 }
 
-// Draws reports whether make test runs the test, which plays a part of what costs much.
-func Draws() bool { return os.Getenv("MILLRACE_TEST_DRAW") != "" && testFlag("test.run") == "" }
+// Share skips the test in make test as [Nightly] does, but for one in n of many similar ones:
+// the names decide, so these are always the same.
+func Share(t TB, n uint64) {
+	t.Helper()
+	h := fnv.New64a()
+	_, _ = io.WriteString(h, t.Name())
+	if h.Sum64()>>32%n != 0 { // similar names differ little in the low bits
+		Nightly(t)
+	}
+}
 
 // Versions are the servers that a test runs with: 6.0, and in the matrix the older ones too.
 func Versions(older ...string) []string {

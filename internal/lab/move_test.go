@@ -12,7 +12,7 @@ import (
 // TestMoveAndDisk moves all members of a set and then lets their disks be full:
 // a member ends by that, and goes on when there is room again.
 func TestMoveAndDisk(t *testing.T) {
-	Drawn(t, 3)
+	Nightly(t)
 	NeedServers(t)
 	t.Parallel()
 	o := Options{Topology: "rs:3", Proxy: true, DiskMB: 512}

@@ -228,7 +228,7 @@ func TestProxyFaultsUnderLoad(t *testing.T) {
 // A cut must hit the client alone: writes that others make still reach the
 // member, which stays secondary.
 func TestCutSparesReplication(t *testing.T) {
-	Drawn(t, 3)
+	Nightly(t)
 	t.Parallel()
 	c := ForTest(t, Options{Topology: "rs:3", Proxy: true})
 	for _, m := range c.Members() {
@@ -255,7 +255,7 @@ func TestCutSparesReplication(t *testing.T) {
 
 // An isolated primary takes writes that roll back after it has rejoined.
 func TestIsolatedPrimaryRollsBack(t *testing.T) {
-	Drawn(t, 3)
+	Nightly(t)
 	t.Parallel()
 	c := ForTest(t, Options{Topology: "rs:3", Proxy: true})
 	old := mustPrimary(t, c)

@@ -14,7 +14,7 @@ import (
 // A server with a slowed disk, a small cache and a part of a processor works,
 // and each flush takes as long as it is told to.
 func TestSlowDisk(t *testing.T) {
-	Drawn(t, 3)
+	Nightly(t)
 	const latency = 2 * time.Millisecond
 	NeedServers(t)
 	c, err := Start(t.Context(), Options{CacheGB: 0.03, LeanJournal: true, Cores: 0.5, DiskSpeed: DiskSpeed{Latency: latency, PerSecond: 2000}})

@@ -70,7 +70,7 @@ func TestDownSparesStrangers(t *testing.T) {
 }
 
 func TestUpAfterCrashAndKeptDirectory(t *testing.T) {
-	Drawn(t, 3)
+	Nightly(t)
 	t.Parallel()
 	NeedServers(t)
 	s := testStore(t)

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/shardkey"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func value(n int) bound {
@@ -37,7 +38,7 @@ func TestCut(t *testing.T) {
 	for i := range 100 {
 		sample = append(sample, point{value(i), 10})
 	}
-	rand.Shuffle(len(sample), func(i, j int) { sample[i], sample[j] = sample[j], sample[i] })
+	rand.New(rand.NewPCG(testseed.Of(t), 0)).Shuffle(len(sample), func(i, j int) { sample[i], sample[j] = sample[j], sample[i] })
 	cuts, weights := cut(nil, sample, 4)
 	equal(t, "sampled", fmt.Sprint(values(cuts), weights), "[25 50 75] [250 250 250 250]")
 
@@ -66,8 +67,9 @@ func TestCut(t *testing.T) {
 }
 
 // TestCutAnything: bounds ascend, and no range is without documents of the sample.
-func TestCutAnything(t *testing.T) {
-	seed := rand.Uint64()
+func TestCutAnything(t *testing.T) { testseed.Each(t, cutAnything) }
+
+func cutAnything(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for range 2000 {
 		var given []bound

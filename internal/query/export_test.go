@@ -4,14 +4,16 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // Wild makes documents and filters as the tests of this package have them, for those that
 // look from outside.
 type Wild struct{ g *gen }
 
-// NewWild is one with a seed that is printed.
-func NewWild(t *testing.T) Wild { return Wild{newGen(seedOf(t))} }
+// NewWild is one with the test's seed.
+func NewWild(t *testing.T) Wild { return Wild{newGen(testseed.Of(t))} }
 
 // Documents makes n documents, for which Filter makes filters then.
 func (w Wild) Documents(t *testing.T, n int) (docs []bson.Raw) {
@@ -24,6 +26,3 @@ func (w Wild) Documents(t *testing.T, n int) (docs []bson.Raw) {
 
 // Filter is a random filter.
 func (w Wild) Filter(t *testing.T) bson.Raw { return raw(t, w.g.filter(2)) }
-
-// Rounds is how many rounds a random test has, usually so many.
-func Rounds(t *testing.T, usual int) int { return roundsOf(t, usual) }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // mend makes a document of any bytes: the outer length and the end are right, so that
@@ -64,7 +66,7 @@ func FuzzRegex(f *testing.F) {
 
 // TestDamaged changes single bytes of filters and documents.
 func TestDamaged(t *testing.T) {
-	g := newGen(seedOf(t))
+	g := newGen(testseed.Of(t))
 	for range 200 {
 		g.docs = nil
 		doc := g.document(1)

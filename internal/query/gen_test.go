@@ -3,7 +3,6 @@ package query
 import (
 	"math"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,33 +18,6 @@ type gen struct {
 }
 
 func newGen(seed uint64) *gen { return &gen{Rand: rand.New(rand.NewPCG(seed, 11))} }
-
-// seedOf is printed by each random test and can be set to repeat a run.
-func seedOf(t *testing.T) uint64 {
-	t.Helper()
-	n := rand.Uint64N(1 << 32)
-	if s := os.Getenv("MILLRACE_TEST_SEED"); s != "" {
-		var err error
-		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("MILLRACE_TEST_SEED=%d repeats this", n)
-	return n
-}
-
-// roundsOf is MILLRACE_TEST_ROUNDS, or what it is by default.
-func roundsOf(t *testing.T, usual int) int {
-	t.Helper()
-	if s := os.Getenv("MILLRACE_TEST_ROUNDS"); s != "" {
-		n, err := strconv.Atoi(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
-	}
-	return usual
-}
 
 func pick[T any](g *gen, list ...T) T { return list[g.IntN(len(list))] }
 

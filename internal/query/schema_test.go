@@ -8,14 +8,15 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/config/schematest"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // TestSchemaTakesWhatParseTakes: an editor complains of no filter that works.
 func TestSchemaTakesWhatParseTakes(t *testing.T) {
 	s := schematest.Part(t, "filter", Schema())
-	g := newGen(seedOf(t))
+	g := newGen(testseed.Of(t))
 	taken := 0
-	for range roundsOf(t, 3000) {
+	for range testseed.Rounds(t, 3000) {
 		g.docs = []bson.D{g.document(1), g.document(2)}
 		filter := raw(t, g.filter(2))
 		if _, err := Parse(filter); err != nil {
@@ -38,7 +39,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 			t.Fatalf("%s: %v", text, err)
 		}
 	}
-	if taken < 1000 && roundsOf(t, 3000) >= 3000 {
+	if taken < 1000 && testseed.Rounds(t, 3000) >= 3000 {
 		t.Errorf("only %d filters were compared", taken)
 	}
 }

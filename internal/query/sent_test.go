@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -44,7 +45,7 @@ func testSent(t *testing.T, l *lab.Cluster) {
 	if lab.InMatrix() {
 		rounds = 4
 	}
-	for range query.Rounds(t, rounds) {
+	for range testseed.Rounds(t, rounds) {
 		s.fill(w.Documents(t, 320))
 		for range 80 {
 			s.compare(w.Filter(t))

@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // server is a real mongod that says what is right.
@@ -140,9 +141,13 @@ func difference(filter bson.Raw, docs []bson.Raw, got, want map[int32]bool) stri
 
 // testFilters: wild filters on wild documents find the same on the server and here.
 func testFilters(s server) {
-	g := newGen(seedOf(s.T))
+	testseed.Each(s.T, func(t *testing.T, seed uint64) { s.T = t; s.filters(seed) })
+}
+
+func (s server) filters(seed uint64) {
+	g := newGen(seed)
 	var o outcomes
-	for range roundsOf(s.T, 3) {
+	for range testseed.Rounds(s.T, 3) {
 		g.docs = nil
 		var docs []bson.Raw
 		for i := range 80 {

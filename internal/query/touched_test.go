@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func parseDelta(o bson.Raw) (delta.Delta, error) { return delta.ParseAs(delta.KindOf(o), o) }
@@ -67,10 +68,12 @@ func TestTouched(t *testing.T) {
 }
 
 // TestTouchedRandom: whenever an update changes what Match says, it was touched.
-func TestTouchedRandom(t *testing.T) {
-	g := newGen(seedOf(t))
+func TestTouchedRandom(t *testing.T) { testseed.Each(t, touchedRandom) }
+
+func touchedRandom(t *testing.T, seed uint64) {
+	g := newGen(seed)
 	changes, spared, total := 0, 0, 0
-	for range 300 * roundsOf(t, 5) {
+	for range 300 * testseed.Rounds(t, 5) {
 		g.docs = nil
 		doc := g.document(1)
 		if g.one(3) {

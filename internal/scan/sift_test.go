@@ -4,12 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -17,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // sifter fills db.c with documents of which keep chooses some by their number, and gives
@@ -176,12 +174,7 @@ func TestSiftOverDeleted(t *testing.T) {
 // TestSiftResumes ends walks after every reply, deletes the document at the position or
 // not, and goes on from what was stored.
 func TestSiftResumes(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if text := os.Getenv("MILLRACE_TEST_SEED"); text != "" {
-		seed, _ = strconv.ParseUint(text, 10, 64)
-	}
-	t.Logf("MILLRACE_TEST_SEED=%d", seed)
-	rnd := rand.New(rand.NewPCG(seed, 1))
+	rnd := rand.New(rand.NewPCG(testseed.Of(t), 1))
 	for _, version := range lab.Versions("4.4", "5.0") {
 		for i, k := range keeping {
 			t.Run(version+" "+k.name, func(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 
 	"github.com/millrace/millrace/internal/lab"
@@ -71,8 +72,10 @@ func TestSnapshotUnderChanges(t *testing.T) {
 // the snapshot's position: it is what the changes until then make of nothing.
 func TestSnapshotAmidChanges(t *testing.T) {
 	t.Parallel()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	testseed.Each(t, snapshotsAmidChanges)
+}
+
+func snapshotsAmidChanges(t *testing.T, seed uint64) {
 	for round := range uint64(4) {
 		db := newDB()
 		newReplica(t, newRules(t, transform.Config{}), db)

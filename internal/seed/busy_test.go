@@ -82,7 +82,7 @@ func TestBusyMemberIsLockedLater(t *testing.T) {
 // The guardian is killed while the member answers nobody for a while: its parent
 // goes on until the member is let go.
 func TestLockOfAnUnresponsiveMemberEnds(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	c := lab.ForTest(t, lab.Options{Topology: "rs:1"})
 	uri := c.DirectURI(0)

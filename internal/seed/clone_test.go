@@ -102,7 +102,7 @@ func TestLockedSecondaryIsCloned(t *testing.T) {
 
 // A mongod that recovers for long has its socket long before it listens on it.
 func TestLongRecoveryIsWaitedFor(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	lab.NeedServers(t)
 	dir := t.TempDir()

@@ -64,7 +64,7 @@ func expiring(t *testing.T, db *driver.Database, version mongo.Version) (held in
 // started with: what says when is held back in its files, and a job of the name that
 // is told restores it.
 func TestCloneHoldsExpiriesBack(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {

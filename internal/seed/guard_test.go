@@ -180,7 +180,6 @@ func TestOperationsAreNotListed(t *testing.T) {
 
 // The member is killed while it is locked.
 func TestLockedMemberIsKilled(t *testing.T) {
-	lab.Drawn(t, 3)
 	t.Parallel()
 	c := lab.ForTest(t, lab.Options{Topology: "rs:1"})
 	g := guardian(c.DirectURI(0), 60)

@@ -209,7 +209,6 @@ func privately(t *testing.T, dir string, s Storage, params []string, fn func(ctx
 
 // A member that was killed has what it acknowledged in its journal.
 func TestJournalBehindALink(t *testing.T) {
-	lab.Drawn(t, 2)
 	c := lab.ForTest(t, lab.Options{})
 	m := c.Members()[0]
 	must(t, m.Stop())
@@ -263,7 +262,7 @@ func TestDatabaseTmpIsRefused(t *testing.T) {
 // With directories of databases a name may be that of one of the server's own
 // directories; and one of them may be behind a link.
 func TestDatabasesWithNamesOfTheServer(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	for _, indexes := range []bool{false, true} {
 		s := Storage{DirectoryPerDB: true, DirectoryForIndexes: indexes}

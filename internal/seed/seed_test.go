@@ -81,7 +81,6 @@ func seedAndCompare(t *testing.T, c *lab.Cluster, version string, src Source, st
 }
 
 func TestLockedSecondaryBecomesMember(t *testing.T) {
-	lab.Drawn(t, 3)
 	c := threeMembers(t)
 	s := secondary(t, c)
 	d := fill(t, c.URI(), "locked", 3, 2000)
@@ -97,7 +96,7 @@ func TestLockedSecondaryBecomesMember(t *testing.T) {
 }
 
 func TestStoppedMemberIsCopied(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	c := threeMembers(t)
 	s := secondary(t, c)
 	d := fill(t, c.URI(), "stopped", 2, 2000)

@@ -1,6 +1,7 @@
 package testseed
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -31,6 +32,29 @@ func TestFile(t *testing.T) {
 			return err == nil && is.Match(text)
 		}) {
 			t.Errorf("%s: there is no such test", name)
+		}
+	}
+}
+
+// TestSeedsAreFixed: no test takes a seed from the clock, or none.
+func TestSeedsAreFixed(t *testing.T) {
+	clock := regexp.MustCompile(`uint64\(time\.Now\(\)\.Unix|NewPCG\([^)]*time\.Now`)
+	unseeded := regexp.MustCompile(`(^|[^.\w])rand\.(ExpFloat64|Float\w+|Int\w*|N|NormFloat64|Perm|Shuffle|Uint\w+)(\[\w+\])?\(`)
+	for _, dir := range []string{"cmd", "demo", "docs", "internal", "test"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(name string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(name, "_test.go") || filepath.Base(name) == "testseed_test.go" {
+				return err
+			}
+			text, err := os.ReadFile(name)
+			for i, line := range strings.Split(string(text), "\n") {
+				if clock.MatchString(line) || unseeded.MatchString(line) && strings.Contains(string(text), `"math/rand`) {
+					t.Errorf("%s:%d: take the seed from package testseed: %s", name, i+1, strings.TrimSpace(line))
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func heals(t *testing.T, o *Observer, what string, ok func(*Set) bool) {
 // The way of an operator on a real set: apply, show agrees, hold heals drift,
 // a restart and an election, release leads back.
 func TestControl(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	c := labSet(t)
 	o := open(t, c)
 	start := eventually(t, o, "a source for each secondary", func(s *Set) bool { return s.Primary() != nil && len(s.Tree()) == 4 })

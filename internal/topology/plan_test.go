@@ -1,15 +1,13 @@
 package topology
 
 import (
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"testing"
-	"time"
-)
 
-var planSeed = flag.Uint64("topology.seed", 0, "seed of the random sets, 0 takes the time")
+	"github.com/millrace/millrace/internal/testseed"
+)
 
 // randomSet makes a set of n members as they occur: up to 7 votes, zones with
 // their round trips, hidden, delayed and down members, arbiters, any present tree.
@@ -198,12 +196,9 @@ func checkLosses(set *Set, p *Plan, load map[string]int) error {
 
 // Every plan for every set keeps the promises, and a set that has the planned
 // tree needs no change.
-func TestPlanProperties(t *testing.T) {
-	seed := *planSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("seed %d; repeat with -topology.seed=%d", seed, seed)
+func TestPlanProperties(t *testing.T) { testseed.Each(t, planProperties) }
+
+func planProperties(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for i := range 400 {
 		set, o := randomSet(r, 3+r.IntN(48)), randomOptions(r)

@@ -3,6 +3,8 @@ package transform
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func mustSet(t *testing.T, c Config) *Set {
@@ -60,9 +62,9 @@ func TestOverlap(t *testing.T) {
 
 // TestOverlapMissesNothing: whatever two sets of random rules both lead to, they
 // are said to overlap; and what is written of them is read again as the same.
-func TestOverlapMissesNothing(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+func TestOverlapMissesNothing(t *testing.T) { testseed.Each(t, overlaps) }
+
+func overlaps(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	name := func(runes string) string {
 		out := ""

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // source is a collection through time, which is dropped now and then.
@@ -321,9 +322,9 @@ func (p *passing) run(ctx context.Context) error {
 // Where documents are read as of the very position it has that after each batch. A job
 // that is killed begins again behind what it has fed last, with a target that may be
 // ahead.
-func TestPass(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+func TestPass(t *testing.T) { testseed.Each(t, passes) }
+
+func passes(t *testing.T, seed uint64) {
 	mapped := []string{`db.c={"convert":{"a":{"to":"int"}},"rename":{"b":"z"}}`}
 	for name, c := range map[string]Config{
 		"filter": {Filter: []string{`db.c={"a":{"$in":[1,2]}}`}},

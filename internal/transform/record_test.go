@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/versions"
 )
 
@@ -343,9 +344,9 @@ func (c *recordCase) after(at mongo.OpTime) int {
 // applies them, and whenever the job is killed, each change after the copy is a version of
 // what the document was then, written once, and what the copy wrote is what the documents
 // were at its end.
-func TestRecord(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+func TestRecord(t *testing.T) { testseed.Each(t, records) }
+
+func records(t *testing.T, seed uint64) {
 	rules := mustNew(t, Config{History: []string{"db.c"}})
 	for round := range 2000 {
 		s := &source{r: rand.New(rand.NewPCG(seed, uint64(round)))}

@@ -3,7 +3,6 @@ package verify
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
@@ -57,7 +56,7 @@ func fed(e *Engine, docs [][]byte) *stream {
 func manyDocs(t testing.TB, n int) [][]byte {
 	docs := make([][]byte, n)
 	for i := range docs {
-		docs[i] = raw(t, bson.D{{Key: "_id", Value: fmt.Sprintf("user%d", rand.Uint64())}, {Key: "f", Value: bytes.Repeat([]byte{1}, 100)}})
+		docs[i] = raw(t, bson.D{{Key: "_id", Value: fmt.Sprintf("user%d", uint64(i)*0x9e3779b97f4a7c15)}, {Key: "f", Value: bytes.Repeat([]byte{1}, 100)}})
 	}
 	return docs
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // servers are started on first use, shared by the package's tests, and stopped
@@ -72,7 +73,7 @@ type bed struct {
 }
 
 func newBed(t testing.TB, src, dst *mongo.Cluster) *bed {
-	db := fmt.Sprintf("v%08x", rand.Uint32())
+	db := "v" + bson.NewObjectID().Hex()
 	b := &bed{t: t, src: src, dst: dst, pair: Pair{SourceNS: db + "_s.c", TargetNS: db + "_t.c"}}
 	own := b.pair // the test may set another
 	t.Cleanup(func() {
@@ -153,14 +154,8 @@ func (b *bed) run(o Options) (*Report, Stats) {
 	return r, s
 }
 
-// seeded returns a generator whose seed is logged when the test fails.
+// seeded returns a generator of the test's seed.
 func seeded(t testing.TB) *rand.Rand {
-	seed := rand.Uint64()
-	if s := os.Getenv("VERIFY_SEED"); s != "" {
-		if _, err := fmt.Sscan(s, &seed); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("VERIFY_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 1))
+	t.Helper()
+	return rand.New(rand.NewPCG(testseed.Of(t), 1))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // shardedBed is a sharded source of three shards. The collection d.c has the shard key
@@ -254,12 +255,13 @@ func TestOwnedScan(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var moved atomic.Int32
 		var g errgroup.Group
+		seed := testseed.Of(t)
 		for n := range 2 {
 			g.Go(func() error {
-				on := map[int]int{}
+				r, on := rand.New(rand.NewPCG(seed, uint64(n))), map[int]int{}
 				for ctx.Err() == nil {
-					chunk := 2*rand.IntN(2) + n
-					on[chunk] = (on[chunk] + 1 + rand.IntN(2)) % 3
+					chunk := 2*r.IntN(2) + n
+					on[chunk] = (on[chunk] + 1 + r.IntN(2)) % 3
 					if b.lab.MoveChunk(ctx, "d.c", atKey(100*chunk), fmt.Sprintf("s%d", on[chunk])) == nil {
 						moved.Add(1)
 					}

@@ -2,8 +2,6 @@ package verify
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -17,7 +15,7 @@ import (
 // somebody else on the target are no difference.
 func TestScope(t *testing.T) {
 	src, dst := cluster(t, "6.0", "rs:1"), cluster(t, "5.0", "rs:1")
-	db := fmt.Sprintf("scope%08x", rand.Uint32())
+	db := "scope" + bson.NewObjectID().Hex()
 	for _, c := range []*mongo.Cluster{src, dst} {
 		t.Cleanup(func() {
 			for _, name := range []string{db, db + "other"} {

@@ -7,15 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
-// random is a source with a new seed, which is logged.
+// random is a source with the test's seed.
 func random(t *testing.T) *rand.Rand {
 	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
+	return rand.New(rand.NewPCG(testseed.Of(t), 0))
 }
 
 // near checks a count of n draws against its probability, within six standard

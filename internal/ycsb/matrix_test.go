@@ -75,7 +75,7 @@ func standIn(t *testing.T) *Peer {
 // Two servers and two clients, by count: each mix has so many operations on each
 // side, on the same records, and nothing else is left behind.
 func TestComparison(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	b := newBed(t)
 	other := newBed(t)
 	o := Published(b.props, 0.0002) // 200 records, 1000 operations
@@ -143,7 +143,6 @@ func TestPeerThatFails(t *testing.T) {
 
 // Two disks in a class: a server each, and what their disks were asked for.
 func TestClasses(t *testing.T) {
-	lab.Drawn(t, 2)
 	lab.NeedServers(t)
 	class, err := ParseClass("1:2")
 	if err != nil {

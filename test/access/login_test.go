@@ -11,7 +11,6 @@ import (
 // TestPasswords runs a job with users and passwords whose characters mean
 // something in a connection string.
 func TestPasswords(t *testing.T) {
-	lab.Drawn(t, 2)
 	succeeds(t, shared.source.URI(), shared.target.URI())
 }
 
@@ -20,14 +19,14 @@ func TestCertificates(t *testing.T) {
 	if shared.source.X509URI() == "" {
 		t.Skip(lab.ErrNoTLS)
 	}
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	succeeds(t, shared.source.X509URI(), shared.target.X509URI())
 }
 
 // TestCompressors runs jobs with the compressors that servers know, and wants
 // the documents to have gone through them.
 func TestCompressors(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	for _, c := range []struct{ source, target string }{{"zstd", "snappy"}, {"zlib", "zlib"}} {
 		t.Run(c.source+" to "+c.target, func(t *testing.T) {
 			sent, received := sourceSide().compressed(t, c.source, "compressor", "bytesIn"), targetSide().compressed(t, c.target, "decompressor", "bytesOut")

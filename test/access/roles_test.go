@@ -155,7 +155,6 @@ func TestWithoutComfort(t *testing.T) {
 // TestEachActionIsChecked takes away every other action and wants the precheck
 // to refuse the job.
 func TestEachActionIsChecked(t *testing.T) {
-	lab.Drawn(t, 2)
 	load(t)
 	for _, s := range []struct {
 		side

@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
 
@@ -30,9 +31,10 @@ func TestKillAmongConflicts(t *testing.T) {
 	bin := test.BuildMillrace(t, raceFlag()...)
 	for _, policy := range []string{"skip", "overwrite"} {
 		t.Run(policy, func(t *testing.T) {
-			lab.Drawn(t, 4)
-			seed := uint64(time.Now().UnixNano())
-			t.Logf("seed %d", seed)
+			if policy != "overwrite" {
+				lab.Nightly(t)
+			}
+			seed := testseed.Of(t)
 			db := "conflict_" + policy
 			c := &conflicts{sc: test.Connect(t, src.URI()).Database(db), dc: test.Connect(t, dst.URI()).Database(db), job: policy, foreign: map[string]bson.Raw{}}
 			c.load(t)

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/history"
 )
@@ -21,8 +22,7 @@ func TestKillInEachPhase(t *testing.T) {
 	t.Parallel()
 	src := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE")})
 	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET")})
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	bin := test.BuildMillrace(t, raceFlag()...)
 	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())
 

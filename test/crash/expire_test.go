@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
 
@@ -15,13 +16,12 @@ import (
 // delete others. The target is to keep the ones and not the others, also where the next
 // process meets a deletion again on a document of a later state.
 func TestKillWhileDocumentsExpire(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	monitor := map[string]string{"ttlMonitorSleepSecs": "1"}
 	src := lab.ForTest(t, lab.Options{SetParameters: monitor})
 	dst := lab.ForTest(t, lab.Options{SetParameters: monitor})
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 8))
 	bin := test.BuildMillrace(t, raceFlag()...)
 	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/history"
 )
@@ -54,7 +55,7 @@ const unhurried = 40 * time.Millisecond
 func newBench(t *testing.T, schemaEvery, pause time.Duration) *bench {
 	t.Helper()
 	lab.NeedServers(t)
-	b := &bench{t: t, seed: seed(t), bin: test.BuildMillrace(t), unhurried: pause > 0}
+	b := &bench{t: t, seed: testseed.Of(t), bin: test.BuildMillrace(t), unhurried: pause > 0}
 	b.startClusters()
 	// Writers see a failure soon; reads at the end wait for a primary.
 	b.sc, b.tc = test.Connect(t, uri(b.source)), test.Connect(t, uri(b.target))

@@ -4,27 +4,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
 )
-
-// seed is that of MILLRACE_TEST_SEED, or a new one.
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	n := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLRACE_TEST_SEED"); s != "" {
-		var err error
-		if n, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("seed %d", n)
-	return n
-}
 
 // some are the faults named, where the machine can have them, and n others that
 // are drawn; or all with MILLRACE_TEST_FAULTS=all.
@@ -48,7 +33,6 @@ func some(all []Fault, r *rand.Rand, n int, named ...string) []Fault {
 // TestFaultsWhileFollowing lets faults drawn from the seed strike either side while a job
 // follows; it goes on by itself each time. Then millrace is killed at the same time.
 func TestFaultsWhileFollowing(t *testing.T) {
-	lab.Drawn(t, 3)
 	b := newBench(t, time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 1))
 	p := b.start("--until", "never")
@@ -69,7 +53,7 @@ func TestFaultsWhileFollowing(t *testing.T) {
 // TestFaultsWhileCopying does the same during a copy that is held back until all
 // have struck.
 func TestFaultsWhileCopying(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBench(t, 4*time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 2))

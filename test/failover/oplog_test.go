@@ -199,7 +199,7 @@ func TestOplogRolled(t *testing.T) {
 // job goes on and says so; when there is room again, the spool goes on too, and
 // the oplog may forget the start of the copy.
 func TestSpoolDiskFull(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	disk, end, err := lab.NewDisk(t.TempDir(), 512)
 	if err != nil {
@@ -253,7 +253,7 @@ func TestSpoolDiskFull(t *testing.T) {
 // TestSpoolFileTooLarge: a failure of the spool that does not pass names the file,
 // what is wrong and what to do, and is none of the job.
 func TestSpoolFileTooLarge(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	s := newSmall(t)
 	if _, err := s.sc.Database(ballast).Collection("c").InsertOne(t.Context(), bson.D{{Key: "pad", Value: make([]byte, 7<<20)}}); err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/history"
 )
@@ -38,7 +39,7 @@ func (n tally) String() string {
 }
 
 // TestSoak goes on for MILLRACE_SOAK (such as 30m): in each round new clusters,
-// writers of a new seed, and faults and kills of millrace drawn from it, with
+// writers of the next seed, and faults and kills of millrace drawn from it, with
 // other settings after each kill. At the end of a round millrace verify and the
 // comparison of package test must both find nothing.
 func TestSoak(t *testing.T) {
@@ -47,7 +48,9 @@ func TestSoak(t *testing.T) {
 		t.Skip("MILLRACE_SOAK says for how long; see make soak")
 	}
 	done := tally{faults: map[string]int{}}
-	for began := time.Now(); time.Since(began) < long && !t.Failed(); {
+	seed := testseed.Of(t)
+	for began := time.Now(); time.Since(began) < long && !t.Failed(); seed++ {
+		testseed.Set(t, seed)
 		t.Run("round", func(t *testing.T) { soakRound(t, &done, min(long-time.Since(began), 5*time.Minute)) })
 		t.Logf("after %s:\n%s", time.Since(began).Round(time.Second), done)
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/wire"
 	"github.com/millrace/millrace/test"
 )
@@ -29,15 +30,14 @@ const (
 // TestMemoryStaysBounded copies 330,000 documents of 1.1 KB and then applies
 // a backlog of 400,000 operations.
 func TestMemoryStaysBounded(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	if testing.Short() {
 		t.Skip("long")
 	}
 	src := lab.ForTest(t, lab.Options{OplogMB: 3000, CacheGB: 4})
 	dst := lab.ForTest(t, lab.Options{OplogMB: 990, CacheGB: 4})
 	bin := test.BuildMillrace(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	pool := openPool(t, src.URI())
 
 	began := time.Now()

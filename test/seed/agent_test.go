@@ -176,7 +176,7 @@ func certificate(t *testing.T) string {
 // under writes: one lock, two members with the primary's content. An older
 // server does the same for one.
 func TestPullersBecomeMembers(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	for _, c := range []struct {
 		version, topology string

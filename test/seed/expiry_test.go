@@ -20,7 +20,7 @@ import (
 // is over before the refresh is applied. The clone loses none of them, and after the
 // cut-over it expires documents as the old set did.
 func TestRefreshedDocumentsAreFollowed(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	bin := test.BuildMillrace(t)
 	src := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorEnabled": "false"}}) // it is refreshed in time

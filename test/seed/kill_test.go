@@ -14,34 +14,19 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
-
-// number reads a number from the environment.
-func number[T int | uint64](t *testing.T, name string, otherwise T) T {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return otherwise
-	}
-	n, err := strconv.ParseUint(s, 10, 63)
-	must(t, err)
-	return T(n)
-}
 
 // TestKilledAtRandomMoments kills the agent, the puller, the guardian and the
 // source's mongod with SIGKILL while files are copied or the source is locked:
 // the source is let go each time, no mongod starts on what there is, the same
 // command again completes it, and a copy during which the source was killed
-// becomes a member. More rounds: MILLRACE_TEST_ROUNDS; the same moments again, as
-// far as that goes: MILLRACE_TEST_SEED.
+// becomes a member. More rounds: MILLRACE_TEST_ROUNDS.
 func TestKilledAtRandomMoments(t *testing.T) {
-	lab.Drawn(t, 3)
 	t.Parallel()
 	g := newGround(t, "6.0", "rs:3")
-	from := number(t, "MILLRACE_TEST_SEED", uint64(time.Now().UnixNano()))
-	t.Logf("MILLRACE_TEST_SEED=%d", from)
-	r := rand.New(rand.NewPCG(from, 5))
+	r := rand.New(rand.NewPCG(testseed.Of(t), 5))
 	db := test.Connect(t, g.set.URI()).Database("kill")
 	fill(t, db)
 	stop := write(t, db)
@@ -50,7 +35,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	if lab.InMatrix() {
 		rounds = len(order)
 	}
-	for i := range number(t, "MILLRACE_TEST_ROUNDS", rounds) {
+	for i := range testseed.Rounds(t, rounds) {
 		k := &killing{ground: g, victim: victims()[order[i%len(order)]], dir: filepath.Join(t.TempDir(), "new")}
 		k.moment = moment(r.IntN(3))
 		if k.victim == victimGuardian {

@@ -55,7 +55,7 @@ func (r *replacement) configuration() string {
 // data are to be made anew: it is stopped, its data are removed, it is started
 // again, here on files. Writes go on, and the copy is killed in the middle.
 func TestEmptiedMemberIsSeeded(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	r := newReplacement(t, "6.0")
 	db := test.Connect(t, r.set.URI()).Database("emptied")
@@ -106,7 +106,7 @@ func (r *replacement) killedInTheMiddle() {
 
 // TestMemberIsReplaced: the old data are there still, of a member that was killed.
 func TestMemberIsReplaced(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
@@ -136,7 +136,6 @@ func TestMemberIsReplaced(t *testing.T) {
 // TestReplacementIsRefused: nothing is touched in a directory that may be another's,
 // and none of a member that runs.
 func TestReplacementIsRefused(t *testing.T) {
-	lab.Drawn(t, 2)
 	t.Parallel()
 	r := newReplacement(t, "6.0")
 	must(t, r.lost.Stop())

@@ -22,6 +22,7 @@ import (
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
 
@@ -120,17 +121,14 @@ func seed(t *testing.T, bin string, args ...string) result {
 // old one is written to, then followed from where it stands: a migration by
 // files.
 func TestCloneIsFollowed(t *testing.T) {
-	lab.Drawn(t, 3)
 	t.Parallel()
 	bin := test.BuildMillrace(t)
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
 			src := lab.ForTest(t, lab.Options{Topology: "rs:3", Version: version})
 			sc := test.Connect(t, src.URI())
-			number := uint64(time.Now().UnixNano())
-			t.Logf("seed %d", number)
 			test.LoadChurn(t, sc.Database("clone"))
-			churn := test.StartChurn(t, sc.Database("clone"), test.ChurnOptions{Seed: number, SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond, Expected: elected})
+			churn := test.StartChurn(t, sc.Database("clone"), test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond, Expected: elected})
 			m := secondary(t, src)
 			dir, host := filepath.Join(t.TempDir(), "clone"), "127.0.0.1:"+freePort(t)
 			r := seed(t, bin, append([]string{"--from-uri", src.DirectURI(m.Index), "--from-dbpath", m.DBPath, "--to-dbpath", dir,

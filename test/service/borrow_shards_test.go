@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -18,14 +17,13 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/lab/sharded/load"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // TestBorrowersOfShardsDie is TestBorrowersDie between sharded clusters: chunks of the
 // source move all the time, and what is written changes shard keys.
 func TestBorrowersOfShardsDie(t *testing.T) {
-	if lab.Draws() {
-		t.Skip("two sharded clusters whose chunks move, and leases of 8 seconds, want most of a machine: run by its name")
-	}
+	lab.Nightly(t) // two sharded clusters whose chunks move, and leases of 8 seconds, need most of a machine
 	t.Parallel()
 	cluster := func(routers int) *sharded.Cluster {
 		return sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: routers})
@@ -33,7 +31,7 @@ func TestBorrowersOfShardsDie(t *testing.T) {
 	source, target := cluster(1), cluster(2)
 	b := newBedBetween(t, source.URI(), target.URI())
 	b.loadShards(source)
-	seed := uint64(time.Now().UnixNano())
+	seed := testseed.Of(t)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var g errgroup.Group

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
 
@@ -67,14 +68,13 @@ func (b *bed) copying() {
 // and cut off from NATS, and the owner is killed, while documents and collections change:
 // the target is the same in the end.
 func TestBorrowersDie(t *testing.T) {
-	lab.Drawn(t, 2)
 	t.Parallel()
 	b := newBed(t, nil)
 	for _, coll := range []string{"large", "doomed", "moved"} {
 		b.fillLarge("svc", coll, 80)
 	}
 	test.LoadChurn(t, b.sc.Database("svc"))
-	churn := test.StartChurn(t, b.sc.Database("svc"), test.ChurnOptions{Seed: uint64(time.Now().UnixNano()), SchemaEvery: 500 * time.Millisecond, Pause: 20 * time.Millisecond})
+	churn := test.StartChurn(t, b.sc.Database("svc"), test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 500 * time.Millisecond, Pause: 20 * time.Millisecond})
 	b.die("['svc.*', 'svc-x.*']", b.changeLarge)
 
 	func() { // on a busy machine it would never catch up

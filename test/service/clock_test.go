@@ -17,7 +17,7 @@ import (
 // hour ahead and back while two jobs run. A worker keeps its jobs by that. One that dies
 // while the clock of NATS is ahead loses its jobs all the same once that is right again.
 func TestClockJumps(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	b := prepareBed(t, nil)
 	b.clocks, b.listen = map[string]*lab.Clock{}, fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t))

@@ -165,7 +165,7 @@ func (c *cluster) leader(stream string) (i int) {
 // job copies, and later two nodes, so that nothing can be stored. One run has the job
 // each time, and the target is the same in the end.
 func TestNodesDie(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	c := startCluster(t)
 	b := newBed(t, c)

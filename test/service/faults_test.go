@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
 
@@ -24,7 +25,7 @@ func bothJobs() []string { return []string{"churn", "steady"} }
 func (b *bed) slowly() *test.Churn {
 	b.Helper()
 	test.LoadChurn(b.T, b.sc.Database("svc"))
-	return test.StartChurn(b.T, b.sc.Database("svc"), test.ChurnOptions{Seed: uint64(time.Now().UnixNano()), SchemaEvery: 2 * time.Second, Pause: 30 * time.Millisecond})
+	return test.StartChurn(b.T, b.sc.Database("svc"), test.ChurnOptions{Seed: testseed.Of(b), SchemaEvery: 2 * time.Second, Pause: 30 * time.Millisecond})
 }
 
 // twoJobs starts serve and two workers, which run both jobs while both are written to.

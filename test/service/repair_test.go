@@ -19,7 +19,7 @@ import (
 // TestRepairWorkerDies: the worker of the job is killed amid a repair, while the source
 // goes on with the same documents. The next one sees it through.
 func TestRepairWorkerDies(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t, nil)
 	source, target := b.sc.Database("svc").Collection("c"), b.dc.Database("svc").Collection("c")

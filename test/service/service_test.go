@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
 
@@ -208,7 +209,7 @@ func TestProcessesDie(t *testing.T) {
 func (b *bed) churn() *test.Churn {
 	b.Helper()
 	test.LoadChurn(b.T, b.sc.Database("svc"))
-	return test.StartChurn(b.T, b.sc.Database("svc"), test.ChurnOptions{Seed: uint64(time.Now().UnixNano()), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond})
+	return test.StartChurn(b.T, b.sc.Database("svc"), test.ChurnOptions{Seed: testseed.Of(b), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond})
 }
 
 // create makes the job of the churn.
@@ -277,7 +278,6 @@ func (b *bed) endAll() {
 // while writes go on. Another begins again, and finds what was changed behind the job's
 // back, and nothing else.
 func TestVerifyProcessesDie(t *testing.T) {
-	lab.Drawn(t, 2)
 	t.Parallel()
 	b := newBed(t, nil)
 	source := b.sc.Database("svc").Collection("c")

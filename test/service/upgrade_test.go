@@ -43,7 +43,7 @@ func as(t *testing.T, bin string, number byte) (path, version string) {
 // before it ends, then serve, while two jobs run. Jobs have one owner each time, of either
 // version, and the targets are the same in the end.
 func TestUpgrade(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	b := prepareBed(t, nil)
 	b.listen = fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t))

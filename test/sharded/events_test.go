@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
 
@@ -26,7 +27,7 @@ import (
 func newTestBed(t *testing.T) *bed {
 	t.Helper()
 	lab.NeedServers(t)
-	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
+	b := &bed{T: t, seed: testseed.Of(t)}
 	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", TestCommands: true, Version: os.Getenv("MILLRACE_TEST_VERSION"),
 		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: 1})
 	b.sourceURI, b.targetURI = b.lab.URI(), lab.ForTest(t, lab.Options{}).URI()
@@ -124,7 +125,7 @@ func (b *bed) entries(shard int, filter bson.D) int64 {
 // job copies, follows, is broken off and begins again comes whole when it is committed;
 // one that a shard cannot prepare leaves nothing.
 func TestUndecided(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	b := newTestBed(t)
 	b.both()
 	prepared, aborted := bson.D{{Key: "o.prepare", Value: true}}, bson.D{{Key: "o.abortTransaction", Value: 1}}
@@ -202,7 +203,7 @@ func (b *bed) insertOne(name, id string) {
 // TestMovesFail: migrations whose donor or recipient dies half way, chunks that are merged,
 // too large to move, and moved all the same, by hand and by the balancer.
 func TestMovesFail(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
 		t.Skip("older servers stop at other moments")
 	}
@@ -295,12 +296,12 @@ func TestMovesFail(t *testing.T) {
 // TestElections: shards and config servers of several members elect others, one after the
 // other, while a job copies and follows; members die, too.
 func TestElections(t *testing.T) {
-	lab.Drawn(t, 8)
+	lab.Nightly(t)
 	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
 		t.Skip("once is enough")
 	}
 	lab.NeedServers(t)
-	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
+	b := &bed{T: t, seed: testseed.Of(t)}
 	b.electing()
 	b.collections()
 	b.fill(times(200, 1000))
@@ -337,7 +338,7 @@ func TestElections(t *testing.T) {
 // TestKilledInEachPhase kills the program with SIGKILL in each phase while a sharded source
 // is written to and its chunks move, starts it again, and wants the same on both sides.
 func TestKilledInEachPhase(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBed(t)
 	b.collections()
 	b.fill(times(300, 1500))

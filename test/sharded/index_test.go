@@ -9,7 +9,6 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
@@ -19,7 +18,6 @@ import (
 // the other shard gets later is on the target then; of one that it does not get the
 // comparison tells.
 func TestIndexOnOneShard(t *testing.T) {
-	lab.Drawn(t, 2)
 	for _, policy := range []deadletter.Policy{deadletter.Stop, deadletter.Overwrite} {
 		t.Run(string(policy), func(t *testing.T) { testIndexOnOneShard(newBed(t), policy) })
 	}

@@ -176,7 +176,6 @@ func (b *bed) strays(from int) {
 // TestLentOfShards: others copy parts of shards while documents are written, chunks move
 // and a collection is dropped. What shards hold and do not own does not arrive.
 func TestLentOfShards(t *testing.T) {
-	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
 	lentWhileAllMoves(b, b.spec())
@@ -184,7 +183,7 @@ func TestLentOfShards(t *testing.T) {
 
 // TestLentToShards is TestLentOfShards with a sharded target.
 func TestLentToShards(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	for name, fromShards := range map[string]bool{"replica set": false, "shards": true} {
 		t.Run(name, func(t *testing.T) {
 			b := newBedTo(t, "2x1", fromShards)
@@ -224,7 +223,7 @@ func lentWhileAllMoves(b *bed, spec job.Spec) {
 // TestLentUnaware: what a worker has on its way that does not know that it was given up
 // is waited for, before ranges are read again and changes are applied.
 func TestLentUnaware(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Run("of shards", func(t *testing.T) {
 		b := newBed(t)
 		b.collections()
@@ -292,7 +291,7 @@ func (l *lent) name() string {
 // TestLentToShardsTooLate: a worker that reaches the target after it was given up writes
 // nothing, whatever it believes.
 func TestLentToShardsTooLate(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBedTo(t, "2x1", false)
 	b.large("ranged")
 	l := b.lend(b.spec(), 1<<20)
@@ -410,7 +409,7 @@ func TestLentToEachRouter(t *testing.T) {
 // TestLentToOtherRouters: who would come by a router at which the job's owner does not
 // look for connections does not copy.
 func TestLentToOtherRouters(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBedTo(t, "1x1", false)
 	b.large("plain")
 	both := b.targetURI
@@ -434,7 +433,7 @@ func TestLentToOtherRouters(t *testing.T) {
 // TestLentAnew: the job is broken off while others copy for it, and chunks move. The
 // next attempt goes on, and lends again.
 func TestLentAnew(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Run("of shards", func(t *testing.T) {
 		b := newBed(t)
 		b.collections()

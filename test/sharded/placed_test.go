@@ -113,7 +113,7 @@ func TestKeysByRule(t *testing.T) {
 // TestKeysOfShards: collections get the keys that they have on the source, also those
 // that are made later, and made again.
 func TestKeysOfShards(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := outward(t, false)
 	from := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
 	b.sourceURI = from.URI()
@@ -296,7 +296,7 @@ func TestBalancerComesBack(t *testing.T) {
 // TestKilledWhileSharding: a job that is killed at any step goes on, and the target is
 // the same in the end.
 func TestKilledWhileSharding(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := outward(t, false)
 	b.insert("orders", 0, 1000)
 	b.index("orders", "x", true)

@@ -71,7 +71,6 @@ func (b *bed) asks() (of *origin.Sharded, there schema.Snapshot) {
 // TestMovedAndKept: movePrimary has moved collections that are copied, and one that has
 // just come among those that are kept, and the first shard has not dropped them yet.
 func TestMovedAndKept(t *testing.T) {
-	lab.Drawn(t, 2)
 	lab.NeedServers(t)
 	b := &bed{T: t}
 	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: os.Getenv("MILLRACE_TEST_VERSION"), TestCommands: true}})

@@ -14,7 +14,9 @@ import (
 func TestRows(t *testing.T) {
 	for _, name := range []string{"from shards", "to shards", "shards"} {
 		t.Run(name, func(t *testing.T) {
-			lab.Drawn(t, 3)
+			if name != "shards" {
+				lab.Nightly(t)
+			}
 			var b *bed
 			var newSpec func() job.Spec
 			if name == "from shards" {

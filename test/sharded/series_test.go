@@ -17,7 +17,7 @@ import (
 // TestShardedSeries: a time series whose buckets are on several shards, and move in the
 // copy and in the changes, arrives bucket by bucket.
 func TestShardedSeries(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
 		t.Skip("servers before 5.1 do not shard time series")
 	}

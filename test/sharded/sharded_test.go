@@ -30,6 +30,7 @@ import (
 	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test"
 )
@@ -56,13 +57,13 @@ func newBed(t *testing.T) *bed {
 func newBedOf(t *testing.T, shards int, auth bool) *bed {
 	t.Helper()
 	lab.NeedServers(t)
-	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
+	b := &bed{T: t, seed: testseed.Of(t)}
 	version := os.Getenv("MILLRACE_TEST_VERSION")
 	parameters := map[string]string{"orphanCleanupDelaySecs": "0"}
-	if version != "4.4" && b.seed/1000%2 == 0 { // as if all had happened minutes ago; 4.4 has no such parameter
+	if version != "4.4" && b.seed%2 == 0 { // as if all had happened minutes ago; 4.4 has no such parameter
 		parameters["minSnapshotHistoryWindowInSeconds"] = "0"
 	}
-	t.Logf("seed %d, servers with %v", b.seed, parameters)
+	t.Logf("servers with %v", parameters)
 	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Auth: auth, Topology: fmt.Sprintf("sharded:%dx1", shards), Version: version, SetParameters: parameters}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
@@ -307,7 +308,6 @@ func TestUser(t *testing.T) {
 // TestServersDie: shards, config servers and routers are killed and come back while a
 // job copies and follows.
 func TestServersDie(t *testing.T) {
-	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
 	b.fill(times(500, 1500))
@@ -386,7 +386,7 @@ func TestKinds(t *testing.T) {
 // TestShardJoins: a job goes on with what a new shard does, one that joined while it
 // copied, one while it followed, and one while it was stopped.
 func TestShardJoins(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBed(t)
 	b.collections()
 	b.fill(times(300, 1500))
@@ -422,7 +422,7 @@ func TestShardJoins(t *testing.T) {
 
 // TestShardLeaves: a job goes on after a shard was emptied, removed and stopped.
 func TestShardLeaves(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBedOf(t, 3, false)
 	b.collections()
 	b.fill(100)
@@ -466,7 +466,7 @@ func (b *bed) reads(shard string) bool {
 // TestShardBringsData: what a shard had when it joined arrives when it can be told in
 // full. Else the job does not go on without it, nor when such a shard has left again.
 func TestShardBringsData(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBed(t)
 	b.collections()
 	spec := b.spec()
@@ -528,7 +528,6 @@ func TestShardBringsData(t *testing.T) {
 // TestReshard: a collection that gets another shard key, and with it another UUID and
 // other documents' places, is copied again by itself.
 func TestReshard(t *testing.T) {
-	lab.Drawn(t, 4)
 	b := newBed(t)
 	b.collections()
 	b.fill(300)
@@ -559,7 +558,7 @@ func TestReshard(t *testing.T) {
 // TestCameBrokenOff: a collection comes among those that are kept, and the job is broken
 // off while that is copied.
 func TestCameBrokenOff(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	b := newBed(t)
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", b.lab.ShardNames()[0]))
 	const all = 400
@@ -596,7 +595,6 @@ func TestCameBrokenOff(t *testing.T) {
 // TestMovedDuringCopy: collections that are not sharded change their shard and their UUIDs
 // during the copy, and are renamed, replaced, sharded and dropped.
 func TestMovedDuringCopy(t *testing.T) {
-	lab.Drawn(t, 2)
 	b := newBedOf(t, 3, false)
 	names := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", names[0]))
@@ -727,7 +725,7 @@ func TestCopyWhileChunksMove(t *testing.T) {
 // TestOlderSource: the same from a cluster of which the shards write to documents that
 // they do not own, and do not mark that.
 func TestOlderSource(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
 		t.Skip("all tests run with older servers")
 	}
@@ -742,7 +740,6 @@ func TestOlderSource(t *testing.T) {
 // TestRewritten: collections are converted to capped ones, and renamed into another
 // database, for which servers mark all their documents as a migration does.
 func TestRewritten(t *testing.T) {
-	lab.Drawn(t, 2)
 	if os.Getenv("MILLRACE_TEST_VERSION") != "" {
 		t.Skip("it is played with all versions")
 	}
@@ -784,7 +781,6 @@ func testRewritten(b *bed) {
 // TestSchemaWhileAllMoves: users make, change, rename and drop collections while chunks
 // and the database itself move, and the job is broken off and begun again.
 func TestSchemaWhileAllMoves(t *testing.T) {
-	lab.Drawn(t, 2)
 	b := newBedOf(t, 3, false)
 	b.collections()
 	b.fill(times(700, 1500))
@@ -854,8 +850,9 @@ func TestSoak(t *testing.T) {
 	if err != nil {
 		t.Skip("set MILLRACE_SOAK to a duration")
 	}
-	rounds := 0
+	rounds, seed := 0, testseed.Of(t)
 	for began := time.Now(); time.Since(began) < d && !t.Failed(); rounds++ {
+		testseed.Set(t, seed+uint64(rounds))
 		t.Run("schema", TestSchemaWhileAllMoves)
 		t.Run("copy", TestCopyWhileChunksMove)
 		t.Run("dying", TestServersDie)

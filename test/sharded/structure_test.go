@@ -111,7 +111,7 @@ func TestStructureOfSet(t *testing.T) {
 
 // TestStructureOfShards: collections get the keys that they have on the source.
 func TestStructureOfShards(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	b := outward(t, false)
 	from := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
 	b.sourceURI = from.URI()
@@ -141,7 +141,7 @@ func TestStructureBesideOtherKeys(t *testing.T) {
 
 // TestStructureKilledWhileSharding: a job that is killed at any step goes on.
 func TestStructureKilledWhileSharding(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := outward(t, false)
 	b.insert("orders", 0, 1000)
 	b.index("orders", "x", true)

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // targetBed is a bed whose target is a sharded cluster behind two routers.
@@ -39,7 +40,7 @@ type targetBed struct {
 func newBedTo(t *testing.T, shape string, fromShards bool) *targetBed {
 	t.Helper()
 	lab.NeedServers(t)
-	b := &bed{T: t, seed: uint64(time.Now().UnixNano())}
+	b := &bed{T: t, seed: testseed.Of(t)}
 	if fromShards {
 		b.lab, b.sourceURI, _ = b.newCluster(fmt.Sprintf("%dx1", times(2, 3)))
 		b.source = b.client(b.sourceURI)
@@ -72,7 +73,9 @@ func (b *targetBed) spec() job.Spec {
 func TestToShards(t *testing.T) {
 	for name, fromShards := range map[string]bool{"replica set": false, "shards": true} {
 		t.Run(name, func(t *testing.T) {
-			lab.Drawn(t, 4)
+			if fromShards {
+				lab.Nightly(t)
+			}
 			b := newBedTo(t, "2x1", fromShards)
 			b.fill(times(300, 2000))
 			end := b.writing()
@@ -234,7 +237,7 @@ func (b *targetBed) placed() {
 // TestTargetDies: shards, config servers and routers of the target are killed and come
 // back, and chunks move there, while a job copies and follows.
 func TestTargetDies(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	t.Run("replica set", func(t *testing.T) { targetDies(t, false) })
 	if os.Getenv("MILLRACE_SOAK") != "" {
 		t.Run("shards", func(t *testing.T) { targetDies(t, true) })
@@ -294,7 +297,7 @@ func (b *targetBed) shared(j *job.Job, done <-chan error) {
 // TestTargetRollsBack: a shard's primary takes documents that no other member gets, and
 // dies. Its successor gets them again.
 func TestTargetRollsBack(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBedTo(t, "2x3", false)
 	b.fill(20)
 	j, done := b.start(b.spec())

@@ -396,7 +396,7 @@ func TestVerifySeveral(t *testing.T) {
 // TestVerifyWhileWritten: while users write and a job follows, and while chunks move,
 // nothing is called a difference that is none, and what is one is found.
 func TestVerifyWhileWritten(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBed(t)
 	b.collections()
 	b.fill(1500)
@@ -427,7 +427,7 @@ func TestVerifyWhileWritten(t *testing.T) {
 // TestVerifyThroughRouters: where shards cannot be read, their routers are, and that is
 // said. An address that was given has to be right.
 func TestVerifyThroughRouters(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBedOf(t, 2, true)
 	b.collections()
 	b.keyIndexes(b.target)

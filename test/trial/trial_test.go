@@ -8,12 +8,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 )
 
@@ -22,7 +22,6 @@ import (
 //	MILLRACE_TRIAL          a trial's file, for TestTrial
 //	MILLRACE_TRIAL_PROGRAM  the program, built with -tags failpoint; else it is built
 //	MILLRACE_TRIAL_THEME    the themes of both, separated by commas; else all
-//	MILLRACE_TRIAL_SEED     the first seed of TestHunt and TestSoak
 //	MILLRACE_TRIAL_FOR      how long TestHunt goes on with a theme
 //	MILLRACE_TRIAL_SHRINK   how long what fails is shrunk, such as 5m
 //	MILLRACE_TRIAL_VERBOSE  says that TestHunt reports what happened in each trial
@@ -109,32 +108,18 @@ func duration(t *testing.T, name string, otherwise time.Duration) time.Duration 
 	return d
 }
 
-// TestHunt plays trials of one seed after the other until one fails, for each
-// theme, for so long as MILLRACE_TRIAL_FOR says.
+// TestHunt plays trials of one seed after the other, from its seed on, until one fails, for
+// each theme, for so long as MILLRACE_TRIAL_FOR says.
 func TestHunt(t *testing.T) {
 	long := duration(t, "MILLRACE_TRIAL_FOR", 0)
 	if long == 0 {
 		t.Skip("MILLRACE_TRIAL_FOR says for how long")
 	}
-	seed := firstSeed(t, 1)
+	seed := testseed.Of(t)
 	r := newRunner(t)
 	for _, theme := range chosen() {
 		t.Run(theme.Name, func(t *testing.T) { hunt(t, r, theme, seed, long) })
 	}
-}
-
-// firstSeed is that of the environment.
-func firstSeed(t *testing.T, otherwise uint64) uint64 {
-	t.Helper()
-	s := os.Getenv("MILLRACE_TRIAL_SEED")
-	if s == "" {
-		return otherwise
-	}
-	seed, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return seed
 }
 
 // chosen are the themes that the environment names.
@@ -214,7 +199,7 @@ func TestKnownTrials(t *testing.T) {
 	for _, name := range names {
 		t.Run(strings.TrimSuffix(filepath.Base(name), ".trial"), func(t *testing.T) {
 			t.Parallel()
-			lab.Drawn(t, 4)
+			lab.Share(t, 4)
 			r := <-idle
 			defer func() { idle <- r }()
 			tr, err := ReadFile(name)
@@ -250,14 +235,13 @@ func verdict(t *testing.T, r *Runner, tr Trial) (Result, bool) {
 	return Result{}, false
 }
 
-// TestSoak plays trials of all themes in turn for MILLRACE_SOAK, from the seed
-// of MILLRACE_TRIAL_SEED or a new one.
+// TestSoak plays trials of all themes in turn for MILLRACE_SOAK, from its seed on.
 func TestSoak(t *testing.T) {
 	long := duration(t, "MILLRACE_SOAK", 0)
 	if long == 0 {
 		t.Skip("MILLRACE_SOAK says for how long; see make soak")
 	}
-	seed := firstSeed(t, uint64(time.Now().UnixNano()))
+	seed := testseed.Of(t)
 	r := newRunner(t)
 	count := map[Verdict]int{}
 	began := time.Now()

@@ -13,6 +13,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // moves writes at random through two routers while chunks are moved, and compares
@@ -258,9 +260,10 @@ func (w *writer) transact(ctx context.Context) error {
 
 // moveAtRandom moves chunks until ctx ends.
 func (w *world) moveAtRandom(t *testing.T, ctx context.Context, ns string) int {
+	r := rand.New(rand.NewPCG(testseed.Of(t), 2))
 	names, moved := w.cluster.ShardNames(), 0
 	for ctx.Err() == nil {
-		err := w.cluster.MoveChunk(t.Context(), ns, k(rand.IntN(3)*100), names[rand.IntN(len(names))])
+		err := w.cluster.MoveChunk(t.Context(), ns, k(r.IntN(3)*100), names[r.IntN(len(names))])
 		if err != nil { // a migration may be given up, which must do no harm
 			t.Logf("move: %v", err)
 			continue

@@ -37,7 +37,6 @@ func newWorld(t *testing.T, version string) *world {
 // TestRouter does all that needs no cluster of its own on one.
 func TestRouter(t *testing.T) {
 	lab.NeedServers(t)
-	lab.Drawn(t, 3)
 	for _, version := range lab.Versions("4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
 			w := newWorld(t, version)

@@ -94,7 +94,7 @@ func TestTopology(t *testing.T) {
 
 // What a cluster does, on each version.
 func TestCluster(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	for _, server := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(server, func(t *testing.T) {
 			// A chunk does not return to a shard that has its orphans still.
@@ -328,7 +328,7 @@ func testShards(t *testing.T, c *Cluster) {
 // the root user is known to the config servers and to each shard. What was kept
 // starts again, with the shards that joined.
 func TestKeptWithUsers(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	lab.NeedServers(t)
 	o := Options{Options: lab.Options{Topology: "sharded:1x2", Auth: true, Dir: t.TempDir(), CacheGB: 0.25, LeanJournal: true}}
 	c, err := Start(t.Context(), o)
@@ -370,7 +370,7 @@ func TestKeptWithUsers(t *testing.T) {
 // Documents written while chunks move to and fro, and while primaries step down,
 // are owned where they are.
 func TestMovesUnderWrites(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	for _, server := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(server, func(t *testing.T) {
 			c := ForTest(t, Options{Options: lab.Options{

@@ -45,7 +45,7 @@ func schemathesis(t *testing.T) string {
 // TestBySchemathesis: requests that are drawn from the OpenAPI document, right and wrong
 // ones, are answered as it says.
 func TestBySchemathesis(t *testing.T) {
-	lab.Drawn(t, 10) // about ten seconds of processor time
+	lab.Nightly(t) // about ten seconds of processor time
 	program := schemathesis(t)
 	r := newRig(t)
 	r.make("orders")

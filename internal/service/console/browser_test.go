@@ -252,7 +252,7 @@ const focused = `(() => {
 // TestBrowser uses the console as an operator does, in a real browser.
 func TestBrowser(t *testing.T) {
 	chromium(t)
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	r := newRig(t)
 	r.fleet(1000)
 	b := newTab(t, r.server.URL)
@@ -450,7 +450,6 @@ const contrasts = `(() => { const light = c => { const [r, g, b] = c.match(/\d+/
 // --listen-insecure allows: browsers then do not say which site a form comes from.
 func TestBrowserName(t *testing.T) {
 	chromium(t)
-	lab.Drawn(t, 3)
 	r := newRig(t)
 	r.fleet(1)
 	o := r.options

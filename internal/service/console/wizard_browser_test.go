@@ -19,7 +19,7 @@ import (
 // rules, precheck, start; and it follows.
 func TestBrowserNewJob(t *testing.T) {
 	chromium(t)
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	r := newRig(t)
 	source := r.clusters()
 	hostile := "<img src=x onerror=alert(1)>\u202e\n" + strings.Repeat("long", 25)

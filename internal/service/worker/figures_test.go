@@ -24,7 +24,7 @@ import (
 // shard and sends to each router, now and over time; while a shard does not answer it says
 // that the others wait for it, and since when.
 func TestFiguresByShard(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	ctx := t.Context()
 	from := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
 	to := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:1x1"}, Routers: 2})

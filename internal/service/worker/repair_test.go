@@ -9,7 +9,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/worker"
@@ -19,7 +18,6 @@ import (
 // the job itself, while the source goes on, and are compared again. Who has asked for it
 // is noted, and so is what has come of it.
 func TestRepair(t *testing.T) {
-	lab.Drawn(t, 2)
 	t.Parallel()
 	b := newBed(t)
 	b.insert("repair", 0, 1000)

@@ -19,7 +19,7 @@ import (
 // TestTraces: what a worker does with a job is spans that nest as it was done, without
 // secrets and without values of documents.
 func TestTraces(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	b := newBed(t)
 	c := spanstest.New(t)
 	made, err := spans.Open(t.Context(), spans.Options{Endpoint: c.URL, LookupEnv: func(string) (string, bool) { return "", false }, Instance: "w1", Log: slog.New(slog.DiscardHandler)})
@@ -103,7 +103,6 @@ func TestTraces(t *testing.T) {
 // TestFinalizeToldOnce: a wish to finalize that waits is in the job's log once, whichever
 // workers take the job meanwhile.
 func TestFinalizeToldOnce(t *testing.T) {
-	lab.Drawn(t, 3)
 	b := newBed(t)
 	ctx := t.Context()
 	docs := make([]any, 2000)

@@ -165,7 +165,7 @@ func code(err error) operate.Code {
 // TestVerifyWaits: while a job is paused nothing is called a difference; it is once the
 // job follows again, if it still is one.
 func TestVerifyWaits(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t)
 	b.insert("waits", 0, 500)
@@ -204,7 +204,6 @@ func TestVerifyWaits(t *testing.T) {
 // TestVerifyWorkerGone: what a worker leaves is begun again by another; what it says
 // late does not count.
 func TestVerifyWorkerGone(t *testing.T) {
-	lab.Drawn(t, 2)
 	t.Parallel()
 	b := newBed(t)
 	b.insert("gone", 0, 2000)
@@ -236,7 +235,6 @@ func TestVerifyWorkerGone(t *testing.T) {
 // TestVerifyLent: another worker reads parts of a verification, and the result is the same;
 // who has read is told.
 func TestVerifyLent(t *testing.T) {
-	lab.Drawn(t, 2)
 	t.Parallel()
 	b := newBedOf(t, lab.Options{SetParameters: map[string]string{"enableTestCommands": "1"}})
 	b.insert("parts", 0, 20_000)
@@ -271,7 +269,7 @@ func TestVerifyLent(t *testing.T) {
 // TestVerifySchedule: a job that follows is sampled as its schedule has it, once a time,
 // and the newest of what has ended are kept.
 func TestVerifySchedule(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t)
 	b.insert("sched", 0, 4000)
@@ -312,7 +310,7 @@ func TestVerifySchedule(t *testing.T) {
 // TestVerifyMasked: values that a rule masks are shown of the source as they are masked,
 // and of the target not at all.
 func TestVerifyMasked(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t)
 	coll := b.source.Database("masked").Collection("c")

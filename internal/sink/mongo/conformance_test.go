@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/stream/sinktest"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // An Engine is a sink, with all that one may have.
@@ -159,12 +160,13 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer txn.End(context.WithoutCancel(t.Context()))
+	rnd := rand.New(rand.NewPCG(testseed.Of(t), 17))
 	for name, options := range map[string]func() mongosink.Options{
 		"single": func() mongosink.Options {
 			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchOps: 1, Coalesce: -1}}
 		},
 		"many": func() mongosink.Options {
-			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + rand.IntN(8), BatchOps: 1 + rand.IntN(50), Coalesce: 1 << rand.IntN(16), InFlight: 1 << rand.IntN(20)},
+			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + rnd.IntN(8), BatchOps: 1 + rnd.IntN(50), Coalesce: 1 << rnd.IntN(16), InFlight: 1 << rnd.IntN(20)},
 				Write: write.Options{Transactions: txn, TransactionOps: 2}}
 		},
 		"letters": func() mongosink.Options {

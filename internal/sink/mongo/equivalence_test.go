@@ -4,20 +4,18 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"strconv"
+	"maps"
+	"slices"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/delta/deltatest"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -25,23 +23,13 @@ import (
 // partition, and folded in many, onto an empty collection and onto what a copy
 // may have read while they were written: all equal the source.
 func TestEquivalence(t *testing.T) {
-	lab.Drawn(t, 2)
 	t.Parallel()
+	testseed.Each(t, equivalences)
+}
+
+func equivalences(t *testing.T, seed uint64) {
 	p := newPair(t)
-	seed, rounds := uint64(time.Now().UnixNano()), 4
-	if s := os.Getenv("MILLRACE_TEST_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-		rounds = 1
-	}
-	if s := os.Getenv("MILLRACE_TEST_ROUNDS"); s != "" {
-		var err error
-		if rounds, err = strconv.Atoi(s); err != nil {
-			t.Fatal(err)
-		}
-	}
+	rounds := testseed.Rounds(t, 4)
 	batched := int64(0)
 	for round := range rounds {
 		w := newWild(p, seed+uint64(round), round)
@@ -179,13 +167,13 @@ func (w *wild) statement(t *testing.T, c *driver.Collection, updates, deletes *b
 // load puts what was read at different moments into a collection.
 func (w *wild) load(t *testing.T, coll string) {
 	var docs []any
-	for _, doc := range w.torn {
-		docs = append(docs, doc)
+	for _, id := range slices.Sorted(maps.Keys(w.torn)) {
+		docs = append(docs, w.torn[id])
 	}
 	if len(docs) == 0 {
 		return
 	}
-	rand.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
+	w.g.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
 	if _, err := w.p.dst.Client.Database(w.db).Collection(coll).InsertMany(t.Context(), docs); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // batchTo is a batch of n events that ends at a position.
@@ -30,9 +31,11 @@ func mustAdmit(t *testing.T, l *ledger, b *stream.Batch) *segment {
 
 // TestLedgerPosition: the position moves over segments that are complete with all
 // before them, however they complete.
-func TestLedgerPosition(t *testing.T) {
+func TestLedgerPosition(t *testing.T) { testseed.Each(t, ledgerPositions) }
+
+func ledgerPositions(t *testing.T, first uint64) {
 	for round := range uint64(200) {
-		seed := uint64(time.Now().UnixNano()) + round
+		seed := first + round
 		r := rand.New(rand.NewPCG(seed, 1))
 		l := newLedger(1<<40, stream.Position{At: at(1)})
 		type part struct {
@@ -143,7 +146,7 @@ func TestLedgerAdmits(t *testing.T) {
 // larger, and batches of a transaction count with what was read before.
 func TestLedgerHolds(t *testing.T) {
 	const limit = 1000
-	r := rand.New(rand.NewPCG(uint64(time.Now().UnixNano()), 2))
+	r := rand.New(rand.NewPCG(testseed.Of(t), 2))
 	l := newLedger(limit, stream.Position{})
 	var open []*segment
 	for i := range 2000 {

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // routed is an engine without a server, whose partitions note what they get.
@@ -113,8 +114,10 @@ func (r *routed) feed(ctx context.Context, batches ...*stream.Batch) {
 // TestRouterOrder: all events of a document come to one partition, in their order,
 // also where its _id comes in other bytes, and serial collections to one as a whole.
 func TestRouterOrder(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	testseed.Each(t, routerOrder)
+}
+
+func routerOrder(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

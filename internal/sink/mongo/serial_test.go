@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -286,8 +287,7 @@ func TestHistoriesOfEqualIDs(t *testing.T) {
 
 func equalIDs(t *testing.T, traits mongosink.Traits, create bson.D, ids []any) {
 	p := newPair(t)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 13))
 	letters := deadletter.New(p.dst, "histories", nil)
 	for round := range 9 {

@@ -16,7 +16,7 @@ import (
 // TestStatementsBeyondLimits: what is sent is larger than the change, and what
 // is asked for is as large as the _ids.
 func TestStatementsBeyondLimits(t *testing.T) {
-	lab.Drawn(t, 3)
+	lab.Nightly(t)
 	t.Parallel()
 	p := newPair(t)
 	path := strings.Repeat("p", 200<<10)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -14,6 +13,7 @@ import (
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // userOps runs an applyOps as users do, of random operations on few documents:
@@ -51,12 +51,15 @@ func userOps(t *testing.T, c *driver.Collection, r *rand.Rand, n int) {
 // TestUsersApplyOps: what a user's applyOps does is done as the server does it,
 // live, where nothing of it is a conflict, and with the target ahead.
 func TestUsersApplyOps(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
+	testseed.Each(t, usersApplyOps)
+}
+
+func usersApplyOps(t *testing.T, first uint64) {
 	p := newPair(t)
-	for round := range 4 {
-		seed := uint64(time.Now().UnixNano())
-		t.Logf("round %d seed %d", round, seed)
+	for round := range uint64(4) {
+		seed := first + round
 		r := rand.New(rand.NewPCG(seed, 1))
 		db := fmt.Sprintf("ops%d", round)
 		from := p.position(t)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func at(n int) mongo.OpTime {
@@ -242,28 +242,12 @@ func (w *world) owner() map[string]int {
 	return of
 }
 
-// seeds are those to try; MILLRACE_TEST_SEED repeats one.
-func seeds(t *testing.T, n uint64) []uint64 {
-	t.Helper()
-	if s := os.Getenv("MILLRACE_TEST_SEED"); s != "" {
-		seed, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return []uint64{seed}
-	}
-	var all []uint64
-	base := uint64(time.Now().UnixNano())
-	for i := range n {
-		all = append(all, base+i)
-	}
-	return all
-}
-
 // TestOrder: whatever parts there are and however their batches are cut, the events
 // come in one order, once, also for a consumer that begins again at any batch.
-func TestOrder(t *testing.T) {
-	for _, seed := range seeds(t, 150) {
+func TestOrder(t *testing.T) { testseed.Each(t, orders) }
+
+func orders(t *testing.T, first uint64) {
+	for seed := first; seed != first+150; seed++ {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := invent(seed, 1+r.IntN(5), 20+r.IntN(300))
 		o := Options{AheadBytes: 1 + r.Int64N(3000), BatchBytes: 1 + r.Int64N(3000), HeldBytes: 1 << 30, Beat: 5 * time.Millisecond}

@@ -3,17 +3,18 @@ package oplog
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // committing is the entry that commits what applyOpsEntry prepared at another.
@@ -62,11 +63,12 @@ func TestCommitTimes(t *testing.T) {
 
 // TestMergedHistory: a random history of a real server, merged as that of one part
 // and begun again at random, is the same in the order of commit times.
-func TestMergedHistory(t *testing.T) {
+func TestMergedHistory(t *testing.T) { testseed.Each(t, mergedHistory) }
+
+func mergedHistory(t *testing.T, seed uint64) {
 	c := connect(t, sharedURI)
-	const db = "merged"
+	db := fmt.Sprint("merged", seed)
 	ok(t, c.Client.Database(db).CreateCollection(t.Context(), "c"))
-	seed := uint64(time.Now().UnixNano())
 	r := rand.New(rand.NewPCG(seed, 3))
 	start := position(t, c)
 	randomHistory(t, c, db, r, 150)

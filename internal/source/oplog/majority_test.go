@@ -57,7 +57,7 @@ func stopReplication(t *testing.T, srv *lab.Cluster, c *mongo.Cluster, coll *dri
 // TestLookWaits: what lies up to a position is told whole, though the primary may not
 // know yet that it is committed.
 func TestLookWaits(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {

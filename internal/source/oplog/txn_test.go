@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/spool"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // filler makes documents so big that few fit an oplog entry.
@@ -211,11 +212,11 @@ func TestPartialBatches(t *testing.T) {
 
 // TestResumeAnywhere writes a random history and resumes at every position:
 // what comes is exactly what the uninterrupted read has after it.
-func TestResumeAnywhere(t *testing.T) {
+func TestResumeAnywhere(t *testing.T) { testseed.Each(t, resumeAnywhere) }
+
+func resumeAnywhere(t *testing.T, seed uint64) {
 	c := connect(t, sharedURI)
-	const db = "resume"
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	db := fmt.Sprint("resume", seed)
 	ok(t, c.Client.Database(db).CreateCollection(t.Context(), "c"))
 	start := position(t, c)
 	randomHistory(t, c, db, rand.New(rand.NewPCG(seed, 1)), 90)

@@ -6,13 +6,13 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // history is documents that move between shards within transactions.
@@ -92,8 +92,9 @@ func follow(docs map[int]int, events []stream.Event) error {
 
 // TestCommits: what transactions over shards did can be followed, in whichever order
 // the shards tell of it and however it is cut into batches.
-func TestCommits(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
+func TestCommits(t *testing.T) { testseed.Each(t, commitsInAnyOrder) }
+
+func commitsInAnyOrder(t *testing.T, seed uint64) {
 	h := &history{Rand: rand.New(rand.NewPCG(seed, 0)), on: map[int]int{}, v: map[int]int{}}
 	docs := map[int]int{}
 	out := new(commits).through(func(_ context.Context, b *stream.Batch) error { return follow(docs, b.Events) })

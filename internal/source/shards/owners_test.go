@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/shardkey"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // chart is a chunk map of small integers, and what was written to it.
@@ -110,9 +110,9 @@ func (c *chart) compare(t *testing.T, o *ownership, from, until uint32, seed uin
 
 // TestOwnership: random splits, merges and moves; whoever begins in the middle, from the
 // writes since then and the map of some later time, knows who owned what.
-func TestOwnership(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+func TestOwnership(t *testing.T) { testseed.Each(t, owns) }
+
+func owns(t *testing.T, seed uint64) {
 	for n := range uint64(300) {
 		c := &chart{Rand: rand.New(rand.NewPCG(seed, n)), clock: 2}
 		c.chunks = []chart1{{low: -1, high: keys, shard: "s0", history: []holding{{bson.Timestamp{T: 1}, "s0"}}}}
@@ -134,7 +134,7 @@ func TestOwnership(t *testing.T) {
 		take := func() {
 			for _, w := range c.writes {
 				if w.before == ownerUnknown && o.asks(w) {
-					t.Fatalf("seed %d: asks who had %v before", seed+n, w)
+					t.Fatalf("seed %d: asks who had %v before", seed, w)
 				}
 				o.write(w)
 			}

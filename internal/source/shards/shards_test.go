@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -26,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // versions are the servers' to try: one, or in the matrix all.
@@ -44,7 +44,7 @@ type bed struct {
 
 func newBed(t *testing.T, o sharded.Options) *bed {
 	t.Helper()
-	b := &bed{T: t, lab: sharded.ForTest(t, o), seed: uint64(time.Now().UnixNano())}
+	b := &bed{T: t, lab: sharded.ForTest(t, o), seed: testseed.Of(t)}
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	if err != nil {
 		t.Fatal(err)

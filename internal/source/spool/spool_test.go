@@ -8,7 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
-	"time"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 func open(t *testing.T, dir string, o Options) *Spool {
@@ -101,9 +102,9 @@ func TestBoundsAndTrim(t *testing.T) {
 
 // TestCrash cuts a spool's newest segment anywhere: what was whole is there,
 // and it goes on.
-func TestCrash(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+func TestCrash(t *testing.T) { testseed.Each(t, crash) }
+
+func crash(t *testing.T, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	for range 50 {
 		dir := t.TempDir()

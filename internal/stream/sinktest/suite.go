@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
 	"testing"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // Target is what sinks write to, one after the other.
@@ -42,19 +41,14 @@ func Properties() []Property {
 // events is how long the histories of Run are.
 const events = 400
 
-// Run checks that the sinks of empty targets have all properties. The seed is
-// printed; MILLRACE_TEST_SEED repeats one.
+// Run checks that the sinks of empty targets have all properties, by the seeds of the test.
 func Run(t *testing.T, empty func(t *testing.T) Target) {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("MILLRACE_TEST_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
+	testseed.Each(t, func(t *testing.T, seed uint64) { run(t, empty, seed) })
+}
+
+func run(t *testing.T, empty func(t *testing.T) Target, seed uint64) {
 	for _, p := range Properties() {
 		t.Run(p.Name, func(t *testing.T) {
-			t.Logf("seed %d", seed)
 			if err := p.Check(t.Context(), empty(t), NewHistory(seed, events)); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/stream/sinktest"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // kept is a target in memory; broken changes its sinks.
@@ -202,7 +203,7 @@ func TestBrokenSinks(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			seed := uint64(time.Now().UnixNano())
+			seed := testseed.Of(t)
 			for try := range uint64(30) { // not each history shows each defect
 				for _, p := range sinktest.Properties() {
 					if p.Name != c.lacks {

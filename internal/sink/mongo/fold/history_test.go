@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // naive is a target: documents by _id, changed one operation at a time.
@@ -172,9 +173,11 @@ func (s *source) send(b *Batch, there naive) {
 
 // TestHistories: what is folded into a batch does, in any order, what the events
 // do one after the other.
-func TestHistories(t *testing.T) {
+func TestHistories(t *testing.T) { testseed.Each(t, histories) }
+
+func histories(t *testing.T, first uint64) {
 	for round := range uint64(8) {
-		seed := uint64(time.Now().UnixNano()) + round
+		seed := first + round
 		s, there, b := newSource(t, seed), naive{}, NewBatch()
 		events, folds := 2000, 0
 		for range events {
@@ -210,9 +213,11 @@ func TestHistories(t *testing.T) {
 
 // TestCoalescedHistories: the same where updates are kept back over batches, whose
 // events' memory is gone by then.
-func TestCoalescedHistories(t *testing.T) {
+func TestCoalescedHistories(t *testing.T) { testseed.Each(t, coalescedHistories) }
+
+func coalescedHistories(t *testing.T, first uint64) {
 	for round := range uint64(8) {
-		seed := uint64(time.Now().UnixNano()) + round
+		seed := first + round
 		s, there, b, k := newSource(t, seed), naive{}, NewBatch(), NewCoalesced(20_000)
 		now, joined := time.Unix(0, 0), 0
 		var used []*Item

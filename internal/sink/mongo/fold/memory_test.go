@@ -4,14 +4,15 @@ import (
 	"bytes"
 	"math/rand/v2"
 	"testing"
-	"time"
+
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // TestTable: what is found is what a map finds, over growth and reset, with
 // hashes that share a slot or a tag.
-func TestTable(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+func TestTable(t *testing.T) { testseed.Each(t, tables) }
+
+func tables(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	hashes := []func() uint64{
 		r.Uint64,
@@ -62,8 +63,10 @@ func TestMemory(t *testing.T) {
 	if classSize(classes-1) != maxPart {
 		t.Errorf("the largest class has %d bytes, not %d", classSize(classes-1), maxPart)
 	}
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	testseed.Each(t, memories)
+}
+
+func memories(t *testing.T, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	var m memory
 	for round := range 5 {

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -22,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // past is a source: few documents, each with a key k that no other has, or with none.
@@ -393,26 +392,22 @@ func (r *replica) play() {
 // TestHistories: whatever is folded, kept back, parked, carried, refused and sent
 // again after a restart, in the end the target and the letters hold what the source
 // holds, and when nobody else's documents are in the way any more, the target does.
-// MILLRACE_TEST_ROUNDS says how many histories there are of each policy, and
-// MILLRACE_TEST_SEED repeats one.
+// MILLRACE_TEST_ROUNDS says how many histories of each policy each seed makes.
 func TestHistories(t *testing.T) {
 	t.Parallel()
 	c := connect(t)
-	rounds := int(number(t, "MILLRACE_TEST_ROUNDS", 12))
-	// They have found something: a document read ahead of the stream, and keys that
-	// a document with a letter gives up.
-	known := []uint64{1795374253394936421, 1795375171687805998, 1795375225667179415}
+	var seeds []uint64
+	for _, first := range testseed.All(t) {
+		for round := range uint64(testseed.Rounds(t, 1)) {
+			seeds = append(seeds, first+round)
+		}
+	}
 	parks, carries, disputes, trades := 0, 0, 0, 0
-	for round := range rounds {
+	for _, seed := range seeds {
 		for _, policy := range []deadletter.Policy{deadletter.Stop, deadletter.Skip, deadletter.Overwrite} {
-			seed := uint64(time.Now().UnixNano())
 			name := fmt.Sprintf("history_%s_%d", policy, seed)
-			if round < len(known) {
-				seed = known[round]
-			}
-			seed = number(t, "MILLRACE_TEST_SEED", seed)
-			ok := t.Run(fmt.Sprintf("%s/%d", policy, round), func(t *testing.T) {
-				t.Logf("seed %d", seed)
+			ok := t.Run(fmt.Sprintf("%s/%d", policy, seed), func(t *testing.T) {
+				t.Logf("MILLRACE_TEST_SEED=%d", seed)
 				b := newBed(t, c, name)
 				r := &replica{bed: b, p: newPast(t, b.to, seed, 120), policy: policy, job: name, deleted: map[int32]int{}}
 				r.play()
@@ -432,22 +427,8 @@ func TestHistories(t *testing.T) {
 			}
 		}
 	}
-	if os.Getenv("MILLRACE_TEST_SEED") == "" && (parks == 0 || carries == 0 || disputes == 0 || trades == 0) {
+	if len(seeds) >= 12 && (parks == 0 || carries == 0 || disputes == 0 || trades == 0) {
 		t.Errorf("%d were parked, %d carried, %d events in dispute, %d trades: nothing was tried", parks, carries, disputes, trades)
 	}
 	t.Logf("%d were parked, %d carried, %d events in dispute, %d trades", parks, carries, disputes, trades)
-}
-
-// number is what an environment variable says, or what is usual.
-func number(t *testing.T, name string, usual uint64) uint64 {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return usual
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
-	return n
 }

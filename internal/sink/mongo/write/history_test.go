@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/testseed"
 )
 
 // plainModel is what a collection with a unique index on k holds, in plain words.
@@ -181,8 +181,7 @@ func (g *maker) batch() (tries []*try) {
 // the other in a model, and each operation that is not applied has its result.
 func testHistories(b *bed) {
 	b.unique("k")
-	seed := uint64(time.Now().UnixNano())
-	b.Logf("seed %d", seed)
+	seed := testseed.Of(b)
 	g := &maker{b, rand.New(rand.NewPCG(seed, 7)), plainModel{}}
 	seen := map[Outcome]int{}
 	for round := range 60 {
