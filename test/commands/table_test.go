@@ -1,0 +1,546 @@
+package commands_test
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/test"
+	. "github.com/millrace/millrace/test/commands"
+)
+
+// The environment of these tests:
+//
+//	MILLRACE_CELLS        a regular expression of the cells to play, such as
+//	                      'rename-db/skip-insert/change'; else all, of which make
+//	                      test plays some
+//	MILLRACE_TEST_SEED    the seed of TestRandomCommands
+
+// The phases in which commands are run.
+const (
+	inChange = "change" // the job follows
+	inCopy   = "copy"   // hardly anything is copied
+	copied   = "copied" // all is copied, and the copy goes on elsewhere
+)
+
+// patience bounds each wait for a job.
+const patience = 3 * time.Minute
+
+// bed is a pair of clusters.
+type bed struct {
+	source, target       *mongo.Client
+	sourceURI, targetURI string
+	lab                  *sharded.Cluster // the source, if it is sharded
+	bin                  string
+	runs                 atomic.Int64
+}
+
+func newBed(t *testing.T, topology string) *bed {
+	t.Helper()
+	lab.NeedServers(t)
+	b := &bed{bin: test.BuildMillrace(t)}
+	params := map[string]string{"ttlMonitorEnabled": "false"}
+	b.targetURI = lab.ForTest(t, lab.Options{TestCommands: true, SetParameters: params}).URI()
+	if topology == "sharded" {
+		b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", TestCommands: true,
+			SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: 1})
+		b.sourceURI = b.lab.URI()
+	} else {
+		b.sourceURI = lab.ForTest(t, lab.Options{TestCommands: true, SetParameters: params}).URI()
+	}
+	b.source, b.target = test.Connect(t, b.sourceURI), test.Connect(t, b.targetURI)
+	if b.lab != nil {
+		config := test.Connect(t, b.lab.ConfigURI())
+		if err := config.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
+
+// run runs a step on a side.
+func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	db, cmd := s.Command()
+	reply, err := on.Database(db).RunCommand(ctx, cmd).Raw()
+	if err != nil {
+		return err
+	}
+	if v, err := reply.LookupErr("writeErrors"); err == nil {
+		return fmt.Errorf("%s", v)
+	}
+	return nil
+}
+
+// shard shards c of a play, where the source is sharded and the command is for sharded
+// collections.
+func (b *bed) shard(p *play) error {
+	if b.lab == nil {
+		return nil
+	}
+	if err := b.lab.CreateDatabase(p.ctx, p.base, b.lab.ShardNames()[0]); err != nil {
+		return err
+	}
+	if err := b.lab.CreateDatabase(p.ctx, p.base+"-x", b.lab.ShardNames()[0]); err != nil {
+		return err
+	}
+	switch p.command.name {
+	case "documents", "reused-ids", "rename", "rename-and-anew", "drop", "drop-and-anew", "drop-database", "move-documents", "reshard":
+		return b.lab.ShardCollection(p.ctx, p.ns("", "c"), sharded.Sharding{Key: bson.D{{Key: "k", Value: "hashed"}}, Chunks: 4})
+	}
+	return nil
+}
+
+// cells are those of a topology and phases that the environment asks for.
+func cells(t *testing.T, topology string, phases ...string) (out []cell) {
+	t.Helper()
+	chosen, err := regexp.Compile(os.Getenv("MILLRACE_CELLS"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, phase := range phases {
+		for _, set := range ruleSets() {
+			for _, c := range commandList() {
+				x := cell{c, set, phase}
+				r := set.rules
+				switch {
+				case c.only != "" && c.only != topology:
+				case topology == "sharded" && (r.History || slices.Contains(r.Skip, "ttl")): // refused
+				case !chosen.MatchString(x.String()):
+				case os.Getenv("MILLRACE_CELLS") == "" && lab.Draws() && !usual(x):
+				default:
+					out = append(out, x)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// usual are the cells that make test plays: each command under a few rules, each rule with
+// a few commands.
+func usual(c cell) bool {
+	names := func(list string, name string) bool { return slices.Contains(strings.Fields(list), name) }
+	return c.phase == inChange && !c.alone() && (names("rename-db out-onto convert-to-capped", c.command.name) ||
+		names("skip-insert soft-delete merge", c.set.name) && !names("map-reduce-onto map-reduce-new", c.command.name))
+}
+
+// TestCommands: every user command under every rule leaves the target as the model says.
+func TestCommands(t *testing.T) {
+	t.Parallel()
+	table(t, "rs")
+}
+
+// TestCommandsOfSharded is TestCommands with a sharded source.
+func TestCommandsOfSharded(t *testing.T) {
+	t.Parallel()
+	if !lab.InMatrix() && os.Getenv("MILLRACE_CELLS") == "" && lab.Draws() {
+		t.Skip("make matrix plays it")
+	}
+	table(t, "sharded")
+}
+
+func table(t *testing.T, topology string) {
+	all := cells(t, topology, inChange, inCopy, copied)
+	if len(all) == 0 {
+		t.Skip("no cell is chosen")
+	}
+	b := newBed(t, topology)
+	for _, phase := range []string{inChange, inCopy, copied} {
+		for _, merge := range []bool{false, true} {
+			var together, alone []cell
+			for _, c := range all {
+				switch {
+				case c.phase != phase || c.set.rules.Merge != merge:
+				case c.alone():
+					alone = append(alone, c)
+				default:
+					together = append(together, c)
+				}
+			}
+			b.report(t, b.judge(t, together))
+			b.report(t, b.stops(t, alone))
+		}
+	}
+}
+
+// finding is what is wrong with a cell.
+type finding struct {
+	play  *play
+	wrong []string
+}
+
+// report has a test for each cell.
+func (b *bed) report(t *testing.T, list []finding) {
+	t.Helper()
+	slices.SortFunc(list, func(a, b finding) int { return cmp.Compare(a.play.cell.String(), b.play.cell.String()) })
+	for _, f := range list {
+		t.Run(f.play.cell.String(), func(t *testing.T) {
+			if len(f.wrong) > 0 {
+				t.Errorf("%s\nwhat was done:\n  %s\nagain: MILLRACE_CELLS='^%s$' go test -count=1 -run '%s' ./test/commands", strings.Join(f.wrong, "\n"),
+					strings.Join(f.play.log[max(0, len(f.play.log)-60):], "\n  "), f.play.cell, strings.Split(t.Name(), "/")[0])
+			}
+		})
+	}
+}
+
+// judge plays cells, all in one job if that ends well.
+func (b *bed) judge(t *testing.T, cells []cell) []finding {
+	t.Helper()
+	return b.inOne(t, cells, 0)
+}
+
+// inOne plays cells in one job. If it fails, it plays the cells that the failure does not
+// name in other jobs.
+func (b *bed) inOne(t *testing.T, cells []cell, depth int) (out []finding) {
+	t.Helper()
+	if len(cells) == 0 {
+		return nil
+	}
+	var plays []*play
+	var output string
+	var err error
+	began := time.Now()
+	t.Run("job", func(t *testing.T) {
+		plays = b.plays(t.Context(), cells)
+		output, err = b.job(t, plays)
+		if err == nil {
+			out, err = compare(t.Context(), plays)
+		}
+	})
+	t.Logf("%d cells in %.1f s: %v", len(cells), time.Since(began).Seconds(), err)
+	if err == nil {
+		return out
+	}
+	if len(cells) == 1 {
+		return []finding{{plays[0], []string{fmt.Sprintf("the job: %v\n%s", err, tail(output))}}}
+	}
+	if depth == 0 && len(cells) > 30 { // one job for each rule
+		for _, set := range ruleSets() {
+			of := slices.DeleteFunc(slices.Clone(cells), func(c cell) bool { return c.set.name != set.name })
+			out = append(out, b.inOne(t, of, 1)...)
+		}
+		return out
+	}
+	if p := blamed(plays, lastError(output)); p != nil {
+		i := slices.Index(plays, p)
+		out = b.inOne(t, slices.Delete(slices.Clone(cells), i, i+1), depth+1)
+		return append(out, finding{p, []string{fmt.Sprintf("the job: %v\n%s", err, lastError(output))}})
+	}
+	half := len(cells) / 2
+	return append(b.inOne(t, cells[:half], depth+1), b.inOne(t, cells[half:], depth+1)...)
+}
+
+// compare compares the target with the model, cell by cell.
+func compare(ctx context.Context, plays []*play) (out []finding, err error) {
+	for _, p := range plays {
+		diffs, err := p.differences(ctx)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, finding{p, diffs})
+	}
+	return out, nil
+}
+
+// plays gives cells names of their own on both sides.
+func (b *bed) plays(ctx context.Context, cells []cell) (out []*play) {
+	run := b.runs.Add(1)
+	number := map[string]int{}
+	for i, set := range ruleSets() {
+		number[set.name] = i
+	}
+	for i, c := range cells {
+		ruled := fmt.Sprintf("t%dr%d%s", run, number[c.set.name], map[string]string{"*": "a", "?": "n"}[c.pattern()])
+		p := &play{cell: c, ctx: ctx, bed: b, base: fmt.Sprint(ruled, i)}
+		p.world = New(func(ns string) Rules {
+			r := c.set.rules
+			if !strings.HasPrefix(ns, ruled) {
+				r = Rules{Merge: r.Merge}
+			}
+			return r
+		}, func(string) bool { return true })
+		out = append(out, p)
+	}
+	return out
+}
+
+// args are the rules of plays.
+func (b *bed) args(plays []*play) []string {
+	prefix := regexp.MustCompile(`^(t\d+)(r\d+[an])`)
+	run := prefix.FindStringSubmatch(plays[0].base)[1]
+	args := []string{"sync", "--job", "table-" + run, "--source", b.sourceURI, "--target", b.targetURI, "--allow-missing",
+		"--include", run + "r*", "--include", "free-" + run + "r*", "--include", "hold-" + run}
+	had := map[string]bool{}
+	for _, p := range plays {
+		pattern := prefix.FindString(p.base) + "*." + p.pattern()
+		if !had[pattern] {
+			had[pattern] = true
+			args = append(args, p.set.rules.Args(pattern)...)
+		}
+	}
+	return args
+}
+
+// job has one job of all plays, from their setup to its end.
+func (b *bed) job(t *testing.T, plays []*play) (output string, err error) {
+	t.Helper()
+	began := time.Now()
+	lap := func(what string) {
+		t.Logf("%s: %.1f s", what, time.Since(began).Seconds())
+		began = time.Now()
+	}
+	if err := together(plays, (*play).setup); err != nil {
+		return "", err
+	}
+	lap("setup")
+	p, err := b.begin(t, plays)
+	if err != nil {
+		return output, err
+	}
+	lap("until " + plays[0].phase)
+	if err := b.happen(t, p, plays); err != nil {
+		return p.Output(), err
+	}
+	lap("commands")
+	defer lap("finalize")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := p.Finalize(ctx); err != nil {
+		err = fmt.Errorf("finalize: %w", err)
+		_ = p.Wait(10 * time.Second) // it may have ended
+		return p.Output(), err
+	}
+	err = p.Wait(patience)
+	if err != nil && admitted(p.Output(), plays) {
+		err = nil
+	}
+	return p.Output(), err
+}
+
+// begin starts the job, and waits for the phase of the plays.
+func (b *bed) begin(t *testing.T, plays []*play) (*test.Process, error) {
+	t.Helper()
+	args := append(b.args(plays), "--until", "never")
+	phase := plays[0].phase
+	if phase == inCopy {
+		args = append(args, "--max-rate-docs", "1")
+	}
+	if phase == copied {
+		if err := b.hold(t.Context(), plays, true); err != nil {
+			return nil, err
+		}
+	}
+	p := test.Start(t, b.bin, args...)
+	want := map[string]string{inChange: "following", inCopy: "copying", copied: "copying"}[phase]
+	if err := b.await(t.Context(), p, args[2], want); err != nil {
+		return p, fmt.Errorf("%w\n%s", err, tail(p.Output()))
+	}
+	for _, x := range plays {
+		x.world.Begin()
+		if phase == inChange {
+			x.world.Copied()
+		}
+	}
+	if phase != copied {
+		return p, nil
+	}
+	for _, x := range plays { // wait for all that is to be copied
+		if err := b.complete(t.Context(), p, x); err != nil {
+			return p, err
+		}
+	}
+	return p, nil
+}
+
+// happen does what happens while the job runs.
+func (b *bed) happen(t *testing.T, p *test.Process, plays []*play) error {
+	t.Helper()
+	if err := together(plays, (*play).change); err != nil {
+		return err
+	}
+	switch plays[0].phase {
+	case inCopy:
+		if _, err := p.Command(t.Context(), "throttle", "--max-rate-docs", "0"); err != nil {
+			_ = p.Wait(10 * time.Second)
+			return err
+		}
+	case copied:
+		return b.hold(t.Context(), plays, false)
+	}
+	return nil
+}
+
+// together does a part of all plays, several at once.
+func together(plays []*play, part func(*play)) error {
+	var g errgroup.Group
+	g.SetLimit(4)
+	for _, p := range plays {
+		g.Go(func() error {
+			if err := p.attempt(part); err != nil {
+				return fmt.Errorf("%s: %w", p.cell, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// hold keeps the copy of one collection from its end, or lets it go on.
+func (b *bed) hold(ctx context.Context, plays []*play, on bool) error {
+	name := "hold-" + plays[0].base[:strings.Index(plays[0].base, "r")]
+	if on {
+		if err := b.source.Database(name).RunCommand(ctx, bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: 1}}}}}).Err(); err != nil {
+			return err
+		}
+	}
+	var mode any = "off"
+	if on {
+		mode = "alwaysOn"
+	}
+	for _, point := range []string{"hangDuringBatchInsert", "hangDuringBatchUpdate"} {
+		cmd := bson.D{{Key: "configureFailPoint", Value: point}, {Key: "mode", Value: mode}, {Key: "data", Value: bson.D{{Key: "nss", Value: name + ".c"}}}}
+		if !on {
+			cmd = cmd[:2]
+		}
+		if err := b.target.Database("admin").RunCommand(ctx, cmd).Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// complete waits until a play's documents are copied.
+func (b *bed) complete(ctx context.Context, p *test.Process, x *play) error {
+	for _, ns := range []string{x.ns("", "c"), x.ns("", "d"), x.ns("x", "d"), x.ns("free", "ring")} {
+		want, _ := x.world.Documents(ns)
+		db, coll, _ := strings.Cut(ns, ".")
+		err := poll(ctx, p, "the copy of "+ns, func() bool {
+			n, err := b.target.Database(db).Collection(coll).CountDocuments(ctx, bson.D{})
+			return err == nil && int(n) >= want
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await waits for a phase of a job.
+func (b *bed) await(ctx context.Context, p *test.Process, job, phase string) error {
+	order := []string{"catalog", "creating", "copying", "indexing", "overlap", "following", "finalizing", "finalized"}
+	return poll(ctx, p, "phase "+phase, func() bool {
+		var doc struct{ Phase string }
+		err := b.target.Database("millrace").Collection("jobs").FindOne(ctx, bson.D{{Key: "_id", Value: job}}).Decode(&doc)
+		return err == nil && slices.Index(order, doc.Phase) >= slices.Index(order, phase)
+	})
+}
+
+// poll waits until something is so, or the process has ended.
+func poll(ctx context.Context, p *test.Process, what string, reached func() bool) error {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		if reached() {
+			return nil
+		}
+		select {
+		case <-p.Done():
+			return errors.New("the job has ended before " + what)
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return fmt.Errorf("no %s within %s", what, patience)
+}
+
+// admitted reports that the job has ended well but for options and indexes that it may
+// leave as they are.
+func admitted(output string, plays []*play) bool {
+	if !strings.Contains(output, "finalized, but the target differs") {
+		return false
+	}
+	for _, p := range plays {
+		if len(p.world.Limits) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// stops plays cells in which the job has to end, each in a job of its own.
+func (b *bed) stops(t *testing.T, cells []cell) []finding {
+	t.Helper()
+	out := make([]finding, len(cells))
+	var g errgroup.Group
+	g.SetLimit(2)
+	for i, c := range cells {
+		g.Go(func() error {
+			t.Run("job", func(t *testing.T) {
+				p := b.plays(t.Context(), []cell{c})[0]
+				out[i] = finding{p, b.stop(t, p)}
+			})
+			return nil
+		})
+	}
+	_ = g.Wait()
+	return out
+}
+
+// stop plays one cell, and starts the job again.
+func (b *bed) stop(t *testing.T, x *play) (wrong []string) {
+	t.Helper()
+	plays := []*play{x}
+	output, err := b.job(t, plays)
+	for turn := 0; ; turn++ {
+		named := strings.Contains(lastError(output), x.base+".") || strings.Contains(lastError(output), "free-"+x.base+".")
+		switch {
+		case x.world.Stops == "":
+			return append(wrong, fmt.Sprintf("the play itself: %v", err))
+		case err == nil:
+			wrong = append(wrong, fmt.Sprintf("run %d of the job ends well, though %s must not become capped", turn+1, x.world.Stops))
+		case !strings.Contains(err.Error(), "exit status ") && !strings.HasPrefix(err.Error(), "finalize: "):
+			wrong = append(wrong, fmt.Sprintf("run %d of the job: %v\n%s", turn+1, err, tail(output)))
+		case !named:
+			wrong = append(wrong, fmt.Sprintf("run %d of the job does not name %s: %s", turn+1, x.world.Stops, lastError(output)))
+		}
+		if turn == 2 {
+			break
+		}
+		p := test.Start(t, b.bin, append(b.args(plays), "--until", "caught-up")...)
+		err = p.Wait(patience)
+		output = p.Output()
+	}
+	diffs, err := x.differences(t.Context())
+	if err != nil {
+		diffs = []string{err.Error()}
+	}
+	return append(wrong, diffs...)
+}
+
+// lastError is the line of an output that says why the job has ended, with what follows.
+func lastError(output string) string {
+	lines := strings.Split(strings.TrimSpace(output), "\n")
+	for i, l := range slices.Backward(lines) {
+		if strings.HasPrefix(l, "millrace: ") || strings.HasPrefix(l, "error: ") || strings.HasPrefix(l, "Error: ") {
+			return strings.Join(lines[i:], "\n")
+		}
+	}
+	return strings.Join(lines[max(0, len(lines)-3):], "\n")
+}
+
+func tail(s string) string { return s[max(0, len(s)-2000):] }

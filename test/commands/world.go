@@ -1,0 +1,316 @@
+package commands
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+)
+
+// fate says whether something is on the target.
+type fate int
+
+const (
+	no fate = iota
+	may
+	must
+)
+
+// state is what the target may have of a document, in the source's form: nil is
+// nothing.
+type state struct {
+	doc    Doc
+	marked bool
+}
+
+// version is one that a history has to have.
+type version struct {
+	op       string
+	ends     bool // it has no document
+	optional bool
+}
+
+// collection is one of the source.
+type collection struct {
+	docs    map[int32]Doc
+	order   []int32 // as they were inserted
+	indexes map[string]bool
+	capped  bool
+}
+
+// copied is a collection of the target.
+type copied struct {
+	// there is whether it exists.
+	there fate
+	// off: what the source does under the name does not come here. It never came, or stays
+	// as it was when it was to get another name.
+	off     bool
+	of      *collection // whose documents the copy reads
+	docs    map[int32][]state
+	own     map[int32]bool // documents of nobody but the target
+	indexes map[string]fate
+	capped  fate
+	// versions are those of a history since the copy has ended, nil before.
+	versions map[int32][]version
+	// vague: how its documents came there is not known, apart from what they are.
+	vague bool
+}
+
+// World is both sides of one job. It belongs to one goroutine.
+type World struct {
+	rules   func(ns string) Rules
+	covers  func(ns string) bool
+	source  map[string]*collection
+	target  map[string]*copied
+	begun   bool
+	copying bool
+	// Stops is why the job has to end with an error, if it has to.
+	Stops string
+	// Limits are the namespaces of which the job may report, when it ends, that options
+	// and indexes differ.
+	Limits map[string]bool
+}
+
+// New is a world before the job. covers says which namespaces the job includes.
+func New(rules func(ns string) Rules, covers func(ns string) bool) *World {
+	return &World{rules: rules, covers: covers, source: map[string]*collection{}, target: map[string]*copied{}, Limits: map[string]bool{}}
+}
+
+// ErrInapplicable reports a step that the source refuses, or whose outcome the model
+// does not know.
+var ErrInapplicable = errors.New("the model cannot apply this step")
+
+// Has reports whether the source has a document.
+func (w *World) Has(ns string, id int32) bool {
+	c := w.source[ns]
+	return c != nil && c.docs[id] != nil
+}
+
+// Exists reports whether the source has a collection, and whether it is capped.
+func (w *World) Exists(ns string) (there, capped bool) {
+	c := w.source[ns]
+	return c != nil, c != nil && c.capped
+}
+
+// Documents are the fewest and the most documents that the target may have of a
+// namespace.
+func (w *World) Documents(ns string) (least, most int) {
+	t := w.target[ns]
+	if t == nil {
+		return 0, 0
+	}
+	for _, list := range t.docs {
+		absent := slices.ContainsFunc(list, func(s state) bool { return s.doc == nil })
+		if !absent {
+			least++
+		}
+		if slices.ContainsFunc(list, func(s state) bool { return s.doc != nil }) {
+			most++
+		}
+	}
+	return least, most
+}
+
+// Own gives the target a document of its own, before the job.
+func (w *World) Own(ns string, d Doc) {
+	t := w.target[ns]
+	if t == nil {
+		t = newCopied(nil)
+		w.target[ns] = t
+	}
+	id := idOf(d)
+	t.docs[id], t.own[id] = []state{{doc: d}}, true
+}
+
+// Begin has the job take its start position.
+func (w *World) Begin() {
+	w.begun, w.copying = true, true
+	for ns, c := range w.source {
+		if !w.covers(ns) {
+			continue
+		}
+		t := w.target[ns]
+		if t == nil {
+			t = newCopied(c)
+			w.target[ns] = t
+		}
+		r := w.rules(ns)
+		t.of, t.there, t.capped = c, must, isTrue(c.capped)
+		for id, d := range c.docs {
+			if !r.keeps(d) {
+				continue
+			}
+			t.docs[id] = []state{{doc: d}}
+			delete(t.own, id)
+		}
+		for name := range c.indexes {
+			t.indexes[name] = must
+		}
+	}
+}
+
+// Copied ends the copy: from now on each document has one state.
+func (w *World) Copied() {
+	w.copying = false
+	for ns, t := range w.target {
+		if !w.rules(ns).History {
+			continue
+		}
+		t.versions = map[int32][]version{}
+		for id, list := range t.docs {
+			if slices.ContainsFunc(list, func(s state) bool { return s.doc != nil }) {
+				t.versions[id] = []version{{op: "copy", optional: len(list) > 1}}
+			}
+		}
+	}
+}
+
+func newCopied(of *collection) *copied {
+	return &copied{there: must, of: of, docs: map[int32][]state{}, own: map[int32]bool{}, indexes: map[string]fate{}}
+}
+
+func newCollection() *collection {
+	return &collection{docs: map[int32]Doc{}, indexes: map[string]bool{}}
+}
+
+func isTrue(b bool) fate {
+	if b {
+		return must
+	}
+	return no
+}
+
+func idOf(d Doc) int32 {
+	id, _ := d["_id"].(int32)
+	return id
+}
+
+// with is the document with some fields changed.
+func (d Doc) with(set Doc) Doc {
+	out := maps.Clone(d)
+	for k, v := range set {
+		if k != "_at" {
+			out[k] = v
+		}
+	}
+	return out
+}
+
+func same(a, b state) bool { return a.marked == b.marked && reflect.DeepEqual(a.doc, b.doc) }
+
+// add puts a state among others.
+func add(list []state, more ...state) []state {
+	for _, s := range more {
+		if !slices.ContainsFunc(list, func(x state) bool { return same(x, s) }) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+// each replaces every state.
+func each(list []state, do func(state) state) (out []state) {
+	if len(list) == 0 {
+		list = []state{{}}
+	}
+	for _, s := range list {
+		out = add(out, do(s))
+	}
+	return out
+}
+
+func sorted[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// Apply does a step on both sides.
+func (w *World) Apply(s Step) error {
+	if err := w.check(s); err != nil {
+		return err
+	}
+	switch s.Do {
+	case Insert, Update, Replace, Delete:
+		w.document(s)
+	case Create:
+		w.create(s.NS, s.Capped)
+	case CreateIndex, DropIndex:
+		w.index(s)
+	case Drop:
+		w.drop(s.NS)
+	case DropDatabase:
+		for _, ns := range sorted(w.source) {
+			if db, _ := split(ns); db == s.NS {
+				w.drop(ns)
+			}
+		}
+	case Rename:
+		w.rename(s)
+	case Out, MapReduce:
+		w.out(s)
+	case Convert:
+		w.convert(s.NS)
+	case Clone:
+		from := w.source[s.NS]
+		w.create(s.To, true)
+		for _, id := range from.order {
+			w.document(Step{Do: Insert, NS: s.To, ID: id, Doc: from.docs[id]})
+		}
+	case Reshard, MovePrimary: // documents stay as they are
+	}
+	return nil
+}
+
+// check says why the source would refuse a step.
+func (w *World) check(s Step) error {
+	c, to := w.source[s.NS], w.source[s.To]
+	wrong := func(why string) error { return fmt.Errorf("%s: %s: %w", s, why, ErrInapplicable) }
+	switch s.Do {
+	case Insert:
+		if w.Has(s.NS, s.ID) {
+			return wrong("it is there")
+		}
+		return nil
+	case Update, Replace, Delete:
+		if !w.Has(s.NS, s.ID) {
+			return wrong("it is not there")
+		}
+	case Create:
+		if c != nil {
+			return wrong("it is there")
+		}
+		return nil
+	case DropDatabase, MovePrimary:
+		return nil
+	}
+	if c == nil {
+		return wrong("no such collection")
+	}
+	switch s.Do {
+	case Rename:
+		if to != nil && !s.DropTarget || s.NS == s.To {
+			return wrong("the new name is taken")
+		}
+		if t := w.target[s.To]; to == nil && t != nil && t.there != no && !w.rules(s.To).History {
+			return wrong("what was left on the target has the new name")
+		}
+	case Out, MapReduce:
+		if to != nil && to.capped {
+			return wrong("the result is capped")
+		}
+		if t := w.target[s.To]; to == nil && t != nil && t.there != no && !w.rules(s.To).History {
+			return wrong("what was left on the target has the name of the result")
+		}
+	case Clone:
+		if to != nil {
+			return wrong("the name of the clone is taken")
+		}
+	}
+	return nil
+}
+
+// stop has the job end for a collection, and nothing change on the target any more.
+func (w *World) stop(ns string) {
+	if w.Stops == "" {
+		w.Stops = ns
+	}
+}
