@@ -198,7 +198,11 @@ func moveDocuments(p *play) []string {
 	c := p.ns("", "c")
 	for _, id := range []int32{0, 2, 4, 5, 8, 9, 11, 20} {
 		for turn := range int32(3) {
-			p.update(c, id, Doc{"k": 1000 + 17*turn + id})
+			at := id
+			if turn > 0 {
+				at = 1000 + 17*(turn-1) + id
+			}
+			p.update(c, id, Doc{"k": 1000 + 17*turn + id, "_at": at})
 		}
 	}
 	return []string{c}

@@ -6,11 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
-
 	. "github.com/millrace/millrace/test/commands"
-	"github.com/millrace/millrace/test/history"
 )
 
 // play is a cell under way: its databases begin with base.
@@ -155,41 +151,11 @@ func (p *play) other() string {
 func (p *play) differences(ctx context.Context) ([]string, error) {
 	actual := map[string]Actual{}
 	for _, db := range p.databases() {
-		if err := read(ctx, p.bed.target.Database(db), actual); err != nil {
+		if err := Read(ctx, p.bed.target.Database(db), actual); err != nil {
 			return nil, err
 		}
 	}
 	return p.world.Compare(actual), nil
-}
-
-// read gets the collections of a database.
-func read(ctx context.Context, db *mongo.Database, into map[string]Actual) error {
-	specs, err := db.ListCollectionSpecifications(ctx, bson.D{})
-	if err != nil {
-		return err
-	}
-	for _, spec := range specs {
-		var a Actual
-		a.Capped, _ = spec.Options.Lookup("capped").BooleanOK()
-		cur, err := db.RunCommandCursor(ctx, history.D("find", spec.Name, "hint", history.D("$natural", 1)))
-		if err != nil {
-			return err
-		}
-		if err := cur.All(ctx, &a.Docs); err != nil {
-			return err
-		}
-		indexes, err := db.Collection(spec.Name).Indexes().ListSpecifications(ctx)
-		if err != nil {
-			return err
-		}
-		for _, ix := range indexes {
-			if ix.Name != "_id_" {
-				a.Indexes = append(a.Indexes, ix.Name)
-			}
-		}
-		into[db.Name()+"."+spec.Name] = a
-	}
-	return nil
 }
 
 // blamed is the play that an error of a job names, nil if it names none.

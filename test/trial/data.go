@@ -156,7 +156,7 @@ func all(cur *mongo.Cursor, err error) func(context.Context) ([]bson.Raw, error)
 
 // step runs a step, and notes what it says of documents that somebody else has
 // changed on the target.
-func (p *play) step(ctx context.Context, client *mongo.Client, e Event) error {
+func (p *play) step(ctx context.Context, client *mongo.Client, e Event) (err error) {
 	s := *e.Step
 	if s.Do != history.Run || s.Txn != 0 || p.open {
 		p.open = p.open || s.Txn != 0
@@ -165,11 +165,22 @@ func (p *play) step(ctx context.Context, client *mongo.Client, e Event) error {
 		}
 		return p.steps.Ordered(ctx, []history.Step{s})
 	}
+	s.Cmd, err = withUUIDs(ctx, client, s.Cmd)
+	if err != nil {
+		return err
+	}
+	if p.model != nil && e.On != Target {
+		p.model.look(ctx, p)
+	}
 	reply, err := history.Reply(ctx, client, Database, s)
 	if err != nil || changed(s.Cmd, reply) == 0 {
 		return err
 	}
+	if p.model != nil {
+		p.model.happened(s, e.On == Target)
+	}
 	if e.On == Target {
+		p.noteDrop(s)
 		p.claims.foreign(s)
 	} else {
 		p.met = p.claims.ours(s, readRules(p.tr.Args)) || p.met

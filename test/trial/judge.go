@@ -102,10 +102,13 @@ func (p *play) judge(ctx context.Context) (res Result) {
 		res.Verdict, res.Differences = Dropped, lost
 		return res
 	}
+	if p.model != nil {
+		return p.model.verdict(ctx, p, res, code)
+	}
 	if code != 0 {
 		admits := strings.Contains(res.Output, "finalized, but the target differs")
 		switch {
-		case p.foreign && (namesConflict(res.Output) || admits):
+		case p.foreign && (namesConflict(res.Output) || admits || p.namesDropped(res.Output)):
 			res.Verdict = Told
 		case admits:
 			res.Verdict = Admitted

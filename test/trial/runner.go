@@ -126,6 +126,8 @@ type play struct {
 	open           bool              // steps of transactions: others may have to wait for them
 	startAt        string            // position of a clone
 	keep           map[string]string // checksums
+	model          *model            // of a trial that is judged by commands
+	dropped        []string          // namespaces that somebody else has dropped on the target
 }
 
 // Run plays a trial and judges it. An error is one of the machinery: it says
@@ -146,6 +148,9 @@ func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, e
 		}
 	}
 	defer p.endAll()
+	if tr.Commands {
+		p.model = newModel(tr.Args)
+	}
 	p.began = time.Now()
 	for _, e := range tr.Events {
 		p.event(ctx, e)
@@ -161,6 +166,9 @@ func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, e
 		res.Verdict, res.Message = Stuck, "only when it was started again did the job go on"
 	}
 	res.Took, res.Log = time.Since(p.began), p.log.String()
+	if p.model != nil && p.model.err != nil {
+		return res, p.model.err
+	}
 	return res, ctx.Err()
 }
 

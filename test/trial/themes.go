@@ -4,5 +4,5 @@ import "slices"
 
 // Themes are all there are.
 func Themes() []Theme {
-	return slices.Concat(faultThemes(), mixedThemes(), dataThemes())
+	return slices.Concat(faultThemes(), mixedThemes(), dataThemes(), commandThemes())
 }
