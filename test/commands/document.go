@@ -1,5 +1,7 @@
 package commands
 
+import "slices"
+
 // change is what a command does to one document: from one state on the source to
 // another. One of them may be nil.
 type change struct {
@@ -64,7 +66,7 @@ func (w *World) reach(ns string, c *collection, id int32, ch change) {
 	}
 	// The copy reads a collection whatever its name is now.
 	for name, t := range w.target {
-		if t.of == c && (name != ns || t.off) {
+		if slices.Contains(t.of, c) && (name != ns || t.off) {
 			t.docs[id] = add(append([]state{}, orAbsent(t.docs[id])...), w.rules(name).seen(ch.after))
 		}
 	}

@@ -29,7 +29,7 @@ func (w *World) create(ns string, capped bool) *collection {
 			t.versions = map[int32][]version{}
 		}
 	default: // what was left goes on as this one
-		t.off, t.of = false, c
+		t.off, t.of = false, append(t.of, c)
 		t.there = max(t.there, must)
 		if capped && t.capped != must {
 			t.capped = may
@@ -75,7 +75,7 @@ func (w *World) drop(ns string) {
 		delete(w.target, ns)
 	case t.off, r.skips("drop"):
 		w.leave(t)
-		t.off = false
+		t.off, t.of = false, nil
 	case r.History && t.versions != nil:
 		t.endAll("drop")
 		t.of = nil
@@ -86,7 +86,7 @@ func (w *World) drop(ns string) {
 
 // leave keeps a collection whose copy may not have come to its documents.
 func (w *World) leave(t *copied) {
-	if w.copying && t.of != nil {
+	if w.copying && len(t.of) > 0 {
 		t.there = may
 		for id, list := range t.docs {
 			if !t.own[id] {
@@ -97,7 +97,6 @@ func (w *World) leave(t *copied) {
 			t.indexes[name] = min(f, may)
 		}
 	}
-	t.of = nil
 }
 
 // endAll ends all documents of a history.
@@ -133,7 +132,7 @@ func (w *World) rename(s Step) {
 		}
 		if to != nil {
 			w.leave(to)
-			to.off = true
+			to.off, to.of = true, nil
 		} else if toIn {
 			never(s.To)
 		}
@@ -189,7 +188,7 @@ func (w *World) renameHistory(s Step, c *collection) {
 	} else {
 		to.endAll("drop")
 	}
-	to.of = c
+	to.of = reads(c)
 	for id, d := range c.docs {
 		to.docs[id] = []state{{doc: d}}
 		to.versions[id] = append(to.versions[id], version{op: "rename"})
@@ -254,7 +253,7 @@ func (w *World) out(s Step) {
 			delete(t.own, id)
 		}
 	}
-	t.of = c
+	t.of = reads(c)
 }
 
 // recordResult adds the version of a document whose collection got other content.

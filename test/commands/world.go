@@ -47,7 +47,7 @@ type copied struct {
 	// off: what the source does under the name does not come here. It never came, or stays
 	// as it was when it was to get another name.
 	off     bool
-	of      *collection // whose documents the copy reads
+	of      []*collection // whose documents the copy reads
 	docs    map[int32][]state
 	own     map[int32]bool // documents of nobody but the target
 	indexes map[string]fate
@@ -137,7 +137,7 @@ func (w *World) Begin() {
 			w.target[ns] = t
 		}
 		r := w.rules(ns)
-		t.of, t.there, t.capped = c, must, isTrue(c.capped)
+		t.of, t.there, t.capped = []*collection{c}, must, isTrue(c.capped)
 		for id, d := range c.docs {
 			if !r.keeps(d) {
 				continue
@@ -168,7 +168,14 @@ func (w *World) Copied() {
 }
 
 func newCopied(of *collection) *copied {
-	return &copied{there: must, of: of, docs: map[int32][]state{}, own: map[int32]bool{}, indexes: map[string]fate{}}
+	return &copied{there: must, of: reads(of), docs: map[int32][]state{}, own: map[int32]bool{}, indexes: map[string]fate{}}
+}
+
+func reads(c *collection) []*collection {
+	if c == nil {
+		return nil
+	}
+	return []*collection{c}
 }
 
 func newCollection() *collection {
@@ -286,6 +293,10 @@ func (w *World) check(s Step) error {
 		return wrong("no such collection")
 	}
 	switch s.Do {
+	case CreateIndex, DropIndex:
+		if c.indexes[s.Field+"_1"] == (s.Do == CreateIndex) {
+			return wrong("nothing changes")
+		}
 	case Rename:
 		if to != nil && !s.DropTarget || s.NS == s.To {
 			return wrong("the new name is taken")

@@ -103,7 +103,12 @@ func (m *model) verdict(ctx context.Context, p *play, res Result, code int) Resu
 		m.err = err
 		return res
 	}
-	if res.Differences = m.Compare(actual); len(res.Differences) > 0 {
+	if m.Stops == "" {
+		res.Differences = m.Compare(actual)
+	} else if is := actual[m.Stops]; is.Capped { // how far it came before, nobody knows
+		res.Differences = []string{m.Stops + " has become capped"}
+	}
+	if len(res.Differences) > 0 {
 		res.Verdict = Differs
 	}
 	return res
