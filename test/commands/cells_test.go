@@ -91,7 +91,7 @@ func commandList() []command {
 		{name: "drop-and-anew", run: dropAnew},
 		{name: "drop-database", setup: d(""), run: one(func(p *play) Step { return Step{Do: DropDatabase, NS: p.base} }, at("", "c"))},
 		{name: "move-documents", run: moveDocuments, only: "sharded"},
-		{name: "reshard", run: one(func(p *play) Step { return Step{Do: Reshard, NS: p.ns("", "c"), Field: "n"} }, at("", "c")), only: "sharded"},
+		{name: "reshard", run: one(func(p *play) Step { return Step{Do: Reshard, NS: p.ns("", "c"), Field: "_id"} }, at("", "c")), only: "sharded"},
 		{name: "move-primary", setup: d(""), run: movePrimary, only: "sharded"},
 	}
 }
@@ -196,7 +196,7 @@ func dropAnew(p *play) []string {
 // moveDocuments gives documents keys of all shards.
 func moveDocuments(p *play) []string {
 	c := p.ns("", "c")
-	for _, id := range []int32{0, 2, 4, 5, 8, 9, 11, 20} {
+	for _, id := range []int32{0, 2, 4, 5, 9, 11, 20} {
 		for turn := range int32(3) {
 			at := id
 			if turn > 0 {

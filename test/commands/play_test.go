@@ -17,6 +17,7 @@ type play struct {
 	base  string
 	world *World
 	log   []string
+	err   error // of the play itself
 }
 
 // pattern is that of the rules: of all collections of the cell's databases, or of those
@@ -133,7 +134,9 @@ func (p *play) setup() {
 func (p *play) change() {
 	before(p)
 	for _, ns := range p.command.run(p) {
-		after(p, ns)
+		if !p.alone() {
+			after(p, ns)
+		}
 	}
 }
 

@@ -122,7 +122,7 @@ func (s Step) Command() (db string, cmd bson.D) {
 	case Clone:
 		return db, of("cloneCollectionAsCapped", bson.E{Key: "toCollection", Value: to}, bson.E{Key: "size", Value: int32(cappedSize)})
 	case Reshard:
-		return "admin", bson.D{{Key: "reshardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: s.Field, Value: int32(1)}}}}
+		return "admin", bson.D{{Key: "reshardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: s.Field, Value: int32(1)}}}, {Key: "numInitialChunks", Value: int32(1)}}
 	case MovePrimary:
 		return "admin", bson.D{{Key: "movePrimary", Value: db}, {Key: "to", Value: s.Shard}}
 	}

@@ -124,6 +124,11 @@ func (w *World) Own(ns string, d Doc) {
 	t.docs[id], t.own[id] = []state{{doc: d}}, true
 }
 
+// Shard makes a sharded collection, before the job, with the index of its key.
+func (w *World) Shard(ns, index string) {
+	w.create(ns, false).indexes[index] = true
+}
+
 // Begin has the job take its start position.
 func (w *World) Begin() {
 	w.begun, w.copying = true, true
