@@ -43,6 +43,8 @@ type command struct {
 	only string
 	// stops: it makes a capped collection under a ruled name, or gives one such a name.
 	stops bool
+	// seed is that of random commands in place of all that, if it is not 0.
+	seed uint64
 }
 
 func commandList() []command {

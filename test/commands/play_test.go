@@ -3,6 +3,7 @@ package commands_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 
@@ -12,12 +13,13 @@ import (
 // play is a cell under way: its databases begin with base.
 type play struct {
 	cell
-	ctx   context.Context
-	bed   *bed
-	base  string
-	world *World
-	log   []string
-	err   error // of the play itself
+	ctx    context.Context
+	bed    *bed
+	base   string
+	world  *World
+	writer *Writer // of random commands
+	log    []string
+	err    error // of the play itself
 }
 
 // pattern is that of the rules: of all collections of the cell's databases, or of those
@@ -102,8 +104,33 @@ func (p *play) attempt(part func(*play)) (err error) {
 	return nil
 }
 
+// random draws so many commands, and runs them.
+func (p *play) random(n int) {
+	if p.writer == nil {
+		p.writer = NewWriter(rand.New(rand.NewPCG(p.command.seed, 0x636d64)), p.world, p.base, p.base+"-x")
+		if (cell{command{stops: true}, p.set, p.phase}).alone() { // what ends the job ends all plays
+			p.writer.Kinds = slices.DeleteFunc(p.writer.Kinds, func(k Op) bool { return k == Convert || k == Clone })
+		}
+	}
+	for tries := 0; n > 0 && tries < 1000; tries++ {
+		s, ok := p.writer.Next()
+		if !ok {
+			continue
+		}
+		n--
+		p.log = append(p.log, s.String())
+		if err := p.bed.run(p.ctx, p.bed.source, s); err != nil {
+			panic(failure{fmt.Errorf("the source: %s: %w", s, err)})
+		}
+	}
+}
+
 // setup is what the source has before the job, and what the target has of its own.
 func (p *play) setup() {
+	if p.command.seed != 0 {
+		p.random(15)
+		return
+	}
 	if err := p.bed.shard(p); err != nil {
 		panic(failure{err})
 	}
@@ -132,6 +159,10 @@ func (p *play) setup() {
 
 // change is all that happens while the job runs.
 func (p *play) change() {
+	if p.command.seed != 0 {
+		p.random(40)
+		return
+	}
 	before(p)
 	for _, ns := range p.command.run(p) {
 		if !p.alone() {

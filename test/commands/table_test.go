@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -27,9 +28,10 @@ import (
 // The environment of these tests:
 //
 //	MILLRACE_CELLS        a regular expression of the cells to play, such as
-//	                      'rename-db/skip-insert/change'; else all, of which make
-//	                      test plays some
-//	MILLRACE_TEST_SEED    the seed of TestRandomCommands
+//	                      '^rename-db/skip-insert/change$', or . for all; else make
+//	                      matrix plays all, and make test some
+//	MILLRACE_TEST_SEED    the seed of TestRandomCommands; else a new one
+//	MILLRACE_TEST_ROUNDS  how many jobs TestRandomCommands plays
 
 // The phases in which commands are run.
 const (
@@ -135,7 +137,7 @@ func cells(t *testing.T, topology string, phases ...string) (out []cell) {
 				case c.only != "" && c.only != topology:
 				case topology == "sharded" && (r.History || slices.Contains(r.Skip, "ttl")): // refused
 				case !chosen.MatchString(x.String()):
-				case os.Getenv("MILLRACE_CELLS") == "" && lab.Draws() && !usual(x):
+				case os.Getenv("MILLRACE_CELLS") == "" && !lab.InMatrix() && !usual(x):
 				default:
 					out = append(out, x)
 				}
@@ -162,10 +164,49 @@ func TestCommands(t *testing.T) {
 // TestCommandsOfSharded is TestCommands with a sharded source.
 func TestCommandsOfSharded(t *testing.T) {
 	t.Parallel()
-	if !lab.InMatrix() && os.Getenv("MILLRACE_CELLS") == "" && lab.Draws() {
-		t.Skip("make matrix plays it")
+	if !lab.InMatrix() && os.Getenv("MILLRACE_CELLS") == "" {
+		t.Skip("make matrix plays it, and MILLRACE_CELLS")
 	}
 	table(t, "sharded")
+}
+
+// TestRandomCommands draws commands, under every rule and in every phase.
+func TestRandomCommands(t *testing.T) {
+	t.Parallel()
+	seed, rounds := number(t, "MILLRACE_TEST_SEED", 1), number(t, "MILLRACE_TEST_ROUNDS", 1)
+	b := newBed(t, "rs")
+	for round := range rounds {
+		t.Logf("MILLRACE_TEST_SEED=%d", seed+round)
+		for i, phase := range []string{inChange, inCopy, copied} {
+			for _, merge := range []bool{false, true} {
+				var all []cell
+				for j, set := range ruleSets() {
+					c := cell{command{name: fmt.Sprint("seed-", seed+round), seed: (seed+round)<<8 + uint64(i*50+j)}, set, phase}
+					if set.rules.Merge == merge && (os.Getenv("MILLRACE_CELLS") == "" || regexp.MustCompile(os.Getenv("MILLRACE_CELLS")).MatchString(c.String())) {
+						all = append(all, c)
+					}
+				}
+				b.report(t, b.inOne(t, all, 0))
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// number is one of the environment.
+func number(t *testing.T, name string, otherwise uint64) uint64 {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 func table(t *testing.T, topology string) {
@@ -175,18 +216,20 @@ func table(t *testing.T, topology string) {
 	}
 	b := newBed(t, topology)
 	for _, phase := range []string{inChange, inCopy, copied} {
-		for _, merge := range []bool{false, true} {
+		// Histories have a job of their own, so that one that fails does not end the others.
+		for _, kind := range []Rules{{}, {History: true}, {Merge: true}} {
 			var together, alone []cell
 			for _, c := range all {
+				r := c.set.rules
 				switch {
-				case c.phase != phase || c.set.rules.Merge != merge:
+				case c.phase != phase || r.Merge != kind.Merge || r.History != kind.History:
 				case c.alone():
 					alone = append(alone, c)
 				default:
 					together = append(together, c)
 				}
 			}
-			b.report(t, b.judge(t, together))
+			b.report(t, b.inOne(t, together, 0))
 			b.report(t, b.stops(t, alone))
 		}
 	}
@@ -210,12 +253,6 @@ func (b *bed) report(t *testing.T, list []finding) {
 			}
 		})
 	}
-}
-
-// judge plays cells, all in one job if that ends well.
-func (b *bed) judge(t *testing.T, cells []cell) []finding {
-	t.Helper()
-	return b.inOne(t, cells, 0)
 }
 
 // inOne plays cells in one job. If it fails, it plays the cells that the failure does not

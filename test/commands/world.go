@@ -94,6 +94,17 @@ func (w *World) Exists(ns string) (there, capped bool) {
 	return c != nil, c != nil && c.capped
 }
 
+// Capped are the capped collections that the source has now under rules which no capped
+// collection can have.
+func (w *World) Capped() (out []string) {
+	for _, ns := range sorted(w.source) {
+		if w.source[ns].capped && w.covers(ns) && w.rules(ns).ofDocuments() {
+			out = append(out, ns)
+		}
+	}
+	return out
+}
+
 // Documents are the fewest and the most documents that the target may have of a
 // namespace.
 func (w *World) Documents(ns string) (least, most int) {
@@ -142,6 +153,9 @@ func (w *World) Begin() {
 			w.target[ns] = t
 		}
 		r := w.rules(ns)
+		if c.capped && r.ofDocuments() {
+			w.stop(ns)
+		}
 		t.of, t.there, t.capped = []*collection{c}, must, isTrue(c.capped)
 		for id, d := range c.docs {
 			if !r.keeps(d) {

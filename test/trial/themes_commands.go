@@ -46,17 +46,10 @@ func calm(name string, make func(*rand.Rand) Trial) Theme {
 // users give alone: they have one letter.
 const allNames, userNames = "db*.*", "db*.?"
 
-// scribe draws commands that the source takes, as the model knows it.
+// scribe draws commands that the source takes, and puts a job among them.
 type scribe struct {
 	*draw
-	w     *commands.World
-	began bool
-	names []string
-	ids   int32
-	// schema is one in how many commands on documents there is another.
-	schema int
-	// kinds are the commands that are none on documents.
-	kinds []commands.Op
+	*commands.Writer
 }
 
 func newScribe(r *rand.Rand, args []string) *scribe {
@@ -64,14 +57,8 @@ func newScribe(r *rand.Rand, args []string) *scribe {
 	if of == nil {
 		of = func(string) commands.Rules { return commands.Rules{} }
 	}
-	s := &scribe{draw: &draw{Rand: r}, names: []string{"db.c", "db.d", "db.e", "db-x.c", "db-x.e"}, ids: 8, schema: 4,
-		w: commands.New(of, readRules(args).has)}
-	s.kinds = []commands.Op{commands.Rename, commands.Rename, commands.Rename, commands.Out, commands.Out, commands.Drop, commands.Create,
-		commands.CreateIndex, commands.DropIndex, commands.MapReduce, commands.Clone, commands.DropDatabase}
-	if r.IntN(3) == 0 {
-		s.kinds = append(s.kinds, commands.Convert)
-	}
-	return s
+	w := commands.New(of, readRules(args).has)
+	return &scribe{draw: &draw{Rand: r}, Writer: commands.NewWriter(r, w, Database, Database+"-x")}
 }
 
 // event is a step as an event.
@@ -86,13 +73,13 @@ func event(s commands.Step) Event {
 
 // begin is where the job may begin, as far as the commands that are drawn then go.
 func (s *scribe) begin() {
-	s.w.Begin()
-	s.w.Copied()
+	s.W.Begin()
+	s.W.Copied()
 }
 
 // take is the event of a step, none if the source or the model cannot take it.
 func (s *scribe) take(step commands.Step) []Event {
-	if s.w.Stops != "" || s.w.Apply(step) != nil {
+	if s.W.Stops != "" || s.W.Apply(step) != nil {
 		return nil
 	}
 	return []Event{event(step)}
@@ -100,76 +87,25 @@ func (s *scribe) take(step commands.Step) []Event {
 
 // step draws one command.
 func (s *scribe) step() []Event {
-	if s.one(s.schema) {
-		return s.take(s.structure())
+	step, ok := s.Next()
+	if !ok {
+		return nil
 	}
-	ns, id := choose(s.draw, s.names...), int32(s.IntN(int(s.ids)))
-	_, capped := s.w.Exists(ns)
-	switch n := s.IntN(8); {
-	case !s.w.Has(ns, id):
-		return s.take(commands.Step{Do: commands.Insert, NS: ns, ID: id, Doc: s.document(id)})
-	case n < 2 && !capped:
-		return s.take(commands.Step{Do: commands.Delete, NS: ns, ID: id})
-	case n == 2 && !capped:
-		d := s.document(id)
-		delete(d, "_id")
-		return s.take(commands.Step{Do: commands.Replace, NS: ns, ID: id, Doc: d})
-	case n < 5 && !capped:
-		return s.take(commands.Step{Do: commands.Update, NS: ns, ID: id, Doc: commands.Doc{"s": s.status(), "t": s.next()}})
-	}
-	return s.take(commands.Step{Do: commands.Update, NS: ns, ID: id, Doc: commands.Doc{"v": s.next()}})
-}
-
-// next is a number that no document has had, so that each update is one.
-func (s *scribe) next() int32 {
-	s.txns++
-	return int32(s.txns)
-}
-
-func (s *scribe) status() string { return choose(s.draw, "open", "open", "closed") }
-
-func (s *scribe) document(id int32) commands.Doc {
-	return commands.Doc{"_id": id, "k": id, "n": id, "s": s.status(), "v": s.next()}
-}
-
-// structure draws a command that is none on documents.
-func (s *scribe) structure() commands.Step {
-	ns, to := choose(s.draw, s.names...), choose(s.draw, s.names...)
-	step := commands.Step{Do: choose(s.draw, s.kinds...), NS: ns, To: to, DropTarget: true}
-	db, _, _ := strings.Cut(ns, ".")
-	toDB, _, _ := strings.Cut(to, ".")
-	switch step.Do {
-	case commands.Rename:
-		step.DropTarget = s.one(2)
-	case commands.Out:
-		step.Below = choose(s.draw, 0, int32(s.txns/2), int32(s.txns))
-	case commands.MapReduce, commands.Clone:
-		if db != toDB {
-			step.Do = commands.Out
-		}
-	case commands.CreateIndex, commands.DropIndex:
-		step.To, step.Field = "", choose(s.draw, "k", "v")
-	case commands.DropDatabase:
-		step.NS = db
-	}
-	if step.Do != commands.Rename {
-		step.DropTarget = false
-	}
-	return step
+	return []Event{event(step)}
 }
 
 // life puts a job among commands: some before it, and all else while it runs, is held
 // back, is killed and begins again.
 func (s *scribe) life(before, after int) []Event {
-	events := s.list(before, s.step)
+	events := s.steps(before)
 	s.begin()
-	return append(events, s.among(s.list(after, s.step))...)
+	return append(events, s.among(s.steps(after))...)
 }
 
 // list draws so many commands, fewer if the job has to end.
-func (s *scribe) list(n int, step func() []Event) (out []Event) {
+func (s *scribe) steps(n int) (out []Event) {
 	for range 20 * n {
-		if out = append(out, step()...); len(out) >= n {
+		if out = append(out, s.step()...); len(out) >= n {
 			break
 		}
 	}
@@ -190,15 +126,15 @@ func ruled(rnd *rand.Rand, r commands.Rules) Trial {
 	s := newScribe(rnd, t.Args)
 	if r.Merge { // what the target has of its own
 		for id := range int32(2 + rnd.IntN(3)) {
-			ns, d := choose(s.draw, s.names...), s.document(id+s.ids-2)
+			ns, d := choose(s.draw, s.Names...), s.Document(id+s.IDs-2)
 			d["own"] = true
-			s.w.Own(ns, d)
-			e := event(commands.Step{Do: commands.Insert, NS: ns, ID: id + s.ids - 2, Doc: d})
+			s.W.Own(ns, d)
+			e := event(commands.Step{Do: commands.Insert, NS: ns, ID: id + s.IDs - 2, Doc: d})
 			e.On = Target
 			t.Events = append(t.Events, e)
 		}
 	}
-	t.Events = append(t.Events, s.life(6+s.IntN(14), 8+s.IntN(24))...)
+	t.Events = append(t.Events, s.life(6+s.draw.IntN(14), 8+s.draw.IntN(24))...)
 	return t
 }
 
@@ -211,8 +147,8 @@ func reusedIDs(rnd *rand.Rand) Trial {
 	}
 	t := Trial{Args: around(r.Args(allNames)...)}
 	s := newScribe(rnd, t.Args)
-	s.names, s.ids, s.schema = s.names[:2], 4, 1000
-	t.Events = s.life(4, 10+s.IntN(20))
+	s.Names, s.IDs, s.Schema = s.Names[:2], 4, 1000
+	t.Events = s.life(4, 10+s.draw.IntN(20))
 	return t
 }
 
@@ -224,14 +160,14 @@ func cappedNames(rnd *rand.Rand) Trial {
 	pattern := pick(rnd, "db.?", "db.c")
 	t := Trial{Args: around(r.Args(pattern)...)}
 	s := newScribe(rnd, t.Args)
-	s.names, s.schema = []string{"db.c", "db.d"}, 1000
-	t.Events = append(s.take(commands.Step{Do: commands.Create, NS: "db-x.r", Capped: true}), s.list(5, s.step)...)
+	s.Names, s.Schema = []string{"db.c", "db.d"}, 1000
+	t.Events = append(s.take(commands.Step{Do: commands.Create, NS: "db-x.r", Capped: true}), s.steps(5)...)
 	for id := range int32(3) {
-		t.Events = append(t.Events, s.take(commands.Step{Do: commands.Insert, NS: "db-x.r", ID: id, Doc: s.document(id)})...)
+		t.Events = append(t.Events, s.take(commands.Step{Do: commands.Insert, NS: "db-x.r", ID: id, Doc: s.Document(id)})...)
 	}
 	s.begin()
-	steps := s.list(2+s.IntN(8), s.step)
-	switch s.IntN(3) {
+	steps := s.steps(2 + s.draw.IntN(8))
+	switch s.draw.IntN(3) {
 	case 0:
 		steps = append(steps, s.take(commands.Step{Do: commands.Convert, NS: "db.c"})...)
 	case 1:

@@ -1,0 +1,113 @@
+package commands
+
+import (
+	"math/rand/v2"
+	"strings"
+)
+
+// Writer draws commands that the source takes, as the model knows it.
+type Writer struct {
+	*rand.Rand
+	W *World
+	// Names are the namespaces that it writes to. Only single letters are collections'
+	// names, so that a pattern tells them from those that servers make.
+	Names []string
+	// IDs is how many _ids it uses.
+	IDs int32
+	// Schema is one in how many commands there is one that is not on a document.
+	Schema int
+	// Kinds are those.
+	Kinds []Op
+	n     int32
+}
+
+// NewWriter draws all kinds of commands that a replica set takes, on two databases. It
+// makes collections capped once in three times.
+func NewWriter(r *rand.Rand, w *World, db, other string) *Writer {
+	x := &Writer{Rand: r, W: w, IDs: 8, Schema: 4,
+		Names: []string{db + ".c", db + ".d", db + ".e", other + ".c", other + ".e"},
+		Kinds: []Op{Rename, Rename, Rename, Out, Out, Drop, Create, CreateIndex, DropIndex, MapReduce, Clone, DropDatabase}}
+	if r.IntN(3) == 0 {
+		x.Kinds = append(x.Kinds, Convert)
+	}
+	return x
+}
+
+// Next draws a command and applies it to the model. It is false for one that the source
+// or the model cannot take, and always once the job has to end.
+func (x *Writer) Next() (Step, bool) {
+	s := x.draw()
+	return s, x.W.Stops == "" && (x.W.begun || !x.capsRuled(s)) && x.W.Apply(s) == nil
+}
+
+// capsRuled reports a command because of which the job could not begin.
+func (x *Writer) capsRuled(s Step) bool {
+	c := x.W.source[s.NS]
+	switch {
+	case s.Do == Convert:
+		return x.W.rules(s.NS).ofDocuments()
+	case s.Do == Clone, s.Do == Rename && c != nil && c.capped:
+		return x.W.rules(s.To).ofDocuments()
+	}
+	return s.Capped && x.W.rules(s.NS).ofDocuments()
+}
+
+func (x *Writer) draw() Step {
+	if x.IntN(x.Schema) == 0 {
+		return x.structure()
+	}
+	ns, id := x.name(), int32(x.IntN(int(x.IDs)))
+	_, capped := x.W.Exists(ns)
+	switch n := x.IntN(8); {
+	case !x.W.Has(ns, id):
+		return Step{Do: Insert, NS: ns, ID: id, Doc: x.Document(id)}
+	case n < 2 && !capped:
+		return Step{Do: Delete, NS: ns, ID: id}
+	case n == 2 && !capped:
+		d := x.Document(id)
+		delete(d, "_id")
+		return Step{Do: Replace, NS: ns, ID: id, Doc: d}
+	case n < 5 && !capped:
+		return Step{Do: Update, NS: ns, ID: id, Doc: Doc{"s": x.status(), "t": x.next()}}
+	}
+	return Step{Do: Update, NS: ns, ID: id, Doc: Doc{"v": x.next()}}
+}
+
+func (x *Writer) name() string { return x.Names[x.IntN(len(x.Names))] }
+
+// next is a number that no document has had, so that each update changes something.
+func (x *Writer) next() int32 {
+	x.n++
+	return x.n
+}
+
+func (x *Writer) status() string { return []string{"open", "open", "closed"}[x.IntN(3)] }
+
+// Document draws a document.
+func (x *Writer) Document(id int32) Doc {
+	return Doc{"_id": id, "k": id, "n": id, "s": x.status(), "v": x.next()}
+}
+
+// structure draws a command that is not on a document.
+func (x *Writer) structure() Step {
+	s := Step{Do: x.Kinds[x.IntN(len(x.Kinds))], NS: x.name(), To: x.name()}
+	db, _ := split(s.NS)
+	toDB, _ := split(s.To)
+	switch s.Do {
+	case Rename:
+		s.DropTarget = x.IntN(2) == 0
+	case Out:
+		s.Below = []int32{0, x.n / 2, x.n}[x.IntN(3)]
+	case MapReduce, Clone:
+		if db != toDB {
+			s.To = db + s.To[strings.Index(s.To, "."):]
+		}
+	case CreateIndex, DropIndex:
+		s.To, s.Field = "", []string{"k", "v"}[x.IntN(2)]
+	case DropDatabase:
+		s.NS, s.To = db, ""
+	default:
+		s.To = ""
+	}
+	return s
+}
