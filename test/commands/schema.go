@@ -25,7 +25,7 @@ func (w *World) create(ns string, capped bool) *collection {
 		t = newCopied(c)
 		t.capped = isTrue(capped)
 		w.target[ns] = t
-		if r.History && !w.copying {
+		if r.History && w.records {
 			t.versions = map[int32][]version{}
 		}
 	default: // what was left goes on as this one
@@ -170,7 +170,7 @@ func (w *World) again(ns string, c *collection) *copied {
 	for name := range c.indexes {
 		t.indexes[name] = must
 	}
-	if r.History && !w.copying {
+	if r.History && w.records {
 		t.versions, t.vague = map[int32][]version{}, true
 	}
 	return t

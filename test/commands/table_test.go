@@ -419,6 +419,7 @@ func (b *bed) begin(t *testing.T, plays []*play) (*test.Process, error) {
 		if err := b.complete(t.Context(), p, x); err != nil {
 			return p, err
 		}
+		x.world.Complete()
 	}
 	return p, nil
 }

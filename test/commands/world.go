@@ -66,6 +66,7 @@ type World struct {
 	target  map[string]*copied
 	begun   bool
 	copying bool
+	records bool // histories record each change
 	// Stops is why the job has to end with an error, if it has to.
 	Stops string
 	// Limits are the namespaces of which the job may report, when it ends, that options
@@ -170,9 +171,14 @@ func (w *World) Begin() {
 	}
 }
 
-// Copied ends the copy: from now on each document has one state.
+// Complete has the copy of all documents that there are done, while it goes on
+// elsewhere: from now on each document has one state.
+func (w *World) Complete() { w.copying = false }
+
+// Copied ends the copy: from now on each document has one state, and histories have
+// each change.
 func (w *World) Copied() {
-	w.copying = false
+	w.copying, w.records = false, true
 	for ns, t := range w.target {
 		if !w.rules(ns).History {
 			continue
