@@ -24,7 +24,7 @@ type Writer struct {
 // NewWriter draws all kinds of commands that a replica set takes, on two databases. It
 // makes collections capped once in three times.
 func NewWriter(r *rand.Rand, w *World, db, other string) *Writer {
-	x := &Writer{Rand: r, W: w, IDs: 8, Schema: 4,
+	x := &Writer{Rand: r, W: w, IDs: 8, Schema: 3,
 		Names: []string{db + ".c", db + ".d", db + ".e", other + ".c", other + ".e"},
 		Kinds: []Op{Rename, Rename, Rename, Out, Out, Drop, Create, CreateIndex, DropIndex, MapReduce, Clone, DropDatabase}}
 	if r.IntN(3) == 0 {
@@ -40,16 +40,18 @@ func (x *Writer) Next() (Step, bool) {
 	return s, x.W.Stops == "" && (x.W.begun || !x.capsRuled(s)) && x.W.Apply(s) == nil
 }
 
-// capsRuled reports a command because of which the job could not begin.
+// capsRuled reports a command because of which the job could not begin: a capped
+// collection would have rules that it cannot have, or be on the target uncapped.
 func (x *Writer) capsRuled(s Step) bool {
-	c := x.W.source[s.NS]
+	c, ns := x.W.source[s.NS], s.NS
 	switch {
-	case s.Do == Convert:
-		return x.W.rules(s.NS).ofDocuments()
 	case s.Do == Clone, s.Do == Rename && c != nil && c.capped:
-		return x.W.rules(s.To).ofDocuments()
+		ns = s.To
+	case s.Do != Convert && !s.Capped:
+		return false
 	}
-	return s.Capped && x.W.rules(s.NS).ofDocuments()
+	r := x.W.rules(ns)
+	return r.ofDocuments() || r.Merge
 }
 
 func (x *Writer) draw() Step {

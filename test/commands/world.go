@@ -295,6 +295,10 @@ func (w *World) Apply(s Step) error {
 // check says why the source would refuse a step.
 func (w *World) check(s Step) error {
 	c, to := w.source[s.NS], w.source[s.To]
+	kept := func(ns string) bool {
+		t := w.target[ns]
+		return w.source[ns] == nil && t != nil && t.there != no && !w.rules(ns).History
+	}
 	wrong := func(why string) error { return fmt.Errorf("%s: %s: %w", s, why, ErrInapplicable) }
 	switch s.Do {
 	case Insert:
@@ -307,7 +311,7 @@ func (w *World) check(s Step) error {
 			return wrong("it is not there")
 		}
 	case Create:
-		if c != nil {
+		if c != nil || s.Capped && kept(s.NS) && w.rules(s.NS).Merge {
 			return wrong("it is there")
 		}
 		return nil
@@ -326,18 +330,18 @@ func (w *World) check(s Step) error {
 		if to != nil && !s.DropTarget || s.NS == s.To {
 			return wrong("the new name is taken")
 		}
-		if t := w.target[s.To]; to == nil && t != nil && t.there != no && !w.rules(s.To).History {
+		if kept(s.To) {
 			return wrong("what was left on the target has the new name")
 		}
 	case Out, MapReduce:
 		if to != nil && to.capped {
 			return wrong("the result is capped")
 		}
-		if t := w.target[s.To]; to == nil && t != nil && t.there != no && !w.rules(s.To).History {
+		if kept(s.To) {
 			return wrong("what was left on the target has the name of the result")
 		}
 	case Clone:
-		if to != nil {
+		if to != nil || kept(s.To) && w.rules(s.To).Merge {
 			return wrong("the name of the clone is taken")
 		}
 	}
