@@ -202,7 +202,7 @@ func newest(t *copied, docs []bson.M) (have map[int32]state, diffs []string) {
 	return have, diffs
 }
 
-// matches reports whether operations are those of versions, of which some may be missing.
+// matches reports whether operations are those of versions, where optional ones may be missing.
 func matches(want []version, ops []string) bool {
 	if len(want) == 0 {
 		return len(ops) == 0

@@ -9,6 +9,6 @@
 // document one of several states.
 //
 // The table test runs every command under every rule, in the copy and in the
-// change phase, on real servers, and compares. Package trial uses the model to
-// judge jobs that have rules.
+// change phase, on real servers, and compares. Package trial uses the model for
+// jobs that have rules.
 package commands

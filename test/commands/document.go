@@ -27,7 +27,7 @@ func (w *World) document(s Step) {
 		ch.after = Doc{"_id": s.ID}.with(s.Doc)
 	}
 	c.set(s.ID, ch.after)
-	w.reach(s.NS, c, s.ID, ch)
+	w.follow(s.NS, c, s.ID, ch)
 }
 
 func (c *collection) set(id int32, d Doc) {
@@ -44,8 +44,8 @@ func (c *collection) set(id int32, d Doc) {
 	}
 }
 
-// reach is what becomes of a change on the target.
-func (w *World) reach(ns string, c *collection, id int32, ch change) {
+// follow is what becomes of a change on the target.
+func (w *World) follow(ns string, c *collection, id int32, ch change) {
 	if w.Stops != "" {
 		return
 	}

@@ -23,7 +23,7 @@ type play struct {
 }
 
 // pattern is that of the rules: of all collections of the cell's databases, or of those
-// that users have alone, whose names have one letter.
+// that users have alone, whose names are single characters.
 func (c cell) pattern() string {
 	named := (len(c.command.name)+len(c.set.name)+len(c.phase))%2 == 0
 	if c.command.stops || named {

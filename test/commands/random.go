@@ -40,7 +40,7 @@ func (x *Writer) Next() (Step, bool) {
 	return s, x.W.Stops == "" && (x.W.begun || !x.capsRuled(s)) && x.W.Apply(s) == nil
 }
 
-// capsRuled reports a command because of which the job could not begin: a capped
+// capsRuled reports a command that would keep the job from beginning: a capped
 // collection would have rules that it cannot have, or be on the target uncapped.
 func (x *Writer) capsRuled(s Step) bool {
 	c, ns := x.W.source[s.NS], s.NS

@@ -18,7 +18,7 @@ type Rules struct {
 	// Fields renames field v to w, and makes text of field n.
 	Fields  bool
 	History bool
-	// Merge is --on-existing merge, for the whole job.
+	// Merge is --on-existing merge, for the entire job.
 	Merge bool
 }
 

@@ -60,28 +60,17 @@ const cappedSize = 1 << 20
 // Command is the command and its database.
 func (s Step) Command() (db string, cmd bson.D) {
 	db, coll := split(s.NS)
-	toDB, to := split(s.To)
-	var read bson.D
-	if s.Below != 0 {
-		read = bson.D{{Key: "v", Value: bson.D{{Key: "$lt", Value: s.Below}}}}
-	}
 	of := func(name string, more ...bson.E) bson.D { return append(bson.D{{Key: name, Value: coll}}, more...) }
-	change := func(u any) bson.D {
-		q := bson.D{{Key: "_id", Value: s.ID}}
-		if k, ok := s.Doc["_at"]; ok { // the shard key of the document
-			q = append(q, bson.E{Key: "k", Value: k})
-		}
-		return of("update", bson.E{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "u", Value: u}}}})
-	}
 	switch s.Do {
 	case Insert:
 		return db, of("insert", bson.E{Key: "documents", Value: bson.A{s.Doc.bson()}})
 	case Update:
-		return db, change(bson.D{{Key: "$set", Value: s.Doc.bson()}})
+		return db, of("update", s.updates(bson.D{{Key: "$set", Value: s.Doc.bson()}}))
 	case Replace:
-		return db, change(s.Doc.bson())
+		return db, of("update", s.updates(s.Doc.bson()))
 	case Delete:
-		return db, of("delete", bson.E{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: s.ID}}}, {Key: "limit", Value: int32(1)}}}})
+		one := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: s.ID}}}, {Key: "limit", Value: int32(1)}}
+		return db, of("delete", bson.E{Key: "deletes", Value: bson.A{one}})
 	case Create:
 		if s.Capped {
 			return db, of("create", bson.E{Key: "capped", Value: true}, bson.E{Key: "size", Value: int32(cappedSize)})
@@ -96,8 +85,37 @@ func (s Step) Command() (db string, cmd bson.D) {
 		return db, of("drop")
 	case DropDatabase:
 		return db, bson.D{{Key: "dropDatabase", Value: int32(1)}}
+	case Out, MapReduce, Convert, Clone:
+		return db, s.into(of)
 	case Rename:
 		return "admin", bson.D{{Key: "renameCollection", Value: s.NS}, {Key: "to", Value: s.To}, {Key: "dropTarget", Value: s.DropTarget}}
+	case Reshard:
+		return "admin", bson.D{{Key: "reshardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: s.Field, Value: int32(1)}}},
+			{Key: "numInitialChunks", Value: int32(1)}}
+	case MovePrimary:
+		return "admin", bson.D{{Key: "movePrimary", Value: db}, {Key: "to", Value: s.Shard}}
+	}
+	return "", nil
+}
+
+// updates is the statement of an update.
+func (s Step) updates(u any) bson.E {
+	q := bson.D{{Key: "_id", Value: s.ID}}
+	if k, ok := s.Doc["_at"]; ok { // the shard key of the document
+		q = append(q, bson.E{Key: "k", Value: k})
+	}
+	return bson.E{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "u", Value: u}}}}
+}
+
+// into are the commands that write a collection from another one.
+func (s Step) into(of func(string, ...bson.E) bson.D) bson.D {
+	db, _ := split(s.NS)
+	toDB, to := split(s.To)
+	var read bson.D
+	if s.Below != 0 {
+		read = bson.D{{Key: "v", Value: bson.D{{Key: "$lt", Value: s.Below}}}}
+	}
+	switch s.Do {
 	case Out:
 		stages := bson.A{bson.D{{Key: "$match", Value: read}}, bson.D{{Key: "$set", Value: bson.D{{Key: "out", Value: int32(1)}}}}}
 		var into any = to
@@ -108,7 +126,7 @@ func (s Step) Command() (db string, cmd bson.D) {
 			stages = stages[1:]
 		}
 		stages = append(stages, bson.D{{Key: "$out", Value: into}})
-		return db, of("aggregate", bson.E{Key: "pipeline", Value: stages}, bson.E{Key: "cursor", Value: bson.D{}})
+		return of("aggregate", bson.E{Key: "pipeline", Value: stages}, bson.E{Key: "cursor", Value: bson.D{}})
 	case MapReduce:
 		cmd := of("mapReduce", bson.E{Key: "map", Value: bson.JavaScript("function() { emit(NumberInt(this._id), 1); }")},
 			bson.E{Key: "reduce", Value: bson.JavaScript("function(k, v) { return Array.sum(v); }")},
@@ -116,17 +134,11 @@ func (s Step) Command() (db string, cmd bson.D) {
 		if read != nil {
 			cmd = append(cmd, bson.E{Key: "query", Value: read})
 		}
-		return db, cmd
-	case Convert:
-		return db, of("convertToCapped", bson.E{Key: "size", Value: int32(cappedSize)})
+		return cmd
 	case Clone:
-		return db, of("cloneCollectionAsCapped", bson.E{Key: "toCollection", Value: to}, bson.E{Key: "size", Value: int32(cappedSize)})
-	case Reshard:
-		return "admin", bson.D{{Key: "reshardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: s.Field, Value: int32(1)}}}, {Key: "numInitialChunks", Value: int32(1)}}
-	case MovePrimary:
-		return "admin", bson.D{{Key: "movePrimary", Value: db}, {Key: "to", Value: s.Shard}}
+		return of("cloneCollectionAsCapped", bson.E{Key: "toCollection", Value: to}, bson.E{Key: "size", Value: int32(cappedSize)})
 	}
-	return "", nil
+	return of("convertToCapped", bson.E{Key: "size", Value: int32(cappedSize)})
 }
 
 // bson has the fields in the order of their names, after _id.

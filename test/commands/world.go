@@ -69,7 +69,7 @@ type World struct {
 	records bool // histories record each change
 	// Stops is why the job has to end with an error, if it has to.
 	Stops string
-	// Limits are the namespaces of which the job may report, when it ends, that options
+	// Limits are the namespaces where the job may report, when it ends, that options
 	// and indexes differ.
 	Limits map[string]bool
 }

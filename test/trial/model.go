@@ -14,11 +14,11 @@ import (
 	"github.com/millrace/millrace/test/history"
 )
 
-// model has what a trial's commands have done, by the model of package commands.
+// model is that of package commands for one trial.
 type model struct {
 	*commands.World
 	begun, copied bool
-	err           error // what it cannot judge
+	err           error // why it has no verdict
 }
 
 func newModel(args []string) *model {
@@ -40,11 +40,11 @@ func (m *model) look(ctx context.Context, p *play) {
 	for !m.begun && at < phaseOrder("copying") && !p.allOver() && nap(ctx, 5*time.Millisecond) == nil {
 		at = phaseOrder(p.checkpoint(ctx).Phase)
 	}
-	m.reached(at)
+	m.advance(at)
 }
 
-// reached notes the phase of a job.
-func (m *model) reached(at int) {
+// advance notes the phase of a job.
+func (m *model) advance(at int) {
 	if !m.begun && at >= phaseOrder("copying") {
 		m.begun = true
 		m.Begin()
@@ -71,11 +71,11 @@ func (m *model) happened(s history.Step, foreign bool) {
 	}
 }
 
-// verdict judges a job that has ended.
+// verdict is that on a job that has ended.
 func (m *model) verdict(ctx context.Context, p *play, res Result, code int) Result {
 	res.Verdict = Equal
-	if !m.begun { // it was started only to be judged
-		m.reached(phaseOrder("finalized"))
+	if !m.begun { // it was started only for the verdict
+		m.advance(phaseOrder("finalized"))
 	}
 	admits := strings.Contains(res.Output, "finalized, but the target differs") && len(m.Limits) > 0
 	switch {

@@ -31,19 +31,11 @@ func commandThemes() []Theme {
 			return tr
 		}
 	}
-	return append(themes, calm("foreign-drop", foreignDrop), calm("apply-ops-by-uuid", applyOpsByUUID))
-}
-
-func calm(name string, make func(*rand.Rand) Trial) Theme {
-	return Theme{name, func(r *rand.Rand) Trial {
-		tr := make(r)
-		tr.Calm = true
-		return tr
-	}}
+	return themes
 }
 
 // allNames is a pattern of all namespaces of a trial, userNames one of those that its
-// users give alone: they have one letter.
+// users give alone: they are single characters.
 const allNames, userNames = "db*.*", "db*.?"
 
 // scribe draws commands that the source takes, and puts a job among them.
@@ -94,8 +86,8 @@ func (s *scribe) step() []Event {
 	return []Event{event(step)}
 }
 
-// life puts a job among commands: some before it, and all else while it runs, is held
-// back, is killed and begins again.
+// life puts a job among commands: some before it, and all else while it runs, is slowed
+// down, is killed and begins again.
 func (s *scribe) life(before, after int) []Event {
 	events := s.steps(before)
 	s.begin()

@@ -22,6 +22,8 @@ func dataThemes() []Theme {
 		{"long-statements", long},
 		{"prepared", prepared},
 		{"paused", paused},
+		{"foreign-drop", foreignDrop},
+		{"apply-ops-by-uuid", applyOpsByUUID},
 	}
 	for i, t := range themes {
 		themes[i].Make = func(r *rand.Rand) Trial {

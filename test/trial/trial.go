@@ -47,8 +47,8 @@ type Trial struct {
 	// Settle: before the end a process that runs has to catch up, for what is
 	// stuck may go on when it is started again.
 	Settle bool `json:"settle,omitempty"`
-	// Commands: the job has rules for documents or operations. The model of package
-	// test/commands judges the target, by the commands that ran on the source.
+	// Commands: the job has rules for documents or operations. The target is
+	// compared with the model of package test/commands, in place of the source.
 	Commands bool `json:"commands,omitempty"`
 	// Events come one after the other.
 	Events []Event `json:"-"`
