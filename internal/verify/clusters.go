@@ -258,7 +258,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs
 			continue
 		}
 		if ns, ok := rules.Source(c.DataNS()); ok && !source[ns] {
-			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns), Unmarked: rules.Unmarked(ns), History: rules.History(ns)})
+			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns), Unmarked: rules.Unmarked(ns), Mark: rules.SoftDelete(ns), History: rules.History(ns)})
 		}
 	}
 	return pairs, nil
@@ -266,7 +266,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs
 
 // pairOf pairs a collection of the source with what the rules make of it.
 func pairOf(ns string, rules *transform.Set) Pair {
-	p := Pair{SourceNS: ns, TargetNS: rules.Target(ns), Keep: rules.Keep(ns, nil), Unmarked: rules.Unmarked(ns), History: rules.History(ns)}
+	p := Pair{SourceNS: ns, TargetNS: rules.Target(ns), Keep: rules.Keep(ns, nil), Unmarked: rules.Unmarked(ns), Mark: rules.SoftDelete(ns), History: rules.History(ns)}
 	if p.Map, p.Strip = rules.Comparer(ns); p.Map != nil {
 		p.Unmapped = transform.IsUnmapped
 	}

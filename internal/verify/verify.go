@@ -27,8 +27,10 @@ type Pair struct {
 	SourceNS, TargetNS string // "db.coll"
 	// Keep chooses the documents of the source that are compared, nil all.
 	Keep func(doc []byte) bool
-	// Unmarked chooses the documents of the target that are compared, nil all.
+	// Unmarked chooses the documents of the target that are compared, nil all. The others
+	// have the field Mark.
 	Unmarked func(doc []byte) bool
+	Mark     string
 	// History says that the target holds versions of the documents: the newest ones are
 	// compared.
 	History bool
@@ -215,7 +217,11 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 	if e.o.Online {
 		g.Go(func() error { return e.recheck.run(gctx) })
 	}
-	if err := g.Wait(); err != nil {
+	err := g.Wait()
+	if err == nil {
+		err = e.marked(ctx, cols)
+	}
+	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}

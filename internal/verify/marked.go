@@ -1,0 +1,126 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+)
+
+// mostMarked is how many marked documents are looked up at once.
+const mostMarked = 1000
+
+// marked compares the documents that the target has marked as deleted: the source must
+// have none of them. Such a document would be there twice, which shards allow, or be
+// hidden by its mark.
+func (e *Engine) marked(ctx context.Context, cols []*collection) error {
+	for _, c := range cols {
+		if c.pair.Mark == "" || e.o.StructureOnly || e.o.sampled() {
+			continue
+		}
+		err := retry(ctx, e.o.Log, "look for marked documents of "+c.pair.TargetNS, func() error { return c.marked(ctx) })
+		if err != nil {
+			return fmt.Errorf("compare the documents of %s that are marked by %s: %w", c.pair.TargetNS, c.pair.Mark, err)
+		}
+	}
+	return nil
+}
+
+func (c *collection) marked(ctx context.Context) error {
+	cur, err := c.on(target, c.pair.TargetNS).find(ctx, bson.D{{Key: c.pair.Mark, Value: bson.D{{Key: "$exists", Value: true}}}})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	var ids []bson.RawValue
+	for more := true; more; {
+		if more = cur.Next(ctx); more {
+			ids = append(ids, bsonraw.RawValue(bsonraw.Clone(bsonraw.IDOf(cur.Current))))
+		}
+		if len(ids) == mostMarked || !more {
+			if err := c.hidden(ctx, ids); err != nil {
+				return err
+			}
+			ids = ids[:0]
+		}
+	}
+	return cur.Err()
+}
+
+// hidden reports those marked documents that the source has. While writes go on, one may
+// have come back that the target does not have yet: they are looked at again.
+func (c *collection) hidden(ctx context.Context, ids []bson.RawValue) error {
+	looks := 1
+	if c.e.o.Online {
+		looks = int(c.e.o.Recheck.For/c.e.o.Recheck.Every) + 1
+	}
+	for n := 0; len(ids) > 0 && n < looks; n++ {
+		if n > 0 {
+			if err := pace.Pause(ctx, c.e.o.Recheck.Every); err != nil {
+				return err
+			}
+			if err := c.e.advance(ctx); err != nil {
+				return err
+			}
+		}
+		there, err := c.on(source, c.pair.SourceNS).which(ctx, ids, bson.D{})
+		if err != nil {
+			return err
+		}
+		if ids, err = c.on(target, c.pair.TargetNS).which(ctx, there, bson.D{{Key: c.pair.Mark, Value: bson.D{{Key: "$exists", Value: true}}}}); err != nil {
+			return err
+		}
+	}
+	for _, id := range ids {
+		doc, err := bson.Marshal(bson.D{{Key: "_id", Value: id}})
+		if err != nil {
+			return err
+		}
+		c.add(Extra, keyOf(nil, doc), [2][]byte{nil, doc}, func() bool { return false }, func() string {
+			return "marked as deleted, though the source has a document of this _id"
+		})
+	}
+	return nil
+}
+
+// finder reads a collection of one side by its name.
+type finder struct {
+	cluster *mongo.Cluster
+	ns      string
+}
+
+func (c *collection) on(i int, ns string) finder { return finder{c.e.clusters[i], ns} }
+
+func (f finder) find(ctx context.Context, filter bson.D) (*driver.Cursor, error) {
+	db, name := mongo.SplitNS(f.ns)
+	of := options.Database().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())
+	return f.cluster.Client.Database(db, of).Collection(name).Find(ctx, filter, options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}))
+}
+
+// which are those _ids of which the collection has a document that a condition fits.
+func (f finder) which(ctx context.Context, ids []bson.RawValue, and bson.D) ([]bson.RawValue, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	cur, err := f.find(ctx, append(bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, and...))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	has := map[string]bool{}
+	for cur.Next(ctx) {
+		has[delta.KeyOf(bsonraw.IDOf(cur.Current))] = true
+	}
+	there := slices.DeleteFunc(slices.Clone(ids), func(id bson.RawValue) bool { return !has[delta.KeyOf(bsonraw.FromRaw(id))] })
+	return there, cur.Err()
+}
