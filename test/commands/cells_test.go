@@ -81,7 +81,7 @@ func commandList() []command {
 		{name: "rename-db", run: from(Rename, "", "c", "x", "e", Step{})},
 		{name: "rename-db-onto", setup: d("x"), run: from(Rename, "", "c", "x", "d", drop)},
 		{name: "out-onto", setup: d(""), run: from(Out, "", "d", "", "c", some)},
-		{name: "out-onto-itself", run: from(Out, "", "c", "", "c", Step{Below: 8})},
+		{name: "out-onto-itself", run: from(Out, "", "c", "", "c", Step{Below: 10})},
 		{name: "out-new", run: from(Out, "", "c", "", "o", Step{Below: 8})},
 		{name: "out-db-onto", setup: d("x"), run: from(Out, "", "c", "x", "d", Step{Below: 8})},
 		{name: "map-reduce-onto", setup: d(""), run: from(MapReduce, "", "d", "", "c", some), only: "rs"},

@@ -380,6 +380,9 @@ func (b *bed) stop(t *testing.T, x *play) (wrong []string) {
 	if err != nil {
 		diffs = []string{err.Error()}
 	}
+	// The job ends amid the command: what the server has filled for it is on the target.
+	filled := regexp.MustCompile(`\.tmp.{5}\.(renameCollection|convertToCapped\.c) is on the target`)
+	diffs = slices.DeleteFunc(diffs, filled.MatchString)
 	if x.phase != inChange { // a job may end before all is copied
 		diffs = slices.DeleteFunc(diffs, func(d string) bool { return !strings.Contains(d, "capped is") })
 	}
