@@ -136,7 +136,7 @@ func (r *run) transfer(ctx context.Context, read func(ctx context.Context, reser
 // reserve.
 func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserve bool,
 	do func(*wire.Conn) error) error {
-	conn, err := c.Pool.Checkout(ctx, to)
+	conn, err := c.Checkout(ctx, to)
 	switch {
 	case err == nil:
 		defer conn.Release()

@@ -14,6 +14,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/tag"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/pace"
@@ -68,6 +69,7 @@ type Cluster struct {
 
 	uri  string
 	read *readpref.ReadPref
+	asks *questions // of Client
 }
 
 // maxConnecting is how many connections to a server may be opened at once.
@@ -88,7 +90,8 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 		opts.SetServerSelectionTimeout(cmp.Or(o.ServerSelectionTimeout, 30*time.Second))
 	}
 	checks := watchHeartbeats(opts)
-	client, err := driver.Connect(opts)
+	asks := &questions{}
+	client, err := driver.Connect(asks.watch(*opts))
 	if err != nil {
 		return nil, fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri))
 	}
@@ -100,7 +103,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
-	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference}
+	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference, asks: asks}
 	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
 		c.Close()
 		err = explainReach(err, opts, checks)
@@ -129,6 +132,58 @@ func (c *Cluster) Same(other *Cluster) bool {
 
 // Reader selects the member that data reads go to.
 func (c *Cluster) Reader() wire.Selector { return wire.ByReadPreference(c.read) }
+
+// Checkout is Pool.Checkout with a hint where no member suits a read preference.
+func (c *Cluster) Checkout(ctx context.Context, sel wire.Selector) (*wire.Conn, error) {
+	conn, err := c.Pool.Checkout(ctx, sel)
+	if _, none := wire.UnsuitableServers(err); none && sel == c.Reader() && c.Chooses() {
+		err = WithHint(err, preferenceHint)
+	}
+	return conn, err
+}
+
+// preferenceHint is what can be done if no member suits the read preference.
+const preferenceHint = "correct --read-preference and --read-tags, or start a member that they choose (rs.conf() shows tags)"
+
+// MayChoose reports whether the set's configuration has members that the read
+// preference chooses, up or not. It is true where that cannot be read.
+func (c *Cluster) MayChoose(ctx context.Context) (bool, error) {
+	raw, err := c.permitted(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
+	if err != nil || raw == nil || !c.Chooses() {
+		return true, err
+	}
+	var reply struct {
+		Config struct {
+			Members []struct {
+				Arbiter bool              `bson:"arbiterOnly"`
+				Hidden  bool              `bson:"hidden"`
+				Tags    map[string]string `bson:"tags"`
+			} `bson:"members"`
+		} `bson:"config"`
+	}
+	if err := bson.Unmarshal(raw, &reply); err != nil {
+		return true, fmt.Errorf("read the configuration of %s: %w", c.Address(), err)
+	}
+	readable, chosen := 0, 0
+	for _, m := range reply.Config.Members {
+		if m.Arbiter || m.Hidden {
+			continue
+		}
+		readable++
+		sets := c.read.TagSets()
+		has := func(set tag.Set) bool {
+			return !slices.ContainsFunc(set, func(t tag.Tag) bool { return m.Tags[t.Name] != t.Value })
+		}
+		if len(sets) == 0 || slices.ContainsFunc(sets, has) {
+			chosen++
+		}
+	}
+	alone := c.read.Mode() == readpref.SecondaryMode && readable < 2
+	return chosen > 0 && !alone, nil
+}
+
+// Chooses reports whether the read preference is another one than the primary.
+func (c *Cluster) Chooses() bool { return c.read != nil && c.read.Mode() != readpref.PrimaryMode }
 
 // Command runs cmd on db at the primary and returns the raw reply.
 func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, error) {

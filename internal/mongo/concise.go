@@ -13,7 +13,7 @@ func Brief(err error) string {
 	if none, ok := wire.UnsuitableServers(err); ok {
 		text = strings.Replace(text, none.Text, whyNone(none.Servers), 1)
 	}
-	return Concise(text)
+	return Concise(strings.ReplaceAll(strings.TrimSpace(text), ":  ", ": ")) // the driver begins a command's error with a blank
 }
 
 // Concise shortens what a server quotes: of a command, which has its session, its

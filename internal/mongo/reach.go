@@ -37,10 +37,16 @@ func watchHeartbeats(opts *options.ClientOptions) *heartbeats {
 		}
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		address, _, _ := strings.Cut(e.ConnectionID, "[-") // and the connection's number
-		h.failed[address] = e.Failure
+		h.failed[addressOf(e.ConnectionID)] = e.Failure
 	}})
 	return h
+}
+
+// addressOf is the server of a connection's id in the driver's events, which ends with
+// the connection's number.
+func addressOf(connectionID string) string {
+	address, _, _ := strings.Cut(connectionID, "[-")
+	return address
 }
 
 // why is what was wrong at a server of which the driver says err.
@@ -86,16 +92,18 @@ func explainReach(err error, opts *options.ClientOptions, checks *heartbeats) er
 
 // whyNone says in short why no server is suitable.
 func whyNone(servers []wire.Unreachable) string {
-	var each []string
+	var failed, answering []string
 	for _, s := range servers {
 		if s.Err != nil {
-			each = append(each, s.Address+": "+innermost(s.Err))
+			failed = append(failed, s.Address+": "+innermost(s.Err))
+		} else {
+			answering = append(answering, s.Address+" is "+s.Role)
 		}
 	}
-	if len(each) == 0 {
-		return "the servers answer, but none is a primary, or of the kind that is asked for"
+	if len(failed) == 0 {
+		return "no server that answers is suitable: " + strings.Join(answering, "; ")
 	}
-	return "no suitable server answers: " + strings.Join(each, "; ")
+	return "no suitable server answers: " + strings.Join(append(failed, answering...), "; ")
 }
 
 // unreachable says in short what the driver writes down at length.

@@ -169,7 +169,7 @@ func (s *Source) sample(ctx context.Context, coll schema.Collection, key shardke
 
 // sampleOf is sample of one server.
 func sampleOf(ctx context.Context, c *mongo.Cluster, ns string, key shardkey.Pattern, n int) ([]point, error) {
-	conn, err := c.Pool.Checkout(ctx, c.Reader())
+	conn, err := c.Checkout(ctx, c.Reader())
 	if err != nil {
 		return nil, err
 	}

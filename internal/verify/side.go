@@ -192,7 +192,7 @@ func (s *side) reader(ctx context.Context, m scan.Member) (*scan.Reader, error) 
 	case s.owned != nil:
 		to = wire.Primary()
 	}
-	conn, err := s.cluster().Pool.Checkout(ctx, to)
+	conn, err := s.cluster().Checkout(ctx, to)
 	if err != nil {
 		return nil, err
 	}

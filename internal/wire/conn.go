@@ -27,6 +27,7 @@ type Conn struct {
 	processor   driver.ErrorProcessor
 	secondaryOk bool
 	broken      bool
+	wait        *wait
 	router      string  // the address, if it is one of those that exchanges are spread over
 	msg         Message // for Command; hot paths bring their own
 	zbuf        []byte
@@ -48,6 +49,7 @@ func (c *Conn) Release() {
 		_ = c.mc.Close()
 	}
 	c.mc = nil
+	c.pool.waits.forget(c.wait)
 }
 
 // Command sends cmd (without `$db`) to db and returns the reply's body, which
@@ -85,6 +87,7 @@ func (c *Conn) RunBoth(ctx context.Context, db string, first bson.D, secondDB st
 	if replies[0], failed = c.receive(ctx); c.broken {
 		return replies, nil, failed
 	}
+	c.wait.begin()
 	replies[1], err = c.receive(ctx)
 	return replies, failed, err
 }
@@ -121,6 +124,7 @@ func (c *Conn) send(ctx context.Context, m *Message) error {
 	if c.router != "" {
 		c.pool.over.message(c.router, int64(len(wm)))
 	}
+	c.wait.begin()
 	if err := c.mc.Write(ctx, wm); err != nil {
 		return c.fail(ctx, "write", err)
 	}
@@ -130,6 +134,7 @@ func (c *Conn) send(ctx context.Context, m *Message) error {
 // receive reads the next reply.
 func (c *Conn) receive(ctx context.Context) (bsoncore.Document, error) {
 	reply, err := c.mc.Read(ctx)
+	c.wait.end()
 	if err != nil {
 		return nil, c.fail(ctx, "read", err)
 	}
@@ -155,6 +160,7 @@ func (c *Conn) compress(wm []byte) ([]byte, error) {
 
 func (c *Conn) fail(ctx context.Context, op string, err error) error {
 	c.broken = true
+	c.wait.end()
 	if c.processor != nil {
 		c.processor.ProcessError(err, c.mc)
 	}
@@ -170,7 +176,7 @@ func networkError(op string, err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	return mongo.CommandError{Message: op + ": " + err.Error(), Labels: []string{driver.NetworkError}, Wrapped: err}
+	return mongo.CommandError{Message: op, Labels: []string{driver.NetworkError}, Wrapped: err}
 }
 
 func (c *Conn) commandError(body bsoncore.Document) error {

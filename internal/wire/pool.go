@@ -24,6 +24,7 @@ type Pool struct {
 	away  atomic.Int64 // shortest exchange in nanoseconds, 0 before the first
 	over  spread       // of what goes to routers
 	zip   *chooser     // nil: the connection string decides whether messages are compressed
+	waits waits
 }
 
 // RoundTripTime is how long the fastest exchange took up to now, zero before the
@@ -180,27 +181,60 @@ func (p *Pool) Close(ctx context.Context) error {
 	return p.topo.Load().Disconnect(ctx)
 }
 
+// connectTimeout bounds the wait for a connection to a selected server, which the
+// driver dials in half a minute at most unless all connections are in use.
+const connectTimeout = time.Minute
+
 // Checkout selects a server by sel and takes a connection to it from the
 // driver's pool, dialling when none is idle. It waits for a suitable server up
-// to the client's server selection timeout.
+// to the client's server selection timeout, and a minute for the connection. An error
+// names what was selected by.
 func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
 	primary := sel == Primary()
 	if primary {
 		sel.over = &p.over
 	}
-	srv, err := p.topo.Load().SelectServer(ctx, sel)
+	w := p.waits.add("to have " + sel.String())
+	c, err := p.checkout(ctx, sel, w)
 	if err != nil {
-		return nil, networkError("select server", err)
+		p.waits.forget(w)
+		return nil, err
 	}
-	mc, err := srv.Connection(ctx)
+	w.end()
+	p.waits.name(w, "to answer on "+c.Addr())
+	c.wait = w
+	if primary && c.mc.Description().Kind == description.ServerKindMongos {
+		c.router = c.Addr()
+		p.over.add(c.router, checkoutBytes)
+	}
+	return c, nil
+}
+
+func (p *Pool) checkout(ctx context.Context, sel Selector, w *wait) (*Conn, error) {
+	selecting, cancel := context.WithTimeout(ctx, p.selectionTimeout())
+	defer cancel()
+	srv, err := p.topo.Load().SelectServer(selecting, sel)
+	if err != nil {
+		return nil, networkError("select "+sel.String(), err)
+	}
+	if s, ok := srv.(*topology.SelectedServer); ok {
+		p.waits.name(w, "to give a connection to "+s.Description().Addr.String())
+	}
+	connecting, stop := context.WithTimeout(ctx, connectTimeout)
+	defer stop()
+	mc, err := srv.Connection(connecting)
 	if err != nil {
 		return nil, networkError("open connection", err)
 	}
 	c := &Conn{pool: p, mc: mc, secondaryOk: sel.secondaryOk()}
 	c.processor, _ = srv.(driver.ErrorProcessor)
-	if primary && mc.Description().Kind == description.ServerKindMongos {
-		c.router = c.Addr()
-		p.over.add(c.router, checkoutBytes)
-	}
 	return c, nil
+}
+
+// selectionTimeout is that of the client's options, and the driver's default without.
+func (p *Pool) selectionTimeout() time.Duration {
+	if t := p.opts.ServerSelectionTimeout; t != nil && *t > 0 {
+		return *t
+	}
+	return 30 * time.Second
 }

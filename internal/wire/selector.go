@@ -3,9 +3,11 @@ package wire
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/tag"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 )
 
@@ -27,6 +29,39 @@ func ByReadPreference(rp *readpref.ReadPref) Selector { return Selector{rp: rp} 
 // ByAddress selects the member that Conn.Addr named, whatever its role: record
 // ids and other things that differ between members stay valid on it only.
 func ByAddress(addr string) Selector { return Selector{addr: addr} }
+
+// String names the member that is selected, such as "a member for read preference
+// secondary with tags dc:east".
+func (s Selector) String() string {
+	switch {
+	case s.addr != "":
+		return "member " + s.addr
+	case !s.secondaryOk():
+		return "a primary"
+	}
+	text := "a member for read preference " + s.rp.Mode().String()
+	var sets []string
+	for _, set := range s.rp.TagSets() {
+		sets = append(sets, tags(set))
+	}
+	if len(sets) > 0 {
+		text += " with tags " + strings.Join(sets, ";")
+	}
+	if limit, ok := s.rp.MaxStaleness(); ok {
+		text += " and a staleness of " + limit.String() + " at most"
+	}
+	return text
+}
+
+// tags writes a set of tags as --read-tags has it.
+func tags(set tag.Set) string {
+	var list []string
+	for _, t := range set {
+		list = append(list, t.Name+":"+t.Value)
+	}
+	slices.Sort(list)
+	return strings.Join(list, ",")
+}
 
 func (s Selector) secondaryOk() bool {
 	return s.addr != "" || s.rp != nil && s.rp.Mode() != readpref.PrimaryMode

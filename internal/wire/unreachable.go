@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/auth"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
@@ -11,6 +12,8 @@ import (
 type Unreachable struct {
 	Address string
 	Err     error // why it cannot be used; nil if it answers
+	// Role is what it is in its set, such as "the primary", with its tags.
+	Role string
 }
 
 // Unsuitable is what the driver says when no server was suitable.
@@ -28,9 +31,27 @@ func UnsuitableServers(err error) (u Unsuitable, ok bool) {
 	}
 	u.Text = e.Error()
 	for _, s := range e.Desc.Servers {
-		u.Servers = append(u.Servers, Unreachable{Address: s.Addr.String(), Err: s.LastError})
+		u.Servers = append(u.Servers, Unreachable{Address: s.Addr.String(), Err: s.LastError, Role: roleOf(s)})
 	}
 	return u, true
+}
+
+func roleOf(s description.Server) string {
+	role := "no member that can be read"
+	switch s.Kind {
+	case description.ServerKindRSPrimary:
+		role = "the primary"
+	case description.ServerKindRSSecondary:
+		role = "a secondary"
+	case description.ServerKindRSArbiter:
+		return "an arbiter"
+	case description.ServerKindMongos:
+		return "a router"
+	}
+	if len(s.Tags) == 0 {
+		return role
+	}
+	return role + " with tags " + tags(s.Tags)
 }
 
 // AuthFailed reports that a server refused who logged in.

@@ -162,7 +162,7 @@ func eachEntry(ctx context.Context, c *mongo.Cluster, filter, concern bson.D, fn
 // Window is the oldest and the newest position that the oplog of the member that
 // serves reads still holds.
 func Window(ctx context.Context, c *mongo.Cluster) (oldest, newest mongo.OpTime, err error) {
-	conn, err := c.Pool.Checkout(ctx, c.Reader())
+	conn, err := c.Checkout(ctx, c.Reader())
 	if err != nil {
 		return oldest, newest, err
 	}

@@ -68,7 +68,7 @@ func (r *reader) run(ctx context.Context) error {
 
 // stream reads with one cursor.
 func (r *reader) stream(ctx context.Context) error {
-	conn, err := r.cluster.Pool.Checkout(ctx, r.cluster.Reader())
+	conn, err := r.cluster.Checkout(ctx, r.cluster.Reader())
 	if err != nil {
 		return err
 	}
