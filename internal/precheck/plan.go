@@ -95,6 +95,8 @@ type planner struct {
 	plan *Plan
 	job  state.Job // the earlier checkpoint, if any
 	data int64     // bytes to copy
+	// unread says that no member of the source can be read for the read preference now.
+	unread bool
 }
 
 // Make reads both sides and says what the job would do and what stands in its
@@ -104,6 +106,12 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 		Target: in.Target.Address(), TargetInfo: describe(in.Target.Info)}}
 	p.deployments()
 	p.versions()
+	if p.plan.Checks.Failed() {
+		return p.plan, nil
+	}
+	if err := p.members(ctx); err != nil {
+		return nil, err
+	}
 	if p.plan.Checks.Failed() {
 		return p.plan, nil
 	}
@@ -333,7 +341,7 @@ func (p *planner) existing(context.Context) error {
 // oplogWindow checks that the oplog holds the position to begin from, and for how
 // long it reaches back.
 func (p *planner) oplogWindow(ctx context.Context) error {
-	if p.Source.Info.Kind == mongo.KindStandalone {
+	if p.Source.Info.Kind == mongo.KindStandalone || p.unread {
 		return nil
 	}
 	oldest, newest, err := p.window(ctx)

@@ -28,7 +28,7 @@ type sharding struct {
 
 // wished reads both for the collections of a plan.
 func (p *planner) wished(ctx context.Context, colls []schema.Collection) (s sharding, err error) {
-	if p.Target.Info.Kind != mongo.KindSharded || p.Wishes == nil {
+	if p.Target.Info.Kind != mongo.KindSharded || p.Wishes == nil || p.unread {
 		return s, nil
 	}
 	s.wishes = map[string]placing.Wish{}
@@ -101,7 +101,7 @@ func (p *planner) keysMapped(c schema.Collection, s sharding) {
 
 // sharding judges by which keys the target's collections are to be sharded.
 func (p *planner) sharding(ctx context.Context) error {
-	if p.Wishes == nil {
+	if p.Wishes == nil || p.unread {
 		return nil
 	}
 	rules := p.Wishes.Rules.Names()
