@@ -263,6 +263,9 @@ func positionOf(job state.Job) stream.Position {
 // Status is a snapshot of the job.
 func (j *Job) Status() Status {
 	st := j.progress.Status(j.spooler.NeedsFrom)
+	if st.Waiting == "" {
+		st.Waiting, st.WaitingSince = j.stalled()
+	}
 	st.Paused, st.Limits = j.control.isPaused(), j.limit.Rates()
 	st.Load.Source, st.Load.SourceAtOnce = j.srcGate.Load()
 	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()

@@ -204,6 +204,7 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 		_, err := j.origin.Positions(gctx)
 		return err
 	})
+	g.Go(func() error { return j.readable(gctx) })
 	if err := g.Wait(); err != nil {
 		return err
 	}

@@ -271,7 +271,7 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	defer p.mu.Unlock()
 	st, since := p.st, p.waiting
 	if st.Waiting == "" && p.blind() {
-		st.Waiting, since = "the source's primary to say where it stands: "+p.unasked.Error(), p.asked
+		st.Waiting, since = "the source's primary to say where it stands: "+mongo.Brief(p.unasked), p.asked
 	}
 	if st.Waiting != "" {
 		st.WaitingSince = &since
