@@ -1,0 +1,93 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/test"
+)
+
+// TestStoppedServersAreNamed: the status names what a job waits for, whichever server of two
+// sets of two members stops to answer. A majority needs both members, and the job reads the
+// source's secondary.
+func TestStoppedServersAreNamed(t *testing.T) {
+	t.Parallel()
+	lab.NeedServers(t)
+	var source, target *lab.Cluster
+	var g errgroup.Group
+	g.Go(func() error { source = lab.ForTest(t, lab.Options{Topology: "rs:2"}); return nil })
+	g.Go(func() error { target = lab.ForTest(t, lab.Options{Topology: "rs:2"}); return nil })
+	_ = g.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
+	docs := test.Connect(t, source.URI()).Database("d").Collection("c")
+	batch := make([]any, 1000)
+	for i := range batch {
+		batch[i] = bson.D{{Key: "pad", Value: make([]byte, 4000)}}
+	}
+	for range 30 {
+		if _, err := docs.InsertMany(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := []string{"sync", "--source", source.URI(), "--target", target.URI(), "--until", "never", "--read-preference", "secondary"}
+	bin := test.BuildMillrace(t)
+	stopEach := func(t *testing.T, p *test.Process, phase job.Phase) {
+		t.Helper()
+		status := func() job.Status { return p.Status(t.Context()) }
+		for began := time.Now(); status().Phase != phase; time.Sleep(20 * time.Millisecond) {
+			if time.Since(began) > 4*time.Minute {
+				t.Fatalf("the job is in phase %s, not %s", status().Phase, phase)
+			}
+		}
+		for name, c := range map[string]*lab.Cluster{"source": source, "target": target} {
+			for i, m := range c.Members() {
+				primary, err := c.Primary(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				test.StopServer(t, name+map[bool]string{true: "'s primary", false: "'s secondary"}[i == primary], m.Pid(), status)
+			}
+		}
+		p.Interrupt()
+	}
+	stopEach(t, test.Start(t, bin, append(args, "--max-rate-bytes", "1MB", "--readers", "1", "--writers", "1")...), job.PhaseCopying)
+	t.Run("following", func(t *testing.T) {
+		defer keepWriting(t, docs)()
+		stopEach(t, test.Start(t, bin, args...), job.PhaseFollowing)
+	})
+}
+
+// keepWriting inserts a document now and then until end is called. While a server is
+// stopped, inserts may fail.
+func keepWriting(t *testing.T, c *mongo.Collection) (end func()) {
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			writing, enough := context.WithTimeout(ctx, time.Second)
+			if _, err := c.InsertOne(writing, bson.D{}); err != nil && !mongo.IsTimeout(err) && !errors.Is(err, context.Canceled) {
+				t.Logf("write to the source: %v", err)
+			}
+			enough()
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
