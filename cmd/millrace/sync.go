@@ -81,9 +81,8 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	if !already {
 		runErr = r.runJob(ctx, s, j, plan)
 	}
-	var refused *job.PrecheckError
-	if errors.As(runErr, &refused) { // something came in between
-		return precheckError(refused.Plan.Checks)
+	if forbidden, ok := errors.AsType[*job.PrecheckError](runErr); ok { // something came in between
+		return precheckError(forbidden.Plan.Checks)
 	}
 	sum := summary{Version: buildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
@@ -99,7 +98,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	if signal, ok := errors.AsType[stopped](context.Cause(ctx)); ok && runErr != nil {
 		sum.Stopped = unix.SignalName(signal.Signal)
 	}
-	return withCode(exitFailure, cmp.Or(err, r.tell(s.Output, sum, summaryText(sum))))
+	return refused(cmp.Or(err, r.tell(s.Output, sum, summaryText(sum))))
 }
 
 // memoryLimit is where the collector begins to work harder. The queues that are

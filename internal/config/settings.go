@@ -186,6 +186,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	bindShards(fs, &s.targetShards, flagTargetShard, "target, which --verify reads,")
 	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn, and during a copy begin to spool, when the source's oplog will hold the position for less than this")
 	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
+	fs.DurationVar(&s.IndexWait, "index-wait", 10*time.Minute, "how long finalize waits for index builds under way on the source before it is rejected; 0 is without limit")
 	section(fs, "Running")
 	fs.IntVar(&s.Readers, "readers", 0, "most collection slices read at once; 0 chooses")
 	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")

@@ -249,6 +249,7 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	s.SpoolBytes = c.bytes("spool-max", s.spoolMax, "write for example 50MB or 8MiB; 0 keeps none")
 	c.notNegative("warn-window", s.WarnWindow)
 	c.notNegative("give-up-after", s.GiveUpAfter)
+	c.notNegative("index-wait", s.IndexWait)
 	c.report(s.Report)
 	c.notNegative(flagProgress, s.ProgressInterval)
 	if s.SteadyInterval = s.ProgressInterval; o[flagProgress].Kind == FromDefault {

@@ -38,6 +38,7 @@ type follower struct {
 	finalAt    mongo.OpTime // where finalize drains to; zero: not asked
 	proven     mongo.OpTime // of the target, by the last proof of settle
 	mark       string       // of the last batch that was passed on to its end
+	builds     sourceBuilds
 
 	mu      sync.Mutex      // orders saves of positions
 	saved   stream.Position // last position saved
@@ -253,20 +254,28 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	}
 	f.phase = state.PhaseFollowing
 	f.Log.Info("target is consistent; following the source", "position", f.sink.Applied().At)
-	if f.Final() {
-		return nil // the phase after this one is noted at once
+	if f.Wanted() {
+		return nil // the phase after this one is noted at once, or awaitBuilds notes this one
 	}
 	return f.enter(ctx, state.PhaseFollowing)
 }
 
 // wantFinal sets the position to finalize at, once that is asked for.
 func (f *follower) wantFinal(ctx context.Context) error {
-	if !f.finalAt.IsZero() || !f.Final() {
+	if !f.finalAt.IsZero() {
 		return nil
+	}
+	if !f.Wanted() {
+		f.endBuilds()
+		return nil
+	}
+	waited := !f.builds.since.IsZero()
+	if wait, err := f.awaitBuilds(ctx); wait || err != nil || !f.Final() {
+		return err
 	}
 	until := f.job.Consistent
 	g, gctx := errgroup.WithContext(ctx)
-	if f.Mode != state.ModeFull {
+	if f.Mode != state.ModeFull || waited {
 		g.Go(func() (err error) {
 			failpoint.Hit("final.before")
 			defer failpoint.Hit("final.after")

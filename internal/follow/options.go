@@ -8,6 +8,7 @@ package follow
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -64,10 +65,14 @@ type Options struct {
 	SavePhase func(context.Context, state.Phase, ...bson.E) error
 	// Passed is told from where reading would start after a crash now.
 	Passed func(readFrom mongo.OpTime)
-	// Final reports that the job is to be finalized. Compare finds how the target's
-	// catalog differs from the source's; Finish ends the job when the target is at
-	// its last position.
-	Final   func() bool
+	// Wanted reports that the job is to be finalized, Final the same when that begins: it
+	// cannot be taken back any more. Rejected takes it back because of index builds of the
+	// source that lasted longer than IndexWait (0 is without limit); its error ends the run.
+	Wanted, Final func() bool
+	Rejected      func(building []schema.IndexName) error
+	IndexWait     time.Duration
+	// Compare finds how the target's catalog differs from the source's; Finish ends the
+	// job when the target is at its last position.
 	Compare func(context.Context) ([]schema.Difference, error)
 	Finish  func(context.Context, Final) error
 	// Unclear counts the conflicts that could not be judged in all runs.

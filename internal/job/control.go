@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 )
 
@@ -22,6 +23,8 @@ type control struct {
 	told      bool          // the log has the wish to finalize
 	begun     bool          // to finalize; it cannot be taken back any more
 	withdrawn chan struct{} // closed and replaced when the wish to finalize is taken back
+	rejected  error         // why the job has taken it back by itself, if it has
+	bySpec    bool          // Spec says when to finalize
 	at        time.Time     // from when on to finalize; zero: no time
 	paused    bool
 	asked     bool                    // an operator has paused or resumed since the start
@@ -38,18 +41,61 @@ func newControl(until string, mode Mode) (*control, error) {
 	if until != "" && until != "never" && until != "caught-up" {
 		c.at, err = time.Parse(time.RFC3339, until)
 	}
+	c.bySpec = c.finalize || !c.at.IsZero()
 	if err != nil {
 		return nil, fmt.Errorf("--until %q: want never, caught-up or a time (2026-01-02T15:04:05Z)", until)
 	}
 	return c, nil
 }
 
+// due reports that the job is to be finalized.
+func (c *control) due(now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.isDue(now)
+}
+
+// isDue is called with mu held.
+func (c *control) isDue(now time.Time) bool {
+	return c.begun || c.finalize || !c.at.IsZero() && !now.Before(c.at)
+}
+
 // final reports that the job is to be finalized, which begins then.
 func (c *control) final(now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.begun = c.begun || c.finalize || !c.at.IsZero() && !now.Before(c.at)
+	c.begun = c.isDue(now)
 	return c.begun
+}
+
+// reject takes an operator's wish to finalize back for a reason. Where Spec says when to
+// finalize, or an earlier run has begun to, the reason is returned: it ends the job.
+func (c *control) reject(reason error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bySpec || c.begun {
+		return reason
+	}
+	c.rejected = reason
+	c.takeBack()
+	return nil
+}
+
+// takeBack is called with mu held.
+func (c *control) takeBack() {
+	c.finalize, c.told, c.at = false, false, time.Time{}
+	close(c.withdrawn)
+	c.withdrawn = make(chan struct{})
+}
+
+// whyWithdrawn is why the wish to finalize was taken back.
+func (c *control) whyWithdrawn() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.rejected != nil {
+		return c.rejected
+	}
+	return refuse(CodeWithdrawn, "the job goes on; see millrace status", "finalize was taken back")
 }
 
 // begin has the job finalize, which an earlier run of it has begun.
@@ -65,7 +111,7 @@ func (c *control) wantFinal() (withdrawn <-chan struct{}, untold bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	untold = !c.told
-	c.finalize, c.told = true, true
+	c.finalize, c.told, c.rejected = true, true, nil
 	return c.withdrawn, untold
 }
 
@@ -75,9 +121,8 @@ func (c *control) withdraw() (was, begun bool) {
 	defer c.mu.Unlock()
 	was, begun = c.finalize || !c.at.IsZero(), c.begun
 	if was && !begun {
-		c.finalize, c.told, c.at = false, false, time.Time{}
-		close(c.withdrawn)
-		c.withdrawn = make(chan struct{})
+		c.takeBack()
+		c.bySpec = false
 	}
 	return was, begun
 }
@@ -260,6 +305,7 @@ const (
 	CodeWithdrawn    = "withdrawn" // finalize was taken back
 	CodeNotWanted    = "notWanted" // nobody has asked to finalize
 	CodeDraining     = "draining"  // finalize cannot be taken back any more
+	CodeBuilding     = "building"  // the source is building indexes that the target would lack
 )
 
 func refuse(code, hint, format string, args ...any) error {
@@ -287,7 +333,7 @@ func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 	case <-j.control.done:
 		return j.control.err
 	case <-withdrawn:
-		return refuse(CodeWithdrawn, "the job goes on; see millrace status", "finalize was taken back")
+		return j.control.whyWithdrawn()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -307,6 +353,19 @@ func (j *Job) CancelFinalize(ctx context.Context) error {
 	}
 	j.log.Info("finalize taken back by operator")
 	return ctx.Err()
+}
+
+// rejectFinal takes the wish to finalize back, for the source goes on building indexes.
+func (j *Job) rejectFinal(building []schema.IndexName) error {
+	err := j.stillBuilding("finalize", building)
+	j.log.Warn("finalize is rejected", "reason", err)
+	return j.control.reject(err)
+}
+
+// stillBuilding rejects what the target would go without indexes after.
+func (j *Job) stillBuilding(what string, building []schema.IndexName) error {
+	return refuse(CodeBuilding, "wait until the builds have ended, or end them with dropIndexes on the source, then "+what+" again; --index-wait says for how long the job waits",
+		"cannot %s: after %s the source is still building %s", what, j.spec.IndexWait, schema.NameAll(building))
 }
 
 // cannotFinalize says why the job as shown cannot be finalized now, "" if it can.

@@ -96,14 +96,22 @@ func (c *copier) look(ctx context.Context) error {
 	switch c.spec.Mode {
 	case ModeIncremental:
 	case ModeStructure:
-		g.Go(func() (err error) {
-			c.snap.Collections, err = c.listed(gctx, scope)
-			return err
+		g.Go(func() error {
+			return c.untilBuilt(gctx, func() (err error) {
+				c.snap.Collections, err = c.listed(gctx, scope)
+				return err
+			})
 		})
 	default:
-		g.Go(func() (err error) {
+		take := func() (err error) {
 			c.snap, c.from, err = c.origin.Snapshot(gctx, scope)
 			return err
+		}
+		g.Go(func() error {
+			if c.src.Info.Kind == mongo.KindStandalone {
+				return c.untilBuilt(gctx, take)
+			}
+			return take()
 		})
 	}
 	return g.Wait()

@@ -327,7 +327,8 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),
 		Parts: j.shards != nil, Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
 		Repairs: &j.repairs, SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
-		Final: func() bool { return j.control.final(j.spec.Now()) },
+		Wanted: func() bool { return j.control.due(j.spec.Now()) }, Final: func() bool { return j.control.final(j.spec.Now()) },
+		Rejected: j.rejectFinal, IndexWait: j.spec.IndexWait,
 	})
 }
 
@@ -427,11 +428,16 @@ func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.C
 func (j *Job) compare(ctx context.Context) ([]schema.Difference, error) {
 	// Shard keys are as rules say, or as they were when a collection was made.
 	o := schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets(), IgnoreSharding: true}
+	var err error
+	if j.shards != nil {
+		if o.Building, err = j.shards.Building(ctx, j.rules); err != nil {
+			return nil, err
+		}
+	}
 	if j.placer != nil {
 		if err := j.placer.Settle(ctx); err != nil {
 			return nil, err
 		}
-		var err error
 		if o.Made, err = j.placer.Made(ctx); err != nil {
 			return nil, err
 		}

@@ -178,6 +178,9 @@ type Spec struct {
 	WarnWindow time.Duration
 	// GiveUpAfter ends the job when one failure lasts that long; 0 is never.
 	GiveUpAfter time.Duration
+	// IndexWait is how long finalize waits for index builds under way on the source
+	// before it is rejected; 0 is without limit.
+	IndexWait time.Duration
 
 	Deps
 }

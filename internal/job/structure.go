@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
@@ -42,6 +44,35 @@ func (c *copier) listed(ctx context.Context, scope schema.Scope) (colls []schema
 		return err
 	})
 	return colls, err
+}
+
+// untilBuilt takes the source's catalog once no index of it is being built: where the job
+// reads no oplog, nothing would bring the index later. It waits no longer than IndexWait.
+func (c *copier) untilBuilt(ctx context.Context, take func() error) error {
+	began, waiting := time.Now(), false
+	for {
+		if err := take(); err != nil {
+			return err
+		}
+		building, err := schema.Builds(c.snap.Collections, c.rules)
+		if err != nil {
+			return err
+		}
+		if len(building) == 0 {
+			return nil
+		}
+		if c.spec.IndexWait > 0 && time.Since(began) >= c.spec.IndexWait {
+			return c.stillBuilding("begin", building)
+		}
+		if !waiting {
+			waiting = true
+			defer c.progress.Wait("")
+		}
+		c.progress.Wait("index builds of the source to end: " + schema.NameAll(building))
+		if err := pace.Pause(ctx, time.Second); err != nil {
+			return err
+		}
+	}
 }
 
 // showStructure has the status tell what is to be made, and what is there in a phase.

@@ -109,6 +109,18 @@ func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (col
 	return coll, false, mongo.Retry(fmt.Sprintf("the router does not show the collection %x of %s, but nobody tells that it was dropped", uuid.Data, db), nil, "")
 }
 
+// Building lists the index builds under way, as schema.Building does, of each shard: one
+// collection may be there several times.
+func (c *Sharded) Building(ctx context.Context, rules schema.Rules) ([]schema.Collection, error) {
+	of := c.Cluster()
+	each := make([][]schema.Collection, len(of.Shards))
+	err := of.Each(ctx, func(ctx context.Context, i int) (err error) {
+		each[i], err = schema.Building(ctx, of.Shards[i].Cluster, rules)
+		return err
+	})
+	return slices.Concat(each...), err
+}
+
 // named is the name of the sharded collection with a UUID, "" when there is none.
 func (c *Sharded) named(ctx context.Context, uuid bson.Binary) (ns string, err error) {
 	var found struct {

@@ -47,6 +47,11 @@ func (s Set) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.C
 	return schema.ListOne(ctx, s.Cluster, db, uuid)
 }
 
+// Building lists the index builds under way, as schema.Building does.
+func (s Set) Building(ctx context.Context, rules schema.Rules) ([]schema.Collection, error) {
+	return schema.Building(ctx, s.Cluster, rules)
+}
+
 // Find reads documents by their _ids, as lookup.Find does.
 func (s Set) Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error) {
 	return lookup.Find(ctx, s.Cluster, of, q)

@@ -291,7 +291,7 @@ func (p *planner) copied() bool {
 	return p.plan.Resumes && p.plan.ResumePhase != state.PhaseCatalog
 }
 
-func (p *planner) collections(context.Context) error {
+func (p *planner) collections(ctx context.Context) error {
 	colls, err := p.seen.collections()
 	if err != nil {
 		return err
@@ -310,6 +310,28 @@ func (p *planner) collections(context.Context) error {
 		p.add(Fail, "names", "change --rename or exclude one of them", "%v", err)
 	}
 	p.ok("collections", "%d, %s", len(colls), humanize.Bytes(uint64(p.data)))
+	return p.building(ctx, colls)
+}
+
+// building tells of index builds under way on the source: until they have ended the
+// target goes without.
+func (p *planner) building(ctx context.Context, colls []schema.Collection) error {
+	if p.Shards != nil { // each of which builds by itself
+		of, err := p.Shards.Building(ctx, p.Rules)
+		if err != nil {
+			return err
+		}
+		colls = of
+	}
+	builds, err := schema.Builds(colls, p.Rules)
+	if err != nil || len(builds) == 0 {
+		return err
+	}
+	hint := "the target gets them when they have ended; finalize waits for them, as long as --index-wait says"
+	if p.Mode == state.ModeStructure || p.Source.Info.Kind == mongo.KindStandalone {
+		hint = "the job waits for them before it begins, as long as --index-wait says"
+	}
+	p.add(Warn, "index builds", hint, "%d index builds of the source are under way and left out until they end: %s", len(builds), schema.NameAll(builds))
 	return nil
 }
 

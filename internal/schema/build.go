@@ -211,7 +211,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 // missing returns the specifications that the collection has no index of, one
 // that expires at another time aside.
 func (b *builder) missing(ctx context.Context, dataNS string, specs []bson.Raw) ([]bson.Raw, error) {
-	have, err := indexes(ctx, b.c, dataNS)
+	have, _, err := indexes(ctx, b.c, dataNS)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package schema
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,6 +27,8 @@ type Difference struct {
 	// Deferred says that the target gets it when the job that deferred it is consistent,
 	// or finalized.
 	Deferred bool `json:"deferred,omitempty"`
+	// Building says that the source is still building the index.
+	Building bool `json:"building,omitempty"`
 }
 
 // String is one line for people.
@@ -36,6 +39,8 @@ func (d Difference) String() string {
 		text += " (" + d.Skipped + " is skipped)"
 	case d.Deferred:
 		text += " (deferred by a job)"
+	case d.Building:
+		text += " (the source is still building it)"
 	}
 	return text
 }
@@ -60,6 +65,8 @@ type DiffOptions struct {
 	// Deferred is what the target does not have yet: a difference that it explains is
 	// told as such.
 	Deferred []Deferred
+	// Building are index builds of servers of the source that its listing does not show.
+	Building []Collection
 	// Own are collections of the target that count with their databases, though
 	// the source may have nothing there.
 	Own []string
@@ -77,6 +84,7 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptio
 	if err != nil {
 		return nil, err
 	}
+	addBuilding(source, o.Building)
 	target, err := list(ctx, dst, Scope{Readable: true, DB: OwnDatabases(source, rules, o.Own...), NS: func(ns string) bool {
 		from, ok := rules.Source(ns)
 		return ok && keep(from)
@@ -221,6 +229,10 @@ func diffIndexes(source, target Collection, o DiffOptions) ([]Difference, error)
 		}
 		out = append(out, diffMaps(source.NS, "index "+ix.Name+", ", a, b)...)
 	}
+	building, err := diffBuilding(source, byName, o)
+	if out = append(out, building...); err != nil {
+		return nil, err
+	}
 	if o.IgnoreExtra {
 		return out, nil
 	}
@@ -229,6 +241,29 @@ func diffIndexes(source, target Collection, o DiffOptions) ([]Difference, error)
 			continue
 		}
 		out = append(out, Difference{NS: source.NS, What: "index " + name, Target: text(byName[name].Spec)})
+	}
+	return out, nil
+}
+
+// diffBuilding compares what the source is building with the target's indexes, and takes
+// them out of those. A target gets such an index when its build has ended.
+func diffBuilding(source Collection, target map[string]stream.Index, o DiffOptions) (out []Difference, err error) {
+	for _, ix := range source.Building {
+		other, ok := target[ix.Name]
+		delete(target, ix.Name)
+		d := Difference{NS: source.NS, What: "index " + ix.Name, Source: text(ix.Spec), Building: true}
+		if ok {
+			a, erra := comparableIndex(ix, o)
+			b, errb := comparableIndex(other, o)
+			if err := errors.Join(erra, errb); err != nil {
+				return nil, fmt.Errorf("compare the index %s that %s is building: %w", ix.Name, source.NS, err)
+			}
+			if maps.Equal(a, b) {
+				continue
+			}
+			d.Target = text(other.Spec)
+		}
+		out = append(out, d)
 	}
 	return out, nil
 }

@@ -41,7 +41,7 @@ func TestKeepsExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	known("finalized", `p + 9 s where {"a": {"$gt": {"$numberInt":"1"}}}, t + 70 s`)
-	all, err := indexes(t.Context(), dst, db+".c")
+	all, _, err := indexes(t.Context(), dst, db+".c")
 	if err != nil || len(all) < 4 {
 		t.Fatal(all, err)
 	}

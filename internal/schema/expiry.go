@@ -63,7 +63,7 @@ func (e *expiries) deferAll(ctx context.Context, c Collection) error {
 	if err := e.makeRoom(ctx, c); err != nil {
 		return err
 	}
-	all, err := indexes(ctx, e.c, c.DataNS())
+	all, _, err := indexes(ctx, e.c, c.DataNS())
 	if err != nil {
 		return err
 	}

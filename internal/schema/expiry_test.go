@@ -21,7 +21,7 @@ func TestHoldTTL(t *testing.T) {
 	names := []string{db + ".c", db + ".none"}
 	expires := func(when string, want map[string]int64) {
 		t.Helper()
-		all, err := indexes(t.Context(), dst, db+".c")
+		all, _, err := indexes(t.Context(), dst, db+".c")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestHoldTTLOfBuckets(t *testing.T) {
 	}
 	expires := func(want map[string]int64) {
 		t.Helper()
-		all, err := indexes(t.Context(), dst, db+"."+mongo.BucketsPrefix+"m")
+		all, _, err := indexes(t.Context(), dst, db+"."+mongo.BucketsPrefix+"m")
 		if err != nil {
 			t.Fatal(err)
 		}

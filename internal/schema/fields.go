@@ -32,7 +32,7 @@ func Mapped(c Collection, rules Rules) (out Collection, left []string, err error
 		return c, nil, err
 	}
 	indexes := c.Indexes
-	c.Indexes = nil
+	c.Indexes, c.Building = nil, mappedIndexes(c.Building, m)
 	for _, ix := range indexes {
 		spec, why := m.Index(ix.Spec)
 		if why != "" {

@@ -19,7 +19,7 @@ func recorded(c Collection) (out Collection, left []string, err error) {
 	for _, ix := range c.Indexes {
 		left = append(left, fmt.Sprintf("index %s: the target holds versions of documents", ix.Name))
 	}
-	c.Indexes = nil
+	c.Indexes, c.Building = nil, nil
 	if has(c.Options, "validator") {
 		left = append(left, "the validator, which judges documents, not their versions")
 	}

@@ -228,7 +228,7 @@ func primaryDB(c *mongo.Cluster, db string) *driver.Database {
 // addIndexes reads the indexes of all but views.
 func addIndexes(ctx context.Context, c *mongo.Cluster, colls []Collection) error {
 	return ofData(ctx, colls, func(ctx context.Context, coll *Collection) (err error) {
-		coll.Indexes, err = indexes(ctx, c, coll.DataNS())
+		coll.Indexes, coll.Building, err = indexes(ctx, c, coll.DataNS())
 		return err
 	})
 }

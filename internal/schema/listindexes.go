@@ -11,38 +11,55 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// indexes lists the finished indexes of a collection but for the one on _id. A
-// collection that is gone has none.
+// indexes lists the indexes of a collection but for the one on _id: those that are
+// finished, and those that are being built. A collection that is gone has none.
 //
-// A build under way is left out, for its end comes later in the oplog, if it
-// ends well. Servers before 4.4 list it like the others and say elsewhere that
-// it is one: what is finished is in two listings and not among the builds in
-// between, whichever of them started or failed meanwhile.
-func indexes(ctx context.Context, c *mongo.Cluster, ns string) ([]stream.Index, error) {
-	found, err := listIndexes(ctx, c, ns)
-	if err != nil || len(found) == 0 || c.Info.Version.AtLeast(4, 4) {
-		return found, err
+// A build under way is not an index yet, for its end comes later in the oplog, if it
+// ends well. Some servers list it like the others, and name it in the statistics: those
+// before 4.4, and newer ones where their reply cannot describe it (an index on
+// measurements of a time series, in 5.0 and 6.0). There an index is finished if it is in
+// two listings and not among the builds in between, whichever of them started or failed
+// meanwhile.
+func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, building []stream.Index, err error) {
+	if c.Info.Version.AtLeast(4, 4) {
+		finished, building, err = listIndexes(ctx, c, ns, bson.E{Key: "includeBuildUUIDs", Value: true})
+		if !mongo.IsCode(err, codeCannotDescribe) {
+			return finished, building, err
+		}
 	}
-	building, err := buildsUnderWay(ctx, c, ns)
+	found, _, err := listIndexes(ctx, c, ns)
+	if err != nil || len(found) == 0 {
+		return nil, nil, err
+	}
+	under, err := buildsUnderWay(ctx, c, ns)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	again, err := listIndexes(ctx, c, ns)
+	again, _, err := listIndexes(ctx, c, ns)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return slices.DeleteFunc(found, func(ix stream.Index) bool {
-		return slices.Contains(building, ix.Name) ||
-			!slices.ContainsFunc(again, func(other stream.Index) bool { return other.Name == ix.Name })
-	}), nil
+	for _, ix := range found {
+		listed := slices.ContainsFunc(again, func(other stream.Index) bool { return other.Name == ix.Name })
+		switch {
+		case slices.Contains(under, ix.Name):
+			building = append(building, ix)
+		case listed:
+			finished = append(finished, ix)
+		}
+	}
+	return finished, building, nil
 }
 
-func listIndexes(ctx context.Context, c *mongo.Cluster, ns string) ([]stream.Index, error) {
+// codeCannotDescribe is listIndexes' answer where an index has a field that its reply
+// does not know, as originalSpec of one that is being built.
+const codeCannotDescribe = 5254501
+
+// listIndexes asks for the indexes of a collection. Only with includeBuildUUIDs does the
+// server tell which are being built.
+func listIndexes(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) (finished, building []stream.Index, err error) {
 	db, coll := mongo.SplitNS(ns)
-	cmd := bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}
-	if c.Info.Version.AtLeast(4, 4) {
-		cmd = append(cmd, bson.E{Key: "includeBuildUUIDs", Value: true})
-	}
+	cmd := append(bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}, more...)
 	cur, err := primaryDB(c, db).RunCommandCursor(ctx, cmd)
 	var specs []bson.Raw
 	if err == nil {
@@ -50,17 +67,18 @@ func listIndexes(ctx context.Context, c *mongo.Cluster, ns string) ([]stream.Ind
 	}
 	if err != nil {
 		if mongo.Classify(err) == mongo.ClassGone {
-			return nil, nil
+			return nil, nil, nil
 		}
-		return nil, fmt.Errorf("list indexes of %s of %s: %w", ns, c.Address(), err)
+		return nil, nil, fmt.Errorf("list indexes of %s of %s: %w", ns, c.Address(), err)
 	}
-	var out []stream.Index
 	for _, spec := range specs {
-		if !has(spec, "buildUUID") && !isIDIndex(spec) && !truthyField(spec, "clustered") {
-			out = append(out, stream.Index{Name: str(spec, "name"), Spec: spec})
+		if under := sub(spec, "spec"); under != nil && has(spec, "buildUUID") {
+			building = append(building, stream.Index{Name: str(under, "name"), Spec: under})
+		} else if !isIDIndex(spec) && !truthyField(spec, "clustered") {
+			finished = append(finished, stream.Index{Name: str(spec, "name"), Spec: spec})
 		}
 	}
-	return out, nil
+	return finished, building, nil
 }
 
 // buildsUnderWay names the indexes of a collection that are being built.

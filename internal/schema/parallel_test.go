@@ -61,7 +61,7 @@ func TestIndexesInParts(t *testing.T) {
 	var log bytes.Buffer
 	r.target.o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	have := func() (names []string) {
-		built, err := indexes(t.Context(), dst, db+".c")
+		built, _, err := indexes(t.Context(), dst, db+".c")
 		if err != nil {
 			t.Fatal(err)
 		}

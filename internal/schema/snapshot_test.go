@@ -290,7 +290,7 @@ func TestUnfinishedBuildIsNotListed(t *testing.T) {
 		t.Error(err)
 	}
 	r.copy()
-	if ix, err := indexes(t.Context(), dst, db+".c"); err != nil || len(ix) != 0 {
+	if ix, _, err := indexes(t.Context(), dst, db+".c"); err != nil || len(ix) != 0 {
 		t.Errorf("indexes copied: %v, %v", ix, err)
 	}
 	fail("off")
@@ -385,7 +385,7 @@ func TestLegacyIndexSpecs(t *testing.T) {
 	if err := errors.Join(r.target.BuildDeferred(t.Context()), r.target.RestoreExpiries(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	built, err := indexes(t.Context(), dst, db+".c")
+	built, _, err := indexes(t.Context(), dst, db+".c")
 	if err != nil {
 		t.Fatal(err)
 	}

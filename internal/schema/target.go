@@ -161,7 +161,7 @@ func (l *link) Has(ctx context.Context, ns string) (bool, error) {
 // findIndex looks an index of the target up by name or, when name is empty, by
 // key pattern.
 func (l *link) findIndex(ctx context.Context, dataNS, name string, key bson.Raw) (stream.Index, bool, error) {
-	all, err := indexes(ctx, l.c, dataNS)
+	all, _, err := indexes(ctx, l.c, dataNS)
 	at := slices.IndexFunc(all, func(ix stream.Index) bool {
 		return ix.Name == name || name == "" && comparableKey(sub(ix.Spec, "key")) == comparableKey(key)
 	})

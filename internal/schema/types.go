@@ -36,8 +36,8 @@ type Collection struct {
 	// measurements of several types in one field, as servers before 5.2 made them.
 	MixedSchema bool
 	// Indexes in listIndexes' order without the _id index and without builds
-	// still under way.
-	Indexes []stream.Index
+	// still under way, which are in Building.
+	Indexes, Building []stream.Index
 	// IDIndex says whether an _id index exists (false for clustered ones and
 	// old autoIndexId:false ones).
 	IDIndex      bool

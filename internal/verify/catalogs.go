@@ -51,11 +51,16 @@ func expected(d schema.Difference) bool { return d.Skipped != "" || d.Deferred }
 // diff compares the catalogs once.
 func (e *Engine) diff(ctx context.Context, rules *transform.Set) (diffs []schema.Difference, err error) {
 	err = e.seen(ctx, func() error {
-		later, err := schema.AllDeferred(ctx, e.clusters[target])
-		if err != nil {
+		var o schema.DiffOptions
+		if o.Deferred, err = schema.AllDeferred(ctx, e.clusters[target]); err != nil {
 			return err
 		}
-		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, schema.DiffOptions{Deferred: later})
+		if of := e.shards[source].Load(); of != nil {
+			if o.Building, err = of.Building(ctx, rules); err != nil {
+				return e.unread(source, err)
+			}
+		}
+		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, o)
 		return err
 	})
 	if only := e.o.Only; only != nil {
