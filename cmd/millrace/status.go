@@ -234,7 +234,11 @@ func (t facts) copying(s job.Status) {
 		t.add("time left", shown.Seconds(c.ETASeconds))
 	}
 	for _, x := range s.Indexes {
-		t.add("index", fmt.Sprintf("%s %.0f%%", x.NS, 100*shown.Share(x.Done, x.Total, false)))
+		text := fmt.Sprintf("%s %.0f%%", x.NS, 100*shown.Share(x.Done, x.Total, false))
+		if x.Stalled != "" {
+			text += ", makes no progress: " + x.Stalled
+		}
+		t.add("index", text)
 	}
 }
 

@@ -29,7 +29,7 @@ func (f *follower) awaitBuilds(ctx context.Context) (wait bool, err error) {
 	if err != nil {
 		return true, err
 	}
-	found, err := schema.Builds(colls, f.Rules)
+	found, err := schema.BuildingNames(colls, f.Rules)
 	if err != nil {
 		return true, err
 	}

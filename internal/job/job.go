@@ -43,6 +43,7 @@ type Job struct {
 	keys    transform.Keys // of the rules
 	tally   *transform.Tally
 	store   state.Store
+	builds  *schema.Builds
 	cat     *schema.Target
 	wishes  *placing.Source     // how collections are to be sharded
 	placer  *placing.Placer     // shards collections of the target; nil where it is no router
@@ -117,9 +118,10 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	j.letters = deadletter.New(j.dst, j.id, j.store.SameTerm)
-	shape := schema.TargetOptions{Job: j.id, Log: j.log, SameTerm: j.store.SameTerm, KeepsExpired: j.keepsExpired}
+	j.builds = schema.NewBuilds(j.dst, wc, j.log)
+	shape := schema.TargetOptions{Job: j.id, Builds: j.builds, Log: j.log, SameTerm: j.store.SameTerm, KeepsExpired: j.keepsExpired}
 	if j.wishes = (&placing.Source{Cluster: j.src, Shards: j.shards, Rules: keys, Zones: zones}); j.dst.Info.Kind == mongo.KindSharded {
-		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Log: j.log})
+		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Builds: j.builds, Log: j.log})
 		shape.Sharding = j.placer
 	}
 	j.cat = schema.NewTarget(j.dst, shape)

@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -100,21 +101,31 @@ func (m *monitor) forgets(ctx context.Context) bool {
 	return m.full
 }
 
+// watchIndexes shows the index builds on the target: while the job builds what it has
+// copied, and where a schema change waits for one.
 func (m *monitor) watchIndexes(ctx context.Context) {
 	phase := m.progress.Phase()
-	if phase != PhaseIndexing && phase != PhaseOverlap && phase != PhaseFinalizing {
+	if phase != PhaseIndexing && phase != PhaseOverlap && phase != PhaseFinalizing && !m.builds.UnderWay() {
 		m.progress.SetIndexes(nil)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	builds, err := m.cat.Progress(ctx)
-	if err != nil {
+	stalled := m.builds.Stalled()
+	if err != nil && len(stalled) == 0 {
 		return
 	}
-	out := make([]IndexStatus, 0, len(builds))
+	out := make([]IndexStatus, 0, len(builds)+len(stalled))
 	for _, b := range builds {
 		out = append(out, IndexStatus{NS: b.NS, Done: b.Done, Total: b.Total})
+	}
+	for _, s := range stalled {
+		at := slices.IndexFunc(out, func(x IndexStatus) bool { return x.NS == s.NS })
+		if at < 0 {
+			at, out = len(out), append(out, IndexStatus{NS: s.NS})
+		}
+		out[at].Stalled, out[at].StalledSince = s.Why, &s.Since
 	}
 	m.progress.SetIndexes(out)
 }

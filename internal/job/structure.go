@@ -54,7 +54,7 @@ func (c *copier) untilBuilt(ctx context.Context, take func() error) error {
 		if err := take(); err != nil {
 			return err
 		}
-		building, err := schema.Builds(c.snap.Collections, c.rules)
+		building, err := schema.BuildingNames(c.snap.Collections, c.rules)
 		if err != nil {
 			return err
 		}

@@ -24,6 +24,13 @@ func ParseWriteConcern(s string) (any, error) {
 	return n, nil
 }
 
+// TakesCommitQuorum reports servers that can be told how many members have to build an
+// index before it is ready.
+func (c *Cluster) TakesCommitQuorum() bool {
+	fcv, err := ParseVersion(c.Info.FCV)
+	return c.Info.Kind != KindStandalone && c.Info.Version.AtLeast(4, 4) && (err != nil || fcv.AtLeast(4, 4))
+}
+
 // DataConcern is the w with which data is written: 1, for a later proof in the same
 // election term makes it durable. Behind a router nobody sees a term, so that each
 // write waits for a majority itself.

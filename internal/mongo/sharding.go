@@ -3,6 +3,7 @@ package mongo
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -37,4 +38,43 @@ func (c *Cluster) ShardKeys(ctx context.Context, namespaces ...string) (map[stri
 		keys[d.ID] = d.Key
 	}
 	return keys, nil
+}
+
+// EachSet calls do with each replica set of a deployment: with c itself, named "", or with
+// the shards behind a router, one after the other. A shard is reached as its hosts say,
+// with the user of the router, and closed again. The first error ends it.
+func (c *Cluster) EachSet(ctx context.Context, do func(name string, set *Cluster) error) error {
+	if c.Info.Kind != KindSharded {
+		return do("", c)
+	}
+	cur, err := c.Client.Database("config").Collection("shards").Find(ctx, bson.D{})
+	var shards []struct {
+		ID   string `bson:"_id"`
+		Host string
+	}
+	if err == nil {
+		err = cur.All(ctx, &shards)
+	}
+	if err != nil {
+		return fmt.Errorf("list the shards of %s: %w", c.Address(), err)
+	}
+	for _, s := range shards {
+		if err := c.ofShard(ctx, s.Host, func(set *Cluster) error { return do(s.ID, set) }); err != nil {
+			return fmt.Errorf("shard %s: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) ofShard(ctx context.Context, hosts string, do func(*Cluster) error) error {
+	uri, err := MemberURI(c.uri, hosts)
+	if err != nil {
+		return err
+	}
+	set, err := Connect(ctx, uri, Options{AppName: "millrace", ServerSelectionTimeout: 2 * time.Second, MaxPoolSize: 2})
+	if err != nil {
+		return err
+	}
+	defer set.Close()
+	return do(set)
 }

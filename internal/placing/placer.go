@@ -23,6 +23,8 @@ type Options struct {
 	Job string
 	// Source says how collections are to be sharded; nil where none is to be.
 	Source *Source
+	// Builds run the index builds; nil has them wait for a majority.
+	Builds *schema.Builds
 	Log    *slog.Logger
 }
 
@@ -41,6 +43,9 @@ type Placer struct {
 func New(c *mongo.Cluster, o Options) *Placer {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Builds == nil {
+		o.Builds = schema.NewBuilds(c, nil, o.Log)
 	}
 	return &Placer{c: c, o: o, turn: make(chan struct{}, 1), joining: make(chan struct{}, 1), joined: map[string][]string{}, step: failpoint.Hit}
 }

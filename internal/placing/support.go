@@ -96,7 +96,7 @@ func truthy(spec bson.Raw, option string) bool {
 
 // standIn builds the index that stands in for one of the source's.
 func (p *Placer) standIn(ctx context.Context, n note) error {
-	db, coll := mongo.SplitNS(n.ID.NS)
+	db, _ := mongo.SplitNS(n.ID.NS)
 	var key bson.D
 	for _, f := range shardkey.Parse(n.Key) {
 		key = append(key, bson.E{Key: f.Path, Value: f.Value})
@@ -107,8 +107,8 @@ func (p *Placer) standIn(ctx context.Context, n note) error {
 	}
 	key = append(key, bson.E{Key: more, Value: 1})
 	spec := bson.D{{Key: "key", Value: key}, {Key: "name", Value: standInName}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}
-	_, err := p.c.Write(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: bson.A{spec}},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	defer p.o.Builds.Watch(ctx, n.ID.NS, []string{standInName})()
+	_, err := p.c.Write(ctx, db, append(p.o.Builds.Command(n.ID.NS, bson.A{spec}), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}))
 	return mongo.Wrap(err, "build an index on the shard key of %s", n.ID.NS)
 }
 

@@ -323,7 +323,7 @@ func (p *planner) building(ctx context.Context, colls []schema.Collection) error
 		}
 		colls = of
 	}
-	builds, err := schema.Builds(colls, p.Rules)
+	builds, err := schema.BuildingNames(colls, p.Rules)
 	if err != nil || len(builds) == 0 {
 		return err
 	}

@@ -273,6 +273,11 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	if st.Waiting == "" && p.blind() {
 		st.Waiting, since = "the source's primary to say where it stands: "+mongo.Brief(p.unasked), p.asked
 	}
+	for _, x := range st.Indexes {
+		if st.Waiting == "" && x.Stalled != "" {
+			st.Waiting, since = "an index build of "+x.NS+" on the target: "+x.Stalled, *x.StalledSince
+		}
+	}
 	if st.Waiting != "" {
 		st.WaitingSince = &since
 	}

@@ -141,6 +141,10 @@ type Index struct {
 	NS    string `json:"ns"`
 	Done  int64  `json:"done"`
 	Total int64  `json:"total"`
+	// Stalled says why the build makes no progress, StalledSince since when; empty while
+	// it does.
+	Stalled      string     `json:"stalled,omitempty"`
+	StalledSince *time.Time `json:"stalledSince,omitempty"`
 }
 
 // Follow is the progress of continuous replication.

@@ -170,8 +170,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		return nil
 	}
 	start := time.Now()
-	db, coll := mongo.SplitNS(dataNS)
-	err := b.change(ctx, db, bson.D{{Key: "createIndexes", Value: coll}, {Key: "indexes", Value: specs}})
+	err := b.send(ctx, dataNS, specs)
 	if mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash) {
 		// Perhaps only in the expiry that one got already.
 		missing, ferr := b.missing(ctx, dataNS, specs)
@@ -208,6 +207,13 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 	return err
 }
 
+// send runs the command, and watches it.
+func (b *builder) send(ctx context.Context, dataNS string, specs []bson.Raw) error {
+	defer b.o.Builds.Watch(ctx, dataNS, nameList(specs))()
+	db, _ := mongo.SplitNS(dataNS)
+	return b.change(ctx, db, b.o.Builds.Command(dataNS, specs))
+}
+
 // missing returns the specifications that the collection has no index of, one
 // that expires at another time aside.
 func (b *builder) missing(ctx context.Context, dataNS string, specs []bson.Raw) ([]bson.Raw, error) {
@@ -229,12 +235,13 @@ func (b *builder) missing(ctx context.Context, dataNS string, specs []bson.Raw) 
 	return out, nil
 }
 
-func names(specs []bson.Raw) string {
-	var out []string
+func names(specs []bson.Raw) string { return strings.Join(nameList(specs), ", ") }
+
+func nameList(specs []bson.Raw) (out []string) {
 	for _, s := range specs {
 		out = append(out, str(s, "name"))
 	}
-	return strings.Join(out, ", ")
+	return out
 }
 
 // BuildDeferred builds the deferred indexes but some, of collections side by side: to be

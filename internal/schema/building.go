@@ -37,9 +37,9 @@ func addBuilding(colls, others []Collection) {
 	}
 }
 
-// Builds are the index builds under way in a catalog whose indexes the target is to get,
+// BuildingNames are the index builds under way in a catalog whose indexes the target is to get,
 // in order. They are named by the source's namespaces.
-func Builds(colls []Collection, rules Rules) (out []IndexName, err error) {
+func BuildingNames(colls []Collection, rules Rules) (out []IndexName, err error) {
 	for _, c := range colls {
 		if len(c.Building) == 0 || !rules.Match(c.NS) || rules.Skips(c.NS).Has(stream.OpCreateIndexes) {
 			continue

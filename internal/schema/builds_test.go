@@ -134,7 +134,7 @@ func TestBuildUnderWayDiffers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if builds, err := Builds(colls, rules); err != nil || len(builds) != want {
+		if builds, err := BuildingNames(colls, rules); err != nil || len(builds) != want {
 			t.Errorf("with --skip %q: %v, %v, want %d builds", skip, builds, err, want)
 		}
 	}

@@ -22,7 +22,7 @@ import (
 // meanwhile.
 func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, building []stream.Index, err error) {
 	if c.Info.Version.AtLeast(4, 4) {
-		finished, building, err = listIndexes(ctx, c, ns, bson.E{Key: "includeBuildUUIDs", Value: true})
+		finished, building, err = listIndexes(ctx, c, ns, withBuilds())
 		if !mongo.IsCode(err, codeCannotDescribe) {
 			return finished, building, err
 		}
@@ -55,22 +55,13 @@ func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, buildi
 // does not know, as originalSpec of one that is being built.
 const codeCannotDescribe = 5254501
 
-// listIndexes asks for the indexes of a collection. Only with includeBuildUUIDs does the
-// server tell which are being built.
+// withBuilds has listIndexes tell which indexes are being built.
+func withBuilds() bson.E { return bson.E{Key: "includeBuildUUIDs", Value: true} }
+
+// listIndexes asks for the indexes of a collection. Without withBuilds those that are
+// being built count as finished.
 func listIndexes(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) (finished, building []stream.Index, err error) {
-	db, coll := mongo.SplitNS(ns)
-	cmd := append(bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}, more...)
-	cur, err := primaryDB(c, db).RunCommandCursor(ctx, cmd)
-	var specs []bson.Raw
-	if err == nil {
-		err = cur.All(ctx, &specs)
-	}
-	if err != nil {
-		if mongo.Classify(err) == mongo.ClassGone {
-			return nil, nil, nil
-		}
-		return nil, nil, fmt.Errorf("list indexes of %s of %s: %w", ns, c.Address(), err)
-	}
+	specs, err := listSpecs(ctx, c, ns, more...)
 	for _, spec := range specs {
 		if under := sub(spec, "spec"); under != nil && has(spec, "buildUUID") {
 			building = append(building, stream.Index{Name: str(under, "name"), Spec: under})
@@ -78,7 +69,24 @@ func listIndexes(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.
 			finished = append(finished, stream.Index{Name: str(spec, "name"), Spec: spec})
 		}
 	}
-	return finished, building, nil
+	return finished, building, err
+}
+
+// listSpecs lists indexes as the server describes them; none of a collection that is gone.
+func listSpecs(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) (specs []bson.Raw, err error) {
+	db, coll := mongo.SplitNS(ns)
+	cmd := append(bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}, more...)
+	cur, err := primaryDB(c, db).RunCommandCursor(ctx, cmd)
+	if err == nil {
+		err = cur.All(ctx, &specs)
+	}
+	if err == nil {
+		return specs, nil
+	}
+	if mongo.Classify(err) == mongo.ClassGone {
+		return nil, nil
+	}
+	return nil, fmt.Errorf("list indexes of %s of %s: %w", ns, c.Address(), err)
 }
 
 // buildsUnderWay names the indexes of a collection that are being built.

@@ -74,6 +74,8 @@ type TargetOptions struct {
 	// KeepsExpired tells of a namespace of the target in which documents stay that have
 	// expired: it gets no expiry. Nil knows none.
 	KeepsExpired func(targetNS string) bool
+	// Builds run the index builds; nil has them wait for a majority.
+	Builds *Builds
 	// Parallel bounds commands under way at once where many collections are
 	// changed, default DefaultBuilds.
 	Parallel int
@@ -101,6 +103,9 @@ func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 	}
 	if o.Parallel <= 0 {
 		o.Parallel = DefaultBuilds
+	}
+	if o.Builds == nil {
+		o.Builds = NewBuilds(c, nil, o.Log)
 	}
 	l := &link{c: c, o: o}
 	d := &deferrals{link: l}

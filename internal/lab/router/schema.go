@@ -13,7 +13,7 @@ import (
 func schemaCommands() map[string]func(context.Context, *call) (bson.D, error) {
 	return map[string]func(context.Context, *call) (bson.D, error){
 		"create": create, "convertToCapped": onDatabase, "drop": drop, "dropDatabase": dropDatabase, "renameCollection": renameCollection, "collMod": collMod,
-		"createIndexes": createIndexes, "dropIndexes": dropIndexes, "deleteIndexes": dropIndexes,
+		"createIndexes": createIndexes, "setIndexCommitQuorum": onOwners, "dropIndexes": dropIndexes, "deleteIndexes": dropIndexes,
 		"listDatabases": listDatabases, "listCollections": listCollections, "listIndexes": listIndexes,
 		"collStats": collStats, "collstats": collStats, "dbStats": dbStats, "dbstats": dbStats, "dataSize": notHere,
 		"validate": onOwners, "shardCollection": shardCollection, "enableSharding": enableSharding,
