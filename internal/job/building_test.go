@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
 )
@@ -196,4 +198,38 @@ func (s servers) indexesOf(t *testing.T, db string) string {
 	}
 	slices.Sort(names)
 	return strings.Join(names, " ")
+}
+
+// TestTargetMemberDown: one dead secondary of the target holds up neither the copy's
+// indexes nor an index that the source makes later, which is a barrier for all changes.
+func TestTargetMemberDown(t *testing.T) {
+	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{Topology: "rs:3", LeanJournal: true})}
+	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+	index := func(field string) {
+		t.Helper()
+		if _, err := s.srcDB.Database("down").Collection("c").Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: field, Value: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	insert(t, s.srcDB, "down", 100)
+	index("i")
+	primary, err := s.dst.Primary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.dst.Members()[(primary+1)%3].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	spec := s.spec("down")
+	spec.Until = "never"
+	j, end := running(t, spec)
+	index("x")
+	insert(t, s.srcDB, "down", 10)
+	await(t, "changes after the index are applied", func() bool { return count(t, s.targetC, "down") == 110 })
+	if err := errors.Join(j.Finalize(t.Context(), true), <-end); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.indexesOf(t, "down"); got != "i_1 x_1" {
+		t.Errorf("indexes of the target: %s", got)
+	}
 }

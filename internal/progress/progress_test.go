@@ -90,3 +90,25 @@ func TestLag(t *testing.T) {
 		t.Errorf("within a second: %v", got)
 	}
 }
+
+// TestStalledBuild: an index build that makes no progress is what the job waits for,
+// unless it waits for something else.
+func TestStalledBuild(t *testing.T) {
+	p, c := newProgress()
+	since := c.now
+	c.after(time.Minute)
+	p.SetIndexes([]Index{{NS: "d.a", Done: 1, Total: 2}, {NS: "d.b", Stalled: "member h:1 is down", StalledSince: &since}})
+	st := status(p)
+	if st.Waiting != "an index build of d.b on the target: member h:1 is down" || st.WaitingSince == nil || !st.WaitingSince.Equal(since) {
+		t.Errorf("waits for %q since %v", st.Waiting, st.WaitingSince)
+	}
+	p.Wait("somebody")
+	if st := status(p); st.Waiting != "somebody" {
+		t.Errorf("waits for %q", st.Waiting)
+	}
+	p.Wait("")
+	p.SetIndexes(nil)
+	if st := status(p); st.Waiting != "" || st.WaitingSince != nil {
+		t.Errorf("waits for %q", st.Waiting)
+	}
+}

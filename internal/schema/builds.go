@@ -62,7 +62,7 @@ type build struct {
 	names   []string
 	seen    string    // how far the target was when it was looked at last
 	moved   time.Time // when that changed last
-	relaxed bool
+	relaxed int       // how often builds of other processes were looked for
 	asked   time.Time // members, last
 	warned  time.Time
 	stalled string // why it stands still; guarded by Builds.mu
@@ -124,6 +124,10 @@ func (b *Builds) Watch(ctx context.Context, ns string, names []string) (done fun
 func (b *Builds) look(ctx context.Context, u *build) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()
+	if u.relaxed == 0 { // 4.4 looks at the quorum when a member has built the index, and not when it is set
+		u.relaxed++
+		b.relax(ctx, u)
+	}
 	seen, err := b.far(ctx, u.ns)
 	if err == nil && seen != u.seen {
 		if b.explain(u, "") {
@@ -135,18 +139,15 @@ func (b *Builds) look(ctx context.Context, u *build) {
 		return
 	}
 	still := time.Since(u.moved)
-	if still < stalledAfter {
-		return
-	}
-	if !u.relaxed && b.c.TakesCommitQuorum() {
-		if u.relaxed = true; b.relax(ctx, u) {
-			return
-		}
-	}
-	if time.Since(u.asked) < askEvery {
+	if still < stalledAfter || time.Since(u.asked) < askEvery {
 		return
 	}
 	u.asked = time.Now()
+	if u.relaxed == 1 { // perhaps one has begun since
+		if u.relaxed++; b.relax(ctx, u) {
+			return
+		}
+	}
 	why := b.reason(ctx, u)
 	if why == "" && (err != nil || still < silentAfter) || ctx.Err() != nil {
 		return
@@ -192,6 +193,9 @@ func (b *Builds) far(ctx context.Context, ns string) (string, error) {
 // relax gives builds of another process the quorum, where they are of indexes that are
 // waited for. It reports whether that can have changed something.
 func (b *Builds) relax(ctx context.Context, u *build) (changed bool) {
+	if !b.c.TakesCommitQuorum() {
+		return false
+	}
 	db, coll := mongo.SplitNS(u.ns)
 	for _, names := range b.groups(ctx, u) {
 		if has := entry(ctx, b.c, "$all", names); has != nil && sameQuorum(has.Lookup("commitQuorum"), b.quorum) {
