@@ -124,6 +124,10 @@ func bindClusters(fs *pflag.FlagSet, source, target *string) {
 	fs.StringVar(target, flagTarget, "", "connection string `URI` of the target; with a password, set MILLRACE_TARGET or a config file instead")
 }
 
+func bindAllowShard(fs *pflag.FlagSet, allow *bool) {
+	fs.BoolVar(allow, "allow-shard", false, "permit a source or target that is one shard of a sharded cluster, reached without its routers")
+}
+
 func bindShards(fs *pflag.FlagSet, list *[]string, name, side string) {
 	fs.StringArrayVar(list, name, nil, "where a shard of a sharded "+side+" is reached otherwise than the cluster says, as `name=URI`; may be repeated")
 }
@@ -167,6 +171,7 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.ReadTags, "read-tags", "", "`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")
 	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
+	bindAllowShard(fs, &s.AllowShard)
 	section(fs, "Source and target")
 	bindRules(fs, &s.Rules)
 	fs.StringArrayVar(&s.Shard, flagShard, nil, "by which key a collection of the source is sharded on a sharded target, as `db.coll=key`: the key as fields (customer:1,_id:hashed), as JSON, or none; by default as on a sharded source; may be repeated")
@@ -256,6 +261,7 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &v.Source, &v.Target)
 	bindShards(fs, &v.sourceShards, flagSourceShard, "source")
 	bindShards(fs, &v.targetShards, flagTargetShard, "target")
+	bindAllowShard(fs, &v.AllowShard)
 	section(fs, "Source and target")
 	bindRules(fs, &v.Rules)
 	section(fs, "What is compared")

@@ -227,7 +227,7 @@ func identity(c *mongo.Cluster) string {
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	in := precheck.Input{Job: j.id, Source: j.src, Shards: j.shards, Target: j.dst, Rules: j.rules, Keys: &j.keys, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
-		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
+		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, AllowShard: j.spec.AllowShard, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.origin.ReadFrom(positionOf(job)) }}
 	j.plan = nil
 	err = j.patience.Try(ctx, time.Minute, func() (err error) {

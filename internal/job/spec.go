@@ -150,6 +150,8 @@ type Spec struct {
 	AllowMissing bool
 	// AllowOverlap permits other jobs with the same names on the target.
 	AllowOverlap bool
+	// AllowShard permits a side that is one shard of a sharded cluster.
+	AllowShard bool
 
 	// WriteConcern that a position must have reached before it is recorded:
 	// "majority" (default) or a number.

@@ -39,6 +39,10 @@ type Info struct {
 	SetName string        // replica-set name
 	SetID   bson.ObjectID // id of the replica set, or the sharded cluster: the same at any address
 	Hosts   []string
+	// Role is what the replica set is in a sharded cluster, Shard its name there, "" when
+	// not readable.
+	Role  Role
+	Shard string
 }
 
 // Options shape a connection.
@@ -67,9 +71,11 @@ type Cluster struct {
 	Pool   *wire.Pool
 	Info   Info
 
-	uri  string
-	read *readpref.ReadPref
-	asks *questions // of Client
+	uri   string
+	seeds []string // the hosts that uri names
+	first hello    // of the server that identified the deployment
+	read  *readpref.ReadPref
+	asks  *questions // of Client
 }
 
 // maxConnecting is how many connections to a server may be opened at once.
@@ -103,10 +109,10 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
-	c := &Cluster{Client: client, Pool: pool, uri: uri, read: o.ReadPreference, asks: asks}
+	c := &Cluster{Client: client, Pool: pool, uri: uri, seeds: opts.Hosts, read: o.ReadPreference, asks: asks}
 	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
 		c.Close()
-		err = explainReach(err, opts, checks)
+		err = explainReach(explainMember(ctx, err, opts, c.Address()), opts, checks)
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)), HintOf(err))
 	}
 	return c, nil
@@ -191,15 +197,28 @@ func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, er
 }
 
 type hello struct {
-	LocalTime   time.Time `bson:"localTime"`
-	SetName     string    `bson:"setName"`
-	Msg         string    `bson:"msg"`
-	Hosts       []string  `bson:"hosts"`
-	LastWrite   Positions `bson:"lastWrite"`
-	ClusterTime struct {
+	LocalTime    time.Time `bson:"localTime"`
+	SetName      string    `bson:"setName"`
+	Msg          string    `bson:"msg"`
+	Hosts        []string  `bson:"hosts"`
+	Passives     []string  `bson:"passives"`
+	Arbiters     []string  `bson:"arbiters"`
+	Primary      string    `bson:"primary"`
+	Writable     bool      `bson:"ismaster"`
+	Secondary    bool      `bson:"secondary"`
+	Arbiter      bool      `bson:"arbiterOnly"`
+	Ghost        bool      `bson:"isreplicaset"` // wants a set's configuration
+	ConfigServer int       `bson:"configsvr"`
+	LastWrite    Positions `bson:"lastWrite"`
+	ClusterTime  struct {
 		ClusterTime bson.Timestamp `bson:"clusterTime"`
 	} `bson:"$clusterTime"`
+	// Committed is in replies of shards and config servers alone (seen on 4.2 to 6.0).
+	Committed bson.Timestamp `bson:"lastCommittedOpTime"`
 }
+
+// msgRouter is what routers say of themselves.
+const msgRouter = "isdbgrid"
 
 func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
 	raw, err := c.Command(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
@@ -247,7 +266,8 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 	if err != nil {
 		return err
 	}
-	var build, fcv, config bson.Raw
+	c.first = h
+	var build, fcv, config, shard bson.Raw
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		c.Pool.Warm(gctx, warm)
@@ -265,12 +285,18 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		config, err = c.permitted(gctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
 		return err
 	})
+	if h.SetName != "" && h.Writable { // other members may take no reads
+		g.Go(func() (err error) {
+			shard, err = c.permitted(gctx, "admin", bson.D{{Key: "find", Value: "system.version"}, {Key: "filter", Value: bson.D{{Key: "_id", Value: "shardIdentity"}}}})
+			return err
+		})
+	}
 	if err := g.Wait(); err != nil {
 		return err
 	}
 	c.Info.Kind, c.Info.SetName, c.Info.Hosts = KindStandalone, h.SetName, h.Hosts
 	switch {
-	case h.Msg == "isdbgrid":
+	case h.Msg == msgRouter:
 		c.Info.Kind = KindSharded
 	case h.SetName != "":
 		c.Info.Kind = KindReplicaSet
@@ -283,6 +309,13 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 	switch c.Info.Kind {
 	case KindReplicaSet:
 		c.Info.SetID, _ = config.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
+		var known bool
+		switch c.Info.Shard, known = shard.Lookup("cursor", "firstBatch", "0", "shardName").StringValueOK(); {
+		case h.ConfigServer != 0:
+			c.Info.Role = RoleConfig
+		case known || !h.Committed.IsZero():
+			c.Info.Role = RoleShard
+		}
 	case KindSharded:
 		about, err := c.permitted(ctx, "config", bson.D{{Key: "find", Value: "version"}, {Key: "limit", Value: 1}})
 		if err != nil {

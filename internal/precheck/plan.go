@@ -77,6 +77,7 @@ type Input struct {
 	Restart, AllowDowngrade bool
 	AllowMissing            bool // an include that matches nothing yet
 	AllowOverlap            bool
+	AllowShard              bool // a side may be one shard of a sharded cluster
 	Skips                   bool // documents that the target refuses are left out
 	WarnWindow              time.Duration
 
@@ -104,6 +105,9 @@ type planner struct {
 func Make(ctx context.Context, in Input) (*Plan, error) {
 	p := &planner{Input: in, plan: &Plan{Job: in.Job, Mode: in.Mode, Source: in.Source.Address(), SourceInfo: describe(in.Source.Info),
 		Target: in.Target.Address(), TargetInfo: describe(in.Target.Info)}}
+	if err := p.complete(ctx); err != nil {
+		return nil, err
+	}
 	p.deployments()
 	p.versions()
 	if p.plan.Checks.Failed() {

@@ -21,7 +21,9 @@ type Spec struct {
 	// SourceShards and TargetShards are connection strings of shards, by name, where
 	// they are reached otherwise than a sharded cluster says.
 	SourceShards, TargetShards map[string]string
-	Rules                      transform.Config
+	// AllowShard permits a side that is one shard of a sharded cluster.
+	AllowShard bool
+	Rules      transform.Config
 	Options
 	// Observe, when set, gets the function that tells the progress, once the
 	// comparison begins. It is safe for concurrent use, also afterwards.
@@ -78,7 +80,10 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 // connect connects to both clusters.
 func (s *Spec) connect(ctx context.Context) (sides [2]*mongo.Cluster, err error) {
 	for i, uri := range []string{s.Source, s.Target} {
-		if sides[i], err = mongo.Connect(ctx, uri, mongo.Options{AppName: appName}); err != nil {
+		if sides[i], err = mongo.Connect(ctx, uri, mongo.Options{AppName: appName}); err == nil {
+			err = sides[i].CheckComplete(ctx, s.AllowShard)
+		}
+		if err != nil {
 			closeAll(sides)
 			return sides, fmt.Errorf("%s: %w", sideName(i), err)
 		}

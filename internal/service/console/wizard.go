@@ -89,6 +89,7 @@ func newWizard() *wizard {
 			{Key: "allow-downgrade", Label: "the target may be older than the source"},
 			{Key: "allow-missing", Label: "patterns may match nothing yet"},
 			{Key: "allow-overlap", Label: "other jobs may have the same collections of the target"},
+			{Key: "allow-shard", Label: "source or target may be one shard of a sharded cluster"},
 		}}
 	for i := range f.Options {
 		f.Options[i].Value = f.Options[i].Values[0]

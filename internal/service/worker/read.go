@@ -37,7 +37,7 @@ func (w *Worker) readFor(ctx context.Context, v *service.Verification) error {
 		return err
 	}
 	log.Info("reading parts of another worker's verification")
-	spec := verify.Spec{Source: s.Source, Target: s.Target, Rules: s.Rules, Options: verify.Options{MaxBufferedBytes: checkMemory, Log: log}}
+	spec := verify.Spec{Source: s.Source, Target: s.Target, AllowShard: s.AllowShard, Rules: s.Rules, Options: verify.Options{MaxBufferedBytes: checkMemory, Log: log}}
 	err = verify.Borrow(ctx, spec, w.Name, w.Version, func(ctx context.Context, request []byte) ([]byte, error) {
 		return w.Hub.Borrow(ctx, v.Lease.Run, request)
 	})

@@ -1,0 +1,237 @@
+package mongo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Role is the part that a replica set has in a sharded cluster.
+type Role string
+
+// The roles. The zero value is a replica set of its own, or no replica set.
+const (
+	RoleShard  Role = "shard"
+	RoleConfig Role = "config server"
+)
+
+const (
+	// electionTime bounds the wait for a member that knows no primary: servers elect
+	// one within about 10 s.
+	electionTime = 12 * time.Second
+	// hostTime bounds how long a host of the connection string is asked what it is.
+	hostTime = 2 * time.Second
+)
+
+// Incomplete reports a connection string that leads to less than one complete
+// deployment, or to more. It has a hint.
+type Incomplete struct{ text string }
+
+// Error says what the connection string leads to.
+func (e *Incomplete) Error() string { return e.text }
+
+func incomplete(hint, format string, args ...any) error {
+	return WithHint(&Incomplete{fmt.Sprintf(format, args...)}, hint)
+}
+
+// CheckComplete returns an Incomplete unless c is one complete deployment: a replica
+// set reached at its primary, a sharded cluster reached at routers, or a standalone
+// server. allowShard accepts a shard. A member that knows no primary is asked again
+// for up to 12 s. Any other error says that the deployment did not answer.
+func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {
+	if err := c.checkMember(ctx); err != nil {
+		return err
+	}
+	if err := c.checkHosts(ctx); err != nil {
+		return err
+	}
+	switch {
+	case c.Info.Role == RoleConfig:
+		return incomplete("connect to the cluster's routers (mongos)", "%s is a config server of a sharded cluster, which has none of its users' data", c.Address())
+	case c.Info.Role == RoleShard && !allowShard:
+		return incomplete("connect to the cluster's routers (mongos); --allow-shard accepts this shard alone",
+			"%s is %s of a sharded cluster, which has only a part of the data, and whose routers do not see what is written to it directly", c.Address(), c.shardName())
+	}
+	return nil
+}
+
+// shardName names the shard where the user may know it.
+func (c *Cluster) shardName() string {
+	if c.Info.Shard == "" {
+		return "a shard"
+	}
+	return "the shard " + c.Info.Shard
+}
+
+// checkMember rejects a member other than the primary. Only a direct connection leads
+// to one.
+func (c *Cluster) checkMember(ctx context.Context) error {
+	for began, h := time.Now(), c.first; ; {
+		state, elects := h.notPrimary()
+		if state == "" {
+			return nil
+		}
+		if !elects || time.Since(began) > electionTime {
+			return errMember(c.Address(), state)
+		}
+		if err := pace.Pause(ctx, 200*time.Millisecond); err != nil {
+			return err
+		}
+		var err error
+		if h, err = c.hello(ctx); err != nil {
+			return fmt.Errorf("read the state of %s: %w", c.Address(), err)
+		}
+	}
+}
+
+func errMember(address, state string) error {
+	return incomplete("leave out directConnection=true, or name the primary; --read-preference reads the source from secondaries",
+		"%s is %s, which takes no writes and may be behind", address, state)
+}
+
+// notPrimary says what a member is that is not the primary, "" of one that is and of
+// what is no member. elects says that it may become the primary in a moment: it knows
+// no other.
+func (h *hello) notPrimary() (state string, elects bool) {
+	switch {
+	case h.Writable || h.Msg == msgRouter:
+		return "", false
+	case h.Ghost:
+		return "a server without a valid replica set configuration: it was not initiated, or was removed from its set", false
+	case h.Arbiter:
+		return "an arbiter of the replica set " + h.SetName, false
+	case h.Secondary:
+		return "a secondary of the replica set " + h.SetName, h.Primary == ""
+	}
+	return "a member of the replica set " + h.SetName + " that is neither primary nor secondary (starting, recovering or in rollback)", h.Primary == ""
+}
+
+// explainMember returns why a direct connection lets no user in where the server is a
+// member without users, such as an arbiter; else err.
+func explainMember(ctx context.Context, err error, opts *options.ClientOptions, address string) error {
+	if !wire.AuthFailed(err) || opts.Direct == nil || !*opts.Direct || len(opts.Hosts) != 1 {
+		return err
+	}
+	h, helloErr := helloAt(ctx, *opts, opts.Hosts[0])
+	if state, elects := h.notPrimary(); helloErr == nil && state != "" && !elects {
+		return errMember(address, state)
+	}
+	return err
+}
+
+// checkHosts rejects a connection string with hosts of several deployments: the driver
+// takes one of them and ignores the others, or uses the routers of all. A host that
+// does not answer within 2 s is not checked.
+func (c *Cluster) checkHosts(ctx context.Context) error {
+	if len(c.seeds) < 2 {
+		return nil
+	}
+	members := slices.Concat(c.first.Hosts, c.first.Passives, c.first.Arbiters)
+	var mu sync.Mutex
+	var foreign []error
+	var asking sync.WaitGroup
+	for _, host := range c.seeds {
+		if slices.ContainsFunc(members, func(m string) bool { return strings.EqualFold(m, withPort(host)) }) {
+			continue
+		}
+		asking.Go(func() {
+			if err := c.checkHost(ctx, host); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				foreign = append(foreign, err)
+			}
+		})
+	}
+	asking.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	slices.SortFunc(foreign, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(foreign...)
+}
+
+// withPort completes a host of a connection string.
+func withPort(host string) string {
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		return net.JoinHostPort(strings.Trim(host, "[]"), "27017")
+	}
+	return host
+}
+
+// checkHost asks one host of the connection string what it belongs to.
+func (c *Cluster) checkHost(ctx context.Context, host string) error {
+	opts, err := parseURI(c.uri)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, hostTime)
+	defer cancel()
+	is := ""
+	h, err := helloAt(ctx, *opts, host)
+	switch {
+	case err != nil || h.Ghost: // the driver does without it
+		return nil
+	case h.Msg == msgRouter && c.Info.Kind == KindSharded:
+		if c.sameRouter(ctx, *opts, host) {
+			return nil
+		}
+		is = "a router of another sharded cluster"
+	case h.Msg == msgRouter:
+		is = "a router of a sharded cluster"
+	case h.SetName == "":
+		is = "a standalone server"
+	case h.SetName == c.Info.SetName && slices.ContainsFunc(h.Hosts, func(m string) bool { return slices.Contains(c.first.Hosts, m) }):
+		return nil
+	default:
+		is = "a member of another replica set, " + h.SetName
+	}
+	return incomplete("name hosts of one deployment only", "the connection string %s names hosts of several deployments: %s is %s", c.Address(), host, is)
+}
+
+// sameRouter reports whether a router belongs to the cluster, or does not say.
+func (c *Cluster) sameRouter(ctx context.Context, opts options.ClientOptions, host string) bool {
+	var about struct {
+		ID bson.ObjectID `bson:"clusterId"`
+	}
+	err := askAt(ctx, opts, host, func(client *driver.Client) error {
+		return client.Database("config").Collection("version").FindOne(ctx, bson.D{}).Decode(&about)
+	})
+	return err != nil || about.ID.IsZero() || c.Info.SetID.IsZero() || about.ID == c.Info.SetID
+}
+
+// helloAt asks one host what it is, without logging in.
+func helloAt(ctx context.Context, opts options.ClientOptions, host string) (h hello, err error) {
+	opts.Auth = nil
+	err = askAt(ctx, opts, host, func(client *driver.Client) error {
+		raw, err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Raw()
+		if err == nil {
+			h, err = parseHello(raw)
+		}
+		return err
+	})
+	return h, err
+}
+
+// askAt connects to one host alone.
+func askAt(ctx context.Context, opts options.ClientOptions, host string, ask func(*driver.Client) error) error {
+	opts.ReplicaSet, opts.SRVMaxHosts, opts.ServerMonitor = nil, nil, nil
+	opts.SetHosts([]string{host}).SetDirect(true).SetServerSelectionTimeout(hostTime).SetConnectTimeout(hostTime)
+	client, err := driver.Connect(&opts)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Disconnect(context.WithoutCancel(ctx)) }()
+	return ask(client)
+}
