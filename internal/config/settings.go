@@ -125,7 +125,7 @@ func bindClusters(fs *pflag.FlagSet, source, target *string) {
 }
 
 func bindAllowShard(fs *pflag.FlagSet, allow *bool) {
-	fs.BoolVar(allow, "allow-shard", false, "permit a source or target that is one shard of a sharded cluster, reached without its routers")
+	fs.BoolVar(allow, "allow-shard", false, "permit a source or target that is one shard of a sharded cluster, without its routers")
 }
 
 func bindShards(fs *pflag.FlagSet, list *[]string, name, side string) {

@@ -47,7 +47,7 @@ func incomplete(hint, format string, args ...any) error {
 }
 
 // CheckComplete returns an Incomplete unless c is one complete deployment: a replica
-// set reached at its primary, a sharded cluster reached at routers, or a standalone
+// set at its primary, a sharded cluster at its routers, or a standalone
 // server. allowShard accepts a shard. A member that knows no primary is asked again
 // for up to 12 s. Any other error says that the deployment did not answer.
 func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {

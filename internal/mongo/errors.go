@@ -52,6 +52,9 @@ const (
 	CodeCannotMakeUnique     = 359 // of collMod: documents have a key in common
 	CodeShardKeyIndex        = 373 // the only one cannot be dropped
 	CodeDuplicateKey         = 11000
+	CodeInvalidView          = 182 // of the database's view catalog as it is
+	// CodeDatabaseDifferCase says that there is a database whose name differs in case only.
+	CodeDatabaseDifferCase = 13297
 	// CodeSampleFailed is $sample's: its random cursor went on meeting the same
 	// documents. Trying again helps mostly, as the message says.
 	CodeSampleFailed = 28799

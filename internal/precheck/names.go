@@ -3,6 +3,7 @@ package precheck
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -30,6 +31,45 @@ func (p *planner) names(ctx context.Context) error {
 	}
 	p.plan.Checks = append(p.plan.Checks, unused(p.Rules.Unused(all), all, p.AllowMissing)...)
 	return nil
+}
+
+// cases compares the names of databases that the job makes with each other and with the
+// target's: a server has no two that differ in case only.
+func (p *planner) cases(context.Context) error {
+	have, err := p.seen.databases()
+	if err != nil || p.copied() {
+		return err
+	}
+	for _, clash := range caseClashes(p.plan.Collections, have) {
+		p.add(Fail, "names", "give one of them another name with --rename, or drop the database of the target if it is not needed", "%s", clash)
+	}
+	return nil
+}
+
+// caseClashes says which databases of the target would differ in case only. have are
+// those that it has.
+func caseClashes(colls []Collection, have []string) (out []string) {
+	by := map[string]string{}
+	for _, db := range have {
+		by[strings.ToLower(db)] = db
+	}
+	reported := map[string]bool{}
+	for _, c := range colls {
+		db, _ := mongo.SplitNS(c.Target)
+		other, there := by[strings.ToLower(db)]
+		switch {
+		case !there:
+			by[strings.ToLower(db)] = db
+		case other == db || reported[db]:
+		case slices.Contains(have, other):
+			reported[db] = true
+			out = append(out, fmt.Sprintf("the target has the database %s, and %s is to come: their names differ in case only", other, db))
+		default:
+			reported[db] = true
+			out = append(out, fmt.Sprintf("the rules lead to the databases %s and %s of the target, whose names differ in case only", other, db))
+		}
+	}
+	return out
 }
 
 // unused judges rules that match none of the source's names.

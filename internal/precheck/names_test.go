@@ -44,3 +44,31 @@ func TestUnusedRules(t *testing.T) {
 		})
 	}
 }
+
+// TestCaseClashes: databases whose names differ in case only cannot be on one target.
+func TestCaseClashes(t *testing.T) {
+	t.Parallel()
+	to := func(names ...string) (out []Collection) {
+		for _, ns := range names {
+			out = append(out, Collection{Target: ns})
+		}
+		return out
+	}
+	for _, c := range []struct {
+		name  string
+		colls []Collection
+		have  []string
+		want  string
+	}{
+		{"none", to("shop.a", "shop.b", "other.a"), []string{"shop", "more"}, ""},
+		{"the target's", to("shop.a", "shop.b"), []string{"Shop"}, "the target has the database Shop, and shop is to come"},
+		{"by rules", to("shop.a", "Shop.a", "Shop.b"), nil, "the rules lead to the databases shop and Shop"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got := strings.Join(caseClashes(c.colls, c.have), "\n")
+			if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" || strings.Contains(got, "\n") {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+		})
+	}
+}

@@ -141,7 +141,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 
 // steps are the checks of what both sides have answered.
 func (p *planner) steps() []func(context.Context) error {
-	all := []func(context.Context) error{p.resume, p.history, p.rivals, p.collections, p.filters, p.names, p.sharding, p.privileges, p.existing}
+	all := []func(context.Context) error{p.resume, p.history, p.rivals, p.collections, p.filters, p.names, p.cases, p.sharding, p.privileges, p.existing}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all
 	}

@@ -209,7 +209,7 @@ func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 	}
 	switch ch.Kind {
 	case stream.ChangeDropDatabase:
-		return c.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
+		return c.dropDatabase(ctx, ch, o)
 	case stream.ChangeDropAllViews:
 		return c.dropNames(ctx, ch, o, views(o.Names.OfDB(ch.NS)))
 	case stream.ChangeRename:
@@ -343,6 +343,27 @@ func (c *changer) applyDropView(ctx context.Context, ns string) (Effect, error) 
 		return skipped("%s is no view", ns), nil
 	}
 	return Effect{Applied: true, Dropped: []string{ns}}, c.colls.Drop(ctx, ns)
+}
+
+// dropDatabase drops what the job made of a database of the source, and the target's
+// database if nothing is left in it: servers know an empty one by its name, and refuse
+// another whose name differs in case only.
+func (c *changer) dropDatabase(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+	effect, err := c.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
+	if err != nil || !effect.Applied {
+		return effect, err
+	}
+	db, _ := mongo.SplitNS(o.Rules.Target(ch.NS + "."))
+	left, err := listCollections(ctx, c.c, db, bson.D{})
+	if err != nil || len(left) > 0 && (len(left) > 1 || left[0].Name != "system.views") { // which stays without views
+		return effect, err
+	}
+	err = c.change(ctx, db, bson.D{{Key: "dropDatabase", Value: 1}})
+	if mongo.IsCode(err, mongo.CodeUnauthorized) { // it is in the way of one of another case alone
+		c.o.Log.Warn("an empty database stays on the target", "database", db, "why", err, "hint", "grant dropDatabase on it, or drop it yourself")
+		err = nil
+	}
+	return effect, mongo.Wrap(err, "drop the empty database %s of the target", db)
 }
 
 // dropNames drops what the job made of a database of the source. Its

@@ -208,6 +208,48 @@ func TestDropDatabaseSparesOthers(t *testing.T) {
 	}
 }
 
+// TestDropDatabaseOfOtherCase: a dropped database makes room for one whose name differs in
+// case only, unless the target has something else there.
+func TestDropDatabaseOfOtherCase(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	upper := strings.ToUpper(db)
+	for _, c := range []struct {
+		name   string
+		before []string // in the database that is dropped
+		target string   // what else the target has there
+		fails  bool
+	}{
+		{name: "collections", before: []string{seed, `{"create":"d"}`}},
+		{name: "views", before: []string{seed, `{"create":"v","viewOn":"c","pipeline":[]}`}},
+		{name: "a collection of others", before: []string{seed}, target: "theirs", fails: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newReplica(t, newRules(t, transform.Config{Include: []string{db, upper}}), db, upper)
+			r.run(upper, c.before)
+			r.copy()
+			if c.target != "" {
+				do(t, dst, upper, `{"create":"`+c.target+`"}`)
+			}
+			r.run(upper, []string{`{"dropDatabase":1}`})
+			r.follow()
+			if !c.fails {
+				r.run(db, []string{seed})
+				r.follow()
+				r.finish()
+				return
+			}
+			_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeCreate, NS: db + ".c"}, ApplyOptions{Rules: r.rules, Names: r.names})
+			if !mongo.IsCode(err, mongo.CodeDatabaseDifferCase) || !strings.Contains(mongo.HintOf(err), "differs in case only") {
+				t.Errorf("%v, hint %q", err, mongo.HintOf(err))
+			}
+			if found, err := r.target.ListExisting(t.Context(), []string{upper + ".theirs"}); err != nil || len(found) != 1 {
+				t.Errorf("left of others: %v, %v", found, err)
+			}
+		})
+	}
+}
+
 // TestRenameInterrupted: a crash after the rename and before what is held back
 // followed.
 func TestRenameInterrupted(t *testing.T) {

@@ -95,6 +95,12 @@ func AllNames(ctx context.Context, c *mongo.Cluster) ([]string, error) {
 	return slices.Concat(perDB...), err
 }
 
+// Databases names the databases, but the internal ones and those that the user may not
+// read, sorted.
+func Databases(ctx context.Context, c *mongo.Cluster) ([]string, error) {
+	return databases(ctx, c, true)
+}
+
 // UUIDs lists those of the collections of databases, in no order.
 func UUIDs(ctx context.Context, c *mongo.Cluster, dbs []string) ([]bson.Binary, error) {
 	perDB := make([][]bson.Binary, len(dbs))
