@@ -165,6 +165,7 @@ func (c *control) finalize(ctx context.Context) error {
 	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(st.Job), st.Follow.Applied)
 	b.WriteString(wayBack(st.TargetPosition))
 	writeDifferences(&b, st.Differences)
+	writeLeftOut(&b, st.LeftOut)
 	return cmp.Or(c.tell(c.Output, st, b.String()), differencesError(st))
 }
 

@@ -360,6 +360,7 @@ func (a *app) toldFinalized(r *remote, j *api.Job) error {
 	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(j.Name), st.Follow.Applied)
 	b.WriteString(wayBack(st.TargetPosition))
 	writeDifferences(&b, st.Differences)
+	writeLeftOut(&b, st.LeftOut)
 	return then(a.tell(r.output, j, b.String()), func() error { return differencesError(*st) })
 }
 

@@ -61,6 +61,7 @@ func summaryText(sum summary) string {
 	fmt.Fprintln(&b, t.Render())
 	b.WriteString(wayBack(s.TargetPosition))
 	writeDifferences(&b, s.Differences)
+	writeLeftOut(&b, s.LeftOut)
 	if sum.Verify != nil {
 		b.WriteString(verifiedText(sum.Verify))
 	}
@@ -92,6 +93,12 @@ func average(n, seconds float64, unit func(float64) string) string {
 		return ""
 	}
 	return " (" + unit(n/seconds) + "/s on average)"
+}
+
+func writeLeftOut(b *strings.Builder, leftOut []string) {
+	for _, line := range listed(leftOut, func(o string) string { return "left out: " + o }) {
+		fmt.Fprintf(b, "  %s\n", plain(line))
+	}
 }
 
 func writeDifferences(b *strings.Builder, differences []string) {

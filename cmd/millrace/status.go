@@ -185,6 +185,7 @@ func statusText(s job.Status) string {
 		fmt.Fprintln(&b, routersTable(s.Routers).Render())
 	}
 	writeDifferences(&b, s.Differences)
+	writeLeftOut(&b, s.LeftOut)
 	return b.String()
 }
 

@@ -516,7 +516,7 @@ func (j *Job) finish(ctx context.Context, end follow.Final) error {
 			return err
 		}
 	}
-	j.progress.SetFinal(lines, fallBack)
+	j.progress.SetFinal(lines, j.leftOut(ctx), fallBack)
 	err = j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
 		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At})...)
 	if err == nil && j.placer != nil {
@@ -525,6 +525,20 @@ func (j *Job) finish(ctx context.Context, end follow.Final) error {
 		}
 	}
 	return err
+}
+
+// leftOut lists and logs what the rules choose and the job has left out. A job does not
+// fail because that cannot be read.
+func (j *Job) leftOut(ctx context.Context) (out []string) {
+	list, err := schema.Omissions(ctx, j.src, j.rules)
+	if err != nil {
+		j.log.Warn("cannot list what is left out", "error", err)
+	}
+	for _, o := range list[:min(len(list), mostDifferences)] {
+		j.log.Warn("left out: the target does not have it", "what", o.String())
+		out = append(out, o.String())
+	}
+	return out
 }
 
 // causeOr prefers the reason for which ctx was canceled.

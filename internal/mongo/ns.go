@@ -74,3 +74,12 @@ func IsInternal(db string) bool {
 
 // StateDB is the database on the target in which millrace keeps its jobs.
 const StateDB = "millrace"
+
+// IsStateCollection reports the collections of StateDB that are millrace's own.
+func IsStateCollection(coll string) bool {
+	switch coll {
+	case "jobs", "collections", "slices", "skipped", "held", "placed", "deadletters", "deadletters.parts":
+		return true
+	}
+	return false
+}

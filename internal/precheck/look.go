@@ -19,7 +19,8 @@ type seen struct {
 	others                     func() ([]state.Job, error)
 	collections                func() ([]schema.Collection, error)
 	existing                   func() (map[string]int64, error)
-	databases                  func() ([]string, error) // of the target
+	databases                  func() ([]string, error)          // of the target
+	omissions                  func() ([]schema.Omission, error) // of the source
 	sharding                   func() (sharding, error)
 	sourceGrants, targetGrants func() (grants, error)
 	shardGrants                []func() (grants, error) // of a sharded source, in the order of its shards
@@ -49,6 +50,7 @@ func (p *planner) look(ctx context.Context) error {
 	}
 	s.targetGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Target) })
 	s.disk = ask(&g, func() (bson.Raw, error) { return p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}}) })
+	s.omissions = ask(&g, func() ([]schema.Omission, error) { return schema.Omissions(ctx, p.Source, p.Rules) })
 	s.databases = ask(&g, func() ([]string, error) { return schema.Databases(ctx, p.Target) })
 	have := make(chan []schema.Collection, 2)
 	s.collections = ask(&g, func() ([]schema.Collection, error) {

@@ -35,8 +35,10 @@ type Plan struct {
 	TargetPosition string       `json:"targetPosition,omitempty"`
 	Collections    []Collection `json:"collections"`
 	// Rules are what the rules would do to documents drawn at random.
-	Rules  []transform.Effect `json:"rules,omitempty"`
-	Checks List               `json:"checks"`
+	Rules []transform.Effect `json:"rules,omitempty"`
+	// LeftOut is what the rules choose and the job cannot bring to the target.
+	LeftOut []string `json:"leftOut,omitempty"`
+	Checks  List     `json:"checks"`
 }
 
 // Collection is one namespace of a plan.
@@ -141,7 +143,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 
 // steps are the checks of what both sides have answered.
 func (p *planner) steps() []func(context.Context) error {
-	all := []func(context.Context) error{p.resume, p.history, p.rivals, p.collections, p.filters, p.names, p.cases, p.sharding, p.privileges, p.existing}
+	all := []func(context.Context) error{p.resume, p.history, p.rivals, p.collections, p.omissions, p.filters, p.names, p.cases, p.sharding, p.privileges, p.existing}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all
 	}
@@ -338,6 +340,24 @@ func (p *planner) building(ctx context.Context, colls []schema.Collection) error
 	p.add(Warn, "index builds", hint, "%d index builds of the source are under way and left out until they end: %s", len(builds), schema.NameAll(builds))
 	return nil
 }
+
+// omissions reports what the rules choose and the job leaves out.
+func (p *planner) omissions(context.Context) error {
+	list, err := p.seen.omissions()
+	for _, o := range list[:min(len(list), maxOmissions)] {
+		p.plan.LeftOut = append(p.plan.LeftOut, o.String())
+	}
+	if more := len(list) - maxOmissions; more > 0 {
+		p.plan.LeftOut = append(p.plan.LeftOut, fmt.Sprintf("and %d more", more))
+	}
+	if len(list) > 0 {
+		p.add(Warn, "left out", "copy them by other means, or rename or exclude them", "%d things are not copied: %s", len(list), strings.Join(p.plan.LeftOut[:min(5, len(p.plan.LeftOut))], "; "))
+	}
+	return err
+}
+
+// maxOmissions bounds how many omissions a plan lists.
+const maxOmissions = 100
 
 func (p *planner) existing(context.Context) error {
 	if p.copied() || p.Mode == state.ModeIncremental {

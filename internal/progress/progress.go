@@ -234,9 +234,11 @@ func (p *Progress) SourceTime() (at bson.Timestamp) {
 	return at
 }
 
-// SetFinal notes what finalize found, and where the target stands.
-func (p *Progress) SetFinal(differences []string, target mongo.OpTime) {
+// SetFinal notes what finalize found, what the job has left out, and where the target
+// stands.
+func (p *Progress) SetFinal(differences, leftOut []string, target mongo.OpTime) {
 	p.set(func() {
+		p.st.LeftOut = leftOut
 		if p.st.Differences = differences; !target.IsZero() {
 			p.st.TargetPosition = target.String()
 		}

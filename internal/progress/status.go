@@ -67,6 +67,9 @@ type Status struct {
 	TargetPosition string `json:"targetPosition,omitempty"`
 	// Differences from the source that finalize found; empty when none.
 	Differences []string `json:"differences,omitempty"`
+	// LeftOut is what the rules choose and no job can bring to the target, as finalize
+	// found it.
+	LeftOut []string `json:"leftOut,omitempty"`
 }
 
 // Compressions are those of the two sides.

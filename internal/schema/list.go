@@ -220,11 +220,37 @@ func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bs
 	if err == nil {
 		err = cur.All(ctx, &out)
 	}
+	if mongo.IsCode(err, mongo.CodeInvalidView) {
+		return nil, mongo.WithHint(fmt.Errorf("list collections of database %s of %s: unreadable view %s: %w", db, c.Address(), unreadableViews(ctx, c, db), err),
+			"the server lists nothing of the database until the view is deleted from its system.views; or exclude the database")
+	}
 	if err != nil {
 		return nil, mongo.NeedsRole(fmt.Errorf("list collections of database %s of %s: %w", db, c.Address(), err),
 			"the user needs the listCollections privilege on every database (role readAnyDatabase has it)")
 	}
 	return out, nil
+}
+
+// unreadableViews names the views of a database whose definitions servers cannot read, as
+// far as the user may look.
+func unreadableViews(ctx context.Context, c *mongo.Cluster, db string) string {
+	const most = 5
+	readable := bson.D{{Key: "pipeline", Value: bson.D{{Key: "$type", Value: "array"}}}, {Key: "viewOn", Value: bson.D{{Key: "$type", Value: "string"}}}}
+	cur, err := primaryDB(c, db).Collection("system.views").Find(ctx, bson.D{{Key: "$nor", Value: bson.A{readable}}}, options.Find().SetLimit(most))
+	var views []struct {
+		ID string `bson:"_id"`
+	}
+	if err == nil {
+		err = cur.All(ctx, &views)
+	}
+	if err != nil || len(views) == 0 {
+		return "(look in system.views)"
+	}
+	var names []string
+	for _, v := range views {
+		names = append(names, v.ID)
+	}
+	return strings.Join(names, ", ")
 }
 
 func primaryDB(c *mongo.Cluster, db string) *driver.Database {

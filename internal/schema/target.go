@@ -18,6 +18,7 @@ import (
 type Rules interface {
 	Match(ns string) bool
 	MatchDB(db string) bool
+	Chooses(ns string) bool
 	MatchTargetDB(db string) bool
 	NamesTargetDB(db string) bool
 	Target(ns string) string

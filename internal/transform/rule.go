@@ -117,6 +117,17 @@ func (s *Set) Match(ns string) bool {
 	if coll == "" || coll[0] == '$' || strings.HasPrefix(coll, "system.") && coll != "system.js" {
 		return false
 	}
+	return s.chooses(db, coll)
+}
+
+// Chooses reports whether the patterns choose a namespace, also one of those that are
+// never kept.
+func (s *Set) Chooses(ns string) bool {
+	db, coll := mongo.SplitNS(ns)
+	return s.chooses(db, strings.TrimPrefix(coll, mongo.BucketsPrefix))
+}
+
+func (s *Set) chooses(db, coll string) bool {
 	if s == nil {
 		return true
 	}

@@ -162,10 +162,38 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 			report.AddSchema(one)
 		}
 	}
+	if err := e.omissions(ctx, rules, report); err != nil {
+		return nil, fmt.Errorf("verify: list what no job brings to the target: %w", err)
+	}
 	for _, db := range others {
 		report.Notes = append(report.Notes, fmt.Sprintf("database %s of the target was not compared, for the source has nothing of it; an --include of it has it compared", db))
 	}
 	return report, nil
+}
+
+// omissions notes what the rules choose and no job brings to the target, and indexes that
+// only some shards of a side have.
+func (e *Engine) omissions(ctx context.Context, rules *transform.Set, report *Report) error {
+	return retry(ctx, e.o.Log, "list what is left out", func() error {
+		list, err := schema.Omissions(ctx, e.clusters[source], rules)
+		if err != nil {
+			return err
+		}
+		partial, err := schema.PartialIndexes(ctx, e.clusters[target], func(ns string) bool { _, ours := rules.Source(ns); return ours })
+		if err != nil {
+			return err
+		}
+		for _, o := range list {
+			if only := e.o.Only; only != nil && !only.Chooses(o.NS) {
+				continue
+			}
+			report.Notes = append(report.Notes, "left out: "+o.String())
+		}
+		for _, o := range partial {
+			report.Notes = append(report.Notes, "on the target "+o.String())
+		}
+		return nil
+	})
 }
 
 // seen looks, and returns when what was seen can no longer roll back.

@@ -1,0 +1,160 @@
+package schema
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Omission is a thing of a source that the rules choose and that no job brings to a
+// target.
+type Omission struct{ NS, Why string }
+
+// String is one line for people.
+func (o Omission) String() string { return o.NS + ": " + o.Why }
+
+// Omissions lists what a source has, the rules choose, and no job can bring to a target,
+// sorted. What the user may not look at is not listed. An error passes by itself.
+func Omissions(ctx context.Context, c *mongo.Cluster, rules Rules) ([]Omission, error) {
+	var out []Omission
+	dbs, err := databases(ctx, c, true)
+	if err != nil {
+		return nil, unlessDenied(err)
+	}
+	dbs = append(slices.DeleteFunc(dbs, func(db string) bool { return !rules.MatchDB(db) }), mongo.StateDB)
+	perDB := make([][]Omission, len(dbs)+1)
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		perDB[len(dbs)], err = PartialIndexes(ctx, c, rules.Match)
+		return err
+	})
+	err = sideBySide(ctx, listParallel, slices.All(dbs), func(ctx context.Context, i int, db string) error {
+		entries, err := listCollections(ctx, c, db, bson.D{})
+		if err != nil {
+			return unlessDenied(err)
+		}
+		if perDB[i] = systemNames(db, entries); db == mongo.StateDB {
+			perDB[i] = usersOfStateDB(entries)
+		}
+		return nil
+	})
+	if other := g.Wait(); err == nil {
+		err = other
+	}
+	for _, found := range perDB {
+		out = append(out, found...)
+	}
+	out = slices.DeleteFunc(out, func(o Omission) bool { return !rules.Chooses(o.NS) })
+	slices.SortFunc(out, func(a, b Omission) int { return strings.Compare(a.String(), b.String()) })
+	return out, err
+}
+
+// unlessDenied is err only where it passes by itself: what a user may not see, or a
+// server does not know, is not listed.
+func unlessDenied(err error) error {
+	if mongo.Classify(err) == mongo.ClassRetry {
+		return err
+	}
+	return nil
+}
+
+// usersOfStateDB lists what is not millrace's own in the database of its jobs.
+func usersOfStateDB(entries []listing) (out []Omission) {
+	for _, e := range entries {
+		if !mongo.IsStateCollection(e.Name) && !strings.HasPrefix(e.Name, "system.") {
+			out = append(out, Omission{mongo.StateDB + "." + e.Name, "the database " + mongo.StateDB + " is that of millrace's jobs, and is never copied"})
+		}
+	}
+	return out
+}
+
+// systemNames lists collections of users whose names are those of servers.
+func systemNames(db string, entries []listing) (out []Omission) {
+	series := map[string]bool{}
+	for _, e := range entries {
+		if Type(e.Type) == TypeTimeSeries {
+			series[e.Name] = true
+		}
+	}
+	for _, e := range entries {
+		rest, system := strings.CutPrefix(e.Name, "system.")
+		of, buckets := strings.CutPrefix(e.Name, mongo.BucketsPrefix)
+		switch {
+		case !system || rest == "js" || rest == "views" || rest == "profile" || strings.HasPrefix(e.Name, mongo.ReshardingPrefix) || strings.HasPrefix(rest, "drop."):
+		case buckets && !series[of]:
+			out = append(out, Omission{db + "." + e.Name, "buckets without the time-series collection " + of + ", so that nobody can read them"})
+		case !buckets:
+			out = append(out, Omission{db + "." + e.Name, "names that begin with system. are reserved for servers, and are not copied"})
+		}
+	}
+	return out
+}
+
+// PartialIndexes lists indexes of sharded collections that only some of the shards with
+// documents have. Any other deployment has none.
+func PartialIndexes(ctx context.Context, c *mongo.Cluster, keep func(ns string) bool) ([]Omission, error) {
+	keys, err := c.ShardKeys(ctx)
+	if err != nil {
+		return nil, unlessDenied(err)
+	}
+	maps.DeleteFunc(keys, func(ns string, _ bson.Raw) bool { return !keep(ns) })
+	names := slices.Sorted(maps.Keys(keys))
+	found := make([][]Omission, len(names))
+	err = sideBySide(ctx, listParallel, slices.All(names), func(ctx context.Context, i int, ns string) (err error) {
+		found[i], err = partialIndexes(ctx, c, ns)
+		return err
+	})
+	return slices.Concat(found...), err
+}
+
+func partialIndexes(ctx context.Context, c *mongo.Cluster, ns string) (out []Omission, err error) {
+	db, coll := mongo.SplitNS(ns)
+	cur, err := primaryDB(c, db).Collection(coll).Aggregate(ctx, bson.A{bson.D{{Key: "$indexStats", Value: bson.D{}}}})
+	var stats []struct {
+		Name     string
+		Host     string // of the shard's primary
+		Shard    string
+		Building bool
+		Key      bson.Raw
+	}
+	if err == nil {
+		err = cur.All(ctx, &stats)
+	}
+	if err != nil {
+		return nil, unlessDenied(err)
+	}
+	shards, have := map[string]bool{}, map[string]map[string]bool{}
+	for _, s := range stats {
+		where := s.Shard
+		if where == "" {
+			where = s.Host
+		}
+		shards[where] = true
+		if s.Building {
+			continue
+		}
+		if have[s.Name] == nil {
+			have[s.Name] = map[string]bool{}
+		}
+		have[s.Name][where] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(have)) {
+		var lack []string
+		for _, shard := range slices.Sorted(maps.Keys(shards)) {
+			if !have[name][shard] {
+				lack = append(lack, shard)
+			}
+		}
+		if len(lack) > 0 {
+			out = append(out, Omission{ns, fmt.Sprintf("the index %s exists on some shards only, not on %s", name, strings.Join(lack, ", "))})
+		}
+	}
+	return out, nil
+}
