@@ -23,7 +23,7 @@ type sharding struct {
 	shards []placing.Shard           // of the target
 	zones  map[string][]placing.Zone // by names of the target
 	from   []placing.Shard           // of a sharded source
-	ids    map[string]string         // of the clusters behind the target's routers; "" says that one does not answer
+	silent []string                  // routers that do not answer
 }
 
 // wished reads both for the collections of a plan.
@@ -55,34 +55,34 @@ func (p *planner) wished(ctx context.Context, colls []schema.Collection) (s shar
 	if s.shards, err = placing.Shards(ctx, p.Target); err != nil {
 		return s, err
 	}
-	s.ids = p.routers(ctx)
+	s.silent = p.silentRouters(ctx)
 	return s, p.zonesOf(ctx, &s, targets)
 }
 
-// routers asks each router of the target for its cluster.
-func (p *planner) routers(ctx context.Context) map[string]string {
+// silentRouters are the routers of the target that do not answer.
+func (p *planner) silentRouters(ctx context.Context) (silent []string) {
 	_, list, _ := strings.Cut(p.Target.Address(), "mongodb://")
 	hosts := strings.Split(list, ",")
 	if len(hosts) < 2 || p.Router == nil {
 		return nil
 	}
-	ids := map[string]string{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	for _, host := range hosts {
 		wg.Go(func() {
-			id := ""
-			if c, err := p.Router(ctx, host); err == nil {
-				id = c.Info.SetID.Hex()
+			c, err := p.Router(ctx, host)
+			if err == nil {
 				c.Close()
+				return
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			ids[host] = id
+			silent = append(silent, host)
 		})
 	}
 	wg.Wait()
-	return ids
+	slices.Sort(silent)
+	return silent
 }
 
 // keysMapped judges whether rules leave the fields of a shard key as they are.
@@ -207,29 +207,11 @@ func unmatchedShard(ns string, names []string, allowed bool) Check {
 	return c
 }
 
-// sameCluster looks whether all routers of the target are of one cluster, and whether the
-// source is a part of it.
+// sameCluster looks whether all routers of the target answer, and whether the source is a
+// part of its cluster.
 func (p *planner) sameCluster(s sharding) {
-	var silent []string
-	known := map[string]string{}
-	for host, id := range s.ids {
-		if id == "" {
-			silent = append(silent, host)
-			continue
-		}
-		known[id] = host
-	}
-	slices.Sort(silent)
-	if len(known) > 1 {
-		var hosts []string
-		for _, host := range known {
-			hosts = append(hosts, host)
-		}
-		slices.Sort(hosts)
-		p.add(Fail, "target", "name routers of one cluster in --target", "these routers are of different clusters: %s", strings.Join(hosts, ", "))
-	}
-	if len(silent) > 0 {
-		p.add(Warn, "target", "", "these routers do not answer: %s", strings.Join(silent, ", "))
+	if len(s.silent) > 0 {
+		p.add(Warn, "target", "", "these routers do not answer: %s", strings.Join(s.silent, ", "))
 	}
 	for _, shard := range s.shards {
 		if slices.ContainsFunc(p.Source.Info.Hosts, func(h string) bool { return slices.Contains(shard.Hosts, h) }) {
