@@ -1,10 +1,13 @@
 package follow
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"strings"
 	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
@@ -35,7 +38,10 @@ const (
 
 // Repair is a document of the target that is to become as the source has it.
 type Repair struct {
-	Target  string // namespace
+	Target string // namespace
+	// UUID is that of the source's collection in which the document was found to differ;
+	// empty where the source had none. It is refused where the name means another one.
+	UUID    bson.Binary
 	ID      bsonraw.ID
 	Outcome RepairOutcome
 	Why     string // it was refused
@@ -206,6 +212,9 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 	name, ok := f.Ask.Names.Target(one.Target)
 	if !ok || name.Gone {
 		return nil, "the job has no such collection", nil
+	}
+	if known := name.UUID.Data; len(known) > 0 && !bytes.Equal(known, one.UUID.Data) {
+		return nil, "on the source, " + name.NS + " means another collection now than when the document was found: verify again", nil
 	}
 	writes, deletes := f.mayRepair(name)
 	if writes != "" {

@@ -19,14 +19,30 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
+// uuid is that of the source's collection.
+func (c *conflicted) uuid() bson.Binary {
+	c.t.Helper()
+	list, err := c.src.Database().ListCollectionSpecifications(c.t.Context(), bson.D{{Key: "name", Value: c.src.Name()}})
+	if c.must(nil, err); len(list) != 1 {
+		c.t.Fatalf("%s: %d collections of the name %s", c.db, len(list), c.src.Name())
+	}
+	return *list[0].UUID
+}
+
 // repairs asks for documents of the target to be repaired, and waits.
 func (c *conflicted) repairs(ids ...any) map[string]job.Repair {
+	c.t.Helper()
+	return c.repairsOf(c.uuid(), ids...)
+}
+
+// repairsOf asks for repairs of documents that were found in a collection of the source.
+func (c *conflicted) repairsOf(uuid bson.Binary, ids ...any) map[string]job.Repair {
 	c.t.Helper()
 	var list []*job.Repair
 	for _, id := range ids {
 		kind, raw, err := bson.MarshalValue(id)
 		c.must(nil, err)
-		list = append(list, &job.Repair{Target: c.db + "." + c.dst.Name(), ID: bsonraw.FromRaw(bson.RawValue{Type: kind, Value: raw})})
+		list = append(list, &job.Repair{Target: c.db + "." + c.dst.Name(), UUID: uuid, ID: bsonraw.FromRaw(bson.RawValue{Type: kind, Value: raw})})
 	}
 	out := map[string]job.Repair{}
 	c.must(nil, c.j.Repair(c.t.Context(), list, func(now []job.Repair) {
@@ -35,6 +51,17 @@ func (c *conflicted) repairs(ids ...any) map[string]job.Repair {
 		}
 	}))
 	return out
+}
+
+// another wants the repair of a document to be refused because the name means another
+// collection.
+func (c *conflicted) another(uuid bson.Binary, id any) {
+	c.t.Helper()
+	for _, one := range c.repairsOf(uuid, id) {
+		if one.Outcome != job.RepairRefused || !strings.Contains(one.Why, "another collection") {
+			c.t.Errorf("%s: repair of %v of collection %x: %s %q", c.db, id, uuid.Data, one.Outcome, one.Why)
+		}
+	}
 }
 
 // repaired wants the outcomes of repairs, by _id; those that begin with "refused" end with
@@ -187,6 +214,10 @@ func testRepairStill(t *testing.T, s servers) {
 		c.insert(c.dst, bson.D{{Key: "_id", Value: 4.0}, {Key: "v", Value: 1}}) // the same to the server
 		c.repaired(map[string]string{"1": "written", "2": "written", "3": "same", "4": "written", "extra": "deleted", "none": "same"}, 1, 2, 3, 4, "extra", "none")
 		c.equal()
+		c.set(c.dst, 1, bson.D{{Key: "text", Value: "changed"}})
+		c.another(bson.Binary{}, 1)
+		c.another(bson.Binary{Subtype: bson.TypeBinaryUUID, Data: make([]byte, 16)}, 1)
+		c.repaired(map[string]string{"1": "written"}, 1)
 		if l, st := c.letters(), c.j.Status().Conflicts; len(l) != 0 || st.Open+st.Undecided+st.Settled != 0 {
 			t.Errorf("%s: %+v %+v", policy, st, l)
 		}
@@ -244,7 +275,7 @@ func testRepairLeft(t *testing.T, s servers) {
 	done := c.writers(0, 1)
 	c.must(nil, c.j.SetLimits(t.Context(), pace.Rates{Docs: 5}))
 	asked := make(chan error, 1)
-	list := []*job.Repair{{Target: c.db + ".c", ID: bsonraw.IDOf(c.on(c.dst, 1))}, {Target: c.db + ".c", ID: bsonraw.IDOf(c.on(c.dst, "extra"))}}
+	list := []*job.Repair{{Target: c.db + ".c", UUID: c.uuid(), ID: bsonraw.IDOf(c.on(c.dst, 1))}, {Target: c.db + ".c", UUID: c.uuid(), ID: bsonraw.IDOf(c.on(c.dst, "extra"))}}
 	go func() { asked <- c.j.Repair(t.Context(), list, func([]job.Repair) {}) }()
 	c.await("documents that are held", func() bool {
 		l := c.letters()

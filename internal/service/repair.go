@@ -2,6 +2,7 @@ package service
 
 import (
 	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -47,7 +48,8 @@ func (v *Verification) Repair() *Repair {
 type RepairDocument struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`
-	ID       string `json:"id"` // as text
+	UUID     string `json:"uuid,omitempty"` // as DocumentDifference has it
+	ID       string `json:"id"`             // as text
 	Key      string `json:"key"`
 	Kind     string `json:"kind"`
 }
@@ -68,6 +70,24 @@ type RepairedDocument struct {
 	Kind     string `json:"kind"`
 	Outcome  string `json:"outcome"`
 	Why      string `json:"why,omitempty"`
+}
+
+// UUIDText is a collection's UUID in hex, "" for none.
+func UUIDText(uuid bson.Binary) string { return hex.EncodeToString(uuid.Data) }
+
+// CollectionUUID is the UUID that a text of UUIDText stands for; empty for "".
+func CollectionUUID(text string) (uuid bson.Binary, err error) {
+	if text == "" {
+		return uuid, nil
+	}
+	raw, err := hex.DecodeString(text)
+	if err == nil && len(raw) != 16 {
+		err = fmt.Errorf("it has %d bytes", len(raw))
+	}
+	if err != nil {
+		return uuid, fmt.Errorf("%.70q is not the UUID of a collection: %w", text, err)
+	}
+	return bson.Binary{Subtype: bson.TypeBinaryUUID, Data: raw}, nil
 }
 
 // DocumentKey names the _id of a document exactly, "" where it is too long for that.

@@ -245,7 +245,10 @@ type VerifiedCollection struct {
 type DocumentDifference struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`
-	ID       string `json:"id"` // extended JSON
+	// UUID is that of the source's collection, in hex; "" where the source has none of that
+	// name. A repair is rejected when the name means another collection.
+	UUID string `json:"uuid,omitempty"`
+	ID   string `json:"id"` // extended JSON
 	// Key names the document for a repair, "" where it cannot be named.
 	Key  string `json:"key,omitempty"`
 	Kind string `json:"kind"`

@@ -127,7 +127,10 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: %w", err)
 	}
 	if docs := e.o.Documents; docs != nil {
-		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return len(docs[p.SourceNS]) == 0 })
+		if err := e.identities(pairs); err != nil {
+			return nil, fmt.Errorf("verify: %w", err)
+		}
+		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return len(docs[p.SourceNS].IDs) == 0 })
 		others = nil
 	}
 	if only := e.o.Only; only != nil {
@@ -145,6 +148,9 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, err
 	}
 	if docs := e.o.Documents; docs != nil { // nobody asked for more
+		if err := e.stillThose(ctx, rules); err != nil {
+			return nil, fmt.Errorf("verify: %w", err)
+		}
 		if gone := len(docs) - len(pairs); gone > 0 {
 			report.Notes = append(report.Notes, fmt.Sprintf("%d collections of documents that were to be compared are on neither side", gone))
 		}
@@ -276,6 +282,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs
 	paired := map[string]bool{}
 	for _, c := range ofSource {
 		p := pairOf(c.DataNS(), rules)
+		p.UUID = c.UUID
 		p.Skips = rules.Skips(c.NS)
 		if p.Expired, err = expired(c, rules); err != nil {
 			return nil, err

@@ -1,18 +1,79 @@
 package verify
 
 import (
+	"bytes"
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // documentsAtOnce is how many documents of unknown size are looked at together.
 const documentsAtOnce = 16
 
+// Documents are single documents of one collection.
+type Documents struct {
+	// UUID is that of the source's collection in which the documents were found; empty
+	// where the source had none of that name. Under any other UUID nothing is compared.
+	UUID bson.Binary
+	IDs  []bson.RawValue
+}
+
+// identities returns an error where a name of Options.Documents means another collection
+// of the source than the one in which the documents were found.
+func (e *Engine) identities(pairs []Pair) error {
+	now := map[string]bson.Binary{}
+	for _, p := range pairs {
+		now[p.SourceNS] = p.UUID
+	}
+	for _, ns := range slices.Sorted(maps.Keys(e.o.Documents)) {
+		if err := sameIdentity(ns, e.o.Documents[ns].UUID, now[ns]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameIdentity(ns string, was, is bson.Binary) error {
+	const hint = "verify again, and go on with what that finds"
+	switch {
+	case bytes.Equal(was.Data, is.Data):
+		return nil
+	case len(is.Data) == 0:
+		return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: the source has no collection of that name any more (UUID %x)", ns, was.Data), hint)
+	case len(was.Data) == 0:
+		return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: on the source the name means another collection now (UUID %x); it meant none when they were found", ns, is.Data), hint)
+	}
+	return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: on the source the name means another collection now (UUID %x) than when they were found (UUID %x)", ns, is.Data, was.Data), hint)
+}
+
+// stillThose lists the source once more after the comparison: a name that changed its
+// meaning meanwhile had documents of another collection compared.
+func (e *Engine) stillThose(ctx context.Context, rules *transform.Set) error {
+	return e.clusters[source].Seen(ctx, func() error {
+		list, err := schema.List(ctx, e.clusters[source], schema.Scope{NS: rules.Match, DB: rules.MatchDB})
+		if err != nil {
+			return err
+		}
+		var pairs []Pair
+		for _, c := range list {
+			pairs = append(pairs, Pair{SourceNS: c.DataNS(), UUID: c.UUID})
+		}
+		return e.identities(pairs)
+	})
+}
+
 // documents has single documents be looked at until they are decided, as those that a
 // scan found to differ.
 func (c *collection) documents() []task {
-	ids := c.e.o.Documents[c.pair.SourceNS]
+	ids := c.e.o.Documents[c.pair.SourceNS].IDs
 	c.e.c.estDocs.Add(2 * int64(len(ids)))
 	c.row.Method, c.row.Ranges = Single, 1
 	run := func(ctx context.Context) error {

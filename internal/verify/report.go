@@ -26,10 +26,12 @@ const (
 
 // Difference is one document that differs.
 type Difference struct {
-	NS       string     `json:"ns"`
-	TargetNS string     `json:"targetNs,omitempty"`
-	ID       DocumentID `json:"id"` // the source's _id where it has one
-	Kind     Kind       `json:"kind"`
+	NS       string `json:"ns"`
+	TargetNS string `json:"targetNs,omitempty"`
+	// UUID is that of the source's collection; empty where the source has none.
+	UUID bson.Binary `json:"-"`
+	ID   DocumentID  `json:"id"` // the source's _id where it has one
+	Kind Kind        `json:"kind"`
 	// Detail names the first field that differs, with both values, abbreviated.
 	Detail string `json:"detail,omitempty"`
 }
@@ -173,7 +175,7 @@ func (c *collection) add(kind Kind, key string, sides [2][]byte, expired func() 
 		c.row.Skipped = c.row.Skipped.plus(c.pair.Skips, kind)
 		return
 	}
-	d := Difference{NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS, ID: DocumentID{idValue(key)}, Kind: kind}
+	d := Difference{NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS, UUID: c.pair.UUID, ID: DocumentID{idValue(key)}, Kind: kind}
 	if list, tell := len(f.list) < c.e.o.MaxDifferences, c.e.o.Found; list || tell != nil {
 		if d.Detail = detail(); list {
 			f.list = append(f.list, d)

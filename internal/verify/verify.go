@@ -25,6 +25,9 @@ import (
 // else about them (capped, clustered, collation) is read from the servers.
 type Pair struct {
 	SourceNS, TargetNS string // "db.coll"
+	// UUID is that of the source's collection when the pairs were listed; empty where the
+	// source has none.
+	UUID bson.Binary
 	// Keep chooses the documents of the source that are compared, nil all.
 	Keep func(doc []byte) bool
 	// Unmarked chooses the documents of the target that are compared, nil all. The others
@@ -71,9 +74,9 @@ type Options struct {
 	// Only, by its includes, chooses collections among those that the rules keep, by their
 	// names on the source; nil is all. One that chooses nothing is an error.
 	Only *transform.Set
-	// Documents, where not nil, are all that is compared: their _ids by the names of their
-	// collections on the source. Writes have to go on (Online).
-	Documents map[string][]bson.RawValue
+	// Documents, where not nil, are all that is compared, by the names of their collections
+	// on the source. Writes have to go on (Online).
+	Documents map[string]Documents
 	// BytesPerSecond holds the scans of both sides together to a rate; 0 does not.
 	BytesPerSecond int64
 	// Lender, where not nil, has other processes read slices of large collections (Borrow).

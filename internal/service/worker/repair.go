@@ -5,8 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-
-	"go.mongodb.org/mongo-driver/v2/bson"
+	"strings"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/job"
@@ -24,10 +23,23 @@ var (
 	errFinalized = errors.New("the job is finalized: its target may be in use, and is not written to any more")
 )
 
-// mayRepair says that this worker can see to a repair: it runs the job, or has to say
-// that nobody does any more.
+// mayRepair reports whether this worker can take a repair: it runs the job, or has to
+// report that the job has ended.
 func (w *Worker) mayRepair(j *service.Job) bool {
-	return j.State() == service.Finished || w.runs(j.Definition.Name) != nil
+	return notRepairing(j) != nil || w.runs(j.Definition.Name) != nil
+}
+
+// notRepairing is why no worker repairs anything of a job until somebody acts, nil where
+// one does or will.
+func notRepairing(j *service.Job) error {
+	switch j.State() {
+	case service.Finished:
+		return errFinalized
+	case service.Failed:
+		const then = "resume the job, then ask for the repair again"
+		return mongo.WithHint(fmt.Errorf("the job has failed, and a failed job repairs nothing: %s", j.Report.Error), strings.TrimPrefix(j.Report.Hint+"; "+then, "; "))
+	}
+	return nil
 }
 
 // runs is the unit of a job that this worker runs, nil while it does not.
@@ -64,16 +76,22 @@ func (c *check) newRepair() (*repair, error) {
 		if err != nil {
 			return nil, err
 		}
-		r.list = append(r.list, &job.Repair{Target: d.TargetNS, ID: id})
+		uuid, err := service.CollectionUUID(d.UUID)
+		if err != nil {
+			return nil, err
+		}
+		r.list = append(r.list, &job.Repair{Target: d.TargetNS, UUID: uuid, ID: id})
 	}
 	return r, nil
 }
 
 // documents are those that are compared afterwards.
-func (r *repair) documents() map[string][]bson.RawValue {
-	out := map[string][]bson.RawValue{}
+func (r *repair) documents() map[string]verify.Documents {
+	out := map[string]verify.Documents{}
 	for i, d := range r.docs {
-		out[d.NS] = append(out[d.NS], bsonraw.RawValue(r.list[i].ID))
+		of := out[d.NS]
+		of.UUID, of.IDs = r.list[i].UUID, append(of.IDs, bsonraw.RawValue(r.list[i].ID))
+		out[d.NS] = of
 	}
 	return out
 }
@@ -82,8 +100,10 @@ func (r *repair) documents() map[string][]bson.RawValue {
 func (r *repair) run() error {
 	u := r.worker.runs(r.wish.Job)
 	if u == nil {
-		if j := r.worker.View.Job(r.wish.Job); j != nil && j.State() == service.Finished {
-			return errFinalized
+		if j := r.worker.View.Job(r.wish.Job); j != nil {
+			if err := notRepairing(j); err != nil {
+				return err
+			}
 		}
 		return r.leave()
 	}
@@ -102,7 +122,8 @@ func (r *repair) run() error {
 		}
 		before = len(refused)
 		for _, i := range refused {
-			r.list[i] = &job.Repair{Target: r.list[i].Target, ID: r.list[i].ID}
+			was := r.list[i]
+			r.list[i] = &job.Repair{Target: was.Target, UUID: was.UUID, ID: was.ID}
 		}
 	}
 	p := progressOf(r.present())
