@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -553,5 +554,76 @@ func testFull(t *testing.T, s servers) {
 		if st := j.Status(); len(st.Differences) != 0 {
 			t.Errorf("%s: %v", db, st.Differences)
 		}
+	}
+}
+
+// TestFollowAfterFull: a job that ended with a full copy follows nothing afterwards, and
+// says how to go on. One that was begun as a full copy and finalized while it followed has
+// nothing left to do.
+func TestFollowAfterFull(t *testing.T) {
+	t.Parallel()
+	s := start(t)
+	insert(t, s.srcDB, "full", 20)
+	spec := s.spec("full")
+	spec.Mode, spec.Until = job.ModeFull, ""
+	run := func() *job.Job {
+		t.Helper()
+		j := open(t, spec)
+		if err := j.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	plan := func() *job.Plan {
+		t.Helper()
+		p, err := open(t, spec).Plan(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	run()
+	insert(t, s.srcDB, "full", 30)
+	if p := plan(); p.Checks.Failed() || p.Finalized == nil {
+		t.Errorf("the same mode: %+v", p)
+	}
+	position := ""
+	for _, mode := range []job.Mode{job.ModeAll, job.ModeIncremental} {
+		spec.Mode, spec.Until = mode, "caught-up"
+		p := plan()
+		i := slices.IndexFunc(p.Checks, func(c precheck.Check) bool { return c.Level == precheck.Fail && c.Name == "mode" })
+		if i < 0 || p.Finalized != nil || !strings.Contains(p.Checks[i].Message, "--mode full") {
+			t.Fatalf("%s: %+v", mode, p)
+		}
+		_, position, _ = strings.Cut(p.Checks[i].Hint, "--start-at ")
+		position, _, _ = strings.Cut(position, ",")
+	}
+	spec.Mode, spec.StartAt, spec.Job = job.ModeIncremental, position, "onwards"
+	run()
+	if n := count(t, s.targetC, "full"); n != 50 {
+		t.Errorf("after the remedy there are %d documents, want 50", n)
+	}
+
+	insert(t, s.srcDB, "begun", 500)
+	spec = s.spec("begun")
+	spec.Mode, spec.Until, spec.Limits.Docs = job.ModeFull, "", 50
+	ctx, cancel := context.WithCancel(t.Context())
+	j, ended := open(t, spec), make(chan error, 1)
+	go func() { ended <- j.Run(ctx) }()
+	for count(t, s.targetC, "begun") == 0 {
+		select {
+		case err := <-ended:
+			t.Fatalf("ended early: %v", err)
+		default:
+		}
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Fatal("ended before it was interrupted")
+	}
+	spec.Mode, spec.Until, spec.Limits.Docs = job.ModeAll, "caught-up", 0
+	run()
+	if p := plan(); p.Checks.Failed() || p.Finalized == nil {
+		t.Errorf("finalized while it followed: %+v", p)
 	}
 }

@@ -518,7 +518,7 @@ func (j *Job) finish(ctx context.Context, end follow.Final) error {
 	}
 	j.progress.SetFinal(lines, j.leftOut(ctx), fallBack)
 	err = j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
-		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At})...)
+		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At}, bson.E{Key: "ended", Value: j.spec.Mode})...)
 	if err == nil && j.placer != nil {
 		if ferr := j.placer.ForgetAll(ctx); ferr != nil {
 			j.log.Debug("what was noted of sharded collections stays", "error", ferr)

@@ -273,6 +273,12 @@ func (p *planner) resume(context.Context) error {
 		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields, --soft-delete and --history, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
+	case job.Phase == state.PhaseFinalized && job.OnlyCopied() && !p.Mode.EndsByItself():
+		then := fmt.Sprintf("follow with another --job, --mode incremental and --start-at %s, or copy again with --restart", job.Applied)
+		if p.Source.Info.Kind == mongo.KindSharded {
+			then = "copy and follow with --restart, or with another --job"
+		}
+		p.add(Fail, "mode", then, "job %s ended with --mode full at %s: it does not go on with --mode %s", p.Job, job.Applied, p.Mode)
 	case job.Phase == state.PhaseFinalized:
 		at := job.FinalizedAt
 		if at.IsZero() { // by an older version

@@ -1,6 +1,7 @@
 package state
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -90,7 +91,13 @@ type Job struct {
 	// position then: all that the job has written there is before it.
 	FinalizedAt    time.Time    `bson:"finalizedAt"`
 	TargetPosition mongo.OpTime `bson:"targetPosition"`
+	// Ended is the mode in which the job was finalized, which may be another one than that
+	// with which it began; "" for jobs that older versions finalized.
+	Ended Mode `bson:"ended"`
 }
+
+// OnlyCopied reports that a finalized job ended with a full copy, and followed nothing.
+func (j Job) OnlyCopied() bool { return cmp.Or(j.Ended, j.Mode) == ModeFull }
 
 // Shares reports that the job, or an earlier life of it, wrote into collections
 // that it had not made.
