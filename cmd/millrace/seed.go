@@ -39,7 +39,7 @@ What is copied in the end joins the set, takes the place of a member's data, or
 becomes a replica set of its own.
 Until a copy is complete no mongod starts on it; the same command completes it.`,
 	}
-	cmd.AddCommand(a.seedLocalCommand(), a.seedServeCommand(), a.seedPullCommand(), a.seedGuardCommand())
+	cmd.AddCommand(a.seedLocalCommand(), a.seedServeCommand(), a.seedPullCommand(), a.seedGuardCommand(), seedPrivateCommand())
 	return cmd
 }
 
@@ -90,15 +90,45 @@ func (a *app) seedGuardCommand() *cobra.Command {
 	}
 }
 
+// seedPrivateCommand is the guardian of a private mongod, which ends with its standard
+// input. Its exit code is that of the mongod.
+func seedPrivateCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    "private -- mongod ...",
+		Short:  "Run a mongod until this process is not wanted any more",
+		Hidden: true,
+		Args:   afterDash,
+		RunE: func(_ *cobra.Command, args []string) error {
+			code, err := seed.Private(os.Stdin, args)
+			switch {
+			case err != nil:
+				return withCode(exitFailure, err)
+			case code != exitOK:
+				return withCode(code, fmt.Errorf("mongod ended with code %d", code))
+			}
+			return nil
+		},
+	}
+}
+
 // openAgent makes the agent of a plan. The returned function closes it.
 func (r *session) openAgent(s *config.Seed, plan *seed.Plan) (*seed.Agent, func() error, error) {
-	self, err := os.Executable()
+	guard, err := guardian("guard")
 	if err != nil {
-		return nil, nil, fmt.Errorf("find this program, to start the guardian of the lock: %w", err)
+		return nil, nil, err
 	}
 	o := s.ServeOptions
-	o.Guard, o.Log = []string{self, "seed", "guard"}, r.log
+	o.Guard, o.Log = guard, r.log
 	return seed.OpenAgent(plan, o)
+}
+
+// guardian is the command of a guardian of seed.
+func guardian(args ...string) ([]string, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program, to start a guardian: %w", err)
+	}
+	return append([]string{self, "seed"}, args...), nil
 }
 
 func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
@@ -122,11 +152,14 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 }
 
 // seed copies from src and reports how it went.
-func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) error {
+func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) (err error) {
 	o := s.Options
+	if o.Member.Guardian, err = guardian("private", "--"); err != nil {
+		return beforeWriting(ctx, err)
+	}
 	o.Pull.Stats, o.Pull.Log = &seed.Stats{}, r.log
 	rep, text := seedReport{Version: buildInfo().Version}, ""
-	err := during(ctx, func() (err error) { rep.Result, err = seed.Run(ctx, src, o); return err },
+	err = during(ctx, func() (err error) { rep.Result, err = seed.Run(ctx, src, o); return err },
 		func(ctx context.Context) { r.watchSeed(ctx, s.ProgressInterval, o.Pull.Stats.Stats) })
 	if err == nil {
 		text = seededText(s, rep.Result)

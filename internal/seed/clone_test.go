@@ -112,7 +112,7 @@ func TestLongRecoveryIsWaitedFor(t *testing.T) {
 exec ` + mongod(t, "6.0") + ` "$@"
 `
 	must(t, os.WriteFile(script, []byte("#!/bin/sh\n"+stop), 0o700))
-	o := Options{Pull: PullOptions{DBPath: filepath.Join(dir, "db")}, Member: MemberOptions{Mongod: script}}
+	o := Options{Pull: PullOptions{DBPath: filepath.Join(dir, "db")}, Member: MemberOptions{Mongod: script, Guardian: privateCommand()}}
 	must(t, os.Mkdir(o.Pull.DBPath, 0o700))
 	began := time.Now()
 	must(t, withPrivateMongod(t.Context(), o, Storage{}, nil, func(ctx context.Context, c *driver.Client) error {

@@ -88,7 +88,7 @@ func cloneExpiring(t *testing.T, version string, keep bool) {
 	must(t, m.Stop())
 	to, port := filepath.Join(t.TempDir(), "to"), freePort(t)
 	host := fmt.Sprintf("127.0.0.1:%d", port)
-	o := Options{Pull: PullOptions{DBPath: to}, Member: MemberOptions{NewSet: "stage", NewSetHost: host, KeepExpiry: keep,
+	o := Options{Pull: PullOptions{DBPath: to}, Member: MemberOptions{NewSet: "stage", NewSetHost: host, KeepExpiry: keep, Guardian: privateCommand(),
 		Command: append(memberCommand(t, version, "stage", to, port), "--setParameter", "ttlMonitorSleepSecs=1")}}
 	pid := 0
 	endLater(t, &pid)

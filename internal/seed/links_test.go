@@ -200,7 +200,7 @@ func TestMissingJournalIsRefused(t *testing.T) {
 // privately runs fn on a standalone mongod on a copy.
 func privately(t *testing.T, dir string, s Storage, params []string, fn func(ctx context.Context, c *driver.Client)) {
 	t.Helper()
-	o := Options{Pull: PullOptions{DBPath: dir}, Member: MemberOptions{Mongod: mongod(t, "6.0")}}
+	o := Options{Pull: PullOptions{DBPath: dir}, Member: MemberOptions{Mongod: mongod(t, "6.0"), Guardian: privateCommand()}}
 	must(t, withPrivateMongod(t.Context(), o, s, params, func(ctx context.Context, c *driver.Client) error {
 		fn(ctx, c)
 		return nil

@@ -21,8 +21,12 @@ import (
 	"github.com/millrace/millrace/internal/lab"
 )
 
-// guardEnv makes the test binary a guardian.
-const guardEnv = "MILLRACE_SEED_TEST_GUARD"
+// guardEnv makes the test binary the guardian of a lock, privateEnv that of a private
+// mongod.
+const (
+	guardEnv   = "MILLRACE_SEED_TEST_GUARD"
+	privateEnv = "MILLRACE_SEED_TEST_PRIVATE"
+)
 
 var shared struct {
 	once    sync.Once
@@ -36,6 +40,14 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if os.Getenv(privateEnv) != "" {
+		code, err := Private(os.Stdin, os.Args[1:])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.Exit(code)
 	}
 	if uri := os.Getenv(holdEnv); uri != "" {
 		hold(uri)
@@ -51,6 +63,9 @@ func TestMain(m *testing.M) {
 
 // guardCommand is this binary as a guardian.
 func guardCommand() []string { return []string{"env", guardEnv + "=1", os.Args[0]} }
+
+// privateCommand is this binary as the guardian of a private mongod.
+func privateCommand() []string { return []string{"env", privateEnv + "=1", os.Args[0]} }
 
 // threeMembers is the package's replica set of three.
 func threeMembers(t *testing.T) *lab.Cluster {

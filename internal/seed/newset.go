@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -66,7 +67,8 @@ func newestPosition(ctx context.Context, c *driver.Client) (mongo.OpTime, error)
 
 // withPrivateMongod runs fn on a standalone mongod that listens on a socket in
 // a private directory only: nobody else can write to the copy meanwhile. It is
-// shut down cleanly, for the checkpoint at the end is what counts.
+// shut down cleanly, for the checkpoint at the end is what counts. Its guardian does
+// that even if this process is killed.
 func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string, fn func(context.Context, *driver.Client) error) (err error) {
 	private, err := newScratch()
 	if err != nil {
@@ -86,13 +88,21 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	for _, p := range params {
 		args = append(args, "--setParameter", p)
 	}
-	cmd := spawn.Command(o.Member.mongod(), args...) // shut down below, never killed while it may write its checkpoint
+	if _, err := exec.LookPath(o.Member.mongod()); err != nil {
+		return mongo.WithHint(fmt.Errorf("start %s: %w", o.Member.mongod(), err), "name the mongod with --mongod")
+	}
+	command := slices.Concat(o.Member.Guardian, []string{o.Member.mongod()}, args)
+	cmd := spawn.Command(command[0], command[1:]...) // its guardian ends with its standard input
 	cmd.SysProcAttr = apart()
-	cmd.ExtraFiles = []*os.File{private.owner} // it may outlive this process
+	cmd.ExtraFiles = []*os.File{private.owner} // it may outlive this process for a moment
 	var said strings.Builder
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Start(); err != nil {
-		return mongo.WithHint(fmt.Errorf("start %s: %w", o.Member.mongod(), err), "name the mongod with --mongod")
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("start the guardian of the private mongod: %w", err)
 	}
 	ended := make(chan struct{})
 	var exit error
@@ -101,9 +111,7 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 		close(ended)
 	}()
 	err = callPrivate(ctx, socket, ended, fn)
-	if e := cmd.Process.Signal(syscall.SIGTERM); e != nil && !errors.Is(e, os.ErrProcessDone) {
-		err = errors.Join(err, e)
-	}
+	_ = in.Close() // closed already if the guardian is gone
 	<-ended
 	if exit != nil {
 		err = errors.Join(err, fmt.Errorf("mongod ended (%w): %s %s", exit, strings.TrimSpace(said.String()), tailOf(filepath.Join(dir, "log"))))

@@ -87,7 +87,10 @@ type MemberOptions struct {
 	KeepExpiry bool   // the new set expires documents at once: it is not to follow the old one
 	NewSetHost string // its only member's address
 	Mongod     string // program for the recovery of a new set
-	LogPath    string // where the started mongod's output goes
+	// Guardian is the command that runs Private for what follows it, for the recovery of a
+	// new set.
+	Guardian []string
+	LogPath  string // where the started mongod's output goes
 }
 
 // Options are a whole seeding.
