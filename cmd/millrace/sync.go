@@ -199,7 +199,7 @@ func (r *session) record(name, target, cert string, srv *server.Server) (forget 
 // at again for a while, because documents may just be expiring on both sides.
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
 	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
-		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, TargetShards: s.TargetShards, AllowShard: s.AllowShard, Rules: s.Rules,
+		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, ShardsLeft: true, TargetShards: s.TargetShards, AllowShard: s.AllowShard, Rules: s.Rules,
 		Options: verify.Options{StructureOnly: s.Mode == job.ModeStructure, Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})
 	if err != nil {

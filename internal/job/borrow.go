@@ -160,7 +160,7 @@ func (b *borrowing) connect(ctx context.Context) error {
 	g.Go(func() (err error) {
 		reading := mongo.Options{AppName: "millrace-source", ReadPreference: rp, ChooseCompression: compress}
 		if b.src, err = b.spec.Connect(gctx, b.spec.Source, reading); err == nil && b.src.Info.Kind == mongo.KindSharded {
-			b.shards, err = openShards(gctx, b.src, shards.Options{URI: b.spec.Source, Shards: b.spec.SourceShards, Data: true, Mongo: reading, Connect: b.spec.Connect})
+			b.shards, err = openShards(gctx, b.src, shards.Options{URI: b.spec.Source, Shards: b.spec.SourceShards, Left: true, Data: true, Mongo: reading, Connect: b.spec.Connect})
 		}
 		return mongo.Wrap(err, "source")
 	})

@@ -144,7 +144,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		if j.src, err = j.spec.Connect(gctx, j.spec.Source, reading); err == nil && j.src.Info.Kind == mongo.KindSharded {
-			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Mongo: reading, Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
+			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Left: true, Mongo: reading, Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
 		}
 		return mongo.Wrap(err, "source")
 	})
@@ -229,6 +229,9 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, AllowShard: j.spec.AllowShard, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.origin.ReadFrom(positionOf(job)) }}
+	if j.shards != nil {
+		in.CheckShards = func(job state.Job) error { return j.shards.Cluster().CheckNames(positionOf(job)) }
+	}
 	j.plan = nil
 	err = j.patience.Try(ctx, time.Minute, func() (err error) {
 		plan, err = precheck.Make(ctx, in)

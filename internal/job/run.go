@@ -174,15 +174,15 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
 	j.cat.KeepRoom(job.Roomy)
 	if j.shards != nil {
-		joined, left, err := j.shards.Refresh(ctx, positionOf(job))
+		now, err := j.shards.Refresh(ctx, positionOf(job))
 		if err != nil {
 			return err
 		}
-		for _, name := range joined {
-			j.log.Info("a shard has joined the source", "shard", name)
-		}
-		for _, name := range left {
-			j.log.Info("a shard has left the source", "shard", name)
+		for what, names := range map[string][]string{"a shard has joined the source": now.Joined, "a shard has left the source": now.Left,
+			"a shard has left the source while the job was stopped; the rest of its changes is read from its servers": now.Unread} {
+			for _, name := range names {
+				j.log.Info(what, "shard", name)
+			}
 		}
 	}
 	g, gctx := errgroup.WithContext(ctx)

@@ -41,16 +41,30 @@ func (c *Sharded) Oldest() map[string]mongo.OpTime {
 	return nil
 }
 
-// Refresh opens the shards that have joined, and leaves out those that have left and that
-// nobody at a position needs. It gives their names. It is called by one goroutine.
-func (c *Sharded) Refresh(ctx context.Context, pos stream.Position) (joined, left []string, err error) {
+// Refreshed are the names of shards that a Refresh opened or left out.
+type Refreshed struct {
+	Joined, Left []string
+	Unread       []string // have left, and are open for what a position lacks of them
+}
+
+// Refresh opens the shards that have joined and those that have left and of which a position
+// lacks something. It leaves out the others that have left. One goroutine calls it.
+func (c *Sharded) Refresh(ctx context.Context, pos stream.Position) (r Refreshed, err error) {
 	was := c.Cluster()
 	now, err := was.Now(ctx, pos)
 	if err != nil {
-		return nil, nil, err
+		return r, err
 	}
 	c.now.Store(now)
-	return missing(now.Shards, was.Shards), missing(was.Shards, now.Shards), nil
+	r.Left = missing(was.Shards, now.Shards)
+	for _, name := range missing(now.Shards, was.Shards) {
+		if now.HasLeft(name) {
+			r.Unread = append(r.Unread, name)
+		} else {
+			r.Joined = append(r.Joined, name)
+		}
+	}
+	return r, nil
 }
 
 // missing are the names of those that the others lack.

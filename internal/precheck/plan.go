@@ -87,6 +87,9 @@ type Input struct {
 	Router func(ctx context.Context, host string) (*mongo.Cluster, error)
 	// ReadFrom is the first change that a stored job still needs.
 	ReadFrom func(state.Job) (mongo.OpTime, error)
+	// CheckShards returns an error where the address of a shard was given that neither the
+	// source has nor a stored job reads; nil where the source has no shards.
+	CheckShards func(state.Job) error
 	// Spool may hold, or is to hold, changes that the oplog has lost.
 	Spool *oplog.Spooler
 }
@@ -143,7 +146,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 
 // steps are the checks of what both sides have answered.
 func (p *planner) steps() []func(context.Context) error {
-	all := []func(context.Context) error{p.resume, p.history, p.rivals, p.collections, p.omissions, p.filters, p.names, p.cases, p.sharding, p.privileges, p.existing}
+	all := []func(context.Context) error{p.resume, p.givenShards, p.history, p.rivals, p.collections, p.omissions, p.filters, p.names, p.cases, p.sharding, p.privileges, p.existing}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all
 	}
@@ -293,6 +296,17 @@ func (p *planner) resume(context.Context) error {
 		p.add(Fail, "rules", "give the key that the job began with, use another --job, or --restart", "job %s was begun with another key to mask by: the target would have values of both", p.Job)
 	default:
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
+	}
+	return nil
+}
+
+// givenShards checks the names of shards whose addresses were given.
+func (p *planner) givenShards(context.Context) error {
+	if p.CheckShards == nil {
+		return nil
+	}
+	if err := p.CheckShards(p.job); err != nil {
+		p.add(Fail, "shards", mongo.HintOf(err), "%v", err)
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 // name on the source.
 func (c *changer) mayBe(ctx context.Context, have Collection, sourceNS string, rules Rules) (err error) {
 	if rules.Skips(sourceNS).Has(stream.OpTTL) && have.Type == TypeCollection {
-		if have.Indexes, err = indexes(ctx, c.c, have.NS); err != nil {
+		if have.Indexes, _, err = indexes(ctx, c.c, have.NS); err != nil {
 			return err
 		}
 	}

@@ -117,6 +117,9 @@ func (s *Set) Match(ns string) bool {
 	if coll == "" || coll[0] == '$' || strings.HasPrefix(coll, "system.") && coll != "system.js" {
 		return false
 	}
+	if s.staged(ns) {
+		return s.matchStaged(ns)
+	}
 	return s.chooses(db, coll)
 }
 
@@ -130,9 +133,6 @@ func (s *Set) Chooses(ns string) bool {
 func (s *Set) chooses(db, coll string) bool {
 	if s == nil {
 		return true
-	}
-	if s.staged(ns) {
-		return s.matchStaged(ns)
 	}
 	return (len(s.include) == 0 || anyMatches(s.include, db, coll)) && !anyMatches(s.exclude, db, coll)
 }

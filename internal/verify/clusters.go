@@ -23,6 +23,9 @@ type Spec struct {
 	SourceShards, TargetShards map[string]string
 	// AllowShard permits a side that is one shard of a sharded cluster.
 	AllowShard bool
+	// ShardsLeft says that SourceShards may name shards that have left, as those of a job may.
+	// Else a name that the cluster lacks is an error.
+	ShardsLeft bool
 	Rules      transform.Config
 	Options
 	// Observe, when set, gets the function that tells the progress, once the
@@ -65,7 +68,7 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 		if spec.StructureOnly { // routers know the catalog
 			return nil
 		}
-		of[i], err = e.openShards(ctx, i, [...]string{spec.Source, spec.Target}[i], [...]map[string]string{spec.SourceShards, spec.TargetShards}[i])
+		of[i], err = e.openShards(ctx, i, &spec)
 		return err
 	})
 	if err != nil {

@@ -22,15 +22,16 @@ func (e *Engine) direct(i int, of *origin.Sharded) { e.shards[i].Store(of) }
 
 // openShards finds the shards behind a router. Where they cannot be reached the side is
 // read through its routers. One whose address was given has to be reached.
-func (e *Engine) openShards(ctx context.Context, i int, uri string, given map[string]string) (*origin.Sharded, error) {
+func (e *Engine) openShards(ctx context.Context, i int, spec *Spec) (*origin.Sharded, error) {
 	c := e.clusters[i]
+	uri, given := [...]string{spec.Source, spec.Target}[i], [...]map[string]string{spec.SourceShards, spec.TargetShards}[i]
 	if c.Info.Kind != mongo.KindSharded {
 		if len(given) > 0 {
 			return nil, mongo.WithHint(fmt.Errorf("the %s has no shards: it is a %s", sideName(i), c.Info.Kind), "leave out --"+sideName(i)+"-shard")
 		}
 		return nil, nil
 	}
-	found, err := shards.Open(ctx, c, shards.Options{URI: uri, Shards: given, Mongo: mongo.Options{AppName: appName}, Data: true})
+	found, err := shards.Open(ctx, c, shards.Options{URI: uri, Shards: given, Left: spec.ShardsLeft && i == source, Mongo: mongo.Options{AppName: appName}, Data: true})
 	switch {
 	case err == nil:
 		of := origin.NewSharded(found)

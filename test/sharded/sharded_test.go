@@ -435,16 +435,7 @@ func TestShardLeaves(t *testing.T) {
 	if !b.reads(name) {
 		t.Errorf("the position does not name %s", name)
 	}
-	for _, ns := range []string{"d.ranged", "d.hashed"} { // the balancer takes its time
-		chunks, err := b.lab.Chunks(t.Context(), ns)
-		b.ok(err)
-		for _, c := range chunks {
-			if c.Shard == name {
-				b.ok(b.lab.MoveChunk(t.Context(), ns, c.Min, b.lab.ShardNames()[0]))
-			}
-		}
-	}
-	b.ok(b.lab.RemoveShard(t.Context(), name))
+	b.emptied(name)
 	removed := j.Status().Follow.Operations
 	b.applies(j, done, removed+300)
 	b.until(done, func() bool { return !b.reads(name) })

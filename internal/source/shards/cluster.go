@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Shard is one shard of a cluster.
@@ -34,6 +36,7 @@ type Cluster struct {
 	left   *departed
 	// topology is what config.shards said when the shards were found.
 	topology topology
+	hosts    hosts   // where the shards are
 	unused   []Shard // have left and are open still
 	trust    bool    // for tests: nobody asks
 	lineage  *atomic.Pointer[lineage]
@@ -50,6 +53,9 @@ type Options struct {
 	Shards map[string]string
 	// Data says that documents are read and no changes: nobody asks the config servers.
 	Data bool
+	// Left says that Shards may name shards that have left, which CheckNames checks. Else
+	// Open returns an error for a name that the cluster lacks.
+	Left bool
 	// Mongo is how they are opened.
 	Mongo mongo.Options
 	// Waiting is told what Start waits for, and "" once it goes on; nil is not told.
@@ -64,12 +70,12 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 	if err != nil {
 		return nil, fmt.Errorf("find the shards of %s: %w", router.Address(), err)
 	}
-	for name := range o.Shards {
-		if name != configName && !slices.ContainsFunc(found, func(f member) bool { return f.Name == name }) {
-			return nil, mongo.WithHint(fmt.Errorf("%s has no shard %q", router.Address(), name), "its shards are "+names(found))
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}, past: &past{}, topology: topologyOf(found), hosts: hostsOf(found), lineage: new(atomic.Pointer[lineage])}
+	if !o.Left {
+		if err := c.CheckNames(stream.Position{}); err != nil {
+			return nil, err
 		}
 	}
-	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}, past: &past{}, topology: topologyOf(found), lineage: new(atomic.Pointer[lineage])}
 	g, gctx := errgroup.WithContext(ctx)
 	for i, f := range found {
 		g.Go(func() (err error) {
@@ -109,12 +115,31 @@ type member struct {
 	Since bson.Timestamp `bson:"topologyTime"`
 }
 
-func names(all []member) string {
-	var out []string
+// hosts are the hosts of shards as the cluster gives them, "set/host:port,…", by shard.
+type hosts map[string]string
+
+func hostsOf(all []member) hosts {
+	h := hosts{}
 	for _, m := range all {
-		out = append(out, m.Name)
+		h[m.Name] = m.Host
 	}
-	return strings.Join(out, ", ")
+	return h
+}
+
+// CheckNames returns an error where Options.Shards names a shard that is neither one of the
+// cluster's nor one that a position still needs.
+func (c *Cluster) CheckNames(pos stream.Position) error {
+	m, err := partsOf(pos)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.opt.Shards)) {
+		_, needed := m.parts[name]
+		if _, there := c.topology[name]; name != configName && !there && !needed {
+			return mongo.WithHint(fmt.Errorf("%s has no shard %q", c.Router.Address(), name), "its shards are "+strings.Join(slices.Sorted(maps.Keys(c.topology)), ", "))
+		}
+	}
+	return nil
 }
 
 // AllShards fails when the cluster has got a shard by the time of a position: then what
@@ -183,8 +208,8 @@ func open(ctx context.Context, m member, o Options) (s Shard, err error) {
 		return s, mongo.WithHint(fmt.Errorf("shard %s: %w", m.Name, err), cmp.Or(mongo.HintOf(err),
 			"millrace reads each shard itself: it has to be reachable from here, with the user of the router or by another connection string"))
 	}
-	set, _, _ := strings.Cut(m.Host, "/")
-	if c.Info.SetName != set {
+	set, _, known := strings.Cut(m.Host, "/")
+	if known && c.Info.SetName != set {
 		c.Close()
 		return s, fmt.Errorf("shard %s: %s is the replica set %q, the cluster has %q", m.Name, mongo.Redact(uri), c.Info.SetName, set)
 	}

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -27,21 +29,18 @@ func (c *Cluster) Now(ctx context.Context, pos stream.Position) (*Cluster, error
 	if err != nil {
 		return nil, fmt.Errorf("find the shards of %s: %w", c.Router.Address(), err)
 	}
-	needed, known, err := partsOf(pos)
+	needed, err := partsOf(pos)
 	if err != nil {
 		return nil, err
 	}
-	left := false
-	for name := range needed {
-		left = left || !slices.ContainsFunc(found, func(m member) bool { return m.Name == name })
-	}
-	if !left && known.removed(found) {
+	gone := needed.without(found)
+	if len(gone) == 0 && needed.there.removed(found) {
 		return nil, errPassedBy
 	}
 	now := *c
 	now.Shards, now.unused = nil, slices.Clone(c.unused)
 	for _, s := range c.Shards {
-		_, reads := needed[s.Name]
+		_, reads := needed.parts[s.Name]
 		if reads || slices.ContainsFunc(found, func(m member) bool { return m.Name == s.Name }) {
 			now.Shards = append(now.Shards, s)
 		} else {
@@ -49,12 +48,15 @@ func (c *Cluster) Now(ctx context.Context, pos stream.Position) (*Cluster, error
 		}
 	}
 	var joined []Shard
-	for _, m := range found {
+	where := hostsOf(found)
+	for i, m := range slices.Concat(found, gone) {
+		where[m.Name] = cmp.Or(m.Host, c.hosts[m.Name])
 		if c.has(m.Name) {
 			continue
 		}
-		s, err := open(ctx, m, c.opt)
+		s, err := c.opens(ctx, m, i >= len(found))
 		if err == nil {
+			where[m.Name] = cmp.Or(m.Host, s.Info.SetName+"/"+strings.Join(s.Info.Hosts, ","))
 			joined = append(joined, s)
 			err = c.asks(s)
 		}
@@ -65,23 +67,66 @@ func (c *Cluster) Now(ctx context.Context, pos stream.Position) (*Cluster, error
 			return nil, err
 		}
 	}
-	now.Shards, now.left, now.topology = append(now.Shards, joined...), &departed{}, topologyOf(found)
+	now.Shards, now.left, now.topology, now.hosts = append(now.Shards, joined...), &departed{}, topologyOf(found), where
 	slices.SortFunc(now.Shards, func(a, b Shard) int { return cmp.Compare(a.Name, b.Name) })
 	return &now, nil
 }
 
-// partsOf are the shards that a position names, and what there was then.
-func partsOf(pos stream.Position) (map[string]stream.Position, topology, error) {
+// needs are the shards that a position names, and what there was then.
+type needs struct {
+	parts map[string]stream.Position
+	there topology
+	hosts hosts
+}
+
+func partsOf(pos stream.Position) (n needs, err error) {
 	if !marked(pos) {
-		return nil, nil, nil // nothing was begun
+		return n, nil // nothing was begun
 	}
 	m, err := readMark(pos)
 	if err != nil {
-		return nil, nil, err
+		return n, err
 	}
 	pos.Mark = string(m.Shards)
-	parts, err := merge.Parts(pos)
-	return parts, m.Since, err
+	n.there, n.hosts = m.Since, m.Hosts
+	n.parts, err = merge.Parts(pos)
+	return n, err
+}
+
+// without are the shards that are needed and not there any more, sorted by name.
+func (n needs) without(there []member) (gone []member) {
+	for _, name := range slices.Sorted(maps.Keys(n.parts)) {
+		if !slices.ContainsFunc(there, func(m member) bool { return m.Name == name }) {
+			gone = append(gone, member{Name: name, Host: n.hosts[name]})
+		}
+	}
+	return gone
+}
+
+// opens opens a shard that is not open: one that has joined, or one that has left since a
+// position was stored, of which a consumer there does not have everything.
+func (c *Cluster) opens(ctx context.Context, m member, left bool) (Shard, error) {
+	if !left {
+		return open(ctx, m, c.opt)
+	}
+	if m.Host == "" && c.opt.Shards[m.Name] == "" {
+		return Shard{}, errUnread(m.Name, nil)
+	}
+	s, err := open(ctx, m, c.opt)
+	if err != nil {
+		return s, errUnread(m.Name, err)
+	}
+	return s, nil
+}
+
+// errUnread is the error of a shard that has left before all was read that it did; cause is
+// why it is not read now.
+func errUnread(name string, cause error) error {
+	err := fmt.Errorf("shard %s has left before all was read that it did", name)
+	if cause != nil {
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	return mongo.WithHint(err, fmt.Sprintf("start its servers, or give their address with --source-shard %s=URI; they are needed until the job has stored a position after its removal. Where they are lost, %s", name, beginAnew))
 }
 
 // topology are the times at which shards were added, or others removed, by shard.
@@ -157,7 +202,13 @@ func (c *Cluster) asks(s Shard) error {
 	if s.Info.Version.AtLeast(6, 0) || c.config != nil {
 		return nil
 	}
-	return fmt.Errorf("shard %s has joined, with %s: it is older than the others", s.Name, s.Info.Version)
+	return fmt.Errorf("shard %s has %s and is older than the others", s.Name, s.Info.Version)
+}
+
+// HasLeft reports whether a shard that is read is not one of the cluster's any more.
+func (c *Cluster) HasLeft(name string) bool {
+	_, there := c.topology[name]
+	return !there
 }
 
 func (c *Cluster) has(name string) bool {
@@ -173,8 +224,7 @@ func (c *Cluster) join(ctx context.Context, pos stream.Position) (stream.Positio
 	}
 	for name := range parts {
 		if !c.has(name) {
-			return pos, mongo.WithHint(fmt.Errorf("shard %s has left before all was read that it did", name),
-				beginAnew+"; a shard's servers are needed until the job has stored a position after its removal")
+			return pos, errUnread(name, nil)
 		}
 	}
 	for _, s := range c.Shards {

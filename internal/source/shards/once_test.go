@@ -161,7 +161,7 @@ func TestGoneAhead(t *testing.T) {
 // before. The stream goes on from there: a copy that was begun in between is known, and
 // what is done is passed over.
 func TestMarkBeforePosition(t *testing.T) {
-	pos := stream.Position{At: opTime(15), Mark: newMark("[]", opTime(5), nil, nil)}
+	pos := stream.Position{At: opTime(15), Mark: newMark("[]", opTime(5), nil, nil, nil)}
 	from, err := split(pos)
 	if err != nil || from.from.At != opTime(5) || from.from.Mark != "[]" || len(from.copies) > 0 || from.known != opTime(5) {
 		t.Fatal(from, err)
@@ -195,11 +195,15 @@ func TestMarkBeforePosition(t *testing.T) {
 func TestMarkKnowsShards(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
 	pos := merge.Whole(at, map[string]stream.Position{"s0": {At: at}, "s1": {At: at}})
-	pos.Mark = newMark(pos.Mark, at, nil, topology{"s0": {T: 3, I: 1}, "s1": {T: 3, I: 2}})
-	parts, known, err := partsOf(pos)
-	if err != nil || len(parts) != 2 || parts["s1"].At != at {
-		t.Fatal(parts, err)
+	pos.Mark = newMark(pos.Mark, at, nil, topology{"s0": {T: 3, I: 1}, "s1": {T: 3, I: 2}}, hosts{"s0": "rs0/a:1", "s1": "rs1/b:1,c:1"})
+	needed, err := partsOf(pos)
+	if err != nil || len(needed.parts) != 2 || needed.parts["s1"].At != at {
+		t.Fatal(needed, err)
 	}
+	if gone := needed.without([]member{{Name: "s0"}, {Name: "s2"}}); len(gone) != 1 || gone[0] != (member{Name: "s1", Host: "rs1/b:1,c:1"}) {
+		t.Errorf("%+v", gone)
+	}
+	known := needed.there
 	there := []member{{Name: "s0", Since: bson.Timestamp{T: 3, I: 1}}, {Name: "s1", Since: bson.Timestamp{T: 3, I: 2}}}
 	if joined := append(there, member{Name: "s2", Since: bson.Timestamp{T: 5}}); known.removed(there) || known.removed(joined) {
 		t.Error("a shard that has joined is taken for one that has left")
@@ -213,7 +217,7 @@ func TestMarkKnowsShards(t *testing.T) {
 // TestMark: copies survive in a mark.
 func TestMark(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
-	pos := stream.Position{At: at, Mark: newMark("[1]", at, []Copy{copyOf(2, 1)}, nil)}
+	pos := stream.Position{At: at, Mark: newMark("[1]", at, []Copy{copyOf(2, 1)}, nil, nil)}
 	b, err := split(pos)
 	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(2, 1) || b.known != at {
 		t.Error(b, err)

@@ -26,6 +26,7 @@ type mark struct {
 	Moving []movingMark    `json:"moving,omitempty"`
 	Known  *bson.Timestamp `json:"known,omitempty"` // what moves is of this time; none: of the mark's
 	Since  topology        `json:"since,omitempty"`
+	Hosts  hosts           `json:"hosts,omitempty"` // where the shards are, for one that leaves
 }
 
 // movingMark is a Copy; the UUIDs in hex.
@@ -37,14 +38,14 @@ type movingMark struct {
 
 // WithCopies is a position of the merged stream at which movePrimary has begun copies.
 func (c *Cluster) WithCopies(pos stream.Position, copies []Copy) stream.Position {
-	pos.Mark = newMark(pos.Mark, pos.At, copies, c.topology)
+	pos.Mark = newMark(pos.Mark, pos.At, copies, c.topology, c.hosts)
 	return pos
 }
 
 // newMark adds to the mark of the merged stream at a position the copies that
-// movePrimary has begun then, and which shards there are.
-func newMark(merged string, at mongo.OpTime, copies []Copy, there topology) string {
-	return mark{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Moving: movingMarks(copies), Since: there}.String()
+// movePrimary has begun then, which shards there are, and where.
+func newMark(merged string, at mongo.OpTime, copies []Copy, there topology, where hosts) string {
+	return mark{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Moving: movingMarks(copies), Since: there, Hosts: where}.String()
 }
 
 func (m mark) String() string {

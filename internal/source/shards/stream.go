@@ -61,7 +61,7 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 			}
 			there = left
 		}
-		b.Mark = newMark(b.Mark, b.End, copies, there)
+		b.Mark = newMark(b.Mark, b.End, copies, there, s.cluster.hosts)
 		before = b.Resume()
 		passOver(b, pos.At)
 		return emit(ctx, b)
