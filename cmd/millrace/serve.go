@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/alert"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/spans"
 	"github.com/millrace/millrace/internal/service/worker"
 )
@@ -72,6 +73,11 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 		}
 		s.DataDir = filepath.Join(dir, "service")
 	}
+	l, err := listen(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }() // for whatever fails before it serves
 	if err := os.MkdirAll(s.DataDir, 0o700); err != nil {
 		return withCode(exitUsage, fmt.Errorf("make --data-dir: %w", err))
 	}
@@ -82,7 +88,7 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	defer traces.Close()
 	store, closeStore, err := r.store(ctx, s)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return r.notBegun(ctx, err)
 	}
 	defer closeStore()
 	view := store.NewView()
@@ -97,7 +103,8 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	if !s.NoWorker {
 		g.Go(func() error { return r.work(gctx, &s.Work, store, view, traces) })
 	}
-	g.Go(func() error { return r.serveAPI(gctx, s, store, view, traces) })
+	desk := &operate.Desk{Hub: store, View: view, Now: time.Now}
+	g.Go(func() error { return r.serveAPI(gctx, s, l, desk, traces) })
 	return r.ended(ctx, g.Wait())
 }
 
@@ -236,7 +243,7 @@ func (r *session) worker(ctx context.Context, s *config.Worker) error {
 	defer traces.Close()
 	store, err := r.cluster(ctx, &s.NATS)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return r.notBegun(ctx, err)
 	}
 	defer store.Close()
 	view := store.NewView()
@@ -254,4 +261,12 @@ func (r *session) ended(ctx context.Context, err error) error {
 		return nil
 	}
 	return withCode(exitFailure, err)
+}
+
+// notBegun is ended for what keeps the service from starting.
+func (r *session) notBegun(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return r.ended(ctx, err)
+	}
+	return withCode(exitUsage, err)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -17,7 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/console"
-	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/oidc"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/spans"
@@ -26,8 +24,17 @@ import (
 // farewell is how long replies under way may take when the service ends.
 const farewell = 5 * time.Second
 
-// serveAPI answers until ctx ends.
-func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub, view *hub.View, traces *spans.Spans) error {
+// listen takes the address of the API.
+func listen(ctx context.Context, s *config.Serve) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
+	if err != nil {
+		return nil, withCode(exitFailure, mongo.WithHint(fmt.Errorf("listen for the API: %w", err), "choose another address with --listen; port 0 takes a free one"))
+	}
+	return l, nil
+}
+
+// serveAPI answers those who connect to l until ctx ends, and closes l.
+func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener, desk *operate.Desk, traces *spans.Spans) error {
 	tokens, err := r.tokens(s)
 	if err != nil {
 		return err
@@ -36,14 +43,10 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub,
 	if err != nil {
 		return err
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
-	if err != nil {
-		return mongo.WithHint(fmt.Errorf("listen for the API: %w", err), "choose another address with --listen; port 0 takes a free one")
-	}
-	build, desk, local := buildInfo(), &operate.Desk{Hub: store, View: view, Now: time.Now}, loopback.Addr(l.Addr())
+	build, local := buildInfo(), loopback.Addr(l.Addr())
 	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
 	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "", Loopback: local}
-	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: store.Ready, Version: build.Version, Revision: build.Revision}
+	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: desk.Hub.Ready, Version: build.Version, Revision: build.Revision}
 	if traces != nil {
 		ao.Trace = traces.Request
 	}
@@ -53,7 +56,7 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, store *hub.Hub,
 	ao.Pages = console.New(co)
 	a, err := api.New(ao)
 	if err != nil {
-		return errors.Join(err, l.Close())
+		return err
 	}
 	url := "http://" + l.Addr().String()
 	if s.TLSCert != "" {

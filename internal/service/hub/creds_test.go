@@ -67,7 +67,7 @@ func TestCreds(t *testing.T) {
 	s, err := server.NewServer(&server.Options{ServerName: "creds", Host: "127.0.0.1", Port: -1, StoreDir: t.TempDir(), JetStream: true, NoSigs: true,
 		TrustedOperators: []*jwt.OperatorClaims{claims}, AccountResolver: resolver, SystemAccount: system})
 	must(err)
-	s.SetLoggerV2(serverLog{slog.New(slog.NewTextHandler(t.Output(), nil))}, false, false, false)
+	s.SetLoggerV2(serverLog{log: slog.New(slog.NewTextHandler(t.Output(), nil))}, false, false, false)
 	go s.Start()
 	defer s.WaitForShutdown()
 	defer s.Shutdown()

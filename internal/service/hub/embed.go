@@ -103,7 +103,8 @@ func (e *Embedded) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.SetLoggerV2(serverLog{o.Log}, false, false, false)
+	fatal := make(chan string, 1)
+	s.SetLoggerV2(serverLog{o.Log, fatal}, false, false, false)
 	go s.Start() // returns once it is up; stop waits for its end
 	e.mu.Lock()
 	e.server = s
@@ -111,9 +112,17 @@ func (e *Embedded) start(ctx context.Context) error {
 	up, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
 	for !s.ReadyForConnections(100 * time.Millisecond) {
-		if up.Err() != nil {
+		select {
+		case why := <-fatal: // it neither ends nor goes on
+			e.stop()
+			return mongo.WithHint(errors.New(why), "a port that another program uses is changed with --nats-listen; port 0 takes a free one")
+		case <-ctx.Done():
+			e.stop()
+			return context.Cause(ctx)
+		case <-up.Done():
 			e.stop()
 			return mongo.WithHint(fmt.Errorf("it is not ready after %s", startTime), "the log says why; the directory may lie on a full or very slow disk")
+		default:
 		}
 	}
 	if !s.JetStreamEnabled() {
@@ -169,7 +178,11 @@ func (e *Embedded) Close() {
 }
 
 // serverLog gives what the server says to the log: its errors as warnings, for it goes on.
-type serverLog struct{ log *slog.Logger }
+// The first fatal one goes to fatal besides, which has room for it.
+type serverLog struct {
+	log   *slog.Logger
+	fatal chan<- string
+}
 
 func (l serverLog) say(level slog.Level, format string, v []any) {
 	l.log.Log(context.Background(), level, "nats: "+fmt.Sprintf(format, v...))
@@ -182,7 +195,13 @@ func (l serverLog) Noticef(format string, v ...any) { l.say(slog.LevelDebug, for
 func (l serverLog) Warnf(format string, v ...any) { l.say(slog.LevelDebug, format, v) }
 
 // Fatalf implements server.Logger.
-func (l serverLog) Fatalf(format string, v ...any) { l.say(slog.LevelError, format, v) }
+func (l serverLog) Fatalf(format string, v ...any) {
+	l.say(slog.LevelError, format, v)
+	select {
+	case l.fatal <- fmt.Sprintf(format, v...):
+	default:
+	}
+}
 
 // Errorf implements server.Logger.
 func (l serverLog) Errorf(format string, v ...any) { l.say(slog.LevelWarn, format, v) }

@@ -104,10 +104,10 @@ func (v *View) watch(ctx context.Context) error {
 		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	var loading sync.WaitGroup
+	buckets, loaded := 0, make(chan struct{})
 	follow := func(kv jetstream.KeyValue, take func(jetstream.KeyValueEntry, bool)) {
-		loading.Add(1)
-		g.Go(func() error { return v.follow(ctx, kv, loading.Done, take) })
+		buckets++
+		g.Go(func() error { return v.follow(ctx, kv, loaded, take) })
 	}
 	follow(v.hub.jobs, v.takeJob)
 	follow(v.hub.reports, v.takeReport)
@@ -117,10 +117,14 @@ func (v *View) watch(ctx context.Context) error {
 	follow(v.hub.alerts, v.takeAlert)
 	follow(v.hub.verifications, v.takeVerification)
 	g.Go(func() error {
-		loading.Wait() // also when those that load end
-		if ctx.Err() == nil {
-			v.once.Do(func() { close(v.loaded) })
+		for range buckets {
+			select {
+			case <-loaded:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
+		v.once.Do(func() { close(v.loaded) })
 		return nil
 	})
 	g.Go(func() error {
@@ -134,16 +138,15 @@ func (v *View) watch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow takes each change of a bucket. A watcher goes on by itself after NATS was away.
-func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded func(), take func(jetstream.KeyValueEntry, bool)) error {
+// follow takes each change of a bucket. Once it has taken all that was there it sends to
+// loaded. A watcher goes on by itself after NATS was away.
+func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- struct{}, take func(jetstream.KeyValueEntry, bool)) error {
 	w, err := kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch bucket %s: %w", kv.Bucket(), err)
 	}
 	defer func() { _ = w.Stop() }()
-	once := sync.OnceFunc(loaded)
-	defer once()
-	for {
+	for loading := true; ; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -151,8 +154,15 @@ func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded func(),
 			if !ok {
 				return fmt.Errorf("watch bucket %s: it has ended", kv.Bucket())
 			}
-			if e == nil { // all that was there
-				once()
+			if e == nil && loading { // all that was there
+				loading = false
+				select {
+				case loaded <- struct{}{}:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			if e == nil {
 				continue
 			}
 			take(e, e.Operation() == jetstream.KeyValuePut)

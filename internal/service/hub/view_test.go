@@ -1,10 +1,13 @@
 package hub
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/internal/service"
 )
@@ -54,5 +57,24 @@ func TestAfter(t *testing.T) {
 	}
 	if page := v.After("job3", 1, all); len(page) != 1 || page[0].Definition.Name != "job4" {
 		t.Errorf("after one that is not there: %v", page)
+	}
+}
+
+// TestViewEnds: a view ends with its context, at whatever moment of its start that is.
+func TestViewEnds(t *testing.T) {
+	h := open(t, time.Second)
+	for i := range 60 {
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- h.NewView().Run(ctx) }()
+		time.AfterFunc(time.Duration(i)*100*time.Microsecond, cancel)
+		select {
+		case err := <-ended:
+			if !errors.Is(err, context.Canceled) {
+				t.Fatal(err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("a view whose context ended after %d00 µs goes on", i)
+		}
 	}
 }
