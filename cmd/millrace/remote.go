@@ -44,6 +44,9 @@ func (r *remote) reach() error {
 	if r.server == "" {
 		return withCode(exitUsage, mongo.WithHint(errors.New("no service is given"), "use --server or set "+config.EnvName("server")))
 	}
+	if err := server.CheckAddress(r.server); err != nil {
+		return withCode(exitUsage, err)
+	}
 	r.Client = api.NewClient(r.server, r.token)
 	return withCode(exitUsage, r.TrustAuthorities(r.ca))
 }

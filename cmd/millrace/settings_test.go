@@ -1,9 +1,11 @@
 package main
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // eachFlag calls f with a flag of a command, for all that an operator may give.
@@ -141,4 +144,82 @@ func TestOwnVariablesAreKnown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestWildPasswords: whatever characters a password has that should be percent-encoded,
+// and whatever flag or variable it is given by, no command prints any part of it.
+func TestWildPasswords(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 0))
+	const marker = "qzk"
+	wild := func() string {
+		text := marker
+		for range 1 + rng.IntN(4) {
+			text += []string{"@", "/", "?", ":", "#", "%zz", "%", "@x/", "/y@", "=", "&", " "}[rng.IntN(12)] + marker
+		}
+		scheme := []string{"mongodb://", "mongodb://", "mongodb://", "mongodb+srv://", "nats://", "http://", "https://"}[rng.IntN(7)]
+		return scheme + "user:" + text + []string{"@127.0.0.1:1/?serverSelectionTimeoutMS=50&connectTimeoutMS=50", "@127.0.0.1:99999/db"}[rng.IntN(2)]
+	}
+	ofURIs := func(flag *pflag.Flag) bool {
+		kind, _ := pflag.UnquoteUsage(flag)
+		return strings.HasSuffix(kind, "URI") || slices.Contains([]string{"nats", "server", "from", "otlp-endpoint", "property"}, flag.Name)
+	}
+	eachFlag(t, func(t *testing.T, b *bench, cmd *cobra.Command, flag *pflag.Flag) {
+		if flag.Name == "config" || !strings.HasPrefix(flag.Value.Type(), "string") {
+			return
+		}
+		prefix := map[string]string{"property": "mongodb.url=", "source-shard": "s0=", "target-shard": "s0="}[flag.Name]
+		for _, env := range []bool{false, true}[:map[bool]int{true: 2, false: 1}[ofURIs(flag)]] {
+			for i := range map[bool]int{true: 6, false: 1}[ofURIs(flag)] {
+				value := wild()
+				if i%4 == 3 { // the host was forgotten
+					if short, _, _ := strings.Cut(value, "@127"); mongo.CheckURI(short) != nil {
+						value = short
+					}
+				}
+				cmd, _, err := b.app.rootCommand().Find(strings.Fields(cmd.CommandPath())[1:])
+				if err != nil {
+					t.Fatal(err)
+				}
+				clear(b.env)
+				if env {
+					b.env[config.EnvName(flag.Name)] = prefix + value
+				} else if err = cmd.Flags().Set(flag.Name, prefix+value); err == nil {
+					cmd.Flags().Lookup(flag.Name).Changed = true
+				}
+				said := ""
+				if err == nil && cmd.PreRunE != nil {
+					err = cmd.PreRunE(cmd, nil)
+				}
+				if err != nil {
+					said = err.Error() + mongo.HintOf(err)
+				}
+				if said += b.app.stderr.(*output).String() + b.app.stdout.(*output).String(); strings.Contains(said, marker) {
+					t.Fatalf("%s: %s", value, said)
+				}
+			}
+		}
+	})
+	args := failingArgs(t)
+	eachFlag(t, func(t *testing.T, b *bench, cmd *cobra.Command, flag *pflag.Flag) {
+		given, fails := args[strings.TrimPrefix(cmd.CommandPath(), "millrace ")]
+		if !fails || !ofURIs(flag) {
+			return
+		}
+		for range 3 {
+			var stdout, stderr output
+			a := newApp()
+			a.stdout, a.stderr, a.screen = &stdout, &stderr, func() *screen { return nil }
+			env := map[string]string{"XDG_STATE_HOME": t.TempDir(), "XDG_CONFIG_HOME": t.TempDir()}
+			a.lookupEnv = func(name string) (string, bool) { v, ok := env[name]; return v, ok }
+			value := wild()
+			if strings.HasPrefix(value, "mongodb+srv") && mongo.CheckURI(value) == nil {
+				continue // its name would be looked up
+			}
+			prefix := map[string]string{"property": "mongodb.url=", "source-shard": "s0=", "target-shard": "s0="}[flag.Name]
+			a.run(t.Context(), append(strings.Fields(cmd.CommandPath()[len("millrace "):]+" "+given), "--"+flag.Name, prefix+value))
+			if said := stdout.String() + stderr.String(); strings.Contains(said, marker) {
+				t.Fatalf("%s: %s", value, said)
+			}
+		}
+	})
 }

@@ -1,10 +1,14 @@
 package config
 
 import (
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // TestSealed: a sealed value is read by processes with the key, for jobs that it was
@@ -86,6 +90,35 @@ func TestMaskKeys(t *testing.T) {
 		_, problems := Definition("a", "source: env:A\ntarget: mongodb://t.example/\nfields:\n  shop.c: {mask: {mail: {hmac: \""+ref+"\"}}}\n", (&Work{}).Resolver(lookup))
 		if (len(problems) == 0) != ok {
 			t.Errorf("%s: %s", ref, problems)
+		}
+	}
+}
+
+// TestWildSecrets: nothing of a connection string that cannot be parsed is in the problems
+// of a definition, whether it stands there or is referred to.
+func TestWildSecrets(t *testing.T) {
+	const marker = "qzk"
+	rng := rand.New(rand.NewPCG(1, 0))
+	for range 400 {
+		uri := []string{"mongodb://", "mongodb://", "mongodb+srv://", ""}[rng.IntN(4)] + marker + ":" + marker
+		for range 1 + rng.IntN(4) {
+			uri += []string{"@", "/", "?", ":", "#", "%zz", "%", "@x/", "/y@", "=", "&", " ", `"`, "'"}[rng.IntN(14)] + marker
+		}
+		uri += []string{"@127.0.0.1:1/", "@h/db", ""}[rng.IntN(3)]
+		if mongo.CheckURI(uri) == nil {
+			continue
+		}
+		resolve := func(string) (string, error) { return uri, nil }
+		for _, text := range []string{"source: " + strconv.Quote(uri) + "\ntarget: env:T\n", "source: " + uri + "\ntarget: env:T\n", "source: env:S\ntarget: env:T\n",
+			"source: env:S\ntarget: env:T\nsource-shard:\n- s0=" + uri + "\n"} {
+			_, problems := Definition("a", text, resolve)
+			said := problems.Error()
+			for _, p := range problems {
+				said += p.How
+			}
+			if len(problems) == 0 || strings.Contains(said, marker) {
+				t.Fatalf("%q: %q", text, said)
+			}
 		}
 	}
 }

@@ -130,8 +130,8 @@ func (n *NATS) bind(fs *pflag.FlagSet, uri string) {
 
 func (n *NATS) validate(c *checker) {
 	for _, uri := range strings.Split(n.URI, ",") {
-		scheme, rest, ok := strings.Cut(uri, "://")
-		c.bad(n.URI != "" && (!ok || scheme != "nats" && scheme != "tls" || strings.Contains(rest, "@")), "nats", "cannot be used",
+		u, err := url.Parse(uri)
+		c.bad(n.URI != "" && (err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || strings.ContainsAny(uri, "@?#")), "nats", "cannot be used",
 			"write nats://host:4222 or tls://host:4222, several with commas; give a secret with --nats-token-file or --nats-creds")
 	}
 	c.bad(!slices.Contains([]int{0, 1, 3, 5}, n.Replicas), "nats-replicas", "cannot be used", "give 1, 3 or 5")

@@ -56,7 +56,7 @@ func (c *checker) failAt(setting string, item int, what, how string) {
 	if item != whole {
 		origin = origin.item(item)
 	}
-	if mongo.HasPassword(what) { // quoted, of a flag that takes something else
+	if user, _, ok := strings.Cut(what, "@"); ok && strings.Contains(user, ":") || mongo.HasPassword(what) { // quoted, of a flag that takes something else
 		what = "cannot be used"
 	}
 	c.problems = append(c.problems, Problem{Setting: setting, Where: origin.String(), What: what, How: how})
@@ -87,6 +87,9 @@ func (c *checker) clusters(source, target string) {
 // wholeCluster refuses a connection string that looks as if it chose a database.
 // That of all users is none to choose.
 func (c *checker) wholeCluster(setting, uri, rule string) {
+	if mongo.CheckURI(uri) != nil {
+		return // and no part of it is quoted
+	}
 	if db := mongo.Database(uri); db != "" && db != "admin" && db != "$external" {
 		c.fail(setting, fmt.Sprintf("names the database %q, which would choose nothing", db),
 			fmt.Sprintf("leave it out of the address and give "+rule+"; if the user is defined in it, add authSource=%s after a question mark", db, db))

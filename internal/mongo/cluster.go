@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -84,7 +82,7 @@ const maxConnecting = 16
 // Connect opens uri and reads the deployment's identity. Errors never carry
 // the credentials.
 func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
-	opts, err := parseURI(uri)
+	opts, err := ParseURI(uri)
 	if err != nil {
 		return nil, err
 	}
@@ -353,57 +351,4 @@ func (c *Cluster) Positions(ctx context.Context) (Positions, error) {
 		return Positions{}, fmt.Errorf("read replication position of %s: %w", c.Address(), err)
 	}
 	return h.LastWrite, nil
-}
-
-// Redact removes user and password from a connection string. When it cannot
-// tell where they end, it shows no address.
-func Redact(uri string) string {
-	scheme, rest, _ := strings.Cut(uri, "://")
-	if scheme != "mongodb" && scheme != "mongodb+srv" {
-		return "(no scheme)" // what stands in its place may be a password
-	}
-	end := strings.IndexAny(rest, "/?")
-	if end < 0 {
-		end = len(rest)
-	}
-	hosts := rest[:end]
-	if strings.Contains(rest[end:], "@") {
-		return scheme + "://(address not shown)" // perhaps a password with an unescaped slash or question mark
-	}
-	if at := strings.LastIndex(hosts, "@"); at >= 0 {
-		hosts = hosts[at+1:]
-	}
-	return scheme + "://" + hosts
-}
-
-// scrub removes the connection string and its password from an error's text,
-// for the driver quotes parts of it.
-func scrub(err error, uri string) error {
-	text := Hide(err.Error(), uri)
-	if text == err.Error() {
-		return err
-	}
-	return errors.New(text)
-}
-
-// writtenPassword is the password of a connection string as it stands there: which
-// characters are escaped is up to whoever wrote it.
-func writtenPassword(uri string) string {
-	_, rest, _ := strings.Cut(uri, "://")
-	login, _, _ := strings.Cut(rest, "@")
-	_, written, _ := strings.Cut(login, ":")
-	return written
-}
-
-// Hide removes a connection string and its password from a text.
-func Hide(text, uri string) string {
-	text = strings.ReplaceAll(text, uri, Redact(uri))
-	if u, err := url.Parse(uri); err == nil && u.User != nil {
-		if p, set := u.User.Password(); set && len(p) > 2 {
-			for _, form := range []string{writtenPassword(uri), p, url.QueryEscape(p)} {
-				text = strings.ReplaceAll(text, form, "***")
-			}
-		}
-	}
-	return text
 }

@@ -3,8 +3,11 @@ package mongo
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -12,44 +15,150 @@ import (
 
 // CheckURI says whether a connection string can be used, without connecting
 // and without looking up names: of a mongodb+srv address only the form is
-// checked. The error never carries credentials and has a hint.
+// checked. The error quotes nothing of the connection string and has a hint.
 func CheckURI(uri string) error {
-	if rest, ok := strings.CutPrefix(uri, "mongodb+srv://"); ok {
-		if rest == "" {
-			return WithHint(errors.New("no host"), "write it as mongodb+srv://user:password@host/")
-		}
-		return nil
+	if a, err := splitURI(uri); err != nil || a.scheme == srvScheme {
+		return err
 	}
-	if !strings.HasPrefix(uri, "mongodb://") {
-		return WithHint(errors.New("does not start with mongodb:// or mongodb+srv://"),
-			"write it as mongodb://user:password@host:port/?replicaSet=name")
-	}
-	if _, after, ok := strings.Cut(uri, "?"); ok && strings.Contains(after, "@") {
-		return WithHint(errors.New("has an @ after a question mark"), "percent-encode special characters of the password: ? is %3F, / is %2F, @ is %40")
-	}
-	_, err := parseURI(uri)
+	_, err := ParseURI(uri)
 	return err
 }
 
-func parseURI(uri string) (*options.ClientOptions, error) {
+// ParseURI reads a connection string; of a mongodb+srv address it looks up the hosts. All
+// connection strings are read by it, for the driver's errors quote what it cannot read:
+// the error of ParseURI quotes nothing of the connection string and has a hint.
+func ParseURI(uri string) (*options.ClientOptions, error) {
+	if _, err := splitURI(uri); err != nil {
+		return nil, err
+	}
 	opts := options.Client().ApplyURI(uri)
 	if err := opts.Validate(); err != nil {
-		return nil, WithHint(fmt.Errorf("connection string %s: %w", Redact(uri), scrub(err, uri)),
-			"write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters of the password")
+		return nil, WithHint(fmt.Errorf("the connection string cannot be parsed: %s", reason(err)), uriHint)
 	}
 	return opts, nil
 }
 
+const (
+	plainScheme = "mongodb"
+	srvScheme   = "mongodb+srv"
+	uriHint     = "write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters of the password: @ is %40, / is %2F, : is %3A, ? is %3F, % is %25"
+)
+
+// reason is why the driver cannot read a connection string, by its own words where these
+// quote nothing of it but names of options that the driver knows.
+func reason(err error) string {
+	var file *fs.PathError
+	var name *net.DNSError
+	switch {
+	case errors.As(err, &file): // of an option for TLS
+		return file.Error()
+	case errors.As(err, &name):
+		return name.Error()
+	}
+	text := err.Error()
+	if _, option, ok := strings.Cut(text, `invalid value for "`); ok {
+		if option, _, _ = strings.Cut(option, `"`); !strings.ContainsFunc(option, func(r rune) bool { return r < 'a' || r > 'z' }) {
+			return "invalid value of the option " + option
+		}
+	}
+	for _, known := range []string{
+		"must have at least 1 host", "must have a / before the query ?", "invalid auth mechanism", "invalid option", "invalid authMechanism property",
+		"auth source must be $external", "authSource must be non-empty", "invalid 'connect' value", "invalid 'directConnection' value", "username required", "password required",
+		"must have at least 1 compressor", "direct connection cannot be made if multiple hosts are specified", "direct connection cannot be made if an SRV URI is used",
+		"cannot specify srvMaxHosts on non-SRV URI", "cannot specify srvServiceName on non-SRV URI", "tls and ssl options, when both specified, must be equivalent",
+		"w=0 and j=true",
+	} {
+		if strings.Contains(text, known) {
+			return known
+		}
+	}
+	return "it has another form"
+}
+
+// address is a connection string, cut in its parts.
+type address struct {
+	scheme, login, hosts string
+	path                 string // after the first slash, without options
+}
+
+// splitURI cuts a connection string. It refuses one whose parts could be cut otherwise, as
+// those with characters of the password that should be percent-encoded, and one that names
+// no hosts. The error quotes nothing of it and has a hint.
+func splitURI(uri string) (a address, err error) {
+	failed := func(why string) (address, error) { return address{}, WithHint(errors.New(why), uriHint) }
+	scheme, rest, _ := strings.Cut(uri, "://")
+	if scheme != plainScheme && scheme != srvScheme {
+		return failed("does not start with mongodb:// or mongodb+srv://")
+	}
+	end := strings.IndexAny(rest, "/?")
+	if end < 0 {
+		end = len(rest)
+	}
+	if strings.Contains(rest[end:], "@") {
+		return failed("has an @ after a slash or a question mark")
+	}
+	a = address{scheme: scheme, hosts: rest[:end]}
+	if at := strings.LastIndex(a.hosts, "@"); at >= 0 {
+		a.login, a.hosts = a.hosts[:at], a.hosts[at+1:]
+	}
+	_, bad := url.PathUnescape(a.login)
+	switch {
+	case strings.Contains(a.login, "@"):
+		return failed("has more than one @")
+	case strings.Count(a.login, ":") > 1:
+		return failed("has more than one colon before the @")
+	case bad != nil:
+		return failed("has a % before the @ that encodes nothing")
+	case !areHosts(scheme, a.hosts):
+		return failed("has no host, or one that cannot be a host")
+	}
+	a.path, _, _ = strings.Cut(rest[end:], "?")
+	a.path = strings.TrimPrefix(a.path, "/")
+	return a, nil
+}
+
+// areHosts reports that a part of a connection string has the form of hosts, one at least.
+// As the driver does, it passes over commas too many.
+func areHosts(scheme, list string) bool {
+	hosts := strings.FieldsFunc(list, func(r rune) bool { return r == ',' })
+	for _, host := range hosts {
+		name, port, hasPort := host, "", false
+		if i := strings.LastIndex(host, ":"); i > strings.LastIndex(host, "]") {
+			name, port, hasPort = host[:i], host[i+1:], true
+		}
+		number, err := strconv.ParseUint(port, 10, 16)
+		if name == "" || hasPort && (err != nil || number == 0 || scheme == srvScheme) {
+			return false
+		}
+		inner, bracketed := strings.CutPrefix(name, "[")
+		if bracketed {
+			inner, bracketed = strings.CutSuffix(inner, "]")
+			if !bracketed {
+				return false
+			}
+		}
+		foreign := func(r rune) bool {
+			return r < 0x80 && !strings.ContainsRune("._-~%", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r != ':' || !bracketed)
+		}
+		if _, err := url.PathUnescape(name); err != nil || strings.ContainsFunc(inner, foreign) {
+			return false
+		}
+	}
+	return len(hosts) == 1 || len(hosts) > 1 && scheme != srvScheme
+}
+
 // Database is the one that a connection string names in its path, "" without. It is
-// where the user is looked for, and restricts nothing.
+// where the user is looked for, and restricts nothing. A connection string that cannot be
+// parsed has none.
 func Database(uri string) string {
-	_, rest, _ := strings.Cut(uri, "://")
-	rest, _, _ = strings.Cut(rest, "?")
-	_, db, _ := strings.Cut(rest[strings.LastIndex(rest, "@")+1:], "/")
-	if name, err := url.PathUnescape(db); err == nil {
+	a, err := splitURI(uri)
+	if err != nil {
+		return ""
+	}
+	if name, err := url.PathUnescape(a.path); err == nil {
 		return name
 	}
-	return db
+	return a.path
 }
 
 // HasPassword reports whether a connection string carries a password, as far

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -62,7 +61,11 @@ type backupCursor struct {
 
 // Pin opens a cursor.
 func (b *BackupCursor) Pin(ctx context.Context) (Pin, error) {
-	pool, err := wire.Open(options.Client().ApplyURI(b.URI).SetDirect(true).SetAppName("millrace-seed").SetServerSelectionTimeout(selectionWait))
+	opts, err := mongo.ParseURI(b.URI)
+	if err != nil {
+		return nil, fmt.Errorf("seed: %w", err)
+	}
+	pool, err := wire.Open(opts.SetDirect(true).SetAppName("millrace-seed").SetServerSelectionTimeout(selectionWait))
 	if err != nil {
 		return nil, errors.New("seed: the connection string cannot be used")
 	}

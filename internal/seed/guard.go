@@ -13,7 +13,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -151,7 +150,11 @@ func connectMember(ctx context.Context, uri, app string) (*member, error) {
 	m := &member{app: app}
 	// One connection, open from before the lock: while a member is locked, to
 	// log in anew may have to wait.
-	client, err := driver.Connect(options.Client().ApplyURI(uri).SetDirect(true).SetAppName(m.app).
+	opts, err := mongo.ParseURI(uri)
+	if err != nil {
+		return nil, fmt.Errorf("seed: %w", err)
+	}
+	client, err := driver.Connect(opts.SetDirect(true).SetAppName(m.app).
 		SetMaxPoolSize(2).SetServerSelectionTimeout(selectionWait).SetRetryReads(false).SetRetryWrites(false))
 	if err != nil {
 		return nil, errors.New("seed: the connection string cannot be used")

@@ -115,7 +115,9 @@ func awaitServer(ctx context.Context, o MemberOptions, address string, took *Mem
 	took.Listen = lap(&began)
 	opts := options.Client()
 	if o.SetURI != "" {
-		opts.ApplyURI(o.SetURI) // for its users and TLS
+		if opts, err = mongo.ParseURI(o.SetURI); err != nil { // for its users and TLS
+			return nil, fmt.Errorf("seed: %w", err)
+		}
 	}
 	opts.SetHosts([]string{address}).SetDirect(true).SetServerSelectionTimeout(2 * time.Second).SetAppName("millrace-seed")
 	opts.ReplicaSet = nil
@@ -216,8 +218,11 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 
 // connectSet connects to the whole set, of which one member may be named.
 func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
-	opts := options.Client().ApplyURI(uri).SetServerSelectionTimeout(selectionWait)
-	opts.SetDirect(len(opts.Hosts) == 1)
+	opts, err := mongo.ParseURI(uri)
+	if err != nil {
+		return nil, fmt.Errorf("seed: %w", err)
+	}
+	opts.SetServerSelectionTimeout(selectionWait).SetDirect(len(opts.Hosts) == 1)
 	one, err := driver.Connect(opts)
 	if err != nil {
 		return nil, errors.New("seed: the connection string cannot be used")
@@ -228,8 +233,7 @@ func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err)
 	}
-	opts = options.Client().ApplyURI(uri).SetDirect(false).SetHosts(h.Hosts).SetReplicaSet(h.SetName).
-		SetServerSelectionTimeout(30 * time.Second).SetAppName("millrace-seed")
+	opts.SetDirect(false).SetHosts(h.Hosts).SetReplicaSet(h.SetName).SetServerSelectionTimeout(30 * time.Second).SetAppName("millrace-seed")
 	c, err := driver.Connect(opts)
 	if err != nil {
 		return nil, fmt.Errorf("seed: connect to the set %s: %w", h.SetName, err)

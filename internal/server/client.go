@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -63,6 +64,19 @@ func Endpoint(address string) (string, *http.Client, *tls.Config) {
 	// The API redirects nobody; a token must not follow where something else points.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return strings.TrimSuffix(address, "/"), &http.Client{Transport: transport, CheckRedirect: stay}, transport.TLSClientConfig
+}
+
+// CheckAddress says whether an address can be one of an API (see Endpoint). The error quotes
+// nothing of it, for it may be a connection string with a password, and has a hint.
+func CheckAddress(address string) error {
+	if !strings.Contains(address, "://") {
+		address = "https://" + address
+	}
+	u, err := url.Parse(address)
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && !strings.ContainsAny(address, "@?#") {
+		return nil
+	}
+	return mongo.WithHint(errors.New("the address of the API cannot be used"), "write it as host:port, http://host:port or https://host:port")
 }
 
 // TrustAuthorities has the client trust the certificate authorities of a file, and

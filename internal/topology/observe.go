@@ -50,13 +50,9 @@ type cpuSample struct {
 // Open prepares an observer of the replica set behind uri; timeout bounds each
 // member's answer, 0 is 3 seconds. Nothing is connected yet.
 func Open(uri string, timeout time.Duration) (*Observer, error) {
-	if err := mongo.CheckURI(uri); err != nil {
+	opts, err := mongo.ParseURI(uri)
+	if err != nil {
 		return nil, err
-	}
-	opts := options.Client().ApplyURI(uri)
-	if err := opts.Validate(); err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("connection string %s cannot be used", mongo.Redact(uri)),
-			"write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters of the password")
 	}
 	if timeout <= 0 {
 		timeout = defaultTimeout

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
@@ -110,11 +108,12 @@ func (c *config) server(r *reader) {
 	if !strings.Contains(c.url, "://") {
 		c.url = "mongodb://" + c.url // host:port was allowed once
 	}
-	if err := mongo.CheckURI(c.url); err != nil {
+	o, err := mongo.ParseURI(c.url)
+	if err != nil {
 		r.problems = append(r.problems, fmt.Errorf("property mongodb.url: %w", err))
 		return
 	}
-	c.database = databaseOf(c.url)
+	c.database = mongo.Database(c.url)
 	if c.database == "" || c.database == "admin" {
 		c.database = cmp.Or(r.text("mongodb.database", ""), defaultDatabase)
 	}
@@ -122,23 +121,11 @@ func (c *config) server(r *reader) {
 	c.upsert = r.flag("mongodb.upsert", false)
 	c.batch = int(max(r.count("mongodb.batchsize", r.count("batchsize", 1)), 1))
 
-	o := options.Client().ApplyURI(c.url)
 	c.concern, c.read = o.WriteConcern, o.ReadPreference
 	if o.ReadConcern != nil {
 		c.readLevel = o.ReadConcern.Level
 	}
 	c.oldServerProperties(r)
-}
-
-// databaseOf is the path of a connection string.
-func databaseOf(uri string) string {
-	_, rest, _ := strings.Cut(uri, "://")
-	rest, _, _ = strings.Cut(rest, "?")
-	_, path, _ := strings.Cut(rest, "/")
-	if db, err := url.PathUnescape(path); err == nil {
-		return db
-	}
-	return path
 }
 
 // oldServerProperties are what was said by properties before it was said in

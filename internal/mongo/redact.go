@@ -1,0 +1,55 @@
+package mongo
+
+import (
+	"errors"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// hidden stands in the place of a connection string that cannot be parsed: any part of it
+// may be one of the password.
+const hidden = "(address not shown)"
+
+// Redact removes user, password and options from a connection string. Of one that cannot
+// be parsed it shows nothing.
+func Redact(uri string) string {
+	a, err := splitURI(uri)
+	if err != nil {
+		return hidden
+	}
+	return a.scheme + "://" + a.hosts
+}
+
+// scrub removes the connection string and its password from an error's text,
+// for the driver quotes parts of it.
+func scrub(err error, uri string) error {
+	text := Hide(err.Error(), uri)
+	if text == err.Error() {
+		return err
+	}
+	return errors.New(text)
+}
+
+// shortest is how many bytes a password has at least to be looked for: shorter ones are in
+// many words.
+const shortest = 3
+
+// Hide removes a connection string and its password from a text.
+func Hide(text, uri string) string {
+	text = strings.ReplaceAll(text, uri, Redact(uri))
+	a, err := splitURI(uri)
+	if err != nil {
+		return text
+	}
+	_, written, _ := strings.Cut(a.login, ":")
+	plain, err := url.PathUnescape(written)
+	if err != nil || len(plain) < shortest {
+		return text
+	}
+	quoted := strconv.Quote(plain)
+	for _, form := range []string{written, plain, url.QueryEscape(plain), url.PathEscape(plain), quoted[1 : len(quoted)-1]} {
+		text = strings.ReplaceAll(text, form, "***")
+	}
+	return text
+}
