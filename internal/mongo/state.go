@@ -12,6 +12,19 @@ import (
 // stateOps bounds the statements of one command on millrace's own collections.
 const stateOps = 500
 
+// OfJob selects the documents of a job whose _ids are its name, a slash and more: by a
+// range of _ids, for a server with notablescan answers no query without an index.
+func OfJob(job string) bson.E {
+	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: job + "/"}, {Key: "$lt", Value: job + "0"}}} // "0" follows "/"
+}
+
+// OfJobDocuments is OfJob where the _ids are documents with the job's name as their first
+// field, job.
+func OfJobDocuments(job string) bson.E {
+	first := bson.E{Key: "job", Value: job}
+	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: bson.D{first}}, {Key: "$lt", Value: bson.D{first, {Key: "", Value: bson.MaxKey{}}}}}}
+}
+
 // UpdateState runs update statements on a collection of StateDB, in order, with
 // write concern w, and returns the election term of the last answer, -1 for none.
 func (c *Cluster) UpdateState(ctx context.Context, coll string, w any, statements ...bson.D) (term int64, err error) {

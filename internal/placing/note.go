@@ -70,7 +70,7 @@ func (p *Placer) find(ctx context.Context, id, into any) (found bool, err error)
 
 // notes reads all of the job.
 func (p *Placer) notes(ctx context.Context) (all []note, err error) {
-	cur, err := p.stored().Find(ctx, bson.D{{Key: "_id.job", Value: p.o.Job}, {Key: "_id.ns", Value: bson.D{{Key: "$exists", Value: true}}}}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	cur, err := p.stored().Find(ctx, bson.D{mongo.OfJobDocuments(p.o.Job), {Key: "_id.ns", Value: bson.D{{Key: "$exists", Value: true}}}}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}

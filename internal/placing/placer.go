@@ -248,7 +248,7 @@ func (p *Placer) ForgetAll(ctx context.Context) error {
 	if err := p.Release(ctx); err != nil {
 		return err
 	}
-	return p.forget(ctx, bson.D{{Key: "_id.job", Value: p.o.Job}})
+	return p.forget(ctx, bson.D{mongo.OfJobDocuments(p.o.Job)})
 }
 
 // Forget forgets a collection that was dropped.

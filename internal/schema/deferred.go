@@ -69,7 +69,7 @@ type deferrals struct{ *link }
 
 // of selects what is deferred for the job, of it what more wants.
 func (d *deferrals) of(more ...bson.E) bson.D {
-	return append(bson.D{{Key: "_id.job", Value: d.o.Job}}, more...)
+	return append(bson.D{mongo.OfJobDocuments(d.o.Job)}, more...)
 }
 
 // inNS selects what is deferred of a namespace.

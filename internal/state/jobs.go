@@ -102,7 +102,7 @@ func Lives(ctx context.Context, c *mongo.Cluster, jobs []Listed) (map[string]Lif
 func (s *Mongo) Kept(ctx context.Context) (map[string]int64, error) {
 	out := map[string]int64{}
 	for _, coll := range cleared() {
-		n, err := s.db.Collection(coll).CountDocuments(ctx, bson.D{{Key: "job", Value: s.o.Job}})
+		n, err := s.db.Collection(coll).CountDocuments(ctx, bson.D{mongo.OfJob(s.o.Job)})
 		if err != nil {
 			return nil, fmt.Errorf("count %s of job %s: %w", coll, s.o.Job, err)
 		}

@@ -461,7 +461,7 @@ func (s *Mongo) Clear(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	for _, coll := range cleared() {
 		g.Go(func() error {
-			return mongo.Wrap(s.delete(gctx, coll, bson.D{{Key: "job", Value: s.o.Job}}), "clear job %s", s.o.Job)
+			return mongo.Wrap(s.delete(gctx, coll, bson.D{mongo.OfJob(s.o.Job)}), "clear job %s", s.o.Job)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -476,7 +476,7 @@ func cleared() []string { return []string{"slices", "collections", "skipped"} }
 
 // all reads the documents of the job in a collection.
 func all[T any](ctx context.Context, s *Mongo, coll string) (docs []T, err error) {
-	cur, err := s.db.Collection(coll).Find(ctx, bson.D{{Key: "job", Value: s.o.Job}})
+	cur, err := s.db.Collection(coll).Find(ctx, bson.D{mongo.OfJob(s.o.Job)})
 	if err == nil {
 		err = cur.All(ctx, &docs)
 	}

@@ -95,7 +95,7 @@ func (s *Mongo) SaveCatalog(ctx context.Context, colls []Mapped) error {
 	const perCommand = 100 // each may be large
 	var err error
 	if !s.noCatalog.Swap(false) {
-		err = s.delete(ctx, "collections", bson.D{{Key: "job", Value: s.o.Job}})
+		err = s.delete(ctx, "collections", bson.D{mongo.OfJob(s.o.Job)})
 	}
 	for from := 0; from < len(colls) && err == nil; from += perCommand {
 		var puts []bson.D
@@ -180,7 +180,7 @@ func (s *Mongo) SaveSkipped(ctx context.Context, docs []stream.Place) (err error
 		err = s.update(ctx, "skipped", replace(parts[i].ID, parts[i]))
 	}
 	if err == nil {
-		err = s.delete(ctx, "skipped", bson.D{{Key: "job", Value: s.o.Job}, {Key: "generation", Value: bson.D{{Key: "$ne", Value: generation}}}})
+		err = s.delete(ctx, "skipped", bson.D{mongo.OfJob(s.o.Job), {Key: "generation", Value: bson.D{{Key: "$ne", Value: generation}}}})
 	}
 	return mongo.Wrap(err, "save skipped documents of job %s", s.o.Job)
 }

@@ -24,14 +24,17 @@ type Filter struct {
 }
 
 func (f Filter) query() bson.D {
-	q := bson.D{}
-	for _, e := range []struct{ field, value string }{{"_id", f.ID}, {"job", f.Job}, {"state", string(f.State)}} {
-		if e.value != "" {
-			q = append(q, bson.E{Key: e.field, Value: e.value})
-		}
+	// By _id in any case, for a server with notablescan answers nothing else.
+	ids := bson.A{bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: f.After}}}}}
+	if f.ID != "" {
+		ids = append(ids, byID(f.ID))
 	}
-	if f.After != "" {
-		q = append(q, bson.E{Key: "$and", Value: bson.A{bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: f.After}}}}}})
+	if f.Job != "" {
+		ids = append(ids, bson.D{mongo.OfJob(f.Job)})
+	}
+	q := bson.D{{Key: "$and", Value: ids}}
+	if f.State != "" {
+		q = append(q, bson.E{Key: "state", Value: f.State})
 	}
 	switch {
 	case strings.Contains(f.NS, "."):

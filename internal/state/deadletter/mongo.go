@@ -63,7 +63,7 @@ func (k *keptInMongo) Prepare(ctx context.Context) error {
 
 // Cases projects what is remembered of a letter.
 func (k *keptInMongo) Cases(ctx context.Context) (cases []Case, err error) {
-	cur, err := k.collection(Collection).Find(ctx, bson.D{{Key: "job", Value: k.job}}, options.Find().SetProjection(
+	cur, err := k.collection(Collection).Find(ctx, bson.D{mongo.OfJob(k.job)}, options.Find().SetProjection(
 		bson.D{{Key: "ns", Value: 1}, {Key: "key", Value: 1}, {Key: "state", Value: 1}, {Key: "until", Value: 1}}))
 	if err != nil {
 		return nil, err
@@ -100,6 +100,11 @@ func (k *keptInMongo) Get(ctx context.Context, id string) (Letter, error) {
 
 func byID(id string) bson.D { return bson.D{{Key: "_id", Value: id}} }
 
+// partsOf selects by a range of _ids that has all parts of a letter, see commands.
+func partsOf(letter string) bson.E {
+	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: letter + "@"}, {Key: "$lt", Value: letter + "A"}}} // "A" follows "@"
+}
+
 func partID(of string, n int) string { return fmt.Sprintf("%s#%d", of, n) }
 
 // commands are what writes a letter, for the database mongo.StateDB and in this order.
@@ -124,7 +129,7 @@ func commands(job string, l *Letter) []bson.D {
 		}
 	}
 	cmds = append(cmds, upsert(Collection, l.ID, d.update()))
-	return append(cmds, deleteAll(partsCollection, bson.D{{Key: "letter", Value: l.ID}, {Key: "of", Value: bson.D{{Key: "$ne", Value: d.Of}}}}))
+	return append(cmds, deleteAll(partsCollection, bson.D{partsOf(l.ID), {Key: "letter", Value: l.ID}, {Key: "of", Value: bson.D{{Key: "$ne", Value: d.Of}}}}))
 }
 
 // update sets what is there, and removes optional fields that are not. Fields
@@ -186,7 +191,7 @@ func settled(reason string) bson.D {
 
 // Remove deletes the letter and its parts.
 func (k *keptInMongo) Remove(ctx context.Context, id string) error {
-	return k.run(ctx, deleteAll(Collection, byID(id)), deleteAll(partsCollection, bson.D{{Key: "letter", Value: id}}))
+	return k.run(ctx, deleteAll(Collection, byID(id)), deleteAll(partsCollection, bson.D{partsOf(id), {Key: "letter", Value: id}}))
 }
 
 // Move sets the namespace with the position of the rename.
@@ -205,23 +210,22 @@ func (k *keptInMongo) SettleAll(ctx context.Context, ns, reason string, but mong
 
 // Reset deletes letters, and the parts of none.
 func (k *keptInMongo) Reset(ctx context.Context) error {
-	filter := bson.D{{Key: "job", Value: k.job}, {Key: "state", Value: bson.D{{Key: "$ne", Value: Removed}}}}
+	filter := bson.D{mongo.OfJob(k.job), {Key: "state", Value: bson.D{{Key: "$ne", Value: Removed}}}}
 	_, err := k.c.DeleteState(ctx, Collection, "majority", filter)
 	return err
 }
 
 // Drop removes all letters of a job, with their parts.
 func Drop(ctx context.Context, c *mongo.Cluster, job string) error {
-	parts := bson.D{{Key: "letter", Value: bson.D{{Key: "$gte", Value: job + "/"}, {Key: "$lt", Value: job + "0"}}}} // "0" follows "/"
-	_, err := c.DeleteState(ctx, partsCollection, "majority", parts)
+	_, err := c.DeleteState(ctx, partsCollection, "majority", bson.D{mongo.OfJob(job)}) // a part's _id begins with its letter's
 	if err == nil {
-		_, err = c.DeleteState(ctx, Collection, "majority", bson.D{{Key: "job", Value: job}})
+		_, err = c.DeleteState(ctx, Collection, "majority", bson.D{mongo.OfJob(job)})
 	}
 	return mongo.Wrap(err, "remove the dead letters of job %s", job)
 }
 
 func (k *keptInMongo) inDispute(ns string) bson.D {
-	return bson.D{{Key: "job", Value: k.job}, {Key: "ns", Value: ns},
+	return bson.D{mongo.OfJob(k.job), {Key: "ns", Value: ns},
 		{Key: "state", Value: bson.D{{Key: "$in", Value: bson.A{Undecided, Held, Open, Unmapped}}}}}
 }
 
