@@ -78,13 +78,36 @@ func (j *Job) phases(ctx context.Context) error {
 		for {
 			err := j.pausePoint(ctx)
 			if err == nil {
-				err = j.attempt(ctx)
+				err = j.withCompatibility(ctx, j.attempt(ctx))
 			}
 			if !errors.Is(err, errPaused) || ctx.Err() != nil {
 				return err
 			}
 		}
 	})
+}
+
+// withCompatibility adds to a failure that ends the job, and that a server reported, the
+// target's featureCompatibilityVersion where it is lower than when the job connected, or
+// than the source's: the target refuses then what it did not refuse before.
+func (j *Job) withCompatibility(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil || !mongo.Reported(err) || mongo.Classify(err) != mongo.ClassFatal {
+		return err
+	}
+	const askTime = 10 * time.Second
+	asking, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	now, unknown := j.dst.Compatibility(asking)
+	if unknown != nil {
+		return err //nolint:nilerr // what failed first matters
+	}
+	for _, raise := range []string{j.dst.Info.FCV, j.src.Info.FCV} {
+		if mongo.OlderFCV(now, raise) {
+			// In the error itself, for that may have a hint for servers as they were.
+			return fmt.Errorf("%w (the target's featureCompatibilityVersion is %s: raise it with setFeatureCompatibilityVersion to %s)", err, now, raise)
+		}
+	}
+	return err
 }
 
 // failing says that a failure has to pass, or none any more.
@@ -94,11 +117,11 @@ func (j *Job) failing(failure error, pause time.Duration) {
 		return
 	}
 	j.progress.CountError("retry")
-	j.progress.Wait("a failure to pass: " + mongo.Brief(failure))
-	more := []any{"error", failure, "retryIn", pause}
+	reason, more := "a failure to pass: "+mongo.Brief(failure), []any{"error", failure, "retryIn", pause}
 	if hint := mongo.HintOf(failure); hint != "" {
-		more = append(more, "hint", hint)
+		reason, more = reason+" ("+hint+")", append(more, "hint", hint)
 	}
+	j.progress.Wait(reason)
 	j.log.Warn("interrupted; trying again from the last checkpoint", more...)
 }
 

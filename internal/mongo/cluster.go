@@ -265,7 +265,7 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		return err
 	}
 	c.first = h
-	var build, fcv, config, shard bson.Raw
+	var build, config, shard bson.Raw
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		c.Pool.Warm(gctx, warm)
@@ -276,7 +276,7 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		return err
 	})
 	g.Go(func() (err error) {
-		fcv, err = c.permitted(gctx, "admin", bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
+		c.Info.FCV, err = c.Compatibility(gctx)
 		return err
 	})
 	g.Go(func() (err error) {
@@ -303,7 +303,6 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 	if c.Info.Version, err = ParseVersion(version); err != nil {
 		return err
 	}
-	c.Info.FCV, _ = fcv.Lookup("featureCompatibilityVersion", "version").StringValueOK()
 	switch c.Info.Kind {
 	case KindReplicaSet:
 		c.Info.SetID, _ = config.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
@@ -333,6 +332,22 @@ func (c *Cluster) permitted(ctx context.Context, db string, cmd bson.D) (bson.Ra
 		return raw, err
 	}
 	return nil, nil
+}
+
+// Compatibility reads the featureCompatibilityVersion, such as "6.0": "" where the user may
+// not read it, and of a router.
+func (c *Cluster) Compatibility(ctx context.Context) (string, error) {
+	raw, err := c.permitted(ctx, "admin", bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
+	fcv, _ := raw.Lookup("featureCompatibilityVersion", "version").StringValueOK()
+	return fcv, err
+}
+
+// OlderFCV reports that a featureCompatibilityVersion is older than another; neither is
+// where one is "".
+func OlderFCV(fcv, than string) bool {
+	a, err1 := ParseVersion(fcv)
+	b, err2 := ParseVersion(than)
+	return err1 == nil && err2 == nil && a.OlderThan(b)
 }
 
 // Positions are a replica set's replication positions as its primary states

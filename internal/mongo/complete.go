@@ -172,7 +172,7 @@ func withPort(host string) string {
 
 // checkHost asks one host of the connection string what it belongs to.
 func (c *Cluster) checkHost(ctx context.Context, host string) error {
-	opts, err := parseURI(c.uri)
+	opts, err := ParseURI(c.uri)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ const (
 	// ClassFatal errors end the job: the operator has to act.
 	ClassFatal Class = "fatal"
 	// ClassRetry errors pass by themselves: an election, a cut, a killed
-	// cursor, or a full disk when somebody frees it.
+	// cursor, or when somebody acts: a full disk, or writes that are blocked.
 	ClassRetry Class = "retry"
 	// ClassDuplicate is a duplicate key.
 	ClassDuplicate Class = "duplicate"
@@ -58,6 +58,9 @@ const (
 	// CodeSampleFailed is $sample's: its random cursor went on meeting the same
 	// documents. Trying again helps mostly, as the message says.
 	CodeSampleFailed = 28799
+
+	// codeUserWritesBlocked is the answer of a server on which setUserWriteBlockMode is on.
+	codeUserWritesBlocked = 371
 
 	// A server with too much to do. What has no room in its cache now, has later: 6.0
 	// says of one document of 16 MB that it is too large, or not, by what else is there.
@@ -156,6 +159,12 @@ func answer(err error) (code int32, message string, ok bool) {
 	return e.Code, e.Message, ok
 }
 
+// Reported reports that a server said so, to a command or a write.
+func Reported(err error) bool {
+	_, _, ok := answer(err)
+	return ok
+}
+
 // Forgotten reports that a server cannot read as of a time any more, or that what is read
 // is newer. It is a passing error where another time will do.
 func Forgotten(err error) bool {
@@ -216,7 +225,7 @@ func classifyCode(code int32, message string) Class {
 	case 6, 7, 24, 43, 46, 50, 64, 82, 89, 90, 91, 112, 133, 134, 136, 145, 175, 189, 202, 211, 215, 216, 237, 239, 246, 251, 262,
 		267, 279, 285, 290, 317, 343, 355, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
 		return ClassRetry
-	case codeTemporarilyUnavailable, codeTooLargeForCache, codeTooManyRequests, codeTooManyOperations, codeOverload:
+	case codeUserWritesBlocked, codeTemporarilyUnavailable, codeTooLargeForCache, codeTooManyRequests, codeTooManyOperations, codeOverload:
 		return ClassRetry
 	}
 	if diskFull(code, message) {
@@ -273,8 +282,11 @@ func (h *Hint) Error() string { return h.Err.Error() }
 // Unwrap gives the wrapped error.
 func (h *Hint) Unwrap() error { return h.Err }
 
-// HintOf returns the innermost hint on err, or "".
+// HintOf returns the innermost hint on err, or what the server's error code asks for, or "".
 func HintOf(err error) (text string) {
+	if err != nil && IsCode(err, codeUserWritesBlocked) {
+		text = "turn it off there: setUserWriteBlockMode with global: false; or grant this user the action bypassWriteBlockingMode"
+	}
 	for h, ok := errors.AsType[*Hint](err); ok; h, ok = errors.AsType[*Hint](h.Err) {
 		text = h.Text
 	}

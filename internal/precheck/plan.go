@@ -238,18 +238,12 @@ func (p *planner) versions() {
 		p.add(Fail, "versions", "use a target at least as new, or accept the risk with --allow-downgrade", "the target (%s) is older than the source (%s)", dst.Version, src.Version)
 	case older:
 		p.add(Warn, "versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version, src.Version)
-	case fcvOlder(dst.FCV, src.FCV) && !p.AllowDowngrade:
+	case mongo.OlderFCV(dst.FCV, src.FCV) && !p.AllowDowngrade:
 		p.add(Fail, "feature compatibility", "run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
 			"the target's feature compatibility version (%s) is older than the source's (%s)", dst.FCV, src.FCV)
 	default:
 		p.ok("versions", "%s to %s", src.Version, dst.Version)
 	}
-}
-
-func fcvOlder(a, b string) bool {
-	va, err1 := mongo.ParseVersion(a)
-	vb, err2 := mongo.ParseVersion(b)
-	return err1 == nil && err2 == nil && va.OlderThan(vb)
 }
 
 // resume looks for an earlier checkpoint and whether it can be continued.

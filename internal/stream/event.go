@@ -45,7 +45,7 @@ type Event struct {
 	// Rekeyed is of a Put that an update is: it has given the document another shard key,
 	// and so another shard. Key.Shard is that of before.
 	Rekeyed bool
-	NS   string     // the source's, such as "db.coll" or "db.system.buckets.x"
+	NS      string // the source's, such as "db.coll" or "db.system.buckets.x"
 	// Target is the namespace's name on the target, which package transform gives
 	// it. A SchemaChange has none: it is in the source's terms.
 	Target string

@@ -1,0 +1,90 @@
+package job_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/job"
+)
+
+// admin runs a command on the target.
+func (s servers) admin(t *testing.T, cmd bson.D) {
+	t.Helper()
+	if err := s.targetC.Database("admin").RunCommand(context.WithoutCancel(t.Context()), cmd).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestTargetRefuses: a job waits for writes that the operator of the target blocks, and
+// says which featureCompatibilityVersion to raise where the target refuses what it took.
+func TestTargetRefuses(t *testing.T) {
+	s := start(t)
+	following := func(t *testing.T, db string) (*job.Job, <-chan error) {
+		t.Helper()
+		insert(t, s.srcDB, db, 10)
+		spec := s.spec(db)
+		spec.Until = ""
+		j := open(t, spec)
+		ended := make(chan error, 1)
+		go func() { ended <- j.Run(t.Context()) }()
+		await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+		return j, ended
+	}
+	t.Run("writes blocked", func(t *testing.T) {
+		block := func(on bool) {
+			s.admin(t, bson.D{{Key: "setUserWriteBlockMode", Value: 1}, {Key: "global", Value: on}})
+		}
+		j, ended := following(t, "blocked")
+		block(true)
+		t.Cleanup(func() { block(false) })
+		if _, err := s.srcDB.Database("blocked").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "later"}}); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "the status names the cause", func() bool {
+			select {
+			case err := <-ended:
+				t.Fatalf("the job ended: %v", err)
+			default:
+			}
+			w := j.Status().Waiting
+			return strings.Contains(w, "User writes blocked") && strings.Contains(w, "setUserWriteBlockMode")
+		})
+		block(false)
+		await(t, "the document arrives", func() bool { return count(t, s.targetC, "blocked") == 11 })
+		if err := j.Finalize(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		// One that starts while they are blocked waits as well.
+		insert(t, s.srcDB, "blockedfirst", 10)
+		block(true)
+		j = open(t, s.spec("blockedfirst"))
+		done := make(chan error, 1)
+		go func() { done <- j.Run(t.Context()) }()
+		await(t, "the status names the cause", func() bool { return strings.Contains(j.Status().Waiting, "setUserWriteBlockMode") })
+		block(false)
+		if err := <-done; err != nil || count(t, s.targetC, "blockedfirst") != 10 {
+			t.Errorf("%v, %d documents", err, count(t, s.targetC, "blockedfirst"))
+		}
+	})
+	t.Run("compatibility lowered", func(t *testing.T) {
+		level := func(v string) { s.admin(t, bson.D{{Key: "setFeatureCompatibilityVersion", Value: v}}) }
+		_, ended := following(t, "lowered")
+		level("5.0")
+		t.Cleanup(func() { level("6.0") })
+		if err := s.srcDB.Database("lowered").RunCommand(t.Context(), bson.D{{Key: "create", Value: "clustered"},
+			{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		err := <-ended
+		if err == nil || errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "featureCompatibilityVersion is 5.0: raise it with setFeatureCompatibilityVersion to 6.0") {
+			t.Errorf("%v", err)
+		}
+	})
+}
