@@ -3,12 +3,14 @@ package job_test
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/lab"
 )
 
 // admin runs a command on the target.
@@ -71,6 +73,39 @@ func TestTargetRefuses(t *testing.T) {
 		block(false)
 		if err := <-done; err != nil || count(t, s.targetC, "blockedfirst") != 10 {
 			t.Errorf("%v, %d documents", err, count(t, s.targetC, "blockedfirst"))
+		}
+	})
+	t.Run("connections taken", func(t *testing.T) {
+		s := s
+		s.dst = lab.ForTest(t, lab.Options{Args: []string{"--maxConns", "16"}, SetParameters: map[string]string{"enableTestCommands": "1"}})
+		s.targetC = connect(t, s.dst.URI())
+		insert(t, s.srcDB, "taken", 10)
+		spec := s.spec("taken")
+		spec.Until = ""
+		j := open(t, spec)
+		ended := make(chan error, 1)
+		go func() { ended <- j.Run(t.Context()) }()
+		await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+		if err := s.targetC.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 20}}},
+			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update", "find"}}, {Key: "closeConnection", Value: true}}}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		address := strings.TrimPrefix(strings.Split(s.dst.URI(), "/?")[0], "mongodb://")
+		var others []net.Conn // each takes a connection, or is closed by the server at once
+		await(t, "the status names the limit", func() bool {
+			if c, err := new(net.Dialer).DialContext(t.Context(), "tcp", address); err == nil {
+				others = append(others, c)
+			}
+			return strings.Contains(j.Status().Waiting, "takes 16 connections at once")
+		})
+		for _, c := range others {
+			_ = c.Close()
+		}
+		if err := j.Finalize(t.Context(), false); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
 		}
 	})
 	t.Run("compatibility lowered", func(t *testing.T) {

@@ -48,7 +48,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 	}
 	// Restarted amid a failure, it waits for its end as one that runs does.
-	if err := j.patience.Try(ctx, j.spec.GiveUpAfter, func() error { return j.lease.take(ctx) }); err != nil {
+	if err := j.patience.Try(ctx, j.spec.GiveUpAfter, func() error { return j.explained(ctx, j.lease.take(ctx)) }); err != nil {
 		return err
 	}
 	g, gctx := errgroup.WithContext(ctx)
@@ -78,7 +78,7 @@ func (j *Job) phases(ctx context.Context) error {
 		for {
 			err := j.pausePoint(ctx)
 			if err == nil {
-				err = j.withCompatibility(ctx, j.attempt(ctx))
+				err = j.explained(ctx, j.attempt(ctx))
 			}
 			if !errors.Is(err, errPaused) || ctx.Err() != nil {
 				return err
@@ -87,11 +87,19 @@ func (j *Job) phases(ctx context.Context) error {
 	})
 }
 
+// explained adds to a failure what is known of the servers that may be its cause.
+func (j *Job) explained(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	return j.src.WithLimit(j.dst.WithLimit(j.withCompatibility(ctx, err)))
+}
+
 // withCompatibility adds to a failure that ends the job, and that a server reported, the
 // target's featureCompatibilityVersion where it is lower than when the job connected, or
 // than the source's: the target refuses then what it did not refuse before.
 func (j *Job) withCompatibility(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil || !mongo.Reported(err) || mongo.Classify(err) != mongo.ClassFatal {
+	if !mongo.Reported(err) || mongo.Classify(err) != mongo.ClassFatal {
 		return err
 	}
 	const askTime = 10 * time.Second

@@ -41,6 +41,9 @@ type Info struct {
 	// not readable.
 	Role  Role
 	Shard string
+	// Connections is how many the primary, or the router, takes at once from everybody; 0
+	// when not readable.
+	Connections int64
 }
 
 // Options shape a connection.
@@ -265,7 +268,7 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		return err
 	}
 	c.first = h
-	var build, config, shard bson.Raw
+	var build, config, status, shard bson.Raw
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		c.Pool.Warm(gctx, warm)
@@ -289,9 +292,17 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 			return err
 		})
 	}
+	g.Go(func() (err error) {
+		status, err = c.permitted(gctx, "admin", bson.D{{Key: "serverStatus", Value: 1}, {Key: "metrics", Value: 0}, {Key: "wiredTiger", Value: 0},
+			{Key: "repl", Value: 0}, {Key: "locks", Value: 0}, {Key: "tcmalloc", Value: 0}})
+		return err
+	})
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	used, _ := status.Lookup("connections", "current").AsInt64OK()
+	left, _ := status.Lookup("connections", "available").AsInt64OK()
+	c.Info.Connections = used + left
 	c.Info.Kind, c.Info.SetName, c.Info.Hosts = KindStandalone, h.SetName, h.Hosts
 	switch {
 	case h.Msg == msgRouter:

@@ -20,6 +20,24 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
+// ample is how many connections a server takes where a job never lacks one: two pools have
+// 64 each, and others connect, too.
+const ample = 200
+
+// WithLimit adds to an error of a connection that broke off how many connections the
+// deployment takes, where these are few: a server that has as many as it takes hangs up.
+func (c *Cluster) WithLimit(err error) error {
+	if n := c.Info.Connections; n > 0 && n < ample && brokenOff(err) {
+		return WithHint(fmt.Errorf("%w (%s takes %d connections at once)", err, c.Address(), n), "raise net.maxIncomingConnections (--maxConns) there")
+	}
+	return err
+}
+
+// brokenOff reports that the other side closed a connection.
+func brokenOff(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
 // heartbeats keeps what the last check of each server failed with. The driver cuts
 // a check short when a connection fails beside it, and tells no more than that of
 // the server then. It is safe for concurrent use.
@@ -157,14 +175,14 @@ func reachHint(err error, opts *options.ClientOptions) string {
 		return "the server refuses the client's certificate, or wants one: tlsCertificateKeyFile=… in the connection string"
 	}
 	_, noTLS := errors.AsType[tls.RecordHeaderError](err)
-	cut := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	cut := brokenOff(err)
 	switch {
 	case wire.AuthFailed(err):
 		return "check user and password (percent-encode special characters), authSource, the database in which the user was made (often admin), and authMechanism"
 	case noTLS, cut && withTLS:
-		return "the server seems to speak no TLS: leave tls=true out of the connection string, or see what the server's log says"
+		return "the server seems to speak no TLS: leave tls=true out of the connection string; or it has as many connections as it takes; its log says which"
 	case cut:
-		return "the server seems to want TLS: add tls=true (and tlsCAFile=…) to the connection string, or see what the server's log says"
+		return "the server seems to want TLS: add tls=true (and tlsCAFile=…) to the connection string; or it has as many connections as it takes (net.maxIncomingConnections); its log says which"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens there: check host and port, and that the server runs"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
