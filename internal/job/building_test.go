@@ -19,7 +19,7 @@ import (
 )
 
 // TestBuildsOfSource: the target does not go without indexes that the source is building
-// when the job is to end, unless somebody is told.
+// when the job is to end, without a report of it.
 func TestBuildsOfSource(t *testing.T) {
 	s := start(t)
 	t.Run("finalize", func(t *testing.T) { testFinalizeWaits(t, s) })
@@ -39,8 +39,8 @@ func testFinalizeWaits(t *testing.T, s servers) {
 	done := make(chan error, 1)
 	go func() { done <- j.Run(t.Context()) }()
 	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
-	wished := make(chan error, 1)
-	go func() { wished <- j.Finalize(t.Context(), false) }()
+	asked := make(chan error, 1)
+	go func() { asked <- j.Finalize(t.Context(), false) }()
 	await(t, "the status names the builds", func() bool {
 		st := j.Status()
 		return strings.Contains(st.Waiting, "prepared of bwait.c, slow of bwait.c") && st.Phase == job.PhaseFollowing
@@ -49,12 +49,12 @@ func testFinalizeWaits(t *testing.T, s servers) {
 	if err := j.CancelFinalize(t.Context()); err != nil {
 		t.Error(err)
 	}
-	<-wished
+	<-asked
 	await(t, "the wait ends", func() bool { return j.Status().Waiting == "" })
-	go func() { wished <- j.Finalize(t.Context(), false) }()
+	go func() { asked <- j.Finalize(t.Context(), false) }()
 	await(t, "it waits again", func() bool { return j.Status().Waiting != "" })
 	ended()
-	if err := errors.Join(<-wished, <-done); err != nil {
+	if err := errors.Join(<-asked, <-done); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.indexesOf(t, "bwait"); got != "prepared slow" {
@@ -113,7 +113,7 @@ func testEndsWithBuilds(t *testing.T, s servers, mode job.Mode, db string) {
 	}
 }
 
-// testCaughtUpRejected: where nobody is there to be told, the job ends.
+// testCaughtUpRejected: where no operator asked to finalize, the job ends.
 func testCaughtUpRejected(t *testing.T, s servers) {
 	for _, mode := range []job.Mode{job.ModeAll, job.ModeStructure} {
 		db := "bcaught" + string(mode)
@@ -200,7 +200,7 @@ func (s servers) indexesOf(t *testing.T, db string) string {
 	return strings.Join(names, " ")
 }
 
-// TestTargetMemberDown: one dead secondary of the target holds up neither the copy's
+// TestTargetMemberDown: one dead secondary of the target delays neither the copy's
 // indexes nor an index that the source makes later, which is a barrier for all changes.
 func TestTargetMemberDown(t *testing.T) {
 	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{Topology: "rs:3", LeanJournal: true})}

@@ -55,7 +55,7 @@ func (c *control) due(now time.Time) bool {
 	return c.isDue(now)
 }
 
-// isDue is called with mu held.
+// isDue is called under mu.
 func (c *control) isDue(now time.Time) bool {
 	return c.begun || c.finalize || !c.at.IsZero() && !now.Before(c.at)
 }
@@ -68,7 +68,7 @@ func (c *control) final(now time.Time) bool {
 	return c.begun
 }
 
-// reject takes an operator's wish to finalize back for a reason. Where Spec says when to
+// reject takes an operator's request to finalize back for a reason. Where Spec says when to
 // finalize, or an earlier run has begun to, the reason is returned: it ends the job.
 func (c *control) reject(reason error) error {
 	c.mu.Lock()
@@ -81,14 +81,14 @@ func (c *control) reject(reason error) error {
 	return nil
 }
 
-// takeBack is called with mu held.
+// takeBack is called under mu.
 func (c *control) takeBack() {
 	c.finalize, c.told, c.at = false, false, time.Time{}
 	close(c.withdrawn)
 	c.withdrawn = make(chan struct{})
 }
 
-// whyWithdrawn is why the wish to finalize was taken back.
+// whyWithdrawn is why the request to finalize was taken back.
 func (c *control) whyWithdrawn() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -355,7 +355,7 @@ func (j *Job) CancelFinalize(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// rejectFinal takes the wish to finalize back, for the source goes on building indexes.
+// rejectFinal takes the request to finalize back, for the source goes on building indexes.
 func (j *Job) rejectFinal(building []schema.IndexName) error {
 	err := j.stillBuilding("finalize", building)
 	j.log.Warn("finalize is rejected", "reason", err)

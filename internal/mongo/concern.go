@@ -24,7 +24,7 @@ func ParseWriteConcern(s string) (any, error) {
 	return n, nil
 }
 
-// TakesCommitQuorum reports servers that can be told how many members have to build an
+// TakesCommitQuorum reports servers that take a number of members that have to build an
 // index before it is ready.
 func (c *Cluster) TakesCommitQuorum() bool {
 	fcv, err := ParseVersion(c.Info.FCV)

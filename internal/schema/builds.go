@@ -21,7 +21,7 @@ const (
 	// lookFor how long one may take.
 	lookEvery, lookFor = 2 * time.Second, 5 * time.Second
 	// stalledAfter is how long a build may stand still before members are asked why, and
-	// silentAfter how long before that is told though none of them is the cause.
+	// silentAfter how long before it is reported though none of them is the cause.
 	stalledAfter, silentAfter = 5 * time.Second, 30 * time.Second
 	// askEvery is the time between two questions to the members, warnEvery that between two
 	// warnings of the same build.
@@ -30,7 +30,7 @@ const (
 
 // Builds are the index builds that a job asks its target for. They are ready when as
 // many members have built the index as a write has to reach, in place of all that vote:
-// one that is down does not hold them up. Safe for concurrent use.
+// one that is down does not delay them. Safe for concurrent use.
 type Builds struct {
 	c      *mongo.Cluster
 	quorum any // "majority" or a number of members
@@ -97,7 +97,7 @@ func (b *Builds) UnderWay() bool {
 
 // Watch looks at a build until done is called, which waits for the last look: one of
 // another process for the same indexes gets the quorum, and one that stands still is
-// told of with the member that it waits for.
+// reported with the member that it waits for.
 func (b *Builds) Watch(ctx context.Context, ns string, names []string) (done func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	u := &build{ns: ns, names: names, moved: time.Now()}

@@ -35,7 +35,7 @@ func (s *safeBuffer) String() string {
 	return s.b.String()
 }
 
-// TestMemberDown: a secondary of the target that is down does not hold up an index build,
+// TestMemberDown: a secondary of the target that is down does not delay an index build,
 // also not one that another process has begun; where a build has to wait for it, the
 // status and the log name it.
 func TestMemberDown(t *testing.T) {
