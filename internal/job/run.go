@@ -22,6 +22,7 @@ import (
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -451,7 +452,11 @@ func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.C
 	if err != nil || len(specs) == 0 {
 		return coll, false, err
 	}
-	return schema.Collection{NS: ns, Options: specs[0].Options}, true, nil
+	coll = schema.Collection{NS: ns, Options: specs[0].Options}
+	if uuid := specs[0].UUID; uuid != nil {
+		coll.UUID = *uuid
+	}
+	return coll, true, nil
 }
 
 // compare finds how the target's collections, options and indexes differ from the
@@ -546,6 +551,13 @@ func (j *Job) finish(ctx context.Context, end follow.Final) error {
 		if err := j.placer.Release(ctx); err != nil {
 			return err
 		}
+	}
+	err = deadletter.Bind(ctx, j.dst, j.id, func(ctx context.Context, ns string) (bson.Binary, error) {
+		c, _, err := collection(ctx, j.dst, ns)
+		return c.UUID, err
+	})
+	if err != nil {
+		return err
 	}
 	j.progress.SetFinal(lines, j.leftOut(ctx), fallBack)
 	err = j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},

@@ -181,6 +181,8 @@ func (s *Stopped) insert(ctx context.Context, l deadletter.Letter) (refused, err
 		return errors.New("the document could not be read from the source any more"), nil
 	case !found:
 		return errors.New("the target has no such collection"), nil
+	case l.Target != nil && !bytes.Equal(l.Target.Data, c.UUID.Data):
+		return errors.New("on the target, the name means another collection now than when the job was finalized: write the document by hand"), nil
 	case c.Capped():
 		return errors.New("a capped collection takes a document at its end only, where it does not belong"), nil
 	}

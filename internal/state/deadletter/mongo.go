@@ -215,6 +215,31 @@ func (k *keptInMongo) Reset(ctx context.Context) error {
 	return err
 }
 
+// Bind notes in the letters in dispute of a job that is finalized which collection of the
+// target each is about, as uuid gives it; empty for none. Applications may give its name to
+// another one.
+func Bind(ctx context.Context, c *mongo.Cluster, job string, uuid func(ctx context.Context, ns string) (bson.Binary, error)) error {
+	k := &keptInMongo{c: c, job: job}
+	cases, err := k.Cases(ctx)
+	if err != nil {
+		return fmt.Errorf("read dead letters: %w", err)
+	}
+	names := map[string]bool{}
+	for _, one := range cases {
+		if one.State.InDispute() && !names[one.NS] {
+			names[one.NS] = true
+			id, err := uuid(ctx, one.NS)
+			if err == nil {
+				err = k.updateAll(ctx, k.inDispute(one.NS), bson.D{{Key: "targetUuid", Value: id}})
+			}
+			if err != nil {
+				return fmt.Errorf("note the collection of the dead letters of %s: %w", one.NS, err)
+			}
+		}
+	}
+	return nil
+}
+
 // Drop removes all letters of a job, with their parts.
 func Drop(ctx context.Context, c *mongo.Cluster, job string) error {
 	_, err := c.DeleteState(ctx, partsCollection, "majority", bson.D{mongo.OfJob(job)}) // a part's _id begins with its letter's
