@@ -360,7 +360,7 @@ func (c *changer) dropDatabase(ctx context.Context, ch stream.Change, o ApplyOpt
 	}
 	err = c.change(ctx, db, bson.D{{Key: "dropDatabase", Value: 1}})
 	if mongo.IsCode(err, mongo.CodeUnauthorized) { // it is in the way of one of another case alone
-		c.o.Log.Warn("an empty database stays on the target", "database", db, "why", err, "hint", "grant dropDatabase on it, or drop it yourself")
+		c.o.Log.Info("an empty database stays on the target", "database", db, "why", err, "hint", "grant dropDatabase on it, or drop it")
 		err = nil
 	}
 	return effect, mongo.Wrap(err, "drop the empty database %s of the target", db)

@@ -72,7 +72,7 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 	case class == mongo.ClassRetry:
 		return n.wrap(err)
 	case mongo.IsCode(err, mongo.CodeDatabaseDifferCase):
-		return mongo.WithHint(n.wrap(err), "the target has a database whose name differs in case only: drop it if it is empty or not needed, or give this one another name with --rename")
+		return mongo.WithHint(n.wrap(err), "the target has a database whose name differs in case only: drop it if it is empty (the job does that if its user has dropDatabase), or give this one another name with --rename")
 	default:
 		return mongo.WithHint(n.wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
 	}
