@@ -16,6 +16,9 @@ import (
 func TestOmissions(t *testing.T) {
 	t.Parallel()
 	lab.NeedServers(t)
+	if !src.Info.Version.AtLeast(5, 0) {
+		t.Skip("a server without time series")
+	}
 	db := newDB()
 	r := newReplica(t, newRules(t, transform.Config{Include: []string{db, mongo.StateDB + ".mine*"}, Exclude: []string{db + ".excluded"}}), db)
 	r.run(db, []string{seed, `{"create":"v","viewOn":"c","pipeline":[]}`, `{"create":"series","timeseries":{"timeField":"t"}}`,
