@@ -578,7 +578,7 @@ func (j *Job) leftOut(ctx context.Context) (out []string) {
 		j.log.Warn("cannot list what is left out", "error", err)
 	}
 	for _, o := range list[:min(len(list), mostDifferences)] {
-		j.log.Warn("left out: the target does not have it", "what", o.String())
+		j.log.Warn("left out", "what", o.String())
 		out = append(out, o.String())
 	}
 	return out

@@ -365,7 +365,7 @@ func (p *planner) omissions(context.Context) error {
 		p.plan.LeftOut = append(p.plan.LeftOut, fmt.Sprintf("and %d more", more))
 	}
 	if len(list) > 0 {
-		p.add(Warn, "left out", "copy them by other means, or rename or exclude them", "%d things are not copied: %s", len(list), strings.Join(p.plan.LeftOut[:min(5, len(p.plan.LeftOut))], "; "))
+		p.add(Warn, "left out", "copy them by other means, or rename or exclude them", "%d things are not copied as they are: %s", len(list), strings.Join(p.plan.LeftOut[:min(5, len(p.plan.LeftOut))], "; "))
 	}
 	return err
 }
