@@ -72,11 +72,12 @@ type Cluster struct {
 	Pool   *wire.Pool
 	Info   Info
 
-	uri   string
-	seeds []string // the hosts that uri names
-	first hello    // of the server that identified the deployment
-	read  *readpref.ReadPref
-	asks  *questions // of Client
+	uri    string
+	direct bool     // to one server, whatever it is
+	seeds  []string // the hosts that uri names
+	first  hello    // of the server that identified the deployment
+	read   *readpref.ReadPref
+	asks   *questions // of Client
 }
 
 // maxConnecting is how many connections to a server may be opened at once.
@@ -110,7 +111,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
 	}
-	c := &Cluster{Client: client, Pool: pool, uri: uri, seeds: opts.Hosts, read: o.ReadPreference, asks: asks}
+	c := &Cluster{Client: client, Pool: pool, uri: uri, direct: opts.Direct != nil && *opts.Direct, seeds: opts.Hosts, read: o.ReadPreference, asks: asks}
 	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
 		c.Close()
 		err = explainReach(explainMember(ctx, err, opts, c.Address()), opts, checks)
