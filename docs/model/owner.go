@@ -77,7 +77,7 @@ func (w *world) start(s state, i int, v visit) {
 	}
 	for at := max(s.sent, 1); at <= s.source; at++ {
 		u := t
-		u.wipe(at)
+		u.wipe(at, w.truth[at].name)
 		u.now.job.fence = 1
 		u.own[i] = owner{st: stLook, fence: 1, run: t.runs, term: s.term}
 		u.majority(i)
@@ -86,8 +86,8 @@ func (w *world) start(s state, i int, v visit) {
 }
 
 // wipe is the job at its beginning and an empty target.
-func (s *state) wipe(at uint8) {
-	s.now.data = data{coll: collMade}
+func (s *state) wipe(at, name uint8) {
+	s.now.data = data{coll: collMade, name: name}
 	s.final, s.finalPos, s.finalAsked = false, 0, 0
 	s.now.job = jobDoc{fence: s.now.job.fence, start: at, applied: at, reach: at, copying: true}
 }
@@ -204,7 +204,7 @@ func (w *world) reset(s state, i int, v visit) {
 	}
 	for at := max(s.sent, 1); at <= s.source; at++ {
 		t := s
-		t.wipe(at)
+		t.wipe(at, w.truth[at].name)
 		t.own[i].restart = false
 		t.majority(i)
 		v(t, move{int8(i), "resets the job, to copy at %d", int8(at)}, "")

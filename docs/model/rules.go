@@ -28,6 +28,7 @@ const (
 	refusalMajority
 	noteIntent
 	intentMajority
+	noteBefore
 	changeMajority
 	linearizable
 	allRules rules = 1<<iota - 1
@@ -58,6 +59,7 @@ func ruleNames() [][2]string {
 		{"refusal-majority", "that note is a majority write"},
 		{"note-intent", "a schema change is noted, with the position before it, before it is sent"},
 		{"intent-majority", "that note is a majority write, and its position is proven"},
+		{"note-before", "a rename is noted with the collection that it found; a restart looks for that one"},
 		{"change-majority", "a schema change is acknowledged by a majority"},
 		{"linearizable", "the source's newest position is read behind a linearizable read"},
 	}

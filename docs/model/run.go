@@ -244,6 +244,9 @@ func (w *world) barrier(s state, i int, k uint8, v visit) {
 		v(s, move{int8(i), "is about to send schema change %d", int8(k)}, "")
 		return
 	}
+	if w.rules.has(noteBefore) && w.event(k).op == opRename && p.intent != k {
+		s.now.job.before = s.now.data.under(w.truth[k-1].name)
+	}
 	m := move{int8(i), "notes that it is about to send schema change %d", int8(k)}
 	if w.rules.has(intentMajority) {
 		s.now.job.intent = k
@@ -276,10 +279,19 @@ func (w *world) sendChange(s state, i int, v visit) {
 		v(t, move{int8(i), "sends schema change %d to a deposed primary, which acknowledges it", int8(k)}, "")
 	}
 	m := move{int8(i), "applies schema change %d", int8(k)}
-	maybe := p.intent == k
-	if w.change(&s.now.data, k) && !maybe {
+	maybe, rename := p.intent == k, w.event(k).op == opRename
+	if maybe && w.renamed(&s, k) {
+		p.changed(k)
+		v(s, move{int8(i), "takes schema change %d for one that was applied", int8(k)}, "")
+		return
+	}
+	if w.change(&s.now.data, k) && (!maybe || rename) {
 		w.refuse(p, k)
-		v(s, move{int8(i), "cannot apply schema change %d: the collection is there already", int8(k)}, "")
+		text := "cannot apply schema change %d: the collection is there already"
+		if rename {
+			text = "cannot apply schema change %d: there is nothing to be renamed, or the name is taken"
+		}
+		v(s, move{int8(i), text, int8(k)}, "")
 		return
 	}
 	s.sent = max(s.sent, k)
@@ -337,7 +349,7 @@ func (w *world) stop(s state, i int, k uint8, v visit) {
 	s.own[i] = owner{st: stStopped}
 	s.reported = true
 	wrong := ""
-	if s.hand == 0 || w.event(k).doc+1 != s.hand {
+	if s.hand != handColl && (s.hand == 0 || w.event(k).op == opRename || w.event(k).doc+1 != s.hand) {
 		wrong = "it stops over a conflict that is none"
 	}
 	v(s, move{int8(i), "stops, and reports the conflict of event %d", int8(k)}, wrong)

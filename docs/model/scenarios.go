@@ -13,6 +13,7 @@ func scenarios() []scenario {
 	data := []event{{opInsert, 0}, {opSetA, 0}, {opInsert, 1}, {opDelete, 0}, {opSetB, 1}}
 	update := []event{{opInsert, 0}, {opSetA, 0}, {opInsert, 1}, {opSetB, 0}, {opSetA, 1}}
 	schema := []event{{opInsert, 0}, {opDrop, 0}, {opCreate, 0}, {opInsert, 0}, {opInsert, 1}}
+	rename := []event{{opInsert, 0}, {opRename, 1}, {opInsert, 1}}
 	base := world{runs: 3, late: 2, crash: true, retry: true}
 	with := func(script []event, change func(*world)) world {
 		w := base
@@ -35,6 +36,10 @@ func scenarios() []scenario {
 			with(update[:3], func(w *world) { w.hands, w.handDoc, w.handPut, w.failovers = 1, 1, true, 1 })},
 		{"schema", "a drop and a create, one failover of the target", false,
 			with(schema, func(w *world) { w.failovers = 1 })},
+		{"rename", "the source renames a collection that somebody drops on the target", false,
+			with(rename, func(w *world) { w.hands, w.handDrop = 1, true })},
+		{"rename-failover", "the same, and one failover of the target", false,
+			with(rename, func(w *world) { w.hands, w.handDrop, w.failovers = 1, true, 1 })},
 		{"refusal", "a document comes and goes, one failover of the target", false,
 			with([]event{{opInsert, 0}, {opSetA, 0}, {opDelete, 0}}, func(w *world) { w.failovers, w.late = 1, 1 })},
 		{"restart", "a process is started with --restart beside the owner", false,

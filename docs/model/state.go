@@ -9,22 +9,35 @@ type doc struct{ made, a, b uint8 }
 // foreign is the mark of a document that somebody else put on the target.
 const foreign = 7
 
-// Whether the collection is there, and made how.
+// Whether the collection is there, and made how. That is its identity, too: what
+// is made in place of another is another.
 const (
 	collGone     uint8 = iota
 	collMade           // by a create, or there from the beginning
 	collImplicit       // by an insert: its options are lost
+	collForeign        // by somebody else
+	collBoth           // one under each name; no command makes one of them
 )
 
-// data is what a cluster holds of the one collection.
+// data is what a cluster has of the one collection.
 type data struct {
 	docs [2]doc
 	coll uint8
+	name uint8 // which of two names it has; 0 if it is gone
+}
+
+// under returns which collection has a name.
+func (d *data) under(name uint8) uint8 {
+	if d.name != name && d.coll != collBoth {
+		return collGone
+	}
+	return d.coll
 }
 
 // jobDoc is the job's document on the target. Bits of refused are events.
 type jobDoc struct {
 	fence, start, applied, reach, intent, refused uint8
+	before                                        uint8 // the collection that the noted rename found
 	copying, opened                               bool
 	final                                         uint8 // 1+position; 0: not finalized
 }
@@ -116,7 +129,7 @@ type state struct {
 	source, old  uint8      // newest majority write; where the isolated old primary stands, 0: none
 	runs         uint8      // attempts so far
 	sent         uint8      // newest event that was ever executed
-	hand         uint8      // 1+document that was changed by hand
+	hand         uint8      // 1+document that was changed by hand, or handColl
 	handAt       uint8      // sent at that time
 	put          bool       // by hand: put, not removed
 	reported     bool       // a conflict was reported to the operator
@@ -128,6 +141,9 @@ type state struct {
 	failovers, sourceFailovers, hands, restarts uint8
 }
 
+// handColl in state.hand is the collection.
+const handColl = 3
+
 // Operations of the source.
 const (
 	opInsert uint8 = iota
@@ -136,9 +152,11 @@ const (
 	opDelete
 	opDrop
 	opCreate
+	opRename
 )
 
-// event is one operation on a document of the source, or on the collection.
+// event is one operation on a document of the source, or on the collection. The doc
+// of a rename is the new name.
 type event struct{ op, doc uint8 }
 
 func (e event) schema() bool { return e.op >= opDrop }
@@ -166,5 +184,9 @@ func (d *data) exact(k uint8, e event) {
 		*d = data{}
 	case opCreate:
 		d.coll = collMade
+	case opRename:
+		if d.coll != collGone {
+			d.name = e.doc
+		}
 	}
 }

@@ -10,7 +10,7 @@ type world struct {
 	failovers, sourceFailovers, hands, restarts uint8
 	sourceStart                                 uint8 // events that the source has at the beginning
 	handDoc                                     uint8
-	handPut                                     bool
+	handPut, handDrop                           bool   // by hand: handDoc is put there, not removed; the collection is dropped instead
 	crash, retry                                bool   // a process may end; an attempt may
 	seek                                        string // in what is wrong; what else is wrong ends a history, and is not reported
 }
@@ -18,8 +18,8 @@ type world struct {
 func (w *world) begin() state {
 	d := data{coll: collMade}
 	w.truth = []data{d}
-	for i, e := range w.script {
-		d.exact(uint8(i+1), e)
+	for i := range w.script {
+		w.exact(&d, uint8(i+1))
 		w.truth = append(w.truth, d)
 	}
 	s := state{term: 1, source: w.sourceStart, failovers: w.failovers, sourceFailovers: w.sourceFailovers, hands: w.hands, restarts: w.restarts}
@@ -79,19 +79,7 @@ func (w *world) world(s state, v visit) {
 		t.old = s.source + 1
 		v(t, move{-1, "the source elects another primary; the old one, isolated, stands at %d", int8(s.source)}, "")
 	}
-	if s.hands > 0 && (s.now.data.docs[w.handDoc].made == 0) == w.handPut && s.now.data.coll != collGone {
-		t := s
-		t.hands--
-		t.hand, t.handAt, t.put = w.handDoc+1, s.sent, w.handPut
-		text := "somebody removes document %d on the target"
-		t.now.data.docs[w.handDoc] = doc{}
-		if w.handPut {
-			text = "somebody puts a document %d of his own on the target"
-			t.now.data.docs[w.handDoc] = doc{foreign, foreign, foreign}
-		}
-		t.commit()
-		v(t, move{-1, text, int8(w.handDoc)}, "")
-	}
+	w.byHand(s, v)
 	for i, m := range s.late {
 		if m.kind == 0 || m.member != s.member {
 			continue
@@ -104,13 +92,68 @@ func (w *world) world(s state, v visit) {
 	}
 }
 
+// byHand visits what somebody else may do to the target.
+func (w *world) byHand(s state, v visit) {
+	if s.hands == 0 || s.now.data.coll == collGone {
+		return
+	}
+	s.hands--
+	s.handAt, s.put = s.sent, w.handPut
+	if w.handDrop {
+		w.dropByHand(s, v)
+		return
+	}
+	x := &s.now.data.docs[w.handDoc]
+	if (x.made == 0) != w.handPut {
+		return
+	}
+	s.hand = w.handDoc + 1
+	text := "somebody removes document %d on the target"
+	*x = doc{}
+	if w.handPut {
+		text = "somebody puts a document %d of his own on the target"
+		*x = doc{foreign, foreign, foreign}
+	}
+	s.commit()
+	v(s, move{-1, text, int8(w.handDoc)}, "")
+}
+
+// dropByHand drops the collection. What is then made under the new name of a rename
+// looks like its result.
+func (w *world) dropByHand(s state, v visit) {
+	was := s.now.data.name
+	s.hand, s.now.data = handColl, data{}
+	s.commit()
+	v(s, move{-1, "somebody drops the collection on the target", 0}, "")
+	if was == 0 {
+		s.now.data = data{coll: collForeign, name: 1}
+		s.commit()
+		v(s, move{-1, "somebody drops the collection on the target, and makes one under the other name", 0}, "")
+	}
+}
+
 // copyDoc writes a document as the source had it at a position.
 func (w *world) copyDoc(s *state, doc, at uint8) {
 	if x := w.truth[at].docs[doc]; x.made != 0 {
 		s.now.data.docs[doc] = x
 		if s.now.data.coll == collGone {
-			s.now.data.coll = collImplicit
+			s.now.data.coll, s.now.data.name = collImplicit, w.truth[at].name
 		}
+	}
+}
+
+// exact applies event k under the name that the collection had on the source then.
+func (w *world) exact(d *data, k uint8) {
+	e, name, gone := w.event(k), w.truth[k-1].name, d.coll == collGone
+	if !gone && (d.name != name || d.coll == collBoth) {
+		if e.op == opInsert || e.op == opCreate {
+			d.coll = collBoth
+		}
+		return
+	}
+	d.exact(k, e)
+	if gone && d.coll != collGone {
+		d.name = name
 	}
 }
 
@@ -172,17 +215,36 @@ func (w *world) execute(d *data, k uint8, put bool) {
 	if e.op == opInsert && d.docs[e.doc].made != 0 && !put {
 		return
 	}
-	d.exact(k, e)
+	w.exact(d, k)
 }
 
-// change runs a schema change. A create of what is there is refused.
+// change runs a schema change. A create of what is there is refused, and a rename of
+// what is not, or to a name that is taken.
 func (w *world) change(d *data, k uint8) (refused bool) {
-	e := w.event(k)
-	if e.op == opCreate && d.coll != collGone {
-		return true
+	have := d.under(w.truth[k-1].name)
+	switch w.event(k).op {
+	case opCreate:
+		refused = have != collGone
+	case opRename:
+		refused = have == collGone || have == collBoth
 	}
-	d.exact(k, e)
-	return false
+	if !refused {
+		w.exact(d, k)
+	}
+	return refused
+}
+
+// renamed says whether an attempt takes a rename that was noted before for applied.
+func (w *world) renamed(s *state, k uint8) bool {
+	d := &s.now.data
+	if w.event(k).op != opRename {
+		return false
+	}
+	if !w.rules.has(noteBefore) {
+		return d.under(w.truth[k-1].name) == collGone
+	}
+	have := d.under(w.event(k).doc)
+	return have != collGone && have != collBoth && have == s.now.job.before
 }
 
 func (m message) text() string {
@@ -244,7 +306,11 @@ func (w *world) broken(s *state) string {
 // differs compares the target with the source, but for what was changed by hand
 // and has been touched by no event since.
 func (w *world) differs(s *state, have, want data, prefix string) string {
-	if have.coll != want.coll {
+	if s.hand == handColl && !s.reported && !w.touched(s) {
+		return ""
+	}
+	again := s.hand == handColl && have.under(want.name) == collImplicit // an insert made it again
+	if have.name != want.name || have.coll != want.coll && !again {
 		return prefix + "the collection is not the source's"
 	}
 	for i := range have.docs {
@@ -267,6 +333,9 @@ func (w *world) differs(s *state, have, want data, prefix string) string {
 // touched: an event that came after the change by hand had to meet it.
 func (w *world) touched(s *state) bool {
 	for k := s.handAt + 1; k <= s.finalPos; k++ {
+		if s.hand == handColl && w.event(k).op == opRename {
+			return true
+		}
 		if e := w.event(k); !e.schema() && e.doc+1 == s.hand && e.op != opDelete {
 			return true
 		}
@@ -277,12 +346,12 @@ func (w *world) touched(s *state) bool {
 // claim checks what an attempt believes that loads the position: nothing else
 // written, the events after it make the target equal.
 func (w *world) claim(s *state) string {
-	if s.now.job.copying {
+	if s.now.job.copying || s.hand == handColl {
 		return ""
 	}
 	d := s.now.data
 	for k := s.now.job.applied + 1; k <= w.last(); k++ {
-		d.exact(k, w.event(k))
+		w.exact(&d, k)
 	}
 	want := w.truth[w.last()]
 	if s.hand != 0 {
