@@ -52,7 +52,7 @@ func (w *World) follow(ns string, c *collection, id int32, ch change) {
 	if t := w.target[ns]; t != nil && !t.off && w.begun {
 		r := w.rules(ns)
 		list := each(t.docs[id], func(x state) state { return r.apply(x, ch) })
-		if w.copying {
+		if w.copying || w.during && ch.after != nil && r.keeps(ch.after) {
 			list = add(list, r.seen(ch.after))
 		}
 		t.docs[id] = list
@@ -61,7 +61,7 @@ func (w *World) follow(ns string, c *collection, id int32, ch change) {
 		}
 		t.record(id, ch)
 	}
-	if !w.copying {
+	if !w.during {
 		return
 	}
 	// The copy reads a collection whatever its name is now.

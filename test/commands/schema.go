@@ -25,7 +25,7 @@ func (w *World) create(ns string, capped bool) *collection {
 		t = newCopied(c)
 		t.capped = isTrue(capped)
 		w.target[ns] = t
-		if r.History && w.records {
+		if r.History && !w.during {
 			t.versions = map[int32][]version{}
 		}
 	default: // what was left goes on as this one
@@ -53,7 +53,7 @@ func (w *World) index(s Step) {
 		return
 	}
 	switch skips := makes && r.skips("createIndexes") || !makes && r.skips("dropIndexes"); {
-	case skips && w.copying:
+	case skips && w.during:
 		t.indexes[name] = may
 	case skips && makes && t.indexes[name] == no, skips && !makes:
 	case makes:
@@ -170,7 +170,7 @@ func (w *World) again(ns string, c *collection) *copied {
 	for name := range c.indexes {
 		t.indexes[name] = must
 	}
-	if r.History && w.records {
+	if r.History && !w.during {
 		t.versions, t.vague = map[int32][]version{}, true
 	}
 	return t
@@ -244,7 +244,7 @@ func (w *World) out(s Step) {
 		for _, x := range list {
 			next = add(next, r.result(x, result[id], t.own[id])...)
 		}
-		if w.copying && result[id] != nil {
+		if w.during && result[id] != nil && (w.copying || r.keeps(result[id])) {
 			next = add(next, r.seen(result[id]))
 		}
 		t.recordResult(id, list[0], result[id], old.docs[id])

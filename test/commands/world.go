@@ -65,8 +65,8 @@ type World struct {
 	source  map[string]*collection
 	target  map[string]*copied
 	begun   bool
-	copying bool
-	records bool // histories record each change
+	during  bool // the copy runs
+	copying bool // and has not come to all documents
 	// Stops is why the job has to end with an error, if it has to.
 	Stops string
 	// Limits are the namespaces where the job may report, when it ends, that options
@@ -143,7 +143,7 @@ func (w *World) Shard(ns, index string) {
 
 // Begin has the job take its start position.
 func (w *World) Begin() {
-	w.begun, w.copying = true, true
+	w.begun, w.during, w.copying = true, true, true
 	for ns, c := range w.source {
 		if !w.covers(ns) {
 			continue
@@ -172,13 +172,13 @@ func (w *World) Begin() {
 }
 
 // Complete has the copy of all documents that there are done, while it goes on
-// elsewhere: from now on each document has one state.
+// elsewhere: nothing that happens from now on keeps one of them from being copied.
 func (w *World) Complete() { w.copying = false }
 
 // Copied ends the copy: from now on each document has one state, and histories have
 // each change.
 func (w *World) Copied() {
-	w.copying, w.records = false, true
+	w.during, w.copying = false, false
 	for ns, t := range w.target {
 		if !w.rules(ns).History {
 			continue
