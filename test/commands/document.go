@@ -55,6 +55,9 @@ func (w *World) follow(ns string, c *collection, id int32, ch change) {
 		if w.copying || w.during && ch.after != nil && r.keeps(ch.after) {
 			list = add(list, r.seen(ch.after))
 		}
+		if r.Filter {
+			list = t.readLate(id, ch, r, list)
+		}
 		t.docs[id] = list
 		if ch.after != nil {
 			delete(t.own, id)
@@ -75,6 +78,30 @@ func (w *World) follow(ns string, c *collection, id int32, ch change) {
 func orAbsent(list []state) []state {
 	if len(list) == 0 {
 		return []state{{}}
+	}
+	return list
+}
+
+// readLate allows that the filter has a document read after it is gone: then an update
+// leaves it as it was, and the deletion that follows is one of that state.
+func (t *copied) readLate(id int32, ch change, r Rules, list []state) []state {
+	late := t.unread[id]
+	_, looks := ch.set["s"]
+	switch {
+	case ch.op == Update && looks:
+		t.unread[id] = add(late, orAbsent(t.docs[id])...)
+	case ch.op == Update && len(late) > 0:
+		t.unread[id] = each(late, func(x state) state {
+			if x.doc == nil {
+				return x
+			}
+			return state{doc: x.doc.with(ch.set)}
+		})
+	case ch.op == Delete && len(late) > 0:
+		list = add(list, each(late, func(x state) state { return r.deleted(x, change{}) })...)
+		delete(t.unread, id)
+	default:
+		delete(t.unread, id)
 	}
 	return list
 }

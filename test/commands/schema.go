@@ -247,6 +247,10 @@ func (w *World) out(s Step) {
 		if w.during && result[id] != nil && (w.copying || r.keeps(result[id])) {
 			next = add(next, r.seen(result[id]))
 		}
+		if late := t.unread[id]; r.Filter && result[id] == nil && len(late) > 0 {
+			next = add(next, each(late, func(x state) state { return r.deleted(x, change{}) })...)
+		}
+		delete(t.unread, id)
 		t.recordResult(id, list[0], result[id], old.docs[id])
 		t.docs[id] = next
 		if result[id] != nil {

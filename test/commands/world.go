@@ -46,9 +46,12 @@ type copied struct {
 	there fate
 	// off: what the source does under the name does not come here. It never came, or stays
 	// as it was when it was to get another name.
-	off     bool
-	of      []*collection // whose documents the copy reads
-	docs    map[int32][]state
+	off  bool
+	of   []*collection // whose documents the copy reads
+	docs map[int32][]state
+	// unread are what a document may be if it is gone when the filter has it read for an
+	// update: what it was before, with later changes that the filter does not look at.
+	unread  map[int32][]state
 	own     map[int32]bool // documents of nobody but the target
 	indexes map[string]fate
 	capped  fate
@@ -193,7 +196,7 @@ func (w *World) Copied() {
 }
 
 func newCopied(of *collection) *copied {
-	return &copied{there: must, of: reads(of), docs: map[int32][]state{}, own: map[int32]bool{}, indexes: map[string]fate{}}
+	return &copied{there: must, of: reads(of), docs: map[int32][]state{}, unread: map[int32][]state{}, own: map[int32]bool{}, indexes: map[string]fate{}}
 }
 
 func reads(c *collection) []*collection {
