@@ -25,6 +25,7 @@ func skipScenarios() []scenario {
 		{name: "skip_documents", skip: all("insert,update,replace,delete"), setup: rowsSetup, change: skipAll, want: func(*site) {}},
 		{name: "skip_create", skip: all("create"), setup: rowsSetup, change: skipCreate, want: wantCreate},
 		{name: "skip_drop", skip: all("drop"), setup: rowsSetup, change: skipDrop, want: wantDrop},
+		{name: "skip_drop_and_rename", skip: all("drop"), setup: rowsSetup, change: skipDropRename, want: wantDropRename},
 		{name: "skip_drop_database", skip: all("drop,dropDatabase"), setup: skipDatabaseSetup, change: skipDatabase, want: wantDatabase},
 		{name: "skip_rename", skip: all("rename"), setup: rowsSetup, change: skipRename, want: wantRename},
 		{name: "skip_create_indexes", skip: all("createIndexes"), setup: skipIndexSetup, change: skipIndexes, want: wantCreateIndexes},
@@ -170,6 +171,31 @@ func wantDrop(s *site) {
 	s.create("view", "viewOn", "c", "pipeline", a())
 	s.update("c", d("_id", 1), d("_id", 1, "anew", true, "more", 1))
 	s.index("c", d("other", 1))
+}
+
+func skipDropRename(s *site) {
+	s.index("d", d("s", 1), "name", "byS", "expireAfterSeconds", 3600)
+	s.index("c", d("o", 1), "name", "byO", "expireAfterSeconds", 3600)
+	s.remove("c", d("_id", 7))
+	s.drop("c")
+	s.insert("d", d("_id", 1000, "n", 1))
+	s.remove("d", d("_id", 2))
+	s.rename(s.ns("d"), s.ns("c"))
+	s.set("c", 1000, d("$set", d("more", 1)))
+	s.collMod("c", "index", d("name", "byS", "expireAfterSeconds", 7200))
+	s.insert("c", d("_id", 2, "anew", true))
+}
+
+func wantDropRename(s *site) {
+	s.remove("c", d("_id", 7))
+	for i := range 30 {
+		s.update("c", d("_id", i), d("_id", i, "s", []string{"open", "closed", "paid"}[i%3], "n", i), "upsert", true)
+	}
+	s.update("c", d("_id", 2), d("_id", 2, "anew", true))
+	s.insert("c", d("_id", 1000, "n", 1, "more", 1))
+	s.index("c", d("o", 1), "name", "byO")
+	s.index("c", d("s", 1), "name", "byS", "expireAfterSeconds", 7200)
+	s.drop("d")
 }
 
 func skipDatabaseSetup(s *site) {

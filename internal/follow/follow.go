@@ -489,6 +489,11 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 			return err
 		}
 	}
+	if effect.Join != nil {
+		if err := f.join(ctx, ev, effect, o.Overlap); err != nil {
+			return err
+		}
+	}
 	if err := f.noteNames(ctx, names); err != nil {
 		return err
 	}
@@ -554,7 +559,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err := f.startCopied(ctx, effect); err != nil {
 		return err
 	}
-	if err := f.Schema.BuildIndexes(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent); err != nil {
+	if _, err := f.Schema.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent, f.Rules.Skips(ev.Change.To)); err != nil {
 		return err
 	}
 	newest, err := f.Ask.Newest(ctx)

@@ -55,6 +55,9 @@ type Options struct {
 	MixedSchema bool
 	// CopyAnew copies a collection of the source, not older than a position.
 	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
+	// CopyWithin copies a collection of the target into another one there, whose documents
+	// of the same _ids go.
+	CopyWithin func(ctx context.Context, c schema.Collection, target string) error
 	// Slices are what was noted of copies.
 	Slices func(context.Context) ([]scan.Slice, error)
 

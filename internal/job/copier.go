@@ -432,6 +432,28 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 	return c.run(ctx, []copy.Task{c.task(ctx, coll, target, after)}, after, chunks, copy.Options{}, false)
 }
 
+// within copies a collection of the target into another one there, in place of documents of the
+// same _ids.
+func (c *copier) within(ctx context.Context, coll schema.Collection, target string) error {
+	at, err := c.store.Prove(ctx, true)
+	if err != nil {
+		return err
+	}
+	id := hex.EncodeToString(coll.UUID.Data)
+	if err := c.store.DropSlices(ctx, slicePrefix(id)); err != nil {
+		return err
+	}
+	o := copy.Options{Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory, AfterClusterTime: at, Log: c.log,
+		Limit: c.limit, TargetGate: c.dstGate, Others: true}
+	if c.dst.Info.Kind == mongo.KindSharded {
+		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
+	}
+	if err := copy.New(c.dst, c.dst, sliceStore{c.store}, o).Run(ctx, []copy.Task{{Source: coll, Target: target}}); err != nil {
+		return err
+	}
+	return c.store.DropSlices(ctx, slicePrefix(id))
+}
+
 // recreate empties the target of a task that has to begin anew.
 func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	// The source's name may be another one by now.

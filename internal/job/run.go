@@ -357,7 +357,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, JoinRenames: j.rules.Commands(), Log: j.log,
 			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),
-		Parts: j.shards != nil, Sink: j.sink, CopyAnew: j.copier.again, Slices: sliceStore{j.store}.LoadSlices,
+		Parts: j.shards != nil, Sink: j.sink, CopyAnew: j.copier.again, CopyWithin: j.copier.within, Slices: sliceStore{j.store}.LoadSlices,
 		Repairs: &j.repairs, SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
 		Wanted: func() bool { return j.control.due(j.spec.Now()) }, Final: func() bool { return j.control.final(j.spec.Now()) },
 		Rejected: j.rejectFinal, IndexWait: j.spec.IndexWait,

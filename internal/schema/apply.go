@@ -121,8 +121,17 @@ func (c *changer) makeWay(ctx context.Context, ch stream.Change, sourceNS string
 			return err
 		}
 	}
+	if !ch.DropTarget && o.Rules.Skips(sourceNS).Has(leaving) {
+		// What was left there goes on as another collection. What is deferred of it was the old one's.
+		if err := c.deferred.forget(ctx, inNS(ns)); err != nil {
+			return err
+		}
+	}
 	// Nothing can be renamed onto what is to stay.
 	renamed := ch.Kind == stream.ChangeRename && o.Rules.Match(ch.NS)
+	if renamed && o.joins(ch) {
+		return c.mayJoin(ctx, o.Rules.Target(ch.NS), ns)
+	}
 	if ch.DropTarget || o.existing(sourceNS) == KeepExisting && !renamed {
 		return nil
 	}
@@ -167,6 +176,10 @@ type Effect struct {
 	Resync   *bson.Binary
 	ResyncNS string
 	Keep     bool
+	// Join is a collection of the target whose documents are to come into JoinNS, which was
+	// left there and has the name now; TakeOver ends that.
+	Join   *Collection
+	JoinNS string
 	// Dropped are the target namespaces that are gone, were replaced, or stay as they
 	// are for good.
 	Dropped []string
@@ -193,7 +206,7 @@ func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 		return c.applyCommand(ctx, ch, o)
 	}
 	if o.leftOut(ch) {
-		return o.leave(ch), nil
+		return c.leave(ctx, ch, o)
 	}
 	if effect, done, err := c.applyRecorded(ctx, ch, o); done || err != nil {
 		return effect, err
@@ -203,6 +216,7 @@ func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 			return Effect{}, err
 		}
 	}
+	all := ch.Indexes
 	ch, err := o.mapped(ch)
 	if err != nil {
 		return Effect{}, err
@@ -228,7 +242,7 @@ func (c *changer) apply(ctx context.Context, ch stream.Change, o ApplyOptions) (
 	case stream.ChangeDrop:
 		return Effect{Applied: true, Dropped: []string{ns}}, c.colls.Drop(ctx, ns)
 	case stream.ChangeCreateIndexes:
-		return c.applyCreateIndexes(ctx, ch, ns, o)
+		return c.applyCreateIndexes(ctx, ch, ns, unmapped(all, ch.Indexes), o)
 	case stream.ChangeDropIndexes:
 		return c.applyDropIndexes(ctx, ch, ns)
 	case stream.ChangeCollMod:
@@ -251,40 +265,49 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	if err := CheckCollection(coll, o.Rules); err != nil {
 		return Effect{}, err
 	}
-	if skips := o.Rules.Skips(ch.NS); skips.Has(stream.OpTTL) && skips.Has(leaving) { // what was left goes on as this one
-		if err := c.deferred.forgetExpiry(ctx, ns); err != nil {
+	if o.Maybe && o.Rules.Skips(ch.NS).Has(leaving) { // of several changes at a position only the first was prepared
+		if err := c.deferred.discard(ctx, ns); err != nil {
 			return Effect{}, err
 		}
 	}
 	return Effect{Applied: true}, c.colls.create(ctx, coll, ns, o.Rules, o.existing(ch.NS) != KeepExisting)
 }
 
-func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
+// applyCreateIndexes makes indexes, but for those that documents with other fields cannot have.
+func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, unmapped []stream.Index, o ApplyOptions) (Effect, error) {
 	phase := Consistent
 	if o.Overlap {
 		phase = BeforeConsistent
 	}
-	err := c.indexes.BuildIndexes(ctx, ns, ch.Indexes, phase)
+	err := c.deferred.present(ctx, ns, ch.Indexes...)
+	if err == nil {
+		err = c.deferred.goWithout(ctx, ns, unmapped...)
+	}
+	if err != nil {
+		return Effect{}, err
+	}
+	left, err := c.indexes.BuildSkipping(ctx, ns, ch.Indexes, phase, o.Rules.Skips(ch.NS))
 	if IsGone(err) && o.Ahead {
 		return skipped("%s is gone on the target", ns), nil
 	}
-	clash := mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)
-	if clash && o.Rules.Skips(ch.NS).Has(stream.OpDropIndexes|leaving) {
-		return skipped("the target has an index of that name or key, whose drop was skipped: %v", err), nil
+	if err == nil && len(left) > 0 {
+		effect := skipped("the target has other indexes of the names or keys of %q, whose drop was skipped", left)
+		effect.Applied = len(left) < len(ch.Indexes)
+		return effect, nil
 	}
 	return Effect{Applied: err == nil}, err
 }
 
 func (c *changer) applyDropIndexes(ctx context.Context, ch stream.Change, ns string) (Effect, error) {
+	absent, err := c.deferred.absent(ctx, ns)
+	if err != nil {
+		return Effect{}, err
+	}
 	for _, ix := range ch.Indexes {
-		if err := c.indexes.drop(ctx, ns, ix.Name); err != nil {
+		if err := c.dropPresent(ctx, ns, ix, absent); err != nil {
 			return Effect{}, err
 		}
-		var name any = ix.Name
-		if name == "*" { // what is deferred of the collection itself stays
-			name = bson.D{{Key: "$nin", Value: bson.A{"", limitsIndex}}}
-		}
-		if err := c.deferred.forget(ctx, inNS(ns), ofIndex(name)); err != nil {
+		if err := c.deferred.forget(ctx, inNS(ns), droppedIndex(ix), isAbsent(false)); err != nil {
 			return Effect{}, err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 // applyCollMod splits a collMod into what is deferred (expiry, uniqueness) and
 // what takes effect at once.
 func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string, o ApplyOptions) (Effect, error) {
+	effect := Effect{Applied: true}
 	dataNS, _, err := c.indexes.locate(ctx, ns)
 	if err != nil {
 		if IsGone(err) && o.Ahead {
@@ -28,7 +29,7 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 		}
 	}
 	if mod := sub(ch.Options, "index"); mod != nil {
-		err := c.modIndex(ctx, ns, dataNS, mod, o)
+		left, err := c.modIndex(ctx, ns, dataNS, mod, o)
 		unknown := has(mod, "expireAfterSeconds") && o.Rules.Skips(ch.NS).Has(stream.OpTTL)
 		mapped := o.Rules.Fields(ch.NS) != nil
 		if mapped && unknown && errors.Is(err, errIndexGone) && !o.lenient() {
@@ -36,6 +37,9 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 		}
 		if err != nil && !(errors.Is(err, errIndexGone) && (o.lenient() || o.Rules.Skips(ch.NS).Has(stream.OpCreateIndexes) || mapped)) {
 			return Effect{}, err
+		}
+		if left != "" {
+			effect = skipped("the target goes without index %s of %s", left, ns)
 		}
 	}
 	rest, err := c.changeLimits(ctx, ns, ch.Options)
@@ -55,36 +59,64 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 		}
 	}
 	if err != nil || len(rest) <= len(emptyDoc()) {
-		return Effect{Applied: err == nil}, err
+		effect.Applied = effect.Applied && err == nil
+		return effect, err
 	}
-	return Effect{Applied: true}, c.collMod(ctx, ns, rest)
+	effect.Applied = true
+	return effect, c.collMod(ctx, ns, rest)
 }
 
 var errIndexGone = errors.New("the index does not exist on the target")
 
-// modIndex applies a collMod of an index, one setting after the other.
-func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw, o ApplyOptions) error {
-	ix, built, err := c.findIndex(ctx, dataNS, str(mod, "name"), sub(mod, "keyPattern"))
+// modIndex applies a collMod of an index, one setting after the other. Of an index that the target
+// goes without, which left names, they are recorded.
+func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw, o ApplyOptions) (left string, err error) {
+	d, err := c.modified(ctx, ns, dataNS, mod)
 	if err != nil {
-		return err
-	}
-	name := cmp.Or(str(mod, "name"), ix.Name)
-	later, isDeferred, err := c.deferred.one(ctx, ns, name)
-	if err != nil {
-		return err
-	}
-	if !built && !(isDeferred && later.Unbuilt) {
-		return fmt.Errorf("index %s of %s: %w", name, ns, errIndexGone)
-	}
-	if !isDeferred {
-		later.Spec = ix.Spec
+		return "", err
 	}
 	for key, v := range fields(mod) {
-		if err := c.modIndexSetting(ctx, &later, key, v, o); err != nil {
-			return fmt.Errorf("index %s of %s: %w", name, ns, err)
+		if err := c.modIndexSetting(ctx, &d, key, v, o); err != nil {
+			return "", fmt.Errorf("index %s of %s: %w", d.Index, ns, err)
 		}
 	}
-	return nil
+	if d.Absent {
+		left = d.Index
+	}
+	return left, nil
+}
+
+// modified is what is deferred of the index that a collMod names, or could be.
+func (c *changer) modified(ctx context.Context, ns, dataNS string, mod bson.Raw) (d Deferred, err error) {
+	name, key := str(mod, "name"), sub(mod, "keyPattern")
+	absent, err := c.deferred.absent(ctx, ns)
+	if err != nil {
+		return d, err
+	}
+	for _, d := range absent {
+		if d.Index == name || name == "" && comparableKey(sub(d.Spec, "key")) == comparableKey(key) {
+			return d, nil
+		}
+	}
+	ix, built, err := c.findIndex(ctx, dataNS, name, key)
+	if err != nil {
+		return d, err
+	}
+	name = cmp.Or(name, ix.Name)
+	d, isDeferred, err := c.deferred.one(ctx, ns, name)
+	switch {
+	case err != nil:
+	case !built && !(isDeferred && d.Unbuilt):
+		err = fmt.Errorf("index %s of %s: %w", name, ns, errIndexGone)
+	case !isDeferred:
+		d.Spec = ix.Spec
+	case built && len(d.Spec) > 0:
+		var same bool
+		if same, err = sameIndex(ix.Spec, d.Spec); err == nil && !same {
+			d.Absent, d.Was, d.Foreign = true, nil, false
+		}
+	}
+	return d, err
 }
 
 // modIndexSetting changes one setting of an index that is built, or deferred.
@@ -115,6 +147,9 @@ func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, 
 		}
 	default:
 		return fmt.Errorf("setting %s is not known", key)
+	}
+	if d.Absent {
+		return c.deferred.save(ctx, *d)
 	}
 	if d.Unbuilt || key != "hidden" && truthy(v) && o.Overlap {
 		return c.rebuildLater(ctx, d)

@@ -44,7 +44,7 @@ func (c *changer) renameIn(ctx context.Context, ch stream.Change, to string, o A
 	effect := Effect{Applied: true, Resync: &ch.UUID, ResyncNS: to}
 	// Begun before a crash, it may be half copied. What was there before is not
 	// ours to drop: the copy replaces what it has to.
-	if ch.DropTarget || o.Maybe && o.Existing != KeepExisting {
+	if ch.DropTarget || o.Maybe && o.existing(ch.To) != KeepExisting {
 		effect.Dropped = []string{to}
 		return effect, c.colls.Drop(ctx, to)
 	}
@@ -73,7 +73,13 @@ func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to str
 	if done { // before the restart; what is deferred may not have followed
 		return Effect{Applied: true, Dropped: []string{from}}, c.follow(ctx, from, to)
 	}
-	_, there, err := c.find(ctx, from)
+	have, there, err := c.find(ctx, from)
+	if err == nil && there && o.joins(ch) && len(o.Before.To.Data) > 0 {
+		if o.Maybe {
+			err = c.deferred.discard(ctx, to)
+		}
+		return Effect{Applied: true, Dropped: []string{from}, Join: &have, JoinNS: to}, err
+	}
 	switch {
 	case err != nil:
 		return Effect{}, err
@@ -133,6 +139,12 @@ func (c *changer) renamed(ctx context.Context, ch stream.Change, from, to string
 	}
 	fromDB, _ := mongo.SplitNS(from)
 	toDB, _ := mongo.SplitNS(to)
+	if o.Before.of(ch) && o.joins(ch) && len(o.Before.To.Data) > 0 {
+		if _, there, err := c.find(ctx, from); there || err != nil {
+			return false, err
+		}
+		return c.deferred.hasJoined(ctx, to, o.Before.From)
+	}
 	if !o.Before.of(ch) || fromDB != toDB {
 		if _, there, err := c.find(ctx, from); there || err != nil {
 			return false, err

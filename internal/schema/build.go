@@ -68,7 +68,7 @@ func (b *builder) build(ctx context.Context, what Build, p Phase, commands int) 
 	if err := b.deferred.save(ctx, later...); err != nil {
 		return err
 	}
-	return b.inParts(ctx, what, now, commands, func(part []Deferred, specs []bson.Raw) error {
+	build := func(part []Deferred, specs []bson.Raw) error {
 		err := b.create(ctx, what.dataNS, specs)
 		if p == Consistent || !mongo.Unindexable(err) {
 			return err
@@ -78,6 +78,13 @@ func (b *builder) build(ctx context.Context, what Build, p Phase, commands int) 
 			part[i].Unbuilt = true
 		}
 		return b.deferred.save(ctx, part...)
+	}
+	return b.inParts(ctx, what, now, commands, func(part []Deferred, specs []bson.Raw) error {
+		err := build(part, specs)
+		if what.yields && clashes(err) {
+			return b.eachBeside(ctx, part, specs, build)
+		}
+		return err
 	})
 }
 
@@ -94,6 +101,7 @@ func (b *builder) planAll(ctx context.Context, what *Build, p Phase) (all []plan
 		if err != nil {
 			return nil, err
 		}
+		one.Yields = what.yields
 		all = append(all, one)
 	}
 	return all, nil
@@ -171,7 +179,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 	}
 	start := time.Now()
 	err := b.send(ctx, dataNS, specs)
-	if mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash) {
+	if clashes(err) {
 		// Perhaps only in the expiry that one got already.
 		missing, ferr := b.missing(ctx, dataNS, specs)
 		if ferr != nil {
@@ -258,6 +266,7 @@ func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 		one := Build{NS: ns}
 		for _, d := range list {
 			one.Indexes = append(one.Indexes, stream.Index{Name: d.Index, Spec: d.Spec})
+			one.yields = one.yields || d.Yields
 		}
 		if one.dataNS, _, err = b.locate(ctx, ns); err == nil {
 			_, one.Bytes, err = size(ctx, b.c, one.dataNS)
@@ -273,7 +282,7 @@ func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 			return fmt.Errorf("build the deferred indexes of %s: %w", what.NS, err)
 		}
 		// Built, then forgotten, in this order.
-		return b.inParts(ctx, what, all, commands, func(done []Deferred, specs []bson.Raw) error {
+		build := func(done []Deferred, specs []bson.Raw) error {
 			err := b.create(ctx, what.dataNS, specs)
 			if mongo.Unindexable(err) && len(specs) > 1 { // the server does not say which
 				return b.buildEach(ctx, what.dataNS, done, specs)
@@ -282,6 +291,13 @@ func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 				return err
 			}
 			return b.deferred.save(ctx, done...)
+		}
+		return b.inParts(ctx, what, all, commands, func(part []Deferred, specs []bson.Raw) error {
+			err := build(part, specs)
+			if what.yields && clashes(err) {
+				return b.eachBeside(ctx, part, specs, build)
+			}
+			return err
 		})
 	})
 }

@@ -3,6 +3,7 @@ package schema
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -29,6 +30,9 @@ type Deferred struct {
 	Was *bson.RawValue `bson:"was,omitempty"`
 	// Foreign says that Expire is what the target had, and not what the source has.
 	Foreign bool `bson:"foreign,omitempty"`
+	// Yields says that an index that is not built yet is left out where another one of the target
+	// is in its way.
+	Yields bool `bson:"yields,omitempty"`
 	// Stays says that the target never gets Expire, for documents stay that have expired.
 	Stays bool `bson:"stays,omitempty"`
 	// Spec is the whole specification of the index on the source, kept as bytes,
@@ -46,6 +50,9 @@ func (d *Deferred) Limits() bool { return d.Index == limitsIndex }
 
 // explains reports that a difference of the catalogs is one of what is deferred.
 func (d *Deferred) explains(what string) bool {
+	if d.Absent {
+		return false
+	}
 	switch d.Index {
 	case limitsIndex:
 		return what == "option size" || what == "option max"
@@ -62,6 +69,9 @@ type DeferredID struct {
 	// Index names the index; empty for the expiry of a collection, limitsIndex for the
 	// limits of a capped one.
 	Index string `bson:"index"`
+	// Absent says that the target goes without the source's index of that name: what it
+	// has under the name, or the key, is another one. The rest is as the source has it.
+	Absent bool `bson:"absent,omitempty"`
 }
 
 // deferrals keeps what is deferred.
@@ -81,9 +91,10 @@ func ofIndex(name any) bson.E { return bson.E{Key: "_id.index", Value: name} }
 // had selects by whether the target had an expiry of its own.
 func had(an bool) bson.E { return bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: an}}} }
 
-// list reads what is deferred, by namespace and index.
+// list reads what is deferred, by namespace and index; of what the target goes without
+// nothing is.
 func (d *deferrals) list(ctx context.Context, more ...bson.E) ([]Deferred, error) {
-	return readDeferred(ctx, d.c, d.of(more...))
+	return readDeferred(ctx, d.c, append(d.of(more...), isAbsent(false)))
 }
 
 // AllDeferred lists what a target does not have yet, whichever job deferred it:
@@ -110,7 +121,9 @@ func readDeferred(ctx context.Context, c *mongo.Cluster, filter bson.D) (out []D
 
 // id is that of an index of a namespace, or with an empty name of the collection
 // itself.
-func (d *deferrals) id(ns, index string) DeferredID { return DeferredID{d.o.Job, ns, index} }
+func (d *deferrals) id(ns, index string) DeferredID {
+	return DeferredID{Job: d.o.Job, NS: ns, Index: index}
+}
 
 // one reads what is deferred of one index (or, with an empty name, of the
 // collection itself).
@@ -128,12 +141,12 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 	var updates, deletes []bson.D
 	for _, s := range settings {
 		filter := bson.D{{Key: "_id", Value: s.DeferredID}}
-		if !s.Unbuilt && s.Expire == nil {
+		if !s.Unbuilt && s.Expire == nil && !s.Absent {
 			updates = append(updates, bson.D{{Key: "q", Value: append(filter[:1:1], had(true))}, {Key: "u", Value: standIn()}})
 			deletes = append(deletes, append(filter[:1:1], had(false)))
 			continue
 		}
-		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "foreign", Value: s.Foreign}, {Key: "stays", Value: d.o.keepsExpired(s.NS)}, {Key: "spec", Value: s.Spec}}
+		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "foreign", Value: s.Foreign}, {Key: "stays", Value: d.o.keepsExpired(s.NS)}, {Key: "spec", Value: s.Spec}, {Key: "yields", Value: s.Yields}}
 		if s.Was != nil {
 			set = append(set, bson.E{Key: "was", Value: s.Was})
 		}
@@ -172,11 +185,18 @@ func (d *deferrals) forget(ctx context.Context, what ...bson.E) error {
 // move renames what is deferred. Done again after a crash it goes on where it
 // stopped.
 func (d *deferrals) move(ctx context.Context, from, to string) error {
-	found, err := d.list(ctx, inNS(from))
+	found, err := readDeferred(ctx, d.c, d.of(inNS(from)))
+	if err != nil {
+		return err
+	}
+	absent, err := d.absent(ctx, to)
 	if err != nil {
 		return err
 	}
 	for _, one := range found {
+		if slices.ContainsFunc(absent, func(a Deferred) bool { return a.Index == one.Index }) {
+			continue // of a collection that has joined another one
+		}
 		one.NS = to
 		if err := d.save(ctx, one); err != nil {
 			return err

@@ -53,28 +53,16 @@ func addExpiry(to expiry.Settings, after bson.RawValue, spec bson.Raw) expiry.Se
 // Expiry is how documents of a target's namespace expire on the source, as far as
 // schema changes were applied. foreign takes what the target had by itself for the source's.
 func (d *deferrals) Expiry(ctx context.Context, ns string, collated, foreign bool) (out expiry.Settings, err error) {
-	all, err := d.list(ctx, inNS(ns), bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}})
+	all, err := readDeferred(ctx, d.c, d.of(inNS(ns), bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}}))
 	if err != nil {
 		return nil, err
 	}
-	for _, one := range all {
+	for _, one := range all { // those of indexes that the target goes without, too
 		if !one.Foreign || foreign {
 			out = addExpiry(out, *one.Expire, one.Spec)
 		}
 	}
 	return out, cannotKeep(ns, out.Check(collated))
-}
-
-// forgetExpiry forgets how documents of a namespace have expired: the collection that the
-// source has made there is another one.
-func (d *deferrals) forgetExpiry(ctx context.Context, ns string) error {
-	all, err := d.list(ctx, inNS(ns), bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}})
-	for _, one := range all {
-		if one.Expire = nil; err == nil {
-			err = d.save(ctx, one)
-		}
-	}
-	return err
 }
 
 // cannotKeep says what can be done where it is not known what has expired.

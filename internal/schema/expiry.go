@@ -130,7 +130,7 @@ func (e *expiries) RestoreExpiries(ctx context.Context) error {
 			if err := e.restore(ctx, d); err != nil {
 				return fmt.Errorf("restore the expiry of %s (index %q) on the target: %w", ns, d.Index, err)
 			}
-			if err := e.deferred.forget(ctx, inNS(ns), ofIndex(d.Index)); err != nil {
+			if err := e.deferred.forget(ctx, inNS(ns), ofIndex(d.Index), isAbsent(false)); err != nil {
 				return err
 			}
 		}
@@ -147,6 +147,9 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 	}
 	if d.Unbuilt {
 		return errors.New("the index is not built yet") // a bug: BuildDeferred comes first
+	}
+	if same, err := e.indexes.isOf(ctx, d); err != nil || !same {
+		return err
 	}
 	n, _ := seconds(*d.Expire)
 	err := e.collModIndex(ctx, d.NS, d.Index, "expireAfterSeconds", n)

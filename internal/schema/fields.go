@@ -2,6 +2,7 @@ package schema
 
 import (
 	"fmt"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -52,6 +53,12 @@ func mappedIndexes(indexes []stream.Index, m *mapping.Map) (out []stream.Index) 
 		}
 	}
 	return out
+}
+
+// unmapped are those of all indexes that are not among the mapped ones.
+func unmapped(all, mapped []stream.Index) []stream.Index {
+	there := indexNames(mapped)
+	return slices.DeleteFunc(slices.Clone(all), func(ix stream.Index) bool { return slices.Contains(there, ix.Name) })
 }
 
 // mapped is a change as it is to be made to a collection whose documents are mapped.

@@ -276,12 +276,16 @@ func (r *replica) event(ev stream.Event) []Effect {
 	if err != nil {
 		r.t.Fatalf("make way: %+v: %v", ch, err)
 	}
+	o.Before = before
 	got, err := r.target.Apply(r.t.Context(), ch, o)
 	if err != nil {
 		r.t.Fatalf("%+v: %v", ch, err)
 	}
 	r.names.Change(r.names.After(ch, r.rules))
-	if o.Maybe, o.Before = true, before; r.twice {
+	if got.Join != nil {
+		r.joined(got)
+	}
+	if o.Maybe = true; r.twice {
 		if _, err := r.target.Apply(r.t.Context(), ch, o); err != nil {
 			r.t.Fatalf("again: %+v: %v", ch, err)
 		}
@@ -303,6 +307,26 @@ func (r *replica) resynced(e Effect, ch stream.Change) {
 	}
 	if ok {
 		r.one(c, e.ResyncNS)
+	}
+}
+
+// joined does what a join needs, twice, as after a crash before the last step.
+func (r *replica) joined(e Effect) {
+	r.t.Helper()
+	ctx := r.t.Context()
+	fromDB, from := mongo.SplitNS(e.Join.NS)
+	toDB, to := mongo.SplitNS(e.JoinNS)
+	merge := bson.D{{Key: "$merge", Value: bson.D{{Key: "into", Value: bson.D{{Key: "db", Value: toDB}, {Key: "coll", Value: to}}}, {Key: "whenMatched", Value: "replace"}}}}
+	for range 2 {
+		if _, err := dst.Client.Database(fromDB).Collection(from).Aggregate(ctx, driver.Pipeline{merge}); err != nil {
+			r.t.Fatal(err)
+		}
+		if there, err := r.target.Has(ctx, e.Join.NS); err != nil || !there {
+			return
+		}
+		if err := r.target.TakeOver(ctx, e.Join.NS, e.JoinNS, Consistent); err != nil {
+			r.t.Fatal(err)
+		}
 	}
 }
 

@@ -37,6 +37,7 @@ type Build struct {
 	// Built, when set, is told that all of them are there.
 	Built  func()
 	dataNS string
+	yields bool // see Deferred.Yields
 }
 
 // Work is what builds are compared by.

@@ -36,18 +36,6 @@ func (n *Names) LeftOut(ch stream.Change, rules Rules) bool { return n.leftOut(c
 // name.
 func (o ApplyOptions) leftOut(ch stream.Change) bool { return o.Names.leftOut(ch, o.Rules) != 0 }
 
-// leave is what a change that is skipped does: what it would have dropped or renamed
-// gets no changes any more.
-func (o ApplyOptions) leave(ch stream.Change) Effect {
-	effect := skipped("%s is skipped", o.Names.leftOut(ch, o.Rules))
-	for _, ns := range []string{ch.NS, ch.To} {
-		if effectOf := ch.Op(false); ns != "" && effectOf.Has(leaving) && o.Rules.Match(ns) {
-			effect.Dropped = append(effect.Dropped, o.Rules.Target(ns))
-		}
-	}
-	return effect
-}
-
 // CheckSkip says why operations on the documents of a collection cannot be skipped, or
 // deleted ones be marked, as the rules want it; nil where they can be, or none is.
 func CheckSkip(c Collection, rules Rules) error {
@@ -112,8 +100,8 @@ func causes(d *Difference) stream.Ops {
 		return leaving | stream.OpCollMod | stream.OpCreateIndexes | stream.OpDropIndexes | stream.OpTTL
 	case what == "index" && strings.Contains(rest, ", "), what == "index" && d.Source != "" && d.Target != "":
 		return leaving | stream.OpCollMod | stream.OpCreateIndexes | stream.OpDropIndexes
-	case what == "index" && d.Target == "":
-		return leaving | stream.OpCreateIndexes
+	case what == "index" && d.Target == "": // or one that was left is in the way
+		return leaving | stream.OpCreateIndexes | stream.OpDropIndexes
 	case what == "index":
 		return leaving | stream.OpDropIndexes
 	case d.Target == "":
