@@ -183,6 +183,9 @@ func (p *play) step(ctx context.Context, client *mongo.Client, e Event) (err err
 		p.noteDrop(s)
 		p.claims.foreign(s)
 	} else {
+		if p.retained != nil {
+			p.retained.take(s.Cmd)
+		}
 		p.met = p.claims.ours(s, readRules(p.tr.Args)) || p.met
 	}
 	return nil

@@ -251,6 +251,12 @@ func (p *play) differences(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	if p.retained != nil {
+		if !p.retained.begun { // it is not known what was copied
+			return nil, nil
+		}
+		return p.retained.differences(ctx, tc.Database(Database))
+	}
 	r := readRules(p.tr.Args)
 	o := test.CompareOptions{Source: r.has, Name: r.target, Target: func(ns string) bool { return !slices.Contains(p.tr.Keep, ns) && !p.unnamed(r, ns) }}
 	diffs, err := test.Compare(ctx, sc, tc, o)

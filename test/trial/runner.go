@@ -128,6 +128,7 @@ type play struct {
 	keep           map[string]string // checksums
 	model          *model            // of a trial that is judged by commands
 	dropped        []string          // namespaces that somebody else has dropped on the target
+	retained       *retainedModel    // of what the target is to have; nil is what the source has
 }
 
 // Run plays a trial and judges it. An error is one of the machinery: it says
@@ -135,6 +136,9 @@ type play struct {
 func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, err error) {
 	t.Helper()
 	p := &play{t: t, r: r, tr: tr, procs: map[int]*process{}, began: time.Now(), keep: map[string]string{}, claims: claims{}}
+	if tr.Retained {
+		p.retained = newRetained(tr.Args)
+	}
 	if p.source, err = r.side(ctx, Source, tr.Source); err != nil {
 		return res, err
 	}
@@ -437,6 +441,9 @@ func (p *play) await(ctx context.Context, s *side, e Event) error {
 	for {
 		over := m != nil && m.over()
 		if reached() {
+			if p.retained != nil && what == "phase" {
+				p.retained.phase(arg)
+			}
 			return nil
 		}
 		if over && what == "point" {

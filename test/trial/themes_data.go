@@ -24,6 +24,7 @@ func dataThemes() []Theme {
 		{"paused", paused},
 		{"foreign-drop", foreignDrop},
 		{"apply-ops-by-uuid", applyOpsByUUID},
+		{"retained", retained},
 	}
 	for i, t := range themes {
 		themes[i].Make = func(r *rand.Rand) Trial {

@@ -50,6 +50,9 @@ type Trial struct {
 	// Commands: the job has rules for documents or operations. The target is
 	// compared with the model of package test/commands, in place of the source.
 	Commands bool `json:"commands,omitempty"`
+	// Retained compares the target with what retainedModel expects, in place of
+	// the source.
+	Retained bool `json:"retained,omitempty"`
 	// Events come one after the other.
 	Events []Event `json:"-"`
 }
