@@ -140,7 +140,7 @@ func (b *builder) buildBeside(ctx context.Context, targetNS string, idx []stream
 	if err != nil {
 		return nil, fmt.Errorf("build indexes of %s: %w", targetNS, err)
 	}
-	have, err := indexes(ctx, b.c, dataNS)
+	have, _, err := indexes(ctx, b.c, dataNS)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +217,7 @@ func (c *changer) leaveCreated(ctx context.Context, ch stream.Change, o ApplyOpt
 	if err != nil {
 		return err
 	}
-	have, err := indexes(ctx, c.c, dataNS)
+	have, _, err := indexes(ctx, c.c, dataNS)
 	if err != nil {
 		return err
 	}
@@ -309,7 +309,7 @@ func (c *changer) dropPresent(ctx context.Context, ns string, ix stream.Index, a
 	if err != nil {
 		return err
 	}
-	have, err := indexes(ctx, c.c, dataNS)
+	have, _, err := indexes(ctx, c.c, dataNS)
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,7 @@ func (c *changer) TakeOver(ctx context.Context, from, to string, p Phase) error 
 	if err != nil {
 		return err
 	}
-	have, err := indexes(ctx, c.c, dataNS)
+	have, _, err := indexes(ctx, c.c, dataNS)
 	if err != nil {
 		return err
 	}
