@@ -40,7 +40,7 @@ func (d *deferrals) goWithout(ctx context.Context, ns string, idx ...stream.Inde
 	if len(list) == 0 {
 		return nil
 	}
-	d.o.Log.Warn("the target goes without indexes of the source", "ns", ns, "indexes", indexNames(idx))
+	d.o.Log.Warn("the target goes without indexes of the source", "ns", ns, "indexes", namesOf(idx))
 	return d.save(ctx, list...)
 }
 
@@ -50,10 +50,10 @@ func (d *deferrals) present(ctx context.Context, ns string, idx ...stream.Index)
 	if err != nil || len(absent) == 0 || len(idx) == 0 {
 		return err
 	}
-	return d.forget(ctx, inNS(ns), isAbsent(true), ofIndex(bson.D{{Key: "$in", Value: indexNames(idx)}}))
+	return d.forget(ctx, inNS(ns), isAbsent(true), ofIndex(bson.D{{Key: "$in", Value: namesOf(idx)}}))
 }
 
-func indexNames(idx []stream.Index) (out []string) {
+func namesOf(idx []stream.Index) (out []string) {
 	for _, ix := range idx {
 		out = append(out, ix.Name)
 	}
@@ -232,7 +232,7 @@ func (c *changer) leaveCreated(ctx context.Context, ch stream.Change, o ApplyOpt
 		if err != nil {
 			return err
 		}
-		if !other && slices.Contains(indexNames(have), ix.Name) {
+		if !other && slices.Contains(namesOf(have), ix.Name) {
 			there = append(there, ix)
 		} else {
 			without = append(without, ix)

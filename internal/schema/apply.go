@@ -75,7 +75,7 @@ func (b Before) of(ch stream.Change) bool { return ch.Kind == stream.ChangeRenam
 // with the change, and is given back as ApplyOptions.Before.
 func (c *changer) Prepare(ctx context.Context, ch stream.Change, o ApplyOptions) (Before, error) {
 	if o.Maybe {
-		return o.Before, nil
+		return c.stillBefore(ctx, ch, o)
 	}
 	before, err := c.renames(ctx, ch, o)
 	if err == nil {

@@ -119,6 +119,24 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 	return Before{NS: ch.NS, From: from.UUID, To: to.UUID}, err
 }
 
+// stillBefore is what was noted before a restart. Where the rename was not applied, and
+// somebody has replaced what is to be renamed, it is what the target has now.
+func (c *changer) stillBefore(ctx context.Context, ch stream.Change, o ApplyOptions) (Before, error) {
+	if !o.Before.of(ch) {
+		return o.Before, nil
+	}
+	from, to := o.Rules.Target(ch.NS), o.Rules.Target(ch.To)
+	if done, err := c.renamed(ctx, ch, from, to, o); done || err != nil {
+		return o.Before, err
+	}
+	have, there, err := c.find(ctx, from)
+	if err != nil || !there || have.UUID.Equal(o.Before.From) {
+		return o.Before, err
+	}
+	stands, _, err := c.find(ctx, to)
+	return Before{NS: ch.NS, From: have.UUID, To: stands.UUID}, err
+}
+
 // mayBe says why a collection of the target cannot be what the rules want under another
 // name on the source.
 func (c *changer) mayBe(ctx context.Context, have Collection, sourceNS string, rules Rules) (err error) {

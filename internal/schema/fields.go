@@ -57,7 +57,7 @@ func mappedIndexes(indexes []stream.Index, m *mapping.Map) (out []stream.Index) 
 
 // unmapped are those of all indexes that are not among the mapped ones.
 func unmapped(all, mapped []stream.Index) []stream.Index {
-	there := indexNames(mapped)
+	there := namesOf(mapped)
 	return slices.DeleteFunc(slices.Clone(all), func(ix stream.Index) bool { return slices.Contains(there, ix.Name) })
 }
 

@@ -62,7 +62,7 @@ func (c *changer) TakeOver(ctx context.Context, from, to string, p Phase) error 
 	}
 	var unbuilt []stream.Index
 	for _, d := range deferred {
-		i := slices.Index(indexNames(have), d.Index)
+		i := slices.Index(namesOf(have), d.Index)
 		switch {
 		case d.Index == "":
 			d.NS = to

@@ -77,7 +77,7 @@ func (r *replica) has(ns string) (out []string) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	all, err := indexes(r.t.Context(), dst, ns)
+	all, _, err := indexes(r.t.Context(), dst, ns)
 	if err != nil {
 		r.t.Fatal(err)
 	}

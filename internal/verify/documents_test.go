@@ -2,8 +2,6 @@ package verify
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +17,7 @@ import (
 // which they were found, whatever has its name before the comparison or during it.
 func TestDocumentsOfAnotherCollection(t *testing.T) {
 	src, dst := cluster(t, "6.0", "rs:1"), cluster(t, "5.0", "rs:1")
-	db := fmt.Sprintf("documents%08x", rand.Uint32())
+	db := "documents" + bson.NewObjectID().Hex()
 	for _, c := range []*mongo.Cluster{src, dst} {
 		t.Cleanup(func() { _ = c.Client.Database(db).Drop(context.Background()) })
 		for _, name := range []string{"c", "other"} {

@@ -18,7 +18,7 @@ import (
 // mongod runs on the copy, alone or with the guardian of that. The mongod ends by itself,
 // and the same command completes the copy.
 func TestKilledBesideItsPrivateMongod(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	bin := test.BuildMillrace(t)
 	src := lab.ForTest(t, lab.Options{})

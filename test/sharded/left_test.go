@@ -19,7 +19,7 @@ import (
 // changes that the job has not read. Its servers run on: the job reads them to their end, by
 // the hosts in the checkpoint, or by an address that it is given.
 func TestShardLeavesWhileStopped(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBedOf(t, 4, false)
 	b.collections()
 	b.fill(100)

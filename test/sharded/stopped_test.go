@@ -16,7 +16,7 @@ import (
 // TestStoppedServersAreNamed: the status names what a job waits for, whichever server of
 // two sharded clusters stops to answer.
 func TestStoppedServersAreNamed(t *testing.T) {
-	lab.Drawn(t, 4)
+	lab.Nightly(t)
 	b := newBedTo(t, "2x1", true)
 	servers := map[string]*lab.Cluster{"source's config server": b.lab.Config(), "target's config server": b.to.Config()}
 	for i := range b.lab.Shards() {

@@ -35,7 +35,7 @@ func (b *bed) value(c *driver.Collection, id any, field string, want any) {
 // documents were found is rejected, and nothing is written under it. A new verification
 // finds them under the name that they have.
 func TestRepairOfAnotherCollection(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t)
 	b.insert("names", 0, 100)
@@ -97,7 +97,7 @@ func TestRepairOfAnotherCollection(t *testing.T) {
 // TestRepairOfFailedJob: a job fails amid a repair. The repair fails as well, with the
 // job's reason, and another verification can be asked for.
 func TestRepairOfFailedJob(t *testing.T) {
-	lab.Drawn(t, 2)
+	lab.Nightly(t)
 	t.Parallel()
 	b := newBed(t)
 	b.insert("fails", 0, 100)
