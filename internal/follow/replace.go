@@ -64,7 +64,8 @@ func (f *follower) rewrites(ev stream.Event) bool {
 	}
 	switch ch := ev.Change; ch.Kind {
 	case stream.ChangeRename:
-		return ch.Command == mongo.CommandOut && f.Rules.Ruled(ch.To)
+		cut := ch.Command == mongo.CommandCapped && !f.job.Consistent.Before(ev.At)
+		return (ch.Command == mongo.CommandOut || cut) && f.Rules.Ruled(ch.To)
 	case stream.ChangeDrop: // of the copy by which a server renames between databases
 		return !f.job.Consistent.Before(ev.At) || f.reads(ch.To)
 	}
@@ -94,7 +95,8 @@ type rewriting struct {
 func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	ev := &b.Events[0]
 	staged, known := f.Ask.Names.Source(ev.Change.NS)
-	if !known || f.Ask.Names.LeftOut(*ev.Change, f.Rules) {
+	capped := ev.Change.Command == mongo.CommandCapped
+	if !known || !capped && f.Ask.Names.LeftOut(*ev.Change, f.Rules) {
 		return nil
 	}
 	to, there := f.Ask.Names.Source(ev.Change.To)
@@ -103,10 +105,16 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	if data := ev.Change.UUID.Data; len(data) == len(r.uuid) {
 		r.uuid = (*[16]byte)(data)
 	}
-	if has, err := f.Schema.Has(ctx, r.from); err != nil || !has {
-		return err // a restart finds it gone: it was done; else the end of the command fails
-	}
-	if ev.Change.Kind == stream.ChangeDrop {
+	has, err := f.Schema.Has(ctx, r.from)
+	switch {
+	case err != nil:
+		return err
+	case !has && f.intent == ev.At: // it was done before the restart
+		return nil
+	case !has:
+		return mongo.WithHint(fmt.Errorf("%s does not exist on the target", r.from),
+			"something else drops collections of the target; start the job again with --restart")
+	case capped || ev.Change.Kind == stream.ChangeDrop:
 		return r.fill(ctx)
 	}
 	if !there {
@@ -305,7 +313,8 @@ func (r *rewriting) ended(ctx context.Context) error {
 }
 
 // fill writes what the target does not have of a collection that was renamed between
-// databases: its copy was cut off, or documents could not be read under its old name.
+// databases, or converted: its copy was cut off, or documents could not be read under its
+// old identity.
 func (r *rewriting) fill(ctx context.Context) error {
 	ns := r.ev.Change.To
 	keep, to, reads := r.Rules.Keep(ns, nil), r.Rules.Mapper(ns, r.job.Start.TS, nil), r.reads(ns)

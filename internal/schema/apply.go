@@ -89,7 +89,7 @@ func (c *changer) Prepare(ctx context.Context, ch stream.Change, o ApplyOptions)
 
 func (c *changer) makeWayFor(ctx context.Context, ch stream.Change, o ApplyOptions) error {
 	if o.ofCommand(ch) {
-		return c.checkCommand(ctx, ch, o)
+		return nil
 	}
 	ns, to := ch.NS, false
 	switch ch.Kind {

@@ -20,7 +20,7 @@ func (o ApplyOptions) ofCommand(ch stream.Change) bool {
 		return true
 	case mongo.CommandOut, mongo.CommandCapped:
 		_, known := o.Names.Source(ch.NS) // not in a job that an older version began
-		return known
+		return known || o.Maybe
 	}
 	return false
 }
@@ -51,21 +51,6 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 // rules skip that, or have it keep documents which a capped one might let go.
 func (o ApplyOptions) staysUncapped(ch stream.Change) bool {
 	return o.leftOut(ch) || o.Rules.Others() || o.Rules.Skips(ch.To).Has(leaving)
-}
-
-// checkCommand checks what a command does to a collection, before anything is changed.
-func (c *changer) checkCommand(ctx context.Context, ch stream.Change, o ApplyOptions) error {
-	if ch.Command != mongo.CommandCapped || o.staysUncapped(ch) {
-		return nil
-	}
-	have, there, err := c.find(ctx, o.Rules.Target(ch.NS))
-	if err != nil {
-		return err
-	}
-	if !there {
-		return renamesNothing(o.Rules.Target(ch.NS))
-	}
-	return CheckCollection(Collection{NS: ch.To, Type: TypeCollection, Options: have.Options}, o.Rules)
 }
 
 // CheckCollection says why the rules cannot be about a collection, as it is on the source.

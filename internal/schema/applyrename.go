@@ -99,7 +99,10 @@ func renamesNothing(from string) error {
 // renames finds what the target has under the names of a rename that is to be applied
 // there. A collection that it does not have cannot be renamed.
 func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions) (before Before, err error) {
-	if ch.Kind != stream.ChangeRename || o.ofCommand(ch) || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) || o.Recorded && o.Rules.History(ch.NS) {
+	if o.ofCommand(ch) && (ch.Command != mongo.CommandCapped || o.staysUncapped(ch)) {
+		return before, nil
+	}
+	if ch.Kind != stream.ChangeRename || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) || o.Recorded && o.Rules.History(ch.NS) {
 		return before, nil
 	}
 	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {

@@ -23,8 +23,13 @@ func (n *Names) leftOut(ch stream.Change, rules Rules) stream.Ops {
 			skips |= rules.Skips(ns)
 		}
 	}
-	if to, known := n.Source(ch.To); ch.Command == mongo.CommandOut && (!known || to.Gone) {
-		op = stream.OpCreate
+	if to, known := n.Source(ch.To); ch.Command == mongo.CommandOut {
+		switch {
+		case !known:
+			op = stream.OpCreate
+		case to.Gone: // what made it may have been skipped
+			op = stream.OpCreate | stream.OpRename
+		}
 	}
 	return op & skips
 }
