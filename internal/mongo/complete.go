@@ -181,7 +181,7 @@ func (c *Cluster) checkHost(ctx context.Context, host string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, hostTime)
 	defer cancel()
-	is := ""
+	var is string
 	h, err := helloAt(ctx, *opts, host)
 	switch {
 	case err != nil || h.Ghost: // the driver does without it
