@@ -114,8 +114,12 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case !has:
 		return mongo.WithHint(fmt.Errorf("%s does not exist on the target", r.from),
 			"something else drops collections of the target; start the job again with --restart")
+	case ev.Change.Kind == stream.ChangeDrop && !there && f.Rules.Match(ev.Change.From):
+		// The rename is skipped: what the copy had not read is under the old name.
+		r.to = f.Rules.Target(ev.Change.From)
+		return r.fill(ctx, ev.Change.From)
 	case capped || ev.Change.Kind == stream.ChangeDrop:
-		return r.fill(ctx)
+		return r.fill(ctx, ev.Change.To)
 	}
 	if !there {
 		made := stream.Change{Kind: stream.ChangeCreate, NS: ev.Change.To, UUID: ev.Change.UUID, Options: bson.Raw{5, 0, 0, 0, 0}, Shard: ev.Change.Shard, Mark: ev.Change.Mark}
@@ -315,8 +319,7 @@ func (r *rewriting) ended(ctx context.Context) error {
 // fill writes what the target does not have of a collection that was renamed between
 // databases, or converted: its copy was cut off, or documents could not be read under its
 // old identity.
-func (r *rewriting) fill(ctx context.Context) error {
-	ns := r.ev.Change.To
+func (r *rewriting) fill(ctx context.Context, ns string) error {
 	keep, to, reads := r.Rules.Keep(ns, nil), r.Rules.Mapper(ns, r.job.Start.TS, nil), r.reads(ns)
 	return r.chunks(ctx, r.from, nil, func(ctx context.Context, docs []bson.Raw) error {
 		have, err := r.current(ctx, docs)
@@ -330,7 +333,7 @@ func (r *rewriting) fill(ctx context.Context) error {
 				continue
 			}
 			ev := r.event(stream.Put, bsonraw.IDOf(doc), doc)
-			ev.Target = r.to
+			ev.NS, ev.Target = ns, r.to
 			switch kept := keep == nil || keep(doc); {
 			case !kept && was == nil:
 				continue

@@ -37,8 +37,8 @@ type Change struct {
 	// specifications are those of the buckets.
 	Buckets bool
 	// To and DropTarget belong to a rename. The drop of what a server has filled for
-	// CommandMove has the name to which the user has renamed in To.
-	To         string
+	// CommandMove has the names of the user's rename in From and To.
+	From, To   string
 	DropTarget bool
 	// Command is what the user commanded, where a rename is how a server ends it. NS is
 	// then what the server has filled for it, but of CommandMove what the user named.

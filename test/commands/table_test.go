@@ -29,7 +29,7 @@ import (
 //	MILLRACE_CELLS        a regular expression of the cells to play, such as
 //	                      '^rename-db/skip-insert/change$', or . for all; else make
 //	                      matrix plays all, and make test some
-//	MILLRACE_TEST_SEED    the seed of TestRandomCommands; else a new one
+//	MILLRACE_TEST_SEED    the seed of TestRandomCommands
 //	MILLRACE_TEST_ROUNDS  how many jobs TestRandomCommands plays
 
 // The phases in which commands are run.
@@ -50,6 +50,7 @@ type bed struct {
 	bin                  string
 	runs                 atomic.Int64
 	resharding           sync.Mutex // servers reshard one collection at a time
+	moving               sync.Mutex // which of two renames between databases a drop ends is not logged
 }
 
 func newBed(t *testing.T, topology string) *bed {
@@ -80,6 +81,10 @@ func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	db, cmd := s.Command()
+	if s.Do == Rename && on == b.source {
+		b.moving.Lock()
+		defer b.moving.Unlock()
+	}
 	if s.Do == Reshard {
 		b.resharding.Lock()
 		defer b.resharding.Unlock()

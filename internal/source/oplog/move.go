@@ -145,6 +145,6 @@ func (a *assembler) tellMove(open, drop *stream.Change, at mongo.OpTime) {
 	}
 	ch.NS = drop.NS
 	a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: ch.NS, Change: &ch})
-	gone := stream.Change{Kind: stream.ChangeDrop, NS: open.NS, To: open.To} // its UUID is that of what was renamed
+	gone := stream.Change{Kind: stream.ChangeDrop, NS: open.NS, From: drop.NS, To: open.To} // its UUID is that of what was renamed
 	a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: gone.NS, Change: &gone})
 }
