@@ -412,29 +412,6 @@ func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, err
 	return set, nil
 }
 
-// applyOptions are the conditions under which a schema change is applied.
-func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
-	// After a restart the target is not ahead of a schema change, for none is passed
-	// without a checkpoint; but for what was read for rules (putIndexesOff), and where
-	// others filled it.
-	overlap := !f.job.Consistent.Before(ev.At)
-	return schema.ApplyOptions{Overlap: overlap, Ahead: overlap && f.job.Mode == state.ModeIncremental, Recorded: f.job.Copied.Before(ev.At),
-		Maybe: f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names, MixedSchema: f.MixedSchema}
-}
-
-// existing is what becomes of collections of the target that the source is about
-// to make. A target that was filled by other means may be ahead, and have them.
-func (f *follower) existing(at mongo.OpTime) schema.Existing {
-	ahead := f.job.Mode == state.ModeIncremental && !f.job.Consistent.Before(at)
-	switch {
-	case ahead || f.OnExisting == state.ExistingMerge:
-		return schema.KeepExisting
-	case f.OnExisting == state.ExistingDrop:
-		return schema.DropExisting
-	}
-	return schema.RefuseExisting
-}
-
 // schemaChange is schema, which it tells of.
 func (f *follower) schemaChange(ctx context.Context, ev *stream.Event, _ mongo.OpTime, last bool) error {
 	end := f.Progress.Begin(progress.StepSchema, ev.Change.NS, string(ev.Change.Kind))

@@ -24,9 +24,9 @@ const (
 	mostComparedBytes = 8 << 20
 )
 
-// pass leads a batch through the rules to the sink. What $out and mapReduce give a
-// collection for which there are rules is told in front of their end, document by
-// document: what is new, what is replaced, and what is gone.
+// pass leads a batch through the rules to the sink. $out and mapReduce replace the documents
+// of a collection. Under rules it emits an insert, replace or delete for each document that
+// differs, before the end of the command.
 func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 	for from := 0; ; {
 		i := slices.IndexFunc(b.Events[from:], f.rewrites)
@@ -91,7 +91,7 @@ type rewriting struct {
 	exact    bool // same says it
 }
 
-// rewrite tells what becomes of each document.
+// rewrite emits what becomes of each document.
 func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	ev := &b.Events[0]
 	staged, known := f.Ask.Names.Source(ev.Change.NS)
@@ -123,7 +123,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	}
 	if !there {
 		made := stream.Change{Kind: stream.ChangeCreate, NS: ev.Change.To, UUID: ev.Change.UUID, Options: bson.Raw{5, 0, 0, 0, 0}, Shard: ev.Change.Shard, Mark: ev.Change.Mark}
-		if err := r.tell(ctx, []stream.Event{{Kind: stream.SchemaChange, NS: made.NS, Change: &made, At: ev.At}}); err != nil {
+		if err := r.emitAll(ctx, []stream.Event{{Kind: stream.SchemaChange, NS: made.NS, Change: &made, At: ev.At}}); err != nil {
 			return err
 		}
 	}
@@ -153,8 +153,8 @@ func (r *rewriting) ids() bson.D {
 	return fields
 }
 
-// tell leads events at the command's position through the rules to the sink.
-func (r *rewriting) tell(ctx context.Context, events []stream.Event) error {
+// emitAll leads events at the command's position through the rules to the sink.
+func (r *rewriting) emitAll(ctx context.Context, events []stream.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -196,7 +196,7 @@ func (r *rewriting) chunks(ctx context.Context, ns string, fields bson.D, fn fun
 	return fn(ctx, docs)
 }
 
-// write tells of documents that the command has written.
+// write emits the documents that the command has written.
 func (r *rewriting) write(ctx context.Context, docs []bson.Raw) error {
 	have, err := r.current(ctx, docs)
 	if err != nil {
@@ -218,7 +218,7 @@ func (r *rewriting) write(ctx context.Context, docs []bson.Raw) error {
 			events = append(events, r.event(stream.Replace, id, doc))
 		}
 	}
-	return r.tell(ctx, events)
+	return r.emitAll(ctx, events)
 }
 
 func (r *rewriting) event(kind stream.Kind, id bsoncore.Value, doc bson.Raw) stream.Event {
@@ -267,8 +267,7 @@ func (r *rewriting) find(ctx context.Context, ns string, docs []bson.Raw, fields
 	}, fn)
 }
 
-// remove tells that those documents of the target are gone that the command has not
-// written.
+// remove emits deletes of the target's documents that the command has not written.
 func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 	docs = slices.DeleteFunc(docs, func(doc bson.Raw) bool {
 		_, marked := bsonraw.Field(doc, r.field)
@@ -288,7 +287,7 @@ func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 			events = append(events, r.event(stream.Delete, id, nil))
 		}
 	}
-	return r.tell(ctx, events)
+	return r.emitAll(ctx, events)
 }
 
 // ended is remove for a collection of versions.

@@ -338,6 +338,9 @@ func (p *planner) collections(ctx context.Context) error {
 func (p *planner) building(ctx context.Context, colls []schema.Collection) error {
 	if p.Shards != nil { // each of which builds by itself
 		of, err := p.Shards.Building(ctx, p.Rules)
+		if mongo.IsCode(err, mongo.CodeUnauthorized) { // the check of privileges names what is missing
+			of, err = nil, nil
+		}
 		if err != nil {
 			return err
 		}

@@ -24,8 +24,8 @@ func (s *Set) Commands() bool {
 	return s != nil && (s.byCommand || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes)+len(s.histories) > 0)
 }
 
-// Ruled reports that the documents of a source namespace cannot be replaced by others on
-// the target as a whole.
+// Ruled reports that a collection of the target cannot simply replace the one of a source
+// namespace: rules or other documents depend on what the target has.
 func (s *Set) Ruled(ns string) bool {
 	return s != nil && (s.byCommand || s.filterOf(ns) >= 0 || s.skipOf(ns) >= 0 || s.fieldsOf(ns) >= 0 || s.softDeleteOf(ns) >= 0 || s.History(ns))
 }

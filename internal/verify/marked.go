@@ -103,11 +103,12 @@ func (c *collection) on(i int, ns string) finder { return finder{c.e.clusters[i]
 
 func (f finder) find(ctx context.Context, filter bson.D) (*driver.Cursor, error) {
 	db, name := mongo.SplitNS(f.ns)
+	byID := bson.D{{Key: "_id", Value: 1}} // also where servers refuse queries without an index (notablescan)
 	of := options.Database().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())
-	return f.cluster.Client.Database(db, of).Collection(name).Find(ctx, filter, options.Find().SetProjection(bson.D{{Key: "_id", Value: 1}}))
+	return f.cluster.Client.Database(db, of).Collection(name).Find(ctx, filter, options.Find().SetProjection(byID).SetHint(byID))
 }
 
-// which are those _ids of which the collection has a document that a condition fits.
+// which returns the _ids whose documents in the collection meet a condition.
 func (f finder) which(ctx context.Context, ids []bson.RawValue, and bson.D) ([]bson.RawValue, error) {
 	if len(ids) == 0 {
 		return nil, nil

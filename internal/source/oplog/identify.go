@@ -119,7 +119,7 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 		if err == nil && ch != nil && (ch.Kind == stream.ChangeDrop || ch.Kind == stream.ChangeRename) {
 			name = ch.NS
 		}
-		return nil //nolint:nilerr // of what cannot be followed whoever reads the entry is told
+		return nil //nolint:nilerr // the stream reports changes that cannot be followed
 	})
 	switch {
 	case err != nil:

@@ -11,7 +11,7 @@ import (
 // moves joins what a server logs of a rename between databases (seen on 4.2 to 6.0): it
 // copies the collection into a new one of the other database, gives that the wanted name,
 // and drops the old one. Nothing else happens to the other database meanwhile, for the
-// server has it locked. The rename is told where the drop stands. It is not safe for
+// server has it locked. The rename counts at the position of the drop. Not safe for
 // concurrent use.
 type moves struct {
 	open    []moved
@@ -32,7 +32,7 @@ const maxMoves = 1000
 // lapse is after how many seconds no drop comes any more: the command was interrupted.
 const lapse = 10
 
-// first is the position from which to read again for what is not told yet, zero for none.
+// first is the position from which to read again for renames without a drop, zero for none.
 func (m *moves) first() mongo.OpTime {
 	if m == nil || len(m.open) == 0 {
 		return mongo.OpTime{}
@@ -40,8 +40,8 @@ func (m *moves) first() mongo.OpTime {
 	return m.open[0].at
 }
 
-// move takes an entry that belongs to a rename between databases; taken says that nobody
-// else is to look at it. One that is not live only says what is open.
+// move takes an entry that belongs to a rename between databases. taken says that the entry
+// needs no other handling. An entry that is not live only opens or closes a rename.
 func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 	m := a.moves
 	info := a.ns.lookup(e.ns)
@@ -55,14 +55,14 @@ func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 		switch first, _ := e.o.IndexErr(0); first.Key() {
 		case "create", "renameCollection", "drop":
 			if ch, err = parseChange(info.db, e.ui, e.o); err != nil {
-				return false, nil //nolint:nilerr // whoever takes the entry meets it again
+				return false, nil //nolint:nilerr // the usual handling of the entry reports it
 			}
 		}
 	}
 	if len(m.open) > 0 {
 		if ended, err := m.ended(e, ch); ended >= 0 || err != nil {
 			if err == nil && live {
-				a.tellMove(m.open[ended].change, ch, e.at)
+				a.emitMove(m.open[ended].change, ch, e.at)
 			}
 			if err == nil {
 				m.open = slices.Delete(m.open, ended, ended+1)
@@ -75,7 +75,7 @@ func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 				break
 			}
 			if live {
-				a.tellMove(m.open[i].change, nil, e.at)
+				a.emitMove(m.open[i].change, nil, e.at)
 			}
 			m.open = slices.Delete(m.open, i, i+1)
 		}
@@ -95,10 +95,10 @@ func (m *moves) ended(e *entry, ch *stream.Change) (int, error) {
 		return -1, nil
 	}
 	db, _ := mongo.SplitNS(ch.NS)
-	dropped, told := e.o2.Lookup("numRecords").AsInt64OK()
+	dropped, known := e.o2.Lookup("numRecords").AsInt64OK()
 	found := -1
 	for i, one := range m.open {
-		if db == one.db || e.at.Term != one.at.Term || told && one.records > 0 && dropped != one.records {
+		if db == one.db || e.at.Term != one.at.Term || known && one.records > 0 && dropped != one.records {
 			continue
 		}
 		if found >= 0 {
@@ -134,9 +134,9 @@ func (m *moves) begin(ch *stream.Change, e *entry, info *nsInfo) (taken bool) {
 	return false
 }
 
-// tellMove tells the rename, and that the copy is gone; or, without the drop, that the
-// copy has its name.
-func (a *assembler) tellMove(open, drop *stream.Change, at mongo.OpTime) {
+// emitMove emits the rename and the drop of the copy. Without the drop of the source it
+// emits that the copy has its name.
+func (a *assembler) emitMove(open, drop *stream.Change, at mongo.OpTime) {
 	ch := *open
 	if drop == nil {
 		ch.Command = 0

@@ -54,8 +54,8 @@ type Options struct {
 	// and the collections and indexes that they make. On a replica set it must be off:
 	// cloneCollectionAsCapped writes such entries, too.
 	SkipMigrated bool
-	// JoinRenames tells a rename between databases as one, which servers log as the copy
-	// of a collection and a drop. What is copied is told all the same, and then dropped.
+	// JoinRenames emits one event for a rename between databases, which servers log as the
+	// copy of a collection and a drop. The copy's own events are emitted as well, then its drop.
 	JoinRenames bool
 	// CommitTimes gives the events of prepared transactions the time at which all
 	// shards commit them, in place of the position of this shard's entry, which comes
