@@ -114,12 +114,18 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 		if err != nil || name != "" {
 			return err
 		}
-		db, _ := mongo.SplitNS(string(e.ns))
-		ch, err := parseChange(db, e.ui, e.o)
-		if err == nil && ch != nil && (ch.Kind == stream.ChangeDrop || ch.Kind == stream.ChangeRename) {
-			name = ch.NS
+		first, err := e.o.IndexErr(0)
+		if err != nil {
+			return err
 		}
-		return nil //nolint:nilerr // the stream reports changes that cannot be followed
+		switch coll, _ := first.Value().StringValueOK(); first.Key() {
+		case "drop":
+			db, _ := mongo.SplitNS(string(e.ns))
+			name = db + "." + coll
+		case "renameCollection":
+			name = coll
+		}
+		return nil
 	})
 	switch {
 	case err != nil:
