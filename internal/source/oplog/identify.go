@@ -1,6 +1,7 @@
 package oplog
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -108,7 +109,7 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 	if at.Before(oldest) {
 		return "", fmt.Errorf("the oplog begins at %s, and does not tell what names collections had at %s", oldest, at)
 	}
-	filter := Span{at, p.Last}.filter(bson.D{{Key: "op", Value: "c"}, {Key: "ui", Value: uuid}})
+	filter := Span{at, p.Last}.filter(bson.D{{Key: "op", Value: "c"}, {Key: "ui", Value: uuid}}, bson.D{{Key: "op", Value: "c"}, {Key: "o.dropTarget", Value: uuid}})
 	err = eachEntry(ctx, n.cluster, filter, committed(p.Last), func(doc []byte) error {
 		e, err := parseEntry(doc)
 		if err != nil || name != "" {
@@ -123,7 +124,9 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 			db, _ := mongo.SplitNS(string(e.ns))
 			name = db + "." + coll
 		case "renameCollection":
-			name = coll
+			if name = coll; !bytes.Equal(e.ui, uuid.Data) { // it is the one that the rename drops
+				name = str(field(e.o, "to"))
+			}
 		}
 		return nil
 	})
