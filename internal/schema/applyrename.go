@@ -64,6 +64,9 @@ func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to str
 		return effect, nil
 	}
 	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
+		if comesAnew(ch, o.Rules) {
+			return c.renameIn(ctx, ch, to, o)
+		}
 		return without("never came to the target")
 	}
 	done, err := c.renamed(ctx, ch, from, to, o)
@@ -94,6 +97,12 @@ func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to str
 func renamesNothing(from string) error {
 	return mongo.WithHint(fmt.Errorf("%s %w", from, errGone),
 		"something else drops or renames collections of the target; restore the collection there, or start the job again with --restart")
+}
+
+// comesAnew reports that a collection which never came to the target comes with a rename:
+// one between databases makes a new collection, which the source may still have.
+func comesAnew(ch stream.Change, rules Rules) bool {
+	return ch.Command == mongo.CommandMove && rules.Commands() && !rules.Skips(ch.NS).Has(stream.OpCreate|stream.OpRename)
 }
 
 // renames finds what the target has under the names of a rename that is to be applied

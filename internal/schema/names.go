@@ -213,6 +213,7 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 		one.UUID = ch.UUID
 	}
 	one.NS, one.Target = ch.To, rules.Target(ch.To)
+	one.Gone = one.Gone && !comesAnew(ch, rules)
 	if n.leftOut(ch, rules) != 0 && ch.Command != mongo.CommandCapped { // which changes options
 		one.Gone = true
 	}

@@ -81,9 +81,12 @@ func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	db, cmd := s.Command()
-	if s.Do == Rename && on == b.source {
+	if (s.Do == Rename || s.Do == Drop || s.Do == DropDatabase) && on == b.source {
 		b.moving.Lock()
 		defer b.moving.Unlock()
+		if s.Do == Rename { // another drop within 100 ms would put it in doubt
+			defer time.Sleep(150 * time.Millisecond)
+		}
 	}
 	if s.Do == Reshard {
 		b.resharding.Lock()

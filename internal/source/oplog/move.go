@@ -15,6 +15,7 @@ import (
 // concurrent use.
 type moves struct {
 	open    []moved
+	ended   []moved          // by the first drop that fits; another one would put that in doubt
 	records map[string]int64 // documents of copies that have no name yet
 }
 
@@ -22,6 +23,7 @@ type moves struct {
 type moved struct {
 	change  *stream.Change
 	at      mongo.OpTime
+	wall    int64  // in milliseconds
 	db      string // of the copy
 	records int64  // its documents, 0 where that is not known
 }
@@ -29,15 +31,25 @@ type moved struct {
 // maxMoves bounds the copies whose documents are counted.
 const maxMoves = 1000
 
+// doubt is for how many milliseconds a second drop that fits puts the first one in doubt. The
+// server drops right after it has renamed.
+const doubt = 100
+
 // lapse is after how many seconds no drop comes any more: the command was interrupted.
 const lapse = 10
 
 // first is the position from which to read again for renames without a drop, zero for none.
 func (m *moves) first() mongo.OpTime {
-	if m == nil || len(m.open) == 0 {
+	if m == nil {
 		return mongo.OpTime{}
 	}
-	return m.open[0].at
+	var first mongo.OpTime
+	for _, one := range slices.Concat(m.open, m.ended) {
+		if first.IsZero() || one.at.Before(first) {
+			first = one.at
+		}
+	}
+	return first
 }
 
 // move takes an entry that belongs to a rename between databases. taken says that the entry
@@ -59,13 +71,17 @@ func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 			}
 		}
 	}
+	if err := m.doubted(e, info, ch); err != nil {
+		return true, err
+	}
 	if len(m.open) > 0 {
-		if ended, err := m.ended(e, ch); ended >= 0 || err != nil {
+		if i, err := m.ends(e, ch); i >= 0 || err != nil {
 			if err == nil && live {
-				a.emitMove(m.open[ended].change, ch, e.at)
+				a.emitMove(m.open[i].change, ch, e.at)
 			}
 			if err == nil {
-				m.open = slices.Delete(m.open, ended, ended+1)
+				m.ended = append(m.ended, m.open[i])
+				m.open = slices.Delete(m.open, i, i+1)
 			}
 			return true, err
 		}
@@ -88,17 +104,40 @@ func (one moved) over(e *entry, info *nsInfo) bool {
 	return info.db == one.db || e.at.Term != one.at.Term || e.at.TS.T > one.at.TS.T+lapse
 }
 
-// ended is the open rename that a drop ends, below 0 for none: it is one of a collection of
-// another database with as many documents as were copied.
-func (m *moves) ended(e *entry, ch *stream.Change) (int, error) {
-	if ch == nil || ch.Kind != stream.ChangeDrop {
-		return -1, nil
+// doubted fails where a drop fits a rename that an earlier one has ended, before anything
+// else has happened to the copy's database.
+func (m *moves) doubted(e *entry, info *nsInfo, ch *stream.Change) error {
+	m.ended = slices.DeleteFunc(m.ended, func(one moved) bool {
+		return info.db == one.db || e.at.Term != one.at.Term || e.wall > one.wall+doubt
+	})
+	for _, one := range m.ended {
+		if one.fits(e, ch) {
+			return mongo.WithHint(fmt.Errorf("cannot tell whether the drop of %s, or the one before it, ended the rename between databases to %s", ch.NS, one.change.To),
+				"start the job again with --restart, which copies the present state")
+		}
+	}
+	return nil
+}
+
+// fits reports that a drop may have ended the rename: it is one of a collection of another
+// database with as many documents as were copied.
+func (one moved) fits(e *entry, ch *stream.Change) bool {
+	if ch == nil || ch.Kind != stream.ChangeDrop || e.at.Term != one.at.Term {
+		return false
+	}
+	if staged, _ := mongo.Staged(ch.NS); staged != 0 {
+		return false
 	}
 	db, _ := mongo.SplitNS(ch.NS)
 	dropped, known := e.o2.Lookup("numRecords").AsInt64OK()
+	return db != one.db && !(known && one.records > 0 && dropped != one.records)
+}
+
+// ends is the open rename that a drop ends, below 0 for none.
+func (m *moves) ends(e *entry, ch *stream.Change) (int, error) {
 	found := -1
 	for i, one := range m.open {
-		if db == one.db || e.at.Term != one.at.Term || known && one.records > 0 && dropped != one.records {
+		if !one.fits(e, ch) {
 			continue
 		}
 		if found >= 0 {
@@ -127,7 +166,7 @@ func (m *moves) begin(ch *stream.Change, e *entry, info *nsInfo) (taken bool) {
 	case stream.ChangeDrop:
 		delete(m.records, ch.NS)
 	case stream.ChangeRename:
-		m.open = append(m.open, moved{change: ch, at: e.at, db: info.db, records: m.records[ch.NS]})
+		m.open = append(m.open, moved{change: ch, at: e.at, wall: e.wall, db: info.db, records: m.records[ch.NS]})
 		delete(m.records, ch.NS)
 		return true
 	}
