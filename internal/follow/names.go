@@ -74,17 +74,20 @@ func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
 	// After a restart the target is not ahead of a schema change, for none is passed
 	// without a checkpoint; but for what was read for rules (putIndexesOff), and where
 	// others filled it.
-	overlap := !f.job.Consistent.Before(ev.At)
-	return schema.ApplyOptions{Overlap: overlap, Ahead: overlap && f.job.Mode == state.ModeIncremental, Recorded: f.job.Copied.Before(ev.At),
+	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Ahead: f.filledAhead(ev.At), Recorded: f.job.Copied.Before(ev.At),
 		Maybe: f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names, MixedSchema: f.MixedSchema}
 }
 
+// filledAhead reports that others filled the target, which may be ahead of a position.
+func (f *follower) filledAhead(at mongo.OpTime) bool {
+	return f.job.Mode == state.ModeIncremental && !f.job.Consistent.Before(at)
+}
+
 // existing is what becomes of collections of the target that the source is about
-// to make. A target that was filled by other means may be ahead, and have them.
+// to make. A target that others filled may have them.
 func (f *follower) existing(at mongo.OpTime) schema.Existing {
-	ahead := f.job.Mode == state.ModeIncremental && !f.job.Consistent.Before(at)
 	switch {
-	case ahead || f.OnExisting == state.ExistingMerge:
+	case f.filledAhead(at) || f.OnExisting == state.ExistingMerge:
 		return schema.KeepExisting
 	case f.OnExisting == state.ExistingDrop:
 		return schema.DropExisting

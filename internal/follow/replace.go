@@ -88,7 +88,7 @@ type rewriting struct {
 	recorded bool
 	field    string // of the soft deletion
 	uuid     *[16]byte
-	exact    bool // same says it
+	exact    bool // the target has the documents that are kept as they are on the source
 }
 
 // rewrite emits what becomes of each document.
@@ -170,30 +170,44 @@ func (r *rewriting) part(events []stream.Event) *stream.Batch {
 	return b
 }
 
+// chunk collects documents and hands on some at a time.
+type chunk struct {
+	docs []bson.Raw
+	size int
+	next func(context.Context, []bson.Raw) error
+}
+
+func (c *chunk) add(ctx context.Context, doc bson.Raw) error {
+	c.docs = append(c.docs, doc)
+	if c.size += len(doc); len(c.docs) < mostCompared && c.size < mostComparedBytes {
+		return nil
+	}
+	return c.end(ctx)
+}
+
+// end hands on what is left.
+func (c *chunk) end(ctx context.Context) error {
+	docs := c.docs
+	if c.docs, c.size = nil, 0; len(docs) == 0 {
+		return nil
+	}
+	return c.next(ctx, docs)
+}
+
 // chunks calls fn for the documents of a collection of the target, some at a time.
 func (r *rewriting) chunks(ctx context.Context, ns string, fields bson.D, fn func(context.Context, []bson.Raw) error) error {
-	var docs []bson.Raw
-	size := 0
-	read := targetVersions{r.Target, r.sink}
-	err := read.read(ctx, ns, func(coll string) bson.D {
+	c := chunk{next: fn}
+	err := targetVersions{r.Target, r.sink}.read(ctx, ns, func(coll string) bson.D {
 		find := bson.D{{Key: "find", Value: coll}, {Key: "noCursorTimeout", Value: true}}
 		if fields != nil {
 			find = append(find, bson.E{Key: "projection", Value: fields})
 		}
 		return find
-	}, func(doc []byte) error {
-		docs = append(docs, bytes.Clone(doc))
-		if size += len(doc); len(docs) < mostCompared && size < mostComparedBytes {
-			return nil
-		}
-		some := docs
-		docs, size = nil, 0
-		return fn(ctx, some)
-	})
-	if err != nil || len(docs) == 0 {
+	}, func(doc []byte) error { return c.add(ctx, bytes.Clone(doc)) })
+	if err != nil {
 		return err
 	}
-	return fn(ctx, docs)
+	return c.end(ctx)
 }
 
 // write emits the documents that the command has written.
@@ -292,27 +306,18 @@ func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 
 // ended is remove for a collection of versions.
 func (r *rewriting) ended(ctx context.Context) error {
-	var docs []bson.Raw
-	some := func() error {
-		all := docs
-		docs = nil
-		return r.remove(ctx, all)
-	}
+	c := chunk{next: r.remove}
 	err := targetVersions{r.Target, r.sink}.Last(ctx, r.to, r.end(), func(version bson.Raw) error {
 		last, err := versions.Parse(version)
 		if err != nil || last.Doc == nil {
 			return err
 		}
-		docs = append(docs, bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("_id", bsonraw.Clone(last.Key)).Build()))
-		if len(docs) < mostCompared {
-			return nil
-		}
-		return some()
+		return c.add(ctx, bson.Raw(bsoncore.NewDocumentBuilder().AppendValue("_id", bsonraw.Clone(last.Key)).Build()))
 	})
-	if err != nil || len(docs) == 0 {
+	if err != nil {
 		return err
 	}
-	return some()
+	return c.end(ctx)
 }
 
 // fill writes what the target does not have of a collection that was renamed between

@@ -120,5 +120,5 @@ func (c *Cluster) Waits() (what string, since time.Time) {
 	return what, since
 }
 
-// earlier reports whether a is a time before b, of which zero is none.
+// earlier reports whether a is a time before b. Zero is no time.
 func earlier(a, b time.Time) bool { return !a.IsZero() && (b.IsZero() || a.Before(b)) }

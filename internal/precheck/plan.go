@@ -336,7 +336,7 @@ func (p *planner) collections(ctx context.Context) error {
 // building tells of index builds under way on the source: until they have ended the
 // target goes without.
 func (p *planner) building(ctx context.Context, colls []schema.Collection) error {
-	if p.Shards != nil { // each of which builds by itself
+	if p.Shards != nil { // each shard builds by itself
 		of, err := p.Shards.Building(ctx, p.Rules)
 		if mongo.IsCode(err, mongo.CodeUnauthorized) { // the check of privileges names what is missing
 			of, err = nil, nil

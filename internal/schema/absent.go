@@ -208,17 +208,23 @@ func (c *changer) leave(ctx context.Context, ch stream.Change, o ApplyOptions) (
 	return effect, nil
 }
 
+// has lists the indexes of a collection of the target. ns is its name in the records of
+// indexes; there is false where the collection is gone.
+func (b *builder) has(ctx context.Context, targetNS string) (have []stream.Index, ns string, there bool, err error) {
+	dataNS, ns, err := b.locate(ctx, targetNS)
+	if IsGone(err) {
+		return nil, "", false, nil
+	}
+	if err == nil {
+		have, _, err = indexes(ctx, b.c, dataNS)
+	}
+	return have, ns, err == nil, err
+}
+
 // leaveCreated records as absent what the target does not have all the same.
 func (c *changer) leaveCreated(ctx context.Context, ch stream.Change, o ApplyOptions) error {
-	dataNS, ns, err := c.indexes.locate(ctx, o.Rules.Target(ch.NS))
-	if IsGone(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	have, _, err := indexes(ctx, c.c, dataNS)
-	if err != nil {
+	have, ns, exists, err := c.indexes.has(ctx, o.Rules.Target(ch.NS))
+	if err != nil || !exists {
 		return err
 	}
 	var there, without []stream.Index
@@ -302,14 +308,7 @@ func (c *changer) dropPresent(ctx context.Context, ns string, ix stream.Index, a
 	if ix.Name != "*" || len(absent) == 0 {
 		return c.indexes.drop(ctx, ns, ix.Name)
 	}
-	dataNS, _, err := c.indexes.locate(ctx, ns)
-	if IsGone(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	have, _, err := indexes(ctx, c.c, dataNS)
+	have, _, _, err := c.indexes.has(ctx, ns)
 	if err != nil {
 		return err
 	}

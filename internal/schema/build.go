@@ -68,7 +68,7 @@ func (b *builder) build(ctx context.Context, what Build, p Phase, commands int) 
 	if err := b.deferred.save(ctx, later...); err != nil {
 		return err
 	}
-	build := func(part []Deferred, specs []bson.Raw) error {
+	return b.inParts(ctx, what, now, commands, func(part []Deferred, specs []bson.Raw) error {
 		err := b.create(ctx, what.dataNS, specs)
 		if p == Consistent || !mongo.Unindexable(err) {
 			return err
@@ -78,13 +78,6 @@ func (b *builder) build(ctx context.Context, what Build, p Phase, commands int) 
 			part[i].Unbuilt = true
 		}
 		return b.deferred.save(ctx, part...)
-	}
-	return b.inParts(ctx, what, now, commands, func(part []Deferred, specs []bson.Raw) error {
-		err := build(part, specs)
-		if what.yields && clashes(err) {
-			return b.eachBeside(ctx, part, specs, build)
-		}
-		return err
 	})
 }
 
@@ -282,7 +275,7 @@ func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 			return fmt.Errorf("build the deferred indexes of %s: %w", what.NS, err)
 		}
 		// Built, then forgotten, in this order.
-		build := func(done []Deferred, specs []bson.Raw) error {
+		return b.inParts(ctx, what, all, commands, func(done []Deferred, specs []bson.Raw) error {
 			err := b.create(ctx, what.dataNS, specs)
 			if mongo.Unindexable(err) && len(specs) > 1 { // the server does not say which
 				return b.buildEach(ctx, what.dataNS, done, specs)
@@ -291,13 +284,6 @@ func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 				return err
 			}
 			return b.deferred.save(ctx, done...)
-		}
-		return b.inParts(ctx, what, all, commands, func(part []Deferred, specs []bson.Raw) error {
-			err := build(part, specs)
-			if what.yields && clashes(err) {
-				return b.eachBeside(ctx, part, specs, build)
-			}
-			return err
 		})
 	})
 }

@@ -112,7 +112,8 @@ func (b *builder) parts(ctx context.Context, what Build, indexes, most int) (n i
 
 // inParts runs build for the indexes that are built now, in so many parts at
 // once as they are worth. A part that fails does not end the others: what they
-// built stays.
+// built stays. Of a collection whose indexes yield, a part with an index that clashes is
+// built index by index.
 func (b *builder) inParts(ctx context.Context, what Build, now []planned, commands int, build func([]Deferred, []bson.Raw) error) error {
 	n, err := b.parts(ctx, what, len(now), commands)
 	if err != nil {
@@ -125,7 +126,13 @@ func (b *builder) inParts(ctx context.Context, what Build, now []planned, comman
 		for i := first; i < len(now); i += n {
 			later, specs = append(later, now[i].Deferred), append(specs, now[i].spec)
 		}
-		g.Go(func() error { return build(later, specs) })
+		g.Go(func() error {
+			err := build(later, specs)
+			if what.yields && clashes(err) {
+				return b.eachBeside(ctx, later, specs, build)
+			}
+			return err
+		})
 	}
 	return g.Wait()
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 	. "github.com/millrace/millrace/test/commands"
 )
@@ -180,9 +180,9 @@ func TestCommandsOfSharded(t *testing.T) {
 // TestRandomCommands draws commands, under every rule and in every phase.
 func TestRandomCommands(t *testing.T) {
 	t.Parallel()
-	seed, rounds := number(t, "MILLRACE_TEST_SEED", 1), number(t, "MILLRACE_TEST_ROUNDS", 1)
+	seed := testseed.Of(t)
 	b := newBed(t, "rs")
-	for round := range rounds {
+	for round := range uint64(testseed.Rounds(t, 1)) {
 		t.Logf("MILLRACE_TEST_SEED=%d", seed+round)
 		for i, phase := range []string{inChange, inCopy, copied} {
 			for _, merge := range []bool{false, true} {
@@ -200,20 +200,6 @@ func TestRandomCommands(t *testing.T) {
 			return
 		}
 	}
-}
-
-// number is one of the environment.
-func number(t *testing.T, name string, otherwise uint64) uint64 {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return otherwise
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n
 }
 
 func table(t *testing.T, topology string) {

@@ -19,7 +19,7 @@ type moves struct {
 	records map[string]int64 // documents of copies that have no name yet
 }
 
-// moved is a copy that has its name. The drop has not come.
+// moved is a copy that has its name.
 type moved struct {
 	change  *stream.Change
 	at      mongo.OpTime

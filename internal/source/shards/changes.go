@@ -312,19 +312,20 @@ func (o *Once) unknown(id [16]byte, ch *stream.Change) bool {
 		delete(o.names, ch.NS)
 	}
 	if ch.Kind == stream.ChangeRename { // from a name that does not matter
-		if was, there := o.names[ch.To]; there && ch.Command == mongo.CommandReshard { // whoever reads on finds its documents here
-			o.next[was] = id
-		}
-		o.replaced(ch)
+		o.replaced(id, ch)
 		o.add(id, ch.To)
 	}
 	return true
 }
 
 // replaced: what has the new name goes with a rename, though the first shard to tell of
-// it may have had nothing of it.
-func (o *Once) replaced(ch *stream.Change) {
+// it may have had nothing of it. After a reshard its documents are those of the collection
+// that is renamed.
+func (o *Once) replaced(id [16]byte, ch *stream.Change) {
 	if was, there := o.names[ch.To]; there {
+		if ch.Command == mongo.CommandReshard {
+			o.next[was] = id
+		}
 		o.forget(was)
 		ch.DropTarget = true
 	}
@@ -377,10 +378,7 @@ func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
 		o.next[*c.copyOf] = id
 		o.stays(id)
 	}
-	if was, there := o.names[ch.To]; there && ch.Command == mongo.CommandReshard { // whoever reads on finds its documents here
-		o.next[was] = id
-	}
-	o.replaced(ch)
+	o.replaced(id, ch)
 	o.unname(id, c.ns)
 	c.ns, o.names[ch.To] = ch.To, id
 	return true
