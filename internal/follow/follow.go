@@ -543,6 +543,10 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err != nil {
 		return err
 	}
+	if one, ok := f.Ask.Names.Target(effect.ResyncNS); ok {
+		one.Copied = newest
+		f.Ask.Names.Change(schema.NameChange{Put: []schema.Name{one}})
+	}
 	return f.overlapUntil(ctx, newest)
 }
 

@@ -17,8 +17,8 @@ func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schem
 	if err != nil {
 		return err
 	}
-	if ahead := !f.job.Consistent.Before(ev.At); there && ahead {
-		return nil // a target that was filled by other means has it still
+	if there && f.filledAhead(ev.At) {
+		return nil // it has it still
 	}
 	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped", "ns", ev.Change.To, "position", ev.At)
 	one, _ := f.Ask.Names.Source(ev.Change.To)
@@ -81,6 +81,20 @@ func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
 // filledAhead reports that others filled the target, which may be ahead of a position.
 func (f *follower) filledAhead(at mongo.OpTime) bool {
 	return f.job.Mode == state.ModeIncremental && !f.job.Consistent.Before(at)
+}
+
+// mayBeCut reports that the target may lack documents of the collection that a change
+// ends or renames: its copy ended with what the source gave up.
+func (f *follower) mayBeCut(ev *stream.Event) bool {
+	end := f.job.Copied
+	if f.job.Mode == state.ModeIncremental || end.IsZero() {
+		end = f.job.Consistent
+	}
+	for _, ns := range []string{ev.Change.NS, ev.Change.From, ev.Change.To} {
+		one, _ := f.Ask.Names.Source(ns)
+		end = mongo.MaxOpTime(end, one.Copied)
+	}
+	return !end.Before(ev.At)
 }
 
 // existing is what becomes of collections of the target that the source is about

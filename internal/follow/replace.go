@@ -57,17 +57,16 @@ func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 	return nil
 }
 
-// rewrites reports the end of a command before which documents are to be compared.
+// rewrites reports the end of a command before which documents may have to be compared.
 func (f *follower) rewrites(ev stream.Event) bool {
 	if ev.Kind != stream.SchemaChange || ev.Change.To == "" || !f.Rules.Commands() || !f.Rules.Match(ev.Change.To) {
 		return false
 	}
 	switch ch := ev.Change; ch.Kind {
 	case stream.ChangeRename:
-		cut := ch.Command == mongo.CommandCapped && !f.job.Consistent.Before(ev.At)
-		return (ch.Command == mongo.CommandOut || cut) && f.Rules.Ruled(ch.To)
+		return (ch.Command == mongo.CommandOut || ch.Command == mongo.CommandCapped) && f.Rules.Ruled(ch.To)
 	case stream.ChangeDrop: // of the copy by which a server renames between databases
-		return !f.job.Consistent.Before(ev.At) || f.reads(ch.To)
+		return true
 	}
 	return false
 }
@@ -96,7 +95,11 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	ev := &b.Events[0]
 	staged, known := f.Ask.Names.Source(ev.Change.NS)
 	capped := ev.Change.Command == mongo.CommandCapped
-	if !known || !capped && f.Ask.Names.LeftOut(*ev.Change, f.Rules) {
+	moved := ev.Change.Kind == stream.ChangeDrop
+	switch {
+	case (capped || moved) && !f.mayBeCut(ev) && !(moved && f.reads(ev.Change.To)):
+		return nil
+	case !known || !capped && f.Ask.Names.LeftOut(*ev.Change, f.Rules):
 		return nil
 	}
 	to, there := f.Ask.Names.Source(ev.Change.To)
@@ -114,11 +117,11 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case !has:
 		return mongo.WithHint(fmt.Errorf("%s does not exist on the target", r.from),
 			"something else drops collections of the target; start the job again with --restart")
-	case ev.Change.Kind == stream.ChangeDrop && !there && f.Rules.Match(ev.Change.From):
+	case moved && !there && f.Rules.Match(ev.Change.From):
 		// The rename is skipped: what the copy had not read is under the old name.
 		r.to = f.Rules.Target(ev.Change.From)
 		return r.fill(ctx, ev.Change.From)
-	case capped || ev.Change.Kind == stream.ChangeDrop:
+	case capped || moved:
 		return r.fill(ctx, ev.Change.To)
 	}
 	if !there {

@@ -24,6 +24,9 @@ type Name struct {
 	// Gone: the source has dropped the collection already, and the target never
 	// got it, or is not to get it. Nothing is applied to it until its drop comes.
 	Gone bool
+	// Copied is the end of the copy of a collection that was copied after the job's own,
+	// else zero. What the source gave up until then may be on the target in part.
+	Copied mongo.OpTime
 }
 
 // Names are the namespaces of a job at one position of the source, by their

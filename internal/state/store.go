@@ -128,7 +128,8 @@ type Slices interface {
 type Mapped struct {
 	schema.Collection
 	Target string
-	Gone   bool // see schema.Name
+	Gone   bool         // see schema.Name
+	Copied mongo.OpTime // see schema.Name
 }
 
 // Catalog keeps which namespaces of the source the job has on the target. At
@@ -157,7 +158,7 @@ type Skipped interface {
 func Names(catalog []Mapped) *schema.Names {
 	list := make([]schema.Name, len(catalog))
 	for i, m := range catalog {
-		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Gone: m.Gone}
+		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Gone: m.Gone, Copied: m.Copied}
 	}
 	return schema.NewNames(list)
 }

@@ -65,6 +65,9 @@ func (w *World) compareOne(ns string, t *copied, a Actual) (diffs []string) {
 				_, x.marked = d[r.SoftDelete]
 				delete(d, r.SoftDelete)
 			}
+			if _, twice := have[id]; twice {
+				diffs = append(diffs, fmt.Sprintf("document %d is there twice", id))
+			}
 			have[id] = x
 			order = append(order, id)
 		}

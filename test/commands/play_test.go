@@ -108,6 +108,14 @@ func (p *play) attempt(part func(*play)) (err error) {
 func (p *play) random(n int) {
 	if p.writer == nil {
 		p.writer = NewWriter(rand.New(rand.NewPCG(p.command.seed, 0x636d64)), p.world, p.base, p.base+"-x")
+		if p.bed.lab != nil {
+			p.writer.OnShards(p.bed.lab.ShardNames(), p.bed.lab.ShardNames()[0])
+			for db := range p.writer.Primary {
+				if err := p.bed.lab.CreateDatabase(p.ctx, db, p.writer.Primary[db]); err != nil {
+					panic(failure{err})
+				}
+			}
+		}
 		if (cell{command{stops: true}, p.set, p.phase}).alone() { // what ends the job ends all plays
 			p.writer.Kinds = slices.DeleteFunc(p.writer.Kinds, func(k Op) bool { return k == Convert || k == Clone })
 		}

@@ -1,7 +1,9 @@
 package commands
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 )
 
@@ -18,6 +20,12 @@ type Writer struct {
 	Schema int
 	// Kinds are those.
 	Kinds []Op
+	// Shards are those of the source, none for a replica set, and Primary is that of each
+	// database.
+	Shards  []string
+	Primary map[string]string
+	// keyed are the sharded collections, by hashed k or by _id.
+	keyed map[string]string
 	n     int32
 }
 
@@ -33,11 +41,68 @@ func NewWriter(r *rand.Rand, w *World, db, other string) *Writer {
 	return x
 }
 
+// OnShards draws what a sharded cluster takes, whose databases have a shard as the
+// primary one.
+func (x *Writer) OnShards(shards []string, primary string) {
+	x.Shards, x.Primary, x.keyed = shards, map[string]string{}, map[string]string{}
+	for _, ns := range x.Names {
+		db, _ := split(ns)
+		x.Primary[db] = primary
+	}
+	x.Kinds = slices.DeleteFunc(x.Kinds, func(k Op) bool { return k == MapReduce || k == Clone })
+	x.Kinds = append(x.Kinds, Shard, Shard, Shard, Reshard, MovePrimary)
+}
+
 // Next draws a command and applies it to the model. It is false for one that the source
 // or the model cannot take, and always once the job has to end.
 func (x *Writer) Next() (Step, bool) {
 	s := x.draw()
-	return s, x.W.Stops == "" && (x.W.begun || !x.capsRuled(s)) && x.W.Apply(s) == nil
+	ok := x.W.Stops == "" && (x.W.begun || !x.capsRuled(s)) && x.routable(s) && x.W.Apply(s) == nil
+	if ok && x.Shards != nil {
+		x.place(s)
+	}
+	return s, ok
+}
+
+// routable reports whether a router takes a command on what is sharded.
+func (x *Writer) routable(s Step) bool {
+	db, _ := split(s.NS)
+	toDB, _ := split(s.To)
+	switch s.Do {
+	case Rename:
+		return db == toDB || x.keyed[s.NS] == "" && x.keyed[s.To] == "" && x.Primary[db] == x.Primary[toDB]
+	case Out:
+		return x.keyed[s.To] == ""
+	case Convert:
+		return x.keyed[s.NS] == ""
+	case Reshard:
+		return x.keyed[s.NS] == "k"
+	case MovePrimary:
+		return x.Primary[s.NS] != s.Shard
+	}
+	return true
+}
+
+// place notes what is where after a command.
+func (x *Writer) place(s Step) {
+	switch s.Do {
+	case Shard:
+		x.keyed[s.NS] = "k"
+	case Reshard:
+		x.keyed[s.NS] = s.Field
+	case MovePrimary:
+		x.Primary[s.NS] = s.Shard
+	case Drop:
+		delete(x.keyed, s.NS)
+	case DropDatabase:
+		maps.DeleteFunc(x.keyed, func(ns, _ string) bool { return strings.HasPrefix(ns, s.NS+".") })
+	case Rename:
+		key := x.keyed[s.NS]
+		delete(x.keyed, s.NS)
+		if x.keyed[s.To] = key; key == "" {
+			delete(x.keyed, s.To)
+		}
+	}
 }
 
 // capsRuled reports a command that would keep the job from beginning: a capped
@@ -60,6 +125,9 @@ func (x *Writer) draw() Step {
 	}
 	ns, id := x.name(), int32(x.IntN(int(x.IDs)))
 	_, capped := x.W.Exists(ns)
+	if s, ok := x.move(ns, id); ok {
+		return s
+	}
 	switch n := x.IntN(8); {
 	case !x.W.Has(ns, id):
 		return Step{Do: Insert, NS: ns, ID: id, Doc: x.Document(id)}
@@ -68,11 +136,27 @@ func (x *Writer) draw() Step {
 	case n == 2 && !capped:
 		d := x.Document(id)
 		delete(d, "_id")
+		if x.keyed[ns] != "" {
+			d["k"] = x.W.source[ns].docs[id]["k"]
+		}
 		return Step{Do: Replace, NS: ns, ID: id, Doc: d}
 	case n < 5 && !capped:
 		return Step{Do: Update, NS: ns, ID: id, Doc: Doc{"s": x.status(), "t": x.next()}}
 	}
 	return Step{Do: Update, NS: ns, ID: id, Doc: Doc{"v": x.next()}}
+}
+
+// move gives a document of a sharded collection another shard key, half of the time. All
+// that does not name the key goes by _id to all shards.
+func (x *Writer) move(ns string, id int32) (Step, bool) {
+	if x.keyed[ns] != "k" || !x.W.Has(ns, id) || x.IntN(2) == 0 {
+		return Step{}, false
+	}
+	d := Doc{"k": int32(x.IntN(1000)), "_at": x.W.source[ns].docs[id]["k"]}
+	if x.IntN(2) == 0 {
+		d["s"], d["t"] = x.status(), x.next()
+	}
+	return Step{Do: Update, NS: ns, ID: id, Doc: d}, d["k"] != d["_at"]
 }
 
 func (x *Writer) name() string { return x.Names[x.IntN(len(x.Names))] }
@@ -108,6 +192,10 @@ func (x *Writer) structure() Step {
 		s.To, s.Field = "", []string{"k", "v"}[x.IntN(2)]
 	case DropDatabase:
 		s.NS, s.To = db, ""
+	case MovePrimary:
+		s.NS, s.To, s.Shard = db, "", x.Shards[x.IntN(len(x.Shards))]
+	case Reshard:
+		s.To, s.Field = "", "_id"
 	default:
 		s.To = ""
 	}

@@ -39,16 +39,15 @@ func (w *World) create(ns string, capped bool) *collection {
 	return c
 }
 
-// index makes or drops one.
-func (w *World) index(s Step) {
-	c, name := w.source[s.NS], s.Field+"_1"
-	makes := s.Do == CreateIndex
+// setIndex makes an index or drops it.
+func (w *World) setIndex(ns, name string, makes bool) {
+	c := w.source[ns]
 	if makes {
 		c.indexes[name] = true
 	} else {
 		delete(c.indexes, name)
 	}
-	t, r := w.target[s.NS], w.rules(s.NS)
+	t, r := w.target[ns], w.rules(ns)
 	if t == nil || t.off || !w.begun || w.Stops != "" {
 		return
 	}

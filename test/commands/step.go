@@ -28,6 +28,7 @@ const (
 	Clone        Op = "cloneCollectionAsCapped"
 	Reshard      Op = "reshardCollection"
 	MovePrimary  Op = "movePrimary"
+	Shard        Op = "shardCollection" // of none that is there, by hashed k
 )
 
 // Doc is a document by its fields. Numbers are int32, but for those that mapReduce
@@ -92,6 +93,8 @@ func (s Step) Command() (db string, cmd bson.D) {
 	case Reshard:
 		return "admin", bson.D{{Key: "reshardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: s.Field, Value: int32(1)}}},
 			{Key: "numInitialChunks", Value: int32(1)}}
+	case Shard:
+		return "admin", bson.D{{Key: "shardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: "k", Value: "hashed"}}}}
 	case MovePrimary:
 		return "admin", bson.D{{Key: "movePrimary", Value: db}, {Key: "to", Value: s.Shard}}
 	}

@@ -39,6 +39,12 @@ const (
 	copied   = "copied" // all is copied, and the copy goes on elsewhere
 )
 
+// Topologies of the lab.
+const (
+	oneMember, threeMembers = "rs:1", "rs:3"
+	twoShards               = "sharded:2x1"
+)
+
 // limit bounds each wait for a job.
 const limit = 3 * time.Minute
 
@@ -47,33 +53,41 @@ type bed struct {
 	source, target       *mongo.Client
 	sourceURI, targetURI string
 	lab                  *sharded.Cluster // the source, if it is sharded
+	from, into           *lab.Cluster     // the sides that are replica sets
 	bin                  string
 	runs                 atomic.Int64
-	resharding           sync.Mutex // servers reshard one collection at a time
-	moving               sync.Mutex // which of two renames between databases a drop ends is not logged
+	resharding           sync.Mutex   // servers reshard one collection at a time
+	moving               sync.Mutex   // which of two renames between databases a drop ends is not logged
+	calm                 sync.RWMutex // locked for reading by each command on the source
+	commands             atomic.Int64 // that the source has run
 }
 
-func newBed(t *testing.T, topology string) *bed {
+// newBed starts clusters of two topologies.
+func newBed(t *testing.T, source, target string) *bed {
 	t.Helper()
 	lab.NeedServers(t)
 	b := &bed{bin: test.BuildMillrace(t)}
-	params := map[string]string{"ttlMonitorEnabled": "false"}
-	b.targetURI = lab.ForTest(t, lab.Options{TestCommands: true, SetParameters: params}).URI()
-	if topology == "sharded" {
-		b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", TestCommands: true,
-			SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: 1})
-		b.sourceURI = b.lab.URI()
-	} else {
-		b.sourceURI = lab.ForTest(t, lab.Options{TestCommands: true, SetParameters: params}).URI()
-	}
+	b.from, b.lab, b.sourceURI = side(t, source)
+	b.into, _, b.targetURI = side(t, target)
 	b.source, b.target = test.Connect(t, b.sourceURI), test.Connect(t, b.targetURI)
-	if b.lab != nil {
-		config := test.Connect(t, b.lab.ConfigURI())
-		if err := config.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
 	return b
+}
+
+// side starts a cluster, which is one of the two.
+func side(t *testing.T, topology string) (set *lab.Cluster, cluster *sharded.Cluster, uri string) {
+	t.Helper()
+	o := lab.Options{Topology: topology, TestCommands: true, SetParameters: map[string]string{"ttlMonitorEnabled": "false"}}
+	if !sharded.Is(topology) {
+		set = lab.ForTest(t, o)
+		return set, nil, set.URI()
+	}
+	o.SetParameters = map[string]string{"orphanCleanupDelaySecs": "0"}
+	cluster = sharded.ForTest(t, sharded.Options{Options: o, Routers: 1})
+	config := test.Connect(t, cluster.ConfigURI())
+	if err := config.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	return nil, cluster, cluster.URI()
 }
 
 // run runs a step on a side.
@@ -81,12 +95,21 @@ func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	db, cmd := s.Command()
-	if (s.Do == Rename || s.Do == Drop || s.Do == DropDatabase) && on == b.source {
+	if on == b.source {
+		b.calm.RLock()
+		defer b.calm.RUnlock()
+		defer b.commands.Add(1)
+	}
+	ofDocuments := slices.Contains([]Op{Insert, Update, Replace, Delete}, s.Do)
+	if (s.Do == Rename || s.Do == Drop || s.Do == DropDatabase || b.lab != nil && !ofDocuments) && on == b.source {
 		b.moving.Lock()
 		defer b.moving.Unlock()
 		if s.Do == Rename { // another drop within 100 ms would put it in doubt
 			defer time.Sleep(150 * time.Millisecond)
 		}
+	}
+	if s.Do == Shard {
+		return b.lab.ShardCollection(ctx, s.NS, sharded.Sharding{Key: bson.D{{Key: "k", Value: "hashed"}}, Chunks: 4})
 	}
 	if s.Do == Reshard {
 		b.resharding.Lock()
@@ -181,7 +204,7 @@ func TestCommandsOfSharded(t *testing.T) {
 func TestRandomCommands(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Of(t)
-	b := newBed(t, "rs")
+	b := newBed(t, oneMember, oneMember)
 	for round := range uint64(testseed.Rounds(t, 1)) {
 		t.Logf("MILLRACE_TEST_SEED=%d", seed+round)
 		for i, phase := range []string{inChange, inCopy, copied} {
@@ -207,7 +230,7 @@ func table(t *testing.T, topology string) {
 	if len(all) == 0 {
 		t.Skip("no cell is chosen")
 	}
-	b := newBed(t, topology)
+	b := newBed(t, map[string]string{"rs": oneMember, "sharded": twoShards}[topology], oneMember)
 	for _, phase := range []string{inChange, inCopy, copied} {
 		// Histories have a job of their own, so that one that fails does not end the others.
 		for _, kind := range []Rules{{}, {History: true}, {Merge: true}} {

@@ -139,9 +139,10 @@ func (w *World) Own(ns string, d Doc) {
 	t.docs[id], t.own[id] = []state{{doc: d}}, true
 }
 
-// Shard makes a sharded collection, before the job, with the index of its key.
+// Shard makes a sharded collection with the index of its key.
 func (w *World) Shard(ns, index string) {
-	w.create(ns, false).indexes[index] = true
+	w.create(ns, false)
+	w.setIndex(ns, index, true)
 }
 
 // Begin has the job take its start position.
@@ -269,7 +270,7 @@ func (w *World) Apply(s Step) error {
 	case Create:
 		w.create(s.NS, s.Capped)
 	case CreateIndex, DropIndex:
-		w.index(s)
+		w.setIndex(s.NS, s.Field+"_1", s.Do == CreateIndex)
 	case Drop:
 		w.drop(s.NS)
 	case DropDatabase:
@@ -290,6 +291,8 @@ func (w *World) Apply(s Step) error {
 		for _, id := range from.order {
 			w.document(Step{Do: Insert, NS: s.To, ID: id, Doc: from.docs[id]})
 		}
+	case Shard:
+		w.Shard(s.NS, "k_hashed")
 	case Reshard, MovePrimary: // documents stay as they are
 	}
 	return nil
@@ -313,7 +316,7 @@ func (w *World) check(s Step) error {
 		if !w.Has(s.NS, s.ID) {
 			return wrong("it is not there")
 		}
-	case Create:
+	case Create, Shard:
 		if c != nil || s.Capped && kept(s.NS) && w.rules(s.NS).Merge {
 			return wrong("it is there")
 		}

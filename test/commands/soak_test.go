@@ -1,0 +1,204 @@
+package commands_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test"
+)
+
+// TestSoak draws commands under every rule for MILLRACE_SOAK, while millrace is killed
+// and primaries of both sides step down.
+func TestSoak(t *testing.T) { soak(t, threeMembers, threeMembers) }
+
+// TestSoakOfSharded is TestSoak with a sharded source whose chunks move. The target has
+// shards, too, every other round.
+func TestSoakOfSharded(t *testing.T) { soak(t, twoShards, twoShards, oneMember) }
+
+func soak(t *testing.T, source string, targets ...string) {
+	long, err := time.ParseDuration(os.Getenv("MILLRACE_SOAK"))
+	if err != nil {
+		t.Skip("MILLRACE_SOAK says for how long; see make soak")
+	}
+	seed, rounds, done := testseed.Of(t), uint64(0), map[string]int{}
+	for began := time.Now(); time.Since(began) < long && !t.Failed(); rounds++ {
+		t.Logf("MILLRACE_TEST_SEED=%d", seed+rounds)
+		t.Run("round", func(t *testing.T) {
+			b := newBed(t, source, targets[(seed+rounds)%uint64(len(targets))])
+			b.soakRound(t, seed+rounds, done)
+		})
+	}
+	t.Logf("%d rounds: %v", rounds, done)
+}
+
+// soakRound has jobs on one pair of clusters: in both phases, with and without merge.
+func (b *bed) soakRound(t *testing.T, seed uint64, done map[string]int) {
+	r := rand.New(rand.NewPCG(seed, 0x736f616b))
+	for i := range 4 {
+		phase, merge := []string{inChange, inCopy}[i%2], i/2 == 1
+		var drawn []cell
+		for j, set := range ruleSets() {
+			refused := b.lab != nil && (set.rules.History || slices.Contains(set.rules.Skip, "ttl"))
+			if set.rules.Merge == merge && !refused {
+				drawn = append(drawn, cell{command{name: fmt.Sprint("seed-", seed), seed: seed<<8 + uint64(i*50+j)}, set, phase})
+			}
+		}
+		r.Shuffle(len(drawn), func(i, j int) { drawn[i], drawn[j] = drawn[j], drawn[i] })
+		plays := b.plays(t.Context(), drawn[:min(len(drawn), 8)])
+		if err := b.disturbed(t, plays, r, done); err != nil {
+			t.Fatalf("%s: %v", phase, err)
+		}
+		found, err := compare(t.Context(), plays)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.report(t, found)
+		for _, p := range plays {
+			done["commands"] += len(p.log)
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// disturbed has one job of all plays among disturbances.
+func (b *bed) disturbed(t *testing.T, plays []*play, r *rand.Rand, done map[string]int) error {
+	together(plays, (*play).setup)
+	p, err := b.begin(t, plays)
+	if err != nil {
+		return err
+	}
+	ended := make(chan struct{})
+	var g sync.WaitGroup
+	g.Go(func() {
+		defer close(ended)
+		together(plays, (*play).change)
+	})
+	for err == nil {
+		next := b.commands.Load() + int64(10+r.IntN(80))
+		over := false
+		for b.commands.Load() < next && !over {
+			select {
+			case <-ended:
+				over = true
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		if over {
+			break
+		}
+		p, err = b.disturb(t, p, plays, r, done)
+	}
+	g.Wait()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	if plays[0].phase == inCopy { // it may have been killed since it was slowed down
+		err = poll(ctx, p, "answer", func() bool {
+			_, err := p.Command(ctx, "throttle", "--max-rate-docs", "0")
+			return err == nil
+		})
+	}
+	if err == nil {
+		err = poll(ctx, p, "finalize", func() bool { return p.Finalize(ctx) == nil })
+	}
+	if err != nil {
+		_ = p.Wait(10 * time.Second)
+		return fmt.Errorf("%w\n%s", err, tail(p.Output()))
+	}
+	if err := p.Wait(limit); err != nil && !admitted(p.Output(), plays) {
+		return fmt.Errorf("%w\n%s", err, tail(p.Output()))
+	}
+	return nil
+}
+
+// disturb strikes once. The process is the one that goes on.
+func (b *bed) disturb(t *testing.T, p *test.Process, plays []*play, r *rand.Rand, done map[string]int) (*test.Process, error) {
+	select {
+	case <-p.Done():
+		return p, fmt.Errorf("the job has ended\n%s", tail(p.Output()))
+	default:
+	}
+	what := []string{"kill", "kill", "source steps down", "target steps down", "move"}[r.IntN(5)]
+	var err error
+	switch {
+	case what == "kill":
+		p.Kill()
+		args := append(b.args(plays), "--until", "never")
+		if plays[0].phase == inCopy {
+			args = append(args, "--max-rate-docs", "5")
+		}
+		p = test.Start(t, b.bin, args...)
+	case what == "source steps down" && b.from != nil:
+		b.calm.Lock()
+		err = stepDown(t.Context(), b.from, b.source)
+		b.calm.Unlock()
+	case what == "target steps down" && b.into != nil && len(b.into.Members()) > 1:
+		err = stepDown(t.Context(), b.into, b.target)
+	case b.lab != nil:
+		what = "move"
+		var moved bool
+		if moved, err = b.moveChunk(t.Context(), plays, r); !moved {
+			return p, err
+		}
+	default:
+		return p, nil
+	}
+	done[what]++
+	return p, err
+}
+
+// stepDown waits until a client writes to another primary.
+func stepDown(ctx context.Context, c *lab.Cluster, client *mongo.Client) error {
+	if err := c.StepDown(ctx); err != nil {
+		return err
+	}
+	for {
+		_, err := client.Database("beside").Collection("c").InsertOne(ctx, bson.D{})
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// moveChunk moves a chunk of a sharded collection of the plays, if there is one and
+// users do not change its schema at the same time.
+func (b *bed) moveChunk(ctx context.Context, plays []*play, r *rand.Rand) (moved bool, err error) {
+	b.moving.Lock()
+	defer b.moving.Unlock()
+	var names []string
+	run := plays[0].base[:strings.Index(plays[0].base, "r")]
+	of := bson.D{{Key: "_id", Value: bson.D{{Key: "$regex", Value: "^" + run + "r"}}}}
+	err = b.source.Database("config").Collection("collections").Distinct(ctx, "_id", of).Decode(&names)
+	if err != nil || len(names) == 0 {
+		return false, err
+	}
+	ns := names[r.IntN(len(names))]
+	chunks, err := b.lab.Chunks(ctx, ns)
+	if err != nil || len(chunks) == 0 {
+		return false, nil // it is gone
+	}
+	c := chunks[r.IntN(len(chunks))]
+	shards := b.lab.ShardNames()
+	to := shards[(slices.Index(shards, c.Shard)+1)%len(shards)]
+	return b.lab.MoveChunk(ctx, ns, c.Min, to) == nil, nil
+}
