@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
@@ -290,7 +291,7 @@ func (h *history) mirror(e stream.Event) {
 	}
 }
 
-// apply makes a schema change as the job does.
+// apply makes a schema change and notes the names as the job does.
 func (h *history) apply(ch *stream.Change) {
 	h.t.Helper()
 	ctx := h.t.Context()
@@ -306,4 +307,18 @@ func (h *history) apply(ch *stream.Change) {
 	target := schema.NewTarget(clusters[1], schema.TargetOptions{Job: h.spec.Job})
 	target.KeepRoom(schema.TellsRollOff(clusters[0], clusters[1]))
 	h.must(target.Apply(ctx, *ch, schema.ApplyOptions{Rules: rules, Names: schema.NewNames(nil)}))
+	store := state.Open(clusters[1], state.Options{Job: h.spec.Job, Run: state.NewRun(), Write: "majority"})
+	catalog, err := store.LoadCatalog(ctx)
+	h.must(nil, err)
+	change, saved := state.Names(catalog).After(*ch, rules), h.s.targetC.Database("millrace").Collection("collections")
+	for _, ns := range change.Removed {
+		h.must(saved.DeleteOne(ctx, bson.D{{Key: "_id", Value: h.spec.Job + "/" + ns}}))
+	}
+	for _, one := range change.Put {
+		raw, err := bson.Marshal(schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}})
+		h.must(nil, err)
+		id := h.spec.Job + "/" + one.NS
+		h.must(saved.ReplaceOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "_id", Value: id}, {Key: "job", Value: h.spec.Job},
+			{Key: "target", Value: one.Target}, {Key: "bytes", Value: raw}}, options.Replace().SetUpsert(true)))
+	}
 }
