@@ -216,8 +216,11 @@ func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string,
 		{Key: "renameCollection", Value: from}, {Key: "to", Value: to}, {Key: "dropTarget", Value: dropTarget},
 	})
 	if err != nil {
-		if mongo.Classify(err) == mongo.ClassExists {
+		switch {
+		case mongo.Classify(err) == mongo.ClassExists:
 			err = existsAlready(err, to)
+		case c.c.Info.Kind == mongo.KindSharded && fromDB != toDB:
+			err = mongo.WithHint(err, fmt.Sprintf("routers rename between databases only where both have one primary shard: give %s that of %s on the target (movePrimary), then resume", toDB, fromDB))
 		}
 		return effect, fmt.Errorf("rename %s to %s on the target: %w", from, to, err)
 	}

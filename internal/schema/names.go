@@ -24,6 +24,9 @@ type Name struct {
 	// Gone: the source has dropped the collection already, and the target never
 	// got it, or is not to get it. Nothing is applied to it until its drop comes.
 	Gone bool
+	// Left: it is Gone because its rename was left out, and the target goes on having it
+	// under the name of before.
+	Left bool
 	// Copied is the end of the copy of a collection that was copied after the job's own,
 	// else zero. What the source gave up until then may be on the target in part.
 	Copied mongo.OpTime
@@ -216,12 +219,13 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 		one.UUID = ch.UUID
 	}
 	one.NS, one.Target = ch.To, rules.Target(ch.To)
-	one.Gone = one.Gone && !comesAnew(ch, rules)
+	had := !one.Gone
+	one.Gone, one.Left = one.Gone && !comesAnew(ch, rules), false
 	if n.leftOut(ch, rules) != 0 && ch.Command != mongo.CommandCapped { // which changes options
-		one.Gone = true
+		one.Gone, one.Left = true, had && known
 	}
 	if done, ok := n.Source(ch.To); ok && !known && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID) {
-		one.Gone = true // asked once more after a crash
+		one.Gone, one.Left = true, done.Left // asked once more after a crash
 	}
 	c.Put = []Name{one}
 	return c

@@ -68,6 +68,7 @@ type collectionDoc struct {
 	// Collection has it in the documents of versions that wrote no bytes.
 	Collection *schema.Collection `bson:"collection,omitempty"`
 	Gone       bool               `bson:"gone,omitempty"`
+	Left       bool               `bson:"left,omitempty"`
 	Copied     mongo.OpTime       `bson:"copied,omitempty"`
 }
 
@@ -77,12 +78,12 @@ func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
 		return nil, fmt.Errorf("encode the catalog's entry of %s: %w", m.NS, err)
 	}
 	id := s.o.Job + "/" + m.NS
-	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Bytes: bytes, Gone: m.Gone, Copied: m.Copied}), nil
+	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Bytes: bytes, Gone: m.Gone, Left: m.Left, Copied: m.Copied}), nil
 }
 
 // mapped reads what is stored.
 func (d *collectionDoc) mapped() (m Mapped, err error) {
-	m = Mapped{Target: d.Target, Gone: d.Gone, Copied: d.Copied}
+	m = Mapped{Target: d.Target, Gone: d.Gone, Left: d.Left, Copied: d.Copied}
 	if d.Collection != nil {
 		m.Collection = *d.Collection
 	} else if err = bson.Unmarshal(d.Bytes, &m.Collection); err != nil {
@@ -138,7 +139,7 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 	for _, one := range change.Put {
 		put[one.NS] = true
 		coll := schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}
-		doc, err := s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone, Copied: one.Copied})
+		doc, err := s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone, Left: one.Left, Copied: one.Copied})
 		if err != nil {
 			return err
 		}

@@ -128,8 +128,9 @@ type Slices interface {
 type Mapped struct {
 	schema.Collection
 	Target string
-	Gone   bool         // see schema.Name
-	Copied mongo.OpTime // see schema.Name
+	Gone   bool // this and the next are those of schema.Name
+	Left   bool
+	Copied mongo.OpTime
 }
 
 // Catalog keeps which namespaces of the source the job has on the target. At
@@ -158,7 +159,7 @@ type Skipped interface {
 func Names(catalog []Mapped) *schema.Names {
 	list := make([]schema.Name, len(catalog))
 	for i, m := range catalog {
-		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Gone: m.Gone, Copied: m.Copied}
+		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Gone: m.Gone, Left: m.Left, Copied: m.Copied}
 	}
 	return schema.NewNames(list)
 }

@@ -111,9 +111,16 @@ func (p *play) random(n int) {
 		if p.bed.lab != nil {
 			p.writer.OnShards(p.bed.lab.ShardNames(), p.bed.lab.ShardNames()[0])
 			for db := range p.writer.Primary {
-				if err := p.bed.lab.CreateDatabase(p.ctx, db, p.writer.Primary[db]); err != nil {
+				err := p.bed.lab.CreateDatabase(p.ctx, db, p.writer.Primary[db])
+				if err == nil && p.bed.targetLab != nil { // else its router could not rename between them
+					err = p.bed.targetLab.CreateDatabase(p.ctx, db, p.bed.targetLab.ShardNames()[0])
+				}
+				if err != nil {
 					panic(failure{err})
 				}
+			}
+			if p.bed.targetLab != nil { // it makes a database anew on any shard
+				p.writer.Kinds = slices.DeleteFunc(p.writer.Kinds, func(k Op) bool { return k == DropDatabase })
 			}
 		}
 		if (cell{command{stops: true}, p.set, p.phase}).alone() { // what ends the job ends all plays

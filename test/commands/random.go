@@ -24,6 +24,8 @@ type Writer struct {
 	// database.
 	Shards  []string
 	Primary map[string]string
+	// moved are the databases whose primary shard has changed.
+	moved map[string]bool
 	// keyed are the sharded collections, by hashed k or by _id.
 	keyed map[string]string
 	n     int32
@@ -44,7 +46,7 @@ func NewWriter(r *rand.Rand, w *World, db, other string) *Writer {
 // OnShards draws what a sharded cluster takes, whose databases have a shard as the
 // primary one.
 func (x *Writer) OnShards(shards []string, primary string) {
-	x.Shards, x.Primary, x.keyed = shards, map[string]string{}, map[string]string{}
+	x.Shards, x.Primary, x.keyed, x.moved = shards, map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, ns := range x.Names {
 		db, _ := split(ns)
 		x.Primary[db] = primary
@@ -70,9 +72,9 @@ func (x *Writer) routable(s Step) bool {
 	toDB, _ := split(s.To)
 	switch s.Do {
 	case Rename:
-		return db == toDB || x.keyed[s.NS] == "" && x.keyed[s.To] == "" && x.Primary[db] == x.Primary[toDB]
-	case Out:
-		return x.keyed[s.To] == ""
+		return db == toDB || x.keyed[s.NS] == "" && x.keyed[s.To] == "" && !x.moved[db] && !x.moved[toDB]
+	case Out: // the lab's router sends it to one shard
+		return x.keyed[s.NS] == "" && x.keyed[s.To] == "" && x.Primary[db] == x.Primary[toDB]
 	case Convert:
 		return x.keyed[s.NS] == ""
 	case Reshard:
@@ -91,10 +93,11 @@ func (x *Writer) place(s Step) {
 	case Reshard:
 		x.keyed[s.NS] = s.Field
 	case MovePrimary:
-		x.Primary[s.NS] = s.Shard
+		x.Primary[s.NS], x.moved[s.NS] = s.Shard, true
 	case Drop:
 		delete(x.keyed, s.NS)
 	case DropDatabase:
+		x.Primary[s.NS], x.moved[s.NS] = x.Shards[0], false
 		maps.DeleteFunc(x.keyed, func(ns, _ string) bool { return strings.HasPrefix(ns, s.NS+".") })
 	case Rename:
 		key := x.keyed[s.NS]

@@ -1,6 +1,9 @@
 package commands
 
-import "maps"
+import (
+	"maps"
+	"slices"
+)
 
 // create makes a collection, as the command does or the first insert.
 func (w *World) create(ns string, capped bool) *collection {
@@ -64,6 +67,7 @@ func (w *World) setIndex(ns, name string, makes bool) {
 
 // drop drops a collection.
 func (w *World) drop(ns string) {
+	w.destroyed(w.source[ns], ns)
 	delete(w.source, ns)
 	t, r := w.target[ns], w.rules(ns)
 	if t == nil || !w.begun || w.Stops != "" {
@@ -80,6 +84,16 @@ func (w *World) drop(ns string) {
 		t.of = nil
 	default:
 		delete(w.target, ns)
+	}
+}
+
+// destroyed ends a collection of the source: what the copy had not read of it is missing
+// where it was left under another name.
+func (w *World) destroyed(c *collection, ns string) {
+	for name, t := range w.target {
+		if name != ns && slices.Contains(t.of, c) {
+			w.leave(t)
+		}
 	}
 }
 
@@ -111,6 +125,7 @@ func (t *copied) endAll(op string) {
 // rename gives a collection another name.
 func (w *World) rename(s Step) {
 	c := w.source[s.NS]
+	w.destroyed(w.source[s.To], s.To)
 	delete(w.source, s.NS)
 	w.source[s.To] = c
 	fromIn, toIn := w.covers(s.NS), w.covers(s.To)
@@ -128,6 +143,9 @@ func (w *World) rename(s Step) {
 	case fromIn && rf.skips("rename") || toIn && rt.skips("rename"):
 		if from != nil {
 			from.off = true
+			if !rf.skips("rename") && !rf.skips("drop") { // no rule of its own excuses what stays
+				w.Limits[s.NS] = true
+			}
 		}
 		if to != nil {
 			w.leave(to)
@@ -223,6 +241,7 @@ func (w *World) out(s Step) {
 	}
 	c := &collection{docs: result, order: order, indexes: maps.Clone(old.indexes)}
 	w.source[s.To] = c
+	w.destroyed(old, s.To)
 	t, r := w.target[s.To], w.rules(s.To)
 	if t == nil || t.off || !w.begun || w.Stops != "" {
 		return

@@ -51,7 +51,8 @@ func (b *bed) soakRound(t *testing.T, seed uint64, done map[string]int) {
 		phase, merge := []string{inChange, inCopy}[i%2], i/2 == 1
 		var drawn []cell
 		for j, set := range ruleSets() {
-			refused := b.lab != nil && (set.rules.History || slices.Contains(set.rules.Skip, "ttl"))
+			refused := b.lab != nil && (set.rules.History || slices.Contains(set.rules.Skip, "ttl")) ||
+				b.targetLab != nil && slices.Contains(set.rules.Skip, "insert")
 			if set.rules.Merge == merge && !refused {
 				drawn = append(drawn, cell{command{name: fmt.Sprint("seed-", seed), seed: seed<<8 + uint64(i*50+j)}, set, phase})
 			}

@@ -52,7 +52,7 @@ const limit = 3 * time.Minute
 type bed struct {
 	source, target       *mongo.Client
 	sourceURI, targetURI string
-	lab                  *sharded.Cluster // the source, if it is sharded
+	lab, targetLab       *sharded.Cluster // the sides that are sharded
 	from, into           *lab.Cluster     // the sides that are replica sets
 	bin                  string
 	runs                 atomic.Int64
@@ -68,7 +68,7 @@ func newBed(t *testing.T, source, target string) *bed {
 	lab.NeedServers(t)
 	b := &bed{bin: test.BuildMillrace(t)}
 	b.from, b.lab, b.sourceURI = side(t, source)
-	b.into, _, b.targetURI = side(t, target)
+	b.into, b.targetLab, b.targetURI = side(t, target)
 	b.source, b.target = test.Connect(t, b.sourceURI), test.Connect(t, b.targetURI)
 	return b
 }
@@ -127,6 +127,9 @@ func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
 	}
 	if v, err := reply.LookupErr("writeErrors"); err == nil {
 		return fmt.Errorf("%s", v)
+	}
+	if s.Do == DropDatabase && b.lab != nil {
+		return b.lab.CreateDatabase(ctx, s.NS, b.lab.ShardNames()[0])
 	}
 	return nil
 }
