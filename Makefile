@@ -210,16 +210,18 @@ docs-check: build ## Fail when docs/cli, or the schema, is not what the commands
 SOAK ?= 30m
 
 .PHONY: soak
-soak: ## Writers, faults and kills drawn from seeds, then trials of all themes, each for SOAK (30m); TOPOLOGY=sharded: from and to shards
+soak: ## Writers, faults, kills, commands under rules and trials of all themes drawn from seeds, each for SOAK (30m); TOPOLOGY=sharded: from and to shards
 	@echo "MILLRACE_TEST_SEED=$(MILLRACE_TEST_SEED)"
 ifeq ($(TOPOLOGY),sharded)
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/sharded
+	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoakOfSharded ./test/commands
 else
 	MILLRACE_TEST_ROUNDS=100 $(GO) test -count=1 -timeout 0 -run TestEquivalence ./internal/sink/mongo
 	MILLRACE_TEST_ROUNDS=300 $(GO) test -count=1 -timeout 0 -run TestHistories ./internal/sink/mongo/resolve
 	MILLRACE_TEST_ROUNDS=30 $(GO) test -count=1 -timeout 0 -run TestCappedHistories ./internal/job
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/failover
 	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run TestSoak ./test/trial
+	MILLRACE_SOAK=$(SOAK) $(GO) test -count=1 -v -timeout 0 -run 'TestSoak$$' ./test/commands
 endif
 
 # THEMES is one or more of those in test/trial, separated by commas.
