@@ -104,8 +104,8 @@ func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
 	if (s.Do == Rename || s.Do == Drop || s.Do == DropDatabase || b.lab != nil && !ofDocuments) && on == b.source {
 		b.moving.Lock()
 		defer b.moving.Unlock()
-		if s.Do == Rename { // another drop within 100 ms would put it in doubt
-			defer time.Sleep(150 * time.Millisecond)
+		if s.Do == Rename { // an entry in the new database ends the doubt about which drop is the rename's
+			defer func() { _ = b.entryIn(ctx, s.To) }()
 		}
 	}
 	if s.Do == Shard {
@@ -132,6 +132,12 @@ func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
 		return b.lab.CreateDatabase(ctx, s.NS, b.lab.ShardNames()[0])
 	}
 	return nil
+}
+
+// entryIn has the source log an entry that changes nothing of a collection.
+func (b *bed) entryIn(ctx context.Context, ns string) error {
+	db, coll, _ := strings.Cut(ns, ".")
+	return b.source.Database(db).RunCommand(ctx, bson.D{{Key: "collMod", Value: coll}}).Err()
 }
 
 // shard shards c of a play, where the source is sharded and the command is for sharded

@@ -14,25 +14,23 @@ import (
 // server has it locked. The rename counts at the position of the drop. Not safe for
 // concurrent use.
 type moves struct {
-	open    []moved
-	ended   []moved          // by the first drop that fits; another one would put that in doubt
-	records map[string]int64 // documents of copies that have no name yet
+	copies map[identity]*copied // those that have no name yet
+	open   []moved
+	ended  []moved // by the first drop that fits; another one would put that in doubt
 }
 
 // moved is a copy that has its name.
 type moved struct {
-	change  *stream.Change
-	at      mongo.OpTime
-	wall    int64  // in milliseconds
-	db      string // of the copy
-	records int64  // its documents, 0 where that is not known
+	*copied
+	change *stream.Change
+	at     mongo.OpTime
+	wall   int64  // in milliseconds
+	db     string // of the copy
+	until  int64  // wall clock, in milliseconds: another drop before puts the first one in doubt
 }
 
-// maxMoves bounds the copies whose documents are counted.
-const maxMoves = 1000
-
 // doubt is for how many milliseconds a second drop that fits puts the first one in doubt. The
-// server drops right after it has renamed.
+// server drops right after it has renamed. Where it took longer, so does the doubt.
 const doubt = 100
 
 // lapse is after how many seconds no drop comes any more: the command was interrupted.
@@ -57,11 +55,7 @@ func (m *moves) first() mongo.OpTime {
 func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 	m := a.moves
 	info := a.ns.lookup(e.ns)
-	if string(e.op) == "i" && len(m.records) > 0 {
-		if n, ok := m.records[info.name]; ok {
-			m.records[info.name] = n + 1
-		}
-	}
+	m.witness(e)
 	var ch *stream.Change
 	if string(e.op) == "c" && info.kind == nsCommand {
 		switch first, _ := e.o.IndexErr(0); first.Key() {
@@ -80,7 +74,7 @@ func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 				a.emitMove(m.open[i].change, ch, e.at)
 			}
 			if err == nil {
-				m.ended = append(m.ended, m.open[i])
+				m.ended = append(m.ended, m.open[i].endedBy(e))
 				m.open = slices.Delete(m.open, i, i+1)
 			}
 			return true, err
@@ -108,7 +102,7 @@ func (one moved) over(e *entry, info *nsInfo) bool {
 // else has happened to the copy's database.
 func (m *moves) doubted(e *entry, info *nsInfo, ch *stream.Change) error {
 	m.ended = slices.DeleteFunc(m.ended, func(one moved) bool {
-		return info.db == one.db || e.at.Term != one.at.Term || e.wall > one.wall+doubt
+		return info.db == one.db || e.at.Term != one.at.Term || e.wall > one.until
 	})
 	for _, one := range m.ended {
 		if one.fits(e, ch) {
@@ -119,8 +113,17 @@ func (m *moves) doubted(e *entry, info *nsInfo, ch *stream.Change) error {
 	return nil
 }
 
+// endedBy is the rename that a drop has ended.
+func (one moved) endedBy(e *entry) moved {
+	one.until = one.wall + doubt
+	if e.wall > one.until {
+		one.until = one.wall + 1000*lapse
+	}
+	return one
+}
+
 // fits reports that a drop may have ended the rename: it is one of a collection of another
-// database with as many documents as were copied.
+// database of which this may be a copy.
 func (one moved) fits(e *entry, ch *stream.Change) bool {
 	if ch == nil || ch.Kind != stream.ChangeDrop || e.at.Term != one.at.Term {
 		return false
@@ -129,8 +132,7 @@ func (one moved) fits(e *entry, ch *stream.Change) bool {
 		return false
 	}
 	db, _ := mongo.SplitNS(ch.NS)
-	dropped, known := e.o2.Lookup("numRecords").AsInt64OK()
-	return db != one.db && !(known && one.records > 0 && dropped != one.records)
+	return db != one.db && one.mayBeOf(e)
 }
 
 // ends is the open rename that a drop ends, below 0 for none.
@@ -159,15 +161,11 @@ func (m *moves) begin(ch *stream.Change, e *entry, info *nsInfo) (taken bool) {
 	}
 	switch ch.Kind {
 	case stream.ChangeCreate:
-		if m.records == nil || len(m.records) >= maxMoves {
-			m.records = map[string]int64{}
-		}
-		m.records[ch.NS] = 0
+		m.beginCopy(e)
 	case stream.ChangeDrop:
-		delete(m.records, ch.NS)
+		delete(m.copies, identityOf(e.ui))
 	case stream.ChangeRename:
-		m.open = append(m.open, moved{change: ch, at: e.at, wall: e.wall, db: info.db, records: m.records[ch.NS]})
-		delete(m.records, ch.NS)
+		m.open = append(m.open, moved{copied: m.endCopy(e), change: ch, at: e.at, wall: e.wall, db: info.db})
 		return true
 	}
 	return false

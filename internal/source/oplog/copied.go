@@ -1,0 +1,146 @@
+package oplog
+
+// identity is the UUID of a collection, zero for none.
+type identity [16]byte
+
+func identityOf(ui []byte) (id identity) {
+	copy(id[:], ui)
+	return id
+}
+
+// copied is a copy that a rename between databases makes, with what the oplog proves of the
+// collection that it is a copy of. That exists before the copy is created, and the server
+// has it locked against writes until its last document is copied (seen on 4.2 to 6.0).
+type copied struct {
+	term int64
+	docs int64 // of the copy, below 0 where that is not known
+	// not are the collections that were created, or otherwise changed, meanwhile.
+	not map[identity]bool
+	// since are the collections with entries after the newest document of the copy, and
+	// how many documents they have more than then.
+	since map[identity]int64
+}
+
+const (
+	// maxCopies bounds the copies that are watched at once. Servers make one a client.
+	maxCopies = 16
+	// maxWitnesses bounds what is kept for each.
+	maxWitnesses = 10_000
+)
+
+// beginCopy watches a copy from its first entry on.
+func (m *moves) beginCopy(e *entry) {
+	if m.copies == nil {
+		m.copies = map[identity]*copied{}
+	}
+	if id := identityOf(e.ui); id != (identity{}) && len(m.copies) < maxCopies {
+		m.copies[id] = &copied{term: e.at.Term, not: map[identity]bool{}, since: map[identity]int64{}}
+	}
+}
+
+// endCopy takes a copy that gets its name.
+func (m *moves) endCopy(e *entry) *copied {
+	id := identityOf(e.ui)
+	c := m.copies[id]
+	delete(m.copies, id)
+	if c == nil { // its beginning was not read
+		c = &copied{docs: -1}
+	}
+	return c
+}
+
+// witness takes each entry. Its cost without a rename under way is three lengths.
+func (m *moves) witness(e *entry) {
+	if len(m.copies)+len(m.open)+len(m.ended) == 0 || string(e.op) == "n" {
+		return
+	}
+	for id, c := range m.copies {
+		if c.term != e.at.Term { // the command was interrupted
+			delete(m.copies, id)
+		}
+	}
+	if string(e.op) != "c" {
+		m.changed(e, false)
+		return
+	}
+	first, err := e.o.IndexErr(0)
+	if err != nil {
+		return // the usual handling of the entry reports it
+	}
+	if first.Key() != "applyOps" {
+		m.changed(e, first.Key() == "create")
+		return
+	}
+	if prepared, _ := e.o.Lookup("prepare").BooleanOK(); prepared {
+		return // it may be aborted
+	}
+	ops, _ := first.Value().ArrayOK()
+	values, _ := ops.Values()
+	for _, v := range values {
+		var inner entry
+		if doc, ok := v.DocumentOK(); ok && inner.parse(doc) == nil {
+			m.changed(&inner, false)
+		}
+	}
+}
+
+// changed notes an operation on a collection.
+func (m *moves) changed(e *entry, created bool) {
+	id := identityOf(e.ui)
+	if id == (identity{}) {
+		return
+	}
+	for own, c := range m.copies {
+		switch {
+		case own != id:
+			c.note(id, string(e.op), created)
+		case string(e.op) == "i":
+			c.grow()
+		}
+	}
+	for _, list := range [][]moved{m.open, m.ended} {
+		for _, one := range list {
+			one.note(id, string(e.op), created)
+		}
+	}
+}
+
+// grow takes one more document of the copy: what has changed before it was not locked.
+func (c *copied) grow() {
+	if c.docs >= 0 {
+		c.docs++
+	}
+	for id := range c.since {
+		c.not[id] = true
+	}
+	clear(c.since)
+}
+
+// note takes an operation on another collection.
+func (c *copied) note(id identity, op string, created bool) {
+	if c.docs < 0 {
+		return
+	}
+	if len(c.not)+len(c.since) >= maxWitnesses {
+		*c = copied{term: c.term, docs: -1}
+		return
+	}
+	if created {
+		c.not[id] = true
+	}
+	switch op {
+	case "i":
+		c.since[id]++
+	case "d":
+		c.since[id]--
+	default:
+		c.since[id] += 0
+	}
+}
+
+// mayBeOf reports whether the copy may be one of the collection that a drop is about.
+func (c *copied) mayBeOf(drop *entry) bool {
+	id := identityOf(drop.ui)
+	docs, known := drop.o2.Lookup("numRecords").AsInt64OK()
+	return !c.not[id] && !(known && c.docs >= 0 && docs != c.docs+c.since[id])
+}
