@@ -289,7 +289,9 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 	res.Written = max(0, res.Tried-res.Open)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", plain(s.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
-	for _, line := range listed(res.Refused, func(r deadletter.Summary) string { return r.ID + ": " + r.Reason }) {
+	for _, line := range listed(res.Refused, func(r deadletter.Summary) string {
+		return fmt.Sprintf("%s: %s, _id %s: %s", r.ID, r.NS, r.Document, r.Reason)
+	}) {
 		fmt.Fprintf(&b, "  %s\n", plain(line))
 	}
 	if err := a.tell(s.output, res, b.String()); err != nil || res.Open == 0 {

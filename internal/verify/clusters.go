@@ -130,9 +130,6 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: %w", err)
 	}
 	if docs := e.o.Documents; docs != nil {
-		if err := e.identities(pairs); err != nil {
-			return nil, fmt.Errorf("verify: %w", err)
-		}
 		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return len(docs[p.SourceNS].IDs) == 0 })
 		others = nil
 	}
@@ -236,6 +233,9 @@ func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, 
 	}
 	if pairs, err = pairUp(ofSource, ofTarget, rules); err != nil {
 		return nil, nil, err
+	}
+	if e.o.Documents != nil { // their names say more than that the rules keep nothing any more
+		return pairs, others, e.identities(pairs)
 	}
 	return pairs, others, anythingOf(ofSource, ofTarget, rules, e.o.Only)
 }

@@ -75,4 +75,11 @@ func TestDocumentsOfAnotherCollection(t *testing.T) {
 	rejected("gone", of("other", 1), "no collection of that name")
 	rename("moved", "extra")
 	rejected("new", of("extra", 1), "another collection")
+	gone := of("c", 1)
+	for _, c := range []*mongo.Cluster{src, dst} {
+		if err := c.Client.Database(db).Drop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rejected("all gone", gone, db+".c: the source has no collection of that name")
 }
