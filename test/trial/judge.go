@@ -38,6 +38,8 @@ const (
 	Hidden Verdict = "hides a conflict"
 	// Stuck: the job does not come to its end.
 	Stuck Verdict = "stuck"
+	// Mistaken: what refers to something seen earlier was about something else.
+	Mistaken Verdict = "takes one collection for another"
 	// Dropped: something of the target that is not the job's was changed.
 	Dropped Verdict = "dropped what is not its own"
 )
@@ -65,6 +67,12 @@ const runs = 4
 
 // judge runs the job to its end and compares.
 func (p *play) judge(ctx context.Context) (res Result) {
+	if len(p.later.wrong) > 0 {
+		return Result{Verdict: Mistaken, Differences: p.later.wrong}
+	}
+	if p.later.cut {
+		return Result{Verdict: Equal}
+	}
 	patience := p.r.Patience
 	if patience == 0 {
 		patience = 4 * time.Minute

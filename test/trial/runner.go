@@ -129,6 +129,7 @@ type play struct {
 	model          *model            // of a trial that is judged by commands
 	dropped        []string          // namespaces that somebody else has dropped on the target
 	retained       *retainedModel    // of what the target is to have; nil is what the source has
+	later          later
 }
 
 // Run plays a trial and judges it. An error is one of the machinery: it says
@@ -232,6 +233,8 @@ func (p *play) do(ctx context.Context, e Event) error {
 		return p.start(e)
 	case End, PauseJob, ResumeJob, Rate:
 		return p.operator(ctx, e)
+	case Verify, Repair, Retry, Cutover:
+		return p.refer(ctx, e)
 	case Clone:
 		// Before the job looks, the target may expire what the source keeps: to
 		// stop over that is right, and to mend it too.
@@ -347,6 +350,11 @@ func (p *play) start(e Event) error {
 	p.listen()
 	file := filepath.Join(p.t.TempDir(), "points")
 	if err := os.WriteFile(file, []byte(e.Points), 0o600); err != nil {
+		return err
+	}
+	if p.tr.Served {
+		m, err := p.serve(e, file)
+		p.procs[e.Process] = &process{points: file, Process: m}
 		return err
 	}
 	args := e.Args

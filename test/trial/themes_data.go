@@ -25,6 +25,7 @@ func dataThemes() []Theme {
 		{"foreign-drop", foreignDrop},
 		{"apply-ops-by-uuid", applyOpsByUUID},
 		{"retained", retained},
+		{"later-references", laterReferences},
 	}
 	for i, t := range themes {
 		themes[i].Make = func(r *rand.Rand) Trial {

@@ -53,6 +53,8 @@ type Trial struct {
 	// Retained compares the target with what retainedModel expects, in place of
 	// the source.
 	Retained bool `json:"retained,omitempty"`
+	// Served: the job runs in a service of its own until the end.
+	Served bool `json:"served,omitempty"`
 	// Events come one after the other.
 	Events []Event `json:"-"`
 }

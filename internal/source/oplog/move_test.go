@@ -118,7 +118,7 @@ func (m *moving) awaitClock(until int64) {
 }
 
 // TestMovesInDoubt: a server stands still between the two entries of a rename between
-// databases, and another drop comes first. It is told apart by what the oplog proves, or
+// databases, and another drop comes first. What the oplog proves tells it apart, or
 // the source stops.
 func TestMovesInDoubt(t *testing.T) {
 	t.Parallel()
