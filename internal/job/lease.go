@@ -217,7 +217,7 @@ const (
 func (l *lease) letGo(ctx context.Context) {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
-	if err := l.dst.Pool.Close(closing); err != nil {
+	if err := l.dst.Pool.CloseRenewed(closing); err != nil {
 		l.log.Debug("connections not closed", "error", err)
 	}
 	if closing.Err() != nil {

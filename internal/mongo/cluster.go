@@ -61,12 +61,15 @@ type Options struct {
 	// told each time that what was found changes.
 	ChooseCompression bool
 	Chosen            func(wire.Compression)
-	// MaxPoolSize bounds connections per server and pool, default 64.
+	// MaxPoolSize bounds connections per server of the pool, default 64.
 	MaxPoolSize uint64
+	// MostInUse is what Cluster.Limit bounds later.
+	MostInUse int
 }
 
 // Cluster is an open deployment: the driver's client for ordinary commands and
-// a wire.Pool for the hot path. It is safe for concurrent use.
+// a wire.Pool for the hot path, which share connections until the pool's are
+// renewed. It is safe for concurrent use.
 type Cluster struct {
 	Client *driver.Client
 	Pool   *wire.Pool
@@ -80,8 +83,16 @@ type Cluster struct {
 	asks   *questions // of Client
 }
 
-// maxConnecting is how many connections to a server may be opened at once.
-const maxConnecting = 16
+const (
+	// maxConnecting is how many connections to a server may be opened at once.
+	maxConnecting = 16
+	// clientConnections is how many connections to a server the client may have besides
+	// those of the pool.
+	clientConnections = 64
+	// idleTime is how long a connection may stay unused. So those that a lower load does
+	// not need come to an end.
+	idleTime = time.Minute
+)
 
 // Connect opens uri and reads the deployment's identity. Errors never carry
 // the credentials.
@@ -90,26 +101,38 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	opts.SetAppName(o.AppName).SetRetryWrites(true).SetMaxPoolSize(cmp.Or(o.MaxPoolSize, 64))
+	opts.SetAppName(o.AppName).SetRetryWrites(true).SetMaxPoolSize(cmp.Or(o.MaxPoolSize, 64) + clientConnections)
 	if opts.MaxConnecting == nil {
 		opts.SetMaxConnecting(maxConnecting) // far away, each takes several round trips
+	}
+	if opts.MaxConnIdleTime == nil {
+		opts.SetMaxConnIdleTime(idleTime)
 	}
 	if o.ServerSelectionTimeout > 0 || opts.ServerSelectionTimeout == nil {
 		opts.SetServerSelectionTimeout(cmp.Or(o.ServerSelectionTimeout, 30*time.Second))
 	}
+	if opts.ServerMonitoringMode == nil {
+		// One connection to each server less. What has changed is known from the first answer
+		// that says so, and without a primary the servers are asked twice a second.
+		opts.SetServerMonitoringMode(options.ServerMonitoringModePoll)
+	}
 	checks := watchHeartbeats(opts)
 	asks := &questions{}
-	client, err := driver.Connect(asks.watch(*opts))
-	if err != nil {
-		return nil, fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri))
-	}
+	opts = asks.watch(*opts)
 	openPool := wire.Open
 	if o.ChooseCompression {
 		openPool = func(opts *options.ClientOptions) (*wire.Pool, error) { return wire.OpenChoosing(opts, o.Chosen) }
 	}
 	pool, err := openPool(opts)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), client.Disconnect(ctx))
+		return nil, fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri))
+	}
+	pool.Limit(o.MostInUse)
+	sharing := *opts
+	sharing.Deployment = pool.Deployment()
+	client, err := driver.Connect(&sharing)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), pool.Close(ctx))
 	}
 	c := &Cluster{Client: client, Pool: pool, uri: uri, direct: opts.Direct != nil && *opts.Direct, seeds: opts.Hosts, read: o.ReadPreference, asks: asks}
 	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
@@ -127,6 +150,9 @@ func (c *Cluster) Close() {
 	_ = c.Client.Disconnect(ctx)
 	_ = c.Pool.Close(ctx)
 }
+
+// Limit bounds how many connections are in use at once: see wire.Pool.Limit.
+func (c *Cluster) Limit(most int) { c.Pool.Limit(most) }
 
 // Address is the connection string without credentials.
 func (c *Cluster) Address() string { return Redact(c.uri) }

@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// ample is how many connections a server takes where a job never lacks one: two pools have
-// 64 each, and others connect, too.
+// ample is how many connections a server takes where a job never lacks one: pool and client
+// have 64 each, and others connect, too.
 const ample = 200
 
 // WithLimit adds to an error of a connection that broke off how many connections the

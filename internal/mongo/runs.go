@@ -90,7 +90,8 @@ func written(body []byte) (bson.Raw, error) {
 	return bson.Raw(body), nil
 }
 
-// RenewConnections closes the pool's connections and has later ones carry
+// RenewConnections closes the pool's connections, but for the first ones, which are
+// the client's too and over which nothing may have been written. Later ones carry
 // another application name. Those still checked out are closed when ctx ends;
 // nobody may check one out meanwhile. See wire.Pool.Renew.
 func (c *Cluster) RenewConnections(ctx context.Context, name string) error {
@@ -291,7 +292,7 @@ func (c *Cluster) othersThan(ctx context.Context, addr string) ([]string, error)
 func (c *Cluster) endAt(ctx context.Context, host string, as at, waiting func([]Connection)) (reached bool, err error) {
 	short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
-	conn, err := c.Pool.Checkout(short, wire.ByAddress(host))
+	conn, err := c.Pool.Checkout(short, wire.ByAddress(host).Urgent())
 	if err != nil {
 		return false, ctx.Err()
 	}

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -11,7 +12,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
-	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/session"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
@@ -19,12 +19,17 @@ import (
 // authenticated and wrapped in TLS by the driver. It is safe for concurrent use.
 type Pool struct {
 	opts  *options.ClientOptions
-	topo  atomic.Pointer[topology.Topology]
+	first *deployment // a driver's client may use it too
+	now   atomic.Pointer[deployment]
 	guard atomic.Pointer[func() error]
 	away  atomic.Int64 // shortest exchange in nanoseconds, 0 before the first
 	over  spread       // of what goes to routers
 	zip   *chooser     // nil: the connection string decides whether messages are compressed
 	waits waits
+
+	mu     sync.Mutex // of the following
+	shared bool       // a client uses first and ends it
+	most   int        // connections in use of each deployment; 0 is any number
 }
 
 // RoundTripTime is how long the fastest exchange took up to now, zero before the
@@ -63,12 +68,12 @@ func (p *Pool) Allowed() error {
 // Open starts monitoring the deployment that opts names. It does not wait for
 // a server to answer; the first Checkout does.
 func Open(opts *options.ClientOptions) (*Pool, error) {
-	topo, err := connect(opts)
+	d, err := connect(opts, 0)
 	if err != nil {
 		return nil, err
 	}
-	p := &Pool{opts: opts}
-	p.topo.Store(topo)
+	p := &Pool{opts: opts, first: d}
+	p.now.Store(d)
 	return p, nil
 }
 
@@ -96,24 +101,31 @@ func (p *Pool) Compression() Compression {
 	return Compression{On: len(p.opts.Compressors) > 0}
 }
 
-func connect(opts *options.ClientOptions) (*topology.Topology, error) {
-	cfg, err := topology.NewConfig(opts, &session.ClusterClock{})
-	if err != nil {
-		return nil, fmt.Errorf("wire: client options: %w", err)
-	}
-	topo, err := topology.New(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("wire: topology: %w", err)
-	}
-	if err := topo.Connect(); err != nil {
-		return nil, fmt.Errorf("wire: connect: %w", err)
-	}
-	return topo, nil
+// Deployment is for the client of a driver, which uses the pool's connections then, and
+// closes them at its end. After Renew the client goes on with the earlier ones.
+func (p *Pool) Deployment() driver.Deployment {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.shared = true
+	return p.first
+}
+
+// Limit bounds how many connections are in use at once, those of a driver's client that
+// shares them included; after Renew it bounds both kinds, each on its own. 0 is no bound.
+// There is one more while all are in use for seconds: who waits cannot block whoever has
+// one. What watches the servers comes on top. Connections in use stay so when the bound
+// gets lower, and are closed when they are given back.
+func (p *Pool) Limit(most int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.most = most
+	p.first.slots.bound(most)
+	p.now.Load().slots.bound(most)
 }
 
 // Renew has later connections carry another application name, by which a server's
-// list of connections tells them from earlier ones. leave closes the earlier ones:
-// those still checked out when its ctx ends. members are addresses at which the
+// list of connections tells them from earlier ones. leave closes the earlier ones
+// unless a client shares them: those still checked out when its ctx ends. members are addresses at which the
 // deployment may be found besides those that the pool knows: it may have moved
 // since it was opened.
 func (p *Pool) Renew(appName string, members []string) (leave func(context.Context) error, err error) {
@@ -122,11 +134,17 @@ func (p *Pool) Renew(appName string, members []string) (leave func(context.Conte
 	if opts.Direct == nil || !*opts.Direct {
 		opts.Hosts = p.whereabouts(members)
 	}
-	topo, err := connect(&opts)
+	opts.Monitor, opts.ServerMonitor, opts.PoolMonitor = nil, nil, nil // those are the client's
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	d, err := connect(&opts, p.most)
 	if err != nil {
 		return nil, err
 	}
-	old := p.topo.Swap(topo)
+	old := p.now.Swap(d)
+	if p.shared && old == p.first {
+		return func(context.Context) error { return nil }, nil
+	}
 	return func(ctx context.Context) error {
 		if err := old.Disconnect(ctx); err != nil {
 			return fmt.Errorf("wire: close connections: %w", err)
@@ -139,9 +157,14 @@ func (p *Pool) Renew(appName string, members []string) (leave func(context.Conte
 // opened or have been found since.
 func (p *Pool) Addresses() []string { return p.whereabouts(nil) }
 
-// Warm opens connections to the primary at once, so many, for those who will want
-// them. It waits for them; that there are none now is no error.
+// Warm opens connections to the primary at once, so many or as many as Limit has, for
+// those who will want them. It waits for them; that there are none now is no error.
 func (p *Pool) Warm(ctx context.Context, connections int) {
+	p.mu.Lock()
+	if p.most > 0 {
+		connections = min(connections, p.most)
+	}
+	p.mu.Unlock()
 	var wg sync.WaitGroup
 	held := make(chan *Conn, connections)
 	for range connections {
@@ -162,7 +185,7 @@ func (p *Pool) Warm(ctx context.Context, connections int) {
 // first.
 func (p *Pool) whereabouts(members []string) []string {
 	all := slices.Clone(members)
-	for _, s := range p.topo.Load().Description().Servers {
+	for _, s := range p.now.Load().Description().Servers {
 		all = append(all, s.Addr.String())
 	}
 	all = append(all, p.opts.Hosts...)
@@ -178,7 +201,19 @@ func (p *Pool) whereabouts(members []string) []string {
 // Close ends monitoring and closes idle connections. Connections still checked
 // out are closed when they are released.
 func (p *Pool) Close(ctx context.Context) error {
-	return p.topo.Load().Disconnect(ctx)
+	err := p.CloseRenewed(ctx)
+	if firstErr := p.first.Disconnect(ctx); !errors.Is(firstErr, topology.ErrTopologyClosed) {
+		err = errors.Join(err, firstErr)
+	}
+	return err
+}
+
+// CloseRenewed closes what Renew has opened last, as Close does.
+func (p *Pool) CloseRenewed(ctx context.Context) error {
+	if d := p.now.Load(); d != p.first {
+		return d.Disconnect(ctx)
+	}
+	return nil
 }
 
 // connectTimeout bounds the wait for a connection to a selected server, which the
@@ -213,11 +248,12 @@ func (p *Pool) Checkout(ctx context.Context, sel Selector) (*Conn, error) {
 func (p *Pool) checkout(ctx context.Context, sel Selector, w *wait) (*Conn, error) {
 	selecting, cancel := context.WithTimeout(ctx, p.selectionTimeout())
 	defer cancel()
-	srv, err := p.topo.Load().SelectServer(selecting, sel)
+	srv, err := p.now.Load().SelectServer(selecting, sel)
 	if err != nil {
 		return nil, networkError("select "+sel.String(), err)
 	}
-	if s, ok := srv.(*topology.SelectedServer); ok {
+	if s, ok := srv.(*server); ok {
+		s.urgent = sel.urgent
 		p.waits.name(w, "to give a connection to "+s.Description().Addr.String())
 	}
 	connecting, stop := context.WithTimeout(ctx, connectTimeout)

@@ -17,6 +17,8 @@ type Selector struct {
 	addr string             // not empty: this member only
 
 	over *spread // the pool's, for the primary; nil is any router
+
+	urgent bool // Pool.Limit does not count
 }
 
 // Primary selects the writable member.
@@ -29,6 +31,12 @@ func ByReadPreference(rp *readpref.ReadPref) Selector { return Selector{rp: rp} 
 // ByAddress selects the member that Conn.Addr named, whatever its role: record
 // ids and other things that differ between members stay valid on it only.
 func ByAddress(addr string) Selector { return Selector{addr: addr} }
+
+// Urgent selects the same for a connection that is not to wait because of Pool.Limit.
+func (s Selector) Urgent() Selector {
+	s.urgent = true
+	return s
+}
 
 // String names the member that is selected, such as "a member for read preference
 // secondary with tags dc:east".

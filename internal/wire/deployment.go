@@ -1,0 +1,113 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/mnet"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/session"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+)
+
+// deployment is a driver's view of a deployment, with the connections to its servers. A
+// driver's client can use it too.
+type deployment struct {
+	*topology.Topology
+	slots slots
+}
+
+// connect starts monitoring the servers. most bounds the connections in use, 0 does not.
+func connect(opts *options.ClientOptions, most int) (*deployment, error) {
+	cfg, err := topology.NewConfig(opts, &session.ClusterClock{})
+	if err != nil {
+		return nil, fmt.Errorf("wire: client options: %w", err)
+	}
+	topo, err := topology.New(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("wire: topology: %w", err)
+	}
+	if err := topo.Connect(); err != nil {
+		return nil, fmt.Errorf("wire: connect: %w", err)
+	}
+	d := &deployment{Topology: topo}
+	d.slots.bound(most)
+	return d, nil
+}
+
+// Connect does nothing: it is connected. Clients call it.
+func (d *deployment) Connect() error { return nil }
+
+// SelectServer selects a server, whose connections take slots.
+func (d *deployment) SelectServer(ctx context.Context, sel description.ServerSelector) (driver.Server, error) {
+	srv, err := d.Topology.SelectServer(ctx, sel)
+	if selected, ok := srv.(*topology.SelectedServer); err == nil && ok {
+		return &server{SelectedServer: selected, slots: &d.slots}, nil
+	}
+	return srv, err
+}
+
+// server is a selected server of a deployment.
+type server struct {
+	*topology.SelectedServer
+	slots  *slots
+	urgent bool // there need be no slot
+}
+
+// Connection waits for a slot, and takes a connection.
+func (s *server) Connection(ctx context.Context) (*mnet.Connection, error) {
+	if s.urgent {
+		s.slots.force()
+	} else if err := s.slots.take(ctx); err != nil {
+		return nil, err
+	}
+	conn, err := s.SelectedServer.Connection(ctx)
+	if err != nil {
+		s.slots.give()
+		return nil, err
+	}
+	conn.ReadWriteCloser = &slotted{ReadWriteCloser: conn.ReadWriteCloser, slots: s.slots}
+	return conn, nil
+}
+
+// slotted is a connection that has a slot, until it is closed.
+type slotted struct {
+	mnet.ReadWriteCloser
+	slots  *slots
+	closed atomic.Bool
+}
+
+// Close gives the connection back to the driver's pool, or closes it if there are more
+// than there should be.
+func (s *slotted) Close() error {
+	if s.slots.spare() {
+		return s.Expire()
+	}
+	return s.end(s.ReadWriteCloser.Close)
+}
+
+// Expire closes the connection itself.
+func (s *slotted) Expire() error {
+	if e, ok := s.ReadWriteCloser.(driver.Expirable); ok {
+		return s.end(e.Expire)
+	}
+	return s.end(s.ReadWriteCloser.Close)
+}
+
+// end gives the slot back after the connection: who takes the slot next finds it.
+func (s *slotted) end(how func() error) error {
+	err := how()
+	if s.closed.CompareAndSwap(false, true) {
+		s.slots.give()
+	}
+	return err
+}
+
+// Alive reports whether the connection is open.
+func (s *slotted) Alive() bool {
+	e, ok := s.ReadWriteCloser.(driver.Expirable)
+	return !ok || e.Alive()
+}
