@@ -31,7 +31,7 @@ func (e *Engine) Borrow(ctx context.Context, member scan.Member, from Borrower) 
 	g.Go(func() error { return r.save(gctx, written) })
 	g.Go(func() error {
 		defer close(written)
-		return r.transfer(gctx, func(ctx context.Context, reserve bool) error { return r.borrow(ctx, from, reserve) })
+		return r.transfer(gctx, func(ctx context.Context, w worker) (bool, error) { return r.borrow(ctx, from, w) })
 	})
 	err := g.Wait()
 	if err != nil && ctx.Err() != nil {
@@ -40,14 +40,15 @@ func (e *Engine) Borrow(ctx context.Context, member scan.Member, from Borrower) 
 	return err
 }
 
-// borrow reads slices over one connection until there are no more.
-func (r *run) borrow(ctx context.Context, from Borrower, reserve bool) error {
-	return r.connected(ctx, r.e.src, wire.ByAddress(r.member.Node), reserve, func(conn *wire.Conn) error {
+// borrow reads slices over one connection until there are no more, or the worker does not
+// stay.
+func (r *run) borrow(ctx context.Context, from Borrower, w worker) (more bool, err error) {
+	err = r.connected(ctx, r.e.src, wire.ByAddress(r.member.Node), w.reserve, func(conn *wire.Conn) error {
 		if err := r.member.Lives(ctx, conn); err != nil {
 			return fmt.Errorf("copy: read the source: %w", err)
 		}
 		rd := r.reader(conn)
-		for {
+		for w.stays() {
 			st, t, err := from.Borrow(ctx)
 			if err != nil || st == nil {
 				return err
@@ -56,7 +57,10 @@ func (r *run) borrow(ctx context.Context, from Borrower, reserve bool) error {
 				return err
 			}
 		}
+		more = true
+		return nil
 	})
+	return more, err
 }
 
 // borrowed is a slice of a collection of its own, of which the others are not known.

@@ -12,10 +12,21 @@ import (
 type crew struct {
 	gate       *pace.Gate
 	base, most int // workers at the begin; to which the gate may let them grow
-	// work is what a worker does. The reserve, who come later, may end without a
-	// connection instead of failing.
-	work func(ctx context.Context, reserve bool) error
+	// work is what a worker does until nothing is left, or until it does not stay: more
+	// says that. It has no connection before and after.
+	work func(ctx context.Context, w worker) (more bool, err error)
 }
+
+// worker is one of a side. Under pace.Low only the first one works.
+type worker struct {
+	gate  *pace.Gate
+	first bool
+	// reserve says that it came later: it may end without a connection instead of failing.
+	reserve bool
+}
+
+// stays reports whether the worker is to go on.
+func (w worker) stays() bool { return w.first || !w.gate.Low() }
 
 // run has the base work, and more while the gate has room for them, until all
 // of the base have nothing left to do.
@@ -25,8 +36,11 @@ func (c crew) run(ctx context.Context) error {
 	g.Go(func() error {
 		defer over()
 		base, ctx := errgroup.WithContext(ctx)
-		for range c.base {
-			base.Go(func() error { return c.work(ctx, false) })
+		for i := range c.base {
+			base.Go(func() error {
+				defer over() // nothing is left for the others either
+				return c.member(ctx, worker{gate: c.gate, first: i == 0}, steered.Done())
+			})
 		}
 		return base.Wait()
 	})
@@ -38,9 +52,20 @@ func (c crew) run(ctx context.Context) error {
 	}
 	g.Go(func() error {
 		for n := c.base + 1; n <= c.most && c.gate.Reaches(ctx, n, steered.Done()); n++ {
-			g.Go(func() error { return c.work(ctx, true) })
+			g.Go(func() error { return c.member(ctx, worker{gate: c.gate, reserve: true}, steered.Done()) })
 		}
 		return nil
 	})
 	return g.Wait()
+}
+
+// member works until nothing is left, with pauses while the load is low.
+func (c crew) member(ctx context.Context, w worker, over <-chan struct{}) error {
+	for more := true; more && (w.first || c.gate.Employs(ctx, over)); {
+		var err error
+		if more, err = c.work(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
 }

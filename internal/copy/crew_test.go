@@ -23,19 +23,19 @@ func TestCrewGrows(t *testing.T) {
 			var left, reserve atomic.Int64
 			left.Store(5000)
 			gate := pace.NewGate(tc.load)
-			work := func(ctx context.Context, more bool) error {
-				if more {
+			work := func(ctx context.Context, w worker) (bool, error) {
+				if w.reserve {
 					reserve.Add(1)
 				}
 				for left.Add(-1) >= 0 {
 					pass, err := gate.Enter(ctx)
 					if err != nil {
-						return err
+						return false, err
 					}
 					time.Sleep(10 * time.Millisecond)
 					gate.Leave(pass, 1<<20)
 				}
-				return nil
+				return false, nil
 			}
 			err := crew{gate: gate, base: 2, most: tc.most, work: work}.run(t.Context())
 			if err != nil || reserve.Load() != tc.want {
@@ -56,16 +56,52 @@ func TestCrewFails(t *testing.T) {
 		}
 		defer gate.Leave(held, 0)
 		var workers atomic.Int64
-		err = crew{gate: gate, base: 3, most: 8, work: func(ctx context.Context, _ bool) error {
+		err = crew{gate: gate, base: 3, most: 8, work: func(ctx context.Context, _ worker) (bool, error) {
 			if workers.Add(1) == 1 {
 				time.Sleep(time.Minute)
-				return broken
+				return false, broken
 			}
 			_, err := gate.Enter(ctx)
-			return err
+			return false, err
 		}}.run(t.Context())
 		if !errors.Is(err, broken) {
 			t.Error(err)
+		}
+	})
+}
+
+// TestCrewUnderLow: one works while the load is low, all while it is not, and each job is done.
+func TestCrewUnderLow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := pace.NewGate(pace.Low)
+		var left, connected atomic.Int64
+		left.Store(3000)
+		work := func(_ context.Context, w worker) (bool, error) {
+			connected.Add(1)
+			defer connected.Add(-1)
+			for w.stays() {
+				if left.Add(-1) < 0 {
+					return false, nil
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			return true, nil
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- crew{gate: gate, base: 8, most: 16, work: work}.run(t.Context()) }()
+		for _, tc := range []struct {
+			load pace.Load
+			want int64
+		}{{pace.Low, 1}, {pace.Normal, 8}, {pace.Low, 1}, {pace.Max, 8}, {pace.Low, 1}} {
+			gate.SetLoad(tc.load)
+			time.Sleep(100 * time.Millisecond) // of the bubble: what is under way ends
+			synctest.Wait()
+			if got := connected.Load(); got != tc.want {
+				t.Errorf("%s: %d work, want %d", tc.load, got, tc.want)
+			}
+		}
+		if err := <-ended; err != nil || left.Load() > -1 {
+			t.Errorf("%d left, %v", left.Load(), err)
 		}
 	})
 }

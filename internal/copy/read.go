@@ -18,14 +18,14 @@ type reader struct {
 	*run
 }
 
-// read does jobs over one connection until none is left.
-func (r *run) read(ctx context.Context, reserve bool) error {
-	return r.connected(ctx, r.e.src, wire.ByAddress(r.member.Node), reserve, func(conn *wire.Conn) error {
+// read does jobs over one connection until none is left, or the worker does not stay.
+func (r *run) read(ctx context.Context, w worker) (more bool, err error) {
+	err = r.connected(ctx, r.e.src, wire.ByAddress(r.member.Node), w.reserve, func(conn *wire.Conn) error {
 		if err := r.member.Lives(ctx, conn); err != nil {
 			return fmt.Errorf("copy: read the source: %w", err)
 		}
 		rd := r.reader(conn)
-		for {
+		for w.stays() {
 			j, ok := r.jobs.pop(ctx)
 			if !ok {
 				return ctx.Err()
@@ -36,7 +36,10 @@ func (r *run) read(ctx context.Context, reserve bool) error {
 				return err
 			}
 		}
+		more = true
+		return nil
 	})
+	return more, err
 }
 
 // reader reads over a connection.

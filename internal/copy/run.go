@@ -119,7 +119,7 @@ func (r *run) run(ctx context.Context) error {
 }
 
 // transfer reads and writes until readers, which do read, have nothing left to do.
-func (r *run) transfer(ctx context.Context, read func(ctx context.Context, reserve bool) error) error {
+func (r *run) transfer(ctx context.Context, read func(context.Context, worker) (more bool, err error)) error {
 	o := &r.e.opts
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

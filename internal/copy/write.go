@@ -35,9 +35,10 @@ type writer struct {
 // keepMessage is the largest message buffer that a writer keeps.
 const keepMessage = 8 << 20
 
-// write writes chunks over one connection until none will come.
-func (r *run) write(ctx context.Context, reserve bool) error {
-	return r.connected(ctx, r.e.dst, wire.Primary(), reserve, func(conn *wire.Conn) error {
+// write writes chunks over one connection until none will come, or the worker does not
+// stay.
+func (r *run) write(ctx context.Context, as worker) (more bool, err error) {
+	err = r.connected(ctx, r.e.dst, wire.Primary(), as.reserve, func(conn *wire.Conn) error {
 		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}, admitted: map[string]*wire.Conn{}}
 		defer w.release()
 		if err := r.awaitReady(ctx); err != nil {
@@ -46,7 +47,11 @@ func (r *run) write(ctx context.Context, reserve bool) error {
 		if err := w.admit(ctx, conn); err != nil {
 			return err
 		}
-		for ch := range r.chunks { // the readers close it also when ctx has ended
+		for as.stays() {
+			ch, ok := <-r.chunks // the readers close it also when ctx has ended
+			if !ok {
+				return nil
+			}
 			if err := w.turn(ctx); err != nil {
 				return err
 			}
@@ -54,8 +59,10 @@ func (r *run) write(ctx context.Context, reserve bool) error {
 				return fmt.Errorf("copy %s to %s: %w", ch.s.c.Source.NS, ch.s.c.Target, err)
 			}
 		}
+		more = true
 		return nil
 	})
+	return more, err
 }
 
 // turn takes a connection to another of the target's routers, if it is behind some.

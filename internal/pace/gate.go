@@ -103,6 +103,12 @@ func (g *Gate) Load() (l Load, limit int) {
 	return g.load, g.limit
 }
 
+// Low reports whether one operation at a time may be under way.
+func (g *Gate) Low() bool {
+	l, _ := g.Load()
+	return l == Low
+}
+
 // adjust draws the limit from load and steering and reports who waits; the
 // caller holds mu.
 func (g *Gate) adjust() {

@@ -104,3 +104,26 @@ func (g *Gate) Reaches(ctx context.Context, n int, over <-chan struct{}) bool {
 		}
 	}
 }
+
+// Employs waits while the load is Low, under which one worker has enough to do. False says
+// that over was closed, or ctx ended, before.
+func (g *Gate) Employs(ctx context.Context, over <-chan struct{}) bool {
+	if g == nil {
+		return true
+	}
+	for {
+		g.mu.Lock()
+		low, changed := g.load == Low, g.changed
+		g.mu.Unlock()
+		if !low {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-over:
+			return false
+		case <-ctx.Done():
+			return false
+		}
+	}
+}

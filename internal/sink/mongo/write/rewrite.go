@@ -133,24 +133,31 @@ func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fie
 // readGroup is Read for one question, of which left are the places of the
 // documents that are not read yet.
 func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, left map[string]int, each func([]int, []bson.Raw) error) error {
-	conn, err := w.connection(ctx)
-	if err != nil {
-		return err
-	}
-	if w.routed { // what each writes goes over connections of its own
-		w.conn = nil
-		defer conn.Release()
+	if w.routed {
 		find = append(find, w.concerns()...)
 	}
+	var conn *wire.Conn
 	var cur *wire.Cursor
-	defer func() {
+	end := func() {
 		if cur != nil {
 			cur.Close(ctx)
 		}
-	}()
+		if w.routed && conn != nil {
+			conn.Release()
+		}
+		conn, cur, w.busy = nil, nil, false
+		w.spare()
+	}
+	defer end()
 	for b := (&wire.Batch{}); !b.Done; {
 		err := w.o.Gate.Do(ctx, func() (_ int, err error) {
 			if cur == nil {
+				if conn, err = w.connection(ctx); err != nil {
+					return 0, err
+				}
+				if w.busy = !w.routed; w.routed { // what each writes goes over connections of its own
+					w.conn = nil
+				}
 				cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
 			}
 			if err == nil { // the first batch came with the opening reply
@@ -160,6 +167,9 @@ func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, lef
 		})
 		if err != nil {
 			return fmt.Errorf("read documents of %s: %w", t.NS, err)
+		}
+		if b.Done {
+			end()
 		}
 		some, docs, err := among(left, b, t)
 		if err == nil && len(some) > 0 {

@@ -144,23 +144,26 @@ func twice(t *fold.Target, o *fold.Op) error {
 
 // find hands over the shard keys of all documents that the target has of some _ids.
 func (w *Writer) find(ctx context.Context, t *fold.Target, ids bson.A, each func(doc []byte) error) error {
-	conn, err := w.connection(ctx)
-	if err != nil {
-		return err
-	}
-	w.conn = nil
-	defer conn.Release()
 	find := append(bson.D{{Key: "find", Value: t.Coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
 		{Key: "projection", Value: t.Key.Fields()}, {Key: "batchSize", Value: 2*len(ids) + 1}}, w.concerns()...)
+	var conn *wire.Conn
 	var cur *wire.Cursor
 	defer func() {
 		if cur != nil {
 			cur.Close(ctx)
 		}
+		if conn != nil {
+			conn.Release()
+		}
 	}()
+	var err error
 	for b := (&wire.Batch{}); !b.Done && err == nil; {
 		err = w.o.Gate.Do(ctx, func() (_ int, err error) {
 			if cur == nil {
+				if conn, err = w.connection(ctx); err != nil {
+					return 0, err
+				}
+				w.conn = nil
 				cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
 			}
 			if err == nil {

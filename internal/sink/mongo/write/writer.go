@@ -99,6 +99,7 @@ type Writer struct {
 	*Writers
 
 	conn *wire.Conn
+	busy bool // a cursor is open on conn
 	msg  wire.Message
 	body []byte // room for a command's
 	plan plan
@@ -112,6 +113,14 @@ func (w *Writer) Release() {
 	if w.conn != nil {
 		w.conn.Release()
 		w.conn = nil
+	}
+}
+
+// spare gives the connection back while the load is low: so all writers need one, for what is
+// under way, and none waits for its turn with one.
+func (w *Writer) spare() {
+	if w.o.Gate.Low() && !w.busy {
+		w.Release()
 	}
 }
 
@@ -159,13 +168,13 @@ func sequenceName(command string) string {
 
 // roundTrip sends the message.
 func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.WriteResult, err error) {
-	conn, err := w.connection(ctx)
-	if err != nil {
-		return res, err
-	}
 	var reply bsoncore.Document
 	res.Term = -1
 	err = w.o.Gate.Do(ctx, func() (bytes int, err error) {
+		conn, err := w.connection(ctx)
+		if err != nil {
+			return 0, err
+		}
 		failpoint.HitOf("send.before", name)
 		reply, err = conn.RoundTrip(ctx, &w.msg)
 		failpoint.HitOf("send.after", name)
@@ -175,6 +184,7 @@ func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.Write
 		w.see(reply)
 		w.Release()
 	}
+	w.spare()
 	if err == nil {
 		res = wire.ParseWriteResult(reply)
 		err = mongo.Interrupted(res)
@@ -201,6 +211,7 @@ func (w *Writer) observeTerm(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer w.spare()
 	reply, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
 	if err != nil {
 		return fmt.Errorf("read the target's term: %w", err)
