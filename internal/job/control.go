@@ -288,6 +288,10 @@ func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
 	}
 	j.srcGate.SetLoad(l.Source)
 	j.dstGate.SetLoad(l.Target)
+	for _, s := range j.sources() {
+		s.Limit(sourceInUse(l.Source))
+	}
+	j.dst.Limit(targetInUse(l.Target))
 	j.log.Info("loads changed by operator", "source", l.Source, "target", l.Target)
 	return nil
 }

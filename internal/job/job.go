@@ -139,17 +139,17 @@ func (j *Job) connect(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	reading := mongo.Options{AppName: "millrace-source", ReadPreference: rp,
+	reading := mongo.Options{AppName: "millrace-source", ReadPreference: rp, MostInUse: sourceInUse(j.spec.Loads.Source),
 		ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("source")}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		if j.src, err = j.spec.Connect(gctx, j.spec.Source, reading); err == nil && j.src.Info.Kind == mongo.KindSharded {
+		if j.src, err = j.connectSide(gctx, "the source", j.spec.Source, reading); err == nil && j.src.Info.Kind == mongo.KindSharded {
 			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Left: true, Mongo: reading, Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
 		}
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
-		j.dst, err = j.spec.Connect(gctx, j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2,
+		j.dst, err = j.connectSide(gctx, "the target", j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2, MostInUse: targetInUse(j.spec.Loads.Target),
 			ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("target")})
 		return mongo.Wrap(err, "target")
 	})
@@ -168,6 +168,24 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		}
 	}
 	return err
+}
+
+// sourceInUse is how many connections of the source, or of a shard, are in use at once: 0 is any
+// number. With the one that watches the server there are six.
+func sourceInUse(l pace.Load) int {
+	if l == pace.Low {
+		return 5
+	}
+	return 0
+}
+
+// targetInUse is sourceInUse for the target, where the connections over which a run writes
+// are apart from the others: both kinds have as many, and one that watches the server.
+func targetInUse(l pace.Load) int {
+	if l == pace.Low {
+		return 2
+	}
+	return 0
 }
 
 // openShards finds the shards behind a router.
@@ -233,6 +251,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		in.CheckShards = func(job state.Job) error { return j.shards.Cluster().CheckNames(positionOf(job)) }
 	}
 	j.plan = nil
+	defer j.logWaits(ctx)()
 	err = j.patience.Try(ctx, time.Minute, func() (err error) {
 		plan, err = precheck.Make(ctx, in)
 		return err

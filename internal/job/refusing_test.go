@@ -3,6 +3,7 @@ package job_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // admin runs a command on the target.
@@ -106,6 +108,32 @@ func TestTargetRefuses(t *testing.T) {
 		}
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+	})
+	t.Run("no connection left", func(t *testing.T) {
+		s := s
+		s.dst = lab.ForTest(t, lab.Options{Args: []string{"--maxConns", "16"}})
+		address := strings.TrimPrefix(strings.Split(s.dst.URI(), "/?")[0], "mongodb://")
+		for range 16 { // each takes a connection, or is closed by the server at once
+			c, err := new(net.Dialer).DialContext(t.Context(), "tcp", address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = c.Close() })
+		}
+		spec := s.spec("noneleft")
+		var log lines
+		spec.Target += "&serverSelectionTimeoutMS=8000"
+		spec.Log = slog.New(slog.NewTextHandler(&log, nil))
+		j, err := job.Open(t.Context(), spec)
+		if err == nil {
+			j.Close()
+		}
+		if err == nil || !strings.Contains(mongo.HintOf(err), "net.maxIncomingConnections") {
+			t.Errorf("%v (%s)", err, mongo.HintOf(err))
+		}
+		if !log.has("waiting for the target to accept connections") {
+			t.Error("the log does not name the wait")
 		}
 	})
 	t.Run("compatibility lowered", func(t *testing.T) {
