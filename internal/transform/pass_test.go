@@ -383,6 +383,39 @@ func TestPassGone(t *testing.T) {
 	}
 }
 
+// TestPassGoneByUser: a document that is gone when it is read, and whose deletion is in the
+// batch, had expired as that says: by the server's clock, which the cluster's time may be far
+// ahead of, and not at all where a session deletes it. One that comes again is deleted later.
+func TestPassGoneByUser(t *testing.T) {
+	rules := mustNew(t, Config{Filter: []string{`db.c={"a":1}`}, Skip: []string{"db.c=ttl"}})
+	read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime, error) {
+		return make([]bson.Raw, len(ids)), when(3609), nil
+	}
+	var events []stream.Event
+	for id := 1; id <= 3; id++ {
+		events = append(events, stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(id)}, At: when(3605), Wall: 5000,
+			Doc: marshal(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})})
+	}
+	for i, wall := range []int64{7000, 0, 7000} {
+		events = append(events, stream.Event{Kind: stream.Delete, NS: "db.c", Key: events[i].Key, At: when(3607), Wall: wall})
+	}
+	events = append(events, stream.Event{Kind: stream.Insert, NS: "db.c", Key: events[2].Key, At: when(3608), Wall: 8000,
+		Doc: marshal(bson.D{{Key: "_id", Value: 3}, {Key: "a", Value: 1}})})
+	var walls []int64
+	err := NewStage(rules, stream.Position{}, nil, nil).Pass(t.Context(), &stream.Batch{Events: events, End: when(3608)}, read, func(_ context.Context, b *stream.Batch) error {
+		for _, ev := range b.Events {
+			if ev.Kind != stream.Delete {
+				t.Errorf("%s of %s", ev.Kind, bsonraw.IDText(ev.Key.ID))
+			}
+			walls = append(walls, ev.Wall)
+		}
+		return nil
+	})
+	if err != nil || !slices.Equal(walls, []int64{7000, 0, 3610_000}) {
+		t.Errorf("%v, %v", walls, err)
+	}
+}
+
 // TestPassGoneStays: a document that is gone when it is read stays on the target where
 // rules say that what the source deletes does, and what tells of its deletion passes.
 func TestPassGoneStays(t *testing.T) {

@@ -123,7 +123,10 @@ func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string, read Re
 		st.mark = mark
 		return nil
 	}
-	d := decision{stage: st, b: b, at: b.Events[len(b.Events)-1].At, open: map[int]bool{}, states: map[string]*document{}}
+	d := decision{stage: st, b: b, at: b.Events[len(b.Events)-1].At, open: map[int]bool{}, states: map[string]*document{}, deleted: map[string]int64{}}
+	if st.rules.SkipsAny(stream.OpTTL) {
+		d.findDeleted()
+	}
 	for _, i := range open {
 		d.open[i] = true
 	}
@@ -160,6 +163,8 @@ type decision struct {
 	bytes  int // of documents that were read since
 	newest mongo.OpTime
 	key    []byte
+	// deleted are the clocks of the deletions that come last of their documents.
+	deleted map[string]int64
 }
 
 // document is the state of one.
@@ -294,6 +299,30 @@ func (d *destination) stays(dropped bool) bool {
 	return d.soft != "" || d.skips.Has(stream.OpDelete) || dropped && d.skips.Has(stream.OpDrop)
 }
 
+// deletedAt is the time by which the target's copy of a document that is gone had to expire.
+// The batch's deletion has the server's clock, which the cluster's time may be far ahead of.
+// A later deletion comes with an event of its own, so that a time after it does no harm.
+func (d *decision) deletedAt(key string, s *document) int64 {
+	if wall, ok := d.deleted[key]; ok && !s.dropped {
+		return wall
+	}
+	return int64(s.until.TS.T+1) * 1000
+}
+
+// findDeleted notes the clocks of the deletions that come last of their documents, before
+// events are changed.
+func (d *decision) findDeleted() {
+	for i := range d.b.Events {
+		switch ev := &d.b.Events[i]; ev.Kind {
+		case stream.SchemaChange:
+		case stream.Delete:
+			d.deleted[d.keyOf(ev)] = ev.Wall
+		default:
+			delete(d.deleted, d.keyOf(ev))
+		}
+	}
+}
+
 // made has an event make the document what it was read as. With the same _id in other
 // bytes it is another document, and the one before is gone.
 func (d *decision) made(ctx context.Context, to []stream.Event, ev *stream.Event, s *document) ([]stream.Event, error) {
@@ -301,8 +330,8 @@ func (d *decision) made(ctx context.Context, to []stream.Event, ev *stream.Event
 	d.newest = mongo.MaxOpTime(d.newest, s.until)
 	dest, op := d.stage.of(ev.NS), ev.Op()
 	become(ev, s.doc, dest.keep)
-	if s.doc == nil { // what expires meanwhile is judged by what the target has of it
-		ev.Wall = int64(s.until.TS.T+1) * 1000
+	if s.doc == nil && dest.skips.Has(stream.OpTTL) {
+		ev.Wall = d.deletedAt(d.keyOf(ev), s)
 	}
 	if ev.Kind == stream.Put {
 		dest.count.entered.Add(1)
