@@ -63,3 +63,20 @@ func TestRebuildInterrupted(t *testing.T) {
 		})
 	}
 }
+
+// TestHintOfFailures: a refused option is for an operator to change, an election is not.
+func TestHintOfFailures(t *testing.T) {
+	t.Parallel()
+	if dst.Info.Kind == mongo.KindSharded {
+		t.Skip("routers of the lab have no fail points")
+	}
+	db := newDB()
+	do(t, dst, db, `{"create":"c"}`)
+	for code, hint := range map[string]bool{"72": true, "11602": false, "10107": false} {
+		do(t, dst, db, `admin {"configureFailPoint":"failCommand","mode":{"times":1},"data":{"failCommands":["collMod"],"errorCode":`+code+`,"namespace":"@.c"}}`)
+		err := NewTarget(dst, TargetOptions{}).collMod(t.Context(), db+".c", js(t, `{"validationLevel":"off"}`))
+		if err == nil || mongo.HintOf(err) != "" != hint {
+			t.Errorf("%v: %q", err, mongo.HintOf(err))
+		}
+	}
+}

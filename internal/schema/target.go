@@ -255,8 +255,11 @@ func (l *link) collMod(ctx context.Context, ns string, options bson.Raw) error {
 	}
 	db, coll := mongo.SplitNS(ns)
 	if err := l.change(ctx, db, command("collMod", coll, options)); err != nil {
-		return mongo.WithHint(fmt.Errorf("collMod %s on the target: %w", ns, err),
-			"the target refuses an option of the source's collection: change it on the source and start the job again with --restart, or exclude the collection")
+		err = fmt.Errorf("collMod %s on the target: %w", ns, err)
+		if mongo.Classify(err) == mongo.ClassRetry {
+			return err
+		}
+		return mongo.WithHint(err, "the target refuses an option of the source's collection: change it on the source and start the job again with --restart, or exclude the collection")
 	}
 	return nil
 }
