@@ -257,6 +257,16 @@ func (c *Cluster) hello(ctx context.Context) (h hello, err error) {
 	return h, err
 }
 
+// Ahead is how far the clock of the primary, or of a router, is ahead of this machine's; below
+// 0 it is behind.
+func (c *Cluster) Ahead(ctx context.Context) (time.Duration, error) {
+	h, err := c.hello(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("clock of %s: %w", c.Address(), err)
+	}
+	return time.Until(h.LocalTime), nil
+}
+
 // helloOn asks the server of one connection.
 func helloOn(ctx context.Context, conn *wire.Conn) (hello, error) {
 	raw, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})

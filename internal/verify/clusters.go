@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
+	changes "github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -231,7 +232,13 @@ func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, 
 	if err != nil {
 		return nil, nil, err
 	}
-	if pairs, err = pairUp(ofSource, ofTarget, rules); err != nil {
+	var ahead time.Duration
+	if rules.SkipsAny(changes.OpTTL) {
+		if ahead, err = e.clusters[source].Ahead(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	if pairs, err = pairUp(ofSource, ofTarget, rules, ahead); err != nil {
 		return nil, nil, err
 	}
 	if e.o.Documents != nil { // their names say more than that the rules keep nothing any more
@@ -279,15 +286,15 @@ func unusedIncludes(rules *transform.Set, names []string) string {
 // pairUp matches by the namespaces that hold the documents. A collection whose
 // name on the other side means a view or a time-series collection has nothing to
 // be paired with: that they are of different types is for the catalogs'
-// comparison to say.
-func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set) (pairs []Pair, err error) {
+// comparison to say. The source's clock, by which documents expire, is so far ahead.
+func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set, ahead time.Duration) (pairs []Pair, err error) {
 	source, target := virtual(ofSource), virtual(ofTarget)
 	paired := map[string]bool{}
 	for _, c := range ofSource {
 		p := pairOf(c.DataNS(), rules)
 		p.UUID = c.UUID
 		p.Skips = rules.Skips(c.NS)
-		if p.Expired, err = expired(c, rules); err != nil {
+		if p.Expired, err = expired(c, rules, ahead); err != nil {
 			return nil, err
 		}
 		if c.Type == schema.TypeView || target[p.TargetNS] {
@@ -318,7 +325,7 @@ func pairOf(ns string, rules *transform.Set) Pair {
 
 // expired recognizes documents that have expired by the settings that the source has now,
 // where those stay on the target; nil where none do.
-func expired(c schema.Collection, rules *transform.Set) (func(doc []byte) bool, error) {
+func expired(c schema.Collection, rules *transform.Set, ahead time.Duration) (func(doc []byte) bool, error) {
 	c, _, err := schema.Mapped(c, rules)
 	if err != nil {
 		return nil, err
@@ -327,7 +334,7 @@ func expired(c schema.Collection, rules *transform.Set) (func(doc []byte) bool, 
 	if err != nil || len(settings) == 0 {
 		return nil, err
 	}
-	return func(doc []byte) bool { return settings.Expired(doc, time.Now().UnixMilli()) }, nil
+	return func(doc []byte) bool { return settings.Expired(doc, time.Now().Add(ahead).UnixMilli()) }, nil
 }
 
 // virtual are the names under which no documents are kept: of views, and of

@@ -31,7 +31,7 @@ func TestPairUp(t *testing.T) {
 		{NS: "store.series", Type: schema.TypeTimeSeries},
 		{NS: "store.extraView", Type: schema.TypeView},
 		{NS: "crm.extra", Type: schema.TypeTimeSeries},
-	}, rules)
+	}, rules, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
