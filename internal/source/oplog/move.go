@@ -26,15 +26,16 @@ type moved struct {
 	at     mongo.OpTime
 	wall   int64  // in milliseconds
 	db     string // of the copy
-	until  int64  // wall clock, in milliseconds: another drop before puts the first one in doubt
+	until  int64  // as wall: another drop before puts the first one in doubt
 }
 
 // doubt is for how many milliseconds a second drop that fits puts the first one in doubt. The
 // server drops right after it has renamed. Where it took longer, so does the doubt.
 const doubt = 100
 
-// lapse is after how many seconds no drop comes any more: the command was interrupted.
-const lapse = 10
+// lapse is after how many milliseconds no drop comes any more: the command was interrupted.
+// The cluster's time does not tell: it may run ahead of the server's clock, and stand still.
+const lapse = 10_000
 
 // first is the position from which to read again for renames without a drop, zero for none.
 func (m *moves) first() mongo.OpTime {
@@ -95,7 +96,7 @@ func (a *assembler) move(e *entry, live bool) (taken bool, err error) {
 
 // over reports an entry after which no drop comes that ends the rename.
 func (one moved) over(e *entry, info *nsInfo) bool {
-	return info.db == one.db || e.at.Term != one.at.Term || e.at.TS.T > one.at.TS.T+lapse
+	return info.db == one.db || e.at.Term != one.at.Term || e.wall > one.wall+lapse
 }
 
 // doubted fails where a drop fits a rename that an earlier one has ended, before anything
@@ -117,7 +118,7 @@ func (m *moves) doubted(e *entry, info *nsInfo, ch *stream.Change) error {
 func (one moved) endedBy(e *entry) moved {
 	one.until = one.wall + doubt
 	if e.wall > one.until {
-		one.until = one.wall + 1000*lapse
+		one.until = one.wall + lapse
 	}
 	return one
 }

@@ -206,3 +206,26 @@ func TestMoveOfChangedSource(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// TestMoveLapses: whether a drop can still belong to a rename depends on the server's clock.
+// The cluster's time jumps ahead where a member whose clock is ahead is elected or a client
+// tells of it, and then stands still until the clock has caught up.
+func TestMoveLapses(t *testing.T) {
+	one := moved{at: mongo.OpTime{TS: bson.Timestamp{T: 1000}, Term: 1}, wall: 1000_000, db: "to"}
+	for _, c := range []struct {
+		name string
+		t    uint32
+		wall int64
+		over bool
+	}{
+		{"at once", 1000, 1000_020, false},
+		{"later", 1011, 1011_000, true},
+		{"the time jumps ahead", 4600, 1000_020, false},
+		{"the time stands still", 1000, 1011_000, true},
+	} {
+		e := &entry{at: mongo.OpTime{TS: bson.Timestamp{T: c.t}, Term: 1}, wall: c.wall}
+		if over := one.over(e, &nsInfo{db: "from"}); over != c.over {
+			t.Errorf("%s: over %t", c.name, over)
+		}
+	}
+}
