@@ -62,6 +62,20 @@ func newProxy(port int, upstream string, owner func(net.Conn) int, peers time.Du
 // Addr is the host:port the proxy listens on.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
+// Divert has what the proxy accepts from now on forwarded to another address, which stands
+// between it and the member.
+func (p *Proxy) Divert(addr string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.upstream = addr
+}
+
+func (p *Proxy) to() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.upstream
+}
+
 // Latency delays each answer of the member to its clients by d, plus or minus
 // a random part of jitter; 0 ends it. It works on open connections too.
 func (p *Proxy) Latency(d, jitter time.Duration) {
@@ -172,7 +186,7 @@ func (p *Proxy) serve(conn net.Conn) {
 		linger0(conn)
 		return
 	}
-	far, err := net.Dial("tcp", p.upstream)
+	far, err := net.Dial("tcp", p.to())
 	if err != nil {
 		linger0(conn) // as a server does that is down
 		return
