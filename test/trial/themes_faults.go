@@ -20,6 +20,7 @@ func faultThemes() []Theme {
 		{"late-owner", lateOwner},
 		{"abandoned-copy", abandonedCopy},
 		{"abandoned-schema", abandonedSchema},
+		{"elections", elections},
 	}
 }
 
