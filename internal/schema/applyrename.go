@@ -180,13 +180,12 @@ func (c *changer) renamed(ctx context.Context, ch stream.Change, from, to string
 			return false, err
 		}
 	}
-	if !o.Before.of(ch) {
-		return true, nil
-	}
 	have, there, err := c.find(ctx, to)
 	switch {
 	case err != nil || !there:
 		return false, err
+	case !o.Before.of(ch): // an older version noted the change, without UUIDs
+		return true, nil
 	case fromDB == toDB:
 		return len(have.UUID.Data) > 0 && have.UUID.Equal(o.Before.From), nil
 	}

@@ -273,6 +273,25 @@ func TestRenameInterrupted(t *testing.T) {
 	r.finish()
 }
 
+// TestRenameNotedByOlderVersion: older versions noted a rename before they checked that it
+// can be applied, and without UUIDs. One that they refused is still refused, because the
+// target has neither name.
+func TestRenameNotedByOlderVersion(t *testing.T) {
+	t.Parallel()
+	db := newDB()
+	r := newReplica(t, newRules(t, transform.Config{}), db)
+	r.run(db, []string{seed})
+	r.copy()
+	r.run(db, []string{`admin {"renameCollection":"@.c","to":"@.d"}`})
+	do(t, dst, db, `{"drop":"c"}`)
+	for _, to := range []string{db + ".d", db + "x.d"} {
+		_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: to}, ApplyOptions{Rules: r.rules, Names: r.names, Maybe: true})
+		if !IsGone(err) || mongo.HintOf(err) == "" {
+			t.Errorf("rename to %s, of what is gone: %v", to, err)
+		}
+	}
+}
+
 // TestMixedSchema: a time series of a server before 5.2 is marked on the target as one whose
 // buckets may hold mixed types, whether it is copied or made while the source is followed.
 // Servers that cannot mark it have the job say so.
