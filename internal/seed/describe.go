@@ -233,6 +233,7 @@ func (p *Plan) inspectOptions(ctx context.Context, m *member) {
 		return // storage.bson said the rest
 	}
 	p.Origin.Storage.Compressor, _ = raw.Lookup("parsed", "storage", "wiredTiger", "collectionConfig", "blockCompressor").StringValueOK()
+	p.Origin.ClusterRole, _ = raw.Lookup("parsed", "sharding", "clusterRole").StringValueOK()
 	if on, _ := raw.Lookup("parsed", "security", "enableEncryption").BooleanOK(); on {
 		p.add(precheck.Fail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
 	}

@@ -56,14 +56,17 @@ type Storage struct {
 
 // Origin is the member that is copied, as it stood when the round began.
 type Origin struct {
-	Host    string       `json:"host,omitempty"`
-	SetName string       `json:"setName,omitempty"`
-	Version string       `json:"version,omitempty"`
-	FCV     string       `json:"featureCompatibility,omitempty"`
-	State   string       `json:"state,omitempty"` // PRIMARY, SECONDARY, stopped
-	LagSecs float64      `json:"lagSeconds"`
-	Storage Storage      `json:"storage"`
-	Oplog   mongo.OpTime `json:"-"`
+	Host    string  `json:"host,omitempty"`
+	SetName string  `json:"setName,omitempty"`
+	Version string  `json:"version,omitempty"`
+	FCV     string  `json:"featureCompatibility,omitempty"`
+	State   string  `json:"state,omitempty"` // PRIMARY, SECONDARY, stopped
+	LagSecs float64 `json:"lagSeconds"`
+	Storage Storage `json:"storage"`
+	// ClusterRole is what mongod was started as: shardsvr or configsvr; empty for neither,
+	// and for a stopped member.
+	ClusterRole string       `json:"clusterRole,omitempty"`
+	Oplog       mongo.OpTime `json:"-"`
 	// WindowSecs is the time that the set's oplog holds; 0 is unknown.
 	WindowSecs float64 `json:"oplogWindowSeconds"`
 }

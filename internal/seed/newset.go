@@ -32,6 +32,9 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 	}
 	err = withPrivateMongod(ctx, o, s, []string{"recoverFromOplogAsStandalone=true", "takeUnstableCheckpointOnShutdown=true"},
 		func(ctx context.Context, c *driver.Client) (err error) {
+			if err := checkIndependent(ctx, c); err != nil {
+				return err
+			}
 			at, err = newestPosition(ctx, c)
 			return err
 		})
@@ -53,6 +56,35 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 }
 
 const newSetMark = "millrace-new-set"
+
+// checkIndependent rejects a copy of a shard or of a config server. A stopped member says
+// nothing of that before.
+func checkIndependent(ctx context.Context, c *driver.Client) error {
+	for _, one := range []struct {
+		db, coll string
+		filter   bson.D
+		role     string
+	}{
+		{"admin", "system.version", bson.D{{Key: "_id", Value: "shardIdentity"}}, "shardsvr"},
+		{"local", "system.replset", bson.D{{Key: "configsvr", Value: true}}, "configsvr"},
+	} {
+		err := c.Database(one.db).Collection(one.coll).FindOne(ctx, one.filter).Err()
+		if err == nil {
+			return partOfCluster(one.role)
+		}
+		if !errors.Is(err, driver.ErrNoDocuments) {
+			return fmt.Errorf("read %s.%s of the copy: %w", one.db, one.coll, err)
+		}
+	}
+	return nil
+}
+
+// partOfCluster says why no set of its own is made of a member of a sharded cluster.
+func partOfCluster(role string) error {
+	what := map[string]string{"shardsvr": "a shard", "configsvr": "a config server"}[role]
+	return mongo.WithHint(fmt.Errorf("seed: cannot make a replica set of its own: the source is %s (%s) of a sharded cluster, and the copy would keep that identity and hold a part of the data", what, role),
+		"copy the cluster from its routers (mongos) with millrace sync")
+}
 
 func newestPosition(ctx context.Context, c *driver.Client) (mongo.OpTime, error) {
 	var at mongo.OpTime

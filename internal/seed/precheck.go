@@ -31,6 +31,11 @@ func CheckMember(ctx context.Context, p *Plan, o Options) {
 
 // checkPrograms looks at what is to run on the copy.
 func (p *Plan) checkPrograms(ctx context.Context, o Options) {
+	if role := p.Origin.ClusterRole; role != "" && o.Member.NewSet != "" {
+		err := partOfCluster(role)
+		p.add(precheck.Fail, "cluster role", err.Error(), mongo.HintOf(err))
+		return
+	}
 	if len(o.Member.Command) > 0 {
 		p.checkCommand(ctx, o)
 	}
@@ -108,6 +113,9 @@ type mongodConfig struct {
 		ReplSet     string `yaml:"replSet"` // as a flag
 		ReplSetName string `yaml:"replSetName"`
 	} `yaml:"replication"`
+	Sharding struct {
+		ClusterRole string `yaml:"clusterRole"`
+	} `yaml:"sharding"`
 	Security struct {
 		EnableEncryption bool `yaml:"enableEncryption"`
 	} `yaml:"security"`
@@ -181,6 +189,9 @@ func (p *Plan) compare(c mongodConfig, o Options) {
 	}
 	if c.Security.EnableEncryption {
 		p.add(precheck.Fail, name, "it encrypts its files, the source does not", "leave out --enableEncryption")
+	}
+	if was, is := p.Origin.ClusterRole, c.Sharding.ClusterRole; was != "" && is != was { // as a primary it would take writes of routers that know old chunks
+		p.add(precheck.Fail, name, fmt.Sprintf("its cluster role is %q, the source's is %q", is, was), "give --"+was+" after --")
 	}
 	s := p.Origin.Storage
 	p.same("directoryPerDB", s.DirectoryPerDB, c.Storage.DirectoryPerDB, "--directoryperdb")

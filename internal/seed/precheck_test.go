@@ -68,6 +68,7 @@ func TestStartCommandIsCompared(t *testing.T) {
 		name    string
 		command []string
 		storage Storage
+		role    string
 		newSet  string
 		level   precheck.Level
 		says    string
@@ -84,12 +85,17 @@ func TestStartCommandIsCompared(t *testing.T) {
 		{name: "set", command: []string{real, "--dbpath", dir, "--replSet", "other"}, level: precheck.Fail, says: `"other"`},
 		{name: "no set", command: []string{real, "--dbpath", dir}, level: precheck.Fail, says: "replica set"},
 		{name: "new set", command: append([]string{real}, flags...), newSet: "stage", level: precheck.Fail, says: "stage"},
+		{name: "member of a shard", command: append([]string{real}, flags...), role: "shardsvr", level: precheck.Fail, says: `role is "", the source's is "shardsvr"`},
+		{name: "member of a shard, with its role", command: append([]string{real, "--shardsvr"}, flags...), role: "shardsvr", level: precheck.OK},
+		{name: "config server as a shard", command: append([]string{real, "--shardsvr"}, flags...), role: "configsvr", level: precheck.Fail, says: `"configsvr"`},
+		{name: "new set of a shard", command: append([]string{real, "--shardsvr"}, flags...), role: "shardsvr", newSet: "rs", level: precheck.Fail, says: "a shard"},
+		{name: "new set of a config server", role: "configsvr", newSet: "rs", level: precheck.Fail, says: "a config server"},
 		{name: "no mongod", command: []string{"/etc/init.d/db", "start"}, level: precheck.Warn, says: "no mongod is to be seen"},
 		{name: "unknown option", command: []string{real, "--nonsense"}, level: precheck.Warn, says: "does not tell its options"},
 		{name: "encrypted", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+"}\nsecurity: {enableEncryption: true}\nreplication: {replSet: rs}")}, level: precheck.Fail, says: "encrypts"},
 		{name: "engine", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+", engine: inMemory}\nreplication: {replSet: rs}")}, level: precheck.Fail, says: "inMemory"},
 	} {
-		p := &Plan{Origin: Origin{Version: "6.0.5", FCV: "6.0", SetName: "rs", Storage: c.storage}}
+		p := &Plan{Origin: Origin{Version: "6.0.5", FCV: "6.0", SetName: "rs", Storage: c.storage, ClusterRole: c.role}}
 		p.checkPrograms(t.Context(), Options{Pull: PullOptions{DBPath: dir}, Member: MemberOptions{Command: c.command, NewSet: c.newSet}})
 		got := precheck.Check{Level: precheck.OK}
 		if len(p.Checks) > 0 {
