@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/spans"
+	"github.com/millrace/millrace/internal/state"
 )
 
 // unit is one job that this worker runs, from the lease to its end.
@@ -73,7 +74,7 @@ func (u *unit) run() {
 		u.record.event(slog.LevelInfo, "taken by worker "+u.worker.Name)
 		u.earlier = u.before()
 		u.tell()
-		err = u.work(d)
+		err = u.afterOthers(func() error { return u.work(d) })
 		u.told(err)
 	}
 	u.end(err)
@@ -139,6 +140,30 @@ func (w *Worker) keep(ctx context.Context, held *hub.Held, log *slog.Logger, end
 		if errors.Is(err, hub.ErrHeld) || time.Until(held.Until()) < every {
 			end(errLost)
 			return
+		}
+	}
+}
+
+// leavingTime bounds how long a run of the job that has lost its lease may still prove
+// itself to the target. It notices the loss when its process goes on.
+const leavingTime = time.Minute
+
+// afterOthers does the work again while an earlier run of the job still owns it on the
+// target: that run ends, since its lease did. One that does not end is another service's,
+// or a person's, and fails the job.
+func (u *unit) afterOthers(work func() error) error {
+	for began := time.Now(); ; {
+		err := work()
+		if !errors.Is(err, state.ErrRunning) || u.ctx.Err() != nil || time.Since(began) > max(leavingTime, 4*u.worker.Hub.Lease()) {
+			return err
+		}
+		u.set(func(r *service.Report) {
+			r.State, r.Error, r.Hint = service.Starting, mongo.Brief(err), mongo.HintOf(err)
+		})
+		u.log.Warn("an earlier run of the job has not ended yet; trying again", "error", err)
+		u.tell()
+		if err := pace.Pause(u.ctx, lookEvery); err != nil {
+			return err
 		}
 	}
 }

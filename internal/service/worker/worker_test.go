@@ -18,12 +18,14 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/worker"
+	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -309,6 +311,49 @@ func TestCutOff(t *testing.T) {
 	b.ok(err)
 	b.until("cut", "its end", func(j *service.Job) bool { return j.State() == service.Finished })
 	b.same("cut")
+}
+
+// TestEarlierRunComesBack: a worker that stood still comes back when its lease has ended and
+// another worker waits for the job. It proves itself to the target until it notices. The job
+// goes on once it has ended.
+func TestEarlierRunComesBack(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.insert("back", 0, 100)
+	b.create("back", "back", "")
+	_, stop := b.worker(b.nats.Address(), worker.Options{Name: "w1"})
+	b.until("back", "following", following)
+	stop()
+	target, err := mongo.Connect(t.Context(), b.dst.URI(), mongo.Options{})
+	b.ok(err)
+	defer target.Close()
+	earlier := state.Open(target, state.Options{Job: "back", Run: state.NewRun(), Write: "majority"})
+	_, err = earlier.TakeOver(t.Context(), func(state.Owner) {})
+	b.ok(err)
+	beating, end := context.WithCancel(t.Context())
+	var beats sync.WaitGroup
+	beats.Go(func() {
+		for beating.Err() == nil {
+			if err := earlier.Beat(t.Context()); err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	b.worker(b.nats.Address(), worker.Options{Name: "w2"})
+	b.until("back", "that it waits", func(j *service.Job) bool {
+		return j.Report != nil && strings.Contains(j.Report.Error, state.ErrRunning.Error())
+	})
+	end()
+	beats.Wait()
+	b.ok(earlier.Release(t.Context()))
+	b.until("back", "following", func(j *service.Job) bool {
+		if j.State() == service.Failed {
+			t.Fatalf("the job has failed: %+v", j.Report)
+		}
+		return following(j) && j.Lease.Worker == "w2" && j.Report.Error == ""
+	})
 }
 
 // TestHungWorker: what a worker that hung says of a job that another has does not count.
