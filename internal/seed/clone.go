@@ -185,7 +185,7 @@ func (p *pull) clone(ctx context.Context, m *Manifest) (*Final, bool, error) {
 		return nil, false, err
 	}
 	for _, f := range final.Files {
-		if _, err := p.target(f.Path); err != nil {
+		if _, err := p.target(f.File); err != nil {
 			return nil, false, err
 		}
 		if f.Same {

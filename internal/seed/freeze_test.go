@@ -1,10 +1,13 @@
 package seed
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -71,6 +74,37 @@ type settlingFreezer struct {
 func (f *settlingFreezer) Settle(context.Context) error {
 	f.settle()
 	return nil
+}
+
+// TestSmallFilesTakeTheirRoom: before it is complete, a copy of many small files takes no more
+// room than their sizes, which is what is looked for on the disk before it begins.
+func TestSmallFilesTakeTheirRoom(t *testing.T) {
+	const files, size = 50, 20 << 10
+	dir, to := fakeMember(t), filepath.Join(t.TempDir(), "to")
+	for i := range files {
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("index-%d-7.wt", 100+i)), bytes.Repeat([]byte{byte(i + 1)}, size), 0o600))
+	}
+	a := fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: &changingFreezer{}})
+	looked := false
+	a.compared = func() {
+		looked = true
+		for i := range files {
+			info, err := os.Stat(filepath.Join(to, fmt.Sprintf("index-%d-7.wt", 100+i)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if taken := info.Sys().(*syscall.Stat_t).Blocks * 512; max(info.Size(), taken) > 2*size {
+				t.Errorf("%s takes %d bytes and has %d, for %d of the source", info.Name(), taken, info.Size(), size)
+			}
+		}
+	}
+	_, err := Pull(t.Context(), a, PullOptions{DBPath: to, NoClone: true})
+	must(t, err)
+	sameFiles(t, dir, to)
+	if !looked {
+		t.Error("nothing was compared")
+	}
 }
 
 // What was put aside before a lock under which files changed counts for the next

@@ -329,7 +329,7 @@ func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 		if ctx.Err() != nil {
 			break
 		}
-		t, err := p.target(f.Path)
+		t, err := p.target(f)
 		if err != nil {
 			return errors.Join(err, g.Wait())
 		}
@@ -354,7 +354,8 @@ func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 }
 
 // target opens the copy of a file, or makes it.
-func (p *pull) target(name string) (*targetFile, error) {
+func (p *pull) target(f File) (*targetFile, error) {
+	name := f.Path
 	if t := p.files[name]; t != nil {
 		return t, nil
 	}
@@ -367,7 +368,7 @@ func (p *pull) target(name string) (*targetFile, error) {
 			return nil, fmt.Errorf("seed: make %s: %w", dir, err)
 		}
 	}
-	t := &targetFile{root: p.root, name: local, block: int64(p.block), buffers: &p.buffers}
+	t := &targetFile{root: p.root, name: local, block: int64(p.block), buffers: &p.buffers, expected: f.Size}
 	p.files[name] = t
 	return t, nil
 }
@@ -437,7 +438,7 @@ func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error 
 			}
 			continue
 		}
-		t, err := p.target(f.Path)
+		t, err := p.target(f.File)
 		if err != nil {
 			return errors.Join(err, g.Wait())
 		}

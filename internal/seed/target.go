@@ -18,6 +18,9 @@ type targetFile struct {
 	name    string
 	block   int64      // bytes
 	buffers *sync.Pool // of *[]byte of stretchBytes, for direct writes
+	// expected is the size that the source named. A range gets blocks up to there: a member
+	// may have more small files than its disk has room for at a whole range each.
+	expected int64
 
 	mu        sync.Mutex
 	file      *os.File
@@ -63,7 +66,8 @@ func (f *targetFile) directly(at int64, n int) *os.File {
 		f.allocated = map[int64]bool{}
 	}
 	if r := at / rangeBytes; !f.allocated[r] {
-		if err := preallocate(f.file, r*rangeBytes, rangeBytes); err != nil {
+		length := min(rangeBytes, max(f.expected, at+int64(n))-r*rangeBytes)
+		if err := preallocate(f.file, r*rangeBytes, length); err != nil {
 			f.buffered = true
 			return nil
 		}
@@ -165,7 +169,7 @@ func (f *targetFile) resize(size int64) error {
 			f.sum[i] = 0
 		}
 	}
-	f.size, f.found = size, size
+	f.size, f.found, f.expected = size, size, size
 	return nil
 }
 
