@@ -49,7 +49,7 @@ func sameIdentity(ns string, was, is bson.Binary) error {
 	case len(is.Data) == 0:
 		return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: the source has no collection of that name any more (UUID %x)", ns, was.Data), hint)
 	case len(was.Data) == 0:
-		return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: on the source the name means another collection now (UUID %x); it meant none when they were found", ns, is.Data), hint)
+		return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: on the source the name means a collection (UUID %x) that is not the one in which they were found, or an older release found them", ns, is.Data), hint)
 	}
 	return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: on the source the name means another collection now (UUID %x) than when they were found (UUID %x)", ns, is.Data, was.Data), hint)
 }
