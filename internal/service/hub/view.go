@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -296,15 +297,27 @@ func (v *View) After(name string, n int, match func(*service.Job) bool) []servic
 	return list
 }
 
-// Workers are those that are there, by name.
+// Workers are those that are there, by name. The jobs of each include those whose leases
+// it has: it announces itself once a second, and may have taken one since.
 func (v *View) Workers() []service.Worker {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	leased := map[string][]string{}
+	for unit, l := range v.leases {
+		if job, ok := strings.CutPrefix(unit, Control("")); ok && v.fresh(l.at) {
+			leased[l.of.Worker] = append(leased[l.of.Worker], job)
+		}
+	}
 	list := []service.Worker{}
 	for _, name := range slices.Sorted(maps.Keys(v.workers)) {
 		if w := v.workers[name]; v.fresh(w.at) {
 			one := w.of
 			one.Draining = one.Draining || v.draining(name, one.StartedAt)
+			if more := leased[name]; len(more) > 0 {
+				one.Jobs = append(more, one.Jobs...)
+				slices.Sort(one.Jobs)
+				one.Jobs = slices.Compact(one.Jobs)
+			}
 			list = append(list, one)
 		}
 	}

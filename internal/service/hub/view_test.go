@@ -60,6 +60,26 @@ func TestAfter(t *testing.T) {
 	}
 }
 
+// TestWorkersHaveWhatTheyLease: a job counts as its worker's from its lease on, before the
+// worker announces itself again. A drain is waited for by that.
+func TestWorkersHaveWhatTheyLease(t *testing.T) {
+	v := (&Hub{lease: time.Minute}).NewView()
+	now := time.Now()
+	v.change(func() {
+		v.workers["w1"] = heard[service.Worker]{service.Worker{Name: "w1", Jobs: []string{"b"}}, now}
+		v.workers["w2"] = heard[service.Worker]{service.Worker{Name: "w2", Jobs: []string{}}, now}
+		for _, job := range []string{"b", "a"} {
+			v.leases[Control(job)] = heard[service.Lease]{service.Lease{Worker: "w1"}, now}
+		}
+		v.leases["verify.a.v"] = heard[service.Lease]{service.Lease{Worker: "w2"}, now}
+	})
+	for i, want := range [][]string{{"a", "b"}, {}} {
+		if w := v.Workers()[i]; !slices.Equal(w.Jobs, want) {
+			t.Errorf("%s has %v, want %v", w.Name, w.Jobs, want)
+		}
+	}
+}
+
 // TestViewEnds: a view ends with its context, at whatever moment of its start that is.
 func TestViewEnds(t *testing.T) {
 	h := open(t, time.Second)
