@@ -164,6 +164,23 @@ func (p *Process) Finalize(ctx context.Context) error {
 // Pid is the process id.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
+// Children are the ids of the processes that a process has started and that run.
+func Children(pid int) (children []int) {
+	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/task/*/children")
+	for _, name := range threads {
+		raw, err := os.ReadFile(name)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, text := range strings.Fields(string(raw)) {
+			if child, err := strconv.Atoi(text); err == nil {
+				children = append(children, child)
+			}
+		}
+	}
+	return children
+}
+
 // ExitCode is that of the process, after its end.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -223,17 +222,8 @@ func (k *killing) locked() bool {
 
 // guardianOf is the process id of an agent's guardian, 0 when it has none.
 func guardianOf(agent int) int {
-	threads, _ := filepath.Glob("/proc/" + strconv.Itoa(agent) + "/task/*/children")
-	for _, name := range threads {
-		raw, err := os.ReadFile(name)
-		if err != nil {
-			continue
-		}
-		for _, child := range strings.Fields(string(raw)) {
-			if pid, err := strconv.Atoi(child); err == nil {
-				return pid
-			}
-		}
+	if all := test.Children(agent); len(all) > 0 {
+		return all[0]
 	}
 	return 0
 }
