@@ -305,11 +305,16 @@ func (w *World) check(s Step) error {
 		t := w.target[ns]
 		return w.source[ns] == nil && t != nil && t.there != no && !w.rules(ns).History
 	}
+	// What was left is another kind of collection than the one that is made: the job stops.
+	differs := func(ns string, capped bool) bool { return kept(ns) && w.target[ns].capped != isTrue(capped) }
 	wrong := func(why string) error { return fmt.Errorf("%s: %s: %w", s, why, ErrInapplicable) }
 	switch s.Do {
 	case Insert:
 		if w.Has(s.NS, s.ID) {
 			return wrong("it is there")
+		}
+		if c == nil && differs(s.NS, false) {
+			return wrong("what was left on the target has the name, and is capped")
 		}
 		return nil
 	case Update, Replace, Delete:
@@ -317,7 +322,7 @@ func (w *World) check(s Step) error {
 			return wrong("it is not there")
 		}
 	case Create, Shard:
-		if c != nil || s.Capped && kept(s.NS) && w.rules(s.NS).Merge {
+		if c != nil || differs(s.NS, s.Capped) || s.Capped && kept(s.NS) && w.rules(s.NS).Merge {
 			return wrong("it is there")
 		}
 		return nil
@@ -347,7 +352,7 @@ func (w *World) check(s Step) error {
 			return wrong("what was left on the target has the name of the result")
 		}
 	case Clone:
-		if to != nil || kept(s.To) && w.rules(s.To).Merge {
+		if to != nil || differs(s.To, true) || kept(s.To) && w.rules(s.To).Merge {
 			return wrong("the name of the clone is taken")
 		}
 	}
