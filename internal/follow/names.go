@@ -80,21 +80,27 @@ func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
 
 // filledAhead reports that others filled the target, which may be ahead of a position.
 func (f *follower) filledAhead(at mongo.OpTime) bool {
-	return f.job.Mode == state.ModeIncremental && !f.job.Consistent.Before(at)
+	return f.job.Mode == state.ModeIncremental && !f.copied().Before(at)
 }
 
 // mayBeCut reports that the target may lack documents of the collection that a change
 // ends or renames: its copy ended with what the source gave up.
 func (f *follower) mayBeCut(ev *stream.Event) bool {
-	end := f.job.Copied
-	if f.job.Mode == state.ModeIncremental || end.IsZero() {
-		end = f.job.Consistent
-	}
+	end := f.copied()
 	for _, ns := range []string{ev.Change.NS, ev.Change.From, ev.Change.To} {
 		one, _ := f.Ask.Names.Source(ns)
 		end = mongo.MaxOpTime(end, one.Copied)
 	}
 	return !end.Before(ev.At)
+}
+
+// copied is the end of the copy that the job began with, or of what others filled the
+// target with. Jobs of older versions did not note it.
+func (f *follower) copied() mongo.OpTime {
+	if f.job.Copied.IsZero() {
+		return f.job.Consistent
+	}
+	return f.job.Copied
 }
 
 // existing is what becomes of collections of the target that the source is about

@@ -204,7 +204,7 @@ func (c *copier) prepareIncremental(ctx context.Context) error {
 	// What the target holds at that position is not known exactly, so up to
 	// now it may be ahead.
 	return c.savePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
-		bson.E{Key: "start", Value: at}, bson.E{Key: "consistent", Value: newest})...)
+		bson.E{Key: "start", Value: at}, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})...)
 }
 
 // make creates one collection or view. Unless the target's own are kept, only

@@ -52,8 +52,9 @@ type Job struct {
 	// Start is P0, Consistent P1 (zero before the copy ended).
 	Start      mongo.OpTime `bson:"start"`
 	Consistent mongo.OpTime `bson:"consistent"`
-	// Copied is P1 of the copy that the job began with; Consistent moves on where a
-	// collection is copied later.
+	// Copied is P1 of the copy that the job began with, or where the source stood when the
+	// job began on a target that others had filled; Consistent moves on where a collection is
+	// copied, or documents are read, later. Zero is Consistent.
 	Copied mongo.OpTime `bson:"copied,omitempty"`
 	// Chunks is what a sharded source noted of its chunks when the copy began. It is
 	// the source's own.
