@@ -17,8 +17,8 @@ func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schem
 	if err != nil {
 		return err
 	}
-	if there && f.filledAhead(ev.At) {
-		return nil // it has it still
+	if there && f.mayBeCut(ev) {
+		return nil // the target has what was copied of it, or what others have filled
 	}
 	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped", "ns", ev.Change.To, "position", ev.At)
 	one, _ := f.Ask.Names.Source(ev.Change.To)

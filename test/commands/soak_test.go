@@ -29,19 +29,23 @@ func TestSoak(t *testing.T) { soak(t, threeMembers, threeMembers) }
 func TestSoakOfSharded(t *testing.T) { soak(t, twoShards, twoShards, oneMember) }
 
 func soak(t *testing.T, source string, targets ...string) {
+	rounds, done := 0, map[string]int{}
+	play := func(t *testing.T, seed uint64) {
+		rounds++
+		newBed(t, source, targets[seed%uint64(len(targets))]).soakRound(t, seed, done)
+	}
+	defer func() { t.Logf("%d rounds: %v", rounds, done) }()
 	long, err := time.ParseDuration(os.Getenv("MILLRACE_SOAK"))
-	if err != nil {
-		t.Skip("MILLRACE_SOAK says for how long; see make soak")
+	if err != nil { // what soaks have found
+		lab.Nightly(t)
+		testseed.Each(t, play)
+		return
 	}
-	seed, rounds, done := testseed.Of(t), uint64(0), map[string]int{}
-	for began := time.Now(); time.Since(began) < long && !t.Failed(); rounds++ {
-		t.Logf("MILLRACE_TEST_SEED=%d", seed+rounds)
-		t.Run("round", func(t *testing.T) {
-			b := newBed(t, source, targets[(seed+rounds)%uint64(len(targets))])
-			b.soakRound(t, seed+rounds, done)
-		})
+	seed := testseed.Of(t)
+	for began := time.Now(); time.Since(began) < long && !t.Failed(); seed++ {
+		t.Logf("MILLRACE_TEST_SEED=%d", seed)
+		t.Run("round", func(t *testing.T) { play(t, seed) })
 	}
-	t.Logf("%d rounds: %v", rounds, done)
 }
 
 // soakRound has jobs on one pair of clusters: in both phases, with and without merge.
@@ -59,8 +63,9 @@ func (b *bed) soakRound(t *testing.T, seed uint64, done map[string]int) {
 		}
 		r.Shuffle(len(drawn), func(i, j int) { drawn[i], drawn[j] = drawn[j], drawn[i] })
 		plays := b.plays(t.Context(), drawn[:min(len(drawn), 8)])
+		b.killed = ""
 		if err := b.disturbed(t, plays, r, done); err != nil {
-			t.Fatalf("%s: %v", phase, err)
+			t.Fatalf("%s: %v\n%s", phase, err, b.story(plays, err.Error()))
 		}
 		found, err := compare(t.Context(), plays)
 		if err != nil {
@@ -74,6 +79,16 @@ func (b *bed) soakRound(t *testing.T, seed uint64, done map[string]int) {
 			return
 		}
 	}
+}
+
+// story is what was done to the play that an error names, and what processes logged of it.
+func (b *bed) story(plays []*play, why string) string {
+	p := blamed(plays, why)
+	if p == nil {
+		return ""
+	}
+	lines := slices.DeleteFunc(strings.Split(b.killed+why, "\n"), func(l string) bool { return !strings.Contains(l, p.base) })
+	return p.cell.String() + ":\n  " + strings.Join(append(lines, p.log...), "\n  ")
 }
 
 // disturbed has one job of all plays among disturbances.
@@ -121,10 +136,10 @@ func (b *bed) disturbed(t *testing.T, plays []*play, r *rand.Rand, done map[stri
 	}
 	if err != nil {
 		_ = p.Wait(10 * time.Second)
-		return fmt.Errorf("%w\n%s", err, tail(p.Output()))
+		return fmt.Errorf("%w\n%s", err, p.Output())
 	}
 	if err := p.Wait(limit); err != nil && !admitted(p.Output(), plays) {
-		return fmt.Errorf("%w\n%s", err, tail(p.Output()))
+		return fmt.Errorf("%w\n%s", err, p.Output())
 	}
 	return nil
 }
@@ -133,7 +148,7 @@ func (b *bed) disturbed(t *testing.T, plays []*play, r *rand.Rand, done map[stri
 func (b *bed) disturb(t *testing.T, p *test.Process, plays []*play, r *rand.Rand, done map[string]int) (*test.Process, error) {
 	select {
 	case <-p.Done():
-		return p, fmt.Errorf("the job has ended\n%s", tail(p.Output()))
+		return p, fmt.Errorf("the job has ended\n%s", p.Output())
 	default:
 	}
 	what := []string{"kill", "kill", "source steps down", "target steps down", "move"}[r.IntN(5)]
@@ -141,6 +156,7 @@ func (b *bed) disturb(t *testing.T, p *test.Process, plays []*play, r *rand.Rand
 	switch {
 	case what == "kill":
 		p.Kill()
+		b.killed += p.Output()
 		args := append(b.args(plays), "--until", "never")
 		if plays[0].phase == inCopy {
 			args = append(args, "--max-rate-docs", "5")
