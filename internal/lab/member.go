@@ -172,7 +172,8 @@ func (m *Member) logTail(lines int) []string {
 		return nil
 	}
 	telling := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(data)), "\n"), func(line string) bool {
-		return strings.Contains(line, `"s":"I",  "c":"NETWORK"`) || strings.Contains(line, " I  NETWORK ")
+		frame := strings.Contains(line, `"msg":"Frame"`) || strings.Contains(line, `"msg":"BACKTRACE"`) // of a crash, whose cause comes before
+		return strings.Contains(line, `"s":"I",  "c":"NETWORK"`) || strings.Contains(line, " I  NETWORK ") || frame
 	})
 	return telling[max(0, len(telling)-lines):]
 }
