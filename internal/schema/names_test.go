@@ -23,3 +23,29 @@ func TestRenamedByItsNewUUID(t *testing.T) {
 		t.Errorf("%+v", one)
 	}
 }
+
+// TestLeftByItsRename: whether the target goes on having a collection under the name of
+// before depends on what it had there when the rename was left out.
+func TestLeftByItsRename(t *testing.T) {
+	rules, err := transform.New(transform.Config{Skip: []string{"*.*=rename"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uuid := func(n byte) bson.Binary { return bson.Binary{Subtype: 4, Data: append(make([]byte, 15), n)} }
+	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid(1)}})
+	for _, step := range []struct {
+		from, to string
+		left     bool
+	}{
+		{"d.a", "e.a", true},
+		{"e.a", "f.a", false}, // the target has nothing under e.a
+	} {
+		rename := stream.Change{Kind: stream.ChangeRename, NS: step.from, To: step.to, UUID: uuid(1)}
+		for _, what := range []string{"first", "once more after a crash"} {
+			names.Change(names.After(rename, rules))
+			if one, ok := names.Source(step.to); !ok || !one.Gone || one.Left != step.left {
+				t.Errorf("%s to %s, %s: %+v", step.from, step.to, what, one)
+			}
+		}
+	}
+}
