@@ -38,6 +38,8 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 	}
 	effect := Effect{Applied: true, Dropped: []string{o.Rules.Target(ch.NS)}}
 	switch {
+	case ch.Command == mongo.CommandCapped && o.Names.Absent(ch.To):
+		effect.Applied, effect.Skipped = false, ch.To+" never came to the target"
 	case ch.Command == mongo.CommandCapped:
 		c.o.Log.Warn("the target's collection does not become capped: it keeps documents that the source has no more", "ns", o.Rules.Target(ch.To))
 		effect.Applied, effect.Skipped = false, "the collection stays as it is"
@@ -47,10 +49,10 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 	return effect, c.colls.Drop(ctx, o.Rules.Target(ch.NS))
 }
 
-// staysUncapped reports that the target's collection does not become a capped one: the
-// rules skip that, or have it keep documents which a capped one might let go.
+// staysUncapped reports that the target's collection does not become a capped one: it has
+// none, the rules skip that, or have it keep documents which a capped one might let go.
 func (o ApplyOptions) staysUncapped(ch stream.Change) bool {
-	return o.leftOut(ch) || o.Rules.Others() || o.Rules.Skips(ch.To).Has(leaving)
+	return o.Names.Absent(ch.To) || o.leftOut(ch) || o.Rules.Others() || o.Rules.Skips(ch.To).Has(leaving)
 }
 
 // CheckCollection says why the rules cannot be about a collection, as it is on the source.

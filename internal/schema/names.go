@@ -224,6 +224,9 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 	if n.leftOut(ch, rules) != 0 && ch.Command != mongo.CommandCapped { // which changes options
 		one.Gone, one.Left = true, had && known
 	}
+	if ch.Command == mongo.CommandCapped && n.Absent(ch.To) {
+		one.Gone = true
+	}
 	if done, ok := n.Source(ch.To); ok && !known && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID) {
 		one.Gone, one.Left = true, done.Left // asked once more after a crash
 	}
