@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -51,15 +52,20 @@ func soak(t *testing.T, source string, targets ...string) {
 // soakRound has jobs on one pair of clusters: in both phases, with and without merge.
 func (b *bed) soakRound(t *testing.T, seed uint64, done map[string]int) {
 	r := rand.New(rand.NewPCG(seed, 0x736f616b))
+	chosen := regexp.MustCompile(os.Getenv("MILLRACE_CELLS"))
 	for i := range 4 {
 		phase, merge := []string{inChange, inCopy}[i%2], i/2 == 1
 		var drawn []cell
 		for j, set := range ruleSets() {
 			refused := b.lab != nil && (set.rules.History || slices.Contains(set.rules.Skip, "ttl")) ||
 				b.targetLab != nil && slices.Contains(set.rules.Skip, "insert")
-			if set.rules.Merge == merge && !refused {
-				drawn = append(drawn, cell{command{name: fmt.Sprint("seed-", seed), seed: seed<<8 + uint64(i*50+j)}, set, phase})
+			c := cell{command{name: fmt.Sprint("seed-", seed), seed: seed<<8 + uint64(i*50+j)}, set, phase}
+			if set.rules.Merge == merge && !refused && chosen.MatchString(c.String()) {
+				drawn = append(drawn, c)
 			}
+		}
+		if len(drawn) == 0 {
+			continue
 		}
 		r.Shuffle(len(drawn), func(i, j int) { drawn[i], drawn[j] = drawn[j], drawn[i] })
 		plays := b.plays(t.Context(), drawn[:min(len(drawn), 8)])
