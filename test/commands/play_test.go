@@ -111,11 +111,7 @@ func (p *play) random(n int) {
 		if p.bed.lab != nil {
 			p.writer.OnShards(p.bed.lab.ShardNames(), p.bed.lab.ShardNames()[0])
 			for db := range p.writer.Primary {
-				err := p.bed.lab.CreateDatabase(p.ctx, db, p.writer.Primary[db])
-				if err == nil && p.bed.targetLab != nil { // else its router could not rename between them
-					err = p.bed.targetLab.CreateDatabase(p.ctx, db, p.bed.targetLab.ShardNames()[0])
-				}
-				if err != nil {
+				if err := p.bed.createDatabase(p.ctx, db); err != nil {
 					panic(failure{err})
 				}
 			}

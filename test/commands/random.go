@@ -52,7 +52,7 @@ func (x *Writer) OnShards(shards []string, primary string) {
 		x.Primary[db] = primary
 	}
 	x.Kinds = slices.DeleteFunc(x.Kinds, func(k Op) bool { return k == MapReduce || k == Clone })
-	x.Kinds = append(x.Kinds, Shard, Shard, Shard, Reshard, MovePrimary)
+	x.Kinds = append(x.Kinds, Reshard, MovePrimary)
 }
 
 // Next draws a command and applies it to the model. It is false for one that the source
@@ -127,7 +127,10 @@ func (x *Writer) draw() Step {
 		return x.structure()
 	}
 	ns, id := x.name(), int32(x.IntN(int(x.IDs)))
-	_, capped := x.W.Exists(ns)
+	there, capped := x.W.Exists(ns)
+	if !there && x.Shards != nil && x.IntN(2) == 0 {
+		return Step{Do: Shard, NS: ns}
+	}
 	if s, ok := x.move(ns, id); ok {
 		return s
 	}
