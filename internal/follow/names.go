@@ -74,7 +74,7 @@ func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
 	// After a restart the target is not ahead of a schema change, for none is passed
 	// without a checkpoint; but for what was read for rules (putIndexesOff), and where
 	// others filled it.
-	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Ahead: f.filledAhead(ev.At), Recorded: f.job.Copied.Before(ev.At),
+	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Cut: f.mayBeCut(ev), Ahead: f.filledAhead(ev.At), Recorded: f.job.Copied.Before(ev.At),
 		Maybe: f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names, MixedSchema: f.MixedSchema}
 }
 

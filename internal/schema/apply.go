@@ -17,6 +17,8 @@ type ApplyOptions struct {
 	// Overlap: documents on the target may be ahead of the change. Indexes that
 	// refuse documents are deferred, and those that it expects may be gone.
 	Overlap bool
+	// Cut: the copy of the collection may have ended with what the source gave up.
+	Cut bool
 	// Recorded: histories have begun. What the source drops or renames stays.
 	Recorded bool
 	// Ahead: others filled the target, which may hold what the source does later.

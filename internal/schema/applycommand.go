@@ -29,7 +29,7 @@ func (o ApplyOptions) ofCommand(ch stream.Change) bool {
 // already.
 func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	switch {
-	case ch.Command == mongo.CommandReshard && o.Overlap: // the copy of the collection was cut off
+	case ch.Command == mongo.CommandReshard && o.Cut:
 		return Effect{Applied: true, Resync: &ch.UUID, ResyncNS: o.Rules.Target(ch.To), Keep: true}, nil
 	case ch.Command == mongo.CommandReshard:
 		return skipped("the documents of %s are the same", ch.To), nil

@@ -77,8 +77,8 @@ func (x *Writer) routable(s Step) bool {
 		return x.keyed[s.NS] == "" && x.keyed[s.To] == "" && x.Primary[db] == x.Primary[toDB]
 	case Convert:
 		return x.keyed[s.NS] == ""
-	case Reshard:
-		return x.keyed[s.NS] == "k"
+	case Reshard: // after a movePrimary the primary shard may go without the result
+		return x.keyed[s.NS] == "k" && !x.moved[db]
 	case MovePrimary:
 		return x.Primary[s.NS] != s.Shard
 	}
