@@ -113,6 +113,9 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 	if d.skips != 0 {
 		d.left.passed.Add(1)
 	}
+	if d.skips.Has(stream.OpUpdate | stream.OpReplace) {
+		ev.Key.Shard = nil // the target may have the document under an earlier shard key
+	}
 	if d.keep != nil {
 		v = sift(ev, d)
 	}
