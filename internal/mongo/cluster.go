@@ -12,6 +12,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/xoptions"
 	"go.mongodb.org/mongo-driver/v2/tag"
 	"golang.org/x/sync/errgroup"
 
@@ -129,8 +130,10 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	}
 	pool.Limit(o.MostInUse)
 	sharing := *opts
-	sharing.Deployment = pool.Deployment()
-	client, err := driver.Connect(&sharing)
+	var client *driver.Client
+	if err = xoptions.SetInternalClientOptions(&sharing, "deployment", pool.Deployment()); err == nil {
+		client, err = driver.Connect(&sharing)
+	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), pool.Close(ctx))
 	}
