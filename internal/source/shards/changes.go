@@ -322,7 +322,8 @@ func (o *Once) unknown(id [16]byte, ch *stream.Change) bool {
 // it may have had nothing of it. After a reshard its documents are those of the collection
 // that is renamed.
 func (o *Once) replaced(id [16]byte, ch *stream.Change) {
-	if was, there := o.names[ch.To]; there {
+	// Names that were noted amid a rename between databases have the copy twice.
+	if was, there := o.names[ch.To]; there && was != id {
 		if ch.Command == mongo.CommandReshard {
 			o.next[was] = id
 		}

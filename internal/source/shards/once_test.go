@@ -232,3 +232,29 @@ func TestMark(t *testing.T) {
 		t.Error(b, err)
 	}
 }
+
+// TestNamesAmidAMove: a job was killed between the two changes of a rename between databases.
+// The copy has the wanted name then, and its own still.
+func TestNamesAmidAMove(t *testing.T) {
+	const staged = "d.tmpAbCdE.renameCollection"
+	for _, names := range [][]string{{"d.u", staged}, {staged, "d.u"}} {
+		var there []Collection
+		for _, ns := range names {
+			there = append(there, Collection{NS: ns, UUID: uuidOf(2)})
+		}
+		o := NewOnce(there)
+		rename := func(n uint32, from, to string, c mongo.Command) stream.Event {
+			ev := told(n, stream.ChangeRename, 2)
+			ev.NS, ev.Change.NS, ev.Change.To, ev.Change.Command = from, from, to, c
+			return ev
+		}
+		all := []stream.Event{rename(10, "x.u", "d.u", mongo.CommandMove), rename(20, "d.u", "d.v", 0), rename(30, "d.v", "d.w", 0)}
+		b := &stream.Batch{Events: all, End: opTime(30)}
+		if _, err := o.filter(t.Context(), b, nil); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(b.Events); n < 2 || b.Events[n-2].Change.To != "d.v" || b.Events[n-1].Change.To != "d.w" {
+			t.Errorf("%v: of three renames %d are told", names, n)
+		}
+	}
+}
