@@ -254,7 +254,7 @@ func TestNamesAmidAMove(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := len(b.Events); n < 2 || b.Events[n-2].Change.To != "d.v" || b.Events[n-1].Change.To != "d.w" {
-			t.Errorf("%v: of three renames %d are told", names, n)
+			t.Errorf("%v: of three renames %d pass", names, n)
 		}
 	}
 }
