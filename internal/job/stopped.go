@@ -108,7 +108,7 @@ func Look(ctx context.Context, c *mongo.Cluster, id string) (h Has, err error) {
 func (s *Stopped) Drop(ctx context.Context) error {
 	anew := s.job
 	anew.Phase, anew.Start, anew.Consistent, anew.Copied, anew.Applied, anew.Mark = PhaseCatalog, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, ""
-	anew.ReadFrom, anew.Reach, anew.Intent, anew.Expiring, anew.Refused, anew.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, false, nil, nil
+	anew.ReadFrom, anew.Reach, anew.Intent, anew.Refused, anew.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, nil, nil
 	if err := s.store.Reset(ctx, anew); err != nil {
 		return err
 	}

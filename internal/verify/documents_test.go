@@ -74,7 +74,7 @@ func TestDocumentsOfAnotherCollection(t *testing.T) {
 	rejected("before", of("c", 1), "another collection")
 	rejected("gone", of("other", 1), "no collection of that name")
 	rename("moved", "extra")
-	rejected("new", of("extra", 1), "another collection")
+	rejected("new", of("extra", 1), "not the one in which they were found")
 	gone := of("c", 1)
 	for _, c := range []*mongo.Cluster{src, dst} {
 		if err := c.Client.Database(db).Drop(t.Context()); err != nil {
