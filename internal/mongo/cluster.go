@@ -13,7 +13,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/tag"
-	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/xoptions"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/pace"
@@ -131,7 +130,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	pool.Limit(o.MostInUse)
 	sharing := *opts
 	var client *driver.Client
-	if err = xoptions.SetInternalClientOptions(&sharing, "deployment", pool.Deployment()); err == nil {
+	if err = pool.Share(&sharing); err == nil {
 		client, err = driver.Connect(&sharing)
 	}
 	if err != nil {

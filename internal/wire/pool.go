@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/xoptions"
 )
 
 // Pool selects servers of one deployment and hands out their connections,
@@ -101,13 +102,13 @@ func (p *Pool) Compression() Compression {
 	return Compression{On: len(p.opts.Compressors) > 0}
 }
 
-// Deployment is for the client of a driver, which uses the pool's connections then, and
-// closes them at its end. After Renew the client goes on with the earlier ones.
-func (p *Pool) Deployment() driver.Deployment {
+// Share has the client of a driver that is made with opts use the pool's connections, and
+// close them at its end. After Renew the client goes on with the earlier ones.
+func (p *Pool) Share(opts *options.ClientOptions) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shared = true
-	return p.first
+	return xoptions.SetInternalClientOptions(opts, "deployment", driver.Deployment(p.first))
 }
 
 // Limit bounds how many connections are in use at once, those of a driver's client that
