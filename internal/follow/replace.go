@@ -117,12 +117,12 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case !has:
 		return mongo.WithHint(fmt.Errorf("%s does not exist on the target", r.from),
 			"something else drops collections of the target; start the job again with --restart")
-	case moved && to.Gone && !to.Left, capped && to.Gone:
-		return nil // under its old name the target had another collection, or none
 	case moved && to.Left:
 		// The rename is skipped: what the copy had not read is under the old name.
 		r.to = f.Rules.Target(ev.Change.From)
 		return r.fill(ctx, ev.Change.From)
+	case (capped || moved) && to.Gone:
+		return nil // the target has none of it
 	case capped || moved:
 		return r.fill(ctx, ev.Change.To)
 	}

@@ -84,38 +84,27 @@ func (g *Gate) open(limit int) {
 // nth worker has something to do. False says that over was closed, or ctx
 // ended, before.
 func (g *Gate) Reaches(ctx context.Context, n int, over <-chan struct{}) bool {
-	if g == nil {
-		return false
-	}
-	for {
-		g.mu.Lock()
-		reached, changed := g.load == Max && g.steering.limit >= n, g.changed
+	return g != nil && g.await(ctx, over, func() bool {
+		reached := g.load == Max && g.steering.limit >= n
 		g.steering.grown = g.steering.grown || reached && n > g.steering.base
-		g.mu.Unlock()
-		if reached {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-over:
-			return false
-		case <-ctx.Done():
-			return false
-		}
-	}
+		return reached
+	})
 }
 
 // Employs waits while the load is Low, under which one worker has enough to do. False says
 // that over was closed, or ctx ended, before.
 func (g *Gate) Employs(ctx context.Context, over <-chan struct{}) bool {
-	if g == nil {
-		return true
-	}
+	return g == nil || g.await(ctx, over, func() bool { return g.load != Low })
+}
+
+// await waits until reached, which is asked with mu locked, is true. It is false if over was
+// closed, or ctx ended, before.
+func (g *Gate) await(ctx context.Context, over <-chan struct{}, reached func() bool) bool {
 	for {
 		g.mu.Lock()
-		low, changed := g.load == Low, g.changed
+		yes, changed := reached(), g.changed
 		g.mu.Unlock()
-		if !low {
+		if yes {
 			return true
 		}
 		select {

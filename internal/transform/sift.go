@@ -123,7 +123,7 @@ func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string, read Re
 		st.mark = mark
 		return nil
 	}
-	d := decision{stage: st, b: b, at: b.Events[len(b.Events)-1].At, open: map[int]bool{}, states: map[string]*document{}, deleted: map[string]int64{}}
+	d := decision{stage: st, b: b, at: b.Events[len(b.Events)-1].At, open: map[int]bool{}, states: map[string]*document{}}
 	if st.rules.SkipsAny(stream.OpTTL) {
 		d.findDeleted()
 	}
@@ -163,7 +163,8 @@ type decision struct {
 	bytes  int // of documents that were read since
 	newest mongo.OpTime
 	key    []byte
-	// deleted are the clocks of the deletions that come last of their documents.
+	// deleted are the clocks of the deletions that come last of their documents; nil where
+	// nobody asks for them.
 	deleted map[string]int64
 }
 
@@ -312,6 +313,7 @@ func (d *decision) deletedAt(key string, s *document) int64 {
 // findDeleted notes the clocks of the deletions that come last of their documents, before
 // events are changed.
 func (d *decision) findDeleted() {
+	d.deleted = map[string]int64{}
 	for i := range d.b.Events {
 		switch ev := &d.b.Events[i]; ev.Kind {
 		case stream.SchemaChange:

@@ -126,9 +126,9 @@ func (p *Pool) Limit(most int) {
 
 // Renew has later connections carry another application name, by which a server's
 // list of connections tells them from earlier ones. leave closes the earlier ones
-// unless a client shares them: those still checked out when its ctx ends. members are addresses at which the
-// deployment may be found besides those that the pool knows: it may have moved
-// since it was opened.
+// unless a client shares them: those still checked out when its ctx ends. members are
+// addresses at which the deployment may be found besides those that the pool knows: it
+// may have moved since it was opened.
 func (p *Pool) Renew(appName string, members []string) (leave func(context.Context) error, err error) {
 	opts := *p.opts
 	opts.AppName = &appName

@@ -109,11 +109,9 @@ func (p *play) random(n int) {
 	if p.writer == nil {
 		p.writer = NewWriter(rand.New(rand.NewPCG(p.command.seed, 0x636d64)), p.world, p.base, p.base+"-x")
 		if p.bed.lab != nil {
-			p.writer.OnShards(p.bed.lab.ShardNames(), p.bed.lab.ShardNames()[0])
-			for db := range p.writer.Primary {
-				if err := p.bed.createDatabase(p.ctx, db); err != nil {
-					panic(failure{err})
-				}
+			p.writer.OnShards(p.bed.lab.ShardNames())
+			if err := p.bed.createDatabases(p); err != nil {
+				panic(failure{err})
 			}
 			if p.bed.targetLab != nil { // it makes a database anew on any shard
 				p.writer.Kinds = slices.DeleteFunc(p.writer.Kinds, func(k Op) bool { return k == DropDatabase })

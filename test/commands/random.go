@@ -20,10 +20,9 @@ type Writer struct {
 	Schema int
 	// Kinds are those.
 	Kinds []Op
-	// Shards are those of the source, none for a replica set, and Primary is that of each
-	// database.
-	Shards  []string
-	Primary map[string]string
+	// shards are those of the source, none for a replica set; primary is that of each database.
+	shards  []string
+	primary map[string]string
 	// moved are the databases whose primary shard has changed.
 	moved map[string]bool
 	// keyed are the sharded collections, by hashed k or by _id.
@@ -43,13 +42,13 @@ func NewWriter(r *rand.Rand, w *World, db, other string) *Writer {
 	return x
 }
 
-// OnShards draws what a sharded cluster takes, whose databases have a shard as the
+// OnShards draws what a sharded cluster takes, whose databases have the first shard as the
 // primary one.
-func (x *Writer) OnShards(shards []string, primary string) {
-	x.Shards, x.Primary, x.keyed, x.moved = shards, map[string]string{}, map[string]string{}, map[string]bool{}
+func (x *Writer) OnShards(shards []string) {
+	x.shards, x.primary, x.keyed, x.moved = shards, map[string]string{}, map[string]string{}, map[string]bool{}
 	for _, ns := range x.Names {
 		db, _ := split(ns)
-		x.Primary[db] = primary
+		x.primary[db] = shards[0]
 	}
 	x.Kinds = slices.DeleteFunc(x.Kinds, func(k Op) bool { return k == MapReduce || k == Clone })
 	x.Kinds = append(x.Kinds, Reshard, MovePrimary)
@@ -60,7 +59,7 @@ func (x *Writer) OnShards(shards []string, primary string) {
 func (x *Writer) Next() (Step, bool) {
 	s := x.draw()
 	ok := x.W.Stops == "" && (x.W.begun || !x.capsRuled(s)) && x.routable(s) && x.W.Apply(s) == nil
-	if ok && x.Shards != nil {
+	if ok && x.shards != nil {
 		x.place(s)
 	}
 	return s, ok
@@ -74,13 +73,13 @@ func (x *Writer) routable(s Step) bool {
 	case Rename:
 		return db == toDB || x.keyed[s.NS] == "" && x.keyed[s.To] == "" && !x.moved[db] && !x.moved[toDB]
 	case Out: // the lab's router sends it to one shard
-		return x.keyed[s.NS] == "" && x.keyed[s.To] == "" && x.Primary[db] == x.Primary[toDB]
+		return x.keyed[s.NS] == "" && x.keyed[s.To] == "" && x.primary[db] == x.primary[toDB]
 	case Convert:
 		return x.keyed[s.NS] == ""
 	case Reshard: // after a movePrimary the primary shard may go without the result
 		return x.keyed[s.NS] == "k" && !x.moved[db]
 	case MovePrimary:
-		return x.Primary[s.NS] != s.Shard
+		return x.primary[s.NS] != s.Shard
 	}
 	return true
 }
@@ -93,11 +92,11 @@ func (x *Writer) place(s Step) {
 	case Reshard:
 		x.keyed[s.NS] = s.Field
 	case MovePrimary:
-		x.Primary[s.NS], x.moved[s.NS] = s.Shard, true
+		x.primary[s.NS], x.moved[s.NS] = s.Shard, true
 	case Drop:
 		delete(x.keyed, s.NS)
 	case DropDatabase:
-		x.Primary[s.NS], x.moved[s.NS] = x.Shards[0], false
+		x.primary[s.NS], x.moved[s.NS] = x.shards[0], false
 		maps.DeleteFunc(x.keyed, func(ns, _ string) bool { return strings.HasPrefix(ns, s.NS+".") })
 	case Rename:
 		key := x.keyed[s.NS]
@@ -128,7 +127,7 @@ func (x *Writer) draw() Step {
 	}
 	ns, id := x.name(), int32(x.IntN(int(x.IDs)))
 	there, capped := x.W.Exists(ns)
-	if !there && x.Shards != nil && x.IntN(2) == 0 {
+	if !there && x.shards != nil && x.IntN(2) == 0 {
 		return Step{Do: Shard, NS: ns}
 	}
 	if s, ok := x.move(ns, id); ok {
@@ -199,7 +198,7 @@ func (x *Writer) structure() Step {
 	case DropDatabase:
 		s.NS, s.To = db, ""
 	case MovePrimary:
-		s.NS, s.To, s.Shard = db, "", x.Shards[x.IntN(len(x.Shards))]
+		s.NS, s.To, s.Shard = db, "", x.shards[x.IntN(len(x.shards))]
 	case Reshard:
 		s.To, s.Field = "", "_id"
 	default:

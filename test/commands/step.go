@@ -93,8 +93,6 @@ func (s Step) Command() (db string, cmd bson.D) {
 	case Reshard:
 		return "admin", bson.D{{Key: "reshardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: s.Field, Value: int32(1)}}},
 			{Key: "numInitialChunks", Value: int32(1)}}
-	case Shard:
-		return "admin", bson.D{{Key: "shardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: "k", Value: "hashed"}}}}
 	case MovePrimary:
 		return "admin", bson.D{{Key: "movePrimary", Value: db}, {Key: "to", Value: s.Shard}}
 	}

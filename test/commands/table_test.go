@@ -147,10 +147,8 @@ func (b *bed) shard(p *play) error {
 	if b.lab == nil {
 		return nil
 	}
-	for _, db := range []string{p.base, p.base + "-x"} {
-		if err := b.createDatabase(p.ctx, db); err != nil {
-			return err
-		}
+	if err := b.createDatabases(p); err != nil {
+		return err
 	}
 	switch p.command.name {
 	case "documents", "reused-ids", "rename", "rename-and-anew", "drop", "drop-and-anew", "drop-database", "move-documents", "reshard":
@@ -160,15 +158,17 @@ func (b *bed) shard(p *play) error {
 	return nil
 }
 
-// createDatabase makes a database on the first shard of both sides: routers rename between
-// databases of one shard alone.
-func (b *bed) createDatabase(ctx context.Context, db string) error {
+// createDatabases makes those of a play on the first shard of both sides: routers rename
+// between databases of one shard alone.
+func (b *bed) createDatabases(p *play) error {
 	for _, c := range []*sharded.Cluster{b.lab, b.targetLab} {
 		if c == nil {
 			continue
 		}
-		if err := c.CreateDatabase(ctx, db, c.ShardNames()[0]); err != nil {
-			return err
+		for _, db := range []string{p.base, p.base + "-x"} {
+			if err := c.CreateDatabase(p.ctx, db, c.ShardNames()[0]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
