@@ -272,8 +272,9 @@ func testRepairLeft(t *testing.T, s servers) {
 	c.caughtUp()
 	c.set(c.dst, 1, bson.D{{Key: "planted", Value: true}})
 	c.insert(c.dst, bson.D{{Key: "_id", Value: "extra"}})
-	done := c.writers(0, 1)
+	// Before there is a backlog: a batch of it would take minutes, and repairs come between two.
 	c.must(nil, c.j.SetLimits(t.Context(), pace.Rates{Docs: 5}))
+	done := c.writers(0, 1)
 	asked := make(chan error, 1)
 	list := []*job.Repair{{Target: c.db + ".c", UUID: c.uuid(), ID: bsonraw.IDOf(c.on(c.dst, 1))}, {Target: c.db + ".c", UUID: c.uuid(), ID: bsonraw.IDOf(c.on(c.dst, "extra"))}}
 	go func() { asked <- c.j.Repair(t.Context(), list, func([]job.Repair) {}) }()
