@@ -25,11 +25,12 @@ import (
 )
 
 // BuildMillrace builds the program under test into a temporary directory. It is
-// MILLRACE_TEST_PROGRAM, or with -race MILLRACE_TEST_PROGRAM_RACE, where that is
-// set: make test builds them.
+// MILLRACE_TEST_PROGRAM, with -race MILLRACE_TEST_PROGRAM_RACE, with -tags failpoint
+// MILLRACE_TRIAL_PROGRAM, where that is set: make test builds them.
 func BuildMillrace(t *testing.T, args ...string) string {
 	t.Helper()
-	if bin, there := map[string]string{"": os.Getenv("MILLRACE_TEST_PROGRAM"), "-race": os.Getenv("MILLRACE_TEST_PROGRAM_RACE")}[strings.Join(args, " ")]; there && bin != "" {
+	made := map[string]string{"": "MILLRACE_TEST_PROGRAM", "-race": "MILLRACE_TEST_PROGRAM_RACE", "-tags failpoint": "MILLRACE_TRIAL_PROGRAM"}
+	if bin := os.Getenv(made[strings.Join(args, " ")]); bin != "" {
 		return bin
 	}
 	bin := t.TempDir() + "/millrace"
@@ -206,12 +207,23 @@ func (p *Process) CPU() time.Duration {
 	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 }
 
+// Killed reports that the process was ended by SIGKILL, as a failpoint does it, too.
+func (p *Process) Killed() bool {
+	select {
+	case <-p.done:
+		how, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+		return ok && how.Signaled() && how.Signal() == syscall.SIGKILL
+	default:
+		return false
+	}
+}
+
 // Kill sends SIGKILL and waits. A process that failed before is fatal.
 func (p *Process) Kill() {
 	p.t.Helper()
 	select {
 	case <-p.done:
-		if p.err != nil {
+		if p.err != nil && !p.Killed() {
 			p.t.Fatalf("millrace ended by itself: %v\n%s", p.err, p.Output())
 		}
 	default:

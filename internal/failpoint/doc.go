@@ -54,4 +54,5 @@
 //	release.before                    the balancer is as before, and that is to be forgotten
 //	final.before, final.after         the position at which to finalize
 //	finalize.before, finalize.after   the last drain, the last save
+//	expire.before, expire.after       the target gets expiries and limits, has them
 package failpoint

@@ -57,6 +57,9 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	for _, p := range job.Refused {
 		f.refused = mongo.MaxOpTime(f.refused, p.At)
 	}
+	if job.Expiring {
+		return f.goOnExpiring(ctx)
+	}
 	fresh, err := f.openOverlap(ctx)
 	if err != nil {
 		return err
@@ -221,6 +224,14 @@ func (f *follower) settle(ctx context.Context, beside func(context.Context) erro
 	return waiting, f.buildDeferred(ctx)
 }
 
+// applied is the position up to which all is on the target.
+func (f *follower) applied() stream.Position {
+	if f.sink == nil { // of a run that follows nothing
+		return f.saved
+	}
+	return f.sink.Applied()
+}
+
 // enter notes a phase, with the position that is applied.
 func (f *follower) enter(ctx context.Context, p state.Phase) error {
 	return f.noteWith(ctx, func(set bson.D) error { return f.SavePhase(ctx, p, set...) })
@@ -230,7 +241,7 @@ func (f *follower) enter(ctx context.Context, p state.Phase) error {
 func (f *follower) noteWith(ctx context.Context, store func(set bson.D) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	pos := f.sink.Applied()
+	pos := f.applied()
 	if pos == f.saved {
 		return store(nil)
 	}
@@ -258,89 +269,6 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 		return nil // the phase after this one is noted at once, or awaitBuilds notes this one
 	}
 	return f.enter(ctx, state.PhaseFollowing)
-}
-
-// wantFinal sets the position to finalize at, once that is asked for.
-func (f *follower) wantFinal(ctx context.Context) error {
-	if !f.finalAt.IsZero() {
-		return nil
-	}
-	if !f.Wanted() {
-		f.endBuilds()
-		return nil
-	}
-	waited := !f.builds.since.IsZero()
-	if wait, err := f.awaitBuilds(ctx); wait || err != nil || !f.Final() {
-		return err
-	}
-	until := f.job.Consistent
-	g, gctx := errgroup.WithContext(ctx)
-	if f.Mode != state.ModeFull || waited {
-		g.Go(func() (err error) {
-			failpoint.Hit("final.before")
-			defer failpoint.Hit("final.after")
-			until, err = f.Ask.Newest(gctx)
-			return err
-		})
-	}
-	g.Go(func() error { return f.enter(gctx, state.PhaseFinalizing) })
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	f.finalAt = mongo.MaxOpTime(until, f.overlapEnd)
-	f.phase = state.PhaseFinalizing
-	f.Log.Info("finalizing", "drainTo", f.finalAt)
-	return nil
-}
-
-// finalize drains, restores what was deferred and says what differs.
-func (f *follower) finalize(ctx context.Context) error {
-	failpoint.Hit("finalize.before")
-	defer failpoint.Hit("finalize.after")
-	f.Letters.RetryAll()
-	var diffs []schema.Difference
-	compare := func(ctx context.Context) (err error) {
-		diffs, err = f.Compare(ctx)
-		return err
-	}
-	var waiting schema.Waiting
-	err := f.finalStep("drain and build deferred indexes", func() (err error) {
-		waiting, err = f.settle(ctx, compare)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	if waiting != (schema.Waiting{}) {
-		err = f.finalStep("restore expiries", func() (err error) {
-			if err = f.Schema.RestoreExpiries(ctx); err == nil {
-				f.proven, err = f.Store.Prove(ctx, true)
-			}
-			return err
-		})
-		if err == nil {
-			err = f.finalStep("compare catalogs", func() error { return compare(ctx) })
-		}
-		if err != nil {
-			return err
-		}
-	}
-	err = f.finalStep("end the job", func() error {
-		return f.noteWith(ctx, func(set bson.D) error { return f.Finish(ctx, Final{Differences: diffs, At: f.proven, Set: set}) })
-	})
-	if err != nil {
-		return err
-	}
-	f.Log.Info("finalized", "position", f.sink.Applied().At)
-	return ErrFinished
-}
-
-// finalStep does a step of finalize, and tells of it.
-func (f *follower) finalStep(name string, do func() error) error {
-	end := f.Progress.Begin(progress.StepFinalize, name, "")
-	err := do()
-	end(err)
-	return err
 }
 
 // saveAhead is save, and moves the reach on. One write both notes the reach and

@@ -345,8 +345,10 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseFinalizing { // what has begun survives a restart
 		j.control.begin()
 	}
-	if err := j.copier.deferTTL(ctx); err != nil {
-		return err
+	if !job.Expiring {
+		if err := j.copier.deferTTL(ctx); err != nil {
+			return err
+		}
 	}
 	b := j.spec.applyBuffer()
 	leaves := j.leaves()

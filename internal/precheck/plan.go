@@ -404,7 +404,7 @@ func (p *planner) existing(context.Context) error {
 // oplogWindow checks that the oplog holds the position to begin from, and for how
 // long it reaches back.
 func (p *planner) oplogWindow(ctx context.Context) error {
-	if p.Source.Info.Kind == mongo.KindStandalone || p.unread {
+	if p.Source.Info.Kind == mongo.KindStandalone || p.unread || p.job.Expiring {
 		return nil
 	}
 	oldest, newest, err := p.window(ctx)

@@ -207,6 +207,9 @@ func (p *Progress) ReadFrom() (from mongo.OpTime) {
 	return from
 }
 
+// NeedsNothing says that the job reads no more changes.
+func (p *Progress) NeedsNothing() { p.set(func() { p.readFrom = mongo.OpTime{} }) }
+
 // SourceAt notes where the source stands, and where its oplog begins if that was
 // asked.
 func (p *Progress) SourceAt(at mongo.Positions, oldest mongo.OpTime) {

@@ -208,7 +208,8 @@ func (d *deferrals) move(ctx context.Context, from, to string) error {
 // Waiting is what waits for the target to be consistent, or for finalize.
 type Waiting struct {
 	Indexes  bool // to be built
-	Expiries bool // to be restored
+	Expiries bool // to be restored: documents go by themselves from then on
+	Limits   bool // of capped collections, to be restored
 }
 
 // Waits reports what is deferred for the job.
@@ -216,7 +217,8 @@ func (d *deferrals) Waits(ctx context.Context) (w Waiting, err error) {
 	all, err := d.list(ctx)
 	for _, one := range all {
 		w.Indexes = w.Indexes || one.Unbuilt
-		w.Expiries = w.Expiries || one.Expire != nil
+		w.Limits = w.Limits || one.Limits()
+		w.Expiries = w.Expiries || one.Expire != nil && !one.Limits() && !one.Stays
 	}
 	return w, err
 }

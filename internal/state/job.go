@@ -85,6 +85,9 @@ type Job struct {
 	// finalize: only what the source's changes say goes there. Else they let
 	// documents go by themselves.
 	Roomy bool `bson:"roomy,omitempty"`
+	// Expiring says that finalize has drained, and that the target expires documents by itself:
+	// the job follows no more changes.
+	Expiring bool `bson:"expiring"`
 	// Differences are how the target's catalog differed from the source's when the
 	// job was finalized, the first of them.
 	Differences []string `bson:"differences"`

@@ -21,8 +21,8 @@ import (
 	"github.com/millrace/millrace/test"
 )
 
-// TestSoak draws commands under every rule for MILLRACE_SOAK, while millrace is killed
-// and primaries of both sides step down.
+// TestSoak draws commands under every rule for MILLRACE_SOAK, while millrace is killed, at
+// failpoints, too, and primaries of both sides step down.
 func TestSoak(t *testing.T) { soak(t, threeMembers, threeMembers) }
 
 // TestSoakOfSharded is TestSoak with a sharded source whose chunks move. The target has
@@ -31,9 +31,12 @@ func TestSoakOfSharded(t *testing.T) { soak(t, twoShards, twoShards, oneMember) 
 
 func soak(t *testing.T, source string, targets ...string) {
 	rounds, done := 0, map[string]int{}
+	bin := test.BuildMillrace(t, "-tags", "failpoint")
 	play := func(t *testing.T, seed uint64) {
 		rounds++
-		newBed(t, source, targets[seed%uint64(len(targets))]).soakRound(t, seed, done)
+		b := newBed(t, source, targets[seed%uint64(len(targets))])
+		b.bin, b.points = bin, rand.New(rand.NewPCG(seed, 0x6661696c))
+		b.soakRound(t, seed, done)
 	}
 	defer func() { t.Logf("%d rounds: %v", rounds, done) }()
 	long, err := time.ParseDuration(os.Getenv("MILLRACE_SOAK"))
@@ -129,6 +132,18 @@ func (b *bed) disturbed(t *testing.T, plays []*play, r *rand.Rand, done map[stri
 	if err != nil {
 		return err
 	}
+	for {
+		if err = b.finish(t, p, plays); !p.Killed() {
+			return err
+		}
+		done[atFailpoint]++
+		p = b.again(t, p, plays)
+	}
+}
+
+// finish has the job copy at full speed and finalize. The process may have ended already:
+// a restart ends a job that was finalizing.
+func (b *bed) finish(t *testing.T, p *test.Process, plays []*play) (err error) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	if plays[0].phase == inCopy { // it may have been killed since it was slowed down
@@ -140,34 +155,54 @@ func (b *bed) disturbed(t *testing.T, plays []*play, r *rand.Rand, done map[stri
 	if err == nil {
 		err = poll(ctx, p, "finalize", func() bool { return p.Finalize(ctx) == nil })
 	}
-	if err != nil {
-		_ = p.Wait(10 * time.Second)
-		return fmt.Errorf("%w\n%s", err, p.Output())
+	select {
+	case <-p.Done():
+		err = nil
+	default:
 	}
-	if err := p.Wait(limit); err != nil && !admitted(p.Output(), plays) {
+	if err == nil {
+		err = p.Wait(limit)
+	}
+	if err != nil && !admitted(p.Output(), plays) {
 		return fmt.Errorf("%w\n%s", err, p.Output())
 	}
 	return nil
 }
 
+// atFailpoint is a kill in the middle of what the process does.
+const atFailpoint = "kill at a failpoint"
+
+// again starts the program after it was killed. Every other time a failpoint kills it again.
+func (b *bed) again(t *testing.T, killed *test.Process, plays []*play) *test.Process {
+	b.killed += killed.Output()
+	args := append(b.args(plays), "--until", "never")
+	if plays[0].phase == inCopy {
+		args = append(args, "--max-rate-docs", "5")
+	}
+	var env []string
+	if b.points.IntN(2) == 0 {
+		points := []string{"schema.before", "schema.noted", "schema.after", "save.written", "save.after", "note.after", "batch.after",
+			"send.after", "commit.after", "slices.written", "copy.after", "make.after", "phase.after", "expire.before", "expire.after"}
+		env = []string{fmt.Sprintf("MILLRACE_FAILPOINTS=%s:%d=kill", points[b.points.IntN(len(points))], 1+b.points.IntN(12))}
+	}
+	return test.StartWith(t, env, b.bin, args...)
+}
+
 // disturb strikes once. The process is the one that goes on.
 func (b *bed) disturb(t *testing.T, p *test.Process, plays []*play, r *rand.Rand, done map[string]int) (*test.Process, error) {
+	what := []string{"kill", "kill", "source steps down", "target steps down", "move"}[r.IntN(5)]
 	select {
 	case <-p.Done():
-		return p, fmt.Errorf("the job has ended\n%s", p.Output())
+		if what = atFailpoint; !p.Killed() {
+			return p, fmt.Errorf("the job has ended\n%s", p.Output())
+		}
 	default:
 	}
-	what := []string{"kill", "kill", "source steps down", "target steps down", "move"}[r.IntN(5)]
 	var err error
 	switch {
-	case what == "kill":
+	case what == "kill" || what == atFailpoint:
 		p.Kill()
-		b.killed += p.Output()
-		args := append(b.args(plays), "--until", "never")
-		if plays[0].phase == inCopy {
-			args = append(args, "--max-rate-docs", "5")
-		}
-		p = test.Start(t, b.bin, args...)
+		p = b.again(t, p, plays)
 	case what == "source steps down" && b.from != nil:
 		b.calm.Lock()
 		err = stepDown(t.Context(), b.from, b.source)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"slices"
@@ -61,6 +62,7 @@ type bed struct {
 	calm                 sync.RWMutex // locked for reading by each command on the source
 	commands             atomic.Int64 // that the source has run
 	killed               string       // what processes of a soak that were killed have logged
+	points               *rand.Rand   // draws the failpoints of a soak
 }
 
 // newBed starts clusters of two topologies.

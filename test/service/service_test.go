@@ -306,6 +306,10 @@ func TestVerifyProcessesDie(t *testing.T) {
 				t.Error(err)
 				return
 			}
+			select {
+			case <-writing.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
 		}
 	})
 	defer writers.Wait()

@@ -400,8 +400,9 @@ func TestLentToEachRouter(t *testing.T) {
 	if after[0] == before[0] || after[1] == before[1] {
 		t.Errorf("by the routers came %v documents, then %v", before, after)
 	}
-	if len(asked) != 4 {
-		t.Errorf("over %d connections of two writers to two routers it was asked", len(asked))
+	// A writer that came late may have had a batch or two, or none.
+	if len(asked) > 4 || !slices.Contains(asked, b.routers[0].Host()) || !slices.Contains(asked, b.routers[1].Host()) {
+		t.Errorf("two writers to two routers were asked over connections to %v", asked)
 	}
 	b.sameDocuments("plain")
 }

@@ -30,16 +30,7 @@ import (
 // newRunner is a runner for the time of the test.
 func newRunner(t *testing.T) *Runner {
 	t.Helper()
-	return runnerOf(t, program(t))
-}
-
-// program is millrace with its fail points.
-func program(t *testing.T) string {
-	t.Helper()
-	if bin := os.Getenv("MILLRACE_TRIAL_PROGRAM"); bin != "" {
-		return bin
-	}
-	return test.BuildMillrace(t, "-tags", "failpoint")
+	return runnerOf(t, test.BuildMillrace(t, "-tags", "failpoint"))
 }
 
 func runnerOf(t *testing.T, bin string) *Runner {
@@ -192,7 +183,7 @@ func TestKnownTrials(t *testing.T) {
 	}
 	const together = 3 // trials wait more than they compute
 	idle := make(chan *Runner, together)
-	bin := program(t)
+	bin := test.BuildMillrace(t, "-tags", "failpoint")
 	for range together {
 		idle <- runnerOf(t, bin)
 	}
