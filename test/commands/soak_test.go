@@ -114,7 +114,7 @@ func (b *bed) disturbed(t *testing.T, plays []*play, r *rand.Rand, done map[stri
 		together(plays, (*play).change)
 	})
 	for err == nil {
-		next := b.commands.Load() + int64(10+r.IntN(80))
+		next := b.commands.Load() + int64(5+r.IntN(50))
 		over := false
 		for b.commands.Load() < next && !over {
 			select {
@@ -172,7 +172,7 @@ func (b *bed) finish(t *testing.T, p *test.Process, plays []*play) (err error) {
 // atFailpoint is a kill in the middle of what the process does.
 const atFailpoint = "kill at a failpoint"
 
-// again starts the program after it was killed. Every other time a failpoint kills it again.
+// again starts the program after it was killed. Mostly a failpoint is to kill it again.
 func (b *bed) again(t *testing.T, killed *test.Process, plays []*play) *test.Process {
 	b.killed += killed.Output()
 	args := append(b.args(plays), "--until", "never")
@@ -180,17 +180,17 @@ func (b *bed) again(t *testing.T, killed *test.Process, plays []*play) *test.Pro
 		args = append(args, "--max-rate-docs", "5")
 	}
 	var env []string
-	if b.points.IntN(2) == 0 {
-		points := []string{"schema.before", "schema.noted", "schema.after", "save.written", "save.after", "note.after", "batch.after",
+	if b.points.IntN(4) > 0 {
+		points := []string{"schema.before", "schema.noted", "schema.noted", "schema.after", "schema.after", "save.written", "save.after", "note.after", "batch.after",
 			"send.after", "commit.after", "slices.written", "copy.after", "make.after", "phase.after", "expire.before", "expire.after"}
-		env = []string{fmt.Sprintf("MILLRACE_FAILPOINTS=%s:%d=kill", points[b.points.IntN(len(points))], 1+b.points.IntN(12))}
+		env = []string{fmt.Sprintf("MILLRACE_FAILPOINTS=%s:%d=kill", points[b.points.IntN(len(points))], 1+b.points.IntN(8))}
 	}
 	return test.StartWith(t, env, b.bin, args...)
 }
 
 // disturb strikes once. The process is the one that goes on.
 func (b *bed) disturb(t *testing.T, p *test.Process, plays []*play, r *rand.Rand, done map[string]int) (*test.Process, error) {
-	what := []string{"kill", "kill", "source steps down", "target steps down", "move"}[r.IntN(5)]
+	what := []string{"kill", "kill", "kill", "source steps down", "target steps down", "move"}[r.IntN(6)]
 	select {
 	case <-p.Done():
 		if what = atFailpoint; !p.Killed() {
