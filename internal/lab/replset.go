@@ -244,7 +244,12 @@ func (c *Cluster) StepDown(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = c.withMember(ctx, primary, c.rootLogin(), c.stepDown)
+	const exceededTimeLimit = 262 // busy secondaries have not caught up yet
+	for again := true; again && ctx.Err() == nil; {
+		err = c.withMember(ctx, primary, c.rootLogin(), c.stepDown)
+		var refused mongo.CommandError
+		again = errors.As(err, &refused) && refused.Code == exceededTimeLimit
+	}
 	// A network error is the old servers' way to say yes: they hang up.
 	if err != nil && !mongo.IsNetworkError(err) {
 		return fmt.Errorf("lab: step down the primary of %s: %w", c.Name(), err)
