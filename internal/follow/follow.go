@@ -89,7 +89,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 		return err
 	}
 	failpoint.Hit("window.after")
-	f.stage.Copied(f.copied())
+	f.stage.Copies(f)
 	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schemaChange, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
 		Refused: job.Refused, Skipped: skipped}})
 	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})

@@ -3,6 +3,7 @@ package follow
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
@@ -86,12 +87,13 @@ func (f *follower) filledAhead(at mongo.OpTime) bool {
 // mayBeCut reports that the target may lack documents of the collection that a change
 // ends or renames: its copy ended with what the source gave up.
 func (f *follower) mayBeCut(ev *stream.Event) bool {
-	end := f.copied()
-	for _, ns := range []string{ev.Change.NS, ev.Change.From, ev.Change.To} {
-		one, _ := f.Ask.Names.Source(ns)
-		end = mongo.MaxOpTime(end, one.Copied)
-	}
-	return !end.Before(ev.At)
+	return slices.ContainsFunc([]string{ev.Change.NS, ev.Change.From, ev.Change.To}, func(ns string) bool { return !f.CopyEnd(ns).Before(ev.At) })
+}
+
+// CopyEnd is the end of the last copy of a source namespace.
+func (f *follower) CopyEnd(ns string) mongo.OpTime {
+	one, _ := f.Ask.Names.Source(ns)
+	return mongo.MaxOpTime(f.copied(), one.Copied)
 }
 
 // copied is the end of the copy that the job began with, or of what others filled the

@@ -29,24 +29,29 @@ const (
 // differs, before the end of the command.
 func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 	for from := 0; ; {
-		i := slices.IndexFunc(b.Events[from:], f.rewrites)
+		i := slices.IndexFunc(b.Events[from:], func(ev stream.Event) bool { return f.rewrites(ev) || f.copiesAnew(ev) })
 		if i < 0 {
 			break
 		}
-		first, rest := b.Cut(from+i, f.mark)
-		if len(first.Events) > 0 {
-			if err := f.stage.Pass(ctx, first, f.Ask.Read, f.feed); err != nil {
+		i += from
+		ev := b.Events[i]
+		if f.rewrites(ev) {
+			rest, err := f.passPart(ctx, b, i)
+			if err != nil {
 				return err
 			}
+			if err := f.rewrite(ctx, rest); err != nil {
+				return fmt.Errorf("replace the documents of %s at %s: %w", ev.Change.To, ev.At, err)
+			}
+			b, i = rest, 0
 		}
-		if err := f.sink.Drain(ctx); err != nil {
-			return err
+		if from = i + 1; f.copiesAnew(ev) {
+			rest, err := f.passPart(ctx, b, from)
+			if err != nil {
+				return err
+			}
+			b, from = rest, 0
 		}
-		if err := f.rewrite(ctx, rest); err != nil {
-			ev := &rest.Events[0]
-			return fmt.Errorf("replace the documents of %s at %s: %w", ev.Change.To, ev.At, err)
-		}
-		b, from = rest, 1
 	}
 	if err := f.stage.Pass(ctx, b, f.Ask.Read, f.feed); err != nil {
 		return err
@@ -55,6 +60,24 @@ func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 		f.mark = b.Mark
 	}
 	return nil
+}
+
+// passPart passes the first events of a batch, waits until they are applied, and returns the
+// rest.
+func (f *follower) passPart(ctx context.Context, b *stream.Batch, events int) (rest *stream.Batch, err error) {
+	first, rest := b.Cut(events, f.mark)
+	if len(first.Events) > 0 {
+		if err := f.stage.Pass(ctx, first, f.Ask.Read, f.feed); err != nil {
+			return nil, err
+		}
+	}
+	return rest, f.sink.Drain(ctx)
+}
+
+// copiesAnew reports a change that may have a collection copied: the rules for what follows ask
+// for the end of that copy.
+func (f *follower) copiesAnew(ev stream.Event) bool {
+	return ev.Kind == stream.SchemaChange && ev.Change.Kind == stream.ChangeRename && f.Rules.Skips(ev.Change.To).Has(stream.OpInsert)
 }
 
 // rewrites reports the end of a command before which documents may have to be compared.

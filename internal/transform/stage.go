@@ -26,7 +26,14 @@ type Stage struct {
 	made   arena
 	mark   string // of the last batch that was passed on whole
 	atOnce int    // documents to ask for at once
-	copied mongo.OpTime
+	copies Copies
+}
+
+// Copies tells of copies of collections.
+type Copies interface {
+	// CopyEnd is the position up to which a copy of a source namespace may have left out a
+	// document that has changed its place meanwhile.
+	CopyEnd(ns string) mongo.OpTime
 }
 
 // destination is where the events of a source namespace go.
@@ -54,8 +61,8 @@ func NewStage(rules *Set, from stream.Position, tally *Tally, leaves LeftOut) *S
 	return &Stage{rules: rules, tally: tally, known: map[string]destination{}, leaves: leaves, mark: from.Mark, atOnce: mostAtOnce}
 }
 
-// Copied says up to where a copy may have left out what has changed its place meanwhile.
-func (st *Stage) Copied(until mongo.OpTime) { st.copied = until }
+// Copies has the stage ask about copies; without it there were none.
+func (st *Stage) Copies(c Copies) { st.copies = c }
 
 // maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
 const maxKnown = 1 << 16
@@ -128,7 +135,7 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 	switch {
 	case ev.Kind == stream.Insert && d.retains():
 		ev.Kind, ev.Key.Shard = stream.Put, nil // what was left may be under another shard key
-	case ev.Rekeyed && ev.Kind == stream.Put && d.skips.Has(stream.OpInsert) && st.copied.Before(ev.At):
+	case ev.Rekeyed && ev.Kind == stream.Put && d.skips.Has(stream.OpInsert) && (st.copies == nil || st.copies.CopyEnd(ev.NS).Before(ev.At)):
 		ev.Kind = stream.Replace // of a document that the target may never have got
 	case op == stream.OpDelete && d.soft != "":
 		mark(ev, d.soft, &st.made)

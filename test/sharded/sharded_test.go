@@ -583,6 +583,46 @@ func TestCameBrokenOff(t *testing.T) {
 	b.finish(j, done, "inside")
 }
 
+// TestMovedWhileItCame: a collection comes among those whose inserts are left out, and a document
+// moves to a shard of it that is copied already. An update moves it, so it is not left out.
+func TestMovedWhileItCame(t *testing.T) {
+	b := newBed(t)
+	shards := b.lab.ShardNames()
+	b.ok(b.lab.CreateDatabase(t.Context(), "d", shards[0]))
+	docs := []any{bson.D{{Key: "_id", Value: "near"}, {Key: "k", Value: 0}}}
+	for i := range 200 {
+		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i + 1}, {Key: "pad", Value: make([]byte, 50_000)}})
+	}
+	outside, inside := b.source.Database("d").Collection("outside"), b.source.Database("d").Collection("inside")
+	_, err := outside.InsertMany(t.Context(), docs)
+	b.ok(err)
+	_, err = outside.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: key(1)})
+	b.ok(err)
+	b.ok(b.lab.ShardCollection(t.Context(), "d.outside", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
+	b.ok(b.lab.Split(t.Context(), "d.outside", key(1)))
+	b.ok(b.lab.MoveChunk(t.Context(), "d.outside", key(1), shards[1]))
+	spec := b.spec()
+	spec.Rules.Exclude, spec.Rules.Skip, spec.AllowMissing = []string{"d.outside"}, []string{"d.*=insert"}, true
+	j, done := b.start(spec)
+	b.following(j, done)
+	b.ok(j.SetLimits(t.Context(), pace.Rates{Bytes: 1 << 20}))
+	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
+	there := b.target.Database("d").Collection("inside")
+	b.until(done, func() bool {
+		n, err := there.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: "near"}})
+		b.ok(err)
+		return n == 1
+	})
+	n, err := there.CountDocuments(t.Context(), bson.D{})
+	if b.ok(err); n == int64(len(docs)) {
+		t.Fatal("all is copied already")
+	}
+	_, err = inside.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 199}, {Key: "k", Value: 200}}, bson.D{{Key: "$set", Value: key(-1)}})
+	b.ok(err)
+	b.ok(j.SetLimits(t.Context(), pace.Rates{}))
+	b.finish(j, done, "inside")
+}
+
 // TestMovedDuringCopy: collections that are not sharded change their shard and their UUIDs
 // during the copy, and are renamed, replaced, sharded and dropped.
 func TestMovedDuringCopy(t *testing.T) {
