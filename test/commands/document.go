@@ -1,13 +1,16 @@
 package commands
 
-import "slices"
+import (
+	"reflect"
+	"slices"
+)
 
 // change is what a command does to one document: from one state on the source to
 // another. One of them may be nil.
 type change struct {
 	op            Op
 	before, after Doc
-	set           Doc // of an Update
+	set           Doc // what an Update changes
 }
 
 // document does a step on one document.
@@ -16,13 +19,21 @@ func (w *World) document(s Step) {
 	if c == nil {
 		c = w.create(s.NS, false)
 	}
-	ch := change{op: s.Do, before: c.docs[s.ID], set: s.Doc}
+	ch := change{op: s.Do, before: c.docs[s.ID]}
 	switch s.Do {
 	case Insert:
 		ch.after = s.Doc
 		c.order = append(c.order, s.ID)
 	case Update:
-		ch.after = ch.before.with(s.Doc)
+		ch.after, ch.set = ch.before.with(s.Doc), Doc{}
+		for k, v := range ch.after { // servers log, and do, what differs alone
+			if was, has := ch.before[k]; !has || !reflect.DeepEqual(was, v) {
+				ch.set[k] = v
+			}
+		}
+		if len(ch.set) == 0 {
+			return
+		}
 	case Replace:
 		ch.after = Doc{"_id": s.ID}.with(s.Doc)
 	}

@@ -382,6 +382,7 @@ func (b *bed) plays(ctx context.Context, cells []cell) (out []*play) {
 			}
 			return r
 		}, func(string) bool { return true })
+		p.world.Shards = b.targetLab != nil
 		out = append(out, p)
 	}
 	return out

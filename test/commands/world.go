@@ -75,6 +75,9 @@ type World struct {
 	// Limits are the namespaces where the job may report, when it ends, that options
 	// and indexes differ.
 	Limits map[string]bool
+	// Shards says that the target has shards: what it shards has the index of its key, by
+	// whatever rule.
+	Shards bool
 }
 
 // New is a world before the job. covers says which namespaces the job includes.
@@ -143,6 +146,9 @@ func (w *World) Own(ns string, d Doc) {
 func (w *World) Shard(ns, index string) {
 	w.create(ns, false)
 	w.setIndex(ns, index, true)
+	if t := w.target[ns]; t != nil && w.Shards && t.indexes[index] == no {
+		t.indexes[index] = may
+	}
 }
 
 // Begin has the job take its start position.
