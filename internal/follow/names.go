@@ -24,6 +24,9 @@ func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schem
 	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped", "ns", ev.Change.To, "position", ev.At)
 	one, _ := f.Ask.Names.Source(ev.Change.To)
 	one.Gone = true
+	if one.Copied, err = f.Ask.Newest(ctx); err != nil {
+		return err
+	}
 	f.Ask.Names.Change(schema.NameChange{Put: []schema.Name{one}})
 	return nil
 }

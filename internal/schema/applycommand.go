@@ -28,8 +28,11 @@ func (o ApplyOptions) ofCommand(ch stream.Change) bool {
 // applyCommand ends a command on the target. What $out has written is in the collection
 // already.
 func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
+	resyncs := o.Names.Absent(ch.To) && !o.Names.Missing(ch.To)
 	switch {
-	case ch.Command == mongo.CommandReshard && o.Cut:
+	case ch.Command == mongo.CommandReshard && o.Names.Missing(ch.To):
+		return skipped("%s never came to the target", ch.To), nil
+	case ch.Command == mongo.CommandReshard && (o.Cut || resyncs):
 		return Effect{Applied: true, Resync: &ch.UUID, ResyncNS: o.Rules.Target(ch.To), Keep: true}, nil
 	case ch.Command == mongo.CommandReshard:
 		return skipped("the documents of %s are the same", ch.To), nil
@@ -38,7 +41,9 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 	}
 	effect := Effect{Applied: true, Dropped: []string{o.Rules.Target(ch.NS)}}
 	switch {
-	case ch.Command == mongo.CommandCapped && o.Names.Absent(ch.To):
+	case ch.Command == mongo.CommandCapped && resyncs:
+		effect.Resync, effect.ResyncNS = &ch.UUID, o.Rules.Target(ch.To)
+	case ch.Command == mongo.CommandCapped && o.Names.Missing(ch.To):
 		effect.Applied, effect.Skipped = false, ch.To+" never came to the target"
 	case ch.Command == mongo.CommandCapped:
 		c.o.Log.Warn("the target's collection does not become capped: it keeps documents that the source has no more", "ns", o.Rules.Target(ch.To))
@@ -52,7 +57,7 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 // staysUncapped reports that the target's collection does not become a capped one: it has
 // none, the rules skip that, or have it keep documents which a capped one might let go.
 func (o ApplyOptions) staysUncapped(ch stream.Change) bool {
-	return o.Names.Absent(ch.To) || o.leftOut(ch) || o.Rules.Others() || o.Rules.Skips(ch.To).Has(leaving)
+	return o.Names.Missing(ch.To) || o.leftOut(ch) || o.Rules.Others() || o.Rules.Skips(ch.To).Has(leaving)
 }
 
 // CheckCollection says why the rules cannot be about a collection, as it is on the source.

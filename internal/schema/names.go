@@ -28,7 +28,8 @@ type Name struct {
 	// under the name of before.
 	Left bool
 	// Copied is the end of the copy of a collection that was copied after the job's own,
-	// else zero. What the source gave up until then may be on the target in part.
+	// or when the source was seen not to have it any more, else zero. What the source gave up
+	// until then may be on the target in part.
 	Copied mongo.OpTime
 }
 
@@ -85,6 +86,14 @@ func (n *Names) Meant(ch stream.Change) stream.Change {
 func (n *Names) Absent(ns string) bool {
 	one, _ := n.Source(mongo.SeriesNS(ns))
 	return one.Gone
+}
+
+// Missing tells of a source namespace that is Absent because what made it was left out: what
+// a server does to its collection brings none. Else one came while the source had it no more under
+// its UUID, and a command that makes it anew brings it.
+func (n *Names) Missing(ns string) bool {
+	one, _ := n.Source(mongo.SeriesNS(ns))
+	return one.Gone && (one.Left || one.Copied.IsZero())
 }
 
 // OfDB lists what stems from a database of the source, sorted.
@@ -222,10 +231,13 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 	had := !one.Gone
 	one.Gone, one.Left = one.Gone && !comesAnew(ch, rules), false
 	if n.leftOut(ch, rules) != 0 && ch.Command != mongo.CommandCapped { // which changes options
-		one.Gone, one.Left = true, had && known
+		if one.Gone, one.Left = true, had && known; !one.Left {
+			one.Copied = mongo.OpTime{}
+		}
 	}
-	if ch.Command == mongo.CommandCapped && n.Absent(ch.To) {
-		one.Gone = true
+	if (ch.Command == mongo.CommandCapped || ch.Command == mongo.CommandReshard) && n.Missing(ch.To) {
+		was, _ := n.Source(mongo.SeriesNS(ch.To))
+		one.Gone, one.Left, one.Copied = true, was.Left, was.Copied
 	}
 	if done, ok := n.Source(ch.To); ok && !known && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID) {
 		one.Gone, one.Left = true, done.Left // asked once more after a crash

@@ -94,8 +94,20 @@ func commandList() []command {
 		{name: "drop-database", setup: d(""), run: one(func(p *play) Step { return Step{Do: DropDatabase, NS: p.base} }, at("", "c"))},
 		{name: "move-documents", run: moveDocuments, only: "sharded"},
 		{name: "reshard", run: one(func(p *play) Step { return Step{Do: Reshard, NS: p.ns("", "c"), Field: "_id"} }, at("", "c")), only: "sharded"},
+		{name: "shard-and-reshard", run: shardAndReshard, only: "sharded"},
 		{name: "move-primary", setup: d(""), run: movePrimary, only: "sharded"},
 	}
+}
+
+// shardAndReshard makes a sharded collection, and reshards it.
+func shardAndReshard(p *play) []string {
+	e := p.ns("", "e")
+	p.do(Step{Do: Shard, NS: e})
+	for id := range int32(5) {
+		p.do(Step{Do: Insert, NS: e, ID: id, Doc: row(id)})
+	}
+	p.do(Step{Do: Reshard, NS: e, Field: "_id"})
+	return []string{e}
 }
 
 // ring is a capped collection beyond the rules.
