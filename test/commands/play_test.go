@@ -2,6 +2,7 @@ package commands_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -192,13 +193,13 @@ func (p *play) other() string {
 
 // differences is how the target differs from the model.
 func (p *play) differences(ctx context.Context) ([]string, error) {
-	actual := map[string]Actual{}
+	target, source := map[string]Actual{}, map[string]Actual{}
 	for _, db := range p.databases() {
-		if err := Read(ctx, p.bed.target.Database(db), actual); err != nil {
+		if err := errors.Join(Read(ctx, p.bed.target.Database(db), target), Read(ctx, p.bed.source.Database(db), source)); err != nil {
 			return nil, err
 		}
 	}
-	return p.world.Compare(actual), nil
+	return p.world.Compare(target, source), nil
 }
 
 // blamed is the play that an error of a job names, nil if it names none.

@@ -80,6 +80,11 @@ func (b *bed) soakRound(t *testing.T, seed uint64, done map[string]int) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		for i, f := range found {
+			if len(f.wrong) > 0 {
+				found[i].wrong = append(f.wrong, "what was logged of it:\n  "+strings.Join(b.logged(f.play), "\n  "))
+			}
+		}
 		b.report(t, found)
 		for _, p := range plays {
 			done["commands"] += len(p.log)
@@ -96,8 +101,13 @@ func (b *bed) story(plays []*play, why string) string {
 	if p == nil {
 		return ""
 	}
-	lines := slices.DeleteFunc(strings.Split(b.killed+why, "\n"), func(l string) bool { return !strings.Contains(l, p.base) })
-	return p.cell.String() + ":\n  " + strings.Join(append(lines, p.log...), "\n  ")
+	b.killed += why
+	return p.cell.String() + ":\n  " + strings.Join(append(b.logged(p), p.log...), "\n  ")
+}
+
+// logged is what processes logged of a play.
+func (b *bed) logged(p *play) []string {
+	return slices.DeleteFunc(strings.Split(b.killed, "\n"), func(l string) bool { return !strings.Contains(l, p.base) })
 }
 
 // disturbed has one job of all plays among disturbances.
@@ -162,6 +172,9 @@ func (b *bed) finish(t *testing.T, p *test.Process, plays []*play) (err error) {
 	}
 	if err == nil {
 		err = p.Wait(limit)
+	}
+	if !p.Killed() {
+		b.killed += p.Output()
 	}
 	if err != nil && !admitted(p.Output(), plays) {
 		return fmt.Errorf("%w\n%s", err, p.Output())

@@ -61,7 +61,7 @@ type bed struct {
 	moving               sync.Mutex   // which of two renames between databases a drop ends is not logged
 	calm                 sync.RWMutex // locked for reading by each command on the source
 	commands             atomic.Int64 // that the source has run
-	killed               string       // what processes of a soak that were killed have logged
+	killed               string       // what the processes of a soak have logged
 	points               *rand.Rand   // draws the failpoints of a soak
 }
 
