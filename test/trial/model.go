@@ -92,19 +92,21 @@ func (m *model) verdict(ctx context.Context, p *play, res Result, code int) Resu
 		res.Verdict, res.Message = FalseAlarm, p.fell
 		return res
 	}
-	client, err := p.target.client(ctx)
-	actual := map[string]commands.Actual{}
-	for _, db := range history.Databases() {
-		if err == nil {
-			err = commands.Read(ctx, client.Database(history.Name(Database, db)), actual)
+	actual, source := map[string]commands.Actual{}, map[string]commands.Actual{}
+	for side, into := range map[*side]map[string]commands.Actual{p.target: actual, p.source: source} {
+		client, err := side.client(ctx)
+		for _, db := range history.Databases() {
+			if err == nil {
+				err = commands.Read(ctx, client.Database(history.Name(Database, db)), into)
+			}
+		}
+		if err != nil {
+			m.err = err
+			return res
 		}
 	}
-	if err != nil {
-		m.err = err
-		return res
-	}
 	if m.Stops == "" {
-		res.Differences = m.Compare(actual)
+		res.Differences = m.Compare(actual, source)
 	} else if is := actual[m.Stops]; is.Capped { // how far it came before, nobody knows
 		res.Differences = []string{m.Stops + " has become capped"}
 	}
