@@ -77,7 +77,7 @@ func (f *follower) passPart(ctx context.Context, b *stream.Batch, events int) (r
 // copiesAnew reports a change that may have a collection copied: the rules for what follows ask
 // for the end of that copy.
 func (f *follower) copiesAnew(ev stream.Event) bool {
-	return ev.Kind == stream.SchemaChange && ev.Change.Kind == stream.ChangeRename && f.Rules.Skips(ev.Change.To).Has(stream.OpInsert)
+	return ev.Kind == stream.SchemaChange && ev.Change.Kind == stream.ChangeRename && f.Rules.Skips(ev.Change.To).Has(stream.OpInsert|stream.OpReplace)
 }
 
 // rewrites reports the end of a command before which documents may have to be compared.

@@ -113,7 +113,7 @@ func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err er
 // judge applies the rules of one collection.
 func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v verdict, err error) {
 	op := ev.Op()
-	if d.skips.Has(op) {
+	if d.skips.Has(op) && !st.bridges(d, ev, op) {
 		d.left.add(op)
 		return drop, nil
 	}
@@ -135,13 +135,24 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 	switch {
 	case ev.Kind == stream.Insert && d.retains():
 		ev.Kind, ev.Key.Shard = stream.Put, nil // what was left may be under another shard key
-	case ev.Rekeyed && ev.Kind == stream.Put && d.skips.Has(stream.OpInsert) && (st.copies == nil || st.copies.CopyEnd(ev.NS).Before(ev.At)):
+	case ev.Rekeyed && ev.Kind == stream.Put && d.skips.Has(stream.OpInsert) && !st.copying(ev):
 		ev.Kind = stream.Replace // of a document that the target may never have got
 	case op == stream.OpDelete && d.soft != "":
 		mark(ev, d.soft, &st.made)
 		d.marked.marked.Add(1)
 	}
 	return v, err
+}
+
+// copying reports that the copy of a collection may be ahead of an event.
+func (st *Stage) copying(ev *stream.Event) bool {
+	return st.copies != nil && !st.copies.CopyEnd(ev.NS).Before(ev.At)
+}
+
+// bridges reports a replacement that is applied although the rule skips it: the copy may have
+// read what it left, and then earlier updates would make a document that never was.
+func (st *Stage) bridges(d *destination, ev *stream.Event, op stream.Ops) bool {
+	return op == stream.OpReplace && !d.skips.Has(stream.OpUpdate) && st.copying(ev)
 }
 
 func (st *Stage) of(ns string) *destination {

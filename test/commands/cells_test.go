@@ -141,6 +141,7 @@ func fill(p *play) {
 func before(p *play) {
 	c := p.ns("", "c")
 	p.update(c, 4, Doc{"v": int32(104)})
+	p.update(c, 6, Doc{"t": int32(106)})
 	p.replace(c, 6, "open")
 	p.insert(c, 20, "open")
 	p.insert(c, 21, "closed")
