@@ -63,7 +63,7 @@ func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to str
 		}
 		return effect, nil
 	}
-	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
+	if o.Names.NeverCame(ch) {
 		if comesAnew(ch, o.Rules) {
 			return c.renameIn(ctx, ch, to, o)
 		}
@@ -114,7 +114,7 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 	if ch.Kind != stream.ChangeRename || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) || o.Recorded && o.Rules.History(ch.NS) {
 		return before, nil
 	}
-	if one, ok := o.Names.Source(ch.NS); ok && one.Gone {
+	if o.Names.NeverCame(ch) {
 		return before, nil
 	}
 	from, there, err := c.find(ctx, o.Rules.Target(ch.NS))

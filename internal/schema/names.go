@@ -96,6 +96,16 @@ func (n *Names) Missing(ns string) bool {
 	return one.Gone && (one.Left || one.Copied.IsZero())
 }
 
+// NeverCame reports that what a rename is about never came to the target. Asked once more after
+// a crash, the names may have it under its new name.
+func (n *Names) NeverCame(ch stream.Change) bool {
+	if one, known := n.Source(ch.NS); known {
+		return one.Gone
+	}
+	done, ok := n.Source(ch.To)
+	return ok && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID)
+}
+
 // OfDB lists what stems from a database of the source, sorted.
 func (n *Names) OfDB(db string) []Name {
 	var out []Name
@@ -239,8 +249,9 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 		was, _ := n.Source(mongo.SeriesNS(ch.To))
 		one.Gone, one.Left, one.Copied = true, was.Left, was.Copied
 	}
-	if done, ok := n.Source(ch.To); ok && !known && done.Gone && len(ch.UUID.Data) > 0 && done.UUID.Equal(ch.UUID) {
-		one.Gone, one.Left = true, done.Left // asked once more after a crash
+	if !known && n.NeverCame(ch) {
+		done, _ := n.Source(ch.To)
+		one.Gone, one.Left, one.Copied = true, done.Left, done.Copied
 	}
 	c.Put = []Name{one}
 	return c
