@@ -14,17 +14,20 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/testseed"
 )
 
 // moves writes at random through two routers while chunks are moved, and compares
 // with what was acknowledged: nothing lost, nothing done twice.
 func (w *world) moves(t *testing.T) {
+	lab.Nightly(t)
 	w.underWrites(t, "moves", true, func(ctx context.Context) int { return w.moveAtRandom(t, ctx, "moves.c") })
 }
 
 // elections has shards and config servers lose their primary under writes.
 func (w *world) elections(t *testing.T) {
+	lab.Nightly(t)
 	w.underWrites(t, "elections", false, func(ctx context.Context) int {
 		done := 0
 		for _, s := range append(w.cluster.Shards(), w.cluster.Config()) {

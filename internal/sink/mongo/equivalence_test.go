@@ -29,7 +29,7 @@ func TestEquivalence(t *testing.T) {
 
 func equivalences(t *testing.T, seed uint64) {
 	p := newPair(t)
-	rounds := testseed.Rounds(t, 4)
+	rounds := testseed.Rounds(t, 3)
 	batched := int64(0)
 	for round := range rounds {
 		w := newWild(p, seed+uint64(round), round)
