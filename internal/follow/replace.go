@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/versions"
@@ -146,7 +147,12 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 		return r.fill(ctx, ev.Change.From)
 	case (capped || moved) && to.Gone:
 		return nil // the target has none of it
-	case capped || moved:
+	case moved:
+		if whole, err := r.whole(ctx, staged); err != nil || whole {
+			return err
+		}
+		return r.fill(ctx, ev.Change.To)
+	case capped:
 		return r.fill(ctx, ev.Change.To)
 	}
 	if !there {
@@ -170,6 +176,21 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 		return r.ended(ctx)
 	}
 	return r.chunks(ctx, r.to, r.ids(), r.remove)
+}
+
+// whole has what the server filled take the place of a capped collection that was renamed between
+// databases: documents that are filled in would come last in it.
+func (r *rewriting) whole(ctx context.Context, staged schema.Name) (bool, error) {
+	ch := r.ev.Change
+	if r.Rules.Others() || (r.Rules.Skips(ch.From) | r.Rules.Skips(ch.To)).Has(stream.OpDrop|stream.OpRename) {
+		return false, nil
+	}
+	capped, err := r.Schema.HasCapped(ctx, r.to)
+	if err != nil || !capped {
+		return false, err
+	}
+	r.ev.Change = &stream.Change{Kind: stream.ChangeRename, NS: ch.NS, To: ch.To, DropTarget: true, UUID: staged.UUID}
+	return true, nil
 }
 
 // ids projects what decides about a document that only the target has.

@@ -164,6 +164,12 @@ func (l *link) Has(ctx context.Context, ns string) (bool, error) {
 	return there, err
 }
 
+// HasCapped reports that the target has a namespace, and that it is a capped collection.
+func (l *link) HasCapped(ctx context.Context, ns string) (bool, error) {
+	one, there, err := l.find(ctx, ns)
+	return there && one.Capped(), err
+}
+
 // findIndex looks an index of the target up by name or, when name is empty, by
 // key pattern.
 func (l *link) findIndex(ctx context.Context, dataNS, name string, key bson.Raw) (stream.Index, bool, error) {
