@@ -148,7 +148,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case (capped || moved) && to.Gone:
 		return nil // the target has none of it
 	case moved:
-		if whole, err := r.whole(ctx, staged); err != nil || whole {
+		if done, err := r.takePlace(ctx, staged); err != nil || done {
 			return err
 		}
 		return r.fill(ctx, ev.Change.To)
@@ -178,9 +178,9 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	return r.chunks(ctx, r.to, r.ids(), r.remove)
 }
 
-// whole has what the server filled take the place of a capped collection that was renamed between
+// takePlace has what the server filled take the place of a capped collection that was renamed between
 // databases: documents that are filled in would come last in it.
-func (r *rewriting) whole(ctx context.Context, staged schema.Name) (bool, error) {
+func (r *rewriting) takePlace(ctx context.Context, staged schema.Name) (bool, error) {
 	ch := r.ev.Change
 	if r.Rules.Others() || (r.Rules.Skips(ch.From) | r.Rules.Skips(ch.To)).Has(stream.OpDrop|stream.OpRename) {
 		return false, nil

@@ -88,9 +88,9 @@ func (n *Names) Absent(ns string) bool {
 	return one.Gone
 }
 
-// Missing tells of a source namespace that is Absent because what made it was left out: what
-// a server does to its collection brings none. Else one came while the source had it no more under
-// its UUID, and a command that makes it anew brings it.
+// Missing reports that a source namespace is Absent because its creation was left out. Resharding
+// or converting its collection does not bring it. One that is Absent because the source no longer
+// had it under its UUID comes with such a command.
 func (n *Names) Missing(ns string) bool {
 	one, _ := n.Source(mongo.SeriesNS(ns))
 	return one.Gone && (one.Left || one.Copied.IsZero())
