@@ -41,6 +41,7 @@
 //	barrier.before                    a schema change waits for what comes before it
 //	schema.before, schema.noted,      a schema change: before its note, after it, after
 //	schema.after                      the change
+//	rename.done                       the target has a new name; what is known of it does not follow yet
 //	batch.before, batch.after         a batch of one partition
 //	send.before, send.after           one command of a batch, about its name
 //	commit.before, commit.after       the commit of a transaction of updates

@@ -67,7 +67,7 @@ func (f *follower) finalize(ctx context.Context) error {
 	if waiting == (schema.Waiting{}) {
 		return f.end(ctx, diffs)
 	}
-	if waiting.Expiries {
+	if waiting.Expires {
 		// The target may lose documents from now on that the source keeps: a restart must
 		// not follow changes of them. Limits alone the next attempt lifts again.
 		err = f.noteWith(ctx, func(set bson.D) error {

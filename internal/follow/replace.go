@@ -30,29 +30,24 @@ const (
 // differs, before the end of the command.
 func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 	for from := 0; ; {
-		i := slices.IndexFunc(b.Events[from:], func(ev stream.Event) bool { return f.rewrites(ev) || f.copiesAnew(ev) })
+		i := slices.IndexFunc(b.Events[from:], f.rewrites)
 		if i < 0 {
 			break
 		}
-		i += from
-		ev := b.Events[i]
-		if f.rewrites(ev) {
-			rest, err := f.passPart(ctx, b, i)
-			if err != nil {
+		first, rest := b.Cut(from+i, f.mark)
+		if len(first.Events) > 0 {
+			if err := f.stage.Pass(ctx, first, f.Ask.Read, f.feed); err != nil {
 				return err
 			}
-			if err := f.rewrite(ctx, rest); err != nil {
-				return fmt.Errorf("replace the documents of %s at %s: %w", ev.Change.To, ev.At, err)
-			}
-			b, i = rest, 0
 		}
-		if from = i + 1; f.copiesAnew(ev) {
-			rest, err := f.passPart(ctx, b, from)
-			if err != nil {
-				return err
-			}
-			b, from = rest, 0
+		if err := f.sink.Drain(ctx); err != nil {
+			return err
 		}
+		if err := f.rewrite(ctx, rest); err != nil {
+			ev := &rest.Events[0]
+			return fmt.Errorf("replace the documents of %s at %s: %w", ev.Change.To, ev.At, err)
+		}
+		b, from = rest, 1
 	}
 	if err := f.stage.Pass(ctx, b, f.Ask.Read, f.feed); err != nil {
 		return err
@@ -61,24 +56,6 @@ func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 		f.mark = b.Mark
 	}
 	return nil
-}
-
-// passPart passes the first events of a batch, waits until they are applied, and returns the
-// rest.
-func (f *follower) passPart(ctx context.Context, b *stream.Batch, events int) (rest *stream.Batch, err error) {
-	first, rest := b.Cut(events, f.mark)
-	if len(first.Events) > 0 {
-		if err := f.stage.Pass(ctx, first, f.Ask.Read, f.feed); err != nil {
-			return nil, err
-		}
-	}
-	return rest, f.sink.Drain(ctx)
-}
-
-// copiesAnew reports a change that may have a collection copied: the rules for what follows ask
-// for the end of that copy.
-func (f *follower) copiesAnew(ev stream.Event) bool {
-	return ev.Kind == stream.SchemaChange && ev.Change.Kind == stream.ChangeRename && f.Rules.Skips(ev.Change.To).Has(stream.OpInsert|stream.OpReplace)
 }
 
 // rewrites reports the end of a command before which documents may have to be compared.
@@ -137,6 +114,9 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case err != nil:
 		return err
 	case !has && f.intent == ev.At: // it was done before the restart
+		if moved && f.job.Before.NS == ev.Change.NS {
+			r.takePlace(staged)
+		}
 		return nil
 	case !has:
 		return mongo.WithHint(fmt.Errorf("%s does not exist on the target", r.from),
@@ -148,8 +128,13 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case (capped || moved) && to.Gone:
 		return nil // the target has none of it
 	case moved:
-		if done, err := r.takePlace(ctx, staged); err != nil || done {
+		takes, err := r.takesPlace(ctx)
+		if err != nil {
 			return err
+		}
+		if takes {
+			r.takePlace(staged)
+			return nil
 		}
 		return r.fill(ctx, ev.Change.To)
 	case capped:
@@ -178,19 +163,22 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	return r.chunks(ctx, r.to, r.ids(), r.remove)
 }
 
-// takePlace has what the server filled take the place of a capped collection that was renamed between
-// databases: documents that are filled in would come last in it.
-func (r *rewriting) takePlace(ctx context.Context, staged schema.Name) (bool, error) {
+// takesPlace reports that what the server filled is to take the place of a collection that was
+// renamed between databases: of a capped one, in which documents that are filled in would come last.
+// One that was copied since has them all, and later ones.
+func (r *rewriting) takesPlace(ctx context.Context) (bool, error) {
 	ch := r.ev.Change
-	if r.Rules.Others() || (r.Rules.Skips(ch.From) | r.Rules.Skips(ch.To)).Has(stream.OpDrop|stream.OpRename) {
+	one, _ := r.Ask.Names.Source(ch.To)
+	if !one.Copied.Before(r.ev.At) || r.Rules.Others() || (r.Rules.Skips(ch.From) | r.Rules.Skips(ch.To)).Has(stream.OpDrop|stream.OpRename) {
 		return false, nil
 	}
-	capped, err := r.Schema.HasCapped(ctx, r.to)
-	if err != nil || !capped {
-		return false, err
-	}
+	return r.Schema.HasCapped(ctx, r.to)
+}
+
+// takePlace makes the drop of what the server filled the rename by which that takes the place.
+func (r *rewriting) takePlace(staged schema.Name) {
+	ch := r.ev.Change
 	r.ev.Change = &stream.Change{Kind: stream.ChangeRename, NS: ch.NS, To: ch.To, DropTarget: true, UUID: staged.UUID}
-	return true, nil
 }
 
 // ids projects what decides about a document that only the target has.

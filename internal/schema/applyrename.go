@@ -6,6 +6,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -223,6 +224,7 @@ func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string,
 		}
 		return effect, fmt.Errorf("rename %s to %s on the target: %w", from, to, err)
 	}
+	failpoint.Hit("rename.done")
 	return effect, c.follow(ctx, from, to)
 }
 

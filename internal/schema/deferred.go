@@ -208,8 +208,8 @@ func (d *deferrals) move(ctx context.Context, from, to string) error {
 // Waiting is what waits for the target to be consistent, or for finalize.
 type Waiting struct {
 	Indexes  bool // to be built
-	Expiries bool // to be restored: documents go by themselves from then on
-	Limits   bool // of capped collections, to be restored
+	Expiries bool // to be restored, or limits of capped collections
+	Expires  bool // among them one by which documents go by themselves from then on
 }
 
 // Waits reports what is deferred for the job.
@@ -217,8 +217,8 @@ func (d *deferrals) Waits(ctx context.Context) (w Waiting, err error) {
 	all, err := d.list(ctx)
 	for _, one := range all {
 		w.Indexes = w.Indexes || one.Unbuilt
-		w.Limits = w.Limits || one.Limits()
-		w.Expiries = w.Expiries || one.Expire != nil && !one.Limits() && !one.Stays
+		w.Expiries = w.Expiries || one.Expire != nil
+		w.Expires = w.Expires || one.Expire != nil && !one.Limits() && !d.o.keepsExpired(one.NS)
 	}
 	return w, err
 }

@@ -239,6 +239,9 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 	}
 	one.NS, one.Target = ch.To, rules.Target(ch.To)
 	had := !one.Gone
+	if one.Left {
+		one.Copied = mongo.OpTime{} // of what the target has under another name
+	}
 	one.Gone, one.Left = one.Gone && !comesAnew(ch, rules), false
 	if n.leftOut(ch, rules) != 0 && ch.Command != mongo.CommandCapped { // which changes options
 		if one.Gone, one.Left = true, had && known; !one.Left {

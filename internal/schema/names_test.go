@@ -5,6 +5,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -32,7 +33,7 @@ func TestLeftByItsRename(t *testing.T) {
 		t.Fatal(err)
 	}
 	uuid := func(n byte) bson.Binary { return bson.Binary{Subtype: 4, Data: append(make([]byte, 15), n)} }
-	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid(1)}})
+	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid(1), Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}})
 	for _, step := range []struct {
 		from, to string
 		left     bool
@@ -43,7 +44,7 @@ func TestLeftByItsRename(t *testing.T) {
 		rename := stream.Change{Kind: stream.ChangeRename, NS: step.from, To: step.to, UUID: uuid(1)}
 		for _, what := range []string{"first", "once more after a crash"} {
 			names.Change(names.After(rename, rules))
-			if one, ok := names.Source(step.to); !ok || !one.Gone || one.Left != step.left {
+			if one, ok := names.Source(step.to); !ok || !one.Gone || one.Left != step.left || !names.Missing(step.to) {
 				t.Errorf("%s to %s, %s: %+v", step.from, step.to, what, one)
 			}
 		}

@@ -27,6 +27,7 @@ type Stage struct {
 	mark   string // of the last batch that was passed on whole
 	atOnce int    // documents to ask for at once
 	copies Copies
+	came   map[string]mongo.OpTime // names that renames gave to what was not kept, and when
 }
 
 // Copies tells of copies of collections.
@@ -88,7 +89,7 @@ func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err er
 					return nil, err
 				}
 			}
-		} else if !st.rules.Concerns(ev.Change) {
+		} else if st.comes(ev); !st.rules.Concerns(ev.Change) {
 			v = drop
 		}
 		if v == drop {
@@ -144,9 +145,32 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 	return v, err
 }
 
-// copying reports that the copy of a collection may be ahead of an event.
+// comes notes a rename that brings a collection among those that are kept: it will be copied.
+func (st *Stage) comes(ev *stream.Event) {
+	ch := ev.Change
+	if ch.Kind != stream.ChangeRename || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) || !st.rules.Skips(ch.To).Has(stream.OpInsert|stream.OpReplace) {
+		return
+	}
+	if st.came == nil || len(st.came) >= maxKnown {
+		st.came = map[string]mongo.OpTime{}
+	}
+	st.came[ch.To] = ev.At
+}
+
+// copying reports that the copy of a collection may be ahead of an event. What was read of the
+// source before a copy begins is older than the end of the copy.
 func (st *Stage) copying(ev *stream.Event) bool {
-	return st.copies != nil && !st.copies.CopyEnd(ev.NS).Before(ev.At)
+	if st.copies == nil {
+		return false
+	}
+	end := st.copies.CopyEnd(ev.NS)
+	if at, ok := st.came[ev.NS]; ok {
+		if end.Before(at) {
+			return true
+		}
+		delete(st.came, ev.NS)
+	}
+	return !end.Before(ev.At)
 }
 
 // bridges reports a replacement that is applied although the rule skips it: the copy may have

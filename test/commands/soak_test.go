@@ -194,7 +194,7 @@ func (b *bed) again(t *testing.T, killed *test.Process, plays []*play) *test.Pro
 	}
 	var env []string
 	if b.points.IntN(4) > 0 {
-		points := []string{"schema.before", "schema.noted", "schema.noted", "schema.after", "schema.after", "save.written", "save.after", "note.after", "batch.after",
+		points := []string{"schema.before", "schema.noted", "schema.noted", "schema.after", "schema.after", "rename.done", "save.written", "save.after", "note.after", "batch.after",
 			"send.after", "commit.after", "slices.written", "copy.after", "make.after", "phase.after", "expire.before", "expire.after"}
 		env = []string{fmt.Sprintf("MILLRACE_FAILPOINTS=%s:%d=kill", points[b.points.IntN(len(points))], 1+b.points.IntN(8))}
 	}
