@@ -50,3 +50,20 @@ func TestLeftByItsRename(t *testing.T) {
 		}
 	}
 }
+
+// TestMissing: what was left out stays so under the next name, which no rule is about.
+func TestMissing(t *testing.T) {
+	rules, err := transform.New(transform.Config{Skip: []string{"d.*=rename"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uuid := bson.Binary{Subtype: 4, Data: make([]byte, 16)}
+	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid, Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}})
+	for _, step := range [][2]string{{"d.a", "e.a"}, {"e.a", "f.a"}} {
+		names.Change(names.After(stream.Change{Kind: stream.ChangeRename, NS: step[0], To: step[1], UUID: uuid}, rules))
+		if !names.Missing(step[1]) {
+			one, _ := names.Source(step[1])
+			t.Errorf("%s is not missing: %+v", step[1], one)
+		}
+	}
+}
