@@ -118,7 +118,7 @@ func TestScenarios(t *testing.T) {
 }
 
 // drawWays are the ways in which a scenario is run: all, or in make test one that the seed
-// and the name decide, and for one scenario of six a second one.
+// and the name decide.
 func drawWays(seed uint64, sc scenario) []string {
 	ways := slices.DeleteFunc([]string{wayCopy, wayChange, wayEarly, wayLate}, func(way string) bool { return !sc.runs(way) })
 	if !lab.Brief() {
@@ -128,11 +128,7 @@ func drawWays(seed uint64, sc scenario) []string {
 	_, _ = io.WriteString(h, sc.name)
 	r := rand.New(rand.NewPCG(seed, h.Sum64()))
 	r.Shuffle(len(ways), func(i, j int) { ways[i], ways[j] = ways[j], ways[i] })
-	n := 1
-	if r.IntN(6) == 0 {
-		n = 2
-	}
-	return ways[:min(n, len(ways))]
+	return ways[:min(1, len(ways))]
 }
 
 // runs reports whether the scenario exists on the clusters at hand and in this way.

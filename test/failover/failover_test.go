@@ -33,6 +33,7 @@ func some(all []Fault, r *rand.Rand, n int, named ...string) []Fault {
 // TestFaultsWhileFollowing lets faults drawn from the seed strike either side while a job
 // follows; it goes on by itself each time. Then millrace is killed at the same time.
 func TestFaultsWhileFollowing(t *testing.T) {
+	lab.Nightly(t)
 	b := newBench(t, time.Second, unhurried)
 	r := rand.New(rand.NewPCG(b.seed, 1))
 	p := b.start("--until", "never")
