@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 GO ?= go
 BIN := bin
-GOFILES := cmd demo docs internal test
+GOFILES := cmd demo docs internal test workshop
 
 # Compiled one way for all targets, so that what one has compiled serves the others.
 export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
@@ -65,7 +65,7 @@ PARALLEL ?= 2
 TIMEOUT ?= 40m
 # Vetting is for make lint.
 GOTEST = $(GO) test -vet=off -ldflags=-w -timeout $(TIMEOUT) -parallel $(PARALLEL)
-TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/...
+TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/... ./workshop/...
 # make test plays the same tests with the same seeds each time: those of internal/testseed/seeds.
 # What takes longest it leaves to make nightly (lab.Nightly, lab.Share).
 test: export MILLRACE_TEST_BRIEF := 1
@@ -79,8 +79,8 @@ RACE = ./internal/follow ./internal/pace ./internal/progress ./internal/sink/mon
 	./internal/source/merge ./internal/source/spool ./internal/stream/... ./internal/wire
 # These few put many bytes through few goroutines, and go without it.
 BULK = TestDocumentsBeyondTheApplyBuffer|TestStatementsBeyondLimits|TestUsersApplyOps
-RACY = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal | \
-	grep -v ^internal/bench | xargs -n1 dirname | sort -u | sed 's|^|./|') ./test/crash
+RACY = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal workshop | \
+	grep -v ^workshop/bench | xargs -n1 dirname | sort -u | sed 's|^|./|') ./test/crash
 PROGRAM = $(CURDIR)/$(BIN)/millrace
 .PHONY: test
 test: build ## The tests on real mongod processes that fit in 12 minutes, the same each time
@@ -91,7 +91,7 @@ test-plain: export MILLRACE_TRIAL_PROGRAM = $(PROGRAM)-failpoint
 race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
 
 # What takes longest begins first.
-LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./internal/bench ./test/service ./test/seed ./test/trial \
+LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./workshop/bench ./test/service ./test/seed ./test/trial \
 	./cmd/millrace ./internal/sink/mongo ./internal/copy ./internal/verify ./internal/service/worker
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
 .PHONY: test-plain
@@ -138,7 +138,7 @@ stress: build ## make test ROUNDS times (10) on busy processors, until one fails
 	done
 
 # -short skips what needs a server. Trials and scenarios all do.
-UNIT = $$($(GO) list ./cmd/... ./demo/... ./internal/... ./test/history)
+UNIT = $$($(GO) list ./cmd/... ./demo/... ./internal/... ./test/history ./workshop/...)
 .PHONY: unit
 unit: ## The tests that need no server, in less than a minute once compiled
 	$(GO) test -short -timeout 5m $(UNIT)
@@ -243,8 +243,8 @@ matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, an
 		MILLRACE_TEST_MATRIX=1 MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace \
 			$(GO) test -p 1 -count=1 -timeout 60m ./test ./internal/schema $$faults || failed="$$failed $$pair"; \
 	done; \
-	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./internal/lab ./internal/state ./internal/lab/sharded ./internal/delta ./internal/fields \
-		./internal/source/oplog ./internal/source/shards ./internal/job ./internal/seed ./internal/bench ./test/seed ./test/sharded || failed="$$failed older servers"; \
+	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./workshop/lab ./internal/state ./workshop/lab/sharded ./internal/delta ./internal/fields \
+		./internal/source/oplog ./internal/source/shards ./internal/job ./internal/seed ./workshop/bench ./test/seed ./test/sharded || failed="$$failed older servers"; \
 	for version in 4.2 4.4 5.0 7.0; do \
 		case $$version in 7.0) test "$$seven" != " " || { echo "skipped: 7.0 in test/access"; continue; };; esac; \
 		MILLRACE_TEST_VERSION=$$version $(GO) test -count=1 -timeout 60m ./test/access || failed="$$failed access:$$version"; \

@@ -14,7 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // kind is one collection to load.

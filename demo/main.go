@@ -19,9 +19,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // mongodVersion is the series that the demo runs on.

@@ -18,10 +18,10 @@ import (
 	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/spawn"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 const jobName = "demo"

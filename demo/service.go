@@ -17,9 +17,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // jobSettings is the job: its connection strings are secrets of the workers.

@@ -15,7 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // compare lets millrace verify the target, and asks the servers for a second

@@ -14,8 +14,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
 	millmongo "github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // clusters are the source and the target that all tests of the package share.

@@ -20,8 +20,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // BuildMillrace builds the program under test into a temporary directory. It is

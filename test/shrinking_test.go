@@ -7,8 +7,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // A difference planted among the steps of a history, which only two of them

@@ -11,8 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // none is a filter that no document passes.

@@ -13,9 +13,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // versionScenarios have the target hold all versions of documents.

@@ -14,9 +14,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	benchmark "github.com/millrace/millrace/internal/bench"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
+	benchmark "github.com/millrace/millrace/workshop/bench"
 )
 
 // benchSettings are the flags of `millrace bench`.

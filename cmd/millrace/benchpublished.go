@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	benchmark "github.com/millrace/millrace/internal/bench"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/published"
+	benchmark "github.com/millrace/millrace/workshop/bench"
+	"github.com/millrace/millrace/workshop/published"
 )
 
 // javaPeer is the name of the Java YCSB among the peers.

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/published"
+	"github.com/millrace/millrace/workshop/published"
 )
 
 // publishedResults are made-up results of a test beside the package.
 func publishedResults(t *testing.T) string {
 	t.Helper()
-	raw, err := os.ReadFile(filepath.Join("..", "..", "internal", "published", "testdata", "results.json"))
+	raw, err := os.ReadFile(filepath.Join("..", "..", "workshop", "published", "testdata", "results.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/router"
-	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // labCommand is `millrace lab`.

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestLeftOut: what no job can copy is reported in the plan, at the end of the job and by a

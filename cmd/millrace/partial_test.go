@@ -13,8 +13,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/sharded"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // TestPartialDeployments: what is less than a deployment, or more than one, is rejected as

@@ -9,8 +9,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // structured is a job in the midst of a structure.

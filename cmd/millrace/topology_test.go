@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/topology"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // The commands of topology on a real set, as an operator uses them.

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
-	"github.com/millrace/millrace/internal/ycsb"
+	"github.com/millrace/millrace/workshop/ycsb"
 )
 
 // envYCSBURL is where the address comes from when no property names it.

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/ycsb"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/ycsb"
 )
 
 func TestFlagsOfTheJavaTool(t *testing.T) {

@@ -6,10 +6,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestMemberRestarted goes on with the copy of a collection after the member that

@@ -7,8 +7,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // sifted has the source leave out most documents of mixedDocs.

@@ -12,10 +12,10 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestServer holds what is asked of real servers.

@@ -10,8 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // server is a real mongod that says what is right.

@@ -13,9 +13,9 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestBuildsOfSource: the target does not go without indexes that the source is building

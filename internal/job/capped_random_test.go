@@ -15,7 +15,6 @@ import (
 
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -23,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestCappedHistories has random histories of small rings replayed from random

@@ -14,8 +14,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // mostUnderLow is how many connections a side whose load is low has to a server. The driver

@@ -14,9 +14,9 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestSpool: the oplog forgets the start of a copy while that goes on, and the

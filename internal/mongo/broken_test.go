@@ -7,9 +7,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestConnectionAfterTimeout: a connection on which a reply is still to come is used no

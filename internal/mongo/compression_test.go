@@ -9,9 +9,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestCompressionIsChosen: over a slow link, what compresses well is compressed after

@@ -9,9 +9,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/shardkey"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // TestParseZones: rules are read, and bad ones are named.

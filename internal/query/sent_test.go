@@ -9,13 +9,13 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestSent: where wild filters are sent along with the find of a walk in record order, the

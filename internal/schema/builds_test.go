@@ -10,9 +10,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // await waits for a condition.

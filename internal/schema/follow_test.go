@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // ddlCase is a piece of life of a database: what was there before the copy,

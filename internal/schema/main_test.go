@@ -18,12 +18,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // src and dst are shared by all tests, which use databases of their own.

@@ -6,9 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // retainedCase is a piece of life of a database in which operations are skipped.

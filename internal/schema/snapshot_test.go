@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestSnapshotUnderChanges: a snapshot, plus the schema changes after its

@@ -12,9 +12,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 func run(t *testing.T, db *driver.Database, cmd bson.D) bson.Raw {

@@ -12,7 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestMeasure reports how long a seed, a logical initial sync and the locks of

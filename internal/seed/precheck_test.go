@@ -10,9 +10,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // saying is a mongod that says a version and options.

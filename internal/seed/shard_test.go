@@ -5,9 +5,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // TestPartsOfClusters: no replica set of its own is made of a shard or of a config server,

@@ -9,10 +9,10 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/statetest"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestConformance: the store in MongoDB keeps what any store promises.

@@ -40,7 +40,7 @@ func TestFile(t *testing.T) {
 func TestSeedsAreFixed(t *testing.T) {
 	clock := regexp.MustCompile(`uint64\(time\.Now\(\)\.Unix|NewPCG\([^)]*time\.Now`)
 	unseeded := regexp.MustCompile(`(^|[^.\w])rand\.(ExpFloat64|Float\w+|Int\w*|N|NormFloat64|Perm|Shuffle|Uint\w+)(\[\w+\])?\(`)
-	for _, dir := range []string{"cmd", "demo", "docs", "internal", "test"} {
+	for _, dir := range []string{"cmd", "demo", "docs", "internal", "test", "workshop"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(name string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(name, "_test.go") || filepath.Base(name) == "testseed_test.go" {
 				return err

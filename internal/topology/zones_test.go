@@ -9,7 +9,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 var seven = flag.Bool("topology.seven", false, "also test on seven members in three zones, one of them hidden and without a vote")

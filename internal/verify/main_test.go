@@ -12,9 +12,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // servers are started on first use, shared by the package's tests, and stopped

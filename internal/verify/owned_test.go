@@ -13,14 +13,14 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/router"
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // shardedBed is a sharded source of three shards. The collection d.c has the shard key

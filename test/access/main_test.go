@@ -19,11 +19,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // sides are the clusters that all tests share, both with users and, where it is to be had, TLS, and

@@ -12,11 +12,11 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // sourceRoles and targetRoles are the built-in roles that docs/operations.md

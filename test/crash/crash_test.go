@@ -10,10 +10,10 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestKillInEachPhase kills millrace with SIGKILL in each phase while the

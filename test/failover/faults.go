@@ -14,7 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Fault is something bad that happens to a cluster. Strike makes it happen and

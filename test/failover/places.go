@@ -11,7 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // ballast is a database that fills disks and oplogs. No job has it.

@@ -11,8 +11,8 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestRefreshedDocumentsAreFollowed is the runbook of a migration by files for an

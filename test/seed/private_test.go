@@ -10,8 +10,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestKilledBesideItsPrivateMongod: a seed that makes a new set is killed while its private

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestClockJumps: the wall clock of a worker, then that of serve with its NATS, goes an

@@ -15,8 +15,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // nodeEnv makes the test binary a node of a NATS cluster.

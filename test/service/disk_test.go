@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestDiskFull: the disk of serve, with its NATS, is full while two jobs copy, and again

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestDrains: workers of a job under writes are drained, one or both, and take jobs again,

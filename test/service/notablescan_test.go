@@ -12,9 +12,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestNoTableScan: a job copies, follows, keeps dead letters, is verified, repaired and

@@ -15,11 +15,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/spawn"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 const rulesDir = "../../deploy/prometheus"

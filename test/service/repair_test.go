@@ -10,10 +10,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestRepairWorkerDies: the worker of the job is killed amid a repair, while the source

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/spawn"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // as is a copy of the program that is of another version by what it was built from: the

@@ -9,8 +9,8 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // TestIndexOnOneShard: indexes that one shard of the source could build and another could

@@ -9,10 +9,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // TestShardLeavesWhileStopped: a shard is emptied and removed while the job is stopped, with

@@ -5,9 +5,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // TestListPage: a page of a sharded cluster's collections has their shard keys, and the

@@ -10,15 +10,15 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/router"
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // movedAndKept has movePrimary move the database d from a shard to another, and the first

@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestRows: of a cluster whose chunks move, and on one, the documents of filters arrive

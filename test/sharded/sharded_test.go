@@ -24,15 +24,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/router"
-	"github.com/millrace/millrace/internal/lab/sharded"
-	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
+	"github.com/millrace/millrace/workshop/lab/sharded"
+	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // bed is a sharded source with a router, and a replica set as the target.

@@ -8,9 +8,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestStoppedServersAreNamed: the status names what a job waits for, whichever server of

@@ -18,15 +18,15 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/sharded"
-	"github.com/millrace/millrace/internal/lab/sharded/load"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
+	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // targetBed is a bed whose target is a sharded cluster behind two routers.

@@ -19,11 +19,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/router"
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // another is a bed of a second cluster, of two shards, and the target of the first.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/spawn"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // schemathesisVersion is the one that the test was written with.

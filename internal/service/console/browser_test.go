@@ -19,9 +19,9 @@ import (
 
 	"github.com/millrace/millrace/internal/golden"
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // tab is a page of a real browser.

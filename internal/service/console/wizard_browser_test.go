@@ -11,8 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestBrowserNewJob makes a job in a real browser: connections, a choice with a new name,

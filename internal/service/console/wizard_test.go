@@ -23,10 +23,10 @@ import (
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/worker"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestChoice: what is chosen in the tree becomes the rules that have just that.

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // open starts a server of its own.

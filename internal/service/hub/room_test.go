@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestFullDisk: on a full disk the store says so, and what was stored can be read. Once

@@ -8,11 +8,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/worker"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // rename renames a collection of the source.

@@ -9,11 +9,11 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/spans"
 	"github.com/millrace/millrace/internal/service/spans/spanstest"
 	"github.com/millrace/millrace/internal/service/worker"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestTraces: what a worker does with a job is spans that nest as it was done, without

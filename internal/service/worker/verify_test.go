@@ -15,12 +15,12 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/worker"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // onTarget is the target's collection c of a database.

@@ -10,7 +10,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
@@ -18,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/stream/sinktest"
 	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // An Engine is a sink, with all that one may have.

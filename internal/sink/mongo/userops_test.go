@@ -12,8 +12,8 @@ import (
 
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // userOps runs an applyOps as users do, of random operations on few documents:

@@ -13,13 +13,13 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/lab/sharded"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // TestOrphans: before 6.0 servers write to documents whose chunk is gone, or still on

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/millrace/millrace/internal/lab"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // fullDisk makes a spool in small segments on a disk that then has no room. A

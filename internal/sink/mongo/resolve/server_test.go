@@ -13,12 +13,12 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/expiry"
-	"github.com/millrace/millrace/internal/lab"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // bed is a resolver over a collection of its own, with a unique index on k.

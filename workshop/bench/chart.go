@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/workshop/plot"
+)
+
+// charts draws a case as SVG: the rates, or what else is compared, and the
+// course of a round over time.
+func (c *Case) charts() ([]drawing, error) {
+	var all []drawing
+	for _, draw := range c.draws() {
+		d, err := draw()
+		if err != nil {
+			return nil, err
+		}
+		if d.svg != "" {
+			all = append(all, d)
+		}
+	}
+	for _, v := range c.Versus {
+		d, err := c.versus(v)
+		if err != nil {
+			return nil, err
+		}
+		if d.svg != "" {
+			all = append(all, d)
+		}
+	}
+	for i := range c.Contenders {
+		d, err := c.Contenders[i].picture()
+		if err != nil {
+			return nil, err
+		}
+		if d.svg != "" {
+			all = append(all, d)
+		}
+	}
+	return all, nil
+}
+
+// draws are the drawings that every case has: the comparison and the curves.
+func (c *Case) draws() []func() (drawing, error) {
+	all := []func() (drawing, error){c.bars}
+	for _, cv := range Curves() {
+		all = append(all, func() (drawing, error) { return c.lines(cv) })
+	}
+	return all
+}
+
+// drawing is a chart with its title; svg is empty when there is nothing to draw.
+type drawing struct{ title, svg string }
+
+// bars compares the contenders by what makes the case's ratio.
+func (c *Case) bars() (drawing, error) {
+	title, of := c.Unit+" a second", func(x *Contender) float64 { return x.Rate.Median }
+	if c.RatioOf != "" {
+		title, of = c.RatioOf, func(x *Contender) float64 { return x.Values[c.RatioOf].Median }
+	}
+	var bars []plot.Bar
+	for i := range c.Contenders {
+		x := &c.Contenders[i]
+		bars = append(bars, plot.Bar{Name: x.Name, Value: of(x)})
+	}
+	svg, err := plot.Bars(bars)
+	return drawing{title, svg}, err
+}
+
+// Curve is a figure of a contender over time.
+type Curve struct {
+	Name, Title string
+	// OfTools says that only contenders have it that are processes of their own.
+	OfTools bool
+	// At is its value at the point of a number.
+	At func(points []Point, i int) float64
+}
+
+// curveOver is what curves are averages over: short enough to show when a
+// server stalls.
+const curveOver = 2 * time.Second
+
+// Curves is the table of what is drawn over time.
+func Curves() []Curve {
+	return []Curve{
+		{"rate", "changed on the target a second", false, rateAt},
+		{"cpu", "processor time of the tool, % of a core", true, grows(100, func(p Point) float64 { return p.CPU })},
+		{"memory", "resident memory of the tool, MB", true, func(points []Point, i int) float64 { return float64(points[i].Resident) / 1e6 }},
+		{"received", "sent by the source, MB a second", false, grows(1e-6, func(p Point) float64 { return float64(p.SourceSent) })},
+		{"sent", "received by the target, MB a second", false, grows(1e-6, func(p Point) float64 { return float64(p.TargetReceived) })},
+	}
+}
+
+// grows is how fast a figure grows, times a factor.
+func grows(factor float64, of func(Point) float64) func([]Point, int) float64 {
+	return func(points []Point, i int) float64 { return factor * slopeOf(points, i, curveOver, of) }
+}
+
+// rateAt is the rate; a report that does not have what was changed has its
+// averages of 10 seconds.
+func rateAt(points []Point, i int) float64 {
+	if points[len(points)-1].Changed == 0 {
+		return points[i].Rate
+	}
+	return slopeOf(points, i, curveOver, func(p Point) float64 { return float64(p.Changed) })
+}
+
+// CurveNames lists what is drawn over time, for help texts, and "all".
+func CurveNames() []string {
+	var names []string
+	for _, c := range Curves() {
+		names = append(names, c.Name)
+	}
+	return append(names, allCurves)
+}
+
+// allCurves stands for a picture of all.
+const allCurves = "all"
+
+// curve draws one of the curves by its name, or all of them beside the
+// comparison of the rates.
+func (c *Case) curve(name string) (drawing, error) {
+	all := Curves()
+	if i := slices.IndexFunc(all, func(cv Curve) bool { return cv.Name == name }); i >= 0 {
+		return c.lines(all[i])
+	}
+	if name != allCurves {
+		return drawing{}, fmt.Errorf("there is no curve %q; there are %s", name, strings.Join(CurveNames(), ", "))
+	}
+	var panels []plot.Panel
+	for _, draw := range c.draws() {
+		d, err := draw()
+		if err != nil {
+			return d, err
+		}
+		panels = append(panels, plot.Panel{Title: d.title, SVG: d.svg})
+	}
+	return drawing{c.Name(), plot.Panels(panels, 2)}, nil
+}
+
+// lines draws a curve of all contenders, in each one's median round.
+func (c *Case) lines(cv Curve) (drawing, error) {
+	var lines []plot.Line
+	for i := range c.Contenders {
+		x := &c.Contenders[i]
+		line := plot.Line{Name: x.Name}
+		points := x.medianRound().Series
+		if len(points) >= 3 && !(cv.OfTools && (x.Kind == KindCeiling || x.Kind == KindReference)) {
+			for n, p := range points {
+				line.X, line.Y = append(line.X, p.Seconds), append(line.Y, cv.At(points, n))
+			}
+		}
+		lines = append(lines, line)
+	}
+	svg, err := plot.Lines(lines)
+	return drawing{cv.Title + ", over seconds", svg}, err
+}
+
+// medianRound is the round whose time is nearest to the median.
+func (x *Contender) medianRound() Round {
+	if len(x.Rounds) == 0 {
+		return Round{}
+	}
+	distance := func(r Round) float64 { return max(r.Seconds-x.Seconds.Median, x.Seconds.Median-r.Seconds) }
+	return slices.MinFunc(x.Rounds, func(a, b Round) int { return cmp.Compare(distance(a), distance(b)) })
+}

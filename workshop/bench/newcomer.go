@@ -1,0 +1,280 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/workshop/lab"
+)
+
+// newcomer is a member that the source's set gets for a round.
+type newcomer struct {
+	dir, host string
+	program   string
+	args, env []string
+	pid       int
+	child     *child // nil when millrace started it
+}
+
+// announce prepares a new member's directory, address and command.
+func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
+	port, err := freePort(ctx) // a new one each time: nobody remembers it as down
+	if err != nil {
+		return nil, err
+	}
+	n := &newcomer{host: "127.0.0.1:" + port, dir: filepath.Join(w.dir, "new-"+port)}
+	w.new = n
+	if n.program, n.env, err = lab.Mongod(ctx, w.source.Info.Version.String()); err != nil {
+		return nil, err
+	}
+	n.args = []string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", n.dir, "--logpath", n.dir + ".log",
+		"--wiredTigerCacheSizeGB", strconv.FormatFloat(w.cacheGB, 'f', -1, 64), "--replSet", w.source.lab.Name(),
+		"--oplogSize", itoa(seedOplogMB(w.data)), "--setParameter", "diagnosticDataCollectionEnabled=false"}
+	return n, nil
+}
+
+func (n *newcomer) uri() string { return "mongodb://" + n.host + "/?directConnection=true" }
+
+// start starts it on an empty directory, and returns when it listens.
+func (n *newcomer) start(ctx context.Context) (err error) {
+	if err := os.MkdirAll(n.dir, 0o700); err != nil {
+		return err
+	}
+	if n.child, err = startChild(ctx, program{name: n.program, args: n.args, env: n.env}); err != nil {
+		return err
+	}
+	n.pid = n.child.pid()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", n.host)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-n.child.Done():
+			return n.child.wait()
+		default:
+		}
+		if !tick(ctx, 10*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// adopt takes over the mongod that millrace started, and notes what millrace
+// says of its phases, of the seconds that it took.
+func (n *newcomer) adopt(report string, m *meter, took float64) error {
+	raw, err := os.ReadFile(report)
+	if err != nil {
+		return fmt.Errorf("read the report of millrace: %w", err)
+	}
+	var r struct{ Result seedResult }
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return fmt.Errorf("read the report of millrace: %w", err)
+	}
+	n.pid = r.Result.Pid
+	lock := r.Result.Lock
+	for part, seconds := range seedParts(&r.Result, took) {
+		m.note(part, seconds)
+	}
+	m.value(valueLocked, r.Result.LockSeconds)
+	for name, bytes := range map[string]int64{
+		valueCopied: r.Result.CopiedBytes, valueCaught: lock.CaughtBytes, valueCompared: lock.ComparedBytes, valueAgain: r.Result.ChangedBytes,
+	} {
+		m.value(name, float64(bytes)/1e6)
+	}
+	return nil
+}
+
+// seedResult is what millrace reports of a seed, times in seconds.
+type seedResult struct {
+	Pid     int
+	Seconds float64
+
+	PrepareSeconds, CopySeconds, LockSeconds, FreezeSeconds, FinishSeconds float64
+
+	CopiedBytes, ChangedBytes int64
+	Lock                      struct {
+		CatchUp float64 `json:"catchUpSeconds"`
+		Settle  float64 `json:"settleSeconds"`
+		Take    float64 `json:"takeSeconds"`
+		List    float64 `json:"listSeconds"`
+		Compare float64 `json:"compareSeconds"`
+		Check   float64 `json:"checkSeconds"`
+		Release float64 `json:"releaseSeconds"`
+
+		CaughtBytes, ComparedBytes int64
+	}
+	MemberTimes struct {
+		Listen    float64 `json:"listenSeconds"`
+		Answer    float64 `json:"answerSeconds"`
+		Add       float64 `json:"addSeconds"`
+		Secondary float64 `json:"secondarySeconds"`
+		Choose    float64 `json:"chooseSeconds"`
+		Apply     float64 `json:"applySeconds"`
+	}
+}
+
+// The parts of a seed, in their order. They follow each other, but for the one
+// that is a part of that before it.
+const (
+	partProgram  = "start and end of millrace, its look at the source"
+	partPrepare  = "look at both sides"
+	partCopy     = "copy"
+	partCaughtUp = "catch up before the lock"
+	partSettle   = "catch up before the lock: checkpoint"
+	partTake     = "take the lock"
+	partList     = "locked: list"
+	partCompare  = "locked: compare"
+	partCheck    = "locked: check"
+	partRelease  = "locked: unlock"
+	partFreeze   = "start the guardian and the rest around the lock"
+	partFinish   = "second pass and fsync"
+	partListen   = "start: mongod until it listens"
+	partAnswer   = "start: until it answers"
+	partAdd      = "add to the set"
+	partSecond   = "until SECONDARY"
+	partChoose   = "until it has chosen whom to follow"
+	partApply    = "apply what is new"
+	partOther    = "other"
+)
+
+// seedPartNames are all parts, in their order.
+func seedPartNames() []string {
+	return []string{partProgram, partPrepare, partCopy, partCaughtUp, partSettle, partTake, partList, partCompare, partCheck, partRelease,
+		partFreeze, partFinish, partListen, partAnswer, partAdd, partSecond, partChoose, partApply, partOther}
+}
+
+// fixedParts are those that do not grow with the data.
+func fixedParts() []string {
+	return []string{partProgram, partPrepare, partFreeze, partListen, partAnswer, partAdd, partSecond, partChoose}
+}
+
+// seedParts are what the seconds of a seed consist of.
+func seedParts(r *seedResult, took float64) map[string]float64 {
+	l, t := r.Lock, r.MemberTimes
+	parts := map[string]float64{
+		partProgram: took - r.Seconds, partPrepare: r.PrepareSeconds, partCopy: r.CopySeconds,
+		partCaughtUp: l.CatchUp, partTake: l.Take,
+		partList: l.List, partCompare: l.Compare, partCheck: l.Check, partRelease: l.Release,
+		partFinish: r.FinishSeconds, partListen: t.Listen, partAnswer: t.Answer,
+		partAdd: t.Add, partSecond: t.Secondary, partChoose: t.Choose, partApply: t.Apply,
+	}
+	parts[partFreeze] = max(r.FreezeSeconds-l.CatchUp-l.Take-l.List-l.Compare-l.Check-l.Release, 0)
+	rest := took
+	for _, seconds := range parts {
+		rest -= seconds
+	}
+	parts[partOther], parts[partSettle] = max(rest, 0), l.Settle
+	return parts
+}
+
+// end kills it: nobody needs what it holds.
+func (n *newcomer) end(ctx context.Context) error {
+	if n.child != nil {
+		_ = n.child.cmd.Process.Kill() // it may have ended
+		<-n.child.Done()
+		return nil
+	}
+	if n.pid == 0 {
+		return nil
+	}
+	for until := time.Now().Add(10 * time.Second); syscall.Kill(n.pid, syscall.SIGKILL) == nil && time.Now().Before(until); {
+		if !tick(ctx, 10*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// dismiss takes the last round's member out of the set, ends it and removes its
+// files.
+func (w *seedWork) dismiss(ctx context.Context) error {
+	n := w.new
+	if n == nil {
+		return nil
+	}
+	w.new = nil
+	err := w.change(ctx, func(c *setConfig) error {
+		c.Members = slices.DeleteFunc(c.Members, func(m bson.M) bool { return m["host"] == n.host })
+		return nil
+	})
+	return errors.Join(err, n.end(ctx), os.RemoveAll(n.dir), os.RemoveAll(n.dir+".log"), os.RemoveAll(n.dir+".out"), os.RemoveAll(n.dir+".json"))
+}
+
+// add adds a member without vote and priority.
+func (w *seedWork) add(ctx context.Context, host string) error {
+	return w.change(ctx, func(c *setConfig) error {
+		var id int32
+		for _, m := range c.Members {
+			if n, ok := m["_id"].(int32); ok {
+				id = max(id, n+1)
+			}
+		}
+		c.Members = append(c.Members, bson.M{"_id": id, "host": host, "votes": 0, "priority": 0})
+		return nil
+	})
+}
+
+// change changes the members, again while the last change is under way.
+func (w *seedWork) change(ctx context.Context, change func(*setConfig) error) (err error) {
+	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+		if err = w.source.reconfigure(ctx, change); err == nil || !tick(ctx, 20*time.Millisecond) {
+			return err
+		}
+	}
+	return fmt.Errorf("change the set's members: %w", err)
+}
+
+// caughtUp waits until a member is a secondary that has applied what the
+// primary had when it became one.
+func (w *seedWork) caughtUp(ctx context.Context, c *mongo.Cluster) error {
+	var goal mongo.OpTime
+	for {
+		ok, err := isSecondary(ctx, c)
+		if err == nil && ok {
+			p, err := w.source.Positions(ctx)
+			if err != nil {
+				return err
+			}
+			if goal.IsZero() {
+				goal = p.Last
+			}
+			here, err := c.Positions(ctx)
+			if err != nil {
+				return err
+			}
+			if !here.Last.Before(goal) {
+				return nil
+			}
+		}
+		if !tick(ctx, 10*time.Millisecond) {
+			return errors.Join(ctx.Err(), err)
+		}
+	}
+}
+
+// indexCount is the number of a collection's indexes.
+func indexCount(ctx context.Context, c *mongo.Cluster, coll string) (int, error) {
+	raw, err := c.Command(ctx, dataDB, bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}})
+	if err != nil {
+		return 0, err
+	}
+	all, ok := raw.Lookup("cursor", "firstBatch").ArrayOK()
+	if !ok {
+		return 0, errors.New("the server lists no indexes")
+	}
+	list, err := all.Values()
+	return len(list), err
+}

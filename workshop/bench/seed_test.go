@@ -1,0 +1,253 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/workshop/lab"
+)
+
+// TestSeed measures one case of the matrix and a published one, without any index,
+// with all of their contenders.
+func TestSeed(t *testing.T) {
+	lab.Nightly(t)
+	t.Parallel() // it mostly waits for servers
+	_, program := servers(t)
+	o := Options{Scale: tiny(), Rounds: 1, Millrace: program, Progress: func(line string) { t.Log(line) }}
+	b := &bench{o: o, report: &Report{Scale: o.Scale, Rounds: 1}}
+	published := PublishedSeed{Test: 4, Collections: 2, DocumentBytes: 8000, DataGB: 200, DiskGB: 67, LogicalMinutes: 30, CopyMinutes: 15}
+	err := b.inDirectory(func() error {
+		for _, c := range []seedCase{{2, 2, nil}, published.cell()} {
+			if err := b.seed(t.Context(), scenario{name: "seed", ceiling: "a copy"}, c); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatalf("%v %s", err, mongo.HintOf(err))
+	}
+	if c := &b.report.Cases[1]; c.Published == nil || c.Indexes != 0 || c.Count != 500 || c.Bytes != 4_000_000 || c.Variant != "test4-2x0" {
+		t.Errorf("%+v", c)
+	}
+	for i, notes := range []int{2, 3} {
+		c := &b.report.Cases[i]
+		if len(c.Contenders) != 3 || len(c.Notes) != notes || c.ceiling() == nil || c.DataBytes <= 0 || c.DiskBytes <= 0 {
+			t.Fatalf("%+v", c)
+		}
+		measured(t, c)
+	}
+	var text bytes.Buffer
+	if err := WriteText(&text, b.report); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(text.String())
+}
+
+// measured checks the contenders of a case.
+func measured(t *testing.T, c *Case) {
+	t.Helper()
+	for _, x := range c.Contenders {
+		if len(x.Rounds) != 1 || x.Error != "" || x.Seconds.Median <= 0 {
+			t.Errorf("%s: %+v", x.Name, x)
+		}
+	}
+	for _, x := range c.Contenders {
+		if x.Values[valueStall].Median <= 0 {
+			t.Errorf("%s: no stall is measured", x.Name)
+		}
+	}
+	two, one := c.contender(seedTwoPass), c.contender(seedOnePass)
+	if two.Values[valueLocked].Median <= 0 || one.Values[valueLocked].Median <= 0 || two.Rounds[0].TargetCPU <= 0 || two.part(partListen) <= 0 {
+		t.Errorf("%+v\n%+v", one, two)
+	}
+	var sum float64
+	for name, seconds := range two.Rounds[0].Parts {
+		if name != partSettle { // in the one before it
+			sum += seconds
+		}
+	}
+	if took := two.Rounds[0].Seconds; sum < took*0.98 || sum > took*1.02 {
+		t.Errorf("the parts are %.3f s of %.3f s: %v", sum, took, two.Rounds[0].Parts)
+	}
+}
+
+// TestGrowth draws a matrix in all forms.
+func TestGrowth(t *testing.T) {
+	r := &Report{Scale: tiny(), Rounds: 1}
+	for i, sc := range seedMatrix() {
+		round := func(s, lock float64) []Round {
+			return []Round{{Seconds: s, Values: map[string]float64{valueLocked: lock}, Parts: map[string]float64{partListen: 1}}}
+		}
+		c := Case{Scenario: "seed", Variant: sc.String(), Unit: "documents", Count: 1, Collections: sc.collections, Indexes: sc.indexes, Contenders: []Contender{
+			{Name: seedOnePass, Kind: KindCeiling, Rounds: round(1, 2)},
+			{Name: seedTwoPass, Kind: KindMillrace, Rounds: round(2, 0.1)},
+			{Name: seedLogical, Kind: KindPeer, Rounds: round(float64(8+i), 0)},
+		}}
+		c.summarize()
+		c.noteSeed()
+		r.Cases = append(r.Cases, c)
+	}
+	var text, page bytes.Buffer
+	if err := WriteText(&text, r); err != nil {
+		t.Fatal(err)
+	}
+	if err := WriteHTML(&page, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"takes 4.00 times", "5.0 %", "How both ways"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the text lacks %q:\n%s", want, &text)
+		}
+	}
+	if !strings.Contains(page.String(), "over collections of five indexes") || !strings.Contains(page.String(), ">6.50<") {
+		t.Error("the page lacks the growth")
+	}
+	if all, err := (&Report{Cases: []Case{{Scenario: "full-one"}}}).overviews(); all != nil || err != nil {
+		t.Errorf("another scenario has a growth: %v, %v", all, err)
+	}
+}
+
+// TestPublishedGrowth sets measured cells beside published ones.
+func TestPublishedGrowth(t *testing.T) {
+	r := &Report{Scale: tiny(), Rounds: 1}
+	for _, p := range PublishedSeeds() {
+		round := func(s float64) []Round { return []Round{{Seconds: s, Parts: map[string]float64{partChoose: 1}}} }
+		c := Case{Scenario: "seed", Variant: p.cell().String(), Published: &p, Count: 1, Contenders: []Contender{
+			{Name: seedOnePass, Kind: KindCeiling, Rounds: round(1)},
+			{Name: seedTwoPass, Kind: KindMillrace, Rounds: round(2 + p.DataGB/100)},
+			{Name: seedLogical, Kind: KindPeer, Rounds: round(p.DataGB / 10)},
+		}}
+		c.summarize()
+		r.Cases = append(r.Cases, c)
+	}
+	var text, page bytes.Buffer
+	if err := errors.Join(WriteText(&text, r), WriteHTML(&page, r)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"published: test5-1x5 (4 GB, 0.500); here: test5-1x5 (4 GB, 0.196)",               // 0.4 of 2.04 s
+		"here: files 2.00 s and 1.00 s for each 100 published GB, logical 0.000 s and 10", // straight lines indeed
+		"of the 2.04 s of the shortest, seed/test5-1x5, 1.00 s are parts that do not depend on the data: until it has chosen whom to follow 1.00 s",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("the text lacks %q:\n%s", want, &text)
+		}
+	}
+	for test := range publishedTests {
+		if !strings.Contains(page.String(), "test "+itoa(test+1)+": time") {
+			t.Errorf("the page lacks test %d", test+1)
+		}
+	}
+}
+
+func TestPublishedCells(t *testing.T) {
+	all, err := publishedCells([]int{1, 2, 3, 4, 5}, nil)
+	if err != nil || len(all) != 23 {
+		t.Errorf("%d cells, %v", len(all), err)
+	}
+	some, err := publishedCells([]int{5, 4}, []string{"60x0", "100x5"})
+	if err != nil || len(some) != 2 || some[0].String() != "test4-60x0" || some[1].String() != "test5-100x5" {
+		t.Errorf("%v, %v", some, err)
+	}
+	for _, bad := range []struct {
+		tests []int
+		names []string
+	}{{[]int{0}, nil}, {[]int{6}, nil}, {[]int{1}, []string{"60x0"}}} {
+		if _, err := publishedCells(bad.tests, bad.names); err == nil {
+			t.Errorf("%v is accepted", bad)
+		}
+	}
+	small, err := ParseScale("small")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := all[0].dataset(small); d.docs != 60_000 || d.bytes() != 30_000_000 { // 1:1000
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestThirdRandom: documents of all published sizes are of that size, and take a
+// third of it on disk, as the published ones did.
+func TestThirdRandom(t *testing.T) {
+	t.Parallel()
+	lab.NeedServers(t)
+	w := &seedWork{site: &site{source: &side{}, target: &side{}}}
+	if err := w.source.open(t.Context(), false, lab.Options{LeanJournal: true, CacheGB: 0.25}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := w.close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, size := range []int{500, 3_000, 8_000, 10_000} {
+		w.data = dataset{thirdRandom(size), 12_000_000 / size, 1}
+		if n := len(w.data.shape.appendDoc(nil, 7, nil)); n != size {
+			t.Errorf("a document has %d bytes, not %d", n, size)
+		}
+		if err := w.source.load(t.Context(), w.data, nil); err != nil {
+			t.Fatal(err)
+		}
+		data, disk, err := w.stored(t.Context())
+		if err != nil || data != int64(w.data.docs*size) {
+			t.Errorf("%d bytes of data, %v", data, err)
+		}
+		t.Logf("%d B: %d bytes on disk of %d, %.3f", size, disk, data, float64(disk)/float64(data))
+		if share := float64(disk) / float64(data); share < 0.28 || share > 0.39 {
+			t.Errorf("%d B: %.3f on disk", size, share)
+		}
+	}
+}
+
+func TestCopyFiles(t *testing.T) {
+	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	content := append(make([]byte, 3<<20), bytes.Repeat([]byte("millrace"), 2<<20)...)
+	for name, b := range map[string][]byte{"a.wt": content, "db/b.wt": []byte("b"), "empty.wt": nil, "mongod.lock": []byte("1"), "diagnostic.data/m": []byte("m")} {
+		if err := os.MkdirAll(filepath.Join(from, filepath.Dir(name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(from, name), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, err := copyFiles(context.Background(), from, to)
+	if err != nil || n != 16<<20+1 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if err := syncFiles(to); err != nil {
+		t.Error(err)
+	}
+	for name, want := range map[string][]byte{"a.wt": content, "db/b.wt": []byte("b"), "empty.wt": {}} {
+		if b, err := os.ReadFile(filepath.Join(to, name)); err != nil || !bytes.Equal(b, want) {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
+		}
+	}
+	for _, name := range []string{"mongod.lock", "diagnostic.data"} {
+		if _, err := os.Stat(filepath.Join(to, name)); err == nil {
+			t.Errorf("%s is copied", name)
+		}
+	}
+}
+
+func TestSeedCells(t *testing.T) {
+	all, err := seedCells(nil)
+	if err != nil || len(all) != len(seedMatrix()) {
+		t.Errorf("%v, %v", all, err)
+	}
+	got, err := seedCells([]string{"1x5", "100x0"})
+	if err != nil || len(got) != 2 || got[0] != (seedCase{1, 5, nil}) || got[1] != (seedCase{100, 0, nil}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range []string{"", "5", "x", "0x1", "1x-1", "1x11", "1x5x2", "9999x1", "1 x 5"} {
+		if _, err := seedCells([]string{bad}); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}

@@ -1,0 +1,123 @@
+package router_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
+)
+
+// BenchmarkWrite is what writers get through with batches of 1000 statements: on
+// one shard past the router, and through it on two. Servers take most of the time:
+// what counts is the processor time of this process, writers included.
+func BenchmarkWrite(b *testing.B) {
+	lab.NeedServers(b)
+	c := sharded.ForTest(b, sharded.Options{Options: lab.Options{Topology: "sharded:2x1"}, Routers: 1})
+	if err := c.CreateDatabase(b.Context(), "bench", c.ShardNames()[0]); err != nil {
+		b.Fatal(err)
+	}
+	key := bson.D{{Key: "_id", Value: "hashed"}}
+	if err := c.ShardCollection(b.Context(), "bench.sharded", sharded.Sharding{Key: key}); err != nil {
+		b.Fatal(err)
+	}
+	for _, to := range []struct{ name, uri, coll string }{
+		{"shard", c.Shards()[0].DirectURI(0), "plain"}, {"router", c.URI(), "sharded"},
+	} {
+		pool := open(b, to.uri)
+		b.Run(to.name+"/insert", func(b *testing.B) { writeBatches(b, pool, "insert", to.coll) })
+		b.Run(to.name+"/update", func(b *testing.B) { writeBatches(b, pool, "update", to.coll) })
+	}
+}
+
+func open(b *testing.B, uri string) *wire.Pool {
+	b.Helper()
+	pool, err := wire.Open(options.Client().ApplyURI(uri))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = pool.Close(b.Context()) })
+	return pool
+}
+
+// inserted is the number of the newest document.
+var inserted atomic.Int64
+
+// writeBatches has four writers do b.N statements.
+func writeBatches(b *testing.B, pool *wire.Pool, kind, coll string) {
+	const batch, writers = 1000, 4
+	batches := atomic.Int64{}
+	batches.Store(int64(b.N+batch-1) / batch)
+	before := ownCPU()
+	var wg sync.WaitGroup
+	for range writers {
+		wg.Go(func() {
+			conn, err := pool.Checkout(b.Context(), wire.Primary())
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			defer conn.Release()
+			var msg wire.Message
+			for batches.Add(-1) >= 0 {
+				fill(&msg, kind, coll, inserted.Add(batch), batch)
+				reply, err := conn.RoundTrip(b.Context(), &msg)
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				if r := wire.ParseWriteResult(reply); len(r.Errors) > 0 || kind == "insert" && r.N != batch {
+					b.Errorf("%d done, %+v", r.N, r.Errors)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	b.ReportMetric((ownCPU()-before)*1e9/float64(b.N), "cpu-ns/op")
+}
+
+// fill makes a command of n documents from a number on, or updates of them.
+func fill(msg *wire.Message, kind, coll string, from, n int64) {
+	body, err := bson.Marshal(bson.D{{Key: kind, Value: coll}, {Key: "ordered", Value: false}})
+	if err != nil {
+		panic(err)
+	}
+	msg.Reset("bench", body, false)
+	msg.StartSequence(map[string]string{"insert": "documents", "update": "updates"}[kind])
+	for i := from; i < from+n; i++ {
+		msg.BuildDocument(func(dst []byte) []byte {
+			at, dst := bsoncore.AppendDocumentStart(dst)
+			if kind == "insert" {
+				dst = appendUser(dst, i)
+				for _, name := range []string{"f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7", "f8", "f9"} {
+					dst = bsoncore.AppendBinaryElement(dst, name, 0, hundred)
+				}
+			} else {
+				q, d := bsoncore.AppendDocumentElementStart(dst, "q")
+				d, _ = bsoncore.AppendDocumentEnd(appendUser(d, i), q)
+				u, d := bsoncore.AppendDocumentElementStart(d, "u")
+				set, d := bsoncore.AppendDocumentElementStart(d, "$set")
+				d, _ = bsoncore.AppendDocumentEnd(bsoncore.AppendBinaryElement(d, "f3", 0, hundred), set)
+				dst, _ = bsoncore.AppendDocumentEnd(d, u)
+			}
+			dst, _ = bsoncore.AppendDocumentEnd(dst, at)
+			return dst
+		})
+	}
+}
+
+var hundred = bytes.Repeat([]byte{7}, 100)
+
+func appendUser(dst []byte, i int64) []byte {
+	id := binary.BigEndian.AppendUint64([]byte("user"), uint64(i))
+	return bsoncore.AppendBinaryElement(dst, "_id", 0, id)
+}

@@ -1,0 +1,319 @@
+package sharded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
+)
+
+const (
+	// startTimeout bounds Start when the caller's context has no deadline; a
+	// mongod that has to be fetched first counts.
+	startTimeout = 20 * time.Minute
+	// goodbye bounds what a driver does at its end: it looks for a server to
+	// tell, for half a minute where there is none any more.
+	goodbye = 100 * time.Millisecond
+	// configSet is the name of the config servers' folder.
+	configSet = "config"
+)
+
+// Cluster is a running sharded cluster. Its methods may be called concurrently.
+type Cluster struct {
+	opts    Options
+	topo    topology
+	log     *slog.Logger
+	dir     string       // empty when each set has a temporary one
+	secrets string       // directory of what all sets share
+	tempDir *lab.TempDir // the secrets', if they need one
+	server  version
+	names   []string // of the shards to start with
+	kept    bool     // they come from an earlier start
+
+	mu      sync.Mutex
+	config  *set
+	shards  []*set
+	gone    []*set // were removed from the cluster and run still
+	next    int    // the number of the next shard
+	routers []*router.Router
+}
+
+// set is one replica set of the cluster.
+type set struct {
+	*lab.Cluster
+	name   string // as a shard
+	client *mongo.Client
+}
+
+// Start starts a cluster: all sets side by side, which then become one cluster.
+// ctx bounds the start alone; the cluster runs until Stop or until the calling
+// process ends.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	c, err := newCluster(o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := withTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := c.start(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("lab: start sharded cluster %s: %w", c.Name(), err), c.Stop())
+	}
+	return c, nil
+}
+
+// withTimeout bounds a context that has no deadline.
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// newCluster checks the options and starts nothing yet.
+func newCluster(o Options) (*Cluster, error) {
+	o, topo, err := o.check()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{opts: o, topo: topo, log: o.Logger}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if o.Dir != "" {
+		if err := c.openDir(); err != nil {
+			return nil, err
+		}
+	}
+	if c.opts.Name == "" {
+		c.opts.Name, err = randomName()
+	}
+	return c, err
+}
+
+// start does what Start says, except for cleaning up after an error.
+func (c *Cluster) start(ctx context.Context) error {
+	begin := time.Now()
+	if err := c.prepare(); err != nil {
+		return err
+	}
+	err := c.startSets(ctx)
+	if err != nil {
+		return err
+	}
+	if c.server, err = c.askVersion(ctx); err != nil {
+		return err
+	}
+	for _, s := range c.sets() {
+		if err := c.join(ctx, s); err != nil {
+			return err
+		}
+	}
+	for i := range c.opts.Routers {
+		if _, err := c.StartRouter(ctx, c.routerAddress(i)); err != nil {
+			return err
+		}
+	}
+	if err := c.save(); err != nil {
+		return err
+	}
+	c.log.Info("sharded cluster is up", "cluster", c.Name(), "shards", len(c.names), "took", time.Since(begin))
+	return nil
+}
+
+// prepare finds a place for what the sets share, and names the shards.
+func (c *Cluster) prepare() (err error) {
+	if c.dir == "" && (c.opts.Auth || c.opts.TLS) {
+		if c.tempDir, err = lab.NewTempDir(); err != nil {
+			return err
+		}
+		c.secrets = c.tempDir.Path()
+	}
+	if len(c.names) == 0 {
+		for range c.topo.shards {
+			c.names = append(c.names, c.nextName())
+		}
+	}
+	return nil
+}
+
+// nextName names a shard.
+func (c *Cluster) nextName() string {
+	c.next++
+	return "s" + strconv.Itoa(c.next-1)
+}
+
+// startSets starts the config servers and the shards side by side.
+func (c *Cluster) startSets(ctx context.Context) error {
+	shards := make([]*set, len(c.names))
+	group, starting := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		c.config, err = c.startSet(starting, configSet, c.port(0))
+		return err
+	})
+	for i, name := range c.names {
+		group.Go(func() (err error) {
+			shards[i], err = c.startSet(starting, name, c.port(c.ports(c.opts.ConfigMembers)+i*c.ports(c.topo.members)))
+			return err
+		})
+	}
+	err := group.Wait()
+	// Those that did start are ended with the others.
+	c.shards = slices.DeleteFunc(shards, func(s *set) bool { return s == nil })
+	return err
+}
+
+// port is the nth of the servers, where the first is fixed, and else 0.
+func (c *Cluster) port(n int) int {
+	if c.opts.Port == 0 || c.kept {
+		return 0 // or what the set itself has kept
+	}
+	return c.opts.Port + c.opts.Routers + n
+}
+
+// ports is how many ports a set of so many members takes.
+func (c *Cluster) ports(members int) int {
+	if c.opts.Proxy || c.opts.PeerLatency > 0 {
+		return 2 * members
+	}
+	return members
+}
+
+// startSet starts one replica set and connects to it.
+func (c *Cluster) startSet(ctx context.Context, name string, port int) (*set, error) {
+	o := c.opts.Options
+	o.Name, o.Port, o.Secrets = c.opts.Name+"-"+name, port, c.secrets
+	o.Role, o.Topology = lab.ShardServer, "rs:"+strconv.Itoa(c.topo.members)
+	if name == configSet {
+		o.Role, o.Topology = lab.ConfigServer, "rs:"+strconv.Itoa(c.opts.ConfigMembers)
+	}
+	if c.dir != "" {
+		o.Dir = filepath.Join(c.dir, name)
+	}
+	if c.opts.part != nil {
+		o = c.opts.part(o)
+	}
+	servers, err := lab.Start(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	// As the servers themselves, since most of what is asked of them is for
+	// servers alone. Without the driver's streaming monitor, whose end can take
+	// ten seconds, and without its retries, which the database local refuses.
+	client, err := mongo.Connect(options.Client().ApplyURI(servers.SystemURI()).
+		SetRetryWrites(false).SetServerMonitoringMode(options.ServerMonitoringModePoll).SetHeartbeatInterval(500 * time.Millisecond))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to %s: %w", o.Name, err), servers.Stop())
+	}
+	return &set{Cluster: servers, name: name, client: client}, nil
+}
+
+// stop ends the set and the connections to it.
+func (s *set) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
+	defer cancel()
+	_ = s.client.Disconnect(ctx) // whoever is gone by then needs no goodbye
+	return s.Stop()
+}
+
+// Stop ends all processes by their ids, waits for their ends, and removes what
+// was temporary. Stopping twice does no harm.
+func (c *Cluster) Stop() error {
+	c.mu.Lock()
+	all := slices.Concat(c.shards, c.gone)
+	if c.config != nil {
+		all = append(all, c.config)
+	}
+	routers := c.routers
+	c.mu.Unlock()
+	var group errgroup.Group
+	errs := make([]error, len(all))
+	for _, r := range routers { // before those whom they would look for
+		errs = append(errs, r.Close())
+	}
+	for i, s := range all {
+		group.Go(func() error {
+			errs[i] = s.stop()
+			return nil
+		})
+	}
+	_ = group.Wait() // each has put its error into its place
+	if c.tempDir != nil {
+		errs = append(errs, c.tempDir.Remove())
+	}
+	return errors.Join(errs...)
+}
+
+// Name of the cluster; its sets' names begin with it.
+func (c *Cluster) Name() string { return c.opts.Name }
+
+// Config is the set of the config servers.
+func (c *Cluster) Config() *lab.Cluster { return c.config.Cluster }
+
+// ConfigURI is the connection string of the config servers, as the servers log in
+// to each other: what a router of the lab needs.
+func (c *Cluster) ConfigURI() string { return c.config.SystemURI() }
+
+// Shards are the sets of the shards, in the order of ShardNames.
+func (c *Cluster) Shards() []*lab.Cluster {
+	var clusters []*lab.Cluster
+	for _, s := range c.sets() {
+		clusters = append(clusters, s.Cluster)
+	}
+	return clusters
+}
+
+// ShardNames are the names of the shards, in the order in which they joined.
+func (c *Cluster) ShardNames() []string {
+	var names []string
+	for _, s := range c.sets() {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// Shard is the set of a shard, nil if no shard has that name.
+func (c *Cluster) Shard(name string) *lab.Cluster {
+	if s, err := c.shard(name); err == nil {
+		return s.Cluster
+	}
+	return nil
+}
+
+// Direct is a client of a shard's own servers, past all routers and logged in as
+// the servers are. It belongs to the cluster.
+func (c *Cluster) Direct(shard string) (*mongo.Client, error) {
+	s, err := c.shard(shard)
+	if err != nil {
+		return nil, err
+	}
+	return s.client, nil
+}
+
+// sets are those of the shards.
+func (c *Cluster) sets() []*set {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.shards)
+}
+
+// shard finds a shard by its name.
+func (c *Cluster) shard(name string) (*set, error) {
+	for _, s := range c.sets() {
+		if s.name == name {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("lab: %s has no shard %q; it has %q", c.Name(), name, c.ShardNames())
+}

@@ -1,0 +1,219 @@
+package published
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace/millrace/workshop/plot"
+)
+
+// lookup gives a figure by its key, published or measured here.
+type lookup func(key string) (float64, bool)
+
+// here looks up medians of what was measured.
+func (m *Measured) here(key string) (float64, bool) {
+	s, ok := m.figure(key)
+	return s.Median, ok
+}
+
+// point is a place on a line: where it lies, and the key of its figure.
+type point struct {
+	x   float64
+	key string
+}
+
+// trace is a line of the figures that there are; one place is no line.
+func trace(name string, of lookup, points []point) plot.Line {
+	l := plot.Line{Name: name}
+	for _, p := range points {
+		if y, ok := of(p.key); ok {
+			l.X, l.Y = append(l.X, p.x), append(l.Y, y)
+		}
+	}
+	return drawable(l)
+}
+
+// drawable is a line, without its points when they are all in one place.
+func drawable(l plot.Line) plot.Line {
+	if len(l.X) == 0 || slices.Min(l.X) == slices.Max(l.X) {
+		return plot.Line{Name: l.Name}
+	}
+	return l
+}
+
+// drawn makes charts of one form twice: as published, and here.
+func drawn(t *Table, m *Measured, draw func(where string, of lookup) ([]Chart, error)) ([]Chart, error) {
+	all, err := draw("published", t.published)
+	if err != nil {
+		return nil, err
+	}
+	more, err := draw("here", m.here)
+	return append(all, more...), err
+}
+
+// curves draws what was seen over time, a chart for each name.
+func (m *Measured) curves() (all []Chart, err error) {
+	var names []string
+	for _, c := range m.Curves {
+		if !slices.Contains(names, c.Chart) {
+			names = append(names, c.Chart)
+		}
+	}
+	for _, name := range names {
+		var lines []plot.Line
+		title := ""
+		for _, c := range m.Curves {
+			if c.Chart == name {
+				lines = append(lines, drawable(plot.Line{Name: c.Name, X: c.X, Y: c.Y}))
+				title = c.Title
+			}
+		}
+		svg, err := plot.Lines(lines)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Chart{name, title, svg})
+	}
+	return all, nil
+}
+
+// dtsCharts draws how much faster than MongoShake the others are.
+func dtsCharts(t *Table, m *Measured) ([]Chart, error) {
+	var bars []plot.Bar
+	for _, work := range []struct{ key, name string }{{fullOne, "one table"}, {fullMany, "five tables"}, {backlog, "incremental"}} {
+		to := []string{key(work.key, "mongoshake")}
+		there, _ := t.ratio(Ratio{Of: key(work.key, "dts"), To: to})
+		here, _ := m.ratio(Ratio{Of: key(work.key, "millrace"), To: to})
+		bars = append(bars, plot.Bar{Name: work.name + ": DTS, published", Value: there}, plot.Bar{Name: work.name + ": millrace, here", Value: here.Median})
+	}
+	svg, err := plot.Bars(bars)
+	return []Chart{{"ratios", "rate, of MongoShake's with the published settings", svg}}, err
+}
+
+// ycsbCharts draws throughput and latencies by mix, and the kinds of instance.
+func ycsbCharts(_ *Table, m *Measured) (all []Chart, err error) {
+	mixes := ycsbMixes()
+	for _, c := range []struct{ name, title string }{
+		{"rate", "operations a second, by reads:writes"},
+		{"ral", "RAL, µs, by reads:writes"}, {"wal", "WAL, µs, by reads:writes"},
+	} {
+		var points []point
+		for i, mix := range mixes {
+			points = append(points, point{float64(i), key(key("mix", mix), c.name)})
+		}
+		svg, err := plot.Lines([]plot.Line{trace("8 threads", m.here, points)}, mixes...)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Chart{c.name, c.title, svg})
+	}
+	for _, mix := range ycsbClassMixes() {
+		var bars []plot.Bar
+		for _, c := range ycsbClassList() {
+			bars = append(bars, plot.Bar{Name: c.name + ", local disk", Value: m.median(key(c.key(mix), "local"))},
+				plot.Bar{Name: c.name + ", network disk", Value: m.median(key(c.key(mix), "network"))})
+		}
+		svg, err := plot.Bars(bars)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, Chart{"classes-" + strings.ReplaceAll(mix, ":", "-"), "operations a second at " + mix + ", by processors:memory", svg})
+	}
+	svg, err := classDifferences(m)
+	return append(all, Chart{"classes-difference", "rate with the local disk, % of that with the network disk, by reads:writes", svg}), err
+}
+
+// classDifferences draws one kind of instance in per cent of the other, a line for each
+// size.
+func classDifferences(m *Measured) (string, error) {
+	var lines []plot.Line
+	for _, c := range ycsbClassList() {
+		l := plot.Line{Name: c.name}
+		for i, mix := range ycsbClassMixes() {
+			if r, ok := m.ratio(over(c.key(mix), "local", "network")); ok {
+				l.X, l.Y = append(l.X, float64(i)), append(l.Y, 100*r.Median)
+			}
+		}
+		lines = append(lines, drawable(l))
+	}
+	return plot.Lines(lines, ycsbClassMixes()...)
+}
+
+// fileCharts draws the growth with the data, published and here.
+func fileCharts(t *Table, m *Measured) ([]Chart, error) {
+	return drawn(t, m, func(where string, of lookup) ([]Chart, error) {
+		var logical, files []point
+		for _, c := range growthCells() {
+			k := fileKey(c)
+			logical, files = append(logical, point{c.DataGB, key(k, "logical")}), append(files, point{c.DataGB, key(k, "files")})
+		}
+		title, right := "published: minutes over gigabytes of data", "file copy"
+		if where == "here" {
+			title, right = "here: seconds over gigabytes of data of the published set", "millrace seed"
+		}
+		svg, err := plot.Lines([]plot.Line{trace("logical", of, logical), trace(right, of, files)})
+		return []Chart{{"growth-" + where, title, svg}}, err
+	})
+}
+
+// ddtCharts draws processor time and memory against the rate, as published, with
+// the threads beside the points.
+func ddtCharts(t *Table, m *Measured) ([]Chart, error) {
+	return drawn(t, m, func(where string, of lookup) (all []Chart, err error) {
+		for _, c := range []struct{ key, title string }{{"cpu", "processors, %"}, {"memory", "memory, MB"}} {
+			svg, err := plot.Scatter(ddtClouds(of, c.key), "operations a second", c.title)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, Chart{c.key + "-" + where, where + ": " + c.title + ", over operations a second", svg})
+		}
+		return all, nil
+	})
+}
+
+// ddtClouds are the rows by their rate and another figure, a cloud for each cache.
+func ddtClouds(of lookup, column string) []plot.Cloud {
+	clouds := []plot.Cloud{{Name: "cache 16 x 16"}, {Name: "cache 32 x 32"}}
+	for _, cell := range ddtCells() {
+		x, rated := of(key(cell.key(), "rate"))
+		y, ok := of(key(cell.key(), column))
+		if !rated || !ok {
+			continue
+		}
+		c := &clouds[cell.cache/32]
+		c.X, c.Y, c.Labels = append(c.X, x), append(c.Y, y), append(c.Labels, strconv.Itoa(cell.writers))
+	}
+	return clouds
+}
+
+// chainCharts draws writes and the primary's processors by members.
+func chainCharts(t *Table, m *Measured) ([]Chart, error) {
+	members := []int{3, 7, 15}
+	var names []string
+	for _, n := range members {
+		names = append(names, strconv.Itoa(n))
+	}
+	return drawn(t, m, func(where string, of lookup) (all []Chart, err error) {
+		for _, c := range []struct{ name, title, on, off string }{
+			{"writes", "writes a second, by members", "on", "off"}, {"cpu", "processors of the primary, %, by members", "on-cpu", "off-cpu"},
+		} {
+			var lines []plot.Line
+			for _, concern := range chainConcerns() {
+				for _, way := range []struct{ name, key string }{{"on", c.on}, {"off", c.off}} {
+					var points []point
+					for i, n := range members {
+						points = append(points, point{float64(i), key(chainKey(n, concern), way.key)})
+					}
+					lines = append(lines, trace("w:"+concern+", "+way.name, of, points))
+				}
+			}
+			svg, err := plot.Lines(lines, names...)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, Chart{c.name + "-" + where, where + ": " + c.title, svg})
+		}
+		return all, nil
+	})
+}

@@ -1,0 +1,428 @@
+package published
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/workshop/plot"
+)
+
+// none stands where there is no figure.
+const none = "–"
+
+// Chart is a picture of the page.
+type Chart struct {
+	// Name is the end of its file's name, without .svg.
+	Name  string
+	Title string
+	SVG   string
+}
+
+// File is one file that belongs to the page, by its name beside it.
+type File struct{ Name, Text string }
+
+// Page writes the page and gives the charts that it names. stem begins the
+// charts' names: the name of the page without its end.
+func Page(w io.Writer, r *Results, stem string) ([]File, error) {
+	p := &page{stem: stem}
+	p.line("# Published tables and this machine")
+	p.line("")
+	p.line("Five publications compare tools that do what millrace does. This page puts their tables beside what one machine gives. Absolute figures belong to the machines of")
+	p.line("the publishers; what compares is the ratio inside one run, the shape of a curve, the cost of one operation. `millrace bench published` measures and writes this page;")
+	p.line("`millrace bench published compare OLD.json` says whether a second run differs by more than chance explains. What a table's own second run has shown stands above its figures.")
+	p.line("")
+	p.line("Figures of here are medians over rounds, with their extremes in brackets. " + none + " is what was not published, or not measured; the notes below a table say which and why.")
+	p.summary(r)
+	for _, t := range Tables() {
+		if err := p.table(&t, r.Of(t.Number)); err != nil {
+			return nil, fmt.Errorf("page of table %d: %w", t.Number, err)
+		}
+	}
+	if _, err := io.WriteString(w, p.text.String()); err != nil {
+		return nil, fmt.Errorf("write page: %w", err)
+	}
+	return p.files, nil
+}
+
+// page is one under way.
+type page struct {
+	stem  string
+	text  strings.Builder
+	files []File
+	notes []string // of the group under way
+}
+
+func (p *page) line(s string) { p.text.WriteString(s + "\n") }
+
+// row writes a row of a Markdown table.
+func (p *page) row(cells []string) {
+	for i := range cells {
+		cells[i] = strings.ReplaceAll(cells[i], "|", `\|`)
+	}
+	p.line("| " + strings.Join(cells, " | ") + " |")
+}
+
+func (p *page) header(cells []string) {
+	rule := "|" + strings.Repeat("---|", len(cells))
+	p.row(cells)
+	p.line(rule)
+}
+
+// summary has a line for each headline.
+func (p *page) summary(r *Results) {
+	p.line("")
+	p.line("## In short")
+	p.line("")
+	p.header([]string{"table", "what is compared", "published", "here", "here, the run before"})
+	for _, line := range Summary(r) {
+		p.row([]string{line.Table, line.Text, line.Published, line.Here, line.Before})
+	}
+}
+
+// Line is one line of the summary.
+type Line struct {
+	Table     string `json:"table"`
+	Text      string `json:"text"`
+	Published string `json:"published"`
+	Here      string `json:"here"`
+	Before    string `json:"before"` // of the run before
+}
+
+// Summary is the ratios that tell most, published and here.
+func Summary(r *Results) (all []Line) {
+	for _, t := range Tables() {
+		m := r.Of(t.Number)
+		for _, g := range t.Groups {
+			for _, row := range g.Rows {
+				for _, h := range row.Headlines {
+					line := Line{Table: fmt.Sprintf("%d. %s", t.Number, t.Title), Text: h.Text}
+					if before := m.before(); h.Key != "" {
+						line.Published, line.Here, line.Before = t.figureText(h.Key), m.figureText(h.Key), before.figureText(h.Key)
+					} else {
+						line.Published, line.Here, line.Before = t.stated(g, headlined(g, row)), g.measured(m, row), g.measured(before, row)
+					}
+					all = append(all, line)
+				}
+			}
+		}
+	}
+	return all
+}
+
+// headlined is the row whose published ratio a headline shows: its own or, for a
+// row of ours, that of the last published row with the same work before it.
+func headlined(g Group, row Row) Row {
+	if len(row.Published) > 0 {
+		return row
+	}
+	at := slices.IndexFunc(g.Rows, func(r Row) bool { return r.Key == row.Key })
+	for _, r := range slices.Backward(g.Rows[:max(at, 0)]) {
+		if len(r.Published) > 0 && r.Place[0] == row.Place[0] {
+			return r
+		}
+	}
+	return row
+}
+
+// figureText is a published figure.
+func (t *Table) figureText(key string) string {
+	v, ok := t.published(key)
+	if !ok {
+		return none
+	}
+	return number(v)
+}
+
+// figureText is a figure that was measured.
+func (m *Measured) figureText(key string) string {
+	s, ok := m.figure(key)
+	if !ok {
+		return none
+	}
+	return spread(s, number)
+}
+
+// stated is the published ratio of a row.
+func (t *Table) stated(g Group, r Row) string {
+	if v, ok := t.ratio(r.Ratio); ok {
+		return g.ratioText(v)
+	}
+	return cmp.Or(r.Stated, none)
+}
+
+// measured is the ratio of a row here.
+func (g Group) measured(m *Measured, r Row) string {
+	s, ok := m.ratio(r.Ratio)
+	if !ok {
+		return none
+	}
+	return spread(s, g.ratioText)
+}
+
+// ratioText is a ratio as its group shows it.
+func (g Group) ratioText(v float64) string {
+	if g.Change {
+		return strings.Replace(fmt.Sprintf("%+.1f %%", 100*(v-1)), "-", "−", 1)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+// table writes all of a table.
+func (p *page) table(t *Table, m *Measured) error {
+	p.line("")
+	p.line(fmt.Sprintf("## %d. %s", t.Number, t.Title))
+	p.line("")
+	p.line("Published by " + t.By + ". " + upper(t.Machine) + ". " + upper(t.Conditions) + ".")
+	p.line("")
+	for _, s := range t.Says {
+		p.line("* " + s)
+	}
+	p.line("")
+	p.line("Here: " + m.told(t))
+	p.line("")
+	for _, s := range t.Here {
+		p.line("* " + s)
+	}
+	if m != nil {
+		notes := slices.Clone(m.Notes)
+		if t.found != nil {
+			notes = append(notes, t.found(m)...)
+		}
+		for _, s := range notes {
+			p.line("* " + s)
+		}
+	}
+	for _, g := range t.Groups {
+		p.group(t, g, m)
+	}
+	p.absent(t)
+	if m == nil {
+		return nil
+	}
+	return p.charts(t, m)
+}
+
+// absent has a row for all that cannot be had here.
+func (p *page) absent(t *Table) {
+	p.line("")
+	p.line("### Not to be had here")
+	p.line("")
+	p.header([]string{"what", "why"})
+	for _, a := range t.Absent {
+		p.row([]string{a.What, a.Why})
+	}
+}
+
+// told says what the figures of a table are worth.
+func (m *Measured) told(t *Table) string {
+	if m == nil {
+		return "not measured yet."
+	}
+	middle, most, figures := m.noise()
+	text := fmt.Sprintf("%s; millrace %s, %s, scale %s: %s; %s.", m.Machine, m.Version, m.Started.UTC().Format(time.DateOnly), m.Scale, m.Sizes, plural(m.Rounds, "round"))
+	text += " `" + m.Command + "`, " + m.Ended.Sub(m.Started).Round(time.Second).String() + "."
+	if m.Cut {
+		text += " The run was cut off."
+	}
+	if figures == 0 {
+		return text + " One round shows no noise."
+	}
+	text += fmt.Sprintf(" Noise, the extremes of a figure's rounds as a part of their median: %.0f %% for the middle one of %d figures, %.0f %% at most.", 100*middle, figures, 100*most)
+	if again := m.against(t); again != "" {
+		text += " " + again
+	}
+	return text
+}
+
+// before are the figures of the run before; nil for none.
+func (m *Measured) before() *Measured {
+	if m == nil || m.Before == nil {
+		return nil
+	}
+	return &Measured{Figures: m.Before.Figures}
+}
+
+// group writes a table of rows, and the reasons below it.
+func (p *page) group(t *Table, g Group, m *Measured) {
+	p.notes = nil
+	p.line("")
+	p.line("### " + g.Title)
+	p.line("")
+	p.header(g.headings())
+	for _, r := range g.Rows {
+		p.row(p.cells(t, g, m, r))
+	}
+	if len(p.notes) == 0 {
+		return
+	}
+	p.line("")
+	for i, n := range p.notes {
+		p.line(fmt.Sprintf("%s: %s  ", sign(i), n))
+	}
+}
+
+// public reports that the publication has something of the group.
+func (g Group) public() bool {
+	return slices.ContainsFunc(g.Rows, func(r Row) bool { return len(r.Published) > 0 })
+}
+
+// headings are those of a group's table.
+func (g Group) headings() []string {
+	all := slices.Clone(g.Place)
+	if g.public() {
+		for _, c := range g.Columns {
+			all = append(all, "published: "+c.Name+", "+string(c.Unit))
+		}
+		if g.Ratio != "" {
+			all = append(all, "published: "+g.Ratio)
+		}
+	}
+	for _, c := range g.Columns {
+		all = append(all, "here: "+cmp.Or(c.HereName, c.Name)+", "+string(cmp.Or(c.HereUnit, c.Unit)))
+	}
+	if g.Ratio != "" {
+		all = append(all, "here: "+g.Ratio)
+	}
+	return append(all, "why different")
+}
+
+// cells are those of one row.
+func (p *page) cells(t *Table, g Group, m *Measured, r Row) []string {
+	all := slices.Clone(r.Place)
+	if g.public() {
+		for _, c := range g.Columns {
+			all = append(all, t.figureText(key(r.Key, c.Key)))
+		}
+		if g.Ratio != "" {
+			all = append(all, t.stated(g, r))
+		}
+	}
+	missing := ""
+	for _, c := range g.Columns {
+		k := key(r.Key, c.Key)
+		all = append(all, m.figureText(k))
+		if _, ok := m.figure(k); !ok {
+			missing = cmp.Or(missing, m.why(k))
+		}
+	}
+	if g.Ratio != "" {
+		all = append(all, g.measured(m, r))
+	}
+	return append(all, p.reasons(m, r, missing))
+}
+
+// reasons are the signs of a row's notes.
+func (p *page) reasons(m *Measured, r Row, missing string) string {
+	var signs []string
+	if r.Absent != "" {
+		return p.note("Cannot be measured here: " + r.Absent + ".")
+	}
+	if missing != "" {
+		signs = append(signs, p.note("Not measured: "+missing+"."))
+	}
+	if r.Why != "" {
+		signs = append(signs, p.note(m.fill(r.Why)))
+	}
+	return strings.Join(signs, ", ")
+}
+
+// note keeps a text below the group's table, once, and gives its sign.
+func (p *page) note(text string) string {
+	at := slices.Index(p.notes, text)
+	if at < 0 {
+		at = len(p.notes)
+		p.notes = append(p.notes, text)
+	}
+	return sign(at)
+}
+
+func sign(i int) string { return fmt.Sprintf("(%d)", i+1) }
+
+// why says why a figure is not there.
+func (m *Measured) why(key string) string {
+	switch {
+	case m == nil:
+		return "nothing of this table was, yet"
+	case m.Missing[key] != "":
+		return strings.TrimRight(m.Missing[key], ".")
+	}
+	return "the run did not ask for it"
+}
+
+// fill puts medians in the places of the keys of a text.
+func (m *Measured) fill(text string) string {
+	return regexp.MustCompile(`\{[^{}]+\}`).ReplaceAllStringFunc(text, func(name string) string {
+		s, ok := m.figure(strings.Trim(name, "{}"))
+		if !ok {
+			return "(not measured)"
+		}
+		return number(s.Median)
+	})
+}
+
+// charts draws a table's pictures, and what was seen over time.
+func (p *page) charts(t *Table, m *Measured) error {
+	var all []Chart
+	if t.charts != nil {
+		drawn, err := t.charts(t, m)
+		if err != nil {
+			return err
+		}
+		all = drawn
+	}
+	curves, err := m.curves()
+	if err != nil {
+		return err
+	}
+	for _, c := range append(all, curves...) {
+		if c.SVG == "" {
+			continue
+		}
+		name := fmt.Sprintf("%s-%d-%s.svg", p.stem, t.Number, c.Name)
+		p.files = append(p.files, File{name, c.SVG})
+		p.line("")
+		p.line(upper(c.Title) + ":")
+		p.line("")
+		p.line("![" + c.Title + "](" + name + ")")
+	}
+	return nil
+}
+
+// number writes a figure; those that are whole stay so.
+func number(v float64) string {
+	if v == 0 {
+		return "0"
+	}
+	if v == float64(int64(v)) && v < 100 {
+		return fmt.Sprintf("%d", int64(v))
+	}
+	return plot.Figure(v)
+}
+
+func upper(s string) string {
+	if s == "" {
+		return s
+	}
+	return strings.ToUpper(s[:1]) + s[1:]
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// median is that of a figure, and 0 for what was not measured.
+func (m *Measured) median(key string) float64 {
+	s, ok := m.figure(key)
+	if !ok {
+		return 0
+	}
+	return s.Median
+}

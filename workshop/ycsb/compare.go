@@ -1,0 +1,337 @@
+package ycsb
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/millrace/millrace/workshop/plot"
+)
+
+// Comparison is what was measured of several servers, or by several clients.
+type Comparison struct {
+	// Sides are the servers in their order, each by millrace and then by the peer.
+	Sides       []*Matrix    `json:"sides"`
+	Differences []Difference `json:"differences,omitempty"`
+}
+
+// Difference is how one side differs from another, its base.
+type Difference struct {
+	Base  string     `json:"base"`
+	Other string     `json:"other"`
+	Cells []CellDiff `json:"cells"`
+}
+
+// CellDiff is the difference of a cell in percent of the base's figure: +10 is
+// a tenth more. A figure that one of both has not is left out.
+type CellDiff struct {
+	Mix        Mix      `json:"mix"` // 0:0 is the load
+	Threads    int      `json:"threads"`
+	Throughput *float64 `json:"operationsPerSecondPercent,omitempty"`
+	RAL        *float64 `json:"readAveragePercent,omitempty"`
+	WAL        *float64 `json:"writeAveragePercent,omitempty"`
+	ClientCPU  *float64 `json:"clientCpuPercent,omitempty"`
+}
+
+// compare compares each other server with the first, by the same client, and
+// the peer with millrace, on the same server.
+func (c *Comparison) compare() {
+	for i, other := range c.Sides {
+		for _, base := range c.Sides[:i] {
+			sameServer, sameClient := base.Name == other.Name, base.Client == other.Client
+			if sameServer || sameClient && base.Name == c.Sides[0].Name {
+				c.Differences = append(c.Differences, differenceOf(base, other))
+			}
+		}
+	}
+}
+
+func differenceOf(base, other *Matrix) Difference {
+	d := Difference{Base: base.label(), Other: other.label()}
+	for _, b := range base.measured() {
+		for _, o := range other.measured() {
+			if o.Mix == b.Mix && o.Threads == b.Threads {
+				d.Cells = append(d.Cells, CellDiff{b.Mix, b.Threads, percent(b.Throughput, o.Throughput), percent(b.RAL, o.RAL), percent(b.WAL, o.WAL), percent(b.ClientCPU, o.ClientCPU)})
+			}
+		}
+	}
+	return d
+}
+
+// percent is how much more the second is, nil when one of both is missing.
+func percent(base, other float64) *float64 {
+	if base == 0 || other == 0 {
+		return nil
+	}
+	p := 100 * (other - base) / base
+	return &p
+}
+
+func percentText(p *float64) string {
+	if p == nil {
+		return ""
+	}
+	return fmt.Sprintf("%+.1f %%", *p)
+}
+
+// sheetTable is a table with a title.
+type sheetTable struct {
+	Title  string
+	Header []string
+	Rows   [][]string
+}
+
+// tables are the figures, side by side for each mix, and the differences.
+func (c *Comparison) tables() []sheetTable {
+	all := []sheetTable{c.figures()}
+	for _, d := range c.Differences {
+		t := sheetTable{Title: d.Other + " against " + d.Base, Header: []string{"threads", "read:write", "throughput", "RAL", "WAL", "client CPU an operation"}}
+		for _, x := range d.Cells {
+			one := Cell{Mix: x.Mix}
+			t.Rows = append(t.Rows, []string{strconv.Itoa(x.Threads), one.name(), percentText(x.Throughput), percentText(x.RAL), percentText(x.WAL), percentText(x.ClientCPU)})
+		}
+		all = append(all, t)
+	}
+	return all
+}
+
+// figures have the published columns when cells are of so many operations.
+func (c *Comparison) figures() sheetTable {
+	var t sheetTable
+	counted, disks := c.Sides[0].Operations > 0, false
+	for _, m := range c.Sides {
+		for _, x := range m.Cells {
+			disks = disks || x.DiskEach > 0
+		}
+	}
+	if len(c.Sides) > 1 {
+		t.Header = append(t.Header, "side")
+	}
+	if counted {
+		t.Header = append(t.Header, "read:write", "recordcount", "operationcount", "threads", "throughput (OPS)", "RAL", "WAL", "read p99", "write p99", "client CPU s", "client CPU µs", "failed")
+	} else {
+		t.Header = append(t.Header, "threads", "read:write", "operations/s", "RAL µs", "WAL µs", "read p99", "write p99", "client CPU µs", "failed")
+	}
+	if disks {
+		t.Header = append(t.Header, "disk each")
+	}
+	for i := range c.most() {
+		for _, m := range c.Sides {
+			cells := m.measured()
+			if m.Load == nil && c.anyLoad() {
+				cells = append([]Cell{{}}, cells...)
+			}
+			if x := cells[i]; x.Operations > 0 {
+				t.Rows = append(t.Rows, c.row(m, &x, counted, disks))
+			}
+		}
+	}
+	return t
+}
+
+// most is the number of cells of the side that has most.
+func (c *Comparison) most() (n int) {
+	for _, m := range c.Sides {
+		n = max(n, len(m.measured()))
+	}
+	return n
+}
+
+func (c *Comparison) anyLoad() bool {
+	for _, m := range c.Sides {
+		if m.Load != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Comparison) row(m *Matrix, x *Cell, counted, disks bool) (row []string) {
+	zero := ""
+	if len(c.Sides) > 1 {
+		row = append(row, m.label())
+	}
+	if counted {
+		zero = "0" // as published
+		row = append(row, x.name(), humanize.Comma(m.Records), humanize.Comma(x.Operations), strconv.Itoa(x.Threads))
+	} else {
+		row = append(row, strconv.Itoa(x.Threads), x.name())
+	}
+	row = append(row, plot.Figure(x.Throughput), figureOr(x.RAL, zero), figureOr(x.WAL, zero), figureOr(float64(x.ReadP99), zero), figureOr(float64(x.WriteP99), zero))
+	if counted {
+		row = append(row, plot.Figure(x.ClientSeconds))
+	}
+	row = append(row, plot.Figure(x.ClientCPU), figureOr(float64(x.Failed), zero))
+	if disks {
+		row = append(row, figureOr(x.DiskEach, ""))
+	}
+	return row
+}
+
+func (c *Comparison) facts() (facts []string) {
+	for i, m := range c.Sides {
+		if i > 0 && m.Name == c.Sides[i-1].Name {
+			continue // another client on the same server
+		}
+		r := Report{WriteConcern: m.WriteConcern, ReadPreference: m.ReadPreference}
+		facts = append(facts, fmt.Sprintf("%s%s, %s.%s, %s records, %s requests, %s", prefix(m.Name), m.Address, m.Database, m.Collection, humanize.Comma(m.Records), m.Distribution, r.concernText()))
+	}
+	m := c.Sides[0]
+	each := plot.Figure(m.EachSeconds) + " s"
+	if m.Operations > 0 {
+		each = humanize.Comma(m.Operations) + " operations"
+	}
+	return append(facts, fmt.Sprintf("%s a cell, medians of %s; RAL and WAL: average latency of reads and of writes (updates), µs", each, several(int64(m.Rounds), "round")))
+}
+
+// WriteText writes the tables for a terminal.
+func (c *Comparison) WriteText(w io.Writer) error {
+	if _, err := fmt.Fprintln(w, strings.Join(c.facts(), "\n")); err != nil {
+		return err
+	}
+	return writeTables(w, c.tables())
+}
+
+func writeTables(w io.Writer, tables []sheetTable) error {
+	for _, one := range tables {
+		if one.Title != "" {
+			if _, err := fmt.Fprintf(w, "\n%s\n", one.Title); err != nil {
+				return err
+			}
+		}
+		t := table.NewWriter()
+		t.SetStyle(table.StyleLight)
+		t.Style().Format.Header = text.FormatDefault
+		var columns []table.ColumnConfig
+		for i := range one.Header {
+			columns = append(columns, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
+		}
+		t.SetColumnConfigs(columns)
+		t.AppendHeader(row(one.Header))
+		for _, r := range one.Rows {
+			t.AppendRow(row(r))
+		}
+		if _, err := fmt.Fprintln(w, t.Render()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func row(cells []string) table.Row {
+	out := table.Row{}
+	for _, c := range cells {
+		out = append(out, c)
+	}
+	return out
+}
+
+// WriteHTML writes the tables and their charts as one page.
+func (c *Comparison) WriteHTML(w io.Writer) error {
+	s := &sheet{Title: "millrace ycsb matrix", Facts: c.facts(), Tables: c.tables()}
+	charts, err := c.charts()
+	if err != nil {
+		return err
+	}
+	s.Charts = charts
+	return s.write(w)
+}
+
+// charts are the figures over the mixes, a line for each side and number of
+// threads, and each other server in percent of the first.
+func (c *Comparison) charts() ([]drawing, error) {
+	s, names := &sheet{}, c.mixes()
+	for _, of := range []struct {
+		title string
+		value func(Cell) float64
+	}{
+		{"operations a second, by reads:writes", func(c Cell) float64 { return c.Throughput }},
+		{"average latency of reads (RAL), µs", func(c Cell) float64 { return c.RAL }},
+		{"average latency of writes (WAL), µs", func(c Cell) float64 { return c.WAL }},
+	} {
+		var all []plot.Line
+		for _, m := range c.Sides {
+			all = append(all, m.lines(len(c.Sides) > 1, names, of.value)...)
+		}
+		if err := s.drawMixes(of.title, all, names); err != nil {
+			return nil, err
+		}
+	}
+	if len(c.Differences) == 0 {
+		return s.Charts, nil
+	}
+	err := s.drawAgainst("operations a second, in % of the base", againstLines(c.Differences, names), names)
+	return s.Charts, err
+}
+
+// mixes are the names of all mixes.
+func (c *Comparison) mixes() (names []string) {
+	seen := map[string]bool{}
+	for _, x := range c.Sides[0].Cells {
+		if name := x.Mix.String(); !seen[name] {
+			seen[name] = true
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// lines are a figure by mix, a line for each number of threads.
+func (m *Matrix) lines(named bool, names []string, of func(Cell) float64) (all []plot.Line) {
+	at := map[int]int{}
+	for _, c := range m.Cells {
+		i, ok := at[c.Threads]
+		if !ok {
+			i = len(all)
+			at[c.Threads] = i
+			name := several(int64(c.Threads), "thread")
+			if named {
+				name = m.label() + ", " + name
+			}
+			all = append(all, plot.Line{Name: name})
+		}
+		if v := of(c); v > 0 {
+			all[i].X, all[i].Y = append(all[i].X, place(names, c.Mix)), append(all[i].Y, v)
+		}
+	}
+	return all
+}
+
+// place is where a mix stands on the axis.
+func place(names []string, m Mix) float64 { return float64(slices.Index(names, m.String())) }
+
+// againstLines are throughputs in percent of their bases', by mix, a line for
+// each difference and number of threads; a line of 100 is the base.
+func againstLines(all []Difference, names []string) (lines []plot.Line) {
+	for _, d := range all {
+		byThreads := map[int]int{}
+		for _, c := range d.Cells {
+			if c.Throughput == nil || c.Mix == (Mix{}) {
+				continue
+			}
+			i, ok := byThreads[c.Threads]
+			if !ok {
+				i = len(lines)
+				byThreads[c.Threads] = i
+				lines = append(lines, plot.Line{Name: fmt.Sprintf("%s against %s, %s", d.Other, d.Base, several(int64(c.Threads), "thread"))})
+			}
+			lines[i].X, lines[i].Y = append(lines[i].X, place(names, c.Mix)), append(lines[i].Y, 100+*c.Throughput)
+		}
+	}
+	return lines
+}
+
+// drawAgainst draws lines in percent with that of the base.
+func (s *sheet) drawAgainst(title string, lines []plot.Line, names []string) error {
+	base := plot.Line{Name: "the base"}
+	for i := range names {
+		base.X, base.Y = append(base.X, float64(i)), append(base.Y, 100)
+	}
+	return s.drawMixes(title, append([]plot.Line{base}, lines...), names)
+}

@@ -1,0 +1,189 @@
+package ycsb
+
+import (
+	"fmt"
+	"math"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/workshop/lab"
+)
+
+// Report is what a run has measured. Latencies are in microseconds.
+type Report struct {
+	Phase      Phase  `json:"phase"`
+	Address    string `json:"address"` // without credentials
+	Database   string `json:"database"`
+	Collection string `json:"collection"`
+	// WriteConcern and ReadPreference as they were asked for; "" leaves the
+	// write concern to the server.
+	WriteConcern   string    `json:"writeConcern,omitempty"`
+	ReadPreference string    `json:"readPreference"`
+	Threads        int       `json:"threads"`
+	Target         float64   `json:"targetOperationsPerSecond,omitempty"`
+	Distribution   string    `json:"requestDistribution"`
+	Seed           uint64    `json:"seed"`
+	Started        time.Time `json:"started"`
+	Seconds        float64   `json:"seconds"`
+	Operations     int64     `json:"operations"`
+	Throughput     float64   `json:"operationsPerSecond"`
+	Failed         int64     `json:"failed"`
+	FirstError     string    `json:"firstError,omitempty"`
+	Interrupted    bool      `json:"interrupted,omitempty"`
+	Resume         *Resume   `json:"resume,omitempty"`
+	Series         []Series  `json:"series"`
+	Course         []Point   `json:"course"`
+	Client         Client    `json:"client"`
+
+	measure measureConfig
+	disk    *lab.DiskUse // of a server whose disk is slowed
+}
+
+// Series are the latencies of one kind of operation.
+type Series struct {
+	Name        string           `json:"name"` // as in the lines, such as READ or Intended-READ
+	Operations  int64            `json:"operations"`
+	Average     float64          `json:"averageMicroseconds"`
+	Deviation   float64          `json:"standardDeviationMicroseconds"`
+	Min         int64            `json:"minMicroseconds"`
+	Max         int64            `json:"maxMicroseconds"`
+	P50         int64            `json:"p50Microseconds"`
+	P95         int64            `json:"p95Microseconds"`
+	P99         int64            `json:"p99Microseconds"`
+	P999        int64            `json:"p999Microseconds"`
+	Returns     map[string]int64 `json:"returns,omitempty"`
+	percentiles []percentile
+	millis      []int64
+}
+
+// percentile is one that hdrhistogram.percentiles asks for.
+type percentile struct {
+	p     float64
+	value int64
+}
+
+// Client is what the load generator itself used.
+type Client struct {
+	CPUSeconds float64 `json:"cpuSeconds"` // user and system, 0 where it is not known
+	// CPUEach is in microseconds an operation.
+	CPUEach    float64 `json:"cpuMicrosecondsPerOperation"`
+	GCs        int64   `json:"garbageCollections"`
+	GCPause    float64 `json:"garbageCollectionPauseMillis"`
+	AllocBytes int64   `json:"allocatedBytes"`
+}
+
+// Resume says what is left of a load that stopped early.
+type Resume struct {
+	InsertStart int64 `json:"insertstart"`
+	InsertCount int64 `json:"insertcount"`
+}
+
+// Hint tells an operator how to go on. Some records after the first missing
+// one may be there, so the rest is upserted.
+func (r *Resume) Hint() string {
+	return fmt.Sprintf("go on with the same load and -p insertstart=%d -p insertcount=%d -p mongodb.upsert=true", r.InsertStart, r.InsertCount)
+}
+
+// Find is the series with a name, nil when nothing of it occurred.
+func (r *Report) Find(name string) *Series {
+	for i := range r.Series {
+		if r.Series[i].Name == name {
+			return &r.Series[i]
+		}
+	}
+	return nil
+}
+
+func (r *run) report(took time.Duration, used usageOf) *Report {
+	rep := &Report{Phase: r.phase, Address: mongo.Redact(r.url), Database: r.database, Collection: r.table, Threads: r.config.threads, Target: r.target,
+		Distribution: r.requests, Seed: r.options.Seed, Started: r.began, Seconds: took.Seconds(), Operations: operationsOf(&r.total.returns),
+		ReadPreference: "primary", Course: r.course.points, FirstError: r.errors.first, measure: r.measure}
+	rep.Throughput = float64(rep.Operations) / max(took.Seconds(), 1e-9)
+	if r.concern != nil && r.concern.W != nil {
+		rep.WriteConcern = fmt.Sprint(r.concern.W)
+	}
+	if r.read != nil {
+		rep.ReadPreference = r.read.Mode().String()
+	}
+	rep.Client = Client{CPUSeconds: used.cpu.Seconds(), GCs: used.gcs, GCPause: float64(used.pause.Microseconds()) / 1000, AllocBytes: used.allocated}
+	rep.Client.CPUEach = used.cpu.Seconds() * 1e6 / float64(max(rep.Operations, 1))
+	var told [kinds]bool
+	for s, t := range r.total.all {
+		one := r.series(s, t)
+		if s.variant == fromStart || s.variant == fromIntended && !r.measure.op {
+			one.Returns = returnsOf(r.total.returns[s.kind])
+			told[s.kind] = true
+		}
+		rep.Series = append(rep.Series, one)
+	}
+	for k := range kinds { // of which nothing succeeded
+		if returns := returnsOf(r.total.returns[k]); len(returns) > 0 && !told[k] {
+			rep.Series = append(rep.Series, Series{Name: k.String(), Returns: returns})
+		}
+		if k != opCleanup && k != opModify {
+			for s, n := range r.total.returns[k] {
+				if !status(s).ok() {
+					rep.Failed += n
+				}
+			}
+		}
+	}
+	return rep
+}
+
+func (r *run) series(s series, t *tally) Series {
+	one := Series{Name: s.String(), Operations: t.count, Average: t.mean(), Deviation: math.Sqrt(t.variance()), Min: t.least, Max: t.most,
+		P50: t.percentile(50), P95: t.percentile(95), P99: t.percentile(99), P999: t.percentile(99.9), millis: t.millis}
+	for _, p := range r.measure.percentiles {
+		one.percentiles = append(one.percentiles, percentile{p, t.percentile(p)})
+	}
+	return one
+}
+
+func returnsOf(counts [statuses]int64) map[string]int64 {
+	out := map[string]int64{}
+	for s, n := range counts {
+		if n > 0 {
+			out[status(s).String()] = n
+		}
+	}
+	return out
+}
+
+// usageOf is what this process has used.
+type usageOf struct {
+	cpu, pause     time.Duration
+	gcs, allocated int64
+}
+
+func usage() usageOf {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return usageOf{cpu: cpuTime(), pause: time.Duration(m.PauseTotalNs), gcs: int64(m.NumGC), allocated: int64(m.TotalAlloc)}
+}
+
+func (u usageOf) since(before usageOf) usageOf {
+	return usageOf{u.cpu - before.cpu, u.pause - before.pause, u.gcs - before.gcs, u.allocated - before.allocated}
+}
+
+// ordinal is 95 as 95th, 99.9 as it is.
+func ordinal(p float64) string {
+	text := strconv.FormatFloat(p, 'f', -1, 64)
+	n := int64(p)
+	if float64(n) != p {
+		return text
+	}
+	if n%100 < 11 || n%100 > 13 {
+		switch n % 10 {
+		case 1:
+			return text + "st"
+		case 2:
+			return text + "nd"
+		case 3:
+			return text + "rd"
+		}
+	}
+	return text + "th"
+}
