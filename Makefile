@@ -20,8 +20,8 @@ help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 .PHONY: build
-build: ## Build bin/millrace
-	$(GO) build $(VCS) -o $(BIN)/millrace ./cmd/millrace
+build: ## Build bin/millrace and bin/millrace-bench
+	$(GO) build $(VCS) -o $(BIN)/ ./cmd/millrace ./cmd/millrace-bench
 
 # Built, not `go run`: so a signal reaches the demo, which then ends its servers.
 .PHONY: demo
@@ -49,8 +49,8 @@ SCALE ?= small
 ROUNDS ?= 3
 .PHONY: bench
 bench: build ## Measure against the ceilings; results in bin/bench.json and bin/bench.html
-	$(BIN)/millrace bench $(SCENARIOS) --scale $(SCALE) --rounds $(ROUNDS) $(PEERS) --output json --report $(BIN)/bench.json
-	$(BIN)/millrace bench show $(BIN)/bench.json --output html > $(BIN)/bench.html
+	$(BIN)/millrace-bench bench $(SCENARIOS) --scale $(SCALE) --rounds $(ROUNDS) $(PEERS) --output json --report $(BIN)/bench.json
+	$(BIN)/millrace-bench bench show $(BIN)/bench.json --output html > $(BIN)/bench.html
 
 # The tests' servers keep their data in memory where there is plenty: what is
 # made to be thrown away waits for no disk at each schema change.
@@ -86,13 +86,14 @@ PROGRAM = $(CURDIR)/$(BIN)/millrace
 test: build ## The tests on real mongod processes that fit in 12 minutes, the same each time
 	@$(MAKE) --no-print-directory -j test-plain test-race
 
-test-plain test-race test-alone race: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
+test-plain test-race test-alone race matrix one: export MILLRACE_TEST_PROGRAM = $(PROGRAM)
+test-plain test-race test-alone race matrix one: export MILLRACE_TEST_BENCH = $(PROGRAM)-bench
 test-plain: export MILLRACE_TRIAL_PROGRAM = $(PROGRAM)-failpoint
 race: export MILLRACE_TEST_PROGRAM_RACE = $(PROGRAM)-race
 
 # What takes longest begins first.
 LONG = ./test ./test/sharded ./test/failover ./internal/seed ./internal/job ./workshop/bench ./test/service ./test/seed ./test/trial \
-	./cmd/millrace ./internal/sink/mongo ./internal/copy ./internal/verify ./internal/service/worker
+	./cmd/... ./internal/sink/mongo ./internal/copy ./internal/verify ./internal/service/worker
 # -count=1: millrace runs as a process, and Go's test cache does not see it change.
 .PHONY: test-plain
 test-plain: build
@@ -151,7 +152,7 @@ KEEP ?= 15m
 .PHONY: one
 one: build ## The tests RUN of the package PKG, on servers that run on: PKG=./internal/job RUN=TestX
 	@test -n "$(PKG)" || { echo "which package? make one PKG=./internal/job RUN=TestX"; exit 1; }
-	MILLRACE_LAB_KEEP=$(KEEP) MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace $(GO) test -count=1 -timeout 40m -run '$(RUN)' $(PKG) $(ARGS)
+	MILLRACE_LAB_KEEP=$(KEEP) $(GO) test -count=1 -timeout 40m -run '$(RUN)' $(PKG) $(ARGS)
 
 # Old and new in turn, so that what else the machine does falls on both.
 BENCHSTAT := golang.org/x/perf/cmd/benchstat@v0.0.0-20260908200009-22c9c6c9d4da
@@ -198,14 +199,17 @@ $(LINT):
 
 .PHONY: docs
 docs: build ## Write the command reference in docs/cli, and the schema of the configuration
-	$(BIN)/millrace docs --dir docs/cli
+	$(BIN)/millrace docs --dir docs/cli --variables cmd/millrace-bench/product.variables
+	$(BIN)/millrace-bench docs --dir docs/cli --variables cmd/millrace/workshop.variables
 	$(BIN)/millrace config schema > docs/millrace.schema.json
 
 .PHONY: docs-check
 docs-check: build ## Fail when docs/cli, or the schema, is not what the commands say
-	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(BIN)/millrace docs --dir "$$dir/cli" && \
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(BIN)/millrace docs --dir "$$dir/cli" --variables "$$dir/product" && $(BIN)/millrace-bench docs --dir "$$dir/cli" --variables "$$dir/workshop" && \
+	diff -u cmd/millrace-bench/product.variables "$$dir/product" && diff -u cmd/millrace/workshop.variables "$$dir/workshop" && \
 	$(BIN)/millrace config schema > "$$dir/millrace.schema.json" && diff -u docs/millrace.schema.json "$$dir" && \
-	diff -ru docs/cli "$$dir/cli" || { echo "docs/cli or docs/millrace.schema.json is out of date: run make docs and commit"; exit 1; }
+	diff -ru docs/cli "$$dir/cli" || { echo "docs/cli, *.variables or docs/millrace.schema.json is out of date: run make docs and commit"; exit 1; }
 
 SOAK ?= 30m
 
@@ -240,7 +244,7 @@ matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, an
 		echo "== $${pair%:*} to $${pair#*:}"; faults=; \
 		case $$pair in *7.0*) faults="./test/failover ./test/crash"; test "$$seven" != " " || { \
 			echo "skipped: needs wine64 (Debian, Ubuntu: apt-get install --no-install-recommends wine64), or a mongod 7.0 in MILLRACE_MONGOD_7_0"; continue; };; esac; \
-		MILLRACE_TEST_MATRIX=1 MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} MILLRACE_TEST_PROGRAM=$(CURDIR)/$(BIN)/millrace \
+		MILLRACE_TEST_MATRIX=1 MILLRACE_TEST_SOURCE=$${pair%:*} MILLRACE_TEST_TARGET=$${pair#*:} \
 			$(GO) test -p 1 -count=1 -timeout 60m ./test ./internal/schema $$faults || failed="$$failed $$pair"; \
 	done; \
 	MILLRACE_TEST_MATRIX=1 $(GO) test -p 1 -count=1 -timeout 60m ./workshop/lab ./internal/state ./workshop/lab/sharded ./internal/delta ./internal/fields \

@@ -133,8 +133,8 @@ func size(n int64) string { return humanize.Bytes(uint64(n)) }
 func (d *demo) tryByHand() {
 	fmt.Printf(`
 Try it by hand:
-  src=$(bin/millrace lab up --name a --topology %s --output uri)
-  dst=$(bin/millrace lab up --name b --topology %s --output uri)
+  src=$(bin/millrace-bench lab up --name a --topology %s --output uri)
+  dst=$(bin/millrace-bench lab up --name b --topology %s --output uri)
 `, d.from, d.to)
 	if d.service {
 		fmt.Print(`  MILLRACE_SECRET_SRC=$src MILLRACE_SECRET_DST=$dst bin/millrace serve    # it prints the console's address
@@ -150,6 +150,6 @@ Try it by hand:
 `)
 	}
 	fmt.Print(`  bin/millrace verify --source "$src" --target "$dst"
-  bin/millrace lab down --name a; bin/millrace lab down --name b
+  bin/millrace-bench lab down --name a; bin/millrace-bench lab down --name b
 `)
 }

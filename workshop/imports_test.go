@@ -14,7 +14,7 @@ import (
 
 func TestTheProductImportsNothingOfTheWorkshop(t *testing.T) {
 	const module = "github.com/millrace/millrace/"
-	for _, root := range []string{"internal"} {
+	for _, root := range []string{"internal", filepath.Join("cmd", "millrace")} {
 		files := 0
 		err := filepath.WalkDir(filepath.Join("..", root), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {

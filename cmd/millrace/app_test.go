@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/x509"
 	"encoding/json"
@@ -16,31 +15,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/verify"
+	clitest "github.com/millrace/millrace/test/cli"
 )
-
-// output is standard output or error that several goroutines write to.
-type output struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
-}
 
 // fakeJob stands for the engine where only the commands are looked at.
 type fakeJob struct {
@@ -142,7 +125,7 @@ func (f *fakeJob) Close() { f.mu.Lock(); defer f.mu.Unlock(); f.closed = true }
 type bench struct {
 	t              *testing.T
 	app            *app
-	stdout, stderr *output
+	stdout, stderr *clitest.Output
 	env            map[string]string
 	spec           job.Spec
 }
@@ -151,9 +134,13 @@ func newBench(t *testing.T, j *fakeJob) *bench {
 	t.Helper()
 	b := &bench{t: t, env: map[string]string{"XDG_STATE_HOME": t.TempDir()}}
 	b.app = &app{
-		lookupEnv: func(name string) (string, bool) { v, ok := b.env[name]; return v, ok },
-		screen:    func() *screen { return nil },
-		columns:   func() int { return 80 },
+		Program: cli.Program{
+			Name:      name,
+			LookupEnv: func(name string) (string, bool) { v, ok := b.env[name]; return v, ok },
+			Foreign:   strings.Fields(workshopVariables),
+			Columns:   func() int { return 80 },
+		},
+		screen: func() *screen { return nil },
 		open: func(_ context.Context, spec job.Spec) (syncJob, error) {
 			b.spec = spec
 			if j == nil {
@@ -165,12 +152,20 @@ func newBench(t *testing.T, j *fakeJob) *bench {
 	return b
 }
 
+// line is the command line where no engine is needed.
+func line(set func(*cli.Program)) clitest.Line {
+	a := newApp()
+	a.screen = func() *screen { return nil }
+	set(&a.Program)
+	return clitest.Line{Root: a.rootCommand, Run: a.run}
+}
+
 // run executes a command line and returns its exit code; what it printed is
 // in stdout and stderr.
 func (b *bench) run(ctx context.Context, args ...string) int {
 	a := *b.app
-	b.stdout, b.stderr = new(output), new(output)
-	a.stdout, a.stderr = b.stdout, b.stderr
+	b.stdout, b.stderr = new(clitest.Output), new(clitest.Output)
+	a.Stdout, a.Stderr = b.stdout, b.stderr
 	return a.run(ctx, args)
 }
 
@@ -191,9 +186,10 @@ func TestUsageErrors(t *testing.T) {
 		want []string
 	}{
 		{[]string{"sink"}, []string{`millrace: unknown command "sink"`, "hint: see millrace --help"}},
-		{[]string{"lab", "sink"}, []string{`unknown command "sink" for "millrace lab"`}},
-		{[]string{"lab", "up", "--routers=2"}, []string{"--topology sharded:2x1"}},
-		{[]string{"lab", "up", "--topology=sharded:2x1", "--routers=0"}, []string{"--routers 0"}},
+		{[]string{"seed", "sink"}, []string{`unknown command "sink" for "millrace seed"`}},
+		{[]string{"ycsb", "load", "mongodb", "-threads", "8"}, []string{"millrace ycsb is now millrace-bench ycsb"}},
+		{[]string{"bench"}, []string{"millrace bench is now millrace-bench bench"}},
+		{[]string{"lab", "up", "--name=x"}, []string{"millrace lab is now millrace-bench lab"}},
 		{[]string{"sync", "--frobnicate"}, []string{"unknown flag", "hint: see millrace sync --help"}},
 		{[]string{"sync", "surplus"}, []string{"unknown command"}},
 		{[]string{"sync", "--readers=x"}, []string{"invalid argument"}},
@@ -204,7 +200,7 @@ func TestUsageErrors(t *testing.T) {
 		{[]string{"version", "--output=xml"}, []string{"xml"}},
 	} {
 		b := newBench(t, nil)
-		if code := b.run(t.Context(), c.args...); code != exitUsage {
+		if code := b.run(t.Context(), c.args...); code != cli.ExitUsage {
 			t.Errorf("%v: code %d", c.args, code)
 		}
 		for _, w := range c.want {
@@ -220,7 +216,7 @@ func TestUsageErrors(t *testing.T) {
 
 func TestSyncThatCannotConnect(t *testing.T) {
 	b := newBench(t, nil)
-	if code := b.run(t.Context(), uris()...); code != exitUsage {
+	if code := b.run(t.Context(), uris()...); code != cli.ExitUsage {
 		t.Errorf("code %d", code)
 	}
 	if got := b.stderr.String(); !strings.HasSuffix(got, "\nmillrace: source: nobody answers\nhint: start it\n") {
@@ -235,7 +231,7 @@ func TestSettingsReachTheJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.env["MILLRACE_SOURCE"] = "mongodb://u:hidden@a"
-	if code := b.run(t.Context(), "sync", "--config="+file, "--dry-run", "--job=orders"); code != exitOK {
+	if code := b.run(t.Context(), "sync", "--config="+file, "--dry-run", "--job=orders"); code != cli.ExitOK {
 		t.Fatalf("code %d: %s", code, b.stderr)
 	}
 	if b.spec.Source != "mongodb://u:hidden@a" || b.spec.Target != "mongodb://u:hidden@b" || b.spec.Rules.Include[0] != "x.*" || b.spec.Log == nil {
@@ -248,7 +244,7 @@ func TestSettingsReachTheJob(t *testing.T) {
 
 func TestPasswordInFlagIsWarnedOf(t *testing.T) {
 	b := newBench(t, newFakeJob())
-	if code := b.run(t.Context(), "sync", "--source=mongodb://u:hidden@a", "--target=mongodb://b", "--dry-run"); code != exitOK {
+	if code := b.run(t.Context(), "sync", "--source=mongodb://u:hidden@a", "--target=mongodb://b", "--dry-run"); code != cli.ExitOK {
 		t.Fatalf("code %d", code)
 	}
 	if got := b.stderr.String(); !strings.Contains(got, "MILLRACE_SOURCE") || strings.Contains(got, "hidden") || strings.Contains(b.stdout.String(), "hidden") {
@@ -268,7 +264,7 @@ func TestDryRun(t *testing.T) {
 	j := newFakeJob()
 	j.plan.Collections = []precheck.Collection{{Source: "shop.users", Target: "shop2.users", Type: "collection", Docs: 12, Bytes: 3400, Indexes: 2}}
 	b := newBench(t, j)
-	if code := b.run(t.Context(), with("--dry-run")...); code != exitOK {
+	if code := b.run(t.Context(), with("--dry-run")...); code != cli.ExitOK {
 		t.Errorf("code %d", code)
 	}
 	for _, w := range []string{"orders", "shop.users", "shop2.users", "12", "3.40 kB", "versions", "fine"} {
@@ -277,7 +273,7 @@ func TestDryRun(t *testing.T) {
 		}
 	}
 	b = newBench(t, failing())
-	if code := b.run(t.Context(), with("--dry-run", "--output=json")...); code != exitUsage {
+	if code := b.run(t.Context(), with("--dry-run", "--output=json")...); code != cli.ExitUsage {
 		t.Errorf("code %d", code)
 	}
 	var p job.Plan
@@ -292,7 +288,7 @@ func TestDryRun(t *testing.T) {
 func TestFailedPrecheckRunsNothing(t *testing.T) {
 	j := failing()
 	b := newBench(t, j)
-	if code := b.run(t.Context(), uris()...); code != exitUsage {
+	if code := b.run(t.Context(), uris()...); code != cli.ExitUsage {
 		t.Errorf("code %d", code)
 	}
 	for _, w := range []string{"shop.users exists", "hint: use --on-existing", "may not write", "hint: grant a role", "nothing was written"} {
@@ -314,7 +310,7 @@ func TestPrecheckThatFailsInBetween(t *testing.T) {
 	j := newFakeJob()
 	j.runErr = &job.PrecheckError{Plan: &failing().plan}
 	b := newBench(t, j)
-	if code := b.run(t.Context(), uris()...); code != exitUsage || b.stdout.String() != "" {
+	if code := b.run(t.Context(), uris()...); code != cli.ExitUsage || b.stdout.String() != "" {
 		t.Errorf("code %d, %s", code, b.stdout)
 	}
 }
@@ -338,40 +334,40 @@ func TestControlOfARunningSync(t *testing.T) {
 	report := filepath.Join(t.TempDir(), "report.json")
 	wait := start(t, t.Context(), b, j, with("--report="+report, "--output=json")...)
 
-	if code, out, stderr := b.other("status"); code != exitOK || !strings.Contains(out, "following") {
+	if code, out, stderr := b.other("status"); code != cli.ExitOK || !strings.Contains(out, "following") {
 		t.Errorf("status: %d %s %s", code, out, stderr)
 	}
-	if code, out, _ := b.other("pause"); code != exitOK || !strings.Contains(out, "orders: paused") {
+	if code, out, _ := b.other("pause"); code != cli.ExitOK || !strings.Contains(out, "orders: paused") {
 		t.Errorf("pause: %d %s", code, out)
 	}
-	if code, out, _ := b.other("status", "--output=json", "--job=orders"); code != exitOK || !strings.Contains(out, `"paused": true`) {
+	if code, out, _ := b.other("status", "--output=json", "--job=orders"); code != cli.ExitOK || !strings.Contains(out, `"paused": true`) {
 		t.Errorf("status: %d %s", code, out)
 	}
-	if code, out, _ := b.other("resume", "--output=json"); code != exitOK || !strings.Contains(out, `"paused": false`) {
+	if code, out, _ := b.other("resume", "--output=json"); code != cli.ExitOK || !strings.Contains(out, `"paused": false`) {
 		t.Errorf("resume: %d %s", code, out)
 	}
-	if code, out, _ := b.other("throttle", "--source-load=low"); code != exitOK || !strings.Contains(out, "no limit; load: source low, target normal (phase following)") {
+	if code, out, _ := b.other("throttle", "--source-load=low"); code != cli.ExitOK || !strings.Contains(out, "no limit; load: source low, target normal (phase following)") {
 		t.Errorf("throttle: %d %s", code, out)
 	}
-	if code, out, _ := b.other("status"); code != exitOK || !strings.Contains(out, "source low, target normal") {
+	if code, out, _ := b.other("status"); code != cli.ExitOK || !strings.Contains(out, "source low, target normal") {
 		t.Errorf("status: %d %s", code, out)
 	}
-	if code, _, stderr := b.other("throttle", "--target-load=heavy"); code == exitOK || !strings.Contains(stderr, "target-load") {
+	if code, _, stderr := b.other("throttle", "--target-load=heavy"); code == cli.ExitOK || !strings.Contains(stderr, "target-load") {
 		t.Errorf("throttle: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("status", "--job=users"); code != exitFailure || !strings.Contains(stderr, "orders at http://127.0.0.1:") {
+	if code, _, stderr := b.other("status", "--job=users"); code != cli.ExitFailure || !strings.Contains(stderr, "orders at http://127.0.0.1:") {
 		t.Errorf("another job: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("finalize", "--cancel"); code != exitUsage || !strings.Contains(stderr, "nobody has asked") {
+	if code, _, stderr := b.other("finalize", "--cancel"); code != cli.ExitUsage || !strings.Contains(stderr, "nobody has asked") {
 		t.Errorf("cancel: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("finalize", "--cancel", "--when-caught-up"); code != exitUsage || !strings.Contains(stderr, "--when-caught-up") {
+	if code, _, stderr := b.other("finalize", "--cancel", "--when-caught-up"); code != cli.ExitUsage || !strings.Contains(stderr, "--when-caught-up") {
 		t.Errorf("cancel: %d %s", code, stderr)
 	}
-	if code, out, stderr := b.other("finalize"); code != exitOK || !strings.Contains(out, "orders: finalized at 7:1") {
+	if code, out, stderr := b.other("finalize"); code != cli.ExitOK || !strings.Contains(out, "orders: finalized at 7:1") {
 		t.Errorf("finalize: %d %s %s", code, out, stderr)
 	}
-	if code := wait(); code != exitOK {
+	if code := wait(); code != cli.ExitOK {
 		t.Errorf("sync: %d %s", code, b.stderr)
 	}
 	for name, text := range map[string]string{"standard output": b.stdout.String(), "report": read(t, report)} {
@@ -380,7 +376,7 @@ func TestControlOfARunningSync(t *testing.T) {
 			t.Errorf("%s: %v\n%s", name, err, text)
 		}
 	}
-	if code, _, stderr := b.other("status"); code != exitFailure || !strings.Contains(stderr, "no sync runs") {
+	if code, _, stderr := b.other("status"); code != cli.ExitFailure || !strings.Contains(stderr, "no sync runs") {
 		t.Errorf("status after the end: %d %s", code, stderr)
 	}
 }
@@ -391,9 +387,9 @@ func TestWatchedToTheEnd(t *testing.T) {
 	wait := start(t, t.Context(), b, j, uris()...)
 	watcher := &bench{t: t, app: b.app}
 	watched := make(chan int, 1)
-	watcher.stdout, watcher.stderr = new(output), new(output)
+	watcher.stdout, watcher.stderr = new(clitest.Output), new(clitest.Output)
 	a := *b.app
-	a.stdout, a.stderr = watcher.stdout, watcher.stderr
+	a.Stdout, a.Stderr = watcher.stdout, watcher.stderr
 	go func() {
 		watched <- a.run(t.Context(), []string{"status", "--watch", "--interval=100ms", "--output=json"})
 	}()
@@ -401,10 +397,10 @@ func TestWatchedToTheEnd(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	// While it finalizes, the watcher sees its phase or its end.
-	if code, _, stderr := b.other("finalize"); code != exitOK {
+	if code, _, stderr := b.other("finalize"); code != cli.ExitOK {
 		t.Errorf("finalize: %d %s", code, stderr)
 	}
-	if code := wait(); code != exitOK {
+	if code := wait(); code != cli.ExitOK {
 		t.Errorf("sync: %d", code)
 	}
 	code := <-watched
@@ -414,7 +410,7 @@ func TestWatchedToTheEnd(t *testing.T) {
 			t.Errorf("%v: %s", err, line)
 		}
 	}
-	if code == exitFailure && !strings.Contains(watcher.stderr.String(), "last seen in phase") {
+	if code == cli.ExitFailure && !strings.Contains(watcher.stderr.String(), "last seen in phase") {
 		t.Errorf("watch: %d %s", code, watcher.stderr)
 	}
 }
@@ -425,10 +421,10 @@ func TestSyncOnATerminal(t *testing.T) {
 	m := newTerminal(t, 60, 15)
 	b.app.screen = m.screen
 	wait := start(t, t.Context(), b, j, uris()...)
-	if code, _, stderr := (&bench{t: t, app: &app{lookupEnv: b.app.lookupEnv, screen: func() *screen { return nil }}}).other("finalize"); code != exitOK {
+	if code, _, stderr := (&bench{t: t, app: &app{Program: cli.Program{Name: name, LookupEnv: b.app.LookupEnv}, screen: func() *screen { return nil }}}).other("finalize"); code != cli.ExitOK {
 		t.Errorf("finalize: %d %s", code, stderr)
 	}
-	if code := wait(); code != exitOK {
+	if code := wait(); code != cli.ExitOK {
 		t.Errorf("sync: %d", code)
 	}
 	if got := m.all(); !strings.Contains(got, "job runs") || strings.Contains(got, "orders: following") {
@@ -450,10 +446,10 @@ func TestDifferencesAreAFailure(t *testing.T) {
 	j.differ = []string{"shop.users: index a_1: missing"}
 	b := newBench(t, j)
 	wait := start(t, t.Context(), b, j, uris()...)
-	if code, out, stderr := b.other("finalize"); code != exitFailure || !strings.Contains(out, "index a_1") || !strings.Contains(stderr, "differs") {
+	if code, out, stderr := b.other("finalize"); code != cli.ExitFailure || !strings.Contains(out, "index a_1") || !strings.Contains(stderr, "differs") {
 		t.Errorf("finalize: %d %s %s", code, out, stderr)
 	}
-	if code := wait(); code != exitFailure || !strings.Contains(b.stdout.String(), "differs: shop.users: index a_1: missing") {
+	if code := wait(); code != cli.ExitFailure || !strings.Contains(b.stdout.String(), "differs: shop.users: index a_1: missing") {
 		t.Errorf("sync: %d %s", code, b.stdout)
 	}
 }
@@ -470,7 +466,7 @@ func TestVerifyAfterSync(t *testing.T) {
 			return &verify.Report{Same: same, Count: 3}, nil
 		}
 		code := b.run(t.Context(), with("--verify", "--include=x", "--until=caught-up")...)
-		if want := map[bool]int{true: exitOK, false: exitFailure}[same]; code != want {
+		if want := map[bool]int{true: cli.ExitOK, false: cli.ExitFailure}[same]; code != want {
 			t.Errorf("same %v: code %d, %s", same, code, b.stderr)
 		}
 		if strings.Contains(b.stdout.String(), "nothing differs") != same || strings.Contains(b.stderr.String(), "the clusters differ: 3 documents") == same {
@@ -484,8 +480,8 @@ func TestSignalKeepsTheCheckpoint(t *testing.T) {
 	b := newBench(t, j)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	wait := start(t, ctx, b, j, uris()...)
-	cancel(stopped{syscall.SIGTERM})
-	if code := wait(); code != exitOK || !strings.Contains(b.stderr.String(), "its checkpoint is kept") {
+	cancel(cli.Stopped{Signal: syscall.SIGTERM})
+	if code := wait(); code != cli.ExitOK || !strings.Contains(b.stderr.String(), "its checkpoint is kept") {
 		t.Errorf("code %d: %s", code, b.stderr)
 	}
 	if !strings.Contains(b.stdout.String(), "ended in phase following") {
@@ -501,12 +497,12 @@ func TestRunThatFails(t *testing.T) {
 	j := newFakeJob()
 	j.runErr = mongo.WithHint(errors.New("the position fell out of the oplog"), "begin anew with --restart")
 	b := newBench(t, j)
-	if code := b.run(t.Context(), with("--output=json")...); code != exitFailure {
+	if code := b.run(t.Context(), with("--output=json")...); code != cli.ExitFailure {
 		t.Errorf("code %d", code)
 	}
 	var sum struct {
 		summary
-		failure
+		Hint string
 	}
 	if err := json.Unmarshal([]byte(b.stdout.String()), &sum); err != nil || sum.Finalized || sum.Hint != "begin anew with --restart" {
 		t.Errorf("%v: %s", err, b.stdout)
@@ -525,7 +521,7 @@ func TestBusyAddressWritesNothing(t *testing.T) {
 	address, _, _ := strings.Cut(stderr, "\n")
 	address = server.HostPort(address)
 	second := newBench(t, k)
-	if code := second.run(t.Context(), with("--listen="+address)...); code != exitFailure || !strings.Contains(second.stderr.String(), "--listen") {
+	if code := second.run(t.Context(), with("--listen="+address)...); code != cli.ExitFailure || !strings.Contains(second.stderr.String(), "--listen") {
 		t.Errorf("code %d: %s%s", code, second.stderr, out)
 	}
 	select {
@@ -533,7 +529,7 @@ func TestBusyAddressWritesNothing(t *testing.T) {
 		t.Error("the second job ran")
 	default:
 	}
-	if code, _, _ := b.other("finalize", "--address="+address); code != exitOK {
+	if code, _, _ := b.other("finalize", "--address="+address); code != cli.ExitOK {
 		t.Errorf("finalize by address: %d", code)
 	}
 	wait()
@@ -565,18 +561,18 @@ func TestControlOverTLS(t *testing.T) {
 	}
 	t.Chdir(t.TempDir()) // commands are given where they like
 	b.env["MILLRACE_TOKEN"] = ""
-	if code, _, stderr := b.other("status"); code != exitOK {
+	if code, _, stderr := b.other("status"); code != cli.ExitOK {
 		t.Errorf("by record: %d %s", code, stderr)
 	}
 	b.env["MILLRACE_TOKEN"], b.env["XDG_STATE_HOME"] = "0123456789abcdef", t.TempDir()
-	if code, _, stderr := b.other("status", "--address="+address); code != exitFailure || !strings.Contains(stderr, "--ca-file") {
+	if code, _, stderr := b.other("status", "--address="+address); code != cli.ExitFailure || !strings.Contains(stderr, "--ca-file") {
 		t.Errorf("by address: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("finalize", "--address="+address, "--ca-file=nowhere.pem"); code != exitUsage || !strings.Contains(stderr, "nowhere.pem") {
+	if code, _, stderr := b.other("finalize", "--address="+address, "--ca-file=nowhere.pem"); code != cli.ExitUsage || !strings.Contains(stderr, "nowhere.pem") {
 		t.Errorf("without the file: %d %s", code, stderr)
 	}
 	close(j.finalized)
-	if code := wait(); code != exitOK {
+	if code := wait(); code != cli.ExitOK {
 		t.Errorf("sync: %d", code)
 	}
 }
@@ -589,11 +585,11 @@ func TestVerifyCommand(t *testing.T) {
 		code   int
 		want   []string
 	}{
-		{"same", verify.Report{Same: true, Collections: []verify.Collection{{NS: "a.b", TargetNS: "a.b", SourceDocs: 7, TargetDocs: 7}}}, nil, exitOK, []string{"a.b", "nothing differs"}},
+		{"same", verify.Report{Same: true, Collections: []verify.Collection{{NS: "a.b", TargetNS: "a.b", SourceDocs: 7, TargetDocs: 7}}}, nil, cli.ExitOK, []string{"a.b", "nothing differs"}},
 		{"different", verify.Report{Count: 30, Differences: []verify.Difference{{NS: "a.b", Kind: verify.Missing}},
-			Schema: []verify.SchemaDifference{{NS: "a.b", What: "index x_1", Detail: "source has it"}}}, nil, exitFailure,
+			Schema: []verify.SchemaDifference{{NS: "a.b", What: "index x_1", Detail: "source has it"}}}, nil, cli.ExitFailure,
 			[]string{"missing: a.b", "index x_1", "and 29 documents more", "millrace: the clusters differ: 30 documents, 1 difference"}},
-		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), exitTrouble, []string{"millrace: cut off", "hint: again"}},
+		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), cli.ExitTrouble, []string{"millrace: cut off", "hint: again"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil)
@@ -618,14 +614,14 @@ func TestVerifyCommand(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	b := newBench(t, nil)
-	if code := b.run(t.Context(), "version"); code != exitOK || !strings.HasPrefix(b.stdout.String(), "millrace ") {
+	if code := b.run(t.Context(), "version"); code != cli.ExitOK || !strings.HasPrefix(b.stdout.String(), "millrace ") {
 		t.Errorf("%d %s", code, b.stdout)
 	}
 }
 
 func TestCompletion(t *testing.T) {
 	b := newBench(t, nil)
-	if code := b.run(t.Context(), "completion", "bash"); code != exitOK || !strings.Contains(b.stdout.String(), "millrace") {
+	if code := b.run(t.Context(), "completion", "bash"); code != cli.ExitOK || !strings.Contains(b.stdout.String(), "millrace") {
 		t.Errorf("%d", code)
 	}
 }

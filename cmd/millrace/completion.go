@@ -10,15 +10,16 @@ import (
 	"github.com/millrace/millrace/internal/server"
 )
 
-// completeValues has the shell offer what flags take: words, files, directories,
-// jobs that run. Where anything may stand it offers nothing.
+// completeValues has the shell offer the words of flags that take others, too, and the
+// jobs that run.
 func (a *app) completeValues(cmd *cobra.Command) {
-	if !cmd.HasParent() {
-		cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
-	}
+	words := map[string][]string{"until": {"never", "caught-up"}, "start-at": {"checkpoint"}}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if values := a.values(cmd, f); values != nil {
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, values)
+		switch {
+		case config.Choices(f) == nil && words[f.Name] != nil:
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words[f.Name], cobra.ShellCompDirectiveNoFileComp))
+		case f.Name == "job" && cmd.Name() != config.CommandSync: // which refuses one that runs
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, a.runningJobs)
 		}
 	})
 	for _, sub := range cmd.Commands() {
@@ -26,44 +27,8 @@ func (a *app) completeValues(cmd *cobra.Command) {
 	}
 }
 
-// plainUsages takes the marks off that name a flag's value in its usage: the help
-// reads them, and a shell shows the usage beside the flag as it stands.
-func plainUsages(cmd *cobra.Command) {
-	for _, flags := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
-		flags.VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })
-	}
-	for _, sub := range cmd.Commands() {
-		plainUsages(sub)
-	}
-}
-
-// values are those that a flag takes, nil where anything may stand.
-func (a *app) values(cmd *cobra.Command, f *pflag.Flag) cobra.CompletionFunc {
-	words := config.Choices(f)
-	if words == nil {
-		words = map[string][]string{"until": {"never", "caught-up"}, "start-at": {"checkpoint"}}[f.Name]
-	}
-	kind, _ := pflag.UnquoteUsage(f)
-	switch {
-	case words != nil:
-		return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
-	case kind == "file" || kind == "program":
-		return files
-	case kind == "directory":
-		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
-	case f.Name == "job" && cmd.Name() != config.CommandSync: // which refuses one that runs
-		return a.runningJobs
-	}
-	return nil
-}
-
-// files has the shell offer those that there are.
-func files(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveDefault
-}
-
 func (a *app) runningJobs(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	registry, err := server.NewRegistry(a.lookupEnv)
+	registry, err := server.NewRegistry(a.LookupEnv)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -2,74 +2,38 @@ package main
 
 import (
 	"context"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
-)
 
-// completed is what the shell is offered for the last of args, and how it goes on.
-func completed(t *testing.T, a *app, args ...string) (words []string, directive string) {
-	t.Helper()
-	var out, errs output
-	a.stdout, a.stderr = &out, &errs
-	if code := a.run(t.Context(), append([]string{cobra.ShellCompNoDescRequestCmd}, args...)); code != exitOK {
-		t.Fatalf("exit code %d: %s", code, &errs)
-	}
-	words = strings.Split(strings.TrimSpace(out.String()), "\n")
-	return words[:len(words)-1], words[len(words)-1]
-}
-
-// What follows the last colon of a completion.
-const (
-	anyFile  = ":0"
-	nothing  = ":4"
-	anyDir   = ":16"
-	wordOnly = nothing
+	"github.com/millrace/millrace/internal/cli"
+	clitest "github.com/millrace/millrace/test/cli"
 )
 
 func TestCompletionOfValues(t *testing.T) {
-	for line, want := range map[string]struct{ words, directive string }{
-		"sync --on-existing |":           {"fail merge drop", wordOnly},
-		"sync --mode |":                  {"all full incremental structure", wordOnly},
-		"sync --until |":                 {"never caught-up", wordOnly},
-		"sync --log-level |":             {"debug info warn error", wordOnly},
-		"sync --config |":                {"", anyFile},
-		"sync --report |":                {"", anyFile},
-		"sync --spool-dir |":             {"", anyDir},
-		"sync --source |":                {"", nothing},
-		"sync --readers |":               {"", nothing},
-		"sync |":                         {"", nothing},
-		"verify --method |":              {"auto ranges digest", wordOnly},
-		"verify --output |":              {"text json", wordOnly},
-		"version --output |":             {"text json", wordOnly},
-		"throttle --source-load |":       {"low normal max", wordOnly},
-		"seed local --way |":             {"auto backup-cursor fsync-lock stopped", wordOnly},
-		"seed local --to-dbpath |":       {"", anyDir},
-		"seed local --mongod |":          {"", anyFile},
-		"seed local --start -- mongod |": {"", anyFile},
-		"seed serve --token-file |":      {"", anyFile},
-		"topology plan --policy |":       {"balanced latency fan-out", wordOnly},
-		"lab up --dir |":                 {"", anyDir},
-		"ycsb load |":                    {"mongodb mongodb-async", wordOnly},
-		"ycsb load mongodb -P |":         {"", anyFile},
-		"bench show |":                   {"", anyFile},
-		"bench show --output |":          {"text json html markdown svg", wordOnly},
-		"bench full|":                    {"full-one", wordOnly},
-	} {
-		words, directive := completed(t, newApp(), strings.Split(strings.TrimSuffix(line, "|"), " ")...)
-		got := strings.Join(words, " ")
-		if line == "bench full|" {
-			if !slices.Contains(words, want.words) || directive != want.directive {
-				t.Errorf("%s: got %q %s, want one of them to be %q %s", line, got, directive, want.words, want.directive)
-			}
-			continue
-		}
-		if got != want.words || directive != want.directive {
-			t.Errorf("%s: got %q %s, want %q %s", line, got, directive, want.words, want.directive)
-		}
-	}
+	clitest.Completes(t, line, map[string]clitest.Completion{
+		"sync --on-existing |":           {Words: "fail merge drop", Directive: clitest.Nothing},
+		"sync --mode |":                  {Words: "all full incremental structure", Directive: clitest.Nothing},
+		"sync --until |":                 {Words: "never caught-up", Directive: clitest.Nothing},
+		"sync --log-level |":             {Words: "debug info warn error", Directive: clitest.Nothing},
+		"sync --config |":                {Words: "", Directive: clitest.AnyFile},
+		"sync --report |":                {Words: "", Directive: clitest.AnyFile},
+		"sync --spool-dir |":             {Words: "", Directive: clitest.AnyDir},
+		"sync --source |":                {Words: "", Directive: clitest.Nothing},
+		"sync --readers |":               {Words: "", Directive: clitest.Nothing},
+		"sync |":                         {Words: "", Directive: clitest.Nothing},
+		"verify --method |":              {Words: "auto ranges digest", Directive: clitest.Nothing},
+		"verify --output |":              {Words: "text json", Directive: clitest.Nothing},
+		"version --output |":             {Words: "text json", Directive: clitest.Nothing},
+		"throttle --source-load |":       {Words: "low normal max", Directive: clitest.Nothing},
+		"seed local --way |":             {Words: "auto backup-cursor fsync-lock stopped", Directive: clitest.Nothing},
+		"seed local --to-dbpath |":       {Words: "", Directive: clitest.AnyDir},
+		"seed local --mongod |":          {Words: "", Directive: clitest.AnyFile},
+		"seed local --start -- mongod |": {Words: "", Directive: clitest.AnyFile},
+		"seed serve --token-file |":      {Words: "", Directive: clitest.AnyFile},
+		"topology plan --policy |":       {Words: "balanced latency fan-out", Directive: clitest.Nothing},
+	})
 }
 
 // What a shell shows beside a flag is plain text.
@@ -80,9 +44,9 @@ func TestCompletionDescribesFlags(t *testing.T) {
 		"verify --outp":      "--output\tform of the ",
 	} {
 		a := newApp()
-		var out, errs output
-		a.stdout, a.stderr = &out, &errs
-		if code := a.run(t.Context(), append([]string{cobra.ShellCompRequestCmd}, strings.Fields(line)...)); code != exitOK {
+		var out, errs clitest.Output
+		a.Stdout, a.Stderr = &out, &errs
+		if code := a.run(t.Context(), append([]string{cobra.ShellCompRequestCmd}, strings.Fields(line)...)); code != cli.ExitOK {
 			t.Fatalf("%s: exit code %d: %s", line, code, &errs)
 		}
 		if got := out.String(); !strings.HasPrefix(got, want) || strings.Contains(got, "`") {
@@ -99,16 +63,19 @@ func TestCompletionOfJobs(t *testing.T) {
 	ended := make(chan int)
 	go func() { ended <- b.run(ctx, uris()...) }()
 	<-j.started
+	offered := func(args ...string) clitest.Completion {
+		a, out := *b.app, new(clitest.Output)
+		a.Stdout, a.Stderr = out, new(clitest.Output)
+		return clitest.Completed(t, clitest.Line{Root: a.rootCommand, Run: a.run}, out, args...)
+	}
 	for _, command := range []string{"status", "pause", "resume", "throttle", "finalize"} {
-		a := *b.app
-		if words, directive := completed(t, &a, command, "--job", ""); !slices.Equal(words, []string{"orders"}) || directive != wordOnly {
-			t.Errorf("%s: got %q %s", command, words, directive)
+		if got := offered(command, "--job", ""); got != (clitest.Completion{Words: "orders", Directive: clitest.Nothing}) {
+			t.Errorf("%s: got %q", command, got)
 		}
 	}
 	// A second sync of a job that runs would be refused.
-	a := *b.app
-	if words, directive := completed(t, &a, "sync", "--job", ""); len(words) != 0 || directive != nothing {
-		t.Errorf("sync: got %q %s", words, directive)
+	if got := offered("sync", "--job", ""); got != (clitest.Completion{Directive: clitest.Nothing}) {
+		t.Errorf("sync: got %q", got)
 	}
 	stop()
 	<-ended

@@ -5,11 +5,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 )
 
 func (a *app) configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Help with the configuration file", RunE: group}
+	cmd := &cobra.Command{Use: "config", Short: "Help with the configuration file", RunE: cli.Group}
 	cmd.AddCommand(&cobra.Command{
 		Use:   "schema",
 		Short: "Write the JSON Schema of the configuration file, for editors",
@@ -26,7 +27,7 @@ file's first line. The packages bring it along as well:
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(a.stdout, "%s\n", schema)
+			_, err = fmt.Fprintf(a.Stdout, "%s\n", schema)
 			return err
 		},
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -43,7 +44,7 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Conte
 func (a *app) controlled(cmd *cobra.Command, s *config.Control, do func(context.Context, *session) error) *cobra.Command {
 	a.configured(cmd, cmd.Name(), s, do)
 	_ = cmd.RegisterFlagCompletionFunc("job", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		registry, err := server.NewRegistry(a.lookupEnv)
+		registry, err := server.NewRegistry(a.LookupEnv)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -59,7 +60,7 @@ func (a *app) controlled(cmd *cobra.Command, s *config.Control, do func(context.
 
 // client finds the sync that the settings mean.
 func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, error) {
-	registry, err := server.NewRegistry(a.lookupEnv)
+	registry, err := server.NewRegistry(a.LookupEnv)
 	if err != nil && s.Address == "" {
 		return nil, err
 	}
@@ -70,7 +71,7 @@ func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, er
 		return rec.Client(), nil
 	case s.Address != "" && ctx.Err() == nil: // on another machine, or of another user
 		c := server.NewClient(s.Address, s.Token)
-		return c, withCode(exitUsage, c.TrustAuthorities(s.CAFile))
+		return c, cli.WithCode(cli.ExitUsage, c.TrustAuthorities(s.CAFile))
 	}
 	return nil, err
 }
@@ -125,7 +126,7 @@ func (c *control) changed(st job.Status, err error, done string) error {
 	if err != nil {
 		return err
 	}
-	return c.tell(c.Output, st, fmt.Sprintf("%s: %s (phase %s)\n", plain(st.Job), done, st.Phase))
+	return c.Tell(c.Output, st, fmt.Sprintf("%s: %s (phase %s)\n", cli.Plain(st.Job), done, st.Phase))
 }
 
 func (a *app) finalizeCommand() *cobra.Command {
@@ -162,11 +163,11 @@ func (c *control) finalize(ctx context.Context) error {
 		return refused(err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(st.Job), st.Follow.Applied)
+	fmt.Fprintf(&b, "%s: finalized at %s\n", cli.Plain(st.Job), st.Follow.Applied)
 	b.WriteString(wayBack(st.TargetPosition))
 	writeDifferences(&b, st.Differences)
 	writeLeftOut(&b, st.LeftOut)
-	return cmp.Or(c.tell(c.Output, st, b.String()), differencesError(st))
+	return cmp.Or(c.Tell(c.Output, st, b.String()), differencesError(st))
 }
 
 // wayBack says from where a sync in the other direction would start.
@@ -180,7 +181,7 @@ func wayBack(target string) string {
 // refused gives a wish that the job does not take its exit code.
 func refused(err error) error {
 	if r, ok := errors.AsType[*job.Refusal](err); ok && r.Code != "" {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	return err
 }

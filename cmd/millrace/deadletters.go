@@ -17,6 +17,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -79,8 +80,8 @@ func (a *app) lettersListCommand() *cobra.Command {
 
 // listLetters writes as it reads: there may be a hundred thousand.
 func (a *app) listLetters(ctx context.Context, l *letterLook) error {
-	a.results.stream = true
-	out := bufio.NewWriter(a.stdout)
+	a.Results.Stream = true
+	out := bufio.NewWriter(a.Stdout)
 	n := 0
 	err := deadletter.Browse(ctx, l.cluster, l.filter(), false, func(raw bson.Raw) error {
 		one, err := deadletter.ReadSummary(raw)
@@ -91,7 +92,7 @@ func (a *app) listLetters(ctx context.Context, l *letterLook) error {
 		if l.output == "json" {
 			return json.NewEncoder(out).Encode(one)
 		}
-		_, err = fmt.Fprintf(out, "%s  %s  %s  _id %s  %s\n", plain(one.ID), one.State, plain(one.NS), plain(one.Document), cut(plain(one.Reason), 100))
+		_, err = fmt.Fprintf(out, "%s  %s  %s  _id %s  %s\n", cli.Plain(one.ID), one.State, cli.Plain(one.NS), cli.Plain(one.Document), cut(cli.Plain(one.Reason), 100))
 		return err
 	})
 	if err == nil && n == 0 && l.output != "json" {
@@ -145,7 +146,7 @@ func (a *app) showLetter(ctx context.Context, s *stored, id string) error {
 	case err != nil:
 		return err
 	case l == nil:
-		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("there is no letter %s", plain(id)), "millrace deadletters list shows their ids"))
+		return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("there is no letter %s", cli.Plain(id)), "millrace deadletters list shows their ids"))
 	}
 	docID := l.DocID
 	if docID.IsZero() {
@@ -156,7 +157,7 @@ func (a *app) showLetter(ctx context.Context, s *stored, id string) error {
 			return err
 		}
 	}
-	return a.tell(s.output, l, l.text())
+	return a.Tell(s.output, l, l.text())
 }
 
 // onTarget is the target's document with an _id, nil for none.
@@ -189,7 +190,7 @@ func (l *shownLetter) text() string {
 		doc  jsonText
 	}{{"document", l.Doc}, {"on the target, with this _id", l.Same}, {"on the target, with the key", l.Holder}} {
 		if len(d.doc) > 0 {
-			fmt.Fprintf(&b, "%s:\n  %s\n", d.what, plain(relaxed(bson.Raw(d.doc))))
+			fmt.Fprintf(&b, "%s:\n  %s\n", d.what, cli.Plain(relaxed(bson.Raw(d.doc))))
 		}
 	}
 	return b.String()
@@ -224,13 +225,13 @@ func (a *app) exportLetters(ctx context.Context, l *letterLook, file string) err
 		return errors.Join(err, out.Flush())
 	}
 	if file == "" {
-		a.results.stream = true
-		return write(a.stdout)
+		a.Results.Stream = true
+		return write(a.Stdout)
 	}
 	if err := outfile.Write(file, write); err != nil {
 		return fmt.Errorf("export to %s: %w", file, err)
 	}
-	return a.tell(l.output, map[string]any{"file": file, "letters": n}, fmt.Sprintf("%s in %s\n", plural(n, "letter"), plain(file)))
+	return a.Tell(l.output, map[string]any{"file": file, "letters": n}, fmt.Sprintf("%s in %s\n", plural(n, "letter"), cli.Plain(file)))
 }
 
 func (a *app) lettersRetryCommand() *cobra.Command {
@@ -247,7 +248,7 @@ _id, for nothing that it has is replaced. Exit code 1 when letters stay open.
 What rules cannot map is not tried: it comes once the source has changed it.`,
 	}, &s, func(ctx context.Context) error {
 		if id != "" {
-			return withCode(exitUsage, errors.New("--id is for jobs of a service"))
+			return cli.WithCode(cli.ExitUsage, errors.New("--id is for jobs of a service"))
 		}
 		return a.retryLetters(ctx, &s)
 	})
@@ -274,7 +275,7 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 	case state.Running, state.Silent:
 		err = a.askToRetry(ctx, s, info)
 	case state.Stopped:
-		return withCode(exitUsage, mongo.WithHint(job.ErrUnfinished, "start it: "+info.Resume))
+		return cli.WithCode(cli.ExitUsage, mongo.WithHint(job.ErrUnfinished, "start it: "+info.Resume))
 	default:
 		err = a.retryFinalized(ctx, s, res)
 	}
@@ -288,13 +289,13 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 	res.Open = counts[s.job].Open + counts[s.job].Undecided
 	res.Written = max(0, res.Tried-res.Open)
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", plain(s.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
+	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", cli.Plain(s.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
 	for _, line := range listed(res.Refused, func(r deadletter.Summary) string {
 		return fmt.Sprintf("%s: %s, _id %s: %s", r.ID, r.NS, r.Document, r.Reason)
 	}) {
-		fmt.Fprintf(&b, "  %s\n", plain(line))
+		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
 	}
-	if err := a.tell(s.output, res, b.String()); err != nil || res.Open == 0 {
+	if err := a.Tell(s.output, res, b.String()); err != nil || res.Open == 0 {
 		return err
 	}
 	return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "letter")), "millrace deadletters show LETTER says what stands in the way")
@@ -304,7 +305,7 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 func (a *app) askToRetry(ctx context.Context, s *stored, j *jobInfo) error {
 	c, err := a.client(ctx, &config.Control{Job: s.job})
 	if err != nil {
-		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("job %s is %s, and cannot be reached from here: %w", plain(s.job), j.lifeText(), err),
+		return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("job %s is %s, and cannot be reached from here: %w", cli.Plain(s.job), j.lifeText(), err),
 			"run this on its machine as its user; or pause and resume it, which tries them too"))
 	}
 	defer c.Close()
@@ -330,4 +331,4 @@ func (a *app) retryFinalized(ctx context.Context, s *stored, res *retried) error
 }
 
 // notes is the log of a command without settings.
-func (a *app) notes() *slog.Logger { return config.NewLog(a.stderr, "info", "text") }
+func (a *app) notes() *slog.Logger { return config.NewLog(a.Stderr, "info", "text") }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/state"
@@ -41,7 +42,7 @@ func (a *app) debugSlicesCommand() *cobra.Command {
 			return err
 		}
 		if s.output == "json" {
-			return a.tell(s.output, relaxedAll(list), "")
+			return a.Tell(s.output, relaxedAll(list), "")
 		}
 		return a.writeSlices(list)
 	})
@@ -58,7 +59,7 @@ func (a *app) writeSlices(list []bson.Raw) error {
 			shown.Count(float64(s.Docs)), shown.Size(float64(s.Bytes)), sliceState(&s)})
 	}
 	t.SortBy([]table.SortBy{{Number: 1}, {Number: 2, Mode: table.AscAlphaNumeric}})
-	_, err := fmt.Fprintln(a.stdout, t.Render())
+	_, err := fmt.Fprintln(a.Stdout, t.Render())
 	return err
 }
 
@@ -66,7 +67,7 @@ func bound(b bson.Raw) string {
 	if len(b) == 0 {
 		return ""
 	}
-	return cut(plain(relaxed(b)), 40)
+	return cut(cli.Plain(relaxed(b)), 40)
 }
 
 func sliceState(s *scan.Slice) string {

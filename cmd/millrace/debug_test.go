@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -38,7 +39,7 @@ func looks(t *testing.T, p *program) {
 	run := func(args ...string) string {
 		t.Helper()
 		code, out, stderr := p.run(append([]string{"debug"}, args...)...)
-		if code != exitOK {
+		if code != cli.ExitOK {
 			t.Fatalf("%v: %d\n%s%s", args, code, out, stderr)
 		}
 		return out
@@ -71,7 +72,7 @@ func looks(t *testing.T, p *program) {
 		t.Errorf("three events from the beginning: %q", got)
 	}
 
-	if code, _, stderr := p.run("debug", "slices"); code != exitUsage || !strings.Contains(stderr, "several jobs") {
+	if code, _, stderr := p.run("debug", "slices"); code != cli.ExitUsage || !strings.Contains(stderr, "several jobs") {
 		t.Errorf("which job: %d, %s", code, stderr)
 	}
 	var known struct {
@@ -86,13 +87,13 @@ func looks(t *testing.T, p *program) {
 		t.Errorf("slices:\n%s", out)
 	}
 	for _, wrong := range [][]string{{"oplog", "--from=then"}, {"oplog", "--include=.x"}, {"slices", "--output=xml"}} {
-		if code, _, stderr := p.run(append([]string{"debug"}, wrong...)...); code != exitUsage || stderr == "" {
+		if code, _, stderr := p.run(append([]string{"debug"}, wrong...)...); code != cli.ExitUsage || stderr == "" {
 			t.Errorf("%v: %d, %s", wrong, code, stderr)
 		}
 	}
 	code, out, stderr := p.run("jobs", "show", "--job", known.ID)
 	for _, want := range []string{"finalized", "include shop.*; rename shop=store", "applied", "reach"} {
-		if code != exitOK || !strings.Contains(out, want) {
+		if code != cli.ExitOK || !strings.Contains(out, want) {
 			t.Errorf("job: no %q in\n%s%s", want, out, stderr)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
@@ -47,21 +48,21 @@ another, _id, transaction. Only what a majority has committed is shown.`,
 	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
 	fs.StringSliceVar(&l.rules.Rename, "rename", nil, "names on the target, as `rules` db=db2 or db.coll=db2.coll2")
 	fs.BoolVar(&l.values, "values", false, "show documents, updates and options too")
-	bindOutput(cmd, &l.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &l.output, "`form` of the result: text or json", "text", "json")
 	return cmd
 }
 
 func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
 	rules, err := transform.New(l.rules)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	c, err := a.connectToLook(ctx, "source", l.source)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	a.results.stream = true
+	a.Results.Stream = true
 	p, err := c.Positions(ctx)
 	if err != nil {
 		return err
@@ -101,7 +102,7 @@ func (l *oplogLook) position(ctx context.Context, c *mongo.Cluster) (stream.Posi
 	if l.from == "" {
 		from, _, err = oplog.Window(ctx, c)
 	} else if from, err = mongo.ParseOpTime(l.from); err != nil {
-		err = withCode(exitUsage, fmt.Errorf("--from: %w", err))
+		err = cli.WithCode(cli.ExitUsage, fmt.Errorf("--from: %w", err))
 	}
 	return oplog.Including(from), err
 }
@@ -111,7 +112,7 @@ func (a *app) showEvent(l *oplogLook, ev *stream.Event) error {
 	if l.output == "json" {
 		line = jsonLine
 	}
-	if _, err := fmt.Fprintln(a.stdout, line(ev, l.values)); err != nil {
+	if _, err := fmt.Fprintln(a.Stdout, line(ev, l.values)); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
 	if l.shown++; l.shown == l.limit {
@@ -122,7 +123,7 @@ func (a *app) showEvent(l *oplogLook, ev *stream.Event) error {
 
 func textLine(ev *stream.Event, values bool) string {
 	parts := []string{ev.At.String(), ev.Kind.String()}
-	add := func(s string) { parts = append(parts, plain(s)) }
+	add := func(s string) { parts = append(parts, cli.Plain(s)) }
 	if ch := ev.Change; ch != nil {
 		add(string(ch.Kind))
 		add(ch.NS)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/golden"
 )
 
@@ -11,8 +12,6 @@ import (
 func TestGoldenOutputs(t *testing.T) {
 	for name, args := range map[string]string{
 		"help.txt":             "help",
-		"bench-list.txt":       "bench list",
-		"bench-list.json":      "bench list --output json",
 		"topology-what-if.txt": "topology what-if --members 15",
 		"topology-fit.txt":     "topology what-if --published",
 		"topology-advise.txt":  "topology advise --members 15",
@@ -20,8 +19,8 @@ func TestGoldenOutputs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out, errs strings.Builder
 			a := newApp()
-			a.stdout, a.stderr = &out, &errs
-			if code := a.run(t.Context(), strings.Fields(args)); code != exitOK {
+			a.Stdout, a.Stderr = &out, &errs
+			if code := a.run(t.Context(), strings.Fields(args)); code != cli.ExitOK {
 				t.Fatalf("exit code %d: %s", code, &errs)
 			}
 			golden.Equal(t, name, out.String())

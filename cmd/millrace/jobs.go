@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
@@ -187,7 +188,7 @@ finalized when nothing is left to do.`,
 		if err != nil {
 			return err
 		}
-		errs := []error{a.tell(s.output, list, jobsText(list))}
+		errs := []error{a.Tell(s.output, list, jobsText(list))}
 		for _, j := range list {
 			errs = append(errs, j.err)
 		}
@@ -231,7 +232,7 @@ func jobsText(list []jobInfo) string {
 			t.AppendRow(table.Row{j.Job, j.State})
 			continue
 		}
-		t.AppendRow(table.Row{j.Job, j.lifeText(), phaseText(j.Phase, j.Paused), cut(plain(j.Source), 40), cut(plain(j.Rules), 30), j.appliedText(),
+		t.AppendRow(table.Row{j.Job, j.lifeText(), phaseText(j.Phase, j.Paused), cut(cli.Plain(j.Source), 40), cut(cli.Plain(j.Rules), 30), j.appliedText(),
 			j.Letters.Open + j.Letters.Undecided, j.CreatedAt.Format(time.DateTime)})
 	}
 	alignRight(t, 7)
@@ -248,9 +249,9 @@ func (j *jobInfo) lifeText() string {
 	case j.Owner == nil || j.State == state.Finalized:
 		return string(j.State) + since
 	case j.State == state.Stopped:
-		return fmt.Sprintf("stopped, %s/%d is dead%s", plain(j.Owner.Host), j.Owner.PID, since)
+		return fmt.Sprintf("stopped, %s/%d is dead%s", cli.Plain(j.Owner.Host), j.Owner.PID, since)
 	}
-	return fmt.Sprintf("%s on %s/%d%s", j.State, plain(j.Owner.Host), j.Owner.PID, since)
+	return fmt.Sprintf("%s on %s/%d%s", j.State, cli.Plain(j.Owner.Host), j.Owner.PID, since)
 }
 
 // agoText is how long something is past; the clocks of machines differ.
@@ -278,7 +279,7 @@ when it was finalized, and which command goes on with it.`,
 		if err != nil {
 			return err
 		}
-		return a.tell(s.output, info, info.text())
+		return a.Tell(s.output, info, info.text())
 	}), &s, a.showRemote)
 }
 
@@ -289,7 +290,7 @@ func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, erro
 	case err != nil:
 		return nil, err
 	case len(list) == 0:
-		return nil, withCode(exitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", plain(name)), "millrace jobs list shows those that it knows"))
+		return nil, cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", cli.Plain(name)), "millrace jobs list shows those that it knows"))
 	}
 	return &list[0], list[0].err
 }
@@ -376,14 +377,14 @@ func (j *jobInfo) text() string {
 	fmt.Fprintln(&b, t.Render())
 	writeDifferences(&b, j.Differences)
 	if j.Resume != "" {
-		fmt.Fprintf(&b, "resumes by: %s\n", plain(j.Resume))
+		fmt.Fprintf(&b, "resumes by: %s\n", cli.Plain(j.Resume))
 	}
 	return b.String()
 }
 
 // list adds a row for each, as far as there is room.
 func (t facts) list(name string, items []string) {
-	for _, line := range listed(items, plain) {
+	for _, line := range listed(items, cli.Plain) {
 		t.add(name, line)
 	}
 }
@@ -436,7 +437,7 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 		return err
 	}
 	if info.State == state.Running {
-		return withCode(exitUsage, mongo.WithHint(fmt.Errorf("job %s is %s: nothing was removed", plain(s.job), info.lifeText()), "stop its process first"))
+		return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("job %s is %s: nothing was removed", cli.Plain(s.job), info.lifeText()), "stop its process first"))
 	}
 	has, err := job.Look(ctx, s.cluster, s.job)
 	if err != nil {
@@ -444,7 +445,7 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 	}
 	d := &dropped{Job: s.job, Has: has.Documents, Letters: info.Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
-		return errors.Join(a.tell(s.output, d, d.text("would be removed")), withCode(exitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
+		return errors.Join(a.Tell(s.output, d, d.text("would be removed")), cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
 	}
 	c, err := a.connectFor(ctx, "target", s.target, mongo.TargetApp)
 	if err != nil {
@@ -453,13 +454,13 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 	defer c.Close()
 	err = job.Hold(ctx, c, s.job, a.notes(), func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) })
 	if errors.Is(err, state.ErrRunning) || errors.Is(err, state.ErrFenced) {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	if err != nil {
 		return err
 	}
 	d.Dropped = true
-	return a.tell(s.output, d, d.text("removed"))
+	return a.Tell(s.output, d, d.text("removed"))
 }
 
 // advice is what to do before a job is dropped.

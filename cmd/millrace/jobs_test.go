@@ -12,6 +12,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -42,7 +43,7 @@ func (b *jobsBench) expect(code int, line string, texts ...string) string {
 
 func (b *jobsBench) list() (list []jobInfo) {
 	b.t.Helper()
-	if err := json.Unmarshal([]byte(b.expect(exitOK, "jobs list --output json")), &list); err != nil {
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "jobs list --output json")), &list); err != nil {
 		b.t.Fatal(err)
 	}
 	return list
@@ -52,7 +53,7 @@ func (b *jobsBench) list() (list []jobInfo) {
 func (b *jobsBench) letter() string {
 	b.t.Helper()
 	var l deadletter.Summary
-	if err := json.Unmarshal([]byte(b.expect(exitOK, "deadletters list --job orders --ns shop --state open --output json")), &l); err != nil || l.ID == "" {
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "deadletters list --job orders --ns shop --state open --output json")), &l); err != nil || l.ID == "" {
 		b.t.Fatalf("%+v, %v", l, err)
 	}
 	return l.ID
@@ -82,9 +83,9 @@ func TestJobsWithoutAProcess(t *testing.T) {
 		b.must(coll.Indexes().CreateOne(t.Context(), unique))
 	}
 	b.must(b.src.InsertMany(t.Context(), []any{bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "n", Value: 2}}}))
-	b.expect(exitOK, "jobs list", "knows no job")
-	b.expect(exitUsage, "jobs show --job orders", "knows no job orders")
-	b.expect(exitUsage, "jobs drop --job orders --yes", "knows no job orders")
+	b.expect(cli.ExitOK, "jobs list", "knows no job")
+	b.expect(cli.ExitUsage, "jobs show --job orders", "knows no job orders")
+	b.expect(cli.ExitUsage, "jobs drop --job orders --yes", "knows no job orders")
 
 	const flags = "sync --job orders --include shop.* --on-existing merge --on-conflict skip --until "
 	sync, _, errs := p.command(strings.Fields(flags + "never")...)
@@ -95,19 +96,19 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	b.must(b.src.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 10}, {Key: "n", Value: 10}, {Key: "big", Value: int64(1) << 60}}))
 	p.waitFor("open letter", errs, func(s job.Status) bool { return s.Conflicts.Open == 1 })
 
-	b.expect(exitOK, "__complete jobs show --job o", "orders\tfollowing")
-	b.expect(exitOK, "__complete status --job o", "orders\thttp://127.0.0.1:")
+	b.expect(cli.ExitOK, "__complete jobs show --job o", "orders\tfollowing")
+	b.expect(cli.ExitOK, "__complete status --job o", "orders\thttp://127.0.0.1:")
 	if list := b.list(); len(list) != 1 || list[0].State != state.Running || list[0].Phase != state.PhaseFollowing || list[0].Letters.Open != 1 ||
 		list[0].Owner == nil || list[0].Owner.PID != sync.Process.Pid || list[0].Applied == "" || list[0].Resume != "" {
 		t.Errorf("running: %+v", list)
 	}
-	b.expect(exitOK, "jobs list", "orders", "running on", "following", "include shop.*")
-	b.expect(exitUsage, "jobs drop --job orders --yes", "nothing was removed", "running on", "stop its process first")
+	b.expect(cli.ExitOK, "jobs list", "orders", "running on", "following", "include shop.*")
+	b.expect(cli.ExitUsage, "jobs drop --job orders --yes", "nothing was removed", "running on", "stop its process first")
 	id := b.letter()
-	b.expect(exitOK, "deadletters show "+id, "dup key", `"_id":10`, "on the target, with the key", `"theirs"`)
-	b.expect(exitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "deadletters show")
+	b.expect(cli.ExitOK, "deadletters show "+id, "dup key", `"_id":10`, "on the target, with the key", `"theirs"`)
+	b.expect(cli.ExitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "deadletters show")
 	b.must(b.dst.DeleteOne(t.Context(), theirs))
-	b.expect(exitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
+	b.expect(cli.ExitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
 	if !b.has(10) {
 		t.Error("the letter's document is not on the target")
 	}
@@ -123,22 +124,22 @@ func TestJobsWithoutAProcess(t *testing.T) {
 		!strings.HasSuffix(list[0].Resume, "--include 'shop.*'") {
 		t.Errorf("killed: %+v", list)
 	}
-	b.expect(exitFailure, "status", "is dead", "job orders is stopped at", "resumes by: millrace sync --job orders")
-	b.expect(exitFailure, "status --job orders --output json", `"state": "stopped"`, `"resume": "millrace sync`)
-	b.expect(exitUsage, "deadletters retry", "tries its open dead letters itself", "start it: millrace sync")
+	b.expect(cli.ExitFailure, "status", "is dead", "job orders is stopped at", "resumes by: millrace sync --job orders")
+	b.expect(cli.ExitFailure, "status --job orders --output json", `"state": "stopped"`, `"resume": "millrace sync`)
+	b.expect(cli.ExitUsage, "deadletters retry", "tries its open dead letters itself", "start it: millrace sync")
 	p.env = append(p.env, "MILLRACE_TARGET=")
-	b.expect(exitFailure, "status", "job orders does not run: its process", "is gone without a word", "status --job orders --target mongodb://")
+	b.expect(cli.ExitFailure, "status", "job orders does not run: its process", "is gone without a word", "status --job orders --target mongodb://")
 	p.env = append(p.env, "MILLRACE_TARGET="+p.target)
 
 	code, out, stderr := p.run(strings.Fields(flags + "caught-up")...)
-	if code != exitOK {
+	if code != cli.ExitOK {
 		t.Fatalf("finalizing: %d\n%s%s", code, out, stderr)
 	}
 	if list := b.list(); len(list) != 1 || list[0].State != state.Finalized || list[0].Letters.Open != 1 || list[0].Letters.Settled != 1 {
 		t.Errorf("finalized: %+v", list)
 	}
-	b.expect(exitOK, "status", "finalized", "orders")
-	b.expect(exitOK, "jobs show", "slices copied", "1 of 1", "1 not on the target, 1 settled")
+	b.expect(cli.ExitOK, "status", "finalized", "orders")
+	b.expect(cli.ExitOK, "jobs show", "slices copied", "1 of 1", "1 not on the target, 1 settled")
 	b.finalized()
 }
 
@@ -146,39 +147,39 @@ func TestJobsWithoutAProcess(t *testing.T) {
 // drops the job.
 func (b *jobsBench) finalized() {
 	t := b.t
-	b.expect(exitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "shop.orders, _id {", "dup key")
+	b.expect(cli.ExitFailure, "deadletters retry", "1 letter tried, 0 settled, 1 open", "shop.orders, _id {", "dup key")
 	// An application has written a document with the _id since: it stays.
 	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "again"}}))
 	b.must(b.dst.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 99}}))
-	b.expect(exitFailure, "deadletters retry", "another document with this _id")
+	b.expect(cli.ExitFailure, "deadletters retry", "another document with this _id")
 	if n, err := b.dst.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 99}}); n != 1 || err != nil {
 		t.Errorf("an application's document was replaced: %d, %v", n, err)
 	}
 	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 11}}))
 
 	file := filepath.Join(t.TempDir(), "letters.jsonl")
-	b.expect(exitOK, "deadletters export --file "+file, "2 letters in")
+	b.expect(cli.ExitOK, "deadletters export --file "+file, "2 letters in")
 	if info, err := os.Stat(file); err != nil || info.Mode() != fs.FileMode(0o600) {
 		t.Errorf("%v, %v", info, err)
 	}
 	if raw := read(t, file); strings.Count(raw, "\n") != 2 || !strings.Contains(raw, `"big":{"$numberLong":"1152921504606846976"}`) || !strings.Contains(raw, `"state":"settled"`) {
 		t.Errorf("exported: %s", raw)
 	}
-	if out := b.expect(exitOK, "deadletters export --state open"); strings.Count(out, "\n") != 1 || strings.Contains(out, "settled") {
+	if out := b.expect(cli.ExitOK, "deadletters export --state open"); strings.Count(out, "\n") != 1 || strings.Contains(out, "settled") {
 		t.Errorf("exported: %s", out)
 	}
-	b.expect(exitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
+	b.expect(cli.ExitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
 	if !b.has(11) {
 		t.Error("the letter's document is not on the target")
 	}
-	b.expect(exitOK, "deadletters retry", "0 letters tried")
+	b.expect(cli.ExitOK, "deadletters retry", "0 letters tried")
 
-	b.expect(exitUsage, "jobs drop --job orders", "would be removed", "nothing was removed", "--yes")
-	b.expect(exitUsage, "jobs drop --yes", "job")
+	b.expect(cli.ExitUsage, "jobs drop --job orders", "would be removed", "nothing was removed", "--yes")
+	b.expect(cli.ExitUsage, "jobs drop --yes", "job")
 	if list := b.list(); len(list) != 1 {
 		t.Errorf("removed without --yes: %+v", list)
 	}
-	b.expect(exitOK, "jobs drop --job orders --yes", "removed", "replicated data")
+	b.expect(cli.ExitOK, "jobs drop --job orders --yes", "removed", "replicated data")
 	if list := b.list(); len(list) != 0 {
 		t.Errorf("after drop: %+v", list)
 	}
@@ -218,14 +219,14 @@ func TestUnreadableJob(t *testing.T) {
 	b := &jobsBench{program: newProgram(t, uri, uri)}
 	jobs := connect(t, uri).Database("millrace").Collection("jobs")
 	b.must(jobs.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "broken"}, {Key: "phase", Value: 5}}))
-	b.expect(exitFailure, "jobs show", "read job broken")
+	b.expect(cli.ExitFailure, "jobs show", "read job broken")
 	b.must(jobs.InsertOne(t.Context(), state.Job{ID: "orders", Phase: state.PhaseFollowing, Rules: "include shop.*"}))
-	b.expect(exitFailure, "jobs list", "orders", "following", "broken", "unreadable", "millrace: read job broken: ")
-	b.expect(exitFailure, "jobs list --output json", `"error": "read job broken: `, `"job": "orders"`, `"state": "unreadable"`)
-	b.expect(exitOK, "jobs show --job orders", "following", "resumes by")
-	b.expect(exitUsage, "jobs show", "several jobs: broken, orders")
-	b.expect(exitOK, "__complete jobs show --job o", "orders\tfollowing")
+	b.expect(cli.ExitFailure, "jobs list", "orders", "following", "broken", "unreadable", "millrace: read job broken: ")
+	b.expect(cli.ExitFailure, "jobs list --output json", `"error": "read job broken: `, `"job": "orders"`, `"state": "unreadable"`)
+	b.expect(cli.ExitOK, "jobs show --job orders", "following", "resumes by")
+	b.expect(cli.ExitUsage, "jobs show", "several jobs: broken, orders")
+	b.expect(cli.ExitOK, "__complete jobs show --job o", "orders\tfollowing")
 	for _, command := range []string{"jobs show", "jobs drop", "deadletters retry"} {
-		b.expect(exitFailure, command+" --job broken", "read job broken")
+		b.expect(cli.ExitFailure, command+" --job broken", "read job broken")
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
@@ -43,7 +44,7 @@ none of them differs, 1 when one does, 2 when there is no answer.`,
 		Example: `  millrace jobs repair --job orders --all --wait
   millrace jobs repair --job orders --ns shop.orders
   millrace jobs repair --job orders --of nightly --document '{"$oid":"65f0c0ffee65f0c0ffee65f0"}'`,
-		Annotations: map[string]string{failsWith: "trouble"},
+		Annotations: map[string]string{cli.FailsWith: "trouble"},
 	}, &r.remote, nil)
 	fs := cmd.Flags()
 	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair: the same once more asks for no other")
@@ -87,7 +88,7 @@ func (a *app) repairRemote(ctx context.Context, r *repairWish, all bool) error {
 	if !made {
 		done = "was asked for already"
 	}
-	return a.tell(r.output, got, fmt.Sprintf("%s: the repair of %s %s (verification %s, %s)\n", plain(r.job), plural(got.Repair.Documents, "document"), done, plain(got.ID), got.State))
+	return a.Tell(r.output, got, fmt.Sprintf("%s: the repair of %s %s (verification %s, %s)\n", cli.Plain(r.job), plural(got.Repair.Documents, "document"), done, cli.Plain(got.ID), got.State))
 }
 
 // found is the verification whose findings are repaired.
@@ -101,7 +102,7 @@ func (r *repairWish) found(ctx context.Context) (of api.Verification, err error)
 			return v.State == service.VerifyDifferent || v.State == service.VerifySame
 		})
 		if i < 0 {
-			return of, mongo.WithHint(fmt.Errorf("job %s has no verification with a result", plain(r.job)), "millrace jobs verify asks for it")
+			return of, mongo.WithHint(fmt.Errorf("job %s has no verification with a result", cli.Plain(r.job)), "millrace jobs verify asks for it")
 		}
 		r.of = list.Verifications[i].ID
 	}
@@ -111,7 +112,7 @@ func (r *repairWish) found(ctx context.Context) (of api.Verification, err error)
 // chosen are the documents that --ns and --document name, among those that were found.
 func (r *repairWish) chosen(of api.Verification) (docs []operate.RepairDocument, err error) {
 	if of.Findings == nil {
-		return nil, fmt.Errorf("verification %s has found nothing", plain(of.ID))
+		return nil, fmt.Errorf("verification %s has found nothing", cli.Plain(of.ID))
 	}
 	used := map[string]bool{}
 	for _, d := range of.Findings.Differences {
@@ -121,17 +122,17 @@ func (r *repairWish) chosen(of api.Verification) (docs []operate.RepairDocument,
 			continue
 		}
 		if used[d.ID] = true; d.Key == "" {
-			return nil, fmt.Errorf("%s, _id %s cannot be named: its _id is too long, or hidden by a rule", plain(d.NS), plain(cut(d.ID, 120)))
+			return nil, fmt.Errorf("%s, _id %s cannot be named: its _id is too long, or hidden by a rule", cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)))
 		}
 		docs = append(docs, operate.RepairDocument{NS: d.NS, Key: d.Key})
 	}
 	for _, id := range r.docs {
 		if !used[id] {
-			return nil, mongo.WithHint(fmt.Errorf("verification %s lists no document with _id %s", plain(of.ID), plain(id)), "millrace jobs verify --show shows them; quote the _id as it is there")
+			return nil, mongo.WithHint(fmt.Errorf("verification %s lists no document with _id %s", cli.Plain(of.ID), cli.Plain(id)), "millrace jobs verify --show shows them; quote the _id as it is there")
 		}
 	}
 	if len(docs) == 0 {
-		return nil, errors.New("verification " + plain(of.ID) + " lists no document of " + plain(strings.Join(r.ns, ", ")))
+		return nil, errors.New("verification " + cli.Plain(of.ID) + " lists no document of " + cli.Plain(strings.Join(r.ns, ", ")))
 	}
 	return docs, nil
 }
@@ -143,12 +144,12 @@ func repairText(v *api.Verification) string {
 	}
 	var b strings.Builder
 	p := v.Repair
-	fmt.Fprintf(&b, "repair of %s of verification %s: %d written, %d deleted, %d were the same, %d refused\n", plural(p.Documents, "document"), plain(p.Of), p.Written, p.Deleted, p.Same, p.Refused)
+	fmt.Fprintf(&b, "repair of %s of verification %s: %d written, %d deleted, %d were the same, %d refused\n", plural(p.Documents, "document"), cli.Plain(p.Of), p.Written, p.Deleted, p.Same, p.Refused)
 	if v.Findings == nil {
 		return b.String()
 	}
 	for _, d := range v.Findings.Repaired[:min(len(v.Findings.Repaired), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Outcome, plain(d.NS), plain(cut(d.ID, 120)), detail(d.Why))
+		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Outcome, cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)), detail(d.Why))
 	}
 	return b.String()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
@@ -48,7 +49,7 @@ verification is asked for. An interrupt ends the waiting, not the verification.
   millrace jobs verify --job orders --sample 5 --include 'shop.*' --wait
   millrace jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB
   millrace jobs verify --job orders --show --output json`,
-		Annotations: map[string]string{failsWith: "trouble"},
+		Annotations: map[string]string{cli.FailsWith: "trouble"},
 	}, &v.remote, nil)
 	fs := cmd.Flags()
 	fs.StringVar(&v.ask.ID, "id", "", "`name` of the verification: the same once more asks for no other; with --show and --cancel, which one")
@@ -69,7 +70,7 @@ verification is asked for. An interrupt ends the waiting, not the verification.
 		defer v.Close()
 		rate, err := humanize.ParseBytes(v.rate)
 		if err != nil || rate > 1<<62 {
-			return withCode(exitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", plain(v.rate)))
+			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", cli.Plain(v.rate)))
 		}
 		v.ask.BytesPerSecond = int64(rate)
 		return verifyTrouble(a.verifyRemote(cmd.Context(), &v, cmd.Flags().Changed("every")))
@@ -83,9 +84,9 @@ func verifyTrouble(err error) error {
 		return nil
 	}
 	if _, ok := errors.AsType[*differs](err); ok {
-		return withCode(exitFailure, err)
+		return cli.WithCode(cli.ExitFailure, err)
 	}
-	return withCode(exitUsage, err)
+	return cli.WithCode(cli.ExitUsage, err)
 }
 
 // differs is the error of a job whose target differs.
@@ -109,7 +110,7 @@ func (a *app) verifyRemote(ctx context.Context, v *verifyWish, every bool) error
 		if !made {
 			done = "was asked for already"
 		}
-		return a.tell(v.output, got, fmt.Sprintf("%s: verification %s %s (%s)\n", plain(v.job), plain(got.ID), done, got.State))
+		return a.Tell(v.output, got, fmt.Sprintf("%s: verification %s %s (%s)\n", cli.Plain(v.job), cli.Plain(got.ID), done, got.State))
 	}
 	return a.awaitVerified(ctx, v, got)
 }
@@ -134,14 +135,14 @@ func (a *app) oldVerification(ctx context.Context, v *verifyWish) error {
 			return err
 		}
 		if len(list.Verifications) == 0 {
-			return mongo.WithHint(fmt.Errorf("job %s was not verified", plain(v.job)), "millrace jobs verify asks for it")
+			return mongo.WithHint(fmt.Errorf("job %s was not verified", cli.Plain(v.job)), "millrace jobs verify asks for it")
 		}
 		id = list.Verifications[0].ID
 	}
 	if v.cancel {
 		got, err := v.CancelVerification(ctx, v.job, id)
 		return then(err, func() error {
-			return a.tell(v.output, got, fmt.Sprintf("%s: verification %s is called off\n", plain(v.job), plain(got.ID)))
+			return a.Tell(v.output, got, fmt.Sprintf("%s: verification %s is called off\n", cli.Plain(v.job), cli.Plain(got.ID)))
 		})
 	}
 	got, err := v.Verification(ctx, v.job, id)
@@ -174,7 +175,7 @@ func (a *app) awaitVerified(ctx context.Context, v *verifyWish, got api.Verifica
 // toldVerified tells of a verification, and is an error where it has not found both
 // sides the same.
 func (a *app) toldVerified(v *verifyWish, got *api.Verification) error {
-	if err := a.tell(v.output, got, remoteVerified(v.job, got)); err != nil {
+	if err := a.Tell(v.output, got, remoteVerified(v.job, got)); err != nil {
 		return err
 	}
 	switch got.State {
@@ -183,17 +184,17 @@ func (a *app) toldVerified(v *verifyWish, got *api.Verification) error {
 	case service.VerifyDifferent:
 		return &differs{fmt.Sprintf("the clusters differ: %s, %s of collections, indexes or options", plural(int(got.Differences), "document"), plural(int(got.SchemaDifferences), "difference"))}
 	case service.VerifyFailed:
-		return mongo.WithHint(errors.New(plain(got.Error)), plain(got.Hint))
+		return mongo.WithHint(errors.New(cli.Plain(got.Error)), cli.Plain(got.Hint))
 	}
-	return fmt.Errorf("verification %s has no result: it is %s", plain(got.ID), got.State)
+	return fmt.Errorf("verification %s has no result: it is %s", cli.Plain(got.ID), got.State)
 }
 
 // remoteVerified is a verification as text.
 func remoteVerified(job string, v *api.Verification) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: verification %s: %s", plain(job), plain(v.ID), v.State)
+	fmt.Fprintf(&b, "%s: verification %s: %s", cli.Plain(job), cli.Plain(v.ID), v.State)
 	if v.Worker != "" {
-		fmt.Fprintf(&b, ", by %s", plain(v.Worker))
+		fmt.Fprintf(&b, ", by %s", cli.Plain(v.Worker))
 	}
 	if v.Options.SamplePercent > 0 && v.Options.SamplePercent < 100 {
 		fmt.Fprintf(&b, ", a sample of %g percent", v.Options.SamplePercent)
@@ -202,7 +203,7 @@ func remoteVerified(job string, v *api.Verification) string {
 	p := v.Progress
 	fmt.Fprintf(&b, "%d of %d collections, %s documents and %s read of both sides, %d looked at again\n", p.Collections, p.CollectionsTotal, humanize.Comma(p.Docs), shown.Size(float64(p.Bytes)), p.Rechecking)
 	if v.Waits != "" {
-		fmt.Fprintf(&b, "differences wait: %s\n", plain(v.Waits))
+		fmt.Fprintf(&b, "differences wait: %s\n", cli.Plain(v.Waits))
 	}
 	b.WriteString(repairText(v))
 	f := v.Findings
@@ -215,18 +216,18 @@ func remoteVerified(job string, v *api.Verification) string {
 		if c.TargetNS != c.NS && c.TargetNS != "" {
 			name += " → " + c.TargetNS
 		}
-		t.AppendRow(table.Row{plain(name), c.SourceDocs, c.TargetDocs, shown.Size(float64(c.Bytes)), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{cli.Plain(name), c.SourceDocs, c.TargetDocs, shown.Size(float64(c.Bytes)), c.Rechecked, c.Differences})
 	}
 	alignRight(t, 2, 3, 4, 5, 6)
 	fmt.Fprintln(&b, t.Render())
 	for _, line := range listed(f.Schema, func(d service.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
-		fmt.Fprintf(&b, "  %s\n", plain(line))
+		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
 	}
 	for _, d := range f.Differences[:min(len(f.Differences), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, plain(d.NS), plain(cut(d.ID, 120)), detail(strings.Join(d.Fields, ", ")))
+		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)), detail(strings.Join(d.Fields, ", ")))
 		for _, side := range []struct{ name, text string }{{"source", d.Source}, {"target", d.Target}} {
 			if side.text != "" {
-				fmt.Fprintf(&b, "    %s %s\n", side.name, plain(cut(side.text, 300)))
+				fmt.Fprintf(&b, "    %s %s\n", side.name, cli.Plain(cut(side.text, 300)))
 			}
 		}
 	}
@@ -234,7 +235,7 @@ func remoteVerified(job string, v *api.Verification) string {
 		fmt.Fprintf(&b, "  and %d documents more\n", n)
 	}
 	for _, n := range f.Notes {
-		fmt.Fprintf(&b, "note: %s\n", plain(n))
+		fmt.Fprintf(&b, "note: %s\n", cli.Plain(n))
 	}
 	return b.String()
 }

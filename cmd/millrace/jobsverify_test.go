@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
@@ -23,7 +24,7 @@ func (b *serviceBench) followingJob(name string) {
 	if err := os.WriteFile(file, []byte("source: env:A\ntarget: env:B\n"), 0o600); err != nil {
 		b.t.Fatal(err)
 	}
-	b.expect(exitOK, "jobs create --name "+name+" -f "+file)
+	b.expect(cli.ExitOK, "jobs create --name "+name+" -f "+file)
 	b.until(func() bool { return b.view.Job(name) != nil })
 	if _, err := b.hub.Take(b.t.Context(), hub.Control(name), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
 		b.t.Fatal(err)
@@ -64,35 +65,35 @@ func TestJobsVerify(t *testing.T) {
 		return out
 	}
 	same := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: []service.DocumentDifference{}, Schema: []service.SchemaDifference{}}
-	wait("clean", exitOK, service.VerifyReport{State: service.VerifySame}, same, "verification clean: same, by w1")
-	out := wait("bad", exitFailure, service.VerifyReport{State: service.VerifyDifferent, Progress: service.VerifyProgress{Differences: 1}}, found, "shop.c", "content: shop.c", `target {"n":"<b>"}`, "the clusters differ: 1 document,")
+	wait("clean", cli.ExitOK, service.VerifyReport{State: service.VerifySame}, same, "verification clean: same, by w1")
+	out := wait("bad", cli.ExitFailure, service.VerifyReport{State: service.VerifyDifferent, Progress: service.VerifyProgress{Differences: 1}}, found, "shop.c", "content: shop.c", `target {"n":"<b>"}`, "the clusters differ: 1 document,")
 	if strings.ContainsAny(out, "\x1b\u202e") {
 		t.Errorf("%q", out)
 	}
 	b.repairs("orders")
-	wait("broken", exitUsage, service.VerifyReport{State: service.VerifyFailed, Error: "the source is gone", Hint: "bring it back"}, nil, "the source is gone", "bring it back")
-	b.expect(exitUsage, "jobs verify --job orders --show --id none", "has no verification")
-	b.expect(exitFailure, "jobs verify --job orders --show --id bad", "content")
-	b.expect(exitUsage, "jobs verify --job orders --show", "verification broken: failed")
-	b.expect(exitUsage, "jobs verify --job none", `there is no job "none"`)
-	b.expect(exitUsage, "jobs verify --job orders --wait --show", "none of the others can be")
-	b.expect(exitUsage, "jobs verify --job orders --sample 200", "200 percent")
-	b.expect(exitUsage, "jobs verify --job orders --include a.b.* --max-rate-bytes lots", "no number of bytes")
-	b.expect(exitOK, "jobs verify --job orders --id long --sample 5", "is asked for (queued)")
-	b.expect(exitOK, "jobs verify --job orders --id long --sample 5", "was asked for already")
-	b.expect(exitUsage, "jobs verify --job orders --id long", "another verification")
+	wait("broken", cli.ExitUsage, service.VerifyReport{State: service.VerifyFailed, Error: "the source is gone", Hint: "bring it back"}, nil, "the source is gone", "bring it back")
+	b.expect(cli.ExitUsage, "jobs verify --job orders --show --id none", "has no verification")
+	b.expect(cli.ExitFailure, "jobs verify --job orders --show --id bad", "content")
+	b.expect(cli.ExitUsage, "jobs verify --job orders --show", "verification broken: failed")
+	b.expect(cli.ExitUsage, "jobs verify --job none", `there is no job "none"`)
+	b.expect(cli.ExitUsage, "jobs verify --job orders --wait --show", "none of the others can be")
+	b.expect(cli.ExitUsage, "jobs verify --job orders --sample 200", "200 percent")
+	b.expect(cli.ExitUsage, "jobs verify --job orders --include a.b.* --max-rate-bytes lots", "no number of bytes")
+	b.expect(cli.ExitOK, "jobs verify --job orders --id long --sample 5", "is asked for (queued)")
+	b.expect(cli.ExitOK, "jobs verify --job orders --id long --sample 5", "was asked for already")
+	b.expect(cli.ExitUsage, "jobs verify --job orders --id long", "another verification")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	b.expectIn(ctx, exitUsage, "jobs verify --job orders --id long --sample 5 --wait")
-	b.expect(exitOK, "jobs verify --job orders --cancel --id long", "is called off")
-	b.expect(exitUsage, "jobs verify --job orders --id long --sample 5 --wait", "has no result: it is canceled")
-	b.expect(exitOK, "jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB", "is verified every 24 hours")
+	b.expectIn(ctx, cli.ExitUsage, "jobs verify --job orders --id long --sample 5 --wait")
+	b.expect(cli.ExitOK, "jobs verify --job orders --cancel --id long", "is called off")
+	b.expect(cli.ExitUsage, "jobs verify --job orders --id long --sample 5 --wait", "has no result: it is canceled")
+	b.expect(cli.ExitOK, "jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB", "is verified every 24 hours")
 	if s := b.view.Job("orders").Definition.Wish.Verify; s == nil || *s != (service.VerifySchedule{EveryHours: 24, SamplePercent: 5, BytesPerSecond: 10e6}) {
 		t.Errorf("%+v", s)
 	}
-	b.expect(exitOK, "jobs verify --job orders --every 0", "when it is asked for")
+	b.expect(cli.ExitOK, "jobs verify --job orders --every 0", "when it is asked for")
 	var v api.Verification
-	if err := json.Unmarshal([]byte(b.expect(exitFailure, "jobs verify --job orders --show --id bad --output json")), &v); err != nil || v.Findings == nil || v.Findings.Differences[0].Target != `{"n":"<b>"}` {
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitFailure, "jobs verify --job orders --show --id bad --output json")), &v); err != nil || v.Findings == nil || v.Findings.Differences[0].Target != `{"n":"<b>"}` {
 		t.Errorf("%+v %v", v, err)
 	}
 }

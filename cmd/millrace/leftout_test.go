@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -29,11 +30,11 @@ func TestLeftOut(t *testing.T) {
 		}
 	}
 	code, out, stderr := p.run("sync", "--dry-run", "--output=json")
-	if code != exitOK {
+	if code != cli.ExitOK {
 		t.Errorf("%d\n%s", code, stderr)
 	}
 	reports("the plan", out, "")
-	if code, out, stderr = p.run("sync", "--until=caught-up", "--verify"); code != exitOK {
+	if code, out, stderr = p.run("sync", "--until=caught-up", "--verify"); code != cli.ExitOK {
 		t.Errorf("%d\n%s", code, stderr)
 	}
 	reports("the precheck", stderr, "")
@@ -41,7 +42,7 @@ func TestLeftOut(t *testing.T) {
 	reports("the comparison", out, "note: left out: ")
 	// Of the state that the job has kept there nothing is reported.
 	code, out, stderr = newProgram(t, target.URI(), source.URI()).run("sync", "--dry-run", "--output=json", "--on-existing=merge")
-	if code != exitOK || strings.Contains(out, "leftOut") {
+	if code != cli.ExitOK || strings.Contains(out, "leftOut") {
 		t.Errorf("%d\n%s%s", code, out, stderr)
 	}
 }

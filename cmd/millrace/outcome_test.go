@@ -3,10 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,32 +13,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/verify"
+	clitest "github.com/millrace/millrace/test/cli"
 )
-
-// documents decodes what a command printed as JSON.
-func documents(t *testing.T, out string) (all []map[string]any) {
-	t.Helper()
-	d := json.NewDecoder(strings.NewReader(out))
-	for {
-		var doc any
-		if err := d.Decode(&doc); errors.Is(err, io.EOF) {
-			return all
-		} else if err != nil {
-			t.Errorf("not JSON: %v\n%s", err, out)
-			return all
-		}
-		m, _ := doc.(map[string]any)
-		all = append(all, m)
-	}
-}
 
 // failingArgs are arguments with which each command fails, by its path. None may
 // be missing that has --output.
@@ -67,14 +49,6 @@ func failingArgs(t *testing.T) map[string]string {
 		"topology chaining":  "on --timeout=100ms --uri=" + nobody,
 		"topology what-if":   "--members=1000",
 		"topology advise":    "--members=1000",
-		"ycsb load":          "mongodb -p workload=x",
-		"ycsb run":           "mongodb -p workload=x",
-		"ycsb matrix":        "--rounds=0",
-		"bench":              "nothing",
-		"bench list":         "surplus",
-		"bench show":         missing,
-		"lab up":             "--for=-1s",
-		"lab list":           "surplus",
 		"debug oplog":        "--source=" + nobody,
 		"jobs list":          "--target=" + nobody,
 		"jobs show":          "--target=" + nobody,
@@ -103,54 +77,13 @@ func failingArgs(t *testing.T) map[string]string {
 		"status ":            "--watch",
 		"sync ":              "--unknown",
 		"debug oplog ":       "--from=then",
-		"lab up ":            "--port=x",
-		"lab nothing":        "",
 		"nothing":            "",
 		"sync  ":             "--readers=x --source=" + nobody,
 		"topology chaining ": "sideways --uri=" + nobody,
-
-		"bench published":         "--table=6",
-		"bench published render":  "--results=" + missing,
-		"bench published compare": missing,
 	}
 }
 
-// TestFailuresAreJSON: however a command fails, --output json has one document on
-// standard output, with the error that standard error has.
-func TestFailuresAreJSON(t *testing.T) {
-	cases := failingArgs(t)
-	each(newApp().rootCommand(), func(cmd *cobra.Command) {
-		path := strings.TrimPrefix(cmd.CommandPath(), "millrace ")
-		if _, ok := cases[path]; !ok && cmd.Flags().Lookup("output") != nil {
-			t.Errorf("%s has --output and is not tried", path)
-		}
-	})
-	for path, args := range cases {
-		t.Run(path, func(t *testing.T) {
-			t.Parallel()
-			var stdout, stderr output
-			a := newApp()
-			a.stdout, a.stderr, a.screen = &stdout, &stderr, func() *screen { return nil }
-			env := map[string]string{"XDG_STATE_HOME": t.TempDir()}
-			a.lookupEnv = func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-			code := a.run(t.Context(), append(strings.Fields(path+" "+args), "--output", "json"))
-			docs := documents(t, stdout.String())
-			if code == exitOK || len(docs) != 1 || docs[0]["error"] == nil {
-				t.Fatalf("code %d, stdout %q, stderr %s", code, stdout.String(), stderr.String())
-			}
-			if first, _, _ := strings.Cut(docs[0]["error"].(string), "\n"); !strings.Contains(stderr.String(), "millrace: "+first) {
-				t.Errorf("%q is not in %s", first, stderr.String())
-			}
-		})
-	}
-}
-
-func each(cmd *cobra.Command, do func(*cobra.Command)) {
-	do(cmd)
-	for _, sub := range cmd.Commands() {
-		each(sub, do)
-	}
-}
+func TestFailuresAreJSON(t *testing.T) { clitest.FailuresAreJSON(t, line, failingArgs(t)) }
 
 // TestFailedPrecheckInJSON: the checks are told and kept in the report.
 func TestFailedPrecheckInJSON(t *testing.T) {
@@ -169,8 +102,8 @@ func TestFailedPrecheckInJSON(t *testing.T) {
 			report := filepath.Join(t.TempDir(), "report.json")
 			code := b.run(t.Context(), with(append(c.args, "--output=json", "--report="+report)...)...)
 			for where, text := range map[string]string{"stdout": b.stdout.String(), "report": read(t, report)} {
-				docs := documents(t, text)
-				if code != exitUsage || len(docs) != 1 || docs[0]["error"] == nil || len(docs[0]["checks"].([]any)) != 3 {
+				docs := clitest.Documents(t, text)
+				if code != cli.ExitUsage || len(docs) != 1 || docs[0]["error"] == nil || len(docs[0]["checks"].([]any)) != 3 {
 					t.Errorf("code %d, %s: %s", code, where, text)
 				}
 			}
@@ -185,7 +118,7 @@ func TestReportOfAFailure(t *testing.T) {
 		b.app.verify = func(context.Context, verify.Spec) (*verify.Report, error) { return nil, errors.New("nobody answers") }
 		report := filepath.Join(t.TempDir(), "report.json")
 		code := b.run(t.Context(), append([]string{command}, append(uris()[1:], "--report="+report)...)...)
-		if docs := documents(t, read(t, report)); code != 2 || len(docs) != 1 || !strings.Contains(docs[0]["error"].(string), "nobody answers") {
+		if docs := clitest.Documents(t, read(t, report)); code != 2 || len(docs) != 1 || !strings.Contains(docs[0]["error"].(string), "nobody answers") {
 			t.Errorf("%s: code %d, %s", command, code, read(t, report))
 		}
 		if info, err := os.Stat(report); err != nil || info.Mode().Perm() != 0o600 {
@@ -200,15 +133,9 @@ func TestReportIsCheckedFirst(t *testing.T) {
 		append(uris(), "--report=/no/such/dir/r.json"),
 		append([]string{"verify"}, append(uris()[1:], "--report=/")...),
 		{"seed", "local", "--from-dbpath=/x", "--to-dbpath=/y", "--report=/proc/self/r.json"},
-		{"bench", "full-one", "--report=/no/such/dir/r.json", "--output=json"},
-		{"bench", "published", "--results=/no/such/dir/r.json"},
-		{"bench", "published", "--results=" + filepath.Join(t.TempDir(), "r.json"), "--page=/no/such/dir/p.md"},
-		{"ycsb", "run", "mongodb", "--chart=/no/such/dir/r.html"},
-		{"ycsb", "load", "mongodb", "-p", "exportfile=/no/such/dir/r"},
-		{"ycsb", "matrix", "--chart=/no/such/dir/r.html"},
 	} {
 		b := newBench(t, newFakeJob())
-		if code := b.run(t.Context(), args...); code != exitUsage || !strings.Contains(b.stderr.String(), "cannot be written") {
+		if code := b.run(t.Context(), args...); code != cli.ExitUsage || !strings.Contains(b.stderr.String(), "cannot be written") {
 			t.Errorf("%v: code %d, %s", args, code, b.stderr)
 		}
 	}
@@ -222,8 +149,8 @@ func TestSignals(t *testing.T) {
 		code   int
 		want   string
 	}{
-		{syscall.SIGTERM, nil, exitOK, "stopped by SIGTERM; its checkpoint is kept"},
-		{syscall.SIGINT, nil, exitOK, "stopped by SIGINT; its checkpoint is kept"},
+		{syscall.SIGTERM, nil, cli.ExitOK, "stopped by SIGTERM; its checkpoint is kept"},
+		{syscall.SIGINT, nil, cli.ExitOK, "stopped by SIGINT; its checkpoint is kept"},
 		{syscall.SIGHUP, nil, 129, "hint: its checkpoint is kept"},
 		{syscall.SIGTERM, []string{"--until=caught-up"}, 143, "stopped by SIGTERM before the job was finalized\nhint: its checkpoint is kept"},
 		{syscall.SIGINT, []string{"--until=caught-up"}, 130, "hint: its checkpoint is kept"},
@@ -235,11 +162,11 @@ func TestSignals(t *testing.T) {
 			b := newBench(t, j)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			wait := start(t, ctx, b, j, with(append(c.args, "--output=json")...)...)
-			cancel(stopped{c.signal})
+			cancel(cli.Stopped{Signal: c.signal})
 			if code := wait(); code != c.code || !strings.Contains(b.stderr.String(), c.want) {
 				t.Errorf("code %d: %s", code, b.stderr)
 			}
-			docs := documents(t, b.stdout.String())
+			docs := clitest.Documents(t, b.stdout.String())
 			if len(docs) != 1 || !strings.HasPrefix(docs[0]["stopped"].(string), "SIG") || (docs[0]["error"] != nil) != (c.code != 0) {
 				t.Errorf("%s", b.stdout)
 			}
@@ -248,7 +175,7 @@ func TestSignals(t *testing.T) {
 	b := newBench(t, nil)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	b.app.verify = func(ctx context.Context, _ verify.Spec) (*verify.Report, error) {
-		cancel(stopped{syscall.SIGTERM})
+		cancel(cli.Stopped{Signal: syscall.SIGTERM})
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
@@ -330,27 +257,6 @@ func hostileStatus() job.Status {
 	return s
 }
 
-// TestSafeWriter: a character that comes in pieces stays one, and text of all
-// scripts stays as it is.
-func TestSafeWriter(t *testing.T) {
-	var out bytes.Buffer
-	w := &safe{out: &out}
-	const text = "größe\t→ 数据 🎉 e\u0301\n"
-	for i := range len(text) {
-		if n, err := w.Write([]byte{text[i]}); n != 1 || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	if out.String() != text {
-		t.Errorf("%q", out.String())
-	}
-	out.Reset()
-	_, _ = w.Write([]byte("a\x1b[1m\xff\U000e0001\u2028b"))
-	if want := `a\u001b[1m\xff\udb40\udc01\u2028b`; out.String() != want {
-		t.Errorf("%s, want %s", out.String(), want)
-	}
-}
-
 // TestJSONLogs: a program that reads the log finds numbers, each with its unit in
 // the key, names of one style, and positions in one form.
 func TestJSONLogs(t *testing.T) {
@@ -366,7 +272,7 @@ func TestJSONLogs(t *testing.T) {
 	log.Info("other", "took", 1500*time.Millisecond, "at", position, "error", errors.New("why"), "phase", job.PhaseCopying)
 	var lines []map[string]any
 	for line := range strings.Lines(out.String()) {
-		lines = append(lines, documents(t, line)...)
+		lines = append(lines, clitest.Documents(t, line)...)
 	}
 	camel := regexp.MustCompile(`^[a-z][a-zA-Z]*$`)
 	unit := regexp.MustCompile(`^-?[0-9.]+ ?(s|ms|min|h|d|B|[kMGT]B|k|M|G)?(/s)?$`)
@@ -414,7 +320,7 @@ func TestProgressInterval(t *testing.T) {
 		for begin := time.Now(); !enough() && (c.lines && time.Since(begin) < time.Minute || time.Since(begin) < 200*time.Millisecond); {
 			time.Sleep(10 * time.Millisecond)
 		}
-		cancel(stopped{syscall.SIGTERM})
+		cancel(cli.Stopped{Signal: syscall.SIGTERM})
 		wait()
 		if n := lines(); c.lines != (n > 3) || !c.lines && n > 0 {
 			t.Errorf("%v: %d lines\n%s", c.args, n, b.stderr)

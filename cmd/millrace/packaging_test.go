@@ -13,6 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 )
 
@@ -81,7 +82,7 @@ func TestPackagingFits(t *testing.T) {
 	if sync.Name() != config.CommandSync {
 		t.Errorf("the unit starts %q", line[1])
 	}
-	if !strings.Contains(unit, "\nRestartPreventExitStatus="+strconv.Itoa(exitUsage)+"\n") {
+	if !strings.Contains(unit, "\nRestartPreventExitStatus="+strconv.Itoa(cli.ExitUsage)+"\n") {
 		t.Error("the unit starts again what can only fail again")
 	}
 	variables("example.env", read("example.env"), sync)

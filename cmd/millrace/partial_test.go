@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
@@ -63,7 +64,7 @@ func TestPartialDeployments(t *testing.T) {
 		p := newProgram(t, shard.URI(), plain.URI())
 		p.env = append(p.env, "MILLRACE_ALLOW_SHARD=true")
 		code, out, stderr := p.run("sync", "--include=partial", "--until=caught-up", "--verify")
-		if code != exitOK || !strings.Contains(stderr, "one shard of a sharded cluster") {
+		if code != cli.ExitOK || !strings.Contains(stderr, "one shard of a sharded cluster") {
 			t.Errorf("%d\n%s%s", code, out, stderr)
 		}
 	})
@@ -96,7 +97,7 @@ func rejected(t *testing.T, p *program, side, want, remedy string, args ...strin
 	_ = cmd.Wait()
 	hangs.Stop()
 	code, text := cmd.ProcessState.ExitCode(), stderr.String()
-	if code != exitUsage || !strings.Contains(text, want) || !strings.Contains(text, remedy) || !strings.Contains(text, side) {
+	if code != cli.ExitUsage || !strings.Contains(text, want) || !strings.Contains(text, remedy) || !strings.Contains(text, side) {
 		t.Errorf("%s: exit code %d, want %q of the %s with %q\n%s", args, code, want, side, remedy, text)
 	}
 	if took := time.Since(began); took > 40*time.Second {

@@ -19,8 +19,10 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/server"
+	clitest "github.com/millrace/millrace/test/cli"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -51,9 +53,9 @@ func newProgram(t *testing.T, source, target string) *program {
 
 // command prepares a run that is killed at the end of the test, should it
 // still be there.
-func (p *program) command(args ...string) (cmd *exec.Cmd, stdout, stderr *output) {
+func (p *program) command(args ...string) (cmd *exec.Cmd, stdout, stderr *clitest.Output) {
 	cmd = exec.CommandContext(p.t.Context(), os.Args[0], args...)
-	stdout, stderr = new(output), new(output)
+	stdout, stderr = new(clitest.Output), new(clitest.Output)
 	cmd.Env, cmd.Stdout, cmd.Stderr = p.env, stdout, stderr
 	return cmd, stdout, stderr
 }
@@ -81,7 +83,7 @@ func (p *program) status() (job.Status, bool) {
 	return s, err == nil
 }
 
-func (p *program) waitFor(what string, stderr *output, ok func(job.Status) bool) {
+func (p *program) waitFor(what string, stderr *clitest.Output, ok func(job.Status) bool) {
 	p.t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	var last job.Status
@@ -136,7 +138,7 @@ func rehearsed(t *testing.T, p *program) {
 		`--fields=shop.orders={"set": {"v": 2}, "drop": ["none"], "convert": {"_n": {"to": "int"}}}`}
 	code, out, stderr := p.run(append(args, "--output=json")...)
 	var plan job.Plan
-	if err := json.Unmarshal([]byte(out), &plan); code != exitOK || err != nil || len(plan.Rules) != 4 {
+	if err := json.Unmarshal([]byte(out), &plan); code != cli.ExitOK || err != nil || len(plan.Rules) != 4 {
 		t.Fatalf("%d %v\n%s%s", code, err, out, stderr)
 	}
 	filter, mapped, skip, soft := plan.Rules[0], plan.Rules[1], plan.Rules[2], plan.Rules[3]
@@ -149,7 +151,7 @@ func rehearsed(t *testing.T, p *program) {
 		t.Error(out)
 	}
 	code, out, stderr = p.run("sync", "--dry-run", "--include=shop", "--soft-delete=shop.*=text", `--fields=shop.orders={"convert": {"text": {"to": "int"}}}`)
-	if code != exitOK || !strings.Contains(out, "1,000 of 1,000 documents drawn at random cannot be mapped") || !strings.Contains(out, "1,000 of 1,000 documents drawn at random have the field") {
+	if code != cli.ExitOK || !strings.Contains(out, "1,000 of 1,000 documents drawn at random cannot be mapped") || !strings.Contains(out, "1,000 of 1,000 documents drawn at random have the field") {
 		t.Errorf("%d\n%s%s", code, out, stderr)
 	}
 }
@@ -161,22 +163,22 @@ func planToCutOver(t *testing.T, p *program) {
 
 	code, out, stderr := p.run("sync", "--dry-run", "--output=json", "--include=shop", "--rename=shop=store")
 	var plan job.Plan
-	if err := json.Unmarshal([]byte(out), &plan); code != exitOK || err != nil || len(plan.Collections) != 1 || plan.Collections[0].Target != "store.orders" {
+	if err := json.Unmarshal([]byte(out), &plan); code != cli.ExitOK || err != nil || len(plan.Collections) != 1 || plan.Collections[0].Target != "store.orders" {
 		t.Fatalf("dry run: %d %v\n%s%s", code, err, out, stderr)
 	}
 
 	code, out, stderr = p.run("sync", "--dry-run", "--output=json", "--include=shop", `--filter=shop.orders={"_id":{"$lt":2500}}`)
-	if err := json.Unmarshal([]byte(out), &plan); code != exitOK || err != nil || plan.Collections[0].Sample == nil || plan.Collections[0].Sample.Docs != 1000 ||
+	if err := json.Unmarshal([]byte(out), &plan); code != cli.ExitOK || err != nil || plan.Collections[0].Sample == nil || plan.Collections[0].Sample.Docs != 1000 ||
 		plan.Collections[0].Sample.Kept < 350 || plan.Collections[0].Sample.Kept > 650 {
 		t.Errorf("dry run with a filter: %d %v\n%s%s", code, err, out, stderr)
 	}
 	for filter, want := range map[string]string{`shop.order={"a":1}`: "matches nothing", `shop.orders={"a":{"$near":1}}`: "$near"} {
-		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--filter="+filter); code != exitUsage || !strings.Contains(out+stderr, want) {
+		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--filter="+filter); code != cli.ExitUsage || !strings.Contains(out+stderr, want) {
 			t.Errorf("filter %s: %d\n%s%s", filter, code, out, stderr)
 		}
 	}
 	for skip, want := range map[string]string{"shop.order=delete": "matches nothing", "shop.orders=deletes": "no operation", "shop.*=dropDatabase": "write drop"} {
-		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--skip="+skip); code != exitUsage || !strings.Contains(out+stderr, want) {
+		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--skip="+skip); code != cli.ExitUsage || !strings.Contains(out+stderr, want) {
 			t.Errorf("skip %s: %d\n%s%s", skip, code, out, stderr)
 		}
 	}
@@ -193,7 +195,7 @@ func planToCutOver(t *testing.T, p *program) {
 		t.Fatal(err)
 	}
 	_ = sync.Wait()
-	if code := sync.ProcessState.ExitCode(); code != exitOK || !strings.Contains(errs.String(), "the same command resumes it") {
+	if code := sync.ProcessState.ExitCode(); code != cli.ExitOK || !strings.Contains(errs.String(), "the same command resumes it") {
 		t.Fatalf("interrupted: %d\n%s", code, errs)
 	}
 
@@ -204,10 +206,10 @@ func planToCutOver(t *testing.T, p *program) {
 	}
 	p.waitFor("following", errs, func(s job.Status) bool { return s.Phase == job.PhaseFollowing })
 	insert(t, source, "shop", 6000, 7000)
-	if code, out, stderr := p.run("status"); code != exitOK || !strings.Contains(out, "following") {
+	if code, out, stderr := p.run("status"); code != cli.ExitOK || !strings.Contains(out, "following") {
 		t.Errorf("status: %d\n%s%s", code, out, stderr)
 	}
-	if code, out, stderr := p.run("finalize"); code != exitOK || !strings.Contains(out, "finalized at") {
+	if code, out, stderr := p.run("finalize"); code != cli.ExitOK || !strings.Contains(out, "finalized at") {
 		t.Errorf("finalize: %d\n%s%s", code, out, stderr)
 	}
 	if err := sync.Wait(); err != nil {
@@ -223,7 +225,7 @@ func planToCutOver(t *testing.T, p *program) {
 // verifyBothWays expects no difference, makes some and expects them.
 func verifyBothWays(t *testing.T, p *program, target *driver.Client) {
 	t.Helper()
-	if code, out, stderr := p.run("verify", "--include=shop.*", "--rename=shop=store"); code != exitOK || !strings.Contains(out, "nothing differs") || !strings.Contains(out, "7000") {
+	if code, out, stderr := p.run("verify", "--include=shop.*", "--rename=shop=store"); code != cli.ExitOK || !strings.Contains(out, "nothing differs") || !strings.Contains(out, "7000") {
 		t.Errorf("verify: %d\n%s%s", code, out, stderr)
 	}
 	store := target.Database("store")
@@ -235,7 +237,7 @@ func verifyBothWays(t *testing.T, p *program, target *driver.Client) {
 	}
 	file := filepath.Join(t.TempDir(), "verify.json")
 	code, out, stderr := p.run("verify", "--include=shop.*", "--rename=shop=store", "--recheck-for=0", "--report="+file)
-	if code != exitFailure {
+	if code != cli.ExitFailure {
 		t.Errorf("verify: %d\n%s%s", code, out, stderr)
 	}
 	for _, w := range []string{"missing: shop.orders", "extra: shop.more", "surplus", "millrace: the clusters differ: 2 documents"} {
@@ -257,7 +259,7 @@ func wayBackAgain(t *testing.T, p, reverse *program) {
 	args := []string{"sync", "--exclude=shop", "--exclude=crm", "--until=caught-up", "--verify"}
 	code, out, stderr := p.run(append(args, "--output=json")...)
 	var sum summary
-	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != exitOK || !sum.Finalized || sum.Already || sum.Verify == nil || sum.Status.TargetPosition == "" {
+	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != cli.ExitOK || !sum.Finalized || sum.Already || sum.Verify == nil || sum.Status.TargetPosition == "" {
 		t.Fatalf("beside another database: %d %v\n%s%s", code, err, out, stderr)
 	}
 	if notes := strings.Join(sum.Verify.Notes, ""); !strings.Contains(notes, "database reporting of the target was not compared") {
@@ -274,21 +276,21 @@ func wayBackAgain(t *testing.T, p, reverse *program) {
 		t.Fatal(err)
 	}
 	code, out, stderr = p.run(args[:len(args)-1]...)
-	if code != exitOK || !strings.Contains(out, "already finalized at 20") || !strings.Contains(out, "nothing done") || !strings.Contains(out, "--start-at "+from) {
+	if code != cli.ExitOK || !strings.Contains(out, "already finalized at 20") || !strings.Contains(out, "nothing done") || !strings.Contains(out, "--start-at "+from) {
 		t.Errorf("once more: %d\n%s%s", code, out, stderr)
 	}
-	if code, out, stderr = p.run(args...); code != exitFailure || !strings.Contains(out, "nothing done") || !strings.Contains(stderr, "the clusters differ: 52 documents") {
+	if code, out, stderr = p.run(args...); code != cli.ExitFailure || !strings.Contains(out, "nothing done") || !strings.Contains(stderr, "the clusters differ: 52 documents") {
 		t.Errorf("once more, compared: %d\n%s%s", code, out, stderr)
 	}
 
-	if code, out, stderr = reverse.run("sync", "--mode=incremental", "--start-at="+from, "--include=back.*", "--until=caught-up", "--verify"); code != exitOK {
+	if code, out, stderr = reverse.run("sync", "--mode=incremental", "--start-at="+from, "--include=back.*", "--until=caught-up", "--verify"); code != cli.ExitOK {
 		t.Errorf("fall back: %d\n%s%s", code, out, stderr)
 	}
-	if code, out, stderr = p.run("verify", "--include=back.*"); code != exitOK || !strings.Contains(out, "149") {
+	if code, out, stderr = p.run("verify", "--include=back.*"); code != cli.ExitOK || !strings.Contains(out, "149") {
 		t.Errorf("verify: %d\n%s%s", code, out, stderr)
 	}
 	for want, args := range map[string][]string{"same deployment": {"--target=" + p.source}, "--include baack.* matches nothing": {"--include=baack"}} {
-		if code, out, stderr = p.run(append([]string{"verify"}, args...)...); code != exitUsage || !strings.Contains(stderr, want) || strings.Contains(out, "nothing differs") {
+		if code, out, stderr = p.run(append([]string{"verify"}, args...)...); code != cli.ExitUsage || !strings.Contains(stderr, want) || strings.Contains(out, "nothing differs") {
 			t.Errorf("verify %v: %d\n%s%s", args, code, out, stderr)
 		}
 	}
@@ -300,17 +302,17 @@ func existingTarget(t *testing.T, p *program) {
 	target := connect(t, p.target)
 	insert(t, target, "crm", 0, 1)
 	code, out, stderr := p.run("sync", "--include=crm.*", "--until=caught-up")
-	if code != exitUsage || !strings.Contains(stderr, "crm.orders") || !strings.Contains(stderr, "--on-existing") || out != "" {
+	if code != cli.ExitUsage || !strings.Contains(stderr, "crm.orders") || !strings.Contains(stderr, "--on-existing") || out != "" {
 		t.Errorf("%d\n%s%s", code, out, stderr)
 	}
 	names, err := target.ListDatabaseNames(t.Context(), bson.D{{Key: "name", Value: "millrace"}})
 	if err != nil || len(names) != 0 {
 		t.Errorf("something was written: %v, %v", names, err)
 	}
-	if code, _, stderr := p.run("sync", "--include=crm.*", "--until=caught-up", "--on-existing=drop", "--verify"); code != exitOK {
+	if code, _, stderr := p.run("sync", "--include=crm.*", "--until=caught-up", "--on-existing=drop", "--verify"); code != cli.ExitOK {
 		t.Errorf("drop: %d\n%s", code, stderr)
 	}
-	if code, _, stderr := p.run("verify", "--include=crm.*"); code != exitOK {
+	if code, _, stderr := p.run("verify", "--include=crm.*"); code != cli.ExitOK {
 		t.Errorf("verify: %d\n%s", code, stderr)
 	}
 }
@@ -326,7 +328,7 @@ func spoolChecked(t *testing.T, p *program) {
 		code, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--allow-missing", "--spool-dir=" + wrong}, args...)...)
 		// A table wraps its texts.
 		all := strings.Join(strings.Fields(out+stderr), " ")
-		if code != exitUsage || !strings.Contains(all, "a file is in the place of a directory") && !strings.Contains(all, "not a directory") {
+		if code != cli.ExitUsage || !strings.Contains(all, "a file is in the place of a directory") && !strings.Contains(all, "not a directory") {
 			t.Errorf("%v: %d\n%s%s", args, code, out, stderr)
 		}
 	}
@@ -339,7 +341,7 @@ func spoolChecked(t *testing.T, p *program) {
 			t.Errorf("%v: a spool that is not wanted is looked at:\n%s%s", good, out, stderr)
 		}
 	}
-	if code, out, stderr := p.run("sync", "--include=spool.*", "--allow-missing", "--dry-run", "--spool-dir="+t.TempDir(), "--spool-max=1000000TB"); code != exitOK || !strings.Contains(out, "--spool-max") {
+	if code, out, stderr := p.run("sync", "--include=spool.*", "--allow-missing", "--dry-run", "--spool-dir="+t.TempDir(), "--spool-max=1000000TB"); code != cli.ExitOK || !strings.Contains(out, "--spool-max") {
 		t.Errorf("no room: %d\n%s%s", code, out, stderr)
 	}
 }

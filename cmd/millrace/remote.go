@@ -16,6 +16,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
@@ -42,19 +43,19 @@ func (r *remote) bindServer(cmd *cobra.Command) {
 // reach makes the client.
 func (r *remote) reach() error {
 	if r.server == "" {
-		return withCode(exitUsage, mongo.WithHint(errors.New("no service is given"), "use --server or set "+config.EnvName("server")))
+		return cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("no service is given"), "use --server or set "+config.EnvName("server")))
 	}
 	if err := server.CheckAddress(r.server); err != nil {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	r.Client = api.NewClient(r.server, r.token)
-	return withCode(exitUsage, r.TrustAuthorities(r.ca))
+	return cli.WithCode(cli.ExitUsage, r.TrustAuthorities(r.ca))
 }
 
 // asked gives what a service refuses its exit code.
 func asked(err error) error {
 	if api.IsRefusal(err) {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	return err
 }
@@ -62,7 +63,7 @@ func asked(err error) error {
 // remoteCommand makes a command that asks a service.
 func (a *app) remoteCommand(cmd *cobra.Command, r *remote, do func(context.Context) error) *cobra.Command {
 	r.bindServer(cmd)
-	bindOutput(cmd, &r.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &r.output, "`form` of the result: text or json", "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := r.reach(); err != nil {
 			return err
@@ -132,7 +133,7 @@ func (a *app) chosen(server, target string) (bool, error) {
 	hint := "use --server or --target, or set " + config.EnvName("server") + " or " + config.EnvName("target")
 	switch {
 	case server == "" && target == "":
-		return false, withCode(exitUsage, mongo.WithHint(errors.New("neither a service nor a target is given"), hint))
+		return false, cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("neither a service nor a target is given"), hint))
 	case server == "" || target == "":
 		return server != "", nil
 	}
@@ -140,7 +141,7 @@ func (a *app) chosen(server, target string) (bool, error) {
 	if env := fromEnv("server", server); env != fromEnv("target", target) {
 		return !env, nil
 	}
-	return false, withCode(exitUsage, mongo.WithHint(errors.New("both a service and a target are given"), "give one of --server and --target"))
+	return false, cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("both a service and a target are given"), "give one of --server and --target"))
 }
 
 func (a *app) jobsCreateCommand() *cobra.Command {
@@ -173,11 +174,11 @@ func (a *app) createJob(ctx context.Context, r *remote, file, name string, label
 	n := api.NewJob{Name: name, Paused: paused}
 	var err error
 	if n.Labels, err = service.ParseLabels(labels); err != nil {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	text, err := settingsFile(file)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	if n.Settings, err = json.Marshal(text); err != nil {
 		return err
@@ -216,7 +217,7 @@ func settingsFile(file string) (string, error) {
 
 // toldJob tells what was done to a job of a service.
 func (a *app) toldJob(r *remote, j *api.Job, done string) error {
-	return a.tell(r.output, j, fmt.Sprintf("%s: %s (%s)\n", plain(j.Name), done, remoteState(&j.Summary)))
+	return a.Tell(r.output, j, fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, remoteState(&j.Summary)))
 }
 
 // jobsWishCommand is one that needs no more than a job.
@@ -305,7 +306,7 @@ when something differs from the source. An interrupt ends the waiting, not the w
 	}, &r, func(ctx context.Context) error {
 		switch {
 		case cancel && (wait || whenCaughtUp):
-			return withCode(exitUsage, errors.New("--cancel cannot go with --wait or --when-caught-up"))
+			return cli.WithCode(cli.ExitUsage, errors.New("--cancel cannot go with --wait or --when-caught-up"))
 		case cancel:
 			j, err := r.CancelFinalize(ctx, r.job)
 			return then(err, func() error { return a.toldJob(&r, &j, "finalize taken back") })
@@ -333,9 +334,9 @@ func (a *app) awaitFinalized(ctx context.Context, r *remote, j *api.Job) error {
 		case j.State == service.Finished:
 			return a.toldFinalized(r, j)
 		case j.State == service.Failed:
-			return errors.Join(a.tell(r.output, j, ""), mongo.WithHint(fmt.Errorf("job %s has failed: %s", plain(j.Name), j.Error), j.Hint))
+			return errors.Join(a.Tell(r.output, j, ""), mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint))
 		case !j.Wish.Finalize:
-			return fmt.Errorf("somebody has taken back that job %s is to be finalized", plain(j.Name))
+			return fmt.Errorf("somebody has taken back that job %s is to be finalized", cli.Plain(j.Name))
 		}
 		select {
 		case <-ctx.Done():
@@ -345,7 +346,7 @@ func (a *app) awaitFinalized(ctx context.Context, r *remote, j *api.Job) error {
 		now, err := r.Job(ctx, j.Name)
 		switch {
 		case err == nil && now.UID != j.UID:
-			return fmt.Errorf("job %s was removed, and another made under its name", plain(j.Name))
+			return fmt.Errorf("job %s was removed, and another made under its name", cli.Plain(j.Name))
 		case err == nil:
 			*j, heard = now, time.Now()
 		case ctx.Err() == nil && (api.IsRefusal(err) || time.Since(heard) > giveUp):
@@ -360,11 +361,11 @@ func (a *app) toldFinalized(r *remote, j *api.Job) error {
 	}
 	st := j.Report.Status
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: finalized at %s\n", plain(j.Name), st.Follow.Applied)
+	fmt.Fprintf(&b, "%s: finalized at %s\n", cli.Plain(j.Name), st.Follow.Applied)
 	b.WriteString(wayBack(st.TargetPosition))
 	writeDifferences(&b, st.Differences)
 	writeLeftOut(&b, st.LeftOut)
-	return then(a.tell(r.output, j, b.String()), func() error { return differencesError(*st) })
+	return then(a.Tell(r.output, j, b.String()), func() error { return differencesError(*st) })
 }
 
 // then is the first of two errors; what gives the second is not called after one.
@@ -380,7 +381,7 @@ func (a *app) listRemote(ctx context.Context, r *remote) error {
 	if err != nil {
 		return err
 	}
-	return a.tell(r.output, list, remoteList(list))
+	return a.Tell(r.output, list, remoteList(list))
 }
 
 func (a *app) showRemote(ctx context.Context, r *remote) error {
@@ -390,7 +391,7 @@ func (a *app) showRemote(ctx context.Context, r *remote) error {
 			return err
 		}
 		if len(list) != 1 {
-			return withCode(exitUsage, mongo.WithHint(fmt.Errorf("the service has %s", plural(len(list), "job")), "choose one with --job"))
+			return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("the service has %s", plural(len(list), "job")), "choose one with --job"))
 		}
 		r.job = list[0].Name
 	}
@@ -398,7 +399,7 @@ func (a *app) showRemote(ctx context.Context, r *remote) error {
 	if err != nil {
 		return err
 	}
-	return a.tell(r.output, j, remoteText(&j))
+	return a.Tell(r.output, j, remoteText(&j))
 }
 
 // remoteState is how a job stands, and what is wished for that it is not yet.
@@ -429,7 +430,7 @@ func remoteList(list []api.Summary) string {
 		if s.Phase != "" {
 			copied, behind = fmt.Sprintf("%.0f%%", s.CopyPercent), shown.Seconds(s.LagSeconds)
 		}
-		t.AppendRow(table.Row{s.Name, remoteState(s), s.Worker, copied, behind, shown.Count(s.DocsRate), shown.Count(s.OperationsRate), s.Conflicts, cut(plain(cmp.Or(s.Error, s.Unmet)), 60)})
+		t.AppendRow(table.Row{s.Name, remoteState(s), s.Worker, copied, behind, shown.Count(s.DocsRate), shown.Count(s.OperationsRate), s.Conflicts, cut(cli.Plain(cmp.Or(s.Error, s.Unmet)), 60)})
 	}
 	alignRight(t, 4, 5, 6, 7, 8)
 	return t.Render() + "\n"
@@ -441,7 +442,7 @@ func remoteText(j *api.Job) string {
 	for _, k := range slices.Sorted(maps.Keys(j.Labels)) {
 		t.add("label", k+"="+j.Labels[k])
 	}
-	t.add("defined", j.CreatedAt.Format(time.RFC3339)+" by "+plain(j.CreatedBy))
+	t.add("defined", j.CreatedAt.Format(time.RFC3339)+" by "+cli.Plain(j.CreatedBy))
 	if j.ReportedAt != nil {
 		t.add("last report", agoText(*j.ReportedAt))
 	}
@@ -451,7 +452,7 @@ func remoteText(j *api.Job) string {
 	text := t.Render() + "\n"
 	if j.Report != nil && len(j.Report.Checks) > 0 {
 		for _, c := range j.Report.Checks {
-			text += plain(fmt.Sprintf("%s: %s: %s", c.Level, c.Name, c.Message)) + "\n"
+			text += cli.Plain(fmt.Sprintf("%s: %s: %s", c.Level, c.Name, c.Message)) + "\n"
 		}
 	}
 	if j.Report != nil && j.Report.Status != nil {

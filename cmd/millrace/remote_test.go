@@ -12,12 +12,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
+	clitest "github.com/millrace/millrace/test/cli"
 )
 
 // serviceBench is a service without a worker, and the commands that ask it.
@@ -53,11 +55,11 @@ func (b *serviceBench) expect(code int, line string, texts ...string) string {
 
 func (b *serviceBench) expectIn(ctx context.Context, code int, line string, texts ...string) string {
 	b.t.Helper()
-	var out, errs output
+	var out, errs clitest.Output
 	a := newApp()
-	a.stdout, a.stderr = &out, &errs
+	a.Stdout, a.Stderr = &out, &errs
 	a.screen = func() *screen { return nil }
-	a.environ, a.lookupEnv = nil, func(name string) (string, bool) { v, ok := b.env[name]; return v, ok }
+	a.Environ, a.LookupEnv = nil, func(name string) (string, bool) { v, ok := b.env[name]; return v, ok }
 	if got := a.run(ctx, strings.Fields(line)); got != code {
 		b.t.Errorf("%s: exit code %d, want %d\n%s%s", line, got, code, &out, &errs)
 	}
@@ -104,26 +106,26 @@ func TestJobsOfAService(t *testing.T) {
 		}
 	}
 	put("source: env:A\ntarget: env:B\n")
-	b.expect(exitOK, "jobs list", "has no job")
-	b.expect(exitOK, "jobs create --name orders --label dc=east -f "+file, "orders: created (waiting)")
-	b.expect(exitOK, "jobs create --name orders --label dc=east -f "+file, "orders: is there already")
+	b.expect(cli.ExitOK, "jobs list", "has no job")
+	b.expect(cli.ExitOK, "jobs create --name orders --label dc=east -f "+file, "orders: created (waiting)")
+	b.expect(cli.ExitOK, "jobs create --name orders --label dc=east -f "+file, "orders: is there already")
 	put("source: env:A\ntarget: mongodb://u:hidden@b/\nmoed: all\n")
-	b.expect(exitUsage, "jobs create --name orders -f "+file, "line 3", "line 2", "password")
+	b.expect(cli.ExitUsage, "jobs create --name orders -f "+file, "line 3", "line 2", "password")
 	put("source: env:A\ntarget: env:C\n")
-	b.expect(exitUsage, "jobs create --name orders -f "+file, "there is another job", "hint:")
-	b.expect(exitUsage, "jobs create --name a/b -f "+file, "no name of a job")
-	b.expect(exitUsage, "jobs create --name a -f "+file+"x", "no such file")
-	b.expect(exitUsage, "jobs create --name a --label x -f "+file, "key=value")
+	b.expect(cli.ExitUsage, "jobs create --name orders -f "+file, "there is another job", "hint:")
+	b.expect(cli.ExitUsage, "jobs create --name a/b -f "+file, "no name of a job")
+	b.expect(cli.ExitUsage, "jobs create --name a -f "+file+"x", "no such file")
+	b.expect(cli.ExitUsage, "jobs create --name a --label x -f "+file, "key=value")
 	b.until(func() bool { return b.view.Job("orders") != nil })
 
-	b.expect(exitOK, "jobs pause --job orders", "orders: is to pause (paused)")
-	b.expect(exitOK, "jobs resume --job orders", "orders: is to go on")
-	b.expect(exitUsage, "jobs pause --job none", `there is no job "none"`)
-	b.expect(exitUsage, "jobs pause", `required flag(s) "job"`)
-	b.expect(exitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
-	b.expect(exitUsage, "jobs throttle --job orders --max-rate-bytes lots", "no amount of bytes")
-	b.expect(exitUsage, "jobs throttle --job orders --source-load lots", "lots")
-	b.expect(exitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low", "has other limits")
+	b.expect(cli.ExitOK, "jobs pause --job orders", "orders: is to pause (paused)")
+	b.expect(cli.ExitOK, "jobs resume --job orders", "orders: is to go on")
+	b.expect(cli.ExitUsage, "jobs pause --job none", `there is no job "none"`)
+	b.expect(cli.ExitUsage, "jobs pause", `required flag(s) "job"`)
+	b.expect(cli.ExitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
+	b.expect(cli.ExitUsage, "jobs throttle --job orders --max-rate-bytes lots", "no amount of bytes")
+	b.expect(cli.ExitUsage, "jobs throttle --job orders --source-load lots", "lots")
+	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low", "has other limits")
 	if d, err := b.hub.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 || d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
 		t.Errorf("%+v %v", d, err)
 	}
@@ -134,29 +136,29 @@ func TestJobsOfAService(t *testing.T) {
 	st := &job.Status{Job: "orders", Phase: job.PhaseCopying, CannotFinalize: "it copies"}
 	b.report("orders", service.Report{State: service.Running, Status: st})
 	b.until(func() bool { j := b.view.Job("orders"); return j.State() == service.Running })
-	b.expect(exitOK, "jobs list", "orders", "running, copying", "w1", "0%")
-	b.expect(exitOK, "jobs show", "orders", "dc=east", "by op")
-	b.expect(exitUsage, "jobs finalize --job orders", "it copies")
-	b.expect(exitUsage, "jobs finalize --job orders --cancel", "nobody has asked")
-	b.expect(exitOK, "jobs finalize --job orders --when-caught-up", "is to be finalized (running, copying, to be finalized)")
-	b.expect(exitOK, "jobs finalize --job orders --cancel", "taken back")
-	b.expect(exitUsage, "jobs finalize --job orders --cancel --wait", "cannot go with")
+	b.expect(cli.ExitOK, "jobs list", "orders", "running, copying", "w1", "0%")
+	b.expect(cli.ExitOK, "jobs show", "orders", "dc=east", "by op")
+	b.expect(cli.ExitUsage, "jobs finalize --job orders", "it copies")
+	b.expect(cli.ExitUsage, "jobs finalize --job orders --cancel", "nobody has asked")
+	b.expect(cli.ExitOK, "jobs finalize --job orders --when-caught-up", "is to be finalized (running, copying, to be finalized)")
+	b.expect(cli.ExitOK, "jobs finalize --job orders --cancel", "taken back")
+	b.expect(cli.ExitUsage, "jobs finalize --job orders --cancel --wait", "cannot go with")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	b.expectIn(ctx, exitFailure, "jobs finalize --job orders --when-caught-up --wait")
+	b.expectIn(ctx, cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait")
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		b.until(func() bool { return b.view.Job("orders").Definition.Wish.Finalize })
 		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders", Phase: job.PhaseFinalized, TargetPosition: "7:1", Differences: []string{"an index"}}})
 	})
-	b.expect(exitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at", "--start-at 7:1", "an index")
+	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at", "--start-at 7:1", "an index")
 	waiting.Wait()
 	var j api.Job
-	if err := json.Unmarshal([]byte(b.expect(exitOK, "jobs show --job orders --output json")), &j); err != nil || j.State != service.Finished {
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "jobs show --job orders --output json")), &j); err != nil || j.State != service.Finished {
 		t.Errorf("%+v %v", j, err)
 	}
-	b.expect(exitOK, "jobs remove --job orders", "is to be forgotten")
+	b.expect(cli.ExitOK, "jobs remove --job orders", "is to be forgotten")
 }
 
 // TestFailedWhileItIsAwaited: the reason is the job's.
@@ -166,32 +168,32 @@ func TestFailedWhileItIsAwaited(t *testing.T) {
 	if err := os.WriteFile(file, []byte("source: env:A\ntarget: env:B\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.expect(exitOK, "jobs create --name a -f "+file)
+	b.expect(cli.ExitOK, "jobs create --name a -f "+file)
 	b.until(func() bool { return b.view.Job("a") != nil })
 	b.report("a", service.Report{State: service.Failed, Error: "no \x1b[2Jroom", Hint: "make some"})
-	if out := b.expect(exitFailure, "jobs finalize --job a --when-caught-up --wait", `no \u001b[2Jroom`, "make some"); strings.Contains(out, "\x1b") {
+	if out := b.expect(cli.ExitFailure, "jobs finalize --job a --when-caught-up --wait", `no \u001b[2Jroom`, "make some"); strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
 	}
-	b.expect(exitOK, "jobs show --job a", `no \u001b[2Jroom`)
+	b.expect(cli.ExitOK, "jobs show --job a", `no \u001b[2Jroom`)
 }
 
 // TestServiceOrTarget: one has to be named; a flag wins over the environment.
 func TestServiceOrTarget(t *testing.T) {
 	b := newServiceBench(t)
-	b.expect(exitUsage, "jobs list --target mongodb://x/ --server "+b.url+"/", "both a service and a target")
+	b.expect(cli.ExitUsage, "jobs list --target mongodb://x/ --server "+b.url+"/", "both a service and a target")
 	b.env["MILLRACE_TARGET"] = "mongodb://x:1/?serverSelectionTimeoutMS=1"
-	b.expect(exitUsage, "jobs list", "both a service and a target")
-	b.expect(exitOK, "jobs list --server "+b.url+"/", "has no job")
-	b.expect(exitFailure, "jobs list --target mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1", "127.0.0.1:1")
+	b.expect(cli.ExitUsage, "jobs list", "both a service and a target")
+	b.expect(cli.ExitOK, "jobs list --server "+b.url+"/", "has no job")
+	b.expect(cli.ExitFailure, "jobs list --target mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1", "127.0.0.1:1")
 	b.env = map[string]string{}
-	b.expect(exitUsage, "jobs list", "neither a service nor a target", "--server or --target")
-	b.expect(exitUsage, "jobs pause --job a", "no service is given")
-	b.expect(exitUsage, "jobs list --server "+b.url, "token is missing or wrong", "MILLRACE_TOKEN")
-	b.expect(exitFailure, "jobs list --server 127.0.0.1:1", "check that millrace serve runs")
-	b.expect(exitFailure, "jobs list --server "+strings.Replace(b.url, "http:", "https:", 1), "http://")
-	b.expect(exitUsage, "jobs list --server "+b.url+" --ca-file /nothing", "certificate authority")
+	b.expect(cli.ExitUsage, "jobs list", "neither a service nor a target", "--server or --target")
+	b.expect(cli.ExitUsage, "jobs pause --job a", "no service is given")
+	b.expect(cli.ExitUsage, "jobs list --server "+b.url, "token is missing or wrong", "MILLRACE_TOKEN")
+	b.expect(cli.ExitFailure, "jobs list --server 127.0.0.1:1", "check that millrace serve runs")
+	b.expect(cli.ExitFailure, "jobs list --server "+strings.Replace(b.url, "http:", "https:", 1), "http://")
+	b.expect(cli.ExitUsage, "jobs list --server "+b.url+" --ca-file /nothing", "certificate authority")
 	b.env = map[string]string{"MILLRACE_SERVER": b.url, "MILLRACE_TOKEN": "right"}
-	if out := b.expect(exitOK, "__complete jobs pause --job "); !strings.Contains(out, ":4") {
+	if out := b.expect(cli.ExitOK, "__complete jobs pause --job "); !strings.Contains(out, ":4") {
 		t.Errorf("%s", out)
 	}
 }

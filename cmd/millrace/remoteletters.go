@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/service"
@@ -25,7 +26,7 @@ func (a *app) orService(cmd *cobra.Command, s *stored, ask func(context.Context,
 	defer func() { cmd.Flags().Lookup("job").Usage = usage + "; of a service it is needed" }()
 	return a.orRemote(cmd, s, func(ctx context.Context, r *remote) error {
 		if r.job == "" {
-			return withCode(exitUsage, mongo.WithHint(errors.New("no job of the service is given"), "choose one with --job; millrace jobs list shows them"))
+			return cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("no job of the service is given"), "choose one with --job; millrace jobs list shows them"))
 		}
 		return ask(ctx, r)
 	})
@@ -40,8 +41,8 @@ func (l *letterLook) remote() service.LetterFilter {
 }
 
 func (a *app) listRemoteLetters(ctx context.Context, r *remote, l *letterLook) error {
-	a.results.stream = true
-	out := bufio.NewWriter(a.stdout)
+	a.Results.Stream = true
+	out := bufio.NewWriter(a.Stdout)
 	n, f := 0, l.remote()
 	for {
 		page, err := r.Letters(ctx, r.job, f)
@@ -69,7 +70,7 @@ func (a *app) remoteLetterLine(out io.Writer, r *remote, l *service.Letter) erro
 	if r.output == "json" {
 		return json.NewEncoder(out).Encode(l)
 	}
-	_, err := fmt.Fprintf(out, "%s  %s  %s  _id %s  %s\n", plain(l.ID), l.State, plain(l.NS), plain(l.Document), cut(plain(l.Reason), 100))
+	_, err := fmt.Fprintf(out, "%s  %s  %s  _id %s  %s\n", cli.Plain(l.ID), l.State, cli.Plain(l.NS), cli.Plain(l.Document), cut(cli.Plain(l.Reason), 100))
 	return err
 }
 
@@ -86,10 +87,10 @@ func (a *app) showRemoteLetter(ctx context.Context, r *remote, id string) error 
 		doc  json.RawMessage
 	}{{"document", l.Whole}, {"on the target, with this _id", l.SameID}, {"on the target, with the key", l.Other}} {
 		if len(d.doc) > 0 && !bytes.Equal(d.doc, []byte("null")) {
-			text += fmt.Sprintf("%s:\n  %s\n", d.what, plain(readable(d.doc)))
+			text += fmt.Sprintf("%s:\n  %s\n", d.what, cli.Plain(readable(d.doc)))
 		}
 	}
-	return a.tell(r.output, l, text)
+	return a.Tell(r.output, l, text)
 }
 
 // readable is canonical extended JSON as people read it.
@@ -103,15 +104,15 @@ func readable(raw json.RawMessage) string {
 
 func (a *app) exportRemoteLetters(ctx context.Context, r *remote, l *letterLook, file string) error {
 	if file == "" {
-		a.results.stream = true
-		return r.ExportLetters(ctx, r.job, l.remote(), a.stdout)
+		a.Results.Stream = true
+		return r.ExportLetters(ctx, r.job, l.remote(), a.Stdout)
 	}
 	lines := &lineCounter{}
 	err := outfile.Write(file, func(w io.Writer) error { return r.ExportLetters(ctx, r.job, l.remote(), io.MultiWriter(w, lines)) })
 	if err != nil {
 		return fmt.Errorf("export to %s: %w", file, err)
 	}
-	return a.tell(r.output, map[string]any{"file": file, "letters": lines.n}, fmt.Sprintf("%s in %s\n", plural(lines.n, "letter"), plain(file)))
+	return a.Tell(r.output, map[string]any{"file": file, "letters": lines.n}, fmt.Sprintf("%s in %s\n", plural(lines.n, "letter"), cli.Plain(file)))
 }
 
 // lineCounter counts lines.
@@ -127,11 +128,11 @@ func (a *app) retryRemoteLetters(ctx context.Context, r *remote, id string) erro
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("%s: %s tried, %d settled, %d open\n", plain(r.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
+	text := fmt.Sprintf("%s: %s tried, %d settled, %d open\n", cli.Plain(r.job), plural(int(res.Tried), "letter"), res.Written, res.Open)
 	if !res.Done {
 		text += "a worker still tries\n"
 	}
-	if err := a.tell(r.output, res, text); err != nil || res.Open == 0 {
+	if err := a.Tell(r.output, res, text); err != nil || res.Open == 0 {
 		return err
 	}
 	return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "letter")), "millrace deadletters show LETTER says what stands in the way")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 )
@@ -43,9 +44,9 @@ With --follow it goes on with what is new, until an interrupt.`,
 	}, &r, func(ctx context.Context) error {
 		switch {
 		case f.limit < 1 || f.limit > logPage:
-			return withCode(exitUsage, fmt.Errorf("--limit %d: want 1 to %d", f.limit, logPage))
+			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--limit %d: want 1 to %d", f.limit, logPage))
 		case f.follow && r.output != "text":
-			return withCode(exitUsage, errors.New("--follow cannot go with --output json, which is written at the end"))
+			return cli.WithCode(cli.ExitUsage, errors.New("--follow cannot go with --output json, which is written at the end"))
 		}
 		return a.jobLog(ctx, &r, &f)
 	})
@@ -69,7 +70,7 @@ func (a *app) jobLog(ctx context.Context, r *remote, f *logFlags) error {
 	if len(l.Entries) > 0 {
 		last = l.Entries[0].Seq
 	}
-	if err := a.tell(r.output, l, logText(l.Entries)); err != nil || !f.follow {
+	if err := a.Tell(r.output, l, logText(l.Entries)); err != nil || !f.follow {
 		return err
 	}
 	for {
@@ -88,7 +89,7 @@ func (a *app) jobLog(ctx context.Context, r *remote, f *logFlags) error {
 		if len(newer) > 0 {
 			last = newer[0].Seq
 		}
-		if _, err := io.WriteString(a.stdout, logText(newer)); err != nil {
+		if _, err := io.WriteString(a.Stdout, logText(newer)); err != nil {
 			return err
 		}
 	}
@@ -123,11 +124,11 @@ func logText(newest []service.Entry) string {
 		if e.Kind == service.KindEvent {
 			mark = "* " + mark
 		}
-		fmt.Fprintf(&b, "%s %s%s", e.At.UTC().Format(time.DateTime), mark, plain(e.Text))
+		fmt.Fprintf(&b, "%s %s%s", e.At.UTC().Format(time.DateTime), mark, cli.Plain(e.Text))
 		for _, field := range e.Fields {
-			fmt.Fprintf(&b, " %s=%s", plain(field.Name), plain(field.Value))
+			fmt.Fprintf(&b, " %s=%s", cli.Plain(field.Name), cli.Plain(field.Value))
 		}
-		fmt.Fprintf(&b, " (%s)\n", plain(e.Worker))
+		fmt.Fprintf(&b, " (%s)\n", cli.Plain(e.Worker))
 	}
 	return b.String()
 }

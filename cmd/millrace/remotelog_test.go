@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/service"
+	clitest "github.com/millrace/millrace/test/cli"
 )
 
 // TestJobsLog: the newest entries, the oldest of them first; with --follow also what comes
@@ -20,7 +22,7 @@ func TestJobsLog(t *testing.T) {
 	if err := os.WriteFile(file, []byte("source: env:A\ntarget: env:B\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b.expect(exitOK, "jobs create --name orders -f "+file)
+	b.expect(cli.ExitOK, "jobs create --name orders -f "+file)
 	b.until(func() bool { return b.view.Job("orders") != nil })
 	uid := b.view.Job("orders").Definition.UID
 	add := func(kind service.EntryKind, text string) {
@@ -32,23 +34,23 @@ func TestJobsLog(t *testing.T) {
 	}
 	add(service.KindEvent, "first")
 	add(service.KindLog, "second")
-	out := b.expect(exitOK, "jobs log --job orders", `2026-01-02 03:04:05 * warning: first ns=a\u001b[2J.b (w1)`, "(2 lines before this could not be kept)", "05 warning: second")
+	out := b.expect(cli.ExitOK, "jobs log --job orders", `2026-01-02 03:04:05 * warning: first ns=a\u001b[2J.b (w1)`, "(2 lines before this could not be kept)", "05 warning: second")
 	if strings.Contains(out, "\x1b") || strings.Index(out, "first") > strings.Index(out, "second") {
 		t.Errorf("%q", out)
 	}
-	if out := b.expect(exitOK, "jobs log --job orders --events --output json", `"text": "first"`); strings.Contains(out, "second") {
+	if out := b.expect(cli.ExitOK, "jobs log --job orders --events --output json", `"text": "first"`); strings.Contains(out, "second") {
 		t.Errorf("%s", out)
 	}
-	b.expect(exitOK, "jobs log --job orders --limit 1", "second")
-	b.expect(exitUsage, "jobs log --job orders --limit 0", "1 to 1000")
-	b.expect(exitUsage, "jobs log --job orders --follow --output json", "cannot go with")
-	b.expect(exitUsage, "jobs log --job none", `there is no job "none"`)
+	b.expect(cli.ExitOK, "jobs log --job orders --limit 1", "second")
+	b.expect(cli.ExitUsage, "jobs log --job orders --limit 0", "1 to 1000")
+	b.expect(cli.ExitUsage, "jobs log --job orders --follow --output json", "cannot go with")
+	b.expect(cli.ExitUsage, "jobs log --job none", `there is no job "none"`)
 
-	var printed output
+	var printed clitest.Output
 	a := newApp()
-	a.stdout, a.stderr = &printed, &printed
+	a.Stdout, a.Stderr = &printed, &printed
 	a.screen = func() *screen { return nil }
-	a.environ, a.lookupEnv = nil, func(name string) (string, bool) { v, ok := b.env[name]; return v, ok }
+	a.Environ, a.LookupEnv = nil, func(name string) (string, bool) { v, ok := b.env[name]; return v, ok }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
 	go func() { ended <- a.run(ctx, strings.Fields("jobs log --job orders --follow --limit 1")) }()
@@ -68,7 +70,7 @@ func TestJobsLog(t *testing.T) {
 	}
 	await("more2")
 	cancel()
-	if code := <-ended; code != exitOK {
+	if code := <-ended; code != cli.ExitOK {
 		t.Errorf("exit code %d", code)
 	}
 	if text := printed.String(); strings.Contains(text, "first") || strings.Count(text, "second") != 1 || strings.Count(text, "more1") != 1 || strings.Index(text, "more0") > strings.Index(text, "more1") {

@@ -11,6 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -22,7 +23,7 @@ func (a *app) workersCommand() *cobra.Command {
 back what it has: before its machine is upgraded, for example.`,
 		Example: `  millrace workers list --server 127.0.0.1:8470
   millrace workers drain --worker host-b-4711 --wait`,
-		RunE: group,
+		RunE: cli.Group,
 	}
 	cmd.AddCommand(a.workersListCommand(), a.workersDrainCommand(), a.workersResumeCommand())
 	return cmd
@@ -38,7 +39,7 @@ func (a *app) workersListCommand() *cobra.Command {
 		Args:    cobra.NoArgs,
 	}, &r, func(ctx context.Context) error {
 		list, err := r.Workers(ctx)
-		return then(err, func() error { return a.tell(r.output, list, workerList(list)) })
+		return then(err, func() error { return a.Tell(r.output, list, workerList(list)) })
 	})
 }
 
@@ -60,9 +61,9 @@ func workerList(list []service.Worker) string {
 		}
 		labels := []string{}
 		for _, k := range slices.Sorted(maps.Keys(w.Labels)) {
-			labels = append(labels, plain(k+"="+w.Labels[k]))
+			labels = append(labels, cli.Plain(k+"="+w.Labels[k]))
 		}
-		t.AppendRow(table.Row{plain(w.Name), state, jobs, strings.Join(labels, " "), plain(w.Version), plain(w.Host), w.StartedAt.UTC().Format(time.RFC3339)})
+		t.AppendRow(table.Row{cli.Plain(w.Name), state, jobs, strings.Join(labels, " "), cli.Plain(w.Version), cli.Plain(w.Host), w.StartedAt.UTC().Format(time.RFC3339)})
 	}
 	return t.Render() + "\n"
 }
@@ -107,7 +108,7 @@ With --wait it returns when the worker has no job.`,
 			}
 			w = list[i]
 		}
-		return then(err, func() error { return a.tell(r.output, w, plain(w.Name)+": drained\n") })
+		return then(err, func() error { return a.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
 	})
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when the worker has no job")
 	return cmd
@@ -121,6 +122,6 @@ func (a *app) workersResumeCommand() *cobra.Command {
 		Example: `  millrace workers resume --worker host-b-4711`,
 	}, func(ctx context.Context, r *remote, name string) error {
 		w, err := r.Drain(ctx, name, false)
-		return then(err, func() error { return a.tell(r.output, w, plain(w.Name)+": takes jobs\n") })
+		return then(err, func() error { return a.Tell(r.output, w, cli.Plain(w.Name)+": takes jobs\n") })
 	})
 }

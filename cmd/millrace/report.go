@@ -1,9 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -11,6 +9,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
@@ -39,7 +38,7 @@ const maxListed = 20
 func summaryText(sum summary) string {
 	s := sum.Status
 	if sum.Already {
-		text := fmt.Sprintf("%s: already finalized at %s, nothing done\n", plain(s.Job), sum.Plan.Finalized.UTC().Format(time.RFC3339)) + wayBack(s.TargetPosition)
+		text := fmt.Sprintf("%s: already finalized at %s, nothing done\n", cli.Plain(s.Job), sum.Plan.Finalized.UTC().Format(time.RFC3339)) + wayBack(s.TargetPosition)
 		if sum.Verify != nil {
 			text += verifiedText(sum.Verify)
 		}
@@ -97,13 +96,13 @@ func average(n, seconds float64, unit func(float64) string) string {
 
 func writeLeftOut(b *strings.Builder, leftOut []string) {
 	for _, line := range listed(leftOut, func(o string) string { return "left out: " + o }) {
-		fmt.Fprintf(b, "  %s\n", plain(line))
+		fmt.Fprintf(b, "  %s\n", cli.Plain(line))
 	}
 }
 
 func writeDifferences(b *strings.Builder, differences []string) {
 	for _, line := range listed(differences, func(d string) string { return "differs: " + d }) {
-		fmt.Fprintf(b, "  %s\n", plain(line))
+		fmt.Fprintf(b, "  %s\n", cli.Plain(line))
 	}
 }
 
@@ -118,32 +117,11 @@ func listed[T any](all []T, line func(T) string) (lines []string) {
 	return lines
 }
 
-// tell shows a result: text at once, JSON when the command has ended, together
-// with its error.
-func (a *app) tell(form string, v any, text string) error {
-	a.results.value = v
-	if form == "json" {
-		return nil
-	}
-	_, err := io.WriteString(a.stdout, text)
-	return err
-}
-
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false) // connection strings stay readable
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("write result: %w", err)
-	}
-	return nil
-}
-
 // planText shows what a job would do.
 func planText(p *job.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job     %s (mode %s%s)\n", p.Job, p.Mode, resumes(p))
-	fmt.Fprintf(&b, "source  %s, %s\ntarget  %s, %s\n\n", plain(p.Source), plain(p.SourceInfo), plain(p.Target), plain(p.TargetInfo))
+	fmt.Fprintf(&b, "source  %s, %s\ntarget  %s, %s\n\n", cli.Plain(p.Source), cli.Plain(p.SourceInfo), cli.Plain(p.Target), cli.Plain(p.TargetInfo))
 	t := newTable("collection", "on the target as", "type", "documents", "size", "indexes")
 	var docs, bytes int64
 	for _, c := range p.Collections {
@@ -182,11 +160,11 @@ func rulesTable(rules []transform.Effect) string {
 		case e.Marked > 0:
 			note = humanize.Comma(e.Marked) + " have the field already"
 		case len(e.Why) > 0:
-			note = plain(cut(e.Why[0].Text, 100))
+			note = cli.Plain(cut(e.Why[0].Text, 100))
 		}
-		t.AppendRow(table.Row{"--" + e.Kind + " " + plain(cut(e.Rule, 60)), e.Collections, figure(e.Kind != "skip", e.Docs), figure(filter, e.Kept), figure(mapped, e.Changed), figure(mapped, e.Failed), note})
+		t.AppendRow(table.Row{"--" + e.Kind + " " + cli.Plain(cut(e.Rule, 60)), e.Collections, figure(e.Kind != "skip", e.Docs), figure(filter, e.Kept), figure(mapped, e.Changed), figure(mapped, e.Failed), note})
 		for _, part := range e.Parts {
-			t.AppendRow(table.Row{"  " + plain(cut(part.Rule, 58)), "", "", "", humanize.Comma(part.Changed), humanize.Comma(part.Failed), ""})
+			t.AppendRow(table.Row{"  " + cli.Plain(cut(part.Rule, 58)), "", "", "", humanize.Comma(part.Changed), humanize.Comma(part.Failed), ""})
 		}
 	}
 	alignRight(t, 2, 3, 4, 5, 6)
@@ -245,7 +223,7 @@ func checksTable(l precheck.List) string {
 // checksFailed is the error of a dry run, which has shown the checks.
 func checksFailed(l precheck.List) error {
 	if n := len(l.Of(precheck.Fail)); n > 0 {
-		return withCode(exitUsage, fmt.Errorf("%s failed; nothing was written", plural(n, "check")))
+		return cli.WithCode(cli.ExitUsage, fmt.Errorf("%s failed; nothing was written", plural(n, "check")))
 	}
 	return nil
 }

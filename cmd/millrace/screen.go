@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/term"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/shown"
 )
@@ -53,7 +54,7 @@ func (s *screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	columns, _ := s.size()
-	_, err := io.WriteString(s.out, frame(s.block, columns, string(escape(nil, p, "\n\t")), s.block))
+	_, err := io.WriteString(s.out, frame(s.block, columns, string(cli.Escape(nil, p, "\n\t")), s.block))
 	return len(p), err
 }
 
@@ -66,7 +67,7 @@ func (s *screen) draw(lines func(columns, rows int) []string) {
 	// the terminal wrap or scroll.
 	next := lines(max(columns-1, 1), max(rows-1, 1))
 	for i := range next {
-		next[i] = plain(next[i])
+		next[i] = cli.Plain(next[i])
 	}
 	_, _ = io.WriteString(s.out, frame(s.block, columns, "", next))
 	s.block = next

@@ -10,11 +10,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 )
 
 func (a *app) secretsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "secrets", Short: "Seal connection strings for the service", RunE: group}
+	cmd := &cobra.Command{Use: "secrets", Short: "Seal connection strings for the service", RunE: cli.Group}
 	cmd.AddCommand(a.keygenCommand(), a.sealCommand())
 	return cmd
 }
@@ -33,7 +34,7 @@ on and older ones for what was sealed before.`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if out == "" {
-				return withCode(exitUsage, errors.New("--out is missing: name the file for the key"))
+				return cli.WithCode(cli.ExitUsage, errors.New("--out is missing: name the file for the key"))
 			}
 			key, recipient, err := config.NewKey()
 			if err != nil {
@@ -41,13 +42,13 @@ on and older ones for what was sealed before.`,
 			}
 			f, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // a key that is there stays
 			if err != nil {
-				return withCode(exitUsage, fmt.Errorf("write the key: %w", err))
+				return cli.WithCode(cli.ExitUsage, fmt.Errorf("write the key: %w", err))
 			}
 			_, err = fmt.Fprintf(f, "# recipient: %s\n%s\n", recipient, key)
 			if err = errors.Join(err, f.Close()); err != nil {
 				return fmt.Errorf("write the key: %w", err)
 			}
-			_, err = fmt.Fprintln(a.stdout, recipient)
+			_, err = fmt.Fprintln(a.Stdout, recipient)
 			return err
 		},
 	}
@@ -70,13 +71,13 @@ the patterns of --job matches.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			value, err := a.secretInput(cmd.InOrStdin())
 			if err != nil {
-				return withCode(exitUsage, err)
+				return cli.WithCode(cli.ExitUsage, err)
 			}
 			text, err := config.Seal(recipient, jobs, value)
 			if err != nil {
-				return withCode(exitUsage, err)
+				return cli.WithCode(cli.ExitUsage, err)
 			}
-			_, err = fmt.Fprintln(a.stdout, text)
+			_, err = fmt.Fprintln(a.Stdout, text)
 			return err
 		},
 	}
@@ -92,9 +93,9 @@ const maxSecret = 64 << 10
 // terminal.
 func (a *app) secretInput(in io.Reader) (string, error) {
 	if f, ok := in.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		_, _ = fmt.Fprint(a.stderr, "value: ")
+		_, _ = fmt.Fprint(a.Stderr, "value: ")
 		raw, err := term.ReadPassword(int(f.Fd()))
-		_, _ = fmt.Fprintln(a.stderr)
+		_, _ = fmt.Fprintln(a.Stderr)
 		return strings.TrimSpace(string(raw)), err
 	}
 	raw, err := io.ReadAll(io.LimitReader(in, maxSecret+1))

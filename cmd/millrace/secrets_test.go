@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/internal/cli"
 )
 
 // TestSecrets: the key that is made reads what is sealed for it, and is not written over.
@@ -14,7 +16,7 @@ func TestSecrets(t *testing.T) {
 	run := func(in string, args ...string) (string, int) {
 		var out bytes.Buffer
 		a := newApp()
-		a.stdout, a.stderr = &out, &out
+		a.Stdout, a.Stderr = &out, &out
 		stdin := filepath.Join(t.TempDir(), "in")
 		if err := os.WriteFile(stdin, []byte(in), 0o600); err != nil {
 			t.Fatal(err)
@@ -24,7 +26,7 @@ func TestSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		a.stdin = f
+		a.Stdin = f
 		code := a.run(t.Context(), args)
 		return strings.TrimSpace(out.String()), code
 	}
@@ -39,14 +41,14 @@ func TestSecrets(t *testing.T) {
 	if info, err := os.Stat(key); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	if text, code := run("", "secrets", "keygen", "--out", key); code != exitUsage {
+	if text, code := run("", "secrets", "keygen", "--out", key); code != cli.ExitUsage {
 		t.Errorf("written over: %d %s", code, text)
 	}
 	if text, code := run("mongodb://u:p@h/\n", "secrets", "seal", "--recipient", recipient, "--job", "shop-*"); code != 0 || !strings.HasPrefix(text, "sealed:") {
 		t.Errorf("%d %s", code, text)
 	}
 	for what, args := range map[string][]string{"no recipient": {"secrets", "seal"}, "no file": {"secrets", "keygen"}, "a wrong pattern": {"secrets", "seal", "--recipient", recipient, "--job", "["}} {
-		if text, code := run("mongodb://u:p@h/", args...); code != exitUsage || strings.Contains(text, "u:p@h") {
+		if text, code := run("mongodb://u:p@h/", args...); code != cli.ExitUsage || strings.Contains(text, "u:p@h") {
 			t.Errorf("%s: %d %s", what, code, text)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
@@ -62,7 +63,7 @@ func (a *app) seedLocalCommand() *cobra.Command {
   # a staging clone that forgets its set
   millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/stage \
     --as-new-set stage --mongod /usr/bin/mongod`,
-		Args: afterDash, ValidArgsFunction: files,
+		Args: afterDash, ValidArgsFunction: cli.Files,
 	}
 	return a.configured(cmd, config.CommandSeedLocal, &s, func(ctx context.Context, run *session) error { return run.seedLocal(ctx, &s) })
 }
@@ -85,7 +86,7 @@ func (a *app) seedGuardCommand() *cobra.Command {
 			// To tell a parent that is gone must not end the guardian: the member
 			// would stay locked.
 			signal.Ignore(syscall.SIGPIPE)
-			return seed.Guard(cmd.Context(), os.Stdin, a.stdout)
+			return seed.Guard(cmd.Context(), os.Stdin, a.Stdout)
 		},
 	}
 }
@@ -102,9 +103,9 @@ func seedPrivateCommand() *cobra.Command {
 			code, err := seed.Private(os.Stdin, args)
 			switch {
 			case err != nil:
-				return withCode(exitFailure, err)
-			case code != exitOK:
-				return withCode(code, fmt.Errorf("mongod ended with code %d", code))
+				return cli.WithCode(cli.ExitFailure, err)
+			case code != cli.ExitOK:
+				return cli.WithCode(code, fmt.Errorf("mongod ended with code %d", code))
 			}
 			return nil
 		},
@@ -139,7 +140,7 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 	s.Member.SetURI = cmp.Or(s.Member.SetURI, s.URI)
 	if s.DryRun {
 		seed.CheckMember(ctx, plan, s.Options)
-		return cmp.Or(r.tell(s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
+		return cmp.Or(r.Tell(s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
 	}
 	plan.Checks.LogWarnings(r.log)
 	agent, closeAgent, err := r.openAgent(s, plan)
@@ -158,7 +159,7 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) (er
 		return beforeWriting(ctx, err)
 	}
 	o.Pull.Stats, o.Pull.Log = &seed.Stats{}, r.log
-	rep, text := seedReport{Version: buildInfo().Version}, ""
+	rep, text := seedReport{Version: cli.BuildInfo().Version}, ""
 	err = during(ctx, func() (err error) { rep.Result, err = seed.Run(ctx, src, o); return err },
 		func(ctx context.Context) { r.watchSeed(ctx, s.ProgressInterval, o.Pull.Stats.Stats) })
 	if err == nil {
@@ -168,7 +169,7 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) (er
 			err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)), "the same command goes on with what is there")
 		}
 	}
-	return errors.Join(err, r.tell(s.Output, rep, text))
+	return errors.Join(err, r.Tell(s.Output, rep, text))
 }
 
 // seedReport is the report of a seeding.
@@ -202,15 +203,15 @@ func seededText(s *config.Seed, r *seed.Result) string {
 	case r.Position != "":
 		b.WriteString(clonedText(s, r))
 	case s.Member.Replace != "" && s.Start:
-		fmt.Fprintf(&b, "%s is back in %s\n", plain(s.Member.Replace), plain(r.Origin.SetName))
+		fmt.Fprintf(&b, "%s is back in %s\n", cli.Plain(s.Member.Replace), cli.Plain(r.Origin.SetName))
 	case s.Member.Replace != "":
-		fmt.Fprintf(&b, "%s is ready: start the mongod of %s on it within the oplog's window\n", plain(s.Pull.DBPath), plain(s.Member.Replace))
+		fmt.Fprintf(&b, "%s is ready: start the mongod of %s on it within the oplog's window\n", cli.Plain(s.Pull.DBPath), cli.Plain(s.Member.Replace))
 	case s.Member.Join != "":
-		fmt.Fprintf(&b, "%s is a member of %s\n", plain(s.Member.Join), plain(r.Origin.SetName))
+		fmt.Fprintf(&b, "%s is a member of %s\n", cli.Plain(s.Member.Join), cli.Plain(r.Origin.SetName))
 	case s.Start:
 		b.WriteString("the new member runs; add it with rs.add({host: …, votes: 0, priority: 0}), and give it its vote when it is SECONDARY\n")
 	default:
-		fmt.Fprintf(&b, "%s is ready: start a mongod with --replSet %s on it within the oplog's window, then rs.add() it\n", plain(s.Pull.DBPath), plain(r.Origin.SetName))
+		fmt.Fprintf(&b, "%s is ready: start a mongod with --replSet %s on it within the oplog's window, then rs.add() it\n", cli.Plain(s.Pull.DBPath), cli.Plain(r.Origin.SetName))
 	}
 	return b.String()
 }
@@ -227,7 +228,7 @@ func clonedText(s *config.Seed, r *seed.Result) string {
 		off = " --setParameter ttlMonitorEnabled=false"
 	}
 	if !s.Start {
-		fmt.Fprintf(&b, "start it with --replSet %s%s and initiate it with rs.initiate()\n", plain(s.Member.NewSet), off)
+		fmt.Fprintf(&b, "start it with --replSet %s%s and initiate it with rs.initiate()\n", cli.Plain(s.Member.NewSet), off)
 	}
 	fmt.Fprintf(&b, "the clone stands at %s; to follow the old set from there:\n"+
 		"  millrace sync%s --mode incremental --start-at %s --source <old set> --target <new set>\n", r.Position, job, r.Position)
@@ -244,8 +245,8 @@ func clonedText(s *config.Seed, r *seed.Result) string {
 // seedPlanText shows what a seeding would do.
 func seedPlanText(p *seed.Plan) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, plain(p.Why))
-	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", plain(p.Origin.Host), p.Origin.State, plain(p.Origin.Version), shown.Seconds(p.Origin.LagSecs))
+	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, cli.Plain(p.Why))
+	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", cli.Plain(p.Origin.Host), p.Origin.State, cli.Plain(p.Origin.Version), shown.Seconds(p.Origin.LagSecs))
 	fmt.Fprintf(&b, "size     %s in %s\n", shown.Size(float64(p.Bytes)), plural(p.Files, "file"))
 	if len(p.Checks) > 0 {
 		fmt.Fprintf(&b, "\n%s\n", checksTable(p.Checks))
@@ -312,7 +313,7 @@ func (a *app) seedPullCommand() *cobra.Command {
   # a member that is stopped gets its data anew; it stays in the set all the while
   millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
     --set-uri mongodb://10.0.0.2:27017 --replace 10.0.0.9:27017 --start -- mongod --config /etc/mongod.conf`,
-		Args: afterDash, ValidArgsFunction: files,
+		Args: afterDash, ValidArgsFunction: cli.Files,
 	}
 	return a.configured(cmd, config.CommandSeedPull, &s, func(ctx context.Context, run *session) error { return run.seedPull(ctx, &s) })
 }
@@ -320,7 +321,7 @@ func (a *app) seedPullCommand() *cobra.Command {
 // seedTokenFile is the file with the token of an agent on loopback that was
 // given none.
 func (a *app) seedTokenFile(address string) (string, error) {
-	registry, err := server.NewRegistry(a.lookupEnv)
+	registry, err := server.NewRegistry(a.LookupEnv)
 	return seed.TokenFile(registry.Dir, address), err
 }
 

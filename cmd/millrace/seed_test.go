@@ -13,7 +13,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/seed"
+	clitest "github.com/millrace/millrace/test/cli"
 )
 
 // stoppedMember is a directory that looks like that of a member that is shut down.
@@ -54,8 +56,8 @@ func ask(t *testing.T, address, host, token string) int {
 // What an agent serves on loopback, it serves to its own user's pullers alone.
 func TestSeedServeOnLoopback(t *testing.T) {
 	b := newBench(t, nil)
-	state, log := b.env["XDG_STATE_HOME"], new(output)
-	b.app.stdout, b.app.stderr = new(output), log
+	state, log := b.env["XDG_STATE_HOME"], new(clitest.Output)
+	b.app.Stdout, b.app.Stderr = new(clitest.Output), log
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended, member := make(chan int, 1), stoppedMember(t)
@@ -106,17 +108,17 @@ func TestSeedServeOnLoopback(t *testing.T) {
 		code = p.run(t.Context(), "seed", "pull", "--from", "http://"+address, "--dbpath", filepath.Join(t.TempDir(), "to"))
 		return code, p.stderr.String()
 	}
-	if code, stderr := pull(t.TempDir()); code == exitOK || !strings.Contains(stderr, "--token-file") {
+	if code, stderr := pull(t.TempDir()); code == cli.ExitOK || !strings.Contains(stderr, "--token-file") {
 		t.Errorf("another user's pull: code %d\n%s", code, stderr)
 	}
-	if code, stderr := pull(state); code != exitOK {
+	if code, stderr := pull(state); code != cli.ExitOK {
 		t.Errorf("pull: code %d\n%s", code, stderr)
 	}
 	if got := ask(t, address, "localhost", token); got != http.StatusOK {
 		t.Errorf("with the token: status %d", got)
 	}
 	stop()
-	if code := <-ended; code != exitOK {
+	if code := <-ended; code != cli.ExitOK {
 		t.Errorf("serve: code %d\n%s", code, log)
 	}
 	if _, err := os.Stat(files[0]); err == nil {

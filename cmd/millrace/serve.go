@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
@@ -67,9 +68,9 @@ An interrupt gives all jobs back: others take them at once.`,
 // serve runs the service until ctx ends.
 func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	if s.DataDir == "" {
-		dir, err := server.StateDir(r.lookupEnv)
+		dir, err := server.StateDir(r.LookupEnv)
 		if err != nil {
-			return withCode(exitUsage, err)
+			return cli.WithCode(cli.ExitUsage, err)
 		}
 		s.DataDir = filepath.Join(dir, "service")
 	}
@@ -79,11 +80,11 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	}
 	defer func() { _ = l.Close() }() // for whatever fails before it serves
 	if err := os.MkdirAll(s.DataDir, 0o700); err != nil {
-		return withCode(exitUsage, fmt.Errorf("make --data-dir: %w", err))
+		return cli.WithCode(cli.ExitUsage, fmt.Errorf("make --data-dir: %w", err))
 	}
 	traces, err := r.traces(ctx, &s.Work)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	defer traces.Close()
 	store, closeStore, err := r.store(ctx, s)
@@ -94,7 +95,7 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	view := store.NewView()
 	alerts, err := r.alerts(s, store, view)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return view.Run(gctx) })
@@ -113,7 +114,7 @@ func (r *session) alerts(s *config.Serve, store *hub.Hub, view *hub.View) (*aler
 	settings := alert.Defaults()
 	if s.Alerts != "" {
 		var err error
-		if settings, err = alert.Open(s.Alerts, s.Work.Resolver(r.lookupEnv)); err != nil {
+		if settings, err = alert.Open(s.Alerts, s.Work.Resolver(r.LookupEnv)); err != nil {
 			return nil, err
 		}
 	}
@@ -212,22 +213,24 @@ func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view
 func guardWorkerCommand() *cobra.Command {
 	var limit time.Duration
 	cmd := &cobra.Command{Use: "guardian", Short: "Kill a worker that hangs", Hidden: true,
-		RunE: func(*cobra.Command, []string) error { return withCode(exitFailure, worker.Guard(os.Stdin, limit)) }}
+		RunE: func(*cobra.Command, []string) error {
+			return cli.WithCode(cli.ExitFailure, worker.Guard(os.Stdin, limit))
+		}}
 	cmd.Flags().DurationVar(&limit, "limit", 0, "how long the worker may say nothing")
 	return cmd
 }
 
 // traces prepares to send traces, nil where nobody takes them.
 func (r *session) traces(ctx context.Context, w *config.Work) (*spans.Spans, error) {
-	return spans.Open(ctx, spans.Options{Endpoint: w.OTLPEndpoint, LookupEnv: r.lookupEnv, Instance: w.Name, Version: buildInfo().Version, Log: r.log})
+	return spans.Open(ctx, spans.Options{Endpoint: w.OTLPEndpoint, LookupEnv: r.LookupEnv, Instance: w.Name, Version: cli.BuildInfo().Version, Log: r.log})
 }
 
 // newWorker makes the worker of this process.
 func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View, traces *spans.Spans) *worker.Worker {
-	o := worker.Options{Name: w.Name, Version: buildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs, SpoolDir: w.SpoolDir,
-		Hub: store, View: view, Resolve: w.Resolver(r.lookupEnv), Spans: traces, Log: r.log}
+	o := worker.Options{Name: w.Name, Version: cli.BuildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs, SpoolDir: w.SpoolDir,
+		Hub: store, View: view, Resolve: w.Resolver(r.LookupEnv), Spans: traces, Log: r.log}
 	if o.SpoolDir == "" {
-		if dir, err := server.StateDir(r.lookupEnv); err == nil {
+		if dir, err := server.StateDir(r.LookupEnv); err == nil {
 			o.SpoolDir = filepath.Join(dir, "spool")
 		}
 	}
@@ -238,7 +241,7 @@ func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View, trac
 func (r *session) worker(ctx context.Context, s *config.Worker) error {
 	traces, err := r.traces(ctx, &s.Work)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	defer traces.Close()
 	store, err := r.cluster(ctx, &s.NATS)
@@ -256,11 +259,11 @@ func (r *session) worker(ctx context.Context, s *config.Worker) error {
 
 // ended is nil where the service was told to end.
 func (r *session) ended(ctx context.Context, err error) error {
-	if signal, ok := errors.AsType[stopped](context.Cause(ctx)); ok {
+	if signal, ok := errors.AsType[cli.Stopped](context.Cause(ctx)); ok {
 		r.log.Info(signal.Error() + "; jobs are at their checkpoints")
 		return nil
 	}
-	return withCode(exitFailure, err)
+	return cli.WithCode(cli.ExitFailure, err)
 }
 
 // notBegun is ended for what keeps the service from starting.
@@ -268,5 +271,5 @@ func (r *session) notBegun(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return r.ended(ctx, err)
 	}
-	return withCode(exitUsage, err)
+	return cli.WithCode(cli.ExitUsage, err)
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
@@ -28,7 +29,7 @@ const farewell = 5 * time.Second
 func listen(ctx context.Context, s *config.Serve) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
-		return nil, withCode(exitFailure, mongo.WithHint(fmt.Errorf("listen for the API: %w", err), "choose another address with --listen; port 0 takes a free one"))
+		return nil, cli.WithCode(cli.ExitFailure, mongo.WithHint(fmt.Errorf("listen for the API: %w", err), "choose another address with --listen; port 0 takes a free one"))
 	}
 	return l, nil
 }
@@ -43,7 +44,7 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener,
 	if err != nil {
 		return err
 	}
-	build, local := buildInfo(), loopback.Addr(l.Addr())
+	build, local := cli.BuildInfo(), loopback.Addr(l.Addr())
 	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
 	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "", Loopback: local}
 	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: desk.Hub.Ready, Version: build.Version, Revision: build.Revision}
@@ -73,9 +74,9 @@ func (r *session) provider(s *config.Serve) (*oidc.Provider, error) {
 	if s.OIDC == "" {
 		return nil, nil //nolint:nilnil // there is none, and nothing is wrong
 	}
-	settings, err := oidc.Open(s.OIDC, s.Resolver(r.lookupEnv))
+	settings, err := oidc.Open(s.OIDC, s.Resolver(r.LookupEnv))
 	if err != nil {
-		return nil, withCode(exitUsage, err)
+		return nil, cli.WithCode(cli.ExitUsage, err)
 	}
 	return oidc.New(settings, nil), nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -47,10 +48,10 @@ finalized.`,
 // statusOfStopped shows a job that no process of this machine runs; none says so.
 func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none error) error {
 	last := server.Record{Job: s.Job}
-	if registry, err := server.NewRegistry(r.lookupEnv); err == nil {
+	if registry, err := server.NewRegistry(r.LookupEnv); err == nil {
 		if rec, ok := registry.Gone(s.Job); ok {
 			last = rec
-			none = mongo.WithHint(fmt.Errorf("job %s does not run: its process %d is gone without a word", plain(rec.Job), rec.PID),
+			none = mongo.WithHint(fmt.Errorf("job %s does not run: its process %d is gone without a word", cli.Plain(rec.Job), rec.PID),
 				"the same sync command resumes it; to see where it stopped: millrace status --job "+rec.Job+" --target "+rec.Target)
 		}
 	}
@@ -71,7 +72,7 @@ func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none e
 	if err != nil {
 		return err
 	}
-	return cmp.Or(r.tell(s.Output, info, info.text()), info.stopped())
+	return cmp.Or(r.Tell(s.Output, info, info.text()), info.stopped())
 }
 
 // stopped is the error of a job that ought to run and does not.
@@ -82,9 +83,9 @@ func (j *jobInfo) stopped() error {
 	}
 	switch j.State {
 	case state.Stopped:
-		return mongo.WithHint(fmt.Errorf("job %s is stopped %s", plain(j.Job), where), "resumes by: "+j.Resume)
+		return mongo.WithHint(fmt.Errorf("job %s is stopped %s", cli.Plain(j.Job), where), "resumes by: "+j.Resume)
 	case state.Silent:
-		return mongo.WithHint(fmt.Errorf("job %s is %s, %s", plain(j.Job), j.lifeText(), where), "look at that machine; once its process is dead, resumes by: "+j.Resume)
+		return mongo.WithHint(fmt.Errorf("job %s is %s, %s", cli.Plain(j.Job), j.lifeText(), where), "look at that machine; once its process is dead, resumes by: "+j.Resume)
 	}
 	return nil
 }
@@ -97,19 +98,19 @@ func (c *control) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.tell(c.Output, st, statusText(st))
+	return c.Tell(c.Output, st, statusText(st))
 }
 
 // watchStatus shows the status again and again until the sync ends: drawn on a
 // terminal, a line each elsewhere.
 func (c *control) watchStatus(ctx context.Context) error {
 	show := func(st job.Status) error {
-		logProgress(c.Logger(c.stdout), st)
+		logProgress(c.Logger(c.Stdout), st)
 		return nil
 	}
 	if c.Output == "json" {
-		c.results.stream = true
-		show = func(st job.Status) error { return json.NewEncoder(c.stdout).Encode(st) }
+		c.Results.Stream = true
+		show = func(st job.Status) error { return json.NewEncoder(c.Stdout).Encode(st) }
 	} else if c.screen != nil {
 		defer c.screen.clear()
 		show = func(st job.Status) error {
@@ -266,7 +267,7 @@ func (t facts) following(f job.FollowStatus) {
 func shardsTable(shards []job.ShardStatus) table.Writer {
 	t := newTable("shard of the source", "copied", "docs/s", "changes read", "changes/s", "bytes/s", "behind", "oplog window")
 	for _, s := range shards {
-		t.AppendRow(table.Row{plain(s.Shard), shown.Count(float64(s.Docs)), shown.Count(s.DocsRate), shown.Count(float64(s.Changes)), shown.Count(s.ChangesRate),
+		t.AppendRow(table.Row{cli.Plain(s.Shard), shown.Count(float64(s.Docs)), shown.Count(s.DocsRate), shown.Count(float64(s.Changes)), shown.Count(s.ChangesRate),
 			shown.Size(s.BytesRate + s.ChangeBytesRate), shown.Seconds(s.LagSeconds), shown.Seconds(s.WindowSeconds)})
 	}
 	alignRight(t, 2, 3, 4, 5, 6, 7, 8)
@@ -276,7 +277,7 @@ func shardsTable(shards []job.ShardStatus) table.Writer {
 func routersTable(routers []job.RouterStatus) table.Writer {
 	t := newTable("router of the target", "commands", "commands/s", "sent", "bytes/s")
 	for _, r := range routers {
-		t.AppendRow(table.Row{plain(r.Router), shown.Count(float64(r.Commands)), shown.Count(r.CommandsRate), shown.Size(float64(r.Bytes)), shown.Size(r.BytesRate)})
+		t.AppendRow(table.Row{cli.Plain(r.Router), shown.Count(float64(r.Commands)), shown.Count(r.CommandsRate), shown.Size(float64(r.Bytes)), shown.Size(r.BytesRate)})
 	}
 	alignRight(t, 2, 3, 4, 5)
 	return t

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state"
 )
@@ -49,7 +50,7 @@ func (a *app) targetCommand(cmd *cobra.Command, s *stored, do func(context.Conte
 		return do(cmd.Context())
 	}
 	cmd.Flags().StringVar(&s.target, "target", "", "connection string `URI` of the jobs' target; with a password, set MILLRACE_TARGET instead")
-	bindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
 	return cmd
 }
 
@@ -88,5 +89,5 @@ func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
 	case 1:
 		return names[0], nil
 	}
-	return "", withCode(exitUsage, mongo.WithHint(fmt.Errorf("there are several jobs: %s", plain(strings.Join(names, ", "))), "choose one with --job"))
+	return "", cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("there are several jobs: %s", cli.Plain(strings.Join(names, ", "))), "choose one with --job"))
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/workshop/lab"
@@ -65,13 +66,13 @@ func structureOf(t *testing.T, p *program, db string) {
 	sync := func(args ...string) []string {
 		return append([]string{"sync", "--mode=structure", "--job=" + db, "--include=" + db + ".*", "--output=json"}, args...)
 	}
-	if code, out, stderr := p.run(sync("--until=never")...); code != exitUsage || !strings.Contains(stderr, "leave it out") {
+	if code, out, stderr := p.run(sync("--until=never")...); code != cli.ExitUsage || !strings.Contains(stderr, "leave it out") {
 		t.Errorf("until never: %d\n%s%s", code, out, stderr)
 	}
 	for _, again := range []bool{false, true} {
 		code, out, stderr := p.run(sync("--verify")...)
 		var sum summary
-		if err := json.Unmarshal([]byte(out), &sum); err != nil || code != exitOK || !sum.Finalized || sum.Already != again || sum.Verify == nil || !sum.Verify.StructureOnly {
+		if err := json.Unmarshal([]byte(out), &sum); err != nil || code != cli.ExitOK || !sum.Finalized || sum.Already != again || sum.Verify == nil || !sum.Verify.StructureOnly {
 			t.Fatalf("again %v: %d %v\n%s%s", again, code, err, out, stderr)
 		}
 		if s := sum.Status.Structure; !again && (s == nil || s.Collections != 1 || s.Views != 1 || s.Indexes != 1 || len(s.List) != 2 || !s.List[0].Done || !s.List[1].Done) {
@@ -81,17 +82,17 @@ func structureOf(t *testing.T, p *program, db string) {
 	if n, err := connect(t, p.target).Database(db).Collection("orders").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
 		t.Errorf("%d documents: %v", n, err)
 	}
-	if code, out, stderr := p.run("sync", "--mode=full", "--job="+db, "--include="+db+".*"); code != exitUsage || !strings.Contains(stderr, "was begun with --mode structure") {
+	if code, out, stderr := p.run("sync", "--mode=full", "--job="+db, "--include="+db+".*"); code != cli.ExitUsage || !strings.Contains(stderr, "was begun with --mode structure") {
 		t.Errorf("another mode: %d\n%s%s", code, out, stderr)
 	}
 	verify := []string{"verify", "--structure", "--include=" + db + ".*"}
-	if code, out, stderr := p.run(verify...); code != exitOK || !strings.Contains(out, "no documents") {
+	if code, out, stderr := p.run(verify...); code != cli.ExitOK || !strings.Contains(out, "no documents") {
 		t.Errorf("verify: %d\n%s%s", code, out, stderr)
 	}
 	if err := connect(t, p.target).Database(db).Collection("v").Drop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, stderr := p.run(verify...); code != exitFailure || !strings.Contains(out, db+".v: view") {
+	if code, out, stderr := p.run(verify...); code != cli.ExitFailure || !strings.Contains(out, db+".v: view") {
 		t.Errorf("verify without the view: %d\n%s%s", code, out, stderr)
 	}
 }

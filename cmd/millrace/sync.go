@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -57,7 +58,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	spec := s.Spec
 	spec.Log = r.log
 	if spec.SpoolDir == "" {
-		if dir, err := server.StateDir(r.lookupEnv); err == nil {
+		if dir, err := server.StateDir(r.LookupEnv); err == nil {
 			spec.SpoolDir = filepath.Join(dir, "spool")
 		}
 	}
@@ -71,7 +72,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	case err != nil:
 		return beforeWriting(ctx, err)
 	case s.DryRun:
-		return cmp.Or(r.tell(s.Output, plan, planText(plan)), checksFailed(plan.Checks))
+		return cmp.Or(r.Tell(s.Output, plan, planText(plan)), checksFailed(plan.Checks))
 	case plan.Checks.Failed():
 		return precheckError(plan.Checks)
 	}
@@ -84,7 +85,7 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	if forbidden, ok := errors.AsType[*job.PrecheckError](runErr); ok { // something came in between
 		return precheckError(forbidden.Plan.Checks)
 	}
-	sum := summary{Version: buildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
+	sum := summary{Version: cli.BuildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
 	if already {
 		sum.Status.Phase, sum.Status.TargetPosition = job.PhaseFinalized, plan.TargetPosition
@@ -95,10 +96,10 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 		sum.Verify, differs = r.verifyAfter(ctx, s)
 		err = cmp.Or(err, differs)
 	}
-	if signal, ok := errors.AsType[stopped](context.Cause(ctx)); ok && runErr != nil {
+	if signal, ok := errors.AsType[cli.Stopped](context.Cause(ctx)); ok && runErr != nil {
 		sum.Stopped = unix.SignalName(signal.Signal)
 	}
-	return refused(cmp.Or(err, r.tell(s.Output, sum, summaryText(sum))))
+	return refused(cmp.Or(err, r.Tell(s.Output, sum, summaryText(sum))))
 }
 
 // memoryLimit is where the collector begins to work harder. The queues that are
@@ -110,7 +111,7 @@ const memoryLimit = 240 << 20
 // what is in use is not to be collected over and over. It leaves a limit from the
 // environment as it is.
 func (a *app) limitMemory(more int64) {
-	if v, ok := a.lookupEnv("GOMEMLIMIT"); !ok || v == "" {
+	if v, ok := a.LookupEnv("GOMEMLIMIT"); !ok || v == "" {
 		debug.SetMemoryLimit(memoryLimit + more)
 	}
 }
@@ -119,7 +120,7 @@ func (a *app) limitMemory(more int64) {
 // command that reads much and keeps little is replies that were walked.
 func (a *app) spareCollector() {
 	a.limitMemory(0)
-	if v, ok := a.lookupEnv("GOGC"); !ok || v == "" {
+	if v, ok := a.LookupEnv("GOGC"); !ok || v == "" {
 		debug.SetGCPercent(400)
 	}
 }
@@ -127,9 +128,9 @@ func (a *app) spareCollector() {
 // beforeWriting gives an error that came before any write its exit code.
 func beforeWriting(ctx context.Context, err error) error {
 	if context.Cause(ctx) != nil {
-		return withCode(exitFailure, context.Cause(ctx))
+		return cli.WithCode(cli.ExitFailure, context.Cause(ctx))
 	}
-	return withCode(exitUsage, err)
+	return cli.WithCode(cli.ExitUsage, err)
 }
 
 // runJob runs the job with its control API and its live view. It returns when
@@ -175,7 +176,7 @@ func (r *session) progress(s *config.Sync, j syncJob) func() {
 // record lets the other commands find this sync. A job does not fail for want
 // of a record.
 func (r *session) record(name, target, cert string, srv *server.Server) (forget func()) {
-	registry, err := server.NewRegistry(r.lookupEnv)
+	registry, err := server.NewRegistry(r.LookupEnv)
 	if err == nil && cert != "" {
 		cert, err = filepath.Abs(cert)
 	}
@@ -212,7 +213,7 @@ const checkpointKept = "its checkpoint is kept: the same command resumes it"
 
 // outcome is the command's error for the way a job ended.
 func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, runErr error) error {
-	signal, ended := errors.AsType[stopped](context.Cause(ctx))
+	signal, ended := errors.AsType[cli.Stopped](context.Cause(ctx))
 	switch {
 	case ended && (errors.Is(runErr, signal) || errors.Is(runErr, context.Canceled)):
 		if s.Until == "never" && !s.Mode.EndsByItself() && signal.Signal != syscall.SIGHUP {

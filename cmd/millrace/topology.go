@@ -14,6 +14,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/topology"
 )
@@ -30,7 +31,7 @@ const flagURI = "uri"
 func (s *topologySettings) bind(cmd *cobra.Command, outputs string, forms ...string) {
 	cmd.Flags().StringVar(&s.uri, flagURI, "", "connection string `URI` of the replica set; with a password, set MILLRACE_URI instead")
 	cmd.Flags().DurationVar(&s.timeout, "timeout", 3*time.Second, "how long one member may take to answer")
-	bindOutput(cmd, &s.output, "`form` of the result: "+outputs, forms...)
+	cli.BindOutput(cmd, &s.output, "`form` of the result: "+outputs, forms...)
 }
 
 // onSet is the RunE of a command that observes a replica set.
@@ -42,7 +43,7 @@ func (a *app) onSet(s *topologySettings, do func(context.Context, *topology.Obse
 		}
 		o, err := topology.Open(uri, s.timeout)
 		if err != nil {
-			return withCode(exitUsage, err)
+			return cli.WithCode(cli.ExitUsage, err)
 		}
 		defer o.Close()
 		return do(cmd.Context(), o, args)
@@ -52,7 +53,7 @@ func (a *app) onSet(s *topologySettings, do func(context.Context, *topology.Obse
 // longEnough refuses an interval that is no pause.
 func longEnough(interval time.Duration) error {
 	if interval < 100*time.Millisecond {
-		return withCode(exitUsage, fmt.Errorf("--interval %s is too short; use 100ms or more", interval))
+		return cli.WithCode(cli.ExitUsage, fmt.Errorf("--interval %s is too short; use 100ms or more", interval))
 	}
 	return nil
 }
@@ -119,7 +120,7 @@ func (a *app) showSet(ctx context.Context, o *topology.Observer, output string) 
 // watchSet redraws the tree on a terminal, and elsewhere writes one form after
 // the other, JSON as one line each.
 func (a *app) watchSet(ctx context.Context, o *topology.Observer, s *topologySettings, interval time.Duration) error {
-	a.results.stream = true
+	a.Results.Stream = true
 	var screen *screen
 	if s.output == "text" {
 		if screen = a.screen(); screen != nil {
@@ -148,14 +149,14 @@ func (a *app) watchSet(ctx context.Context, o *topology.Observer, s *topologySet
 func (a *app) showOnce(screen *screen, set *topology.Set, failed error, output string) error {
 	var b strings.Builder
 	if failed != nil {
-		b.WriteString("not seen: " + plain(failed.Error()) + "\n")
+		b.WriteString("not seen: " + cli.Plain(failed.Error()) + "\n")
 	} else if output == "json" {
-		return json.NewEncoder(a.stdout).Encode(set)
+		return json.NewEncoder(a.Stdout).Encode(set)
 	} else if err := drawTree(&b, output, set, set.Tree(), setText(set)); err != nil {
 		return err
 	}
 	if screen == nil {
-		_, err := io.WriteString(a.stdout, b.String())
+		_, err := io.WriteString(a.Stdout, b.String())
 		return err
 	}
 	screen.draw(func(columns, rows int) []string {
@@ -169,16 +170,16 @@ func (a *app) showOnce(screen *screen, set *topology.Set, failed error, output s
 }
 
 func setText(set *topology.Set) string {
-	return fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", plain(set.Name), plural(len(set.Members), "member"),
+	return fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", cli.Plain(set.Name), plural(len(set.Members), "member"),
 		set.Term, set.ConfigVersion, onOff(set.Chaining), setTable(set).Render(), setNotes(set))
 }
 
 // showTree shows a tree of a set as a picture, or what is said of it.
 func (a *app) showTree(output string, set *topology.Set, tree map[string]string, v any, text string) error {
 	if output == "json" {
-		return a.tell(output, v, text)
+		return a.Tell(output, v, text)
 	}
-	return drawTree(a.stdout, output, set, tree, text)
+	return drawTree(a.Stdout, output, set, tree, text)
 }
 
 // drawTree draws a tree of a set, or writes the text for it.
@@ -218,7 +219,7 @@ func setTable(set *topology.Set) table.Writer {
 }
 
 func stateText(m *topology.Member) string {
-	s := strings.ToLower(plain(m.State))
+	s := strings.ToLower(cli.Plain(m.State))
 	if !m.Healthy {
 		s = "down"
 	}
@@ -284,7 +285,7 @@ func ago(now, then time.Time) string {
 func tagText(tags map[string]string) string {
 	var parts []string
 	for k, v := range tags {
-		parts = append(parts, plain(k)+"="+plain(v))
+		parts = append(parts, cli.Plain(k)+"="+cli.Plain(v))
 	}
 	slices.Sort(parts)
 	return cut(strings.Join(parts, " "), 40)
@@ -297,7 +298,7 @@ func setNotes(set *topology.Set) (notes string) {
 	}
 	for _, m := range set.Members {
 		if m.Error != "" {
-			notes += fmt.Sprintf("note: %s was not asked: %s\n", plain(m.Host), plain(cut(m.Error, 200)))
+			notes += fmt.Sprintf("note: %s was not asked: %s\n", cli.Plain(m.Host), cli.Plain(cut(m.Error, 200)))
 		}
 	}
 	return notes

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/topology"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -21,7 +22,7 @@ func TestTopology(t *testing.T) {
 	must := func(args ...string) (stdout, stderr string) {
 		t.Helper()
 		code, stdout, stderr := p.run(append([]string{"topology"}, args...)...)
-		if code != exitOK {
+		if code != cli.ExitOK {
 			t.Fatalf("topology %v: exit code %d\n%s%s", args, code, stdout, stderr)
 		}
 		return stdout, stderr
@@ -112,25 +113,25 @@ func TestTopologyUsage(t *testing.T) {
 		args string
 		says string
 	}{
-		{exitOK, "what-if --members 50 --zones 3", "balanced"},
-		{exitOK, "what-if --published", "14785"},
-		{exitOK, "what-if --members 7 --output json", "prediction"},
-		{exitOK, "advise --members 7 --write-concern majority", "weigh throughput (off) against"},
-		{exitOK, "advise --members 9 --zones 3 --spread-voters --output json", "published"},
-		{exitUsage, "what-if --members 51", "51 members"},
-		{exitUsage, "advise --members 51", "51 members"},
-		{exitUsage, "advise --members 7 --write-concern 2", "concern"},
-		{exitUsage, "advise --members 7 --uri mongodb://a", "members"},
-		{exitUsage, "advise --zones 2 --uri mongodb://a", "--members"},
-		{exitUsage, "advise", "MILLRACE_URI"},
-		{exitUsage, "what-if --cores 0", "--cores"},
-		{exitUsage, "show", "MILLRACE_URI"},
-		{exitUsage, "show --uri nonsense", "mongodb://"},
-		{exitUsage, "show --uri mongodb://a --output png", "png"},
-		{exitUsage, "show --uri mongodb://a --interval 1ms", "interval"},
-		{exitUsage, "chaining maybe --uri mongodb://a", "maybe"},
-		{exitUsage, "hold --uri mongodb://a --log-level loud", "loud"},
-		{exitFailure, "show --uri mongodb://u:hidden@127.0.0.1:1 --timeout 200ms", "127.0.0.1:1"},
+		{cli.ExitOK, "what-if --members 50 --zones 3", "balanced"},
+		{cli.ExitOK, "what-if --published", "14785"},
+		{cli.ExitOK, "what-if --members 7 --output json", "prediction"},
+		{cli.ExitOK, "advise --members 7 --write-concern majority", "weigh throughput (off) against"},
+		{cli.ExitOK, "advise --members 9 --zones 3 --spread-voters --output json", "published"},
+		{cli.ExitUsage, "what-if --members 51", "51 members"},
+		{cli.ExitUsage, "advise --members 51", "51 members"},
+		{cli.ExitUsage, "advise --members 7 --write-concern 2", "concern"},
+		{cli.ExitUsage, "advise --members 7 --uri mongodb://a", "members"},
+		{cli.ExitUsage, "advise --zones 2 --uri mongodb://a", "--members"},
+		{cli.ExitUsage, "advise", "MILLRACE_URI"},
+		{cli.ExitUsage, "what-if --cores 0", "--cores"},
+		{cli.ExitUsage, "show", "MILLRACE_URI"},
+		{cli.ExitUsage, "show --uri nonsense", "mongodb://"},
+		{cli.ExitUsage, "show --uri mongodb://a --output png", "png"},
+		{cli.ExitUsage, "show --uri mongodb://a --interval 1ms", "interval"},
+		{cli.ExitUsage, "chaining maybe --uri mongodb://a", "maybe"},
+		{cli.ExitUsage, "hold --uri mongodb://a --log-level loud", "loud"},
+		{cli.ExitFailure, "show --uri mongodb://u:hidden@127.0.0.1:1 --timeout 200ms", "127.0.0.1:1"},
 	} {
 		code, out, errs := p.run(append([]string{"topology"}, strings.Fields(c.args)...)...)
 		if code != c.code || !strings.Contains(out+errs, c.says) || strings.Contains(out+errs, "hidden") {

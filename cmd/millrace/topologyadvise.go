@@ -9,6 +9,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/topology"
@@ -52,13 +53,13 @@ Nothing is changed.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed(flagMembers) {
 				if err := h.Check(); err != nil {
-					return withCode(exitUsage, err)
+					return cli.WithCode(cli.ExitUsage, err)
 				}
 				return advise(topology.Hypothetical(h))
 			}
 			for _, name := range []string{"voters", "zones", "zone-rtt", "spread-voters"} {
 				if cmd.Flags().Changed(name) {
-					return withCode(exitUsage, mongo.WithHint(fmt.Errorf("--%s describes a set that need not exist", name), "give --members with it"))
+					return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("--%s describes a set that need not exist", name), "give --members with it"))
 				}
 			}
 			return live(cmd, args)
@@ -97,7 +98,7 @@ func (a *app) showAdvice(set *topology.Set, concern string, p topology.Params, o
 		}
 		writeAdvice(&b, advice)
 	}
-	return a.tell(output, all, b.String())
+	return a.Tell(output, all, b.String())
 }
 
 // writeAdvice writes the advice for one write concern.

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
@@ -62,7 +63,7 @@ func (a *app) acts(s *actSettings, o *topology.PlanOptions, do func(context.Cont
 				return err
 			}
 		}
-		dir, err := server.StateDir(a.lookupEnv)
+		dir, err := server.StateDir(a.LookupEnv)
 		if err != nil {
 			return err
 		}
@@ -74,7 +75,7 @@ func (a *app) acts(s *actSettings, o *topology.PlanOptions, do func(context.Cont
 		if err != nil {
 			return err
 		}
-		log := config.NewLog(a.stderr, s.logLevel, s.logFormat)
+		log := config.NewLog(a.Stderr, s.logLevel, s.logFormat)
 		control := topology.NewController(observer, topology.ControlOptions{Plan: *o, Interval: s.interval, NoNotes: s.noNotes, Log: log})
 		return do(ctx, &acting{a, s, observer, set, filepath.Join(dir, "topology"), log, control}, args)
 	})
@@ -106,7 +107,7 @@ func (a *app) plans(s *actSettings, o *topology.PlanOptions, do func(context.Con
 // untouched says so, unless err says more.
 func (t *acting) untouched(err error) error {
 	if err == nil {
-		fmt.Fprintln(t.stderr, "dry run: nothing was changed; give --yes to do it")
+		fmt.Fprintln(t.Stderr, "dry run: nothing was changed; give --yes to do it")
 	}
 	return err
 }
@@ -214,10 +215,10 @@ choose for themselves. Without --yes it says what it knows and changes nothing.`
 			case err != nil:
 				return err
 			case was == nil:
-				fmt.Fprintln(a.stderr, "nothing to release: no tree of this set is noted on this machine")
+				fmt.Fprintln(a.Stderr, "nothing to release: no tree of this set is noted on this machine")
 				return nil
 			case !s.yes:
-				return t.untouched(a.tell(s.output, was, memoryText(t.set, was)))
+				return t.untouched(a.Tell(s.output, was, memoryText(t.set, was)))
 			}
 			if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 				return err
@@ -240,7 +241,7 @@ func memoryText(set *topology.Set, was *topology.Memory) string {
 			t.AppendRow([]any{m.Host, m.Source, src})
 		}
 	}
-	return fmt.Sprintf("%s as it was %s ago\n%s\n", plain(set.Name), ago(set.At, was.At), t.Render())
+	return fmt.Sprintf("%s as it was %s ago\n%s\n", cli.Plain(set.Name), ago(set.At, was.At), t.Render())
 }
 
 func (a *app) topologyChainingCommand() *cobra.Command {
@@ -272,7 +273,7 @@ Without --yes it says what the checks find and changes nothing.`,
 // chaining checks and, if wanted, switches.
 func (t *acting) chaining(ctx context.Context, on, force bool) error {
 	if t.set.Chaining == on {
-		fmt.Fprintf(t.stderr, "chaining is %s already\n", onOff(on))
+		fmt.Fprintf(t.Stderr, "chaining is %s already\n", onOff(on))
 		return nil
 	}
 	findings := topology.CheckChaining(t.set, on, topology.FitPublished())
@@ -282,13 +283,13 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 		if f.Stops {
 			mark, stops = "STOP", true
 		}
-		text += fmt.Sprintf("%s: %s\n", mark, plain(f.What))
+		text += fmt.Sprintf("%s: %s\n", mark, cli.Plain(f.What))
 	}
-	if err := t.tell(t.output, findings, text); err != nil {
+	if err := t.Tell(t.output, findings, text); err != nil {
 		return err
 	}
 	if stops && !force {
-		return withCode(exitUsage, mongo.WithHint(errors.New("a check speaks against it; nothing was changed"), "--force does it nevertheless"))
+		return cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("a check speaks against it; nothing was changed"), "--force does it nevertheless"))
 	}
 	if !t.yes {
 		return t.untouched(nil)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/topology"
@@ -48,7 +49,7 @@ func (m *modelSettings) bind(fs *pflag.FlagSet) {
 func (m *modelSettings) params() (topology.Params, error) {
 	p := topology.FitPublished()
 	if m.threads <= 0 || m.cores <= 0 {
-		return p, withCode(exitUsage, errors.New("--threads and --cores have to be above zero"))
+		return p, cli.WithCode(cli.ExitUsage, errors.New("--threads and --cores have to be above zero"))
 	}
 	p.Threads, p.Cores = m.threads, m.cores
 	return p, nil
@@ -94,7 +95,7 @@ machine. Trust the comparison of its rows, not its absolute figures.`,
 func (a *app) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Params, output string) error {
 	plan, err := topology.MakePlan(set, o)
 	if err != nil {
-		return withCode(exitUsage, err)
+		return cli.WithCode(cli.ExitUsage, err)
 	}
 	effect := []topology.Outcome{
 		{Name: "as it is", Prediction: topology.Predict(set, set.Tree(), p)},
@@ -103,7 +104,7 @@ func (a *app) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Par
 		{Name: "all automatic", Prediction: topology.PredictAutomatic(set, p)},
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: policy %s, fan-out %d, depth %d, majority of %d\n", plain(set.Name), plan.Policy, plan.FanOut, plan.Depth, plan.Majority)
+	fmt.Fprintf(&b, "%s: policy %s, fan-out %d, depth %d, majority of %d\n", cli.Plain(set.Name), plan.Policy, plan.FanOut, plan.Depth, plan.Majority)
 	fmt.Fprintln(&b, planTable(set, plan).Render())
 	writeLeft(&b, plan)
 	fmt.Fprintln(&b, effectTable(effect).Render())
@@ -115,10 +116,10 @@ func (a *app) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Par
 
 func writeLeft(b *strings.Builder, plan *topology.Plan) {
 	for _, l := range plan.Left {
-		fmt.Fprintf(b, "left alone: %s %s\n", plain(l.Host), plain(l.Why))
+		fmt.Fprintf(b, "left alone: %s %s\n", cli.Plain(l.Host), cli.Plain(l.Why))
 	}
 	for _, n := range plan.Notes {
-		fmt.Fprintf(b, "note: %s\n", plain(n))
+		fmt.Fprintf(b, "note: %s\n", cli.Plain(n))
 	}
 	if n := len(plan.Changes()); n > 0 {
 		fmt.Fprintf(b, "%s to move\n", plural(n, "member"))
@@ -198,20 +199,20 @@ members choose themselves, on average), and the plan of each policy.
 				return err
 			}
 			if err := h.Check(); err != nil {
-				return withCode(exitUsage, err)
+				return cli.WithCode(cli.ExitUsage, err)
 			}
 			outcomes, err := topology.Compare(topology.Hypothetical(h), o, params)
 			if err != nil {
-				return withCode(exitUsage, err)
+				return cli.WithCode(cli.ExitUsage, err)
 			}
-			return a.tell(output, outcomes, effectTable(outcomes).Render()+"\n")
+			return a.Tell(output, outcomes, effectTable(outcomes).Render()+"\n")
 		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&h.Members, flagMembers, 7, "members of the set, 3 to 50")
 	bindHypothesis(f, &h)
 	f.BoolVar(&published, "published", false, "show the model beside the measurements it is fitted to")
-	bindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
 	bindLimits(f, &o)
 	m.bind(f)
 	return cmd
@@ -242,7 +243,7 @@ func (a *app) showFit(output string) error {
 			percent(c.CPU), percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError)})
 	}
 	alignRight(t, 1, 4, 5, 6, 7, 8, 9, 10, 11)
-	return a.tell(output, struct {
+	return a.Tell(output, struct {
 		Params topology.Params `json:"params"`
 		Cells  []topology.Cell `json:"cells"`
 	}{p, cells}, fmt.Sprintf(`%s

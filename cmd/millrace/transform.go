@@ -13,13 +13,14 @@ import (
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
 )
 
 func (a *app) transformCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "transform", Short: "Try rules on documents", RunE: group}
+	cmd := &cobra.Command{Use: "transform", Short: "Try rules on documents", RunE: cli.Group}
 	var s config.Transform
 	test := &cobra.Command{
 		Use:   "test --ns DB.COLL",
@@ -75,11 +76,11 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 		}
 		out.Documents = append(out.Documents, one)
 	}
-	if err := r.tell(s.Output, out, triedText(out)); err != nil {
+	if err := r.Tell(s.Output, out, triedText(out)); err != nil {
 		return err
 	}
 	if failed > 0 {
-		return withCode(exitFailure, fmt.Errorf("%s cannot be mapped, first: %s", plural(failed, "document"), firstError(out)))
+		return cli.WithCode(cli.ExitFailure, fmt.Errorf("%s cannot be mapped, first: %s", plural(failed, "document"), firstError(out)))
 	}
 	return nil
 }
@@ -104,21 +105,21 @@ func jsonDoc(doc bson.Raw) json.RawMessage {
 func triedText(t tried) string {
 	var b strings.Builder
 	if t.Target == "" {
-		fmt.Fprintf(&b, "%s is not kept\n", plain(t.NS))
-	} else if fmt.Fprintf(&b, "%s\n", plain(t.NS)); t.Target != t.NS {
-		fmt.Fprintf(&b, "  on the target as %s\n", plain(t.Target))
+		fmt.Fprintf(&b, "%s is not kept\n", cli.Plain(t.NS))
+	} else if fmt.Fprintf(&b, "%s\n", cli.Plain(t.NS)); t.Target != t.NS {
+		fmt.Fprintf(&b, "  on the target as %s\n", cli.Plain(t.Target))
 	}
 	for _, d := range t.Documents {
-		fmt.Fprintf(&b, "- %s\n", plain(string(d.Before)))
+		fmt.Fprintf(&b, "- %s\n", cli.Plain(string(d.Before)))
 		switch {
 		case d.Error != "":
-			fmt.Fprintf(&b, "! %s\n", plain(d.Error))
+			fmt.Fprintf(&b, "! %s\n", cli.Plain(d.Error))
 		case string(d.After) == "null":
 			b.WriteString("  not kept\n")
 		case bytes.Equal(d.Before, d.After):
 			b.WriteString("  as it is\n")
 		default:
-			fmt.Fprintf(&b, "+ %s\n", plain(string(d.After)))
+			fmt.Fprintf(&b, "+ %s\n", cli.Plain(string(d.After)))
 		}
 	}
 	fmt.Fprintf(&b, "%d of %s kept\n", t.Kept, plural(len(t.Documents), "document"))

@@ -11,6 +11,7 @@ import (
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/shown"
@@ -36,7 +37,7 @@ when there is no answer, such as when a connection breaks midway.`,
   millrace verify --config sync.yaml --report differences.json
   millrace verify --method ranges --config sync.yaml
   millrace verify --structure --config sync.yaml`,
-		Annotations: map[string]string{failsWith: "trouble"},
+		Annotations: map[string]string{cli.FailsWith: "trouble"},
 	}
 	return a.configured(cmd, config.CommandVerify, &s, func(ctx context.Context, run *session) error { return run.verifyClusters(ctx, &s) })
 }
@@ -48,7 +49,7 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 	if err != nil {
 		return err
 	}
-	if err := r.tell(s.Output, report, verifiedText(report)); err != nil {
+	if err := r.Tell(s.Output, report, verifiedText(report)); err != nil {
 		return err
 	}
 	err = verifiedError(report)
@@ -81,9 +82,9 @@ func verifiedError(r *verify.Report) error {
 		return nil
 	}
 	if r.StructureOnly {
-		return withCode(exitFailure, fmt.Errorf("the clusters differ: %s of collections, indexes or options", plural(len(r.Schema), "difference")))
+		return cli.WithCode(cli.ExitFailure, fmt.Errorf("the clusters differ: %s of collections, indexes or options", plural(len(r.Schema), "difference")))
 	}
-	return withCode(exitFailure, fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
+	return cli.WithCode(cli.ExitFailure, fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
 		plural(int(r.Count), "document"), plural(len(r.Schema), "difference")))
 }
 
@@ -100,24 +101,24 @@ func verifiedText(r *verify.Report) string {
 	}
 	writeDifferences(&b, schema)
 	for _, d := range r.Differences[:min(len(r.Differences), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, plain(d.NS), plain(cut(d.ID.String(), 120)), detail(d.Detail))
+		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, cli.Plain(d.NS), cli.Plain(cut(d.ID.String(), 120)), detail(d.Detail))
 	}
 	if n := r.Count - int64(min(len(r.Differences), maxListed)); n > 0 {
 		fmt.Fprintf(&b, "  and %d documents more\n", n)
 	}
 	for _, c := range r.Collections {
 		if c.Skipped != nil {
-			fmt.Fprintf(&b, "expected: %s: %s\n", plain(c.NS), c.Skipped)
+			fmt.Fprintf(&b, "expected: %s: %s\n", cli.Plain(c.NS), c.Skipped)
 		}
 		if c.Unmapped > 0 {
-			fmt.Fprintf(&b, "expected: %s: not on the target: %s, the rules cannot map them\n", plain(c.NS), humanize.Comma(c.Unmapped))
+			fmt.Fprintf(&b, "expected: %s: not on the target: %s, the rules cannot map them\n", cli.Plain(c.NS), humanize.Comma(c.Unmapped))
 		}
 	}
 	for _, line := range listed(r.Expected, func(d verify.SchemaDifference) string { return "expected: " + d.NS + ": " + d.What + ": " + d.Detail }) {
-		fmt.Fprintln(&b, plain(line))
+		fmt.Fprintln(&b, cli.Plain(line))
 	}
 	for _, n := range r.Notes {
-		fmt.Fprintf(&b, "note: %s\n", plain(n))
+		fmt.Fprintf(&b, "note: %s\n", cli.Plain(n))
 	}
 	if r.Same {
 		b.WriteString(sameText(r))
@@ -145,7 +146,7 @@ func detail(s string) string {
 	if s == "" {
 		return ""
 	}
-	return ": " + plain(cut(s, 300))
+	return ": " + cli.Plain(cut(s, 300))
 }
 
 func verifiedTable(r *verify.Report) table.Writer {

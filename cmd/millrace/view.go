@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/shown"
@@ -52,9 +53,9 @@ func (v *viewer) head(now time.Time) {
 	if !s.StartedAt.IsZero() {
 		elapsed = shown.Clock(now.Sub(s.StartedAt))
 	}
-	v.add(plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), shown.Size(float64(s.Process.Resident)))
+	v.add(cli.Plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), shown.Size(float64(s.Process.Resident)))
 	if s.Source != "" {
-		v.add(label("") + plain(s.Source) + " → " + plain(s.Target))
+		v.add(label("") + cli.Plain(s.Source) + " → " + cli.Plain(s.Target))
 	}
 	if s.Limits != (pace.Rates{}) {
 		v.add(label("throttled") + limitsText(s.Limits))
@@ -95,7 +96,7 @@ func (v *viewer) bar(p float64) string {
 
 // item is a line for one of several things, with how far it is.
 func (v *viewer) item(name string, p float64, more string) {
-	v.add("    "+pad(plain(name), max(v.columns/3, 12))+" "+v.bar(p), more)
+	v.add("    "+pad(cli.Plain(name), max(v.columns/3, 12))+" "+v.bar(p), more)
 }
 
 // collections adds the largest unfinished ones, as many as there is room for.
@@ -160,14 +161,14 @@ func (v *viewer) following() {
 		v.add(label("filter")+c.Rule, shown.Count(float64(c.Copied))+" copied", out, shown.Count(float64(c.Entered))+" entered", shown.Count(float64(c.Left))+" left")
 	}
 	for _, c := range v.s.Fields[:min(len(v.s.Fields), 6)] {
-		v.add(label("fields")+plain(c.Rule), shown.Count(float64(c.Copied))+" copied", shown.Count(float64(c.Changed))+" of them changed",
+		v.add(label("fields")+cli.Plain(c.Rule), shown.Count(float64(c.Copied))+" copied", shown.Count(float64(c.Changed))+" of them changed",
 			shown.Count(float64(c.Written+c.Translated+c.Read))+" changes mapped", shown.Count(float64(c.Failed))+" failed")
 	}
 	for _, c := range v.s.SoftDeletes[:min(len(v.s.SoftDeletes), 6)] {
-		v.add(label("marked")+plain(c.Rule), shown.Count(float64(c.Marked))+" deleted on the source")
+		v.add(label("marked")+cli.Plain(c.Rule), shown.Count(float64(c.Marked))+" deleted on the source")
 	}
 	for _, c := range v.s.Skips[:min(len(v.s.Skips), 6)] {
-		v.add(label("skipped")+plain(c.Rule), skippedText(c.Skipped))
+		v.add(label("skipped")+cli.Plain(c.Rule), skippedText(c.Skipped))
 	}
 	if text := holdingText(f.Holding); text != "" {
 		v.add(label("shards") + text)
@@ -181,7 +182,7 @@ func holdingText(h *job.Holding) string {
 	if h == nil || h.Seconds < 1 {
 		return ""
 	}
-	text := fmt.Sprintf("the others wait for %s, %s at %s", plain(h.Shard), shown.Seconds(h.Seconds), h.At)
+	text := fmt.Sprintf("the others wait for %s, %s at %s", cli.Plain(h.Shard), shown.Seconds(h.Seconds), h.At)
 	if h.Undecided {
 		text += ", where a transaction is prepared and not decided"
 	}
@@ -205,11 +206,11 @@ func (v *viewer) trouble() (out []string) {
 			out = append(out, fit(v.columns, label(name)+text, more))
 		}
 	}
-	add("waiting", plain(s.Waiting), "")
-	add("conflicts", s.Conflicts.Stats.Text(), plain(s.Conflicts.Where))
+	add("waiting", cli.Plain(s.Waiting), "")
+	add("conflicts", s.Conflicts.Stats.Text(), cli.Plain(s.Conflicts.Where))
 	add("errors", shown.Counts(s.Errors), "")
-	add("failed", plain(s.Error), "")
-	add("hint", plain(s.Hint), "")
+	add("failed", cli.Plain(s.Error), "")
+	add("hint", cli.Plain(s.Hint), "")
 	if n := len(s.Differences); n > 0 {
 		add("differs", fmt.Sprintf("%d from the source", n), "")
 	}

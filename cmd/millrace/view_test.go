@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/verify"
@@ -133,7 +134,7 @@ func TestFigures(t *testing.T) {
 		{shown.Size(0), "0 B"}, {shown.Size(999), "999 B"}, {shown.Size(1500), "1.50 kB"}, {shown.Size(56.2e6), "56.2 MB"}, {shown.Size(2e12), "2.00 TB"},
 		{shown.Seconds(-1), "unknown"}, {shown.Seconds(0.44), "0.4 s"}, {shown.Seconds(45), "45 s"}, {shown.Seconds(600), "10 min"}, {shown.Seconds(3 * 3600), "3.0 h"}, {shown.Seconds(5 * 86400), "5.0 d"},
 		{shown.Clock(83 * time.Second), "0:01:23"}, {shown.Clock(25*time.Hour + time.Second), "1d 01:00:01"},
-		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "}, {plain("a\x1b[2J\nb"), `a\u001b[2J\nb`},
+		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "}, {cli.Plain("a\x1b[2J\nb"), `a\u001b[2J\nb`},
 		{bar(0.5, 4), "██░░"}, {fit(10, "abc", "def", "ghi"), "abc  def"}, {fit(2, "abc"), "a…"}, {fit(10, "", "x"), "x"},
 	} {
 		if c.got != c.want {

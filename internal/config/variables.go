@@ -36,6 +36,15 @@ func variables(f *pflag.Flag) []string {
 	return []string{EnvName(f.Name)}
 }
 
+// AllVariables returns the names of all variables of flags, sorted, each once.
+func AllVariables(flags []*pflag.Flag) (names []string) {
+	for _, f := range flags {
+		names = append(names, variables(f)...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // otherVariables are those that no flag stands for: of the lab, of tests, secrets of the
 // service's jobs, and what Kubernetes sets for a service named millrace. One that ends in _ is a beginning.
 func otherVariables() []string {
@@ -44,8 +53,8 @@ func otherVariables() []string {
 
 // Unknown finds what in an environment (NAME=value) is called like a variable of
 // a flag, but is none. A name is rather meant to be of the command that runs than
-// of another.
-func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag) (out []Problem) {
+// of another. Names in foreign are those of other programs.
+func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag, foreign []string) (out []Problem) {
 	var own, known []string // without the prefix, in which all are alike
 	add := func(to *[]string, f *pflag.Flag) {
 		for _, name := range variables(f) {
@@ -59,7 +68,7 @@ func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag) (out [
 	for _, one := range environ {
 		name, value, _ := strings.Cut(one, "=")
 		short, ours := strings.CutPrefix(name, prefix)
-		if !ours || value == "" || slices.Contains(known, short) ||
+		if !ours || value == "" || slices.Contains(known, short) || slices.Contains(foreign, name) ||
 			slices.ContainsFunc(otherVariables(), func(o string) bool { return o == short || strings.HasSuffix(o, "_") && strings.HasPrefix(short, o) }) {
 			continue
 		}

@@ -34,6 +34,8 @@ type Options struct {
 	// is given beyond what the scenario needs.
 	Millrace     string
 	MillraceArgs []string
+	// Router is the program whose command "lab router" is a router: millrace-bench.
+	Router string
 	// Variants are measured beside it wherever a sync is.
 	Variants []Variant
 	// Version and Command go into the report.

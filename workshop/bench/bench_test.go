@@ -21,7 +21,8 @@ func tiny() Scale { return Scale{Name: "tiny", Factor: 0.002, Duration: 300 * ti
 // shared is what the tests of the package use together.
 var shared struct {
 	once           sync.Once
-	dir, program   string // the program is built into dir, unless make test has
+	dir, program   string // the programs are built into dir, unless make test has
+	router         string
 	source, target *lab.Cluster
 	err            error
 }
@@ -48,7 +49,7 @@ func servers(t *testing.T) (Servers, string) {
 		var errs [3]error
 		wg.Go(func() { shared.source, errs[0] = lab.Start(t.Context(), lab.Options{LeanJournal: true}) })
 		wg.Go(func() { shared.target, errs[1] = lab.Start(t.Context(), lab.Options{LeanJournal: true}) })
-		wg.Go(func() { shared.program, errs[2] = build(t) })
+		wg.Go(func() { shared.program, shared.router, errs[2] = build(t) })
 		wg.Wait()
 		shared.err = errors.Join(errs[:]...)
 	})
@@ -58,19 +59,19 @@ func servers(t *testing.T) (Servers, string) {
 	return Servers{Source: shared.source.URI(), Target: shared.target.URI()}, shared.program
 }
 
-func build(t *testing.T) (program string, err error) {
-	if program = os.Getenv("MILLRACE_TEST_PROGRAM"); program != "" {
-		return program, nil
+func build(t *testing.T) (program, router string, err error) {
+	program, router = os.Getenv("MILLRACE_TEST_PROGRAM"), os.Getenv("MILLRACE_TEST_BENCH")
+	if program != "" && router != "" {
+		return program, router, nil
 	}
 	if shared.dir, err = os.MkdirTemp("", "millrace-bench-test-"); err != nil {
-		return "", err
+		return "", "", err
 	}
-	program = shared.dir + "/millrace"
-	out, err := exec.Command("go", "build", "-o", program, "../../cmd/millrace").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", shared.dir+"/", "../../cmd/millrace", "../../cmd/millrace-bench").CombinedOutput()
 	if err != nil {
 		t.Logf("%s", out)
 	}
-	return program, err
+	return shared.dir + "/millrace", shared.dir + "/millrace-bench", err
 }
 
 // measureTiny runs scenarios once and checks that each contender has worked.
@@ -80,7 +81,7 @@ func measureTiny(t *testing.T, o Options) *Report {
 	if o.Servers.Version == "" {
 		o.Servers = given
 	}
-	o.Scale, o.Rounds, o.Millrace = tiny(), 1, program
+	o.Scale, o.Rounds, o.Millrace, o.Router = tiny(), 1, program, shared.router
 	o.Progress = func(line string) { t.Log(line) }
 	r, err := Run(t.Context(), o)
 	if err != nil {

@@ -20,7 +20,7 @@ func (b *bench) open(ctx context.Context, n needs) (*site, error) {
 	} else if sharded.Is(servers.SourceTopology) || sharded.Is(servers.TargetTopology) {
 		return nil, mongo.WithHint(errors.New("this scenario measures replica sets"), "those for sharded clusters are full-sharded, incr-sharded and latency-sharded")
 	}
-	st, err := openSite(ctx, servers, b.share(n), starting{b.o.Log, b.o.Millrace, b.dir})
+	st, err := openSite(ctx, servers, b.share(n), starting{b.o.Log, b.o.Router, b.dir})
 	if err != nil {
 		return nil, err
 	}

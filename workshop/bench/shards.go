@@ -50,7 +50,7 @@ func (s *side) openSharded(ctx context.Context, o lab.Options, start starting) (
 	}
 	var hosts []string
 	for range routersOfEach {
-		r, err := startRouter(ctx, start.program, file)
+		r, err := startRouter(ctx, start.router, file)
 		if err != nil {
 			return err
 		}

@@ -93,8 +93,8 @@ func openSite(ctx context.Context, s Servers, n needs, start starting) (*site, e
 
 // starting is what servers are started with beside their options.
 type starting struct {
-	log          *slog.Logger
-	program, dir string // millrace, which routers are processes of, and a directory
+	log         *slog.Logger
+	router, dir string // the program that routers are processes of, and a directory
 }
 
 func (s *side) open(ctx context.Context, given bool, o lab.Options) (err error) {

@@ -19,7 +19,7 @@ import (
 // Tests that run again and again need not wait for servers each time: with
 // MILLRACE_LAB_KEEP=15m in the environment a test borrows a cluster that an
 // earlier one has left running, and starts one that runs on for so long when
-// there is none. MILLRACE_TEST_PROGRAM is the millrace whose `lab guard` ends it.
+// there is none. MILLRACE_TEST_BENCH is the millrace-bench whose `lab guard` ends it.
 //
 // Only what is easily made as new is kept: clusters of one member without
 // users, TLS, proxies, quotas, disks and names of their own. A borrowed cluster is
@@ -115,7 +115,7 @@ func (l *loan) take(ctx context.Context, o Options, limit time.Duration) (c *Clu
 		if l.state, err = l.store.Up(ctx, o); err != nil {
 			return nil, err
 		}
-		if err := l.store.SetGuard(l.state, limit, os.Getenv("MILLRACE_TEST_PROGRAM"), "lab", "guard", "--for", limit.String(), "--name", o.Name); err != nil {
+		if err := l.store.SetGuard(l.state, limit, os.Getenv("MILLRACE_TEST_BENCH"), "lab", "guard", "--for", limit.String(), "--name", o.Name); err != nil {
 			return nil, errors.Join(err, l.store.Down(ctx, o.Name))
 		}
 	}

@@ -12,7 +12,7 @@ func TestBorrow(t *testing.T) {
 	t.Setenv("MILLRACE_LAB_KEEP", "10m")
 	dir := t.TempDir()
 	script(t, dir, "guard", "while :; do sleep 1; done")
-	t.Setenv("MILLRACE_TEST_PROGRAM", filepath.Join(dir, "guard"))
+	t.Setenv("MILLRACE_TEST_BENCH", filepath.Join(dir, "guard"))
 	o := Options{OplogMB: 991, LeanJournal: true} // as no other test has them
 	get := func() *Cluster {
 		c, err := Start(t.Context(), o)

@@ -121,7 +121,7 @@ func (s *Store) makeRoom(ctx context.Context, name string) error {
 		return err
 	}
 	if old.Running() > 0 {
-		return fmt.Errorf("lab: cluster %s is up already; end it with: millrace lab down --name %s", name, name)
+		return fmt.Errorf("lab: cluster %s is up already; end it with: millrace-bench lab down --name %s", name, name)
 	}
 	return s.down(ctx, old)
 }
@@ -160,7 +160,7 @@ func (s *Store) Down(ctx context.Context, name string) error {
 	defer unlock()
 	state, err := s.read(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("lab: there is no cluster %s; see: millrace lab list", name)
+		return fmt.Errorf("lab: there is no cluster %s; see: millrace-bench lab list", name)
 	}
 	if err != nil {
 		return err

@@ -25,6 +25,8 @@ type Options struct {
 	Mongod string
 	// Millrace is the program that is measured.
 	Millrace string
+	// Router is the program whose command "lab router" is a router.
+	Router string
 	// Version and Command go into the results.
 	Version, Command string
 	// Progress is told in a line what is being done; nil is silent.
@@ -146,7 +148,7 @@ type step struct {
 func (o Options) steps(ctx context.Context, m *Measured, all []step) error {
 	var failed []error
 	for i, s := range all {
-		b := bench.Options{Scenarios: []string{s.scenario}, Scale: o.Scale, Rounds: o.Rounds, Millrace: o.Millrace,
+		b := bench.Options{Scenarios: []string{s.scenario}, Scale: o.Scale, Rounds: o.Rounds, Millrace: o.Millrace, Router: o.Router,
 			Version: o.Version, Command: o.Command, Progress: o.Progress,
 			Servers: bench.Servers{Version: o.Mongod, SourceTopology: "rs:1", TargetTopology: "rs:1"}}
 		if s.change != nil {

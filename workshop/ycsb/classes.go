@@ -200,7 +200,7 @@ func (c *Classes) WriteText(w io.Writer) error {
 
 // WriteHTML writes the tables and their charts as one page.
 func (c *Classes) WriteHTML(w io.Writer) error {
-	s := &sheet{Title: "millrace ycsb matrix --classes", Facts: c.facts(), Tables: c.tables()}
+	s := &sheet{Title: "millrace-bench ycsb matrix --classes", Facts: c.facts(), Tables: c.tables()}
 	var against []plot.Line
 	names := c.Classes[0].mixes()
 	for _, r := range c.Classes {

@@ -234,7 +234,7 @@ func row(cells []string) table.Row {
 
 // WriteHTML writes the tables and their charts as one page.
 func (c *Comparison) WriteHTML(w io.Writer) error {
-	s := &sheet{Title: "millrace ycsb matrix", Facts: c.facts(), Tables: c.tables()}
+	s := &sheet{Title: "millrace-bench ycsb matrix", Facts: c.facts(), Tables: c.tables()}
 	charts, err := c.charts()
 	if err != nil {
 		return err

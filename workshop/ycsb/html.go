@@ -73,7 +73,7 @@ func (s *sheet) write(w io.Writer) error {
 // WriteHTML writes the result as one page with charts over time that needs
 // nothing else.
 func WriteHTML(w io.Writer, r *Report) error {
-	s := &sheet{Title: "millrace ycsb " + string(r.Phase)}
+	s := &sheet{Title: "millrace-bench ycsb " + string(r.Phase)}
 	t := sheetTable{Header: []string{"", "operations", "average µs", "min", "p50", "p95", "p99", "p99.9", "max", "returned"}}
 	s.Facts = []string{
 		fmt.Sprintf("%s operations in %s s: %s a second, %d threads%s", humanize.Comma(r.Operations), plot.Figure(r.Seconds), plot.Figure(r.Throughput), r.Threads, r.targetText()),

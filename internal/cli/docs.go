@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/config"
+)
+
+func docsCommand() *cobra.Command {
+	var dir, variables, date string
+	var man bool
+	cmd := &cobra.Command{
+		Use:    "docs",
+		Short:  "Write the help of all commands as Markdown or as man pages",
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			root := cmd.Root()
+			if man {
+				return writePages(dir, ManPages(root, date))
+			}
+			// Pages of commands that are no more are removed, those of other programs stay.
+			old, err := filepath.Glob(filepath.Join(dir, root.Name()+"_*.md"))
+			for _, path := range old {
+				err = errors.Join(err, os.Remove(path))
+			}
+			if variables != "" {
+				err = errors.Join(err, os.WriteFile(variables, VariablesOf(root), 0o644))
+			}
+			return errors.Join(err, writePages(dir, DocPages(root)))
+		},
+	}
+	cmd.Flags().StringVar(&dir, "dir", "docs/cli", "`directory` to write to")
+	cmd.Flags().StringVar(&variables, "variables", "", "`file` for the names of all variables of flags")
+	cmd.Flags().BoolVar(&man, "man", false, "write man pages")
+	cmd.Flags().StringVar(&date, "date", "", "`day` that the man pages bear, as 2026-01-02")
+	return cmd
+}
+
+func writePages(dir string, pages map[string][]byte) error {
+	errs := []error{os.MkdirAll(dir, 0o755)}
+	for name, page := range pages {
+		errs = append(errs, os.WriteFile(filepath.Join(dir, name), page, 0o644))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("write docs: %w", err)
+	}
+	return nil
+}
+
+// VariablesOf returns the names of all variables that the pages of a program's flags have,
+// one a line.
+func VariablesOf(root *cobra.Command) []byte {
+	var flags []*pflag.Flag
+	eachCommand(root, func(c *cobra.Command) {
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && !f.Hidden {
+				flags = append(flags, f)
+			}
+		})
+	})
+	return []byte(strings.Join(config.AllVariables(flags), "\n") + "\n")
+}
+
+// DocPages renders one page for each visible command, by file name. The text
+// depends on the commands alone, so that a check can compare it.
+func DocPages(root *cobra.Command) map[string][]byte {
+	pages := map[string][]byte{}
+	eachCommand(root, func(c *cobra.Command) { pages[docFile(c)] = docPage(c) })
+	return pages
+}
+
+// eachCommand visits the commands that have a page, with the flags that they
+// get when they are run.
+func eachCommand(c *cobra.Command, visit func(*cobra.Command)) {
+	c.InitDefaultHelpFlag()
+	c.InitDefaultVersionFlag()
+	visit(c)
+	for _, sub := range documented(c) {
+		eachCommand(sub, visit)
+	}
+}
+
+// documented are the subcommands that have a page.
+func documented(c *cobra.Command) []*cobra.Command {
+	if c.Name() == "completion" {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(c.Commands()), func(sub *cobra.Command) bool { return sub.Hidden || sub.Name() == "help" })
+}
+
+func docFile(c *cobra.Command) string {
+	return strings.ReplaceAll(c.CommandPath(), " ", "_") + ".md"
+}
+
+func docPage(c *cobra.Command) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %s\n\n%s.\n", c.CommandPath(), strings.TrimSuffix(c.Short, "."))
+	if c.Long != "" && c.Name() != "completion" {
+		fmt.Fprintf(&b, "\n%s\n", strings.TrimSpace(c.Long))
+	}
+	if c.Runnable() && !c.HasSubCommands() {
+		fmt.Fprintf(&b, "\n```\n%s\n```\n", c.UseLine())
+	}
+	if c.Example != "" {
+		fmt.Fprintf(&b, "\n## Examples\n\n```\n%s\n```\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
+	}
+	sections := config.Sections(c.Flags())
+	for i, section := range sections {
+		var flags []string
+		section.Flags.VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" {
+				kind, usage := pflag.UnquoteUsage(f)
+				flags = append(flags, fmt.Sprintf("| `%s` | %s | %s |", strings.TrimSpace("--"+f.Name+" "+kind), cell(defaultText(f)), cell(usage)))
+			}
+		})
+		title := "## " + section.Title
+		if len(sections) > 1 {
+			title = "#" + title
+		}
+		if i == 0 && len(sections) > 1 {
+			b.WriteString("\n## Flags\n")
+		}
+		docTable(&b, title, "| flag | default | meaning |\n|---|---|---|", flags)
+	}
+	var commands []string
+	for _, sub := range documented(c) {
+		commands = append(commands, fmt.Sprintf("| [%s](%s) | %s |", sub.CommandPath(), docFile(sub), cell(sub.Short)))
+	}
+	docTable(&b, "## Commands", "| command | what it does |\n|---|---|", commands)
+	b.WriteString("\n<!-- written by `" + c.Root().Name() + " docs`; do not edit -->\n")
+	return b.Bytes()
+}
+
+func docTable(b *bytes.Buffer, title, head string, rows []string) {
+	if len(rows) > 0 {
+		fmt.Fprintf(b, "\n%s\n\n%s\n%s\n", title, head, strings.Join(rows, "\n"))
+	}
+}
+
+func defaultText(f *pflag.Flag) string {
+	switch f.DefValue {
+	case "", "[]", "false", "0", "0s":
+		return ""
+	}
+	return "`" + f.DefValue + "`"
+}
+
+// cell keeps text from ending a table's cell.
+func cell(s string) string {
+	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(s)
+}

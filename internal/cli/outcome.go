@@ -1,0 +1,264 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
+	"github.com/millrace/millrace/internal/precheck"
+)
+
+// The exit codes of all commands. One that a signal ended has 128 and the
+// signal's number.
+const (
+	ExitOK      = 0
+	ExitFailure = 1 // it was tried and failed, or differences were found
+	ExitUsage   = 2 // wrong usage, or a precheck failed: nothing was written
+	ExitTrouble = 2 // of a command that compares: there is no answer
+)
+
+// exitCode says how the end of a command shows to whoever started it.
+func exitCode(ctx context.Context, err error) int {
+	if err == nil {
+		return ExitOK
+	}
+	if signal, ok := errors.AsType[Stopped](context.Cause(ctx)); ok {
+		return 128 + int(signal.Signal)
+	}
+	if _, refused := errors.AsType[precheck.Failed](err); refused {
+		return ExitUsage
+	}
+	if coded, ok := errors.AsType[*exitError](err); ok {
+		return coded.code
+	}
+	return ExitUsage
+}
+
+// Stopped is why the program's context ended after a signal.
+type Stopped struct{ syscall.Signal }
+
+func (s Stopped) Error() string { return "stopped by " + unix.SignalName(s.Signal) }
+
+// exitError is an error of a command that ran, with its exit code. Any other
+// error that cobra returns is one of usage.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// WithCode gives err an exit code; nil stays nil.
+func WithCode(code int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &exitError{code: code, err: err}
+}
+
+// FailsWith is the annotation of a command whose failures have another code
+// than ExitFailure.
+const FailsWith = "fails with trouble"
+
+// failureCode is what a command ends with that was tried and failed.
+func failureCode(cmd *cobra.Command) int {
+	if _, ok := cmd.Annotations[FailsWith]; ok {
+		return ExitTrouble
+	}
+	return ExitFailure
+}
+
+// failWithCode tells errors of running a command from those of its usage, and
+// lets a command that only groups others refuse names it does not have. A
+// command takes no arguments unless it says otherwise.
+func failWithCode(cmd *cobra.Command) {
+	if cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable() {
+		cmd.RunE = Group
+	} else if run := cmd.RunE; run != nil {
+		if cmd.Args == nil {
+			cmd.Args = cobra.NoArgs
+		}
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			err := run(cmd, args)
+			var coded *exitError
+			var problems config.Problems
+			if errors.As(err, &coded) || errors.As(err, &problems) {
+				return err
+			}
+			return WithCode(failureCode(cmd), err)
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		failWithCode(sub)
+	}
+}
+
+// failure is what a JSON result says of an error.
+type failure struct {
+	Error  string        `json:"error"`
+	Hint   string        `json:"hint,omitempty"`
+	Checks precheck.List `json:"checks,omitempty"` // of a precheck that forbids the work
+}
+
+// Results are what a command has to say in JSON when it ends.
+type Results struct {
+	Value  any    // nil for nothing
+	Report string // the file that is to hold it, too; "" for none
+	Stream bool   // standard output has a document for each of many things
+}
+
+// finish tells how a command ended and returns its exit code. Errors are
+// printed here and nowhere else.
+func (p *Program) finish(ctx context.Context, cmd *cobra.Command, args []string, err error) int {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) && !errors.Is(err, cause) {
+		err = WithCode(ExitFailure, cause) // says more than "context canceled"
+	}
+	if _, ran := errors.AsType[*exitError](err); !ran && mongo.HintOf(err) == "" {
+		err = mongo.WithHint(err, "see "+cmd.CommandPath()+" --help")
+	}
+	if mongo.IsCode(err, mongo.CodeUnauthorized) && mongo.HintOf(err) == "" {
+		err = mongo.WithHint(err, "the user lacks a role that this needs; docs/operations.md lists them")
+	}
+	code := exitCode(ctx, err)
+	if p.Results.Report != "" {
+		if kept := outfile.Write(p.Results.Report, func(w io.Writer) error { return p.Results.write(w, err) }); kept != nil {
+			err = errors.Join(err, fmt.Errorf("write report %s: %w", p.Results.Report, kept))
+			code = cmp.Or(code, failureCode(cmd))
+		}
+	}
+	if wantsJSON(cmd, args) && (err != nil || !p.Results.Stream) {
+		if told := p.Results.write(p.Stdout, err); told != nil {
+			err, code = errors.Join(err, told), cmp.Or(code, failureCode(cmd))
+		}
+	}
+	if err == nil {
+		return code
+	}
+	fmt.Fprintf(p.Stderr, "%s: %s\n", p.Name, strings.Join(errorLines(err), "\n"))
+	if hint := mongo.HintOf(err); hint != "" {
+		fmt.Fprintf(p.Stderr, "hint: %s\n", Plain(hint))
+	}
+	return code
+}
+
+// errorLines are what is shown of an error. It has several where it is made of errors
+// or says itself what its lines are: a name or a server's message makes none.
+func errorLines(err error) (out []string) {
+	switch e := any(err).(type) {
+	case interface{ Lines() []string }:
+		for _, line := range e.Lines() {
+			out = append(out, Plain(mongo.Concise(line)))
+		}
+		return out
+	case interface{ Unwrap() []error }:
+		if all := e.Unwrap(); errors.Join(all...).Error() == err.Error() {
+			for _, one := range all {
+				out = append(out, errorLines(one)...)
+			}
+			return out
+		}
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil && strings.HasSuffix(err.Error(), inner.Error()) {
+			out = errorLines(inner)
+			out[0] = Plain(strings.TrimSuffix(err.Error(), inner.Error())) + out[0]
+			return out
+		}
+	}
+	return []string{Plain(mongo.Brief(err))}
+}
+
+// wantsJSON reports whether the result is to be JSON, also where the command
+// line was not understood.
+func wantsJSON(cmd *cobra.Command, args []string) bool {
+	if f := cmd.Flags().Lookup("output"); f != nil && (f.Changed || f.Value.String() == "json") {
+		return f.Value.String() == "json"
+	}
+	for i, arg := range args {
+		if arg == "--" {
+			break // the arguments of another program
+		}
+		if slices.Contains([]string{"--output=json", "-ojson", "-o=json"}, arg) ||
+			arg == "json" && i > 0 && (args[i-1] == "--output" || args[i-1] == "-o") {
+			return true
+		}
+	}
+	return false
+}
+
+// write writes one document: the value, what is wrong, or both.
+func (r *Results) write(w io.Writer, err error) error {
+	switch {
+	case err == nil && r.Value == nil:
+		return WriteJSON(w, struct{}{})
+	case err == nil:
+		return WriteJSON(w, r.Value)
+	}
+	f := failure{Error: mongo.Brief(err), Hint: mongo.HintOf(err)}
+	if failed, ok := errors.AsType[precheck.Failed](err); ok {
+		f.Checks = precheck.List(failed)
+	}
+	if r.Value == nil {
+		enc := json.NewEncoder(w) // one line, as each document of a stream is
+		enc.SetEscapeHTML(false)
+		return enc.Encode(f)
+	}
+	both, werr := joined(f, r.Value)
+	if werr != nil {
+		return fmt.Errorf("write result: %w", werr)
+	}
+	return WriteJSON(w, both)
+}
+
+// joined puts the fields of a failure before those of a value. One that has no
+// fields comes below the name result.
+func joined(f failure, value any) (json.RawMessage, error) {
+	var first, second bytes.Buffer
+	if err := errors.Join(WriteJSON(&first, f), WriteJSON(&second, value)); err != nil {
+		return nil, err
+	}
+	head, rest := bytes.TrimSpace(first.Bytes()), bytes.TrimSpace(second.Bytes())
+	head = append(head[:len(head)-1], ',')
+	if rest[0] == '{' {
+		if rest = bytes.TrimSpace(rest[1:]); rest[0] == '}' {
+			head = head[:len(head)-1]
+		}
+		return append(head, rest...), nil
+	}
+	return append(append(append(head, `"result":`...), rest...), '}'), nil
+}
+
+// Tell shows a result: text at once, JSON when the command has ended, together
+// with its error.
+func (p *Program) Tell(form string, v any, text string) error {
+	p.Results.Value = v
+	if form == "json" {
+		return nil
+	}
+	_, err := io.WriteString(p.Stdout, text)
+	return err
+}
+
+// WriteJSON writes one indented document.
+func WriteJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // connection strings stay readable
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+// Package cli is what the command lines of all programs have in common: flags that are
+// also variables and keys of a file, help, completion, pages of the commands, exit codes,
+// and results as text or JSON. It knows no command.
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"github.com/millrace/millrace/internal/config"
+)
+
+// Program is one program, and what its commands take from the world around them.
+type Program struct {
+	Name           string
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	LookupEnv      func(string) (string, bool)
+	Environ        []string // all of it, NAME=value
+	// Foreign are variables of other programs of the project, which Environ may have.
+	Foreign []string
+	// Columns returns the width of the terminal that shows help.
+	Columns func() int
+
+	Results Results
+}
+
+// New returns the program in this process, with the process' streams and environment.
+func New(name string) Program {
+	return Program{
+		Name:      name,
+		Stdin:     os.Stdin,
+		Stdout:    os.Stdout,
+		Stderr:    os.Stderr,
+		LookupEnv: os.LookupEnv,
+		Environ:   os.Environ(),
+		Columns: func() int {
+			if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && columns > 0 {
+				return columns
+			}
+			return 80
+		},
+	}
+}
+
+// Run executes one command line and returns the exit code. It calls root once, after it
+// has made Stdout and Stderr safe to print anything to.
+func (p *Program) Run(ctx context.Context, args []string, root func() *cobra.Command) int {
+	p.Stdout, p.Stderr, p.Results = &safe{out: p.Stdout}, &safe{out: p.Stderr}, Results{}
+	top := root()
+	top.SetArgs(args)
+	if len(args) > 0 && args[0] == cobra.ShellCompRequestCmd {
+		plainUsages(top)
+	}
+	cmd, err := top.ExecuteContextC(ctx)
+	return p.finish(ctx, cmd, args, err)
+}
+
+// Complete gives the root of all commands what they have in common. A completion that a
+// flag has already stays.
+func (p *Program) Complete(root *cobra.Command) {
+	root.Use = p.Name
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetIn(p.Stdin)
+	root.SetOut(p.Stdout)
+	root.SetErr(p.Stderr)
+	root.SetUsageFunc(p.usage)
+	b := BuildInfo()
+	root.Version = b.Version
+	root.SetVersionTemplate(b.text(p.Name))
+	root.AddCommand(p.versionCommand(), docsCommand())
+	root.InitDefaultCompletionCmd()
+	failWithCode(root)
+	p.makeReady(root)
+	completeValues(root)
+}
+
+// Group is the RunE of a command without work of its own.
+func Group(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cmd.Help()
+	}
+	return fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+}
+
+// makeReady has every command that is no settings' own get ready before it runs.
+// Hidden ones are started by the program itself, with all that they need.
+func (p *Program) makeReady(cmd *cobra.Command) {
+	if cmd.Hidden {
+		return
+	}
+	if cmd.Runnable() && cmd.PreRunE == nil {
+		cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
+			return p.Ready(cmd, "", func(o config.Origins) config.Problems { return config.CheckChoices(cmd.Flags(), o) })
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		p.makeReady(sub)
+	}
+}
+
+// Ready completes the flags of a command, whose section of the file has that name, and
+// checks them, also after a problem, so that one error has all problems. It warns of what
+// works but should be known.
+func (p *Program) Ready(cmd *cobra.Command, name string, check func(config.Origins) config.Problems) error {
+	fs := cmd.Flags()
+	origins, problems := config.Load(fs, name, config.Inputs{LookupEnv: p.LookupEnv, ReadFile: os.ReadFile})
+	problems = append(problems, check(origins)...)
+	warnings := config.Unknown(p.Environ, fs, AllFlags(cmd.Root()), p.Foreign)
+	if len(problems) == 0 {
+		warnings = append(warnings, config.Warnings(fs, origins, FileMode)...)
+	}
+	log := config.NewLog(p.Stderr, flagText(fs, "log-level"), flagText(fs, "log-format"))
+	for _, w := range warnings {
+		log.Warn(w.Setting+" "+w.What, "where", w.Where, "hint", w.How)
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	return nil
+}
+
+// flagText is the value of a flag, "" where there is none.
+func flagText(fs *pflag.FlagSet, name string) string {
+	if f := fs.Lookup(name); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
+// AllFlags returns the flags of a command and of all below it that are not hidden.
+func AllFlags(cmd *cobra.Command) (out []*pflag.Flag) {
+	if !cmd.Hidden {
+		cmd.Flags().VisitAll(func(f *pflag.Flag) { out = append(out, f) })
+	}
+	for _, sub := range cmd.Commands() {
+		out = append(out, AllFlags(sub)...)
+	}
+	return out
+}
+
+// FileMode returns the permissions of a file.
+func FileMode(path string) (uint32, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return uint32(info.Mode().Perm()), nil
+}
+
+// BindOutput gives a command without settings its --output.
+func BindOutput(cmd *cobra.Command, output *string, usage string, forms ...string) {
+	cmd.Flags().StringVarP(output, "output", "o", "text", usage)
+	config.Restrict(cmd.Flags(), "output", forms...)
+}
