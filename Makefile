@@ -66,7 +66,7 @@ TIMEOUT ?= 40m
 # Vetting is for make lint.
 GOTEST = $(GO) test -vet=off -ldflags=-w -timeout $(TIMEOUT) -parallel $(PARALLEL)
 TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/... ./workshop/...
-# make test plays the same tests with the same seeds each time: those of internal/testseed/seeds.
+# make test plays the same tests with the same seeds each time: those of test/testseed/seeds.
 # What takes longest it leaves to make nightly (lab.Nightly, lab.Share).
 test: export MILLRACE_TEST_BRIEF := 1
 # These draw a seed and print it. MILLRACE_TEST_SEED=<seed> make … plays the same again.
@@ -76,7 +76,7 @@ hunt soak nightly: export MILLRACE_TEST_SEED := $(or $(MILLRACE_TEST_SEED),$(she
 # goroutines pass documents to each other; make race does for everything that has goroutines.
 # In scenarios, faults, trials and measurements millrace runs as a process or is measured.
 RACE = ./internal/follow ./internal/pace ./internal/progress ./internal/sink/mongo ./internal/sink/mongo/... \
-	./internal/source/merge ./internal/source/spool ./internal/stream/... ./internal/wire
+	./internal/source/merge ./internal/source/spool ./internal/stream ./internal/wire ./test/sinktest
 # These few put many bytes through few goroutines, and go without it.
 BULK = TestDocumentsBeyondTheApplyBuffer|TestStatementsBeyondLimits|TestUsersApplyOps
 RACY = $$(grep -rlE --include='*.go' --exclude='*_test.go' '"sync|errgroup|^\s+go ' cmd demo internal workshop | \

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/state/deadletter"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // The parts of a history, around a job.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

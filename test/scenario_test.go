@@ -21,8 +21,8 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/state/deadletter"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/cli"
-	"github.com/millrace/millrace/internal/golden"
 	clitest "github.com/millrace/millrace/test/cli"
+	"github.com/millrace/millrace/test/golden"
 )
 
 // line is the command line of the program.

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/cli"
-	"github.com/millrace/millrace/internal/golden"
+	"github.com/millrace/millrace/test/golden"
 )
 
 // TestGoldenOutputs holds what commands without a server print.

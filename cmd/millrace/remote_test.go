@@ -17,9 +17,9 @@ import (
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
 	clitest "github.com/millrace/millrace/test/cli"
+	"github.com/millrace/millrace/test/hubtest"
 )
 
 // serviceBench is a service without a worker, and the commands that ask it.

@@ -11,7 +11,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"github.com/spf13/pflag"
 
-	"github.com/millrace/millrace/internal/config/schematest"
+	"github.com/millrace/millrace/test/schematest"
 )
 
 func compiled(t *testing.T) *jsonschema.Schema {

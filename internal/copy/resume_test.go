@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // seeded returns a generator of the test's seed.

@@ -9,8 +9,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/delta/deltatest"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/deltatest"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // composeCase: want nil means that no single update does it.

@@ -8,8 +8,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/delta/deltatest"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/deltatest"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // updateSeeds is a short corpus of updates, good and bad.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // mend makes a document of any bytes: the outer length and the end are right, so that

@@ -10,7 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/delta"
-	"github.com/millrace/millrace/internal/delta/deltatest"
+	"github.com/millrace/millrace/test/deltatest"
 )
 
 // gen makes wild rules, documents and updates.

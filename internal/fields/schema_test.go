@@ -5,8 +5,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/config/schematest"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/schematest"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // TestSchemaTakesWhatParseTakes: an editor complains of no rules that work.

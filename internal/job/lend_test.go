@@ -16,10 +16,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/job/lendtest"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/lendtest"
 )
 
 // lent is a job whose copy others borrow from.

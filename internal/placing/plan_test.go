@@ -9,7 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/shardkey"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 func value(n int) bound {

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

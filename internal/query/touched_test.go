@@ -9,7 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/delta"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 func parseDelta(o bson.Raw) (delta.Delta, error) { return delta.ParseAs(delta.KindOf(o), o) }

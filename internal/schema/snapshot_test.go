@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/testseed"
 
 	"github.com/millrace/millrace/workshop/lab"
 )

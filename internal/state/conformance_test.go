@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state"
-	"github.com/millrace/millrace/internal/state/statetest"
+	"github.com/millrace/millrace/test/statetest"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // randomSet makes a set of n members as they occur: up to 7 votes, zones with

@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/versions"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // recordSink is a target that applies what it is fed whenever it likes, different

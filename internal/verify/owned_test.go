@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/shards"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
 	"github.com/millrace/millrace/workshop/lab/sharded"

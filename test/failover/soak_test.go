@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // tally is what a soak did.

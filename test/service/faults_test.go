@@ -12,8 +12,8 @@ import (
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // bothJobs are the jobs of tests of faults: one whose collections change all the time,

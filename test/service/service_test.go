@@ -21,10 +21,10 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/hubtest"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

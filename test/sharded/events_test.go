@@ -16,8 +16,8 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 	"github.com/millrace/millrace/workshop/lab/sharded/load"

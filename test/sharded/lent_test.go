@@ -17,12 +17,12 @@ import (
 
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/job/lendtest"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/lendtest"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

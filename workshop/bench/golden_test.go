@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/golden"
+	"github.com/millrace/millrace/test/golden"
 )
 
 // stored is a report with cases of each form: rates, a value that is compared,

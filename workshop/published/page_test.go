@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/internal/golden"
+	"github.com/millrace/millrace/test/golden"
 	"github.com/millrace/millrace/workshop/bench"
 )
 

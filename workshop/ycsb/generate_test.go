@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // random is a source with the test's seed.

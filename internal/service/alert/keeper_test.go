@@ -17,7 +17,7 @@ import (
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
+	"github.com/millrace/millrace/test/hubtest"
 )
 
 // inbox is a webhook that takes what comes, or refuses it.

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/spawn"
+	"github.com/millrace/millrace/test/hubtest"
 )
 
 // aiosmtpdVersion is the one that the test was written with.

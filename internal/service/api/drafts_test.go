@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
+	"github.com/millrace/millrace/test/hubtest"
 )
 
 // answers has a worker answer questions about drafts until the test ends.

@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/test/hubtest"
 )
 
 // The settings of the jobs of the tests.

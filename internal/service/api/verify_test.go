@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
+	"github.com/millrace/millrace/test/hubtest"
 )
 
 // TestVerifications: each reply is as the document has it; what is asked for once more is

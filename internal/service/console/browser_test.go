@@ -17,10 +17,10 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/millrace/millrace/internal/golden"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
+	"github.com/millrace/millrace/test/golden"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

@@ -22,8 +22,8 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/test/hubtest"
 )
 
 // rig is a console over a store of its own.

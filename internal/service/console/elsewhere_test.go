@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/oidc"
-	"github.com/millrace/millrace/internal/service/oidc/oidctest"
+	"github.com/millrace/millrace/test/oidctest"
 )
 
 // TestElsewhere: who logs in at the provider comes to the page that they wanted, with the

@@ -12,7 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
+	"github.com/millrace/millrace/test/hubtest"
 )
 
 const hostile = "<script>alert(1)</script>\u202e\x1b[2J"

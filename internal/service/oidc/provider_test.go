@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/oidc/oidctest"
+	"github.com/millrace/millrace/test/oidctest"
 )
 
 func settings(p *oidctest.Provider) Settings {

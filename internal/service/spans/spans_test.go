@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service/spans"
-	"github.com/millrace/millrace/internal/service/spans/spanstest"
+	"github.com/millrace/millrace/test/spanstest"
 )
 
 func env(values map[string]string) func(string) (string, bool) {

@@ -11,8 +11,8 @@ import (
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/spans"
-	"github.com/millrace/millrace/internal/service/spans/spanstest"
 	"github.com/millrace/millrace/internal/service/worker"
+	"github.com/millrace/millrace/test/spanstest"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

@@ -21,12 +21,12 @@ import (
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/internal/service/hub/hubtest"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/service/worker"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/test/hubtest"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

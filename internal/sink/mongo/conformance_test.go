@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/stream/sinktest"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/sinktest"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

@@ -11,12 +11,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/delta/deltatest"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
-	"github.com/millrace/millrace/internal/testseed"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/deltatest"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // TestEquivalence replays random oplogs one operation at a time in one

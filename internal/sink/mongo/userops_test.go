@@ -12,7 +12,7 @@ import (
 
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

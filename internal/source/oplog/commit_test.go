@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/merge"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // committing is the entry that commits what applyOpsEntry prepared at another.

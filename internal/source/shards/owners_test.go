@@ -8,7 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/shardkey"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // chart is a chunk map of small integers, and what was written to it.

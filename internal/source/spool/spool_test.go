@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 func open(t *testing.T, dir string, o Options) *Spool {

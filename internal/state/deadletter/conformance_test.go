@@ -9,7 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
-	"github.com/millrace/millrace/internal/state/statetest"
+	"github.com/millrace/millrace/test/statetest"
 	"github.com/millrace/millrace/workshop/lab"
 )
 

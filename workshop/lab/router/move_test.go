@@ -14,8 +14,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
-	"github.com/millrace/millrace/internal/lab"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // moves writes at random through two routers while chunks are moved, and compares

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // plainModel is what a collection with a unique index on k holds, in plain words.

@@ -86,7 +86,7 @@ func TestParseRefuses(t *testing.T) {
 func TestSeed(t *testing.T) {
 	t.Setenv(variable, "")
 	pkg, err := testedPackage()
-	if err != nil || pkg != "internal/testseed" {
+	if err != nil || pkg != "test/testseed" {
 		t.Fatalf("the package is %q, %v", pkg, err)
 	}
 	lines, err := parse(file)

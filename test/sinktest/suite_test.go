@@ -12,8 +12,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/stream/sinktest"
-	"github.com/millrace/millrace/internal/testseed"
+	"github.com/millrace/millrace/test/sinktest"
+	"github.com/millrace/millrace/test/testseed"
 )
 
 // kept is a target in memory; broken changes its sinks.
