@@ -88,10 +88,9 @@ func TestTargetRefuses(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- j.Run(t.Context()) }()
 		await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
-		if err := s.targetC.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 20}}},
-			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update", "find"}}, {Key: "closeConnection", Value: true}}}}).Err(); err != nil {
-			t.Fatal(err)
-		}
+		fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 20}}},
+			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update", "find"}}, {Key: "closeConnection", Value: true}}}}
+		await(t, "a connection for the fail point", func() bool { return s.targetC.Database("admin").RunCommand(t.Context(), fail).Err() == nil })
 		address := strings.TrimPrefix(strings.Split(s.dst.URI(), "/?")[0], "mongodb://")
 		var others []net.Conn // each takes a connection, or is closed by the server at once
 		await(t, "the status names the limit", func() bool {

@@ -290,7 +290,9 @@ func parseHello(raw []byte) (h hello, err error) {
 func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration, warm int) error {
 	for began := time.Now(); ; {
 		err := c.identify(ctx, warm)
-		if err == nil || Classify(err) != ClassRetry || time.Since(began) > patience {
+		// The driver cancels the opening of a connection when another one to the server fails.
+		cut := errors.Is(err, context.Canceled) && ctx.Err() == nil
+		if err == nil || Classify(err) != ClassRetry && !cut || time.Since(began) > patience {
 			return err
 		}
 		if pace.Pause(ctx, 200*time.Millisecond) != nil {
