@@ -106,10 +106,7 @@ func Look(ctx context.Context, c *mongo.Cluster, id string) (h Has, err error) {
 // short begins anew, should it be started: it never goes on from a part of what
 // it had.
 func (s *Stopped) Drop(ctx context.Context) error {
-	anew := s.job
-	anew.Phase, anew.Start, anew.Consistent, anew.Copied, anew.Applied, anew.Mark = PhaseCatalog, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, ""
-	anew.ReadFrom, anew.Reach, anew.Intent, anew.Refused, anew.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, nil, nil
-	if err := s.store.Reset(ctx, anew); err != nil {
+	if err := s.store.Reset(ctx, s.job.Anew()); err != nil {
 		return err
 	}
 	letters := func(ctx context.Context) error { return deadletter.Drop(ctx, s.target, s.job.ID) }

@@ -109,6 +109,13 @@ func (j Job) Shares() bool {
 	return j.Shared || j.OnExisting == ExistingMerge || j.Mode == ModeIncremental
 }
 
+// Anew is the job as it was before its first phase: it has read nothing, and applied nothing.
+func (j Job) Anew() Job {
+	j.Phase, j.Start, j.Consistent, j.Copied, j.Applied, j.Mark = PhaseCatalog, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, ""
+	j.ReadFrom, j.Reach, j.Intent, j.Expiring, j.Refused, j.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, false, nil, nil
+	return j
+}
+
 // With is the job after fields of it were set.
 func (j Job) With(set bson.D) (Job, error) {
 	if len(set) == 0 {
