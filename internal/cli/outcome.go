@@ -141,8 +141,8 @@ func (p *Program) finish(ctx context.Context, cmd *cobra.Command, args []string,
 		}
 	}
 	if wantsJSON(cmd, args) && (err != nil || !p.Results.Stream) {
-		if told := p.Results.write(p.Stdout, err); told != nil {
-			err, code = errors.Join(err, told), cmp.Or(code, failureCode(cmd))
+		if failed := p.Results.write(p.Stdout, err); failed != nil {
+			err, code = errors.Join(err, failed), cmp.Or(code, failureCode(cmd))
 		}
 	}
 	if err == nil {

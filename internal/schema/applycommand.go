@@ -28,11 +28,12 @@ func (o ApplyOptions) ofCommand(ch stream.Change) bool {
 // applyCommand ends a command on the target. What $out has written is in the collection
 // already.
 func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
-	resyncs := o.Names.Absent(ch.To) && !o.Names.Missing(ch.To)
+	missing := o.Names.Missing(ch.To)
+	comes := o.Names.Absent(ch.To) && !missing
 	switch {
-	case ch.Command == mongo.CommandReshard && o.Names.Missing(ch.To):
+	case ch.Command == mongo.CommandReshard && missing:
 		return skipped("%s never came to the target", ch.To), nil
-	case ch.Command == mongo.CommandReshard && (o.Cut || resyncs):
+	case ch.Command == mongo.CommandReshard && (o.Cut || comes):
 		return Effect{Applied: true, Resync: &ch.UUID, ResyncNS: o.Rules.Target(ch.To), Keep: true}, nil
 	case ch.Command == mongo.CommandReshard:
 		return skipped("the documents of %s are the same", ch.To), nil
@@ -41,9 +42,9 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 	}
 	effect := Effect{Applied: true, Dropped: []string{o.Rules.Target(ch.NS)}}
 	switch {
-	case ch.Command == mongo.CommandCapped && resyncs:
+	case ch.Command == mongo.CommandCapped && comes:
 		effect.Resync, effect.ResyncNS = &ch.UUID, o.Rules.Target(ch.To)
-	case ch.Command == mongo.CommandCapped && o.Names.Missing(ch.To):
+	case ch.Command == mongo.CommandCapped && missing:
 		effect.Applied, effect.Skipped = false, ch.To+" never came to the target"
 	case ch.Command == mongo.CommandCapped:
 		c.o.Log.Warn("the target's collection does not become capped: it keeps documents that the source has no more", "ns", o.Rules.Target(ch.To))

@@ -32,8 +32,8 @@ type Stage struct {
 
 // Copies tells of copies of collections.
 type Copies interface {
-	// CopyEnd is the position up to which a copy of a source namespace may have left out a
-	// document that has changed its place meanwhile.
+	// CopyEnd is the end of the last copy of a source namespace. Up to there the target may be
+	// ahead of an event, and lack a document that has changed its place.
 	CopyEnd(ns string) mongo.OpTime
 }
 
