@@ -102,3 +102,32 @@ func TestSkipsWhileCopied(t *testing.T) {
 		}
 	}
 }
+
+// TestComesByRename: a collection that a user's rename brings in is copied, so replacements that
+// were read before pass. What a server renames at the end of a command brings nothing in.
+func TestComesByRename(t *testing.T) {
+	at := mongo.OpTime{TS: bson.Timestamp{T: 9}}
+	for _, c := range []struct {
+		from    string
+		command mongo.Command
+		passes  bool
+	}{
+		{"b.c", 0, true},
+		{"b.c", mongo.CommandMove, true},
+		{"a.system.resharding.x", mongo.CommandReshard, false},
+		{"a.d", 0, false},
+	} {
+		st := NewStage(mustNew(t, Config{Include: []string{"a.*"}, Skip: []string{"a.*=replace"}}), stream.Position{}, nil, nil)
+		st.Copies(copyEnd{})
+		b := &stream.Batch{Events: []stream.Event{
+			{Kind: stream.SchemaChange, NS: c.from, At: at, Change: &stream.Change{Kind: stream.ChangeRename, NS: c.from, To: "a.c", Command: c.command}},
+			{Kind: stream.Replace, NS: "a.c", At: at},
+		}}
+		if _, err := st.Batch(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+		if passes := len(b.Events) == 2; passes != c.passes {
+			t.Errorf("after a rename of %s by %d the replacement passes: %v", c.from, c.command, passes)
+		}
+	}
+}

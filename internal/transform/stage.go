@@ -148,7 +148,8 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 // comes notes a rename that brings a collection among those that are kept: it will be copied.
 func (st *Stage) comes(ev *stream.Event) {
 	ch := ev.Change
-	if ch.Kind != stream.ChangeRename || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) || !st.rules.Skips(ch.To).Has(stream.OpInsert|stream.OpReplace) {
+	ofUser := ch.Command == 0 || ch.Command == mongo.CommandMove // what a server fills has other names
+	if ch.Kind != stream.ChangeRename || !ofUser || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) || !st.rules.Skips(ch.To).Has(stream.OpInsert|stream.OpReplace) {
 		return
 	}
 	if st.came == nil || len(st.came) >= maxKnown {
