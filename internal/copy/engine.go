@@ -59,8 +59,8 @@ type Task struct {
 	// Range is what is copied, nil for all. Where its cursor is lost, or refused as
 	// of another version, it is left (Engine.Left).
 	Range *scan.Range
-	// Again says that most of it has been copied before: what a sharded target has
-	// already, byte for byte, is not written to it.
+	// Again says that documents may have been copied before, under another shard key. What a
+	// sharded target has already, byte for byte, is not written to it.
 	Again bool
 }
 

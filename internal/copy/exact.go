@@ -73,9 +73,9 @@ func (w *writer) elsewhere(ctx context.Context, c *collection, docs [][]byte) er
 }
 
 // others is elsewhere for documents that are about to be inserted, where documents of
-// others may have their _ids.
+// others may have their _ids, or earlier copies that missing does not look for.
 func (w *writer) others(ctx context.Context, c *collection, docs documents) error {
-	if !w.e.opts.Others || c.key.IsZero() {
+	if !w.e.opts.Others && !(c.Again && c.Source.Clustered()) || c.key.IsZero() {
 		return nil
 	}
 	var all [][]byte

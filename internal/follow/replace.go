@@ -165,11 +165,18 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 
 // takesPlace reports that what the server filled is to take the place of a collection that was
 // renamed between databases: of a capped one, in which documents that are filled in would come last.
-// One that was copied since has them all, and later ones.
+// One that was copied since has them all, and later ones (see ordered).
 func (r *rewriting) takesPlace(ctx context.Context) (bool, error) {
 	ch := r.ev.Change
-	one, _ := r.Ask.Names.Source(ch.To)
-	if !one.Copied.Before(r.ev.At) || r.Rules.Others() || (r.Rules.Skips(ch.From) | r.Rules.Skips(ch.To)).Has(stream.OpDrop|stream.OpRename) {
+	if r.Rules.Others() || (r.Rules.Skips(ch.From) | r.Rules.Skips(ch.To)).Has(stream.OpDrop|stream.OpRename) {
+		return false, nil
+	}
+	return r.ordered(ctx, ch.To)
+}
+
+// ordered reports that the target's collection is a capped one, and a copy of what it was before.
+func (r *rewriting) ordered(ctx context.Context, ns string) (bool, error) {
+	if one, _ := r.Ask.Names.Source(ns); !one.Copied.Before(r.ev.At) {
 		return false, nil
 	}
 	return r.Schema.HasCapped(ctx, r.to)
@@ -362,6 +369,11 @@ func (r *rewriting) ended(ctx context.Context) error {
 // old identity.
 func (r *rewriting) fill(ctx context.Context, ns string) error {
 	keep, to, reads := r.Rules.Keep(ns, nil), r.Rules.Mapper(ns, r.job.Start.TS, nil), r.reads(ns)
+	ordered, err := r.ordered(ctx, ns)
+	if err != nil {
+		return err
+	}
+	late := false // what follows in a capped collection belongs behind what was missing
 	return r.chunks(ctx, r.from, nil, func(ctx context.Context, docs []bson.Raw) error {
 		have, err := r.current(ctx, docs)
 		if err != nil {
@@ -370,7 +382,13 @@ func (r *rewriting) fill(ctx context.Context, ns string) error {
 		var events []stream.Event
 		for _, doc := range docs {
 			was := have[delta.KeyOf(bsonraw.IDOf(doc))]
-			if was != nil && !reads {
+			late = late || was == nil && ordered
+			switch {
+			case was != nil && late:
+				events = append(events, r.event(stream.Delete, bsonraw.IDOf(doc), nil))
+				events[len(events)-1].NS, events[len(events)-1].Target = ns, r.to
+				doc, was = was, nil
+			case was != nil && !reads:
 				continue
 			}
 			ev := r.event(stream.Put, bsonraw.IDOf(doc), doc)

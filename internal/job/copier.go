@@ -361,7 +361,8 @@ func (c *copier) task(ctx context.Context, coll schema.Collection, target string
 
 // ruled is a task whose documents are chosen and mapped by rules.
 func ruled(rules *transform.Set, tally *transform.Tally, source mongo.Version, coll schema.Collection, after mongo.OpTime) copy.Task {
-	t := copy.Task{Source: coll}
+	// The event that gives a document another shard key may be left out.
+	t := copy.Task{Source: coll, Again: rules.Skips(coll.NS).Has(stream.OpUpdate | stream.OpReplace)}
 	t.Keep, t.Map = rules.Keep(coll.NS, tally), rules.Mapper(coll.NS, after.TS, tally)
 	if q := rules.Sent(coll.NS); q != nil && findsAlike(source) {
 		t.Sift = &scan.Sift{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
@@ -416,8 +417,7 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 	return run(ctx)
 }
 
-// again copies one collection. Progress of an earlier copy of it does not count:
-// what the target had of it is gone.
+// again copies one collection. Progress of an earlier copy of it does not count.
 func (c *copier) again(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
 	id := hex.EncodeToString(coll.UUID.Data)
 	for _, prefix := range []string{slicePrefix(id), copy.SlicesOf(id, "") + "@"} {

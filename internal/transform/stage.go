@@ -149,7 +149,7 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 func (st *Stage) comes(ev *stream.Event) {
 	ch := ev.Change
 	ofUser := ch.Command == 0 || ch.Command == mongo.CommandMove // what a server fills has other names
-	if ch.Kind != stream.ChangeRename || !ofUser || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) || !st.rules.Skips(ch.To).Has(stream.OpInsert|stream.OpReplace) {
+	if ch.Kind != stream.ChangeRename || !ofUser || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) || !st.rules.Skips(ch.To).Has(stream.OpInsert|stream.OpUpdate|stream.OpReplace) {
 		return
 	}
 	if st.came == nil || len(st.came) >= maxKnown {
@@ -174,10 +174,11 @@ func (st *Stage) copying(ev *stream.Event) bool {
 	return !end.Before(ev.At)
 }
 
-// bridges reports a replacement that is applied although the rule skips it: the copy may have
-// read what it left, and then earlier updates would make a document that never was.
+// bridges reports a change that is applied although the rule skips it: the copy may have read
+// what it left. With an earlier replacement and later updates, a document would come to be that
+// never was. A document that an update moves to another shard may have been read on both.
 func (st *Stage) bridges(d *destination, ev *stream.Event, op stream.Ops) bool {
-	return op == stream.OpReplace && !d.skips.Has(stream.OpUpdate) && st.copying(ev)
+	return (op == stream.OpReplace && !d.skips.Has(stream.OpUpdate) || ev.Rekeyed && op == stream.OpUpdate) && st.copying(ev)
 }
 
 func (st *Stage) of(ns string) *destination {

@@ -317,20 +317,27 @@ func TestKilledWhileSharding(t *testing.T) {
 	}
 }
 
-// killedAt gives a function that runs a job which shards d.orders, with a program that is
-// killed at a failpoint, and then to its end. What meanwhile does happens once it follows.
-func (b *bed) killedAt(meanwhile func()) func(point string) {
+// program gives a function that starts jobs which shard d.orders, with failpoints.
+func (b *bed) program() func(until, points string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	b.Helper()
 	program := test.BuildMillrace(b.T, "-tags", "failpoint")
-	sync := func(until, points string) (*exec.Cmd, *bytes.Buffer) {
-		cmd := exec.CommandContext(b.Context(), program, "sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--shard", "d.orders=x:1",
-			"--until", until, "--spool-dir", b.TempDir(), "--log-level", "warn")
+	return func(until, points string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+		b.Helper()
+		cmd := exec.CommandContext(b.Context(), program, append([]string{"sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--shard", "d.orders=x:1",
+			"--until", until, "--spool-dir", b.TempDir(), "--log-level", "warn"}, args...)...)
 		cmd.Env = append(os.Environ(), "MILLRACE_FAILPOINTS="+points)
 		out := new(bytes.Buffer)
 		cmd.Stdout, cmd.Stderr = out, out
 		b.ok(cmd.Start())
 		return cmd, out
 	}
+}
+
+// killedAt gives a function that runs a job which shards d.orders, with a program that is
+// killed at a failpoint, and then to its end. What meanwhile does happens once it follows.
+func (b *bed) killedAt(meanwhile func()) func(point string) {
+	b.Helper()
+	sync := b.program()
 	return func(point string) {
 		b.Helper()
 		until := "caught-up"
@@ -374,5 +381,33 @@ func TestKilledBetweenShards(t *testing.T) {
 		for _, name := range []string{"d", "millrace"} {
 			b.ok(b.target.Database(name).Drop(t.Context()))
 		}
+	}
+}
+
+// TestKeysChangeBeforeCopiedAgain: updates are left out, a job is killed while it copies, and all
+// keys change before it copies the same documents again. The target has each document once.
+func TestKeysChangeBeforeCopiedAgain(t *testing.T) {
+	const docs = 1000
+	b := outward(t, false)
+	b.insert("orders", 0, docs)
+	b.index("orders", "x", false)
+	sync := b.program()
+	cmd, out := sync("caught-up", "copy.after=kill", "--skip", "d.orders=update")
+	if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var changes []driver.WriteModel
+	for i := range docs {
+		changes = append(changes, driver.NewUpdateOneModel().SetFilter(bson.D{{Key: "_id", Value: i}}).SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: docs - 1 - i}}}}))
+	}
+	_, err := b.source.Database("d").Collection("orders").BulkWrite(t.Context(), changes)
+	b.ok(err)
+	cmd, out = sync("caught-up", "", "--skip", "d.orders=update")
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	n, err := b.target.Database("d").Collection("orders").CountDocuments(t.Context(), bson.D{})
+	if b.ok(err); n != docs {
+		t.Errorf("the target has %d documents of %d", n, docs)
 	}
 }

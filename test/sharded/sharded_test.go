@@ -637,6 +637,35 @@ func TestMovedWhileItCame(t *testing.T) {
 	b.finish(j, done, "inside")
 }
 
+// TestKeyChangesWhileCopied: updates are left out, and one of them moves a document to a shard
+// that is still being copied, after the copy has read it. The target has it once.
+func TestKeyChangesWhileCopied(t *testing.T) {
+	const docs = 200
+	b := newBedTo(t, "2x1", true)
+	b.outside(docs)
+	spec := b.spec()
+	spec.Rules.Include, spec.Rules.Skip, spec.Limits.Bytes = []string{"d.outside"}, []string{"d.outside=update"}, 1<<20
+	j, done := b.start(spec)
+	there := b.target.Database("d").Collection("outside")
+	b.until(done, func() bool {
+		n, err := there.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: "first"}})
+		b.ok(err)
+		return n == 1
+	})
+	n, err := there.CountDocuments(t.Context(), bson.D{})
+	if b.ok(err); n > docs {
+		t.Fatal("all is copied already")
+	}
+	_, err = b.source.Database("d").Collection("outside").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: "first"}, {Key: "k", Value: 0}}, bson.D{{Key: "$set", Value: key(docs + 1)}})
+	b.ok(err)
+	b.ok(j.SetLimits(t.Context(), pace.Rates{}))
+	b.following(j, done)
+	b.finish(j, done, "outside")
+	if n, err = there.CountDocuments(t.Context(), bson.D{}); err != nil || n != docs+1 {
+		t.Errorf("the target has %d documents of %d, %v", n, docs+1, err)
+	}
+}
+
 // TestMovedDuringCopy: collections that are not sharded change their shard and their UUIDs
 // during the copy, and are renamed, replaced, sharded and dropped.
 func TestMovedDuringCopy(t *testing.T) {
