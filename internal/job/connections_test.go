@@ -18,9 +18,8 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// mostUnderLow is how many connections a side whose load is low has to a server. The driver
-// at times opens one more than are in use, of which the target has two kinds.
-const mostUnderLow = 8
+// mostUnderLow is how many connections a side whose load is low has to a server.
+const mostUnderLow = 6
 
 // TestFewConnections counts the connections of both sides of a job, from its first question
 // to its end.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -309,6 +310,11 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 		return err
 	}
 	c.first = h
+	if c.Pool.Limited() {
+		// Before others ask: where one is given back while another is opened, there is one more.
+		c.Pool.Warm(ctx, math.MaxInt)
+		warm = 0
+	}
 	var build, config, status, shard bson.Raw
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

@@ -124,6 +124,13 @@ func (p *Pool) Limit(most int) {
 	p.now.Load().slots.bound(most)
 }
 
+// Limited reports whether Limit bounds how many connections are in use at once.
+func (p *Pool) Limited() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.most > 0
+}
+
 // Renew has later connections carry another application name, by which a server's
 // list of connections tells them from earlier ones. leave closes the earlier ones
 // unless a client shares them: those still checked out when its ctx ends. members are
