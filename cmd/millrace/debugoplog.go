@@ -135,8 +135,8 @@ func textLine(ev *stream.Event, values bool) string {
 		}
 	} else {
 		add(ev.NS)
-		if ev.Target != ev.NS {
-			add("as " + ev.Target)
+		if ev.Route.Target != ev.NS {
+			add("as " + ev.Route.Target)
 		}
 		add(relaxed(bson.D{{Key: "_id", Value: bsonraw.RawValue(ev.Key.ID)}}))
 	}
@@ -170,7 +170,7 @@ func jsonLine(ev *stream.Event, values bool) string {
 			add("indexes", indexes)
 		}
 	} else {
-		add("target", ev.Target)
+		add("target", ev.Route.Target)
 		add("_id", bsonraw.RawValue(ev.Key.ID))
 		if ev.Key.Shard != nil {
 			add("key", ev.Key.Shard)

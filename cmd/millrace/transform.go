@@ -61,11 +61,14 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 		return err
 	}
 	out := tried{NS: s.NS, Documents: []triedDoc{}}
-	out.Target, _ = rules.Map(s.NS)
+	route := rules.Route(s.NS)
+	if route.Kept {
+		out.Target = route.Target
+	}
 	failed := 0
 	for _, doc := range docs {
 		one := triedDoc{Before: jsonDoc(doc), After: json.RawMessage("null")}
-		after, err := rules.Try(s.NS, doc)
+		after, err := route.Try(doc)
 		switch {
 		case err != nil:
 			failed++

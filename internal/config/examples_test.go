@@ -43,7 +43,7 @@ func TestExamples(t *testing.T) {
 		}
 		var got []bson.Raw
 		for _, doc := range documentsOf(t, example[1][2]) {
-			after, err := rules.Try("shop.orders", doc)
+			after, err := rules.Route("shop.orders").Try(doc)
 			if err != nil {
 				t.Error(err)
 			}

@@ -110,7 +110,7 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 	if err != nil {
 		return mongosink.Reread{}, err
 	}
-	if a.Rules.History(a.sourceOf(from)) {
+	if a.Rules.Route(a.sourceOf(from)).History {
 		return mongosink.Reread{}, mongo.WithHint(fmt.Errorf("the target does not take a version of a document of %s as it is", a.sourceOf(from)),
 			"something else changes the collection of versions on the target; start again with --restart")
 	}
@@ -140,11 +140,11 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 // made is a document of the source as the target is to have it: nil where there is
 // none, or none that the rules keep. Of those that cannot be mapped the stream tells.
 func (a *Ask) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
-	ns := a.sourceOf(from)
-	if keep := a.Rules.Filter(ns); doc == nil || keep != nil && !keep.Match(doc) {
+	r := a.Rules.Route(a.sourceOf(from))
+	if doc == nil || r.Filter != nil && !r.Filter.Match(doc) {
 		return nil, nil
 	}
-	to := a.Rules.Mapper(ns, at.TS, nil)
+	to := r.Mapper(at.TS, nil)
 	if to == nil {
 		return doc, nil
 	}
@@ -157,8 +157,8 @@ func (a *Ask) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.R
 
 // partial says that the target may not have all documents of a collection.
 func (a *Ask) partial(from mongosink.Origin) bool {
-	ns := a.sourceOf(from)
-	return a.Rules.Sifts(ns) || a.LeavesOut && a.Rules.MayFail(ns)
+	r := a.Rules.Route(a.sourceOf(from))
+	return r.Filtered || a.LeavesOut && r.MayFail
 }
 
 // sourceOf is the source's name of a collection.
@@ -205,7 +205,7 @@ func (a *Ask) find(ctx context.Context, of lookup.Collection, q lookup.Question)
 // tells them as of the very position as long as it remembers that, five minutes by
 // default; else they are as they are now.
 func (a *Ask) Read(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw, until mongo.OpTime, err error) {
-	from, err := a.identify(mongosink.Origin{Target: of.Target, Source: of.NS, UUID: of.UUID})
+	from, err := a.identify(mongosink.Origin{Target: of.Route.Target, Source: of.NS, UUID: of.UUID})
 	if err != nil {
 		return nil, at, err
 	}

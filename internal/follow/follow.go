@@ -436,7 +436,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if ev.Change.Kind == stream.ChangeRename {
 		coll.NS = ev.Change.To // by which it is filtered; it may have yet another name by now
 	}
-	if f.Rules.History(coll.NS) {
+	if f.Rules.Route(coll.NS).History {
 		return mongo.WithHint(fmt.Errorf("%s becomes %s, whose history is kept, amid the copy, and is to be copied anew: its documents would have two beginnings", ev.Change.NS, coll.NS),
 			"start the job again with --restart")
 	}
@@ -464,7 +464,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err := f.startCopied(ctx, effect); err != nil {
 		return err
 	}
-	if _, err := f.Schema.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent, f.Rules.Skips(ev.Change.To)); err != nil {
+	if _, err := f.Schema.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent, f.Rules.Route(ev.Change.To).Skips); err != nil {
 		return err
 	}
 	newest, err := f.Ask.Newest(ctx)
@@ -486,7 +486,7 @@ func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
 	if ch.Kind != stream.ChangeCreateIndexes && ch.Kind != stream.ChangeCollMod || !f.job.Consistent.Before(ev.At) {
 		return nil
 	}
-	if f.Rules.Sifts(ch.NS) || f.Rules.Fields(ch.NS) != nil {
+	if r := f.Rules.Route(ch.NS); r.Filter != nil || r.Fields != nil {
 		read = mongo.MaxOpTime(read, f.overlapEnd)
 	}
 	if read.Before(ev.At) {

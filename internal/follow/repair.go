@@ -238,21 +238,21 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 // mayRepair says why nothing of a collection can be repaired, and why nothing can be
 // deleted; "" where it can.
 func (f *follower) mayRepair(name schema.Name) (writes, deletes string) {
-	ops := f.Rules.Skips(name.NS)
+	r := f.Rules.Route(name.NS)
 	switch {
 	case name.Type != schema.TypeCollection:
 		return "it is in no collection of documents", ""
-	case f.Rules.History(name.NS):
+	case r.History:
 		return "its collection keeps a history, where nothing is repaired", ""
-	case ops.Has(stream.OpInsert | stream.OpUpdate | stream.OpReplace):
+	case r.Skips.Has(stream.OpInsert | stream.OpUpdate | stream.OpReplace):
 		return "the job leaves out operations of its collection (--skip), so that it differs as it has to", ""
 	}
 	switch {
-	case ops.Has(stream.OpDelete | stream.OpTTL):
+	case r.Skips.Has(stream.OpDelete | stream.OpTTL):
 		deletes = "the job leaves out deletions (--skip)"
-	case f.Rules.SoftDelete(name.NS) != "":
+	case r.SoftDelete != "":
 		deletes = "the job marks what is deleted (--soft-delete)"
-	case f.Rules.Sifts(name.NS), f.Rules.MayFail(name.NS):
+	case r.Filtered, r.MayFail:
 		deletes = "a rule keeps a part of the documents"
 	case f.OnExisting == state.ExistingMerge:
 		deletes = "the target had documents of its own before the job (--on-existing merge)"

@@ -65,7 +65,7 @@ func (f *follower) rewrites(ev stream.Event) bool {
 	}
 	switch ch := ev.Change; ch.Kind {
 	case stream.ChangeRename:
-		return (ch.Command == mongo.CommandOut || ch.Command == mongo.CommandCapped) && f.Rules.Ruled(ch.To)
+		return (ch.Command == mongo.CommandOut || ch.Command == mongo.CommandCapped) && f.Rules.Route(ch.To).Ruled
 	case stream.ChangeDrop: // of the copy by which a server renames between databases
 		return true
 	}
@@ -75,20 +75,20 @@ func (f *follower) rewrites(ev stream.Event) bool {
 // reads reports that documents of a collection are read for rules. Those of one that was
 // renamed between databases cannot be read any more under its old name.
 func (f *follower) reads(ns string) bool {
-	return (f.Rules.Filter(ns) != nil || f.Rules.Fields(ns) != nil) && !f.Rules.Skips(ns).Has(stream.OpUpdate|stream.OpReplace)
+	r := f.Rules.Route(ns)
+	return (r.Filter != nil || r.Fields != nil) && !r.Skips.Has(stream.OpUpdate|stream.OpReplace)
 }
 
 // rewriting compares what a server has filled for a command with what the target has of
 // the collection that the command is about.
 type rewriting struct {
 	*follower
-	b        *stream.Batch // of the command's end, the first of its events
-	ev       *stream.Event
-	from, to string // on the target
-	recorded bool
-	field    string // of the soft deletion
-	uuid     *[16]byte
-	exact    bool // the target has the documents that are kept as they are on the source
+	b     *stream.Batch // of the command's end, the first of its events
+	ev    *stream.Event
+	from  string           // on the target
+	route *transform.Route // of the collection that the command is about
+	uuid  *[16]byte
+	exact bool // the target has the documents that are kept as they are on the source
 }
 
 // rewrite emits what becomes of each document.
@@ -105,7 +105,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	}
 	to, there := f.Ask.Names.Source(ev.Change.To)
 	there = there && !to.Gone
-	r := &rewriting{follower: f, b: b, ev: ev, from: staged.Target, to: f.Rules.Target(ev.Change.To), recorded: f.Rules.History(ev.Change.To), field: f.Rules.SoftDelete(ev.Change.To)}
+	r := &rewriting{follower: f, b: b, ev: ev, from: staged.Target, route: f.Rules.Route(ev.Change.To)}
 	if data := ev.Change.UUID.Data; len(data) == len(r.uuid) {
 		r.uuid = (*[16]byte)(data)
 	}
@@ -123,8 +123,8 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 			"something else drops collections of the target; start the job again with --restart")
 	case moved && to.Left:
 		// The rename is skipped: what the copy had not read is under the old name.
-		r.to = f.Rules.Target(ev.Change.From)
-		return r.fill(ctx, ev.Change.From)
+		r.route = f.Rules.Route(ev.Change.From)
+		return r.fill(ctx)
 	case (capped || moved) && to.Gone:
 		return nil // the target has none of it
 	case moved:
@@ -136,9 +136,9 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 			r.takePlace(staged)
 			return nil
 		}
-		return r.fill(ctx, ev.Change.To)
+		return r.fill(ctx)
 	case capped:
-		return r.fill(ctx, ev.Change.To)
+		return r.fill(ctx)
 	}
 	if !there {
 		made := stream.Change{Kind: stream.ChangeCreate, NS: ev.Change.To, UUID: ev.Change.UUID, Options: bson.Raw{5, 0, 0, 0, 0}, Shard: ev.Change.Shard, Mark: ev.Change.Mark}
@@ -146,7 +146,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 			return err
 		}
 	}
-	r.exact = f.Rules.Fields(ev.Change.To) == nil
+	r.exact = r.route.Fields == nil
 	f.Log.Info("comparing what a command has written", "ns", ev.Change.To, "at", ev.At)
 	if err := r.chunks(ctx, r.from, nil, r.write); err != nil {
 		return err
@@ -155,12 +155,12 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case !there:
 		return nil
 	case f.Rules.Others():
-		f.Log.Warn("a command has replaced the documents of a collection; those that only the target has stay", "ns", r.to, "at", ev.At)
+		f.Log.Warn("a command has replaced the documents of a collection; those that only the target has stay", "ns", r.route.Target, "at", ev.At)
 		return nil
-	case r.recorded:
+	case r.route.History:
 		return r.ended(ctx)
 	}
-	return r.chunks(ctx, r.to, r.ids(), r.remove)
+	return r.chunks(ctx, r.route.Target, r.ids(), r.remove)
 }
 
 // takesPlace reports that what the server filled is to take the place of a collection that was
@@ -168,18 +168,18 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 // One that was copied since has them all, and later ones (see ordered).
 func (r *rewriting) takesPlace(ctx context.Context) (bool, error) {
 	ch := r.ev.Change
-	if r.Rules.Others() || (r.Rules.Skips(ch.From) | r.Rules.Skips(ch.To)).Has(stream.OpDrop|stream.OpRename) {
+	if r.Rules.Others() || (r.Rules.Route(ch.From).Skips | r.Rules.Route(ch.To).Skips).Has(stream.OpDrop|stream.OpRename) {
 		return false, nil
 	}
-	return r.ordered(ctx, ch.To)
+	return r.ordered(ctx)
 }
 
 // ordered reports that the target's collection is a capped one, and a copy of what it was before.
-func (r *rewriting) ordered(ctx context.Context, ns string) (bool, error) {
-	if one, _ := r.Ask.Names.Source(ns); !one.Copied.Before(r.ev.At) {
+func (r *rewriting) ordered(ctx context.Context) (bool, error) {
+	if one, _ := r.Ask.Names.Source(r.route.Source); !one.Copied.Before(r.ev.At) {
 		return false, nil
 	}
-	return r.Schema.HasCapped(ctx, r.to)
+	return r.Schema.HasCapped(ctx, r.route.Target)
 }
 
 // takePlace makes the drop of what the server filled the rename by which that takes the place.
@@ -191,8 +191,8 @@ func (r *rewriting) takePlace(staged schema.Name) {
 // ids projects what decides about a document that only the target has.
 func (r *rewriting) ids() bson.D {
 	fields := bson.D{{Key: "_id", Value: 1}}
-	if r.field != "" {
-		fields = append(fields, bson.E{Key: r.field, Value: 1})
+	if r.route.SoftDelete != "" {
+		fields = append(fields, bson.E{Key: r.route.SoftDelete, Value: 1})
 	}
 	return fields
 }
@@ -260,15 +260,15 @@ func (r *rewriting) write(ctx context.Context, docs []bson.Raw) error {
 	if err != nil {
 		return err
 	}
-	keep := r.Rules.Keep(r.ev.Change.To, nil)
+	keep := r.route.Keep(nil)
 	var events []stream.Event
 	for _, doc := range docs {
 		id := bsonraw.IDOf(doc)
 		was := have[delta.KeyOf(id)]
 		kept := keep == nil || keep(doc)
-		switch _, marked := bsonraw.Field(was, r.field); {
+		switch _, marked := bsonraw.Field(was, r.route.SoftDelete); {
 		case was == nil && !kept, kept && r.exact && bytes.Equal(was, doc):
-		case was == nil || marked && r.field != "":
+		case was == nil || marked && r.route.SoftDelete != "":
 			events = append(events, r.event(stream.Insert, id, doc))
 		case !bsonraw.IDOf(was).Equal(id): // a number of another type
 			events = append(events, r.event(stream.Delete, bsonraw.IDOf(was), nil), r.event(stream.Insert, id, doc))
@@ -280,14 +280,14 @@ func (r *rewriting) write(ctx context.Context, docs []bson.Raw) error {
 }
 
 func (r *rewriting) event(kind stream.Kind, id bsoncore.Value, doc bson.Raw) stream.Event {
-	return stream.Event{Kind: kind, NS: r.ev.Change.To, UUID: r.uuid, Key: stream.Key{ID: id}, Doc: doc, At: r.ev.At}
+	return stream.Event{Kind: kind, NS: r.route.Source, Route: &r.route.Route, UUID: r.uuid, Key: stream.Key{ID: id}, Doc: doc, At: r.ev.At}
 }
 
 // current is what the target has of documents, by the keys of their _ids.
 func (r *rewriting) current(ctx context.Context, docs []bson.Raw) (map[string]bson.Raw, error) {
 	have := map[string]bson.Raw{}
-	if !r.recorded {
-		return have, r.find(ctx, r.to, docs, nil, func(doc []byte) error {
+	if !r.route.History {
+		return have, r.find(ctx, r.route.Target, docs, nil, func(doc []byte) error {
 			have[delta.KeyOf(bsonraw.IDOf(doc))] = bytes.Clone(doc)
 			return nil
 		})
@@ -296,7 +296,7 @@ func (r *rewriting) current(ctx context.Context, docs []bson.Raw) (map[string]bs
 	for _, doc := range docs {
 		asked = append(asked, versions.Asked{Key: bsonraw.IDOf(doc), Before: r.end()})
 	}
-	found, err := targetVersions{r.Target, r.sink}.Before(ctx, r.to, asked, math.MaxInt)
+	found, err := targetVersions{r.Target, r.sink}.Before(ctx, r.route.Target, asked, math.MaxInt)
 	for i, version := range found {
 		if doc := versions.Unwrap(version); doc != nil {
 			have[delta.KeyOf(asked[i].Key)] = doc
@@ -328,8 +328,8 @@ func (r *rewriting) find(ctx context.Context, ns string, docs []bson.Raw, fields
 // remove emits deletes of the target's documents that the command has not written.
 func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 	docs = slices.DeleteFunc(docs, func(doc bson.Raw) bool {
-		_, marked := bsonraw.Field(doc, r.field)
-		return r.field != "" && marked
+		_, marked := bsonraw.Field(doc, r.route.SoftDelete)
+		return r.route.SoftDelete != "" && marked
 	})
 	written := map[string]bool{}
 	err := r.find(ctx, r.from, docs, bson.D{{Key: "_id", Value: 1}}, func(doc []byte) error {
@@ -351,7 +351,7 @@ func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 // ended is remove for a collection of versions.
 func (r *rewriting) ended(ctx context.Context) error {
 	c := chunk{next: r.remove}
-	err := targetVersions{r.Target, r.sink}.Last(ctx, r.to, r.end(), func(version bson.Raw) error {
+	err := targetVersions{r.Target, r.sink}.Last(ctx, r.route.Target, r.end(), func(version bson.Raw) error {
 		last, err := versions.Parse(version)
 		if err != nil || last.Doc == nil {
 			return err
@@ -367,9 +367,9 @@ func (r *rewriting) ended(ctx context.Context) error {
 // fill writes what the target does not have of a collection that was renamed between
 // databases, or converted: its copy was cut off, or documents could not be read under its
 // old identity.
-func (r *rewriting) fill(ctx context.Context, ns string) error {
-	keep, to, reads := r.Rules.Keep(ns, nil), r.Rules.Mapper(ns, r.job.Start.TS, nil), r.reads(ns)
-	ordered, err := r.ordered(ctx, ns)
+func (r *rewriting) fill(ctx context.Context) error {
+	keep, to, reads := r.route.Keep(nil), r.route.Mapper(r.job.Start.TS, nil), r.reads(r.route.Source)
+	ordered, err := r.ordered(ctx)
 	if err != nil {
 		return err
 	}
@@ -386,13 +386,11 @@ func (r *rewriting) fill(ctx context.Context, ns string) error {
 			switch {
 			case was != nil && late:
 				events = append(events, r.event(stream.Delete, bsonraw.IDOf(doc), nil))
-				events[len(events)-1].NS, events[len(events)-1].Target = ns, r.to
 				doc, was = was, nil
 			case was != nil && !reads:
 				continue
 			}
 			ev := r.event(stream.Put, bsonraw.IDOf(doc), doc)
-			ev.NS, ev.Target = ns, r.to
 			switch kept := keep == nil || keep(doc); {
 			case !kept && was == nil:
 				continue

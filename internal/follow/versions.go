@@ -112,7 +112,7 @@ func (v targetVersions) read(ctx context.Context, target string, command func(co
 // sourceIDs are the _ids of the source's documents whose _ids on the target are given:
 // those of versions hold them.
 func (a *Ask) sourceIDs(from mongosink.Origin, ids []bson.RawValue) []bson.RawValue {
-	if !a.Rules.History(a.sourceOf(from)) {
+	if !a.Rules.Route(a.sourceOf(from)).History {
 		return ids
 	}
 	out := make([]bson.RawValue, len(ids))

@@ -362,11 +362,11 @@ func (c *copier) task(ctx context.Context, coll schema.Collection, target string
 // ruled is a task whose documents are chosen and mapped by rules.
 func ruled(rules *transform.Set, tally *transform.Tally, source mongo.Version, coll schema.Collection, after mongo.OpTime) copy.Task {
 	// The event that gives a document another shard key may be left out.
-	t := copy.Task{Source: coll, Again: rules.Skips(coll.NS).Has(stream.OpUpdate | stream.OpReplace)}
-	t.Keep, t.Map = rules.Keep(coll.NS, tally), rules.Mapper(coll.NS, after.TS, tally)
-	if q := rules.Sent(coll.NS); q != nil && findsAlike(source) {
+	r := rules.Route(coll.NS)
+	t := copy.Task{Source: coll, Keep: r.Keep(tally), Map: r.Mapper(after.TS, tally), Again: r.Skips.Has(stream.OpUpdate | stream.OpReplace)}
+	if q := r.Sent(); q != nil && findsAlike(source) {
 		t.Sift = &scan.Sift{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
-		t.Unread = tally.Unread(rules, coll.NS)
+		t.Unread = tally.Unread(r)
 	}
 	return t
 }

@@ -380,18 +380,13 @@ func (j *Job) leaves() transform.LeftOut {
 	return follow.Leaves(j.letters, j.spec.OnConflict, j.log)
 }
 
-// partial says that the target may not have all documents of a source namespace.
-func (j *Job) partial(ns string) bool {
-	return j.rules.Sifts(ns) || j.ask.LeavesOut && j.rules.MayFail(ns)
-}
-
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	partitions := partitionsFor(j.spec.Partitions, j.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(j.spec.ApplyBuffer, partitions)
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Names = mongosink.Names{Absent: j.ask.Names.Absent, Traits: j.traits, Partial: j.partial, Stale: j.rules.Stale, Expiry: j.expiry}
+	o.Targets, o.LeavesOut = targets{j, j.ask.Names}, j.ask.LeavesOut
 	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
 	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
 	if j.shards != nil {
@@ -417,8 +412,14 @@ func partitionsFor(asked int, away time.Duration) int {
 	return min(near+int(min(float64(near)*float64(away)/float64(doubling), most)), most)
 }
 
-// traits reads what restricts the applying of events to a target collection.
-func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
+// targets are the collections of the target as they are now.
+type targets struct {
+	*Job
+	*schema.Names
+}
+
+// Traits reads what restricts the applying of events to a target collection.
+func (j targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 	c, _, err := collection(ctx, j.dst, ns)
 	if err != nil {
 		return mongosink.Traits{}, err
@@ -429,22 +430,18 @@ func (j *Job) traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 
 // keepsExpired says that documents of a target's namespace stay there when they expire.
 func (j *Job) keepsExpired(targetNS string) bool {
-	return slices.ContainsFunc(j.rules.Sources(targetNS), j.rules.KeepsExpired)
+	return slices.ContainsFunc(j.rules.Sources(targetNS), func(ns string) bool { return j.rules.Route(ns).KeepsExpired })
 }
 
-// expiry says how documents of a source namespace expire, where those stay on the target,
-// and gives what counts them. The settings are those at the position that is applied: schema
+// Expiry says how documents expire that stay on the target, and gives what counts them. The settings are those at the position that is applied: schema
 // changes note them on the target. In mode incremental the target has them to begin with.
-func (j *Job) expiry(ctx context.Context, ns, targetNS string) (expiry.Settings, func(n int64), error) {
-	if !j.rules.KeepsExpired(ns) {
-		return nil, nil, nil
-	}
-	c, _, err := collection(ctx, j.dst, targetNS)
+func (j targets) Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, func(n int64), error) {
+	c, _, err := collection(ctx, j.dst, r.Target)
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := j.cat.Expiry(ctx, targetNS, c.Collated(), j.spec.Mode == ModeIncremental)
-	return s, j.tally.Expired(j.rules, ns), err
+	s, err := j.cat.Expiry(ctx, r.Target, c.Collated(), j.spec.Mode == ModeIncremental)
+	return s, j.tally.Expired(j.rules.Route(r.Source)), err
 }
 
 // collection reads the options of a collection of the target as they are now.

@@ -19,6 +19,12 @@ func SeriesNS(ns string) string {
 	return db + "." + strings.TrimPrefix(coll, BucketsPrefix)
 }
 
+// IsBuckets reports that a namespace is that of the buckets of a time series.
+func IsBuckets(ns string) bool {
+	_, coll := SplitNS(ns)
+	return strings.HasPrefix(coll, BucketsPrefix)
+}
+
 // ReshardingPrefix starts the name of the collection that shards fill while one is
 // sharded by another key (reshardCollection).
 const ReshardingPrefix = "system.resharding."

@@ -54,7 +54,7 @@ func (p *planner) filters(ctx context.Context) error {
 		if c.Type == schema.TypeView {
 			continue
 		}
-		keep, more := p.Rules.Filter(c.NS), tried.Collection(c.NS)
+		keep, more := p.Rules.Route(c.NS).Filter, tried.Collection(c.NS)
 		if keep != nil && !p.filterable(c, keep) || !more || p.copied() || sampled == mostSampled || p.Mode == state.ModeStructure {
 			continue
 		}

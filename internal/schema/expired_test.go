@@ -17,7 +17,7 @@ func TestKeepsExpired(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, transform.Config{Skip: []string{db + ".*=ttl"}}), db)
-	r.target.link.o.KeepsExpired = func(ns string) bool { return r.rules.KeepsExpired(ns) }
+	r.target.link.o.KeepsExpired = func(ns string) bool { return r.rules.Route(ns).KeepsExpired }
 	known := func(when, want string) {
 		t.Helper()
 		got, err := r.target.Expiry(t.Context(), db+".c", false, false)

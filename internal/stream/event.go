@@ -46,12 +46,12 @@ type Event struct {
 	// and so another shard. Key.Shard is that of before.
 	Rekeyed bool
 	NS      string // the source's, such as "db.coll" or "db.system.buckets.x"
-	// Target is the namespace's name on the target, which package transform gives
-	// it. A SchemaChange has none: it is in the source's terms.
-	Target string
-	UUID   *[16]byte // of the collection; nil where the source does not say
-	Key    Key       // unset for SchemaChange
-	Doc    bson.Raw
+	// Route says where the event goes, which package transform finds. A SchemaChange has
+	// none: it is in the source's terms.
+	Route *Route
+	UUID  *[16]byte // of the collection; nil where the source does not say
+	Key   Key       // unset for SchemaChange
+	Doc   bson.Raw
 	// Change belongs to SchemaChange.
 	Change *Change
 	// Txn is the transaction that the event belonged to, nil if it was none. All
@@ -66,6 +66,16 @@ type Event struct {
 	// one of a document that has expired; 0 of what a user is known to have done, and
 	// where the source does not say.
 	Wall int64
+}
+
+// Route says where the changes of a source namespace go, and what rules make of them. It is
+// immutable.
+type Route struct {
+	Source, Target string // namespaces; Target is "" where it is not known
+	Filtered       bool   // of the documents those of a filter go there: an update may be of another one
+	MayFail        bool   // rules may be unable to map documents
+	Stale          bool   // some operations are left out: an update may not fit
+	KeepsExpired   bool   // documents stay there that expire on the source
 }
 
 // Key identifies a document within its collection.
@@ -83,8 +93,7 @@ type Transaction struct {
 	Number  int64
 }
 
-// Place is a document of the namespace NS, as Event.Target names it, at the
-// position of an event.
+// Place is a document of the namespace NS of the target, at the position of an event.
 type Place struct {
 	NS string        `bson:"ns"`
 	ID bson.RawValue `bson:"id"`

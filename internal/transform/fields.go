@@ -18,84 +18,60 @@ import (
 
 // mapping maps the fields of the documents of some collections.
 type mapping struct {
-	pattern
 	fields  *fields.Map
 	careful *fields.Map // for those who leave documents out that cannot be mapped
 	parts   func() ([]fields.Part, error)
 }
 
-// String is canonical.
-func (m *mapping) String() string {
-	return m.pattern.String() + "=" + strings.ReplaceAll(m.fields.String(), ";", `\u003b`)
-}
-
-// Fields says how the documents of a source namespace are mapped: nil is not at all.
-func (s *Set) Fields(ns string) *fields.Map {
-	if i := s.fieldsOf(ns); i >= 0 {
-		return s.mappings[i].fields
-	}
-	return nil
-}
-
-// fieldsOf is the index of the mapping of a namespace, below 0 for none.
-func (s *Set) fieldsOf(ns string) int {
-	if s == nil || len(s.mappings) == 0 || s.staged(ns) {
-		return -1
-	}
-	db, coll := mongo.SplitNS(ns)
-	if strings.HasPrefix(coll, mongo.BucketsPrefix) {
-		return -1
-	}
-	return slices.IndexFunc(s.mappings, func(m mapping) bool { return m.matches(db, coll) })
+// mayFail reports that there is a rule which may be unable to map documents.
+func (s *Set) mayFail() bool {
+	return s != nil && slices.ContainsFunc(s.mappings, func(r rule[mapping]) bool { return r.is.fields.MayFail() })
 }
 
 // OperationCopy is what $operation is in documents that the copy wrote, or that were
 // read from the source anew.
 const OperationCopy = "copy"
 
-// Mapper appends to dst what the rules make of a document of a namespace that was
-// read from the source at a time, counted; nil leaves documents as they are. The
-// function is safe for concurrent use.
-func (s *Set) Mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
-	to := s.mapper(ns, at, t)
-	if s.History(ns) {
+// Mapper appends to dst what the rules make of a document that was read from the source at a
+// time, counted; nil leaves documents as they are. The function is safe for concurrent use.
+func (r *Route) Mapper(at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
+	to := r.mapper(at, t)
+	if r.History {
 		return copied(at, to)
 	}
 	return to
 }
 
 // mapper maps fields alone.
-func (s *Set) mapper(ns string, at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
-	i := s.fieldsOf(ns)
-	if i < 0 {
+func (r *Route) mapper(at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
+	if r.Fields == nil {
 		return nil
 	}
-	m, n := s.mappings[i].fields, t.mapped(i)
-	meta := fields.Meta{Namespace: ns, Operation: OperationCopy, ClusterTime: at}
+	n := t.mapped(r.fields)
+	meta := fields.Meta{Namespace: r.Source, Operation: OperationCopy, ClusterTime: at}
 	return func(dst, doc []byte) ([]byte, error) {
 		n.copied.Add(1)
-		out, err := m.Apply(dst, doc, meta)
+		out, err := r.Fields.Apply(dst, doc, meta)
 		switch {
 		case err != nil:
 			n.failed.Add(1)
 		case !bytes.Equal(out[len(dst):], doc):
 			n.changed.Add(1)
 		}
-		return out, misfit(err, ns, doc)
+		return out, misfit(err, r.Source, doc)
 	}
 }
 
-// Comparer says how documents of a source namespace are compared with those of the
-// target: Map appends to dst what the rules make of one of the source, Strip one of the
+// Comparer says how documents of the source are compared with those of the target: Map appends to dst what the rules make of one of the source, Strip one of the
 // target, both without what a later look at the source cannot tell. nil are documents
 // as they are. One that cannot be mapped becomes one that the target cannot have, of
 // which IsUnmapped is true.
-func (s *Set) Comparer(ns string) (apply, strip func(dst, doc []byte) ([]byte, error)) {
-	m := s.Fields(ns)
+func (r *Route) Comparer() (apply, strip func(dst, doc []byte) ([]byte, error)) {
+	m := r.Fields
 	if m == nil {
 		return nil, nil
 	}
-	mapper := s.mapper(ns, bson.Timestamp{}, nil)
+	mapper := r.mapper(bson.Timestamp{}, nil)
 	apply = func(dst, doc []byte) ([]byte, error) {
 		out, err := mapper(dst, doc)
 		if why, ok := Unmappable(err); ok {
@@ -152,47 +128,23 @@ func misfit(err error, ns string, doc bson.Raw) error {
 		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), mend the document on the source, or have --filter leave it out; then start again with --restart. --on-conflict skip goes on without such documents`)
 }
 
-func compileMappings(texts []string, secret func(ref string) (string, error)) (out []mapping, err error) {
+// parseMapping reads the rules for fields, in extended JSON; secret gives what they name.
+func parseMapping(secret func(ref string) (string, error)) func(text string) (mapping, string, error) {
 	if secret == nil {
 		secret = ReadSecret
 	}
-	for _, text := range texts {
-		m, err := compileMapping(text, secret)
-		if err != nil {
-			return nil, fmt.Errorf("fields %q: %w", shorten(text), err)
+	return func(text string) (m mapping, canonical string, err error) {
+		var raw bson.Raw
+		if err := bson.UnmarshalExtJSON([]byte(text), false, &raw); err != nil {
+			return m, "", fmt.Errorf(`the rules are no JSON: %w; write 'db.coll={"drop": ["card"]}'`, err)
 		}
-		out = append(out, m)
-	}
-	return out, nil
-}
-
-// shorten keeps an error readable.
-func shorten(text string) string {
-	const most = 80
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
-}
-
-// compileMapping reads "pattern={…}".
-func compileMapping(text string, secret func(ref string) (string, error)) (m mapping, err error) {
-	name, json, found := cutRule(text)
-	if !found {
-		return m, errors.New(`the = between the pattern and the rules is missing; write 'db.coll={"drop": ["card"]}'`)
-	}
-	if m.pattern, err = compile(name); err != nil {
-		return m, fmt.Errorf("the pattern: %w; write db, db.coll or db.*", err)
-	}
-	var raw bson.Raw
-	if err := bson.UnmarshalExtJSON([]byte(json), false, &raw); err != nil {
-		return m, fmt.Errorf(`the rules are no JSON: %w; write 'db.coll={"drop": ["card"]}'`, err)
-	}
-	if m.fields, err = fields.Parse(raw, secret); err == nil {
+		if m.fields, err = fields.Parse(raw, secret); err != nil {
+			return m, "", err
+		}
 		m.careful = m.fields.Careful()
 		m.parts = func() ([]fields.Part, error) { return fields.Parts(raw, secret) }
+		return m, strings.ReplaceAll(m.fields.String(), ";", `\u003b`), nil
 	}
-	return m, err
 }
 
 // ReadSecret gives what a reference names: env:NAME an environment variable, file:/path

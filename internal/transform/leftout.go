@@ -37,7 +37,7 @@ type LeftOut interface {
 
 // leaveOut has the target go without the document that an event writes.
 func (st *Stage) leaveOut(ctx context.Context, ev *stream.Event, why string, err error) error {
-	u := Unmapped{Target: ev.Target, Source: ev.NS, UUID: ev.UUID, ID: ev.Key.ID, Doc: ev.Doc,
+	u := Unmapped{Target: ev.Route.Target, Source: ev.NS, UUID: ev.UUID, ID: ev.Key.ID, Doc: ev.Doc,
 		At: ev.At, Until: mongo.MaxOpTime(ev.At, ev.Until), Reason: why, Err: err}
 	become(ev, nil, nil)
 	return st.leaves.LeaveOut(ctx, u)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // pattern selects namespaces by database and collection.
@@ -16,6 +18,98 @@ type pattern struct{ db, coll glob }
 func (p pattern) String() string { return p.db.text + "." + p.coll.text }
 
 func (p pattern) matches(db, coll string) bool { return p.db.matches(db) && p.coll.matches(coll) }
+
+// rule is one for what a pattern matches.
+type rule[T any] struct {
+	pattern
+	is   T
+	text string // canonical
+}
+
+// String is canonical.
+func (r *rule[T]) String() string { return r.pattern.String() + "=" + r.text }
+
+// rules are of one kind. Of those that match a namespace the first counts.
+type rules[T any] []rule[T]
+
+// of is the index of the rule of a namespace, below 0 for none.
+func (l rules[T]) of(ns string) int {
+	if len(l) == 0 {
+		return -1
+	}
+	db, coll := mongo.SplitNS(ns)
+	return slices.IndexFunc(l, func(r rule[T]) bool { return r.matches(db, coll) })
+}
+
+func (l rules[T]) patterns() (out []pattern) {
+	for _, r := range l {
+		out = append(out, r.pattern)
+	}
+	return out
+}
+
+func (l rules[T]) appendTexts(to []string, kind string) []string {
+	for i := range l {
+		to = append(to, kind+" "+l[i].String())
+	}
+	return to
+}
+
+func texts(patterns []pattern) (out []string) {
+	for _, p := range patterns {
+		out = append(out, p.String())
+	}
+	return out
+}
+
+// compileRules reads rules "pattern=value". parse reads the value, and gives its canonical text.
+// example is what errors show, if they do not say it themselves.
+func compileRules[T any](kind, example string, texts []string, parse func(value string) (T, string, error)) (out rules[T], err error) {
+	for _, text := range texts {
+		name, value, found := cutRule(text)
+		var r rule[T]
+		if !found {
+			err = errors.New("the = after the pattern is missing")
+		} else if r.pattern, err = compile(name); err != nil {
+			err = fmt.Errorf("the pattern: %w", err)
+		} else {
+			r.is, r.text, err = parse(value)
+		}
+		if err != nil {
+			if example != "" {
+				err = fmt.Errorf("%w; write '%s'", err, example)
+			}
+			return nil, fmt.Errorf("%s %q: %w", kind, shorten(text), err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// cutRule cuts at the first = that no backslash is before.
+func cutRule(text string) (before, after string, found bool) {
+	escaped := false
+	for i := range len(text) {
+		switch {
+		case escaped:
+			escaped = false
+		case text[i] == '\\':
+			escaped = true
+		case text[i] == '=':
+			return text[:i], text[i+1:], true
+		}
+	}
+	return text, "", false
+}
+
+// shorten keeps an error readable.
+func shorten(text string) string {
+	const most = 80
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
 
 // glob is a compiled wildcard expression.
 type glob struct {

@@ -98,7 +98,7 @@ func (r *recorder) pass(ctx context.Context, b *stream.Batch, next func(context.
 		}
 		for ; i < end; i++ {
 			ev := &b.Events[i]
-			if ev.Kind != stream.SchemaChange && r.st.of(ev.NS).history {
+			if ev.Kind != stream.SchemaChange && r.st.of(ev.NS).History {
 				if err := p.tell(ev, r.place[i]); err != nil {
 					return fmt.Errorf("the history of %s, _id %s, at %s: %w", ev.NS, bsonraw.IDText(ev.Key.ID), ev.At, err)
 				}
@@ -129,7 +129,7 @@ func (r *recorder) number(b *stream.Batch) (any bool) {
 		case ev.Kind == stream.SchemaChange:
 			r.n += 2
 			any = any || r.concerns(ev)
-		case r.st.of(ev.NS).history:
+		case r.st.of(ev.NS).History:
 			r.n++
 			any = true
 		}
@@ -152,7 +152,7 @@ func (r *recorder) concerns(ev *stream.Event) bool {
 	return r.kept(ch.NS) || ch.To != "" && r.kept(ch.To)
 }
 
-func (r *recorder) kept(ns string) bool { return r.st.rules.Match(ns) && r.st.rules.History(ns) }
+func (r *recorder) kept(ns string) bool { return r.st.of(ns).Kept && r.st.of(ns).History }
 
 // keyOf names the document of an event.
 func (r *recorder) keyOf(ev *stream.Event) []byte {
@@ -230,7 +230,7 @@ func (p *recording) prepare(ctx context.Context, from int) (end int, err error) 
 			}
 			break
 		}
-		if !p.st.of(ev.NS).history || !p.recorded(ev) {
+		if !p.st.of(ev.NS).History || !p.recorded(ev) {
 			continue
 		}
 		if !p.began {
@@ -283,7 +283,7 @@ func (p *recording) begin(ctx context.Context) error {
 // fetch reads the first of the versions that are asked for, and returns how many.
 func (p *recording) fetch(ctx context.Context, of *stream.Event, asked []versions.Asked, keys []string) (n int, err error) {
 	n = min(len(asked), p.atOnce)
-	found, err := p.Before(ctx, of.Target, asked[:n], mostRead)
+	found, err := p.Before(ctx, of.Route.Target, asked[:n], mostRead)
 	if errors.Is(err, ErrTooMuch) && n > 1 {
 		p.atOnce = max(n/4, 1)
 		return p.fetch(ctx, of, asked, keys)
@@ -452,7 +452,7 @@ func (p *recording) end(ctx context.Context, ev *stream.Event, ns string, v vers
 
 // add has a version be written that a change to a collection makes.
 func (p *recording) add(ctx context.Context, of *stream.Event, ns string, v versions.Version) error {
-	ev := stream.Event{NS: ns, Target: p.st.rules.Target(ns), At: of.At, Txn: of.Txn}
+	ev := stream.Event{NS: ns, Route: &p.st.of(ns).Route.Route, At: of.At, Txn: of.Txn}
 	p.write(&ev, v)
 	p.out = append(p.out, ev)
 	if p.st.made.bytes-p.made > mostRead || len(p.out) >= mostAdded {

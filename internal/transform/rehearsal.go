@@ -75,7 +75,7 @@ func Rehearse(s *Set) (*Rehearsal, error) {
 	}
 	for i := range s.mappings {
 		e := add("fields", s.mappings[i].String())
-		parts, err := s.mappings[i].parts()
+		parts, err := s.mappings[i].is.parts()
 		if err != nil {
 			return nil, fmt.Errorf("take apart the rules of %s: %w", s.mappings[i].pattern, err)
 		}
@@ -86,7 +86,7 @@ func Rehearse(s *Set) (*Rehearsal, error) {
 	}
 	for i := range s.skips {
 		e := add("skip", s.skips[i].String())
-		e.Skipped = strings.Split(s.skips[i].ops.String(), ",")
+		e.Skipped = strings.Split(s.skips[i].text, ",")
 	}
 	for i := range s.softDeletes {
 		add("soft-delete", s.softDeletes[i].String())
@@ -106,8 +106,8 @@ func (r *Rehearsal) of(ns string) (filter, mapping, skip, soft *Effect) {
 	if s == nil {
 		return
 	}
-	f, m, k := len(s.filters), len(s.mappings), len(s.skips)
-	return at(0, s.filterOf(ns)), at(f, s.fieldsOf(ns)), at(f+m, s.skipOf(ns)), at(f+m+k, s.softDeleteOf(ns))
+	f, m, k, to := len(s.filters), len(s.mappings), len(s.skips), s.Route(ns)
+	return at(0, to.filter), at(f, to.fields), at(f+m, to.skip), at(f+m+k, to.softDelete)
 }
 
 // Collection counts one, and reports whether its documents tell more.
@@ -126,7 +126,7 @@ func (r *Rehearsal) Document(ns string, doc bson.Raw) error {
 	filter, mapping, _, soft := r.of(ns)
 	if filter != nil {
 		filter.Docs++
-		if !r.rules.Filter(ns).Match(doc) {
+		if !r.rules.Route(ns).Filter.Match(doc) {
 			return nil
 		}
 		filter.Kept++
@@ -138,7 +138,7 @@ func (r *Rehearsal) Document(ns string, doc bson.Raw) error {
 	}
 	if soft != nil {
 		soft.Docs++
-		if _, has := bsonraw.Field(doc, r.rules.SoftDelete(ns)); has {
+		if _, has := bsonraw.Field(doc, r.rules.Route(ns).SoftDelete); has {
 			soft.Marked++
 		}
 	}
@@ -156,8 +156,8 @@ func (r *Rehearsal) mapped(ns string, e *Effect, doc bson.Raw) error {
 		}
 		return !bytes.Equal(r.out, doc), "", mongo.Wrap(err, "try the rules for fields on %s", ns)
 	}
-	i := r.rules.fieldsOf(ns)
-	changed, why, err := try(r.rules.mappings[i].fields)
+	to := r.rules.Route(ns)
+	changed, why, err := try(to.Fields)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (r *Rehearsal) mapped(ns string, e *Effect, doc bson.Raw) error {
 	case changed:
 		e.Changed++
 	}
-	for n, p := range r.parts[i] {
+	for n, p := range r.parts[to.fields] {
 		changed, why, err := try(p.Map)
 		if err != nil {
 			return err

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/query"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // Config is a job's rules as the operator writes them.
@@ -50,18 +52,19 @@ type Set struct {
 	dbs, colls       map[string]string   // source name to target name
 	dbSources        map[string][]string // target database to sources, sorted
 	collSources      map[string][]string // target namespace to sources, sorted
-	filters          []filter            // the first that matches counts
-	skips            []skip              // as well
-	mappings         []mapping           // as well
-	softDeletes      []softDelete        // as well
-	histories        []pattern
+	filters          rules[*query.Query]
+	skips            rules[stream.Ops]
+	mappings         rules[mapping]
+	softDeletes      rules[string] // fields
+	histories        rules[struct{}]
 	text             string
 	byCommand        bool // see ByCommand
+	routes           *routes
 }
 
 // New compiles c. An error names the pattern or rename and what is wrong with it.
 func New(c Config) (*Set, error) {
-	s := &Set{dbs: map[string]string{}, colls: map[string]string{}}
+	s := &Set{dbs: map[string]string{}, colls: map[string]string{}, routes: &routes{}}
 	var err error
 	if s.include, err = compileAll("include", c.Include); err != nil {
 		return nil, err
@@ -74,20 +77,24 @@ func New(c Config) (*Set, error) {
 			return nil, err
 		}
 	}
-	if s.filters, err = compileFilters(c.Filter); err != nil {
+	if s.filters, err = compileRules("filter", `db.coll={"status": "open"}`, c.Filter, parseFilter); err != nil {
 		return nil, err
 	}
-	if s.skips, err = compileSkips(c.Skip); err != nil {
+	if s.skips, err = compileRules("skip", "db.coll=delete,drop", c.Skip, parseSkip); err != nil {
 		return nil, err
 	}
-	if s.mappings, err = compileMappings(c.Fields, c.Secret); err != nil {
+	if s.mappings, err = compileRules("fields", "", c.Fields, parseMapping(c.Secret)); err != nil {
 		return nil, err
 	}
-	if s.softDeletes, err = compileSoftDeletes(c.SoftDelete); err != nil {
+	if s.softDeletes, err = compileRules("soft-delete", "db.coll=deletedAt", c.SoftDelete, parseSoftDelete); err != nil {
 		return nil, err
 	}
-	if s.histories, err = compileHistories(c.History); err != nil {
+	histories, err := compileAll("history", c.History)
+	if err != nil {
 		return nil, err
+	}
+	for _, p := range histories {
+		s.histories = append(s.histories, rule[struct{}]{pattern: p})
 	}
 	s.dbSources, s.collSources = invert(s.dbs), invert(s.colls)
 	s.text = s.canonical()
@@ -151,36 +158,20 @@ func (s *Set) Unused(names []string) (out []Rule) {
 		db, _ := mongo.SplitNS(ns)
 		dbs[db], all[ns] = true, true
 	}
-	for _, kind := range []struct {
-		name     string
-		patterns []pattern
-	}{{"include", s.include}, {"exclude", s.exclude}, {"history", s.histories}} {
-		for _, p := range kind.patterns {
+	unused := func(kind string, patterns []pattern) {
+		for _, p := range patterns {
 			if !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
-				out = append(out, Rule{kind.name, p.String()})
+				out = append(out, Rule{kind, p.String()})
 			}
 		}
 	}
-	for i := range s.filters {
-		if p := s.filters[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
-			out = append(out, Rule{"filter", p.String()})
-		}
-	}
-	for i := range s.skips {
-		if p := s.skips[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
-			out = append(out, Rule{"skip", p.String()})
-		}
-	}
-	for i := range s.mappings {
-		if p := s.mappings[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
-			out = append(out, Rule{"fields", p.String()})
-		}
-	}
-	for i := range s.softDeletes {
-		if p := s.softDeletes[i].pattern; !slices.ContainsFunc(names, func(ns string) bool { return p.matches(mongo.SplitNS(ns)) }) {
-			out = append(out, Rule{"soft-delete", p.String()})
-		}
-	}
+	unused("include", s.include)
+	unused("exclude", s.exclude)
+	unused("history", s.histories.patterns())
+	unused("filter", s.filters.patterns())
+	unused("skip", s.skips.patterns())
+	unused("fields", s.mappings.patterns())
+	unused("soft-delete", s.softDeletes.patterns())
 	for _, from := range slices.Sorted(maps.Keys(s.dbs)) {
 		if !dbs[from] {
 			out = append(out, Rule{"rename", from})
@@ -342,21 +333,15 @@ func (s *Set) Hash() string {
 
 // canonical sorts and joins the rules.
 func (s *Set) canonical() string {
-	var parts, include, exclude []string
+	var parts []string
 	add := func(kind string, items []string) {
 		slices.Sort(items)
 		for _, it := range slices.Compact(items) {
 			parts = append(parts, kind+" "+it)
 		}
 	}
-	for _, p := range s.include {
-		include = append(include, p.String())
-	}
-	for _, p := range s.exclude {
-		exclude = append(exclude, p.String())
-	}
-	add("include", include)
-	add("exclude", exclude)
+	add("include", texts(s.include))
+	add("exclude", texts(s.exclude))
 	var renames []string
 	for _, m := range []map[string]string{s.dbs, s.colls} {
 		for from, to := range m {
@@ -364,22 +349,10 @@ func (s *Set) canonical() string {
 		}
 	}
 	add("rename", renames)
-	for i := range s.filters { // their order counts
-		parts = append(parts, "filter "+s.filters[i].String())
-	}
-	for i := range s.skips {
-		parts = append(parts, "skip "+s.skips[i].String())
-	}
-	for i := range s.mappings {
-		parts = append(parts, "fields "+s.mappings[i].String())
-	}
-	for i := range s.softDeletes {
-		parts = append(parts, "soft-delete "+s.softDeletes[i].String())
-	}
-	var histories []string
-	for _, p := range s.histories {
-		histories = append(histories, p.String())
-	}
-	add("history", histories)
+	parts = s.filters.appendTexts(parts, "filter") // their order counts
+	parts = s.skips.appendTexts(parts, "skip")
+	parts = s.mappings.appendTexts(parts, "fields")
+	parts = s.softDeletes.appendTexts(parts, "soft-delete")
+	add("history", texts(s.histories.patterns()))
 	return strings.Join(parts, "; ")
 }

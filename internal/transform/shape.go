@@ -12,7 +12,7 @@ import (
 // fit has an event do to the mapped document what it does to the source's. Where it
 // cannot be mapped, and that does not end the job, the target goes without it.
 func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op stream.Ops) (verdict, error) {
-	missing := st.leaves != nil && st.leaves.IsUnmapped(ev.Target, ev.Key.ID)
+	missing := st.leaves != nil && st.leaves.IsUnmapped(ev.Route.Target, ev.Key.ID)
 	switch ev.Kind {
 	case stream.Insert, stream.Replace, stream.Put:
 		err := d.mapDocument(ev, op, &st.made)
@@ -25,7 +25,7 @@ func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op s
 		}
 		// After a crash the target may lack a document of which no letter tells.
 		ev.Kind, ev.Form = stream.Put, 0
-		return pass, st.leaves.Mended(ctx, ev.Target, ev.Key.ID, "it can be mapped now")
+		return pass, st.leaves.Mended(ctx, ev.Route.Target, ev.Key.ID, "it can be mapped now")
 	case stream.Update:
 		if missing { // the update may mend it, and its letter is to tell of it
 			return undecided, nil
@@ -35,7 +35,7 @@ func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op s
 		return undecided, nil
 	case stream.Delete:
 		if missing {
-			return pass, st.leaves.Mended(ctx, ev.Target, ev.Key.ID, "the document is gone from the source, or is none that is wanted")
+			return pass, st.leaves.Mended(ctx, ev.Route.Target, ev.Key.ID, "the document is gone from the source, or is none that is wanted")
 		}
 	}
 	return pass, nil
@@ -47,7 +47,7 @@ func (d *destination) mapUpdate(ev *stream.Event, op stream.Ops, made *arena) ve
 	if err != nil {
 		return pass // the sink tells of an update that cannot be read
 	}
-	out, v := d.fields.Update(made.room(len(ev.Doc)), change, metaOf(ev, op))
+	out, v := d.maps.Update(made.room(len(ev.Doc)), change, metaOf(ev, op))
 	switch v {
 	case fields.State:
 		return undecided
@@ -65,7 +65,7 @@ func (d *destination) mapUpdate(ev *stream.Event, op stream.Ops, made *arena) ve
 
 // mapDocument maps the document that an event writes whole.
 func (d *destination) mapDocument(ev *stream.Event, op stream.Ops, made *arena) error {
-	out, err := d.fields.Apply(made.room(len(ev.Doc)), ev.Doc, metaOf(ev, op))
+	out, err := d.maps.Apply(made.room(len(ev.Doc)), ev.Doc, metaOf(ev, op))
 	if err != nil {
 		return misfit(err, ev.NS, ev.Doc)
 	}

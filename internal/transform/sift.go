@@ -40,7 +40,7 @@ func sift(ev *stream.Event, d *destination) verdict {
 }
 
 func judge(ev *stream.Event, d *destination) verdict {
-	keep := d.keep
+	keep := d.Filter
 	switch ev.Kind {
 	case stream.Insert:
 		switch {
@@ -292,12 +292,12 @@ func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stre
 }
 
 // retains reports that the target keeps documents that the source has no longer.
-func (d *destination) retains() bool { return d.soft != "" || d.skips.Has(leaves) }
+func (d *destination) retains() bool { return d.SoftDelete != "" || d.Skips.Has(leaves) }
 
 // stays reports that the target keeps documents that the source has no longer, or not
 // after its collection was dropped. An event that tells of the deletion marks them.
 func (d *destination) stays(dropped bool) bool {
-	return d.soft != "" || d.skips.Has(stream.OpDelete) || dropped && d.skips.Has(stream.OpDrop)
+	return d.SoftDelete != "" || d.Skips.Has(stream.OpDelete) || dropped && d.Skips.Has(stream.OpDrop)
 }
 
 // deletedAt is the time by which the target's copy of a document that is gone had to expire.
@@ -331,8 +331,8 @@ func (d *decision) made(ctx context.Context, to []stream.Event, ev *stream.Event
 	s.told, ev.Until = true, s.until
 	d.newest = mongo.MaxOpTime(d.newest, s.until)
 	dest, op := d.stage.of(ev.NS), ev.Op()
-	become(ev, s.doc, dest.keep)
-	if s.doc == nil && dest.skips.Has(stream.OpTTL) {
+	become(ev, s.doc, dest.Filter)
+	if s.doc == nil && dest.Skips.Has(stream.OpTTL) {
 		ev.Wall = d.deletedAt(d.keyOf(ev), s)
 	}
 	if ev.Kind == stream.Put {
@@ -340,7 +340,7 @@ func (d *decision) made(ctx context.Context, to []stream.Event, ev *stream.Event
 	} else {
 		dest.count.left.Add(1)
 	}
-	if dest.fields != nil {
+	if dest.Fields != nil {
 		dest.mapped.read.Add(1)
 		if _, err := d.stage.fit(ctx, dest, ev, op); err != nil {
 			return nil, err

@@ -22,7 +22,7 @@ func TestSkips(t *testing.T) {
 	if got, want := s.String(), `skip a.c=none; skip a.*=delete,drop; skip b.x\=y=insert`; got != want {
 		t.Errorf("canonical: %s", got)
 	}
-	for text, want := range map[string]string{"a.b": "the = between", "=delete": "the pattern", "a.b=remove": "there are insert"} {
+	for text, want := range map[string]string{"a.b": "the = after", "=delete": "the pattern", "a.b=remove": "there are insert"} {
 		if _, err := New(Config{Skip: []string{text}}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; write ") {
 			t.Errorf("%q: %v", text, err)
 		}

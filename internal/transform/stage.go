@@ -5,7 +5,6 @@ import (
 
 	"github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -15,10 +14,10 @@ import (
 type Stage struct {
 	rules *Set
 	tally *Tally
-	known map[string]destination // by source namespace
+	known map[string]*destination // by source namespace
 	// The events of a namespace come in runs.
 	last string
-	dest destination
+	dest *destination
 
 	recorder *recorder // nil: there are no histories
 
@@ -39,18 +38,13 @@ type Copies interface {
 
 // destination is where the events of a source namespace go.
 type destination struct {
-	target string       // "" is not kept
-	rules  bool         // one of those below
-	keep   *query.Query // nil keeps all documents
+	*Route
+	rules  bool        // one of those for documents
+	maps   *fields.Map // Fields, with care where the job goes on without those that it cannot map
 	count  *count
-	skips  stream.Ops
 	left   *skipCount
 	marked *markCount
-	soft   string      // the field that marks what is deleted, "" has it deleted
-	fields *fields.Map // nil maps nothing
 	mapped *mapCount
-
-	history bool // changes become versions
 }
 
 // NewStage makes a stage of rules for events from a position on, which counts in a tally.
@@ -59,7 +53,7 @@ func NewStage(rules *Set, from stream.Position, tally *Tally, leaves LeftOut) *S
 	if !rules.mayFail() {
 		leaves = nil
 	}
-	return &Stage{rules: rules, tally: tally, known: map[string]destination{}, leaves: leaves, mark: from.Mark, atOnce: mostAtOnce}
+	return &Stage{rules: rules, tally: tally, known: map[string]*destination{}, leaves: leaves, mark: from.Mark, atOnce: mostAtOnce}
 }
 
 // Copies has the stage ask about copies; without it there were none.
@@ -82,7 +76,7 @@ func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err er
 		v := pass
 		if ev.Kind != stream.SchemaChange {
 			d := st.of(ev.NS)
-			if ev.Target = d.target; d.target == "" {
+			if ev.Route = &d.Route.Route; !d.Kept {
 				v = drop
 			} else if d.rules {
 				if v, err = st.judge(ctx, d, ev); err != nil {
@@ -114,20 +108,20 @@ func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err er
 // judge applies the rules of one collection.
 func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v verdict, err error) {
 	op := ev.Op()
-	if d.skips.Has(op) && !st.bridges(d, ev, op) {
+	if d.Skips.Has(op) && !st.bridges(d, ev, op) {
 		d.left.add(op)
 		return drop, nil
 	}
-	if d.skips != 0 {
+	if d.Skips != 0 {
 		d.left.passed.Add(1)
 	}
-	if d.skips.Has(stream.OpUpdate | stream.OpReplace) {
+	if d.Skips.Has(stream.OpUpdate | stream.OpReplace) {
 		ev.Key.Shard = nil // the target may have the document under an earlier shard key
 	}
-	if d.keep != nil {
+	if d.Filter != nil {
 		v = sift(ev, d)
 	}
-	if d.fields != nil && v == pass {
+	if d.Fields != nil && v == pass {
 		if ev.Kind != stream.Update && ev.Kind != stream.Delete {
 			d.mapped.written.Add(1)
 		}
@@ -136,10 +130,10 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 	switch {
 	case ev.Kind == stream.Insert && d.retains():
 		ev.Kind, ev.Key.Shard = stream.Put, nil // what was left may be under another shard key
-	case ev.Rekeyed && ev.Kind == stream.Put && d.skips.Has(stream.OpInsert) && !st.copying(ev):
+	case ev.Rekeyed && ev.Kind == stream.Put && d.Skips.Has(stream.OpInsert) && !st.copying(ev):
 		ev.Kind = stream.Replace // of a document that the target may never have got
-	case op == stream.OpDelete && d.soft != "":
-		mark(ev, d.soft, &st.made)
+	case op == stream.OpDelete && d.SoftDelete != "":
+		mark(ev, d.SoftDelete, &st.made)
 		d.marked.marked.Add(1)
 	}
 	return v, err
@@ -149,7 +143,7 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 func (st *Stage) comes(ev *stream.Event) {
 	ch := ev.Change
 	ofUser := ch.Command == 0 || ch.Command == mongo.CommandMove // what a server fills has other names
-	if ch.Kind != stream.ChangeRename || !ofUser || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) || !st.rules.Skips(ch.To).Has(stream.OpInsert|stream.OpUpdate|stream.OpReplace) {
+	if ch.Kind != stream.ChangeRename || !ofUser || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) || !st.rules.Route(ch.To).Skips.Has(stream.OpInsert|stream.OpUpdate|stream.OpReplace) {
 		return
 	}
 	if st.came == nil || len(st.came) >= maxKnown {
@@ -178,52 +172,28 @@ func (st *Stage) copying(ev *stream.Event) bool {
 // what it left. With an earlier replacement and later updates, a document would come to be that
 // never was. A document that an update moves to another shard may have been read on both.
 func (st *Stage) bridges(d *destination, ev *stream.Event, op stream.Ops) bool {
-	return (op == stream.OpReplace && !d.skips.Has(stream.OpUpdate) || ev.Rekeyed && op == stream.OpUpdate) && st.copying(ev)
+	return (op == stream.OpReplace && !d.Skips.Has(stream.OpUpdate) || ev.Rekeyed && op == stream.OpUpdate) && st.copying(ev)
 }
 
 func (st *Stage) of(ns string) *destination {
-	if ns == st.last {
-		return &st.dest
+	if ns == st.last && st.dest != nil {
+		return st.dest
 	}
-	d, ok := st.known[ns]
-	if !ok {
+	d := st.known[ns]
+	if d == nil {
 		if len(st.known) >= maxKnown {
 			clear(st.known)
 		}
-		if target, kept := st.rules.Map(ns); kept {
-			d = destination{target: target, keep: st.rules.Filter(ns), count: st.tally.of(st.rules.filterOf(ns)),
-				skips: st.rules.Skips(ns), left: st.tally.skipped(st.rules.skipOf(ns)),
-				fields: st.mapping(ns), mapped: st.tally.mapped(st.rules.fieldsOf(ns))}
-			d.soft, d.marked = st.rules.SoftDelete(ns), st.tally.marked(st.rules.softDeleteOf(ns))
-			d.history = st.rules.History(ns)
-			d.rules = d.soft != "" || d.skips != 0 || d.keep != nil || d.fields != nil
+		r := st.rules.Route(ns)
+		d = &destination{Route: r, rules: r.SoftDelete != "" || r.Skips != 0 || r.Filter != nil || r.Fields != nil, maps: r.Fields,
+			count: st.tally.of(r.filter), left: st.tally.skipped(r.skip), marked: st.tally.marked(r.softDelete), mapped: st.tally.mapped(r.fields)}
+		if st.leaves != nil && r.Fields != nil {
+			d.maps = r.mapping.careful
 		}
 		st.known[ns] = d
 	}
 	st.last, st.dest = ns, d
-	return &st.dest
-}
-
-// mapping says how documents of a namespace are mapped, with care where the job goes on
-// without those that cannot be.
-func (st *Stage) mapping(ns string) *fields.Map {
-	i := st.rules.fieldsOf(ns)
-	switch {
-	case i < 0:
-		return nil
-	case st.leaves != nil:
-		return st.rules.mappings[i].careful
-	}
-	return st.rules.mappings[i].fields
-}
-
-// Map gives the name that a source namespace has on the target; false when it is
-// not kept.
-func (s *Set) Map(ns string) (target string, kept bool) {
-	if !s.Match(ns) {
-		return "", false
-	}
-	return s.Target(ns), true
+	return d
 }
 
 // Concerns reports whether a schema change can touch anything that is kept.

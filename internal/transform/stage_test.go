@@ -14,7 +14,7 @@ func line(ev stream.Event) string {
 	if ev.Kind == stream.SchemaChange {
 		return fmt.Sprintf("%s %s %s", ev.Change.Kind, ev.Change.NS, ev.Change.To)
 	}
-	return ev.NS + " > " + ev.Target
+	return ev.NS + " > " + ev.Route.Target
 }
 
 // TestStage: what passes, in order, and where it goes.
@@ -44,7 +44,7 @@ func TestStage(t *testing.T) {
 	}
 	for name, st := range map[string]*Stage{"no rules": NewStage(nil, stream.Position{}, nil, nil), "empty rules": NewStage(mustNew(t, Config{}), stream.Position{}, nil, nil)} {
 		b := &stream.Batch{Events: []stream.Event{write("a.c"), write("admin.x"), change(stream.ChangeCreate, "a.c", "")}}
-		if st.Batch(t.Context(), b); len(b.Events) != 2 || b.Events[0].Target != "a.c" {
+		if st.Batch(t.Context(), b); len(b.Events) != 2 || b.Events[0].Route.Target != "a.c" {
 			t.Errorf("%s: %+v", name, b.Events)
 		}
 	}

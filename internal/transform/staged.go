@@ -14,7 +14,7 @@ func (s *Set) ByCommand() *Set {
 	if s != nil {
 		out = *s
 	}
-	out.byCommand = true
+	out.byCommand, out.routes = true, &routes{}
 	return &out
 }
 
@@ -22,12 +22,6 @@ func (s *Set) ByCommand() *Set {
 // to be judged as that command: for some collection it matters what the target has of it.
 func (s *Set) Commands() bool {
 	return s != nil && (s.byCommand || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes)+len(s.histories) > 0)
-}
-
-// Ruled reports that a collection of the target cannot simply replace the one of a source
-// namespace: rules or other documents depend on what the target has.
-func (s *Set) Ruled(ns string) bool {
-	return s != nil && (s.byCommand || s.filterOf(ns) >= 0 || s.skipOf(ns) >= 0 || s.fieldsOf(ns) >= 0 || s.softDeleteOf(ns) >= 0 || s.History(ns))
 }
 
 // Others reports that the target has documents in the job's collections which are not

@@ -185,24 +185,22 @@ func (t *Tally) Skips() (out []SkipCount) {
 	return out
 }
 
-// Expired gives what counts deletions of expired documents of a source namespace that were
+// Expired gives what counts deletions of expired documents that were
 // left out; nil counts nothing.
-func (t *Tally) Expired(s *Set, ns string) func(n int64) {
-	i := s.skipOf(ns)
-	if t == nil || i < 0 {
+func (t *Tally) Expired(r *Route) func(n int64) {
+	if t == nil || r.skip < 0 {
 		return nil
 	}
-	return func(n int64) { t.skips[i].ttl.Add(n) }
+	return func(n int64) { t.skips[r.skip].ttl.Add(n) }
 }
 
-// Unread gives what counts documents of a source namespace that the source has left out of
+// Unread gives what counts documents that the source has left out of
 // the copy; nil counts nothing.
-func (t *Tally) Unread(s *Set, ns string) func(n int64) {
-	i := s.filterOf(ns)
-	if t == nil || i < 0 {
+func (t *Tally) Unread(r *Route) func(n int64) {
+	if t == nil || r.filter < 0 {
 		return nil
 	}
-	return func(n int64) { t.filters[i].unread.Add(n) }
+	return func(n int64) { t.filters[r.filter].unread.Add(n) }
 }
 
 // of counts for the filter with an index, which is below 0 for none.

@@ -18,7 +18,7 @@ func TestTally(t *testing.T) {
 	doc := func(id, n int, more ...bson.E) bson.Raw {
 		return marshal(append(bson.D{{Key: "_id", Value: id}, {Key: "n", Value: n}}, more...))
 	}
-	keep, mapper := rules.Keep("a.b", tally), rules.Mapper("a.b", bson.Timestamp{}, tally)
+	keep, mapper := rules.Route("a.b").Keep(tally), rules.Route("a.b").Mapper(bson.Timestamp{}, tally)
 	for _, d := range []bson.Raw{doc(1, 1), doc(2, 2), doc(3, 3, bson.E{Key: "old", Value: 1}), doc(4, 4, bson.E{Key: "price", Value: "free"})} {
 		if keep(d) {
 			before := []byte("before")
@@ -35,7 +35,7 @@ func TestTally(t *testing.T) {
 	if _, err := NewStage(rules, stream.Position{}, tally, nil).Batch(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	tally.Unread(rules, "a.b")(700)
+	tally.Unread(rules.Route("a.b"))(700)
 	filter, mapped, skip, soft := tally.List()[0], tally.Fields()[0], tally.Skips()[0], tally.Marks()[0]
 	filter.Rule, mapped.Rule, skip.Rule, soft.Rule = "", "", "", ""
 	for _, c := range []struct{ got, want any }{

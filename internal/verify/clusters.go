@@ -293,7 +293,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set, ahead 
 	for _, c := range ofSource {
 		p := pairOf(c.DataNS(), rules)
 		p.UUID = c.UUID
-		p.Skips = rules.Skips(c.NS)
+		p.Skips = rules.Route(c.NS).Skips
 		if p.Expired, err = expired(c, rules, ahead); err != nil {
 			return nil, err
 		}
@@ -308,7 +308,8 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set, ahead 
 			continue
 		}
 		if ns, ok := rules.Source(c.DataNS()); ok && !source[ns] {
-			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: rules.Skips(ns), Unmarked: rules.Unmarked(ns), Mark: rules.SoftDelete(ns), History: rules.History(ns)})
+			r := rules.Route(ns)
+			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: r.Skips, Unmarked: r.Unmarked(), Mark: r.SoftDelete, History: r.History})
 		}
 	}
 	return pairs, nil
@@ -316,8 +317,9 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set, ahead 
 
 // pairOf pairs a collection of the source with what the rules make of it.
 func pairOf(ns string, rules *transform.Set) Pair {
-	p := Pair{SourceNS: ns, TargetNS: rules.Target(ns), Keep: rules.Keep(ns, nil), Unmarked: rules.Unmarked(ns), Mark: rules.SoftDelete(ns), History: rules.History(ns)}
-	if p.Map, p.Strip = rules.Comparer(ns); p.Map != nil {
+	r := rules.Route(ns)
+	p := Pair{SourceNS: ns, TargetNS: r.Target, Keep: r.Keep(nil), Unmarked: r.Unmarked(), Mark: r.SoftDelete, History: r.History}
+	if p.Map, p.Strip = r.Comparer(); p.Map != nil {
 		p.Unmapped = transform.IsUnmapped
 	}
 	return p

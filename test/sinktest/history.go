@@ -68,7 +68,7 @@ func (h *History) event(at mongo.OpTime) {
 	if h.IntN(2) == 0 {
 		id = int32(h.IntN(2)) // hot ones
 	}
-	ev := stream.Event{NS: ns, Target: ns, Key: stream.Key{ID: idValue(id)}, At: at}
+	ev := stream.Event{NS: ns, Route: &stream.Route{Source: ns, Target: ns}, Key: stream.Key{ID: idValue(id)}, At: at}
 	was := h.now[ns][id]
 	switch k := h.IntN(10); {
 	case was == nil:

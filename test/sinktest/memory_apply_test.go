@@ -47,11 +47,11 @@ func TestMemoryApplies(t *testing.T) {
 		var s memoryStore
 		key := stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, 1)}}
 		if c.there != nil {
-			if err := s.Apply(&stream.Event{Kind: stream.Insert, NS: "d.c", Target: "d.c", Key: key, Doc: c.there}, false); err != nil {
+			if err := s.Apply(&stream.Event{Kind: stream.Insert, NS: "d.c", Route: &stream.Route{Target: "d.c"}, Key: key, Doc: c.there}, false); err != nil {
 				t.Fatal(err)
 			}
 		}
-		err := s.Apply(&stream.Event{Kind: c.kind, Form: delta.Diff, NS: "d.c", Target: "d.c", Key: key, Doc: c.doc}, c.overlap)
+		err := s.Apply(&stream.Event{Kind: c.kind, Form: delta.Diff, NS: "d.c", Route: &stream.Route{Target: "d.c"}, Key: key, Doc: c.doc}, c.overlap)
 		if (err != nil) != c.fails {
 			t.Errorf("case %d: %v", i, err)
 		}

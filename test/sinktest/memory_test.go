@@ -47,10 +47,10 @@ func (s *memoryStore) Apply(ev *stream.Event, overlap bool) error {
 		}
 		return nil
 	}
-	coll := s.docs[ev.Target]
+	coll := s.docs[ev.Route.Target]
 	if coll == nil {
 		coll = map[string]bson.Raw{}
-		s.docs[ev.Target] = coll
+		s.docs[ev.Route.Target] = coll
 	}
 	key := string(delta.AppendKey(nil, ev.Key.ID))
 	was := coll[key]
@@ -66,7 +66,7 @@ func (s *memoryStore) Apply(ev *stream.Event, overlap bool) error {
 		}
 		doc, err := updated(was, ev, overlap)
 		if err != nil {
-			return fmt.Errorf("update in %s, _id %s, at %s: %w", ev.Target, bsonraw.IDText(ev.Key.ID), ev.At, err)
+			return fmt.Errorf("update in %s, _id %s, at %s: %w", ev.Route.Target, bsonraw.IDText(ev.Key.ID), ev.At, err)
 		}
 		coll[key] = doc
 	default:

@@ -188,8 +188,8 @@ func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform
 	room, last := answerBytes, ""
 	for _, one := range page.Collections {
 		shown := service.InspectedCollection{NS: one.NS, Kind: string(one.Type), Capped: one.Capped, Documents: one.Docs, Bytes: one.Bytes, ShardKey: cut(one.ShardKey, textBytes)}
-		if target, kept := rules.Map(one.NS); kept {
-			shown.Kept, shown.Target = true, target
+		if r := rules.Route(one.NS); r.Kept {
+			shown.Kept, shown.Target = true, r.Target
 		}
 		if last != "" && !fits(&room, shown) {
 			page.More = true
@@ -279,8 +279,8 @@ func (d *drafted) sample(ctx context.Context, ask service.SampleAsk) (*service.D
 	}
 	defer func() { _ = cur.Close(ctx) }()
 	out := &service.DraftSample{Worker: d.Name, NS: ask.NS, Documents: []service.SampleDocument{}}
-	if target, kept := rules.Map(ask.NS); kept {
-		out.Target = target
+	if r := rules.Route(ask.NS); r.Kept {
+		out.Target = r.Target
 	}
 	room := answerBytes
 	for cur.Next(ctx) {
@@ -296,7 +296,7 @@ func (d *drafted) sample(ctx context.Context, ask service.SampleAsk) (*service.D
 
 // tried is a document before and after the rules.
 func tried(rules *transform.Set, ns string, doc bson.Raw) (one service.SampleDocument) {
-	after, err := rules.Try(ns, doc)
+	after, err := rules.Route(ns).Try(doc)
 	one.Changed = !bytes.Equal(doc, after)
 	one.Before, one.After = sampleJSON(doc, false), sampleJSON(after, false)
 	if one.Changed && bytes.Equal(one.Before, one.After) { // the types differ

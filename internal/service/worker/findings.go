@@ -57,7 +57,7 @@ func (c *collector) take(d verify.Difference, source, target [][]byte) {
 		out.Fields = differing(source[0], target[0])
 	}
 	var masked []string
-	if m := c.rules.Fields(d.NS); m != nil {
+	if m := c.rules.Route(d.NS).Fields; m != nil {
 		masked = m.Masked()
 	}
 	if d.Kind != verify.Order {

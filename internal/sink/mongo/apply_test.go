@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
@@ -59,6 +60,17 @@ type stats struct {
 	mongosink.Details
 }
 
+// alike are targets that all have the same traits.
+type alike struct{ traits mongosink.Traits }
+
+func (alike) Absent(string) bool { return false }
+
+func (a alike) Traits(context.Context, string) (mongosink.Traits, error) { return a.traits, nil }
+
+func (alike) Expiry(context.Context, *stream.Route) (expiry.Settings, func(n int64), error) {
+	return nil, nil, nil
+}
+
 var errReached = errors.New("reached")
 
 // replay applies the source's changes after from, up to and including to.
@@ -69,8 +81,8 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 		t.Fatal(err)
 	}
 	stage := transform.NewStage(rules, stream.Position{At: from}, nil, nil)
-	if o.Names.Traits == nil {
-		o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return mongosink.Traits{}, nil }
+	if o.Targets == nil {
+		o.Targets = alike{}
 	}
 	o.Schema = func(context.Context, *stream.Event, mongo.OpTime, bool) error { return nil }
 	txn, err := p.dst.NewTransactions()

@@ -71,7 +71,7 @@ func (s *served) Open(pos stream.Position, overlap mongo.OpTime) (stream.Sink, e
 		}
 	}
 	o.Overlap.End = overlap
-	o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return mongosink.Traits{}, nil }
+	o.Targets = alike{}
 	o.Schema = func(ctx context.Context, ev *stream.Event, _ mongo.OpTime, _ bool) error {
 		db, coll := mongo.SplitNS(ev.Change.NS)
 		return s.dst.Client.Database(db).Collection(coll).Drop(ctx)

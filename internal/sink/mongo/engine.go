@@ -30,13 +30,17 @@ type Engine struct {
 
 	// The router's own:
 	destinations map[string]*destination // by source namespace; nil gets nothing
-	capped       cappedStarts
-	refused      map[string]mongo.OpTime // by resolve.KeyOf; fixed
-	carried      int                     // documents parked beyond the last barrier
-	fed          mongo.OpTime            // end of the last batch that was routed whole
-	sent         mongo.OpTime            // of the last event that was routed, or the state in which one was read
-	until        mongo.OpTime            // until where single documents may be ahead
-	parts        parts                   // of the batch that is being fed
+	last         struct {
+		route       *stream.Route
+		destination *destination
+	}
+	capped  cappedStarts
+	refused map[string]mongo.OpTime // by resolve.KeyOf; fixed
+	carried int                     // documents parked beyond the last barrier
+	fed     mongo.OpTime            // end of the last batch that was routed whole
+	sent    mongo.OpTime            // of the last event that was routed, or the state in which one was read
+	until   mongo.OpTime            // until where single documents may be ahead
+	parts   parts                   // of the batch that is being fed
 }
 
 // shared is what the partitions and the engine share.
@@ -189,7 +193,7 @@ func (e *Engine) Conclude(ctx context.Context) error {
 
 // target describes a collection of the target.
 func (e *Engine) target(ctx context.Context, ns string) (*fold.Target, error) {
-	traits, err := e.o.Names.Traits(ctx, ns)
+	traits, err := e.o.Targets.Traits(ctx, ns)
 	if err != nil {
 		return nil, fmt.Errorf("read options of %s: %w", ns, err)
 	}

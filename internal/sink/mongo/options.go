@@ -30,8 +30,10 @@ var ErrZeroTimestamp = write.ErrZeroTimestamp
 // Options shape an Engine.
 type Options struct {
 	Sizes   Sizes
-	Names   Names
-	Overlap Overlap
+	Targets Targets
+	// LeavesOut says that the target goes without documents that rules cannot map.
+	LeavesOut bool
+	Overlap   Overlap
 	// Schema applies a schema change. Everything before it is acknowledged, and
 	// nothing after it is sent before it returns. before is the last position
 	// that is applied whole; last says that no event of the same position
@@ -67,25 +69,17 @@ type Sizes struct {
 	Coalesce int
 }
 
-// Names tell of the namespaces that events go to.
-type Names struct {
-	// Absent tells of a source namespace that nothing is applied to yet, for the
-	// target never got what has the name. Asked once per namespace and again after
-	// each schema change; nil is none.
-	Absent func(ns string) bool
-	// Partial tells of a source namespace of which a filter keeps some documents alone.
-	// Asked like Absent; nil is none.
-	Partial func(ns string) bool
-	// Stale tells of a source namespace of which some operations on documents are left
-	// out, so that updates may not fit. Asked like Absent; nil is none.
-	Stale func(ns string) bool
-	// Expiry tells how documents of a source namespace, which has the target's name, expire
-	// on the source, where they are to stay on the target, and what counts those; nil is
-	// none. Asked like Absent.
-	Expiry func(ctx context.Context, ns, targetNS string) (expiry.Settings, func(n int64), error)
-	// Traits reads a target collection's traits; asked once per namespace and
-	// again after each schema change.
-	Traits func(ctx context.Context, targetNS string) (Traits, error)
+// Targets tell of the collections that events go to. What they say is asked for once per
+// name, and again after each schema change.
+type Targets interface {
+	// Absent reports a source namespace that nothing is applied to yet, for the target never
+	// got what has the name.
+	Absent(ns string) bool
+	// Traits reads a target collection's traits.
+	Traits(ctx context.Context, targetNS string) (Traits, error)
+	// Expiry tells how the documents of a route expire on the source that stay on the target,
+	// and gives what counts those; nil counts nothing.
+	Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, func(n int64), error)
 }
 
 // Traits are the properties of a target collection that restrict how its

@@ -126,6 +126,7 @@ func (e *Engine) schema(ctx context.Context, b *stream.Batch, i int) error {
 	}
 	e.shared.schema.Add(1)
 	clear(e.destinations)
+	e.last.route = nil
 	return nil
 }
 
@@ -166,22 +167,38 @@ func (p *parts) upTo(at mongo.OpTime) mongo.OpTime {
 
 // destination finds where an event goes, nil when nothing is applied to that.
 func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destination, error) {
-	if d, ok := e.destinations[ev.NS]; ok {
-		return d, nil
-	}
-	ns := ev.Target
-	if ns == "" || e.o.Names.Absent != nil && e.o.Names.Absent(ev.NS) {
-		e.destinations[ev.NS] = nil
+	r := ev.Route
+	if r == nil || r.Target == "" {
 		return nil, nil
 	}
-	t, err := e.target(ctx, ns)
+	if r == e.last.route { // the events of a collection come in runs
+		return e.last.destination, nil
+	}
+	d, known := e.destinations[r.Source]
+	if !known {
+		var err error
+		if d, err = e.describe(ctx, ev); err != nil {
+			return nil, err
+		}
+		e.destinations[r.Source] = d
+	}
+	e.last.route, e.last.destination = r, d
+	return d, nil
+}
+
+// describe asks where an event goes.
+func (e *Engine) describe(ctx context.Context, ev *stream.Event) (*destination, error) {
+	r := ev.Route
+	if e.o.Targets.Absent(r.Source) {
+		return nil, nil
+	}
+	t, err := e.target(ctx, r.Target)
 	if err != nil {
 		return nil, err
 	}
-	t.Source, t.Partial = ev.NS, e.o.Names.Partial != nil && e.o.Names.Partial(ev.NS)
-	t.Stale = e.o.Names.Stale != nil && e.o.Names.Stale(ev.NS)
-	if e.o.Names.Expiry != nil {
-		if t.Expiry, t.Left, err = e.o.Names.Expiry(ctx, ev.NS, ns); err != nil {
+	t.Source, t.Stale, t.Partial = r.Source, r.Stale, r.Filtered || e.o.LeavesOut && r.MayFail
+	if r.KeepsExpired {
+		if t.Expiry, t.Left, err = e.o.Targets.Expiry(ctx, r); err != nil {
 			return nil, err
 		}
 	}
@@ -189,9 +206,7 @@ func (e *Engine) destination(ctx context.Context, ev *stream.Event) (*destinatio
 		t.UUID = new([16]byte) // the event's keeps a whole reply in memory
 		*t.UUID = *ev.UUID
 	}
-	d := &destination{Target: t, start: e.capped[ns]}
-	e.destinations[ev.NS] = d
-	return d, nil
+	return &destination{Target: t, start: e.capped[r.Target]}, nil
 }
 
 // barrier is the present moment, when everything fed is drained.

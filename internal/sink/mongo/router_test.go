@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/stream"
@@ -34,22 +35,27 @@ type routed struct {
 func newRouted(t *testing.T, partitions int, o Options) *routed {
 	r := &routed{t: t, traits: map[string]Traits{}, got: make([][]item, partitions)}
 	o.Sizes.Partitions = partitions
-	o.Names = Names{
-		Absent: func(ns string) bool { return strings.HasPrefix(ns, "absent.") },
-		Traits: func(_ context.Context, ns string) (Traits, error) {
-			r.asked = append(r.asked, ns)
-			if ns == "dst.bad" {
-				return Traits{}, errors.New("no such thing")
-			}
-			return r.traits[ns], nil
-		},
-	}
+	o.Targets = r
 	o.Schema = func(_ context.Context, ev *stream.Event, before mongo.OpTime, last bool) error {
 		r.schema = append(r.schema, fmt.Sprintf("%s before %d last %v", ev.NS, before.TS.T, last))
 		return nil
 	}
 	r.Engine = New(&mongo.Cluster{}, stream.Position{At: at(1)}, o)
 	return r
+}
+
+func (r *routed) Absent(ns string) bool { return strings.HasPrefix(ns, "absent.") }
+
+func (r *routed) Traits(_ context.Context, ns string) (Traits, error) {
+	r.asked = append(r.asked, ns)
+	if ns == "dst.bad" {
+		return Traits{}, errors.New("no such thing")
+	}
+	return r.traits[ns], nil
+}
+
+func (r *routed) Expiry(context.Context, *stream.Route) (expiry.Settings, func(n int64), error) {
+	return nil, nil, nil
 }
 
 // take plays the partitions: it acknowledges what they were sent.
@@ -91,7 +97,7 @@ func insertAt(ns string, id, pos int) stream.Event {
 	if strings.HasPrefix(ns, "out.") {
 		target = ""
 	}
-	return stream.Event{Kind: stream.Insert, NS: ns, Target: target, Key: stream.Key{ID: idOf(id)}, Doc: bson.Raw(doc), At: at(pos)}
+	return stream.Event{Kind: stream.Insert, NS: ns, Route: &stream.Route{Source: ns, Target: target}, Key: stream.Key{ID: idOf(id)}, Doc: bson.Raw(doc), At: at(pos)}
 }
 
 func dropAt(ns string, pos int) stream.Event {

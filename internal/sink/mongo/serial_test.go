@@ -96,7 +96,7 @@ func (s *serialRun) apply(from, to, window mongo.OpTime, o mongosink.Options) (s
 	s.t.Helper()
 	o.Overlap.End = window
 	s.rules = transform.Config{Include: []string{s.db + ".c"}}
-	o.Names.Traits = func(context.Context, string) (mongosink.Traits, error) { return s.traits, nil }
+	o.Targets = alike{s.traits}
 	return s.replay(s.t, from, to, o)
 }
 

@@ -67,7 +67,7 @@ func find(d bson.D, name string) int {
 // add appends an event, after which the document is next.
 func (p *past) add(id int32, kind stream.Kind, body bson.Raw, next bson.D) {
 	at := at(len(p.events) + 1)
-	p.events = append(p.events, &stream.Event{Kind: kind, Form: delta.Diff, NS: "s.c", Target: p.to.NS, Key: stream.Key{ID: int32Value(id)}, Doc: body, At: at})
+	p.events = append(p.events, &stream.Event{Kind: kind, Form: delta.Diff, NS: "s.c", Route: &stream.Route{Source: "s.c", Target: p.to.NS}, Key: stream.Key{ID: int32Value(id)}, Doc: body, At: at})
 	if p.now[id] = next; next == nil {
 		p.after = append(p.after, nil)
 		delete(p.now, id)

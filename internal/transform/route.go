@@ -1,0 +1,184 @@
+package transform
+
+import (
+	"fmt"
+	"sync"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/fields"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/query"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// Route is what the rules make of a source collection and of its documents. It is immutable
+// and safe for concurrent use.
+type Route struct {
+	stream.Route
+	Kept       bool         // false: nothing of it is moved
+	Filter     *query.Query // which documents are kept; nil is all
+	Skips      stream.Ops   // operations that are left out, on it and on its documents
+	Fields     *fields.Map  // how documents are mapped; nil is not at all
+	SoftDelete string       // the field that marks what the source has deleted; "" has it deleted
+	History    bool         // the target has the versions of documents in place of documents
+	Ruled      bool         // the target's collection cannot simply be replaced by the source's
+
+	mapping                          *mapping // of Fields
+	filter, skip, fields, softDelete int      // indexes of the rules, below 0 for none
+}
+
+// routes remembers routes by source namespace. It is safe for concurrent use.
+type routes struct {
+	mu  sync.RWMutex
+	all map[string]*Route
+}
+
+// Route is that of a source namespace. The rules for operations and soft deletions of a time
+// series are those of its buckets; no other rules for documents are about buckets.
+func (s *Set) Route(ns string) *Route {
+	if s == nil || s.routes == nil {
+		return s.newRoute(ns)
+	}
+	s.routes.mu.RLock()
+	r := s.routes.all[ns]
+	s.routes.mu.RUnlock()
+	if r != nil {
+		return r
+	}
+	r = s.newRoute(ns)
+	s.routes.mu.Lock()
+	defer s.routes.mu.Unlock()
+	if s.routes.all == nil || len(s.routes.all) >= maxKnown {
+		s.routes.all = map[string]*Route{}
+	}
+	s.routes.all[ns] = r
+	return r
+}
+
+func (s *Set) newRoute(ns string) *Route {
+	r := &Route{Route: stream.Route{Source: ns, Target: s.Target(ns)}, Kept: s.Match(ns), filter: -1, skip: -1, fields: -1, softDelete: -1}
+	if s == nil {
+		return r
+	}
+	r.Ruled = s.byCommand
+	if s.staged(ns) {
+		return r
+	}
+	r.skip, r.softDelete = s.skips.of(mongo.SeriesNS(ns)), s.softDeletes.of(mongo.SeriesNS(ns))
+	if !mongo.IsBuckets(ns) {
+		r.filter, r.fields, r.History = s.filters.of(ns), s.mappings.of(ns), s.histories.of(ns) >= 0
+	}
+	if r.filter >= 0 {
+		r.Filter = s.filters[r.filter].is
+	}
+	if r.skip >= 0 {
+		r.Skips = s.skips[r.skip].is
+	}
+	if r.fields >= 0 {
+		r.mapping = &s.mappings[r.fields].is
+		r.Fields = r.mapping.fields
+	}
+	if r.softDelete >= 0 {
+		r.SoftDelete = s.softDeletes[r.softDelete].is
+	}
+	r.Ruled = r.Ruled || r.filter >= 0 || r.skip >= 0 || r.fields >= 0 || r.softDelete >= 0 || r.History
+	r.Filtered, r.MayFail, r.KeepsExpired = r.Filter != nil, r.Fields != nil && r.Fields.MayFail(), r.Skips.Has(stream.OpTTL)
+	r.Stale = r.Skips.Has(stream.OpInsert | stream.OpUpdate | stream.OpReplace)
+	return r
+}
+
+// Keep is Filter for what is copied or compared, counted; nil keeps all. The function
+// is safe for concurrent use.
+func (r *Route) Keep(t *Tally) func(doc []byte) bool {
+	if r.Filter == nil {
+		return nil
+	}
+	n := t.of(r.filter)
+	return func(doc []byte) bool {
+		if r.Filter.Match(doc) {
+			n.copied.Add(1)
+			return true
+		}
+		n.leftOut.Add(1)
+		return false
+	}
+}
+
+// Sent is the filter if a server finds by it, too, what is kept; else nil.
+func (r *Route) Sent() *query.Query {
+	if r.Filter != nil && r.Filter.OfAll() {
+		return r.Filter
+	}
+	return nil
+}
+
+// Unmarked chooses the documents of the target that the source has still; nil is all.
+func (r *Route) Unmarked() func(doc []byte) bool {
+	if r.SoftDelete == "" {
+		return nil
+	}
+	return func(doc []byte) bool {
+		_, marked := bsonraw.Field(doc, r.SoftDelete)
+		return !marked
+	}
+}
+
+// SameDocuments reports whether of the same documents under another route the same becomes.
+func (r *Route) SameDocuments(other *Route) bool {
+	return r.Filter == other.Filter && r.Fields == other.Fields && (r.Fields == nil || !r.Fields.NamesNamespace()) && r.History == other.History && r.leftAlike(other)
+}
+
+// leftAlike reports whether what the rules for operations leave on the target may be there
+// under another route, too.
+func (r *Route) leftAlike(other *Route) bool {
+	under := other.Skips
+	if under.Has(stream.OpDelete) { // ttl is a part of it
+		under |= stream.OpTTL
+	}
+	return (r.SoftDelete == "" || r.SoftDelete == other.SoftDelete) && (r.Skips&^under&(stream.OpDocuments|leaves)) == 0
+}
+
+// NoHistory says why the target cannot have the versions of the documents because of the
+// other rules; "" where it can.
+func (r *Route) NoHistory() string {
+	switch {
+	case r.Filter != nil:
+		return "a filter keeps some of its documents, and the state of one that comes into the filter is not known for each of its changes"
+	case r.SoftDelete != "":
+		return "deleted documents are marked (--soft-delete), and a history tells of them by itself"
+	case r.Stale:
+		return fmt.Sprintf("%s is skipped, and later versions are made of what was skipped", r.Skips&(stream.OpInsert|stream.OpUpdate|stream.OpReplace))
+	case r.Skips.Has(stream.OpCreate | stream.OpDrop | stream.OpRename):
+		return fmt.Sprintf("%s is skipped, and a history tells of it", r.Skips&(stream.OpCreate|stream.OpDrop|stream.OpRename))
+	case r.KeepsExpired:
+		return "ttl is skipped, which is decided on documents of the target, and a history has none"
+	case r.Fields != nil && !r.Fields.Translates():
+		return "its fields are mapped by more than keep, drop, rename and set of fields at the top level: that takes whole documents of the source now and then, and the state of one is not known for each of its changes"
+	}
+	return ""
+}
+
+// Try is what becomes of one document: nil where the rules do not keep it. What fields have
+// of the event is that of a copy.
+func (r *Route) Try(doc bson.Raw) (bson.Raw, error) {
+	if !r.Kept || r.Filter != nil && !r.Filter.Match(doc) {
+		return nil, nil
+	}
+	if to := r.Mapper(bson.Timestamp{}, nil); to != nil {
+		return to(nil, doc)
+	}
+	return doc, nil
+}
+
+// The rest asks by name.
+
+func (s *Set) Filter(ns string) *query.Query  { return s.Route(ns).Filter }
+func (s *Set) Fields(ns string) *fields.Map   { return s.Route(ns).Fields }
+func (s *Set) Skips(ns string) stream.Ops     { return s.Route(ns).Skips }
+func (s *Set) SoftDelete(ns string) string    { return s.Route(ns).SoftDelete }
+func (s *Set) History(ns string) bool         { return s.Route(ns).History }
+func (s *Set) NoHistory(ns string) string     { return s.Route(ns).NoHistory() }
+func (s *Set) Ruled(ns string) bool           { return s.Route(ns).Ruled }
+func (s *Set) SameDocuments(a, b string) bool { return s.Route(a).SameDocuments(s.Route(b)) }
