@@ -2,8 +2,6 @@ package stream
 
 import (
 	"context"
-
-	"github.com/millrace/millrace/internal/mongo"
 )
 
 // Sink takes the events of a source to where they shall be.
@@ -27,25 +25,6 @@ type Sink interface {
 	// everything up to it is applied. It never goes back.
 	Applied() Position
 	Stats() SinkStats
-}
-
-// SchemaSink is a sink that applies schema changes, which hold everything before
-// them and after them apart.
-type SchemaSink interface {
-	Sink
-	// Renamed takes note that at a position a collection of the target got another
-	// name, or went (to is ""). It is called while a schema change is applied.
-	Renamed(from, to string, at mongo.OpTime)
-	// SetOverlap moves the position up to which the target may be ahead, as when a
-	// schema change has a collection copied again. It is called likewise.
-	SetOverlap(end mongo.OpTime)
-}
-
-// ConflictSink is a sink that keeps what its target does not take.
-type ConflictSink interface {
-	Sink
-	// Conclude decides about everything that is undecided.
-	Conclude(ctx context.Context) error
 }
 
 // SinkStats counts what a sink did since it was made.
