@@ -34,7 +34,7 @@ type Origin interface {
 	// ListOne finds a collection by its UUID, as schema.ListOne does.
 	ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error)
 	// Building lists the index builds under way, as schema.Building does.
-	Building(ctx context.Context, rules schema.Rules) ([]schema.Collection, error)
+	Building(ctx context.Context, rules *transform.Set) ([]schema.Collection, error)
 	// Find reads documents by their _ids, as lookup.Find does.
 	Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error)
 	// Vanished reports whether a collection is gone for good.

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Newest is a position that no write acknowledged before is behind, on any shard. ns is
@@ -111,7 +112,7 @@ func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (col
 
 // Building lists the index builds under way, as schema.Building does, of each shard: one
 // collection may be there several times.
-func (c *Sharded) Building(ctx context.Context, rules schema.Rules) ([]schema.Collection, error) {
+func (c *Sharded) Building(ctx context.Context, rules *transform.Set) ([]schema.Collection, error) {
 	of := c.Cluster()
 	each := make([][]schema.Collection, len(of.Shards))
 	err := of.Each(ctx, func(ctx context.Context, i int) (err error) {

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Set is a replica set, or a standalone, which has no changes. What Spool has of its
@@ -48,7 +49,7 @@ func (s Set) ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.C
 }
 
 // Building lists the index builds under way, as schema.Building does.
-func (s Set) Building(ctx context.Context, rules schema.Rules) ([]schema.Collection, error) {
+func (s Set) Building(ctx context.Context, rules *transform.Set) ([]schema.Collection, error) {
 	return schema.Building(ctx, s.Cluster, rules)
 }
 

@@ -229,7 +229,7 @@ func (c *changer) leaveCreated(ctx context.Context, ch stream.Change, o ApplyOpt
 	}
 	var there, without []stream.Index
 	for _, ix := range ch.Indexes {
-		if m := o.Rules.Fields(ch.NS); m != nil {
+		if m := o.Rules.Route(ch.NS).Fields; m != nil {
 			if spec, why := m.Index(ix.Spec); why == "" {
 				ix.Spec = spec
 			}

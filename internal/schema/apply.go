@@ -9,11 +9,12 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // ApplyOptions say under which conditions a change is applied.
 type ApplyOptions struct {
-	Rules Rules
+	Rules *transform.Set
 	// Overlap: documents on the target may be ahead of the change. Indexes that
 	// refuse documents are deferred, and those that it expects may be gone.
 	Overlap bool
@@ -105,10 +106,10 @@ func (c *changer) makeWayFor(ctx context.Context, ch stream.Change, o ApplyOptio
 	default:
 		return nil
 	}
-	if !o.Rules.Match(ns) || to && o.Recorded && o.Rules.History(ns) || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) || o.leftOut(ch) {
+	if !o.Rules.Match(ns) || to && o.Recorded && o.Rules.Route(ns).History || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) || o.leftOut(ch) {
 		return nil
 	}
-	if o.Recorded && o.Rules.History(ns) {
+	if o.Recorded && o.Rules.Route(ns).History {
 		if err := c.mayRecord(ctx, o.Rules.Target(ns)); err != nil {
 			return err
 		}
@@ -123,7 +124,7 @@ func (c *changer) makeWay(ctx context.Context, ch stream.Change, sourceNS string
 			return err
 		}
 	}
-	if !ch.DropTarget && o.Rules.Skips(sourceNS).Has(leaving) {
+	if !ch.DropTarget && o.Rules.Route(sourceNS).Skips.Has(leaving) {
 		// What was left there goes on as another collection. What is deferred of it was the old one's.
 		if err := c.deferred.forget(ctx, inNS(ns)); err != nil {
 			return err
@@ -162,7 +163,7 @@ func (o ApplyOptions) lenient() bool { return o.Overlap || o.Maybe }
 // existing is what becomes of a collection where the source makes one. The one that
 // was left there by a skipped operation goes on as the new one.
 func (o ApplyOptions) existing(sourceNS string) Existing {
-	if o.Rules.Skips(sourceNS).Has(leaving) || o.Recorded && o.Rules.History(sourceNS) {
+	if o.Rules.Route(sourceNS).Skips.Has(leaving) || o.Recorded && o.Rules.Route(sourceNS).History {
 		return KeepExisting
 	}
 	return o.Existing
@@ -267,7 +268,7 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 	if err := CheckCollection(coll, o.Rules); err != nil {
 		return Effect{}, err
 	}
-	if o.Maybe && o.Rules.Skips(ch.NS).Has(leaving) { // of several changes at a position only the first was prepared
+	if o.Maybe && o.Rules.Route(ch.NS).Skips.Has(leaving) { // of several changes at a position only the first was prepared
 		if err := c.deferred.discard(ctx, ns); err != nil {
 			return Effect{}, err
 		}
@@ -288,7 +289,7 @@ func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns s
 	if err != nil {
 		return Effect{}, err
 	}
-	left, err := c.indexes.BuildSkipping(ctx, ns, ch.Indexes, phase, o.Rules.Skips(ch.NS))
+	left, err := c.indexes.BuildSkipping(ctx, ns, ch.Indexes, phase, o.Rules.Route(ch.NS).Skips)
 	if IsGone(err) && o.Ahead {
 		return skipped("%s is gone on the target", ns), nil
 	}
@@ -400,7 +401,7 @@ func (c *changer) dropNames(ctx context.Context, ch stream.Change, o ApplyOption
 	}
 	effect := Effect{Applied: true}
 	for _, one := range list {
-		if o.Rules.Skips(one.NS).Has(stream.OpDrop) || o.Recorded && o.Rules.History(one.NS) {
+		if o.Rules.Route(one.NS).Skips.Has(stream.OpDrop) || o.Recorded && o.Rules.Route(one.NS).History {
 			effect.Dropped = append(effect.Dropped, one.Target)
 			continue
 		}

@@ -6,13 +6,14 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // ofCommand reports a rename by which a server ends a command, where what it has filled
 // cannot simply take the place of the collection that the command is about: the target has
 // other documents of that, or others besides.
 func (o ApplyOptions) ofCommand(ch stream.Change) bool {
-	if ch.Kind != stream.ChangeRename || !o.Rules.Commands() || !o.Rules.Match(ch.To) || !o.Rules.Ruled(ch.To) {
+	if ch.Kind != stream.ChangeRename || !o.Rules.Commands() || !o.Rules.Match(ch.To) || !o.Rules.Route(ch.To).Ruled {
 		return false
 	}
 	switch ch.Command {
@@ -58,10 +59,10 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 // staysUncapped reports that the target's collection does not become a capped one: it has
 // none, the rules skip that, or have it keep documents which a capped one might let go.
 func (o ApplyOptions) staysUncapped(ch stream.Change) bool {
-	return o.Names.Missing(ch.To) || o.leftOut(ch) || o.Rules.Others() || o.Rules.Skips(ch.To).Has(leaving)
+	return o.Names.Missing(ch.To) || o.leftOut(ch) || o.Rules.Others() || o.Rules.Route(ch.To).Skips.Has(leaving)
 }
 
 // CheckCollection says why the rules cannot be about a collection, as it is on the source.
-func CheckCollection(c Collection, rules Rules) error {
+func CheckCollection(c Collection, rules *transform.Set) error {
 	return errors.Join(CheckFilter(c, rules), CheckSkip(c, rules), CheckFields(c, rules, nil), CheckHistory(c, rules))
 }

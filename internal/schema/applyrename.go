@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // applyRename renames within what is kept, drops what leaves it, and asks for a
@@ -16,7 +17,7 @@ import (
 func (c *changer) applyRename(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	from, to := o.Rules.Target(ch.NS), o.Rules.Target(ch.To)
 	switch fromKept, toKept := o.Rules.Match(ch.NS), o.Rules.Match(ch.To); {
-	case fromKept && toKept && (ch.Buckets || !o.Rules.SameDocuments(ch.NS, ch.To)):
+	case fromKept && toKept && (ch.Buckets || !o.Rules.Route(ch.NS).SameDocuments(o.Rules.Route(ch.To))):
 		// Other documents are kept under the new name, or other ones are made of them;
 		// and no command renames a time-series collection.
 		if err := c.colls.Drop(ctx, from); err != nil {
@@ -102,8 +103,8 @@ func renamesNothing(from string) error {
 
 // comesAnew reports that a collection which never came to the target comes with a rename:
 // one between databases makes a new collection, which the source may still have.
-func comesAnew(ch stream.Change, rules Rules) bool {
-	return ch.Command == mongo.CommandMove && rules.Commands() && !rules.Skips(ch.NS).Has(stream.OpCreate|stream.OpRename)
+func comesAnew(ch stream.Change, rules *transform.Set) bool {
+	return ch.Command == mongo.CommandMove && rules.Commands() && !rules.Route(ch.NS).Skips.Has(stream.OpCreate|stream.OpRename)
 }
 
 // renames finds what the target has under the names of a rename that is to be applied
@@ -112,7 +113,7 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 	if o.ofCommand(ch) && (ch.Command != mongo.CommandCapped || o.staysUncapped(ch)) {
 		return before, nil
 	}
-	if ch.Kind != stream.ChangeRename || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) || o.Recorded && o.Rules.History(ch.NS) {
+	if ch.Kind != stream.ChangeRename || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) || o.Recorded && o.Rules.Route(ch.NS).History {
 		return before, nil
 	}
 	if o.Names.NeverCame(ch) {
@@ -122,7 +123,7 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 	if err == nil && there {
 		err = c.mayBe(ctx, from, ch.To, o.Rules)
 	}
-	if err != nil || ch.Buckets || !o.Rules.SameDocuments(ch.NS, ch.To) {
+	if err != nil || ch.Buckets || !o.Rules.Route(ch.NS).SameDocuments(o.Rules.Route(ch.To)) {
 		return before, err // it is copied again
 	}
 	if !there && !o.Ahead {
@@ -152,8 +153,8 @@ func (c *changer) stillBefore(ctx context.Context, ch stream.Change, o ApplyOpti
 
 // mayBe says why a collection of the target cannot be what the rules want under another
 // name on the source.
-func (c *changer) mayBe(ctx context.Context, have Collection, sourceNS string, rules Rules) (err error) {
-	if rules.Skips(sourceNS).Has(stream.OpTTL) && have.Type == TypeCollection {
+func (c *changer) mayBe(ctx context.Context, have Collection, sourceNS string, rules *transform.Set) (err error) {
+	if rules.Route(sourceNS).Skips.Has(stream.OpTTL) && have.Type == TypeCollection {
 		if have.Indexes, _, err = indexes(ctx, c.c, have.NS); err != nil {
 			return err
 		}

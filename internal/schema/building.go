@@ -9,11 +9,12 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Building lists the collections of a source that the rules keep and on which it is
 // building indexes.
-func Building(ctx context.Context, c *mongo.Cluster, rules Rules) ([]Collection, error) {
+func Building(ctx context.Context, c *mongo.Cluster, rules *transform.Set) ([]Collection, error) {
 	colls, err := list(ctx, c, Scope{NS: rules.Match, DB: rules.MatchDB})
 	if err != nil {
 		return nil, fmt.Errorf("look for index builds under way: %w", err)
@@ -39,9 +40,9 @@ func addBuilding(colls, others []Collection) {
 
 // BuildingNames are the index builds under way in a catalog whose indexes the target is to get,
 // in order. They are named by the source's namespaces.
-func BuildingNames(colls []Collection, rules Rules) (out []IndexName, err error) {
+func BuildingNames(colls []Collection, rules *transform.Set) (out []IndexName, err error) {
 	for _, c := range colls {
-		if len(c.Building) == 0 || !rules.Match(c.NS) || rules.Skips(c.NS).Has(stream.OpCreateIndexes) {
+		if len(c.Building) == 0 || !rules.Match(c.NS) || rules.Route(c.NS).Skips.Has(stream.OpCreateIndexes) {
 			continue
 		}
 		if c, _, err = Mapped(c, rules); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // creator makes and drops collections and views of the target.
@@ -24,14 +25,14 @@ type creator struct {
 // deferred until RestoreExpiries. What exists already with the same options is left
 // as it is, but for its expiry; with others, that is an error. It does not wait for a
 // majority: see WaitMajority.
-func (c *creator) Create(ctx context.Context, coll Collection, targetNS string, rules Rules) error {
+func (c *creator) Create(ctx context.Context, coll Collection, targetNS string, rules *transform.Set) error {
 	return c.create(ctx, coll, targetNS, rules, false)
 }
 
 // CreateOurs is Create where nobody but the job makes the collection. One that
 // exists is what an earlier attempt made, or a late write of it by the way,
 // without options: if it is different and empty it is made anew.
-func (c *creator) CreateOurs(ctx context.Context, coll Collection, targetNS string, rules Rules) error {
+func (c *creator) CreateOurs(ctx context.Context, coll Collection, targetNS string, rules *transform.Set) error {
 	return c.create(ctx, coll, targetNS, rules, true)
 }
 
@@ -39,7 +40,7 @@ func (c *creator) CreateOurs(ctx context.Context, coll Collection, targetNS stri
 type creation struct {
 	Collection        // as the source has it
 	target     string // its name on the target
-	rules      Rules
+	rules      *transform.Set
 	ours       bool           // nobody but the job makes it
 	asked      bson.Raw       // the options that it is to have
 	now        bson.Raw       // those of them that are not deferred
@@ -50,7 +51,7 @@ func (n *creation) wrap(err error) error {
 	return fmt.Errorf("create %s %s on the target: %w", n.Type, n.target, err)
 }
 
-func (c *creator) create(ctx context.Context, coll Collection, targetNS string, rules Rules, ours bool) error {
+func (c *creator) create(ctx context.Context, coll Collection, targetNS string, rules *transform.Set, ours bool) error {
 	n := &creation{Collection: coll, target: targetNS, rules: rules, ours: ours}
 	if err := c.prepare(ctx, n); err != nil {
 		return n.wrap(err)
@@ -91,7 +92,7 @@ func (c *creator) prepare(ctx context.Context, n *creation) (err error) {
 	}
 	options := n.Options
 	switch {
-	case n.Type == TypeCollection && n.rules != nil && n.rules.History(n.NS):
+	case n.Type == TypeCollection && n.rules != nil && n.rules.Route(n.NS).History:
 		options = noOptions()
 	case n.Type == TypeView:
 		if options, err = MapView(n.NS, options, n.rules); err != nil {

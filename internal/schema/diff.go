@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Difference is one thing in which two catalogs differ.
@@ -75,7 +76,7 @@ type DiffOptions struct {
 // Diff compares the kept collections, time-series collections and views of a
 // source with a target: their types, options, indexes and definitions, and of two
 // sharded clusters shard keys and zones.
-func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptions) ([]Difference, error) {
+func Diff(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, o DiffOptions) ([]Difference, error) {
 	keep := o.Keep
 	if keep == nil {
 		keep = rules.Match
@@ -109,7 +110,7 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules Rules, o DiffOptio
 // OwnDatabases are those of the target whose content is compared: those of what the
 // source has, those of the given namespaces, and those that the rules name. Others
 // are of somebody else.
-func OwnDatabases(source []Collection, rules Rules, targets ...string) func(db string) bool {
+func OwnDatabases(source []Collection, rules *transform.Set, targets ...string) func(db string) bool {
 	for _, c := range source {
 		targets = append(targets, rules.Target(c.NS))
 	}
@@ -121,7 +122,7 @@ func OwnDatabases(source []Collection, rules Rules, targets ...string) func(db s
 	return func(db string) bool { return rules.MatchTargetDB(db) && own[db] || rules.NamesTargetDB(db) }
 }
 
-func diff(source, target []Collection, rules Rules, o DiffOptions) ([]Difference, error) {
+func diff(source, target []Collection, rules *transform.Set, o DiffOptions) ([]Difference, error) {
 	byName := map[string]Collection{}
 	for _, c := range target {
 		byName[c.NS] = c
@@ -135,7 +136,7 @@ func diff(source, target []Collection, rules Rules, o DiffOptions) ([]Difference
 		if OfVersions(c, rules) {
 			continue
 		}
-		if c.Type == TypeCollection && rules.History(c.NS) {
+		if c.Type == TypeCollection && rules.Route(c.NS).History {
 			c.Options = noOptions()
 		}
 		name := rules.Target(c.NS)
@@ -160,7 +161,7 @@ func diff(source, target []Collection, rules Rules, o DiffOptions) ([]Difference
 	return out, nil
 }
 
-func diffOne(source, target Collection, rules Rules, o DiffOptions) ([]Difference, error) {
+func diffOne(source, target Collection, rules *transform.Set, o DiffOptions) ([]Difference, error) {
 	if source.Type != target.Type {
 		return []Difference{{NS: source.NS, What: "type", Source: string(source.Type), Target: string(target.Type)}}, nil
 	}

@@ -10,12 +10,13 @@ import (
 	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // ExpiryOf is how documents of a collection expire by its options and indexes, where
 // rules keep on the target what expires; nil where they do not.
-func ExpiryOf(c Collection, rules Rules) (out expiry.Settings, err error) {
-	if !rules.Skips(c.NS).Has(stream.OpTTL) || c.Type == TypeView {
+func ExpiryOf(c Collection, rules *transform.Set) (out expiry.Settings, err error) {
+	if !rules.Route(c.NS).Skips.Has(stream.OpTTL) || c.Type == TypeView {
 		return nil, nil
 	}
 	if v, err := c.Options.LookupErr("expireAfterSeconds"); err == nil {
@@ -75,12 +76,12 @@ func cannotKeep(ns string, why error) error {
 }
 
 // checkKept says why expired documents of a collection cannot be kept.
-func checkKept(c Collection, rules Rules) error {
+func checkKept(c Collection, rules *transform.Set) error {
 	if _, err := ExpiryOf(c, rules); err != nil {
 		return err
 	}
-	m := rules.Fields(c.NS)
-	if m == nil || !rules.Skips(c.NS).Has(stream.OpTTL) {
+	m := rules.Route(c.NS).Fields
+	if m == nil || !rules.Route(c.NS).Skips.Has(stream.OpTTL) {
 		return nil
 	}
 	for _, ix := range c.Indexes {

@@ -9,6 +9,7 @@ import (
 	mapping "github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // validation are the options of a collection that judge documents as they are on the
@@ -18,11 +19,11 @@ func validation() []string { return []string{"validator", "validationLevel", "va
 // Mapped is a collection as it is to be on the target where the rules map the fields of
 // its documents: without a validator, and with the indexes that can be had of mapped
 // documents. Where the target holds versions of its documents, it has no indexes. left says what is left out, and why.
-func Mapped(c Collection, rules Rules) (out Collection, left []string, err error) {
-	if c.Type != TypeView && rules.History(c.NS) {
+func Mapped(c Collection, rules *transform.Set) (out Collection, left []string, err error) {
+	if c.Type != TypeView && rules.Route(c.NS).History {
 		return recorded(c)
 	}
-	m := rules.Fields(c.NS)
+	m := rules.Route(c.NS).Fields
 	if m == nil || c.Type == TypeView {
 		return c, nil, nil
 	}
@@ -63,7 +64,7 @@ func unmapped(all, mapped []stream.Index) []stream.Index {
 
 // mapped is a change as it is to be made to a collection whose documents are mapped.
 func (o ApplyOptions) mapped(ch stream.Change) (stream.Change, error) {
-	m := o.Rules.Fields(ch.NS)
+	m := o.Rules.Route(ch.NS).Fields
 	if m == nil {
 		return ch, nil
 	}
@@ -100,8 +101,8 @@ func mappedMod(options, mod bson.Raw, m *mapping.Map) (bson.Raw, error) {
 // CheckFields says why the documents of a collection cannot be mapped as the rules want
 // it; nil where they can be, or are not. keys are the fields of the shard key that the
 // collection has, or is to have, on the target.
-func CheckFields(c Collection, rules Rules, keys []string) error {
-	m := rules.Fields(c.NS)
+func CheckFields(c Collection, rules *transform.Set, keys []string) error {
+	m := rules.Route(c.NS).Fields
 	if m == nil || c.Type == TypeView {
 		return nil
 	}

@@ -4,12 +4,13 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // CheckFilter says why the documents of a collection cannot be filtered as the rules
 // want it; nil where they can be, or all of them are kept.
-func CheckFilter(c Collection, rules Rules) error {
-	keep := rules.Filter(c.NS)
+func CheckFilter(c Collection, rules *transform.Set) error {
+	keep := rules.Route(c.NS).Filter
 	if keep == nil || c.Type == TypeView {
 		return nil
 	}

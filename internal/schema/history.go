@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/versions"
 )
 
@@ -31,11 +32,11 @@ func noOptions() bson.Raw { return bson.Raw{5, 0, 0, 0, 0} }
 
 // CheckHistory says why the target cannot hold the versions of the documents of a
 // collection as the rules want it; nil where it can, or does not have to.
-func CheckHistory(c Collection, rules Rules) error {
-	if c.Type == TypeView || !rules.History(c.NS) {
+func CheckHistory(c Collection, rules *transform.Set) error {
+	if c.Type == TypeView || !rules.Route(c.NS).History {
 		return nil
 	}
-	why := rules.NoHistory(c.NS)
+	why := rules.Route(c.NS).NoHistory()
 	switch {
 	case c.Type == TypeTimeSeries:
 		why = "it is a time series, whose documents are packed in buckets"
@@ -51,10 +52,10 @@ func CheckHistory(c Collection, rules Rules) error {
 
 // OfVersions reports a view of documents of which the target holds versions: it is left
 // out.
-func OfVersions(c Collection, rules Rules) bool {
+func OfVersions(c Collection, rules *transform.Set) bool {
 	db, _ := mongo.SplitNS(c.NS)
 	on, _ := c.Options.Lookup("viewOn").StringValueOK()
-	return c.Type == TypeView && on != "" && rules.Match(db+"."+on) && rules.History(db+"."+on)
+	return c.Type == TypeView && on != "" && rules.Match(db+"."+on) && rules.Route(db+"."+on).History
 }
 
 // mayRecord fails where a collection of the target holds what is no version: it is none
@@ -84,7 +85,7 @@ func (c *changer) mayRecord(ctx context.Context, ns string) error {
 // applyRecorded does what a change does to collections of versions; done is false where
 // it is no other than to others.
 func (c *changer) applyRecorded(ctx context.Context, ch stream.Change, o ApplyOptions) (effect Effect, done bool, err error) {
-	of := func(ns string) bool { return ns != "" && o.Rules.Match(ns) && o.Rules.History(ns) }
+	of := func(ns string) bool { return ns != "" && o.Rules.Match(ns) && o.Rules.Route(ns).History }
 	from, to := of(ch.NS), of(ch.To)
 	switch ch.Kind {
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes, stream.ChangeCollMod:

@@ -14,7 +14,7 @@ import (
 // joins reports a rename onto a name under which a collection may have been left, because its
 // drop or rename was skipped: the documents come into that one.
 func (o ApplyOptions) joins(ch stream.Change) bool {
-	return ch.Kind == stream.ChangeRename && !ch.DropTarget && o.Rules.Skips(ch.To).Has(leaving)
+	return ch.Kind == stream.ChangeRename && !ch.DropTarget && o.Rules.Route(ch.To).Skips.Has(leaving)
 }
 
 // mayJoin fails where documents cannot come into the collection that was left under the new

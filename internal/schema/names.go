@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Name is one namespace of the source that the job has on its target.
@@ -168,7 +169,7 @@ func (n *Names) Change(c NameChange) {
 
 // After is what an applied schema change does to the names. Asked once more
 // after a crash it is the same, or what was left to do.
-func (n *Names) After(ch stream.Change, rules Rules) NameChange {
+func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 	kept := rules.Match(ch.NS)
 	switch ch.Kind {
 	case stream.ChangeCreate, stream.ChangeView:
@@ -222,7 +223,7 @@ func (n *Names) without(list ...Name) (c NameChange) {
 	return c
 }
 
-func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
+func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
 	c := n.without(Name{NS: ch.NS})
 	if !rules.Match(ch.To) {
 		return c
@@ -263,7 +264,7 @@ func (n *Names) renamed(ch stream.Change, rules Rules) NameChange {
 // FindNames finds what a target that was filled by other means has of the
 // source. Where a name can stem from several namespaces, the one that the source has
 // now counts; if that decides nothing either, it is not among the names.
-func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules Rules) ([]Name, error) {
+func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]Name, error) {
 	have, err := listNames(ctx, dst, Scope{Readable: true, DB: rules.MatchTargetDB, NS: func(ns string) bool { return len(rules.Sources(ns)) > 0 }})
 	if err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Omission is a thing of a source that the rules choose and that no job brings to a
@@ -22,7 +23,7 @@ func (o Omission) String() string { return o.NS + ": " + o.Why }
 
 // Omissions lists what a source has, the rules choose, and no job can bring to a target,
 // sorted. What the user may not look at is not listed. An error passes by itself.
-func Omissions(ctx context.Context, c *mongo.Cluster, rules Rules) ([]Omission, error) {
+func Omissions(ctx context.Context, c *mongo.Cluster, rules *transform.Set) ([]Omission, error) {
 	var out []Omission
 	dbs, err := databases(ctx, c, true)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // viewRefs lists the namespaces that a view reads: viewOn and the collections
@@ -26,7 +27,7 @@ func viewRefs(ns string, options bson.Raw) ([]string, error) {
 // MapView rewrites a view's definition for the target: every collection name
 // in it becomes the one it has there. All must be in the view's own database
 // there, for a view cannot read another.
-func MapView(ns string, options bson.Raw, rules Rules) (bson.Raw, error) {
+func MapView(ns string, options bson.Raw, rules *transform.Set) (bson.Raw, error) {
 	if !rules.Renames() {
 		return options, nil
 	}
@@ -48,7 +49,7 @@ type mapper func(refDB, ref string) (string, error)
 // CheckRules finds what the rules would do to the collections that a target
 // cannot hold: names that collide or that a server refuses, and views parted
 // from what they read. All problems are in one error.
-func CheckRules(colls []Collection, rules Rules) error {
+func CheckRules(colls []Collection, rules *transform.Set) error {
 	var names []string
 	var errs []error
 	for _, c := range colls {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // sharding is how a sharded cluster has a collection.
@@ -107,7 +108,7 @@ func diffSharding(ns string, a, b sharding) []Difference {
 // sharded. Documents are the same whether a collection is sharded or not; so a replica
 // set differs from a sharded cluster in nothing, also not in the index without which
 // the shard key cannot be.
-func shardedBeside(ctx context.Context, src, dst *mongo.Cluster, source, target []Collection, rules Rules, o DiffOptions) ([]Difference, error) {
+func shardedBeside(ctx context.Context, src, dst *mongo.Cluster, source, target []Collection, rules *transform.Set, o DiffOptions) ([]Difference, error) {
 	if dst.Info.Kind != mongo.KindSharded {
 		return nil, nil
 	}

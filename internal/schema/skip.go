@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // leaving are the operations whose skipping leaves collections on the target that the
@@ -14,13 +15,13 @@ const leaving = stream.OpDrop | stream.OpRename
 
 // leftOut are the operations of a change that the rules skip. A rename concerns both
 // names: the rule of either counts.
-func (n *Names) leftOut(ch stream.Change, rules Rules) stream.Ops {
+func (n *Names) leftOut(ch stream.Change, rules *transform.Set) stream.Ops {
 	one, known := n.Source(ch.NS)
 	op := ch.Op(known && one.Type == TypeView && !one.Gone)
 	var skips stream.Ops
 	for _, ns := range []string{ch.NS, ch.To} {
 		if ns != "" && rules.Match(ns) && (ns == ch.NS || ch.Kind == stream.ChangeRename) {
-			skips |= rules.Skips(ns)
+			skips |= rules.Route(ns).Skips
 		}
 	}
 	if to, known := n.Source(ch.To); ch.Command == mongo.CommandOut {
@@ -35,7 +36,9 @@ func (n *Names) leftOut(ch stream.Change, rules Rules) stream.Ops {
 }
 
 // LeftOut reports that the rules skip a change.
-func (n *Names) LeftOut(ch stream.Change, rules Rules) bool { return n.leftOut(ch, rules) != 0 }
+func (n *Names) LeftOut(ch stream.Change, rules *transform.Set) bool {
+	return n.leftOut(ch, rules) != 0
+}
 
 // leftOut reports that the rules skip a change. Those of a database are judged name by
 // name.
@@ -43,9 +46,9 @@ func (o ApplyOptions) leftOut(ch stream.Change) bool { return o.Names.leftOut(ch
 
 // CheckSkip says why operations on the documents of a collection cannot be skipped, or
 // deleted ones be marked, as the rules want it; nil where they can be, or none is.
-func CheckSkip(c Collection, rules Rules) error {
-	ops := rules.Skips(c.NS)
-	if !ops.Has(stream.OpDocuments) && rules.SoftDelete(c.NS) == "" || c.Type == TypeView {
+func CheckSkip(c Collection, rules *transform.Set) error {
+	ops := rules.Route(c.NS).Skips
+	if !ops.Has(stream.OpDocuments) && rules.Route(c.NS).SoftDelete == "" || c.Type == TypeView {
 		return nil
 	}
 	var why string
@@ -54,9 +57,9 @@ func CheckSkip(c Collection, rules Rules) error {
 		why = "it is a time series, whose documents are packed in buckets"
 	case c.Capped():
 		why = "it is capped: which documents are the newest depends on all that happened"
-	case ops.Has(stream.OpInsert) && rules.Filter(c.NS) != nil:
+	case ops.Has(stream.OpInsert) && rules.Route(c.NS).Filter != nil:
 		why = "a filter keeps some of its documents, and of one that comes into the filter it is not known when it was inserted"
-	case ops.Has(stream.OpInsert) && rules.Fields(c.NS) != nil:
+	case ops.Has(stream.OpInsert) && rules.Route(c.NS).Fields != nil:
 		why = "its fields are mapped, which takes whole documents of the source now and then, and of one of them it is not known when it was inserted"
 	default:
 		return checkKept(c, rules)
@@ -66,7 +69,7 @@ func CheckSkip(c Collection, rules Rules) error {
 }
 
 // explain notes of differences which operations that the rules skip may be the cause.
-func explain(list []Difference, rules Rules) {
+func explain(list []Difference, rules *transform.Set) {
 	uncapped := map[string]bool{} // on the target, with the indexes that become none with a limit
 	for _, d := range list {
 		if d.What == "option capped" {
@@ -79,14 +82,14 @@ func explain(list []Difference, rules Rules) {
 		if d.Source == "" && !strings.Contains(d.What, " ") { // only the target has it
 			ns, _ = rules.Source(d.NS)
 		}
-		if d.Source == "" && d.What == string(TypeCollection) && rules.History(ns) {
+		if d.Source == "" && d.What == string(TypeCollection) && rules.Route(ns).History {
 			d.Skipped = stream.OpDrop.String() // the history stays
 		}
 		ops := causes(d)
 		if uncapped[d.NS] {
 			ops |= stream.OpCollMod
 		}
-		if ops &= rules.Skips(ns); ops != 0 {
+		if ops &= rules.Route(ns).Skips; ops != 0 {
 			d.Skipped = ops.String()
 		}
 	}

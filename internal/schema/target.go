@@ -8,38 +8,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	mapping "github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/stream"
 )
-
-// Rules say which namespaces of the source a target has, and their names there.
-type Rules interface {
-	Match(ns string) bool
-	MatchDB(db string) bool
-	Chooses(ns string) bool
-	MatchTargetDB(db string) bool
-	NamesTargetDB(db string) bool
-	Target(ns string) string
-	Source(targetNS string) (ns string, ok bool)
-	Sources(targetNS string) []string
-	Ambiguous(targetNS string) bool
-	Renames() bool
-	Collisions(nss []string) error
-	Filter(ns string) *query.Query
-	SameDocuments(a, b string) bool
-	Fields(ns string) *mapping.Map
-	Skips(ns string) stream.Ops
-	SoftDelete(ns string) string
-	History(ns string) bool
-	NoHistory(ns string) string
-	// Commands, Ruled and Others say where one command of a user is not to be done as the
-	// steps that a server makes of it.
-	Commands() bool
-	Ruled(ns string) bool
-	Others() bool
-}
 
 // Sharding shards collections of a target that is a sharded cluster.
 type Sharding interface {

@@ -240,7 +240,7 @@ func (p *passing) expected(at uint32) (docs, unmapped map[int]bson.Raw) {
 	if at == 0 {
 		return docs, unmapped
 	}
-	keep := p.rules.Filter("db.c")
+	keep := p.rules.Route("db.c").Filter
 	for id, doc := range p.states[at-1].docs {
 		if keep != nil && !keep.Match(doc) {
 			continue

@@ -171,14 +171,3 @@ func (r *Route) Try(doc bson.Raw) (bson.Raw, error) {
 	}
 	return doc, nil
 }
-
-// The rest asks by name.
-
-func (s *Set) Filter(ns string) *query.Query  { return s.Route(ns).Filter }
-func (s *Set) Fields(ns string) *fields.Map   { return s.Route(ns).Fields }
-func (s *Set) Skips(ns string) stream.Ops     { return s.Route(ns).Skips }
-func (s *Set) SoftDelete(ns string) string    { return s.Route(ns).SoftDelete }
-func (s *Set) History(ns string) bool         { return s.Route(ns).History }
-func (s *Set) NoHistory(ns string) string     { return s.Route(ns).NoHistory() }
-func (s *Set) Ruled(ns string) bool           { return s.Route(ns).Ruled }
-func (s *Set) SameDocuments(a, b string) bool { return s.Route(a).SameDocuments(s.Route(b)) }

@@ -50,14 +50,14 @@ func TestFilterRules(t *testing.T) {
 	s := mustNew(t, Config{Filter: []string{`a.b={"x":1}`, `a.*={"x":2}`}})
 	for ns, want := range map[string]string{"a.b": `{"x": {"$numberInt":"1"}}`, "a.c": `{"x": {"$numberInt":"2"}}`, "b.b": "", "a.system.buckets.b": ""} {
 		got := ""
-		if q := s.Filter(ns); q != nil {
+		if q := s.Route(ns).Filter; q != nil {
 			got = q.Raw().String()
 		}
 		if got != want {
 			t.Errorf("%s is filtered by %q, want %q", ns, got, want)
 		}
 	}
-	if s.SameDocuments("a.b", "a.c") || !s.SameDocuments("a.c", "a.d") || !s.SameDocuments("b.b", "c.c") {
+	if s.Route("a.b").SameDocuments(s.Route("a.c")) || !s.Route("a.c").SameDocuments(s.Route("a.d")) || !s.Route("b.b").SameDocuments(s.Route("c.c")) {
 		t.Error("which namespaces have the same filter")
 	}
 	s = mustNew(t, Config{SoftDelete: []string{`a.b=x`, `a.c=x`, `a.d=y`}, Skip: []string{`b.b=delete`, `b.c=delete,collMod`, `b.d=delete,insert`, `b.e=ttl`}})
@@ -69,7 +69,7 @@ func TestFilterRules(t *testing.T) {
 		{"b.b", "b.c", true}, {"b.c", "b.b", true}, {"b.b", "b.d", true}, {"b.d", "b.b", false}, {"b.b", "c.c", false}, {"c.c", "b.b", true},
 		{"b.e", "b.b", true}, {"b.b", "b.e", false}, {"b.e", "c.c", false}, {"c.c", "b.e", true},
 	} {
-		if got := s.SameDocuments(c.a, c.b); got != c.want {
+		if got := s.Route(c.a).SameDocuments(s.Route(c.b)); got != c.want {
 			t.Errorf("a rename of %s to %s keeps what is there: %v", c.a, c.b, got)
 		}
 	}

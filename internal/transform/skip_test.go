@@ -15,7 +15,7 @@ import (
 func TestSkips(t *testing.T) {
 	s := mustNew(t, Config{Skip: []string{"a.c=none", "a.*=delete,drop", `b.x\=y=insert`}})
 	for ns, want := range map[string]string{"a.c": "none", "a.d": "delete,drop", "a.system.buckets.d": "delete,drop", "b.x=y": "insert", "c.c": "none"} {
-		if got := s.Skips(ns).String(); got != want {
+		if got := s.Route(ns).Skips.String(); got != want {
 			t.Errorf("%s: %s, want %s", ns, got, want)
 		}
 	}

@@ -20,11 +20,8 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// An Engine is a sink, with all that one may have.
-var (
-	_ stream.SchemaSink   = (*mongosink.Engine)(nil)
-	_ stream.ConflictSink = (*mongosink.Engine)(nil)
-)
+// An Engine is a sink.
+var _ stream.Sink = (*mongosink.Engine)(nil)
 
 // served is a target on a server.
 type served struct {
