@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // TestSoak draws commands under every rule for MILLRACE_SOAK, while millrace is killed, at
@@ -74,6 +75,11 @@ func (b *bed) soakRound(t *testing.T, seed uint64, done map[string]int) {
 		plays := b.plays(t.Context(), drawn[:min(len(drawn), 8)])
 		b.killed = ""
 		if err := b.disturbed(t, plays, r, done); err != nil {
+			if b.crashed() {
+				t.Logf("a mongod has crashed by itself: the rest of the round says nothing")
+				done["crash of a mongod"]++
+				return
+			}
 			t.Fatalf("%s: %v\n%s", phase, err, b.story(plays, err.Error()))
 		}
 		found, err := compare(t.Context(), plays)
@@ -93,6 +99,20 @@ func (b *bed) soakRound(t *testing.T, seed uint64, done map[string]int) {
 			return
 		}
 	}
+}
+
+// crashed reports that a mongod of the bed has ended by itself: 6.0.5 fails an invariant at times
+// where a collection gets documents while it is sharded (collection->isEmpty(opCtx)).
+func (b *bed) crashed() bool {
+	sets := []*lab.Cluster{b.from, b.into}
+	for _, c := range []*sharded.Cluster{b.lab, b.targetLab} {
+		if c != nil {
+			sets = append(append(sets, c.Config()), c.Shards()...)
+		}
+	}
+	return slices.ContainsFunc(sets, func(set *lab.Cluster) bool {
+		return set != nil && slices.ContainsFunc(set.Members(), (*lab.Member).Crashed)
+	})
 }
 
 // story is what was done to the play that an error names, and what processes logged of it.
