@@ -24,41 +24,34 @@ import (
 
 // unit is one job that this worker runs, from the lease to its end.
 type unit struct {
-	worker *Worker
+	*task
 	name   string
 	uid    string
-	lease  service.Lease
-	held   *hub.Held
-	log    *slog.Logger
 	record *recorder
 	spans  *spans.Run
 	// earlier is how the run before left the job, nil where nothing is known of one.
 	earlier *job.Status
-	ctx     context.Context
-	cancel  context.CancelCauseFunc
 
 	mu     sync.Mutex
 	report service.Report
 	job    *job.Job // while it runs
 }
 
-// Why a unit ends before its job does.
-var (
-	errLost    = errors.New("the lease was lost")
-	errRemoved = errors.New("the job was removed")
-)
+// errRemoved is why a unit ends before its job does.
+var errRemoved = errors.New("the job was removed")
 
 // run runs the job until it ends, or somebody wants it to.
 func (u *unit) run() {
-	defer u.cancel(nil)
 	u.log.Info("job taken", "run", u.lease.Run)
 	u.spans = u.worker.Spans.Take(u.ctx, u.name, u.worker.Name, u.lease.Run)
 	u.set(func(r *service.Report) {
 		*r = service.Report{UID: u.uid, Run: u.lease.Run, Worker: u.worker.Name, State: service.Starting}
 	})
-	var keeping sync.WaitGroup
-	keep, done := context.WithCancel(context.WithoutCancel(u.ctx))
-	keeping.Go(func() { u.keep(keep) })
+	u.keeping(u.take, u.forget)
+}
+
+// take does what the job needs.
+func (u *unit) take() {
 	u.record = newRecorder(u.worker.Hub, u.uid, u.lease.Run, u.worker.Name, hub.Spans(), u.log)
 	u.record.start(u.ctx)
 	d, err := u.definition()
@@ -83,9 +76,6 @@ func (u *unit) run() {
 	}
 	u.spans.End(err)
 	u.record.close() // before the job is forgotten, for which this worker needs its lease
-	done()
-	keeping.Wait()
-	u.letGo()
 }
 
 // definition is what is wanted of the job this unit was taken for.
@@ -118,30 +108,6 @@ func read(name, text string, resolve config.Resolver) (*config.Sync, error) {
 		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems), "mend them, or give this worker what they refer to")
 	}
 	return s, nil
-}
-
-// keep renews the lease until ctx ends, and ends the work when it is lost. It goes on
-// while the job lets go, which may take a while.
-func (u *unit) keep(ctx context.Context) { u.worker.keep(ctx, u.held, u.log, u.cancel) }
-
-// keep renews a lease until ctx ends, and ends what stands on it when it is lost.
-func (w *Worker) keep(ctx context.Context, held *hub.Held, log *slog.Logger, end context.CancelCauseFunc) {
-	every := w.Hub.Lease() / 5
-	for pace.Pause(ctx, every) == nil {
-		try, cancel := context.WithTimeout(ctx, every)
-		err := held.Renew(try)
-		cancel()
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			log.Warn("the lease could not be renewed", "error", err)
-		}
-		if errors.Is(err, hub.ErrHeld) || time.Until(held.Until()) < every {
-			end(errLost)
-			return
-		}
-	}
 }
 
 // leavingTime bounds how long a run of the job that has lost its lease may still prove
@@ -361,10 +327,10 @@ func (u *unit) tell() {
 	r := u.report
 	r.At = time.Now().UTC()
 	u.mu.Unlock()
-	if time.Now().After(u.held.Until()) {
-		return // it is for another one to speak of the job
+	if !u.owned() {
+		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), 3*time.Second)
+	ctx, cancel := u.beyond(3 * time.Second)
 	defer cancel()
 	if err := u.worker.Hub.Tell(ctx, u.name, &r); err != nil {
 		u.log.Debug("report not stored", "error", err)
@@ -394,22 +360,18 @@ func (u *unit) end(err error) {
 	}
 }
 
-// letGo gives the lease back, and forgets the job where it was removed.
-func (u *unit) letGo() {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), 5*time.Second)
-	defer cancel()
+// forget forgets a job that was removed.
+func (u *unit) forget(ctx context.Context) {
 	d, err := u.worker.Hub.Definition(ctx, u.name)
-	if err == nil && d.UID == u.uid && d.Wish.Removed && time.Now().Before(u.held.Until()) {
-		if err := u.worker.Hub.Forget(ctx, d); err != nil {
-			u.log.Warn("the job could not be forgotten", "error", err)
-		} else {
-			u.worker.forgetVerifications(ctx, u.name)
-			u.log.Info("job removed; what it has copied and its checkpoint stay on the target")
-		}
+	if err != nil || d.UID != u.uid || !d.Wish.Removed || !u.owned() {
+		return
 	}
-	if err := u.held.Release(ctx); err != nil {
-		u.log.Warn("the lease could not be given back; it ends by itself", "error", err)
+	if err := u.worker.Hub.Forget(ctx, d); err != nil {
+		u.log.Warn("the job could not be forgotten", "error", err)
+		return
 	}
+	u.worker.forgetVerifications(ctx, u.name)
+	u.log.Info("job removed; what it has copied and its checkpoint stay on the target")
 }
 
 // wishes brings a running job to what is wanted of it.

@@ -2,10 +2,8 @@ package worker
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -92,13 +90,8 @@ func (w *Worker) schedule(ctx context.Context) {
 
 // check is a verification that this worker runs, from the lease to its end.
 type check struct {
-	worker *Worker
+	*task
 	wish   service.VerifyWish
-	lease  service.Lease
-	held   *hub.Held
-	log    *slog.Logger
-	ctx    context.Context
-	cancel context.CancelCauseFunc
 	lag    lagging
 	repair *repair        // nil where nothing is to be repaired
 	lender *verify.Lender // nil where all is read here
@@ -116,49 +109,31 @@ var (
 
 // startCheck takes the lease of a job's verifications, unless somebody else is faster.
 func (w *Worker) startCheck(ctx context.Context, g *errgroup.Group, wish service.VerifyWish) {
-	c := &check{worker: w, wish: wish, log: w.Log.With("job", wish.Job, "verification", wish.ID),
-		lease: service.Lease{Worker: w.Name, Run: rand.Text(), Since: time.Now().UTC()}}
-	var err error
-	if c.held, err = w.Hub.Take(ctx, hub.Verifying(wish.Job), c.lease); err != nil {
+	t, err := w.begin(ctx, hub.Verifying(wish.Job), w.Log.With("job", wish.Job, "verification", wish.ID))
+	if err != nil {
 		if !errors.Is(err, hub.ErrHeld) {
 			w.Log.Warn("a verification cannot be taken", "job", wish.Job, "error", err)
 		}
 		return
 	}
-	c.ctx, c.cancel = context.WithCancelCause(ctx)
-	c.lag = lagging{view: w.View, job: wish.Job, now: time.Now}
+	c := &check{task: t, wish: wish, lag: lagging{view: w.View, job: wish.Job, now: time.Now}}
 	w.mu.Lock()
 	w.checks[wish.Job] = c
 	w.mu.Unlock()
-	g.Go(func() error {
-		c.run()
-		w.mu.Lock()
-		delete(w.checks, wish.Job)
-		w.mu.Unlock()
-		w.lookAgain()
-		return nil
-	})
+	w.run(g, c.run, func() { delete(w.checks, wish.Job) })
 }
 
 // run compares until the end, or until somebody wants it no more.
 func (c *check) run() {
-	defer c.cancel(nil)
-	var keeping sync.WaitGroup
-	keep, done := context.WithCancel(context.WithoutCancel(c.ctx))
-	keeping.Go(func() { c.worker.keep(keep, c.held, c.log, c.cancel) })
-	if c.begin() {
+	c.keeping(func() {
+		if !c.begin() {
+			return
+		}
 		end := c.worker.Spans.Verify(c.ctx, c.wish.Job, c.wish.ID, c.worker.Name)
 		report, found, err := c.compare()
 		end(differences(report), err)
 		c.end(report, found, err)
-	}
-	done()
-	keeping.Wait()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
-	defer cancel()
-	if err := c.held.Release(ctx); err != nil {
-		c.log.Warn("the lease could not be given back; it ends by itself", "error", err)
-	}
+	}, func(context.Context) {})
 }
 
 // differences is how much differs, 0 where there is no result.
@@ -345,10 +320,10 @@ func (c *check) tell() error {
 	r := c.report
 	c.mu.Unlock()
 	r.At = time.Now().UTC()
-	if time.Now().After(c.held.Until()) {
+	if !c.owned() {
 		return errLost
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 3*time.Second)
+	ctx, cancel := c.beyond(3 * time.Second)
 	defer cancel()
 	err := c.worker.Hub.TellVerification(ctx, c.wish.Job, c.wish.ID, &r)
 	if err != nil {
@@ -386,7 +361,7 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 	state := r.State
 	c.mu.Unlock()
 	c.log.Info("verification ended", "state", state, "error", err)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 10*time.Second)
+	ctx, cancel := c.beyond(10 * time.Second)
 	defer cancel()
 	if report != nil && err == nil {
 		f := found.findings(report)
@@ -417,7 +392,7 @@ func (c *check) prune(ctx context.Context) {
 // keepFindings stores what was found. Where the store has no room for it the result
 // counts all the same.
 func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
-	if time.Now().After(c.held.Until()) {
+	if !c.owned() {
 		return
 	}
 	err := c.worker.Hub.PutFindings(ctx, c.wish.Job, c.wish.ID, f)

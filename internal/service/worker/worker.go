@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"log/slog"
 	"maps"
@@ -159,8 +158,6 @@ func (w *Worker) giveBack() {
 	}
 }
 
-var errDrained = errors.New("the worker is drained")
-
 // otherTurn is how long a job is left to the worker that is to have it.
 const otherTurn = 3 * time.Second
 
@@ -245,7 +242,7 @@ func (s *sharing) next(d *service.Definition, forget bool) string {
 
 // start takes a job, unless somebody else is faster.
 func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definition) {
-	u, err := w.hold(ctx, d)
+	t, err := w.begin(ctx, hub.Control(d.Name), w.Log.With("job", d.Name))
 	switch {
 	case errors.Is(err, hub.ErrHeld):
 		return
@@ -253,17 +250,11 @@ func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definit
 		w.Log.Warn("a job cannot be taken", "job", d.Name, "error", err)
 		return
 	}
+	u := &unit{task: t, name: d.Name, uid: d.UID}
 	w.mu.Lock()
 	w.units[d.Name] = u
 	w.mu.Unlock()
-	g.Go(func() error {
-		u.run()
-		w.mu.Lock()
-		delete(w.units, d.Name)
-		w.mu.Unlock()
-		w.lookAgain()
-		return nil
-	})
+	w.run(g, u.run, func() { delete(w.units, d.Name) })
 }
 
 // lookAgain has the worker look for work without being told of a change.
@@ -272,17 +263,6 @@ func (w *Worker) lookAgain() {
 	case w.ended <- struct{}{}:
 	default:
 	}
-}
-
-// hold takes the lease of a job's control.
-func (w *Worker) hold(ctx context.Context, d service.Definition) (*unit, error) {
-	u := &unit{worker: w, name: d.Name, uid: d.UID, log: w.Log.With("job", d.Name), lease: service.Lease{Worker: w.Name, Run: rand.Text(), Since: time.Now().UTC()}}
-	var err error
-	if u.held, err = w.Hub.Take(ctx, hub.Control(d.Name), u.lease); err != nil {
-		return nil, err
-	}
-	u.ctx, u.cancel = context.WithCancelCause(ctx)
-	return u, nil
 }
 
 // Jobs are the names of those that the worker runs.
