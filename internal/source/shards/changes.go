@@ -43,7 +43,7 @@ type Once struct {
 	moving  []moving              // what copies says, from when on; the oldest that still matters first
 
 	known mongo.OpTime // what was told up to here is known already; zero: nothing
-	done  mongo.OpTime // the names that it began with were of this time, or later
+	done  mongo.OpTime // the names that it began with were of this time, or later; zero: nothing is read again
 
 	// primary is the shard of a database at a time. sure is false where only that of
 	// now is known. Nil: nobody knows.
@@ -190,13 +190,12 @@ func (o *Once) until(pos mongo.OpTime) int {
 // tells is news, which drops are not that the database's own shard does not tell of.
 func (o *Once) tells(ctx context.Context, ev *stream.Event) (bool, error) {
 	ch := ev.Change
+	if !o.done.IsZero() && !o.done.Before(ev.At) {
+		o.again(ch)
+		return false, nil
+	}
 	switch ch.Kind {
 	case stream.ChangeDrop, stream.ChangeDropView, stream.ChangeDropAllViews:
-	case stream.ChangeCreate:
-		if _, there := o.names[ch.NS]; !there && !o.done.IsZero() && !o.done.Before(ev.At) {
-			return false, nil // it is gone, and the names know that
-		}
-		return o.news(ch), nil
 	default:
 		return o.news(ch), nil
 	}
@@ -223,6 +222,53 @@ func (o *Once) tells(ctx context.Context, ev *stream.Event) (bool, error) {
 		return false, nil
 	}
 	return false, mongo.WithHint(errors.New("the database has moved since, and it cannot be told any more whether this was dropped, or moved"), beginAnew)
+}
+
+// again takes a change at or before the position that it began at. The names are of after it:
+// what it does not find in them is gone by then, and what it finds has stayed. It tells of copies
+// that were begun, and of indexes.
+func (o *Once) again(ch *stream.Change) {
+	db, _ := mongo.SplitNS(ch.NS)
+	if ch.Kind == stream.ChangeDropDatabase {
+		for _, c := range o.Copies() {
+			if in, _ := mongo.SplitNS(c.NS); in == db {
+				o.noCopy(c.ID)
+			}
+		}
+		o.dropped[db] = true
+		return
+	}
+	id, ok := IDOf(ch.UUID)
+	if !ok {
+		return
+	}
+	c, was := o.colls[id], o.names[ch.NS]
+	switch ch.Kind {
+	case stream.ChangeCreate:
+		delete(o.dropped, db)
+		if c != nil && c.copyOf == nil { // what had its name until now was no copy of it
+			o.noCopy(o.copies[id])
+		} else if _, there := o.names[ch.NS]; c == nil && there {
+			o.colls[id] = &known{ns: ch.NS, indexes: map[string]bson.Raw{}, copyOf: &was}
+			o.copies[was] = id
+		}
+	case stream.ChangeDrop, stream.ChangeRename:
+		o.noCopy(id)
+	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes, stream.ChangeCollMod:
+		if c != nil && !c.gone {
+			o.news(ch)
+		}
+	}
+}
+
+// noCopy forgets a copy that has come to nothing.
+func (o *Once) noCopy(id [16]byte) {
+	if c := o.colls[id]; c != nil && c.copyOf != nil {
+		if o.copies[*c.copyOf] == id {
+			delete(o.copies, *c.copyOf)
+		}
+		delete(o.colls, id)
+	}
 }
 
 // stays notes that no copy of a collection takes its place, nor is it one any more: what

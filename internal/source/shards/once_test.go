@@ -179,7 +179,7 @@ func TestMarkBeforePosition(t *testing.T) {
 		if _, err := o.filter(t.Context(), &b, nil); err != nil {
 			t.Fatal(err)
 		}
-		passOver(&b, pos.At)
+		passOver(&b, pos.At, true)
 		if b.Start != end || b.End.Before(end) || b.Partial {
 			t.Errorf("%+v after %s", b, end)
 		}
@@ -255,6 +255,45 @@ func TestNamesAmidAMove(t *testing.T) {
 		}
 		if n := len(b.Events); n < 2 || b.Events[n-2].Change.To != "d.v" || b.Events[n-1].Change.To != "d.w" {
 			t.Errorf("%v: of three renames %d pass", names, n)
+		}
+	}
+}
+
+// TestReadAgain: what is read again, up to the position that the names are of, takes nothing from
+// them: later changes of the collections that they have pass.
+func TestReadAgain(t *testing.T) {
+	change := func(at uint32, kind stream.ChangeKind, ns, to string, id byte) stream.Event {
+		ev := told(at, kind, id)
+		ev.NS, ev.Change.NS, ev.Change.To = ns, ns, to
+		if kind == stream.ChangeDropDatabase {
+			ev.Change.UUID = bson.Binary{}
+		}
+		return ev
+	}
+	for name, again := range map[string][]stream.Event{
+		"the database was dropped":  {change(1, stream.ChangeDropDatabase, "d", "", 0), change(2, stream.ChangeCreate, "d.u", "", 1)},
+		"the name was another's":    {change(1, stream.ChangeCreate, "d.u", "", 2), change(2, stream.ChangeDrop, "d.u", "", 2), change(3, stream.ChangeCreate, "d.u", "", 1)},
+		"it was renamed there":      {change(1, stream.ChangeRename, "d.v", "d.u", 2), change(2, stream.ChangeRename, "d.u", "d.w", 2), change(3, stream.ChangeCreate, "d.u", "", 1)},
+		"it was renamed to and fro": {change(1, stream.ChangeRename, "d.u", "d.v", 1), change(2, stream.ChangeCreate, "d.u", "", 2), change(3, stream.ChangeDrop, "d.u", "", 2), change(4, stream.ChangeRename, "d.v", "d.u", 1)},
+		"a copy came to nothing":    {change(1, stream.ChangeCreate, "d.u", "", 2), change(2, stream.ChangeDrop, "d.u", "", 2)},
+	} {
+		o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}, {NS: "d.w", UUID: uuidOf(2)}})
+		if name != "it was renamed there" {
+			o = NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+		}
+		o.done = opTime(9)
+		o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s0", true, nil }
+		later := []stream.Event{change(10, stream.ChangeCreateIndexes, "d.u", "", 1), change(11, stream.ChangeDrop, "d.u", "", 1)}
+		later[0].Change.Indexes = []stream.Index{{Name: "v_1", Spec: bson.Raw{5, 0, 0, 0, 0}}}
+		b := &stream.Batch{End: opTime(20), Events: append(again, later...)}
+		for i := range b.Events {
+			b.Events[i].Change.Shard = "s0"
+		}
+		if _, err := o.filter(t.Context(), b, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Events) != 2 || b.Events[0].At != opTime(10) || b.Events[1].Change.Kind != stream.ChangeDrop {
+			t.Errorf("%s: %d changes pass: %+v", name, len(b.Events), b.Events)
 		}
 	}
 }

@@ -50,6 +50,7 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 		return err
 	}
 	out := func(ctx context.Context, b *stream.Batch) error {
+		brought := len(b.Events) > 0
 		copies, err := known.filter(ctx, b, note)
 		if err != nil {
 			return err
@@ -63,18 +64,17 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context
 		}
 		b.Mark = newMark(b.Mark, b.End, copies, there, s.cluster.hosts)
 		before = b.Resume()
-		passOver(b, pos.At)
+		passOver(b, pos.At, brought)
 		return emit(ctx, b)
 	}
 	return s.Source.Run(ctx, from, new(commits).through(out))
 }
 
-// passOver leaves out of a batch what is at or before a position.
-func passOver(b *stream.Batch, done mongo.OpTime) {
+// passOver leaves out of a batch, which has brought events, what is at or before a position.
+func passOver(b *stream.Batch, done mongo.OpTime, brought bool) {
 	if !b.Start.Before(done) {
 		return
 	}
-	brought := len(b.Events) > 0
 	b.Events = slices.DeleteFunc(b.Events, func(ev stream.Event) bool { return !done.Before(ev.At) })
 	b.Start, b.End = done, mongo.MaxOpTime(b.End, done)
 	if brought && len(b.Events) == 0 { // what it had of a later position was done
