@@ -358,7 +358,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		MixedSchema: schema.MakesMixedSchema(j.src.Info.Version), Letters: j.letters, Leaves: leaves, Ask: j.ask, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, JoinRenames: j.rules.Commands(), Log: j.log,
-			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }),
+			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }, job.Intent),
 		Parts: j.shards != nil, Sink: j.sink, CopyAnew: j.copier.again, CopyWithin: j.copier.within, Slices: sliceStore{j.store}.LoadSlices,
 		Repairs: &j.repairs, SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
 		Wanted: func() bool { return j.control.due(j.spec.Now()) }, Final: func() bool { return j.control.final(j.spec.Now()) },

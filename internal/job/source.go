@@ -16,7 +16,7 @@ type source interface {
 	// Snapshot lists the catalog as it stood at a position to follow from.
 	Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot, stream.Position, error)
 	// Changes is what happens there. The names are those at the position of a run.
-	Changes(o oplog.Options, names func() []schema.Name) stream.Source
+	Changes(o oplog.Options, names func() []schema.Name, noted mongo.OpTime) stream.Source
 	// ReadFrom is the first change that whoever stands at a position needs.
 	ReadFrom(stream.Position) (mongo.OpTime, error)
 	// Window is the oldest and the newest position that can be read.

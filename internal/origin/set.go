@@ -27,7 +27,7 @@ func (s Set) Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot,
 }
 
 // Changes is what happens there.
-func (s Set) Changes(o oplog.Options, _ func() []schema.Name) stream.Source {
+func (s Set) Changes(o oplog.Options, _ func() []schema.Name, _ mongo.OpTime) stream.Source {
 	o.Spool = s.Spool
 	return oplog.New(s.Cluster, o)
 }

@@ -83,12 +83,12 @@ func (c *Sharded) Close() { c.Cluster().Close() }
 func (c *Sharded) router() *mongo.Cluster { return c.Cluster().Router }
 
 // Changes is what users do there, all shards together. The names are those at the
-// position of a run.
-func (c *Sharded) Changes(o oplog.Options, names func() []schema.Name) stream.Source {
+// position of a run, or after the schema change that was noted.
+func (c *Sharded) Changes(o oplog.Options, names func() []schema.Name, noted mongo.OpTime) stream.Source {
 	of := c.Cluster()
 	n := int64(len(of.Shards))
 	o.ReadAheadBytes, o.TxnBufferBytes = max(o.ReadAheadBytes/n, 1), max(o.TxnBufferBytes/n, 1)
-	return of.Stream(o, merge.Options{AheadBytes: o.ReadAheadBytes, BatchBytes: int64(o.BatchBytes)}, func() []shards.Collection { return known(names()) })
+	return of.Stream(o, merge.Options{AheadBytes: o.ReadAheadBytes, BatchBytes: int64(o.BatchBytes)}, func() []shards.Collection { return known(names()) }, noted)
 }
 
 // Begin has collections be found again that move while no Stream runs. The names are

@@ -23,6 +23,7 @@ import (
 // stop is where a consumer may stand when it is broken off.
 type stop struct {
 	pos   stream.Position
+	noted mongo.OpTime           // the change that it was to apply, if it was
 	there map[string]bson.Binary // the collections that it has
 	rest  int                    // of the changes, what comes after
 }
@@ -51,7 +52,7 @@ func begunAgain(t *testing.T, remember string) {
 	var stops []stop
 	var all []string
 	there, pos, atOnce := map[string]bson.Binary{}, start, 0
-	b.changesFrom(c, start, nil, until.At, func(batch *stream.Batch) {
+	b.changesFrom(c, stop{pos: start}, until.At, func(batch *stream.Batch) {
 		n := 0
 		for _, ev := range batch.Events {
 			if ev.Kind != stream.SchemaChange {
@@ -64,11 +65,11 @@ func begunAgain(t *testing.T, remember string) {
 				between.At.TS = at
 			}
 			for _, p := range []stream.Position{pos, between} {
-				stops = append(stops, stop{p, there, len(all)}, stop{p, ahead, len(all)})
+				stops = append(stops, stop{p, mongo.OpTime{}, there, len(all)}, stop{p, ev.At, there, len(all)}, stop{p, ev.At, ahead, len(all)})
 			}
 			pos, there = pos.Past(&ev), ahead
 			all = append(all, nameOf(&ev))
-			stops = append(stops, stop{pos, there, len(all)})
+			stops = append(stops, stop{pos, mongo.OpTime{}, there, len(all)})
 		}
 		atOnce = max(atOnce, n)
 		pos = batch.Resume()
@@ -80,7 +81,7 @@ func begunAgain(t *testing.T, remember string) {
 	b.has(there)
 	for _, s := range stops {
 		var got []string
-		b.changesFrom(c, s.pos, s.there, until.At, func(batch *stream.Batch) {
+		b.changesFrom(c, s, until.At, func(batch *stream.Batch) {
 			for _, ev := range batch.Events {
 				if ev.Kind == stream.SchemaChange {
 					got = append(got, nameOf(&ev))
@@ -144,14 +145,14 @@ func (b *bed) movesAndDrops() error {
 }
 
 // changesFrom reads the stream of a consumer that has some collections.
-func (b *bed) changesFrom(c *shards.Cluster, from stream.Position, there map[string]bson.Binary, until mongo.OpTime, got func(*stream.Batch)) {
+func (b *bed) changesFrom(c *shards.Cluster, from stop, until mongo.OpTime, got func(*stream.Batch)) {
 	b.Helper()
 	var known []shards.Collection
-	for ns, uuid := range there {
+	for ns, uuid := range from.there {
 		known = append(known, shards.Collection{NS: ns, UUID: uuid})
 	}
-	s := c.Stream(oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") }}, merge.Options{}, func() []shards.Collection { return known })
-	err := s.Run(b.Context(), from, func(_ context.Context, batch *stream.Batch) error {
+	s := c.Stream(oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") }}, merge.Options{}, func() []shards.Collection { return known }, from.noted)
+	err := s.Run(b.Context(), from.pos, func(_ context.Context, batch *stream.Batch) error {
 		got(batch)
 		if batch.End.Before(until) {
 			return nil

@@ -43,7 +43,8 @@ type Once struct {
 	moving  []moving              // what copies says, from when on; the oldest that still matters first
 
 	known mongo.OpTime // what was told up to here is known already; zero: nothing
-	done  mongo.OpTime // the names that it began with were of this time, or later; zero: nothing is read again
+	done  mongo.OpTime // the names that it began with were of this time; zero: nothing is read again
+	noted mongo.OpTime // or of that of a schema change which was noted; all before it was applied
 
 	// primary is the shard of a database at a time. sure is false where only that of
 	// now is known. Nil: nobody knows.
@@ -98,10 +99,11 @@ func (o *Once) Copies() []Copy {
 }
 
 // Begun has it know of copies that were begun before. The names may be ahead of the
-// position: a copy that has taken the collection's place is none any more.
+// position: a copy that has taken the collection's place, and may have got another name
+// since, is none any more.
 func (o *Once) Begun(all []Copy) {
 	for _, c := range all {
-		if o.names[c.NS] == c.ID {
+		if o.colls[c.ID] != nil {
 			continue
 		}
 		of := c.Of
@@ -190,7 +192,7 @@ func (o *Once) until(pos mongo.OpTime) int {
 // tells is news, which drops are not that the database's own shard does not tell of.
 func (o *Once) tells(ctx context.Context, ev *stream.Event) (bool, error) {
 	ch := ev.Change
-	if !o.done.IsZero() && !o.done.Before(ev.At) {
+	if !o.done.IsZero() && !o.done.Before(ev.At) || ev.At.Before(o.noted) {
 		o.again(ch)
 		return false, nil
 	}
@@ -224,7 +226,7 @@ func (o *Once) tells(ctx context.Context, ev *stream.Event) (bool, error) {
 	return false, mongo.WithHint(errors.New("the database has moved since, and it cannot be told any more whether this was dropped, or moved"), beginAnew)
 }
 
-// again takes a change at or before the position that it began at. The names are of after it:
+// again takes a change that was applied before it began. The names are of after it:
 // what it does not find in them is gone by then, and what it finds has stayed. It tells of copies
 // that were begun, and of indexes.
 func (o *Once) again(ch *stream.Change) {
@@ -242,18 +244,21 @@ func (o *Once) again(ch *stream.Change) {
 	if !ok {
 		return
 	}
-	c, was := o.colls[id], o.names[ch.NS]
+	c := o.colls[id]
 	switch ch.Kind {
 	case stream.ChangeCreate:
 		delete(o.dropped, db)
-		if c != nil && c.copyOf == nil { // what had its name until now was no copy of it
-			o.noCopy(o.copies[id])
-		} else if _, there := o.names[ch.NS]; c == nil && there {
+		if was, there := o.names[ch.NS]; c == nil && there {
 			o.colls[id] = &known{ns: ch.NS, indexes: map[string]bson.Raw{}, copyOf: &was}
 			o.copies[was] = id
+		} else { // what had its name until now was no copy of it
+			o.noCopy(o.copies[id])
 		}
-	case stream.ChangeDrop, stream.ChangeRename:
+	case stream.ChangeDrop:
 		o.noCopy(id)
+	case stream.ChangeRename:
+		o.noCopy(id)
+		o.noCopy(o.copies[id])
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes, stream.ChangeCollMod:
 		if c != nil && !c.gone {
 			o.news(ch)
@@ -336,6 +341,7 @@ func (o *Once) news(ch *stream.Change) bool {
 // create: another shard has the same collection, or gets a copy of one that is there.
 func (o *Once) create(id [16]byte, ns string) bool {
 	if c := o.colls[id]; c != nil && !c.gone {
+		o.noCopy(o.copies[id]) // what had the name before was none
 		return false
 	}
 	if was, there := o.names[ns]; there && was != id {
@@ -415,6 +421,7 @@ func (o *Once) forget(id [16]byte) {
 
 func (o *Once) rename(id [16]byte, c *known, ch *stream.Change) bool {
 	if c.ns == ch.To {
+		o.noCopy(o.copies[id])
 		return false
 	}
 	if was, there := o.names[ch.NS]; there && was != id && c.ns != ch.NS { // between databases: this is its copy

@@ -29,12 +29,13 @@ type lineage struct {
 // Begin has Identity know the collections that there are at a position, until a Stream
 // knows newer ones.
 func (c *Cluster) Begin(pos stream.Position, there []Collection) error {
-	_, _, err := c.begin(pos, there)
+	_, _, err := c.begin(pos, mongo.OpTime{}, there)
 	return err
 }
 
-// begin knows the changes up to a position. It returns where the shards are read from.
-func (c *Cluster) begin(pos stream.Position, there []Collection) (*lineage, stream.Position, error) {
+// begin knows the changes up to a position, and those before a schema change that was noted. It
+// returns where the shards are read from.
+func (c *Cluster) begin(pos stream.Position, noted mongo.OpTime, there []Collection) (*lineage, stream.Position, error) {
 	b, err := split(pos)
 	if err != nil {
 		return nil, pos, err
@@ -42,7 +43,7 @@ func (c *Cluster) begin(pos stream.Position, there []Collection) (*lineage, stre
 	l := &lineage{once: NewOnce(there), read: b.known}
 	l.once.primary = c.PrimaryAt
 	l.once.Begun(b.copies)
-	l.once.known, l.once.done = b.known, pos.At
+	l.once.known, l.once.done, l.once.noted = b.known, pos.At, noted
 	c.lineage.Store(l)
 	return l, b.from, nil
 }

@@ -21,20 +21,22 @@ type Stream struct {
 	*merge.Source
 	cluster *Cluster
 	there   func() []Collection
+	noted   mongo.OpTime
 }
 
 // Stream makes one source of the shards' oplogs: in the order of cluster time, without
 // what chunks and databases do when they move, each schema change once. The collections
-// are those at the position where a run begins.
-func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []Collection) *Stream {
-	return &Stream{Source: c.Source(each, all), cluster: c, there: there}
+// are those at the position where a run begins, or after a later schema change that was noted
+// before it was applied: nobody knows whether it was.
+func (c *Cluster) Stream(each oplog.Options, all merge.Options, there func() []Collection, noted mongo.OpTime) *Stream {
+	return &Stream{Source: c.Source(each, all), cluster: c, there: there, noted: noted}
 }
 
 // Run implements stream.Source. It reads on from where the position's mark is of, which
 // may be before the position. What it reads again is left out. Shards that have joined
 // after that go on from their beginning.
 func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
-	known, from, err := s.cluster.begin(pos, s.there())
+	known, from, err := s.cluster.begin(pos, s.noted, s.there())
 	if err != nil {
 		return err
 	}
