@@ -33,15 +33,18 @@ func (j *Job) Repair(ctx context.Context, list []*Repair, told func(now []Repair
 	}
 	j.repairs.Add(list)
 	defer j.repairs.Remove(list)
-	for {
+	for ended := false; ; {
 		now, open, changed := j.repairs.Look(list)
-		if told(now); open == 0 {
+		switch told(now); {
+		case open == 0:
 			return nil
+		case ended:
+			return ErrEnded
 		}
 		select {
 		case <-changed:
-		case <-j.control.done:
-			return ErrEnded
+		case <-j.control.done: // the last outcomes may be of the same moment
+			ended = true
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

@@ -164,7 +164,7 @@ func (c *check) begin() bool {
 	}
 	c.report = service.VerifyReport{Run: c.lease.Run, Worker: c.worker.Name, Attempt: 1, State: service.VerifyRunning, StartedAt: time.Now().UTC()}
 	if was != nil {
-		c.report.Attempt = was.Attempt + 1
+		c.report.Attempt, c.report.Repair = was.Attempt+1, was.Repair // until this attempt repairs something
 	}
 	c.log.Info("verification begins", "attempt", c.report.Attempt)
 	return c.tell() == nil
