@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -27,7 +27,7 @@ type app struct {
 
 // syncJob is a job as the commands use it.
 type syncJob interface {
-	server.Controller
+	operate.Controller
 	Plan(context.Context) (*job.Plan, error)
 	Run(context.Context) error
 	Close()

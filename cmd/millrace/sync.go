@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -136,8 +137,9 @@ func beforeWriting(ctx context.Context, err error) error {
 // runJob runs the job with its control API and its live view. It returns when
 // all three have ended.
 func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *job.Plan) error {
-	srv, err := server.Listen(ctx, server.Options{Address: s.Listen, Token: s.Token, Job: j, Log: r.log, PProf: s.PProf,
-		Cert: s.TLSCert, Key: s.TLSKey, OpenStatus: s.OpenStatus})
+	build := cli.BuildInfo()
+	srv, err := api.Listen(ctx, api.SingleOptions{Address: s.Listen, Token: s.Token, Job: j, Log: r.log, PProf: s.PProf,
+		Cert: s.TLSCert, Key: s.TLSKey, OpenStatus: s.OpenStatus, Version: build.Version, Revision: build.Revision})
 	if err != nil {
 		return err
 	}
@@ -175,7 +177,7 @@ func (r *session) progress(s *config.Sync, j syncJob) func() {
 
 // record lets the other commands find this sync. A job does not fail for want
 // of a record.
-func (r *session) record(name, target, cert string, srv *server.Server) (forget func()) {
+func (r *session) record(name, target, cert string, srv *api.Single) (forget func()) {
 	registry, err := server.NewRegistry(r.LookupEnv)
 	if err == nil && cert != "" {
 		cert, err = filepath.Abs(cert)

@@ -24,6 +24,37 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
+// The paths of the API of a sync, as this client has them.
+const (
+	PathStatus   = "/api/v1/status"
+	PathPause    = "/api/v1/pause"
+	PathResume   = "/api/v1/resume"
+	PathLimits   = "/api/v1/limits"
+	PathLetters  = "/api/v1/deadletters/retry"
+	PathFinalize = "/api/v1/finalize"
+	PathHealth   = "/healthz"
+)
+
+const replyTime = 10 * time.Second
+
+// Failure is the body of every reply that is not a success.
+type Failure struct {
+	Error string `json:"error"`
+	Hint  string `json:"hint,omitempty"`
+	// Code is that of a job.Refusal, and does not change with the text.
+	Code string `json:"code,omitempty"`
+}
+
+// Finalize is the body of a request to finalize; none is the zero value.
+type Finalize struct {
+	WhenCaughtUp bool `json:"whenCaughtUp"`
+}
+
+// Health is the body of /healthz: who answers, without a look at the job.
+type Health struct {
+	PID int `json:"pid"`
+}
+
 // maxReply bounds what a client takes as a reply: the status of a job with a
 // hundred thousand collections fits.
 const maxReply = 64 << 20

@@ -2,6 +2,8 @@ package server
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,8 +23,26 @@ func registry(t *testing.T) Registry {
 	return r
 }
 
+// sync answers as one of this process does.
+type sync struct{ *httptest.Server }
+
+func (s sync) URL() string   { return s.Server.URL }
+func (s sync) Token() string { return "token of " + s.URL() }
+
+func running(t *testing.T) (s sync, stop func()) {
+	t.Helper()
+	s = sync{httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != PathHealth || r.Header.Get("Authorization") != "" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		_ = json.NewEncoder(w).Encode(Health{PID: os.Getpid()})
+	}))}
+	t.Cleanup(s.Close)
+	return s, s.Close
+}
+
 // add records a server of this process as the sync of a job.
-func add(t *testing.T, r Registry, job string, s *Server) func() error {
+func add(t *testing.T, r Registry, job string, s sync) func() error {
 	t.Helper()
 	remove, err := r.Add(Record{Job: job, PID: os.Getpid(), Address: s.URL(), Token: s.Token(), StartedAt: time.Now()})
 	if err != nil {
@@ -36,8 +56,8 @@ func TestRegistryFinds(t *testing.T) {
 	if _, err := r.Find(t.Context(), "", ""); err == nil || mongo.HintOf(err) == "" {
 		t.Fatalf("empty: %v", err)
 	}
-	a, _ := running(t, &fakeJob{}, "127.0.0.1:0")
-	b, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	a, _ := running(t)
+	b, _ := running(t)
 	removeA := add(t, r, "orders", a)
 	if rec, err := r.Find(t.Context(), "", ""); err != nil || rec.Token != a.Token() || rec.Address != a.URL() {
 		t.Fatalf("the only one: %+v, %v", rec, err)
@@ -68,7 +88,7 @@ func TestRegistryFinds(t *testing.T) {
 
 func TestRegistryKeepsTheTokenSecret(t *testing.T) {
 	r := registry(t)
-	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	s, _ := running(t)
 	add(t, r, "orders", s)
 	entries, err := os.ReadDir(r.Dir)
 	if err != nil || len(entries) != 1 {
@@ -93,7 +113,7 @@ func TestRegistryIgnoresTheStale(t *testing.T) {
 	if err := ended.Run(); err != nil {
 		t.Fatal(err)
 	}
-	s, stop := running(t, &fakeJob{}, "127.0.0.1:0")
+	s, stop := running(t)
 	for _, rec := range []Record{
 		{Job: "dead", PID: ended.Process.Pid, Address: s.URL(), StartedAt: time.Now()},
 		{Job: "number-taken-over", PID: os.Getppid(), Address: s.URL()},
@@ -166,7 +186,7 @@ func TestFileNameStaysInItsDirectory(t *testing.T) {
 
 func TestRecordIsWholeJSON(t *testing.T) {
 	r := registry(t)
-	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	s, _ := running(t)
 	add(t, r, "orders", s)
 	raw, err := os.ReadFile(filepath.Join(r.Dir, fileName(Record{Job: "orders", PID: os.Getpid()})))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
@@ -30,8 +31,28 @@ const (
 	storeTime = 10 * time.Second
 )
 
+// Control is what the routes need that a single process has, too: operate.Desk does it to the
+// jobs of a service, operate.Single to the one of the process.
+type Control interface {
+	Job(c *service.Caller, name string) (*service.Job, error)
+	After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job
+	Pause(ctx context.Context, c *service.Caller, name string) (*service.Job, error)
+	Resume(ctx context.Context, c *service.Caller, name string) (*service.Job, error)
+	Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job, error)
+	CancelFinalize(ctx context.Context, c *service.Caller, name string) (*service.Job, error)
+	Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error)
+	RetryLetters(ctx context.Context, c *service.Caller, name, id string) (*service.LettersRetried, error)
+}
+
+// View is what events are made of: hub.View of a service, operate.Single of a process.
+type View interface {
+	Jobs() []service.Job
+	Changed() (changed <-chan struct{}, version uint64)
+}
+
 // Options shape the API.
 type Options struct {
+	// Desk has the jobs of a service. Where it is nil, single has the one of this process.
 	Desk   *operate.Desk
 	Tokens *Tokens
 	// Elsewhere says whose a token of a provider is, where people log in; nil is nobody's.
@@ -47,11 +68,15 @@ type Options struct {
 	Trace func(method, route string, next http.Handler) http.Handler
 	// Pages serves all paths that are not the API's; nil has none.
 	Pages http.Handler
+
+	single *single
 }
 
 // API answers. End ends its events.
 type API struct {
 	o       Options
+	jobs    Control
+	view    View
 	handler http.Handler
 	openapi []byte
 	board   board
@@ -63,6 +88,11 @@ type API struct {
 func New(o Options) (*API, error) {
 	a := &API{o: o, ended: make(chan struct{})}
 	a.end = sync.OnceFunc(func() { close(a.ended) })
+	if o.Desk != nil {
+		a.jobs, a.view = o.Desk, o.Desk.View
+	} else {
+		a.jobs, a.view = o.single, o.single
+	}
 	var err error
 	if a.openapi, err = document(); err != nil {
 		return nil, err
@@ -129,7 +159,7 @@ func (a *API) local(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
 		if a.o.Loopback && !loopback.Host(r.Host) {
-			a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the host and port that the service printed", "this address is for this machine only"))
+			a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the host and port that was printed at the start", "this address is for this machine only"))
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -159,8 +189,17 @@ type route struct {
 type call struct {
 	*http.Request
 	w      http.ResponseWriter
+	old    bool // by a path of before the service's, which replies with the job's status
 	caller *service.Caller
 	again  func() *service.Caller // who the caller is by now, nil for nobody
+}
+
+// job replies with a job.
+func (c *call) job(code int, j *service.Job) error {
+	if c.old {
+		return c.ok(code, j.Report.Status)
+	}
+	return c.ok(code, whole(j))
 }
 
 // ok replies.
@@ -216,15 +255,26 @@ func (a *API) enter(c *call, needed service.Role) error {
 	if !strings.EqualFold(kind, "Bearer") {
 		token = ""
 	}
-	switch c.caller, c.again, err = a.whose(c.Context(), token, from); {
+	c.caller, c.again, err = a.whose(c.Context(), token, from)
+	if one := a.o.single; one != nil && one.options.OpenStatus && needed == service.Viewer && err != nil {
+		c.caller = &service.Caller{Name: "anybody", Role: service.Viewer, From: from}
+		c.again, err = func() *service.Caller { return c.caller }, nil
+	}
+	switch {
 	case errors.Is(err, ErrTooMany):
 		c.w.Header().Set("Retry-After", "10")
 		return refuse(http.StatusTooManyRequests, CodeTooMany, "wait a little", "%s", err)
 	case err != nil:
 		c.w.Header().Set("WWW-Authenticate", "Bearer")
-		return refuse(http.StatusUnauthorized, CodeNoToken, "send Authorization: Bearer and a token of the service; millrace takes it from MILLRACE_TOKEN", "%s", err)
+		hint := "send Authorization: Bearer and a token of the service; millrace takes it from MILLRACE_TOKEN"
+		if a.o.Desk == nil {
+			hint = "run the command as the user and on the machine of the sync, or set MILLRACE_TOKEN to the sync's token"
+		}
+		return refuse(http.StatusUnauthorized, CodeNoToken, hint, "%s", err)
 	case !c.caller.Role.May(needed):
 		return refuse(http.StatusForbidden, operate.Forbidden, "ask for a token of the role "+string(needed), "the role %s may not do this", c.caller.Role)
+	case a.o.Desk == nil:
+		return nil
 	}
 	select {
 	case <-a.o.Desk.View.Loaded():

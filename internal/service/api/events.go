@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/hub"
 )
 
 const (
@@ -50,7 +49,7 @@ type posted struct {
 
 // look is the board as it stands. What is younger than boardAge is not written anew,
 // however many look; fresh says that nothing has happened since.
-func (b *board) look(view *hub.View) (now []posted, fresh bool, err error) {
+func (b *board) look(view View) (now []posted, fresh bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	_, version := view.Changed() // before the look, which may see more
@@ -165,8 +164,8 @@ func (a *API) beat(l *listener) error {
 
 // tell sends what is new to the listener: all of it in one event, or an event each.
 func (a *API) tell(l *listener, all bool) error {
-	l.changed, _ = a.o.Desk.View.Changed()
-	jobs, fresh, err := a.board.look(a.o.Desk.View)
+	l.changed, _ = a.view.Changed()
+	jobs, fresh, err := a.board.look(a.view)
 	if l.fresh = fresh; err != nil {
 		return err
 	}

@@ -66,12 +66,14 @@ func status(code operate.Code) int {
 	switch code {
 	case operate.NotFound:
 		return http.StatusNotFound
-	case operate.Exists, operate.Conflict:
-		return http.StatusConflict
+	case operate.Invalid:
+		return http.StatusBadRequest
 	case operate.Forbidden:
 		return http.StatusForbidden
+	case operate.Ended:
+		return http.StatusServiceUnavailable
 	}
-	return http.StatusBadRequest
+	return http.StatusConflict // also of the codes of job.Refusal
 }
 
 // failure is what is replied to an error. Of one that nobody meant to be seen only a
@@ -100,7 +102,7 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 	id := rand.Text()[:10]
 	a.o.Log.Error("request failed", "request", r.Method+" "+r.Pattern, "id", id, "error", mongo.Brief(err))
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		if a.o.Desk.Hub.Trouble() != nil {
+		if a.o.Desk != nil && a.o.Desk.Hub.Trouble() != nil {
 			return http.StatusServiceUnavailable, unwritable()
 		}
 		return http.StatusServiceUnavailable, Failure{Error: "the store of the service does not answer", Hint: "try again; the service's log has more under " + id, Code: CodeUnavailable}

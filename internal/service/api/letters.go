@@ -38,7 +38,6 @@ func (a *API) letterRoutes() []route {
 		{http.MethodGet, PathLetters, service.Viewer, a.letters},
 		{http.MethodGet, PathLetter, service.Operator, a.letter},
 		{http.MethodGet, PathLettersExport, service.Operator, a.exportLetters},
-		{http.MethodPost, PathLettersRetry, service.Operator, a.retryLetters},
 	}
 }
 
@@ -132,9 +131,12 @@ func (a *API) retryLetters(c *call) error {
 	}
 	ctx, cancel := context.WithTimeout(c.Context(), lettersTime)
 	defer cancel()
-	out, err := a.o.Desk.RetryLetters(ctx, c.caller, c.PathValue("name"), body.ID)
+	out, err := a.jobs.RetryLetters(ctx, c.caller, c.PathValue("name"), body.ID)
 	if err != nil {
 		return err
+	}
+	if c.old {
+		return a.show(c)
 	}
 	code := http.StatusOK
 	if !out.Done {

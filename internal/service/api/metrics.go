@@ -1,6 +1,8 @@
 package api
 
 import (
+	"math"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -69,8 +71,12 @@ func bit(b bool) float64 {
 
 func (a *API) metrics(c *call) error {
 	registry := prometheus.NewRegistry()
-	alerts, _ := a.o.Desk.Alerts(c.caller, 0)
-	if err := registry.Register(&gauges{a.o.Desk.Jobs(c.caller), alerts, len(a.o.Desk.Workers()), a.o.Version, a.o.Revision}); err != nil {
+	g := &gauges{jobs: a.jobs.After(c.caller, "", math.MaxInt, func(*service.Job) bool { return true }), workers: 1, version: a.o.Version, revision: a.o.Revision}
+	if a.o.Desk != nil {
+		g.alerts, _ = a.o.Desk.Alerts(c.caller, 0)
+		g.workers = len(a.o.Desk.Workers())
+	}
+	if err := registry.Register(g); err != nil {
 		return err
 	}
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, DisableCompression: true}).ServeHTTP(c.w, c.Request)

@@ -51,26 +51,36 @@ const (
 
 // routes are all that the API does.
 func (a *API) routes() []route {
-	return slices.Concat(a.workerRoutes(), a.recordRoutes(), a.jobRoutes(), a.verifyRoutes(), a.letterRoutes(), a.draftRoutes())
+	if a.o.Desk == nil {
+		return slices.Concat(a.controlRoutes(), a.singleRoutes())
+	}
+	return slices.Concat(a.workerRoutes(), a.recordRoutes(), a.controlRoutes(), a.jobRoutes(), a.verifyRoutes(), a.letterRoutes(), a.draftRoutes())
 }
 
 func (a *API) jobRoutes() []route {
 	return []route{
-		{http.MethodGet, PathLive, "", a.livez},
 		{http.MethodGet, PathReady, "", a.readyz},
-		{http.MethodGet, PathMetrics, service.Viewer, a.metrics},
 		{http.MethodGet, PathOpenAPI, service.Viewer, a.describe},
 		{http.MethodPost, PathJobs, service.Admin, a.create},
-		{http.MethodGet, PathJobs, service.Viewer, a.list},
-		{http.MethodGet, PathJob, service.Viewer, a.show},
 		{http.MethodDelete, PathJob, service.Admin, a.remove},
-		{http.MethodPost, PathPause, service.Operator, a.change(a.o.Desk.Pause)},
-		{http.MethodPost, PathResume, service.Operator, a.change(a.o.Desk.Resume)},
-		{http.MethodPost, PathFinalize, service.Operator, a.finalize},
-		{http.MethodDelete, PathFinalize, service.Operator, a.change(a.o.Desk.CancelFinalize)},
-		{http.MethodPatch, PathLimits, service.Operator, a.limits},
 		{http.MethodGet, PathAlerts, service.Viewer, a.alerts},
 		{http.MethodGet, PathAudit, service.Admin, a.audit},
+	}
+}
+
+// controlRoutes are those that a single process has, too.
+func (a *API) controlRoutes() []route {
+	return []route{
+		{http.MethodGet, PathLive, "", a.livez},
+		{http.MethodGet, PathMetrics, service.Viewer, a.metrics},
+		{http.MethodGet, PathJobs, service.Viewer, a.list},
+		{http.MethodGet, PathJob, service.Viewer, a.show},
+		{http.MethodPost, PathPause, service.Operator, a.change(a.jobs.Pause)},
+		{http.MethodPost, PathResume, service.Operator, a.change(a.jobs.Resume)},
+		{http.MethodPost, PathFinalize, service.Operator, a.finalize},
+		{http.MethodDelete, PathFinalize, service.Operator, a.change(a.jobs.CancelFinalize)},
+		{http.MethodPatch, PathLimits, service.Operator, a.limits},
+		{http.MethodPost, PathLettersRetry, service.Operator, a.retryLetters},
 		{http.MethodGet, PathEvents, service.Viewer, a.events},
 	}
 }
@@ -92,7 +102,7 @@ func (a *API) changing(code int, do changes) func(*call) error {
 		if err != nil {
 			return err
 		}
-		return c.ok(code, whole(j))
+		return c.job(code, j)
 	}
 }
 
@@ -106,11 +116,11 @@ func (a *API) describe(c *call) error {
 func (a *API) remove(c *call) error { return a.changing(http.StatusAccepted, a.o.Desk.Remove)(c) }
 
 func (a *API) show(c *call) error {
-	j, err := a.o.Desk.Job(c.caller, c.PathValue("name"))
+	j, err := a.jobs.Job(c.caller, c.PathValue("name"))
 	if err != nil {
 		return err
 	}
-	return c.ok(http.StatusOK, whole(j))
+	return c.job(http.StatusOK, j)
 }
 
 func (a *API) finalize(c *call) error {
@@ -119,7 +129,11 @@ func (a *API) finalize(c *call) error {
 		return err
 	}
 	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-		return a.o.Desk.Finalize(ctx, who, name, wish.WhenCaughtUp)
+		if a.o.Desk == nil { // it replies when the job has ended, and its process with it
+			unlimited(c.w)
+			ctx = c.Context()
+		}
+		return a.jobs.Finalize(ctx, who, name, wish.WhenCaughtUp)
 	})(c)
 }
 
@@ -129,7 +143,7 @@ func (a *API) limits(c *call) error {
 		return err
 	}
 	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-		return a.o.Desk.Limit(ctx, who, name, l)
+		return a.jobs.Limit(ctx, who, name, l)
 	})(c)
 }
 
@@ -142,7 +156,7 @@ func (c *call) body(into any, optional bool, form string) error {
 	if len(raw) == 0 && optional {
 		return nil
 	}
-	if kind := c.mediaType(); kind != "application/json" {
+	if kind := c.mediaType(); kind != "application/json" && !c.old {
 		return refuse(http.StatusUnsupportedMediaType, CodeMediaType, "send Content-Type: application/json", "the body is said to be %q", kind)
 	}
 	return decode(raw, into, form)
@@ -339,7 +353,7 @@ func (a *API) list(c *call) error {
 		return invalid("", "cursor and q take up to %d bytes", maxSearch)
 	}
 	out := Jobs{Jobs: []Summary{}}
-	list := a.o.Desk.After(c.caller, cursor, n+1, func(j *service.Job) bool {
+	list := a.jobs.After(c.caller, cursor, n+1, func(j *service.Job) bool {
 		return (state == "" || j.State() == state) && strings.Contains(strings.ToLower(j.Definition.Name), search)
 	})
 	for i := range list[:min(n, len(list))] {

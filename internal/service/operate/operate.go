@@ -32,6 +32,9 @@ const (
 	Invalid   Code = "invalid"
 	Forbidden Code = "forbidden"
 	Conflict  Code = "conflict"
+	// Failed is of a job that has tried and could not, Ended of one whose process ends.
+	Failed Code = "failed"
+	Ended  Code = "ended"
 )
 
 // Error is a refusal.
@@ -255,40 +258,31 @@ func status(j *service.Job) *job.Status {
 // have it.
 func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
 	return d.change(ctx, c, service.Operator, "limits", name, func(j *service.Job, w *service.Wish) error {
-		if l == (server.Limits{}) {
-			return refuse(Invalid, "name docsPerSecond, bytesPerSecond, sourceLoad or targetLoad", "nothing is to be changed")
-		}
 		own, _ := config.Definition(name, j.Definition.Settings, config.Placeholder)
-		rates, loads := *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads)
-		rates.Docs, rates.Bytes = *cmp.Or(l.Docs, &rates.Docs), *cmp.Or(l.Bytes, &rates.Bytes)
-		loads.Source, loads.Target = *cmp.Or(l.Source, &loads.Source), *cmp.Or(l.Target, &loads.Target)
+		rates, loads, err := limited(l, *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads))
 		if l.Docs != nil || l.Bytes != nil {
-			if err := limit(w, &rates, nil); err != nil {
-				return err
-			}
+			w.Limits = &rates
 		}
 		if l.Source != nil || l.Target != nil {
-			return limit(w, nil, &loads)
+			w.Loads = &loads
 		}
-		return nil
+		return err
 	})
 }
 
-// limit wishes for rates and loads that are not nil.
-func limit(w *service.Wish, rates *pace.Rates, loads *pace.Loads) error {
-	if rates != nil {
-		if rates.Docs < 0 || rates.Bytes < 0 {
-			return refuse(Invalid, "0 is unlimited", "%d documents and %d bytes a second are no rates", rates.Docs, rates.Bytes)
-		}
-		w.Limits = rates
+// limited are rates and loads with the changes, or why they cannot be.
+func limited(l server.Limits, rates pace.Rates, loads pace.Loads) (pace.Rates, pace.Loads, error) {
+	rates.Docs, rates.Bytes = *cmp.Or(l.Docs, &rates.Docs), *cmp.Or(l.Bytes, &rates.Bytes)
+	loads.Source, loads.Target = *cmp.Or(l.Source, &loads.Source), *cmp.Or(l.Target, &loads.Target)
+	switch err := loads.Check(); {
+	case l == (server.Limits{}):
+		return rates, loads, refuse(Invalid, "name docsPerSecond, bytesPerSecond, sourceLoad or targetLoad", "nothing is to be changed")
+	case rates.Docs < 0 || rates.Bytes < 0:
+		return rates, loads, refuse(Invalid, "0 is unlimited", "%d documents and %d bytes a second are no rates", rates.Docs, rates.Bytes)
+	case err != nil && (l.Source != nil || l.Target != nil):
+		return rates, loads, refuse(Invalid, "", "%s", err)
 	}
-	if loads != nil {
-		if err := loads.Check(); err != nil {
-			return refuse(Invalid, "", "%s", err)
-		}
-		w.Loads = loads
-	}
-	return nil
+	return rates, loads, nil
 }
 
 // Remove has a job forgotten by the service. What it has copied, and its checkpoint,

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/server"
 )
 
 // certify writes a certificate of its own authority for a host, with its key, and
@@ -50,9 +51,9 @@ func certify(t *testing.T, file, host string, until time.Time) string {
 	return file
 }
 
-func encrypted(t *testing.T, file string) *Server {
+func encrypted(t *testing.T, file string) *Single {
 	t.Helper()
-	s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), Cert: file, Key: file})
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), Cert: file, Key: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,10 +74,10 @@ func TestTLS(t *testing.T) {
 		{"an unknown authority", localhost, "", "--ca-file"},
 		{"another authority", localhost, other, "--ca-file"},
 		{"a name that is not in the certificate", s.URL(), file, "the host as the certificate does"},
-		{"without TLS", HostPort(s.URL()), "", "https://"},
-		{"TLS where there is none", "https://" + HostPort(plain.URL()), "", "http://"},
+		{"without TLS", server.HostPort(s.URL()), "", "https://"},
+		{"TLS where there is none", "https://" + server.HostPort(plain.URL()), "", "http://"},
 	} {
-		client := NewClient(c.address, s.Token())
+		client := server.NewClient(c.address, s.Token())
 		defer client.Close()
 		if err := client.TrustAuthorities(c.ca); err != nil {
 			t.Fatal(err)
@@ -86,16 +87,16 @@ func TestTLS(t *testing.T) {
 			t.Errorf("%s: %v, hint %q", c.name, err, mongo.HintOf(err))
 		}
 	}
-	if c := NewClient("db.example:7000", ""); c.address != "https://db.example:7000" {
-		t.Errorf("the token would go to %s", c.address)
+	if to, _, _ := server.Endpoint("db.example:7000"); to != "https://db.example:7000" {
+		t.Errorf("the token would go to %s", to)
 	}
 	if err := os.WriteFile(other, []byte("no certificate"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := NewClient(localhost, "").TrustAuthorities(other); err == nil {
+	if err := server.NewClient(localhost, "").TrustAuthorities(other); err == nil {
 		t.Error("a file without a certificate is trusted")
 	}
-	if _, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), Cert: other, Key: other}); err == nil {
+	if _, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), Cert: other, Key: other}); err == nil {
 		t.Error("it listens without a certificate")
 	}
 }
@@ -108,8 +109,8 @@ func TestRenewedCertificate(t *testing.T) {
 	file, past := filepath.Join(dir, "a.pem"), time.Now().Add(-time.Minute)
 	certify(t, file, "db.example", past)
 	s := encrypted(t, file)
-	rec := Record{Address: s.URL(), Token: s.Token(), Cert: file}
-	ask := func(r Record) error {
+	rec := server.Record{Address: s.URL(), Token: s.Token(), Cert: file}
+	ask := func(r server.Record) error {
 		c := r.Client()
 		defer c.Close()
 		_, err := c.Status(t.Context())
@@ -137,12 +138,12 @@ func TestRenewedCertificate(t *testing.T) {
 	if err := ask(old); err == nil || !strings.Contains(err.Error(), old.Cert) {
 		t.Errorf("the old one: %v", err)
 	}
-	r := registry(t)
+	r := server.Registry{Dir: t.TempDir()}
 	rec.Job, rec.PID = "orders", os.Getpid()
 	if _, err := r.Add(rec); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := r.Find(t.Context(), HostPort(s.URL()), ""); err != nil || found.Cert != file {
+	if found, err := r.Find(t.Context(), server.HostPort(s.URL()), ""); err != nil || found.Cert != file {
 		t.Errorf("%+v, %v", found, err)
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"bytes"
@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // fakeJob stands for a job: only its control is needed here.
@@ -103,7 +105,7 @@ func TestFinalizeRefused(t *testing.T) {
 		{http.MethodPost, `{"when":1}`, http.StatusBadRequest, "whenCaughtUp"},
 		{http.MethodDelete, "", http.StatusOK, `"phase":"copying"`},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL()+PathFinalize, strings.NewReader(c.body))
+		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL()+server.PathFinalize, strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +139,7 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 			return errors.New("not yet")
 		}
 	}}
-	s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,16 +163,16 @@ func TestFinalizeHasNoDeadline(t *testing.T) {
 }
 
 // running serves the job until the test or stop ends it.
-func running(t *testing.T, c Controller, address string) (s *Server, stop func()) {
+func running(t *testing.T, c operate.Controller, address string) (s *Single, stop func()) {
 	t.Helper()
-	s, err := Listen(t.Context(), Options{Address: address, Job: c, Log: slog.New(slog.DiscardHandler)})
+	s, err := Listen(t.Context(), SingleOptions{Address: address, Job: c, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s, serving(t, s)
 }
 
-func serving(t *testing.T, s *Server) (stop func()) {
+func serving(t *testing.T, s *Single) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx) }()
@@ -184,9 +186,9 @@ func serving(t *testing.T, s *Server) (stop func()) {
 	return stop
 }
 
-func client(t *testing.T, s *Server, token string) *Client {
+func client(t *testing.T, s *Single, token string) *server.Client {
 	t.Helper()
-	c := NewClient(s.URL(), token)
+	c := server.NewClient(s.URL(), token)
 	t.Cleanup(c.Close)
 	return c
 }
@@ -209,19 +211,19 @@ func TestControl(t *testing.T) {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	docs, none := int64(7), int64(0)
-	if st, err = c.SetLimits(ctx, Limits{Docs: &docs, Bytes: &docs}); err != nil || st.Limits != (pace.Rates{Docs: 7, Bytes: 7}) {
+	if st, err = c.SetLimits(ctx, server.Limits{Docs: &docs, Bytes: &docs}); err != nil || st.Limits != (pace.Rates{Docs: 7, Bytes: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, Limits{Bytes: &none}); err != nil || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, server.Limits{Bytes: &none}); err != nil || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, Limits{Source: new(pace.Low)}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, server.Limits{Source: new(pace.Low)}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, Limits{Target: new(pace.Max)}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, server.Limits{Target: new(pace.Max)}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if _, err = c.SetLimits(ctx, Limits{Target: new(pace.Load("heavy"))}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
+	if _, err = c.SetLimits(ctx, server.Limits{Target: new(pace.Load("heavy"))}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
 		t.Fatal(err)
 	}
 	if h, err := c.Health(ctx); err != nil || h.PID == 0 {
@@ -231,7 +233,7 @@ func TestControl(t *testing.T) {
 
 func TestWhoMayAsk(t *testing.T) {
 	local, _ := running(t, &fakeJob{}, "127.0.0.1:0")
-	shown, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), OpenStatus: true})
+	shown, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), OpenStatus: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,32 +241,32 @@ func TestWhoMayAsk(t *testing.T) {
 	open, _ := running(t, &fakeJob{}, "0.0.0.0:0")
 	for _, c := range []struct {
 		name   string
-		s      *Server
+		s      *Single
 		method string
 		path   string
 		header map[string]string
 		host   string
 		want   int
 	}{
-		{"look without token", local, "GET", PathStatus, nil, "", 401},
-		{"look with the token", local, "GET", PathStatus, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
-		{"look at an open status", shown, "GET", PathStatus, nil, "", 200},
-		{"foreign name for an open status", shown, "GET", PathStatus, nil, "evil.example:80", 403},
-		{"change where the status is open", shown, "POST", PathPause, nil, "", 401},
-		{"change without token", local, "POST", PathPause, nil, "", 401},
-		{"change with a wrong token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer wrong"}, "", 401},
-		{"change with the token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
-		{"foreign name for loopback", local, "GET", PathStatus, nil, "evil.example:80", 403},
-		{"foreign name with the token", local, "POST", PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
-		{"localhost", local, "GET", PathHealth, nil, "localhost:1", 200},
-		{"another web page", local, "POST", PathResume, map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
-		{"a form of another page", local, "POST", PathResume, map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
-		{"get of an action", local, "GET", PathPause, nil, "", 404},
+		{"look without token", local, "GET", server.PathStatus, nil, "", 401},
+		{"look with the token", local, "GET", server.PathStatus, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"look at an open status", shown, "GET", server.PathStatus, nil, "", 200},
+		{"foreign name for an open status", shown, "GET", server.PathStatus, nil, "evil.example:80", 403},
+		{"change where the status is open", shown, "POST", server.PathPause, nil, "", 401},
+		{"change without token", local, "POST", server.PathPause, nil, "", 401},
+		{"change with a wrong token", local, "POST", server.PathPause, map[string]string{"Authorization": "Bearer wrong"}, "", 401},
+		{"change with the token", local, "POST", server.PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"foreign name for loopback", local, "GET", server.PathStatus, nil, "evil.example:80", 403},
+		{"foreign name with the token", local, "POST", server.PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
+		{"localhost", local, "GET", server.PathHealth, nil, "localhost:1", 200},
+		{"another web page", local, "POST", server.PathResume, map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
+		{"a form of another page", local, "POST", server.PathResume, map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
+		{"get of an action", local, "GET", server.PathPause, nil, "", 405},
 		{"no such path", local, "GET", "/", nil, "", 404},
-		{"health on loopback", local, "GET", PathHealth, nil, "", 200},
-		{"look from outside without token", open, "GET", PathStatus, nil, "", 401},
-		{"look from outside with the token", open, "GET", PathStatus, map[string]string{"Authorization": "Bearer " + open.Token()}, "db.example:7000", 200},
-		{"health from outside", open, "GET", PathHealth, nil, "", 200},
+		{"health on loopback", local, "GET", server.PathHealth, nil, "", 200},
+		{"look from outside without token", open, "GET", server.PathStatus, nil, "", 401},
+		{"look from outside with the token", open, "GET", server.PathStatus, map[string]string{"Authorization": "Bearer " + open.Token()}, "db.example:7000", 200},
+		{"health from outside", open, "GET", server.PathHealth, nil, "", 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			req, err := http.NewRequestWithContext(t.Context(), c.method, c.s.URL()+c.path, bytes.NewReader([]byte("{}")))
@@ -293,7 +295,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 func TestLongHeaderIsRefused(t *testing.T) {
 	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+PathStatus, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+server.PathStatus, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +395,7 @@ func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 func TestEndGivesUpFinalize(t *testing.T) {
 	started := make(chan struct{})
 	fake := &fakeJob{finalize: func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }}
-	s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +412,7 @@ func TestEndGivesUpFinalize(t *testing.T) {
 }
 
 func TestClientAgainstSomethingElse(t *testing.T) {
-	l, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler)})
+	l, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -418,12 +420,12 @@ func TestClientAgainstSomethingElse(t *testing.T) {
 	if err := l.listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c := NewClient(address, "secret-token")
+	c := server.NewClient(address, "secret-token")
 	defer c.Close()
 	if _, err := c.Status(t.Context()); err == nil || mongo.HintOf(err) == "" || strings.Contains(err.Error(), "secret-token") {
 		t.Errorf("%v", err)
 	}
-	if _, err := Listen(t.Context(), Options{Address: "256.0.0.1:1", Log: slog.New(slog.DiscardHandler)}); err == nil || mongo.HintOf(err) == "" {
+	if _, err := Listen(t.Context(), SingleOptions{Address: "256.0.0.1:1", Log: slog.New(slog.DiscardHandler)}); err == nil || mongo.HintOf(err) == "" {
 		t.Errorf("%v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package api
 
 import (
 	"io"
@@ -13,7 +13,7 @@ import (
 // TestProfiles: they are served when that was asked for, to those who have the
 // token, and for longer than any other reply may take.
 func TestProfiles(t *testing.T) {
-	get := func(s *Server, path, token string) (int, string) {
+	get := func(s *Single, path, token string) (int, string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+path, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -31,7 +31,7 @@ func TestProfiles(t *testing.T) {
 		return res.StatusCode, string(body)
 	}
 	for _, on := range []bool{false, true} {
-		s, err := Listen(t.Context(), Options{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), PProf: on})
+		s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), PProf: on})
 		if err != nil {
 			t.Fatal(err)
 		}

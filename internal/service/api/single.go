@@ -1,0 +1,167 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/loopback"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
+)
+
+// PathProfiles is the path of the profiles of net/http/pprof.
+const PathProfiles = "/debug/pprof/"
+
+// SingleOptions shape the API of the one job of a process.
+type SingleOptions struct {
+	Address string // host:port; port 0 takes a free one
+	Token   string // "" makes a random one
+	Job     operate.Controller
+	Log     *slog.Logger
+	PProf   bool // serve the profiles of net/http/pprof, too
+	// Cert and Key are files, for TLS; "" is without.
+	Cert, Key string
+	// OpenStatus shows what viewers may see to those who have no token, too.
+	OpenStatus bool
+	// Version and Revision are those of the program.
+	Version, Revision string
+}
+
+// Single serves the API of the one job of a process.
+type Single struct {
+	options  SingleOptions
+	listener net.Listener
+	// farewell is how long Serve waits for replies under way at its end, deadline how
+	// long a reply may take, but for that of finalize. Tests shorten them.
+	farewell, deadline time.Duration
+}
+
+// single is the job of an API without a service.
+type single struct {
+	*operate.Single
+	options *SingleOptions
+}
+
+// Listen opens the address. Nothing is answered before Serve.
+func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
+	if err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("listen for control: %w", err), "choose another address with --listen; port 0 takes a free one")
+	}
+	o.Token = cmp.Or(o.Token, rand.Text())
+	s := &Single{options: o, listener: l, farewell: 5 * time.Second, deadline: replyTime}
+	if o.Cert != "" {
+		get := server.Certificates(o.Cert, o.Key, o.Log)
+		if _, err := get(nil); err != nil {
+			return nil, errors.Join(fmt.Errorf("listen for control: %w", err), l.Close())
+		}
+		// HTTP/2 is left out: nothing here is faster by it.
+		s.listener = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get})
+	}
+	return s, nil
+}
+
+// URL is the address that is listened on, with its real port.
+func (s *Single) URL() string {
+	if s.options.Cert != "" {
+		return "https://" + s.listener.Addr().String()
+	}
+	return "http://" + s.listener.Addr().String()
+}
+
+// Token is the secret that requests carry.
+func (s *Single) Token() string { return s.options.Token }
+
+// Loopback reports whether only this machine can reach the server.
+func (s *Single) Loopback() bool { return loopback.Addr(s.listener.Addr()) }
+
+// Serve answers until ctx ends, then lets replies under way go out for a few
+// seconds, so that who asked to finalize hears the outcome. Only then a
+// finalize still under way is given up, and its end awaited.
+func (s *Single) Serve(ctx context.Context) error {
+	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
+	defer giveUp()
+	one := &single{operate.NewSingle(ending, s.options.Job, s.options.Log), &s.options}
+	a, err := New(Options{Tokens: OneToken("operator", s.options.Token), Log: s.options.Log, Loopback: s.Loopback(), single: one,
+		Version: s.options.Version, Revision: s.options.Revision})
+	if err != nil {
+		return errors.Join(err, s.listener.Close())
+	}
+	hs := a.Server()
+	hs.ReadHeaderTimeout, hs.ReadTimeout, hs.WriteTimeout = s.deadline, s.deadline, s.deadline
+	err = server.Until(ctx, hs, s.farewell, func() error { return hs.Serve(s.listener) })
+	giveUp()
+	one.Wait()
+	return err
+}
+
+// singleRoutes are those that a service does not have. Those below /api/v1 are of before
+// a single process had the service's.
+func (a *API) singleRoutes() []route {
+	at := func(path string) string { return Prefix + path }
+	list := []route{
+		{http.MethodGet, server.PathHealth, "", func(c *call) error { return c.ok(http.StatusOK, server.Health{PID: os.Getpid()}) }},
+		{http.MethodGet, at("/status"), service.Viewer, a.old(a.show)},
+		{http.MethodPost, at("/pause"), service.Operator, a.old(a.change(a.jobs.Pause))},
+		{http.MethodPost, at("/resume"), service.Operator, a.old(a.change(a.jobs.Resume))},
+		{http.MethodPatch, at("/limits"), service.Operator, a.old(a.limits)},
+		{http.MethodPost, at("/deadletters/retry"), service.Operator, a.old(a.retryLetters)},
+		{http.MethodPost, at("/finalize"), service.Operator, a.old(a.finalize)},
+		{http.MethodDelete, at("/finalize"), service.Operator, a.old(a.change(a.jobs.CancelFinalize))},
+	}
+	if a.o.single.options.PProf { // with the token, for profiles tell more than a status does
+		list = append(list, route{http.MethodGet, PathProfiles, service.Operator, profile})
+	}
+	return list
+}
+
+// old is a request to the one job, which it does not name.
+func (a *API) old(do func(*call) error) func(*call) error {
+	return func(c *call) error {
+		for _, j := range a.jobs.After(c.caller, "", math.MaxInt, func(*service.Job) bool { return true }) {
+			c.SetPathValue("name", j.Definition.Name)
+		}
+		c.old = true
+		return do(c)
+	}
+}
+
+// profile serves what net/http/pprof has. It takes as long as it was asked for: its handler
+// refuses what is longer than the server's deadline, which is lifted here. The command line
+// is left out, for it may hold passwords.
+func profile(c *call) error {
+	serve := pprof.Index
+	switch strings.TrimPrefix(c.URL.Path, PathProfiles) {
+	case "profile":
+		serve = pprof.Profile
+	case "symbol":
+		serve = pprof.Symbol
+	case "trace":
+		serve = pprof.Trace
+	}
+	unlimited(c.w)
+	serve(c.w, c.WithContext(context.WithValue(c.Context(), http.ServerContextKey, nil)))
+	return nil
+}
+
+// unlimited lifts the connection's deadlines for a request that waits for the job. The
+// read deadline counts too: when it passes, the request is canceled.
+func unlimited(w http.ResponseWriter) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Time{})
+	_ = rc.SetWriteDeadline(time.Time{})
+}
