@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/spawn"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
@@ -146,10 +147,10 @@ func (m *move) watch(ctx context.Context) {
 	running := server.Registry{Dir: filepath.Join(m.dir, "millrace", "run")}
 	_ = poll(ctx, func() (bool, error) {
 		if rec, err := running.Find(ctx, "", jobName); err == nil { // else it starts or ends
-			c := rec.Client()
+			c := api.NewRecordClient(rec)
 			defer c.Close()
-			if s, err := c.Status(ctx); err == nil {
-				m.take(s)
+			if j, err := c.Job(ctx, rec.Job); err == nil {
+				m.take(*j.Report.Status)
 			}
 		}
 		return m.ended(), nil
@@ -199,8 +200,8 @@ func (m *move) awaitFollowing(ctx context.Context) error {
 func (m *move) finalize(ctx context.Context) error {
 	began := time.Now()
 	m.out.Printf("$ millrace finalize --job %s", jobName)
-	var s job.Status
-	if err := m.ask(ctx, &s, "finalize", "--job", jobName); err != nil {
+	var j api.Job
+	if err := m.ask(ctx, &j, "finalize", "--job", jobName); err != nil {
 		return err
 	}
 	m.finalizeTook = time.Since(began)
@@ -208,6 +209,6 @@ func (m *move) finalize(ctx context.Context) error {
 		return fmt.Errorf("millrace sync: %w", err)
 	}
 	<-m.watched
-	m.take(s)
+	m.take(*j.Report.Status)
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -137,17 +138,18 @@ func (p *Process) Command(ctx context.Context, args ...string) ([]byte, error) {
 
 // Status is what the process says of its job; its zero value while the process
 // does not answer. Tests ask often: no command is started for it.
-func (p *Process) Status(ctx context.Context) (s job.Status) {
+func (p *Process) Status(ctx context.Context) job.Status {
 	rec, err := p.running.Find(ctx, "", "")
 	if err != nil {
 		return job.Status{} // it starts or ends
 	}
-	c := rec.Client()
+	c := api.NewRecordClient(rec)
 	defer c.Close()
-	if s, err = c.Status(ctx); err != nil {
+	j, err := c.Job(ctx, rec.Job)
+	if err != nil {
 		return job.Status{}
 	}
-	return s
+	return *j.Report.Status
 }
 
 // Finalize asks the process to finalize as soon as it can, and waits for that.
@@ -156,9 +158,9 @@ func (p *Process) Finalize(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c := rec.Client()
+	c := api.NewRecordClient(rec)
 	defer c.Close()
-	_, err = c.Finalize(ctx, true)
+	_, err = c.Finalize(ctx, rec.Job, true)
 	return err
 }
 

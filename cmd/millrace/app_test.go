@@ -346,7 +346,7 @@ func TestControlOfARunningSync(t *testing.T) {
 	if code, out, _ := b.other("resume", "--output=json"); code != cli.ExitOK || !strings.Contains(out, `"paused": false`) {
 		t.Errorf("resume: %d %s", code, out)
 	}
-	if code, out, _ := b.other("throttle", "--source-load=low"); code != cli.ExitOK || !strings.Contains(out, "no limit; load: source low, target normal (phase following)") {
+	if code, out, _ := b.other("throttle", "--source-load=low"); code != cli.ExitOK || !strings.Contains(out, "no limit; load: source low, target normal (running, following)") {
 		t.Errorf("throttle: %d %s", code, out)
 	}
 	if code, out, _ := b.other("status"); code != cli.ExitOK || !strings.Contains(out, "source low, target normal") {
@@ -405,7 +405,7 @@ func TestWatchedToTheEnd(t *testing.T) {
 	}
 	code := <-watched
 	for line := range strings.Lines(watcher.stdout.String()) {
-		var st job.Status
+		var st jobStatus
 		if err := json.Unmarshal([]byte(line), &st); err != nil {
 			t.Errorf("%v: %s", err, line)
 		}

@@ -17,157 +17,226 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/api"
 )
 
-// control is one run of a command that does something with a running sync.
+// control is one run of a command that does something with a job: of a running sync, or of
+// a service.
 type control struct {
 	*session
-	*server.Client
 	*config.Control
+
+	api *api.Client
 }
 
-// controlCommand makes a command that finds a running sync first.
+// controlCommand makes a command that finds the job first.
 func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Context) error) *cobra.Command {
 	var s config.Control
 	return a.controlled(cmd, &s, func(ctx context.Context, run *session) error {
-		c, err := a.client(ctx, &s)
+		c, err := a.client(ctx, &s, cmd.Hidden)
 		if err != nil {
 			return err
 		}
 		defer c.Close()
-		return do(&control{run, c, &s}, ctx)
+		return asked(do(&control{run, &s, c}, ctx))
 	})
 }
 
 // controlled gives a command the settings of control, and completes their job by
-// those that run here.
+// those that run here and those of the service.
 func (a *app) controlled(cmd *cobra.Command, s *config.Control, do func(context.Context, *session) error) *cobra.Command {
 	a.configured(cmd, cmd.Name(), s, do)
 	_ = cmd.RegisterFlagCompletionFunc("job", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		registry, err := server.NewRegistry(a.LookupEnv)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		running, _ := registry.Running(cmd.Context()) // what cannot be read completes nothing
 		var names []cobra.Completion
-		for _, rec := range running {
-			names = append(names, cobra.CompletionWithDesc(rec.Job, rec.Address))
+		if registry, err := server.NewRegistry(a.LookupEnv); err == nil {
+			running, _ := registry.Running(cmd.Context()) // what cannot be read completes nothing
+			for _, rec := range running {
+				names = append(names, cobra.CompletionWithDesc(rec.Job, rec.Address))
+			}
 		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+		r := remote{server: s.Server, token: s.Token, ca: s.CAFile}
+		return append(names, a.completeRemote(cmd.Context(), &r)...), cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
 }
 
-// client finds the sync that the settings mean.
-func (a *app) client(ctx context.Context, s *config.Control) (*server.Client, error) {
-	registry, err := server.NewRegistry(a.LookupEnv)
-	if err != nil && s.Address == "" {
+// ofService makes a command of control that of a service alone, hidden, which it was.
+func ofService(cmd *cobra.Command) *cobra.Command {
+	cmd.Hidden = true
+	_ = cmd.MarkFlagRequired("job")
+	return cmd
+}
+
+// client finds the API of the job that the settings mean, and the job's name. A running sync
+// of this machine comes before the service of the environment, unless only a service is meant.
+func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api.Client, error) {
+	address := cmp.Or(s.Address, s.Server)
+	if !service {
+		var rec server.Record
+		registry, err := server.NewRegistry(a.LookupEnv)
+		if err == nil {
+			rec, err = registry.Find(ctx, s.Address, s.Job)
+		}
+		switch {
+		case err == nil:
+			rec.Token, s.Job = cmp.Or(s.Token, rec.Token), rec.Job
+			return api.NewRecordClient(rec), nil
+		case address == "" || ctx.Err() != nil:
+			return nil, err
+		}
+	}
+	r := remote{server: address, token: s.Token, ca: s.CAFile, job: s.Job}
+	if err := r.reach(); err != nil { // on another machine, or of another user
 		return nil, err
 	}
-	rec, err := registry.Find(ctx, s.Address, s.Job)
-	switch {
-	case err == nil:
-		rec.Token = cmp.Or(s.Token, rec.Token)
-		return rec.Client(), nil
-	case s.Address != "" && ctx.Err() == nil: // on another machine, or of another user
-		c := server.NewClient(s.Address, s.Token)
-		return c, cli.WithCode(cli.ExitUsage, c.TrustAuthorities(s.CAFile))
-	}
-	return nil, err
+	err := r.only(ctx)
+	s.Job = r.job
+	return r.Client, asked(err)
 }
 
 func (a *app) pauseCommand() *cobra.Command {
 	return a.controlCommand(&cobra.Command{
 		Use:   "pause",
-		Short: "Stop a running sync's work until resume",
-		Long: `Stops reading and writing after a checkpoint. The sync keeps running and keeps
-its place, as long as the source's oplog does: see the window in its status.`,
-		Example: `  millrace pause --job orders`,
+		Short: "Stop a job's work until resume",
+		Long: `Stops reading and writing after a checkpoint. A running sync keeps running and keeps
+its place, as long as the source's oplog does: see the window in its status. A job of
+a service stays paused whichever worker has it.`,
+		Example: `  millrace pause --job orders
+  millrace pause --server 127.0.0.1:8470 --job orders`,
 	}, func(c *control, ctx context.Context) error {
-		st, err := c.Pause(ctx)
-		return c.changed(st, err, "paused")
+		j, err := c.api.Pause(ctx, c.Job)
+		return c.changed(&j, err, "paused", "is to pause")
 	})
 }
 
 func (a *app) resumeCommand() *cobra.Command {
 	return a.controlCommand(&cobra.Command{
-		Use:     "resume",
-		Short:   "Let a paused sync go on",
-		Example: `  millrace resume --job orders`,
+		Use:   "resume",
+		Short: "Let a paused job go on",
+		Long:  "Lets a paused job go on. One of a service that has failed is tried again.",
+		Example: `  millrace resume --job orders
+  millrace resume --server 127.0.0.1:8470 --job orders`,
 	}, func(c *control, ctx context.Context) error {
-		st, err := c.Resume(ctx)
-		return c.changed(st, err, "resumed")
+		j, err := c.api.Resume(ctx, c.Job)
+		return c.changed(&j, err, "resumed", "is to go on")
 	})
 }
 
 func (a *app) throttleCommand() *cobra.Command {
 	return a.controlCommand(&cobra.Command{
 		Use:   "throttle",
-		Short: "Change how fast a running sync may work",
-		Long: `Limits what a running sync copies and applies in a second, and how much it asks
-of the source and the target, at once and until it ends; what is not given stays
-as it is. To begin with one, give the same flags to sync.`,
+		Short: "Change how fast a job may work",
+		Long: `Limits what a job copies and applies in a second, and how much it asks of the
+source and the target; what is not given stays as it is. In a running sync that holds
+at once and until it ends: to begin with it, give the same flags to sync. A service
+keeps it, whichever worker has the job.`,
 		Example: `  millrace throttle --max-rate-bytes 20MB
   millrace throttle --source-load low --target-load max
   millrace throttle --job orders --max-rate-docs 5000
   millrace throttle --max-rate-docs 0 --max-rate-bytes 0`,
 	}, func(c *control, ctx context.Context) error {
-		st, err := c.SetLimits(ctx, c.Limits)
-		text := limitsText(st.Limits)
-		if l := loadText(st.Load); l != "" {
+		j, err := c.api.Limit(ctx, c.Job, c.Limits)
+		text := limitsText(*cmp.Or(j.Wish.Limits, new(pace.Rates)))
+		if l := loadText(job.LoadStatus{Loads: *cmp.Or(j.Wish.Loads, new(pace.Loads))}); l != "" {
 			text += "; load: " + l
 		}
-		return c.changed(st, err, text)
+		return c.changed(&j, err, text, "has other limits: "+text)
 	})
 }
 
-// changed tells the status of a job after a request.
-func (c *control) changed(st job.Status, err error, done string) error {
+// changed says what a request did to a job. A sync has done it, a service has noted it.
+func (c *control) changed(j *api.Job, err error, done, noted string) error {
 	if err != nil {
 		return err
 	}
-	return c.Tell(c.Output, st, fmt.Sprintf("%s: %s (phase %s)\n", cli.Plain(st.Job), done, st.Phase))
+	if !ofProcess(j) {
+		done = noted
+	}
+	return c.Tell(c.Output, j, doneText(j, done))
 }
+
+// ofProcess reports that a job is that of a single process: nobody has defined it.
+func ofProcess(j *api.Job) bool { return j.UID == "" }
 
 func (a *app) finalizeCommand() *cobra.Command {
 	return a.controlCommand(&cobra.Command{
 		Use:   "finalize",
-		Short: "Cut over: drain a running sync to the source's newest position",
-		Long: `Asks a running sync for the cut-over and waits for it: everything the source has
-at this moment is applied and durable, and what was deferred (unique indexes,
-TTL, limits of capped collections) is restored. Stop the writes to the source first; later ones stay behind.
-The sync ends after that.
+		Short: "Cut over: drain a job to the source's newest position",
+		Long: `Asks a job for the cut-over: everything the source has at this moment is applied
+and durable, and what was deferred (unique indexes, TTL, limits of capped collections)
+is restored. Stop the writes to the source first; later ones stay behind. The job ends
+after that, and a running sync with it.
 
-Before the sync follows the source (phase following) that is refused, unless
+For a running sync it waits until that is done. A service keeps the request, also when a
+worker dies or is started again; with --wait it returns when the job is finalized.
+
+Before the job follows the source (phase following) that is refused, unless
 --when-caught-up asks for it as soon as it does. An interrupt ends the waiting,
-not the wish; --cancel takes the wish back until the sync has begun to finalize.
+not the request; --cancel takes it back until the job has begun to finalize.
 
-Exit code 1 when something differs from the source, 2 when it was refused.`,
+Exit code 1 when it fails or something differs from the source, 2 when it was refused.`,
 		Example: `  millrace finalize --job orders
   millrace finalize --when-caught-up
-  millrace finalize --cancel`,
+  millrace finalize --cancel
+  millrace finalize --server 127.0.0.1:8470 --job orders --wait`,
 	}, (*control).finalize)
 }
 
 func (c *control) finalize(ctx context.Context) error {
 	if c.Cancel {
-		st, err := c.CancelFinalize(ctx)
-		return refused(c.changed(st, err, "finalize taken back"))
+		j, err := c.api.CancelFinalize(ctx, c.Job)
+		return c.changed(&j, err, "finalize taken back", "finalize taken back")
 	}
-	var st job.Status
-	err := during(ctx, func() (err error) { st, err = c.Finalize(ctx, c.WhenCaughtUp); return err }, c.showMeanwhile)
+	var j api.Job
+	err := during(ctx, func() (err error) {
+		if j, err = c.api.Finalize(ctx, c.Job, c.WhenCaughtUp); err == nil && c.Wait {
+			err = c.awaitFinalized(ctx, &j)
+		}
+		return err
+	}, c.showMeanwhile)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)), "see millrace status; millrace finalize --cancel takes it back")
 	case err != nil:
-		return refused(err)
+		return err
+	case j.State == service.Failed:
+		return errors.Join(c.Tell(c.Output, &j, ""), mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint))
+	case j.State != service.Finished || j.Report == nil || j.Report.Status == nil:
+		return c.changed(&j, nil, "finalized", "is to be finalized")
 	}
+	st := j.Report.Status
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: finalized at %s\n", cli.Plain(st.Job), st.Follow.Applied)
+	fmt.Fprintf(&b, "%s: finalized at %s\n", cli.Plain(j.Name), st.Follow.Applied)
 	b.WriteString(wayBack(st.TargetPosition))
 	writeDifferences(&b, st.Differences)
 	writeLeftOut(&b, st.LeftOut)
-	return cmp.Or(c.Tell(c.Output, st, b.String()), differencesError(st))
+	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
+}
+
+// awaitFinalized looks again and again until the job has ended. A service that does
+// not answer for a while is asked again: it keeps the request.
+func (c *control) awaitFinalized(ctx context.Context, j *api.Job) error {
+	const giveUp = 2 * time.Minute
+	heard := time.Now()
+	for j.State != service.Finished && j.State != service.Failed {
+		if !j.Wish.Finalize {
+			return fmt.Errorf("somebody has taken back that job %s is to be finalized", cli.Plain(j.Name))
+		}
+		if err := pace.Pause(ctx, time.Second); err != nil {
+			return err
+		}
+		now, err := c.api.Job(ctx, j.Name)
+		switch {
+		case err == nil && now.UID != j.UID:
+			return fmt.Errorf("job %s was removed, and another made under its name", cli.Plain(j.Name))
+		case err == nil:
+			*j, heard = now, time.Now()
+		case ctx.Err() == nil && (api.IsRefusal(err) || time.Since(heard) > giveUp):
+			return err
+		}
+	}
+	return nil
 }
 
 // wayBack says from where a sync in the other direction would start.
@@ -178,7 +247,7 @@ func wayBack(target string) string {
 	return fmt.Sprintf("the target stands at %s: to fall back, follow it from there with sync --mode incremental --start-at %s, source and target exchanged\n", target, target)
 }
 
-// refused gives a wish that the job does not take its exit code.
+// refused gives a request that the job rejects its exit code.
 func refused(err error) error {
 	if r, ok := errors.AsType[*job.Refusal](err); ok && r.Code != "" {
 		return cli.WithCode(cli.ExitUsage, err)
@@ -193,8 +262,8 @@ func (c *control) showMeanwhile(ctx context.Context) {
 	}
 	defer c.screen.clear()
 	every(ctx, time.Second, func() {
-		if st, err := c.Status(ctx); err == nil {
-			c.screen.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
+		if j, err := c.api.Job(ctx, c.Job); err == nil && j.Report != nil && j.Report.Status != nil {
+			c.screen.draw(func(columns, rows int) []string { return view(*j.Report.Status, time.Now(), columns, rows) })
 		}
 	})
 }

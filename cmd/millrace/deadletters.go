@@ -111,7 +111,7 @@ document, the document itself, and what the target has now under its _id or
 holds its key.`,
 		Args: cobra.ExactArgs(1),
 	}, &s, func(ctx context.Context) error { return a.showLetter(ctx, &s, s.args[0]) })
-	cmd.Flags().StringVar(&s.job, "job", "", "`name` of the job whose letter it is")
+	a.bindJob(cmd, &s, "`name` of the job whose letter it is")
 	return a.orService(cmd, &s, func(ctx context.Context, r *remote) error { return a.showRemoteLetter(ctx, r, cmd.Flags().Arg(0)) })
 }
 
@@ -303,13 +303,13 @@ func (a *app) retryLetters(ctx context.Context, s *stored) error {
 
 // askToRetry has the job's own process do it.
 func (a *app) askToRetry(ctx context.Context, s *stored, j *jobInfo) error {
-	c, err := a.client(ctx, &config.Control{Job: s.job})
+	c, err := a.client(ctx, &config.Control{Job: s.job}, false)
 	if err != nil {
 		return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("job %s is %s, and cannot be reached from here: %w", cli.Plain(s.job), j.lifeText(), err),
 			"run this on its machine as its user; or pause and resume it, which tries them too"))
 	}
 	defer c.Close()
-	_, err = c.RetryLetters(ctx)
+	_, err = c.RetryLetters(ctx, s.job, "")
 	return err
 }
 

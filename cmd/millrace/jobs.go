@@ -31,10 +31,10 @@ import (
 func (a *app) jobsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "jobs",
-		Short: "Define, show, steer and remove the jobs of a service, or of a target",
-		Long: `With --server: defines jobs for a service of many jobs (millrace serve), shows and
-steers them. Its token goes into MILLRACE_TOKEN, its address may be in
-MILLRACE_SERVER.
+		Short: "Define, show, verify and remove the jobs of a service, or of a target",
+		Long: `With --server: defines jobs for a service of many jobs (millrace serve), shows,
+verifies and removes them. Its token goes into MILLRACE_TOKEN, its address may be in
+MILLRACE_SERVER. millrace status, pause, resume, throttle and finalize take them, too.
 
 With --target: shows what the target's database millrace holds of jobs, whether a
 process runs them or not, and removes what it holds of a job that is over or given
@@ -45,8 +45,8 @@ up.`,
   millrace jobs show --job orders --output json
   millrace jobs drop --job orders --yes`,
 	}
-	cmd.AddCommand(a.jobsCreateCommand(), a.jobsListCommand(), a.jobsShowCommand(), a.jobsLogCommand(), a.jobsPauseCommand(), a.jobsResumeCommand(), a.jobsThrottleCommand(),
-		a.jobsFinalizeCommand(), a.jobsVerifyCommand(), a.jobsRepairCommand(), a.jobsRemoveCommand(), a.jobsDropCommand())
+	cmd.AddCommand(a.jobsCreateCommand(), a.jobsListCommand(), a.jobsShowCommand(), a.jobsLogCommand(), a.jobsVerifyCommand(), a.jobsRepairCommand(), a.jobsRemoveCommand(), a.jobsDropCommand(),
+		ofService(a.pauseCommand()), ofService(a.resumeCommand()), ofService(a.throttleCommand()), ofService(a.finalizeCommand()))
 	return cmd
 }
 

@@ -123,7 +123,7 @@ func (a *app) scheduleRemote(ctx context.Context, v *verifyWish) error {
 		done = fmt.Sprintf("is verified every %s", plural(v.every, "hour"))
 	}
 	j, err := v.ScheduleVerifications(ctx, v.job, s)
-	return then(err, func() error { return a.toldJob(&v.remote, &j, done) })
+	return then(err, func() error { return a.Tell(v.output, j, doneText(&j, done)) })
 }
 
 // oldVerification shows one, or calls it off.

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service/api"
 	clitest "github.com/millrace/millrace/test/cli"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -77,10 +78,13 @@ func (p *program) status() (job.Status, bool) {
 	if err != nil {
 		return job.Status{}, false
 	}
-	c := rec.Client()
+	c := api.NewRecordClient(rec)
 	defer c.Close()
-	s, err := c.Status(p.t.Context())
-	return s, err == nil
+	j, err := c.Job(p.t.Context(), rec.Job)
+	if err != nil {
+		return job.Status{}, false
+	}
+	return *j.Report.Status, true
 }
 
 func (p *program) waitFor(what string, stderr *clitest.Output, ok func(job.Status) bool) {

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -191,7 +190,7 @@ func (a *app) createJob(ctx context.Context, r *remote, file, name string, label
 	if !made {
 		done = "is there already"
 	}
-	return a.toldJob(r, &j, done)
+	return a.Tell(r.output, j, doneText(&j, done))
 }
 
 // settingsFile reads the settings of a job.
@@ -215,43 +214,14 @@ func settingsFile(file string) (string, error) {
 	return string(raw), nil
 }
 
-// toldJob tells what was done to a job of a service.
-func (a *app) toldJob(r *remote, j *api.Job, done string) error {
-	return a.Tell(r.output, j, fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, remoteState(&j.Summary)))
-}
-
-// jobsWishCommand is one that needs no more than a job.
-func (a *app) jobsWishCommand(cmd *cobra.Command, done string, wish func(*remote, context.Context) (api.Job, error)) *cobra.Command {
-	var r remote
-	return a.remoteJobCommand(cmd, &r, func(ctx context.Context) error {
-		j, err := wish(&r, ctx)
-		if err != nil {
-			return err
-		}
-		return a.toldJob(&r, &j, done)
-	})
-}
-
-func (a *app) jobsPauseCommand() *cobra.Command {
-	return a.jobsWishCommand(&cobra.Command{
-		Use:     "pause --server URL --job NAME",
-		Short:   "Have a job of a service stop where it stands",
-		Long:    "Has a job stop after a checkpoint, whichever worker has it by then, until it is resumed.",
-		Example: `  millrace jobs pause --job orders`,
-	}, "is to pause", func(r *remote, ctx context.Context) (api.Job, error) { return r.Pause(ctx, r.job) })
-}
-
-func (a *app) jobsResumeCommand() *cobra.Command {
-	return a.jobsWishCommand(&cobra.Command{
-		Use:     "resume --server URL --job NAME",
-		Short:   "Have a job of a service go on",
-		Long:    "Has a paused job go on, and one that has failed tried again.",
-		Example: `  millrace jobs resume --job orders`,
-	}, "is to go on", func(r *remote, ctx context.Context) (api.Job, error) { return r.Resume(ctx, r.job) })
+// doneText says what was done to a job.
+func doneText(j *api.Job, done string) string {
+	return fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, remoteState(&j.Summary))
 }
 
 func (a *app) jobsRemoveCommand() *cobra.Command {
-	return a.jobsWishCommand(&cobra.Command{
+	var r remote
+	return a.remoteJobCommand(&cobra.Command{
 		Use:   "remove --server URL --job NAME",
 		Short: "Have a service forget a job",
 		Long: `Has the service forget a job, once no worker runs it. What it has copied, its
@@ -259,113 +229,10 @@ checkpoint and its dead letters stay on its target: defined again under the same
 name, source and target it goes on from there. millrace jobs drop removes what the
 target knows of it.`,
 		Example: `  millrace jobs remove --job orders`,
-	}, "is to be forgotten", func(r *remote, ctx context.Context) (api.Job, error) { return r.Remove(ctx, r.job) })
-}
-
-func (a *app) jobsThrottleCommand() *cobra.Command {
-	var p config.Pace
-	var limits server.Limits
-	cmd := a.jobsWishCommand(&cobra.Command{
-		Use:   "throttle --server URL --job NAME",
-		Short: "Change how fast a job of a service may work",
-		Long: `Limits what a job copies and applies in a second, and how much it asks of its
-source and target, whichever worker has it; what is not given stays as it is.`,
-		Example: `  millrace jobs throttle --job orders --max-rate-bytes 20MB
-  millrace jobs throttle --job orders --max-rate-docs 0 --source-load low`,
-	}, "has other limits", func(r *remote, ctx context.Context) (api.Job, error) { return r.Limit(ctx, r.job, limits) })
-	p.Bind(cmd.Flags())
-	ask := cmd.RunE
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var problems config.Problems
-		if limits, problems = p.Given(cmd.Flags()); len(problems) > 0 {
-			return problems
-		}
-		return ask(cmd, args)
-	}
-	return cmd
-}
-
-func (a *app) jobsFinalizeCommand() *cobra.Command {
-	var r remote
-	var whenCaughtUp, cancel, wait bool
-	cmd := a.remoteJobCommand(&cobra.Command{
-		Use:   "finalize --server URL --job NAME",
-		Short: "Have a job of a service cut over and end",
-		Long: `Has a job drain to the source's newest position, restore what was deferred, and
-end; see millrace finalize. Stop the writes to the source first.
-
-Before the job follows that is refused, with exit code 2, unless --when-caught-up
-asks for it as soon as it does. The service keeps the wish, also when a worker dies
-or is started again; --cancel takes it back until the job has begun to finalize.
-
-With --wait it returns when the job is finalized: exit code 1 when it fails, or
-when something differs from the source. An interrupt ends the waiting, not the wish.`,
-		Example: `  millrace jobs finalize --job orders --wait
-  millrace jobs finalize --job orders --when-caught-up
-  millrace jobs finalize --job orders --cancel`,
 	}, &r, func(ctx context.Context) error {
-		switch {
-		case cancel && (wait || whenCaughtUp):
-			return cli.WithCode(cli.ExitUsage, errors.New("--cancel cannot go with --wait or --when-caught-up"))
-		case cancel:
-			j, err := r.CancelFinalize(ctx, r.job)
-			return then(err, func() error { return a.toldJob(&r, &j, "finalize taken back") })
-		}
-		j, err := r.Finalize(ctx, r.job, whenCaughtUp)
-		if err != nil || !wait {
-			return then(err, func() error { return a.toldJob(&r, &j, "is to be finalized") })
-		}
-		return a.awaitFinalized(ctx, &r, &j)
+		j, err := r.Remove(ctx, r.job)
+		return then(err, func() error { return a.Tell(r.output, j, doneText(&j, "is to be forgotten")) })
 	})
-	fs := cmd.Flags()
-	fs.BoolVar(&whenCaughtUp, "when-caught-up", false, "where the job does not follow yet, finalize as soon as it does")
-	fs.BoolVar(&cancel, "cancel", false, "take back that the job is to be finalized; possible until it has begun to")
-	fs.BoolVar(&wait, "wait", false, "return when the job is finalized")
-	return cmd
-}
-
-// awaitFinalized looks again and again until the job has ended. A service that does
-// not answer for a while is asked again: the wish is stored.
-func (a *app) awaitFinalized(ctx context.Context, r *remote, j *api.Job) error {
-	const giveUp = 2 * time.Minute
-	heard := time.Now()
-	for {
-		switch {
-		case j.State == service.Finished:
-			return a.toldFinalized(r, j)
-		case j.State == service.Failed:
-			return errors.Join(a.Tell(r.output, j, ""), mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint))
-		case !j.Wish.Finalize:
-			return fmt.Errorf("somebody has taken back that job %s is to be finalized", cli.Plain(j.Name))
-		}
-		select {
-		case <-ctx.Done():
-			return mongo.WithHint(fmt.Errorf("%w; the job is finalized nevertheless", context.Cause(ctx)), "millrace jobs finalize --cancel takes it back")
-		case <-time.After(time.Second):
-		}
-		now, err := r.Job(ctx, j.Name)
-		switch {
-		case err == nil && now.UID != j.UID:
-			return fmt.Errorf("job %s was removed, and another made under its name", cli.Plain(j.Name))
-		case err == nil:
-			*j, heard = now, time.Now()
-		case ctx.Err() == nil && (api.IsRefusal(err) || time.Since(heard) > giveUp):
-			return err
-		}
-	}
-}
-
-func (a *app) toldFinalized(r *remote, j *api.Job) error {
-	if j.Report == nil || j.Report.Status == nil {
-		return a.toldJob(r, j, "finalized")
-	}
-	st := j.Report.Status
-	var b strings.Builder
-	fmt.Fprintf(&b, "%s: finalized at %s\n", cli.Plain(j.Name), st.Follow.Applied)
-	b.WriteString(wayBack(st.TargetPosition))
-	writeDifferences(&b, st.Differences)
-	writeLeftOut(&b, st.LeftOut)
-	return then(a.Tell(r.output, j, b.String()), func() error { return differencesError(*st) })
 }
 
 // then is the first of two errors; what gives the second is not called after one.
@@ -385,21 +252,27 @@ func (a *app) listRemote(ctx context.Context, r *remote) error {
 }
 
 func (a *app) showRemote(ctx context.Context, r *remote) error {
-	if r.job == "" {
-		list, err := r.Jobs(ctx, "", "")
-		if err != nil {
-			return err
-		}
-		if len(list) != 1 {
-			return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("the service has %s", plural(len(list), "job")), "choose one with --job"))
-		}
-		r.job = list[0].Name
+	if err := r.only(ctx); err != nil {
+		return err
 	}
 	j, err := r.Job(ctx, r.job)
+	return then(err, func() error { return a.Tell(r.output, j, remoteText(&j)) })
+}
+
+// only chooses the one job that there is, where none is named.
+func (r *remote) only(ctx context.Context) error {
+	if r.job != "" {
+		return nil
+	}
+	list, err := r.Jobs(ctx, "", "")
 	if err != nil {
 		return err
 	}
-	return a.Tell(r.output, j, remoteText(&j))
+	if len(list) != 1 {
+		return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("%s has %s", r.server, plural(len(list), "job")), "choose one with --job"))
+	}
+	r.job = list[0].Name
+	return nil
 }
 
 // remoteState is how a job stands, and what is wished for that it is not yet.
@@ -437,6 +310,9 @@ func remoteList(list []api.Summary) string {
 }
 
 func remoteText(j *api.Job) string {
+	if ofProcess(j) && j.Report != nil && j.Report.Status != nil {
+		return statusText(*j.Report.Status)
+	}
 	t := facts{newTable(j.Name, remoteState(&j.Summary))}
 	t.add("worker", j.Worker)
 	for _, k := range slices.Sorted(maps.Keys(j.Labels)) {

@@ -18,6 +18,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/state"
 )
@@ -26,23 +28,47 @@ func (a *app) statusCommand() *cobra.Command {
 	var s config.Control
 	return a.controlled(&cobra.Command{
 		Use:   "status",
-		Short: "Show how a sync stands",
-		Long: `Asks a running sync how it stands. Where none runs on this machine, and the
-target is given, it shows what that knows of the job: where it stopped, and which
-command goes on with it. Exit code 1 when the job is stopped before it was
-finalized.`,
+		Short: "Show how a job stands",
+		Long: `Asks a running sync, or a service, how a job stands. Where no sync runs on this
+machine, and the target is given, it shows what that knows of the job: where it
+stopped, and which command goes on with it. Exit code 1 when the job is stopped
+before it was finalized. The result in JSON has the same form in each case.`,
 		Example: `  millrace status
   millrace status --job orders --watch
   millrace status --address 127.0.0.1:7000 --output json
+  millrace status --server 127.0.0.1:8470 --job orders
   millrace status --job orders --target mongodb://b:27017`,
 	}, &s, func(ctx context.Context, run *session) error {
-		c, err := a.client(ctx, &s)
+		c, err := a.client(ctx, &s, false)
 		if err != nil {
 			return run.statusOfStopped(ctx, &s, err)
 		}
 		defer c.Close()
-		return (&control{run, c, &s}).status(ctx)
+		return asked((&control{run, &s, c}).status(ctx))
 	})
+}
+
+// jobStatus is what status prints, whether a process runs the job or not. Stored is what
+// the target knows of it where none does.
+type jobStatus struct {
+	api.Job
+
+	Stored *jobInfo `json:"stored,omitempty"`
+}
+
+// asStatus is a job that no process runs in the form of one that runs.
+func (j *jobInfo) asStatus() jobStatus {
+	st := &job.Status{Job: j.Job, Phase: j.Phase, Paused: j.Paused, Source: j.Source, Target: j.Target, Differences: j.Differences,
+		Copy: job.CopyStatus{ETASeconds: -1}, Follow: job.FollowStatus{Applied: j.Applied, LagSeconds: -1, WindowSeconds: -1}}
+	st.Conflicts.Stats = j.Letters
+	stands := service.State(j.State)
+	if j.State == state.Finalized {
+		stands = service.Finished
+	}
+	out := api.JobOf(&service.Job{Definition: service.Definition{Name: j.Job, CreatedAt: j.CreatedAt, Wish: service.Wish{Paused: j.Paused}},
+		Report: &service.Report{State: stands, At: j.SavedAt, Status: st}})
+	out.State = stands
+	return jobStatus{out, j}
 }
 
 // statusOfStopped shows a job that no process of this machine runs; none says so.
@@ -72,7 +98,7 @@ func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none e
 	if err != nil {
 		return err
 	}
-	return cmp.Or(r.Tell(s.Output, info, info.text()), info.stopped())
+	return cmp.Or(r.Tell(s.Output, info.asStatus(), info.text()), info.stopped())
 }
 
 // stopped is the error of a job that ought to run and does not.
@@ -94,58 +120,63 @@ func (c *control) status(ctx context.Context) error {
 	if c.Watch {
 		return c.watchStatus(ctx)
 	}
-	st, err := c.Status(ctx)
-	if err != nil {
-		return err
-	}
-	return c.Tell(c.Output, st, statusText(st))
+	j, err := c.api.Job(ctx, c.Job)
+	return then(err, func() error { return c.Tell(c.Output, jobStatus{Job: j}, remoteText(&j)) })
 }
 
-// watchStatus shows the status again and again until the sync ends: drawn on a
+// watchStatus shows the status again and again until the job ends: drawn on a
 // terminal, a line each elsewhere.
 func (c *control) watchStatus(ctx context.Context) error {
-	show := func(st job.Status) error {
-		logProgress(c.Logger(c.Stdout), st)
-		return nil
-	}
 	if c.Output == "json" {
 		c.Results.Stream = true
-		show = func(st job.Status) error { return json.NewEncoder(c.Stdout).Encode(st) }
 	} else if c.screen != nil {
 		defer c.screen.clear()
-		show = func(st job.Status) error {
-			c.screen.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
-			return nil
-		}
 	}
-	var last job.Status
+	var last api.Job
 	for {
-		st, err := c.Status(ctx)
+		j, err := c.api.Job(ctx, c.Job)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil // the operator has seen enough
-		case err != nil && last.Phase != "":
+		case err != nil && last.Phase != "" && ofProcess(&last):
 			return mongo.WithHint(fmt.Errorf("the sync has ended or cannot be reached any more; last seen in phase %s: %w", last.Phase, err),
 				"how it ended, it told on its own output and in its report")
 		case err != nil:
 			return err
 		}
-		if err := show(st); err != nil {
+		if err := c.show(&j); err != nil {
 			return err
 		}
-		last = st
-		switch st.Phase { // after these its process goes away
-		case job.PhaseFinalized:
-			return differencesError(st)
-		case job.PhaseFailed:
-			return errors.New("the sync failed: " + st.Error)
-		}
-		select {
-		case <-ctx.Done():
+		last = j
+		switch { // after these a sync goes away
+		case j.State == service.Finished && j.Report.Status != nil:
+			return differencesError(*j.Report.Status)
+		case j.State == service.Finished:
 			return nil
-		case <-time.After(c.Interval):
+		case j.State == service.Failed:
+			return mongo.WithHint(errors.New("the job failed: "+j.Error), j.Hint)
+		}
+		if pace.Pause(ctx, c.Interval) != nil {
+			return nil
 		}
 	}
+}
+
+// show shows a job once of many times.
+func (c *control) show(j *api.Job) error {
+	st := job.Status{Job: j.Name, Error: j.Error, Hint: j.Hint}
+	if j.Report != nil && j.Report.Status != nil {
+		st = *j.Report.Status
+	}
+	switch {
+	case c.Output == "json":
+		return json.NewEncoder(c.Stdout).Encode(jobStatus{Job: *j})
+	case c.screen != nil:
+		c.screen.draw(func(columns, rows int) []string { return view(st, time.Now(), columns, rows) })
+	default:
+		logProgress(c.Logger(c.Stdout), st)
+	}
+	return nil
 }
 
 func statusText(s job.Status) string {

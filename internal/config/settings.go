@@ -226,28 +226,6 @@ func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by the cores of this machine) or max (more, as far as the copy gets faster)", "low", "normal", "max")
 }
 
-// Pace are limits as flags, of a command without settings of its own.
-type Pace struct {
-	rates pace.Rates
-	bytes string
-	loads pace.Loads
-}
-
-// Bind registers the flags.
-func (p *Pace) Bind(fs *pflag.FlagSet) { bindPace(fs, &p.rates.Docs, &p.bytes, &p.loads) }
-
-// Given are the limits that were given.
-func (p *Pace) Given(fs *pflag.FlagSet) (server.Limits, Problems) {
-	o := Origins{}
-	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Changed {
-			o[f.Name] = Origin{Kind: FromFlag, Name: f.Name}
-		}
-	})
-	c := &checker{origins: o}
-	return c.limits(&p.rates, p.bytes, &p.loads), c.problems
-}
-
 // Verify are the settings of `millrace verify`.
 type Verify struct {
 	Common
@@ -278,20 +256,22 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, outputSection)
 }
 
-// Control are the settings of the commands that talk to a running sync:
+// Control are the settings of the commands that talk to a running sync, or to a service:
 // status, pause, resume, throttle and finalize.
 type Control struct {
 	Common
-	Address, Job, Token string
-	CAFile              string
+	// Address is that of an API which was named; Server is that of the environment, which
+	// is asked where no sync of this machine is meant.
+	Address, Server, Job, Token string
+	CAFile                      string
 	// Watch, Interval and Target belong to status alone.
 	Watch    bool
 	Target   string
 	Interval time.Duration
 	// Limits belong to throttle alone: those that it was given.
 	Limits server.Limits
-	// WhenCaughtUp and Cancel belong to finalize alone.
-	WhenCaughtUp, Cancel bool
+	// WhenCaughtUp, Cancel and Wait belong to finalize alone.
+	WhenCaughtUp, Cancel, Wait bool
 
 	command      string
 	rates        pace.Rates
@@ -303,17 +283,19 @@ type Control struct {
 func (s *Control) Bind(fs *pflag.FlagSet, command string) {
 	s.command = command
 	fs.StringVar(&s.Address, "address", "", "`address` of the sync's control API, as the sync printed it: https://host:port or http://host:port; without a scheme http on this machine, https elsewhere")
-	fs.StringVar(&s.CAFile, flagCA, "", "`file` with the authority of the certificate of a sync on another machine, in PEM form; by default the system's authorities")
-	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while only one runs on this machine")
-	fs.StringVar(&s.Token, flagToken, "", "secret of the control API, for a sync on another machine; set MILLRACE_TOKEN rather than the flag")
+	fs.StringVar(&s.Server, flagServer, "", "`address` of a service of many jobs, as millrace serve printed it; that of MILLRACE_SERVER is asked where no sync of this machine is meant")
+	fs.StringVar(&s.CAFile, flagCA, "", "`file` with the authority of the certificate of a service, or of a sync on another machine, in PEM form; by default the system's authorities")
+	fs.StringVar(&s.Job, "job", "", "`name` of the job; not needed while there is only one")
+	fs.StringVar(&s.Token, flagToken, "", "secret of a service, or of a sync on another machine; set MILLRACE_TOKEN rather than the flag")
 	if command == CommandStatus {
 		fs.BoolVar(&s.Watch, "watch", false, "show the status again and again until the sync ends")
 		fs.DurationVar(&s.Interval, "interval", time.Second, "time between two looks with --watch")
 		fs.StringVar(&s.Target, flagTarget, "", "connection string `URI` of the job's target, which knows where a job that does not run stands; with a password, set MILLRACE_TARGET or a config file instead")
 	}
 	if command == CommandFinalize {
-		fs.BoolVar(&s.WhenCaughtUp, "when-caught-up", false, "where the job does not follow yet, finalize as soon as it does; the wish ends with the sync's process")
+		fs.BoolVar(&s.WhenCaughtUp, "when-caught-up", false, "where the job does not follow yet, finalize as soon as it does; the request ends with a sync's process, and a service keeps it")
 		fs.BoolVar(&s.Cancel, "cancel", false, "take back that the job is to be finalized, also by --until; possible until it has begun to")
+		fs.BoolVar(&s.Wait, "wait", false, "return when the job of a service is finalized, as a sync always does")
 	}
 	if command == CommandThrottle {
 		bindPace(fs, &s.rates.Docs, &s.maxRateBytes, &s.loads)
@@ -351,6 +333,7 @@ const (
 	flagTarget      = "target"
 	flagTargetShard = "target-shard"
 	flagToken       = "token"
+	flagServer      = "server"
 
 	flagApplyBuffer = "apply-buffer"
 

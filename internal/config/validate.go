@@ -379,13 +379,21 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 	if s.Address != "" {
 		c.address("address", server.HostPort(s.Address))
 	}
+	if s.Server != "" {
+		if err := server.CheckAddress(s.Server); err != nil {
+			c.fail(flagServer, "cannot be used", mongo.HintOf(err))
+		}
+	}
+	if kind := o[flagServer].Kind; kind == FromFlag || kind == FromFile {
+		c.bad(s.Address != "", flagServer, "cannot go with --address", "give one of them")
+		s.Address = s.Server
+	}
 	if s.Target != "" {
 		c.uri(flagTarget, s.Target)
 	}
 	c.job(s.Job)
-	c.token(s.Token)
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")
-	c.bad(s.Cancel && s.WhenCaughtUp, "cancel", "cannot go with --when-caught-up", "leave out one of the two")
+	c.bad(s.Cancel && (s.WhenCaughtUp || s.Wait), "cancel", "cannot go with --when-caught-up or --wait", "leave out one of the two")
 	if s.command == CommandThrottle {
 		s.Limits = c.limits(&s.rates, s.maxRateBytes, &s.loads)
 	}

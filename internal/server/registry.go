@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -32,13 +33,13 @@ type Record struct {
 	StartedAt time.Time `json:"startedAt"`
 }
 
-// Client returns a client for the sync.
-func (rec Record) Client() *Client {
-	c := NewClient(rec.Address, rec.Token)
+// Endpoint is the URL of the sync's API, with an HTTP client for it.
+func (rec Record) Endpoint() (string, *http.Client) {
+	at, c, t := Endpoint(rec.Address)
 	if rec.Cert != "" {
-		c.trustOnly(rec.Cert)
+		trustOnly(t, rec.Cert)
 	}
-	return c
+	return at, c
 }
 
 // Registry is the directory that holds the records of this user's running
@@ -163,13 +164,16 @@ func read(path string) (Record, bool) {
 	return rec, true
 }
 
-// answers tells a sync from a process that took over its number or its port.
+// answers tells a sync from a process that took over its number or its port. The token is
+// for the sync alone, and is not sent.
 func answers(ctx context.Context, rec Record) bool {
-	rec.Token = "" // that is for the sync alone
-	c := rec.Client()
-	defer c.Close()
-	h, err := c.Health(ctx)
-	return err == nil && h.PID == rec.PID
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	at, c := rec.Endpoint()
+	defer c.CloseIdleConnections()
+	res, err := Exchange(ctx, c, Request{Method: http.MethodGet, URL: at + PathHealth})
+	var h Health
+	return err == nil && res.Code == http.StatusOK && json.Unmarshal(res.Body, &h) == nil && h.PID == rec.PID
 }
 
 // Find returns the running sync with the given address or job, or the only

@@ -199,7 +199,7 @@ func (c *call) job(code int, j *service.Job) error {
 	if c.old {
 		return c.ok(code, j.Report.Status)
 	}
-	return c.ok(code, whole(j))
+	return c.ok(code, JobOf(j))
 }
 
 // ok replies.

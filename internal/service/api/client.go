@@ -17,23 +17,31 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // answerTime is how long a client waits for a reply: longer than the service tries.
 const answerTime = 30 * time.Second
 
-// Client talks to the API of a service. It is safe for concurrent use.
+// Client talks to the API of a service, or of a sync. It is safe for concurrent use.
 type Client struct {
 	address, token string
 	tls            *tls.Config
 	http           *http.Client
 }
 
-// NewClient returns a client for the service at address (see server.Endpoint).
+// NewClient returns a client for the API at address (see server.Endpoint).
 func NewClient(address, token string) *Client {
 	at, c, t := server.Endpoint(address)
 	c.Timeout = answerTime
 	return &Client{address: at, token: token, tls: t, http: c}
+}
+
+// NewRecordClient returns a client for the sync of a record.
+func NewRecordClient(rec server.Record) *Client {
+	at, c := rec.Endpoint()
+	c.Timeout = answerTime
+	return &Client{address: at, token: rec.Token, http: c}
 }
 
 // TrustAuthorities has the client trust the certificate authorities of a file, and not
@@ -107,9 +115,18 @@ func (c *Client) Resume(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodPost, PathResume, name, nil)
 }
 
-// Finalize has a job end. It does not wait for it.
+// Finalize has a job end. A service replies at once, a sync when it has: its job finalizes
+// also when ctx ends first.
 func (c *Client) Finalize(ctx context.Context, name string, whenCaughtUp bool) (Job, error) {
-	return c.job(ctx, http.MethodPost, PathFinalize, name, Finalize{whenCaughtUp})
+	return c.endless().job(ctx, http.MethodPost, PathFinalize, name, Finalize{whenCaughtUp})
+}
+
+// endless is the client for what may take long.
+func (c *Client) endless() *Client {
+	long, h := *c, *c.http
+	h.Timeout = 0
+	long.http = &h
+	return &long
 }
 
 // CancelFinalize takes the wish to finalize back.
@@ -153,29 +170,37 @@ func (c *Client) job(ctx context.Context, method, path, name string, what any) (
 func (c *Client) call(ctx context.Context, method, path string, what, into any) (int, error) {
 	res, err := server.Exchange(ctx, c.http, server.Request{Method: method, URL: c.address + path, Token: c.token, What: what})
 	if err != nil {
-		return 0, mongo.WithHint(fmt.Errorf("request to the service at %s: %w", c.address, err),
-			cmp.Or(server.TLSHint(err, "the service"), "check that millrace serve runs and that the address is the one that it printed"))
+		return 0, c.unanswered(err)
 	}
 	if res.Code >= http.StatusMultipleChoices {
 		return res.Code, c.refused(res)
 	}
 	if err := json.Unmarshal(res.Body, into); err != nil {
-		return 0, mongo.WithHint(fmt.Errorf("the reply from %s is not one of a service of millrace: %w", c.address, err), "check the address")
+		return 0, mongo.WithHint(fmt.Errorf("the reply from %s is not one of millrace: %w", c.address, err), "check the address")
 	}
 	return res.Code, nil
 }
 
+// unanswered is the error of a request that had no reply.
+func (c *Client) unanswered(err error) error {
+	return mongo.WithHint(fmt.Errorf("request to %s: %w", c.address, err),
+		cmp.Or(server.TLSHint(err, "the other side"), "check that millrace serve runs, or the sync, and that the address is the one that it printed"))
+}
+
 func (c *Client) refused(res server.Reply) error {
 	if strings.Contains(string(res.Body), "HTTP request to an HTTPS server") {
-		return mongo.WithHint(fmt.Errorf("the service at %s listens with TLS", c.address), "write https:// before the address")
+		return mongo.WithHint(fmt.Errorf("%s listens with TLS", c.address), "write https:// before the address")
 	}
 	r := &Refused{Status: res.Code}
 	if json.Unmarshal(res.Body, &r.Failure) != nil || r.Failure.Error == "" {
-		return mongo.WithHint(fmt.Errorf("the service at %s replies %s", c.address, res.Status), "check the address: it may be of something else")
+		return mongo.WithHint(fmt.Errorf("%s replies %s", c.address, res.Status), "check the address: it may be of something else")
 	}
 	hint := r.Hint
-	if r.Code == CodeNoToken {
-		hint = "set MILLRACE_TOKEN to a token of the service; the one that millrace serve makes is in the file token of its --data-dir"
+	switch r.Code {
+	case CodeNoToken:
+		hint = "set MILLRACE_TOKEN to a token of the service, such as that in the file token of its --data-dir, or to that of the sync; for a sync of this machine and user that is not needed"
+	case "":
+		hint = "the process is of an older version: use the millrace command of that version"
 	}
 	return mongo.WithHint(r, hint)
 }
@@ -184,5 +209,5 @@ func (c *Client) refused(res server.Reply) error {
 // that the same will be refused again until something else changes.
 func IsRefusal(err error) bool {
 	r, ok := errors.AsType[*Refused](err)
-	return ok && r.Status < http.StatusInternalServerError && r.Code != CodeTooMany
+	return ok && r.Status < http.StatusInternalServerError && r.Code != CodeTooMany && r.Code != operate.Failed
 }

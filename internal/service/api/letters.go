@@ -186,11 +186,9 @@ func (c *Client) ExportLetters(ctx context.Context, name string, f service.Lette
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	endless := *c.http
-	endless.Timeout = 0 // it may be long
-	res, err := endless.Do(req)
+	res, err := c.endless().http.Do(req)
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("request to the service at %s: %w", c.address, err), "check that millrace serve runs and that the address is the one that it printed")
+		return c.unanswered(err)
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {

@@ -219,10 +219,10 @@ func (a *API) create(c *call) error {
 		return err
 	}
 	if !made {
-		return c.ok(http.StatusOK, whole(j))
+		return c.ok(http.StatusOK, JobOf(j))
 	}
 	c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(def.Name))
-	return c.ok(http.StatusCreated, whole(j))
+	return c.ok(http.StatusCreated, JobOf(j))
 }
 
 // definition is what is to be made: JSON, or YAML with the rest in the query.

@@ -105,7 +105,7 @@ func TestFinalizeRefused(t *testing.T) {
 		{http.MethodPost, `{"when":1}`, http.StatusBadRequest, "whenCaughtUp"},
 		{http.MethodDelete, "", http.StatusOK, `"phase":"copying"`},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL()+server.PathFinalize, strings.NewReader(c.body))
+		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL()+Prefix+"/finalize", strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +124,7 @@ func TestFinalizeRefused(t *testing.T) {
 		t.Errorf("%v %v %d", fake.waits, fake.canceled, fake.finalizes)
 	}
 	_, err := client(t, s, s.Token()).Finalize(t.Context(), true)
-	if r, ok := errors.AsType[*job.Refusal](err); !ok || r.Code != job.CodeNotFollowing || mongo.HintOf(err) != "wait" {
+	if r, ok := errors.AsType[*Refused](err); !ok || string(r.Code) != job.CodeNotFollowing || !IsRefusal(err) || mongo.HintOf(err) != "wait" {
 		t.Errorf("%v", err)
 	}
 }
@@ -186,11 +186,41 @@ func serving(t *testing.T, s *Single) (stop func()) {
 	return stop
 }
 
-func client(t *testing.T, s *Single, token string) *server.Client {
+// orders is the job of a sync.
+type orders struct{ *Client }
+
+func client(t *testing.T, s *Single, token string) orders {
 	t.Helper()
-	c := server.NewClient(s.URL(), token)
+	c := NewClient(s.URL(), token)
 	t.Cleanup(c.Close)
-	return c
+	return orders{c}
+}
+
+func statusOf(j Job, err error) (job.Status, error) {
+	if err != nil {
+		return job.Status{}, err
+	}
+	return *j.Report.Status, nil
+}
+
+func (o orders) Status(ctx context.Context) (job.Status, error) {
+	return statusOf(o.Client.Job(ctx, "orders"))
+}
+
+func (o orders) Pause(ctx context.Context) (job.Status, error) {
+	return statusOf(o.Client.Pause(ctx, "orders"))
+}
+
+func (o orders) Resume(ctx context.Context) (job.Status, error) {
+	return statusOf(o.Client.Resume(ctx, "orders"))
+}
+
+func (o orders) SetLimits(ctx context.Context, l server.Limits) (job.Status, error) {
+	return statusOf(o.Limit(ctx, "orders", l))
+}
+
+func (o orders) Finalize(ctx context.Context, whenCaughtUp bool) (job.Status, error) {
+	return statusOf(o.Client.Finalize(ctx, "orders", whenCaughtUp))
 }
 
 func TestControl(t *testing.T) {
@@ -226,9 +256,6 @@ func TestControl(t *testing.T) {
 	if _, err = c.SetLimits(ctx, server.Limits{Target: new(pace.Load("heavy"))}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
 		t.Fatal(err)
 	}
-	if h, err := c.Health(ctx); err != nil || h.PID == 0 {
-		t.Fatalf("%+v, %v", h, err)
-	}
 }
 
 func TestWhoMayAsk(t *testing.T) {
@@ -248,24 +275,24 @@ func TestWhoMayAsk(t *testing.T) {
 		host   string
 		want   int
 	}{
-		{"look without token", local, "GET", server.PathStatus, nil, "", 401},
-		{"look with the token", local, "GET", server.PathStatus, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
-		{"look at an open status", shown, "GET", server.PathStatus, nil, "", 200},
-		{"foreign name for an open status", shown, "GET", server.PathStatus, nil, "evil.example:80", 403},
-		{"change where the status is open", shown, "POST", server.PathPause, nil, "", 401},
-		{"change without token", local, "POST", server.PathPause, nil, "", 401},
-		{"change with a wrong token", local, "POST", server.PathPause, map[string]string{"Authorization": "Bearer wrong"}, "", 401},
-		{"change with the token", local, "POST", server.PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
-		{"foreign name for loopback", local, "GET", server.PathStatus, nil, "evil.example:80", 403},
-		{"foreign name with the token", local, "POST", server.PathPause, map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
+		{"look without token", local, "GET", Prefix+"/status", nil, "", 401},
+		{"look with the token", local, "GET", Prefix+"/status", map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"look at an open status", shown, "GET", Prefix+"/status", nil, "", 200},
+		{"foreign name for an open status", shown, "GET", Prefix+"/status", nil, "evil.example:80", 403},
+		{"change where the status is open", shown, "POST", Prefix+"/pause", nil, "", 401},
+		{"change without token", local, "POST", Prefix+"/pause", nil, "", 401},
+		{"change with a wrong token", local, "POST", Prefix+"/pause", map[string]string{"Authorization": "Bearer wrong"}, "", 401},
+		{"change with the token", local, "POST", Prefix+"/pause", map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"foreign name for loopback", local, "GET", Prefix+"/status", nil, "evil.example:80", 403},
+		{"foreign name with the token", local, "POST", Prefix+"/pause", map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
 		{"localhost", local, "GET", server.PathHealth, nil, "localhost:1", 200},
-		{"another web page", local, "POST", server.PathResume, map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
-		{"a form of another page", local, "POST", server.PathResume, map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
-		{"get of an action", local, "GET", server.PathPause, nil, "", 405},
+		{"another web page", local, "POST", Prefix+"/resume", map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
+		{"a form of another page", local, "POST", Prefix+"/resume", map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
+		{"get of an action", local, "GET", Prefix+"/pause", nil, "", 405},
 		{"no such path", local, "GET", "/", nil, "", 404},
 		{"health on loopback", local, "GET", server.PathHealth, nil, "", 200},
-		{"look from outside without token", open, "GET", server.PathStatus, nil, "", 401},
-		{"look from outside with the token", open, "GET", server.PathStatus, map[string]string{"Authorization": "Bearer " + open.Token()}, "db.example:7000", 200},
+		{"look from outside without token", open, "GET", Prefix+"/status", nil, "", 401},
+		{"look from outside with the token", open, "GET", Prefix+"/status", map[string]string{"Authorization": "Bearer " + open.Token()}, "db.example:7000", 200},
 		{"health from outside", open, "GET", server.PathHealth, nil, "", 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -295,7 +322,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 func TestLongHeaderIsRefused(t *testing.T) {
 	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+server.PathStatus, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+Prefix+"/status", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -420,9 +447,9 @@ func TestClientAgainstSomethingElse(t *testing.T) {
 	if err := l.listener.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c := server.NewClient(address, "secret-token")
+	c := NewClient(address, "secret-token")
 	defer c.Close()
-	if _, err := c.Status(t.Context()); err == nil || mongo.HintOf(err) == "" || strings.Contains(err.Error(), "secret-token") {
+	if _, err := c.Job(t.Context(), "orders"); err == nil || mongo.HintOf(err) == "" || strings.Contains(err.Error(), "secret-token") {
 		t.Errorf("%v", err)
 	}
 	if _, err := Listen(t.Context(), SingleOptions{Address: "256.0.0.1:1", Log: slog.New(slog.DiscardHandler)}); err == nil || mongo.HintOf(err) == "" {

@@ -77,12 +77,12 @@ func TestTLS(t *testing.T) {
 		{"without TLS", server.HostPort(s.URL()), "", "https://"},
 		{"TLS where there is none", "https://" + server.HostPort(plain.URL()), "", "http://"},
 	} {
-		client := server.NewClient(c.address, s.Token())
+		client := NewClient(c.address, s.Token())
 		defer client.Close()
 		if err := client.TrustAuthorities(c.ca); err != nil {
 			t.Fatal(err)
 		}
-		_, err := client.Status(t.Context())
+		_, err := client.Job(t.Context(), "orders")
 		if (err == nil) != (c.hint == "") || !strings.Contains(mongo.HintOf(err), c.hint) || err != nil && strings.Contains(err.Error(), s.Token()) {
 			t.Errorf("%s: %v, hint %q", c.name, err, mongo.HintOf(err))
 		}
@@ -93,7 +93,7 @@ func TestTLS(t *testing.T) {
 	if err := os.WriteFile(other, []byte("no certificate"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := server.NewClient(localhost, "").TrustAuthorities(other); err == nil {
+	if err := NewClient(localhost, "").TrustAuthorities(other); err == nil {
 		t.Error("a file without a certificate is trusted")
 	}
 	if _, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), Cert: other, Key: other}); err == nil {
@@ -111,9 +111,9 @@ func TestRenewedCertificate(t *testing.T) {
 	s := encrypted(t, file)
 	rec := server.Record{Address: s.URL(), Token: s.Token(), Cert: file}
 	ask := func(r server.Record) error {
-		c := r.Client()
+		c := NewRecordClient(r)
 		defer c.Close()
-		_, err := c.Status(t.Context())
+		_, err := c.Job(t.Context(), "orders")
 		return err
 	}
 	if err := ask(rec); err != nil {

@@ -125,8 +125,8 @@ func summary(j *service.Job) Summary {
 	return s
 }
 
-// whole is a job with all that is known of it.
-func whole(j *service.Job) Job {
+// JobOf is a job with all that is known of it.
+func JobOf(j *service.Job) Job {
 	d := &j.Definition
 	out := Job{Summary: summary(j), UID: d.UID, Settings: d.Settings, CreatedBy: d.CreatedBy, Wish: d.Wish, Lease: j.Lease}
 	if j.Report != nil && j.Report.UID == d.UID {
