@@ -120,9 +120,6 @@ func (a *app) orRemote(cmd *cobra.Command, s *stored, ask func(context.Context, 
 		r.job, r.output = s.job, s.output
 		return asked(ask(cmd.Context(), &r))
 	}
-	if cmd.Flags().Lookup("job") != nil {
-		cmd.Flags().Lookup("job").Usage += ", or a service"
-	}
 	return cmd
 }
 

@@ -36,17 +36,15 @@ type stored struct {
 	target, job, output string
 
 	cluster *mongo.Cluster
-	args    []string
 }
 
 // targetCommand makes a command that connects to the jobs' target first.
 func (a *app) targetCommand(cmd *cobra.Command, s *stored, do func(context.Context) error) *cobra.Command {
-	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if s.cluster, err = a.connectToLook(cmd.Context(), "target", s.target); err != nil {
 			return err
 		}
 		defer s.cluster.Close()
-		s.args = args
 		return do(cmd.Context())
 	}
 	cmd.Flags().StringVar(&s.target, "target", "", "connection string `URI` of the jobs' target; with a password, set MILLRACE_TARGET instead")
@@ -62,16 +60,19 @@ func (a *app) bindJob(cmd *cobra.Command, s *stored, usage string) {
 
 // storedCommand makes a command that finds a job first.
 func (a *app) storedCommand(cmd *cobra.Command, s *stored, do func(context.Context) error) *cobra.Command {
-	a.targetCommand(cmd, s, func(ctx context.Context) (err error) {
-		if s.job == "" {
-			if s.job, err = onlyJob(ctx, s.cluster); err != nil {
-				return err
-			}
-		}
-		return do(ctx)
+	a.targetCommand(cmd, s, func(ctx context.Context) error {
+		return then(s.only(ctx), func() error { return do(ctx) })
 	})
-	a.bindJob(cmd, s, "`name` of the job; may be left out where the target has one job only")
+	a.bindJob(cmd, s, "`name` of the job; may be left out where there is one job only")
 	return cmd
+}
+
+// only chooses the one job that the target has, where none is named.
+func (s *stored) only(ctx context.Context) (err error) {
+	if s.job == "" {
+		s.job, err = onlyJob(ctx, s.cluster)
+	}
+	return err
 }
 
 func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
