@@ -141,7 +141,7 @@ Try it by hand:
   export MILLRACE_SERVER=127.0.0.1:8470 MILLRACE_TOKEN=$(cat ~/.local/state/millrace/service/token)
   printf 'source: env:SRC\ntarget: env:DST\n' > orders.yaml
   bin/millrace jobs create --name orders --file orders.yaml              # in another shell; write to $src meanwhile
-  bin/millrace jobs finalize --job orders --when-caught-up --wait
+  bin/millrace finalize --job orders --when-caught-up --wait
 `)
 	} else {
 		fmt.Print(`  bin/millrace sync --source "$src" --target "$dst"      # write to $src meanwhile

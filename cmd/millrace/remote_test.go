@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/hub"
@@ -159,6 +160,62 @@ func TestJobsOfAService(t *testing.T) {
 		t.Errorf("%+v %v", j, err)
 	}
 	b.expect(cli.ExitOK, "jobs remove --job orders", "is to be forgotten")
+}
+
+// TestOneSetOfCommands: those of a running sync take a job of a service, too. Where a sync of
+// this machine runs, the service of the environment is not meant.
+func TestOneSetOfCommands(t *testing.T) {
+	b := newServiceBench(t)
+	file := filepath.Join(t.TempDir(), "orders.yaml")
+	if err := os.WriteFile(file, []byte("source: env:A\ntarget: env:B\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.env["XDG_STATE_HOME"] = t.TempDir()
+	b.expect(cli.ExitUsage, "status", "has 0 jobs")
+	b.expect(cli.ExitOK, "jobs create --name orders -f "+file)
+	b.until(func() bool { return b.view.Job("orders") != nil })
+	var st jobStatus
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "status --output json")), &st); err != nil || st.Name != "orders" || st.State != service.Waiting {
+		t.Errorf("%+v %v", st, err)
+	}
+	b.expect(cli.ExitOK, "status --job orders", "orders", "waiting", "by op")
+	b.expect(cli.ExitUsage, "status --job none", `there is no job "none"`)
+	b.expect(cli.ExitOK, "pause --job orders", "orders: is to pause (paused)")
+	b.expect(cli.ExitOK, "resume --server "+b.url, "orders: is to go on")
+	b.expect(cli.ExitOK, "throttle --max-rate-docs 7 --job orders", "at most 7 documents a second")
+	b.expect(cli.ExitUsage, "finalize --job orders", "it does not run")
+	b.expect(cli.ExitUsage, "finalize --job orders --cancel", "nobody has asked")
+	b.expect(cli.ExitUsage, "status --server "+b.url+" --address 127.0.0.1:1", "cannot go with --address")
+	b.expect(cli.ExitUsage, "status --server mongodb://u:hidden@b", "server cannot be used")
+
+	j := newFakeJob()
+	own := newBench(t, j)
+	own.env["XDG_STATE_HOME"] = b.env["XDG_STATE_HOME"]
+	wait := start(t, t.Context(), own, j, uris()...)
+	delete(b.env, "MILLRACE_TOKEN") // that of the service
+	b.expect(cli.ExitOK, "pause", "orders: paused (paused)")
+	b.expect(cli.ExitUsage, "jobs pause --job orders", "MILLRACE_TOKEN")
+	_, stderr, _ := strings.Cut(own.stderr.String(), "control=")
+	address, _, _ := strings.Cut(stderr, "\n")
+	b.expect(cli.ExitOK, "jobs list --server "+address+" --token "+own.token(t), "orders", "paused")
+	b.expect(cli.ExitOK, "finalize --server "+address, "orders: finalized at 7:1")
+	if code := wait(); code != cli.ExitOK {
+		t.Errorf("sync: %d %s", code, own.stderr)
+	}
+}
+
+// token is that of the one sync that runs.
+func (b *bench) token(t *testing.T) string {
+	t.Helper()
+	registry, err := server.NewRegistry(b.app.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, err := registry.Find(t.Context(), "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rec.Token
 }
 
 // TestFailedWhileItIsAwaited: the reason is the job's.

@@ -222,8 +222,8 @@ func (c *checker) closed(setting, address string, open bool) {
 }
 
 func (c *checker) token(token string) {
-	if token != "" && (len(token) < 16 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
-		c.fail(flagToken, "is too weak", "use 16 or more letters and digits")
+	if token != "" && (len(token) < 16 || len(token) > 1024 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		c.fail(flagToken, "is too weak, or too long", "use 16 to 1024 letters and digits")
 	}
 }
 

@@ -16,7 +16,7 @@ const (
 	maxGuessers = 4096
 )
 
-// guesses count wrong tokens by the address that they come from.
+// guesses count wrong tokens by the address that they come from; nil counts none.
 type guesses struct {
 	mu sync.Mutex
 	by map[netip.Prefix]*rate.Limiter
@@ -41,6 +41,9 @@ func network(from string) netip.Prefix {
 
 // blocked reports that an address has to wait.
 func (g *guesses) blocked(from string, now time.Time) bool {
+	if g == nil {
+		return false
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l := g.by[network(from)]
@@ -49,6 +52,9 @@ func (g *guesses) blocked(from string, now time.Time) bool {
 
 // wrong counts a wrong token.
 func (g *guesses) wrong(from string, now time.Time) {
+	if g == nil {
+		return
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	key := network(from)

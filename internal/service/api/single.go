@@ -96,7 +96,9 @@ func (s *Single) Serve(ctx context.Context) error {
 	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
 	one := &single{operate.NewSingle(ending, s.options.Job, s.options.Log), &s.options}
-	a, err := New(Options{Tokens: OneToken("operator", s.options.Token), Log: s.options.Log, Loopback: s.Loopback(), single: one,
+	tokens := OneToken("operator", s.options.Token)
+	tokens.guesses = nil // no other user of the machine is to shut its owner out; the token is long
+	a, err := New(Options{Tokens: tokens, Log: s.options.Log, Loopback: s.Loopback(), single: one,
 		Version: s.options.Version, Revision: s.options.Revision})
 	if err != nil {
 		return errors.Join(err, s.listener.Close())
