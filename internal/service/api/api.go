@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -182,30 +183,42 @@ func (a *API) clean(next, unknown http.Handler) http.Handler {
 type route struct {
 	method, path string
 	role         service.Role
-	do           func(*call) error
+	do           action
+	time         time.Duration // for it; 0 is storeTime, endless is without
+}
+
+// action does what a request asks for, and gives the body of the reply: sent, where it has
+// replied by itself.
+type action func(*call) (any, error)
+
+type sent struct{}
+
+const endless time.Duration = -1
+
+// within gives routes their time, where they have none of their own.
+func within(t time.Duration, list []route) []route {
+	for i := range list {
+		list[i].time = cmp.Or(list[i].time, t)
+	}
+	return list
 }
 
 // call is a request of somebody.
 type call struct {
 	*http.Request
 	w      http.ResponseWriter
+	code   int  // of the reply
 	old    bool // by a path of before the service's, which replies with the job's status
 	caller *service.Caller
 	again  func() *service.Caller // who the caller is by now, nil for nobody
 }
 
-// job replies with a job.
-func (c *call) job(code int, j *service.Job) error {
+// job is the reply with a job.
+func (c *call) job(j *service.Job) any {
 	if c.old {
-		return c.ok(code, j.Report.Status)
+		return j.Report.Status
 	}
-	return c.ok(code, JobOf(j))
-}
-
-// ok replies.
-func (c *call) ok(code int, body any) error {
-	reply(c.w, code, body)
-	return nil
+	return JobOf(j)
 }
 
 // wrongMethod answers to methods that a path does not have.
@@ -232,15 +245,23 @@ func (a *API) traced(rt route, next http.Handler) http.Handler {
 // serve is the handler of a route, behind its role.
 func (a *API) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := &call{Request: r, w: w}
+		if rt.time != endless {
+			ctx, cancel := context.WithTimeout(r.Context(), cmp.Or(rt.time, storeTime))
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
+		c := &call{Request: r, w: w, code: http.StatusOK}
 		if rt.role != "" {
 			if err := a.enter(c, rt.role); err != nil {
 				a.fail(w, r, err)
 				return
 			}
 		}
-		if err := rt.do(c); err != nil {
+		body, err := rt.do(c)
+		if err != nil {
 			a.fail(w, r, err)
+		} else if body != (sent{}) {
+			reply(w, c.code, body)
 		}
 	})
 }
@@ -298,23 +319,21 @@ func (a *API) whose(ctx context.Context, token, from string) (who *service.Calle
 	return who, func() *service.Caller { return a.o.Tokens.Whose(token) }, err
 }
 
-func (a *API) livez(c *call) error { return c.ok(http.StatusOK, map[string]string{"status": "ok"}) }
+func (a *API) livez(*call) (any, error) { return map[string]string{"status": "ok"}, nil }
 
-func (a *API) readyz(c *call) error {
+func (a *API) readyz(c *call) (any, error) {
 	err := errors.New("the store has not been read yet")
 	select {
 	case <-a.o.Desk.View.Loaded():
-		ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-		defer cancel()
-		err = a.o.Ready(ctx)
+		err = a.o.Ready(c.Context())
 	default:
 	}
 	if err != nil {
 		a.o.Log.Warn("not ready", "error", err, "hint", mongo.HintOf(err))
 		if errors.Is(err, hub.ErrUnwritable) {
-			return &refusal{http.StatusServiceUnavailable, unwritable()}
+			return nil, &refusal{http.StatusServiceUnavailable, unwritable()}
 		}
-		return refuse(http.StatusServiceUnavailable, CodeUnavailable, "the service's log says why", "the service is not ready")
+		return nil, refuse(http.StatusServiceUnavailable, CodeUnavailable, "the service's log says why", "the service is not ready")
 	}
-	return c.ok(http.StatusOK, map[string]string{"status": "ok"})
+	return map[string]string{"status": "ok"}, nil
 }

@@ -96,14 +96,14 @@ type listener struct {
 }
 
 // events tells of jobs until the listener goes, the token is no more, or the server ends.
-func (a *API) events(c *call) error {
+func (a *API) events(c *call) (any, error) {
 	if _, err := c.query(); err != nil {
-		return err
+		return nil, err
 	}
 	defer a.board.listeners.Add(-1)
 	if a.board.listeners.Add(1) > maxListeners {
 		c.w.Header().Set("Retry-After", "60")
-		return refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already", maxListeners)
+		return nil, refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already", maxListeners)
 	}
 	l := &listener{call: c, rc: http.NewResponseController(c.w), told: map[string]uint64{}}
 	_ = l.rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
@@ -113,7 +113,7 @@ func (a *API) events(c *call) error {
 	if a.tell(l, true) == nil {
 		a.follow(l)
 	}
-	return nil
+	return sent{}, nil
 }
 
 func (a *API) follow(l *listener) {

@@ -35,9 +35,9 @@ const (
 
 func (a *API) letterRoutes() []route {
 	return []route{
-		{http.MethodGet, PathLetters, service.Viewer, a.letters},
-		{http.MethodGet, PathLetter, service.Operator, a.letter},
-		{http.MethodGet, PathLettersExport, service.Operator, a.exportLetters},
+		{http.MethodGet, PathLetters, service.Viewer, a.letters, 0},
+		{http.MethodGet, PathLetter, service.Operator, a.letter, 0},
+		{http.MethodGet, PathLettersExport, service.Operator, a.exportLetters, endless},
 	}
 }
 
@@ -50,46 +50,34 @@ func ofJob(path, name string) string {
 	return strings.Replace(path, "{name}", url.PathEscape(name), 1)
 }
 
-func (a *API) letters(c *call) error {
+func (a *API) letters(c *call) (any, error) {
 	q, err := c.query("ns", "state", "limit", "cursor")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n := lettersPage
 	if q.Has("limit") {
 		if n, err = limit(q); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), lettersTime)
-	defer cancel()
-	out, err := a.o.Desk.Letters(ctx, c.caller, c.PathValue("name"), service.LetterFilter{NS: q.Get("ns"), State: q.Get("state"), After: q.Get("cursor"), Limit: n})
-	if err != nil {
-		return err
-	}
-	return c.ok(http.StatusOK, out)
+	return a.o.Desk.Letters(c.Context(), c.caller, c.PathValue("name"), service.LetterFilter{NS: q.Get("ns"), State: q.Get("state"), After: q.Get("cursor"), Limit: n})
 }
 
-func (a *API) letter(c *call) error {
+func (a *API) letter(c *call) (any, error) {
 	q, err := c.query("id")
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), lettersTime)
-	defer cancel()
-	out, err := a.o.Desk.Letter(ctx, c.caller, c.PathValue("name"), q.Get("id"))
-	if err != nil {
-		return err
-	}
-	return c.ok(http.StatusOK, out)
+	return a.o.Desk.Letter(c.Context(), c.caller, c.PathValue("name"), q.Get("id"))
 }
 
 // exportLetters sends lines as they come. Once it has begun, an error can be told by
 // breaking off alone.
-func (a *API) exportLetters(c *call) error {
+func (a *API) exportLetters(c *call) (any, error) {
 	q, err := c.query("ns", "state")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rc := http.NewResponseController(c.w)
 	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
@@ -104,7 +92,7 @@ func (a *API) exportLetters(c *call) error {
 		a.o.Log.Warn("an export of dead letters is broken off", "job", c.PathValue("name"), "error", mongo.Brief(err))
 		panic(http.ErrAbortHandler)
 	}
-	return err
+	return sent{}, err
 }
 
 // slowWriter gives each piece time of its own.
@@ -124,25 +112,22 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (a *API) retryLetters(c *call) error {
+func (a *API) retryLetters(c *call) (any, error) {
 	var body RetryLetters
 	if err := c.body(&body, true, `{"id": "…"}, or nothing for all`); err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), lettersTime)
-	defer cancel()
-	out, err := a.jobs.RetryLetters(ctx, c.caller, c.PathValue("name"), body.ID)
+	out, err := a.jobs.RetryLetters(c.Context(), c.caller, c.PathValue("name"), body.ID)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if c.old {
 		return a.show(c)
 	}
-	code := http.StatusOK
 	if !out.Done {
-		code = http.StatusAccepted
+		c.code = http.StatusAccepted
 	}
-	return c.ok(code, out)
+	return out, nil
 }
 
 func lettersQuery(f service.LetterFilter) string {

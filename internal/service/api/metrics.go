@@ -69,7 +69,7 @@ func bit(b bool) float64 {
 	return 0
 }
 
-func (a *API) metrics(c *call) error {
+func (a *API) metrics(c *call) (any, error) {
 	registry := prometheus.NewRegistry()
 	g := &gauges{jobs: a.jobs.After(c.caller, "", math.MaxInt, func(*service.Job) bool { return true }), workers: 1, version: a.o.Version, revision: a.o.Revision}
 	if a.o.Desk != nil {
@@ -77,8 +77,8 @@ func (a *API) metrics(c *call) error {
 		g.workers = len(a.o.Desk.Workers())
 	}
 	if err := registry.Register(g); err != nil {
-		return err
+		return nil, err
 	}
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError, DisableCompression: true}).ServeHTTP(c.w, c.Request)
-	return nil
+	return sent{}, nil
 }

@@ -18,18 +18,16 @@ type NewRepair struct {
 	operate.RepairWhat
 }
 
-func (a *API) repair(c *call) error {
+func (a *API) repair(c *call) (any, error) {
 	var n NewRepair
 	if err := c.body(&n, false, `{"all": true}, or {"documents": [{"ns": "shop.orders", "key": "…"}]}`); err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-	defer cancel()
-	v, made, err := a.o.Desk.Repair(ctx, c.caller, c.PathValue("name"), c.PathValue("id"), n.ID, n.RepairWhat)
+	v, made, err := a.o.Desk.Repair(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"), n.ID, n.RepairWhat)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.toVerify(v, made)
+	return c.toVerify(v, made), nil
 }
 
 // Repair asks for documents to be repaired that a verification of a job has found

@@ -54,34 +54,38 @@ func (a *API) routes() []route {
 	if a.o.Desk == nil {
 		return slices.Concat(a.controlRoutes(), a.singleRoutes())
 	}
-	return slices.Concat(a.workerRoutes(), a.recordRoutes(), a.controlRoutes(), a.jobRoutes(), a.verifyRoutes(), a.letterRoutes(), a.draftRoutes())
+	return slices.Concat(a.workerRoutes(), a.recordRoutes(), a.controlRoutes(), a.jobRoutes(), a.verifyRoutes(), within(lettersTime, a.letterRoutes()), within(draftTime, a.draftRoutes()))
 }
 
 func (a *API) jobRoutes() []route {
 	return []route{
-		{http.MethodGet, PathReady, "", a.readyz},
-		{http.MethodGet, PathOpenAPI, service.Viewer, a.describe},
-		{http.MethodPost, PathJobs, service.Admin, a.create},
-		{http.MethodDelete, PathJob, service.Admin, a.remove},
-		{http.MethodGet, PathAlerts, service.Viewer, a.alerts},
-		{http.MethodGet, PathAudit, service.Admin, a.audit},
+		{http.MethodGet, PathReady, "", a.readyz, 0},
+		{http.MethodGet, PathOpenAPI, service.Viewer, a.describe, 0},
+		{http.MethodPost, PathJobs, service.Admin, a.create, 0},
+		{http.MethodDelete, PathJob, service.Admin, a.remove, 0},
+		{http.MethodGet, PathAlerts, service.Viewer, a.alerts, 0},
+		{http.MethodGet, PathAudit, service.Admin, a.audit, 0},
 	}
 }
 
 // controlRoutes are those that a single process has, too.
 func (a *API) controlRoutes() []route {
+	finalizeTime := storeTime
+	if a.o.Desk == nil {
+		finalizeTime = endless
+	}
 	return []route{
-		{http.MethodGet, PathLive, "", a.livez},
-		{http.MethodGet, PathMetrics, service.Viewer, a.metrics},
-		{http.MethodGet, PathJobs, service.Viewer, a.list},
-		{http.MethodGet, PathJob, service.Viewer, a.show},
-		{http.MethodPost, PathPause, service.Operator, a.change(a.jobs.Pause)},
-		{http.MethodPost, PathResume, service.Operator, a.change(a.jobs.Resume)},
-		{http.MethodPost, PathFinalize, service.Operator, a.finalize},
-		{http.MethodDelete, PathFinalize, service.Operator, a.change(a.jobs.CancelFinalize)},
-		{http.MethodPatch, PathLimits, service.Operator, a.limits},
-		{http.MethodPost, PathLettersRetry, service.Operator, a.retryLetters},
-		{http.MethodGet, PathEvents, service.Viewer, a.events},
+		{http.MethodGet, PathLive, "", a.livez, 0},
+		{http.MethodGet, PathMetrics, service.Viewer, a.metrics, 0},
+		{http.MethodGet, PathJobs, service.Viewer, a.list, 0},
+		{http.MethodGet, PathJob, service.Viewer, a.show, 0},
+		{http.MethodPost, PathPause, service.Operator, a.change(a.jobs.Pause), 0},
+		{http.MethodPost, PathResume, service.Operator, a.change(a.jobs.Resume), 0},
+		{http.MethodPost, PathFinalize, service.Operator, a.finalize, finalizeTime},
+		{http.MethodDelete, PathFinalize, service.Operator, a.change(a.jobs.CancelFinalize), 0},
+		{http.MethodPatch, PathLimits, service.Operator, a.limits, 0},
+		{http.MethodPost, PathLettersRetry, service.Operator, a.retryLetters, lettersTime},
+		{http.MethodGet, PathEvents, service.Viewer, a.events, endless},
 	}
 }
 
@@ -89,58 +93,56 @@ func (a *API) controlRoutes() []route {
 type changes func(context.Context, *service.Caller, string) (*service.Job, error)
 
 // change is a request that changes a job, and replies with it.
-func (a *API) change(do changes) func(*call) error { return a.changing(http.StatusOK, do) }
-
-func (a *API) changing(code int, do changes) func(*call) error {
-	return func(c *call) error {
+func (a *API) change(do changes) action {
+	return func(c *call) (any, error) {
 		if _, err := c.query(); err != nil {
-			return err
+			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-		defer cancel()
-		j, err := do(ctx, c.caller, c.PathValue("name"))
+		j, err := do(c.Context(), c.caller, c.PathValue("name"))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		return c.job(code, j)
+		return c.job(j), nil
 	}
 }
 
-func (a *API) describe(c *call) error {
+func (a *API) describe(c *call) (any, error) {
 	c.w.Header().Set("Content-Type", "application/json")
 	_, _ = c.w.Write(a.openapi)
-	return nil
+	return sent{}, nil
 }
 
 // remove is taken note of; whoever runs the job lets go of it first.
-func (a *API) remove(c *call) error { return a.changing(http.StatusAccepted, a.o.Desk.Remove)(c) }
-
-func (a *API) show(c *call) error {
-	j, err := a.jobs.Job(c.caller, c.PathValue("name"))
-	if err != nil {
-		return err
-	}
-	return c.job(http.StatusOK, j)
+func (a *API) remove(c *call) (any, error) {
+	c.code = http.StatusAccepted
+	return a.change(a.o.Desk.Remove)(c)
 }
 
-func (a *API) finalize(c *call) error {
+func (a *API) show(c *call) (any, error) {
+	j, err := a.jobs.Job(c.caller, c.PathValue("name"))
+	if err != nil {
+		return nil, err
+	}
+	return c.job(j), nil
+}
+
+func (a *API) finalize(c *call) (any, error) {
 	var wish Finalize
 	if err := c.body(&wish, true, `{"whenCaughtUp": true}, or nothing`); err != nil {
-		return err
+		return nil, err
 	}
 	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 		if a.o.Desk == nil { // it replies when the job has ended, and its process with it
 			unlimited(c.w)
-			ctx = c.Context()
 		}
 		return a.jobs.Finalize(ctx, who, name, wish.WhenCaughtUp)
 	})(c)
 }
 
-func (a *API) limits(c *call) error {
+func (a *API) limits(c *call) (any, error) {
 	var l server.Limits
 	if err := c.body(&l, false, `{"docsPerSecond": 1000, "bytesPerSecond": 0, "sourceLoad": "low", "targetLoad": "max"}, or some of these`); err != nil {
-		return err
+		return nil, err
 	}
 	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 		return a.jobs.Limit(ctx, who, name, l)
@@ -207,22 +209,20 @@ func short(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
-func (a *API) create(c *call) error {
+func (a *API) create(c *call) (any, error) {
 	def, err := c.definition()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-	defer cancel()
-	j, made, err := a.o.Desk.Create(ctx, c.caller, def)
+	j, made, err := a.o.Desk.Create(c.Context(), c.caller, def)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if !made {
-		return c.ok(http.StatusOK, JobOf(j))
+	if made {
+		c.code = http.StatusCreated
+		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(def.Name))
 	}
-	c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(def.Name))
-	return c.ok(http.StatusCreated, JobOf(j))
+	return JobOf(j), nil
 }
 
 // definition is what is to be made: JSON, or YAML with the rest in the query.
@@ -336,21 +336,21 @@ func limit(q url.Values) (int, error) {
 	return n, nil
 }
 
-func (a *API) list(c *call) error {
+func (a *API) list(c *call) (any, error) {
 	q, err := c.query("limit", "cursor", "state", "q")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n, err := limit(q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	state, cursor, search := service.State(q.Get("state")), q.Get("cursor"), strings.ToLower(q.Get("q"))
 	if q.Has("state") && !slices.Contains(service.States(), state) {
-		return invalid(fmt.Sprintf("use one of %v", service.States()), "state %q is none", short(string(state), 40))
+		return nil, invalid(fmt.Sprintf("use one of %v", service.States()), "state %q is none", short(string(state), 40))
 	}
 	if len(cursor) > maxSearch || len(search) > maxSearch {
-		return invalid("", "cursor and q take up to %d bytes", maxSearch)
+		return nil, invalid("", "cursor and q take up to %d bytes", maxSearch)
 	}
 	out := Jobs{Jobs: []Summary{}}
 	list := a.jobs.After(c.caller, cursor, n+1, func(j *service.Job) bool {
@@ -362,10 +362,10 @@ func (a *API) list(c *call) error {
 	if len(list) > n {
 		out.Next = list[n-1].Definition.Name
 	}
-	return c.ok(http.StatusOK, out)
+	return out, nil
 }
 
-func (a *API) workers(c *call) error {
+func (a *API) workers(c *call) (any, error) {
 	list := a.o.Desk.Workers()
 	for i := range list {
 		w := &list[i]
@@ -377,36 +377,34 @@ func (a *API) workers(c *call) error {
 		}
 		w.Jobs = seen
 	}
-	return c.ok(http.StatusOK, Workers{list})
+	return Workers{list}, nil
 }
 
-func (a *API) audit(c *call) error {
+func (a *API) audit(c *call) (any, error) {
 	q, err := c.query("job", "before", "limit")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n, err := limit(q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	before, err := before(q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if name := q.Get("job"); q.Has("job") {
 		if err := service.CheckName(name); err != nil {
-			return invalid("", "%s", short(err.Error(), 300))
+			return nil, invalid("", "%s", short(err.Error(), 300))
 		}
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-	defer cancel()
-	list, err := a.o.Desk.Trail(ctx, c.caller, q.Get("job"), before, n)
+	list, err := a.o.Desk.Trail(c.Context(), c.caller, q.Get("job"), before, n)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := Audit{Changes: list}
 	if len(list) == n {
 		out.Next = list[n-1].Seq
 	}
-	return c.ok(http.StatusOK, out)
+	return out, nil
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net/http"
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
@@ -30,17 +29,17 @@ type Alerts struct {
 	Past    []Alert `json:"past"`
 }
 
-func (a *API) alerts(c *call) error {
+func (a *API) alerts(c *call) (any, error) {
 	q, err := c.query("limit")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n, err := limit(q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	present, past := a.o.Desk.Alerts(c.caller, n)
-	return c.ok(http.StatusOK, Alerts{shownAlerts(present), shownAlerts(past)})
+	return Alerts{shownAlerts(present), shownAlerts(past)}, nil
 }
 
 func shownAlerts(list []service.Alert) []Alert {

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -28,9 +27,9 @@ const (
 // draftRoutes are those of jobs that are not made yet.
 func (a *API) draftRoutes() []route {
 	return []route{
-		{http.MethodPost, PathInspectDraft, service.Admin, a.inspectDraft},
-		{http.MethodPost, PathPrecheckDraft, service.Admin, a.precheckDraft},
-		{http.MethodPost, PathSampleDraft, service.Admin, a.sampleDraft},
+		{http.MethodPost, PathInspectDraft, service.Admin, a.inspectDraft, 0},
+		{http.MethodPost, PathPrecheckDraft, service.Admin, a.precheckDraft, 0},
+		{http.MethodPost, PathSampleDraft, service.Admin, a.sampleDraft, 0},
 	}
 }
 
@@ -72,76 +71,56 @@ func (d *Draft) draft() (service.Draft, error) {
 }
 
 // asked reads a body, and gives the reply time of its own.
-func (c *call) asked(into any, of *Draft, form string) (service.Draft, context.Context, context.CancelFunc, error) {
+func (c *call) asked(into any, of *Draft, form string) (service.Draft, error) {
 	if _, err := c.query(); err != nil {
-		return service.Draft{}, nil, nil, err
+		return service.Draft{}, err
 	}
 	if err := c.body(into, false, form); err != nil {
-		return service.Draft{}, nil, nil, err
-	}
-	d, err := of.draft()
-	if err != nil {
-		return service.Draft{}, nil, nil, err
+		return service.Draft{}, err
 	}
 	rc := http.NewResponseController(c.w)
 	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
 	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
-	ctx, cancel := context.WithTimeout(c.Context(), draftTime)
-	return d, ctx, cancel, nil
+	return of.draft()
 }
 
-func (a *API) inspectDraft(c *call) error {
+func (a *API) inspectDraft(c *call) (any, error) {
 	var body InspectDraft
-	d, ctx, cancel, err := c.asked(&body, &body.Draft, draftForm)
+	d, err := c.asked(&body, &body.Draft, draftForm)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer cancel()
 	n := draftPage
 	if body.Limit != nil {
 		n = *body.Limit
 	}
 	if n < 0 || n > maxPage {
-		return invalid("", "limit is %d: want 0 to %d", n, maxPage)
+		return nil, invalid("", "limit is %d: want 0 to %d", n, maxPage)
 	}
-	out, err := a.o.Desk.InspectDraft(ctx, c.caller, d, service.InspectAsk{After: body.After, Search: body.Search, Limit: n})
-	if err != nil {
-		return err
-	}
-	return c.ok(http.StatusOK, out)
+	return a.o.Desk.InspectDraft(c.Context(), c.caller, d, service.InspectAsk{After: body.After, Search: body.Search, Limit: n})
 }
 
-func (a *API) precheckDraft(c *call) error {
+func (a *API) precheckDraft(c *call) (any, error) {
 	var body Draft
-	d, ctx, cancel, err := c.asked(&body, &body, draftForm)
+	d, err := c.asked(&body, &body, draftForm)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer cancel()
-	out, err := a.o.Desk.PrecheckDraft(ctx, c.caller, d)
-	if err != nil {
-		return err
-	}
-	return c.ok(http.StatusOK, out)
+	return a.o.Desk.PrecheckDraft(c.Context(), c.caller, d)
 }
 
-func (a *API) sampleDraft(c *call) error {
+func (a *API) sampleDraft(c *call) (any, error) {
 	var body SampleDraft
-	d, ctx, cancel, err := c.asked(&body, &body.Draft, `{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}, "ns": "shop.orders"}`)
+	d, err := c.asked(&body, &body.Draft, `{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}, "ns": "shop.orders"}`)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer cancel()
 	if body.Documents < 0 || body.Documents > maxPage {
-		return invalid("", "documents is %d: want 1 to %d", body.Documents, maxPage)
+		return nil, invalid("", "documents is %d: want 1 to %d", body.Documents, maxPage)
 	}
 	n := body.Documents
 	if n == 0 {
 		n = draftSample
 	}
-	out, err := a.o.Desk.SampleDraft(ctx, c.caller, d, service.SampleAsk{NS: body.NS, Docs: n})
-	if err != nil {
-		return err
-	}
-	return c.ok(http.StatusOK, out)
+	return a.o.Desk.SampleDraft(c.Context(), c.caller, d, service.SampleAsk{NS: body.NS, Docs: n})
 }

@@ -24,8 +24,8 @@ const defaultLast = time.Hour
 // recordRoutes are those of figures over time and of the log.
 func (a *API) recordRoutes() []route {
 	return []route{
-		{http.MethodGet, PathPoints, service.Viewer, a.points},
-		{http.MethodGet, PathLog, service.Viewer, a.log},
+		{http.MethodGet, PathPoints, service.Viewer, a.points, 0},
+		{http.MethodGet, PathLog, service.Viewer, a.log, 0},
 	}
 }
 
@@ -122,32 +122,30 @@ func pointOf(b *service.Bucket) Point {
 	return out
 }
 
-func (a *API) points(c *call) error {
+func (a *API) points(c *call) (any, error) {
 	q, err := c.query("from", "to", "last", "step")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	from, to, err := span(q, time.Now().UTC())
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var step time.Duration
 	if q.Has("step") {
 		if step, err = length(q, "step"); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-	defer cancel()
-	curve, err := a.o.Desk.Points(ctx, c.caller, c.PathValue("name"), from, to, step)
+	curve, err := a.o.Desk.Points(c.Context(), c.caller, c.PathValue("name"), from, to, step)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := Points{From: curve.From, To: curve.To, StepSeconds: int64(curve.Step / time.Second), Points: make([]Point, len(curve.Points))}
 	for i := range curve.Points {
 		out.Points[i] = pointOf(&curve.Points[i])
 	}
-	return c.ok(http.StatusOK, out)
+	return out, nil
 }
 
 // span is the time that a query asks for: from and to, or the last of now.
@@ -190,34 +188,32 @@ func length(q url.Values, name string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-func (a *API) log(c *call) error {
+func (a *API) log(c *call) (any, error) {
 	q, err := c.query("kind", "before", "limit")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n, err := limit(q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	before, err := before(q)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	kind := service.EntryKind(q.Get("kind"))
 	if q.Has("kind") && !slices.Contains([]service.EntryKind{service.KindEvent, service.KindLog}, kind) {
-		return invalid("use event or log", "kind %q is none", short(string(kind), 40))
+		return nil, invalid("use event or log", "kind %q is none", short(string(kind), 40))
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-	defer cancel()
-	list, err := a.o.Desk.Log(ctx, c.caller, c.PathValue("name"), kind, before, n)
+	list, err := a.o.Desk.Log(c.Context(), c.caller, c.PathValue("name"), kind, before, n)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := Log{Entries: list}
 	if len(list) == n {
 		out.Next = list[n-1].Seq
 	}
-	return c.ok(http.StatusOK, out)
+	return out, nil
 }
 
 // before is the place in a trail that a page ends before, 0 for its end.

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 
 	"github.com/millrace/millrace/internal/service"
@@ -13,25 +12,19 @@ const PathDrain = PathWorkers + "/{name}/drain"
 // workerRoutes are those of workers.
 func (a *API) workerRoutes() []route {
 	return []route{
-		{http.MethodGet, PathWorkers, service.Viewer, a.workers},
-		{http.MethodPost, PathDrain, service.Admin, a.drain(true)},
-		{http.MethodDelete, PathDrain, service.Admin, a.drain(false)},
+		{http.MethodGet, PathWorkers, service.Viewer, a.workers, 0},
+		{http.MethodPost, PathDrain, service.Admin, a.drain(true), 0},
+		{http.MethodDelete, PathDrain, service.Admin, a.drain(false), 0},
 	}
 }
 
 // drain has a worker give back what it has, or takes that back, and replies with the
 // worker.
-func (a *API) drain(drain bool) func(*call) error {
-	return func(c *call) error {
+func (a *API) drain(drain bool) action {
+	return func(c *call) (any, error) {
 		if _, err := c.query(); err != nil {
-			return err
+			return nil, err
 		}
-		ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-		defer cancel()
-		w, err := a.o.Desk.Drain(ctx, c.caller, c.PathValue("name"), drain)
-		if err != nil {
-			return err
-		}
-		return c.ok(http.StatusOK, w)
+		return a.o.Desk.Drain(c.Context(), c.caller, c.PathValue("name"), drain)
 	}
 }

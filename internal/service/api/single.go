@@ -116,24 +116,24 @@ func (s *Single) Serve(ctx context.Context) error {
 func (a *API) singleRoutes() []route {
 	at := func(path string) string { return Prefix + path }
 	list := []route{
-		{http.MethodGet, server.PathHealth, "", func(c *call) error { return c.ok(http.StatusOK, server.Health{PID: os.Getpid()}) }},
-		{http.MethodGet, at("/status"), service.Viewer, a.old(a.show)},
-		{http.MethodPost, at("/pause"), service.Operator, a.old(a.change(a.jobs.Pause))},
-		{http.MethodPost, at("/resume"), service.Operator, a.old(a.change(a.jobs.Resume))},
-		{http.MethodPatch, at("/limits"), service.Operator, a.old(a.limits)},
-		{http.MethodPost, at("/deadletters/retry"), service.Operator, a.old(a.retryLetters)},
-		{http.MethodPost, at("/finalize"), service.Operator, a.old(a.finalize)},
-		{http.MethodDelete, at("/finalize"), service.Operator, a.old(a.change(a.jobs.CancelFinalize))},
+		{http.MethodGet, server.PathHealth, "", func(*call) (any, error) { return server.Health{PID: os.Getpid()}, nil }, 0},
+		{http.MethodGet, at("/status"), service.Viewer, a.old(a.show), 0},
+		{http.MethodPost, at("/pause"), service.Operator, a.old(a.change(a.jobs.Pause)), 0},
+		{http.MethodPost, at("/resume"), service.Operator, a.old(a.change(a.jobs.Resume)), 0},
+		{http.MethodPatch, at("/limits"), service.Operator, a.old(a.limits), 0},
+		{http.MethodPost, at("/deadletters/retry"), service.Operator, a.old(a.retryLetters), lettersTime},
+		{http.MethodPost, at("/finalize"), service.Operator, a.old(a.finalize), endless},
+		{http.MethodDelete, at("/finalize"), service.Operator, a.old(a.change(a.jobs.CancelFinalize)), 0},
 	}
 	if a.o.single.options.PProf { // with the token, for profiles tell more than a status does
-		list = append(list, route{http.MethodGet, PathProfiles, service.Operator, profile})
+		list = append(list, route{http.MethodGet, PathProfiles, service.Operator, profile, endless})
 	}
 	return list
 }
 
 // old is a request to the one job, which it does not name.
-func (a *API) old(do func(*call) error) func(*call) error {
-	return func(c *call) error {
+func (a *API) old(do action) action {
+	return func(c *call) (any, error) {
 		for _, j := range a.jobs.After(c.caller, "", math.MaxInt, func(*service.Job) bool { return true }) {
 			c.SetPathValue("name", j.Definition.Name)
 		}
@@ -145,7 +145,7 @@ func (a *API) old(do func(*call) error) func(*call) error {
 // profile serves what net/http/pprof has. It takes as long as it was asked for: its handler
 // refuses what is longer than the server's deadline, which is lifted here. The command line
 // is left out, for it may hold passwords.
-func profile(c *call) error {
+func profile(c *call) (any, error) {
 	serve := pprof.Index
 	switch strings.TrimPrefix(c.URL.Path, PathProfiles) {
 	case "profile":
@@ -157,7 +157,7 @@ func profile(c *call) error {
 	}
 	unlimited(c.w)
 	serve(c.w, c.WithContext(context.WithValue(c.Context(), http.ServerContextKey, nil)))
-	return nil
+	return sent{}, nil
 }
 
 // unlimited lifts the connection's deadlines for a request that waits for the job. The

@@ -18,15 +18,15 @@ const (
 
 func (a *API) verifyRoutes() []route {
 	return []route{
-		{http.MethodPost, PathVerifications, service.Operator, a.verify},
-		{http.MethodGet, PathVerifications, service.Viewer, a.verifications},
-		{http.MethodGet, PathVerification, service.Viewer, a.verification},
-		{http.MethodDelete, PathVerification, service.Operator, a.cancelVerification},
-		{http.MethodPost, PathRepair, service.Operator, a.repair},
-		{http.MethodPut, PathVerifySchedule, service.Operator, a.verifySchedule},
+		{http.MethodPost, PathVerifications, service.Operator, a.verify, 0},
+		{http.MethodGet, PathVerifications, service.Viewer, a.verifications, 0},
+		{http.MethodGet, PathVerification, service.Viewer, a.verification, 0},
+		{http.MethodDelete, PathVerification, service.Operator, a.cancelVerification, 0},
+		{http.MethodPost, PathRepair, service.Operator, a.repair, 0},
+		{http.MethodPut, PathVerifySchedule, service.Operator, a.verifySchedule, 0},
 		{http.MethodDelete, PathVerifySchedule, service.Operator, a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 			return a.o.Desk.ScheduleVerifications(ctx, who, name, nil)
-		})},
+		}), 0},
 	}
 }
 
@@ -85,72 +85,66 @@ func verificationOf(v *service.Verification) Verification {
 	return out
 }
 
-func (a *API) verify(c *call) error {
+func (a *API) verify(c *call) (any, error) {
 	var n NewVerification
 	if err := c.body(&n, true, `{"id": "first", "samplePercent": 5, "include": ["shop.*"]}, or nothing`); err != nil {
-		return err
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-	defer cancel()
-	v, made, err := a.o.Desk.Verify(ctx, c.caller, c.PathValue("name"), n.ID, n.VerifyOptions)
+	v, made, err := a.o.Desk.Verify(c.Context(), c.caller, c.PathValue("name"), n.ID, n.VerifyOptions)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.toVerify(v, made)
+	return c.toVerify(v, made), nil
 }
 
 // toVerify replies to who has asked for a verification; made is false where it was there.
-func (c *call) toVerify(v *service.Verification, made bool) error {
-	if !made {
-		return c.ok(http.StatusOK, verificationOf(v))
+func (c *call) toVerify(v *service.Verification, made bool) Verification {
+	if made {
+		c.code = http.StatusCreated
+		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(v.Wish.Job)+"/verifications/"+url.PathEscape(v.Wish.ID))
 	}
-	c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(v.Wish.Job)+"/verifications/"+url.PathEscape(v.Wish.ID))
-	return c.ok(http.StatusCreated, verificationOf(v))
+	return verificationOf(v)
 }
 
-func (a *API) verifications(c *call) error {
+func (a *API) verifications(c *call) (any, error) {
 	name := c.PathValue("name")
 	list, err := a.o.Desk.Verifications(c.caller, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	j, err := a.o.Desk.Job(c.caller, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := Verifications{Verifications: make([]Verification, 0, len(list)), Schedule: j.Definition.Wish.Verify}
 	for i := range list {
 		out.Verifications = append(out.Verifications, verificationOf(&list[i]))
 	}
-	return c.ok(http.StatusOK, out)
+	return out, nil
 }
 
-func (a *API) verification(c *call) error {
-	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-	defer cancel()
-	v, found, err := a.o.Desk.Verification(ctx, c.caller, c.PathValue("name"), c.PathValue("id"))
+func (a *API) verification(c *call) (any, error) {
+	v, found, err := a.o.Desk.Verification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	out := verificationOf(v)
 	out.Findings = found
-	return c.ok(http.StatusOK, out)
+	return out, nil
 }
 
-func (a *API) cancelVerification(c *call) error {
-	ctx, cancel := context.WithTimeout(c.Context(), storeTime)
-	defer cancel()
-	v, err := a.o.Desk.CancelVerification(ctx, c.caller, c.PathValue("name"), c.PathValue("id"))
+func (a *API) cancelVerification(c *call) (any, error) {
+	v, err := a.o.Desk.CancelVerification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return c.ok(http.StatusOK, verificationOf(v))
+	return verificationOf(v), nil
 }
 
-func (a *API) verifySchedule(c *call) error {
+func (a *API) verifySchedule(c *call) (any, error) {
 	var s service.VerifySchedule
 	if err := c.body(&s, false, `{"everyHours": 24, "samplePercent": 5, "bytesPerSecond": 10000000}`); err != nil {
-		return err
+		return nil, err
 	}
 	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
 		return a.o.Desk.ScheduleVerifications(ctx, who, name, &s)
