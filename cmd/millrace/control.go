@@ -191,7 +191,7 @@ func (c *control) finalize(ctx context.Context) error {
 	var j api.Job
 	err := during(ctx, func() (err error) {
 		if j, err = c.api.Finalize(ctx, c.Job, c.WhenCaughtUp); err == nil && c.Wait {
-			err = c.awaitFinalized(ctx, &j)
+			j, err = c.finalized(ctx, j)
 		}
 		return err
 	}, c.showMeanwhile)
@@ -214,29 +214,39 @@ func (c *control) finalize(ctx context.Context) error {
 	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
 }
 
-// awaitFinalized looks again and again until the job has ended. A service that does
-// not answer for a while is asked again: it keeps the request.
-func (c *control) awaitFinalized(ctx context.Context, j *api.Job) error {
+// finalized returns the job when it has ended.
+func (c *control) finalized(ctx context.Context, j api.Job) (api.Job, error) {
+	return await(ctx, j, func(now api.Job) (bool, error) {
+		switch {
+		case now.UID != j.UID:
+			return true, fmt.Errorf("job %s was removed, and another made under its name", cli.Plain(j.Name))
+		case now.State == service.Finished || now.State == service.Failed:
+			return true, nil
+		case !now.Wish.Finalize:
+			return true, fmt.Errorf("somebody has taken back that job %s is to be finalized", cli.Plain(j.Name))
+		}
+		return false, nil
+	}, func() (api.Job, error) { return c.api.Job(ctx, j.Name) })
+}
+
+// await looks at something of a service each second until it has ended. A service that does
+// not answer for a while is asked again: it keeps what was asked for.
+func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look func() (T, error)) (T, error) {
 	const giveUp = 2 * time.Minute
-	heard := time.Now()
-	for j.State != service.Finished && j.State != service.Failed {
-		if !j.Wish.Finalize {
-			return fmt.Errorf("somebody has taken back that job %s is to be finalized", cli.Plain(j.Name))
+	for heard := time.Now(); ; {
+		if over, err := ended(now); over {
+			return now, err
 		}
 		if err := pace.Pause(ctx, time.Second); err != nil {
-			return err
+			return now, err
 		}
-		now, err := c.api.Job(ctx, j.Name)
-		switch {
-		case err == nil && now.UID != j.UID:
-			return fmt.Errorf("job %s was removed, and another made under its name", cli.Plain(j.Name))
+		switch next, err := look(); {
 		case err == nil:
-			*j, heard = now, time.Now()
+			now, heard = next, time.Now()
 		case ctx.Err() == nil && (api.IsRefusal(err) || time.Since(heard) > giveUp):
-			return err
+			return now, err
 		}
 	}
-	return nil
 }
 
 // wayBack says from where a sync in the other direction would start.

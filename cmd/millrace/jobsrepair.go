@@ -45,7 +45,7 @@ none of them differs, 1 when one does, 2 when there is no answer.`,
   millrace jobs repair --job orders --ns shop.orders
   millrace jobs repair --job orders --of nightly --document '{"$oid":"65f0c0ffee65f0c0ffee65f0"}'`,
 		Annotations: map[string]string{cli.FailsWith: "trouble"},
-	}, &r.remote, nil)
+	}, &r.remote, func(ctx context.Context) error { return verifyTrouble(a.repairRemote(ctx, &r, all)) })
 	fs := cmd.Flags()
 	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair: the same once more asks for no other")
 	fs.StringVar(&r.of, "of", "", "`name` of the verification that has found the documents; left out the last that has ended")
@@ -56,13 +56,6 @@ none of them differs, 1 when one does, 2 when there is no answer.`,
 	cmd.MarkFlagsOneRequired("all", "ns", "document")
 	cmd.MarkFlagsMutuallyExclusive("all", "ns")
 	cmd.MarkFlagsMutuallyExclusive("all", "document")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := r.reach(); err != nil {
-			return err
-		}
-		defer r.Close()
-		return verifyTrouble(a.repairRemote(cmd.Context(), &r, all))
-	}
 	return cmd
 }
 

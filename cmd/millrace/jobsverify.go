@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -32,7 +31,8 @@ type verifyWish struct {
 
 func (a *app) jobsVerifyCommand() *cobra.Command {
 	var v verifyWish
-	cmd := a.remoteJobCommand(&cobra.Command{
+	var cmd *cobra.Command
+	cmd = a.remoteJobCommand(&cobra.Command{
 		Use:   "verify --server URL --job NAME",
 		Short: "Have a job of a service verified",
 		Long: `Asks for a verification of a job: a worker compares source and target as millrace
@@ -50,7 +50,14 @@ verification is asked for. An interrupt ends the waiting, not the verification.
   millrace jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB
   millrace jobs verify --job orders --show --output json`,
 		Annotations: map[string]string{cli.FailsWith: "trouble"},
-	}, &v.remote, nil)
+	}, &v.remote, func(ctx context.Context) error {
+		rate, err := humanize.ParseBytes(v.rate)
+		if err != nil || rate > 1<<62 {
+			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", cli.Plain(v.rate)))
+		}
+		v.ask.BytesPerSecond = int64(rate)
+		return verifyTrouble(a.verifyRemote(ctx, &v, cmd.Flags().Changed("every")))
+	})
 	fs := cmd.Flags()
 	fs.StringVar(&v.ask.ID, "id", "", "`name` of the verification: the same once more asks for no other; with --show and --cancel, which one")
 	fs.Float64Var(&v.ask.SamplePercent, "sample", 0, "compare this `percent` of each collection; 0 is all")
@@ -63,18 +70,6 @@ verification is asked for. An interrupt ends the waiting, not the verification.
 	fs.BoolVar(&v.cancel, "cancel", false, "call the verification off")
 	fs.BoolVar(&v.show, "show", false, "show a verification, and ask for none")
 	cmd.MarkFlagsMutuallyExclusive("wait", "cancel", "show", "every")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := v.reach(); err != nil {
-			return err
-		}
-		defer v.Close()
-		rate, err := humanize.ParseBytes(v.rate)
-		if err != nil || rate > 1<<62 {
-			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", cli.Plain(v.rate)))
-		}
-		v.ask.BytesPerSecond = int64(rate)
-		return verifyTrouble(a.verifyRemote(cmd.Context(), &v, cmd.Flags().Changed("every")))
-	}
 	return cmd
 }
 
@@ -149,27 +144,17 @@ func (a *app) oldVerification(ctx context.Context, v *verifyWish) error {
 	return then(err, func() error { return a.toldVerified(v, &got) })
 }
 
-// awaitVerified looks again and again until the verification has ended. A service that
-// does not answer for a while is asked again: the wish is stored.
+// awaitVerified returns when the verification has ended.
 func (a *app) awaitVerified(ctx context.Context, v *verifyWish, got api.Verification) error {
-	const giveUp = 2 * time.Minute
-	heard := time.Now()
-	for {
-		now, err := v.Verification(ctx, v.job, got.ID)
-		switch {
-		case err == nil && now.State.Final():
-			return a.toldVerified(v, &now)
-		case err == nil:
-			heard = time.Now()
-		case ctx.Err() == nil && (api.IsRefusal(err) || time.Since(heard) > giveUp):
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return mongo.WithHint(fmt.Errorf("%w; the verification goes on nevertheless", context.Cause(ctx)), "millrace jobs verify --show tells of it, --cancel calls it off")
-		case <-time.After(time.Second):
-		}
+	looked := false // what was asked for has no findings
+	now, err := await(ctx, got, func(now api.Verification) (bool, error) { return looked && now.State.Final(), nil }, func() (api.Verification, error) {
+		looked = true
+		return v.Verification(ctx, v.job, got.ID)
+	})
+	if ctx.Err() != nil && err != nil {
+		return mongo.WithHint(fmt.Errorf("%w; the verification goes on nevertheless", context.Cause(ctx)), "millrace jobs verify --show tells of it, --cancel calls it off")
 	}
+	return then(err, func() error { return a.toldVerified(v, &now) })
 }
 
 // toldVerified tells of a verification, and is an error where it has not found both

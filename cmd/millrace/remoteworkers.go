@@ -92,21 +92,15 @@ With --wait it returns when the worker has no job.`,
 		Example: `  millrace workers drain --worker host-b-4711 --wait`,
 	}, func(ctx context.Context, r *remote, name string) error {
 		w, err := r.Drain(ctx, name, true)
-		for err == nil && wait && len(w.Jobs) > 0 {
-			select {
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			case <-time.After(time.Second):
-			}
-			var list []service.Worker
-			if list, err = r.Workers(ctx); err != nil {
-				break
-			}
-			i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
-			if i < 0 {
-				break // it has ended, and has none
-			}
-			w = list[i]
+		if err == nil && wait {
+			w, err = await(ctx, w, func(w service.Worker) (bool, error) { return len(w.Jobs) == 0, nil }, func() (service.Worker, error) {
+				list, err := r.Workers(ctx)
+				i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
+				if err != nil || i < 0 {
+					return service.Worker{Name: name}, err // it has ended, and has none
+				}
+				return list[i], nil
+			})
 		}
 		return then(err, func() error { return a.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
 	})

@@ -157,12 +157,12 @@ func (c *Client) Drain(ctx context.Context, name string, drain bool) (w service.
 	if !drain {
 		method = http.MethodDelete
 	}
-	_, err = c.call(ctx, method, strings.Replace(PathDrain, "{name}", url.PathEscape(name), 1), nil, &w)
+	_, err = c.call(ctx, method, ofJob(PathDrain, name), nil, &w)
 	return w, err
 }
 
 func (c *Client) job(ctx context.Context, method, path, name string, what any) (j Job, err error) {
-	_, err = c.call(ctx, method, jobPath(path, name), what, &j)
+	_, err = c.call(ctx, method, ofJob(path, name), what, &j)
 	return j, err
 }
 

@@ -227,10 +227,6 @@ func before(q url.Values) (n uint64, err error) {
 	return n, nil
 }
 
-func jobPath(path, name string) string {
-	return strings.Replace(path, "{name}", url.PathEscape(name), 1)
-}
-
 // Points are figures of a job over the last time, in steps; "" leaves it to the service.
 func (c *Client) Points(ctx context.Context, name, last, step string) (p Points, err error) {
 	q := url.Values{}
@@ -239,7 +235,7 @@ func (c *Client) Points(ctx context.Context, name, last, step string) (p Points,
 			q.Set(key, value)
 		}
 	}
-	_, err = c.call(ctx, http.MethodGet, jobPath(PathPoints, name)+"?"+q.Encode(), nil, &p)
+	_, err = c.call(ctx, http.MethodGet, ofJob(PathPoints, name)+"?"+q.Encode(), nil, &p)
 	return p, err
 }
 
@@ -252,6 +248,6 @@ func (c *Client) Log(ctx context.Context, name string, kind service.EntryKind, b
 	if before > 0 {
 		q.Set("before", strconv.FormatUint(before, 10))
 	}
-	_, err = c.call(ctx, http.MethodGet, jobPath(PathLog, name)+"?"+q.Encode(), nil, &l)
+	_, err = c.call(ctx, http.MethodGet, ofJob(PathLog, name)+"?"+q.Encode(), nil, &l)
 	return l, err
 }
