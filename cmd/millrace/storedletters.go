@@ -9,7 +9,6 @@ import (
 	"io"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/cli"
@@ -38,23 +37,12 @@ func (l *storedLetters) each(ctx context.Context, do func(*deadletter.Summary) e
 	})
 }
 
-func (l *storedLetters) one(ctx context.Context, id string) (out *shownLetter, err error) {
-	err = deadletter.Browse(ctx, l.cluster, deadletter.Filter{ID: id}, true, func(raw bson.Raw) error {
-		one, err := deadletter.ReadSummary(raw)
-		doc, _ := raw.Lookup("document").DocumentOK()
-		if out = (&shownLetter{Summary: one}); one.DocID.IsZero() {
-			out.DocID = bsonraw.RawValue(bsonraw.IDOf(doc))
-		}
-		out.Doc = canonical(doc)
-		return err
-	})
-	if err != nil || out == nil {
+func (l *storedLetters) one(ctx context.Context, id string) (*shownLetter, error) {
+	found, err := deadletter.Find(ctx, l.cluster, deadletter.Filter{ID: id})
+	if err != nil || found == nil {
 		return nil, err
 	}
-	if out.Same, err = l.onTarget(ctx, out.NS, out.DocID); err == nil {
-		out.Holder, err = l.onTarget(ctx, out.NS, out.Other)
-	}
-	return out, err
+	return &shownLetter{found.Summary, canonical(found.Doc), canonical(found.Same), canonical(found.Holder)}, nil
 }
 
 // canonical is a document as extended JSON, null for none.
@@ -67,19 +55,6 @@ func canonical(doc bson.Raw) json.RawMessage {
 		raw, _ = json.Marshal("not readable: " + err.Error())
 	}
 	return raw
-}
-
-// onTarget is the target's document with an _id.
-func (l *storedLetters) onTarget(ctx context.Context, ns string, id bson.RawValue) (json.RawMessage, error) {
-	if id.IsZero() || id.Type == 0 {
-		return canonical(nil), nil
-	}
-	db, coll := mongo.SplitNS(ns)
-	doc, err := l.cluster.Client.Database(db).Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}).Raw()
-	if err != nil && !errors.Is(err, driver.ErrNoDocuments) {
-		return nil, fmt.Errorf("read %s: %w", ns, err)
-	}
-	return canonical(doc), nil
 }
 
 func (l *storedLetters) export(ctx context.Context, w io.Writer) error {

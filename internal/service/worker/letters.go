@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,9 +10,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
-	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -140,12 +137,9 @@ func (l *lettersOf) chosen() deadletter.Filter {
 	return f
 }
 
-func readLetter(raw bson.Raw) (s deadletter.Summary, l service.Letter, err error) {
-	if s, err = deadletter.ReadSummary(raw); err != nil {
-		return s, l, err
-	}
-	return s, service.Letter{ID: s.ID, NS: s.NS, Document: cut(s.Document, textBytes), State: s.State, Cause: s.Cause, Reason: cut(s.Reason, textBytes), Index: cut(s.Index, textBytes),
-		Position: s.Position, Time: s.Time.UTC(), Updated: s.Updated.UTC(), Settled: cut(s.Settled, textBytes), Bytes: s.Bytes}, nil
+func letterOf(s *deadletter.Summary) service.Letter {
+	return service.Letter{ID: s.ID, NS: s.NS, Document: cut(s.Document, textBytes), State: s.State, Cause: s.Cause, Reason: cut(s.Reason, textBytes), Index: cut(s.Index, textBytes),
+		Position: s.Position, Time: s.Time.UTC(), Updated: s.Updated.UTC(), Settled: cut(s.Settled, textBytes), Bytes: s.Bytes}
 }
 
 // errEnough ends a look at letters.
@@ -159,10 +153,11 @@ func (l *lettersOf) page(ctx context.Context) (*service.Letters, error) {
 	out := &service.Letters{Letters: []service.Letter{}}
 	room := answerBytes
 	err := deadletter.Browse(ctx, l.target, f, false, func(raw bson.Raw) error {
-		_, one, err := readLetter(raw)
+		read, err := deadletter.ReadSummary(raw)
 		if err != nil {
 			return err
 		}
+		one := letterOf(&read)
 		if n := len(out.Letters); n == limit || n > 0 && !fits(&room, one) {
 			out.Next = out.Letters[n-1].ID
 			return errEnough
@@ -178,32 +173,14 @@ func (l *lettersOf) page(ctx context.Context) (*service.Letters, error) {
 
 // one is a letter with its document and what stands in its way.
 func (l *lettersOf) one(ctx context.Context) (*service.WholeLetter, error) {
-	var out *service.WholeLetter
-	var docID, other bson.RawValue
-	err := deadletter.Browse(ctx, l.target, l.chosen(), true, func(raw bson.Raw) error {
-		s, one, err := readLetter(raw)
-		if err != nil {
-			return err
-		}
-		doc, _ := raw.Lookup("document").DocumentOK()
-		if docID, other = s.DocID, s.Other; docID.IsZero() {
-			docID = bsonraw.RawValue(bsonraw.IDOf(doc))
-		}
-		docID.Value, other.Value = bytes.Clone(docID.Value), bytes.Clone(other.Value)
-		out = &service.WholeLetter{Letter: one, Whole: asJSON(doc)}
-		return nil
-	})
+	found, err := deadletter.Find(ctx, l.target, l.chosen())
 	switch {
 	case err != nil:
 		return nil, err
-	case out == nil:
+	case found == nil:
 		return nil, l.missing()
 	}
-	if out.SameID, err = l.onTarget(ctx, out.NS, docID); err != nil {
-		return nil, err
-	}
-	out.Other, err = l.onTarget(ctx, out.NS, other)
-	return out, err
+	return &service.WholeLetter{Letter: letterOf(&found.Summary), Whole: asJSON(found.Doc), SameID: asJSON(found.Same), Other: asJSON(found.Holder)}, nil
 }
 
 func (l *lettersOf) missing() error {
@@ -227,22 +204,6 @@ func shownDocument(doc bson.Raw, canonical bool, most int, more string) json.Raw
 	}
 	raw, _ := json.Marshal(fmt.Sprintf("a document of %d bytes%s", len(doc), more))
 	return raw
-}
-
-// onTarget is the target's document with an _id.
-func (l *lettersOf) onTarget(ctx context.Context, ns string, id bson.RawValue) (json.RawMessage, error) {
-	if id.IsZero() || id.Type == 0 {
-		return asJSON(nil), nil
-	}
-	db, coll := mongo.SplitNS(ns)
-	doc, err := l.target.Client.Database(db).Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}).Raw()
-	if errors.Is(err, driver.ErrNoDocuments) {
-		return asJSON(nil), nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", ns, err)
-	}
-	return asJSON(doc), nil
 }
 
 // export is the next piece of the export. A line of which a part was sent has to be the
@@ -406,7 +367,7 @@ func (l *lettersOf) open(ctx context.Context) (int64, error) {
 	}
 	n := int64(0)
 	err := deadletter.Browse(ctx, l.target, l.chosen(), false, func(raw bson.Raw) error {
-		s, _, err := readLetter(raw)
+		s, err := deadletter.ReadSummary(raw)
 		if state := deadletter.State(s.State); state == deadletter.Open || state == deadletter.Undecided {
 			n++
 		}
@@ -419,7 +380,7 @@ func (l *lettersOf) open(ctx context.Context) (int64, error) {
 func (l *lettersOf) notOpen(ctx context.Context) error {
 	why := l.missing()
 	err := deadletter.Browse(ctx, l.target, l.chosen(), false, func(raw bson.Raw) error {
-		_, one, err := readLetter(raw)
+		one, err := deadletter.ReadSummary(raw)
 		why = notNow{mongo.WithHint(fmt.Errorf("the letter is %s, and only open ones are tried", one.State), "")}
 		return err
 	})

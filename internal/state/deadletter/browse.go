@@ -1,15 +1,19 @@
 package deadletter
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -101,6 +105,49 @@ func Browse(ctx context.Context, c *mongo.Cluster, f Filter, whole bool, do func
 		return fmt.Errorf("read dead letters: %w", err)
 	}
 	return nil
+}
+
+// Found is a letter with its document, and what stands in its way on the target: nil where
+// there is none.
+type Found struct {
+	Summary
+
+	// Doc is the letter's document, Same the target's with the _id, Holder the target's
+	// with the key.
+	Doc, Same, Holder bson.Raw
+}
+
+// Find returns one letter that a filter chooses, nil for none.
+func Find(ctx context.Context, c *mongo.Cluster, f Filter) (out *Found, err error) {
+	err = Browse(ctx, c, f, true, func(raw bson.Raw) error {
+		raw = bytes.Clone(raw)
+		one, err := ReadSummary(raw)
+		out = &Found{Summary: one}
+		if out.Doc, _ = raw.Lookup("document").DocumentOK(); one.DocID.IsZero() {
+			out.DocID = bsonraw.RawValue(bsonraw.IDOf(out.Doc))
+		}
+		return err
+	})
+	if err != nil || out == nil {
+		return nil, err
+	}
+	if out.Same, err = onTarget(ctx, c, out.NS, out.DocID); err == nil {
+		out.Holder, err = onTarget(ctx, c, out.NS, out.Other)
+	}
+	return out, err
+}
+
+// onTarget is the target's document with an _id, nil for none.
+func onTarget(ctx context.Context, c *mongo.Cluster, ns string, id bson.RawValue) (bson.Raw, error) {
+	if id.IsZero() || id.Type == 0 {
+		return nil, nil
+	}
+	db, coll := mongo.SplitNS(ns)
+	doc, err := c.Client.Database(db).Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}).Raw()
+	if err != nil && !errors.Is(err, driver.ErrNoDocuments) {
+		return nil, fmt.Errorf("read %s: %w", ns, err)
+	}
+	return doc, nil
 }
 
 // joined is a letter with the document that is kept in parts.
