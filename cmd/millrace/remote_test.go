@@ -187,6 +187,8 @@ func TestOneSetOfCommands(t *testing.T) {
 	b.expect(cli.ExitUsage, "finalize --job orders --cancel", "nobody has asked")
 	b.expect(cli.ExitUsage, "status --server "+b.url+" --address 127.0.0.1:1", "cannot go with --address")
 	b.expect(cli.ExitUsage, "status --server mongodb://u:hidden@b", "server cannot be used")
+	b.expect(cli.ExitFailure, "status --target mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=1", "127.0.0.1:1")
+	b.expect(cli.ExitFailure, "status --server 127.0.0.1:1", "request to http://127.0.0.1:1")
 
 	j := newFakeJob()
 	own := newBench(t, j)

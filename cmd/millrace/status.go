@@ -40,8 +40,11 @@ before it was finalized. The result in JSON has the same form in each case.`,
   millrace status --job orders --target mongodb://b:27017`,
 	}, &s, func(ctx context.Context, run *session) error {
 		c, err := a.client(ctx, &s, false)
-		if err != nil {
+		switch {
+		case err != nil && s.Address == "" && s.Server == "":
 			return run.statusOfStopped(ctx, &s, err)
+		case err != nil:
+			return err
 		}
 		defer c.Close()
 		return asked((&control{run, &s, c}).status(ctx))

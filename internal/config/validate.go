@@ -385,11 +385,12 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 		}
 	}
 	if kind := o[flagServer].Kind; kind == FromFlag || kind == FromFile {
-		c.bad(s.Address != "", flagServer, "cannot go with --address", "give one of them")
+		c.bad(o["address"].Kind == FromFlag, flagServer, "cannot go with --address", "give one of them")
 		s.Address = s.Server
 	}
 	if s.Target != "" {
 		c.uri(flagTarget, s.Target)
+		s.Server = "" // which only the environment names
 	}
 	c.job(s.Job)
 	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")

@@ -107,8 +107,12 @@ func New(o Options) (*API, error) {
 	for at, list := range methods {
 		mux.Handle(at, a.wrongMethod(list))
 	}
+	list := PathOpenAPI
+	if o.Desk == nil {
+		list = PathJobs
+	}
 	unknown := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, refuse(http.StatusNotFound, operate.NotFound, "see "+PathOpenAPI, "there is no such path"))
+		a.fail(w, r, refuse(http.StatusNotFound, operate.NotFound, "see "+list, "there is no such path"))
 	})
 	mux.Handle("/api/", unknown)
 	if mux.Handle("/", unknown); o.Pages != nil {
