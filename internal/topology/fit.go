@@ -63,23 +63,26 @@ func Published() []Cell {
 	}
 }
 
-// PublishedOff is how much faster chaining off was than on, 0.1 being ten per
-// cent; ok is false for a set that nothing was published of.
-func PublishedOff(members int, majority bool) (gain float64, ok bool) {
-	var on, off float64
+// PublishedPair returns the two cells of a set with a write concern: chaining off
+// and on. ok is false for a set without published figures.
+func PublishedPair(members int, majority bool) (off, on Cell, ok bool) {
 	for _, c := range Published() {
 		switch {
 		case c.Members != members || c.Majority != majority:
 		case c.Chaining:
-			on = c.OpsPerSecond
+			on = c
 		default:
-			off = c.OpsPerSecond
+			off = c
 		}
 	}
-	if on == 0 {
-		return 0, false
-	}
-	return relative(off, on), true
+	return off, on, on.OpsPerSecond > 0
+}
+
+// PublishedOff is how much faster chaining off was than on, 0.1 being ten per
+// cent; ok is false for a set that nothing was published of.
+func PublishedOff(members int, majority bool) (gain float64, ok bool) {
+	off, on, ok := PublishedPair(members, majority)
+	return relative(off.OpsPerSecond, on.OpsPerSecond), ok
 }
 
 // FitPublished fits the parameters to the published table. It is computed

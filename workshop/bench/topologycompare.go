@@ -56,21 +56,11 @@ func (f *forest) compared(c *Case, concern string) *OffOn {
 }
 
 func publishedOffOn(members int, concern string) *PublishedOffOn {
-	gain, ok := topology.PublishedOff(members, concern == topology.Majority)
+	off, on, ok := topology.PublishedPair(members, concern == topology.Majority)
 	if !ok {
 		return nil
 	}
-	out := &PublishedOffOn{Gain: gain}
-	for _, c := range topology.Published() {
-		switch {
-		case c.Members != members || c.Majority != (concern == topology.Majority):
-		case c.Chaining:
-			out.OnCPU = c.CPU
-		default:
-			out.OffCPU = c.CPU
-		}
-	}
-	return out
+	return &PublishedOffOn{Gain: off.OpsPerSecond/on.OpsPerSecond - 1, OffCPU: off.CPU, OnCPU: on.CPU}
 }
 
 // chainingCases are the cases that compare chaining off with on.

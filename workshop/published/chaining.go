@@ -1,25 +1,35 @@
 package published
 
-import "strconv"
+import (
+	"math"
+	"strconv"
 
-// chainCell is what was published of a set with a write concern: chaining on
-// and off.
+	"github.com/millrace/millrace/internal/topology"
+)
+
+// chainCell is a set with a write concern, and what was published of it.
 type chainCell struct {
 	members int
-	set     string
 	concern string
-	on, off float64 // writes a second
-	// onCPU and offCPU are the primary's, in per cent.
-	onCPU, offCPU float64
+	on, off topology.Cell
 }
 
-func chainCells() []chainCell {
-	const three, seven = "primary, secondary, hidden", "primary, 5 secondaries, hidden"
-	const fifteen = "7 voting as above, 8 read-only without a vote"
-	return []chainCell{
-		{3, three, "majority", 5277, 5241, 65, 65}, {7, seven, "majority", 3005, 4312, 56, 85}, {15, fifteen, "majority", 2932, 3123, 58, 91},
-		{3, three, "1", 15075, 14785, 93, 93}, {7, seven, "1", 14414, 11492, 91, 93}, {15, fifteen, "1", 14093, 7500, 90, 94},
+// chainSizes are the published sets by their members.
+func chainSizes() []int { return []int{3, 7, 15} }
+
+func chainCells() (cells []chainCell) {
+	for _, concern := range chainConcerns() {
+		for _, n := range chainSizes() {
+			off, on, _ := topology.PublishedPair(n, concern == topology.Majority)
+			cells = append(cells, chainCell{n, concern, on, off})
+		}
 	}
+	return cells
+}
+
+// set names the set's members.
+func (c chainCell) set() string {
+	return map[int]string{3: "primary, secondary, hidden", 7: "primary, 5 secondaries, hidden", 15: "7 voting as above, 8 read-only without a vote"}[c.members]
 }
 
 // chainKey begins the keys of a cell's figures.
@@ -58,12 +68,11 @@ const (
 
 func chainPlace() []string { return []string{"members", "write concern"} }
 
-// chainRows are the published sets with the figures that of picks.
-func chainRows(of func(chainCell) (on, off float64)) (rows []Row) {
+// chainRows are the published sets with a figure of their cells.
+func chainRows(of func(topology.Cell) float64) (rows []Row) {
 	for _, c := range chainCells() {
 		k := chainKey(c.members, c.concern)
-		on, off := of(c)
-		r := Row{Key: k, Place: []string{strconv.Itoa(c.members) + " (" + c.set + ")", c.concern}, Published: values(on, off), Why: chainWhy}
+		r := Row{Key: k, Place: []string{strconv.Itoa(c.members) + " (" + c.set() + ")", c.concern}, Published: values(of(c.on), of(c.off)), Why: chainWhy}
 		if c.concern == "1" {
 			r.Why = chainW1Why
 		}
@@ -76,7 +85,7 @@ func chainRates() Group {
 	g := Group{
 		Title: "Writes", Place: chainPlace(), Ratio: "off against on", Change: true,
 		Columns: []Column{{Key: "on", Name: "chaining on", Unit: PerSecond}, {Key: "off", Name: "off", Unit: PerSecond}},
-		Rows:    chainRows(func(c chainCell) (float64, float64) { return c.on, c.off }),
+		Rows:    chainRows(func(c topology.Cell) float64 { return c.OpsPerSecond }),
 	}
 	for i, c := range chainCells() {
 		r := &g.Rows[i]
@@ -92,7 +101,7 @@ func chainCPU() Group {
 	return Group{
 		Title: "Processors of the primary", Place: chainPlace(),
 		Columns: []Column{{Key: "on-cpu", Name: "chaining on", Unit: Percent}, {Key: "off-cpu", Name: "off", Unit: Percent}},
-		Rows:    chainRows(func(c chainCell) (float64, float64) { return c.onCPU, c.offCPU }),
+		Rows:    chainRows(func(c topology.Cell) float64 { return math.Round(100 * c.CPU) }),
 	}
 }
 

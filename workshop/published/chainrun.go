@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/topology"
 	"github.com/millrace/millrace/workshop/bench"
 )
 
@@ -41,11 +42,11 @@ func chainLinks() []chainLink {
 
 // Measure measures a set of each size.
 func (chainRun) Measure(ctx context.Context, o Options, m *Measured) error {
-	members := []int{3, 7, 15}
+	members := chainSizes()
 	m.Sizes = fmt.Sprintf("inserts for some seconds in place of 5,000,000 records; %d clients as published, 0.1 ms between members", chainClients)
 	if o.Scale.Name == "tiny" {
 		members = members[:1]
-		for _, n := range []int{7, 15} {
+		for _, n := range chainSizes()[1:] {
 			for _, l := range chainLinks() {
 				m.miss("the scale tiny measures sets of 3 members only", l.keys(n)...)
 			}
@@ -78,7 +79,7 @@ func (l chainLink) keys(members int) (keys []string) {
 	return keys
 }
 
-func chainConcerns() []string { return []string{"majority", "1"} }
+func chainConcerns() []string { return []string{topology.Majority, "1"} }
 
 // take reads the cases of both write concerns.
 func (l chainLink) take(r *bench.Report, m *Measured, members int) error {

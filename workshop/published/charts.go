@@ -189,7 +189,7 @@ func ddtClouds(of lookup, column string) []plot.Cloud {
 
 // chainCharts draws writes and the primary's processors by members.
 func chainCharts(t *Table, m *Measured) ([]Chart, error) {
-	members := []int{3, 7, 15}
+	members := chainSizes()
 	var names []string
 	for _, n := range members {
 		names = append(names, strconv.Itoa(n))

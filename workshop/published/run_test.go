@@ -3,13 +3,10 @@ package published
 import (
 	"context"
 	"fmt"
-	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/internal/topology"
 	"github.com/millrace/millrace/workshop/bench"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -217,22 +214,4 @@ func TestFifthTableFromReports(t *testing.T) {
 		}
 	}
 	complete(t, chaining(), m)
-}
-
-// TestChainAgreesWithTheModel: the model is fitted to the same published figures.
-func TestChainAgreesWithTheModel(t *testing.T) {
-	published := topology.Published()
-	for _, c := range chainCells() {
-		for _, chained := range []bool{true, false} {
-			rate, cpu := c.off, c.offCPU
-			if chained {
-				rate, cpu = c.on, c.onCPU
-			}
-			if !slices.ContainsFunc(published, func(p topology.Cell) bool {
-				return p.Members == c.members && p.Majority == (c.concern == "majority") && p.Chaining == chained && p.OpsPerSecond == rate && math.Round(100*p.CPU) == cpu
-			}) {
-				t.Errorf("the model knows no %g with %g %% for %d members, w:%s, chaining %v", rate, cpu, c.members, c.concern, chained)
-			}
-		}
-	}
 }

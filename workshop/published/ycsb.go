@@ -1,7 +1,20 @@
 package published
 
+import (
+	"strconv"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/millrace/millrace/workshop/ycsb"
+)
+
 // ycsbMixes are reads to writes, as published.
-func ycsbMixes() []string { return []string{"100:0", "95:5", "50:50", "5:95", "0:100"} }
+func ycsbMixes() (all []string) {
+	for _, m := range ycsb.PublishedMixes() {
+		all = append(all, m.String())
+	}
+	return all
+}
 
 // ycsbLoad stands in the place of a mix for the load of the records.
 const ycsbLoad = "load"
@@ -37,11 +50,12 @@ func ycsbMixed() Group {
 		Columns: []Column{{Key: "rate", Name: "throughput", Unit: PerSecond}, {Key: "ral", Name: "RAL", Unit: Micros}, {Key: "wal", Name: "WAL", Unit: Micros}},
 	}
 	for _, mix := range append([]string{ycsbLoad}, ycsbMixes()...) {
-		operations := "5,000,000"
+		operations := int64(ycsb.PublishedOperations)
 		if mix == ycsbLoad {
-			operations = "1,000,000"
+			operations = ycsb.PublishedRecords
 		}
-		g.Rows = append(g.Rows, Row{Key: key("mix", mix), Place: []string{"1,000,000", operations, "8", mix}, Published: []*float64{nil, nil, nil},
+		place := []string{humanize.Comma(ycsb.PublishedRecords), humanize.Comma(operations), strconv.Itoa(ycsb.PublishedThreads), mix}
+		g.Rows = append(g.Rows, Row{Key: key("mix", mix), Place: place, Published: []*float64{nil, nil, nil},
 			Why: "The publication has the columns without figures. Here client and servers share one machine, and there is no network between them."})
 	}
 	return g
