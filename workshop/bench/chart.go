@@ -2,7 +2,9 @@ package bench
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -12,52 +14,26 @@ import (
 
 // charts draws a case as SVG: the rates, or what else is compared, and the
 // course of a round over time.
-func (c *Case) charts() ([]drawing, error) {
-	var all []drawing
-	for _, draw := range c.draws() {
-		d, err := draw()
-		if err != nil {
-			return nil, err
-		}
-		if d.svg != "" {
-			all = append(all, d)
-		}
-	}
+func (c *Case) charts(s *plot.Sheet) {
+	c.compared(s)
 	for _, v := range c.Versus {
-		d, err := c.versus(v)
-		if err != nil {
-			return nil, err
-		}
-		if d.svg != "" {
-			all = append(all, d)
-		}
+		c.versus(s, v)
 	}
 	for i := range c.Contenders {
-		d, err := c.Contenders[i].picture()
-		if err != nil {
-			return nil, err
-		}
-		if d.svg != "" {
-			all = append(all, d)
-		}
+		c.Contenders[i].picture(s)
 	}
-	return all, nil
 }
 
-// draws are the drawings that every case has: the comparison and the curves.
-func (c *Case) draws() []func() (drawing, error) {
-	all := []func() (drawing, error){c.bars}
+// compared has the drawings that every case has: the comparison and the curves.
+func (c *Case) compared(s *plot.Sheet) {
+	c.bars(s)
 	for _, cv := range Curves() {
-		all = append(all, func() (drawing, error) { return c.lines(cv) })
+		c.lines(s, cv)
 	}
-	return all
 }
-
-// drawing is a chart with its title; svg is empty when there is nothing to draw.
-type drawing struct{ title, svg string }
 
 // bars compares the contenders by what makes the case's ratio.
-func (c *Case) bars() (drawing, error) {
+func (c *Case) bars(s *plot.Sheet) {
 	title, of := c.Unit+" a second", func(x *Contender) float64 { return x.Rate.Median }
 	if c.RatioOf != "" {
 		title, of = c.RatioOf, func(x *Contender) float64 { return x.Values[c.RatioOf].Median }
@@ -67,8 +43,7 @@ func (c *Case) bars() (drawing, error) {
 		x := &c.Contenders[i]
 		bars = append(bars, plot.Bar{Name: x.Name, Value: of(x)})
 	}
-	svg, err := plot.Bars(bars)
-	return drawing{title, svg}, err
+	s.Bars(title, bars)
 }
 
 // Curve is a figure of a contender over time.
@@ -123,41 +98,49 @@ const allCurves = "all"
 
 // curve draws one of the curves by its name, or all of them beside the
 // comparison of the rates.
-func (c *Case) curve(name string) (drawing, error) {
+func (c *Case) curve(s *plot.Sheet, name string) error {
 	all := Curves()
 	if i := slices.IndexFunc(all, func(cv Curve) bool { return cv.Name == name }); i >= 0 {
-		return c.lines(all[i])
+		c.lines(s, all[i])
+		return nil
 	}
 	if name != allCurves {
-		return drawing{}, fmt.Errorf("there is no curve %q; there are %s", name, strings.Join(CurveNames(), ", "))
+		return fmt.Errorf("there is no curve %q; there are %s", name, strings.Join(CurveNames(), ", "))
 	}
-	var panels []plot.Panel
-	for _, draw := range c.draws() {
-		d, err := draw()
-		if err != nil {
-			return d, err
-		}
-		panels = append(panels, plot.Panel{Title: d.title, SVG: d.svg})
-	}
-	return drawing{c.Name(), plot.Panels(panels, 2)}, nil
+	var panels plot.Sheet
+	c.compared(&panels)
+	s.Draw(c.Name(), func(w io.Writer) error {
+		_, err := io.WriteString(w, plot.Panels(panels.Charts, 2))
+		return errors.Join(panels.Err, err)
+	})
+	return nil
 }
 
 // lines draws a curve of all contenders, in each one's median round.
-func (c *Case) lines(cv Curve) (drawing, error) {
+func (c *Case) lines(s *plot.Sheet, cv Curve) {
 	var lines []plot.Line
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
 		line := plot.Line{Name: x.Name}
-		points := x.medianRound().Series
-		if len(points) >= 3 && !(cv.OfTools && (x.Kind == KindCeiling || x.Kind == KindReference)) {
-			for n, p := range points {
-				line.X, line.Y = append(line.X, p.Seconds), append(line.Y, cv.At(points, n))
-			}
+		if !(cv.OfTools && (x.Kind == KindCeiling || x.Kind == KindReference)) {
+			line.X, line.Y = x.Course(cv)
 		}
 		lines = append(lines, line)
 	}
-	svg, err := plot.Lines(lines)
-	return drawing{cv.Title + ", over seconds", svg}, err
+	s.Lines(cv.Title+", over seconds", lines)
+}
+
+// Course is a curve of the contender's median round over its seconds; nothing where
+// there are fewer than three points.
+func (x *Contender) Course(cv Curve) (seconds, values []float64) {
+	points := x.medianRound().Series
+	if len(points) < 3 {
+		return nil, nil
+	}
+	for i, p := range points {
+		seconds, values = append(seconds, p.Seconds), append(values, cv.At(points, i))
+	}
+	return seconds, values
 }
 
 // medianRound is the round whose time is nearest to the median.

@@ -41,8 +41,7 @@ func (x *Contender) part(name string) float64 {
 }
 
 // charts draw seconds over the number of indexes and of collections.
-func (g growth) charts() ([]drawing, error) {
-	var all []drawing
+func (g growth) charts(s *plot.Sheet) {
 	for _, axis := range []struct {
 		title string
 		name  func(*Case) string
@@ -65,16 +64,10 @@ func (g growth) charts() ([]drawing, error) {
 			}
 			names = append(names, axis.name(c))
 		}
-		if len(names) < 2 {
-			continue
+		if len(names) > 1 {
+			s.Lines(axis.title, lines, names...)
 		}
-		svg, err := plot.Lines(lines, names...)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, drawing{axis.title, svg})
 	}
-	return all, nil
 }
 
 // seedTimes are what both ways took, published and here: minutes and seconds, of
@@ -124,8 +117,7 @@ func between(s Stat) string { return figure(s.Min) + "-" + figure(s.Max) }
 
 // publishedCharts draw each test in relative form: what differs between machines
 // is divided away, what is left is the shape.
-func (g growth) publishedCharts() ([]drawing, error) {
-	var all []drawing
+func (g growth) publishedCharts(s *plot.Sheet) {
 	for number := range publishedTests {
 		cells := g.test(number + 1)
 		if len(cells) < 2 {
@@ -135,40 +127,27 @@ func (g growth) publishedCharts() ([]drawing, error) {
 		if cells[0].Published.DataGB != cells[1].Published.DataGB {
 			draw = cells.overData
 		}
-		some, err := draw(fmt.Sprintf("test %d: ", number+1))
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, some...)
+		draw(s, fmt.Sprintf("test %d: ", number+1))
 	}
-	return all, nil
 }
 
 // overIndexes draws a test whose data are the same in all cells.
-func (g growth) overIndexes(test string) ([]drawing, error) {
+func (g growth) overIndexes(s *plot.Sheet, test string) {
 	var names []string
 	for _, c := range g {
 		names = append(names, itoa(c.Indexes))
 	}
 	place := func(i int, _ *Case) float64 { return float64(i) }
-	relative, err := plot.Lines(g.relative(place, func(*Case) float64 { return 1 }), names...)
-	return []drawing{{test + "time over indexes, of the time of most indexes", relative}}, err
+	s.Lines(test+"time over indexes, of the time of most indexes", g.relative(place, func(*Case) float64 { return 1 }), names...)
 }
 
 // overData draws a test whose data grow with the collections: the time, and the
 // time a gigabyte, a flat line for a way that grows as its data do.
-func (g growth) overData(test string) ([]drawing, error) {
+func (g growth) overData(s *plot.Sheet, test string) {
 	largest := g[len(g)-1].Published.DataGB
 	share := func(_ int, c *Case) float64 { return c.Published.DataGB / largest * 100 }
-	time, err := plot.Lines(g.relative(share, func(*Case) float64 { return 1 }))
-	if err != nil {
-		return nil, err
-	}
-	each, err := plot.Lines(g.relative(share, func(c *Case) float64 { return c.Published.DataGB / largest }))
-	return []drawing{
-		{test + "time, of that of the largest cell, over its data in %", time},
-		{test + "time a gigabyte, of that of the largest cell, over its data in %", each},
-	}, err
+	s.Lines(test+"time, of that of the largest cell, over its data in %", g.relative(share, func(*Case) float64 { return 1 }))
+	s.Lines(test+"time a gigabyte, of that of the largest cell, over its data in %", g.relative(share, func(c *Case) float64 { return c.Published.DataGB / largest }))
 }
 
 // relative are the four lines of a test: times divided by that of the last cell and

@@ -5,16 +5,12 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+
+	"github.com/millrace/millrace/workshop/plot"
 )
 
 //go:embed page.html
 var page string
-
-// figureView is a chart on the page.
-type figureView struct {
-	Title string
-	SVG   template.HTML
-}
 
 // WriteHTML writes a report as one page with charts that needs nothing else.
 func WriteHTML(w io.Writer, r *Report) error {
@@ -26,42 +22,24 @@ func WriteHTML(w io.Writer, r *Report) error {
 		*Case
 		Header []string
 		Rows   [][]string
-		Charts []figureView
+		Charts []plot.Chart
 	}
 	var cases []view
 	for i := range r.Cases {
 		c := &r.Cases[i]
-		v := view{Case: c}
+		v, s := view{Case: c}, &plot.Sheet{}
 		v.Header, v.Rows = c.table()
-		charts, err := c.charts()
-		if err != nil {
-			return fmt.Errorf("draw %s: %w", c.Name(), err)
+		if c.charts(s); s.Err != nil {
+			return fmt.Errorf("case %s: %w", c.Name(), s.Err)
 		}
-		v.Charts = views(charts)
+		v.Charts = s.Charts
 		cases = append(cases, v)
 	}
-	all, err := r.overviews()
-	if err != nil {
-		return fmt.Errorf("draw what is compared over cases: %w", err)
+	overviews := r.overviews()
+	for _, o := range overviews {
+		if o.Err != nil {
+			return o.Err
+		}
 	}
-	type table struct {
-		Title  string
-		Header []string
-		Rows   [][]string
-		Notes  []string
-		Charts []figureView
-	}
-	var tables []table
-	for _, o := range all {
-		tables = append(tables, table{o.title, o.header, o.rows, o.notes, views(o.charts)})
-	}
-	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"), "Overviews": tables})
-}
-
-func views(charts []drawing) []figureView {
-	var all []figureView
-	for _, d := range charts {
-		all = append(all, figureView{d.title, template.HTML(d.svg)}) // drawn here, names in it are escaped
-	}
-	return all
+	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"), "Overviews": overviews})
 }

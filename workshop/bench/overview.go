@@ -1,54 +1,51 @@
 package bench
 
-import "slices"
+import (
+	"slices"
 
-// overview is a table over several cases.
+	"github.com/millrace/millrace/workshop/plot"
+)
+
+// overview is a table over several cases, with its charts.
 type overview struct {
-	title  string
-	header []string
-	rows   [][]string
-	notes  []string
-	charts []drawing
+	Title  string
+	Header []string
+	Rows   [][]string
+	Notes  []string
+	plot.Sheet
 }
 
 // overviews are those of a report, none where it has no such cases.
-func (r *Report) overviews() ([]overview, error) {
-	all, err := r.seedOverviews()
-	if err != nil {
-		return nil, err
-	}
+func (r *Report) overviews() []overview {
+	all := r.seedOverviews()
 	if c := r.chaining(); len(c) > 0 {
 		header, rows := c.table()
-		all = append(all, overview{title: "Chaining off against on, beside what was published", header: header, rows: rows})
+		all = append(all, overview{Title: "Chaining off against on, beside what was published", Header: header, Rows: rows})
 	}
-	return all, nil
+	return all
 }
 
 // seedOverviews are those of new members.
-func (r *Report) seedOverviews() (all []overview, err error) {
+func (r *Report) seedOverviews() (all []overview) {
 	own, published := r.seeded()
 	if len(own) > 0 {
-		o := overview{title: "How both ways to a new member grow"}
-		o.header, o.rows = own.table()
-		if o.charts, err = own.charts(); err != nil {
-			return nil, err
-		}
+		o := overview{Title: "How both ways to a new member grow"}
+		o.Header, o.Rows = own.table()
+		own.charts(&o.Sheet)
 		all = append(all, o)
 	}
 	if len(published) > 0 {
-		o := overview{title: "Logical initial sync and files, published and here", notes: published.publishedNotes()}
-		o.header, o.rows = published.publishedTable()
-		if o.charts, err = published.publishedCharts(); err != nil {
-			return nil, err
-		}
+		o := overview{Title: "Logical initial sync and files, published and here", Notes: published.publishedNotes()}
+		o.Header, o.Rows = published.publishedTable()
+		published.publishedCharts(&o.Sheet)
 		all = append(all, o)
 	}
 	if g := slices.Concat(own, published); len(g) > 0 {
-		o := overview{title: "What the seconds of a seed consist of", notes: g.fixedNotes()}
-		o.header, o.rows = g.partsTable()
+		o := overview{Title: "What the seconds of a seed consist of", Notes: g.fixedNotes()}
+		o.Header, o.Rows = g.partsTable()
 		all = append(all, o)
 	}
-	return all, nil
+	return all
 }
 
 // seeded are the cases of new members: of the scenario's own matrix, and of

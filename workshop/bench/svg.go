@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -12,20 +13,21 @@ import (
 // figure over time; without a name, millrace's share of the ceiling in each case
 // that has one.
 func WriteSVG(w io.Writer, r *Report, name, curve string) error {
-	d, err := r.drawing(name, curve)
-	if err != nil {
+	var s plot.Sheet
+	if err := r.draw(&s, name, curve); err != nil {
 		return err
 	}
-	if d.svg == "" {
-		return fmt.Errorf("the report has no figures to draw for %q", name)
+	if len(s.Charts) == 0 {
+		return cmp.Or(s.Err, fmt.Errorf("the report has no figures to draw for %q", name))
 	}
-	_, err = io.WriteString(w, d.svg)
+	_, err := io.WriteString(w, string(s.Charts[0].SVG))
 	return err
 }
 
-func (r *Report) drawing(name, curve string) (drawing, error) {
+func (r *Report) draw(s *plot.Sheet, name, curve string) error {
 	if name == "" && curve == "" {
-		return r.shares()
+		r.shares(s)
+		return nil
 	}
 	var names []string
 	for i := range r.Cases {
@@ -34,16 +36,17 @@ func (r *Report) drawing(name, curve string) (drawing, error) {
 		case c.Name() != name:
 			names = append(names, c.Name())
 		case curve != "":
-			return c.curve(curve)
+			return c.curve(s, curve)
 		default:
-			return c.bars()
+			c.bars(s)
+			return nil
 		}
 	}
-	return drawing{}, fmt.Errorf("the report has no case %q; it has %s", name, strings.Join(names, ", "))
+	return fmt.Errorf("the report has no case %q; it has %s", name, strings.Join(names, ", "))
 }
 
 // shares draws how much of the ceiling millrace reaches, case by case.
-func (r *Report) shares() (drawing, error) {
+func (r *Report) shares(s *plot.Sheet) {
 	var bars []plot.Bar
 	for i := range r.Cases {
 		for _, x := range r.Cases[i].Contenders {
@@ -53,8 +56,7 @@ func (r *Report) shares() (drawing, error) {
 			}
 		}
 	}
-	svg, err := plot.Bars(bars)
-	return drawing{"of the ceiling", svg}, err
+	s.Bars("of the ceiling", bars)
 }
 
 // Join puts the cases of several reports of the same machine and scale into

@@ -19,18 +19,14 @@ func WriteText(w io.Writer, r *Report) error {
 	for i := range r.Cases {
 		writeCase(&b, &r.Cases[i])
 	}
-	all, err := r.overviews()
-	if err != nil {
-		return err
-	}
-	for _, o := range all {
-		fmt.Fprintf(&b, "\n%s:\n", o.title)
-		writeTable(&b, func() ([]string, [][]string) { return o.header, o.rows })
-		for _, n := range o.notes {
+	for _, o := range r.overviews() {
+		fmt.Fprintf(&b, "\n%s:\n", o.Title)
+		writeTable(&b, func() ([]string, [][]string) { return o.Header, o.Rows })
+		for _, n := range o.Notes {
 			fmt.Fprintf(&b, "  note: %s\n", n)
 		}
 	}
-	_, err = io.WriteString(w, b.String())
+	_, err := io.WriteString(w, b.String())
 	return err
 }
 

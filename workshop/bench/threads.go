@@ -231,7 +231,7 @@ type Versus struct {
 
 // versus draws the contenders by two of their values. Names that begin alike, up to a
 // comma, have one colour, and their labels are what follows it.
-func (c *Case) versus(v Versus) (drawing, error) {
+func (c *Case) versus(s *plot.Sheet, v Versus) {
 	var all []plot.Cloud
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
@@ -246,6 +246,5 @@ func (c *Case) versus(v Versus) (drawing, error) {
 		last.Labels = append(last.Labels, label)
 		last.X, last.Y = append(last.X, x.Values[v.X].Median), append(last.Y, x.Values[v.Y].Median)
 	}
-	svg, err := plot.Scatter(all, v.X, v.Y)
-	return drawing{v.Y + " over " + v.X, svg}, err
+	s.Scatter(v.Y+" over "+v.X, all, v.X, v.Y)
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/workshop/plot"
 )
 
 // TestAverages: only the time counts in which operations were applied, in stretches
@@ -72,16 +74,16 @@ func TestThreadSettings(t *testing.T) {
 		t.Fatalf("%d rows: %v", len(names), names)
 	}
 	c.summarize()
-	charts, err := c.charts()
-	if err != nil {
-		t.Fatal(err)
+	var s plot.Sheet
+	if c.charts(&s); s.Err != nil {
+		t.Fatal(s.Err)
 	}
 	pictures := 0
-	for _, d := range charts {
-		if strings.Contains(d.title, " over "+valueOperations) {
+	for _, d := range s.Charts {
+		if strings.Contains(d.Title, " over "+valueOperations) {
 			pictures++
-			if strings.Count(d.svg, ">16MiB<") != 1 || strings.Count(d.svg, ">64MiB<") != 1 {
-				t.Errorf("%s: its buffers are not told", d.title)
+			if strings.Count(string(d.SVG), ">16MiB<") != 1 || strings.Count(string(d.SVG), ">64MiB<") != 1 {
+				t.Errorf("%s: its buffers are not told", d.Title)
 			}
 		}
 	}

@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/topology"
+	"github.com/millrace/millrace/workshop/plot"
 )
 
 // TopologyOptions shape the scenario topology; the zero value is complete.
@@ -276,12 +277,8 @@ func (r *Round) treePicture() []string {
 }
 
 // picture draws the tree of the median round.
-func (x *Contender) picture() (drawing, error) {
-	r := x.medianRound()
-	if r.Tree == nil {
-		return drawing{}, nil
+func (x *Contender) picture(s *plot.Sheet) {
+	if r := x.medianRound(); r.Tree != nil {
+		s.Draw(x.Name+": the tree at the end of the median round", func(w io.Writer) error { return topology.WriteSVG(w, r.Tree, r.Tree.Tree()) })
 	}
-	var b strings.Builder
-	err := topology.WriteSVG(&b, r.Tree, r.Tree.Tree())
-	return drawing{x.Name + ": the tree at the end of the median round", b.String()}, err
 }

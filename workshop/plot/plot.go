@@ -3,12 +3,27 @@ package plot
 
 import (
 	"bytes"
+	"fmt"
+	"html/template"
 	"io"
 	"strconv"
 
 	"github.com/dustin/go-humanize"
 	chart "github.com/go-analyze/charts/chartdraw"
 )
+
+// Chart is a drawing with its title.
+type Chart struct {
+	Title string
+	SVG   template.HTML // names in it are escaped
+}
+
+// Sheet collects charts. A chart without anything to draw is left out. The first
+// error ends the drawing and stays.
+type Sheet struct {
+	Charts []Chart
+	Err    error
+}
 
 // Bar is one bar of a chart.
 type Bar struct {
@@ -25,9 +40,8 @@ type Line struct {
 const width, height = 560, 300
 
 // Bars draws bars that begin at 0, in the colours of Lines; those of value 0
-// are left out, and many make the picture wider. It is "" when there is nothing
-// to draw.
-func Bars(all []Bar) (string, error) {
+// are left out, and many make the picture wider.
+func (s *Sheet) Bars(title string, all []Bar) {
 	var bars []chart.Value
 	var most float64
 	for i, b := range all {
@@ -38,19 +52,19 @@ func Bars(all []Bar) (string, error) {
 		}
 	}
 	if len(bars) == 0 {
-		return "", nil
+		return
 	}
 	b := chart.BarChart{
 		Width: max(width, len(bars)*100), Height: height, BarWidth: 60, Bars: bars,
 		Background: chart.Style{Padding: chart.Box{Top: 10, Left: 10, Right: 10, Bottom: 30}},
 		YAxis:      chart.YAxis{Range: &chart.ContinuousRange{Min: 0, Max: most * 1.05}, ValueFormatter: tickLabel},
 	}
-	return render(b.Render)
+	s.render(title, b.Render)
 }
 
 // Lines draws lines over numbers, from 0 up. With names, the numbers are
-// places of names on the axis, from 0. It is "" when there is nothing to draw.
-func Lines(all []Line, names ...string) (string, error) {
+// places of names on the axis, from 0.
+func (s *Sheet) Lines(title string, all []Line, names ...string) {
 	var series []chart.Series
 	var most float64
 	for i, l := range all {
@@ -67,7 +81,7 @@ func Lines(all []Line, names ...string) (string, error) {
 		}
 	}
 	if len(series) == 0 || most == 0 {
-		return "", nil
+		return
 	}
 	ch := chart.Chart{
 		Width: width, Height: height, Series: series,
@@ -83,7 +97,7 @@ func Lines(all []Line, names ...string) (string, error) {
 	}
 	ch.YAxisSecondary.Style = chart.Hidden()
 	ch.Elements = []chart.Renderable{chart.LegendThin(&ch)}
-	return render(ch.Render)
+	s.render(title, ch.Render)
 }
 
 func tickLabel(v any) string {
@@ -94,10 +108,21 @@ func tickLabel(v any) string {
 	return Figure(f)
 }
 
-func render(draw func(chart.RendererProvider, io.Writer) error) (string, error) {
+func (s *Sheet) render(title string, draw func(chart.RendererProvider, io.Writer) error) {
+	s.Draw(title, func(w io.Writer) error { return draw(chart.SVG, w) })
+}
+
+// Draw adds what a function draws as SVG.
+func (s *Sheet) Draw(title string, draw func(io.Writer) error) {
 	var b bytes.Buffer
-	err := draw(chart.SVG, &b)
-	return b.String(), err
+	if s.Err != nil {
+		return
+	}
+	if err := draw(&b); err != nil {
+		s.Err = fmt.Errorf("draw %s: %w", title, err)
+		return
+	}
+	s.Charts = append(s.Charts, Chart{title, template.HTML(b.String())})
 }
 
 // Figure writes a number with three digits, or as a whole number in groups of

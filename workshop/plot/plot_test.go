@@ -6,51 +6,49 @@ import (
 )
 
 func TestNothingToDraw(t *testing.T) {
-	if svg, err := Bars([]Bar{{"a", 0}}); svg != "" || err != nil {
-		t.Errorf("%q, %v", svg, err)
+	var s Sheet
+	s.Bars("bars", []Bar{{"a", 0}})
+	s.Lines("lines", []Line{{Name: "a"}})
+	s.Scatter("points", []Cloud{{Name: "a"}}, "x", "y")
+	if len(s.Charts) > 0 || s.Err != nil {
+		t.Errorf("%q, %v", s.Charts, s.Err)
 	}
-	if svg, err := Lines([]Line{{Name: "a"}}); svg != "" || err != nil {
-		t.Errorf("%q, %v", svg, err)
-	}
-	if svg, err := Scatter([]Cloud{{Name: "a"}}, "x", "y"); svg != "" || err != nil {
-		t.Errorf("%q, %v", svg, err)
+	if got := Panels(nil, 2); got != "" {
+		t.Errorf("nothing is drawn as %s", got)
 	}
 }
 
 // What is drawn goes into a page as it is.
 func TestNamesAreEscaped(t *testing.T) {
-	bars, err := Bars([]Bar{{"<b>", 1}, {"c", 2}})
-	if err != nil || !strings.Contains(bars, "&lt;b&gt;") || strings.Contains(bars, "<b>") {
-		t.Errorf("%v: %s", err, bars)
+	var s Sheet
+	s.Bars("bars", []Bar{{"<b>", 1}, {"c", 2}})
+	s.Lines("lines", []Line{{"<b>", []float64{0, 1}, []float64{3, 4}}}, "<x>", "y")
+	s.Scatter("points", []Cloud{{"<b>", []string{"<x>", "y"}, []float64{1, 2}, []float64{3, 4}}}, "<u>", "<v>")
+	if s.Err != nil || len(s.Charts) != 3 {
+		t.Fatalf("%v: %q", s.Err, s.Charts)
 	}
-	lines, err := Lines([]Line{{"<b>", []float64{0, 1}, []float64{3, 4}}}, "<x>", "y")
-	if err != nil || !strings.Contains(lines, "&lt;b&gt;") || !strings.Contains(lines, "&lt;x&gt;") || strings.Contains(lines, "<b>") || strings.Contains(lines, "<x>") {
-		t.Errorf("%v: %s", err, lines)
-	}
-	points, err := Scatter([]Cloud{{"<b>", []string{"<x>", "y"}, []float64{1, 2}, []float64{3, 4}}}, "<u>", "<v>")
-	if err != nil || strings.Count(points, "<circle") < 2 {
-		t.Errorf("%v: %s", err, points)
-	}
-	for _, name := range []string{"b", "x", "u", "v"} {
-		if !strings.Contains(points, "&lt;"+name+"&gt;") || strings.Contains(points, "<"+name+">") {
-			t.Errorf("%s: %s", name, points)
+	for i, names := range []string{"b", "bx", "bxuv"} {
+		for _, name := range strings.Split(names, "") {
+			if svg := string(s.Charts[i].SVG); !strings.Contains(svg, "&lt;"+name+"&gt;") || strings.Contains(svg, "<"+name+">") {
+				t.Errorf("%s: %s", name, svg)
+			}
 		}
+	}
+	if strings.Count(string(s.Charts[2].SVG), "<circle") < 2 {
+		t.Errorf("no points: %s", s.Charts[2].SVG)
 	}
 }
 
 func TestPanels(t *testing.T) {
-	bars, err := Bars([]Bar{{"a", 1}})
-	if err != nil {
-		t.Fatal(err)
+	var s Sheet
+	for _, title := range []string{"one", "<two>", "three"} {
+		s.Bars(title, []Bar{{"a", 1}})
 	}
-	got := Panels([]Panel{{"one", bars}, {"nothing", ""}, {"<two>", bars}, {"three", bars}}, 2)
-	for want, n := range map[string]int{"<svg": 4, "</svg>": 4, "&lt;two&gt;": 1, "<two>": 0, "nothing": 0, `viewBox="0 0 1120 648"`: 1, `<svg x="560" y="24"`: 1, `<svg x="0" y="348"`: 1} {
+	got := Panels(s.Charts, 2)
+	for want, n := range map[string]int{"<svg": 4, "</svg>": 4, "&lt;two&gt;": 1, "<two>": 0, `viewBox="0 0 1120 648"`: 1, `<svg x="560" y="24"`: 1, `<svg x="0" y="348"`: 1} {
 		if strings.Count(got, want) != n {
 			t.Errorf("%q is there %d times, want %d", want, strings.Count(got, want), n)
 		}
-	}
-	if got := Panels([]Panel{{"nothing", ""}}, 2); got != "" {
-		t.Errorf("nothing is drawn as %s", got)
 	}
 }
 

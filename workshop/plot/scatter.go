@@ -13,9 +13,8 @@ type Cloud struct {
 	X, Y   []float64
 }
 
-// Scatter draws points over two figures: y from 0 up, x around what there is. It is
-// "" when there is nothing to draw.
-func Scatter(all []Cloud, xName, yName string) (string, error) {
+// Scatter draws points over two figures: y from 0 up, x around what there is.
+func (s *Sheet) Scatter(title string, all []Cloud, xName, yName string) {
 	var series, keys []chart.Series // what is drawn, and what the legend shows
 	var labels chart.AnnotationSeries
 	low, high, top := math.Inf(1), 0.0, 0.0
@@ -34,7 +33,7 @@ func Scatter(all []Cloud, xName, yName string) (string, error) {
 		}
 	}
 	if len(series) == 0 || top == 0 {
-		return "", nil
+		return
 	}
 	ch := chart.Chart{
 		Width: width, Height: height, Series: append(series, labels),
@@ -44,5 +43,5 @@ func Scatter(all []Cloud, xName, yName string) (string, error) {
 	}
 	ch.YAxisSecondary.Style = chart.Hidden()
 	ch.Elements = []chart.Renderable{chart.LegendThin(&chart.Chart{Series: keys})}
-	return render(ch.Render)
+	s.render(title, ch.Render)
 }

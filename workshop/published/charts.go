@@ -42,18 +42,27 @@ func drawable(l plot.Line) plot.Line {
 	return l
 }
 
-// drawn makes charts of one form twice: as published, and here.
-func drawn(t *Table, m *Measured, draw func(where string, of lookup) ([]Chart, error)) ([]Chart, error) {
-	all, err := draw("published", t.published)
-	if err != nil {
-		return nil, err
+// charts are those of a table under way, each with the end of its file's name.
+type charts struct {
+	plot.Sheet
+	names []string
+}
+
+// name names the chart that was added last, if it was.
+func (c *charts) name(name string) {
+	if len(c.Charts) > len(c.names) {
+		c.names = append(c.names, name)
 	}
-	more, err := draw("here", m.here)
-	return append(all, more...), err
+}
+
+// drawn makes charts of one form twice: as published, and here.
+func drawn(t *Table, m *Measured, draw func(where string, of lookup)) {
+	draw("published", t.published)
+	draw("here", m.here)
 }
 
 // curves draws what was seen over time, a chart for each name.
-func (m *Measured) curves() (all []Chart, err error) {
+func (m *Measured) curves(all *charts) {
 	var names []string
 	for _, c := range m.Curves {
 		if !slices.Contains(names, c.Chart) {
@@ -69,17 +78,13 @@ func (m *Measured) curves() (all []Chart, err error) {
 				title = c.Title
 			}
 		}
-		svg, err := plot.Lines(lines)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, Chart{name, title, svg})
+		all.Lines(title, lines)
+		all.name(name)
 	}
-	return all, nil
 }
 
 // dtsCharts draws how much faster than MongoShake the others are.
-func dtsCharts(t *Table, m *Measured) ([]Chart, error) {
+func dtsCharts(all *charts, t *Table, m *Measured) {
 	var bars []plot.Bar
 	for _, work := range []struct{ key, name string }{{fullOne, "one table"}, {fullMany, "five tables"}, {backlog, "incremental"}} {
 		to := []string{key(work.key, "mongoshake")}
@@ -87,12 +92,12 @@ func dtsCharts(t *Table, m *Measured) ([]Chart, error) {
 		here, _ := m.ratio(Ratio{Of: key(work.key, "millrace"), To: to})
 		bars = append(bars, plot.Bar{Name: work.name + ": DTS, published", Value: there}, plot.Bar{Name: work.name + ": millrace, here", Value: here.Median})
 	}
-	svg, err := plot.Bars(bars)
-	return []Chart{{"ratios", "rate, of MongoShake's with the published settings", svg}}, err
+	all.Bars("rate, of MongoShake's with the published settings", bars)
+	all.name("ratios")
 }
 
 // ycsbCharts draws throughput and latencies by mix, and the kinds of instance.
-func ycsbCharts(_ *Table, m *Measured) (all []Chart, err error) {
+func ycsbCharts(all *charts, _ *Table, m *Measured) {
 	mixes := ycsbMixes()
 	for _, c := range []struct{ name, title string }{
 		{"rate", "operations a second, by reads:writes"},
@@ -102,11 +107,8 @@ func ycsbCharts(_ *Table, m *Measured) (all []Chart, err error) {
 		for i, mix := range mixes {
 			points = append(points, point{float64(i), key(key("mix", mix), c.name)})
 		}
-		svg, err := plot.Lines([]plot.Line{trace("8 threads", m.here, points)}, mixes...)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, Chart{c.name, c.title, svg})
+		all.Lines(c.title, []plot.Line{trace("8 threads", m.here, points)}, mixes...)
+		all.name(c.name)
 	}
 	for _, mix := range ycsbClassMixes() {
 		var bars []plot.Bar
@@ -114,20 +116,16 @@ func ycsbCharts(_ *Table, m *Measured) (all []Chart, err error) {
 			bars = append(bars, plot.Bar{Name: c.name + ", local disk", Value: m.median(key(c.key(mix), "local"))},
 				plot.Bar{Name: c.name + ", network disk", Value: m.median(key(c.key(mix), "network"))})
 		}
-		svg, err := plot.Bars(bars)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, Chart{"classes-" + strings.ReplaceAll(mix, ":", "-"), "operations a second at " + mix + ", by processors:memory", svg})
+		all.Bars("operations a second at "+mix+", by processors:memory", bars)
+		all.name("classes-" + strings.ReplaceAll(mix, ":", "-"))
 	}
-	svg, err := classDifferences(m)
-	return append(all, Chart{"classes-difference", "rate with the local disk, % of that with the network disk, by reads:writes", svg}), err
+	all.Lines("rate with the local disk, % of that with the network disk, by reads:writes", classDifferences(m), ycsbClassMixes()...)
+	all.name("classes-difference")
 }
 
 // classDifferences draws one kind of instance in per cent of the other, a line for each
 // size.
-func classDifferences(m *Measured) (string, error) {
-	var lines []plot.Line
+func classDifferences(m *Measured) (lines []plot.Line) {
 	for _, c := range ycsbClassList() {
 		l := plot.Line{Name: c.name}
 		for i, mix := range ycsbClassMixes() {
@@ -137,12 +135,12 @@ func classDifferences(m *Measured) (string, error) {
 		}
 		lines = append(lines, drawable(l))
 	}
-	return plot.Lines(lines, ycsbClassMixes()...)
+	return lines
 }
 
 // fileCharts draws the growth with the data, published and here.
-func fileCharts(t *Table, m *Measured) ([]Chart, error) {
-	return drawn(t, m, func(where string, of lookup) ([]Chart, error) {
+func fileCharts(all *charts, t *Table, m *Measured) {
+	drawn(t, m, func(where string, of lookup) {
 		var logical, files []point
 		for _, c := range growthCells() {
 			k := fileKey(c)
@@ -152,23 +150,19 @@ func fileCharts(t *Table, m *Measured) ([]Chart, error) {
 		if where == "here" {
 			title, right = "here: seconds over gigabytes of data of the published set", "millrace seed"
 		}
-		svg, err := plot.Lines([]plot.Line{trace("logical", of, logical), trace(right, of, files)})
-		return []Chart{{"growth-" + where, title, svg}}, err
+		all.Lines(title, []plot.Line{trace("logical", of, logical), trace(right, of, files)})
+		all.name("growth-" + where)
 	})
 }
 
 // ddtCharts draws processor time and memory against the rate, as published, with
 // the threads beside the points.
-func ddtCharts(t *Table, m *Measured) ([]Chart, error) {
-	return drawn(t, m, func(where string, of lookup) (all []Chart, err error) {
+func ddtCharts(all *charts, t *Table, m *Measured) {
+	drawn(t, m, func(where string, of lookup) {
 		for _, c := range []struct{ key, title string }{{"cpu", "processors, %"}, {"memory", "memory, MB"}} {
-			svg, err := plot.Scatter(ddtClouds(of, c.key), "operations a second", c.title)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, Chart{c.key + "-" + where, where + ": " + c.title + ", over operations a second", svg})
+			all.Scatter(where+": "+c.title+", over operations a second", ddtClouds(of, c.key), "operations a second", c.title)
+			all.name(c.key + "-" + where)
 		}
-		return all, nil
 	})
 }
 
@@ -188,13 +182,13 @@ func ddtClouds(of lookup, column string) []plot.Cloud {
 }
 
 // chainCharts draws writes and the primary's processors by members.
-func chainCharts(t *Table, m *Measured) ([]Chart, error) {
+func chainCharts(all *charts, t *Table, m *Measured) {
 	members := chainSizes()
 	var names []string
 	for _, n := range members {
 		names = append(names, strconv.Itoa(n))
 	}
-	return drawn(t, m, func(where string, of lookup) (all []Chart, err error) {
+	drawn(t, m, func(where string, of lookup) {
 		for _, c := range []struct{ name, title, on, off string }{
 			{"writes", "writes a second, by members", "on", "off"}, {"cpu", "processors of the primary, %, by members", "on-cpu", "off-cpu"},
 		} {
@@ -208,12 +202,8 @@ func chainCharts(t *Table, m *Measured) ([]Chart, error) {
 					lines = append(lines, trace("w:"+concern+", "+way.name, of, points))
 				}
 			}
-			svg, err := plot.Lines(lines, names...)
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, Chart{c.name + "-" + where, where + ": " + c.title, svg})
+			all.Lines(where+": "+c.title, lines, names...)
+			all.name(c.name + "-" + where)
 		}
-		return all, nil
 	})
 }

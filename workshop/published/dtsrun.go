@@ -193,30 +193,12 @@ func (dtsRun) curves(c *bench.Case, x *bench.Contender, m *Measured, work string
 	if x.Kind != bench.KindMillrace && x.Kind != bench.KindPeer {
 		return
 	}
-	points := middle(x).Series
-	if len(points) < 3 {
-		return
-	}
 	for _, of := range bench.Curves() {
-		line := Curve{Chart: work + "-" + of.Name, Title: c.Name() + ": " + of.Title + ", over seconds", Name: x.Name}
-		for i, p := range points {
-			line.X, line.Y = append(line.X, p.Seconds), append(line.Y, of.At(points, i))
-		}
-		line.X, line.Y = thin(line.X), thin(line.Y)
-		m.Curves = append(m.Curves, line)
-	}
-}
-
-// middle is the round whose time is nearest to the median.
-func middle(x *bench.Contender) bench.Round {
-	var best bench.Round
-	distance := func(r bench.Round) float64 { return max(r.Seconds-x.Seconds.Median, x.Seconds.Median-r.Seconds) }
-	for i, r := range x.Rounds {
-		if i == 0 || distance(r) < distance(best) {
-			best = r
+		if seconds, values := x.Course(of); len(seconds) > 0 {
+			m.Curves = append(m.Curves, Curve{Chart: work + "-" + of.Name, Title: c.Name() + ": " + of.Title + ", over seconds", Name: x.Name,
+				X: thin(seconds), Y: thin(values)})
 		}
 	}
-	return best
 }
 
 // thin leaves as many values as a picture can show, with five digits.

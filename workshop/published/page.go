@@ -15,14 +15,6 @@ import (
 // none stands where there is no figure.
 const none = "–"
 
-// Chart is a picture of the page.
-type Chart struct {
-	// Name is the end of its file's name, without .svg.
-	Name  string
-	Title string
-	SVG   string
-}
-
 // File is one file that belongs to the page, by its name beside it.
 type File struct{ Name, Text string }
 
@@ -367,30 +359,20 @@ func (m *Measured) fill(text string) string {
 
 // charts draws a table's pictures, and what was seen over time.
 func (p *page) charts(t *Table, m *Measured) error {
-	var all []Chart
+	all := &charts{}
 	if t.charts != nil {
-		drawn, err := t.charts(t, m)
-		if err != nil {
-			return err
-		}
-		all = drawn
+		t.charts(all, t, m)
 	}
-	curves, err := m.curves()
-	if err != nil {
-		return err
-	}
-	for _, c := range append(all, curves...) {
-		if c.SVG == "" {
-			continue
-		}
-		name := fmt.Sprintf("%s-%d-%s.svg", p.stem, t.Number, c.Name)
-		p.files = append(p.files, File{name, c.SVG})
+	m.curves(all)
+	for i, c := range all.Charts {
+		name := fmt.Sprintf("%s-%d-%s.svg", p.stem, t.Number, all.names[i])
+		p.files = append(p.files, File{name, string(c.SVG)})
 		p.line("")
 		p.line(upper(c.Title) + ":")
 		p.line("")
 		p.line("![" + c.Title + "](" + name + ")")
 	}
-	return nil
+	return all.Err
 }
 
 // number writes a figure; those that are whole stay so.

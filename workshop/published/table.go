@@ -38,7 +38,7 @@ type Table struct {
 	// found says what figures of here show beside the table's cells; nil is nothing.
 	found func(*Measured) []string
 	// charts draws the table, published and here.
-	charts func(*Table, *Measured) ([]Chart, error)
+	charts func(*charts, *Table, *Measured)
 }
 
 // Absent is something of a publication that cannot be had here, and why.

@@ -204,22 +204,16 @@ func (c *Classes) WriteHTML(w io.Writer) error {
 	var against []plot.Line
 	names := c.Classes[0].mixes()
 	for _, r := range c.Classes {
-		charts, err := r.charts()
-		if err != nil {
-			return err
-		}
-		for _, one := range charts {
-			s.Charts = append(s.Charts, drawing{"class " + r.Name + ": " + one.Title, one.SVG})
+		first := len(s.Charts)
+		r.charts(s)
+		for i := range s.Charts[first:] {
+			s.Charts[first+i].Title = "class " + r.Name + ": " + s.Charts[first+i].Title
 		}
 		for _, l := range againstLines(r.Differences, names) {
 			l.Name = r.Name + ": " + l.Name
 			against = append(against, l)
 		}
 	}
-	if len(against) > 0 {
-		if err := s.drawAgainst("all classes: operations a second, in % of the base", against, names); err != nil {
-			return err
-		}
-	}
+	s.drawAgainst("all classes: operations a second, in % of the base", against, names)
 	return s.write(w)
 }

@@ -235,18 +235,14 @@ func row(cells []string) table.Row {
 // WriteHTML writes the tables and their charts as one page.
 func (c *Comparison) WriteHTML(w io.Writer) error {
 	s := &sheet{Title: "millrace-bench ycsb matrix", Facts: c.facts(), Tables: c.tables()}
-	charts, err := c.charts()
-	if err != nil {
-		return err
-	}
-	s.Charts = charts
+	c.charts(s)
 	return s.write(w)
 }
 
 // charts are the figures over the mixes, a line for each side and number of
 // threads, and each other server in percent of the first.
-func (c *Comparison) charts() ([]drawing, error) {
-	s, names := &sheet{}, c.mixes()
+func (c *Comparison) charts(s *sheet) {
+	names := c.mixes()
 	for _, of := range []struct {
 		title string
 		value func(Cell) float64
@@ -259,15 +255,9 @@ func (c *Comparison) charts() ([]drawing, error) {
 		for _, m := range c.Sides {
 			all = append(all, m.lines(len(c.Sides) > 1, names, of.value)...)
 		}
-		if err := s.drawMixes(of.title, all, names); err != nil {
-			return nil, err
-		}
+		s.drawMixes(of.title, all, names)
 	}
-	if len(c.Differences) == 0 {
-		return s.Charts, nil
-	}
-	err := s.drawAgainst("operations a second, in % of the base", againstLines(c.Differences, names), names)
-	return s.Charts, err
+	s.drawAgainst("operations a second, in % of the base", againstLines(c.Differences, names), names)
 }
 
 // mixes are the names of all mixes.
@@ -327,11 +317,14 @@ func againstLines(all []Difference, names []string) (lines []plot.Line) {
 	return lines
 }
 
-// drawAgainst draws lines in percent with that of the base.
-func (s *sheet) drawAgainst(title string, lines []plot.Line, names []string) error {
+// drawAgainst draws lines in percent with that of the base, unless there are none.
+func (s *sheet) drawAgainst(title string, lines []plot.Line, names []string) {
+	if len(lines) == 0 {
+		return
+	}
 	base := plot.Line{Name: "the base"}
 	for i := range names {
 		base.X, base.Y = append(base.X, float64(i)), append(base.Y, 100)
 	}
-	return s.drawMixes(title, append([]plot.Line{base}, lines...), names)
+	s.drawMixes(title, append([]plot.Line{base}, lines...), names)
 }

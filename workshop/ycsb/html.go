@@ -22,25 +22,14 @@ type sheet struct {
 	Title  string
 	Facts  []string
 	Tables []sheetTable
-	Charts []drawing
-}
-
-type drawing struct {
-	Title string
-	SVG   template.HTML
-}
-
-// draw adds a chart, unless there is nothing to draw.
-func (s *sheet) draw(title string, lines []plot.Line) error {
-	svg, err := plot.Lines(lines)
-	return s.add(title, svg, err)
+	plot.Sheet
 }
 
 // drawMixes adds a chart of lines over mixes: of bars when there is only one.
-func (s *sheet) drawMixes(title string, lines []plot.Line, mixes []string) error {
+func (s *sheet) drawMixes(title string, lines []plot.Line, mixes []string) {
 	if len(mixes) > 1 {
-		svg, err := plot.Lines(lines, mixes...)
-		return s.add(title, svg, err)
+		s.Lines(title, lines, mixes...)
+		return
 	}
 	var bars []plot.Bar
 	for _, l := range lines {
@@ -48,21 +37,13 @@ func (s *sheet) drawMixes(title string, lines []plot.Line, mixes []string) error
 			bars = append(bars, plot.Bar{Name: l.Name, Value: y})
 		}
 	}
-	svg, err := plot.Bars(bars)
-	return s.add(title, svg, err)
-}
-
-func (s *sheet) add(title, svg string, err error) error {
-	if err != nil {
-		return fmt.Errorf("draw %s: %w", title, err)
-	}
-	if svg != "" {
-		s.Charts = append(s.Charts, drawing{title, template.HTML(svg)}) // drawn here, names in it are escaped
-	}
-	return nil
+	s.Bars(title, bars)
 }
 
 func (s *sheet) write(w io.Writer) error {
+	if s.Err != nil {
+		return s.Err
+	}
 	t, err := template.New("page").Parse(page)
 	if err != nil {
 		return fmt.Errorf("read the page's template: %w", err)
@@ -96,9 +77,7 @@ func WriteHTML(w io.Writer, r *Report) error {
 	if len(r.Course) < 2 {
 		return s.write(w) // a point makes no line
 	}
-	if err := s.draw("operations a second, over seconds", []plot.Line{throughput}); err != nil {
-		return err
-	}
+	s.Lines("operations a second, over seconds", []plot.Line{throughput})
 	for _, of := range []struct {
 		title string
 		value func(PointLatency) float64
@@ -106,9 +85,7 @@ func WriteHTML(w io.Writer, r *Report) error {
 		{"average latency, µs, over seconds", func(l PointLatency) float64 { return l.Average }},
 		{"99th percentile of latency, µs, over seconds", func(l PointLatency) float64 { return float64(l.P99) }},
 	} {
-		if err := s.draw(of.title, r.latencies(of.value)); err != nil {
-			return err
-		}
+		s.Lines(of.title, r.latencies(of.value))
 	}
 	return s.write(w)
 }
