@@ -6,6 +6,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -16,12 +17,16 @@ import (
 	"syscall"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/verify"
 	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // mongodVersion is the series that the demo runs on.
@@ -29,35 +34,44 @@ const mongodVersion = "6.0"
 
 // demo is one run: its flags, and fields that fill up from step to step.
 type demo struct {
-	millrace string
-	from, to string // topologies
-	docs     int
-	follow   time.Duration
-	service  bool
+	millrace       string
+	source, target side
+	docs           int
+	follow         time.Duration
+	service        bool
 
-	out   *log.Logger // the demo's own lines
+	out   *log.Logger  // the demo's own lines
+	later bytes.Buffer // of those what waits until nobody draws on the terminal
 	began time.Time
+	dir   string // of everything that millrace would keep in the home directory
 
-	source, target     cluster
-	sourceDB, targetDB *mongo.Client
-	dir                string // of everything that millrace would keep in the home directory
-	moved              *moves
+	kinds     map[string]kind
+	loaded    int64 // documents
+	expired   int64 // of these, by their time
+	writes    *writers
+	burstTook time.Duration
+	watched
+	finalizeTook time.Duration
+	report       verify.Report
+	hashed       int      // collections whose dbHash was compared
+	unequal      []string // those whose dbHash differs
+}
 
-	loaded, sessions int64 // documents; those that may expire
-	expired          int64 // gone by their time
-	writes           *writers
-	burstTook        time.Duration
-	move             *move
-	report           verify.Report
-	hashed           int      // collections whose dbHash was compared
-	unequal          []string // those whose dbHash differs
+// side is the source or the target: a replica set, or a sharded cluster with two routers.
+type side struct {
+	name, topology string
+	cluster        interface {
+		URI() string
+		Stop() error
+	}
+	client *mongo.Client
 }
 
 func main() {
 	d := &demo{out: log.New(os.Stdout, "", 0), began: time.Now()}
 	flag.StringVar(&d.millrace, "millrace", "bin/millrace", "the program to show")
-	flag.StringVar(&d.from, "source", "rs:3", "topology of the source: rs:3 is a replica set of three members, sharded:3x1 three shards of one")
-	flag.StringVar(&d.to, "target", "rs:1", "topology of the target")
+	flag.StringVar(&d.source.topology, "source", "rs:3", "topology of the source: rs:3 is a replica set of three members, sharded:3x1 three shards of one")
+	flag.StringVar(&d.target.topology, "target", "rs:1", "topology of the target")
 	flag.IntVar(&d.docs, "docs", 200_000, "documents to load, about")
 	flag.DurationVar(&d.follow, "follow", 5*time.Second, "how long to follow before the cut-over")
 	flag.BoolVar(&d.service, "service", false, "have the service run the job, with one more worker")
@@ -70,7 +84,8 @@ func (d *demo) run() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once
-	err, left := d.show(ctx), d.close()
+	err := inTurn(ctx, d.startClusters, d.load, d.move, d.compare, d.summary)
+	left := d.close()
 	switch {
 	case err == nil && left == nil:
 		return 0
@@ -80,18 +95,6 @@ func (d *demo) run() int {
 		fmt.Fprintln(os.Stderr, "demo:", errors.Join(err, left))
 	}
 	return 1
-}
-
-// show runs the demo from the clusters' start to the summary.
-func (d *demo) show(ctx context.Context) error {
-	move := d.moveUnderWrites
-	if d.service {
-		move = d.serveUnderWrites
-	}
-	if err := inTurn(ctx, d.startClusters, d.load, move, d.compare); err != nil {
-		return err
-	}
-	return d.summary()
 }
 
 // inTurn takes one step after the other until one fails.
@@ -104,7 +107,7 @@ func inTurn(ctx context.Context, steps ...func(context.Context) error) error {
 	return nil
 }
 
-// startClusters fetches mongod, if there is none yet, and starts both sets.
+// startClusters fetches mongod, if there is none yet, and starts both sides.
 func (d *demo) startClusters(ctx context.Context) error {
 	fetching := time.AfterFunc(time.Second, func() { d.out.Printf("Fetching mongod %s, this once", mongodVersion) })
 	_, _, err := lab.Mongod(ctx, mongodVersion)
@@ -113,28 +116,47 @@ func (d *demo) startClusters(ctx context.Context) error {
 		return err
 	}
 	d.began = time.Now()
+	d.source.name, d.target.name = "source", "target"
 	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		d.source, d.sourceDB, err = d.startCluster(gctx, "source", d.from)
-		return err
-	})
-	g.Go(func() (err error) {
-		d.target, d.targetDB, err = d.startCluster(gctx, "target", d.to)
-		return err
-	})
+	g.Go(func() error { return d.source.start(gctx) })
+	g.Go(func() error { return d.target.start(gctx) })
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	d.out.Printf("Two clusters are up: source %s, target %s (%s)", d.from, d.to, since(d.began))
+	d.out.Printf("Two clusters are up: source %s, target %s (%s)", d.source.topology, d.target.topology, since(d.began))
 	d.dir, err = os.MkdirTemp("", "millrace-demo-")
+	return err
+}
+
+func (s *side) start(ctx context.Context) (err error) {
+	o := lab.Options{
+		Name: s.name, Topology: s.topology, Version: mongodVersion,
+		ElectionTimeout: 30 * time.Second, // no primary is to change because the machine is busy
+		// Expired documents go within a second, not a minute, as the demo is short.
+		SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}}
+	if sharded.Is(s.topology) {
+		// A chunk comes back only to a shard that has cleaned up after it.
+		o.SetParameters["orphanCleanupDelaySecs"] = "0"
+		o.LeanJournal, o.CacheGB = true, 0.25 // there are many of them
+		s.cluster, err = sharded.Start(ctx, sharded.Options{Options: o, Routers: 2})
+	} else {
+		s.cluster, err = lab.Start(ctx, o)
+	}
+	if err != nil {
+		s.cluster = nil // not a nil pointer in an interface
+		return err
+	}
+	// Writes do not wait for the majority, so that the oplog has an end that is not
+	// yet committed, as it is in the worst case.
+	s.client, err = mongo.Connect(options.Client().ApplyURI(s.cluster.URI()).SetWriteConcern(writeconcern.W1()))
 	return err
 }
 
 // close ends the servers.
 func (d *demo) close() (err error) {
-	for _, cluster := range []cluster{d.source, d.target} {
-		if cluster != nil {
-			err = errors.Join(err, cluster.Stop())
+	for _, s := range []side{d.source, d.target} {
+		if s.cluster != nil {
+			err = errors.Join(err, s.cluster.Stop())
 		}
 	}
 	if d.dir != "" {
@@ -143,13 +165,22 @@ func (d *demo) close() (err error) {
 	return err
 }
 
-// poll asks ten times a second until the answer is yes.
+// run runs a command, given as extended JSON with verbs of fmt in it.
+func run(ctx context.Context, db *mongo.Database, command string, args ...any) error {
+	var parsed bson.D
+	if err := bson.UnmarshalExtJSON(fmt.Appendf(nil, command, args...), false, &parsed); err != nil {
+		return fmt.Errorf("read %s: %w", command, err)
+	}
+	return db.RunCommand(ctx, parsed).Err()
+}
+
+// poll asks some times a second until the answer is yes.
 func poll(ctx context.Context, met func() (bool, error)) error {
 	for {
 		if ok, err := met(); ok || err != nil {
 			return err
 		}
-		if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
+		if err := pace.Pause(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
 	}

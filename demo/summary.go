@@ -26,23 +26,24 @@ func (d *demo) compare(ctx context.Context) error {
 	if err != nil && (d.report.Same || d.report.End.IsZero()) { // else it has found differences
 		return err
 	}
-	if sharded.Is(d.from) || sharded.Is(d.to) { // routers have no such command
+	if sharded.Is(d.source.topology) || sharded.Is(d.target.topology) { // routers have no such command
 		return nil
 	}
-	want, err := hashes(ctx, d.sourceDB)
-	if err != nil {
-		return err
+	all := [2]map[string]string{}
+	for i, c := range []*mongo.Client{d.source.client, d.target.client} {
+		if all[i], err = hashes(ctx, c); err != nil {
+			return err
+		}
 	}
-	have, err := hashes(ctx, d.targetDB)
-	d.hashed = len(want)
-	all := maps.Clone(want)
-	maps.Copy(all, have)
-	for _, ns := range slices.Sorted(maps.Keys(all)) {
-		if want[ns] != have[ns] {
+	d.hashed = len(all[0])
+	names := maps.Clone(all[0])
+	maps.Copy(names, all[1])
+	for _, ns := range slices.Sorted(maps.Keys(names)) {
+		if all[0][ns] != all[1][ns] {
 			d.unequal = append(d.unequal, ns)
 		}
 	}
-	return err
+	return nil
 }
 
 // hashes are those of collections as the servers' own dbHash command computes
@@ -62,9 +63,8 @@ func hashes(ctx context.Context, client *mongo.Client) (map[string]string, error
 }
 
 // summary prints what happened; the error says that the target differs.
-func (d *demo) summary() error {
-	m, w := d.move, d.writes
-	s := m.last
+func (d *demo) summary(context.Context) error {
+	w, s := d.writes, d.last
 	var compared, bytes int64
 	for _, c := range d.report.Collections {
 		compared, bytes = compared+c.SourceDocs, bytes+c.SourceBytes
@@ -82,40 +82,38 @@ func (d *demo) summary() error {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	row := func(what, format string, args ...any) { t.AppendRow(table.Row{what, fmt.Sprintf(format, args...)}) }
-	row("loaded before", "%s documents, mongod %s, %s to %s", grouped(d.loaded), mongodVersion, d.from, d.to)
-	row("written meanwhile", "%s inserts, %s updates, %s deletes, %s expired",
-		grouped(w.inserts.Load()), grouped(w.updates.Load()), grouped(w.deletes.Load()), grouped(d.expired))
-	kind := "a unique key"
-	if sharded.Is(d.from) {
+	row("loaded before", "%s documents, mongod %s, %s to %s", grouped(d.loaded), mongodVersion, d.source.topology, d.target.topology)
+	row("written meanwhile", "%s inserts, %s updates, %s deletes, %s expired", grouped(w.inserts.Load()), grouped(w.updates.Load()), grouped(w.deletes.Load()), grouped(d.expired))
+	kind, how := "a unique key", syncByHand
+	if w.sharded != nil {
 		kind = "a key"
 	}
-	row("  of these", "%s in transactions, %s trades of %s; %d schema changes",
-		grouped(3*w.transactions.Load()), grouped(w.trades.Load()), kind, w.schema.Load())
-	if n := d.moved.count(); n > 0 {
+	if d.service {
+		how = serviceByHand
+	}
+	row("  of these", "%s in transactions, %s trades of %s; %d schema changes", grouped(3*w.transactions.Load()), grouped(w.trades.Load()), kind, w.schema.Load())
+	if n := w.chunks.Load(); n > 0 {
 		row("  meanwhile, too", "%d chunks moved by force from shard to shard, the balancer on", n)
 	}
-	row("  right before the end", "a burst of %s operations in %s",
-		grouped(burstInserts+burstUpdates+burstDeletes), seconds(d.burstTook))
-	row("copied", "%s documents (time series as buckets), %s, %s documents/s",
-		grouped(s.Copy.Docs), size(s.Copy.Bytes), grouped(rate))
+	row("  right before the end", "a burst of %s operations in %s", grouped(burstInserts+burstUpdates+burstDeletes), seconds(d.burstTook))
+	row("copied", "%s documents (time series as buckets), %s, %s documents/s", grouped(s.Copy.Docs), size(s.Copy.Bytes), grouped(rate))
 	row("changes applied", "%s operations, %d schema changes", grouped(s.Follow.Operations), s.Follow.SchemaChanges)
 	row("phases", "%s", strings.Join(phases, ", "))
-	row("behind, at most", "%.1f s while following", m.maxLag)
-	row("finalize took", "%s", seconds(m.finalizeTook))
+	row("behind, at most", "%.1f s while following", d.maxLag)
+	row("finalize took", "%s", seconds(d.finalizeTook))
 	if d.service {
-		row("run by", "%s, one of %d workers", m.worker, m.workers)
+		row("run by", "%s, one of %d workers", d.worker, len(d.processes))
 	} else { // a worker may run other jobs, too
 		row("millrace itself", "%.1f s of CPU, %s of memory at most", s.Process.CPUSeconds, size(s.Process.Peak))
 	}
-	row("compared", "%s documents, %s, byte for byte, in %s",
-		grouped(compared), size(bytes), seconds(d.report.End.Sub(d.report.Start)))
+	row("compared", "%s documents, %s, byte for byte, in %s", grouped(compared), size(bytes), seconds(d.report.End.Sub(d.report.Start)))
 	if d.hashed > 0 {
 		row("servers' own dbHash", "%d of %d collections equal", d.hashed-len(d.unequal), d.hashed)
 	}
 	row("differences", "%d", different)
 	row("all of it took", "%s", since(d.began))
 	fmt.Printf("\n%s\n", t.Render())
-	d.tryByHand()
+	fmt.Printf(byHand, d.source.topology, d.target.topology, how)
 	if different == 0 {
 		return nil
 	}
@@ -129,27 +127,22 @@ func grouped(n int64) string { return humanize.Comma(n) }
 
 func size(n int64) string { return humanize.Bytes(uint64(n)) }
 
-// tryByHand prints the commands that do the same.
-func (d *demo) tryByHand() {
-	fmt.Printf(`
+// byHand are the commands that do the same, syncByHand and serviceByHand those in their middle.
+const (
+	byHand = `
 Try it by hand:
   src=$(bin/millrace-bench lab up --name a --topology %s --output uri)
   dst=$(bin/millrace-bench lab up --name b --topology %s --output uri)
-`, d.from, d.to)
-	if d.service {
-		fmt.Print(`  MILLRACE_SECRET_SRC=$src MILLRACE_SECRET_DST=$dst bin/millrace serve    # it prints the console's address
+%s
+  bin/millrace verify --source "$src" --target "$dst"
+  bin/millrace-bench lab down --name a; bin/millrace-bench lab down --name b
+`
+	syncByHand = `  bin/millrace sync --source "$src" --target "$dst"      # write to $src meanwhile
+  bin/millrace status --watch                            # in another shell
+  bin/millrace finalize`
+	serviceByHand = `  MILLRACE_SECRET_SRC=$src MILLRACE_SECRET_DST=$dst bin/millrace serve    # it prints the console's address
   export MILLRACE_SERVER=127.0.0.1:8470 MILLRACE_TOKEN=$(cat ~/.local/state/millrace/service/token)
   printf 'source: env:SRC\ntarget: env:DST\n' > orders.yaml
   bin/millrace jobs create --name orders --file orders.yaml              # in another shell; write to $src meanwhile
-  bin/millrace finalize --job orders --when-caught-up --wait
-`)
-	} else {
-		fmt.Print(`  bin/millrace sync --source "$src" --target "$dst"      # write to $src meanwhile
-  bin/millrace status --watch                            # in another shell
-  bin/millrace finalize
-`)
-	}
-	fmt.Print(`  bin/millrace verify --source "$src" --target "$dst"
-  bin/millrace-bench lab down --name a; bin/millrace-bench lab down --name b
-`)
-}
+  bin/millrace finalize --job orders --when-caught-up --wait`
+)

@@ -12,39 +12,47 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // writers change the source until stop.
 type writers struct {
-	client     *mongo.Client
-	shop, logs *mongo.Database
-	quit       context.CancelFunc
-	running    errgroup.Group
+	client  *mongo.Client
+	admin   *mongo.Database
+	shop    *mongo.Database
+	kinds   map[string]kind
+	sharded *sharded.Cluster // nil of a replica set
+	quit    context.CancelFunc
+	running errgroup.Group
 
-	inserts, updates, deletes    atomic.Int64 // documents
-	transactions, trades, schema atomic.Int64
+	inserts, updates, deletes            atomic.Int64 // documents
+	transactions, trades, schema, chunks atomic.Int64
 }
-
-// pause lies between two rounds of a writer, so that a machine with two cores
-// has something left for the copy.
-const pause = 10 * time.Millisecond
 
 // startWriters starts all of them. An operation under way is always finished:
 // stop never leaves one whose outcome is unknown.
-func startWriters(ctx context.Context, client *mongo.Client) *writers {
-	w := &writers{client: client, shop: client.Database("shop"), logs: client.Database("logs")}
+func (d *demo) startWriters(ctx context.Context) error {
+	c := d.source.client
+	w := &writers{client: c, admin: c.Database("admin"), shop: c.Database("shop"), kinds: d.kinds}
+	rounds := []func(context.Context, *rand.Rand, int) error{w.insert, w.update, w.remove, w.transfer, w.trade, w.measure, w.changeSchema}
+	if w.sharded, _ = d.source.cluster.(*sharded.Cluster); w.sharded != nil {
+		if err := w.sharded.Balancer(ctx, true); err != nil {
+			return err
+		}
+		rounds = append(rounds, w.move)
+	}
 	ctx = context.WithoutCancel(ctx)
 	quit, cancel := context.WithCancel(ctx)
-	w.quit = cancel
-	for i, round := range []func(context.Context, *rand.Rand, int) error{
-		w.insert, w.update, w.remove, w.transfer, w.trade, w.measure, w.changeSchema} {
+	w.quit, d.writes = cancel, w
+	for i, round := range rounds {
 		w.running.Go(func() error {
 			random := rand.New(rand.NewPCG(uint64(i), 7))
 			for n := 0; ; n++ {
 				select {
 				case <-quit.Done():
 					return nil
-				case <-time.After(pause):
+				case <-time.After(10 * time.Millisecond): // so that two cores have something left for the copy
 				}
 				if err := round(ctx, random, n); err != nil {
 					return fmt.Errorf("a writer of the demo: %w", err)
@@ -52,7 +60,7 @@ func startWriters(ctx context.Context, client *mongo.Client) *writers {
 			}
 		})
 	}
-	return w
+	return nil
 }
 
 // stop waits until each writer has finished its operation. Stopping twice does
@@ -68,13 +76,14 @@ func (w *writers) total() int64 {
 }
 
 func (w *writers) insert(ctx context.Context, _ *rand.Rand, n int) error {
-	var docs []bson.D
-	for i := n * 10; i < n*10+10; i++ {
-		docs = append(docs, orderWith(fmt.Sprintf("new-%08d", i), i))
-	}
-	_, err := w.shop.Collection("orders").InsertMany(ctx, docs)
-	w.inserts.Add(int64(len(docs)))
-	return err
+	w.inserts.Add(10)
+	return w.kinds["shop.orders"].insert(ctx, w.client, "new", n*10, n*10+10)
+}
+
+// measure writes to the time-series and to the capped collection.
+func (w *writers) measure(ctx context.Context, _ *rand.Rand, n int) error {
+	w.inserts.Add(10)
+	return errors.Join(w.kinds["logs.readings"].insert(ctx, w.client, "new", n*5, n*5+5), w.kinds["logs.events"].insert(ctx, w.client, "new", n*5, n*5+5))
 }
 
 // update changes documents in all the ways that there are.
@@ -83,7 +92,7 @@ func (w *writers) update(ctx context.Context, r *rand.Rand, _ int) error {
 	for range 10 {
 		change := []any{
 			bson.M{"$inc": bson.M{"logins": 1}},
-			bson.M{"$set": doc("address.street", fmt.Sprintf("New street %d", r.IntN(99)), "tags.1", r.IntN(9))},
+			bson.M{"$set": bson.M{"address.street": fmt.Sprintf("New street %d", r.IntN(99)), "tags.1": r.IntN(9)}},
 			bson.M{"$push": bson.M{"tags": bson.M{"$each": bson.A{r.IntN(9)}, "$slice": -5}}},
 			bson.M{"$unset": bson.M{"about": ""}, "$set": bson.M{"seen": time.Now()}},
 			bson.A{bson.M{"$set": bson.M{"tags": bson.M{"$slice": bson.A{"$tags", 2}}, "address.geo": bson.A{r.Float64()}}}},
@@ -112,6 +121,8 @@ func (w *writers) remove(ctx context.Context, r *rand.Rand, _ int) error {
 	return err
 }
 
+var errAbort = errors.New("aborted on purpose")
+
 // transfer moves an amount between two entries, and notes it, in a transaction;
 // one of ten is aborted.
 func (w *writers) transfer(ctx context.Context, r *rand.Rand, n int) error {
@@ -137,18 +148,15 @@ func (w *writers) transfer(ctx context.Context, r *rand.Rand, n int) error {
 	return err
 }
 
-var errAbort = errors.New("aborted on purpose")
-
 // trade lets two users trade their e-mail addresses, which a unique index has:
 // tools that apply in parallel without care fail here, or lose one.
 func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
-	users := w.shop.Collection("users")
 	a := 2000 + r.IntN(500)
 	b := a + 500
 	err := w.transaction(ctx, func(ctx context.Context) error {
 		var was [2]struct{ Email string }
 		for i, id := range []int{a, b} {
-			if err := users.FindOne(ctx, bson.M{"_id": id}).Decode(&was[i]); err != nil {
+			if err := w.shop.Collection("users").FindOne(ctx, bson.M{"_id": id}).Decode(&was[i]); err != nil {
 				return err
 			}
 		}
@@ -164,24 +172,9 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 
 func (w *writers) transaction(ctx context.Context, do func(context.Context) error) error {
 	return w.client.UseSession(ctx, func(ctx context.Context) error {
-		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
-			return nil, do(ctx)
-		})
+		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, do(ctx) })
 		return err
 	})
-}
-
-// measure writes to the time-series and to the capped collection.
-func (w *writers) measure(ctx context.Context, r *rand.Rand, n int) error {
-	var readings, events []bson.D
-	for i := range 5 {
-		readings = append(readings, doc("at", time.Now(), "sensor", r.IntN(50), "value", r.Float64()))
-		events = append(events, event(1_000_000+n*5+i))
-	}
-	_, err1 := w.logs.Collection("readings").InsertMany(ctx, readings)
-	_, err2 := w.logs.Collection("events").InsertMany(ctx, events)
-	w.inserts.Add(10)
-	return errors.Join(err1, err2)
 }
 
 // changeSchema does another thing about every second.
@@ -192,13 +185,11 @@ func (w *writers) changeSchema(ctx context.Context, _ *rand.Rand, n int) error {
 	}
 	w.schema.Add(1)
 	number := n / every
-	admin := w.client.Database("admin")
 	switch number % 6 {
 	case 0: // the documents come along under the new name
-		return run(ctx, admin, `{"renameCollection": "shop.drafts", "to": "shop.published"}`)
+		return run(ctx, w.admin, `{"renameCollection": "shop.drafts", "to": "shop.published"}`)
 	case 1:
-		return run(ctx, w.shop, `{"createIndexes": "orders", "indexes": [
-			{"name": "total_%d", "key": {"total": 1, "x": %[1]d}}]}`, number)
+		return run(ctx, w.shop, `{"createIndexes": "orders", "indexes": [{"name": "total_%d", "key": {"total": 1, "x": %[1]d}}]}`, number)
 	case 2:
 		return run(ctx, w.shop, `{"create": "temporary", "capped": true, "size": 1048576}`)
 	case 3:
@@ -206,8 +197,30 @@ func (w *writers) changeSchema(ctx context.Context, _ *rand.Rand, n int) error {
 	case 4:
 		return run(ctx, w.shop, `{"drop": "temporary"}`)
 	default:
-		return run(ctx, admin, `{"renameCollection": "shop.published", "to": "shop.drafts"}`)
+		return run(ctx, w.admin, `{"renameCollection": "shop.published", "to": "shop.drafts"}`)
 	}
+}
+
+// move moves any chunk to any other shard by force, five a second at most.
+func (w *writers) move(ctx context.Context, random *rand.Rand, n int) error {
+	if n%20 > 0 {
+		return nil
+	}
+	names, ns := w.sharded.ShardNames(), []string{"shop.users", "shop.orders", "shop.mixed"}[random.IntN(3)]
+	chunks, err := w.sharded.Chunks(ctx, ns)
+	if err != nil {
+		return err
+	}
+	chunk, to := chunks[random.IntN(len(chunks))], names[random.IntN(len(names))]
+	if chunk.Shard == to {
+		return nil
+	}
+	err = w.sharded.MoveChunk(ctx, ns, chunk.Min, to)
+	if _, refused := errors.AsType[mongo.CommandError](err); refused {
+		return nil // a schema change came in between, say: the chunk stays
+	}
+	w.chunks.Add(1)
+	return err
 }
 
 // What is written right before the cut-over, as fast as the source takes it: what
@@ -216,25 +229,15 @@ const burstInserts, burstUpdates, burstDeletes = 12_000, 6_000, 2_000
 
 func (d *demo) writeBurst(ctx context.Context) error {
 	began := time.Now()
-	shop := d.sourceDB.Database("shop")
 	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.kinds["shop.orders"].insert(gctx, d.source.client, "burst", 0, burstInserts) })
 	g.Go(func() error {
-		var docs []bson.D
-		for i := range burstInserts {
-			docs = append(docs, orderWith(fmt.Sprintf("burst-%08d", i), i))
-		}
-		_, err := shop.Collection("orders").InsertMany(gctx, docs, options.InsertMany().SetOrdered(false))
-		return err
+		return run(gctx, d.writes.shop, `{"update": "users", "updates": [
+			{"q": {"_id": {"$gte": 5000, "$lt": %d}}, "u": [{"$set": {"burst": "$_id"}}], "multi": true}]}`, 5000+burstUpdates)
 	})
 	g.Go(func() error {
-		some := bson.M{"_id": bson.M{"$gte": 5000, "$lt": 5000 + burstUpdates}}
-		_, err := shop.Collection("users").UpdateMany(gctx, some, bson.A{bson.M{"$set": bson.M{"burst": "$_id"}}})
-		return err
-	})
-	g.Go(func() error {
-		some := bson.M{"_id": bson.M{"$gte": "order-", "$lt": fmt.Sprintf("order-%08d", burstDeletes)}}
-		_, err := shop.Collection("orders").DeleteMany(gctx, some)
-		return err
+		return run(gctx, d.writes.shop, `{"delete": "orders", "deletes": [
+			{"q": {"_id": {"$gte": "order-", "$lt": "order-%08d"}}, "limit": 0}]}`, burstDeletes)
 	})
 	err := g.Wait()
 	d.burstTook = time.Since(began)
