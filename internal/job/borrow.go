@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/transform"
@@ -404,15 +405,10 @@ func (b *borrowing) LoadSlices(context.Context) ([]scan.Slice, error) { return n
 
 // SaveSlices tells the lender, who keeps them. See copy.Store.
 func (b *borrowing) SaveSlices(ctx context.Context, changed []scan.Slice) error {
-	for {
-		_, err := b.tell(ctx, changed)
-		if err == nil || ctx.Err() != nil || mongo.Classify(err) != mongo.ClassRetry || b.held() != nil {
-			return err
-		}
-		if err := pace.Pause(ctx, noneNow); err != nil {
-			return err
-		}
+	passes := func(err error, _ time.Duration) bool {
+		return ctx.Err() == nil && mongo.Classify(err) == mongo.ClassRetry && b.held() == nil
 	}
+	return retry.Again(ctx, noneNow, noneNow, passes, func() error { _, err := b.tell(ctx, changed); return err })
 }
 
 // SameTerm fails when the target's primary has changed since this process joined. The

@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/shardkey"
 	"github.com/millrace/millrace/internal/stream"
@@ -290,22 +290,14 @@ func (p *Placer) place(ctx context.Context, n note, e Entry) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	for began := time.Now(); ; {
-		err := p.tryPlace(ctx, n, e)
-		if err == nil || ctx.Err() != nil {
-			return err
-		}
-		if time.Since(began) > patience {
-			if mongo.Classify(err) == mongo.ClassRetry {
-				return err
-			}
-			p.o.Log.Warn("ranges of a collection stay where they are; the balancer may move them after the job is finalized", "ns", n.ID.NS, "error", err)
-			return nil
-		}
-		if err := pace.Pause(ctx, movePause); err != nil {
-			return err
-		}
+	began := time.Now()
+	passes := func(error, time.Duration) bool { return ctx.Err() == nil && time.Since(began) <= patience }
+	err := retry.Again(ctx, movePause, movePause, passes, func() error { return p.tryPlace(ctx, n, e) })
+	if err == nil || ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry {
+		return err
 	}
+	p.o.Log.Warn("ranges of a collection stay where they are; the balancer may move them after the job is finalized", "ns", n.ID.NS, "error", err)
+	return nil
 }
 
 // tryPlace does what is left to do.

@@ -18,6 +18,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/retry"
 )
 
 // maxReply bounds a manifest, in bytes; that of 100,000 files has some 10 MB.
@@ -195,33 +196,28 @@ func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, 
 // patiently tries again while the network does not work.
 func (c *Client) patiently(ctx context.Context, try func() error) error {
 	giveUp := time.Now().Add(c.o.Patience)
-	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		err := try()
-		var told *remoteError
-		var own *finalError
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &own):
-			return own.err
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.As(err, &told):
-			return mongo.WithHint(err, told.hint)
-		case certificate(err):
-			return mongo.WithHint(fmt.Errorf("seed: the agent's certificate is not accepted: %w", err), "name its authority with --tls-ca")
-		case time.Now().After(giveUp):
-			return mongo.WithHint(fmt.Errorf("seed: reach the agent: %w", err), "see that it runs and can be reached; the same command goes on with what is there")
+	var told *remoteError
+	var own *finalError
+	err := retry.Again(ctx, 100*time.Millisecond, 5*time.Second, func(err error, _ time.Duration) bool {
+		if errors.As(err, &own) || ctx.Err() != nil || errors.As(err, &told) || certificate(err) || time.Now().After(giveUp) {
+			return false
 		}
 		c.o.Log.Warn("the agent cannot be reached, trying again", "error", err)
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return ctx.Err()
-		}
+		return true
+	}, try)
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &own):
+		return own.err
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case told != nil:
+		return mongo.WithHint(err, told.hint)
+	case certificate(err):
+		return mongo.WithHint(fmt.Errorf("seed: the agent's certificate is not accepted: %w", err), "name its authority with --tls-ca")
 	}
+	return mongo.WithHint(fmt.Errorf("seed: reach the agent: %w", err), "see that it runs and can be reached; the same command goes on with what is there")
 }
 
 // certificate tells errors that no patience mends.

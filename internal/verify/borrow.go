@@ -130,7 +130,7 @@ func (b *borrowing) read(ctx context.Context, l *lentSlice) error {
 	p := pairOf(l.SourceNS, b.rules)
 	ns := [...]string{p.SourceNS, p.TargetNS}[l.Side]
 	var t *table
-	err := retry(ctx, b.log, "read a part of "+ns, func() error {
+	err := again(ctx, b.log, "read a part of "+ns, func() error {
 		s, err := b.e.describe(ctx, l.Side, ns)
 		if err != nil {
 			return err

@@ -20,7 +20,7 @@ func (e *Engine) catalogs(ctx context.Context, rules *transform.Set) ([]schema.D
 	for {
 		began := time.Now()
 		var diffs []schema.Difference
-		err := retry(ctx, e.o.Log, "compare the catalogs", func() (err error) {
+		err := again(ctx, e.o.Log, "compare the catalogs", func() (err error) {
 			diffs, err = e.diff(ctx, rules)
 			return err
 		})

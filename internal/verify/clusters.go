@@ -181,7 +181,7 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 // omissions notes what the rules choose and no job brings to the target, and indexes that
 // only some shards of a side have.
 func (e *Engine) omissions(ctx context.Context, rules *transform.Set, report *Report) error {
-	return retry(ctx, e.o.Log, "list what is left out", func() error {
+	return again(ctx, e.o.Log, "list what is left out", func() error {
 		list, err := schema.Omissions(ctx, e.clusters[source], rules)
 		if err != nil {
 			return err

@@ -28,7 +28,7 @@ func (e *Engine) marked(ctx context.Context, cols []*collection) error {
 		if c.pair.Mark == "" || e.o.StructureOnly || e.o.sampled() {
 			continue
 		}
-		err := retry(ctx, e.o.Log, "look for marked documents of "+c.pair.TargetNS, func() error { return c.marked(ctx) })
+		err := again(ctx, e.o.Log, "look for marked documents of "+c.pair.TargetNS, func() error { return c.marked(ctx) })
 		if err != nil {
 			return fmt.Errorf("compare the documents of %s that are marked by %s: %w", c.pair.TargetNS, c.pair.Mark, err)
 		}

@@ -45,7 +45,7 @@ const maxRanges = 2048
 // tasks describes both sides and cuts them.
 func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	c.began = time.Now()
-	err := retry(ctx, c.e.o.Log, "describe "+c.pair.SourceNS, func() (err error) {
+	err := again(ctx, c.e.o.Log, "describe "+c.pair.SourceNS, func() (err error) {
 		if c.sides[source], err = c.e.side(ctx, source, c.pair.SourceNS); err == nil {
 			c.sides[target], err = c.e.side(ctx, target, c.pair.TargetNS)
 		}
@@ -85,7 +85,7 @@ func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task)
 			return err
 		}
 		g.Go(func() error {
-			err := retry(ctx, c.e.o.Log, t.what, func() error { return t.run(ctx) })
+			err := again(ctx, c.e.o.Log, t.what, func() error { return t.run(ctx) })
 			c.e.slots.Release(t.slots)
 			if err != nil && t.digest && ctx.Err() == nil && mongo.Classify(err) == mongo.ClassFatal {
 				c.e.o.Log.Info("compare by ranges of _id", "ns", c.pair.SourceNS, "why", err)
@@ -133,7 +133,7 @@ func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error
 	if n < 2 || other.order == scan.Sorted || from.exists && other.exists && !sameCollation(from, other) {
 		return nil, nil
 	}
-	err = retry(ctx, c.e.o.Log, "sample "+from.NS, func() error {
+	err = again(ctx, c.e.o.Log, "sample "+from.NS, func() error {
 		return from.read(ctx, scan.Member{}, func(r *scan.Reader) (err error) {
 			bounds, _, err = r.Cut(ctx, &from.Collection, from.order, int(n))
 			return err

@@ -78,7 +78,7 @@ func (e *Engine) committed(ctx context.Context, c *mongo.Cluster) (at bson.Times
 		e.o.Log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
 	})
 	defer slow.Stop()
-	err = retry(ctx, e.o.Log, "learn the position of "+c.Address(), func() error {
+	err = again(ctx, e.o.Log, "learn the position of "+c.Address(), func() error {
 		now, err := c.Committed(ctx)
 		at = now.TS
 		return err

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
 	changes "github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
@@ -258,20 +259,15 @@ func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 // election several times over.
 const retries = 9
 
-// retry runs fn until it succeeds, fails for good, or failed too often.
-func retry(ctx context.Context, log *slog.Logger, what string, fn func() error) error {
-	pause := 100 * time.Millisecond
-	for try := 0; ; try++ {
-		err := fn()
-		if err == nil || errors.Is(err, context.Canceled) || try == retries || mongo.Classify(err) != mongo.ClassRetry {
-			return err
+// again runs fn until it succeeds, fails for good, or failed too often.
+func again(ctx context.Context, log *slog.Logger, what string, fn func() error) error {
+	try := 0
+	return retry.Again(ctx, 100*time.Millisecond, time.Minute, func(err error, pause time.Duration) bool {
+		if errors.Is(err, context.Canceled) || try == retries || mongo.Classify(err) != mongo.ClassRetry {
+			return false
 		}
+		try++
 		log.Warn("try again", "what", what, "error", err, "pause", pause)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(pause):
-		}
-		pause *= 2
-	}
+		return true
+	}, fn)
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -293,23 +293,18 @@ const catchUpAge = 30 * 24 * time.Hour
 
 // again does what may fail until it does not, or ctx ends.
 func (r *recorder) again(ctx context.Context, do func(context.Context) error) error {
-	for told := false; ; told = true {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		try, cancel := context.WithTimeout(ctx, recordTry)
-		err := do(try)
-		cancel()
-		if err == nil {
-			return nil
-		}
+	told := false
+	return retry.Again(ctx, recordPause, recordPause, func(err error, _ time.Duration) bool {
 		if !told && ctx.Err() == nil {
 			r.log.Warn("the figures and the log of a job cannot be stored; trying again", "error", err)
 		}
-		if err := pace.Pause(ctx, recordPause); err != nil {
-			return err
-		}
-	}
+		told = true
+		return true
+	}, func() error {
+		try, cancel := context.WithTimeout(ctx, recordTry)
+		defer cancel()
+		return do(try)
+	})
 }
 
 // roller puts points together to one of a longer span.

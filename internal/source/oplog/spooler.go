@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/source/spool"
 )
 
@@ -198,21 +198,19 @@ func (p *Spooler) run(ctx context.Context, from func() mongo.OpTime) error {
 func (p *Spooler) fill(ctx context.Context, from mongo.OpTime, s *spool.Spool) error {
 	const least, most = 250 * time.Millisecond, 15 * time.Second
 	src := New(p.c, Options{Log: p.opt.Log})
-	for pause := least; ; pause = min(2*pause, most) {
-		err := src.fill(ctx, from, s)
+	err := retry.Again(ctx, least, most, func(err error, _ time.Duration) bool {
 		full := errors.Is(err, spool.ErrNoSpace)
 		if ctx.Err() != nil || !full && mongo.Classify(err) != mongo.ClassRetry {
-			return errors.Join(err, s.Sync())
+			return false
 		}
 		if full {
 			p.stuck(s.Bytes(), err)
 		} else {
 			p.opt.Log.Debug("filling the spool was interrupted", "error", err)
 		}
-		if pace.Pause(ctx, pause) != nil {
-			return s.Sync()
-		}
-	}
+		return true
+	}, func() error { return src.fill(ctx, from, s) })
+	return errors.Join(err, s.Sync())
 }
 
 // stuck notes that the spool's disk is full, and says so once for each size.
