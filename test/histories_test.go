@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -333,7 +334,7 @@ func TestHistoryRunsBesideOpenTransactions(t *testing.T) {
 	p.dropAll()
 	defer p.dropAll()
 	step := func(writer, txn int, do history.Action, cmd ...any) history.Step {
-		return history.Step{Writer: writer, Txn: txn, Do: do, Cmd: raw(d(cmd...))}
+		return history.Step{Writer: writer, Txn: txn, Do: do, Cmd: kit.Raw(d(cmd...))}
 	}
 	set := func(writer, txn, id int, by string) history.Step {
 		return step(writer, txn, history.Run, "update", "c", "updates", a(d("q", d("_id", id), "u", d("$set", d("by", by)))))

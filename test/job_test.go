@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	millmongo "github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -219,11 +220,7 @@ func (n names) target(ns string) string {
 // connect opens a cluster for the time of the test.
 func connect(t *testing.T, c *lab.Cluster) *millmongo.Cluster {
 	t.Helper()
-	m, err := millmongo.Connect(t.Context(), c.URI(), millmongo.Options{AppName: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(m.Close)
+	m := dial.Cluster(t, c.URI(), millmongo.Options{AppName: "test"})
 	return m
 }
 

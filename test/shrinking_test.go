@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -22,7 +23,7 @@ func TestHistoriesShrink(t *testing.T) {
 	})
 	plant := func(part int, do history.Action, cmd bson.D) {
 		i, _ := slices.BinarySearchFunc(h.Steps, part+1, func(s history.Step, part int) int { return s.Part - part })
-		h.Steps = slices.Insert(h.Steps, i, history.Step{Part: part, Do: do, Cmd: raw(cmd)})
+		h.Steps = slices.Insert(h.Steps, i, history.Step{Part: part, Do: do, Cmd: kit.Raw(cmd)})
 	}
 	filter := d("_id", "guilty")
 	plant(before, history.Run, d("insert", "plain", "documents", a(d("_id", "innocent"), append(filter, d("a", 1)...))))

@@ -54,12 +54,6 @@ func fail(format string, args ...any) { panic(failure{fmt.Errorf(format, args...
 func d(pairs ...any) bson.D  { return history.D(pairs...) }
 func a(values ...any) bson.A { return history.A(values...) }
 
-func raw(doc any) bson.Raw {
-	b, err := bson.Marshal(doc)
-	check(err)
-	return b
-}
-
 // name is the scenario's database, or with a suffix another one of it.
 func (s *site) name(suffix ...string) string {
 	return strings.Join(slices.Concat([]string{s.base}, suffix), "-")

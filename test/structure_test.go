@@ -12,11 +12,12 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
 // none is a filter that no document passes.
-func none(string) bson.Raw { return raw(d("$nor", a(d()))) }
+func none(string) bson.Raw { return kit.Raw(d("$nor", a(d()))) }
 
 // TestStructure makes on the target what all scenarios have before a job starts: the
 // catalogs are the same then, and the target has no document.

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // typeScenarios hold what documents can consist of.
@@ -134,7 +135,7 @@ const maxDocument = 16 << 20
 // bigDoc is a document of exactly n bytes.
 func bigDoc(id any, n int, fill string) bson.D {
 	empty := d("_id", id, "n", 0, "x", "")
-	return d("_id", id, "n", 0, "x", strings.Repeat(fill, n-len(raw(empty))))
+	return d("_id", id, "n", 0, "x", strings.Repeat(fill, n-len(kit.Raw(empty))))
 }
 
 func bigSetup(s *site) {

@@ -10,11 +10,12 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // looks runs the debug commands after a job of source and target.
 func looks(t *testing.T, p *program) {
-	source := connect(t, p.source)
+	source := kit.Client(t, p.source)
 	last := lastPosition(t, p.source)
 	s, err := source.StartSession()
 	if err != nil {
@@ -78,7 +79,7 @@ func looks(t *testing.T, p *program) {
 	var known struct {
 		ID string `bson:"_id"`
 	}
-	jobs := connect(t, p.target).Database("millrace").Collection("jobs")
+	jobs := kit.Client(t, p.target).Database("millrace").Collection("jobs")
 	if err := jobs.FindOne(t.Context(), bson.D{{Key: "rules", Value: bson.D{{Key: "$regex", Value: "shop"}}}}).Decode(&known); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -80,7 +81,7 @@ func (b *jobsBench) has(id any) bool {
 // was killed, and when it is finalized.
 func TestJobsWithoutAProcess(t *testing.T) {
 	p := newProgram(t, lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI())
-	b := &jobsBench{p, connect(t, p.source).Database("shop").Collection("orders"), connect(t, p.target).Database("shop").Collection("orders")}
+	b := &jobsBench{p, kit.Client(t, p.source).Database("shop").Collection("orders"), kit.Client(t, p.target).Database("shop").Collection("orders")}
 	unique := driver.IndexModel{Keys: bson.D{{Key: "n", Value: 1}}, Options: options.Index().SetUnique(true)}
 	for _, coll := range []*driver.Collection{b.src, b.dst} {
 		b.must(coll.Indexes().CreateOne(t.Context(), unique))
@@ -210,7 +211,7 @@ func (b *jobsBench) finalized() {
 	if list := b.list(); len(list) != 0 {
 		t.Errorf("after drop: %+v", list)
 	}
-	left := connect(t, b.target).Database("millrace")
+	left := kit.Client(t, b.target).Database("millrace")
 	for _, coll := range []string{"jobs", "collections", "slices", "skipped", "held", "deadletters", "deadletters.parts"} {
 		if n, err := left.Collection(coll).CountDocuments(t.Context(), bson.D{}); n != 0 || err != nil {
 			t.Errorf("left in %s: %d, %v", coll, n, err)
@@ -244,7 +245,7 @@ func TestResumeCommand(t *testing.T) {
 func TestUnreadableJob(t *testing.T) {
 	uri := lab.ForTest(t, lab.Options{}).URI()
 	b := &jobsBench{program: newProgram(t, uri, uri)}
-	jobs := connect(t, uri).Database("millrace").Collection("jobs")
+	jobs := kit.Client(t, uri).Database("millrace").Collection("jobs")
 	b.must(jobs.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "broken"}, {Key: "phase", Value: 5}}))
 	b.expect(cli.ExitFailure, "jobs show", "read job broken")
 	b.must(jobs.InsertOne(t.Context(), state.Job{ID: "orders", Phase: state.PhaseFollowing, Rules: "include shop.*"}))

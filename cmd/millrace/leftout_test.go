@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestLeftOut(t *testing.T) {
 	t.Parallel()
 	source, target := lab.ForTest(t, lab.Options{Topology: "rs:2"}), lab.ForTest(t, lab.Options{Topology: "rs:2"})
-	c := connect(t, source.URI())
+	c := kit.Client(t, source.URI())
 	insert(t, c, "left", 0, 10)
 	insert(t, c, "millrace", 0, 10) // of a user
 	if err := c.Database("left").CreateCollection(t.Context(), "system.users"); err != nil {

@@ -14,6 +14,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
@@ -60,7 +61,7 @@ func TestPartialDeployments(t *testing.T) {
 		})
 	}
 	t.Run("allowed", func(t *testing.T) {
-		insert(t, connect(t, shard.URI()), "partial", 0, 10)
+		insert(t, kit.Client(t, shard.URI()), "partial", 0, 10)
 		p := newProgram(t, shard.URI(), plain.URI())
 		p.env = append(p.env, "MILLRACE_ALLOW_SHARD=true")
 		code, out, stderr := p.run("sync", "--include=partial", "--until=caught-up", "--verify")
@@ -108,7 +109,7 @@ func rejected(t *testing.T, p *program, side, want, remedy string, args ...strin
 // otherStates makes an arbiter, a member in maintenance and a removed one of the members
 // of a set, and returns their addresses.
 func otherStates(t *testing.T, set *lab.Cluster, primary int) (arbiter, recovering, removed string) {
-	admin := connect(t, set.URI()).Database("admin")
+	admin := kit.Client(t, set.URI()).Database("admin")
 	run := func(on *driver.Database, cmd bson.D) bson.Raw {
 		t.Helper()
 		raw, err := on.RunCommand(t.Context(), cmd).Raw()
@@ -143,7 +144,7 @@ func otherStates(t *testing.T, set *lab.Cluster, primary int) (arbiter, recoveri
 		return append(members, bson.D{{Key: "_id", Value: 9}, {Key: "host", Value: set.Hosts()[others[0]]}, {Key: "arbiterOnly", Value: true}, {Key: "priority", Value: 0}})
 	})
 	arbiter, removed, recovering = set.DirectURI(others[0]), set.DirectURI(others[1]), set.DirectURI(others[2])
-	run(connect(t, recovering).Database("admin"), bson.D{{Key: "replSetMaintenance", Value: 1}})
+	run(kit.Client(t, recovering).Database("admin"), bson.D{{Key: "replSetMaintenance", Value: 1}})
 	ctx, started := context.WithCancel(t.Context())
 	var starting sync.WaitGroup
 	starting.Go(func() { _ = empty.Start(ctx) }) // which waits for it to have data
@@ -157,7 +158,7 @@ func otherStates(t *testing.T, set *lab.Cluster, primary int) (arbiter, recoveri
 
 func waitState(t *testing.T, uri string, ok func(bson.M) bool) {
 	t.Helper()
-	admin := connect(t, uri).Database("admin")
+	admin := kit.Client(t, uri).Database("admin")
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		var h bson.M
 		err := admin.RunCommand(t.Context(), bson.D{{Key: "hello", Value: 1}}).Decode(&h)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -24,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/api"
 	clitest "github.com/millrace/millrace/test/cli"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -104,16 +104,6 @@ func (p *program) waitFor(what string, stderr *clitest.Output, ok func(job.Statu
 	}
 }
 
-func connect(t *testing.T, uri string) *driver.Client {
-	t.Helper()
-	c, err := driver.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
-	return c
-}
-
 func insert(t *testing.T, c *driver.Client, db string, from, to int) {
 	t.Helper()
 	docs := make([]any, 0, to-from)
@@ -162,7 +152,7 @@ func rehearsed(t *testing.T, p *program) {
 
 // planToCutOver is the whole way of an operator.
 func planToCutOver(t *testing.T, p *program) {
-	source := connect(t, p.source)
+	source := kit.Client(t, p.source)
 	insert(t, source, "shop", 0, 5000)
 
 	code, out, stderr := p.run("sync", "--dry-run", "--output=json", "--include=shop", "--rename=shop=store")
@@ -223,7 +213,7 @@ func planToCutOver(t *testing.T, p *program) {
 	if err := json.Unmarshal([]byte(report.String()), &sum); err != nil || !sum.Finalized || !sum.Plan.Resumes {
 		t.Errorf("summary: %v\n%s", err, report)
 	}
-	verifyBothWays(t, p, connect(t, p.target))
+	verifyBothWays(t, p, kit.Client(t, p.target))
 }
 
 // verifyBothWays expects no difference, makes some and expects them.
@@ -257,7 +247,7 @@ func verifyBothWays(t *testing.T, p *program, target *driver.Client) {
 // wayBackAgain cuts over beside somebody else's database, is asked once more, and
 // falls back with what was written to the target since.
 func wayBackAgain(t *testing.T, p, reverse *program) {
-	source, target := connect(t, p.source), connect(t, p.target)
+	source, target := kit.Client(t, p.source), kit.Client(t, p.target)
 	insert(t, source, "back", 0, 100)
 	insert(t, target, "reporting", 0, 10)
 	args := []string{"sync", "--exclude=shop", "--exclude=crm", "--until=caught-up", "--verify"}
@@ -302,8 +292,8 @@ func wayBackAgain(t *testing.T, p, reverse *program) {
 
 // existingTarget holds data already and is refused before anything is written.
 func existingTarget(t *testing.T, p *program) {
-	insert(t, connect(t, p.source), "crm", 0, 10)
-	target := connect(t, p.target)
+	insert(t, kit.Client(t, p.source), "crm", 0, 10)
+	target := kit.Client(t, p.target)
 	insert(t, target, "crm", 0, 1)
 	code, out, stderr := p.run("sync", "--include=crm.*", "--until=caught-up")
 	if code != cli.ExitUsage || !strings.Contains(stderr, "crm.orders") || !strings.Contains(stderr, "--on-existing") || out != "" {
@@ -336,7 +326,7 @@ func spoolChecked(t *testing.T, p *program) {
 			t.Errorf("%v: %d\n%s%s", args, code, out, stderr)
 		}
 	}
-	jobs := connect(t, p.target).Database("millrace").Collection("jobs")
+	jobs := kit.Client(t, p.target).Database("millrace").Collection("jobs")
 	if n, err := jobs.CountDocuments(t.Context(), bson.D{{Key: "rules", Value: "include spool.*"}}); err != nil || n != 0 {
 		t.Errorf("something was written: %d jobs, %v", n, err)
 	}
@@ -353,7 +343,7 @@ func spoolChecked(t *testing.T, p *program) {
 // hostileNames has servers hold names and values that mean to act on a terminal.
 func hostileNames(t *testing.T, p *program) {
 	for i, uri := range []string{p.source, p.target} {
-		c := connect(t, uri).Database("odd").Collection(hostile)
+		c := kit.Client(t, uri).Database("odd").Collection(hostile)
 		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: hostile + fmt.Sprint(i)}, {Key: "k", Value: hostile}}); err != nil {
 			t.Fatal(err)
 		}

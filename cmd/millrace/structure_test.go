@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -52,7 +53,7 @@ func TestStructureOnRealServers(t *testing.T) {
 }
 
 func structureOf(t *testing.T, p *program, db string) {
-	source := connect(t, p.source)
+	source := kit.Client(t, p.source)
 	insert(t, source, db, 0, 10)
 	for _, cmd := range []bson.D{
 		{{Key: "createIndexes", Value: "orders"}, {Key: "indexes", Value: bson.A{
@@ -79,7 +80,7 @@ func structureOf(t *testing.T, p *program, db string) {
 			t.Errorf("made: %+v", s)
 		}
 	}
-	if n, err := connect(t, p.target).Database(db).Collection("orders").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
+	if n, err := kit.Client(t, p.target).Database(db).Collection("orders").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
 		t.Errorf("%d documents: %v", n, err)
 	}
 	if code, out, stderr := p.run("sync", "--mode=full", "--job="+db, "--include="+db+".*"); code != cli.ExitUsage || !strings.Contains(stderr, "was begun with --mode structure") {
@@ -89,7 +90,7 @@ func structureOf(t *testing.T, p *program, db string) {
 	if code, out, stderr := p.run(verify...); code != cli.ExitOK || !strings.Contains(out, "no documents") {
 		t.Errorf("verify: %d\n%s%s", code, out, stderr)
 	}
-	if err := connect(t, p.target).Database(db).Collection("v").Drop(t.Context()); err != nil {
+	if err := kit.Client(t, p.target).Database(db).Collection("v").Drop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if code, out, stderr := p.run(verify...); code != cli.ExitFailure || !strings.Contains(out, db+".v: view") {

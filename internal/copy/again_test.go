@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
@@ -55,7 +56,7 @@ func TestAgain(t *testing.T) {
 	if n := len(dump(t, dst, "again", "c")); n != len(have)+1500 {
 		t.Fatalf("%d documents on the target", n)
 	}
-	waitFor(t, "a majority", func() bool {
+	kit.Until(t, "a majority", func() bool {
 		raw := must(t, dst, "again", bson.D{{Key: "find", Value: "c"}, {Key: "batchSize", Value: 10_000}, {Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}}})
 		all, _ := raw.Lookup("cursor", "firstBatch").Array().Values()
 		return len(all) == len(have)+1500

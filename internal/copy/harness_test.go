@@ -274,15 +274,3 @@ func (l testLog) Write(p []byte) (int, error) {
 	l.t.Logf("%s", bytes.TrimSpace(p))
 	return len(p), nil
 }
-
-// waitFor waits for a condition of a running engine.
-func waitFor(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(3 * time.Minute)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited too long for %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}

@@ -9,6 +9,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -17,11 +19,7 @@ import (
 // again, under other record ids.
 func TestMemberRestarted(t *testing.T) {
 	l := lab.ForTest(t, lab.Options{})
-	src, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(src.Close)
+	src := dial.Cluster(t, l.URI(), mongo.Options{})
 	dst := server(t, "6.0")
 	docs := mixedDocs(3000)
 	insert(t, src, "killed", "c", docs[:len(docs)-200])
@@ -44,8 +42,8 @@ func TestMemberRestarted(t *testing.T) {
 	if _, err := l.Primary(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the source", func() bool { _, err := src.Positions(t.Context()); return err == nil })
-	err = New(src, dst, store, small(t, src)).Run(t.Context(), []Task{task})
+	kit.Until(t, "the source", func() bool { _, err := src.Positions(t.Context()); return err == nil })
+	err := New(src, dst, store, small(t, src)).Run(t.Context(), []Task{task})
 	for ; mongoRetry(err); err = New(src, dst, store, small(t, src)).Run(t.Context(), []Task{task}) {
 		t.Log("again after:", err)
 	}
@@ -102,11 +100,7 @@ func TestLife(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := mongo.Connect(t.Context(), l.DirectURI(old), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := dial.Cluster(t, l.DirectURI(old), mongo.Options{})
 	lives := func() (scan.Member, error) {
 		conn, err := c.Pool.Checkout(t.Context(), wire.ByReadPreference(readpref.Nearest()))
 		if err != nil {
@@ -123,14 +117,14 @@ func TestLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, c, "life", bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{}}}, w1})
-	waitFor(t, "another primary", func() bool {
+	kit.Until(t, "another primary", func() bool {
 		now, err := l.Primary(t.Context())
 		return err == nil && now != old
 	})
 	if err := l.Rejoin(old); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "another life", func() bool {
+	kit.Until(t, "another life", func() bool {
 		now, err := lives()
 		return err == nil && now != before
 	})

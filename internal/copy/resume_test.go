@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -222,7 +223,7 @@ func slowly(t *testing.T, src, dst *mongo.Cluster, o Options, store *memStore, t
 	e = New(src, dst, store, o)
 	done := make(chan error, 1)
 	go func() { done <- e.Run(t.Context(), tasks) }()
-	waitFor(t, "first documents", func() bool { return e.Stats().Docs > 0 })
+	kit.Until(t, "first documents", func() bool { return e.Stats().Docs > 0 })
 	return e, func() error {
 		o.Limit.Set(pace.Rates{})
 		return <-done

@@ -11,6 +11,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -28,13 +30,10 @@ var w1 = bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}
 func newHeld(t *testing.T, version string) *held {
 	t.Helper()
 	l := lab.ForTest(t, lab.Options{Version: version, Topology: "rs:3", SetParameters: map[string]string{"enableTestCommands": "1"}})
-	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
+	c := dial.Cluster(t, l.URI(), mongo.Options{})
+	primary, err := l.Primary(t.Context())
+	h := &held{lab: l, c: c, primary: primary}
 	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	h := &held{lab: l, c: c}
-	if h.primary, err = l.Primary(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return h
@@ -64,7 +63,7 @@ func (h *held) replicate(t *testing.T, on bool) {
 func (h *held) hold(t *testing.T) {
 	t.Helper()
 	h.replicate(t, false)
-	waitFor(t, "replication to stand still", func() bool {
+	kit.Until(t, "replication to stand still", func() bool {
 		must(t, h.c, "admin", bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{{Key: "held", Value: 1}}}, w1})
 		p, err := h.c.Positions(t.Context())
 		if err != nil {
@@ -112,7 +111,7 @@ func TestDropRolledBack(t *testing.T) {
 			e := New(src.c, dst, store, o)
 			done := make(chan error, 1)
 			go func() { done <- e.Run(t.Context(), []Task{task}) }()
-			waitFor(t, "first documents", func() bool { return e.Stats().Docs > 0 })
+			kit.Until(t, "first documents", func() bool { return e.Stats().Docs > 0 })
 			src.hold(t)
 			must(t, src.c, "rolled", bson.D{{Key: "drop", Value: "c"}, w1})
 			o.Limit.Set(pace.Rates{})

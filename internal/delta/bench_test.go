@@ -7,20 +7,22 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // The hot case: one field of a document of ten, 100 bytes each.
 var (
 	hundred  = strings.Repeat("x", 100)
-	hotDiff  = raw(v2("u", d("field0", hundred)))
-	hotDiff9 = raw(v2("u", d("field9", hundred)))
-	hotSet   = raw(v1("$set", d("field0", hundred)))
+	hotDiff  = kit.Raw(v2("u", d("field0", hundred)))
+	hotDiff9 = kit.Raw(v2("u", d("field9", hundred)))
+	hotSet   = kit.Raw(v1("$set", d("field0", hundred)))
 	hotDoc   = func() bson.Raw {
 		doc := d("_id", "user1")
 		for i := range 10 {
 			doc = append(doc, bson.E{Key: "field" + strconv.Itoa(i), Value: hundred})
 		}
-		return raw(doc)
+		return kit.Raw(doc)
 	}()
 )
 
@@ -38,7 +40,7 @@ type hotCall struct {
 
 func hotCalls(tb testing.TB) []hotCall {
 	dl, dl9, set := mustParse(tb, hotDiff), mustParse(tb, hotDiff9), mustParse(tb, hotSet)
-	nested := mustParse(tb, raw(v2("d", d("z", false), "so", d("u", d("x", 1), "sp", d("i", d("q", 1))), "sr", d("a", true, "u3", 1))))
+	nested := mustParse(tb, kit.Raw(v2("d", d("z", false), "so", d("u", d("x", 1), "sp", d("i", d("q", 1))), "sr", d("a", true, "u3", 1))))
 	buf := make([]byte, 0, 4096)
 	str := bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, "user6284781860667377211")}
 	oid := bsoncore.Value{Type: bsoncore.TypeObjectID, Data: make([]byte, 12)}
@@ -93,7 +95,7 @@ func BenchmarkLarge(b *testing.B) {
 			name := "field" + strconv.Itoa(i)
 			doc, u = append(doc, bson.E{Key: name, Value: 1}), append(u, bson.E{Key: name, Value: 2})
 		}
-		rawDoc, dl := raw(doc), mustParse(b, raw(v2("u", u)))
+		rawDoc, dl := kit.Raw(doc), mustParse(b, kit.Raw(v2("u", u)))
 		b.Run("apply/"+strconv.Itoa(n), func(b *testing.B) {
 			for b.Loop() {
 				sink.buf, _, _ = Apply(sink.buf[:0], rawDoc, dl)

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test/deltatest"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -92,7 +93,7 @@ func TestCompose(t *testing.T) {
 	for _, c := range composeCases {
 		t.Run(c.name, func(t *testing.T) {
 			prefix := []byte("before")
-			out, got, ok := Compose(prefix, mustParse(t, raw(c.a)), mustParse(t, raw(c.b)))
+			out, got, ok := Compose(prefix, mustParse(t, kit.Raw(c.a)), mustParse(t, kit.Raw(c.b)))
 			switch {
 			case !bytes.HasPrefix(out, prefix) || !ok && len(out) != len(prefix):
 				t.Fatalf("the buffer was touched: %q", out)
@@ -101,8 +102,8 @@ func TestCompose(t *testing.T) {
 			case !ok:
 				return
 			}
-			if !bytes.Equal(out[len(prefix):], raw(c.want)) {
-				t.Errorf("got  %s\nwant %s", show(out[len(prefix):]), show(raw(c.want)))
+			if !bytes.Equal(out[len(prefix):], kit.Raw(c.want)) {
+				t.Errorf("got  %s\nwant %s", show(out[len(prefix):]), show(kit.Raw(c.want)))
 			}
 			again := mustParse(t, out[len(prefix):])
 			if got.Kind() != again.Kind() || !bytes.Equal(got.Raw(), again.Raw()) || !bytes.Equal(got.diff(), again.diff()) {
@@ -210,7 +211,7 @@ func composes(t *testing.T, seed uint64) {
 	g := newGen(seed)
 	pairs, refused, classics := 0, 0, 0
 	for range 600 {
-		first := raw(g.document())
+		first := kit.Raw(g.document())
 		doc, pending := slices.Clone(first), Delta{}
 		for range 6 {
 			var o bson.D
@@ -221,7 +222,7 @@ func composes(t *testing.T, seed uint64) {
 			if len(diff) == 0 {
 				continue
 			}
-			dl := mustParse(t, raw(d("$v", int32(2), "diff", diff)))
+			dl := mustParse(t, kit.Raw(d("$v", int32(2), "diff", diff)))
 			after, skipped, err := Apply(nil, doc, dl)
 			if err != nil || skipped > 0 {
 				t.Fatalf("%s on %s: %d, %v", show(dl.Raw()), show(doc), skipped, err)
@@ -272,7 +273,7 @@ func classic(t *testing.T, doc, u bson.Raw) bson.Raw {
 		update = slices.Delete(update, i, i+1)
 	}
 	if len(update) > 0 {
-		doc, _, _ = Apply(nil, doc, mustParse(t, raw(update)))
+		doc, _, _ = Apply(nil, doc, mustParse(t, kit.Raw(update)))
 	}
 	if len(cuts) == 0 {
 		return doc
@@ -296,7 +297,7 @@ func classic(t *testing.T, doc, u bson.Raw) bson.Raw {
 		a := v.(bson.A)
 		set(a[:min(len(a), int(c.Value.(bson.D)[1].Value.(int32)))])
 	}
-	return raw(o)
+	return kit.Raw(o)
 }
 
 // gen also makes diffs that no server wrote.

@@ -10,26 +10,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/test/kit"
 )
-
-// d builds an object from names and values, keeping order and duplicates.
-func d(kv ...any) bson.D {
-	out := bson.D{}
-	for i := 0; i < len(kv); i += 2 {
-		out = append(out, bson.E{Key: kv[i].(string), Value: kv[i+1]})
-	}
-	return out
-}
 
 type arr = bson.A
 
-func raw(v bson.D) bson.Raw {
-	b, err := bson.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return b
-}
+func d(fields ...any) bson.D { return kit.D(fields...) }
 
 // v2 wraps the sections of a diff.
 func v2(kv ...any) bson.D { return d("$v", int32(2), "diff", d(kv...)) }
@@ -122,7 +108,9 @@ var skipCases = []applyCase{
 
 var rr = d("_id", 1, "r", arr{1, d("x", 1), arr{5, 6}})
 
-func rset(a, b, c any, more ...any) bson.D { return d("_id", 1, "r", append(arr{a, b, c}, more...)) }
+func rset(a, b, c any, more ...any) bson.D {
+	return d("_id", 1, "r", append(arr{a, b, c}, more...))
+}
 
 var modCases = []applyCase{
 	{"set and unset", abc, v1("$set", d("a", 9, "z", 1), "$unset", d("b", true)), d("_id", 1, "a", 9, "c", 3, "z", 1), 0},
@@ -153,12 +141,12 @@ func TestApply(t *testing.T) {
 		for _, c := range set {
 			t.Run(c.name, func(t *testing.T) {
 				prefix := []byte("before")
-				out, skipped, err := Apply(prefix, raw(c.doc), mustParse(t, raw(c.o)))
+				out, skipped, err := Apply(prefix, kit.Raw(c.doc), mustParse(t, kit.Raw(c.o)))
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !bytes.HasPrefix(out, prefix) || !bytes.Equal(out[len(prefix):], raw(c.want)) {
-					t.Errorf("got  %s\nwant %s", show(out[len(prefix):]), show(raw(c.want)))
+				if !bytes.HasPrefix(out, prefix) || !bytes.Equal(out[len(prefix):], kit.Raw(c.want)) {
+					t.Errorf("got  %s\nwant %s", show(out[len(prefix):]), show(kit.Raw(c.want)))
 				}
 				if skipped != c.skipped {
 					t.Errorf("skipped %d, want %d", skipped, c.skipped)

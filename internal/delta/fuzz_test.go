@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/test/deltatest"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -18,13 +19,13 @@ func updateSeeds() [][]byte {
 	for _, set := range [][]applyCase{diffCases, skipCases, modCases} {
 		for i, c := range set {
 			if i%4 == 0 {
-				out = append(out, raw(c.o))
+				out = append(out, kit.Raw(c.o))
 			}
 		}
 	}
 	for i, c := range malformedCases {
 		if i%4 == 0 {
-			out = append(out, raw(c.o))
+			out = append(out, kit.Raw(c.o))
 		}
 	}
 	return append(out, nil, []byte{5, 0, 0, 0, 0})
@@ -78,9 +79,9 @@ func TestCorrupted(t *testing.T) {
 	seeds := updateSeeds()
 	for range 30 {
 		o := g.diff(g.Document(1), 3)
-		seeds = append(seeds, raw(d("$v", int32(2), "diff", o)))
+		seeds = append(seeds, kit.Raw(d("$v", int32(2), "diff", o)))
 	}
-	docs := []bson.Raw{raw(rr), raw(nested), raw(g.Document(1)), raw(abc)}
+	docs := []bson.Raw{kit.Raw(rr), kit.Raw(nested), kit.Raw(g.Document(1)), kit.Raw(abc)}
 	for range 20000 {
 		o := bytes.Clone(deltatest.Pick(g.Gen, seeds...))
 		doc := bytes.Clone(deltatest.Pick(g.Gen, docs...))
@@ -106,16 +107,16 @@ func FuzzParse(f *testing.F) {
 		f.Add(o)
 	}
 	f.Fuzz(func(t *testing.T, o []byte) {
-		checkUpdate(t, raw(rr), o)
-		checkUpdate(t, raw(nested), mend(o))
+		checkUpdate(t, kit.Raw(rr), o)
+		checkUpdate(t, kit.Raw(nested), mend(o))
 	})
 }
 
 // FuzzApply: the result is a document within the limits; $v:1 twice is $v:1 once.
 func FuzzApply(f *testing.F) {
 	for _, o := range updateSeeds() {
-		f.Add([]byte(raw(rr)), o)
-		f.Add([]byte(raw(nested)), o)
+		f.Add([]byte(kit.Raw(rr)), o)
+		f.Add([]byte(kit.Raw(nested)), o)
 	}
 	f.Fuzz(func(t *testing.T, doc, o []byte) {
 		doc, o = mend(doc), mend(o)
@@ -137,7 +138,7 @@ func FuzzApply(f *testing.F) {
 // FuzzCompose: what Compose returns is a delta of its own.
 func FuzzCompose(f *testing.F) {
 	for _, c := range composeCases {
-		f.Add([]byte(raw(c.a)), []byte(raw(c.b)))
+		f.Add([]byte(kit.Raw(c.a)), []byte(kit.Raw(c.b)))
 	}
 	f.Fuzz(func(t *testing.T, a, b []byte) {
 		da, err1 := parse(mend(a))

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 type malformedCase struct {
@@ -58,9 +60,9 @@ var malformedCases = []malformedCase{
 func TestParseRefuses(t *testing.T) {
 	for _, c := range malformedCases {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := parse(raw(c.o))
+			_, err := parse(kit.Raw(c.o))
 			if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrUnsupported) {
-				t.Errorf("%s: error %v", show(raw(c.o)), err)
+				t.Errorf("%s: error %v", show(kit.Raw(c.o)), err)
 			}
 		})
 	}
@@ -68,8 +70,8 @@ func TestParseRefuses(t *testing.T) {
 
 func TestParseUnsupported(t *testing.T) {
 	for _, o := range []bson.D{v2("b", d("a", 1)), v2("so", d("u", d("x", 1), "b", d())), v1("$inc", d("a", 1))} {
-		if _, err := parse(raw(o)); !errors.Is(err, ErrUnsupported) {
-			t.Errorf("%s: error %v", show(raw(o)), err)
+		if _, err := parse(kit.Raw(o)); !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s: error %v", show(kit.Raw(o)), err)
 		}
 	}
 }
@@ -97,8 +99,8 @@ func TestKindOf(t *testing.T) {
 		{d("$v", "2"), Invalid},
 		{d("$v", 1.5), Invalid},
 	} {
-		if got := KindOf(raw(c.o)); got != c.want {
-			t.Errorf("%s is %s, want %s", show(raw(c.o)), got, c.want)
+		if got := KindOf(kit.Raw(c.o)); got != c.want {
+			t.Errorf("%s is %s, want %s", show(kit.Raw(c.o)), got, c.want)
 		}
 	}
 	for _, b := range [][]byte{nil, {5, 0, 0, 0}, {6, 0, 0, 0, 0}, {7, 0, 0, 0, 8, 'a', 0}, {5, 0, 0, 0, 1}} {
@@ -113,7 +115,7 @@ func TestDepthIsBounded(t *testing.T) {
 	for range maxDepth + 1 {
 		diff = d("sa", diff)
 	}
-	if _, err := parse(raw(d("$v", int32(2), "diff", diff))); !errors.Is(err, ErrMalformed) {
+	if _, err := parse(kit.Raw(d("$v", int32(2), "diff", diff))); !errors.Is(err, ErrMalformed) {
 		t.Errorf("error %v", err)
 	}
 }

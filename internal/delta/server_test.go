@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -152,15 +153,15 @@ func testApplyOps(t *testing.T, s *server) {
 	var docs, updates []bson.Raw
 	var cases []applyCase
 	for _, c := range append(diffCases[:len(diffCases):len(diffCases)], modCases...) {
-		docs = append(docs, withID(raw(c.doc), len(docs)))
-		updates = append(updates, raw(c.o))
+		docs = append(docs, withID(kit.Raw(c.doc), len(docs)))
+		updates = append(updates, kit.Raw(c.o))
 		cases = append(cases, c)
 	}
 	coll := s.fresh("tables", docs...)
 	s.applyOps(coll, updates)
 	got := s.all(coll)
 	for i, c := range cases {
-		if want := withID(raw(c.want), i); !bytes.Equal(got[int32(i)], want) {
+		if want := withID(kit.Raw(c.want), i); !bytes.Equal(got[int32(i)], want) {
 			t.Errorf("%s: the server says %s, the table %s", c.name, show(got[int32(i)]), show(want))
 		}
 	}
@@ -179,13 +180,13 @@ func testSkippedOps(t *testing.T, s *server) {
 	}
 	var docs, updates []bson.Raw
 	for i, c := range skipCases {
-		docs, updates = append(docs, withID(raw(c.doc), i)), append(updates, raw(c.o))
+		docs, updates = append(docs, withID(kit.Raw(c.doc), i)), append(updates, kit.Raw(c.o))
 	}
 	coll := s.fresh("skipped", docs...)
 	s.applyOps(coll, updates)
 	for i, doc := range s.all(coll) {
-		if !bytes.Equal(doc, raw(want[i])) {
-			t.Errorf("%s: the server says %s, expected %s", skipCases[i].name, show(doc), show(raw(want[i])))
+		if !bytes.Equal(doc, kit.Raw(want[i])) {
+			t.Errorf("%s: the server says %s, expected %s", skipCases[i].name, show(doc), show(kit.Raw(want[i])))
 		}
 	}
 }
@@ -197,10 +198,10 @@ func testRefusedOps(t *testing.T, s *server) {
 		if c.deadly || c.stricter {
 			continue
 		}
-		coll := s.fresh("refused", raw(d("_id", int32(i), "a", 1, "r", arr{1, 2})))
-		op := d("op", "u", "ns", "t."+coll.Name(), "o2", d("_id", int32(i)), "o", raw(c.o))
+		coll := s.fresh("refused", kit.Raw(d("_id", int32(i), "a", 1, "r", arr{1, 2})))
+		op := d("op", "u", "ns", "t."+coll.Name(), "o2", d("_id", int32(i)), "o", kit.Raw(c.o))
 		if err := s.client.Database("admin").RunCommand(s.ctx(), d("applyOps", arr{op})).Err(); err == nil {
-			t.Errorf("%s: the server takes %s", c.name, show(raw(c.o)))
+			t.Errorf("%s: the server takes %s", c.name, show(kit.Raw(c.o)))
 		}
 	}
 }
@@ -213,21 +214,21 @@ func testDuplicates(t *testing.T, s *server) {
 		d("$set", d("a", 9)), d("$unset", d("a", 1)), d("$set", d("o.x", 9)),
 		d("$unset", d("o.x", 1)), d("$set", d("z", 9, "o", 1)),
 	} {
-		coll := s.fresh("duplicates", raw(doc))
+		coll := s.fresh("duplicates", kit.Raw(doc))
 		s.update(coll, arr{d("q", d("_id", int32(1)), "u", u)})
 		after := s.all(coll)[1]
 		o := s.oplog("t.duplicates")
-		out, skipped, err := Apply(nil, raw(doc), mustParse(t, o[len(o)-1].o))
+		out, skipped, err := Apply(nil, kit.Raw(doc), mustParse(t, o[len(o)-1].o))
 		if err != nil || skipped != 0 || !bytes.Equal(out, after) {
 			t.Errorf("%v: server %s, Apply %s (%d, %v)", u, show(after), show(out), skipped, err)
 		}
 	}
 	unset := d("q", d("_id", int32(1)), "u", d("$unset", d("a", 1, "o.x", 1)))
-	coll := s.fresh("duplicates", raw(doc))
+	coll := s.fresh("duplicates", kit.Raw(doc))
 	s.update(coll, arr{unset, unset})
 	after, o := s.all(coll)[1], s.oplog("t.duplicates")
 	if _, c, ok := Compose(nil, mustParse(t, o[len(o)-2].o), mustParse(t, o[len(o)-1].o)); ok {
-		if out, _, err := Apply(nil, raw(doc), c); err != nil || !bytes.Equal(out, after) {
+		if out, _, err := Apply(nil, kit.Raw(doc), c); err != nil || !bytes.Equal(out, after) {
 			t.Errorf("unset twice: server %s, folded %s: %s, %v", show(after), show(c.Raw()), show(out), err)
 		}
 	}
@@ -278,7 +279,7 @@ func (s *server) histories(g *gen, docs, rounds int) [][]step {
 	s.t.Helper()
 	var first []bson.Raw
 	for i := range docs {
-		first = append(first, raw(g.Document(int32(i))))
+		first = append(first, kit.Raw(g.Document(int32(i))))
 	}
 	coll := s.fresh("histories", first...)
 	out := make([][]step, docs)
@@ -508,13 +509,13 @@ var foldCases = []struct {
 func testFolds(t *testing.T, s *server) {
 	var list []folded
 	for _, c := range foldCases {
-		doc, steps := raw(c.doc), []step{}
+		doc, steps := kit.Raw(c.doc), []step{}
 		for _, o := range c.list {
-			after, skipped, err := Apply(nil, doc, mustParse(t, raw(o)))
+			after, skipped, err := Apply(nil, doc, mustParse(t, kit.Raw(o)))
 			if err != nil || skipped > 0 {
 				t.Fatalf("%s: %d, %v", c.name, skipped, err)
 			}
-			steps = append(steps, step{doc, after, raw(o)})
+			steps = append(steps, step{doc, after, kit.Raw(o)})
 			doc = after
 		}
 		f := folded{steps[0].before, steps[0].after, mustParse(t, steps[0].o), 1}
@@ -688,7 +689,7 @@ func (s *server) rewrite(coll *mongo.Collection, ids []int, todo [][]step) {
 // replacement; the repair, as a statement and as a diff, puts them back.
 func testTimestamps(t *testing.T, s *server) {
 	empty := bson.Timestamp{}
-	doc := raw(d("_id", int32(0), "a", empty, "b", 1, "c", empty, "o", d("t", empty)))
+	doc := kit.Raw(d("_id", int32(0), "a", empty, "b", 1, "c", empty, "o", d("t", empty)))
 	_, dl, ok := AppendTimestampRepair([]byte("x"), doc)
 	if !ok {
 		t.Fatal("no repair")
@@ -722,7 +723,7 @@ func testFieldOrder(t *testing.T, s *server) {
 		for _, n := range names[:6] {
 			set = append(set, bson.E{Key: n, Value: 1})
 		}
-		coll := s.fresh("order", raw(d("_id", int32(0))))
+		coll := s.fresh("order", kit.Raw(d("_id", int32(0))))
 		if failed := s.update(coll, arr{d("q", d("_id", int32(0)), "u", d("$set", set))}); len(failed) > 0 {
 			t.Fatal(failed)
 		}

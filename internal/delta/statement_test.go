@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // stmtCase: what becomes of an update as a statement, on a document on which
@@ -72,15 +74,15 @@ func TestStatement(t *testing.T) {
 	for _, c := range stmtCases {
 		t.Run(c.name, func(t *testing.T) {
 			prefix := []byte("before")
-			out, form := AppendStatement(prefix, mustParse(t, raw(c.o)))
+			out, form := AppendStatement(prefix, mustParse(t, kit.Raw(c.o)))
 			if form != c.form {
 				t.Errorf("form %s, want %s", form, c.form)
 			}
 			if !bytes.HasPrefix(out, prefix) || form == None && len(out) != len(prefix) {
 				t.Fatalf("the buffer was touched: %q", out)
 			}
-			if got := out[len(prefix):]; form != None && !bytes.Equal(got, raw(c.want)) {
-				t.Errorf("got  %s\nwant %s", show(got), show(raw(c.want)))
+			if got := out[len(prefix):]; form != None && !bytes.Equal(got, kit.Raw(c.want)) {
+				t.Errorf("got  %s\nwant %s", show(got), show(kit.Raw(c.want)))
 			}
 		})
 	}
@@ -88,11 +90,11 @@ func TestStatement(t *testing.T) {
 
 func TestGuardOfModifiers(t *testing.T) {
 	yes := d("$exists", true)
-	want := raw(d("n", yes, "m", yes))
-	if got := raw(guard(mustParse(t, raw(v1("$set", d("n", 2, "m", 2), "$unset", d("z", true)))))); !bytes.Equal(got, want) {
+	want := kit.Raw(d("n", yes, "m", yes))
+	if got := kit.Raw(guard(mustParse(t, kit.Raw(v1("$set", d("n", 2, "m", 2), "$unset", d("z", true)))))); !bytes.Equal(got, want) {
 		t.Errorf("got  %s\nwant %s", show(got), show(want))
 	}
-	if got := guard(mustParse(t, raw(v1("$set", d("m", 2, "n", 2))))); len(got) > 0 {
+	if got := guard(mustParse(t, kit.Raw(v1("$set", d("m", 2, "n", 2))))); len(got) > 0 {
 		t.Errorf("a classic statement has the guard %v", got)
 	}
 }
@@ -101,8 +103,8 @@ func TestGuard(t *testing.T) {
 	no := d("$exists", false)
 	o := v2("u", d("a", 2), "i", d("n", 1, "z", 1), "so", d("u", d("c", 1, "b", 1), "i", d("k", 1)), "sr", d("a", true, "s2", d("i", d("y", 1))))
 	yes := d("$exists", true)
-	want := raw(d("n", no, "z", no, "o.c", yes, "o.b", yes, "o.k", no, "r.2.y", no))
-	if got := raw(guard(mustParse(t, raw(o)))); !bytes.Equal(got, want) {
+	want := kit.Raw(d("n", no, "z", no, "o.c", yes, "o.b", yes, "o.k", no, "r.2.y", no))
+	if got := kit.Raw(guard(mustParse(t, kit.Raw(o)))); !bytes.Equal(got, want) {
 		t.Errorf("got  %s\nwant %s", show(got), show(want))
 	}
 }
@@ -112,28 +114,28 @@ func TestGuard(t *testing.T) {
 func testStatements(t *testing.T, s *server) {
 	var list []folded
 	for _, c := range stmtCases {
-		dl := mustParse(t, raw(c.o))
-		after, _, err := Apply(nil, raw(c.doc), dl)
+		dl := mustParse(t, kit.Raw(c.o))
+		after, _, err := Apply(nil, kit.Raw(c.doc), dl)
 		if err != nil {
 			t.Fatal(err)
 		}
-		list = append(list, folded{raw(c.doc), after, dl, 1})
+		list = append(list, folded{kit.Raw(c.doc), after, dl, 1})
 	}
 	moved := d("_id", 1, "n", 7, "a", 1, "o", d("k", 7, "x", 1), "r", arr{d("y", 7, "x", 1)})
 	// A u of fields that are not there, as in a time-series bucket.
-	dl := mustParse(t, raw(v2("so", d("u", d("c", 1, "b", 1)))))
-	after, _, err := Apply(nil, raw(moved), dl)
-	if want := raw(d("_id", 1, "n", 7, "a", 1, "o", d("k", 7, "x", 1, "c", 1, "b", 1), "r", arr{d("y", 7, "x", 1)})); err != nil || !bytes.Equal(after, want) {
+	dl := mustParse(t, kit.Raw(v2("so", d("u", d("c", 1, "b", 1)))))
+	after, _, err := Apply(nil, kit.Raw(moved), dl)
+	if want := kit.Raw(d("_id", 1, "n", 7, "a", 1, "o", d("k", 7, "x", 1, "c", 1, "b", 1), "r", arr{d("y", 7, "x", 1)})); err != nil || !bytes.Equal(after, want) {
 		t.Fatal(show(after), err)
 	}
-	list = append(list, folded{raw(moved), after, dl, 1})
+	list = append(list, folded{kit.Raw(moved), after, dl, 1})
 	for _, o := range []bson.D{v2("i", d("n", 1)), v2("so", d("i", d("k", 1))), v2("sr", d("a", true, "s0", d("i", d("y", 1))))} {
-		dl := mustParse(t, raw(o))
-		after, _, err := Apply(nil, raw(moved), dl)
-		if err != nil || bytes.Equal(after, raw(moved)) {
+		dl := mustParse(t, kit.Raw(o))
+		after, _, err := Apply(nil, kit.Raw(moved), dl)
+		if err != nil || bytes.Equal(after, kit.Raw(moved)) {
 			t.Fatal(show(after), err)
 		}
-		list = append(list, folded{raw(moved), after, dl, 1})
+		list = append(list, folded{kit.Raw(moved), after, dl, 1})
 	}
 	checkStatements(t, s, list)
 }

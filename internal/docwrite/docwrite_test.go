@@ -10,16 +10,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/kit"
 )
-
-func marshal(t testing.TB, v any) []byte {
-	t.Helper()
-	raw, err := bson.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
-}
 
 // everyType is a document with a field of each type.
 func everyType() bson.D {
@@ -47,7 +39,7 @@ func TestInspect(t *testing.T) {
 		"both":               {bson.D{{Key: "$d", Value: bson.Timestamp{}}}, Special{Dollar: true, ZeroTimestamp: true}},
 		"last of every type": {append(everyType(), bson.E{Key: "t", Value: bson.Timestamp{}}), Special{ZeroTimestamp: true}},
 	} {
-		got, err := Inspect(marshal(t, tc.doc))
+		got, err := Inspect(kit.Raw(tc.doc))
 		if err != nil || got != tc.want || got.Plain() != (tc.want == Special{}) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
@@ -55,7 +47,7 @@ func TestInspect(t *testing.T) {
 	if _, err := Inspect([]byte{9, 0, 0, 0, 2, 'a', 0, 99, 0}); err == nil {
 		t.Error("a malformed document passes")
 	}
-	doc := marshal(t, everyType())
+	doc := kit.Raw(everyType())
 	if n := testing.AllocsPerRun(100, func() { _, _ = Inspect(doc) }); n > 0 {
 		t.Errorf("%v allocations a document", n)
 	}
@@ -77,15 +69,15 @@ func TestIndexOfDuplicate(t *testing.T) {
 		"v.a_1_w_-1": `Index build failed: x: Collection a.b ( y ) :: caused by :: E11000 duplicate key error collection: a.b index: v.a_1_w_-1 dup key: { v.a: 2, w: null }`,
 		"":           "something else",
 	} {
-		if got := ParseDuplicate(marshal(t, bson.D{{Key: "errmsg", Value: text}})).Index(); got != want {
+		if got := ParseDuplicate(kit.Raw(bson.D{{Key: "errmsg", Value: text}})).Index(); got != want {
 			t.Errorf("index %q, want %q", got, want)
 		}
 	}
 }
 
 func TestMeanings(t *testing.T) {
-	onID := marshal(t, bson.D{{Key: "keyPattern", Value: bson.D{{Key: "_id", Value: 1}}}})
-	onBoth := marshal(t, bson.D{{Key: "keyPattern", Value: bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}}})
+	onID := kit.Raw(bson.D{{Key: "keyPattern", Value: bson.D{{Key: "_id", Value: 1}}}})
+	onBoth := kit.Raw(bson.D{{Key: "keyPattern", Value: bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}}})
 	for name, c := range map[string]struct {
 		e          wire.WriteError
 		want       Meaning
@@ -113,12 +105,12 @@ func TestMeanings(t *testing.T) {
 }
 
 func TestUnclear(t *testing.T) {
-	named := marshal(t, bson.D{{Key: "keyPattern", Value: bson.D{{Key: "k", Value: 1}}}})
+	named := kit.Raw(bson.D{{Key: "keyPattern", Value: bson.D{{Key: "k", Value: 1}}}})
 	for name, c := range map[string]struct {
 		e    wire.WriteError
 		want bool
 	}{
-		"which key is not said": {wire.WriteError{Code: 11000, Raw: marshal(t, bson.D{{Key: "code", Value: 11000}})}, true},
+		"which key is not said": {wire.WriteError{Code: 11000, Raw: kit.Raw(bson.D{{Key: "code", Value: 11000}})}, true},
 		"which key is said":     {wire.WriteError{Code: 11000, Raw: named}, false},
 		"stumbled":              {wire.WriteError{Code: 50, Message: "KeyString format error: x"}, true},
 		"another error":         {wire.WriteError{Code: 2}, false},
@@ -154,7 +146,7 @@ func TestAnswer(t *testing.T) {
 }
 
 func TestStatementsAllocateNothing(t *testing.T) {
-	doc := marshal(t, everyType())
+	doc := kit.Raw(everyType())
 	dst := make([]byte, 0, 4096)
 	if n := testing.AllocsPerRun(100, func() { dst = Key{}.AppendReplacement(AppendInsert(dst[:0], doc), doc) }); n > 2 {
 		t.Errorf("%v allocations for two statements", n)

@@ -15,6 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -28,11 +30,7 @@ func TestServer(t *testing.T) {
 			// A transaction that exchanges a document of 16 MB fills a fifth of a cache of
 			// 0.25 GB, beyond which servers refuse it.
 			l := lab.ForTest(t, lab.Options{CacheGB: 1, Version: version, LeanJournal: true})
-			c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(c.Close)
+			c := dial.Cluster(t, l.URI(), mongo.Options{})
 			t.Run("exact", func(t *testing.T) { testExact(t, c) })
 			t.Run("meanings", func(t *testing.T) { testMeanings(t, c) })
 			t.Run("holders", func(t *testing.T) { testHolders(t, c) })
@@ -75,7 +73,7 @@ func testExact(t *testing.T, c *mongo.Cluster) {
 		docs["dollar and zero"] = bson.D{{Key: "$a", Value: 1}, {Key: "$t", Value: bson.Timestamp{}}}
 	}
 	for name, fields := range docs {
-		doc := marshal(t, append(bson.D{{Key: "_id", Value: bson.D{{Key: "of", Value: name}}}}, fields...))
+		doc := kit.Raw(append(bson.D{{Key: "_id", Value: bson.D{{Key: "of", Value: name}}}}, fields...))
 		for _, there := range []bool{false, true} {
 			err := exchange(t, c, "exact", doc)
 			if err != nil {
@@ -145,21 +143,21 @@ func testMeanings(t *testing.T, c *mongo.Cluster) {
 		bson.D{{Key: "key", Value: bson.D{{Key: "p", Value: 1}, {Key: "q", Value: 1}}}, {Key: "name", Value: "pq"}},
 		bson.D{{Key: "key", Value: bson.D{{Key: "g", Value: "2dsphere"}}}, {Key: "name", Value: "g"}}}}})
 	must(t, c, bson.D{{Key: "insert", Value: "m"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: "a"}, {Key: "k", Value: 1}, {Key: "s", Value: "text"}}}}})
-	parallel := marshal(t, bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}})
+	parallel := kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}})
 	zero := bson.E{Key: "t", Value: bson.Timestamp{}}
 	a := bson.D{{Key: "_id", Value: "a"}}
 	for name, tc := range map[string]struct {
 		cmd  bson.D
 		want Meaning
 	}{
-		"insert, _id":        {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "A"}})), DuplicateID},
-		"exact insert, _id":  {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "A"}, zero})), DuplicateID},
-		"insert, key":        {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}})), DuplicateKey},
-		"exact insert, key":  {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero})), DuplicateKey},
-		"replacement, bytes": {statement("m", Key{}.AppendReplacement(nil, marshal(t, bson.D{{Key: "_id", Value: "A"}, {Key: "k", Value: 1}}))), OtherID},
+		"insert, _id":        {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}})), DuplicateID},
+		"exact insert, _id":  {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}, zero})), DuplicateID},
+		"insert, key":        {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}})), DuplicateKey},
+		"exact insert, key":  {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero})), DuplicateKey},
+		"replacement, bytes": {statement("m", Key{}.AppendReplacement(nil, kit.Raw(bson.D{{Key: "_id", Value: "A"}, {Key: "k", Value: 1}}))), OtherID},
 		"parallel arrays":    {Insert("m", parallel), Refused},
-		"exact, parallel":    {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}, zero})), Refused},
-		"no geometry":        {Insert("m", marshal(t, bson.D{{Key: "_id", Value: "c"}, {Key: "g", Value: "here"}})), Refused},
+		"exact, parallel":    {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}, zero})), Refused},
+		"no geometry":        {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "g", Value: "here"}})), Refused},
 		"path":               {update("m", a, bson.D{{Key: "$set", Value: bson.D{{Key: "s.x", Value: 1}}}}), Misfit},
 		"no array":           {update("m", a, bson.D{{Key: "$push", Value: bson.D{{Key: "s", Value: 1}}}}), Misfit},
 		"two operators":      {update("m", a, bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: 1}}}, {Key: "$unset", Value: bson.D{{Key: "x", Value: 1}}}}), Misfit},
@@ -177,8 +175,8 @@ func testMeanings(t *testing.T, c *mongo.Cluster) {
 		doc  []byte
 		want Meaning
 	}{
-		"key":             {marshal(t, bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}}), DuplicateKey},
-		"exact, key":      {marshal(t, bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero}), DuplicateKey},
+		"key":             {kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}}), DuplicateKey},
+		"exact, key":      {kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero}), DuplicateKey},
 		"parallel arrays": {parallel, Refused},
 	} {
 		var e wire.WriteError
@@ -219,7 +217,7 @@ func testHolders(t *testing.T, c *mongo.Cluster) {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
-		doc := marshal(t, append(bson.D{{Key: "_id", Value: "refused"}}, test.doc...))
+		doc := kit.Raw(append(bson.D{{Key: "_id", Value: "refused"}}, test.doc...))
 		_, err := coll.InsertOne(t.Context(), doc)
 		var refused driver.WriteException
 		if !errors.As(err, &refused) || len(refused.WriteErrors) != 1 {

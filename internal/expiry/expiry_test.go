@@ -13,20 +13,12 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-func raw(t testing.TB, v any) bson.Raw {
-	t.Helper()
-	b, err := bson.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 func TestExpired(t *testing.T) {
-	s := Settings{{Field: "at", Seconds: 10}, {Field: "a.b", Only: raw(t, bson.D{{Key: "s", Value: "open"}})}}
+	s := Settings{{Field: "at", Seconds: 10}, {Field: "a.b", Only: kit.Raw(bson.D{{Key: "s", Value: "open"}})}}
 	for doc, want := range map[string]bool{
 		`{"at":{"$date":{"$numberLong":"5000"}}}`:                                  true,
 		`{"at":{"$date":{"$numberLong":"11000"}}}`:                                 true, // within the slack
@@ -44,7 +36,7 @@ func TestExpired(t *testing.T) {
 			t.Errorf("%s: %v", doc, got)
 		}
 	}
-	if (Settings{}).Expired(raw(t, bson.D{}), 1) {
+	if (Settings{}).Expired(kit.Raw(bson.D{}), 1) {
 		t.Error("without settings nothing expires")
 	}
 	if err := s.Check(false); err != nil {
@@ -53,7 +45,7 @@ func TestExpired(t *testing.T) {
 	if err := s.Check(true); err == nil || !strings.Contains(err.Error(), `"a.b"`) {
 		t.Errorf("text under a collation: %v", err)
 	}
-	near := Settings{{Field: "p", Only: raw(t, bson.D{{Key: "p", Value: bson.D{{Key: "$geoWithin", Value: bson.D{}}}}})}}
+	near := Settings{{Field: "p", Only: kit.Raw(bson.D{{Key: "p", Value: bson.D{{Key: "$geoWithin", Value: bson.D{}}}}})}}
 	if err := near.Check(false); err == nil {
 		t.Error("places cannot be compared here")
 	}
@@ -83,7 +75,7 @@ func testServer(t *testing.T, db *mongo.Database) {
 		bson.A{future, past}, bson.A{future}, bson.A{}, bson.A{past, "text"}, bson.A{bson.A{past}}, bson.D{{Key: "b", Value: past}},
 		bson.A{bson.D{{Key: "b", Value: past}}, bson.D{{Key: "b", Value: future}}}, bson.A{bson.D{{Key: "b", Value: bson.A{past}}}}}
 	only := bson.D{{Key: "s", Value: bson.D{{Key: "$gt", Value: 1}}}}
-	settings := Settings{{Field: "at", Seconds: 3600}, {Field: "at.b", Seconds: 3600}, {Field: "by", Seconds: 3600, Only: raw(t, only)}}
+	settings := Settings{{Field: "at", Seconds: 3600}, {Field: "at.b", Seconds: 3600}, {Field: "by", Seconds: 3600, Only: kit.Raw(only)}}
 	var docs []any
 	for i, v := range values {
 		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "at", Value: v}})
@@ -125,7 +117,7 @@ func testServer(t *testing.T, db *mongo.Database) {
 	}
 	var live, dead []int32
 	for _, d := range docs {
-		doc := raw(t, d)
+		doc := kit.Raw(d)
 		if id := doc.Lookup("_id").Int32(); settings.Expired(doc, now.UnixMilli()) {
 			dead = append(dead, id)
 		} else {

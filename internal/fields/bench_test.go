@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // benchDocument is 1 KB of ten fields.
@@ -17,7 +18,7 @@ func benchDocument(t testing.TB) bson.Raw {
 	for i := range 9 {
 		doc = append(doc, bson.E{Key: fmt.Sprintf("field%d", i), Value: strings.Repeat("x", 90)})
 	}
-	return raw(t, doc)
+	return kit.Raw(doc)
 }
 
 var benchRules = map[string]string{
@@ -80,7 +81,7 @@ func benchUpdates(t testing.TB) map[string]delta.Delta {
 		"dropped":    d("$v", 2, "diff", d("u", d("field4", 1))),
 	} {
 		var err error
-		if out[name], err = parseDelta(raw(t, o)); err != nil {
+		if out[name], err = parseDelta(kit.Raw(o)); err != nil {
 			t.Fatal(err)
 		}
 	}

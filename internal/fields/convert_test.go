@@ -12,6 +12,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -66,7 +67,7 @@ func checkConversions(s server, values []any) {
 	s.Helper()
 	var docs []bson.Raw
 	for i, v := range values {
-		docs = append(docs, raw(s, d("_id", int32(i), "v", v)))
+		docs = append(docs, kit.Raw(d("_id", int32(i), "v", v)))
 	}
 	for i, to := range convertNames() {
 		all := docs

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -68,7 +69,7 @@ func FuzzMap(f *testing.F) {
 	g := newGen(1)
 	for range 200 {
 		doc := g.document()
-		f.Add([]byte(raw(f, g.rules())), []byte(raw(f, doc)), []byte(raw(f, g.update(doc))))
+		f.Add([]byte(kit.Raw(g.rules())), []byte(kit.Raw(doc)), []byte(kit.Raw(g.update(doc))))
 	}
 	for _, c := range applyCases {
 		f.Add([]byte(parseDoc(f, c.rules)), []byte(parseDoc(f, c.doc)), []byte(nil))
@@ -84,7 +85,7 @@ func TestDamaged(t *testing.T) {
 	g := newGen(testseed.Of(t))
 	for range 200 {
 		doc := g.document()
-		all := [3][]byte{raw(t, g.rules()), raw(t, doc), raw(t, g.update(doc))}
+		all := [3][]byte{kit.Raw(g.rules()), kit.Raw(doc), kit.Raw(g.update(doc))}
 		for range 50 {
 			var b [3][]byte
 			for i := range b {

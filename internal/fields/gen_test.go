@@ -11,34 +11,17 @@ import (
 
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/test/deltatest"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // gen makes wild rules, documents and updates.
 type gen struct{ *deltatest.Gen }
 
-func newGen(seed uint64) gen {
-	g := gen{deltatest.New(seed)}
-	return g
-}
+func newGen(seed uint64) gen { return gen{deltatest.New(seed)} }
 
-func pick[T any](g gen, list ...T) T { return list[g.IntN(len(list))] }
+func pick[T any](g gen, list ...T) T { return deltatest.Pick(g.Gen, list...) }
 
-func d(kv ...any) bson.D {
-	out := bson.D{}
-	for i := 0; i < len(kv); i += 2 {
-		out = append(out, bson.E{Key: kv[i].(string), Value: kv[i+1]})
-	}
-	return out
-}
-
-func raw(t testing.TB, v any) bson.Raw {
-	t.Helper()
-	b, err := bson.Marshal(v)
-	if err != nil {
-		t.Fatalf("%v: %v", v, err)
-	}
-	return b
-}
+func d(fields ...any) bson.D { return kit.D(fields...) }
 
 func parseDoc(t testing.TB, text string) bson.Raw {
 	t.Helper()
@@ -72,10 +55,6 @@ func mustParse(t testing.TB, rules string) *Map {
 
 func parseDelta(o bson.Raw) (delta.Delta, error) { return delta.ParseAs(delta.KindOf(o), o) }
 
-func find(o bson.D, name string) int {
-	return slices.IndexFunc(o, func(e bson.E) bool { return e.Key == name })
-}
-
 // name is one that a rule can be about.
 func (g gen) name() string { return pick(g, "a", "a", "b", "b", "c", "d", "e", "f", "é", "A b") }
 
@@ -91,17 +70,12 @@ func (g gen) path() string {
 func (g gen) document() bson.D { return append(d("_id", int32(1)), g.object(1+g.IntN(6), 3)...) }
 
 func (g gen) object(n, depth int) bson.D {
-	out := bson.D{}
-	for range n {
-		name := g.name()
-		if g.One(8) {
-			name = g.Name()
+	return deltatest.Object(n, func() string {
+		if name := g.name(); !g.One(8) {
+			return name
 		}
-		if find(out, name) < 0 {
-			out = append(out, bson.E{Key: name, Value: g.value(depth)})
-		}
-	}
-	return out
+		return g.Name()
+	}, func() any { return g.value(depth) })
 }
 
 func (g gen) value(depth int) any {
@@ -109,11 +83,7 @@ func (g gen) value(depth int) any {
 	case n < 5 && depth > 0:
 		return g.object(g.IntN(4), depth-1)
 	case n < 8 && depth > 0:
-		out := bson.A{}
-		for range g.IntN(4) {
-			out = append(out, g.value(depth-1))
-		}
-		return out
+		return deltatest.Array(g.IntN(4), func() any { return g.value(depth - 1) })
 	case n < 9:
 		return pick[any](g, "5", "x", "1.5", "true", "0123456789abcdef01234567", "2026-01-31", "日本語", bson.DateTime(1700000000000), int64(1)<<40, 2.5, nil)
 	}
@@ -132,10 +102,10 @@ func (g gen) rules() bson.D {
 	}
 	for range 1 + g.IntN(3) {
 		name, v := g.section()
-		if i := find(out, name); i < 0 {
+		if i := deltatest.Find(out, name); i < 0 {
 			out = append(out, bson.E{Key: name, Value: v})
 		} else if e, ok := v.(bson.D); ok {
-			if have := out[i].Value.(bson.D); find(have, e[0].Key) < 0 {
+			if have := out[i].Value.(bson.D); deltatest.Find(have, e[0].Key) < 0 {
 				out[i].Value = append(have, e...)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/schematest"
 	"github.com/millrace/millrace/test/testseed"
 )
@@ -15,7 +16,7 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 	g := newGen(testseed.Of(t))
 	taken := 0
 	for range testseed.Rounds(t, 2000) {
-		rules := raw(t, g.rules())
+		rules := kit.Raw(g.rules())
 		if _, err := Parse(rules, testSecrets); err != nil {
 			continue
 		}

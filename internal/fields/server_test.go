@@ -10,6 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/test/deltatest"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -79,11 +81,11 @@ func (s server) pipelines(seed uint64) {
 		for i := range 60 {
 			doc := g.document()
 			doc[0].Value = int32(i)
-			docs = append(docs, raw(s, doc))
+			docs = append(docs, kit.Raw(doc))
 		}
 		fill := docs
 		for range 60 {
-			rules := raw(s, g.expressible())
+			rules := kit.Raw(g.expressible())
 			m, err := Parse(rules, testSecrets)
 			if err != nil {
 				continue
@@ -127,7 +129,7 @@ func (g gen) expressible() bson.D {
 				case string:
 					ok = ok && !(e.Key == "move" && strings.Contains(v, ".")) && !(e.Key == "from" && strings.HasPrefix(v, "$"))
 				case bson.D:
-					ok = ok && find(v, "hmac") < 0 && (e.Key != "convert" || v[1].Value != "fail" && v[0].Value != "date")
+					ok = ok && deltatest.Find(v, "hmac") < 0 && (e.Key != "convert" || v[1].Value != "fail" && v[0].Value != "date")
 				}
 				ok = ok && !(strings.Contains(r.Key, ".") && (e.Key == "set" || e.Key == "from"))
 			}
@@ -148,13 +150,13 @@ func asPipeline(rules bson.Raw) bson.A {
 	out := bson.A{d("$replaceWith", d("source", "$$ROOT", "doc", "$$ROOT"))}
 	with := func(expr any) { out = append(out, d("$replaceWith", d("source", "$source", "doc", expr))) }
 	section := func(name string) bson.D {
-		if i := find(doc, name); i >= 0 {
+		if i := deltatest.Find(doc, name); i >= 0 {
 			return doc[i].Value.(bson.D)
 		}
 		return nil
 	}
 	list := func(name string) bson.A {
-		if i := find(doc, name); i >= 0 {
+		if i := deltatest.Find(doc, name); i >= 0 {
 			return doc[i].Value.(bson.A)
 		}
 		return nil
@@ -189,13 +191,13 @@ func placed(doc bson.D, section func(string) bson.D) any {
 	names, gone := bson.A{}, bson.A{}
 	for _, e := range section("rename") {
 		names = append(names, d("case", d("$eq", bson.A{"$$f.k", e.Key}), "then", e.Value))
-		if find(section("rename"), e.Value.(string)) < 0 {
+		if deltatest.Find(section("rename"), e.Value.(string)) < 0 {
 			gone = append(gone, e.Value)
 		}
 	}
 	outs := bson.A{}
 	add := func(name string, v any) {
-		if find(section("rename"), name) < 0 {
+		if deltatest.Find(section("rename"), name) < 0 {
 			gone = append(gone, name)
 		}
 		outs = append(outs, d("$cond", bson.A{d("$eq", bson.A{d("$type", v), "missing"}), bson.A{}, bson.A{d("k", name, "v", v)}}))

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -87,7 +88,7 @@ func law(t *testing.T, seed uint64) {
 	counts := map[Verdict]int{}
 	taken, total, forms := 0, 0, map[delta.Kind]int{}
 	for range 3000 * testseed.Rounds(t, 2) {
-		rules := raw(t, g.rules())
+		rules := kit.Raw(g.rules())
 		m, err := Parse(rules, testSecrets)
 		total++
 		if err != nil {
@@ -96,12 +97,12 @@ func law(t *testing.T, seed uint64) {
 		taken++
 		for range 12 {
 			doc := g.document()
-			source := raw(t, doc)
+			source := kit.Raw(doc)
 			was, err := m.Apply(nil, source, before)
 			if err != nil {
 				continue
 			}
-			o := raw(t, g.update(doc))
+			o := kit.Raw(g.update(doc))
 			u, err := parseDelta(o)
 			if err != nil {
 				continue
@@ -150,7 +151,7 @@ func careful(t *testing.T, seed uint64) {
 	meta := Meta{Namespace: "db.c", Operation: "update", ClusterTime: bson.Timestamp{T: 1, I: 1}}
 	failed, mended, kept, careless := 0, 0, 0, 0
 	for range 3000 * testseed.Rounds(t, 2) {
-		rules := raw(t, g.rules())
+		rules := kit.Raw(g.rules())
 		m, err := Parse(rules, testSecrets)
 		if err != nil {
 			continue
@@ -158,12 +159,12 @@ func careful(t *testing.T, seed uint64) {
 		careful := m.Careful()
 		for range 12 {
 			doc := g.document()
-			source := raw(t, doc)
+			source := kit.Raw(doc)
 			_, was := m.Apply(nil, source, meta)
 			if was != nil && !m.MayFail() {
 				t.Fatalf("%s on %s: %v, and they say that they do not fail", rules, source, was)
 			}
-			o := raw(t, g.update(doc))
+			o := kit.Raw(g.update(doc))
 			u, err := parseDelta(o)
 			if err != nil {
 				continue
@@ -228,14 +229,14 @@ func translates(t *testing.T, seed uint64) {
 		if g.One(4) {
 			rules = g.rules()
 		}
-		m, err := Parse(raw(t, rules), testSecrets)
+		m, err := Parse(kit.Raw(rules), testSecrets)
 		if err != nil || !m.Translates() {
 			continue
 		}
 		simple++
 		for range 12 {
 			doc := g.document()
-			if u, err := parseDelta(raw(t, g.update(doc))); err == nil {
+			if u, err := parseDelta(kit.Raw(g.update(doc))); err == nil {
 				if _, verdict := m.Update(nil, u, Meta{Namespace: "db.c"}); verdict == State {
 					t.Fatalf("%s: the document is needed for %s", m, u.Raw())
 				}

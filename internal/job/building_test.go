@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -38,10 +39,10 @@ func testFinalizeWaits(t *testing.T, s servers) {
 	warned(t, j, "prepared of bwait.c, slow of bwait.c")
 	done := make(chan error, 1)
 	go func() { done <- j.Run(t.Context()) }()
-	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 	asked := make(chan error, 1)
 	go func() { asked <- j.Finalize(t.Context(), false) }()
-	await(t, "the status names the builds", func() bool {
+	kit.Until(t, "the status names the builds", func() bool {
 		st := j.Status()
 		return strings.Contains(st.Waiting, "prepared of bwait.c, slow of bwait.c") && st.Phase == job.PhaseFollowing
 	})
@@ -50,9 +51,9 @@ func testFinalizeWaits(t *testing.T, s servers) {
 		t.Error(err)
 	}
 	<-asked
-	await(t, "the wait ends", func() bool { return j.Status().Waiting == "" })
+	kit.Until(t, "the wait ends", func() bool { return j.Status().Waiting == "" })
 	go func() { asked <- j.Finalize(t.Context(), false) }()
-	await(t, "it waits again", func() bool { return j.Status().Waiting != "" })
+	kit.Until(t, "it waits again", func() bool { return j.Status().Waiting != "" })
 	ended()
 	if err := errors.Join(<-asked, <-done); err != nil {
 		t.Fatal(err)
@@ -72,14 +73,14 @@ func testFinalizeRejected(t *testing.T, s servers) {
 	j := open(t, spec)
 	done := make(chan error, 1)
 	go func() { done <- j.Run(t.Context()) }()
-	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 	ended := s.buildSlowly(t, "breject")
 	rejected(t, j.Finalize(t.Context(), false), "prepared of breject.c, slow of breject.c")
 	if st := j.Status(); st.Phase != job.PhaseFollowing || st.FinalizeWanted || !st.CanFinalize {
 		t.Errorf("after a rejection: phase %s, wanted %v, can %v", st.Phase, st.FinalizeWanted, st.CanFinalize)
 	}
 	insert(t, s.srcDB, "breject", 10)
-	await(t, "it goes on", func() bool { return count(t, s.targetC, "breject") == 110 })
+	kit.Until(t, "it goes on", func() bool { return count(t, s.targetC, "breject") == 110 })
 	ended()
 	if err := errors.Join(j.Finalize(t.Context(), false), <-done); err != nil {
 		t.Fatal(err)
@@ -98,7 +99,7 @@ func testEndsWithBuilds(t *testing.T, s servers, mode job.Mode, db string) {
 	j := open(t, spec)
 	done := make(chan error, 1)
 	go func() { done <- j.Run(t.Context()) }()
-	await(t, "the status names the builds", func() bool {
+	kit.Until(t, "the status names the builds", func() bool {
 		return strings.Contains(j.Status().Waiting, "prepared of "+db+".c, slow of "+db+".c")
 	})
 	ended()
@@ -176,7 +177,7 @@ func (s servers) buildSlowly(t *testing.T, db string) (ended func()) {
 		}
 	})
 	t.Cleanup(ended)
-	await(t, "the builds begin", func() bool {
+	kit.Until(t, "the builds begin", func() bool {
 		specs, err := s.srcDB.Database(db).Collection("c").Indexes().ListSpecifications(t.Context())
 		return err == nil && len(specs) == 3
 	})
@@ -204,7 +205,7 @@ func (s servers) indexesOf(t *testing.T, db string) string {
 // indexes nor an index that the source makes later, which is a barrier for all changes.
 func TestTargetMemberDown(t *testing.T) {
 	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{Topology: "rs:3", LeanJournal: true})}
-	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+	s.srcDB, s.targetC = kit.Client(t, s.src.URI()), kit.Client(t, s.dst.URI())
 	index := func(field string) {
 		t.Helper()
 		if _, err := s.srcDB.Database("down").Collection("c").Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: field, Value: 1}}}); err != nil {
@@ -225,7 +226,7 @@ func TestTargetMemberDown(t *testing.T) {
 	j, end := running(t, spec)
 	index("x")
 	insert(t, s.srcDB, "down", 10)
-	await(t, "changes after the index are applied", func() bool { return count(t, s.targetC, "down") == 110 })
+	kit.Until(t, "changes after the index are applied", func() bool { return count(t, s.targetC, "down") == 110 })
 	if err := errors.Join(j.Finalize(t.Context(), true), <-end); err != nil {
 		t.Fatal(err)
 	}

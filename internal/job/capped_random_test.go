@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -34,7 +35,7 @@ func TestCappedHistories(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			o := lab.Options{Version: version, SetParameters: map[string]string{"enableTestCommands": "1"}}
 			s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, o)}
-			s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+			s.srcDB, s.targetC = kit.Client(t, s.src.URI()), kit.Client(t, s.dst.URI())
 			testseed.Each(t, func(t *testing.T, seed uint64) {
 				for n := range uint64(testseed.Rounds(t, 1)) {
 					if !randomRings(t, s, version, seed+n) {

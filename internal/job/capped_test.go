@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // rings is a job over the capped collections of one database, with what a crash
@@ -445,7 +446,7 @@ func (r *rings) early(name string, first, second, remove any) {
 		done <- err
 	}
 	waits := func(n int) {
-		await(r.t, "the source's operations wait for the first", func() bool {
+		kit.Until(r.t, "the source's operations wait for the first", func() bool {
 			raw, err := admin.RunCommand(ctx, bson.D{{Key: "currentOp", Value: true}, {Key: "ns", Value: r.db + "." + name}, {Key: "waitingForLock", Value: true}}).Raw()
 			r.must(nil, err)
 			ops, err := raw.Lookup("inprog").Array().Values()

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -26,7 +27,7 @@ func holdBack(t *testing.T) *heldBack {
 	t.Helper()
 	o := lab.Options{Topology: "rs:3", SetParameters: map[string]string{"enableTestCommands": "1"}}
 	s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, lab.Options{})}
-	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+	s.srcDB, s.targetC = kit.Client(t, s.src.URI()), kit.Client(t, s.dst.URI())
 	spec := s.spec("certain")
 	h := &heldBack{following: &following{&conflicted{t: t, s: s, db: "certain", spec: spec}}}
 	h.put(s.srcDB, "certain", "c", 1)
@@ -60,7 +61,7 @@ func (h *heldBack) replicate(on bool) {
 		if i == h.primary {
 			continue
 		}
-		c := connect(h.t, h.s.src.DirectURI(i))
+		c := kit.Client(h.t, h.s.src.DirectURI(i))
 		h.do(c, "admin", bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}, {Key: "mode", Value: map[bool]string{true: "off", false: "alwaysOn"}[on]}})
 	}
 }
@@ -82,7 +83,7 @@ func (h *heldBack) asked(question func(context.Context) (bool, error)) <-chan bo
 			return
 		}
 	}()
-	await(h.t, "the job waits for the source", func() bool { return h.j.Status().Waiting != "" || len(out) > 0 })
+	kit.Until(h.t, "the job waits for the source", func() bool { return h.j.Status().Waiting != "" || len(out) > 0 })
 	if len(out) > 0 {
 		h.t.Fatalf("an answer that may roll back: %v", <-out)
 	}
@@ -122,7 +123,7 @@ func TestRenameIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	h := holdBack(t)
 	h.write("other", "late")
-	at := lastOp(t, connect(t, h.s.src.DirectURI(h.primary)))
+	at := lastOp(t, kit.Client(t, h.s.src.DirectURI(h.primary)))
 	ch := &stream.Change{Kind: stream.ChangeRename, NS: "certain.out", To: "certain.c", UUID: h.uuid}
 	answer := h.asked(func(ctx context.Context) (bool, error) {
 		_, found, err := job.Asks(h.j).FindRenamed(ctx, ch, at)

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -866,7 +867,7 @@ func testCopyRefused(t *testing.T, s servers, policy job.OnConflict) {
 func TestConflictsFromStandalone(t *testing.T) {
 	t.Parallel()
 	s := servers{src: lab.ForTest(t, lab.Options{Topology: "standalone"}), dst: lab.ForTest(t, lab.Options{})}
-	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+	s.srcDB, s.targetC = kit.Client(t, s.src.URI()), kit.Client(t, s.dst.URI())
 	for _, policy := range []job.OnConflict{job.ConflictStop, job.ConflictSkip, job.ConflictOverwrite} {
 		c := newConflicted(t, s, "alone", policy)
 		c.spec.OnExisting, c.spec.Mode, c.spec.Until = job.ExistingMerge, job.ModeFull, ""

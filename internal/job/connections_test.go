@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -42,7 +43,7 @@ func testFewConnections(t *testing.T, s servers) {
 	phase.of(j)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(t.Context()) }()
-	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 	for i := range colls {
 		c := s.srcDB.Database(db).Collection(fmt.Sprintf("c%d", i))
 		addUnique(t, c, docs, docs+200)
@@ -51,7 +52,7 @@ func testFewConnections(t *testing.T, s servers) {
 	if err := s.srcDB.Database(db).Collection("c0").Drop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the changes are applied", func() bool {
+	kit.Until(t, "the changes are applied", func() bool {
 		names, err := s.targetC.Database(db).ListCollectionNames(t.Context(), bson.D{{Key: "name", Value: "c0"}})
 		return err == nil && len(names) == 0
 	})
@@ -61,7 +62,7 @@ func testFewConnections(t *testing.T, s servers) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	await(t, "what is left at the end is counted", func() bool { return source.counted(job.PhaseFinalized) && target.counted(job.PhaseFinalized) })
+	kit.Until(t, "what is left at the end is counted", func() bool { return source.counted(job.PhaseFinalized) && target.counted(job.PhaseFinalized) })
 	for side, peaks := range map[string]map[job.Phase]peak{"source": source.end(t), "target": target.end(t)} {
 		for _, phase := range []job.Phase{job.PhaseStarting, job.PhaseCopying, job.PhaseFollowing, job.PhaseFinalized} {
 			if peaks[phase].samples == 0 {
@@ -88,7 +89,7 @@ func testFewerConnections(t *testing.T, s servers) {
 		t.Fatal(err)
 	}
 	addUnique(t, s.srcDB.Database(db).Collection("c1"), docs, 2*docs) // what is in use is used once more
-	await(t, "both sides have few connections", func() bool {
+	kit.Until(t, "both sides have few connections", func() bool {
 		for _, client := range []*driver.Client{s.srcDB, s.targetC} {
 			all, err := list(t.Context(), client)
 			if err != nil {
@@ -101,7 +102,7 @@ func testFewerConnections(t *testing.T, s servers) {
 		return true
 	})
 	same := s.targetC.Database(db).Collection("c1")
-	await(t, "the changes are applied", func() bool {
+	kit.Until(t, "the changes are applied", func() bool {
 		n, err := same.CountDocuments(t.Context(), bson.D{})
 		return err == nil && n == 2*docs
 	})
@@ -200,7 +201,7 @@ type connections struct {
 func watch(t *testing.T, uri string, phase func() job.Phase) *connections {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	c := &connections{client: connect(t, uri), phase: phase, stop: stop, done: make(chan error, 1), peaks: map[job.Phase]peak{}}
+	c := &connections{client: kit.Client(t, uri), phase: phase, stop: stop, done: make(chan error, 1), peaks: map[job.Phase]peak{}}
 	go func() { c.done <- c.sample(ctx) }()
 	return c
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // testFinalize: a cut-over begins where the job follows, or is wished for and can be
@@ -30,7 +31,7 @@ func testFinalize(t *testing.T, s servers) {
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(ctx) }()
 	defer stop()
-	await(t, "the copy begins", func() bool { return j.Status().Copy.DocsTotal == 1000 })
+	kit.Until(t, "the copy begins", func() bool { return j.Status().Copy.DocsTotal == 1000 })
 
 	st := j.Status()
 	if st.CanFinalize || !st.FinalizeWanted || !strings.Contains(st.CannotFinalize, "0 of about 1000 documents") {
@@ -54,9 +55,9 @@ func testFinalize(t *testing.T, s servers) {
 		}
 	}
 	unlimited(pace.Rates{})
-	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 	insert(t, s.srcDB, "cut", 10)
-	await(t, "it goes on", func() bool { return count(t, s.targetC, "cut") == 1010 })
+	kit.Until(t, "it goes on", func() bool { return count(t, s.targetC, "cut") == 1010 })
 	if st := j.Status(); !st.CanFinalize || st.CannotFinalize != "" || st.FinalizeWanted {
 		t.Errorf("while following: %v %v %q", st.CanFinalize, st.FinalizeWanted, st.CannotFinalize)
 	}
@@ -72,7 +73,7 @@ func testFinalize(t *testing.T, s servers) {
 	unlimited(pace.Rates{Docs: 1})
 	insert(t, s.srcDB, "cut", 1000)
 	go func() { wished <- j.Finalize(ctx, false) }()
-	await(t, "it drains", func() bool { return j.Status().Phase == job.PhaseFinalizing })
+	kit.Until(t, "it drains", func() bool { return j.Status().Phase == job.PhaseFinalizing })
 	refusedAs(job.CodeDraining, j.CancelFinalize(ctx))
 	stop()
 	<-ended
@@ -81,7 +82,7 @@ func testFinalize(t *testing.T, s servers) {
 	j = open(t, spec)
 	ctx = t.Context()
 	go func() { ended <- j.Run(ctx) }()
-	await(t, "it drains again", func() bool { return j.Status().Phase == job.PhaseFinalizing && j.Status().FinalizeWanted })
+	kit.Until(t, "it drains again", func() bool { return j.Status().Phase == job.PhaseFinalizing && j.Status().FinalizeWanted })
 	refusedAs(job.CodeDraining, j.CancelFinalize(ctx))
 	unlimited(pace.Rates{})
 	if err := j.Finalize(ctx, false); err != nil { // it joins

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -33,18 +34,8 @@ func start(t *testing.T) servers {
 	t.Helper()
 	o := lab.Options{SetParameters: map[string]string{"enableTestCommands": "1"}}
 	s := servers{src: lab.ForTest(t, o), dst: lab.ForTest(t, o)}
-	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+	s.srcDB, s.targetC = kit.Client(t, s.src.URI()), kit.Client(t, s.dst.URI())
 	return s
-}
-
-func connect(t *testing.T, uri string) *driver.Client {
-	t.Helper()
-	c, err := driver.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
-	return c
 }
 
 func (s servers) spec(db string) job.Spec {
@@ -287,7 +278,7 @@ func testOtherKey(t *testing.T, s servers) {
 	initial.Until = "never"
 	begun, ended := open(t, initial), make(chan error, 1)
 	go func() { ended <- begun.Run(ctx) }()
-	await(t, "the job follows", func() bool { return begun.Status().Phase == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return begun.Status().Phase == job.PhaseFollowing })
 	stop()
 	<-ended
 	if got := failing(t, open(t, with(second))); !strings.Contains(got, "another key") {
@@ -323,18 +314,8 @@ func running(t *testing.T, spec job.Spec) (*job.Job, <-chan error) {
 		end <- j.Run(ctx)
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 	return j, end
-}
-
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(4 * time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
-		if cond() {
-			return
-		}
-	}
-	t.Fatalf("waited in vain until %s", what)
 }
 
 // testTakeOver runs the job twice: the second is refused while the first
@@ -355,7 +336,7 @@ func testTakeOver(t *testing.T, s servers) {
 		t.Fatalf("second process: %v", err)
 	}
 	insert(t, s.srcDB, "fence", 5)
-	await(t, "the first goes on", func() bool { return count(t, s.targetC, "fence") == 10 })
+	kit.Until(t, "the first goes on", func() bool { return count(t, s.targetC, "fence") == 10 })
 
 	// Another owner in the target: the first process must notice and end.
 	if _, err := jobs.UpdateByID(t.Context(), doc.ID, bson.D{{Key: "$inc", Value: bson.D{{Key: "fence", Value: 1}}}}); err != nil {
@@ -372,9 +353,9 @@ func testPause(t *testing.T, s servers) {
 	if err := j.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the job pauses", func() bool { return j.Status().Waiting != "" })
+	kit.Until(t, "the job pauses", func() bool { return j.Status().Waiting != "" })
 	insert(t, s.srcDB, "pause", 5)
-	await(t, "the lag shows", func() bool { return j.Status().Follow.LagSeconds > 0 })
+	kit.Until(t, "the lag shows", func() bool { return j.Status().Follow.LagSeconds > 0 })
 	if n := count(t, s.targetC, "pause"); n != 5 {
 		t.Errorf("paused, but %d documents arrived", n)
 	}
@@ -384,7 +365,7 @@ func testPause(t *testing.T, s servers) {
 	if err := j.Resume(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the documents arrive", func() bool { return count(t, s.targetC, "pause") == 10 })
+	kit.Until(t, "the documents arrive", func() bool { return count(t, s.targetC, "pause") == 10 })
 	if err := j.Finalize(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +403,7 @@ func testIndexesAmidReads(t *testing.T, s servers) {
 	if err := j.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the job pauses", func() bool { return j.Status().Waiting != "" })
+	kit.Until(t, "the job pauses", func() bool { return j.Status().Waiting != "" })
 	update("there", 1, set("s", "b")) // for which it is read
 	update("there", 2, set("k", "K"))
 	unique("other")
@@ -457,7 +438,7 @@ func testThrottle(t *testing.T, s servers) {
 	j := open(t, spec)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(t.Context()) }()
-	await(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
+	kit.Until(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
 	if n := count(t, s.targetC, "slow"); n != 0 {
 		t.Errorf("the copy was not held back: %d documents", n)
 	}
@@ -467,15 +448,15 @@ func testThrottle(t *testing.T, s servers) {
 		}
 	}
 	set(pace.Rates{})
-	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 	set(pace.Rates{Docs: 1})
 	insert(t, s.srcDB, "slow", 1000)
-	await(t, "changes wait", func() bool { return j.Status().Follow.LagSeconds > 0 })
+	kit.Until(t, "changes wait", func() bool { return j.Status().Follow.LagSeconds > 0 })
 	if n := count(t, s.targetC, "slow"); n != 5000 {
 		t.Errorf("the changes were not held back: %d documents", n)
 	}
 	set(pace.Rates{})
-	await(t, "all changes arrive", func() bool { return count(t, s.targetC, "slow") == 6000 })
+	kit.Until(t, "all changes arrive", func() bool { return count(t, s.targetC, "slow") == 6000 })
 	if err := j.SetLimits(t.Context(), pace.Rates{Docs: -1}); err == nil {
 		t.Error("a negative rate was taken")
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/lendtest"
 )
 
@@ -144,7 +145,7 @@ func testLent(t *testing.T, s servers) {
 	l := lend(t, s, "lent", pace.Rates{Bytes: 16 << 20}, with)
 	l.lending(t)
 	one, two := l.borrow("one", l.Ask, with), l.borrow("two", l.Ask, with)
-	await(t, "both copy", func() bool { return l.of("one").Docs > 0 && l.of("two").Docs > 0 && l.of("one").Slices > 0 })
+	kit.Until(t, "both copy", func() bool { return l.of("one").Docs > 0 && l.of("two").Docs > 0 && l.of("one").Slices > 0 })
 	db := s.srcDB.Database("lent")
 	if _, err := db.Collection("c").UpdateMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{7, 1}}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
 		t.Fatal(err)
@@ -161,7 +162,7 @@ func testLent(t *testing.T, s servers) {
 	if p := l.phase(); p != job.PhaseCopying {
 		t.Fatalf("all of that came in phase %s", p)
 	}
-	await(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
 	for _, ended := range []chan error{one, two} {
 		if err := <-ended; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 			t.Error(err)
@@ -195,7 +196,7 @@ func testJoinAtEnd(t *testing.T, s servers) {
 		}
 		return l.Ask(ctx, request)
 	}, nil)
-	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
+	kit.Until(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	l.end()
 	if err := <-one; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 		t.Error(err)
@@ -206,7 +207,7 @@ func testJoinAtEnd(t *testing.T, s servers) {
 // noted expects so many who may write, as the target knows.
 func noted(t *testing.T, l *lent, want int) {
 	t.Helper()
-	await(t, fmt.Sprintf("%d borrowers may write", want), func() bool {
+	kit.Until(t, fmt.Sprintf("%d borrowers may write", want), func() bool {
 		var doc struct {
 			Borrowers []string `bson:"borrowers"`
 		}
@@ -225,7 +226,7 @@ func testUnaware(t *testing.T, s servers) {
 	l.lending(t)
 	d := &lendtest.Deaf{Ask: l.Ask}
 	ended := l.borrow("one", d.Way, nil)
-	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
+	kit.Until(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	doc, err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
 	if err != nil {
 		t.Fatal(err)
@@ -243,8 +244,8 @@ func testUnaware(t *testing.T, s servers) {
 	if err := l.job.SetLimits(t.Context(), pace.Rates{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it is given up", func() bool { return l.of("one").Why != "" })
-	await(t, "all else is copied", func() bool {
+	kit.Until(t, "it is given up", func() bool { return l.of("one").Why != "" })
+	kit.Until(t, "all else is copied", func() bool {
 		st := l.job.Status().Copy
 		return st.Lendable == 0 && st.Docs >= st.DocsTotal/2
 	})
@@ -255,7 +256,7 @@ func testUnaware(t *testing.T, s servers) {
 	left.Close()
 	d.Over.Store(true) // its own have ended by that
 	<-ended
-	await(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
 	l.end()
 	same(t, s, "unaware")
 }
@@ -268,21 +269,21 @@ func testTooLate(t *testing.T, s servers) {
 	l.lending(t)
 	late := lendtest.NewLate(l.Ask)
 	early := l.borrow("early", late.Early, nil)
-	await(t, "one copies", func() bool { return l.of("early").Docs > 0 })
+	kit.Until(t, "one copies", func() bool { return l.of("early").Docs > 0 })
 	ended := l.borrow("late", late.Way, late.Hold)
 	<-late.Connecting
 	late.Void.From.Store(true)
 	if err := l.job.SetLimits(t.Context(), pace.Rates{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
 	if err := <-early; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 		t.Error(err)
 	}
 	if _, err := s.srcDB.Database("late").Collection("c").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: 10}}}}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the deletions arrive", func() bool { return count(t, s.targetC, "late") == 10 })
+	kit.Until(t, "the deletions arrive", func() bool { return count(t, s.targetC, "late") == 10 })
 	late.Void.Over.Store(true)
 	close(late.Release)
 	if err := <-ended; err == nil || !strings.Contains(err.Error(), "gone on without") {
@@ -327,13 +328,13 @@ func testUnfit(t *testing.T, s servers) {
 		if t.Failed() {
 			return
 		}
-		await(t, "why "+c.worker+" does not copy", func() bool { return strings.Contains(l.of(c.worker).Why, c.why) })
+		kit.Until(t, "why "+c.worker+" does not copy", func() bool { return strings.Contains(l.of(c.worker).Why, c.why) })
 		if n := l.of(c.worker).Docs; n != 0 {
 			t.Errorf("%s has copied %d documents", c.worker, n)
 		}
 	}
 	fit := l.borrow("fit", l.Ask, good)
-	await(t, "one that fits copies", func() bool { return l.of("fit").Docs > 0 })
+	kit.Until(t, "one that fits copies", func() bool { return l.of("fit").Docs > 0 })
 	l.end()
 	if err := <-fit; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 		t.Error(err)
@@ -347,7 +348,7 @@ func testLentAttempts(t *testing.T, s servers) {
 	l := lend(t, s, "attempts", pace.Rates{Bytes: 1 << 20}, nil)
 	l.lending(t)
 	first := l.borrow("one", l.Ask, nil)
-	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
+	kit.Until(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	if err := l.job.Pause(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -360,7 +361,7 @@ func testLentAttempts(t *testing.T, s servers) {
 	l.lending(t)
 	before := l.of("one").Docs
 	second := l.borrow("one", l.Ask, nil)
-	await(t, "it copies again", func() bool {
+	kit.Until(t, "it copies again", func() bool {
 		select {
 		case <-second: // the owner did not lend again yet
 			second = l.borrow("one", l.Ask, nil)
@@ -392,21 +393,21 @@ func testLentLimits(t *testing.T, s servers) {
 		}
 		return reply, err
 	}, nil)
-	await(t, "it has asked twice", func() bool { return sent.Load() >= 2 || l.of("one").Docs > 0 })
+	kit.Until(t, "it has asked twice", func() bool { return sent.Load() >= 2 || l.of("one").Docs > 0 })
 	if n, docs := granted.Load(), l.of("one").Docs; n > 0 || docs > 0 {
 		t.Errorf("%d parts may pass at a byte a second, %d documents have", n, docs)
 	}
 	if err := l.job.SetLimits(t.Context(), pace.Rates{Bytes: 4 << 20}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "it copies", func() bool { return l.of("one").Docs > 0 })
+	kit.Until(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	if err := l.job.SetLoads(t.Context(), pace.Loads{Source: pace.Low, Target: pace.Normal}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-one; err != nil && !strings.Contains(err.Error(), "load is low") { // nil: it had leave for all of its slices
 		t.Errorf("it ended with %v", err)
 	}
-	await(t, "its slices are taken back", func() bool { return l.of("one").Slices == 0 })
+	kit.Until(t, "its slices are taken back", func() bool { return l.of("one").Slices == 0 })
 	if l.lends() {
 		t.Error("slices are offered under a low load")
 	}

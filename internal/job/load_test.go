@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // testLoads: copy and changes arrive whole under low on both sides and while
@@ -23,7 +24,7 @@ func testLoads(t *testing.T, s servers) {
 	j := open(t, spec)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(t.Context()) }()
-	await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+	kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 	if l := j.Status().Load; l.Loads != low || l.SourceAtOnce != 1 || l.TargetAtOnce != 1 {
 		t.Errorf("loads are %+v", l)
 	}
@@ -50,12 +51,12 @@ func testLoadsOfCopy(t *testing.T, s servers) {
 	j := open(t, spec)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(t.Context()) }()
-	await(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
+	kit.Until(t, "the copy begins", func() bool { return j.Status().Phase == job.PhaseCopying })
 	high := pace.Loads{Source: pace.Max, Target: pace.Max}
 	if err := j.SetLoads(t.Context(), high); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the gates are steered", func() bool { l := j.Status().Load; return l.SourceAtOnce > 0 && l.TargetAtOnce > 0 })
+	kit.Until(t, "the gates are steered", func() bool { l := j.Status().Load; return l.SourceAtOnce > 0 && l.TargetAtOnce > 0 })
 	if err := j.SetLimits(t.Context(), pace.Rates{}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -35,7 +36,7 @@ func TestTargetRefuses(t *testing.T) {
 		j := open(t, spec)
 		ended := make(chan error, 1)
 		go func() { ended <- j.Run(t.Context()) }()
-		await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+		kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 		return j, ended
 	}
 	t.Run("writes blocked", func(t *testing.T) {
@@ -48,7 +49,7 @@ func TestTargetRefuses(t *testing.T) {
 		if _, err := s.srcDB.Database("blocked").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "later"}}); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "the status names the cause", func() bool {
+		kit.Until(t, "the status names the cause", func() bool {
 			select {
 			case err := <-ended:
 				t.Fatalf("the job ended: %v", err)
@@ -58,7 +59,7 @@ func TestTargetRefuses(t *testing.T) {
 			return strings.Contains(w, "User writes blocked") && strings.Contains(w, "setUserWriteBlockMode")
 		})
 		block(false)
-		await(t, "the document arrives", func() bool { return count(t, s.targetC, "blocked") == 11 })
+		kit.Until(t, "the document arrives", func() bool { return count(t, s.targetC, "blocked") == 11 })
 		if err := j.Finalize(t.Context(), false); err != nil {
 			t.Error(err)
 		}
@@ -71,7 +72,7 @@ func TestTargetRefuses(t *testing.T) {
 		j = open(t, s.spec("blockedfirst"))
 		done := make(chan error, 1)
 		go func() { done <- j.Run(t.Context()) }()
-		await(t, "the status names the cause", func() bool { return strings.Contains(j.Status().Waiting, "setUserWriteBlockMode") })
+		kit.Until(t, "the status names the cause", func() bool { return strings.Contains(j.Status().Waiting, "setUserWriteBlockMode") })
 		block(false)
 		if err := <-done; err != nil || count(t, s.targetC, "blockedfirst") != 10 {
 			t.Errorf("%v, %d documents", err, count(t, s.targetC, "blockedfirst"))
@@ -80,20 +81,20 @@ func TestTargetRefuses(t *testing.T) {
 	t.Run("connections taken", func(t *testing.T) {
 		s := s
 		s.dst = lab.ForTest(t, lab.Options{Args: []string{"--maxConns", "16"}, SetParameters: map[string]string{"enableTestCommands": "1"}})
-		s.targetC = connect(t, s.dst.URI())
+		s.targetC = kit.Client(t, s.dst.URI())
 		insert(t, s.srcDB, "taken", 10)
 		spec := s.spec("taken")
 		spec.Until = ""
 		j := open(t, spec)
 		ended := make(chan error, 1)
 		go func() { ended <- j.Run(t.Context()) }()
-		await(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
+		kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
 		fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 20}}},
 			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update", "find"}}, {Key: "closeConnection", Value: true}}}}
-		await(t, "a connection for the fail point", func() bool { return s.targetC.Database("admin").RunCommand(t.Context(), fail).Err() == nil })
+		kit.Until(t, "a connection for the fail point", func() bool { return s.targetC.Database("admin").RunCommand(t.Context(), fail).Err() == nil })
 		address := strings.TrimPrefix(strings.Split(s.dst.URI(), "/?")[0], "mongodb://")
 		var others []net.Conn // each takes a connection, or is closed by the server at once
-		await(t, "the status names the limit", func() bool {
+		kit.Until(t, "the status names the limit", func() bool {
 			if c, err := new(net.Dialer).DialContext(t.Context(), "tcp", address); err == nil {
 				others = append(others, c)
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestRivals: two jobs do not write to the same names of a target unless that is
@@ -43,7 +44,7 @@ func TestRivals(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- j.Run(ctx) }()
-		await(t, j.ID()+" follows", func() bool {
+		kit.Until(t, j.ID()+" follows", func() bool {
 			select {
 			case err := <-ended:
 				t.Fatalf("%s ended: %v", j.ID(), err)
@@ -127,7 +128,7 @@ func TestRivals(t *testing.T) {
 				go func() { ended <- j.Run(ctx) }()
 			}
 			refused("one of two", <-ended)
-			await(t, "the other follows or is refused", func() bool {
+			kit.Until(t, "the other follows or is refused", func() bool {
 				return jobs[0].Status().Phase == job.PhaseFollowing || jobs[1].Status().Phase == job.PhaseFollowing || len(ended) > 0
 			})
 			stop()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -38,7 +39,7 @@ func TestSpool(t *testing.T) {
 	j := open(t, spec)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(ctx) }()
-	await(t, "spooling begins", func() bool { return j.Status().Follow.SpoolBytes > 0 })
+	kit.Until(t, "spooling begins", func() bool { return j.Status().Follow.SpoolBytes > 0 })
 	begun := lastOp(t, s.srcDB)
 
 	if _, err := coll.UpdateMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$lt", Value: 1000}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "changed", Value: true}}}}); err != nil {
@@ -47,10 +48,10 @@ func TestSpool(t *testing.T) {
 	if _, err := coll.DeleteMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$gte", Value: 4500}}}}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the oplog forgets the start", func() bool {
+	kit.Until(t, "the oplog forgets the start", func() bool {
 		noise(t, s.srcDB, 2)
 		written := lastOp(t, s.srcDB) // a machine that is busy reads on before the oplog forgets that, too
-		await(t, "the spool has what was written", func() bool {
+		kit.Until(t, "the spool has what was written", func() bool {
 			until, err := mongo.ParseOpTime(j.Status().Follow.SpooledTo)
 			return err == nil && until.TS.Compare(written.TS) >= 0
 		})
@@ -101,12 +102,12 @@ func TestSpoolDamaged(t *testing.T) {
 	j := open(t, spec)
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(t.Context()) }()
-	await(t, "spooling begins", func() bool { return j.Status().Follow.SpoolBytes > 0 })
+	kit.Until(t, "spooling begins", func() bool { return j.Status().Follow.SpoolBytes > 0 })
 	if _, err := coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "changed", Value: true}}}}); err != nil {
 		t.Fatal(err)
 	}
 	last := lastOp(t, s.srcDB)
-	await(t, "the changes are spooled", func() bool {
+	kit.Until(t, "the changes are spooled", func() bool {
 		to, err := mongo.ParseOpTime(j.Status().Follow.SpooledTo)
 		return err == nil && !to.Before(last)
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -19,7 +20,7 @@ func TestTargetExpires(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel()
 	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}})}
-	s.srcDB, s.targetC = connect(t, s.src.URI()), connect(t, s.dst.URI())
+	s.srcDB, s.targetC = kit.Client(t, s.src.URI()), kit.Client(t, s.dst.URI())
 	t.Run("merge", func(t *testing.T) { testExpiresMerge(t, s) })
 	t.Run("filled", func(t *testing.T) { testExpiresFilled(t, s) })
 	t.Run("removed before", func(t *testing.T) { testRemovedBefore(t, s) })
@@ -35,7 +36,7 @@ func (f *following) ttlPasses() {
 		return raw.Lookup("metrics", "ttl", "passes").AsInt64()
 	}
 	from := passes()
-	await(f.t, "the target looks for expired documents", func() bool { return passes() >= from+2 })
+	kit.Until(f.t, "the target looks for expired documents", func() bool { return passes() >= from+2 })
 }
 
 func (f *following) ttlMonitor(on bool) {

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/procstat"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // lines is a log that a test may read while it is written.
@@ -75,21 +76,21 @@ func TestTwoJobs(t *testing.T) {
 	t.Cleanup(stop)
 	phase := func(i int, p job.Phase) func() bool { return func() bool { return jobs[i].Status().Phase == p } }
 
-	await(t, "the first follows", phase(0, job.PhaseFollowing))
-	await(t, "the second begins to copy", phase(1, job.PhaseCopying))
+	kit.Until(t, "the first follows", phase(0, job.PhaseFollowing))
+	kit.Until(t, "the second begins to copy", phase(1, job.PhaseCopying))
 	if n := count(t, s.targetC, "twoc"); n == docs || jobs[1].Status().Limits.Bytes != 1 || jobs[0].Status().Limits.Bytes != 0 {
 		t.Errorf("the limit of one is not its own: %d documents, %+v", n, jobs[0].Status().Limits)
 	}
 	if err := jobs[1].SetLimits(ctx, pace.Rates{}); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the second follows", phase(1, job.PhaseFollowing))
+	kit.Until(t, "the second follows", phase(1, job.PhaseFollowing))
 
 	// One is paused; the other goes on and is finalized.
 	if err := jobs[0].Pause(ctx); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "the first pauses", func() bool { return jobs[0].Status().Waiting != "" })
+	kit.Until(t, "the first pauses", func() bool { return jobs[0].Status().Waiting != "" })
 	for _, db := range []string{"twoa", "twob"} {
 		change(t, s.srcDB, db, docs, 0)
 	}

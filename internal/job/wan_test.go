@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -21,7 +22,7 @@ func TestFarTarget(t *testing.T) {
 	lab.Nightly(t)
 	const rtt = 40 * time.Millisecond
 	src, dst := lab.ForTest(t, lab.Options{}), lab.ForTest(t, lab.Options{Proxy: true})
-	from, to := connect(t, src.URI()), connect(t, dst.DirectURI(0))
+	from, to := kit.Client(t, src.URI()), kit.Client(t, dst.DirectURI(0))
 	proxy := dst.Members()[0].Proxy()
 	proxy.Latency(rtt, 0)
 

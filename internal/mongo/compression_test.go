@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -22,11 +23,7 @@ func TestCompressionIsChosen(t *testing.T) {
 	proxy.Latency(10*time.Millisecond, 0)
 	proxy.Link(4000) // so little that no busy processor is slower
 	var told []wire.Compression
-	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{ChooseCompression: true, Chosen: func(now wire.Compression) { told = append(told, now) }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := dial.Cluster(t, l.URI(), mongo.Options{ChooseCompression: true, Chosen: func(now wire.Compression) { told = append(told, now) }})
 	const size = 64 << 10
 	text := strings.Repeat("compressible ", size/13)
 	insert := func(conn *wire.Conn, id int) error {

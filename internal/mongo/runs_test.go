@@ -13,17 +13,12 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
 func open(t *testing.T, l *lab.Cluster) *mongo.Cluster {
-	t.Helper()
-	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{AppName: mongo.TargetApp})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return dial.Cluster(t, l.URI(), mongo.Options{AppName: mongo.TargetApp})
 }
 
 // TestEndConnections: a command of an earlier attempt that is under way has no

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
@@ -43,9 +44,7 @@ func newBed(t *testing.T) *bed {
 
 func (b *bed) connect(uri string) *mongo.Cluster {
 	b.Helper()
-	c, err := mongo.Connect(b.Context(), uri, mongo.Options{})
-	b.ok(err)
-	b.Cleanup(c.Close)
+	c := dial.Cluster(b, uri, mongo.Options{})
 	return c
 }
 

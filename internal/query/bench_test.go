@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // benchDocument is 1 KB of 20 fields.
@@ -15,7 +17,7 @@ func benchDocument(t testing.TB) bson.Raw {
 		doc = append(doc, bson.E{Key: fmt.Sprintf("field%d", i), Value: strings.Repeat("x", 45)})
 	}
 	doc = append(doc, d("status", "open", "amount", int64(7), "price", 7.5, "tags", bson.A{"a", "b"}, "items", bson.A{d("sku", "x", "qty", 1), d("sku", "y", "qty", 5)})...)
-	return raw(t, doc)
+	return kit.Raw(doc)
 }
 
 var benchFilters = map[string]string{
@@ -49,7 +51,7 @@ func BenchmarkMatch(b *testing.B) {
 }
 
 func BenchmarkTouched(b *testing.B) {
-	set, err := parseDelta(raw(b, d("$v", 2, "diff", d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
+	set, err := parseDelta(kit.Raw(d("$v", 2, "diff", d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -67,7 +69,7 @@ func BenchmarkTouched(b *testing.B) {
 // TestAllocations: on the path of events nothing allocates for each document.
 func TestAllocations(t *testing.T) {
 	doc := benchDocument(t)
-	set, err := parseDelta(raw(t, d("$v", 2, "diff", d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
+	set, err := parseDelta(kit.Raw(d("$v", 2, "diff", d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestRefused: an error says what is wrong and where.
@@ -65,7 +67,7 @@ func TestRefused(t *testing.T) {
 		`{"a": {"$bitsAnySet": [-1]}}`:                                                                 {"$bitsAnySet"},
 		`{"a": {"$bitsAnySet": "x"}}`:                                                                  {"$bitsAnySet"},
 	} {
-		_, err := Parse(raw(t, parseDoc(t, filter)))
+		_, err := Parse(kit.Raw(parseDoc(t, filter)))
 		if err == nil {
 			t.Errorf("%s is taken", filter)
 			continue
@@ -85,7 +87,7 @@ func named(t testing.TB, names ...string) bson.RawValue {
 	for i, name := range names {
 		doc = append(doc, bson.E{Key: name, Value: int32(i)})
 	}
-	return bson.RawValue{Type: bson.TypeArray, Value: raw(t, doc)}
+	return bson.RawValue{Type: bson.TypeArray, Value: kit.Raw(doc)}
 }
 
 // TestNamedElements: an array may have other names than indexes. It is another one then,
@@ -93,11 +95,11 @@ func named(t testing.TB, names ...string) bson.RawValue {
 func TestNamedElements(t *testing.T) {
 	odd := named(t, "0", "x")
 	for _, v := range []any{odd, d("$gt", odd), d("b", bson.A{odd}), d("$in", bson.A{1, odd}), d("$all", bson.A{d("b", odd)})} {
-		if _, err := Parse(raw(t, d("a", v))); err == nil || !strings.Contains(err.Error(), "names") {
+		if _, err := Parse(kit.Raw(d("a", v))); err == nil || !strings.Contains(err.Error(), "names") {
 			t.Errorf("%v: %v", v, err)
 		}
 	}
-	if mustParse(t, `{"a": [0, 1]}`).Match(raw(t, d("a", odd))) {
+	if mustParse(t, `{"a": [0, 1]}`).Match(kit.Raw(d("a", odd))) {
 		t.Error("arrays with other names are equal")
 	}
 }
@@ -114,7 +116,7 @@ func TestDepth(t *testing.T) {
 	for n, want := range map[int]bool{20: true, 90: false, 500: false} {
 		or, not, match := nested(n)
 		for _, f := range []bson.D{or, not, match} {
-			if _, err := Parse(raw(t, f)); (err == nil) != want {
+			if _, err := Parse(kit.Raw(f)); (err == nil) != want {
 				t.Errorf("%d levels: %v", n, err)
 			}
 		}

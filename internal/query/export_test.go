@@ -5,6 +5,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -19,10 +20,10 @@ func NewWild(t *testing.T) Wild { return Wild{newGen(testseed.Of(t))} }
 func (w Wild) Documents(t *testing.T, n int) (docs []bson.Raw) {
 	w.g.docs = nil
 	for i := range n {
-		docs = append(docs, raw(t, w.g.document(i)))
+		docs = append(docs, kit.Raw(w.g.document(i)))
 	}
 	return docs
 }
 
 // Filter is a random filter.
-func (w Wild) Filter(t *testing.T) bson.Raw { return raw(t, w.g.filter(2)) }
+func (w Wild) Filter(t *testing.T) bson.Raw { return kit.Raw(w.g.filter(2)) }

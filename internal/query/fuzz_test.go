@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -38,10 +39,10 @@ func FuzzMatch(f *testing.F) {
 	g := newGen(1)
 	for i := range 60 {
 		doc := g.document(i)
-		f.Add([]byte(raw(f, g.filter(2))), []byte(raw(f, doc)), []byte(raw(f, g.update(doc))))
+		f.Add([]byte(kit.Raw(g.filter(2))), []byte(kit.Raw(doc)), []byte(kit.Raw(g.update(doc))))
 	}
 	for _, c := range tableCases {
-		f.Add([]byte(raw(f, parseDoc(f, c.filter))), []byte(raw(f, g.document(1))), []byte(nil))
+		f.Add([]byte(kit.Raw(parseDoc(f, c.filter))), []byte(kit.Raw(g.document(1))), []byte(nil))
 	}
 	f.Fuzz(func(_ *testing.T, filter, doc, o []byte) {
 		drive(mend(filter), mend(doc), mend(o))
@@ -70,7 +71,7 @@ func TestDamaged(t *testing.T) {
 	for range 200 {
 		g.docs = nil
 		doc := g.document(1)
-		all := [3][]byte{raw(t, g.filter(2)), raw(t, doc), raw(t, g.update(doc))}
+		all := [3][]byte{kit.Raw(g.filter(2)), kit.Raw(doc), kit.Raw(g.update(doc))}
 		for range 50 {
 			var b [3][]byte
 			for i := range b {

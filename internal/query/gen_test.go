@@ -6,42 +6,29 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/deltatest"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // gen makes wild documents, and filters that find some of them.
 type gen struct {
-	*rand.Rand
+	*deltatest.Gen
 	docs []bson.D
 }
 
-func newGen(seed uint64) *gen { return &gen{Rand: rand.New(rand.NewPCG(seed, 11))} }
-
-func pick[T any](g *gen, list ...T) T { return list[g.IntN(len(list))] }
-
-func (g *gen) one(n int) bool { return g.IntN(n) == 0 }
-
-func d(kv ...any) bson.D {
-	out := bson.D{}
-	for i := 0; i < len(kv); i += 2 {
-		out = append(out, bson.E{Key: kv[i].(string), Value: kv[i+1]})
-	}
-	return out
+func newGen(seed uint64) *gen {
+	return &gen{Gen: &deltatest.Gen{Rand: rand.New(rand.NewPCG(seed, 11))}}
 }
 
-func raw(t testing.TB, v bson.D) bson.Raw {
-	t.Helper()
-	b, err := bson.Marshal(v)
-	if err != nil {
-		t.Fatalf("%v: %v", v, err)
-	}
-	return b
-}
+func pick[T any](g *gen, list ...T) T { return deltatest.Pick(g.Gen, list...) }
+
+func d(fields ...any) bson.D { return kit.D(fields...) }
 
 func (g *gen) name() string {
-	if g.one(80) {
+	if g.One(80) {
 		return "" // which is refused on a longer path
 	}
 	return pick(g, "a", "a", "b", "b", "c", "0", "1", "é", "00", "a.b")
@@ -92,11 +79,7 @@ func (g *gen) value(depth int) any {
 	case n < 4 && depth > 0:
 		return g.object(g.IntN(4), depth-1)
 	case n < 9 && depth > 0:
-		out := bson.A{}
-		for range g.IntN(4) {
-			out = append(out, g.value(depth-1))
-		}
-		return out
+		return deltatest.Array(g.IntN(4), func() any { return g.value(depth - 1) })
 	case n < 13:
 		return g.number()
 	}
@@ -104,22 +87,7 @@ func (g *gen) value(depth int) any {
 }
 
 func (g *gen) object(n, depth int) bson.D {
-	out := bson.D{}
-	for range n {
-		if name := g.name(); find(out, name) < 0 {
-			out = append(out, bson.E{Key: name, Value: g.value(depth)})
-		}
-	}
-	return out
-}
-
-func find(o bson.D, name string) int {
-	for i := range o {
-		if o[i].Key == name {
-			return i
-		}
-	}
-	return -1
+	return deltatest.Object(n, g.name, func() any { return g.value(depth) })
 }
 
 // document is one of the documents that filters are made for.
@@ -131,9 +99,9 @@ func (g *gen) document(id int) bson.D {
 
 // place is a path in one of the documents, often, and what is there.
 func (g *gen) place() (string, any) {
-	if len(g.docs) == 0 || g.one(8) {
+	if len(g.docs) == 0 || g.One(8) {
 		path := g.name()
-		for g.one(2) {
+		for g.One(2) {
 			path += "." + g.name()
 		}
 		return path, g.value(2)
@@ -144,25 +112,25 @@ func (g *gen) place() (string, any) {
 	for {
 		switch t := v.(type) {
 		case bson.D:
-			if len(t) == 0 || len(names) > 0 && g.one(4) {
+			if len(t) == 0 || len(names) > 0 && g.One(4) {
 				return strings.Join(names, "."), v
 			}
 			e := t[g.IntN(len(t))]
-			if g.one(12) {
+			if g.One(12) {
 				e.Key = g.name()
 			}
 			names, v = append(names, e.Key), e.Value
 		case bson.A:
-			if len(t) == 0 || g.one(4) {
+			if len(t) == 0 || g.One(4) {
 				return strings.Join(names, "."), v
 			}
 			i := g.IntN(len(t))
-			if g.one(2) {
+			if g.One(2) {
 				names = append(names, strconv.Itoa(i))
 			}
 			v = t[i]
 		default:
-			if g.one(15) {
+			if g.One(15) {
 				names = append(names, g.name())
 			}
 			return strings.Join(names, "."), v
@@ -174,7 +142,7 @@ func (g *gen) place() (string, any) {
 func (g *gen) filter(depth int) bson.D {
 	out := bson.D{}
 	for range 1 + g.IntN(4)/3 {
-		if depth > 0 && g.one(4) {
+		if depth > 0 && g.One(4) {
 			list := bson.A{}
 			for range 1 + g.IntN(3) {
 				list = append(list, g.filter(depth-1))
@@ -183,11 +151,11 @@ func (g *gen) filter(depth int) bson.D {
 			continue
 		}
 		path, v := g.place()
-		if find(out, path) < 0 && !strings.HasPrefix(path, "$") {
+		if deltatest.Find(out, path) < 0 && !strings.HasPrefix(path, "$") {
 			out = append(out, bson.E{Key: path, Value: g.condition(v, depth)})
 		}
 	}
-	if g.one(40) {
+	if g.One(40) {
 		return bson.D{}
 	}
 	return out
@@ -195,10 +163,10 @@ func (g *gen) filter(depth int) bson.D {
 
 // near is the value, or one beside it.
 func (g *gen) near(v any) any {
-	if a, ok := v.(bson.A); ok && len(a) > 0 && g.one(3) {
+	if a, ok := v.(bson.A); ok && len(a) > 0 && g.One(3) {
 		return a[g.IntN(len(a))]
 	}
-	if g.one(4) {
+	if g.One(4) {
 		return g.value(2)
 	}
 	return v
@@ -206,13 +174,13 @@ func (g *gen) near(v any) any {
 
 // condition is one that often holds for v.
 func (g *gen) condition(v any, depth int) any {
-	if g.one(5) {
+	if g.One(5) {
 		return g.near(v)
 	}
 	ops := bson.D{}
 	for range 1 + g.IntN(5)/4 {
 		e := g.operator(v, depth)
-		if find(ops, e[0].Key) < 0 {
+		if deltatest.Find(ops, e[0].Key) < 0 {
 			ops = append(ops, e...)
 		}
 	}
@@ -233,7 +201,7 @@ func (g *gen) operator(v any, depth int) bson.D {
 		return d("$all", g.allList(v, depth))
 	case 8:
 		n := g.IntN(4)
-		if a, ok := v.(bson.A); ok && !g.one(3) {
+		if a, ok := v.(bson.A); ok && !g.One(3) {
 			n = len(a)
 		}
 		return d("$size", pick[any](g, n, n, int64(n), float64(n), -1, 1.5))
@@ -249,7 +217,7 @@ func (g *gen) operator(v any, depth int) bson.D {
 	if depth == 0 {
 		return d("$eq", g.near(v))
 	}
-	if g.one(4) {
+	if g.One(4) {
 		return d("$not", bson.Regex{Pattern: g.pattern(), Options: pick(g, "", "i")})
 	}
 	if ops, ok := g.condition(v, depth-1).(bson.D); ok && len(ops) > 0 {
@@ -263,15 +231,15 @@ func (g *gen) list(v any) bson.A {
 	for range g.IntN(4) {
 		out = append(out, g.near(v))
 	}
-	if g.one(6) {
+	if g.One(6) {
 		out = append(out, bson.Regex{Pattern: g.pattern(), Options: pick(g, "", "i")})
 	}
-	if g.one(6) {
+	if g.One(6) {
 		for range 20 {
 			out = append(out, g.value(1))
 		}
 	}
-	if !g.one(8) { // beside other values it is refused
+	if !g.One(8) { // beside other values it is refused
 		out = slices.DeleteFunc(out, func(v any) bool { return v == nil })
 	}
 	return out
@@ -287,10 +255,10 @@ func (g *gen) allList(v any, depth int) bson.A {
 			out = append(out, g.near(v))
 		}
 	}
-	if g.one(4) && depth > 0 {
+	if g.One(4) && depth > 0 {
 		out = bson.A{d("$elemMatch", g.elemMatch(v, depth)), d("$elemMatch", g.elemMatch(v, depth))}[:1+g.IntN(2)]
 	}
-	if g.one(8) {
+	if g.One(8) {
 		out = append(out, bson.Regex{Pattern: g.pattern()})
 	}
 	return out
@@ -305,17 +273,17 @@ func (g *gen) elemMatch(v any, depth int) bson.D {
 	e := a[g.IntN(len(a))]
 	switch t := e.(type) {
 	case bson.D:
-		if len(t) > 0 && !g.one(4) {
+		if len(t) > 0 && !g.One(4) {
 			f := t[g.IntN(len(t))]
 			return d(f.Key, g.condition(f.Value, depth-1))
 		}
 	case bson.A:
-		if len(t) > 0 && !g.one(2) {
+		if len(t) > 0 && !g.One(2) {
 			i := g.IntN(len(t))
 			return d(strconv.Itoa(i), g.condition(t[i], depth-1))
 		}
 	}
-	if g.one(4) {
+	if g.One(4) {
 		return g.filter(depth - 1)
 	}
 	return g.operator(e, depth-1)
@@ -326,7 +294,7 @@ func (g *gen) typ() any {
 		return pick[any](g, "double", "string", "object", "array", "binData", "undefined", "objectId", "bool", "date", "null", "regex", "dbPointer", "javascript",
 			"symbol", "javascriptWithScope", "int", "timestamp", "long", "decimal", "minKey", "maxKey", "number", "number", "array", "object", "missing", "x", 1+g.IntN(20), int64(2), 4.0, -1, 127, 0, 1.5)
 	}
-	if g.one(4) {
+	if g.One(4) {
 		return bson.A{one(), one(), one()}[:g.IntN(4)]
 	}
 	return one()
@@ -345,9 +313,9 @@ func (g *gen) pattern() string {
 func (g *gen) regex() bson.D {
 	options := pick(g, "", "", "i", "m", "s", "x", "mi", "im", "si", "g")
 	switch {
-	case g.one(4):
+	case g.One(4):
 		return d("$regex", bson.Regex{Pattern: g.pattern(), Options: pick(g, "", "i", "im")}, "$options", options)[:1+g.IntN(2)]
-	case g.one(4):
+	case g.One(4):
 		return d("$options", options, "$regex", g.pattern())
 	}
 	return d("$regex", g.pattern(), "$options", options)[:1+g.IntN(2)]

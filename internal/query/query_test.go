@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // parseDoc reads extended JSON.
@@ -19,7 +21,7 @@ func parseDoc(t testing.TB, text string) bson.D {
 
 func mustParse(t testing.TB, text string) *Query {
 	t.Helper()
-	q, err := Parse(raw(t, parseDoc(t, text)))
+	q, err := Parse(kit.Raw(parseDoc(t, text)))
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
@@ -49,7 +51,7 @@ func TestTables(t *testing.T) {
 	for _, c := range tableCases {
 		q := mustParse(t, c.filter)
 		for i, text := range slices.Concat(c.yes, c.no) {
-			if got := q.Match(raw(t, parseDoc(t, text))); got != (i < len(c.yes)) {
+			if got := q.Match(kit.Raw(parseDoc(t, text))); got != (i < len(c.yes)) {
 				t.Errorf("%s: %v for %s", c.filter, got, text)
 			}
 		}
@@ -69,7 +71,7 @@ func TestOfAll(t *testing.T) {
 		`{"a": {"$not": {"$regularExpression": {"pattern": "x", "options": ""}}}}`:   false,
 		`{"a": {"$type": "regex"}}`:                                                  true,
 	} {
-		q, err := Parse(raw(t, parseDoc(t, text)))
+		q, err := Parse(kit.Raw(parseDoc(t, text)))
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}

@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/schematest"
 	"github.com/millrace/millrace/test/testseed"
 )
@@ -18,11 +19,11 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 	taken := 0
 	for range testseed.Rounds(t, 3000) {
 		g.docs = []bson.D{g.document(1), g.document(2)}
-		filter := raw(t, g.filter(2))
+		filter := kit.Raw(g.filter(2))
 		if _, err := Parse(filter); err != nil {
 			continue
 		}
-		text, err := bson.MarshalExtJSON(filter, g.one(2), false)
+		text, err := bson.MarshalExtJSON(filter, g.One(2), false)
 		if err != nil {
 			continue
 		}
@@ -58,7 +59,7 @@ func TestSchemaRefuses(t *testing.T) {
 			t.Errorf("%s is valid", filter)
 		}
 		if filter[0] == '{' {
-			if _, err := Parse(raw(t, parseDoc(t, filter))); err == nil {
+			if _, err := Parse(kit.Raw(parseDoc(t, filter))); err == nil {
 				t.Errorf("%s is taken", filter)
 			}
 		}
@@ -79,7 +80,7 @@ func TestSchemaHasAllOperators(t *testing.T) {
 		if value == "" {
 			value = "1"
 		}
-		if _, err := Parse(raw(t, parseDoc(t, `{"a": {"`+name+`": `+value+`}}`))); err != nil {
+		if _, err := Parse(kit.Raw(parseDoc(t, `{"a": {"`+name+`": `+value+`}}`))); err != nil {
 			t.Error(err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -151,11 +152,11 @@ func (s server) filters(seed uint64) {
 		g.docs = nil
 		var docs []bson.Raw
 		for i := range 80 {
-			docs = append(docs, raw(s, g.document(i)))
+			docs = append(docs, kit.Raw(g.document(i)))
 		}
 		s.fill("wild", docs)
 		for range 400 {
-			o.compare(s, "wild", docs, raw(s, g.filter(2)))
+			o.compare(s, "wild", docs, kit.Raw(g.filter(2)))
 		}
 		if s.Failed() {
 			break
@@ -173,11 +174,11 @@ func testTables(s server) {
 		var docs []bson.Raw
 		want := map[int32]bool{}
 		for j, text := range slices.Concat(c.yes, c.no) {
-			docs = append(docs, raw(s, append(d("_id", int32(j)), parseDoc(s, text)...)))
+			docs = append(docs, kit.Raw(append(d("_id", int32(j)), parseDoc(s, text)...)))
 			want[int32(j)] = j < len(c.yes)
 		}
 		s.fill("tables", docs)
-		got, err := s.find("tables", raw(s, parseDoc(s, c.filter)))
+		got, err := s.find("tables", kit.Raw(parseDoc(s, c.filter)))
 		if err != nil {
 			s.Errorf("%d %s: %v", i, c.filter, err)
 			continue
@@ -195,13 +196,13 @@ func testRegexes(s server) {
 	for _, c := range regexCases {
 		var docs []bson.Raw
 		for i, text := range slices.Concat(c.yes, c.no) {
-			docs = append(docs, raw(s, d("_id", int32(i), "a", text)))
+			docs = append(docs, kit.Raw(d("_id", int32(i), "a", text)))
 		}
 		if len(docs) == 0 {
 			continue
 		}
 		s.fill("regexes", docs)
-		got, err := s.find("regexes", raw(s, d("a", bson.Regex{Pattern: c.pattern, Options: c.options})))
+		got, err := s.find("regexes", kit.Raw(d("a", bson.Regex{Pattern: c.pattern, Options: c.options})))
 		if err != nil {
 			s.Errorf("/%s/%s: %v", c.pattern, c.options, err)
 			continue
@@ -221,7 +222,7 @@ func testFolds(s server) {
 	for r := rune(1); r <= unicode.MaxRune; r++ {
 		for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
 			id, pattern := int32(len(docs)), fmt.Sprintf("^\\x{%x}$", r)
-			docs = append(docs, raw(s, d("_id", id, "text", string(f), "pattern", pattern)))
+			docs = append(docs, kit.Raw(d("_id", id, "text", string(f), "pattern", pattern)))
 			l, err := newRegex(pattern, "i", place{})
 			if err != nil {
 				s.Fatal(err)
@@ -232,7 +233,7 @@ func testFolds(s server) {
 		}
 	}
 	s.fill("folds", docs)
-	got, err := s.find("folds", raw(s, d("$expr", d("$regexMatch", d("input", "$text", "regex", "$pattern", "options", "i")))))
+	got, err := s.find("folds", kit.Raw(d("$expr", d("$regexMatch", d("input", "$text", "regex", "$pattern", "options", "i")))))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -248,17 +249,17 @@ func testNamedElements(s server) {
 		named(s, "0", "1"), named(s, "x", "a"), named(s, "", ""), bson.A{named(s, "0", "a")}, d("b", named(s, "00", "1")), d("b", bson.A{0, 1}),
 		bson.A{bson.A{0, 1}}, named(s, "1", "0"),
 	} {
-		docs = append(docs, raw(s, d("_id", int32(i), "a", v)))
+		docs = append(docs, kit.Raw(d("_id", int32(i), "a", v)))
 	}
 	s.fill("named", docs)
 	var o outcomes
 	for _, operand := range []any{bson.A{0, 1}, bson.A{0, 0}, bson.A{1}, d("b", bson.A{0, 1}), 0, 1} {
 		for _, op := range []string{"$eq", "$ne", "$lt", "$lte", "$gt", "$gte"} {
-			o.compare(s, "named", docs, raw(s, d("a", d(op, operand))))
+			o.compare(s, "named", docs, kit.Raw(d("a", d(op, operand))))
 		}
-		o.compare(s, "named", docs, raw(s, d("a", d("$in", bson.A{operand, "x"}))))
+		o.compare(s, "named", docs, kit.Raw(d("a", d("$in", bson.A{operand, "x"}))))
 		for _, path := range []string{"a.0", "a.1", "a.x", "a.a", "a.00", "a.0.a"} {
-			o.compare(s, "named", docs, raw(s, d(path, operand)))
+			o.compare(s, "named", docs, kit.Raw(d(path, operand)))
 		}
 	}
 }
@@ -271,17 +272,17 @@ func testFractions(s server) {
 		if err != nil {
 			s.Fatal(err)
 		}
-		docs = append(docs, raw(s, d("_id", int32(i), "a", v)))
+		docs = append(docs, kit.Raw(d("_id", int32(i), "a", v)))
 	}
 	for _, f := range []float64{4.7, -1.5, math.NaN(), math.Inf(1), math.Inf(-1), 1e300, 1 << 63, -(1 << 63)} {
-		docs = append(docs, raw(s, d("_id", int32(len(docs)), "a", f)))
+		docs = append(docs, kit.Raw(d("_id", int32(len(docs)), "a", f)))
 	}
 	s.fill("mod", docs)
 	var o outcomes
 	for r := -6; r < 7; r++ {
-		o.compare(s, "mod", docs, raw(s, d("a", d("$mod", bson.A{7, r}))))
+		o.compare(s, "mod", docs, kit.Raw(d("a", d("$mod", bson.A{7, r}))))
 	}
 	for i := range 64 {
-		o.compare(s, "mod", docs, raw(s, d("a", d("$bitsAllSet", bson.A{i}))))
+		o.compare(s, "mod", docs, kit.Raw(d("a", d("$bitsAllSet", bson.A{i}))))
 	}
 }

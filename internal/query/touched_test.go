@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -54,7 +55,7 @@ func TestTouched(t *testing.T) {
 		{`{"a.5.b": 1}`, `{"$unset": {"a.05.b": true}}`, true},
 		{`{"5.b": 1}`, `{"$set": {"5.c": true}}`, false},
 	} {
-		u, err := parseDelta(raw(t, parseDoc(t, c.update)))
+		u, err := parseDelta(kit.Raw(parseDoc(t, c.update)))
 		if err != nil {
 			t.Fatal(c.update, err)
 		}
@@ -76,12 +77,12 @@ func touchedRandom(t *testing.T, seed uint64) {
 	for range 300 * testseed.Rounds(t, 5) {
 		g.docs = nil
 		doc := g.document(1)
-		if g.one(3) {
+		if g.One(3) {
 			g.document(2)
 		}
-		before := raw(t, doc)
+		before := kit.Raw(doc)
 		for range 10 {
-			o := raw(t, g.update(doc))
+			o := kit.Raw(g.update(doc))
 			u, err := parseDelta(o)
 			if err != nil {
 				continue
@@ -90,7 +91,7 @@ func touchedRandom(t *testing.T, seed uint64) {
 			if err != nil {
 				t.Fatalf("%s on %s: %v", o, before, err)
 			}
-			q, err := Parse(raw(t, g.filter(2)))
+			q, err := Parse(kit.Raw(g.filter(2)))
 			if err != nil {
 				continue
 			}
@@ -115,18 +116,18 @@ func touchedRandom(t *testing.T, seed uint64) {
 // update is an oplog update that fits the document, mostly.
 func (g *gen) update(doc bson.D) bson.D {
 	switch {
-	case g.one(3):
+	case g.One(3):
 		return d("$v", int32(2), "diff", g.deepDiff(doc[1:]))
-	case g.one(2):
+	case g.One(2):
 		return d("$v", int32(2), "diff", g.objectDiff(doc[1:], 3))
 	}
 	set, unset := bson.D{}, bson.D{}
 	for range 1 + g.IntN(2) {
 		path, _ := g.place()
-		if g.one(3) {
+		if g.One(3) {
 			path += "." + strconv.Itoa(g.IntN(5))
 		}
-		if g.one(3) {
+		if g.One(3) {
 			unset = append(unset, bson.E{Key: path, Value: true})
 		} else {
 			set = append(set, bson.E{Key: path, Value: g.value(2)})
@@ -149,7 +150,7 @@ func (g *gen) deepDiff(v any) bson.D {
 		if inner := g.deepDiff(e.Value); inner != nil {
 			return d("s"+e.Key, inner)
 		}
-		if g.one(2) {
+		if g.One(2) {
 			return d("d", d(e.Key, false))
 		}
 		return d("u", d(e.Key, g.value(1)))
@@ -171,7 +172,7 @@ func (g *gen) objectDiff(o bson.D, depth int) bson.D {
 	used := map[string]bool{}
 	for range 1 + g.IntN(2) {
 		name, v := g.name(), any(nil)
-		if len(o) > 0 && !g.one(4) {
+		if len(o) > 0 && !g.One(4) {
 			e := o[g.IntN(len(o))]
 			name, v = e.Key, e.Value
 		}
@@ -217,21 +218,21 @@ func (g *gen) subDiff(v any, depth int) (bson.D, bool) {
 func (g *gen) arrayDiff(a bson.A, depth int) bson.D {
 	out := d("a", true)
 	length := len(a) + 3
-	if g.one(4) {
+	if g.One(4) {
 		length = g.IntN(len(a) + 2)
 		out = append(out, bson.E{Key: "l", Value: int32(length)})
 	}
 	for i := range length {
-		if !g.one(3) {
+		if !g.One(3) {
 			continue
 		}
 		if i < len(a) {
-			if inner, ok := g.subDiff(a[i], depth); ok && !g.one(4) {
+			if inner, ok := g.subDiff(a[i], depth); ok && !g.One(4) {
 				out = append(out, bson.E{Key: "s" + strconv.Itoa(i), Value: inner})
 				continue
 			}
 		}
-		if g.one(2) {
+		if g.One(2) {
 			out = append(out, bson.E{Key: "u" + strconv.Itoa(i), Value: g.value(2)})
 		}
 	}
@@ -260,7 +261,7 @@ func TestPathsAndText(t *testing.T) {
 		if !slices.Equal(q.Paths(), c.paths) || q.ComparesText() != c.texts {
 			t.Errorf("%s: %q, %v", c.filter, q.Paths(), q.ComparesText())
 		}
-		if !bytes.Equal(q.Raw(), raw(t, parseDoc(t, c.filter))) {
+		if !bytes.Equal(q.Raw(), kit.Raw(parseDoc(t, c.filter))) {
 			t.Errorf("%s became %s", c.filter, q.Raw())
 		}
 	}

@@ -19,6 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -376,21 +378,12 @@ func TestLocate(t *testing.T) {
 			found = append(found, idKey(markID(m)))
 		}
 		once(t, keys(t, ids), found)
-		for _, odd := range []bson.RawValue{{Type: bson.TypeUndefined}, mustRaw(t, bson.D{{Key: "$foo", Value: 1}})} {
+		for _, odd := range []bson.RawValue{{Type: bson.TypeUndefined}, kit.Value(bson.D{{Key: "$foo", Value: 1}})} {
 			if marks, err := r.locate(t.Context(), col, []bson.RawValue{odd}); err != nil || len(marks) > 0 {
 				t.Errorf("%s: %v located, %v", odd, marks, err)
 			}
 		}
 	}
-}
-
-func mustRaw(t *testing.T, v any) bson.RawValue {
-	t.Helper()
-	typ, data, err := bson.MarshalValue(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bson.RawValue{Type: typ, Value: data}
 }
 
 // TestBoundDeleted: where the documents at a slice's bounds were deleted, and those
@@ -676,11 +669,7 @@ func TestStoredSlice(t *testing.T) {
 // TestMemberLives: record ids are void when the member was restarted.
 func TestMemberLives(t *testing.T) {
 	l := lab.ForTest(t, lab.Options{})
-	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := dial.Cluster(t, l.URI(), mongo.Options{})
 	ask := func(fn func(conn *wire.Conn) error) error {
 		conn, err := c.Pool.Checkout(t.Context(), wire.ByReadPreference(readpref.Nearest()))
 		if err != nil {
@@ -690,7 +679,7 @@ func TestMemberLives(t *testing.T) {
 		return fn(conn)
 	}
 	var m Member
-	err = ask(func(conn *wire.Conn) (err error) { m, err = MemberOf(t.Context(), conn); return err })
+	err := ask(func(conn *wire.Conn) (err error) { m, err = MemberOf(t.Context(), conn); return err })
 	if err != nil || m.Life == "" {
 		t.Fatal(m, err)
 	}

@@ -6,24 +6,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
-
-// await waits for a condition.
-func await(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !cond(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) || t.Context().Err() != nil {
-			t.Fatalf("waited in vain until %s", what)
-		}
-	}
-}
 
 // TestSeriesIndexUnderWay: a build on a time series, which servers list in no listing that
 // tells builds apart, counts as one under way and is no reason to fail.
@@ -38,7 +28,7 @@ func TestSeriesIndexUnderWay(t *testing.T) {
 	do(t, src, db, `{"insert":"s","documents":[{"t":{"$date":"2026-01-01T00:00:00Z"},"m":1,"v":1}]}`)
 	do(t, src, db, `{"createIndexes":"s","indexes":[{"key":{"v":-1},"name":"ready"}]}`)
 	ended := buildSlowly(t, db, `{"createIndexes":"s","indexes":[{"key":{"m":1,"v":1},"name":"slow"}]}`)
-	await(t, "the build begins", func() bool {
+	kit.Until(t, "the build begins", func() bool {
 		building, err := buildsUnderWay(t.Context(), src, db+".system.buckets.s")
 		return err == nil && slices.Contains(building, "slow")
 	})
@@ -104,7 +94,7 @@ func TestBuildUnderWayDiffers(t *testing.T) {
 	r.run(db, []string{seed})
 	r.copy()
 	ended := buildSlowly(t, db, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"lacks"},{"key":{"b":1},"name":"has"},{"key":{"d":1},"name":"other"}]}`)
-	await(t, "the build begins", func() bool {
+	kit.Until(t, "the build begins", func() bool {
 		building, err := buildsUnderWay(t.Context(), src, db+".c")
 		return err == nil && len(building) == 3
 	})

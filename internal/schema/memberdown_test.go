@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
@@ -49,11 +51,7 @@ func TestMemberDown(t *testing.T) {
 
 func testMemberDown(t *testing.T, version string) {
 	uri, set := threeMembers(t, version)
-	c, err := mongo.Connect(t.Context(), uri, mongo.Options{AppName: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := dial.Cluster(t, uri, mongo.Options{AppName: "test"})
 	do(t, c, "d", `{"insert":"c","documents":[{"_id":1,"a":1},{"_id":2,"a":2}],"writeConcern":{"w":3}}`)
 	primary, err := set.Primary(t.Context())
 	if err != nil {
@@ -97,7 +95,7 @@ func testMemberDown(t *testing.T, version string) {
 
 	all := with(3)
 	waits := build(all, "all")
-	await(t, "the build is known to stand still", func() bool {
+	kit.Until(t, "the build is known to stand still", func() bool {
 		s := all.o.Builds.Stalled()
 		return len(s) == 1 && s[0].NS == "d.c" && strings.Contains(s[0].Why, "member "+down.Host()+" is down")
 	})
@@ -123,7 +121,7 @@ func buildForAll(t *testing.T, c *mongo.Cluster) <-chan error {
 			js(t, `{"key":{"both":1},"name":"both"}`), js(t, `{"key":{"foreign":1},"name":"foreign"}`)}}})
 		done <- err
 	}()
-	await(t, "the other process' build begins", func() bool {
+	kit.Until(t, "the other process' build begins", func() bool {
 		_, building, err := indexes(t.Context(), c, "d.c")
 		return err == nil && len(building) == 2
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
@@ -43,13 +44,7 @@ func TestOmissions(t *testing.T) {
 }
 
 func opened(t *testing.T, uri string) *mongo.Cluster {
-	t.Helper()
-	c, err := mongo.Connect(t.Context(), uri, mongo.Options{AppName: "millrace-test"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return dial.Cluster(t, uri, mongo.Options{AppName: "millrace-test"})
 }
 
 // TestUnreadableView: a view that the server cannot read keeps it from listing anything of

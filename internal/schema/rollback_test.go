@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -31,11 +32,7 @@ func member(t *testing.T, l *lab.Cluster, i int, cmd bson.D) {
 // facts. When the primary is lost, neither has been told.
 func TestListingRolledBack(t *testing.T) {
 	l := lab.ForTest(t, lab.Options{Topology: "rs:3", SetParameters: map[string]string{"enableTestCommands": "1"}})
-	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := dial.Cluster(t, l.URI(), mongo.Options{})
 	primary, err := l.Primary(t.Context())
 	if err != nil {
 		t.Fatal(err)

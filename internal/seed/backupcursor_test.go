@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // Everything here runs against an imitation of the documented format; see stub.
@@ -74,7 +75,7 @@ func TestBackupCursorIsCopied(t *testing.T) {
 	appendTo(t, dir, "after.wt", "a collection later")
 	to := filepath.Join(t.TempDir(), "to")
 	o := serve(t, a, "a token of some length", nil)
-	eventually(t, "the cursor is kept alive", func() bool { return s.count("getMore") > 3 })
+	kit.Until(t, "the cursor is kept alive", func() bool { return s.count("getMore") > 3 })
 	same := &joinedSource{client(t, o), func() { must(t, a.Leave(t.Context(), m.Round, m.Puller)) }}
 	report, err := Pull(t.Context(), same, PullOptions{DBPath: to})
 	must(t, err)
@@ -159,7 +160,7 @@ func TestLostBackupCursorEndsTheRound(t *testing.T) {
 	must(t, err)
 	s.closeCursor()
 	q := ReadRequest{Round: m.Round, Puller: m.Puller, Path: "index-2.wt", Have: make([]Sum, 1)}
-	eventually(t, "the round ends", func() bool {
+	kit.Until(t, "the round ends", func() bool {
 		return errors.Is(a.Read(t.Context(), q, func(Block) error { return nil }), errNoRound)
 	})
 	again, err := a.Join(t.Context())
@@ -187,7 +188,7 @@ func TestBackupCursorIsClosed(t *testing.T) {
 		m, err := a.Join(t.Context())
 		must(t, err)
 		end(a, m)
-		eventually(t, name, func() bool { return !s.isOpen() })
+		kit.Until(t, name, func() bool { return !s.isOpen() })
 		_ = a.Close()
 	}
 }
@@ -206,7 +207,7 @@ func TestShortFileUnderBackupCursor(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "index-2.wt") {
 		t.Error(err)
 	}
-	eventually(t, "the cursor is closed", func() bool { return !s.isOpen() })
+	kit.Until(t, "the cursor is closed", func() bool { return !s.isOpen() })
 }
 
 func TestBackupCursorErrors(t *testing.T) {

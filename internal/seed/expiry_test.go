@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -107,7 +108,7 @@ func cloneExpiring(t *testing.T, version string, keep bool) {
 		if res.HeldExpiries != 0 || res.Job != "" {
 			t.Errorf("%d expiries are held back by job %q", res.HeldExpiries, res.Job)
 		}
-		eventually(t, "all documents expire", gone)
+		kit.Until(t, "all documents expire", gone)
 		return
 	}
 	if res.HeldExpiries != want || res.Job != "clone-stage" {
@@ -124,14 +125,14 @@ func cloneExpiring(t *testing.T, version string, keep bool) {
 	twice := func() {
 		t.Helper()
 		from := passes()
-		eventually(t, "the monitor passes", func() bool { return passes() > from+2 })
+		kit.Until(t, "the monitor passes", func() bool { return passes() > from+2 })
 	}
 	twice()
 	if got := []int{count("i"), count("s"), count("c")}; !slices.Equal(got, counts(v)) {
 		t.Errorf("the clone has expired documents: %v of %v are there", got, counts(v))
 	}
 	restore(t, "mongodb://"+host+"/?replicaSet=stage", res.Job, want)
-	eventually(t, "all documents expire", gone)
+	kit.Until(t, "all documents expire", gone)
 }
 
 // restore restores what is held back, as the end of a job does.

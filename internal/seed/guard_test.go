@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -48,7 +49,7 @@ func TestLockEndsWithItsHolder(t *testing.T) {
 	}
 	must(t, cmd.Process.Signal(syscall.SIGKILL))
 	_ = cmd.Wait() // it was killed, and says so
-	eventually(t, "the member is let go", func() bool { return !isLocked(t, uri) })
+	kit.Until(t, "the member is let go", func() bool { return !isLocked(t, uri) })
 }
 
 // The guardian is killed: its parent lets go, and does not trust the lock.
@@ -146,7 +147,7 @@ func TestLockCommandIsNotSeen(t *testing.T) {
 		{Key: "failCommands", Value: bson.A{"fsync"}}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: time.Hour.Milliseconds()}}})
 	gone, failed := make(chan struct{}), make(chan error)
 	go func() { failed <- m.lock(t.Context(), gone) }()
-	eventually(t, "the lock command waits", waits)
+	kit.Until(t, "the lock command waits", waits)
 	close(gone)
 	if <-failed == nil {
 		t.Error("locked")

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -216,7 +217,7 @@ func TestJournalBehindALink(t *testing.T) {
 	must(t, m.Start(t.Context()))
 	source := connect(t, c.URI())
 	coll := source.Database("x").Collection("c", options.Collection().SetWriteConcern(writeconcern.Majority()))
-	eventually(t, "the member is primary", func() bool {
+	kit.Until(t, "the member is primary", func() bool {
 		_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: -1}})
 		return err == nil
 	})
@@ -285,7 +286,7 @@ func TestDatabasesWithNamesOfTheServer(t *testing.T) {
 		elsewhere(t, m.DBPath, "linked")
 		must(t, m.Start(t.Context()))
 		source = connect(t, c.URI())
-		eventually(t, "the member is primary", func() bool {
+		kit.Until(t, "the member is primary", func() bool {
 			_, err := source.Database("linked").Collection("c").InsertOne(t.Context(), bson.D{})
 			return err == nil
 		})

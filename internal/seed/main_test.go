@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -183,18 +182,6 @@ func endLater(t *testing.T, pid *int) {
 			_ = syscall.Kill(*pid, syscall.SIGKILL)
 		}
 	})
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, check func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(3 * time.Minute)
-	for !check() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 // hashes is the dbHash of a database.

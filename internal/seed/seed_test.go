@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -68,7 +69,7 @@ func seedAndCompare(t *testing.T, c *lab.Cluster, version string, src Source, st
 	member := connect(t, "mongodb://"+host+"/?directConnection=true")
 	primary := connect(t, c.URI())
 	var want string
-	eventually(t, "the new member has the same content", func() bool {
+	kit.Until(t, "the new member has the same content", func() bool {
 		want = hashes(t, primary, db)
 		return want == hashes(t, member, db)
 	})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // A puller that was killed keeps nobody waiting for as long as a silent one.
@@ -50,15 +52,15 @@ func TestPullerThatIsGoneIsNoticed(t *testing.T) {
 		p := r.pullers[gone.Puller]
 		return p != nil && p.stays > 0, p == nil || p.cut
 	}
-	eventually(t, "the puller is there", func() bool { there, _ := state(); return there })
+	kit.Until(t, "the puller is there", func() bool { there, _ := state(); return there })
 	kill()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	eventually(t, "the puller is noticed to be gone", func() bool { _, cut := state(); return cut })
+	kit.Until(t, "the puller is noticed to be gone", func() bool { _, cut := state(); return cut })
 	again, stop := context.WithCancel(t.Context()) // it was only the network
 	go func() { ended <- c.Stay(again, gone.Round, gone.Puller) }()
-	eventually(t, "the puller is back", func() bool { _, cut := state(); return !cut })
+	kit.Until(t, "the puller is back", func() bool { _, cut := state(); return !cut })
 	stop()
 	<-ended
 	if _, err := c.Freeze(t.Context(), next.Round, next.Puller); err != nil {

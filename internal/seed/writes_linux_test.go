@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // stalled is memory whose second page is not there until it is given: a write of it
@@ -79,7 +81,7 @@ func (s *stalled) write(name string, at int64) (done <-chan struct{}) {
 			s.t.Error(err)
 		}
 	}()
-	eventually(s.t, "the write is under way, and its time is believed", func() bool {
+	kit.Until(s.t, "the write is under way, and its time is believed", func() bool {
 		info, err := f.Stat()
 		must(s.t, err)
 		return !info.ModTime().Equal(before.ModTime()) && time.Since(info.ModTime()) > settle+10*time.Millisecond

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/test/statetest"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -24,11 +25,7 @@ func TestConformance(t *testing.T) {
 
 func testConformance(t *testing.T, version string) {
 	l := lab.ForTest(t, lab.Options{Version: version, Topology: "rs:2", TestCommands: true})
-	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := dial.Cluster(t, l.URI(), mongo.Options{})
 	statetest.Run(t, statetest.Setup{
 		Open: func(job, run string) state.Store {
 			return state.Open(c, state.Options{Job: job, Run: run, Write: "majority",

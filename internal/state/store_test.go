@@ -14,17 +14,12 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
 func connect(t *testing.T) *mongo.Cluster {
-	t.Helper()
-	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return dial.Cluster(t, lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
 }
 
 func TestStore(t *testing.T) {

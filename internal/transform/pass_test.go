@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -74,7 +75,7 @@ func (s *source) writeTo(docs map[int]bson.Raw, id int) stream.Event {
 	ev := stream.Event{NS: "db.c", UUID: &[16]byte{s.uuid}, Key: stream.Key{ID: idOf(id)}, At: s.at()}
 	doc, there := docs[id]
 	fresh := func() bson.Raw {
-		return marshal(bson.D{{Key: "_id", Value: id}, {Key: "a", Value: s.a()}, {Key: "b", Value: s.r.IntN(100)}, {Key: "pad", Value: string(make([]byte, s.r.IntN(40)))}})
+		return kit.Raw(bson.D{{Key: "_id", Value: id}, {Key: "a", Value: s.a()}, {Key: "b", Value: s.r.IntN(100)}, {Key: "pad", Value: string(make([]byte, s.r.IntN(40)))}})
 	}
 	switch {
 	case !there:
@@ -89,7 +90,7 @@ func (s *source) writeTo(docs map[int]bson.Raw, id int) stream.Event {
 	default:
 		field := []string{"a", "b", "b"}[s.r.IntN(3)]
 		ev.Kind, ev.Form = stream.Update, delta.Diff
-		ev.Doc = marshal(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: field, Value: s.a()}}}}}})
+		ev.Doc = kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: field, Value: s.a()}}}}}})
 		docs[id] = updated(doc, &ev)
 	}
 	return ev
@@ -263,7 +264,7 @@ func (p *passing) expected(at uint32) (docs, unmapped map[int]bson.Raw) {
 			d[1].Value = int32(n)
 		}
 		d[2].Key = "z"
-		docs[id] = marshal(d)
+		docs[id] = kit.Raw(d)
 	}
 	return docs, unmapped
 }
@@ -355,14 +356,14 @@ func passes(t *testing.T, seed uint64) {
 func TestPassGone(t *testing.T) {
 	rules := mustNew(t, Config{Filter: []string{`db.c={"a":1}`}, Skip: []string{"db.c=ttl"}})
 	update := stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(1)}, At: when(5),
-		Doc: marshal(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
+		Doc: kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
 	left := update
 	left.Key.ID = idOf(2)
 	read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime, error) {
 		docs := make([]bson.Raw, len(ids))
 		for i, id := range ids {
 			if id.Int32() == 2 { // is in the filter no more
-				docs[i] = marshal(bson.D{{Key: "_id", Value: 2}, {Key: "a", Value: 2}})
+				docs[i] = kit.Raw(bson.D{{Key: "_id", Value: 2}, {Key: "a", Value: 2}})
 			}
 		}
 		return docs, when(9), nil
@@ -394,13 +395,13 @@ func TestPassGoneByUser(t *testing.T) {
 	var events []stream.Event
 	for id := 1; id <= 3; id++ {
 		events = append(events, stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(id)}, At: when(3605), Wall: 5000,
-			Doc: marshal(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})})
+			Doc: kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})})
 	}
 	for i, wall := range []int64{7000, 0, 7000} {
 		events = append(events, stream.Event{Kind: stream.Delete, NS: "db.c", Key: events[i].Key, At: when(3607), Wall: wall})
 	}
 	events = append(events, stream.Event{Kind: stream.Insert, NS: "db.c", Key: events[2].Key, At: when(3608), Wall: 8000,
-		Doc: marshal(bson.D{{Key: "_id", Value: 3}, {Key: "a", Value: 1}})})
+		Doc: kit.Raw(bson.D{{Key: "_id", Value: 3}, {Key: "a", Value: 1}})})
 	var walls []int64
 	err := NewStage(rules, stream.Position{}, nil, nil).Pass(t.Context(), &stream.Batch{Events: events, End: when(3608)}, read, func(_ context.Context, b *stream.Batch) error {
 		for _, ev := range b.Events {
@@ -420,9 +421,9 @@ func TestPassGoneByUser(t *testing.T) {
 // rules say that what the source deletes does, and what tells of its deletion passes.
 func TestPassGoneStays(t *testing.T) {
 	update := stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(1)}, At: when(5),
-		Doc: marshal(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
+		Doc: kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
 	other := update // does not concern the filter
-	other.Doc = marshal(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "b", Value: 1}}}}}})
+	other.Doc = kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "b", Value: 1}}}}}})
 	gone := stream.Event{Kind: stream.Delete, NS: "db.c", Key: update.Key, At: when(6)}
 	for _, c := range []struct {
 		name    string

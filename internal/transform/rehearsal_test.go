@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestRehearsal: each rule counts what it decides on, and does to documents.
@@ -30,11 +32,11 @@ func TestRehearsal(t *testing.T) {
 		{{Key: "_id", Value: 3}, {Key: "n", Value: 3}, {Key: "price", Value: "free"}, {Key: "card", Value: 1}},
 		{{Key: "_id", Value: 4}, {Key: "n", Value: 4}, {Key: "price", Value: "5"}, {Key: "mail", Value: "ann"}, {Key: "gone", Value: 1}},
 	} {
-		if err := r.Document("a.b", marshal(doc)); err != nil {
+		if err := r.Document("a.b", kit.Raw(doc)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.Document("a.c", marshal(bson.D{{Key: "_id", Value: 1}, {Key: "old", Value: 1}})); err != nil {
+	if err := r.Document("a.c", kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "old", Value: 1}})); err != nil {
 		t.Fatal(err)
 	}
 	got := r.Effects()

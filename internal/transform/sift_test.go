@@ -3,17 +3,7 @@ package transform
 import (
 	"bytes"
 	"testing"
-
-	"go.mongodb.org/mongo-driver/v2/bson"
 )
-
-func marshal(v any) bson.Raw {
-	raw, err := bson.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return raw
-}
 
 func TestFilterRules(t *testing.T) {
 	for text, want := range map[string]string{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestTally: what each rule has seen in the copy and in the changes, and made of it.
@@ -16,7 +17,7 @@ func TestTally(t *testing.T) {
 		Skip: []string{"a.b=replace"}, SoftDelete: []string{"a.b=gone"}})
 	tally := NewTally(rules)
 	doc := func(id, n int, more ...bson.E) bson.Raw {
-		return marshal(append(bson.D{{Key: "_id", Value: id}, {Key: "n", Value: n}}, more...))
+		return kit.Raw(append(bson.D{{Key: "_id", Value: id}, {Key: "n", Value: n}}, more...))
 	}
 	keep, mapper := rules.Route("a.b").Keep(tally), rules.Route("a.b").Mapper(bson.Timestamp{}, tally)
 	for _, d := range []bson.Raw{doc(1, 1), doc(2, 2), doc(3, 3, bson.E{Key: "old", Value: 1}), doc(4, 4, bson.E{Key: "price", Value: "free"})} {

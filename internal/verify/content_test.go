@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // canonical writes a document with its fields sorted by name and value, at
@@ -116,7 +118,7 @@ func FuzzSameFields(f *testing.F) {
 }
 
 func TestDescribeDifference(t *testing.T) {
-	d := func(e ...bson.E) []byte { return raw(t, bson.D(e)) }
+	d := func(e ...bson.E) []byte { return kit.Raw(bson.D(e)) }
 	id := bson.E{Key: "_id", Value: 1}
 	tests := []struct {
 		a, b []byte
@@ -143,7 +145,7 @@ func TestDescribeDifference(t *testing.T) {
 func TestLikelyOrderIsAntisymmetric(t *testing.T) {
 	keys := make([][]byte, 200)
 	for i := range keys {
-		keys[i], _ = appendID(nil, raw(t, bson.D{{Key: "_id", Value: makeID(i)}}))
+		keys[i], _ = appendID(nil, kit.Raw(bson.D{{Key: "_id", Value: makeID(i)}}))
 	}
 	for _, a := range keys {
 		for _, b := range keys {

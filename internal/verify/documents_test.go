@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestDocumentsOfAnotherCollection: single documents are compared in the collection in
@@ -21,10 +22,10 @@ func TestDocumentsOfAnotherCollection(t *testing.T) {
 	for _, c := range []*mongo.Cluster{src, dst} {
 		t.Cleanup(func() { _ = c.Client.Database(db).Drop(context.Background()) })
 		for _, name := range []string{"c", "other"} {
-			insert(t, c, db+"."+name, raw(t, bson.D{{Key: "_id", Value: 1}}), raw(t, bson.D{{Key: "_id", Value: 2}, {Key: "of", Value: c.Info.Version.String()}}))
+			insert(t, c, db+"."+name, kit.Raw(bson.D{{Key: "_id", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: 2}, {Key: "of", Value: c.Info.Version.String()}}))
 		}
 	}
-	insert(t, dst, db+".extra", raw(t, bson.D{{Key: "_id", Value: 1}}))
+	insert(t, dst, db+".extra", kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	rules, err := transform.New(transform.Config{Include: []string{db + ".*"}})
 	if err != nil {
 		t.Fatal(err)

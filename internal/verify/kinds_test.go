@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // Servers of different versions and shapes.
@@ -44,7 +45,7 @@ func fillTimeSeries(t *testing.T, c *mongo.Cluster, db string) []bson.RawValue {
 	}
 	var docs []bson.Raw
 	for i := range 300 {
-		docs = append(docs, raw(t, bson.D{{Key: "t", Value: bson.DateTime(1_700_000_000_000 + int64(i)*60_000)}, {Key: "m", Value: i % 60}, {Key: "v", Value: i}}))
+		docs = append(docs, kit.Raw(bson.D{{Key: "t", Value: bson.DateTime(1_700_000_000_000 + int64(i)*60_000)}, {Key: "m", Value: i % 60}, {Key: "v", Value: i}}))
 	}
 	insert(t, c, db+".c", docs...)
 	s, err := New(c, c, Options{}).describe(t.Context(), source, db+".system.buckets.c")
@@ -155,10 +156,10 @@ func TestCappedOrder(t *testing.T) {
 			b := newBed(t, c, c)
 			b.create(bson.E{Key: "capped", Value: true}, bson.E{Key: "size", Value: 1 << 20})
 			for _, i := range []int{1, 2, 3, 4, 5, 6} {
-				insert(t, c, b.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: i}}))
+				insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: i}}))
 			}
 			for _, i := range tc.target {
-				insert(t, c, b.pair.TargetNS, raw(t, bson.D{{Key: "_id", Value: i}}))
+				insert(t, c, b.pair.TargetNS, kit.Raw(bson.D{{Key: "_id", Value: i}}))
 			}
 			rep, _ := b.run(Options{})
 			got := map[Kind]int{}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // lending is a comparison whose slices others read.
@@ -38,7 +39,7 @@ func newLending(t *testing.T, n int) (*lending, map[string]expectation) {
 	want := plantAll(t, b, r, idsOf(n, makeID), 100, true)
 	left := make([]bson.Raw, 0, n/10) // by the filter
 	for i := range cap(left) {
-		left = append(left, raw(t, bson.D{{Key: "_id", Value: fmt.Sprint("left out ", i)}, {Key: "n", Value: 8}}))
+		left = append(left, kit.Raw(bson.D{{Key: "_id", Value: fmt.Sprint("left out ", i)}, {Key: "n", Value: 8}}))
 	}
 	insert(t, b.src, b.pair.SourceNS, left...)
 	db, _ := mongo.SplitNS(b.pair.SourceNS)
@@ -87,7 +88,7 @@ func (l *lending) ask(ctx context.Context, request []byte) ([]byte, error) {
 func (l *lending) raw(a loanAsk) (r loanReply) {
 	l.t.Helper()
 	a.Borrower, a.Version = a.Worker, "v1"
-	if err := bson.Unmarshal(l.lender.Answer(l.t.Context(), raw(l.t, a)), &r); err != nil {
+	if err := bson.Unmarshal(l.lender.Answer(l.t.Context(), kit.Raw(a)), &r); err != nil {
 		l.t.Fatal(err)
 	}
 	return r

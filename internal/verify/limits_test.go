@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // What waits for a partner is bounded, however lopsided the sides are.
@@ -18,7 +20,7 @@ func TestMemoryBound(t *testing.T) {
 	for i := 0; i < docs; i += 1000 {
 		part := make([]bson.Raw, 1000)
 		for j := range part {
-			part[j] = raw(t, bson.D{{Key: "_id", Value: i + j}, {Key: "pad", Value: pad}})
+			part[j] = kit.Raw(bson.D{{Key: "_id", Value: i + j}, {Key: "pad", Value: pad}})
 		}
 		insert(t, c, b.pair.SourceNS, part...)
 	}
@@ -56,7 +58,7 @@ func fed(e *Engine, docs [][]byte) *stream {
 func manyDocs(t testing.TB, n int) [][]byte {
 	docs := make([][]byte, n)
 	for i := range docs {
-		docs[i] = raw(t, bson.D{{Key: "_id", Value: fmt.Sprintf("user%d", uint64(i)*0x9e3779b97f4a7c15)}, {Key: "f", Value: bytes.Repeat([]byte{1}, 100)}})
+		docs[i] = kit.Raw(bson.D{{Key: "_id", Value: fmt.Sprintf("user%d", uint64(i)*0x9e3779b97f4a7c15)}, {Key: "f", Value: bytes.Repeat([]byte{1}, 100)}})
 	}
 	return docs
 }

@@ -128,15 +128,6 @@ func insert(t testing.TB, c *mongo.Cluster, ns string, docs ...bson.Raw) {
 	}
 }
 
-func raw(t testing.TB, d any) bson.Raw {
-	t.Helper()
-	b, err := bson.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
 // run compares the bed's pair.
 func (b *bed) run(o Options) (*Report, Stats) {
 	b.t.Helper()

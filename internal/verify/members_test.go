@@ -11,6 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -28,7 +30,7 @@ func TestMembersDiffer(t *testing.T) {
 	var docs, target []bson.Raw
 	want := map[string]expectation{}
 	for i := range 4000 {
-		d := raw(t, bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 200)}})
+		d := kit.Raw(bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 200)}})
 		docs = append(docs, d)
 		if i >= 1500 && i%100 == 0 {
 			k, _ := appendID(nil, d)
@@ -55,13 +57,7 @@ func TestMembersDiffer(t *testing.T) {
 }
 
 func connect(t *testing.T, uri string, from *readpref.ReadPref) *mongo.Cluster {
-	t.Helper()
-	c, err := mongo.Connect(t.Context(), uri, mongo.Options{ReadPreference: from})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return dial.Cluster(t, uri, mongo.Options{ReadPreference: from})
 }
 
 // resync has a secondary copy everything anew, which numbers its records from 1.

@@ -17,6 +17,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // replica writes to a source collection and repeats each write on the target
@@ -165,8 +166,8 @@ func (r *replica) waitFor(ctx context.Context, n int64) error {
 func TestOnlineNeverQuiet(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	insert(t, c, b.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: 1}, {Key: "lost", Value: true}}))
-	insert(t, c, b.pair.TargetNS, raw(t, bson.D{{Key: "_id", Value: 1}}))
+	insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "lost", Value: true}}))
+	insert(t, c, b.pair.TargetNS, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	var n int64
 	rep := startReplica(b, 0, func() func(context.Context, *driver.Collection) error {
 		n++
@@ -190,7 +191,7 @@ func TestOnlineQueueBound(t *testing.T) {
 	want := map[string]expectation{}
 	docs := make([]bson.Raw, 1500)
 	for i := range docs {
-		docs[i] = raw(t, bson.D{{Key: "_id", Value: i}})
+		docs[i] = kit.Raw(bson.D{{Key: "_id", Value: i}})
 		k, _ := appendID(nil, docs[i])
 		want[string(k)] = expectation{Missing, "missing"}
 	}
@@ -208,7 +209,7 @@ func TestOnlineQueueBound(t *testing.T) {
 func TestCanceled(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	insert(t, c, b.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: 1}}))
+	insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	e := New(c, c, Options{Online: true, Recheck: RecheckOptions{Every: time.Millisecond}})
 	go func() {

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
@@ -56,7 +57,7 @@ func newShardedBed(t *testing.T) *shardedBed {
 	}
 	var docs []bson.Raw
 	for i := range shardedDocs {
-		docs = append(docs, raw(t, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "pad", Value: make([]byte, 500)}}))
+		docs = append(docs, kit.Raw(bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "pad", Value: make([]byte, 500)}}))
 	}
 	insert(t, b.router, "d.c", docs...)
 	return b
@@ -117,7 +118,7 @@ func (c *counts) reading() reading {
 func (b *shardedBed) each(c *counts) {
 	b.Helper()
 	for i := range shardedDocs {
-		id := raw(b, bson.D{{Key: "_id", Value: i}}).Lookup("_id").String()
+		id := kit.Raw(bson.D{{Key: "_id", Value: i}}).Lookup("_id").String()
 		if c.of[id] != 1 {
 			b.Errorf("document %s came %d times", id, c.of[id])
 		}
@@ -291,7 +292,7 @@ func TestUnshardedScan(t *testing.T) {
 	b := newShardedBed(t)
 	var docs []bson.Raw
 	for i := range shardedDocs {
-		docs = append(docs, raw(t, bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 500)}}))
+		docs = append(docs, kit.Raw(bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 500)}}))
 	}
 	insert(t, b.router, "d.plain", docs...)
 	read := func(during func()) error {

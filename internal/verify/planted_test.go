@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // makeID is the i-th id of one of many types; different i give different ids.
@@ -77,7 +78,7 @@ func makeID(i int) any {
 
 // makeDoc is a document that has room for every sort of planted difference.
 func makeDoc(t testing.TB, r *rand.Rand, id any) bson.Raw {
-	return raw(t, bson.D{{Key: "_id", Value: id},
+	return kit.Raw(bson.D{{Key: "_id", Value: id},
 		{Key: "n", Value: int32(7)}, {Key: "zero", Value: 0.0}, {Key: "nan", Value: math.NaN()},
 		{Key: "s", Value: fmt.Sprintf("%0*d", 1+r.IntN(60), r.Uint32())},
 		{Key: "nest", Value: bson.D{{Key: "a", Value: int32(1)}, {Key: "b", Value: bson.A{int32(1), bson.D{{Key: "c", Value: "x"}}}}}},

@@ -7,20 +7,15 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
 // slowCommit is a server whose majority position follows its writes late, as a
 // busy one's does.
 func slowCommit(t *testing.T, version string) *mongo.Cluster {
-	t.Helper()
 	l := lab.ForTest(t, lab.Options{Version: version, Args: []string{"--journalCommitInterval", "500"}})
-	c, err := mongo.Connect(t.Context(), l.URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return dial.Cluster(t, l.URI(), mongo.Options{})
 }
 
 // writeOne inserts a document with a write concern of its own.

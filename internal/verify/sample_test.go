@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestShare: about the share of a collection is read, what is read is compared, and each
@@ -22,7 +23,7 @@ func TestShare(t *testing.T) {
 	b := newBed(t, c, c)
 	var docs, target []bson.Raw
 	for i := range 4000 {
-		d := raw(t, bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 100)}})
+		d := kit.Raw(bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 100)}})
 		docs = append(docs, d)
 		if i%2 == 0 {
 			target = append(target, d)
@@ -50,7 +51,7 @@ func TestShare(t *testing.T) {
 		t.Errorf("all of it: %+v", rep)
 	}
 	small := newBed(t, c, c)
-	insert(t, c, small.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: 1}}))
+	insert(t, c, small.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	if rep, _ := small.run(Options{Share: 0.001}); rep.Count != 1 {
 		t.Errorf("a collection of one document: %+v", rep)
 	}
@@ -75,8 +76,8 @@ func TestSample(t *testing.T) {
 func TestFound(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	insert(t, c, b.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: 1}}), raw(t, bson.D{{Key: "_id", Value: 2}}))
-	insert(t, c, b.pair.TargetNS, raw(t, bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: 2}}), raw(t, bson.D{{Key: "_id", Value: 3}}))
+	insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: 2}}))
+	insert(t, c, b.pair.TargetNS, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: 2}}), kit.Raw(bson.D{{Key: "_id", Value: 3}}))
 	told := map[Kind]string{}
 	rep, _ := b.run(Options{MaxDifferences: 1, Found: func(d Difference, source, target [][]byte) {
 		text := func(docs [][]byte) (s string) {
@@ -104,7 +105,7 @@ func TestFound(t *testing.T) {
 func TestHold(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	insert(t, c, b.pair.SourceNS, raw(t, bson.D{{Key: "_id", Value: 1}}), raw(t, bson.D{{Key: "_id", Value: 2}}))
+	insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: 2}}))
 	b.createOn(c, b.pair.TargetNS)
 	var looks atomic.Int64
 	late := make(chan error, 1)
@@ -134,9 +135,9 @@ func TestOnly(t *testing.T) {
 	db = db[:len(db)-2]
 	t.Cleanup(func() { newBed(t, src, dst).drop(dst, db+".x") })
 	for _, coll := range []string{".a", ".b"} {
-		insert(t, src, db+coll, raw(t, bson.D{{Key: "_id", Value: 1}}))
+		insert(t, src, db+coll, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	}
-	insert(t, dst, db+".a", raw(t, bson.D{{Key: "_id", Value: 1}}))
+	insert(t, dst, db+".a", kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	rules, err := transform.New(transform.Config{Include: []string{db + ".*"}})
 	if err != nil {
 		t.Fatal(err)
@@ -179,7 +180,7 @@ func TestMadeMeanwhile(t *testing.T) {
 		}
 		fill := func(c *mongo.Cluster) {
 			for i := range 20 {
-				insert(t, c, ns, raw(t, bson.D{{Key: "_id", Value: i}, {Key: "a", Value: i}}))
+				insert(t, c, ns, kit.Raw(bson.D{{Key: "_id", Value: i}, {Key: "a", Value: i}}))
 			}
 		}
 		index := func(c *mongo.Cluster) {
@@ -210,7 +211,7 @@ func TestMadeMeanwhile(t *testing.T) {
 func TestRate(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	d := raw(t, bson.D{{Key: "_id", Value: 1}, {Key: "pad", Value: make([]byte, 300_000)}})
+	d := kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "pad", Value: make([]byte, 300_000)}})
 	insert(t, c, b.pair.SourceNS, d)
 	insert(t, c, b.pair.TargetNS, d)
 	for rate, least := range map[int64]time.Duration{0: 0, 300_000: 900 * time.Millisecond} { // twice 300 kB, of which a second's worth may run ahead

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestScope: what is not compared is never called the same, and databases of
@@ -22,9 +23,9 @@ func TestScope(t *testing.T) {
 				_ = c.Client.Database(name).Drop(context.Background())
 			}
 		})
-		insert(t, c, db+".c", raw(t, bson.D{{Key: "_id", Value: 1}}))
+		insert(t, c, db+".c", kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	}
-	insert(t, dst, db+"other.c", raw(t, bson.D{{Key: "_id", Value: 1}}))
+	insert(t, dst, db+"other.c", kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	compare := func(source, target *mongo.Cluster, rules transform.Config) (*Report, error) {
 		t.Helper()
 		set, err := transform.New(rules)
@@ -65,7 +66,7 @@ func TestScope(t *testing.T) {
 			t.Errorf("%+v: %v, %+v", c.rules, err, r)
 		}
 	}
-	insert(t, dst, db+".more", raw(t, bson.D{{Key: "_id", Value: 1}}))
+	insert(t, dst, db+".more", kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	if r, err := compare(src, dst, transform.Config{}); err != nil || r.Same || r.Count != 1 {
 		t.Errorf("more in a database of the source: %v, %+v", err, r)
 	}

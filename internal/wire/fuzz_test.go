@@ -12,19 +12,12 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/test/kit"
 )
-
-func marshal(t testing.TB, doc bson.D) []byte {
-	t.Helper()
-	b, err := bson.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 // frame puts a header before a reply's rest.
 func frame(op wiremessage.OpCode, rest ...[]byte) []byte {
@@ -71,13 +64,13 @@ func zstandard(t testing.TB, data []byte) []byte {
 func replies(t testing.TB) [][]byte {
 	doc := bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: "y"}}
 	cursor := func(field string) []byte {
-		return marshal(t, bson.D{{Key: "cursor", Value: bson.D{{Key: field, Value: bson.A{doc, doc}}, {Key: "id", Value: int64(77)},
+		return kit.Raw(bson.D{{Key: "cursor", Value: bson.D{{Key: field, Value: bson.A{doc, doc}}, {Key: "id", Value: int64(77)},
 			{Key: "ns", Value: "d.c"}, {Key: "postBatchResumeToken", Value: bson.D{{Key: "$recordId", Value: int64(2)}}}}}, {Key: "ok", Value: 1.0}})
 	}
-	write := marshal(t, bson.D{{Key: "n", Value: 3}, {Key: "nModified", Value: 2}, {Key: "writeErrors", Value: bson.A{
+	write := kit.Raw(bson.D{{Key: "n", Value: 3}, {Key: "nModified", Value: 2}, {Key: "writeErrors", Value: bson.A{
 		bson.D{{Key: "index", Value: 1}, {Key: "code", Value: 11000}, {Key: "errmsg", Value: "E11000"}, {Key: "keyPattern", Value: bson.D{{Key: "_id", Value: 1}}}}}},
 		{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: 64}}}, {Key: "opTime", Value: bson.D{{Key: "t", Value: int64(4)}}}, {Key: "ok", Value: 1.0}})
-	failed := marshal(t, bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: 43}, {Key: "codeName", Value: "CursorNotFound"}, {Key: "errmsg", Value: "gone"},
+	failed := kit.Raw(bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: 43}, {Key: "codeName", Value: "CursorNotFound"}, {Key: "errmsg", Value: "gone"},
 		{Key: "errorLabels", Value: bson.A{"RetryableWriteError"}}})
 	rest := opMsg(0, write)[16:]
 	return [][]byte{
@@ -151,12 +144,12 @@ func TestDamagedReplies(t *testing.T) {
 // A reply cannot make us allocate more than a server may send, whatever it
 // claims, and the error says what is wrong.
 func TestRepliesThatClaimTooMuch(t *testing.T) {
-	rest := opMsg(0, marshal(t, bson.D{{Key: "ok", Value: 1.0}}))[16:]
-	hugeHeader := opMsg(0, marshal(t, bson.D{{Key: "ok", Value: 1.0}}))
+	rest := opMsg(0, kit.Raw(bson.D{{Key: "ok", Value: 1.0}}))[16:]
+	hugeHeader := opMsg(0, kit.Raw(bson.D{{Key: "ok", Value: 1.0}}))
 	binary.LittleEndian.PutUint32(hugeHeader, 1<<31-1)
 	negative := bytes.Clone(hugeHeader)
 	binary.LittleEndian.PutUint32(negative, 0xFFFFFFFF)
-	hugeBody := bytes.Clone(opMsg(0, marshal(t, bson.D{{Key: "ok", Value: 1.0}})))
+	hugeBody := bytes.Clone(opMsg(0, kit.Raw(bson.D{{Key: "ok", Value: 1.0}})))
 	binary.LittleEndian.PutUint32(hugeBody[21:], 1<<31-1)
 	bomb := make([]byte, 2*maxReply)
 	var u unpacker
@@ -167,7 +160,7 @@ func TestRepliesThatClaimTooMuch(t *testing.T) {
 		"length of 2 GB":                {hugeHeader, "malformed reply header"},
 		"negative length":               {negative, "malformed reply header"},
 		"body of 2 GB":                  {hugeBody, "truncated reply body"},
-		"checksum that nobody asked":    {opMsg(uint32(wiremessage.ChecksumPresent), marshal(t, bson.D{{Key: "ok", Value: 1.0}})), "flags"},
+		"checksum that nobody asked":    {opMsg(uint32(wiremessage.ChecksumPresent), kit.Raw(bson.D{{Key: "ok", Value: 1.0}})), "flags"},
 		"unpacks to 2 GB":               {packed(wiremessage.CompressorZLib, 1<<31-1, zlibbed(t, rest)), "malformed compressed reply"},
 		"unpacks to less than nothing":  {packed(wiremessage.CompressorZLib, 1<<31, zlibbed(t, rest)), "malformed compressed reply"},
 		"unpacks to less than claimed":  {packed(wiremessage.CompressorZLib, uint32(len(rest)+1), zlibbed(t, rest)), "decompress reply"},
@@ -204,7 +197,7 @@ func TestRepliesThatClaimTooMuch(t *testing.T) {
 func TestReleasedConn(t *testing.T) {
 	c := &Conn{}
 	c.Release()
-	if _, err := c.Command(context.Background(), "d", marshal(t, bson.D{{Key: "ping", Value: 1}})); !errors.Is(err, errClosed) {
+	if _, err := c.Command(context.Background(), "d", bsoncore.Document(kit.Raw(bson.D{{Key: "ping", Value: 1}}))); !errors.Is(err, errClosed) {
 		t.Error(err)
 	}
 }

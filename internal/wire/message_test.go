@@ -7,16 +7,18 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // A message has the header, the body with $db, and the sequence that was built;
 // what was taken off again is not in it, and Reset leaves nothing behind.
 func TestMessage(t *testing.T) {
 	var m Message
-	body := marshal(t, bson.D{{Key: "insert", Value: "c"}})
-	docs := [][]byte{marshal(t, bson.D{{Key: "_id", Value: 1}}), marshal(t, bson.D{{Key: "_id", Value: 2}})}
+	body := kit.Raw(bson.D{{Key: "insert", Value: "c"}})
+	docs := [][]byte{kit.Raw(bson.D{{Key: "_id", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: 2}})}
 	for range 2 {
-		m.Reset("d", body, false)
+		m.Reset("d", []byte(body), false)
 		m.StartSequence("documents")
 		m.Grow(1 << 10)
 		m.AppendDocument(docs[0])
@@ -44,7 +46,7 @@ func TestMessage(t *testing.T) {
 			t.Errorf("sequence %q of %d, %d bytes left", name, len(seq), len(rest))
 		}
 	}
-	m.Reset("d", body, true)
+	m.Reset("d", []byte(body), true)
 	if !bytes.Contains(m.finish(1), []byte("secondaryPreferred")) || m.Docs() != 0 {
 		t.Error("no read preference for a secondary, or documents of the message before")
 	}
@@ -52,7 +54,7 @@ func TestMessage(t *testing.T) {
 
 // A batch gives its documents in order, and errors for what is none.
 func TestBatch(t *testing.T) {
-	doc := marshal(t, bson.D{{Key: "_id", Value: 1}})
+	doc := kit.Raw(bson.D{{Key: "_id", Value: 1}})
 	element := append([]byte{3, 0}, doc...)
 	n := 0
 	b := BatchOf(bytes.Repeat(element, 3))
@@ -101,12 +103,12 @@ func TestOnIDIndex(t *testing.T) {
 		{11000, bson.D{{Key: "_id", Value: 1}}, true}, {11000, bson.D{{Key: "a", Value: 1}}, false},
 		{11000, bson.D{{Key: "_id", Value: 1}, {Key: "a", Value: 1}}, false}, {121, bson.D{{Key: "_id", Value: 1}}, false},
 	} {
-		e := WriteError{Code: c.code, Raw: marshal(t, bson.D{{Key: "keyPattern", Value: c.pattern}})}
+		e := WriteError{Code: c.code, Raw: kit.Raw(bson.D{{Key: "keyPattern", Value: c.pattern}})}
 		if e.OnIDIndex() != c.want {
 			t.Errorf("%d %v: %v", c.code, c.pattern, !c.want)
 		}
 	}
-	if (WriteError{Code: 11000, Raw: marshal(t, bson.D{})}).OnIDIndex() {
+	if (WriteError{Code: 11000, Raw: kit.Raw(bson.D{})}).OnIDIndex() {
 		t.Error("without a pattern")
 	}
 }
@@ -125,10 +127,10 @@ func BenchmarkReply(b *testing.B) {
 
 func BenchmarkMessage(b *testing.B) {
 	var m Message
-	body, doc := marshal(b, bson.D{{Key: "insert", Value: "c"}}), marshal(b, bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: make([]byte, 1000)}})
+	body, doc := kit.Raw(bson.D{{Key: "insert", Value: "c"}}), kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: make([]byte, 1000)}})
 	b.ReportAllocs()
 	for b.Loop() {
-		m.Reset("d", body, false)
+		m.Reset("d", []byte(body), false)
 		m.StartSequence("documents")
 		for range 100 {
 			m.AppendDocument(doc)

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
 )
 
 // inTheWay gives both sides a collection with a unique index on k, whose key 1 the
@@ -130,11 +131,7 @@ func TestEndingTransactions(t *testing.T) {
 	reset(t)
 	uri := targetSide().userWith(t, "leastWriter", documented(t, "millraceTarget"))
 	open := func() *mongo.Cluster {
-		c, err := mongo.Connect(t.Context(), uri, mongo.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(c.Close)
+		c := dial.Cluster(t, uri, mongo.Options{})
 		return c
 	}
 	dead, next := open(), open()

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -174,7 +175,7 @@ func TestEachActionIsChecked(t *testing.T) {
 				}
 				less := slices.Clone(all)
 				less[i].Actions = slices.Delete(slices.Clone(p.Actions), k, k+1)
-				what := action + " on " + raw(t, p.Resource).String()
+				what := action + " on " + kit.Raw(p.Resource).String()
 				checks := refusal(t, s.spec(s.userWith(t, "less", less)), what)
 				if !strings.Contains(checks, action) && !strings.Contains(checks, "not authorized") {
 					t.Errorf("without %s the precheck says: %s", what, checks)
@@ -183,15 +184,6 @@ func TestEachActionIsChecked(t *testing.T) {
 		}
 	}
 	untouched(t)
-}
-
-func raw(t *testing.T, v any) bson.Raw {
-	t.Helper()
-	b, err := bson.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
 }
 
 // refusal plans a job that must fail for want of privileges, and returns what

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // Gen makes random documents and random updates of them. It belongs to one goroutine.
@@ -31,13 +33,7 @@ func New(seed uint64) *Gen {
 	return &Gen{Rand: rand.New(rand.NewPCG(seed, 7)), Odd: true, filled: map[int32]fill{}}
 }
 
-func d(kv ...any) bson.D {
-	var out bson.D
-	for i := 0; i < len(kv); i += 2 {
-		out = append(out, bson.E{Key: kv[i].(string), Value: kv[i+1]})
-	}
-	return out
-}
+func d(fields ...any) bson.D { return kit.D(fields...) }
 
 // Pick chooses one of the list.
 func Pick[T any](g *Gen, list ...T) T { return list[g.IntN(len(list))] }
@@ -59,11 +55,7 @@ func (g *Gen) Value(depth int) any {
 	case n < 6 && depth > 0:
 		return g.object(g.IntN(5), depth-1)
 	case n < 12 && depth > 0:
-		out := bson.A{}
-		for range g.IntN(6) {
-			out = append(out, g.Value(depth-1))
-		}
-		return out
+		return Array(g.IntN(6), func() any { return g.Value(depth - 1) })
 	case n < 15:
 		return int32(g.IntN(5))
 	}
@@ -83,11 +75,25 @@ func (g *Gen) scalar() any {
 }
 
 func (g *Gen) object(n, depth int) bson.D {
+	return Object(n, g.Name, func() any { return g.Value(depth) })
+}
+
+// Object has as many fields as there are names among n that differ.
+func Object(n int, name func() string, value func() any) bson.D {
 	out := bson.D{}
 	for range n {
-		if name := g.Name(); Find(out, name) < 0 {
-			out = append(out, bson.E{Key: name, Value: g.Value(depth)})
+		if name := name(); Find(out, name) < 0 {
+			out = append(out, bson.E{Key: name, Value: value()})
 		}
+	}
+	return out
+}
+
+// Array has n elements.
+func Array(n int, value func() any) bson.A {
+	out := bson.A{}
+	for range n {
+		out = append(out, value())
 	}
 	return out
 }

@@ -1,13 +1,14 @@
 package history
 
 import (
-	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // Options shape what is generated.
@@ -280,20 +281,12 @@ func (g *Generator) one(n int) bool { return g.r.IntN(n) == 0 }
 
 func pick[T any](g *Generator, list ...T) T { return list[g.r.IntN(len(list))] }
 
-func raw(doc any) bson.Raw {
-	b, err := bson.Marshal(doc)
-	if err != nil {
-		panic(fmt.Errorf("generated what is no document: %w", err))
-	}
-	return b
-}
-
-func run(cmd bson.D) Step { return Step{Cmd: raw(cmd)} }
+func run(cmd bson.D) Step { return Step{Cmd: kit.Raw(cmd)} }
 
 func list(steps ...Step) []Step { return steps }
 
 func fillStep(coll string, from, to, pad int) Step {
-	return Step{Do: Fill, Cmd: raw(Filling{coll, from, to, pad})}
+	return Step{Do: Fill, Cmd: kit.Raw(Filling{coll, from, to, pad})}
 }
 
 func inserting(coll string, docs ...any) Step {

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // Shrinker finds a smaller history that fails like a given one.
@@ -144,7 +146,7 @@ func (s Step) simpler() []bson.Raw {
 		if bson.Unmarshal(s.Cmd, &f) != nil || f.To-f.From <= 1 {
 			return nil
 		}
-		return []bson.Raw{raw(Filling{f.Coll, f.From, f.From + (f.To-f.From)/2, 0})}
+		return []bson.Raw{kit.Raw(Filling{f.Coll, f.From, f.From + (f.To-f.From)/2, 0})}
 	}
 	for i, e := range cmd {
 		if i > 0 {

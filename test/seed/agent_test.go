@@ -23,6 +23,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -57,7 +58,7 @@ func (g *ground) serve(more ...string) *test.Process {
 	args := []string{"seed", "serve", "--uri", g.uri(), "--dbpath", g.member.DBPath, "--listen", "127.0.0.1:" + g.port,
 		"--tls-cert", g.pem, "--token-file", g.token}
 	p := test.Start(g.t, g.bin, append(args, more...)...)
-	eventually(g.t, "the agent listens", func() bool {
+	kit.Until(g.t, "the agent listens", func() bool {
 		select {
 		case <-p.Done():
 			g.t.Fatalf("the agent ended: %s", p.Output())
@@ -128,7 +129,7 @@ func endMember(report string) {
 func (g *ground) same(n newcomer, db string) {
 	g.t.Helper()
 	primary, member := test.Connect(g.t, g.set.URI()), test.Connect(g.t, "mongodb://"+n.host+"/?directConnection=true")
-	eventually(g.t, "the new member has the same content", func() bool { return hash(g.t, primary, db) == hash(g.t, member, db) })
+	kit.Until(g.t, "the new member has the same content", func() bool { return hash(g.t, primary, db) == hash(g.t, member, db) })
 	raw, err := member.Database("admin").RunCommand(g.t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Raw()
 	must(g.t, err)
 	if v, err := raw.LookupErr("metrics", "repl", "initialSync", "completed"); err != nil || v.AsInt64() != 0 {

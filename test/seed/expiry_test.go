@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -66,7 +67,7 @@ func TestRefreshedDocumentsAreFollowed(t *testing.T) {
 	must(t, dc.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: true}}).Err())
 	_, err = clone.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "old"}, {Key: "at", Value: time.Now().Add(-time.Hour)}})
 	must(t, err)
-	eventually(t, "the old one alone expires", func() bool {
+	kit.Until(t, "the old one alone expires", func() bool {
 		n, err := clone.CountDocuments(t.Context(), bson.D{})
 		must(t, err)
 		return n == 200

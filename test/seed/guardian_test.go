@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	files "github.com/millrace/millrace/internal/seed"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestGuardianOutlivesItsParent: an agent that is killed the moment its guardian
@@ -25,8 +26,8 @@ func TestGuardianOutlivesItsParent(t *testing.T) {
 	must(t, r.Close()) // nobody reads
 	must(t, w.Close())
 	must(t, json.NewEncoder(in).Encode(files.GuardRequest{URI: g.uri(), App: "guardian of a test", LimitSeconds: 120}))
-	eventually(t, "the source is locked", k.locked)
+	kit.Until(t, "the source is locked", k.locked)
 	must(t, in.Close())
-	eventually(t, "the source is let go", func() bool { return !k.locked() })
+	kit.Until(t, "the source is let go", func() bool { return !k.locked() })
 	_ = cmd.Wait()
 }

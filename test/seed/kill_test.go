@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -115,8 +116,8 @@ func (k *killing) run() {
 	t := k.t
 	t.Helper()
 	locked := k.strike()
-	eventually(t, "the source is let go", func() bool { return !k.locked() })
-	eventually(t, "the guardian has ended", func() bool { return k.guardian == 0 || syscall.Kill(k.guardian, 0) != nil })
+	kit.Until(t, "the source is let go", func() bool { return !k.locked() })
+	kit.Until(t, "the guardian has ended", func() bool { return k.guardian == 0 || syscall.Kill(k.guardian, 0) != nil })
 	how := k.complete()
 	t.Logf("%s killed %s %s (locked: %t), %s", k.victim, k.moment, k.after, locked, how)
 	k.agent.Interrupt()

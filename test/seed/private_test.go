@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -46,7 +47,7 @@ func TestKilledBesideItsPrivateMongod(t *testing.T) {
 		if both && guardian != 0 && guardian != running {
 			_ = syscall.Kill(guardian, syscall.SIGKILL) // it may have ended
 		}
-		eventually(t, "the private mongod has ended", func() bool { return privateMongod(dir) == 0 })
+		kit.Until(t, "the private mongod has ended", func() bool { return privateMongod(dir) == 0 })
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -85,7 +86,7 @@ func (r *replacement) killedInTheMiddle() {
 	t.Helper()
 	agent := r.serve("--max-rate-bytes", "20MB")
 	first := r.replace(r.lost.DBPath)
-	eventually(t, "some of the copy is there", func() bool {
+	kit.Until(t, "some of the copy is there", func() bool {
 		select {
 		case <-first.Done():
 			t.Fatalf("the puller ended: %s", first.Output())
@@ -100,7 +101,7 @@ func (r *replacement) killedInTheMiddle() {
 	}
 	refuses(t, r.program, r.set.Name(), r.lost.DBPath)
 	agent.Kill()
-	eventually(t, "the source is let go", func() bool { return !isLocked(t, r.uri()) })
+	kit.Until(t, "the source is let go", func() bool { return !isLocked(t, r.uri()) })
 	r.serve()
 }
 

@@ -62,17 +62,6 @@ func isLocked(t *testing.T, uri string) bool {
 	return locked
 }
 
-func eventually(t *testing.T, what string, check func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(3 * time.Minute)
-	for !check() {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
 // mongod is a script that runs the lab's mongod.
 func mongod(t *testing.T, version string) string {
 	t.Helper()

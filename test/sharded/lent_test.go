@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/test/lendtest"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -352,9 +353,7 @@ func TestLentToEachRouter(t *testing.T) {
 	b.ok(b.target.Database("d").CreateCollection(t.Context(), "plain"))
 	specs, err := b.source.Database("d").ListCollectionSpecifications(t.Context(), bson.D{{Key: "name", Value: "plain"}})
 	b.ok(err)
-	src, err := mongo.Connect(t.Context(), b.sourceURI, mongo.Options{})
-	b.ok(err)
-	t.Cleanup(src.Close)
+	src := dial.Cluster(t, b.sourceURI, mongo.Options{})
 	conn, err := src.Pool.Checkout(t.Context(), src.Reader())
 	b.ok(err)
 	member, err := scan.MemberOf(t.Context(), conn)

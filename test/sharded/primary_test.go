@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
 	"github.com/millrace/millrace/workshop/lab/sharded"
@@ -51,9 +52,7 @@ func (b *bed) movedAndKept(from, to int) (drop func()) {
 // asks has an origin that knows the collections of d as they are.
 func (b *bed) asks() (of *origin.Sharded, there schema.Snapshot) {
 	b.Helper()
-	c, err := mongo.Connect(b.Context(), b.sourceURI, mongo.Options{})
-	b.ok(err)
-	b.Cleanup(c.Close)
+	c := dial.Cluster(b, b.sourceURI, mongo.Options{})
 	found, err := shards.Open(b.Context(), c, shards.Options{URI: b.sourceURI, Data: true})
 	b.ok(err)
 	b.Cleanup(found.Close)

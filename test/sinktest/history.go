@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // Namespaces are those that histories write to.
@@ -72,11 +73,11 @@ func (h *History) event(at mongo.OpTime) {
 	was := h.now[ns][id]
 	switch k := h.IntN(10); {
 	case was == nil:
-		ev.Kind, ev.Doc = stream.Insert, raw(h.document(id))
+		ev.Kind, ev.Doc = stream.Insert, kit.Raw(h.document(id))
 	case k == 0:
 		ev.Kind = stream.Delete
 	case k == 1:
-		ev.Kind, ev.Doc = stream.Replace, raw(h.document(id))
+		ev.Kind, ev.Doc = stream.Replace, kit.Raw(h.document(id))
 	default:
 		ev.Kind, ev.Form, ev.Doc = stream.Update, delta.Diff, h.diff(was)
 		if k == 2 {
@@ -107,7 +108,7 @@ func (h *History) diff(was bson.D) bson.Raw {
 	} else if h.IntN(3) == 0 {
 		part = bson.E{Key: "d", Value: bson.D{{Key: f, Value: false}}}
 	}
-	return raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{part}}})
+	return kit.Raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{part}}})
 }
 
 // modifiers sets a field that is there, as servers before 5.0 tell it.
@@ -117,21 +118,13 @@ func (h *History) modifiers(was bson.D) bson.Raw {
 		f = "_set"
 	}
 	if find(was, f) < 0 { // only _id is left: nothing changes
-		return raw(bson.D{{Key: "$v", Value: int32(1)}, {Key: "$set", Value: bson.D{{Key: "_id", Value: was[0].Value}}}})
+		return kit.Raw(bson.D{{Key: "$v", Value: int32(1)}, {Key: "$set", Value: bson.D{{Key: "_id", Value: was[0].Value}}}})
 	}
-	return raw(bson.D{{Key: "$v", Value: int32(1)}, {Key: "$set", Value: bson.D{{Key: f, Value: h.IntN(1000)}}}})
+	return kit.Raw(bson.D{{Key: "$v", Value: int32(1)}, {Key: "$set", Value: bson.D{{Key: f, Value: h.IntN(1000)}}}})
 }
 
 func find(d bson.D, name string) int {
 	return slices.IndexFunc(d, func(e bson.E) bool { return e.Key == name })
-}
-
-func raw(d bson.D) bson.Raw {
-	b, err := bson.Marshal(d)
-	if err != nil {
-		panic(err) // of values made here
-	}
-	return b
 }
 
 func idValue(id int32) bsoncore.Value {
@@ -209,8 +202,8 @@ func (m model) differs(ns string, docs []bson.Raw) string {
 		return fmt.Sprintf("%s has %d documents under %d _ids", ns, len(docs), len(there))
 	}
 	for id, want := range m[ns] {
-		if !bytes.Equal(there[id], raw(want)) {
-			return fmt.Sprintf("%s, _id %d: %s, want %s", ns, id, there[id], raw(want))
+		if !bytes.Equal(there[id], kit.Raw(want)) {
+			return fmt.Sprintf("%s, _id %d: %s, want %s", ns, id, there[id], kit.Raw(want))
 		}
 	}
 	for id := range there {

@@ -8,21 +8,15 @@ import (
 
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // TestMemoryApplies: what each kind of event does, and what it does not do outside the
 // overlap.
 func TestMemoryApplies(t *testing.T) {
-	raw := func(d bson.D) bson.Raw {
-		b, err := bson.Marshal(d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	diff := raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 2}}}}}})
-	nested := raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "sa", Value: bson.D{{Key: "u", Value: bson.D{{Key: "x", Value: 2}}}}}}}})
-	old, made, changed := raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 1}}), raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 2}}), raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 2}})
+	diff := kit.Raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 2}}}}}})
+	nested := kit.Raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "sa", Value: bson.D{{Key: "u", Value: bson.D{{Key: "x", Value: 2}}}}}}}})
+	old, made, changed := kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 2}}), kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 2}})
 	for i, c := range []struct {
 		there   bson.Raw
 		kind    stream.Kind

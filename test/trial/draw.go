@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // draw makes parts of a trial around documents: few of them, few _ids, and a job
@@ -28,11 +29,11 @@ func around(more ...string) []string {
 }
 
 // src is a command of the source.
-func src(cmd ...any) Event { return Event{Do: Step, Step: &history.Step{Cmd: raw(D(cmd...))}} }
+func src(cmd ...any) Event { return Event{Do: Step, Step: &history.Step{Cmd: kit.Raw(D(cmd...))}} }
 
 // dst is a command of a foreign writer on the target.
 func dst(cmd ...any) Event {
-	return Event{Do: Step, On: Target, Step: &history.Step{Cmd: raw(D(cmd...))}}
+	return Event{Do: Step, On: Target, Step: &history.Step{Cmd: kit.Raw(D(cmd...))}}
 }
 
 // in puts events into another database of the trial.
@@ -54,7 +55,7 @@ func remove(coll string, q any) Event {
 }
 
 func filled(coll string, n, pad int) Event {
-	return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: raw(D("fill", coll, "from", 0, "to", n, "pad", pad))}}
+	return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: kit.Raw(D("fill", coll, "from", 0, "to", n, "pad", pad))}}
 }
 
 func rename(from, to string, dropTarget bool) Event {

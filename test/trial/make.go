@@ -1,13 +1,13 @@
 package trial
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // Theme makes trials that are aimed at one way to lose data.
@@ -29,25 +29,18 @@ func D(pairs ...any) bson.D { return history.D(pairs...) }
 // A makes an array.
 func A(values ...any) bson.A { return history.A(values...) }
 
-// raw encodes a command that a theme has made.
-func raw(d any) bson.Raw {
-	b, err := bson.Marshal(d)
-	if err != nil {
-		panic(fmt.Sprintf("a theme made %v: %v", d, err))
-	}
-	return b
-}
-
 // Do is a command on the source.
-func Do(db string, cmd bson.D) Event { return Event{Do: Run, DB: db, Cmd: raw(cmd)} }
+func Do(db string, cmd bson.D) Event { return Event{Do: Run, DB: db, Cmd: kit.Raw(cmd)} }
 
 // Foreign is a command of somebody else on the target.
-func Foreign(db string, cmd bson.D) Event { return Event{Do: Run, On: Target, DB: db, Cmd: raw(cmd)} }
+func Foreign(db string, cmd bson.D) Event {
+	return Event{Do: Run, On: Target, DB: db, Cmd: kit.Raw(cmd)}
+}
 
 // Filled inserts documents _id from to, without to, each with so many bytes more
 // than a few.
 func Filled(db, coll string, from, to, pad int) Event {
-	return Event{Do: Fill, DB: db, Cmd: raw(history.Filling{Coll: coll, From: from, To: to, Pad: pad})}
+	return Event{Do: Fill, DB: db, Cmd: kit.Raw(history.Filling{Coll: coll, From: from, To: to, Pad: pad})}
 }
 
 // Begin starts the first process with points and options.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/test/commands"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // commandThemes are about user commands that an oplog tells as many entries, and jobs
@@ -61,7 +62,7 @@ func event(s commands.Step) Event {
 	if s.Do == commands.Rename {
 		suffix = ""
 	}
-	return Event{Do: Step, Step: &history.Step{DB: suffix, Cmd: raw(cmd)}}
+	return Event{Do: Step, Step: &history.Step{DB: suffix, Cmd: kit.Raw(cmd)}}
 }
 
 // begin is where the job may begin, as far as the commands that are drawn then go.

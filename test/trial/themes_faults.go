@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // faultThemes are those about servers and processes.
@@ -96,7 +98,7 @@ func abandoned(r *rand.Rand) (t Trial) {
 	add(Until("", "caught-up"))
 	slow := func() { // so many commands wait before they are run
 		if !manyKeys {
-			add(Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(8)), "data",
+			add(Event{Do: FailPoint, On: Target, Cmd: kit.Raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(8)), "data",
 				D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")), "namespace", "db.c", "blockConnection", true, "blockTimeMS", 1500+r.IntN(4000))))})
 		}
 	}
@@ -204,7 +206,7 @@ func isolatedSource(r *rand.Rand) Trial {
 		{Do: Isolate, Alone: r.IntN(4) > 0}}
 	add := func(e ...Event) { t.Events = append(t.Events, e...) }
 	if r.IntN(4) == 0 {
-		add(Event{Do: Run, Member: "isolated", DB: "db", Cmd: raw(D("insert", "c", "documents", A(D("_id", "lost")), "writeConcern", D("w", 1)))})
+		add(Event{Do: Run, Member: "isolated", DB: "db", Cmd: kit.Raw(D("insert", "c", "documents", A(D("_id", "lost")), "writeConcern", D("w", 1)))})
 	}
 	add(Event{Do: Elect}, Until(Source, "primary"), Do("db", D("insert", "c", "documents", A(D("_id", "acknowledged")), "writeConcern", majority)))
 	if r.IntN(2) == 0 {
@@ -266,7 +268,7 @@ func lateOwner(r *rand.Rand) Trial {
 		Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", r.IntN(n))), "limit", 0)))), Do("db", D("create", "d")),
 		Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$inc", D("n", 1)), "multi", true)))),
 		{Do: Await, Want: "point", For: 3 * time.Second}, {Do: Stop}, {Do: Start, Process: 1}, {Do: Await, Process: 1, Want: "caught-up", For: 25 * time.Second},
-		Filled("db", "c", n/2, n, 50), {Do: Run, DB: "db", Cmd: raw(D("drop", "d"))}, {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second},
+		Filled("db", "c", n/2, n, 50), {Do: Run, DB: "db", Cmd: kit.Raw(D("drop", "d"))}, {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second},
 		{Do: Wake}, For(between(r, 500*time.Millisecond, 3*time.Second)), {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second}}
 	return t
 }
@@ -278,7 +280,7 @@ func blocked(r *rand.Rand, ns string, commands ...any) Event {
 	if ns != "" {
 		data = append(data, D("namespace", ns)...)
 	}
-	return Event{Do: FailPoint, On: Target, Cmd: raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(3)), "data", data))}
+	return Event{Do: FailPoint, On: Target, Cmd: kit.Raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(3)), "data", data))}
 }
 
 // interrupted ends an attempt of the job, or a process.
@@ -326,7 +328,7 @@ func abandonedSchema(r *rand.Rand) Trial {
 	case 0:
 		change, after = Do("db", D("drop", "c")), []Event{Filled("db", "c", 0, n/2, 10)}
 	case 1:
-		change, after = Event{Do: Run, DB: "admin", Cmd: raw(D("renameCollection", "db.c", "to", "db.e"))}, []Event{Filled("db", "c", 0, n/2, 10), Do("db", D("drop", "e"))}
+		change, after = Event{Do: Run, DB: "admin", Cmd: kit.Raw(D("renameCollection", "db.c", "to", "db.e"))}, []Event{Filled("db", "c", 0, n/2, 10), Do("db", D("drop", "e"))}
 	default:
 		change, after = Do("db", D("dropDatabase", 1)), []Event{Filled("db", "c", 0, n/2, 10), Filled("db", "e", 0, 10, 10)}
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // intoOne has two databases of the source become one of the target, which has
@@ -56,7 +57,7 @@ func namesInLag(rnd *rand.Rand) Trial {
 	t := Trial{Args: around("--exclude", "db.out*")}
 	many := func(name string, n int) Event {
 		from := 10_000 * (1 + r.IntN(1000))
-		return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: raw(D("fill", name, "from", from, "to", from+n, "pad", 40_000))}}
+		return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: kit.Raw(D("fill", name, "from", from, "to", from+n, "pad", 40_000))}}
 	}
 	const room = 300 // several replies of the source
 	ring := func(name string) []Event {
@@ -93,7 +94,7 @@ func namesInLag(rnd *rand.Rand) Trial {
 			t.Events = append(t.Events, e)
 		}
 		// The copy of what has come in waits for its next reply, and is overtaken.
-		slow := raw(D("configureFailPoint", "failCommand", "mode", D("times", 1),
+		slow := kit.Raw(D("configureFailPoint", "failCommand", "mode", D("times", 1),
 			"data", D("failCommands", A("getMore"), "namespace", "db."+next, "blockConnection", true, "blockTimeMS", 700+r.IntN(1500))))
 		t.Events = append(t.Events, Event{Do: FailPoint, Cmd: slow}, lag[1], sleep(100+r.IntN(400)), many(choose(r, next, next, in), room), sleep(r.IntN(500)))
 		if r.one(5) {

@@ -20,6 +20,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // connect returns a client that the test's end disconnects.
@@ -50,7 +52,7 @@ func insert(ctx context.Context, client *mongo.Client, id any, wc *writeconcern.
 // another primary at any time, more than once while the driver tries.
 func mustInsert(t *testing.T, client *mongo.Client, id any) {
 	t.Helper()
-	eventually(t, "a majority has the document", func() bool {
+	kit.Until(t, "a majority has the document", func() bool {
 		err := insert(t.Context(), client, id, writeconcern.Majority())
 		return err == nil || mongo.IsDuplicateKeyError(err) // of an earlier try
 	})
@@ -67,16 +69,6 @@ func must(t *testing.T, err error) {
 // isGone reports whether a process has ended; a zombie has.
 func isGone(pid int) bool {
 	return !hasArgument(pid, "--dbpath")
-}
-
-// eventually waits for a condition; the test's own time limit bounds it.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	if err := poll(ctx, 10*time.Millisecond, func() (bool, error) { return ok(), nil }); err != nil {
-		t.Fatalf("waiting until %s: %v", what, err)
-	}
 }
 
 func TestStopLeavesNothing(t *testing.T) {
@@ -133,7 +125,7 @@ func TestFailover(t *testing.T) {
 
 	direct := connect(t, c.DirectURI(primary))
 	coll := direct.Database("test").Collection("c", options.Collection().SetReadPreference(readpref.Nearest()))
-	eventually(t, "the member has caught up", func() bool {
+	kit.Until(t, "the member has caught up", func() bool {
 		n, err := coll.CountDocuments(t.Context(), bson.D{})
 		return err == nil && n == 3
 	})
@@ -359,7 +351,7 @@ func TestMembersDieWithTheirParent(t *testing.T) {
 	}
 	must(t, cmd.Process.Signal(syscall.SIGKILL))
 	_ = cmd.Wait() // it was killed, and says so
-	eventually(t, "mongod has died too", func() bool { return isGone(pid) })
+	kit.Until(t, "mongod has died too", func() bool { return isGone(pid) })
 
 	// The directory goes with the next start.
 	if _, err := os.Stat(dir); err != nil {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // What millrace was told in secret is none of a mongod's business.
@@ -15,7 +17,7 @@ func TestServersGetNoSecrets(t *testing.T) {
 	must(t, err)
 	defer func() { must(t, p.kill()) }()
 	of := filepath.Join("/proc", strconv.Itoa(p.pid))
-	eventually(t, "the program runs", func() bool {
+	kit.Until(t, "the program runs", func() bool {
 		line, err := os.ReadFile(filepath.Join(of, "cmdline"))
 		return err == nil && strings.HasPrefix(string(line), "/bin/sleep")
 	})

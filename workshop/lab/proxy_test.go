@@ -15,6 +15,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/test/kit"
 )
 
 // echo is a server that sends back what it gets, and a proxy before it.
@@ -250,7 +252,7 @@ func TestCutSparesReplication(t *testing.T) {
 		t.Error("a client gets through")
 	}
 	c.Members()[cut].Proxy().Restore()
-	eventually(t, "the client gets through again", func() bool { return through.Ping(t.Context(), nil) == nil })
+	kit.Until(t, "the client gets through again", func() bool { return through.Ping(t.Context(), nil) == nil })
 }
 
 // An isolated primary takes writes that roll back after it has rejoined.
@@ -263,15 +265,15 @@ func TestIsolatedPrimaryRollsBack(t *testing.T) {
 	must(t, c.Isolate(old))
 	direct := connect(t, c.DirectURI(old))
 	must(t, insert(t.Context(), direct, "lost", &writeconcern.WriteConcern{W: 1}))
-	eventually(t, "another member is primary", func() bool { return mustPrimary(t, c) != old })
-	eventually(t, "the new primary has a majority take a document", func() bool {
+	kit.Until(t, "another member is primary", func() bool { return mustPrimary(t, c) != old })
+	kit.Until(t, "the new primary has a majority take a document", func() bool {
 		err := insert(t.Context(), connect(t, c.DirectURI(mustPrimary(t, c))), "new", writeconcern.Majority())
 		return err == nil || mongo.IsDuplicateKeyError(err)
 	})
 	must(t, c.Rejoin(old))
 	coll := connect(t, c.DirectURI(old)).Database("test").Collection("c",
 		options.Collection().SetReadConcern(readconcern.Local()))
-	eventually(t, "the write has rolled back", func() bool {
+	kit.Until(t, "the write has rolled back", func() bool {
 		lost, err1 := coll.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: "lost"}})
 		all, err2 := coll.CountDocuments(t.Context(), bson.D{})
 		return err1 == nil && err2 == nil && lost == 0 && all == 2

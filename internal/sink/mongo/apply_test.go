@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -35,11 +36,7 @@ type pair struct {
 func newPair(t *testing.T) pair {
 	t.Helper()
 	connect := func() *mongo.Cluster {
-		c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(c.Close)
+		c := dial.Cluster(t, lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
 		return c
 	}
 	return pair{src: connect(), dst: connect(), batch: 64 << 10}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -18,7 +19,7 @@ func js(t testing.TB, text string) bson.Raw {
 	t.Helper()
 	var d bson.D
 	ok(t, bson.UnmarshalExtJSON([]byte(text), false, &d))
-	return raw(t, d)
+	return kit.Raw(d)
 }
 
 func has(doc bson.Raw, name string) bool { return field(doc, name).Type != 0 }

@@ -14,14 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 )
-
-func raw(t testing.TB, d bson.D) bson.Raw {
-	t.Helper()
-	b, err := bson.Marshal(d)
-	ok(t, err)
-	return b
-}
 
 func ts(i uint32) bson.Timestamp { return bson.Timestamp{T: 1000, I: i} }
 
@@ -34,7 +28,7 @@ func oplogEntry(t testing.TB, i uint32, op, ns string, o bson.D, more ...bson.E)
 		{Key: "o", Value: o}, {Key: "ts", Value: ts(i)}, {Key: "t", Value: int64(1)},
 		{Key: "v", Value: int64(2)}, {Key: "wall", Value: bson.DateTime(1_000_000)},
 	}
-	return raw(t, append(d, more...))
+	return kit.Raw(append(d, more...))
 }
 
 // offline is an assembler without a source behind it.
@@ -55,14 +49,14 @@ func TestParseEntry(t *testing.T) {
 	e, err := parseEntry(doc)
 	ok(t, err)
 	if e.at != (mongo.OpTime{TS: ts(7), Term: 1}) || string(e.op) != "u" || string(e.ns) != "d.c" || len(e.ui) != 16 ||
-		e.txn.number != 5 || !bytes.Equal(e.txn.lsid, raw(t, lsid)) || e.prev != (mongo.OpTime{TS: ts(6), Term: 1}) ||
+		e.txn.number != 5 || !bytes.Equal(e.txn.lsid, kit.Raw(lsid)) || e.prev != (mongo.OpTime{TS: ts(6), Term: 1}) ||
 		!e.fromMigrate || !e.separate || e.inTransaction() {
 		t.Errorf("%+v", e)
 	}
 	if v := bsonraw.IDOf(e.o2); v.String() != `"k"` {
 		t.Errorf("_id %s", v)
 	}
-	if e, err = parseEntry(raw(t, bson.D{{Key: "ts", Value: ts(1)}})); err != nil || e.at.Term != -1 {
+	if e, err = parseEntry(kit.Raw(bson.D{{Key: "ts", Value: ts(1)}})); err != nil || e.at.Term != -1 {
 		t.Errorf("an entry without a term has %d, %v", e.at.Term, err)
 	}
 }
@@ -84,7 +78,7 @@ func TestMalformedEntries(t *testing.T) {
 		"unknown op":      oplogEntry(t, 2, "xyz", "d.c", doc(1)),
 		"update of no id": oplogEntry(t, 2, "u", "d.c", doc(1)),
 		"delete of no id": oplogEntry(t, 2, "d", "d.c", bson.D{{Key: "x", Value: 1}}),
-		"no time":         raw(t, bson.D{{Key: "op", Value: "n"}}),
+		"no time":         kit.Raw(bson.D{{Key: "op", Value: "n"}}),
 		"commit of nothing": oplogEntry(t, 2, "c", "admin.$cmd", bson.D{{Key: "commitTransaction", Value: 1}},
 			bson.E{Key: "lsid", Value: doc(1)}, bson.E{Key: "txnNumber", Value: int64(1)}),
 		"unknown command": oplogEntry(t, 2, "c", "d.$cmd", bson.D{{Key: "frobnicate", Value: 1}}),

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // applyOpsEntry is an entry of a transaction of session n.
@@ -66,7 +67,7 @@ func TestDocumentKey(t *testing.T) {
 		for _, ev := range a.events {
 			var want bson.Raw
 			if tc.shard != nil {
-				want = raw(t, tc.shard)
+				want = kit.Raw(tc.shard)
 			}
 			if ev.Kind != tc.kind || string(ev.Key.Shard) != string(want) || ev.Key.ID.String() != `"k"` {
 				t.Errorf("%s: kind %d, _id %s, key %s", name, ev.Kind, ev.Key.ID, ev.Key.Shard)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -52,14 +53,8 @@ func testServer(version string) lab.Options {
 
 // connect opens a cluster for the time of the test.
 func connect(t testing.TB, uri string) *mongo.Cluster {
-	t.Helper()
 	lab.NeedServers(t)
-	c, err := mongo.Connect(t.Context(), uri, mongo.Options{AppName: t.Name()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return dial.Cluster(t, uri, mongo.Options{AppName: t.Name()})
 }
 
 // position waits until everything written is majority-committed and returns

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -182,7 +183,7 @@ func TestMoveOfChangedSource(t *testing.T) {
 		t.Helper()
 		at++
 		d := bson.D{{Key: "op", Value: op}, {Key: "ns", Value: ns}, {Key: "o", Value: o}, {Key: "ts", Value: ts(at)}, {Key: "t", Value: int64(1)}, {Key: "wall", Value: bson.DateTime(1_000_000)}}
-		return a.entry(t.Context(), raw(t, append(d, more...)))
+		return a.entry(t.Context(), kit.Raw(append(d, more...)))
 	}
 	records := func(n int64) bson.E { return bson.E{Key: "o2", Value: bson.D{{Key: "numRecords", Value: n}}} }
 	const copied = "tmpABCDE.renameCollection"

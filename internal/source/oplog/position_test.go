@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -191,7 +192,7 @@ func TestCompleteOplog(t *testing.T) {
 		{"the set begins later in the second", 1000, bson.Timestamp{T: 1000, I: 2}, set, true},
 		{"the set is younger", 1000, bson.Timestamp{T: 2000, I: 1}, set, true},
 	} {
-		e, err := parseEntry(raw(t, bson.D{{Key: "op", Value: "n"}, {Key: "o", Value: tc.o}, {Key: "ts", Value: tc.oldest}}))
+		e, err := parseEntry(kit.Raw(bson.D{{Key: "op", Value: "n"}, {Key: "o", Value: tc.o}, {Key: "ts", Value: tc.oldest}}))
 		ok(t, err)
 		if got := complete(mongo.OpTime{TS: bson.Timestamp{T: tc.since}, Term: -1}, e); got != tc.want {
 			t.Errorf("%s: %v", tc.name, got)

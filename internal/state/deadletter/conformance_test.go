@@ -9,34 +9,23 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/state/deadletter"
+	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/statetest"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestLetters: letters kept in the target.
 func TestLetters(t *testing.T) {
-	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := dial.Cluster(t, lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
 	statetest.RunLetters(t, func(job string) *deadletter.Store { return deadletter.New(c, job, nil) })
 	t.Run("terms are observed", func(t *testing.T) { testTerms(t, c) })
 	t.Run("in a transaction", func(t *testing.T) { testTransaction(t, c) })
 }
 
-func marshal(t *testing.T, doc any) bson.Raw {
-	t.Helper()
-	raw, err := bson.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
-}
-
 func about(t *testing.T, id any) deadletter.Letter {
 	t.Helper()
-	doc := marshal(t, bson.D{{Key: "_id", Value: id}, {Key: "$v", Value: 1}})
+	doc := kit.Raw(bson.D{{Key: "_id", Value: id}, {Key: "$v", Value: 1}})
 	return deadletter.Letter{NS: "d.c", State: deadletter.Open, Cause: deadletter.CauseKey, DocID: bsoncore.Document(doc).Lookup("_id"), Doc: doc,
 		At: mongo.OpTime{TS: bson.Timestamp{T: 5, I: 1}, Term: 1}}
 }

@@ -8,16 +8,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/test/kit"
 )
-
-func raw(t *testing.T, doc any) []byte {
-	t.Helper()
-	b, err := bson.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
 
 func TestEmbeddable(t *testing.T) {
 	deep := bson.D{}
@@ -35,7 +27,7 @@ func TestEmbeddable(t *testing.T) {
 		"deep":          {deep, false},
 		"large":         {bson.D{{Key: "_id", Value: 1}, {Key: "a", Value: strings.Repeat("x", maxEmbedded)}}, false},
 	} {
-		if got := embeddable(raw(t, c.doc)); got != c.want {
+		if got := embeddable(kit.Raw(c.doc)); got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
@@ -43,7 +35,7 @@ func TestEmbeddable(t *testing.T) {
 
 func TestLetterID(t *testing.T) {
 	id := func(v any) bsoncore.Value {
-		return bsoncore.Document(raw(t, bson.D{{Key: "_id", Value: v}})).Lookup("_id")
+		return bsoncore.Document(kit.Raw(bson.D{{Key: "_id", Value: v}})).Lookup("_id")
 	}
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 1}}
 	base := Letter{NS: "a.b", DocID: id(1), At: at, State: Open}

@@ -1,15 +1,14 @@
 package router_test
 
 import (
-	"context"
 	"log/slog"
 	"os"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab/router"
 )
 
@@ -29,17 +28,7 @@ func start(t *testing.T, configURI string) (*router.Router, *mongo.Client) {
 			t.Error(err)
 		}
 	})
-	return r, connect(t, r.URI())
-}
-
-func connect(t *testing.T, uri string) *mongo.Client {
-	t.Helper()
-	client, err := mongo.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
-	return client
+	return r, kit.Client(t, r.URI())
 }
 
 // command runs a command that must succeed.

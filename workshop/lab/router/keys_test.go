@@ -6,6 +6,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab/router"
 )
 
@@ -30,15 +31,6 @@ func samples() []any {
 	}
 }
 
-func raw(t *testing.T, v any) bson.RawValue {
-	t.Helper()
-	typ, data, err := bson.MarshalValue(v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return bson.RawValue{Type: typ, Value: data}
-}
-
 // hash compares hashes with the server's own.
 func (w *world) hash(t *testing.T) {
 	for _, v := range samples() {
@@ -46,8 +38,8 @@ func (w *world) hash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := router.HashKey(raw(t, v)); got != want {
-			t.Errorf("hash of %#v (%v): %d, the server has %d", v, raw(t, v), got, want)
+		if got := router.HashKey(kit.Value(v)); got != want {
+			t.Errorf("hash of %#v (%v): %d, the server has %d", v, kit.Value(v), got, want)
 		}
 	}
 }
@@ -77,8 +69,8 @@ func (w *world) order(t *testing.T) {
 			t.Fatal(len(docs), err)
 		}
 		for i, b := range all {
-			if got := router.CompareValues(raw(t, a), raw(t, b)); got != docs[0].C[i] {
-				t.Errorf("compare %v and %v: %d, the server has %d", raw(t, a), raw(t, b), got, docs[0].C[i])
+			if got := router.CompareValues(kit.Value(a), kit.Value(b)); got != docs[0].C[i] {
+				t.Errorf("compare %v and %v: %d, the server has %d", kit.Value(a), kit.Value(b), got, docs[0].C[i])
 			}
 		}
 	}

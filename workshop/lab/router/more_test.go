@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
 	"github.com/millrace/millrace/workshop/lab/sharded"
@@ -215,7 +216,7 @@ func TestClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := connect(t, r.URI())
+	client := kit.Client(t, r.URI())
 	insert(t, client.Database("a").Collection("c"), k(1))
 	for range 2 {
 		if err := r.Close(); err != nil {

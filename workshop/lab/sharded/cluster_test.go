@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -21,16 +22,6 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
-	}
-}
-
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	if err := poll(ctx, func() (bool, error) { return ok(), nil }); err != nil {
-		t.Fatalf("waiting until %s: %v", what, err)
 	}
 }
 
@@ -227,7 +218,7 @@ func owned(t *testing.T, c *Cluster, shard, ns string) int {
 		} `bson:"cursor"`
 	}
 	db := on(t, c, shard, ns).Database()
-	eventually(t, "the shard knows its chunks", func() bool {
+	kit.Until(t, "the shard knows its chunks", func() bool {
 		err := db.RunCommand(t.Context(), bson.D{
 			{Key: "find", Value: name}, {Key: "batchSize", Value: 10000}, {Key: "shardVersion", Value: at},
 		}).Decode(&reply)
@@ -290,7 +281,7 @@ func testBalancer(t *testing.T, c *Cluster) {
 	if state, err = c.BalancerState(t.Context()); err != nil || state.Mode != "full" {
 		t.Errorf("the balancer, turned on, is %+v, %v", state, err)
 	}
-	eventually(t, "the other shard owns a chunk", func() bool {
+	kit.Until(t, "the other shard owns a chunk", func() bool {
 		chunks, err := c.Chunks(t.Context(), ns)
 		must(t, err)
 		return slices.ContainsFunc(chunks, func(chunk Chunk) bool { return chunk.Shard == "s1" })

@@ -17,6 +17,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
 )
@@ -80,7 +81,7 @@ func TestRouters(t *testing.T) {
 	}
 	first := c.Routers()[0]
 	must(t, first.Close())
-	eventually(t, "the other router counts all", func() bool {
+	kit.Until(t, "the other router counts all", func() bool {
 		n, err := coll.CountDocuments(t.Context(), bson.D{})
 		return err == nil && n == 100
 	})

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -50,12 +51,7 @@ func TestServer(t *testing.T) {
 }
 
 func connect(t *testing.T) *mongo.Cluster {
-	c, err := mongo.Connect(t.Context(), lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
+	return dial.Cluster(t, lab.ForTest(t, lab.Options{}).URI(), mongo.Options{})
 }
 
 // newBed is a collection of its own and the letters of a job of its own.

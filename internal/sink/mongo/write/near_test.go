@@ -8,17 +8,14 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
 )
 
 // testNear: transactions stop only where all answers in a row are slow, for some
 // batches. A target that is busy answers slowly now and then; to make a connection,
 // or to wait for one, is no distance.
 func testNear(b *bed) {
-	c, err := mongo.Connect(b.Context(), b.uri, mongo.Options{MaxPoolSize: 1})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(c.Close)
+	c := dial.Cluster(b, b.uri, mongo.Options{MaxPoolSize: 1})
 	fast, slow := 0, 0 // answers to come at once, and after them those that take long
 	all := NewWriters(Options{Target: c, Transactions: b.w.o.Transactions, TransactionOps: 3, SameTerm: func(int64) error {
 		if fast > 0 {

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/dial"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -34,11 +35,7 @@ type bed struct {
 func TestServer(t *testing.T) {
 	t.Parallel()
 	uri := lab.ForTest(t, lab.Options{TestCommands: true}).URI()
-	c, err := mongo.Connect(t.Context(), uri, mongo.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
+	c := dial.Cluster(t, uri, mongo.Options{})
 	txn, err := c.NewTransactions()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,62 @@
+// Package kit has what tests of many packages need: documents, connections and waiting. It
+// imports nothing of the product, so that tests inside any package can use it.
+package kit
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// D makes a document of names and values in turn.
+func D(fields ...any) bson.D {
+	out := bson.D{}
+	for i := 0; i < len(fields); i += 2 {
+		out = append(out, bson.E{Key: fields[i].(string), Value: fields[i+1]})
+	}
+	return out
+}
+
+// Raw returns a document as BSON. It panics at what is not a document.
+func Raw(doc any) bson.Raw {
+	raw, err := bson.Marshal(doc)
+	if err != nil {
+		panic(fmt.Sprintf("not a document: %v: %v", doc, err))
+	}
+	return raw
+}
+
+// Value returns a value as BSON. It panics at what BSON does not have.
+func Value(v any) bson.RawValue {
+	kind, data, err := bson.MarshalValue(v)
+	if err != nil {
+		panic(fmt.Sprintf("not a value: %v: %v", v, err))
+	}
+	return bson.RawValue{Type: kind, Value: data}
+}
+
+// Client connects with the driver until the test ends.
+func Client(t testing.TB, uri string, more ...*options.ClientOptions) *mongo.Client {
+	t.Helper()
+	c, err := mongo.Connect(append([]*options.ClientOptions{options.Client().ApplyURI(uri)}, more...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
+	return c
+}
+
+// Until waits until something holds, for four minutes at most: the test has hung then.
+func Until(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	for end := time.Now().Add(4 * time.Minute); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) || t.Context().Err() != nil {
+			t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
