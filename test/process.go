@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/api"
-	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/test/clock"
 )
 
 // BuildMillrace builds the program under test into a temporary directory. It is
@@ -69,16 +69,16 @@ func StartWith(t *testing.T, env []string, bin string, args ...string) *Process 
 
 // StartClocked is StartWith with a wall clock that the test may set. It skips the test
 // where there can be none.
-func StartClocked(t *testing.T, env []string, bin string, args ...string) (p *Process, clock *lab.Clock) {
+func StartClocked(t *testing.T, env []string, bin string, args ...string) (p *Process, c *clock.Clock) {
 	t.Helper()
 	p = start(t, env, bin, args, func(cmd *exec.Cmd) (err error) {
-		if clock, err = lab.StartClocked(cmd); errors.Is(err, lab.ErrNoClock) {
+		if c, err = clock.Start(cmd); errors.Is(err, clock.ErrNone) {
 			t.Skip(err)
 		}
 		return err
 	})
-	t.Cleanup(func() { _ = clock.Close() })
-	return p, clock
+	t.Cleanup(func() { _ = c.Close() })
+	return p, c
 }
 
 func start(t *testing.T, env []string, bin string, args []string, begin func(*exec.Cmd) error) *Process {

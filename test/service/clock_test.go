@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
+	"github.com/millrace/millrace/test/clock"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -20,7 +21,7 @@ func TestClockJumps(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel()
 	b := prepareBed(t, nil)
-	b.clocks, b.listen = map[string]*lab.Clock{}, fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t))
+	b.clocks, b.listen = map[string]*clock.Clock{}, fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t))
 	churn, stop := b.twoJobs()
 	runs, late := b.runs(), b.late()
 	for _, ahead := range []time.Duration{time.Hour, -time.Hour, 0} {

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/clock"
 	"github.com/millrace/millrace/test/hubtest"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
@@ -39,7 +40,7 @@ type bed struct {
 	sc, dc   *mongo.Client
 	serve    *test.Process
 	workers  map[string]*test.Process
-	clocks   map[string]*lab.Clock // of workers, "" of serve; nil where none is to be set
+	clocks   map[string]*clock.Clock // of workers, "" of serve; nil where none is to be set
 	desk     *operate.Desk
 	admin    service.Caller
 	run      string // that phase saw last

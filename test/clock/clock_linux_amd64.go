@@ -1,4 +1,4 @@
-package lab
+package clock
 
 import (
 	"bytes"
@@ -32,27 +32,27 @@ type Clock struct {
 	at  int64    // where the seconds are
 }
 
-// StartClocked starts a command whose wall clock can be set. Where that is not possible
-// nothing runs, and the error is ErrNoClock.
-func StartClocked(cmd *exec.Cmd) (c *Clock, err error) {
+// Start starts a command whose wall clock can be set. Where that is not possible
+// nothing runs, and the error is ErrNone.
+func Start(cmd *exec.Cmd) (c *Clock, err error) {
 	done := make(chan struct{})
 	go func() { // the kernel has the thread that starts a process trace it
 		defer close(done)
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		c, err = startClocked(cmd)
+		c, err = start(cmd)
 	}()
 	<-done
 	return c, err
 }
 
-func startClocked(cmd *exec.Cmd) (*Clock, error) {
+func start(cmd *exec.Cmd) (*Clock, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Ptrace = true
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("lab: start %s with a clock of its own: %w", cmd.Path, err)
+		return nil, fmt.Errorf("clock: start %s with a clock of its own: %w", cmd.Path, err)
 	}
 	pid := cmd.Process.Pid
 	c, err := newClock(pid)
@@ -64,7 +64,7 @@ func startClocked(cmd *exec.Cmd) (*Clock, error) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	return nil, fmt.Errorf("%w: %w", ErrNoClock, err)
+	return nil, fmt.Errorf("%w: %w", ErrNone, err)
 }
 
 // newClock replaces the code of a process that has stopped before its first instruction.
@@ -165,7 +165,7 @@ func shiftedClock() []byte {
 func (c *Clock) Set(ahead time.Duration) error {
 	seconds := binary.LittleEndian.AppendUint64(nil, uint64(int64(ahead/time.Second)))
 	if _, err := c.mem.WriteAt(seconds, c.at); err != nil {
-		return fmt.Errorf("lab: set the clock of a process: %w", err)
+		return fmt.Errorf("clock: set the clock of a process: %w", err)
 	}
 	return nil
 }

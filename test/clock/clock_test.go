@@ -1,4 +1,4 @@
-package lab
+package clock
 
 import (
 	"bufio"
@@ -39,8 +39,8 @@ func TestClock(t *testing.T) {
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
-	c, err := StartClocked(cmd)
-	if errors.Is(err, ErrNoClock) {
+	c, err := Start(cmd)
+	if errors.Is(err, ErrNone) {
 		t.Skip(err)
 	}
 	if err != nil {

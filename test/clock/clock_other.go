@@ -1,6 +1,6 @@
 //go:build !linux || !amd64
 
-package lab
+package clock
 
 import (
 	"os/exec"
@@ -10,11 +10,11 @@ import (
 // Clock is not to be had here.
 type Clock struct{}
 
-// StartClocked starts nothing here.
-func StartClocked(*exec.Cmd) (*Clock, error) { return nil, ErrNoClock }
+// Start starts nothing here.
+func Start(*exec.Cmd) (*Clock, error) { return nil, ErrNone }
 
 // Set does nothing here.
-func (*Clock) Set(time.Duration) error { return ErrNoClock }
+func (*Clock) Set(time.Duration) error { return ErrNone }
 
 // Close does nothing here.
 func (*Clock) Close() error { return nil }
