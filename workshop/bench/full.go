@@ -158,12 +158,7 @@ func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 		if err := w.empty(ctx, nil); err != nil {
 			return 0, err
 		}
-		began := time.Now()
-		err := insert(ctx, w.target, dataDB, part, s)
-		if err == nil {
-			err = w.target.majority(ctx)
-		}
-		return time.Since(began), err
+		return w.target.timed(ctx, func() error { return insert(ctx, w.target, dataDB, part, s) })
 	})
 	c.Notes = append(c.Notes, fmt.Sprintf("inserting, %d documents: %s", part.docs, note))
 	return err

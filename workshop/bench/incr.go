@@ -139,12 +139,7 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 			return 0, err
 		}
 		p := newPlan(w.load.fold(limit(w.load.ops(), n), foldWindow), s.connections)
-		began := time.Now()
-		err := w.load.apply(ctx, w.target, p, s)
-		if err == nil {
-			err = w.target.majority(ctx)
-		}
-		return time.Since(began), err
+		return w.target.timed(ctx, func() error { return w.load.apply(ctx, w.target, p, s) })
 	})
 	c.Notes = append(c.Notes, fmt.Sprintf("applying the first %d operations: %s", n, note))
 	return err

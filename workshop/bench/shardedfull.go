@@ -66,12 +66,7 @@ func (w *shardedFull) calibrate(ctx context.Context, c *Case) error {
 		if err := w.empty(ctx); err != nil {
 			return 0, err
 		}
-		began := time.Now()
-		err := insert(ctx, w.target, dataDB, part, s)
-		if err == nil {
-			err = w.target.majority(ctx)
-		}
-		return time.Since(began), err
+		return w.target.timed(ctx, func() error { return insert(ctx, w.target, dataDB, part, s) })
 	})
 	w.write = best
 	c.Notes = append(c.Notes, fmt.Sprintf("inserting, %d documents: %s", part.docs, note))
@@ -88,6 +83,16 @@ func (s *side) grid() []settings {
 	return all
 }
 
+// timed is how long something takes until a majority has it.
+func (s *side) timed(ctx context.Context, do func() error) (time.Duration, error) {
+	began := time.Now()
+	err := do()
+	if err == nil {
+		err = s.majority(ctx)
+	}
+	return time.Since(began), err
+}
+
 func (w *shardedFull) empty(ctx context.Context) error {
 	if err := w.target.clear(ctx); err != nil {
 		return err
@@ -101,10 +106,8 @@ func (w *shardedFull) contenders() []contender {
 		prepare: w.empty, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
 			return counted(ctx, w.site, m, func() error {
-				if err := insert(ctx, w.target, dataDB, w.data, w.write); err != nil {
-					return err
-				}
-				return w.target.majority(ctx)
+				_, err := w.target.timed(ctx, func() error { return insert(ctx, w.target, dataDB, w.data, w.write) })
+				return err
 			})
 		},
 	}}

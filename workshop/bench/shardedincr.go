@@ -64,12 +64,7 @@ func (w *shardedIncr) calibrate(ctx context.Context, c *Case) error {
 			return 0, err
 		}
 		p := newPlan(w.load.fold(limit(w.load.ops(), n), foldWindow), s.connections)
-		began := time.Now()
-		err := w.load.apply(ctx, w.target, p, s)
-		if err == nil {
-			err = w.target.majority(ctx)
-		}
-		return time.Since(began), err
+		return w.target.timed(ctx, func() error { return w.load.apply(ctx, w.target, p, s) })
 	})
 	w.write = best
 	c.Notes = append(c.Notes, fmt.Sprintf("applying the first %d operations: %s", n, note))
@@ -142,10 +137,8 @@ func (w *shardedIncr) lean(name string, kind Kind, p plan, how string) contender
 		prepare: w.done.empty, check: w.done.complete,
 		run: func(ctx context.Context, m *meter) error {
 			return counted(ctx, w.site, m, func() error {
-				if err := w.load.apply(ctx, w.target, p, w.write); err != nil {
-					return err
-				}
-				return w.target.majority(ctx)
+				_, err := w.target.timed(ctx, func() error { return w.load.apply(ctx, w.target, p, w.write) })
+				return err
 			})
 		},
 	}

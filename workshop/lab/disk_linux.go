@@ -69,7 +69,7 @@ func newDisk(dir string, mb int) (*Disk, error) {
 
 // Fill leaves no room for more than what is on the disk now.
 func (d *Disk) Fill(ctx context.Context) error {
-	return poll(ctx, time.Millisecond, func() (bool, error) {
+	return Poll(ctx, time.Millisecond, func() (bool, error) {
 		used, err := d.used()
 		if err != nil {
 			return false, err

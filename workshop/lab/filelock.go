@@ -18,7 +18,7 @@ const lockPoll = 50 * time.Millisecond
 // the function that gives it back. The kernel frees it when the process dies.
 func lockFile(ctx context.Context, name string) (func(), error) {
 	var unlock func()
-	err := poll(ctx, lockPoll, func() (bool, error) {
+	err := Poll(ctx, lockPoll, func() (bool, error) {
 		var err error
 		unlock, err = tryLock(name)
 		return unlock != nil, err
@@ -46,9 +46,9 @@ func tryLock(name string) (func(), error) {
 	return nil, err
 }
 
-// poll calls check until it says true, fails, or ctx ends. The error of an
+// Poll calls check until it says true, fails, or ctx ends. The error of an
 // ended ctx carries nothing but itself; callers add what they waited for.
-func poll(ctx context.Context, every time.Duration, check func() (bool, error)) error {
+func Poll(ctx context.Context, every time.Duration, check func() (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {

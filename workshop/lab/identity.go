@@ -62,7 +62,7 @@ func (id Identity) end(ctx context.Context, grace time.Duration) error {
 // That it is not Running is too early: an ending process loses its arguments
 // before it closes its sockets, and its port would be found taken.
 func (id Identity) waitGone(ctx context.Context) error {
-	err := poll(ctx, 10*time.Millisecond, func() (bool, error) { return id.exited(), nil })
+	err := Poll(ctx, 10*time.Millisecond, func() (bool, error) { return id.exited(), nil })
 	if err != nil {
 		return fmt.Errorf("lab: wait for the end of process %d: %w", id.Pid, err)
 	}

@@ -141,7 +141,7 @@ func (l *loan) take(ctx context.Context, o Options, limit time.Duration) (c *Clu
 func adopt(ctx context.Context, id Identity) *process {
 	p := &process{pid: id.Pid, Child: &Child{done: make(chan struct{})}}
 	go func() {
-		if poll(ctx, 20*time.Millisecond, func() (bool, error) { return id.exited(), nil }) == nil {
+		if Poll(ctx, 20*time.Millisecond, func() (bool, error) { return id.exited(), nil }) == nil {
 			close(p.done)
 		}
 	}()

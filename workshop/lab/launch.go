@@ -136,7 +136,7 @@ func (l *Launch) add(members ...MemberState) (at int, err error) {
 
 // firstLine waits for the first line of a program's output.
 func firstLine(ctx context.Context, p *process, out string) (line string, err error) {
-	err = poll(ctx, 10*time.Millisecond, func() (bool, error) {
+	err = Poll(ctx, 10*time.Millisecond, func() (bool, error) {
 		running := p.running() // before what it said is read
 		data, err := os.ReadFile(out)
 		if err != nil {

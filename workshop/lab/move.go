@@ -68,7 +68,7 @@ func (c *Cluster) readdress(m *Member) (err error) {
 // tellAddress has the primary write a member's address into the configuration.
 func (c *Cluster) tellAddress(ctx context.Context, m *Member) error {
 	var last error
-	err := poll(ctx, statePoll, func() (bool, error) {
+	err := Poll(ctx, statePoll, func() (bool, error) {
 		primary, err := c.Primary(ctx)
 		if err != nil {
 			return false, err

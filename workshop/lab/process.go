@@ -195,7 +195,7 @@ func startMongod(l launch) (*process, error) {
 // on: a connection could be answered by another process on the same port, and
 // to try to listen there would take the port from the mongod itself.
 func (p *process) waitListening(ctx context.Context, l launch, logged int64) error {
-	err := poll(ctx, 10*time.Millisecond, func() (bool, error) {
+	err := Poll(ctx, 10*time.Millisecond, func() (bool, error) {
 		if !p.running() {
 			return false, endedEarly(p, l)
 		}

@@ -101,7 +101,7 @@ func (c *Cluster) firstPrimary(ctx context.Context) (int, error) {
 	}
 	var last error
 	err := c.withMember(ctx, 0, c.systemLogin(), func(ctx context.Context, client *mongo.Client) error {
-		return poll(ctx, statePoll, func() (bool, error) {
+		return Poll(ctx, statePoll, func() (bool, error) {
 			var state helloReply
 			if state, last = hello(ctx, client); last != nil || state.PrimaryHost != "" {
 				return last == nil, nil
@@ -174,7 +174,7 @@ func (c *Cluster) waitMember(ctx context.Context, i int) error {
 	defer cancel()
 	var last error
 	err := c.withMember(ctx, i, login{}, func(ctx context.Context, client *mongo.Client) error {
-		return poll(ctx, statePoll, func() (bool, error) {
+		return Poll(ctx, statePoll, func() (bool, error) {
 			if c.members[i].Pid() == 0 {
 				return false, errors.New("mongod has ended; see " + c.members[i].LogPath())
 			}
@@ -209,7 +209,7 @@ func (c *Cluster) waitPrimary(ctx context.Context, after bson.ObjectID) (int, bs
 	primaries := make(chan found, len(c.members))
 	err := c.eachMember(searching, func(ctx context.Context, m *Member) error {
 		return c.withMember(ctx, m.Index, login{}, func(ctx context.Context, client *mongo.Client) error {
-			return poll(ctx, statePoll, func() (bool, error) {
+			return Poll(ctx, statePoll, func() (bool, error) {
 				if m.Pid() == 0 {
 					return false, nil
 				}

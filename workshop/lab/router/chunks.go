@@ -108,20 +108,25 @@ func split(ctx context.Context, c *call) (bson.D, error) {
 	if err != nil {
 		return nil, err
 	}
+	at, ok := get(c.cmd, "middle").DocumentOK()
+	if !ok {
+		if at, err = c.median(ctx, t, ch); err != nil {
+			return nil, err
+		}
+	}
+	return c.toOwner(ctx, t, ch, bson.D{
+		{Key: "splitChunk", Value: t.ns()}, {Key: "keyPattern", Value: t.pattern()}, {Key: "min", Value: ch.min}, {Key: "max", Value: ch.max},
+		{Key: "from", Value: ch.shard}, {Key: "splitKeys", Value: bson.A{at}},
+	})
+}
+
+// toOwner sends a command about a chunk to the shard that owns it.
+func (c *call) toOwner(ctx context.Context, t *table, ch chunk, cmd bson.D) (bson.D, error) {
 	shard, err := c.r.upstream.shard(ctx, ch.shard)
 	if err != nil {
 		return nil, err
 	}
-	at, ok := get(c.cmd, "middle").DocumentOK()
-	if !ok {
-		if at, err = c.median(ctx, shard, t, ch); err != nil {
-			return nil, err
-		}
-	}
-	cmd := bson.D{
-		{Key: "splitChunk", Value: t.ns()}, {Key: "keyPattern", Value: t.pattern()}, {Key: "min", Value: ch.min}, {Key: "max", Value: ch.max},
-		{Key: "from", Value: ch.shard}, {Key: "splitKeys", Value: bson.A{at}}, {Key: "epoch", Value: t.epoch},
-	}
+	cmd = append(cmd, bson.E{Key: "epoch", Value: t.epoch})
 	if !t.timestamp.IsZero() {
 		cmd = append(cmd, bson.E{Key: "timestamp", Value: t.timestamp})
 	}
@@ -130,7 +135,11 @@ func split(ctx context.Context, c *call) (bson.D, error) {
 }
 
 // median is a key in the middle of a chunk's documents.
-func (c *call) median(ctx context.Context, shard *node, t *table, ch chunk) (bson.Raw, error) {
+func (c *call) median(ctx context.Context, t *table, ch chunk) (bson.Raw, error) {
+	shard, err := c.r.upstream.shard(ctx, ch.shard)
+	if err != nil {
+		return nil, err
+	}
 	reply, err := shard.command(ctx, t.db.name, bson.D{
 		{Key: "splitVector", Value: t.ns()}, {Key: "keyPattern", Value: t.pattern()},
 		{Key: "min", Value: ch.min}, {Key: "max", Value: ch.max}, {Key: "force", Value: true},
@@ -151,15 +160,5 @@ func mergeChunks(ctx context.Context, c *call) (bson.D, error) {
 	if err != nil {
 		return nil, err
 	}
-	shard, err := c.r.upstream.shard(ctx, ch.shard)
-	if err != nil {
-		return nil, err
-	}
-	cmd := bson.D{{Key: "mergeChunks", Value: t.ns()}, {Key: "bounds", Value: get(c.cmd, "bounds")},
-		{Key: "shardName", Value: ch.shard}, {Key: "epoch", Value: t.epoch}}
-	if !t.timestamp.IsZero() {
-		cmd = append(cmd, bson.E{Key: "timestamp", Value: t.timestamp})
-	}
-	_, err = shard.command(ctx, "admin", cmd)
-	return bson.D{}, err
+	return c.toOwner(ctx, t, ch, bson.D{{Key: "mergeChunks", Value: t.ns()}, {Key: "bounds", Value: get(c.cmd, "bounds")}, {Key: "shardName", Value: ch.shard}})
 }

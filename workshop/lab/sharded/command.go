@@ -9,6 +9,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 const (
@@ -85,7 +87,7 @@ func (s *set) run(ctx context.Context, db string, make func(context.Context) (bs
 	defer cancel()
 	var last error
 	var reply bson.Raw
-	err := poll(ctx, func() (bool, error) {
+	err := lab.Poll(ctx, again, func() (bool, error) {
 		cmd, err := make(ctx)
 		if err != nil {
 			return false, err
@@ -106,22 +108,6 @@ func (s *set) command(ctx context.Context, cmd bson.D) error {
 		return fmt.Errorf("lab: %s on %s: %w", cmd[0].Key, s.Name(), err)
 	}
 	return nil
-}
-
-// poll calls check until it says true, fails, or ctx ends.
-func poll(ctx context.Context, check func() (bool, error)) error {
-	tick := time.NewTicker(again)
-	defer tick.Stop()
-	for {
-		if ok, err := check(); ok || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-tick.C:
-		}
-	}
 }
 
 // version is the first two numbers of a server's.

@@ -9,6 +9,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Sharding is how a collection is sharded.
@@ -118,7 +120,7 @@ func (c *Cluster) atOwner(ctx context.Context, coll *Collection, key bson.D, mak
 	ctx, cancel := withTimeout(ctx, commandTimeout)
 	defer cancel()
 	var last error
-	err := poll(ctx, func() (bool, error) {
+	err := lab.Poll(ctx, again, func() (bool, error) {
 		chunk, err := c.chunkAt(ctx, coll, key)
 		if err != nil {
 			return false, err
@@ -219,7 +221,7 @@ func (c *Cluster) move(ctx context.Context, coll *Collection, at bson.D, to stri
 	ctx, cancel := withTimeout(ctx, commandTimeout)
 	defer cancel()
 	var last error
-	err := poll(ctx, func() (bool, error) {
+	err := lab.Poll(ctx, again, func() (bool, error) {
 		chunk, err := c.chunkAt(ctx, coll, at)
 		if err != nil {
 			return false, err
@@ -266,7 +268,7 @@ func (c *Cluster) Insert(ctx context.Context, ns string, document any) error {
 	defer cancel()
 	var last error
 	perhaps := false // an earlier try has written it
-	err := poll(ctx, func() (bool, error) {
+	err := lab.Poll(ctx, again, func() (bool, error) {
 		var on *set
 		on, last = c.insert(ctx, ns, document)
 		if perhaps && mongo.IsDuplicateKeyError(last) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Measure writes a measurement to the shard that owns the bucket of its meta value, as a
@@ -17,7 +19,7 @@ func (c *Cluster) Measure(ctx context.Context, ns string, meta any, document bso
 	db, name, _ := strings.Cut(ns, ".")
 	buckets := "system.buckets." + name
 	var last error
-	err := poll(ctx, func() (bool, error) {
+	err := lab.Poll(ctx, again, func() (bool, error) {
 		last = c.measure(ctx, db, buckets, bson.D{{Key: "meta", Value: meta}}, document)
 		return last == nil || !stale(last), nil
 	})

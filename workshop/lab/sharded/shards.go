@@ -71,7 +71,7 @@ func (c *Cluster) RemoveShard(ctx context.Context, name string) error {
 	ctx, cancel := withTimeout(ctx, commandTimeout)
 	defer cancel()
 	var left bson.Raw
-	err = poll(ctx, func() (bool, error) {
+	err = lab.Poll(ctx, again, func() (bool, error) {
 		answer, done, err := c.drain(ctx, name)
 		if err == nil {
 			left = answer
