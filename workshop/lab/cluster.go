@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -273,7 +274,7 @@ func (c *Cluster) arguments(m *Member) []string {
 	if c.opts.TestCommands {
 		args = append(args, "--setParameter", "enableTestCommands=1")
 	}
-	for _, name := range sortedKeys(c.opts.SetParameters) {
+	for _, name := range slices.Sorted(maps.Keys(c.opts.SetParameters)) {
 		args = append(args, "--setParameter", name+"="+c.opts.SetParameters[name])
 	}
 	return append(args, c.opts.Args...)
@@ -367,14 +368,4 @@ func (c *Cluster) uri(who login, hosts []string, params []parameter) string {
 		params = append(params, parameter{"tls", "true"}, parameter{"tlsCAFile", c.tls.CA})
 	}
 	return buildURI(who, hosts, params)
-}
-
-// sortedKeys makes a map's order certain.
-func sortedKeys(m map[string]string) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

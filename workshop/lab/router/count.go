@@ -13,25 +13,27 @@ import (
 func (c *call) gather(ctx context.Context, filter bson.Raw, make func(shards int) bson.D) ([]bson.Raw, error) {
 	collation, _ := get(c.cmd, "collation").DocumentOK()
 	var replies []bson.Raw
-	err := c.routed(ctx, c.coll, func(t *table) error {
+	err := c.routed(ctx, c.coll, func(t *table) (err error) {
 		if !t.db.exists {
 			return nil
 		}
 		shards := t.shardsFor(filter, collation)
 		cmd := make(len(shards))
-		replies = append(replies[:0], emptyReplies(len(shards))...)
-		return each(shards, func(i int, shard string) error {
-			reply, _, err := c.send(ctx, shard, sending{
-				db: c.db, sel: c.sel, cmd: append(without(cmd), c.r.features.stamp(t, shard)...),
-			})
-			replies[i] = bson.Raw(reply)
-			return err
-		})
+		replies, err = c.askAll(ctx, shards, c.db, func(shard string) bson.D { return append(without(cmd), c.r.features.stamp(t, shard)...) })
+		return err
 	})
 	return replies, err
 }
 
-func emptyReplies(n int) []bson.Raw { return make([]bson.Raw, n) }
+// askAll sends each shard a command and returns their replies in the order of the shards.
+func (c *call) askAll(ctx context.Context, shards []string, db string, cmd func(shard string) bson.D) ([]bson.Raw, error) {
+	replies := make([]bson.Raw, len(shards))
+	return replies, each(shards, func(i int, shard string) error {
+		reply, _, err := c.send(ctx, shard, sending{db: db, cmd: cmd(shard), sel: c.sel})
+		replies[i] = bson.Raw(reply)
+		return err
+	})
+}
 
 // count adds the shards' counts. Like that of a mongos it counts orphans too.
 func count(ctx context.Context, c *call) (bson.D, error) {

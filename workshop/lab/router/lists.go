@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -48,12 +49,7 @@ func listIndexes(ctx context.Context, c *call) (bson.D, error) {
 // listDatabases joins the shards' lists; admin and config are the config servers'.
 func listDatabases(ctx context.Context, c *call) (bson.D, error) {
 	shards := append(c.r.upstream.names(), configName)
-	replies := make([]bson.Raw, len(shards))
-	err := each(shards, func(i int, shard string) error {
-		reply, _, err := c.send(ctx, shard, sending{db: "admin", cmd: c.cmd, sel: c.sel})
-		replies[i] = bson.Raw(reply)
-		return err
-	})
+	replies, err := c.askAll(ctx, shards, "admin", func(string) bson.D { return c.cmd })
 	if err != nil {
 		return nil, err
 	}
@@ -91,13 +87,8 @@ func (s *databaseSize) add(shard string, d bson.Raw) int64 {
 
 // databaseList is the reply of listDatabases.
 func databaseList(sizes map[string]*databaseSize, total int64, nameOnly bool) bson.D {
-	var names []string
-	for name := range sizes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	all := bson.A{}
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(sizes)) {
 		d := bson.D{{Key: "name", Value: name}}
 		if !nameOnly {
 			d = append(d, bson.E{Key: "sizeOnDisk", Value: sizes[name].size}, bson.E{Key: "empty", Value: sizes[name].empty},

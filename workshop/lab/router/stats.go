@@ -14,17 +14,13 @@ func collStats(ctx context.Context, c *call) (bson.D, error) {
 	var shards []string
 	var primary string
 	sharded := false
-	err := c.routed(ctx, c.coll, func(t *table) error {
+	err := c.routed(ctx, c.coll, func(t *table) (err error) {
 		shards, sharded, primary = t.owners(), t.sharded, t.db.primary
 		if !t.db.exists {
 			return fail(codeNamespaceNotFound, "NamespaceNotFound", "Collection [%s] not found.", t.ns())
 		}
-		replies = emptyReplies(len(shards))
-		return each(shards, func(i int, shard string) error {
-			reply, _, err := c.send(ctx, shard, sending{db: c.db, cmd: c.cmd, sel: c.sel})
-			replies[i] = bson.Raw(reply)
-			return err
-		})
+		replies, err = c.askAll(ctx, shards, c.db, func(string) bson.D { return c.cmd })
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -42,12 +38,7 @@ func collStats(ctx context.Context, c *call) (bson.D, error) {
 // dbStats adds the statistics of all shards.
 func dbStats(ctx context.Context, c *call) (bson.D, error) {
 	shards := c.r.upstream.names()
-	replies := emptyReplies(len(shards))
-	err := each(shards, func(i int, shard string) error {
-		reply, _, err := c.send(ctx, shard, sending{db: c.db, cmd: c.cmd, sel: c.sel})
-		replies[i] = bson.Raw(reply)
-		return err
-	})
+	replies, err := c.askAll(ctx, shards, c.db, func(string) bson.D { return c.cmd })
 	if err != nil {
 		return nil, err
 	}

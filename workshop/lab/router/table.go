@@ -1,6 +1,7 @@
 package router
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -118,12 +119,7 @@ func (t *table) owners() []string {
 	if !t.sharded {
 		return []string{t.db.primary}
 	}
-	var names []string
-	for name := range t.versions {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
+	return slices.Sorted(maps.Keys(t.versions))
 }
 
 // owner is the chunk that holds a key.

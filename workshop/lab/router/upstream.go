@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -210,12 +211,7 @@ func (u *upstream) everywhere(ctx context.Context) ([]string, error) {
 func (u *upstream) names() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	var all []string
-	for name := range u.shards {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
+	return slices.Sorted(maps.Keys(u.shards))
 }
 
 // close closes all connections.
