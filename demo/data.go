@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
-//go:embed collections.json
-var collections []byte
+//go:embed demo.json
+var script []byte
 
 // kind is one collection to load.
 type kind struct {
@@ -28,20 +28,14 @@ type kind struct {
 	Share    float64           // of all documents
 	Key      json.RawMessage   // by which it is sharded; without one it stays on its database's primary shard
 	Commands []json.RawMessage // that make it, its indexes and views
-	// Document is what each document is like: names that begin with # stand for what its
-	// number makes. Without one the documents are mixed.
-	Document json.RawMessage
+	Document json.RawMessage   // without one they are mixed
 }
 
-// kinds are the collections of the demo by their namespaces.
-func kinds() (map[string]kind, error) {
-	var list []kind
-	err := json.Unmarshal(collections, &list)
-	all := map[string]kind{}
-	for _, k := range list {
-		all[k.NS] = k
-	}
-	return all, err
+// scripted is what the demo loads and writes. In documents and commands names that begin
+// with # stand for what a number makes.
+type scripted struct {
+	Collections            []kind
+	Updates, SchemaChanges []json.RawMessage
 }
 
 // document is the one of a number in a series.
@@ -49,16 +43,20 @@ func (k kind) document(series string, i int) (d bson.D, err error) {
 	if len(k.Document) == 0 {
 		return mixed(i), nil
 	}
+	return d, bson.UnmarshalExtJSON([]byte(fill(k.Document, series, i)), false, &d)
+}
+
+// fill puts what a number makes in the places of the names.
+func fill(template json.RawMessage, series string, i int) string {
 	date := func(t time.Time) string { return fmt.Sprintf(`{"$date": {"$numberLong": "%d"}}`, t.UnixMilli()) }
 	now, n, few := time.Now(), strconv.Itoa(i), strconv.Itoa(i%80)
 	soon := now.Add(24 * time.Hour)
 	if i%2 == 0 { // half of them go while the demo runs
 		soon = now.Add(time.Duration(4+i%6) * time.Second)
 	}
-	text := strings.NewReplacer(`: "#i"`, ": "+n, "#id", fmt.Sprintf("%08d", i), "#i", n, `"$numberLong": "#few"`, `"$numberLong": "`+few+`"`,
+	return strings.NewReplacer(`: "#i"`, ": "+n, "#id", fmt.Sprintf("%08d", i), "#i", n, `"$numberLong": "#few"`, `"$numberLong": "`+few+`"`,
 		`: "#few"`, ": "+few, `["#few", "#few"]`, "["+few+", "+few+"]", "#few", few, "#series", series, "#long", strings.Repeat("lorem ipsum ", 10+i%20),
-		`"#past"`, date(now.Add(-time.Duration(i)*time.Second)), `"#soon"`, date(soon)).Replace(string(k.Document))
-	return d, bson.UnmarshalExtJSON([]byte(text), false, &d)
+		`"#past"`, date(now.Add(-time.Duration(i)*time.Second)), `"#soon"`, date(soon)).Replace(string(template))
 }
 
 // mixed has ids of all types that can be one, which tools that copy by ranges
@@ -99,8 +97,11 @@ func (k kind) insert(ctx context.Context, client *mongo.Client, series string, f
 // load fills the source.
 func (d *demo) load(ctx context.Context) (err error) {
 	began := time.Now()
-	if d.kinds, err = kinds(); err != nil {
+	if err := json.Unmarshal(script, &d.scripted); err != nil {
 		return err
+	}
+	for _, k := range d.Collections {
+		d.kinds[k.NS] = k
 	}
 	if sharded.Is(d.source.topology) {
 		if err := d.shard(ctx); err != nil {

@@ -45,9 +45,10 @@ type demo struct {
 	began time.Time
 	dir   string // of everything that millrace would keep in the home directory
 
-	kinds     map[string]kind
-	loaded    int64 // documents
-	expired   int64 // of these, by their time
+	scripted
+	kinds     map[string]kind // by their namespaces
+	loaded    int64           // documents
+	expired   int64           // of these, by their time
 	writes    *writers
 	burstTook time.Duration
 	watched
@@ -68,7 +69,7 @@ type side struct {
 }
 
 func main() {
-	d := &demo{out: log.New(os.Stdout, "", 0), began: time.Now()}
+	d := &demo{kinds: map[string]kind{}, out: log.New(os.Stdout, "", 0), began: time.Now()}
 	flag.StringVar(&d.millrace, "millrace", "bin/millrace", "the program to show")
 	flag.StringVar(&d.source.topology, "source", "rs:3", "topology of the source: rs:3 is a replica set of three members, sharded:3x1 three shards of one")
 	flag.StringVar(&d.target.topology, "target", "rs:1", "topology of the target")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 
 // writers change the source until stop.
 type writers struct {
+	scripted
 	client  *mongo.Client
 	admin   *mongo.Database
 	shop    *mongo.Database
@@ -34,7 +36,7 @@ type writers struct {
 // stop never leaves one whose outcome is unknown.
 func (d *demo) startWriters(ctx context.Context) error {
 	c := d.source.client
-	w := &writers{client: c, admin: c.Database("admin"), shop: c.Database("shop"), kinds: d.kinds}
+	w := &writers{scripted: d.scripted, client: c, admin: c.Database("admin"), shop: c.Database("shop"), kinds: d.kinds}
 	rounds := []func(context.Context, *rand.Rand, int) error{w.insert, w.update, w.remove, w.transfer, w.trade, w.measure, w.changeSchema}
 	if w.sharded, _ = d.source.cluster.(*sharded.Cluster); w.sharded != nil {
 		if err := w.sharded.Balancer(ctx, true); err != nil {
@@ -88,22 +90,12 @@ func (w *writers) measure(ctx context.Context, _ *rand.Rand, n int) error {
 
 // update changes documents in all the ways that there are.
 func (w *writers) update(ctx context.Context, r *rand.Rand, _ int) error {
-	var models []mongo.WriteModel
-	for range 10 {
-		change := []any{
-			bson.M{"$inc": bson.M{"logins": 1}},
-			bson.M{"$set": bson.M{"address.street": fmt.Sprintf("New street %d", r.IntN(99)), "tags.1": r.IntN(9)}},
-			bson.M{"$push": bson.M{"tags": bson.M{"$each": bson.A{r.IntN(9)}, "$slice": -5}}},
-			bson.M{"$unset": bson.M{"about": ""}, "$set": bson.M{"seen": time.Now()}},
-			bson.A{bson.M{"$set": bson.M{"tags": bson.M{"$slice": bson.A{"$tags", 2}}, "address.geo": bson.A{r.Float64()}}}},
-			bson.M{"$rename": bson.M{"about": "was"}, "$currentDate": bson.M{"seen": true}},
-		}[r.IntN(6)]
-		few := bson.M{"_id": r.IntN(1000)} // so that they meet again and again
-		models = append(models, mongo.NewUpdateOneModel().SetFilter(few).SetUpdate(change))
+	var all []string
+	for range 10 { // of few documents, so that they meet again and again
+		all = append(all, fmt.Sprintf(`{"q": {"_id": %d}, "u": %s}`, r.IntN(1000), fill(w.Updates[r.IntN(len(w.Updates))], "", r.IntN(99))))
 	}
-	_, err := w.shop.Collection("users").BulkWrite(ctx, models)
-	w.updates.Add(int64(len(models)))
-	return err
+	w.updates.Add(10)
+	return run(ctx, w.shop, `{"update": "users", "updates": [%s]}`, strings.Join(all, ", "))
 }
 
 // remove deletes documents and puts some of them back under the same _id.
@@ -184,21 +176,12 @@ func (w *writers) changeSchema(ctx context.Context, _ *rand.Rand, n int) error {
 		return nil
 	}
 	w.schema.Add(1)
-	number := n / every
-	switch number % 6 {
-	case 0: // the documents come along under the new name
-		return run(ctx, w.admin, `{"renameCollection": "shop.drafts", "to": "shop.published"}`)
-	case 1:
-		return run(ctx, w.shop, `{"createIndexes": "orders", "indexes": [{"name": "total_%d", "key": {"total": 1, "x": %[1]d}}]}`, number)
-	case 2:
-		return run(ctx, w.shop, `{"create": "temporary", "capped": true, "size": 1048576}`)
-	case 3:
-		return run(ctx, w.shop, `{"collMod": "orders", "validator": {"total": {"$gte": %d}}}`, -number)
-	case 4:
-		return run(ctx, w.shop, `{"drop": "temporary"}`)
-	default:
-		return run(ctx, w.admin, `{"renameCollection": "shop.published", "to": "shop.drafts"}`)
+	number, on := n/every, w.shop
+	change := w.SchemaChanges[number%len(w.SchemaChanges)]
+	if strings.Contains(string(change), "renameCollection") {
+		on = w.admin
 	}
+	return run(ctx, on, "%s", fill(change, "", number))
 }
 
 // move moves any chunk to any other shard by force, five a second at most.
