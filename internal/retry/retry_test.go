@@ -3,6 +3,7 @@ package retry
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,26 @@ func TestDoesNotGiveUpOnWhatWorks(t *testing.T) {
 		})
 		if err != nil || n != 10 {
 			t.Errorf("after %d attempts: %v", n, err)
+		}
+	})
+}
+
+// TestAgain: pauses double up to the longest, and what does not pass ends it.
+func TestAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pauses []time.Duration
+		last, n := errors.New("for good"), 0
+		err := Again(t.Context(), time.Second, 3*time.Second, func(failure error, pause time.Duration) bool {
+			pauses = append(pauses, pause)
+			return !errors.Is(failure, last)
+		}, func() error {
+			if n++; n == 4 {
+				return last
+			}
+			return context.DeadlineExceeded
+		})
+		if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 3 * time.Second}; !errors.Is(err, last) || !slices.Equal(pauses, want) {
+			t.Errorf("%v after %v", err, pauses)
 		}
 	})
 }
