@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/spawn"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -164,37 +165,23 @@ func (d *demo) log() string { return filepath.Join(d.dir, "serve.log") }
 
 // look asks how the job stands.
 func (d *demo) look(ctx context.Context) error {
-	command := []string{"status", "--job", "demo"}
-	if d.service {
-		command = []string{"jobs", "show", "--job", "demo"}
-	}
-	var raw json.RawMessage
-	if d.ask(ctx, &raw, command...) != nil {
+	var j api.Job
+	if d.ask(ctx, &j, "status", "--job", "demo") != nil {
 		return nil //nolint:nilerr // it starts, or ends
 	}
-	return d.take(raw)
+	return d.take(&j)
 }
 
-// take takes a job of the service, or the status of a sync.
-func (d *demo) take(raw json.RawMessage) error {
-	var of struct {
-		State               service.State
-		Worker, Error, Hint string
-		Report              *struct{ Status *job.Status }
+// take takes what was answered.
+func (d *demo) take(j *api.Job) error {
+	if j.State == service.Failed {
+		return fmt.Errorf("the job has failed: %s: %s", j.Error, j.Hint)
 	}
-	s := new(job.Status)
-	if _ = json.Unmarshal(raw, &of); of.Report != nil {
-		s = cmp.Or(of.Report.Status, s)
-	} else if err := json.Unmarshal(raw, s); err != nil && !d.service {
-		return fmt.Errorf("read how the job stands: %w", err)
-	}
-	if of.State == service.Failed {
-		return fmt.Errorf("the job has failed: %s: %s", of.Error, of.Hint)
-	}
-	if s.Phase == "" {
+	if j.Report == nil || j.Report.Status == nil {
 		return nil // nothing was reported yet
 	}
-	d.worker = cmp.Or(of.Worker, d.worker)
+	s := j.Report.Status
+	d.worker = cmp.Or(j.Worker, d.worker)
 	if s.Phase != d.last.Phase {
 		d.out.Printf("  %s (writers so far: %s operations)", s.Phase, grouped(d.writes.total()))
 	}
@@ -259,11 +246,11 @@ func (d *demo) finalize(ctx context.Context) error {
 	}
 	began, command := time.Now(), []string{"finalize", "--job", "demo"}
 	if d.service {
-		command = []string{"jobs", "finalize", "--job", "demo", "--when-caught-up", "--wait"}
+		command = append(command, "--when-caught-up", "--wait")
 	}
 	d.out.Print("$ millrace " + strings.Join(command, " "))
-	var raw json.RawMessage
-	if err := d.ask(ctx, &raw, command...); err != nil {
+	var j api.Job
+	if err := d.ask(ctx, &j, command...); err != nil {
 		return err
 	}
 	d.finalizeTook = time.Since(began)
@@ -273,5 +260,5 @@ func (d *demo) finalize(ctx context.Context) error {
 	if err := d.processes[0].Wait(); err != nil {
 		return fmt.Errorf("millrace sync: %w", err)
 	}
-	return d.take(raw)
+	return d.take(&j)
 }
