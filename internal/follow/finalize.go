@@ -93,7 +93,7 @@ func (f *follower) goOnExpiring(ctx context.Context) error {
 func (f *follower) expire(ctx context.Context) error {
 	failpoint.Hit("expire.before")
 	err := f.finalStep("restore expiries", func() (err error) {
-		if err = f.Schema.RestoreExpiries(ctx); err == nil {
+		if err = f.Schema.Expiries.Restore(ctx); err == nil {
 			f.proven, err = f.Store.Prove(ctx, true)
 		}
 		return err

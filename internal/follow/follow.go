@@ -209,7 +209,7 @@ func (f *follower) settle(ctx context.Context, beside func(context.Context) erro
 		return err
 	})
 	g.Go(func() (err error) {
-		waiting, err = f.Schema.Waits(gctx)
+		waiting, err = f.Schema.Deferred.Waits(gctx)
 		return err
 	})
 	if beside != nil {
@@ -364,7 +364,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	}
 	pos := f.sink.Applied()
 	o := f.applyOptions(ev)
-	before, err := f.Schema.Prepare(ctx, *ev.Change, o)
+	before, err := f.Schema.Changes.Prepare(ctx, *ev.Change, o)
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
@@ -451,9 +451,9 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err != nil {
 		return err
 	}
-	create := f.Schema.CreateOurs
+	create := f.Schema.Collections.CreateOurs
 	if effect.Keep || f.existing(ev.At) == schema.KeepExisting {
-		create = f.Schema.Create
+		create = f.Schema.Collections.Create
 	}
 	if err := create(ctx, coll, effect.ResyncNS, f.Rules); err != nil {
 		return err
@@ -464,7 +464,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err := f.startCopied(ctx, effect); err != nil {
 		return err
 	}
-	if _, err := f.Schema.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent, f.Rules.Route(ev.Change.To).Skips); err != nil {
+	if _, err := f.Schema.Indexes.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent, f.Rules.Route(ev.Change.To).Skips); err != nil {
 		return err
 	}
 	newest, err := f.Ask.Newest(ctx)

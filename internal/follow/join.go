@@ -21,7 +21,7 @@ func (f *follower) join(ctx context.Context, ev *stream.Event, effect schema.Eff
 	err := f.CopyWithin(ctx, *effect.Join, effect.JoinNS)
 	if err == nil {
 		failpoint.Hit("join.copied")
-		err = f.untangled(ctx, func() error { return f.Schema.TakeOver(ctx, effect.Join.NS, effect.JoinNS, phase) })
+		err = f.untangled(ctx, func() error { return f.Schema.Changes.TakeOver(ctx, effect.Join.NS, effect.JoinNS, phase) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: documents come into %s, which was left on the target: %w", ev.Change.Kind, ev.Change.NS, ev.At, effect.JoinNS, err)

@@ -40,7 +40,7 @@ func (p *partialError) Unwrap() error { return p.error }
 func (f *follower) buildDeferred(ctx context.Context) error {
 	var held []schema.IndexName
 	for {
-		err := f.untangled(ctx, func() error { return f.Schema.BuildDeferred(ctx, held...) })
+		err := f.untangled(ctx, func() error { return f.Schema.Indexes.BuildDeferred(ctx, held...) })
 		var partial *partialError
 		if err == nil || !errors.As(err, &partial) || slices.Contains(held, partial.index) {
 			return err
@@ -52,7 +52,7 @@ func (f *follower) buildDeferred(ctx context.Context) error {
 			continue
 		}
 		log.Warn("the target goes without an index: the source has documents that it does not take, on a shard that does not have it")
-		if err := f.Schema.GiveUp(ctx, partial.index); err != nil {
+		if err := f.Schema.Deferred.GiveUp(ctx, partial.index); err != nil {
 			return err
 		}
 	}
@@ -63,12 +63,12 @@ func (f *follower) buildDeferred(ctx context.Context) error {
 func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.ApplyOptions) (effect schema.Effect, err error) {
 	if !f.Parts {
 		err = f.untangled(ctx, func() (err error) {
-			effect, err = f.Schema.Apply(ctx, ch, o)
+			effect, err = f.Schema.Changes.Apply(ctx, ch, o)
 			return err
 		})
 		return effect, err
 	}
-	effect, err = f.Schema.Apply(ctx, ch, o)
+	effect, err = f.Schema.Changes.Apply(ctx, ch, o)
 	if !schema.IsRefused(err) || o.Overlap {
 		return effect, err
 	}
@@ -81,7 +81,7 @@ func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.A
 	}
 	f.Log.Info("an index is put off: documents of the target do not fit it yet, and shards build it one by one", "ns", ch.NS, "until", newest, "reason", err)
 	o.Overlap = true
-	return f.Schema.Apply(ctx, ch, o)
+	return f.Schema.Changes.Apply(ctx, ch, o)
 }
 
 // untangled runs something that builds unique indexes on the drained target,
@@ -119,7 +119,7 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failu
 	const some = 100
 	docs, err := dup.Holders(ctx, f.Target, docwrite.Holding{NS: ic.NS, Spec: spec, Most: some})
 	if err == nil && len(docs) < 2 {
-		docs, err = f.Schema.Duplicates(ctx, ic.NS, spec)
+		docs, err = f.Schema.Indexes.Duplicates(ctx, ic.NS, spec)
 	}
 	if err != nil {
 		return err

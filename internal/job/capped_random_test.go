@@ -307,7 +307,7 @@ func (h *history) apply(ch *stream.Change) {
 	h.must(nil, err)
 	target := schema.NewTarget(clusters[1], schema.TargetOptions{Job: h.spec.Job})
 	target.KeepRoom(schema.TellsRollOff(clusters[0], clusters[1]))
-	h.must(target.Apply(ctx, *ch, schema.ApplyOptions{Rules: rules, Names: schema.NewNames(nil)}))
+	h.must(target.Changes.Apply(ctx, *ch, schema.ApplyOptions{Rules: rules, Names: schema.NewNames(nil)}))
 	store := state.Open(clusters[1], state.Options{Job: h.spec.Job, Run: state.NewRun(), Write: "majority"})
 	catalog, err := store.LoadCatalog(ctx)
 	h.must(nil, err)

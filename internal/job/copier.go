@@ -139,7 +139,7 @@ func (c *copier) clear(ctx context.Context, job state.Job) error {
 			return err
 		}
 		for _, ns := range earlier { // the source may have it no more
-			if err := c.cat.Drop(ctx, ns); err != nil {
+			if err := c.cat.Collections.Drop(ctx, ns); err != nil {
 				return err
 			}
 		}
@@ -149,7 +149,7 @@ func (c *copier) clear(ctx context.Context, job state.Job) error {
 			return err
 		}
 	}
-	for _, remove := range []func(context.Context) error{c.cat.Forget, c.letters.Reset, c.store.Clear} {
+	for _, remove := range []func(context.Context) error{c.cat.Deferred.Forget, c.letters.Reset, c.store.Clear} {
 		if err := remove(ctx); err != nil {
 			return err
 		}
@@ -210,9 +210,9 @@ func (c *copier) prepareIncremental(ctx context.Context) error {
 // make creates one collection or view. Unless the target's own are kept, only
 // this job can have made what is there.
 func (c *copier) make(ctx context.Context, m state.Mapped) error {
-	create := c.cat.CreateOurs
+	create := c.cat.Collections.CreateOurs
 	if c.spec.OnExisting == ExistingMerge {
-		create = c.cat.Create
+		create = c.cat.Collections.Create
 	}
 	err := create(ctx, m.Collection, m.Target, c.rules)
 	if err == nil {
@@ -235,7 +235,7 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 			empty = append(empty, one)
 		}
 	}
-	if err := c.cat.BuildEarly(ctx, empty); err != nil {
+	if err := c.cat.Indexes.BuildEarly(ctx, empty); err != nil {
 		return err
 	}
 	return c.made(ctx, PhaseCopying)
@@ -249,7 +249,7 @@ func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
 			return err
 		}
 		for _, m := range colls {
-			if err := c.cat.Drop(ctx, m.Target); err != nil {
+			if err := c.cat.Collections.Drop(ctx, m.Target); err != nil {
 				return err
 			}
 		}
@@ -341,7 +341,7 @@ func (c *copier) deferTTL(ctx context.Context) error {
 	if !due && c.stored.Phase != PhaseFinalizing {
 		return nil
 	}
-	if err := c.cat.DeferExpiries(ctx, c.ask.Names.Targets()); err != nil {
+	if err := c.cat.Expiries.Defer(ctx, c.ask.Names.Targets()); err != nil {
 		return err
 	}
 	c.ttlDeferred = true
@@ -458,10 +458,10 @@ func (c *copier) within(ctx context.Context, coll schema.Collection, target stri
 func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	// The source's name may be another one by now.
 	ns := mongo.SeriesNS(t.Target)
-	if err := c.cat.Drop(ctx, ns); err != nil {
+	if err := c.cat.Collections.Drop(ctx, ns); err != nil {
 		return err
 	}
-	return c.cat.CreateOurs(ctx, t.Source, ns, c.rules)
+	return c.cat.Collections.CreateOurs(ctx, t.Source, ns, c.rules)
 }
 
 // mostUndecided bounds the documents that the copy sets aside when a conflict is
@@ -512,7 +512,7 @@ func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
 			builds = append(builds, schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: m.Bytes})
 		}
 	}
-	if err := c.cat.BuildAll(ctx, builds, phase, c.buildsAtOnce()); err != nil {
+	if err := c.cat.Indexes.BuildAll(ctx, builds, phase, c.buildsAtOnce()); err != nil {
 		return err
 	}
 	if alone {
@@ -535,7 +535,7 @@ func (c *copier) finishAlone(ctx context.Context) error {
 	if err := c.sink(stream.Position{}, mongosink.Options{}).Conclude(ctx); err != nil {
 		return err
 	}
-	if err := c.cat.RestoreExpiries(ctx); err != nil {
+	if err := c.cat.Expiries.Restore(ctx); err != nil {
 		return err
 	}
 	diffs, err := c.compare(ctx)

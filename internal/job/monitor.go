@@ -111,7 +111,7 @@ func (m *monitor) watchIndexes(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	builds, err := m.cat.Progress(ctx)
+	builds, err := m.builds.Progress(ctx)
 	stalled := m.builds.Stalled()
 	if err != nil && len(stalled) == 0 {
 		return

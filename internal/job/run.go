@@ -440,7 +440,7 @@ func (j targets) Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, 
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := j.cat.Expiry(ctx, r.Target, c.Collated(), j.spec.Mode == ModeIncremental)
+	s, err := j.cat.Deferred.Expiry(ctx, r.Target, c.Collated(), j.spec.Mode == ModeIncremental)
 	return s, j.tally.Expired(j.rules.Route(r.Source)), err
 }
 

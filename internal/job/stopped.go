@@ -97,7 +97,7 @@ func Look(ctx context.Context, c *mongo.Cluster, id string) (h Has, err error) {
 	if h.Documents, err = state.Open(c, state.Options{Job: id}).Kept(ctx); err != nil {
 		return h, err
 	}
-	h.Deferred, err = schema.NewTarget(c, schema.TargetOptions{Job: id}).Deferred(ctx)
+	h.Deferred, err = schema.NewTarget(c, schema.TargetOptions{Job: id}).Deferred.List(ctx)
 	return h, err
 }
 
@@ -110,7 +110,7 @@ func (s *Stopped) Drop(ctx context.Context) error {
 		return err
 	}
 	letters := func(ctx context.Context) error { return deadletter.Drop(ctx, s.target, s.job.ID) }
-	deferred := schema.NewTarget(s.target, schema.TargetOptions{Job: s.job.ID}).ForgetAll
+	deferred := schema.NewTarget(s.target, schema.TargetOptions{Job: s.job.ID}).Deferred.ForgetAll
 	balanced := placing.New(s.target, placing.Options{Job: s.job.ID}).ForgetAll
 	for _, remove := range []func(context.Context) error{balanced, letters, deferred, s.store.Clear, s.store.Drop} {
 		if err := remove(ctx); err != nil {

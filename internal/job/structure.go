@@ -102,7 +102,7 @@ func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 		}
 		builds = append(builds, b)
 	}
-	err := c.cat.BuildAll(ctx, builds, schema.Consistent, c.buildsAtOnce())
+	err := c.cat.Indexes.BuildAll(ctx, builds, schema.Consistent, c.buildsAtOnce())
 	if conflict, ok := errors.AsType[*schema.IndexConflict](err); ok && mongo.Classify(err) == mongo.ClassDuplicate {
 		return mongo.WithHint(conflict, "documents that the target had before have the key in common that the error names, which the source's unique index does not allow: "+
 			"change or remove one of them, or drop the collection on the target, then start the job again")
@@ -112,7 +112,7 @@ func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 
 // finishStructure gives the target its expiries, compares it and ends the job.
 func (c *copier) finishStructure(ctx context.Context, colls []state.Mapped) error {
-	if err := c.cat.RestoreExpiries(ctx); err != nil {
+	if err := c.cat.Expiries.Restore(ctx); err != nil {
 		return err
 	}
 	diffs, err := c.compare(ctx)

@@ -78,9 +78,9 @@ func (b *bed) create(ctx context.Context, p *Placer, ours bool) error {
 	rules, err := transform.New(transform.Config{})
 	b.ok(err)
 	target := schema.NewTarget(b.target, schema.TargetOptions{Job: p.o.Job, Sharding: p})
-	make := target.Create
+	make := target.Collections.Create
 	if ours {
-		make = target.CreateOurs
+		make = target.Collections.CreateOurs
 	}
 	for _, c := range colls {
 		if err := make(ctx, c, c.NS, rules); err != nil {
@@ -347,8 +347,8 @@ func indexes(b *bed) {
 	colls, err := schema.List(b.Context(), b.source, schema.Scope{NS: func(ns string) bool { return ns == b.database+".unique" }})
 	b.ok(err)
 	target := schema.NewTarget(b.target, schema.TargetOptions{Job: "indexes", Sharding: p})
-	b.ok(target.BuildIndexes(b.Context(), b.database+".unique", colls[0].Indexes, schema.BeforeConsistent))
-	b.ok(target.BuildDeferred(b.Context()))
+	b.ok(target.Indexes.Build(b.Context(), b.database+".unique", colls[0].Indexes, schema.BeforeConsistent))
+	b.ok(target.Indexes.BuildDeferred(b.Context()))
 	b.ok(p.Settle(b.Context()))
 	equal(b.T, "settled", names("unique"), "[_id_ x_1]")
 	made, err := p.Made(b.Context())
@@ -451,7 +451,7 @@ func changes(b *bed) {
 	names := schema.NewNames(nil)
 	apply := func(what, want string, ch stream.Change) {
 		b.Helper()
-		_, err := target.Apply(b.Context(), ch, schema.ApplyOptions{Rules: rules, Names: names})
+		_, err := target.Changes.Apply(b.Context(), ch, schema.ApplyOptions{Rules: rules, Names: names})
 		if err != nil && want != "" {
 			b.Errorf("%s: %v", what, err)
 		}
@@ -515,7 +515,7 @@ func beside(b *bed) {
 	}
 	build := func(what, want string, fails bool, all ...stream.Index) {
 		b.Helper()
-		err := target.BuildIndexes(b.Context(), b.database+".c", all, schema.Consistent)
+		err := target.Indexes.Build(b.Context(), b.database+".c", all, schema.Consistent)
 		if fails != (mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)) || !fails && err != nil {
 			b.Errorf("%s: %v", what, err)
 		}

@@ -123,16 +123,16 @@ func clashes(err error) bool {
 	return mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)
 }
 
-// BuildSkipping is BuildIndexes of a collection with operations that are skipped. left names the
+// BuildSkipping is Build of a collection with operations that are skipped. left names the
 // indexes that the target goes without, because one that was left is in the way.
 func (b *builder) BuildSkipping(ctx context.Context, targetNS string, idx []stream.Index, p Phase, skips stream.Ops) (left []string, err error) {
 	if skips.Has(stream.OpDropIndexes | leaving) {
 		return b.buildBeside(ctx, targetNS, idx, p)
 	}
-	return nil, b.BuildIndexes(ctx, targetNS, idx, p)
+	return nil, b.Build(ctx, targetNS, idx, p)
 }
 
-// buildBeside is BuildIndexes of a collection in which operations that are skipped may have
+// buildBeside is Build of a collection in which operations that are skipped may have
 // left indexes. One of the source in whose way such an index stands is left out, and recorded as
 // absent. left names those.
 func (b *builder) buildBeside(ctx context.Context, targetNS string, idx []stream.Index, p Phase) (left []string, err error) {
@@ -254,7 +254,7 @@ func (c *changer) leaveCreated(ctx context.Context, ch stream.Change, o ApplyOpt
 // expiry any more, by which the target would delete what the source keeps. One that was
 // not built yet is not.
 func (c *changer) leaveDropped(ctx context.Context, ch stream.Change, ns string) error {
-	all, err := c.deferred.list(ctx, inNS(ns))
+	all, err := c.deferred.List(ctx, inNS(ns))
 	if err != nil {
 		return err
 	}

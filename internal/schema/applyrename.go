@@ -210,7 +210,7 @@ func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string,
 	if err := c.deferred.forget(ctx, inNS(to)); err != nil {
 		return effect, err
 	}
-	if err := c.gone(ctx, to); err != nil {
+	if err := c.o.Sharding.Forget(ctx, to); err != nil {
 		return effect, err
 	}
 	err := c.change(ctx, "admin", bson.D{
@@ -234,5 +234,5 @@ func (c *changer) follow(ctx context.Context, from, to string) error {
 	if err := c.deferred.move(ctx, from, to); err != nil {
 		return err
 	}
-	return c.moved(ctx, from, to)
+	return c.o.Sharding.Move(ctx, from, to)
 }

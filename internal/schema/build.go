@@ -31,7 +31,7 @@ type builder struct {
 	deferred *deferrals
 }
 
-// BuildIndexes builds all given indexes of a collection of the target, in one
+// Build builds all given indexes of a collection of the target, in one
 // command or, if it is large, in a few at once, and waits for them. In phase
 // BeforeConsistent unique indexes are recorded as deferred instead, and so are
 // all of a command when a document refuses one of them: it may be ahead of the
@@ -39,7 +39,7 @@ type builder struct {
 // that exist already are no error. targetNS names a time-series collection by its
 // own name or by that of its buckets; the specifications are those of the
 // buckets. A missing collection is an error (see IsGone), never created by the way.
-func (b *builder) BuildIndexes(ctx context.Context, targetNS string, idx []stream.Index, p Phase) error {
+func (b *builder) Build(ctx context.Context, targetNS string, idx []stream.Index, p Phase) error {
 	return b.build(ctx, Build{NS: targetNS, Indexes: idx}, p, mostParts)
 }
 
@@ -181,7 +181,7 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		if len(missing) < len(specs) {
 			return b.create(ctx, dataNS, missing)
 		}
-		if yields, yerr := b.yield(ctx, dataNS, specs); yerr != nil {
+		if yields, yerr := b.o.Sharding.Yield(ctx, dataNS, specs); yerr != nil {
 			return yerr
 		} else if yields {
 			return b.create(ctx, dataNS, specs)
@@ -249,7 +249,7 @@ func nameList(specs []bson.Raw) (out []string) {
 // called when the data is that of one moment. After a failure or a crash it can be
 // called again.
 func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
-	all, err := b.deferred.list(ctx, bson.E{Key: "unbuilt", Value: true})
+	all, err := b.deferred.List(ctx, bson.E{Key: "unbuilt", Value: true})
 	if err != nil {
 		return err
 	}
@@ -316,7 +316,7 @@ func (b *builder) drop(ctx context.Context, ns, name string) error {
 	drop := bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}}
 	err := b.change(ctx, db, drop)
 	if mongo.IsCode(err, mongo.CodeShardKeyIndex) {
-		yields, yerr := b.yield(ctx, ns, nil)
+		yields, yerr := b.o.Sharding.Yield(ctx, ns, nil)
 		if yerr != nil {
 			return yerr
 		}
@@ -327,7 +327,7 @@ func (b *builder) drop(ctx context.Context, ns, name string) error {
 	if err != nil && mongo.Classify(err) != mongo.ClassGone {
 		return fmt.Errorf("drop index %s of %s on the target: %w", name, ns, err)
 	}
-	if err == nil && name == "*" && b.o.Sharding != nil {
+	if err == nil && name == "*" {
 		return b.o.Sharding.DropRest(ctx, ns)
 	}
 	return nil

@@ -36,7 +36,7 @@ func TestRebuildInterrupted(t *testing.T) {
 			r.copy()
 			o := ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true}
 			apply := func(mod string, o ApplyOptions) error {
-				_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeCollMod, NS: db + ".c", Options: js(t, mod)}, o)
+				_, err := r.target.Changes.Apply(t.Context(), stream.Change{Kind: stream.ChangeCollMod, NS: db + ".c", Options: js(t, mod)}, o)
 				return err
 			}
 			for i, setting := range c.mods {

@@ -22,7 +22,7 @@ type creator struct {
 
 // Create makes a collection, time-series collection or view on the target as it
 // is on the source, without its indexes and without its expiry, which is
-// deferred until RestoreExpiries. What exists already with the same options is left
+// deferred until expiries are restored. What exists already with the same options is left
 // as it is, but for its expiry; with others, that is an error. It does not wait for a
 // majority: see WaitMajority.
 func (c *creator) Create(ctx context.Context, coll Collection, targetNS string, rules *transform.Set) error {
@@ -59,13 +59,11 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 	if truthyField(n.now, "capped") && has(n.now, "clusteredIndex") {
 		return c.createCappedClustered(ctx, n)
 	}
-	if c.o.Sharding != nil {
-		var err error
-		if n.early, err = c.o.Sharding.Prepare(ctx, coll, targetNS, ours); err != nil {
-			return n.wrap(err)
-		}
+	var err error
+	if n.early, err = c.o.Sharding.Prepare(ctx, coll, targetNS, ours); err != nil {
+		return n.wrap(err)
 	}
-	err := c.runCreate(ctx, targetNS, n.now)
+	err = c.runCreate(ctx, targetNS, n.now)
 	switch class := mongo.Classify(err); {
 	case err == nil:
 	case class == mongo.ClassExists:
@@ -82,7 +80,7 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 		return err
 	}
 	// 7.0 says so of a collection that is there with the same options, too.
-	return c.expiries.DeferExpiries(ctx, []string{targetNS})
+	return c.expiries.Defer(ctx, []string{targetNS})
 }
 
 // prepare chooses the options of a collection, and notes what is deferred of them.
@@ -135,7 +133,7 @@ func (c *creator) existing(ctx context.Context, n *creation) error {
 		if err := c.shard(ctx, n); err != nil {
 			return err
 		}
-		return c.expiries.DeferExpiries(ctx, []string{n.target})
+		return c.expiries.Defer(ctx, []string{n.target})
 	}
 	if empty, err := c.isEmpty(ctx, n.target); err != nil || !empty {
 		return err
@@ -153,10 +151,7 @@ func (c *creator) finish(ctx context.Context, n *creation) error {
 
 // shard shards a collection that was prepared for it.
 func (c *creator) shard(ctx context.Context, n *creation) error {
-	if c.o.Sharding == nil {
-		return nil
-	}
-	if err := c.expiries.indexes.BuildIndexes(ctx, n.target, n.early, BeforeConsistent); err != nil {
+	if err := c.expiries.indexes.Build(ctx, n.target, n.early, BeforeConsistent); err != nil {
 		return err
 	}
 	return c.o.Sharding.Shard(ctx, n.target)
@@ -212,7 +207,7 @@ func (c *creator) createCappedClustered(ctx context.Context, n *creation) error 
 	if err := c.checkSame(ctx, Collection{NS: n.target, Type: n.Type, Options: n.asked}); err != nil || n.ours {
 		return err
 	}
-	return c.expiries.DeferExpiries(ctx, []string{n.target})
+	return c.expiries.Defer(ctx, []string{n.target})
 }
 
 // finishTimeSeries makes a new time-series collection ready for the buckets of
@@ -280,5 +275,5 @@ func (c *creator) Drop(ctx context.Context, ns string) error {
 	if err := c.deferred.forget(ctx, inNS(ns)); err != nil {
 		return err
 	}
-	return c.gone(ctx, ns)
+	return c.o.Sharding.Forget(ctx, ns)
 }

@@ -91,9 +91,9 @@ func ofIndex(name any) bson.E { return bson.E{Key: "_id.index", Value: name} }
 // had selects by whether the target had an expiry of its own.
 func had(an bool) bson.E { return bson.E{Key: "was", Value: bson.D{{Key: "$exists", Value: an}}} }
 
-// list reads what is deferred, by namespace and index; of what the target goes without
-// nothing is.
-func (d *deferrals) list(ctx context.Context, more ...bson.E) ([]Deferred, error) {
+// List reads what is deferred, by namespace and index, of it what more wants; of what the
+// target goes without nothing is.
+func (d *deferrals) List(ctx context.Context, more ...bson.E) ([]Deferred, error) {
 	return readDeferred(ctx, d.c, append(d.of(more...), isAbsent(false)))
 }
 
@@ -128,7 +128,7 @@ func (d *deferrals) id(ns, index string) DeferredID {
 // one reads what is deferred of one index (or, with an empty name, of the
 // collection itself).
 func (d *deferrals) one(ctx context.Context, ns, index string) (Deferred, bool, error) {
-	found, err := d.list(ctx, inNS(ns), ofIndex(index))
+	found, err := d.List(ctx, inNS(ns), ofIndex(index))
 	if err != nil || len(found) == 0 {
 		return Deferred{DeferredID: d.id(ns, index)}, false, err
 	}
@@ -214,7 +214,7 @@ type Waiting struct {
 
 // Waits reports what is deferred for the job.
 func (d *deferrals) Waits(ctx context.Context) (w Waiting, err error) {
-	all, err := d.list(ctx)
+	all, err := d.List(ctx)
 	for _, one := range all {
 		w.Indexes = w.Indexes || one.Unbuilt
 		w.Expiries = w.Expiries || one.Expire != nil
@@ -222,9 +222,6 @@ func (d *deferrals) Waits(ctx context.Context) (w Waiting, err error) {
 	}
 	return w, err
 }
-
-// Deferred lists what the target does not have yet.
-func (d *deferrals) Deferred(ctx context.Context) ([]Deferred, error) { return d.list(ctx) }
 
 // ForgetAll removes all that is deferred for the job, what the target had before
 // included: for one that is given up.

@@ -14,7 +14,7 @@ import (
 // Duplicates finds two documents of a collection with one key of an index, where
 // the server does not say the key in a form that can be searched for. None are
 // found when the index's keys cannot be asked for.
-func (t *Target) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]bson.Raw, error) {
+func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]bson.Raw, error) {
 	keys, ok := index.Lookup("key").DocumentOK()
 	if !ok {
 		return nil, nil
@@ -45,7 +45,7 @@ func (t *Target) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]b
 	if c, ok := index.Lookup("collation").DocumentOK(); ok {
 		cmd = append(cmd, bson.E{Key: "collation", Value: c})
 	}
-	db := t.c.Client.Database(name)
+	db := b.c.Client.Database(name)
 	cur, err := db.RunCommandCursor(ctx, cmd)
 	if err != nil {
 		return nil, fmt.Errorf("find duplicate keys of %s: %w", ns, err)

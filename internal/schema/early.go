@@ -20,18 +20,18 @@ type room struct {
 // BuildEarly builds, on collections that are still empty, the index that is ready
 // sooner if it is kept up while the documents are copied. They have the target's
 // names and the source's sizes.
-func (t *Target) BuildEarly(ctx context.Context, colls []Collection) error {
+func (b *builder) BuildEarly(ctx context.Context, colls []Collection) error {
 	var r room
-	if indexed := func(c Collection) bool { return len(c.Indexes) > 0 }; t.c.Info.Kind == mongo.KindReplicaSet && slices.ContainsFunc(colls, indexed) {
-		r = roomOf(ctx, t.c)
+	if indexed := func(c Collection) bool { return len(c.Indexes) > 0 }; b.c.Info.Kind == mongo.KindReplicaSet && slices.ContainsFunc(colls, indexed) {
+		r = roomOf(ctx, b.c)
 	}
 	c, why := earlyIndex(colls, r)
 	if c == nil {
-		t.o.Log.Info("indexes are built after the documents are copied", "why", why)
+		b.o.Log.Info("indexes are built after the documents are copied", "why", why)
 		return nil
 	}
-	t.o.Log.Info("the index is built before the documents are copied", "ns", c.NS, "index", c.Indexes[0].Name, "why", why)
-	return t.BuildIndexes(ctx, c.NS, c.Indexes, BeforeConsistent)
+	b.o.Log.Info("the index is built before the documents are copied", "ns", c.NS, "index", c.Indexes[0].Name, "why", why)
+	return b.Build(ctx, c.NS, c.Indexes, BeforeConsistent)
 }
 
 // earlyIndex finds the collection whose only index is better built first, or

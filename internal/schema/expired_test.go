@@ -20,7 +20,7 @@ func TestKeepsExpired(t *testing.T) {
 	r.target.link.o.KeepsExpired = func(ns string) bool { return r.rules.Route(ns).KeepsExpired }
 	known := func(when, want string) {
 		t.Helper()
-		got, err := r.target.Expiry(t.Context(), db+".c", false, false)
+		got, err := r.target.Deferred.Expiry(t.Context(), db+".c", false, false)
 		if err != nil || got.String() != want {
 			t.Errorf("%s: %s, %v, want %s", when, got, err, want)
 		}
@@ -29,7 +29,7 @@ func TestKeepsExpired(t *testing.T) {
 	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":7},{"key":{"h":"hashed"},"name":"h"},{"key":{"u":1},"name":"u","unique":true,"expireAfterSeconds":8}]}`)
 	r.copy()
 	known("copied", "t + 7 s, u + 8 s")
-	if s, err := r.target.Expiry(t.Context(), db+".c", false, true); err != nil || len(s) != 3 {
+	if s, err := r.target.Deferred.Expiry(t.Context(), db+".c", false, true); err != nil || len(s) != 3 {
 		t.Errorf("with the target's own: %s, %v", s, err)
 	}
 	do(t, src, db, `{"collMod":"c","index":{"name":"t","expireAfterSeconds":70}}`)
@@ -37,7 +37,7 @@ func TestKeepsExpired(t *testing.T) {
 	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"p":1},"name":"p","expireAfterSeconds":9,"partialFilterExpression":{"a":{"$gt":1}}}]}`)
 	r.follow()
 	known("changed", `p + 9 s where {"a": {"$gt": {"$numberInt":"1"}}}, t + 70 s`)
-	if err := r.target.RestoreExpiries(t.Context()); err != nil {
+	if err := r.target.Expiries.Restore(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	known("finalized", `p + 9 s where {"a": {"$gt": {"$numberInt":"1"}}}, t + 70 s`)

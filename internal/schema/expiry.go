@@ -32,11 +32,10 @@ type expiries struct {
 	indexes  *builder
 }
 
-// DeferExpiries defers the expiry that collections of the target have already,
-// whoever made them, until RestoreExpiries: else documents would go there that the
-// source still changes. What is deferred already, and what is no collection, is
-// left as it is.
-func (e *expiries) DeferExpiries(ctx context.Context, targetNSs []string) error {
+// Defer defers the expiry that collections of the target have already, whoever made them,
+// until Restore: else documents would go there that the source still changes. What is
+// deferred already, and what is no collection, is left as it is.
+func (e *expiries) Defer(ctx context.Context, targetNSs []string) error {
 	colls, err := e.listed(ctx, targetNSs)
 	if err != nil {
 		return err
@@ -112,12 +111,12 @@ func (e *expiries) note(ctx context.Context, d Deferred) error {
 	return e.deferred.save(ctx, d)
 }
 
-// RestoreExpiries gives collections and indexes the expiry that was deferred: the
+// Restore gives collections and indexes the expiry that was deferred: the
 // last step of a job, for from now on the target removes documents by itself. Where
 // documents stay that have expired it gives none.
 // After a failure or a crash it can be called again.
-func (e *expiries) RestoreExpiries(ctx context.Context) error {
-	all, err := e.deferred.list(ctx, bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}})
+func (e *expiries) Restore(ctx context.Context) error {
+	all, err := e.deferred.List(ctx, bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}})
 	if err != nil {
 		return err
 	}

@@ -33,33 +33,33 @@ func TestHoldTTL(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := r.target.DeferExpiries(t.Context(), names); err != nil {
+		if err := r.target.Expiries.Defer(t.Context(), names); err != nil {
 			t.Fatal(err)
 		}
 		expires("held", map[string]int64{"t": -1, "own": -1})
 	}
 	r.copy() // over what is there
 	expires("copied", map[string]int64{"t": -1, "own": -1})
-	if err := r.target.RestoreExpiries(t.Context()); err != nil {
+	if err := r.target.Expiries.Restore(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	expires("restored", map[string]int64{"t": 7, "own": 40})
 
-	if err := r.target.DeferExpiries(t.Context(), names); err != nil {
+	if err := r.target.Expiries.Defer(t.Context(), names); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.target.Forget(t.Context()); err != nil {
+	if err := r.target.Deferred.Forget(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	do(t, src, db, `{"dropIndexes":"c","index":"t"}`)
 	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t"}]}`)
 	r.copy()
 	expires("begun anew", map[string]int64{"t": -1, "own": -1})
-	if err := r.target.RestoreExpiries(t.Context()); err != nil {
+	if err := r.target.Expiries.Restore(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	expires("restored after it began anew", map[string]int64{"t": 7, "own": 40})
-	if held, err := r.target.list(t.Context()); err != nil || len(held) != 0 {
+	if held, err := r.target.Deferred.List(t.Context()); err != nil || len(held) != 0 {
 		t.Errorf("still held back: %+v, %v", held, err)
 	}
 }
@@ -84,21 +84,21 @@ func TestCreateOurs(t *testing.T) {
 	for _, c := range snap.Collections {
 		_, name := mongo.SplitNS(c.NS)
 		do(t, dst, db, `{"create":"`+name+`"}`)
-		if err := r.target.Create(t.Context(), c, c.NS, r.rules); err == nil {
+		if err := r.target.Collections.Create(t.Context(), c, c.NS, r.rules); err == nil {
 			t.Errorf("%s: what is not ours was taken", c.NS)
 		}
 		for range 2 {
-			if err := r.target.CreateOurs(t.Context(), c, c.NS, r.rules); err != nil {
+			if err := r.target.Collections.CreateOurs(t.Context(), c, c.NS, r.rules); err != nil {
 				t.Errorf("made anew: %v", err)
 			}
 		}
 		do(t, dst, db, `{"drop":"`+name+`"}`)
 		do(t, dst, db, `{"insert":"`+name+`","documents":[{"_id":1}]}`)
-		if err := r.target.CreateOurs(t.Context(), c, c.NS, r.rules); err == nil {
+		if err := r.target.Collections.CreateOurs(t.Context(), c, c.NS, r.rules); err == nil {
 			t.Errorf("%s: taken with documents of somebody", c.NS)
 		}
 		do(t, dst, db, `{"drop":"`+name+`"}`)
-		if err := r.target.CreateOurs(t.Context(), c, c.NS, r.rules); err != nil {
+		if err := r.target.Collections.CreateOurs(t.Context(), c, c.NS, r.rules); err != nil {
 			t.Error(err)
 		}
 	}
@@ -158,10 +158,10 @@ func TestHoldTTLOfBuckets(t *testing.T) {
 			t.Errorf("expire: %v, want %v", got, want)
 		}
 	}
-	broken(func() error { return r.target.DeferExpiries(t.Context(), []string{db + ".m"}) })
+	broken(func() error { return r.target.Expiries.Defer(t.Context(), []string{db + ".m"}) })
 	expires(nil)
 	r.copy() // over what is there
 	expires(nil)
-	broken(func() error { return r.target.RestoreExpiries(t.Context()) })
+	broken(func() error { return r.target.Expiries.Restore(t.Context()) })
 	expires(map[string]int64{"t": 7, "own": 40})
 }

@@ -239,7 +239,7 @@ func TestDropDatabaseOfOtherCase(t *testing.T) {
 				r.finish()
 				return
 			}
-			_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeCreate, NS: db + ".c"}, ApplyOptions{Rules: r.rules, Names: r.names})
+			_, err := r.target.Changes.Apply(t.Context(), stream.Change{Kind: stream.ChangeCreate, NS: db + ".c"}, ApplyOptions{Rules: r.rules, Names: r.names})
 			if !mongo.IsCode(err, mongo.CodeDatabaseDifferCase) || !strings.Contains(mongo.HintOf(err), "differs in case only") {
 				t.Errorf("%v, hint %q", err, mongo.HintOf(err))
 			}
@@ -261,12 +261,12 @@ func TestRenameInterrupted(t *testing.T) {
 	r.run(db, []string{`admin {"renameCollection":"@.c","to":"@.d"}`})
 	do(t, dst, db, `admin {"renameCollection":"@.c","to":"@.d"}`)
 	for range 2 {
-		_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d", DropTarget: true}, ApplyOptions{Rules: r.rules, Names: r.names, Maybe: true})
+		_, err := r.target.Changes.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d", DropTarget: true}, ApplyOptions{Rules: r.rules, Names: r.names, Maybe: true})
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d"}, ApplyOptions{Rules: r.rules, Names: r.names})
+	_, err := r.target.Changes.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: db + ".d"}, ApplyOptions{Rules: r.rules, Names: r.names})
 	if !IsGone(err) || mongo.HintOf(err) == "" {
 		t.Errorf("rename of what is not there: %v", err)
 	}
@@ -285,7 +285,7 @@ func TestRenameNotedByOlderVersion(t *testing.T) {
 	r.run(db, []string{`admin {"renameCollection":"@.c","to":"@.d"}`})
 	do(t, dst, db, `{"drop":"c"}`)
 	for _, to := range []string{db + ".d", db + "x.d"} {
-		_, err := r.target.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: to}, ApplyOptions{Rules: r.rules, Names: r.names, Maybe: true})
+		_, err := r.target.Changes.Apply(t.Context(), stream.Change{Kind: stream.ChangeRename, NS: db + ".c", To: to}, ApplyOptions{Rules: r.rules, Names: r.names, Maybe: true})
 		if !IsGone(err) || mongo.HintOf(err) == "" {
 			t.Errorf("rename to %s, of what is gone: %v", to, err)
 		}

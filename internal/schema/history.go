@@ -68,18 +68,13 @@ func (c *changer) mayRecord(ctx context.Context, ns string) error {
 	if coll.Type != TypeCollection {
 		return existsAlready(fmt.Errorf("%s is a %s on the target", ns, coll.Type), ns)
 	}
-	db, name := mongo.SplitNS(ns)
-	raw, err := c.c.Command(ctx, db, bson.D{{Key: "find", Value: name}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
-		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
-	if err != nil {
-		return fmt.Errorf("look for versions in %s on the target: %w", ns, err)
-	}
-	if doc := sub(raw, "cursor", "firstBatch", "0"); doc != nil {
+	doc, err := c.anyID(ctx, ns)
+	if doc != nil {
 		if _, _, ok := versions.IsID(bsonraw.IDOf(doc)); !ok {
 			return existsAlready(fmt.Errorf("%s exists on the target, and holds no versions", ns), ns)
 		}
 	}
-	return nil
+	return err
 }
 
 // applyRecorded does what a change does to collections of versions; done is false where

@@ -56,7 +56,7 @@ func (c *changer) TakeOver(ctx context.Context, from, to string, p Phase) error 
 	if err != nil {
 		return err
 	}
-	deferred, err := c.deferred.list(ctx, inNS(from))
+	deferred, err := c.deferred.List(ctx, inNS(from))
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (d *deferrals) hasJoined(ctx context.Context, ns string, uuid bson.Binary) 
 
 // discard discards what is deferred of a namespace, but for what the target had by itself.
 func (d *deferrals) discard(ctx context.Context, ns string) error {
-	all, err := d.list(ctx, inNS(ns))
+	all, err := d.List(ctx, inNS(ns))
 	for _, one := range all {
 		if err == nil {
 			err = d.save(ctx, Deferred{DeferredID: one.DeferredID})

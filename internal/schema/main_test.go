@@ -220,11 +220,11 @@ func (r *replica) copy() {
 
 func (r *replica) one(c Collection, ns string) {
 	r.t.Helper()
-	if err := r.target.Create(r.t.Context(), c, ns, r.rules); err != nil {
+	if err := r.target.Collections.Create(r.t.Context(), c, ns, r.rules); err != nil {
 		r.t.Fatal(err)
 	}
 	copyDocs(r.t, c, r.rules)
-	if err := r.target.BuildIndexes(r.t.Context(), ns, c.Indexes, BeforeConsistent); err != nil {
+	if err := r.target.Indexes.Build(r.t.Context(), ns, c.Indexes, BeforeConsistent); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -272,12 +272,12 @@ func (r *replica) event(ev stream.Event) []Effect {
 		return nil
 	}
 	o := ApplyOptions{Rules: r.rules, Overlap: r.window, Names: r.names, MixedSchema: MakesMixedSchema(src.Info.Version)}
-	before, err := r.target.Prepare(r.t.Context(), ch, o)
+	before, err := r.target.Changes.Prepare(r.t.Context(), ch, o)
 	if err != nil {
 		r.t.Fatalf("make way: %+v: %v", ch, err)
 	}
 	o.Before = before
-	got, err := r.target.Apply(r.t.Context(), ch, o)
+	got, err := r.target.Changes.Apply(r.t.Context(), ch, o)
 	if err != nil {
 		r.t.Fatalf("%+v: %v", ch, err)
 	}
@@ -286,7 +286,7 @@ func (r *replica) event(ev stream.Event) []Effect {
 		r.joined(got)
 	}
 	if o.Maybe = true; r.twice {
-		if _, err := r.target.Apply(r.t.Context(), ch, o); err != nil {
+		if _, err := r.target.Changes.Apply(r.t.Context(), ch, o); err != nil {
 			r.t.Fatalf("again: %+v: %v", ch, err)
 		}
 		r.names.Change(r.names.After(ch, r.rules))
@@ -324,7 +324,7 @@ func (r *replica) joined(e Effect) {
 		if there, err := r.target.Has(ctx, e.Join.NS); err != nil || !there {
 			return
 		}
-		if err := r.target.TakeOver(ctx, e.Join.NS, e.JoinNS, Consistent); err != nil {
+		if err := r.target.Changes.TakeOver(ctx, e.Join.NS, e.JoinNS, Consistent); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -343,13 +343,13 @@ func (r *replica) insert(ev stream.Event) {
 func (r *replica) finish() {
 	r.t.Helper()
 	ctx := r.t.Context()
-	if err := r.target.BuildDeferred(ctx); err != nil {
+	if err := r.target.Indexes.BuildDeferred(ctx); err != nil {
 		r.t.Error(err)
 	}
-	if err := r.target.RestoreExpiries(ctx); err != nil {
+	if err := r.target.Expiries.Restore(ctx); err != nil {
 		r.t.Error(err)
 	}
-	held, err := r.target.list(ctx)
+	held, err := r.target.Deferred.List(ctx)
 	if err != nil {
 		r.t.Fatal(err)
 	}

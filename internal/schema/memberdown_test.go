@@ -70,7 +70,7 @@ func testMemberDown(t *testing.T, version string) {
 		done := make(chan error, 1)
 		go func() {
 			spec := js(t, `{"v":2,"key":{"`+name+`":1},"name":"`+name+`"}`)
-			done <- to.BuildIndexes(t.Context(), "d.c", []stream.Index{{Name: name, Spec: spec}}, BeforeConsistent)
+			done <- to.Indexes.Build(t.Context(), "d.c", []stream.Index{{Name: name, Spec: spec}}, BeforeConsistent)
 		}()
 		return done
 	}

@@ -43,7 +43,7 @@ type Build struct {
 // Work is what builds are compared by.
 func (b Build) Work() int64 { return max(b.Bytes, 1) * int64(len(b.Indexes)) }
 
-// BuildAll builds indexes as BuildIndexes does, of many collections, at most so
+// BuildAll builds indexes as Build does, of many collections, at most so
 // many commands at once. The largest begin; one that is most of the work gets
 // several commands.
 func (b *builder) BuildAll(ctx context.Context, builds []Build, p Phase, commands int) error {

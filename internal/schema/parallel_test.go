@@ -72,7 +72,7 @@ func TestIndexesInParts(t *testing.T) {
 		return names
 	}
 	heldBack := func() (names []string) {
-		held, err := r.target.list(t.Context())
+		held, err := r.target.Deferred.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestIndexesInParts(t *testing.T) {
 		return names
 	}
 
-	if err := r.target.BuildAll(t.Context(), []Build{{NS: db + ".c", Indexes: idx}}, BeforeConsistent, DefaultBuilds); err != nil {
+	if err := r.target.Indexes.BuildAll(t.Context(), []Build{{NS: db + ".c", Indexes: idx}}, BeforeConsistent, DefaultBuilds); err != nil {
 		t.Fatal(err)
 	}
 	// a and d are the first of three commands.
@@ -96,7 +96,7 @@ func TestIndexesInParts(t *testing.T) {
 		t.Errorf("%d commands succeeded, want 2\n%s", n, &log)
 	}
 
-	err := r.target.BuildDeferred(t.Context())
+	err := r.target.Indexes.BuildDeferred(t.Context())
 	if err == nil || mongo.HintOf(err) == "" {
 		t.Fatalf("documents that do not fit: %v", err)
 	}
@@ -107,7 +107,7 @@ func TestIndexesInParts(t *testing.T) {
 	if _, err := coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$unset", Value: bson.D{{Key: "d", Value: 1}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.target.BuildDeferred(t.Context()); err != nil {
+	if err := r.target.Indexes.BuildDeferred(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got, held := have(), heldBack(); len(got) != len(idx) || len(held) != 0 {

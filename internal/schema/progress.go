@@ -19,7 +19,7 @@ type BuildProgress struct {
 }
 
 // Progress asks the target's primary for the index builds under way.
-func (b *builder) Progress(ctx context.Context) ([]BuildProgress, error) {
+func (b *Builds) Progress(ctx context.Context) ([]BuildProgress, error) {
 	cur, err := primaryDB(b.c, "admin").Aggregate(ctx, bson.A{
 		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: false}}}},
 		bson.D{{Key: "$match", Value: bson.D{

@@ -125,16 +125,16 @@ func TestRetained(t *testing.T) {
 				r := newReplica(t, newRules(t, transform.Config{Skip: []string{db + ".*=" + c.skip}}), db)
 				r.run(db, c.before)
 				r.copy()
-				if err := r.target.BuildDeferred(t.Context()); err != nil {
+				if err := r.target.Indexes.BuildDeferred(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				r.window, r.twice = v.window, v.twice
 				r.run(db, c.after)
 				r.follow()
-				if err := r.target.BuildDeferred(t.Context()); err != nil {
+				if err := r.target.Indexes.BuildDeferred(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				if err := r.target.RestoreExpiries(t.Context()); err != nil {
+				if err := r.target.Expiries.Restore(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				ns, want := db+".c", c.want

@@ -145,23 +145,23 @@ func TestCreateIsIdempotent(t *testing.T) {
 	}
 	for range 2 {
 		for _, c := range snap.Collections {
-			if err := r.target.Create(t.Context(), c, c.NS, rules); err != nil {
+			if err := r.target.Collections.Create(t.Context(), c, c.NS, rules); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.target.BuildIndexes(t.Context(), c.NS, c.Indexes, BeforeConsistent); err != nil {
+			if err := r.target.Indexes.Build(t.Context(), c.NS, c.Indexes, BeforeConsistent); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	for range 2 {
-		if err := r.target.BuildDeferred(t.Context()); err != nil {
+		if err := r.target.Indexes.BuildDeferred(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	r.finish()
 	do(t, dst, db, `{"drop":"capped"}`)
 	do(t, dst, db, `{"create":"capped","capped":true,"size":4096}`)
-	err = r.target.Create(t.Context(), Collection{NS: db + ".capped", Type: TypeCollection, Options: js(t, `{"capped":true,"size":8192}`)}, db+".capped", rules)
+	err = r.target.Collections.Create(t.Context(), Collection{NS: db + ".capped", Type: TypeCollection, Options: js(t, `{"capped":true,"size":8192}`)}, db+".capped", rules)
 	if err == nil || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), "option size") {
 		t.Errorf("different options: %v", err)
 	}
@@ -186,7 +186,7 @@ func TestQueryableEncryption(t *testing.T) {
 	}
 	same := src.Info.Version.AtLeast(7, 0) == dst.Info.Version.AtLeast(7, 0)
 	for _, c := range colls {
-		err := r.target.Create(t.Context(), c, c.NS, rules)
+		err := r.target.Collections.Create(t.Context(), c, c.NS, rules)
 		refused := err != nil && strings.Contains(err.Error(), db+".secret: queryable encryption of 6.0") && mongo.HintOf(err) != ""
 		if want := !same && c.NS == db+".secret"; refused != want || err != nil != want {
 			t.Errorf("%s: %v", c.NS, err)

@@ -286,7 +286,7 @@ func TestUnfinishedBuildIsNotListed(t *testing.T) {
 			t.Fatal(t.Context().Err())
 		}
 	}
-	if _, err := under.Progress(t.Context()); err != nil {
+	if _, err := under.o.Builds.Progress(t.Context()); err != nil {
 		t.Error(err)
 	}
 	r.copy()
@@ -309,11 +309,11 @@ func TestDuplicateIsExplained(t *testing.T) {
 	r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"au","unique":true}]}`})
 	r.copy()
 	do(t, dst, db, `{"insert":"c","documents":[{"_id":99,"a":1}]}`)
-	err := r.target.BuildDeferred(t.Context())
+	err := r.target.Indexes.BuildDeferred(t.Context())
 	if err == nil || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), db+".c") || !strings.Contains(err.Error(), "au") {
 		t.Fatalf("error: %v, hint: %s", err, mongo.HintOf(err))
 	}
-	held, err := r.target.list(t.Context())
+	held, err := r.target.Deferred.List(t.Context())
 	if err != nil || len(held) != 1 || !held[0].Unbuilt {
 		t.Errorf("held back after the failure: %+v, %v", held, err)
 	}
@@ -326,14 +326,14 @@ func TestBuildNeverCreates(t *testing.T) {
 	db := newDB()
 	r := newReplica(t, newRules(t, transform.Config{}), db)
 	spec := stream.Index{Name: "a", Spec: js(t, `{"v":2,"key":{"a":1},"name":"a"}`)}
-	if err := r.target.BuildIndexes(t.Context(), db+".none", []stream.Index{spec}, Consistent); !IsGone(err) {
+	if err := r.target.Indexes.Build(t.Context(), db+".none", []stream.Index{spec}, Consistent); !IsGone(err) {
 		t.Errorf("build on nothing: %v", err)
 	}
 	ch := stream.Change{Kind: stream.ChangeCreateIndexes, NS: db + ".none", Indexes: []stream.Index{spec}}
-	if _, err := r.target.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names}); !IsGone(err) {
+	if _, err := r.target.Changes.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names}); !IsGone(err) {
 		t.Errorf("createIndexes of nothing: %v", err)
 	}
-	if e, err := r.target.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true, Ahead: true}); err != nil || e.Applied {
+	if e, err := r.target.Changes.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true, Ahead: true}); err != nil || e.Applied {
 		t.Errorf("createIndexes of nothing within the window: %+v, %v", e, err)
 	}
 	found, err := r.target.ListExisting(t.Context(), []string{db + ".none"})
@@ -354,7 +354,7 @@ func TestBuildAfterRestore(t *testing.T) {
 	do(t, dst, db, `{"delete":"c","deletes":[{"q":{},"limit":0}]}`)
 	r.copy()
 	r.finish()
-	err := r.target.BuildIndexes(t.Context(), db+".c", []stream.Index{{Name: "a", Spec: js(t, `{"v":2,"key":{"other":1},"name":"a"}`)}}, Consistent)
+	err := r.target.Indexes.Build(t.Context(), db+".c", []stream.Index{{Name: "a", Spec: js(t, `{"v":2,"key":{"other":1},"name":"a"}`)}}, Consistent)
 	if err == nil || mongo.HintOf(err) == "" {
 		t.Errorf("another index of that name: %v", err)
 	}
@@ -379,10 +379,10 @@ func TestLegacyIndexSpecs(t *testing.T) {
 		raw := js(t, spec)
 		idx = append(idx, stream.Index{Name: str(raw, "name"), Spec: raw})
 	}
-	if err := r.target.BuildIndexes(t.Context(), db+".c", idx, BeforeConsistent); err != nil {
+	if err := r.target.Indexes.Build(t.Context(), db+".c", idx, BeforeConsistent); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(r.target.BuildDeferred(t.Context()), r.target.RestoreExpiries(t.Context())); err != nil {
+	if err := errors.Join(r.target.Indexes.BuildDeferred(t.Context()), r.target.Expiries.Restore(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	built, _, err := indexes(t.Context(), dst, db+".c")

@@ -32,6 +32,18 @@ type Sharding interface {
 	Move(ctx context.Context, from, to string) error
 }
 
+// unsharded leaves collections as they are.
+type unsharded struct{}
+
+func (unsharded) Prepare(context.Context, Collection, string, bool) ([]stream.Index, error) {
+	return nil, nil
+}
+func (unsharded) Shard(context.Context, string) error                     { return nil }
+func (unsharded) Yield(context.Context, string, []bson.Raw) (bool, error) { return false, nil }
+func (unsharded) DropRest(context.Context, string) error                  { return nil }
+func (unsharded) Forget(context.Context, string) error                    { return nil }
+func (unsharded) Move(context.Context, string, string) error              { return nil }
+
 // TargetOptions shape a Target.
 type TargetOptions struct {
 	// Sharding shards what is made; nil leaves it as it is.
@@ -60,18 +72,21 @@ func (o TargetOptions) keepsExpired(ns string) bool {
 // Target writes schema to a target deployment. Its methods may be called
 // concurrently for different namespaces; Apply wants to be alone.
 type Target struct {
-	*link      // how all of them reach the target
-	*deferrals // what the target is to get later
-	*builder   // indexes
-	*expiries  // when documents expire
-	*creator   // collections and views
-	*changer   // schema changes of the source
+	*link                  // how all of them reach the target
+	Deferred    *deferrals // what the target is to get later
+	Indexes     *builder
+	Expiries    *expiries // when documents expire, and limits of capped collections
+	Collections *creator  // and views
+	Changes     *changer  // of the source's schema
 }
 
 // NewTarget prepares writing schema to c; it sends nothing yet.
 func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Sharding == nil {
+		o.Sharding = unsharded{}
 	}
 	if o.Parallel <= 0 {
 		o.Parallel = DefaultBuilds
@@ -154,43 +169,25 @@ func (l *link) findIndex(ctx context.Context, dataNS, name string, key bson.Raw)
 	return all[at], true, nil
 }
 
-// yield has the index that supports a shard key make way.
-func (l *link) yield(ctx context.Context, ns string, clashing []bson.Raw) (bool, error) {
-	if l.o.Sharding == nil {
-		return false, nil
-	}
-	return l.o.Sharding.Yield(ctx, ns, clashing)
-}
-
-// gone forgets what is known of a namespace that was dropped.
-func (l *link) gone(ctx context.Context, ns string) error {
-	if l.o.Sharding == nil {
-		return nil
-	}
-	return l.o.Sharding.Forget(ctx, ns)
-}
-
-// moved has what is known of a namespace follow it.
-func (l *link) moved(ctx context.Context, from, to string) error {
-	if l.o.Sharding == nil {
-		return nil
-	}
-	return l.o.Sharding.Move(ctx, from, to)
-}
-
 // isEmpty reports that there are no documents.
 func (l *link) isEmpty(ctx context.Context, ns string) (bool, error) {
 	coll, there, err := l.find(ctx, ns)
 	if err != nil || !there || coll.Type == TypeView {
 		return err == nil, err
 	}
-	db, name := mongo.SplitNS(coll.DataNS())
+	id, err := l.anyID(ctx, coll.DataNS())
+	return id == nil, err
+}
+
+// anyID is a document of a collection, of which it has the _id alone; nil where there is none.
+func (l *link) anyID(ctx context.Context, dataNS string) (bson.Raw, error) {
+	db, name := mongo.SplitNS(dataNS)
 	raw, err := l.c.Command(ctx, db, bson.D{{Key: "find", Value: name}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
 	if err != nil {
-		return false, fmt.Errorf("look for documents of %s on the target: %w", ns, err)
+		return nil, fmt.Errorf("look for documents of %s on the target: %w", dataNS, err)
 	}
-	return sub(raw, "cursor", "firstBatch", "0") == nil, nil
+	return sub(raw, "cursor", "firstBatch", "0"), nil
 }
 
 // listed reads those of the target's namespaces that exist, without indexes.
@@ -246,7 +243,7 @@ func (l *link) collModIndex(ctx context.Context, ns, index, key string, value an
 	mod := bson.D{{Key: "index", Value: bson.D{{Key: "name", Value: index}, {Key: key, Value: value}}}}
 	err := l.collMod(ctx, ns, rawDoc(mod))
 	if key == "hidden" && mongo.IsCode(err, mongo.CodeInvalidOptions) {
-		if yields, yerr := l.yield(ctx, ns, nil); yields || yerr != nil {
+		if yields, yerr := l.o.Sharding.Yield(ctx, ns, nil); yields || yerr != nil {
 			if yerr == nil {
 				yerr = l.collMod(ctx, ns, rawDoc(mod))
 			}

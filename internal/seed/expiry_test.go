@@ -152,7 +152,7 @@ func restore(t *testing.T, uri, job string, want int) {
 	for _, d := range deferred {
 		t.Logf("deferred: %s", d)
 	}
-	must(t, target.RestoreExpiries(t.Context()))
+	must(t, target.Expiries.Restore(t.Context()))
 }
 
 // counts are the documents of each collection.
