@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
@@ -361,15 +362,15 @@ func (j *Job) CancelFinalize(ctx context.Context) error {
 
 // rejectFinal takes the request to finalize back, for the source goes on building indexes.
 func (j *Job) rejectFinal(building []schema.IndexName) error {
-	err := j.stillBuilding("finalize", building)
+	err := stillBuilding("finalize", j.spec.IndexWait, building)
 	j.log.Warn("finalize is rejected", "reason", err)
 	return j.control.reject(err)
 }
 
 // stillBuilding rejects what the target would go without indexes after.
-func (j *Job) stillBuilding(what string, building []schema.IndexName) error {
+func stillBuilding(what string, after time.Duration, building []schema.IndexName) error {
 	return refuse(CodeBuilding, "wait until the builds have ended, or end them with dropIndexes on the source, then "+what+" again; --index-wait says for how long the job waits",
-		"cannot %s: after %s the source is still building %s", what, j.spec.IndexWait, schema.NameAll(building))
+		"cannot %s: after %s the source is still building %s", what, after, schema.NameAll(building))
 }
 
 // cannotFinalize says why the job as shown cannot be finalized now, "" if it can.
@@ -407,4 +408,47 @@ func notYet(s Status) string {
 		return "the job has failed"
 	}
 	return "the copy has not begun"
+}
+
+// Repair is a document of the target that is to become as the source has it, and what has
+// come of it.
+type Repair = follow.Repair
+
+// What may come of a repair.
+const (
+	RepairWritten = follow.RepairWritten
+	RepairDeleted = follow.RepairDeleted
+	RepairSame    = follow.RepairSame
+	RepairRefused = follow.RepairRefused
+)
+
+// ErrEnded says that the job's run has ended before what was asked of it.
+var ErrEnded = errors.New("the job's run has ended")
+
+// Repair makes documents of the target as the source has them, and waits until each has
+// its outcome; told gets all of them as they stand, each time that one more has one. The
+// job does it while it follows, in order with the changes of the source. Those that were
+// begun when ctx ends are repaired all the same.
+func (j *Job) Repair(ctx context.Context, list []*Repair, told func(now []Repair)) error {
+	if j.shards != nil || j.dst.Info.Kind == mongo.KindSharded {
+		return mongo.WithHint(errors.New("documents of sharded clusters are not repaired"), "change them on the source, which has them written anew")
+	}
+	j.repairs.Add(list)
+	defer j.repairs.Remove(list)
+	for ended := false; ; {
+		now, open, changed := j.repairs.Look(list)
+		switch told(now); {
+		case open == 0:
+			return nil
+		case ended:
+			return ErrEnded
+		}
+		select {
+		case <-changed:
+		case <-j.control.done: // the last outcomes may be of the same moment
+			ended = true
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }

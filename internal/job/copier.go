@@ -4,24 +4,18 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"strconv"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/docwrite"
-	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
-	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -31,260 +25,13 @@ import (
 
 // copier is the phases up to the last index after the copy.
 type copier struct {
-	*Job
+	*session
+	lease       *lease
 	ttlDeferred bool                          // by deferTTL of this run
 	looked      bool                          // in this attempt
 	snap        schema.Snapshot               // of the source, as look took it
 	from        stream.Position               // to follow from after snap
 	borrowers   map[string]*progress.Borrower // that have copied a part in this run; the lender's
-}
-
-// prepare takes the snapshot of the catalog that the job starts from, or, in incremental mode,
-// sets the position that was asked for.
-func (c *copier) prepare(ctx context.Context, job state.Job) error {
-	if job.Restarted {
-		if err := c.clear(ctx, job); err != nil {
-			return err
-		}
-	}
-	if c.spec.Mode == ModeIncremental {
-		return c.prepareIncremental(ctx)
-	}
-	snap := c.snap
-	mapped := make([]state.Mapped, 0, len(snap.Collections))
-	for _, one := range snap.Collections {
-		if schema.OfVersions(one, c.rules) {
-			c.log.Warn("left out on the target, for it reads a collection of versions", "view", one.NS)
-			continue
-		}
-		one, left, err := schema.Mapped(one, c.rules)
-		if err != nil {
-			return err
-		}
-		for _, what := range left {
-			c.log.Warn("left out on the target, which has other documents", "ns", one.NS, "what", what)
-		}
-		mapped = append(mapped, state.Mapped{Collection: one, Target: c.rules.Target(one.NS)})
-	}
-	// In the phase that it is in, the job may have a catalog that it cannot use.
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.noneExists(gctx, mapped) })
-	g.Go(func() error { return c.store.SaveCatalog(gctx, mapped) })
-	chunks := bson.Raw{}
-	g.Go(func() (err error) {
-		chunks, err = c.chunksNow(gctx, snap)
-		return err
-	})
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	c.catalog = mapped
-	if c.spec.Mode == ModeStructure {
-		c.log.Info("catalog listed", "collections", len(mapped))
-	} else {
-		c.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
-	}
-	return c.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(c.from), bson.E{Key: "start", Value: snap.At}, bson.E{Key: "chunks", Value: chunks})...)
-}
-
-// look makes sure that the job may have the names that its rules lead to, and
-// takes the snapshot, if there is to be one: what a new job needs to know.
-func (c *copier) look(ctx context.Context) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.alone(gctx) })
-	scope := schema.Scope{NS: c.rules.Match, DB: c.rules.MatchDB}
-	switch c.spec.Mode {
-	case ModeIncremental:
-	case ModeStructure:
-		g.Go(func() error {
-			return c.untilBuilt(gctx, func() (err error) {
-				c.snap.Collections, err = c.listed(gctx, scope)
-				return err
-			})
-		})
-	default:
-		take := func() (err error) {
-			c.snap, c.from, err = c.origin.Snapshot(gctx, scope)
-			return err
-		}
-		g.Go(func() error {
-			if c.src.Info.Kind == mongo.KindStandalone {
-				return c.untilBuilt(gctx, take)
-			}
-			return take()
-		})
-	}
-	return g.Wait()
-}
-
-// alone makes sure that no other job has a right to the same names on the target.
-// The precheck looked before this job could be seen; now it can, and of two that
-// begin at once one at least sees the other.
-func (c *copier) alone(ctx context.Context, but ...Phase) error {
-	rivals, err := precheck.Rivals(ctx, c.store, c.rules, true)
-	if err != nil {
-		return err
-	}
-	rivals = slices.DeleteFunc(rivals, func(r precheck.Rival) bool { return slices.Contains(but, r.Phase) })
-	return precheck.Refusal(rivals, c.spec.OnExisting, c.spec.AllowOverlap)
-}
-
-// clear removes what an earlier life of the job left in the target's database
-// of millrace and, with leave to drop, what it has made. Done again after a crash it
-// does no harm.
-func (c *copier) clear(ctx context.Context, job state.Job) error {
-	if c.spec.OnExisting == ExistingDrop && !job.Shared && c.spec.Mode != ModeIncremental {
-		earlier, err := precheck.Leftovers(ctx, c.store, c.rules)
-		if err != nil {
-			return err
-		}
-		for _, ns := range earlier { // the source may have it no more
-			if err := c.cat.Collections.Drop(ctx, ns); err != nil {
-				return err
-			}
-		}
-	}
-	if c.placer != nil {
-		if err := c.placer.ForgetAll(ctx); err != nil {
-			return err
-		}
-	}
-	for _, remove := range []func(context.Context) error{c.cat.Deferred.Forget, c.letters.Reset, c.store.Clear} {
-		if err := remove(ctx); err != nil {
-			return err
-		}
-	}
-	if err := c.letters.Load(ctx, false); err != nil {
-		return err
-	}
-	return c.store.Save(ctx, bson.D{{Key: "restarted", Value: false}})
-}
-
-// noneExists makes sure that what exists on the target from now on is the job's
-// own, where it is not to touch what does. The precheck did not know all names.
-func (c *copier) noneExists(ctx context.Context, mapped []state.Mapped) error {
-	if c.spec.OnExisting == ExistingMerge || c.spec.OnExisting == ExistingDrop {
-		return nil
-	}
-	var targets []string
-	for _, m := range mapped {
-		targets = append(targets, m.Target)
-	}
-	have, err := c.cat.ListExisting(ctx, targets)
-	if err != nil {
-		return err
-	}
-	for ns := range have {
-		return mongo.WithHint(fmt.Errorf("%s exists on the target", ns), "drop it, or choose --on-existing merge or --on-existing drop")
-	}
-	return nil
-}
-
-func (c *copier) prepareIncremental(ctx context.Context) error {
-	at, err := mongo.ParseOpTime(c.spec.StartAt)
-	if err != nil {
-		return fmt.Errorf("--start-at: %w", err)
-	}
-	newest, err := c.ask.Newest(ctx)
-	if err != nil {
-		return err
-	}
-	names, err := schema.FindNames(ctx, c.src, c.dst, c.rules)
-	if err != nil {
-		return err
-	}
-	mapped := make([]state.Mapped, len(names))
-	for i, n := range names {
-		mapped[i] = state.Mapped{Collection: schema.Collection{NS: n.NS, Type: n.Type, UUID: n.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}, Target: n.Target}
-	}
-	if err := c.store.SaveCatalog(ctx, mapped); err != nil {
-		return err
-	}
-	c.catalog = mapped
-	// What the target holds at that position is not known exactly, so up to
-	// now it may be ahead.
-	return c.savePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
-		bson.E{Key: "start", Value: at}, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})...)
-}
-
-// make creates one collection or view. Unless the target's own are kept, only
-// this job can have made what is there.
-func (c *copier) make(ctx context.Context, m state.Mapped) error {
-	create := c.cat.Collections.CreateOurs
-	if c.spec.OnExisting == ExistingMerge {
-		create = c.cat.Collections.Create
-	}
-	err := create(ctx, m.Collection, m.Target, c.rules)
-	if err == nil {
-		c.progress.Made(m.Target)
-		failpoint.Hit("make.after")
-	}
-	return err
-}
-
-// create makes what documents are copied into.
-func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
-	if err := c.makeAll(ctx, colls); err != nil {
-		return err
-	}
-	var empty []schema.Collection
-	for _, m := range colls {
-		if m.Type != schema.TypeView {
-			one := m.Collection
-			one.NS = m.Target
-			empty = append(empty, one)
-		}
-	}
-	if err := c.cat.Indexes.BuildEarly(ctx, empty); err != nil {
-		return err
-	}
-	return c.made(ctx, PhaseCopying)
-}
-
-// makeAll makes the collections and views on the target. There are no documents of the
-// job yet, so it may begin again after a crash.
-func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
-	if c.spec.OnExisting == ExistingDrop {
-		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
-			return err
-		}
-		for _, m := range colls {
-			if err := c.cat.Collections.Drop(ctx, m.Target); err != nil {
-				return err
-			}
-		}
-	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(8)
-	var views []state.Mapped
-	for _, m := range colls {
-		if m.Type == schema.TypeView {
-			views = append(views, m)
-			continue
-		}
-		g.Go(func() error { return c.make(gctx, m) })
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	for _, m := range views { // in dependency order
-		if err := c.make(ctx, m); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// made goes on to the next phase when all is made. There is one wait for all: an
-// election must not leave a collection to be made by the way, without its options. The
-// phase waits for a majority by itself, unless it was told to wait for less.
-func (c *copier) made(ctx context.Context, next Phase) error {
-	if wc := c.spec.WriteConcern; wc != "" && wc != "majority" {
-		if err := c.cat.WaitMajority(ctx); err != nil {
-			return err
-		}
-	}
-	return c.savePhase(ctx, next)
 }
 
 // copyAll copies the documents. Where the collections are not there yet, they are
@@ -337,7 +84,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 // ran: once a run, and not where this one makes all of them. What an attempt that
 // failed while it finalized has restored is deferred again.
 func (c *copier) deferTTL(ctx context.Context) error {
-	due := !c.ttlDeferred && (c.lease.resumed || c.spec.Mode == ModeIncremental)
+	due := !c.ttlDeferred && (c.lease.resumed != nil || c.spec.Mode == ModeIncremental)
 	if !due && c.stored.Phase != PhaseFinalizing {
 		return nil
 	}
@@ -353,7 +100,7 @@ func (c *copier) deferTTL(ctx context.Context) error {
 func (c *copier) task(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) copy.Task {
 	t := ruled(c.rules, c.tally, c.src.Info.Version, coll, after)
 	t.Target = schema.Collection{NS: target, Type: coll.Type}.DataNS()
-	if leaves := c.leaves(); leaves != nil && t.Map != nil {
+	if leaves := follow.Leaves(c.letters, c.spec.OnConflict, c.log); leaves != nil && t.Map != nil {
 		t.Map = leavingOut(ctx, leaves, t, after)
 	}
 	return t
@@ -412,7 +159,7 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 	c.progress.Copying(eng)
 	run := func(ctx context.Context) error { return eng.Run(ctx, tasks) }
 	if lend && c.lends() {
-		return c.runLending(ctx, []lent{{Engine: eng}}, after, run)
+		return c.runLending(ctx, engines{{Engine: eng}}, after, run)
 	}
 	return run(ctx)
 }
@@ -497,59 +244,6 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 		}
 		return true, nil
 	}
-}
-
-// buildIndexes builds what need not wait for consistency, collections side by
-// side, then lets the overlap begin.
-func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
-	phase, alone := schema.BeforeConsistent, c.src.Info.Kind == mongo.KindStandalone
-	if alone {
-		phase = schema.Consistent
-	}
-	var builds []schema.Build
-	for _, m := range colls {
-		if len(m.Indexes) > 0 && m.Type != schema.TypeView {
-			builds = append(builds, schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: m.Bytes})
-		}
-	}
-	if err := c.cat.Indexes.BuildAll(ctx, builds, phase, c.buildsAtOnce()); err != nil {
-		return err
-	}
-	if alone {
-		return c.finishAlone(ctx)
-	}
-	return c.savePhase(ctx, PhaseOverlap)
-}
-
-// buildsAtOnce is how many commands build indexes side by side.
-func (c *copier) buildsAtOnce() int {
-	if load, _ := c.dstGate.Load(); load == pace.Low {
-		return 1
-	}
-	return schema.DefaultBuilds
-}
-
-// finishAlone ends the job of a standalone source, which has no oplog. What the
-// copy has set aside is judged: no changes follow that could decide it.
-func (c *copier) finishAlone(ctx context.Context) error {
-	if err := c.sink(stream.Position{}, mongosink.Options{}).Conclude(ctx); err != nil {
-		return err
-	}
-	if err := c.cat.Expiries.Restore(ctx); err != nil {
-		return err
-	}
-	diffs, err := c.compare(ctx)
-	if err != nil {
-		return err
-	}
-	at, err := c.store.Prove(ctx, true)
-	if err != nil {
-		return err
-	}
-	if err := c.finish(ctx, follow.Final{Differences: diffs, At: at}); err != nil {
-		return err
-	}
-	return follow.ErrFinished
 }
 
 // sliceStore is the copy engine's store in the job's checkpoint.

@@ -6,11 +6,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"strings"
+	"slices"
 	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
@@ -22,7 +20,6 @@ import (
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
-	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
@@ -32,40 +29,73 @@ import (
 // Job is one source replicated into one target. Run is called once; the other
 // methods are safe for concurrent use with it, except Plan, which comes before.
 type Job struct {
-	spec    Spec
-	id      string
-	log     *slog.Logger
-	src     *mongo.Cluster
-	shards  *origin.Sharded // behind src, if it is a router
-	origin  source          // src, as it is read
-	dst     *mongo.Cluster
-	rules   *transform.Set
-	keys    transform.Keys // of the rules
-	tally   *transform.Tally
-	store   state.Store
+	session
 	builds  *schema.Builds
-	cat     *schema.Target
-	wishes  *placing.Source     // how collections are to be sharded
-	placer  *placing.Placer     // shards collections of the target; nil where it is no router
-	txn     *mongo.Transactions // on the target
-	letters *deadletter.Store   // the documents that the target refuses
-	ask     *follow.Ask         // the source, with what the job has on the target; phases only
-	repairs follow.Repairs      // that operators have asked for
-	unclear int                 // conflicts that could not be judged yet; phases only
-	plan    *Plan               // the latest one that may be run
-	stored  state.Job           // as this attempt has stored it; phases only
-	fresh   bool                // this attempt began with nothing; phases only
-	catalog []state.Mapped      // likewise, up to the overlap; nil before it is there
+	repairs follow.Repairs // that operators have asked for
+	unclear int            // conflicts that could not be judged yet; phases only
+	plan    *Plan          // the latest one that may be run
+	fresh   bool           // this attempt began with nothing; phases only
 
-	progress *progress.Progress
 	control  *control
 	patience *retry.Patience
 	lease    *lease
 	copier   *copier
 	spooler  *oplog.Spooler
-	limit    *pace.Limiter
-	// srcGate and dstGate bound the exchanges with each side.
+}
+
+// session is what the phases of a job have in common: both sides, the rules between them,
+// and where the job stands.
+type session struct {
+	throttle
+	spec     Spec
+	id       string
+	log      *slog.Logger
+	src      *mongo.Cluster
+	shards   *origin.Sharded // behind src, if it is a router
+	origin   source          // src, as it is read
+	ask      *follow.Ask     // origin, with what the job has on the target; phases only
+	dst      *mongo.Cluster
+	store    state.Store
+	cat      *schema.Target
+	placer   *placing.Placer     // shards collections of the target; nil where it is no router
+	wishes   *placing.Source     // how collections are to be sharded
+	txn      *mongo.Transactions // on the target
+	letters  *deadletter.Store   // the documents that the target refuses
+	rules    *transform.Set
+	keys     transform.Keys // of the rules
+	tally    *transform.Tally
+	progress *progress.Progress
+
+	stored  state.Job      // as this attempt has stored it; phases only
+	catalog []state.Mapped // likewise, up to the overlap; nil before it is there
+}
+
+// throttle bounds how fast a job copies and applies, and its exchanges with each side.
+type throttle struct {
+	limit            *pace.Limiter
 	srcGate, dstGate *pace.Gate
+}
+
+// low reports that so little is to be asked of a side that one process is enough.
+func (t throttle) low() bool {
+	source, _ := t.srcGate.Load()
+	target, _ := t.dstGate.Load()
+	return source == pace.Low || target == pace.Low
+}
+
+// source is the source as a job needs it, whatever its shape.
+type source interface {
+	follow.Origin
+	// Snapshot lists the catalog as it stood at a position to follow from.
+	Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot, stream.Position, error)
+	// Changes is what happens there. The names are those at the position of a run.
+	Changes(o oplog.Options, names func() []schema.Name, noted mongo.OpTime) stream.Source
+	// ReadFrom is the first change that whoever stands at a position needs.
+	ReadFrom(stream.Position) (mongo.OpTime, error)
+	// Window is the oldest and the newest position that can be read.
+	Window(ctx context.Context) (oldest, newest mongo.OpTime, err error)
+	// Full reports that there are oplogs that forget.
+	Full(ctx context.Context) bool
 }
 
 // Open parses the spec, connects both sides and reads nothing but their
@@ -75,7 +105,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if spec.OnConflict == "" {
 		spec.OnConflict = ConflictStop
 	}
-	j := &Job{spec: spec, log: spec.Log, limit: pace.New(spec.Limits), srcGate: pace.NewGate(spec.Loads.Source), dstGate: pace.NewGate(spec.Loads.Target)}
+	j := &Job{session: session{spec: spec, log: spec.Log, throttle: throttle{pace.New(spec.Limits), pace.NewGate(spec.Loads.Source), pace.NewGate(spec.Loads.Target)}}}
 	var err error
 	spec.Rules.Secret = j.keys.Remember(spec.Rules.Secret)
 	if j.rules, err = transform.New(spec.Rules); err != nil {
@@ -110,91 +140,40 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if j.origin == nil {
 		j.origin = origin.Set{Cluster: j.src, Spool: j.spooler}
 	}
-	j.lease = &lease{Job: j, run: state.NewRun(), restart: spec.Restart}
-	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})
-	j.dst.Pool.SetGuard(j.store.Owned)
 	if j.txn, err = j.dst.NewTransactions(); err != nil {
 		j.Close()
 		return nil, fmt.Errorf("target: %w", err)
 	}
+	j.tally = transform.NewTally(j.rules)
+	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips, Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.src.Address(), Target: j.dst.Address(),
+		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom, Routers: j.routers, Told: spec.Told})
+	j.ask = &follow.Ask{Source: j.origin, Rules: j.rules, Progress: j.progress, Names: schema.NewNames(nil)}
+	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, ask: j.ask, progress: j.progress, log: j.log, anew: j.newJob(), run: state.NewRun(), restart: spec.Restart}
+	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})
+	j.lease.store = j.store
+	j.dst.Pool.SetGuard(j.store.Owned)
 	j.letters = deadletter.New(j.dst, j.id, j.store.SameTerm)
 	j.builds = schema.NewBuilds(j.dst, wc, j.log)
-	shape := schema.TargetOptions{Job: j.id, Builds: j.builds, Log: j.log, SameTerm: j.store.SameTerm, KeepsExpired: j.keepsExpired}
+	shape := schema.TargetOptions{Job: j.id, Builds: j.builds, Log: j.log, SameTerm: j.store.SameTerm, KeepsExpired: func(ns string) bool {
+		return slices.ContainsFunc(j.rules.Sources(ns), func(ns string) bool { return j.rules.Route(ns).KeepsExpired })
+	}}
 	if j.wishes = (&placing.Source{Cluster: j.src, Shards: j.shards, Rules: keys, Zones: zones}); j.dst.Info.Kind == mongo.KindSharded {
 		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Builds: j.builds, Log: j.log})
 		shape.Sharding = j.placer
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
-	j.tally = transform.NewTally(j.rules)
-	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips, Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.src.Address(), Target: j.dst.Address(),
-		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom, Routers: j.routers, Told: spec.Told})
-	j.ask = &follow.Ask{Source: j.origin, Rules: j.rules, Progress: j.progress, Names: schema.NewNames(nil)}
 	j.patience = &retry.Patience{Waiting: j.failing}
-	j.copier = &copier{Job: j, borrowers: map[string]*progress.Borrower{}}
+	j.copier = &copier{session: &j.session, lease: j.lease, borrowers: map[string]*progress.Borrower{}}
 	return j, nil
 }
 
-func (j *Job) connect(ctx context.Context) (err error) {
-	rp, err := mongo.ParseReadPreference(j.spec.ReadPreference, j.spec.ReadTags)
-	if err != nil {
-		return err
+// newJob is the document of a job that begins.
+func (j *Job) newJob() state.Job {
+	return state.Job{
+		ID: j.id, Source: j.src.Address(), Target: j.dst.Address(), SourceSet: j.src.Info.SetID, TargetSet: j.dst.Info.SetID,
+		Rules: j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Phase: PhaseCatalog,
+		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(j.src, j.dst),
 	}
-	reading := mongo.Options{AppName: "millrace-source", ReadPreference: rp, MostInUse: sourceInUse(j.spec.Loads.Source),
-		ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("source")}
-	g, gctx := errgroup.WithContext(ctx)
-	g.Go(func() (err error) {
-		if j.src, err = j.connectSide(gctx, "the source", j.spec.Source, reading); err == nil && j.src.Info.Kind == mongo.KindSharded {
-			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Left: true, Mongo: reading, Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
-		}
-		return mongo.Wrap(err, "source")
-	})
-	g.Go(func() (err error) {
-		j.dst, err = j.connectSide(gctx, "the target", j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2, MostInUse: targetInUse(j.spec.Loads.Target),
-			ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("target")})
-		return mongo.Wrap(err, "target")
-	})
-	if err = g.Wait(); err == nil {
-		if j.shards != nil {
-			j.origin = j.shards
-		}
-		return nil
-	}
-	if j.shards != nil {
-		j.shards.Close()
-	}
-	for _, c := range []*mongo.Cluster{j.src, j.dst} {
-		if c != nil {
-			c.Close()
-		}
-	}
-	return err
-}
-
-// sourceInUse is how many connections of the source, or of a shard, are in use at once: 0 is any
-// number. With the one that watches the server there are six.
-func sourceInUse(l pace.Load) int {
-	if l == pace.Low {
-		return 5
-	}
-	return 0
-}
-
-// targetInUse is sourceInUse for the target, where the connections over which a run writes
-// are apart from the others: both kinds have as many, and one that watches the server.
-func targetInUse(l pace.Load) int {
-	if l == pace.Low {
-		return 2
-	}
-	return 0
-}
-
-// openShards finds the shards behind a router.
-func openShards(ctx context.Context, router *mongo.Cluster, o shards.Options) (*origin.Sharded, error) {
-	c, err := shards.Open(ctx, router, o)
-	if err != nil {
-		return nil, err
-	}
-	return origin.NewSharded(c), nil
 }
 
 // Close disconnects both sides. Run must have returned.
@@ -260,20 +239,6 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		j.plan, j.ask.Readable = plan, readable(plan)
 	}
 	return plan, err
-}
-
-// router opens one of the target's routers.
-func (j *Job) router(ctx context.Context, host string) (*mongo.Cluster, error) {
-	_, all, _ := strings.Cut(j.dst.Address(), "://")
-	return j.spec.Connect(ctx, strings.Replace(j.spec.Target, all, host, 1), mongo.Options{AppName: "millrace-precheck", ServerSelectionTimeout: 5 * time.Second})
-}
-
-// routers is what the routers of the target were sent.
-func (j *Job) routers() (list []progress.RouterDone) {
-	for _, s := range j.dst.Pool.Sent() {
-		list = append(list, progress.RouterDone{Router: s.Router, Commands: s.Messages, Bytes: s.Bytes})
-	}
-	return list
 }
 
 // positionOf is where a stored job stands.

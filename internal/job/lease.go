@@ -10,28 +10,38 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
-	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 )
 
 // lease is a run's right to the job, and the attempts that it makes in it.
 type lease struct {
-	*Job
-	run       string   // names this run on the target
-	restart   bool     // the job is to begin anew
-	made      bool     // by this run: it is new
-	resumed   bool     // an earlier process began the job
-	formatWas int      // of the checkpoint that was found, until it is brought up to date
-	attempts  int      // begun by this run
-	session   bson.Raw // of the transactions of the last owner, until they are ended
+	store    state.Store
+	target   *mongo.Cluster
+	txn      *mongo.Transactions
+	gate     *pace.Gate // of the target
+	ask      *follow.Ask
+	progress *progress.Progress
+	log      *slog.Logger
+	anew     state.Job // that begins
+
+	run       string     // names this run on the target
+	restart   bool       // the job is to begin anew
+	made      bool       // by this run: it is new
+	resumed   *state.Job // as an earlier process left it; nil: none began the job
+	formatWas int        // of the checkpoint that was found, until it is brought up to date
+	attempts  int        // begun by this run
+	session   bson.Raw   // of the transactions of the last owner, until they are ended
 }
 
 // take makes this run the owner of the job, a new one or the one that the
 // checkpoint remembers. Nothing is written but that: begin comes first.
 func (l *lease) take(ctx context.Context) error {
-	taken, err := l.store.TakeNew(ctx, l.newJob())
+	taken, err := l.store.TakeNew(ctx, l.anew)
 	if l.made = taken; taken { // there is nothing to begin anew
 		l.restart = false
 	}
@@ -51,20 +61,9 @@ func (l *lease) take(ctx context.Context) error {
 	if ours || l.restart {
 		return nil
 	}
-	l.resumed, l.formatWas = true, job.Version
-	l.spec.OnExisting = l.spec.OnExisting.Or(job.OnExisting)
-	l.control.inherit(job.Paused)
-	l.log.Info("resuming job", "job", l.id, "phase", job.Phase, "applied", job.Applied)
+	l.resumed, l.formatWas = &job, job.Version
+	l.log.Info("resuming job", "job", job.ID, "phase", job.Phase, "applied", job.Applied)
 	return nil
-}
-
-// newJob is the document of a job that begins.
-func (l *lease) newJob() state.Job {
-	return state.Job{
-		Source: l.src.Address(), Target: l.dst.Address(), SourceSet: l.src.Info.SetID, TargetSet: l.dst.Info.SetID,
-		Rules: l.rules.String(), Keys: l.keys.Seal(l.rules, state.NewRun()), Mode: l.spec.Mode, OnExisting: l.spec.OnExisting, Phase: PhaseCatalog,
-		Roomy: l.spec.Mode != ModeStructure && schema.TellsRollOff(l.src, l.dst),
-	}
 }
 
 // begin starts an attempt: nothing that an earlier one sent to the target runs
@@ -77,13 +76,13 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 	}
 	l.session = nil
 	if l.restart {
-		anew := l.newJob()
+		anew := l.anew
 		anew.Shared = job.Shares()
 		if err := l.store.Reset(ctx, anew); err != nil {
 			return job, err
 		}
 		l.restart = false
-		l.log.Info("the job begins anew", "job", l.id)
+		l.log.Info("the job begins anew", "job", job.ID)
 		if job, _, err = l.store.Reload(ctx); err != nil {
 			return job, err
 		}
@@ -110,7 +109,7 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 // have under way on the target.
 func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
 	defer l.progress.Wait("")
-	e := ending{target: l.dst, job: l.id, run: l.run, attempt: attempt, sessions: []bson.Raw{l.session}, first: l.attempts == 0, log: l.log}
+	e := ending{target: l.target, job: l.anew.ID, run: l.run, attempt: attempt, sessions: []bson.Raw{l.session}, first: l.attempts == 0, log: l.log}
 	if l.attempts > 0 {
 		e.sessions = append(e.sessions, l.txn.SessionID())
 	}
@@ -192,8 +191,8 @@ func (l *lease) notFarAhead(prove func() error) error {
 		defer late.Stop()
 		select {
 		case <-late.C:
-			l.dstGate.Hold(true)
-			defer l.dstGate.Hold(false)
+			l.gate.Hold(true)
+			defer l.gate.Hold(false)
 			<-proven
 		case <-proven:
 		}
@@ -217,7 +216,7 @@ const (
 func (l *lease) letGo(ctx context.Context) {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()
-	if err := l.dst.Pool.CloseRenewed(closing); err != nil {
+	if err := l.target.Pool.CloseRenewed(closing); err != nil {
 		l.log.Debug("connections not closed", "error", err)
 	}
 	if closing.Err() != nil {

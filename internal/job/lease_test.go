@@ -17,14 +17,14 @@ func TestNotFarAhead(t *testing.T) {
 		0: write, mostAhead / 2: write, write + time.Second: write + time.Second,
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := &lease{Job: &Job{dstGate: pace.NewGate(pace.Normal)}}
+			l := &lease{gate: pace.NewGate(pace.Normal)}
 			began, failed := time.Now(), errors.New("no majority")
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
 				time.Sleep(write)
-				pass, err := l.dstGate.Enter(t.Context())
-				l.dstGate.Leave(pass, 1)
+				pass, err := l.gate.Enter(t.Context())
+				l.gate.Leave(pass, 1)
 				if took := time.Since(began); err != nil || took != begins {
 					t.Errorf("behind by %s: the write began after %s, want %s; %v", behind, took, begins, err)
 				}

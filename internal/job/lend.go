@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // mostBorrowers bounds those of one copy.
@@ -30,10 +32,18 @@ const mostBorrowers = 64
 // borrowers ask it over each connection before they write there, and who is struck off
 // has its connections ended.
 type lender struct {
-	*copier
-	of    []lent
-	start mongo.OpTime
-	fail  context.CancelCauseFunc // ends the copy
+	throttle
+	*Lending
+	terms    loanTerms // but for those of one borrower
+	of       engines
+	target   *mongo.Cluster
+	store    state.Store
+	rules    *transform.Set
+	keys     *transform.Keys // of rules
+	tally    *transform.Tally
+	progress *progress.Progress
+	log      *slog.Logger
+	fail     context.CancelCauseFunc // ends the copy
 
 	ctx     context.Context // of the copy
 	serving context.Context // while borrowers are answered
@@ -44,13 +54,6 @@ type lender struct {
 	joined    bool                 // somebody has
 	borrowers map[string]*borrower // by token
 	shown     map[string]*progress.Borrower
-}
-
-// lent is an engine whose slices are lent, and the shard that it reads: empty is all of
-// the source.
-type lent struct {
-	shard string
-	*copy.Engine
 }
 
 // borrower is one that has joined.
@@ -71,13 +74,18 @@ func (c *copier) lends() bool {
 }
 
 // runLending runs engines whose slices others may borrow: run runs them all.
-func (c *copier) runLending(ctx context.Context, of []lent, start mongo.OpTime, run func(context.Context) error) error {
+func (c *copier) runLending(ctx context.Context, of engines, start mongo.OpTime, run func(context.Context) error) error {
 	running, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	l := &lender{copier: c, of: of, start: start, fail: cancel, ctx: running, borrowers: map[string]*borrower{}, shown: c.borrowers}
 	serving, stop := context.WithCancel(running)
 	defer stop()
-	l.serving = serving
+	l := &lender{throttle: c.throttle, Lending: c.spec.Lending, of: of, target: c.dst, store: c.store, rules: c.rules, keys: &c.keys, tally: c.tally, progress: c.progress, log: c.log,
+		fail: cancel, ctx: running, serving: serving, borrowers: map[string]*borrower{}, shown: c.borrowers,
+		terms: loanTerms{Job: c.id, Run: c.lease.run, Attempt: c.stored.Fence, SourceSet: c.src.Info.SetID, TargetSet: c.dst.Info.SetID,
+			Others: c.spec.OnExisting == ExistingMerge, Start: start, Lease: c.spec.Lending.Lease}}
+	for _, e := range of {
+		l.terms.Shards = append(l.terms.Shards, e.shard)
+	}
 	c.progress.Lending(l.show) // from here on nobody else looks at shown
 	l.mu.Lock()
 	for _, b := range l.shown {
@@ -86,7 +94,7 @@ func (c *copier) runLending(ctx context.Context, of []lent, start mongo.OpTime, 
 	l.mu.Unlock()
 	var serve sync.WaitGroup
 	serve.Go(func() {
-		if err := c.spec.Lending.Serve(serving, l.answer); err != nil && serving.Err() == nil {
+		if err := l.Serve(serving, l.answer); err != nil && serving.Err() == nil {
 			c.log.Warn("no slices of the copy can be lent", "error", err)
 		}
 	})
@@ -128,7 +136,7 @@ func (l *lender) strike(ctx context.Context, token string, waiting func([]mongo.
 	if err := l.note(ctx); err != nil {
 		return err
 	}
-	_, err := l.dst.EndConnections(ctx, mongo.Borrowers(l.id, l.lease.run, l.stored.Fence, token), waiting, bson.D{{Key: "ping", Value: 1}})
+	_, err := l.target.EndConnections(ctx, mongo.Borrowers(l.terms.Job, l.terms.Run, l.terms.Attempt, token), waiting, bson.D{{Key: "ping", Value: 1}})
 	return mongo.Wrap(err, "end the connections of a worker that has copied a part")
 }
 
@@ -150,7 +158,7 @@ func (l *lender) note(ctx context.Context) error {
 
 // watch ends borrowers that say nothing, until ctx ends.
 func (l *lender) watch(ctx context.Context) {
-	lease := l.spec.Lending.Lease
+	lease := l.Lease
 	for pace.Pause(ctx, lease/10) == nil {
 		l.mu.Lock()
 		silent := slices.Collect(maps.Values(l.borrowers))
@@ -248,25 +256,18 @@ func (l *lender) reply(ctx context.Context, a *loanAsk) loanReply {
 	return loanReply{Refused: "there is no request " + a.Kind}
 }
 
-// low reports that so little is to be asked of a side that one process is enough.
-func (l *lender) low() bool {
-	source, _ := l.srcGate.Load()
-	target, _ := l.dstGate.Load()
-	return source == pace.Low || target == pace.Low
-}
-
 const refusedLow = "the job's load is low: its owner copies alone"
 
 // join lets a borrower in.
 func (l *lender) join(a *loanAsk) loanReply {
 	switch {
-	case a.Version != l.spec.Lending.Version:
-		why := fmt.Sprintf("it is of version %s, the job's owner of version %s", a.Version, l.spec.Lending.Version)
+	case a.Version != l.Version:
+		why := fmt.Sprintf("it is of version %s, the job's owner of version %s", a.Version, l.Version)
 		l.declined(a.Worker, why)
 		return loanReply{Refused: why}
 	case l.low():
 		return loanReply{Refused: refusedLow}
-	case !slices.ContainsFunc(l.of, lent.ready):
+	case !slices.ContainsFunc(l.of, engine.ready):
 		return loanReply{Refused: "there is nothing to lend yet"}
 	}
 	b := &borrower{token: state.NewRun(), worker: a.Worker, heard: time.Now(), loans: map[string]*copy.Loan{}, grants: map[int64]chan struct{}{}}
@@ -295,28 +296,16 @@ func (l *lender) join(a *loanAsk) loanReply {
 		return loanReply{Refused: "the job's owner cannot reach the target"}
 	}
 	l.log.Info("another worker copies a part", "worker", a.Worker)
-	return loanReply{Terms: &loanTerms{Token: b.token, Job: l.id, Run: l.lease.run, Attempt: l.stored.Fence, SourceSet: l.src.Info.SetID, TargetSet: l.dst.Info.SetID,
-		Shards: l.shardNames(), Routers: l.routers(), Others: l.spec.OnExisting == ExistingMerge, Start: l.start, Rules: l.keys.Mark(l.rules, b.token), Lease: l.spec.Lending.Lease}}
-}
-
-func (l *lender) shardNames() (names []string) {
-	for _, e := range l.of {
-		names = append(names, e.shard)
+	terms := l.terms
+	terms.Token, terms.Rules = b.token, l.keys.Mark(l.rules, b.token)
+	if l.target.Info.Kind == mongo.KindSharded { // a borrower's connections by another router would not be seen
+		terms.Routers = l.target.Pool.Addresses()
 	}
-	return names
-}
-
-// routers are those of the target at which connections are looked for. A borrower that
-// comes by another one would not be seen.
-func (l *lender) routers() []string {
-	if l.dst.Info.Kind != mongo.KindSharded {
-		return nil
-	}
-	return l.dst.Pool.Addresses()
+	return loanReply{Terms: &terms}
 }
 
 // ready reports that the engine reads, and may lend.
-func (e lent) ready() bool {
+func (e engine) ready() bool {
 	_, ready := e.Member()
 	return ready
 }

@@ -3,17 +3,30 @@ package job
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/source/oplog"
 )
 
 // monitor watches a job from the side, also while it is paused: its rates, the
 // source's position and oplog window, and index builds.
 type monitor struct {
-	*Job
+	progress   *progress.Progress
+	origin     source
+	shards     *origin.Sharded // behind origin, if there are any
+	spooler    *oplog.Spooler
+	builds     *schema.Builds
+	log        *slog.Logger
+	warnWindow time.Duration // see Spec.WarnWindow
+	follows    bool          // the job reads changes
+
 	ticks  int
 	warned time.Time // of the oplog window
 	full   bool      // the oplog was, when it was asked last
@@ -23,7 +36,7 @@ type monitor struct {
 func (m *monitor) run(ctx context.Context) error {
 	look := func() error {
 		m.progress.Sample()
-		if m.src.Info.Kind != mongo.KindStandalone && m.spec.Mode != ModeStructure {
+		if m.follows {
 			if err := m.watchSource(ctx); err != nil {
 				return err
 			}
@@ -80,7 +93,7 @@ func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
 	held := m.spooler.Covers(phase == PhaseCopying || phase == PhaseIndexing) || !m.forgets(ctx)
 	m.progress.WindowHeld(held)
-	w := m.spec.WarnWindow
+	w := m.warnWindow
 	if w <= 0 || left >= w || time.Since(m.warned) < time.Minute || held {
 		return nil
 	}

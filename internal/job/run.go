@@ -6,25 +6,19 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/internal/docwrite"
-	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
-	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
-	"github.com/millrace/millrace/internal/transform"
 )
 
 // errPaused ends a phase on purpose, as follow.ErrFinished does.
@@ -52,6 +46,10 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	if err := j.patience.Try(ctx, j.spec.GiveUpAfter, func() error { return j.explained(ctx, j.lease.take(ctx)) }); err != nil {
 		return err
 	}
+	if was := j.lease.resumed; was != nil {
+		j.spec.OnExisting = j.spec.OnExisting.Or(was.OnExisting)
+		j.control.inherit(was.Paused)
+	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		err := j.phases(gctx)
@@ -60,7 +58,9 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 		return err
 	})
-	g.Go(func() error { return (&monitor{Job: j}).run(gctx) })
+	m := &monitor{progress: j.progress, origin: j.origin, shards: j.shards, spooler: j.spooler, builds: j.builds, log: j.log, warnWindow: j.spec.WarnWindow,
+		follows: j.src.Info.Kind != mongo.KindStandalone && j.spec.Mode != ModeStructure}
+	g.Go(func() error { return m.run(gctx) })
 	g.Go(func() error { return j.lease.heartbeat(gctx) })
 	if err = g.Wait(); errors.Is(err, follow.ErrFinished) {
 		err = nil
@@ -327,16 +327,16 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 }
 
 // savePhase moves the job on, with fields that belong to the step.
-func (j *Job) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
+func (s *session) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
 	failpoint.Hit("phase.before")
 	defer failpoint.Hit("phase.after")
 	fields := append(bson.D{{Key: "phase", Value: p}}, set...)
-	if err := j.store.SaveDurably(ctx, fields); err != nil {
+	if err := s.store.SaveDurably(ctx, fields); err != nil {
 		return err
 	}
-	j.progress.Enter(p)
+	s.progress.Enter(p)
 	var err error
-	j.stored, err = j.stored.With(fields)
+	s.stored, err = s.stored.With(fields)
 	return err
 }
 
@@ -350,8 +350,8 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 			return err
 		}
 	}
-	b := j.spec.applyBuffer()
-	leaves := j.leaves()
+	b := newApplyBuffer(j.spec.ApplyBuffer, j.spec.Partitions)
+	leaves := follow.Leaves(j.letters, j.spec.OnConflict, j.log)
 	j.ask.LeavesOut = leaves != nil
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Tally: j.tally, Store: j.store, Target: j.dst, Schema: j.cat,
@@ -373,214 +373,6 @@ func (j *Job) newSpooler() *oplog.Spooler {
 		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
 	}
 	return oplog.NewSpooler(j.src, o)
-}
-
-// leaves keeps documents that the rules cannot map; nil has them end the job.
-func (j *Job) leaves() transform.LeftOut {
-	return follow.Leaves(j.letters, j.spec.OnConflict, j.log)
-}
-
-// sink makes the engine that applies changes, with what it needs to know about
-// conflicts.
-func (j *Job) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
-	partitions := partitionsFor(j.spec.Partitions, j.dst.Pool.RoundTripTime())
-	b := newApplyBuffer(j.spec.ApplyBuffer, partitions)
-	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Targets, o.LeavesOut = targets{j, j.ask.Names}, j.ask.LeavesOut
-	o.Policy = mongosink.Policy{Overwrite: j.spec.OnExisting == ExistingMerge, OnConflict: j.spec.OnConflict, Letters: j.letters}
-	o.Source = mongosink.Source{Reread: j.ask.Reread, Has: j.ask.OnSource}
-	if j.shards != nil {
-		o.Source.Whole = j.shards.Whole
-	}
-	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = j.txn, j.store.SameTerm, j.dstGate
-	o.Write.Others = j.spec.OnExisting == ExistingMerge
-	o.Log, o.Limit = j.log, j.limit
-	return mongosink.New(j.dst, pos, o)
-}
-
-// partitionsFor is how many partitions there are for a target so far away, unless
-// a number was asked for. One that waits for an answer keeps the target waiting
-// too, so that more are needed the longer that takes.
-func partitionsFor(asked int, away time.Duration) int {
-	const (
-		near, most = 8, 16
-		doubling   = 40 * time.Millisecond // the round trip for which there are twice as many
-	)
-	if asked > 0 {
-		return asked
-	}
-	return min(near+int(min(float64(near)*float64(away)/float64(doubling), most)), most)
-}
-
-// targets are the collections of the target as they are now.
-type targets struct {
-	*Job
-	*schema.Names
-}
-
-// Traits reads what restricts the applying of events to a target collection.
-func (j targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error) {
-	c, _, err := collection(ctx, j.dst, ns)
-	if err != nil {
-		return mongosink.Traits{}, err
-	}
-	keys, err := j.dst.ShardKeys(ctx, ns)
-	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated(), Key: docwrite.KeyOf(keys[ns], c.Collated())}, err
-}
-
-// keepsExpired says that documents of a target's namespace stay there when they expire.
-func (j *Job) keepsExpired(targetNS string) bool {
-	return slices.ContainsFunc(j.rules.Sources(targetNS), func(ns string) bool { return j.rules.Route(ns).KeepsExpired })
-}
-
-// Expiry says how documents expire that stay on the target, and gives what counts them. The settings are those at the position that is applied: schema
-// changes note them on the target. In mode incremental the target has them to begin with.
-func (j targets) Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, func(n int64), error) {
-	c, _, err := collection(ctx, j.dst, r.Target)
-	if err != nil {
-		return nil, nil, err
-	}
-	s, err := j.cat.Deferred.Expiry(ctx, r.Target, c.Collated(), j.spec.Mode == ModeIncremental)
-	return s, j.tally.Expired(j.rules.Route(r.Source)), err
-}
-
-// collection reads the options of a collection of the target as they are now.
-func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.Collection, found bool, err error) {
-	db, name := mongo.SplitNS(ns)
-	specs, err := c.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
-	if err != nil || len(specs) == 0 {
-		return coll, false, err
-	}
-	coll = schema.Collection{NS: ns, Options: specs[0].Options}
-	if uuid := specs[0].UUID; uuid != nil {
-		coll.UUID = *uuid
-	}
-	return coll, true, nil
-}
-
-// compare finds how the target's collections, options and indexes differ from the
-// source's.
-func (j *Job) compare(ctx context.Context) ([]schema.Difference, error) {
-	// Shard keys are as rules say, or as they were when a collection was made.
-	o := schema.DiffOptions{Keep: j.rules.Match, Own: j.ask.Names.Targets(), IgnoreSharding: true}
-	var err error
-	if j.shards != nil {
-		if o.Building, err = j.shards.Building(ctx, j.rules); err != nil {
-			return nil, err
-		}
-	}
-	if j.placer != nil {
-		if err := j.placer.Settle(ctx); err != nil {
-			return nil, err
-		}
-		if o.Made, err = j.placer.Made(ctx); err != nil {
-			return nil, err
-		}
-		if err := j.tellKeys(ctx); err != nil {
-			return nil, err
-		}
-	}
-	return schema.Diff(ctx, j.src, j.dst, j.rules, o)
-}
-
-// rezone gives the job's collections the zones that the source has now: changes of zones
-// are in no shard's oplog.
-func (j *Job) rezone(ctx context.Context) (diffs []schema.Difference, err error) {
-	if j.placer == nil {
-		return nil, nil
-	}
-	var pairs []placing.Pair
-	for _, n := range j.ask.Names.All() {
-		pairs = append(pairs, placing.Pair{NS: n.NS, Target: n.Target})
-	}
-	left, err := j.placer.Rezone(ctx, pairs)
-	for _, l := range left {
-		diffs = append(diffs, schema.Difference{NS: l.NS, What: "zones", Source: l.Source, Target: l.Target})
-	}
-	return diffs, err
-}
-
-// tellKeys tells of collections that the source has sharded otherwise since they were
-// made on the target.
-func (j *Job) tellKeys(ctx context.Context) error {
-	if j.shards == nil {
-		return nil
-	}
-	var names, targets []string
-	for _, n := range j.ask.Names.All() {
-		names, targets = append(names, n.NS), append(targets, n.Target)
-	}
-	want, err := placing.Entries(ctx, j.src, names)
-	if err != nil {
-		return err
-	}
-	have, err := placing.Entries(ctx, j.dst, targets)
-	if err != nil {
-		return err
-	}
-	for i, ns := range names {
-		if _, ruled := j.wishes.Rules.Of(ns); !ruled && !placing.SameKey(want[ns].Key, have[targets[i]].Key) {
-			j.log.Warn("a collection has another shard key on the target than on the source", "ns", ns,
-				"source", placing.KeyText(want[ns].Key), "target", placing.KeyText(have[targets[i]].Key))
-		}
-	}
-	return nil
-}
-
-// finish notes how the catalogs differ, and ends the job.
-func (j *Job) finish(ctx context.Context, end follow.Final) error {
-	zones, err := j.rezone(ctx)
-	if err != nil {
-		return err
-	}
-	var lines []string
-	for _, d := range append(end.Differences, zones...) {
-		if d.Skipped != "" {
-			j.log.Info("target differs from the source as it has to", "difference", d.String())
-			continue
-		}
-		lines = append(lines, strings.TrimSpace(d.String()))
-		j.log.Warn("target differs from the source", "difference", d.String())
-	}
-	fallBack := end.At
-	if j.shards != nil { // to which no job writes yet
-		fallBack = mongo.OpTime{}
-	}
-	if j.placer != nil {
-		if err := j.placer.Release(ctx); err != nil {
-			return err
-		}
-	}
-	err = deadletter.Bind(ctx, j.dst, j.id, func(ctx context.Context, ns string) (bson.Binary, error) {
-		c, _, err := collection(ctx, j.dst, ns)
-		return c.UUID, err
-	})
-	if err != nil {
-		return err
-	}
-	j.progress.SetFinal(lines, j.leftOut(ctx), fallBack)
-	err = j.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
-		bson.E{Key: "finalizedAt", Value: j.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At}, bson.E{Key: "ended", Value: j.spec.Mode})...)
-	if err == nil && j.placer != nil {
-		if ferr := j.placer.ForgetAll(ctx); ferr != nil {
-			j.log.Debug("what was noted of sharded collections stays", "error", ferr)
-		}
-	}
-	return err
-}
-
-// leftOut lists and logs what the rules choose and the job has left out. A job does not
-// fail because that cannot be read.
-func (j *Job) leftOut(ctx context.Context) (out []string) {
-	list, err := schema.Omissions(ctx, j.src, j.rules)
-	if err != nil {
-		j.log.Warn("cannot list what is left out", "error", err)
-	}
-	for _, o := range list[:min(len(list), mostDifferences)] {
-		j.log.Warn("left out", "what", o.String())
-		out = append(out, o.String())
-	}
-	return out
 }
 
 // causeOr prefers the reason for which ctx was canceled.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -34,17 +35,19 @@ import (
 // All that is read is as it was at some time after that position, or later, and the
 // changes since are applied to it.
 type shardCopy struct {
-	*copier
-	of      *shards.Cluster         // of the attempt
-	stands  map[string]origin.Stand // of the tables, before anything was read
-	opts    copy.Options
-	engines copies
+	shards *origin.Sharded
+	of     *shards.Cluster // of the attempt
+	dst    *mongo.Cluster
+	store  sliceStore
+	log    *slog.Logger
+	stands map[string]origin.Stand // of the tables, before anything was read
+	opts   copy.Options
 }
 
 // fromShards copies tasks, each a whole collection, from the shards. What others borrow
 // has arrived before anything is read again: that reading is of all that moved meanwhile.
 func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, lend bool) error {
-	s := &shardCopy{copier: c, of: c.shards.Cluster(), opts: o}
+	s := &shardCopy{shards: c.shards, of: c.shards.Cluster(), dst: c.dst, store: sliceStore{c.store}, log: c.log, opts: o}
 	s.opts.Replacing = oneEach(c.shards)
 	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
 		return fmt.Errorf("read what was noted of the source's chunks: %w", err)
@@ -57,19 +60,16 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 		once := sync.OnceValue(func() error { return ready(ctx) })
 		s.opts.Ready = func(context.Context) error { return once() }
 	}
-	n := len(s.of.Shards)
-	s.engines = make(copies, n)
-	share(&s.opts, n)
-	of := make([]lent, n)
+	share(&s.opts, len(s.of.Shards))
+	of := make(engines, len(s.of.Shards))
 	for i, one := range s.of.Shards {
 		own := s.opts
 		own.Told = func(st copy.CollectionStats) { c.progress.Collection(st, one.Name) }
-		of[i] = lent{one.Name, copy.New(one.Cluster, c.dst, sliceStore{c.store}, own)}
-		s.engines[i] = shardEngine{of[i].Engine, one.Name}
+		of[i] = engine{one.Name, copy.New(one.Cluster, s.dst, s.store, own)}
 	}
-	c.progress.Copying(s.engines)
+	c.progress.Copying(of)
 	run := func(ctx context.Context) error {
-		return s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error { return s.engines[i].Run(ctx, tasks) })
+		return s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error { return of[i].Run(ctx, tasks) })
 	}
 	if lend && c.lends() {
 		err = c.runLending(ctx, of, o.AfterClusterTime, run)
@@ -267,14 +267,12 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 		if len(tasks) == 0 {
 			return nil
 		}
-		o := s.opts
-		o.Ready, o.Told = nil, nil
 		shard := s.of.Shards[i].Cluster
 		before, err := shard.Committed(ctx)
 		if err != nil {
 			return err
 		}
-		eng := copy.New(shard, s.dst, unstored{s.sliceStore()}, o)
+		eng := s.anew(shard)
 		if err := eng.Run(ctx, tasks); err != nil {
 			return err
 		}
@@ -296,7 +294,12 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Ta
 	return left, err
 }
 
-func (c *copier) sliceStore() sliceStore { return sliceStore{c.store} }
+// anew is an engine that reads from a shard again.
+func (s *shardCopy) anew(shard *mongo.Cluster) *copy.Engine {
+	o := s.opts
+	o.Ready, o.Told = nil, nil
+	return copy.New(shard, s.dst, unstored{s.store}, o)
+}
 
 // keyIndex is an index of a collection that holds all documents by their shard keys. It
 // may have been made since the copy began.
@@ -382,7 +385,7 @@ func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) ([]co
 			}
 			s.log.Info("a collection that moved is read again", "ns", t.Source.NS, "shard", shard)
 			if t.Source.Capped() {
-				if err := s.recreate(ctx, t); err != nil {
+				if err := s.opts.Recreate(ctx, t); err != nil {
 					return nil, err
 				}
 			}
@@ -395,9 +398,7 @@ func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) ([]co
 			if len(tasks) == 0 {
 				return nil
 			}
-			o := s.opts
-			o.Ready, o.Told = nil, nil
-			return copy.New(s.of.Shards[i].Cluster, s.dst, unstored{s.sliceStore()}, o).Run(ctx, tasks)
+			return s.anew(s.of.Shards[i].Cluster).Run(ctx, tasks)
 		})
 		if err != nil {
 			return nil, err
@@ -416,17 +417,17 @@ func (u unstored) SaveSlices(ctx context.Context, _ []scan.Slice) error {
 	return err
 }
 
-// shardEngine copies from one shard.
-type shardEngine struct {
-	*copy.Engine
+// engine copies from a shard, or, if that is empty, from all of the source.
+type engine struct {
 	shard string
+	*copy.Engine
 }
 
-// copies are the engines of one copy.
-type copies []shardEngine
+// engines are those of one copy.
+type engines []engine
 
 // ByShard is what each of them has copied.
-func (all copies) ByShard() []progress.ShardDone {
+func (all engines) ByShard() []progress.ShardDone {
 	list := make([]progress.ShardDone, len(all))
 	for i, e := range all {
 		list[i].Shard = e.shard
@@ -436,7 +437,7 @@ func (all copies) ByShard() []progress.ShardDone {
 }
 
 // Stats are the sums. The parts of a collection count as one.
-func (all copies) Stats() (sum copy.Stats) {
+func (all engines) Stats() (sum copy.Stats) {
 	at := map[string]int{}
 	for _, e := range all {
 		st := e.Stats()
@@ -464,7 +465,7 @@ func (all copies) Stats() (sum copy.Stats) {
 }
 
 // Done are the sums.
-func (all copies) Done() (docs, bytes int64) {
+func (all engines) Done() (docs, bytes int64) {
 	for _, e := range all {
 		d, b := e.Done()
 		docs, bytes = docs+d, bytes+b
@@ -473,7 +474,7 @@ func (all copies) Done() (docs, bytes int64) {
 }
 
 // Copied is the documents and bytes of Stats alone.
-func (all copies) Copied() (docs, bytes int64) {
+func (all engines) Copied() (docs, bytes int64) {
 	for _, e := range all {
 		d, b := e.Copied()
 		docs, bytes = docs+d, bytes+b

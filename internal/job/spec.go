@@ -77,6 +77,32 @@ const (
 	PhaseFailed     = state.PhaseFailed
 )
 
+// What is said of shards and routers (see progress).
+const (
+	OtherParts = progress.Others
+	MaxParts   = progress.MaxParts
+)
+
+// Step is a kind of what a job does (see Event).
+type Step = progress.Step
+
+// The kinds of steps.
+const (
+	StepPhase      = progress.StepPhase
+	StepCollection = progress.StepCollection
+	StepSchema     = progress.StepSchema
+)
+
+// Compress says when what is exchanged with source and target is compressed, where
+// the connection string names no compressor.
+type Compress string
+
+// The values of Compress.
+const (
+	CompressAuto Compress = "auto" // while it is found to move more than without
+	CompressOff  Compress = "off"
+)
+
 // Deps are what a job has of the process that runs it. What is not set behaves as
 // in a process with one job.
 type Deps struct {

@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/failpoint"
-	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // structure runs one phase of a job that makes collections, views and indexes, and
@@ -32,47 +33,9 @@ func (c *copier) structure(ctx context.Context, phase Phase, colls []state.Mappe
 		}
 		return c.savePhase(ctx, PhaseFinalizing)
 	case PhaseFinalizing:
-		return c.finishStructure(ctx, colls)
+		return c.finishNow(ctx, colls)
 	}
 	return fmt.Errorf("job %s is in phase %q, which mode %s does not have", c.id, phase, ModeStructure)
-}
-
-// listed is the source's catalog of now, all of which a majority has.
-func (c *copier) listed(ctx context.Context, scope schema.Scope) (colls []schema.Collection, err error) {
-	err = c.src.Seen(ctx, func() error {
-		colls, err = schema.List(ctx, c.src, scope)
-		return err
-	})
-	return colls, err
-}
-
-// untilBuilt takes the source's catalog once no index of it is being built: where the job
-// reads no oplog, nothing would bring the index later. It waits no longer than IndexWait.
-func (c *copier) untilBuilt(ctx context.Context, take func() error) error {
-	began, waiting := time.Now(), false
-	for {
-		if err := take(); err != nil {
-			return err
-		}
-		building, err := schema.BuildingNames(c.snap.Collections, c.rules)
-		if err != nil {
-			return err
-		}
-		if len(building) == 0 {
-			return nil
-		}
-		if c.spec.IndexWait > 0 && time.Since(began) >= c.spec.IndexWait {
-			return c.stillBuilding("begin", building)
-		}
-		if !waiting {
-			waiting = true
-			defer c.progress.Wait("")
-		}
-		c.progress.Wait("index builds of the source to end: " + schema.NameAll(building))
-		if err := pace.Pause(ctx, time.Second); err != nil {
-			return err
-		}
-	}
 }
 
 // showStructure has the status tell what is to be made, and what is there in a phase.
@@ -110,58 +73,115 @@ func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 	return err
 }
 
-// finishStructure gives the target its expiries, compares it and ends the job.
-func (c *copier) finishStructure(ctx context.Context, colls []state.Mapped) error {
-	if err := c.cat.Expiries.Restore(ctx); err != nil {
-		return err
+// make creates one collection or view. Unless the target's own are kept, only
+// this job can have made what is there.
+func (c *copier) make(ctx context.Context, m state.Mapped) error {
+	create := c.cat.Collections.CreateOurs
+	if c.spec.OnExisting == ExistingMerge {
+		create = c.cat.Collections.Create
 	}
-	diffs, err := c.compare(ctx)
-	if err != nil {
-		return err
+	err := create(ctx, m.Collection, m.Target, c.rules)
+	if err == nil {
+		c.progress.Made(m.Target)
+		failpoint.Hit("make.after")
 	}
-	keys, err := c.compareKeys(ctx, colls)
-	if err != nil {
-		return err
-	}
-	if _, err := c.store.Prove(ctx, true); err != nil {
-		return err
-	}
-	if err := c.finish(ctx, follow.Final{Differences: append(diffs, keys...)}); err != nil {
-		return err
-	}
-	return follow.ErrFinished
+	return err
 }
 
-// compareKeys finds collections of a sharded target that have another shard key than
-// their rule, or else the source, wants.
-func (c *copier) compareKeys(ctx context.Context, colls []state.Mapped) (diffs []schema.Difference, err error) {
-	if c.placer == nil {
-		return nil, nil
+// create makes what documents are copied into.
+func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
+	if err := c.makeAll(ctx, colls); err != nil {
+		return err
 	}
-	var targets []string
+	var empty []schema.Collection
 	for _, m := range colls {
-		targets = append(targets, m.Target)
+		if m.Type != schema.TypeView {
+			one := m.Collection
+			one.NS = m.Target
+			empty = append(empty, one)
+		}
 	}
-	have, err := placing.Entries(ctx, c.dst, targets)
-	if err != nil {
-		return nil, err
+	if err := c.cat.Indexes.BuildEarly(ctx, empty); err != nil {
+		return err
 	}
+	return c.made(ctx, PhaseCopying)
+}
+
+// makeAll makes the collections and views on the target. There are no documents of the
+// job yet, so it may begin again after a crash.
+func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
+	if c.spec.OnExisting == ExistingDrop {
+		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
+			return err
+		}
+		for _, m := range colls {
+			if err := c.cat.Collections.Drop(ctx, m.Target); err != nil {
+				return err
+			}
+		}
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	var views []state.Mapped
 	for _, m := range colls {
-		wish, err := c.wishes.Wish(ctx, m.Collection)
-		if err != nil {
-			return nil, err
+		if m.Type == schema.TypeView {
+			views = append(views, m)
+			continue
 		}
-		want, got := "", ""
-		if wish.Key != nil {
-			want = placing.KeyText(wish.Key)
-		}
-		if e, sharded := have[m.Target]; sharded {
-			got = placing.KeyText(e.Key)
-			c.progress.Sharded(m.Target, got)
-		}
-		if want != got {
-			diffs = append(diffs, schema.Difference{NS: m.NS, What: "shard key", Source: want, Target: got})
+		g.Go(func() error { return c.make(gctx, m) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, m := range views { // in dependency order
+		if err := c.make(ctx, m); err != nil {
+			return err
 		}
 	}
-	return diffs, nil
+	return nil
+}
+
+// made goes on to the next phase when all is made. There is one wait for all: an
+// election must not leave a collection to be made by the way, without its options. The
+// phase waits for a majority by itself, unless it was told to wait for less.
+func (c *copier) made(ctx context.Context, next Phase) error {
+	if wc := c.spec.WriteConcern; wc != "" && wc != "majority" {
+		if err := c.cat.WaitMajority(ctx); err != nil {
+			return err
+		}
+	}
+	return c.savePhase(ctx, next)
+}
+
+// buildIndexes builds what need not wait for consistency, collections side by
+// side, then lets the overlap begin.
+func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
+	phase, alone := schema.BeforeConsistent, c.src.Info.Kind == mongo.KindStandalone
+	if alone {
+		phase = schema.Consistent
+	}
+	var builds []schema.Build
+	for _, m := range colls {
+		if len(m.Indexes) > 0 && m.Type != schema.TypeView {
+			builds = append(builds, schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: m.Bytes})
+		}
+	}
+	if err := c.cat.Indexes.BuildAll(ctx, builds, phase, c.buildsAtOnce()); err != nil {
+		return err
+	}
+	if alone { // what the copy has set aside is judged: no changes follow that could decide it
+		if err := c.sink(stream.Position{}, mongosink.Options{}).Conclude(ctx); err != nil {
+			return err
+		}
+		return c.finishNow(ctx, nil)
+	}
+	return c.savePhase(ctx, PhaseOverlap)
+}
+
+// buildsAtOnce is how many commands build indexes side by side.
+func (c *copier) buildsAtOnce() int {
+	if load, _ := c.dstGate.Load(); load == pace.Low {
+		return 1
+	}
+	return schema.DefaultBuilds
 }

@@ -1,0 +1,133 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/expiry"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/sink/mongo/fold"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+const (
+	// DefaultApplyBuffer is Spec.ApplyBuffer where it is 0.
+	DefaultApplyBuffer = 256 << 20
+	// LeastApplyBuffer is the least that Spec.ApplyBuffer may be: with less, the
+	// parts of it are smaller than what one exchange with a server is worth.
+	LeastApplyBuffer = 8_000_000
+)
+
+// applyBuffer is how the bytes that were read and are not applied are divided:
+// each stage has its own part, in which one piece always has room, however large.
+// So no stage ever waits for room that a later one does not give back by itself.
+type applyBuffer struct {
+	readAhead    int64 // replies of the source
+	batch        int   // entries on their way from the source to the sink
+	transactions int64 // of open transactions
+	inFlight     int64 // events that the sink was given
+	writes       int   // of those, in one partition's batch of writes
+	kept         int   // what one partition keeps back to fold, as Sizes.Coalesce
+}
+
+// newApplyBuffer divides so many bytes among so many partitions; 0 are the
+// defaults. Most is for what is kept back: what folds grows with its square.
+func newApplyBuffer(bytes int64, partitions int) applyBuffer {
+	const (
+		parts     = 8
+		batches   = 8       // under way at once
+		mostBatch = 4 << 20 // more at once is no faster
+	)
+	bytes, partitions = cmp.Or(bytes, DefaultApplyBuffer), cmp.Or(partitions, mongosink.DefaultPartitions)
+	part := bytes / parts
+	b := applyBuffer{readAhead: part, transactions: part, inFlight: part,
+		batch: int(min(part/batches, mostBatch)), writes: int(min(max(part/int64(partitions), 1), mostBatch))}
+	kept := bytes - 3*part - int64(b.batch)
+	b.kept = int(max(kept/int64(partitions*fold.MostKept), 1))
+	return b
+}
+
+// sink makes the engine that applies changes, with what it needs to know about
+// conflicts.
+func (s *session) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
+	partitions := partitionsFor(s.spec.Partitions, s.dst.Pool.RoundTripTime())
+	b := newApplyBuffer(s.spec.ApplyBuffer, partitions)
+	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
+	o.Targets, o.LeavesOut = targets{s.ask.Names, s.dst, s.cat, s.rules, s.tally, s.spec.Mode == ModeIncremental}, s.ask.LeavesOut
+	o.Policy = mongosink.Policy{Overwrite: s.spec.OnExisting == ExistingMerge, OnConflict: s.spec.OnConflict, Letters: s.letters}
+	o.Source = mongosink.Source{Reread: s.ask.Reread, Has: s.ask.OnSource}
+	if s.shards != nil {
+		o.Source.Whole = s.shards.Whole
+	}
+	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = s.txn, s.store.SameTerm, s.dstGate
+	o.Write.Others = s.spec.OnExisting == ExistingMerge
+	o.Log, o.Limit = s.log, s.limit
+	return mongosink.New(s.dst, pos, o)
+}
+
+// partitionsFor is how many partitions there are for a target so far away, unless
+// a number was asked for. One that waits for an answer keeps the target waiting
+// too, so that more are needed the longer that takes.
+func partitionsFor(asked int, away time.Duration) int {
+	const (
+		near, most = 8, 16
+		doubling   = 40 * time.Millisecond // the round trip for which there are twice as many
+	)
+	if asked > 0 {
+		return asked
+	}
+	return min(near+int(min(float64(near)*float64(away)/float64(doubling), most)), most)
+}
+
+// targets are the collections of the target as they are now.
+type targets struct {
+	*schema.Names
+	dst     *mongo.Cluster
+	cat     *schema.Target
+	rules   *transform.Set
+	tally   *transform.Tally
+	foreign bool // expiries that the target had by itself count
+}
+
+// Traits reads what restricts the applying of events to a target collection.
+func (t targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error) {
+	c, _, err := collection(ctx, t.dst, ns)
+	if err != nil {
+		return mongosink.Traits{}, err
+	}
+	keys, err := t.dst.ShardKeys(ctx, ns)
+	return mongosink.Traits{Capped: c.Capped(), Collated: c.Collated(), Key: docwrite.KeyOf(keys[ns], c.Collated())}, err
+}
+
+// Expiry says how documents expire that stay on the target, and gives what counts them. The
+// settings are those at the position that is applied: schema changes note them on the
+// target. In mode incremental the target has them to begin with.
+func (t targets) Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, func(n int64), error) {
+	c, _, err := collection(ctx, t.dst, r.Target)
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := t.cat.Deferred.Expiry(ctx, r.Target, c.Collated(), t.foreign)
+	return s, t.tally.Expired(t.rules.Route(r.Source)), err
+}
+
+// collection reads the options of a collection of the target as they are now.
+func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.Collection, found bool, err error) {
+	db, name := mongo.SplitNS(ns)
+	specs, err := c.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})
+	if err != nil || len(specs) == 0 {
+		return coll, false, err
+	}
+	coll = schema.Collection{NS: ns, Options: specs[0].Options}
+	if uuid := specs[0].UUID; uuid != nil {
+		coll.UUID = *uuid
+	}
+	return coll, true, nil
+}

@@ -1,0 +1,201 @@
+package job
+
+import (
+	"context"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/follow"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/placing"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/state/deadletter"
+)
+
+// compare finds how the target's collections, options and indexes differ from the
+// source's.
+func (s *session) compare(ctx context.Context) ([]schema.Difference, error) {
+	// Shard keys are as rules say, or as they were when a collection was made.
+	o := schema.DiffOptions{Keep: s.rules.Match, Own: s.ask.Names.Targets(), IgnoreSharding: true}
+	var err error
+	if s.shards != nil {
+		if o.Building, err = s.shards.Building(ctx, s.rules); err != nil {
+			return nil, err
+		}
+	}
+	if s.placer != nil {
+		if err := s.placer.Settle(ctx); err != nil {
+			return nil, err
+		}
+		if o.Made, err = s.placer.Made(ctx); err != nil {
+			return nil, err
+		}
+		if err := s.tellKeys(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return schema.Diff(ctx, s.src, s.dst, s.rules, o)
+}
+
+// compareKeys finds collections of a sharded target that have another shard key than
+// their rule, or else the source, wants.
+func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs []schema.Difference, err error) {
+	if s.placer == nil || len(colls) == 0 {
+		return nil, nil
+	}
+	var targets []string
+	for _, m := range colls {
+		targets = append(targets, m.Target)
+	}
+	have, err := placing.Entries(ctx, s.dst, targets)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range colls {
+		wish, err := s.wishes.Wish(ctx, m.Collection)
+		if err != nil {
+			return nil, err
+		}
+		want, got := "", ""
+		if wish.Key != nil {
+			want = placing.KeyText(wish.Key)
+		}
+		if e, sharded := have[m.Target]; sharded {
+			got = placing.KeyText(e.Key)
+			s.progress.Sharded(m.Target, got)
+		}
+		if want != got {
+			diffs = append(diffs, schema.Difference{NS: m.NS, What: "shard key", Source: want, Target: got})
+		}
+	}
+	return diffs, nil
+}
+
+// rezone gives the job's collections the zones that the source has now: changes of zones
+// are in no shard's oplog.
+func (s *session) rezone(ctx context.Context) (diffs []schema.Difference, err error) {
+	if s.placer == nil {
+		return nil, nil
+	}
+	var pairs []placing.Pair
+	for _, n := range s.ask.Names.All() {
+		pairs = append(pairs, placing.Pair{NS: n.NS, Target: n.Target})
+	}
+	left, err := s.placer.Rezone(ctx, pairs)
+	for _, l := range left {
+		diffs = append(diffs, schema.Difference{NS: l.NS, What: "zones", Source: l.Source, Target: l.Target})
+	}
+	return diffs, err
+}
+
+// tellKeys tells of collections that the source has sharded otherwise since they were
+// made on the target.
+func (s *session) tellKeys(ctx context.Context) error {
+	if s.shards == nil {
+		return nil
+	}
+	var names, targets []string
+	for _, n := range s.ask.Names.All() {
+		names, targets = append(names, n.NS), append(targets, n.Target)
+	}
+	want, err := placing.Entries(ctx, s.src, names)
+	if err != nil {
+		return err
+	}
+	have, err := placing.Entries(ctx, s.dst, targets)
+	if err != nil {
+		return err
+	}
+	for i, ns := range names {
+		if _, ruled := s.wishes.Rules.Of(ns); !ruled && !placing.SameKey(want[ns].Key, have[targets[i]].Key) {
+			s.log.Warn("a collection has another shard key on the target than on the source", "ns", ns,
+				"source", placing.KeyText(want[ns].Key), "target", placing.KeyText(have[targets[i]].Key))
+		}
+	}
+	return nil
+}
+
+// finishNow ends a job that applies no changes: it gives the target its expiries, and compares
+// it, with the shard keys of the collections that a job of mode structure has made.
+func (s *session) finishNow(ctx context.Context, made []state.Mapped) error {
+	if err := s.cat.Expiries.Restore(ctx); err != nil {
+		return err
+	}
+	diffs, err := s.compare(ctx)
+	if err != nil {
+		return err
+	}
+	keys, err := s.compareKeys(ctx, made)
+	if err != nil {
+		return err
+	}
+	at, err := s.store.Prove(ctx, true)
+	if err != nil {
+		return err
+	}
+	if s.spec.Mode == ModeStructure {
+		at = mongo.OpTime{} // there is nothing to go on from
+	}
+	if err := s.finish(ctx, follow.Final{Differences: append(diffs, keys...), At: at}); err != nil {
+		return err
+	}
+	return follow.ErrFinished
+}
+
+// finish notes how the catalogs differ, and ends the job.
+func (s *session) finish(ctx context.Context, end follow.Final) error {
+	zones, err := s.rezone(ctx)
+	if err != nil {
+		return err
+	}
+	var lines []string
+	for _, d := range append(end.Differences, zones...) {
+		if d.Skipped != "" {
+			s.log.Info("target differs from the source as it has to", "difference", d.String())
+			continue
+		}
+		lines = append(lines, strings.TrimSpace(d.String()))
+		s.log.Warn("target differs from the source", "difference", d.String())
+	}
+	fallBack := end.At
+	if s.shards != nil { // to which no job writes yet
+		fallBack = mongo.OpTime{}
+	}
+	if s.placer != nil {
+		if err := s.placer.Release(ctx); err != nil {
+			return err
+		}
+	}
+	err = deadletter.Bind(ctx, s.dst, s.id, func(ctx context.Context, ns string) (bson.Binary, error) {
+		c, _, err := collection(ctx, s.dst, ns)
+		return c.UUID, err
+	})
+	if err != nil {
+		return err
+	}
+	s.progress.SetFinal(lines, s.leftOut(ctx), fallBack)
+	err = s.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
+		bson.E{Key: "finalizedAt", Value: s.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At}, bson.E{Key: "ended", Value: s.spec.Mode})...)
+	if err == nil && s.placer != nil {
+		if ferr := s.placer.ForgetAll(ctx); ferr != nil {
+			s.log.Debug("what was noted of sharded collections stays", "error", ferr)
+		}
+	}
+	return err
+}
+
+// leftOut lists and logs what the rules choose and the job has left out. A job does not
+// fail because that cannot be read.
+func (s *session) leftOut(ctx context.Context) (out []string) {
+	list, err := schema.Omissions(ctx, s.src, s.rules)
+	if err != nil {
+		s.log.Warn("cannot list what is left out", "error", err)
+	}
+	for _, o := range list[:min(len(list), mostDifferences)] {
+		s.log.Warn("left out", "what", o.String())
+		out = append(out, o.String())
+	}
+	return out
+}
