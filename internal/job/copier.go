@@ -23,14 +23,12 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// copier is the phases up to the last index after the copy.
+// copier is the phases from the first collection that is made up to the last index after
+// the copy.
 type copier struct {
 	*session
 	lease       *lease
 	ttlDeferred bool                          // by deferTTL of this run
-	looked      bool                          // in this attempt
-	snap        schema.Snapshot               // of the source, as look took it
-	from        stream.Position               // to follow from after snap
 	borrowers   map[string]*progress.Borrower // that have copied a part in this run; the lender's
 }
 

@@ -39,6 +39,7 @@ type Job struct {
 	control  *control
 	patience *retry.Patience
 	lease    *lease
+	preparer *preparer
 	copier   *copier
 	spooler  *oplog.Spooler
 }
@@ -163,6 +164,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
 	j.patience = &retry.Patience{Waiting: j.failing}
+	j.preparer = &preparer{session: &j.session}
 	j.copier = &copier{session: &j.session, lease: j.lease, borrowers: map[string]*progress.Borrower{}}
 	return j, nil
 }

@@ -189,9 +189,9 @@ func (j *Job) attempt(ctx context.Context) error {
 // meanwhile.
 func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 	g, gctx := errgroup.WithContext(ctx)
-	if j.copier.looked = j.lease.made; j.lease.made {
+	if j.preparer.looked = j.lease.made; j.lease.made {
 		j.lease.made = false
-		g.Go(func() error { return j.copier.look(gctx) })
+		g.Go(func() error { return j.preparer.look(gctx) })
 	}
 	g.Go(func() (err error) {
 		job, err = j.lease.begin(gctx)
@@ -223,8 +223,8 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 		if !job.Restarted { // what there is of a copy is of a snapshot that was not taken to its end
 			g.Go(func() error { return j.store.Clear(gctx) })
 		}
-		if !j.copier.looked {
-			g.Go(func() error { return j.copier.look(gctx) })
+		if !j.preparer.looked {
+			g.Go(func() error { return j.preparer.look(gctx) })
 		}
 	} else {
 		g.Go(func() (err error) {
@@ -305,7 +305,7 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 // step runs one phase; nil means that the next one may begin.
 func (j *Job) step(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseCatalog {
-		return j.copier.prepare(ctx, job)
+		return j.preparer.prepare(ctx, job)
 	}
 	catalog := j.catalog
 	j.ask.Names = state.Names(catalog) // at the position from which the job goes on

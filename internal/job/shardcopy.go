@@ -159,15 +159,15 @@ func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]
 }
 
 // chunksNow notes how the tables of collections stand.
-func (c *copier) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw, error) {
-	if c.shards == nil || c.spec.Mode == ModeStructure {
+func (s *session) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw, error) {
+	if s.shards == nil || s.spec.Mode == ModeStructure {
 		return bson.Marshal(bson.D{})
 	}
 	var all []bson.Binary
 	for _, one := range snap.Collections {
 		all = append(all, one.UUID)
 	}
-	stands, err := c.shards.Stands(ctx, snap.At, all)
+	stands, err := s.shards.Stands(ctx, snap.At, all)
 	if err != nil {
 		return nil, err
 	}
