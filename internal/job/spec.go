@@ -1,6 +1,7 @@
 // Package job runs a job: the state machine of its phases, which survives a kill
 // at any moment, and an operator's control of it. What the phases do is done by
 // the packages below; here it is put together and begun again from what is stored.
+// The phases share a session; what runs beside them is given what it uses.
 // Nothing is kept by process: one may run many jobs.
 package job
 
