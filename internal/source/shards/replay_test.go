@@ -23,7 +23,7 @@ type twoShards struct {
 	at      uint32
 	ids     uint32
 	primary int
-	homes   []int                  // by time: the primary shard
+	primaries   []int                  // by time: the primary shard
 	colls   map[string]*collOfUser // by name
 	events  []stream.Event
 }
@@ -42,8 +42,8 @@ func (s *twoShards) newID() bson.Binary {
 // log has a shard log a change at a time of its own.
 func (s *twoShards) log(shard int, ch stream.Change) {
 	s.at++
-	for len(s.homes) <= int(s.at) {
-		s.homes = append(s.homes, s.primary)
+	for len(s.primaries) <= int(s.at) {
+		s.primaries = append(s.primaries, s.primary)
 	}
 	ch.Shard = fmt.Sprint("s", shard)
 	s.events = append(s.events, stream.Event{Kind: stream.SchemaChange, NS: ch.NS, At: opTime(s.at), Change: &ch})
@@ -120,7 +120,7 @@ func (s *twoShards) move() {
 
 // home is the database's shard at a time.
 func (s *twoShards) home(_ context.Context, _ string, at mongo.OpTime) (string, bool, error) {
-	return fmt.Sprint("s", s.homes[at.TS.T]), true, nil
+	return fmt.Sprint("s", s.primaries[at.TS.T]), true, nil
 }
 
 // batch is what comes after a time, in memory of its own.
@@ -137,8 +137,8 @@ func (s *twoShards) batch(after uint32) *stream.Batch {
 	return b
 }
 
-// TestReplays: whoever goes on at any position, from a mark at or before it, is told of each later
-// change as one is who was never broken off.
+// TestReplays: a consumer that goes on at any position, from a mark at or before it, gets the same
+// later changes as one that was never broken off.
 func TestReplays(t *testing.T) { testseed.Each(t, replays) }
 
 func replays(t *testing.T, seed uint64) {
@@ -147,7 +147,7 @@ func replays(t *testing.T, seed uint64) {
 		for range 4 + s.IntN(20) {
 			s.step()
 		}
-		s.homes = append(s.homes, s.primary)
+		s.primaries = append(s.primaries, s.primary)
 		if err := s.check(t.Context()); err != nil {
 			t.Fatalf("seed %d round %d: %v", seed, round, err)
 		}
@@ -202,7 +202,7 @@ func (s *twoShards) check(ctx context.Context) error {
 	return nil
 }
 
-// again is what a consumer is told that goes on at a position.
+// again is what a consumer gets that goes on at a position.
 func (s *twoShards) again(ctx context.Context, copies []Copy, names map[string]bson.Binary, mark, pos, noted int, want []string) ([]string, error) {
 	var there []Collection
 	for ns, id := range names {
