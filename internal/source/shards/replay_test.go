@@ -20,12 +20,12 @@ import (
 // twoShards is what two shards log of commands on database d, in the order of time.
 type twoShards struct {
 	*rand.Rand
-	at      uint32
-	ids     uint32
-	primary int
-	primaries   []int                  // by time: the primary shard
-	colls   map[string]*collOfUser // by name
-	events  []stream.Event
+	at        uint32
+	ids       uint32
+	primary   int
+	primaries []int                  // by time: the primary shard
+	colls     map[string]*collOfUser // by name
+	events    []stream.Event
 }
 
 type collOfUser struct {
