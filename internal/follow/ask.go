@@ -157,8 +157,7 @@ func (a *Ask) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.R
 
 // partial says that the target may not have all documents of a collection.
 func (a *Ask) partial(from mongosink.Origin) bool {
-	r := a.Rules.Route(a.sourceOf(from))
-	return r.Filtered || a.LeavesOut && r.MayFail
+	return a.Rules.Route(a.sourceOf(from)).Partial(a.LeavesOut)
 }
 
 // sourceOf is the source's name of a collection.

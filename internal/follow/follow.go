@@ -486,7 +486,7 @@ func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
 	if ch.Kind != stream.ChangeCreateIndexes && ch.Kind != stream.ChangeCollMod || !f.job.Consistent.Before(ev.At) {
 		return nil
 	}
-	if r := f.Rules.Route(ch.NS); r.Filter != nil || r.Fields != nil {
+	if f.Rules.Route(ch.NS).Reads() {
 		read = mongo.MaxOpTime(read, f.overlapEnd)
 	}
 	if read.Before(ev.At) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"slices"
-	"strings"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -206,7 +205,7 @@ func (f *follower) unlessRetried(ctx context.Context, why string, err error) (st
 // readForRepair reads a document from the source; why says why it is not to be, and l is
 // nil where it is held already.
 func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTime) (l *deadletter.Letter, why string, err error) {
-	if _, coll := mongo.SplitNS(one.Target); strings.HasPrefix(coll, mongo.BucketsPrefix) {
+	if mongo.IsBuckets(one.Target) {
 		return nil, "it is of a time-series collection, where nothing is repaired", nil
 	}
 	name, ok := f.Ask.Names.Target(one.Target)
@@ -252,7 +251,7 @@ func (f *follower) mayRepair(name schema.Name) (writes, deletes string) {
 		deletes = "the job leaves out deletions (--skip)"
 	case r.SoftDelete != "":
 		deletes = "the job marks what is deleted (--soft-delete)"
-	case r.Filtered, r.MayFail:
+	case r.Partial(true):
 		deletes = "a rule keeps a part of the documents"
 	case f.OnExisting == state.ExistingMerge:
 		deletes = "the target had documents of its own before the job (--on-existing merge)"

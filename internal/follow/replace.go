@@ -74,9 +74,8 @@ func (f *follower) rewrites(ev stream.Event) bool {
 
 // reads reports that documents of a collection are read for rules. Those of one that was
 // renamed between databases cannot be read any more under its old name.
-func (f *follower) reads(ns string) bool {
-	r := f.Rules.Route(ns)
-	return (r.Filter != nil || r.Fields != nil) && !r.Skips.Has(stream.OpUpdate|stream.OpReplace)
+func reads(r *transform.Route) bool {
+	return r.Reads() && !r.Skips.Has(stream.OpUpdate|stream.OpReplace)
 }
 
 // rewriting compares what a server has filled for a command with what the target has of
@@ -97,15 +96,16 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	staged, known := f.Ask.Names.Source(ev.Change.NS)
 	capped := ev.Change.Command == mongo.CommandCapped
 	moved := ev.Change.Kind == stream.ChangeDrop
+	route := f.Rules.Route(ev.Change.To)
 	switch {
-	case (capped || moved) && !f.mayBeCut(ev) && !(moved && f.reads(ev.Change.To)):
+	case (capped || moved) && !f.mayBeCut(ev) && !(moved && reads(route)):
 		return nil
 	case !known || !capped && f.Ask.Names.LeftOut(*ev.Change, f.Rules):
 		return nil
 	}
 	to, there := f.Ask.Names.Source(ev.Change.To)
 	there = there && !to.Gone
-	r := &rewriting{follower: f, b: b, ev: ev, from: staged.Target, route: f.Rules.Route(ev.Change.To)}
+	r := &rewriting{follower: f, b: b, ev: ev, from: staged.Target, route: route}
 	if data := ev.Change.UUID.Data; len(data) == len(r.uuid) {
 		r.uuid = (*[16]byte)(data)
 	}
@@ -368,7 +368,7 @@ func (r *rewriting) ended(ctx context.Context) error {
 // databases, or converted: its copy was cut off, or documents could not be read under its
 // old identity.
 func (r *rewriting) fill(ctx context.Context) error {
-	keep, to, reads := r.route.Keep(nil), r.route.Mapper(r.job.Start.TS, nil), r.reads(r.route.Source)
+	keep, to, reads := r.route.Keep(nil), r.route.Mapper(r.job.Start.TS, nil), reads(r.route)
 	ordered, err := r.ordered(ctx)
 	if err != nil {
 		return err

@@ -163,7 +163,7 @@ func (o ApplyOptions) lenient() bool { return o.Overlap || o.Maybe }
 // existing is what becomes of a collection where the source makes one. The one that
 // was left there by a skipped operation goes on as the new one.
 func (o ApplyOptions) existing(sourceNS string) Existing {
-	if o.Rules.Route(sourceNS).Skips.Has(leaving) || o.Recorded && o.Rules.Route(sourceNS).History {
+	if r := o.Rules.Route(sourceNS); r.Skips.Has(leaving) || o.Recorded && r.History {
 		return KeepExisting
 	}
 	return o.Existing
@@ -401,7 +401,7 @@ func (c *changer) dropNames(ctx context.Context, ch stream.Change, o ApplyOption
 	}
 	effect := Effect{Applied: true}
 	for _, one := range list {
-		if o.Rules.Route(one.NS).Skips.Has(stream.OpDrop) || o.Recorded && o.Rules.Route(one.NS).History {
+		if r := o.Rules.Route(one.NS); r.Skips.Has(stream.OpDrop) || o.Recorded && r.History {
 			effect.Dropped = append(effect.Dropped, one.Target)
 			continue
 		}

@@ -30,12 +30,13 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 	}
 	if mod := sub(ch.Options, "index"); mod != nil {
 		left, err := c.modIndex(ctx, ns, dataNS, mod, o)
-		unknown := has(mod, "expireAfterSeconds") && o.Rules.Route(ch.NS).Skips.Has(stream.OpTTL)
-		mapped := o.Rules.Route(ch.NS).Fields != nil
+		r := o.Rules.Route(ch.NS)
+		unknown := has(mod, "expireAfterSeconds") && r.KeepsExpired
+		mapped := r.Fields != nil
 		if mapped && unknown && errors.Is(err, errIndexGone) && !o.lenient() {
 			return Effect{}, cannotKeep(ch.NS, err)
 		}
-		if err != nil && !(errors.Is(err, errIndexGone) && (o.lenient() || o.Rules.Route(ch.NS).Skips.Has(stream.OpCreateIndexes) || mapped)) {
+		if err != nil && !(errors.Is(err, errIndexGone) && (o.lenient() || r.Skips.Has(stream.OpCreateIndexes) || mapped)) {
 			return Effect{}, err
 		}
 		if left != "" {

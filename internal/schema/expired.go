@@ -9,14 +9,13 @@ import (
 
 	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
 // ExpiryOf is how documents of a collection expire by its options and indexes, where
 // rules keep on the target what expires; nil where they do not.
 func ExpiryOf(c Collection, rules *transform.Set) (out expiry.Settings, err error) {
-	if !rules.Route(c.NS).Skips.Has(stream.OpTTL) || c.Type == TypeView {
+	if !rules.Route(c.NS).KeepsExpired || c.Type == TypeView {
 		return nil, nil
 	}
 	if v, err := c.Options.LookupErr("expireAfterSeconds"); err == nil {
@@ -80,8 +79,9 @@ func checkKept(c Collection, rules *transform.Set) error {
 	if _, err := ExpiryOf(c, rules); err != nil {
 		return err
 	}
-	m := rules.Route(c.NS).Fields
-	if m == nil || !rules.Route(c.NS).Skips.Has(stream.OpTTL) {
+	r := rules.Route(c.NS)
+	m := r.Fields
+	if m == nil || !r.KeepsExpired {
 		return nil
 	}
 	for _, ix := range c.Indexes {

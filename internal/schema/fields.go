@@ -20,10 +20,11 @@ func validation() []string { return []string{"validator", "validationLevel", "va
 // its documents: without a validator, and with the indexes that can be had of mapped
 // documents. Where the target holds versions of its documents, it has no indexes. left says what is left out, and why.
 func Mapped(c Collection, rules *transform.Set) (out Collection, left []string, err error) {
-	if c.Type != TypeView && rules.Route(c.NS).History {
+	r := rules.Route(c.NS)
+	if c.Type != TypeView && r.History {
 		return recorded(c)
 	}
-	m := rules.Route(c.NS).Fields
+	m := r.Fields
 	if m == nil || c.Type == TypeView {
 		return c, nil, nil
 	}

@@ -33,10 +33,11 @@ func noOptions() bson.Raw { return bson.Raw{5, 0, 0, 0, 0} }
 // CheckHistory says why the target cannot hold the versions of the documents of a
 // collection as the rules want it; nil where it can, or does not have to.
 func CheckHistory(c Collection, rules *transform.Set) error {
-	if c.Type == TypeView || !rules.Route(c.NS).History {
+	r := rules.Route(c.NS)
+	if c.Type == TypeView || !r.History {
 		return nil
 	}
-	why := rules.Route(c.NS).NoHistory()
+	why := r.NoHistory()
 	switch {
 	case c.Type == TypeTimeSeries:
 		why = "it is a time series, whose documents are packed in buckets"

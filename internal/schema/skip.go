@@ -47,8 +47,9 @@ func (o ApplyOptions) leftOut(ch stream.Change) bool { return o.Names.leftOut(ch
 // CheckSkip says why operations on the documents of a collection cannot be skipped, or
 // deleted ones be marked, as the rules want it; nil where they can be, or none is.
 func CheckSkip(c Collection, rules *transform.Set) error {
-	ops := rules.Route(c.NS).Skips
-	if !ops.Has(stream.OpDocuments) && rules.Route(c.NS).SoftDelete == "" || c.Type == TypeView {
+	r := rules.Route(c.NS)
+	ops := r.Skips
+	if !ops.Has(stream.OpDocuments) && r.SoftDelete == "" || c.Type == TypeView {
 		return nil
 	}
 	var why string
@@ -57,9 +58,9 @@ func CheckSkip(c Collection, rules *transform.Set) error {
 		why = "it is a time series, whose documents are packed in buckets"
 	case c.Capped():
 		why = "it is capped: which documents are the newest depends on all that happened"
-	case ops.Has(stream.OpInsert) && rules.Route(c.NS).Filter != nil:
+	case ops.Has(stream.OpInsert) && r.Filter != nil:
 		why = "a filter keeps some of its documents, and of one that comes into the filter it is not known when it was inserted"
-	case ops.Has(stream.OpInsert) && rules.Route(c.NS).Fields != nil:
+	case ops.Has(stream.OpInsert) && r.Fields != nil:
 		why = "its fields are mapped, which takes whole documents of the source now and then, and of one of them it is not known when it was inserted"
 	default:
 		return checkKept(c, rules)

@@ -78,6 +78,10 @@ type Route struct {
 	KeepsExpired   bool   // documents stay there that expire on the source
 }
 
+// Partial reports that of the documents some may not be there: a filter keeps others, or, with
+// leavesOut, the target goes without those that rules cannot map.
+func (r *Route) Partial(leavesOut bool) bool { return r.Filtered || leavesOut && r.MayFail }
+
 // Key identifies a document within its collection.
 type Key struct {
 	ID bsoncore.Value

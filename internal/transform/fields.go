@@ -62,10 +62,10 @@ func (r *Route) mapper(at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byt
 	}
 }
 
-// Comparer says how documents of the source are compared with those of the target: Map appends to dst what the rules make of one of the source, Strip one of the
-// target, both without what a later look at the source cannot tell. nil are documents
-// as they are. One that cannot be mapped becomes one that the target cannot have, of
-// which IsUnmapped is true.
+// Comparer says how documents of the source are compared with those of the target: apply
+// appends to dst what the rules make of one of the source, strip one of the target, both
+// without what a later look at the source cannot tell. nil are documents as they are. One
+// that cannot be mapped becomes one that the target cannot have, of which IsUnmapped is true.
 func (r *Route) Comparer() (apply, strip func(dst, doc []byte) ([]byte, error)) {
 	m := r.Fields
 	if m == nil {

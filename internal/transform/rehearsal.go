@@ -124,21 +124,22 @@ func (r *Rehearsal) Collection(ns string) bool {
 // Document tries the rules on a document of a namespace.
 func (r *Rehearsal) Document(ns string, doc bson.Raw) error {
 	filter, mapping, _, soft := r.of(ns)
+	to := r.rules.Route(ns)
 	if filter != nil {
 		filter.Docs++
-		if !r.rules.Route(ns).Filter.Match(doc) {
+		if !to.Filter.Match(doc) {
 			return nil
 		}
 		filter.Kept++
 	}
 	if mapping != nil {
-		if err := r.mapped(ns, mapping, doc); err != nil {
+		if err := r.mapped(to, mapping, doc); err != nil {
 			return err
 		}
 	}
 	if soft != nil {
 		soft.Docs++
-		if _, has := bsonraw.Field(doc, r.rules.Route(ns).SoftDelete); has {
+		if _, has := bsonraw.Field(doc, to.SoftDelete); has {
 			soft.Marked++
 		}
 	}
@@ -146,17 +147,16 @@ func (r *Rehearsal) Document(ns string, doc bson.Raw) error {
 }
 
 // mapped tries a mapping as a whole, and each of its rules.
-func (r *Rehearsal) mapped(ns string, e *Effect, doc bson.Raw) error {
+func (r *Rehearsal) mapped(to *Route, e *Effect, doc bson.Raw) error {
 	e.Docs++
-	meta := fields.Meta{Namespace: ns, Operation: OperationCopy}
+	meta := fields.Meta{Namespace: to.Source, Operation: OperationCopy}
 	try := func(m *fields.Map) (changed bool, why string, err error) {
 		r.out, err = m.Apply(r.out[:0], doc, meta)
 		if misfit, ok := errors.AsType[*fields.Misfit](err); ok {
 			return false, misfit.Error(), nil
 		}
-		return !bytes.Equal(r.out, doc), "", mongo.Wrap(err, "try the rules for fields on %s", ns)
+		return !bytes.Equal(r.out, doc), "", mongo.Wrap(err, "try the rules for fields on %s", to.Source)
 	}
-	to := r.rules.Route(ns)
 	changed, why, err := try(to.Fields)
 	if err != nil {
 		return err

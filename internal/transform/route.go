@@ -89,6 +89,9 @@ func (s *Set) newRoute(ns string) *Route {
 	return r
 }
 
+// Reads reports that documents of the source decide what becomes of updates.
+func (r *Route) Reads() bool { return r.Filter != nil || r.Fields != nil }
+
 // Keep is Filter for what is copied or compared, counted; nil keeps all. The function
 // is safe for concurrent use.
 func (r *Route) Keep(t *Tally) func(doc []byte) bool {

@@ -196,7 +196,7 @@ func (e *Engine) describe(ctx context.Context, ev *stream.Event) (*destination, 
 	if err != nil {
 		return nil, err
 	}
-	t.Source, t.Stale, t.Partial = r.Source, r.Stale, r.Filtered || e.o.LeavesOut && r.MayFail
+	t.Source, t.Stale, t.Partial = r.Source, r.Stale, r.Partial(e.o.LeavesOut)
 	if r.KeepsExpired {
 		if t.Expiry, t.Left, err = e.o.Targets.Expiry(ctx, r); err != nil {
 			return nil, err

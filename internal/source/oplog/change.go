@@ -126,7 +126,7 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	drop := field(o, "dropTarget")
 	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}
 	ch.Command, _ = mongo.Staged(from)
-	if mongo.SeriesNS(from) != from && mongo.SeriesNS(to) != to { // $out into a time-series collection does it
+	if mongo.IsBuckets(from) && mongo.IsBuckets(to) { // $out into a time-series collection does it
 		ch.NS, ch.To, ch.Buckets = mongo.SeriesNS(from), mongo.SeriesNS(to), true
 		return &ch, nil
 	}
@@ -135,7 +135,7 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 		if i == 0 && ch.Command == mongo.CommandReshard {
 			continue
 		}
-		if ofServer(coll) || strings.HasPrefix(coll, mongo.BucketsPrefix) {
+		if ofServer(coll) || mongo.IsBuckets(ns) {
 			ch.NS, ch.To = mongo.SeriesNS(from), mongo.SeriesNS(to)
 			return nil, &notFollowed{fmt.Errorf("rename of %s to %s touches a collection of the server", from, to), ch}
 		}
