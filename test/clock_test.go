@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -17,7 +18,7 @@ func TestVerifyGoesByTheSourcesClock(t *testing.T) {
 	lab.NeedServers(t)
 	off := lab.Options{SetParameters: map[string]string{"ttlMonitorEnabled": "false"}}
 	src, dst, bin := lab.ForTest(t, off), lab.ForTest(t, off), BuildMillrace(t)
-	sc, dc := Connect(t, src.URI()), Connect(t, dst.URI())
+	sc, dc := kit.Client(t, src.URI()), kit.Client(t, dst.URI())
 	index := d("key", d("at", 1), "name", "at", "expireAfterSeconds", 0)
 	if err := sc.Database("clock").RunCommand(t.Context(), d("createIndexes", "c", "indexes", a(index))).Err(); err != nil {
 		t.Fatal(err)

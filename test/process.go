@@ -17,7 +17,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/server"
@@ -292,17 +291,6 @@ func (p *Process) AwaitPhase(target *mongo.Client, live, phase string) {
 		}
 	}
 	p.t.Fatalf("phase %s was not reached\n%s", phase, p.Output())
-}
-
-// Connect opens a client that is closed at the end of the test.
-func Connect(t *testing.T, uri string) *mongo.Client {
-	t.Helper()
-	c, err := mongo.Connect(options.Client().ApplyURI(uri))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
-	return c
 }
 
 // Megabytes shows a size for logs.

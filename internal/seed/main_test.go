@@ -17,6 +17,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -86,10 +87,7 @@ func must(t *testing.T, err error) {
 
 func connect(t *testing.T, uri string) *driver.Client {
 	t.Helper()
-	c, err := driver.Connect(options.Client().ApplyURI(uri).SetReadPreference(readpref.PrimaryPreferred()))
-	must(t, err)
-	t.Cleanup(func() { _ = c.Disconnect(context.Background()) })
-	return c
+	return kit.Client(t, uri, options.Client().SetReadPreference(readpref.PrimaryPreferred()))
 }
 
 // secondary is a member that is not the primary.

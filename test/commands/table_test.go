@@ -20,6 +20,7 @@ import (
 
 	"github.com/millrace/millrace/test"
 	. "github.com/millrace/millrace/test/commands"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
@@ -72,7 +73,7 @@ func newBed(t *testing.T, source, target string) *bed {
 	b := &bed{bin: test.BuildMillrace(t)}
 	b.from, b.lab, b.sourceURI = side(t, source)
 	b.into, b.targetLab, b.targetURI = side(t, target)
-	b.source, b.target = test.Connect(t, b.sourceURI), test.Connect(t, b.targetURI)
+	b.source, b.target = kit.Client(t, b.sourceURI), kit.Client(t, b.targetURI)
 	return b
 }
 
@@ -86,7 +87,7 @@ func side(t *testing.T, topology string) (set *lab.Cluster, cluster *sharded.Clu
 	}
 	o.SetParameters = map[string]string{"orphanCleanupDelaySecs": "0"}
 	cluster = sharded.ForTest(t, sharded.Options{Options: o, Routers: 1})
-	config := test.Connect(t, cluster.ConfigURI())
+	config := kit.Client(t, cluster.ConfigURI())
 	if err := config.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -21,7 +22,7 @@ func TestKillBeforeCommit(t *testing.T) {
 	src := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE")})
 	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET"), SetParameters: map[string]string{"enableTestCommands": "1", "transactionLifetimeLimitSeconds": "3600"}})
 	bin := test.BuildMillrace(t, raceFlag()...)
-	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())
+	sc, dc := kit.Client(t, src.URI()), kit.Client(t, dst.URI())
 
 	const docs = 20_000
 	coll := sc.Database("commit").Collection("c")

@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -36,7 +37,7 @@ func TestKillAmongConflicts(t *testing.T) {
 			}
 			seed := testseed.Of(t)
 			db := "conflict_" + policy
-			c := &conflicts{sc: test.Connect(t, src.URI()).Database(db), dc: test.Connect(t, dst.URI()).Database(db), job: policy, foreign: map[string]bson.Raw{}}
+			c := &conflicts{sc: kit.Client(t, src.URI()).Database(db), dc: kit.Client(t, dst.URI()).Database(db), job: policy, foreign: map[string]bson.Raw{}}
 			c.load(t)
 			stop := c.write(t, seed)
 			args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", db + ".*", "--job", policy,

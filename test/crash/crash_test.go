@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -24,7 +25,7 @@ func TestKillInEachPhase(t *testing.T) {
 	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET")})
 	seed := testseed.Of(t)
 	bin := test.BuildMillrace(t, raceFlag()...)
-	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())
+	sc, dc := kit.Client(t, src.URI()), kit.Client(t, dst.URI())
 
 	test.LoadChurn(t, sc.Database("crash"))
 	churn := test.StartChurn(t, sc.Database("crash"), test.ChurnOptions{Seed: seed, SchemaEvery: 100 * time.Millisecond, Pause: 4 * time.Millisecond})

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -24,7 +25,7 @@ func TestKillWhileDocumentsExpire(t *testing.T) {
 	seed := testseed.Of(t)
 	r := rand.New(rand.NewPCG(seed, 8))
 	bin := test.BuildMillrace(t, raceFlag()...)
-	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())
+	sc, dc := kit.Client(t, src.URI()), kit.Client(t, dst.URI())
 	db := sc.Database("expire")
 	coll := db.Collection("c")
 	must := func(err error) {

@@ -7,6 +7,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -18,7 +19,7 @@ func TestKillWhenTargetExpires(t *testing.T) {
 	src := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorEnabled": "false"}})
 	dst := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}})
 	bin := test.BuildMillrace(t, "-tags", "failpoint")
-	sc, dc := test.Connect(t, src.URI()), test.Connect(t, dst.URI())
+	sc, dc := kit.Client(t, src.URI()), kit.Client(t, dst.URI())
 	must := func(err error) {
 		t.Helper()
 		if err != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/history"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -58,7 +59,7 @@ func newBench(t *testing.T, schemaEvery, pause time.Duration) *bench {
 	b := &bench{t: t, seed: testseed.Of(t), bin: test.BuildMillrace(t), unhurried: pause > 0}
 	b.startClusters()
 	// Writers see a failure soon; reads at the end wait for a primary.
-	b.sc, b.tc = test.Connect(t, uri(b.source)), test.Connect(t, uri(b.target))
+	b.sc, b.tc = kit.Client(t, uri(b.source)), kit.Client(t, uri(b.target))
 	test.LoadChurn(t, b.sc.Database(database))
 	// The log is a plain collection here: after a kill a server's counts and
 	// sizes are off (server manual, collStats), and a capped collection rolls

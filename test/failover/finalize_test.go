@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -50,7 +51,7 @@ func newFinalizing(t *testing.T, side string) *finalizing {
 	o := lab.Options{Proxy: true, LeanJournal: true}
 	f := &finalizing{T: t, source: lab.ForTest(t, o), target: lab.ForTest(t, o), bin: test.BuildMillrace(t)}
 	direct := func(c *lab.Cluster) *mongo.Client {
-		return test.Connect(t, "mongodb://"+c.Members()[0].Host()+"/?directConnection=true")
+		return kit.Client(t, "mongodb://"+c.Members()[0].Host()+"/?directConnection=true")
 	}
 	f.sc, f.tc = direct(f.source), direct(f.target)
 	struck := f.target

@@ -15,6 +15,7 @@ import (
 
 	millrace "github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -46,7 +47,7 @@ func newSmall(t *testing.T) *small {
 	if t.Failed() {
 		t.FailNow()
 	}
-	s.sc, s.tc = test.Connect(t, s.source.URI()), test.Connect(t, s.target.URI())
+	s.sc, s.tc = kit.Client(t, s.source.URI()), kit.Client(t, s.target.URI())
 	pad := make([]byte, 200)
 	for n := 0; n < smallDocs; n += 1000 {
 		docs := make([]any, 1000)

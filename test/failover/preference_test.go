@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -48,7 +49,7 @@ func TestReadPreferenceUnsuited(t *testing.T) {
 	})
 
 	east := tagSecondary(t, source, "dc", "east")
-	client := test.Connect(t, source.URI())
+	client := kit.Client(t, source.URI())
 	insert := func() {
 		t.Helper()
 		if _, err := client.Database("d").Collection("c").InsertOne(t.Context(), bson.D{}); err != nil {
@@ -96,7 +97,7 @@ func tagSecondary(t *testing.T, c *lab.Cluster, name, value string) *lab.Member 
 		t.Fatal(err)
 	}
 	m := c.Members()[(primary+1)%len(c.Members())]
-	admin := test.Connect(t, c.URI()).Database("admin")
+	admin := kit.Client(t, c.URI()).Database("admin")
 	var reply struct{ Config bson.M }
 	if err := admin.RunCommand(t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply); err != nil {
 		t.Fatal(err)

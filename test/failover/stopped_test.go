@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -29,7 +30,7 @@ func TestStoppedServersAreNamed(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	docs := test.Connect(t, source.URI()).Database("d").Collection("c")
+	docs := kit.Client(t, source.URI()).Database("d").Collection("c")
 	batch := make([]any, 1000)
 	for i := range batch {
 		batch[i] = bson.D{{Key: "pad", Value: make([]byte, 4000)}}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/internal/wire"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -45,7 +46,7 @@ func TestMemoryStaysBounded(t *testing.T) {
 	t.Logf("loaded %d documents in %s", documents, time.Since(began).Round(time.Millisecond))
 
 	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--job", "m", "--until"}
-	target := test.Connect(t, dst.URI())
+	target := kit.Client(t, dst.URI())
 	began = time.Now()
 	p := test.Start(t, bin, append(args, "never")...)
 	p.AwaitPhase(target, "m", "following")

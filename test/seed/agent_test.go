@@ -44,7 +44,7 @@ func newGround(t *testing.T, version, topology string) *ground {
 	set := lab.ForTest(t, lab.Options{Topology: topology, Version: version})
 	g := &ground{t: t, bin: test.BuildMillrace(t), program: mongod(t, version), set: set, member: secondary(t, set), port: freePort(t)}
 	g.pem, g.token = certificate(t), filepath.Join(t.TempDir(), "token")
-	g.source = test.Connect(t, g.uri()).Database("admin")
+	g.source = kit.Client(t, g.uri()).Database("admin")
 	must(t, os.WriteFile(g.token, []byte("a token of more than sixteen characters\n"), 0o600))
 	return g
 }
@@ -128,7 +128,7 @@ func endMember(report string) {
 // same compares a new member with the primary, after the writes.
 func (g *ground) same(n newcomer, db string) {
 	g.t.Helper()
-	primary, member := test.Connect(g.t, g.set.URI()), test.Connect(g.t, "mongodb://"+n.host+"/?directConnection=true")
+	primary, member := kit.Client(g.t, g.set.URI()), kit.Client(g.t, "mongodb://"+n.host+"/?directConnection=true")
 	kit.Until(g.t, "the new member has the same content", func() bool { return hash(g.t, primary, db) == hash(g.t, member, db) })
 	raw, err := member.Database("admin").RunCommand(g.t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Raw()
 	must(g.t, err)
@@ -143,7 +143,7 @@ func (g *ground) same(n newcomer, db string) {
 // votes of a member; -1 when it is none.
 func (g *ground) votes(host string) int64 {
 	g.t.Helper()
-	raw, err := test.Connect(g.t, g.set.URI()).Database("admin").RunCommand(g.t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Raw()
+	raw, err := kit.Client(g.t, g.set.URI()).Database("admin").RunCommand(g.t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Raw()
 	must(g.t, err)
 	list, err := raw.Lookup("config", "members").Array().Values()
 	must(g.t, err)
@@ -188,7 +188,7 @@ func TestPullersBecomeMembers(t *testing.T) {
 				t.Skip("in the matrix")
 			}
 			g := newGround(t, c.version, c.topology)
-			db := test.Connect(t, g.set.URI()).Database("pull")
+			db := kit.Client(t, g.set.URI()).Database("pull")
 			fill(t, db)
 			stop := write(t, db)
 			agent := g.serve("--pullers", strconv.Itoa(c.pullers))

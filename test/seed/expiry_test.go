@@ -25,7 +25,7 @@ func TestRefreshedDocumentsAreFollowed(t *testing.T) {
 	t.Parallel()
 	bin := test.BuildMillrace(t)
 	src := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorEnabled": "false"}}) // it is refreshed in time
-	sc := test.Connect(t, src.URI())
+	sc := kit.Client(t, src.URI())
 	coll := sc.Database("clone").Collection("sessions")
 	_, err := coll.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "at", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(1)})
 	must(t, err)
@@ -40,7 +40,7 @@ func TestRefreshedDocumentsAreFollowed(t *testing.T) {
 		"--allow-primary", "--yes-block-all-writes", "--as-new-set", "clone", "--new-set-host", host, "--start", "--", mongod(t, "6.0")},
 		append(memberFlags("clone", dir, host[strings.Index(host, ":")+1:]), "--setParameter", "ttlMonitorSleepSecs=1")...)...)
 	dst := "mongodb://" + host + "/?replicaSet=clone"
-	dc := test.Connect(t, dst)
+	dc := kit.Client(t, dst)
 	clone := dc.Database("clone").Collection("sessions")
 	_, err = coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: time.Now().Add(time.Hour)}}}})
 	must(t, err)

@@ -27,7 +27,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 	t.Parallel()
 	g := newGround(t, "6.0", "rs:3")
 	r := rand.New(rand.NewPCG(testseed.Of(t), 5))
-	db := test.Connect(t, g.set.URI()).Database("kill")
+	db := kit.Client(t, g.set.URI()).Database("kill")
 	fill(t, db)
 	stop := write(t, db)
 	order := r.Perm(len(victims()))

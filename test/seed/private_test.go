@@ -23,7 +23,7 @@ func TestKilledBesideItsPrivateMongod(t *testing.T) {
 	t.Parallel()
 	bin := test.BuildMillrace(t)
 	src := lab.ForTest(t, lab.Options{})
-	c := test.Connect(t, src.URI())
+	c := kit.Client(t, src.URI())
 	_, err := c.Database("private").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
 	must(t, err)
 	must(t, c.Disconnect(t.Context()))

@@ -12,7 +12,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -48,7 +47,7 @@ func (r *replacement) replace(dir string, more ...string) newcomer {
 func (r *replacement) configuration() string {
 	r.t.Helper()
 	var reply struct{ Config bson.D }
-	must(r.t, test.Connect(r.t, r.set.URI()).Database("admin").RunCommand(r.t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply))
+	must(r.t, kit.Client(r.t, r.set.URI()).Database("admin").RunCommand(r.t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply))
 	return fmt.Sprint(slices.DeleteFunc(reply.Config, func(e bson.E) bool { return e.Key == "term" }))
 }
 
@@ -59,7 +58,7 @@ func TestEmptiedMemberIsSeeded(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel()
 	r := newReplacement(t, "6.0")
-	db := test.Connect(t, r.set.URI()).Database("emptied")
+	db := kit.Client(t, r.set.URI()).Database("emptied")
 	fill(t, db) // before: an index is not built while a voting member is down
 	must(t, r.lost.Stop())
 	stop := write(t, db)
@@ -112,7 +111,7 @@ func TestMemberIsReplaced(t *testing.T) {
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
 			r := newReplacement(t, version)
-			db := test.Connect(t, r.set.URI()).Database("replaced")
+			db := kit.Client(t, r.set.URI()).Database("replaced")
 			fill(t, db)
 			stop := write(t, db)
 			must(t, r.lost.Kill())

@@ -22,6 +22,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -56,7 +57,7 @@ func secondary(t *testing.T, c *lab.Cluster) *lab.Member {
 
 func isLocked(t *testing.T, uri string) bool {
 	t.Helper()
-	raw, err := test.Connect(t, uri).Database("admin").RunCommand(t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}}).Raw()
+	raw, err := kit.Client(t, uri).Database("admin").RunCommand(t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}}).Raw()
 	must(t, err)
 	locked, _ := raw.Lookup("fsyncLock").BooleanOK()
 	return locked
@@ -115,7 +116,7 @@ func TestCloneIsFollowed(t *testing.T) {
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
 			src := lab.ForTest(t, lab.Options{Topology: "rs:3", Version: version})
-			sc := test.Connect(t, src.URI())
+			sc := kit.Client(t, src.URI())
 			test.LoadChurn(t, sc.Database("clone"))
 			churn := test.StartChurn(t, sc.Database("clone"), test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond, Expected: elected})
 			m := secondary(t, src)
@@ -124,7 +125,7 @@ func TestCloneIsFollowed(t *testing.T) {
 				"--as-new-set", "clone", "--new-set-host", host, "--start", "--", mongod(t, version)},
 				memberFlags("clone", dir, host[strings.Index(host, ":")+1:])...)...)
 			dst := "mongodb://" + host + "/?replicaSet=clone"
-			dc := test.Connect(t, dst)
+			dc := kit.Client(t, dst)
 			unlike(t, sc, dc)
 			churn.Stop()
 			out, err := exec.CommandContext(t.Context(), bin, "sync", "--source", src.URI(), "--target", dst, "--include", "clone.*",

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/spawn"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -103,7 +104,7 @@ func TestPrometheus(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 
-	coll := test.Connect(t, src.URI()).Database("shop").Collection("orders")
+	coll := kit.Client(t, src.URI()).Database("shop").Collection("orders")
 	insert := func(n int) {
 		t.Helper()
 		docs := make([]bson.M, n)

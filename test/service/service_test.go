@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/test"
 	"github.com/millrace/millrace/test/clock"
 	"github.com/millrace/millrace/test/hubtest"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -75,7 +76,7 @@ func bedBetween(t *testing.T, c *cluster, src, dst string) *bed {
 	t.Helper()
 	return &bed{T: t, cluster: c, bin: test.BuildMillrace(t), dir: t.TempDir(), listen: "127.0.0.1:0", nats: fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)),
 		env: []string{"MILLRACE_SECRET_SRC=" + src, "MILLRACE_SECRET_DST=" + dst},
-		sc:  test.Connect(t, src), dc: test.Connect(t, dst),
+		sc:  kit.Client(t, src), dc: kit.Client(t, dst),
 		workers: map[string]*test.Process{}, admin: service.Caller{Name: "test", Role: service.Admin, From: "here"}}
 }
 

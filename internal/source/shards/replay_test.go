@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -89,16 +90,8 @@ func (s *twoShards) step() {
 		delete(s.colls, ns)
 	default:
 		c.indexes++
-		s.both(c, stream.Change{Kind: stream.ChangeCreateIndexes, NS: ns, Indexes: s.index(c.indexes)})
+		s.both(c, stream.Change{Kind: stream.ChangeCreateIndexes, NS: ns, Indexes: []stream.Index{{Name: fmt.Sprint("i", c.indexes), Spec: kit.Raw(bson.D{{Key: "name", Value: fmt.Sprint("i", c.indexes)}})}}})
 	}
-}
-
-func (s *twoShards) index(n int) []stream.Index {
-	spec, err := bson.Marshal(bson.D{{Key: "name", Value: fmt.Sprint("i", n)}})
-	if err != nil {
-		panic(err)
-	}
-	return []stream.Index{{Name: fmt.Sprint("i", n), Spec: spec}}
 }
 
 // move has the other shard copy what is not sharded, and the one before drop it.
