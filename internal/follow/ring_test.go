@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // model is a ring as a server has it.
@@ -43,15 +44,6 @@ type modelEvent struct {
 	id  string
 	doc bson.Raw
 	now []bson.Raw // the target after it
-}
-
-func encoded(t *testing.T, doc bson.D) bson.Raw {
-	t.Helper()
-	raw, err := bson.Marshal(doc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return raw
 }
 
 // TestRing: after whichever event of a random history a target was killed, the
@@ -93,7 +85,7 @@ func randomEvents(t *testing.T, r *rand.Rand, logged bool) (events []modelEvent,
 		}
 		switch at := r.IntN(max(len(m.docs), 1)); {
 		case r.IntN(4) > 0 || len(m.docs) == 0:
-			doc := encoded(t, bson.D{{Key: "_id", Value: int32(r.IntN(6))}, {Key: "p", Value: strings.Repeat("p", 10*r.IntN(3))}})
+			doc := kit.Raw(bson.D{{Key: "_id", Value: int32(r.IntN(6))}, {Key: "p", Value: strings.Repeat("p", 10*r.IntN(3))}})
 			id := keyOf(bsonraw.IDOf(doc))
 			if m.find(id) >= 0 {
 				continue
@@ -111,7 +103,7 @@ func randomEvents(t *testing.T, r *rand.Rand, logged bool) (events []modelEvent,
 			step('d', id, nil)
 		default:
 			p, _ := m.docs[at].Lookup("p").StringValueOK()
-			doc := encoded(t, bson.D{{Key: "_id", Value: m.docs[at].Lookup("_id")}, {Key: "p", Value: strings.Repeat(string(rune('p'+r.IntN(2))), len(p))}})
+			doc := kit.Raw(bson.D{{Key: "_id", Value: m.docs[at].Lookup("_id")}, {Key: "p", Value: strings.Repeat(string(rune('p'+r.IntN(2))), len(p))}})
 			m.docs = slices.Clone(m.docs)
 			m.docs[at] = doc
 			step('u', keyOf(bsonraw.IDOf(doc)), doc)

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // T is what the suite needs of a testing.T, so that it can be shown to fail.
@@ -180,13 +181,7 @@ func at(sec uint32) mongo.OpTime {
 	return mongo.OpTime{TS: bson.Timestamp{T: sec, I: 2}, Term: 3}
 }
 
-func doc(v any) bson.Raw {
-	raw, err := bson.Marshal(bson.D{{Key: "v", Value: v}})
-	if err != nil {
-		panic(err)
-	}
-	return raw
-}
+func doc(v any) bson.Raw { return kit.Raw(kit.D("v", v)) }
 
 func kept(t T, s Setup) {
 	unknown := s.Open(newJob(), state.NewRun())
@@ -466,14 +461,6 @@ func named(ns, target string) state.Mapped {
 		UUID: bson.Binary{Subtype: 4, Data: append([]byte(ns), make([]byte, 16)...)[:16]}}}
 }
 
-func encoded(v bson.D) bson.Raw {
-	raw, err := bson.Marshal(v)
-	if err != nil {
-		panic(err) // constant
-	}
-	return raw
-}
-
 func catalogKept(t T, s Setup) {
 	b := begun(t, s)
 	b.ok(b.SaveCatalog(t.Context(), []state.Mapped{named("d.old", "d.old")}))
@@ -482,8 +469,8 @@ func catalogKept(t T, s Setup) {
 		colls = append(colls, named(fmt.Sprintf("z.%d", 500-i), "y"))
 	}
 	colls[1].Type = schema.TypeView
-	colls[0].Options = encoded(bson.D{{Key: "validator", Value: bson.D{{Key: "$or", Value: bson.A{bson.D{{Key: "a.b", Value: bson.D{{Key: "$gt", Value: 1}}}}}}}}})
-	colls[0].Indexes = []stream.Index{{Name: "a_1", Spec: encoded(bson.D{{Key: "key", Value: bson.D{{Key: "$**", Value: 1}}},
+	colls[0].Options = kit.Raw(bson.D{{Key: "validator", Value: bson.D{{Key: "$or", Value: bson.A{bson.D{{Key: "a.b", Value: bson.D{{Key: "$gt", Value: 1}}}}}}}}})
+	colls[0].Indexes = []stream.Index{{Name: "a_1", Spec: kit.Raw(bson.D{{Key: "key", Value: bson.D{{Key: "$**", Value: 1}}},
 		{Key: "partialFilterExpression", Value: bson.D{{Key: "a", Value: bson.D{{Key: "$exists", Value: true}}}}}})}}
 	b.ok(b.SaveCatalog(t.Context(), colls))
 	got, err := b.reopened().LoadCatalog(t.Context())

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/test/testseed"
 )
 
@@ -228,7 +229,7 @@ func (g *maker) same(when string) {
 	n := 0
 	for ; cur.Next(g.Context()); n++ {
 		id := int(cur.Current.Lookup("_id").AsInt64())
-		if d := g.m[id]; d == nil || !bytes.Equal(rawOf(g, d), cur.Current) {
+		if d := g.m[id]; d == nil || !bytes.Equal(kit.Raw(d), cur.Current) {
 			g.Errorf("%s: %s, want %v", when, cur.Current, d)
 		}
 	}

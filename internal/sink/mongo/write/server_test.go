@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
 	"github.com/millrace/millrace/test/dial"
+	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -76,7 +77,7 @@ func (b *bed) op(k stream.Kind, id any, fields ...bson.E) fold.Op {
 	b.Helper()
 	o := fold.Op{Kind: k, ID: valueOf(b, id), At: mongo.OpTime{TS: bson.Timestamp{T: 9}}}
 	if k != stream.Delete {
-		o.Doc = rawOf(b, append(bson.D{{Key: "_id", Value: id}}, fields...))
+		o.Doc = kit.Raw(append(bson.D{{Key: "_id", Value: id}}, fields...))
 	}
 	return o
 }
@@ -144,7 +145,7 @@ func testSpared(b *bed) {
 		case id >= 5:
 			doc[1] = date(5)
 		}
-		b.want(id, rawOf(b, doc))
+		b.want(id, kit.Raw(doc))
 	}
 	if left < 4 {
 		b.Errorf("%d are counted", left)

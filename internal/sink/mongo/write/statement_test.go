@@ -12,16 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/kit"
 )
-
-func rawOf(tb testing.TB, v any) bson.Raw {
-	tb.Helper()
-	b, err := bson.Marshal(v)
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return b
-}
 
 func valueOf(tb testing.TB, v any) bsoncore.Value {
 	tb.Helper()
@@ -34,7 +26,7 @@ func valueOf(tb testing.TB, v any) bsoncore.Value {
 
 func updateOp(tb testing.TB, id any, diff bson.D) fold.Op {
 	tb.Helper()
-	d, err := delta.ParseAs(delta.Diff, rawOf(tb, bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: diff}}))
+	d, err := delta.ParseAs(delta.Diff, kit.Raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: diff}}))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -48,7 +40,7 @@ func set(field string, v any) bson.D {
 // TestStatements: what each kind of operation looks like in its command.
 func TestStatements(t *testing.T) {
 	id := valueOf(t, int32(1))
-	doc := rawOf(t, bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: "x"}})
+	doc := kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: "x"}})
 	upsert := updateOp(t, int32(1), set("a", int32(2)))
 	upsert.Upsert = true
 	for _, c := range []struct {
@@ -208,7 +200,7 @@ func TestSuspect(t *testing.T) {
 		{bson.D{{Key: "_id", Value: 1}, {Key: "a", Value: bson.Timestamp{}}}, true},
 	} {
 		for _, command := range []string{"insert", "update"} {
-			s := statement{op: &fold.Op{Kind: stream.Put, ID: valueOf(t, 1), Doc: rawOf(t, c.doc)}}
+			s := statement{op: &fold.Op{Kind: stream.Put, ID: valueOf(t, 1), Doc: kit.Raw(c.doc)}}
 			s.append([]byte("before"), command, &fold.Target{})
 			if s.suspect != c.suspect {
 				t.Errorf("%s of %v: suspect %v", command, c.doc, s.suspect)
