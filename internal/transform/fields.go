@@ -136,10 +136,10 @@ func parseMapping(secret func(ref string) (string, error)) func(text string) (ma
 	return func(text string) (m mapping, canonical string, err error) {
 		var raw bson.Raw
 		if err := bson.UnmarshalExtJSON([]byte(text), false, &raw); err != nil {
-			return m, "", fmt.Errorf(`the rules are no JSON: %w; write 'db.coll={"drop": ["card"]}'`, err)
+			return m, "", fmt.Errorf("the rules are no JSON: %w", err)
 		}
 		if m.fields, err = fields.Parse(raw, secret); err != nil {
-			return m, "", err
+			return m, "", explained{err}
 		}
 		m.careful = m.fields.Careful()
 		m.parts = func() ([]fields.Part, error) { return fields.Parts(raw, secret) }

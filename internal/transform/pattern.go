@@ -62,8 +62,11 @@ func texts(patterns []pattern) (out []string) {
 	return out
 }
 
+// explained is an error that says what to write.
+type explained struct{ error }
+
 // compileRules reads rules "pattern=value". parse reads the value, and gives its canonical text.
-// example is what errors show, if they do not say it themselves.
+// Errors show the example, but for those that are explained.
 func compileRules[T any](kind, example string, texts []string, parse func(value string) (T, string, error)) (out rules[T], err error) {
 	for _, text := range texts {
 		name, value, found := cutRule(text)
@@ -76,7 +79,9 @@ func compileRules[T any](kind, example string, texts []string, parse func(value 
 			r.is, r.text, err = parse(value)
 		}
 		if err != nil {
-			if example != "" {
+			if own, says := errors.AsType[explained](err); says {
+				err = own.error
+			} else {
 				err = fmt.Errorf("%w; write '%s'", err, example)
 			}
 			return nil, fmt.Errorf("%s %q: %w", kind, shorten(text), err)

@@ -83,7 +83,7 @@ func New(c Config) (*Set, error) {
 	if s.skips, err = compileRules("skip", "db.coll=delete,drop", c.Skip, parseSkip); err != nil {
 		return nil, err
 	}
-	if s.mappings, err = compileRules("fields", "", c.Fields, parseMapping(c.Secret)); err != nil {
+	if s.mappings, err = compileRules("fields", `db.coll={"drop": ["card"]}`, c.Fields, parseMapping(c.Secret)); err != nil {
 		return nil, err
 	}
 	if s.softDeletes, err = compileRules("soft-delete", "db.coll=deletedAt", c.SoftDelete, parseSoftDelete); err != nil {

@@ -131,3 +131,18 @@ func TestComesByRename(t *testing.T) {
 		}
 	}
 }
+
+// TestRulesSayWhatToWrite: an error about the form of a rule has an example of its kind.
+func TestRulesSayWhatToWrite(t *testing.T) {
+	for text, c := range map[string]Config{
+		`write 'db.coll={"drop": ["card"]}'`: {Fields: []string{"a.b"}},
+		`write 'db.coll={"status": "open"}'`: {Filter: []string{"a.b"}},
+		"write 'db.coll=delete,drop'":        {Skip: []string{"a.b=remove"}},
+		"write 'db.coll=deletedAt'":          {SoftDelete: []string{"=x"}},
+		`the rules are no JSON`:              {Fields: []string{"a.b={"}},
+	} {
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), text) || strings.Count(err.Error(), "write '") > 1 {
+			t.Errorf("%+v: %v, want %s", c, err, text)
+		}
+	}
+}
