@@ -278,6 +278,15 @@ func (w *World) out(s Step) {
 	t.of = reads(c)
 }
 
+// leaveUnread allows that the documents that the filter reads late are gone then, with
+// their collection, and that nothing comes after it: the job ends over what replaced it.
+func (t *copied) leaveUnread() {
+	for id, late := range t.unread {
+		t.docs[id] = add(orAbsent(t.docs[id]), late...)
+		delete(t.unread, id)
+	}
+}
+
 // recordResult adds the version of a document whose collection got other content.
 func (t *copied) recordResult(id int32, x state, after, before Doc) {
 	if t.versions == nil {
@@ -303,6 +312,7 @@ func (w *World) convert(ns string) {
 	}
 	switch {
 	case r.ofDocuments():
+		t.leaveUnread()
 		w.stop(ns)
 	case r.skips("drop"), r.skips("rename"), r.Merge: // left out where there is something to keep
 		t.capped = may
