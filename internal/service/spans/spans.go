@@ -12,7 +12,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -36,15 +35,14 @@ const (
 	complainEvery = time.Minute
 )
 
-// The variables of OpenTelemetry that are read here; its SDK reads others.
+// Variables of OpenTelemetry; its SDK reads others, and collector.go those of the sending.
 const (
-	envEndpoint = "OTEL_EXPORTER_OTLP_ENDPOINT"
-	envTraces   = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
-	envProtocol = "OTEL_EXPORTER_OTLP_PROTOCOL"
-	envProtoTr  = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
 	envExporter = "OTEL_TRACES_EXPORTER"
 	envDisabled = "OTEL_SDK_DISABLED"
 )
+
+// tracesPath is where a collector takes traces.
+const tracesPath = "/v1/traces"
 
 // Options say where traces go.
 type Options struct {
@@ -67,12 +65,11 @@ type Spans struct {
 
 // Open prepares to send traces; nil where nothing says to whom.
 func Open(ctx context.Context, o Options) (*Spans, error) {
-	to, err := o.exporter()
+	to, err := o.collector()
 	if err != nil || to == nil {
 		return nil, err
 	}
-	client := otlptracehttp.NewClient(to...)
-	exporter, err := otlptrace.New(ctx, client)
+	exporter, err := otlptrace.New(ctx, to)
 	if err != nil {
 		return nil, fmt.Errorf("prepare to send traces: %w", err)
 	}
@@ -89,38 +86,32 @@ func Open(ctx context.Context, o Options) (*Spans, error) {
 	return &Spans{provider: provider, tracer: provider.Tracer("github.com/millrace/millrace"), log: o.Log}, nil
 }
 
-// exporter is how spans are sent, nil for not at all.
-func (o *Options) exporter() ([]otlptracehttp.Option, error) {
-	env := func(name string) string { v, _ := o.LookupEnv(name); return strings.TrimSpace(v) }
-	list := []otlptracehttp.Option{otlptracehttp.WithTimeout(sendTime),
-		otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: time.Second, MaxInterval: sendTime, MaxElapsedTime: sendTries})}
+// collector is whom spans are sent to, nil for nobody.
+func (o *Options) collector() (*collector, error) {
 	if o.Endpoint != "" {
 		at, err := CheckEndpoint(o.Endpoint)
 		if err != nil {
 			return nil, err
 		}
-		return append(list, otlptracehttp.WithEndpointURL(at)), nil
+		return o.newCollector(at)
 	}
-	at := env(envTraces)
-	if at == "" {
-		at = env(envEndpoint)
-	}
-	if at == "" || strings.EqualFold(env(envDisabled), "true") || strings.EqualFold(env(envExporter), "none") {
+	name, at := o.variable("ENDPOINT")
+	if at == "" || strings.EqualFold(o.env(envDisabled), "true") || strings.EqualFold(o.env(envExporter), "none") {
 		return nil, nil
 	}
-	protocol := env(envProtoTr)
-	if protocol == "" {
-		protocol = env(envProtocol)
-	}
-	if protocol == "grpc" || protocol == "http/json" {
+	if _, protocol := o.variable("PROTOCOL"); protocol == "grpc" || protocol == "http/json" {
 		o.Log.Warn("no traces are sent: the variables of OpenTelemetry ask for another protocol than http/protobuf", "protocol", protocol,
 			"hint", "give the collector's HTTP port by --otlp-endpoint, often 4318")
 		return nil, nil
 	}
 	if _, err := CheckEndpoint(at); err != nil {
-		return nil, fmt.Errorf("%s: %w", envEndpoint, err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return list, nil // the SDK reads the rest of them: headers, certificates
+	// The endpoint of traces is the very URL, that of all signals is what their paths begin with.
+	if !strings.Contains(name, "TRACES") {
+		at = strings.TrimRight(at, "/") + tracesPath
+	}
+	return o.newCollector(at)
 }
 
 // CheckEndpoint gives an endpoint with the path at which traces are taken.
@@ -136,7 +127,7 @@ func CheckEndpoint(endpoint string) (string, error) {
 		return "", mongo.WithHint(errors.New("the endpoint of traces has a password or a query"), hint)
 	}
 	if u.Path == "" || u.Path == "/" {
-		u.Path = "/v1/traces"
+		u.Path = tracesPath
 	}
 	return u.String(), nil
 }
