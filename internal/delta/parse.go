@@ -122,22 +122,36 @@ func ParseAs(k Kind, o bson.Raw) (Delta, error) {
 	return Delta{}, fmt.Errorf("%w: neither $v:1 nor $v:2", ErrMalformed)
 }
 
-func parseDiff(o []byte) (Delta, error) {
+// View is what ParseAs has made of the same form and bytes.
+func View(k Kind, o bson.Raw) Delta {
+	if k == Modifiers {
+		return Delta{kind: Modifiers, o: o}
+	}
+	d, _ := viewDiff(o)
+	return d
+}
+
+// viewDiff finds the diff, unchecked.
+func viewDiff(o []byte) (Delta, bool) {
 	at := 4
 	for f := range bsonraw.Fields(o) {
 		at += len(f.Raw)
-		if string(f.Name) != "diff" {
-			continue
+		if string(f.Name) == "diff" {
+			return Delta{kind: Diff, o: o, at: int32(at - len(f.Value))}, f.Type == typeObject
 		}
-		if f.Type != typeObject {
-			break
-		}
-		if err := checkObjectDiff(f.Value, 0); err != nil {
-			return Delta{}, err
-		}
-		return Delta{kind: Diff, o: o, at: int32(at - len(f.Value))}, nil
 	}
-	return Delta{}, fmt.Errorf("%w: $v:2 without a diff object", ErrMalformed)
+	return Delta{}, false
+}
+
+func parseDiff(o []byte) (Delta, error) {
+	d, ok := viewDiff(o)
+	if !ok {
+		return Delta{}, fmt.Errorf("%w: $v:2 without a diff object", ErrMalformed)
+	}
+	if err := checkObjectDiff(d.diff(), 0); err != nil {
+		return Delta{}, err
+	}
+	return d, nil
 }
 
 // isArrayDiff tells the two sorts of sub diff apart: only an array diff has a

@@ -66,6 +66,21 @@ type Event struct {
 	// one of a document that has expired; 0 of what a user is known to have done, and
 	// where the source does not say.
 	Wall int64
+
+	checked *byte // where the Doc begins that Update has found to be an update, nil for none
+}
+
+// Update is the change that an Update or Upsert makes, as a view of Doc. It is checked once,
+// whoever asks first, until Doc is another one.
+func (e *Event) Update() (delta.Delta, error) {
+	if e.checked != nil && len(e.Doc) > 0 && e.checked == &e.Doc[0] {
+		return delta.View(e.Form, e.Doc), nil
+	}
+	d, err := delta.ParseAs(e.Form, e.Doc)
+	if err == nil {
+		e.checked = &e.Doc[0]
+	}
+	return d, err
 }
 
 // Route says where the changes of a source namespace go, and what rules make of them. It is

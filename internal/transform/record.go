@@ -340,7 +340,7 @@ func changed(before bson.Raw, ev *stream.Event) (bson.Raw, error) {
 		return nil, mongo.WithHint(errors.New("an update of a document of which the target has no version"),
 			"something else changes the collection of versions on the target; start again with --restart")
 	}
-	d, err := delta.ParseAs(ev.Form, ev.Doc)
+	d, err := ev.Update()
 	if err != nil {
 		return nil, err
 	}

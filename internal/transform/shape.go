@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/bits"
 
-	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/fields"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -43,7 +42,7 @@ func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op s
 
 // mapUpdate translates an update where it says all that is needed.
 func (d *destination) mapUpdate(ev *stream.Event, op stream.Ops, made *arena) verdict {
-	change, err := delta.ParseAs(ev.Form, ev.Doc)
+	change, err := ev.Update()
 	if err != nil {
 		return pass // the sink tells of an update that cannot be read
 	}

@@ -54,7 +54,7 @@ func judge(ev *stream.Event, d *destination) verdict {
 	case stream.Replace, stream.Put:
 		become(ev, ev.Doc, keep)
 	case stream.Update:
-		if d, err := delta.ParseAs(ev.Form, ev.Doc); err == nil && keep.Touched(d) {
+		if d, err := ev.Update(); err == nil && keep.Touched(d) {
 			return undecided // the sink tells of an update that cannot be read
 		}
 	case stream.Upsert: // it may make the document

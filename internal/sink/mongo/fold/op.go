@@ -93,7 +93,7 @@ func NewOp(it *Item) (Op, error) {
 		o.Doc = ev.Doc
 	case stream.Delete:
 	default:
-		d, err := delta.ParseAs(ev.Form, ev.Doc)
+		d, err := ev.Update()
 		if err != nil {
 			return o, o.Fail("parse update", it.Target.NS, err)
 		}
