@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/test/load"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
-	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // TestBorrowersOfShardsDie is TestBorrowersDie between sharded clusters: chunks of the

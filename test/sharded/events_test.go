@@ -17,10 +17,10 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/load"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
-	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // newTestBed is a bed whose source's servers can be held at moments of their own.

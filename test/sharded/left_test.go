@@ -11,8 +11,8 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/test/load"
 	"github.com/millrace/millrace/workshop/lab"
-	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // TestShardLeavesWhileStopped: a shard is emptied and removed while the job is stopped, with

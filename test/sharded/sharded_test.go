@@ -28,11 +28,11 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/load"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
 	"github.com/millrace/millrace/workshop/lab/sharded"
-	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // bed is a sharded source with a router, and a replica set as the target.

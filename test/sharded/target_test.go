@@ -23,10 +23,10 @@ import (
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/load"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
-	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // targetBed is a bed whose target is a sharded cluster behind two routers.

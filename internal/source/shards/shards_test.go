@@ -21,11 +21,11 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/test/load"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/router"
 	"github.com/millrace/millrace/workshop/lab/sharded"
-	"github.com/millrace/millrace/workshop/lab/sharded/load"
 )
 
 // versions are the servers' to try: one, or in the matrix all.
