@@ -3,13 +3,18 @@ package bench
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 const jobName = "mrbench"
@@ -119,6 +124,193 @@ func phases(report string, m *meter) error {
 	}
 	if n := r.Status.Follow.Folded; n > 0 {
 		m.value("operations folded", float64(n))
+	}
+	return nil
+}
+
+// The source's second member has neither vote nor priority, so that the first
+// is a primary and its own majority while the second is down.
+const spare = 1
+
+// retire takes the vote of the second member and stops it.
+func (s *side) retire(ctx context.Context) error {
+	err := s.reconfigure(ctx, func(c *setConfig) error {
+		if len(c.Members) <= spare {
+			return errors.New("the source has no second member")
+		}
+		c.Members[spare]["votes"], c.Members[spare]["priority"] = 0, 0
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("take the second member's vote: %w", err)
+	}
+	if err := s.spare().Stop(); err != nil {
+		return err
+	}
+	return s.connect(ctx)
+}
+
+// setConfig is the configuration of a replica set.
+type setConfig struct {
+	Version  int32    `bson:"version"`
+	Members  []bson.M `bson:"members"`
+	Settings bson.M   `bson:"settings,omitempty"`
+	Rest     bson.M   `bson:",inline"`
+}
+
+// reconfigure changes the configuration of a cluster's set.
+func (s *side) reconfigure(ctx context.Context, change func(*setConfig) error) error {
+	raw, err := s.direct.Command(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
+	if err != nil {
+		return fmt.Errorf("read the replica set's configuration: %w", err)
+	}
+	var reply struct {
+		Config setConfig `bson:"config"`
+	}
+	if err := bson.Unmarshal(raw, &reply); err != nil {
+		return fmt.Errorf("read the replica set's configuration: %w", err)
+	}
+	if err := change(&reply.Config); err != nil {
+		return err
+	}
+	reply.Config.Version++
+	_, err = s.direct.Command(ctx, "admin", bson.D{{Key: "replSetReconfig", Value: reply.Config}})
+	return err
+}
+
+func (s *side) spare() *lab.Member { return s.lab.Members()[spare] }
+
+// initialSync is the server's own logical copy into an empty member.
+func (w *fullWork) initialSync() contender {
+	m := w.source.spare()
+	return contender{
+		name: peerSecondary, kind: KindPeer,
+		how:     "initial sync of an empty member of the source's replica set, from its own begin until SECONDARY; it writes no oplog; its CPU, from the start of the process, and its memory are the tool's",
+		prepare: func(context.Context) error { return emptyDirectory(m.DBPath) },
+		run: func(ctx context.Context, mt *meter) error {
+			var began time.Time
+			return w.source.spareRun(ctx, mt, func(ctx context.Context, c *mongo.Cluster) (bool, error) {
+				done, err := isSecondary(ctx, c)
+				if err != nil {
+					return false, err
+				}
+				if !done {
+					began = syncBegan(ctx, c, began)
+					return false, nil
+				}
+				if began.IsZero() {
+					return false, errors.New("the initial sync was over before its begin was seen")
+				}
+				mt.set(func(r *Round) { r.Seconds = time.Since(began).Seconds() })
+				return true, (&side{direct: c}).holds(ctx, "the member", w.data)
+			})
+		},
+	}
+}
+
+// syncBegan is when a member began its initial sync, by its own clock, which is
+// ours too; known is what was known before.
+func syncBegan(ctx context.Context, c *mongo.Cluster, known time.Time) time.Time {
+	if !known.IsZero() {
+		return known
+	}
+	raw, err := c.Command(ctx, "admin", bson.D{{Key: "replSetGetStatus", Value: 1}, {Key: "initialSync", Value: 1}})
+	if err != nil {
+		return known // it is in no replica set yet
+	}
+	if ms, ok := raw.Lookup("initialSyncStatus", "initialSyncStart").DateTimeOK(); ok {
+		return time.UnixMilli(ms)
+	}
+	return known
+}
+
+// catchUp is the server's own secondary that was down while the backlog was
+// written.
+func (w *incrWork) catchUp() contender {
+	m := w.source.spare()
+	return contender{
+		name: peerSecondary, kind: KindPeer,
+		how: "a member of the source's replica set that was down, from its first progress until it has applied the last operation; its CPU, from the start of the process, and its memory are the tool's",
+		prepare: func(context.Context) error {
+			return errors.Join(emptyDirectory(m.DBPath), os.CopyFS(m.DBPath, os.DirFS(w.behind)))
+		},
+		run: func(ctx context.Context, mt *meter) error {
+			var began time.Time
+			return w.source.spareRun(ctx, mt, func(ctx context.Context, c *mongo.Cluster) (bool, error) {
+				p, err := c.Positions(ctx)
+				if err != nil || !w.span.from.Before(p.Last) {
+					return false, err
+				}
+				if began.IsZero() {
+					began = time.Now()
+				}
+				mt.set(func(r *Round) { r.Seconds = time.Since(began).Seconds() })
+				return !p.Last.Before(w.span.to), nil
+			})
+		},
+	}
+}
+
+// spareRun starts the second member, asks done again and again as soon as it
+// answers, and stops it.
+func (s *side) spareRun(ctx context.Context, mt *meter, done func(context.Context, *mongo.Cluster) (bool, error)) (err error) {
+	m := s.spare()
+	started := make(chan error, 1)
+	go func() { started <- m.Start(ctx) }() // returns only when it is a secondary
+	defer func() {
+		err = errors.Join(err, <-started)
+		mt.used(processCPU([]int{m.Pid()}))
+		err = errors.Join(err, m.Stop())
+	}()
+	c, err := reach(ctx, s.lab.DirectURI(spare))
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	mt.runs(m.Pid())
+	for {
+		ok, err := done(ctx, c)
+		if err != nil || ok {
+			return err
+		}
+		if !tick(ctx, 5*time.Millisecond) {
+			return ctx.Err()
+		}
+	}
+}
+
+// reach connects to a member as soon as it answers.
+func reach(ctx context.Context, uri string) (*mongo.Cluster, error) {
+	for {
+		c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace bench", ServerSelectionTimeout: 200 * time.Millisecond})
+		if err == nil {
+			return c, nil
+		}
+		if !tick(ctx, 10*time.Millisecond) {
+			return nil, errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+func isSecondary(ctx context.Context, c *mongo.Cluster) (bool, error) {
+	raw, err := c.Command(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err != nil {
+		return false, err
+	}
+	yes, _ := raw.Lookup("secondary").BooleanOK()
+	return yes, nil
+}
+
+// emptyDirectory removes what is in a directory.
+func emptyDirectory(path string) error {
+	entries, err := os.ReadDir(path)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := os.RemoveAll(filepath.Join(path, e.Name())); err != nil {
+			return err
+		}
 	}
 	return nil
 }

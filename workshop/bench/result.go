@@ -1,6 +1,13 @@
 package bench
 
 import (
+	"bytes"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/topology"
@@ -224,4 +231,102 @@ func per(n, seconds float64) float64 {
 		return 0
 	}
 	return n / seconds
+}
+
+// Stat is a figure over the rounds: its median and its extremes.
+type Stat struct {
+	Median float64 `json:"median"`
+	Min    float64 `json:"min"`
+	Max    float64 `json:"max"`
+}
+
+// StatOf is the median and the extremes of values, all zero for none.
+func StatOf(values []float64) Stat {
+	if len(values) == 0 {
+		return Stat{}
+	}
+	return Stat{Median: median(values), Min: slices.Min(values), Max: slices.Max(values)}
+}
+
+// Spread is the distance of the extremes as a part of the median.
+func (s Stat) Spread() float64 {
+	if s.Median == 0 {
+		return 0
+	}
+	return (s.Max - s.Min) / math.Abs(s.Median)
+}
+
+// median is the middle value, the mean of the middle two of an even number,
+// and 0 of none.
+func median(values []float64) float64 {
+	v := slices.Sorted(slices.Values(values))
+	n := len(v)
+	switch {
+	case n == 0:
+		return 0
+	case n%2 == 1:
+		return v[n/2]
+	}
+	return (v[n/2-1] + v[n/2]) / 2
+}
+
+// percentile is the smallest value that p of all (0 to 1) do not exceed: the
+// nearest rank.
+func percentile(sorted []float64, p float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	i := int(math.Ceil(p*float64(len(sorted)))) - 1
+	return sorted[min(max(i, 0), len(sorted)-1)]
+}
+
+// slope is the growth of y per unit of x by least squares, 0 when it has none.
+func slope(x, y []float64) float64 {
+	n := float64(min(len(x), len(y)))
+	if n < 2 {
+		return 0
+	}
+	var sx, sy, sxx, sxy float64
+	for i := range int(n) {
+		sx, sy, sxx, sxy = sx+x[i], sy+y[i], sxx+x[i]*x[i], sxy+x[i]*y[i]
+	}
+	d := n*sxx - sx*sx
+	if d == 0 {
+		return 0
+	}
+	return (n*sxy - sx*sy) / d
+}
+
+// ThisMachine reads what Linux tells of the machine; elsewhere less is known.
+func ThisMachine() Machine {
+	m := Machine{Cores: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH + ", " + runtime.Version()}
+	m.Processor = lookup("/proc/cpuinfo", "model name")
+	m.MemoryMB = kilobytes("/proc/meminfo", "MemTotal") >> 20
+	if raw, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		m.System += ", kernel " + strings.TrimSpace(string(raw))
+	}
+	return m
+}
+
+// kilobytes is a "name: n kB" of a file, in bytes; 0 where there is none.
+func kilobytes(file, name string) int64 {
+	kb, err := strconv.ParseInt(strings.TrimSuffix(lookup(file, name), " kB"), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return kb << 10
+}
+
+// lookup finds the first "name: value" of a file.
+func lookup(file, name string) string {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return ""
+	}
+	for line := range bytes.Lines(raw) {
+		if k, v, ok := strings.Cut(string(line), ":"); ok && strings.TrimSpace(k) == name {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
 }

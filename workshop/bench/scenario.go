@@ -2,7 +2,15 @@ package bench
 
 import (
 	"context"
+	"fmt"
+	"strconv"
+	"strings"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // scenario is one thing that is measured: an entry of the table.
@@ -121,4 +129,176 @@ func (b *bench) onServers(ctx context.Context, s scenario, n needs, do func(*sit
 	}
 	defer func() { err = joinClose(err, st) }()
 	return do(st)
+}
+
+// Scale is how much work a scenario does.
+type Scale struct {
+	Name string `json:"name"`
+	// Factor multiplies numbers of documents and operations; 1 is a million
+	// documents in full-one.
+	Factor float64 `json:"factor"`
+	// Duration of what is measured over time: live writes, latency, idle.
+	Duration time.Duration `json:"durationNanos"`
+}
+
+// ParseScale knows small (a smoke run), medium (the size that results are
+// quoted for) and large, and numbers: so many times medium.
+func ParseScale(name string) (Scale, error) {
+	switch name {
+	case "small":
+		return Scale{Name: name, Factor: 0.1, Duration: 5 * time.Second}, nil
+	case "medium":
+		return Scale{Name: name, Factor: 1, Duration: 30 * time.Second}, nil
+	case "large":
+		return Scale{Name: name, Factor: 10, Duration: 60 * time.Second}, nil
+	}
+	const most = 1000
+	if f, err := strconv.ParseFloat(name, 64); err == nil && f > 0 && f <= most {
+		return Scale{Name: name, Factor: f, Duration: 30 * time.Second}, nil
+	}
+	return Scale{}, fmt.Errorf("scale %q is unknown; use small, medium, large, or a number of times medium up to %d", name, most)
+}
+
+// of scales a number of things that is given for medium.
+func (s Scale) of(medium int) int { return max(int(float64(medium)*s.Factor), 100) }
+
+// oplogMB is room for so many operations of so many bytes each, twice over.
+func oplogMB(operations, bytesEach int) int {
+	const least = 990 // what the server takes
+	return max(2*operations*bytesEach>>20, least)
+}
+
+// share makes the caches smaller that all servers together could fill more of the
+// machine's memory with than a half, or a quarter where their files are in memory
+// too: the rest is for those, the page cache and the tools.
+func (b *bench) share(n needs) needs {
+	const least = 0.25 // of WiredTiger
+	part := 0.5
+	if lab.FilesInMemory() {
+		part = 0.25
+	}
+	s := b.o.Servers
+	if n.pairing != (pairing{}) {
+		s.SourceTopology, s.TargetTopology = n.pairing.source, n.pairing.target
+	}
+	most := part * float64(b.report.Machine.MemoryMB) / 1024
+	all := n.sourceCacheGB*float64(serversOf(s.SourceTopology)) + n.targetCacheGB*float64(serversOf(s.TargetTopology))
+	if most > 0 && all > most {
+		n.sourceCacheGB, n.targetCacheGB = max(least, n.sourceCacheGB*most/all), max(least, n.targetCacheGB*most/all)
+	}
+	return n
+}
+
+// serversOf is how many hold data in a topology.
+func serversOf(topology string) int {
+	if sharded.Is(topology) {
+		return sharded.Members(topology)
+	}
+	return lab.MembersOf(topology)
+}
+
+// cacheGB is a server's cache that holds so many bytes easily, if a third of
+// the machine's memory can.
+func (b *bench) cacheGB(bytes int) float64 {
+	easily := max(0.5, 2.5*float64(bytes)/(1<<30))
+	if mb := b.report.Machine.MemoryMB; mb > 0 {
+		easily = min(easily, float64(mb)/3/1024)
+	}
+	return easily
+}
+
+// ruled is a rule that a sync has besides.
+type ruled struct {
+	name, flag, rule string
+	// becomes makes of a document what the target has to hold; nil is the document.
+	becomes func(doc bson.Raw) (bson.Raw, error)
+	// keeps says which documents the target has to hold; nil is all: so what the rule costs
+	// is seen, and not what is saved by what is left out.
+	keeps func(doc bson.Raw) bool
+}
+
+// filterings are filters that keep all documents: by a field that no update changes, and
+// by one of those that they do.
+func filterings() []ruled {
+	return []ruled{
+		{name: "filter, no update touches it", flag: "--filter", rule: `{"_id":{"$gte":""}}`},
+		{name: "filter, updates touch it", flag: "--filter", rule: `{"field0":{"$exists":true}}`},
+	}
+}
+
+// choosings are filters for a copy: one that keeps all, and one that keeps a hundredth, as
+// the _ids are hashes.
+func choosings() []ruled {
+	const from, to = "user100", "user102"
+	return []ruled{
+		{name: "filter that keeps all", flag: "--filter", rule: `{"field0":{"$exists":true}}`},
+		{name: "filter that keeps 1 %", flag: "--filter", rule: `{"_id":{"$gte":"` + from + `","$lt":"` + to + `"}}`, keeps: func(doc bson.Raw) bool {
+			id := doc.Lookup("_id").StringValue()
+			return id >= from && id < to
+		}},
+	}
+}
+
+// mappings are of three of the ten fields that documents have and updates change.
+func mappings() []ruled {
+	return []ruled{{name: "rename, drop and mask", flag: "--fields", rule: `{"rename":{"field0":"first"},"drop":["field1"],"mask":{"field2":{"last":4}}}`, becomes: mapped}}
+}
+
+// mapped is a document after the rule of mappings: new names stand behind _id.
+func mapped(doc bson.Raw) (bson.Raw, error) {
+	var d bson.D
+	if err := bson.Unmarshal(doc, &d); err != nil {
+		return nil, err
+	}
+	out := bson.D{d[0], {Key: "first", Value: d[1].Value}}
+	for _, f := range d[3:] {
+		if text, ok := f.Value.(string); ok && f.Key == "field2" {
+			f.Value = strings.Repeat("*", len(text)-4) + text[len(text)-4:]
+		}
+		out = append(out, f)
+	}
+	return bson.Marshal(out)
+}
+
+// ruled are syncs with each of some rules. check makes the check of what a rule leaves.
+func (b *bench) ruled(st *site, rules []ruled, prepare func(context.Context) error, check func(ruled) func(context.Context) error, more ...string) (all []contender) {
+	for _, r := range rules {
+		x := b.syncs(st, prepare, check(r), append([]string{r.flag, dataDB + ".*=" + r.rule}, more...)...)[0]
+		x.name = r.name
+		all = append(all, x)
+	}
+	return all
+}
+
+// link is the way to a target: the zero value is that of this machine.
+type link struct {
+	rtt     time.Duration // round trip
+	megabit int           // a second in each direction, for all connections together; 0 for no limit
+}
+
+// far reports that a proxy makes the way.
+func (l link) far() bool { return l != link{} }
+
+// notes are what a report says of the link.
+func (l link) notes() []string {
+	if !l.far() {
+		return nil
+	}
+	bandwidth := "its bandwidth is not limited"
+	if l.megabit > 0 {
+		bandwidth = fmt.Sprintf("all connections together carry %d Mbit/s in each direction", l.megabit)
+	}
+	return []string{fmt.Sprintf("each answer of the target is held back for %d ms by a proxy in the bench's own process; %s", l.rtt.Milliseconds(), bandwidth)}
+}
+
+// farConnections are how many connections are tried to a target that is far away.
+func farConnections() []int { return []int{8, 16, 32, 64} }
+
+// moveAway puts a link before a cluster with proxies.
+func (s *side) moveAway(l link) {
+	const kilobytes = 1000 / 8 // of a megabit
+	for _, m := range s.lab.Members() {
+		m.Proxy().Latency(l.rtt, 0)
+		m.Proxy().Link(l.megabit * kilobytes)
+	}
 }

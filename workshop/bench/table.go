@@ -2,14 +2,21 @@ package bench
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
+	"html/template"
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/millrace/millrace/workshop/plot"
+	load "github.com/millrace/millrace/workshop/ycsb"
 )
 
 // WriteText writes a report as tables for a terminal.
@@ -191,3 +198,118 @@ func blank(n float64) string {
 	}
 	return figure(n)
 }
+
+// WriteMarkdown writes a line for each case: what a page of documentation has
+// room for.
+func WriteMarkdown(w io.Writer, r *Report) error {
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"scenario", "ceiling", "millrace", "of ceiling", "CPU each", "peak", "others"})
+	for i := range r.Cases {
+		if row := summary(&r.Cases[i]); row != nil {
+			t.AppendRow(row)
+		}
+	}
+	_, err := fmt.Fprintf(w, "%s, %s.\n`%s`, medians of %d rounds; %s.\n\n%s\n", r.Machine, r.Version, r.Command, r.Rounds,
+		r.Started.Format("2006-01-02"), t.RenderMarkdown())
+	return err
+}
+
+// summary is the line of a case, nil where millrace did not take part.
+func summary(c *Case) table.Row {
+	top, others := c.ceiling(), []string(nil)
+	var ours *Contender
+	for i := range c.Contenders {
+		x := &c.Contenders[i]
+		switch {
+		case x.Kind == KindMillrace && ours == nil:
+			ours = x
+		case x.Kind == KindCeiling:
+		default:
+			others = append(others, x.Name+" "+achieved(c, x))
+		}
+	}
+	if ours == nil {
+		return nil
+	}
+	row := table.Row{c.Name(), "", achieved(c, ours), "", "", "", strings.Join(others, ", ")}
+	if top != nil {
+		row[1] = achieved(c, top)
+	}
+	if ours.OfCeiling.Median > 0 {
+		row[3] = figure(ours.OfCeiling.Median)
+	}
+	if ours.CPUEach.Median > 0 {
+		row[4] = figure(ours.CPUEach.Median) + " µs"
+	}
+	if ours.Peak.Median > 0 {
+		row[5] = figure(ours.Peak.Median/1e6) + " MB"
+	}
+	return row
+}
+
+// achieved is what a contender is judged by: the value that the case compares,
+// its rate where work was done for a time, else its time.
+func achieved(c *Case, x *Contender) string {
+	switch {
+	case x.Error != "":
+		return "failed"
+	case len(x.Rounds) == 0:
+		return ""
+	case c.RatioOf != "":
+		return figure(x.Values[c.RatioOf].Median) + " (" + c.RatioOf + ")"
+	case x.Rounds[0].Done > 0:
+		return grouped(int64(x.Rate.Median)) + "/s"
+	}
+	return fmt.Sprintf("%s s (%s/s)", figure(x.Seconds.Median), grouped(int64(x.Rate.Median)))
+}
+
+//go:embed page.html
+var page string
+
+// WriteHTML writes a report as one page with charts that needs nothing else.
+func WriteHTML(w io.Writer, r *Report) error {
+	t, err := template.New("page").Parse(page)
+	if err != nil {
+		return fmt.Errorf("read the page's template: %w", err)
+	}
+	type view struct {
+		*Case
+		Header []string
+		Rows   [][]string
+		Charts []plot.Chart
+	}
+	var cases []view
+	for i := range r.Cases {
+		c := &r.Cases[i]
+		v, s := view{Case: c}, &plot.Sheet{}
+		v.Header, v.Rows = c.table()
+		if c.charts(s); s.Err != nil {
+			return fmt.Errorf("case %s: %w", c.Name(), s.Err)
+		}
+		v.Charts = s.Charts
+		cases = append(cases, v)
+	}
+	overviews := r.overviews()
+	for _, o := range overviews {
+		if o.Err != nil {
+			return o.Err
+		}
+	}
+	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"), "Overviews": overviews})
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func percent(share float64) string { return strconv.FormatFloat(share*100, 'f', 0, 64) + " %" }
+
+// figure writes a number with three digits, or as a whole number.
+func figure(n float64) string { return plot.Figure(n) }
+
+// grouped writes 1234567 as 1,234,567.
+func grouped(n int64) string { return humanize.Comma(n) }
+
+// mix is a bijection of 64-bit numbers that looks random.
+func mix(x uint64) uint64 { return load.Scatter(x) }
+
+// newNoise is the block of random bytes that contents are cut out of.
+func newNoise() []byte { return load.NewNoise() }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -226,4 +227,274 @@ func (f *forest) lag(m *meter, l *lagSamples, after *topology.Set) {
 	m.value(lagRunning, median(l.worst))
 	m.value(lagAtEnd, end)
 	m.set(func(r *Round) { r.Tree, r.Members = &set, members })
+}
+
+const (
+	// treeWithin bounds how long a set may take to get into a tree, and to
+	// catch up.
+	treeWithin = 2 * time.Minute
+	lagEvery   = 500 * time.Millisecond
+	// warmClients write while members are told to move: a source that has
+	// nothing new is not kept.
+	warmClients = 4
+)
+
+// prepare empties the set and brings it into a tree.
+func (f *forest) prepare(ctx context.Context, arrange func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, treeWithin, fmt.Errorf("%s are over", treeWithin))
+	defer cancel()
+	if err := f.side.clear(ctx); err != nil {
+		return err
+	}
+	if err := f.caughtUp(ctx); err != nil {
+		return err
+	}
+	if err := f.whileWriting(ctx, arrange); err != nil {
+		return err
+	}
+	if err := f.caughtUp(ctx); err != nil {
+		return err
+	}
+	return f.samePrimary(ctx)
+}
+
+// whileWriting does something while a few clients write, and warms the servers.
+func (f *forest) whileWriting(ctx context.Context, do func(context.Context) error) error {
+	writing, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := f.load(writing, "warm", "1", warmClients, treeWithin)
+		ended <- err
+	}()
+	least := time.After(min(f.duration/2, 2*time.Second))
+	err := do(ctx)
+	if err == nil {
+		select {
+		case <-least:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	stop()
+	if werr := <-ended; err == nil && ctx.Err() == nil && writing.Err() == nil {
+		err = werr
+	}
+	return err
+}
+
+// load inserts records of YCSB into a table until the time is over.
+func (f *forest) load(ctx context.Context, table, concern string, clients int, d time.Duration) (*load.Report, error) {
+	uri := strings.Replace(f.side.lab.DirectURI(f.primary), "/?", "/"+dataDB+"?", 1) + "&w=" + concern
+	return load.Execute(ctx, load.Options{Phase: load.Load, Noise: f.noise, Properties: load.Properties{
+		"mongodb.url": uri, "table": table, "recordcount": "1000000000",
+		"maxexecutiontime": itoa(int(d.Seconds())), "threadcount": itoa(clients),
+	}})
+}
+
+// until looks at the set until it is as it should be.
+func (f *forest) until(ctx context.Context, what string, ok func(*topology.Set) bool) error {
+	for {
+		set, err := f.observer.Observe(ctx)
+		if err == nil && set.Primary() != nil && ok(set) {
+			return nil
+		}
+		if !tick(ctx, 100*time.Millisecond) {
+			return errors.Join(fmt.Errorf("waiting for %s: %w", what, context.Cause(ctx)), err)
+		}
+	}
+}
+
+func (f *forest) caughtUp(ctx context.Context) error {
+	return f.until(ctx, "all members to have what the primary has", func(s *topology.Set) bool {
+		return !slices.ContainsFunc(s.Members, func(m topology.Member) bool { return m.State != topology.StatePrimary && m.LagApplied != 0 })
+	})
+}
+
+// samePrimary fails after an election: another server was measured then than
+// the one that has its own processors.
+func (f *forest) samePrimary(ctx context.Context) error {
+	i, err := f.side.lab.Primary(ctx)
+	if err != nil {
+		return err
+	}
+	if i != f.primary {
+		return fmt.Errorf("member %d was elected in the place of member %d; the machine is too busy to measure", i, f.primary)
+	}
+	return nil
+}
+
+func (f *forest) chain(ctx context.Context, on bool) (*topology.Set, error) {
+	set, err := f.observer.Observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.observer.SetChaining(ctx, set, on); err != nil {
+		return nil, err
+	}
+	return f.observer.Observe(ctx)
+}
+
+// direct switches chaining off.
+func (f *forest) direct(ctx context.Context) error {
+	if _, err := f.chain(ctx, false); err != nil {
+		return err
+	}
+	return f.until(ctx, "all members to fetch from the primary", func(s *topology.Set) bool {
+		return len(s.Tree()) == f.n-1 && !slices.ContainsFunc(s.Members, func(m topology.Member) bool { return m.Source != "" && m.Source != s.Primary().Host })
+	})
+}
+
+// chained switches chaining on and makes a tree as members choose it, the one
+// at a share in the order of their rates.
+func (f *forest) chained(ctx context.Context, concern string, share float64) error {
+	set, err := f.chain(ctx, true)
+	if err != nil {
+		return err
+	}
+	if set.Primary() == nil {
+		return errors.New("there is no primary")
+	}
+	tree := topology.AutomaticTree(level(set), concern, share, f.params)
+	was := &topology.Memory{Set: set.Name, Primary: set.Primary().Host, Tree: tree}
+	return topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Restore(ctx, was)
+}
+
+// planned makes the tree that millrace plans.
+func (f *forest) planned(ctx context.Context, o topology.PlanOptions) error {
+	if _, err := f.chain(ctx, true); err != nil {
+		return err
+	}
+	_, err := topology.NewController(f.observer, topology.ControlOptions{Plan: o, Log: f.log}).Apply(ctx)
+	return err
+}
+
+// measure takes the figures of one round, with a hold of a plan if there is one.
+func (f *forest) measure(ctx context.Context, m *meter, concern string, hold *topology.PlanOptions) (err error) {
+	before, err := f.observer.Observe(ctx)
+	if err != nil {
+		return err
+	}
+	if hold != nil {
+		defer f.hold(ctx, *hold)()
+	}
+	lags := f.watchLag(ctx)
+	cpu, began := f.memberCPU(), time.Now()
+	rep, err := f.load(ctx, "usertable", concern, f.o.Clients, f.duration)
+	took, used := time.Since(began).Seconds(), f.memberCPU()
+	after, lerr := lags.stop()
+	if err := errors.Join(err, lerr, ctx.Err()); err != nil {
+		return err
+	}
+	if err := f.samePrimary(ctx); err != nil {
+		return err
+	}
+	if rep.Failed > 0 {
+		return fmt.Errorf("%d writes failed, the first with: %s", rep.Failed, rep.FirstError)
+	}
+	m.set(func(r *Round) { r.Seconds, r.Done = rep.Seconds, int(rep.Operations) })
+	m.used(rep.Client.CPUSeconds)
+	if s := rep.Find("INSERT"); s != nil {
+		m.value(writeAverage, s.Average/1000)
+		m.value(writeP99, float64(s.P99)/1000)
+	}
+	for i := range used {
+		used[i] -= cpu[i]
+	}
+	m.value(primaryCPU, 100*used[f.primary]/took/f.params.Cores)
+	f.each(m, after, used, float64(rep.Operations))
+	f.shape(m, concern, before, after)
+	f.lag(m, lags, after)
+	m.value(followedRate, per(float64(rep.Operations), rep.Seconds)*max(1-m.round.Values[lagAtEnd]/rep.Seconds, 0))
+	return nil
+}
+
+// memberCPU is the processor time that each member has used, in seconds.
+func (f *forest) memberCPU() (seconds []float64) {
+	for _, m := range f.side.lab.Members() {
+		seconds = append(seconds, processCPU([]int{m.Pid()}))
+	}
+	return seconds
+}
+
+// each notes the processor time of members for one write, by their place.
+func (f *forest) each(m *meter, set *topology.Set, used []float64, writes float64) {
+	below := map[string]int{}
+	most := 0
+	for _, src := range set.Tree() {
+		below[src]++
+	}
+	for _, x := range set.Members {
+		if x.State == topology.StateSecondary {
+			most = max(most, below[x.Host])
+		}
+	}
+	var leaves, inner []float64
+	for _, x := range set.Members {
+		us := 1e6 * per(used[x.ID], writes)
+		switch {
+		case x.State != topology.StateSecondary:
+		case below[x.Host] == 0:
+			leaves = append(leaves, us)
+		case below[x.Host] == most:
+			inner = append(inner, us)
+		}
+	}
+	m.value(primaryEach, 1e6*per(used[f.primary], writes))
+	if len(leaves) > 0 {
+		m.value(leafEach, median(leaves))
+	}
+	if len(inner) > 0 {
+		m.value(innerEach, median(inner))
+	}
+}
+
+// hold runs a hold until it is told to end.
+func (f *forest) hold(ctx context.Context, o topology.PlanOptions) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := topology.NewController(f.holder, topology.ControlOptions{Plan: o, Log: f.log}).Hold(ctx); ctx.Err() == nil {
+			f.log.Warn("the hold has ended", "error", err)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// level is the set without the round trips that its members have measured. Those
+// of busy servers on one machine say who is busy, not who is near.
+func level(set *topology.Set) *topology.Set {
+	out := *set
+	out.Members = slices.Clone(set.Members)
+	for i := range out.Members {
+		out.Members[i].Ping = nil
+	}
+	return &out
+}
+
+// shape notes the tree and what the model expects of it.
+func (f *forest) shape(m *meter, concern string, before, after *topology.Set) {
+	was, is, moved := before.Tree(), after.Tree(), 0
+	for host, src := range is {
+		if was[host] != src {
+			moved++
+		}
+	}
+	m.value(sourcesMoved, float64(moved))
+	after = level(after)
+	mine := topology.Predict(after, is, f.params)
+	m.value(underPrimary, mine.Direct)
+	m.value(treeDepth, mine.Depth)
+	may := *after // what the members would choose if they were let
+	may.Chaining = true
+	off, on := topology.Predict(after, topology.DirectTree(after), f.params), topology.PredictAutomatic(&may, f.params)
+	rate, cpu := mine.For(concern)
+	offRate, _ := off.For(concern)
+	onRate, _ := on.For(concern)
+	m.value(modelRate, rate)
+	m.value(modelOf, per(rate, max(offRate, onRate)))
+	m.value(modelCPU, 100*cpu)
 }

@@ -1,9 +1,18 @@
 package bench
 
 import (
+	"context"
+	"fmt"
 	"iter"
 	"math"
 	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 type opKind uint8
@@ -100,4 +109,416 @@ func zipf(u float64, n uint32) uint64 {
 	const rest = 1 - 0.99
 	x := math.Pow(u*(math.Pow(float64(n)+1, rest)-1)+1, 1/rest)
 	return min(uint64(x)-1, uint64(n)-1)
+}
+
+// change is what remains of the operations on one document of a window.
+type change struct {
+	kind    opKind
+	fresh   bool // inserted within the window
+	key     uint32
+	set     uint16 // of an update: the fields it sets, by bit
+	version [maxFields]uint32
+}
+
+// maxFields bounds the fields that updates may set.
+const maxFields = 16
+
+// entryBytes is about the size of an operation's oplog entry.
+func (w workload) entryBytes(o op) int {
+	const frame = 130
+	switch o.kind {
+	case opInsert:
+		return frame + w.shape.size
+	case opUpdate:
+		return frame + 50 + w.shape.size/w.shape.fields
+	}
+	return frame
+}
+
+// fold merges the operations on each document within windows of so many bytes
+// of oplog; 0 is one window of everything. An insert with updates becomes an
+// insert, updates become one, and what is inserted and deleted within a window
+// is nothing at all.
+func (w workload) fold(ops iter.Seq[op], windowBytes int) iter.Seq[[]change] {
+	return func(yield func([]change) bool) {
+		var changes []change
+		at := map[uint32]int{}
+		size := 0
+		for o := range ops {
+			i, known := at[o.key]
+			if !known {
+				i = len(changes)
+				at[o.key] = i
+				changes = append(changes, change{kind: o.kind, fresh: o.kind == opInsert, key: o.key})
+			}
+			changes[i].take(o)
+			size += w.entryBytes(o)
+			if windowBytes == 0 || size < windowBytes {
+				continue
+			}
+			if !yield(settled(changes)) {
+				return
+			}
+			changes, size = nil, 0
+			clear(at)
+		}
+		if len(changes) > 0 {
+			yield(settled(changes))
+		}
+	}
+}
+
+// take merges a later operation.
+func (c *change) take(o op) {
+	switch o.kind {
+	case opUpdate:
+		c.set |= 1 << o.field
+		c.version[o.field] = o.n
+	case opDelete:
+		c.kind = opDelete
+	}
+}
+
+// settled leaves out what came and went.
+func settled(changes []change) []change {
+	kept := changes[:0]
+	for _, c := range changes {
+		if c.kind != opDelete || !c.fresh {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+// limit is the first n operations.
+func limit(ops iter.Seq[op], n int) iter.Seq[op] {
+	return func(yield func(op) bool) {
+		if n == 0 {
+			return
+		}
+		left := n
+		for o := range ops {
+			if left--; !yield(o) || left == 0 {
+				return
+			}
+		}
+	}
+}
+
+const (
+	loadConnections = 4
+	// loadChunk is how many operations of a connection go together. The oplog
+	// mixes kinds and documents in runs no longer than this.
+	loadChunk = 250
+	// markEvery is how many operations lie between marks of a span.
+	markEvery = 10_000
+)
+
+// write does the operations on a cluster, each for itself, those of one
+// document in order, and returns the part of the oplog that they made.
+func (w workload) write(ctx context.Context, to *side) (span, error) {
+	from, err := to.position(ctx)
+	if err != nil {
+		return span{}, err
+	}
+	// Some tools begin at a second: it must not hold anything from before.
+	if !tick(ctx, time.Until(from.Time().Add(time.Second))) {
+		return span{}, ctx.Err()
+	}
+	s := span{from: from}
+	next := uint32(markEvery)
+	_, err = w.spread(ctx, to, writing{loadConnections, loadChunk, func(ctx context.Context, o op) (bool, error) {
+		if o.n < next {
+			return true, nil
+		}
+		next += markEvery
+		at, err := to.position(ctx)
+		if n := len(s.marks); n == 0 || s.marks[n-1].Before(at) {
+			s.marks = append(s.marks, at)
+		}
+		return true, err
+	}})
+	if err != nil {
+		return s, fmt.Errorf("write the backlog: %w", err)
+	}
+	s.to, err = to.position(ctx)
+	return s, err
+}
+
+// position is the newest entry of a cluster's oplog.
+func (s *side) position(ctx context.Context) (mongo.OpTime, error) {
+	p, err := s.direct.Positions(ctx)
+	return p.Last, err
+}
+
+// writing is how operations are written one by one.
+type writing struct {
+	connections int
+	chunk       int // operations of a connection that go together
+	// more is asked before a chunk is handed out, with its last operation, and
+	// may wait; false ends the writing.
+	more func(ctx context.Context, o op) (bool, error)
+}
+
+// spread writes the operations over several connections, by document, until
+// there are no more of them, and returns how many were done.
+func (w workload) spread(ctx context.Context, to *side, how writing) (int, error) {
+	g, ctx := errgroup.WithContext(ctx)
+	var done atomic.Int64
+	queues := make([]chan []op, how.connections)
+	for i := range queues {
+		queues[i] = make(chan []op, 1)
+		g.Go(func() error {
+			wr, err := newWriter(ctx, to, 1)
+			if err != nil {
+				return err
+			}
+			defer wr.conn.Release()
+			for chunk := range queues[i] {
+				if err := w.writeChunk(ctx, wr, chunk); err != nil {
+					return err
+				}
+				done.Add(int64(len(chunk)))
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		defer func() {
+			for _, q := range queues {
+				close(q)
+			}
+		}()
+		return w.handOut(ctx, queues, how)
+	})
+	err := g.Wait()
+	return int(done.Load()), err
+}
+
+// handOut hands chunks of operations to the connections.
+func (w workload) handOut(ctx context.Context, queues []chan []op, how writing) error {
+	chunks := make([][]op, len(queues))
+	for o := range w.ops() {
+		i := int(mix(uint64(o.key)) % uint64(len(queues)))
+		if chunks[i] = append(chunks[i], o); len(chunks[i]) < how.chunk {
+			continue
+		}
+		if more, err := how.more(ctx, o); err != nil || !more {
+			return err
+		}
+		if err := hand(ctx, queues[i], chunks[i]); err != nil {
+			return err
+		}
+		chunks[i] = nil
+	}
+	for i, c := range chunks {
+		if err := hand(ctx, queues[i], c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func hand(ctx context.Context, to chan<- []op, chunk []op) error {
+	select {
+	case to <- chunk:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w workload) writeChunk(ctx context.Context, wr *writer, chunk []op) error {
+	changes := make([]change, len(chunk))
+	for i, o := range chunk {
+		changes[i] = change{kind: o.kind, key: o.key}
+		changes[i].take(o)
+	}
+	return w.window(ctx, wr, changes, 4<<20)
+}
+
+// plan is what each connection has to do, window after window.
+type plan [][][]change
+
+// newPlan spreads the changes over connections by document, so that those of
+// one document stay in order.
+func newPlan(windows iter.Seq[[]change], connections int) plan {
+	p := make(plan, connections)
+	for changes := range windows {
+		parts := make([][]change, connections)
+		for _, c := range changes {
+			i := int(mix(uint64(c.key)) % uint64(connections))
+			parts[i] = append(parts[i], c)
+		}
+		for i, part := range parts {
+			p[i] = append(p[i], part)
+		}
+	}
+	return p
+}
+
+// statements is the number of operations in it.
+func (p plan) statements() (n int) {
+	for _, windows := range p {
+		for _, changes := range windows {
+			n += len(changes)
+		}
+	}
+	return n
+}
+
+// apply writes a plan: for each window inserts, updates and deletes, each
+// collection's in commands of up to batchBytes. That keeps the order of a
+// document's operations, if there are several in a window. A connection does one
+// window after the other.
+func (w workload) apply(ctx context.Context, to *side, p plan, s settings) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, windows := range p {
+		g.Go(func() error {
+			wr, err := newWriter(ctx, to, s.concern())
+			if err != nil {
+				return err
+			}
+			defer wr.conn.Release()
+			for _, changes := range windows {
+				if err := w.window(ctx, wr, changes, s.batchBytes); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (w workload) window(ctx context.Context, wr *writer, changes []change, batchBytes int) error {
+	for _, kind := range []opKind{opInsert, opUpdate, opDelete} {
+		for coll := range w.collections {
+			var same []change
+			for _, c := range changes {
+				if c.kind == kind && int(c.key)%w.collections == coll {
+					same = append(same, c)
+				}
+			}
+			if err := w.send(ctx, wr, kind, coll, same, batchBytes); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// send writes changes of one kind to one collection.
+func (w workload) send(ctx context.Context, wr *writer, kind opKind, coll int, changes []change, batchBytes int) error {
+	for len(changes) > 0 {
+		n, err := w.command(wr, kind, coll, changes, batchBytes)
+		if err != nil {
+			return err
+		}
+		res, err := wr.exchange(ctx, fmt.Sprintf("apply to %s", collection(coll)))
+		if err != nil {
+			return err
+		}
+		if res.N != int64(n) {
+			return fmt.Errorf("apply to %s: the server did %d of %d", collection(coll), res.N, n)
+		}
+		changes = changes[n:]
+	}
+	return nil
+}
+
+// command makes one command of as many of the changes as fit.
+func (w workload) command(wr *writer, kind opKind, coll int, changes []change, batchBytes int) (n int, err error) {
+	const most = 100_000 // operations a command, by the server
+	name := collection(coll)
+	if kind == opDelete {
+		if err := wr.begin("delete", name, false, "deletes"); err != nil {
+			return 0, err
+		}
+		n = min(len(changes), max(batchBytes/30, 1), most)
+		wr.msg.BuildDocument(func(dst []byte) []byte { return w.appendDeletes(dst, changes[:n]) })
+		return n, nil
+	}
+	if kind == opInsert {
+		err = wr.begin("insert", name, false, "documents")
+	} else {
+		err = wr.begin("update", name, true, "updates")
+	}
+	if err != nil {
+		return 0, err
+	}
+	for n < len(changes) && n < most && (n == 0 || wr.msg.Len() < batchBytes) {
+		c := &changes[n]
+		wr.msg.BuildDocument(func(dst []byte) []byte {
+			if kind == opInsert {
+				return w.shape.appendDoc(dst, c.key, c.version[:])
+			}
+			return w.appendUpdate(dst, c)
+		})
+		n++
+	}
+	return n, nil
+}
+
+// appendDeletes makes one delete statement of many documents, which costs the
+// server half of as many statements.
+func (w workload) appendDeletes(dst []byte, changes []change) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
+	id, dst := bsoncore.AppendDocumentElementStart(dst, "_id")
+	in, dst := bsoncore.AppendArrayElementStart(dst, "$in")
+	for n, c := range changes {
+		dst = w.appendID(dst, itoa(n), c.key)
+	}
+	dst, _ = bsoncore.AppendArrayEnd(dst, in)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, id)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
+	dst = bsoncore.AppendInt32Element(dst, "limit", 0)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+// appendID writes a document's _id under another name.
+func (w workload) appendID(dst []byte, name string, key uint32) []byte {
+	var buf [64]byte
+	el := bsoncore.Element(w.shape.id(w.shape, buf[:0], key))
+	return bsoncore.AppendValueElement(dst, name, el.Value())
+}
+
+func (w workload) appendUpdate(dst []byte, c *change) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
+	dst = w.shape.id(w.shape, dst, c.key)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
+	u, dst := bsoncore.AppendDocumentElementStart(dst, "u")
+	set, dst := bsoncore.AppendDocumentElementStart(dst, "$set")
+	for f := range w.shape.fields {
+		if c.set&(1<<f) != 0 {
+			dst = w.shape.field(w.shape, dst, c.key, f, c.version[f])
+		}
+	}
+	dst, _ = bsoncore.AppendDocumentEnd(dst, set)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, u)
+	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
+	return dst
+}
+
+// unfolded makes a plan that does each operation by itself, those of one
+// document in order.
+func (w workload) unfolded(connections int) plan {
+	const together = 1000 // operations of a connection
+	p := make(plan, connections)
+	parts := make([][]change, connections)
+	for o := range w.ops() {
+		i := int(mix(uint64(o.key)) % uint64(connections))
+		c := change{kind: o.kind, key: o.key}
+		c.take(o)
+		if parts[i] = append(parts[i], c); len(parts[i]) == together {
+			p[i], parts[i] = append(p[i], parts[i]), nil
+		}
+	}
+	for i, part := range parts {
+		p[i] = append(p[i], part)
+	}
+	return p
 }
