@@ -1,10 +1,12 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -231,4 +233,169 @@ func (u *upstream) close() error {
 		errs = append(errs, n.pool.Close(context.Background()))
 	}
 	return errors.Join(errs...)
+}
+
+// majority is the write concern of all that changes the cluster's metadata.
+func majority() bson.E {
+	return bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}
+}
+
+// query is a read of the config servers' own data.
+type query struct {
+	coll   string
+	filter bson.D
+	sort   bson.D
+}
+
+// configData reads all documents of a query in the database config, from the
+// primary.
+func (n *node) configData(ctx context.Context, q query) ([]bson.Raw, error) {
+	const db = "config"
+	cmd := bson.D{{Key: "find", Value: q.coll}, {Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}}}
+	if q.filter != nil {
+		cmd = append(cmd, bson.E{Key: "filter", Value: q.filter})
+	}
+	if q.sort != nil {
+		cmd = append(cmd, bson.E{Key: "sort", Value: q.sort})
+	}
+	reply, addr, err := n.run(ctx, sending{db: db, cmd: cmd})
+	var all []bson.Raw
+	for err == nil {
+		batch, id, ok := readBatch(bson.Raw(reply))
+		if !ok {
+			return nil, fmt.Errorf("read %s.%s: reply without a cursor", db, q.coll)
+		}
+		if all = append(all, batch...); id == 0 {
+			return all, nil
+		}
+		reply, _, err = n.run(ctx, sending{db: db, sel: byAddress(addr), cmd: bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: q.coll}}})
+	}
+	return nil, fmt.Errorf("read %s.%s: %w", db, q.coll, err)
+}
+
+// readBatch reads a reply's cursor: its first or next batch, and its id.
+func readBatch(reply bson.Raw) (docs []bson.Raw, id int64, ok bool) {
+	cur, ok := reply.Lookup("cursor").DocumentOK()
+	if !ok {
+		return nil, 0, false
+	}
+	id, _ = cur.Lookup("id").AsInt64OK()
+	batch, ok := cur.Lookup("firstBatch").ArrayOK()
+	if !ok {
+		batch, ok = cur.Lookup("nextBatch").ArrayOK()
+	}
+	if !ok {
+		return nil, 0, false
+	}
+	return documents(batch), id, true
+}
+
+// features are what the router has to know of the servers' version.
+type features struct {
+	build   bson.D // buildInfo as a server answers it
+	wire    int32  // maxWireVersion
+	version [2]int32
+}
+
+// readFeatures asks a server.
+func readFeatures(ctx context.Context, n *node) (f features, err error) {
+	build, err := n.command(ctx, "admin", bson.D{{Key: "buildInfo", Value: 1}})
+	if err != nil {
+		return f, fmt.Errorf("read the servers' version: %w", err)
+	}
+	f.build = without(passed(build), "ok")
+	parts, err := bson.Raw(build).Lookup("versionArray").Array().Values()
+	if err != nil || len(parts) < 2 {
+		return f, fmt.Errorf("read the servers' version: %w", errMalformed)
+	}
+	f.version = [2]int32{parts[0].Int32(), parts[1].Int32()}
+	hello, err := n.command(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
+	if err != nil {
+		return f, fmt.Errorf("read the servers' wire version: %w", err)
+	}
+	f.wire = int32(number(bson.Raw(hello).Lookup("maxWireVersion")))
+	return f, nil
+}
+
+// atLeast reports a version from major.minor on.
+func (f features) atLeast(major, minor int32) bool {
+	return f.version[0] > major || f.version[0] == major && f.version[1] >= minor
+}
+
+// The forms of versions are what servers answer as vReceived and vWanted.
+
+// stamp is what a command to a shard carries so that the shard can refuse it when
+// the table is old.
+func (f features) stamp(t *table, shard string) bson.D {
+	if t.db.primary == configName && !t.sharded {
+		return nil
+	}
+	if t.sharded {
+		return bson.D{{Key: "shardVersion", Value: f.shardVersion(t.epoch, t.timestamp, t.versions[shard])}}
+	}
+	d := bson.D{{Key: "shardVersion", Value: f.shardVersion(bson.ObjectID{}, bson.Timestamp{}, bson.Timestamp{})}}
+	if t.db.version != nil {
+		d = append(d, bson.E{Key: "databaseVersion", Value: t.db.version})
+	}
+	return d
+}
+
+// ignored is the version of a write that goes to several shards at once, which no
+// shard refuses.
+func (f features) ignored() bson.D {
+	epoch := bson.ObjectID{4: 0xff, 5: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff}
+	highest := bson.Timestamp{T: math.MaxUint32, I: math.MaxUint32}
+	return bson.D{{Key: "shardVersion", Value: f.shardVersion(epoch, highest, bson.Timestamp{})}}
+}
+
+// shardVersion writes a version in the servers' form.
+func (f features) shardVersion(epoch bson.ObjectID, timestamp, version bson.Timestamp) any {
+	switch {
+	case !f.atLeast(5, 0):
+		return bson.A{version, epoch}
+	case !f.atLeast(6, 0):
+		return bson.A{version, epoch, timestamp}
+	}
+	return bson.D{{Key: "e", Value: epoch}, {Key: "t", Value: timestamp}, {Key: "v", Value: version}}
+}
+
+// clock is the highest $clusterTime that any server or client has told. It is
+// gossiped as it came, signature included: a time of our own making would push
+// the cluster's clock ahead.
+type clock struct {
+	mu   sync.Mutex
+	time bson.Timestamp
+	doc  bson.Raw
+}
+
+// advance takes a message's $clusterTime if it is the highest yet.
+func (c *clock) advance(doc []byte) {
+	at, ok := timeOf(doc, "clusterTime")
+	if !ok {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if at.After(c.time) {
+		c.time, c.doc = at, bytes.Clone(doc)
+	}
+}
+
+// now is the highest time and its document, nil before the first.
+func (c *clock) now() (bson.Timestamp, bson.Raw) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.time, c.doc
+}
+
+// timeOf is a document's timestamp of a name.
+func timeOf(doc []byte, name string) (bson.Timestamp, bool) {
+	t, i, ok := bsoncore.Document(doc).Lookup(name).TimestampOK()
+	return bson.Timestamp{T: t, I: i}, ok
+}
+
+// document is a value's document, nil when it is none.
+func document(v bsoncore.Value) bson.Raw {
+	d, _ := v.DocumentOK()
+	return bson.Raw(d)
 }

@@ -1,10 +1,15 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // writer does one insert, update or delete command.
@@ -194,4 +199,325 @@ func (w *writer) stamp(t *table, b batch) bson.D {
 		return w.c.r.features.ignored()
 	}
 	return w.c.r.features.stamp(t, b.shard)
+}
+
+// plan puts open statements into batches, as many as may be under way together.
+func (w *writer) plan(ctx context.Context, t *table) ([]batch, error) {
+	all := w.planUnordered
+	if w.ordered {
+		all = w.planOrdered
+	}
+	batches := all(t)
+	if w.c.txn != nil || !slices.ContainsFunc(batches, func(b batch) bool { return b.ignored }) {
+		return batches, nil
+	}
+	return w.broadcast(ctx, batches)
+}
+
+// broadcast sends what goes to several shards to all there are. No shard refuses
+// it, and so the table, which may be old, must have no say in it.
+func (w *writer) broadcast(ctx context.Context, batches []batch) ([]batch, error) {
+	shards, err := w.c.r.upstream.everywhere(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []batch
+	stmts := map[int]bool{}
+	for _, b := range batches {
+		if !b.ignored {
+			all = append(all, b)
+		}
+		for _, i := range b.stmts {
+			stmts[i] = stmts[i] || b.ignored
+		}
+	}
+	everywhere := slices.DeleteFunc(slices.Clone(w.open), func(i int) bool { return !stmts[i] })
+	for _, name := range shards {
+		all = append(all, batch{shard: name, ignored: true, stmts: everywhere})
+	}
+	return all, nil
+}
+
+// planUnordered puts all open statements into batches.
+func (w *writer) planUnordered(t *table) []batch {
+	var all []batch
+	index := map[string]int{}
+	for _, i := range slices.Clone(w.open) {
+		shards, err := w.target(t, w.stmts[i])
+		if err != nil {
+			w.result.add(i, err)
+			continue
+		}
+		for _, name := range shards {
+			key, ignored := name, len(shards) > 1
+			if ignored {
+				key += " ignored"
+			}
+			at, ok := index[key]
+			if !ok {
+				at = len(all)
+				index[key] = at
+				all = append(all, batch{shard: name, ignored: ignored})
+			}
+			all[at].stmts = append(all[at].stmts, i)
+		}
+	}
+	return all
+}
+
+// planOrdered takes the open statements from the first on that go to one shard, or
+// the first alone if it goes to several.
+func (w *writer) planOrdered(t *table) []batch {
+	var b batch
+	for n, i := range w.open {
+		shards, err := w.target(t, w.stmts[i])
+		switch {
+		case err != nil && n == 0:
+			w.result.add(i, err)
+			return nil
+		case err != nil:
+			return []batch{b}
+		case n == 0 && len(shards) > 1:
+			return spread(shards, i)
+		case n == 0:
+			b.shard = shards[0]
+		case len(shards) > 1 || shards[0] != b.shard:
+			return []batch{b}
+		}
+		b.stmts = append(b.stmts, i)
+	}
+	return []batch{b}
+}
+
+// spread is one statement for several shards.
+func spread(shards []string, i int) []batch {
+	var all []batch
+	for _, name := range shards {
+		all = append(all, batch{shard: name, ignored: true, stmts: []int{i}})
+	}
+	return all
+}
+
+// target finds the shards of a statement, as the server manual has it for sharded
+// collections ("Routing of write operations").
+func (w *writer) target(t *table, stmt bson.Raw) ([]string, *cmdError) {
+	switch {
+	case !t.sharded:
+		return t.owners(), nil
+	case w.c.name == "insert":
+		key, ok := t.keyOf(stmt)
+		if !ok {
+			return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "Shard key cannot contain array values or array descendants.")
+		}
+		return []string{t.owner(key).shard}, nil
+	case w.c.name == "update":
+		return t.targetUpdate(stmt)
+	}
+	return t.targetDelete(stmt)
+}
+
+// targetUpdate finds the shards of an update statement.
+func (t *table) targetUpdate(stmt bson.Raw) ([]string, *cmdError) {
+	q, _ := stmt.Lookup("q").DocumentOK()
+	collation, _ := stmt.Lookup("collation").DocumentOK()
+	multi, upsert := truth(stmt.Lookup("multi")), truth(stmt.Lookup("upsert"))
+	if key, ok := t.keyIn(q, t.orDefault(collation)); ok {
+		return []string{t.owner(key).shard}, nil
+	}
+	if u, ok := stmt.Lookup("u").DocumentOK(); ok && isReplacement(u) {
+		if key, ok := t.keyOf(replacement(q, u)); ok {
+			return []string{t.owner(key).shard}, nil
+		}
+	}
+	switch {
+	case upsert:
+		return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound",
+			"Failed to target upsert by query :: could not extract exact shard key")
+	case multi:
+		return t.shardsFor(q, collation), nil
+	case t.byID(q, collation):
+		return t.owners(), nil
+	}
+	return nil, fail(codeInvalidOptions, "InvalidOptions", "A {multi:false} update on a sharded collection must contain an exact match on _id "+
+		"(and have the collection default collation) or contain the shard key (and have the simple collation). "+
+		"Update request: %s, shard key pattern: %s", stmt, rawValue(t.pattern()))
+}
+
+// targetDelete finds the shards of a delete statement.
+func (t *table) targetDelete(stmt bson.Raw) ([]string, *cmdError) {
+	q, _ := stmt.Lookup("q").DocumentOK()
+	collation, _ := stmt.Lookup("collation").DocumentOK()
+	if key, ok := t.keyIn(q, t.orDefault(collation)); ok {
+		return []string{t.owner(key).shard}, nil
+	}
+	switch {
+	case number(stmt.Lookup("limit")) == 0:
+		return t.shardsFor(q, collation), nil
+	case t.byID(q, collation):
+		return t.owners(), nil
+	}
+	return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "A single delete on a sharded collection must contain an exact match on _id "+
+		"(and have the collection default collation) or contain the shard key (and have the simple collation). "+
+		"Delete request: %s, shard key pattern: %s", stmt, rawValue(t.pattern()))
+}
+
+// orDefault is a statement's collation, or the collection's.
+func (t *table) orDefault(collation bson.Raw) bson.Raw {
+	if collation != nil {
+		return collation
+	}
+	return t.collation
+}
+
+// byID reports a filter that demands one _id.
+func (t *table) byID(q, collation bson.Raw) bool {
+	_, ok := demand(equalities(q), "_id")
+	return ok && (collation == nil || !collated(collation))
+}
+
+// isReplacement reports an update that is a whole document.
+func isReplacement(u bson.Raw) bool {
+	body, _ := bsonraw.Body(u)
+	first, _, ok := bsonraw.Next(body)
+	return !ok || !strings.HasPrefix(string(first.Name), "$")
+}
+
+// replacement is the document that a replacement makes: with the filter's _id when
+// it has none of its own.
+func replacement(q, u bson.Raw) bson.Raw {
+	if u.Lookup("_id").Type != 0 {
+		return u
+	}
+	id, ok := demand(equalities(q), "_id")
+	if !ok {
+		return u
+	}
+	raw, err := bson.Marshal(append(bson.D{{Key: "_id", Value: id}}, fields(u)...))
+	if err != nil {
+		return u
+	}
+	return raw
+}
+
+// answer is what a shard said to a batch.
+type answer struct {
+	reply bson.Raw
+	err   error
+}
+
+// writeResult is the reply of a write command, put together from the shards'.
+type writeResult struct {
+	n, modified int64
+	upserted    []indexed
+	errors      []indexed
+	bad         map[int]bool  // statements with an error
+	concern     bson.RawValue // the first write concern error
+	labels      bson.RawValue // that came with it: whether the client may try again
+}
+
+// indexed is an entry of a reply that speaks of one statement.
+type indexed struct {
+	stmt int
+	doc  bson.D
+}
+
+// add takes an error of the router's own.
+func (r *writeResult) add(stmt int, err *cmdError) {
+	r.fail(stmt, bson.D{{Key: "code", Value: err.code}, {Key: "errmsg", Value: err.msg}})
+}
+
+// fail notes a statement's error; several shards may fail at one statement.
+func (r *writeResult) fail(stmt int, doc bson.D) {
+	if r.bad == nil {
+		r.bad = map[int]bool{}
+	}
+	if !r.bad[stmt] {
+		r.bad[stmt] = true
+		r.errors = append(r.errors, indexed{stmt, doc})
+	}
+}
+
+// failed reports a statement that has its error.
+func (r *writeResult) failed(stmt int) bool { return r.bad[stmt] }
+
+// take adds a shard's reply to a batch and marks what is done. It returns the
+// shard's error if it calls the table old.
+func (r *writeResult) take(b batch, reply bson.Raw, ordered bool, done []bool) (stale error) {
+	r.n += number(reply.Lookup("n"))
+	r.modified += number(reply.Lookup("nModified"))
+	if v := reply.Lookup("writeConcernError"); v.Type != 0 && r.concern.Type == 0 {
+		r.concern, r.labels = v, reply.Lookup("errorLabels")
+	}
+	if list, ok := reply.Lookup("upserted").ArrayOK(); ok {
+		for _, d := range documents(list) {
+			r.upserted = append(r.upserted, indexed{b.stmts[number(d.Lookup("index"))], without(fields(d), "index")})
+		}
+	}
+	failed, first, stale := r.takeErrors(b, reply)
+	for i, stmt := range b.stmts {
+		if ordered && i >= first {
+			break // not tried
+		}
+		if !failed[i] {
+			done[stmt] = true
+		}
+	}
+	return stale
+}
+
+// takeErrors adds a reply's write errors. It returns the places in the batch that
+// failed, and the first of them.
+func (r *writeResult) takeErrors(b batch, reply bson.Raw) (failed map[int]bool, first int, stale error) {
+	failed, first = map[int]bool{}, len(b.stmts)
+	list, _ := reply.Lookup("writeErrors").ArrayOK()
+	for _, d := range documents(list) {
+		at := int(number(d.Lookup("index")))
+		if at < 0 || at >= len(b.stmts) {
+			continue
+		}
+		failed[at] = true
+		first = min(first, at)
+		if code := int32(number(d.Lookup("code"))); isStale(code) {
+			stale = mongo.CommandError{Code: code, Message: text(d.Lookup("errmsg"))}
+			continue
+		}
+		r.fail(b.stmts[at], without(fields(d), "index"))
+	}
+	return failed, first, stale
+}
+
+// sort orders entries by statement.
+func (r *writeResult) sort() {
+	byStatement := func(a, b indexed) int { return cmp.Compare(a.stmt, b.stmt) }
+	slices.SortStableFunc(r.errors, byStatement)
+	slices.SortStableFunc(r.upserted, byStatement)
+}
+
+// reply is what the client gets.
+func (r *writeResult) reply(command string) bson.D {
+	d := bson.D{{Key: "n", Value: int32(r.n)}}
+	if command == "update" {
+		d = append(d, bson.E{Key: "nModified", Value: int32(r.modified)})
+		if len(r.upserted) > 0 {
+			d = append(d, bson.E{Key: "upserted", Value: list(r.upserted)})
+		}
+	}
+	if len(r.errors) > 0 {
+		d = append(d, bson.E{Key: "writeErrors", Value: list(r.errors)})
+	}
+	if r.concern.Type != 0 {
+		d = append(d, bson.E{Key: "writeConcernError", Value: r.concern})
+	}
+	if r.labels.Type != 0 {
+		d = append(d, bson.E{Key: "errorLabels", Value: r.labels})
+	}
+	return d
+}
+
+func list(all []indexed) bson.A {
+	a := bson.A{}
+	for _, e := range all {
+		a = append(a, append(bson.D{{Key: "index", Value: int32(e.stmt)}}, e.doc...))
+	}
+	return a
 }
