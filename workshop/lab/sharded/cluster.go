@@ -1,13 +1,28 @@
+// Package sharded starts real sharded clusters on the loopback interface: a set
+// of config servers and sets of shard servers, all of them real mongods. There is
+// no mongos among them: what a mongos asks the servers for is asked here, by the
+// servers' own commands, which have been tried on each version. It holds what it
+// takes to make such a cluster and to change its shape (databases, collections,
+// chunks, shards, the balancer), and to say who owns which document. It routes
+// nothing, but for [Cluster.Insert], which does for tests of its own.
 package sharded
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -316,4 +331,207 @@ func (c *Cluster) shard(name string) (*set, error) {
 		}
 	}
 	return nil, fmt.Errorf("lab: %s has no shard %q; it has %q", c.Name(), name, c.ShardNames())
+}
+
+const (
+	defaultTopology = "sharded:2x1"
+	// maxShards keeps a slip of the finger from filling the machine.
+	maxShards = 16
+)
+
+// Options describes one cluster.
+type Options struct {
+	// Options are those of each set, with these that differ: Topology is
+	// "sharded:SxM" for S shards of M members, by default "sharded:2x1". Name is
+	// that of the whole cluster. Dir holds a folder for each set. Port is the first
+	// router's, or else config server's, and the others follow. Role and Secrets
+	// are not for callers to set.
+	lab.Options
+	// ConfigMembers is how many members the config servers' set has; 0 means 1.
+	ConfigMembers int
+
+	// Routers is how many routers of the lab take clients; 0 is none. The first one
+	// listens on Port, and the servers' ports follow.
+	Routers int
+
+	// part changes the options of a set, set by Up.
+	part func(lab.Options) lab.Options
+}
+
+// topology is the parsed form of Options.Topology.
+type topology struct{ shards, members int }
+
+// Is reports whether a topology is that of a sharded cluster.
+func Is(topology string) bool { return strings.HasPrefix(topology, "sharded:") }
+
+// Members is how many servers have data in a cluster of a topology, 0 when that is
+// none of a sharded cluster.
+func Members(topology string) int {
+	t, _ := parseTopology(topology)
+	return t.shards * t.members
+}
+
+// parseTopology reads "sharded:SxM".
+func parseTopology(s string) (topology, error) {
+	counts, ok := strings.CutPrefix(s, "sharded:")
+	left, right, x := strings.Cut(counts, "x")
+	shards, err1 := strconv.Atoi(left)
+	members, err2 := strconv.Atoi(right)
+	if !ok || !x || err1 != nil || err2 != nil || shards < 1 || shards > maxShards || members < 1 {
+		return topology{}, fmt.Errorf("lab: topology %q is unknown; use sharded:SxM for S shards (at most %d) of M members", s, maxShards)
+	}
+	return topology{shards, members}, nil
+}
+
+// check refuses what the options do not mean here, and sets the defaults.
+func (o Options) check() (Options, topology, error) {
+	o.Topology = cmp.Or(o.Topology, defaultTopology)
+	o.ConfigMembers = cmp.Or(o.ConfigMembers, 1)
+	topo, err := parseTopology(o.Topology)
+	if err != nil {
+		return o, topo, err
+	}
+	if o.Role != "" || o.Secrets != "" {
+		return o, topo, errors.New("lab: a sharded cluster sets the roles and the key file of its sets itself")
+	}
+	return o, topo, nil
+}
+
+// layout is what a kept directory has to remember beside what each set does.
+type layout struct {
+	Name   string   `json:"name"`
+	Shards []string `json:"shards"`
+	Next   int      `json:"next"` // the number of the next shard
+}
+
+// layoutFile is the layout's file in the directory.
+const layoutFile = "sharded.json"
+
+// openDir makes the directory ready, and reads which shards an earlier start left
+// there: some may have joined and gone since the first one.
+func (c *Cluster) openDir() (err error) {
+	if c.dir, err = filepath.Abs(c.opts.Dir); err != nil {
+		return fmt.Errorf("lab: find the data directory: %w", err)
+	}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return fmt.Errorf("lab: make the data directory: %w", err)
+	}
+	c.secrets = c.dir
+	data, err := os.ReadFile(filepath.Join(c.dir, layoutFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("lab: read what the directory holds: %w", err)
+	}
+	var l layout
+	if err := json.Unmarshal(data, &l); err != nil {
+		return fmt.Errorf("lab: read %s: %w", filepath.Join(c.dir, layoutFile), err)
+	}
+	if c.opts.Name != "" && c.opts.Name != l.Name {
+		return fmt.Errorf("lab: %s holds another cluster (%s); start that one or choose another directory", c.dir, l.Name)
+	}
+	c.opts.Name, c.names, c.next, c.kept = l.Name, l.Shards, l.Next, true
+	return nil
+}
+
+// save writes the layout down for the next start.
+func (c *Cluster) save() error {
+	if c.dir == "" {
+		return nil
+	}
+	names := c.ShardNames()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data, err := json.Marshal(layout{Name: c.Name(), Shards: names, Next: c.next})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(c.dir, layoutFile), data, 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write the layout: %w", err)
+	}
+	return nil
+}
+
+// randomName is the name of a cluster that was given none.
+func randomName() (string, error) {
+	b := make([]byte, 4)
+	if _, err := rand.Read(b); err != nil {
+		return "", fmt.Errorf("lab: read random bytes: %w", err)
+	}
+	return "sh" + hex.EncodeToString(b), nil
+}
+
+// loopback is the only address on which anything listens.
+const loopback = "127.0.0.1"
+
+// routerAddress is where the nth router listens.
+func (c *Cluster) routerAddress(n int) string {
+	if c.opts.Port == 0 {
+		return loopback + ":0"
+	}
+	return net.JoinHostPort(loopback, strconv.Itoa(c.opts.Port+n))
+}
+
+// StartRouter starts one more router, at an address of the loopback interface, or
+// at that of one that was closed; empty is a free port. Stop closes it.
+func (c *Cluster) StartRouter(ctx context.Context, address string) (*router.Router, error) {
+	r, err := router.Start(ctx, router.Options{ConfigURI: c.ConfigURI(), Listen: address, Logger: c.log})
+	if err != nil {
+		return nil, fmt.Errorf("lab: start a router of %s: %w", c.Name(), err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if i := slices.IndexFunc(c.routers, func(old *router.Router) bool { return old.Host() == r.Host() }); i >= 0 {
+		c.routers[i] = r // it was closed
+		return r, nil
+	}
+	c.routers = append(c.routers, r)
+	return r, nil
+}
+
+// Routers are those that were started, in this order.
+func (c *Cluster) Routers() []*router.Router {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.routers)
+}
+
+// URI is the connection string of the cluster: that of all its routers, with the
+// root user; empty if there are none.
+func (c *Cluster) URI() string {
+	var hosts []string
+	for _, r := range c.Routers() {
+		hosts = append(hosts, r.Host())
+	}
+	if len(hosts) == 0 {
+		return ""
+	}
+	return c.Config().RouterURI(hosts)
+}
+
+// ForTest starts a cluster as lab.ForTest does, with small caches unless the
+// options say otherwise, and stops it at the end of the test.
+func ForTest(t lab.TB, o Options) *Cluster {
+	t.Helper()
+	lab.NeedServers(t)
+	o.LeanJournal = true
+	if o.CacheGB == 0 {
+		o.CacheGB = 0.25
+	}
+	c, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, s := range append(c.Shards(), c.Config()) {
+				s.LogTails(t)
+			}
+		}
+		if err := c.Stop(); err != nil {
+			t.Logf("%v", err)
+		}
+	})
+	return c
 }
