@@ -8,8 +8,188 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 )
+
+// workload is what the threads of a run share.
+type workload struct {
+	*config
+	content *records
+	inserts *sequence // of the run phase
+	chosen  numbers   // of records to work on
+	upto    [kinds]float64
+}
+
+func newWorkload(c *config, noise []byte) *workload {
+	w := &workload{config: c, inserts: newSequence(c.records),
+		content: &records{noise: noise, fields: c.fields, length: c.fieldLength, fixed: c.verify}}
+	var sum float64
+	for k, weight := range c.weights {
+		sum += weight
+		w.upto[k] = sum
+	}
+	w.chosen = w.chooser()
+	return w
+}
+
+// chooser is the generator of records to work on.
+func (c *workload) chooser() numbers {
+	low, high := c.insertStart, c.insertStart+c.insertCount-1
+	newest := func() int64 { return c.inserts.newest.Load() }
+	switch c.requests {
+	case "zipfian":
+		// Over the records that there will be at the end, so that the popular
+		// ones stay the same; those that are not there yet are drawn again.
+		count := c.insertCount + c.expectedInserts()
+		ranks := c.zipfRanks
+		if ranks == 0 {
+			ranks = count
+		}
+		return scrambled{newZipfian(ranks, newHarmonic(c.theta)), low, count}
+	case "latest":
+		return &latest{harmonic: newHarmonic(c.theta), low: low, newest: newest}
+	case "hotspot":
+		return newHotspot(low, high, c.hotData, c.hotOps)
+	case "sequential":
+		return &sequential{low: low, high: high}
+	case "exponential":
+		return newExponential(low, c.expPercentile, float64(c.insertCount)*c.expFrac, newest)
+	}
+	if high+1 < c.records {
+		return uniform{low, high} // a part of the records, the others are for other clients
+	}
+	return evenly{low, newest}
+}
+
+// expectedInserts is twice what the run will insert by its share, to be sure.
+func (c *workload) expectedInserts() int64 {
+	var sum float64
+	for _, weight := range c.weights {
+		sum += weight
+	}
+	if c.weights[opInsert] == 0 {
+		return 0
+	}
+	operations := float64(c.operations)
+	if c.operations == math.MaxInt64 {
+		operations = float64(c.insertCount)
+	}
+	return int64(operations * c.weights[opInsert] / sum * 2)
+}
+
+// evenly draws from all records that there are.
+type evenly struct {
+	low    int64
+	newest func() int64
+}
+
+func (e evenly) next(r *rand.Rand) int64 { return e.low + r.Int64N(e.newest()-e.low+1) }
+
+// record draws the number of a record that is there. Where nearly all records
+// are still to come, it stops trying and folds the number into those there are.
+func (c *workload) record(r *rand.Rand) int64 {
+	const tries = 64
+	for range tries {
+		if n := c.chosen.next(r); n <= c.inserts.newest.Load() {
+			return n
+		}
+	}
+	return c.insertStart + (c.chosen.next(r)-c.insertStart)%(c.inserts.newest.Load()-c.insertStart+1)
+}
+
+// operation draws what to do.
+func (c *workload) operation(r *rand.Rand) kind { return kind(pick(c.upto[:], r.Float64())) }
+
+// readField draws the field to read, -1 for all.
+func (c *workload) readField(r *rand.Rand) int { return c.fieldUnless(c.readAll, r) }
+
+// writeField draws the field to write, -1 for all.
+func (c *workload) writeField(r *rand.Rand) int { return c.fieldUnless(c.writeAll, r) }
+
+func (c *workload) fieldUnless(all bool, r *rand.Rand) int {
+	if all {
+		return -1
+	}
+	return r.IntN(len(c.fields))
+}
+
+// sequence hands out the numbers of new records and knows up to which all are
+// there, so that reads ask for no record that is still under way.
+type sequence struct {
+	next, newest atomic.Int64
+
+	mu   sync.Mutex
+	done map[int64]struct{} // beyond newest
+}
+
+// newSequence begins with the number first; the records before it are there.
+func newSequence(first int64) *sequence {
+	s := &sequence{done: map[int64]struct{}{}}
+	s.next.Store(first)
+	s.newest.Store(first - 1)
+	return s
+}
+
+func (s *sequence) take() int64 { return s.next.Add(1) - 1 }
+
+// acknowledge notes that the insert of a number has ended.
+func (s *sequence) acknowledge(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done[n] = struct{}{}
+	at := s.newest.Load()
+	for {
+		if _, ok := s.done[at+1]; !ok {
+			break
+		}
+		at++
+		delete(s.done, at)
+	}
+	s.newest.Store(at)
+}
+
+// hash is the FNV-1a hash of a number's eight bytes, the lowest first, as a
+// signed number without its sign: what YCSB scatters keys with.
+//
+// Definition: Fowler, Noll, Vo; offset basis and prime for 64 bits.
+func hash(n int64) int64 {
+	const basis, prime = 0xcbf29ce484222325, 0x100000001b3
+	h, v := uint64(basis), uint64(n)
+	for range 8 {
+		h = (h ^ v&0xff) * prime
+		v >>= 8
+	}
+	return abs(int64(h))
+}
+
+// abs leaves the smallest number as it is, as Java does.
+func abs(n int64) int64 {
+	if n < 0 {
+		return -n
+	}
+	return n
+}
+
+// keys turns the number of a record into its key.
+type keys struct {
+	ordered bool // else hashed
+	pad     int  // digits at least
+}
+
+// append writes the key of record n.
+func (k keys) append(dst []byte, n int64) []byte {
+	if !k.ordered {
+		n = hash(n)
+	}
+	dst = append(dst, "user"...)
+	var digits [20]byte
+	d := strconv.AppendInt(digits[:0], n, 10)
+	for i := len(d); i < k.pad; i++ {
+		dst = append(dst, '0')
+	}
+	return append(dst, d...)
+}
 
 // numbers draws whole numbers. A generator may be shared by goroutines; the
 // source of randomness is the caller's own.

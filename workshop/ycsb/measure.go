@@ -1,6 +1,13 @@
 package ycsb
 
 import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -226,4 +233,218 @@ func (s *shard) drain(into ...*tallies) {
 	s.mu.Lock()
 	s.spare = full
 	s.mu.Unlock()
+}
+
+// Point is what happened up to a moment since the point before.
+type Point struct {
+	Seconds    float64 `json:"seconds"` // since the start
+	Throughput float64 `json:"operationsPerSecond"`
+	// Latency by series, in microseconds.
+	Latency map[string]PointLatency `json:"latencyMicroseconds"`
+}
+
+// PointLatency are latencies between two points, in microseconds.
+type PointLatency struct {
+	Count   int64   `json:"count"`
+	Average float64 `json:"average"`
+	P95     int64   `json:"p95"`
+	P99     int64   `json:"p99"`
+	Max     int64   `json:"max"`
+}
+
+// maxPoints bounds a course: beyond it, neighbours are joined.
+const maxPoints = 1200
+
+// course is a run over time.
+type course struct {
+	points []Point
+	each   time.Duration // the distance of points
+	window *tallies
+	opened time.Duration // when the window was
+}
+
+// tick looks whether the window is wide enough for a point. The last one may be
+// narrower, but what little remains of a run gives no rate worth showing.
+func (c *course) tick(since time.Duration, last bool) {
+	wide := since - c.opened
+	if wide < c.each-c.each/10 && !last || wide <= 0 || last && wide < c.each/4 && len(c.points) > 0 {
+		return
+	}
+	p := Point{Seconds: since.Seconds(), Latency: map[string]PointLatency{}}
+	for s, t := range c.window.all {
+		p.Latency[s.String()] = PointLatency{t.count, t.mean(), t.percentile(95), t.percentile(99), t.most}
+	}
+	p.Throughput = float64(operationsOf(&c.window.returns)) / wide.Seconds()
+	c.points = append(c.points, p)
+	c.window.reset()
+	c.opened = since
+	if len(c.points) >= maxPoints {
+		c.coarsen()
+	}
+}
+
+// coarsen joins neighbours. A joined percentile is the larger of both: an upper
+// bound of the true one.
+func (c *course) coarsen() {
+	var start float64
+	joined := c.points[:0]
+	for i := 0; i+1 < len(c.points); i += 2 {
+		a, b := c.points[i], c.points[i+1]
+		end := b.Seconds
+		b.Throughput = (a.Throughput*(a.Seconds-start) + b.Throughput*(b.Seconds-a.Seconds)) / (b.Seconds - start)
+		for name, x := range a.Latency {
+			y := b.Latency[name]
+			n := x.Count + y.Count
+			b.Latency[name] = PointLatency{n, (x.Average*float64(x.Count) + y.Average*float64(y.Count)) / float64(max(n, 1)),
+				max(x.P95, y.P95), max(x.P99, y.P99), max(x.Max, y.Max)}
+		}
+		joined = append(joined, b)
+		start = end
+	}
+	c.points, c.each = joined, 2*c.each
+}
+
+// operationsOf counts operations: a read-modify-write is one, though its read
+// and its update are measured too.
+func operationsOf(returns *[kinds][statuses]int64) (n int64) {
+	for k := range kinds {
+		if k == opCleanup || k == opVerify {
+			continue
+		}
+		for _, one := range returns[k] {
+			if k == opModify {
+				one = -one // its two parts are counted
+			}
+			n += one
+		}
+	}
+	return n
+}
+
+// rawWriter writes each latency as a line "READ,milliseconds,microseconds",
+// with a heading before the first of each series. It is safe for concurrent use.
+type rawWriter struct {
+	mu     sync.Mutex
+	w      *bufio.Writer
+	closer io.Closer
+	headed [kinds][variants]bool
+	line   []byte
+	err    error
+}
+
+// newRawWriter writes to a file, or to w when there is none.
+func newRawWriter(path string, w io.Writer) (*rawWriter, error) {
+	if path == "" {
+		return &rawWriter{w: bufio.NewWriterSize(w, 1<<16)}, nil
+	}
+	f, err := os.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("write raw latencies: %w", err)
+	}
+	return &rawWriter{w: bufio.NewWriterSize(f, 1<<16), closer: f}, nil
+}
+
+func (w *rawWriter) write(s series, at time.Time, us int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return
+	}
+	w.line = w.line[:0]
+	if !w.headed[s.kind][s.variant] {
+		w.headed[s.kind][s.variant] = true
+		w.line = append(append(w.line, s.String()...), " latency raw data: op, timestamp(ms), latency(us)\n"...)
+	}
+	w.line = append(append(w.line, s.String()...), ',')
+	w.line = append(strconv.AppendInt(w.line, at.UnixMilli(), 10), ',')
+	w.line = append(strconv.AppendInt(w.line, us, 10), '\n')
+	_, w.err = w.w.Write(w.line)
+}
+
+func (w *rawWriter) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	err := errors.Join(w.err, w.w.Flush())
+	if w.closer != nil {
+		err = errors.Join(err, w.closer.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("write raw latencies: %w", err)
+	}
+	return nil
+}
+
+// statusLine writes YCSB's status lines. A nil one writes none.
+type statusLine struct {
+	w      io.Writer
+	label  string
+	total  int64
+	window *tallies // since the last line
+	wrote  bool
+	at     time.Duration // of the last line
+	done   int64         // by then
+}
+
+// write writes a line when one is due: at the beginning, every interval and at
+// the end.
+func (s *statusLine) write(since time.Duration, returns *[kinds][statuses]int64, every time.Duration, last bool) {
+	if s == nil {
+		return
+	}
+	first := !s.wrote
+	if !first && !last && since < s.at.Truncate(every)+every {
+		return
+	}
+	s.wrote = true
+	done := operationsOf(returns)
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s ", time.Now().Format("2006-01-02 15:04:05:")+fmt.Sprintf("%03d", time.Now().UnixMilli()%1000))
+	if s.label != "" {
+		b.WriteString(s.label + " ")
+	}
+	fmt.Fprintf(&b, "%d sec: %d operations; ", int64(since.Seconds()), done)
+	if wide := since - s.at; !first && wide > 0 {
+		fmt.Fprintf(&b, "%s current ops/sec; ", short(float64(done-s.done)/wide.Seconds()))
+	}
+	if !last && s.total > 0 {
+		b.WriteString("est completion in " + remaining(since, done, s.total) + " ")
+	}
+	for name, t := range s.window.all {
+		fmt.Fprintf(&b, "[%s: Count=%d, Max=%d, Min=%d, Avg=%s, 90=%d, 99=%d, 99.9=%d, 99.99=%d] ", name, t.count, t.most, t.least,
+			short(t.mean()), t.percentile(90), t.percentile(99), t.percentile(99.9), t.percentile(99.99))
+	}
+	s.window.reset()
+	s.at, s.done = since, done
+	fmt.Fprintln(s.w, b.String())
+}
+
+// remaining tells the time that the rest will take at the rate so far.
+func remaining(since time.Duration, done, total int64) string {
+	if done == 0 {
+		return "0 seconds"
+	}
+	seconds := int64(since.Seconds() * float64(total-done) / float64(done))
+	days, hours, minutes := seconds/86400, seconds/3600%24, seconds/60%60
+	switch {
+	case days > 0:
+		return several(days, "day") + " " + several(hours, "hour")
+	case hours > 0:
+		return several(hours, "hour") + " " + strconv.FormatInt(minutes, 10) + " minutes"
+	case minutes > 0:
+		return strconv.FormatInt(minutes, 10) + " minutes"
+	}
+	return several(seconds, "second")
+}
+
+func several(n int64, unit string) string {
+	if n != 1 {
+		unit += "s"
+	}
+	return strconv.FormatInt(n, 10) + " " + unit
+}
+
+// short is a number with at most two digits after the point.
+func short(f float64) string {
+	s := strconv.FormatFloat(f, 'f', 2, 64)
+	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
 }
