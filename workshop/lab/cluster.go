@@ -1,15 +1,26 @@
+// Package lab starts real mongod clusters on the loopback interface for the
+// demo, the tests and the benchmarks.
+//
+// A cluster owns its processes: [Cluster.Stop] ends them by process id, and on
+// Linux the kernel ends them when the process that started them dies, whatever
+// the reason. Clusters that must outlive their starter are made by [Store.Up] and
+// found again by the [Store].
 package lab
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -369,3 +380,118 @@ func (c *Cluster) uri(who login, hosts []string, params []parameter) string {
 	}
 	return buildURI(who, hosts, params)
 }
+
+// layout is what a kept directory has to remember for its cluster to start
+// again: a replica set knows its members by their addresses.
+type layout struct {
+	Name    string `json:"name"`
+	Ports   []int  `json:"ports"`
+	Proxies []int  `json:"proxies,omitempty"`
+}
+
+// layoutFile is the layout's file in the directory.
+const layoutFile = "layout.json"
+
+// readLayout returns the layout of a directory, nil if it holds no cluster.
+func readLayout(dir string) (*layout, error) {
+	name := filepath.Join(dir, layoutFile)
+	data, err := os.ReadFile(name)
+	if dir == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lab: read what the directory holds: %w", err)
+	}
+	l := &layout{}
+	if err := json.Unmarshal(data, l); err != nil {
+		return nil, fmt.Errorf("lab: read %s: %w", name, err)
+	}
+	return l, nil
+}
+
+// adopt makes options fit the cluster that the directory holds already.
+func (l *layout) adopt(o Options) (Options, error) {
+	if l == nil {
+		return o, nil
+	}
+	if o.Name == "" {
+		o.Name = l.Name
+	}
+	topo, err := parseTopology(o.Topology)
+	if err != nil {
+		return o, err
+	}
+	if o.Name != l.Name || topo.members != len(l.Ports) || o.Proxy != (len(l.Proxies) > 0) ||
+		o.Port != 0 && o.Port != l.Ports[0] {
+		return o, fmt.Errorf("lab: %s holds another cluster (%s, ports %v, proxies %v); start that one or choose another directory",
+			o.Dir, l.Name, l.Ports, l.Proxies)
+	}
+	return o, nil
+}
+
+// newLayout chooses ports for a new cluster; with a fixed port the proxies
+// follow the members.
+func newLayout(held *leases, name string, members, port int, proxy bool) (*layout, error) {
+	n := members
+	if proxy {
+		n *= 2
+	}
+	ports, err := held.choose(port, n)
+	if err != nil {
+		return nil, err
+	}
+	return &layout{Name: name, Ports: ports[:members], Proxies: ports[members:]}, nil
+}
+
+// save writes the layout down for the next start.
+func (l *layout) save(dir string) error {
+	data, err := json.Marshal(l)
+	if err != nil {
+		return fmt.Errorf("write the layout: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, layoutFile), data, 0o600); err != nil {
+		return fmt.Errorf("write the layout: %w", err)
+	}
+	return nil
+}
+
+// The credentials of the root user. This is no secret: clusters live on the
+// loopback interface and hold test data. The characters are those that a
+// connection string has to escape, so that every test covers them.
+const (
+	rootUser     = "root@lab"
+	rootPassword = "p@ss:w/rd%"
+)
+
+// login is whom a connection logs in as.
+type login struct {
+	user, password, source, mechanism string
+}
+
+// root is the login of the root user.
+func root() login { return login{rootUser, rootPassword, "admin", "SCRAM-SHA-256"} }
+
+// parameter is one option of a connection string; they keep their order.
+type parameter struct{ key, value string }
+
+// buildURI makes a connection string; the zero login is none.
+func buildURI(who login, hosts []string, params []parameter) string {
+	var b strings.Builder
+	b.WriteString("mongodb://")
+	if who.user != "" {
+		b.WriteString(escape(who.user) + ":" + escape(who.password) + "@")
+	}
+	b.WriteString(strings.Join(hosts, ",") + "/")
+	if who.mechanism != "" {
+		params = append(params, parameter{"authSource", who.source}, parameter{"authMechanism", who.mechanism})
+	}
+	for i, p := range params {
+		b.WriteString(map[bool]string{true: "?", false: "&"}[i == 0])
+		b.WriteString(p.key + "=" + escape(p.value))
+	}
+	return b.String()
+}
+
+// escape percent-escapes everything that means something in a URI. A query
+// escape writes a space as +, which connection strings do not know.
+func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

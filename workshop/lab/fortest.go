@@ -2,11 +2,22 @@ package lab
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
 	"hash/fnv"
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
 // TB is the part of testing.TB that [ForTest] needs, so that programs which
@@ -119,4 +130,167 @@ func PortForTest(t TB) int {
 		t.Fatalf("%v", err)
 	}
 	return ports[0]
+}
+
+// Tests that run again and again need not wait for servers each time: with
+// MILLRACE_LAB_KEEP=15m in the environment a test borrows a cluster that an
+// earlier one has left running, and starts one that runs on for so long when
+// there is none. MILLRACE_TEST_BENCH is the millrace-bench whose `lab guard` ends it.
+//
+// Only what is easily made as new is kept: clusters of one member without
+// users, TLS, proxies, quotas, disks and names of their own. A borrowed cluster is
+// emptied first. One on which a test failed, stopped a member or was
+// interrupted is ended.
+
+// Short reports whether go test runs with -short: tests that need servers are
+// skipped.
+func Short() bool { return testFlag("test.short") == "true" }
+
+// testFlag is the value of a flag of go test, without linking its package.
+func testFlag(name string) string {
+	if f := flag.Lookup(name); f != nil {
+		return f.Value.String()
+	}
+	return ""
+}
+
+// keepFor is how long clusters of tests are kept; 0 is not at all.
+func keepFor(o Options) time.Duration {
+	own := o.Name != "" || o.Dir != "" || o.Role != "" || o.Secrets != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow()
+	if own || o.detached || o.Topology != "" && o.Topology != "rs:1" && o.Topology != "standalone" || flag.Lookup("test.v") == nil {
+		return 0
+	}
+	d, err := time.ParseDuration(os.Getenv("MILLRACE_LAB_KEEP"))
+	if err != nil {
+		return 0
+	}
+	return d
+}
+
+// loan is a kept cluster in the hands of a test.
+type loan struct {
+	store  *Store
+	state  *State
+	unlock func()
+	cancel context.CancelFunc
+	spent  bool // it is not to be used again
+}
+
+const (
+	borrowSuffix = ".borrowed.lock"
+	dirtySuffix  = ".dirty" // there from the loan to its return
+)
+
+// borrow gives a kept cluster with these options, and starts one if all are in use.
+func borrow(ctx context.Context, o Options, limit time.Duration) (*Cluster, error) {
+	store, err := NewStore("")
+	if err != nil {
+		return nil, err
+	}
+	log := o.Logger
+	o.Logger = nil
+	raw, err := json.Marshal(o)
+	if err != nil {
+		return nil, fmt.Errorf("lab: name a cluster: %w", err)
+	}
+	sum := sha256.Sum256(raw)
+	o.Logger = log
+	for i := 0; ; i++ {
+		o.Name = "kept-" + hex.EncodeToString(sum[:4]) + "-" + strconv.Itoa(i)
+		unlock, err := tryLock(store.path(o.Name, borrowSuffix))
+		if err != nil {
+			return nil, fmt.Errorf("lab: borrow a cluster: %w", err)
+		}
+		if unlock == nil {
+			continue
+		}
+		l := &loan{store: store, unlock: unlock}
+		c, err := l.take(ctx, o, limit)
+		if err != nil {
+			unlock()
+			return nil, fmt.Errorf("lab: borrow cluster %s: %w", o.Name, err)
+		}
+		return c, nil
+	}
+}
+
+// take makes the cluster of a loan ready.
+func (l *loan) take(ctx context.Context, o Options, limit time.Duration) (c *Cluster, err error) {
+	_, dirty := os.Stat(l.store.path(o.Name, dirtySuffix))
+	l.state, err = l.store.read(o.Name)
+	// Its end must not come during the test.
+	if err != nil || dirty == nil || l.state.Running() == 0 || time.Until(l.state.Until) < limit/3 {
+		if err == nil {
+			err = l.store.Down(ctx, o.Name)
+		} else if errors.Is(err, os.ErrNotExist) {
+			err = nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		if l.state, err = l.store.Up(ctx, o); err != nil {
+			return nil, err
+		}
+		if err := l.store.SetGuard(l.state, limit, os.Getenv("MILLRACE_TEST_BENCH"), "lab", "guard", "--for", limit.String(), "--name", o.Name); err != nil {
+			return nil, errors.Join(err, l.store.Down(ctx, o.Name))
+		}
+	}
+	if err := os.WriteFile(l.store.path(o.Name, dirtySuffix), nil, 0o600); err != nil {
+		return nil, err
+	}
+	o.Dir = l.state.Dir
+	if c, err = newCluster(o); err != nil {
+		return nil, err
+	}
+	if err := errors.Join(c.findBinary(ctx), c.prepare(ctx), c.placeMembers()); err != nil {
+		return nil, err
+	}
+	ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	for i, m := range c.members {
+		m.proc.Store(adopt(ctx, l.state.Members[i].Process))
+	}
+	c.loan = l
+	return c, c.dropAll(ctx)
+}
+
+// adopt makes a process of one that another program has started.
+func adopt(ctx context.Context, id Identity) *process {
+	p := &process{pid: id.Pid, Child: &Child{done: make(chan struct{})}}
+	go func() {
+		if Poll(ctx, 20*time.Millisecond, func() (bool, error) { return id.exited(), nil }) == nil {
+			close(p.done)
+		}
+	}()
+	return p
+}
+
+// dropAll removes the databases that an earlier test has left.
+func (c *Cluster) dropAll(ctx context.Context) error {
+	return c.withMember(ctx, 0, c.rootLogin(), func(ctx context.Context, client *mongo.Client) error {
+		names, err := client.ListDatabaseNames(ctx, bson.D{{Key: "name", Value: bson.D{{Key: "$nin", Value: bson.A{"admin", "config", "local"}}}}})
+		for _, name := range names {
+			err = errors.Join(err, client.Database(name).Drop(ctx))
+		}
+		return err
+	})
+}
+
+// giveBack returns a cluster, and ends it where a test has changed more than data.
+func (l *loan) giveBack(c *Cluster) error {
+	if l.unlock == nil {
+		return nil // given back before
+	}
+	defer func() {
+		l.cancel() // not before: until then the ends of processes are noticed
+		l.unlock()
+		l.unlock = nil
+	}()
+	for i, m := range c.members {
+		l.spent = l.spent || m.Pid() != l.state.Members[i].Process.Pid
+	}
+	if l.spent {
+		err := errors.Join(c.endAll((*Member).Kill), l.store.Down(context.Background(), c.Name()))
+		return errors.Join(err, os.Remove(l.store.path(c.Name(), dirtySuffix)))
+	}
+	return os.Remove(l.store.path(c.Name(), dirtySuffix))
 }

@@ -3,10 +3,73 @@ package lab
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// ErrNoDisk says that this machine allows no small file systems: they need
+// Linux and either root or user namespaces.
+var ErrNoDisk = errors.New("lab: no small disks here (Linux, and root or user namespaces)")
+
+// NewDisk mounts a file system of mb megabytes in memory at dir, which is made
+// if there is none and seen as empty; use it by [Disk.Path]. The returned
+// function ends it. Where there can be none the error is ErrNoDisk.
+func NewDisk(dir string, mb int) (d *Disk, end func() error, err error) {
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, nil, err
+	}
+	if d, err = newDisk(dir, mb); err != nil {
+		return nil, nil, err
+	}
+	return d, d.close, nil
+}
+
+// Disk is the member's small disk, nil without Options.DiskMB.
+func (m *Member) Disk() *Disk { return m.disk }
+
+// startDisks gives each member a disk of its own, if the options want it.
+func (c *Cluster) startDisks() error {
+	for _, m := range c.members {
+		if c.opts.DiskMB == 0 || m.disk != nil {
+			continue
+		}
+		d, err := newDisk(m.DBPath, c.opts.DiskMB)
+		if err != nil {
+			return err
+		}
+		m.disk, m.DBPath = d, d.Path()
+	}
+	return nil
+}
+
+// ErrNoQuota says that this machine limits the processors of no process: that
+// takes Linux, control groups and the right to make them.
+var ErrNoQuota = errors.New("lab: no processor quotas here (they need control groups of Linux, and root to make them)")
+
+// limit holds a member that has just been started to its processors. The
+// caller holds m.mu.
+func (m *Member) limit(pid int) (err error) {
+	if m.cluster.opts.Cores == 0 {
+		return nil
+	}
+	m.unlimit, err = LimitProcess(pid, m.cluster.opts.Cores)
+	return err
+}
+
+// freed gives back what the member's limits needed, after its end.
+func (m *Member) freed() error {
+	if m.slow != nil {
+		m.slow.close()
+	}
+	release := m.unlimit
+	m.unlimit = nil
+	if release == nil {
+		return nil
+	}
+	return release()
+}
 
 // ErrNoSlowDisk says that this machine cannot slow a process' disk.
 var ErrNoSlowDisk = errors.New("lab: no slowed disks here (they need Linux 5.9 or newer on amd64 or arm64, and leave to filter system calls)")

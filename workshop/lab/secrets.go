@@ -6,9 +6,11 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/base64"
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/big"
 	"net"
 	"os"
@@ -138,4 +140,33 @@ func (a *authority) write(name string, cert *x509.Certificate, key *ecdsa.Privat
 		data = append(data, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})...)
 	}
 	return os.WriteFile(name, data, 0o600)
+}
+
+// keyFile is the secret by which members trust each other.
+type keyFile struct {
+	path   string
+	secret string
+}
+
+// writeKeyFile makes a key file in the directory, or takes the one that an
+// earlier start left there.
+func writeKeyFile(dir string) (*keyFile, error) {
+	k := &keyFile{path: filepath.Join(dir, "keyfile")}
+	data, err := os.ReadFile(k.path)
+	if err == nil {
+		k.secret = string(data)
+		return k, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("read the key file: %w", err)
+	}
+	secret := make([]byte, 48)
+	if _, err := rand.Read(secret); err != nil {
+		return nil, fmt.Errorf("make the key file: %w", err)
+	}
+	k.secret = base64.StdEncoding.EncodeToString(secret)
+	if err := os.WriteFile(k.path, []byte(k.secret), 0o600); err != nil {
+		return nil, fmt.Errorf("write the key file: %w", err)
+	}
+	return k, nil
 }

@@ -1,0 +1,82 @@
+//go:build !linux
+
+package lab
+
+import (
+	"context"
+	"errors"
+	"net"
+	"syscall"
+	"time"
+)
+
+// alarm waits as exactly as the runtime can.
+type alarm struct{}
+
+func newAlarm() (*alarm, error) { return &alarm{}, nil }
+
+func (*alarm) wait(d time.Duration) error {
+	time.Sleep(d)
+	return nil
+}
+
+func (*alarm) close() {}
+
+// Disk is a small file system of a member's own; there are none here.
+type Disk struct{}
+
+func newDisk(string, int) (*Disk, error) { return nil, ErrNoDisk }
+
+// Fill is not possible here.
+func (d *Disk) Fill(context.Context) error { return ErrNoDisk }
+
+// Free is not possible here.
+func (d *Disk) Free() error { return ErrNoDisk }
+
+// Path is empty here.
+func (d *Disk) Path() string { return "" }
+
+func (d *Disk) close() error { return nil }
+
+// FilesInMemory reports that the directory of temporary clusters is a file system in
+// memory.
+func FilesInMemory() bool { return false }
+
+// errOnlyLinux says that clusters which outlive their starter are not to be had.
+var errOnlyLinux = errors.New("processes can be told apart on Linux only")
+
+func startTime(int) (uint64, error) { return 0, errOnlyLinux }
+
+func hasArgument(int, string) bool { return false }
+
+func (id Identity) signal(syscall.Signal) error { return errOnlyLinux }
+
+func (id Identity) exited() bool { return true }
+
+// connectionOwner cannot tell who made a connection here.
+func connectionOwner(net.Conn, []int) int { return client }
+
+// childAttr gives a child its own process group, so that the terminal's
+// Ctrl-C reaches only the starter. Only Linux can end a child with its parent.
+func childAttr(detached bool) *syscall.SysProcAttr {
+	if detached {
+		return &syscall.SysProcAttr{Setsid: true}
+	}
+	return &syscall.SysProcAttr{Setpgid: true}
+}
+
+// LimitProcess is not possible here.
+func LimitProcess(int, float64) (release func() error, err error) { return nil, ErrNoQuota }
+
+// slowDisk is not to be had here.
+type slowDisk struct{}
+
+func newSlowDisk(DiskSpeed) *slowDisk { return &slowDisk{} }
+
+func (*slowDisk) confine() error { return ErrNoSlowDisk }
+
+func (*slowDisk) close() {}
+
+func (*slowDisk) use() DiskUse { return DiskUse{} }
+
+func onFirstThread() bool { return false }
