@@ -37,35 +37,12 @@ func (c ddtCell) place() []string {
 	return []string{n(c.cache) + " x " + n(c.cache), n(c.writers) + " / " + n(c.buckets), ddtContender(c)}
 }
 
-// ddt is the table of threads and caches.
-func ddt() Table {
-	return Table{
-		Number: 4, Title: "DDT real-time", By: "DDT (D2T)",
-		Machine:    "40 cores Xeon E5-2670 v2, 128 GB, 1 Gbit/s, SSD; one-member sets with caches of 30 GB",
-		Conditions: "one database of 10 collections, documents of 7 columns and some 140 B, averages over 10 s; oplogRead = oplogNS = 1, dataBatchSize = 128; the mix of operations was not published",
-		Says: []string{
-			"With the small cache more threads bring nothing: the cache bounds the rate. With the large one they do, until the reading of the oplog bounds it.",
-			"Its pictures are processor time and memory against operations a second.",
-		},
-		Here: []string{
-			"millrace's partitions stand in the place of the threads that write, and the bytes of changes that they share (`--apply-buffer`) in the place of the cache. What a cache holds in bytes was not published; the two here are 1 to 4, as 16 x 16 is to 32 x 32.",
-			"oplogNsBucket, oplogRead, oplogNS and dataBatchSize have no counterpart: one reader serves all collections, and batches are bounded in bytes.",
-			"Figures are averages over 10 s while operations are applied or, where that takes less, over all of it. An operation that is folded into another one counts as done, in the processor time, too.",
-			"The operations are those of `incr-small`: half inserts, four tenths updates, a tenth deletes, as the published mix is not known.",
-		},
-		Absent: []Absent{
-			{"DDT", "it is not measured beside millrace"},
-			{"40 cores, a network of 1 Gbit/s", "there is one machine with fewer"},
-			{"its mix of operations", "not published"},
-		},
-		Groups: []Group{ddtRates(), ddtUse()},
-		charts: ddtCharts,
-	}
+// ddt fills the table of threads and caches.
+func ddt(t *Table) {
+	t.Groups, t.charts = []Group{ddtRates(t.Why["other work"]), ddtUse(t.Why["other work"])}, ddtCharts
 }
 
-const ddtWhy = "Other work, another tool, fewer processors: the mix of operations was not published, and its 40 cores are not here. What compares is how the rate follows threads and cache, and the processor time of one operation."
-
-func ddtRates() Group {
+func ddtRates(why string) Group {
 	g := Group{
 		Title: "Rate and processor time of one operation", Place: ddtPlace(), Ratio: "of the first row",
 		Columns: []Column{{Key: "rate", Name: "rate", Unit: PerSecond}, {Key: "each", Name: "processor time for one", Unit: Micros}},
@@ -73,7 +50,7 @@ func ddtRates() Group {
 	first := key(ddtCells()[0].key(), "rate")
 	for _, c := range ddtCells() {
 		g.Rows = append(g.Rows, Row{Key: c.key(), Place: c.place(), Published: values(c.rate, c.each),
-			Ratio: Ratio{Of: key(c.key(), "rate"), To: []string{first}}, Why: ddtWhy})
+			Ratio: Ratio{Of: key(c.key(), "rate"), To: []string{first}}, Why: why})
 	}
 	g.Rows[len(g.Rows)-1].Headlines = []Headline{
 		{Text: "large cache and most threads: rate, of that with the small cache and fewest"},
@@ -86,13 +63,13 @@ func ddtPlace() []string {
 	return []string{"cache (size x number)", "oplogWrite / oplogNsBucket", "here: `--apply-buffer`, `--partitions`"}
 }
 
-func ddtUse() Group {
+func ddtUse(why string) Group {
 	g := Group{
 		Title: "What the tool uses", Place: ddtPlace(),
 		Columns: []Column{{Key: "cpu", Name: "processors", Unit: Percent}, {Key: "memory", Name: "memory", Unit: Megabytes}},
 	}
 	for _, c := range ddtCells() {
-		g.Rows = append(g.Rows, Row{Key: c.key(), Place: c.place(), Published: values(c.cpu, c.memory), Why: ddtWhy})
+		g.Rows = append(g.Rows, Row{Key: c.key(), Place: c.place(), Published: values(c.cpu, c.memory), Why: why})
 	}
 	return g
 }
@@ -124,7 +101,7 @@ func (ddtRun) Measure(ctx context.Context, o Options, m *Measured) error {
 	if o.Scale.Factor < 1 {
 		m.Notes = append(m.Notes, "The backlog is too small for the larger buffer to bound anything, and some rows take less than a second, of which the rate is that of the whole process.")
 	}
-	table := ddt()
+	table := Tables()[3]
 	var keys []string
 	for _, f := range table.Figures() {
 		keys = append(keys, f.Key)

@@ -20,57 +20,24 @@ const (
 	inShards = "sharded"
 )
 
-// oneMachine is why figures of distributed work differ here.
-const oneMachine = "Source, tool, load and the three members of the target share the processors, the memory and the disk of one machine; in the publication " +
-	"source, target and tool had 8 cores and 16 GB each. In copies the servers take what processors there are, which hides how tools differ."
-
-// dts is the comparison of DTS with MongoShake.
-func dts() Table {
-	return Table{
-		Number: 1, Title: "DTS against MongoShake", By: "Alibaba Cloud: DTS and MongoShake 2.6.6, MongoDB 4.4",
-		Machine: "source and target of 8 cores and 16 GB each, the tool on 8 cores and 16 GB; the DTS link has 8 GB and 40 writer threads",
-		Conditions: "YCSB workloada, 10 fields of 100 B, 70 % inserts and 30 % updates, zipfian, loaded with 64 threads. " +
-			"MongoShake: collection_parallel 6, write_document_parallel 40, document_batch_size 1024, parallel_thread 3, parallel_index _id, " +
-			"majority_enable true; mongo_fetch_method oplog (change_stream with the balancer on), shard_key auto, worker 40, batch_queue_size 64, batching_max_size 1024, buffer_capacity 256. " +
-			"Sharded: source 4.2 and target 4.4, each of 3 shards and 2 mongos of 8 cores, one table of 10,000,000 with the shard key {_id: \"hashed\"} on both",
-		Says: []string{
-			"DTS holds its readers back by default to spare the source: 15,000 in place of 20,000 a second for five tables.",
-			"With the balancer of a sharded source on, MongoShake has to use a change stream and writes through one mongos only; DTS reads the oplog of each shard and writes through both.",
-			"Its pictures are throughput at the target over time, the processor time, memory and network of the tool's host, and the throughput of each mongos. Their figures were not published.",
-		},
-		Here: []string{
-			"The target is a replica set of three lab members, and a run is done when a majority has all of it. With the published settings MongoShake waits for the majority after each command of a copy (`majority_enable`), " +
-				"with its defaults for none. millrace and the bench's ceiling write without waiting, and wait for the majority at checkpoints and at the end: what is told as done is durable.",
-			"The rows of DTS have no figure of this machine; millrace stands beside them.",
-		},
-		Absent: []Absent{
-			{"DTS", "a service of its cloud, not a program"},
-			{"a mongos", "there is none for this machine: the routers here are the lab's own, before real shards and config servers"},
-			{"source, target and tool on machines of their own", "there is one machine"},
-			{"MongoShake 2.6.6", "the version measured is that of the program given with `--peer`"},
-			{"the throughput of each mongos over time", "it was published as a picture; the routers' mean rates stand in the rows"},
-			{"what DTS has beside its rates: no agent, two-way synchronization, filters, mapping, alerts, a console", "nothing to be measured; what millrace has of it, README and docs/service.md say"},
-		},
-		Groups: []Group{dtsRates(), dtsCeilings(), dtsCosts()},
-		charts: dtsCharts,
-	}
+// dts fills the comparison of DTS with MongoShake.
+func dts(t *Table) {
+	t.Groups, t.charts = []Group{dtsRates(t.Why), dtsCeilings(t.Why["ceilings"]), dtsCosts(t.Why["costs"])}, dtsCharts
 }
 
 // dtsRates are the published figures with rows of ours beside them.
-func dtsRates() Group {
+func dtsRates(why map[string]string) Group {
 	const service = "DTS is a service of its cloud"
 	const noRouter = "its way with the balancer on is a change stream of a mongos, and there is none for this machine"
-	const backlogWhy = "Here the processor time of the tool decides: {incr-backlog/millrace/each} µs for one operation against {incr-backlog/mongoshake/each} with the published settings and " +
-		"{incr-backlog/mongoshake-defaults/each} with the defaults, on two processors that the servers want, too. In the publication the tool had 8 cores for itself. " + oneMachine
 	shake := func(work string) Ratio { return Ratio{Of: "", To: []string{key(work, "mongoshake")}} }
 	row := func(work, text, tool, name string, published ...float64) Row {
-		r := Row{Key: key(work, tool), Place: []string{text, name}, Published: values(published...), Why: oneMachine}
+		r := Row{Key: key(work, tool), Place: []string{text, name}, Published: values(published...), Why: why["one machine"]}
 		if tool != "mongoshake" {
 			r.Ratio = shake(work)
 			r.Ratio.Of = r.Key
 		}
 		if work == backlog {
-			r.Why = backlogWhy
+			r.Why = why["backlog"]
 		}
 		return r
 	}
@@ -85,14 +52,13 @@ func dtsRates() Group {
 	const one, five = "full, one table of 10,000,000", "full, five tables of 5,000,000"
 	const incremental = "incremental, one table"
 	const sharded = "sharded, incremental, balancer of the source on"
-	const routed = "Three shards to three, six of one member and two config servers, four routers of the lab, tool and load share the processors of one machine; chunks are moved by force, one a second at most. " +
-		"Of changes to one document millrace makes one statement, so that statements are fewer than operations."
+	routed := why["sharded"]
 	const defaults, spared = "mongoshake-defaults", "millrace-spared"
 	const ours, shakes, shakesDefaults = "millrace", "MongoShake, published settings", "MongoShake, its defaults"
 	both := absent(row(inShards, sharded, "dts", "DTS, both mongos together", 46_000), service)
 	both.Ratio.To = []string{key(inShards, "mongoshake-1")}
 	spare := row(fullMany, five, spared, "millrace, --source-load low")
-	spare.Why = "`--source-load low` reads with one connection and pauses after each read for as long as it took; DTS does not publish how it holds its readers back. " + oneMachine
+	spare.Why = why["spared"]
 	return Group{
 		Title: "Rates at the target", Place: []string{"work", "tool"}, Ratio: "rate, of MongoShake's",
 		Columns: []Column{{Name: "rate", Unit: PerSecond}},
@@ -126,27 +92,27 @@ func dtsRates() Group {
 }
 
 // dtsCeilings compare millrace with what the servers allow here.
-func dtsCeilings() Group {
+func dtsCeilings(why string) Group {
 	g := Group{
 		Title: "What the servers here allow", Place: []string{"work"}, Ratio: "of the ceiling",
 		Columns: []Column{{Key: "millrace", Name: "millrace", Unit: PerSecond}, {Key: "ceiling", Name: "ceiling", Unit: PerSecond}},
 	}
 	for _, work := range []string{fullOne, fullMany, backlog} {
 		g.Rows = append(g.Rows, Row{Key: key(work, "limit"), Place: []string{"`" + work + "`"}, Ratio: over(key(work, "limit"), "millrace", "ceiling"),
-			Why: "Nothing like it was published. The ceiling is lean code of the bench that reads everything and then writes everything, on the same three members, and ends when a majority has it."})
+			Why: why})
 	}
 	return g
 }
 
 // dtsCosts are what the publication has as pictures.
-func dtsCosts() Group {
+func dtsCosts(why string) Group {
 	g := Group{
 		Title: "What the tools use", Place: []string{"work", "tool"},
 		Columns: []Column{{Key: "each", Name: "processor time for one", Unit: Micros}, {Key: "peak", Name: "memory at most", Unit: Megabytes}},
 	}
 	for _, work := range []string{fullOne, fullMany, backlog} {
 		for _, tool := range []string{"mongoshake", "mongoshake-defaults", "millrace"} {
-			g.Rows = append(g.Rows, Row{Key: key(work, tool), Place: []string{"`" + work + "`", tool}, Why: "The publication shows pictures of its host, without figures."})
+			g.Rows = append(g.Rows, Row{Key: key(work, tool), Place: []string{"`" + work + "`", tool}, Why: why})
 		}
 	}
 	return g

@@ -25,29 +25,10 @@ func growthCells() (cells []bench.PublishedSeed) {
 	return cells
 }
 
-// fileCopy is the comparison of file copy with logical initial sync.
-func fileCopy() Table {
-	return Table{
-		Number: 3, Title: "File copy against logical initial sync", By: "Percona: Percona Server for MongoDB 8.0.12-4",
-		Machine:    "three members of 4 virtual processors, 16 GB and a disk of 1.2 TB gp2 with 3,600 operations a second each",
-		Conditions: "a member is stopped, its data removed, and it is started again; minutes until it is a secondary",
-		Says: []string{
-			"File copy takes from twice as long as the logical way (4 GB: 2 minutes against 1) to a fifth of it (530 GB: 21 against 96). The more data and indexes, the larger the advantage.",
-			"The logical way grows faster than the data, file copy grows with them.",
-		},
-		Here: []string{
-			"The left way is the server's own logical initial sync, the right one `millrace seed`, which copies files, too.",
-			"Sizes are scaled, and times are seconds.",
-			"The member is a new one, and 200 documents a second are written meanwhile. Source and copy are mostly in memory.",
-		},
-		Absent: []Absent{
-			{"Percona Server for MongoDB 8.0.12-4 with its own file copy", "there is no program of it, nor another mongod of 8.0, for this machine; the servers are mongod 6.0"},
-			{"sets of 30 GB to 3 TB", "the disk does not hold them; the sizes are those that the scale says"},
-			{"members on machines and disks of their own", "there is one machine with one disk"},
-		},
-		Groups: []Group{fileTestGroup(), fileGrowthGroup()},
-		charts: fileCharts, found: fileLost,
-	}
+// fileCopy fills the comparison of file copy with logical initial sync.
+func fileCopy(t *Table) {
+	t.Groups = []Group{fileTestGroup(t.Why), fileGrowthGroup(t.Why)}
+	t.charts, t.found = fileCharts, fileLost
 }
 
 // fileColumns are the two ways.
@@ -58,12 +39,7 @@ func fileColumns() []Column {
 	}
 }
 
-const (
-	fixedSecond = "A seed has a fixed part, mostly the start of the new mongod and the second in which it chooses whom to follow. At the scale of this machine it weighs more than in minutes of copying."
-	samePlace   = "Source and copy lie on one disk here and no network is between them; the published disks give 3,600 operations a second to either way. " + fixedSecond
-)
-
-func fileTestGroup() Group {
+func fileTestGroup(why map[string]string) Group {
 	g := Group{
 		Title: "Tests 1 to 4: indexes", Place: []string{"test", "collections", "document", "data (on disk)", "indexes"},
 		Columns: fileColumns(), Ratio: "logical / file copy",
@@ -74,13 +50,13 @@ func fileTestGroup() Group {
 		}
 		k := fileKey(p)
 		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(p.Test), strconv.Itoa(p.Collections), documentSize(p), dataSize(p), strconv.Itoa(p.Indexes)},
-			Published: values(p.LogicalMinutes, p.CopyMinutes), Ratio: over(k, "logical", "files"), Why: samePlace})
+			Published: values(p.LogicalMinutes, p.CopyMinutes), Ratio: over(k, "logical", "files"), Why: why["same place"]})
 	}
 	g.Rows[len(g.Rows)-2].Headlines = []Headline{{Text: "a new member, 60 collections of 5 indexes: logical / file copy"}}
 	return g
 }
 
-func fileGrowthGroup() Group {
+func fileGrowthGroup(why map[string]string) Group {
 	g := Group{
 		Title: "Test 5: data that grow with the collections, 5 indexes each, documents of 3 KB", Place: []string{"collections", "data (on disk)"},
 		Columns: fileColumns(), Ratio: "logical / file copy",
@@ -88,9 +64,9 @@ func fileGrowthGroup() Group {
 	for _, p := range growthCells() {
 		k := fileKey(p)
 		r := Row{Key: k, Place: []string{strconv.Itoa(p.Collections), dataSize(p)},
-			Published: values(p.LogicalMinutes, p.CopyMinutes), Ratio: over(k, "logical", "files"), Why: samePlace}
+			Published: values(p.LogicalMinutes, p.CopyMinutes), Ratio: over(k, "logical", "files"), Why: why["same place"]}
 		if p.LogicalMinutes < p.CopyMinutes {
-			r.Why = "In the publication copying files takes longer than the logical way, for 4 GB on a disk. At this scale neither way has much to copy, and the fixed parts of both are compared."
+			r.Why = why["smallest"]
 		}
 		g.Rows = append(g.Rows, r)
 	}

@@ -140,7 +140,7 @@ func TestFirstTableFromReports(t *testing.T) {
 	if err := (dtsRun{}).sharded(o, m).take(report(bench.Case{Scenario: "incr-sharded", Count: 1000}, shards)); err != nil {
 		t.Fatal(err)
 	}
-	complete(t, dts(), m)
+	complete(t, Tables()[0], m)
 	for k, want := range map[string]float64{"full-one/millrace": 500, "sharded/millrace-2": 20, "incr-backlog/mongoshake/each": 1, "full-many/mongoshake-defaults/peak": 5} {
 		if got := m.Figures[k]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %v, want %g", k, got, want)
@@ -172,7 +172,7 @@ func TestThirdTableFromReports(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	complete(t, fileCopy(), m)
+	complete(t, Tables()[2], m)
 }
 
 func TestFourthTableFromReports(t *testing.T) {
@@ -188,7 +188,7 @@ func TestFourthTableFromReports(t *testing.T) {
 	if err := takeDDT(&bench.Report{Cases: []bench.Case{c}}, m); err != nil {
 		t.Fatal(err)
 	}
-	complete(t, ddt(), m)
+	complete(t, Tables()[3], m)
 	if got := m.Figures["32/15/rate"]; got[0] != 8 {
 		t.Errorf("the last row has %v", got)
 	}
@@ -213,5 +213,5 @@ func TestFifthTableFromReports(t *testing.T) {
 			}
 		}
 	}
-	complete(t, chaining(), m)
+	complete(t, Tables()[4], m)
 }

@@ -11,6 +11,7 @@ package published
 
 import (
 	"bytes"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace/workshop/bench"
 )
@@ -40,6 +43,11 @@ const (
 	Micros    Unit = "µs"
 )
 
+// texts are the words of all tables, in their order.
+//
+//go:embed tables.yaml
+var texts []byte
+
 // Table is one published table.
 type Table struct {
 	// Number is its place in the list of tables, from 1.
@@ -55,6 +63,8 @@ type Table struct {
 	Here []string
 	// Absent is what cannot be had here.
 	Absent []Absent
+	// Why has the reasons for which figures differ, by the names that rows know them by.
+	Why    map[string]string
 	Groups []Group
 	// found says what figures of here show beside the table's cells; nil is nothing.
 	found func(*Measured) []string
@@ -188,7 +198,14 @@ func (t *Table) ratio(r Ratio) (float64, bool) {
 
 // Tables are the five published tables.
 func Tables() []Table {
-	return []Table{dts(), ycsbPaper(), fileCopy(), ddt(), chaining()}
+	var all []Table
+	if err := yaml.Unmarshal(texts, &all); err != nil {
+		panic(err) // constant
+	}
+	for i, fill := range []func(*Table){dts, ycsbPaper, fileCopy, ddt, chaining} {
+		fill(&all[i])
+	}
+	return all
 }
 
 // Find gives the tables of these numbers, all if there are none.
@@ -287,16 +304,16 @@ func (r *Results) check(path string) error {
 	if len(r.Tables) == 0 {
 		return fmt.Errorf("results %s hold no table", path)
 	}
+	tables := Tables()
 	for name, m := range r.Tables {
 		n, err := strconv.Atoi(name)
 		if err != nil || m == nil {
 			return fmt.Errorf("results %s: %q is no table", path, name)
 		}
-		tables, err := Find([]int{n})
-		if err != nil {
-			return fmt.Errorf("results %s: %w", path, err)
+		if n < 1 || n > len(tables) {
+			return fmt.Errorf("results %s: there is no table %d; use 1 to %d", path, n, len(tables))
 		}
-		if err := m.check(&tables[0]); err != nil {
+		if err := m.check(&tables[n-1]); err != nil {
 			return fmt.Errorf("results %s: table %d: %w", path, n, err)
 		}
 	}
