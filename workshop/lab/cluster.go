@@ -68,7 +68,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err := c.findBinary(ctx); err != nil {
 		return nil, err
 	}
-	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
+	ctx, cancel := WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("lab: start cluster %s: %w", c.Name(), err), c.Stop())
@@ -89,8 +89,8 @@ func newCluster(o Options) (*Cluster, error) {
 	return &Cluster{opts: o, topo: topo, log: o.Logger, layout: found, kept: found != nil}, nil
 }
 
-// withDefaultTimeout bounds a context that has no deadline.
-func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// WithTimeout bounds a context that has no deadline yet.
+func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
 		return context.WithCancel(ctx)
 	}
@@ -99,7 +99,7 @@ func withDefaultTimeout(ctx context.Context, d time.Duration) (context.Context, 
 
 // findBinary finds the mongod, or fetches it.
 func (c *Cluster) findBinary(ctx context.Context) (err error) {
-	ctx, cancel := withDefaultTimeout(ctx, fetchTimeout)
+	ctx, cancel := WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	c.mongod, c.env, err = Mongod(ctx, c.opts.Version)
 	return err

@@ -157,11 +157,10 @@ func (o Options) resolve() (Options, *layout, error) {
 // withDefaults sets the defaults.
 func (o Options) withDefaults() (Options, error) {
 	if o.Name == "" {
-		suffix, err := randomHex(4)
-		if err != nil {
+		var err error
+		if o.Name, err = RandomName("rs"); err != nil {
 			return o, err
 		}
-		o.Name = "rs" + suffix
 	}
 	if err := checkName(o.Name); err != nil {
 		return o, err
@@ -210,11 +209,11 @@ func checkName(name string) error {
 	return nil
 }
 
-// randomHex returns n random bytes in hexadecimal digits.
-func randomHex(n int) (string, error) {
-	b := make([]byte, n)
+// RandomName makes a name for a cluster that was given none: a prefix and random digits.
+func RandomName(prefix string) (string, error) {
+	b := make([]byte, 4)
 	if _, err := rand.Read(b); err != nil {
 		return "", fmt.Errorf("lab: read random bytes: %w", err)
 	}
-	return hex.EncodeToString(b), nil
+	return prefix + hex.EncodeToString(b), nil
 }

@@ -170,7 +170,7 @@ func (c *Cluster) withMember(ctx context.Context, i int, who login, do func(cont
 // waitMember waits until a member is primary or secondary; the only member of
 // a set, or a standalone, must be writable.
 func (c *Cluster) waitMember(ctx context.Context, i int) error {
-	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
+	ctx, cancel := WithTimeout(ctx, startTimeout)
 	defer cancel()
 	var last error
 	err := c.withMember(ctx, i, login{}, func(ctx context.Context, client *mongo.Client) error {
@@ -197,7 +197,7 @@ func (c *Cluster) Primary(ctx context.Context) (int, error) {
 
 // waitPrimary waits for a primary whose election came after the one given.
 func (c *Cluster) waitPrimary(ctx context.Context, after bson.ObjectID) (int, bson.ObjectID, error) {
-	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
+	ctx, cancel := WithTimeout(ctx, startTimeout)
 	defer cancel()
 	type found struct {
 		member   int
@@ -290,7 +290,7 @@ func (c *Cluster) Move(ctx context.Context, i int) error {
 	if !c.topo.replicaSet || len(c.members) < 3 {
 		return fmt.Errorf("lab: to move a member needs a replica set of three; %s is %s", c.Name(), c.opts.Topology)
 	}
-	ctx, cancel := withDefaultTimeout(ctx, startTimeout)
+	ctx, cancel := WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := c.move(ctx, c.members[i]); err != nil {
 		return fmt.Errorf("lab: move member %d of %s: %w", i, c.Name(), err)

@@ -60,7 +60,7 @@ func (c *call) aggregateDatabase(ctx context.Context, stages []bson.Raw) (bson.D
 	if len(stages) > 0 && stageName(stages[0]) == "$currentOp" {
 		return c.currentOp(ctx, stages)
 	}
-	cur := &cursor{db: c.db, coll: "$cmd.aggregate", from: "$cmd.aggregate", lsid: c.lsid, limit: -1}
+	cur := c.cursor("$cmd.aggregate")
 	shards := c.r.upstream.names()[:1]
 	t, err := c.r.catalog.table(ctx, c.db, "")
 	if err != nil {
@@ -82,7 +82,8 @@ func (c *call) aggregateOn(ctx context.Context, coll string, stages []bson.Raw) 
 	var cur *cursor
 	var p *plan
 	err := c.routed(ctx, coll, func(t *table) error {
-		cur = &cursor{db: c.db, coll: c.coll, from: coll, lsid: c.lsid, limit: -1}
+		cur = c.cursor(c.coll)
+		cur.from = coll
 		if !t.db.exists {
 			return nil
 		}
@@ -330,7 +331,7 @@ func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*curs
 	outside := &call{r: c.r, client: c.client, db: c.db}
 	merged := &cursor{db: db, coll: "$cmd.aggregate", limit: -1}
 	shard := cur.remotes[0].shard
-	if err := outside.openIn(ctx, db, merged, []string{shard}, func(string) bson.D { return cmd }); err != nil {
+	if err := outside.openAt(ctx, merged, []string{shard}, func(string) bson.D { return cmd }); err != nil {
 		return nil, err
 	}
 	docs, err = outside.drain(ctx, merged)
@@ -410,13 +411,7 @@ func (c *cursor) compare(a, b bson.Raw) int {
 
 func sortValues(doc bson.Raw) []bson.RawValue {
 	e, _ := bsonraw.Field(doc, sortKey)
-	var all []bson.RawValue
-	for v, ok := range bsonraw.Fields(e.Value) {
-		if ok {
-			all = append(all, valueOf(v))
-		}
-	}
-	return all
+	return values(e.Value)
 }
 
 // withoutSortKey is a document as the client wants it.

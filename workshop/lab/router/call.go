@@ -113,6 +113,15 @@ func (c *call) send(ctx context.Context, shard string, s sending) (bsoncore.Docu
 	return reply, addr, err
 }
 
+// ask is send for what a client gets of the reply.
+func (c *call) ask(ctx context.Context, shard string, s sending) (bson.D, error) {
+	reply, _, err := c.send(ctx, shard, s)
+	if err != nil {
+		return nil, err
+	}
+	return passed(reply), nil
+}
+
 // note takes a reply's times, and what it says of the transaction.
 func (c *call) note(shard string, reply bsoncore.Document, err error) {
 	if err != nil {

@@ -114,11 +114,7 @@ func endSessions(ctx context.Context, c *call) (bson.D, error) {
 
 // onConfig passes a command on to the config servers.
 func onConfig(ctx context.Context, c *call) (bson.D, error) {
-	reply, _, err := c.send(ctx, configName, sending{db: c.db, cmd: c.cmd, sel: c.sel})
-	if err != nil {
-		return nil, err
-	}
-	return passed(reply), nil
+	return c.ask(ctx, configName, sending{db: c.db, cmd: c.cmd, sel: c.sel})
 }
 
 // operation is what a client's connection runs.
@@ -186,7 +182,7 @@ func (r *Router) localOps() (all []bson.Raw) {
 func (c *call) currentOp(ctx context.Context, stages []bson.Raw) (bson.D, error) {
 	options, _ := stageValue(stages[0]).DocumentOK()
 	if local, _ := options.Lookup("localOps").BooleanOK(); !local {
-		cur := &cursor{db: c.db, coll: "$cmd.aggregate", from: "$cmd.aggregate", lsid: c.lsid, limit: -1}
+		cur := c.cursor("$cmd.aggregate")
 		cmd := append(c.cmd[:len(c.cmd):len(c.cmd)], bson.E{Key: "fromMongos", Value: true})
 		if err := c.openAt(ctx, cur, c.r.upstream.names(), func(string) bson.D { return cmd }); err != nil {
 			return nil, err
@@ -195,11 +191,7 @@ func (c *call) currentOp(ctx context.Context, stages []bson.Raw) (bson.D, error)
 	}
 	// A server does the rest of the pipeline, on literal documents.
 	pipeline := append(c.r.features.literal(c.r.localOps()), stages[1:]...)
-	reply, _, err := c.send(ctx, configName, sending{db: "admin", cmd: with(c.cmd, "pipeline", array(pipeline))})
-	if err != nil {
-		return nil, err
-	}
-	return passed(reply), nil
+	return c.ask(ctx, configName, sending{db: "admin", cmd: with(c.cmd, "pipeline", array(pipeline))})
 }
 
 // killOp ends an operation of this router, or, by shard:opid, one of a shard.
@@ -215,10 +207,7 @@ func killOp(ctx context.Context, c *call) (bson.D, error) {
 			return nil, err
 		}
 		reply, err := n.command(ctx, "admin", bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: number}})
-		if err != nil {
-			return nil, err
-		}
-		return passed(reply), nil
+		return passed(reply), err
 	}
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
@@ -239,13 +228,12 @@ func explain(ctx context.Context, c *call) (bson.D, error) {
 	first := fields(inner)[0]
 	coll := text(get(fields(inner), first.Key))
 	var reply bson.D
-	err := c.routed(ctx, coll, func(t *table) error {
+	err := c.routed(ctx, coll, func(t *table) (err error) {
 		shards := t.shardsFor(explained(inner), nil)
 		if len(shards) > 1 {
 			return unsupported("explain over several shards")
 		}
-		raw, _, err := c.send(ctx, shards[0], sending{db: c.db, cmd: c.cmd, sel: c.sel})
-		reply = passed(raw)
+		reply, err = c.ask(ctx, shards[0], sending{db: c.db, cmd: c.cmd, sel: c.sel})
 		return err
 	})
 	return reply, err

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // find runs a query on the shards that may have matches.
@@ -21,7 +19,7 @@ func find(ctx context.Context, c *call) (bson.D, error) {
 	}
 	var cur *cursor
 	err := c.routed(ctx, c.coll, func(t *table) (err error) {
-		cur = &cursor{db: c.db, coll: c.coll, lsid: c.lsid, limit: -1}
+		cur = c.cursor(c.coll)
 		if !t.db.exists {
 			return nil
 		}
@@ -84,22 +82,22 @@ func pinnedConcern(concern bson.Raw, clock *clock) bson.RawValue {
 	return rawValue(concern)
 }
 
+// cursor is one for the client, with all that its shards will give.
+func (c *call) cursor(coll string) *cursor {
+	return &cursor{db: c.db, coll: coll, lsid: c.lsid, limit: -1}
+}
+
 // open opens the cursors of a read on all shards, or on none.
 func (c *call) open(ctx context.Context, t *table, cur *cursor, shards []string, cmd bson.D) error {
 	return c.openAt(ctx, cur, shards, func(shard string) bson.D { return append(without(cmd), c.r.features.stamp(t, shard)...) })
 }
 
-// openAt is open with a command for each shard.
+// openAt is open with a command for each shard, in the cursor's database.
 func (c *call) openAt(ctx context.Context, cur *cursor, shards []string, cmd func(shard string) bson.D) error {
-	return c.openIn(ctx, c.db, cur, shards, cmd)
-}
-
-// openIn is openAt in another database.
-func (c *call) openIn(ctx context.Context, db string, cur *cursor, shards []string, cmd func(shard string) bson.D) error {
 	cur.remotes = make([]*remote, len(shards))
 	err := each(shards, func(i int, shard string) error {
 		cur.remotes[i] = &remote{shard: shard}
-		reply, addr, err := c.send(ctx, shard, sending{db: db, cmd: cmd(shard), sel: c.sel})
+		reply, addr, err := c.send(ctx, shard, sending{db: cur.db, cmd: cmd(shard), sel: c.sel})
 		if err != nil {
 			return err
 		}
@@ -472,21 +470,13 @@ func distinct(ctx context.Context, c *call) (bson.D, error) {
 	if err != nil {
 		return nil, err
 	}
-	var values []bson.RawValue
+	found := []bson.RawValue{}
 	for _, r := range replies {
 		list, _ := r.Lookup("values").ArrayOK()
-		for e, ok := range bsonraw.Fields(list) {
-			if ok {
-				values = append(values, valueOf(e))
-			}
-		}
+		found = append(found, values(list)...)
 	}
 	if len(replies) > 1 {
-		values = distinctValues(values)
+		found = distinctValues(found)
 	}
-	a := bson.A{}
-	for _, v := range values {
-		a = append(a, v)
-	}
-	return bson.D{{Key: "values", Value: a}}, nil
+	return bson.D{{Key: "values", Value: found}}, nil
 }

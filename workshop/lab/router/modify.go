@@ -52,8 +52,7 @@ func (c *call) modifyOn(ctx context.Context, t *table) (bson.D, error) {
 	if c.number.Type != 0 && c.txn == nil {
 		cmd = append(cmd, bson.E{Key: "txnNumber", Value: c.number})
 	}
-	raw, _, err := c.send(ctx, shard, sending{db: c.db, cmd: cmd})
-	return passed(raw), err
+	return c.ask(ctx, shard, sending{db: c.db, cmd: cmd})
 }
 
 // moveModified finishes a findAndModify that gives its document to another shard.
@@ -196,11 +195,10 @@ func (c *call) replace(ctx context.Context, m moving) error {
 
 // writeOne writes one document on its shard, and fails if it was not written.
 func (c *call) writeOne(ctx context.Context, t *table, doc bson.Raw, cmd bson.D) error {
-	key, ok := t.keyOf(doc)
-	if !ok {
-		return fail(codeShardKeyNotFound, "ShardKeyNotFound", "Shard key cannot contain array values or array descendants.")
+	shard, wrong := t.shardOf(doc)
+	if wrong != nil {
+		return wrong
 	}
-	shard := t.owner(key).shard
 	reply, _, err := c.send(ctx, shard, sending{db: c.db, cmd: append(cmd, c.r.features.stamp(t, shard)...)})
 	if err != nil {
 		return err

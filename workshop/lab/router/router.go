@@ -286,33 +286,24 @@ func (c *client) loop(ctx context.Context) error {
 // answer gives the framed reply to a framed message, none when the client wants
 // none. An error ends the connection.
 func (c *client) answer(ctx context.Context, msg []byte) ([]byte, error) {
-	id := int32(binary.LittleEndian.Uint32(msg[4:]))
+	id, parse, write := int32(binary.LittleEndian.Uint32(msg[4:])), parseMsg, appendMsg
 	switch op := binary.LittleEndian.Uint32(msg[12:]); op {
 	case opMsg:
-		req, err := parseMsg(msg[headerSize:])
-		if err != nil {
-			return nil, err
-		}
-		body, err := c.reply(ctx, req)
-		if err != nil || req.moreToCome {
-			return nil, err
-		}
-		c.out = appendMsg(c.out[:0], id, body)
-		return c.out, nil
 	case opQuery:
-		req, err := parseQuery(msg[headerSize:])
-		if err != nil {
-			return nil, err
-		}
-		body, err := c.reply(ctx, req)
-		if err != nil {
-			return nil, err
-		}
-		c.out = appendReply(c.out[:0], id, body)
-		return c.out, nil
+		parse, write = parseQuery, appendReply
 	default:
 		return nil, fmt.Errorf("message with opcode %d is not taken", op)
 	}
+	req, err := parse(msg[headerSize:])
+	if err != nil {
+		return nil, err
+	}
+	body, err := c.reply(ctx, req)
+	if err != nil || req.moreToCome {
+		return nil, err
+	}
+	c.out = write(c.out[:0], id, body)
+	return c.out, nil
 }
 
 // readMessage reads one framed message.

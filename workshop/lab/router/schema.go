@@ -15,8 +15,9 @@ import (
 // took, and demanded when they were missing.
 
 func schemaCommands() map[string]func(context.Context, *call) (bson.D, error) {
+	dropIndexes := coordinatedFromSix("_shardsvrDropIndexes")
 	return map[string]func(context.Context, *call) (bson.D, error){
-		"create": create, "convertToCapped": onDatabase, "drop": drop, "dropDatabase": dropDatabase, "renameCollection": renameCollection, "collMod": collMod,
+		"create": create, "convertToCapped": onDatabase, "drop": drop, "dropDatabase": dropDatabase, "renameCollection": renameCollection, "collMod": coordinatedFromSix("_shardsvrCollMod"),
 		"createIndexes": createIndexes, "setIndexCommitQuorum": onOwners, "dropIndexes": dropIndexes, "deleteIndexes": dropIndexes,
 		"listDatabases": listDatabases, "listCollections": listCollections, "listIndexes": listIndexes,
 		"collStats": collStats, "collstats": collStats, "dbStats": dbStats, "dbstats": dbStats, "dataSize": notHere,
@@ -54,7 +55,7 @@ func (r *Router) makeDatabase(ctx context.Context, db, primary string) error {
 // version, and reads the tables of the database anew after that.
 func (c *call) onPrimary(ctx context.Context, coll string, sent sending) (bson.D, error) {
 	var reply bson.D
-	err := c.routed(ctx, coll, func(t *table) error {
+	err := c.routed(ctx, coll, func(t *table) (err error) {
 		if !t.db.exists {
 			return fail(codeNamespaceNotFound, "NamespaceNotFound", "database %s not found", c.db)
 		}
@@ -63,8 +64,7 @@ func (c *call) onPrimary(ctx context.Context, coll string, sent sending) (bson.D
 		if t.db.version != nil {
 			s.cmd = append(s.cmd, bson.E{Key: "databaseVersion", Value: t.db.version})
 		}
-		raw, _, err := c.send(ctx, t.db.primary, s)
-		reply = passed(raw)
+		reply, err = c.ask(ctx, t.db.primary, s)
 		return err
 	})
 	c.r.catalog.forget(c.db)
@@ -87,7 +87,7 @@ func create(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.r.needDatabaseNow(ctx, c.db); err != nil {
 		return nil, err
 	}
-	return c.onPrimary(ctx, c.coll, sending{db: c.db, cmd: c.cmd})
+	return onDatabase(ctx, c)
 }
 
 // onDatabase runs a command for unsharded collections where these are.
@@ -118,11 +118,12 @@ func dropDatabase(ctx context.Context, c *call) (bson.D, error) {
 	return append(bson.D{{Key: "dropped", Value: c.db}}, without(d, "dropped")...), nil
 }
 
-// namespace splits a namespace, and makes its database the call's.
-func (c *call) namespace(v bson.RawValue) error {
-	db, coll, ok := cutNamespace(text(v))
+// named splits the namespace that a command names, and makes its database the call's.
+func (c *call) named() error {
+	ns := text(get(c.cmd, c.name))
+	db, coll, ok := cutNamespace(ns)
 	if !ok {
-		return fail(73, "InvalidNamespace", "Invalid namespace specified '%s'", text(v))
+		return fail(73, "InvalidNamespace", "Invalid namespace specified '%s'", ns)
 	}
 	c.db, c.coll = db, coll
 	return nil
@@ -130,7 +131,7 @@ func (c *call) namespace(v bson.RawValue) error {
 
 // renameCollection renames a collection on all shards.
 func renameCollection(ctx context.Context, c *call) (bson.D, error) {
-	if err := c.namespace(get(c.cmd, c.name)); err != nil {
+	if err := c.named(); err != nil {
 		return nil, err
 	}
 	if !c.r.features.atLeast(5, 0) {
@@ -140,12 +141,14 @@ func renameCollection(ctx context.Context, c *call) (bson.D, error) {
 	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrRenameCollection", c.coll))
 }
 
-// collMod changes a collection's options on all shards.
-func collMod(ctx context.Context, c *call) (bson.D, error) {
-	if !c.r.features.atLeast(6, 0) {
-		return onOwners(ctx, c)
+// coordinatedFromSix changes a collection on all shards, by a coordinator that 6.0 has first.
+func coordinatedFromSix(coordinator string) func(context.Context, *call) (bson.D, error) {
+	return func(ctx context.Context, c *call) (bson.D, error) {
+		if !c.r.features.atLeast(6, 0) {
+			return onOwners(ctx, c)
+		}
+		return c.coordinated(ctx, c.coll, c.renamed(coordinator, c.coll))
 	}
-	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrCollMod", c.coll))
 }
 
 // createIndexes builds indexes on each shard that has chunks.
@@ -154,14 +157,6 @@ func createIndexes(ctx context.Context, c *call) (bson.D, error) {
 		return nil, err
 	}
 	return onOwners(ctx, c)
-}
-
-// dropIndexes drops indexes on all shards.
-func dropIndexes(ctx context.Context, c *call) (bson.D, error) {
-	if !c.r.features.atLeast(6, 0) {
-		return onOwners(ctx, c)
-	}
-	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrDropIndexes", c.coll))
 }
 
 // onOwners runs a command on all shards that have chunks of a collection, and gives
@@ -202,7 +197,7 @@ func (c *call) hostOf(ctx context.Context, shard string) string {
 
 // listCollections lists those of the database's primary shard, which has all.
 func listCollections(ctx context.Context, c *call) (bson.D, error) {
-	cur := &cursor{db: c.db, coll: "$cmd.listCollections", lsid: c.lsid, limit: -1}
+	cur := c.cursor("$cmd.listCollections")
 	err := c.routed(ctx, "", func(t *table) error {
 		if !t.db.exists {
 			return nil
@@ -221,7 +216,7 @@ func listCollections(ctx context.Context, c *call) (bson.D, error) {
 
 // listIndexes lists those on the shard that has the first chunk.
 func listIndexes(ctx context.Context, c *call) (bson.D, error) {
-	cur := &cursor{db: c.db, coll: c.coll, lsid: c.lsid, limit: -1}
+	cur := c.cursor(c.coll)
 	err := c.routed(ctx, c.coll, func(t *table) error {
 		if !t.db.exists {
 			return fail(codeNamespaceNotFound, "NamespaceNotFound", "ns does not exist: %s", t.ns())

@@ -5,8 +5,6 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/millrace/millrace/internal/bsonraw"
 )
 
 // cutNamespace splits database.collection.
@@ -23,7 +21,7 @@ func databaseOf(ns string) string {
 // shardCollection makes a sharded collection, or shards one that there is.
 func shardCollection(ctx context.Context, c *call) (bson.D, error) {
 	ns := text(get(c.cmd, c.name))
-	if err := c.namespace(get(c.cmd, c.name)); err != nil {
+	if err := c.named(); err != nil {
 		return nil, err
 	}
 	if err := c.r.needDatabaseNow(ctx, c.db); err != nil {
@@ -48,7 +46,7 @@ func enableSharding(ctx context.Context, c *call) (bson.D, error) {
 
 // refineKey adds fields to a shard key.
 func refineKey(ctx context.Context, c *call) (bson.D, error) {
-	if err := c.namespace(get(c.cmd, c.name)); err != nil {
+	if err := c.named(); err != nil {
 		return nil, err
 	}
 	if !c.r.features.atLeast(5, 0) {
@@ -61,7 +59,7 @@ func refineKey(ctx context.Context, c *call) (bson.D, error) {
 // reshard gives a collection another shard key.
 func reshard(ctx context.Context, c *call) (bson.D, error) {
 	ns := text(get(c.cmd, c.name))
-	if err := c.namespace(get(c.cmd, c.name)); err != nil {
+	if err := c.named(); err != nil {
 		return nil, err
 	}
 	cmd := append(c.renamed("_shardsvrReshardCollection", ns), majority())
@@ -94,11 +92,7 @@ func renamedOnConfig(name string, writes bool) func(context.Context, *call) (bso
 		if writes {
 			cmd = append(cmd, majority())
 		}
-		reply, _, err := c.send(ctx, configName, sending{db: "admin", cmd: cmd})
-		if err != nil {
-			return nil, err
-		}
-		return passed(reply), nil
+		return c.ask(ctx, configName, sending{db: "admin", cmd: cmd})
 	}
 }
 
@@ -153,7 +147,7 @@ func movePrimary(ctx context.Context, c *call) (bson.D, error) {
 
 // chunkOf finds the chunk that a command names by find, bounds or min and max.
 func (c *call) chunkOf(ctx context.Context) (*table, chunk, error) {
-	if err := c.namespace(get(c.cmd, c.name)); err != nil {
+	if err := c.named(); err != nil {
 		return nil, chunk{}, err
 	}
 	t, err := c.r.catalog.load(ctx, c.db, c.coll)
@@ -167,11 +161,7 @@ func (c *call) chunkOf(ctx context.Context) (*table, chunk, error) {
 	if doc, ok := get(c.cmd, "find").DocumentOK(); ok {
 		key, _ = t.keyOf(doc)
 	} else if doc, ok := c.lowBound(); ok {
-		for e, ok := range bsonraw.Fields(doc) {
-			if ok {
-				key = append(key, valueOf(e))
-			}
-		}
+		key = values(doc)
 	}
 	if len(key) != len(t.key) {
 		return nil, chunk{}, fail(codeInvalidOptions, "InvalidOptions", "%s: name a chunk by find, bounds or middle", c.name)

@@ -173,7 +173,7 @@ type chunk struct {
 	min, max bson.Raw
 	shard    string
 	lastmod  bson.Timestamp
-	from     []bson.RawValue // the values of min
+	from, to []bson.RawValue // the values of min and max
 }
 
 func (t *table) ns() string { return t.db.name + "." + t.coll }
@@ -197,7 +197,8 @@ func (t *table) place(docs []bson.Raw) bool {
 		id := d.Lookup("_id")
 		byID[id.String()] = chunk{
 			id: id, min: d.Lookup("min").Document(), max: d.Lookup("max").Document(),
-			shard: d.Lookup("shard").StringValue(), lastmod: lastmod, from: values(d.Lookup("min").Document()),
+			shard: d.Lookup("shard").StringValue(), lastmod: lastmod,
+			from: values(d.Lookup("min").Document()), to: values(d.Lookup("max").Document()),
 		}
 	}
 	for _, c := range byID {
@@ -257,9 +258,7 @@ func (t *table) owners() []string {
 
 // owner is the chunk that holds a key.
 func (t *table) owner(key []bson.RawValue) chunk {
-	i, found := slices.BinarySearchFunc(t.chunks, key, func(c chunk, key []bson.RawValue) int {
-		return slices.CompareFunc(c.from[:min(len(c.from), len(key))], key[:min(len(c.from), len(key))], shardkey.Compare)
-	})
+	i, found := slices.BinarySearchFunc(t.chunks, key, func(c chunk, key []bson.RawValue) int { return compareKeys(c.from, key) })
 	if !found {
 		i--
 	}
@@ -267,7 +266,7 @@ func (t *table) owner(key []bson.RawValue) chunk {
 }
 
 // values are those of a document's fields.
-func values(doc bson.Raw) []bson.RawValue {
+func values(doc []byte) []bson.RawValue {
 	var all []bson.RawValue
 	for e, ok := range bsonraw.Fields(doc) {
 		if !ok {
@@ -278,26 +277,17 @@ func values(doc bson.Raw) []bson.RawValue {
 	return all
 }
 
-// compareBound orders a chunk's bound, and the values of a key.
-func compareBound(bound bson.Raw, key []bson.RawValue) int {
-	i := 0
-	for e, ok := range bsonraw.Fields(bound) {
-		if !ok || i >= len(key) {
-			break
-		}
-		if c := shardkey.Compare(valueOf(e), key[i]); c != 0 {
-			return c
-		}
-		i++
-	}
-	return 0
+// compareKeys orders two keys by the fields that both have.
+func compareKeys(a, b []bson.RawValue) int {
+	n := min(len(a), len(b))
+	return slices.CompareFunc(a[:n], b[:n], shardkey.Compare)
 }
 
 // overlapping are the shards with chunks that have keys from low to high.
 func (t *table) overlapping(low, high []bson.RawValue) []string {
 	var names []string
 	for _, c := range t.chunks {
-		if compareBound(c.max, low) > 0 && compareBound(c.min, high) <= 0 && !slices.Contains(names, c.shard) {
+		if compareKeys(c.to, low) > 0 && compareKeys(c.from, high) <= 0 && !slices.Contains(names, c.shard) {
 			names = append(names, c.shard)
 		}
 	}

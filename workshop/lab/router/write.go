@@ -232,10 +232,7 @@ func (w *writer) broadcast(ctx context.Context, batches []batch) ([]batch, error
 		}
 	}
 	everywhere := slices.DeleteFunc(slices.Clone(w.open), func(i int) bool { return !stmts[i] })
-	for _, name := range shards {
-		all = append(all, batch{shard: name, ignored: true, stmts: everywhere})
-	}
-	return all, nil
+	return append(all, spread(shards, everywhere)...), nil
 }
 
 // planUnordered puts all open statements into batches.
@@ -278,7 +275,7 @@ func (w *writer) planOrdered(t *table) []batch {
 		case err != nil:
 			return []batch{b}
 		case n == 0 && len(shards) > 1:
-			return spread(shards, i)
+			return spread(shards, []int{i})
 		case n == 0:
 			b.shard = shards[0]
 		case len(shards) > 1 || shards[0] != b.shard:
@@ -289,14 +286,17 @@ func (w *writer) planOrdered(t *table) []batch {
 	return []batch{b}
 }
 
-// spread is one statement for several shards.
-func spread(shards []string, i int) []batch {
+// spread is statements for several shards.
+func spread(shards []string, stmts []int) []batch {
 	var all []batch
 	for _, name := range shards {
-		all = append(all, batch{shard: name, ignored: true, stmts: []int{i}})
+		all = append(all, batch{shard: name, ignored: true, stmts: stmts})
 	}
 	return all
 }
+
+const untargeted = "on a sharded collection must contain an exact match on _id (and have the collection default collation) " +
+	"or contain the shard key (and have the simple collation). %s request: %s, shard key pattern: %s"
 
 // target finds the shards of a statement, as the server manual has it for sharded
 // collections ("Routing of write operations").
@@ -305,60 +305,38 @@ func (w *writer) target(t *table, stmt bson.Raw) ([]string, *cmdError) {
 	case !t.sharded:
 		return t.owners(), nil
 	case w.c.name == "insert":
-		key, ok := t.keyOf(stmt)
-		if !ok {
-			return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "Shard key cannot contain array values or array descendants.")
-		}
-		return []string{t.owner(key).shard}, nil
-	case w.c.name == "update":
-		return t.targetUpdate(stmt)
+		shard, err := t.shardOf(stmt)
+		return []string{shard}, err
 	}
-	return t.targetDelete(stmt)
-}
-
-// targetUpdate finds the shards of an update statement.
-func (t *table) targetUpdate(stmt bson.Raw) ([]string, *cmdError) {
 	q, _ := stmt.Lookup("q").DocumentOK()
 	collation, _ := stmt.Lookup("collation").DocumentOK()
-	multi, upsert := truth(stmt.Lookup("multi")), truth(stmt.Lookup("upsert"))
-	if key, ok := t.keyIn(q, t.orDefault(collation)); ok {
-		return []string{t.owner(key).shard}, nil
+	key, ok := t.keyIn(q, t.orDefault(collation))
+	if u, isDoc := stmt.Lookup("u").DocumentOK(); !ok && isDoc && isReplacement(u) {
+		key, ok = t.keyOf(replacement(q, u))
 	}
-	if u, ok := stmt.Lookup("u").DocumentOK(); ok && isReplacement(u) {
-		if key, ok := t.keyOf(replacement(q, u)); ok {
-			return []string{t.owner(key).shard}, nil
-		}
-	}
+	update := w.c.name == "update"
 	switch {
-	case upsert:
-		return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound",
-			"Failed to target upsert by query :: could not extract exact shard key")
-	case multi:
+	case ok:
+		return []string{t.owner(key).shard}, nil
+	case update && truth(stmt.Lookup("upsert")):
+		return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "Failed to target upsert by query :: could not extract exact shard key")
+	case update && truth(stmt.Lookup("multi")), !update && number(stmt.Lookup("limit")) == 0:
 		return t.shardsFor(q, collation), nil
 	case t.byID(q, collation):
 		return t.owners(), nil
+	case update:
+		return nil, fail(codeInvalidOptions, "InvalidOptions", "A {multi:false} update "+untargeted, "Update", stmt, rawValue(t.pattern()))
 	}
-	return nil, fail(codeInvalidOptions, "InvalidOptions", "A {multi:false} update on a sharded collection must contain an exact match on _id "+
-		"(and have the collection default collation) or contain the shard key (and have the simple collation). "+
-		"Update request: %s, shard key pattern: %s", stmt, rawValue(t.pattern()))
+	return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "A single delete "+untargeted, "Delete", stmt, rawValue(t.pattern()))
 }
 
-// targetDelete finds the shards of a delete statement.
-func (t *table) targetDelete(stmt bson.Raw) ([]string, *cmdError) {
-	q, _ := stmt.Lookup("q").DocumentOK()
-	collation, _ := stmt.Lookup("collation").DocumentOK()
-	if key, ok := t.keyIn(q, t.orDefault(collation)); ok {
-		return []string{t.owner(key).shard}, nil
+// shardOf is the shard that a document belongs to.
+func (t *table) shardOf(doc bson.Raw) (string, *cmdError) {
+	key, ok := t.keyOf(doc)
+	if !ok {
+		return "", fail(codeShardKeyNotFound, "ShardKeyNotFound", "Shard key cannot contain array values or array descendants.")
 	}
-	switch {
-	case number(stmt.Lookup("limit")) == 0:
-		return t.shardsFor(q, collation), nil
-	case t.byID(q, collation):
-		return t.owners(), nil
-	}
-	return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "A single delete on a sharded collection must contain an exact match on _id "+
-		"(and have the collection default collation) or contain the shard key (and have the simple collation). "+
-		"Delete request: %s, shard key pattern: %s", stmt, rawValue(t.pattern()))
+	return t.owner(key).shard, nil
 }
 
 // orDefault is a statement's collation, or the collection's.

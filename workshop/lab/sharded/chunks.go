@@ -13,6 +13,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 )
 
+// Map says which shard owns what in a cluster, and changes it. Its methods may be called
+// concurrently.
+type Map struct{ *members }
+
 // Chunk is an entry of the chunk map: a range of shard keys and who owns it.
 type Chunk struct {
 	// ID is the entry's own.
@@ -56,42 +60,42 @@ type Collection struct {
 var ErrNotSharded = errors.New("the collection is not sharded")
 
 // Collection reads what the config servers know of a collection.
-func (c *Cluster) Collection(ctx context.Context, ns string) (*Collection, error) {
+func (m *Map) Collection(ctx context.Context, ns string) (*Collection, error) {
 	var found Collection
-	err := c.configData("collections").FindOne(ctx, bson.D{
+	err := m.configData("collections").FindOne(ctx, bson.D{
 		{Key: "_id", Value: ns}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}, // 4.4 leaves it there
 	}).Decode(&found)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		err = ErrNotSharded
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lab: find collection %s of %s: %w", ns, c.Name(), err)
+		return nil, fmt.Errorf("lab: find collection %s of %s: %w", ns, m.name, err)
 	}
 	return &found, nil
 }
 
 // configData is a collection of the config servers, as a majority has it.
-func (c *Cluster) configData(name string) *mongo.Collection {
-	return c.config.client.Database("config").Collection(name, options.Collection().SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()))
+func (m *Map) configData(name string) *mongo.Collection {
+	return m.config.client.Database("config").Collection(name, options.Collection().SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()))
 }
 
 // ofChunks is the filter for a collection's chunks, which before 5.0 name it and
 // since have its UUID.
-func (c *Cluster) ofChunks(coll *Collection) bson.E {
-	if c.server.atLeast5() {
+func (m *Map) ofChunks(coll *Collection) bson.E {
+	if m.server.atLeast5() {
 		return bson.E{Key: "uuid", Value: coll.UUID}
 	}
 	return bson.E{Key: "ns", Value: coll.NS}
 }
 
 // Chunks is the chunk map of a collection, in the order of keys.
-func (c *Cluster) Chunks(ctx context.Context, ns string) ([]Chunk, error) {
-	coll, err := c.Collection(ctx, ns)
+func (m *Map) Chunks(ctx context.Context, ns string) ([]Chunk, error) {
+	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return nil, err
 	}
 	var chunks []Chunk
-	cursor, err := c.configData("chunks").Find(ctx, bson.D{c.ofChunks(coll)},
+	cursor, err := m.configData("chunks").Find(ctx, bson.D{m.ofChunks(coll)},
 		options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
 	if err == nil {
 		err = cursor.All(ctx, &chunks)
@@ -104,8 +108,8 @@ func (c *Cluster) Chunks(ctx context.Context, ns string) ([]Chunk, error) {
 
 // ChunkAt is the chunk to which a shard key belongs: hashed where the key is.
 // Fields that are left out at its end are below all values.
-func (c *Cluster) ChunkAt(ctx context.Context, ns string, key any) (Chunk, error) {
-	coll, err := c.Collection(ctx, ns)
+func (m *Map) ChunkAt(ctx context.Context, ns string, key any) (Chunk, error) {
+	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return Chunk{}, err
 	}
@@ -113,14 +117,14 @@ func (c *Cluster) ChunkAt(ctx context.Context, ns string, key any) (Chunk, error
 	if err != nil {
 		return Chunk{}, err
 	}
-	return c.chunkAt(ctx, coll, whole)
+	return m.chunkAt(ctx, coll, whole)
 }
 
 // chunkAt lets the server compare, which knows the order of all types.
-func (c *Cluster) chunkAt(ctx context.Context, coll *Collection, key bson.D) (chunk Chunk, err error) {
+func (m *Map) chunkAt(ctx context.Context, coll *Collection, key bson.D) (chunk Chunk, err error) {
 	literal := bson.D{{Key: "$literal", Value: key}}
-	err = c.configData("chunks").FindOne(ctx, bson.D{
-		c.ofChunks(coll),
+	err = m.configData("chunks").FindOne(ctx, bson.D{
+		m.ofChunks(coll),
 		{Key: "$expr", Value: bson.D{{Key: "$and", Value: bson.A{
 			bson.D{{Key: "$lte", Value: bson.A{"$min", literal}}},
 			bson.D{{Key: "$gt", Value: bson.A{"$max", literal}}},
@@ -151,31 +155,31 @@ func (coll *Collection) whole(key any) (bson.D, error) {
 }
 
 // OwnerOf is the name of the shard that owns a document of a sharded collection.
-func (c *Cluster) OwnerOf(ctx context.Context, ns string, document any) (string, error) {
-	coll, err := c.Collection(ctx, ns)
+func (m *Map) OwnerOf(ctx context.Context, ns string, document any) (string, error) {
+	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return "", err
 	}
-	key, err := c.keyOf(ctx, coll, document)
+	key, err := m.keyOf(ctx, coll, document)
 	if err != nil {
 		return "", err
 	}
-	chunk, err := c.chunkAt(ctx, coll, key)
+	chunk, err := m.chunkAt(ctx, coll, key)
 	return chunk.Shard, err
 }
 
 // KeyOf is the shard key of a document, hashed where the key is.
-func (c *Cluster) KeyOf(ctx context.Context, ns string, document any) (bson.D, error) {
-	coll, err := c.Collection(ctx, ns)
+func (m *Map) KeyOf(ctx context.Context, ns string, document any) (bson.D, error) {
+	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return nil, err
 	}
-	return c.keyOf(ctx, coll, document)
+	return m.keyOf(ctx, coll, document)
 }
 
 // keyOf takes the shard key out of a document. What a document lacks is null to
 // the server.
-func (c *Cluster) keyOf(ctx context.Context, coll *Collection, document any) (bson.D, error) {
+func (m *Map) keyOf(ctx context.Context, coll *Collection, document any) (bson.D, error) {
 	raw, err := bson.Marshal(document)
 	if err != nil {
 		return nil, fmt.Errorf("lab: read a document of %s: %w", coll.NS, err)
@@ -190,7 +194,7 @@ func (c *Cluster) keyOf(ctx context.Context, coll *Collection, document any) (bs
 			key = append(key, bson.E{Key: field.Key, Value: value})
 			continue
 		}
-		hash, err := c.Hash(ctx, value)
+		hash, err := m.Hash(ctx, value)
 		if err != nil {
 			return nil, err
 		}
@@ -203,8 +207,8 @@ func (c *Cluster) keyOf(ctx context.Context, coll *Collection, document any) (bs
 // document with the value is written to a collection with a hashed index, and its
 // key in the index is read. 6.0 has an expression for that, older ones do not. The
 // collection is in the config servers' database local, which has no oplog.
-func (c *Cluster) Hash(ctx context.Context, value any) (int64, error) {
-	coll := c.config.client.Database("local").Collection("millrace.hashes")
+func (m *Map) Hash(ctx context.Context, value any) (int64, error) {
+	coll := m.config.client.Database("local").Collection("millrace.hashes")
 	index := bson.D{{Key: "v", Value: "hashed"}}
 	if _, err := coll.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: index}); err != nil {
 		return 0, fmt.Errorf("lab: hash a shard key: %w", err)
@@ -228,21 +232,21 @@ func (c *Cluster) Hash(ctx context.Context, value any) (int64, error) {
 // ShardVersion is what a command to a shard carries as shardVersion, for the shard
 // to refuse it (StaleConfig, 13388) unless it and the chunk map agree: the newest
 // version of a chunk that the shard owns, with the collection's epoch.
-func (c *Cluster) ShardVersion(ctx context.Context, ns, shard string) (any, error) {
-	coll, err := c.Collection(ctx, ns)
+func (m *Map) ShardVersion(ctx context.Context, ns, shard string) (any, error) {
+	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return nil, err
 	}
 	var newest Chunk
-	err = c.configData("chunks").FindOne(ctx, bson.D{c.ofChunks(coll), {Key: "shard", Value: shard}},
+	err = m.configData("chunks").FindOne(ctx, bson.D{m.ofChunks(coll), {Key: "shard", Value: shard}},
 		options.FindOne().SetSort(bson.D{{Key: "lastmod", Value: -1}})).Decode(&newest)
 	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) { // which is version 0
 		return nil, fmt.Errorf("lab: read the version of %s on %s: %w", ns, shard, err)
 	}
 	switch {
-	case c.server.atLeast6():
+	case m.server.atLeast6():
 		return bson.D{{Key: "t", Value: coll.Timestamp}, {Key: "e", Value: coll.Epoch}, {Key: "v", Value: newest.Version}}, nil
-	case c.server.atLeast5():
+	case m.server.atLeast5():
 		return bson.A{newest.Version, coll.Epoch, coll.Timestamp}, nil
 	default:
 		return bson.A{newest.Version, coll.Epoch}, nil

@@ -10,8 +10,6 @@ package sharded
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,22 +45,29 @@ const (
 
 // Cluster is a running sharded cluster. Its methods may be called concurrently.
 type Cluster struct {
+	Map
 	opts    Options
 	topo    topology
 	log     *slog.Logger
 	dir     string       // empty when each set has a temporary one
 	secrets string       // directory of what all sets share
 	tempDir *lab.TempDir // the secrets', if they need one
-	server  version
-	names   []string // of the shards to start with
-	kept    bool     // they come from an earlier start
+	names   []string     // of the shards to start with
+	kept    bool         // they come from an earlier start
 
-	mu      sync.Mutex
-	config  *set
-	shards  []*set
-	gone    []*set // were removed from the cluster and run still
-	next    int    // the number of the next shard
+	next    int // the number of the next shard
 	routers []*router.Router
+}
+
+// members are the sets of a cluster. Their methods may be called concurrently.
+type members struct {
+	name   string // of the cluster
+	server version
+
+	mu     sync.Mutex
+	config *set
+	shards []*set
+	gone   []*set // were removed from the cluster and run still
 }
 
 // set is one replica set of the cluster.
@@ -80,20 +85,12 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := withTimeout(ctx, startTimeout)
+	ctx, cancel := lab.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if err := c.start(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("lab: start sharded cluster %s: %w", c.Name(), err), c.Stop())
 	}
 	return c, nil
-}
-
-// withTimeout bounds a context that has no deadline.
-func withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if _, ok := ctx.Deadline(); ok {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, d)
 }
 
 // newCluster checks the options and starts nothing yet.
@@ -102,7 +99,7 @@ func newCluster(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{opts: o, topo: topo, log: o.Logger}
+	c := &Cluster{Map: Map{&members{}}, opts: o, topo: topo, log: o.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -112,8 +109,9 @@ func newCluster(o Options) (*Cluster, error) {
 		}
 	}
 	if c.opts.Name == "" {
-		c.opts.Name, err = randomName()
+		c.opts.Name, err = lab.RandomName("sh")
 	}
+	c.name = c.opts.Name
 	return c, err
 }
 
@@ -271,7 +269,7 @@ func (c *Cluster) Stop() error {
 }
 
 // Name of the cluster; its sets' names begin with it.
-func (c *Cluster) Name() string { return c.opts.Name }
+func (c *Cluster) Name() string { return c.name }
 
 // Config is the set of the config servers.
 func (c *Cluster) Config() *lab.Cluster { return c.config.Cluster }
@@ -290,13 +288,7 @@ func (c *Cluster) Shards() []*lab.Cluster {
 }
 
 // ShardNames are the names of the shards, in the order in which they joined.
-func (c *Cluster) ShardNames() []string {
-	var names []string
-	for _, s := range c.sets() {
-		names = append(names, s.name)
-	}
-	return names
-}
+func (c *Cluster) ShardNames() []string { return c.members.names() }
 
 // Shard is the set of a shard, nil if no shard has that name.
 func (c *Cluster) Shard(name string) *lab.Cluster {
@@ -317,20 +309,28 @@ func (c *Cluster) Direct(shard string) (*mongo.Client, error) {
 }
 
 // sets are those of the shards.
-func (c *Cluster) sets() []*set {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.shards)
+func (m *members) sets() []*set {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.shards)
+}
+
+func (m *members) names() []string {
+	var names []string
+	for _, s := range m.sets() {
+		names = append(names, s.name)
+	}
+	return names
 }
 
 // shard finds a shard by its name.
-func (c *Cluster) shard(name string) (*set, error) {
-	for _, s := range c.sets() {
+func (m *members) shard(name string) (*set, error) {
+	for _, s := range m.sets() {
 		if s.name == name {
 			return s, nil
 		}
 	}
-	return nil, fmt.Errorf("lab: %s has no shard %q; it has %q", c.Name(), name, c.ShardNames())
+	return nil, fmt.Errorf("lab: %s has no shard %q; it has %q", m.name, name, m.names())
 }
 
 const (
@@ -451,15 +451,6 @@ func (c *Cluster) save() error {
 		return fmt.Errorf("write the layout: %w", err)
 	}
 	return nil
-}
-
-// randomName is the name of a cluster that was given none.
-func randomName() (string, error) {
-	b := make([]byte, 4)
-	if _, err := rand.Read(b); err != nil {
-		return "", fmt.Errorf("lab: read random bytes: %w", err)
-	}
-	return "sh" + hex.EncodeToString(b), nil
 }
 
 // loopback is the only address on which anything listens.

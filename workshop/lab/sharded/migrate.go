@@ -9,8 +9,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-
-	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Sharding is how a collection is sharded.
@@ -33,7 +31,7 @@ type SeriesFields struct{ Time, Meta string }
 
 // ShardCollection makes a sharded collection, or shards an empty one; one with
 // documents needs an index with the key first. Its database is there already.
-func (c *Cluster) ShardCollection(ctx context.Context, ns string, s Sharding) error {
+func (m *Map) ShardCollection(ctx context.Context, ns string, s Sharding) error {
 	db, coll, ok := strings.Cut(ns, ".")
 	if !ok {
 		return fmt.Errorf("lab: %q is no namespace; it takes database.collection", ns)
@@ -42,21 +40,21 @@ func (c *Cluster) ShardCollection(ctx context.Context, ns string, s Sharding) er
 	if s.Chunks > 0 {
 		how = append(how, bson.E{Key: "numInitialChunks", Value: s.Chunks})
 	}
-	if !c.server.atLeast5() {
+	if !m.server.atLeast5() {
 		cmd := bson.D{
 			{Key: "_configsvrShardCollection", Value: ns}, {Key: "key", Value: s.Key}, {Key: "getUUIDfromPrimaryShard", Value: true},
 		}
-		return c.config.command(ctx, append(append(cmd, how...), majority()))
+		return m.config.command(ctx, append(append(cmd, how...), majority()))
 	}
 	if s.Series != (SeriesFields{}) {
 		how = append(how, bson.E{Key: "timeseries", Value: bson.D{{Key: "timeField", Value: s.Series.Time}, {Key: "metaField", Value: s.Series.Meta}}})
 	}
-	_, primary, err := c.database(ctx, db)
+	_, primary, err := m.database(ctx, db)
 	if err != nil {
 		return err
 	}
 	_, err = primary.run(ctx, db, func(ctx context.Context) (bson.D, error) {
-		d, _, err := c.database(ctx, db)
+		d, _, err := m.database(ctx, db)
 		cmd := bson.D{
 			{Key: "_shardsvrCreateCollection", Value: coll}, {Key: "shardKey", Value: s.Key}, {Key: "databaseVersion", Value: d.Version},
 		}
@@ -69,9 +67,9 @@ func (c *Cluster) ShardCollection(ctx context.Context, ns string, s Sharding) er
 }
 
 // Split cuts the chunks of a collection so that each of the shard keys begins one.
-func (c *Cluster) Split(ctx context.Context, ns string, at ...any) error {
+func (m *Map) Split(ctx context.Context, ns string, at ...any) error {
 	for _, key := range at {
-		if err := c.split(ctx, ns, key); err != nil {
+		if err := m.split(ctx, ns, key); err != nil {
 			return fmt.Errorf("lab: split %s at %v: %w", ns, key, err)
 		}
 	}
@@ -80,8 +78,8 @@ func (c *Cluster) Split(ctx context.Context, ns string, at ...any) error {
 
 // split cuts one chunk, unless one begins there already. The owner is asked, as a
 // mongos asks it.
-func (c *Cluster) split(ctx context.Context, ns string, at any) error {
-	coll, err := c.Collection(ctx, ns)
+func (m *Map) split(ctx context.Context, ns string, at any) error {
+	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return err
 	}
@@ -93,7 +91,7 @@ func (c *Cluster) split(ctx context.Context, ns string, at any) error {
 	if err != nil {
 		return err
 	}
-	return c.atOwner(ctx, coll, key, func(chunk Chunk) bson.D {
+	return m.atOwner(ctx, coll, key, func(chunk Chunk) bson.D {
 		if bytes.Equal(chunk.Min, begin) {
 			return nil
 		}
@@ -116,36 +114,30 @@ func (coll *Collection) versioned(cmd bson.D) bson.D {
 // atOwner sends the owner of a key the command that make makes of the chunk, until
 // it is answered with something that does not pass: the chunk may move meanwhile.
 // It does nothing when make makes none.
-func (c *Cluster) atOwner(ctx context.Context, coll *Collection, key bson.D, make func(Chunk) bson.D) error {
-	ctx, cancel := withTimeout(ctx, commandTimeout)
-	defer cancel()
-	var last error
-	err := lab.Poll(ctx, again, func() (bool, error) {
-		chunk, err := c.chunkAt(ctx, coll, key)
+func (m *Map) atOwner(ctx context.Context, coll *Collection, key bson.D, make func(Chunk) bson.D) error {
+	return poll(ctx, func(ctx context.Context) (bool, error) {
+		chunk, err := m.chunkAt(ctx, coll, key)
 		if err != nil {
-			return false, err
+			return true, err
 		}
-		owner, err := c.shard(chunk.Shard)
+		owner, err := m.shard(chunk.Shard)
 		if err != nil {
-			return false, err
+			return true, err
 		}
-		cmd := make(chunk)
-		if cmd == nil {
-			return true, nil
+		if cmd := make(chunk); cmd != nil {
+			err = owner.client.Database("admin").RunCommand(ctx, cmd).Err()
 		}
-		last = owner.client.Database("admin").RunCommand(ctx, cmd).Err()
-		return !passes(last), nil
+		return !passes(err), err
 	})
-	return errors.Join(err, last)
 }
 
 // Merge makes one chunk of all that lie between two bounds on the same shard.
-func (c *Cluster) Merge(ctx context.Context, ns string, min, max any) error {
-	coll, from, to, err := c.bounds(ctx, ns, min, max)
+func (m *Map) Merge(ctx context.Context, ns string, min, max any) error {
+	coll, from, to, err := m.bounds(ctx, ns, min, max)
 	if err != nil {
 		return err
 	}
-	err = c.atOwner(ctx, coll, from, func(chunk Chunk) bson.D {
+	err = m.atOwner(ctx, coll, from, func(chunk Chunk) bson.D {
 		return coll.versioned(bson.D{
 			{Key: "mergeChunks", Value: ns}, {Key: "bounds", Value: bson.A{from, to}}, {Key: "shardName", Value: chunk.Shard},
 		})
@@ -157,8 +149,8 @@ func (c *Cluster) Merge(ctx context.Context, ns string, min, max any) error {
 }
 
 // bounds makes whole keys of two bounds.
-func (c *Cluster) bounds(ctx context.Context, ns string, min, max any) (coll *Collection, from, to bson.D, err error) {
-	if coll, err = c.Collection(ctx, ns); err != nil {
+func (m *Map) bounds(ctx context.Context, ns string, min, max any) (coll *Collection, from, to bson.D, err error) {
+	if coll, err = m.Collection(ctx, ns); err != nil {
 		return nil, nil, nil, err
 	}
 	if from, err = coll.whole(min); err != nil {
@@ -172,8 +164,8 @@ func (c *Cluster) bounds(ctx context.Context, ns string, min, max any) (coll *Co
 // config servers have it at its new owner. A chunk does not return to a shard that
 // has its orphans still: they stay for 900 seconds, unless the servers' parameter
 // orphanCleanupDelaySecs says otherwise.
-func (c *Cluster) MoveChunk(ctx context.Context, ns string, key any, to string) error {
-	coll, err := c.Collection(ctx, ns)
+func (m *Map) MoveChunk(ctx context.Context, ns string, key any, to string) error {
+	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return err
 	}
@@ -181,20 +173,20 @@ func (c *Cluster) MoveChunk(ctx context.Context, ns string, key any, to string) 
 	if err != nil {
 		return err
 	}
-	return c.move(ctx, coll, at, to)
+	return m.move(ctx, coll, at, to)
 }
 
 // MoveRange moves a part of a chunk, or the whole; it is split off first where it
 // is a part. max may be the chunk's own.
-func (c *Cluster) MoveRange(ctx context.Context, ns string, min, max any, to string) error {
-	coll, from, end, err := c.bounds(ctx, ns, min, max)
+func (m *Map) MoveRange(ctx context.Context, ns string, min, max any, to string) error {
+	coll, from, end, err := m.bounds(ctx, ns, min, max)
 	if err != nil {
 		return err
 	}
-	if err := c.Split(ctx, ns, from); err != nil {
+	if err := m.Split(ctx, ns, from); err != nil {
 		return err
 	}
-	chunk, err := c.chunkAt(ctx, coll, from)
+	chunk, err := m.chunkAt(ctx, coll, from)
 	if err != nil {
 		return err
 	}
@@ -203,46 +195,39 @@ func (c *Cluster) MoveRange(ctx context.Context, ns string, min, max any, to str
 		return err
 	}
 	if !bytes.Equal(raw, chunk.Max) {
-		if err := c.Split(ctx, ns, end); err != nil {
+		if err := m.Split(ctx, ns, end); err != nil {
 			return err
 		}
 	}
-	return c.move(ctx, coll, from, to)
+	return m.move(ctx, coll, from, to)
 }
 
 // move moves the chunk with a key by the config servers' command, until it is where
 // it should be: a move fails when another one, the balancer's say, is under way on
 // one of both shards, and when one of them does not reach the other.
-func (c *Cluster) move(ctx context.Context, coll *Collection, at bson.D, to string) error {
+func (m *Map) move(ctx context.Context, coll *Collection, at bson.D, to string) error {
 	const operationFailed = 96 // of the migration as a whole
-	if _, err := c.shard(to); err != nil {
+	if _, err := m.shard(to); err != nil {
 		return err
 	}
-	ctx, cancel := withTimeout(ctx, commandTimeout)
-	defer cancel()
-	var last error
-	err := lab.Poll(ctx, again, func() (bool, error) {
-		chunk, err := c.chunkAt(ctx, coll, at)
-		if err != nil {
-			return false, err
+	err := poll(ctx, func(ctx context.Context) (bool, error) {
+		chunk, err := m.chunkAt(ctx, coll, at)
+		if err != nil || chunk.Shard == to {
+			return true, err
 		}
-		if chunk.Shard == to {
-			last = nil
-			return true, nil
-		}
-		last = c.config.client.Database("admin").RunCommand(ctx, c.moveCommand(coll, chunk, to)).Err()
+		err = m.config.client.Database("admin").RunCommand(ctx, m.moveCommand(coll, chunk, to)).Err()
 		// Else the chunk map has the last word.
-		return last != nil && !passes(last) && !hasCode(last, operationFailed), nil
+		return err != nil && !passes(err) && !hasCode(err, operationFailed), err
 	})
-	if err = errors.Join(err, last); err != nil {
+	if err != nil {
 		return fmt.Errorf("lab: move a chunk of %s to %s: %w", coll.NS, to, err)
 	}
 	return nil
 }
 
 // moveCommand is the command of the version.
-func (c *Cluster) moveCommand(coll *Collection, chunk Chunk, to string) bson.D {
-	if c.server.atLeast6() {
+func (m *Map) moveCommand(coll *Collection, chunk Chunk, to string) bson.D {
+	if m.server.atLeast6() {
 		return bson.D{
 			{Key: "_configsvrMoveRange", Value: coll.NS}, {Key: "toShard", Value: to},
 			{Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max}, majority(),
@@ -254,7 +239,7 @@ func (c *Cluster) moveCommand(coll *Collection, chunk Chunk, to string) bson.D {
 		{Key: "lastmod", Value: chunk.Version}, {Key: "lastmodEpoch", Value: coll.Epoch}, {Key: "toShard", Value: to},
 		{Key: "maxChunkSizeBytes", Value: int64(64 << 20)}, {Key: "secondaryThrottle", Value: bson.D{}}, {Key: "waitForDelete", Value: false},
 	}
-	if c.server.atLeast5() {
+	if m.server.atLeast5() {
 		cmd = append(cmd, bson.E{Key: "uuid", Value: coll.UUID}, bson.E{Key: "lastmodTimestamp", Value: coll.Timestamp})
 	}
 	return append(cmd, majority())
@@ -263,21 +248,17 @@ func (c *Cluster) moveCommand(coll *Collection, chunk Chunk, to string) bson.D {
 // Insert writes a document to the shard that owns it, with the version by which
 // the shard refuses it if it has moved meanwhile, and then to the new owner. An
 // unsharded collection's goes to the database's primary shard.
-func (c *Cluster) Insert(ctx context.Context, ns string, document any) error {
-	ctx, cancel := withTimeout(ctx, commandTimeout)
-	defer cancel()
-	var last error
+func (m *Map) Insert(ctx context.Context, ns string, document any) error {
 	perhaps := false // an earlier try has written it
-	err := lab.Poll(ctx, again, func() (bool, error) {
-		var on *set
-		on, last = c.insert(ctx, ns, document)
-		if perhaps && mongo.IsDuplicateKeyError(last) {
-			last = on.commits(ctx) // that it is there says not that it stays
+	err := poll(ctx, func(ctx context.Context) (bool, error) {
+		on, err := m.insert(ctx, ns, document)
+		if perhaps && mongo.IsDuplicateKeyError(err) {
+			err = on.commits(ctx) // that it is there says not that it stays
 		}
-		perhaps = perhaps || last != nil && !stale(last)
-		return last == nil || !passes(last), nil
+		perhaps = perhaps || err != nil && !stale(err)
+		return !passes(err), err
 	})
-	if err = errors.Join(err, last); err != nil {
+	if err != nil {
 		return fmt.Errorf("lab: insert into %s: %w", ns, err)
 	}
 	return nil
@@ -289,19 +270,19 @@ func (s *set) commits(ctx context.Context) error {
 }
 
 // insert tries once, and says where.
-func (c *Cluster) insert(ctx context.Context, ns string, document any) (*set, error) {
+func (m *Map) insert(ctx context.Context, ns string, document any) (*set, error) {
 	db, name, _ := strings.Cut(ns, ".")
 	cmd := bson.D{{Key: "insert", Value: name}, {Key: "documents", Value: bson.A{document}}, majority()}
-	owner, at, err := c.ownerAt(ctx, ns, document)
+	owner, at, err := m.ownerAt(ctx, ns, document)
 	if errors.Is(err, ErrNotSharded) {
-		owner, err = c.Primary(ctx, db)
+		owner, err = m.Primary(ctx, db)
 	} else {
 		cmd = append(cmd, bson.E{Key: "shardVersion", Value: at})
 	}
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.shard(owner)
+	s, err := m.shard(owner)
 	if err != nil {
 		return nil, err
 	}
@@ -311,12 +292,12 @@ func (c *Cluster) insert(ctx context.Context, ns string, document any) (*set, er
 // ownerAt is the shard that owns a document, and its version while it does. Read
 // after the chunk has gone, the version would be the one with which the shard takes
 // the document for an orphan, and acknowledges it.
-func (c *Cluster) ownerAt(ctx context.Context, ns string, document any) (owner string, version any, err error) {
-	owner, err = c.OwnerOf(ctx, ns, document)
+func (m *Map) ownerAt(ctx context.Context, ns string, document any) (owner string, version any, err error) {
+	owner, err = m.OwnerOf(ctx, ns, document)
 	for before := ""; err == nil && owner != before; {
 		before = owner
-		if version, err = c.ShardVersion(ctx, ns, owner); err == nil {
-			owner, err = c.OwnerOf(ctx, ns, document)
+		if version, err = m.ShardVersion(ctx, ns, owner); err == nil {
+			owner, err = m.OwnerOf(ctx, ns, document)
 		}
 	}
 	return owner, version, err
@@ -325,31 +306,25 @@ func (c *Cluster) ownerAt(ctx context.Context, ns string, document any) (owner s
 // Measure writes a measurement to the shard that owns the bucket of its meta value, as a
 // mongos does: to the buckets' name, and marked as meant for the time series. The shard
 // key is {meta: 1}.
-func (c *Cluster) Measure(ctx context.Context, ns string, meta any, document bson.D) error {
-	ctx, cancel := withTimeout(ctx, commandTimeout)
-	defer cancel()
+func (m *Map) Measure(ctx context.Context, ns string, meta any, document bson.D) error {
 	db, name, _ := strings.Cut(ns, ".")
 	buckets := "system.buckets." + name
-	var last error
-	err := lab.Poll(ctx, again, func() (bool, error) {
-		last = c.measure(ctx, db, buckets, bson.D{{Key: "meta", Value: meta}}, document)
-		return last == nil || !stale(last), nil
+	err := poll(ctx, func(ctx context.Context) (bool, error) {
+		err := m.measure(ctx, db, buckets, bson.D{{Key: "meta", Value: meta}}, document)
+		return !stale(err), err
 	})
-	if err == nil {
-		err = last
-	}
 	if err != nil {
 		return fmt.Errorf("lab: write a measurement of %s: %w", ns, err)
 	}
 	return nil
 }
 
-func (c *Cluster) measure(ctx context.Context, db, buckets string, key, document bson.D) error {
-	owner, at, err := c.ownerAt(ctx, db+"."+buckets, key)
+func (m *Map) measure(ctx context.Context, db, buckets string, key, document bson.D) error {
+	owner, at, err := m.ownerAt(ctx, db+"."+buckets, key)
 	if err != nil {
 		return err
 	}
-	s, err := c.shard(owner)
+	s, err := m.shard(owner)
 	if err != nil {
 		return err
 	}

@@ -38,7 +38,7 @@ func (c *Cluster) AddShardWith(ctx context.Context, before func(*lab.Cluster) er
 	c.mu.Lock()
 	name := c.nextName()
 	c.mu.Unlock()
-	ctx, cancel := withTimeout(ctx, startTimeout)
+	ctx, cancel := lab.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	// On free ports: those that follow a fixed one may be the routers'.
 	s, err := c.startSet(ctx, name, 0)
@@ -74,15 +74,13 @@ func (c *Cluster) RemoveShard(ctx context.Context, name string) error {
 	if state.Mode == "off" {
 		return fmt.Errorf("lab: remove shard %s from %s: the balancer, which empties it, is off; call Balancer first", name, c.Name())
 	}
-	ctx, cancel := withTimeout(ctx, commandTimeout)
-	defer cancel()
 	var left bson.Raw
-	err = lab.Poll(ctx, again, func() (bool, error) {
+	err = poll(ctx, func(ctx context.Context) (bool, error) {
 		answer, done, err := c.drain(ctx, name)
 		if err == nil {
 			left = answer
 		}
-		return done, err
+		return done || err != nil, err
 	})
 	if err != nil {
 		return fmt.Errorf("lab: remove shard %s from %s: %w; the last answer: %v", name, c.Name(), err, left)
@@ -168,20 +166,20 @@ func (c *Cluster) ChunkSize(ctx context.Context, mb int) error {
 }
 
 // CreateDatabase makes a database whose primary shard is the one named.
-func (c *Cluster) CreateDatabase(ctx context.Context, name, primary string) error {
-	if _, err := c.shard(primary); err != nil {
+func (m *Map) CreateDatabase(ctx context.Context, name, primary string) error {
+	if _, err := m.shard(primary); err != nil {
 		return err
 	}
 	cmd := bson.D{{Key: "_configsvrCreateDatabase", Value: name}, {Key: "primaryShardId", Value: primary}}
 	switch {
-	case !c.server.atLeast5():
+	case !m.server.atLeast5():
 		// There the command above takes no primary shard.
 		cmd = bson.D{{Key: "_configsvrEnableSharding", Value: name}, {Key: "primaryShard", Value: primary}}
-	case !c.server.atLeast6():
+	case !m.server.atLeast6():
 		// Else collections of the database cannot be sharded.
 		cmd = append(cmd, bson.E{Key: "enableSharding", Value: true})
 	}
-	return c.config.command(ctx, append(cmd, majority()))
+	return m.config.command(ctx, append(cmd, majority()))
 }
 
 // database is an entry of config.databases.
@@ -191,38 +189,38 @@ type database struct {
 }
 
 // database reads where a database has its primary shard.
-func (c *Cluster) database(ctx context.Context, name string) (d database, s *set, err error) {
-	err = c.config.client.Database("config").Collection("databases").FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Decode(&d)
+func (m *Map) database(ctx context.Context, name string) (d database, s *set, err error) {
+	err = m.config.client.Database("config").Collection("databases").FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Decode(&d)
 	if err != nil {
-		return d, nil, fmt.Errorf("lab: find database %s of %s: %w; make it with CreateDatabase", name, c.Name(), err)
+		return d, nil, fmt.Errorf("lab: find database %s of %s: %w; make it with CreateDatabase", name, m.name, err)
 	}
-	s, err = c.shard(d.Primary)
+	s, err = m.shard(d.Primary)
 	return d, s, err
 }
 
 // Primary is the name of a database's primary shard.
-func (c *Cluster) Primary(ctx context.Context, db string) (string, error) {
-	d, _, err := c.database(ctx, db)
+func (m *Map) Primary(ctx context.Context, db string) (string, error) {
+	d, _, err := m.database(ctx, db)
 	return d.Primary, err
 }
 
 // MovePrimary makes another shard a database's primary one. Its unsharded
 // collections move there.
-func (c *Cluster) MovePrimary(ctx context.Context, db, to string) error {
-	_, from, err := c.database(ctx, db)
+func (m *Map) MovePrimary(ctx context.Context, db, to string) error {
+	_, from, err := m.database(ctx, db)
 	if err != nil {
 		return err
 	}
-	if _, err := c.shard(to); err != nil {
+	if _, err := m.shard(to); err != nil {
 		return err
 	}
-	if !c.server.atLeast6() {
+	if !m.server.atLeast6() {
 		// The shard's own command is not for others there: 5.0.4 and 4.4.2 die of
 		// one with a database version.
-		return c.config.command(ctx, bson.D{{Key: "_configsvrMovePrimary", Value: db}, {Key: "to", Value: to}, majority()})
+		return m.config.command(ctx, bson.D{{Key: "_configsvrMovePrimary", Value: db}, {Key: "to", Value: to}, majority()})
 	}
 	_, err = from.run(ctx, "admin", func(ctx context.Context) (bson.D, error) {
-		d, _, err := c.database(ctx, db)
+		d, _, err := m.database(ctx, db)
 		return bson.D{
 			{Key: "_shardsvrMovePrimary", Value: db}, {Key: "to", Value: to}, {Key: "databaseVersion", Value: d.Version}, majority(),
 		}, err
@@ -302,23 +300,29 @@ func majority() bson.E {
 
 // run sends a command that make makes anew each time, until it is answered
 // with something that does not pass by itself.
-func (s *set) run(ctx context.Context, db string, make func(context.Context) (bson.D, error)) (bson.Raw, error) {
-	ctx, cancel := withTimeout(ctx, commandTimeout)
-	defer cancel()
-	var last error
-	var reply bson.Raw
-	err := lab.Poll(ctx, again, func() (bool, error) {
+func (s *set) run(ctx context.Context, db string, make func(context.Context) (bson.D, error)) (reply bson.Raw, err error) {
+	err = poll(ctx, func(ctx context.Context) (bool, error) {
 		cmd, err := make(ctx)
 		if err != nil {
-			return false, err
+			return true, err
 		}
-		reply, last = s.client.Database(db).RunCommand(ctx, cmd).Raw()
-		if last == nil || !passes(last) {
-			return true, nil
-		}
-		return false, nil
+		reply, err = s.client.Database(db).RunCommand(ctx, cmd).Raw()
+		return !passes(err), err
 	})
-	return reply, errors.Join(err, last)
+	return reply, err
+}
+
+// poll tries something until it is done, with or without an error, for commandTimeout at most.
+// The error of the last try counts.
+func poll(ctx context.Context, try func(context.Context) (done bool, err error)) error {
+	ctx, cancel := lab.WithTimeout(ctx, commandTimeout)
+	defer cancel()
+	var last error
+	err := lab.Poll(ctx, again, func() (done bool, _ error) {
+		done, last = try(ctx)
+		return done, nil
+	})
+	return errors.Join(err, last)
 }
 
 // command sends a command, to the database admin.
@@ -361,7 +365,7 @@ func Up(ctx context.Context, store *lab.Store, o Options, program string) (*lab.
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := withTimeout(ctx, startTimeout)
+	ctx, cancel := lab.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return store.Launch(ctx, named.opts.Options, func(ctx context.Context, l *lab.Launch) error {
 		c, err := newCluster(named.opts.inLaunch(l))
