@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/kit"
+	"github.com/millrace/millrace/test/wiretap"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -49,9 +50,9 @@ func TestFarTarget(t *testing.T) {
 
 // far runs a job to its end, and returns its exchanges with the target that waited
 // for one another. What happens meanwhile comes when it follows.
-func far(t *testing.T, proxy *lab.Proxy, spec job.Spec, meanwhile func()) []lab.Exchange {
+func far(t *testing.T, proxy *lab.Proxy, spec job.Spec, meanwhile func()) []wiretap.Exchange {
 	t.Helper()
-	watch := proxy.Watch()
+	watch := wiretap.New(proxy)
 	j, err := job.Open(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +76,7 @@ func far(t *testing.T, proxy *lab.Proxy, spec job.Spec, meanwhile func()) []lab.
 	for _, e := range all {
 		t.Log(e)
 	}
-	return lab.InTurn(all)
+	return wiretap.InTurn(all)
 }
 
 // variety fills a database with collections of several kinds.

@@ -3,10 +3,12 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -15,6 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
 // Writer writes documents of its own into three collections of a database: ranged, of
@@ -143,4 +147,43 @@ func (w *Writer) transaction(ctx context.Context) error {
 		return s.AbortTransaction(ctx)
 	}
 	return s.CommitTransaction(sctx)
+}
+
+// Measure writes a measurement of a sharded time series to the shard that owns the bucket of its meta
+// value, as a mongos does: to the buckets' name, and marked as meant for the time series. The shard
+// key is {meta: 1}.
+func Measure(ctx context.Context, c *sharded.Cluster, ns string, meta any, document bson.D) error {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	var last error
+	err := lab.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
+		last = measure(ctx, c, ns, bson.D{{Key: "meta", Value: meta}}, document)
+		return !mongo.IsCode(last, 63) && !mongo.IsCode(last, 150) && !mongo.IsCode(last, 249) && !mongo.IsCode(last, 13388), nil
+	})
+	return mongo.Wrap(errors.Join(err, last), "write a measurement of %s", ns)
+}
+
+func measure(ctx context.Context, c *sharded.Cluster, ns string, key, document bson.D) error {
+	db, name, _ := strings.Cut(ns, ".")
+	buckets := "system.buckets." + name
+	owner, err := c.OwnerOf(ctx, db+"."+buckets, key)
+	if err != nil {
+		return err
+	}
+	at, err := c.ShardVersion(ctx, db+"."+buckets, owner)
+	if err != nil {
+		return err
+	}
+	// Of a version that was read after the chunk has gone the shard takes the document for an orphan.
+	if still, err := c.OwnerOf(ctx, db+"."+buckets, key); err != nil || still != owner {
+		return cmp.Or(err, error(driver.CommandError{Code: 13388, Message: "the chunk moved"}))
+	}
+	shard, err := c.Direct(owner)
+	if err != nil {
+		return err
+	}
+	return shard.Database(db).RunCommand(ctx, bson.D{
+		{Key: "insert", Value: buckets}, {Key: "documents", Value: bson.A{document}}, {Key: "isTimeseriesNamespace", Value: true},
+		{Key: "shardVersion", Value: at}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}},
+	}).Err()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/test/load"
 	"github.com/millrace/millrace/workshop/lab"
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
@@ -33,7 +34,7 @@ func TestShardedSeries(t *testing.T) {
 		t.Helper()
 		for of := range 40 {
 			n++
-			b.ok(b.lab.Measure(ctx, "d.series", of, bson.D{{Key: "_id", Value: n}, {Key: "at", Value: began.Add(time.Duration(n) * time.Second)}, {Key: "of", Value: of}, {Key: "v", Value: n * n}}))
+			b.ok(load.Measure(ctx, b.lab, "d.series", of, bson.D{{Key: "_id", Value: n}, {Key: "at", Value: began.Add(time.Duration(n) * time.Second)}, {Key: "of", Value: of}, {Key: "v", Value: n * n}}))
 		}
 	}
 	move := func(of, to int) {

@@ -38,7 +38,7 @@ type Proxy struct {
 	cut      bool         // clients are refused
 	cutPeers map[int]bool // members that are refused
 	pairs    map[*pair]bool
-	watch    *Watch
+	tap      func() (sent, received func([]byte))
 }
 
 // newProxy listens on a port and forwards to upstream.
@@ -192,7 +192,8 @@ func (p *Proxy) serve(conn net.Conn) {
 		linger0(conn) // as a server does that is down
 		return
 	}
-	pr := &pair{near: conn, far: far, peer: peer, tap: p.tap(peer), ended: make(chan struct{})}
+	pr := &pair{near: conn, far: far, peer: peer, ended: make(chan struct{})}
+	pr.sent, pr.received = p.taps(peer)
 	defer pr.close()
 	if !p.add(pr) {
 		return
@@ -205,14 +206,22 @@ func (p *Proxy) serve(conn net.Conn) {
 	pass(pr)
 }
 
-// tap has the watch, if there is one, see what passes on a client's connection.
-func (p *Proxy) tap(peer int) *wiretap {
+// Tap has two functions see what passes on a connection that clients make from now on: those that
+// tap makes for it, of what is let out to the server and to the client. Another Tap takes its place.
+func (p *Proxy) Tap(tap func() (sent, received func([]byte))) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if peer != client {
-		return nil
+	p.tap = tap
+}
+
+func (p *Proxy) taps(peer int) (sent, received func([]byte)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if peer == client && p.tap != nil {
+		return p.tap()
 	}
-	return p.watch.tap()
+	nothing := func([]byte) {}
+	return nothing, nothing
 }
 
 // admits reports whether a connection may be made.
@@ -249,8 +258,8 @@ func (p *Proxy) forget(pr *pair) {
 
 // shape carries a client's bytes through the faults.
 func (p *Proxy) shape(pr *pair) {
-	up := &shaper{proxy: p, pair: pr, src: pr.near, dst: pr.far, seen: pr.tap.sent, queue: make(chan chunk, chunkQueue)}
-	down := &shaper{proxy: p, pair: pr, src: pr.far, dst: pr.near, seen: pr.tap.received, queue: make(chan chunk, chunkQueue), delayed: true}
+	up := &shaper{proxy: p, pair: pr, src: pr.near, dst: pr.far, seen: pr.sent, queue: make(chan chunk, chunkQueue)}
+	down := &shaper{proxy: p, pair: pr, src: pr.far, dst: pr.near, seen: pr.received, queue: make(chan chunk, chunkQueue), delayed: true}
 	var wg sync.WaitGroup
 	for _, work := range []func(){up.read, up.write, down.read, down.write} {
 		wg.Go(work)
@@ -287,7 +296,8 @@ type faults struct {
 type pair struct {
 	near, far net.Conn
 	peer      int
-	tap       *wiretap // nil when nobody watches
+	sent      func([]byte) // sees what is let out to the server
+	received  func([]byte) // and to the client
 	once      sync.Once
 	ended     chan struct{} // closed by close
 }

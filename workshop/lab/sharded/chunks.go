@@ -168,15 +168,6 @@ func (m *Map) OwnerOf(ctx context.Context, ns string, document any) (string, err
 	return chunk.Shard, err
 }
 
-// KeyOf is the shard key of a document, hashed where the key is.
-func (m *Map) KeyOf(ctx context.Context, ns string, document any) (bson.D, error) {
-	coll, err := m.Collection(ctx, ns)
-	if err != nil {
-		return nil, err
-	}
-	return m.keyOf(ctx, coll, document)
-}
-
 // keyOf takes the shard key out of a document. What a document lacks is null to
 // the server.
 func (m *Map) keyOf(ctx context.Context, coll *Collection, document any) (bson.D, error) {

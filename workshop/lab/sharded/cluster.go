@@ -4,7 +4,7 @@
 // servers' own commands, which have been tried on each version. It holds what it
 // takes to make such a cluster and to change its shape (databases, collections,
 // chunks, shards, the balancer), and to say who owns which document. It routes
-// nothing, but for [Cluster.Insert], which does for tests of its own.
+// nothing.
 package sharded
 
 import (

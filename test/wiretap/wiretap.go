@@ -1,4 +1,5 @@
-package lab
+// Package wiretap follows what a proxy of the lab sees its clients exchange with a server.
+package wiretap
 
 import (
 	"bytes"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Exchange is a request of a client and the server's answer, as a proxy saw them
@@ -36,13 +39,13 @@ type Watch struct {
 	chores    map[int]bool // connections on which nothing but greetings passed
 }
 
-// Watch begins a watch of the connections that clients make from now on. Another
-// one takes its place.
-func (p *Proxy) Watch() *Watch {
+// New begins a watch of the connections that clients make from now on. Another one takes its place.
+func New(p *lab.Proxy) *Watch {
 	w := &Watch{began: time.Now(), chores: map[int]bool{}}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.watch = w
+	p.Tap(func() (sent, received func([]byte)) {
+		t := w.tap()
+		return t.sent, t.received
+	})
 	return w
 }
 
@@ -83,9 +86,6 @@ type wiretap struct {
 }
 
 func (w *Watch) tap() *wiretap {
-	if w == nil {
-		return nil
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.conns++
@@ -95,9 +95,6 @@ func (w *Watch) tap() *wiretap {
 
 // sent takes bytes that go to the server.
 func (t *wiretap) sent(b []byte) {
-	if t == nil {
-		return
-	}
 	t.requests.take(b, func(head []byte, size int) {
 		e := &Exchange{Conn: t.conn, What: command(head), Began: time.Since(t.began), Sent: size}
 		t.mu.Lock()
@@ -112,9 +109,6 @@ func (t *wiretap) sent(b []byte) {
 
 // received takes bytes that the client gets now.
 func (t *wiretap) received(b []byte) {
-	if t == nil {
-		return
-	}
 	t.answers.take(b, func(head []byte, size int) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
