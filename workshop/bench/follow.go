@@ -10,6 +10,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // follower starts a tool that copies and then follows until it is ended.
@@ -176,31 +178,18 @@ const markers = "marker"
 // setMarker writes a marker on the source.
 func setMarker(ctx context.Context, source *side, mark bson.ObjectID) error {
 	_, err := source.direct.Client.Database(dataDB).Collection(markers).InsertOne(ctx, bson.D{{Key: "_id", Value: mark}})
-	if err != nil {
-		return fmt.Errorf("write a marker: %w", err)
-	}
-	return nil
+	return mongo.Wrap(err, "write a marker")
 }
 
 // awaitMarker waits until a marker is on the target.
 func awaitMarker(ctx context.Context, target *side, mark bson.ObjectID) error {
-	for {
-		there, err := hasMarker(ctx, target, mark)
-		if there || err != nil && ctx.Err() == nil {
-			return err
-		}
-		if !tick(ctx, 10*time.Millisecond) {
-			return fmt.Errorf("wait for a marker: %w", context.Cause(ctx))
-		}
-	}
+	err := await(ctx, 10*time.Millisecond, func() (bool, error) { return hasMarker(ctx, target, mark) })
+	return mongo.Wrap(err, "wait for a marker")
 }
 
 func hasMarker(ctx context.Context, target *side, mark bson.ObjectID) (bool, error) {
 	n, err := target.direct.Client.Database(dataDB).Collection(markers).CountDocuments(ctx, bson.D{{Key: "_id", Value: mark}})
-	if err != nil {
-		return false, fmt.Errorf("look for a marker: %w", err)
-	}
-	return n > 0, nil
+	return n > 0, mongo.Wrap(err, "look for a marker")
 }
 
 const (
@@ -224,16 +213,16 @@ func (l followingWrites) run(ctx context.Context, b *bench, s scenario) error {
 			return err
 		}
 		began := time.Now()
-		n, err := load.run(ctx, st.source, 0, d)
+		n, err := paced{load, 0, d}.run(ctx, st.source)
 		if err != nil {
 			return err
 		}
 		full := per(float64(n), time.Since(began).Seconds())
 		for _, share := range l.shares {
-			pace := full * share
-			what := fmt.Sprintf("%s operations/s", grouped(int64(pace)))
+			p := paced{load, full * share, d}
+			what := fmt.Sprintf("%s operations/s", grouped(int64(p.pace)))
 			if share == 1 {
-				pace, what = 0, "as fast as it goes"
+				p.pace, what = 0, "as fast as it goes"
 			}
 			c := Case{
 				Scenario: s.name, Variant: itoa(int(share * 100)), Ceiling: s.ceiling, Unit: "operations",
@@ -243,13 +232,9 @@ func (l followingWrites) run(ctx context.Context, b *bench, s scenario) error {
 			err := b.follows(ctx, st, c, watched{
 				how: "no follower", seeing: "; lag: age of the newest of 20 marks a second that is on the target",
 				alone: func(ctx context.Context, m *meter) error {
-					return m.during(ctx, st, func() error {
-						n, err := load.run(ctx, st.source, pace, d)
-						m.set(func(r *Round) { r.Done = n })
-						return err
-					})
+					return m.during(ctx, st, func() error { return p.do(ctx, st.source, m) })
 				},
-				with: func(ctx context.Context, m *meter) error { return withLag(ctx, st, m, load, pace, d) },
+				with: func(ctx context.Context, m *meter) error { return p.withLag(ctx, st, m) },
 			})
 			if err != nil {
 				return err
@@ -259,8 +244,23 @@ func (l followingWrites) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
+// paced is a workload for a time, with so many operations a second; 0 is as many as the cluster
+// takes.
+type paced struct {
+	workload
+	pace float64
+	d    time.Duration
+}
+
+// do runs it and notes how many operations were done.
+func (p paced) do(ctx context.Context, to *side, m *meter) error {
+	n, err := p.run(ctx, to)
+	m.set(func(r *Round) { r.Done = n })
+	return err
+}
+
 // withLag writes and watches how far the target is behind.
-func withLag(ctx context.Context, st *site, m *meter, load workload, pace float64, d time.Duration) error {
+func (p paced) withLag(ctx context.Context, st *site, m *meter) error {
 	lags := &lagWatch{first: make(chan struct{})}
 	err := m.during(ctx, st, func() error {
 		g, gctx := errgroup.WithContext(ctx)
@@ -275,9 +275,7 @@ func withLag(ctx context.Context, st *site, m *meter, load workload, pace float6
 			case <-gctx.Done():
 				return gctx.Err()
 			}
-			n, err := load.run(gctx, st.source, pace, d)
-			m.set(func(r *Round) { r.Done = n })
-			return err
+			return p.do(gctx, st.source, m)
 		})
 		return g.Wait()
 	})
@@ -340,17 +338,16 @@ func (l *lagWatch) look(ctx context.Context, target *side) error {
 	}
 }
 
-// run does the workload's operations for a time, so many a second, 0 for as
-// many as the cluster takes, and returns how many were done.
-func (w workload) run(ctx context.Context, to *side, pace float64, d time.Duration) (int, error) {
+// run does the operations and returns how many were done.
+func (p paced) run(ctx context.Context, to *side) (int, error) {
 	began := time.Now()
-	return w.spread(ctx, to, writing{liveConnections, liveChunk, func(ctx context.Context, o op) (bool, error) {
-		if pace > 0 {
-			due := began.Add(time.Duration(float64(o.n) / pace * float64(time.Second)))
+	return p.spread(ctx, to, writing{liveConnections, liveChunk, func(ctx context.Context, o op) (bool, error) {
+		if p.pace > 0 {
+			due := began.Add(time.Duration(float64(o.n) / p.pace * float64(time.Second)))
 			if wait := time.Until(due); wait > 0 && !tick(ctx, wait) {
 				return false, ctx.Err()
 			}
 		}
-		return time.Since(began) < d, nil
+		return time.Since(began) < p.d, nil
 	}})
 }

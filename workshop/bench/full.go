@@ -152,10 +152,15 @@ func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 	} else if w.reading, err = w.bench.bestReading(ctx, c, "reading, %d documents: %s", w.data, w.source); err != nil {
 		return err
 	}
+	return w.bestInsert(ctx, c, len(w.target.nodes), grid(connections, []int{128 << 10, 512 << 10, 2 << 20}))
+}
+
+// bestInsert finds the best settings to insert into so many members.
+func (w *fullWork) bestInsert(ctx context.Context, c *Case, members int, all []settings) (err error) {
 	w.say("%s: finding the best way to insert", c.Name())
-	part := w.data.part(trialSize(w.data.docs, len(w.target.nodes)))
+	part := w.data.part(trialSize(w.data.docs, members))
 	var note string
-	w.write, note, err = choose(ctx, part.docs, grid(connections, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
+	w.write, note, err = choose(ctx, part.docs, all, func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx, nil); err != nil {
 			return 0, err
 		}

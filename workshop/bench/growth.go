@@ -39,11 +39,7 @@ func (g growth) table() (header []string, rows [][]string) {
 
 // part is the median of a duration within the rounds.
 func (x *Contender) part(name string) float64 {
-	var v []float64
-	for _, r := range x.Rounds {
-		v = append(v, r.Parts[name])
-	}
-	return median(v)
+	return median(x.Each(func(r Round) float64 { return r.Parts[name] }))
 }
 
 // charts draw seconds over the number of indexes and of collections.

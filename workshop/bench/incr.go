@@ -116,10 +116,15 @@ func (w *incrWork) begin(ctx context.Context, c *Case) (err error) {
 	if w.span, err = w.load.write(ctx, w.source); err != nil {
 		return err
 	}
+	w.foldAll()
+	return w.source.settle(ctx)
+}
+
+// foldAll notes what is left of the backlog in the end.
+func (w *incrWork) foldAll() {
 	for changes := range w.load.fold(w.load.ops(), 0) {
 		w.final = changes
 	}
-	return w.source.settle(ctx)
 }
 
 // calibrate finds the best settings of the ceilings.
@@ -136,13 +141,19 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 		return err
 	}
 	c.Notes = append(c.Notes, fmt.Sprintf("reading the oplog of about %d operations: %s", min(w.load.operations, mostRead), note))
-	n := trialSize(w.load.operations, len(w.target.nodes))
 	connections := []int{2, 4, 8, 16}
 	if w.link.far() {
 		w.target.moveAway(w.link)
 		connections = farConnections()
 	}
-	w.write, note, err = choose(ctx, n, grid(connections, []int{128 << 10, 512 << 10, 2 << 20}), func(ctx context.Context, s settings) (time.Duration, error) {
+	return w.bestApply(ctx, c, len(w.target.nodes), grid(connections, []int{128 << 10, 512 << 10, 2 << 20}))
+}
+
+// bestApply finds the best settings to apply to so many members.
+func (w *incrWork) bestApply(ctx context.Context, c *Case, members int, all []settings) (err error) {
+	n := trialSize(w.load.operations, members)
+	var note string
+	w.write, note, err = choose(ctx, n, all, func(ctx context.Context, s settings) (time.Duration, error) {
 		if err := w.empty(ctx); err != nil {
 			return 0, err
 		}

@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,18 +28,10 @@ const (
 type followingOne struct{ concerns []any }
 
 func (l followingOne) run(ctx context.Context, b *bench, s scenario) error {
-	n := int(b.o.Scale.Duration.Seconds() * writesPerSecond)
 	return b.onServers(ctx, s, followed(990), func(st *site) error {
 		for _, concern := range l.concerns {
-			c := Case{
-				Scenario: s.name, Variant: fmt.Sprintf("w-%v", concern), Ceiling: s.ceiling, Unit: "operations", RatioOf: p50,
-				Work: fmt.Sprintf("%d inserts of 1 KB documents with write concern %v, one each 10 ms; timed from before the insert is sent", n, concern),
-			}
-			err := b.follows(ctx, st, c, watched{
-				how: "change stream of the driver on the source", seeing: "; seen by a find on the target every " + lookEvery.String(),
-				alone: func(ctx context.Context, m *meter) error { return timeWrites(ctx, st, m, n, concern, changeStream(st)) },
-				with:  func(ctx context.Context, m *meter) error { return timeWrites(ctx, st, m, n, concern, lookOnTarget(st)) },
-			})
+			t := timing{st, b.insertsTimed(), concern}
+			err := b.follows(ctx, st, t.timed(s, fmt.Sprintf("w-%v", concern), ""), t.watched("change stream of the driver on the source", changeStream(st)))
 			if err != nil {
 				return err
 			}
@@ -49,28 +40,45 @@ func (l followingOne) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
+// insertsTimed is how many inserts are timed.
+func (b *bench) insertsTimed() int { return int(b.o.Scale.Duration.Seconds() * writesPerSecond) }
+
+// timing is inserts that are timed, of a number and with a write concern.
+type timing struct {
+	st      *site
+	n       int
+	concern any
+}
+
+// timed is the case of a variant; more is said of its work.
+func (t timing) timed(s scenario, variant, more string) Case {
+	return Case{
+		Scenario: s.name, Variant: variant, Ceiling: s.ceiling, Unit: "operations", RatioOf: p50,
+		Work: fmt.Sprintf("%d inserts of 1 KB documents with write concern %v, one each 10 ms; timed from before the insert is sent%s", t.n, t.concern, more),
+	}
+}
+
+// watched are the inserts as the ceiling sees them, and on the target.
+func (t timing) watched(how string, ceiling observer) watched {
+	return watched{
+		how: how, seeing: "; seen by a find on the target every " + lookEvery.String(),
+		alone: func(ctx context.Context, m *meter) error { return t.run(ctx, m, ceiling) },
+		with:  func(ctx context.Context, m *meter) error { return t.run(ctx, m, lookOnTarget(t.st)) },
+	}
+}
+
 // followingShards is the same from a sharded cluster: a document is visible when all
 // shards are known to have none before it. Where nothing happens on the others,
 // they have to be asked.
 type followingShards struct{}
 
 func (followingShards) run(ctx context.Context, b *bench, s scenario) error {
-	n := int(b.o.Scale.Duration.Seconds() * writesPerSecond)
 	return b.eachPairing(func(p pairing) error {
 		needs := followed(990)
 		needs.pairing = p
 		return b.onServers(ctx, s, needs, func(st *site) error {
-			c := Case{
-				Scenario: s.name, Variant: p.name(), Ceiling: s.ceiling, Unit: "operations", RatioOf: p50,
-				Work: fmt.Sprintf("%d inserts of 1 KB documents with write concern majority, one each 10 ms; timed from before the insert is sent; %s", n, p.describe()),
-			}
-			return b.follows(ctx, st, c, watched{
-				how: "no follower; until the insert is acknowledged", seeing: "; seen by a find on the target every " + lookEvery.String(),
-				alone: func(ctx context.Context, m *meter) error { return timeWrites(ctx, st, m, n, "majority", nobody) },
-				with: func(ctx context.Context, m *meter) error {
-					return timeWrites(ctx, st, m, n, "majority", lookOnTarget(st))
-				},
-			})
+			t := timing{st, b.insertsTimed(), "majority"}
+			return b.follows(ctx, st, t.timed(s, p.name(), "; "+p.describe()), t.watched("no follower; until the insert is acknowledged", nobody))
 		})
 	})
 }
@@ -94,17 +102,17 @@ type clock struct {
 // ready as soon as it would see one.
 type observer func(ctx context.Context, c *clock, ready func()) error
 
-// timeWrites inserts documents at an even pace and notes how long they take.
-func timeWrites(ctx context.Context, st *site, m *meter, n int, concern any, observe observer) error {
-	c := &clock{sent: make([]time.Time, n), seen: make([]time.Time, n)}
-	err := m.during(ctx, st, func() error {
+// run inserts documents at an even pace and notes how long they take.
+func (t timing) run(ctx context.Context, m *meter, observe observer) error {
+	c := &clock{sent: make([]time.Time, t.n), seen: make([]time.Time, t.n)}
+	err := m.during(ctx, t.st, func() error {
 		g, ctx := errgroup.WithContext(ctx)
 		ready := make(chan struct{})
 		g.Go(func() error { return observe(ctx, c, sync.OnceFunc(func() { close(ready) })) })
 		g.Go(func() error {
 			select {
 			case <-ready:
-				return c.write(ctx, st.source, concern)
+				return c.write(ctx, t.st.source, t.concern)
 			case <-ctx.Done():
 				return ctx.Err()
 			}
@@ -115,14 +123,10 @@ func timeWrites(ctx context.Context, st *site, m *meter, n int, concern any, obs
 		return err
 	}
 	var ms []float64
-	for i := range n {
+	for i := range t.n {
 		ms = append(ms, c.seen[i].Sub(c.sent[i]).Seconds()*1000)
 	}
-	slices.Sort(ms)
-	m.value(p50, percentile(ms, 0.5))
-	m.value(p99, percentile(ms, 0.99))
-	m.value(pMax, percentile(ms, 1))
-	m.set(func(r *Round) { r.Done = n })
+	m.latencies(ms)
 	return nil
 }
 

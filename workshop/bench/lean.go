@@ -111,6 +111,7 @@ type writer struct {
 	conn    *wire.Conn
 	db      string
 	concern any // w of the write concern
+	size    int // of a command of changes, in bytes, about
 	msg     wire.Message
 	body    map[string]bsoncore.Document
 }
@@ -283,10 +284,6 @@ func readings(d dataset, version4point4 bool) []reading {
 // itself, so they are numbered from 1 without gaps. It fails unless it has seen
 // each document once.
 func readAll(ctx context.Context, from *side, d dataset, r reading) error {
-	type part struct {
-		coll        int
-		after, docs int64
-	}
 	var parts []part
 	for s := range r.slices {
 		for c := range d.collections {
@@ -310,7 +307,7 @@ func readAll(ctx context.Context, from *side, d dataset, r reading) error {
 					return nil
 				}
 				p := parts[i]
-				n, err := readPart(ctx, conn, p.coll, p.after, p.docs, r.batchDocs)
+				n, err := p.read(ctx, conn, r.batchDocs)
 				if err != nil {
 					return fmt.Errorf("read %s: %w", collection(p.coll), err)
 				}
@@ -327,11 +324,18 @@ func readAll(ctx context.Context, from *side, d dataset, r reading) error {
 	return nil
 }
 
-func readPart(ctx context.Context, conn *wire.Conn, coll int, after, docs int64, batch int) (int64, error) {
-	cmd := bson.D{{Key: "find", Value: collection(coll)}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}, {Key: "limit", Value: docs}}
-	if after > 0 {
+// part is a run of documents of a collection, after the one of a record id.
+type part struct {
+	coll        int
+	after, docs int64
+}
+
+// read reads the part, in batches of so many documents, and counts them.
+func (p part) read(ctx context.Context, conn *wire.Conn, batch int) (int64, error) {
+	cmd := bson.D{{Key: "find", Value: collection(p.coll)}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}, {Key: "limit", Value: p.docs}}
+	if p.after > 0 {
 		cmd = append(cmd, bson.E{Key: "$_requestResumeToken", Value: true},
-			bson.E{Key: "$_resumeAfter", Value: bson.D{{Key: "$recordId", Value: after}}})
+			bson.E{Key: "$_resumeAfter", Value: bson.D{{Key: "$recordId", Value: p.after}}})
 	}
 	first := batch
 	if batch == 0 {

@@ -268,15 +268,7 @@ func (s *side) spareRun(ctx context.Context, mt *meter, done func(context.Contex
 	}
 	defer c.Close()
 	mt.runs(m.Pid())
-	for {
-		ok, err := done(ctx, c)
-		if err != nil || ok {
-			return err
-		}
-		if !tick(ctx, 5*time.Millisecond) {
-			return ctx.Err()
-		}
-	}
+	return await(ctx, 5*time.Millisecond, func() (bool, error) { return done(ctx, c) })
 }
 
 // reach connects to a member as soon as it answers.

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -343,15 +344,7 @@ func copyFiles(ctx context.Context, from, to string) (int64, error) {
 	buffers := sync.Pool{New: func() any { b := make([]byte, copyBlock); return &b }}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(copyWorkers)
-	copied := make(chan int64, copyWorkers)
-	total := make(chan int64, 1)
-	go func() { // ends with copied
-		var n int64
-		for c := range copied {
-			n += c
-		}
-		total <- n
-	}()
+	var copied atomic.Int64
 	err := eachFile(from, func(name string, size int64) error {
 		if err := os.MkdirAll(filepath.Join(to, filepath.Dir(name)), 0o700); err != nil {
 			return err
@@ -368,15 +361,14 @@ func copyFiles(ctx context.Context, from, to string) (int64, error) {
 				buf, _ := buffers.Get().(*[]byte)
 				defer buffers.Put(buf)
 				n, err := copyPart(filepath.Join(from, name), filepath.Join(to, name), at, *buf)
-				copied <- n
+				copied.Add(n)
 				return err
 			})
 		}
 		return nil
 	})
 	err = errors.Join(err, g.Wait())
-	close(copied)
-	return <-total, err
+	return copied.Load(), err
 }
 
 // eachFile names the files that a copy needs.

@@ -220,21 +220,16 @@ const stalled = time.Minute
 // as a number that changes while work goes on.
 func awaitAll(ctx context.Context, look func(context.Context) (done bool, have int64, err error)) error {
 	last, since := int64(-1), time.Now()
-	for {
+	return await(ctx, 20*time.Millisecond, func() (bool, error) {
 		done, have, err := look(ctx)
-		if done || err != nil {
-			return err
-		}
 		if have != last {
 			last, since = have, time.Now()
 		}
-		if time.Since(since) > stalled {
-			return fmt.Errorf("the target has %d documents, not all, and got no more for %s", have, stalled)
+		if !done && err == nil && time.Since(since) > stalled {
+			err = fmt.Errorf("the target has %d documents, not all, and got no more for %s", have, stalled)
 		}
-		if !tick(ctx, 20*time.Millisecond) {
-			return context.Cause(ctx)
-		}
-	}
+		return done, err
+	})
 }
 
 // arrived reports that the target has all documents and no index is missing or

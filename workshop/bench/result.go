@@ -175,13 +175,8 @@ func (c *Case) summarize() {
 	}
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
-		var ratios []float64
-		for r := range min(len(x.Rounds), len(top.Rounds)) {
-			if ratio := c.ratio(x.Rounds[r], top.Rounds[r]); ratio > 0 {
-				ratios = append(ratios, ratio)
-			}
-		}
-		x.OfCeiling = StatOf(ratios)
+		ratios := x.beside(top, c.ratio)
+		x.OfCeiling = StatOf(slices.DeleteFunc(ratios, func(ratio float64) bool { return ratio <= 0 }))
 	}
 }
 
@@ -190,30 +185,43 @@ func (c *Case) ratio(x, top Round) float64 {
 	if c.RatioOf != "" {
 		return per(top.Values[c.RatioOf], x.Values[c.RatioOf])
 	}
-	return per(x.rate(c.Count), top.rate(c.Count))
+	return per(x.Rate(c.Count), top.Rate(c.Count))
 }
 
-// rate is operations a second; count is how many where the round does not say.
-func (r Round) rate(count int) float64 {
+// Operations are those that the round did; count is how many where it does not say.
+func (r Round) Operations(count int) float64 {
 	if r.Done > 0 {
 		count = r.Done
 	}
-	return per(float64(count), r.Seconds)
+	return float64(count)
+}
+
+// Rate is operations a second.
+func (r Round) Rate(count int) float64 { return per(r.Operations(count), r.Seconds) }
+
+// Each is a figure of each round.
+func (x *Contender) Each(of func(Round) float64) (all []float64) {
+	for _, r := range x.Rounds {
+		all = append(all, of(r))
+	}
+	return all
+}
+
+// beside compares the rounds of two contenders that were measured one after the other.
+func (x *Contender) beside(y *Contender, of func(a, b Round) float64) (all []float64) {
+	for i := range min(len(x.Rounds), len(y.Rounds)) {
+		all = append(all, of(x.Rounds[i], y.Rounds[i]))
+	}
+	return all
 }
 
 func (x *Contender) summarize(count int) {
-	figure := func(of func(Round) float64) Stat {
-		var v []float64
-		for _, r := range x.Rounds {
-			v = append(v, of(r))
-		}
-		return StatOf(v)
-	}
+	figure := func(of func(Round) float64) Stat { return StatOf(x.Each(of)) }
 	x.Seconds = figure(func(r Round) float64 { return r.Seconds })
 	x.ToolCPU = figure(func(r Round) float64 { return r.ToolCPU })
 	x.Peak = figure(func(r Round) float64 { return float64(r.Peak) })
-	x.Rate = figure(func(r Round) float64 { return r.rate(count) })
-	x.CPUEach = figure(func(r Round) float64 { return per(r.ToolCPU*1e6, r.rate(count)*r.Seconds) })
+	x.Rate = figure(func(r Round) float64 { return r.Rate(count) })
+	x.CPUEach = figure(func(r Round) float64 { return per(r.ToolCPU*1e6, r.Rate(count)*r.Seconds) })
 	x.Values = nil
 	for _, r := range x.Rounds {
 		for name := range r.Values {

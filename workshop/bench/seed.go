@@ -361,12 +361,8 @@ func (c *Case) noteSeed() {
 // locked, over the rounds.
 func (c *Case) against(x, y string) (time, locked Stat) {
 	a, b := c.contender(x), c.contender(y)
-	var times, locks []float64
-	for i := range min(len(a.Rounds), len(b.Rounds)) {
-		times = append(times, per(a.Rounds[i].Seconds, b.Rounds[i].Seconds))
-		locks = append(locks, per(a.Rounds[i].Values[valueLocked], b.Rounds[i].Values[valueLocked]))
-	}
-	return StatOf(times), StatOf(locks)
+	return StatOf(a.beside(b, func(a, b Round) float64 { return per(a.Seconds, b.Seconds) })),
+		StatOf(a.beside(b, func(a, b Round) float64 { return per(a.Values[valueLocked], b.Values[valueLocked]) }))
 }
 
 // contender finds one by name; one without rounds when there is none.

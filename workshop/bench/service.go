@@ -190,14 +190,11 @@ func until(ctx context.Context, what string, holds func(context.Context) (bool, 
 	const patience = 10 * time.Minute
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s are over", patience))
 	defer cancel()
-	for {
-		if ok, err := holds(ctx); ok || err != nil && ctx.Err() == nil {
-			return err
-		}
-		if !tick(ctx, 200*time.Millisecond) {
-			return fmt.Errorf("wait until %s: %w", what, context.Cause(ctx))
-		}
+	err := await(ctx, 200*time.Millisecond, func() (bool, error) { return holds(ctx) })
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait until %s: %w", what, err)
 	}
+	return err
 }
 
 const (

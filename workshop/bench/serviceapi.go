@@ -12,7 +12,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -138,15 +137,10 @@ func (f *fleet) timeRequests(ctx context.Context, m *meter, of func(n int) reque
 		m.value(inTime, per(float64(len(took)), seconds))
 		return ctx.Err()
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		m.latencies(took)
 	}
-	slices.Sort(took)
-	m.set(func(r *Round) { r.Done = len(took) })
-	m.value(p50, percentile(took, 0.50))
-	m.value(p99, percentile(took, 0.99))
-	m.value(pMax, percentile(took, 1))
-	return nil
+	return err
 }
 
 // ask sends a request and reads what is replied.

@@ -89,7 +89,7 @@ func (b *bench) competePaired(ctx context.Context, st *site, c Case, all []conte
 		}
 		off := done.Contenders[at]
 		for r := range min(len(on.Rounds), len(off.Rounds)) {
-			put(&on.Rounds[r].Values, ofBalancerOff, per(on.Rounds[r].rate(done.Count), off.Rounds[r].rate(done.Count)))
+			put(&on.Rounds[r].Values, ofBalancerOff, per(on.Rounds[r].Rate(done.Count), off.Rounds[r].Rate(done.Count)))
 		}
 	}
 	done.summarize()
@@ -101,7 +101,7 @@ type copyingShards struct{ docs int }
 
 func (f copyingShards) run(ctx context.Context, b *bench, s scenario) error {
 	return b.eachPairing(func(p pairing) error {
-		w := &shardedFull{bench: b, pair: p, data: dataset{ycsb(), b.o.Scale.of(f.docs), 1}}
+		w := &shardedFull{fullWork{bench: b, data: dataset{ycsb(), b.o.Scale.of(f.docs), 1}}, p}
 		return w.measure(ctx, s)
 	})
 }
@@ -122,11 +122,8 @@ func (b *bench) eachPairing(measure func(pairing) error) error {
 
 // shardedFull is a case of such a copy on its servers.
 type shardedFull struct {
-	*bench
-	*site
-	pair  pairing
-	data  dataset
-	write settings
+	fullWork
+	pair pairing
 }
 
 func (w *shardedFull) measure(ctx context.Context, s scenario) error {
@@ -141,26 +138,11 @@ func (w *shardedFull) measure(ctx context.Context, s scenario) error {
 		if err := st.source.load(ctx, w.data, nil); err != nil {
 			return err
 		}
-		if err := w.calibrate(ctx, &c); err != nil {
+		if err := w.bestInsert(ctx, &c, 1, w.target.grid()); err != nil {
 			return err
 		}
 		return w.competePaired(ctx, st, c, w.contenders())
 	})
-}
-
-// calibrate finds the best settings of the lean writers.
-func (w *shardedFull) calibrate(ctx context.Context, c *Case) error {
-	w.say("%s: finding the best way to insert", c.Name())
-	part := w.data.part(trialSize(w.data.docs, 1))
-	best, note, err := choose(ctx, part.docs, w.target.grid(), func(ctx context.Context, s settings) (time.Duration, error) {
-		if err := w.empty(ctx); err != nil {
-			return 0, err
-		}
-		return w.target.timed(ctx, func() error { return insert(ctx, w.target, dataDB, part, s) })
-	})
-	w.write = best
-	c.Notes = append(c.Notes, fmt.Sprintf("inserting, %d documents: %s", part.docs, note))
-	return err
 }
 
 // grid is what is tried of settings of lean writers. Behind a router each write has
@@ -183,17 +165,10 @@ func (s *side) timed(ctx context.Context, do func() error) (time.Duration, error
 	return time.Since(began), err
 }
 
-func (w *shardedFull) empty(ctx context.Context) error {
-	if err := w.target.clear(ctx); err != nil {
-		return err
-	}
-	return w.target.create(ctx, w.data.collections, nil)
-}
-
 func (w *shardedFull) contenders() []contender {
 	all := []contender{{
 		name: "ceiling", kind: KindCeiling, how: "insert alone from memory" + w.target.through() + ": " + w.write.String(),
-		prepare: w.empty, check: w.complete,
+		prepare: func(ctx context.Context) error { return w.empty(ctx, nil) }, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
 			return counted(ctx, w.site, m, func() error {
 				_, err := w.target.timed(ctx, func() error { return insert(ctx, w.target, dataDB, w.data, w.write) })
@@ -229,10 +204,6 @@ func (s *side) through() string {
 	return ", connections spread evenly over the routers"
 }
 
-func (w *shardedFull) complete(ctx context.Context) error {
-	return w.target.holds(ctx, "the target", w.data)
-}
-
 // balanced are a contender without chunks that move, and from a sharded source the
 // same with chunks that move all the while. Both count at the target's routers.
 func balanced(st *site, x contender) []contender {
@@ -258,19 +229,15 @@ type drainingShards struct{ load workload }
 func (d drainingShards) run(ctx context.Context, b *bench, s scenario) error {
 	d.load.shape, d.load.collections, d.load.operations = ycsb(), 1, b.o.Scale.of(d.load.operations)
 	return b.eachPairing(func(p pairing) error {
-		w := &shardedIncr{bench: b, pair: p, load: d.load}
+		w := &shardedIncr{incrWork{bench: b, load: d.load}, p}
 		return w.measure(ctx, s)
 	})
 }
 
 // shardedIncr is a case of such a backlog on its servers.
 type shardedIncr struct {
-	*bench
-	*site
-	pair  pairing
-	load  workload
-	write settings
-	done  incrWork // what checks the target
+	incrWork
+	pair pairing
 }
 
 func (w *shardedIncr) measure(ctx context.Context, s scenario) error {
@@ -285,31 +252,13 @@ func (w *shardedIncr) measure(ctx context.Context, s scenario) error {
 	}
 	return w.onServers(ctx, s, n, func(st *site) error {
 		w.site = st
-		w.done = incrWork{bench: w.bench, site: st, load: w.load}
-		for changes := range w.load.fold(w.load.ops(), 0) {
-			w.done.final = changes
-		}
-		if err := w.calibrate(ctx, &c); err != nil {
+		w.foldAll()
+		w.say("%s: finding the best way to apply", c.Name())
+		if err := w.bestApply(ctx, &c, 1, w.target.grid()); err != nil {
 			return err
 		}
 		return w.competePaired(ctx, st, c, w.contenders())
 	})
-}
-
-// calibrate finds the best settings of the lean writers.
-func (w *shardedIncr) calibrate(ctx context.Context, c *Case) error {
-	w.say("%s: finding the best way to apply", c.Name())
-	n := trialSize(w.load.operations, 1)
-	best, note, err := choose(ctx, n, w.target.grid(), func(ctx context.Context, s settings) (time.Duration, error) {
-		if err := w.done.empty(ctx); err != nil {
-			return 0, err
-		}
-		p := newPlan(w.load.fold(limit(w.load.ops(), n), foldWindow), s.connections)
-		return w.target.timed(ctx, func() error { return w.load.apply(ctx, w.target, p, s) })
-	})
-	w.write = best
-	c.Notes = append(c.Notes, fmt.Sprintf("applying the first %d operations: %s", n, note))
-	return err
 }
 
 func (w *shardedIncr) contenders() []contender {
@@ -322,11 +271,11 @@ func (w *shardedIncr) contenders() []contender {
 		begin := append(w.millraceSync(w.rules()...), v.Args...)
 		goOn := append(w.millraceResume(append(w.rules(), "--until", "caught-up")...), v.Args...)
 		x := contender{
-			name: v.Name, kind: KindMillrace, how: commandLine(goOn) + ", a job that was stopped before the backlog was written", check: w.done.complete,
+			name: v.Name, kind: KindMillrace, how: commandLine(goOn) + ", a job that was stopped before the backlog was written", check: w.complete,
 			run: func(ctx context.Context, m *meter) error { return w.runMillrace(ctx, w.site, m, goOn) },
 		}
 		for i, x := range balanced(w.site, x) {
-			x.prepare = func(ctx context.Context) error { return w.begin(ctx, begin, i == 1) }
+			x.prepare = func(ctx context.Context) error { return w.beginJob(ctx, begin, i == 1) }
 			all = append(all, x)
 		}
 	}
@@ -350,7 +299,7 @@ func (w *shardedIncr) peer(p Peer) (contender, bool) {
 	if !drains {
 		return contender{}, false
 	}
-	x := contender{name: p.Name + BalancerOff, kind: KindPeer, how: t.describe() + "; until the target has everything", check: w.done.complete}
+	x := contender{name: p.Name + BalancerOff, kind: KindPeer, how: t.describe() + "; until the target has everything", check: w.complete}
 	x.prepare = func(ctx context.Context) error {
 		if err := w.restartFollowing(ctx); err != nil {
 			return err
@@ -366,7 +315,7 @@ func (w *shardedIncr) peer(p Peer) (contender, bool) {
 	}
 	x.run = func(ctx context.Context, m *meter) error {
 		t, _ := of(from)
-		return counted(ctx, w.site, m, func() error { return w.done.drainBy(ctx, w.follow(w.site, p, t), m) })
+		return counted(ctx, w.site, m, func() error { return w.drainBy(ctx, w.follow(w.site, p, t), m) })
 	}
 	return x, true
 }
@@ -375,7 +324,7 @@ func (w *shardedIncr) peer(p Peer) (contender, bool) {
 func (w *shardedIncr) lean(name string, kind Kind, p plan, how string) contender {
 	return contender{
 		name: name, kind: kind, how: fmt.Sprintf("%s%s (%d statements left): %s", how, w.target.through(), p.statements(), w.write),
-		prepare: w.done.empty, check: w.done.complete,
+		prepare: w.empty, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
 			return counted(ctx, w.site, m, func() error {
 				_, err := w.target.timed(ctx, func() error { return w.load.apply(ctx, w.target, p, w.write) })
@@ -385,9 +334,9 @@ func (w *shardedIncr) lean(name string, kind Kind, p plan, how string) contender
 	}
 }
 
-// begin begins a job on an empty collection, stops it, and writes the backlog:
+// beginJob begins a job on an empty collection, stops it, and writes the backlog:
 // no position of a sharded cluster can be given on a command line.
-func (w *shardedIncr) begin(ctx context.Context, args []string, moving bool) error {
+func (w *shardedIncr) beginJob(ctx context.Context, args []string, moving bool) error {
 	if err := w.restartFollowing(ctx); err != nil {
 		return err
 	}
@@ -421,15 +370,10 @@ func (w *shardedIncr) writeBacklog(ctx context.Context, moving bool) error {
 // awaitFollowing waits until the job says that it follows: what it does before, it
 // does again after a restart.
 func (w *shardedIncr) awaitFollowing(ctx context.Context) error {
-	for {
+	return await(ctx, 50*time.Millisecond, func() (bool, error) {
 		phase, err := w.phase(ctx)
-		if phase == "following" || err != nil {
-			return err
-		}
-		if !tick(ctx, 50*time.Millisecond) {
-			return context.Cause(ctx)
-		}
-	}
+		return phase == "following", err
+	})
 }
 
 // phase asks the job where it is; empty while it cannot be reached yet.

@@ -95,10 +95,10 @@ func TestSummarizeByValue(t *testing.T) {
 }
 
 func TestRateCountsWhatWasDone(t *testing.T) {
-	if got := (Round{Seconds: 2, Done: 50}).rate(1000); got != 25 {
+	if got := (Round{Seconds: 2, Done: 50}).Rate(1000); got != 25 {
 		t.Errorf("rate %v", got)
 	}
-	if got := (Round{}).rate(1000); got != 0 {
+	if got := (Round{}).Rate(1000); got != 0 {
 		t.Errorf("rate without time %v", got)
 	}
 }

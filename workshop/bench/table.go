@@ -95,13 +95,7 @@ func (c *Case) table() (header []string, rows [][]string) {
 	header = append(header, values...)
 	for i := range c.Contenders {
 		x := &c.Contenders[i]
-		of := func(f func(Round) float64) float64 {
-			var v []float64
-			for _, r := range x.Rounds {
-				v = append(v, f(r))
-			}
-			return median(v)
-		}
+		of := func(f func(Round) float64) float64 { return median(x.Each(f)) }
 		mb := func(n float64) string { return figure(n/1e6) + " MB" }
 		row := []string{
 			x.Name, figure(x.Seconds.Median) + " s", figure(x.Seconds.Min) + "-" + figure(x.Seconds.Max),

@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -67,7 +68,7 @@ func tools() []tool {
 				"--logfile", "{dir}/dsync.log", "--namespace", "{db}", "{source}", "{target}"}},
 		{name: peerDump, help: " (with mongorestore beside it)", how: "mongodump --db=" + dataDB + " --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"},
 		mongoShake(shakePreset{peerMongoShake, " (its collector, the changes of a collection spread over its workers)", hashedShake()}, "all", theEpoch),
-		mongoShake(shakePreset{peerShakePublished, " (the same with published settings)", publishedShake()}, "all", theEpoch),
+		mongoShake(shakePreset{peerShakePublished, " (the same with published settings)", settingsOf(shakePublished)}, "all", theEpoch),
 		mongoShake(shakePreset{peerShakeDefaults, " (the same as delivered)", nil}, "all", theEpoch),
 		// Percona ClusterSync for MongoDB with its own defaults.
 		{name: peerPCSM, how: "pcsm reset; pcsm; pcsm start --include-namespaces=" + dataDB + ".*",
@@ -134,19 +135,7 @@ func mongoShake(p shakePreset, mode, from string) tool {
 			{"log.level", "warning"}, {"log.dir", "{dir}"}, {"log.file", "collector.log"}, {"log.flush", "false"},
 			{"full_sync.http_port", "{port}"}, {"incr_sync.http_port", "{port}"}, {"system_profile_port", "{port}"},
 		},
-		settings: []Setting{
-			{"filter.ddl_enable", "true"}, {"full_sync.create_index", "foreground"},
-			{"full_sync.reader.collection_parallel", "6"}, {"full_sync.reader.write_document_parallel", "8"}, {"full_sync.reader.document_batch_size", "128"},
-			{"full_sync.reader.fetch_batch_size", "8192"}, {"full_sync.reader.parallel_thread", "1"}, {"full_sync.reader.parallel_index", "_id"},
-			{"full_sync.collection_exist_drop", "true"},
-			{"full_sync.executor.insert_on_dup_update", "false"}, {"full_sync.executor.filter.orphan_document", "false"}, {"full_sync.executor.majority_enable", "false"},
-			{"incr_sync.mongo_fetch_method", "oplog"}, {"incr_sync.shard_key", "collection"},
-			{"incr_sync.worker", "8"}, {"incr_sync.tunnel.write_thread", "8"}, {"incr_sync.target_delay", "0"},
-			{"incr_sync.worker.batch_queue_size", "64"}, {"incr_sync.adaptive.batching_max_size", "1024"}, {"incr_sync.fetcher.buffer_capacity", "256"},
-			{"incr_sync.reader.fetch_batch_size", "8192"},
-			{"incr_sync.executor.upsert", "false"}, {"incr_sync.executor.insert_on_dup_update", "false"}, {"incr_sync.conflict_write_to", "none"},
-			{"incr_sync.executor.majority_enable", "false"},
-		},
+		settings: settingsOf(shakeDelivered),
 		// It begins only without: schema changes are not for it there.
 		ofShards: []Setting{{"filter.ddl_enable", "false"}},
 		drains:   func(from time.Time) tool { return mongoShake(p, "incr", from.UTC().Format("2006-01-02T15:04:05Z")) },
@@ -160,18 +149,22 @@ func hashedShake() []Setting {
 	return []Setting{{"incr_sync.shard_key", "id"}, {"full_sync.reader.fetch_batch_size", "1024"}}
 }
 
-// publishedShake is what a publication names of MongoShake's settings, in its
-// comparison with Alibaba Cloud's DTS. What it does not name is as delivered, but
-// for the threads that write: with so many workers the collector begins only if
-// there are as many threads.
-func publishedShake() []Setting {
-	return []Setting{
-		{"full_sync.reader.collection_parallel", "6"}, {"full_sync.reader.write_document_parallel", "40"}, {"full_sync.reader.document_batch_size", "1024"},
-		{"full_sync.reader.parallel_thread", "3"}, {"full_sync.reader.parallel_index", "_id"}, {"full_sync.executor.majority_enable", "true"},
-		{"incr_sync.mongo_fetch_method", "oplog"}, {"incr_sync.shard_key", "auto"}, {"incr_sync.worker", "40"},
-		{"incr_sync.worker.batch_queue_size", "64"}, {"incr_sync.adaptive.batching_max_size", "1024"}, {"incr_sync.fetcher.buffer_capacity", "256"},
-		{"incr_sync.executor.majority_enable", "true"}, {"incr_sync.tunnel.write_thread", "40"},
+// The collector's settings as it is delivered, and those that were published.
+var (
+	//go:embed mongoshake.conf
+	shakeDelivered string
+	//go:embed mongoshake-published.conf
+	shakePublished string
+)
+
+// settingsOf reads lines of the form key = value.
+func settingsOf(conf string) (all []Setting) {
+	for line := range strings.Lines(conf) {
+		if key, value, ok := strings.Cut(line, " = "); ok && line[0] != '#' {
+			all = append(all, Setting{key, strings.TrimSpace(value)})
+		}
 	}
+	return all
 }
 
 // follow is a peer's way to copy and follow.

@@ -322,12 +322,8 @@ func (f *forest) compared(c *Case, concern string) *OffOn {
 	on, _ := topology.PredictAutomatic(set, f.params).For(concern)
 	out := &OffOn{Members: f.n, WriteConcern: concern, LinkRTTMillis: millis(f.rtt), ClientsPerCore: f.params.Threads / f.params.Cores,
 		Model: off/on - 1, Published: publishedOffOn(f.n, concern)}
-	var gains []float64
-	a, b := c.contender(chainingOff), c.contender(chainingOn)
-	for i := range min(len(a.Rounds), len(b.Rounds)) {
-		gains = append(gains, per(a.Rounds[i].rate(c.Count), b.Rounds[i].rate(c.Count))-1)
-	}
-	out.Gain = StatOf(gains)
+	off2on := func(a, b Round) float64 { return per(a.Rate(c.Count), b.Rate(c.Count)) - 1 }
+	out.Gain = StatOf(c.contender(chainingOff).beside(c.contender(chainingOn), off2on))
 	return out
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,6 +241,28 @@ func (w *watcher) fail(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.err = errors.Join(w.err, err)
+}
+
+// latencies notes those of all operations of a round, in milliseconds.
+func (m *meter) latencies(ms []float64) {
+	slices.Sort(ms)
+	m.value(p50, percentile(ms, 0.5))
+	m.value(p99, percentile(ms, 0.99))
+	m.value(pMax, percentile(ms, 1))
+	m.set(func(r *Round) { r.Done = len(ms) })
+}
+
+// await looks again and again, with a pause after each look, until something is as it should be or
+// the look fails. A look that fails with ctx counts as its end.
+func await(ctx context.Context, pause time.Duration, look func() (bool, error)) error {
+	for {
+		if ok, err := look(); ok || err != nil && ctx.Err() == nil {
+			return err
+		}
+		if !tick(ctx, pause) {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // tick waits; false means that ctx has ended.

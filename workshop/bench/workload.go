@@ -274,6 +274,7 @@ func (w workload) spread(ctx context.Context, to *side, how writing) (int, error
 				return err
 			}
 			defer wr.conn.Release()
+			wr.size = 4 << 20
 			for chunk := range queues[i] {
 				if err := w.writeChunk(ctx, wr, chunk); err != nil {
 					return err
@@ -334,7 +335,7 @@ func (w workload) writeChunk(ctx context.Context, wr *writer, chunk []op) error 
 		changes[i] = change{kind: o.kind, key: o.key}
 		changes[i].take(o)
 	}
-	return w.window(ctx, wr, changes, 4<<20)
+	return w.window(ctx, wr, changes)
 }
 
 // plan is what each connection has to do, window after window.
@@ -380,8 +381,9 @@ func (w workload) apply(ctx context.Context, to *side, p plan, s settings) error
 				return err
 			}
 			defer wr.conn.Release()
+			wr.size = s.batchBytes
 			for _, changes := range windows {
-				if err := w.window(ctx, wr, changes, s.batchBytes); err != nil {
+				if err := w.window(ctx, wr, changes); err != nil {
 					return err
 				}
 			}
@@ -391,7 +393,7 @@ func (w workload) apply(ctx context.Context, to *side, p plan, s settings) error
 	return g.Wait()
 }
 
-func (w workload) window(ctx context.Context, wr *writer, changes []change, batchBytes int) error {
+func (w workload) window(ctx context.Context, wr *writer, changes []change) error {
 	for _, kind := range []opKind{opInsert, opUpdate, opDelete} {
 		for coll := range w.collections {
 			var same []change
@@ -400,7 +402,7 @@ func (w workload) window(ctx context.Context, wr *writer, changes []change, batc
 					same = append(same, c)
 				}
 			}
-			if err := w.send(ctx, wr, kind, coll, same, batchBytes); err != nil {
+			if err := w.send(ctx, wr, kind, coll, same); err != nil {
 				return err
 			}
 		}
@@ -409,9 +411,9 @@ func (w workload) window(ctx context.Context, wr *writer, changes []change, batc
 }
 
 // send writes changes of one kind to one collection.
-func (w workload) send(ctx context.Context, wr *writer, kind opKind, coll int, changes []change, batchBytes int) error {
+func (w workload) send(ctx context.Context, wr *writer, kind opKind, coll int, changes []change) error {
 	for len(changes) > 0 {
-		n, err := w.command(wr, kind, coll, changes, batchBytes)
+		n, err := w.command(wr, kind, coll, changes)
 		if err != nil {
 			return err
 		}
@@ -428,14 +430,14 @@ func (w workload) send(ctx context.Context, wr *writer, kind opKind, coll int, c
 }
 
 // command makes one command of as many of the changes as fit.
-func (w workload) command(wr *writer, kind opKind, coll int, changes []change, batchBytes int) (n int, err error) {
+func (w workload) command(wr *writer, kind opKind, coll int, changes []change) (n int, err error) {
 	const most = 100_000 // operations a command, by the server
 	name := collection(coll)
 	if kind == opDelete {
 		if err := wr.begin("delete", name, false, "deletes"); err != nil {
 			return 0, err
 		}
-		n = min(len(changes), max(batchBytes/30, 1), most)
+		n = min(len(changes), max(wr.size/30, 1), most)
 		wr.msg.BuildDocument(func(dst []byte) []byte { return w.appendDeletes(dst, changes[:n]) })
 		return n, nil
 	}
@@ -447,7 +449,7 @@ func (w workload) command(wr *writer, kind opKind, coll int, changes []change, b
 	if err != nil {
 		return 0, err
 	}
-	for n < len(changes) && n < most && (n == 0 || wr.msg.Len() < batchBytes) {
+	for n < len(changes) && n < most && (n == 0 || wr.msg.Len() < wr.size) {
 		c := &changes[n]
 		wr.msg.BuildDocument(func(dst []byte) []byte {
 			if kind == opInsert {
