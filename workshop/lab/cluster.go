@@ -177,7 +177,7 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		err := c.placeMembers()
 		if err == nil {
-			err = c.launchMembers(ctx)
+			err = c.eachMember(ctx, func(ctx context.Context, m *Member) error { return m.launch(ctx) })
 		}
 		if err == nil {
 			return nil
@@ -209,11 +209,6 @@ func (c *Cluster) placeMembers() (err error) {
 		})
 	}
 	return errors.Join(c.startDisks(), c.startProxies())
-}
-
-// launchMembers starts all members side by side.
-func (c *Cluster) launchMembers(ctx context.Context) error {
-	return c.eachMember(ctx, func(ctx context.Context, m *Member) error { return m.launch(ctx) })
 }
 
 // Stop ends all processes by their ids, waits for their ends, and removes the
@@ -305,7 +300,7 @@ func (c *Cluster) TLSFiles() *TLSFiles { return c.tls }
 
 // URI is the connection string of the cluster, credentials included, through
 // the proxies if there are any.
-func (c *Cluster) URI() string { return c.uri(c.rootLogin(), c.publicHosts(), c.discovery()) }
+func (c *Cluster) URI() string { return c.uri(c.rootLogin(), c.Hosts(), c.discovery()) }
 
 // DirectURI is the connection string of member i alone, never through its proxy.
 func (c *Cluster) DirectURI(i int) string { return c.directURI(i, c.rootLogin()) }
@@ -313,7 +308,7 @@ func (c *Cluster) DirectURI(i int) string { return c.directURI(i, c.rootLogin())
 // SystemURI is URI as the members themselves log in, who alone may call what is
 // for servers only; it is URI without Auth. Nothing but the lab may use it.
 func (c *Cluster) SystemURI() string {
-	return c.uri(c.systemLogin(), c.publicHosts(), c.discovery())
+	return c.uri(c.systemLogin(), c.Hosts(), c.discovery())
 }
 
 // RouterURI is the connection string of routers at these hosts, which take the
@@ -327,15 +322,12 @@ func (c *Cluster) X509URI() string {
 		return ""
 	}
 	who := login{source: "$external", mechanism: "MONGODB-X509"}
-	return c.uri(who, c.publicHosts(), append(c.discovery(), parameter{"tlsCertificateKeyFile", c.tls.Client}))
+	return c.uri(who, c.Hosts(), append(c.discovery(), parameter{"tlsCertificateKeyFile", c.tls.Client}))
 }
 
 // Hosts are the members' addresses for clients and for each other, by index:
 // those of the proxies if there are any.
-func (c *Cluster) Hosts() []string { return c.publicHosts() }
-
-// publicHosts are the addresses for clients.
-func (c *Cluster) publicHosts() []string {
+func (c *Cluster) Hosts() []string {
 	var hosts []string
 	for _, m := range c.members {
 		hosts = append(hosts, m.publicHost())

@@ -147,11 +147,11 @@ func TestAuthAndTLS(t *testing.T) {
 	mustInsert(t, connect(t, c.X509URI()), "x509")
 	mustInsert(t, connect(t, c.DirectURI(mustPrimary(t, c))), "direct")
 
-	nobody := connect(t, c.uri(login{}, c.publicHosts(), c.discovery()))
+	nobody := connect(t, c.uri(login{}, c.Hosts(), c.discovery()))
 	if err := insert(t.Context(), nobody, "nobody", nil); err == nil {
 		t.Error("a client without a login may write")
 	}
-	plain := connect(t, buildURI(root(), c.publicHosts(), []parameter{{"serverSelectionTimeoutMS", "300"}}))
+	plain := connect(t, buildURI(root(), c.Hosts(), []parameter{{"serverSelectionTimeoutMS", "300"}}))
 	if err := insert(t.Context(), plain, "plain", nil); err == nil {
 		t.Error("a client without TLS may write")
 	}

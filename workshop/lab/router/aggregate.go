@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"strconv"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -270,7 +271,7 @@ func mergeGroup(spec bson.RawValue) ([]bson.Raw, bool) {
 	group, joined := bson.D{{Key: "_id", Value: "$_id"}}, bson.D{}
 	for e, ok := range bsonraw.Fields(doc) {
 		name := string(e.Name)
-		if !ok || dotted(name) {
+		if !ok || strings.Contains(name, ".") {
 			return nil, false
 		}
 		if name == "_id" {

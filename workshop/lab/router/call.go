@@ -270,7 +270,7 @@ func (c *client) reply(ctx context.Context, req *request) (bson.Raw, error) {
 		c.r.log.Debug("command failed", "client", c.id, "err", err)
 		d = errorReply(labelled(call, err))
 	}
-	if !has(d, "ok") {
+	if !slices.ContainsFunc(d, func(e bson.E) bool { return e.Key == "ok" }) {
 		d = append(d, bson.E{Key: "ok", Value: 1.0})
 	}
 	return encode(c.finish(call, d))

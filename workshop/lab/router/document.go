@@ -59,11 +59,6 @@ func get(d bson.D, name string) bson.RawValue {
 	return bson.RawValue{}
 }
 
-// has reports a field.
-func has(d bson.D, name string) bool {
-	return slices.ContainsFunc(d, func(e bson.E) bool { return e.Key == name })
-}
-
 // number is an integer of a command, 0 when there is none.
 func number(v bson.RawValue) int64 {
 	n, _ := v.AsInt64OK()

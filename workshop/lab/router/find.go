@@ -242,8 +242,6 @@ type cursors struct {
 	all map[int64]*cursor
 }
 
-func newCursors() *cursors { return &cursors{all: map[int64]*cursor{}} }
-
 // keep gives a cursor an id.
 func (cs *cursors) keep(c *cursor) {
 	cs.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -137,7 +138,8 @@ func renameCollection(ctx context.Context, c *call) (bson.D, error) {
 	if !c.r.features.atLeast(5, 0) {
 		return c.onPrimary(ctx, c.coll, sending{db: "admin", cmd: c.cmd})
 	}
-	defer c.r.catalog.forget(databaseOf(text(get(c.cmd, "to"))))
+	to, _, _ := strings.Cut(text(get(c.cmd, "to")), ".")
+	defer c.r.catalog.forget(to)
 	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrRenameCollection", c.coll))
 }
 

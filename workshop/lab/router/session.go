@@ -20,8 +20,6 @@ type sessions struct {
 	all map[string]*transaction
 }
 
-func newSessions() *sessions { return &sessions{all: map[string]*transaction{}} }
-
 // transaction is one of a client, spread over the shards that it has touched.
 type transaction struct {
 	mu      sync.Mutex

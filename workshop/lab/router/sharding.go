@@ -13,11 +13,6 @@ func cutNamespace(ns string) (db, coll string, ok bool) {
 	return db, coll, ok && db != "" && coll != ""
 }
 
-func databaseOf(ns string) string {
-	db, _, _ := strings.Cut(ns, ".")
-	return db
-}
-
 // shardCollection makes a sharded collection, or shards one that there is.
 func shardCollection(ctx context.Context, c *call) (bson.D, error) {
 	ns := text(get(c.cmd, c.name))

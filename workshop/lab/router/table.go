@@ -34,8 +34,6 @@ type entry struct {
 	t  *table
 }
 
-func newCatalog(u *upstream) *catalog { return &catalog{upstream: u, entries: map[string]*entry{}} }
-
 // table is the routing table of a collection, from memory if it is there.
 func (c *catalog) table(ctx context.Context, db, coll string) (*table, error) {
 	e := c.entry(db + "." + coll)
@@ -294,9 +292,6 @@ func (t *table) overlapping(low, high []bson.RawValue) []string {
 	slices.Sort(names)
 	return names
 }
-
-// dotted reports a field path of several names.
-func dotted(path string) bool { return strings.Contains(path, ".") }
 
 // keyOf takes the shard key's values out of a document; false when one of them is
 // an array or lies behind one. What is missing counts as null.

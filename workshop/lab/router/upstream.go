@@ -31,20 +31,9 @@ type node struct {
 	host  string // as in config.shards: set/host:port,…
 	pool  *wire.Pool
 	clock *clock
-	messages
+	// messages are kept, with their memory, for the next commands.
+	messages sync.Pool
 }
-
-// messages are kept, with their memory, for the next commands.
-type messages struct{ pool sync.Pool }
-
-func (m *messages) get() *wire.Message {
-	if msg, ok := m.pool.Get().(*wire.Message); ok {
-		return msg
-	}
-	return &wire.Message{}
-}
-
-func (m *messages) put(msg *wire.Message) { m.pool.Put(msg) }
 
 // sending is one command to one replica set.
 type sending struct {
@@ -71,8 +60,11 @@ func (n *node) run(ctx context.Context, s sending) (bsoncore.Document, string, e
 		return nil, "", fmt.Errorf("reach %s: %w", n.name, err)
 	}
 	defer conn.Release()
-	msg := n.messages.get()
-	defer n.messages.put(msg)
+	msg, ok := n.messages.Get().(*wire.Message)
+	if !ok {
+		msg = &wire.Message{}
+	}
+	defer n.messages.Put(msg)
 	msg.Reset(s.db, raw, s.sel != wire.Primary())
 	if s.name != "" {
 		msg.StartSequence(s.name)
@@ -97,7 +89,8 @@ func (n *node) listen(reply bsoncore.Document, err error) {
 		reply = bsoncore.Document(rawOf(err))
 	}
 	if len(reply) > 0 {
-		n.clock.advance(document(reply.Lookup("$clusterTime")))
+		at, _ := reply.Lookup("$clusterTime").DocumentOK()
+		n.clock.advance(at)
 	}
 }
 
@@ -392,10 +385,4 @@ func (c *clock) now() (bson.Timestamp, bson.Raw) {
 func timeOf(doc []byte, name string) (bson.Timestamp, bool) {
 	t, i, ok := bsoncore.Document(doc).Lookup(name).TimestampOK()
 	return bson.Timestamp{T: t, I: i}, ok
-}
-
-// document is a value's document, nil when it is none.
-func document(v bsoncore.Value) bson.Raw {
-	d, _ := v.DocumentOK()
-	return bson.Raw(d)
 }

@@ -170,7 +170,7 @@ func (w *writer) round(ctx context.Context, t *table) (stale, err error) {
 
 // settle takes what is done, or has failed, off the open statements.
 func (w *writer) settle(done []bool) {
-	w.open = slices.DeleteFunc(w.open, func(i int) bool { return done[i] || w.result.failed(i) })
+	w.open = slices.DeleteFunc(w.open, func(i int) bool { return done[i] || w.result.bad[i] })
 }
 
 // sendBatch sends one batch.
@@ -414,9 +414,6 @@ func (r *writeResult) fail(stmt int, doc bson.D) {
 		r.errors = append(r.errors, indexed{stmt, doc})
 	}
 }
-
-// failed reports a statement that has its error.
-func (r *writeResult) failed(stmt int) bool { return r.bad[stmt] }
 
 // take adds a shard's reply to a batch and marks what is done. It returns the
 // shard's error if it calls the table old.
