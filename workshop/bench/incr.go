@@ -132,7 +132,7 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	w.bench.say("%s: finding the best ways to read and to apply", c.Name())
 	var note string
 	part := w.span.head(float64(mostRead) / float64(w.load.operations))
-	w.read, note, err = choose(ctx, w.load.operations, oplogReadings(), func(ctx context.Context, r oplogReading) (time.Duration, error) {
+	w.read, note, err = choose(ctx, w.load.operations, []oplogReading{{1, 0}, {1, 5000}, {2, 0}, {2, 5000}, {4, 0}}, func(ctx context.Context, r oplogReading) (time.Duration, error) {
 		began := time.Now()
 		_, err := readOplog(ctx, w.source, part, r)
 		return time.Since(began), err

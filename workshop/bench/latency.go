@@ -221,7 +221,9 @@ func lookOnTarget(st *site) observer {
 			if err := c.sawAll(bson.Raw(raw)); err != nil {
 				return err
 			}
-			next = c.firstMissing(next)
+			for next < len(c.seen) && !c.seen[next].IsZero() {
+				next++
+			}
 			if !tick(ctx, lookEvery) {
 				return context.Cause(ctx)
 			}
@@ -247,11 +249,4 @@ func (c *clock) sawAll(reply bson.Raw) error {
 		}
 	}
 	return nil
-}
-
-func (c *clock) firstMissing(from int) int {
-	for from < len(c.seen) && !c.seen[from].IsZero() {
-		from++
-	}
-	return from
 }

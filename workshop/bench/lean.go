@@ -376,11 +376,6 @@ func (r oplogReading) String() string {
 	return fmt.Sprintf("%d cursors, %s", r.cursors, batch)
 }
 
-// oplogReadings are the settings to try.
-func oplogReadings() []oplogReading {
-	return []oplogReading{{1, 0}, {1, 5000}, {2, 0}, {2, 5000}, {4, 0}}
-}
-
 // span is a part of a source's oplog: after from, up to and including to.
 // Marks lie in between, about evenly.
 type span struct {
@@ -457,7 +452,6 @@ func (v comparing) run(ctx context.Context, b *bench, s scenario) error {
 		if err != nil {
 			return err
 		}
-		nothing := func(context.Context) error { return nil }
 		args := []string{"verify", "--include", dataDB + ".*", "--output", "json", "--log-level", "warn"}
 		return b.compete(ctx, st, c, []contender{
 			{

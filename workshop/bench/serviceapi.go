@@ -355,17 +355,14 @@ func (f *fleet) used() (workers, serve float64) {
 	return workers, processCPU([]int{f.serve.pid()})
 }
 
-// settleFor is how long the service is left alone before it is measured, after what
-// had to be done at the beginning.
-func (f *fleet) settleFor() time.Duration { return min(f.pace, 10*time.Second) }
-
 // samples of memory are taken in a measurement, of which the median counts.
 const samples = 20
 
 // rest measures what the service uses for a time.
 func (f *fleet) rest(ctx context.Context, m *meter) error {
 	f.counts(m)
-	if !tick(ctx, f.settleFor()) {
+	// It is left alone first, after what had to be done at the beginning.
+	if !tick(ctx, min(f.pace, 10*time.Second)) {
 		return context.Cause(ctx)
 	}
 	return m.during(ctx, f.st, func() error {

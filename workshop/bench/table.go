@@ -13,7 +13,6 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/millrace/millrace/workshop/plot"
 	load "github.com/millrace/millrace/workshop/ycsb"
@@ -65,27 +64,7 @@ func writeCase(b *strings.Builder, c *Case) {
 
 func writeTable(b *strings.Builder, of func() ([]string, [][]string)) {
 	header, rows := of()
-	t := table.NewWriter()
-	t.SetStyle(table.StyleLight)
-	t.Style().Format.Header = text.FormatDefault
-	h := table.Row{}
-	for _, x := range header {
-		h = append(h, x)
-	}
-	t.AppendHeader(h)
-	var config []table.ColumnConfig
-	for i := range header[1:] {
-		config = append(config, table.ColumnConfig{Number: i + 2, Align: text.AlignRight, AlignHeader: text.AlignRight})
-	}
-	t.SetColumnConfigs(config)
-	for _, r := range rows {
-		row := table.Row{}
-		for _, x := range r {
-			row = append(row, x)
-		}
-		t.AppendRow(row)
-	}
-	b.WriteString(t.Render() + "\n")
+	b.WriteString(plot.Table(header, rows, 1) + "\n")
 }
 
 // table is a case's figures, medians over the rounds, for all forms of output.

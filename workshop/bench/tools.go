@@ -67,7 +67,9 @@ func tools() []tool {
 			args: []string{"--mode", "Full", "--load-level", "High", "--verbosity", "WARN", "--web-port", "{port}",
 				"--logfile", "{dir}/dsync.log", "--namespace", "{db}", "{source}", "{target}"}},
 		{name: peerDump, help: " (with mongorestore beside it)", how: "mongodump --db=" + dataDB + " --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"},
-		mongoShake(shakePreset{peerMongoShake, " (its collector, the changes of a collection spread over its workers)", hashedShake()}, "all", theEpoch),
+		// With several workers for the changes of one collection, which they do not get as it is delivered.
+		mongoShake(shakePreset{peerMongoShake, " (its collector, the changes of a collection spread over its workers)",
+			[]Setting{{"incr_sync.shard_key", "id"}, {"full_sync.reader.fetch_batch_size", "1024"}}}, "all", theEpoch),
 		mongoShake(shakePreset{peerShakePublished, " (the same with published settings)", settingsOf(shakePublished)}, "all", theEpoch),
 		mongoShake(shakePreset{peerShakeDefaults, " (the same as delivered)", nil}, "all", theEpoch),
 		// Percona ClusterSync for MongoDB with its own defaults.
@@ -141,12 +143,6 @@ func mongoShake(p shakePreset, mode, from string) tool {
 		drains:   func(from time.Time) tool { return mongoShake(p, "incr", from.UTC().Format("2006-01-02T15:04:05Z")) },
 	}
 	return t.with(p.changed)
-}
-
-// hashedShake has several workers for the changes of one collection, which
-// they do not get as it is delivered.
-func hashedShake() []Setting {
-	return []Setting{{"incr_sync.shard_key", "id"}, {"full_sync.reader.fetch_batch_size", "1024"}}
 }
 
 // The collector's settings as it is delivered, and those that were published.

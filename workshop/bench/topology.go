@@ -212,18 +212,11 @@ func (f *forest) notes() []string {
 
 // roles reports who is in the set.
 func (f *forest) roles() string {
-	text := fmt.Sprintf("%d: a primary, %s, a hidden voter", f.n, plural(f.voters-2, "other voter"))
+	text := fmt.Sprintf("%d: a primary, %s, a hidden voter", f.n, plot.Several(int64(f.voters-2), "other voter"))
 	if f.n > f.voters {
 		text += fmt.Sprintf(", %d without a vote", f.n-f.voters)
 	}
 	return text
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return itoa(n) + " " + what + "s"
 }
 
 // treeTime is how long one measurement takes.

@@ -3,17 +3,17 @@ package bench
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	load "github.com/millrace/millrace/workshop/ycsb"
 )
 
 // serverUsage is what the members of a cluster have used since they started.
@@ -72,13 +72,7 @@ func (st *site) usage(ctx context.Context) (u siteUsage, err error) {
 }
 
 // ownCPU is the processor time of this process in seconds.
-func ownCPU() float64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return (time.Duration(u.Utime.Nano()) + time.Duration(u.Stime.Nano())).Seconds()
-}
+func ownCPU() float64 { return load.CPUTime().Seconds() }
 
 // processCPU is the processor time that running processes have used, in
 // seconds, as exact as the kernel's clock ticks (proc(5): utime and stime).
@@ -203,7 +197,7 @@ func (w *watcher) series(ctx context.Context, st *site, began time.Time) {
 		u, err := st.usage(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				w.fail(err)
+				w.err = err
 			}
 			return
 		}
@@ -235,12 +229,6 @@ func (w *watcher) add(p Point) {
 func slopeOf(points []Point, last int, over time.Duration, of func(Point) float64) float64 {
 	first := max(last-int(over/seriesEvery), 0)
 	return per(of(points[last])-of(points[first]), points[last].Seconds-points[first].Seconds)
-}
-
-func (w *watcher) fail(err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.err = errors.Join(w.err, err)
 }
 
 // latencies notes those of all operations of a round, in milliseconds.

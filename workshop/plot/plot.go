@@ -128,6 +128,14 @@ func (s *Sheet) Draw(title string, draw func(io.Writer) error) {
 	s.Charts = append(s.Charts, Chart{title, template.HTML(b.String())})
 }
 
+// Several is a number of things, with an s unless it is one.
+func Several(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return strconv.FormatInt(n, 10) + " " + what
+}
+
 // Figure writes a number with three digits, or as a whole number in groups of
 // three.
 func Figure(n float64) string {

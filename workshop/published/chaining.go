@@ -207,7 +207,7 @@ func (l chainLink) takeWays(c *bench.Case, m *Measured, k string) error {
 			return err
 		}
 		m.set(key(k, l.column(way)), rates(c, x))
-		m.set(key(k, l.column(way)+"-cpu"), rounds(x, func(r bench.Round) float64 { return r.Values[benchPrimaryCPU] }))
+		m.set(key(k, l.column(way)+"-cpu"), x.Each(func(r bench.Round) float64 { return r.Values[benchPrimaryCPU] }))
 	}
 	return nil
 }

@@ -187,7 +187,7 @@ func (c *Comparison) Text() string {
 // told says in a sentence how far two runs are apart.
 func (s *Shift) told(what string) string {
 	return fmt.Sprintf("of %s %d have no round of one run among those of the other, where chance gives %.1f; medians moved by %.0f %% (the middle one) and %.0f %% (at most)",
-		plural(s.Compared, what), len(s.Apart), s.Chance, 100*s.Middle, 100*s.Most)
+		plot.Several(int64(s.Compared), what), len(s.Apart), s.Chance, 100*s.Middle, 100*s.Most)
 }
 
 // Earlier is the run before one: of the same work on the same machine.

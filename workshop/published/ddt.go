@@ -119,7 +119,7 @@ func takeDDT(r *bench.Report, m *Measured) error {
 			return err
 		}
 		for _, column := range slices.Sorted(maps.Keys(names)) {
-			m.set(key(cell.key(), column), rounds(x, func(r bench.Round) float64 { return r.Values[names[column]] }))
+			m.set(key(cell.key(), column), x.Each(func(r bench.Round) float64 { return r.Values[names[column]] }))
 		}
 	}
 	return nil

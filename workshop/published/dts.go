@@ -221,7 +221,7 @@ func (d dtsRun) sharded(o Options, m *Measured) step {
 			}
 			m.set(key(inShards, "millrace"), rates(c, on))
 			for k, of := range all {
-				m.set(k, rounds(on, of))
+				m.set(k, on.Each(of))
 			}
 			if off, err := contender(c, benchMillrace+bench.BalancerOff); err == nil {
 				m.set(key(inShards, "millrace-off"), rates(c, off))
@@ -291,8 +291,8 @@ func (d dtsRun) take(r *bench.Report, m *Measured, work string) error {
 // tool notes what a tool did and used.
 func (dtsRun) tool(c *bench.Case, x *bench.Contender, m *Measured, at string) {
 	m.set(at, rates(c, x))
-	m.set(key(at, "each"), rounds(x, func(r bench.Round) float64 { return 1e6 * r.ToolCPU / done(c, r) }))
-	m.set(key(at, "peak"), rounds(x, func(r bench.Round) float64 { return float64(r.Peak) / 1e6 }))
+	m.set(key(at, "each"), x.Each(func(r bench.Round) float64 { return 1e6 * r.ToolCPU / r.Operations(c.Count) }))
+	m.set(key(at, "peak"), x.Each(func(r bench.Round) float64 { return float64(r.Peak) / 1e6 }))
 }
 
 // curves keeps a tool's courses over time.

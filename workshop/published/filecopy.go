@@ -155,7 +155,7 @@ func (fileRun) take(r *bench.Report, m *Measured, k string) error {
 		if err != nil {
 			return err
 		}
-		m.set(key(k, column), rounds(x, func(r bench.Round) float64 { return r.Seconds }))
+		m.set(key(k, column), x.Each(func(r bench.Round) float64 { return r.Seconds }))
 	}
 	return nil
 }

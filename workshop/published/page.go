@@ -216,7 +216,7 @@ func (m *Measured) told(t *Table) string {
 		return "not measured yet."
 	}
 	middle, most, figures := m.noise()
-	text := fmt.Sprintf("%s; millrace %s, %s, scale %s: %s; %s.", m.Machine, m.Version, m.Started.UTC().Format(time.DateOnly), m.Scale, m.Sizes, plural(m.Rounds, "round"))
+	text := fmt.Sprintf("%s; millrace %s, %s, scale %s: %s; %s.", m.Machine, m.Version, m.Started.UTC().Format(time.DateOnly), m.Scale, m.Sizes, plot.Several(int64(m.Rounds), "round"))
 	text += " `" + m.Command + "`, " + m.Ended.Sub(m.Started).Round(time.Second).String() + "."
 	if m.Cut {
 		text += " The run was cut off."
@@ -391,13 +391,6 @@ func upper(s string) string {
 		return s
 	}
 	return strings.ToUpper(s[:1]) + s[1:]
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // median is that of a figure, and 0 for what was not measured.

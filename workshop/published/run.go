@@ -208,23 +208,7 @@ func finished(c *bench.Case, x *bench.Contender) error {
 	return nil
 }
 
-// rounds is a figure of each round of a contender.
-func rounds(x *bench.Contender, of func(bench.Round) float64) (all []float64) {
-	for _, r := range x.Rounds {
-		all = append(all, of(r))
-	}
-	return all
-}
-
-// done is how many things a round did.
-func done(c *bench.Case, r bench.Round) float64 {
-	if r.Done > 0 {
-		return float64(r.Done)
-	}
-	return float64(c.Count)
-}
-
 // rates are things a second, round by round.
 func rates(c *bench.Case, x *bench.Contender) []float64 {
-	return rounds(x, func(r bench.Round) float64 { return done(c, r) / max(r.Seconds, 1e-9) })
+	return x.Each(func(r bench.Round) float64 { return r.Rate(c.Count) })
 }

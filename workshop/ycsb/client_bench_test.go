@@ -45,7 +45,7 @@ func BenchmarkClient(b *testing.B) {
 					docs[i] = doc(first + int64(i))
 				}
 				b.ResetTimer()
-				before := cpuTime()
+				before := CPUTime()
 				var g errgroup.Group
 				for range threads {
 					insert := start()
@@ -64,7 +64,7 @@ func BenchmarkClient(b *testing.B) {
 				if err := g.Wait(); err != nil {
 					b.Fatal(err)
 				}
-				b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/1000/float64(b.N), "cpu-µs/op")
+				b.ReportMetric(float64((CPUTime()-before).Nanoseconds())/1000/float64(b.N), "cpu-µs/op")
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "op/s")
 			})
 		}

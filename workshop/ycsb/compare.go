@@ -11,8 +11,6 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/millrace/millrace/workshop/plot"
 )
@@ -190,49 +188,29 @@ func (c *Comparison) facts() (facts []string) {
 	if m.Operations > 0 {
 		each = humanize.Comma(m.Operations) + " operations"
 	}
-	return append(facts, fmt.Sprintf("%s a cell, medians of %s; RAL and WAL: average latency of reads and of writes (updates), µs", each, several(int64(m.Rounds), "round")))
+	return append(facts, fmt.Sprintf("%s a cell, medians of %s; RAL and WAL: average latency of reads and of writes (updates), µs", each, plot.Several(int64(m.Rounds), "round")))
 }
 
 // WriteText writes the tables for a terminal.
 func (c *Comparison) WriteText(w io.Writer) error {
-	if _, err := fmt.Fprintln(w, strings.Join(c.facts(), "\n")); err != nil {
-		return err
-	}
-	return writeTables(w, c.tables())
+	return writeTables(w, c.facts(), c.tables())
 }
 
-func writeTables(w io.Writer, tables []sheetTable) error {
+func writeTables(w io.Writer, facts []string, tables []sheetTable) error {
+	if _, err := fmt.Fprintln(w, strings.Join(facts, "\n")); err != nil {
+		return err
+	}
 	for _, one := range tables {
 		if one.Title != "" {
 			if _, err := fmt.Fprintf(w, "\n%s\n", one.Title); err != nil {
 				return err
 			}
 		}
-		t := table.NewWriter()
-		t.SetStyle(table.StyleLight)
-		t.Style().Format.Header = text.FormatDefault
-		var columns []table.ColumnConfig
-		for i := range one.Header {
-			columns = append(columns, table.ColumnConfig{Number: i + 1, Align: text.AlignRight, AlignHeader: text.AlignRight})
-		}
-		t.SetColumnConfigs(columns)
-		t.AppendHeader(row(one.Header))
-		for _, r := range one.Rows {
-			t.AppendRow(row(r))
-		}
-		if _, err := fmt.Fprintln(w, t.Render()); err != nil {
+		if _, err := fmt.Fprintln(w, plot.Table(one.Header, one.Rows, 0)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func row(cells []string) table.Row {
-	out := table.Row{}
-	for _, c := range cells {
-		out = append(out, c)
-	}
-	return out
 }
 
 // WriteHTML writes the tables and their charts as one page.
@@ -283,7 +261,7 @@ func (m *Matrix) lines(named bool, names []string, of func(Cell) float64) (all [
 		if !ok {
 			i = len(all)
 			at[c.Threads] = i
-			name := several(int64(c.Threads), "thread")
+			name := plot.Several(int64(c.Threads), "thread")
 			if named {
 				name = m.label() + ", " + name
 			}
@@ -312,7 +290,7 @@ func againstLines(all []Difference, names []string) (lines []plot.Line) {
 			if !ok {
 				i = len(lines)
 				byThreads[c.Threads] = i
-				lines = append(lines, plot.Line{Name: fmt.Sprintf("%s against %s, %s", d.Other, d.Base, several(int64(c.Threads), "thread"))})
+				lines = append(lines, plot.Line{Name: fmt.Sprintf("%s against %s, %s", d.Other, d.Base, plot.Several(int64(c.Threads), "thread"))})
 			}
 			lines[i].X, lines[i].Y = append(lines[i].X, place(names, c.Mix)), append(lines[i].Y, 100+*c.Throughput)
 		}

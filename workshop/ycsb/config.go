@@ -488,29 +488,26 @@ func (r *reader) text(name, fallback string) string {
 
 // count is a whole number that is not negative.
 func (r *reader) count(name string, fallback int64) int64 {
-	v := r.text(name, "")
-	if v == "" {
-		return fallback
-	}
-	n, err := strconv.ParseInt(v, 10, 64)
-	if err != nil || n < 0 {
-		r.fail(name, "a whole number that is not negative")
-		return fallback
-	}
-	return n
+	parse := func(v string) (int64, error) { return strconv.ParseInt(v, 10, 64) }
+	return readNumber(r, name, fallback, "a whole number", parse)
 }
 
 func (r *reader) float(name string, fallback float64) float64 {
+	parse := func(v string) (float64, error) { return strconv.ParseFloat(v, 64) }
+	return readNumber(r, name, fallback, "a number", parse)
+}
+
+func readNumber[T int64 | float64](r *reader, name string, fallback T, what string, parse func(string) (T, error)) T {
 	v := r.text(name, "")
 	if v == "" {
 		return fallback
 	}
-	f, err := strconv.ParseFloat(v, 64)
-	if err != nil || !(f >= 0) {
-		r.fail(name, "a number that is not negative")
+	n, err := parse(v)
+	if err != nil || !(n >= 0) {
+		r.fail(name, what+" that is not negative")
 		return fallback
 	}
-	return f
+	return n
 }
 
 // flag reads a boolean as Java does: "true" in any case, anything else is false.

@@ -101,19 +101,6 @@ func (c *workload) record(r *rand.Rand) int64 {
 // operation draws what to do.
 func (c *workload) operation(r *rand.Rand) kind { return kind(pick(c.upto[:], r.Float64())) }
 
-// readField draws the field to read, -1 for all.
-func (c *workload) readField(r *rand.Rand) int { return c.fieldUnless(c.readAll, r) }
-
-// writeField draws the field to write, -1 for all.
-func (c *workload) writeField(r *rand.Rand) int { return c.fieldUnless(c.writeAll, r) }
-
-func (c *workload) fieldUnless(all bool, r *rand.Rand) int {
-	if all {
-		return -1
-	}
-	return r.IntN(len(c.fields))
-}
-
 // sequence hands out the numbers of new records and knows up to which all are
 // there, so that reads ask for no record that is still under way.
 type sequence struct {

@@ -433,10 +433,7 @@ func (c *Classes) tables() (all []sheetTable) {
 
 // WriteText writes the tables for a terminal.
 func (c *Classes) WriteText(w io.Writer) error {
-	if _, err := fmt.Fprintln(w, strings.Join(c.facts(), "\n")); err != nil {
-		return err
-	}
-	return writeTables(w, c.tables())
+	return writeTables(w, c.facts(), c.tables())
 }
 
 // WriteHTML writes the tables and their charts as one page.

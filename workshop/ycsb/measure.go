@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/millrace/millrace/workshop/plot"
 )
 
 // variant is which latency of an operation is meant.
@@ -195,27 +197,26 @@ func newShard(m measureConfig, buckets int, raw *rawWriter) *shard {
 
 // record counts an operation that ended now.
 func (s *shard) record(k kind, st status, intended, start, end time.Time) {
-	good, bad := fromStart, fromStartFailed
+	failed := variant(0)
+	if !st.ok() {
+		failed = 1 // the variant after
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.returns[k][st]++
 	if s.measure.op || k == opCleanup {
-		s.latency(k, st, good, bad, start, end)
+		s.latency(series{k, fromStart + failed}, start, end)
 	}
 	if s.measure.intended && !intended.IsZero() {
-		s.latency(k, st, fromIntended, fromIntendedFailed, intended, end)
+		s.latency(series{k, fromIntended + failed}, intended, end)
 	}
 }
 
-func (s *shard) latency(k kind, st status, good, bad variant, start, end time.Time) {
-	us := max(end.Sub(start).Microseconds(), 0)
-	v := good
-	if !st.ok() {
-		v = bad
-	}
-	s.now.at(k, v).add(us)
+func (s *shard) latency(of series, since, end time.Time) {
+	us := max(end.Sub(since).Microseconds(), 0)
+	s.now.at(of.kind, of.variant).add(us)
 	if s.raw != nil {
-		s.raw.write(series{k, v}, end, us)
+		s.raw.write(of, end, us)
 	}
 }
 
@@ -427,20 +428,13 @@ func remaining(since time.Duration, done, total int64) string {
 	days, hours, minutes := seconds/86400, seconds/3600%24, seconds/60%60
 	switch {
 	case days > 0:
-		return several(days, "day") + " " + several(hours, "hour")
+		return plot.Several(days, "day") + " " + plot.Several(hours, "hour")
 	case hours > 0:
-		return several(hours, "hour") + " " + strconv.FormatInt(minutes, 10) + " minutes"
+		return plot.Several(hours, "hour") + " " + strconv.FormatInt(minutes, 10) + " minutes"
 	case minutes > 0:
 		return strconv.FormatInt(minutes, 10) + " minutes"
 	}
-	return several(seconds, "second")
-}
-
-func several(n int64, unit string) string {
-	if n != 1 {
-		unit += "s"
-	}
-	return strconv.FormatInt(n, 10) + " " + unit
+	return plot.Several(seconds, "second")
 }
 
 // short is a number with at most two digits after the point.

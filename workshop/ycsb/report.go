@@ -168,7 +168,7 @@ type usageOf struct {
 func usage() usageOf {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return usageOf{cpu: cpuTime(), pause: time.Duration(m.PauseTotalNs), gcs: int64(m.NumGC), allocated: int64(m.TotalAlloc)}
+	return usageOf{cpu: CPUTime(), pause: time.Duration(m.PauseTotalNs), gcs: int64(m.NumGC), allocated: int64(m.TotalAlloc)}
 }
 
 func (u usageOf) since(before usageOf) usageOf {
@@ -289,8 +289,8 @@ func double(f float64) string {
 	return s
 }
 
-// cpuTime is the processor time of this process so far.
-func cpuTime() time.Duration {
+// CPUTime is the processor time of this process so far.
+func CPUTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
 		return 0

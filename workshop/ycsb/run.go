@@ -337,7 +337,7 @@ func (t *thread) again(stop, ctx context.Context, st *status, err error) error {
 
 // finish sends what waits in a batch.
 func (t *thread) finish(stop, ctx context.Context) error {
-	if t.store.pending() == 0 {
+	if t.store.batch.Docs() == 0 {
 		return nil
 	}
 	st, err := t.store.flush(ctx, time.Now())
@@ -375,7 +375,7 @@ func (t *thread) transact(ctx context.Context, due time.Time) {
 
 func (t *thread) read(ctx context.Context, due time.Time) status {
 	start := time.Now()
-	doc, st, err := t.store.read(ctx, start, t.key, t.readField(t.rand))
+	doc, st, err := t.store.read(ctx, start, t.key, t.field(t.readAll))
 	t.done(opRead, st, due, start, err)
 	if t.verify && st == statusOK {
 		start = time.Now()
@@ -389,7 +389,7 @@ func (t *thread) read(ctx context.Context, due time.Time) status {
 
 func (t *thread) update(ctx context.Context, due time.Time) status {
 	start := time.Now()
-	st, err := t.store.update(ctx, start, t.key, t.writeField(t.rand))
+	st, err := t.store.update(ctx, start, t.key, t.field(t.writeAll))
 	t.done(opUpdate, st, due, start, err)
 	return st
 }
@@ -407,7 +407,7 @@ func (t *thread) modify(ctx context.Context, due time.Time) {
 func (t *thread) scan(ctx context.Context, due time.Time) {
 	n := int(t.scanLength.next(t.rand))
 	start := time.Now()
-	st, err := t.store.scan(ctx, start, t.key, n, t.readField(t.rand))
+	st, err := t.store.scan(ctx, start, t.key, n, t.field(t.readAll))
 	t.done(opScan, st, due, start, err)
 }
 
@@ -421,6 +421,14 @@ func (t *thread) insert(ctx context.Context, due time.Time) {
 	}
 	t.done(opInsert, st, due, start, err)
 	t.inserts.acknowledge(n)
+}
+
+// field draws the field to read or write, -1 for all.
+func (t *thread) field(all bool) int {
+	if all {
+		return -1
+	}
+	return t.rand.IntN(len(t.fields))
 }
 
 func (t *thread) done(k kind, st status, due, start time.Time, err error) {

@@ -281,7 +281,7 @@ func (s *side) measure(ctx context.Context, o *MatrixOptions, round int, mix Mix
 	if s.name != clientMillrace {
 		who = prefix(strings.TrimSpace(s.server.Name + " by " + s.name))
 	}
-	o.Progress(fmt.Sprintf("%sround %d, %s, %s: %s operations/s, RAL %s µs, WAL %s µs", who, round+1, several(int64(threads), "thread"), mix,
+	o.Progress(fmt.Sprintf("%sround %d, %s, %s: %s operations/s, RAL %s µs, WAL %s µs", who, round+1, plot.Several(int64(threads), "thread"), mix,
 		plot.Figure(one.Throughput), figureOr(one.RAL, "-"), figureOr(one.WAL, "-")))
 	return nil
 }

@@ -414,9 +414,6 @@ func (s *store) insertDoc(dst, key []byte) []byte {
 	return dst
 }
 
-// pending is how many records wait in a batch.
-func (s *store) pending() int { return s.batch.Docs() }
-
 // flush sends the batch. It stays as it is when that fails, so that it can be
 // sent again; discard forgets it.
 func (s *store) flush(ctx context.Context, now time.Time) (status, error) {
