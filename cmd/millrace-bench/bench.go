@@ -205,24 +205,16 @@ func (s *benchSettings) complete() (err error) {
 	if s.options.Scale, err = benchmark.ParseScale(s.scale); err != nil {
 		return err
 	}
-	for _, p := range s.peers {
-		peer, err := benchmark.ParsePeer(p)
-		if err != nil {
-			return err
-		}
-		s.options.Peers = append(s.options.Peers, peer)
+	if s.options.Peers, err = parseAll(s.peers, benchmark.ParsePeer); err != nil {
+		return err
 	}
 	for _, arg := range s.peerArgs {
 		if err := benchmark.SetPeer(s.options.Peers, arg); err != nil {
 			return err
 		}
 	}
-	for _, arg := range s.variants {
-		v, err := benchmark.ParseVariant(arg)
-		if err != nil {
-			return err
-		}
-		s.options.Variants = append(s.options.Variants, v)
+	if s.options.Variants, err = parseAll(s.variants, benchmark.ParseVariant); err != nil {
+		return err
 	}
 	if err := canWrite("--report", s.report); err != nil {
 		return err
@@ -236,6 +228,23 @@ func (s *benchSettings) complete() (err error) {
 	}
 	s.options.Millrace, s.options.Router, err = programs(s.options.Millrace)
 	return err
+}
+
+// parseAll reads the values of a flag that may be repeated.
+func parseAll[T any](texts []string, parse func(string) (T, error)) (all []T, err error) {
+	for _, text := range texts {
+		one, err := parse(text)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// commas writes a list as a flag takes it.
+func commas(list any) string {
+	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
 }
 
 // programs are the millrace that is measured, by default the one beside this program or
@@ -284,16 +293,16 @@ func (s *benchSettings) shown() []string {
 	}
 	if slices.Contains(s.options.Scenarios, "topology") {
 		o := s.options.Topology
-		args = append(args, "--nodes "+strings.Trim(strings.ReplaceAll(fmt.Sprint(o.Nodes), " ", ","), "[]"), "--write-concern "+strings.Join(o.WriteConcerns, ","),
+		args = append(args, "--nodes "+commas(o.Nodes), "--write-concern "+strings.Join(o.WriteConcerns, ","),
 			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores, o.PrimaryShare,
-				strings.Trim(strings.ReplaceAll(fmt.Sprint(o.LinkRTTs), " ", ","), "[]")))
+				commas(o.LinkRTTs)))
 	}
 	if slices.Contains(s.options.Scenarios, "service") {
 		o := s.options.Service
 		args = append(args, fmt.Sprintf("--definitions %d --jobs %d --workers %d --request-rate %g --job-writes %g", o.Definitions, o.Jobs, o.Workers, o.Requests, o.Writes))
 	}
 	if len(s.options.SeedTests) > 0 {
-		args = append(args, "--matrix "+strings.Trim(strings.ReplaceAll(fmt.Sprint(s.options.SeedTests), " ", ","), "[]"))
+		args = append(args, "--matrix "+commas(s.options.SeedTests))
 	}
 	if len(s.options.Cells) > 0 {
 		args = append(args, "--cells "+strings.Join(s.options.Cells, ","))

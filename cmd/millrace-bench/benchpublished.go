@@ -153,8 +153,7 @@ func (s *publishedSettings) peer(given string) error {
 
 // shown is the command line for the page, without directories.
 func (s *publishedSettings) shown() []string {
-	numbers := strings.Trim(strings.ReplaceAll(fmt.Sprint(s.numbers), " ", ","), "[]")
-	args := []string{"--table " + numbers, "--scale " + s.scale, fmt.Sprintf("--rounds %d", s.options.Rounds)}
+	args := []string{"--table " + commas(s.numbers), "--scale " + s.scale, fmt.Sprintf("--rounds %d", s.options.Rounds)}
 	for _, p := range s.peers {
 		name, program, _ := strings.Cut(p, "=")
 		args = append(args, "--peer "+name+"="+filepath.Base(program))

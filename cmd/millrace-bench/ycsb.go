@@ -285,19 +285,11 @@ func (s *matrixSettings) options(lookupEnv func(string) (string, bool), servers 
 	if o.Properties, err = s.read(lookupEnv); err != nil {
 		return err
 	}
-	for _, m := range s.mixes {
-		mix, err := ycsb.ParseMix(m)
-		if err != nil {
-			return err
-		}
-		o.Mixes = append(o.Mixes, mix)
+	if o.Mixes, err = parseAll(s.mixes, ycsb.ParseMix); err != nil {
+		return err
 	}
-	for _, one := range servers {
-		server, err := ycsb.ParseServer(one)
-		if err != nil {
-			return err
-		}
-		o.Servers = append(o.Servers, server)
+	if o.Servers, err = parseAll(servers, ycsb.ParseServer); err != nil {
+		return err
 	}
 	if s.peer != "" {
 		if o.Peer, err = ycsb.ParsePeer(s.peer); err != nil {
@@ -314,26 +306,11 @@ func (s *matrixSettings) options(lookupEnv func(string) (string, bool), servers 
 	case s.onClasses && len(servers) > 0:
 		return errors.New("--classes starts servers of its own; name none beside it")
 	}
-	return s.sizes()
-}
-
-// sizes reads classes and disks.
-func (s *matrixSettings) sizes() error {
-	for _, name := range s.classes {
-		class, err := ycsb.ParseClass(name)
-		if err != nil {
-			return err
-		}
-		s.over.Classes = append(s.over.Classes, class)
+	if s.over.Classes, err = parseAll(s.classes, ycsb.ParseClass); err != nil {
+		return err
 	}
-	for _, one := range s.disks {
-		disk, err := ycsb.ParseDisk(one)
-		if err != nil {
-			return err
-		}
-		s.over.Disks = append(s.over.Disks, disk)
-	}
-	return nil
+	s.over.Disks, err = parseAll(s.disks, ycsb.ParseDisk)
+	return err
 }
 
 // counts fills in what the published form has where nothing else is said.
