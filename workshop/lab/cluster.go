@@ -441,10 +441,7 @@ func (l *layout) save(dir string) error {
 	if err != nil {
 		return fmt.Errorf("write the layout: %w", err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, layoutFile), data, 0o600); err != nil {
-		return fmt.Errorf("write the layout: %w", err)
-	}
-	return nil
+	return Wrap(os.WriteFile(filepath.Join(dir, layoutFile), data, 0o600), "write the layout")
 }
 
 // The credentials of the root user. This is no secret: clusters live on the

@@ -28,10 +28,7 @@ func lockFile(ctx context.Context, name string) (func(), error) {
 		unlock, err = tryLock(name)
 		return unlock != nil, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("lock %s: %w", name, err)
-	}
-	return unlock, nil
+	return unlock, Wrap(err, "lock %s", name)
 }
 
 // tryLock takes the lock if it is free; a nil function means it is taken.

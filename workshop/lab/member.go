@@ -94,10 +94,7 @@ func (m *Member) end(how func(*process) error) error {
 		return nil
 	}
 	m.ended.Store(true)
-	if err := errors.Join(how(p), m.freed()); err != nil {
-		return fmt.Errorf("lab: end member %d of %s: %w", m.Index, m.cluster.Name(), err)
-	}
-	return nil
+	return Wrap(errors.Join(how(p), m.freed()), "lab: end member %d of %s", m.Index, m.cluster.Name())
 }
 
 // Start starts the mongod again after Kill or Stop, on the same port and data,
@@ -354,10 +351,7 @@ func startMongod(l launch) (*process, error) {
 	cmd.Env = append(cmd.Env, l.env...)
 	cmd.Dir = filepath.Dir(l.outName)
 	p, err := startProcess(cmd, l.outName, l.detached, l.confine)
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", l.path, err)
-	}
-	return p, nil
+	return p, Wrap(err, "start %s", l.path)
 }
 
 // waitListening waits until a mongod listens. Its log tells, from the offset
@@ -370,10 +364,7 @@ func (p *process) waitListening(ctx context.Context, l launch, logged int64) err
 		}
 		return logSays(l.logName, logged, "waiting for connections"), nil
 	})
-	if err != nil {
-		return fmt.Errorf("wait for mongod to listen: %w", err)
-	}
-	return nil
+	return Wrap(err, "wait for mongod to listen")
 }
 
 // exitAddressInUse is how mongod (4.2 to 7.0) exits when it cannot listen.

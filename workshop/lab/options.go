@@ -217,3 +217,11 @@ func RandomName(prefix string) (string, error) {
 	}
 	return prefix + hex.EncodeToString(b), nil
 }
+
+// Wrap adds what failed to an error; nil stays nil.
+func Wrap(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf(format+": %w", append(args, err)...)
+}

@@ -64,10 +64,7 @@ func (c *Cluster) configure(ctx context.Context) error {
 // initiate makes the members a replica set.
 func (c *Cluster) initiate(ctx context.Context, client *mongo.Client) error {
 	err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: c.setConfig()}}).Err()
-	if err != nil {
-		return fmt.Errorf("initiate replica set: %w", err)
-	}
-	return nil
+	return Wrap(err, "initiate replica set")
 }
 
 // setConfig is the replica set's first configuration.
@@ -140,10 +137,7 @@ func createRoot(ctx context.Context, db *mongo.Database, user string, more bson.
 	cmd = append(cmd,
 		bson.E{Key: "roles", Value: bson.A{bson.D{{Key: "role", Value: "root"}, {Key: "db", Value: "admin"}}}},
 		bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}})
-	if err := db.RunCommand(ctx, cmd).Err(); err != nil {
-		return fmt.Errorf("create the root user: %w", err)
-	}
-	return nil
+	return Wrap(db.RunCommand(ctx, cmd).Err(), "create the root user")
 }
 
 // hello asks a member for its state, by the name that old servers know.
@@ -275,10 +269,7 @@ func (c *Cluster) stepDown(ctx context.Context, client *mongo.Client) error {
 // Connect returns a client of the whole cluster; the caller disconnects it.
 func (c *Cluster) Connect() (*mongo.Client, error) {
 	client, err := mongo.Connect(options.Client().ApplyURI(c.URI()))
-	if err != nil {
-		return nil, fmt.Errorf("lab: connect to %s: %w", c.Name(), err)
-	}
-	return client, nil
+	return client, Wrap(err, "lab: connect to %s", c.Name())
 }
 
 // Move restarts member i at another address, proxy included, and has the set
@@ -292,10 +283,7 @@ func (c *Cluster) Move(ctx context.Context, i int) error {
 	}
 	ctx, cancel := WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := c.move(ctx, c.members[i]); err != nil {
-		return fmt.Errorf("lab: move member %d of %s: %w", i, c.Name(), err)
-	}
-	return nil
+	return Wrap(c.move(ctx, c.members[i]), "lab: move member %d of %s", i, c.Name())
 }
 
 func (c *Cluster) move(ctx context.Context, m *Member) error {

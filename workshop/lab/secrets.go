@@ -71,10 +71,7 @@ func writeTLSFiles(dir string) (*TLSFiles, error) {
 	err = errors.Join(
 		ca.issue(files.Server, pkix.Name{CommonName: "localhost", Organization: []string{"members"}}),
 		ca.issue(files.Client, subject))
-	if err != nil {
-		return nil, fmt.Errorf("make certificates: %w", err)
-	}
-	return files, nil
+	return files, Wrap(err, "make certificates")
 }
 
 // template is what all certificates have in common.

@@ -246,10 +246,7 @@ func (s *Store) write(state *State) error {
 	if err := os.WriteFile(tmp, data, 0o600); err != nil {
 		return fmt.Errorf("lab: write the state of %s: %w", state.Name, err)
 	}
-	if err := os.Rename(tmp, s.path(state.Name, stateSuffix)); err != nil {
-		return fmt.Errorf("lab: write the state of %s: %w", state.Name, err)
-	}
-	return nil
+	return Wrap(os.Rename(tmp, s.path(state.Name, stateSuffix)), "lab: write the state of %s", state.Name)
 }
 
 // discard removes what is left of a cluster whose processes have ended. The
@@ -262,10 +259,7 @@ func (s *Store) discard(name string, keepDir bool) error {
 	if err := os.Remove(s.path(name, stateSuffix)); !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("lab: remove cluster %s: %w", name, err)
-	}
-	return nil
+	return Wrap(errors.Join(errs...), "lab: remove cluster %s", name)
 }
 
 // Launch is a cluster on its way up that will outlive its starter. It writes down
@@ -463,8 +457,5 @@ func (id Identity) end(ctx context.Context, grace time.Duration) error {
 // before it closes its sockets, and its port would be found taken.
 func (id Identity) waitGone(ctx context.Context) error {
 	err := Poll(ctx, 10*time.Millisecond, func() (bool, error) { return id.exited(), nil })
-	if err != nil {
-		return fmt.Errorf("lab: wait for the end of process %d: %w", id.Pid, err)
-	}
-	return nil
+	return Wrap(err, "lab: wait for the end of process %d", id.Pid)
 }

@@ -11,6 +11,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Map says which shard owns what in a cluster, and changes it. Its methods may be called
@@ -100,10 +102,7 @@ func (m *Map) Chunks(ctx context.Context, ns string) ([]Chunk, error) {
 	if err == nil {
 		err = cursor.All(ctx, &chunks)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("lab: read the chunks of %s: %w", ns, err)
-	}
-	return chunks, nil
+	return chunks, lab.Wrap(err, "lab: read the chunks of %s", ns)
 }
 
 // ChunkAt is the chunk to which a shard key belongs: hashed where the key is.
@@ -130,10 +129,7 @@ func (m *Map) chunkAt(ctx context.Context, coll *Collection, key bson.D) (chunk 
 			bson.D{{Key: "$gt", Value: bson.A{"$max", literal}}},
 		}}}},
 	}).Decode(&chunk)
-	if err != nil {
-		return Chunk{}, fmt.Errorf("lab: find the chunk of %s that has %v: %w", coll.NS, key, err)
-	}
-	return chunk, nil
+	return chunk, lab.Wrap(err, "lab: find the chunk of %s that has %v", coll.NS, key)
 }
 
 // whole is a shard key with all its fields.

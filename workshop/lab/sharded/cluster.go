@@ -447,10 +447,7 @@ func (c *Cluster) save() error {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(c.dir, layoutFile), data, 0o600)
 	}
-	if err != nil {
-		return fmt.Errorf("write the layout: %w", err)
-	}
-	return nil
+	return lab.Wrap(err, "write the layout")
 }
 
 // loopback is the only address on which anything listens.

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // Sharding is how a collection is sharded.
@@ -58,10 +60,7 @@ func (m *Map) ShardCollection(ctx context.Context, ns string, s Sharding) error 
 		}
 		return append(append(cmd, how...), majority()), err
 	})
-	if err != nil {
-		return fmt.Errorf("lab: shard collection %s: %w", ns, err)
-	}
-	return nil
+	return lab.Wrap(err, "lab: shard collection %s", ns)
 }
 
 // Split cuts the chunks of a collection so that each of the shard keys begins one.
@@ -140,10 +139,7 @@ func (m *Map) Merge(ctx context.Context, ns string, min, max any) error {
 			{Key: "mergeChunks", Value: ns}, {Key: "bounds", Value: bson.A{from, to}}, {Key: "shardName", Value: chunk.Shard},
 		})
 	})
-	if err != nil {
-		return fmt.Errorf("lab: merge chunks of %s from %v to %v: %w", ns, from, to, err)
-	}
-	return nil
+	return lab.Wrap(err, "lab: merge chunks of %s from %v to %v", ns, from, to)
 }
 
 // bounds makes whole keys of two bounds.
@@ -191,10 +187,7 @@ func (m *Map) move(ctx context.Context, coll *Collection, at bson.D, to string) 
 		// Else the chunk map has the last word.
 		return err != nil && !passes(err) && !hasCode(err, operationFailed), err
 	})
-	if err != nil {
-		return fmt.Errorf("lab: move a chunk of %s to %s: %w", coll.NS, to, err)
-	}
-	return nil
+	return lab.Wrap(err, "lab: move a chunk of %s to %s", coll.NS, to)
 }
 
 // moveCommand is the command of the version.

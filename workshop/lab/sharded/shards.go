@@ -148,10 +148,7 @@ func (c *Cluster) BalancerState(ctx context.Context) (state BalancerState, err e
 	if err == nil {
 		err = bson.Unmarshal(raw, &state)
 	}
-	if err != nil {
-		return state, fmt.Errorf("lab: ask %s for its balancer: %w", c.Name(), err)
-	}
-	return state, nil
+	return state, lab.Wrap(err, "lab: ask %s for its balancer", c.Name())
 }
 
 // ChunkSize sets config.settings' chunk size: with 1, the least, the balancer finds
@@ -159,10 +156,7 @@ func (c *Cluster) BalancerState(ctx context.Context) (state BalancerState, err e
 func (c *Cluster) ChunkSize(ctx context.Context, mb int) error {
 	_, err := c.configData("settings").UpdateOne(ctx, bson.D{{Key: "_id", Value: "chunksize"}},
 		bson.D{{Key: "$set", Value: bson.D{{Key: "value", Value: mb}}}}, options.UpdateOne().SetUpsert(true))
-	if err != nil {
-		return fmt.Errorf("lab: set the chunk size of %s: %w", c.Name(), err)
-	}
-	return nil
+	return lab.Wrap(err, "lab: set the chunk size of %s", c.Name())
 }
 
 // CreateDatabase makes a database whose primary shard is the one named.
@@ -225,10 +219,7 @@ func (m *Map) MovePrimary(ctx context.Context, db, to string) error {
 			{Key: "_shardsvrMovePrimary", Value: db}, {Key: "to", Value: to}, {Key: "databaseVersion", Value: d.Version}, majority(),
 		}, err
 	})
-	if err != nil {
-		return fmt.Errorf("lab: move database %s to %s: %w", db, to, err)
-	}
-	return nil
+	return lab.Wrap(err, "lab: move database %s to %s", db, to)
 }
 
 const (
@@ -328,10 +319,7 @@ func poll(ctx context.Context, try func(context.Context) (done bool, err error))
 // command sends a command, to the database admin.
 func (s *set) command(ctx context.Context, cmd bson.D) error {
 	_, err := s.run(ctx, "admin", func(context.Context) (bson.D, error) { return cmd, nil })
-	if err != nil {
-		return fmt.Errorf("lab: %s on %s: %w", cmd[0].Key, s.Name(), err)
-	}
-	return nil
+	return lab.Wrap(err, "lab: %s on %s", cmd[0].Key, s.Name())
 }
 
 // version is the first two numbers of a server's.
