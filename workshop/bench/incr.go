@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -375,23 +374,9 @@ func sampleJob(ctx context.Context, stateDir string, m *meter) (all []jobSample)
 // askJob asks the sync of a record for its status.
 func askJob(ctx context.Context, client *http.Client, record string) (s jobSample, err error) {
 	var rec struct{ Address, Token string }
-	raw, err := os.ReadFile(record)
-	if err == nil {
-		err = json.Unmarshal(raw, &rec)
+	if err := readJSON(record, "where the control API is", &rec); err != nil {
+		return s, err
 	}
-	if err != nil {
-		return s, fmt.Errorf("find the control API: %w", err)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rec.Address+"/api/v1/status", nil)
-	if err != nil {
-		return s, fmt.Errorf("ask for the status: %w", err)
-	}
-	req.Header.Set("Authorization", "Bearer "+rec.Token)
-	res, err := client.Do(req)
-	if err != nil {
-		return s, fmt.Errorf("ask for the status: %w", err)
-	}
-	defer res.Body.Close()
 	var status struct {
 		Follow  struct{ Operations int64 }
 		Process struct {
@@ -399,13 +384,8 @@ func askJob(ctx context.Context, client *http.Client, record string) (s jobSampl
 			ResidentBytes int64
 		}
 	}
-	if res.StatusCode != http.StatusOK {
-		return s, fmt.Errorf("ask for the status: %s", res.Status)
-	}
-	if err := json.NewDecoder(res.Body).Decode(&status); err != nil {
-		return s, fmt.Errorf("read the status: %w", err)
-	}
-	return jobSample{time.Now(), status.Follow.Operations, status.Process.CPUSeconds, status.Process.ResidentBytes}, nil
+	err = api{client, rec.Address, rec.Token}.ask(ctx, http.MethodGet, "/api/v1/status", nil, &status)
+	return jobSample{time.Now(), status.Follow.Operations, status.Process.CPUSeconds, status.Process.ResidentBytes}, err
 }
 
 // average is what a sync did and used over some time.

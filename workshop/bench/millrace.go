@@ -102,12 +102,17 @@ func toEnd(ctx context.Context, m *meter, p program) error {
 	return err
 }
 
+// readJSON reads a document that a millrace has written.
+func readJSON(path, what string, into any) error {
+	raw, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(raw, into)
+	}
+	return mongo.Wrap(err, "read %s", what)
+}
+
 // phases notes how long millrace says its phases took, and what it folded.
 func phases(report string, m *meter) error {
-	raw, err := os.ReadFile(report)
-	if err != nil {
-		return fmt.Errorf("read the report of millrace: %w", err)
-	}
 	var r struct {
 		Status struct {
 			PhaseSeconds map[string]float64 `json:"phaseSeconds"`
@@ -116,8 +121,8 @@ func phases(report string, m *meter) error {
 			} `json:"follow"`
 		} `json:"status"`
 	}
-	if err := json.Unmarshal(raw, &r); err != nil {
-		return fmt.Errorf("read the report of millrace: %w", err)
+	if err := readJSON(report, "the report of millrace", &r); err != nil {
+		return err
 	}
 	for phase, s := range r.Status.PhaseSeconds {
 		m.note(phase, s)

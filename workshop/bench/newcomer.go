@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -82,13 +81,9 @@ func (n *newcomer) start(ctx context.Context) (err error) {
 // adopt takes over the mongod that millrace started, and notes what millrace
 // says of its phases, of the seconds that it took.
 func (n *newcomer) adopt(report string, m *meter, took float64) error {
-	raw, err := os.ReadFile(report)
-	if err != nil {
-		return fmt.Errorf("read the report of millrace: %w", err)
-	}
 	var r struct{ Result seedResult }
-	if err := json.Unmarshal(raw, &r); err != nil {
-		return fmt.Errorf("read the report of millrace: %w", err)
+	if err := readJSON(report, "the report of millrace", &r); err != nil {
+		return err
 	}
 	n.pid = r.Result.Pid
 	lock := r.Result.Lock

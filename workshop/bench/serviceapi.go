@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 const (
@@ -143,8 +145,14 @@ func (f *fleet) timeRequests(ctx context.Context, m *meter, of func(n int) reque
 	return err
 }
 
+// api is one of a millrace, as it is asked.
+type api struct {
+	client     *http.Client
+	url, token string
+}
+
 // ask sends a request and reads what is replied.
-func (f *fleet) ask(ctx context.Context, method, path string, what, into any) error {
+func (a api) ask(ctx context.Context, method, path string, what, into any) error {
 	r := request{method: method, path: path}
 	if what != nil {
 		raw, err := json.Marshal(what)
@@ -153,27 +161,24 @@ func (f *fleet) ask(ctx context.Context, method, path string, what, into any) er
 		}
 		r.body = raw
 	}
-	raw, err := f.send(ctx, r)
+	raw, err := a.send(ctx, r)
 	if err != nil {
 		return err
 	}
-	if err := json.Unmarshal(raw, into); err != nil {
-		return fmt.Errorf("%s %s: the reply is none of the service: %w", method, path, err)
-	}
-	return nil
+	return mongo.Wrap(json.Unmarshal(raw, into), "%s %s: the reply is none of the service", method, path)
 }
 
 // send sends a request. A reply that is no success is an error.
-func (f *fleet) send(ctx context.Context, r request) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, r.method, f.url+r.path, bytes.NewReader(r.body))
+func (a api) send(ctx context.Context, r request) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, r.method, a.url+r.path, bytes.NewReader(r.body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+f.token)
+	req.Header.Set("Authorization", "Bearer "+a.token)
 	if r.body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	res, err := f.client.Do(req)
+	res, err := a.client.Do(req)
 	if err != nil {
 		return nil, err
 	}
@@ -199,9 +204,7 @@ type fleet struct {
 	serve   *child
 	workers []*child
 	said    *announced
-	client  *http.Client
-	url     string
-	token   string
+	api
 	cursors []string // of the pages of the list of jobs
 
 	busy   bool          // jobs follow

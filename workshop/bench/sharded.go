@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -352,10 +351,7 @@ func (w *shardedIncr) beginJob(ctx context.Context, args []string, moving bool) 
 func (w *shardedIncr) writeBacklog(ctx context.Context, moving bool) error {
 	write := func() error {
 		_, err := w.load.spread(ctx, w.source, writing{loadConnections, loadChunk, func(context.Context, op) (bool, error) { return true, nil }})
-		if err != nil {
-			return fmt.Errorf("write the backlog: %w", err)
-		}
-		return nil
+		return mongo.Wrap(err, "write the backlog")
 	}
 	if moving {
 		if err := whileMoving(ctx, w.source, &meter{}, write); err != nil {
@@ -391,20 +387,14 @@ func (w *shardedIncr) phase(ctx context.Context) (string, error) {
 	if c.wait() != nil {
 		return "", nil //nolint:nilerr // it begins
 	}
-	raw, err := os.ReadFile(out.Name())
-	if err != nil {
-		return "", fmt.Errorf("ask the job for its phase: %w", err)
-	}
 	var s struct {
 		Phase  string `json:"phase"`
 		Status struct {
 			Phase string `json:"phase"`
 		} `json:"status"`
 	}
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return "", fmt.Errorf("ask the job for its phase: %w", err)
-	}
-	return cmp.Or(s.Phase, s.Status.Phase), nil
+	err = readJSON(out.Name(), "the phase of the job", &s)
+	return cmp.Or(s.Phase, s.Status.Phase), err
 }
 
 const (

@@ -296,10 +296,7 @@ func (s *side) majority(ctx context.Context) error {
 	_, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "insert", Value: markers},
 		{Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: bson.NewObjectID()}}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
-	if err != nil {
-		return fmt.Errorf("wait for a majority of %s: %w", s.Address(), err)
-	}
-	return nil
+	return mongo.Wrap(err, "wait for a majority of %s", s.Address())
 }
 
 // create makes collections, with indexes if any are given.

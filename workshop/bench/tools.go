@@ -187,32 +187,31 @@ func (b *bench) follow(st *site, p Peer, t tool) follower {
 		if err != nil {
 			return nil, err
 		}
-		args := func(of []string) (program, error) {
-			filled, err := fill(ctx, of)
-			return program{name: p.Program, args: filled, env: env, dir: dir}, err
+		var runs [3]program
+		for i, args := range [][]string{t.before, t.args, t.then} {
+			runs[i] = program{name: p.Program, env: env, dir: dir}
+			if runs[i].args, err = fill(ctx, args); err != nil {
+				return nil, err
+			}
 		}
-		return startTool(ctx, m, t, args)
+		return startTool(ctx, m, t, runs)
 	}}
 }
 
 // startTool starts the process of a tool, with what comes before and after.
-func startTool(ctx context.Context, m *meter, t tool, with func(args []string) (program, error)) (*child, error) {
+func startTool(ctx context.Context, m *meter, t tool, runs [3]program) (*child, error) {
 	if len(t.before) > 0 {
-		if err := runTool(ctx, t.before, with); err != nil {
+		if err := runTool(ctx, runs[0]); err != nil {
 			return nil, err
 		}
 	}
-	p, err := with(t.args)
-	if err != nil {
-		return nil, err
-	}
-	c, err := startChild(ctx, p)
+	c, err := startChild(ctx, runs[1])
 	if err != nil {
 		return nil, err
 	}
 	m.runs(c.pid())
 	for len(t.then) > 0 {
-		err := runTool(ctx, t.then, with)
+		err := runTool(ctx, runs[2])
 		if err == nil {
 			break
 		}
@@ -230,11 +229,7 @@ func startTool(ctx context.Context, m *meter, t tool, with func(args []string) (
 }
 
 // runTool runs a command of a tool that ends soon.
-func runTool(ctx context.Context, args []string, with func(args []string) (program, error)) error {
-	p, err := with(args)
-	if err != nil {
-		return err
-	}
+func runTool(ctx context.Context, p program) error {
 	c, err := startChild(ctx, p)
 	if err != nil {
 		return err

@@ -108,10 +108,7 @@ func (f *forest) configure(ctx context.Context) error {
 		c.Settings["electionTimeoutMillis"], c.Settings["heartbeatIntervalMillis"] = 30_000, 2000
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("configure the set: %w", err)
-	}
-	return nil
+	return mongo.Wrap(err, "configure the set")
 }
 
 // bind gives the primary processors of its own, as far as there are enough, and
@@ -199,10 +196,7 @@ func (l *lagSamples) stop() (*topology.Set, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	set, err := l.f.watcher.Observe(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("look at the members: %w", err)
-	}
-	return set, nil
+	return set, mongo.Wrap(err, "look at the members")
 }
 
 // lag notes how far the members were behind, and the tree under their short

@@ -2,6 +2,7 @@ package published
 
 import (
 	"cmp"
+	_ "embed"
 	"fmt"
 	"io"
 	"regexp"
@@ -15,6 +16,11 @@ import (
 // none stands where there is no figure.
 const none = "–"
 
+// intro is what the page begins with.
+//
+//go:embed intro.txt
+var intro string
+
 // File is one file that belongs to the page, by its name beside it.
 type File struct{ Name, Text string }
 
@@ -22,13 +28,7 @@ type File struct{ Name, Text string }
 // charts' names: the name of the page without its end.
 func Page(w io.Writer, r *Results, stem string) ([]File, error) {
 	p := &page{stem: stem}
-	p.line("# Published tables and this machine")
-	p.line("")
-	p.line("Five publications compare tools that do what millrace does. This page puts their tables beside what one machine gives. Absolute figures belong to the machines of")
-	p.line("the publishers; what compares is the ratio inside one run, the shape of a curve, the cost of one operation. `millrace-bench bench published` measures and writes this page;")
-	p.line("`millrace-bench bench published compare OLD.json` says whether a second run differs by more than chance explains. What a table's own second run has shown stands above its figures.")
-	p.line("")
-	p.line("Figures of here are medians over rounds, with their extremes in brackets. " + none + " is what was not published, or not measured; the notes below a table say which and why.")
+	p.text.WriteString(intro)
 	p.summary(r)
 	for _, t := range Tables() {
 		if err := p.table(&t, r.Of(t.Number)); err != nil {
@@ -51,6 +51,20 @@ type page struct {
 
 func (p *page) line(s string) { p.text.WriteString(s + "\n") }
 
+// block writes lines after an empty one.
+func (p *page) block(lines ...string) {
+	p.line("")
+	for _, l := range lines {
+		p.line(l)
+	}
+}
+
+func (p *page) bullets(texts []string) {
+	for _, s := range texts {
+		p.line("* " + s)
+	}
+}
+
 // row writes a row of a Markdown table.
 func (p *page) row(cells []string) {
 	for i := range cells {
@@ -67,9 +81,7 @@ func (p *page) header(cells []string) {
 
 // summary has a line for each headline.
 func (p *page) summary(r *Results) {
-	p.line("")
-	p.line("## In short")
-	p.line("")
+	p.block("## In short", "")
 	p.header([]string{"table", "what is compared", "published", "here", "here, the run before"})
 	for _, line := range Summary(r) {
 		p.row([]string{line.Table, line.Text, line.Published, line.Here, line.Before})
@@ -166,27 +178,15 @@ func (g Group) ratioText(v float64) string {
 
 // table writes all of a table.
 func (p *page) table(t *Table, m *Measured) error {
-	p.line("")
-	p.line(fmt.Sprintf("## %d. %s", t.Number, t.Title))
-	p.line("")
-	p.line("Published by " + t.By + ". " + upper(t.Machine) + ". " + upper(t.Conditions) + ".")
-	p.line("")
-	for _, s := range t.Says {
-		p.line("* " + s)
-	}
-	p.line("")
-	p.line("Here: " + m.told(t))
-	p.line("")
-	for _, s := range t.Here {
-		p.line("* " + s)
-	}
+	p.block(fmt.Sprintf("## %d. %s", t.Number, t.Title), "",
+		"Published by "+t.By+". "+upper(t.Machine)+". "+upper(t.Conditions)+".", "")
+	p.bullets(t.Says)
+	p.block("Here: "+m.told(t), "")
+	p.bullets(t.Here)
 	if m != nil {
-		notes := slices.Clone(m.Notes)
+		p.bullets(m.Notes)
 		if t.found != nil {
-			notes = append(notes, t.found(m)...)
-		}
-		for _, s := range notes {
-			p.line("* " + s)
+			p.bullets(t.found(m))
 		}
 	}
 	for _, g := range t.Groups {
@@ -201,9 +201,7 @@ func (p *page) table(t *Table, m *Measured) error {
 
 // absent has a row for all that cannot be had here.
 func (p *page) absent(t *Table) {
-	p.line("")
-	p.line("### Not to be had here")
-	p.line("")
+	p.block("### Not to be had here", "")
 	p.header([]string{"what", "why"})
 	for _, a := range t.Absent {
 		p.row([]string{a.What, a.Why})
@@ -242,9 +240,7 @@ func (m *Measured) before() *Measured {
 // group writes a table of rows, and the reasons below it.
 func (p *page) group(t *Table, g Group, m *Measured) {
 	p.notes = nil
-	p.line("")
-	p.line("### " + g.Title)
-	p.line("")
+	p.block("### "+g.Title, "")
 	p.header(g.headings())
 	for _, r := range g.Rows {
 		p.row(p.cells(t, g, m, r))
@@ -367,10 +363,7 @@ func (p *page) charts(t *Table, m *Measured) error {
 	for i, c := range all.Charts {
 		name := fmt.Sprintf("%s-%d-%s.svg", p.stem, t.Number, all.names[i])
 		p.files = append(p.files, File{name, string(c.SVG)})
-		p.line("")
-		p.line(upper(c.Title) + ":")
-		p.line("")
-		p.line("![" + c.Title + "](" + name + ")")
+		p.block(upper(c.Title)+":", "", "!["+c.Title+"]("+name+")")
 	}
 	return all.Err
 }

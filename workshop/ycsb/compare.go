@@ -122,35 +122,22 @@ func (c *Comparison) figures() sheetTable {
 	if disks {
 		t.Header = append(t.Header, "disk each")
 	}
-	for i := range c.most() {
-		for _, m := range c.Sides {
-			cells := m.measured()
-			if m.Load == nil && c.anyLoad() {
-				cells = append([]Cell{{}}, cells...)
-			}
-			if x := cells[i]; x.Operations > 0 {
+	var cells [][]Cell // of each side, the load's first where any has one
+	for _, m := range c.Sides {
+		all := m.measured()
+		if m.Load == nil && slices.ContainsFunc(c.Sides, func(m *Matrix) bool { return m.Load != nil }) {
+			all = append([]Cell{{}}, all...)
+		}
+		cells = append(cells, all)
+	}
+	for i := range cells[0] {
+		for side, m := range c.Sides {
+			if x := cells[side][i]; x.Operations > 0 {
 				t.Rows = append(t.Rows, c.row(m, &x, counted, disks))
 			}
 		}
 	}
 	return t
-}
-
-// most is the number of cells of the side that has most.
-func (c *Comparison) most() (n int) {
-	for _, m := range c.Sides {
-		n = max(n, len(m.measured()))
-	}
-	return n
-}
-
-func (c *Comparison) anyLoad() bool {
-	for _, m := range c.Sides {
-		if m.Load != nil {
-			return true
-		}
-	}
-	return false
 }
 
 func (c *Comparison) row(m *Matrix, x *Cell, counted, disks bool) (row []string) {

@@ -355,10 +355,7 @@ func (p Properties) ReadFile(path string) error {
 		return fmt.Errorf("read workload file: %w", err)
 	}
 	defer f.Close()
-	if err := p.Read(f); err != nil {
-		return fmt.Errorf("read workload file %s: %w", path, err)
-	}
-	return nil
+	return mongo.Wrap(p.Read(f), "read workload file %s", path)
 }
 
 // Read adds properties in the format of a Java properties file: name=value,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/workshop/plot"
 )
 
@@ -369,10 +370,7 @@ func (w *rawWriter) close() error {
 	if w.closer != nil {
 		err = errors.Join(err, w.closer.Close())
 	}
-	if err != nil {
-		return fmt.Errorf("write raw latencies: %w", err)
-	}
-	return nil
+	return mongo.Wrap(err, "write raw latencies")
 }
 
 // statusLine writes YCSB's status lines. A nil one writes none.
