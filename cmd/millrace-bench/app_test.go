@@ -116,7 +116,8 @@ func TestReportIsCheckedFirst(t *testing.T) {
 		{"ycsb", "load", "mongodb", "-p", "exportfile=/no/such/dir/r"},
 		{"ycsb", "matrix", "--chart=/no/such/dir/r.html"},
 	} {
-		if code := b.run(t.Context(), args...); code != cli.ExitUsage || !strings.Contains(b.stderr.String(), "cannot be written") {
+		if code := b.run(t.Context(), args...); code != cli.ExitUsage ||
+			!strings.Contains(b.stderr.String(), "cannot be written") {
 			t.Errorf("%v: code %d, %s", args, code, b.stderr)
 		}
 	}
@@ -127,11 +128,13 @@ func TestUnknownVariablesAreWarnedOf(t *testing.T) {
 	w := clitest.Start(t, func(set func(*cli.Program)) clitest.Line {
 		return line(func(p *cli.Program) {
 			set(p)
-			p.Environ = []string{"MILLRACE_SOURCE=mongodb://a", "MILLRACE_JOB=x", "MILLRACE_SPOOL_MAX=1GB", "MILLRACE_LAB_DIR=/x", "MILLRACE_" + "ROUNDZ=2"}
+			p.Environ = []string{"MILLRACE_SOURCE=mongodb://a", "MILLRACE_JOB=x", "MILLRACE_SPOOL_MAX=1GB",
+				"MILLRACE_LAB_DIR=/x", "MILLRACE_" + "ROUNDZ=2"}
 		})
 	})
 	w.Run(t.Context(), []string{"version"})
-	if got := w.Stderr.String(); strings.Count(got, "WARN") != 1 || !strings.Contains(got, "did you mean MILLRACE_ROUNDS?") {
+	if got := w.Stderr.String(); strings.Count(got, "WARN") != 1 ||
+		!strings.Contains(got, "did you mean MILLRACE_ROUNDS?") {
 		t.Error(got)
 	}
 }
@@ -145,7 +148,8 @@ func TestCompletionOfValues(t *testing.T) {
 		"bench show --output |":  {Words: "text json html markdown svg", Directive: clitest.Nothing},
 	})
 	w := clitest.Start(t, line)
-	if got := clitest.Completed(t, w.Line, w.Stdout, "bench", "full"); !slices.Contains(strings.Fields(got.Words), "full-one") || got.Directive != clitest.Nothing {
+	if got := clitest.Completed(t, w.Line, w.Stdout, "bench", "full"); !slices.Contains(strings.Fields(got.Words),
+		"full-one") || got.Directive != clitest.Nothing {
 		t.Errorf("bench: got %q", got)
 	}
 }

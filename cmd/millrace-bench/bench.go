@@ -64,34 +64,57 @@ nothing else.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&s.scale, "scale", "small", "`size` of the work: small, medium (a million documents), large (ten million), or how many times medium")
+	f.StringVar(&s.scale, "scale", "small",
+		"`size` of the work: small, medium (a million documents), large (ten million), or how many times medium")
 	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each contender")
-	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+benchmark.PeerNames())
-	f.StringArrayVar(&s.peerArgs, "peer-arg", nil, "a `setting` of a tool that takes part and has a configuration file, as name:key=value, such as mongoshake:incr_sync.worker=16; may be repeated")
-	f.StringVar(&s.options.Servers.Source, "source-uri", "", "connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")
-	f.StringVar(&s.options.Servers.Target, "target-uri", "", "connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
-	f.BoolVar(&s.yes, "yes", false, "yes, drop and fill the database mrbench of the clusters that --source-uri and --target-uri name")
+	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part, as `name=program`; may be repeated; "+
+		benchmark.PeerNames())
+	f.StringArrayVar(&s.peerArgs, "peer-arg", nil, "a `setting` of a tool that takes part and has a configuration file, "+
+		"as name:key=value, such as mongoshake:incr_sync.worker=16; may be repeated")
+	f.StringVar(&s.options.Servers.Source, "source-uri", "",
+		"connection string `URI` of a source to use instead of servers started here; its database mrbench is dropped")
+	f.StringVar(&s.options.Servers.Target, "target-uri", "",
+		"connection string `URI` of a target to use instead of servers started here; its database mrbench is dropped")
+	f.BoolVar(&s.yes, "yes", false,
+		"yes, drop and fill the database mrbench of the clusters that --source-uri and --target-uri name")
 	f.StringVar(&s.options.Servers.Version, "mongod", "6.0", "version of the servers started here")
-	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "", "what the source started here is: rs:N, and in sharded scenarios sharded:SxM as well (default rs:1; those measure three pairs of sharded and not)")
+	f.StringVar(&s.options.Servers.SourceTopology, "source-topology", "",
+		"what the source started here is: rs:N, and in sharded scenarios sharded:SxM as well (default rs:1; those measure "+
+			"three pairs of sharded and not)")
 	f.StringVar(&s.options.Servers.TargetTopology, "target-topology", "", "the same of the target")
-	f.StringArrayVar(&s.options.MillraceArgs, "millrace-arg", nil, "an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
-	f.StringArrayVar(&s.variants, "variant", nil, "measure millrace with other arguments, too, as `name=arguments` of its sync, such as \"source spared=--source-load=low\"; may be repeated")
-	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3}, "members of the sets that the scenario topology measures, each 3 to 50")
-	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"}, "write concerns that the scenario topology measures")
+	f.StringArrayVar(&s.options.MillraceArgs, "millrace-arg", nil,
+		"an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
+	f.StringArrayVar(&s.variants, "variant", nil, "measure millrace with other arguments, too, as `name=arguments` of "+
+		"its sync, such as \"source spared=--source-load=low\"; may be repeated")
+	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3},
+		"members of the sets that the scenario topology measures, each 3 to 50")
+	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"},
+		"write concerns that the scenario topology measures")
 	f.IntVar(&s.options.Topology.Clients, "clients", 8, "clients that write at once in the scenario topology")
-	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1, "processors that the primary has to itself in the scenario topology; 0 shares all")
-	f.Float64Var(&s.options.Topology.PrimaryShare, "primary-share", 1, "part of these processors that it may use, such as 0.4, so that it is full before the others are, as on hosts of their own; below 1 needs root and Linux")
-	f.DurationSliceVar(&s.options.Topology.LinkRTTs, "link-rtt", []time.Duration{0}, "round trips between members in the scenario topology, as if each had a host of its own")
+	f.IntVar(&s.options.Topology.PrimaryCores, "primary-cores", 1,
+		"processors that the primary has to itself in the scenario topology; 0 shares all")
+	f.Float64Var(&s.options.Topology.PrimaryShare, "primary-share", 1, "part of these processors that it may use, such "+
+		"as 0.4, so that it is full before the others are, as on hosts of their own; below 1 needs root and Linux")
+	f.DurationSliceVar(&s.options.Topology.LinkRTTs, "link-rtt", []time.Duration{0},
+		"round trips between members in the scenario topology, as if each had a host of its own")
 	f.IntVar(&s.options.Service.Definitions, "definitions", 1000, "jobs that the service knows in the scenario service")
-	f.IntVar(&s.options.Service.Jobs, "jobs", 100, "those of them that follow, each a database of its own, in the scenario service; of the others a half is paused, and a half waits")
+	f.IntVar(&s.options.Service.Jobs, "jobs", 100, "those of them that follow, each a database of its own, in the "+
+		"scenario service; of the others a half is paused, and a half waits")
 	f.IntVar(&s.options.Service.Workers, "workers", 2, "processes that run the jobs in the scenario service, beside serve")
 	f.Float64Var(&s.options.Service.Requests, "request-rate", 50, "requests a second to the API in the scenario service")
-	f.Float64Var(&s.options.Service.Writes, "job-writes", 3, "writes a second to the source of each job in the scenario service, where it is written")
-	f.StringSliceVar(&s.options.Cells, "cells", nil, "`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
-	f.IntSliceVar(&s.options.SeedTests, "matrix", nil, "published `tests` of file copy against logical initial sync, 1 to 5, that the scenario seed measures in place of its own matrix; of their data scale small is 1:1000, medium 1:100, large 1:10")
-	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default the one beside this program, or on PATH")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json", "html", "markdown")
-	f.StringVar(&s.report, "report", "", "write the result to this `file`, too; unless that is JSON, standard output has a table")
+	f.Float64Var(&s.options.Service.Writes, "job-writes", 3,
+		"writes a second to the source of each job in the scenario service, where it is written")
+	f.StringSliceVar(&s.options.Cells, "cells", nil,
+		"`cells` of the matrix that the scenario seed measures, as collections x indexes: 1x5,100x5; by default all")
+	f.IntSliceVar(&s.options.SeedTests, "matrix", nil, "published `tests` of file copy against logical initial sync, 1 "+
+		"to 5, that the scenario seed measures in place of its own matrix; of their data scale small is 1:1000, medium "+
+		"1:100, large 1:10")
+	f.StringVar(&s.options.Millrace, "millrace", "",
+		"the millrace `program` to measure; by default the one beside this program, or on PATH")
+	cli.BindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json",
+		"html", "markdown")
+	f.StringVar(&s.report, "report", "",
+		"write the result to this `file`, too; unless that is JSON, standard output has a table")
 	cmd.AddCommand(a.benchListCommand(), a.benchShowCommand(), a.benchPublishedCommand())
 	return cmd
 }
@@ -145,9 +168,12 @@ func (a *app) benchShowCommand() *cobra.Command {
 			return a.writeBenchAs(a.Stdout, output, r)
 		},
 	}
-	cli.BindOutput(cmd, &output, "form of the output: text, json, html, markdown or svg", "text", "json", "html", "markdown", "svg")
-	cmd.Flags().StringVar(&picture, "case", "", "with svg: draw the contenders of this case; by default millrace's share of each ceiling")
-	cmd.Flags().StringVar(&curve, "curve", "", "with svg and --case: draw this `figure` over time: "+strings.Join(benchmark.CurveNames(), ", "))
+	cli.BindOutput(cmd, &output, "form of the output: text, json, html, markdown or svg", "text", "json", "html",
+		"markdown", "svg")
+	cmd.Flags().StringVar(&picture, "case", "",
+		"with svg: draw the contenders of this case; by default millrace's share of each ceiling")
+	cmd.Flags().StringVar(&curve, "curve", "", "with svg and --case: draw this `figure` over time: "+
+		strings.Join(benchmark.CurveNames(), ", "))
 	config.Restrict(cmd.Flags(), "curve", append([]string{""}, benchmark.CurveNames()...)...)
 	return cmd
 }
@@ -223,7 +249,8 @@ func (s *benchSettings) complete() (err error) {
 		return errors.New("--source-uri and --target-uri belong together")
 	}
 	if s.options.Servers.Source != "" && !s.yes {
-		return mongo.WithHint(errors.New("the bench drops and fills the database mrbench of the given clusters, and keeps them busy"),
+		return mongo.WithHint(
+			errors.New("the bench drops and fills the database mrbench of the given clusters, and keeps them busy"),
 			"give --yes if they are not in use, or leave --source-uri and --target-uri out to have servers started here")
 	}
 	s.options.Millrace, s.options.Router, err = programs(s.options.Millrace)
@@ -258,7 +285,8 @@ func programs(millrace string) (product, self string, err error) {
 		return product, self, nil
 	}
 	if product, err = exec.LookPath("millrace"); err != nil {
-		return "", "", mongo.WithHint(fmt.Errorf("cannot find millrace: neither %s nor on PATH", beside), "name the program with --millrace")
+		return "", "", mongo.WithHint(fmt.Errorf("cannot find millrace: neither %s nor on PATH", beside),
+			"name the program with --millrace")
 	}
 	return product, self, nil
 }
@@ -294,12 +322,13 @@ func (s *benchSettings) shown() []string {
 	if slices.Contains(s.options.Scenarios, "topology") {
 		o := s.options.Topology
 		args = append(args, "--nodes "+commas(o.Nodes), "--write-concern "+strings.Join(o.WriteConcerns, ","),
-			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores, o.PrimaryShare,
-				commas(o.LinkRTTs)))
+			fmt.Sprintf("--clients %d --primary-cores %d --primary-share %g --link-rtt %s", o.Clients, o.PrimaryCores,
+				o.PrimaryShare, commas(o.LinkRTTs)))
 	}
 	if slices.Contains(s.options.Scenarios, "service") {
 		o := s.options.Service
-		args = append(args, fmt.Sprintf("--definitions %d --jobs %d --workers %d --request-rate %g --job-writes %g", o.Definitions, o.Jobs, o.Workers, o.Requests, o.Writes))
+		args = append(args, fmt.Sprintf("--definitions %d --jobs %d --workers %d --request-rate %g --job-writes %g",
+			o.Definitions, o.Jobs, o.Workers, o.Requests, o.Writes))
 	}
 	if len(s.options.SeedTests) > 0 {
 		args = append(args, "--matrix "+commas(s.options.SeedTests))

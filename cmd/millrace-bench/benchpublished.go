@@ -27,7 +27,8 @@ type publishedFiles struct{ results, page string }
 
 func (p *publishedFiles) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.results, "results", filepath.Join("docs", "published.json"), "`file` of what was measured")
-	f.StringVar(&p.page, "page", filepath.Join("docs", "published.md"), "`file` of the page; its charts are written beside it")
+	f.StringVar(&p.page, "page", filepath.Join("docs", "published.md"),
+		"`file` of the page; its charts are written beside it")
 }
 
 // publishedSettings are the flags of `millrace-bench bench published`.
@@ -69,11 +70,14 @@ Measure on a machine that does nothing else.`,
 	}
 	f := cmd.Flags()
 	f.IntSliceVar(&s.numbers, "table", []int{1, 2, 3, 4, 5}, "`numbers` of the tables that are measured")
-	f.StringVar(&s.scale, "scale", "small", "`size` of the work: tiny (which shows that it works), small, medium, large, or how many times medium; the page says what of the published size that is")
+	f.StringVar(&s.scale, "scale", "small", "`size` of the work: tiny (which shows that it works), small, medium, "+
+		"large, or how many times medium; the page says what of the published size that is")
 	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each measurement")
-	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part where a table has it, as `name=program`: mongoshake (its collector; with the published settings and with its own), ycsb (the Java tool); may be repeated")
+	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part where a table has it, as `name=program`: mongoshake "+
+		"(its collector; with the published settings and with its own), ycsb (the Java tool); may be repeated")
 	f.StringVar(&s.options.Mongod, "mongod", "6.0", "version of the servers started here")
-	f.StringVar(&s.options.Millrace, "millrace", "", "the millrace `program` to measure; by default the one beside this program, or on PATH")
+	f.StringVar(&s.options.Millrace, "millrace", "",
+		"the millrace `program` to measure; by default the one beside this program, or on PATH")
 	s.flags(f)
 	cli.BindOutput(cmd, &s.output, "form of what is printed: text (the summary) or json (all results)", "text", "json")
 	cmd.AddCommand(a.publishedRenderCommand(), a.publishedCompareCommand())
@@ -89,14 +93,15 @@ func (a *app) published(cmd *cobra.Command, s *publishedSettings) error {
 	s.options.Command = "millrace-bench bench published " + strings.Join(s.shown(), " ")
 	s.options.Progress = func(line string) { fmt.Fprintln(a.Stderr, cli.Plain(line)) }
 	measured := false
-	err := published.Run(cmd.Context(), s.tables, s.options, published.Runners(), func(t *published.Table, m *published.Measured) error {
-		if !s.known.Better(t.Number, m) {
-			return nil
-		}
-		measured = true
-		s.known.Put(t.Number, m)
-		return s.write(s.known)
-	})
+	err := published.Run(cmd.Context(), s.tables, s.options, published.Runners(),
+		func(t *published.Table, m *published.Measured) error {
+			if !s.known.Better(t.Number, m) {
+				return nil
+			}
+			measured = true
+			s.known.Put(t.Number, m)
+			return s.write(s.known)
+		})
 	if !measured {
 		return cli.WithCode(cli.ExitFailure, err)
 	}
@@ -136,7 +141,8 @@ func (s *publishedSettings) peer(given string) error {
 	switch name {
 	case javaPeer:
 		if _, err := os.Stat(program); err != nil {
-			return mongo.WithHint(fmt.Errorf("peer %s: there is nothing at %q", name, program), "give its path: --peer ycsb=/path/to/ycsb, a directory, a jar or a script")
+			return mongo.WithHint(fmt.Errorf("peer %s: there is nothing at %q", name, program),
+				"give its path: --peer ycsb=/path/to/ycsb, a directory, a jar or a script")
 		}
 		path, err := filepath.Abs(program) // it may be run elsewhere
 		s.options.Java = path
@@ -268,9 +274,11 @@ repetitions), 1 when more is, 2 without an answer.`,
 			}
 			switch {
 			case c.Ratios.Differs():
-				err = cli.WithCode(cli.ExitFailure, fmt.Errorf("%d of %d ratios are apart, more than chance explains", len(c.Ratios.Apart), c.Ratios.Compared))
+				err = cli.WithCode(cli.ExitFailure, fmt.Errorf("%d of %d ratios are apart, more than chance explains",
+					len(c.Ratios.Apart), c.Ratios.Compared))
 			case c.Figures.Differs():
-				err = cli.WithCode(cli.ExitFailure, fmt.Errorf("%d of %d figures are apart, more than chance explains, and their ratios are not: the machine was faster or slower", len(c.Figures.Apart), c.Figures.Compared))
+				err = cli.WithCode(cli.ExitFailure, fmt.Errorf("%d of %d figures are apart, more than chance explains, and their "+
+					"ratios are not: the machine was faster or slower", len(c.Figures.Apart), c.Figures.Compared))
 			case c.Figures.Compared == 0:
 				err = cli.WithCode(cli.ExitTrouble, errors.New("the runs have no figures that can be compared"))
 			}

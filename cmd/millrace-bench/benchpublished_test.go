@@ -30,7 +30,8 @@ func TestPublishedRender(t *testing.T) {
 	results := publishedResults(t)
 	page := filepath.Join(filepath.Dir(results), "side.md")
 	b := newBench(t)
-	if code := b.run(t.Context(), "bench", "published", "render", "--results="+results, "--page="+page); code != cli.ExitOK || !strings.Contains(b.stdout.String(), "+43.5 %") {
+	if code := b.run(t.Context(), "bench", "published", "render", "--results="+results,
+		"--page="+page); code != cli.ExitOK || !strings.Contains(b.stdout.String(), "+43.5 %") {
 		t.Fatalf("code %d\n%s%s", code, b.stdout, b.stderr)
 	}
 	text := read(t, page)
@@ -61,7 +62,8 @@ func TestPublishedCompare(t *testing.T) {
 		says     string
 	}{
 		{"", "", cli.ExitOK, "of 2 ratios 0 have"},
-		{`"full-one/millrace": [200, 220, 250]`, `"full-one/millrace": [400, 410, 420]`, cli.ExitOK, "table 1, full-one/millrace: 410 (400–420), then 220 (200–250)"},
+		{`"full-one/millrace": [200, 220, 250]`, `"full-one/millrace": [400, 410, 420]`, cli.ExitOK,
+			"table 1, full-one/millrace: 410 (400–420), then 220 (200–250)"},
 		{"[200, 220, 250]", "[400, 410, 420]", cli.ExitFailure, "of 2 ratios 2 have"},
 		{`"cores": 4`, `"cores": 8`, cli.ExitTrouble, "the machines differ"},
 	} {
@@ -72,7 +74,8 @@ func TestPublishedCompare(t *testing.T) {
 			other = results
 		}
 		b := newBench(t)
-		if code := b.run(t.Context(), "bench", "published", "compare", other, "--results="+results); code != c.code || !strings.Contains(b.stdout.String(), c.says) {
+		if code := b.run(t.Context(), "bench", "published", "compare", other, "--results="+results); code != c.code ||
+			!strings.Contains(b.stdout.String(), c.says) {
 			t.Errorf("code %d, want %d and %q\n%s%s", code, c.code, c.says, b.stdout, b.stderr)
 		}
 		other = filepath.Join(filepath.Dir(results), "other.json")
@@ -84,11 +87,13 @@ func TestPublishedUsage(t *testing.T) {
 	results := "--results=" + publishedResults(t)
 	page := "--page=" + filepath.Join(t.TempDir(), "page.md")
 	for flag, want := range map[string]string{
-		"--table=0": "there is no table 0", "--scale=huge": "scale", "--rounds=0": "--rounds", "--peer=pcsm=/bin/true": "no published table has the peer",
-		"--peer=ycsb=/no/such": "there is nothing at", "--peer=mongoshake": "there is no program",
+		"--table=0": "there is no table 0", "--scale=huge": "scale", "--rounds=0": "--rounds",
+		"--peer=pcsm=/bin/true": "no published table has the peer",
+		"--peer=ycsb=/no/such":  "there is nothing at", "--peer=mongoshake": "there is no program",
 	} {
 		b := newBench(t)
-		if code := b.run(t.Context(), "bench", "published", flag, results, page); code != cli.ExitUsage || !strings.Contains(b.stderr.String(), want) {
+		if code := b.run(t.Context(), "bench", "published", flag, results, page); code != cli.ExitUsage ||
+			!strings.Contains(b.stderr.String(), want) {
 			t.Errorf("%s: code %d\n%s", flag, code, b.stderr)
 		}
 	}
@@ -97,7 +102,8 @@ func TestPublishedUsage(t *testing.T) {
 	if err := os.WriteFile(other, []byte(`{"cases": []}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code := b.run(t.Context(), "bench", "published", "--results="+other, page); code != cli.ExitUsage || !strings.Contains(b.stderr.String(), "hold no table") {
+	if code := b.run(t.Context(), "bench", "published", "--results="+other, page); code != cli.ExitUsage ||
+		!strings.Contains(b.stderr.String(), "hold no table") {
 		t.Errorf("another document: code %d\n%s", code, b.stderr)
 	}
 }

@@ -69,18 +69,22 @@ tests: they speak as a mongos does, and check no rights but those to log in.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Name, "name", "", "name of the cluster and its replica set (default rs and random digits)")
-	f.StringVar(&o.Topology, "topology", "rs:1", `"rs:N" for a replica set of N members, "standalone", or "sharded:SxM" for S shards of M members`)
+	f.StringVar(&o.Topology, "topology", "rs:1",
+		`"rs:N" for a replica set of N members, "standalone", or "sharded:SxM" for S shards of M members`)
 	f.IntVar(&o.Routers, "routers", 1, "routers of a sharded cluster")
-	f.StringVar(&o.Version, "mongod", "6.0", "version of mongod: 4.2, 4.4, 5.0, 6.0, 7.0 (by wine64, slow) or a full version")
+	f.StringVar(&o.Version, "mongod", "6.0",
+		"version of mongod: 4.2, 4.4, 5.0, 6.0, 7.0 (by wine64, slow) or a full version")
 	f.IntVar(&o.Port, "port", 0, "port of the first router or member, the others follow; 0 for free ports")
 	f.BoolVar(&o.Auth, "auth", false, "with users: SCRAM-SHA-256, and X.509 together with --tls")
 	f.BoolVar(&o.TLS, "tls", false, "with TLS, by certificates of the cluster's own")
-	f.BoolVar(&o.TestCommands, "test-commands", false, "let the servers take commands for tests, such as configureFailPoint")
+	f.BoolVar(&o.TestCommands, "test-commands", false,
+		"let the servers take commands for tests, such as configureFailPoint")
 	f.StringVar(&o.Dir, "dir", "", "`directory` for data, kept by lab down")
 	f.Float64Var(&o.CacheGB, "cache-gb", 0.5, "cache of each member, in GB")
 	f.IntVar(&o.OplogMB, "oplog-mb", 990, "oplog of each member, in MB")
 	f.DurationVar(&limit, "for", 0, "end the cluster by itself after this time; 0 is never")
-	cli.BindOutput(cmd, &output, "form of the output: text, json, or uri for nothing but the connection string", "text", "json", "uri")
+	cli.BindOutput(cmd, &output, "form of the output: text, json, or uri for nothing but the connection string", "text",
+		"json", "uri")
 	return cmd
 }
 
@@ -219,7 +223,8 @@ func labUp(ctx context.Context, store *lab.Store, o sharded.Options, limit time.
 	var state *lab.State
 	if sharded.Is(o.Topology) {
 		if o.Routers < 1 {
-			return nil, cli.WithCode(cli.ExitUsage, fmt.Errorf("--routers %d: without one nobody could reach the cluster", o.Routers))
+			return nil,
+				cli.WithCode(cli.ExitUsage, fmt.Errorf("--routers %d: without one nobody could reach the cluster", o.Routers))
 		}
 		state, err = sharded.Up(ctx, store, o, self)
 	} else {
@@ -245,7 +250,8 @@ func labStateText(s *lab.State, output string) string {
 	if s.X509URI != "" {
 		x509 = "  " + s.X509URI + "\n"
 	}
-	return fmt.Sprintf("%s is up: mongod %s, %s\n\n  %s\n%s\nData and logs: %s\nEnd it with:   millrace-bench lab down --name %s\n",
+	return fmt.Sprintf(
+		"%s is up: mongod %s, %s\n\n  %s\n%s\nData and logs: %s\nEnd it with:   millrace-bench lab down --name %s\n",
 		s.Name, s.Version, s.Topology, s.URI, x509, s.Dir, s.Name)
 }
 
@@ -263,7 +269,8 @@ func labListText(states []lab.State) string {
 		if !s.Until.IsZero() {
 			until = humanize.Time(s.Until)
 		}
-		t.AppendRow(table.Row{s.Name, s.Topology, s.Version, fmt.Sprintf("%d/%d", s.Running(), len(s.Members)), humanize.Time(s.Created), until})
+		t.AppendRow(table.Row{s.Name, s.Topology, s.Version, fmt.Sprintf("%d/%d", s.Running(), len(s.Members)),
+			humanize.Time(s.Created), until})
 		uris += fmt.Sprintf("\n%s\n  %s\n", s.Name, s.URI)
 	}
 	return t.Render() + "\n" + uris

@@ -79,9 +79,11 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 	f := cmd.Flags()
 	s.common(f)
 	f.IntVar(&s.threads, "threads", 0, "`number` of threads, each with one operation at a time (property threadcount)")
-	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible (property target; in the environment MILLRACE_YCSB_TARGET)")
+	f.Float64Var(&s.target, "target", 0, "operations a second of all threads together, 0 for as many as possible "+
+		"(property target; in the environment MILLRACE_YCSB_TARGET)")
 	config.Variables(f, "target", "MILLRACE_YCSB_TARGET")
-	f.BoolVarP(&s.status, "status", "s", false, "write a status line to standard error every 10 s (property status.interval)")
+	f.BoolVarP(&s.status, "status", "s", false,
+		"write a status line to standard error every 10 s (property status.interval)")
 	f.StringVarP(&s.label, "label", "l", "", "`text` in each status line")
 	cli.BindOutput(cmd, &s.output, "`form` of the result: text (the lines of YCSB) or json", "text", "json")
 	f.StringVar(&s.chart, "chart", "", "write a page with charts over time to this `file`")
@@ -95,8 +97,10 @@ on), so that a server that stalls cannot hide the operations it kept waiting.`
 
 // common are the flags of all commands that read a workload.
 func (s *ycsbSettings) common(f *pflag.FlagSet) {
-	f.StringArrayVarP(&s.files, "file", "P", nil, "workload `file` with properties; may be repeated. workloada to workloadf are built in")
-	f.StringArrayVarP(&s.properties, "property", "p", nil, "a property, `name=value`, that wins over files; may be repeated")
+	f.StringArrayVarP(&s.files, "file", "P", nil,
+		"workload `file` with properties; may be repeated. workloada to workloadf are built in")
+	f.StringArrayVarP(&s.properties, "property", "p", nil,
+		"a property, `name=value`, that wins over files; may be repeated")
 	config.Variables(f, "property", config.EnvName("property"), envYCSBURL)
 }
 
@@ -133,7 +137,8 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 	if err := errors.Join(canWrite("--chart", s.chart), canWrite("exportfile", p["exportfile"])); err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
-	o := ycsb.Options{Phase: phase, Properties: p, Label: s.label, Seed: s.seed, Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
+	o := ycsb.Options{Phase: phase, Properties: p, Label: s.label, Seed: s.seed,
+		Log: slog.New(slog.NewTextHandler(a.Stderr, nil))}
 	if s.status {
 		o.Status = a.Stderr
 	}
@@ -154,7 +159,8 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 		err = fmt.Errorf("all operations failed, the first with: %s", cli.Plain(report.FirstError))
 	}
 	return cli.WithCode(cli.ExitFailure, errors.Join(err, a.writeYCSB(s, p["exportfile"], report,
-		func(w io.Writer) error { return ycsb.WriteText(w, report) }, func(w io.Writer) error { return ycsb.WriteHTML(w, report) })))
+		func(w io.Writer) error { return ycsb.WriteText(w, report) },
+		func(w io.Writer) error { return ycsb.WriteHTML(w, report) })))
 }
 
 // ycsbCode is the exit code of a run without a result.
@@ -241,7 +247,8 @@ counts. The processor time of both clients is in the table.`,
   millrace-bench ycsb matrix --published 0.1 --peer ycsb=/opt/ycsb-0.17.0`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f := cmd.Flags()
-			s.threads, s.byCount, s.onClasses = f.Changed("threads"), f.Changed("published") || f.Changed("operations"), f.Changed("classes")
+			s.threads, s.byCount, s.onClasses = f.Changed("threads"), f.Changed("published") || f.Changed("operations"),
+				f.Changed("classes")
 			for _, name := range []string{"disk", "cores", "mongod"} {
 				if f.Changed(name) && !s.onClasses {
 					return cli.WithCode(cli.ExitUsage, fmt.Errorf("--%s is for --classes, which starts servers", name))
@@ -262,19 +269,29 @@ counts. The processor time of both clients is in the table.`,
 }
 
 func (s *matrixSettings) flags(f *pflag.FlagSet) {
-	f.StringSliceVar(&s.mixes, "read-write", []string{"100:0", "95:5", "50:50", "5:95", "0:100"}, "`mixes` of reads and updates")
-	f.IntSliceVar(&s.o.Threads, "threads", []int{1, 8, 32}, "`numbers` of threads; 8 alone with --operations or --published")
+	f.StringSliceVar(&s.mixes, "read-write", []string{"100:0", "95:5", "50:50", "5:95", "0:100"},
+		"`mixes` of reads and updates")
+	f.IntSliceVar(&s.o.Threads, "threads", []int{1, 8, 32},
+		"`numbers` of threads; 8 alone with --operations or --published")
 	f.DurationVar(&s.o.Each, "each", 10*time.Second, "how long a cell is measured, in whole seconds")
 	f.Int64Var(&s.o.Operations, "operations", 0, "operations of a cell, in place of --each; 0 for a time")
 	f.Int64Var(&s.records, "records", 0, "records (property recordcount)")
-	f.Float64Var(&s.published, "published", 0, "the form of the published tables with this `part` of their counts; 1 is 1,000,000 records and 5,000,000 operations a mix")
-	f.DurationVar(&s.o.WarmUp, "warm-up", 3*time.Second, "how long the server is warmed up before; 0 for not at all, as with --operations or --published")
+	f.Float64Var(&s.published, "published", 0, "the form of the published tables with this `part` of their counts; 1 is "+
+		"1,000,000 records and 5,000,000 operations a mix")
+	f.DurationVar(&s.o.WarmUp, "warm-up", 3*time.Second,
+		"how long the server is warmed up before; 0 for not at all, as with --operations or --published")
 	f.IntVar(&s.o.Rounds, "rounds", 1, "rounds; a cell is the median of its rounds")
-	f.StringVar(&s.peer, "peer", "", "the Java tool beside millrace: ycsb=`PATH` of its directory, its script or a jar of it all")
-	f.StringSliceVar(&s.classes, "classes", nil, "`classes` of servers to start on this machine, processors to memory: 1:2, 1:4, 1:8")
-	f.StringArrayVar(&s.disks, "disk", []string{"local=100us", "network=500us:4000"}, "a disk of the classes' servers, `NAME=LATENCY[:PER SECOND]` of reads, writes and flushes; 0 leaves it as it is; may be repeated")
-	f.Float64Var(&s.over.Cores, "cores", 1, "processors that each of the classes' servers may use, which may be a part of one; 0 for all")
-	f.StringSliceVar(&s.over.Versions, "mongod", []string{"6.0"}, "`versions` of the classes' mongod: one, or one for each disk")
+	f.StringVar(&s.peer, "peer", "",
+		"the Java tool beside millrace: ycsb=`PATH` of its directory, its script or a jar of it all")
+	f.StringSliceVar(&s.classes, "classes", nil,
+		"`classes` of servers to start on this machine, processors to memory: 1:2, 1:4, 1:8")
+	f.StringArrayVar(&s.disks, "disk", []string{"local=100us", "network=500us:4000"},
+		"a disk of the classes' servers, `NAME=LATENCY[:PER SECOND]` of reads, writes and flushes; 0 leaves it as it is; "+
+			"may be repeated")
+	f.Float64Var(&s.over.Cores, "cores", 1,
+		"processors that each of the classes' servers may use, which may be a part of one; 0 for all")
+	f.StringSliceVar(&s.over.Versions, "mongod", []string{"6.0"},
+		"`versions` of the classes' mongod: one, or one for each disk")
 	f.StringVar(&s.chart, "chart", "", "write a page with the tables and charts to this `file`")
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 }

@@ -83,7 +83,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	b := &bench{o: o, report: &Report{
-		Version: o.Version, Command: o.Command, Started: time.Now(), Machine: ThisMachine(), Scale: o.Scale, Rounds: o.Rounds, Cases: []Case{},
+		Version: o.Version, Command: o.Command, Started: time.Now(), Machine: ThisMachine(), Scale: o.Scale, Rounds: o.Rounds,
+		Cases: []Case{},
 	}}
 	err = b.inDirectory(func() error {
 		for _, s := range chosen {

@@ -67,7 +67,8 @@ func build(t *testing.T) (program, router string, err error) {
 	if shared.dir, err = os.MkdirTemp("", "millrace-bench-test-"); err != nil {
 		return "", "", err
 	}
-	out, err := exec.Command("go", "build", "-o", shared.dir+"/", "../../cmd/millrace", "../../cmd/millrace-bench").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", shared.dir+"/", "../../cmd/millrace", "../../cmd/millrace-bench").
+		CombinedOutput()
 	if err != nil {
 		t.Logf("%s", out)
 	}
@@ -110,7 +111,8 @@ func TestScenarios(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	for _, s := range Scenarios() {
 		switch s.Name {
-		case "full-cold", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed", "full-sharded", "incr-sharded", "latency-sharded", "service":
+		case "full-cold", "full-wan", "full-wan-narrow", "incr-wan", "topology", "seed", "full-sharded", "incr-sharded",
+			"latency-sharded", "service":
 			// They need servers of their own.
 			continue
 		}
@@ -124,14 +126,16 @@ func TestScenarios(t *testing.T) {
 func TestScenariosWithServersOfTheirOwn(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
-	measureTiny(t, Options{Scenarios: []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan"}, Servers: Servers{Version: "6.0"}})
+	measureTiny(t, Options{Scenarios: []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan"},
+		Servers: Servers{Version: "6.0"}})
 }
 
 func TestSecondaryAsPeer(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel() // it mostly waits for servers
 	r := measureTiny(t, Options{
-		Scenarios: []string{"full-one", "incr-backlog"}, Servers: Servers{Version: "6.0"}, Peers: []Peer{{Name: peerSecondary}},
+		Scenarios: []string{"full-one", "incr-backlog"}, Servers: Servers{Version: "6.0"},
+		Peers: []Peer{{Name: peerSecondary}},
 	})
 	for _, c := range r.Cases {
 		if last := c.Contenders[len(c.Contenders)-1]; last.Name != peerSecondary {
@@ -152,7 +156,8 @@ func TestThreeMembers(t *testing.T) {
 		if _, ok := c.ceiling().Rounds[0].Parts[partMajority]; !ok {
 			t.Errorf("%s: the ceiling waits for no majority: %+v", c.Name(), c.ceiling().Rounds[0])
 		}
-		if last := c.Contenders[len(c.Contenders)-1]; last.Name != "millrace, source spared" || !strings.Contains(last.How, "--source-load=low") {
+		if last := c.Contenders[len(c.Contenders)-1]; last.Name != "millrace, source spared" ||
+			!strings.Contains(last.How, "--source-load=low") {
 			t.Errorf("%s has no millrace that spares the source: %+v", c.Name(), last)
 		}
 		for _, x := range c.Contenders {
@@ -161,7 +166,8 @@ func TestThreeMembers(t *testing.T) {
 			if len(points) == 1 { // the round was over at once
 				continue
 			}
-			if last.Changed == 0 && x.Name != "no oplog" || x.Kind == KindMillrace && last.CPU == 0 || last.TargetReceived == 0 || last.SourceSent == 0 {
+			if last.Changed == 0 && x.Name != "no oplog" || x.Kind == KindMillrace && last.CPU == 0 ||
+				last.TargetReceived == 0 || last.SourceSent == 0 {
 				t.Errorf("%s: %s: nothing moves in %+v", c.Name(), x.Name, points)
 			}
 		}
@@ -171,7 +177,8 @@ func TestThreeMembers(t *testing.T) {
 func TestGivenClustersAreNotStopped(t *testing.T) {
 	given, program := servers(t)
 	for _, name := range []string{"full-cold", "full-wan", "full-wan-narrow", "incr-wan", "seed", "service"} {
-		_, err := Run(t.Context(), Options{Scenarios: []string{name}, Scale: tiny(), Rounds: 1, Millrace: program, Servers: given})
+		_, err := Run(t.Context(), Options{Scenarios: []string{name}, Scale: tiny(), Rounds: 1, Millrace: program,
+			Servers: given})
 		if err == nil || !strings.Contains(err.Error(), "given clusters") {
 			t.Errorf("%s on given clusters: %v", name, err)
 		}
@@ -181,14 +188,16 @@ func TestGivenClustersAreNotStopped(t *testing.T) {
 // TestCeilingThatDidNotDoTheWork ends the run.
 func TestCeilingThatDidNotDoTheWork(t *testing.T) {
 	given, _ := servers(t)
-	_, err := Run(t.Context(), Options{Scenarios: []string{"full-one"}, Scale: tiny(), Rounds: 1, Millrace: "/bin/true", Servers: given})
+	_, err := Run(t.Context(), Options{Scenarios: []string{"full-one"}, Scale: tiny(), Rounds: 1, Millrace: "/bin/true",
+		Servers: given})
 	if err == nil {
 		t.Error("a millrace that copies nothing was measured")
 	}
 }
 
 func TestUsage(t *testing.T) {
-	if _, err := Run(t.Context(), Options{Scenarios: []string{"full-none"}, Rounds: 1}); err == nil || !strings.Contains(err.Error(), "full-one") {
+	if _, err := Run(t.Context(), Options{Scenarios: []string{"full-none"}, Rounds: 1}); err == nil ||
+		!strings.Contains(err.Error(), "full-one") {
 		t.Errorf("unknown scenario: %v", err)
 	}
 	if _, err := Run(t.Context(), Options{Scenarios: []string{"all"}}); err == nil {
@@ -205,7 +214,8 @@ func TestUsage(t *testing.T) {
 	if _, err := ParseScale("huge"); err == nil {
 		t.Error("unknown scale")
 	}
-	for _, p := range []string{"nobody=/bin/true", "pcsm", "pcsm=/no/such/program", "mongodump=/bin/true", "secondary=/bin/true"} {
+	for _, p := range []string{"nobody=/bin/true", "pcsm", "pcsm=/no/such/program", "mongodump=/bin/true",
+		"secondary=/bin/true"} {
 		if _, err := ParsePeer(p); err == nil {
 			t.Errorf("peer %q is taken", p)
 		}
@@ -217,14 +227,16 @@ func TestUsage(t *testing.T) {
 
 func TestReport(t *testing.T) {
 	series := []Point{
-		{Seconds: 0, Resident: 1e6}, {Seconds: 0.5, Rate: 10, Resident: 2e6, Changed: 5, CPU: 0.1, SourceSent: 2e6, TargetReceived: 1e6},
+		{Seconds: 0, Resident: 1e6}, {Seconds: 0.5, Rate: 10, Resident: 2e6, Changed: 5, CPU: 0.1, SourceSent: 2e6,
+			TargetReceived: 1e6},
 		{Seconds: 1, Rate: 20, Resident: 3e6, Changed: 20, CPU: 0.3, SourceSent: 5e6, TargetReceived: 4e6},
 	}
 	r := &Report{Scale: tiny(), Rounds: 1, Cases: []Case{{
 		Scenario: "full-one", Work: "<b>", Unit: "documents", Count: 10,
 		Contenders: []Contender{
 			{Name: "ceiling", Kind: KindCeiling, Rounds: []Round{{Seconds: 1, Series: series}}},
-			{Name: "<millrace>", Kind: KindMillrace, Rounds: []Round{{Seconds: 2, Series: series, Values: map[string]float64{"x ms": 3}}}},
+			{Name: "<millrace>", Kind: KindMillrace,
+				Rounds: []Round{{Seconds: 2, Series: series, Values: map[string]float64{"x ms": 3}}}},
 			{Name: "peer", Kind: KindPeer, Error: "it broke"},
 		},
 	}}}
@@ -261,7 +273,8 @@ func TestPictures(t *testing.T) {
 			{Name: "millrace", Kind: KindMillrace, Rate: Stat{Median: 10 * ratio}, OfCeiling: Stat{Median: ratio}},
 		}}
 	}
-	one, other := &Report{Rounds: 3, Cases: []Case{of("full-one", 0.5)}}, &Report{Rounds: 2, Cases: []Case{of("idle", 0.9)}}
+	one, other := &Report{Rounds: 3, Cases: []Case{of("full-one", 0.5)}},
+		&Report{Rounds: 2, Cases: []Case{of("idle", 0.9)}}
 	r, err := Join([]*Report{one, other})
 	if err != nil || len(r.Cases) != 2 || r.Rounds != 2 || len(one.Cases) != 1 {
 		t.Fatalf("Join = %+v, %v", r, err)

@@ -64,9 +64,12 @@ func Curves() []Curve {
 	return []Curve{
 		{"rate", "changed on the target a second", false, rateAt},
 		{"cpu", "processor time of the tool, % of a core", true, grows(100, func(p Point) float64 { return p.CPU })},
-		{"memory", "resident memory of the tool, MB", true, func(points []Point, i int) float64 { return float64(points[i].Resident) / 1e6 }},
-		{"received", "sent by the source, MB a second", false, grows(1e-6, func(p Point) float64 { return float64(p.SourceSent) })},
-		{"sent", "received by the target, MB a second", false, grows(1e-6, func(p Point) float64 { return float64(p.TargetReceived) })},
+		{"memory", "resident memory of the tool, MB", true,
+			func(points []Point, i int) float64 { return float64(points[i].Resident) / 1e6 }},
+		{"received", "sent by the source, MB a second", false,
+			grows(1e-6, func(p Point) float64 { return float64(p.SourceSent) })},
+		{"sent", "received by the target, MB a second", false,
+			grows(1e-6, func(p Point) float64 { return float64(p.TargetReceived) })},
 	}
 }
 
@@ -208,7 +211,8 @@ func Join(reports []*Report) (*Report, error) {
 	all := *reports[0]
 	for _, r := range reports[1:] {
 		if r.Machine != all.Machine || r.Scale != all.Scale {
-			return nil, fmt.Errorf("the reports are not of one machine and scale: %s, %s; %s, %s", all.Machine, all.Scale.Name, r.Machine, r.Scale.Name)
+			return nil, fmt.Errorf("the reports are not of one machine and scale: %s, %s; %s, %s", all.Machine, all.Scale.Name,
+				r.Machine, r.Scale.Name)
 		}
 		all.Cases = append(all.Cases, r.Cases...)
 		all.Rounds = min(all.Rounds, r.Rounds)

@@ -12,7 +12,8 @@ func risen() (points []Point) {
 	for i := range 9 {
 		n := int64(min(i, 4))
 		points = append(points, Point{
-			Seconds: float64(i) / 2, Resident: n * 1e6, Changed: n * 500, CPU: float64(n) / 4, SourceSent: n * 1e6, TargetReceived: n * 2e6,
+			Seconds: float64(i) / 2, Resident: n * 1e6, Changed: n * 500, CPU: float64(n) / 4, SourceSent: n * 1e6,
+			TargetReceived: n * 2e6,
 		})
 	}
 	return points
@@ -63,9 +64,11 @@ func TestCurvePictures(t *testing.T) {
 		}
 		return b.String()
 	}
-	for curve, ceiling := range map[string]bool{"rate": true, "cpu": false, "memory": false, "sent": true, "received": true} {
+	for curve, ceiling := range map[string]bool{"rate": true, "cpu": false, "memory": false, "sent": true,
+		"received": true} {
 		svg := draw("full-one", curve)
-		if strings.Count(svg, "<svg") != 1 || !strings.Contains(svg, "&lt;millrace&gt;") || strings.Contains(svg, ">ceiling<") != ceiling {
+		if strings.Count(svg, "<svg") != 1 || !strings.Contains(svg, "&lt;millrace&gt;") ||
+			strings.Contains(svg, ">ceiling<") != ceiling {
 			t.Errorf("%s: %s", curve, svg)
 		}
 	}

@@ -188,7 +188,8 @@ func awaitMarker(ctx context.Context, target *side, mark bson.ObjectID) error {
 }
 
 func hasMarker(ctx context.Context, target *side, mark bson.ObjectID) (bool, error) {
-	n, err := target.direct.Client.Database(dataDB).Collection(markers).CountDocuments(ctx, bson.D{{Key: "_id", Value: mark}})
+	n, err := target.direct.Client.Database(dataDB).Collection(markers).
+		CountDocuments(ctx, bson.D{{Key: "_id", Value: mark}})
 	return n > 0, mongo.Wrap(err, "look for a marker")
 }
 
@@ -226,7 +227,8 @@ func (l followingWrites) run(ctx context.Context, b *bench, s scenario) error {
 			}
 			c := Case{
 				Scenario: s.name, Variant: itoa(int(share * 100)), Ceiling: s.ceiling, Unit: "operations",
-				Work: fmt.Sprintf("70 %% inserts, 30 %% updates of 1 KB documents for %s, %s, over %d connections in commands of up to %d; alone the source takes %s/s; %s",
+				Work: fmt.Sprintf("70 %% inserts, 30 %% updates of 1 KB documents for %s, %s, over %d connections in commands of "+
+					"up to %d; alone the source takes %s/s; %s",
 					d, what, liveConnections, liveChunk, grouped(int64(full)), load.shape.name),
 			}
 			err := b.follows(ctx, st, c, watched{
@@ -317,7 +319,8 @@ func (l *lagWatch) look(ctx context.Context, target *side) error {
 	began := time.Now()
 	for {
 		raw, err := target.direct.Command(ctx, dataDB, bson.D{
-			{Key: "find", Value: "beat"}, {Key: "sort", Value: bson.D{{Key: "_id", Value: -1}}}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true}})
+			{Key: "find", Value: "beat"}, {Key: "sort", Value: bson.D{{Key: "_id", Value: -1}}}, {Key: "limit", Value: 1},
+			{Key: "singleBatch", Value: true}})
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // its end is not a failure
 		}

@@ -46,7 +46,8 @@ func (f copying) run(ctx context.Context, b *bench, s scenario) error {
 
 // measure measures one case.
 func (f copying) measure(ctx context.Context, b *bench, s scenario, variant string, indexes int) error {
-	w := &fullWork{bench: b, copying: f, data: dataset{shapeOf(f.shape), b.o.Scale.of(f.docs), max(f.collections, 1)}, indexes: fieldIndexes(indexes)}
+	w := &fullWork{bench: b, copying: f, data: dataset{shapeOf(f.shape), b.o.Scale.of(f.docs), max(f.collections, 1)},
+		indexes: fieldIndexes(indexes)}
 	bytes := w.data.bytes()
 	n := needs{
 		sourceCacheGB: b.cacheGB(bytes), targetCacheGB: b.cacheGB(bytes * (2 + indexes) / 2),
@@ -97,9 +98,11 @@ func (w *fullWork) coldCache(c *Case) float64 {
 	const least = 0.25 // of the server's setting
 	gb := float64(w.data.bytes()) / (1 << 30)
 	cache := max(least, gb/5)
-	c.Notes = append(c.Notes, fmt.Sprintf("source cache %.2f GB for %.2f GB of data; the operating system's cache stays warm", cache, gb))
+	c.Notes = append(c.Notes,
+		fmt.Sprintf("source cache %.2f GB for %.2f GB of data; the operating system's cache stays warm", cache, gb))
 	if cache == least && gb < 1 {
-		c.Notes = append(c.Notes, "at this scale the data fit into the smallest cache there is: only the restart makes it cold")
+		c.Notes = append(c.Notes,
+			"at this scale the data fit into the smallest cache there is: only the restart makes it cold")
 	}
 	return cache
 }
@@ -266,7 +269,8 @@ const unreplicatedDB = "local"
 func (w *fullWork) withoutOplog(c copyWay) contender {
 	return contender{
 		name: c.name, kind: c.kind,
-		how: "insert alone, into the database " + unreplicatedDB + ", whose writes make no oplog entries: " + w.write.String(),
+		how: "insert alone, into the database " + unreplicatedDB + ", whose writes make no oplog entries: " +
+			w.write.String(),
 		prepare: func(ctx context.Context) error {
 			if err := w.dropUnreplicated(ctx); err != nil { // of a round that failed
 				return err

@@ -22,14 +22,18 @@ type growth []*Case
 
 // table compares the ways, medians over the rounds; ratios are those of rounds.
 func (g growth) table() (header []string, rows [][]string) {
-	header = []string{"collections", "indexes each", seedLogical, seedTwoPass, "times as fast", "of which the new mongod's start", "locked, one pass", "two passes", "of it", "source stalled, one pass", "two passes"}
+	header = []string{"collections", "indexes each", seedLogical, seedTwoPass, "times as fast",
+		"of which the new mongod's start", "locked, one pass", "two passes", "of it", "source stalled, one pass",
+		"two passes"}
 	for _, c := range g {
 		seed, logical, one := c.contender(seedTwoPass), c.contender(seedLogical), c.contender(seedOnePass)
 		faster, _ := c.against(seedLogical, seedTwoPass)
 		_, lock := c.against(seedTwoPass, seedOnePass)
 		rows = append(rows, []string{
-			itoa(c.Collections), itoa(c.Indexes), figure(logical.Seconds.Median) + " s", figure(seed.Seconds.Median) + " s", figure(faster.Median),
-			figure(seed.part(partListen)+seed.part(partAnswer)) + " s", figure(one.Values[valueLocked].Median) + " s", figure(seed.Values[valueLocked].Median) + " s",
+			itoa(c.Collections), itoa(c.Indexes), figure(logical.Seconds.Median) + " s", figure(seed.Seconds.Median) + " s",
+			figure(faster.Median),
+			figure(seed.part(partListen)+seed.part(partAnswer)) + " s", figure(one.Values[valueLocked].Median) + " s",
+			figure(seed.Values[valueLocked].Median) + " s",
 			strconv.FormatFloat(lock.Median*100, 'f', 1, 64) + " %",
 			figure(one.Values[valueStall].Median) + " s", figure(seed.Values[valueStall].Median) + " s",
 		})
@@ -55,7 +59,8 @@ func (g growth) charts(s *plot.Sheet) {
 			func(c *Case) string { return itoa(c.Collections) }, func(c *Case) bool { return c.Indexes == 5 }},
 	} {
 		var names []string
-		lines := []plot.Line{{Name: seedOnePass}, {Name: seedTwoPass}, {Name: seedLogical}} // their order in the cases' charts
+		// their order in the cases' charts
+		lines := []plot.Line{{Name: seedOnePass}, {Name: seedTwoPass}, {Name: seedLogical}}
 		for _, c := range g {
 			if !axis.on(c) {
 				continue
@@ -106,9 +111,12 @@ func (g growth) publishedTable() (header []string, rows [][]string) {
 		faster, _ := c.against(seedLogical, seedTwoPass)
 		rows = append(rows, []string{
 			itoa(p.Test), itoa(p.Collections), itoa(p.Indexes), grouped(int64(p.DocumentBytes)) + " B",
-			fmt.Sprintf("%g (%g) GB", p.DataGB, p.DiskGB), fmt.Sprintf("%s (%s) MB", figure(float64(c.DataBytes)/1e6), figure(float64(c.DiskBytes)/1e6)),
-			fmt.Sprintf("%g min", t.theirLogical), figure(t.ourLogical) + " s", between(logical.Seconds), figure(per(t.theirLogical, last.theirLogical)), figure(per(t.ourLogical, last.ourLogical)),
-			fmt.Sprintf("%g min", t.theirCopy), figure(t.ourCopy) + " s", between(files.Seconds), figure(per(t.theirCopy, last.theirCopy)), figure(per(t.ourCopy, last.ourCopy)),
+			fmt.Sprintf("%g (%g) GB", p.DataGB, p.DiskGB),
+			fmt.Sprintf("%s (%s) MB", figure(float64(c.DataBytes)/1e6), figure(float64(c.DiskBytes)/1e6)),
+			fmt.Sprintf("%g min", t.theirLogical), figure(t.ourLogical) + " s", between(logical.Seconds),
+			figure(per(t.theirLogical, last.theirLogical)), figure(per(t.ourLogical, last.ourLogical)),
+			fmt.Sprintf("%g min", t.theirCopy), figure(t.ourCopy) + " s", between(files.Seconds),
+			figure(per(t.theirCopy, last.theirCopy)), figure(per(t.ourCopy, last.ourCopy)),
 			figure(per(t.theirLogical, t.theirCopy)), figure(faster.Median),
 		})
 	}
@@ -140,7 +148,8 @@ func (g growth) overIndexes(s *plot.Sheet, test string) {
 		names = append(names, itoa(c.Indexes))
 	}
 	place := func(i int, _ *Case) float64 { return float64(i) }
-	s.Lines(test+"time over indexes, of the time of most indexes", g.relative(place, func(*Case) float64 { return 1 }), names...)
+	s.Lines(test+"time over indexes, of the time of most indexes", g.relative(place, func(*Case) float64 { return 1 }),
+		names...)
 }
 
 // overData draws a test whose data grow with the collections: the time, and the
@@ -148,18 +157,22 @@ func (g growth) overIndexes(s *plot.Sheet, test string) {
 func (g growth) overData(s *plot.Sheet, test string) {
 	largest := g[len(g)-1].Published.DataGB
 	share := func(_ int, c *Case) float64 { return c.Published.DataGB / largest * 100 }
-	s.Lines(test+"time, of that of the largest cell, over its data in %", g.relative(share, func(*Case) float64 { return 1 }))
-	s.Lines(test+"time a gigabyte, of that of the largest cell, over its data in %", g.relative(share, func(c *Case) float64 { return c.Published.DataGB / largest }))
+	s.Lines(test+"time, of that of the largest cell, over its data in %",
+		g.relative(share, func(*Case) float64 { return 1 }))
+	s.Lines(test+"time a gigabyte, of that of the largest cell, over its data in %",
+		g.relative(share, func(c *Case) float64 { return c.Published.DataGB / largest }))
 }
 
 // relative are the four lines of a test: times divided by that of the last cell and
 // by what is given.
 func (g growth) relative(x func(int, *Case) float64, by func(*Case) float64) []plot.Line {
-	lines := []plot.Line{{Name: "files, published"}, {Name: "files, here"}, {Name: "logical, published"}, {Name: "logical, here"}}
+	lines := []plot.Line{{Name: "files, published"}, {Name: "files, here"}, {Name: "logical, published"},
+		{Name: "logical, here"}}
 	last := g[len(g)-1].seedTimes()
 	for i, c := range g {
 		t := c.seedTimes()
-		for j, y := range []float64{per(t.theirCopy, last.theirCopy), per(t.ourCopy, last.ourCopy), per(t.theirLogical, last.theirLogical), per(t.ourLogical, last.ourLogical)} {
+		for j, y := range []float64{per(t.theirCopy, last.theirCopy), per(t.ourCopy, last.ourCopy),
+			per(t.theirLogical, last.theirLogical), per(t.ourLogical, last.ourLogical)} {
 			lines[j].X, lines[j].Y = append(lines[j].X, x(i, c)), append(lines[j].Y, y/by(c))
 		}
 	}
@@ -180,7 +193,8 @@ func (g growth) publishedNotes() []string {
 			ours = append(ours, fmt.Sprintf(name, figure(per(t.ourLogical, t.ourCopy))))
 		}
 	}
-	notes := []string{"cells where copying files takes longer than the logical way (logical / files); published: " + none(theirs) + "; here: " + none(ours)}
+	notes := []string{"cells where copying files takes longer than the logical way (logical / files); published: " +
+		none(theirs) + "; here: " + none(ours)}
 	cells := g.test(publishedTests)
 	if len(cells) < 3 {
 		return notes
@@ -196,9 +210,11 @@ func (g growth) publishedNotes() []string {
 	}
 	line := func(i int, unit string) string {
 		each := slope(data, times[i])
-		return fmt.Sprintf("%s %s and %s %s for each 100 published GB", figure(mean(times[i])-each*mean(data)), unit, figure(each*100), unit)
+		return fmt.Sprintf("%s %s and %s %s for each 100 published GB", figure(mean(times[i])-each*mean(data)), unit,
+			figure(each*100), unit)
 	}
-	return append(notes, fmt.Sprintf("straight lines through the cells of test %d (time without any data, and growth); published: files %s, logical %s; here: files %s, logical %s",
+	return append(notes, fmt.Sprintf("straight lines through the cells of test %d (time without any data, and growth); "+
+		"published: files %s, logical %s; here: files %s, logical %s",
 		publishedTests, line(0, "min"), line(1, "min"), line(2, "s"), line(3, "s")))
 }
 
@@ -276,12 +292,18 @@ type PublishedSeed struct {
 // to 4 differ in indexes, those of test 5 in collections, with which the data grow.
 func PublishedSeeds() []PublishedSeed {
 	return []PublishedSeed{
-		{1, 1, 1, 500, 30, 10, 4, 2}, {1, 1, 2, 500, 30, 10, 5, 2}, {1, 1, 5, 500, 30, 10, 8, 3}, {1, 1, 10, 500, 30, 10, 12, 3},
-		{2, 2, 2, 10_000, 300, 100, 25, 9}, {2, 2, 3, 10_000, 300, 100, 26, 11}, {2, 2, 4, 10_000, 300, 100, 28, 12}, {2, 2, 5, 10_000, 300, 100, 29, 12},
-		{3, 5, 1, 10_000, 1500, 500, 111, 44}, {3, 5, 4, 10_000, 1500, 500, 125, 46}, {3, 5, 7, 10_000, 1500, 500, 129, 46}, {3, 5, 10, 10_000, 1500, 500, 131, 48},
-		{4, 60, 0, 8_000, 3000, 1000, 212, 87}, {4, 60, 5, 8_000, 3000, 1000, 235, 93}, {4, 60, 10, 8_000, 3000, 1000, 275, 102},
-		{5, 1, 5, 3_000, 4, 2, 1, 2}, {5, 5, 5, 3_000, 30, 10, 4, 2}, {5, 10, 5, 3_000, 66, 22, 9, 3}, {5, 20, 5, 3_000, 123, 41, 17, 5},
-		{5, 40, 5, 3_000, 230, 76, 35, 9}, {5, 60, 5, 3_000, 330, 110, 54, 13}, {5, 80, 5, 3_000, 426, 142, 82, 17}, {5, 100, 5, 3_000, 530, 177, 96, 21},
+		{1, 1, 1, 500, 30, 10, 4, 2}, {1, 1, 2, 500, 30, 10, 5, 2}, {1, 1, 5, 500, 30, 10, 8, 3},
+		{1, 1, 10, 500, 30, 10, 12, 3},
+		{2, 2, 2, 10_000, 300, 100, 25, 9}, {2, 2, 3, 10_000, 300, 100, 26, 11}, {2, 2, 4, 10_000, 300, 100, 28, 12},
+		{2, 2, 5, 10_000, 300, 100, 29, 12},
+		{3, 5, 1, 10_000, 1500, 500, 111, 44}, {3, 5, 4, 10_000, 1500, 500, 125, 46}, {3, 5, 7, 10_000, 1500, 500, 129, 46},
+		{3, 5, 10, 10_000, 1500, 500, 131, 48},
+		{4, 60, 0, 8_000, 3000, 1000, 212, 87}, {4, 60, 5, 8_000, 3000, 1000, 235, 93},
+		{4, 60, 10, 8_000, 3000, 1000, 275, 102},
+		{5, 1, 5, 3_000, 4, 2, 1, 2}, {5, 5, 5, 3_000, 30, 10, 4, 2}, {5, 10, 5, 3_000, 66, 22, 9, 3},
+		{5, 20, 5, 3_000, 123, 41, 17, 5},
+		{5, 40, 5, 3_000, 230, 76, 35, 9}, {5, 60, 5, 3_000, 330, 110, 54, 13}, {5, 80, 5, 3_000, 426, 142, 82, 17},
+		{5, 100, 5, 3_000, 530, 177, 96, 21},
 	}
 }
 
@@ -299,7 +321,8 @@ func (p PublishedSeed) cell() seedCase { return seedCase{p.Collections, p.Indexe
 func publishedCells(tests []int, names []string) ([]seedCase, error) {
 	for _, t := range tests {
 		if t < 1 || t > publishedTests {
-			return nil, mongo.WithHint(fmt.Errorf("there is no published test %d of seeding", t), "name tests 1 to "+itoa(publishedTests))
+			return nil, mongo.WithHint(fmt.Errorf("there is no published test %d of seeding", t),
+				"name tests 1 to "+itoa(publishedTests))
 		}
 	}
 	var cells []seedCase
@@ -313,8 +336,9 @@ func publishedCells(tests []int, names []string) ([]seedCase, error) {
 		left = slices.DeleteFunc(left, func(s string) bool { return s == name })
 	}
 	if len(left) > 0 {
-		return nil, mongo.WithHint(fmt.Errorf("the published tests that were chosen have no cell %s", strings.Join(left, ", ")),
-			"name cells of these tests as collections x indexes, or leave --cells out")
+		return nil,
+			mongo.WithHint(fmt.Errorf("the published tests that were chosen have no cell %s", strings.Join(left, ", ")),
+				"name cells of these tests as collections x indexes, or leave --cells out")
 	}
 	return cells, nil
 }
@@ -349,7 +373,8 @@ func thirdRandom(size int) *shape {
 }
 
 func thirdField(_ *shape, dst []byte, key uint32, field int, version uint32) []byte {
-	return bsoncore.AppendInt32Element(dst, "field"+itoa(field), int32(mix(mix(uint64(key)<<32|uint64(version))+uint64(field))))
+	return bsoncore.AppendInt32Element(dst, "field"+itoa(field),
+		int32(mix(mix(uint64(key)<<32|uint64(version))+uint64(field))))
 }
 
 // appendBody fills the document up to its size.

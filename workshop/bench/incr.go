@@ -41,7 +41,8 @@ func (d draining) run(ctx context.Context, b *bench, s scenario) error {
 	if len(d.variants) == 0 {
 		d.variants = []indexed{{}}
 	}
-	d.load.shape, d.load.collections, d.load.operations = shapeOf(d.shape), max(d.load.collections, 1), b.o.Scale.of(d.load.operations)
+	d.load.shape, d.load.collections, d.load.operations = shapeOf(d.shape), max(d.load.collections, 1),
+		b.o.Scale.of(d.load.operations)
 	for _, v := range d.variants {
 		if err := d.measure(ctx, b, s, v); err != nil {
 			return err
@@ -55,7 +56,8 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	bytes := d.load.operations * d.load.shape.size
 	n := needs{
 		sourceCacheGB: b.cacheGB(2 * bytes), targetCacheGB: b.cacheGB(2 * bytes),
-		oplogMB: oplogMB(d.load.operations, d.load.shape.size+200), member: b.hasPeer(peerSecondary), targetProxy: d.link.far(),
+		oplogMB: oplogMB(d.load.operations, d.load.shape.size+200), member: b.hasPeer(peerSecondary),
+		targetProxy: d.link.far(),
 	}
 	c := Case{
 		Scenario: s.name, Variant: v.variant, Work: "apply a backlog of " + d.load.describe() + "; " + d.load.shape.name,
@@ -69,7 +71,8 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	}
 	c.Notes = append(c.Notes, d.link.notes()...)
 	return b.onServers(ctx, s, n, func(st *site) error {
-		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings, link: d.link, extra: d.extra}
+		w := &incrWork{bench: b, site: st, load: d.load, indexes: v.indexes, settings: d.settings, link: d.link,
+			extra: d.extra}
 		if err := w.begin(ctx, &c); err != nil {
 			return err
 		}
@@ -131,15 +134,17 @@ func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	w.bench.say("%s: finding the best ways to read and to apply", c.Name())
 	var note string
 	part := w.span.head(float64(mostRead) / float64(w.load.operations))
-	w.read, note, err = choose(ctx, w.load.operations, []oplogReading{{1, 0}, {1, 5000}, {2, 0}, {2, 5000}, {4, 0}}, func(ctx context.Context, r oplogReading) (time.Duration, error) {
-		began := time.Now()
-		_, err := readOplog(ctx, w.source, part, r)
-		return time.Since(began), err
-	})
+	w.read, note, err = choose(ctx, w.load.operations, []oplogReading{{1, 0}, {1, 5000}, {2, 0}, {2, 5000}, {4, 0}},
+		func(ctx context.Context, r oplogReading) (time.Duration, error) {
+			began := time.Now()
+			_, err := readOplog(ctx, w.source, part, r)
+			return time.Since(began), err
+		})
 	if err != nil {
 		return err
 	}
-	c.Notes = append(c.Notes, fmt.Sprintf("reading the oplog of about %d operations: %s", min(w.load.operations, mostRead), note))
+	c.Notes = append(c.Notes, fmt.Sprintf("reading the oplog of about %d operations: %s", min(w.load.operations, mostRead),
+		note))
 	connections := []int{2, 4, 8, 16}
 	if w.link.far() {
 		w.target.moveAway(w.link)
@@ -299,20 +304,24 @@ const (
 
 // describeSettings tells in a case that is swept over settings what is shown, and how.
 func describeSettings(c *Case) {
-	c.Columns = []string{"time", "rate", "of ceiling", valueOperations, valueCPUPercent, valueMemory, valueCPUEach, valueWindow, "peak", "operations folded"}
+	c.Columns = []string{"time", "rate", "of ceiling", valueOperations, valueCPUPercent, valueMemory, valueCPUEach,
+		valueWindow, "peak", "operations folded"}
 	c.Versus = []Versus{{X: valueOperations, Y: valueCPUPercent}, {X: valueOperations, Y: valueMemory}}
 	c.Notes = append(c.Notes,
 		"a row is named by its --apply-buffer and its --partitions",
-		"operations/s, CPU % (of one core), memory and CPU an operation are of millrace's process alone, as its status tells them twice a second: "+
-			"the median of all averages over 10 seconds while operations are applied, or, where that takes less, their average over all of it; "+
-			"where it takes less than a second, over the whole process")
+		"operations/s, CPU % (of one core), memory and CPU an operation are of millrace's process alone, as its status "+
+			"tells them twice a second: "+
+			"the median of all averages over 10 seconds while operations are applied, or, where that takes less, their "+
+			"average over all of it; "+"where it takes less than a second, over the whole process")
 }
 
 // swept are the contenders of a backlog that is drained with several settings.
 func (w *incrWork) swept(drain []string) []contender {
 	var all []contender
 	for _, s := range w.settings {
-		x := w.syncs(w.site, w.empty, w.complete, append(slices.Clip(drain), "--partitions", itoa(s.partitions), "--apply-buffer", s.buffer)...)[0] // its variants have no place among the settings
+		// its variants have no place among the settings
+		x := w.syncs(w.site, w.empty, w.complete,
+			append(slices.Clip(drain), "--partitions", itoa(s.partitions), "--apply-buffer", s.buffer)...)[0]
 		x.name = s.name()
 		run := x.run
 		x.run = func(ctx context.Context, m *meter) error { return w.sampled(ctx, m, run) }
@@ -363,7 +372,8 @@ func sampleJob(ctx context.Context, stateDir string, m *meter) (all []jobSample)
 	defer client.CloseIdleConnections()
 	for tick(ctx, seriesEvery) {
 		for _, pid := range m.processes() {
-			if s, err := askJob(ctx, client, filepath.Join(stateDir, "millrace", "run", jobName+"-"+strconv.Itoa(pid)+".json")); err == nil {
+			if s, err := askJob(ctx, client, filepath.Join(stateDir, "millrace", "run", jobName+"-"+strconv.Itoa(pid)+
+				".json")); err == nil {
 				all = append(all, s)
 			}
 		}

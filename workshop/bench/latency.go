@@ -31,7 +31,8 @@ func (l followingOne) run(ctx context.Context, b *bench, s scenario) error {
 	return b.onServers(ctx, s, followed(990), func(st *site) error {
 		for _, concern := range l.concerns {
 			t := timing{st, b.insertsTimed(), concern}
-			err := b.follows(ctx, st, t.timed(s, fmt.Sprintf("w-%v", concern), ""), t.watched("change stream of the driver on the source", changeStream(st)))
+			err := b.follows(ctx, st, t.timed(s, fmt.Sprintf("w-%v", concern), ""),
+				t.watched("change stream of the driver on the source", changeStream(st)))
 			if err != nil {
 				return err
 			}
@@ -54,7 +55,8 @@ type timing struct {
 func (t timing) timed(s scenario, variant, more string) Case {
 	return Case{
 		Scenario: s.name, Variant: variant, Ceiling: s.ceiling, Unit: "operations", RatioOf: p50,
-		Work: fmt.Sprintf("%d inserts of 1 KB documents with write concern %v, one each 10 ms; timed from before the insert is sent%s", t.n, t.concern, more),
+		Work: fmt.Sprintf("%d inserts of 1 KB documents with write concern %v, one each 10 ms; timed from before the "+
+			"insert is sent%s", t.n, t.concern, more),
 	}
 }
 
@@ -78,7 +80,8 @@ func (followingShards) run(ctx context.Context, b *bench, s scenario) error {
 		needs.pairing = p
 		return b.onServers(ctx, s, needs, func(st *site) error {
 			t := timing{st, b.insertsTimed(), "majority"}
-			return b.follows(ctx, st, t.timed(s, p.name(), "; "+p.describe()), t.watched("no follower; until the insert is acknowledged", nobody))
+			return b.follows(ctx, st, t.timed(s, p.name(), "; "+p.describe()),
+				t.watched("no follower; until the insert is acknowledged", nobody))
 		})
 	})
 }
@@ -212,8 +215,10 @@ func lookOnTarget(st *site) observer {
 		next := 0
 		for next < len(c.seen) {
 			raw, err := conn.Run(ctx, dataDB, bson.D{
-				{Key: "find", Value: collection(0)}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: next}}}}},
-				{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "singleBatch", Value: true},
+				{Key: "find", Value: collection(0)},
+				{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: next}}}}},
+				{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}},
+				{Key: "singleBatch", Value: true},
 			})
 			if err != nil {
 				return fmt.Errorf("look on the target: %w", err)

@@ -128,7 +128,8 @@ func newWriter(ctx context.Context, to *side, concern any) (*writer, error) {
 func (w *writer) begin(name, coll string, ordered bool, sequence string) error {
 	body, ok := w.body[name+coll]
 	if !ok {
-		d := bson.D{{Key: name, Value: coll}, {Key: "ordered", Value: ordered}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: w.concern}}}}
+		d := bson.D{{Key: name, Value: coll}, {Key: "ordered", Value: ordered},
+			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w.concern}}}}
 		if name != "delete" {
 			d = append(d, bson.E{Key: "bypassDocumentValidation", Value: true})
 		}
@@ -193,7 +194,8 @@ type trial[S fmt.Stringer] struct {
 // again in the opposite order, and takes the fastest. note reports what was tried.
 // On less than ten thousand things it takes the first, for times would say
 // nothing.
-func choose[S fmt.Stringer](ctx context.Context, things int, all []S, work func(context.Context, S) (time.Duration, error)) (best S, note string, err error) {
+func choose[S fmt.Stringer](ctx context.Context, things int, all []S,
+	work func(context.Context, S) (time.Duration, error)) (best S, note string, err error) {
 	if things < 10_000 {
 		return all[0], fmt.Sprintf("%s, untried on only %d", all[0], things), nil
 	}
@@ -332,7 +334,8 @@ type part struct {
 
 // read reads the part, in batches of so many documents, and counts them.
 func (p part) read(ctx context.Context, conn *wire.Conn, batch int) (int64, error) {
-	cmd := bson.D{{Key: "find", Value: collection(p.coll)}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}, {Key: "limit", Value: p.docs}}
+	cmd := bson.D{{Key: "find", Value: collection(p.coll)}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}},
+		{Key: "limit", Value: p.docs}}
 	if p.after > 0 {
 		cmd = append(cmd, bson.E{Key: "$_requestResumeToken", Value: true},
 			bson.E{Key: "$_resumeAfter", Value: bson.D{{Key: "$recordId", Value: p.after}}})
@@ -417,7 +420,8 @@ func readOplog(ctx context.Context, from *side, s span, r oplogReading) (int64, 
 			defer conn.Release()
 			cmd := bson.D{
 				{Key: "find", Value: "oplog.rs"},
-				{Key: "filter", Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: part.from.TS}, {Key: "$lte", Value: part.to.TS}}}}},
+				{Key: "filter",
+					Value: bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: part.from.TS}, {Key: "$lte", Value: part.to.TS}}}}},
 				{Key: "batchSize", Value: 1 << 20},
 			}
 			n, err := drain(ctx, conn, "local", cmd, wire.CursorOptions{BatchSize: r.batchDocs})
@@ -484,11 +488,12 @@ func readEach(ctx context.Context, d dataset, r reading, from ...*side) error {
 func (b *bench) bestReading(ctx context.Context, c *Case, note string, d dataset, from ...*side) (reading, error) {
 	b.say("%s: finding the best way to read", c.Name())
 	part := d.part(mostRead)
-	r, tried, err := choose(ctx, part.docs, readings(d, from[0].Info.Version.AtLeast(4, 4)), func(ctx context.Context, r reading) (time.Duration, error) {
-		began := time.Now()
-		err := readEach(ctx, part, r, from...)
-		return time.Since(began), err
-	})
+	r, tried, err := choose(ctx, part.docs, readings(d, from[0].Info.Version.AtLeast(4, 4)),
+		func(ctx context.Context, r reading) (time.Duration, error) {
+			began := time.Now()
+			err := readEach(ctx, part, r, from...)
+			return time.Since(began), err
+		})
 	if err == nil {
 		c.Notes = append(c.Notes, fmt.Sprintf(note, part.docs, tried))
 	}

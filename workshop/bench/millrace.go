@@ -42,7 +42,8 @@ func ParseVariant(s string) (Variant, error) {
 	name, args, _ := strings.Cut(s, "=")
 	v := Variant{Name: strings.TrimSpace(name), Args: strings.Fields(args)}
 	if v.Name == "" || len(v.Args) == 0 || !strings.HasPrefix(v.Args[0], "-") {
-		return v, mongo.WithHint(fmt.Errorf("%q is no variant of millrace", s), "write name=arguments, such as \"source spared=--source-load=low\"")
+		return v, mongo.WithHint(fmt.Errorf("%q is no variant of millrace", s),
+			"write name=arguments, such as \"source spared=--source-load=low\"")
 	}
 	return v, nil
 }
@@ -190,7 +191,8 @@ func (w *fullWork) initialSync() contender {
 	m := w.source.spare()
 	return contender{
 		name: peerSecondary, kind: KindPeer,
-		how:     "initial sync of an empty member of the source's replica set, from its own begin until SECONDARY; it writes no oplog; its CPU, from the start of the process, and its memory are the tool's",
+		how: "initial sync of an empty member of the source's replica set, from its own begin until SECONDARY; it " +
+			"writes no oplog; its CPU, from the start of the process, and its memory are the tool's",
 		prepare: func(context.Context) error { return emptyDirectory(m.DBPath) },
 		run: func(ctx context.Context, mt *meter) error {
 			var began time.Time
@@ -235,7 +237,8 @@ func (w *incrWork) catchUp() contender {
 	m := w.source.spare()
 	return contender{
 		name: peerSecondary, kind: KindPeer,
-		how: "a member of the source's replica set that was down, from its first progress until it has applied the last operation; its CPU, from the start of the process, and its memory are the tool's",
+		how: "a member of the source's replica set that was down, from its first progress until it has applied the last " +
+			"operation; its CPU, from the start of the process, and its memory are the tool's",
 		prepare: func(context.Context) error {
 			return errors.Join(emptyDirectory(m.DBPath), os.CopyFS(m.DBPath, os.DirFS(w.behind)))
 		},
@@ -258,7 +261,8 @@ func (w *incrWork) catchUp() contender {
 
 // spareRun starts the second member, asks done again and again as soon as it
 // answers, and stops it.
-func (s *side) spareRun(ctx context.Context, mt *meter, done func(context.Context, *mongo.Cluster) (bool, error)) (err error) {
+func (s *side) spareRun(ctx context.Context, mt *meter,
+	done func(context.Context, *mongo.Cluster) (bool, error)) (err error) {
 	m := s.spare()
 	started := make(chan error, 1)
 	go func() { started <- m.Start(ctx) }() // returns only when it is a secondary
@@ -279,7 +283,9 @@ func (s *side) spareRun(ctx context.Context, mt *meter, done func(context.Contex
 // reach connects to a member as soon as it answers.
 func reach(ctx context.Context, uri string) (*mongo.Cluster, error) {
 	for {
-		c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace bench", ServerSelectionTimeout: 200 * time.Millisecond})
+		c,
+			err := mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace bench",
+			ServerSelectionTimeout: 200 * time.Millisecond})
 		if err == nil {
 			return c, nil
 		}

@@ -45,7 +45,8 @@ func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
 	if n.program, n.env, err = lab.Mongod(ctx, w.source.Info.Version.String()); err != nil {
 		return nil, err
 	}
-	n.args = []string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", n.dir, "--logpath", n.dir + ".log",
+	n.args = []string{"--bind_ip", "127.0.0.1", "--port", port, "--nounixsocket", "--dbpath", n.dir, "--logpath",
+		n.dir + ".log",
 		"--wiredTigerCacheSizeGB", strconv.FormatFloat(w.cacheGB, 'f', -1, 64), "--replSet", w.source.lab.Name(),
 		"--oplogSize", itoa(seedOplogMB(w.data)), "--setParameter", "diagnosticDataCollectionEnabled=false"}
 	return n, nil
@@ -92,7 +93,8 @@ func (n *newcomer) adopt(report string, m *meter, took float64) error {
 	}
 	m.value(valueLocked, r.Result.LockSeconds)
 	for name, bytes := range map[string]int64{
-		valueCopied: r.Result.CopiedBytes, valueCaught: lock.CaughtBytes, valueCompared: lock.ComparedBytes, valueAgain: r.Result.ChangedBytes,
+		valueCopied: r.Result.CopiedBytes, valueCaught: lock.CaughtBytes, valueCompared: lock.ComparedBytes,
+		valueAgain: r.Result.ChangedBytes,
 	} {
 		m.value(name, float64(bytes)/1e6)
 	}
@@ -154,7 +156,8 @@ const (
 
 // seedPartNames are all parts, in their order.
 func seedPartNames() []string {
-	return []string{partProgram, partPrepare, partCopy, partCaughtUp, partSettle, partTake, partList, partCompare, partCheck, partRelease,
+	return []string{partProgram, partPrepare, partCopy, partCaughtUp, partSettle, partTake, partList, partCompare,
+		partCheck, partRelease,
 		partFreeze, partFinish, partListen, partAnswer, partAdd, partSecond, partChoose, partApply, partOther}
 }
 
@@ -192,7 +195,8 @@ func (n *newcomer) end(ctx context.Context) error {
 	if n.pid == 0 {
 		return nil
 	}
-	for until := time.Now().Add(10 * time.Second); syscall.Kill(n.pid, syscall.SIGKILL) == nil && time.Now().Before(until); {
+	for until := time.Now().Add(10 * time.Second); syscall.Kill(n.pid, syscall.SIGKILL) == nil &&
+		time.Now().Before(until); {
 		if !tick(ctx, 10*time.Millisecond) {
 			return ctx.Err()
 		}
@@ -212,7 +216,8 @@ func (w *seedWork) dismiss(ctx context.Context) error {
 		c.Members = slices.DeleteFunc(c.Members, func(m bson.M) bool { return m["host"] == n.host })
 		return nil
 	})
-	return errors.Join(err, n.end(ctx), os.RemoveAll(n.dir), os.RemoveAll(n.dir+".log"), os.RemoveAll(n.dir+".out"), os.RemoveAll(n.dir+".json"))
+	return errors.Join(err, n.end(ctx), os.RemoveAll(n.dir), os.RemoveAll(n.dir+".log"), os.RemoveAll(n.dir+".out"),
+		os.RemoveAll(n.dir+".json"))
 }
 
 // add adds a member without vote and priority.

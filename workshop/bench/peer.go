@@ -57,11 +57,13 @@ func SetPeer(peers []Peer, s string) error {
 	key, value, _ := strings.Cut(line, "=")
 	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 	if !named || key == "" || !strings.Contains(line, "=") || strings.ContainsAny(line, "\r\n") {
-		return mongo.WithHint(fmt.Errorf("%q is no setting of a peer", s), "write name:key=value, such as "+peerMongoShake+":incr_sync.worker=16")
+		return mongo.WithHint(fmt.Errorf("%q is no setting of a peer", s), "write name:key=value, such as "+peerMongoShake+
+			":incr_sync.worker=16")
 	}
 	i := slices.IndexFunc(peers, func(p Peer) bool { return p.Name == name })
 	if i < 0 {
-		return mongo.WithHint(fmt.Errorf("%s: no peer %q takes part", s, name), "give --peer "+name+"=/path/to/program as well")
+		return mongo.WithHint(fmt.Errorf("%s: no peer %q takes part", s, name), "give --peer "+name+
+			"=/path/to/program as well")
 	}
 	p := &peers[i]
 	p.Settings = append(p.Settings, Setting{key, value})
@@ -281,14 +283,17 @@ func (b *bench) dump(ctx context.Context, st *site, m *meter, p Peer) (err error
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
 	}
-	read, err := startChild(ctx, program{name: p.Program, stdout: w, args: []string{"--config=" + from, "--db=" + dataDB, "--archive"}})
+	read,
+		err := startChild(ctx, program{name: p.Program, stdout: w,
+		args: []string{"--config=" + from, "--db=" + dataDB, "--archive"}})
 	w.Close() // the child has its own copy
 	if err != nil {
 		r.Close()
 		return err
 	}
 	m.runs(read.pid())
-	write, err := startChild(ctx, program{name: p.restore(), stdin: r, args: []string{"--config=" + to, "--archive", "--numInsertionWorkersPerCollection=8"}})
+	write, err := startChild(ctx, program{name: p.restore(), stdin: r,
+		args: []string{"--config=" + to, "--archive", "--numInsertionWorkersPerCollection=8"}})
 	r.Close()
 	if err != nil {
 		return errors.Join(err, read.stop())

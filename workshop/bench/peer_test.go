@@ -10,9 +10,11 @@ import (
 )
 
 func TestPeerSettings(t *testing.T) {
-	peers := []Peer{{Name: peerMongoShake, Program: "sh"}, {Name: peerShakePublished, Program: "sh"}, {Name: peerPCSM, Program: "sh"}, {Name: peerSecondary}}
+	peers := []Peer{{Name: peerMongoShake, Program: "sh"}, {Name: peerShakePublished, Program: "sh"},
+		{Name: peerPCSM, Program: "sh"}, {Name: peerSecondary}}
 	for _, arg := range []string{
-		"mongoshake:incr_sync.worker=16", "mongoshake: incr_sync.worker = 12", "mongoshake:filter.oplog.gids=a=b", "mongoshake-published:incr_sync.mongo_fetch_method=change_stream",
+		"mongoshake:incr_sync.worker=16", "mongoshake: incr_sync.worker = 12", "mongoshake:filter.oplog.gids=a=b",
+		"mongoshake-published:incr_sync.mongo_fetch_method=change_stream",
 		"mongoshake:transform.namespace=",
 	} {
 		if err := SetPeer(peers, arg); err != nil {
@@ -45,7 +47,8 @@ func TestPeerSettings(t *testing.T) {
 			}
 		}
 	}
-	if how := published.describe(); !strings.Contains(how, "sync_mode=incr") || !strings.Contains(how, "incr_sync.mongo_fetch_method=change_stream") || strings.Contains(how, "{") {
+	if how := published.describe(); !strings.Contains(how, "sync_mode=incr") ||
+		!strings.Contains(how, "incr_sync.mongo_fetch_method=change_stream") || strings.Contains(how, "{") {
 		t.Errorf("the report would say %q", how)
 	}
 }

@@ -68,7 +68,8 @@ func seedCells(names []string) ([]seedCase, error) {
 		var errs [2]error
 		c.collections, errs[0] = strconv.Atoi(collections)
 		c.indexes, errs[1] = strconv.Atoi(indexes)
-		if errors.Join(errs[:]...) != nil || c.collections < 1 || c.indexes < 0 || c.indexes > ycsbFields || c.collections > 1000 {
+		if errors.Join(errs[:]...) != nil || c.collections < 1 || c.indexes < 0 || c.indexes > ycsbFields ||
+			c.collections > 1000 {
 			return nil, mongo.WithHint(fmt.Errorf("cell %q cannot be measured", name),
 				"name cells as collections x indexes, such as 1x5: 1 to 1000 collections, up to "+itoa(ycsbFields)+" indexes")
 		}
@@ -96,7 +97,8 @@ type seeding struct{}
 
 func (seeding) run(ctx context.Context, b *bench, s scenario) error {
 	if b.o.Servers.given() {
-		return mongo.WithHint(errors.New("this measurement copies the files of servers and adds members, which is not done to given clusters"),
+		return mongo.WithHint(
+			errors.New("this measurement copies the files of servers and adds members, which is not done to given clusters"),
 			"run it without --source and --target, on lab clusters")
 	}
 	cells, err := seedCells(b.o.Cells)
@@ -121,8 +123,8 @@ func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 	c := Case{
 		Scenario: s.name, Variant: sc.String(), Ceiling: s.ceiling, Unit: "documents", Count: data.docs, Bytes: data.bytes(),
 		Collections: sc.collections, Indexes: sc.indexes, Published: sc.published,
-		Work: "a new member for a set that holds " + data.describe() + ", " + itoa(sc.indexes) + " secondary indexes on " + sc.keys() + " in each, " +
-			lightText + ", until it is SECONDARY and has applied what the primary had then",
+		Work: "a new member for a set that holds " + data.describe() + ", " + itoa(sc.indexes) + " secondary indexes on " +
+			sc.keys() + " in each, " + lightText + ", until it is SECONDARY and has applied what the primary had then",
 	}
 	b.say("%s: starting servers", c.Name())
 	w := &seedWork{bench: b, data: data, indexes: indexes, cacheGB: b.cacheGB(data.bytes() * (2 + sc.indexes) / 2)}
@@ -245,7 +247,8 @@ func (w *seedWork) prepare(ctx context.Context) error {
 func (w *seedWork) onePass() contender {
 	return contender{
 		name: seedOnePass, kind: KindCeiling,
-		how:     "fsyncLock of the secondary, its files copied once (4 ranges of 8 MiB at a time, holes kept), fsyncUnlock, fsync of the copy; no mongod is started on it",
+		how: "fsyncLock of the secondary, its files copied once (4 ranges of 8 MiB at a time, holes kept), " +
+			"fsyncUnlock, fsync of the copy; no mongod is started on it",
 		prepare: w.prepare,
 		run: func(ctx context.Context, m *meter) error {
 			to := filepath.Join(w.dir, "copy")
@@ -268,7 +271,8 @@ func (w *seedWork) onePass() contender {
 
 // twoPasses is millrace.
 func (w *seedWork) twoPasses() contender {
-	how := []string{"seed", "local", "--from-uri", "(the secondary)", "--start", "--join", "(its address)", "--join-votes", "0", "--join-priority", "0", "--", "mongod …"}
+	how := []string{"seed", "local", "--from-uri", "(the secondary)", "--start", "--join", "(its address)", "--join-votes",
+		"0", "--join-priority", "0", "--", "mongod …"}
 	return contender{
 		name: seedTwoPass, kind: KindMillrace, how: commandLine(how), prepare: w.prepare, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
@@ -277,11 +281,13 @@ func (w *seedWork) twoPasses() contender {
 				return err
 			}
 			report := n.dir + ".json"
-			args := []string{"seed", "local", "--from-uri", w.source.lab.DirectURI(w.from), "--from-dbpath", w.member().DBPath, "--to-dbpath", n.dir,
+			args := []string{"seed", "local", "--from-uri", w.source.lab.DirectURI(w.from), "--from-dbpath", w.member().DBPath,
+				"--to-dbpath", n.dir,
 				"--set-uri", w.source.uri, "--start", "--join", n.host, "--join-votes", "0", "--join-priority", "0",
 				"--report", report, "--output", "json", "--log-level", "warn", "--", n.program}
 			began := time.Now()
-			err = toEnd(ctx, m, program{name: w.o.Millrace, args: append(args, n.args...), env: append(n.env, "XDG_STATE_HOME="+w.dir)})
+			err = toEnd(ctx, m, program{name: w.o.Millrace, args: append(args, n.args...),
+				env: append(n.env, "XDG_STATE_HOME="+w.dir)})
 			err = errors.Join(err, n.adopt(report, m, time.Since(began).Seconds()))
 			m.newMember(processCPU([]int{n.pid}))
 			return err
@@ -337,7 +343,8 @@ func (w *seedWork) complete(ctx context.Context) error {
 	for i := range w.data.collections {
 		n, err := indexCount(ctx, c, collection(i))
 		if err != nil || n != len(w.indexes)+1 {
-			return errors.Join(fmt.Errorf("%s of the new member has %d indexes, not %d", collection(i), n, len(w.indexes)+1), err)
+			return errors.Join(fmt.Errorf("%s of the new member has %d indexes, not %d", collection(i), n, len(w.indexes)+1),
+				err)
 		}
 	}
 	return nil
@@ -346,14 +353,18 @@ func (w *seedWork) complete(ctx context.Context) error {
 // noteSeed tells the two comparisons that the scenario is for.
 func (c *Case) noteSeed() {
 	faster, _ := c.against(seedLogical, seedTwoPass)
-	c.Notes = append(c.Notes, "logical initial sync takes "+figure(faster.Median)+" times as long as millrace seed ("+figure(faster.Min)+"-"+figure(faster.Max)+")")
+	c.Notes = append(c.Notes, "logical initial sync takes "+figure(faster.Median)+" times as long as millrace seed ("+
+		figure(faster.Min)+"-"+figure(faster.Max)+")")
 	_, lock := c.against(seedTwoPass, seedOnePass)
 	one, two := c.contender(seedOnePass), c.contender(seedTwoPass)
 	if c.Published != nil {
-		c.Notes = append(c.Notes, fmt.Sprintf("published: %g GB of data (%g on disk), %g minutes by logical initial sync and %g by copying files; here %s MB of data (%s on disk)",
-			c.Published.DataGB, c.Published.DiskGB, c.Published.LogicalMinutes, c.Published.CopyMinutes, figure(float64(c.DataBytes)/1e6), figure(float64(c.DiskBytes)/1e6)))
+		c.Notes = append(c.Notes, fmt.Sprintf("published: %g GB of data (%g on disk), %g minutes by logical initial sync "+
+			"and %g by copying files; here %s MB of data (%s on disk)",
+			c.Published.DataGB, c.Published.DiskGB, c.Published.LogicalMinutes, c.Published.CopyMinutes,
+			figure(float64(c.DataBytes)/1e6), figure(float64(c.DiskBytes)/1e6)))
 	}
-	c.Notes = append(c.Notes, "the lock of two passes is "+strconv.FormatFloat(lock.Median*100, 'f', 1, 64)+" % of that of one pass; the secondary applied nothing for "+
+	c.Notes = append(c.Notes, "the lock of two passes is "+strconv.FormatFloat(lock.Median*100, 'f', 1, 64)+
+		" % of that of one pass; the secondary applied nothing for "+
 		figure(two.Values[valueStall].Median)+" s and "+figure(one.Values[valueStall].Median)+" s at most")
 }
 
@@ -427,10 +438,11 @@ func lightWrite(ctx context.Context, to *side, d dataset, n uint32) error {
 		return err
 	}
 	concern := bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}
-	raw, err := to.direct.Command(ctx, dataDB, bson.D{{Key: "update", Value: collection(int(key) % d.collections)}, {Key: "updates", Value: bson.A{bson.D{
-		{Key: "q", Value: bson.D{{Key: "_id", Value: id}}},
-		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.Raw(set)}}},
-	}}}, concern})
+	raw, err := to.direct.Command(ctx, dataDB,
+		bson.D{{Key: "update", Value: collection(int(key) % d.collections)}, {Key: "updates", Value: bson.A{bson.D{
+			{Key: "q", Value: bson.D{{Key: "_id", Value: id}}},
+			{Key: "u", Value: bson.D{{Key: "$set", Value: bson.Raw(set)}}},
+		}}}, concern})
 	if err != nil {
 		return err
 	}

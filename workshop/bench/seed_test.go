@@ -21,7 +21,8 @@ func TestSeed(t *testing.T) {
 	_, program := servers(t)
 	o := Options{Scale: tiny(), Rounds: 1, Millrace: program, Progress: func(line string) { t.Log(line) }}
 	b := &bench{o: o, report: &Report{Scale: o.Scale, Rounds: 1}}
-	published := PublishedSeed{Test: 4, Collections: 2, DocumentBytes: 8000, DataGB: 200, DiskGB: 67, LogicalMinutes: 30, CopyMinutes: 15}
+	published := PublishedSeed{Test: 4, Collections: 2, DocumentBytes: 8000, DataGB: 200, DiskGB: 67, LogicalMinutes: 30,
+		CopyMinutes: 15}
 	err := b.inDirectory(func() error {
 		for _, c := range []seedCase{{2, 2, nil}, published.cell()} {
 			if err := b.seed(t.Context(), scenario{name: "seed", ceiling: "a copy"}, c); err != nil {
@@ -33,7 +34,8 @@ func TestSeed(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v %s", err, mongo.HintOf(err))
 	}
-	if c := &b.report.Cases[1]; c.Published == nil || c.Indexes != 0 || c.Count != 500 || c.Bytes != 4_000_000 || c.Variant != "test4-2x0" {
+	if c := &b.report.Cases[1]; c.Published == nil || c.Indexes != 0 || c.Count != 500 || c.Bytes != 4_000_000 ||
+		c.Variant != "test4-2x0" {
 		t.Errorf("%+v", c)
 	}
 	for i, notes := range []int{2, 3} {
@@ -64,7 +66,8 @@ func measured(t *testing.T, c *Case) {
 		}
 	}
 	two, one := c.contender(seedTwoPass), c.contender(seedOnePass)
-	if two.Values[valueLocked].Median <= 0 || one.Values[valueLocked].Median <= 0 || two.Rounds[0].TargetCPU <= 0 || two.part(partListen) <= 0 {
+	if two.Values[valueLocked].Median <= 0 || one.Values[valueLocked].Median <= 0 || two.Rounds[0].TargetCPU <= 0 ||
+		two.part(partListen) <= 0 {
 		t.Errorf("%+v\n%+v", one, two)
 	}
 	var sum float64
@@ -85,11 +88,12 @@ func TestGrowth(t *testing.T) {
 		round := func(s, lock float64) []Round {
 			return []Round{{Seconds: s, Values: map[string]float64{valueLocked: lock}, Parts: map[string]float64{partListen: 1}}}
 		}
-		c := Case{Scenario: "seed", Variant: sc.String(), Unit: "documents", Count: 1, Collections: sc.collections, Indexes: sc.indexes, Contenders: []Contender{
-			{Name: seedOnePass, Kind: KindCeiling, Rounds: round(1, 2)},
-			{Name: seedTwoPass, Kind: KindMillrace, Rounds: round(2, 0.1)},
-			{Name: seedLogical, Kind: KindPeer, Rounds: round(float64(8+i), 0)},
-		}}
+		c := Case{Scenario: "seed", Variant: sc.String(), Unit: "documents", Count: 1, Collections: sc.collections,
+			Indexes: sc.indexes, Contenders: []Contender{
+				{Name: seedOnePass, Kind: KindCeiling, Rounds: round(1, 2)},
+				{Name: seedTwoPass, Kind: KindMillrace, Rounds: round(2, 0.1)},
+				{Name: seedLogical, Kind: KindPeer, Rounds: round(float64(8+i), 0)},
+			}}
 		c.summarize()
 		c.noteSeed()
 		r.Cases = append(r.Cases, c)
@@ -134,7 +138,8 @@ func TestPublishedGrowth(t *testing.T) {
 	for _, want := range []string{
 		"published: test5-1x5 (4 GB, 0.500); here: test5-1x5 (4 GB, 0.196)",               // 0.4 of 2.04 s
 		"here: files 2.00 s and 1.00 s for each 100 published GB, logical 0.000 s and 10", // straight lines indeed
-		"of the 2.04 s of the shortest, seed/test5-1x5, 1.00 s are parts that do not depend on the data: until it has chosen whom to follow 1.00 s",
+		"of the 2.04 s of the shortest, seed/test5-1x5, 1.00 s are parts that do not depend on the data: until it has " +
+			"chosen whom to follow 1.00 s",
 	} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the text lacks %q:\n%s", want, &text)
@@ -209,7 +214,8 @@ func TestThirdRandom(t *testing.T) {
 func TestCopyFiles(t *testing.T) {
 	from, to := t.TempDir(), filepath.Join(t.TempDir(), "copy")
 	content := append(make([]byte, 3<<20), bytes.Repeat([]byte("millrace"), 2<<20)...)
-	for name, b := range map[string][]byte{"a.wt": content, "db/b.wt": []byte("b"), "empty.wt": nil, "mongod.lock": []byte("1"), "diagnostic.data/m": []byte("m")} {
+	for name, b := range map[string][]byte{"a.wt": content, "db/b.wt": []byte("b"), "empty.wt": nil,
+		"mongod.lock": []byte("1"), "diagnostic.data/m": []byte("m")} {
 		if err := os.MkdirAll(filepath.Join(from, filepath.Dir(name)), 0o700); err != nil {
 			t.Fatal(err)
 		}

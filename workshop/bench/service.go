@@ -37,7 +37,8 @@ func (o ServiceOptions) complete() (ServiceOptions, error) {
 	o.Requests, o.Writes = cmp.Or(o.Requests, 50), cmp.Or(o.Writes, 3)
 	switch {
 	case o.Jobs < 1 || o.Definitions < o.Jobs || o.Definitions > maxDefinitions:
-		return o, fmt.Errorf("%d definitions with %d jobs that follow cannot be measured; a job has a definition, and there are up to %d", o.Definitions, o.Jobs, maxDefinitions)
+		return o, fmt.Errorf("%d definitions with %d jobs that follow cannot be measured; a job has a definition, and "+
+			"there are up to %d", o.Definitions, o.Jobs, maxDefinitions)
 	case o.Workers < 1 || o.Workers > 50:
 		return o, fmt.Errorf("%d workers cannot be measured; use 1 to 50", o.Workers)
 	case o.Requests < 1 || o.Requests > 10_000 || o.Writes <= 0 || o.Writes > 1000:
@@ -82,7 +83,8 @@ func (serving) run(ctx context.Context, b *bench, s scenario) error {
 		return err
 	}
 	if b.o.Servers.given() {
-		return mongo.WithHint(errors.New("this measurement makes a database for each job, which is not done to given clusters"),
+		return mongo.WithHint(
+			errors.New("this measurement makes a database for each job, which is not done to given clusters"),
 			"run it without --source-uri and --target-uri")
 	}
 	return b.onServers(ctx, s, followed(990), func(st *site) (err error) {
@@ -115,21 +117,27 @@ func (b *bench) judge(by func(*Case) []string) {
 // jobsCase is what jobs cost that follow.
 func (f *fleet) jobsCase(s scenario) Case {
 	return Case{
-		Scenario: s.name, Variant: "jobs", Unit: "jobs", Count: f.o.Jobs, Ceiling: "none; the workers and serve with all definitions while no job runs are measured first",
+		Scenario: s.name, Variant: "jobs", Unit: "jobs", Count: f.o.Jobs,
+		Ceiling: "none; the workers and serve with all definitions while no job runs are measured first",
 		RatioOf: eachShare,
 		Columns: []string{allFollow, workersMB, eachMB, serveMB, workersShare, serveShare, eachShare, writeRate},
-		Work: fmt.Sprintf("%s definitions, %d of which follow a database each of %d collections with %d documents, all of one source to one target, in %d workers; others: a half paused, a half waiting for a label that no worker has; each for %s",
-			grouped(int64(f.o.Definitions)), f.o.Jobs, jobCollections, jobDocs, f.o.Workers, f.pace),
+		Work: fmt.Sprintf("%s definitions, %d of which follow a database each of %d collections with %d documents, all of "+
+			"one source to one target, in %d workers; others: a half paused, a half waiting for a label that no worker has; "+
+			"each for %s", grouped(int64(f.o.Definitions)), f.o.Jobs, jobCollections, jobDocs, f.o.Workers, f.pace),
 	}
 }
 
 // lives are what happens to the service, in this order.
 func (f *fleet) lives() []contender {
 	return []contender{
-		{name: nothingRuns, kind: KindReference, how: "millrace serve --no-worker; millrace worker", prepare: f.anew, run: f.rest},
-		{name: jobsIdle, kind: KindMillrace, how: fmt.Sprintf("the same with %d jobs, made at once; until all follow, and then with nothing written", f.o.Jobs),
+		{name: nothingRuns, kind: KindReference, how: "millrace serve --no-worker; millrace worker", prepare: f.anew,
+			run: f.rest},
+		{name: jobsIdle, kind: KindMillrace,
+			how: fmt.Sprintf("the same with %d jobs, made at once; until all follow, and then with nothing written",
+				f.o.Jobs),
 			prepare: f.follow, run: f.restFollowing, check: f.arrived},
-		{name: jobsWritten, kind: KindMillrace, how: fmt.Sprintf("the same while %g documents a second of each job are updated", f.o.Writes),
+		{name: jobsWritten, kind: KindMillrace,
+			how:     fmt.Sprintf("the same while %g documents a second of each job are updated", f.o.Writes),
 			prepare: nothing, run: f.whileWritten(f.rest), check: f.arrived},
 	}
 }
@@ -144,10 +152,12 @@ func (c *Case) judgeJobs() []string {
 		v := c.contender(name).Values
 		notes = append(notes, verdict(name+", memory of the workers for a job", v[eachMB], goalMemory, "MB"))
 		if name == jobsIdle {
-			notes = append(notes, verdict(name+", processor of workers and serve for a job", v[eachShare], goalShare, "% of a core"))
+			notes = append(notes, verdict(name+", processor of workers and serve for a job", v[eachShare], goalShare,
+				"% of a core"))
 		}
 	}
-	return append(notes, "MB a job: resident memory of the workers, less what they have while no job runs, divided by the jobs; a median over the time",
+	return append(notes, "MB a job: resident memory of the workers, less what they have while no job runs, divided by "+
+		"the jobs; a median over the time",
 		"% of a core a job: processor time of workers and serve, divided by the jobs; that without jobs is not taken off")
 }
 
@@ -160,8 +170,8 @@ func (f *fleet) apiCase(s scenario, written bool) Case {
 	return Case{
 		Scenario: s.name, Variant: variant, Unit: "requests", RatioOf: p99, Ceiling: s.ceiling,
 		Columns: []string{"of ceiling", p50, p99, pMax, inTime, serveShare},
-		Work: fmt.Sprintf("%g requests a second for %s, with %s definitions and %d jobs %s; timed from when a request is due until the reply is read",
-			f.o.Requests, f.pace, grouped(int64(f.o.Definitions)), f.o.Jobs, meanwhile),
+		Work: fmt.Sprintf("%g requests a second for %s, with %s definitions and %d jobs %s; timed from when a request is "+
+			"due until the reply is read", f.o.Requests, f.pace, grouped(int64(f.o.Definitions)), f.o.Jobs, meanwhile),
 	}
 }
 
@@ -182,7 +192,8 @@ func verdict(what string, s Stat, below float64, unit string) string {
 	if s.Median >= below {
 		word = "missed"
 	}
-	return fmt.Sprintf("%s: %s %s (%s-%s), meant to be below %g: %s", what, figure(s.Median), unit, figure(s.Min), figure(s.Max), below, word)
+	return fmt.Sprintf("%s: %s %s (%s-%s), meant to be below %g: %s", what, figure(s.Median), unit, figure(s.Min),
+		figure(s.Max), below, word)
 }
 
 // until waits for something that is seen by looking, for a few minutes.
@@ -241,9 +252,11 @@ func (f *fleet) load(ctx context.Context) error {
 		for c := range jobCollections {
 			docs := bson.A{}
 			for i := range jobDocs {
-				docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "n", Value: int64(0)}, {Key: "pad", Value: bson.Binary{Data: noise[i*jobDocSize:][:jobDocSize]}}})
+				docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "n", Value: int64(0)},
+					{Key: "pad", Value: bson.Binary{Data: noise[i*jobDocSize:][:jobDocSize]}}})
 			}
-			if _, err := f.st.source.direct.Command(ctx, name, bson.D{{Key: "insert", Value: collection(c)}, {Key: "documents", Value: docs}}); err != nil {
+			if _, err := f.st.source.direct.Command(ctx, name,
+				bson.D{{Key: "insert", Value: collection(c)}, {Key: "documents", Value: docs}}); err != nil {
 				return fmt.Errorf("load %s.%s: %w", name, collection(c), err)
 			}
 		}
@@ -305,7 +318,8 @@ func (f *fleet) define(ctx context.Context, n newJob) error {
 // follow makes the jobs that follow, and waits until all do.
 func (f *fleet) follow(ctx context.Context) error {
 	began := time.Now()
-	if err := f.eachJob(ctx, func(ctx context.Context, name string) error { return f.define(ctx, newJob{Name: name}) }); err != nil {
+	if err := f.eachJob(ctx,
+		func(ctx context.Context, name string) error { return f.define(ctx, newJob{Name: name}) }); err != nil {
 		return err
 	}
 	err := f.await(ctx, "all jobs follow", func(ctx context.Context) (bool, error) {
@@ -374,10 +388,11 @@ func (f *fleet) write(ctx context.Context, first int, began time.Time, done *ato
 		name, turn := f.jobName(n%f.o.Jobs), n/f.o.Jobs
 		// One that is under way is waited for: it is on the source before what is compared.
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWrite)
-		_, err := f.st.source.direct.Command(last, name, bson.D{{Key: "update", Value: collection(turn % jobCollections)}, {Key: "updates", Value: bson.A{bson.D{
-			{Key: "q", Value: bson.D{{Key: "_id", Value: turn % jobDocs}}},
-			{Key: "u", Value: bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(1)}}}}},
-		}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
+		_, err := f.st.source.direct.Command(last, name,
+			bson.D{{Key: "update", Value: collection(turn % jobCollections)}, {Key: "updates", Value: bson.A{bson.D{
+				{Key: "q", Value: bson.D{{Key: "_id", Value: turn % jobDocs}}},
+				{Key: "u", Value: bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(1)}}}}},
+			}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
 		cancel()
 		if err != nil {
 			return fmt.Errorf("write to %s: %w", name, err)
@@ -411,8 +426,11 @@ func (f *fleet) same(ctx context.Context, name string) error {
 	for c := range jobCollections {
 		var sums [2]bson.Raw
 		for i, s := range []*side{f.st.source, f.st.target} {
-			raw, err := s.direct.Command(ctx, name, bson.D{{Key: "aggregate", Value: collection(c)}, {Key: "cursor", Value: bson.D{}}, {Key: "pipeline", Value: bson.A{
-				bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: nil}, {Key: "docs", Value: bson.D{{Key: "$sum", Value: 1}}}, {Key: "n", Value: bson.D{{Key: "$sum", Value: "$n"}}}}}}}}})
+			raw, err := s.direct.Command(ctx, name,
+				bson.D{{Key: "aggregate", Value: collection(c)}, {Key: "cursor", Value: bson.D{}}, {Key: "pipeline", Value: bson.A{
+					bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: nil},
+						{Key: "docs", Value: bson.D{{Key: "$sum", Value: 1}}},
+						{Key: "n", Value: bson.D{{Key: "$sum", Value: "$n"}}}}}}}}})
 			if err != nil {
 				return fmt.Errorf("sum up %s.%s of %s: %w", name, collection(c), s.Address(), err)
 			}

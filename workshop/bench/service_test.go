@@ -17,7 +17,8 @@ func TestService(t *testing.T) {
 	_, program := servers(t)
 	o := ServiceOptions{Definitions: 20, Jobs: 3, Workers: 2, Requests: 50, Writes: 20}
 	r, err := Run(t.Context(), Options{
-		Scenarios: []string{"service"}, Scale: tiny(), Rounds: 1, Servers: Servers{Version: "6.0"}, Service: o, Millrace: program,
+		Scenarios: []string{"service"}, Scale: tiny(), Rounds: 1, Servers: Servers{Version: "6.0"}, Service: o,
+		Millrace: program,
 		Progress: func(line string) { t.Log(line) },
 	})
 	if err != nil {
@@ -29,7 +30,8 @@ func TestService(t *testing.T) {
 	jobs := &r.Cases[0]
 	for _, name := range []string{nothingRuns, jobsIdle, jobsWritten} {
 		v := jobs.contender(name).Values
-		if v[workersMB].Median < 10 || v[workersMB].Median > 1000 || v[serveMB].Median < 10 || v[workersShare].Median < 0 || v[serveShare].Median < 0 {
+		if v[workersMB].Median < 10 || v[workersMB].Median > 1000 || v[serveMB].Median < 10 || v[workersShare].Median < 0 ||
+			v[serveShare].Median < 0 {
 			t.Errorf("%s: %+v", name, v)
 		}
 	}
@@ -43,7 +45,8 @@ func TestService(t *testing.T) {
 		for _, name := range []string{"livez", "list", "show", "limits"} {
 			x := c.contender(name)
 			v := x.Values
-			if len(x.Rounds) != 1 || x.Rounds[0].Done != 15 || v[p50].Median <= 0 || v[p99].Median < v[p50].Median || v[pMax].Median < v[p99].Median || v[inTime].Median <= 0 {
+			if len(x.Rounds) != 1 || x.Rounds[0].Done != 15 || v[p50].Median <= 0 || v[p99].Median < v[p50].Median ||
+				v[pMax].Median < v[p99].Median || v[inTime].Median <= 0 {
 				t.Errorf("%s: %+v", name, x)
 			}
 		}
@@ -62,7 +65,8 @@ func TestService(t *testing.T) {
 
 // Sizes that make no sense are refused before anything starts.
 func TestServiceOptions(t *testing.T) {
-	for _, o := range []ServiceOptions{{Jobs: -1}, {Jobs: 11, Definitions: 10}, {Definitions: maxDefinitions + 1}, {Workers: -1}, {Workers: 51}, {Requests: -1}, {Writes: -1}} {
+	for _, o := range []ServiceOptions{{Jobs: -1}, {Jobs: 11, Definitions: 10}, {Definitions: maxDefinitions + 1},
+		{Workers: -1}, {Workers: 51}, {Requests: -1}, {Writes: -1}} {
 		if _, err := o.complete(); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
@@ -74,7 +78,8 @@ func TestServiceOptions(t *testing.T) {
 
 // Jobs that follow are spread over all definitions, each in a place of its own.
 func TestPlaces(t *testing.T) {
-	for _, o := range []ServiceOptions{{Definitions: 20, Jobs: 3}, {Definitions: 1000, Jobs: 100}, {Definitions: 7, Jobs: 7}, {Definitions: 101, Jobs: 100}} {
+	for _, o := range []ServiceOptions{{Definitions: 20, Jobs: 3}, {Definitions: 1000, Jobs: 100},
+		{Definitions: 7, Jobs: 7}, {Definitions: 101, Jobs: 100}} {
 		f := &fleet{o: o}
 		var all []string
 		for i := range o.Jobs {
@@ -88,7 +93,9 @@ func TestPlaces(t *testing.T) {
 
 // The addresses are found in a log, however it is cut into pieces.
 func TestAnnounced(t *testing.T) {
-	log := "no JSON\n{\"msg\":\"workers reach NATS\",\"nats\":\"127.0.0.1:1\"}\n{\"console\":\"http://127.0.0.1:2/\"}\n{\"console\":\"http://later/\"}\n" + strings.Repeat("x", 2*maxLine)
+	log := "no JSON\n{\"msg\":\"workers reach " +
+		"NATS\",\"nats\":\"127.0.0.1:1\"}\n{\"console\":\"http://127.0.0.1:2/\"}\n{\"console\":\"http://later/\"}\n" +
+		strings.Repeat("x", 2*maxLine)
 	for _, size := range []int{1, 7, 1000, len(log)} {
 		var a announced
 		for part := range slices.Chunk([]byte(log), size) {
@@ -108,7 +115,8 @@ func TestVerdict(t *testing.T) {
 		median float64
 		want   string
 	}{{11.9, "held"}, {12, "missed"}, {13, "missed"}} {
-		if got := verdict("memory", Stat{x.median, 1, 20}, 12, "MB"); !strings.HasSuffix(got, ": "+x.want) || !strings.Contains(got, "1.00-20.0") {
+		if got := verdict("memory", Stat{x.median, 1, 20}, 12, "MB"); !strings.HasSuffix(got, ": "+x.want) ||
+			!strings.Contains(got, "1.00-20.0") {
 			t.Errorf("%v: %s", x.median, got)
 		}
 	}

@@ -52,12 +52,15 @@ func (f *fleet) requests(written bool) []contender {
 	}
 	one := func(n int) string { return pathJobs + "/" + definitionName(n*37%f.o.Definitions) }
 	return []contender{
-		kind("livez", KindCeiling, "GET /livez, which looks at nothing", func(int) request { return request{http.MethodGet, pathLive, nil} }),
+		kind("livez", KindCeiling, "GET /livez, which looks at nothing",
+			func(int) request { return request{http.MethodGet, pathLive, nil} }),
 		kind("list", KindMillrace, fmt.Sprintf("GET /jobs?limit=%d, one page after the other", listed), func(n int) request {
 			return request{http.MethodGet, listPath(f.cursors[n%len(f.cursors)]), nil}
 		}),
-		kind("show", KindMillrace, "GET /jobs/{name} of one job after the other", func(n int) request { return request{http.MethodGet, one(n), nil} }),
-		kind("limits", KindMillrace, "PATCH /jobs/{name}/limits of one job after the other, another limit each time; each is stored and in the audit trail", func(n int) request {
+		kind("show", KindMillrace, "GET /jobs/{name} of one job after the other",
+			func(n int) request { return request{http.MethodGet, one(n), nil} }),
+		kind("limits", KindMillrace, "PATCH /jobs/{name}/limits of one job after the other, another limit each time; each "+
+			"is stored and in the audit trail", func(n int) request {
 			return request{http.MethodPatch, one(n) + "/limits", fmt.Appendf(nil, `{"docsPerSecond": %d}`, 1_000_000+n)}
 		}),
 	}
@@ -188,7 +191,8 @@ func (a api) send(ctx context.Context, r request) ([]byte, error) {
 		return nil, fmt.Errorf("%s %s: %w", r.method, r.path, err)
 	}
 	if res.StatusCode >= http.StatusMultipleChoices {
-		return nil, fmt.Errorf("%s %s: %s: %s", r.method, r.path, res.Status, strings.TrimSpace(string(raw[:min(len(raw), 500)])))
+		return nil, fmt.Errorf("%s %s: %s: %s", r.method, r.path, res.Status,
+			strings.TrimSpace(string(raw[:min(len(raw), 500)])))
 	}
 	return raw, nil
 }
@@ -256,9 +260,11 @@ func (f *fleet) start(ctx context.Context) (err error) {
 		return fmt.Errorf("make a directory: %w", err)
 	}
 	data := filepath.Join(dir, "data")
-	env := []string{"XDG_STATE_HOME=" + dir, "MILLRACE_SECRET_SOURCE=" + f.st.source.uri, "MILLRACE_SECRET_TARGET=" + f.st.target.uri}
+	env := []string{"XDG_STATE_HOME=" + dir, "MILLRACE_SECRET_SOURCE=" + f.st.source.uri, "MILLRACE_SECRET_TARGET=" +
+		f.st.target.uri}
 	f.said = &announced{}
-	f.serve, err = startChild(ctx, program{name: f.bench.o.Millrace, env: env, log: f.said, args: []string{"serve", "--no-worker",
+	f.serve,
+		err = startChild(ctx, program{name: f.bench.o.Millrace, env: env, log: f.said, args: []string{"serve", "--no-worker",
 		"--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--data-dir", data, "--log-format", "json"}})
 	if err != nil {
 		return err
@@ -277,8 +283,10 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	f.url, f.token = strings.TrimSuffix(console, "/"), strings.TrimSpace(string(raw))
 	f.client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: requestsAtOnce}}
 	for i := range f.o.Workers {
-		w, err := startChild(ctx, program{name: f.bench.o.Millrace, env: env, args: []string{"worker", "--nats", "nats://" + nats,
-			"--nats-token-file", filepath.Join(data, "nats-token"), "--name", "w" + itoa(i+1), "--log-level", "warn"}})
+		w,
+			err := startChild(ctx, program{name: f.bench.o.Millrace, env: env,
+			args: []string{"worker", "--nats", "nats://" + nats,
+				"--nats-token-file", filepath.Join(data, "nats-token"), "--name", "w" + itoa(i+1), "--log-level", "warn"}})
 		if err != nil {
 			return err
 		}

@@ -40,7 +40,8 @@ func (p pairing) describe() string {
 func (b *bench) pairings() ([]pairing, error) {
 	s := b.o.Servers
 	if s.given() {
-		return nil, mongo.WithHint(errors.New("this measurement moves chunks and counts at the lab's routers"), "run it without --source-uri and --target-uri")
+		return nil, mongo.WithHint(errors.New("this measurement moves chunks and counts at the lab's routers"),
+			"run it without --source-uri and --target-uri")
 	}
 	if s.SourceTopology == "" && s.TargetTopology == "" {
 		return []pairing{{threeShards, oneMember}, {oneMember, twoShards}, {threeShards, twoShards}}, nil
@@ -60,8 +61,8 @@ func (st *site) rules() []string {
 // shardedColumns are those of the table: what each router of the target took, and
 // what became slower by the balancer.
 func shardedColumns() []string {
-	return []string{"time", "min-max", "of ceiling", "rate", RouterRate(1), RouterRate(2), routersTotal, ofBalancerOff, movesEach,
-		"CPU tool", "source", "target", routersCPU, "us each", "peak"}
+	return []string{"time", "min-max", "of ceiling", "rate", RouterRate(1), RouterRate(2), routersTotal, ofBalancerOff,
+		movesEach, "CPU tool", "source", "target", routersCPU, "us each", "peak"}
 }
 
 // ofBalancerOff is the rate with the balancer on as a part of that without, round
@@ -82,7 +83,8 @@ func (b *bench) competePaired(ctx context.Context, st *site, c Case, all []conte
 	for i := range done.Contenders {
 		on := &done.Contenders[i]
 		name, ok := strings.CutSuffix(on.Name, BalancerOn)
-		at := slices.IndexFunc(done.Contenders, func(x Contender) bool { return x.Name == name+BalancerOff || x.Name == name })
+		at := slices.IndexFunc(done.Contenders,
+			func(x Contender) bool { return x.Name == name+BalancerOff || x.Name == name })
 		if !ok || at < 0 {
 			continue
 		}
@@ -127,8 +129,9 @@ type shardedFull struct {
 
 func (w *shardedFull) measure(ctx context.Context, s scenario) error {
 	c := Case{
-		Scenario: s.name, Variant: w.pair.name(), Work: "copy " + w.data.describe() + ", " + w.pair.describe(), Ceiling: s.ceiling,
-		Unit: "documents", Count: w.data.docs, Bytes: w.data.bytes(), Columns: shardedColumns(),
+		Scenario: s.name, Variant: w.pair.name(), Work: "copy " + w.data.describe() + ", " + w.pair.describe(),
+		Ceiling: s.ceiling,
+		Unit:    "documents", Count: w.data.docs, Bytes: w.data.bytes(), Columns: shardedColumns(),
 	}
 	n := needs{sourceCacheGB: w.cacheGB(w.data.bytes()), targetCacheGB: w.cacheGB(w.data.bytes()), pairing: w.pair}
 	return w.onServers(ctx, s, n, func(st *site) (err error) {
@@ -242,7 +245,8 @@ type shardedIncr struct {
 func (w *shardedIncr) measure(ctx context.Context, s scenario) error {
 	bytes := w.load.operations * w.load.shape.size
 	c := Case{
-		Scenario: s.name, Variant: w.pair.name(), Work: "apply a backlog of " + w.load.describe() + "; " + w.load.shape.name + ", " + w.pair.describe(),
+		Scenario: s.name, Variant: w.pair.name(), Work: "apply a backlog of " + w.load.describe() + "; " + w.load.shape.name +
+			", " + w.pair.describe(),
 		Ceiling: s.ceiling, Unit: "operations", Count: w.load.operations, Columns: shardedColumns(),
 	}
 	n := needs{
@@ -264,14 +268,16 @@ func (w *shardedIncr) contenders() []contender {
 	folded := newPlan(w.load.fold(w.load.ops(), foldWindow), w.write.connections)
 	all := []contender{
 		w.lean("ceiling", KindCeiling, folded, "apply alone from memory, folded within "+kib(foldWindow)+" of oplog"),
-		w.lean("unfolded", KindReference, w.load.unfolded(w.write.connections), "the same, each operation by itself, in order"),
+		w.lean("unfolded", KindReference, w.load.unfolded(w.write.connections),
+			"the same, each operation by itself, in order"),
 	}
 	for _, v := range w.variants() {
 		begin := append(w.millraceSync(w.rules()...), v.Args...)
 		goOn := append(w.millraceResume(append(w.rules(), "--until", "caught-up")...), v.Args...)
 		x := contender{
-			name: v.Name, kind: KindMillrace, how: commandLine(goOn) + ", a job that was stopped before the backlog was written", check: w.complete,
-			run: func(ctx context.Context, m *meter) error { return w.runMillrace(ctx, w.site, m, goOn) },
+			name: v.Name, kind: KindMillrace, how: commandLine(goOn) + ", a job that was stopped before the backlog was written",
+			check: w.complete,
+			run:   func(ctx context.Context, m *meter) error { return w.runMillrace(ctx, w.site, m, goOn) },
 		}
 		for i, x := range balanced(w.site, x) {
 			x.prepare = func(ctx context.Context) error { return w.beginJob(ctx, begin, i == 1) }
@@ -298,7 +304,8 @@ func (w *shardedIncr) peer(p Peer) (contender, bool) {
 	if !drains {
 		return contender{}, false
 	}
-	x := contender{name: p.Name + BalancerOff, kind: KindPeer, how: t.describe() + "; until the target has everything", check: w.complete}
+	x := contender{name: p.Name + BalancerOff, kind: KindPeer, how: t.describe() + "; until the target has everything",
+		check: w.complete}
 	x.prepare = func(ctx context.Context) error {
 		if err := w.restartFollowing(ctx); err != nil {
 			return err
@@ -322,7 +329,8 @@ func (w *shardedIncr) peer(p Peer) (contender, bool) {
 // lean applies a plan.
 func (w *shardedIncr) lean(name string, kind Kind, p plan, how string) contender {
 	return contender{
-		name: name, kind: kind, how: fmt.Sprintf("%s%s (%d statements left): %s", how, w.target.through(), p.statements(), w.write),
+		name: name, kind: kind, how: fmt.Sprintf("%s%s (%d statements left): %s", how, w.target.through(), p.statements(),
+			w.write),
 		prepare: w.empty, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
 			return counted(ctx, w.site, m, func() error {
@@ -350,7 +358,8 @@ func (w *shardedIncr) beginJob(ctx context.Context, args []string, moving bool) 
 
 func (w *shardedIncr) writeBacklog(ctx context.Context, moving bool) error {
 	write := func() error {
-		_, err := w.load.spread(ctx, w.source, writing{loadConnections, loadChunk, func(context.Context, op) (bool, error) { return true, nil }})
+		_, err := w.load.spread(ctx, w.source,
+			writing{loadConnections, loadChunk, func(context.Context, op) (bool, error) { return true, nil }})
 		return mongo.Wrap(err, "write the backlog")
 	}
 	if moving {

@@ -36,7 +36,8 @@ func must(header []string, rows [][]string) [][]string { return append([][]strin
 func TestCountsAtRouters(t *testing.T) {
 	t.Parallel() // it mostly waits for servers
 	_, program := servers(t)
-	b := &bench{o: Options{Millrace: program, Router: shared.router, Servers: Servers{Version: "6.0"}}, report: &Report{}, dir: t.TempDir()}
+	b := &bench{o: Options{Millrace: program, Router: shared.router, Servers: Servers{Version: "6.0"}}, report: &Report{},
+		dir: t.TempDir()}
 	st, err := b.open(t.Context(), needs{sourceCacheGB: 0.25, targetCacheGB: 0.25, pairing: pairing{oneMember, twoShards}})
 	if err != nil {
 		t.Fatal(err)

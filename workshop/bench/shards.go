@@ -69,7 +69,8 @@ func startRouter(ctx context.Context, name, config string) (*routerProcess, erro
 	}
 	defer r.Close()
 	// It ends with close, not with what was to be measured.
-	c, err := startChild(context.WithoutCancel(ctx), program{name: name, stdout: w, args: []string{"lab", "router", "--config", config}})
+	c, err := startChild(context.WithoutCancel(ctx),
+		program{name: name, stdout: w, args: []string{"lab", "router", "--config", config}})
 	w.Close() // the child has its own copy
 	if err != nil {
 		return nil, err
@@ -142,7 +143,8 @@ func (s *side) majorityOfEach(ctx context.Context) error {
 	for _, name := range s.cluster.ShardNames() {
 		shard, err := s.cluster.Direct(name)
 		if err == nil {
-			err = shard.Database("admin").RunCommand(ctx, append(note(), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}})).Err()
+			err = shard.Database("admin").RunCommand(ctx,
+				append(note(), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}})).Err()
 		}
 		if err != nil {
 			return fmt.Errorf("wait for a majority of %s: %w", name, err)

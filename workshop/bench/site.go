@@ -66,15 +66,18 @@ type site struct {
 // openSite starts or connects the clusters.
 func openSite(ctx context.Context, s Servers, n needs, start starting) (*site, error) {
 	if s.given() && (n.targetProxy || n.ownServers || n.member) {
-		return nil, mongo.WithHint(errors.New("this measurement stops servers or puts a proxy before them, which is not done to given clusters"),
+		return nil, mongo.WithHint(errors.New("this measurement stops servers or puts a proxy before them, which is not "+
+			"done to given clusters"),
 			"run it without --source-uri and --target-uri, on lab clusters")
 	}
 	st := &site{source: &side{uri: s.Source}, target: &side{uri: s.Target}}
-	source := lab.Options{Version: s.Version, Topology: s.SourceTopology, CacheGB: n.sourceCacheGB, OplogMB: n.oplogMB, Logger: start.log}
+	source := lab.Options{Version: s.Version, Topology: s.SourceTopology, CacheGB: n.sourceCacheGB, OplogMB: n.oplogMB,
+		Logger: start.log}
 	if n.member {
 		source.Topology = "rs:2"
 	}
-	target := lab.Options{Version: s.Version, Topology: s.TargetTopology, CacheGB: n.targetCacheGB, Proxy: n.targetProxy, Logger: start.log}
+	target := lab.Options{Version: s.Version, Topology: s.TargetTopology, CacheGB: n.targetCacheGB, Proxy: n.targetProxy,
+		Logger: start.log}
 	g, gctx := errgroup.WithContext(ctx)
 	open := func(one *side, o lab.Options) {
 		g.Go(func() error {
@@ -239,7 +242,8 @@ func (s *side) writeNotes(ctx context.Context) error {
 
 func (s *side) keepHistory(ctx context.Context, seconds int) error {
 	for _, n := range s.nodes {
-		if _, err := n.Command(ctx, "admin", bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: seconds}}); err != nil {
+		if _, err := n.Command(ctx, "admin", bson.D{{Key: "setParameter", Value: 1},
+			{Key: "minSnapshotHistoryWindowInSeconds", Value: seconds}}); err != nil {
 			return fmt.Errorf("set minSnapshotHistoryWindowInSeconds of %s: %w", n.Address(), err)
 		}
 	}
@@ -350,7 +354,8 @@ func (s *side) createIndexes(ctx context.Context, c int, indexes []index) error 
 		}
 		specs = append(specs, spec)
 	}
-	if _, err := s.direct.Command(ctx, dataDB, bson.D{{Key: "createIndexes", Value: collection(c)}, {Key: "indexes", Value: specs}}); err != nil {
+	if _, err := s.direct.Command(ctx, dataDB,
+		bson.D{{Key: "createIndexes", Value: collection(c)}, {Key: "indexes", Value: specs}}); err != nil {
 		return fmt.Errorf("index %s.%s: %w", dataDB, collection(c), err)
 	}
 	return nil
@@ -378,7 +383,8 @@ func (b *bench) open(ctx context.Context, n needs) (*site, error) {
 	if n.pairing != (pairing{}) {
 		servers.SourceTopology, servers.TargetTopology = n.pairing.source, n.pairing.target
 	} else if sharded.Is(servers.SourceTopology) || sharded.Is(servers.TargetTopology) {
-		return nil, mongo.WithHint(errors.New("this scenario measures replica sets"), "those for sharded clusters are full-sharded, incr-sharded and latency-sharded")
+		return nil, mongo.WithHint(errors.New("this scenario measures replica sets"),
+			"those for sharded clusters are full-sharded, incr-sharded and latency-sharded")
 	}
 	st, err := openSite(ctx, servers, b.share(n), starting{b.o.Log, b.o.Router, b.dir})
 	if err != nil {
@@ -459,7 +465,8 @@ func (s *side) describe() string {
 		text += " of " + itoa(n)
 	}
 	if s.cluster != nil {
-		return text + " of " + itoa(len(s.cluster.ShardNames())) + " shards, " + itoa(len(s.routers)) + " routers of the lab as processes of their own, cache " + s.cache + " GB each"
+		return text + " of " + itoa(len(s.cluster.ShardNames())) + " shards, " + itoa(len(s.routers)) +
+			" routers of the lab as processes of their own, cache " + s.cache + " GB each"
 	}
 	if s.lab == nil {
 		return text + ", given"

@@ -64,7 +64,8 @@ func TestSummarize(t *testing.T) {
 		{Name: "ceiling", Kind: KindCeiling, Rounds: []Round{{Seconds: 1}, {Seconds: 2}, {Seconds: 4}}},
 		{Name: "reference", Kind: KindReference, Rounds: []Round{{Seconds: 0.1}, {Seconds: 0.1}, {Seconds: 0.1}}},
 		{Name: "millrace", Kind: KindMillrace, Rounds: []Round{
-			{Seconds: 2, ToolCPU: 0.001, Peak: 5}, {Seconds: 2, ToolCPU: 0.003, Peak: 9}, {Seconds: 5, ToolCPU: 0.002, Peak: 7}}},
+			{Seconds: 2, ToolCPU: 0.001, Peak: 5}, {Seconds: 2, ToolCPU: 0.003, Peak: 9},
+			{Seconds: 5, ToolCPU: 0.002, Peak: 7}}},
 		{Name: "peer", Kind: KindPeer, Error: "broke", Rounds: []Round{{Seconds: 10}}},
 	}}
 	c.summarize()
@@ -104,7 +105,8 @@ func TestRateCountsWhatWasDone(t *testing.T) {
 }
 
 func TestFigure(t *testing.T) {
-	for n, want := range map[float64]string{0.1234: "0.123", 1.234: "1.23", 12.34: "12.3", 1234.5: "1,235", 1234567: "1,234,567", 100: "100"} {
+	for n, want := range map[float64]string{0.1234: "0.123", 1.234: "1.23", 12.34: "12.3", 1234.5: "1,235",
+		1234567: "1,234,567", 100: "100"} {
 		if got := figure(n); got != want {
 			t.Errorf("figure(%v) = %q, want %q", n, got, want)
 		}

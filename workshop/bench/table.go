@@ -69,7 +69,8 @@ func writeTable(b *strings.Builder, of func() ([]string, [][]string)) {
 
 // table is a case's figures, medians over the rounds, for all forms of output.
 func (c *Case) table() (header []string, rows [][]string) {
-	header = []string{"", "time", "min-max", "of ceiling", "rate", "rates", "MB/s", "CPU tool", "source", "target", "us each", "peak", "sent", "received"}
+	header = []string{"", "time", "min-max", "of ceiling", "rate", "rates", "MB/s", "CPU tool", "source", "target",
+		"us each", "peak", "sent", "received"}
 	values := c.valueNames()
 	header = append(header, values...)
 	for i := range c.Contenders {
@@ -135,7 +136,8 @@ func (x *Contender) Parts() string {
 			parts[name] = append(parts[name], s)
 		}
 	}
-	names := slices.SortedFunc(maps.Keys(parts), func(a, b string) int { return cmp.Compare(median(parts[b]), median(parts[a])) })
+	names := slices.SortedFunc(maps.Keys(parts),
+		func(a, b string) int { return cmp.Compare(median(parts[b]), median(parts[a])) })
 	var told []string
 	for _, name := range names {
 		told = append(told, name+" "+figure(median(parts[name]))+" s")
@@ -268,7 +270,8 @@ func WriteHTML(w io.Writer, r *Report) error {
 			return o.Err
 		}
 	}
-	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"), "Overviews": overviews})
+	return t.Execute(w, map[string]any{"Report": r, "Cases": cases, "Ended": r.Ended.UTC().Format("2006-01-02 15:04 UTC"),
+		"Overviews": overviews})
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

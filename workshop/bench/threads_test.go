@@ -19,7 +19,8 @@ func TestAverages(t *testing.T) {
 		for i := range 2*(idle+busy+after) + 1 {
 			at := float64(i) / 2
 			worked := min(max(at-float64(idle), 0), float64(busy))
-			all = append(all, jobSample{began.Add(time.Duration(at * float64(time.Second))), int64(rate * worked), 5 + cores*worked, 100e6})
+			all = append(all, jobSample{began.Add(time.Duration(at * float64(time.Second))), int64(rate * worked),
+				5 + cores*worked, 100e6})
 		}
 		return all
 	}
@@ -67,7 +68,8 @@ func TestThreadSettings(t *testing.T) {
 	for i, s := range threadSettings() {
 		names[s.name()] = true
 		r := Round{Seconds: 1}
-		r.Values = map[string]float64{valueOperations: float64(100 + i), valueCPUPercent: float64(50 + i), valueMemory: float64(200 + i)}
+		r.Values = map[string]float64{valueOperations: float64(100 + i), valueCPUPercent: float64(50 + i),
+			valueMemory: float64(200 + i)}
 		c.Contenders = append(c.Contenders, Contender{Name: s.name(), Kind: KindMillrace, Rounds: []Round{r}})
 	}
 	if len(names) != 8 {

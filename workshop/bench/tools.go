@@ -66,11 +66,13 @@ func tools() []tool {
 		{name: peerDsync, noIndexes: true, how: "dsync --mode Full --load-level High --namespace " + dataDB,
 			args: []string{"--mode", "Full", "--load-level", "High", "--verbosity", "WARN", "--web-port", "{port}",
 				"--logfile", "{dir}/dsync.log", "--namespace", "{db}", "{source}", "{target}"}},
-		{name: peerDump, help: " (with mongorestore beside it)", how: "mongodump --db=" + dataDB + " --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"},
+		{name: peerDump, help: " (with mongorestore beside it)", how: "mongodump --db=" + dataDB +
+			" --archive | mongorestore --archive --numInsertionWorkersPerCollection=8"},
 		// With several workers for the changes of one collection, which they do not get as it is delivered.
 		mongoShake(shakePreset{peerMongoShake, " (its collector, the changes of a collection spread over its workers)",
 			[]Setting{{"incr_sync.shard_key", "id"}, {"full_sync.reader.fetch_batch_size", "1024"}}}, "all", theEpoch),
-		mongoShake(shakePreset{peerShakePublished, " (the same with published settings)", settingsOf(shakePublished)}, "all", theEpoch),
+		mongoShake(shakePreset{peerShakePublished, " (the same with published settings)", settingsOf(shakePublished)}, "all",
+			theEpoch),
 		mongoShake(shakePreset{peerShakeDefaults, " (the same as delivered)", nil}, "all", theEpoch),
 		// Percona ClusterSync for MongoDB with its own defaults.
 		{name: peerPCSM, how: "pcsm reset; pcsm; pcsm start --include-namespaces=" + dataDB + ".*",
@@ -129,10 +131,11 @@ func mongoShake(p shakePreset, mode, from string) tool {
 		args: []string{"-conf={config}", "-verbose=0"},
 		place: []Setting{
 			{"conf.version", "10"}, {"id", "mongoshake"}, {"master_quorum", "false"},
-			{"sync_mode", mode}, {"mongo_urls", "{shards}"}, {"mongo_cs_url", "{configs}"}, {"mongo_s_url", "{routers}"}, {"mongo_connect_mode", "primary"},
-			{"tunnel", "direct"}, {"tunnel.message", "raw"}, {"tunnel.address", "{target}"},
+			{"sync_mode", mode}, {"mongo_urls", "{shards}"}, {"mongo_cs_url", "{configs}"}, {"mongo_s_url", "{routers}"},
+			{"mongo_connect_mode", "primary"}, {"tunnel", "direct"}, {"tunnel.message", "raw"}, {"tunnel.address", "{target}"},
 			{"filter.namespace.white", "{db}"},
-			{"checkpoint.storage.url", ""}, {"checkpoint.storage.db", "mongoshake"}, {"checkpoint.storage.collection", "ckpt_default"},
+			{"checkpoint.storage.url", ""}, {"checkpoint.storage.db", "mongoshake"},
+			{"checkpoint.storage.collection", "ckpt_default"},
 			{"checkpoint.start_position", from},
 			{"log.level", "warning"}, {"log.dir", "{dir}"}, {"log.file", "collector.log"}, {"log.flush", "false"},
 			{"full_sync.http_port", "{port}"}, {"incr_sync.http_port", "{port}"}, {"system_profile_port", "{port}"},
@@ -165,37 +168,38 @@ func settingsOf(conf string) (all []Setting) {
 
 // follow is a peer's way to copy and follow.
 func (b *bench) follow(st *site, p Peer, t tool) follower {
-	return follower{name: t.name, kind: KindPeer, how: t.describe(), start: func(ctx context.Context, m *meter) (*child, error) {
-		dir := filepath.Join(b.dir, t.name)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("make a directory: %w", err)
-		}
-		fill := filler(st, dir)
-		config, err := fill(ctx, t.file())
-		if err == nil && len(config) > 0 {
-			err = os.WriteFile(filepath.Join(dir, "config"), []byte(strings.Join(config, "\n")+"\n"), 0o600)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("write configuration: %w", err)
-		}
-		if t.forget != "" {
-			if err := st.source.direct.Client.Database(t.forget).Drop(ctx); err != nil {
-				return nil, fmt.Errorf("forget what %s did before: %w", t.name, err)
+	return follower{name: t.name, kind: KindPeer, how: t.describe(),
+		start: func(ctx context.Context, m *meter) (*child, error) {
+			dir := filepath.Join(b.dir, t.name)
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				return nil, fmt.Errorf("make a directory: %w", err)
 			}
-		}
-		env, err := fill(ctx, t.env)
-		if err != nil {
-			return nil, err
-		}
-		var runs [3]program
-		for i, args := range [][]string{t.before, t.args, t.then} {
-			runs[i] = program{name: p.Program, env: env, dir: dir}
-			if runs[i].args, err = fill(ctx, args); err != nil {
+			fill := filler(st, dir)
+			config, err := fill(ctx, t.file())
+			if err == nil && len(config) > 0 {
+				err = os.WriteFile(filepath.Join(dir, "config"), []byte(strings.Join(config, "\n")+"\n"), 0o600)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("write configuration: %w", err)
+			}
+			if t.forget != "" {
+				if err := st.source.direct.Client.Database(t.forget).Drop(ctx); err != nil {
+					return nil, fmt.Errorf("forget what %s did before: %w", t.name, err)
+				}
+			}
+			env, err := fill(ctx, t.env)
+			if err != nil {
 				return nil, err
 			}
-		}
-		return startTool(ctx, m, t, runs)
-	}}
+			var runs [3]program
+			for i, args := range [][]string{t.before, t.args, t.then} {
+				runs[i] = program{name: p.Program, env: env, dir: dir}
+				if runs[i].args, err = fill(ctx, args); err != nil {
+					return nil, err
+				}
+			}
+			return startTool(ctx, m, t, runs)
+		}}
 }
 
 // startTool starts the process of a tool, with what comes before and after.
@@ -240,7 +244,8 @@ func runTool(ctx context.Context, p program) error {
 // filler puts what the texts of tools stand for into their places.
 func filler(st *site, dir string) func(context.Context, []string) ([]string, error) {
 	shards, configs, routers := st.source.parts()
-	r := strings.NewReplacer("{shards}", shards, "{configs}", configs, "{routers}", routers, "{source}", st.source.uri, "{target}", st.target.uri, "{db}", dataDB, "{dir}", dir, "{config}", filepath.Join(dir, "config"))
+	r := strings.NewReplacer("{shards}", shards, "{configs}", configs, "{routers}", routers, "{source}", st.source.uri,
+		"{target}", st.target.uri, "{db}", dataDB, "{dir}", dir, "{config}", filepath.Join(dir, "config"))
 	return func(ctx context.Context, texts []string) (filled []string, err error) {
 		for _, s := range texts {
 			if strings.Contains(s, "{port}") {

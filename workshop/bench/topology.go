@@ -120,8 +120,8 @@ func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, n in
 			Scenario: s.name, Variant: f.variant(concern), Ceiling: s.ceiling, Unit: "inserts",
 			Work: fmt.Sprintf("YCSB load (inserts of 1 KB records) for %s by %d clients, write concern %s, on a set of %s",
 				f.duration, o.Clients, concern, f.roles()),
-			Columns: []string{"of ceiling", "rate", "rates", followedRate, writeAverage, writeP99, primaryCPU, primaryEach, innerEach, leafEach, lagRunning, lagAtEnd, underPrimary, treeDepth,
-				sourcesMoved, modelRate, modelOf, modelCPU},
+			Columns: []string{"of ceiling", "rate", "rates", followedRate, writeAverage, writeP99, primaryCPU, primaryEach,
+				innerEach, leafEach, lagRunning, lagAtEnd, underPrimary, treeDepth, sourcesMoved, modelRate, modelOf, modelCPU},
 			Notes: f.notes(),
 		}
 		if err := b.compete(ctx, f.st, c, f.contenders(concern)); err != nil {
@@ -150,18 +150,22 @@ func (f *forest) contenders(concern string) []contender {
 		run:     func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, nil) }}
 	draws := 0
 	on := contender{name: chainingOn, kind: KindCeiling,
-		how: "chainingAllowed: true; a tree of those that members choose by their rules, told once with replSetSyncFrom: by the model the median one in the first round, then the quartiles, and so on",
+		how: "chainingAllowed: true; a tree of those that members choose by their rules, told once with replSetSyncFrom: " +
+			"by the model the median one in the first round, then the quartiles, and so on",
 		prepare: func(ctx context.Context) error {
 			draws++
 			return f.prepare(ctx, func(ctx context.Context) error { return f.chained(ctx, concern, spread(draws)) })
 		}, run: off.run}
-	all := []contender{off, on, f.plannedFor(treePlanned, "millrace topology apply, then hold, policy balanced; the hold runs within the bench", concern, topology.PlanOptions{})}
+	all := []contender{off, on, f.plannedFor(treePlanned, "millrace topology apply, then hold, policy balanced; the "+
+		"hold runs within the bench", concern, topology.PlanOptions{})}
 	switch {
 	case f.n <= 3: // there is one plan for all
 	case concern == topology.Majority:
-		all = append(all, f.plannedFor("planned, spare voter", "the same with --spare-voters 1: a voter more under the primary than the majority needs", concern, topology.PlanOptions{Spare: 1}))
+		all = append(all, f.plannedFor("planned, spare voter", "the same with --spare-voters 1: a voter more under the "+
+			"primary than the majority needs", concern, topology.PlanOptions{Spare: 1}))
 	default:
-		all = append(all, f.plannedFor("planned for w:1", "the same with --write-concern 1", concern, topology.PlanOptions{WriteConcern: concern}))
+		all = append(all, f.plannedFor("planned for w:1", "the same with --write-concern 1", concern,
+			topology.PlanOptions{WriteConcern: concern}))
 	}
 	return all
 }
@@ -187,26 +191,40 @@ func spread(n int) (share float64) {
 // notes say what the figures are worth.
 func (f *forest) notes() []string {
 	notes := []string{
-		"followed rate: what the member furthest behind had at the end, a second. Where it is far below the rate, the rate was won by not replicating",
-		"us: processor time for one write, of the primary, of the secondary with the most and with none below it (medians over such members); it depends less than the rate on what else the machine does, but grows where few writes share a batch",
-		"lag running: the median over time of the member that is furthest behind at that time, end: of that member when the last write was acknowledged; direct: members under the primary; moved: members that changed their source during the measurement",
-		"model: of costs fitted to published figures of another machine, for the tree that was measured; its rate is for as many cores as the primary has here, of ceiling compares with the better of its own predictions for chaining off and on. Trust the ratio, not the rate",
-		"on one machine all round trips are alike, and members left to themselves take the first member that is ahead, which is nearly always the primary; that is why the trees of chaining on are drawn, and spread over what can be drawn",
+		"followed rate: what the member furthest behind had at the end, a second. Where it is far below the rate, the rate " +
+			"was won by not replicating",
+		"us: processor time for one write, of the primary, of the secondary with the most and with none below it (medians " +
+			"over such members); it depends less than the rate on what else the machine does, but grows where few writes " +
+			"share a batch",
+		"lag running: the median over time of the member that is furthest behind at that time, end: of that member when " +
+			"the last write was acknowledged; direct: members under the primary; moved: members that changed their source " +
+			"during the measurement",
+		"model: of costs fitted to published figures of another machine, for the tree that was measured; its rate is for " +
+			"as many cores as the primary has here, of ceiling compares with the better of its own predictions for chaining " +
+			"off and on. Trust the ratio, not the rate",
+		"on one machine all round trips are alike, and members left to themselves take the first member that is ahead, " +
+			"which is nearly always the primary; that is why the trees of chaining on are drawn, and spread over what can be " +
+			"drawn",
 		"the servers share one disk and the memory's bandwidth",
 	}
 	if f.rtt > 0 {
-		notes = append(notes, fmt.Sprintf("%s between any two members: all that they send each other goes through a proxy in the bench, which costs processor time beside that of the servers; the model's hop is longer by it", f.rtt))
+		notes = append(notes, fmt.Sprintf("%s between any two members: all that they send each other goes through a proxy "+
+			"in the bench, which costs processor time beside that of the servers; the model's hop is longer by it", f.rtt))
 	} else {
 		notes = append(notes, "nothing of the network between hosts is in the figures")
 	}
 	all := len(f.primaryOn) + len(f.othersOn)
 	if len(f.primaryOn) == 0 {
-		return append(notes, fmt.Sprintf("%d servers and the load share %d processors: what the secondaries use is taken from the primary, so that each tree has the same work to do and the differences shrink", f.n, all))
+		return append(notes, fmt.Sprintf("%d servers and the load share %d processors: what the secondaries use is taken "+
+			"from the primary, so that each tree has the same work to do and the differences shrink", f.n, all))
 	}
 	if f.o.PrimaryShare < 1 {
-		notes = append(notes, fmt.Sprintf("the primary may use %.0f %% of its processors, as if on a smaller machine, and is paused for the rest of each few milliseconds; primary CPU is of what it may use", 100*f.o.PrimaryShare))
+		notes = append(notes, fmt.Sprintf("the primary may use %.0f %% of its processors, as if on a smaller machine, and "+
+			"is paused for the rest of each few milliseconds; primary CPU is of what it may use", 100*f.o.PrimaryShare))
 	}
-	return append(notes, fmt.Sprintf("the primary has %d of %d processors to itself; %d secondaries, the load and the bench share the other %d. Where those are full, writes of majority concern wait for secondaries that would have machines of their own, lag grows, and members that lag spare the primary work that it would have",
+	return append(notes, fmt.Sprintf("the primary has %d of %d processors to itself; %d secondaries, the load and the "+
+		"bench share the other %d. Where those are full, writes of majority concern wait for secondaries that would have "+
+		"machines of their own, lag grows, and members that lag spare the primary work that it would have",
 		len(f.primaryOn), all, f.n-1, len(f.othersOn)))
 }
 
@@ -272,7 +290,8 @@ func (r *Round) treePicture() []string {
 // picture draws the tree of the median round.
 func (x *Contender) picture(s *plot.Sheet) {
 	if r := x.medianRound(); r.Tree != nil {
-		s.Draw(x.Name+": the tree at the end of the median round", func(w io.Writer) error { return topology.WriteSVG(w, r.Tree, r.Tree.Tree()) })
+		s.Draw(x.Name+": the tree at the end of the median round",
+			func(w io.Writer) error { return topology.WriteSVG(w, r.Tree, r.Tree.Tree()) })
 	}
 }
 
@@ -313,8 +332,9 @@ func (f *forest) compared(c *Case, concern string) *OffOn {
 	set := topology.Hypothetical(topology.Hypothesis{Members: f.n, Zones: 1})
 	off, _ := topology.Predict(set, topology.DirectTree(set), f.params).For(concern)
 	on, _ := topology.PredictAutomatic(set, f.params).For(concern)
-	out := &OffOn{Members: f.n, WriteConcern: concern, LinkRTTMillis: millis(f.rtt), ClientsPerCore: f.params.Threads / f.params.Cores,
-		Model: off/on - 1, Published: publishedOffOn(f.n, concern)}
+	out := &OffOn{Members: f.n, WriteConcern: concern, LinkRTTMillis: millis(f.rtt),
+		ClientsPerCore: f.params.Threads / f.params.Cores,
+		Model:          off/on - 1, Published: publishedOffOn(f.n, concern)}
 	off2on := func(a, b Round) float64 { return per(a.Rate(c.Count), b.Rate(c.Count)) - 1 }
 	out.Gain = StatOf(c.contender(chainingOff).beside(c.contender(chainingOn), off2on))
 	return out
@@ -347,9 +367,11 @@ func (all chainingCases) table() (header []string, rows [][]string) {
 		"primary CPU off / on", "published", "planned, of the better", "the other plan"}
 	for _, c := range all {
 		x := c.OffOn
-		row := []string{fmt.Sprintf("%d members, w:%s", x.Members, x.WriteConcern), fmt.Sprintf("%g ms", x.LinkRTTMillis), figure(x.ClientsPerCore),
+		row := []string{fmt.Sprintf("%d members, w:%s", x.Members, x.WriteConcern), fmt.Sprintf("%g ms", x.LinkRTTMillis),
+			figure(x.ClientsPerCore),
 			gainText(x.Gain.Median), gainText(x.Gain.Min) + " to " + gainText(x.Gain.Max), "–", gainText(x.Model),
-			fmt.Sprintf("%.0f / %.0f %%", c.contender(chainingOff).Values[primaryCPU].Median, c.contender(chainingOn).Values[primaryCPU].Median), "–", c.contender(treePlanned).ofBetter(), c.otherPlan()}
+			fmt.Sprintf("%.0f / %.0f %%", c.contender(chainingOff).Values[primaryCPU].Median,
+				c.contender(chainingOn).Values[primaryCPU].Median), "–", c.contender(treePlanned).ofBetter(), c.otherPlan()}
 		if p := x.Published; p != nil {
 			row[5], row[8] = gainText(p.Gain), fmt.Sprintf("%.0f / %.0f %%", 100*p.OffCPU, 100*p.OnCPU)
 		}

@@ -25,7 +25,8 @@ func TestTopology(t *testing.T) {
 	}
 	r, err := Run(t.Context(), Options{
 		Scenarios: []string{"topology"}, Scale: tiny(), Rounds: 1, Servers: Servers{Version: "6.0"},
-		Topology: TopologyOptions{WriteConcerns: []string{"majority"}, Clients: 4, LinkRTTs: []time.Duration{time.Millisecond}},
+		Topology: TopologyOptions{WriteConcerns: []string{"majority"}, Clients: 4,
+			LinkRTTs: []time.Duration{time.Millisecond}},
 		Progress: func(line string) { t.Log(line) },
 	})
 	if err != nil {
@@ -37,7 +38,8 @@ func TestTopology(t *testing.T) {
 	if len(r.Cases) != 1 || len(r.Cases[0].Contenders) != 3 {
 		t.Fatalf("%+v", r)
 	}
-	if x := r.Cases[0].OffOn; x == nil || x.Members != 3 || x.Gain.Median == 0 || x.Published == nil || x.LinkRTTMillis != 1 {
+	if x := r.Cases[0].OffOn; x == nil || x.Members != 3 || x.Gain.Median == 0 || x.Published == nil ||
+		x.LinkRTTMillis != 1 {
 		t.Errorf("%+v", x)
 	}
 	for _, x := range r.Cases[0].Contenders {
@@ -47,7 +49,8 @@ func TestTopology(t *testing.T) {
 		}
 		v := x.Values
 		switch {
-		case len(x.Rounds) != 1, x.Rate.Median <= 0, v[writeAverage].Median <= 0, v[primaryCPU].Median <= 0, v[followedRate].Median <= 0, v[primaryEach].Median <= 0, v[modelRate].Median <= 0:
+		case len(x.Rounds) != 1, x.Rate.Median <= 0, v[writeAverage].Median <= 0, v[primaryCPU].Median <= 0,
+			v[followedRate].Median <= 0, v[primaryEach].Median <= 0, v[modelRate].Median <= 0:
 			t.Errorf("%+v", x)
 		case x.Name != "chaining on" && v[underPrimary].Median != direct:
 			t.Errorf("%s: %v members under the primary", x.Name, v[underPrimary])
@@ -67,14 +70,17 @@ func TestTopology(t *testing.T) {
 	if err := WriteHTML(&page, &again); err != nil || strings.Count(page.String(), "replication tree of") != 3 {
 		t.Errorf("%v\n%s", err, page.String())
 	}
-	if err := WriteText(&text, &again); err != nil || !strings.Contains(text.String(), "─ m2 hidden voter") || !strings.Contains(text.String(), "-0.7 %") {
+	if err := WriteText(&text, &again); err != nil || !strings.Contains(text.String(), "─ m2 hidden voter") ||
+		!strings.Contains(text.String(), "-0.7 %") {
 		t.Errorf("%v\n%s", err, text.String())
 	}
 }
 
 // Sizes and concerns that make no sense are refused before anything starts.
 func TestTopologyOptions(t *testing.T) {
-	for _, o := range []TopologyOptions{{Nodes: []int{2}}, {Nodes: []int{51}}, {WriteConcerns: []string{"2"}}, {Clients: -1}, {PrimaryCores: -1}, {PrimaryCores: 1, PrimaryShare: 1.5}, {PrimaryShare: 0.5}, {LinkRTTs: []time.Duration{0, -1}}} {
+	for _, o := range []TopologyOptions{{Nodes: []int{2}}, {Nodes: []int{51}}, {WriteConcerns: []string{"2"}},
+		{Clients: -1}, {PrimaryCores: -1}, {PrimaryCores: 1, PrimaryShare: 1.5}, {PrimaryShare: 0.5},
+		{LinkRTTs: []time.Duration{0, -1}}} {
 		if _, err := o.complete(); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
@@ -104,15 +110,18 @@ func TestChainingTable(t *testing.T) {
 	c.summarize()
 	f := &forest{n: 7, rtt: 100 * time.Microsecond, params: topology.FitPublished()}
 	c.OffOn = f.compared(&c, topology.Majority)
-	if got, want := c.OffOn.Gain, (Stat{0.3, 0.2, 0.4}); math.Abs(got.Median-want.Median) > 1e-9 || math.Abs(got.Min-want.Min) > 1e-9 || math.Abs(got.Max-want.Max) > 1e-9 {
+	if got, want := c.OffOn.Gain, (Stat{0.3, 0.2, 0.4}); math.Abs(got.Median-want.Median) > 1e-9 ||
+		math.Abs(got.Min-want.Min) > 1e-9 || math.Abs(got.Max-want.Max) > 1e-9 {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	if p := c.OffOn.Published; p == nil || p.OffCPU != 0.85 || p.OnCPU != 0.56 || c.OffOn.Model <= 0 || c.OffOn.ClientsPerCore != 2 {
+	if p := c.OffOn.Published; p == nil || p.OffCPU != 0.85 || p.OnCPU != 0.56 || c.OffOn.Model <= 0 ||
+		c.OffOn.ClientsPerCore != 2 {
 		t.Errorf("%+v, %+v", c.OffOn, p)
 	}
 	r := Report{Cases: []Case{{}, c}}
 	_, rows := r.chaining().table()
-	if text := strings.Join(rows[0], "|"); len(rows) != 1 || !strings.Contains(text, "+30.0 %") || !strings.Contains(text, "+43.5 %") || !strings.Contains(text, "85 / 56 %") {
+	if text := strings.Join(rows[0], "|"); len(rows) != 1 || !strings.Contains(text, "+30.0 %") ||
+		!strings.Contains(text, "+43.5 %") || !strings.Contains(text, "85 / 56 %") {
 		t.Error(rows)
 	}
 	f.n = 5

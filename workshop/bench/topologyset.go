@@ -45,7 +45,8 @@ const mostVoters = 7
 // openForest starts a set.
 func (b *bench) openForest(ctx context.Context, o TopologyOptions, n int, rtt time.Duration) (f *forest, err error) {
 	s := &side{}
-	f = &forest{o: o, n: n, rtt: rtt, voters: min(n, mostVoters), duration: treeTime(b.o.Scale), params: topology.FitPublished(), noise: load.NewNoise(),
+	f = &forest{o: o, n: n, rtt: rtt, voters: min(n, mostVoters), duration: treeTime(b.o.Scale),
+		params: topology.FitPublished(), noise: load.NewNoise(),
 		log: b.o.Log, st: &site{source: s, target: s}, side: s}
 	f.params.Threads, f.params.HopMillis = float64(o.Clients), f.params.HopMillis+millis(rtt)
 	defer func() {
@@ -60,7 +61,8 @@ func (b *bench) openForest(ctx context.Context, o TopologyOptions, n int, rtt ti
 	case n <= 7:
 		cache = 0.5
 	}
-	if err := s.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:" + itoa(n), CacheGB: cache, PeerLatency: rtt, Logger: b.o.Log}); err != nil {
+	if err := s.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:" + itoa(n), CacheGB: cache,
+		PeerLatency: rtt, Logger: b.o.Log}); err != nil {
 		return f, err
 	}
 	if f.primary, err = s.lab.Primary(ctx); err != nil {
@@ -136,7 +138,8 @@ func (f *forest) bind() error {
 	}
 	if f.o.PrimaryShare < 1 {
 		f.params.Cores *= f.o.PrimaryShare
-		if f.unlimit, err = lab.LimitProcess(f.side.lab.Members()[f.primary].Pid(), f.params.Cores); errors.Is(err, lab.ErrNoQuota) {
+		if f.unlimit, err = lab.LimitProcess(f.side.lab.Members()[f.primary].Pid(), f.params.Cores); errors.Is(err,
+			lab.ErrNoQuota) {
 			err = mongo.WithHint(err, "without quotas use --primary-share 1")
 		}
 	}
@@ -301,7 +304,8 @@ func (f *forest) until(ctx context.Context, what string, ok func(*topology.Set) 
 
 func (f *forest) caughtUp(ctx context.Context) error {
 	return f.until(ctx, "all members to have what the primary has", func(s *topology.Set) bool {
-		return !slices.ContainsFunc(s.Members, func(m topology.Member) bool { return m.State != topology.StatePrimary && m.LagApplied != 0 })
+		return !slices.ContainsFunc(s.Members,
+			func(m topology.Member) bool { return m.State != topology.StatePrimary && m.LagApplied != 0 })
 	})
 }
 
@@ -335,7 +339,8 @@ func (f *forest) direct(ctx context.Context) error {
 		return err
 	}
 	return f.until(ctx, "all members to fetch from the primary", func(s *topology.Set) bool {
-		return len(s.Tree()) == f.n-1 && !slices.ContainsFunc(s.Members, func(m topology.Member) bool { return m.Source != "" && m.Source != s.Primary().Host })
+		return len(s.Tree()) == f.n-1 && !slices.ContainsFunc(s.Members,
+			func(m topology.Member) bool { return m.Source != "" && m.Source != s.Primary().Host })
 	})
 }
 

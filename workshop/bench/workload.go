@@ -46,10 +46,12 @@ type workload struct {
 // describe tells the mix.
 func (w workload) describe() string {
 	if w.hot > 0 {
-		return itoa(w.operations) + " operations: updates of one field, evenly on " + itoa(w.hot) + " documents that are inserted first"
+		return itoa(w.operations) + " operations: updates of one field, evenly on " + itoa(w.hot) +
+			" documents that are inserted first"
 	}
 	updates := 1 - w.inserts - w.deletes
-	text := itoa(w.operations) + " operations: " + percent(w.inserts) + " inserts, " + percent(updates) + " updates of one field, "
+	text := itoa(w.operations) + " operations: " + percent(w.inserts) + " inserts, " + percent(updates) +
+		" updates of one field, "
 	if w.deletes > 0 {
 		text += "evenly, " + percent(w.deletes) + " deletes of the oldest"
 	} else {

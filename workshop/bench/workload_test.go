@@ -68,7 +68,8 @@ func TestWorkloadOrder(t *testing.T) {
 		for o := range w.ops() {
 			kinds[o.kind]++
 			if (o.kind == opInsert) == alive[o.key] || gone[o.key] {
-				t.Fatalf("operation %d of kind %d on a document that is there: %v, gone: %v", o.n, o.kind, alive[o.key], gone[o.key])
+				t.Fatalf("operation %d of kind %d on a document that is there: %v, gone: %v", o.n, o.kind, alive[o.key],
+					gone[o.key])
 			}
 			alive[o.key] = o.kind != opDelete
 			gone[o.key] = o.kind == opDelete

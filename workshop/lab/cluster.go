@@ -415,8 +415,9 @@ func (l *layout) adopt(o Options) (Options, error) {
 	}
 	if o.Name != l.Name || topo.members != len(l.Ports) || o.Proxy != (len(l.Proxies) > 0) ||
 		o.Port != 0 && o.Port != l.Ports[0] {
-		return o, fmt.Errorf("lab: %s holds another cluster (%s, ports %v, proxies %v); start that one or choose another directory",
-			o.Dir, l.Name, l.Ports, l.Proxies)
+		return o,
+			fmt.Errorf("lab: %s holds another cluster (%s, ports %v, proxies %v); start that one or choose another directory",
+				o.Dir, l.Name, l.Ports, l.Proxies)
 	}
 	return o, nil
 }

@@ -69,7 +69,8 @@ func ForTest(t TB, o Options) *Cluster {
 func (c *Cluster) LogTails(t TB) {
 	t.Helper()
 	for _, m := range c.Members() {
-		t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(), strings.Join(m.logTail(25), "\n"))
+		t.Logf("log of member %d of %s (pid %d) ends with:\n%s", m.Index, c.Name(), m.Pid(),
+			strings.Join(m.logTail(25), "\n"))
 	}
 }
 
@@ -156,8 +157,10 @@ func testFlag(name string) string {
 
 // keepFor is how long clusters of tests are kept; 0 is not at all.
 func keepFor(o Options) time.Duration {
-	own := o.Name != "" || o.Dir != "" || o.Role != "" || o.Secrets != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy || o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow()
-	if own || o.detached || o.Topology != "" && o.Topology != "rs:1" && o.Topology != "standalone" || flag.Lookup("test.v") == nil {
+	own := o.Name != "" || o.Dir != "" || o.Role != "" || o.Secrets != "" || o.Port != 0 || o.Auth || o.TLS || o.Proxy ||
+		o.PeerLatency > 0 || o.DiskMB != 0 || o.Cores > 0 || o.DiskSpeed.Slow()
+	if own || o.detached || o.Topology != "" && o.Topology != "rs:1" && o.Topology != "standalone" ||
+		flag.Lookup("test.v") == nil {
 		return 0
 	}
 	d, err := time.ParseDuration(os.Getenv("MILLRACE_LAB_KEEP"))
@@ -231,7 +234,8 @@ func (l *loan) take(ctx context.Context, o Options, limit time.Duration) (c *Clu
 		if l.state, err = l.store.Up(ctx, o); err != nil {
 			return nil, err
 		}
-		if err := l.store.SetGuard(l.state, limit, os.Getenv("MILLRACE_TEST_BENCH"), "lab", "guard", "--for", limit.String(), "--name", o.Name); err != nil {
+		if err := l.store.SetGuard(l.state, limit, os.Getenv("MILLRACE_TEST_BENCH"), "lab", "guard", "--for", limit.String(),
+			"--name", o.Name); err != nil {
 			return nil, errors.Join(err, l.store.Down(ctx, o.Name))
 		}
 	}
@@ -267,7 +271,8 @@ func adopt(ctx context.Context, id Identity) *process {
 // dropAll removes the databases that an earlier test has left.
 func (c *Cluster) dropAll(ctx context.Context) error {
 	return c.withMember(ctx, 0, c.rootLogin(), func(ctx context.Context, client *mongo.Client) error {
-		names, err := client.ListDatabaseNames(ctx, bson.D{{Key: "name", Value: bson.D{{Key: "$nin", Value: bson.A{"admin", "config", "local"}}}}})
+		names, err := client.ListDatabaseNames(ctx,
+			bson.D{{Key: "name", Value: bson.D{{Key: "$nin", Value: bson.A{"admin", "config", "local"}}}}})
 		for _, name := range names {
 			err = errors.Join(err, client.Database(name).Drop(ctx))
 		}

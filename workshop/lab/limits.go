@@ -72,7 +72,8 @@ func (m *Member) freed() error {
 }
 
 // ErrNoSlowDisk says that this machine cannot slow a process' disk.
-var ErrNoSlowDisk = errors.New("lab: no slowed disks here (they need Linux 5.9 or newer on amd64 or arm64, and leave to filter system calls)")
+var ErrNoSlowDisk = errors.New(
+	"lab: no slowed disks here (they need Linux 5.9 or newer on amd64 or arm64, and leave to filter system calls)")
 
 // DiskSpeed is how fast a disk is. Each read, write and flush takes a turn of
 // which there are PerSecond, and then the latency; those of several threads
@@ -108,7 +109,8 @@ func ParseDiskSpeed(s string) (d DiskSpeed, err error) {
 		d.PerSecond, err = strconv.Atoi(most)
 	}
 	if err != nil || d.Latency < 0 || d.PerSecond < 0 {
-		return DiskSpeed{}, fmt.Errorf("disk %q: want a latency and perhaps the most operations a second, such as 500us:4000, or 0", s)
+		return DiskSpeed{},
+			fmt.Errorf("disk %q: want a latency and perhaps the most operations a second, such as 500us:4000, or 0", s)
 	}
 	return d, nil
 }

@@ -225,7 +225,8 @@ func ownGroup() (dir string, two bool, err error) {
 	}
 	on, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control"))
 	if err != nil || !slices.Contains(strings.Fields(string(on)), "cpu") {
-		return "", false, errors.Join(fmt.Errorf("the control group %s does not limit processors: %w", dir, errors.ErrUnsupported), err)
+		return "", false,
+			errors.Join(fmt.Errorf("the control group %s does not limit processors: %w", dir, errors.ErrUnsupported), err)
 	}
 	return dir, true, nil
 }
@@ -291,7 +292,8 @@ func (d *slowDisk) confine() error {
 		return fmt.Errorf("%w: %w", ErrNoSlowDisk, err)
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER, uintptr(unsafe.Pointer(&program)))
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_NEW_LISTENER,
+		uintptr(unsafe.Pointer(&program)))
 	if errno != 0 {
 		return fmt.Errorf("%w: %w", ErrNoSlowDisk, errno)
 	}
@@ -326,7 +328,8 @@ func diskFilter() ([]unix.SockFilter, error) {
 	skip := func(unless uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unless, Jf: 1}
 	}
-	all := []unix.SockFilter{load(atArch), {Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: arch, Jt: 1}, end(unix.SECCOMP_RET_ALLOW), load(atNumber)}
+	all := []unix.SockFilter{load(atArch), {Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: arch, Jt: 1},
+		end(unix.SECCOMP_RET_ALLOW), load(atNumber)}
 	for nr := range (&slowDisk{}).calls() {
 		all = append(all, skip(uint32(nr)), end(unix.SECCOMP_RET_USER_NOTIF))
 	}

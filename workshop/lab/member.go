@@ -176,7 +176,8 @@ func (m *Member) logTail(lines int) []string {
 		return nil
 	}
 	telling := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(data)), "\n"), func(line string) bool {
-		frame := strings.Contains(line, `"msg":"Frame"`) || strings.Contains(line, `"msg":"BACKTRACE"`) // of a crash, whose cause comes before
+		// of a crash, whose cause comes before
+		frame := strings.Contains(line, `"msg":"Frame"`) || strings.Contains(line, `"msg":"BACKTRACE"`)
 		return strings.Contains(line, `"s":"I",  "c":"NETWORK"`) || strings.Contains(line, " I  NETWORK ") || frame
 	})
 	return telling[max(0, len(telling)-lines):]

@@ -40,7 +40,8 @@ func TestMoveAndDisk(t *testing.T) {
 	}
 	for i := 10; running(c) > 1; i++ {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		_, _ = client.Database("test").Collection("c").InsertOne(ctx, bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 1<<20)}})
+		_, _ = client.Database("test").Collection("c").
+			InsertOne(ctx, bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: make([]byte, 1<<20)}})
 		cancel()
 	}
 	for _, m := range c.Members() {
@@ -53,7 +54,8 @@ func TestMoveAndDisk(t *testing.T) {
 	must(t, err)
 	mustInsert(t, client, "after")
 	for _, id := range []any{"before", 0, 1, 2, "after"} {
-		if err := client.Database("test").Collection("c").FindOne(t.Context(), bson.D{{Key: "_id", Value: id}}).Err(); err != nil {
+		if err := client.Database("test").Collection("c").FindOne(t.Context(), bson.D{{Key: "_id", Value: id}}).
+			Err(); err != nil {
 			t.Errorf("document %v: %v", id, err)
 		}
 	}

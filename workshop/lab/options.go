@@ -122,7 +122,8 @@ func parseTopology(s string) (topology, error) {
 	count, ok := strings.CutPrefix(s, "rs:")
 	n, err := strconv.Atoi(count)
 	if !ok || err != nil || n < 1 || n > maxMembers {
-		return topology{}, fmt.Errorf("lab: topology %q is unknown; use standalone or rs:N with N from 1 to %d", s, maxMembers)
+		return topology{}, fmt.Errorf("lab: topology %q is unknown; use standalone or rs:N with N from 1 to %d", s,
+			maxMembers)
 	}
 	return topology{members: n, replicaSet: true}, nil
 }

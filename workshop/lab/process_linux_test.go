@@ -13,7 +13,8 @@ import (
 // What millrace was told in secret is none of a mongod's business.
 func TestServersGetNoSecrets(t *testing.T) {
 	t.Setenv("MILLRACE_TARGET", "mongodb://u:password@h")
-	p, err := startMongod(launch{path: "/bin/sleep", args: []string{"60"}, env: []string{"EXTRA=1"}, outName: filepath.Join(t.TempDir(), "out")})
+	p, err := startMongod(launch{path: "/bin/sleep", args: []string{"60"}, env: []string{"EXTRA=1"},
+		outName: filepath.Join(t.TempDir(), "out")})
 	must(t, err)
 	defer func() { must(t, p.kill()) }()
 	of := filepath.Join("/proc", strconv.Itoa(p.pid))

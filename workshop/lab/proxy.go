@@ -259,7 +259,8 @@ func (p *Proxy) forget(pr *pair) {
 // shape carries a client's bytes through the faults.
 func (p *Proxy) shape(pr *pair) {
 	up := &shaper{proxy: p, pair: pr, src: pr.near, dst: pr.far, seen: pr.sent, queue: make(chan chunk, chunkQueue)}
-	down := &shaper{proxy: p, pair: pr, src: pr.far, dst: pr.near, seen: pr.received, queue: make(chan chunk, chunkQueue), delayed: true}
+	down := &shaper{proxy: p, pair: pr, src: pr.far, dst: pr.near, seen: pr.received, queue: make(chan chunk, chunkQueue),
+		delayed: true}
 	var wg sync.WaitGroup
 	for _, work := range []func(){up.read, up.write, down.read, down.write} {
 		wg.Go(work)
@@ -551,7 +552,8 @@ func (c *Cluster) isolate(i int, yes bool) error {
 		return fmt.Errorf("lab: cluster %s has no proxies; start it with Options.Proxy", c.Name())
 	}
 	if !c.CanIsolate() {
-		return fmt.Errorf("lab: which member of cluster %s a connection comes from cannot be told, for wine runs them", c.Name())
+		return fmt.Errorf("lab: which member of cluster %s a connection comes from cannot be told, for wine runs them",
+			c.Name())
 	}
 	for _, m := range c.members {
 		if m.Index == i {

@@ -247,7 +247,8 @@ func TestCutSparesReplication(t *testing.T) {
 	all := &writeconcern.WriteConcern{W: 3}
 	must(t, insert(t.Context(), writer, "reaches all", all))
 
-	through := connect(t, "mongodb://"+c.Members()[cut].Proxy().Addr()+"/?directConnection=true&serverSelectionTimeoutMS=300")
+	through := connect(t, "mongodb://"+c.Members()[cut].Proxy().Addr()+
+		"/?directConnection=true&serverSelectionTimeoutMS=300")
 	if err := through.Ping(t.Context(), nil); err == nil {
 		t.Error("a client gets through")
 	}

@@ -44,7 +44,8 @@ func TestLimitProcess(t *testing.T) {
 
 // The kernel takes no time below a millisecond.
 func TestQuotaOf(t *testing.T) {
-	for processors, want := range map[float64][2]string{0.3: {"1000", "3334"}, 0.01: {"1000", "100000"}, 0.7: {"1000", "1429"}, 1: {"1000", "1000"}, 1.5: {"1500", "1000"}} {
+	for processors, want := range map[float64][2]string{0.3: {"1000", "3334"}, 0.01: {"1000", "100000"},
+		0.7: {"1000", "1429"}, 1: {"1000", "1000"}, 1.5: {"1500", "1000"}} {
 		if quota, period := quotaOf(processors); quota != want[0] || period != want[1] {
 			t.Errorf("%v: %s in %s", processors, quota, period)
 		}

@@ -148,7 +148,8 @@ func hello(ctx context.Context, client *mongo.Client) (helloReply, error) {
 }
 
 // withMember calls do with a client of one member.
-func (c *Cluster) withMember(ctx context.Context, i int, who login, do func(context.Context, *mongo.Client) error) (err error) {
+func (c *Cluster) withMember(ctx context.Context, i int, who login,
+	do func(context.Context, *mongo.Client) error) (err error) {
 	// Without the driver's streaming monitor, whose end can take ten seconds
 	// when a client is disconnected right after it was connected.
 	client, err := mongo.Connect(options.Client().ApplyURI(c.directURI(i, who)).

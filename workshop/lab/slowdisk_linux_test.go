@@ -17,7 +17,8 @@ func TestSlowDisk(t *testing.T) {
 	Nightly(t)
 	const latency = 2 * time.Millisecond
 	NeedServers(t)
-	c, err := Start(t.Context(), Options{CacheGB: 0.03, LeanJournal: true, Cores: 0.5, DiskSpeed: DiskSpeed{Latency: latency, PerSecond: 2000}})
+	c, err := Start(t.Context(), Options{CacheGB: 0.03, LeanJournal: true, Cores: 0.5,
+		DiskSpeed: DiskSpeed{Latency: latency, PerSecond: 2000}})
 	if errors.Is(err, ErrNoSlowDisk) || errors.Is(err, ErrNoQuota) {
 		t.Skip(err)
 	}
@@ -43,7 +44,8 @@ func TestSlowDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	took, used := time.Since(began), c.Members()[0].DiskUse().Minus(before)
-	if took < 2*latency || used.Writes == 0 || used.Flushes == 0 || used.CPU <= 0 { // a write of the journal, and its flush
+	// a write of the journal, and its flush
+	if took < 2*latency || used.Writes == 0 || used.Flushes == 0 || used.CPU <= 0 {
 		t.Errorf("a journaled insert took %s, %+v", took, used)
 	}
 	var status struct {
@@ -51,7 +53,8 @@ func TestSlowDisk(t *testing.T) {
 			Cache map[string]any `bson:"cache"`
 		} `bson:"wiredTiger"`
 	}
-	if err := client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Decode(&status); err != nil {
+	if err := client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).
+		Decode(&status); err != nil {
 		t.Fatal(err)
 	}
 	if got := status.WiredTiger.Cache["maximum bytes configured"]; got != int32(32212254) && got != int64(32212254) {
@@ -92,7 +95,8 @@ func TestTurnsOfADisk(t *testing.T) {
 }
 
 func TestParseDiskSpeed(t *testing.T) {
-	for in, want := range map[string]string{"0": "as it is", "500us": "500µs an operation", "1ms:4000": "1ms an operation, at most 4000/s"} {
+	for in, want := range map[string]string{"0": "as it is", "500us": "500µs an operation",
+		"1ms:4000": "1ms an operation, at most 4000/s"} {
 		if d, err := ParseDiskSpeed(in); err != nil || d.String() != want || d.Slow() != (in != "0") {
 			t.Errorf("%s: %s, %v", in, d, err)
 		}

@@ -277,7 +277,8 @@ type Launch struct {
 // directory.
 func (s *Store) Launch(ctx context.Context, o Options, start func(context.Context, *Launch) error) (*State, error) {
 	if o.Proxy || o.Cores > 0 || o.DiskSpeed.Slow() {
-		return nil, errors.New("lab: a cluster that outlives its starter cannot have proxies, processor quotas or slowed disks")
+		return nil,
+			errors.New("lab: a cluster that outlives its starter cannot have proxies, processor quotas or slowed disks")
 	}
 	if err := checkName(o.Name); err != nil {
 		return nil, err

@@ -37,7 +37,8 @@ func TestUpAndDown(t *testing.T) {
 	must(t, err)
 	mustInsert(t, connect(t, state.URI), 1)
 	states, err := s.List()
-	if err != nil || len(states) != 1 || states[0].Name != "one" || states[0].URI != state.URI || states[0].Running() != 1 {
+	if err != nil || len(states) != 1 || states[0].Name != "one" || states[0].URI != state.URI ||
+		states[0].Running() != 1 {
 		t.Errorf("List = %+v, %v", states, err)
 	}
 	if _, err := s.Up(t.Context(), Options{Name: "one"}); err == nil || !strings.Contains(err.Error(), "up already") {

@@ -68,13 +68,15 @@ func TestNames(t *testing.T) {
 }
 
 func TestURIEscapes(t *testing.T) {
-	uri := buildURI(root(), []string{"127.0.0.1:1", "127.0.0.1:2"}, []parameter{{"replicaSet", "rs"}, {"tlsCAFile", "/a b/c&d"}})
+	uri := buildURI(root(), []string{"127.0.0.1:1", "127.0.0.1:2"},
+		[]parameter{{"replicaSet", "rs"}, {"tlsCAFile", "/a b/c&d"}})
 	opts := options.Client().ApplyURI(strings.Replace(uri, "&tlsCAFile=%2Fa%20b%2Fc%26d", "", 1))
 	if err := opts.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	if opts.Auth.Username != rootUser || opts.Auth.Password != rootPassword || opts.Auth.AuthSource != "admin" {
-		t.Errorf("the driver reads user %q, password %q, source %q", opts.Auth.Username, opts.Auth.Password, opts.Auth.AuthSource)
+		t.Errorf("the driver reads user %q, password %q, source %q", opts.Auth.Username, opts.Auth.Password,
+			opts.Auth.AuthSource)
 	}
 	u, err := url.Parse(uri)
 	if err != nil {

@@ -50,7 +50,8 @@ func (s *Sheet) Bars(title string, all []Bar) {
 	for i, b := range all {
 		if b.Value > 0 {
 			color := chart.GetDefaultColor(i)
-			bars = append(bars, chart.Value{Label: b.Name, Value: b.Value, Style: chart.Style{FillColor: color, StrokeColor: color}})
+			bars = append(bars, chart.Value{Label: b.Name, Value: b.Value,
+				Style: chart.Style{FillColor: color, StrokeColor: color}})
 			most = max(most, b.Value)
 		}
 	}
@@ -160,7 +161,8 @@ func Panels(all []Chart, columns int) string {
 	for n, p := range all {
 		inner := strings.TrimPrefix(string(p.SVG), "<svg")
 		x, y := n%columns*width, n/columns*(title+height)
-		fmt.Fprintf(&drawn, `<text x="%d" y="%d" style="font:14px sans-serif;fill:rgb(51,51,51)">%s</text>`, x+10, y+title-6, html.EscapeString(p.Title))
+		fmt.Fprintf(&drawn, `<text x="%d" y="%d" style="font:14px sans-serif;fill:rgb(51,51,51)">%s</text>`, x+10, y+title-6,
+			html.EscapeString(p.Title))
 		fmt.Fprintf(&drawn, `<svg x="%d" y="%d" width="%d" height="%d"%s`, x, y+title, width, height, inner)
 		wide = max(wide, x+width)
 	}
@@ -168,7 +170,8 @@ func Panels(all []Chart, columns int) string {
 		return ""
 	}
 	high := (len(all) + columns - 1) / columns * (title + height)
-	return fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d"><rect width="%d" height="%d" style="fill:white"/>%s</svg>`,
+	return fmt.Sprintf(
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d"><rect width="%d" height="%d" style="fill:white"/>%s</svg>`,
 		wide, high, wide, high, &drawn)
 }
 
@@ -195,7 +198,8 @@ func (s *Sheet) Scatter(title string, all []Cloud, xName, yName string) {
 		for j := range c.X {
 			low, high, top = min(low, c.X[j]), max(high, c.X[j]), max(top, c.Y[j])
 			labels.Annotations = append(labels.Annotations, chart.Value2{Label: c.Labels[j], XValue: c.X[j], YValue: c.Y[j],
-				Style: chart.Style{StrokeWidth: chart.Disabled, FillColor: chart.ColorTransparent, Padding: chart.NewBox(1, 1, 1, 1), FontStyle: chart.FontStyle{FontSize: 8, FontColor: color}}})
+				Style: chart.Style{StrokeWidth: chart.Disabled, FillColor: chart.ColorTransparent,
+					Padding: chart.NewBox(1, 1, 1, 1), FontStyle: chart.FontStyle{FontSize: 8, FontColor: color}}})
 		}
 	}
 	if len(series) == 0 || top == 0 {
@@ -204,8 +208,10 @@ func (s *Sheet) Scatter(title string, all []Cloud, xName, yName string) {
 	ch := chart.Chart{
 		Width: width, Height: height, Series: append(series, labels),
 		Background: chart.Style{Padding: chart.Box{Top: 40, Left: 10, Right: 10, Bottom: 10}},
-		XAxis:      chart.XAxis{Name: xName, ValueFormatter: tickLabel, Range: &chart.ContinuousRange{Min: low * 0.95, Max: high * 1.15}},
-		YAxis:      chart.YAxis{Name: yName, ValueFormatter: tickLabel, Range: &chart.ContinuousRange{Min: 0, Max: top * 1.1}},
+		XAxis: chart.XAxis{Name: xName, ValueFormatter: tickLabel,
+			Range: &chart.ContinuousRange{Min: low * 0.95, Max: high * 1.15}},
+		YAxis: chart.YAxis{Name: yName, ValueFormatter: tickLabel,
+			Range: &chart.ContinuousRange{Min: 0, Max: top * 1.1}},
 	}
 	ch.YAxisSecondary.Style = chart.Hidden()
 	ch.Elements = []chart.Renderable{chart.LegendThin(&chart.Chart{Series: keys})}

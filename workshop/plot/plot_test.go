@@ -29,7 +29,8 @@ func TestNamesAreEscaped(t *testing.T) {
 	}
 	for i, names := range []string{"b", "bx", "bxuv"} {
 		for _, name := range strings.Split(names, "") {
-			if svg := string(s.Charts[i].SVG); !strings.Contains(svg, "&lt;"+name+"&gt;") || strings.Contains(svg, "<"+name+">") {
+			if svg := string(s.Charts[i].SVG); !strings.Contains(svg, "&lt;"+name+"&gt;") ||
+				strings.Contains(svg, "<"+name+">") {
 				t.Errorf("%s: %s", name, svg)
 			}
 		}
@@ -45,7 +46,8 @@ func TestPanels(t *testing.T) {
 		s.Bars(title, []Bar{{"a", 1}})
 	}
 	got := Panels(s.Charts, 2)
-	for want, n := range map[string]int{"<svg": 4, "</svg>": 4, "&lt;two&gt;": 1, "<two>": 0, `viewBox="0 0 1120 648"`: 1, `<svg x="560" y="24"`: 1, `<svg x="0" y="348"`: 1} {
+	for want, n := range map[string]int{"<svg": 4, "</svg>": 4, "&lt;two&gt;": 1, "<two>": 0, `viewBox="0 0 1120 648"`: 1,
+		`<svg x="560" y="24"`: 1, `<svg x="0" y="348"`: 1} {
 		if strings.Count(got, want) != n {
 			t.Errorf("%q is there %d times, want %d", want, strings.Count(got, want), n)
 		}
@@ -53,7 +55,8 @@ func TestPanels(t *testing.T) {
 }
 
 func TestFigure(t *testing.T) {
-	for n, want := range map[float64]string{0: "0.000", 0.1234: "0.123", 1.234: "1.23", 12.34: "12.3", 123.4: "123", 1234567: "1,234,567", -5: "-5.00"} {
+	for n, want := range map[float64]string{0: "0.000", 0.1234: "0.123", 1.234: "1.23", 12.34: "12.3", 123.4: "123",
+		1234567: "1,234,567", -5: "-5.00"} {
 		if got := Figure(n); got != want {
 			t.Errorf("%v: %s, want %s", n, got, want)
 		}

@@ -35,7 +35,8 @@ func chainCells() (cells []chainCell) {
 
 // set names the set's members.
 func (c chainCell) set() string {
-	return map[int]string{3: "primary, secondary, hidden", 7: "primary, 5 secondaries, hidden", 15: "7 voting as above, 8 read-only without a vote"}[c.members]
+	return map[int]string{3: "primary, secondary, hidden", 7: "primary, 5 secondaries, hidden",
+		15: "7 voting as above, 8 read-only without a vote"}[c.members]
 }
 
 // chainKey begins the keys of a cell's figures.
@@ -87,13 +88,16 @@ func chainCPU(why map[string]string) Group {
 func chainFar(why map[string]string) Group {
 	g := Group{
 		Title: "The same with 1 ms between members", Place: chainPlace(), Ratio: "off against on", Change: true,
-		Columns: []Column{{Key: "on-far", Name: "chaining on", Unit: PerSecond}, {Key: "off-far", Name: "off", Unit: PerSecond},
-			{Key: "on-far-cpu", Name: "primary's processors, on", Unit: Percent}, {Key: "off-far-cpu", Name: "off", Unit: Percent}},
+		Columns: []Column{{Key: "on-far", Name: "chaining on", Unit: PerSecond},
+			{Key: "off-far", Name: "off", Unit: PerSecond},
+			{Key: "on-far-cpu", Name: "primary's processors, on", Unit: Percent},
+			{Key: "off-far-cpu", Name: "off", Unit: Percent}},
 	}
 	for _, c := range chainCells() {
 		k := chainKey(c.members, c.concern)
-		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(c.members), c.concern}, Ratio: over(k, "off-far", "on-far"),
-			Why: why["far"]})
+		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(c.members), c.concern},
+			Ratio: over(k, "off-far", "on-far"),
+			Why:   why["far"]})
 	}
 	return g
 }
@@ -102,7 +106,8 @@ func chainFar(why map[string]string) Group {
 func chainPlanned(why map[string]string) Group {
 	g := Group{
 		Title: "millrace's planned tree", Place: chainPlace(), Ratio: "of the better of on and off",
-		Columns: []Column{{Key: "planned", Name: "planned", Unit: PerSecond}, {Key: "planned-cpu", Name: "primary's processors", Unit: Percent}},
+		Columns: []Column{{Key: "planned", Name: "planned", Unit: PerSecond},
+			{Key: "planned-cpu", Name: "primary's processors", Unit: Percent}},
 	}
 	for _, c := range chainCells() {
 		k := chainKey(c.members, c.concern)
@@ -145,7 +150,8 @@ func chainLinks() []chainLink {
 // Measure measures a set of each size.
 func (chainRun) Measure(ctx context.Context, o Options, m *Measured) error {
 	members := chainSizes()
-	m.Sizes = fmt.Sprintf("inserts for some seconds in place of 5,000,000 records; %d clients as published, 0.1 ms between members", chainClients)
+	m.Sizes = fmt.Sprintf("inserts for some seconds in place of 5,000,000 records; %d clients as published, 0.1 ms "+
+		"between members", chainClients)
 	if o.Scale.Name == "tiny" {
 		members = members[:1]
 		for _, n := range chainSizes()[1:] {
@@ -159,7 +165,8 @@ func (chainRun) Measure(ctx context.Context, o Options, m *Measured) error {
 		for _, l := range chainLinks() {
 			all = append(all, step{scenario: "topology", keys: l.keys(n),
 				change: func(b *bench.Options) {
-					b.Topology = bench.TopologyOptions{Nodes: []int{n}, Clients: chainClients, PrimaryCores: 1, LinkRTTs: []time.Duration{l.rtt}}
+					b.Topology = bench.TopologyOptions{Nodes: []int{n}, Clients: chainClients, PrimaryCores: 1,
+						LinkRTTs: []time.Duration{l.rtt}}
 				},
 				take: func(r *bench.Report) error { return l.take(r, m, n) }})
 		}
@@ -187,7 +194,10 @@ func chainConcerns() []string { return []string{topology.Majority, "1"} }
 func (l chainLink) take(r *bench.Report, m *Measured, members int) error {
 	for _, concern := range chainConcerns() {
 		name := fmt.Sprintf("%d-w%s", members, concern)
-		i := slices.IndexFunc(r.Cases, func(c bench.Case) bool { return c.Variant == name || strings.HasPrefix(c.Variant, name+"-") })
+		i := slices.IndexFunc(r.Cases, func(c bench.Case) bool {
+			return c.Variant == name ||
+				strings.HasPrefix(c.Variant, name+"-")
+		})
 		if i < 0 {
 			return fmt.Errorf("the report has no case %s", name)
 		}

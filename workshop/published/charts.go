@@ -86,11 +86,13 @@ func (m *Measured) curves(all *charts) {
 // dtsCharts draws how much faster than MongoShake the others are.
 func dtsCharts(all *charts, t *Table, m *Measured) {
 	var bars []plot.Bar
-	for _, work := range []struct{ key, name string }{{fullOne, "one table"}, {fullMany, "five tables"}, {backlog, "incremental"}} {
+	for _, work := range []struct{ key, name string }{{fullOne, "one table"}, {fullMany, "five tables"},
+		{backlog, "incremental"}} {
 		to := []string{key(work.key, "mongoshake")}
 		there, _ := t.ratio(Ratio{Of: key(work.key, "dts"), To: to})
 		here, _ := m.ratio(Ratio{Of: key(work.key, "millrace"), To: to})
-		bars = append(bars, plot.Bar{Name: work.name + ": DTS, published", Value: there}, plot.Bar{Name: work.name + ": millrace, here", Value: here.Median})
+		bars = append(bars, plot.Bar{Name: work.name + ": DTS, published", Value: there},
+			plot.Bar{Name: work.name + ": millrace, here", Value: here.Median})
 	}
 	all.Bars("rate, of MongoShake's with the published settings", bars)
 	all.name("ratios")
@@ -119,7 +121,8 @@ func ycsbCharts(all *charts, _ *Table, m *Measured) {
 		all.Bars("operations a second at "+mix+", by processors:memory", bars)
 		all.name("classes-" + strings.ReplaceAll(mix, ":", "-"))
 	}
-	all.Lines("rate with the local disk, % of that with the network disk, by reads:writes", classDifferences(m), ycsbClassMixes()...)
+	all.Lines("rate with the local disk, % of that with the network disk, by reads:writes", classDifferences(m),
+		ycsbClassMixes()...)
 	all.name("classes-difference")
 }
 
@@ -190,7 +193,8 @@ func chainCharts(all *charts, t *Table, m *Measured) {
 	}
 	drawn(t, m, func(where string, of lookup) {
 		for _, c := range []struct{ name, title, on, off string }{
-			{"writes", "writes a second, by members", "on", "off"}, {"cpu", "processors of the primary, %, by members", "on-cpu", "off-cpu"},
+			{"writes", "writes a second, by members", "on", "off"},
+			{"cpu", "processors of the primary, %, by members", "on-cpu", "off-cpu"},
 		} {
 			var lines []plot.Line
 			for _, concern := range chainConcerns() {

@@ -57,7 +57,8 @@ type Difference struct {
 // Tables of another machine, scale or sizes are not compared; those of another kernel or
 // compiler are, and a note says so.
 func Compare(was, is *Results) *Comparison {
-	c := &Comparison{Ratios: Shift{Apart: []Difference{}}, Figures: Shift{Apart: []Difference{}}, Unjudged: []string{}, Skipped: []string{}, Notes: []string{}}
+	c := &Comparison{Ratios: Shift{Apart: []Difference{}}, Figures: Shift{Apart: []Difference{}}, Unjudged: []string{},
+		Skipped: []string{}, Notes: []string{}}
 	for _, t := range Tables() {
 		a, b := was.Of(t.Number), is.Of(t.Number)
 		switch {
@@ -170,7 +171,8 @@ func (c *Comparison) Text() string {
 	}{{"ratio", &c.Ratios}, {"figure", &c.Figures}} {
 		fmt.Fprintln(&b, of.Shift.told(of.what))
 		for _, d := range of.Apart {
-			fmt.Fprintf(&b, "  table %d, %s: %s, then %s\n", d.Table, d.Key, spread(d.Old, plot.Figure), spread(d.New, plot.Figure))
+			fmt.Fprintf(&b, "  table %d, %s: %s, then %s\n", d.Table, d.Key, spread(d.Old, plot.Figure),
+				spread(d.New, plot.Figure))
 		}
 	}
 	for _, of := range []struct {
@@ -186,7 +188,8 @@ func (c *Comparison) Text() string {
 
 // told says in a sentence how far two runs are apart.
 func (s *Shift) told(what string) string {
-	return fmt.Sprintf("of %s %d have no round of one run among those of the other, where chance gives %.1f; medians moved by %.0f %% (the middle one) and %.0f %% (at most)",
+	return fmt.Sprintf("of %s %d have no round of one run among those of the other, where chance gives %.1f; medians "+
+		"moved by %.0f %% (the middle one) and %.0f %% (at most)",
 		plot.Several(int64(s.Compared), what), len(s.Apart), s.Chance, 100*s.Middle, 100*s.Most)
 }
 

@@ -24,8 +24,10 @@ type ddtCell struct {
 // ddtCells are the published rows.
 func ddtCells() []ddtCell {
 	return []ddtCell{
-		{16, 6, 2, 72_398, 280, 8_258, 38.7}, {16, 9, 3, 80_385, 240, 14_418, 29.9}, {16, 12, 4, 79_365, 280, 15_728, 35.3}, {16, 15, 5, 75_388, 280, 14_025, 37.1},
-		{32, 6, 2, 87_719, 240, 13_107, 27.4}, {32, 9, 3, 100_000, 320, 11_534, 32.0}, {32, 12, 4, 112_370, 320, 11_796, 28.5}, {32, 15, 5, 120_030, 360, 12_845, 30.0},
+		{16, 6, 2, 72_398, 280, 8_258, 38.7}, {16, 9, 3, 80_385, 240, 14_418, 29.9}, {16, 12, 4, 79_365, 280, 15_728, 35.3},
+		{16, 15, 5, 75_388, 280, 14_025, 37.1},
+		{32, 6, 2, 87_719, 240, 13_107, 27.4}, {32, 9, 3, 100_000, 320, 11_534, 32.0},
+		{32, 12, 4, 112_370, 320, 11_796, 28.5}, {32, 15, 5, 120_030, 360, 12_845, 30.0},
 	}
 }
 
@@ -45,7 +47,8 @@ func ddt(t *Table) {
 func ddtRates(why string) Group {
 	g := Group{
 		Title: "Rate and processor time of one operation", Place: ddtPlace(), Ratio: "of the first row",
-		Columns: []Column{{Key: "rate", Name: "rate", Unit: PerSecond}, {Key: "each", Name: "processor time for one", Unit: Micros}},
+		Columns: []Column{{Key: "rate", Name: "rate", Unit: PerSecond},
+			{Key: "each", Name: "processor time for one", Unit: Micros}},
 	}
 	first := key(ddtCells()[0].key(), "rate")
 	for _, c := range ddtCells() {
@@ -85,7 +88,8 @@ const ddtOperations = 2_000_000
 
 // ddtValues are the figures of a row by the bench's names for them.
 func ddtValues() map[string]string {
-	return map[string]string{"rate": "operations/s, 10 s average", "cpu": "CPU %", "memory": "memory MB", "each": "CPU us an operation"}
+	return map[string]string{"rate": "operations/s, 10 s average", "cpu": "CPU %", "memory": "memory MB",
+		"each": "CPU us an operation"}
 }
 
 // ddtContender is the setting that stands in the place of a published row: its
@@ -96,17 +100,20 @@ func ddtContender(c ddtCell) string {
 
 // Measure runs the sweep of the table.
 func (ddtRun) Measure(ctx context.Context, o Options, m *Measured) error {
-	m.Sizes = fmt.Sprintf("a backlog of %s operations on documents of 140 B in 10 collections; how many the publication had is not known",
+	m.Sizes = fmt.Sprintf(
+		"a backlog of %s operations on documents of 140 B in 10 collections; how many the publication had is not known",
 		humanize.Comma(int64(ddtOperations*o.Scale.Factor)))
 	if o.Scale.Factor < 1 {
-		m.Notes = append(m.Notes, "The backlog is too small for the larger buffer to bound anything, and some rows take less than a second, of which the rate is that of the whole process.")
+		m.Notes = append(m.Notes, "The backlog is too small for the larger buffer to bound anything, and some rows take "+
+			"less than a second, of which the rate is that of the whole process.")
 	}
 	table := Tables()[3]
 	var keys []string
 	for _, f := range table.Figures() {
 		keys = append(keys, f.Key)
 	}
-	return o.steps(ctx, m, []step{{scenario: ddtSweep, keys: keys, take: func(r *bench.Report) error { return takeDDT(r, m) }}})
+	return o.steps(ctx, m,
+		[]step{{scenario: ddtSweep, keys: keys, take: func(r *bench.Report) error { return takeDDT(r, m) }}})
 }
 
 // takeDDT reads the rows out of a report.

@@ -66,7 +66,8 @@ func dtsRates(why map[string]string) Group {
 			row(fullOne, one, "mongoshake", shakes, 8_000),
 			row(fullOne, one, defaults, shakesDefaults),
 			absent(row(fullOne, one, "dts", "DTS", 11_000), service),
-			headline(row(fullOne, one, "millrace", ours), "full copy of one table, rate of MongoShake's (DTS there, millrace here)"),
+			headline(row(fullOne, one, "millrace", ours),
+				"full copy of one table, rate of MongoShake's (DTS there, millrace here)"),
 			row(fullMany, five, "mongoshake", shakes, 18_000),
 			row(fullMany, five, defaults, shakesDefaults),
 			absent(row(fullMany, five, "dts-spared", "DTS, by default: readers held back to spare the source", 15_000), service),
@@ -77,16 +78,24 @@ func dtsRates(why map[string]string) Group {
 			row(backlog, incremental, defaults, shakesDefaults),
 			absent(row(backlog, incremental, "dts", "DTS", 49_000), service),
 			headline(row(backlog, incremental, "millrace", ours), "incremental, the same"),
-			absent(Row{Key: key(inShards, "mongoshake-1"), Place: []string{sharded, "MongoShake, through mongos 1"}, Published: values(28_000)}, noRouter),
-			absent(Row{Key: key(inShards, "mongoshake-2"), Place: []string{sharded, "MongoShake, through mongos 2"}, Published: values(0)}, noRouter),
-			absent(Row{Key: key(inShards, "dts-1"), Place: []string{sharded, "DTS, through mongos 1"}, Published: values(23_000)}, service),
-			absent(Row{Key: key(inShards, "dts-2"), Place: []string{sharded, "DTS, through mongos 2"}, Published: values(23_000)}, service),
+			absent(Row{Key: key(inShards, "mongoshake-1"), Place: []string{sharded, "MongoShake, through mongos 1"},
+				Published: values(28_000)}, noRouter),
+			absent(Row{Key: key(inShards, "mongoshake-2"), Place: []string{sharded, "MongoShake, through mongos 2"},
+				Published: values(0)}, noRouter),
+			absent(Row{Key: key(inShards, "dts-1"), Place: []string{sharded, "DTS, through mongos 1"},
+				Published: values(23_000)}, service),
+			absent(Row{Key: key(inShards, "dts-2"), Place: []string{sharded, "DTS, through mongos 2"},
+				Published: values(23_000)}, service),
 			both,
 			{Key: key(inShards, "millrace-1"), Place: []string{sharded, ours + ", through router 1: statements"}, Why: routed},
 			{Key: key(inShards, "millrace-2"), Place: []string{sharded, ours + ", through router 2: statements"}, Why: routed},
-			headline(Row{Key: key(inShards, "millrace"), Place: []string{sharded, ours + ", both routers: operations"}, Why: routed, Ratio: over(inShards, "millrace", "mongoshake")}, "incremental, three shards to three, the same; here MongoShake with the balancer off"),
-			{Key: key(inShards, "millrace-off"), Place: []string{sharded, ours + ", the same with the balancer off"}, Why: routed},
-			{Key: key(inShards, "mongoshake"), Place: []string{sharded, "MongoShake by oplogs, published settings, balancer off"}, Why: routed},
+			headline(Row{Key: key(inShards, "millrace"), Place: []string{sharded, ours + ", both routers: operations"},
+				Why: routed, Ratio: over(inShards, "millrace", "mongoshake")},
+				"incremental, three shards to three, the same; here MongoShake with the balancer off"),
+			{Key: key(inShards, "millrace-off"), Place: []string{sharded, ours + ", the same with the balancer off"},
+				Why: routed},
+			{Key: key(inShards, "mongoshake"),
+				Place: []string{sharded, "MongoShake by oplogs, published settings, balancer off"}, Why: routed},
 		},
 	}
 }
@@ -95,11 +104,13 @@ func dtsRates(why map[string]string) Group {
 func dtsCeilings(why string) Group {
 	g := Group{
 		Title: "What the servers here allow", Place: []string{"work"}, Ratio: "of the ceiling",
-		Columns: []Column{{Key: "millrace", Name: "millrace", Unit: PerSecond}, {Key: "ceiling", Name: "ceiling", Unit: PerSecond}},
+		Columns: []Column{{Key: "millrace", Name: "millrace", Unit: PerSecond},
+			{Key: "ceiling", Name: "ceiling", Unit: PerSecond}},
 	}
 	for _, work := range []string{fullOne, fullMany, backlog} {
-		g.Rows = append(g.Rows, Row{Key: key(work, "limit"), Place: []string{"`" + work + "`"}, Ratio: over(key(work, "limit"), "millrace", "ceiling"),
-			Why: why})
+		g.Rows = append(g.Rows, Row{Key: key(work, "limit"), Place: []string{"`" + work + "`"},
+			Ratio: over(key(work, "limit"), "millrace", "ceiling"),
+			Why:   why})
 	}
 	return g
 }
@@ -108,7 +119,8 @@ func dtsCeilings(why string) Group {
 func dtsCosts(why string) Group {
 	g := Group{
 		Title: "What the tools use", Place: []string{"work", "tool"},
-		Columns: []Column{{Key: "each", Name: "processor time for one", Unit: Micros}, {Key: "peak", Name: "memory at most", Unit: Megabytes}},
+		Columns: []Column{{Key: "each", Name: "processor time for one", Unit: Micros},
+			{Key: "peak", Name: "memory at most", Unit: Megabytes}},
 	}
 	for _, work := range []string{fullOne, fullMany, backlog} {
 		for _, tool := range []string{"mongoshake", "mongoshake-defaults", "millrace"} {
@@ -143,8 +155,10 @@ const (
 // Measure runs the scenarios of the table.
 func (d dtsRun) Measure(ctx context.Context, o Options, m *Measured) error {
 	one := int(mediumFull * o.Scale.Factor)
-	m.Sizes = fmt.Sprintf("one table of %s documents of 1.2 KB (1:%s of the published), five tables of %s together (1:%s), a backlog of %s operations (its size was not published)",
-		humanize.Comma(int64(one)), ratioTo(publishedOne, one), humanize.Comma(int64(d.many(one))), ratioTo(publishedMany, d.many(one)), humanize.Comma(int64(one)))
+	m.Sizes = fmt.Sprintf("one table of %s documents of 1.2 KB (1:%s of the published), five tables of %s together "+
+		"(1:%s), a backlog of %s operations (its size was not published)",
+		humanize.Comma(int64(one)), ratioTo(publishedOne, one), humanize.Comma(int64(d.many(one))),
+		ratioTo(publishedMany, d.many(one)), humanize.Comma(int64(one)))
 	m.Notes = append(m.Notes, "A checkpoint waits for the majority of the three members (`--write-concern=majority`).")
 	return o.steps(ctx, m, []step{
 		d.step(o, m, fullOne), d.step(o, m, fullMany), d.step(o, m, backlog), d.sharded(o, m),
@@ -205,8 +219,10 @@ func (d dtsRun) sharded(o Options, m *Measured) step {
 	} else {
 		m.miss("no --peer "+PeerMongoShake+"=… was given", shake)
 	}
-	all := map[string]func(bench.Round) float64{key(inShards, "millrace-1"): router(1), key(inShards, "millrace-2"): router(2)}
-	return step{scenario: "incr-sharded", keys: append(slices.Sorted(maps.Keys(all)), key(inShards, "millrace"), key(inShards, "millrace-off"), shake),
+	all := map[string]func(bench.Round) float64{key(inShards, "millrace-1"): router(1),
+		key(inShards, "millrace-2"): router(2)}
+	return step{scenario: "incr-sharded", keys: append(slices.Sorted(maps.Keys(all)), key(inShards, "millrace"),
+		key(inShards, "millrace-off"), shake),
 		change: func(b *bench.Options) {
 			b.Servers.SourceTopology, b.Servers.TargetTopology = "sharded:3x1", "sharded:3x1"
 			if given {
@@ -276,7 +292,8 @@ func (d dtsRun) take(r *bench.Report, m *Measured, work string) error {
 		case x.Kind == bench.KindCeiling && finished(c, x) == nil:
 			m.set(key(key(work, "limit"), "ceiling"), rates(c, x))
 		case x.Kind == bench.KindPeer:
-			tool := key(work, map[string]string{benchShakePublished: "mongoshake", benchShakeDefaults: "mongoshake-defaults"}[x.Name])
+			tool := key(work, map[string]string{benchShakePublished: "mongoshake",
+				benchShakeDefaults: "mongoshake-defaults"}[x.Name])
 			if err := finished(c, x); err != nil {
 				m.miss(oneLine(err), tool, key(tool, "each"), key(tool, "peak"))
 				continue
@@ -302,8 +319,9 @@ func (dtsRun) curves(c *bench.Case, x *bench.Contender, m *Measured, work string
 	}
 	for _, of := range bench.Curves() {
 		if seconds, values := x.Course(of); len(seconds) > 0 {
-			m.Curves = append(m.Curves, Curve{Chart: work + "-" + of.Name, Title: c.Name() + ": " + of.Title + ", over seconds", Name: x.Name,
-				X: thin(seconds), Y: thin(values)})
+			m.Curves = append(m.Curves, Curve{Chart: work + "-" + of.Name, Title: c.Name() + ": " + of.Title + ", over seconds",
+				Name: x.Name,
+				X:    thin(seconds), Y: thin(values)})
 		}
 	}
 }

@@ -49,7 +49,8 @@ func fileTestGroup(why map[string]string) Group {
 			continue
 		}
 		k := fileKey(p)
-		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(p.Test), strconv.Itoa(p.Collections), documentSize(p), dataSize(p), strconv.Itoa(p.Indexes)},
+		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(p.Test), strconv.Itoa(p.Collections),
+			documentSize(p), dataSize(p), strconv.Itoa(p.Indexes)},
 			Published: values(p.LogicalMinutes, p.CopyMinutes), Ratio: over(k, "logical", "files"), Why: why["same place"]})
 	}
 	g.Rows[len(g.Rows)-2].Headlines = []Headline{{Text: "a new member, 60 collections of 5 indexes: logical / file copy"}}
@@ -58,7 +59,8 @@ func fileTestGroup(why map[string]string) Group {
 
 func fileGrowthGroup(why map[string]string) Group {
 	g := Group{
-		Title: "Test 5: data that grow with the collections, 5 indexes each, documents of 3 KB", Place: []string{"collections", "data (on disk)"},
+		Title:   "Test 5: data that grow with the collections, 5 indexes each, documents of 3 KB",
+		Place:   []string{"collections", "data (on disk)"},
 		Columns: fileColumns(), Ratio: "logical / file copy",
 	}
 	for _, p := range growthCells() {
@@ -93,13 +95,15 @@ func fileLost(m *Measured) []string {
 	for _, p := range bench.PublishedSeeds() {
 		k := fileKey(p)
 		if s, ok := m.ratio(over(k, "logical", "files")); ok && s.Min < 1 {
-			lost = append(lost, fmt.Sprintf("test %d with %d collections of %d indexes (%s)", p.Test, p.Collections, p.Indexes, spread(s, Group{}.ratioText)))
+			lost = append(lost, fmt.Sprintf("test %d with %d collections of %d indexes (%s)", p.Test, p.Collections, p.Indexes,
+				spread(s, Group{}.ratioText)))
 		}
 	}
 	if len(lost) == 0 {
 		return nil
 	}
-	return []string{"Cells in which copying files took longer here, in one round at least: " + strings.Join(lost, ", ") + "."}
+	return []string{"Cells in which copying files took longer here, in one round at least: " + strings.Join(lost, ", ") +
+		"."}
 }
 
 // fileRun measures the third table: a new member in both ways.
@@ -116,7 +120,8 @@ const mediumSeed = 100
 
 // Measure measures each cell by itself, so that one that fails leaves the others.
 func (d fileRun) Measure(ctx context.Context, o Options, m *Measured) error {
-	m.Sizes = fmt.Sprintf("1:%s of the published data, in as many collections with as many indexes and documents as large as published", ratioTo(mediumSeed*1_000_000, int(o.Scale.Factor*1_000_000)))
+	m.Sizes = fmt.Sprintf("1:%s of the published data, in as many collections with as many indexes and documents as "+
+		"large as published", ratioTo(mediumSeed*1_000_000, int(o.Scale.Factor*1_000_000)))
 	var all []step
 	for _, p := range bench.PublishedSeeds() {
 		k := fileKey(p)

@@ -108,7 +108,8 @@ func Summary(r *Results) (all []Line) {
 					if before := m.before(); h.Key != "" {
 						line.Published, line.Here, line.Before = t.figureText(h.Key), m.figureText(h.Key), before.figureText(h.Key)
 					} else {
-						line.Published, line.Here, line.Before = t.stated(g, headlined(g, row)), g.measured(m, row), g.measured(before, row)
+						line.Published, line.Here, line.Before = t.stated(g, headlined(g, row)), g.measured(m, row),
+							g.measured(before, row)
 					}
 					all = append(all, line)
 				}
@@ -214,7 +215,8 @@ func (m *Measured) told(t *Table) string {
 		return "not measured yet."
 	}
 	middle, most, figures := m.noise()
-	text := fmt.Sprintf("%s; millrace %s, %s, scale %s: %s; %s.", m.Machine, m.Version, m.Started.UTC().Format(time.DateOnly), m.Scale, m.Sizes, plot.Several(int64(m.Rounds), "round"))
+	text := fmt.Sprintf("%s; millrace %s, %s, scale %s: %s; %s.", m.Machine, m.Version,
+		m.Started.UTC().Format(time.DateOnly), m.Scale, m.Sizes, plot.Several(int64(m.Rounds), "round"))
 	text += " `" + m.Command + "`, " + m.Ended.Sub(m.Started).Round(time.Second).String() + "."
 	if m.Cut {
 		text += " The run was cut off."
@@ -222,7 +224,8 @@ func (m *Measured) told(t *Table) string {
 	if figures == 0 {
 		return text + " One round shows no noise."
 	}
-	text += fmt.Sprintf(" Noise, the extremes of a figure's rounds as a part of their median: %.0f %% for the middle one of %d figures, %.0f %% at most.", 100*middle, figures, 100*most)
+	text += fmt.Sprintf(" Noise, the extremes of a figure's rounds as a part of their median: %.0f %% for the middle "+
+		"one of %d figures, %.0f %% at most.", 100*middle, figures, 100*most)
 	if again := m.against(t); again != "" {
 		text += " " + again
 	}

@@ -42,8 +42,8 @@ func TestGoldenPage(t *testing.T) {
 			t.Errorf("%s is no picture of the page: %.40q", c.Name, c.Text)
 		}
 	}
-	want := []string{"published-1-ratios.svg", "published-1-full-one-rate.svg", "published-3-growth-published.svg", "published-3-growth-here.svg",
-		"published-5-writes-published.svg", "published-5-cpu-published.svg",
+	want := []string{"published-1-ratios.svg", "published-1-full-one-rate.svg", "published-3-growth-published.svg",
+		"published-3-growth-here.svg", "published-5-writes-published.svg", "published-5-cpu-published.svg",
 		"published-5-writes-here.svg", "published-5-cpu-here.svg"}
 	if !slices.Equal(names, want) {
 		t.Errorf("charts %q, want %q", names, want)
@@ -93,7 +93,8 @@ func TestRatios(t *testing.T) {
 // TestWriteAndRead: a document is what was written, with lists on one line.
 func TestWriteAndRead(t *testing.T) {
 	r := &Results{}
-	r.Put(1, &Measured{Version: "[\n1 ]", Figures: map[string][]float64{"full-one/millrace": {1.5, 2e-9, 3}, "full-one/dts": {}}})
+	r.Put(1,
+		&Measured{Version: "[\n1 ]", Figures: map[string][]float64{"full-one/millrace": {1.5, 2e-9, 3}, "full-one/dts": {}}})
 	var b strings.Builder
 	if err := r.Write(&b); err != nil {
 		t.Fatal(err)
@@ -173,13 +174,15 @@ func (r runs) Measure(_ context.Context, _ Options, m *Measured) error { return 
 func TestFiguresOfNoTable(t *testing.T) {
 	tables, _ := Find([]int{1})
 	wrong := map[int]Runner{1: runs(func(m *Measured) error { m.set("full-two/x", []float64{1}); return nil })}
-	err := Run(t.Context(), tables, Options{Rounds: 1}, wrong, func(*Table, *Measured) error { t.Error("kept"); return nil })
+	err := Run(t.Context(), tables, Options{Rounds: 1}, wrong,
+		func(*Table, *Measured) error { t.Error("kept"); return nil })
 	if err == nil || !strings.Contains(err.Error(), "full-two/x") {
 		t.Error(err)
 	}
 	for name, text := range map[string]string{
-		"figure": `{"tables": {"1": {"figures": {"full-two/x": [1]}}}}`, "table": `{"tables": {"6": {}}}`, "no number": `{"tables": {"x": {}}}`,
-		"other": `{"cases": []}`, "no JSON": `x`, "null": `{"tables": {"1": null}}`,
+		"figure": `{"tables": {"1": {"figures": {"full-two/x": [1]}}}}`, "table": `{"tables": {"6": {}}}`,
+		"no number": `{"tables": {"x": {}}}`,
+		"other":     `{"cases": []}`, "no JSON": `x`, "null": `{"tables": {"1": null}}`,
 	} {
 		path := filepath.Join(t.TempDir(), "r.json")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -199,16 +202,19 @@ func TestCompare(t *testing.T) {
 		r.Put(1, &Measured{Scale: "small", Figures: figures})
 		return r
 	}
-	was := of(map[string][]float64{"same": {10, 11, 12}, "near": {10, 11, 12}, "far": {10, 11, 12}, "one": {5}, "gone": {1, 2}, "none": {0, 0, 0},
+	was := of(map[string][]float64{"same": {10, 11, 12}, "near": {10, 11, 12}, "far": {10, 11, 12}, "one": {5},
+		"gone": {1, 2}, "none": {0, 0, 0},
 		"full-one/millrace": {10, 11, 12}, "full-one/mongoshake": {10, 11, 12}})
-	is := of(map[string][]float64{"same": {10, 11, 12}, "near": {12, 14, 15}, "far": {20, 22, 24}, "one": {9}, "new": {1, 2}, "none": {0, 0, 0},
+	is := of(map[string][]float64{"same": {10, 11, 12}, "near": {12, 14, 15}, "far": {20, 22, 24}, "one": {9},
+		"new": {1, 2}, "none": {0, 0, 0},
 		"full-one/millrace": {20, 22, 24}, "full-one/mongoshake": {20, 22, 24}})
 	c := Compare(was, is)
 	var apart []string
 	for _, d := range c.Figures.Apart {
 		apart = append(apart, d.Key)
 	}
-	if want := []string{"far", "full-one/millrace", "full-one/mongoshake"}; c.Figures.Compared != 5 || !slices.Equal(apart, want) || math.Abs(c.Figures.Chance-0.5) > 1e-9 || c.Figures.Most != 1 {
+	if want := []string{"far", "full-one/millrace", "full-one/mongoshake"}; c.Figures.Compared != 5 ||
+		!slices.Equal(apart, want) || math.Abs(c.Figures.Chance-0.5) > 1e-9 || c.Figures.Most != 1 {
 		t.Errorf("figures: %+v", c.Figures)
 	}
 	if r := c.Ratios; r.Compared != 1 || len(r.Apart) != 0 || r.Differs() || len(c.Unjudged) != 3 || len(c.Skipped) != 0 {
@@ -244,16 +250,20 @@ func TestDiffers(t *testing.T) {
 // TestBefore: what is measured again keeps the run before, of the same work only.
 func TestBefore(t *testing.T) {
 	r, started := &Results{}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	first := &Measured{Scale: "small", Rounds: 2, Started: started, Figures: map[string][]float64{"full-one/millrace": {10, 12}, "full-one/mongoshake": {10, 10}}}
+	first := &Measured{Scale: "small", Rounds: 2, Started: started,
+		Figures: map[string][]float64{"full-one/millrace": {10, 12}, "full-one/mongoshake": {10, 10}}}
 	r.Put(1, first)
-	r.Put(1, &Measured{Scale: "small", Rounds: 2, Figures: map[string][]float64{"full-one/millrace": {20, 24}, "full-one/mongoshake": {10, 10}}})
+	r.Put(1, &Measured{Scale: "small", Rounds: 2,
+		Figures: map[string][]float64{"full-one/millrace": {20, 24}, "full-one/mongoshake": {10, 10}}})
 	got := r.Of(1)
 	if got.Before == nil || !got.Before.Started.Equal(started) {
 		t.Fatalf("%+v", got.Before)
 	}
 	tables, _ := Find([]int{1})
 	text := got.told(&tables[0])
-	for _, want := range []string{"Against the run before (2026-01-02 03:04:05): of 2 figures 1 have no round of one run among those of the other, where chance gives 0.7; medians moved by 50 % (the middle one) and 100 % (at most)", "of 1 ratio 1 have"} {
+	for _, want := range []string{"Against the run before (2026-01-02 03:04:05): of 2 figures 1 have no round of one " +
+		"run among those of the other, where chance gives 0.7; medians moved by 50 % (the middle one) and 100 % (at most)",
+		"of 1 ratio 1 have"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)
 		}
@@ -297,8 +307,10 @@ func TestPageOfEverything(t *testing.T) {
 	for _, c := range charts {
 		names = append(names, strings.TrimSuffix(strings.TrimPrefix(c.Name, "all-"), ".svg"))
 	}
-	want := []string{"1-ratios", "2-rate", "2-ral", "2-wal", "2-classes-100-0", "2-classes-50-50", "2-classes-0-100", "2-classes-difference", "3-growth-published", "3-growth-here",
-		"4-cpu-published", "4-memory-published", "4-cpu-here", "4-memory-here", "5-writes-published", "5-cpu-published", "5-writes-here", "5-cpu-here"}
+	want := []string{"1-ratios", "2-rate", "2-ral", "2-wal", "2-classes-100-0", "2-classes-50-50", "2-classes-0-100",
+		"2-classes-difference", "3-growth-published", "3-growth-here",
+		"4-cpu-published", "4-memory-published", "4-cpu-here", "4-memory-here", "5-writes-published", "5-cpu-published",
+		"5-writes-here", "5-cpu-here"}
 	if !slices.Equal(names, want) {
 		t.Errorf("charts %q, want %q", names, want)
 	}

@@ -58,7 +58,8 @@ func Runners() map[int]Runner {
 // figures it calls keep, so that what takes hours is not lost with what comes after
 // it; also when ctx ends amid it, with what it gave until then. A table that gave
 // none stays as it was.
-func Run(ctx context.Context, tables []Table, o Options, runners map[int]Runner, keep func(*Table, *Measured) error) error {
+func Run(ctx context.Context, tables []Table, o Options, runners map[int]Runner,
+	keep func(*Table, *Measured) error) error {
 	if o.Rounds < 1 {
 		return fmt.Errorf("%d rounds are too few; measure at least 1", o.Rounds)
 	}
@@ -80,7 +81,8 @@ func Run(ctx context.Context, tables []Table, o Options, runners map[int]Runner,
 func measure(ctx context.Context, t *Table, o Options, r Runner, keep func(*Table, *Measured) error) error {
 	say := o.Progress
 	o.Progress = func(line string) { say(fmt.Sprintf("table %d: %s", t.Number, line)) }
-	m := &Measured{Version: o.Version, Command: o.Command, Machine: bench.ThisMachine(), Started: time.Now(), Scale: o.Scale.Name,
+	m := &Measured{Version: o.Version, Command: o.Command, Machine: bench.ThisMachine(), Started: time.Now(),
+		Scale:  o.Scale.Name,
 		Rounds: o.Rounds, Figures: map[string][]float64{}, Missing: map[string]string{}}
 	err := r.Measure(ctx, o, m)
 	m.Ended, m.Cut = time.Now(), ctx.Err() != nil
@@ -148,7 +150,8 @@ type step struct {
 func (o Options) steps(ctx context.Context, m *Measured, all []step) error {
 	var failed []error
 	for i, s := range all {
-		b := bench.Options{Scenarios: []string{s.scenario}, Scale: o.Scale, Rounds: o.Rounds, Millrace: o.Millrace, Router: o.Router,
+		b := bench.Options{Scenarios: []string{s.scenario}, Scale: o.Scale, Rounds: o.Rounds, Millrace: o.Millrace,
+			Router:  o.Router,
 			Version: o.Version, Command: o.Command, Progress: o.Progress,
 			Servers: bench.Servers{Version: o.Mongod, SourceTopology: "rs:1", TargetTopology: "rs:1"}}
 		if s.change != nil {

@@ -57,7 +57,8 @@ func TestSteps(t *testing.T) {
 		{scenario: "no-such", keys: []string{"a", "b"}},
 		{scenario: "nor-this", keys: []string{"c"}},
 	})
-	if err == nil || !strings.Contains(err.Error(), "nor-this") || !strings.Contains(m.Missing["a"], `"no-such" is unknown`) || m.Missing["c"] == "" || m.Missing["b"] != "" {
+	if err == nil || !strings.Contains(err.Error(), "nor-this") ||
+		!strings.Contains(m.Missing["a"], `"no-such" is unknown`) || m.Missing["c"] == "" || m.Missing["b"] != "" {
 		t.Errorf("%v, %+v", err, m.Missing)
 	}
 }
@@ -66,7 +67,9 @@ func TestSteps(t *testing.T) {
 func report(c bench.Case, names map[string]bench.Kind) *bench.Report {
 	for name, kind := range names {
 		c.Contenders = append(c.Contenders, bench.Contender{Name: name, Kind: kind, Rounds: []bench.Round{
-			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60, bench.RouterRate(1): 10, bench.RouterRate(2): 20}, Series: []bench.Point{{Seconds: 0}, {Seconds: 1, Changed: 7, CPU: 0.5}, {Seconds: 2, Changed: 9, CPU: 1}}},
+			{Seconds: 2, ToolCPU: 0.001, Peak: 5e6, Values: map[string]float64{benchPrimaryCPU: 60, bench.RouterRate(1): 10,
+				bench.RouterRate(2): 20}, Series: []bench.Point{{Seconds: 0}, {Seconds: 1, Changed: 7, CPU: 0.5},
+				{Seconds: 2, Changed: 9, CPU: 1}}},
 		}})
 	}
 	return &bench.Report{Cases: []bench.Case{c}}
@@ -78,20 +81,23 @@ type cutRun struct{ cut context.CancelFunc }
 func (r cutRun) Measure(ctx context.Context, o Options, m *Measured) error {
 	m.set(key("r", "a"), []float64{1})
 	r.cut()
-	return o.steps(ctx, m, []step{{scenario: "no-such", keys: []string{key("r", "b")}}, {scenario: "nor-this", keys: []string{key("r", "c")}}})
+	return o.steps(ctx, m, []step{{scenario: "no-such", keys: []string{key("r", "b")}},
+		{scenario: "nor-this", keys: []string{key("r", "c")}}})
 }
 
 // TestCut: a run that is cut off keeps what it has measured.
 func TestCut(t *testing.T) {
 	ctx, cut := context.WithCancel(t.Context())
 	column := func(k string) Column { return Column{Key: k, Name: k} }
-	table := Table{Number: 1, Groups: []Group{{Columns: []Column{column("a"), column("b"), column("c")}, Rows: []Row{{Key: "r"}}}}}
+	table := Table{Number: 1,
+		Groups: []Group{{Columns: []Column{column("a"), column("b"), column("c")}, Rows: []Row{{Key: "r"}}}}}
 	var kept *Measured
 	err := Run(ctx, []Table{table}, Options{Rounds: 1}, map[int]Runner{1: cutRun{cut}}, func(_ *Table, m *Measured) error {
 		kept = m
 		return nil
 	})
-	if err == nil || kept == nil || !kept.Cut || len(kept.Figures) != 1 || kept.Missing[key("r", "b")] == "" || kept.Missing[key("r", "c")] == "" {
+	if err == nil || kept == nil || !kept.Cut || len(kept.Figures) != 1 || kept.Missing[key("r", "b")] == "" ||
+		kept.Missing[key("r", "c")] == "" {
 		t.Errorf("%v, %+v", err, kept)
 	}
 }
@@ -109,7 +115,8 @@ func TestBetter(t *testing.T) {
 		was, is *Measured
 		want    bool
 	}{
-		{nil, of(1, true), true}, {of(5, false), of(4, true), false}, {of(5, false), of(9, true), false}, {of(5, false), of(3, false), true},
+		{nil, of(1, true), true}, {of(5, false), of(4, true), false}, {of(5, false), of(9, true), false},
+		{of(5, false), of(3, false), true},
 		{of(5, true), of(4, true), false}, {of(5, true), of(6, true), true}, {of(5, true), of(3, false), true},
 	} {
 		r := &Results{}
@@ -127,8 +134,10 @@ func TestBetter(t *testing.T) {
 func TestFirstTableFromReports(t *testing.T) {
 	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
 	o := Options{Peers: []bench.Peer{{Name: PeerMongoShake, Program: "/bin/true"}}}
-	all := map[string]bench.Kind{"ceiling": bench.KindCeiling, "no oplog": bench.KindReference, benchMillrace: bench.KindMillrace,
-		benchShakePublished: bench.KindPeer, benchShakeDefaults: bench.KindPeer, benchMillrace + ", " + variantSpared: bench.KindMillrace}
+	all := map[string]bench.Kind{"ceiling": bench.KindCeiling, "no oplog": bench.KindReference,
+		benchMillrace:       bench.KindMillrace,
+		benchShakePublished: bench.KindPeer, benchShakeDefaults: bench.KindPeer, benchMillrace + ", " +
+			variantSpared: bench.KindMillrace}
 	for _, work := range []string{fullOne, fullMany, backlog} {
 		s := dtsRun{}.step(o, m, work)
 		if err := s.take(report(bench.Case{Scenario: work, Count: 1000}, all)); err != nil {
@@ -137,11 +146,13 @@ func TestFirstTableFromReports(t *testing.T) {
 	}
 	shards := map[string]bench.Kind{"ceiling": bench.KindCeiling, benchShakePublished + bench.BalancerOff: bench.KindPeer,
 		benchMillrace + bench.BalancerOff: bench.KindMillrace, benchMillrace + bench.BalancerOn: bench.KindMillrace}
-	if err := (dtsRun{}).sharded(o, m).take(report(bench.Case{Scenario: "incr-sharded", Count: 1000}, shards)); err != nil {
+	if err := (dtsRun{}).sharded(o, m).
+		take(report(bench.Case{Scenario: "incr-sharded", Count: 1000}, shards)); err != nil {
 		t.Fatal(err)
 	}
 	complete(t, Tables()[0], m)
-	for k, want := range map[string]float64{"full-one/millrace": 500, "sharded/millrace-2": 20, "incr-backlog/mongoshake/each": 1, "full-many/mongoshake-defaults/peak": 5} {
+	for k, want := range map[string]float64{"full-one/millrace": 500, "sharded/millrace-2": 20,
+		"incr-backlog/mongoshake/each": 1, "full-many/mongoshake-defaults/peak": 5} {
 		if got := m.Figures[k]; len(got) != 1 || got[0] != want {
 			t.Errorf("%s is %v, want %g", k, got, want)
 		}
@@ -183,7 +194,8 @@ func TestFourthTableFromReports(t *testing.T) {
 		for _, name := range ddtValues() {
 			values[name] = float64(i + 1)
 		}
-		c.Contenders = append(c.Contenders, bench.Contender{Name: ddtContender(cell), Kind: bench.KindMillrace, Rounds: []bench.Round{{Seconds: 1, Values: values}}})
+		c.Contenders = append(c.Contenders, bench.Contender{Name: ddtContender(cell), Kind: bench.KindMillrace,
+			Rounds: []bench.Round{{Seconds: 1, Values: values}}})
 	}
 	if err := takeDDT(&bench.Report{Cases: []bench.Case{c}}, m); err != nil {
 		t.Fatal(err)
@@ -200,7 +212,8 @@ func TestFourthTableFromReports(t *testing.T) {
 
 func TestFifthTableFromReports(t *testing.T) {
 	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
-	ways := map[string]bench.Kind{benchOff: bench.KindCeiling, benchOn: bench.KindCeiling, benchPlanned: bench.KindMillrace}
+	ways := map[string]bench.Kind{benchOff: bench.KindCeiling, benchOn: bench.KindCeiling,
+		benchPlanned: bench.KindMillrace}
 	for _, members := range []int{3, 7, 15} {
 		for _, l := range chainLinks() {
 			r := &bench.Report{}

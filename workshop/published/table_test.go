@@ -16,7 +16,8 @@ func TestPublishedCells(t *testing.T) {
 		{12, 8_000 + 11_000 + 18_000 + 15_000 + 20_000 + 44_000 + 49_000 + 28_000 + 0 + 23_000 + 23_000 + 46_000},
 		{0, 0},
 		// Tests 1 to 4, then the fifth: logical, and file copy.
-		{46, 29 + 10 + 108 + 44 + 496 + 184 + 722 + 282 + (1 + 4 + 9 + 17 + 35 + 54 + 82 + 96) + (2 + 2 + 3 + 5 + 9 + 13 + 17 + 21)},
+		{46, 29 + 10 + 108 + 44 + 496 + 184 + 722 + 282 + (1 + 4 + 9 + 17 + 35 + 54 + 82 + 96) +
+			(2 + 2 + 3 + 5 + 9 + 13 + 17 + 21)},
 		// Rates, processors, memory, processor time of one.
 		{32, 307_536 + 420_119 + 1_080 + 1_240 + 52_429 + 49_282 + 141 + 117.9},
 		// Majority and w:1, then the processors of each.
@@ -53,7 +54,8 @@ func TestRows(t *testing.T) {
 			for _, r := range g.Rows {
 				name := fmt.Sprintf("table %d, %s, %s", table.Number, g.Title, r.Key)
 				if len(r.Place) != len(g.Place) || len(r.Published) > 0 && len(r.Published) != len(g.Columns) {
-					t.Errorf("%s: %d places and %d figures, want %d and %d", name, len(r.Place), len(r.Published), len(g.Place), len(g.Columns))
+					t.Errorf("%s: %d places and %d figures, want %d and %d", name, len(r.Place), len(r.Published), len(g.Place),
+						len(g.Columns))
 				}
 				if (r.Why == "") == (r.Absent == "") {
 					t.Errorf("%s: says %q and %q of its difference", name, r.Why, r.Absent)

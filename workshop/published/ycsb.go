@@ -34,14 +34,16 @@ func ycsbPaper(t *Table) {
 func ycsbMixed(why string) Group {
 	g := Group{
 		Title: "Mixes", Place: []string{"published: recordcount", "published: operationcount", "threads", "reads:writes"},
-		Columns: []Column{{Key: "rate", Name: "throughput", Unit: PerSecond}, {Key: "ral", Name: "RAL", Unit: Micros}, {Key: "wal", Name: "WAL", Unit: Micros}},
+		Columns: []Column{{Key: "rate", Name: "throughput", Unit: PerSecond}, {Key: "ral", Name: "RAL", Unit: Micros},
+			{Key: "wal", Name: "WAL", Unit: Micros}},
 	}
 	for _, mix := range append([]string{ycsbLoad}, ycsbMixes()...) {
 		operations := int64(ycsb.PublishedOperations)
 		if mix == ycsbLoad {
 			operations = ycsb.PublishedRecords
 		}
-		place := []string{humanize.Comma(ycsb.PublishedRecords), humanize.Comma(operations), strconv.Itoa(ycsb.PublishedThreads), mix}
+		place := []string{humanize.Comma(ycsb.PublishedRecords), humanize.Comma(operations),
+			strconv.Itoa(ycsb.PublishedThreads), mix}
 		g.Rows = append(g.Rows, Row{Key: key("mix", mix), Place: place, Published: []*float64{nil, nil, nil},
 			Why: why})
 	}
@@ -67,14 +69,17 @@ func (c ycsbClass) key(mix string) string { return key(key("class", c.name), mix
 
 func ycsbClasses(why string) Group {
 	g := Group{
-		Title: "Kinds of instance", Place: []string{"processors:memory", "reads:writes"}, Ratio: "local against network disk", Change: true,
-		Columns: []Column{{Key: "local", Name: "local SSD", Unit: PerSecond, HereName: "local disk"}, {Key: "network", Name: "network disk", Unit: PerSecond, HereName: "network disk"}},
+		Title: "Kinds of instance", Place: []string{"processors:memory", "reads:writes"}, Ratio: "local against network disk",
+		Change: true,
+		Columns: []Column{{Key: "local", Name: "local SSD", Unit: PerSecond, HereName: "local disk"},
+			{Key: "network", Name: "network disk", Unit: PerSecond, HereName: "network disk"}},
 	}
 	for _, c := range ycsbClassList() {
 		for _, mix := range ycsbClassMixes() {
 			k := c.key(mix)
-			g.Rows = append(g.Rows, Row{Key: k, Place: []string{c.name, mix}, Published: []*float64{nil, nil}, Stated: c.stated, Ratio: over(k, "local", "network"),
-				Why: why})
+			g.Rows = append(g.Rows, Row{Key: k, Place: []string{c.name, mix}, Published: []*float64{nil, nil}, Stated: c.stated,
+				Ratio: over(k, "local", "network"),
+				Why:   why})
 		}
 	}
 	return g
@@ -83,8 +88,10 @@ func ycsbClasses(why string) Group {
 func ycsbJava(why string) Group {
 	g := Group{
 		Title: "The same load by the Java tool", Place: []string{"reads:writes"}, Ratio: "millrace against Java",
-		Columns: []Column{{Key: "millrace", Name: "millrace ycsb", Unit: PerSecond}, {Key: "java", Name: "YCSB 0.17.0", Unit: PerSecond},
-			{Key: "millrace-cpu", Name: "client's processor time for one, millrace", Unit: Micros}, {Key: "java-cpu", Name: "YCSB 0.17.0", Unit: Micros}},
+		Columns: []Column{{Key: "millrace", Name: "millrace ycsb", Unit: PerSecond},
+			{Key: "java", Name: "YCSB 0.17.0", Unit: PerSecond},
+			{Key: "millrace-cpu", Name: "client's processor time for one, millrace", Unit: Micros},
+			{Key: "java-cpu", Name: "YCSB 0.17.0", Unit: Micros}},
 	}
 	for _, mix := range ycsbMixes() {
 		k := key("client", mix)
@@ -109,10 +116,13 @@ const (
 
 // Measure loads the records and runs the mixes, round after round.
 func (d ycsbRun) Measure(ctx context.Context, o Options, m *Measured) error {
-	records, operations := d.part(o.Scale, ycsb.PublishedRecords, mediumYCSB), d.part(o.Scale, ycsb.PublishedOperations, mediumYCSB)
-	m.Sizes = fmt.Sprintf("%s records and %s operations a mix (1:%s of the published), %s records and %s operations in the kinds of instance, %d threads as published",
+	records, operations := d.part(o.Scale, ycsb.PublishedRecords, mediumYCSB),
+		d.part(o.Scale, ycsb.PublishedOperations, mediumYCSB)
+	m.Sizes = fmt.Sprintf("%s records and %s operations a mix (1:%s of the published), %s records and %s operations in "+
+		"the kinds of instance, %d threads as published",
 		humanize.Comma(records), humanize.Comma(operations), ratioTo(ycsb.PublishedRecords, int(records)),
-		humanize.Comma(d.part(o.Scale, ycsb.PublishedRecords, mediumClasses)), humanize.Comma(d.part(o.Scale, ycsb.PublishedOperations, mediumClassRuns)), ycsb.PublishedThreads)
+		humanize.Comma(d.part(o.Scale, ycsb.PublishedRecords, mediumClasses)),
+		humanize.Comma(d.part(o.Scale, ycsb.PublishedOperations, mediumClassRuns)), ycsb.PublishedThreads)
 	return errors.Join(d.mixes(ctx, o, m), d.classes(ctx, o, m))
 }
 
@@ -138,7 +148,8 @@ func (d ycsbRun) mixes(ctx context.Context, o Options, m *Measured) (err error) 
 	url := strings.Replace(servers.URI(), "/?", "/ycsb?w=1&", 1)
 	for round := range o.Rounds {
 		// A collection for each round, so that each has its load.
-		options := ycsb.Published(ycsb.Properties{"mongodb.url": url, "table": "round" + strconv.Itoa(round+1)}, o.Scale.Factor/mediumYCSB)
+		options := ycsb.Published(ycsb.Properties{"mongodb.url": url, "table": "round" + strconv.Itoa(round+1)},
+			o.Scale.Factor/mediumYCSB)
 		options.Peer, options.Progress = peer, o.Progress
 		c, err := ycsb.RunMatrix(ctx, options)
 		if err != nil {
@@ -212,7 +223,8 @@ func (d ycsbRun) classes(ctx context.Context, o Options, m *Measured) error {
 }
 
 func (d ycsbRun) classOptions(o Options) (all ycsb.ClassOptions, err error) {
-	all = ycsb.ClassOptions{Matrix: ycsb.Published(ycsb.Properties{}, o.Scale.Factor/mediumClasses), Cores: 1, Versions: []string{o.Mongod}}
+	all = ycsb.ClassOptions{Matrix: ycsb.Published(ycsb.Properties{}, o.Scale.Factor/mediumClasses), Cores: 1,
+		Versions: []string{o.Mongod}}
 	all.Matrix.Operations = d.part(o.Scale, ycsb.PublishedOperations, mediumClassRuns)
 	all.Matrix.Progress, all.Matrix.Mixes = o.Progress, nil
 	for _, text := range ycsbClassMixes() {

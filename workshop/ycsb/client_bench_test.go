@@ -100,7 +100,8 @@ func BenchmarkClient(b *testing.B) {
 			b.Cleanup(func() { _ = conn.Close() })
 			var buf, reply []byte
 			return func(d bson.Raw) error {
-				body, _ := bson.Marshal(bson.D{{Key: "insert", Value: bed.coll.Name()}, {Key: "documents", Value: bson.A{d}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}, {Key: "$db", Value: bed.coll.Database().Name()}})
+				body, _ := bson.Marshal(bson.D{{Key: "insert", Value: bed.coll.Name()}, {Key: "documents", Value: bson.A{d}},
+					{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}, {Key: "$db", Value: bed.coll.Database().Name()}})
 				n := 21 + len(body)
 				buf = append(buf[:0], byte(n), byte(n>>8), byte(n>>16), 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xdd, 0x07, 0, 0, 0, 0, 0, 0, 0)
 				buf = append(buf, body...)
@@ -120,8 +121,9 @@ func BenchmarkClient(b *testing.B) {
 		})
 		b.Run("ycsb/"+strconv.Itoa(threads), func(b *testing.B) {
 			first := serial.Add(int64(b.N)) - int64(b.N)
-			r, err := Execute(b.Context(), Options{Phase: Load, Noise: noise, Properties: bed.props.With("recordcount", strconv.FormatInt(first+int64(b.N), 10),
-				"insertstart", strconv.FormatInt(first, 10), "threadcount", strconv.Itoa(threads))})
+			r, err := Execute(b.Context(), Options{Phase: Load, Noise: noise,
+				Properties: bed.props.With("recordcount", strconv.FormatInt(first+int64(b.N), 10),
+					"insertstart", strconv.FormatInt(first, 10), "threadcount", strconv.Itoa(threads))})
 			if err != nil {
 				b.Fatal(err)
 			}

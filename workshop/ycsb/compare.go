@@ -58,7 +58,8 @@ func differenceOf(base, other *Matrix) Difference {
 	for _, b := range base.measured() {
 		for _, o := range other.measured() {
 			if o.Mix == b.Mix && o.Threads == b.Threads {
-				d.Cells = append(d.Cells, CellDiff{b.Mix, b.Threads, percent(b.Throughput, o.Throughput), percent(b.RAL, o.RAL), percent(b.WAL, o.WAL), percent(b.ClientCPU, o.ClientCPU)})
+				d.Cells = append(d.Cells, CellDiff{b.Mix, b.Threads, percent(b.Throughput, o.Throughput), percent(b.RAL, o.RAL),
+					percent(b.WAL, o.WAL), percent(b.ClientCPU, o.ClientCPU)})
 			}
 		}
 	}
@@ -92,10 +93,12 @@ type sheetTable struct {
 func (c *Comparison) tables() []sheetTable {
 	all := []sheetTable{c.figures()}
 	for _, d := range c.Differences {
-		t := sheetTable{Title: d.Other + " against " + d.Base, Header: []string{"threads", "read:write", "throughput", "RAL", "WAL", "client CPU an operation"}}
+		t := sheetTable{Title: d.Other + " against " + d.Base,
+			Header: []string{"threads", "read:write", "throughput", "RAL", "WAL", "client CPU an operation"}}
 		for _, x := range d.Cells {
 			one := Cell{Mix: x.Mix}
-			t.Rows = append(t.Rows, []string{strconv.Itoa(x.Threads), one.name(), percentText(x.Throughput), percentText(x.RAL), percentText(x.WAL), percentText(x.ClientCPU)})
+			t.Rows = append(t.Rows, []string{strconv.Itoa(x.Threads), one.name(), percentText(x.Throughput), percentText(x.RAL),
+				percentText(x.WAL), percentText(x.ClientCPU)})
 		}
 		all = append(all, t)
 	}
@@ -115,9 +118,11 @@ func (c *Comparison) figures() sheetTable {
 		t.Header = append(t.Header, "side")
 	}
 	if counted {
-		t.Header = append(t.Header, "read:write", "recordcount", "operationcount", "threads", "throughput (OPS)", "RAL", "WAL", "read p99", "write p99", "client CPU s", "client CPU µs", "failed")
+		t.Header = append(t.Header, "read:write", "recordcount", "operationcount", "threads", "throughput (OPS)", "RAL",
+			"WAL", "read p99", "write p99", "client CPU s", "client CPU µs", "failed")
 	} else {
-		t.Header = append(t.Header, "threads", "read:write", "operations/s", "RAL µs", "WAL µs", "read p99", "write p99", "client CPU µs", "failed")
+		t.Header = append(t.Header, "threads", "read:write", "operations/s", "RAL µs", "WAL µs", "read p99", "write p99",
+			"client CPU µs", "failed")
 	}
 	if disks {
 		t.Header = append(t.Header, "disk each")
@@ -151,7 +156,8 @@ func (c *Comparison) row(m *Matrix, x *Cell, counted, disks bool) (row []string)
 	} else {
 		row = append(row, strconv.Itoa(x.Threads), x.name())
 	}
-	row = append(row, plot.Figure(x.Throughput), figureOr(x.RAL, zero), figureOr(x.WAL, zero), figureOr(float64(x.ReadP99), zero), figureOr(float64(x.WriteP99), zero))
+	row = append(row, plot.Figure(x.Throughput), figureOr(x.RAL, zero), figureOr(x.WAL, zero),
+		figureOr(float64(x.ReadP99), zero), figureOr(float64(x.WriteP99), zero))
 	if counted {
 		row = append(row, plot.Figure(x.ClientSeconds))
 	}
@@ -168,14 +174,16 @@ func (c *Comparison) facts() (facts []string) {
 			continue // another client on the same server
 		}
 		r := Report{WriteConcern: m.WriteConcern, ReadPreference: m.ReadPreference}
-		facts = append(facts, fmt.Sprintf("%s%s, %s.%s, %s records, %s requests, %s", prefix(m.Name), m.Address, m.Database, m.Collection, humanize.Comma(m.Records), m.Distribution, r.concernText()))
+		facts = append(facts, fmt.Sprintf("%s%s, %s.%s, %s records, %s requests, %s", prefix(m.Name), m.Address, m.Database,
+			m.Collection, humanize.Comma(m.Records), m.Distribution, r.concernText()))
 	}
 	m := c.Sides[0]
 	each := plot.Figure(m.EachSeconds) + " s"
 	if m.Operations > 0 {
 		each = humanize.Comma(m.Operations) + " operations"
 	}
-	return append(facts, fmt.Sprintf("%s a cell, medians of %s; RAL and WAL: average latency of reads and of writes (updates), µs", each, plot.Several(int64(m.Rounds), "round")))
+	return append(facts, fmt.Sprintf("%s a cell, medians of %s; RAL and WAL: average latency of reads and of writes "+
+		"(updates), µs", each, plot.Several(int64(m.Rounds), "round")))
 }
 
 // WriteText writes the tables for a terminal.
@@ -277,7 +285,8 @@ func againstLines(all []Difference, names []string) (lines []plot.Line) {
 			if !ok {
 				i = len(lines)
 				byThreads[c.Threads] = i
-				lines = append(lines, plot.Line{Name: fmt.Sprintf("%s against %s, %s", d.Other, d.Base, plot.Several(int64(c.Threads), "thread"))})
+				lines = append(lines,
+					plot.Line{Name: fmt.Sprintf("%s against %s, %s", d.Other, d.Base, plot.Several(int64(c.Threads), "thread"))})
 			}
 			lines[i].X, lines[i].Y = append(lines[i].X, place(names, c.Mix)), append(lines[i].Y, 100+*c.Throughput)
 		}
@@ -338,11 +347,14 @@ func (s *sheet) write(w io.Writer) error {
 // nothing else.
 func WriteHTML(w io.Writer, r *Report) error {
 	s := &sheet{Title: "millrace-bench ycsb " + string(r.Phase)}
-	t := sheetTable{Header: []string{"", "operations", "average µs", "min", "p50", "p95", "p99", "p99.9", "max", "returned"}}
+	t := sheetTable{Header: []string{"", "operations", "average µs", "min", "p50", "p95", "p99", "p99.9", "max",
+		"returned"}}
 	s.Facts = []string{
-		fmt.Sprintf("%s operations in %s s: %s a second, %d threads%s", humanize.Comma(r.Operations), plot.Figure(r.Seconds), plot.Figure(r.Throughput), r.Threads, r.targetText()),
+		fmt.Sprintf("%s operations in %s s: %s a second, %d threads%s", humanize.Comma(r.Operations), plot.Figure(r.Seconds),
+			plot.Figure(r.Throughput), r.Threads, r.targetText()),
 		fmt.Sprintf("%s, %s.%s, %s", r.Address, r.Database, r.Collection, r.concernText()),
-		fmt.Sprintf("client: %s µs of processor time an operation; begun %s", plot.Figure(r.Client.CPUEach), r.Started.UTC().Format("2006-01-02 15:04:05 UTC")),
+		fmt.Sprintf("client: %s µs of processor time an operation; begun %s", plot.Figure(r.Client.CPUEach),
+			r.Started.UTC().Format("2006-01-02 15:04:05 UTC")),
 	}
 	n := humanize.Comma
 	for _, one := range r.Series {
@@ -350,7 +362,8 @@ func WriteHTML(w io.Writer, r *Report) error {
 		for _, name := range slices.Sorted(maps.Keys(one.Returns)) {
 			returned = append(returned, name+" "+n(one.Returns[name]))
 		}
-		t.Rows = append(t.Rows, []string{one.Name, n(one.Operations), plot.Figure(one.Average), n(one.Min), n(one.P50), n(one.P95), n(one.P99), n(one.P999), n(one.Max), strings.Join(returned, ", ")})
+		t.Rows = append(t.Rows, []string{one.Name, n(one.Operations), plot.Figure(one.Average), n(one.Min), n(one.P50),
+			n(one.P95), n(one.P99), n(one.P999), n(one.Max), strings.Join(returned, ", ")})
 	}
 	s.Tables = []sheetTable{t}
 	throughput := plot.Line{Name: "all operations"}

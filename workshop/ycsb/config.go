@@ -104,7 +104,8 @@ func parse(p Properties, phase Phase) (*config, error) {
 	c.distribution(r)
 	c.measures(r)
 	if err := errors.Join(r.problems...); err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("%w: %s", ErrProperties, strings.ReplaceAll(err.Error(), "\n", "; ")), "properties are described in docs/ycsb.md")
+		return nil, mongo.WithHint(fmt.Errorf("%w: %s", ErrProperties, strings.ReplaceAll(err.Error(), "\n", "; ")),
+			"properties are described in docs/ycsb.md")
 	}
 	return c, nil
 }
@@ -152,7 +153,8 @@ func (c *config) oldServerProperties(r *reader) {
 		case "majority":
 			c.concern = writeconcern.Majority()
 		default:
-			r.fail("mongodb.writeConcern", "errors_ignored, unacknowledged, acknowledged, journaled, replica_acknowledged or majority")
+			r.fail("mongodb.writeConcern",
+				"errors_ignored, unacknowledged, acknowledged, journaled, replica_acknowledged or majority")
 		}
 	}
 	if name := r.text("mongodb.readPreference", ""); name != "" && c.read == nil {
@@ -173,7 +175,8 @@ func (c *config) amount(r *reader) {
 	c.insertStart = r.count("insertstart", 0)
 	c.insertCount = r.count("insertcount", max(c.records-c.insertStart, 0))
 	if c.insertStart+c.insertCount > c.records {
-		r.problems = append(r.problems, fmt.Errorf("recordcount=%d is less than insertstart and insertcount together, %d", c.records, c.insertStart+c.insertCount))
+		r.problems = append(r.problems, fmt.Errorf("recordcount=%d is less than insertstart and insertcount together, %d",
+			c.records, c.insertStart+c.insertCount))
 	}
 	if c.insertCount == 0 {
 		r.problems = append(r.problems, errors.New("there are no records: recordcount is not more than insertstart"))
@@ -201,7 +204,8 @@ const maxThreads = 10_000
 
 // record reads what a record looks like.
 func (c *config) record(r *reader) {
-	c.keys = keys{ordered: r.oneOf("insertorder", "hashed", "hashed", "ordered") == "ordered", pad: int(min(r.count("zeropadding", 1), 100))}
+	c.keys = keys{ordered: r.oneOf("insertorder", "hashed", "hashed", "ordered") == "ordered",
+		pad: int(min(r.count("zeropadding", 1), 100))}
 	n, prefix := r.count("fieldcount", 10), r.text("fieldnameprefix", "field")
 	if n < 1 || n > 10_000 {
 		r.fail("fieldcount", "a number from 1 to 10000")
@@ -229,7 +233,8 @@ func (c *config) record(r *reader) {
 	}
 	const most = 16 << 20 // of a document
 	if c.longestField > most/n {
-		r.problems = append(r.problems, fmt.Errorf("%d fields of %d bytes make a document larger than a server takes, 16 MB", n, c.longestField))
+		r.problems = append(r.problems, fmt.Errorf("%d fields of %d bytes make a document larger than a server takes, 16 MB",
+			n, c.longestField))
 	}
 	c.readAll, c.writeAll = r.flag("readallfields", true), r.flag("writeallfields", false)
 	if c.verify = r.flag("dataintegrity", false); c.verify {
@@ -257,8 +262,9 @@ func (o offset) next(r *rand.Rand) int64 { return o.low + o.zipfian.next(r) }
 // mix reads the weights of operations.
 func (c *config) mix(r *reader) {
 	c.weights = [kinds]float64{
-		opRead: r.float("readproportion", 0.95), opUpdate: r.float("updateproportion", 0.05), opInsert: r.float("insertproportion", 0),
-		opScan: r.float("scanproportion", 0), opModify: r.float("readmodifywriteproportion", 0),
+		opRead: r.float("readproportion", 0.95), opUpdate: r.float("updateproportion", 0.05),
+		opInsert: r.float("insertproportion", 0),
+		opScan:   r.float("scanproportion", 0), opModify: r.float("readmodifywriteproportion", 0),
 	}
 	var sum float64
 	for _, w := range c.weights {
@@ -279,7 +285,8 @@ func (c *config) mix(r *reader) {
 
 // distribution reads how records are chosen.
 func (c *config) distribution(r *reader) {
-	c.requests = r.oneOf("requestdistribution", "uniform", "uniform", "zipfian", "latest", "hotspot", "sequential", "exponential")
+	c.requests = r.oneOf("requestdistribution", "uniform", "uniform", "zipfian", "latest", "hotspot", "sequential",
+		"exponential")
 	c.hotData, c.hotOps = r.float("hotspotdatafraction", 0.2), r.float("hotspotopnfraction", 0.8)
 	c.expPercentile, c.expFrac = r.float("exponential.percentile", 95), r.float("exponential.frac", 0.8571428571)
 	if c.hotData > 1 || c.hotOps > 1 {
@@ -300,7 +307,8 @@ func (c *config) distribution(r *reader) {
 // measures reads what is measured and written.
 func (c *config) measures(r *reader) {
 	m := &c.measure
-	m.kind = r.oneOf("measurementtype", "hdrhistogram", "hdrhistogram", "raw", "histogram", "timeseries", "hdrhistogram+histogram", "hdrhistogram+raw")
+	m.kind = r.oneOf("measurementtype", "hdrhistogram", "hdrhistogram", "raw", "histogram", "timeseries",
+		"hdrhistogram+histogram", "hdrhistogram+raw")
 	fallback := "op"
 	if c.target > 0 {
 		fallback = "both"

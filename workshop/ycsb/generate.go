@@ -373,7 +373,8 @@ func readHistogram(path string) (*histogram, error) {
 		}
 		at, err := strconv.ParseInt(cols[0], 10, 64)
 		if err != nil || block == 0 {
-			return nil, fmt.Errorf("histogram %s: line %q; want a first line \"BlockSize size\", then \"number count\"", path, s.Text())
+			return nil, fmt.Errorf("histogram %s: line %q; want a first line \"BlockSize size\", then \"number count\"", path,
+				s.Text())
 		}
 		sum += float64(n)
 		h.lengths, h.upto = append(h.lengths, (at+1)*block), append(h.upto, sum)

@@ -195,7 +195,8 @@ func TestHistogram(t *testing.T) {
 func TestRequestsOfAllDistributions(t *testing.T) {
 	r := random(t)
 	for _, name := range []string{"uniform", "zipfian", "latest", "hotspot", "sequential", "exponential"} {
-		c, err := parse(Properties{"requestdistribution": name, "recordcount": "500", "insertstart": "100", "insertproportion": "0.5"}, Run)
+		c, err := parse(Properties{"requestdistribution": name, "recordcount": "500", "insertstart": "100",
+			"insertproportion": "0.5"}, Run)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,7 +217,8 @@ func TestRequestsOfAllDistributions(t *testing.T) {
 // A run that inserts a thousand times as many records as there are has records
 // to work on at once.
 func TestRecordsThatAreStillToCome(t *testing.T) {
-	c, err := parse(Properties{"requestdistribution": "zipfian", "recordcount": "10", "operationcount": "1000000000", "insertproportion": "1", "readproportion": "1"}, Run)
+	c, err := parse(Properties{"requestdistribution": "zipfian", "recordcount": "10", "operationcount": "1000000000",
+		"insertproportion": "1", "readproportion": "1"}, Run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +234,8 @@ func TestRecordsThatAreStillToCome(t *testing.T) {
 
 func TestMixOfOperations(t *testing.T) {
 	// Weights, not shares.
-	c, err := parse(Properties{"readproportion": "5", "updateproportion": "3", "insertproportion": "1", "scanproportion": "1"}, Run)
+	c, err := parse(Properties{"readproportion": "5", "updateproportion": "3", "insertproportion": "1",
+		"scanproportion": "1"}, Run)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,8 @@ func byDefinition(data []byte) uint64 {
 // The first keys stand in published dumps of YCSB databases.
 func TestKnownKeys(t *testing.T) {
 	for n, want := range map[int64]string{
-		0: "user6284781860667377211", 1: "user8517097267634966620", 2: "user1820151046732198393", 3: "user4052466453699787802",
+		0: "user6284781860667377211", 1: "user8517097267634966620", 2: "user1820151046732198393",
+		3:    "user4052466453699787802",
 		1000: "user5952875239596136740", 1<<32 + 5: "user5918643547491040335",
 	} {
 		if got := string(keys{pad: 1}.append(nil, n)); got != want {

@@ -96,7 +96,8 @@ type MatrixOptions struct {
 func Published(p Properties, scale float64) MatrixOptions {
 	part := func(n float64) int64 { return max(int64(n*scale+0.5), 1) }
 	p = p.With("recordcount", strconv.FormatInt(part(PublishedRecords), 10))
-	return MatrixOptions{Properties: p.Zipfian(), Operations: part(PublishedOperations), Threads: []int{PublishedThreads}, Mixes: PublishedMixes(), Rounds: 1}
+	return MatrixOptions{Properties: p.Zipfian(), Operations: part(PublishedOperations), Threads: []int{PublishedThreads},
+		Mixes: PublishedMixes(), Rounds: 1}
 }
 
 // Zipfian makes that the distribution of requests unless another one is given.
@@ -201,7 +202,8 @@ func cellOf(mix Mix, threads int, rounds []*Report) Cell {
 	rounds = slices.Clone(rounds)
 	slices.SortFunc(rounds, func(a, b *Report) int { return int(a.Throughput - b.Throughput) })
 	r := rounds[(len(rounds)-1)/2]
-	c := Cell{Mix: mix, Threads: threads, Throughput: r.Throughput, Lowest: rounds[0].Throughput, Highest: rounds[len(rounds)-1].Throughput,
+	c := Cell{Mix: mix, Threads: threads, Throughput: r.Throughput, Lowest: rounds[0].Throughput,
+		Highest:    rounds[len(rounds)-1].Throughput,
 		Operations: r.Operations, Seconds: r.Seconds, ClientSeconds: r.Client.CPUSeconds, ClientCPU: r.Client.CPUEach}
 	if s := r.Find(opRead.String()); s != nil {
 		c.RAL, c.ReadP99 = s.Average, s.P99
@@ -336,7 +338,8 @@ func RunClasses(ctx context.Context, o ClassOptions) (*Classes, error) {
 		o.Versions = slices.Repeat(o.Versions, len(o.Disks))
 	}
 	if len(o.Disks) < 1 || len(o.Versions) != len(o.Disks) || len(o.Classes) == 0 {
-		return nil, fmt.Errorf("%w: want a class and a disk at least, and a version for each disk or one for all", ErrProperties)
+		return nil, fmt.Errorf("%w: want a class and a disk at least, and a version for each disk or one for all",
+			ErrProperties)
 	}
 	c, err := parse(o.Matrix.Properties, Load)
 	if err != nil {
@@ -360,7 +363,8 @@ func (o ClassOptions) run(ctx context.Context, r ClassResult) (c *Comparison, er
 	m := o.Matrix
 	m.Servers = nil
 	for i, d := range o.Disks {
-		cluster, failed := lab.Start(ctx, lab.Options{Version: o.Versions[i], CacheGB: r.CacheGB, Cores: o.Cores, DiskSpeed: d.Speed, Logger: o.Log})
+		cluster, failed := lab.Start(ctx, lab.Options{Version: o.Versions[i], CacheGB: r.CacheGB, Cores: o.Cores,
+			DiskSpeed: d.Speed, Logger: o.Log})
 		if failed != nil {
 			return nil, explainClass(failed)
 		}
@@ -398,7 +402,8 @@ func (c *Classes) facts() []string {
 		facts = append(facts, fmt.Sprintf("%s: mongod %s, disk %s", d.Name, c.Servers[i], d.Speed))
 	}
 	for _, r := range c.Classes {
-		fact := fmt.Sprintf("class %s: cache of %s GB for records of %s GB", r.Name, plot.Figure(r.CacheGB), plot.Figure(r.RecordsGB))
+		fact := fmt.Sprintf("class %s: cache of %s GB for records of %s GB", r.Name, plot.Figure(r.CacheGB),
+			plot.Figure(r.RecordsGB))
 		if r.share < 1 && r.CacheGB > r.RecordsGB {
 			fact += ", which is the least: too few records for this class"
 		}
@@ -409,12 +414,14 @@ func (c *Classes) facts() []string {
 
 // summary is each other disk against the first, over all classes.
 func (c *Classes) summary() sheetTable {
-	t := sheetTable{Title: "differences over the classes", Header: []string{"class", "other", "base", "threads", "read:write", "throughput", "RAL", "WAL"}}
+	t := sheetTable{Title: "differences over the classes",
+		Header: []string{"class", "other", "base", "threads", "read:write", "throughput", "RAL", "WAL"}}
 	for _, r := range c.Classes {
 		for _, d := range r.Differences {
 			for _, x := range d.Cells {
 				one := Cell{Mix: x.Mix}
-				t.Rows = append(t.Rows, []string{r.Name, d.Other, d.Base, fmt.Sprint(x.Threads), one.name(), percentText(x.Throughput), percentText(x.RAL), percentText(x.WAL)})
+				t.Rows = append(t.Rows, []string{r.Name, d.Other, d.Base, fmt.Sprint(x.Threads), one.name(),
+					percentText(x.Throughput), percentText(x.RAL), percentText(x.WAL)})
 			}
 		}
 	}

@@ -17,7 +17,8 @@ import (
 func TestMatrix(t *testing.T) {
 	b := newBed(t)
 	var told []string
-	all, err := RunMatrix(t.Context(), MatrixOptions{Properties: b.props, Mixes: []Mix{{100, 0}, {50, 50}}, Threads: []int{1, 2}, Each: time.Second, Rounds: 1,
+	all, err := RunMatrix(t.Context(), MatrixOptions{Properties: b.props, Mixes: []Mix{{100, 0}, {50, 50}},
+		Threads: []int{1, 2}, Each: time.Second, Rounds: 1,
 		Progress: func(line string) { told = append(told, line) }})
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +39,8 @@ func TestMatrix(t *testing.T) {
 		}
 	}
 	text, page := forms(t, all)
-	if !strings.Contains(text, "RAL µs") || !strings.Contains(text, "50:50") || strings.Contains(text, "side") || strings.Count(page, "<svg") != 3 {
+	if !strings.Contains(text, "RAL µs") || !strings.Contains(text, "50:50") || strings.Contains(text, "side") ||
+		strings.Count(page, "<svg") != 3 {
 		t.Errorf("%s\n%d charts", text, strings.Count(page, "<svg"))
 	}
 }
@@ -89,17 +91,21 @@ func TestComparison(t *testing.T) {
 		t.Fatalf("%d and %d documents, %d sides, %d differences", b.count(), other.count(), len(c.Sides), len(c.Differences))
 	}
 	for i, m := range c.Sides {
-		if want := []string{"a", "a, by ycsb", "b", "b, by ycsb"}[i]; m.label() != want || m.Load == nil || m.Load.Operations != 200 || m.Load.WAL <= 0 || m.Load.RAL != 0 {
+		if want := []string{"a", "a, by ycsb", "b", "b, by ycsb"}[i]; m.label() != want || m.Load == nil ||
+			m.Load.Operations != 200 || m.Load.WAL <= 0 || m.Load.RAL != 0 {
 			t.Errorf("%s: load %+v", m.label(), m.Load)
 		}
 		for _, x := range m.Cells {
-			if x.Operations != 1000 || x.Failed != 0 || x.ClientSeconds <= 0 || (x.RAL > 0) != (x.Mix.Read > 0) || (x.WAL > 0) != (x.Mix.Write > 0) {
+			if x.Operations != 1000 || x.Failed != 0 || x.ClientSeconds <= 0 || (x.RAL > 0) != (x.Mix.Read > 0) ||
+				(x.WAL > 0) != (x.Mix.Write > 0) {
 				t.Errorf("%s: %+v", m.label(), x)
 			}
 		}
 	}
-	for i, want := range []string{"a, by ycsb against a", "b against a", "b, by ycsb against a, by ycsb", "b, by ycsb against b"} {
-		if d := c.Differences[i]; d.Other+" against "+d.Base != want || len(d.Cells) != 3 || d.Cells[1].Throughput == nil || d.Cells[1].WAL != nil {
+	for i, want := range []string{"a, by ycsb against a", "b against a", "b, by ycsb against a, by ycsb",
+		"b, by ycsb against b"} {
+		if d := c.Differences[i]; d.Other+" against "+d.Base != want || len(d.Cells) != 3 || d.Cells[1].Throughput == nil ||
+			d.Cells[1].WAL != nil {
 			t.Errorf("%+v", d)
 		}
 	}
@@ -108,7 +114,8 @@ func TestComparison(t *testing.T) {
 		t.Errorf("%v %v", names, err)
 	}
 	text, page := forms(t, c)
-	for _, want := range []string{"recordcount", "operationcount", "throughput (OPS)", "b against a", "load", "client CPU s"} {
+	for _, want := range []string{"recordcount", "operationcount", "throughput (OPS)", "b against a", "load",
+		"client CPU s"} {
 		if !strings.Contains(text, want) || !strings.Contains(page, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -129,7 +136,8 @@ func TestPeerThatFails(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = RunMatrix(t.Context(), MatrixOptions{Properties: b.props, Mixes: []Mix{{1, 1}}, Threads: []int{1}, Operations: 10, Rounds: 1, Peer: p})
+		_, err = RunMatrix(t.Context(), MatrixOptions{Properties: b.props, Mixes: []Mix{{1, 1}}, Threads: []int{1},
+			Operations: 10, Rounds: 1, Peer: p})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", body, err)
 		}
@@ -148,7 +156,8 @@ func TestClasses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := ClassOptions{Matrix: Published(Properties{"fieldcount": "1", "fieldlength": "10"}, 0.0003), Classes: []Class{class}, Cores: 0.7,
+	o := ClassOptions{Matrix: Published(Properties{"fieldcount": "1", "fieldlength": "10"}, 0.0003),
+		Classes: []Class{class}, Cores: 0.7,
 		Disks: []Disk{{Name: "fast"}, {Name: "slow", Speed: lab.DiskSpeed{Latency: time.Millisecond, PerSecond: 4000}}}}
 	o.Matrix.Mixes = []Mix{{0, 100}}
 	all, err := RunClasses(t.Context(), o)
@@ -159,14 +168,16 @@ func TestClasses(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := all.Classes[0]
-	if r.CacheGB != 32.0/1024 || len(r.Sides) != 2 || r.Sides[0].Cells[0].Operations != 1500 || r.Sides[0].Cells[0].DiskEach != 0 || r.Sides[1].Load.DiskEach <= 0 {
+	if r.CacheGB != 32.0/1024 || len(r.Sides) != 2 || r.Sides[0].Cells[0].Operations != 1500 ||
+		r.Sides[0].Cells[0].DiskEach != 0 || r.Sides[1].Load.DiskEach <= 0 {
 		t.Errorf("%+v", r)
 	}
 	var text, page bytes.Buffer
 	if err := errors.Join(all.WriteText(&text), all.WriteHTML(&page)); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"slow: mongod 6.0, disk 1ms an operation, at most 4000/s", "too few records for this class", "differences over the classes", "disk each"} {
+	for _, want := range []string{"slow: mongod 6.0, disk 1ms an operation, at most 4000/s",
+		"too few records for this class", "differences over the classes", "disk each"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("no %q in\n%s", want, text.String())
 		}
@@ -175,7 +186,8 @@ func TestClasses(t *testing.T) {
 		t.Error("no chart of all classes")
 	}
 	raw, err := json.Marshal(all)
-	if err != nil || !strings.Contains(string(raw), `"name":"1:2","cacheGB":0.03125`) || strings.Contains(string(raw), "mongodb://") && strings.Contains(string(raw), "@") {
+	if err != nil || !strings.Contains(string(raw), `"name":"1:2","cacheGB":0.03125`) ||
+		strings.Contains(string(raw), "mongodb://") && strings.Contains(string(raw), "@") {
 		t.Errorf("%s %v", raw, err)
 	}
 }
@@ -184,31 +196,39 @@ func TestDifferences(t *testing.T) {
 	cell := func(ops, ral, wal float64) Cell {
 		return Cell{Mix: Mix{95, 5}, Threads: 8, Operations: 1, Throughput: ops, RAL: ral, WAL: wal}
 	}
-	c := &Comparison{Sides: []*Matrix{{Name: "a", Client: clientMillrace, Cells: []Cell{cell(200, 0, 50)}}, {Name: "b", Client: clientMillrace, Cells: []Cell{cell(150, 10, 60)}}}}
+	c := &Comparison{Sides: []*Matrix{{Name: "a", Client: clientMillrace, Cells: []Cell{cell(200, 0, 50)}},
+		{Name: "b", Client: clientMillrace, Cells: []Cell{cell(150, 10, 60)}}}}
 	c.compare()
 	d := c.Differences[0].Cells[0]
-	if *d.Throughput != -25 || d.RAL != nil || math.Abs(*d.WAL-20) > 1e-9 || d.ClientCPU != nil || percentText(d.WAL) != "+20.0 %" || percentText(nil) != "" {
+	if *d.Throughput != -25 || d.RAL != nil || math.Abs(*d.WAL-20) > 1e-9 || d.ClientCPU != nil ||
+		percentText(d.WAL) != "+20.0 %" || percentText(nil) != "" {
 		t.Errorf("%+v", d)
 	}
 }
 
 // What the Java tool prints is read, and properties get to it as they are.
 func TestJavaTool(t *testing.T) {
-	rep, err := readLines("Loading...\n[OVERALL], RunTime(ms), 2000\n[OVERALL], Throughput(ops/sec), 500.5\n[TOTAL_GCs], Count, 3\n" +
-		"[READ], Operations, 990\n[READ], AverageLatency(us), 12.5\n[READ], 99thPercentileLatency(us), 90\n[READ], Return=OK, 990\n[READ], Return=NOT_FOUND, 4\n" +
+	rep, err := readLines("Loading...\n[OVERALL], RunTime(ms), 2000\n[OVERALL], Throughput(ops/sec), " +
+		"500.5\n[TOTAL_GCs], Count, 3\n" +
+		"[READ], Operations, 990\n[READ], AverageLatency(us), 12.5\n[READ], 99thPercentileLatency(us), 90\n[READ], " +
+		"Return=OK, 990\n[READ], Return=NOT_FOUND, 4\n" +
 		"[READ-FAILED], Operations, 4\n[UPDATE], Operations, 6\n[UPDATE], Return=OK, 6\n[CLEANUP], Operations, 2\n")
-	if err != nil || rep.Operations != 1000 || rep.Failed != 4 || rep.Seconds != 2 || rep.Throughput != 500.5 || rep.Find("READ").Average != 12.5 || rep.Find("READ").P99 != 90 {
+	if err != nil || rep.Operations != 1000 || rep.Failed != 4 || rep.Seconds != 2 || rep.Throughput != 500.5 ||
+		rep.Find("READ").Average != 12.5 || rep.Find("READ").P99 != 90 {
 		t.Errorf("%+v %v", rep, err)
 	}
-	p := Properties{"mongodb.url": `mongodb://u:p%3D\:x@h/?a=b&c=#!`, "exportfile": "x", "name with space": " leading and ü"}
+	p := Properties{"mongodb.url": `mongodb://u:p%3D\:x@h/?a=b&c=#!`, "exportfile": "x",
+		"name with space": " leading and ü"}
 	got := Properties{}
 	if err := got.Read(bytes.NewReader(p.javaFile())); err != nil {
 		t.Fatal(err)
 	}
-	if got["mongodb.url"] != p["mongodb.url"] || got["exportfile"] != "" || strings.TrimSpace(got["name with space"]) != "leading and ü" || !strings.HasPrefix(got["workload"], "site.ycsb.") {
+	if got["mongodb.url"] != p["mongodb.url"] || got["exportfile"] != "" ||
+		strings.TrimSpace(got["name with space"]) != "leading and ü" || !strings.HasPrefix(got["workload"], "site.ycsb.") {
 		t.Errorf("%q", got)
 	}
-	for in, want := range map[string]string{"mongodb://h": "mongodb://h/db", "mongodb://h/": "mongodb://h/db", "mongodb://h,i/other?w=1": "mongodb://h,i/db?w=1", "mongodb://h/?w=1": "mongodb://h/db?w=1"} {
+	for in, want := range map[string]string{"mongodb://h": "mongodb://h/db", "mongodb://h/": "mongodb://h/db",
+		"mongodb://h,i/other?w=1": "mongodb://h,i/db?w=1", "mongodb://h/?w=1": "mongodb://h/db?w=1"} {
 		if got, err := withDatabase(in, "db"); err != nil || got != want {
 			t.Errorf("%s: %s %v", in, got, err)
 		}

@@ -409,8 +409,8 @@ func (s *statusLine) write(since time.Duration, returns *[kinds][statuses]int64,
 		b.WriteString("est completion in " + remaining(since, done, s.total) + " ")
 	}
 	for name, t := range s.window.all {
-		fmt.Fprintf(&b, "[%s: Count=%d, Max=%d, Min=%d, Avg=%s, 90=%d, 99=%d, 99.9=%d, 99.99=%d] ", name, t.count, t.most, t.least,
-			short(t.mean()), t.percentile(90), t.percentile(99), t.percentile(99.9), t.percentile(99.99))
+		fmt.Fprintf(&b, "[%s: Count=%d, Max=%d, Min=%d, Avg=%s, 90=%d, 99=%d, 99.9=%d, 99.99=%d] ", name, t.count, t.most,
+			t.least, short(t.mean()), t.percentile(90), t.percentile(99), t.percentile(99.9), t.percentile(99.99))
 	}
 	s.window.reset()
 	s.at, s.done = since, done

@@ -108,7 +108,8 @@ func TestIntendedLatency(t *testing.T) {
 	s.record(opRead, statusError, end.Add(-3*time.Second), end.Add(-2*time.Millisecond), end)
 	var got tallies
 	s.drain(&got)
-	for name, want := range map[string]int64{"READ": 1000, "Intended-READ": 1_000_000, "READ-FAILED": 2000, "Intended-READ-FAILED": 3_000_000} {
+	for name, want := range map[string]int64{"READ": 1000, "Intended-READ": 1_000_000, "READ-FAILED": 2000,
+		"Intended-READ-FAILED": 3_000_000} {
 		var found int64
 		for s, one := range got.all {
 			if s.String() == name {
@@ -144,7 +145,8 @@ func TestStatusLine(t *testing.T) {
 	const at = `^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d:\d{3} node1 `
 	for i, want := range []string{
 		at + `0 sec: 0 operations; est completion in 0 seconds $`,
-		at + `10 sec: 100 operations; 10 current ops/sec; est completion in 1 minutes \[READ: Count=1, Max=150, Min=150, Avg=150, 90=150, 99=150, 99\.9=150, 99\.99=150\] $`,
+		at +
+			`10 sec: 100 operations; 10 current ops/sec; est completion in 1 minutes \[READ: Count=1, Max=150, Min=150, Avg=150, 90=150, 99=150, 99\.9=150, 99\.99=150\] $`,
 		at + `12 sec: 1000 operations; 450 current ops/sec; $`,
 	} {
 		if len(lines) != 3 || !regexp.MustCompile(want).MatchString(lines[i]) {
@@ -157,7 +159,8 @@ func TestRemaining(t *testing.T) {
 	for _, c := range []struct {
 		done, total int64
 		want        string
-	}{{1, 2, "10 seconds"}, {10, 11, "1 second"}, {1, 100, "16 minutes"}, {1, 1000, "2 hours 46 minutes"}, {1, 10_000, "1 day 3 hours"}} {
+	}{{1, 2, "10 seconds"}, {10, 11, "1 second"}, {1, 100, "16 minutes"}, {1, 1000, "2 hours 46 minutes"},
+		{1, 10_000, "1 day 3 hours"}} {
 		if got := remaining(10*time.Second, c.done, c.total); got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
@@ -165,7 +168,8 @@ func TestRemaining(t *testing.T) {
 }
 
 func TestOrdinals(t *testing.T) {
-	for p, want := range map[float64]string{95: "95th", 99: "99th", 99.9: "99.9", 1: "1st", 2: "2nd", 3: "3rd", 11: "11th", 91: "91st", 50: "50th"} {
+	for p, want := range map[float64]string{95: "95th", 99: "99th", 99.9: "99.9", 1: "1st", 2: "2nd", 3: "3rd", 11: "11th",
+		91: "91st", 50: "50th"} {
 		if got := ordinal(p); got != want {
 			t.Errorf("%v: %s, want %s", p, got, want)
 		}
@@ -175,12 +179,14 @@ func TestOrdinals(t *testing.T) {
 func TestJSONExporters(t *testing.T) {
 	r := &Report{Seconds: 2, Throughput: 10, measure: measureConfig{kind: "hdrhistogram", exporter: "jsonarray"}}
 	var b bytes.Buffer
-	if err := WriteText(&b, r); err != nil || !strings.HasPrefix(b.String(), `[{"metric":"OVERALL","measurement":"RunTime(ms)","value":2000},`) {
+	if err := WriteText(&b, r); err != nil ||
+		!strings.HasPrefix(b.String(), `[{"metric":"OVERALL","measurement":"RunTime(ms)","value":2000},`) {
 		t.Errorf("%v: %s", err, b.String())
 	}
 	r.measure.exporter = "json"
 	b.Reset()
-	if err := WriteText(&b, r); err != nil || !strings.HasPrefix(b.String(), `{"metric":"OVERALL","measurement":"RunTime(ms)","value":2000}`+"\n{") {
+	if err := WriteText(&b, r); err != nil ||
+		!strings.HasPrefix(b.String(), `{"metric":"OVERALL","measurement":"RunTime(ms)","value":2000}`+"\n{") {
 		t.Errorf("%v: %s", err, b.String())
 	}
 }

@@ -14,7 +14,9 @@ func TestLines(t *testing.T) {
 	b := newBed(t)
 	var out, status, raw bytes.Buffer
 	b.do(Load)
-	r, err := Execute(t.Context(), Options{Phase: Run, Properties: b.props.With("measurementtype", "hdrhistogram+raw", "hdrhistogram.percentiles", "50,95,99,99.9", "target", "3000"),
+	r,
+		err := Execute(t.Context(), Options{Phase: Run, Properties: b.props.With("measurementtype", "hdrhistogram+raw",
+		"hdrhistogram.percentiles", "50,95,99,99.9", "target", "3000"),
 		Noise: shared.noise, Status: &status, Raw: &raw})
 	if err != nil {
 		t.Fatal(err)
@@ -34,20 +36,25 @@ func TestLines(t *testing.T) {
 		}
 		got[parts[0]+parts[1]] = v
 	}
-	for _, name := range []string{"[OVERALL]RunTime(ms)", "[OVERALL]Throughput(ops/sec)", "[TOTAL_GCs]Count", "[READ]Operations", "[READ]AverageLatency(us)",
-		"[READ]MinLatency(us)", "[READ]MaxLatency(us)", "[READ]50thPercentileLatency(us)", "[READ]95thPercentileLatency(us)", "[READ]99thPercentileLatency(us)",
-		"[READ]99.9PercentileLatency(us)", "[READ]Return=OK", "[UPDATE]Operations", "[UPDATE]Return=OK", "[CLEANUP]Operations", "[Intended-READ]99thPercentileLatency(us)"} {
+	for _, name := range []string{"[OVERALL]RunTime(ms)", "[OVERALL]Throughput(ops/sec)", "[TOTAL_GCs]Count",
+		"[READ]Operations", "[READ]AverageLatency(us)",
+		"[READ]MinLatency(us)", "[READ]MaxLatency(us)", "[READ]50thPercentileLatency(us)", "[READ]95thPercentileLatency(us)",
+		"[READ]99thPercentileLatency(us)",
+		"[READ]99.9PercentileLatency(us)", "[READ]Return=OK", "[UPDATE]Operations", "[UPDATE]Return=OK",
+		"[CLEANUP]Operations", "[Intended-READ]99thPercentileLatency(us)"} {
 		if _, ok := got[name]; !ok {
 			t.Errorf("no line %s in\n%s", name, out.String())
 		}
 	}
-	if got["[READ]Operations"]+got["[UPDATE]Operations"] != 800 || got["[Intended-READ]AverageLatency(us)"] < got["[READ]AverageLatency(us)"] {
+	if got["[READ]Operations"]+got["[UPDATE]Operations"] != 800 ||
+		got["[Intended-READ]AverageLatency(us)"] < got["[READ]AverageLatency(us)"] {
 		t.Errorf("%v", got)
 	}
 	if lines := strings.Count(raw.String(), "\n"); lines < 1600 {
 		t.Errorf("%d raw lines", lines)
 	}
-	if !regexp.MustCompile(`(?m)^READ latency raw data: op, timestamp\(ms\), latency\(us\)$`).MatchString(raw.String()) || !regexp.MustCompile(`(?m)^READ,\d{13},\d+$`).MatchString(raw.String()) {
+	if !regexp.MustCompile(`(?m)^READ latency raw data: op, timestamp\(ms\), latency\(us\)$`).MatchString(raw.String()) ||
+		!regexp.MustCompile(`(?m)^READ,\d{13},\d+$`).MatchString(raw.String()) {
 		t.Errorf("raw: %.300s", raw.String())
 	}
 	if !strings.Contains(status.String(), "800 operations; ") {
@@ -113,7 +120,8 @@ func TestHTML(t *testing.T) {
 	b.do(Load)
 	r := b.do(Run, "timeseries.granularity", "20", "target", "5000")
 	var page bytes.Buffer
-	if err := WriteHTML(&page, r); err != nil || strings.Count(page.String(), "<svg") != 3 || strings.Contains(page.String(), "ZgotmplZ") {
+	if err := WriteHTML(&page, r); err != nil || strings.Count(page.String(), "<svg") != 3 ||
+		strings.Contains(page.String(), "ZgotmplZ") {
 		t.Errorf("%v: %d charts of %d points", err, strings.Count(page.String(), "<svg"), len(r.Course))
 	}
 }

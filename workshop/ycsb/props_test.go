@@ -11,11 +11,13 @@ import (
 
 func TestPropertiesFile(t *testing.T) {
 	p := Properties{}
-	err := p.Read(strings.NewReader("# comment\n! too\n\n  a = 1  \nb:2\nc 3\nlong=one,\\\n   two\nempty\nurl=mongodb://h:1/d?w=1&x=y\nesc\\=aped=\\u0041\\tb\r\nlast=\\"))
+	err := p.Read(strings.NewReader("# comment\n! too\n\n  a = 1  \nb:2\nc 3\nlong=one,\\\n   " +
+		"two\nempty\nurl=mongodb://h:1/d?w=1&x=y\nesc\\=aped=\\u0041\\tb\r\nlast=\\"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]string{"a": "1", "b": "2", "c": "3", "long": "one,two", "empty": "", "url": "mongodb://h:1/d?w=1&x=y",
+	for name, want := range map[string]string{"a": "1", "b": "2", "c": "3", "long": "one,two", "empty": "",
+		"url":      "mongodb://h:1/d?w=1&x=y",
 		"esc=aped": "A\tb", "last": ""} {
 		if got, ok := p[name]; !ok || got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
@@ -25,7 +27,8 @@ func TestPropertiesFile(t *testing.T) {
 
 func TestCoreWorkloadsAreBuiltIn(t *testing.T) {
 	want := map[string][kinds]float64{
-		"a": {opRead: .5, opUpdate: .5}, "b": {opRead: .95, opUpdate: .05}, "c": {opRead: 1}, "d": {opRead: .95, opInsert: .05},
+		"a": {opRead: .5, opUpdate: .5}, "b": {opRead: .95, opUpdate: .05}, "c": {opRead: 1},
+		"d": {opRead: .95, opInsert: .05},
 		"e": {opScan: .95, opInsert: .05}, "f": {opRead: .5, opModify: .5},
 	}
 	for name, weights := range want {
@@ -55,7 +58,8 @@ func TestDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.url != DefaultURL || c.database != "ycsb" || c.table != "usertable" || len(c.fields) != 10 || c.fields[9] != "field9" ||
+	if c.url != DefaultURL || c.database != "ycsb" || c.table != "usertable" || len(c.fields) != 10 ||
+		c.fields[9] != "field9" ||
 		c.fieldLength != numbers(constant(100)) || !c.readAll || c.writeAll || c.threads != 1 || c.requests != "uniform" ||
 		c.scanLength != numbers(uniform{1, 1000}) || c.weights[opRead] != .95 || c.weights[opUpdate] != .05 || c.batch != 1 ||
 		c.concern.W != 1 || c.statusEvery != 10*time.Second || c.measure.intended {
@@ -85,7 +89,8 @@ func TestOldServerProperties(t *testing.T) {
 	if err != nil || c.concern.W != "majority" || c.read.Mode().String() != "secondaryPreferred" {
 		t.Errorf("%+v, %v", c, err)
 	}
-	c, err = parse(Properties{"mongodb.url": "mongodb://h:1/x?w=2&readPreference=nearest", "mongodb.writeConcern": "majority", "mongodb.readPreference": "secondary"}, Run)
+	c, err = parse(Properties{"mongodb.url": "mongodb://h:1/x?w=2&readPreference=nearest",
+		"mongodb.writeConcern": "majority", "mongodb.readPreference": "secondary"}, Run)
 	if err != nil || c.concern.W != 2 || c.read.Mode().String() != "nearest" {
 		t.Errorf("the address does not win: %+v, %v", c, err)
 	}
@@ -93,12 +98,18 @@ func TestOldServerProperties(t *testing.T) {
 
 func TestWrongProperties(t *testing.T) {
 	for _, p := range []Properties{
-		{"recordcount": "many"}, {"recordcount": "-1"}, {"recordcount": "0"}, {"requestdistribution": "zipf"}, {"readproportion": "NaN"},
-		{"readproportion": "0", "updateproportion": "0"}, {"recordcount": "10", "insertstart": "5", "insertcount": "6"}, {"threadcount": "0"},
-		{"workload": "site.ycsb.workloads.TimeSeriesWorkload"}, {"operationcount": "0"}, {"fieldlength": "999999999"}, {"mongodb.url": "http://x"},
-		{"fieldlengthdistribution": "histogram", "fieldlengthhistogram": "/not/there"}, {"measurementtype": "x"}, {"hdrhistogram.percentiles": "95,x"},
-		{"dataintegrity": "true", "fieldlengthdistribution": "uniform"}, {"exponential.percentile": "100"}, {"hotspotdatafraction": "2"},
-		{"insertorder": "random"}, {"exporter": "a.b.XML"}, {"mongodb.writeConcern": "some"}, {"mongodb.readPreference": "any"}, {"fieldcount": "0"},
+		{"recordcount": "many"}, {"recordcount": "-1"}, {"recordcount": "0"}, {"requestdistribution": "zipf"},
+		{"readproportion": "NaN"},
+		{"readproportion": "0", "updateproportion": "0"}, {"recordcount": "10", "insertstart": "5", "insertcount": "6"},
+		{"threadcount": "0"},
+		{"workload": "site.ycsb.workloads.TimeSeriesWorkload"}, {"operationcount": "0"}, {"fieldlength": "999999999"},
+		{"mongodb.url": "http://x"},
+		{"fieldlengthdistribution": "histogram", "fieldlengthhistogram": "/not/there"}, {"measurementtype": "x"},
+		{"hdrhistogram.percentiles": "95,x"},
+		{"dataintegrity": "true", "fieldlengthdistribution": "uniform"}, {"exponential.percentile": "100"},
+		{"hotspotdatafraction": "2"},
+		{"insertorder": "random"}, {"exporter": "a.b.XML"}, {"mongodb.writeConcern": "some"},
+		{"mongodb.readPreference": "any"}, {"fieldcount": "0"},
 	} {
 		if _, err := parse(p, Run); err == nil || mongo.HintOf(err) == "" {
 			t.Errorf("%v: %v", p, err)

@@ -90,7 +90,8 @@ type Resume struct {
 // Hint tells an operator how to go on. Some records after the first missing
 // one may be there, so the rest is upserted.
 func (r *Resume) Hint() string {
-	return fmt.Sprintf("go on with the same load and -p insertstart=%d -p insertcount=%d -p mongodb.upsert=true", r.InsertStart, r.InsertCount)
+	return fmt.Sprintf("go on with the same load and -p insertstart=%d -p insertcount=%d -p mongodb.upsert=true",
+		r.InsertStart, r.InsertCount)
 }
 
 // Find is the series with a name, nil when nothing of it occurred.
@@ -104,8 +105,10 @@ func (r *Report) Find(name string) *Series {
 }
 
 func (r *run) report(took time.Duration, used usageOf) *Report {
-	rep := &Report{Phase: r.phase, Address: mongo.Redact(r.url), Database: r.database, Collection: r.table, Threads: r.config.threads, Target: r.target,
-		Distribution: r.requests, Seed: r.options.Seed, Started: r.began, Seconds: took.Seconds(), Operations: operationsOf(&r.total.returns),
+	rep := &Report{Phase: r.phase, Address: mongo.Redact(r.url), Database: r.database, Collection: r.table,
+		Threads: r.config.threads, Target: r.target,
+		Distribution: r.requests, Seed: r.options.Seed, Started: r.began, Seconds: took.Seconds(),
+		Operations:     operationsOf(&r.total.returns),
 		ReadPreference: "primary", Course: r.course.points, FirstError: r.errors.first, measure: r.measure}
 	rep.Throughput = float64(rep.Operations) / max(took.Seconds(), 1e-9)
 	if r.concern != nil && r.concern.W != nil {
@@ -114,7 +117,8 @@ func (r *run) report(took time.Duration, used usageOf) *Report {
 	if r.read != nil {
 		rep.ReadPreference = r.read.Mode().String()
 	}
-	rep.Client = Client{CPUSeconds: used.cpu.Seconds(), GCs: used.gcs, GCPause: float64(used.pause.Microseconds()) / 1000, AllocBytes: used.allocated}
+	rep.Client = Client{CPUSeconds: used.cpu.Seconds(), GCs: used.gcs, GCPause: float64(used.pause.Microseconds()) / 1000,
+		AllocBytes: used.allocated}
 	rep.Client.CPUEach = used.cpu.Seconds() * 1e6 / float64(max(rep.Operations, 1))
 	var told [kinds]bool
 	for s, t := range r.total.all {
@@ -141,7 +145,8 @@ func (r *run) report(took time.Duration, used usageOf) *Report {
 }
 
 func (r *run) series(s series, t *tally) Series {
-	one := Series{Name: s.String(), Operations: t.count, Average: t.mean(), Deviation: math.Sqrt(t.variance()), Min: t.least, Max: t.most,
+	one := Series{Name: s.String(), Operations: t.count, Average: t.mean(), Deviation: math.Sqrt(t.variance()),
+		Min: t.least, Max: t.most,
 		P50: t.percentile(50), P95: t.percentile(95), P99: t.percentile(99), P999: t.percentile(99.9), millis: t.millis}
 	for _, p := range r.measure.percentiles {
 		one.percentiles = append(one.percentiles, percentile{p, t.percentile(p)})
@@ -168,7 +173,8 @@ type usageOf struct {
 func usage() usageOf {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	return usageOf{cpu: CPUTime(), pause: time.Duration(m.PauseTotalNs), gcs: int64(m.NumGC), allocated: int64(m.TotalAlloc)}
+	return usageOf{cpu: CPUTime(), pause: time.Duration(m.PauseTotalNs), gcs: int64(m.NumGC),
+		allocated: int64(m.TotalAlloc)}
 }
 
 func (u usageOf) since(before usageOf) usageOf {

@@ -83,7 +83,8 @@ func Execute(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := mongo.Connect(ctx, c.url, mongo.Options{AppName: "millrace ycsb", MaxPoolSize: uint64(2*c.threads + 8)})
+	cluster, err := mongo.Connect(ctx, c.url,
+		mongo.Options{AppName: "millrace ycsb", MaxPoolSize: uint64(2*c.threads + 8)})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +133,8 @@ func newRun(cluster *mongo.Cluster, c *config, o Options) (*run, error) {
 		r.status = &statusLine{w: o.Status, label: o.Label, total: c.operations, window: &tallies{buckets: buckets}}
 	}
 	for i := range c.threads {
-		t := &thread{workload: r.workload, run: r, shard: r.shards[i%len(r.shards)], rand: rand.New(rand.NewPCG(o.Seed, uint64(i)))}
+		t := &thread{workload: r.workload, run: r, shard: r.shards[i%len(r.shards)],
+			rand: rand.New(rand.NewPCG(o.Seed, uint64(i)))}
 		var err error
 		if t.store, err = newStore(cluster.Pool, c, r.content, t.rand); err != nil {
 			return nil, err

@@ -82,7 +82,8 @@ func newBed(t testing.TB) *bed {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		shared.noise = NewNoise()
-		if shared.lab, shared.err = lab.Start(ctx, lab.Options{Version: "6.0", LeanJournal: true, SetParameters: map[string]string{"enableTestCommands": "1"}}); shared.err == nil {
+		if shared.lab, shared.err = lab.Start(ctx, lab.Options{Version: "6.0", LeanJournal: true,
+			SetParameters: map[string]string{"enableTestCommands": "1"}}); shared.err == nil {
 			shared.cluster, shared.err = mongo.Connect(ctx, shared.lab.URI(), mongo.Options{AppName: "test"})
 		}
 	})
@@ -91,7 +92,8 @@ func newBed(t testing.TB) *bed {
 	}
 	db := fmt.Sprintf("y%d", shared.dbs.Add(1))
 	url := strings.Replace(shared.lab.URI(), "/?", "/"+db+"?w=1&", 1)
-	return &bed{t, Properties{"mongodb.url": url, "recordcount": "300", "operationcount": "800", "threadcount": "3", "requestdistribution": "zipfian"},
+	return &bed{t, Properties{"mongodb.url": url, "recordcount": "300", "operationcount": "800", "threadcount": "3",
+		"requestdistribution": "zipfian"},
 		shared.cluster.Client.Database(db).Collection("usertable")}
 }
 
@@ -146,8 +148,8 @@ func TestLoadWritesTheRecords(t *testing.T) {
 
 func TestRecordsAsTheyAreDescribed(t *testing.T) {
 	b := newBed(t)
-	b.do(Load, "fieldcount", "2", "fieldnameprefix", "f", "fieldlengthdistribution", "uniform", "minfieldlength", "5", "fieldlength", "9",
-		"insertorder", "ordered", "zeropadding", "6", "table", "other")
+	b.do(Load, "fieldcount", "2", "fieldnameprefix", "f", "fieldlengthdistribution", "uniform", "minfieldlength", "5",
+		"fieldlength", "9", "insertorder", "ordered", "zeropadding", "6", "table", "other")
 	cur, err := b.coll.Database().Collection("other").Find(t.Context(), bson.D{})
 	if err != nil {
 		t.Fatal(err)
@@ -195,18 +197,22 @@ func TestLoadStopsAndSaysHowToGoOn(t *testing.T) {
 	b := newBed(t)
 	b.do(Load, "insertstart", "120", "insertcount", "1")
 	for _, batch := range []string{"1", "16"} {
-		r, err := Execute(t.Context(), Options{Phase: Load, Properties: b.props.With("batchsize", batch, "insertstart", "100"), Noise: shared.noise})
+		r,
+			err := Execute(t.Context(), Options{Phase: Load, Properties: b.props.With("batchsize", batch, "insertstart", "100"),
+			Noise: shared.noise})
 		if err == nil || !strings.Contains(mongo.HintOf(err), "insertstart=") || r.Resume == nil {
 			t.Fatalf("batch %s: %v, hint %q", batch, err, mongo.HintOf(err))
 		}
 		if r.Resume.InsertStart > 120 || r.Resume.InsertStart+r.Resume.InsertCount != 300 {
 			t.Errorf("batch %s: %+v", batch, r.Resume)
 		}
-		r = b.do(Load, "insertstart", strconv.FormatInt(r.Resume.InsertStart, 10), "insertcount", strconv.FormatInt(r.Resume.InsertCount, 10), "mongodb.upsert", "true")
+		r = b.do(Load, "insertstart", strconv.FormatInt(r.Resume.InsertStart, 10), "insertcount",
+			strconv.FormatInt(r.Resume.InsertCount, 10), "mongodb.upsert", "true")
 		if r.Resume != nil || b.count() != 200 {
 			t.Errorf("batch %s: after the rest, %d documents, %+v", batch, b.count(), r.Resume)
 		}
-		if _, err := b.coll.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: string(keys{}.append(nil, 120))}}}}); err != nil {
+		if _, err := b.coll.DeleteMany(t.Context(),
+			bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: string(keys{}.append(nil, 120))}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -214,12 +220,15 @@ func TestLoadStopsAndSaysHowToGoOn(t *testing.T) {
 
 func TestLoadTriesAgain(t *testing.T) {
 	b := newBed(t)
-	fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "closeConnection", Value: true}, {Key: "appName", Value: "millrace ycsb"}}}}
+	fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+		{Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "closeConnection", Value: true},
+			{Key: "appName", Value: "millrace ycsb"}}}}
 	if _, err := shared.cluster.Command(t.Context(), "admin", fail); err != nil {
 		t.Fatal(err)
 	}
-	b.returned(b.do(Load, "core_workload_insertion_retry_limit", "5", "core_workload_insertion_retry_interval", "0.05"), "INSERT", "OK", 300)
+	b.returned(b.do(Load, "core_workload_insertion_retry_limit", "5", "core_workload_insertion_retry_interval", "0.05"),
+		"INSERT", "OK", 300)
 	if b.count() != 300 {
 		t.Errorf("%d documents", b.count())
 	}
@@ -230,8 +239,10 @@ func TestRunGoesOnAfterErrors(t *testing.T) {
 	b := newBed(t)
 	b.do(Load)
 	for _, data := range []bson.D{{{Key: "closeConnection", Value: true}}, {{Key: "errorCode", Value: 112}}} {
-		data = append(data, bson.E{Key: "failCommands", Value: bson.A{"update"}}, bson.E{Key: "appName", Value: "millrace ycsb"})
-		fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 4}}}, {Key: "data", Value: data}}
+		data = append(data, bson.E{Key: "failCommands", Value: bson.A{"update"}},
+			bson.E{Key: "appName", Value: "millrace ycsb"})
+		fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+			{Key: "mode", Value: bson.D{{Key: "times", Value: 4}}}, {Key: "data", Value: data}}
 		if _, err := shared.cluster.Command(t.Context(), "admin", fail); err != nil {
 			t.Fatal(err)
 		}
@@ -272,7 +283,8 @@ func TestCoreWorkloads(t *testing.T) {
 		if b.count() != before+inserted || (w == "d" || w == "e") != (inserted > 0) {
 			t.Errorf("workload %s: %d documents more, %d inserted", w, b.count()-before, inserted)
 		}
-		if w == "f" && (r.Find("READ").Operations != 800 || r.Find("READ-MODIFY-WRITE").Operations != r.Find("UPDATE").Operations) {
+		if w == "f" && (r.Find("READ").Operations != 800 || r.Find("READ-MODIFY-WRITE").Operations != r.Find("UPDATE").
+			Operations) {
 			t.Errorf("workload f: %+v", r.Series)
 		}
 	}
@@ -285,7 +297,8 @@ func TestUpdatesAndReadsOfFields(t *testing.T) {
 		var before bson.Raw
 		one := bson.D{{Key: "_id", Value: string(keys{}.append(nil, 0))}}
 		before, _ = b.coll.FindOne(t.Context(), one).Raw()
-		b.do(Run, "recordcount", "1", "operationcount", "1", "threadcount", "1", "readproportion", "0", "updateproportion", "1", "writeallfields", strconv.FormatBool(writeAll))
+		b.do(Run, "recordcount", "1", "operationcount", "1", "threadcount", "1", "readproportion", "0", "updateproportion",
+			"1", "writeallfields", strconv.FormatBool(writeAll))
 		after, err := b.coll.FindOne(t.Context(), one).Raw()
 		if err != nil {
 			t.Fatal(err)
@@ -328,9 +341,11 @@ func TestUpdatesAndReadsOfFields(t *testing.T) {
 
 func TestScanOfMoreThanAReply(t *testing.T) {
 	b := newBed(t)
-	b.props = b.props.With("recordcount", "12", "fieldcount", "1", "fieldlength", "2500000", "insertorder", "ordered", "zeropadding", "3")
+	b.props = b.props.With("recordcount", "12", "fieldcount", "1", "fieldlength", "2500000", "insertorder", "ordered",
+		"zeropadding", "3")
 	b.do(Load)
-	r := b.do(Run, "readproportion", "0", "updateproportion", "0", "scanproportion", "1", "operationcount", "3", "minscanlength", "12", "maxscanlength", "12", "requestdistribution", "sequential")
+	r := b.do(Run, "readproportion", "0", "updateproportion", "0", "scanproportion", "1", "operationcount", "3",
+		"minscanlength", "12", "maxscanlength", "12", "requestdistribution", "sequential")
 	b.returned(r, "SCAN", "OK", 3)
 }
 
@@ -341,10 +356,12 @@ func TestDataIntegrity(t *testing.T) {
 	r := b.do(Run, "readproportion", "0.5", "updateproportion", "0.5")
 	b.returned(r, "VERIFY", "OK", r.Find("READ").Operations)
 	id := bson.D{{Key: "_id", Value: string(keys{}.append(nil, 0))}}
-	if _, err := b.coll.UpdateOne(t.Context(), id, bson.D{{Key: "$set", Value: bson.D{{Key: "field4", Value: bson.Binary{Data: make([]byte, 100)}}}}}); err != nil {
+	if _, err := b.coll.UpdateOne(t.Context(), id,
+		bson.D{{Key: "$set", Value: bson.D{{Key: "field4", Value: bson.Binary{Data: make([]byte, 100)}}}}}); err != nil {
 		t.Fatal(err)
 	}
-	b.returned(b.do(Run, "recordcount", "1", "operationcount", "9", "readproportion", "1", "updateproportion", "0"), "VERIFY", "UNEXPECTED_STATE", 9)
+	b.returned(b.do(Run, "recordcount", "1", "operationcount", "9", "readproportion", "1", "updateproportion", "0"),
+		"VERIFY", "UNEXPECTED_STATE", 9)
 }
 
 func TestMissingRecordsAndErrors(t *testing.T) {
@@ -354,7 +371,8 @@ func TestMissingRecordsAndErrors(t *testing.T) {
 		t.Errorf("%+v", r.Series)
 	}
 	b.do(Load)
-	r = b.do(Run, "mongodb.url", strings.Replace(b.props["mongodb.url"], "w=1", "w=nowhere", 1), "readproportion", "0", "updateproportion", "1", "operationcount", "5")
+	r = b.do(Run, "mongodb.url", strings.Replace(b.props["mongodb.url"], "w=1", "w=nowhere", 1), "readproportion", "0",
+		"updateproportion", "1", "operationcount", "5")
 	b.returned(r, "UPDATE", "ERROR", 5)
 	if !strings.Contains(r.FirstError, "nowhere") {
 		t.Errorf("first error: %s", r.FirstError)

@@ -83,7 +83,8 @@ func (o *MatrixOptions) sides() (all []*side, err error) {
 		if p["mongodb.url"], err = withDatabase(c.url, c.database); err != nil {
 			return nil, err
 		}
-		s := &side{server: server, name: clientMillrace, client: mine, props: p, config: c, slowed: servers, rounds: map[string][]*Report{}, began: time.Now()}
+		s := &side{server: server, name: clientMillrace, client: mine, props: p, config: c, slowed: servers,
+			rounds: map[string][]*Report{}, began: time.Now()}
 		all = append(all, s)
 		if o.Peer != nil {
 			beside := *s
@@ -181,7 +182,8 @@ func (s *side) fill(ctx context.Context, o *MatrixOptions) error {
 	if err != nil || n >= s.config.records {
 		return err
 	}
-	o.Progress(fmt.Sprintf("%s%s.%s has %d of %d records: loading", prefix(s.server.Name), s.config.database, s.config.table, n, s.config.records))
+	o.Progress(fmt.Sprintf("%s%s.%s has %d of %d records: loading", prefix(s.server.Name), s.config.database,
+		s.config.table, n, s.config.records))
 	p := s.loading(o, s.config.table)
 	if o.Operations == 0 || n > 0 {
 		p = p.With("threadcount", "8", "batchsize", "100", "mongodb.upsert", strconv.FormatBool(n > 0))
@@ -214,9 +216,11 @@ func (s *side) fillBeside(ctx context.Context, o *MatrixOptions) error {
 	}
 	table := s.config.table + "_by_" + s.name
 	if n, err := s.count(ctx, table); err != nil || n > 0 {
-		return cmp.Or(err, mongo.WithHint(fmt.Errorf("there is a collection %s.%s already", s.config.database, table), "the peer loads into it; drop it if it is of no use"))
+		return cmp.Or(err, mongo.WithHint(fmt.Errorf("there is a collection %s.%s already", s.config.database, table),
+			"the peer loads into it; drop it if it is of no use"))
 	}
-	o.Progress(fmt.Sprintf("%s%s loads %d records into %s.%s", prefix(s.server.Name), s.name, s.config.records, s.config.database, table))
+	o.Progress(fmt.Sprintf("%s%s loads %d records into %s.%s", prefix(s.server.Name), s.name, s.config.records,
+		s.config.database, table))
 	rep, err := s.do(ctx, Load, s.loading(o, table))
 	return errors.Join(err, s.collection(context.WithoutCancel(ctx), table, func(c *driver.Collection) error {
 		var wrong error
@@ -242,7 +246,8 @@ func (s *side) sameKeys(ctx context.Context, c *driver.Collection) error {
 	}
 	all, err := c.CountDocuments(ctx, bson.D{})
 	if err == nil && (found != int64(len(ids)) || all != n) {
-		err = fmt.Errorf("%s has loaded %d records, with %d of %d keys that were looked for; want %d with the same keys", s.name, all, found, len(ids), n)
+		err = fmt.Errorf("%s has loaded %d records, with %d of %d keys that were looked for; want %d with the same keys",
+			s.name, all, found, len(ids), n)
 	}
 	return err
 }
@@ -250,17 +255,20 @@ func (s *side) sameKeys(ctx context.Context, c *driver.Collection) error {
 // cell measures one mix with one number of threads.
 func (s *side) cell(ctx context.Context, o *MatrixOptions, mix Mix, threads int, each time.Duration) (*Report, error) {
 	f := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	p := s.props.With("readproportion", f(mix.Read), "updateproportion", f(mix.Write), "insertproportion", "0", "scanproportion", "0", "readmodifywriteproportion", "0",
+	p := s.props.With("readproportion", f(mix.Read), "updateproportion", f(mix.Write), "insertproportion", "0",
+		"scanproportion", "0", "readmodifywriteproportion", "0",
 		"threadcount", strconv.Itoa(threads), "operationcount", strconv.FormatInt(o.Operations, 10), "maxexecutiontime", "0")
 	if each > 0 {
-		p = p.With("operationcount", "0", "maxexecutiontime", strconv.Itoa(int(max(each.Round(time.Second), time.Second)/time.Second)))
+		p = p.With("operationcount", "0", "maxexecutiontime",
+			strconv.Itoa(int(max(each.Round(time.Second), time.Second)/time.Second)))
 	}
 	rep, err := s.do(ctx, Run, p)
 	if err != nil {
 		return nil, fmt.Errorf("mix %s, %d threads: %w", mix, threads, err)
 	}
 	if rep.Operations == 0 || rep.Failed >= rep.Operations {
-		return nil, fmt.Errorf("mix %s, %d threads: all operations failed, the first with: %w", mix, threads, errors.New(cmp.Or(rep.FirstError, "nothing was said of it")))
+		return nil, fmt.Errorf("mix %s, %d threads: all operations failed, the first with: %w", mix, threads,
+			errors.New(cmp.Or(rep.FirstError, "nothing was said of it")))
 	}
 	return rep, nil
 }
@@ -281,7 +289,8 @@ func (s *side) measure(ctx context.Context, o *MatrixOptions, round int, mix Mix
 	if s.name != clientMillrace {
 		who = prefix(strings.TrimSpace(s.server.Name + " by " + s.name))
 	}
-	o.Progress(fmt.Sprintf("%sround %d, %s, %s: %s operations/s, RAL %s µs, WAL %s µs", who, round+1, plot.Several(int64(threads), "thread"), mix,
+	o.Progress(fmt.Sprintf("%sround %d, %s, %s: %s operations/s, RAL %s µs, WAL %s µs", who, round+1,
+		plot.Several(int64(threads), "thread"), mix,
 		plot.Figure(one.Throughput), figureOr(one.RAL, "-"), figureOr(one.WAL, "-")))
 	return nil
 }
@@ -290,8 +299,10 @@ func cellKey(mix Mix, threads int) string { return fmt.Sprint(mix, "/", threads)
 
 // matrix is what was measured.
 func (s *side) matrix(o *MatrixOptions) *Matrix {
-	m := &Matrix{Name: s.server.Name, Client: s.name, Address: mongo.Redact(s.config.url), Database: s.config.database, Collection: s.config.table,
-		Distribution: s.config.requests, Records: s.config.records, Started: s.began, Operations: o.Operations, Rounds: o.Rounds, ReadPreference: "primary"}
+	m := &Matrix{Name: s.server.Name, Client: s.name, Address: mongo.Redact(s.config.url), Database: s.config.database,
+		Collection:   s.config.table,
+		Distribution: s.config.requests, Records: s.config.records, Started: s.began, Operations: o.Operations,
+		Rounds: o.Rounds, ReadPreference: "primary"}
 	if o.Operations == 0 {
 		m.EachSeconds = o.Each.Seconds()
 	}
@@ -350,7 +361,8 @@ func ParsePeer(s string) (*Peer, error) {
 	if _, err := exec.LookPath("java"); err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("peer ycsb: %w", err), "it takes java in PATH")
 	}
-	return &Peer{command: []string{"java", "-cp", strings.Join(classes, string(filepath.ListSeparator)), "site.ycsb.Client"}, java: true}, nil
+	return &Peer{command: []string{"java", "-cp", strings.Join(classes, string(filepath.ListSeparator)),
+		"site.ycsb.Client"}, java: true}, nil
 }
 
 // jars are those of the tool and its binding, as places of a class path.
@@ -361,7 +373,8 @@ func jars(dir string) (classes []string, err error) {
 		}
 	}
 	if len(classes) == 0 {
-		return nil, mongo.WithHint(fmt.Errorf("peer ycsb: no jars in %s", dir), "name the directory that has lib and mongodb-binding, or a jar")
+		return nil, mongo.WithHint(fmt.Errorf("peer ycsb: no jars in %s", dir),
+			"name the directory that has lib and mongodb-binding, or a jar")
 	}
 	return classes, nil
 }

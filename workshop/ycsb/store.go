@@ -196,7 +196,8 @@ func (l *link) drop() {
 
 // newStore is a store of one thread.
 func newStore(pool *wire.Pool, c *config, rec *records, r *rand.Rand) (*store, error) {
-	s := &store{pool: pool, db: c.database, table: c.table, records: rec, rand: r, batchSize: c.batch, upsert: c.upsert, acknowledged: true}
+	s := &store{pool: pool, db: c.database, table: c.table, records: rec, rand: r, batchSize: c.batch, upsert: c.upsert,
+		acknowledged: true}
 	s.writer.sel, s.reader.sel = wire.Primary(), wire.Primary()
 	if c.read != nil {
 		s.reader.sel = wire.ByReadPreference(c.read)

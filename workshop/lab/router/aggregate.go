@@ -168,7 +168,8 @@ func (c *call) findOnView(ctx context.Context, v view) (bson.D, error) {
 	if size := get(c.cmd, "batchSize"); size.Type != 0 {
 		cursor = append(cursor, bson.E{Key: "batchSize", Value: size})
 	}
-	c.cmd = append(bson.D{{Key: "aggregate", Value: v.coll}, {Key: "pipeline", Value: bson.A{}}, {Key: "cursor", Value: cursor}},
+	c.cmd = append(bson.D{{Key: "aggregate", Value: v.coll}, {Key: "pipeline", Value: bson.A{}},
+		{Key: "cursor", Value: cursor}},
 		without(c.cmd, "find", "filter", "sort", "skip", "limit", "projection", "batchSize", "singleBatch")...)
 	return c.aggregateOn(ctx, v.coll, stages)
 }
@@ -317,7 +318,8 @@ func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*curs
 	if err != nil {
 		return nil, err
 	}
-	cmd := bson.D{{Key: "aggregate", Value: 1}, {Key: "pipeline", Value: array(append(c.r.features.literal(docs), stages...))},
+	cmd := bson.D{{Key: "aggregate", Value: 1},
+		{Key: "pipeline", Value: array(append(c.r.features.literal(docs), stages...))},
 		{Key: "cursor", Value: bson.D{}}}
 	for _, e := range c.cmd {
 		switch e.Key {
@@ -336,7 +338,8 @@ func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*curs
 		return nil, err
 	}
 	docs, err = outside.drain(ctx, merged)
-	return &cursor{db: c.db, coll: c.coll, lsid: c.lsid, limit: -1, at: cur.at, remotes: []*remote{{shard: shard, buf: docs}}}, err
+	return &cursor{db: c.db, coll: c.coll, lsid: c.lsid, limit: -1, at: cur.at,
+		remotes: []*remote{{shard: shard, buf: docs}}}, err
 }
 
 // drain reads a cursor to its end.

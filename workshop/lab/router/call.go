@@ -247,7 +247,8 @@ func labelled(c *call, err error) error {
 
 // transient marks an error after which the whole transaction may be tried again.
 func transient(err error) error {
-	return &cmdError{code: codeOf(err), name: "StaleConfig", msg: err.Error(), labels: []string{"TransientTransactionError"}}
+	return &cmdError{code: codeOf(err), name: "StaleConfig", msg: err.Error(),
+		labels: []string{"TransientTransactionError"}}
 }
 
 // reply runs a request and gives the reply's body. An error is one of the

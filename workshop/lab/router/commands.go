@@ -42,8 +42,9 @@ func reading() map[string]func(context.Context, *call) (bson.D, error) {
 	return map[string]func(context.Context, *call) (bson.D, error){
 		"find": find, "getMore": getMore, "killCursors": killCursors, "count": count, "distinct": distinct,
 		"aggregate": aggregate, "explain": explain, "serverStatus": serverStatus,
-		"getParameter": onConfig, "getCmdLineOpts": onConfig, "connectionStatus": connectionStatus, "hostInfo": onConfig, "whatsmyuri": onConfig,
-		"killOp": killOp, "usersInfo": onConfig, "rolesInfo": onConfig, "replSetGetStatus": notHere,
+		"getParameter": onConfig, "getCmdLineOpts": onConfig, "connectionStatus": connectionStatus, "hostInfo": onConfig,
+		"whatsmyuri": onConfig,
+		"killOp":     killOp, "usersInfo": onConfig, "rolesInfo": onConfig, "replSetGetStatus": notHere,
 	}
 }
 
@@ -74,7 +75,8 @@ func hello(_ context.Context, c *call) (bson.D, error) {
 		{Key: "maxBsonObjectSize", Value: int32(16 << 20)}, {Key: "maxMessageSizeBytes", Value: int32(maxMessage)},
 		{Key: "maxWriteBatchSize", Value: int32(100_000)}, {Key: "localTime", Value: bson.NewDateTimeFromTime(time.Now())},
 		{Key: "logicalSessionTimeoutMinutes", Value: int32(30)}, {Key: "connectionId", Value: c.client.id},
-		{Key: "minWireVersion", Value: int32(0)}, {Key: "maxWireVersion", Value: c.r.features.wire}, {Key: "readOnly", Value: false},
+		{Key: "minWireVersion", Value: int32(0)}, {Key: "maxWireVersion", Value: c.r.features.wire},
+		{Key: "readOnly", Value: false},
 	}
 	if user := text(get(c.cmd, "saslSupportedMechs")); user != "" {
 		d = append(d, bson.E{Key: "saslSupportedMechs", Value: bson.A{"SCRAM-SHA-256"}})
@@ -97,7 +99,8 @@ func serverStatus(_ context.Context, c *call) (bson.D, error) {
 		}
 	}
 	return bson.D{{Key: "host", Value: c.r.Host()}, {Key: "version", Value: version}, {Key: "process", Value: "mongos"},
-		{Key: "localTime", Value: bson.NewDateTimeFromTime(time.Now())}, {Key: "opcounters", Value: c.r.Taken().opcounters()}}, nil
+		{Key: "localTime", Value: bson.NewDateTimeFromTime(time.Now())},
+		{Key: "opcounters", Value: c.r.Taken().opcounters()}}, nil
 }
 
 // endSessions ends sessions on all shards; what fails there ends by its timeout.
@@ -168,8 +171,10 @@ func (r *Router) localOps() (all []bson.Raw) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for conn, c := range r.clients {
-		d := bson.D{{Key: "type", Value: "op"}, {Key: "host", Value: r.listener.Addr().String()}, {Key: "connectionId", Value: c.id},
-			{Key: "client", Value: conn.RemoteAddr().String()}, {Key: "appName", Value: c.app}, {Key: "active", Value: c.op != nil}}
+		d := bson.D{{Key: "type", Value: "op"}, {Key: "host", Value: r.listener.Addr().String()},
+			{Key: "connectionId", Value: c.id},
+			{Key: "client", Value: conn.RemoteAddr().String()}, {Key: "appName", Value: c.app},
+			{Key: "active", Value: c.op != nil}}
 		if c.op != nil {
 			d = append(d, bson.E{Key: "opid", Value: c.op.id})
 		}

@@ -27,8 +27,8 @@ func fields(doc []byte) bson.D {
 
 // passed are the fields of a server's reply that a client gets.
 func passed(reply bsoncore.Document) bson.D {
-	return without(fields(reply), "$clusterTime", "operationTime", "lastCommittedOpTime", "$gleStats", "$configServerState",
-		"$configTime", "$topologyTime", "electionId", "opTime", "readOnly")
+	return without(fields(reply), "$clusterTime", "operationTime", "lastCommittedOpTime", "$gleStats",
+		"$configServerState", "$configTime", "$topologyTime", "electionId", "opTime", "readOnly")
 }
 
 // without is a copy of d without the fields of some names.
@@ -196,7 +196,8 @@ func errorReply(err error) bson.D {
 	if !ok {
 		e = fail(6, "HostUnreachable", "%v", err)
 	}
-	d := bson.D{{Key: "ok", Value: 0.0}, {Key: "errmsg", Value: e.msg}, {Key: "code", Value: e.code}, {Key: "codeName", Value: e.name}}
+	d := bson.D{{Key: "ok", Value: 0.0}, {Key: "errmsg", Value: e.msg}, {Key: "code", Value: e.code},
+		{Key: "codeName", Value: e.name}}
 	if len(e.labels) > 0 {
 		d = append(d, bson.E{Key: "errorLabels", Value: e.labels})
 	}

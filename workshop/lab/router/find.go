@@ -89,7 +89,8 @@ func (c *call) cursor(coll string) *cursor {
 
 // open opens the cursors of a read on all shards, or on none.
 func (c *call) open(ctx context.Context, t *table, cur *cursor, shards []string, cmd bson.D) error {
-	return c.openAt(ctx, cur, shards, func(shard string) bson.D { return append(without(cmd), c.r.features.stamp(t, shard)...) })
+	return c.openAt(ctx, cur, shards,
+		func(shard string) bson.D { return append(without(cmd), c.r.features.stamp(t, shard)...) })
 }
 
 // openAt is open with a command for each shard, in the cursor's database.
@@ -411,14 +412,16 @@ func (c *call) gather(ctx context.Context, filter bson.Raw, make func(shards int
 		}
 		shards := t.shardsFor(filter, collation)
 		cmd := make(len(shards))
-		replies, err = c.askAll(ctx, shards, c.db, func(shard string) bson.D { return append(without(cmd), c.r.features.stamp(t, shard)...) })
+		replies, err = c.askAll(ctx, shards, c.db,
+			func(shard string) bson.D { return append(without(cmd), c.r.features.stamp(t, shard)...) })
 		return err
 	})
 	return replies, err
 }
 
 // askAll sends each shard a command and returns their replies in the order of the shards.
-func (c *call) askAll(ctx context.Context, shards []string, db string, cmd func(shard string) bson.D) ([]bson.Raw, error) {
+func (c *call) askAll(ctx context.Context, shards []string, db string, cmd func(shard string) bson.D) ([]bson.Raw,
+	error) {
 	replies := make([]bson.Raw, len(shards))
 	return replies, each(shards, func(i int, shard string) error {
 		reply, _, err := c.send(ctx, shard, sending{db: db, cmd: cmd(shard), sel: c.sel})

@@ -20,14 +20,21 @@ func samples() []any {
 		return d
 	}
 	return []any{
-		bson.MinKey{}, bson.Null{}, math.NaN(), decimal("NaN"), math.Inf(-1), decimal("-Infinity"), -1e300, int64(math.MinInt64), -1.5, -1, decimal("-0.1"),
-		0, math.Copysign(0, -1), 0.1, decimal("0.1"), 1, int64(1), 1.0, decimal("1"), 1.9, decimal("1.9"), decimal("2.5"), decimal("3.5"), decimal("-2.5"), decimal("-1.9"), int64(1)<<53 + 1, float64(int64(1) << 53), int64(math.MaxInt64), 1e300,
+		bson.MinKey{}, bson.Null{}, math.NaN(), decimal("NaN"), math.Inf(-1), decimal("-Infinity"), -1e300,
+		int64(math.MinInt64), -1.5, -1, decimal("-0.1"),
+		0, math.Copysign(0, -1), 0.1, decimal("0.1"), 1, int64(1), 1.0, decimal("1"), 1.9, decimal("1.9"), decimal("2.5"),
+		decimal("3.5"), decimal("-2.5"), decimal("-1.9"), int64(1)<<53 + 1, float64(int64(1) << 53), int64(math.MaxInt64),
+		1e300,
 		decimal("1E+6000"), math.Inf(1), decimal("Infinity"),
-		"", "a", bson.Symbol("a"), "ab", "é", bson.D{}, bson.D{{Key: "a", Value: 1}}, bson.D{{Key: "a", Value: 1.0}, {Key: "b", Value: "x"}},
+		"", "a", bson.Symbol("a"), "ab", "é", bson.D{}, bson.D{{Key: "a", Value: 1}},
+		bson.D{{Key: "a", Value: 1.0}, {Key: "b", Value: "x"}},
 		bson.D{{Key: "a", Value: "1"}}, bson.D{{Key: "a", Value: bson.A{1, bson.D{{Key: "c", Value: nil}}}}},
-		bson.Binary{Data: []byte{}}, bson.Binary{Data: []byte{1, 2}}, bson.Binary{Subtype: 4, Data: []byte("0123456789abcdef")},
-		bson.ObjectID{1}, false, true, bson.DateTime(-1), bson.DateTime(5), bson.Timestamp{T: 1, I: 2}, bson.Timestamp{T: 3_000_000_000},
-		bson.Regex{Pattern: "a", Options: "i"}, bson.JavaScript("x"), bson.CodeWithScope{Code: "x", Scope: bson.D{{Key: "y", Value: 1}}}, bson.MaxKey{},
+		bson.Binary{Data: []byte{}}, bson.Binary{Data: []byte{1, 2}},
+		bson.Binary{Subtype: 4, Data: []byte("0123456789abcdef")},
+		bson.ObjectID{1}, false, true, bson.DateTime(-1), bson.DateTime(5), bson.Timestamp{T: 1, I: 2},
+		bson.Timestamp{T: 3_000_000_000},
+		bson.Regex{Pattern: "a", Options: "i"}, bson.JavaScript("x"),
+		bson.CodeWithScope{Code: "x", Scope: bson.D{{Key: "y", Value: 1}}}, bson.MaxKey{},
 	}
 }
 

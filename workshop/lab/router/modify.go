@@ -35,7 +35,8 @@ func findAndModify(ctx context.Context, c *call) (bson.D, error) {
 // modifyOn runs the command on the shard that has the document.
 func (c *call) modifyOn(ctx context.Context, t *table) (bson.D, error) {
 	if !t.db.exists {
-		return bson.D{{Key: "lastErrorObject", Value: bson.D{{Key: "n", Value: int32(0)}, {Key: "updatedExisting", Value: false}}},
+		return bson.D{{Key: "lastErrorObject",
+			Value: bson.D{{Key: "n", Value: int32(0)}, {Key: "updatedExisting", Value: false}}},
 			{Key: "value", Value: nil}}, nil
 	}
 	shard := t.db.primary
@@ -44,7 +45,8 @@ func (c *call) modifyOn(ctx context.Context, t *table) (bson.D, error) {
 		collation, _ := get(c.cmd, "collation").DocumentOK()
 		key, ok := t.keyIn(q, t.orDefault(collation))
 		if !ok {
-			return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "Query for sharded findAndModify must contain the shard key")
+			return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound",
+				"Query for sharded findAndModify must contain the shard key")
 		}
 		shard = t.owner(key).shard
 	}
@@ -185,7 +187,8 @@ func (c *call) replace(ctx context.Context, m moving) error {
 				q = append(q, bson.E{Key: p.Path, Value: bson.D{{Key: "$eq", Value: v}}})
 			}
 		}
-		del := bson.D{{Key: "delete", Value: c.coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "limit", Value: 1}}}}}
+		del := bson.D{{Key: "delete", Value: c.coll},
+			{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "limit", Value: 1}}}}}
 		if err := c.writeOne(ctx, t, m.before, del); err != nil {
 			return err
 		}

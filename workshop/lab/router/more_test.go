@@ -67,7 +67,8 @@ func (w *world) details(t *testing.T) {
 		shard := w.cluster.ShardNames()[0]
 		command(t, admin, bson.D{{Key: "addShardToZone", Value: shard}, {Key: "zone", Value: "A"}})
 		for _, zone := range []any{"A", nil} {
-			command(t, admin, bson.D{{Key: "updateZoneKeyRange", Value: "details.c"}, {Key: "min", Value: k(10)}, {Key: "max", Value: k(20)}, {Key: "zone", Value: zone}})
+			command(t, admin, bson.D{{Key: "updateZoneKeyRange", Value: "details.c"}, {Key: "min", Value: k(10)},
+				{Key: "max", Value: k(20)}, {Key: "zone", Value: zone}})
 		}
 		command(t, admin, bson.D{{Key: "removeShardFromZone", Value: shard}, {Key: "zone", Value: "A"}})
 	})
@@ -76,7 +77,8 @@ func (w *world) details(t *testing.T) {
 	t.Run("large", func(t *testing.T) {
 		var docs []any
 		for i := range 40 {
-			docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i * 7}, {Key: "s", Value: strings.Repeat("x", 1<<20)}})
+			docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i * 7},
+				{Key: "s", Value: strings.Repeat("x", 1<<20)}})
 		}
 		big := c.Database().Collection("big")
 		if _, err := big.InsertMany(t.Context(), docs); err != nil {
@@ -84,7 +86,8 @@ func (w *world) details(t *testing.T) {
 		}
 		equal(t, "large documents", len(ks(t, big, bson.D{}, options.Find().SetSort(k(1)))), 40)
 	})
-	err := c.FindOne(t.Context(), bson.D{{Key: "$where", Value: "sleep(200) || true"}}, options.FindOne().SetHint(bson.D{{Key: "$natural", Value: 1}})).Err()
+	err := c.FindOne(t.Context(), bson.D{{Key: "$where", Value: "sleep(200) || true"}},
+		options.FindOne().SetHint(bson.D{{Key: "$natural", Value: 1}})).Err()
 	if err != nil {
 		t.Error(err)
 	}
@@ -94,7 +97,8 @@ func (w *world) details(t *testing.T) {
 func (w *world) hashed(t *testing.T) {
 	admin := w.client.Database("admin")
 	command(t, admin, bson.D{{Key: "shardCollection", Value: "details.hashed"},
-		{Key: "key", Value: bson.D{{Key: "h", Value: "hashed"}, {Key: "a.b", Value: 1}}}, {Key: "numInitialChunks", Value: 6}})
+		{Key: "key", Value: bson.D{{Key: "h", Value: "hashed"}, {Key: "a.b", Value: 1}}},
+		{Key: "numInitialChunks", Value: 6}})
 	c := w.client.Database("details").Collection("hashed")
 	n := 0
 	for _, v := range samples() {
@@ -122,7 +126,8 @@ func (w *world) timeSeries(t *testing.T) {
 		t.Skip("4.4 has none")
 	}
 	db := w.client.Database("details")
-	command(t, db, bson.D{{Key: "create", Value: "ts"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}}}})
+	command(t, db, bson.D{{Key: "create", Value: "ts"},
+		{Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}}}})
 	for i := range 5 {
 		insert(t, db.Collection("ts"), bson.D{{Key: "t", Value: bson.DateTime(i)}, {Key: "k", Value: i}})
 	}
@@ -136,7 +141,8 @@ func (w *world) shards(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	command(t, w.client.Database("admin"), bson.D{{Key: "moveChunk", Value: "shards.c"}, {Key: "find", Value: k(0)}, {Key: "to", Value: name}})
+	command(t, w.client.Database("admin"), bson.D{{Key: "moveChunk", Value: "shards.c"}, {Key: "find", Value: k(0)},
+		{Key: "to", Value: name}})
 	if _, err := c.UpdateMany(t.Context(), bson.D{}, set("x", 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +195,9 @@ func TestAuth(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "transaction", ksIn(t, mongo.NewSessionContext(t.Context(), s), docs, bson.D{{Key: "k", Value: bson.D{{Key: "$in", Value: bson.A{1000, -1}}}}}, options.Find().SetSort(k(1))), []int{-1, 1000})
+	equal(t, "transaction", ksIn(t, mongo.NewSessionContext(t.Context(), s), docs,
+		bson.D{{Key: "k", Value: bson.D{{Key: "$in", Value: bson.A{1000, -1}}}}}, options.Find().SetSort(k(1))),
+		[]int{-1, 1000})
 	status := command(t, client.Database("admin"), bson.D{{Key: "connectionStatus", Value: 1}})
 	equal(t, "user", status.Lookup("authInfo", "authenticatedUsers", "0", "user").StringValue(), login.Username)
 	login.Password = "wrong"

@@ -88,10 +88,12 @@ func after(t *testing.T, clients []*mongo.Client) context.Context {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.Database("marks").Collection("c").InsertOne(mongo.NewSessionContext(t.Context(), s), k(1)); err != nil {
+		if _, err := client.Database("marks").Collection("c").
+			InsertOne(mongo.NewSessionContext(t.Context(), s), k(1)); err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(reader.AdvanceClusterTime(s.ClusterTime()), reader.AdvanceOperationTime(s.OperationTime())); err != nil {
+		if err := errors.Join(reader.AdvanceClusterTime(s.ClusterTime()),
+			reader.AdvanceOperationTime(s.OperationTime())); err != nil {
 			t.Fatal(err)
 		}
 		s.EndSession(t.Context())

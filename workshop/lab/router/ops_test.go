@@ -22,7 +22,8 @@ func (w *world) operations(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := mongo.NewSessionContext(t.Context(), sess)
-	one, hit := bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "hit", Value: 1}}}}
+	one, hit := bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}},
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "hit", Value: 1}}}}
 	if _, err := c.UpdateOne(ctx, one, hit); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +54,9 @@ func (w *world) operations(t *testing.T) {
 // active waits for an operation of an application and returns its id.
 func (w *world) active(t *testing.T, local bool, app string) (id any) {
 	t.Helper()
-	pipeline := bson.A{bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true}, {Key: "localOps", Value: local}}}},
+	pipeline := bson.A{bson.D{{Key: "$currentOp",
+		Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true},
+			{Key: "localOps", Value: local}}}},
 		bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: app}, {Key: "active", Value: true}}}}}
 	for t.Context().Err() == nil {
 		cur, err := w.client.Database("admin").Aggregate(t.Context(), pipeline)

@@ -132,7 +132,8 @@ func Start(ctx context.Context, o Options) (*Router, error) {
 
 // connect makes a router that does not listen yet.
 func connect(ctx context.Context, o Options) (*Router, error) {
-	r := &Router{log: o.Logger, clock: &clock{}, cursors: &cursors{all: map[int64]*cursor{}}, sessions: &sessions{all: map[string]*transaction{}}, clients: map[net.Conn]*client{}}
+	r := &Router{log: o.Logger, clock: &clock{}, cursors: &cursors{all: map[int64]*cursor{}},
+		sessions: &sessions{all: map[string]*transaction{}}, clients: map[net.Conn]*client{}}
 	r.ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	var err error
 	if r.upstream, err = openUpstream(o.ConfigURI, r.clock); err != nil {

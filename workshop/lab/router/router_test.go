@@ -29,7 +29,8 @@ func newWorld(t *testing.T, version string) *world {
 	if version != "4.4" {
 		parameters["reshardingMinimumOperationDurationMillis"] = "0" // else five minutes
 	}
-	c := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: parameters}})
+	c := sharded.ForTest(t,
+		sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: parameters}})
 	r, client := start(t, c.ConfigURI())
 	return &world{cluster: c, client: client, uri: r.URI(), version: version}
 }
@@ -108,7 +109,8 @@ func ks(t *testing.T, c *mongo.Collection, filter bson.D, o ...options.Lister[op
 }
 
 // ksIn is ks in a session.
-func ksIn(t *testing.T, ctx context.Context, c *mongo.Collection, filter bson.D, o ...options.Lister[options.FindOptions]) []int {
+func ksIn(t *testing.T, ctx context.Context, c *mongo.Collection, filter bson.D,
+	o ...options.Lister[options.FindOptions]) []int {
 	t.Helper()
 	cur, err := c.Find(ctx, filter, o...)
 	if err != nil {
@@ -148,7 +150,8 @@ func (w *world) reads(t *testing.T) {
 	equal(t, "all", all, upTo(0, 300))
 	byK := options.Find().SetSort(bson.D{{Key: "k", Value: 1}})
 	equal(t, "sorted", ks(t, c, bson.D{}, byK.SetBatchSize(7)), upTo(0, 300))
-	down := options.Find().SetSort(bson.D{{Key: "k", Value: -1}}).SetSkip(95).SetLimit(10).SetProjection(bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 0}})
+	down := options.Find().SetSort(bson.D{{Key: "k", Value: -1}}).SetSkip(95).SetLimit(10).
+		SetProjection(bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 0}})
 	want := upTo(195, 205)
 	slices.Reverse(want)
 	equal(t, "skip and limit", ks(t, c, bson.D{}, down), want)
@@ -189,12 +192,14 @@ func (w *world) aggregate(t *testing.T) {
 		pipeline string
 		want     string
 	}{
-		{"group", `[{"$group": {"_id": "$g", "n": {"$sum": 1}, "most": {"$max": "$k"}}}, {"$sort": {"_id": 1}}, {"$limit": 2}]`,
+		{"group",
+			`[{"$group": {"_id": "$g", "n": {"$sum": 1}, "most": {"$max": "$k"}}}, {"$sort": {"_id": 1}}, {"$limit": 2}]`,
 			`{"_id":0,"n":60,"most":295} {"_id":1,"n":60,"most":296}`},
 		{"average", `[{"$group": {"_id": null, "a": {"$avg": "$k"}}}]`, `{"_id":null,"a":149.5}`},
 		{"set", `[{"$group": {"_id": null, "s": {"$addToSet": "$g"}}}]`, `{"_id":null,"s":[0,1,2,3,4]}`},
 		{"count", `[{"$match": {"k": {"$gte": 50}}}, {"$count": "n"}]`, `{"n":250}`},
-		{"sort", `[{"$sort": {"k": -1}}, {"$skip": 1}, {"$limit": 2}, {"$project": {"_id": 0, "k": 1}}]`, `{"k":298} {"k":297}`},
+		{"sort", `[{"$sort": {"k": -1}}, {"$skip": 1}, {"$limit": 2}, {"$project": {"_id": 0, "k": 1}}]`,
+			`{"k":298} {"k":297}`},
 		{"skip", `[{"$match": {"k": {"$lt": 0}}}, {"$skip": 5}, {"$limit": 1}]`, ``},
 		{"one shard", `[{"$match": {"k": 7}}, {"$group": {"_id": null, "p": {"$stdDevPop": "$k"}}}]`, `{"_id":null,"p":0.0}`},
 	} {

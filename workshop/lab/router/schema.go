@@ -18,8 +18,10 @@ import (
 func schemaCommands() map[string]func(context.Context, *call) (bson.D, error) {
 	dropIndexes := coordinatedFromSix("_shardsvrDropIndexes")
 	return map[string]func(context.Context, *call) (bson.D, error){
-		"create": create, "convertToCapped": onDatabase, "drop": drop, "dropDatabase": dropDatabase, "renameCollection": renameCollection, "collMod": coordinatedFromSix("_shardsvrCollMod"),
-		"createIndexes": createIndexes, "setIndexCommitQuorum": onOwners, "dropIndexes": dropIndexes, "deleteIndexes": dropIndexes,
+		"create": create, "convertToCapped": onDatabase, "drop": drop, "dropDatabase": dropDatabase,
+		"renameCollection": renameCollection, "collMod": coordinatedFromSix("_shardsvrCollMod"),
+		"createIndexes": createIndexes, "setIndexCommitQuorum": onOwners, "dropIndexes": dropIndexes,
+		"deleteIndexes": dropIndexes,
 		"listDatabases": listDatabases, "listCollections": listCollections, "listIndexes": listIndexes,
 		"collStats": collStats, "collstats": collStats, "dbStats": dbStats, "dbstats": dbStats, "dataSize": notHere,
 		"validate": onOwners, "shardCollection": shardCollection, "enableSharding": enableSharding,
@@ -313,7 +315,8 @@ func collStats(ctx context.Context, c *call) (bson.D, error) {
 	if !sharded {
 		d = append(d, bson.E{Key: "primary", Value: primary})
 	}
-	d = append(d, sums(replies, "count", "size", "storageSize", "totalIndexSize", "totalSize", "freeStorageSize", "numOrphanDocs")...)
+	d = append(d, sums(replies, "count", "size", "storageSize", "totalIndexSize", "totalSize", "freeStorageSize",
+		"numOrphanDocs")...)
 	d = append(d, firsts(replies, "capped", "max", "maxSize", "nindexes")...)
 	d = append(d, bson.E{Key: "indexSizes", Value: indexSizes(replies)}, bson.E{Key: "avgObjSize", Value: average(d)})
 	return append(d, bson.E{Key: "nchunks", Value: 0}, bson.E{Key: "shards", Value: byShard(shards, replies)}), nil
@@ -327,8 +330,8 @@ func dbStats(ctx context.Context, c *call) (bson.D, error) {
 		return nil, err
 	}
 	d := bson.D{{Key: "db", Value: c.db}, {Key: "raw", Value: byShard(shards, replies)}}
-	return append(d, sums(replies, "collections", "views", "objects", "dataSize", "storageSize", "indexes", "indexSize", "totalSize",
-		"fsUsedSize", "fsTotalSize")...), nil
+	return append(d, sums(replies, "collections", "views", "objects", "dataSize", "storageSize", "indexes", "indexSize",
+		"totalSize", "fsUsedSize", "fsTotalSize")...), nil
 }
 
 // sums adds numbers of replies.

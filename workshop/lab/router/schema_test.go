@@ -27,7 +27,8 @@ func (w *world) schema(t *testing.T) {
 	equal(t, "view", ks(t, db.Collection("view"), bson.D{}, options.Find().SetSort(k(-1)).SetLimit(2)), []int{296, 291})
 	n, err := db.Collection("view").EstimatedDocumentCount(t.Context())
 	equal(t, "count of a view", fmt.Sprint(n, err), "60 <nil>")
-	names, err := db.ListCollectionNames(t.Context(), bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: bson.A{"c", "plain", "view"}}}}})
+	names, err := db.ListCollectionNames(t.Context(),
+		bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: bson.A{"c", "plain", "view"}}}}})
 	equal(t, "collections", fmt.Sprint(len(names), err), "3 <nil>")
 	equal(t, "statistics", number(command(t, db, bson.D{{Key: "collStats", Value: "c"}}), "count"), 300)
 	w.primary(t, db)
@@ -58,7 +59,8 @@ func (w *world) schema(t *testing.T) {
 // primary moves unsharded collections to each shard in turn.
 func (w *world) primary(t *testing.T, db *mongo.Database) {
 	for _, shard := range w.cluster.ShardNames() {
-		err := w.client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "movePrimary", Value: db.Name()}, {Key: "to", Value: shard}}).Err()
+		err := w.client.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "movePrimary", Value: db.Name()}, {Key: "to", Value: shard}}).Err()
 		if err != nil {
 			t.Errorf("move the primary to %s: %v", shard, err)
 		}
@@ -87,14 +89,17 @@ func (w *world) indexes(t *testing.T, c *mongo.Collection) string {
 func (w *world) clusterCommands(t *testing.T) {
 	c := w.spread(t, "shape", 300)
 	admin := w.client.Database("admin")
-	if _, err := c.Indexes().CreateOne(t.Context(), mongo.IndexModel{Keys: bson.D{{Key: "k", Value: 1}, {Key: "g", Value: 1}}}); err != nil {
+	if _, err := c.Indexes().CreateOne(t.Context(),
+		mongo.IndexModel{Keys: bson.D{{Key: "k", Value: 1}, {Key: "g", Value: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	command(t, admin, bson.D{{Key: "refineCollectionShardKey", Value: "shape.c"}, {Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "g", Value: 1}}}})
+	command(t, admin, bson.D{{Key: "refineCollectionShardKey", Value: "shape.c"},
+		{Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "g", Value: 1}}}})
 	r, err := c.UpdateOne(t.Context(), bson.D{{Key: "k", Value: 7}, {Key: "g", Value: 2}}, set("x", 1))
 	equal(t, "update by the refined key", fmt.Sprint(r, err), "&{1 1 0 <nil> true} <nil>")
 	if w.version != "4.4" {
-		command(t, admin, bson.D{{Key: "reshardCollection", Value: "shape.c"}, {Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}})
+		command(t, admin, bson.D{{Key: "reshardCollection", Value: "shape.c"},
+			{Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}})
 		equal(t, "resharded", len(ks(t, c, bson.D{})), 300)
 		r, err = c.UpdateByID(t.Context(), 8, set("x", 1))
 		equal(t, "update by the new key", fmt.Sprint(r, err), "&{1 1 0 <nil> true} <nil>")

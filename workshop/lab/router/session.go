@@ -300,7 +300,8 @@ func (c *call) coordinate(ctx context.Context, shard string, all []string) (bson
 	for _, name := range all {
 		parts = append(parts, bson.D{{Key: "shardId", Value: name}})
 	}
-	reply, err := c.sendEnd(ctx, shard, bson.D{{Key: "coordinateCommitTransaction", Value: 1}, {Key: "participants", Value: parts}})
+	reply, err := c.sendEnd(ctx, shard, bson.D{{Key: "coordinateCommitTransaction", Value: 1},
+		{Key: "participants", Value: parts}})
 	if err != nil {
 		return nil, err
 	}

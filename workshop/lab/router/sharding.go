@@ -63,10 +63,11 @@ func reshard(ctx context.Context, c *call) (bson.D, error) {
 
 func clusterCommands() map[string]func(context.Context, *call) (bson.D, error) {
 	return map[string]func(context.Context, *call) (bson.D, error){
-		"balancerStart":  renamedOnConfig("_configsvrBalancerStart", false),
-		"balancerStop":   renamedOnConfig("_configsvrBalancerStop", false),
-		"balancerStatus": renamedOnConfig("_configsvrBalancerStatus", false),
-		"addShardToZone": renamedOnConfig("_configsvrAddShardToZone", true), "addshardtozone": renamedOnConfig("_configsvrAddShardToZone", true),
+		"balancerStart":                   renamedOnConfig("_configsvrBalancerStart", false),
+		"balancerStop":                    renamedOnConfig("_configsvrBalancerStop", false),
+		"balancerStatus":                  renamedOnConfig("_configsvrBalancerStatus", false),
+		"addShardToZone":                  renamedOnConfig("_configsvrAddShardToZone", true),
+		"addshardtozone":                  renamedOnConfig("_configsvrAddShardToZone", true),
 		"removeShardFromZone":             renamedOnConfig("_configsvrRemoveShardFromZone", true),
 		"updateZoneKeyRange":              renamedOnConfig("_configsvrUpdateZoneKeyRange", true),
 		"balancerCollectionStatus":        renamedOnConfig("_configsvrBalancerCollectionStatus", false),
@@ -230,8 +231,8 @@ func split(ctx context.Context, c *call) (bson.D, error) {
 		}
 	}
 	return c.toOwner(ctx, t, ch, bson.D{
-		{Key: "splitChunk", Value: t.ns()}, {Key: "keyPattern", Value: t.pattern()}, {Key: "min", Value: ch.min}, {Key: "max", Value: ch.max},
-		{Key: "from", Value: ch.shard}, {Key: "splitKeys", Value: bson.A{at}},
+		{Key: "splitChunk", Value: t.ns()}, {Key: "keyPattern", Value: t.pattern()}, {Key: "min", Value: ch.min},
+		{Key: "max", Value: ch.max}, {Key: "from", Value: ch.shard}, {Key: "splitKeys", Value: bson.A{at}},
 	})
 }
 
@@ -275,7 +276,8 @@ func mergeChunks(ctx context.Context, c *call) (bson.D, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.toOwner(ctx, t, ch, bson.D{{Key: "mergeChunks", Value: t.ns()}, {Key: "bounds", Value: get(c.cmd, "bounds")}, {Key: "shardName", Value: ch.shard}})
+	return c.toOwner(ctx, t, ch, bson.D{{Key: "mergeChunks", Value: t.ns()}, {Key: "bounds", Value: get(c.cmd, "bounds")},
+		{Key: "shardName", Value: ch.shard}})
 }
 
 // What differs before 6.0: there the config servers make some of the changes that
@@ -318,7 +320,8 @@ func (c *call) refinedOnConfig(ctx context.Context) (bson.D, error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := bson.D{{Key: "_configsvrRefineCollectionShardKey", Value: t.ns()}, {Key: "key", Value: get(c.cmd, "key")}, {Key: "epoch", Value: t.epoch}}
+	cmd := bson.D{{Key: "_configsvrRefineCollectionShardKey", Value: t.ns()}, {Key: "key", Value: get(c.cmd, "key")},
+		{Key: "epoch", Value: t.epoch}}
 	return c.configured(ctx, cmd)
 }
 
@@ -331,7 +334,8 @@ func (f features) chunkCommand(t *table, ch chunk, to string, wait bool) bson.D 
 	const most = int64(64 << 20) // the default of the chunk size
 	cmd := bson.D{
 		{Key: "_configsvrMoveChunk", Value: 1}, {Key: "_id", Value: ch.id}, {Key: "ns", Value: t.ns()},
-		{Key: "min", Value: ch.min}, {Key: "max", Value: ch.max}, {Key: "shard", Value: ch.shard}, {Key: "lastmod", Value: ch.lastmod},
+		{Key: "min", Value: ch.min}, {Key: "max", Value: ch.max}, {Key: "shard", Value: ch.shard},
+		{Key: "lastmod", Value: ch.lastmod},
 		{Key: "lastmodEpoch", Value: t.epoch}, {Key: "toShard", Value: to}, {Key: "maxChunkSizeBytes", Value: most},
 		{Key: "secondaryThrottle", Value: bson.D{}}, {Key: "waitForDelete", Value: wait},
 	}

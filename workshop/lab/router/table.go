@@ -102,7 +102,8 @@ func (c *catalog) load(ctx context.Context, db, coll string) (*table, error) {
 			return nil, err
 		}
 		t := &table{db: d, coll: coll}
-		docs, err := c.upstream.config.configData(ctx, query{coll: "collections", filter: bson.D{{Key: "_id", Value: t.ns()}}})
+		docs, err := c.upstream.config.configData(ctx,
+			query{coll: "collections", filter: bson.D{{Key: "_id", Value: t.ns()}}})
 		if err != nil {
 			return nil, err
 		}
@@ -135,7 +136,8 @@ func (c *catalog) loadChunks(ctx context.Context, t *table, entry bson.Raw) (boo
 	if c.features.atLeast(5, 0) {
 		filter = bson.D{{Key: "uuid", Value: t.uuid}}
 	}
-	docs, err := c.upstream.config.configData(ctx, query{coll: "chunks", filter: filter, sort: bson.D{{Key: "lastmod", Value: 1}}})
+	docs, err := c.upstream.config.configData(ctx,
+		query{coll: "chunks", filter: filter, sort: bson.D{{Key: "lastmod", Value: 1}}})
 	if err != nil {
 		return false, err
 	}
@@ -256,7 +258,8 @@ func (t *table) owners() []string {
 
 // owner is the chunk that holds a key.
 func (t *table) owner(key []bson.RawValue) chunk {
-	i, found := slices.BinarySearchFunc(t.chunks, key, func(c chunk, key []bson.RawValue) int { return compareKeys(c.from, key) })
+	i, found := slices.BinarySearchFunc(t.chunks, key,
+		func(c chunk, key []bson.RawValue) int { return compareKeys(c.from, key) })
 	if !found {
 		i--
 	}

@@ -295,8 +295,8 @@ func spread(shards []string, stmts []int) []batch {
 	return all
 }
 
-const untargeted = "on a sharded collection must contain an exact match on _id (and have the collection default collation) " +
-	"or contain the shard key (and have the simple collation). %s request: %s, shard key pattern: %s"
+const untargeted = "on a sharded collection must contain an exact match on _id (and have the collection default " +
+	"collation) " + "or contain the shard key (and have the simple collation). %s request: %s, shard key pattern: %s"
 
 // target finds the shards of a statement, as the server manual has it for sharded
 // collections ("Routing of write operations").
@@ -319,22 +319,26 @@ func (w *writer) target(t *table, stmt bson.Raw) ([]string, *cmdError) {
 	case ok:
 		return []string{t.owner(key).shard}, nil
 	case update && truth(stmt.Lookup("upsert")):
-		return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "Failed to target upsert by query :: could not extract exact shard key")
+		return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound",
+			"Failed to target upsert by query :: could not extract exact shard key")
 	case update && truth(stmt.Lookup("multi")), !update && number(stmt.Lookup("limit")) == 0:
 		return t.shardsFor(q, collation), nil
 	case t.byID(q, collation):
 		return t.owners(), nil
 	case update:
-		return nil, fail(codeInvalidOptions, "InvalidOptions", "A {multi:false} update "+untargeted, "Update", stmt, rawValue(t.pattern()))
+		return nil, fail(codeInvalidOptions, "InvalidOptions", "A {multi:false} update "+untargeted, "Update", stmt,
+			rawValue(t.pattern()))
 	}
-	return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "A single delete "+untargeted, "Delete", stmt, rawValue(t.pattern()))
+	return nil, fail(codeShardKeyNotFound, "ShardKeyNotFound", "A single delete "+untargeted, "Delete", stmt,
+		rawValue(t.pattern()))
 }
 
 // shardOf is the shard that a document belongs to.
 func (t *table) shardOf(doc bson.Raw) (string, *cmdError) {
 	key, ok := t.keyOf(doc)
 	if !ok {
-		return "", fail(codeShardKeyNotFound, "ShardKeyNotFound", "Shard key cannot contain array values or array descendants.")
+		return "", fail(codeShardKeyNotFound, "ShardKeyNotFound",
+			"Shard key cannot contain array values or array descendants.")
 	}
 	return t.owner(key).shard, nil
 }

@@ -28,16 +28,20 @@ func (w *world) writes(t *testing.T) {
 		got  func() (*mongo.UpdateResult, error)
 		want string
 	}{
-		{"one by key", func() (*mongo.UpdateResult, error) { return c.UpdateOne(t.Context(), k(3), set("x", 1)) }, "1 1 <nil>"},
-		{"one by id", func() (*mongo.UpdateResult, error) { return c.UpdateByID(t.Context(), 103, set("x", 1)) }, "1 1 <nil>"},
+		{"one by key", func() (*mongo.UpdateResult, error) { return c.UpdateOne(t.Context(), k(3), set("x", 1)) },
+			"1 1 <nil>"},
+		{"one by id", func() (*mongo.UpdateResult, error) { return c.UpdateByID(t.Context(), 103, set("x", 1)) },
+			"1 1 <nil>"},
 		{"many", func() (*mongo.UpdateResult, error) {
 			return c.UpdateMany(t.Context(), bson.D{{Key: "g", Value: 1}}, set("x", 2))
 		}, "60 60 <nil>"},
 		{"replace", func() (*mongo.UpdateResult, error) {
-			return c.ReplaceOne(t.Context(), bson.D{{Key: "_id", Value: 201}}, bson.D{{Key: "k", Value: 201}, {Key: "g", Value: 1}})
+			return c.ReplaceOne(t.Context(), bson.D{{Key: "_id", Value: 201}},
+				bson.D{{Key: "k", Value: 201}, {Key: "g", Value: 1}})
 		}, "1 1 <nil>"},
 		{"upsert", func() (*mongo.UpdateResult, error) {
-			return c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1000}, {Key: "k", Value: 50}}, set("x", 1), options.UpdateOne().SetUpsert(true))
+			return c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1000}, {Key: "k", Value: 50}}, set("x", 1),
+				options.UpdateOne().SetUpsert(true))
 		}, "0 0 1000"},
 	} {
 		r, err := x.got()
@@ -103,8 +107,10 @@ func (w *world) changedKey(t *testing.T) {
 	r, err := c.UpdateOne(t.Context(), k(1), set("k", 150))
 	equal(t, "update", fmt.Sprint(r, err), "&{1 1 0 <nil> true} <nil>")
 	var after bson.D
-	err = c.FindOneAndUpdate(t.Context(), k(2), set("k", 250), options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&after)
-	equal(t, "findAndModify", fmt.Sprint(after, err), `{"_id":{"$numberInt":"2"},"k":{"$numberInt":"250"},"g":{"$numberInt":"2"}} <nil>`)
+	err = c.FindOneAndUpdate(t.Context(), k(2), set("k", 250),
+		options.FindOneAndUpdate().SetReturnDocument(options.After)).Decode(&after)
+	equal(t, "findAndModify", fmt.Sprint(after, err),
+		`{"_id":{"$numberInt":"2"},"k":{"$numberInt":"250"},"g":{"$numberInt":"2"}} <nil>`)
 	s, err := w.client.StartSession()
 	if err != nil {
 		t.Fatal(err)
@@ -190,9 +196,13 @@ func (w *world) taken(t *testing.T) {
 	c := client.Database("taken").Collection("c")
 	insert(t, c, bson.D{{Key: "_id", Value: 1}})
 	for _, cmd := range []bson.D{
-		{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: 2}}, bson.D{{Key: "_id", Value: 3}}}}},
-		{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: 1}}}}}, {Key: "multi", Value: true}}}}},
-		{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}},
+		{{Key: "insert", Value: "c"},
+			{Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: 2}}, bson.D{{Key: "_id", Value: 3}}}}},
+		{{Key: "update", Value: "c"},
+			{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}},
+				{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: 1}}}}}, {Key: "multi", Value: true}}}}},
+		{{Key: "delete", Value: "c"},
+			{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}},
 	} {
 		command(t, c.Database(), cmd)
 	}

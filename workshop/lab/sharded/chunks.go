@@ -78,7 +78,8 @@ func (m *Map) Collection(ctx context.Context, ns string) (*Collection, error) {
 
 // configData is a collection of the config servers, as a majority has it.
 func (m *Map) configData(name string) *mongo.Collection {
-	return m.config.client.Database("config").Collection(name, options.Collection().SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()))
+	return m.config.client.Database("config").
+		Collection(name, options.Collection().SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()))
 }
 
 // ofChunks is the filter for a collection's chunks, which before 5.0 name it and
@@ -232,7 +233,8 @@ func (m *Map) ShardVersion(ctx context.Context, ns, shard string) (any, error) {
 	}
 	switch {
 	case m.server.atLeast6():
-		return bson.D{{Key: "t", Value: coll.Timestamp}, {Key: "e", Value: coll.Epoch}, {Key: "v", Value: newest.Version}}, nil
+		return bson.D{{Key: "t", Value: coll.Timestamp}, {Key: "e", Value: coll.Epoch}, {Key: "v", Value: newest.Version}},
+			nil
 	case m.server.atLeast5():
 		return bson.A{newest.Version, coll.Epoch, coll.Timestamp}, nil
 	default:

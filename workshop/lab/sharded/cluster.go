@@ -225,7 +225,8 @@ func (c *Cluster) startSet(ctx context.Context, name string, port int) (*set, er
 	// servers alone. Without the driver's streaming monitor, whose end can take
 	// ten seconds, and without its retries, which the database local refuses.
 	client, err := mongo.Connect(options.Client().ApplyURI(servers.SystemURI()).
-		SetRetryWrites(false).SetServerMonitoringMode(options.ServerMonitoringModePoll).SetHeartbeatInterval(500 * time.Millisecond))
+		SetRetryWrites(false).SetServerMonitoringMode(options.ServerMonitoringModePoll).
+		SetHeartbeatInterval(500 * time.Millisecond))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect to %s: %w", o.Name, err), servers.Stop())
 	}
@@ -378,7 +379,8 @@ func parseTopology(s string) (topology, error) {
 	shards, err1 := strconv.Atoi(left)
 	members, err2 := strconv.Atoi(right)
 	if !ok || !x || err1 != nil || err2 != nil || shards < 1 || shards > maxShards || members < 1 {
-		return topology{}, fmt.Errorf("lab: topology %q is unknown; use sharded:SxM for S shards (at most %d) of M members", s, maxShards)
+		return topology{}, fmt.Errorf("lab: topology %q is unknown; use sharded:SxM for S shards (at most %d) of M members",
+			s, maxShards)
 	}
 	return topology{shards, members}, nil
 }

@@ -76,7 +76,8 @@ func TestTopology(t *testing.T) {
 			t.Errorf("%s is %+v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", "rs:3", "sharded", "sharded:", "sharded:2", "sharded:0x1", "sharded:1x0", "sharded:99x1", "sharded:2x1x1", "sharded:axb"} {
+	for _, text := range []string{"", "rs:3", "sharded", "sharded:", "sharded:2", "sharded:0x1", "sharded:1x0",
+		"sharded:99x1", "sharded:2x1x1", "sharded:axb"} {
 		if got, err := parseTopology(text); err == nil {
 			t.Errorf("%q is %+v", text, got)
 		}
@@ -162,7 +163,8 @@ func testHashed(t *testing.T, c *Cluster) {
 	if must(t, err); len(chunks) != 4 {
 		t.Errorf("it begins with %d chunks", len(chunks))
 	}
-	ids := bson.A{1, 2.5, "text", bson.NewObjectID(), true, bson.D{{Key: "a", Value: 1}}, int64(1 << 40), bson.NewDateTimeFromTime(time.Now())}
+	ids := bson.A{1, 2.5, "text", bson.NewObjectID(), true, bson.D{{Key: "a", Value: 1}}, int64(1 << 40),
+		bson.NewDateTimeFromTime(time.Now())}
 	for i := range 40 {
 		ids = append(ids, fmt.Sprint("user", i))
 	}
@@ -190,7 +192,8 @@ func testCompound(t *testing.T, c *Cluster) {
 	doc := func(region, id any) bson.D {
 		return bson.D{{Key: "region", Value: region}, {Key: "user", Value: bson.D{{Key: "id", Value: id}}}}
 	}
-	must(t, c.ShardCollection(t.Context(), ns, Sharding{Key: bson.D{{Key: "region", Value: 1}, {Key: "user.id", Value: "hashed"}}}))
+	must(t, c.ShardCollection(t.Context(), ns,
+		Sharding{Key: bson.D{{Key: "region", Value: 1}, {Key: "user.id", Value: "hashed"}}}))
 	middle := bson.D{{Key: "region", Value: 5}, {Key: "user.id", Value: int64(0)}}
 	must(t, c.Split(t.Context(), ns, middle))
 	must(t, c.MoveChunk(t.Context(), ns, middle, "s1"))
@@ -257,7 +260,8 @@ func testPrimary(t *testing.T, c *Cluster) {
 	if err != nil || primary != "s1" {
 		t.Errorf("the primary shard is %s, %v", primary, err)
 	}
-	if before, after := count(t, c, "s0", "moves.c", bson.D{}), count(t, c, "s1", "moves.c", bson.D{}); before != 0 || after != 5 {
+	if before, after := count(t, c, "s0", "moves.c", bson.D{}), count(t, c, "s1", "moves.c", bson.D{}); before != 0 ||
+		after != 5 {
 		t.Errorf("%d documents are where they were, %d where they should be", before, after)
 	}
 	must(t, c.Insert(t.Context(), "moves.c", key(5)))
@@ -321,7 +325,8 @@ func testShards(t *testing.T, c *Cluster) {
 func TestKeptWithUsers(t *testing.T) {
 	lab.Nightly(t)
 	lab.NeedServers(t)
-	o := Options{Options: lab.Options{Topology: "sharded:1x2", Auth: true, Dir: t.TempDir(), CacheGB: 0.25, LeanJournal: true}}
+	o := Options{Options: lab.Options{Topology: "sharded:1x2", Auth: true, Dir: t.TempDir(), CacheGB: 0.25,
+		LeanJournal: true}}
 	c, err := Start(t.Context(), o)
 	must(t, err)
 	t.Cleanup(func() { _ = c.Stop() })

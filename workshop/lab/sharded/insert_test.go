@@ -58,7 +58,8 @@ func (m *Map) Insert(ctx context.Context, ns string, document any) error {
 
 // commits waits until a majority has all that the set was given so far.
 func (s *set) commits(ctx context.Context) error {
-	return s.client.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{}}, majority()}).Err()
+	return s.client.Database("admin").RunCommand(ctx,
+		bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{}}, majority()}).Err()
 }
 
 // insert tries once, and says where.

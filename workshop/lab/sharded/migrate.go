@@ -42,12 +42,14 @@ func (m *Map) ShardCollection(ctx context.Context, ns string, s Sharding) error 
 	}
 	if !m.server.atLeast5() {
 		cmd := bson.D{
-			{Key: "_configsvrShardCollection", Value: ns}, {Key: "key", Value: s.Key}, {Key: "getUUIDfromPrimaryShard", Value: true},
+			{Key: "_configsvrShardCollection", Value: ns}, {Key: "key", Value: s.Key},
+			{Key: "getUUIDfromPrimaryShard", Value: true},
 		}
 		return m.config.command(ctx, append(append(cmd, how...), majority()))
 	}
 	if s.Series != (SeriesFields{}) {
-		how = append(how, bson.E{Key: "timeseries", Value: bson.D{{Key: "timeField", Value: s.Series.Time}, {Key: "metaField", Value: s.Series.Meta}}})
+		how = append(how, bson.E{Key: "timeseries",
+			Value: bson.D{{Key: "timeField", Value: s.Series.Time}, {Key: "metaField", Value: s.Series.Meta}}})
 	}
 	_, primary, err := m.database(ctx, db)
 	if err != nil {
@@ -56,7 +58,8 @@ func (m *Map) ShardCollection(ctx context.Context, ns string, s Sharding) error 
 	_, err = primary.run(ctx, db, func(ctx context.Context) (bson.D, error) {
 		d, _, err := m.database(ctx, db)
 		cmd := bson.D{
-			{Key: "_shardsvrCreateCollection", Value: coll}, {Key: "shardKey", Value: s.Key}, {Key: "databaseVersion", Value: d.Version},
+			{Key: "_shardsvrCreateCollection", Value: coll}, {Key: "shardKey", Value: s.Key},
+			{Key: "databaseVersion", Value: d.Version},
 		}
 		return append(append(cmd, how...), majority()), err
 	})
@@ -202,7 +205,8 @@ func (m *Map) moveCommand(coll *Collection, chunk Chunk, to string) bson.D {
 		{Key: "_configsvrMoveChunk", Value: 1}, {Key: "_id", Value: chunk.ID}, {Key: "ns", Value: coll.NS},
 		{Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max}, {Key: "shard", Value: chunk.Shard},
 		{Key: "lastmod", Value: chunk.Version}, {Key: "lastmodEpoch", Value: coll.Epoch}, {Key: "toShard", Value: to},
-		{Key: "maxChunkSizeBytes", Value: int64(64 << 20)}, {Key: "secondaryThrottle", Value: bson.D{}}, {Key: "waitForDelete", Value: false},
+		{Key: "maxChunkSizeBytes", Value: int64(64 << 20)}, {Key: "secondaryThrottle", Value: bson.D{}},
+		{Key: "waitForDelete", Value: false},
 	}
 	if m.server.atLeast5() {
 		cmd = append(cmd, bson.E{Key: "uuid", Value: coll.UUID}, bson.E{Key: "lastmodTimestamp", Value: coll.Timestamp})

@@ -23,7 +23,8 @@ import (
 // for one that is a shard already it does nothing.
 func (c *Cluster) join(ctx context.Context, s *set) error {
 	return c.config.command(ctx, bson.D{
-		{Key: "_configsvrAddShard", Value: s.Name() + "/" + strings.Join(s.Hosts(), ",")}, {Key: "name", Value: s.name}, majority(),
+		{Key: "_configsvrAddShard", Value: s.Name() + "/" + strings.Join(s.Hosts(), ",")}, {Key: "name", Value: s.name},
+		majority(),
 	})
 }
 
@@ -72,7 +73,8 @@ func (c *Cluster) RemoveShard(ctx context.Context, name string) error {
 		return err
 	}
 	if state.Mode == "off" {
-		return fmt.Errorf("lab: remove shard %s from %s: the balancer, which empties it, is off; call Balancer first", name, c.Name())
+		return fmt.Errorf("lab: remove shard %s from %s: the balancer, which empties it, is off; call Balancer first", name,
+			c.Name())
 	}
 	var left bson.Raw
 	err = poll(ctx, func(ctx context.Context) (bool, error) {
@@ -184,7 +186,8 @@ type database struct {
 
 // database reads where a database has its primary shard.
 func (m *Map) database(ctx context.Context, name string) (d database, s *set, err error) {
-	err = m.config.client.Database("config").Collection("databases").FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Decode(&d)
+	err = m.config.client.Database("config").Collection("databases").FindOne(ctx, bson.D{{Key: "_id", Value: name}}).
+		Decode(&d)
 	if err != nil {
 		return d, nil, fmt.Errorf("lab: find database %s of %s: %w; make it with CreateDatabase", name, m.name, err)
 	}
@@ -216,7 +219,8 @@ func (m *Map) MovePrimary(ctx context.Context, db, to string) error {
 	_, err = from.run(ctx, "admin", func(ctx context.Context) (bson.D, error) {
 		d, _, err := m.database(ctx, db)
 		return bson.D{
-			{Key: "_shardsvrMovePrimary", Value: db}, {Key: "to", Value: to}, {Key: "databaseVersion", Value: d.Version}, majority(),
+			{Key: "_shardsvrMovePrimary", Value: db}, {Key: "to", Value: to}, {Key: "databaseVersion", Value: d.Version},
+			majority(),
 		}, err
 	})
 	return lab.Wrap(err, "lab: move database %s to %s", db, to)
@@ -273,9 +277,10 @@ func passes(err error) bool {
 	if errors.As(err, &pool) && pool.Retryable() {
 		return true
 	}
-	return stale(err) || mongo.IsNetworkError(err) || hasCode(err, hostUnreachable, lockTimeout, lockBusy, shardNotFound, networkTimeout,
-		shutdownInProgress, conflictingOperation, failedToFindPrimary, majorityNotYet, primarySteppedDown, socketException,
-		notWritablePrimary, interruptedAtShutdown, interruptedByElection, notPrimaryOrRecovering)
+	return stale(err) || mongo.IsNetworkError(err) ||
+		hasCode(err, hostUnreachable, lockTimeout, lockBusy, shardNotFound, networkTimeout,
+			shutdownInProgress, conflictingOperation, failedToFindPrimary, majorityNotYet, primarySteppedDown, socketException,
+			notWritablePrimary, interruptedAtShutdown, interruptedByElection, notPrimaryOrRecovering)
 }
 
 // hasCode reports whether a server has answered with one of the codes.
@@ -291,7 +296,8 @@ func majority() bson.E {
 
 // run sends a command that make makes anew each time, until it is answered
 // with something that does not pass by itself.
-func (s *set) run(ctx context.Context, db string, make func(context.Context) (bson.D, error)) (reply bson.Raw, err error) {
+func (s *set) run(ctx context.Context, db string, make func(context.Context) (bson.D, error)) (reply bson.Raw,
+	err error) {
 	err = poll(ctx, func(ctx context.Context) (bool, error) {
 		cmd, err := make(ctx)
 		if err != nil {
@@ -385,7 +391,8 @@ func (o Options) inLaunch(l *lab.Launch) Options {
 
 // startPrograms starts the routers as processes of their own. They read the
 // servers' password from a file, for a command line can be seen by everybody.
-func (c *Cluster) startPrograms(ctx context.Context, l *lab.Launch, named *Cluster, program string) (hosts []string, err error) {
+func (c *Cluster) startPrograms(ctx context.Context, l *lab.Launch, named *Cluster, program string) (hosts []string,
+	err error) {
 	for i := range named.opts.Routers {
 		name := "router" + strconv.Itoa(i)
 		file := filepath.Join(l.Dir(), name+".uri")

@@ -131,7 +131,8 @@ func TestFailedUp(t *testing.T) {
 	store, err := lab.NewStore(filepath.Join(t.TempDir(), "store"))
 	must(t, err)
 	began := time.Now()
-	o := Options{Options: lab.Options{Name: "failed", Topology: "sharded:1x1", CacheGB: 0.25, LeanJournal: true}, Routers: 1}
+	o := Options{Options: lab.Options{Name: "failed", Topology: "sharded:1x1", CacheGB: 0.25, LeanJournal: true},
+		Routers: 1}
 	if _, err := Up(t.Context(), store, o, "/bin/false"); err == nil {
 		t.Fatal("a cluster whose router ends at once is up")
 	}
