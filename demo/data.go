@@ -54,8 +54,10 @@ func fill(template json.RawMessage, series string, i int) string {
 	if i%2 == 0 { // half of them go while the demo runs
 		soon = now.Add(time.Duration(4+i%6) * time.Second)
 	}
-	return strings.NewReplacer(`: "#i"`, ": "+n, "#id", fmt.Sprintf("%08d", i), "#i", n, `"$numberLong": "#few"`, `"$numberLong": "`+few+`"`,
-		`: "#few"`, ": "+few, `["#few", "#few"]`, "["+few+", "+few+"]", "#few", few, "#series", series, "#long", strings.Repeat("lorem ipsum ", 10+i%20),
+	return strings.NewReplacer(`: "#i"`, ": "+n, "#id", fmt.Sprintf("%08d", i), "#i", n, `"$numberLong": "#few"`,
+		`"$numberLong": "`+few+`"`,
+		`: "#few"`, ": "+few, `["#few", "#few"]`, "["+few+", "+few+"]", "#few", few, "#series", series, "#long",
+		strings.Repeat("lorem ipsum ", 10+i%20),
 		`"#past"`, date(now.Add(-time.Duration(i)*time.Second)), `"#soon"`, date(soon)).Replace(string(template))
 }
 
@@ -67,10 +69,12 @@ func mixed(i int) bson.D {
 		id = []any{
 			int32(i), int64(i) << 32, float64(i) + 0.25, fmt.Sprintf("id-%d", i), bson.DateTime(i),
 			bson.NewObjectIDFromTimestamp(time.Unix(int64(i), 0)), bson.NewDecimal128(0x303e000000000000, uint64(i)*10+1),
-			bson.D{{Key: "a", Value: i}, {Key: "b", Value: bson.A{i, "x"}}}, bson.Binary{Subtype: 4, Data: fmt.Appendf(nil, "%016d", i)},
+			bson.D{{Key: "a", Value: i}, {Key: "b", Value: bson.A{i, "x"}}},
+			bson.Binary{Subtype: 4, Data: fmt.Appendf(nil, "%016d", i)},
 		}[i%9]
 	}
-	return bson.D{{Key: "_id", Value: id}, {Key: "n", Value: i}, {Key: "a.b", Value: 1}, {Key: "", Value: math.Copysign(0, -1)},
+	return bson.D{{Key: "_id", Value: id}, {Key: "n", Value: i}, {Key: "a.b", Value: 1},
+		{Key: "", Value: math.Copysign(0, -1)},
 		{Key: "text", Value: strings.Repeat("m", 100)}}
 }
 
@@ -87,7 +91,8 @@ func (k kind) insert(ctx context.Context, client *mongo.Client, series string, f
 			}
 			docs = append(docs, doc)
 		}
-		if _, err := client.Database(db).Collection(coll).InsertMany(ctx, docs, options.InsertMany().SetOrdered(false)); err != nil {
+		if _, err := client.Database(db).Collection(coll).
+			InsertMany(ctx, docs, options.InsertMany().SetOrdered(false)); err != nil {
 			return fmt.Errorf("insert into %s: %w", k.NS, err)
 		}
 	}
@@ -132,7 +137,8 @@ func (d *demo) load(ctx context.Context) (err error) {
 		return err
 	}
 	d.loaded += files
-	d.out.Printf("Loaded %s documents into %d collections of several kinds, and 2 views (%s)", grouped(d.loaded), len(d.kinds)+2, since(began))
+	d.out.Printf("Loaded %s documents into %d collections of several kinds, and 2 views (%s)", grouped(d.loaded),
+		len(d.kinds)+2, since(began))
 	return nil
 }
 
@@ -172,7 +178,8 @@ func loadFiles(ctx context.Context, db *mongo.Database) (int64, error) {
 		for len(content) < size {
 			content = fmt.Appendf(content, "%d;%x\n", i, random.Uint64())
 		}
-		if _, err := db.GridFSBucket().UploadFromStream(ctx, fmt.Sprintf("report-%d.csv", i), strings.NewReader(string(content))); err != nil {
+		if _, err := db.GridFSBucket().UploadFromStream(ctx, fmt.Sprintf("report-%d.csv", i),
+			strings.NewReader(string(content))); err != nil {
 			return 0, fmt.Errorf("load files: %w", err)
 		}
 	}

@@ -44,7 +44,8 @@ func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string)
 	if args[0] == "sync" || args[0] == "verify" {
 		prefix = "MILLRACE_"
 	}
-	cmd.Env = append(append(cmd.Env, d.env...), prefix+"SOURCE="+d.source.cluster.URI(), prefix+"TARGET="+d.target.cluster.URI(), "XDG_STATE_HOME="+d.dir)
+	cmd.Env = append(append(cmd.Env, d.env...), prefix+"SOURCE="+d.source.cluster.URI(),
+		prefix+"TARGET="+d.target.cluster.URI(), "XDG_STATE_HOME="+d.dir)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Stdout, cmd.Stderr = out, errOut
@@ -129,7 +130,8 @@ func (d *demo) startService(ctx context.Context) error {
 	}
 	defer said.Close()
 	d.out.Print("\n$ millrace serve")
-	if err := d.begin(ctx, said, "serve", "--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--data-dir", data, "--name", "worker-of-serve", "--log-format", "json"); err != nil {
+	if err := d.begin(ctx, said, "serve", "--listen", "127.0.0.1:0", "--nats-listen", "127.0.0.1:0", "--data-dir", data,
+		"--name", "worker-of-serve", "--log-format", "json"); err != nil {
 		return err
 	}
 	var at struct{ Console, NATS string }
@@ -147,10 +149,12 @@ func (d *demo) startService(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the token of the service: %w", err)
 	}
-	d.env = []string{"MILLRACE_SERVER=" + strings.TrimSuffix(at.Console, "/"), "MILLRACE_TOKEN=" + strings.TrimSpace(string(token))}
+	d.env = []string{"MILLRACE_SERVER=" + strings.TrimSuffix(at.Console, "/"), "MILLRACE_TOKEN=" +
+		strings.TrimSpace(string(token))}
 	d.out.Printf("  console: %s (log in with the token in %s)", at.Console, filepath.Join(data, "token"))
 	d.out.Print("$ millrace worker --nats …")
-	if err := d.begin(ctx, said, "worker", "--nats", "nats://"+at.NATS, "--nats-token-file", filepath.Join(data, "nats-token"), "--name", "another-worker"); err != nil {
+	if err := d.begin(ctx, said, "worker", "--nats", "nats://"+at.NATS, "--nats-token-file",
+		filepath.Join(data, "nats-token"), "--name", "another-worker"); err != nil {
 		return err
 	}
 	if err := os.WriteFile(settings, []byte("source: env:SOURCE\ntarget: env:TARGET\n"), 0o600); err != nil {
@@ -202,7 +206,8 @@ func (d *demo) await(ctx context.Context, met func() (bool, error)) error {
 			select {
 			case <-c.Done():
 				log, _ := os.ReadFile(d.log())
-				return false, fmt.Errorf("a process of millrace ended before its time: %w\n%s", cmp.Or(c.Wait(), errors.New("without an error")), log[max(0, len(log)-2000):])
+				return false, fmt.Errorf("a process of millrace ended before its time: %w\n%s",
+					cmp.Or(c.Wait(), errors.New("without an error")), log[max(0, len(log)-2000):])
 			default:
 			}
 		}

@@ -71,7 +71,8 @@ type side struct {
 func main() {
 	d := &demo{kinds: map[string]kind{}, out: log.New(os.Stdout, "", 0), began: time.Now()}
 	flag.StringVar(&d.millrace, "millrace", "bin/millrace", "the program to show")
-	flag.StringVar(&d.source.topology, "source", "rs:3", "topology of the source: rs:3 is a replica set of three members, sharded:3x1 three shards of one")
+	flag.StringVar(&d.source.topology, "source", "rs:3",
+		"topology of the source: rs:3 is a replica set of three members, sharded:3x1 three shards of one")
 	flag.StringVar(&d.target.topology, "target", "rs:1", "topology of the target")
 	flag.IntVar(&d.docs, "docs", 200_000, "documents to load, about")
 	flag.DurationVar(&d.follow, "follow", 5*time.Second, "how long to follow before the cut-over")

@@ -82,8 +82,10 @@ func (d *demo) summary(context.Context) error {
 	t := table.NewWriter()
 	t.SetStyle(table.StyleLight)
 	row := func(what, format string, args ...any) { t.AppendRow(table.Row{what, fmt.Sprintf(format, args...)}) }
-	row("loaded before", "%s documents, mongod %s, %s to %s", grouped(d.loaded), mongodVersion, d.source.topology, d.target.topology)
-	row("written meanwhile", "%s inserts, %s updates, %s deletes, %s expired", grouped(w.inserts.Load()), grouped(w.updates.Load()), grouped(w.deletes.Load()), grouped(d.expired))
+	row("loaded before", "%s documents, mongod %s, %s to %s", grouped(d.loaded), mongodVersion, d.source.topology,
+		d.target.topology)
+	row("written meanwhile", "%s inserts, %s updates, %s deletes, %s expired", grouped(w.inserts.Load()),
+		grouped(w.updates.Load()), grouped(w.deletes.Load()), grouped(d.expired))
 	kind, how := "a unique key", syncByHand
 	if w.sharded != nil {
 		kind = "a key"
@@ -91,12 +93,15 @@ func (d *demo) summary(context.Context) error {
 	if d.service {
 		how = serviceByHand
 	}
-	row("  of these", "%s in transactions, %s trades of %s; %d schema changes", grouped(3*w.transactions.Load()), grouped(w.trades.Load()), kind, w.schema.Load())
+	row("  of these", "%s in transactions, %s trades of %s; %d schema changes", grouped(3*w.transactions.Load()),
+		grouped(w.trades.Load()), kind, w.schema.Load())
 	if n := w.chunks.Load(); n > 0 {
 		row("  meanwhile, too", "%d chunks moved by force from shard to shard, the balancer on", n)
 	}
-	row("  right before the end", "a burst of %s operations in %s", grouped(burstInserts+burstUpdates+burstDeletes), seconds(d.burstTook))
-	row("copied", "%s documents (time series as buckets), %s, %s documents/s", grouped(s.Copy.Docs), size(s.Copy.Bytes), grouped(rate))
+	row("  right before the end", "a burst of %s operations in %s", grouped(burstInserts+burstUpdates+burstDeletes),
+		seconds(d.burstTook))
+	row("copied", "%s documents (time series as buckets), %s, %s documents/s", grouped(s.Copy.Docs), size(s.Copy.Bytes),
+		grouped(rate))
 	row("changes applied", "%s operations, %d schema changes", grouped(s.Follow.Operations), s.Follow.SchemaChanges)
 	row("phases", "%s", strings.Join(phases, ", "))
 	row("behind, at most", "%.1f s while following", d.maxLag)
@@ -106,7 +111,8 @@ func (d *demo) summary(context.Context) error {
 	} else { // a worker may run other jobs, too
 		row("millrace itself", "%.1f s of CPU, %s of memory at most", s.Process.CPUSeconds, size(s.Process.Peak))
 	}
-	row("compared", "%s documents, %s, byte for byte, in %s", grouped(compared), size(bytes), seconds(d.report.End.Sub(d.report.Start)))
+	row("compared", "%s documents, %s, byte for byte, in %s", grouped(compared), size(bytes),
+		seconds(d.report.End.Sub(d.report.Start)))
 	if d.hashed > 0 {
 		row("servers' own dbHash", "%d of %d collections equal", d.hashed-len(d.unequal), d.hashed)
 	}

@@ -37,7 +37,8 @@ type writers struct {
 func (d *demo) startWriters(ctx context.Context) error {
 	c := d.source.client
 	w := &writers{scripted: d.scripted, client: c, admin: c.Database("admin"), shop: c.Database("shop"), kinds: d.kinds}
-	rounds := []func(context.Context, *rand.Rand, int) error{w.insert, w.update, w.remove, w.transfer, w.trade, w.measure, w.changeSchema}
+	rounds := []func(context.Context, *rand.Rand, int) error{w.insert, w.update, w.remove, w.transfer, w.trade, w.measure,
+		w.changeSchema}
 	if w.sharded, _ = d.source.cluster.(*sharded.Cluster); w.sharded != nil {
 		if err := w.sharded.Balancer(ctx, true); err != nil {
 			return err
@@ -85,14 +86,16 @@ func (w *writers) insert(ctx context.Context, _ *rand.Rand, n int) error {
 // measure writes to the time-series and to the capped collection.
 func (w *writers) measure(ctx context.Context, _ *rand.Rand, n int) error {
 	w.inserts.Add(10)
-	return errors.Join(w.kinds["logs.readings"].insert(ctx, w.client, "new", n*5, n*5+5), w.kinds["logs.events"].insert(ctx, w.client, "new", n*5, n*5+5))
+	return errors.Join(w.kinds["logs.readings"].insert(ctx, w.client, "new", n*5, n*5+5),
+		w.kinds["logs.events"].insert(ctx, w.client, "new", n*5, n*5+5))
 }
 
 // update changes documents in all the ways that there are.
 func (w *writers) update(ctx context.Context, r *rand.Rand, _ int) error {
 	var all []string
 	for range 10 { // of few documents, so that they meet again and again
-		all = append(all, fmt.Sprintf(`{"q": {"_id": %d}, "u": %s}`, r.IntN(1000), fill(w.Updates[r.IntN(len(w.Updates))], "", r.IntN(99))))
+		all = append(all, fmt.Sprintf(`{"q": {"_id": %d}, "u": %s}`, r.IntN(1000),
+			fill(w.Updates[r.IntN(len(w.Updates))], "", r.IntN(99))))
 	}
 	w.updates.Add(10)
 	return run(ctx, w.shop, `{"update": "users", "updates": [%s]}`, strings.Join(all, ", "))
@@ -164,7 +167,8 @@ func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 
 func (w *writers) transaction(ctx context.Context, do func(context.Context) error) error {
 	return w.client.UseSession(ctx, func(ctx context.Context) error {
-		_, err := mongo.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, do(ctx) })
+		_, err := mongo.SessionFromContext(ctx).
+			WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, do(ctx) })
 		return err
 	})
 }

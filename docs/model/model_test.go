@@ -37,7 +37,8 @@ func TestTodayIsWrong(t *testing.T) {
 		{"7: a restart hides conflicts, and after it was reported", "conflict", "a conflict is hidden", 0},
 		{"12: finalize believes an isolated primary", "source", "newest majority write", 0},
 		{"an update is judged on a primary of another term", "failover", "conflict that is none", 0},
-		{"a restart takes a collection that somebody dropped for one that it has renamed", "rename", "a document is missing", 0},
+		{"a restart takes a collection that somebody dropped for one that it has renamed", "rename", "a document is missing",
+			0},
 	} {
 		t.Run(c.point, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +80,8 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		proveFirst: "schema", oneTerm: "failover", fenceEachAttempt: "conflict", fenceNeverReused: "restart",
 		storeFenced: "late", lease: "restart", endRuns: "restart", allMembers: "failover-back", lookProof: "schema",
 		boundWindow: "foreign", reachMajority: "schema", rememberSkips: "conflict", holdPosition: "conflict",
-		noteRefusal: "foreign", refusalMajority: "foreign", proveRefusal: "refusal", noteIntent: "schema", intentMajority: "schema", noteBefore: "rename",
+		noteRefusal: "foreign", refusalMajority: "foreign", proveRefusal: "refusal", noteIntent: "schema",
+		intentMajority: "schema", noteBefore: "rename",
 		changeMajority: "schema", linearizable: "source",
 	}
 	for i, n := range ruleNames() {

@@ -10,9 +10,11 @@ type world struct {
 	failovers, sourceFailovers, hands, restarts uint8
 	sourceStart                                 uint8 // events that the source has at the beginning
 	handDoc                                     uint8
-	handPut, handDrop                           bool   // by hand: handDoc is put there, not removed; the collection is dropped instead
-	crash, retry                                bool   // a process may end; an attempt may
-	seek                                        string // in what is wrong; what else is wrong ends a history, and is not reported
+	// by hand: handDoc is put there, not removed; the collection is dropped instead
+	handPut, handDrop bool
+	crash, retry      bool // a process may end; an attempt may
+	// in what is wrong; what else is wrong ends a history, and is not reported
+	seek string
 }
 
 func (w *world) begin() state {
@@ -22,7 +24,8 @@ func (w *world) begin() state {
 		w.exact(&d, uint8(i+1))
 		w.truth = append(w.truth, d)
 	}
-	s := state{term: 1, source: w.sourceStart, failovers: w.failovers, sourceFailovers: w.sourceFailovers, hands: w.hands, restarts: w.restarts}
+	s := state{term: 1, source: w.sourceStart, failovers: w.failovers, sourceFailovers: w.sourceFailovers, hands: w.hands,
+		restarts: w.restarts}
 	s.now.data.coll = collMade
 	s.safe = s.now
 	return s
