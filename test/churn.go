@@ -28,15 +28,18 @@ func LoadChurn(t *testing.T, db *mongo.Database) {
 			t.Fatal(err)
 		}
 	}
-	must(db.CreateCollection(ctx, "log", options.CreateCollection().SetCapped(true).SetSizeInBytes(1<<20).SetMaxDocuments(2000)))
-	must(db.CreateCollection(ctx, "ci", options.CreateCollection().SetCollation(&options.Collation{Locale: "en", Strength: 2})))
+	must(db.CreateCollection(ctx, "log", options.CreateCollection().SetCapped(true).SetSizeInBytes(1<<20).
+		SetMaxDocuments(2000)))
+	must(db.CreateCollection(ctx, "ci", options.CreateCollection().
+		SetCollation(&options.Collation{Locale: "en", Strength: 2})))
 	pad := bytes.Repeat([]byte("x"), 900)
 	for _, name := range []string{"big", "uniq", "log"} {
 		n := map[string]int{"big": 60000, "uniq": 3000, "log": 3000}[name]
 		for b := 0; b < n; b += 2000 {
 			var docs []any
 			for i := b; i < min(b+2000, n); i++ {
-				docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "pad", Value: pad[:300+i%600]}, {Key: "a", Value: bson.A{1, 2, 3}}})
+				docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "pad", Value: pad[:300+i%600]},
+					{Key: "a", Value: bson.A{1, 2, 3}}})
 			}
 			_, err := db.Collection(name).InsertMany(ctx, docs)
 			must(err)
@@ -46,7 +49,8 @@ func LoadChurn(t *testing.T, db *mongo.Database) {
 		{Keys: bson.D{{Key: "k", Value: 1}}}, {Keys: bson.D{{Key: "n", Value: 1}, {Key: "k", Value: -1}}},
 		{Keys: bson.D{{Key: "at", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(3600)}})
 	must(err)
-	_, err = db.Collection("uniq").Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetUnique(true)})
+	_, err = db.Collection("uniq").Indexes().
+		CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetUnique(true)})
 	must(err)
 }
 
@@ -102,7 +106,8 @@ func StartChurn(t *testing.T, db *mongo.Database, o ChurnOptions) *Churn {
 	c := &Churn{cancel: cancel}
 	t.Cleanup(c.Stop)
 	const schema = 4
-	for i, write := range []func(context.Context, *mongo.Database, *rand.Rand, int) error{churnBig, churnBig, churnUnique, churnLog, schema: churnSchema, churnTxn} {
+	for i, write := range []func(context.Context, *mongo.Database, *rand.Rand, int) error{churnBig, churnBig, churnUnique,
+		churnLog, schema: churnSchema, churnTxn} {
 		pause := o.Pause
 		if i == schema {
 			pause += o.SchemaEvery
@@ -134,13 +139,22 @@ func churnBig(ctx context.Context, db *mongo.Database, r *rand.Rand, _ int) erro
 	case 0:
 		_, err = coll.DeleteOne(ctx, id)
 	case 1:
-		_, err = coll.ReplaceOne(ctx, id, bson.D{{Key: "r", Value: r.IntN(1000)}, {Key: "a", Value: bson.A{5, 6, 7, 8}}}, options.Replace().SetUpsert(true))
+		_, err = coll.ReplaceOne(ctx, id, bson.D{{Key: "r", Value: r.IntN(1000)}, {Key: "a", Value: bson.A{5, 6, 7, 8}}},
+			options.Replace().SetUpsert(true))
 	case 2:
-		_, err = coll.UpdateOne(ctx, id, bson.D{{Key: "$push", Value: bson.D{{Key: "a", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(10)}}, {Key: "$slice", Value: -4}}}}}, {Key: "$set", Value: bson.D{{Key: "n", Value: r.IntN(100)}}}})
+		_,
+			err = coll.UpdateOne(ctx, id,
+			bson.D{{Key: "$push",
+				Value: bson.D{{Key: "a", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(10)}}, {Key: "$slice", Value: -4}}}}},
+				{Key: "$set", Value: bson.D{{Key: "n", Value: r.IntN(100)}}}})
 	case 3:
-		_, err = coll.UpdateOne(ctx, id, bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "z", Value: 1}, {Key: "b", Value: r.IntN(9)}}}}, bson.D{{Key: "$unset", Value: "pad"}}})
+		_,
+			err = coll.UpdateOne(ctx, id,
+			bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "z", Value: 1}, {Key: "b", Value: r.IntN(9)}}}},
+				bson.D{{Key: "$unset", Value: "pad"}}})
 	default:
-		_, err = coll.UpdateOne(ctx, id, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}, {Key: "sub.x", Value: 1}}}}, options.UpdateOne().SetUpsert(true))
+		_, err = coll.UpdateOne(ctx, id, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}, {Key: "sub.x", Value: 1}}}},
+			options.UpdateOne().SetUpsert(true))
 	}
 	return err
 }
@@ -163,7 +177,8 @@ func churnUnique(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) e
 		id int
 		k  any
 	}{{a, fmt.Sprint("tmp", n)}, {b, da.K}, {a, dbb.K}} {
-		if _, err := coll.UpdateOne(ctx, bson.D{{Key: "_id", Value: step.id}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: step.k}}}}); err != nil {
+		if _, err := coll.UpdateOne(ctx, bson.D{{Key: "_id", Value: step.id}},
+			bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: step.k}}}}); err != nil {
 			return err
 		}
 	}
@@ -171,7 +186,8 @@ func churnUnique(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) e
 }
 
 func churnLog(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) error {
-	_, err := db.Collection("log").InsertOne(ctx, bson.D{{Key: "_id", Value: 10_000 + n}, {Key: "pad", Value: make([]byte, r.IntN(2000))}})
+	_, err := db.Collection("log").InsertOne(ctx,
+		bson.D{{Key: "_id", Value: 10_000 + n}, {Key: "pad", Value: make([]byte, r.IntN(2000))}})
 	return err
 }
 
@@ -183,7 +199,8 @@ func churnSchema(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) e
 	case 0:
 		err = db.Collection(a).Drop(ctx)
 	case 1:
-		err = db.Client().Database("admin").RunCommand(ctx, bson.D{{Key: "renameCollection", Value: db.Name() + "." + a}, {Key: "to", Value: db.Name() + "." + b}, {Key: "dropTarget", Value: true}}).Err()
+		err = db.Client().Database("admin").RunCommand(ctx, bson.D{{Key: "renameCollection", Value: db.Name() + "." + a},
+			{Key: "to", Value: db.Name() + "." + b}, {Key: "dropTarget", Value: true}}).Err()
 	case 2:
 		_, err = db.Collection(a).Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "v", Value: 1}}})
 	case 3:
@@ -199,7 +216,8 @@ func churnSchema(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) e
 }
 
 func churnTxn(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) error {
-	sess, err := db.Client().StartSession(options.Session().SetDefaultTransactionOptions(options.Transaction().SetReadConcern(readconcern.Snapshot())))
+	sess, err := db.Client().StartSession(options.Session().
+		SetDefaultTransactionOptions(options.Transaction().SetReadConcern(readconcern.Snapshot())))
 	if err != nil {
 		return err
 	}
@@ -207,7 +225,8 @@ func churnTxn(ctx context.Context, db *mongo.Database, r *rand.Rand, n int) erro
 	_, err = sess.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 		for i := range 5 {
 			if _, err := db.Collection("ci").UpdateOne(ctx, bson.D{{Key: "_id", Value: fmt.Sprintf("Key%d", r.IntN(50))}},
-				bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: n}, {Key: "i", Value: i}}}}, options.UpdateOne().SetUpsert(true)); err != nil {
+				bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: n}, {Key: "i", Value: i}}}},
+				options.UpdateOne().SetUpsert(true)); err != nil {
 				return nil, err
 			}
 		}

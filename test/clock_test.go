@@ -20,7 +20,8 @@ func TestVerifyGoesByTheSourcesClock(t *testing.T) {
 	src, dst, bin := lab.ForTest(t, off), lab.ForTest(t, off), BuildMillrace(t)
 	sc, dc := kit.Client(t, src.URI()), kit.Client(t, dst.URI())
 	index := d("key", d("at", 1), "name", "at", "expireAfterSeconds", 0)
-	if err := sc.Database("clock").RunCommand(t.Context(), d("createIndexes", "c", "indexes", a(index))).Err(); err != nil {
+	if err := sc.Database("clock").RunCommand(t.Context(), d("createIndexes", "c", "indexes", a(index))).
+		Err(); err != nil {
 		t.Fatal(err)
 	}
 	plain := d("createIndexes", "c", "indexes", a(d("key", d("at", 1), "name", "at")))
@@ -38,10 +39,13 @@ func TestVerifyGoesByTheSourcesClock(t *testing.T) {
 		{"behind", -30 * time.Minute, -time.Hour, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if _, err := left.ReplaceOne(t.Context(), bson.D{{Key: "n", Value: 1}}, bson.D{{Key: "n", Value: 1}, {Key: "at", Value: time.Now().Add(c.expires)}}, options.Replace().SetUpsert(true)); err != nil {
+			if _, err := left.ReplaceOne(t.Context(), bson.D{{Key: "n", Value: 1}},
+				bson.D{{Key: "n", Value: 1}, {Key: "at", Value: time.Now().Add(c.expires)}},
+				options.Replace().SetUpsert(true)); err != nil {
 				t.Fatal(err)
 			}
-			p, clock := StartClocked(t, nil, bin, "verify", "--source", src.URI(), "--target", dst.URI(), "--include", "clock.*", "--skip", "clock.*=ttl", "--recheck-for", "0")
+			p, clock := StartClocked(t, nil, bin, "verify", "--source", src.URI(), "--target", dst.URI(), "--include", "clock.*",
+				"--skip", "clock.*=ttl", "--recheck-for", "0")
 			if err := clock.Set(c.clock); err != nil {
 				t.Fatal(err)
 			}

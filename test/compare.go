@@ -137,7 +137,8 @@ func Compare(ctx context.Context, source, target *mongo.Client, o CompareOptions
 	if o.Fields == nil {
 		o.Fields = func(string) bson.A { return nil }
 	}
-	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked, history: o.recorded}
+	c := comparison{source: source, target: target, name: o.Name, filter: o.Filter, mapping: o.Fields, marked: o.Marked,
+		history: o.recorded}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for _, ns := range slices.Sorted(maps.Keys(want)) {
@@ -300,7 +301,8 @@ func (c *comparison) options(e entry, renamed bool) map[string]string {
 			continue
 		}
 		// How buckets of a source before 5.2 are marked, which has no such option.
-		if el.Key() == "storageEngine" && text(v) == `{"wiredTiger": {"configString": "app_metadata=(`+mixedSchema+`=true)"}}` {
+		if el.Key() == "storageEngine" && text(v) == `{"wiredTiger": {"configString": "app_metadata=(`+mixedSchema+
+			`=true)"}}` {
 			continue
 		}
 		if renamed && e.Type == "view" && (el.Key() == "viewOn" || el.Key() == "pipeline") {

@@ -29,7 +29,8 @@ func (c *comparison) ended(ctx context.Context, e entry) error {
 	}
 	left, _, err := rest(ctx, cur, cur.Next(ctx))
 	if err == nil && len(left) > 0 {
-		c.add(e.ns(), "%d documents have not ended, such as %s", len(left), strings.Join(first(slices.Sorted(maps.Keys(left))), ", "))
+		c.add(e.ns(), "%d documents have not ended, such as %s", len(left),
+			strings.Join(first(slices.Sorted(maps.Keys(left))), ", "))
 	}
 	return err
 }
@@ -39,7 +40,8 @@ func newestVersions(ctx context.Context, client *mongo.Client, e entry) (*mongo.
 	by := func(key string, v any) bson.D { return bson.D{{Key: key, Value: v}} }
 	return client.Database(e.db).Collection(e.Name).Aggregate(ctx, bson.A{
 		by("$sort", by("_id", -1)),
-		by("$group", bson.D{{Key: "_id", Value: "$_id.k"}, {Key: "doc", Value: by("$first", by("$ifNull", bson.A{"$doc", nil}))}}),
+		by("$group", bson.D{{Key: "_id", Value: "$_id.k"},
+			{Key: "doc", Value: by("$first", by("$ifNull", bson.A{"$doc", nil}))}}),
 		by("$match", by("doc", by("$type", "object"))),
 		by("$replaceRoot", by("newRoot", "$doc")),
 		by("$sort", by("_id", 1)),
@@ -54,8 +56,10 @@ const maxListed = 3
 func (c *comparison) documents(ctx context.Context, w, h entry) error {
 	open := func(client *mongo.Client, e entry, filter bson.Raw) (*mongo.Cursor, error) {
 		if stages := c.mapping(w.ns()); client == c.source && stages != nil {
-			pipeline := bson.A{bson.D{{Key: "$match", Value: firstOf(filter)}}, bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}
-			return client.Database(e.db).Collection(e.Name).Aggregate(ctx, append(pipeline, stages...), options.Aggregate().SetAllowDiskUse(true))
+			pipeline := bson.A{bson.D{{Key: "$match", Value: firstOf(filter)}},
+				bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}
+			return client.Database(e.db).Collection(e.Name).
+				Aggregate(ctx, append(pipeline, stages...), options.Aggregate().SetAllowDiskUse(true))
 		}
 		if client == c.target && c.history(w.ns()) {
 			return newestVersions(ctx, client, e)
@@ -168,7 +172,8 @@ func (c *comparison) differing(e entry, same int, want, have map[string]bson.Raw
 		ids  []string
 	}{{"not on the target", missing}, {"on the target alone", extra}, {"different", changed}} {
 		if len(x.ids) > 0 {
-			c.add(e.ns(), "%d documents are %s (the first %d are the same): %s", len(x.ids), x.what, same, strings.Join(first(x.ids), ", "))
+			c.add(e.ns(), "%d documents are %s (the first %d are the same): %s", len(x.ids), x.what, same,
+				strings.Join(first(x.ids), ", "))
 		}
 	}
 }

@@ -54,7 +54,8 @@ func dropChange(s *site) {
 func dropRecreateChange(s *site) {
 	s.set("c", 1, d("$set", d("n", "before")))
 	s.drop("c")
-	s.insert("c", d("_id", 1, "new", true), d("_id", 2, "k", 1), d("_id", 3, "k", 1)) // duplicates of the index that is gone
+	// duplicates of the index that is gone
+	s.insert("c", d("_id", 1, "new", true), d("_id", 2, "k", 1), d("_id", 3, "k", 1))
 	s.index("c", d("n", -1))
 	s.drop("other")
 	s.create("other")
@@ -146,7 +147,8 @@ func outOtherChange(s *site) {
 func mergeChange(s *site) {
 	s.aggregate("c", d("$match", d("n", d("$lt", 20))), d("$merge", d("into", "other", "whenMatched", "merge")))
 	s.aggregate("c", d("$match", d("n", d("$lt", 5))), d("$merge", d("into", "other", "whenMatched", "replace")))
-	s.aggregate("c", d("$match", d("n", d("$lt", 9))), d("$merge", d("into", "other", "whenMatched", a(d("$set", d("piped", "$$new.n"))))))
+	s.aggregate("c", d("$match", d("n", d("$lt", 9))),
+		d("$merge", d("into", "other", "whenMatched", a(d("$set", d("piped", "$$new.n"))))))
 	s.aggregate("c", d("$merge", d("into", d("db", s.name("x"), "coll", "merged"), "whenNotMatched", "insert")))
 	if shared.sourceVer.AtLeast(4, 4) {
 		s.aggregate("other", d("$set", d("self", 1)), d("$merge", "other"))
@@ -437,8 +439,10 @@ func mappingScenarios() []scenario {
 		{name: "map_database", setup: mapSetup, change: mapChange, rename: []string{"DB=DB-mapped"}},
 		{name: "map_collection", setup: mapSetup, change: mapChange, rename: []string{"DB.c=DB.mapped", "DB.ts=DB-x.ts2"}},
 		{name: "map_swap", setup: mapSetup, change: mapChange, rename: []string{"DB.c=DB.other", "DB.other=DB.c"}},
-		{name: "map_and_rename", setup: docsSetup, change: mapRenameChange, rename: []string{"DB.c=DB.mapped", "DB.r=DB-y.r"}},
-		{name: "map_and_drop_database", setup: mapSetup, change: mapDropChange, rename: []string{"DB=DB-mapped", "DB.c=DB-else.c"}},
+		{name: "map_and_rename", setup: docsSetup, change: mapRenameChange,
+			rename: []string{"DB.c=DB.mapped", "DB.r=DB-y.r"}},
+		{name: "map_and_drop_database", setup: mapSetup, change: mapDropChange,
+			rename: []string{"DB=DB-mapped", "DB.c=DB-else.c"}},
 		{name: "map_views", setup: mapViewsSetup, change: mapViewsChange, rename: []string{"DB.c=DB.mapped"}},
 		{name: "map_transactions", setup: docsSetup, change: txnCollectionsChange, rename: []string{"DB=DB-m", "DB-x=DB-m2"}},
 	}
@@ -488,12 +492,16 @@ func mapDropChange(s *site) {
 
 func mapViewsSetup(s *site) {
 	docsSetup(s)
-	s.create("v", "viewOn", "c", "pipeline", a(d("$match", d("n", 1)), d("$lookup", d("from", "c", "localField", "n", "foreignField", "n", "as", "j"))))
-	s.create("w", "viewOn", "other", "pipeline", a(unionWith("c", "c"), unionWith("c", d("coll", "c", "pipeline", a(d("$match", d("c", "c")))))))
+	s.create("v", "viewOn", "c", "pipeline",
+		a(d("$match", d("n", 1)), d("$lookup", d("from", "c", "localField", "n", "foreignField", "n", "as", "j"))))
+	s.create("w", "viewOn", "other", "pipeline",
+		a(unionWith("c", "c"), unionWith("c", d("coll", "c", "pipeline", a(d("$match", d("c", "c")))))))
 }
 
 func mapViewsChange(s *site) {
-	s.create("x", "viewOn", "c", "pipeline", a(d("$graphLookup", d("from", "c", "startWith", "$n", "connectFromField", "n", "connectToField", "_id", "as", "g"))))
+	s.create("x", "viewOn", "c", "pipeline",
+		a(d("$graphLookup", d("from", "c", "startWith", "$n", "connectFromField", "n", "connectToField", "_id", "as", "g"))))
 	s.collMod("w", "viewOn", "c", "pipeline", a())
-	s.create("y", "viewOn", "v", "pipeline", a(d("$lookup", d("from", "c", "pipeline", a(d("$match", d("from", "c"))), "as", "j"))))
+	s.create("y", "viewOn", "v", "pipeline",
+		a(d("$lookup", d("from", "c", "pipeline", a(d("$match", d("from", "c"))), "as", "j"))))
 }

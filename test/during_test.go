@@ -15,7 +15,8 @@ const ballast = "ballast"
 // duringCopy runs the changes of the early ones when the catalog is pinned and
 // nothing is copied yet, and those of the late ones when everything is but the
 // ballast and the empty ones.
-func duringCopy(t *testing.T, spec job.Spec, cases []*trial, change func([]*trial) []*trial) (*running, []*trial, error) {
+func duringCopy(t *testing.T, spec job.Spec, cases []*trial, change func([]*trial) []*trial) (*running, []*trial,
+	error) {
 	ctx := t.Context()
 	b := &site{ctx: ctx, client: shared.sourceDB, base: ballast}
 	err := attempt(func() {

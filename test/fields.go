@@ -41,12 +41,16 @@ func mappingOf(rules bson.Raw) (stages bson.A) {
 	for _, e := range section("convert") { // of what does not fit there is no document
 		if rule := e.Value().Document(); rule.Lookup("otherwise").StringValue() == "fail" {
 			fits := converted("$"+e.Key(), rule.Lookup("to").StringValue(), misfit)
-			stages = append(stages, bson.D{{Key: "$match", Value: bson.D{{Key: "$expr", Value: bson.D{{Key: "$ne", Value: bson.A{fits, misfit}}}}}}})
+			stages = append(stages,
+				bson.D{{Key: "$match", Value: bson.D{{Key: "$expr", Value: bson.D{{Key: "$ne", Value: bson.A{fits, misfit}}}}}}})
 		}
 	}
 	for _, e := range section("from") {
 		if first, _, deep := strings.Cut(e.Value().StringValue(), "."); deep {
-			stages = append(stages, bson.D{{Key: "$match", Value: bson.D{{Key: "$expr", Value: bson.D{{Key: "$not", Value: bson.A{bson.D{{Key: "$isArray", Value: "$" + first}}}}}}}}})
+			stages = append(stages,
+				bson.D{{Key: "$match",
+					Value: bson.D{{Key: "$expr",
+						Value: bson.D{{Key: "$not", Value: bson.A{bson.D{{Key: "$isArray", Value: "$" + first}}}}}}}}})
 		}
 	}
 	var away, nested bson.A
@@ -68,7 +72,8 @@ func mappingOf(rules bson.Raw) (stages bson.A) {
 		name = append(name, bson.D{{Key: "case", Value: is(e.Key())}, {Key: "then", Value: literal(e.Value().StringValue())}})
 	}
 	for _, e := range renames { // a field of that name that is not renamed itself
-		if to := e.Value().StringValue(); !slices.ContainsFunc(renames, func(o bson.RawElement) bool { return o.Key() == to }) {
+		if to := e.Value().StringValue(); !slices.ContainsFunc(renames,
+			func(o bson.RawElement) bool { return o.Key() == to }) {
 			away = append(away, to)
 		}
 	}
@@ -83,14 +88,21 @@ func mappingOf(rules bson.Raw) (stages bson.A) {
 	for _, e := range section("from") {
 		away = append(away, e.Key())
 		from := "$" + e.Value().StringValue()
-		made = append(made, bson.D{{Key: "$cond", Value: bson.A{bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: from}}, "missing"}}},
-			bson.A{}, bson.A{keyed(literal(e.Key()), from)}}}})
+		made = append(made,
+			bson.D{{Key: "$cond",
+				Value: bson.A{bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: from}}, "missing"}}},
+					bson.A{}, bson.A{keyed(literal(e.Key()), from)}}}})
 	}
-	rest := bson.D{{Key: "$filter", Value: bson.D{{Key: "input", Value: bson.D{{Key: "$objectToArray", Value: "$$ROOT"}}}, {Key: "as", Value: "f"},
-		{Key: "cond", Value: bson.D{{Key: "$not", Value: bson.A{bson.D{{Key: "$in", Value: bson.A{"$$f.k", literal(append(away, "_id"))}}}}}}}}}}
+	rest := bson.D{{Key: "$filter", Value: bson.D{{Key: "input", Value: bson.D{{Key: "$objectToArray", Value: "$$ROOT"}}},
+		{Key: "as", Value: "f"},
+		{Key: "cond",
+			Value: bson.D{{Key: "$not",
+				Value: bson.A{bson.D{{Key: "$in", Value: bson.A{"$$f.k", literal(append(away, "_id"))}}}}}}}}}}
 	made = append(made, bson.D{{Key: "$map", Value: bson.D{{Key: "input", Value: rest}, {Key: "as", Value: "f"},
 		{Key: "in", Value: keyed(branches(name, "$$f.k"), branches(value, "$$f.v"))}}}})
-	return append(stages, bson.D{{Key: "$replaceWith", Value: bson.D{{Key: "$arrayToObject", Value: bson.D{{Key: "$concatArrays", Value: made}}}}}})
+	return append(stages,
+		bson.D{{Key: "$replaceWith",
+			Value: bson.D{{Key: "$arrayToObject", Value: bson.D{{Key: "$concatArrays", Value: made}}}}}})
 }
 
 // misfit stands for what a conversion does not take.
@@ -137,14 +149,19 @@ func valueOf(rule bson.RawValue) any {
 // whose year has not four digits makes no string, and onError does not help there: the
 // server ends the query.
 func converted(value, to string, otherwise any) bson.D {
-	convert := bson.D{{Key: "$convert", Value: bson.D{{Key: "input", Value: value}, {Key: "to", Value: to}, {Key: "onError", Value: otherwise}}}}
+	convert := bson.D{{Key: "$convert", Value: bson.D{{Key: "input", Value: value}, {Key: "to", Value: to},
+		{Key: "onError", Value: otherwise}}}}
 	if to != "string" {
 		return convert
 	}
 	const first, last = bson.DateTime(-62167219200000), bson.DateTime(253402300799999)
-	fits := bson.D{{Key: "$and", Value: bson.A{bson.D{{Key: "$gte", Value: bson.A{value, first}}}, bson.D{{Key: "$lte", Value: bson.A{value, last}}}}}}
+	fits := bson.D{{Key: "$and", Value: bson.A{bson.D{{Key: "$gte", Value: bson.A{value, first}}},
+		bson.D{{Key: "$lte", Value: bson.A{value, last}}}}}}
 	date := bson.D{{Key: "$eq", Value: bson.A{bson.D{{Key: "$type", Value: value}}, "date"}}}
 	return bson.D{{Key: "$switch", Value: bson.D{
-		{Key: "branches", Value: bson.A{bson.D{{Key: "case", Value: bson.D{{Key: "$and", Value: bson.A{date, bson.D{{Key: "$not", Value: bson.A{fits}}}}}}}, {Key: "then", Value: otherwise}}}},
+		{Key: "branches",
+			Value: bson.A{bson.D{{Key: "case",
+				Value: bson.D{{Key: "$and", Value: bson.A{date, bson.D{{Key: "$not", Value: bson.A{fits}}}}}}},
+				{Key: "then", Value: otherwise}}}},
 		{Key: "default", Value: convert}}}}
 }

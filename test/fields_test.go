@@ -18,30 +18,42 @@ func fieldScenarios() []scenario {
 		{name: "fields_gone_and_back", fields: some, setup: rowsSetup, change: rowsBackChange},
 		{name: "fields_of_another_id_type", fields: some, setup: rowsSetup, change: rowsTypeChange},
 		{name: "fields_transactions", fields: some, setup: rowsSetup, change: rowsTxnChange},
-		{name: "fields_large", fields: []string{`DB.c={"from":{"copy":"s"},"drop":["o.a"]}`}, setup: rowsLargeSetup, change: rowsLargeChange},
+		{name: "fields_large", fields: []string{`DB.c={"from":{"copy":"s"},"drop":["o.a"]}`}, setup: rowsLargeSetup,
+			change: rowsLargeChange},
 		{name: "fields_arrays", fields: []string{`DB.c={"drop":["list.a"]}`}, setup: rowsArraySetup, change: rowsArrayChange},
-		{name: "fields_from_others", fields: []string{`DB.c={"from":{"first":"n","second":"s"},"rename":{"n":"m","m":"n"}}`}, setup: rowsSetup, change: rowsInOutChange},
-		{name: "fields_unique_keys", fields: []string{`DB.c={"rename":{"s":"status"}}`}, setup: rowsUniqueSetup, change: rowsUniqueChange},
-		{name: "fields_and_filter", fields: some, filter: []string{`DB.c={"s":{"$in":["open","paid"]}}`}, setup: rowsSetup, change: rowsInOutChange},
-		{name: "fields_renamed", fields: []string{`DB.c={"drop":["n"]}`, `DB.d={"rename":{"n":"m"}}`}, setup: rowsSetup, change: rowsRenamedChange},
-		{name: "fields_renamed_in", fields: some, exclude: []string{"DB.out*"}, setup: rowsSetup, change: rowsRenamedInChange},
-		{name: "fields_renamed_on_the_way", fields: some, rename: []string{"DB.c=DB-x.other"}, setup: rowsSetup, change: rowsInOutChange},
+		{name: "fields_from_others", fields: []string{`DB.c={"from":{"first":"n","second":"s"},"rename":{"n":"m","m":"n"}}`},
+			setup: rowsSetup, change: rowsInOutChange},
+		{name: "fields_unique_keys", fields: []string{`DB.c={"rename":{"s":"status"}}`}, setup: rowsUniqueSetup,
+			change: rowsUniqueChange},
+		{name: "fields_and_filter", fields: some, filter: []string{`DB.c={"s":{"$in":["open","paid"]}}`}, setup: rowsSetup,
+			change: rowsInOutChange},
+		{name: "fields_renamed", fields: []string{`DB.c={"drop":["n"]}`, `DB.d={"rename":{"n":"m"}}`}, setup: rowsSetup,
+			change: rowsRenamedChange},
+		{name: "fields_renamed_in", fields: some, exclude: []string{"DB.out*"}, setup: rowsSetup,
+			change: rowsRenamedInChange},
+		{name: "fields_renamed_on_the_way", fields: some, rename: []string{"DB.c=DB-x.other"}, setup: rowsSetup,
+			change: rowsInOutChange},
 		{name: "fields_dropped", fields: some, setup: rowsSetup, change: rowsDroppedChange},
-		{name: "fields_indexes", fields: []string{`DB.c={"rename":{"s":"status"},"drop":["n"]}`}, setup: fieldsIndexSetup, change: fieldsIndexChange, check: fieldsIndexCheck},
-		{name: "fields_dates_to_text", fields: []string{`DB.c={"convert":{"n":{"to":"string","otherwise":"keep"},"m":{"to":"string","otherwise":"null"}}}`}, setup: fieldsDatesSetup, change: fieldsDatesChange},
+		{name: "fields_indexes", fields: []string{`DB.c={"rename":{"s":"status"},"drop":["n"]}`}, setup: fieldsIndexSetup,
+			change: fieldsIndexChange, check: fieldsIndexCheck},
+		{name: "fields_dates_to_text",
+			fields: []string{`DB.c={"convert":{"n":{"to":"string","otherwise":"keep"},"m":{"to":"string","otherwise":"null"}}}`},
+			setup:  fieldsDatesSetup, change: fieldsDatesChange},
 		{name: "fields_validator", fields: some, setup: fieldsValidatorSetup, change: rowsInOutChange},
 	}
 }
 
 func fieldsSetup(s *site) {
 	s.fill("c", 40, func(i int) bson.D {
-		return d("_id", i, "tel", fmt.Sprint(i), "gone", i, "o", d("a", i, "b", i), "iban", "DE", "n", i, "v", a(1, d("a", 2)), "tenant", "source", "phone", "source")
+		return d("_id", i, "tel", fmt.Sprint(i), "gone", i, "o", d("a", i, "b", i), "iban", "DE", "n", i, "v",
+			a(1, d("a", 2)), "tenant", "source", "phone", "source")
 	})
 }
 
 // fieldsDates are about the first and the last date that servers make a text of.
 func fieldsDates() []bson.DateTime {
-	return []bson.DateTime{math.MinInt64, -62167219200001, -62167219200000, 0, 253402300799999, 253402300800000, math.MaxInt64}
+	return []bson.DateTime{math.MinInt64, -62167219200001, -62167219200000, 0, 253402300799999, 253402300800000,
+		math.MaxInt64}
 }
 
 func fieldsDatesSetup(s *site) {

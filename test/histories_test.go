@@ -108,7 +108,8 @@ func runHistory(t *testing.T, base string, h history.History) {
 		for _, s := range small.Steps {
 			fmt.Fprintf(&lines, "%.2000s\n", s)
 		}
-		t.Errorf("seed %d: %d of %d steps fail as well (%d tried):\n%s%s", h.Seed, len(small.Steps), len(h.Steps), tried, &lines, saved(small))
+		t.Errorf("seed %d: %d of %d steps fail as well (%d tried):\n%s%s", h.Seed, len(small.Steps), len(h.Steps), tried,
+			&lines, saved(small))
 	}
 }
 
@@ -205,7 +206,10 @@ func (p *player) play(h history.History) (err error) {
 		}
 	}()
 	p.spec = job.Spec{Job: newJob(p.base),
-		Rules: transform.Config{Include: []string{p.base, p.base + "-*"}, Exclude: p.named(h.Job.Exclude), Rename: p.named(h.Job.Rename), Filter: p.named(h.Job.Filter), Fields: p.named(h.Job.Fields), SoftDelete: p.named(h.Job.SoftDelete), History: p.named(h.Job.History)}, Partitions: h.Job.Partitions, Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
+		Rules: transform.Config{Include: []string{p.base, p.base + "-*"}, Exclude: p.named(h.Job.Exclude),
+			Rename: p.named(h.Job.Rename), Filter: p.named(h.Job.Filter), Fields: p.named(h.Job.Fields),
+			SoftDelete: p.named(h.Job.SoftDelete), History: p.named(h.Job.History)}, Partitions: h.Job.Partitions,
+		Readers: h.Job.Readers, Writers: h.Job.Writers, Limits: pace.Rates{Docs: h.Job.Docs, Bytes: h.Job.Bytes}}
 	if history.MayFail(h.Job.Fields) {
 		p.spec.OnConflict = deadletter.Skip
 	}
@@ -311,7 +315,8 @@ func (p *player) compare() error {
 	ours := func(ns string) bool { return strings.HasPrefix(ns, p.base+".") || strings.HasPrefix(ns, p.base+"-") }
 	diffs, err := Compare(p.ctx, shared.sourceDB, shared.targetDB, CompareOptions{
 		Source: func(ns string) bool { return ours(ns) && !excluded(p.spec.Rules.Exclude, ns) },
-		Target: ours, Name: newNames(p.spec.Rules.Rename).target, Filter: Filters(p.spec.Rules.Filter), Fields: Mappings(p.spec.Rules.Fields), Marked: Marks(p.spec.Rules.SoftDelete), History: p.spec.Rules.History,
+		Target: ours, Name: newNames(p.spec.Rules.Rename).target, Filter: Filters(p.spec.Rules.Filter),
+		Fields: Mappings(p.spec.Rules.Fields), Marked: Marks(p.spec.Rules.SoftDelete), History: p.spec.Rules.History,
 	})
 	if err == nil && len(diffs) > 0 {
 		return differences(diffs)
@@ -341,10 +346,12 @@ func TestHistoryRunsBesideOpenTransactions(t *testing.T) {
 	}
 	steps := []history.Step{
 		step(0, 0, history.Fill, "fill", "c", "from", 0, "to", 10, "pad", 0),
-		set(0, 1, 1, "committed"), set(1, 0, 1, "waits"), set(2, 0, 2, "free"), set(1, 0, 2, "waits too"), step(0, 1, history.Commit),
+		set(0, 1, 1, "committed"), set(1, 0, 1, "waits"), set(2, 0, 2, "free"), set(1, 0, 2, "waits too"),
+		step(0, 1, history.Commit),
 		set(0, 2, 3, "aborted"), set(1, 0, 3, "waits"), set(0, 0, 4, "ends the transaction"),
 		set(2, 3, 5, "left open"), set(0, 0, 5, "waits"),
-		set(1, 4, 6, "refused"), step(1, 4, history.Run, "insert", "c", "documents", a(d("_id", 1))), set(1, 4, 7, "left out"), step(1, 4, history.Commit),
+		set(1, 4, 6, "refused"), step(1, 4, history.Run, "insert", "c", "documents", a(d("_id", 1))),
+		set(1, 4, 7, "left out"), step(1, 4, history.Commit),
 	}
 	for _, free := range []bool{false, true} {
 		r := &history.Runner{Client: shared.sourceDB, Database: "beside"}
@@ -362,9 +369,11 @@ func TestHistoryRunsBesideOpenTransactions(t *testing.T) {
 		if s.Left != 2 || s.Refusals() != 1 || s.Refused[11000] != 1 {
 			t.Errorf("%+v", s)
 		}
-		for id, by := range map[int]string{1: "waits", 2: "waits too", 3: "waits", 4: "ends the transaction", 5: "waits", 6: "", 7: ""} {
+		for id, by := range map[int]string{1: "waits", 2: "waits too", 3: "waits", 4: "ends the transaction", 5: "waits",
+			6: "", 7: ""} {
 			var doc struct{ By any }
-			if err := shared.sourceDB.Database("beside").Collection("c").FindOne(t.Context(), d("_id", id)).Decode(&doc); err != nil {
+			if err := shared.sourceDB.Database("beside").Collection("c").FindOne(t.Context(), d("_id", id)).
+				Decode(&doc); err != nil {
 				t.Fatal(err)
 			}
 			if got := fmt.Sprint(doc.By); got != by && by != "" || by == "" && got != "0" {

@@ -25,9 +25,11 @@ func idScenarios() []scenario {
 func ids() []any {
 	var out []any
 	equal := map[string]bool{ // to another one, as an _id
-		"double_whole": true, "minus_zero": true, "nan_negative": true, "nan_payload": true, "nan_signalling": true, "long": true,
-		"decimal_zeros": true, "decimal": true, "decimal_minus_zero": true, "decimal_nan": true, "decimal_infinity": true, "decimal_nan_payload": true,
-		"symbol_string": true, "symbol_string_empty": true, "symbol_string_nul": true,
+		"double_whole": true, "minus_zero": true, "nan_negative": true, "nan_payload": true, "nan_signalling": true,
+		"long":          true,
+		"decimal_zeros": true, "decimal": true, "decimal_minus_zero": true, "decimal_nan": true, "decimal_infinity": true,
+		"decimal_nan_payload": true,
+		"symbol_string":       true, "symbol_string_empty": true, "symbol_string_nul": true,
 		// not allowed
 		"array": true, "array_empty": true, "regex": true, "regex_plain": true, "undefined": true,
 	}
@@ -37,7 +39,8 @@ func ids() []any {
 		}
 	}
 	return append(out, bson.RawValue{Type: bson.TypeSymbol, Value: bsoncore.AppendString(nil, "only a symbol")},
-		d("a", 1), d("a", a(1, 2)), d("a", d()), d("b", math.NaN()), d("a", nil), "\xf4\x8f\xbf\xbf", "~", "0", int64(-5), -5.5, 1e300)
+		d("a", 1), d("a", a(1, 2)), d("a", d()), d("b", math.NaN()), d("a", nil), "\xf4\x8f\xbf\xbf", "~", "0", int64(-5),
+		-5.5, 1e300)
 }
 
 func idsSetup(s *site) {

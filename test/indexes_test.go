@@ -35,11 +35,13 @@ func allIndexes(s *site) {
 	s.index("c", d("at", 1), "expireAfterSeconds", 3600)
 	s.index("c", d("at2", 1), "expireAfterSeconds", 1<<30, "partialFilterExpression", d("a", 1))
 	s.index("c", d("co", 1), "collation", d("locale", "fr", "strength", 2, "backwards", true))
-	s.index("c", d("co", 1, "x", 1), "unique", true, "name", "unique with collation", "collation", d("locale", "en", "strength", 2), "sparse", true)
+	s.index("c", d("co", 1, "x", 1), "unique", true, "name", "unique with collation", "collation",
+		d("locale", "en", "strength", 2), "sparse", true)
 	s.index("c", d("h", "hashed"))
 	s.index("c", d("bg", 1), "background", true)
 	s.index("c", d("list", 1), "name", "a name with spaces, ünï and $")
-	s.index("text", d("title", "text", "body", "text", "n", 1), "weights", d("title", 10, "body", 3), "default_language", "german", "language_override", "lang")
+	s.index("text", d("title", "text", "body", "text", "n", 1), "weights", d("title", 10, "body", 3), "default_language",
+		"german", "language_override", "lang")
 	s.index("alltext", d("$**", "text"), "name", "all text")
 	s.index("flat", d("pos", "2d", "n", 1), "bits", 20, "min", -500, "max", 500.5)
 	s.index("flat", d("other", "2d"))
@@ -56,7 +58,8 @@ func indexesSetup(s *site) {
 
 func indexedDocs(s *site) {
 	s.fill("c", 60, func(i int) bson.D {
-		doc := d("_id", i, "a", i, "b", fmt.Sprint(i), "c", d("d", i%3), "u", i, "co", "É"+fmt.Sprint(i), "h", i, "bg", i, "list", a(i, i+1), "at", bson.DateTime(1e13))
+		doc := d("_id", i, "a", i, "b", fmt.Sprint(i), "c", d("d", i%3), "u", i, "co", "É"+fmt.Sprint(i), "h", i, "bg", i,
+			"list", a(i, i+1), "at", bson.DateTime(1e13))
 		if i%2 == 0 {
 			doc = append(doc, d("su", i, "sp", i, "p", i, "pu", fmt.Sprint(i))...)
 		} else {
@@ -64,7 +67,8 @@ func indexedDocs(s *site) {
 		}
 		return doc
 	})
-	s.insert("text", d("_id", 1, "title", "Äpfel und Birnen", "body", "die Häuser", "n", 1), d("_id", 2, "lang", "english", "title", "running"))
+	s.insert("text", d("_id", 1, "title", "Äpfel und Birnen", "body", "die Häuser", "n", 1),
+		d("_id", 2, "lang", "english", "title", "running"))
 	s.insert("alltext", d("_id", 1, "x", d("y", "words here")))
 	s.insert("flat", d("_id", 1, "pos", a(1, 2), "n", 1, "other", a(-3.5, 4)), d("_id", 2, "pos", a(-500, 500)))
 	s.insert("geo", d("_id", 1, "loc", d("type", "Point", "coordinates", a(13.4, 52.5)), "n", 1),
@@ -159,7 +163,8 @@ func manyIndexesChange(s *site) {
 	for i := range 30 {
 		s.dropIndexes("c", fmt.Sprintf("f%d_1", i))
 	}
-	s.run(d("createIndexes", "c", "indexes", a(indexSpec(d("x", 1)), indexSpec(d("y", 1)), indexSpec(d("z", 1), "unique", true, "sparse", true))))
+	s.run(d("createIndexes", "c", "indexes",
+		a(indexSpec(d("x", 1)), indexSpec(d("y", 1)), indexSpec(d("z", 1), "unique", true, "sparse", true))))
 }
 
 // Indexes with the same keys that differ in an option.
@@ -242,7 +247,8 @@ func buildChange(s *site) {
 	built := make(chan error, 1)
 	go func() {
 		built <- attempt(func() {
-			s.run(d("createIndexes", "c", "indexes", a(indexSpec(d("a", 1)), indexSpec(d("u", 1), "unique", true), indexSpec(d("a", 1, "u", -1)))))
+			s.run(d("createIndexes", "c", "indexes",
+				a(indexSpec(d("a", 1)), indexSpec(d("u", 1), "unique", true), indexSpec(d("a", 1, "u", -1)))))
 		})
 	}()
 	for i := range 100 {
@@ -347,8 +353,10 @@ func pickySetup(s *site) {
 }
 
 func misfits(s *site) {
-	s.insert("c", d("_id", "arrays", "a", a(1, 2), "b", a(1, 2)), d("_id", "geo", "geo", "nowhere"), d("_id", "flat", "flat", a(1000, 1)),
-		d("_id", "hashed", "h", a(1, 2)), d("_id", "text", "t", "word", "language", "klingon"), d("_id", "text too", "t", "word", "z", a(1, 2)))
+	s.insert("c", d("_id", "arrays", "a", a(1, 2), "b", a(1, 2)), d("_id", "geo", "geo", "nowhere"),
+		d("_id", "flat", "flat", a(1000, 1)),
+		d("_id", "hashed", "h", a(1, 2)), d("_id", "text", "t", "word", "language", "klingon"),
+		d("_id", "text too", "t", "word", "z", a(1, 2)))
 }
 
 // A copy finds the misfits when the indexes that it knows of are to be built.

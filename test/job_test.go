@@ -102,7 +102,8 @@ func (r *running) until(what string, reached func(job.Status) bool) error {
 			}
 			return r.failed(fmt.Errorf("the job ended before %s: %w", what, r.err))
 		case <-deadline:
-			return r.failed(fmt.Errorf("no %s within %s; the job is in phase %s, waits for %q", what, r.patience, s.Phase, s.Waiting))
+			return r.failed(fmt.Errorf("no %s within %s; the job is in phase %s, waits for %q", what, r.patience, s.Phase,
+				s.Waiting))
 		case <-tick.C:
 		}
 	}

@@ -46,7 +46,8 @@ func emptyChange(s *site) {
 }
 
 func oddCollectionsSetup(s *site) {
-	for i, n := range []string{"a.b.c", "with space", "ünï 日本", "_x", "a*b?", "quote\"'", "back\\slash", "1", "a..b", "ends.", "UPPER", "upper", "system", "buckets", "fs.files"} {
+	for i, n := range []string{"a.b.c", "with space", "ünï 日本", "_x", "a*b?", "quote\"'", "back\\slash", "1", "a..b",
+		"ends.", "UPPER", "upper", "system", "buckets", "fs.files"} {
 		s.insert(n, d("_id", 1, "n", i))
 		s.index(n, d("n", 1))
 	}
@@ -107,7 +108,8 @@ func clusteredIDsChange(s *site) {
 func clusteredTTLSetup(s *site) {
 	s.create("c", "clusteredIndex", d("key", d("_id", 1), "unique", true), "expireAfterSeconds", 3600)
 	s.create("changed", "clusteredIndex", d("key", d("_id", 1), "unique", true), "expireAfterSeconds", 3600)
-	s.insert("c", d("_id", bson.NewDateTimeFromTime(time.Unix(0, 0))), d("_id", bson.NewDateTimeFromTime(time.Now())), d("_id", 1))
+	s.insert("c", d("_id", bson.NewDateTimeFromTime(time.Unix(0, 0))), d("_id", bson.NewDateTimeFromTime(time.Now())),
+		d("_id", 1))
 }
 
 func clusteredTTLChange(s *site) {
@@ -132,10 +134,12 @@ func tag(n int) bson.Binary { return bson.Binary{Data: fmt.Appendf(nil, "%032d",
 // a client does.
 func (s *site) encrypted(coll string) {
 	key := bson.Binary{Subtype: 4, Data: make([]byte, 16)}
-	fields := a(d("keyId", key, "path", "ssn", "bsonType", "string", "queries", d("queryType", "equality", "contention", int64(4))))
+	fields := a(d("keyId", key, "path", "ssn", "bsonType", "string", "queries",
+		d("queryType", "equality", "contention", int64(4))))
 	state := a("esc", "ecoc")
 	if shared.sourceVer.AtLeast(7, 0) {
-		fields = append(fields, d("keyId", bson.Binary{Subtype: 4, Data: bytes.Repeat([]byte{1}, 16)}, "path", "age", "bsonType", "int",
+		fields = append(fields, d("keyId", bson.Binary{Subtype: 4, Data: bytes.Repeat([]byte{1}, 16)}, "path", "age",
+			"bsonType", "int",
 			"queries", d("queryType", "rangePreview", "min", 0, "max", 100, "sparsity", int64(1), "contention", int64(0))))
 	} else {
 		state = append(state, "ecc")
@@ -150,7 +154,8 @@ func (s *site) encrypted(coll string) {
 // encryptedDocs writes what an insert through the server's encryption leaves.
 func (s *site) encryptedDocs(coll string, from, to int) {
 	for i := from; i < to; i++ {
-		s.bypass(coll, d("_id", i, "ssn", cipher(i), "age", cipher(i+1000), "open", i, "__safeContent__", a(tag(i), tag(i+1000))))
+		s.bypass(coll, d("_id", i, "ssn", cipher(i), "age", cipher(i+1000), "open", i, "__safeContent__",
+			a(tag(i), tag(i+1000))))
 		s.insert("enxcol_."+coll+".esc", d("_id", tag(i)))
 		s.insert("enxcol_."+coll+".ecoc", d("_id", i, "fieldName", "ssn", "value", tag(i)))
 	}
@@ -186,7 +191,8 @@ func encryptedChange(s *site) {
 // Documents that a validator refuses, as an older application or one with
 // bypassDocumentValidation leaves them.
 func validatorsSetup(s *site) {
-	schema := d("$jsonSchema", d("bsonType", "object", "required", a("n"), "properties", d("n", d("bsonType", "int", "minimum", 0))))
+	schema := d("$jsonSchema", d("bsonType", "object", "required", a("n"), "properties",
+		d("n", d("bsonType", "int", "minimum", 0))))
 	for _, v := range []struct{ name, level, action string }{
 		{"strict", "strict", "error"}, {"moderate", "moderate", "error"}, {"warn", "strict", "warn"}, {"off", "off", "error"},
 	} {
@@ -248,7 +254,8 @@ func collationSetup(s *site) {
 	s.index("c", d("name", "hashed"), "name", "hashed", "collation", d("locale", "simple"))
 	s.index("c", d("u", 1), "unique", true)
 	s.index("fr", d("name", 1), "collation", d("locale", "de", "strength", 1))
-	s.fill("c", 50, func(i int) bson.D { return d("_id", i, "name", fmt.Sprintf("Name%d", i), "u", fmt.Sprintf("u%d", i)) })
+	s.fill("c", 50,
+		func(i int) bson.D { return d("_id", i, "name", fmt.Sprintf("Name%d", i), "u", fmt.Sprintf("u%d", i)) })
 	s.insert("fr", d("_id", "a10"), d("_id", "a9"))
 }
 
@@ -320,7 +327,8 @@ func preImagesChange(s *site) {
 func storageSetup(s *site) {
 	engine := d("wiredTiger", d("configString", "block_compressor=zlib"))
 	s.create("c", "storageEngine", engine)
-	s.create("defaults", "indexOptionDefaults", d("storageEngine", d("wiredTiger", d("configString", "prefix_compression=false"))))
+	s.create("defaults", "indexOptionDefaults",
+		d("storageEngine", d("wiredTiger", d("configString", "prefix_compression=false"))))
 	s.index("c", d("a", 1), "storageEngine", d("wiredTiger", d("configString", "prefix_compression=false")))
 	s.insert("c", d("_id", 1))
 }

@@ -52,7 +52,8 @@ func replacementChange(s *site) {
 
 // The _ids that a comparison bracketed by type, or a range over strings, misses.
 func endIDsSetup(s *site) {
-	s.insert("c", d("_id", bson.MinKey{}), d("_id", history.Values()["nan"]), d("_id", ""), d("_id", "\x00"), d("_id", "\xf4\x8f\xbf\xbf"), d("_id", bson.MaxKey{}))
+	s.insert("c", d("_id", bson.MinKey{}), d("_id", history.Values()["nan"]), d("_id", ""), d("_id", "\x00"),
+		d("_id", "\xf4\x8f\xbf\xbf"), d("_id", bson.MaxKey{}))
 	s.fill("c", 3000, func(i int) bson.D { return d("_id", fmt.Sprintf("%04d", i)) })
 }
 
@@ -85,12 +86,14 @@ func manyKeysSetup(s *site) {
 
 func manyKeysChange(s *site) {
 	s.transaction(func(x *site) {
-		x.update("c", d("_id", d("$lt", 1000)), a(d("$set", d("k", d("$concat", a("moved", d("$toString", "$k")))))), "multi", true)
+		x.update("c", d("_id", d("$lt", 1000)), a(d("$set", d("k", d("$concat", a("moved", d("$toString", "$k")))))), "multi",
+			true)
 		x.fill("c", 1000, func(i int) bson.D { return d("_id", 5000+i, "k", i) })
 		x.remove("c", d("_id", d("$gte", 1500, "$lt", 2000)))
 		x.fill("c", 500, func(i int) bson.D { return d("_id", 7000+i, "k", 1500+i) })
 		x.update("c", d("_id", d("$gte", 1000, "$lt", 1500)), a(d("$set", d("k", d("$add", a("$k", 0.5))))), "multi", true)
-		x.update("c", d("_id", d("$gte", 1000, "$lt", 1500)), a(d("$set", d("k", d("$add", a("$_id", 1, 1e6))))), "multi", true)
+		x.update("c", d("_id", d("$gte", 1000, "$lt", 1500)), a(d("$set", d("k", d("$add", a("$_id", 1, 1e6))))), "multi",
+			true)
 	})
 }
 
@@ -144,7 +147,8 @@ func laterIndexesChange(s *site) {
 func strictDottedSetup(s *site) {
 	s.create("c", "validator", d("n", d("$type", "int")), "validationLevel", "strict", "validationAction", "error")
 	for i := range 20 {
-		s.bypass("c", rawDoc(bson.E{Key: "_id", Value: i}, bson.E{Key: "a.b", Value: 1}, bson.E{Key: "a", Value: d("b", 2)}, bson.E{Key: "v", Value: a(1, 2, 3)}))
+		s.bypass("c", rawDoc(bson.E{Key: "_id", Value: i}, bson.E{Key: "a.b", Value: 1}, bson.E{Key: "a", Value: d("b", 2)},
+			bson.E{Key: "v", Value: a(1, 2, 3)}))
 	}
 }
 
@@ -175,7 +179,8 @@ type pair struct {
 }
 
 func newPair(t *testing.T, base string) *pair {
-	p := &pair{t, &site{ctx: t.Context(), client: shared.sourceDB, base: base}, &site{ctx: t.Context(), client: shared.targetDB, base: base}}
+	p := &pair{t, &site{ctx: t.Context(), client: shared.sourceDB, base: base},
+		&site{ctx: t.Context(), client: shared.targetDB, base: base}}
 	t.Cleanup(func() {
 		for _, s := range []*site{p.src, p.dst} {
 			_ = s.client.Database(base).Drop(context.WithoutCancel(s.ctx))
@@ -316,7 +321,8 @@ func TestKnownResumeWithUnacknowledgedEvents(t *testing.T) {
 	p.do(func() { p.src.fill("c", 1000, func(i int) bson.D { return d("_id", i, "n", 0) }) })
 	bin := BuildMillrace(t)
 	live := newJob("speeds")
-	args := []string{"sync", "--source", shared.source.URI(), "--target", shared.target.URI(), "--include", "speeds.*", "--job", live, "--until"}
+	args := []string{"sync", "--source", shared.source.URI(), "--target", shared.target.URI(), "--include", "speeds.*",
+		"--job", live, "--until"}
 	run := Start(t, bin, append(args, "never")...)
 	run.AwaitPhase(p.dst.client, live, "following")
 
@@ -416,7 +422,8 @@ func TestKnownErrorsOfOneBatchAreAllSeen(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the job goes on over a change that could not be applied")
 			}
-			if live.err == nil || !strings.Contains(live.err.Error(), p.src.ns("c")) || !strings.Contains(live.err.Error(), c.id) {
+			if live.err == nil || !strings.Contains(live.err.Error(), p.src.ns("c")) ||
+				!strings.Contains(live.err.Error(), c.id) {
 				t.Errorf("the job's end does not name the document %q: %v", c.id, live.err)
 			}
 		})

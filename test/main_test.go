@@ -62,10 +62,11 @@ func (c *clusters) start(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	start := func(name, version string, cluster **lab.Cluster, client **mongo.Client, ver *millmongo.Version) {
 		g.Go(func() (err error) {
-			*cluster, err = lab.Start(gctx, lab.Options{Name: name, Version: version, CacheGB: 1, LeanJournal: true, SetParameters: map[string]string{
-				"enableTestCommands": "1", "ttlMonitorEnabled": "false", "ttlMonitorSleepSecs": "1",
-				"transactionLifetimeLimitSeconds": "600", // a lock of a test holds on a busy machine too
-			}})
+			*cluster, err = lab.Start(gctx, lab.Options{Name: name, Version: version, CacheGB: 1, LeanJournal: true,
+				SetParameters: map[string]string{
+					"enableTestCommands": "1", "ttlMonitorEnabled": "false", "ttlMonitorSleepSecs": "1",
+					"transactionLifetimeLimitSeconds": "600", // a lock of a test holds on a busy machine too
+				}})
 			if err != nil {
 				return err
 			}
@@ -94,7 +95,8 @@ func prepareServer(ctx context.Context, client *mongo.Client) (v millmongo.Versi
 	if v, err = millmongo.ParseVersion(info.Version); err != nil || !v.AtLeast(4, 4) {
 		return v, err
 	}
-	concern := bson.D{{Key: "setDefaultRWConcern", Value: 1}, {Key: "defaultWriteConcern", Value: bson.D{{Key: "w", Value: 1}}}}
+	concern := bson.D{{Key: "setDefaultRWConcern", Value: 1},
+		{Key: "defaultWriteConcern", Value: bson.D{{Key: "w", Value: 1}}}}
 	if !v.AtLeast(5, 0) {
 		return v, admin.RunCommand(ctx, concern).Err()
 	}

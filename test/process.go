@@ -29,13 +29,15 @@ import (
 // MILLRACE_TRIAL_PROGRAM, where that is set: make test builds them.
 func BuildMillrace(t *testing.T, args ...string) string {
 	t.Helper()
-	made := map[string]string{"": "MILLRACE_TEST_PROGRAM", "-race": "MILLRACE_TEST_PROGRAM_RACE", "-tags failpoint": "MILLRACE_TRIAL_PROGRAM"}
+	made := map[string]string{"": "MILLRACE_TEST_PROGRAM", "-race": "MILLRACE_TEST_PROGRAM_RACE",
+		"-tags failpoint": "MILLRACE_TRIAL_PROGRAM"}
 	if bin := os.Getenv(made[strings.Join(args, " ")]); bin != "" {
 		return bin
 	}
 	bin := t.TempDir() + "/millrace"
 	args = append([]string{"build", "-o", bin}, args...)
-	out, err := exec.CommandContext(t.Context(), "go", append(args, "github.com/millrace/millrace/cmd/millrace")...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), "go", append(args, "github.com/millrace/millrace/cmd/millrace")...).
+		CombinedOutput()
 	if err != nil {
 		t.Fatalf("build millrace: %v\n%s", err, out)
 	}
@@ -82,7 +84,8 @@ func StartClocked(t *testing.T, env []string, bin string, args ...string) (p *Pr
 
 func start(t *testing.T, env []string, bin string, args []string, begin func(*exec.Cmd) error) *Process {
 	t.Helper()
-	p := &Process{t: t, bin: bin, cmd: exec.Command(bin, args...), done: make(chan struct{})} //nolint:noctx // ended by Kill
+	p := &Process{t: t, bin: bin, done: make(chan struct{})}
+	p.cmd = exec.Command(bin, args...) //nolint:noctx // ended by Kill
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	state := t.TempDir()
 	p.cmd.Env = append(append(os.Environ(), env...), "XDG_STATE_HOME="+state)
@@ -259,7 +262,8 @@ func (p *Process) Wait(limit time.Duration) error {
 
 // phaseOrder numbers the phases of a checkpoint.
 func phaseOrder(phase string) int {
-	for i, p := range []string{"catalog", "creating", "copying", "indexing", "overlap", "following", "finalizing", "finalized"} {
+	for i, p := range []string{"catalog", "creating", "copying", "indexing", "overlap", "following", "finalizing",
+		"finalized"} {
 		if p == phase {
 			return i
 		}
@@ -274,7 +278,8 @@ func (p *Process) AwaitPhase(target *mongo.Client, live, phase string) {
 	deadline := time.Now().Add(5 * time.Minute)
 	for time.Now().Before(deadline) {
 		var doc struct{ Phase string }
-		err := target.Database("millrace").Collection("jobs").FindOne(p.t.Context(), bson.D{{Key: "_id", Value: live}}).Decode(&doc)
+		err := target.Database("millrace").Collection("jobs").FindOne(p.t.Context(), bson.D{{Key: "_id", Value: live}}).
+			Decode(&doc)
 		if err == nil && phaseOrder(doc.Phase) >= phaseOrder(phase) {
 			if doc.Phase != phase {
 				p.t.Logf("waited for phase %s, the job is in %s", phase, doc.Phase)

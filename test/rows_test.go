@@ -26,19 +26,27 @@ func rowScenarios() []scenario {
 		{name: "rows_whole_documents", filter: open, setup: rowsSetup, change: rowsWholeChange},
 		{name: "rows_gone_and_back", filter: open, setup: rowsSetup, change: rowsBackChange},
 		{name: "rows_of_another_id_type", filter: open, setup: rowsSetup, change: rowsTypeChange},
-		{name: "rows_ids_of_every_type", filter: []string{`DB.*={"i":{"$bitsAnySet":1}}`}, setup: idsSetup, change: idsChange},
+		{name: "rows_ids_of_every_type", filter: []string{`DB.*={"i":{"$bitsAnySet":1}}`}, setup: idsSetup,
+			change: idsChange},
 		{name: "rows_transactions", filter: open, setup: rowsSetup, change: rowsTxnChange},
 		{name: "rows_large", filter: open, setup: rowsLargeSetup, change: rowsLargeChange},
 		{name: "rows_unique_keys", filter: open, setup: rowsUniqueSetup, change: rowsUniqueChange},
-		{name: "rows_arrays", filter: []string{`DB.c={"list":{"$elemMatch":{"a":{"$gt":5},"b":{"$exists":true}}},"list.3":{"$exists":false}}`}, setup: rowsArraySetup, change: rowsArrayChange},
+		{name: "rows_arrays",
+			filter: []string{`DB.c={"list":{"$elemMatch":{"a":{"$gt":5},"b":{"$exists":true}}},"list.3":{"$exists":false}}`},
+			setup:  rowsArraySetup, change: rowsArrayChange},
 		{name: "rows_none", filter: []string{`DB.c={"s":"never"}`}, setup: rowsSetup, change: rowsInOutChange},
-		{name: "rows_negated", filter: []string{`DB.c={"s":{"$nin":["open","none"]},"$nor":[{"n":{"$lt":3}}]}`}, setup: rowsSetup, change: rowsInOutChange},
-		{name: "rows_renamed", filter: []string{`DB.c={"s":"open"}`, `DB.d={"s":"paid"}`}, setup: rowsSetup, change: rowsRenamedChange},
-		{name: "rows_renamed_on_the_way", filter: open, rename: []string{"DB.c=DB-x.other"}, setup: rowsSetup, change: rowsInOutChange},
+		{name: "rows_negated", filter: []string{`DB.c={"s":{"$nin":["open","none"]},"$nor":[{"n":{"$lt":3}}]}`},
+			setup: rowsSetup, change: rowsInOutChange},
+		{name: "rows_renamed", filter: []string{`DB.c={"s":"open"}`, `DB.d={"s":"paid"}`}, setup: rowsSetup,
+			change: rowsRenamedChange},
+		{name: "rows_renamed_on_the_way", filter: open, rename: []string{"DB.c=DB-x.other"}, setup: rowsSetup,
+			change: rowsInOutChange},
 		{name: "rows_renamed_in", filter: open, exclude: []string{"DB.out*"}, setup: rowsSetup, change: rowsRenamedInChange},
 		{name: "rows_dropped", filter: open, setup: rowsSetup, change: rowsDroppedChange},
-		{name: "rows_many", filter: []string{`DB.c={"s":{"$in":["open","paid"]},"n":{"$gte":20}}`, `DB.d={"$nor":[{"s":"closed"},{"list":{"$exists":true}}]}`}, setup: rowsManySetup, change: rowsManyChange},
-		{name: "rows_beside_others", filter: []string{`DB.c={"s":"open"}`, `DB.*={"n":{"$gte":10}}`}, setup: rowsSetup, change: rowsBesideChange},
+		{name: "rows_many", filter: []string{`DB.c={"s":{"$in":["open","paid"]},"n":{"$gte":20}}`,
+			`DB.d={"$nor":[{"s":"closed"},{"list":{"$exists":true}}]}`}, setup: rowsManySetup, change: rowsManyChange},
+		{name: "rows_beside_others", filter: []string{`DB.c={"s":"open"}`, `DB.*={"n":{"$gte":10}}`}, setup: rowsSetup,
+			change: rowsBesideChange},
 	}
 }
 
@@ -223,7 +231,8 @@ func rowsDroppedChange(s *site) {
 // is known: the source leaves out the others.
 func rowsManySetup(s *site) {
 	s.fill("c", 3000, func(i int) bson.D {
-		return d("_id", i, "s", []string{"closed", "none", "closed", "closed", "open"}[max(i%7-2, 0)], "n", i, "pad", strings.Repeat("x", 40))
+		return d("_id", i, "s", []string{"closed", "none", "closed", "closed", "open"}[max(i%7-2, 0)], "n", i, "pad",
+			strings.Repeat("x", 40))
 	})
 	s.fill("d", 1500, func(i int) bson.D {
 		if i%40 == 0 || i > 1490 {
@@ -265,7 +274,8 @@ func TestRowsWhileCopied(t *testing.T) {
 	s := structureSite(t, "rowscopied")
 	s.fill("c", docs, func(i int) bson.D { return d("_id", i, "in", r.IntN(50) == 0, "n", i) })
 	rule := `rowscopied.c={"in":true}`
-	spec := job.Spec{Job: newJob("rowscopied"), Rules: transform.Config{Include: []string{s.base}, Filter: []string{rule}}, Readers: 1}
+	spec := job.Spec{Job: newJob("rowscopied"), Rules: transform.Config{Include: []string{s.base}, Filter: []string{rule}},
+		Readers: 1}
 	spec.Limits = pace.Rates{Docs: 400}
 	live, err := startJob(t, spec)
 	if err == nil {
@@ -296,7 +306,8 @@ func TestRowsWhileCopied(t *testing.T) {
 	defer stop()
 	brokenOff, unread := seed%2 == 0, int64(0)
 	if brokenOff {
-		if err := live.until("some documents", func(st job.Status) bool { return st.Copy.Docs > docs/4 || st.Phase != job.PhaseCopying }); err != nil {
+		if err := live.until("some documents",
+			func(st job.Status) bool { return st.Copy.Docs > docs/4 || st.Phase != job.PhaseCopying }); err != nil {
 			t.Fatal(err)
 		}
 		live.stop()
@@ -321,7 +332,8 @@ func TestRowsWhileCopied(t *testing.T) {
 		t.Errorf("the source left out %d documents", unread)
 	}
 	own := func(ns string) bool { return strings.HasPrefix(ns, s.base+".") }
-	diffs, err := Compare(t.Context(), shared.sourceDB, shared.targetDB, CompareOptions{Source: own, Target: own, Filter: Filters([]string{rule})})
+	diffs, err := Compare(t.Context(), shared.sourceDB, shared.targetDB,
+		CompareOptions{Source: own, Target: own, Filter: Filters([]string{rule})})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,8 +70,11 @@ const (
 
 // scenarios are all of them, by subject.
 func scenarios() []scenario {
-	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(), cappedScenarios(), seriesScenarios(),
-		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(), rowScenarios(), skipScenarios(), ttlScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(), versionScenarios(),
+	return slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), kindScenarios(),
+		cappedScenarios(), seriesScenarios(),
+		viewScenarios(), indexScenarios(), indexChangeScenarios(), ddlScenarios(), renameScenarios(), filterScenarios(),
+		rowScenarios(), skipScenarios(), ttlScenarios(), fieldScenarios(), unmappedScenarios(), softScenarios(),
+		versionScenarios(),
 		mappingScenarios(), txnScenarios(), uniqueScenarios(), knownLossScenarios())
 }
 
@@ -120,7 +123,8 @@ func TestScenarios(t *testing.T) {
 // drawWays are the ways in which a scenario is run: all, or in make test one that the seed
 // and the name decide.
 func drawWays(seed uint64, sc scenario) []string {
-	ways := slices.DeleteFunc([]string{wayCopy, wayChange, wayEarly, wayLate}, func(way string) bool { return !sc.runs(way) })
+	ways := slices.DeleteFunc([]string{wayCopy, wayChange, wayEarly, wayLate},
+		func(way string) bool { return !sc.runs(way) })
 	if !lab.Brief() {
 		return ways
 	}

@@ -25,7 +25,8 @@ func seriesScenarios() []scenario {
 		{name: "series_collmod", setup: granularitiesSetup, change: seriesCollModChange},
 		{name: "series_out", since: "7.0", setup: noMetaSetup, change: seriesOutChange},
 		{name: "series_out_in", since: "7.0", setup: noMetaSetup, change: seriesOutChange, exclude: []string{"DB.tmp.*"}},
-		{name: "series_out_mapped", since: "7.0", setup: noMetaSetup, change: seriesOutChange, rename: []string{"DB.made=DB-x.other"}},
+		{name: "series_out_mapped", since: "7.0", setup: noMetaSetup, change: seriesOutChange,
+			rename: []string{"DB.made=DB-x.other"}},
 		{name: "series_spans", since: "7.0", setup: spansSetup, change: spansChange},
 		{name: "series_mixed", setup: seriesMixedSetup, change: seriesMixedChange, check: seriesMixedCheck},
 		{name: "series_values", setup: seriesValuesSetup, change: seriesValuesChange},
@@ -113,8 +114,10 @@ func bucketsSetup(s *site) {
 	for _, lo := range []int{0, 100000, 50, 5, 1000000, 3} {
 		s.fillFrom("c", lo, lo+40, func(i int) bson.D { return d("t", at(i), "m", i%4, "v", i) })
 	}
-	s.fill("c", 2500, func(i int) bson.D { return d("t", at(i%3600), "m", "full", "v", i, "w", pad(i%50)) }) // over 1000 in a bucket
-	s.insert("c", d("t", at(1), "m", 1, "other", "shape"), d("t", at(2), "m", 1, "v", "string now"), d("t", at(3), "v", "no meta"))
+	// over 1000 in a bucket
+	s.fill("c", 2500, func(i int) bson.D { return d("t", at(i%3600), "m", "full", "v", i, "w", pad(i%50)) })
+	s.insert("c", d("t", at(1), "m", 1, "other", "shape"), d("t", at(2), "m", 1, "v", "string now"),
+		d("t", at(3), "v", "no meta"))
 	for i := range 4 {
 		s.insert("c", d("t", at(i), "m", "large", "v", pad(100<<10)))
 	}
@@ -215,8 +218,10 @@ func seriesCollModChange(s *site) {
 
 // Buckets of a length of one's own (7.0), in place of a granularity.
 func spansSetup(s *site) {
-	s.create("own", "timeseries", d("timeField", "t", "metaField", "m", "bucketMaxSpanSeconds", 600, "bucketRoundingSeconds", 600))
-	s.create("grows", "timeseries", d("timeField", "t", "metaField", "m", "bucketMaxSpanSeconds", 60, "bucketRoundingSeconds", 60))
+	s.create("own", "timeseries", d("timeField", "t", "metaField", "m", "bucketMaxSpanSeconds", 600,
+		"bucketRoundingSeconds", 600))
+	s.create("grows", "timeseries", d("timeField", "t", "metaField", "m", "bucketMaxSpanSeconds", 60,
+		"bucketRoundingSeconds", 60))
 	s.series("leaves", "metaField", "m", "granularity", "minutes")
 	for _, c := range []string{"own", "grows", "leaves"} {
 		s.fill(c, 100, func(i int) bson.D { return d("t", at(i*97), "m", i%3, "v", i) })
@@ -308,7 +313,8 @@ func viewsSetup(s *site) {
 	s.create("plain", "viewOn", "c", "pipeline", a())
 	s.create("collated", "viewOn", "c", "pipeline", a(d("$sort", d("n", 1))), "collation", d("locale", "de"))
 	s.create("of_nothing", "viewOn", "not there", "pipeline", a())
-	s.create("joined", "viewOn", "c", "pipeline", a(d("$lookup", d("from", "other", "localField", "n", "foreignField", "_id", "as", "o")), unionWith("plain", "plain")))
+	s.create("joined", "viewOn", "c", "pipeline",
+		a(d("$lookup", d("from", "other", "localField", "n", "foreignField", "_id", "as", "o")), unionWith("plain", "plain")))
 	s.create("system_like", "viewOn", "c", "pipeline", a(d("$group", d("_id", "$n", "count", d("$sum", 1)))))
 }
 

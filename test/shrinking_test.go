@@ -17,9 +17,13 @@ import (
 func TestHistoriesShrink(t *testing.T) {
 	lab.Nightly(t)
 	h := generate(7)
-	h.Free, h.Job.Exclude, h.Job.Rename, h.Job.Filter, h.Job.Fields, h.Job.SoftDelete, h.Job.History = false, nil, nil, nil, nil, nil, nil // what is planted stays, under its name
-	h.Steps = slices.DeleteFunc(h.Steps, func(s history.Step) bool {                                                                       // a short one
-		return s.Collection() != "plain" && s.Collection() != "hot" || s.Part != before && len(s.String())%9 > 0 || len(s.String())%3 > 0
+	// what is planted stays, under its name
+	h.Free, h.Job.Exclude, h.Job.Rename, h.Job.Filter, h.Job.Fields, h.Job.SoftDelete, h.Job.History = false, nil, nil,
+		nil, nil, nil, nil
+	// a short one
+	h.Steps = slices.DeleteFunc(h.Steps, func(s history.Step) bool {
+		return s.Collection() != "plain" && s.Collection() != "hot" || s.Part != before && len(s.String())%9 > 0 ||
+			len(s.String())%3 > 0
 	})
 	plant := func(part int, do history.Action, cmd bson.D) {
 		i, _ := slices.BinarySearchFunc(h.Steps, part+1, func(s history.Step, part int) int { return s.Part - part })

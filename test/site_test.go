@@ -251,7 +251,8 @@ func (s *site) begin() *txn {
 	session, err := s.client.StartSession()
 	check(err)
 	check(session.StartTransaction())
-	return &txn{session: session, site: &site{ctx: mongo.NewSessionContext(s.ctx, session), client: s.client, base: s.base}}
+	return &txn{session: session, site: &site{ctx: mongo.NewSessionContext(s.ctx, session), client: s.client,
+		base: s.base}}
 }
 
 func (x *txn) commit() { check(x.session.CommitTransaction(x.ctx)) }

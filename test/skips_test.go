@@ -21,21 +21,31 @@ func skipScenarios() []scenario {
 		{name: "skip_insert", skip: all("insert"), setup: rowsSetup, change: skipInsert, want: wantInsert},
 		{name: "skip_update", skip: all("update"), setup: rowsSetup, change: skipUpdate, want: wantUpdate},
 		{name: "skip_replace", skip: all("replace"), setup: rowsSetup, change: skipUpdate, want: wantReplace},
-		{name: "skip_update_and_replace", skip: all("update,replace"), setup: rowsSetup, change: skipUpdate, want: wantNeither},
-		{name: "skip_documents", skip: all("insert,update,replace,delete"), setup: rowsSetup, change: skipAll, want: func(*site) {}},
+		{name: "skip_update_and_replace", skip: all("update,replace"), setup: rowsSetup, change: skipUpdate,
+			want: wantNeither},
+		{name: "skip_documents", skip: all("insert,update,replace,delete"), setup: rowsSetup, change: skipAll,
+			want: func(*site) {}},
 		{name: "skip_create", skip: all("create"), setup: rowsSetup, change: skipCreate, want: wantCreate},
 		{name: "skip_drop", skip: all("drop"), setup: rowsSetup, change: skipDrop, want: wantDrop},
 		{name: "skip_drop_and_rename", skip: all("drop"), setup: rowsSetup, change: skipDropRename, want: wantDropRename},
-		{name: "skip_drop_database", skip: all("drop,dropDatabase"), setup: skipDatabaseSetup, change: skipDatabase, want: wantDatabase},
+		{name: "skip_drop_database", skip: all("drop,dropDatabase"), setup: skipDatabaseSetup, change: skipDatabase,
+			want: wantDatabase},
 		{name: "skip_rename", skip: all("rename"), setup: rowsSetup, change: skipRename, want: wantRename},
-		{name: "skip_create_indexes", skip: all("createIndexes"), setup: skipIndexSetup, change: skipIndexes, want: wantCreateIndexes},
-		{name: "skip_drop_indexes", skip: all("dropIndexes"), setup: skipIndexSetup, change: skipIndexes, want: wantDropIndexes},
+		{name: "skip_create_indexes", skip: all("createIndexes"), setup: skipIndexSetup, change: skipIndexes,
+			want: wantCreateIndexes},
+		{name: "skip_drop_indexes", skip: all("dropIndexes"), setup: skipIndexSetup, change: skipIndexes,
+			want: wantDropIndexes},
 		{name: "skip_coll_mod", skip: all("collMod"), setup: skipIndexSetup, change: skipIndexes, want: wantCollMod},
-		{name: "skip_first_rule", skip: []string{"DB.c=none", "DB.*=delete"}, setup: rowsSetup, change: skipFirst, want: wantFirst},
-		{name: "skip_and_filter", skip: all("delete"), filter: []string{`DB.c={"s":"open"}`}, setup: skipFilterSetup, change: skipFilter, want: wantFilter},
-		{name: "skip_renamed_on_the_way", skip: []string{"DB.c=delete"}, rename: []string{"DB.c=DB.e"}, setup: skipMappedSetup, change: skipMapped, want: wantMapped},
-		{name: "skip_delete_of_an_equal_id", skip: all("delete"), setup: collatedSetup, change: collatedChange, want: wantCollated},
-		{name: "skip_renamed_elsewhere", skip: []string{"DB.c=delete"}, setup: rowsSetup, change: softRenamedChange, want: softRenamedChange},
+		{name: "skip_first_rule", skip: []string{"DB.c=none", "DB.*=delete"}, setup: rowsSetup, change: skipFirst,
+			want: wantFirst},
+		{name: "skip_and_filter", skip: all("delete"), filter: []string{`DB.c={"s":"open"}`}, setup: skipFilterSetup,
+			change: skipFilter, want: wantFilter},
+		{name: "skip_renamed_on_the_way", skip: []string{"DB.c=delete"}, rename: []string{"DB.c=DB.e"},
+			setup: skipMappedSetup, change: skipMapped, want: wantMapped},
+		{name: "skip_delete_of_an_equal_id", skip: all("delete"), setup: collatedSetup, change: collatedChange,
+			want: wantCollated},
+		{name: "skip_renamed_elsewhere", skip: []string{"DB.c=delete"}, setup: rowsSetup, change: softRenamedChange,
+			want: softRenamedChange},
 	}
 }
 
@@ -290,7 +300,8 @@ func skipFilterSetup(s *site) {
 
 func skipFilter(s *site) {
 	s.remove("c", d("_id", d("$lt", 6)))
-	s.insert("c", d("_id", 0, "s", "open", "anew", true), d("_id", 1, "s", "open", "anew", true), d("_id", 2, "s", "closed"))
+	s.insert("c", d("_id", 0, "s", "open", "anew", true), d("_id", 1, "s", "open", "anew", true),
+		d("_id", 2, "s", "closed"))
 	s.set("c", 2, d("$set", d("n", 1000)))      // not of the one that was left
 	s.set("c", 10, d("$set", d("s", "closed"))) // leaves
 	s.transaction(func(s *site) {
@@ -378,13 +389,15 @@ func verifySame(ctx context.Context, cases []*trial, r transform.Config) error {
 		return err
 	}
 	if !report.Same {
-		return fmt.Errorf("verify finds differences that skipped operations do not explain: %+v %+v", report.Schema, report.Differences)
+		return fmt.Errorf("verify finds differences that skipped operations do not explain: %+v %+v", report.Schema,
+			report.Differences)
 	}
 	for _, c := range report.Collections {
 		if c.Skipped != nil && cases[0].way == wayCopy {
 			return fmt.Errorf("nothing was skipped, and verify expects differences: %s: %s", c.NS, c.Skipped)
 		}
-		if got, want := fmt.Sprint(c.Skipped), "left on the target: 31, delete skipped"; cases[0].way == wayChange && c.NS == "c_skip_delete.c" && got != want {
+		if got, want := fmt.Sprint(c.Skipped), "left on the target: 31, delete skipped"; cases[0].way == wayChange &&
+			c.NS == "c_skip_delete.c" && got != want {
 			return fmt.Errorf("verify says of %s %q, want %q", c.NS, got, want)
 		}
 	}

@@ -18,11 +18,16 @@ func ttlScenarios() []scenario {
 	following := []string{wayChange, wayEarly, wayLate}
 	return []scenario{
 		{name: "skip_ttl", skip: ttl, setup: skipTTLSetup, change: skipTTL, want: wantTTL, only: following},
-		{name: "skip_ttl_settings", skip: ttl, setup: skipTTLSetup, change: skipTTLSettings, want: wantTTLSettings, only: []string{wayChange}},
-		{name: "skip_ttl_drop", skip: []string{"DB.*=ttl,drop"}, setup: skipTTLSetup, change: skipTTLDrop, want: wantTTLDrop, only: []string{wayChange}},
-		{name: "skip_ttl_clustered", since: "5.3", skip: ttl, setup: skipTTLClusteredSetup, change: skipTTLClustered, want: wantTTLClustered, only: following},
-		{name: "skip_ttl_and_filter", skip: ttl, filter: []string{`DB.c={"n":{"$gte":0}}`}, setup: skipTTLSetup, change: skipTTL, want: wantTTL, only: following},
-		{name: "skip_ttl_of_mapped", skip: ttl, fields: []string{`DB.c={"rename":{"at":"until"}}`}, setup: skipTTLSetup, change: skipTTL, want: wantTTLMapped, only: following},
+		{name: "skip_ttl_settings", skip: ttl, setup: skipTTLSetup, change: skipTTLSettings, want: wantTTLSettings,
+			only: []string{wayChange}},
+		{name: "skip_ttl_drop", skip: []string{"DB.*=ttl,drop"}, setup: skipTTLSetup, change: skipTTLDrop, want: wantTTLDrop,
+			only: []string{wayChange}},
+		{name: "skip_ttl_clustered", since: "5.3", skip: ttl, setup: skipTTLClusteredSetup, change: skipTTLClustered,
+			want: wantTTLClustered, only: following},
+		{name: "skip_ttl_and_filter", skip: ttl, filter: []string{`DB.c={"n":{"$gte":0}}`}, setup: skipTTLSetup,
+			change: skipTTL, want: wantTTL, only: following},
+		{name: "skip_ttl_of_mapped", skip: ttl, fields: []string{`DB.c={"rename":{"at":"until"}}`}, setup: skipTTLSetup,
+			change: skipTTL, want: wantTTLMapped, only: following},
 	}
 }
 
@@ -94,7 +99,8 @@ func wantTTLOther(s *site) {
 func wantTTLMapped(s *site) {
 	wantTTL(s)
 	s.update("c", d(), d("$rename", d("at", "until")), "multi", true)
-	s.update("c", d("until", d("$exists", true)), a(d("$replaceWith", d("_id", "$_id", "n", "$n", "until", "$until", "more", "$more"))), "multi", true)
+	s.update("c", d("until", d("$exists", true)),
+		a(d("$replaceWith", d("_id", "$_id", "n", "$n", "until", "$until", "more", "$more"))), "multi", true)
 	s.dropIndexes("c", "at_1")
 	s.index("c", d("until", 1), "name", "at_1")
 }
@@ -246,7 +252,8 @@ func TestSkipTTL(t *testing.T) {
 	}))
 	judge := func() *verify.Report {
 		t.Helper()
-		r, err := verify.Clusters(t.Context(), verify.Spec{Source: shared.source.URI(), Target: shared.target.URI(), Rules: rules})
+		r, err := verify.Clusters(t.Context(),
+			verify.Spec{Source: shared.source.URI(), Target: shared.target.URI(), Rules: rules})
 		must(err)
 		return r
 	}
@@ -255,7 +262,8 @@ func TestSkipTTL(t *testing.T) {
 		t.Errorf("verify: %+v %+v, expected %+v", r.Schema, r.Differences, r.Expected)
 	}
 	for _, c := range r.Collections {
-		want := map[string]string{"skipttl.c": "left on the target: 17, ttl skipped", "skipttl.s": "left on the target: 14, ttl skipped", "skipttl.d": "left on the target: 5, ttl skipped"}[c.NS]
+		want := map[string]string{"skipttl.c": "left on the target: 17, ttl skipped",
+			"skipttl.s": "left on the target: 14, ttl skipped", "skipttl.d": "left on the target: 5, ttl skipped"}[c.NS]
 		if got := fmt.Sprint(c.Skipped); got != want {
 			t.Errorf("verify says of %s %q, want %q", c.NS, got, want)
 		}

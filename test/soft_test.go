@@ -15,13 +15,17 @@ func softScenarios() []scenario {
 		{name: "soft_delete_gone_and_back", softDelete: soft, setup: rowsSetup, change: rowsBackChange},
 		{name: "soft_delete_of_another_id_type", softDelete: soft, setup: rowsSetup, change: rowsTypeChange},
 		{name: "soft_delete_transactions", softDelete: soft, setup: rowsSetup, change: rowsTxnChange},
-		{name: "soft_delete_of_mapped", softDelete: soft, fields: []string{`DB.c={"drop":["o"],"rename":{"s":"status"}}`}, setup: rowsSetup, change: skipDelete, only: []string{wayChange, wayLate}},
-		{name: "soft_delete_gone_when_read", softDelete: soft, fields: []string{`DB.c={"from":{"other":"n"}}`}, setup: rowsSetup, change: softGoneChange, check: softGoneCheck, only: []string{wayChange, wayLate}},
+		{name: "soft_delete_of_mapped", softDelete: soft, fields: []string{`DB.c={"drop":["o"],"rename":{"s":"status"}}`},
+			setup: rowsSetup, change: skipDelete, only: []string{wayChange, wayLate}},
+		{name: "soft_delete_gone_when_read", softDelete: soft, fields: []string{`DB.c={"from":{"other":"n"}}`},
+			setup: rowsSetup, change: softGoneChange, check: softGoneCheck, only: []string{wayChange, wayLate}},
 		{name: "soft_delete_dropped", softDelete: soft, setup: rowsSetup, change: rowsDroppedChange},
 		{name: "soft_delete_renamed", softDelete: soft, setup: rowsSetup, change: rowsRenamedChange},
 		{name: "soft_delete_of_an_equal_id", softDelete: soft, setup: collatedSetup, change: collatedChange},
-		{name: "soft_delete_and_filter", softDelete: soft, filter: []string{`DB.c={"s":{"$in":["open","paid"]}}`}, setup: rowsSetup, change: softFilterChange, check: softFilterCheck, only: []string{wayChange, wayLate}},
-		{name: "soft_delete_renamed_elsewhere", softDelete: []string{"DB.c=deletedAt"}, setup: rowsSetup, change: softRenamedChange},
+		{name: "soft_delete_and_filter", softDelete: soft, filter: []string{`DB.c={"s":{"$in":["open","paid"]}}`},
+			setup: rowsSetup, change: softFilterChange, check: softFilterCheck, only: []string{wayChange, wayLate}},
+		{name: "soft_delete_renamed_elsewhere", softDelete: []string{"DB.c=deletedAt"}, setup: rowsSetup,
+			change: softRenamedChange},
 	}
 }
 

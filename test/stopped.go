@@ -54,7 +54,8 @@ func StopServer(t *testing.T, name string, pid int, status func() job.Status) {
 		}
 		if now.Sub(clear) > namedWithin {
 			wake()
-			t.Fatalf("%s stopped in phase %s: nothing has moved for %s, and the status names no wait", name, st.Phase, now.Sub(clear))
+			t.Fatalf("%s stopped in phase %s: nothing has moved for %s, and the status names no wait", name, st.Phase,
+				now.Sub(clear))
 		}
 		if now.Sub(began) > least && (st.Waiting != "" || moved && now.Sub(began) > goesOnFor) {
 			break

@@ -89,8 +89,10 @@ func checkShown(t *testing.T, st job.Status) {
 	switch {
 	case s == nil:
 		t.Fatal("the status shows no structure")
-	case s.Collections == 0 || s.Collections != s.CollectionsTotal || s.Views != s.ViewsTotal || s.Indexes != s.IndexesTotal:
-		t.Errorf("made %d of %d collections, %d of %d views, %d of %d indexes", s.Collections, s.CollectionsTotal, s.Views, s.ViewsTotal, s.Indexes, s.IndexesTotal)
+	case s.Collections == 0 || s.Collections != s.CollectionsTotal || s.Views != s.ViewsTotal ||
+		s.Indexes != s.IndexesTotal:
+		t.Errorf("made %d of %d collections, %d of %d views, %d of %d indexes", s.Collections, s.CollectionsTotal, s.Views,
+			s.ViewsTotal, s.Indexes, s.IndexesTotal)
 	case st.Copy.Docs != 0 || st.Follow.Operations != 0 || st.TargetPosition != "":
 		t.Errorf("documents: %d copied, %d changed, position %q", st.Copy.Docs, st.Follow.Operations, st.TargetPosition)
 	}
@@ -122,12 +124,14 @@ func TestStructureIntoDuplicates(t *testing.T) {
 	if _, err := target.InsertMany(t.Context(), []any{d("_id", 7, "k", 5), d("_id", 8, "k", 5)}); err != nil {
 		t.Fatal(err)
 	}
-	spec := job.Spec{Job: newJob("structuredup"), Mode: job.ModeStructure, Rules: transform.Config{Include: []string{s.base}}, OnExisting: job.ExistingMerge}
+	spec := job.Spec{Job: newJob("structuredup"), Mode: job.ModeStructure,
+		Rules: transform.Config{Include: []string{s.base}}, OnExisting: job.ExistingMerge}
 	live, err := startJob(t, spec)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := live.wait(); err == nil || !strings.Contains(err.Error(), "duplicate key") || !strings.Contains(err.Error(), "k: 5") || !strings.Contains(err.Error(), "change or remove one of them") {
+	if err := live.wait(); err == nil || !strings.Contains(err.Error(), "duplicate key") ||
+		!strings.Contains(err.Error(), "k: 5") || !strings.Contains(err.Error(), "change or remove one of them") {
 		t.Fatalf("with duplicates: %v", err)
 	}
 	live.stop()
@@ -157,7 +161,8 @@ func TestStructureKilled(t *testing.T) {
 	program := BuildMillrace(t, "-tags", "failpoint")
 	name := newJob("structurekill")
 	sync := func(points string) *Process {
-		return StartWith(t, []string{"MILLRACE_FAILPOINTS=" + points}, program, "sync", "--source", shared.source.URI(), "--target", shared.target.URI(),
+		return StartWith(t, []string{"MILLRACE_FAILPOINTS=" + points}, program, "sync", "--source", shared.source.URI(),
+			"--target", shared.target.URI(),
 			"--include", s.base+".*", "--mode", "structure", "--job", name, "--log-level", "warn", "--output", "json")
 	}
 	step := 1
@@ -190,7 +195,8 @@ func TestStructureKilled(t *testing.T) {
 func richStructure(s *site) {
 	s.insert("plain", d("_id", 1, "k", 1))
 	s.run(d("createIndexes", "plain", "indexes", a(
-		d("key", d("k", 1), "name", "k", "unique", true), d("key", d("at", 1), "name", "at", "expireAfterSeconds", 3600), d("key", d("h", "hashed"), "name", "h"))))
+		d("key", d("k", 1), "name", "k", "unique", true), d("key", d("at", 1), "name", "at", "expireAfterSeconds", 3600),
+		d("key", d("h", "hashed"), "name", "h"))))
 	s.run(d("create", "capped", "capped", true, "size", 8192))
 	s.run(d("create", "valid", "validator", d("n", d("$gte", 0)), "collation", d("locale", "en", "strength", 2)))
 	s.run(d("createIndexes", "valid", "indexes", a(d("key", d("n", 1), "name", "n"))))
@@ -206,7 +212,8 @@ func richStructure(s *site) {
 func checkKilled(t *testing.T, s *site, p *Process) {
 	t.Helper()
 	ours := func(ns string) bool { return strings.HasPrefix(ns, s.base+".") }
-	diffs, err := Compare(t.Context(), shared.sourceDB, shared.targetDB, CompareOptions{Source: ours, Target: ours, Filter: none})
+	diffs, err := Compare(t.Context(), shared.sourceDB, shared.targetDB,
+		CompareOptions{Source: ours, Target: ours, Filter: none})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -68,7 +68,8 @@ func expiries() []expires {
 func TestExpiryIsHeldUntilCutOver(t *testing.T) {
 	expiry := func(client *mongo.Client, on bool) {
 		t.Helper()
-		if err := client.Database("admin").RunCommand(t.Context(), d("setParameter", 1, "ttlMonitorEnabled", on)).Err(); err != nil {
+		if err := client.Database("admin").RunCommand(t.Context(), d("setParameter", 1, "ttlMonitorEnabled", on)).
+			Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -216,7 +217,8 @@ func TestExpiryOfCappedCollection(t *testing.T) {
 	must(err)
 	must(live.reach(job.PhaseFollowing))
 	must(attempt(func() { src.index("c", d("a", 1), "expireAfterSeconds", 60) }))
-	if err := live.finalize(t.Context()); live.err != nil || err == nil || !strings.Contains(err.Error(), "expireAfterSeconds") {
+	if err := live.finalize(t.Context()); live.err != nil || err == nil ||
+		!strings.Contains(err.Error(), "expireAfterSeconds") {
 		t.Errorf("the job ended with %v, %v", live.err, err)
 	}
 	live.stop()

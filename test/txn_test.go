@@ -24,7 +24,8 @@ func txnScenarios() []scenario {
 		{name: "txn_around_ddl", setup: docsSetup, change: txnAroundChange},
 		{name: "txn_unique_swap", setup: docsSetup, change: txnSwapChange},
 		// It waits for finds too, which are held up during the copy.
-		{name: "apply_ops_by_uuid", setup: byUUIDSetup, change: byUUIDChange, only: []string{wayCopy, wayChange}, alone: true},
+		{name: "apply_ops_by_uuid", setup: byUUIDSetup, change: byUUIDChange, only: []string{wayCopy, wayChange},
+			alone: true},
 		{name: "apply_ops", setup: docsSetup, change: applyOpsChange, only: []string{wayCopy, wayChange}, alone: true},
 	}
 }
@@ -255,7 +256,8 @@ func byUUIDChange(s *site) {
 	))))))
 	s.rename(s.ns("old"), s.ns("older"))
 	s.insert("old", d("_id", 1))
-	s.admin(d("applyOps", a(d("op", "c", "ns", s.ns("$cmd"), "ui", was, "o", d("collMod", "old", "validator", d("_id", d("$gt", 0)))))))
+	s.admin(d("applyOps",
+		a(d("op", "c", "ns", s.ns("$cmd"), "ui", was, "o", d("collMod", "old", "validator", d("_id", d("$gt", 0)))))))
 }
 
 // userOpsChange has a user's applyOps do what only applyOps can: insert over a
@@ -286,7 +288,8 @@ func userOpsChange(s *site, atomic bool) {
 		d("op", "i", "ns", c, "o", d("_id", n+5, "k", n+5, "nested", 1)),
 		d("op", "u", "ns", c, "o2", d("_id", n+1005), "o", d("$set", d("k", n+1005)), "b", true),
 	)))), "allowAtomic", atomic))
-	s.admin(d("applyOps", a(d("op", "u", "ns", c, "o2", d("_id", n+1006), "o", d("$set", d("k", n+1006)), "b", true)), "alwaysUpsert", false, "allowAtomic", atomic))
+	s.admin(d("applyOps", a(d("op", "u", "ns", c, "o2", d("_id", n+1006), "o", d("$set", d("k", n+1006)), "b", true)),
+		"alwaysUpsert", false, "allowAtomic", atomic))
 	s.admin(d("applyOps", a(
 		d("op", "i", "ns", c, "o", d("_id", n+7, "k", n+7, "beside", 1)),
 		d("op", "c", "ns", s.name()+".$cmd", "o", d("create", fmt.Sprint("beside", n))),
@@ -300,7 +303,8 @@ func userOpsChange(s *site, atomic bool) {
 	}
 	if shared.sourceVer.AtLeast(5, 0) {
 		s.admin(d("applyOps", a(
-			d("op", "u", "ns", c, "o2", d("_id", n+1009), "o", d("$v", 2, "diff", d("u", d("x", 7), "i", d("k", n+1009))), "b", true),
+			d("op", "u", "ns", c, "o2", d("_id", n+1009), "o", d("$v", 2, "diff", d("u", d("x", 7), "i", d("k", n+1009))), "b",
+				true),
 			d("op", "u", "ns", c, "o2", d("_id", n+9), "o", d("$v", 2, "diff", d("d", d("n", false), "i", d("k", n+9, "z", 1)))),
 		), "allowAtomic", atomic))
 	}

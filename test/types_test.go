@@ -108,9 +108,11 @@ func typeArraysChange(s *site) {
 
 func duplicatesSetup(s *site) {
 	dup := func(id int) bson.Raw {
-		inner := rawDoc(bson.E{Key: "k", Value: 1}, bson.E{Key: "k", Value: "two"}, bson.E{Key: "", Value: 3}, bson.E{Key: "", Value: 4})
+		inner := rawDoc(bson.E{Key: "k", Value: 1}, bson.E{Key: "k", Value: "two"}, bson.E{Key: "", Value: 3},
+			bson.E{Key: "", Value: 4})
 		return rawDoc(bson.E{Key: "_id", Value: id}, bson.E{Key: "f", Value: 1}, bson.E{Key: "f", Value: 2},
-			bson.E{Key: "sub", Value: inner}, bson.E{Key: "arr", Value: a(inner)}, bson.E{Key: "f", Value: "three"}, bson.E{Key: "z", Value: 0})
+			bson.E{Key: "sub", Value: inner}, bson.E{Key: "arr", Value: a(inner)}, bson.E{Key: "f", Value: "three"},
+			bson.E{Key: "z", Value: 0})
 	}
 	for i := range 8 {
 		s.insert("c", dup(i))
@@ -169,7 +171,8 @@ func nested(depth int, v any, arrays bool) any {
 
 func deepSetup(s *site) {
 	s.insert("c", d("_id", 1, "a", nested(99, d("b", 1), false)), d("_id", 2, "a", nested(150, d("b", 1), false)),
-		d("_id", 3, "a", nested(99, d("b", 1, "c", 1), true)), d("_id", 4, "a", nested(90, a(1, 2, 3, 4), false)), d("_id", 5))
+		d("_id", 3, "a", nested(99, d("b", 1, "c", 1), true)), d("_id", 4, "a", nested(90, a(1, 2, 3, 4), false)),
+		d("_id", 5))
 }
 
 func deepChange(s *site) {
@@ -187,7 +190,8 @@ func deepChange(s *site) {
 // oddNames are names that fields may have, though some only deep inside.
 func oddNames() []string {
 	return []string{
-		"", ".", "..", "a.b", "a.", ".a", "$", "$x", "$set", "$v", "$ref", "a$", "0", "1", "01", "-1", "1.5", "_id", " ", "ü", "日本", "\t\n",
+		"", ".", "..", "a.b", "a.", ".a", "$", "$x", "$set", "$v", "$ref", "a$", "0", "1", "01", "-1", "1.5", "_id", " ",
+		"ü", "日本", "\t\n",
 		strings.Repeat("long", 300), "u", "d", "i", "a", "l", "s", "su", "sa", "u0", "b", "diff",
 	}
 }
@@ -197,7 +201,8 @@ func fieldNamesSetup(s *site) {
 		// Empty and dotted names are possible at the top, those with a dollar
 		// sign too, since 5.0; inside as well.
 		in := d(n, 1, "other", 1)
-		s.insert("c", rawDoc(bson.E{Key: "_id", Value: i}, bson.E{Key: "in", Value: in}, bson.E{Key: "arr", Value: a(in, in)}, bson.E{Key: "x", Value: 1}))
+		s.insert("c", rawDoc(bson.E{Key: "_id", Value: i}, bson.E{Key: "in", Value: in}, bson.E{Key: "arr", Value: a(in, in)},
+			bson.E{Key: "x", Value: 1}))
 		if n != "_id" {
 			s.insert("top", rawDoc(bson.E{Key: "_id", Value: i}, bson.E{Key: n, Value: in}, bson.E{Key: "x", Value: 1}))
 		}
@@ -220,7 +225,8 @@ func fieldNamesChange(s *site) {
 			continue
 		}
 		s.set("top", i, a(d("$replaceWith", setField(n, "$$ROOT", d("$literal", d(n, 1, "k", a(1, 2)))))))
-		s.set("top", i, a(d("$replaceWith", setField(n, "$$ROOT", d("$literal", d(n, 1, "k", a(1), "m", 1)))), d("$set", d("y", 1))))
+		s.set("top", i, a(d("$replaceWith", setField(n, "$$ROOT", d("$literal", d(n, 1, "k", a(1), "m", 1)))),
+			d("$set", d("y", 1))))
 		if i%3 == 0 {
 			s.set("top", i, a(d("$replaceWith", d("$unsetField", d("field", d("$literal", n), "input", "$$ROOT")))))
 		}
@@ -244,7 +250,8 @@ func dottedChange(s *site) {
 	s.set("c", 1, d("a.b", 3, "a", d("b", 4)))
 	s.set("c", 2, a(d("$set", d("a", setField("b.c", "$a", 2), "n", 1))))
 	s.set("c", 3, a(d("$replaceWith", d("$unsetField", d("field", "a.b", "input", "$$ROOT")))))
-	s.set("c", 4, a(d("$set", d("arr", d("$concatArrays", a(a(d("$literal", d("x.y", 2))), d("$slice", a("$arr", 1, 1))))))))
+	s.set("c", 4,
+		a(d("$set", d("arr", d("$concatArrays", a(a(d("$literal", d("x.y", 2))), d("$slice", a("$arr", 1, 1))))))))
 	s.set("c", 5, d("$set", d("a.b", "through the path")))
 	s.set("c", 10, a(d("$replaceWith", setField("a.b", "$$ROOT", d("c", 1)))))
 	s.set("c", 10, a(d("$replaceWith", setField("a.b", "$$ROOT", d("c", 1, "d", 2)))))
@@ -256,7 +263,8 @@ func dottedChange(s *site) {
 func diffNamesSetup(s *site) {
 	full := d()
 	for _, n := range []string{"u", "d", "i", "a", "l", "s", "su", "sd", "si", "sa", "sl", "u0", "s0", "v", "o", "diff"} {
-		full = append(full, bson.E{Key: n, Value: d("u", 1, "d", 1, "i", 1, "a", true, "l", 1, "s", 1, "sa", d("a", 1, "u0", 1))})
+		full = append(full,
+			bson.E{Key: n, Value: d("u", 1, "d", 1, "i", 1, "a", true, "l", 1, "s", 1, "sa", d("a", 1, "u0", 1))})
 	}
 	s.insert("c", append(d("_id", 1), full...), append(d("_id", 2), full...), d("_id", 3, "x", full, "s", a(full, full)),
 		d("_id", 4, "a", true, "l", 5, "u0", 1))

@@ -26,15 +26,20 @@ func unmappedScenarios() []scenario {
 		{name: "unmapped_gone_and_back", fields: number, setup: unmappedSetup, change: unmappedBack},
 		{name: "unmapped_transactions", fields: number, setup: unmappedSetup, change: unmappedTxn},
 		{name: "unmapped_all", fields: number, setup: unmappedAll, change: unmappedMended},
-		{name: "unmapped_and_filter", fields: number, filter: []string{`DB.c={"s":{"$in":["open","paid"]}}`}, setup: unmappedSetup, change: unmappedFilter},
-		{name: "unmapped_soft_delete", fields: number, softDelete: []string{"DB.c=deletedAt"}, setup: unmappedSetup, change: unmappedChange},
-		{name: "unmapped_paths", fields: []string{`DB.c={"from":{"first":"o.a"}}`}, setup: unmappedSetup, change: unmappedPaths},
+		{name: "unmapped_and_filter", fields: number, filter: []string{`DB.c={"s":{"$in":["open","paid"]}}`},
+			setup: unmappedSetup, change: unmappedFilter},
+		{name: "unmapped_soft_delete", fields: number, softDelete: []string{"DB.c=deletedAt"}, setup: unmappedSetup,
+			change: unmappedChange},
+		{name: "unmapped_paths", fields: []string{`DB.c={"from":{"first":"o.a"}}`}, setup: unmappedSetup,
+			change: unmappedPaths},
 		{name: "unmapped_renamed", fields: both, setup: unmappedSetup, change: unmappedRenamed},
 		{name: "unmapped_renamed_to_other_rules", fields: number, setup: unmappedSetup, change: unmappedRenamed},
-		{name: "unmapped_renamed_on_the_way", fields: number, rename: []string{"DB.c=DB-x.other"}, setup: unmappedSetup, change: unmappedChange},
+		{name: "unmapped_renamed_on_the_way", fields: number, rename: []string{"DB.c=DB-x.other"}, setup: unmappedSetup,
+			change: unmappedChange},
 		{name: "unmapped_dropped", fields: number, setup: unmappedSetup, change: unmappedDropped},
 		{name: "unmapped_large", fields: number, setup: unmappedLargeSetup, change: unmappedLarge},
-		{name: "unmapped_unique_keys", fields: []string{`DB.c={"convert":{"n":{"to":"int","otherwise":"fail"}}}`}, setup: unmappedUniqueSetup, change: unmappedUnique},
+		{name: "unmapped_unique_keys", fields: []string{`DB.c={"convert":{"n":{"to":"int","otherwise":"fail"}}}`},
+			setup: unmappedUniqueSetup, change: unmappedUnique},
 	}
 	for i := range list {
 		sc := &list[i]
@@ -46,7 +51,8 @@ func unmappedScenarios() []scenario {
 // Of every ten documents one is no number, and one a number in a text.
 func unmappedSetup(s *site) {
 	s.fill("c", 60, func(i int) bson.D {
-		return d("_id", i, "s", []string{"open", "closed", "paid"}[i%3], "n", []any{i, "x", fmt.Sprint(i)}[min(2, (i+9)%10)], "o", d("a", i), "gone", 1)
+		return d("_id", i, "s", []string{"open", "closed", "paid"}[i%3], "n", []any{i, "x", fmt.Sprint(i)}[min(2, (i+9)%10)],
+			"o", d("a", i), "gone", 1)
 	})
 	s.index("c", d("n", 1))
 }
@@ -300,7 +306,8 @@ type letter struct {
 
 // letters are those of the scenario's own databases.
 func (s *site) letters(state string) (out []letter) {
-	cur, err := s.client.Database("millrace").Collection("deadletters").Find(s.ctx, d("state", state, "ns", d("$regex", "^"+s.base+"[-.]")))
+	cur, err := s.client.Database("millrace").Collection("deadletters").
+		Find(s.ctx, d("state", state, "ns", d("$regex", "^"+s.base+"[-.]")))
 	if err == nil {
 		err = cur.All(s.ctx, &out)
 	}

@@ -24,7 +24,8 @@ func updateScenarios() []scenario {
 
 func operatorsSetup(s *site) {
 	for i := range 40 {
-		s.insert("c", d("_id", i, "n", i, "f", 1.5, "s", "text", "o", d("p", d("q", 1), "r", 2), "arr", a(1, 2, 3), "l", int64(1)<<40, "at", bson.DateTime(0)))
+		s.insert("c", d("_id", i, "n", i, "f", 1.5, "s", "text", "o", d("p", d("q", 1), "r", 2), "arr", a(1, 2, 3), "l",
+			int64(1)<<40, "at", bson.DateTime(0)))
 	}
 }
 
@@ -58,7 +59,8 @@ func operatorsChange(s *site) {
 			s.set("c", i, d("$set", d("then", 1)))
 		}
 	}
-	s.update("c", d("_id", "upserted", "k", 1), d("$setOnInsert", d("n", 1), "$set", d("m", 1), "$push", d("arr", 1)), "upsert", true)
+	s.update("c", d("_id", "upserted", "k", 1), d("$setOnInsert", d("n", 1), "$set", d("m", 1), "$push", d("arr", 1)),
+		"upsert", true)
 	s.update("c", d("_id", "upserted"), d("$setOnInsert", d("n", 2), "$set", d("m", 2)), "upsert", true)
 	s.update("c", d("k", 7, "o.x", 8), d("$set", d("made", true)), "upsert", true)
 	s.update("c", d("n", d("$gte", 20)), d("$inc", d("n", 1)), "multi", true)
@@ -67,7 +69,8 @@ func operatorsChange(s *site) {
 
 func arraysSetup(s *site) {
 	for i := range 30 {
-		s.insert("c", d("_id", i, "v", a(5, 3, 8, 1), "docs", a(d("k", 1, "w", 5), d("k", 2, "w", 3), d("k", 3, "w", 9)), "x", 0))
+		s.insert("c", d("_id", i, "v", a(5, 3, 8, 1), "docs", a(d("k", 1, "w", 5), d("k", 2, "w", 3), d("k", 3, "w", 9)), "x",
+			0))
 	}
 }
 
@@ -105,7 +108,8 @@ func arraysChange(s *site) {
 
 func positionalSetup(s *site) {
 	for i := range 10 {
-		s.insert("c", d("_id", i, "v", a(1, 5, 9, 5), "docs", a(d("k", 1, "in", a(1, 2)), d("k", 2, "in", a(3, 4)), d("k", 2, "in", a()))))
+		s.insert("c", d("_id", i, "v", a(1, 5, 9, 5), "docs",
+			a(d("k", 1, "in", a(1, 2)), d("k", 2, "in", a(3, 4)), d("k", 2, "in", a()))))
 	}
 }
 
@@ -114,8 +118,10 @@ func positionalChange(s *site) {
 	s.update("c", d("_id", 1, "docs.k", 2), d("$set", d("docs.$.hit", true)))
 	s.set("c", 2, d("$inc", d("v.$[]", 1, "docs.$[].k", 10)))
 	s.update("c", d("_id", 3), d("$set", d("v.$[e]", 0)), "arrayFilters", a(d("e", d("$gt", 4))))
-	s.update("c", d("_id", 4), d("$set", d("docs.$[o].in.$[i]", "hit")), "arrayFilters", a(d("o.k", 2), d("i", d("$gt", 3))))
-	s.update("c", d("_id", 5), d("$push", d("docs.$[o].in", 7), "$unset", d("docs.$[p].k", 1)), "arrayFilters", a(d("o.k", 2), d("p.k", 1)))
+	s.update("c", d("_id", 4), d("$set", d("docs.$[o].in.$[i]", "hit")), "arrayFilters",
+		a(d("o.k", 2), d("i", d("$gt", 3))))
+	s.update("c", d("_id", 5), d("$push", d("docs.$[o].in", 7), "$unset", d("docs.$[p].k", 1)), "arrayFilters",
+		a(d("o.k", 2), d("p.k", 1)))
 	s.update("c", d("docs.k", 2, "_id", d("$gt", 5)), d("$set", d("docs.$.many", 1)), "multi", true)
 }
 
@@ -147,14 +153,16 @@ func pipelinesChange(s *site) {
 		s.set("c", i, p)
 		s.set("c", i, a(d("$set", d("last", d("$add", a("$_id", 1))))))
 	}
-	s.update("c", d("_id", d("$gte", 10)), a(d("$set", d("v", d("$reverseArray", d("$cond", a(d("$isArray", "$v"), "$v", a(1))))))), "multi", true)
+	s.update("c", d("_id", d("$gte", 10)),
+		a(d("$set", d("v", d("$reverseArray", d("$cond", a(d("$isArray", "$v"), "$v", a(1))))))), "multi", true)
 	s.update("c", d("_id", 100), a(d("$set", d("made", d("$concat", a("a", "b"))))), "upsert", true)
 }
 
 // An array is cut and something beside it changes, in one update.
 func truncationSetup(s *site) {
 	for i := range 12 {
-		s.insert("c", d("_id", i, "v", a(1, 2, 3, d("k", a(1, 2, 3), "x", 1), a(1, 2, 3)), "x", 0, "o", d("v", a(1, 2, 3), "y", 0)))
+		s.insert("c", d("_id", i, "v", a(1, 2, 3, d("k", a(1, 2, 3), "x", 1), a(1, 2, 3)), "x", 0, "o",
+			d("v", a(1, 2, 3), "y", 0)))
 	}
 }
 
@@ -164,7 +172,8 @@ func truncationChange(s *site) {
 	s.set("c", 1, a(d("$set", d("v", cut("v", 2), "new", 1, "o.y", 1))))
 	s.set("c", 2, a(d("$set", d("o", d("v", cut("o.v", 1), "y", 1), "x", 1))))
 	s.set("c", 3, a(d("$set", d("v", d("$concatArrays", a(a("changed"), d("$slice", a("$v", 1, 2)))), "x", 1))))
-	s.set("c", 4, a(d("$set", d("v", d("$concatArrays", a(d("$slice", a("$v", 3)), a(d("k", a(1), "x", 2)))), "o.v", cut("o.v", 2)))))
+	s.set("c", 4,
+		a(d("$set", d("v", d("$concatArrays", a(d("$slice", a("$v", 3)), a(d("k", a(1), "x", 2)))), "o.v", cut("o.v", 2)))))
 	s.set("c", 5, a(d("$set", d("v", d("$concatArrays", a(d("$slice", a("$v", 4)), a(a(1)))), "x", "$$REMOVE"))))
 	s.set("c", 6, a(d("$set", d("v", a(), "x", 1))))
 	s.set("c", 7, d("$push", d("v", d("$each", a(), "$slice", 1)), "$set", d("x", 1, "o.y", 5)))
@@ -208,7 +217,8 @@ func arrayScalarChange(s *site) {
 }
 
 func fieldOrderSetup(s *site) {
-	s.insert("c", d("_id", 1, "b", 1, "a", 1), d("_id", 2, "z", d("b", 1, "a", 2)), d("_id", 3, "a", 1, "b", 2, "c", 3), d("_id", 4))
+	s.insert("c", d("_id", 1, "b", 1, "a", 1), d("_id", 2, "z", d("b", 1, "a", 2)), d("_id", 3, "a", 1, "b", 2, "c", 3),
+		d("_id", 4))
 }
 
 func fieldOrderChange(s *site) {
@@ -386,5 +396,6 @@ func (s *site) gridFile(name string, chunks int) {
 	for i := range chunks {
 		s.insert("fs.chunks", d("_id", bson.NewObjectID(), "files_id", name, "n", i, "data", make([]byte, 255<<10)))
 	}
-	s.insert("fs.files", d("_id", name, "length", int64(chunks)*255<<10, "chunkSize", 255<<10, "uploadDate", bson.DateTime(0), "filename", name))
+	s.insert("fs.files", d("_id", name, "length", int64(chunks)*255<<10, "chunkSize", 255<<10, "uploadDate",
+		bson.DateTime(0), "filename", name))
 }

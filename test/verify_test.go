@@ -44,7 +44,8 @@ func runVerify(t *testing.T, bin string, args ...string) verified {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	args = append([]string{"verify", "--source", shared.source.URI(), "--target", shared.target.URI(), "--output", "json"}, args...)
+	args = append([]string{"verify", "--source", shared.source.URI(), "--target", shared.target.URI(), "--output", "json"},
+		args...)
 	cmd := exec.CommandContext(ctx, bin, args...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
@@ -76,16 +77,25 @@ func plantsOfVerify(r *rand.Rand) []planted {
 	}
 	all = append(all,
 		planted{name: "type, the other way", source: create("viewOn", "x", "pipeline", a()), target: create(), want: "."},
-		planted{name: "view and documents", source: func(s *site) { s.insert("c", d("_id", 1)) }, target: create("viewOn", "x", "pipeline", a()), want: "."},
-		planted{name: "series and collection", since: "5.0", source: series("timeseries", d("timeField", "t")), target: func(s *site) { s.insert("c", d("_id", 1)) }, want: "."},
-		planted{name: "collection and series", since: "5.0", source: func(s *site) { s.insert("c", d("_id", 1)) }, target: series("timeseries", d("timeField", "t")), want: "."},
+		planted{name: "view and documents", source: func(s *site) { s.insert("c", d("_id", 1)) },
+			target: create("viewOn", "x", "pipeline", a()), want: "."},
+		planted{name: "series and collection", since: "5.0", source: series("timeseries", d("timeField", "t")),
+			target: func(s *site) { s.insert("c", d("_id", 1)) }, want: "."},
+		planted{name: "collection and series", since: "5.0", source: func(s *site) { s.insert("c", d("_id", 1)) },
+			target: series("timeseries", d("timeField", "t")), want: "."},
 		planted{name: "extra view", source: func(*site) {}, target: create("viewOn", "x", "pipeline", a()), want: "."},
-		planted{name: "view's collation", source: create("viewOn", "x", "pipeline", a(), "collation", d("locale", "en")), target: create("viewOn", "x", "pipeline", a()), want: "."},
-		planted{name: "validation action", source: create("validator", d("a", 1), "validationAction", "warn"), target: create("validator", d("a", 1)), want: "."},
-		planted{name: "collation's strength", source: create("collation", d("locale", "en", "strength", 1)), target: create("collation", d("locale", "en", "strength", 2)), want: "."},
-		planted{name: "index name", source: func(s *site) { s.index("c", d("a", 1), "name", "x") }, target: func(s *site) { s.index("c", d("a", 1), "name", "y") }, want: "."},
-		planted{name: "index sparse", source: func(s *site) { s.index("c", d("a", 1), "sparse", true) }, target: func(s *site) { s.index("c", d("a", 1)) }, want: "."},
-		planted{name: "wildcard projection", source: func(s *site) { s.index("c", d("$**", 1), "name", "w", "wildcardProjection", d("a", 1)) },
+		planted{name: "view's collation", source: create("viewOn", "x", "pipeline", a(), "collation", d("locale", "en")),
+			target: create("viewOn", "x", "pipeline", a()), want: "."},
+		planted{name: "validation action", source: create("validator", d("a", 1), "validationAction", "warn"),
+			target: create("validator", d("a", 1)), want: "."},
+		planted{name: "collation's strength", source: create("collation", d("locale", "en", "strength", 1)),
+			target: create("collation", d("locale", "en", "strength", 2)), want: "."},
+		planted{name: "index name", source: func(s *site) { s.index("c", d("a", 1), "name", "x") },
+			target: func(s *site) { s.index("c", d("a", 1), "name", "y") }, want: "."},
+		planted{name: "index sparse", source: func(s *site) { s.index("c", d("a", 1), "sparse", true) },
+			target: func(s *site) { s.index("c", d("a", 1)) }, want: "."},
+		planted{name: "wildcard projection",
+			source: func(s *site) { s.index("c", d("$**", 1), "name", "w", "wildcardProjection", d("a", 1)) },
 			target: func(s *site) { s.index("c", d("$**", 1), "name", "w", "wildcardProjection", d("b", 1)) }, want: "."},
 	)
 	for i, p := range all {

@@ -25,7 +25,8 @@ type VersionsOf struct {
 // the list of them with the source's oplog since the end of the copy.
 func CompareVersions(ctx context.Context, source, target *mongo.Client, of VersionsOf) (diffs []Difference, err error) {
 	db, coll := splitNS(of.Target)
-	cur, err := target.Database(db).Collection(coll).Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	cur, err := target.Database(db).Collection(coll).
+		Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	if err != nil {
 		return nil, err
 	}
@@ -99,8 +100,10 @@ func timeOf(v bson.Raw) (at bson.Timestamp) {
 // asOf reads a document as it was at a time, nil for none.
 func asOf(ctx context.Context, source *mongo.Client, ns string, id bson.RawValue, at bson.Timestamp) (bson.Raw, error) {
 	db, coll := splitNS(ns)
-	cur, err := source.Database(db).RunCommandCursor(ctx, bson.D{{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}},
-		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at}}}})
+	cur, err := source.Database(db).RunCommandCursor(ctx,
+		bson.D{{Key: "find", Value: coll},
+			{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}},
+			{Key: "readConcern", Value: bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at}}}})
 	if err != nil {
 		return nil, err
 	}
@@ -113,7 +116,8 @@ func asOf(ctx context.Context, source *mongo.Client, ns string, id bson.RawValue
 
 // copiedUntil is where the copy of the job ended that writes versions of a collection.
 func copiedUntil(ctx context.Context, target *mongo.Client, ns string) (bson.Timestamp, error) {
-	cur, err := target.Database("millrace").Collection("jobs").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "createdAt", Value: -1}}))
+	cur, err := target.Database("millrace").Collection("jobs").
+		Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "createdAt", Value: -1}}))
 	if err != nil {
 		return bson.Timestamp{}, err
 	}
@@ -127,7 +131,10 @@ func copiedUntil(ctx context.Context, target *mongo.Client, ns string) (bson.Tim
 	db, _ := splitNS(ns)
 	for _, job := range jobs {
 		rules := bytes.Split([]byte(job.Rules), []byte("; "))
-		if slices.ContainsFunc(rules, func(rule []byte) bool { return string(rule) == "history "+ns || string(rule) == "history "+db+".*" }) {
+		if slices.ContainsFunc(rules, func(rule []byte) bool {
+			return string(rule) == "history "+ns ||
+				string(rule) == "history "+db+".*"
+		}) {
 			t, i, _ := job.Copied.Lookup("ts").TimestampOK()
 			return bson.Timestamp{T: t, I: i}, nil
 		}
@@ -137,9 +144,11 @@ func copiedUntil(ctx context.Context, target *mongo.Client, ns string) (bson.Tim
 
 // changesSince lists from the source's oplog which documents of a collection were changed
 // after a time, and how: replacements by their first letter.
-func changesSince(ctx context.Context, source *mongo.Client, ns string, since bson.Timestamp) (out []string, err error) {
-	cur, err := source.Database("local").Collection("oplog.rs").Find(ctx, bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: since}}},
-		{Key: "$or", Value: bson.A{bson.D{{Key: "ns", Value: ns}}, bson.D{{Key: "o.applyOps.ns", Value: ns}}}}})
+func changesSince(ctx context.Context, source *mongo.Client, ns string, since bson.Timestamp) (out []string,
+	err error) {
+	cur, err := source.Database("local").Collection("oplog.rs").
+		Find(ctx, bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: since}}},
+			{Key: "$or", Value: bson.A{bson.D{{Key: "ns", Value: ns}}, bson.D{{Key: "o.applyOps.ns", Value: ns}}}}})
 	if err != nil {
 		return nil, err
 	}

@@ -21,7 +21,8 @@ import (
 // versionScenarios have the target hold all versions of documents.
 func versionScenarios() []scenario {
 	all := []string{"DB.*"}
-	others := asHistories(slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(), txnScenarios()))
+	others := asHistories(slices.Concat(typeScenarios(), idScenarios(), updateScenarios(), writeScenarios(),
+		txnScenarios()))
 	return append(others, []scenario{
 		{name: "history_of_changes", history: all, setup: rowsSetup, change: versionsChange, check: versionsCheck},
 		{name: "history_whole_documents", history: all, setup: rowsSetup, change: rowsWholeChange, check: versionsCheck},
@@ -29,8 +30,11 @@ func versionScenarios() []scenario {
 		{name: "history_of_another_id_type", history: all, setup: rowsSetup, change: rowsTypeChange, check: versionsCheck},
 		{name: "history_in_and_out", history: all, setup: rowsSetup, change: rowsInOutChange, check: versionsCheck},
 		{name: "history_transactions", history: all, setup: rowsSetup, change: rowsTxnChange, check: versionsCheck},
-		{name: "history_of_mapped", history: all, fields: []string{`DB.*={"drop":["o","pad"],"rename":{"s":"status"},"set":{"tenant":"a"}}`}, setup: rowsSetup, change: versionsChange},
-		{name: "history_of_mapped_transactions", history: all, fields: []string{`DB.*={"drop":["o"],"rename":{"s":"status"}}`}, setup: rowsSetup, change: rowsTxnChange},
+		{name: "history_of_mapped", history: all,
+			fields: []string{`DB.*={"drop":["o","pad"],"rename":{"s":"status"},"set":{"tenant":"a"}}`}, setup: rowsSetup,
+			change: versionsChange},
+		{name: "history_of_mapped_transactions", history: all,
+			fields: []string{`DB.*={"drop":["o"],"rename":{"s":"status"}}`}, setup: rowsSetup, change: rowsTxnChange},
 		{name: "history_dropped", history: all, setup: rowsSetup, change: rowsDroppedChange},
 		{name: "history_renamed", history: all, setup: rowsSetup, change: rowsRenamedChange},
 		{name: "history_renamed_over", history: all, setup: rowsSetup, change: versionsRenamedOver},
@@ -73,7 +77,8 @@ func versionsCheck(source, target *site) {
 	}
 	for _, name := range []string{"c", "d"} {
 		ns := source.ns(name)
-		diffs, err := CompareVersions(source.ctx, source.client, target.client, VersionsOf{Source: ns, Target: ns, Most: 1000})
+		diffs, err := CompareVersions(source.ctx, source.client, target.client,
+			VersionsOf{Source: ns, Target: ns, Most: 1000})
 		if err != nil {
 			panic(err)
 		}
@@ -85,7 +90,8 @@ func versionsCheck(source, target *site) {
 
 // asHistories are scenarios of others, whose documents the target holds versions of.
 func asHistories(of []scenario) (out []scenario) {
-	often := []string{"ids_of_every_type", "ids_equal_in_other_bytes", "truncation_with_sibling", "update_arrays", "field_names", "txn_large", "txn_same_document", "replacements_and_upserts"}
+	often := []string{"ids_of_every_type", "ids_equal_in_other_bytes", "truncation_with_sibling", "update_arrays",
+		"field_names", "txn_large", "txn_same_document", "replacements_and_upserts"}
 	never := []string{"big_documents", "deep_nesting"} // a version is larger than its document, and one level deeper
 	for _, sc := range of {
 		if slices.Contains(never, sc.name) || !lab.InMatrix() && !slices.Contains(often, sc.name) {
@@ -126,8 +132,9 @@ func TestVerifyHistories(t *testing.T) {
 	}
 	judge := func() map[string]verify.Kind {
 		t.Helper()
-		report, err := verify.Clusters(t.Context(), verify.Spec{Source: shared.source.URI(), Target: shared.target.URI(), Rules: rules,
-			Options: verify.Options{RangeBytes: 8 << 10, MaxBufferedBytes: 256 << 10, Workers: 2}})
+		report, err := verify.Clusters(t.Context(),
+			verify.Spec{Source: shared.source.URI(), Target: shared.target.URI(), Rules: rules,
+				Options: verify.Options{RangeBytes: 8 << 10, MaxBufferedBytes: 256 << 10, Workers: 2}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -157,13 +164,17 @@ func TestVerifyHistories(t *testing.T) {
 		return d("_id", last.ID)
 	}
 	later := func(k any) bson.D { return d("k", k, "t", bson.Timestamp{T: 1<<32 - 2}, "n", int32(0)) }
-	dst.remove("c", newest(0))                                                                        // the one before is another state
-	dst.update("c", newest("id1"), d("$set", d("doc.n", -1)))                                         // not what it was
-	dst.remove("c", of(3))                                                                            // all of it
-	dst.insert("c", d("_id", later("id4"), "op", "delete"))                                           // an end that never was
-	dst.insert("c", d("_id", later("none"), "op", "insert", "doc", d("_id", "none")))                 // a document that never was
+	// the one before is another state
+	dst.remove("c", newest(0))
+	dst.update("c", newest("id1"), d("$set", d("doc.n", -1))) // not what it was
+	dst.remove("c", of(3))                                    // all of it
+	// an end that never was
+	dst.insert("c", d("_id", later("id4"), "op", "delete"))
+	// a document that never was
+	dst.insert("c", d("_id", later("none"), "op", "insert", "doc", d("_id", "none")))
 	dst.insert("c", d("_id", later(int32(900)), "op", "insert", "doc", d("_id", int32(900), "n", 1))) // one that is gone
-	want := map[string]verify.Kind{`{"$numberInt":"0"}`: verify.Content, `"id1"`: verify.Content, `{"$numberInt":"3"}`: verify.Missing, `"id4"`: verify.Missing,
+	want := map[string]verify.Kind{`{"$numberInt":"0"}`: verify.Content, `"id1"`: verify.Content,
+		`{"$numberInt":"3"}`: verify.Missing, `"id4"`: verify.Missing,
 		`"none"`: verify.Extra, `{"$numberInt":"900"}`: verify.Extra}
 	if found := judge(); !maps.Equal(found, want) {
 		t.Errorf("verify finds %v, want %v", found, want)
@@ -186,10 +197,13 @@ func TestHistoriesRefused(t *testing.T) {
 	}{
 		{"", job.Spec{}, ""},
 		{"filter", job.Spec{Rules: transform.Config{Filter: []string{`no-versions.c={"a": 1}`}}}, "a filter keeps some"},
-		{"fields", job.Spec{Rules: transform.Config{Fields: []string{`no-versions.c={"drop": ["a.b"]}`}}}, "its fields are mapped"},
+		{"fields", job.Spec{Rules: transform.Config{Fields: []string{`no-versions.c={"drop": ["a.b"]}`}}},
+			"its fields are mapped"},
 		{"whole fields", job.Spec{Rules: transform.Config{Fields: []string{`no-versions.c={"drop": ["a"]}`}}}, ""},
-		{"soft-delete", job.Spec{Rules: transform.Config{SoftDelete: []string{"no-versions.*=gone"}}}, "deleted documents are marked"},
-		{"skip update", job.Spec{Rules: transform.Config{Skip: []string{"no-versions.*=update,delete"}}}, "update is skipped"},
+		{"soft-delete", job.Spec{Rules: transform.Config{SoftDelete: []string{"no-versions.*=gone"}}},
+			"deleted documents are marked"},
+		{"skip update", job.Spec{Rules: transform.Config{Skip: []string{"no-versions.*=update,delete"}}},
+			"update is skipped"},
 		{"skip drop", job.Spec{Rules: transform.Config{Skip: []string{"no-versions.*=drop"}}}, "drop is skipped"},
 		{"skip delete", job.Spec{Rules: transform.Config{Skip: []string{"no-versions.c=delete"}}}, ""},
 		{"capped", job.Spec{Rules: transform.Config{History: []string{"no-versions.capped"}}}, "it is capped"},
@@ -231,7 +245,9 @@ func TestHistoryOfTooLarge(t *testing.T) {
 			if way == wayCopy {
 				s.insert("c", large("huge-one"))
 			}
-			live, err := startJob(t, job.Spec{Job: newJob("large"), Rules: transform.Config{Include: []string{s.base}, History: []string{s.base + ".*"}}})
+			live,
+				err := startJob(t, job.Spec{Job: newJob("large"),
+				Rules: transform.Config{Include: []string{s.base}, History: []string{s.base + ".*"}}})
 			if err == nil && way == wayChange {
 				if err = live.reach(job.PhaseFollowing); err == nil {
 					s.insert("c", large("huge-one"))
@@ -258,7 +274,9 @@ func TestHistoryBesideOthers(t *testing.T) {
 	cleanUp(t, []*trial{{base: s.base}})
 	t.Cleanup(func() { _ = dropAll(context.WithoutCancel(t.Context()), []*trial{{base: s.base}}) })
 	s.insert("c", d("_id", 1))
-	live, err := startJob(t, job.Spec{Job: newJob("beside"), Rules: transform.Config{Include: []string{s.base}, History: []string{s.base + ".*"}}})
+	live,
+		err := startJob(t, job.Spec{Job: newJob("beside"),
+		Rules: transform.Config{Include: []string{s.base}, History: []string{s.base + ".*"}}})
 	if err == nil {
 		err = live.reach(job.PhaseFollowing)
 	}

@@ -37,7 +37,8 @@ func inTheWay(t *testing.T, db string, log *bytes.Buffer) (target *driver.Collec
 			t.Fatal(err)
 		}
 	}
-	s = spec(sourceSide().userWith(t, "leastReader", documented(t, "millraceSource")), targetSide().userWith(t, "leastWriter", documented(t, "millraceTarget")), log)
+	s = spec(sourceSide().userWith(t, "leastReader", documented(t, "millraceSource")),
+		targetSide().userWith(t, "leastWriter", documented(t, "millraceTarget")), log)
 	s.Rules, s.OnExisting, s.Job = transform.Config{Include: []string{db + ".*"}}, job.ExistingMerge, db
 	return target, s
 }
@@ -119,7 +120,8 @@ func TestStoppedWithLeastPrivileges(t *testing.T) {
 	arrived(t, dst, &log)
 	must(job.Hold(ctx, c, s.Job, s.Log, func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) }))
 	for _, coll := range []string{"jobs", "deadletters"} {
-		if n, err := shared.targetDB.Database(mongo.StateDB).Collection(coll).CountDocuments(ctx, bson.D{}); err != nil || n != 0 {
+		if n, err := shared.targetDB.Database(mongo.StateDB).Collection(coll).CountDocuments(ctx, bson.D{}); err != nil ||
+			n != 0 {
 			t.Errorf("%d documents in %s, %v", n, coll, err)
 		}
 	}
@@ -135,7 +137,8 @@ func TestEndingTransactions(t *testing.T) {
 		return c
 	}
 	dead, next := open(), open()
-	if _, err := next.Client.Database("acc").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil {
+	if _, err := next.Client.Database("acc").Collection("c").
+		InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	txn, err := dead.NewTransactions()
@@ -163,7 +166,8 @@ func TestEndingTransactions(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
-	if _, err := next.Client.Database("acc").Collection("c").UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}}, change); err != nil {
+	if _, err := next.Client.Database("acc").Collection("c").
+		UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}}, change); err != nil {
 		t.Errorf("the document is still held: %v", err)
 	}
 	close(hold)
@@ -177,15 +181,18 @@ func TestEndingTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	begun := bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "u", Value: change}}}},
-		{Key: "lsid", Value: txn.Batch(3)}, {Key: "txnNumber", Value: txn.Number()}, {Key: "startTransaction", Value: true}, {Key: "autocommit", Value: false}}
+	begun := bson.D{{Key: "update", Value: "c"},
+		{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "u", Value: change}}}},
+		{Key: "lsid", Value: txn.Batch(3)}, {Key: "txnNumber", Value: txn.Number()}, {Key: "startTransaction", Value: true},
+		{Key: "autocommit", Value: false}}
 	if _, err := conn.Run(t.Context(), "acc", begun); err != nil {
 		t.Fatal(err)
 	}
 	if err := next.KillSession(t.Context(), txn.SessionID()); err != nil {
 		t.Error(err)
 	}
-	if _, err := next.Client.Database("acc").Collection("c").UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}}, change); err != nil {
+	if _, err := next.Client.Database("acc").Collection("c").
+		UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}}, change); err != nil {
 		t.Errorf("the document is still held: %v", err)
 	}
 }

@@ -29,12 +29,14 @@ func TestCompressors(t *testing.T) {
 	lab.Nightly(t)
 	for _, c := range []struct{ source, target string }{{"zstd", "snappy"}, {"zlib", "zlib"}} {
 		t.Run(c.source+" to "+c.target, func(t *testing.T) {
-			sent, received := sourceSide().compressed(t, c.source, "compressor", "bytesIn"), targetSide().compressed(t, c.target, "decompressor", "bytesOut")
+			sent, received := sourceSide().compressed(t, c.source, "compressor", "bytesIn"),
+				targetSide().compressed(t, c.target, "decompressor", "bytesOut")
 			succeeds(t, shared.source.URI()+"&compressors="+c.source, shared.target.URI()+"&compressors="+c.target)
 			sent = sourceSide().compressed(t, c.source, "compressor", "bytesIn") - sent
 			received = targetSide().compressed(t, c.target, "decompressor", "bytesOut") - received
 			if sent < bigBytes || received < bigBytes {
-				t.Errorf("the source compressed %d bytes, the target received %d compressed, want %d each", sent, received, bigBytes)
+				t.Errorf("the source compressed %d bytes, the target received %d compressed, want %d each", sent, received,
+					bigBytes)
 			}
 		})
 	}

@@ -55,7 +55,8 @@ func (s side) user(t *testing.T, name string, roles bson.A) string {
 func (s side) userWith(t *testing.T, name string, privileges []privilege, more ...any) string {
 	t.Helper()
 	_ = s.client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "dropRole", Value: name}}).Err()
-	s.admin(t, bson.D{{Key: "createRole", Value: name}, {Key: "privileges", Value: privileges}, {Key: "roles", Value: bson.A{}}})
+	s.admin(t, bson.D{{Key: "createRole", Value: name}, {Key: "privileges", Value: privileges},
+		{Key: "roles", Value: bson.A{}}})
 	return s.user(t, name, append(bson.A{name}, more...))
 }
 
@@ -145,9 +146,11 @@ func TestWithoutComfort(t *testing.T) {
 	finishes(t, source, target)
 	for _, s := range []verify.Spec{
 		{Source: source, Target: target},
-		{Source: sourceSide().user(t, "narrow", bson.A{bson.D{{Key: "role", Value: "read"}, {Key: "db", Value: "other"}}}), Target: shared.target.URI()},
+		{Source: sourceSide().user(t, "narrow", bson.A{bson.D{{Key: "role", Value: "read"}, {Key: "db", Value: "other"}}}),
+			Target: shared.target.URI()},
 	} {
-		if r, err := verify.Clusters(t.Context(), s); err == nil || !strings.Contains(err.Error(), "listDatabases") || mongo.HintOf(err) == "" {
+		if r, err := verify.Clusters(t.Context(), s); err == nil || !strings.Contains(err.Error(), "listDatabases") ||
+			mongo.HintOf(err) == "" {
 			t.Errorf("verify by users who may not list all databases: %+v, %v", r, err)
 		}
 	}
@@ -164,8 +167,10 @@ func TestEachActionIsChecked(t *testing.T) {
 	}{
 		{sourceSide(), "millraceSource", func(uri string) job.Spec { return spec(uri, shared.target.URI(), t.Output()) }},
 		{targetSide(), "millraceTarget", func(uri string) job.Spec { return spec(shared.source.URI(), uri, t.Output()) }},
-		{sourceSide(), "millraceStructureSource", func(uri string) job.Spec { return structure(spec(uri, shared.target.URI(), t.Output())) }},
-		{targetSide(), "millraceStructureTarget", func(uri string) job.Spec { return structure(spec(shared.source.URI(), uri, t.Output())) }},
+		{sourceSide(), "millraceStructureSource",
+			func(uri string) job.Spec { return structure(spec(uri, shared.target.URI(), t.Output())) }},
+		{targetSide(), "millraceStructureTarget",
+			func(uri string) job.Spec { return structure(spec(shared.source.URI(), uri, t.Output())) }},
 	} {
 		all := documented(t, s.role)
 		for i, p := range all {
@@ -253,7 +258,8 @@ func TestEachRoleIsChecked(t *testing.T) {
 		refused(role.(string), shared.source.URI(), targetSide().user(t, "less", slices.Delete(targetRoles(), i, i+1)))
 	}
 	// Enough for plain collections, not for system.js and time series.
-	refused("restore", shared.source.URI(), targetSide().user(t, "less", bson.A{"readWriteAnyDatabase", "dbAdminAnyDatabase"}))
+	refused("restore", shared.source.URI(),
+		targetSide().user(t, "less", bson.A{"readWriteAnyDatabase", "dbAdminAnyDatabase"}))
 	untouched(t)
 }
 

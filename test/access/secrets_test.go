@@ -34,7 +34,8 @@ func secretive(t *testing.T) (source, target string) {
 	who := account{"secretive", secret}
 	for _, s := range []side{sourceSide(), targetSide()} {
 		_ = s.client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "dropUser", Value: who.name}}).Err()
-		s.admin(t, bson.D{{Key: "createUser", Value: who.name}, {Key: "pwd", Value: who.password}, {Key: "roles", Value: bson.A{"root"}}})
+		s.admin(t, bson.D{{Key: "createUser", Value: who.name}, {Key: "pwd", Value: who.password},
+			{Key: "roles", Value: bson.A{"root"}}})
 	}
 	return who.uri(shared.source), who.uri(shared.target)
 }
@@ -75,7 +76,8 @@ func TestSecretsOfAJob(t *testing.T) {
 		t.Fatalf("%v\n%s", err, p.Output())
 	}
 	silent(t, "sync's output", p.Output())
-	silent(t, "verify's output", output(t, bin, append([]string{"verify", "--report", filepath.Join(dir, "verify.json")}, args...)...))
+	silent(t, "verify's output",
+		output(t, bin, append([]string{"verify", "--report", filepath.Join(dir, "verify.json")}, args...)...))
 	silent(t, "the plan", output(t, bin, append([]string{"sync", "--dry-run", "--job", "other"}, args...)...))
 	filesSilent(t, dir)
 	checkpointSilent(t)
@@ -143,8 +145,9 @@ func TestSecretsInErrors(t *testing.T) {
 	closed := closedPort(t)
 	_, rest, _ := strings.Cut(source, "@")
 	for what, uri := range map[string]string{
-		"wrong user":          wrong.uri(shared.source),
-		"unreachable":         strings.Replace(source, rest[:strings.IndexByte(rest, '/')], closed, 1) + "&serverSelectionTimeoutMS=300",
+		"wrong user": wrong.uri(shared.source),
+		"unreachable": strings.Replace(source, rest[:strings.IndexByte(rest, '/')], closed, 1) +
+			"&serverSelectionTimeoutMS=300",
 		"not escaped":         "mongodb://secretive:" + secret + "@" + rest,
 		"wrong option":        source + "&authMechanism=NONE",
 		"no certificate file": source + "&tlsCAFile=/nowhere/ca.pem",

@@ -54,7 +54,8 @@ func structures(t *testing.T, source, target string) {
 		j.Close()
 		sameStructure(t)
 	}
-	report, err := verify.Clusters(t.Context(), verify.Spec{Source: source, Target: target, Rules: rules(), Options: verify.Options{StructureOnly: true}})
+	report, err := verify.Clusters(t.Context(),
+		verify.Spec{Source: source, Target: target, Rules: rules(), Options: verify.Options{StructureOnly: true}})
 	if err != nil || !report.Same {
 		t.Errorf("%+v %v", report, err)
 	}

@@ -54,7 +54,8 @@ type World struct {
 // Start makes a world that lasts as long as the test.
 func Start(t *testing.T, program New) *World {
 	t.Helper()
-	w := &World{Env: map[string]string{"XDG_STATE_HOME": t.TempDir(), "XDG_CONFIG_HOME": t.TempDir()}, Stdout: new(Output), Stderr: new(Output)}
+	w := &World{Env: map[string]string{"XDG_STATE_HOME": t.TempDir(), "XDG_CONFIG_HOME": t.TempDir()}, Stdout: new(Output),
+		Stderr: new(Output)}
 	w.Line = program(func(p *cli.Program) {
 		p.Stdout, p.Stderr, p.Environ, p.Columns = w.Stdout, w.Stderr, nil, func() int { return 80 }
 		p.LookupEnv = func(name string) (string, bool) { v, ok := w.Env[name]; return v, ok }
@@ -100,7 +101,8 @@ func FailuresAreJSON(t *testing.T, program New, cases map[string]string) {
 			if code == cli.ExitOK || len(docs) != 1 || docs[0]["error"] == nil {
 				t.Fatalf("code %d, stdout %q, stderr %s", code, w.Stdout, w.Stderr)
 			}
-			if first, _, _ := strings.Cut(docs[0]["error"].(string), "\n"); !strings.Contains(w.Stderr.String(), root.Name()+": "+first) {
+			if first, _, _ := strings.Cut(docs[0]["error"].(string), "\n"); !strings.Contains(w.Stderr.String(),
+				root.Name()+": "+first) {
 				t.Errorf("%q is not in %s", first, w.Stderr)
 			}
 		})

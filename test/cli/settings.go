@@ -34,7 +34,8 @@ func eachFlag(t *testing.T, program New, f func(t *testing.T, w *World, cmd *cob
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Run(strings.ReplaceAll(cmd.CommandPath(), " ", "-")+"--"+flag.Name, func(t *testing.T) { f(t, w, again, again.Flags().Lookup(flag.Name)) })
+			t.Run(strings.ReplaceAll(cmd.CommandPath(), " ", "-")+"--"+flag.Name,
+				func(t *testing.T) { f(t, w, again, again.Flags().Lookup(flag.Name)) })
 		})
 	})
 	return n
@@ -44,7 +45,8 @@ func eachFlag(t *testing.T, program New, f func(t *testing.T, w *World, cmd *cob
 // that there are at least so many flags.
 func FlagsAreInTheEnvironment(t *testing.T, program New, least int) {
 	n := eachFlag(t, program, func(t *testing.T, w *World, cmd *cobra.Command, flag *pflag.Flag) {
-		value := map[string]string{"bool": "true", "duration": "77s", "durationSlice": "77s", "string": "x77", "stringSlice": "x77", "stringArray": "x77"}[flag.Value.Type()]
+		value := map[string]string{"bool": "true", "duration": "77s", "durationSlice": "77s", "string": "x77",
+			"stringSlice": "x77", "stringArray": "x77"}[flag.Value.Type()]
 		switch allowed := flag.Annotations["choices"]; {
 		case allowed != nil:
 			value = allowed[len(allowed)-1]
@@ -86,9 +88,12 @@ func PasswordsInFlagsAreWarnedOf(t *testing.T, program New) {
 		if err := cmd.Flags().Set(flag.Name, prefix+"mongodb://u:hidden@h"); err != nil {
 			t.Fatal(err)
 		}
-		origins, problems := config.Load(cmd.Flags(), "", config.Inputs{LookupEnv: func(name string) (string, bool) { v, ok := w.Env[name]; return v, ok }, ReadFile: os.ReadFile})
+		origins, problems := config.Load(cmd.Flags(), "",
+			config.Inputs{LookupEnv: func(name string) (string, bool) { v, ok := w.Env[name]; return v, ok },
+				ReadFile: os.ReadFile})
 		warnings := config.Warnings(cmd.Flags(), origins, cli.FileMode)
-		if len(problems) > 0 || len(warnings) != 1 || warnings[0].Setting != flag.Name || !strings.Contains(warnings[0].How, "MILLRACE_") {
+		if len(problems) > 0 || len(warnings) != 1 || warnings[0].Setting != flag.Name ||
+			!strings.Contains(warnings[0].How, "MILLRACE_") {
 			t.Errorf("%v %v", problems, warnings)
 		}
 		err := cmd.PreRunE(cmd, nil)
@@ -115,12 +120,15 @@ func WildPasswords(t *testing.T, program New, args map[string]string) {
 		for range 1 + rng.IntN(4) {
 			text += []string{"@", "/", "?", ":", "#", "%zz", "%", "@x/", "/y@", "=", "&", " "}[rng.IntN(12)] + marker
 		}
-		scheme := []string{"mongodb://", "mongodb://", "mongodb://", "mongodb+srv://", "nats://", "http://", "https://"}[rng.IntN(7)]
-		return scheme + "user:" + text + []string{"@127.0.0.1:1/?serverSelectionTimeoutMS=50&connectTimeoutMS=50", "@127.0.0.1:99999/db"}[rng.IntN(2)]
+		scheme := []string{"mongodb://", "mongodb://", "mongodb://", "mongodb+srv://", "nats://", "http://",
+			"https://"}[rng.IntN(7)]
+		return scheme + "user:" + text + []string{"@127.0.0.1:1/?serverSelectionTimeoutMS=50&connectTimeoutMS=50",
+			"@127.0.0.1:99999/db"}[rng.IntN(2)]
 	}
 	ofURIs := func(flag *pflag.Flag) bool {
 		kind, _ := pflag.UnquoteUsage(flag)
-		return strings.HasSuffix(kind, "URI") || slices.Contains([]string{"nats", "server", "from", "otlp-endpoint", "property"}, flag.Name)
+		return strings.HasSuffix(kind, "URI") ||
+			slices.Contains([]string{"nats", "server", "from", "otlp-endpoint", "property"}, flag.Name)
 	}
 	eachFlag(t, program, func(t *testing.T, w *World, cmd *cobra.Command, flag *pflag.Flag) {
 		if flag.Name == "config" || !strings.HasPrefix(flag.Value.Type(), "string") {

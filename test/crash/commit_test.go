@@ -20,7 +20,8 @@ import (
 func TestKillBeforeCommit(t *testing.T) {
 	t.Parallel()
 	src := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE")})
-	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET"), SetParameters: map[string]string{"enableTestCommands": "1", "transactionLifetimeLimitSeconds": "3600"}})
+	dst := lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_TARGET"),
+		SetParameters: map[string]string{"enableTestCommands": "1", "transactionLifetimeLimitSeconds": "3600"}})
 	bin := test.BuildMillrace(t, raceFlag()...)
 	sc, dc := kit.Client(t, src.URI()), kit.Client(t, dst.URI())
 
@@ -33,12 +34,14 @@ func TestKillBeforeCommit(t *testing.T) {
 	if _, err := coll.InsertMany(t.Context(), all); err != nil {
 		t.Fatal(err)
 	}
-	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "commit.*", "--job", "commit", "--until"}
+	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "commit.*", "--job", "commit",
+		"--until"}
 	p := test.Start(t, bin, append(args, "never")...)
 	p.AwaitPhase(dc, "commit", "following")
 
 	held := holdCommit(t, dc)
-	if _, err := coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
+	if _, err := coll.UpdateMany(t.Context(), bson.D{},
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
 		t.Fatal(err)
 	}
 	held()
@@ -69,11 +72,14 @@ func holdCommit(t *testing.T, c *mongo.Client) (held func()) {
 		}
 		return raw
 	}
-	raw := admin(bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"commitTransaction"}}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: 3_600_000}}}})
+	raw := admin(bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+		{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"commitTransaction"}},
+			{Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: 3_600_000}}}})
 	before, _ := raw.Lookup("count").AsInt64OK()
 	return func() {
 		t.Helper()
-		admin(bson.D{{Key: "waitForFailPoint", Value: "failCommand"}, {Key: "timesEntered", Value: before + 1}, {Key: "maxTimeMS", Value: 60_000}})
+		admin(bson.D{{Key: "waitForFailPoint", Value: "failCommand"}, {Key: "timesEntered", Value: before + 1},
+			{Key: "maxTimeMS", Value: 60_000}})
 	}
 }

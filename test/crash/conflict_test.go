@@ -37,13 +37,15 @@ func TestKillAmongConflicts(t *testing.T) {
 			}
 			seed := testseed.Of(t)
 			db := "conflict_" + policy
-			c := &conflicts{sc: kit.Client(t, src.URI()).Database(db), dc: kit.Client(t, dst.URI()).Database(db), job: policy, foreign: map[string]bson.Raw{}}
+			c := &conflicts{sc: kit.Client(t, src.URI()).Database(db), dc: kit.Client(t, dst.URI()).Database(db), job: policy,
+				foreign: map[string]bson.Raw{}}
 			c.load(t)
 			stop := c.write(t, seed)
 			args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", db + ".*", "--job", policy,
 				"--on-existing", "merge", "--on-conflict", policy, "--until"}
 			r := rand.New(rand.NewPCG(seed, 9))
-			for _, phase := range []string{"copying", "copying", "overlap", "following", "following", "following", "following", "following"} {
+			for _, phase := range []string{"copying", "copying", "overlap", "following", "following", "following", "following",
+				"following"} {
 				p := test.Start(t, bin, append(args, "never")...)
 				func() {
 					if phase == "following" { // on a busy machine the job would never catch up
@@ -178,10 +180,14 @@ func (c *conflicts) change(ctx context.Context, coll *driver.Collection, r *rand
 		_, err := coll.DeleteOne(ctx, id)
 		return err
 	case 1:
-		_, err := coll.ReplaceOne(ctx, id, bson.D{{Key: "k", Value: r.IntN(conflictKeys)}, {Key: "a", Value: bson.A{1, 2, 3}}}, options.Replace().SetUpsert(true))
+		_, err := coll.ReplaceOne(ctx, id, bson.D{{Key: "k", Value: r.IntN(conflictKeys)},
+			{Key: "a", Value: bson.A{1, 2, 3}}}, options.Replace().SetUpsert(true))
 		return err
 	case 2:
-		_, err := coll.UpdateOne(ctx, id, bson.D{{Key: "$push", Value: bson.D{{Key: "a", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(99)}}, {Key: "$slice", Value: -3}}}}}})
+		_,
+			err := coll.UpdateOne(ctx, id,
+			bson.D{{Key: "$push",
+				Value: bson.D{{Key: "a", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(99)}}, {Key: "$slice", Value: -3}}}}}})
 		return err
 	case 3, 4, 5:
 		return set("k", r.IntN(conflictKeys))
@@ -197,7 +203,8 @@ type deadLetter struct {
 
 func (c *conflicts) check(t *testing.T, policy string) {
 	t.Helper()
-	cur, err := c.dc.Client().Database("millrace").Collection("deadletters").Find(t.Context(), bson.D{{Key: "job", Value: c.job}})
+	cur, err := c.dc.Client().Database("millrace").Collection("deadletters").
+		Find(t.Context(), bson.D{{Key: "job", Value: c.job}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +241,8 @@ func (c *conflicts) check(t *testing.T, policy string) {
 	c.checkSource(t, target, open)
 	for key, doc := range c.foreign {
 		there, gone := target[key], removed[key]
-		if (there == nil) == (gone == nil) || there != nil && !bytes.Equal(there, doc) || gone != nil && !bytes.Equal(gone, doc) {
+		if (there == nil) == (gone == nil) || there != nil && !bytes.Equal(there, doc) || gone != nil &&
+			!bytes.Equal(gone, doc) {
 			t.Errorf("theirs, %s: on the target %s, removed %s", key, there, gone)
 		}
 		delete(target, key)

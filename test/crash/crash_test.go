@@ -28,13 +28,16 @@ func TestKillInEachPhase(t *testing.T) {
 	sc, dc := kit.Client(t, src.URI()), kit.Client(t, dst.URI())
 
 	test.LoadChurn(t, sc.Database("crash"))
-	churn := test.StartChurn(t, sc.Database("crash"), test.ChurnOptions{Seed: seed, SchemaEvery: 100 * time.Millisecond, Pause: 4 * time.Millisecond})
+	churn := test.StartChurn(t, sc.Database("crash"),
+		test.ChurnOptions{Seed: seed, SchemaEvery: 100 * time.Millisecond, Pause: 4 * time.Millisecond})
 
 	histories := writeHistories(t, sc, seed)
 
-	kept, filters, mappings := history.HistoriesOf(seed, "crash", history.FiltersOf(seed, "crash"), history.FieldsOf(seed, "crash"))
+	kept, filters, mappings := history.HistoriesOf(seed, "crash", history.FiltersOf(seed, "crash"),
+		history.FieldsOf(seed, "crash"))
 	t.Logf("histories of %v, filters %v", kept, filters)
-	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include", "crash-x.*", "--allow-missing", "--job", "crash"}
+	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "crash.*", "--include",
+		"crash-x.*", "--allow-missing", "--job", "crash"}
 	for _, rule := range filters {
 		args = append(args, "--filter", rule)
 	}
@@ -49,7 +52,8 @@ func TestKillInEachPhase(t *testing.T) {
 	}
 	args = append(args, "--until")
 	r := rand.New(rand.NewPCG(seed, 7))
-	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following", "following", "following"} {
+	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following",
+		"following", "following"} {
 		p := test.Start(t, bin, append(args, "never")...)
 		func() {
 			if phase == "following" { // on a busy machine the job would never catch up
@@ -73,7 +77,8 @@ func TestKillInEachPhase(t *testing.T) {
 		t.Fatalf("last run: %v\n%s", err, p.Output())
 	}
 	t.Logf("%d operations and %d steps of histories written meanwhile", churn.Operations(), steps.Done)
-	diffs, err := test.Compare(t.Context(), sc, dc, test.CompareOptions{Filter: test.Filters(filters), Fields: test.Mappings(mappings), History: kept})
+	diffs, err := test.Compare(t.Context(), sc, dc,
+		test.CompareOptions{Filter: test.Filters(filters), Fields: test.Mappings(mappings), History: kept})
 	if err != nil {
 		t.Fatal(err)
 	}

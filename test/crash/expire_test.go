@@ -35,7 +35,8 @@ func TestKillWhileDocumentsExpire(t *testing.T) {
 		}
 	}
 	must(db.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{
-		bson.D{{Key: "key", Value: bson.D{{Key: "at", Value: 1}}}, {Key: "name", Value: "at"}, {Key: "expireAfterSeconds", Value: 0}}}}}).Err())
+		bson.D{{Key: "key", Value: bson.D{{Key: "at", Value: 1}}}, {Key: "name", Value: "at"},
+			{Key: "expireAfterSeconds", Value: 0}}}}}).Err())
 
 	const past, future, each, rounds = bson.DateTime(1_600_000_000_000), bson.DateTime(4_000_000_000_000), 200, 4
 	filter := func(round, rest int) bson.D {
@@ -73,19 +74,22 @@ func TestKillWhileDocumentsExpire(t *testing.T) {
 		})
 		_, err := coll.DeleteMany(t.Context(), filter(round, 1))
 		must(err)
-		_, err = coll.UpdateMany(t.Context(), filter(round, 3), bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: past}}}})
+		_, err = coll.UpdateMany(t.Context(), filter(round, 3),
+			bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: past}}}})
 		must(err)
 		expired()
 		insert(round, func(id int) bool { return id%4 == 2 }, func(int) bson.DateTime { return future })
 		_, err = coll.DeleteMany(t.Context(), filter(round, 2))
 		must(err)
 	}
-	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "expire.*", "--job", "expire", "--skip", "expire.*=ttl", "--until"}
+	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "expire.*", "--job", "expire",
+		"--skip", "expire.*=ttl", "--until"}
 	p := test.Start(t, bin, append(args, "never")...)
 	p.AwaitPhase(dc, "expire", "following")
 	for round := range rounds {
 		done := make(chan struct{})
-		kills := []time.Duration{time.Duration(r.IntN(800)) * time.Millisecond, time.Duration(200+r.IntN(800)) * time.Millisecond}
+		kills := []time.Duration{time.Duration(r.IntN(800)) * time.Millisecond,
+			time.Duration(200+r.IntN(800)) * time.Millisecond}
 		go func() {
 			defer close(done)
 			for _, after := range kills {

@@ -27,13 +27,17 @@ func TestKillWhenTargetExpires(t *testing.T) {
 		}
 	}
 	db, copied := sc.Database("expiring"), dc.Database("expiring").Collection("c")
-	index := bson.D{{Key: "key", Value: bson.D{{Key: "at", Value: 1}}}, {Key: "name", Value: "at"}, {Key: "expireAfterSeconds", Value: 60}}
-	must(db.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{index}}}).Err())
+	index := bson.D{{Key: "key", Value: bson.D{{Key: "at", Value: 1}}}, {Key: "name", Value: "at"},
+		{Key: "expireAfterSeconds", Value: 60}}
+	must(db.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{index}}}).
+		Err())
 	for id := range 10 {
-		_, err := db.Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "at", Value: bson.DateTime(1_600_000_000_000)}})
+		_, err := db.Collection("c").InsertOne(t.Context(),
+			bson.D{{Key: "_id", Value: id}, {Key: "at", Value: bson.DateTime(1_600_000_000_000)}})
 		must(err)
 	}
-	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "expiring.*", "--job", "expiring", "--until", "caught-up"}
+	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--include", "expiring.*", "--job", "expiring",
+		"--until", "caught-up"}
 	p := test.StartWith(t, []string{"MILLRACE_FAILPOINTS=expire.after=stop"}, bin, args...)
 	p.AwaitPhase(dc, "expiring", "finalizing")
 	for left := int64(1); left > 0; time.Sleep(20 * time.Millisecond) {
@@ -42,7 +46,8 @@ func TestKillWhenTargetExpires(t *testing.T) {
 		must(err)
 	}
 	p.Kill()
-	_, err := db.Collection("c").UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: time.Now()}}}})
+	_, err := db.Collection("c").UpdateMany(t.Context(), bson.D{},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: time.Now()}}}})
 	must(err)
 	p = test.Start(t, bin, args...)
 	if err := p.Wait(4 * time.Minute); err != nil {

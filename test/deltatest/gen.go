@@ -200,7 +200,8 @@ func (g *Gen) Update(o bson.D) (u any, filters bson.A) {
 	id := o[0].Value.(int32)
 	if f, ok := g.filled[id]; ok {
 		if delete(g.filled, id); !g.One(3) {
-			return bson.A{d("$set", d(f.path, d("$slice", bson.A{"$" + f.path, f.at - g.IntN(2)})))}, nil // logged as a cut, which $push is not
+			// logged as a cut, which $push is not
+			return bson.A{d("$set", d(f.path, d("$slice", bson.A{"$" + f.path, f.at - g.IntN(2)})))}, nil
 		}
 	}
 	if g.One(12) {
@@ -217,7 +218,8 @@ func (g *Gen) Update(o bson.D) (u any, filters bson.A) {
 		p, _ := g.path(o)
 		return bson.A{d("$set", d(p, d("$literal", g.Value(2)))), d("$unset", bson.A{Pick(g, "a", "b.c", "d")})}, nil
 	case n < 19:
-		return bson.A{d("$replaceWith", d("$setField", d("field", d("$literal", g.Name()), "input", "$$ROOT", "value", d("$literal", g.Value(1)))))}, nil
+		return bson.A{d("$replaceWith",
+			d("$setField", d("field", d("$literal", g.Name()), "input", "$$ROOT", "value", d("$literal", g.Value(1)))))}, nil
 	}
 	return g.mutateObject(g.Document(id), 2), nil
 }

@@ -127,7 +127,8 @@ func uri(c *lab.Cluster) string {
 
 func (b *bench) start(more ...string) *test.Process {
 	b.t.Helper()
-	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*", "--allow-missing"}
+	args := []string{"sync", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*",
+		"--include", database + "-x.*", "--allow-missing"}
 	return test.Start(b.t, b.bin, append(append(args, b.rules()...), more...)...)
 }
 
@@ -171,7 +172,8 @@ func (b *bench) mark(p *test.Process, after string) {
 	id := bson.D{{Key: "_id", Value: fmt.Sprint("mark", b.marks)}}
 	source := b.sc.Database(database).Collection("marks", options.Collection().SetWriteConcern(writeconcern.Majority()))
 	b.await(ctx, p, after, func() error {
-		_, err := source.UpdateOne(ctx, id, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: b.marks}}}}, options.UpdateOne().SetUpsert(true))
+		_, err := source.UpdateOne(ctx, id, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: b.marks}}}},
+			options.UpdateOne().SetUpsert(true))
 		return err
 	})
 	written := time.Since(began)
@@ -405,7 +407,8 @@ func (b *bench) finish(p *test.Process) (differences int) {
 		b.t.Fatalf("the last run: %v\n%s", err, p.Output())
 	}
 	b.t.Logf("%d operations written meanwhile", b.churn.Operations())
-	if n, err := b.tc.Database("millrace").Collection("jobs").CountDocuments(b.t.Context(), bson.D{}); n != 1 || err != nil {
+	if n, err := b.tc.Database("millrace").Collection("jobs").CountDocuments(b.t.Context(), bson.D{}); n != 1 ||
+		err != nil {
 		b.t.Errorf("there are %d jobs (%v), not one", n, err)
 	}
 	return b.compare()
@@ -417,8 +420,9 @@ func (b *bench) compare() int {
 	ours := func(ns string) bool {
 		return strings.HasPrefix(ns, database+".") || strings.HasPrefix(ns, database+"-x.")
 	}
-	diffs, err := test.Compare(b.t.Context(), b.sc, b.tc, test.CompareOptions{Source: ours, Target: ours, Filter: test.Filters(history.FiltersOf(b.seed, database)),
-		Fields: test.Mappings(history.FieldsOf(b.seed, database))})
+	diffs, err := test.Compare(b.t.Context(), b.sc, b.tc,
+		test.CompareOptions{Source: ours, Target: ours, Filter: test.Filters(history.FiltersOf(b.seed, database)),
+			Fields: test.Mappings(history.FieldsOf(b.seed, database))})
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -43,7 +43,9 @@ func Of(side string, c *lab.Cluster, lose string) []Fault {
 		{Name: "connections reset", Strike: f.each((*lab.Proxy).Reset), Heal: f.nothing},
 		{Name: "network cut", Strike: f.each((*lab.Proxy).Cut), Heal: f.each((*lab.Proxy).Restore), Stops: true},
 		{Name: "network silent", Strike: f.each((*lab.Proxy).Stall), Heal: f.each((*lab.Proxy).Restore)},
-		{Name: "slow network", Strike: f.each(func(p *lab.Proxy) { p.Latency(80*time.Millisecond, 40*time.Millisecond); p.Bandwidth(2000) }), Heal: f.each((*lab.Proxy).Restore)},
+		{Name: "slow network",
+			Strike: f.each(func(p *lab.Proxy) { p.Latency(80*time.Millisecond, 40*time.Millisecond); p.Bandwidth(2000) }),
+			Heal:   f.each((*lab.Proxy).Restore)},
 		{Name: "sessions and cursors killed", Strike: f.killSessions, Heal: f.nothing},
 		{Name: "a member moved", Strike: f.moveOne, Heal: f.nothing},
 		{Name: "all members moved", Strike: f.moveAll, Heal: f.nothing},
@@ -166,7 +168,8 @@ func killCursors(ctx context.Context, admin *mongo.Database) error {
 				continue
 			}
 			// A cursor that is gone meanwhile is as good as killed.
-			_ = admin.Client().Database(op.NS[:i]).RunCommand(ctx, bson.D{{Key: "killCursors", Value: op.NS[i+1:]}, {Key: "cursors", Value: bson.A{op.Cursor.ID}}}).Err()
+			_ = admin.Client().Database(op.NS[:i]).RunCommand(ctx,
+				bson.D{{Key: "killCursors", Value: op.NS[i+1:]}, {Key: "cursors", Value: bson.A{op.Cursor.ID}}}).Err()
 			break
 		}
 	}

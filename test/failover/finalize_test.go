@@ -82,7 +82,8 @@ func (f *finalizing) blows() []Blow {
 				{Key: "secondaryCatchUpPeriodSecs", Value: 0}, {Key: "force", Value: true}}).Err()
 		}
 	}
-	return []Blow{{Name: "refused", Before: true, Code: notPrimary}, {Name: "interrupted", Code: interrupted}, {Name: "reply lost"},
+	return []Blow{{Name: "refused", Before: true, Code: notPrimary}, {Name: "interrupted", Code: interrupted},
+		{Name: "reply lost"},
 		{Name: "elected", Do: elect}, {Name: "killed"}}
 }
 
@@ -95,7 +96,8 @@ func (f *finalizing) play(at int, blow Blow) []string {
 		f.ok(c.Database("millrace").Drop(f.Context()))
 	}
 	f.load()
-	args := []string{"sync", "--source", uri(f.source), "--target", uri(f.target), "--include", "d.*", "--until", "caught-up"}
+	args := []string{"sync", "--source", uri(f.source), "--target", uri(f.target), "--include", "d.*", "--until",
+		"caught-up"}
 	var p *test.Process
 	var starting sync.Mutex // the process is struck only once it is known
 	starting.Lock()
@@ -125,7 +127,8 @@ func (f *finalizing) play(at int, blow Blow) []string {
 	deferred, err := f.tc.Database("millrace").Collection("held").CountDocuments(f.Context(), bson.D{})
 	f.ok(err)
 	if len(diffs) > 0 || deferred > 0 {
-		f.Errorf("command %d, %s, is %s: %d settings are deferred, differences %v\n%s", at, struck, blow.Name, deferred, diffs, p.Output())
+		f.Errorf("command %d, %s, is %s: %d settings are deferred, differences %v\n%s", at, struck, blow.Name, deferred,
+			diffs, p.Output())
 	}
 	return seen
 }
@@ -150,6 +153,7 @@ func (f *finalizing) load() {
 		_, err := db.Collection(name).InsertMany(f.Context(), docs)
 		f.ok(err)
 	}
-	run(`{"createIndexes":"plain","indexes":[{"key":{"a":1},"name":"a","unique":true},{"key":{"at":1},"name":"at","expireAfterSeconds":36000}]}`)
+	run(
+		`{"createIndexes":"plain","indexes":[{"key":{"a":1},"name":"a","unique":true},{"key":{"at":1},"name":"at","expireAfterSeconds":36000}]}`)
 	run(`{"create":"view","viewOn":"plain","pipeline":[]}`)
 }

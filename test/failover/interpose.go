@@ -214,7 +214,8 @@ func refuse(conn net.Conn, command []byte, code int32) error {
 	if code == 0 {
 		return errStruck
 	}
-	doc, err := bson.Marshal(bson.D{{Key: "ok", Value: 0.0}, {Key: "errmsg", Value: "struck by a test"}, {Key: "code", Value: code}})
+	doc, err := bson.Marshal(bson.D{{Key: "ok", Value: 0.0}, {Key: "errmsg", Value: "struck by a test"},
+		{Key: "code", Value: code}})
 	if err != nil {
 		return err
 	}

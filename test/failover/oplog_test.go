@@ -36,7 +36,8 @@ func newSmall(t *testing.T) *small {
 	var g errgroup.Group
 	g.Go(func() error {
 		// The servers never cut off what came after the last checkpoint.
-		s.source = lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE"), OplogMB: 8, Args: []string{"--syncdelay", "1"}})
+		s.source = lab.ForTest(t, lab.Options{Version: os.Getenv("MILLRACE_TEST_SOURCE"), OplogMB: 8,
+			Args: []string{"--syncdelay", "1"}})
 		return nil
 	})
 	g.Go(func() error {
@@ -63,7 +64,8 @@ func newSmall(t *testing.T) *small {
 
 func (s *small) start(more ...string) *test.Process {
 	s.t.Helper()
-	args := []string{"sync", "--source", s.source.URI(), "--target", s.target.URI(), "--include", database + ".*", "--job", "faults"}
+	args := []string{"sync", "--source", s.source.URI(), "--target", s.target.URI(), "--include", database + ".*", "--job",
+		"faults"}
 	return test.Start(s.t, s.bin, append(args, more...)...)
 }
 
@@ -71,7 +73,8 @@ func (s *small) start(more ...string) *test.Process {
 func (s *small) change(n int) {
 	s.t.Helper()
 	_, err := s.sc.Database(database).Collection("c").UpdateMany(s.t.Context(),
-		bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 100}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: n}}}})
+		bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 100}}}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: n}}}})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -105,8 +108,9 @@ func (s *small) newest() bson.Timestamp {
 	var newest struct {
 		TS bson.Timestamp `bson:"ts"`
 	}
-	err := s.sc.Database("local").Collection("oplog.rs").FindOne(s.t.Context(), bson.D{{Key: "op", Value: bson.D{{Key: "$ne", Value: "n"}}}},
-		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Decode(&newest)
+	err := s.sc.Database("local").Collection("oplog.rs").
+		FindOne(s.t.Context(), bson.D{{Key: "op", Value: bson.D{{Key: "$ne", Value: "n"}}}},
+			options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Decode(&newest)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -116,7 +120,8 @@ func (s *small) newest() bson.Timestamp {
 // await waits until a process says something.
 func (s *small) await(p *test.Process, text string) {
 	s.t.Helper()
-	for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(p.Output(), text); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(p.Output(),
+		text); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("millrace does not say %q\n%s", text, p.Output())
 		}
@@ -157,11 +162,13 @@ func (s *small) hash() string {
 	var reply struct {
 		MD5 string `bson:"md5"`
 	}
-	if err := s.tc.Database(database).RunCommand(s.t.Context(), bson.D{{Key: "dbHash", Value: 1}}).Decode(&reply); err != nil {
+	if err := s.tc.Database(database).RunCommand(s.t.Context(), bson.D{{Key: "dbHash", Value: 1}}).
+		Decode(&reply); err != nil {
 		s.t.Fatal(err)
 	}
 	var job bson.D
-	if err := s.tc.Database("millrace").Collection("jobs").FindOne(s.t.Context(), bson.D{{Key: "_id", Value: "faults"}}).Decode(&job); err != nil {
+	if err := s.tc.Database("millrace").Collection("jobs").FindOne(s.t.Context(), bson.D{{Key: "_id", Value: "faults"}}).
+		Decode(&job); err != nil {
 		s.t.Fatal(err)
 	}
 	return fmt.Sprint(reply.MD5, job)
@@ -214,7 +221,8 @@ func TestSpoolDiskFull(t *testing.T) {
 	s := newSmall(t)
 	spooled := []string{"--until", "caught-up", "--spool-dir", disk.Path(), "--warn-window", "10000h"}
 	begin := func() *test.Process {
-		if _, err := s.sc.Database(ballast).Collection("c").InsertOne(t.Context(), bson.D{{Key: "pad", Value: make([]byte, 7<<20)}}); err != nil {
+		if _, err := s.sc.Database(ballast).Collection("c").
+			InsertOne(t.Context(), bson.D{{Key: "pad", Value: make([]byte, 7<<20)}}); err != nil {
 			t.Fatal(err)
 		}
 		p := s.start(append(spooled, "--max-rate-bytes", "1", "--restart", "--on-existing", "drop")...)
@@ -257,12 +265,15 @@ func TestSpoolFileTooLarge(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel()
 	s := newSmall(t)
-	if _, err := s.sc.Database(ballast).Collection("c").InsertOne(t.Context(), bson.D{{Key: "pad", Value: make([]byte, 7<<20)}}); err != nil {
+	if _, err := s.sc.Database(ballast).Collection("c").
+		InsertOne(t.Context(), bson.D{{Key: "pad", Value: make([]byte, 7<<20)}}); err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	p := test.Start(t, "sh", "-c", `ulimit -f 64 && exec "$0" "$@"`, s.bin, "sync", "--source", s.source.URI(), "--target", s.target.URI(),
-		"--include", database+".*", "--job", "faults", "--until", "caught-up", "--spool-dir", dir, "--warn-window", "10000h", "--max-rate-bytes", "1")
+	p := test.Start(t, "sh", "-c", `ulimit -f 64 && exec "$0" "$@"`, s.bin, "sync", "--source", s.source.URI(), "--target",
+		s.target.URI(),
+		"--include", database+".*", "--job", "faults", "--until", "caught-up", "--spool-dir", dir, "--warn-window", "10000h",
+		"--max-rate-bytes", "1")
 	s.await(p, "keeping them on local disk")
 	s.change(1)
 	s.writeUntil(p, "changes are no longer kept on local disk")
@@ -283,7 +294,8 @@ func TestSpoolFileTooLarge(t *testing.T) {
 func (s *small) writeUntil(p *test.Process, text string) {
 	s.t.Helper()
 	coll := s.sc.Database(ballast).Collection("c")
-	for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(p.Output(), text); time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(4 * time.Minute); !strings.Contains(p.Output(),
+		text); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("millrace does not say %q\n%s", text, p.Output())
 		}

@@ -23,7 +23,8 @@ func TestReadPreferenceUnsuited(t *testing.T) {
 	bin := test.BuildMillrace(t)
 	run := func(source string, more ...string) *test.Process {
 		t.Helper()
-		return test.Start(t, bin, append([]string{"sync", "--source", source, "--target", target.URI(), "--include", "d.*", "--allow-missing"}, more...)...)
+		return test.Start(t, bin, append([]string{"sync", "--source", source, "--target", target.URI(), "--include", "d.*",
+			"--allow-missing"}, more...)...)
 	}
 	ends := func(p *test.Process, code int, wants ...string) {
 		t.Helper()
@@ -31,7 +32,9 @@ func TestReadPreferenceUnsuited(t *testing.T) {
 		if p.ExitCode() != code {
 			t.Errorf("exit code %d, want %d\n%s", p.ExitCode(), code, p.Output())
 		}
-		text := strings.Join(strings.FieldsFunc(p.Output(), func(r rune) bool { return strings.ContainsRune(" │\n", r) }), " ") // without a table's breaks
+		// without a table's breaks
+		text := strings.Join(strings.FieldsFunc(p.Output(), func(r rune) bool { return strings.ContainsRune(" │\n", r) }),
+			" ")
 		for _, want := range wants {
 			if !strings.Contains(text, want) {
 				t.Errorf("it does not say %q\n%s", want, p.Output())
@@ -44,7 +47,8 @@ func TestReadPreferenceUnsuited(t *testing.T) {
 	})
 	t.Run("misspelt tag", func(t *testing.T) {
 		for _, more := range [][]string{{"--dry-run"}, nil} {
-			ends(run(source.URI(), append(more, "--read-preference", "nearest", "--read-tags", "dc:est")...), 2, "nearest", "dc:est", "--read-tags")
+			ends(run(source.URI(), append(more, "--read-preference", "nearest", "--read-tags", "dc:est")...), 2, "nearest",
+				"dc:est", "--read-tags")
 		}
 	})
 
@@ -75,13 +79,18 @@ func TestReadPreferenceUnsuited(t *testing.T) {
 	if err := east.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	await(p, "wait for the tagged member", func(st job.Status) bool { return strings.Contains(st.Waiting, "nearest with tags dc:east") })
+	await(p, "wait for the tagged member",
+		func(st job.Status) bool { return strings.Contains(st.Waiting, "nearest with tags dc:east") })
 	ends(p, 1, "gave up after 10s", "nearest with tags dc:east", "--read-tags")
 
-	ends(run(source.URI(), "--dry-run", "--restart", "--read-preference", "nearest", "--read-tags", "dc:east"), 2, "dc:east", "--read-tags")
-	ends(run(source.URI(), "--dry-run", "--read-preference", "nearest", "--read-tags", "dc:est"), 2, "dc:est", "--read-tags") // of the job that has begun
+	ends(run(source.URI(), "--dry-run", "--restart", "--read-preference", "nearest", "--read-tags", "dc:east"), 2,
+		"dc:east", "--read-tags")
+	// of the job that has begun
+	ends(run(source.URI(), "--dry-run", "--read-preference", "nearest", "--read-tags", "dc:est"), 2, "dc:est",
+		"--read-tags")
 	p = run(source.URI(), args...)
-	await(p, "wait for the tagged member at the start", func(st job.Status) bool { return strings.Contains(st.Waiting, "nearest with tags dc:east") })
+	await(p, "wait for the tagged member at the start",
+		func(st job.Status) bool { return strings.Contains(st.Waiting, "nearest with tags dc:east") })
 	insert()
 	if err := east.Start(t.Context()); err != nil {
 		t.Fatal(err)

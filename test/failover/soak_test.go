@@ -33,9 +33,11 @@ func (n tally) String() string {
 		fmt.Fprintf(&s, "  %4d × %s\n", n.faults[name], name)
 	}
 	return fmt.Sprintf("histories %d, operations %d, of them random steps %d (%d refused by the server)\n"+
-		"faults %d, kills of millrace %d, of them at the same time as a fault %d, oplogs rolled past the job %d, waits until caught up %d\n"+
+		"faults %d, kills of millrace %d, of them at the same time as a fault %d, oplogs rolled past the job %d, waits "+
+		"until caught up %d\n"+
 		"comparisons %d, differences %d\nfaults by kind:\n%s",
-		n.rounds, n.operations, n.steps, n.refused, total, n.kills, n.killsAtFaults, n.rolls, n.marks, n.comparisons, n.differences, s.String())
+		n.rounds, n.operations, n.steps, n.refused, total, n.kills, n.killsAtFaults, n.rolls, n.marks, n.comparisons,
+		n.differences, s.String())
 }
 
 // TestSoak goes on for MILLRACE_SOAK (such as 30m): in each round new clusters,
@@ -102,7 +104,8 @@ func soakRound(t *testing.T, done *tally, long time.Duration) {
 	done.steps += steps.Done
 	done.refused += steps.Refusals()
 	done.operations += b.churn.Operations() + steps.Done
-	args := []string{"verify", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*", "--include", database + "-x.*"}
+	args := []string{"verify", "--source", uri(b.source), "--target", uri(b.target), "--include", database + ".*",
+		"--include", database + "-x.*"}
 	v := test.Start(t, b.bin, append(args, b.rules()...)...)
 	if err := v.Wait(6 * time.Minute); err != nil {
 		t.Errorf("seed %d: verify: %v\n%s", b.seed, err, v.Output())
@@ -148,7 +151,8 @@ func (b *bench) writeHistories() (end func() history.Stats) {
 // settings are drawn anew for each process of a job. A slow copy is struck by
 // more than one fault.
 func settings(r *rand.Rand) []string {
-	drawn := []string{"", "--partitions 1", "--partitions 3 --write-concern 2", "--read-preference secondaryPreferred", "--readers 1 --writers 2", "--spool-max 0"}[r.IntN(6)] +
+	drawn := []string{"", "--partitions 1", "--partitions 3 --write-concern 2", "--read-preference secondaryPreferred",
+		"--readers 1 --writers 2", "--spool-max 0"}[r.IntN(6)] +
 		[]string{"", " --max-rate-bytes 8MB", " --max-rate-bytes 1MB", " --max-rate-bytes 500KB"}[r.IntN(4)]
 	return append(strings.Fields(drawn), "--until", "never")
 }

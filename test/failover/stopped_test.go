@@ -40,7 +40,8 @@ func TestStoppedServersAreNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"sync", "--source", source.URI(), "--target", target.URI(), "--until", "never", "--read-preference", "secondary"}
+	args := []string{"sync", "--source", source.URI(), "--target", target.URI(), "--until", "never", "--read-preference",
+		"secondary"}
 	bin := test.BuildMillrace(t)
 	stopEach := func(t *testing.T, p *test.Process, phase job.Phase) {
 		t.Helper()
@@ -61,7 +62,8 @@ func TestStoppedServersAreNamed(t *testing.T) {
 		}
 		p.Interrupt()
 	}
-	stopEach(t, test.Start(t, bin, append(args, "--max-rate-bytes", "1MB", "--readers", "1", "--writers", "1")...), job.PhaseCopying)
+	stopEach(t, test.Start(t, bin, append(args, "--max-rate-bytes", "1MB", "--readers", "1", "--writers", "1")...),
+		job.PhaseCopying)
 	t.Run("following", func(t *testing.T) {
 		defer keepWriting(t, docs)()
 		stopEach(t, test.Start(t, bin, args...), job.PhaseFollowing)
@@ -77,7 +79,8 @@ func keepWriting(t *testing.T, c *mongo.Collection) (end func()) {
 		defer close(done)
 		for ctx.Err() == nil {
 			writing, enough := context.WithTimeout(ctx, time.Second)
-			if _, err := c.InsertOne(writing, bson.D{}); err != nil && !mongo.IsTimeout(err) && !errors.Is(err, context.Canceled) {
+			if _, err := c.InsertOne(writing, bson.D{}); err != nil && !mongo.IsTimeout(err) &&
+				!errors.Is(err, context.Canceled) {
 				t.Logf("write to the source: %v", err)
 			}
 			enough()

@@ -67,7 +67,8 @@ func read(t *testing.T) *house {
 // refuses says why a package may not import another one of ours; "" if it may.
 func (h *house) refuses(from, to string) string {
 	a, b := h.places[from], h.places[to]
-	own := strings.HasPrefix(to, "workshop/") && !strings.HasPrefix(from, "workshop/") && from != "cmd/millrace-bench" && from != "demo"
+	own := strings.HasPrefix(to, "workshop/") && !strings.HasPrefix(from, "workshop/") && from != "cmd/millrace-bench" &&
+		from != "demo"
 	within := func(p string) bool { return to == p || strings.HasPrefix(to, p+"/") }
 	less, named := h.less[from]
 	switch {
@@ -77,7 +78,8 @@ func (h *house) refuses(from, to string) string {
 		return "it stands on a higher floor"
 	case a.floor == b.floor && (a.group != b.group || a.at < b.at):
 		return "on one floor a package imports those before it in its group"
-	case named && less[0] == "not" && slices.ContainsFunc(less[1:], within), named && less[0] != "not" && !slices.ContainsFunc(less, within):
+	case named && less[0] == "not" && slices.ContainsFunc(less[1:], within), named && less[0] != "not" &&
+		!slices.ContainsFunc(less, within):
 		return "the line less " + from + " leaves it out"
 	}
 	return ""

@@ -33,7 +33,8 @@ func Equal(t testing.TB, name, got string) {
 	}
 	if want := string(raw); want != got {
 		line, w, g := firstDifference(want, got)
-		t.Errorf("%s differs in line %d:\nwant %s\ngot  %s\nif the change is meant, run the test with -update", path, line, w, g)
+		t.Errorf("%s differs in line %d:\nwant %s\ngot  %s\nif the change is meant, run the test with -update", path, line, w,
+			g)
 	}
 }
 

@@ -14,13 +14,15 @@ func (g *Generator) updateOf(coll string, id any) Step {
 	f := g.name()
 	switch g.r.IntN(12) {
 	case 0:
-		return updating(coll, D("_id", id), D("$set", D(f+".$[x]", g.value(1), "by", g.n)), "arrayFilters", A(D("x", D("$gt", g.r.IntN(5)))))
+		return updating(coll, D("_id", id), D("$set", D(f+".$[x]", g.value(1), "by", g.n)), "arrayFilters",
+			A(D("x", D("$gt", g.r.IntN(5)))))
 	case 1:
 		return updating(coll, D("_id", id), D("$set", D(f+".$[]", g.scalar())))
 	case 2:
 		return updating(coll, D("_id", id, f, D("$gte", g.r.IntN(5))), D("$set", D(f+".$", g.value(1))))
 	case 3:
-		return updating(coll, D("_id", id), D("$set", D(f+".$[x]."+g.name(), g.scalar())), "arrayFilters", A(D("x.a", D("$exists", true))))
+		return updating(coll, D("_id", id), D("$set", D(f+".$[x]."+g.name(), g.scalar())), "arrayFilters",
+			A(D("x.a", D("$exists", true))))
 	case 4:
 		return updating(coll, D("_id", id), D("$set", D(f, g.value(2)), "$setOnInsert", D("made", g.n)), "upsert", true)
 	}
@@ -122,12 +124,14 @@ func (g *Generator) unique() []Step {
 		return list(inserting("unique", D("_id", i, "k", j)))
 	case 3: // in one transaction, which an oplog shows as a circle
 		return g.inTransaction(deleting("unique", D("k", D("$in", A(i, j))), 0),
-			updating("unique", D("_id", i), D("k", j), "upsert", true), updating("unique", D("_id", j), D("k", i), "upsert", true))
+			updating("unique", D("_id", i), D("k", j), "upsert", true),
+			updating("unique", D("_id", j), D("k", i), "upsert", true))
 	case 4:
 		l := g.r.IntN(45)
 		return g.inTransaction(set(i, tmp), set(j, i), set(l, j), set(i, l))
 	case 5:
-		return list(updating("unique", D("_id", i), A(D("$set", D("k", D("$ifNull", A("$by", j)), "o", D("$literal", g.value(2)))))))
+		return list(updating("unique", D("_id", i),
+			A(D("$set", D("k", D("$ifNull", A("$by", j)), "o", D("$literal", g.value(2)))))))
 	}
 	return list(deleting("unique", D("k", i), 1))
 }
@@ -157,7 +161,8 @@ func (g *Generator) keys() []Step {
 	case 2:
 		return list(updating("keys", D("_id", id), set, "upsert", true))
 	case 3:
-		return g.inTransaction(unset, updating("keys", D("_id", n), D("$set", set)), updating("keys", D("_id", id), D("$set", D("x", n, "w", n)), "upsert", true))
+		return g.inTransaction(unset, updating("keys", D("_id", n), D("$set", set)),
+			updating("keys", D("_id", id), D("$set", D("x", n, "w", n)), "upsert", true))
 	}
 	return list(updating("keys", D("_id", id), D("$set", set), "upsert", g.one(2)))
 }
@@ -194,7 +199,8 @@ func (g *Generator) capped() []Step {
 		}
 		return list(inserting("capped", docs...))
 	}
-	return list(inserting("capped", D("_id", fmt.Sprint("c", g.n), "n", g.r.IntN(50), "by", g.n, "pad", strings.Repeat("c", g.r.IntN(900)))))
+	return list(inserting("capped", D("_id", fmt.Sprint("c", g.n), "n", g.r.IntN(50), "by", g.n, "pad",
+		strings.Repeat("c", g.r.IntN(900)))))
 }
 
 func (g *Generator) series() []Step {
@@ -203,7 +209,8 @@ func (g *Generator) series() []Step {
 	}
 	var docs bson.A
 	for range 1 + g.r.IntN(20) {
-		docs = append(docs, D("t", bson.DateTime(1700000000000+int64(g.r.IntN(100_000_000))), "m", g.r.IntN(4), "v", g.value(1), "_id", g.n))
+		docs = append(docs, D("t", bson.DateTime(1700000000000+int64(g.r.IntN(100_000_000))), "m", g.r.IntN(4), "v",
+			g.value(1), "_id", g.n))
 	}
 	return list(inserting("series", docs...))
 }

@@ -72,7 +72,8 @@ func (g *Generator) mapping() (rule bson.D) {
 		rule = append(rule, bson.E{Key: "mask", Value: D(next(), "null")})
 	}
 	if g.one(2) || rule == nil {
-		rule = append(rule, bson.E{Key: "convert", Value: D(next(), D("to", pick(g, "long", "bool", "string"), "otherwise", pick(g, "keep", "null", "fail")))})
+		rule = append(rule, bson.E{Key: "convert",
+			Value: D(next(), D("to", pick(g, "long", "bool", "string"), "otherwise", pick(g, "keep", "null", "fail")))})
 	}
 	return rule
 }

@@ -147,7 +147,8 @@ func (g *Generator) Setup() []Step {
 		fillStep("moving", 0, g.size/2, 0),
 		fillStep("txn1", 0, 60, 0),
 		run(D("createIndexes", "unique", "indexes", A(D("key", D("k", 1), "name", "k_1", "unique", true)))),
-		run(D("createIndexes", "plain", "indexes", A(D("key", D("n", 1), "name", "n_1"), D("key", D("v", 1), "name", "v_1")))),
+		run(D("createIndexes", "plain", "indexes",
+			A(D("key", D("n", 1), "name", "n_1"), D("key", D("v", 1), "name", "v_1")))),
 		fillStep("keys", 0, 12, 0),
 		run(D("createIndexes", "keys", "indexes", A(g.keyIndexes()...))),
 		run(D("create", "txn2")),
@@ -206,8 +207,10 @@ func (g *Generator) settings() Settings {
 	s := Settings{Partitions: []int{0, 1, 2, 3, 16}[g.r.IntN(5)], Readers: 1 + g.r.IntN(4), Writers: 1 + g.r.IntN(4)}
 	s.Held = g.one(2)
 	if g.one(3) { // no view may come to read another database
-		s.Exclude = pick(g, nil, nil, []string{"DB.extra1"}, []string{"DB-x.*"}, []string{"DB.txn1", "DB-x.extra0"}, []string{"DB.moved", "DB.v1"})
-		s.Rename = pick(g, nil, []string{"DB=DB-to"}, []string{"DB-x=DB-y"}, []string{"DB.extra0=DB.other0"}, []string{"DB.moving=DB-y.moving", "DB.txn1=DB-x.other1"},
+		s.Exclude = pick(g, nil, nil, []string{"DB.extra1"}, []string{"DB-x.*"}, []string{"DB.txn1", "DB-x.extra0"},
+			[]string{"DB.moved", "DB.v1"})
+		s.Rename = pick(g, nil, []string{"DB=DB-to"}, []string{"DB-x=DB-y"}, []string{"DB.extra0=DB.other0"},
+			[]string{"DB.moving=DB-y.moving", "DB.txn1=DB-x.other1"},
 			[]string{"DB=DB-to", "DB.extra1=DB-to.other1", "DB.moved=DB-y.moved"},
 			[]string{"DB.extra0=DB.one", "DB-x.extra1=DB-x.two", "DB.txn2=DB-y.three"})
 	}

@@ -41,7 +41,8 @@ func TestFilesKeepHistories(t *testing.T) {
 		}
 		for i, s := range h.Steps {
 			g := got.Steps[i]
-			if !bytes.Equal(s.Cmd, g.Cmd) || g.Part != s.Part || g.Writer != s.Writer || g.Txn != s.Txn || g.Do != s.Do || g.DB != s.DB {
+			if !bytes.Equal(s.Cmd, g.Cmd) || g.Part != s.Part || g.Writer != s.Writer || g.Txn != s.Txn || g.Do != s.Do ||
+				g.DB != s.DB {
 				t.Fatalf("step %d: %s became %s", i, s, g)
 			}
 		}
@@ -57,10 +58,14 @@ func TestReadTellsTheLine(t *testing.T) {
 
 // Many seeds together make every kind of step.
 func TestGenerateMakesEverything(t *testing.T) {
-	want := []string{`"insert":`, `"update":`, `"delete":`, `"findAndModify":`, `arrayFilters`, `.$[x]`, `$push`, `$pop`, `$pullAll`, `$rename`, `$currentDate`,
-		`"upsert":true`, `"multi":true`, `"ordered":false`, `$replaceWith`, `$setField`, `"do":"commit"`, `"do":"abort"`, `"do":"restart"`, `"do":"fill"`, `"db":"x"`,
-		`"create":`, `"drop":`, `"renameCollection":`, `"DB-x.`, `"collMod":`, `"createIndexes":`, `"dropIndexes":`, `$out`, `$merge`, `"viewOn":`, `expireAfterSeconds`,
-		`"insert":"capped"`, `"insert":"series"`, `"insert":"folded"`, `"dropDatabase":`, `clusteredIndex`, `convertToCapped`, `$symbol`, `$dbPointer`, `$undefined`, `$minKey`}
+	want := []string{`"insert":`, `"update":`, `"delete":`, `"findAndModify":`, `arrayFilters`, `.$[x]`, `$push`, `$pop`,
+		`$pullAll`, `$rename`, `$currentDate`,
+		`"upsert":true`, `"multi":true`, `"ordered":false`, `$replaceWith`, `$setField`, `"do":"commit"`, `"do":"abort"`,
+		`"do":"restart"`, `"do":"fill"`, `"db":"x"`,
+		`"create":`, `"drop":`, `"renameCollection":`, `"DB-x.`, `"collMod":`, `"createIndexes":`, `"dropIndexes":`, `$out`,
+		`$merge`, `"viewOn":`, `expireAfterSeconds`,
+		`"insert":"capped"`, `"insert":"series"`, `"insert":"folded"`, `"dropDatabase":`, `clusteredIndex`, `convertToCapped`,
+		`$symbol`, `$dbPointer`, `$undefined`, `$minKey`}
 	var text strings.Builder
 	for seed := range uint64(60) {
 		for _, s := range Generate(Options{Seed: seed, Writers: 3, Parts: []int{10, 50, 100}, Since: newest}).Steps {
@@ -77,13 +82,15 @@ func TestGenerateMakesEverything(t *testing.T) {
 func TestNamesOfDatabases(t *testing.T) {
 	s := run(D("renameCollection", "DB.a", "to", "DB-x.b", "dropTarget", true))
 	cmd, db, err := s.resolve("base")
-	if want := D("renameCollection", "base.a", "to", "base-x.b", "dropTarget", true); err != nil || db != "admin" || !reflect.DeepEqual(cmd, want) {
+	if want := D("renameCollection", "base.a", "to", "base-x.b", "dropTarget", true); err != nil || db != "admin" ||
+		!reflect.DeepEqual(cmd, want) {
 		t.Error(cmd, db, err)
 	}
 	s = run(D("aggregate", "c", "pipeline", A(D("$merge", D("into", D("db", "DB-x", "coll", "DB"))))))
 	s.DB = "x"
 	cmd, db, err = s.resolve("base")
-	if want := D("aggregate", "c", "pipeline", A(D("$merge", D("into", D("db", "base-x", "coll", "DB"))))); err != nil || db != "base-x" || !reflect.DeepEqual(cmd, want) {
+	if want := D("aggregate", "c", "pipeline", A(D("$merge", D("into", D("db", "base-x", "coll", "DB"))))); err != nil ||
+		db != "base-x" || !reflect.DeepEqual(cmd, want) {
 		t.Error(cmd, db, err)
 	}
 	s = inserting("c", D("to", "DB.a"))

@@ -16,8 +16,10 @@ func (g *Generator) hostileID() any {
 // drawIDs chooses a few for the whole history.
 func (g *Generator) drawIDs() {
 	all := []any{
-		math.NaN(), 1e300, -1e300, math.Copysign(0, -1), 0, int64(0), 1.0, 1, int64(1 << 62), float64(1 << 62), bson.MinKey{}, bson.MaxKey{},
-		strings.Repeat("x", 900), strings.Repeat("x", 899) + "y", D("a", math.NaN()), D("a", 1), D("a", 1.0), "a", "A", "ä", bson.DateTime(-1), true, nil,
+		math.NaN(), 1e300, -1e300, math.Copysign(0, -1), 0, int64(0), 1.0, 1, int64(1 << 62), float64(1 << 62), bson.MinKey{},
+		bson.MaxKey{},
+		strings.Repeat("x", 900), strings.Repeat("x", 899) + "y", D("a", math.NaN()), D("a", 1), D("a", 1.0), "a", "A", "ä",
+		bson.DateTime(-1), true, nil,
 	}
 	g.r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	g.ids = all[:3+g.r.IntN(4)]
@@ -89,7 +91,8 @@ func (g *Generator) log() []Step {
 	id := g.r.IntN(2 * logRoom)
 	switch g.r.IntN(10) {
 	case 0:
-		out := list(run(D("renameCollection", full("", "log"), "to", full("", pick(g, "log_old", "log_older")), "dropTarget", true)), g.newLog())
+		out := list(run(D("renameCollection", full("", "log"), "to", full("", pick(g, "log_old", "log_older")), "dropTarget",
+			true)), g.newLog())
 		for i := range g.r.IntN(3) {
 			out = append(out, g.logged(i, 0))
 		}

@@ -373,7 +373,8 @@ func (r *Runner) prepare(ctx context.Context, w *writer) (left bool, err error) 
 		At bson.Timestamp `bson:"prepareTimestamp"`
 	}
 	err = r.Client.Database("admin").RunCommand(mongo.NewSessionContext(ctx, w.session),
-		bson.D{{Key: "prepareTransaction", Value: 1}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).Decode(&reply)
+		bson.D{{Key: "prepareTransaction", Value: 1}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).
+		Decode(&reply)
 	if err != nil {
 		r.abort(ctx, w) // the server has
 		return false, err
@@ -440,7 +441,8 @@ func withNames(x any, base string) any {
 	case bson.D:
 		for i, e := range x {
 			name, isString := e.Value.(string)
-			if isString && strings.HasPrefix(name, "DB") && slices.Contains([]string{"renameCollection", "to", "db", "ns"}, e.Key) {
+			if isString && strings.HasPrefix(name, "DB") &&
+				slices.Contains([]string{"renameCollection", "to", "db", "ns"}, e.Key) {
 				x[i].Value = base + name[2:]
 			} else {
 				x[i].Value = withNames(e.Value, base)
@@ -465,10 +467,14 @@ func fill(ctx context.Context, db *mongo.Database, cmd bson.Raw) error {
 	for lo := f.From; lo < f.To; lo += each {
 		var docs bson.A
 		for i := lo; i < min(lo+each, f.To); i++ {
-			docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "n", Value: i % 50}, {Key: "k", Value: i}, {Key: "by", Value: 0},
-				{Key: "v", Value: bson.A{1, 2, 3}}, {Key: "o", Value: bson.D{{Key: "a", Value: i}, {Key: "b", Value: bson.A{bson.D{{Key: "a", Value: 1}}}}}}, {Key: "pad", Value: pad}})
+			docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "n", Value: i % 50}, {Key: "k", Value: i},
+				{Key: "by", Value: 0},
+				{Key: "v", Value: bson.A{1, 2, 3}},
+				{Key: "o", Value: bson.D{{Key: "a", Value: i}, {Key: "b", Value: bson.A{bson.D{{Key: "a", Value: 1}}}}}},
+				{Key: "pad", Value: pad}})
 		}
-		r, err := db.RunCommand(ctx, bson.D{{Key: "insert", Value: f.Coll}, {Key: "documents", Value: docs}, {Key: "ordered", Value: false}}).Raw()
+		r, err := db.RunCommand(ctx, bson.D{{Key: "insert", Value: f.Coll}, {Key: "documents", Value: docs},
+			{Key: "ordered", Value: false}}).Raw()
 		if err != nil {
 			return err
 		}

@@ -41,7 +41,8 @@ func full(db, coll string) string {
 // extra writes to collections that schema changes are made of.
 func (g *Generator) extra() []Step {
 	c, id := g.spare(), g.r.IntN(20)
-	doc := D("_id", id, "n", g.r.IntN(50), "k", g.r.IntN(1000), "by", g.n, "at", bson.DateTime(4_000_000_000_000+int64(g.n)),
+	doc := D("_id", id, "n", g.r.IntN(50), "k", g.r.IntN(1000), "by", g.n, "at",
+		bson.DateTime(4_000_000_000_000+int64(g.n)),
 		"loc", A(g.r.IntN(90), g.r.IntN(90)), "text", pick(g, "one two", "three", ""))
 	switch g.r.IntN(5) {
 	case 0:
@@ -125,19 +126,24 @@ func (g *Generator) schema() []Step {
 	case 5:
 		return list(run(D("renameCollection", full("", "moved"), "to", full("", "moving"), "dropTarget", true)))
 	case 6:
-		return in(db, run(D("collMod", c, "validator", pick[any](g, D(), D("n", D("$gte", 25))), "validationLevel", pick(g, "off", "strict", "moderate"))))
+		return in(db, run(D("collMod", c, "validator", pick[any](g, D(), D("n", D("$gte", 25))), "validationLevel",
+			pick(g, "off", "strict", "moderate"))))
 	case 7:
-		return list(run(D("aggregate", pick(g, "txn1", "unique", "hot"), "pipeline", A(D("$match", D("n", D("$lt", 40))), D("$out", g.spare())), "cursor", D())))
+		return list(run(D("aggregate", pick(g, "txn1", "unique", "hot"), "pipeline",
+			A(D("$match", D("n", D("$lt", 40))), D("$out", g.spare())), "cursor", D())))
 	case 8:
 		to := any(g.spare())
 		if g.since(4, 4) && g.one(2) {
 			to = D("db", "DB-"+other, "coll", to)
 		}
-		return list(run(D("aggregate", pick(g, "txn1", "unique"), "pipeline", A(D("$project", D("n", 1, "by", 1)), D("$merge", D("into", to))), "cursor", D())))
+		return list(run(D("aggregate", pick(g, "txn1", "unique"), "pipeline",
+			A(D("$project", D("n", 1, "by", 1)), D("$merge", D("into", to))), "cursor", D())))
 	case 9:
-		return in(db, run(D("create", pick(g, "v0", "v1"), "viewOn", pick(g, c, "plain", "v0"), "pipeline", A(D("$match", D("n", D("$gt", g.r.IntN(50))))))))
+		return in(db, run(D("create", pick(g, "v0", "v1"), "viewOn", pick(g, c, "plain", "v0"), "pipeline",
+			A(D("$match", D("n", D("$gt", g.r.IntN(50))))))))
 	case 10:
-		return in(db, run(D("collMod", pick(g, "v0", "v1"), "viewOn", pick(g, c, "plain"), "pipeline", A(D("$project", D("n", g.n))))))
+		return in(db,
+			run(D("collMod", pick(g, "v0", "v1"), "viewOn", pick(g, c, "plain"), "pipeline", A(D("$project", D("n", g.n))))))
 	case 11:
 		if g.one(3) {
 			return in(other, run(D("dropDatabase", 1)))
@@ -192,7 +198,9 @@ func (g *Generator) odd() []Step {
 		return list(inserting("odd", withID(id, D("a", inner, n, inner, "by", g.n))))
 	case 1:
 		if g.since(5, 0) {
-			return list(updating("odd", D("_id", id), A(D("$replaceWith", D("$setField", D("field", D("$literal", n), "input", "$$ROOT", "value", D("$literal", g.value(2))))))))
+			return list(updating("odd", D("_id", id),
+				A(D("$replaceWith",
+					D("$setField", D("field", D("$literal", n), "input", "$$ROOT", "value", D("$literal", g.value(2))))))))
 		}
 	case 2:
 		return list(updating("odd", D("_id", id), D("$set", D("a", inner, "v", A(inner, g.n)))))

@@ -65,7 +65,8 @@ func (s *Shrinker) collections(ctx context.Context, steps []Step) []Step {
 		return steps
 	}
 	only := func(i int) []Step {
-		return slices.DeleteFunc(slices.Clone(steps), func(st Step) bool { return st.Collection() != names[i] && st.Collection() != "" })
+		return slices.DeleteFunc(slices.Clone(steps),
+			func(st Step) bool { return st.Collection() != names[i] && st.Collection() != "" })
 	}
 	if i := s.first(ctx, len(names), only); i >= 0 {
 		return only(i)

@@ -37,11 +37,13 @@ func TestShrinkFindsTheGuiltySteps(t *testing.T) {
 		at := 0
 		for _, name := range guilty {
 			at += r.IntN(len(h.Steps) - at)
-			s := inserting(pick(&Generator{r: r}, "plain", "hot"), D("_id", 1, "x", A(1, 2, D("y", name, "z", strings.Repeat("z", 50))), "w", 1))
+			s := inserting(pick(&Generator{r: r}, "plain", "hot"),
+				D("_id", 1, "x", A(1, 2, D("y", name, "z", strings.Repeat("z", 50))), "w", 1))
 			h.Steps = append(h.Steps[:at], append([]Step{s}, h.Steps[at:]...)...)
 			at++
 		}
-		s := Shrinker{Parallel: 1 + r.IntN(4), Fails: func(_ context.Context, steps []Step) bool { return inOrder(steps, guilty...) }}
+		s := Shrinker{Parallel: 1 + r.IntN(4),
+			Fails: func(_ context.Context, steps []Step) bool { return inOrder(steps, guilty...) }}
 		got := s.Shrink(t.Context(), h.Steps)
 		if len(got) != len(guilty) || !inOrder(got, guilty...) {
 			t.Errorf("seed %d: of %d steps with %d guilty ones are left: %v", seed, len(h.Steps), len(guilty), got)

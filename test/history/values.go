@@ -35,18 +35,21 @@ func Values() map[string]bson.RawValue {
 	add("code_scope", bson.TypeCodeWithScope, bsoncore.AppendCodeWithScope(nil, "return x", scope))
 	add("document", bson.TypeEmbeddedDocument, scope)
 	add("document_empty", bson.TypeEmbeddedDocument, bsoncore.BuildDocument(nil, nil))
-	add("array", bson.TypeArray, bsoncore.BuildArray(nil, bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}))
+	add("array", bson.TypeArray,
+		bsoncore.BuildArray(nil, bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}))
 	add("array_empty", bson.TypeArray, bsoncore.BuildArray(nil))
 	for _, sub := range []byte{0, 1, 2, 3, 4, 5, 0x80, 0xff} {
 		add(fmt.Sprintf("binary_%d", sub), bson.TypeBinary, bsoncore.AppendBinary(nil, sub, []byte("0123456789abcdef")))
 	}
-	add("binary_7", bson.TypeBinary, bsoncore.AppendBinary(nil, 7, []byte{0})) // 7.0 takes no bytes here but a compressed column; this is one
+	// 7.0 takes no bytes here but a compressed column; this is one
+	add("binary_7", bson.TypeBinary, bsoncore.AppendBinary(nil, 7, []byte{0}))
 	add("binary_empty", bson.TypeBinary, bsoncore.AppendBinary(nil, 0, nil))
 	add("undefined", bson.TypeUndefined, nil)
 	add("objectid", bson.TypeObjectID, []byte("0123456789ab"))
 	add("true", bson.TypeBoolean, []byte{1})
 	add("false", bson.TypeBoolean, []byte{0})
-	for name, ms := range map[string]int64{"date": 1700000000123, "date_before_1970": -1, "date_min": math.MinInt64, "date_max": math.MaxInt64} {
+	for name, ms := range map[string]int64{"date": 1700000000123, "date_before_1970": -1, "date_min": math.MinInt64,
+		"date_max": math.MaxInt64} {
 		add(name, bson.TypeDateTime, binary.LittleEndian.AppendUint64(nil, uint64(ms)))
 	}
 	add("null", bson.TypeNull, nil)

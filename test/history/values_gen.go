@@ -106,7 +106,8 @@ func (g *Generator) id() any {
 	case 3:
 		return int64(n)
 	case 4:
-		if v := g.values[g.r.IntN(len(g.values))]; v.Type != bson.TypeArray && v.Type != bson.TypeRegex && v.Type != bson.TypeUndefined {
+		if v := g.values[g.r.IntN(len(g.values))]; v.Type != bson.TypeArray && v.Type != bson.TypeRegex &&
+			v.Type != bson.TypeUndefined {
 			return v
 		}
 	case 5:

@@ -30,17 +30,18 @@ type Counter struct {
 
 // Lending is what the job is given.
 func (c *Counter) Lending() *job.Lending {
-	return &job.Lending{Version: Version, Lease: 2 * time.Second, Serve: func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
-		c.mu.Lock()
-		c.answer, c.ctx = answer, ctx
-		c.mu.Unlock()
-		<-ctx.Done()
-		c.mu.Lock()
-		c.answer = nil
-		c.mu.Unlock()
-		c.serving.Wait()
-		return nil
-	}}
+	return &job.Lending{Version: Version, Lease: 2 * time.Second,
+		Serve: func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
+			c.mu.Lock()
+			c.answer, c.ctx = answer, ctx
+			c.mu.Unlock()
+			<-ctx.Done()
+			c.mu.Lock()
+			c.answer = nil
+			c.mu.Unlock()
+			c.serving.Wait()
+			return nil
+		}}
 }
 
 // ErrNobody says that no lender answers.

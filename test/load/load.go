@@ -81,7 +81,8 @@ func (w *Writer) Step(ctx context.Context) error {
 			_, err = c.InsertOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: w.IntN(Keys)}, {Key: "n", Value: 0}})
 		}
 	case 2:
-		_, err = c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "$set", Value: bson.D{{Key: "f" + fmt.Sprint(w.IntN(3)), Value: w.IntN(100)}}}})
+		_, err = c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}},
+			{Key: "$set", Value: bson.D{{Key: "f" + fmt.Sprint(w.IntN(3)), Value: w.IntN(100)}}}})
 	case 3:
 		_, err = c.DeleteOne(ctx, bson.D{{Key: "_id", Value: id}})
 	case 4:
@@ -89,9 +90,15 @@ func (w *Writer) Step(ctx context.Context) error {
 	case 5:
 		err = w.transaction(ctx)
 	case 6:
-		_, err = c.UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "m", Value: 1}}}})
+		_,
+			err = c.UpdateMany(ctx,
+			bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}}},
+			bson.D{{Key: "$inc", Value: bson.D{{Key: "m", Value: 1}}}})
 	case 7:
-		_, err = c.DeleteMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}}, {Key: "n", Value: bson.D{{Key: "$mod", Value: bson.A{7, w.IntN(7)}}}}})
+		_,
+			err = c.DeleteMany(ctx,
+			bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}},
+				{Key: "n", Value: bson.D{{Key: "$mod", Value: bson.A{7, w.IntN(7)}}}}})
 	}
 	return harmless(err)
 }
@@ -100,7 +107,8 @@ func (w *Writer) Step(ctx context.Context) error {
 func harmless(err error) error {
 	var labeled driver.LabeledError
 	switch {
-	case err == nil, driver.IsDuplicateKeyError(err), mongo.Classify(err) == mongo.ClassRetry, mongo.IsCode(err, 283), // WouldChangeOwningShard: another was faster
+	case err == nil, driver.IsDuplicateKeyError(err), mongo.Classify(err) == mongo.ClassRetry,
+		mongo.IsCode(err, 283), // WouldChangeOwningShard: another was faster
 		mongo.IsCode(err, 319), // MovePrimaryInProgress
 		errors.As(err, &labeled) && labeled.HasErrorLabel("TransientTransactionError"):
 		return nil
@@ -120,7 +128,8 @@ func (w *Writer) rekey(ctx context.Context, id int) error {
 		}
 		return err
 	}
-	_, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: doc.K}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: w.IntN(Keys)}}}})
+	_, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: doc.K}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: w.IntN(Keys)}}}})
 	return err
 }
 
@@ -137,7 +146,9 @@ func (w *Writer) transaction(ctx context.Context) error {
 	sctx := driver.NewSessionContext(ctx, s)
 	for range 1 + w.IntN(4) {
 		id := w.first + 100 + w.IntN(60)
-		_, err := w.coll().ReplaceOne(sctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: id % Keys}, {Key: "n", Value: w.IntN(100)}}, options.Replace().SetUpsert(true))
+		_, err := w.coll().ReplaceOne(sctx, bson.D{{Key: "_id", Value: id}},
+			bson.D{{Key: "_id", Value: id}, {Key: "k", Value: id % Keys}, {Key: "n", Value: w.IntN(100)}},
+			options.Replace().SetUpsert(true))
 		if err != nil {
 			_ = s.AbortTransaction(ctx)
 			return err
@@ -158,7 +169,8 @@ func Measure(ctx context.Context, c *sharded.Cluster, ns string, meta any, docum
 	var last error
 	err := lab.Poll(ctx, 20*time.Millisecond, func() (bool, error) {
 		last = measure(ctx, c, ns, bson.D{{Key: "meta", Value: meta}}, document)
-		return !mongo.IsCode(last, 63) && !mongo.IsCode(last, 150) && !mongo.IsCode(last, 249) && !mongo.IsCode(last, 13388), nil
+		return !mongo.IsCode(last, 63) && !mongo.IsCode(last, 150) && !mongo.IsCode(last, 249) && !mongo.IsCode(last, 13388),
+			nil
 	})
 	return mongo.Wrap(errors.Join(err, last), "write a measurement of %s", ns)
 }
@@ -183,7 +195,8 @@ func measure(ctx context.Context, c *sharded.Cluster, ns string, key, document b
 		return err
 	}
 	return shard.Database(db).RunCommand(ctx, bson.D{
-		{Key: "insert", Value: buckets}, {Key: "documents", Value: bson.A{document}}, {Key: "isTimeseriesNamespace", Value: true},
+		{Key: "insert", Value: buckets}, {Key: "documents", Value: bson.A{document}},
+		{Key: "isTimeseriesNamespace", Value: true},
 		{Key: "shardVersion", Value: at}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}},
 	}).Err()
 }

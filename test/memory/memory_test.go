@@ -42,7 +42,7 @@ func TestMemoryStaysBounded(t *testing.T) {
 	pool := openPool(t, src.URI())
 
 	began := time.Now()
-	write(t, pool, seed, documents, "insert", func(dst []byte, n int, r *rand.Rand) []byte { return appendDocument(dst, n, r) })
+	operations{"insert", seed, documents, appendDocument}.write(t, pool)
 	t.Logf("loaded %d documents in %s", documents, time.Since(began).Round(time.Millisecond))
 
 	args := []string{"sync", "--source", src.URI(), "--target", dst.URI(), "--job", "m", "--until"}
@@ -54,8 +54,10 @@ func TestMemoryStaysBounded(t *testing.T) {
 	p.Interrupt()
 	check(t, p, "the copy", copied, documents)
 
-	write(t, pool, seed+1, backlog*7/10, "insert", func(dst []byte, n int, r *rand.Rand) []byte { return appendDocument(dst, documents+n, r) })
-	write(t, pool, seed+2, backlog*3/10, "update", appendUpdate)
+	operations{"insert", seed + 1, backlog * 7 / 10, func(dst []byte, n int, r *rand.Rand) []byte {
+		return appendDocument(dst, documents+n, r)
+	}}.write(t, pool)
+	operations{"update", seed + 2, backlog * 3 / 10, appendUpdate}.write(t, pool)
 	began = time.Now()
 	p = test.Start(t, bin, append(args, "caught-up")...)
 	if err := p.Wait(10 * time.Minute); err != nil {
@@ -72,7 +74,8 @@ func TestMemoryStaysBounded(t *testing.T) {
 
 func check(t *testing.T, p *test.Process, what string, took time.Duration, n int) {
 	t.Helper()
-	t.Logf("%s: %s, %.0f/s, %s of CPU, peak memory %s", what, took.Round(time.Millisecond), float64(n)/max(took.Seconds(), 1e-9), p.CPU(), test.Megabytes(p.Peak()))
+	t.Logf("%s: %s, %.0f/s, %s of CPU, peak memory %s", what, took.Round(time.Millisecond),
+		float64(n)/max(took.Seconds(), 1e-9), p.CPU(), test.Megabytes(p.Peak()))
 	if p.Peak() == 0 || p.Peak() > limit {
 		t.Errorf("%s: peak memory %s, want at most %s", what, test.Megabytes(p.Peak()), test.Megabytes(limit))
 	}
@@ -88,8 +91,16 @@ func openPool(t *testing.T, uri string) *wire.Pool {
 	return pool
 }
 
-// write sends n operations over four connections.
-func write(t *testing.T, pool *wire.Pool, seed uint64, n int, command string, one func(dst []byte, n int, r *rand.Rand) []byte) {
+// operations are n statements of one command.
+type operations struct {
+	command string
+	seed    uint64
+	n       int
+	one     func(dst []byte, n int, r *rand.Rand) []byte
+}
+
+// write sends them over four connections.
+func (o operations) write(t *testing.T, pool *wire.Pool) {
 	t.Helper()
 	const batch = 2000
 	var mu sync.Mutex
@@ -102,24 +113,24 @@ func write(t *testing.T, pool *wire.Pool, seed uint64, n int, command string, on
 				return err
 			}
 			defer conn.Release()
-			body, err := bson.Marshal(bson.D{{Key: command, Value: "usertable"}, {Key: "ordered", Value: false}})
+			body, err := bson.Marshal(bson.D{{Key: o.command, Value: "usertable"}, {Key: "ordered", Value: false}})
 			if err != nil {
 				return err
 			}
-			r := rand.New(rand.NewPCG(seed, uint64(worker)))
+			r := rand.New(rand.NewPCG(o.seed, uint64(worker)))
 			var m wire.Message
 			for {
 				mu.Lock()
 				from := next
 				next += batch
 				mu.Unlock()
-				if from >= n {
+				if from >= o.n {
 					return nil
 				}
 				m.Reset("ycsb", body, false)
-				m.StartSequence(map[string]string{"insert": "documents", "update": "updates"}[command])
-				for i := from; i < min(from+batch, n); i++ {
-					m.BuildDocument(func(dst []byte) []byte { return one(dst, i, r) })
+				m.StartSequence(map[string]string{"insert": "documents", "update": "updates"}[o.command])
+				for i := from; i < min(from+batch, o.n); i++ {
+					m.BuildDocument(func(dst []byte) []byte { return o.one(dst, i, r) })
 				}
 				reply, err := conn.RoundTrip(ctx, &m)
 				if err != nil {

@@ -50,8 +50,10 @@ func New(t testing.TB) *Provider {
 	p.signer = Signer(t, key)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
-		p.reply(w, map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL + "/token", "jwks_uri": p.URL + "/keys",
-			"id_token_signing_alg_values_supported": []string{"ES256"}, "response_types_supported": []string{"code"}, "subject_types_supported": []string{"public"}})
+		p.reply(w, map[string]any{"issuer": p.URL, "authorization_endpoint": p.URL + "/authorize", "token_endpoint": p.URL +
+			"/token", "jwks_uri": p.URL + "/keys",
+			"id_token_signing_alg_values_supported": []string{"ES256"}, "response_types_supported": []string{"code"},
+			"subject_types_supported": []string{"public"}})
 	})
 	mux.HandleFunc("GET /keys", func(w http.ResponseWriter, _ *http.Request) {
 		p.reply(w, jose.JSONWebKeySet{Keys: []jose.JSONWebKey{p.public}})
@@ -66,7 +68,8 @@ func New(t testing.TB) *Provider {
 // Signer signs with a key, of which the provider's own is one.
 func Signer(t testing.TB, key *ecdsa.PrivateKey) jose.Signer {
 	t.Helper()
-	s, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key}, (&jose.SignerOptions{}).WithHeader("kid", "k1"))
+	s, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: key},
+		(&jose.SignerOptions{}).WithHeader("kid", "k1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +89,8 @@ func (p *Provider) Token(claims map[string]any) string { return p.Sign(p.signer,
 // Sign is Token by another signer.
 func (p *Provider) Sign(signer jose.Signer, claims map[string]any) string {
 	p.t.Helper()
-	all := map[string]any{"iss": p.URL, "aud": p.ClientID, "iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}
+	all := map[string]any{"iss": p.URL, "aud": p.ClientID, "iat": time.Now().Unix(),
+		"exp": time.Now().Add(time.Hour).Unix()}
 	maps.Copy(all, claims)
 	text, err := jwt.Signed(signer).Claims(all).Serialize()
 	if err != nil {
@@ -118,8 +122,10 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	delete(p.codes, r.FormValue("code"))
 	id, secret, _ := r.BasicAuth()
 	sum := sha256.Sum256([]byte(r.FormValue("code_verifier")))
-	if !known || id != p.ClientID || secret != url.QueryEscape(p.ClientSecret) && secret != p.ClientSecret || q.Get("client_id") != id || q.Get("redirect_uri") != r.FormValue("redirect_uri") ||
-		!strings.Contains(q.Get("scope"), "openid") || q.Get("code_challenge_method") != "S256" || q.Get("code_challenge") != base64.RawURLEncoding.EncodeToString(sum[:]) {
+	if !known || id != p.ClientID || secret != url.QueryEscape(p.ClientSecret) && secret != p.ClientSecret ||
+		q.Get("client_id") != id || q.Get("redirect_uri") != r.FormValue("redirect_uri") ||
+		!strings.Contains(q.Get("scope"), "openid") || q.Get("code_challenge_method") != "S256" ||
+		q.Get("code_challenge") != base64.RawURLEncoding.EncodeToString(sum[:]) {
 		w.WriteHeader(http.StatusBadRequest)
 		p.reply(w, map[string]string{"error": "invalid_grant"})
 		return
@@ -128,7 +134,8 @@ func (p *Provider) token(w http.ResponseWriter, r *http.Request) {
 	if _, ok := claims["nonce"]; !ok {
 		claims["nonce"] = q.Get("nonce")
 	}
-	p.reply(w, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60, "id_token": p.Token(claims)})
+	p.reply(w, map[string]any{"access_token": rand.Text(), "token_type": "Bearer", "expires_in": 60,
+		"id_token": p.Token(claims)})
 }
 
 func (p *Provider) reply(w http.ResponseWriter, body any) {

@@ -42,7 +42,8 @@ type ground struct {
 func newGround(t *testing.T, version, topology string) *ground {
 	t.Helper()
 	set := lab.ForTest(t, lab.Options{Topology: topology, Version: version})
-	g := &ground{t: t, bin: test.BuildMillrace(t), program: mongod(t, version), set: set, member: secondary(t, set), port: freePort(t)}
+	g := &ground{t: t, bin: test.BuildMillrace(t), program: mongod(t, version), set: set, member: secondary(t, set),
+		port: freePort(t)}
 	g.pem, g.token = certificate(t), filepath.Join(t.TempDir(), "token")
 	g.source = kit.Client(t, g.uri()).Database("admin")
 	must(t, os.WriteFile(g.token, []byte("a token of more than sixteen characters\n"), 0o600))
@@ -72,7 +73,8 @@ func (g *ground) serve(more ...string) *test.Process {
 // pull starts a puller into a directory.
 func (g *ground) pull(dir string, more ...string) *test.Process {
 	g.t.Helper()
-	args := []string{"seed", "pull", "--from", "https://127.0.0.1:" + g.port, "--dbpath", dir, "--tls-ca", g.pem, "--token-file", g.token}
+	args := []string{"seed", "pull", "--from", "https://127.0.0.1:" + g.port, "--dbpath", dir, "--tls-ca", g.pem,
+		"--token-file", g.token}
 	return test.Start(g.t, g.bin, append(args, more...)...)
 }
 
@@ -86,8 +88,9 @@ func (g *ground) newcomer(dir string) newcomer {
 	g.t.Helper()
 	port := freePort(g.t)
 	n := newcomer{host: "127.0.0.1:" + port, report: filepath.Join(g.t.TempDir(), "report.json")}
-	n.Process = g.pull(dir, append([]string{"--report", n.report, "--set-uri", g.set.URI(), "--join", n.host, "--start", "--", g.program},
-		memberFlags(g.set.Name(), dir, port)...)...)
+	n.Process = g.pull(dir,
+		append([]string{"--report", n.report, "--set-uri", g.set.URI(), "--join", n.host, "--start", "--", g.program},
+			memberFlags(g.set.Name(), dir, port)...)...)
 	g.t.Cleanup(func() { endMember(n.report) })
 	return n
 }
@@ -129,7 +132,8 @@ func endMember(report string) {
 func (g *ground) same(n newcomer, db string) {
 	g.t.Helper()
 	primary, member := kit.Client(g.t, g.set.URI()), kit.Client(g.t, "mongodb://"+n.host+"/?directConnection=true")
-	kit.Until(g.t, "the new member has the same content", func() bool { return hash(g.t, primary, db) == hash(g.t, member, db) })
+	kit.Until(g.t, "the new member has the same content",
+		func() bool { return hash(g.t, primary, db) == hash(g.t, member, db) })
 	raw, err := member.Database("admin").RunCommand(g.t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Raw()
 	must(g.t, err)
 	if v, err := raw.LookupErr("metrics", "repl", "initialSync", "completed"); err != nil || v.AsInt64() != 0 {
@@ -143,7 +147,8 @@ func (g *ground) same(n newcomer, db string) {
 // votes of a member; -1 when it is none.
 func (g *ground) votes(host string) int64 {
 	g.t.Helper()
-	raw, err := kit.Client(g.t, g.set.URI()).Database("admin").RunCommand(g.t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Raw()
+	raw, err := kit.Client(g.t, g.set.URI()).Database("admin").
+		RunCommand(g.t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Raw()
 	must(g.t, err)
 	list, err := raw.Lookup("config", "members").Array().Values()
 	must(g.t, err)
@@ -161,8 +166,9 @@ func certificate(t *testing.T) string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	must(t, err)
 	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: "agent"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA:        true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
 	must(t, err)
 	private, err := x509.MarshalPKCS8PrivateKey(key)

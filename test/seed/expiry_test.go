@@ -24,10 +24,12 @@ func TestRefreshedDocumentsAreFollowed(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel()
 	bin := test.BuildMillrace(t)
-	src := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorEnabled": "false"}}) // it is refreshed in time
+	// it is refreshed in time
+	src := lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorEnabled": "false"}})
 	sc := kit.Client(t, src.URI())
 	coll := sc.Database("clone").Collection("sessions")
-	_, err := coll.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "at", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(1)})
+	_, err := coll.Indexes().CreateOne(t.Context(),
+		driver.IndexModel{Keys: bson.D{{Key: "at", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(1)})
 	must(t, err)
 	var docs []any
 	for i := range 200 {
@@ -36,13 +38,17 @@ func TestRefreshedDocumentsAreFollowed(t *testing.T) {
 	_, err = coll.InsertMany(t.Context(), docs)
 	must(t, err)
 	dir, host := filepath.Join(t.TempDir(), "clone"), "127.0.0.1:"+freePort(t)
-	r := seed(t, bin, append([]string{"--from-uri", src.DirectURI(0), "--from-dbpath", src.Members()[0].DBPath, "--to-dbpath", dir,
-		"--allow-primary", "--yes-block-all-writes", "--as-new-set", "clone", "--new-set-host", host, "--start", "--", mongod(t, "6.0")},
-		append(memberFlags("clone", dir, host[strings.Index(host, ":")+1:]), "--setParameter", "ttlMonitorSleepSecs=1")...)...)
+	r := seed(t, bin,
+		append([]string{"--from-uri", src.DirectURI(0), "--from-dbpath", src.Members()[0].DBPath, "--to-dbpath", dir,
+			"--allow-primary", "--yes-block-all-writes", "--as-new-set", "clone", "--new-set-host", host, "--start", "--",
+			mongod(t, "6.0")},
+			append(memberFlags("clone", dir, host[strings.Index(host, ":")+1:]), "--setParameter",
+				"ttlMonitorSleepSecs=1")...)...)
 	dst := "mongodb://" + host + "/?replicaSet=clone"
 	dc := kit.Client(t, dst)
 	clone := dc.Database("clone").Collection("sessions")
-	_, err = coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: time.Now().Add(time.Hour)}}}})
+	_, err = coll.UpdateMany(t.Context(), bson.D{},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: time.Now().Add(time.Hour)}}}})
 	must(t, err)
 	time.Sleep(3 * time.Second) // in which a monitor would have passed; there is no other sign of one that is off
 	args := []string{"sync", "--source", src.URI(), "--target", dst, "--include", "clone.*", "--mode", "incremental",
@@ -64,8 +70,10 @@ func TestRefreshedDocumentsAreFollowed(t *testing.T) {
 	if len(diffs) > 0 {
 		t.Errorf("%d differences", len(diffs))
 	}
-	must(t, dc.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: true}}).Err())
-	_, err = clone.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "old"}, {Key: "at", Value: time.Now().Add(-time.Hour)}})
+	must(t, dc.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: true}}).Err())
+	_,
+		err = clone.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "old"}, {Key: "at", Value: time.Now().Add(-time.Hour)}})
 	must(t, err)
 	kit.Until(t, "the old one alone expires", func() bool {
 		n, err := clone.CountDocuments(t.Context(), bson.D{})

@@ -30,7 +30,8 @@ func TestKilledBesideItsPrivateMongod(t *testing.T) {
 	must(t, src.Members()[0].Stop())
 	for _, both := range []bool{false, true} {
 		dir := filepath.Join(t.TempDir(), "clone")
-		p := test.Start(t, bin, "seed", "local", "--from-dbpath", src.Members()[0].DBPath, "--to-dbpath", dir, "--as-new-set", "private", "--mongod", mongod(t, "6.0"))
+		p := test.Start(t, bin, "seed", "local", "--from-dbpath", src.Members()[0].DBPath, "--to-dbpath", dir, "--as-new-set",
+			"private", "--mongod", mongod(t, "6.0"))
 		running := 0
 		for running == 0 {
 			if running = privateMongod(dir); running != 0 {
@@ -57,7 +58,8 @@ func privateMongod(dir string) int {
 	for _, name := range all {
 		raw, err := os.ReadFile(name)
 		words := bytes.Split(raw, []byte{0})
-		if err != nil || len(words) < 3 || filepath.Base(string(words[0])) != "mongod" || string(words[1]) != "--dbpath" || string(words[2]) != dir {
+		if err != nil || len(words) < 3 || filepath.Base(string(words[0])) != "mongod" || string(words[1]) != "--dbpath" ||
+			string(words[2]) != dir {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil {

@@ -35,7 +35,8 @@ func newReplacement(t *testing.T, version string) *replacement {
 func (r *replacement) replace(dir string, more ...string) newcomer {
 	r.t.Helper()
 	n := newcomer{host: r.lost.Host(), report: filepath.Join(r.t.TempDir(), "report.json")}
-	args := append([]string{"--report", n.report, "--set-uri", r.set.DirectURI(r.member.Index), "--replace", n.host}, more...)
+	args := append([]string{"--report", n.report, "--set-uri", r.set.DirectURI(r.member.Index), "--replace", n.host},
+		more...)
 	args = append(append(args, "--start", "--", r.program), memberFlags(r.set.Name(), dir, strconv.Itoa(r.lost.Port))...)
 	n.Process = r.pull(dir, args...)
 	r.t.Cleanup(func() { endMember(n.report) })
@@ -47,7 +48,8 @@ func (r *replacement) replace(dir string, more ...string) newcomer {
 func (r *replacement) configuration() string {
 	r.t.Helper()
 	var reply struct{ Config bson.D }
-	must(r.t, kit.Client(r.t, r.set.URI()).Database("admin").RunCommand(r.t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply))
+	must(r.t, kit.Client(r.t, r.set.URI()).Database("admin").
+		RunCommand(r.t.Context(), bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply))
 	return fmt.Sprint(slices.DeleteFunc(reply.Config, func(e bson.E) bool { return e.Key == "term" }))
 }
 
@@ -126,7 +128,8 @@ func TestMemberIsReplaced(t *testing.T) {
 			if after := r.configuration(); after != before {
 				t.Errorf("the set's configuration changed: %s, was %s", after, before)
 			}
-			if raw, err := os.ReadFile(filepath.Join(r.lost.DBPath, "keyfile")); err != nil || string(raw) != "not the server's" {
+			if raw, err := os.ReadFile(filepath.Join(r.lost.DBPath, "keyfile")); err != nil ||
+				string(raw) != "not the server's" {
 				t.Errorf("a file of somebody else: %q, %v", raw, err)
 			}
 		})

@@ -57,7 +57,8 @@ func secondary(t *testing.T, c *lab.Cluster) *lab.Member {
 
 func isLocked(t *testing.T, uri string) bool {
 	t.Helper()
-	raw, err := kit.Client(t, uri).Database("admin").RunCommand(t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}}).Raw()
+	raw, err := kit.Client(t, uri).Database("admin").
+		RunCommand(t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}}).Raw()
 	must(t, err)
 	locked, _ := raw.Lookup("fsyncLock").BooleanOK()
 	return locked
@@ -118,18 +119,23 @@ func TestCloneIsFollowed(t *testing.T) {
 			src := lab.ForTest(t, lab.Options{Topology: "rs:3", Version: version})
 			sc := kit.Client(t, src.URI())
 			test.LoadChurn(t, sc.Database("clone"))
-			churn := test.StartChurn(t, sc.Database("clone"), test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond, Expected: elected})
+			churn := test.StartChurn(t, sc.Database("clone"),
+				test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond,
+					Expected: elected})
 			m := secondary(t, src)
 			dir, host := filepath.Join(t.TempDir(), "clone"), "127.0.0.1:"+freePort(t)
-			r := seed(t, bin, append([]string{"--from-uri", src.DirectURI(m.Index), "--from-dbpath", m.DBPath, "--to-dbpath", dir,
-				"--as-new-set", "clone", "--new-set-host", host, "--start", "--", mongod(t, version)},
-				memberFlags("clone", dir, host[strings.Index(host, ":")+1:])...)...)
+			r := seed(t, bin,
+				append([]string{"--from-uri", src.DirectURI(m.Index), "--from-dbpath", m.DBPath, "--to-dbpath", dir,
+					"--as-new-set", "clone", "--new-set-host", host, "--start", "--", mongod(t, version)},
+					memberFlags("clone", dir, host[strings.Index(host, ":")+1:])...)...)
 			dst := "mongodb://" + host + "/?replicaSet=clone"
 			dc := kit.Client(t, dst)
 			unlike(t, sc, dc)
 			churn.Stop()
-			out, err := exec.CommandContext(t.Context(), bin, "sync", "--source", src.URI(), "--target", dst, "--include", "clone.*",
-				"--job", r.Result.Job, "--mode", "incremental", "--start-at", r.Result.Position, "--until", "caught-up").CombinedOutput()
+			out, err := exec.CommandContext(t.Context(), bin, "sync", "--source", src.URI(), "--target", dst, "--include",
+				"clone.*",
+				"--job", r.Result.Job, "--mode", "incremental", "--start-at", r.Result.Position, "--until", "caught-up").
+				CombinedOutput()
 			if err != nil {
 				t.Fatalf("sync: %v\n%s", err, out)
 			}
@@ -165,9 +171,11 @@ func write(t *testing.T, d *driver.Database) (stop func()) {
 		defer pace.Stop()
 		for n := 0; ctx.Err() == nil; n++ {
 			<-pace.C
-			_, err := d.Collection("c0").InsertOne(ctx, bson.D{{Key: "_id", Value: 1_000_000 + n}, {Key: "a", Value: fmt.Sprint(n)}})
+			_, err := d.Collection("c0").InsertOne(ctx,
+				bson.D{{Key: "_id", Value: 1_000_000 + n}, {Key: "a", Value: fmt.Sprint(n)}})
 			if err == nil {
-				_, err = d.Collection("c1").UpdateOne(ctx, bson.D{{Key: "_id", Value: n % 10_000}}, bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: fmt.Sprint(n)}}}})
+				_, err = d.Collection("c1").UpdateOne(ctx, bson.D{{Key: "_id", Value: n % 10_000}},
+					bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: fmt.Sprint(n)}}}})
 			}
 			if err != nil && ctx.Err() == nil && !elected(err) {
 				t.Errorf("write: %v", err)
@@ -193,7 +201,8 @@ func fill(t *testing.T, d *driver.Database) {
 	for c := range 4 {
 		var docs []any
 		for i := range 10_000 {
-			docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "a", Value: fmt.Sprint(i * 7919 % 10_007)}, {Key: "pad", Value: pad + fmt.Sprint(i*104729)}})
+			docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "a", Value: fmt.Sprint(i * 7919 % 10_007)},
+				{Key: "pad", Value: pad + fmt.Sprint(i*104729)}})
 		}
 		coll := d.Collection("c" + strconv.Itoa(c))
 		_, err := coll.InsertMany(t.Context(), docs)

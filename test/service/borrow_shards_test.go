@@ -26,7 +26,8 @@ func TestBorrowersOfShardsDie(t *testing.T) {
 	lab.Nightly(t) // two sharded clusters whose chunks move, and leases of 8 seconds, need most of a machine
 	t.Parallel()
 	cluster := func(routers int) *sharded.Cluster {
-		return sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: routers})
+		return sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1",
+			SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: routers})
 	}
 	source, target := cluster(1), cluster(2)
 	b := newBedBetween(t, source.URI(), target.URI())
@@ -50,7 +51,9 @@ func TestBorrowersOfShardsDie(t *testing.T) {
 	b.die("['d.*']", func() {
 		db := b.sc.Database("d")
 		for _, coll := range []string{"ranged", "plain"} {
-			if _, err := db.Collection(coll).DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}, {Key: "pad", Value: bson.D{{Key: "$exists", Value: true}}}}); err != nil {
+			if _, err := db.Collection(coll).DeleteMany(t.Context(),
+				bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}},
+					{Key: "pad", Value: bson.D{{Key: "$exists", Value: true}}}}); err != nil {
 				t.Error(err)
 			}
 		}

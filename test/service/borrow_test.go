@@ -74,7 +74,8 @@ func TestBorrowersDie(t *testing.T) {
 		b.fillLarge("svc", coll, 80)
 	}
 	test.LoadChurn(t, b.sc.Database("svc"))
-	churn := test.StartChurn(t, b.sc.Database("svc"), test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 500 * time.Millisecond, Pause: 20 * time.Millisecond})
+	churn := test.StartChurn(t, b.sc.Database("svc"),
+		test.ChurnOptions{Seed: testseed.Of(t), SchemaEvery: 500 * time.Millisecond, Pause: 20 * time.Millisecond})
 	b.die("['svc.*', 'svc-x.*']", b.changeLarge)
 
 	func() { // on a busy machine it would never catch up
@@ -122,7 +123,8 @@ func (b *bed) die(include string, meanwhile func()) {
 	}
 
 	cut := lab.ProxyForTest(t, b.nats)
-	b.workers[two] = test.StartWith(t, b.env, b.bin, "worker", "--nats", "nats://"+cut.Addr(), "--nats-token-file", b.tokenFile(), "--name", two, "--lease", "8s")
+	b.workers[two] = test.StartWith(t, b.env, b.bin, "worker", "--nats", "nats://"+cut.Addr(), "--nats-token-file",
+		b.tokenFile(), "--name", two, "--lease", "8s")
 	b.copies(two)
 	cut.Stall()
 	b.givenUp(two)
@@ -146,10 +148,12 @@ func (b *bed) changeLarge() {
 	db := b.sc.Database("svc")
 	everySeventh := bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{7, 1}}}}}
 	for _, coll := range []string{"large", "moved"} {
-		if _, err := db.Collection(coll).UpdateMany(b.Context(), everySeventh, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
+		if _, err := db.Collection(coll).UpdateMany(b.Context(), everySeventh,
+			bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
 			b.Fatal(err)
 		}
-		if _, err := db.Collection(coll).DeleteMany(b.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}}); err != nil {
+		if _, err := db.Collection(coll).DeleteMany(b.Context(),
+			bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}}); err != nil {
 			b.Fatal(err)
 		}
 	}

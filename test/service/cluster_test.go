@@ -50,8 +50,10 @@ func (n *node) serve() error {
 	for _, port := range n.Others {
 		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
 	}
-	s, err := server.NewServer(&server.Options{ServerName: n.Name, Host: "127.0.0.1", Port: n.Port, Authorization: n.Token, StoreDir: n.Dir, JetStream: true, JetStreamMaxStore: 16 << 30,
-		Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: n.Routing}, Routes: server.RoutesFromStr(strings.Join(routes, ","))})
+	s, err := server.NewServer(&server.Options{ServerName: n.Name, Host: "127.0.0.1", Port: n.Port, Authorization: n.Token,
+		StoreDir: n.Dir, JetStream: true, JetStreamMaxStore: 16 << 30,
+		Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: n.Routing},
+		Routes:  server.RoutesFromStr(strings.Join(routes, ","))})
 	if err != nil {
 		return err
 	}
@@ -80,7 +82,8 @@ func startCluster(t *testing.T) *cluster {
 		routing = append(routing, lab.PortForTest(t))
 	}
 	for i := range 3 {
-		c.nodes = append(c.nodes, node{Name: fmt.Sprintf("n%d", i), Dir: t.TempDir(), Token: c.token, Port: lab.PortForTest(t), Routing: routing[i], Others: routing})
+		c.nodes = append(c.nodes, node{Name: fmt.Sprintf("n%d", i), Dir: t.TempDir(), Token: c.token,
+			Port: lab.PortForTest(t), Routing: routing[i], Others: routing})
 		c.running = append(c.running, nil)
 		c.start(i)
 	}
@@ -127,7 +130,8 @@ func (c *cluster) with(what string, do func(jetstream.JetStream) bool) {
 func (c *cluster) whole() {
 	c.Helper()
 	c.with("a cluster of three", func(js jetstream.JetStream) bool {
-		_, err := js.CreateOrUpdateStream(c.Context(), jetstream.StreamConfig{Name: "whole", Subjects: []string{"whole"}, Replicas: 3})
+		_, err := js.CreateOrUpdateStream(c.Context(),
+			jetstream.StreamConfig{Name: "whole", Subjects: []string{"whole"}, Replicas: 3})
 		return err == nil
 	})
 	c.current("whole")

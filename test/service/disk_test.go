@@ -35,14 +35,17 @@ func TestDiskFull(t *testing.T) {
 	b.fill(disk)
 	b.ownerless()
 	client := b.client()
-	if all, err := client.Jobs(t.Context(), "", ""); err != nil || len(all) != 2 || all[0].State != service.Waiting || all[1].State != service.Waiting {
+	if all, err := client.Jobs(t.Context(), "", ""); err != nil || len(all) != 2 || all[0].State != service.Waiting ||
+		all[1].State != service.Waiting {
 		t.Errorf("the list while nothing can be stored: %+v, %v", all, err)
 	}
-	large, err := json.Marshal("source: env:SRC\ntarget: env:DST\n" + strings.Repeat("#", 100_000)) // what is small may find room
+	// what is small may find room
+	large, err := json.Marshal("source: env:SRC\ntarget: env:DST\n" + strings.Repeat("#", 100_000))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := client.Create(t.Context(), api.NewJob{Name: "more", Settings: large}); err == nil || !strings.Contains(err.Error(), "cannot be written") {
+	if _, _, err := client.Create(t.Context(), api.NewJob{Name: "more", Settings: large}); err == nil ||
+		!strings.Contains(err.Error(), "cannot be written") {
 		t.Errorf("a change while nothing can be stored: %v", err)
 	}
 	b.free(disk)
@@ -54,7 +57,8 @@ func TestDiskFull(t *testing.T) {
 	b.startWorker("w1")
 	b.serve.Kill()
 	b.startServe()
-	if err := b.serve.Wait(2 * time.Minute); err == nil || !strings.Contains(b.serve.Output(), "no space left on device") || !strings.Contains(b.serve.Output(), "make room") {
+	if err := b.serve.Wait(2 * time.Minute); err == nil ||
+		!strings.Contains(b.serve.Output(), "no space left on device") || !strings.Contains(b.serve.Output(), "make room") {
 		t.Errorf("serve on a full disk: %v\n%s", err, b.serve.Output())
 	}
 	if err := disk.Free(); err != nil {

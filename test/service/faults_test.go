@@ -25,7 +25,8 @@ func bothJobs() []string { return []string{"churn", "steady"} }
 func (b *bed) slowly() *test.Churn {
 	b.Helper()
 	test.LoadChurn(b.T, b.sc.Database("svc"))
-	return test.StartChurn(b.T, b.sc.Database("svc"), test.ChurnOptions{Seed: testseed.Of(b), SchemaEvery: 2 * time.Second, Pause: 30 * time.Millisecond})
+	return test.StartChurn(b.T, b.sc.Database("svc"),
+		test.ChurnOptions{Seed: testseed.Of(b), SchemaEvery: 2 * time.Second, Pause: 30 * time.Millisecond})
 }
 
 // twoJobs starts serve and two workers, which run both jobs while both are written to.
@@ -61,7 +62,8 @@ func (b *bed) steady() (stop func()) {
 	writer.Go(func() {
 		for i := 0; ctx.Err() == nil; i++ {
 			update := bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}
-			if _, err := source.UpdateOne(context.WithoutCancel(ctx), bson.D{{Key: "_id", Value: i * 13 % n}}, update); err != nil {
+			if _, err := source.UpdateOne(context.WithoutCancel(ctx), bson.D{{Key: "_id", Value: i * 13 % n}},
+				update); err != nil {
 				b.Error(err)
 				return
 			}
@@ -103,7 +105,8 @@ func (b *bed) ownedOnce(name string) bool {
 // ownerOnTarget is the process that has a job by what its target says, 0 for none.
 func (b *bed) ownerOnTarget(name string) int {
 	var doc struct{ Owner struct{ PID int } }
-	if err := b.dc.Database("millrace").Collection("jobs").FindOne(b.Context(), bson.D{{Key: "_id", Value: name}}).Decode(&doc); err != nil {
+	if err := b.dc.Database("millrace").Collection("jobs").FindOne(b.Context(), bson.D{{Key: "_id", Value: name}}).
+		Decode(&doc); err != nil {
 		return 0
 	}
 	return doc.Owner.PID
@@ -126,7 +129,11 @@ func (b *bed) finishBoth() {
 	if _, err := b.desk.Finalize(b.Context(), &b.admin, "steady", true); err != nil {
 		b.Fatal(err)
 	}
-	b.until("the end of steady", func() bool { j := b.desk.View.Job("steady"); return j != nil && j.State() == service.Finished })
+	b.until("the end of steady", func() bool {
+		j := b.desk.View.Job("steady")
+		return j != nil &&
+			j.State() == service.Finished
+	})
 	b.finish()
 }
 

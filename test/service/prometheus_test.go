@@ -53,8 +53,10 @@ func TestPrometheus(t *testing.T) {
 	t.Parallel()
 	prometheus := installed(t, "prometheus")
 	src, dst := lab.ForTest(t, lab.Options{}), lab.ForTest(t, lab.Options{})
-	dir, listen, web := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)), fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t))
-	serve := test.StartWith(t, []string{"MILLRACE_SECRET_SRC=" + src.URI(), "MILLRACE_SECRET_DST=" + dst.URI()}, test.BuildMillrace(t),
+	dir, listen, web := t.TempDir(), fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)),
+		fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t))
+	serve := test.StartWith(t, []string{"MILLRACE_SECRET_SRC=" + src.URI(), "MILLRACE_SECRET_DST=" + dst.URI()},
+		test.BuildMillrace(t),
 		"serve", "--data-dir", dir, "--listen", listen)
 	wait := func(what string, holds func() bool) {
 		t.Helper()
@@ -95,9 +97,11 @@ func TestPrometheus(t *testing.T) {
 		}
 	}
 	shipped("millrace.rules.yml", "(millrace_lag_seconds) > 60", "(millrace_lag_seconds) > 3", "for: 5m", "for: 1s")
-	shipped("prometheus.yml", "rule_files:", "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\nrule_files:", "scheme: https", "scheme: http",
+	shipped("prometheus.yml", "rule_files:", "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: "+
+		"1s}\nrule_files:", "scheme: https", "scheme: http",
 		"/etc/prometheus/millrace-token", filepath.Join(dir, "token"), "millrace.example.org:8470", listen)
-	cmd := spawn.Command(prometheus, "--config.file", filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path", filepath.Join(dir, "tsdb"), "--web.listen-address", web, "--log.level", "warn")
+	cmd := spawn.Command(prometheus, "--config.file", filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path",
+		filepath.Join(dir, "tsdb"), "--web.listen-address", web, "--log.level", "warn")
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -116,7 +120,8 @@ func TestPrometheus(t *testing.T) {
 		}
 	}
 	insert(10)
-	if _, _, err := client.Create(t.Context(), api.NewJob{Name: "orders", Settings: json.RawMessage(`{"source": "env:SRC", "target": "env:DST"}`)}); err != nil {
+	if _, _, err := client.Create(t.Context(),
+		api.NewJob{Name: "orders", Settings: json.RawMessage(`{"source": "env:SRC", "target": "env:DST"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	wait("a job that follows", func() bool {
@@ -141,7 +146,10 @@ func TestPrometheus(t *testing.T) {
 	if _, err := client.Limit(t.Context(), "orders", server.Limits{Docs: &fast}); err != nil {
 		t.Fatal(err)
 	}
-	wait("its end", func() bool { return len(firing(t, web, lag)) == 0 && len(firing(t, web, "millrace_lag_seconds")) == 1 })
+	wait("its end", func() bool {
+		return len(firing(t, web, lag)) == 0 &&
+			len(firing(t, web, "millrace_lag_seconds")) == 1
+	})
 	if serve.Interrupt(); serve.ExitCode() != 0 {
 		t.Errorf("serve ended with %d", serve.ExitCode())
 	}

@@ -37,12 +37,15 @@ func TestRepairWorkerDies(t *testing.T) {
 	b.startWorker("w1")
 	b.startWorker("w2")
 	must(nil, func() error {
-		_, _, err := b.desk.Create(t.Context(), &b.admin, service.Definition{Name: "churn", Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*']\non-conflict: skip\n"})
+		_, _, err := b.desk.Create(t.Context(), &b.admin,
+			service.Definition{Name: "churn",
+				Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*']\non-conflict: skip\n"})
 		return err
 	}())
 	owner := b.phase(false, job.PhaseFollowing)
 	for i := range 6 {
-		must(target.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: i}}, bson.D{{Key: "$set", Value: bson.D{{Key: "planted", Value: true}}}}))
+		must(target.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: i}},
+			bson.D{{Key: "$set", Value: bson.D{{Key: "planted", Value: true}}}}))
 		must(target.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 10 + i}}))
 		must(target.InsertOne(t.Context(), bson.D{{Key: "_id", Value: fmt.Sprint("extra", i)}}))
 	}
@@ -57,7 +60,8 @@ func TestRepairWorkerDies(t *testing.T) {
 	var writers sync.WaitGroup
 	writers.Go(func() {
 		for i := 0; writing.Err() == nil; i++ {
-			if _, err := source.UpdateOne(context.WithoutCancel(writing), bson.D{{Key: "_id", Value: i % 20}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
+			if _, err := source.UpdateOne(context.WithoutCancel(writing), bson.D{{Key: "_id", Value: i % 20}},
+				bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
 				t.Error(err)
 				return
 			}
@@ -78,7 +82,8 @@ func TestRepairWorkerDies(t *testing.T) {
 	_, _, err = b.desk.Repair(t.Context(), &b.admin, "churn", "found", "repair", operate.RepairWhat{All: true})
 	must(nil, err)
 	b.until("documents that are held", func() bool {
-		n, err := b.dc.Database("millrace").Collection("deadletters").CountDocuments(t.Context(), bson.D{{Key: "state", Value: "held"}})
+		n, err := b.dc.Database("millrace").Collection("deadletters").
+			CountDocuments(t.Context(), bson.D{{Key: "state", Value: "held"}})
 		must(nil, err)
 		return n > 0
 	})
@@ -91,12 +96,14 @@ func TestRepairWorkerDies(t *testing.T) {
 	stop()
 	writers.Wait()
 	v, found, err := b.desk.Verification(t.Context(), &b.admin, "churn", "repair")
-	if err != nil || v.State() != service.VerifySame || v.Report.Attempt < 2 || v.Report.Repair == nil || v.Report.Repair.Refused != 0 || len(found.Repaired) != 18 {
+	if err != nil || v.State() != service.VerifySame || v.Report.Attempt < 2 || v.Report.Repair == nil ||
+		v.Report.Repair.Refused != 0 || len(found.Repaired) != 18 {
 		t.Errorf("%+v %+v %+v, %v", v.Wish, v.Report, found, err)
 	}
 	b.finish()
 	for _, coll := range []string{"deadletters", "deadletters.parts"} {
-		n, err := b.dc.Database("millrace").Collection(coll).CountDocuments(t.Context(), bson.D{{Key: "state", Value: bson.D{{Key: "$ne", Value: "settled"}}}})
+		n, err := b.dc.Database("millrace").Collection(coll).
+			CountDocuments(t.Context(), bson.D{{Key: "state", Value: bson.D{{Key: "$ne", Value: "settled"}}}})
 		if must(nil, err); n != 0 {
 			t.Errorf("%d documents are left in %s", n, coll)
 		}

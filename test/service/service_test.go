@@ -74,14 +74,16 @@ func prepareBed(t *testing.T, c *cluster) *bed {
 
 func bedBetween(t *testing.T, c *cluster, src, dst string) *bed {
 	t.Helper()
-	return &bed{T: t, cluster: c, bin: test.BuildMillrace(t), dir: t.TempDir(), listen: "127.0.0.1:0", nats: fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)),
-		env: []string{"MILLRACE_SECRET_SRC=" + src, "MILLRACE_SECRET_DST=" + dst},
-		sc:  kit.Client(t, src), dc: kit.Client(t, dst),
+	return &bed{T: t, cluster: c, bin: test.BuildMillrace(t), dir: t.TempDir(), listen: "127.0.0.1:0",
+		nats: fmt.Sprintf("127.0.0.1:%d", lab.PortForTest(t)),
+		env:  []string{"MILLRACE_SECRET_SRC=" + src, "MILLRACE_SECRET_DST=" + dst},
+		sc:   kit.Client(t, src), dc: kit.Client(t, dst),
 		workers: map[string]*test.Process{}, admin: service.Caller{Name: "test", Role: service.Admin, From: "here"}}
 }
 
 func (b *bed) startServe() {
-	args := []string{"serve", "--no-worker", "--data-dir", b.dir, "--listen", b.listen, "--lease", "8s", "--log-level", "debug"}
+	args := []string{"serve", "--no-worker", "--data-dir", b.dir, "--listen", b.listen, "--lease", "8s", "--log-level",
+		"debug"}
 	if b.cluster != nil {
 		args = append(args, "--nats", b.uri(), "--nats-token-file", b.tokenFile())
 	} else {
@@ -91,7 +93,8 @@ func (b *bed) startServe() {
 }
 
 func (b *bed) startWorker(name string) {
-	b.workers[name] = b.start(name, "worker", "--nats", b.uri(), "--nats-token-file", b.tokenFile(), "--name", name, "--lease", "8s")
+	b.workers[name] = b.start(name, "worker", "--nats", b.uri(), "--nats-token-file", b.tokenFile(), "--name", name,
+		"--lease", "8s")
 }
 
 func (b *bed) start(name string, args ...string) (p *test.Process) {
@@ -131,7 +134,8 @@ func (b *bed) connect() {
 		var token []byte
 		token, err = os.ReadFile(b.tokenFile())
 		if err == nil {
-			h, err = hub.Open(b.Context(), hub.Options{URI: b.uri(), Token: strings.TrimSpace(string(token)), Lease: 8 * time.Second, Log: log})
+			h, err = hub.Open(b.Context(), hub.Options{URI: b.uri(), Token: strings.TrimSpace(string(token)),
+				Lease: 8 * time.Second, Log: log})
 		}
 		return err == nil
 	})
@@ -162,7 +166,8 @@ func (b *bed) phase(another bool, phases ...job.Phase) (worker string) {
 	b.Helper()
 	b.until(fmt.Sprintf("%v, in another run: %v", phases, another), func() bool {
 		j := b.job()
-		if j == nil || j.State() != service.Running || j.Report.Status == nil || another && j.Lease.Run == b.run || !slices.Contains(phases, j.Report.Status.Phase) {
+		if j == nil || j.State() != service.Running || j.Report.Status == nil || another && j.Lease.Run == b.run ||
+			!slices.Contains(phases, j.Report.Status.Phase) {
 			return false
 		}
 		b.run, worker = j.Lease.Run, j.Lease.Worker
@@ -211,14 +216,16 @@ func TestProcessesDie(t *testing.T) {
 func (b *bed) churn() *test.Churn {
 	b.Helper()
 	test.LoadChurn(b.T, b.sc.Database("svc"))
-	return test.StartChurn(b.T, b.sc.Database("svc"), test.ChurnOptions{Seed: testseed.Of(b), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond})
+	return test.StartChurn(b.T, b.sc.Database("svc"),
+		test.ChurnOptions{Seed: testseed.Of(b), SchemaEvery: 200 * time.Millisecond, Pause: 5 * time.Millisecond})
 }
 
 // create makes the job of the churn.
 func (b *bed) create() {
 	b.Helper()
 	_, made, err := b.desk.Create(b.Context(), &b.admin, service.Definition{Name: "churn",
-		Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*', 'svc-x.*']\nallow-missing: true\nmax-rate-docs: 4000\n"})
+		Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*', 'svc-x.*']\nallow-missing: true\nmax-rate-docs: " +
+			"4000\n"})
 	b.made(made, err)
 }
 
@@ -292,19 +299,22 @@ func TestVerifyProcessesDie(t *testing.T) {
 	}
 	b.startWorker("w1")
 	b.startWorker("w2")
-	_, made, err := b.desk.Create(t.Context(), &b.admin, service.Definition{Name: "churn", Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*']\n"})
+	_, made, err := b.desk.Create(t.Context(), &b.admin,
+		service.Definition{Name: "churn", Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*']\n"})
 	if err != nil || !made {
 		t.Fatal(made, err)
 	}
 	b.phase(false, job.PhaseFollowing)
-	if _, err := b.dc.Database("svc").Collection("c").DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 4321}}); err != nil {
+	if _, err := b.dc.Database("svc").Collection("c").
+		DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 4321}}); err != nil {
 		t.Fatal(err)
 	}
 	writing, stop := context.WithCancel(context.Background())
 	var writers sync.WaitGroup
 	writers.Go(func() {
 		for i := 0; writing.Err() == nil; i++ {
-			if _, err := source.UpdateOne(context.WithoutCancel(writing), bson.D{{Key: "_id", Value: i * 13 % 4000}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
+			if _, err := source.UpdateOne(context.WithoutCancel(writing), bson.D{{Key: "_id", Value: i * 13 % 4000}},
+				bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
 				t.Error(err)
 				return
 			}
@@ -316,7 +326,8 @@ func TestVerifyProcessesDie(t *testing.T) {
 	})
 	defer writers.Wait()
 	defer stop()
-	if _, _, err := b.desk.Verify(t.Context(), &b.admin, "churn", "v", service.VerifyOptions{BytesPerSecond: service.LeastVerifyRate}); err != nil {
+	if _, _, err := b.desk.Verify(t.Context(), &b.admin, "churn", "v",
+		service.VerifyOptions{BytesPerSecond: service.LeastVerifyRate}); err != nil {
 		t.Fatal(err)
 	}
 	running := func(attempt int) (worker string) {
@@ -339,9 +350,14 @@ func TestVerifyProcessesDie(t *testing.T) {
 	b.startWorker(w)
 	b.serve.Kill()
 	b.startServe()
-	b.until("the result", func() bool { v := b.desk.View.Verification("churn", "v"); return v != nil && v.State().Final() })
+	b.until("the result", func() bool {
+		v := b.desk.View.Verification("churn", "v")
+		return v != nil &&
+			v.State().Final()
+	})
 	v, found, err := b.desk.Verification(t.Context(), &b.admin, "churn", "v")
-	if err != nil || v.State() != service.VerifyDifferent || found == nil || len(found.Differences) != 1 || found.Differences[0].ID != `{"$numberInt":"4321"}` || found.Differences[0].Kind != "missing" {
+	if err != nil || v.State() != service.VerifyDifferent || found == nil || len(found.Differences) != 1 ||
+		found.Differences[0].ID != `{"$numberInt":"4321"}` || found.Differences[0].Kind != "missing" {
 		t.Errorf("%+v %+v %+v, %v", v.Wish, v.Report, found, err)
 	}
 }

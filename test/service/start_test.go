@@ -47,7 +47,8 @@ func TestEveryStart(t *testing.T) {
 		}
 		after := time.Duration(rng.Int64N(int64(1200 * time.Millisecond)))
 		starts[fmt.Sprintf("signal/%s", after)] = func(t *testing.T) {
-			p := test.Start(t, bin, append([]string{"serve", "--data-dir", t.TempDir(), "--listen", "127.0.0.1:0"}, worker...)...)
+			p := test.Start(t, bin, append([]string{"serve", "--data-dir", t.TempDir(), "--listen", "127.0.0.1:0"},
+				worker...)...)
 			select {
 			case <-time.After(after): // the moment is the point of it
 			case <-p.Done():

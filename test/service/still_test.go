@@ -30,7 +30,8 @@ func TestMachinesStandStill(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel()
 	src, dst := lab.ForTest(t, lab.Options{}), lab.ForTest(t, lab.Options{})
-	s := &still{bed: newBedBetween(t, src.URI(), dst.URI()), r: rand.New(rand.NewPCG(testseed.Of(t), 9)), names: []string{"w1", "w2", "w3"}}
+	s := &still{bed: newBedBetween(t, src.URI(), dst.URI()), r: rand.New(rand.NewPCG(testseed.Of(t), 9)),
+		names: []string{"w1", "w2", "w3"}}
 	for _, coll := range []string{"large", "doomed", "moved"} {
 		s.fillLarge("svc", coll, 64)
 	}
@@ -39,7 +40,8 @@ func TestMachinesStandStill(t *testing.T) {
 	}
 	s.until("the workers", func() bool { return len(s.desk.View.Workers()) == len(s.names) })
 	_, made, err := s.desk.Create(t.Context(), &s.admin, service.Definition{Name: "churn",
-		Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*', 'svc-x.*']\nallow-missing: true\nmax-rate-bytes: 1500kB\n"})
+		Settings: "source: env:SRC\ntarget: env:DST\ninclude: ['svc.*', 'svc-x.*']\nallow-missing: true\nmax-rate-bytes: " +
+			"1500kB\n"})
 	s.made(made, err)
 	owner := s.phase(true, job.PhaseCopying)
 	s.copies(slices.DeleteFunc(slices.Clone(s.names), func(n string) bool { return n == owner })[0])

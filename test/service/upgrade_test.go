@@ -31,7 +31,8 @@ func as(t *testing.T, bin string, number byte) (path, version string) {
 	}
 	was := raw[found[2]:found[3]]
 	version = "v9." + strings.Repeat(string(number), len(was)-len("v9..0")) + ".0"
-	next := bytes.ReplaceAll(raw, append([]byte("mod\tgithub.com/millrace/millrace\t"), was...), []byte("mod\tgithub.com/millrace/millrace\t"+version))
+	next := bytes.ReplaceAll(raw, append([]byte("mod\tgithub.com/millrace/millrace\t"), was...),
+		[]byte("mod\tgithub.com/millrace/millrace\t"+version))
 	path = filepath.Join(t.TempDir(), "millrace")
 	if err := os.WriteFile(path, next, 0o700); err != nil { //nolint:gosec // a program
 		t.Fatal(err)
@@ -55,7 +56,11 @@ func TestUpgrade(t *testing.T) {
 		b.ofVersion(name, old)
 		b.command("workers", "drain", "--worker", name, "--wait")
 		for _, one := range bothJobs() {
-			b.until(one+" on the other worker", func() bool { j := b.desk.View.Job(one); return j != nil && j.Lease != nil && j.Lease.Worker != name })
+			b.until(one+" on the other worker", func() bool {
+				j := b.desk.View.Job(one)
+				return j != nil && j.Lease != nil &&
+					j.Lease.Worker != name
+			})
 		}
 		b.owned()
 		if b.workers[name].Interrupt(); b.workers[name].ExitCode() != 0 {

@@ -28,7 +28,8 @@ func newTestBed(t *testing.T) *bed {
 	t.Helper()
 	lab.NeedServers(t)
 	b := &bed{T: t, seed: testseed.Of(t)}
-	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", TestCommands: true, Version: os.Getenv("MILLRACE_TEST_VERSION"),
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", TestCommands: true,
+		Version:       os.Getenv("MILLRACE_TEST_VERSION"),
 		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, Routers: 1})
 	b.sourceURI, b.targetURI = b.lab.URI(), lab.ForTest(t, lab.Options{}).URI()
 	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
@@ -63,10 +64,12 @@ func (b *bed) halt(uri, point string, mode any, data bson.D) (reached func()) {
 	if data == nil {
 		data = bson.D{}
 	}
-	entered := b.admin(uri, bson.D{{Key: "configureFailPoint", Value: point}, {Key: "mode", Value: mode}, {Key: "data", Value: data}}).Lookup("count").AsInt64()
+	entered := b.admin(uri, bson.D{{Key: "configureFailPoint", Value: point}, {Key: "mode", Value: mode},
+		{Key: "data", Value: data}}).Lookup("count").AsInt64()
 	return func() {
 		b.Helper()
-		b.admin(uri, bson.D{{Key: "waitForFailPoint", Value: point}, {Key: "timesEntered", Value: entered + 1}, {Key: "maxTimeMS", Value: 120_000}})
+		b.admin(uri, bson.D{{Key: "waitForFailPoint", Value: point}, {Key: "timesEntered", Value: entered + 1},
+			{Key: "maxTimeMS", Value: 120_000}})
 	}
 }
 
@@ -89,7 +92,8 @@ func (b *bed) across(name string, docs, bytes int) error {
 	write := func() error {
 		for i := range docs {
 			for _, k := range []int{150, 250} {
-				doc := bson.D{{Key: "_id", Value: fmt.Sprint(name, k, "-", i)}, {Key: "k", Value: k}, {Key: "pad", Value: make([]byte, bytes)}}
+				doc := bson.D{{Key: "_id", Value: fmt.Sprint(name, k, "-", i)}, {Key: "k", Value: k},
+					{Key: "pad", Value: make([]byte, bytes)}}
 				if _, err := b.source.Database("d").Collection("ranged").InsertOne(ctx, doc); err != nil {
 					return err
 				}
@@ -116,7 +120,8 @@ func (b *bed) across(name string, docs, bytes int) error {
 // entries counts what a shard's oplog has.
 func (b *bed) entries(shard int, filter bson.D) int64 {
 	b.Helper()
-	n, err := b.client(b.lab.Shards()[shard].URI()).Database("local").Collection("oplog.rs").CountDocuments(b.Context(), filter)
+	n, err := b.client(b.lab.Shards()[shard].URI()).Database("local").Collection("oplog.rs").
+		CountDocuments(b.Context(), filter)
 	b.ok(err)
 	return n
 }
@@ -141,7 +146,8 @@ func TestUndecided(t *testing.T) {
 	go func() { committed <- b.across("large", 12, 1_500_000) }()
 	b.until(committed, func() bool { return b.entries(0, prepared) > 0 && b.entries(1, prepared) > 0 })
 	j, ended, breakOff := b.begin(b.spec())
-	b.until(ended, func() bool { return strings.Contains(j.Status().Waiting, "the decision on a transaction that shard ") })
+	b.until(ended,
+		func() bool { return strings.Contains(j.Status().Waiting, "the decision on a transaction that shard ") })
 	pause(1000) // until it is decided there is no position to begin at
 	if n, phase := arrived(), j.Status().Phase; n != 0 || phase == job.PhaseCopying || phase == job.PhaseFollowing {
 		t.Errorf("%d documents in phase %s before the decision", n, phase)
@@ -180,8 +186,9 @@ func TestUndecided(t *testing.T) {
 	b.until(ended, func() bool { return arrived() == 48 })
 	breakOff()
 
-	refuses := b.halt(b.lab.Shards()[1].URI(), "failCommand", bson.D{{Key: "times", Value: 1}}, bson.D{{Key: "failCommands", Value: bson.A{"prepareTransaction"}},
-		{Key: "failInternalCommands", Value: true}, {Key: "errorCode", Value: 251}})
+	refuses := b.halt(b.lab.Shards()[1].URI(), "failCommand", bson.D{{Key: "times", Value: 1}},
+		bson.D{{Key: "failCommands", Value: bson.A{"prepareTransaction"}},
+			{Key: "failInternalCommands", Value: true}, {Key: "errorCode", Value: 251}})
 	if err := b.across("aborted", 1, 10); err == nil {
 		t.Error("a transaction commits that a shard does not prepare")
 	}
@@ -196,7 +203,8 @@ func TestUndecided(t *testing.T) {
 
 func (b *bed) insertOne(name, id string) {
 	b.Helper()
-	_, err := b.source.Database("d").Collection(name).InsertOne(b.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: 1}})
+	_, err := b.source.Database("d").Collection(name).
+		InsertOne(b.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: 1}})
 	b.ok(err)
 }
 
@@ -230,7 +238,8 @@ func TestMovesFail(t *testing.T) {
 		broken, there := make(chan error, 1), make(chan struct{})
 		go func() {
 			for { // what the last one left may be in its way for a while
-				err := b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "moveChunk", Value: "d.ranged"}, {Key: "find", Value: key(150)}, {Key: "to", Value: names[recipient]}}).Err()
+				err := b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "moveChunk", Value: "d.ranged"},
+					{Key: "find", Value: key(150)}, {Key: "to", Value: names[recipient]}}).Err()
 				select {
 				case <-there:
 					broken <- err
@@ -262,7 +271,8 @@ func TestMovesFail(t *testing.T) {
 	b.ok(b.lab.ChunkSize(t.Context(), 1))
 	var docs []any
 	for i := range 3000 {
-		docs = append(docs, bson.D{{Key: "_id", Value: fmt.Sprint("jumbo", i)}, {Key: "k", Value: 555}, {Key: "pad", Value: make([]byte, 1000)}})
+		docs = append(docs, bson.D{{Key: "_id", Value: fmt.Sprint("jumbo", i)}, {Key: "k", Value: 555},
+			{Key: "pad", Value: make([]byte, 1000)}})
 	}
 	_, err := b.source.Database("d").Collection("ranged").InsertMany(t.Context(), docs)
 	b.ok(err)
@@ -274,13 +284,15 @@ func TestMovesFail(t *testing.T) {
 	if chunk.Shard == to {
 		to = names[1]
 	}
-	move := bson.D{{Key: "_configsvrMoveRange", Value: "d.ranged"}, {Key: "toShard", Value: to}, {Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max},
+	move := bson.D{{Key: "_configsvrMoveRange", Value: "d.ranged"}, {Key: "toShard", Value: to},
+		{Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}
 	config := b.client(b.lab.ConfigURI()).Database("admin")
 	if err := config.RunCommand(t.Context(), move).Err(); err == nil {
 		t.Error("a chunk moves that is too large")
 	}
-	_, err = config.Client().Database("config").Collection("chunks").UpdateByID(t.Context(), chunk.ID, bson.D{{Key: "$set", Value: bson.D{{Key: "jumbo", Value: true}}}})
+	_, err = config.Client().Database("config").Collection("chunks").
+		UpdateByID(t.Context(), chunk.ID, bson.D{{Key: "$set", Value: bson.D{{Key: "jumbo", Value: true}}}})
 	b.ok(err)
 	b.ok(config.RunCommand(t.Context(), append(move, bson.E{Key: "forceJumbo", Value: 2})).Err())
 	if owner, err := b.lab.OwnerOf(t.Context(), "d.ranged", key(555)); err != nil || owner != to {
@@ -343,10 +355,12 @@ func TestKilledInEachPhase(t *testing.T) {
 	b.collections()
 	b.fill(times(300, 1500))
 	program := test.BuildMillrace(t)
-	args := []string{"sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--job", "killed", "--spool-dir", t.TempDir(), "--until"}
+	args := []string{"sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--job", "killed",
+		"--spool-dir", t.TempDir(), "--until"}
 	r := rand.New(rand.NewPCG(b.seed, 11))
 	end := b.writing()
-	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following", "following"} {
+	for _, phase := range []string{"catalog", "creating", "copying", "copying", "indexing", "overlap", "following",
+		"following"} {
 		p := test.Start(t, program, append(args, "never")...)
 		p.AwaitPhase(b.target, "killed", phase)
 		pause(r.IntN(500)) // somewhere inside

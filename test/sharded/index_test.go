@@ -64,13 +64,15 @@ func testIndexOnOneShard(b *bed, policy deadletter.Policy) {
 	index(0, "arrays", false, "a", "b")
 	index(0, "after", false, "after")
 	source := b.source.Database("d").Collection("ranged")
-	_, err = source.UpdateOne(ctx, bson.D{{Key: "_id", Value: 11}, {Key: "k", Value: 150}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
+	_, err = source.UpdateOne(ctx, bson.D{{Key: "_id", Value: 11}, {Key: "k", Value: 150}},
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
 	b.ok(err)
 
 	j, done := b.start(spec)
 	b.until(done, func() bool { return slices.Contains(b.indexesOf("ranged"), "after") })
 	b.following(j, done)
-	if has := b.indexesOf("ranged"); slices.Contains(has, "before") || slices.Contains(has, "during") || slices.Contains(has, "arrays") {
+	if has := b.indexesOf("ranged"); slices.Contains(has, "before") || slices.Contains(has, "during") ||
+		slices.Contains(has, "arrays") {
 		b.Errorf("the target has indexes %v", has)
 	}
 	_, err = source.DeleteOne(ctx, bson.D{{Key: "_id", Value: 12}, {Key: "k", Value: 150}})
@@ -86,7 +88,8 @@ func testIndexOnOneShard(b *bed, policy deadletter.Policy) {
 	if st := j.Status(); len(st.Differences) != 1 || !strings.Contains(st.Differences[0], "index arrays") {
 		b.Errorf("the comparison tells of %v", st.Differences)
 	}
-	if left, err := b.target.Database("millrace").Collection("held").CountDocuments(ctx, bson.D{}); err != nil || left > 0 {
+	if left, err := b.target.Database("millrace").Collection("held").CountDocuments(ctx, bson.D{}); err != nil ||
+		left > 0 {
 		b.Errorf("%d indexes are to be built still, %v", left, err)
 	}
 	b.sameDocuments("ranged")

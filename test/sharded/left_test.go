@@ -69,7 +69,8 @@ func TestShardLeavesWhileStopped(t *testing.T) {
 	_, err := jobs.UpdateOne(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "mark", Value: old}}}})
 	b.ok(err)
 	_, done, breakOff = b.begin(spec)
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "shard "+third+" has left") || !strings.Contains(mongo.HintOf(err), "--source-shard "+third+"=") {
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "shard "+third+" has left") ||
+		!strings.Contains(mongo.HintOf(err), "--source-shard "+third+"=") {
 		t.Errorf("%v, %s", err, mongo.HintOf(err))
 	}
 	breakOff()
@@ -83,7 +84,8 @@ func TestShardLeavesWhileStopped(t *testing.T) {
 	passes(third)
 	end()
 	b.finish(j, done)
-	r, err := verify.Clusters(t.Context(), verify.Spec{Source: spec.Source, Target: spec.Target, SourceShards: spec.SourceShards, ShardsLeft: true, Rules: spec.Rules})
+	r, err := verify.Clusters(t.Context(), verify.Spec{Source: spec.Source, Target: spec.Target,
+		SourceShards: spec.SourceShards, ShardsLeft: true, Rules: spec.Rules})
 	if b.ok(err); !r.Same {
 		t.Errorf("%+v", r)
 	}

@@ -116,7 +116,8 @@ func (b *bed) large(names ...string) {
 		for from := 0; from < 4000; from += 500 {
 			docs := make([]any, 500)
 			for i := range docs {
-				docs[i] = bson.D{{Key: "_id", Value: 200_000 + from + i}, {Key: "k", Value: (from + i) % 600}, {Key: "pad", Value: pad}}
+				docs[i] = bson.D{{Key: "_id", Value: 200_000 + from + i}, {Key: "k", Value: (from + i) % 600},
+					{Key: "pad", Value: pad}}
 			}
 			_, err := b.source.Database("d").Collection(name).InsertMany(b.Context(), docs)
 			b.ok(err)
@@ -167,7 +168,8 @@ func (b *bed) strays(from int) {
 		b.ok(err)
 		var docs []any
 		for i := range 500 {
-			docs = append(docs, bson.D{{Key: "_id", Value: from + i}, {Key: "k", Value: 550}, {Key: "pad", Value: bytes.Repeat([]byte("s"), 20_000)}})
+			docs = append(docs, bson.D{{Key: "_id", Value: from + i}, {Key: "k", Value: 550},
+				{Key: "pad", Value: bytes.Repeat([]byte("s"), 20_000)}})
 		}
 		_, err = direct.Database("d").Collection("ranged").InsertMany(b.Context(), docs)
 		b.ok(err)
@@ -199,7 +201,8 @@ func lentWhileAllMoves(b *bed, spec job.Spec) {
 	b.strays(500_000)
 	b.large("ranged", "plain", "gone")
 	b.strays(600_000)
-	_, err := b.source.Database("d").Collection("ranged").InsertOne(b.Context(), bson.D{{Key: "_id", Value: 600_000}, {Key: "k", Value: 550}, {Key: "newer", Value: true}})
+	_, err := b.source.Database("d").Collection("ranged").
+		InsertOne(b.Context(), bson.D{{Key: "_id", Value: 600_000}, {Key: "k", Value: 550}, {Key: "newer", Value: true}})
 	b.ok(err)
 	moves, rest := b.wandering()
 	end := b.loading()
@@ -208,7 +211,9 @@ func lentWhileAllMoves(b *bed, spec job.Spec) {
 	l.copies("one")
 	l.copies("two")
 	b.ok(b.source.Database("d").Collection("gone").Drop(b.Context()))
-	_, err = b.source.Database("d").Collection("ranged").DeleteMany(b.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}, {Key: "k", Value: bson.D{{Key: "$gte", Value: 300}}}})
+	_, err = b.source.Database("d").Collection("ranged").
+		DeleteMany(b.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}},
+			{Key: "k", Value: bson.D{{Key: "$gte", Value: 300}}}})
 	b.ok(err)
 	if began := moves.Load(); b.lab != nil {
 		b.until(l.done, func() bool { return moves.Load() > began })
@@ -282,7 +287,8 @@ func (l *logged) has(text string) bool {
 // name is that of the connections over which the job's one borrower writes.
 func (l *lent) name() string {
 	l.Helper()
-	doc, err := l.target.Database("millrace").Collection("jobs").FindOne(l.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
+	doc, err := l.target.Database("millrace").Collection("jobs").
+		FindOne(l.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
 	l.ok(err)
 	name, err := lendtest.Name(l.job.ID(), doc)
 	l.ok(err)
@@ -359,7 +365,8 @@ func TestLentToEachRouter(t *testing.T) {
 	member, err := scan.MemberOf(t.Context(), conn)
 	conn.Release()
 	b.ok(err)
-	coll := schema.Collection{NS: "d.plain", Type: schema.TypeCollection, UUID: *specs[0].UUID, IDIndex: true, Options: bson.Raw{5, 0, 0, 0, 0}, Count: 600, Bytes: 600 * 100}
+	coll := schema.Collection{NS: "d.plain", Type: schema.TypeCollection, UUID: *specs[0].UUID, IDIndex: true,
+		Options: bson.Raw{5, 0, 0, 0, 0}, Count: 600, Bytes: 600 * 100}
 	inserted := func() []int64 { return []int64{b.routers[0].Taken().Inserts, b.routers[1].Taken().Inserts} }
 	var mu sync.Mutex
 	borrow := func(most int) (asked []string, err error) {
@@ -367,16 +374,18 @@ func TestLentToEachRouter(t *testing.T) {
 		b.ok(err)
 		defer dst.Close()
 		from := &one{Task: copy.Task{Source: coll, Target: "d.plain"}}
-		from.slice = scan.Slices(scan.Slice{Collection: copy.SlicesOf("plain", ""), NS: "d.plain", Strategy: scan.ByID}, nil)[0]
-		err = copy.New(src, dst, from, copy.Options{Readers: 1, Writers: 2, BatchBytes: 5000, Admit: func(_ context.Context, conn *wire.Conn) error {
-			mu.Lock()
-			defer mu.Unlock()
-			if !slices.Contains(asked, conn.Addr()) && len(asked) >= most {
-				return errors.New("struck off")
-			}
-			asked = append(asked, conn.Addr())
-			return nil
-		}}).Borrow(t.Context(), member, from)
+		from.slice = scan.Slices(scan.Slice{Collection: copy.SlicesOf("plain", ""), NS: "d.plain", Strategy: scan.ByID},
+			nil)[0]
+		err = copy.New(src, dst, from, copy.Options{Readers: 1, Writers: 2, BatchBytes: 5000,
+			Admit: func(_ context.Context, conn *wire.Conn) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if !slices.Contains(asked, conn.Addr()) && len(asked) >= most {
+					return errors.New("struck off")
+				}
+				asked = append(asked, conn.Addr())
+				return nil
+			}}).Borrow(t.Context(), member, from)
 		return asked, err
 	}
 	before := inserted()

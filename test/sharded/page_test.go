@@ -15,10 +15,12 @@ import (
 func TestListPage(t *testing.T) {
 	b := newBed(t)
 	b.ok(b.lab.CreateDatabase(t.Context(), "paged", b.lab.ShardNames()[0]))
-	b.ok(b.lab.ShardCollection(t.Context(), "paged.sharded", sharded.Sharding{Key: bson.D{{Key: "region", Value: 1}, {Key: "_id", Value: "hashed"}}}))
+	b.ok(b.lab.ShardCollection(t.Context(), "paged.sharded",
+		sharded.Sharding{Key: bson.D{{Key: "region", Value: 1}, {Key: "_id", Value: "hashed"}}}))
 	for _, name := range []string{"sharded", "whole"} {
 		for i := range 20 {
-			_, err := b.source.Database("paged").Collection(name).InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "region", Value: i % 3}})
+			_, err := b.source.Database("paged").Collection(name).
+				InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "region", Value: i % 3}})
 			b.ok(err)
 		}
 	}
@@ -30,7 +32,8 @@ func TestListPage(t *testing.T) {
 	if len(p.Collections) != 2 || p.More || p.NoKeys {
 		t.Fatalf("%+v", p)
 	}
-	if one := p.Collections[0]; one.NS != "paged.sharded" || one.ShardKey != "region:1,_id:hashed" || one.Docs != 20 || one.Bytes <= 0 {
+	if one := p.Collections[0]; one.NS != "paged.sharded" || one.ShardKey != "region:1,_id:hashed" || one.Docs != 20 ||
+		one.Bytes <= 0 {
 		t.Errorf("%+v", one)
 	}
 	if one := p.Collections[1]; one.NS != "paged.whole" || one.ShardKey != "" || one.Docs != 20 {

@@ -25,8 +25,9 @@ import (
 // them the balancer leaves alone.
 func (b *bed) keys() string {
 	b.Helper()
-	cur, err := b.target.Database("config").Collection("collections").Find(b.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$regex", Value: "^d[.]"}}}},
-		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	cur, err := b.target.Database("config").Collection("collections").
+		Find(b.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$regex", Value: "^d[.]"}}}},
+			options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	b.ok(err)
 	var all []struct {
 		NS        string `bson:"_id"`
@@ -99,7 +100,8 @@ func TestKeysByRule(t *testing.T) {
 	b.insert("late", 0, 100)
 	b.ok(db.Collection("hashed").Drop(t.Context()))
 	b.insert("hashed", 5000, 5100)
-	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.orders"}, {Key: "to", Value: "d.sales"}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "renameCollection", Value: "d.orders"}, {Key: "to", Value: "d.sales"}}).Err())
 	b.insert("orders", 7000, 7100)
 	b.insert("sales", 9000, 9100)
 	b.index("late", "z", false)
@@ -120,13 +122,15 @@ func TestKeysOfShards(t *testing.T) {
 	b.source = b.client(b.sourceURI)
 	shard := func(name string, key bson.D) {
 		t.Helper()
-		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shardCollection", Value: "d." + name}, {Key: "key", Value: key}}).Err())
+		b.ok(b.source.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "shardCollection", Value: "d." + name}, {Key: "key", Value: key}}).Err())
 	}
 	x := bson.D{{Key: "x", Value: 1}}
 	zone := func(zone any, name, field string, from, to any) {
 		t.Helper()
-		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "updateZoneKeyRange", Value: "d." + name}, {Key: "min", Value: bson.D{{Key: field, Value: from}}},
-			{Key: "max", Value: bson.D{{Key: field, Value: to}}}, {Key: "zone", Value: zone}}).Err())
+		b.ok(b.source.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "updateZoneKeyRange", Value: "d." + name}, {Key: "min", Value: bson.D{{Key: field, Value: from}}},
+				{Key: "max", Value: bson.D{{Key: field, Value: to}}}, {Key: "zone", Value: zone}}).Err())
 	}
 	b.inZone(b.source, "addShardToZone", "s0", "EU")
 	b.inZone(b.source, "addShardToZone", "s1", "US")
@@ -150,10 +154,12 @@ func TestKeysOfShards(t *testing.T) {
 	b.compliant("orders", "again")
 	b.wants("following", "again x:1 off, orders x:1 off, resharded x:1 off")
 	config := b.client(from.ConfigURI()).Database("admin")
-	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
+	b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1},
+		{Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
 	b.remembers()
-	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "reshardCollection", Value: "d.resharded"}, {Key: "key", Value: bson.D{{Key: "y", Value: 1}}},
-		{Key: "unique", Value: false}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "reshardCollection", Value: "d.resharded"}, {Key: "key", Value: bson.D{{Key: "y", Value: 1}}},
+			{Key: "unique", Value: false}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}).Err())
 	b.insert("resharded", 500, 600)
 	zone("EU", "resharded", "y", 0, 10)
 	zone(nil, "orders", "x", bson.MinKey{}, 100)
@@ -193,7 +199,8 @@ func TestKeysOfShards(t *testing.T) {
 // inZone puts a shard into a zone, or takes it out.
 func (b *bed) inZone(c *driver.Client, command, shard, zone string) {
 	b.Helper()
-	b.ok(c.Database("admin").RunCommand(b.Context(), bson.D{{Key: command, Value: shard}, {Key: "zone", Value: zone}}).Err())
+	b.ok(c.Database("admin").RunCommand(b.Context(), bson.D{{Key: command, Value: shard}, {Key: "zone", Value: zone}}).
+		Err())
 }
 
 // zonePlans: what stands in the way of zones is named before anything is written.
@@ -204,13 +211,16 @@ func (b *bed) zonePlans(spec job.Spec) {
 		s.Zones = rules
 		return s
 	}
-	b.says(spec, "ok zones: the target's shards are in these zones: EU has s0 (s0 is added for the name that the source's shard has); US has s1 (s1 is",
+	b.says(spec, "ok zones: the target's shards are in these zones: EU has s0 (s0 is added for the name that the "+
+		"source's shard has); US has s1 (s1 is",
 		"warn zones: d.ruled has zones on the source, which do not come along: its shard key on the target is none")
 	b.says(with("EU=s1,s0", "US=none"), "zones: EU has s0, s1 (s0, s1 are added)")
-	b.says(with("EU=s7"), "fail zones: --zone EU=s7: the target has no such shard s7, or it is being removed | did you mean s0? the target has s0, s1")
+	b.says(with("EU=s7"), "fail zones: --zone EU=s7: the target has no such shard s7, or it is being removed | did you "+
+		"mean s0? the target has s0, s1")
 	b.says(with("UZ=s0"), "fail zones: --zone UZ matches no zone of the source | did you mean")
 	b.inZone(b.target, "addShardToZone", "s0", "other")
-	b.says(spec, "fail zones: zone EU of d.orders has no shard on the target; on the source it has s0 | name shards of the target with --zone EU=shard,shard, or leave the zone out with --zone EU=none")
+	b.says(spec, "fail zones: zone EU of d.orders has no shard on the target; on the source it has s0 | name shards of "+
+		"the target with --zone EU=shard,shard, or leave the zone out with --zone EU=none")
 	b.says(with("EU=s0"), "EU has s0 (s0 is added); US has s1")
 	b.inZone(b.target, "removeShardFromZone", "s0", "other")
 	set := with("EU=s0")
@@ -244,7 +254,8 @@ func (b *bed) sameZones(names ...string) {
 func (b *bed) compliant(names ...string) {
 	b.Helper()
 	for _, name := range names {
-		raw, err := b.target.Database("admin").RunCommand(b.Context(), bson.D{{Key: "balancerCollectionStatus", Value: "d." + name}}).Raw()
+		raw, err := b.target.Database("admin").
+			RunCommand(b.Context(), bson.D{{Key: "balancerCollectionStatus", Value: "d." + name}}).Raw()
 		b.ok(err)
 		if ok, _ := raw.Lookup("balancerCompliant").BooleanOK(); !ok {
 			b.Errorf("%s: %s", name, raw)
@@ -280,15 +291,18 @@ func TestBalancerComesBack(t *testing.T) {
 	b.wants("begun anew", "mail x:1, orders x:1")
 	anew.OnExisting, anew.Shard = job.ExistingDrop, []string{"d.orders=_id:hashed"}
 	anew.Restart = true
-	b.ok(b.target.Database("millrace").Collection("jobs").FindOneAndUpdate(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "shared", Value: false}}}}).Err())
+	b.ok(b.target.Database("millrace").Collection("jobs").
+		FindOneAndUpdate(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "shared", Value: false}}}}).Err())
 	broken(anew)
 	b.wants("dropped and begun anew", "orders _id:hashed off")
 	c, err := mongo.Connect(t.Context(), b.targetURI, mongo.Options{AppName: mongo.TargetApp})
 	b.ok(err)
 	defer c.Close()
-	b.ok(job.Hold(t.Context(), c, "moving", slog.New(slog.DiscardHandler), func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) }))
+	b.ok(job.Hold(t.Context(), c, "moving", slog.New(slog.DiscardHandler),
+		func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) }))
 	b.wants("job dropped", "orders _id:hashed")
-	if n, err := b.target.Database("millrace").Collection("placed").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
+	if n, err := b.target.Database("millrace").Collection("placed").CountDocuments(t.Context(), bson.D{}); err != nil ||
+		n != 0 {
 		t.Errorf("%d notes stay: %v", n, err)
 	}
 }
@@ -301,13 +315,16 @@ func TestKilledWhileSharding(t *testing.T) {
 	b.insert("orders", 0, 1000)
 	b.index("orders", "x", true)
 	killed := b.killedAt(nil)
-	for _, point := range []string{"shard.before", "shard.made", "shard.noted", "shard.held", "shard.split:2", "shard.moved", "shard.placed", "release.before"} {
+	for _, point := range []string{"shard.before", "shard.made", "shard.noted", "shard.held", "shard.split:2",
+		"shard.moved", "shard.placed", "release.before"} {
 		killed(point)
 		b.wants(point, "orders x:1")
 		b.sameDocuments("orders")
 		var orders struct{ UUID bson.Binary }
-		b.ok(b.target.Database("config").Collection("collections").FindOne(t.Context(), bson.D{{Key: "_id", Value: "d.orders"}}).Decode(&orders))
-		n, err := b.target.Database("config").Collection("chunks").CountDocuments(t.Context(), bson.D{{Key: "uuid", Value: orders.UUID}})
+		b.ok(b.target.Database("config").Collection("collections").
+			FindOne(t.Context(), bson.D{{Key: "_id", Value: "d.orders"}}).Decode(&orders))
+		n, err := b.target.Database("config").Collection("chunks").
+			CountDocuments(t.Context(), bson.D{{Key: "uuid", Value: orders.UUID}})
 		if b.ok(err); n != 4 {
 			t.Errorf("%s: %d chunks", point, n)
 		}
@@ -323,8 +340,10 @@ func (b *bed) program() func(until, points string, args ...string) (*exec.Cmd, *
 	program := test.BuildMillrace(b.T, "-tags", "failpoint")
 	return func(until, points string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 		b.Helper()
-		cmd := exec.CommandContext(b.Context(), program, append([]string{"sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--shard", "d.orders=x:1",
-			"--until", until, "--spool-dir", b.TempDir(), "--log-level", "warn"}, args...)...)
+		cmd := exec.CommandContext(b.Context(), program,
+			append([]string{"sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--shard",
+				"d.orders=x:1",
+				"--until", until, "--spool-dir", b.TempDir(), "--log-level", "warn"}, args...)...)
 		cmd.Env = append(os.Environ(), "MILLRACE_FAILPOINTS="+points)
 		out := new(bytes.Buffer)
 		cmd.Stdout, cmd.Stderr = out, out
@@ -347,7 +366,8 @@ func (b *bed) killedAt(meanwhile func()) func(point string) {
 		cmd, out := sync(until, point+"=kill")
 		if meanwhile != nil {
 			b.until(nil, func() bool {
-				n, err := b.target.Database(mongo.StateDB).Collection("jobs").CountDocuments(b.Context(), bson.D{{Key: "phase", Value: job.PhaseFollowing}})
+				n, err := b.target.Database(mongo.StateDB).Collection("jobs").
+					CountDocuments(b.Context(), bson.D{{Key: "phase", Value: job.PhaseFollowing}})
 				return err == nil && n == 1
 			})
 			meanwhile()
@@ -370,7 +390,8 @@ func TestKilledBetweenShards(t *testing.T) {
 	b.index("orders", "x", false)
 	killed := b.killedAt(func() {
 		for id := 0; id < 1000; id += 40 {
-			change := bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: bson.D{{Key: "$subtract", Value: bson.A{999, "$x"}}}}}}}}
+			change := bson.A{bson.D{{Key: "$set",
+				Value: bson.D{{Key: "x", Value: bson.D{{Key: "$subtract", Value: bson.A{999, "$x"}}}}}}}}
 			_, err := b.source.Database("d").Collection("orders").UpdateByID(t.Context(), id, change)
 			b.ok(err)
 		}
@@ -398,7 +419,8 @@ func TestKeysChangeBeforeCopiedAgain(t *testing.T) {
 	}
 	var changes []driver.WriteModel
 	for i := range docs {
-		changes = append(changes, driver.NewUpdateOneModel().SetFilter(bson.D{{Key: "_id", Value: i}}).SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: docs - 1 - i}}}}))
+		changes = append(changes, driver.NewUpdateOneModel().SetFilter(bson.D{{Key: "_id", Value: i}}).
+			SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: docs - 1 - i}}}}))
 	}
 	_, err := b.source.Database("d").Collection("orders").BulkWrite(t.Context(), changes)
 	b.ok(err)

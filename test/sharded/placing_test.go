@@ -65,12 +65,16 @@ func TestShardedTargetPrecheck(t *testing.T) {
 		b.ok(err)
 	}
 	_, err := db.Collection("mail").Indexes().CreateMany(t.Context(), []driver.IndexModel{
-		{Keys: bson.D{{Key: "address", Value: 1}}, Options: options.Index().SetUnique(true)}, {Keys: bson.D{{Key: "x", Value: 1}, {Key: "n", Value: -1}}, Options: options.Index().SetUnique(true)}, {Keys: bson.D{{Key: "y", Value: 1}}},
+		{Keys: bson.D{{Key: "address", Value: 1}}, Options: options.Index().SetUnique(true)},
+		{Keys: bson.D{{Key: "x", Value: 1}, {Key: "n", Value: -1}}, Options: options.Index().SetUnique(true)},
+		{Keys: bson.D{{Key: "y", Value: 1}}},
 	})
 	b.ok(err)
 	b.ok(db.CreateCollection(t.Context(), "log", options.CreateCollection().SetCapped(true).SetSizeInBytes(4096)))
-	b.ok(db.CreateCollection(t.Context(), "series", options.CreateCollection().SetTimeSeriesOptions(options.TimeSeries().SetTimeField("at"))))
-	b.ok(db.CreateCollection(t.Context(), "folded", options.CreateCollection().SetCollation(&options.Collation{Locale: "en"})))
+	b.ok(db.CreateCollection(t.Context(), "series",
+		options.CreateCollection().SetTimeSeriesOptions(options.TimeSeries().SetTimeField("at"))))
+	b.ok(db.CreateCollection(t.Context(), "folded",
+		options.CreateCollection().SetCollation(&options.Collation{Locale: "en"})))
 	b.ok(db.CreateView(t.Context(), "seen", "orders", driver.Pipeline{}))
 	spec := b.spec()
 	with := func(rules ...string) job.Spec {
@@ -79,21 +83,25 @@ func TestShardedTargetPrecheck(t *testing.T) {
 		return s
 	}
 	b.says(spec, "ok sharding: no collection is to be sharded on the target (2 shards)")
-	b.says(with("d.orders=x:1", "d.mail=none"), "ok sharding: 1 collections are to be sharded over 2 shards, the others are not: d.orders by x:1")
-	b.says(with("d.mail=x:1"), "fail sharding: d.mail cannot have its unique indexes when it is sharded by x:1, with which a unique index has to begin: address_1 | drop it on the source, or choose another key with --shard d.mail=key")
+	b.says(with("d.orders=x:1", "d.mail=none"),
+		"ok sharding: 1 collections are to be sharded over 2 shards, the others are not: d.orders by x:1")
+	b.says(with("d.mail=x:1"), "fail sharding: d.mail cannot have its unique indexes when it is sharded by x:1, with "+
+		"which a unique index has to begin: address_1 | drop it on the source, or choose another key with --shard d.mail=key")
 	b.says(with("d.mail=x:hashed"), "begin: address_1, x_1_n_-1 |")
 	b.says(with("d.order=x:1"), "fail sharding: --shard d.order matches nothing on the source | did you mean d.orders?")
 	missing := with("d.late=x:1")
 	missing.AllowMissing = true
 	b.says(missing, "warn sharding: --shard d.late matches nothing on the source")
-	b.says(with("d.log=x:1", "d.series=at:1", "d.seen=x:1"), "fail sharding: --shard d.log=x:1: d.log is capped and cannot be sharded",
+	b.says(with("d.log=x:1", "d.series=at:1", "d.seen=x:1"),
+		"fail sharding: --shard d.log=x:1: d.log is capped and cannot be sharded",
 		"d.series is a time-series collection, which millrace does not shard", "d.seen is a view and cannot")
 	b.says(with("d.folded=_id:1"), "fail sharding: d.folded has a collation")
 	left := with("d.orders=x:1")
 	left.Rules = transform.Config{Include: []string{"d.mail"}}
 	b.says(left, "warn sharding: --shard d.orders names a collection that the other rules leave out")
 
-	b.ok(b.target.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shardCollection", Value: "d.there"}, {Key: "key", Value: bson.D{{Key: "y", Value: 1}}}}).Err())
+	b.ok(b.target.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "shardCollection", Value: "d.there"}, {Key: "key", Value: bson.D{{Key: "y", Value: 1}}}}).Err())
 	b.ok(b.target.Database("d").CreateCollection(t.Context(), "other"))
 	merge := with("d.there=x:1", "d.other=x:1")
 	merge.OnExisting = job.ExistingMerge
@@ -125,7 +133,8 @@ func TestShardedTargetRights(t *testing.T) {
 	b.ok(err)
 	admin := b.client(b.lab.Config().URI()).Database("admin")
 	roles := bson.A{"readWriteAnyDatabase", "restore", "clusterMonitor"}
-	b.ok(admin.RunCommand(t.Context(), bson.D{{Key: "createUser", Value: "mover"}, {Key: "pwd", Value: "secret"}, {Key: "roles", Value: roles}}).Err())
+	b.ok(admin.RunCommand(t.Context(), bson.D{{Key: "createUser", Value: "mover"}, {Key: "pwd", Value: "secret"},
+		{Key: "roles", Value: roles}}).Err())
 	spec := b.spec()
 	spec.Target = "mongodb://mover:secret@" + b.lab.Routers()[0].Host() + "/"
 	b.says(spec, "no collection is to be sharded")
@@ -133,8 +142,10 @@ func TestShardedTargetRights(t *testing.T) {
 		t.Error(got)
 	}
 	spec.Shard = []string{"d.orders=_id:hashed"}
-	b.says(spec, "fail target privileges: the user lacks enableSharding, splitChunk, moveChunk on d.orders; update on config.collections", "clusterManager")
-	b.ok(admin.RunCommand(t.Context(), bson.D{{Key: "grantRolesToUser", Value: "mover"}, {Key: "roles", Value: bson.A{"clusterManager"}}}).Err())
+	b.says(spec, "fail target privileges: the user lacks enableSharding, splitChunk, moveChunk on d.orders; update on "+
+		"config.collections", "clusterManager")
+	b.ok(admin.RunCommand(t.Context(), bson.D{{Key: "grantRolesToUser", Value: "mover"},
+		{Key: "roles", Value: bson.A{"clusterManager"}}}).Err())
 	if got := b.checks(spec); strings.Contains(got, "privileges") {
 		t.Error(got)
 	}

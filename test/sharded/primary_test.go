@@ -30,7 +30,8 @@ func (b *bed) movedAndKept(from, to int) (drop func()) {
 	donor := b.client(b.lab.Shards()[from].URI()).Database("admin")
 	set := func(mode string) {
 		b.Helper()
-		b.ok(donor.RunCommand(context.WithoutCancel(b.Context()), bson.D{{Key: "configureFailPoint", Value: "hangInCleanStaleDataStage"}, {Key: "mode", Value: mode}}).Err())
+		b.ok(donor.RunCommand(context.WithoutCancel(b.Context()),
+			bson.D{{Key: "configureFailPoint", Value: "hangInCleanStaleDataStage"}, {Key: "mode", Value: mode}}).Err())
 	}
 	set("alwaysOn")
 	moved := make(chan error, 1)
@@ -57,7 +58,8 @@ func (b *bed) asks() (of *origin.Sharded, there schema.Snapshot) {
 	b.ok(err)
 	b.Cleanup(found.Close)
 	of = origin.NewSharded(found)
-	there, from, err := of.Snapshot(b.Context(), schema.Scope{DB: func(db string) bool { return db == "d" }, NS: func(string) bool { return true }})
+	there, from, err := of.Snapshot(b.Context(),
+		schema.Scope{DB: func(db string) bool { return db == "d" }, NS: func(string) bool { return true }})
 	b.ok(err)
 	var names []schema.Name
 	for _, c := range there.Collections {
@@ -72,7 +74,9 @@ func (b *bed) asks() (of *origin.Sharded, there schema.Snapshot) {
 func TestMovedAndKept(t *testing.T) {
 	lab.NeedServers(t)
 	b := &bed{T: t}
-	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: os.Getenv("MILLRACE_TEST_VERSION"), TestCommands: true}})
+	b.lab = sharded.ForTest(t,
+		sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: os.Getenv("MILLRACE_TEST_VERSION"),
+			TestCommands: true}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
 	t.Cleanup(func() { b.ok(r.Close()) })
@@ -96,7 +100,8 @@ func TestMovedAndKept(t *testing.T) {
 	spec.Limits.Bytes = 1 << 20
 	first, ended, breakOff := b.begin(spec)
 	b.until(ended, func() bool { return first.Status().Copy.Docs > 10 })
-	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
 	drop := b.movedAndKept(0, 1)
 	breakOff()
 	for _, name := range []string{"u", "capped"} {
@@ -113,7 +118,8 @@ func TestMovedAndKept(t *testing.T) {
 	}
 	change("kept")
 	for _, c := range there.Collections {
-		docs, err := of.Find(t.Context(), lookup.Collection{DB: "d", UUID: c.UUID}, lookup.Question{IDs: []bson.RawValue{{Type: bson.TypeString, Value: bsoncore.AppendString(nil, "kept")}}})
+		docs, err := of.Find(t.Context(), lookup.Collection{DB: "d", UUID: c.UUID},
+			lookup.Question{IDs: []bson.RawValue{{Type: bson.TypeString, Value: bsoncore.AppendString(nil, "kept")}}})
 		if err != nil || len(docs) != 1 || docs[0] == nil {
 			t.Errorf("%s: %v, %v", c.NS, docs, err)
 		}
@@ -124,7 +130,8 @@ func TestMovedAndKept(t *testing.T) {
 	change("last")
 	names := []string{"u", "inside", "capped"}
 	if os.Getenv("MILLRACE_TEST_VERSION") == "4.4" { // newer servers refuse that, or wait
-		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.u"}, {Key: "to", Value: "d.v"}}).Err())
+		b.ok(b.source.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "renameCollection", Value: "d.u"}, {Key: "to", Value: "d.v"}}).Err())
 		b.ok(db.CreateCollection(t.Context(), "u", options.CreateCollection().SetCollation(&options.Collation{Locale: "en"})))
 		change("again")
 		names = append(names, "v")

@@ -27,8 +27,10 @@ func TestRows(t *testing.T) {
 				to := newBedTo(t, "2x1", name == "shards")
 				b, newSpec = to.bed, to.spec
 			}
-			b.filters = map[string]string{"ranged": `{"k":{"$bitsAnySet":1}}`, "hashed": `{"n":{"$bitsAllClear":1}}`, "plain": `{"$or":[{"m":{"$bitsAnySet":1}},{"f1":{"$gt":50}}]}`}
-			b.fields = map[string]string{"ranged": `{"rename":{"f1":"first","n":"m"},"set":{"tenant":"a"}}`, "plain": `{"drop":["f2"],"from":{"copied":"m"},"mask":{"f1":"null"}}`}
+			b.filters = map[string]string{"ranged": `{"k":{"$bitsAnySet":1}}`, "hashed": `{"n":{"$bitsAllClear":1}}`,
+				"plain": `{"$or":[{"m":{"$bitsAnySet":1}},{"f1":{"$gt":50}}]}`}
+			b.fields = map[string]string{"ranged": `{"rename":{"f1":"first","n":"m"},"set":{"tenant":"a"}}`,
+				"plain": `{"drop":["f2"],"from":{"copied":"m"},"mask":{"f1":"null"}}`}
 			b.fill(times(300, 1500))
 			end := b.writing()
 			spec := newSpec()

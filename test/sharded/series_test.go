@@ -25,7 +25,8 @@ func TestShardedSeries(t *testing.T) {
 	b := newBed(t)
 	ctx := t.Context()
 	b.ok(b.lab.CreateDatabase(ctx, "d", b.lab.ShardNames()[0]))
-	b.ok(b.lab.ShardCollection(ctx, "d.series", sharded.Sharding{Key: bson.D{{Key: "of", Value: 1}}, Series: sharded.SeriesFields{Time: "at", Meta: "of"}}))
+	b.ok(b.lab.ShardCollection(ctx, "d.series",
+		sharded.Sharding{Key: bson.D{{Key: "of", Value: 1}}, Series: sharded.SeriesFields{Time: "at", Meta: "of"}}))
 	const buckets = "d.system.buckets.series"
 	meta := func(of int) bson.D { return bson.D{{Key: "meta", Value: of}} }
 	b.ok(b.lab.Split(ctx, buckets, meta(10), meta(20), meta(30)))
@@ -34,7 +35,8 @@ func TestShardedSeries(t *testing.T) {
 		t.Helper()
 		for of := range 40 {
 			n++
-			b.ok(load.Measure(ctx, b.lab, "d.series", of, bson.D{{Key: "_id", Value: n}, {Key: "at", Value: began.Add(time.Duration(n) * time.Second)}, {Key: "of", Value: of}, {Key: "v", Value: n * n}}))
+			b.ok(load.Measure(ctx, b.lab, "d.series", of, bson.D{{Key: "_id", Value: n},
+				{Key: "at", Value: began.Add(time.Duration(n) * time.Second)}, {Key: "of", Value: of}, {Key: "v", Value: n * n}}))
 		}
 	}
 	move := func(of, to int) {
@@ -54,7 +56,8 @@ func TestShardedSeries(t *testing.T) {
 	move(0, 1)
 	measure()
 	for _, s := range b.lab.Shards() { // as a mongos has each do it
-		_, err := b.client(s.URI()).Database("d").Collection("series").Indexes().CreateOne(ctx, driver.IndexModel{Keys: bson.D{{Key: "of", Value: 1}, {Key: "v", Value: 1}}})
+		_, err := b.client(s.URI()).Database("d").Collection("series").Indexes().
+			CreateOne(ctx, driver.IndexModel{Keys: bson.D{{Key: "of", Value: 1}, {Key: "v", Value: 1}}})
 		b.ok(err)
 	}
 	measure()
@@ -64,7 +67,8 @@ func TestShardedSeries(t *testing.T) {
 		t.Errorf("%s: %v", st.Phase, st.Differences)
 	}
 	b.sameDocuments("system.buckets.series")
-	if got, err := b.target.Database("d").Collection("series").CountDocuments(ctx, bson.D{}); err != nil || got != int64(n) {
+	if got, err := b.target.Database("d").Collection("series").CountDocuments(ctx, bson.D{}); err != nil ||
+		got != int64(n) {
 		t.Errorf("%d measurements on the target, want %d: %v", got, n, err)
 	}
 	if r := b.verify(verify.Spec{Source: b.sourceURI, Target: b.targetURI}); !r.Same || len(r.Collections) != 1 {

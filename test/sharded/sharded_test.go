@@ -64,7 +64,9 @@ func newBedOf(t *testing.T, shards int, auth bool) *bed {
 		parameters["minSnapshotHistoryWindowInSeconds"] = "0"
 	}
 	t.Logf("servers with %v", parameters)
-	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Auth: auth, Topology: fmt.Sprintf("sharded:%dx1", shards), Version: version, SetParameters: parameters}})
+	b.lab = sharded.ForTest(t,
+		sharded.Options{Options: lab.Options{Auth: auth, Topology: fmt.Sprintf("sharded:%dx1", shards), Version: version,
+			SetParameters: parameters}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
 	t.Cleanup(func() { b.ok(r.Close()) })
@@ -80,14 +82,16 @@ func newBedOf(t *testing.T, shards int, auth bool) *bed {
 func (b *bed) remembers() {
 	b.Helper()
 	for _, shard := range b.lab.Shards() {
-		b.ok(b.client(shard.URI()).Database("admin").RunCommand(b.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: 300}}).Err())
+		b.ok(b.client(shard.URI()).Database("admin").RunCommand(b.Context(),
+			bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: 300}}).Err())
 	}
 }
 
 // electing gives the bed a source of which all sets have several members.
 func (b *bed) electing() {
 	b.Helper()
-	b.lab = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Topology: "sharded:2x3", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, ConfigMembers: 3, Routers: 1})
+	b.lab = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Topology: "sharded:2x3",
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}, ConfigMembers: 3, Routers: 1})
 	b.sourceURI, b.targetURI = b.lab.URI(), lab.ForTest(b.T, lab.Options{}).URI()
 	b.source, b.target = b.client(b.sourceURI), b.client(b.targetURI)
 }
@@ -95,8 +99,9 @@ func (b *bed) electing() {
 // newCluster starts a sharded cluster of shards x members, with two routers.
 func (b *bed) newCluster(shape string) (c *sharded.Cluster, uri string, routers []*routerProcess) {
 	b.Helper()
-	c = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Topology: "sharded:" + shape, TestCommands: true, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0",
-		"journalCommitInterval": "500"}}}) // a server that is killed forgets what nobody waited for
+	c = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Topology: "sharded:" + shape, TestCommands: true,
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0",
+			"journalCommitInterval": "500"}}}) // a server that is killed forgets what nobody waited for
 	var hosts []string
 	for range 2 {
 		r := &routerProcess{bed: b, config: c.ConfigURI()}
@@ -288,19 +293,22 @@ func TestUser(t *testing.T) {
 	b.finish(j, done)
 
 	last := b.lab.Shards()[1]
-	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "updateUser", Value: "mover"}, {Key: "roles", Value: bson.A{"clusterMonitor"}}}).Err())
+	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "updateUser", Value: "mover"}, {Key: "roles", Value: bson.A{"clusterMonitor"}}}).Err())
 	spec.Job = "limited"
 	limited, err := job.Open(t.Context(), spec)
 	b.ok(err)
 	plan, err := limited.Plan(t.Context())
 	b.ok(err)
 	limited.Close()
-	if err := plan.Checks.Err(); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[1]+" privileges") {
+	if err := plan.Checks.Err(); err == nil ||
+		!strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[1]+" privileges") {
 		t.Error(err)
 	}
 	b.ok(b.client(last.URI()).Database("admin").RunCommand(t.Context(), bson.D{{Key: "dropUser", Value: "mover"}}).Err())
 	spec.Job = "another"
-	if _, err := job.Open(t.Context(), spec); err == nil || !strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[1]) || strings.Contains(err.Error(), "secret") {
+	if _, err := job.Open(t.Context(), spec); err == nil ||
+		!strings.Contains(err.Error(), "shard "+b.lab.ShardNames()[1]) || strings.Contains(err.Error(), "secret") {
 		t.Error(err)
 	}
 }
@@ -342,10 +350,13 @@ func TestKinds(t *testing.T) {
 	db := b.source.Database("d")
 	b.ok(db.CreateCollection(t.Context(), "capped", options.CreateCollection().SetCapped(true).SetSizeInBytes(8192)))
 	if os.Getenv("MILLRACE_TEST_VERSION") != "4.4" { // there it is a plain one
-		b.ok(db.CreateCollection(t.Context(), "series", options.CreateCollection().SetTimeSeriesOptions(options.TimeSeries().SetTimeField("at").SetMetaField("of"))))
+		b.ok(db.CreateCollection(t.Context(), "series",
+			options.CreateCollection().SetTimeSeriesOptions(options.TimeSeries().SetTimeField("at").SetMetaField("of"))))
 	}
-	b.ok(db.CreateCollection(t.Context(), "folded", options.CreateCollection().SetCollation(&options.Collation{Locale: "en", Strength: 1})))
-	b.ok(db.CreateView(t.Context(), "view", "capped", driver.Pipeline{{{Key: "$match", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$gt", Value: 5}}}}}}}))
+	b.ok(db.CreateCollection(t.Context(), "folded",
+		options.CreateCollection().SetCollation(&options.Collation{Locale: "en", Strength: 1})))
+	b.ok(db.CreateView(t.Context(), "view", "capped",
+		driver.Pipeline{{{Key: "$match", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$gt", Value: 5}}}}}}}))
 	began, n := time.Now().UTC().Truncate(time.Second), 0
 	fill := func() {
 		t.Helper()
@@ -353,7 +364,9 @@ func TestKinds(t *testing.T) {
 			n++
 			_, err := db.Collection("capped").InsertOne(t.Context(), bson.D{{Key: "_id", Value: n}, {Key: "n", Value: n}})
 			b.ok(err)
-			_, err = db.Collection("series").InsertOne(t.Context(), bson.D{{Key: "_id", Value: n}, {Key: "at", Value: began.Add(time.Duration(n) * time.Second)}, {Key: "of", Value: n % 3}})
+			_, err = db.Collection("series").InsertOne(t.Context(),
+				bson.D{{Key: "_id", Value: n}, {Key: "at", Value: began.Add(time.Duration(n) * time.Second)},
+					{Key: "of", Value: n % 3}})
 			b.ok(err)
 			_, err = db.Collection("folded").InsertOne(t.Context(), bson.D{{Key: "_id", Value: fmt.Sprintf("A%d", n)}})
 			b.ok(err)
@@ -371,7 +384,8 @@ func TestKinds(t *testing.T) {
 	b.following(j, done)
 	b.finish(j, done, "capped", "series", "folded", "view")
 	order := func(c *driver.Client) (ids []int32) {
-		cur, err := c.Database("d").Collection("capped").Find(t.Context(), bson.D{}, options.Find().SetHint(bson.D{{Key: "$natural", Value: 1}}))
+		cur, err := c.Database("d").Collection("capped").
+			Find(t.Context(), bson.D{}, options.Find().SetHint(bson.D{{Key: "$natural", Value: 1}}))
 		b.ok(err)
 		for cur.Next(t.Context()) {
 			ids = append(ids, cur.Current.Lookup("_id").Int32())
@@ -415,7 +429,8 @@ func TestShardJoins(t *testing.T) {
 	b.applies(j, done, 500)
 	end()
 	b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(250), last))
-	_, err := b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "there"}, {Key: "k", Value: 250}})
+	_, err := b.source.Database("d").Collection("ranged").
+		InsertOne(t.Context(), bson.D{{Key: "_id", Value: "there"}, {Key: "k", Value: 250}})
 	b.ok(err)
 	b.finish(j, done)
 }
@@ -467,7 +482,8 @@ func TestShardBringsData(t *testing.T) {
 	b.following(j, done)
 	bring := func(db string, then func()) string {
 		name, err := b.lab.AddShardWith(t.Context(), func(set *lab.Cluster) error {
-			_, err := b.client(set.SystemURI()).Database(db).Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
+			_, err := b.client(set.SystemURI()).Database(db).Collection("c").
+				InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
 			then()
 			return err
 		})
@@ -505,13 +521,15 @@ func TestShardBringsData(t *testing.T) {
 		now := uint32(time.Now().Unix()) // of a cluster's time the seconds
 		until(func() bool { return applied() > now })
 	})
-	if err := <-done; err == nil || !strings.Contains(err.Error(), name+" has joined") || !strings.Contains(err.Error(), "brought2") || mongo.HintOf(err) == "" {
+	if err := <-done; err == nil || !strings.Contains(err.Error(), name+" has joined") ||
+		!strings.Contains(err.Error(), "brought2") || mongo.HintOf(err) == "" {
 		t.Errorf("%v, %s", err, mongo.HintOf(err))
 	}
 	// Gone again, it has been there all the same.
 	b.ok(b.lab.RemoveShard(t.Context(), name))
 	_, done = b.start(spec)
-	if err := <-done; err == nil || !strings.Contains(err.Error(), "joined the source and left it again") || mongo.HintOf(err) == "" {
+	if err := <-done; err == nil || !strings.Contains(err.Error(), "joined the source and left it again") ||
+		mongo.HintOf(err) == "" {
 		t.Errorf("%v, %s", err, mongo.HintOf(err))
 	}
 }
@@ -529,16 +547,20 @@ func TestReshard(t *testing.T) {
 	config := b.client(b.lab.ConfigURI()).Database("admin")
 	reshards := os.Getenv("MILLRACE_TEST_VERSION") != "4.4" // else the key is refined alone
 	if reshards {
-		b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
+		b.ok(config.RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1},
+			{Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err())
 		b.remembers()
 	}
 	stop := b.writing()
-	b.ok(b.source.Database("d").RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "ranged"}, {Key: "indexes", Value: bson.A{
-		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 1}}}, {Key: "name", Value: "both"}}}}}).Err())
+	b.ok(b.source.Database("d").RunCommand(t.Context(),
+		bson.D{{Key: "createIndexes", Value: "ranged"}, {Key: "indexes", Value: bson.A{
+			bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 1}}}, {Key: "name", Value: "both"}}}}}).
+		Err())
 	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "refineCollectionShardKey", Value: "d.ranged"},
 		{Key: "key", Value: bson.D{{Key: "k", Value: 1}, {Key: "_id", Value: 1}}}}).Err())
 	if reshards {
-		b.ok(config.RunCommand(t.Context(), bson.D{{Key: "_configsvrReshardCollection", Value: "d.hashed"}, {Key: "key", Value: bson.D{{Key: "k", Value: 1}}},
+		b.ok(config.RunCommand(t.Context(), bson.D{{Key: "_configsvrReshardCollection", Value: "d.hashed"},
+			{Key: "key", Value: bson.D{{Key: "k", Value: 1}}},
 			{Key: "unique", Value: false}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}},
 			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).Err())
 	}
@@ -567,7 +589,8 @@ func TestCameBrokenOff(t *testing.T) {
 	first, ended, breakOff := b.begin(spec)
 	b.following(first, ended)
 	b.ok(first.SetLimits(t.Context(), pace.Rates{Bytes: 2 << 20}))
-	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
 	inside := b.target.Database("d").Collection("inside")
 	var there int64
 	b.until(ended, func() bool {
@@ -591,7 +614,8 @@ func (b *bed) outside(n int) {
 	b.ok(b.lab.CreateDatabase(b.Context(), "d", shards[0]))
 	docs := []any{bson.D{{Key: "_id", Value: "first"}, {Key: "k", Value: 0}}}
 	for i := range n {
-		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i + 1}, {Key: "pad", Value: make([]byte, 50_000)}})
+		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i + 1},
+			{Key: "pad", Value: make([]byte, 50_000)}})
 	}
 	c := b.source.Database("d").Collection("outside")
 	_, err := c.InsertMany(b.Context(), docs)
@@ -606,7 +630,8 @@ func (b *bed) outside(n int) {
 // renameIn gives the collection outside a name that rules include.
 func (b *bed) renameIn() {
 	b.Helper()
-	b.ok(b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(b.Context(),
+		bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
 }
 
 // TestMovedWhileItCame: a collection comes among those whose inserts are left out, and a document
@@ -631,7 +656,8 @@ func TestMovedWhileItCame(t *testing.T) {
 	if b.ok(err); n > docs {
 		t.Fatal("all is copied already")
 	}
-	_, err = b.source.Database("d").Collection("inside").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: docs - 1}, {Key: "k", Value: docs}}, bson.D{{Key: "$set", Value: key(-1)}})
+	_, err = b.source.Database("d").Collection("inside").UpdateOne(t.Context(),
+		bson.D{{Key: "_id", Value: docs - 1}, {Key: "k", Value: docs}}, bson.D{{Key: "$set", Value: key(-1)}})
 	b.ok(err)
 	b.ok(j.SetLimits(t.Context(), pace.Rates{}))
 	b.finish(j, done, "inside")
@@ -656,7 +682,8 @@ func TestKeyChangesWhileCopied(t *testing.T) {
 	if b.ok(err); n > docs {
 		t.Fatal("all is copied already")
 	}
-	_, err = b.source.Database("d").Collection("outside").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: "first"}, {Key: "k", Value: 0}}, bson.D{{Key: "$set", Value: key(docs + 1)}})
+	_, err = b.source.Database("d").Collection("outside").UpdateOne(t.Context(),
+		bson.D{{Key: "_id", Value: "first"}, {Key: "k", Value: 0}}, bson.D{{Key: "$set", Value: key(docs + 1)}})
 	b.ok(err)
 	b.ok(j.SetLimits(t.Context(), pace.Rates{}))
 	b.following(j, done)
@@ -678,14 +705,16 @@ func TestMovedDuringCopy(t *testing.T) {
 		t.Helper()
 		var docs []any
 		for i := range 100 {
-			docs = append(docs, bson.D{{Key: "_id", Value: fmt.Sprint(mark, i)}, {Key: "k", Value: i}, {Key: "pad", Value: make([]byte, 1000)}})
+			docs = append(docs, bson.D{{Key: "_id", Value: fmt.Sprint(mark, i)}, {Key: "k", Value: i},
+				{Key: "pad", Value: make([]byte, 1000)}})
 		}
 		_, err := db.Collection(name).InsertMany(t.Context(), docs)
 		b.ok(err)
 	}
 	rename := func(from, to string) {
 		t.Helper()
-		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d." + from}, {Key: "to", Value: "d." + to}, {Key: "dropTarget", Value: true}}).Err())
+		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d." + from},
+			{Key: "to", Value: "d." + to}, {Key: "dropTarget", Value: true}}).Err())
 	}
 	for _, name := range all {
 		fill(name, "old")
@@ -700,7 +729,9 @@ func TestMovedDuringCopy(t *testing.T) {
 	rename("renamed", "other")
 	rename("replaced", "gone")
 	fill("replaced", "new")
-	b.ok(db.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "sharded"}, {Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}}}}}).Err())
+	b.ok(db.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "sharded"},
+		{Key: "indexes",
+			Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}}}}}).Err())
 	b.ok(b.lab.ShardCollection(t.Context(), "d.sharded", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
 	b.ok(b.lab.Split(t.Context(), "d.sharded", key(50)))
 	b.ok(b.lab.MoveChunk(t.Context(), "d.sharded", key(70), names[2]))
@@ -729,7 +760,8 @@ func TestMovedBeforeItCame(t *testing.T) {
 	first, ended, breakOff := b.begin(spec)
 	b.following(first, ended)
 	breakOff()
-	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "renameCollection", Value: "d.outside"}, {Key: "to", Value: "d.inside"}}).Err())
 	b.ok(b.lab.MovePrimary(t.Context(), "d", names[1]))
 	b.ok(b.lab.MovePrimary(t.Context(), "d", names[2]))
 	j, done := b.start(spec)
@@ -742,7 +774,8 @@ func TestSameIDTwice(t *testing.T) {
 	b.collections()
 	b.fill(10)
 	for _, k := range []int{150, 250} {
-		_, err := b.source.Database("d").Collection("ranged").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "twin"}, {Key: "k", Value: k}})
+		_, err := b.source.Database("d").Collection("ranged").
+			InsertOne(t.Context(), bson.D{{Key: "_id", Value: "twin"}, {Key: "k", Value: k}})
 		b.ok(err)
 	}
 	_, done := b.start(b.spec())
@@ -756,8 +789,10 @@ func TestSameIDTwice(t *testing.T) {
 func TestTwoKeyIndexes(t *testing.T) {
 	b := newBed(t)
 	b.collections()
-	b.ok(b.source.Database("d").RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "ranged"}, {Key: "indexes", Value: bson.A{
-		bson.D{{Key: "key", Value: key(1)}, {Key: "name", Value: "folded"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}}}}}}}).Err())
+	b.ok(b.source.Database("d").RunCommand(t.Context(),
+		bson.D{{Key: "createIndexes", Value: "ranged"}, {Key: "indexes", Value: bson.A{
+			bson.D{{Key: "key", Value: key(1)}, {Key: "name", Value: "folded"},
+				{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}}}}}}}).Err())
 	b.fill(300)
 	spec := b.spec()
 	spec.Limits.Bytes = 100 << 10
@@ -845,8 +880,10 @@ func testRewritten(b *bed) {
 	spec.Rules.Include = []string{"d.*", "e.*"}
 	j, done := b.start(spec)
 	b.following(j, done)
-	b.ok(b.source.Database("d").RunCommand(b.Context(), bson.D{{Key: "convertToCapped", Value: "c"}, {Key: "size", Value: 1 << 20}}).Err())
-	b.ok(b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "e.moves"}, {Key: "to", Value: "d.moved"}}).Err())
+	b.ok(b.source.Database("d").RunCommand(b.Context(),
+		bson.D{{Key: "convertToCapped", Value: "c"}, {Key: "size", Value: 1 << 20}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(b.Context(),
+		bson.D{{Key: "renameCollection", Value: "e.moves"}, {Key: "to", Value: "d.moved"}}).Err())
 	_, err := b.source.Database("d").Collection("c").InsertOne(b.Context(), bson.D{{Key: "_id", Value: "last"}})
 	b.ok(err)
 	b.finish(j, done, "c", "moved")
@@ -892,20 +929,25 @@ func (b *bed) changing(ctx context.Context) error {
 		var err error
 		switch what {
 		case 0:
-			err = run(bson.E{Key: "createIndexes", Value: on}, bson.E{Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "name", Value: "n"}}}})
+			err = run(bson.E{Key: "createIndexes", Value: on},
+				bson.E{Key: "indexes",
+					Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "name", Value: "n"}}}})
 		case 1:
 			err = run(bson.E{Key: "dropIndexes", Value: on}, bson.E{Key: "index", Value: "n"})
 		case 2:
-			err = run(bson.E{Key: "collMod", Value: on}, bson.E{Key: "validationLevel", Value: []string{"off", "strict", "moderate"}[r.IntN(3)]})
+			err = run(bson.E{Key: "collMod", Value: on},
+				bson.E{Key: "validationLevel", Value: []string{"off", "strict", "moderate"}[r.IntN(3)]})
 		case 3:
 			err = run(bson.E{Key: "create", Value: name})
 		case 4:
 			_ = run(bson.E{Key: "drop", Value: name})
-			err = b.lab.ShardCollection(b.Context(), "d."+name, sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 3})
+			err = b.lab.ShardCollection(b.Context(), "d."+name,
+				sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 3})
 		case 5:
 			err = run(bson.E{Key: "drop", Value: name})
 		case 6:
-			err = b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "d." + name}, {Key: "to", Value: "d.y"}, {Key: "dropTarget", Value: true}}).Err()
+			err = b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "d." + name},
+				{Key: "to", Value: "d.y"}, {Key: "dropTarget", Value: true}}).Err()
 		case 7:
 			err = b.lab.MovePrimary(b.Context(), "d", names[r.IntN(len(names))])
 		}
@@ -959,7 +1001,8 @@ func (b *bed) fill(n int) {
 	for _, name := range []string{"ranged", "hashed", "plain"} {
 		var docs []any
 		for i := range n {
-			docs = append(docs, bson.D{{Key: "_id", Value: 100_000 + i}, {Key: "k", Value: r.IntN(load.Keys)}, {Key: "pad", Value: make([]byte, 1000)}})
+			docs = append(docs, bson.D{{Key: "_id", Value: 100_000 + i}, {Key: "k", Value: r.IntN(load.Keys)},
+				{Key: "pad", Value: make([]byte, 1000)}})
 		}
 		_, err := b.source.Database("d").Collection(name).InsertMany(b.Context(), docs)
 		b.ok(err)
@@ -1123,7 +1166,8 @@ func (b *bed) historyOf(id any) {
 		}
 		for _, d := range find(bson.D{{Key: "$or", Value: or}}) {
 			if n := d.Lookup("txnNumber"); n.Type != 0 && d.Lookup("op").StringValue() == "c" {
-				find(bson.D{{Key: "txnNumber", Value: n}, {Key: "lsid", Value: d.Lookup("lsid")}, {Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: false}}}, {Key: "op", Value: "c"}})
+				find(bson.D{{Key: "txnNumber", Value: n}, {Key: "lsid", Value: d.Lookup("lsid")},
+					{Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: false}}}, {Key: "op", Value: "c"}})
 			}
 		}
 	}
@@ -1141,10 +1185,12 @@ func (b *bed) changesOf() {
 	}
 	var all []string
 	for i, s := range append(b.lab.Shards(), b.lab.Config()) {
-		cur, err := b.client(s.URI()).Database("local").Collection("oplog.rs").Find(b.Context(), bson.D{{Key: "$or", Value: bson.A{
-			bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: "d.$cmd"}, {Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: false}}}},
-			bson.D{{Key: "ns", Value: "config.databases"}},
-		}}})
+		cur, err := b.client(s.URI()).Database("local").Collection("oplog.rs").
+			Find(b.Context(), bson.D{{Key: "$or", Value: bson.A{
+				bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: "d.$cmd"},
+					{Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: false}}}},
+				bson.D{{Key: "ns", Value: "config.databases"}},
+			}}})
 		b.ok(err)
 		var docs []bson.Raw
 		b.ok(cur.All(b.Context(), &docs))

@@ -55,7 +55,8 @@ func TestStoppedServersAreNamed(t *testing.T) {
 		defer close(ended)
 		for n := 0; writing.Err() == nil; n++ {
 			one, enough := context.WithTimeout(writing, 2*time.Second)
-			_, _ = b.source.Database("d").Collection("hashed").InsertOne(one, bson.D{{Key: "_id", Value: -n}}) // of a server that is stopped it fails
+			// of a server that is stopped it fails
+			_, _ = b.source.Database("d").Collection("hashed").InsertOne(one, bson.D{{Key: "_id", Value: -n}})
 			enough()
 			pause(20)
 		}

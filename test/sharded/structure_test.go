@@ -48,7 +48,8 @@ func (b *bed) structured(spec job.Spec, keys string) {
 	j, done := b.start(spec)
 	b.ok(<-done)
 	st := j.Status()
-	if len(st.Differences) > 0 || st.Structure == nil || st.Structure.Sharded != len(strings.Split(keys, ", ")) || st.Structure.Indexes != st.Structure.IndexesTotal {
+	if len(st.Differences) > 0 || st.Structure == nil || st.Structure.Sharded != len(strings.Split(keys, ", ")) ||
+		st.Structure.Indexes != st.Structure.IndexesTotal {
 		b.Errorf("%v %+v", st.Differences, st.Structure)
 	}
 	b.sameStructure(keys)
@@ -58,8 +59,9 @@ func (b *bed) structured(spec job.Spec, keys string) {
 func (b *bed) sameStructure(keys string) {
 	b.Helper()
 	b.wants("in the end", keys)
-	report, err := verify.Clusters(b.Context(), verify.Spec{Source: b.sourceURI, Target: b.targetURI, Rules: transform.Config{Include: []string{"d.*"}},
-		Options: verify.Options{StructureOnly: true}})
+	report, err := verify.Clusters(b.Context(),
+		verify.Spec{Source: b.sourceURI, Target: b.targetURI, Rules: transform.Config{Include: []string{"d.*"}},
+			Options: verify.Options{StructureOnly: true}})
 	b.ok(err)
 	if !report.Same || !report.StructureOnly || len(report.Collections) > 0 {
 		b.Errorf("%+v", report)
@@ -67,7 +69,8 @@ func (b *bed) sameStructure(keys string) {
 	names, err := b.target.Database("d").ListCollectionNames(b.Context(), bson.D{{Key: "type", Value: "collection"}})
 	b.ok(err)
 	for _, name := range names {
-		if n, err := b.target.Database("d").Collection(name).CountDocuments(b.Context(), bson.D{}); !strings.HasPrefix(name, "system.views") && (err != nil || n > 0) {
+		if n, err := b.target.Database("d").Collection(name).CountDocuments(b.Context(), bson.D{}); !strings.HasPrefix(name,
+			"system.views") && (err != nil || n > 0) {
 			b.Errorf("%d documents in %s: %v", n, name, err)
 		}
 	}
@@ -117,8 +120,10 @@ func TestStructureOfShards(t *testing.T) {
 	b.sourceURI = from.URI()
 	b.source = b.client(b.sourceURI)
 	b.index("orders", "x", true)
-	for name, key := range map[string]bson.D{"orders": {{Key: "x", Value: 1}}, "hashed": {{Key: "_id", Value: "hashed"}}, "wide": {{Key: "y", Value: 1}, {Key: "_id", Value: 1}}} {
-		b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shardCollection", Value: "d." + name}, {Key: "key", Value: key}}).Err())
+	for name, key := range map[string]bson.D{"orders": {{Key: "x", Value: 1}}, "hashed": {{Key: "_id", Value: "hashed"}},
+		"wide": {{Key: "y", Value: 1}, {Key: "_id", Value: 1}}} {
+		b.ok(b.source.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "shardCollection", Value: "d." + name}, {Key: "key", Value: key}}).Err())
 	}
 	b.kinds()
 	b.structured(b.spec(), "hashed _id:hashed, orders x:1, wide y:1 _id:1")
@@ -129,12 +134,14 @@ func TestStructureOfShards(t *testing.T) {
 func TestStructureBesideOtherKeys(t *testing.T) {
 	b := outward(t, false)
 	b.insert("orders", 0, 10)
-	b.ok(b.target.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shardCollection", Value: "d.orders"}, {Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}}).Err())
+	b.ok(b.target.Database("admin").RunCommand(t.Context(), bson.D{{Key: "shardCollection", Value: "d.orders"},
+		{Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}}).Err())
 	spec := b.spec()
 	spec.Mode, spec.OnExisting, spec.Shard = job.ModeStructure, job.ExistingMerge, []string{"d.orders=x:1"}
 	j, done := b.start(spec)
 	b.ok(<-done)
-	if got := strings.Join(j.Status().Differences, "; "); got != "d.orders: shard key: source has x:1, target has _id:hashed" {
+	if got := strings.Join(j.Status().Differences,
+		"; "); got != "d.orders: shard key: source has x:1, target has _id:hashed" {
 		t.Errorf("%q", got)
 	}
 }
@@ -148,7 +155,8 @@ func TestStructureKilledWhileSharding(t *testing.T) {
 	b.index("orders", "y", false)
 	program := test.BuildMillrace(t, "-tags", "failpoint")
 	run := func(points string) (string, error) {
-		cmd := exec.CommandContext(t.Context(), program, "sync", "--source", b.sourceURI, "--target", b.targetURI, "--include", "d.*", "--shard", "d.orders=x:1",
+		cmd := exec.CommandContext(t.Context(), program, "sync", "--source", b.sourceURI, "--target", b.targetURI,
+			"--include", "d.*", "--shard", "d.orders=x:1",
 			"--mode", "structure", "--log-level", "warn")
 		cmd.Env = append(os.Environ(), "MILLRACE_FAILPOINTS="+points)
 		out := new(bytes.Buffer)
@@ -156,7 +164,8 @@ func TestStructureKilledWhileSharding(t *testing.T) {
 		err := cmd.Run()
 		return out.String(), err
 	}
-	for _, point := range []string{"shard.before", "shard.made", "shard.held", "shard.split:2", "shard.moved", "shard.placed", "make.after", "indexes.after", "release.before", "phase.before:4"} {
+	for _, point := range []string{"shard.before", "shard.made", "shard.held", "shard.split:2", "shard.moved",
+		"shard.placed", "make.after", "indexes.after", "release.before", "phase.before:4"} {
 		if out, err := run(point + "=kill"); err == nil || !strings.Contains(err.Error(), "killed") {
 			t.Errorf("%s: %v\n%s", point, err, out)
 		}

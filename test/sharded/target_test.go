@@ -125,7 +125,8 @@ func TestOverlapElsewhere(t *testing.T) {
 	b.ok(b.to.ShardCollection(t.Context(), "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
 	b.ok(b.to.Split(t.Context(), "d.ranged", key(300)))
 	b.ok(b.to.MoveChunk(t.Context(), "d.ranged", key(300), b.to.ShardNames()[1]))
-	coll := b.target.Database("d").Collection("ranged", options.Collection().SetWriteConcern(writeconcern.Majority())) // as writers do
+	// as writers do
+	coll := b.target.Database("d").Collection("ranged", options.Collection().SetWriteConcern(writeconcern.Majority()))
 	router, err := mongo.Connect(t.Context(), b.targetURI, mongo.Options{})
 	b.ok(err)
 	defer router.Close()
@@ -145,18 +146,25 @@ func TestOverlapElsewhere(t *testing.T) {
 		how   write.Outcome
 		after bool // the overlap
 	}{
-		{"an insert with a later key", stream.Insert, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 400}}, []int{100}, []int{400}, 0, false},
-		{"an insert of what is there", stream.Insert, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 100}}, []int{100}, []int{100}, write.Taken, false},
-		{"a document at two places", stream.Put, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 400}}, []int{100, 400}, []int{400}, 0, false},
-		{"a replacement", stream.Replace, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 100}}, []int{500}, []int{100}, 0, false},
+		{"an insert with a later key", stream.Insert, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 400}}, []int{100},
+			[]int{400}, 0, false},
+		{"an insert of what is there", stream.Insert, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 100}}, []int{100},
+			[]int{100}, write.Taken, false},
+		{"a document at two places", stream.Put, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 400}}, []int{100, 400},
+			[]int{400}, 0, false},
+		{"a replacement", stream.Replace, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 100}}, []int{500}, []int{100}, 0,
+			false},
 		{"a changed key", stream.Update, diff(bson.D{{Key: "k", Value: 400}}), []int{100}, []int{400}, 0, false},
 		{"a changed key of two", stream.Update, diff(bson.D{{Key: "k", Value: 400}}), []int{100, 500}, []int{400}, 0, false},
-		{"another field of two", stream.Update, diff(bson.D{{Key: "n", Value: 2}}), []int{100, 500}, []int{100, 500}, 0, false},
+		{"another field of two", stream.Update, diff(bson.D{{Key: "n", Value: 2}}), []int{100, 500}, []int{100, 500}, 0,
+			false},
 		{"a delete of two", stream.Delete, nil, []int{100, 500}, nil, 0, false},
 		{"a delete of none", stream.Delete, nil, nil, nil, 0, false},
 		{"an update of none", stream.Update, diff(bson.D{{Key: "n", Value: 2}}), nil, nil, write.Missing, false},
-		{"one of two is changed", stream.Update, diff(bson.D{{Key: "n", Value: 2}}), []int{100, 500}, []int{100, 500}, 0, true},
-		{"one of two is replaced", stream.Replace, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 400}}, []int{100, 500}, []int{100, 500}, 0, true},
+		{"one of two is changed", stream.Update, diff(bson.D{{Key: "n", Value: 2}}), []int{100, 500}, []int{100, 500}, 0,
+			true},
+		{"one of two is replaced", stream.Replace, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 400}}, []int{100, 500},
+			[]int{100, 500}, 0, true},
 		{"one of two is deleted", stream.Delete, nil, []int{100, 500}, []int{100, 500}, 0, true},
 		{"a delete", stream.Delete, nil, []int{100}, nil, 0, true},
 	} {
@@ -166,7 +174,8 @@ func TestOverlapElsewhere(t *testing.T) {
 			_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: k}})
 			b.ok(err)
 		}
-		ev := &stream.Event{Kind: c.kind, Form: delta.Diff, Key: stream.Key{ID: bsonraw.IDOf(b.raw(bson.D{{Key: "_id", Value: 1}}))}}
+		ev := &stream.Event{Kind: c.kind, Form: delta.Diff,
+			Key: stream.Key{ID: bsonraw.IDOf(b.raw(bson.D{{Key: "_id", Value: 1}}))}}
 		if c.doc != nil {
 			ev.Doc = b.raw(c.doc)
 		}
@@ -213,7 +222,8 @@ func (b *targetBed) placed() {
 			NoBalance bool        `bson:"noBalance"`
 			UUID      bson.Binary `bson:"uuid"`
 		}
-		err := b.target.Database("config").Collection("collections").FindOne(b.Context(), bson.D{{Key: "_id", Value: "d." + name}}).Decode(&coll)
+		err := b.target.Database("config").Collection("collections").
+			FindOne(b.Context(), bson.D{{Key: "_id", Value: "d." + name}}).Decode(&coll)
 		if want == "" {
 			if err == nil {
 				b.Errorf("%s is sharded", name)
@@ -344,8 +354,9 @@ func (b *targetBed) receives(shard *lab.Cluster, from int, on bool) {
 	b.Helper()
 	for i := range shard.Members() {
 		if i != from {
-			b.ok(b.client(shard.DirectURI(i)).Database("admin").RunCommand(b.Context(), bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"},
-				{Key: "mode", Value: map[bool]string{true: "off", false: "alwaysOn"}[on]}}).Err())
+			b.ok(b.client(shard.DirectURI(i)).Database("admin").
+				RunCommand(b.Context(), bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"},
+					{Key: "mode", Value: map[bool]string{true: "off", false: "alwaysOn"}[on]}}).Err())
 		}
 	}
 }

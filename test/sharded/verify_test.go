@@ -30,7 +30,8 @@ import (
 func (b *bed) another() *bed {
 	b.Helper()
 	c := *b
-	c.lab = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Version: os.Getenv("MILLRACE_TEST_VERSION"), Topology: "sharded:2x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	c.lab = sharded.ForTest(b.T, sharded.Options{Options: lab.Options{Version: os.Getenv("MILLRACE_TEST_VERSION"),
+		Topology: "sharded:2x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	r, err := router.Start(b.Context(), router.Options{ConfigURI: c.lab.ConfigURI()})
 	b.ok(err)
 	b.Cleanup(func() { b.ok(r.Close()) })
@@ -190,7 +191,8 @@ func (b *bed) finds(r *verify.Report, want planted) {
 // keyIndexes makes the indexes of the shard keys on a replica set.
 func (b *bed) keyIndexes(c *driver.Client) {
 	b.Helper()
-	for name, index := range map[string]bson.D{"ranged": {{Key: "k", Value: 1}}, "hashed": {{Key: "_id", Value: "hashed"}}} {
+	for name, index := range map[string]bson.D{"ranged": {{Key: "k", Value: 1}},
+		"hashed": {{Key: "_id", Value: "hashed"}}} {
 		_, err := c.Database("d").Collection(name).Indexes().CreateOne(b.Context(), driver.IndexModel{Keys: index})
 		b.ok(err)
 	}
@@ -235,8 +237,10 @@ func TestVerify(t *testing.T) {
 		always         []verify.Method // the others in the matrix
 	}{
 		{"sharded to replica set", b.sourceURI, b.targetURI, want, [2]int{docs - 6, docs - 6}, nil},
-		{"replica set to sharded", b.targetURI, b.sourceURI, want.turned(), [2]int{docs - 6, docs - 6}, []verify.Method{verify.Digest}},
-		{"three shards to two", b.sourceURI, c.sourceURI, want, [2]int{docs - 6, docs - 6}, []verify.Method{verify.Digest, verify.Ranges}},
+		{"replica set to sharded", b.targetURI, b.sourceURI, want.turned(), [2]int{docs - 6, docs - 6},
+			[]verify.Method{verify.Digest}},
+		{"three shards to two", b.sourceURI, c.sourceURI, want, [2]int{docs - 6, docs - 6},
+			[]verify.Method{verify.Digest, verify.Ranges}},
 		{"two shards to three", c.sourceURI, b.sourceURI, want.turned(), [2]int{docs - 6, docs - 6}, nil},
 	} {
 		if lab.InMatrix() {
@@ -280,8 +284,10 @@ func (b *bed) catalogs(c *bed) {
 	zone := func(one *bed, from, to int) {
 		b.Helper()
 		admin := one.source.Database("admin")
-		b.ok(admin.RunCommand(ctx, bson.D{{Key: "addShardToZone", Value: one.lab.ShardNames()[0]}, {Key: "zone", Value: "east"}}).Err())
-		b.ok(admin.RunCommand(ctx, bson.D{{Key: "updateZoneKeyRange", Value: "d.zoned"}, {Key: "min", Value: key(from)}, {Key: "max", Value: key(to)}, {Key: "zone", Value: "east"}}).Err())
+		b.ok(admin.RunCommand(ctx, bson.D{{Key: "addShardToZone", Value: one.lab.ShardNames()[0]},
+			{Key: "zone", Value: "east"}}).Err())
+		b.ok(admin.RunCommand(ctx, bson.D{{Key: "updateZoneKeyRange", Value: "d.zoned"}, {Key: "min", Value: key(from)},
+			{Key: "max", Value: key(to)}, {Key: "zone", Value: "east"}}).Err())
 	}
 	shard := func(one *bed, name string, s sharded.Sharding) {
 		b.Helper()
@@ -318,7 +324,8 @@ func (b *bed) catalogs(c *bed) {
 		}
 	}
 	expect(b.verify(verify.Spec{Source: b.sourceURI, Target: c.sourceURI}),
-		"d.alone index k_1", "d.alone shard key", "d.keys index k_1", "d.keys shard key", "d.unique index k_1, unique", "d.unique shard key", "d.zoned zones")
+		"d.alone index k_1", "d.alone shard key", "d.keys index k_1", "d.keys shard key", "d.unique index k_1, unique",
+		"d.unique shard key", "d.zoned zones")
 	// The index of a shard key is no difference, but one that refuses documents is.
 	expect(b.verify(verify.Spec{Source: b.targetURI, Target: b.sourceURI}), "d.unique index k_1")
 	expect(b.verify(verify.Spec{Source: b.targetURI, Target: c.sourceURI}))
@@ -354,7 +361,8 @@ func TestVerifySeveral(t *testing.T) {
 	}
 	for _, method := range []verify.Method{verify.Digest, verify.Ranges} {
 		for _, online := range []bool{false, true} {
-			o := verify.Options{Method: method, Online: online, Recheck: verify.RecheckOptions{Quiet: 100 * time.Millisecond, Every: 20 * time.Millisecond}}
+			o := verify.Options{Method: method, Online: online,
+				Recheck: verify.RecheckOptions{Quiet: 100 * time.Millisecond, Every: 20 * time.Millisecond}}
 			for _, uris := range [][2]string{{b.sourceURI, b.targetURI}, {b.targetURI, b.sourceURI}} {
 				r := b.verify(verify.Spec{Source: uris[0], Target: uris[1], Options: o})
 				b.finds(r, want)
@@ -369,7 +377,8 @@ func TestVerifySeveral(t *testing.T) {
 	b.ok(b.lab.ShardCollection(t.Context(), "d.order", sharded.Sharding{Key: key(1)}))
 	b.ok(b.lab.Split(t.Context(), "d.order", key(200)))
 	b.ok(b.lab.MoveChunk(t.Context(), "d.order", key(250), b.lab.ShardNames()[1]))
-	b.ok(b.target.Database("d").CreateCollection(t.Context(), "order", options.CreateCollection().SetCollation(&options.Collation{Locale: "en", NumericOrdering: true})))
+	b.ok(b.target.Database("d").CreateCollection(t.Context(), "order",
+		options.CreateCollection().SetCollation(&options.Collation{Locale: "en", NumericOrdering: true})))
 	for _, d := range []struct {
 		on *driver.Client
 		id string
@@ -378,7 +387,8 @@ func TestVerifySeveral(t *testing.T) {
 		{b.source, "10", 150}, {b.source, "10", 250}, {b.source, "11", 150}, {b.source, "11", 250}, {b.source, "9", 250},
 		{b.target, "9", 250}, {b.target, "10", 250}, {b.target, "11", 150},
 	} {
-		_, err := d.on.Database("d").Collection("order").InsertOne(t.Context(), bson.D{{Key: "_id", Value: d.id}, {Key: "k", Value: d.k}})
+		_, err := d.on.Database("d").Collection("order").
+			InsertOne(t.Context(), bson.D{{Key: "_id", Value: d.id}, {Key: "k", Value: d.k}})
 		b.ok(err)
 	}
 	r := b.verify(verify.Spec{Source: b.sourceURI, Target: b.targetURI, Options: verify.Options{Method: verify.Ranges}})
@@ -450,7 +460,8 @@ func TestVerifyThroughRouters(t *testing.T) {
 		t.Helper()
 		r := b.verify(spec)
 		b.finds(r, want)
-		if all := strings.Join(r.Notes, "\n"); note == "" && all != "" || !strings.Contains(all, note) || strings.Contains(all, "secret") {
+		if all := strings.Join(r.Notes, "\n"); note == "" && all != "" || !strings.Contains(all, note) ||
+			strings.Contains(all, "secret") {
 			t.Errorf("notes: %q, want %q", r.Notes, note)
 		}
 	}

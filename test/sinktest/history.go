@@ -58,7 +58,8 @@ func (h *History) namespace() string { return Namespaces()[h.IntN(len(Namespaces
 // drop appends a schema change, with which nothing shares a position.
 func (h *History) drop(at mongo.OpTime) {
 	ns := h.namespace()
-	h.Events = append(h.Events, stream.Event{Kind: stream.SchemaChange, NS: ns, Change: &stream.Change{Kind: stream.ChangeDrop, NS: ns}, At: at})
+	h.Events = append(h.Events, stream.Event{Kind: stream.SchemaChange, NS: ns,
+		Change: &stream.Change{Kind: stream.ChangeDrop, NS: ns}, At: at})
 	delete(h.now, ns)
 }
 
@@ -224,7 +225,8 @@ func (h *History) batches(from mongo.OpTime) (list []*stream.Batch) {
 	end := from
 	for len(events) > 0 {
 		n := min(1+h.IntN(25), len(events))
-		b := &stream.Batch{Events: slices.Clone(events[:n]), Start: end, Mark: fmt.Sprint("m", h.IntN(1000)), More: h.IntN(2) == 0}
+		b := &stream.Batch{Events: slices.Clone(events[:n]), Start: end, Mark: fmt.Sprint("m", h.IntN(1000)),
+			More: h.IntN(2) == 0}
 		for i := range b.Events {
 			b.Bytes += 50 + len(b.Events[i].Doc)
 			if at := b.Events[i].At; i+1 < len(events) && at.Before(events[i+1].At) || i+1 == len(events) {

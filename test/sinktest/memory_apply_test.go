@@ -14,9 +14,13 @@ import (
 // TestMemoryApplies: what each kind of event does, and what it does not do outside the
 // overlap.
 func TestMemoryApplies(t *testing.T) {
-	diff := kit.Raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 2}}}}}})
-	nested := kit.Raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "sa", Value: bson.D{{Key: "u", Value: bson.D{{Key: "x", Value: 2}}}}}}}})
-	old, made, changed := kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 2}}), kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 2}})
+	diff := kit.Raw(bson.D{{Key: "$v", Value: int32(2)},
+		{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 2}}}}}})
+	nested := kit.Raw(bson.D{{Key: "$v", Value: int32(2)},
+		{Key: "diff", Value: bson.D{{Key: "sa", Value: bson.D{{Key: "u", Value: bson.D{{Key: "x", Value: 2}}}}}}}})
+	old, made, changed := kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 1}}),
+		kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 2}}),
+		kit.Raw(bson.D{{Key: "_id", Value: int32(1)}, {Key: "a", Value: 2}})
 	for i, c := range []struct {
 		there   bson.Raw
 		kind    stream.Kind
@@ -41,11 +45,13 @@ func TestMemoryApplies(t *testing.T) {
 		var s memoryStore
 		key := stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, 1)}}
 		if c.there != nil {
-			if err := s.Apply(&stream.Event{Kind: stream.Insert, NS: "d.c", Route: &stream.Route{Target: "d.c"}, Key: key, Doc: c.there}, false); err != nil {
+			if err := s.Apply(&stream.Event{Kind: stream.Insert, NS: "d.c", Route: &stream.Route{Target: "d.c"}, Key: key,
+				Doc: c.there}, false); err != nil {
 				t.Fatal(err)
 			}
 		}
-		err := s.Apply(&stream.Event{Kind: c.kind, Form: delta.Diff, NS: "d.c", Route: &stream.Route{Target: "d.c"}, Key: key, Doc: c.doc}, c.overlap)
+		err := s.Apply(&stream.Event{Kind: c.kind, Form: delta.Diff, NS: "d.c", Route: &stream.Route{Target: "d.c"}, Key: key,
+			Doc: c.doc}, c.overlap)
 		if (err != nil) != c.fails {
 			t.Errorf("case %d: %v", i, err)
 		}

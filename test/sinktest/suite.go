@@ -34,7 +34,8 @@ type Property struct {
 // Properties are those of all sinks.
 func Properties() []Property {
 	return []Property{
-		{"order", order}, {"drains", drains}, {"applied", applied}, {"restarts", restarts}, {"repeats", repeats}, {"ends", ends},
+		{"order", order}, {"drains", drains}, {"applied", applied}, {"restarts", restarts}, {"repeats", repeats},
+		{"ends", ends},
 	}
 }
 

@@ -197,9 +197,10 @@ func TestBrokenSinks(t *testing.T) {
 				return s.Feed(ctx, &c)
 			}}
 		}, "repeats"},
-		{"says that it is drained after the end", func(_ *kept, s *memorySink, _ stream.Position, _ mongo.OpTime) stream.Sink {
-			return &late{memorySink: s, in: make(chan *stream.Batch, 100), forever: true}
-		}, "ends"},
+		{"says that it is drained after the end",
+			func(_ *kept, s *memorySink, _ stream.Position, _ mongo.OpTime) stream.Sink {
+				return &late{memorySink: s, in: make(chan *stream.Batch, 100), forever: true}
+			}, "ends"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

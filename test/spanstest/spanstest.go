@@ -59,7 +59,8 @@ func (c *Collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	for _, of := range in.GetResourceSpans() {
 		for _, scope := range of.GetScopeSpans() {
 			for _, s := range scope.GetSpans() {
-				one := Span{Name: s.GetName(), Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()), Parent: hex.EncodeToString(s.GetParentSpanId()),
+				one := Span{Name: s.GetName(), Trace: hex.EncodeToString(s.GetTraceId()), ID: hex.EncodeToString(s.GetSpanId()),
+					Parent:     hex.EncodeToString(s.GetParentSpanId()),
 					Attributes: map[string]string{}, Failed: s.GetStatus().GetCode() == 2,
 					Begin: time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano()))}
 				for _, a := range s.GetAttributes() {

@@ -104,12 +104,14 @@ func letter(ns string, id, v any, state deadletter.State) deadletter.Letter {
 	}
 	uuid := [16]byte{1, 2, 3}
 	other := bson.RawValue{Type: bson.TypeBoolean, Value: []byte{1}}
-	return deadletter.Letter{NS: ns, State: state, Cause: deadletter.CauseKey, DocID: bsoncore.Document(raw).Lookup("_id"), Doc: raw, At: at(5), Until: at(9),
+	return deadletter.Letter{NS: ns, State: state, Cause: deadletter.CauseKey, DocID: bsoncore.Document(raw).Lookup("_id"),
+		Doc: raw, At: at(5), Until: at(9),
 		Source: "s." + ns, UUID: &uuid, Reason: "no room", Code: 11000, Index: "v_1", Other: other}
 }
 
 func same(a, b deadletter.Letter) bool {
-	return a.NS == b.NS && a.State == b.State && a.Cause == b.Cause && a.DocID.Equal(b.DocID) && bytes.Equal(a.Doc, b.Doc) && a.At == b.At && a.Until == b.Until &&
+	return a.NS == b.NS && a.State == b.State && a.Cause == b.Cause && a.DocID.Equal(b.DocID) &&
+		bytes.Equal(a.Doc, b.Doc) && a.At == b.At && a.Until == b.Until &&
 		a.Source == b.Source && (a.UUID == nil) == (b.UUID == nil) && (a.UUID == nil || *a.UUID == *b.UUID) &&
 		a.Reason == b.Reason && a.Code == b.Code && a.Index == b.Index && a.Other.Equal(b.Other)
 }
@@ -137,7 +139,8 @@ func (b lettersBench) read(when string, want deadletter.Letter) deadletter.Lette
 
 func undecided(t T, open OpenLetters) {
 	b := lettersOf(t, open)
-	if l := letter("d.c", 1, "x", deadletter.Undecided); b.Disputed(l.NS, l.DocID) || !b.Until().IsZero() || b.AnyDue(at(100)) {
+	if l := letter("d.c", 1, "x", deadletter.Undecided); b.Disputed(l.NS, l.DocID) || !b.Until().IsZero() ||
+		b.AnyDue(at(100)) {
 		t.Errorf("in dispute without a letter")
 	}
 	for id := range 3 {
@@ -156,7 +159,8 @@ func undecided(t T, open OpenLetters) {
 	b.ok(b.Settle(t.Context(), b.read("undecided", letter("d.c", 1, "x", deadletter.Undecided)), "nothing was wrong"))
 	b.ok(b.Settle(t.Context(), b.read("missing", missing), "written"))
 	b.has("decided", deadletter.Stats{Undecided: 1, Open: 1, Settled: 1})
-	if l := letter("d.c", 1, "x", deadletter.Undecided); b.Disputed(l.NS, l.DocID) || b.reopened().Disputed(l.NS, l.DocID) || b.Disputed(l.NS, missing.DocID) {
+	if l := letter("d.c", 1, "x", deadletter.Undecided); b.Disputed(l.NS, l.DocID) ||
+		b.reopened().Disputed(l.NS, l.DocID) || b.Disputed(l.NS, missing.DocID) {
 		t.Errorf("in dispute after it was settled")
 	}
 	again := letter("d.c", 3, "z", deadletter.Open)
@@ -220,8 +224,10 @@ func everyForm(t T, open OpenLetters) {
 	for range 100 {
 		deep = bson.D{{Key: "d", Value: deep}}
 	}
-	values := []any{int32(1), int64(1), 1.0, "1", nil, bson.D{{Key: "$a", Value: 1}}, bson.D{{Key: "a", Value: 1}}, strings.Repeat("x", 2<<20), bson.MinKey{},
-		bson.Timestamp{}, deep, bson.D{{Key: "a.b", Value: 1}, {Key: "", Value: 2}, {Key: "a.b", Value: 3}}, bson.Symbol("s"), bson.Undefined{},
+	values := []any{int32(1), int64(1), 1.0, "1", nil, bson.D{{Key: "$a", Value: 1}}, bson.D{{Key: "a", Value: 1}},
+		strings.Repeat("x", 2<<20), bson.MinKey{},
+		bson.Timestamp{}, deep, bson.D{{Key: "a.b", Value: 1}, {Key: "", Value: 2}, {Key: "a.b", Value: 3}}, bson.Symbol("s"),
+		bson.Undefined{},
 		bson.CodeWithScope{Code: "c", Scope: bson.D{{Key: "$x", Value: 1}}}}
 	var letters []deadletter.Letter
 	for _, v := range values {
@@ -255,7 +261,8 @@ func removed(t T, open OpenLetters) {
 
 func moved(t T, open OpenLetters) {
 	b := lettersOf(t, open)
-	ours, theirs, elsewhere := letter("d.from", 1, "x", deadletter.Open), letter("d.to", 1, "y", deadletter.Undecided), letter("d.else", 1, "z", deadletter.Open)
+	ours, theirs, elsewhere := letter("d.from", 1, "x", deadletter.Open), letter("d.to", 1, "y", deadletter.Undecided),
+		letter("d.else", 1, "z", deadletter.Open)
 	for _, l := range []deadletter.Letter{ours, theirs, elsewhere} {
 		b.ok(b.Write(t.Context(), l))
 	}
@@ -289,7 +296,8 @@ func dropped(t T, open OpenLetters) {
 	b.has("dropped", deadletter.Stats{Undecided: 1, Open: 1, Settled: 2, Removed: 2})
 	for i := range states[:2] {
 		id := letter("d.c", i, "x", "").DocID
-		if still := []bool{b.Disputed("d.c", id), b.reopened().Disputed("d.c", id)}; slices.Contains(still, true) || !b.Disputed("d.other", id) {
+		if still := []bool{b.Disputed("d.c", id), b.reopened().Disputed("d.c", id)}; slices.Contains(still, true) ||
+			!b.Disputed("d.other", id) {
 			t.Errorf("%d: in dispute %v; of the other collection %t", i, still, b.Disputed("d.other", id))
 		}
 	}

@@ -166,7 +166,8 @@ func (s *shelf) Move(_ context.Context, from, to string, at mongo.OpTime) error 
 
 func (s *shelf) SettleAll(_ context.Context, ns, _ string, but mongo.OpTime) error {
 	s.each(ns, func(l *kept1) {
-		if but.IsZero() || s.fault == "a rename settles what it moved" || l.moved != but && s.fault != "a rename settles nothing" {
+		if but.IsZero() || s.fault == "a rename settles what it moved" || l.moved != but &&
+			s.fault != "a rename settles nothing" {
 			l.State = deadletter.Settled
 		}
 	})
@@ -176,7 +177,10 @@ func (s *shelf) SettleAll(_ context.Context, ns, _ string, but mongo.OpTime) err
 func (s *shelf) Reset(context.Context) error {
 	for _, one := range s.jobs {
 		if one == s || s.fault == "a reset is of all jobs" {
-			maps.DeleteFunc(one.letters, func(_ string, l kept1) bool { return l.State != deadletter.Removed || s.fault == "a reset removes all" })
+			maps.DeleteFunc(one.letters, func(_ string, l kept1) bool {
+				return l.State != deadletter.Removed ||
+					s.fault == "a reset removes all"
+			})
 		}
 	}
 	return nil

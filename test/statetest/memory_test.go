@@ -202,7 +202,8 @@ func (m *memory) Prove(ctx context.Context, _ bool) (mongo.OpTime, error) {
 func (m *memory) Owned() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if time.Since(m.proven) < memoryLease || m.is("everybody owns") || m.is("an owner never gives up") && !m.proven.IsZero() {
+	if time.Since(m.proven) < memoryLease || m.is("everybody owns") || m.is("an owner never gives up") &&
+		!m.proven.IsZero() {
 		return nil
 	}
 	return errors.New("not owned")
@@ -238,7 +239,8 @@ func (m *memory) write(ctx context.Context, anyAttempt bool, set bson.D) error {
 	if err != nil {
 		return err
 	}
-	if job.Owner.Run != m.run && !m.is("old runs save") || !anyAttempt && job.Fence != m.fence && !m.is("old attempts save") && !m.is("old runs save") {
+	if job.Owner.Run != m.run && !m.is("old runs save") || !anyAttempt && job.Fence != m.fence &&
+		!m.is("old attempts save") && !m.is("old runs save") {
 		return state.ErrFenced
 	}
 	m.mu.Lock()
@@ -403,7 +405,8 @@ func (m *memory) NoteNames(_ context.Context, change schema.NameChange) error {
 		if !m.is("names are put twice") {
 			remove(one.NS)
 		}
-		k.catalog = append(k.catalog, state.Mapped{Target: one.Target, Gone: one.Gone && !m.is("what never came is forgotten"), Left: one.Left, Copied: one.Copied,
+		k.catalog = append(k.catalog, state.Mapped{Target: one.Target,
+			Gone: one.Gone && !m.is("what never came is forgotten"), Left: one.Left, Copied: one.Copied,
 			Collection: schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID}})
 	}
 	if m.is("what is put anew is removed") {

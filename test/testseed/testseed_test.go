@@ -39,7 +39,8 @@ func TestFile(t *testing.T) {
 // TestSeedsAreFixed: no test takes a seed from the clock, or none.
 func TestSeedsAreFixed(t *testing.T) {
 	clock := regexp.MustCompile(`uint64\(time\.Now\(\)\.Unix|NewPCG\([^)]*time\.Now`)
-	unseeded := regexp.MustCompile(`(^|[^.\w])rand\.(ExpFloat64|Float\w+|Int\w*|N|NormFloat64|Perm|Shuffle|Uint\w+)(\[\w+\])?\(`)
+	unseeded := regexp.MustCompile(
+		`(^|[^.\w])rand\.(ExpFloat64|Float\w+|Int\w*|N|NormFloat64|Perm|Shuffle|Uint\w+)(\[\w+\])?\(`)
 	for _, dir := range []string{"cmd", "demo", "docs", "internal", "test", "workshop"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(name string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(name, "_test.go") || filepath.Base(name) == "testseed_test.go" {
@@ -75,7 +76,8 @@ func TestFind(t *testing.T) {
 }
 
 func TestParseRefuses(t *testing.T) {
-	for _, text := range []string{"", "a.TestX 1", "* 1 2", "* 1\na.TestX", "* 1\na.TestX one", "* 1\na.TestX 2 2", "* 1\na.TestX 2\na.TestX 3", "* 1\na.TestX -1"} {
+	for _, text := range []string{"", "a.TestX 1", "* 1 2", "* 1\na.TestX", "* 1\na.TestX one", "* 1\na.TestX 2 2",
+		"* 1\na.TestX 2\na.TestX 3", "* 1\na.TestX -1"} {
 		if lines, err := parse(text); err == nil {
 			t.Errorf("%q: %v", text, lines)
 		}

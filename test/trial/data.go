@@ -161,7 +161,8 @@ func (p *play) step(ctx context.Context, client *mongo.Client, e Event) (err err
 	if s.Do != history.Run || s.Txn != 0 || p.open {
 		p.open = p.open || s.Txn != 0
 		if p.steps == nil || p.steps.Client != client {
-			p.steps = &history.Runner{Client: client, Database: Database, Hook: p.hook, Tolerate: func(error) bool { return true }}
+			p.steps = &history.Runner{Client: client, Database: Database, Hook: p.hook,
+				Tolerate: func(error) bool { return true }}
 		}
 		return p.steps.Ordered(ctx, []history.Step{s})
 	}

@@ -55,7 +55,8 @@ func remove(coll string, q any) Event {
 }
 
 func filled(coll string, n, pad int) Event {
-	return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: kit.Raw(D("fill", coll, "from", 0, "to", n, "pad", pad))}}
+	return Event{Do: Step, Step: &history.Step{Do: history.Fill,
+		Cmd: kit.Raw(D("fill", coll, "from", 0, "to", n, "pad", pad))}}
 }
 
 func rename(from, to string, dropTarget bool) Event {
@@ -123,7 +124,8 @@ func (r *draw) lags(steps []Event) []Event {
 	rest := steps[begin:]
 	for n := 0; len(rest) > 0 && n < mostStarts; n++ {
 		some := min(len(rest), 2+r.IntN(7))
-		lag := choose(r, []Event{{Do: PauseJob}, {Do: ResumeJob}}, []Event{rate(1), rate(0)}, []Event{rate(1), rate(0)}, []Event{{Do: Kill}, start()}, []Event{{Do: End}, start()})
+		lag := choose(r, []Event{{Do: PauseJob}, {Do: ResumeJob}}, []Event{rate(1), rate(0)}, []Event{rate(1), rate(0)},
+			[]Event{{Do: Kill}, start()}, []Event{{Do: End}, start()})
 		lag = Together(n+1, lag...)
 		out = append(append(append(out, lag[0]), rest[:some]...), lag[1], reached("following"), caughtUp())
 		rest = rest[some:]

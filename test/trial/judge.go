@@ -266,7 +266,8 @@ func (p *play) differences(ctx context.Context) ([]string, error) {
 		return p.retained.differences(ctx, tc.Database(Database))
 	}
 	r := readRules(p.tr.Args)
-	o := test.CompareOptions{Source: r.has, Name: r.target, Target: func(ns string) bool { return !slices.Contains(p.tr.Keep, ns) && !p.unnamed(r, ns) }}
+	o := test.CompareOptions{Source: r.has, Name: r.target,
+		Target: func(ns string) bool { return !slices.Contains(p.tr.Keep, ns) && !p.unnamed(r, ns) }}
 	diffs, err := test.Compare(ctx, sc, tc, o)
 	if err != nil {
 		return nil, err

@@ -65,7 +65,8 @@ func (p *play) serve(e Event, file string) (*test.Process, error) {
 	if first {
 		p.later.dir = p.t.TempDir()
 	}
-	m := test.StartWith(p.t, []string{"MILLRACE_FAILPOINTS=@" + file}, p.r.Bin, append([]string{"serve", "--listen", "127.0.0.1:0", "--data-dir", p.later.dir}, e.Args...)...)
+	m := test.StartWith(p.t, []string{"MILLRACE_FAILPOINTS=@" + file}, p.r.Bin,
+		append([]string{"serve", "--listen", "127.0.0.1:0", "--data-dir", p.later.dir}, e.Args...)...)
 	if !first {
 		return m, nil
 	}
@@ -115,7 +116,8 @@ func (p *play) jobs(ctx context.Context, m *test.Process, args ...string) (code 
 	if err != nil {
 		return 0, "", err
 	}
-	return exited(m.Command(ctx, slices.Concat([]string{"jobs"}, args, []string{"--server", at[1], "--token", strings.TrimSpace(string(token))})...))
+	return exited(m.Command(ctx, slices.Concat([]string{"jobs"}, args,
+		[]string{"--server", at[1], "--token", strings.TrimSpace(string(token))})...))
 }
 
 // refer does an action of these.
@@ -151,7 +153,8 @@ func (p *play) verify(ctx context.Context, m *test.Process) error {
 		}
 	}
 	for got.State == "" { // the service hears later than the target that the job follows
-		_, text, err := p.jobs(ctx, m, "verify", "--job", "trial", "--id", fmt.Sprint("v", p.later.asked), "--recheck-for", "1", "--wait", "--output", "json")
+		_, text, err := p.jobs(ctx, m, "verify", "--job", "trial", "--id", fmt.Sprint("v", p.later.asked), "--recheck-for",
+			"1", "--wait", "--output", "json")
 		if err == nil {
 			err = json.NewDecoder(strings.NewReader(text)).Decode(&got)
 		}
@@ -188,7 +191,8 @@ func (p *play) repair(ctx context.Context, m *test.Process, args []string) error
 	}
 	of := fmt.Sprint("v", p.later.asked)
 	id := fmt.Sprintf("r%d", len(p.log.String())) // no other has it
-	code, text, err := p.jobs(ctx, m, slices.Concat([]string{"repair", "--job", "trial", "--of", of, "--id", id, "--wait"}, args)...)
+	code, text,
+		err := p.jobs(ctx, m, slices.Concat([]string{"repair", "--job", "trial", "--of", of, "--id", id, "--wait"}, args)...)
 	if err != nil {
 		return err
 	}
@@ -344,7 +348,8 @@ func (p *play) retryCut(ctx context.Context) error {
 		return err
 	}
 	wanted := func(at string) bool {
-		return slices.ContainsFunc(p.later.letters, func(d document) bool { return at == d.ns+" "+d.id.String() && now[d.ns] == d.uuid })
+		return slices.ContainsFunc(p.later.letters,
+			func(d document) bool { return at == d.ns+" "+d.id.String() && now[d.ns] == d.uuid })
 	}
 	for at, doc := range after {
 		if doc != before[at] && !wanted(at) {

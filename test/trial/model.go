@@ -84,7 +84,8 @@ func (m *model) verdict(ctx context.Context, p *play, res Result, code int) Resu
 	case m.Stops != "" && code == 0:
 		res.Verdict, res.Differences = Differs, []string{"the job ends well, though " + m.Stops + " must not become capped"}
 		return res
-	case m.Stops != "" && !slices.ContainsFunc(append(m.Capped(), m.Stops), func(ns string) bool { return strings.Contains(res.Message, ns) }):
+	case m.Stops != "" && !slices.ContainsFunc(append(m.Capped(), m.Stops),
+		func(ns string) bool { return strings.Contains(res.Message, ns) }):
 		res.Verdict = FalseAlarm
 		return res
 	case m.Stops != "":

@@ -136,7 +136,8 @@ type play struct {
 // nothing of millrace.
 func (r *Runner) Run(ctx context.Context, t *testing.T, tr Trial) (res Result, err error) {
 	t.Helper()
-	p := &play{t: t, r: r, tr: tr, procs: map[int]*process{}, began: time.Now(), keep: map[string]string{}, claims: claims{}}
+	p := &play{t: t, r: r, tr: tr, procs: map[int]*process{}, began: time.Now(), keep: map[string]string{},
+		claims: claims{}}
 	if tr.Retained {
 		p.retained = newRetained(tr.Args)
 	}
@@ -368,7 +369,8 @@ func (p *play) start(e Event) error {
 
 // args is the command line of the job.
 func (p *play) args(more []string) []string {
-	args := slices.Concat([]string{"sync", "--job", "trial", "--source", p.source.uri(), "--target", p.target.uri(), "--allow-missing"}, p.tr.Args, more)
+	args := slices.Concat([]string{"sync", "--job", "trial", "--source", p.source.uri(), "--target", p.target.uri(),
+		"--allow-missing"}, p.tr.Args, more)
 	if p.startAt != "" {
 		args = append(args, "--mode", "incremental", "--start-at", p.startAt)
 	}
@@ -488,7 +490,8 @@ func (p *process) met(point string) bool {
 		}
 		l := rest[at : at+end]
 		at += end + 1
-		if name, ok := strings.CutPrefix(l, "failpoint "); ok && (point == "" || strings.HasPrefix(name, point+" ") || strings.HasPrefix(name, point+"/")) {
+		if name, ok := strings.CutPrefix(l, "failpoint "); ok &&
+			(point == "" || strings.HasPrefix(name, point+" ") || strings.HasPrefix(name, point+"/")) {
 			p.seen += at
 			return true
 		}
@@ -513,7 +516,8 @@ func (p *play) checkpoint(ctx context.Context) (c checkpoint) {
 
 // phaseOrder numbers the phases of a checkpoint; -1 is none.
 func phaseOrder(phase string) int {
-	return slices.Index([]string{"catalog", "creating", "copying", "indexing", "overlap", "following", "finalizing", "finalized"}, phase)
+	return slices.Index([]string{"catalog", "creating", "copying", "indexing", "overlap", "following", "finalizing",
+		"finalized"}, phase)
 }
 
 // count is how many documents the primary has in a namespace, -1 if it is not known.

@@ -46,14 +46,16 @@ func openSide(ctx context.Context, name string, shape Shape) (*side, error) {
 	s := &side{name: name, shape: shape, c: c, isolated: -1, points: map[string]int64{}}
 	for i := range c.Members() {
 		client, err := mongo.Connect(options.Client().ApplyURI(c.DirectURI(i)).SetAppName("trial").SetRetryWrites(false).
-			SetServerMonitoringMode(options.ServerMonitoringModePoll).SetHeartbeatInterval(time.Second).SetServerSelectionTimeout(5 * time.Second))
+			SetServerMonitoringMode(options.ServerMonitoringModePoll).SetHeartbeatInterval(time.Second).
+			SetServerSelectionTimeout(5 * time.Second))
 		if err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 		s.members = append(s.members, client)
 	}
 	// A trial says itself when it wants more than one member.
-	err = s.admin(ctx, "primary", D("setDefaultRWConcern", 1, "defaultWriteConcern", D("w", 1), "writeConcern", D("w", "majority")))
+	err = s.admin(ctx, "primary", D("setDefaultRWConcern", 1, "defaultWriteConcern", D("w", 1), "writeConcern",
+		D("w", "majority")))
 	if err != nil && !codeIs(err, 59) { // before 4.4
 		return nil, errors.Join(err, s.close())
 	}
@@ -232,7 +234,8 @@ func (s *side) entered(ctx context.Context, name string) bool {
 	met := false
 	_ = s.on(ctx, "all", func(c *mongo.Client) error {
 		ctx := context.WithoutCancel(ctx) // else the driver adds a time of its own
-		err := c.Database("admin").RunCommand(ctx, D("waitForFailPoint", name, "timesEntered", s.points[name]+1, "maxTimeMS", 20)).Err()
+		err := c.Database("admin").RunCommand(ctx,
+			D("waitForFailPoint", name, "timesEntered", s.points[name]+1, "maxTimeMS", 20)).Err()
 		met = met || err == nil
 		return nil
 	})
@@ -250,7 +253,8 @@ func (s *side) hold(ctx context.Context, yes bool) error {
 		if yes && s.states(ctx)[i].Primary {
 			continue
 		}
-		if err := s.members[i].Database("admin").RunCommand(ctx, D("configureFailPoint", "stopReplProducer", "mode", mode)).Err(); err != nil {
+		if err := s.members[i].Database("admin").RunCommand(ctx, D("configureFailPoint", "stopReplProducer", "mode", mode)).
+			Err(); err != nil {
 			return err
 		}
 	}
@@ -339,7 +343,8 @@ func (s *side) replicates(ctx context.Context) error {
 	}
 	short, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return s.admin(short, "primary", D("insert", "trials", "documents", A(D("at", time.Now())), "writeConcern", D("w", len(s.members), "wtimeout", 8000)))
+	return s.admin(short, "primary", D("insert", "trials", "documents", A(D("at", time.Now())), "writeConcern",
+		D("w", len(s.members), "wtimeout", 8000)))
 }
 
 // databases that a trial may have made.
@@ -370,7 +375,8 @@ func (s *side) remove(ctx context.Context) error {
 		return err
 	}
 	for _, db := range dbs {
-		if err := c.Database(db).RunCommand(ctx, D("dropDatabase", 1, "writeConcern", D("w", "majority", "wtimeout", 30000))).Err(); err != nil {
+		if err := c.Database(db).RunCommand(ctx, D("dropDatabase", 1, "writeConcern", D("w", "majority", "wtimeout", 30000))).
+			Err(); err != nil {
 			return err
 		}
 	}
@@ -388,7 +394,8 @@ func (s *side) quiet(ctx context.Context, long time.Duration, kill bool) error {
 		busy := 0
 		err := s.on(ctx, "primary", func(c *mongo.Client) error {
 			cur, err := c.Database("admin").Aggregate(ctx, A(D("$currentOp", D("allUsers", true)),
-				D("$match", D("appName", D("$regex", "^millrace"), "active", true, "command.hello", D("$exists", false), "command.isMaster", D("$exists", false)))))
+				D("$match", D("appName", D("$regex", "^millrace"), "active", true, "command.hello", D("$exists", false),
+					"command.isMaster", D("$exists", false)))))
 			if err != nil {
 				return err
 			}

@@ -16,7 +16,9 @@ import (
 func commandThemes() []Theme {
 	themes := []Theme{
 		{"commands-skip", func(r *rand.Rand) Trial {
-			return ruled(r, commands.Rules{Skip: []string{pick(r, "insert", "update", "replace", "delete", "create", "drop", "rename", "createIndexes", "dropIndexes", "collMod")}})
+			return ruled(r,
+				commands.Rules{Skip: []string{pick(r, "insert", "update", "replace", "delete", "create", "drop", "rename",
+					"createIndexes", "dropIndexes", "collMod")}})
 		}},
 		{"commands-soft", func(r *rand.Rand) Trial { return ruled(r, commands.Rules{SoftDelete: "gone"}) }},
 		{"commands-filter", func(r *rand.Rand) Trial { return ruled(r, commands.Rules{Filter: true}) }},
@@ -150,7 +152,8 @@ func reusedIDs(rnd *rand.Rand) Trial {
 // cappedNames has capped collections get names that have rules which no capped
 // collection can have, among other commands.
 func cappedNames(rnd *rand.Rand) Trial {
-	r := pick(rnd, commands.Rules{Skip: []string{pick(rnd, "insert", "update", "replace", "delete")}}, commands.Rules{SoftDelete: "gone"},
+	r := pick(rnd, commands.Rules{Skip: []string{pick(rnd, "insert", "update", "replace", "delete")}},
+		commands.Rules{SoftDelete: "gone"},
 		commands.Rules{Filter: true}, commands.Rules{Fields: true}, commands.Rules{History: true})
 	pattern := pick(rnd, "db.?", "db.c")
 	t := Trial{Args: around(r.Args(pattern)...)}
@@ -203,8 +206,9 @@ func foreignDrop(rnd *rand.Rand) Trial {
 	t.Events = append(t.Events, caughtUp(), dst("drop", victim))
 	t.Events = append(t.Events, r.list(r.IntN(4), beside)...)
 	to := choose(r, "DB.b", "DB.e", "DB-x.a")
-	change := []Event{rename("DB."+victim, to, true), in(strings.TrimPrefix(strings.TrimPrefix(to[:strings.Index(to, ".")], "DB"), "-"),
-		insert(to[strings.Index(to, ".")+1:], D("_id", 2000)))[0]}
+	change := []Event{rename("DB."+victim, to, true),
+		in(strings.TrimPrefix(strings.TrimPrefix(to[:strings.Index(to, ".")], "DB"), "-"),
+			insert(to[strings.Index(to, ".")+1:], D("_id", 2000)))[0]}
 	if r.one(4) {
 		change = []Event{src("collMod", victim, "validationLevel", "off")}
 	}
@@ -243,7 +247,8 @@ func applyOpsByUUID(rnd *rand.Rand) Trial {
 		case 1:
 			return []Event{insert(choose(r, names...), D("_id", 1+r.IntN(3), "v", "inserted"))}
 		case 2:
-			return []Event{src("applyOps", A(one(false), D("op", "c", "ns", "DB.$cmd", "o", D("applyOps", A(one(true), one(true)))), one(false)))}
+			return []Event{src("applyOps",
+				A(one(false), D("op", "c", "ns", "DB.$cmd", "o", D("applyOps", A(one(true), one(true)))), one(false)))}
 		case 3:
 			return []Event{src("applyOps", A(one(false), one(false)), "allowAtomic", false)}
 		}
@@ -253,7 +258,8 @@ func applyOpsByUUID(rnd *rand.Rand) Trial {
 	if r.one(3) {
 		t.Args = []string{"--include", "db." + choose(r, "a", "b", "old")}
 	}
-	t.Events = []Event{insert("a", D("_id", 1, "v", 0)), insert("b", D("_id", 1, "v", 0)), insert("old", D("_id", 1, "v", 0))}
+	t.Events = []Event{insert("a", D("_id", 1, "v", 0)), insert("b", D("_id", 1, "v", 0)),
+		insert("old", D("_id", 1, "v", 0))}
 	t.Events = append(t.Events, r.among(r.list(6+r.IntN(14), step))...)
 	return t
 }

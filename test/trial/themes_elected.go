@@ -36,11 +36,14 @@ func deposed(r *rand.Rand) (first, last []Event) {
 	wait := For(between(r, 0, 1500*time.Millisecond))
 	switch r.IntN(4) {
 	case 0:
-		return []Event{{Do: Hold, On: Target}}, []Event{wait, {Do: Down, On: Target}, {Do: Release, On: Target}, Until(Target, "primary"), wait, {Do: Up, On: Target}}
+		return []Event{{Do: Hold, On: Target}}, []Event{wait, {Do: Down, On: Target}, {Do: Release, On: Target},
+			Until(Target, "primary"), wait, {Do: Up, On: Target}}
 	case 1:
-		return []Event{{Do: Hold, On: Target}}, []Event{wait, {Do: StepDown, On: Target}, {Do: Release, On: Target}, Until(Target, "primary")}
+		return []Event{{Do: Hold, On: Target}},
+			[]Event{wait, {Do: StepDown, On: Target}, {Do: Release, On: Target}, Until(Target, "primary")}
 	case 2:
-		return []Event{{Do: Isolate, On: Target, Alone: r.IntN(2) == 0}}, []Event{wait, {Do: Elect, On: Target}, Until(Target, "primary"), wait, {Do: Rejoin, On: Target}}
+		return []Event{{Do: Isolate, On: Target, Alone: r.IntN(2) == 0}},
+			[]Event{wait, {Do: Elect, On: Target}, Until(Target, "primary"), wait, {Do: Rejoin, On: Target}}
 	}
 	return nil, []Event{{Do: Elect, On: Target}, Until(Target, "primary")}
 }

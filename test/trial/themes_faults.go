@@ -42,24 +42,30 @@ func rollback(r *rand.Rand) Trial {
 	write := Filled("db", "c", n, n+more, 50)
 	switch r.IntN(3) {
 	case 0: // held up as soon as something was acknowledged
-		t.Events = append(t.Events, Event{Do: Arm, Points: fmt.Sprintf("batch.after:%d=%s", 1+r.IntN(4), pick(r, "stop", "sleep:3s", "sleep:5s"))}, Event{Do: Hold, On: Target}, write,
+		t.Events = append(t.Events, Event{Do: Arm, Points: fmt.Sprintf("batch.after:%d=%s", 1+r.IntN(4),
+			pick(r, "stop", "sleep:3s", "sleep:5s"))}, Event{Do: Hold, On: Target}, write,
 			Event{Do: Await, Want: "point", For: 3 * time.Second}, Event{Do: Down, On: Target}, Event{Do: Release, On: Target},
 			Until(Target, "primary"), Event{Do: Wake})
 	case 1: // the next save comes late
-		t.Events = append(t.Events, Event{Do: Arm, Points: "position.before:1=sleep:4s"}, Event{Do: Await, Want: "point:position.before", For: 5 * time.Second},
-			Event{Do: Hold, On: Target}, write, Event{Do: Await, On: Target, Want: fmt.Sprintf("count:db.c=%d", n+more), For: 3 * time.Second},
+		t.Events = append(t.Events, Event{Do: Arm, Points: "position.before:1=sleep:4s"},
+			Event{Do: Await, Want: "point:position.before", For: 5 * time.Second},
+			Event{Do: Hold, On: Target}, write, Event{Do: Await, On: Target, Want: fmt.Sprintf("count:db.c=%d", n+more),
+				For: 3 * time.Second},
 			Event{Do: Down, On: Target}, Event{Do: Release, On: Target}, Until(Target, "primary"))
 	default: // by chance
-		t.Events = append(t.Events, Event{Do: Hold, On: Target}, write, For(between(r, 10*time.Millisecond, 400*time.Millisecond)),
+		t.Events = append(t.Events, Event{Do: Hold, On: Target}, write,
+			For(between(r, 10*time.Millisecond, 400*time.Millisecond)),
 			Event{Do: Down, On: Target}, Event{Do: Release, On: Target}, Until(Target, "primary"))
 	}
-	t.Events = append(t.Events, For(between(r, 500*time.Millisecond, 2500*time.Millisecond)), Event{Do: Up, On: Target}, Event{Do: Await, Want: "caught-up", For: 10 * time.Second})
+	t.Events = append(t.Events, For(between(r, 500*time.Millisecond, 2500*time.Millisecond)), Event{Do: Up, On: Target},
+		Event{Do: Await, Want: "caught-up", For: 10 * time.Second})
 	return t
 }
 
 // copyRollback does the same to a copy.
 func copyRollback(r *rand.Rand) Trial {
-	t := Trial{Target: Shape{Members: 3}, Args: included("--readers", fmt.Sprint(1+r.IntN(3)), "--writers", fmt.Sprint(1+r.IntN(3)))}
+	t := Trial{Target: Shape{Members: 3}, Args: included("--readers", fmt.Sprint(1+r.IntN(3)), "--writers",
+		fmt.Sprint(1+r.IntN(3)))}
 	for c := range 1 + r.IntN(3) {
 		t.Events = append(t.Events, Filled("db", fmt.Sprint("c", c), 0, 500+r.IntN(5000), 1000))
 	}
@@ -67,7 +73,8 @@ func copyRollback(r *rand.Rand) Trial {
 	then := pick(r, "stop", "sleep:3s", "sleep:5s", "sleep:6s")
 	t.Events = append(t.Events, Begin(fmt.Sprintf("copy.before:%d=stop;copy.after:%d=%s", 1+r.IntN(2), 1+r.IntN(3), then)),
 		Event{Do: Await, Want: "point:copy.before", For: 20 * time.Second}, Event{Do: Hold, On: Target}, Event{Do: Wake},
-		Event{Do: Await, Want: "point:copy.after", For: 5 * time.Second}, Event{Do: Down, On: Target}, Event{Do: Release, On: Target},
+		Event{Do: Await, Want: "point:copy.after", For: 5 * time.Second}, Event{Do: Down, On: Target},
+		Event{Do: Release, On: Target},
 		Until(Target, "primary"), Event{Do: Wake}, For(between(r, 500*time.Millisecond, 6*time.Second)))
 	if r.IntN(2) == 0 {
 		t.Events = append(t.Events, Event{Do: Kill})
@@ -80,7 +87,8 @@ func copyRollback(r *rand.Rand) Trial {
 func abandoned(r *rand.Rand) (t Trial) {
 	t.Args = included()
 	n := 400 + r.IntN(2500)
-	t.Events = []Event{Filled("db", "c", 0, n, 0), Begin("", "--partitions", fmt.Sprint(pick(r, 0, 1, 8))), Until("", "phase:following")}
+	t.Events = []Event{Filled("db", "c", 0, n, 0), Begin("", "--partitions", fmt.Sprint(pick(r, 0, 1, 8))),
+		Until("", "phase:following")}
 	add := func(e ...Event) { t.Events = append(t.Events, e...) }
 	manyKeys := r.IntN(2) == 0
 	if manyKeys {
@@ -88,18 +96,24 @@ func abandoned(r *rand.Rand) (t Trial) {
 		for i := range 100 + r.IntN(100) {
 			keys = append(keys, i)
 		}
-		add(Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$set", D("x", keys, "y", keys)), "multi", true)))), Until("", "caught-up"))
-		indexes := D("createIndexes", "c", "indexes", A(D("key", D("x", 1), "name", "x_1"), D("key", D("x", -1, "n", 1), "name", "x_2"), D("key", D("y", 1), "name", "y_1"), D("key", D("y", 1, "n", 1), "name", "y_2")))
+		add(Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$set", D("x", keys, "y", keys)), "multi", true)))),
+			Until("", "caught-up"))
+		indexes := D("createIndexes", "c", "indexes",
+			A(D("key", D("x", 1), "name", "x_1"), D("key", D("x", -1, "n", 1), "name", "x_2"),
+				D("key", D("y", 1), "name", "y_1"), D("key", D("y", 1, "n", 1), "name", "y_2")))
 		add(Together(1, Foreign("db", indexes))...)
 		defer func() {
-			t.Events = append(t.Events, Together(1, Foreign("db", D("dropIndexes", "c", "index", A("x_1", "x_2", "y_1", "y_2"))))...)
+			t.Events = append(t.Events,
+				Together(1, Foreign("db", D("dropIndexes", "c", "index", A("x_1", "x_2", "y_1", "y_2"))))...)
 		}()
 	}
 	add(Until("", "caught-up"))
 	slow := func() { // so many commands wait before they are run
 		if !manyKeys {
-			add(Event{Do: FailPoint, On: Target, Cmd: kit.Raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(8)), "data",
-				D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")), "namespace", "db.c", "blockConnection", true, "blockTimeMS", 1500+r.IntN(4000))))})
+			add(Event{Do: FailPoint, On: Target,
+				Cmd: kit.Raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(8)), "data",
+					D("failCommands", pick(r, A("delete"), A("delete"), A("delete", "update")), "namespace", "db.c", "blockConnection",
+						true, "blockTimeMS", 1500+r.IntN(4000))))})
 		}
 	}
 	for range 1 + r.IntN(2) {
@@ -143,8 +157,10 @@ func twoOwners(r *rand.Rand) Trial {
 	if halted {
 		add(Event{Do: Stop})
 	}
-	at := fmt.Sprintf("%s:1=sleep:%dms", pick(r, "copy.before", "copy.before", "copy.after", "phase.before"), 1500+r.IntN(3000))
-	add(Event{Do: Start, Process: 1, Args: []string{"--restart"}, Points: at}, Event{Do: Await, Process: 1, Want: "point", For: 20 * time.Second})
+	at := fmt.Sprintf("%s:1=sleep:%dms", pick(r, "copy.before", "copy.before", "copy.after", "phase.before"),
+		1500+r.IntN(3000))
+	add(Event{Do: Start, Process: 1, Args: []string{"--restart"}, Points: at},
+		Event{Do: Await, Process: 1, Want: "point", For: 20 * time.Second})
 	if halted {
 		add(Event{Do: Wake})
 	}
@@ -190,7 +206,8 @@ func hiddenConflict(r *rand.Rand) Trial {
 		case 0:
 			t.Events = append(t.Events, Event{Do: Kill}, Begin(""))
 		case 1:
-			t.Events = append(t.Events, Event{Do: Await, Want: "ended", For: 3 * time.Second}, Begin(""), For(between(r, 0, 2*time.Second)))
+			t.Events = append(t.Events, Event{Do: Await, Want: "ended", For: 3 * time.Second}, Begin(""),
+				For(between(r, 0, 2*time.Second)))
 		}
 	}
 	return t
@@ -202,20 +219,24 @@ func isolatedSource(r *rand.Rand) Trial {
 	t := Trial{Source: Shape{Members: 3, Proxy: true}, Args: included()}
 	n := 20 + r.IntN(200)
 	majority := D("w", "majority", "wtimeout", 5000)
-	t.Events = []Event{Filled("db", "c", 0, n, 20), Begin(""), Until("", "phase:following"), Until("", "caught-up"), For(between(r, 0, 800*time.Millisecond)),
+	t.Events = []Event{Filled("db", "c", 0, n, 20), Begin(""), Until("", "phase:following"), Until("", "caught-up"),
+		For(between(r, 0, 800*time.Millisecond)),
 		{Do: Isolate, Alone: r.IntN(4) > 0}}
 	add := func(e ...Event) { t.Events = append(t.Events, e...) }
 	if r.IntN(4) == 0 {
-		add(Event{Do: Run, Member: "isolated", DB: "db", Cmd: kit.Raw(D("insert", "c", "documents", A(D("_id", "lost")), "writeConcern", D("w", 1)))})
+		add(Event{Do: Run, Member: "isolated", DB: "db",
+			Cmd: kit.Raw(D("insert", "c", "documents", A(D("_id", "lost")), "writeConcern", D("w", 1)))})
 	}
-	add(Event{Do: Elect}, Until(Source, "primary"), Do("db", D("insert", "c", "documents", A(D("_id", "acknowledged")), "writeConcern", majority)))
+	add(Event{Do: Elect}, Until(Source, "primary"),
+		Do("db", D("insert", "c", "documents", A(D("_id", "acknowledged")), "writeConcern", majority)))
 	if r.IntN(2) == 0 {
 		add(Do("db", D("delete", "c", "deletes", A(D("q", D("_id", r.IntN(n)), "limit", 1)), "writeConcern", majority)))
 	}
 	if r.IntN(2) == 0 {
 		add(For(between(r, 0, 300*time.Millisecond)))
 	}
-	add(Event{Do: Finalize}, Event{Do: Await, Want: "ended", For: between(r, 2*time.Second, 5*time.Second)}, Event{Do: Rejoin}, Event{Do: Await, Want: "ended", For: 10 * time.Second})
+	add(Event{Do: Finalize}, Event{Do: Await, Want: "ended", For: between(r, 2*time.Second, 5*time.Second)},
+		Event{Do: Rejoin}, Event{Do: Await, Want: "ended", For: 10 * time.Second})
 	return t
 }
 
@@ -224,7 +245,8 @@ func isolatedSource(r *rand.Rand) Trial {
 func dropRolledBack(r *rand.Rand) Trial {
 	t := Trial{Source: Shape{Members: 3}, Args: included("--readers", fmt.Sprint(1+r.IntN(2)), "--writers", "1")}
 	n := 8000 + r.IntN(20000)
-	t.Events = []Event{Filled("db", "c", 0, n, 1000), Filled("db", "d", 0, 100, 10), Begin(fmt.Sprintf("copy.before:%d=stop", 1+r.IntN(3))),
+	t.Events = []Event{Filled("db", "c", 0, n, 1000), Filled("db", "d", 0, 100, 10),
+		Begin(fmt.Sprintf("copy.before:%d=stop", 1+r.IntN(3))),
 		{Do: Await, Want: "point:copy.before", For: 20 * time.Second}, {Do: Hold}, Do("db", D("drop", "c")), {Do: Wake},
 		For(between(r, 300*time.Millisecond, 4*time.Second)), {Do: Down}, {Do: Release}, Until(Source, "primary"),
 		For(between(r, 0, 2*time.Second)), {Do: Up}, {Do: Await, Want: "caught-up", For: 10 * time.Second}}
@@ -236,17 +258,21 @@ func dropRolledBack(r *rand.Rand) Trial {
 func deposedTarget(r *rand.Rand) Trial {
 	t := Trial{Target: Shape{Members: 3, Proxy: true}, Args: included("--partitions", fmt.Sprint(pick(r, 1, 4, 8)))}
 	n := 10 + r.IntN(200)
-	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"), For(between(r, 0, 1200*time.Millisecond))}
+	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"),
+		For(between(r, 0, 1200*time.Millisecond))}
 	add := func(e ...Event) { t.Events = append(t.Events, e...) }
 	more := 50 + r.IntN(300)
 	if r.IntN(2) == 0 { // the next save comes late
-		add(Event{Do: Arm, Points: fmt.Sprintf("position.before:1=sleep:%ds", 3+r.IntN(4))}, Event{Do: Await, Want: "point:position.before", For: 5 * time.Second})
+		add(Event{Do: Arm, Points: fmt.Sprintf("position.before:1=sleep:%ds", 3+r.IntN(4))},
+			Event{Do: Await, Want: "point:position.before", For: 5 * time.Second})
 	}
 	if r.IntN(2) == 0 {
-		add(Event{Do: Hold, On: Target}, Filled("db", "c", n, n+more, 50), For(between(r, 10*time.Millisecond, 600*time.Millisecond)),
+		add(Event{Do: Hold, On: Target}, Filled("db", "c", n, n+more, 50),
+			For(between(r, 10*time.Millisecond, 600*time.Millisecond)),
 			Event{Do: StepDown, On: Target}, Event{Do: Release, On: Target})
 	} else {
-		add(Event{Do: Isolate, On: Target, Alone: r.IntN(2) == 0}, Filled("db", "c", n, n+more, 50), For(between(r, 10*time.Millisecond, 400*time.Millisecond)))
+		add(Event{Do: Isolate, On: Target, Alone: r.IntN(2) == 0}, Filled("db", "c", n, n+more, 50),
+			For(between(r, 10*time.Millisecond, 400*time.Millisecond)))
 		if r.IntN(2) == 0 {
 			add(Event{Do: Elect, On: Target})
 		}
@@ -263,13 +289,19 @@ func deposedTarget(r *rand.Rand) Trial {
 func lateOwner(r *rand.Rand) Trial {
 	t := Trial{Args: included("--partitions", fmt.Sprint(pick(r, 1, 4)))}
 	n := 100 + r.IntN(900)
-	at := pick(r, "send.before", "send.before", "batch.before", "batch.after", "save.before", "position.before", "commit.before", "schema.noted", "note.before")
-	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"), {Do: Arm, Points: at + ":1=stop"},
-		Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", r.IntN(n))), "limit", 0)))), Do("db", D("create", "d")),
+	at := pick(r, "send.before", "send.before", "batch.before", "batch.after", "save.before", "position.before",
+		"commit.before", "schema.noted", "note.before")
+	t.Events = []Event{Filled("db", "c", 0, n, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"),
+		{Do: Arm, Points: at + ":1=stop"},
+		Do("db", D("delete", "c", "deletes", A(D("q", D("_id", D("$gte", r.IntN(n))), "limit", 0)))),
+		Do("db", D("create", "d")),
 		Do("db", D("update", "c", "updates", A(D("q", D(), "u", D("$inc", D("n", 1)), "multi", true)))),
-		{Do: Await, Want: "point", For: 3 * time.Second}, {Do: Stop}, {Do: Start, Process: 1}, {Do: Await, Process: 1, Want: "caught-up", For: 25 * time.Second},
-		Filled("db", "c", n/2, n, 50), {Do: Run, DB: "db", Cmd: kit.Raw(D("drop", "d"))}, {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second},
-		{Do: Wake}, For(between(r, 500*time.Millisecond, 3*time.Second)), {Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second}}
+		{Do: Await, Want: "point", For: 3 * time.Second}, {Do: Stop}, {Do: Start, Process: 1},
+		{Do: Await, Process: 1, Want: "caught-up", For: 25 * time.Second},
+		Filled("db", "c", n/2, n, 50), {Do: Run, DB: "db", Cmd: kit.Raw(D("drop", "d"))},
+		{Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second},
+		{Do: Wake}, For(between(r, 500*time.Millisecond, 3*time.Second)),
+		{Do: Await, Process: 1, Want: "caught-up", For: 5 * time.Second}}
 	return t
 }
 
@@ -280,7 +312,8 @@ func blocked(r *rand.Rand, ns string, commands ...any) Event {
 	if ns != "" {
 		data = append(data, D("namespace", ns)...)
 	}
-	return Event{Do: FailPoint, On: Target, Cmd: kit.Raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(3)), "data", data))}
+	return Event{Do: FailPoint, On: Target,
+		Cmd: kit.Raw(D("configureFailPoint", "failCommand", "mode", D("times", 1+r.IntN(3)), "data", data))}
 }
 
 // interrupted ends an attempt of the job, or a process.
@@ -300,7 +333,8 @@ func abandonedCopy(r *rand.Rand) Trial {
 	for c := range 1 + r.IntN(3) {
 		add(Filled("db", fmt.Sprint("c", c), 0, n, 500))
 	}
-	add(Do("db", D("create", "warm")), blocked(r, "db.c0", "insert"), Begin("copy.before:1=note"), Event{Do: Await, Want: "point", For: 10 * time.Second},
+	add(Do("db", D("create", "warm")), blocked(r, "db.c0", "insert"), Begin("copy.before:1=note"),
+		Event{Do: Await, Want: "point", For: 10 * time.Second},
 		Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
 	lo := r.IntN(n)
 	gone := Do("db", D("delete", "c0", "deletes", A(D("q", D("_id", D("$gte", lo)), "limit", 0))))
@@ -312,7 +346,8 @@ func abandonedCopy(r *rand.Rand) Trial {
 	if !early {
 		add(For(between(r, 0, time.Second)), gone)
 	}
-	add(Event{Do: Await, Want: "phase:following", For: 20 * time.Second}, Event{Do: Await, Want: "caught-up", For: 10 * time.Second}, For(between(r, 0, 2*time.Second)))
+	add(Event{Do: Await, Want: "phase:following", For: 20 * time.Second},
+		Event{Do: Await, Want: "caught-up", For: 10 * time.Second}, For(between(r, 0, 2*time.Second)))
 	return t
 }
 
@@ -321,18 +356,21 @@ func abandonedSchema(r *rand.Rand) Trial {
 	t := Trial{Args: included("--partitions", fmt.Sprint(pick(r, 1, 4)))}
 	n := 50 + r.IntN(500)
 	add := func(e ...Event) { t.Events = append(t.Events, e...) }
-	add(Filled("db", "c", 0, n, 50), Filled("db", "d", 0, 10, 50), Begin(""), Until("", "phase:following"), Until("", "caught-up"))
+	add(Filled("db", "c", 0, n, 50), Filled("db", "d", 0, 10, 50), Begin(""), Until("", "phase:following"),
+		Until("", "caught-up"))
 	var change Event
 	var after []Event
 	switch r.IntN(3) {
 	case 0:
 		change, after = Do("db", D("drop", "c")), []Event{Filled("db", "c", 0, n/2, 10)}
 	case 1:
-		change, after = Event{Do: Run, DB: "admin", Cmd: kit.Raw(D("renameCollection", "db.c", "to", "db.e"))}, []Event{Filled("db", "c", 0, n/2, 10), Do("db", D("drop", "e"))}
+		change, after = Event{Do: Run, DB: "admin", Cmd: kit.Raw(D("renameCollection", "db.c", "to", "db.e"))},
+			[]Event{Filled("db", "c", 0, n/2, 10), Do("db", D("drop", "e"))}
 	default:
 		change, after = Do("db", D("dropDatabase", 1)), []Event{Filled("db", "c", 0, n/2, 10), Filled("db", "e", 0, 10, 10)}
 	}
-	add(blocked(r, "", "drop", "renameCollection", "dropDatabase", "create"), change, Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
+	add(blocked(r, "", "drop", "renameCollection", "dropDatabase", "create"), change,
+		Event{Do: Await, On: Target, Want: "entered:failCommand", For: 3 * time.Second})
 	early := r.IntN(2) == 0
 	if early {
 		add(after...)

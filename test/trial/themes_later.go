@@ -34,7 +34,8 @@ func laterReferences(rnd *rand.Rand) Trial {
 			t.Events = append(t.Events, r.list(1+r.IntN(3), func() []Event { return r.named(name) })...)
 			t.Events = append(t.Events, caughtUp())
 		}
-		found := Together(n+1, Event{Do: Verify}, Event{Do: Repair, Args: choose(r, []string{"--all"}, []string{"--all"}, []string{"--ns", "db.a"})})
+		found := Together(n+1, Event{Do: Verify},
+			Event{Do: Repair, Args: choose(r, []string{"--all"}, []string{"--all"}, []string{"--ns", "db.a"})})
 		t.Events = append(append(t.Events, r.list(1+r.IntN(4), func() []Event { return damage(n) })...), found[0])
 		t.Events = append(t.Events, r.list(r.IntN(5), func() []Event { return r.named(name) })...)
 		if r.one(2) {
@@ -59,7 +60,8 @@ func (r *draw) lettersLater() Trial {
 	}
 	var setup []Event
 	for _, c := range []string{"a", "b"} {
-		setup = append(setup, insert(c, D("_id", 0, "k", 0)), src("createIndexes", c, "indexes", A(D("key", D("k", 1), "name", "k", "unique", true))))
+		setup = append(setup, insert(c, D("_id", 0, "k", 0)),
+			src("createIndexes", c, "indexes", A(D("key", D("k", 1), "name", "k", "unique", true))))
 	}
 	t.Events = append(following(setup), theirs...)
 	t.Events = append(append(t.Events, refused...), caughtUp())

@@ -22,14 +22,18 @@ func mixedThemes() []Theme {
 // spots are the named points of millrace (package failpoint), those of a run
 // that follows.
 func spots() []string {
-	return strings.Fields("position.before save.before save.written save.after note.before note.written note.after beat.before beat.after phase.before phase.after " +
-		"window.after drain.before drain.after barrier.before schema.before schema.noted schema.after batch.before batch.after send.before send.after " +
-		"commit.before commit.after final.before final.after finalize.before finalize.after load.after session.before take.before take.after")
+	return strings.Fields("position.before save.before save.written save.after note.before note.written note.after " +
+		"beat.before beat.after phase.before phase.after " +
+		"window.after drain.before drain.after barrier.before schema.before schema.noted schema.after batch.before " +
+		"batch.after send.before send.after " +
+		"commit.before commit.after final.before final.after finalize.before finalize.after load.after session.before " +
+		"take.before take.after")
 }
 
 // copySpots are those of a copy.
 func copySpots() []string {
-	return strings.Fields("copy.before copy.before copy.after copy.after slices.before slices.written slices.after save.before save.after phase.before phase.after " +
+	return strings.Fields("copy.before copy.before copy.after copy.after slices.before slices.written slices.after " +
+		"save.before save.after phase.before phase.after " +
 		"load.after send.before send.after batch.before batch.after window.after take.after session.before")
 }
 
@@ -48,7 +52,8 @@ func rule(r *rand.Rand, spots []string, most int) string {
 
 // settings are options that may differ from run to run.
 func settings(r *rand.Rand) []string {
-	return strings.Fields(pick(r, "", "", "--partitions 1", "--partitions 2", "--partitions 3 --readers 1 --writers 1", "--partitions 16", "--readers 4 --writers 4",
+	return strings.Fields(pick(r, "", "", "--partitions 1", "--partitions 2", "--partitions 3 --readers 1 --writers 1",
+		"--partitions 16", "--readers 4 --writers 4",
 		"--max-rate-docs 2000", "--spool-max 0"))
 }
 
@@ -117,7 +122,8 @@ func (m *mix) incident() {
 
 // begin makes the trial's history up to the job's start.
 func (m *mix) begin(noCapped bool, writers int) *history.Generator {
-	g := history.NewGenerator(history.Options{Seed: m.r.Uint64(), Writers: writers, NoCapped: noCapped, Since: func(major, _ int) bool { return major <= 6 }})
+	g := history.NewGenerator(history.Options{Seed: m.r.Uint64(), Writers: writers, NoCapped: noCapped,
+		Since: func(major, _ int) bool { return major <= 6 }})
 	for _, s := range g.Setup() {
 		m.add(Event{Do: Step, Step: &s})
 	}
@@ -163,7 +169,8 @@ func copyPoints(r *rand.Rand) Trial {
 		m.steps(g, writers, 3+r.IntN(10))
 		if r.IntN(3) == 0 {
 			lo := r.IntN(3000)
-			m.add(Do("db", D("delete", "large0", "deletes", A(D("q", D("_id", D("$gte", lo, "$lt", lo+r.IntN(2000))), "limit", 0)))))
+			m.add(
+				Do("db", D("delete", "large0", "deletes", A(D("q", D("_id", D("$gte", lo, "$lt", lo+r.IntN(2000))), "limit", 0)))))
 		}
 		m.incident()
 	}
@@ -173,7 +180,8 @@ func copyPoints(r *rand.Rand) Trial {
 // failures strikes the servers of both sides as well.
 func failures(r *rand.Rand) Trial {
 	m := &mix{r: r, spot: append(spots(), copySpots()...)}
-	m.t = Trial{Source: Shape{Members: 3, Proxy: true}, Target: Shape{Members: 3, Proxy: true}, Args: []string{"--include", "db", "--include", "db-*", "--on-existing", "drop"}}
+	m.t = Trial{Source: Shape{Members: 3, Proxy: true}, Target: Shape{Members: 3, Proxy: true},
+		Args: []string{"--include", "db", "--include", "db-*", "--on-existing", "drop"}}
 	writers := 1 + r.IntN(3)
 	g := m.begin(true, writers)
 	m.add(Filled("db", "large", 0, 500+r.IntN(6000), pick(r, 100, 1000)))

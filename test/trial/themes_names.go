@@ -13,7 +13,8 @@ import (
 // collections of its own. They come and go.
 func intoOne(rnd *rand.Rand) Trial {
 	r := &draw{Rand: rnd}
-	t := Trial{Args: around(strings.Fields(choose(r, "--rename db=db-y --rename db-x=db-y", "--rename db=db-y --rename db-x=db-y", "--rename db=db-y",
+	t := Trial{Args: around(strings.Fields(choose(r, "--rename db=db-y --rename db-x=db-y",
+		"--rename db=db-y --rename db-x=db-y", "--rename db=db-y",
 		"", "--rename db.c0=db-y.c0 --rename db-x=db-y"))...)}
 	for _, db := range []string{"db", "db-x", "db-y"} {
 		t.Keep = append(t.Keep, db+".own1", db+".own2")
@@ -57,7 +58,8 @@ func namesInLag(rnd *rand.Rand) Trial {
 	t := Trial{Args: around("--exclude", "db.out*")}
 	many := func(name string, n int) Event {
 		from := 10_000 * (1 + r.IntN(1000))
-		return Event{Do: Step, Step: &history.Step{Do: history.Fill, Cmd: kit.Raw(D("fill", name, "from", from, "to", from+n, "pad", 40_000))}}
+		return Event{Do: Step, Step: &history.Step{Do: history.Fill,
+			Cmd: kit.Raw(D("fill", name, "from", from, "to", from+n, "pad", 40_000))}}
 	}
 	const room = 300 // several replies of the source
 	ring := func(name string) []Event {
@@ -87,7 +89,8 @@ func namesInLag(rnd *rand.Rand) Trial {
 		lag := Together(n+1, Event{Do: PauseJob}, Event{Do: ResumeJob})
 		t.Events = append(t.Events, lag[0])
 		in, next := choose(r, "a", "b"), choose(r, "z", "z", "a", "b", "c")
-		for _, e := range []Event{rename("DB.out1", "DB."+in, true), rename("DB."+next, "DB."+choose(r, "keep", "keep", "out2"), true), rename("DB."+in, "DB."+next, r.one(2))} {
+		for _, e := range []Event{rename("DB.out1", "DB."+in, true),
+			rename("DB."+next, "DB."+choose(r, "keep", "keep", "out2"), true), rename("DB."+in, "DB."+next, r.one(2))} {
 			if r.one(3) {
 				t.Events = append(t.Events, step())
 			}
@@ -95,8 +98,10 @@ func namesInLag(rnd *rand.Rand) Trial {
 		}
 		// The copy of what has come in waits for its next reply, and is overtaken.
 		slow := kit.Raw(D("configureFailPoint", "failCommand", "mode", D("times", 1),
-			"data", D("failCommands", A("getMore"), "namespace", "db."+next, "blockConnection", true, "blockTimeMS", 700+r.IntN(1500))))
-		t.Events = append(t.Events, Event{Do: FailPoint, Cmd: slow}, lag[1], sleep(100+r.IntN(400)), many(choose(r, next, next, in), room), sleep(r.IntN(500)))
+			"data", D("failCommands", A("getMore"), "namespace", "db."+next, "blockConnection", true, "blockTimeMS",
+				700+r.IntN(1500))))
+		t.Events = append(t.Events, Event{Do: FailPoint, Cmd: slow}, lag[1], sleep(100+r.IntN(400)),
+			many(choose(r, next, next, in), room), sleep(r.IntN(500)))
 		if r.one(5) {
 			t.Events = append(t.Events, Event{Do: Kill}, start())
 		}
@@ -132,7 +137,8 @@ func inAndOut(rnd *rand.Rand) Trial {
 		}
 		return []Event{insert(c, D("_id", id, "v", 0))}
 	}
-	events := []Event{insert("in1", D("_id", 1, "v", 0)), insert("out1", D("_id", 1, "v", 0), D("_id", 2, "v", 0)), filled("plain", 20, 10)}
+	events := []Event{insert("in1", D("_id", 1, "v", 0)), insert("out1", D("_id", 1, "v", 0), D("_id", 2, "v", 0)),
+		filled("plain", 20, 10)}
 	if steps := r.list(8+r.IntN(20), step); r.one(3) {
 		t.Events = append(events, r.among(steps)...)
 	} else {
@@ -178,7 +184,8 @@ func renamedInDispute(rnd *rand.Rand) Trial {
 	for n := range 1 + r.IntN(2) {
 		t.Events = append(t.Events, caughtUp())
 		for range 1 + r.IntN(3) {
-			t.Events = append(t.Events, dst("delete", choose(r, names...), "deletes", A(D("q", D("_id", r.IntN(3)), "limit", 1))))
+			t.Events = append(t.Events, dst("delete", choose(r, names...), "deletes",
+				A(D("q", D("_id", r.IntN(3)), "limit", 1))))
 		}
 		lag := Together(n+1, rate(1), rate(0))
 		if r.one(3) {

@@ -11,7 +11,8 @@ import (
 // skipped: what is left on the target has the name of something else.
 func retained(rnd *rand.Rand) Trial {
 	r := &draw{Rand: rnd}
-	ops := choose(r, "drop", "drop", "dropIndexes", "dropIndexes", "rename", "drop,dropIndexes", "drop,rename", "delete,drop", "createIndexes,dropIndexes", "collMod,drop", "create,drop")
+	ops := choose(r, "drop", "drop", "dropIndexes", "dropIndexes", "rename", "drop,dropIndexes", "drop,rename",
+		"delete,drop", "createIndexes,dropIndexes", "collMod,drop", "create,drop")
 	t := Trial{Args: around("--skip", "db.*="+ops), Retained: true}
 	v := 0
 	doc := func() bson.D {
@@ -30,7 +31,8 @@ func retained(rnd *rand.Rand) Trial {
 		return d
 	}
 	mod := func(by bson.D) bson.D {
-		return append(by, choose(r, bson.E{Key: "expireAfterSeconds", Value: 3600 * (4 + r.IntN(3))}, bson.E{Key: "hidden", Value: r.one(2)}))
+		return append(by, choose(r, bson.E{Key: "expireAfterSeconds", Value: 3600 * (4 + r.IntN(3))},
+			bson.E{Key: "hidden", Value: r.one(2)}))
 	}
 	step := func() []Event {
 		c := name()
@@ -57,7 +59,8 @@ func retained(rnd *rand.Rand) Trial {
 		case 8, 9:
 			return []Event{src("dropIndexes", c, "index", choose[any](r, "x", "x", "y", "*", D(choose(r, "a", "b"), 1)))}
 		case 10, 11:
-			return []Event{src("collMod", c, "index", mod(choose(r, D("name", "x"), D("name", "y"), D("keyPattern", D(choose(r, "a", "b"), 1)))))}
+			return []Event{src("collMod", c, "index",
+				mod(choose(r, D("name", "x"), D("name", "y"), D("keyPattern", D(choose(r, "a", "b"), 1)))))}
 		case 12:
 			if r.one(2) {
 				return []Event{remove(c, D("_id", r.IntN(4)))}
@@ -84,8 +87,10 @@ func retained(rnd *rand.Rand) Trial {
 func (r *draw) withKills(steps []Event) (out []Event) {
 	for n := 0; len(steps) > 0; n++ {
 		some := min(len(steps), 1+r.IntN(6))
-		lag := choose(r, []Event{caughtUp(), caughtUp()}, []Event{{Do: PauseJob}, {Do: ResumeJob}}, []Event{{Do: Kill}, start()},
-			[]Event{{Do: Arm, Points: choose(r, "schema.noted", "schema.after", "schema.before", "join.copied", "note.after") + ":1=kill"}, start()})
+		lag := choose(r, []Event{caughtUp(), caughtUp()}, []Event{{Do: PauseJob}, {Do: ResumeJob}},
+			[]Event{{Do: Kill}, start()},
+			[]Event{{Do: Arm, Points: choose(r, "schema.noted", "schema.after", "schema.before", "join.copied", "note.after") +
+				":1=kill"}, start()})
 		lag = Together(n+1, lag...)
 		out = append(append(append(out, lag[0]), steps[:some]...), sleep(choose(r, 0, 20, 100)), lag[1], caughtUp())
 		steps = steps[some:]

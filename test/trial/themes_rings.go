@@ -119,7 +119,8 @@ func serial(rnd *rand.Rand) Trial {
 	t := Trial{Args: around("--partitions", choose(r, "1", "2", "8"))}
 	t.Events = []Event{src("create", "c", "collation", D("locale", "en", "strength", 2))}
 	if r.IntN(3) > 0 {
-		t.Events = append(t.Events, src("createIndexes", "c", "indexes", A(D("key", D("k", 1), "name", "k_1", "unique", true))))
+		t.Events = append(t.Events, src("createIndexes", "c", "indexes",
+			A(D("key", D("k", 1), "name", "k_1", "unique", true))))
 	}
 	ids := choose(r, []any{"x", "y", "z"}, []any{"x", "y", "z", "X"}, []any{"a", "A"}, []any{"a", "A", "b"})
 	step := func() []Event {
@@ -153,8 +154,10 @@ func serial(rnd *rand.Rand) Trial {
 // hostileIDs are hard to compare, to fold or to put into a query.
 func hostileIDs(r *draw) []any {
 	all := []any{
-		nan(), 1e300, -1e300, negativeZero(), 0, int64(0), 1.0, int32(1), int64(1 << 62), float64(1 << 62), 9.3e18, bson.MinKey{}, bson.MaxKey{},
-		text(900, "x"), text(900, "y"), D("a", nan()), D("a", 1), D("a", 1.0), "a", "A", bson.DateTime(-1), true, nil, decimal("NaN"), decimal("1E+300"), decimal("0"),
+		nan(), 1e300, -1e300, negativeZero(), 0, int64(0), 1.0, int32(1), int64(1 << 62), float64(1 << 62), 9.3e18,
+		bson.MinKey{}, bson.MaxKey{},
+		text(900, "x"), text(900, "y"), D("a", nan()), D("a", 1), D("a", 1.0), "a", "A", bson.DateTime(-1), true, nil,
+		decimal("NaN"), decimal("1E+300"), decimal("0"),
 	}
 	r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 	return all[:3+r.IntN(4)]
@@ -183,7 +186,8 @@ func hostile(rnd *rand.Rand) Trial {
 		case 3:
 			return []Event{update(coll, D("_id", D("$eq", id)), D("v", r.IntN(9)))}
 		case 4:
-			return r.txn("commit", update(coll, D("_id", D("$eq", id)), D("$set", D("v", r.IntN(9)))), insert("plain", D("_id", id, "v", 0)))
+			return r.txn("commit", update(coll, D("_id", D("$eq", id)), D("$set", D("v", r.IntN(9)))),
+				insert("plain", D("_id", id, "v", 0)))
 		}
 		return []Event{insert(coll, D("_id", id, "v", r.IntN(9)))}
 	}

@@ -201,7 +201,8 @@ func expiry(rnd *rand.Rand) Trial {
 func paused(rnd *rand.Rand) Trial {
 	r := &draw{Rand: rnd}
 	t := Trial{Args: around(), Settle: true, Events: []Event{filled("c", 100, 10), filled("plain", 20, 10)}}
-	t.Events = append(t.Events, choose(r, start(), start("--max-rate-docs", "50")), reached(choose(r, "copying", "following")))
+	t.Events = append(t.Events, choose(r, start(), start("--max-rate-docs", "50")),
+		reached(choose(r, "copying", "following")))
 	for n := range 4 + r.IntN(6) {
 		lag := Together(n+1, Event{Do: PauseJob}, Event{Do: ResumeJob})
 		t.Events = append(t.Events, update("c", D(), D("$inc", D("n", 1)), "multi", true), sleep(r.IntN(1100)), lag[0])
@@ -251,7 +252,8 @@ func prepared(rnd *rand.Rand) Trial {
 		case r.one(3) && len(open) > 0:
 			n := open[0]
 			open = open[1:]
-			return []Event{{Do: Step, Step: &history.Step{Do: choose(r, history.Commit, history.Commit, history.Abort), Txn: n, Writer: n}}}
+			return []Event{{Do: Step, Step: &history.Step{Do: choose(r, history.Commit, history.Commit, history.Abort), Txn: n,
+				Writer: n}}}
 		case r.one(8):
 			return []Event{src("create", fmt.Sprint("e", r.IntN(100)))}
 		}

@@ -287,7 +287,8 @@ func ReadFile(name string) (Trial, error) {
 // Script is the trial as a script that runs by itself, in a clone of millrace.
 func (t Trial) Script() string {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "#!/bin/bash\n# Theme %s, seed %d. Run it in a clone of millrace.\nset -e\nfile=$(mktemp)\ntrap 'rm -f \"$file\"' EXIT\ncat > \"$file\" <<'END OF TRIAL'\n", t.Theme, t.Seed)
+	fmt.Fprintf(&b, "#!/bin/bash\n# Theme %s, seed %d. Run it in a clone of millrace.\nset -e\nfile=$(mktemp)\ntrap 'rm "+
+		"-f \"$file\"' EXIT\ncat > \"$file\" <<'END OF TRIAL'\n", t.Theme, t.Seed)
 	_ = t.Write(&b) // what was made or read can be written
 	fmt.Fprintf(&b, "END OF TRIAL\nMILLRACE_TRIAL=$file go test -count=1 -v -run 'TestTrial$' ./test/trial\n")
 	return b.String()

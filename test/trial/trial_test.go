@@ -137,7 +137,8 @@ func hunt(t *testing.T, r *Runner, theme Theme, seed uint64, long time.Duration)
 			t.Logf("%s\n%s", res.Log, res.Output)
 		}
 		if !res.Right() {
-			t.Errorf("theme %s, seed %d, found after %s, %d trials: %s\n%s\n%s", theme.Name, tr.Seed, time.Since(began).Round(time.Second), n+1, res, res.Log, tail(res.Output))
+			t.Errorf("theme %s, seed %d, found after %s, %d trials: %s\n%s\n%s", theme.Name, tr.Seed,
+				time.Since(began).Round(time.Second), n+1, res, res.Log, tail(res.Output))
 			small(t, r, tr, res)
 			return
 		}
@@ -150,12 +151,15 @@ func TestVerdicts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs servers")
 	}
-	begin := []Event{Filled("db", "c", 0, 100, 10), Begin("position.before:1=note"), Until("", "phase:following"), Until("", "caught-up"), Until("", "point:position.before")}
-	change := []Event{Do("db", D("update", "c", "updates", A(D("q", D("_id", 1), "u", D("$set", D("by", 1)))))), {Do: Kill}}
+	begin := []Event{Filled("db", "c", 0, 100, 10), Begin("position.before:1=note"), Until("", "phase:following"),
+		Until("", "caught-up"), Until("", "point:position.before")}
+	change := []Event{Do("db", D("update", "c", "updates", A(D("q", D("_id", 1), "u", D("$set", D("by", 1)))))),
+		{Do: Kill}}
 	unseen := Foreign("db", D("insert", "c", "documents", A(D("_id", "unseen"))))
 	r := newRunner(t)
 	for want, events := range map[Verdict][]Event{
-		Equal:   slices.Concat(begin, change, []Event{{Do: Wake}, {Do: Kill}, {Do: Arm}, {Do: Rejoin}, {Do: Up, On: Target}, {Do: Release}}),
+		Equal: slices.Concat(begin, change, []Event{{Do: Wake}, {Do: Kill}, {Do: Arm}, {Do: Rejoin}, {Do: Up, On: Target},
+			{Do: Release}}),
 		Differs: slices.Concat(begin, change, []Event{unseen}),
 	} {
 		res, err := r.Run(t.Context(), t, Trial{Args: included(), Events: events})

@@ -25,7 +25,8 @@ type Exchange struct {
 
 // String is one line of a list.
 func (e Exchange) String() string {
-	return fmt.Sprintf("%6d ms %6d ms  connection %-3d %8d B sent %8d B received  %s", e.Began.Milliseconds(), e.Ended.Milliseconds(), e.Conn, e.Sent, e.Received, e.What)
+	return fmt.Sprintf("%6d ms %6d ms  connection %-3d %8d B sent %8d B received  %s", e.Began.Milliseconds(),
+		e.Ended.Milliseconds(), e.Conn, e.Sent, e.Received, e.What)
 }
 
 // Watch is what a proxy saw its clients exchange with the server. Connections on
