@@ -140,7 +140,7 @@ const spare = 1
 
 // retire takes the vote of the second member and stops it.
 func (s *side) retire(ctx context.Context) error {
-	err := s.reconfigure(ctx, func(c *setConfig) error {
+	err := lab.Reconfigure(ctx, s.direct.Client, func(c *lab.SetConfig) error {
 		if len(c.Members) <= spare {
 			return errors.New("the source has no second member")
 		}
@@ -154,34 +154,6 @@ func (s *side) retire(ctx context.Context) error {
 		return err
 	}
 	return s.connect(ctx)
-}
-
-// setConfig is the configuration of a replica set.
-type setConfig struct {
-	Version  int32    `bson:"version"`
-	Members  []bson.M `bson:"members"`
-	Settings bson.M   `bson:"settings,omitempty"`
-	Rest     bson.M   `bson:",inline"`
-}
-
-// reconfigure changes the configuration of a cluster's set.
-func (s *side) reconfigure(ctx context.Context, change func(*setConfig) error) error {
-	raw, err := s.direct.Command(ctx, "admin", bson.D{{Key: "replSetGetConfig", Value: 1}})
-	if err != nil {
-		return fmt.Errorf("read the replica set's configuration: %w", err)
-	}
-	var reply struct {
-		Config setConfig `bson:"config"`
-	}
-	if err := bson.Unmarshal(raw, &reply); err != nil {
-		return fmt.Errorf("read the replica set's configuration: %w", err)
-	}
-	if err := change(&reply.Config); err != nil {
-		return err
-	}
-	reply.Config.Version++
-	_, err = s.direct.Command(ctx, "admin", bson.D{{Key: "replSetReconfig", Value: reply.Config}})
-	return err
 }
 
 func (s *side) spare() *lab.Member { return s.lab.Members()[spare] }

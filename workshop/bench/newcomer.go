@@ -212,7 +212,7 @@ func (w *seedWork) dismiss(ctx context.Context) error {
 		return nil
 	}
 	w.new = nil
-	err := w.change(ctx, func(c *setConfig) error {
+	err := w.change(ctx, func(c *lab.SetConfig) error {
 		c.Members = slices.DeleteFunc(c.Members, func(m bson.M) bool { return m["host"] == n.host })
 		return nil
 	})
@@ -222,7 +222,7 @@ func (w *seedWork) dismiss(ctx context.Context) error {
 
 // add adds a member without vote and priority.
 func (w *seedWork) add(ctx context.Context, host string) error {
-	return w.change(ctx, func(c *setConfig) error {
+	return w.change(ctx, func(c *lab.SetConfig) error {
 		var id int32
 		for _, m := range c.Members {
 			if n, ok := m["_id"].(int32); ok {
@@ -235,9 +235,9 @@ func (w *seedWork) add(ctx context.Context, host string) error {
 }
 
 // change changes the members, again while the last change is under way.
-func (w *seedWork) change(ctx context.Context, change func(*setConfig) error) (err error) {
+func (w *seedWork) change(ctx context.Context, change func(*lab.SetConfig) error) (err error) {
 	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
-		if err = w.source.reconfigure(ctx, change); err == nil || !tick(ctx, 20*time.Millisecond) {
+		if err = lab.Reconfigure(ctx, w.source.direct.Client, change); err == nil || !tick(ctx, 20*time.Millisecond) {
 			return err
 		}
 	}

@@ -409,7 +409,7 @@ func (s *side) steady(ctx context.Context) error {
 	if s.lab == nil || len(s.lab.Members()) == 1 {
 		return nil
 	}
-	err := s.reconfigure(ctx, func(c *setConfig) error {
+	err := lab.Reconfigure(ctx, s.direct.Client, func(c *lab.SetConfig) error {
 		if c.Settings == nil {
 			c.Settings = bson.M{}
 		}

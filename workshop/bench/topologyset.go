@@ -104,7 +104,7 @@ func (f *forest) configure(ctx context.Context) error {
 	if hidden == f.primary {
 		hidden--
 	}
-	err := f.side.reconfigure(ctx, func(c *setConfig) error {
+	err := lab.Reconfigure(ctx, f.side.direct.Client, func(c *lab.SetConfig) error {
 		c.Members[hidden]["hidden"], c.Members[hidden]["priority"] = true, 0
 		c.Members[f.primary]["priority"] = 10
 		c.Settings["electionTimeoutMillis"], c.Settings["heartbeatIntervalMillis"] = 30_000, 2000

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -336,7 +337,14 @@ func (c *Cluster) tellAddress(ctx context.Context, m *Member) error {
 		}
 		// It fails while an election or another change is not done yet.
 		last = c.withMember(ctx, primary, c.rootLogin(), func(ctx context.Context, client *mongo.Client) error {
-			return reconfigure(ctx, client.Database("admin"), m.Index, m.publicHost())
+			return Reconfigure(ctx, client, func(config *SetConfig) error {
+				i := slices.IndexFunc(config.Members, func(x bson.M) bool { return x["_id"] == int32(m.Index) })
+				if i < 0 {
+					return fmt.Errorf("the configuration has no member %d", m.Index)
+				}
+				config.Members[i]["host"] = m.publicHost()
+				return nil
+			})
 		})
 		return last == nil, nil
 	})
@@ -346,44 +354,26 @@ func (c *Cluster) tellAddress(ctx context.Context, m *Member) error {
 	return nil
 }
 
-func reconfigure(ctx context.Context, admin *mongo.Database, id int, host string) error {
-	var reply struct {
-		Config bson.D `bson:"config"`
-	}
-	if err := admin.RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply); err != nil {
-		return err
-	}
-	for i, e := range reply.Config {
-		switch e.Key {
-		case "version":
-			version, _ := e.Value.(int32)
-			reply.Config[i].Value = version + 1
-		case "members":
-			members, _ := e.Value.(bson.A)
-			if err := setHost(members, id, host); err != nil {
-				return err
-			}
-		}
-	}
-	return admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: reply.Config}}).Err()
+// SetConfig is the configuration of a replica set.
+type SetConfig struct {
+	Version  int32    `bson:"version"`
+	Members  []bson.M `bson:"members"`
+	Settings bson.M   `bson:"settings,omitempty"`
+	Rest     bson.M   `bson:",inline"`
 }
 
-func setHost(members bson.A, id int, host string) error {
-	for _, m := range members {
-		doc, _ := m.(bson.D)
-		at, found := -1, false
-		for i, e := range doc {
-			switch n, isID := e.Value.(int32); {
-			case e.Key == "_id" && isID:
-				found = int(n) == id
-			case e.Key == "host":
-				at = i
-			}
-		}
-		if found && at >= 0 {
-			doc[at].Value = host
-			return nil
-		}
+// Reconfigure changes the configuration of the replica set to whose primary a client leads.
+func Reconfigure(ctx context.Context, client *mongo.Client, change func(*SetConfig) error) error {
+	admin := client.Database("admin")
+	var reply struct {
+		Config SetConfig `bson:"config"`
 	}
-	return fmt.Errorf("the configuration has no member %d", id)
+	if err := admin.RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply); err != nil {
+		return fmt.Errorf("read the replica set's configuration: %w", err)
+	}
+	if err := change(&reply.Config); err != nil {
+		return err
+	}
+	reply.Config.Version++
+	return admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: reply.Config}}).Err()
 }

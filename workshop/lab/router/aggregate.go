@@ -328,7 +328,7 @@ func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*curs
 		}
 	}
 	db := c.db
-	if !c.r.features.atLeast(5, 1) {
+	if !c.r.features.AtLeast(5, 1) {
 		db = "admin"
 	}
 	outside := &call{r: c.r, client: c.client, db: c.db}
@@ -367,7 +367,7 @@ func (c *call) drain(ctx context.Context, cur *cursor) ([]bson.Raw, error) {
 // $documents: one document of another kind is replaced by them.
 func (f features) literal(docs []bson.Raw) []bson.Raw {
 	list := bson.D{{Key: "$literal", Value: array(docs)}}
-	if f.atLeast(5, 1) {
+	if f.AtLeast(5, 1) {
 		return []bson.Raw{stage("$documents", list)}
 	}
 	return []bson.Raw{

@@ -49,7 +49,7 @@ func (r *Router) needDatabaseNow(ctx context.Context, db string) error {
 
 // makeDatabase makes a database, on a shard of the config servers' choice for "".
 func (r *Router) makeDatabase(ctx context.Context, db, primary string) error {
-	_, err := r.upstream.config.command(ctx, "admin", r.features.databaseCommand(db, primary))
+	_, err := r.upstream.config.command(ctx, "admin", r.features.CreateDatabase(db, primary))
 	r.catalog.forget(db)
 	return err
 }
@@ -100,7 +100,7 @@ func onDatabase(ctx context.Context, c *call) (bson.D, error) {
 
 // drop drops a collection on all shards.
 func drop(ctx context.Context, c *call) (bson.D, error) {
-	if !c.r.features.atLeast(5, 0) {
+	if !c.r.features.AtLeast(5, 0) {
 		return c.configured(ctx, bson.D{{Key: "_configsvrDropCollection", Value: c.db + "." + c.coll}})
 	}
 	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrDropCollection", c.coll))
@@ -108,7 +108,7 @@ func drop(ctx context.Context, c *call) (bson.D, error) {
 
 // dropDatabase drops a database on all shards.
 func dropDatabase(ctx context.Context, c *call) (bson.D, error) {
-	if !c.r.features.atLeast(5, 0) {
+	if !c.r.features.AtLeast(5, 0) {
 		return c.configured(ctx, bson.D{{Key: "_configsvrDropDatabase", Value: c.db}})
 	}
 	d, err := c.coordinated(ctx, "", c.renamed("_shardsvrDropDatabase", 1))
@@ -137,7 +137,7 @@ func renameCollection(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.named(); err != nil {
 		return nil, err
 	}
-	if !c.r.features.atLeast(5, 0) {
+	if !c.r.features.AtLeast(5, 0) {
 		return c.onPrimary(ctx, c.coll, sending{db: "admin", cmd: c.cmd})
 	}
 	to, _, _ := strings.Cut(text(get(c.cmd, "to")), ".")
@@ -148,7 +148,7 @@ func renameCollection(ctx context.Context, c *call) (bson.D, error) {
 // coordinatedFromSix changes a collection on all shards, by a coordinator that 6.0 has first.
 func coordinatedFromSix(coordinator string) func(context.Context, *call) (bson.D, error) {
 	return func(ctx context.Context, c *call) (bson.D, error) {
-		if !c.r.features.atLeast(6, 0) {
+		if !c.r.features.AtLeast(6, 0) {
 			return onOwners(ctx, c)
 		}
 		return c.coordinated(ctx, c.coll, c.renamed(coordinator, c.coll))

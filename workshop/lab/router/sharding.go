@@ -22,7 +22,7 @@ func shardCollection(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.r.needDatabaseNow(ctx, c.db); err != nil {
 		return nil, err
 	}
-	if !c.r.features.atLeast(5, 0) {
+	if !c.r.features.AtLeast(5, 0) {
 		return c.shardedOnConfig(ctx)
 	}
 	cmd := c.renamed("_shardsvrCreateCollection", c.coll, "key")
@@ -44,7 +44,7 @@ func refineKey(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.named(); err != nil {
 		return nil, err
 	}
-	if !c.r.features.atLeast(5, 0) {
+	if !c.r.features.AtLeast(5, 0) {
 		return c.refinedOnConfig(ctx)
 	}
 	cmd := c.renamed("_shardsvrRefineCollectionShardKey", c.coll, "key")
@@ -133,7 +133,7 @@ func movePrimary(ctx context.Context, c *call) (bson.D, error) {
 	name := text(get(c.cmd, c.name))
 	c.db = name
 	defer c.r.catalog.forget(name)
-	if !c.r.features.atLeast(6, 0) {
+	if !c.r.features.AtLeast(6, 0) {
 		// Servers of then die of the shards' own command with a database version.
 		return c.configured(ctx, bson.D{{Key: "_configsvrMovePrimary", Value: name}, {Key: "to", Value: get(c.cmd, "to")}})
 	}
@@ -214,7 +214,10 @@ func moveRange(ctx context.Context, c *call) (bson.D, error) {
 // moveTo has the config servers move a range.
 func (c *call) moveTo(ctx context.Context, t *table, ch chunk, to string) (bson.D, error) {
 	wait := truth(get(c.cmd, "_waitForDelete")) || truth(get(c.cmd, "waitForDelete"))
-	_, err := c.r.upstream.config.command(ctx, "admin", c.r.features.chunkCommand(t, ch, to, wait))
+	_, err := c.r.upstream.config.command(ctx, "admin", c.r.features.MoveChunk(Move{
+		NS: t.ns(), UUID: t.uuid, ID: ch.id, Min: ch.min, Max: ch.max, Shard: ch.shard, To: to,
+		Lastmod: ch.lastmod, Epoch: t.epoch, Timestamp: t.timestamp, AwaitDelete: wait,
+	}))
 	return bson.D{}, err
 }
 
@@ -283,14 +286,14 @@ func mergeChunks(ctx context.Context, c *call) (bson.D, error) {
 // What differs before 6.0: there the config servers make some of the changes that
 // are the shards' later.
 
-// databaseCommand makes a database in which collections may be sharded, on a shard
+// CreateDatabase is the command that makes a database in which collections may be sharded, on a shard
 // of the config servers' choice for "".
-func (f features) databaseCommand(db, primary string) bson.D {
+func (v Version) CreateDatabase(db, primary string) bson.D {
 	name, field, more := "_configsvrCreateDatabase", "primaryShardId", bson.D{}
 	switch {
-	case !f.atLeast(5, 0):
+	case !v.AtLeast(5, 0):
 		name, field = "_configsvrEnableSharding", "primaryShard"
-	case !f.atLeast(6, 0):
+	case !v.AtLeast(6, 0):
 		more = bson.D{{Key: "enableSharding", Value: true}}
 	}
 	cmd := append(bson.D{{Key: name, Value: db}}, more...)
@@ -325,22 +328,34 @@ func (c *call) refinedOnConfig(ctx context.Context) (bson.D, error) {
 	return c.configured(ctx, cmd)
 }
 
-// chunkCommand moves a chunk.
-func (f features) chunkCommand(t *table, ch chunk, to string, wait bool) bson.D {
-	if f.atLeast(6, 0) {
-		return bson.D{{Key: "_configsvrMoveRange", Value: t.ns()}, {Key: "toShard", Value: to}, {Key: "min", Value: ch.min},
-			{Key: "max", Value: ch.max}, {Key: "waitForDelete", Value: wait}, majority()}
+// Move is a chunk, as the config servers know it, with the shard that it is to move to.
+type Move struct {
+	NS          string
+	UUID, ID    any
+	Min, Max    bson.Raw
+	Shard, To   string
+	Lastmod     bson.Timestamp
+	Epoch       bson.ObjectID
+	Timestamp   bson.Timestamp // of the epoch
+	AwaitDelete bool           // of its documents on the shard that it leaves
+}
+
+// MoveChunk is the command that moves a chunk.
+func (v Version) MoveChunk(m Move) bson.D {
+	if v.AtLeast(6, 0) {
+		return bson.D{{Key: "_configsvrMoveRange", Value: m.NS}, {Key: "toShard", Value: m.To}, {Key: "min", Value: m.Min},
+			{Key: "max", Value: m.Max}, {Key: "waitForDelete", Value: m.AwaitDelete}, majority()}
 	}
 	const most = int64(64 << 20) // the default of the chunk size
 	cmd := bson.D{
-		{Key: "_configsvrMoveChunk", Value: 1}, {Key: "_id", Value: ch.id}, {Key: "ns", Value: t.ns()},
-		{Key: "min", Value: ch.min}, {Key: "max", Value: ch.max}, {Key: "shard", Value: ch.shard},
-		{Key: "lastmod", Value: ch.lastmod},
-		{Key: "lastmodEpoch", Value: t.epoch}, {Key: "toShard", Value: to}, {Key: "maxChunkSizeBytes", Value: most},
-		{Key: "secondaryThrottle", Value: bson.D{}}, {Key: "waitForDelete", Value: wait},
+		{Key: "_configsvrMoveChunk", Value: 1}, {Key: "_id", Value: m.ID}, {Key: "ns", Value: m.NS},
+		{Key: "min", Value: m.Min}, {Key: "max", Value: m.Max}, {Key: "shard", Value: m.Shard},
+		{Key: "lastmod", Value: m.Lastmod}, {Key: "lastmodEpoch", Value: m.Epoch}, {Key: "toShard", Value: m.To},
+		{Key: "maxChunkSizeBytes", Value: most}, {Key: "secondaryThrottle", Value: bson.D{}},
+		{Key: "waitForDelete", Value: m.AwaitDelete},
 	}
-	if f.atLeast(5, 0) {
-		cmd = append(cmd, bson.E{Key: "uuid", Value: t.uuid}, bson.E{Key: "lastmodTimestamp", Value: t.timestamp})
+	if v.AtLeast(5, 0) {
+		cmd = append(cmd, bson.E{Key: "uuid", Value: m.UUID}, bson.E{Key: "lastmodTimestamp", Value: m.Timestamp})
 	}
 	return append(cmd, majority())
 }

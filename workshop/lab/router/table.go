@@ -133,7 +133,7 @@ func (c *catalog) loadChunks(ctx context.Context, t *table, entry bson.Raw) (boo
 	t.key = shardkey.Parse(entry.Lookup("key").Document())
 	t.collation, _ = entry.Lookup("defaultCollation").DocumentOK()
 	filter := bson.D{{Key: "ns", Value: t.ns()}}
-	if c.features.atLeast(5, 0) {
+	if c.features.AtLeast(5, 0) {
 		filter = bson.D{{Key: "uuid", Value: t.uuid}}
 	}
 	docs, err := c.upstream.config.configData(ctx,

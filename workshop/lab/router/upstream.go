@@ -287,9 +287,9 @@ func readBatch(reply bson.Raw) (docs []bson.Raw, id int64, ok bool) {
 
 // features are what the router has to know of the servers' version.
 type features struct {
-	build   bson.D // buildInfo as a server answers it
-	wire    int32  // maxWireVersion
-	version [2]int32
+	Version
+	build bson.D // buildInfo as a server answers it
+	wire  int32  // maxWireVersion
 }
 
 // readFeatures asks a server.
@@ -303,7 +303,7 @@ func readFeatures(ctx context.Context, n *node) (f features, err error) {
 	if err != nil || len(parts) < 2 {
 		return f, fmt.Errorf("read the servers' version: %w", errMalformed)
 	}
-	f.version = [2]int32{parts[0].Int32(), parts[1].Int32()}
+	f.Version = Version{parts[0].Int32(), parts[1].Int32()}
 	hello, err := n.command(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}})
 	if err != nil {
 		return f, fmt.Errorf("read the servers' wire version: %w", err)
@@ -312,9 +312,12 @@ func readFeatures(ctx context.Context, n *node) (f features, err error) {
 	return f, nil
 }
 
-// atLeast reports a version from major.minor on.
-func (f features) atLeast(major, minor int32) bool {
-	return f.version[0] > major || f.version[0] == major && f.version[1] >= minor
+// Version is the first two numbers of the servers' version, by which their own commands differ.
+type Version [2]int32
+
+// AtLeast reports a version from major.minor on.
+func (v Version) AtLeast(major, minor int32) bool {
+	return v[0] > major || v[0] == major && v[1] >= minor
 }
 
 // The forms of versions are what servers answer as vReceived and vWanted.
@@ -326,9 +329,9 @@ func (f features) stamp(t *table, shard string) bson.D {
 		return nil
 	}
 	if t.sharded {
-		return bson.D{{Key: "shardVersion", Value: f.shardVersion(t.epoch, t.timestamp, t.versions[shard])}}
+		return bson.D{{Key: "shardVersion", Value: f.ShardVersion(t.epoch, t.timestamp, t.versions[shard])}}
 	}
-	d := bson.D{{Key: "shardVersion", Value: f.shardVersion(bson.ObjectID{}, bson.Timestamp{}, bson.Timestamp{})}}
+	d := bson.D{{Key: "shardVersion", Value: f.ShardVersion(bson.ObjectID{}, bson.Timestamp{}, bson.Timestamp{})}}
 	if t.db.version != nil {
 		d = append(d, bson.E{Key: "databaseVersion", Value: t.db.version})
 	}
@@ -340,15 +343,15 @@ func (f features) stamp(t *table, shard string) bson.D {
 func (f features) ignored() bson.D {
 	epoch := bson.ObjectID{4: 0xff, 5: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff}
 	highest := bson.Timestamp{T: math.MaxUint32, I: math.MaxUint32}
-	return bson.D{{Key: "shardVersion", Value: f.shardVersion(epoch, highest, bson.Timestamp{})}}
+	return bson.D{{Key: "shardVersion", Value: f.ShardVersion(epoch, highest, bson.Timestamp{})}}
 }
 
-// shardVersion writes a version in the servers' form.
-func (f features) shardVersion(epoch bson.ObjectID, timestamp, version bson.Timestamp) any {
+// ShardVersion writes the version of a shard's part of a collection in the servers' form.
+func (v Version) ShardVersion(epoch bson.ObjectID, timestamp, version bson.Timestamp) any {
 	switch {
-	case !f.atLeast(5, 0):
+	case !v.AtLeast(5, 0):
 		return bson.A{version, epoch}
-	case !f.atLeast(6, 0):
+	case !v.AtLeast(6, 0):
 		return bson.A{version, epoch, timestamp}
 	}
 	return bson.D{{Key: "e", Value: epoch}, {Key: "t", Value: timestamp}, {Key: "v", Value: version}}

@@ -85,7 +85,7 @@ func (m *Map) configData(name string) *mongo.Collection {
 // ofChunks is the filter for a collection's chunks, which before 5.0 name it and
 // since have its UUID.
 func (m *Map) ofChunks(coll *Collection) bson.E {
-	if m.server.atLeast5() {
+	if m.server.AtLeast(5, 0) {
 		return bson.E{Key: "uuid", Value: coll.UUID}
 	}
 	return bson.E{Key: "ns", Value: coll.NS}
@@ -231,13 +231,5 @@ func (m *Map) ShardVersion(ctx context.Context, ns, shard string) (any, error) {
 	if err != nil && !errors.Is(err, mongo.ErrNoDocuments) { // which is version 0
 		return nil, fmt.Errorf("lab: read the version of %s on %s: %w", ns, shard, err)
 	}
-	switch {
-	case m.server.atLeast6():
-		return bson.D{{Key: "t", Value: coll.Timestamp}, {Key: "e", Value: coll.Epoch}, {Key: "v", Value: newest.Version}},
-			nil
-	case m.server.atLeast5():
-		return bson.A{newest.Version, coll.Epoch, coll.Timestamp}, nil
-	default:
-		return bson.A{newest.Version, coll.Epoch}, nil
-	}
+	return m.server.ShardVersion(coll.Epoch, coll.Timestamp, newest.Version), nil
 }

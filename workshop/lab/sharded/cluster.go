@@ -62,7 +62,7 @@ type Cluster struct {
 // members are the sets of a cluster. Their methods may be called concurrently.
 type members struct {
 	name   string // of the cluster
-	server version
+	server router.Version
 
 	mu     sync.Mutex
 	config *set

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/test/kit"
 	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
 )
 
 // must fails the test on an error.
@@ -185,7 +186,7 @@ func testHashed(t *testing.T, c *Cluster) {
 
 // A key of several fields, one of them hashed and inside another: 4.2 has none.
 func testCompound(t *testing.T, c *Cluster) {
-	if c.server == (version{4, 2}) {
+	if c.server == (router.Version{4, 2}) {
 		t.Skip("4.2 hashes only a key of one field")
 	}
 	const ns = "db.compound"

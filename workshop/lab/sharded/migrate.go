@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
 )
 
 // Sharding is how a collection is sharded.
@@ -40,7 +41,7 @@ func (m *Map) ShardCollection(ctx context.Context, ns string, s Sharding) error 
 	if s.Chunks > 0 {
 		how = append(how, bson.E{Key: "numInitialChunks", Value: s.Chunks})
 	}
-	if !m.server.atLeast5() {
+	if !m.server.AtLeast(5, 0) {
 		cmd := bson.D{
 			{Key: "_configsvrShardCollection", Value: ns}, {Key: "key", Value: s.Key},
 			{Key: "getUUIDfromPrimaryShard", Value: true},
@@ -186,30 +187,12 @@ func (m *Map) move(ctx context.Context, coll *Collection, at bson.D, to string) 
 		if err != nil || chunk.Shard == to {
 			return true, err
 		}
-		err = m.config.client.Database("admin").RunCommand(ctx, m.moveCommand(coll, chunk, to)).Err()
+		err = m.config.client.Database("admin").RunCommand(ctx, m.server.MoveChunk(router.Move{
+			NS: coll.NS, UUID: coll.UUID, ID: chunk.ID, Min: chunk.Min, Max: chunk.Max, Shard: chunk.Shard, To: to,
+			Lastmod: chunk.Version, Epoch: coll.Epoch, Timestamp: coll.Timestamp,
+		})).Err()
 		// Else the chunk map has the last word.
 		return err != nil && !passes(err) && !hasCode(err, operationFailed), err
 	})
 	return lab.Wrap(err, "lab: move a chunk of %s to %s", coll.NS, to)
-}
-
-// moveCommand is the command of the version.
-func (m *Map) moveCommand(coll *Collection, chunk Chunk, to string) bson.D {
-	if m.server.atLeast6() {
-		return bson.D{
-			{Key: "_configsvrMoveRange", Value: coll.NS}, {Key: "toShard", Value: to},
-			{Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max}, majority(),
-		}
-	}
-	cmd := bson.D{
-		{Key: "_configsvrMoveChunk", Value: 1}, {Key: "_id", Value: chunk.ID}, {Key: "ns", Value: coll.NS},
-		{Key: "min", Value: chunk.Min}, {Key: "max", Value: chunk.Max}, {Key: "shard", Value: chunk.Shard},
-		{Key: "lastmod", Value: chunk.Version}, {Key: "lastmodEpoch", Value: coll.Epoch}, {Key: "toShard", Value: to},
-		{Key: "maxChunkSizeBytes", Value: int64(64 << 20)}, {Key: "secondaryThrottle", Value: bson.D{}},
-		{Key: "waitForDelete", Value: false},
-	}
-	if m.server.atLeast5() {
-		cmd = append(cmd, bson.E{Key: "uuid", Value: coll.UUID}, bson.E{Key: "lastmodTimestamp", Value: coll.Timestamp})
-	}
-	return append(cmd, majority())
 }

@@ -17,6 +17,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/workshop/lab"
+	"github.com/millrace/millrace/workshop/lab/router"
 )
 
 // join makes a running set a shard, as _configsvrAddShard does in every version;
@@ -166,16 +167,7 @@ func (m *Map) CreateDatabase(ctx context.Context, name, primary string) error {
 	if _, err := m.shard(primary); err != nil {
 		return err
 	}
-	cmd := bson.D{{Key: "_configsvrCreateDatabase", Value: name}, {Key: "primaryShardId", Value: primary}}
-	switch {
-	case !m.server.atLeast5():
-		// There the command above takes no primary shard.
-		cmd = bson.D{{Key: "_configsvrEnableSharding", Value: name}, {Key: "primaryShard", Value: primary}}
-	case !m.server.atLeast6():
-		// Else collections of the database cannot be sharded.
-		cmd = append(cmd, bson.E{Key: "enableSharding", Value: true})
-	}
-	return m.config.command(ctx, append(cmd, majority()))
+	return m.config.command(ctx, m.server.CreateDatabase(name, primary))
 }
 
 // database is an entry of config.databases.
@@ -211,7 +203,7 @@ func (m *Map) MovePrimary(ctx context.Context, db, to string) error {
 	if _, err := m.shard(to); err != nil {
 		return err
 	}
-	if !m.server.atLeast6() {
+	if !m.server.AtLeast(6, 0) {
 		// The shard's own command is not for others there: 5.0.4 and 4.4.2 die of
 		// one with a database version.
 		return m.config.command(ctx, bson.D{{Key: "_configsvrMovePrimary", Value: db}, {Key: "to", Value: to}, majority()})
@@ -328,26 +320,19 @@ func (s *set) command(ctx context.Context, cmd bson.D) error {
 	return lab.Wrap(err, "lab: %s on %s", cmd[0].Key, s.Name())
 }
 
-// version is the first two numbers of a server's.
-type version [2]int
-
-// The versions from which on commands differ.
-func (v version) atLeast5() bool { return v[0] >= 5 }
-func (v version) atLeast6() bool { return v[0] >= 6 }
-
 // askVersion asks the config servers for their version.
-func (c *Cluster) askVersion(ctx context.Context) (version, error) {
+func (c *Cluster) askVersion(ctx context.Context) (v router.Version, err error) {
 	var info struct {
-		Version []int `bson:"versionArray"`
+		Version []int32 `bson:"versionArray"`
 	}
-	err := c.config.client.Database("admin").RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&info)
+	err = c.config.client.Database("admin").RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&info)
 	if err != nil {
-		return version{}, fmt.Errorf("ask for the version: %w", err)
+		return v, fmt.Errorf("ask for the version: %w", err)
 	}
 	if len(info.Version) < 2 {
-		return version{}, errors.New("the server names no version")
+		return v, errors.New("the server names no version")
 	}
-	return version{info.Version[0], info.Version[1]}, nil
+	return router.Version{info.Version[0], info.Version[1]}, nil
 }
 
 // Up starts a cluster that runs on after the calling process has ended, until
