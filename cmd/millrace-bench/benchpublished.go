@@ -75,7 +75,7 @@ Measure on a machine that does nothing else.`,
 	f.IntVar(&s.options.Rounds, "rounds", 3, "rounds of each measurement")
 	f.StringArrayVar(&s.peers, "peer", nil, "a tool that takes part where a table has it, as `name=program`: mongoshake "+
 		"(its collector; with the published settings and with its own), ycsb (the Java tool); may be repeated")
-	f.StringVar(&s.options.Mongod, "mongod", "6.0", "version of the servers started here")
+	f.StringVar(&s.options.Servers.Version, "mongod", "6.0", "version of the servers started here")
 	f.StringVar(&s.options.Millrace, "millrace", "",
 		"the millrace `program` to measure; by default the one beside this program, or on PATH")
 	s.flags(f)
@@ -164,7 +164,7 @@ func (s *publishedSettings) shown() []string {
 		name, program, _ := strings.Cut(p, "=")
 		args = append(args, "--peer "+name+"="+filepath.Base(program))
 	}
-	return append(args, "--mongod "+s.options.Mongod)
+	return append(args, "--mongod "+s.options.Servers.Version)
 }
 
 // write keeps the results, and the page with its charts.

@@ -134,11 +134,12 @@ func TestMerge(t *testing.T) {
 	}
 	five := r.Of(5)
 	kept := 0
-	err = Run(t.Context(), tables, Options{Rounds: 1}, runners, func(table *Table, m *Measured) error {
-		kept++
-		r.Put(table.Number, m)
-		return nil
-	})
+	err = Run(t.Context(), tables, Options{Options: bench.Options{Rounds: 1}}, runners,
+		func(table *Table, m *Measured) error {
+			kept++
+			r.Put(table.Number, m)
+			return nil
+		})
 	if !errors.Is(err, failing) || !strings.Contains(err.Error(), "table 5: nothing was measured") || kept != 1 {
 		t.Errorf("%d kept, %v", kept, err)
 	}
@@ -159,7 +160,8 @@ func TestStop(t *testing.T) {
 		1: runs(func(*Measured) error { cancel(); return ctx.Err() }),
 		2: runs(func(*Measured) error { t.Error("the next table was begun"); return nil }),
 	}
-	err := Run(ctx, tables, Options{Rounds: 1}, runners, func(*Table, *Measured) error { t.Error("kept"); return nil })
+	err := Run(ctx, tables, Options{Options: bench.Options{Rounds: 1}}, runners,
+		func(*Table, *Measured) error { t.Error("kept"); return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
@@ -174,7 +176,7 @@ func (r runs) Measure(_ context.Context, _ Options, m *Measured) error { return 
 func TestFiguresOfNoTable(t *testing.T) {
 	tables, _ := Find([]int{1})
 	wrong := map[int]Runner{1: runs(func(m *Measured) error { m.set("full-two/x", []float64{1}); return nil })}
-	err := Run(t.Context(), tables, Options{Rounds: 1}, wrong,
+	err := Run(t.Context(), tables, Options{Options: bench.Options{Rounds: 1}}, wrong,
 		func(*Table, *Measured) error { t.Error("kept"); return nil })
 	if err == nil || !strings.Contains(err.Error(), "full-two/x") {
 		t.Error(err)

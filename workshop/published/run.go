@@ -12,25 +12,11 @@ import (
 	"github.com/millrace/millrace/workshop/bench"
 )
 
-// Options say how tables are measured.
+// Options say how tables are measured: as the bench is run, with the version of the servers and with
+// tools that take part where a table has them.
 type Options struct {
-	// Scale is tiny, small, medium, large, or how many times medium.
-	Scale  bench.Scale
-	Rounds int
-	// Peers are tools that take part where a table has them.
-	Peers []bench.Peer
-	// Java is the path of the Java YCSB, empty for none.
-	Java string
-	// Mongod is the version of the servers that are started.
-	Mongod string
-	// Millrace is the program that is measured.
-	Millrace string
-	// Router is the program whose command "lab router" is a router.
-	Router string
-	// Version and Command go into the results.
-	Version, Command string
-	// Progress is told in a line what is being done; nil is silent.
-	Progress func(line string)
+	bench.Options
+	Java string // path of the Java YCSB, empty for none
 }
 
 // ParseScale knows the scales of the bench and tiny, which only shows that
@@ -150,10 +136,9 @@ type step struct {
 func (o Options) steps(ctx context.Context, m *Measured, all []step) error {
 	var failed []error
 	for i, s := range all {
-		b := bench.Options{Scenarios: []string{s.scenario}, Scale: o.Scale, Rounds: o.Rounds, Millrace: o.Millrace,
-			Router:  o.Router,
-			Version: o.Version, Command: o.Command, Progress: o.Progress,
-			Servers: bench.Servers{Version: o.Mongod, SourceTopology: "rs:1", TargetTopology: "rs:1"}}
+		b := o.Options
+		b.Scenarios, b.Peers = []string{s.scenario}, nil
+		b.Servers.SourceTopology, b.Servers.TargetTopology = "rs:1", "rs:1"
 		if s.change != nil {
 			s.change(&b)
 		}

@@ -25,7 +25,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Results{}
-	o := Options{Scale: scale, Rounds: 1, Progress: func(line string) { t.Log(line) }}
+	o := Options{Options: bench.Options{Scale: scale, Rounds: 1, Progress: func(line string) { t.Log(line) }}}
 	err = Run(t.Context(), tables, o, Runners(), func(table *Table, m *Measured) error {
 		r.Put(table.Number, m)
 		return nil
@@ -53,7 +53,7 @@ func TestTable(t *testing.T) {
 // on.
 func TestSteps(t *testing.T) {
 	m := &Measured{Figures: map[string][]float64{"b": {1}}, Missing: map[string]string{}}
-	err := Options{Rounds: 1, Progress: func(string) {}}.steps(t.Context(), m, []step{
+	err := Options{Options: bench.Options{Rounds: 1, Progress: func(string) {}}}.steps(t.Context(), m, []step{
 		{scenario: "no-such", keys: []string{"a", "b"}},
 		{scenario: "nor-this", keys: []string{"c"}},
 	})
@@ -92,10 +92,11 @@ func TestCut(t *testing.T) {
 	table := Table{Number: 1,
 		Groups: []Group{{Columns: []Column{column("a"), column("b"), column("c")}, Rows: []Row{{Key: "r"}}}}}
 	var kept *Measured
-	err := Run(ctx, []Table{table}, Options{Rounds: 1}, map[int]Runner{1: cutRun{cut}}, func(_ *Table, m *Measured) error {
-		kept = m
-		return nil
-	})
+	err := Run(ctx, []Table{table}, Options{Options: bench.Options{Rounds: 1}}, map[int]Runner{1: cutRun{cut}},
+		func(_ *Table, m *Measured) error {
+			kept = m
+			return nil
+		})
 	if err == nil || kept == nil || !kept.Cut || len(kept.Figures) != 1 || kept.Missing[key("r", "b")] == "" ||
 		kept.Missing[key("r", "c")] == "" {
 		t.Errorf("%v, %+v", err, kept)
@@ -133,7 +134,7 @@ func TestBetter(t *testing.T) {
 // is read out of the bench's reports.
 func TestFirstTableFromReports(t *testing.T) {
 	m := &Measured{Figures: map[string][]float64{}, Missing: map[string]string{}}
-	o := Options{Peers: []bench.Peer{{Name: PeerMongoShake, Program: "/bin/true"}}}
+	o := Options{Options: bench.Options{Peers: []bench.Peer{{Name: PeerMongoShake, Program: "/bin/true"}}}}
 	all := map[string]bench.Kind{"ceiling": bench.KindCeiling, "no oplog": bench.KindReference,
 		benchMillrace:       bench.KindMillrace,
 		benchShakePublished: bench.KindPeer, benchShakeDefaults: bench.KindPeer, benchMillrace + ", " +

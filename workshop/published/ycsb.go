@@ -140,7 +140,7 @@ func (d ycsbRun) mixes(ctx context.Context, o Options, m *Measured) (err error) 
 		}
 	}
 	o.Progress("starting servers")
-	servers, err := lab.Start(ctx, lab.Options{Version: o.Mongod, Topology: "rs:3"})
+	servers, err := lab.Start(ctx, lab.Options{Version: o.Servers.Version, Topology: "rs:3"})
 	if err != nil {
 		return err
 	}
@@ -224,7 +224,7 @@ func (d ycsbRun) classes(ctx context.Context, o Options, m *Measured) error {
 
 func (d ycsbRun) classOptions(o Options) (all ycsb.ClassOptions, err error) {
 	all = ycsb.ClassOptions{Matrix: ycsb.Published(ycsb.Properties{}, o.Scale.Factor/mediumClasses), Cores: 1,
-		Versions: []string{o.Mongod}}
+		Versions: []string{o.Servers.Version}}
 	all.Matrix.Operations = d.part(o.Scale, ycsb.PublishedOperations, mediumClassRuns)
 	all.Matrix.Progress, all.Matrix.Mixes = o.Progress, nil
 	for _, text := range ycsbClassMixes() {
