@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -9,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -332,16 +332,15 @@ func (w *incrWork) swept(drain []string) []contender {
 
 // sampled notes what a sync tells of itself while it runs.
 func (w *incrWork) sampled(ctx context.Context, m *meter, run func(context.Context, *meter) error) error {
-	watching, stop := context.WithCancel(ctx)
 	var samples []jobSample
-	var wg sync.WaitGroup
-	wg.Go(func() { samples = sampleJob(watching, w.dir, m) })
+	stop := beside(ctx, func(ctx context.Context) error {
+		samples = sampleJob(ctx, w.dir, m)
+		return nil
+	})
 	began := time.Now()
 	err := run(ctx, m)
 	took := time.Since(began).Seconds()
-	stop()
-	wg.Wait()
-	if err != nil {
+	if err := errors.Join(err, stop()); err != nil {
 		return err
 	}
 	a, ok := averages(samples)

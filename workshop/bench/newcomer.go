@@ -309,13 +309,11 @@ func (w *seedWork) locked(ctx context.Context, m *meter, do func() error) error 
 // 10 ms apart, and so is the least that it finds.
 func (w *seedWork) stalls(run func(context.Context, *meter) error) func(context.Context, *meter) error {
 	return func(ctx context.Context, m *meter) error {
-		watching, stop := context.WithCancel(ctx)
-		var wg sync.WaitGroup
 		var longest time.Duration
-		wg.Go(func() {
+		stop := beside(ctx, func(ctx context.Context) error {
 			var last mongo.OpTime
-			for since := time.Now(); tick(watching, 2*time.Millisecond); {
-				p, err := w.source.nodes[w.from].Positions(watching)
+			for since := time.Now(); tick(ctx, 2*time.Millisecond); {
+				p, err := w.source.nodes[w.from].Positions(ctx)
 				if err == nil && p.Last != last {
 					if !last.IsZero() {
 						longest = max(longest, time.Since(since))
@@ -323,10 +321,9 @@ func (w *seedWork) stalls(run func(context.Context, *meter) error) func(context.
 					last, since = p.Last, time.Now()
 				}
 			}
+			return nil
 		})
-		err := run(ctx, m)
-		stop()
-		wg.Wait()
+		err := errors.Join(run(ctx, m), stop())
 		m.value(valueStall, longest.Seconds())
 		return err
 	}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -145,9 +144,9 @@ func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 	if c.DataBytes, c.DiskBytes, err = w.stored(ctx); err != nil {
 		return err
 	}
-	load := startLight(ctx, w.source, data)
+	stop := startLight(ctx, w.source, data)
 	err = b.compete(ctx, w.site, c, w.contenders())
-	err = errors.Join(err, load.stop(), w.dismiss(context.WithoutCancel(ctx)))
+	err = errors.Join(err, stop(), w.dismiss(context.WithoutCancel(ctx)))
 	if err == nil {
 		b.report.Cases[len(b.report.Cases)-1].noteSeed()
 	}
@@ -389,43 +388,23 @@ func (c *Case) contender(name string) *Contender {
 // lightText describes the load of startLight.
 const lightText = "while 100 documents a second are updated all over, and 100 inserted elsewhere"
 
-// light writes at a slow pace until it is stopped.
-type light struct {
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	err    error
-}
-
-// startLight begins to write to the source: updates of a dataset's documents,
+// startLight writes to the source at a slow pace until it is stopped: updates of a dataset's documents,
 // and inserts into another collection.
-func startLight(ctx context.Context, to *side, d dataset) *light {
-	ctx, cancel := context.WithCancel(ctx)
-	l := &light{cancel: cancel}
-	l.wg.Go(func() {
+func startLight(ctx context.Context, to *side, d dataset) (stop func() error) {
+	return beside(ctx, func(ctx context.Context) error {
 		ticks := time.NewTicker(10 * time.Millisecond)
 		defer ticks.Stop()
 		for n := uint32(0); ; n++ {
 			select {
 			case <-ctx.Done():
-				return
+				return nil
 			case <-ticks.C:
 			}
 			if err := lightWrite(ctx, to, d, n); err != nil {
-				if ctx.Err() == nil {
-					l.err = fmt.Errorf("write to the source: %w", err)
-				}
-				return
+				return fmt.Errorf("write to the source: %w", err)
 			}
 		}
 	})
-	return l
-}
-
-// stop ends the load; the error is why it ended before.
-func (l *light) stop() error {
-	l.cancel()
-	l.wg.Wait()
-	return l.err
 }
 
 func lightWrite(ctx context.Context, to *side, d dataset, n uint32) error {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -148,31 +147,23 @@ func (f *forest) bind() error {
 
 // lagSamples are how far members were behind, by host.
 type lagSamples struct {
-	f      *forest
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-
 	byHost map[string][]float64
 	worst  []float64 // of each look
-	err    error
+	stop   func() error
 }
 
 // watchLag looks at all members until it is stopped.
 func (f *forest) watchLag(ctx context.Context) *lagSamples {
-	ctx, cancel := context.WithCancel(ctx)
-	l := &lagSamples{f: f, cancel: cancel, byHost: map[string][]float64{}}
-	l.wg.Go(func() {
+	l := &lagSamples{byHost: map[string][]float64{}}
+	l.stop = beside(ctx, func(ctx context.Context) error {
 		for tick(ctx, lagEvery) {
 			set, err := f.watcher.Observe(ctx)
-			if ctx.Err() != nil {
-				return
-			}
 			if err != nil {
-				l.err = err
-				return
+				return fmt.Errorf("watch the members: %w", err)
 			}
 			l.add(set)
 		}
+		return nil
 	})
 	return l
 }
@@ -188,17 +179,14 @@ func (l *lagSamples) add(set *topology.Set) {
 	l.worst = append(l.worst, worst)
 }
 
-// stop ends watching and looks once more.
-func (l *lagSamples) stop() (*topology.Set, error) {
-	ctx := context.Background()
-	l.cancel()
-	l.wg.Wait()
-	if l.err != nil {
-		return nil, fmt.Errorf("watch the members: %w", l.err)
+// lastLook ends watching and looks once more.
+func (f *forest) lastLook(l *lagSamples) (*topology.Set, error) {
+	if err := l.stop(); err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	set, err := l.f.watcher.Observe(ctx)
+	set, err := f.watcher.Observe(ctx)
 	return set, mongo.Wrap(err, "look at the members")
 }
 
@@ -375,13 +363,14 @@ func (f *forest) measure(ctx context.Context, m *meter, concern string, hold *to
 		return err
 	}
 	if hold != nil {
-		defer f.hold(ctx, *hold)()
+		end := f.hold(ctx, *hold)
+		defer func() { err = errors.Join(err, end()) }()
 	}
 	lags := f.watchLag(ctx)
 	cpu, began := f.memberCPU(), time.Now()
 	rep, err := f.load(ctx, "usertable", concern, f.o.Clients, f.duration)
 	took, used := time.Since(began).Seconds(), f.memberCPU()
-	after, lerr := lags.stop()
+	after, lerr := f.lastLook(lags)
 	if err := errors.Join(err, lerr, ctx.Err()); err != nil {
 		return err
 	}
@@ -449,18 +438,14 @@ func (f *forest) each(m *meter, set *topology.Set, used []float64, writes float6
 }
 
 // hold runs a hold until it is told to end.
-func (f *forest) hold(ctx context.Context, o topology.PlanOptions) (end func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		if err := topology.NewController(f.holder, topology.ControlOptions{Plan: o, Log: f.log}).Hold(ctx); ctx.Err() == nil {
+func (f *forest) hold(ctx context.Context, o topology.PlanOptions) (end func() error) {
+	return beside(ctx, func(ctx context.Context) error {
+		err := topology.NewController(f.holder, topology.ControlOptions{Plan: o, Log: f.log}).Hold(ctx)
+		if ctx.Err() == nil {
 			f.log.Warn("the hold has ended", "error", err)
 		}
+		return nil
 	})
-	return func() {
-		cancel()
-		wg.Wait()
-	}
 }
 
 // level is the set without the round trips that its members have measured. Those

@@ -240,6 +240,24 @@ func (m *meter) latencies(ms []float64) {
 	m.set(func(r *Round) { r.Done = len(ms) })
 }
 
+// beside does something beside the caller until stop, which waits for its end, is called. The error
+// is why it ended before.
+func beside(ctx context.Context, do func(context.Context) error) (stop func() error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() {
+		err := do(ctx)
+		if ctx.Err() != nil {
+			err = nil
+		}
+		ended <- err
+	}()
+	return func() error {
+		cancel()
+		return <-ended
+	}
+}
+
 // await looks again and again, with a pause after each look, until something is as it should be or
 // the look fails. A look that fails with ctx counts as its end.
 func await(ctx context.Context, pause time.Duration, look func() (bool, error)) error {
