@@ -23,17 +23,13 @@ import (
 
 // Options say what is measured.
 type Options struct {
-	// Scenarios by name; "all" stands for all of them.
-	Scenarios []string
+	Scenarios []string // Scenarios by name; "all" stands for all of them.
 	Scale     Scale
-	// Rounds each contender has; at least 1.
-	Rounds  int
-	Servers Servers
-	Peers   []Peer
-	// Topology is for the scenario of that name.
-	Topology TopologyOptions
-	// Service is for the scenario of that name.
-	Service ServiceOptions
+	Rounds    int // Rounds each contender has; at least 1.
+	Servers   Servers
+	Peers     []Peer
+	Topology  TopologyOptions // Topology is for the scenario of that name.
+	Service   ServiceOptions  // Service is for the scenario of that name.
 	// Cells of the matrix that the scenario seed measures, as "collections x
 	// indexes" without blanks; empty is all of it.
 	Cells []string
@@ -42,14 +38,11 @@ type Options struct {
 	SeedTests []int
 	// Millrace is the program that is measured, and MillraceArgs what its sync
 	// is given beyond what the scenario needs.
-	Millrace     string
-	MillraceArgs []string
-	// Router is the program whose command "lab router" is a router: millrace-bench.
-	Router string
-	// Variants are measured beside it wherever a sync is.
-	Variants []Variant
-	// Version and Command go into the report.
-	Version, Command string
+	Millrace         string
+	MillraceArgs     []string
+	Router           string    // Router is the program whose command "lab router" is a router: millrace-bench.
+	Variants         []Variant // Variants are measured beside it wherever a sync is.
+	Version, Command string    // Version and Command go into the report.
 	// Progress is told in a line what is being done; nil is silent.
 	Progress func(line string)
 	Log      *slog.Logger

@@ -49,8 +49,7 @@ func (c *Case) bars(s *plot.Sheet) {
 // Curve is a figure of a contender over time.
 type Curve struct {
 	Name, Title string
-	// OfTools says that only contenders have it that are processes of their own.
-	OfTools bool
+	OfTools     bool // OfTools says that only contenders have it that are processes of their own.
 	// At is its value at the point of a number.
 	At func(points []Point, i int) float64
 }

@@ -274,17 +274,13 @@ func (g growth) fixedNotes() []string {
 // copies files with the logical one: Percona Server for MongoDB 8.0.12-4, three
 // members of 4 processors and 16 GB, disks of 1.2 TB and 3600 operations a second.
 type PublishedSeed struct {
-	Test int `json:"test"` // 1 to 5
-	// Collections of the set, and secondary indexes of each.
-	Collections int `json:"collections"`
-	Indexes     int `json:"indexes"`
-	// DocumentBytes is the size of a document.
-	DocumentBytes int `json:"documentBytes"`
-	// DataGB are the documents, DiskGB what they took on disk.
-	DataGB float64 `json:"dataGB"`
-	DiskGB float64 `json:"diskGB"`
-	// LogicalMinutes and CopyMinutes are what the two ways took.
-	LogicalMinutes float64 `json:"logicalMinutes"`
+	Test           int     `json:"test"`        // 1 to 5
+	Collections    int     `json:"collections"` // Collections of the set, and secondary indexes of each.
+	Indexes        int     `json:"indexes"`
+	DocumentBytes  int     `json:"documentBytes"` // DocumentBytes is the size of a document.
+	DataGB         float64 `json:"dataGB"`        // DataGB are the documents, DiskGB what they took on disk.
+	DiskGB         float64 `json:"diskGB"`
+	LogicalMinutes float64 `json:"logicalMinutes"` // LogicalMinutes and CopyMinutes are what the two ways took.
 	CopyMinutes    float64 `json:"copyMinutes"`
 }
 

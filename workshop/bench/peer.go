@@ -18,10 +18,9 @@ import (
 
 // Peer is another tool that takes part.
 type Peer struct {
-	Name    string
-	Program string // its path; empty for secondary, which is the server itself
-	// Settings of its configuration that are changed or added; nil is none.
-	Settings []Setting
+	Name     string
+	Program  string    // its path; empty for secondary, which is the server itself
+	Settings []Setting // Settings of its configuration that are changed or added; nil is none.
 }
 
 // Setting is a line of a tool's configuration.

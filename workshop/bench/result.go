@@ -21,9 +21,8 @@ type Report struct {
 	Machine Machine   `json:"machine"`
 	Scale   Scale     `json:"scale"`
 	Rounds  int       `json:"rounds"`
-	// Command is the bench's own command line.
-	Command string `json:"command"`
-	Cases   []Case `json:"cases"`
+	Command string    `json:"command"` // Command is the bench's own command line.
+	Cases   []Case    `json:"cases"`
 }
 
 // Machine is where the bench ran.
@@ -42,10 +41,9 @@ type Case struct {
 	Work    string `json:"work"`    // what had to be done
 	Ceiling string `json:"ceiling"` // what the ceiling is
 	Servers string `json:"servers"`
-	// Unit is what Count counts: documents or operations.
-	Unit  string `json:"unit"`
-	Count int    `json:"count"`
-	Bytes int    `json:"bytes"`
+	Unit    string `json:"unit"` // Unit is what Count counts: documents or operations.
+	Count   int    `json:"count"`
+	Bytes   int    `json:"bytes"`
 	// Collections and Indexes in each are the case's place in a matrix.
 	Collections int `json:"collections,omitempty"`
 	Indexes     int `json:"indexes,omitempty"`
@@ -59,10 +57,8 @@ type Case struct {
 	// compares the rates.
 	RatioOf string `json:"ratioOf,omitempty"`
 
-	// Columns of the table, by their headings; none is the usual ones.
-	Columns []string `json:"columns,omitempty"`
-	// Versus are pictures of one value over another, beside the usual ones.
-	Versus []Versus `json:"versus,omitempty"`
+	Columns []string `json:"columns,omitempty"` // Columns of the table, by their headings; none is the usual ones.
+	Versus  []Versus `json:"versus,omitempty"`  // Versus are pictures of one value over another, beside the usual ones.
 
 	Contenders []Contender `json:"contenders"`
 	// OffOn is the comparison of chaining off with on, where the case has it.
@@ -115,23 +111,19 @@ const (
 
 // Contender is what one way to do the work has shown.
 type Contender struct {
-	Name string `json:"name"`
-	Kind Kind   `json:"kind"`
-	// How is the command that ran, or the settings of a ceiling.
-	How string `json:"how"`
-	// Error says why there are fewer rounds than there should be.
-	Error  string  `json:"error,omitempty"`
+	Name   string  `json:"name"`
+	Kind   Kind    `json:"kind"`
+	How    string  `json:"how"`             // How is the command that ran, or the settings of a ceiling.
+	Error  string  `json:"error,omitempty"` // Error says why there are fewer rounds than there should be.
 	Rounds []Round `json:"rounds"`
 
 	Seconds Stat `json:"seconds"`
-	// Rate is documents or operations a second.
-	Rate Stat `json:"rate"`
+	Rate    Stat `json:"rate"` // Rate is documents or operations a second.
 	// OfCeiling is this one's rate divided by the ceiling's, round by round: 1
 	// is as fast as the ceiling. Zero where that makes no sense.
 	OfCeiling Stat `json:"ofCeiling"`
 	ToolCPU   Stat `json:"toolCPUSeconds"`
-	// Peak is the largest resident memory of the tool's processes in bytes.
-	Peak Stat `json:"peakResidentBytes"`
+	Peak      Stat `json:"peakResidentBytes"` // Peak is the largest resident memory of the tool's processes in bytes.
 	// CPUEach is microseconds of the tool's processor time per document or
 	// operation.
 	CPUEach Stat `json:"toolCPUMicrosEach"`
@@ -154,9 +146,8 @@ type Round struct {
 	SourceSent     int64 `json:"sourceSentBytes"`
 	TargetReceived int64 `json:"targetReceivedBytes"`
 	// Parts are the durations that Seconds is made of, or that lie within it.
-	Parts map[string]float64 `json:"parts,omitempty"`
-	// Values are other figures, by name and unit.
-	Values map[string]float64 `json:"values,omitempty"`
+	Parts  map[string]float64 `json:"parts,omitempty"`
+	Values map[string]float64 `json:"values,omitempty"` // Values are other figures, by name and unit.
 	Series []Point            `json:"series,omitempty"`
 	// Tree is the replication tree at the end and Members how far each was
 	// behind, where that is measured.

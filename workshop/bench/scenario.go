@@ -156,9 +156,8 @@ type Scale struct {
 	Name string `json:"name"`
 	// Factor multiplies numbers of documents and operations; 1 is a million
 	// documents in full-one.
-	Factor float64 `json:"factor"`
-	// Duration of what is measured over time: live writes, latency, idle.
-	Duration time.Duration `json:"durationNanos"`
+	Factor   float64       `json:"factor"`
+	Duration time.Duration `json:"durationNanos"` // Duration of what is measured over time: live writes, latency, idle.
 }
 
 // ParseScale knows small (a smoke run), medium (the size that results are

@@ -21,10 +21,8 @@ type ServiceOptions struct {
 	// follow; 0 is 1000 and 100. Of the others one half is paused, and the other
 	// waits for a worker that is not there.
 	Definitions, Jobs int
-	// Workers are the processes that run the jobs, beside serve; 0 is 2.
-	Workers int
-	// Requests are sent each second to the API, one kind after the other; 0 is 50.
-	Requests float64
+	Workers           int     // Workers are the processes that run the jobs, beside serve; 0 is 2.
+	Requests          float64 // Requests are sent each second to the API, one kind after the other; 0 is 50.
 	// Writes are those a second to the source of each job, where it is written; 0
 	// is 3.
 	Writes float64

@@ -34,10 +34,8 @@ type needs struct {
 
 // Servers say where scenarios run: on given clusters, or on lab clusters.
 type Servers struct {
-	// Source and Target are connection strings; both or none.
-	Source, Target string
-	// Version and the topologies are those of lab clusters.
-	Version                        string
+	Source, Target                 string // Source and Target are connection strings; both or none.
+	Version                        string // Version and the topologies are those of lab clusters.
 	SourceTopology, TargetTopology string
 }
 

@@ -16,10 +16,8 @@ import (
 
 // TopologyOptions shape the scenario topology; the zero value is complete.
 type TopologyOptions struct {
-	// Nodes are the sizes of the sets, 3 to 50 members; none is 3.
-	Nodes []int
-	// WriteConcerns are "1" and "majority"; none is both.
-	WriteConcerns []string
+	Nodes         []int    // Nodes are the sizes of the sets, 3 to 50 members; none is 3.
+	WriteConcerns []string // WriteConcerns are "1" and "majority"; none is both.
 	// Clients that write at once, each waiting for its write; 0 is 8, as many as
 	// the published measurements had.
 	Clients int

@@ -111,11 +111,9 @@ type Point struct {
 	Seconds float64 `json:"t"`
 	// Rate is documents changed on the target a second, over the last 10
 	// seconds or since the start.
-	Rate float64 `json:"rate"`
-	// Resident is the tool's memory in bytes.
-	Resident int64 `json:"residentBytes"`
-	// Changed is documents inserted, updated or deleted on the target.
-	Changed int64 `json:"changed"`
+	Rate     float64 `json:"rate"`
+	Resident int64   `json:"residentBytes"` // Resident is the tool's memory in bytes.
+	Changed  int64   `json:"changed"`       // Changed is documents inserted, updated or deleted on the target.
 	// CPU is processor time of the tool's processes in seconds, 0 where the bench
 	// does the work itself.
 	CPU float64 `json:"toolCPUSeconds"`

@@ -79,10 +79,8 @@ var ErrNoSlowDisk = errors.New(
 // which there are PerSecond, and then the latency; those of several threads
 // overlap. No page cache stands before it: a write waits as a read does.
 type DiskSpeed struct {
-	// Latency that each operation has beyond its own.
-	Latency time.Duration `json:"latencyNanoseconds"`
-	// PerSecond is the most operations a second, 0 for no limit.
-	PerSecond int `json:"operationsPerSecond"`
+	Latency   time.Duration `json:"latencyNanoseconds"`  // Latency that each operation has beyond its own.
+	PerSecond int           `json:"operationsPerSecond"` // PerSecond is the most operations a second, 0 for no limit.
 }
 
 // Slow says that anything is slowed.
@@ -118,8 +116,7 @@ func ParseDiskSpeed(s string) (d DiskSpeed, err error) {
 // DiskUse is what was asked of a slowed disk so far, and what to slow it cost.
 type DiskUse struct {
 	Reads, Writes, Flushes int64
-	// CPU is the processor time of this process that went into the slowing.
-	CPU time.Duration
+	CPU                    time.Duration // CPU is the processor time of this process that went into the slowing.
 }
 
 // Minus is what came after before.

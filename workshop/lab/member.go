@@ -22,12 +22,9 @@ import (
 
 // Member is one mongod of a cluster.
 type Member struct {
-	// Index of the member in the cluster, from 0.
-	Index int
-	// Port the mongod listens on.
-	Port int
-	// DBPath is the mongod's data directory.
-	DBPath string
+	Index  int    // Index of the member in the cluster, from 0.
+	Port   int    // Port the mongod listens on.
+	DBPath string // DBPath is the mongod's data directory.
 
 	cluster *Cluster
 	dir     string

@@ -30,23 +30,18 @@ const (
 // Options describes one cluster. The zero value is a replica set of one
 // member on free ports, without authentication, in a temporary directory.
 type Options struct {
-	// Name of the cluster and its replica set; empty is "rs" and a random suffix.
-	Name string
-	// Topology is "rs:N" for N data members or "standalone"; empty is "rs:1".
-	Topology string
+	Name     string // Name of the cluster and its replica set; empty is "rs" and a random suffix.
+	Topology string // Topology is "rs:N" for N data members or "standalone"; empty is "rs:1".
 	// Version is a series ("4.2", "4.4", "5.0", "6.0", "7.0") or a full version
 	// ("6.0.27"); empty is "6.0".
 	Version string
-	// Port is the first member's port, the others follow it; 0 means free ports.
-	Port int
-	// Auth creates a SCRAM-SHA-256 root user, and a key file between members.
-	Auth bool
+	Port    int  // Port is the first member's port, the others follow it; 0 means free ports.
+	Auth    bool // Auth creates a SCRAM-SHA-256 root user, and a key file between members.
 	// TLS makes a certificate authority, server and client certificates and
 	// refuses plain connections. With Auth, the client certificate's subject
 	// becomes a root user too (see [Cluster.X509URI]).
-	TLS bool
-	// Role makes the set a part of a sharded cluster (see package sharded).
-	Role Role
+	TLS  bool
+	Role Role // Role makes the set a part of a sharded cluster (see package sharded).
 	// Secrets is a directory for the key file and the certificates, which all
 	// clusters that name it share; empty is the cluster's own directory.
 	Secrets string
@@ -73,15 +68,12 @@ type Options struct {
 	// ElectionTimeout is how long a set waits for its primary before it elects another; 0 means
 	// two seconds.
 	ElectionTimeout time.Duration
-	// SetParameters are passed on as --setParameter.
-	SetParameters map[string]string
+	SetParameters   map[string]string // SetParameters are passed on as --setParameter.
 	// TestCommands lets servers take commands that are for tests, such as
 	// configureFailPoint.
 	TestCommands bool
-	// Args are further arguments for each mongod.
-	Args []string
-	// Proxy puts a fault proxy before each member (see [Proxy]).
-	Proxy bool
+	Args         []string // Args are further arguments for each mongod.
+	Proxy        bool     // Proxy puts a fault proxy before each member (see [Proxy]).
 	// PeerLatency delays each answer of a member to another by so much, as if
 	// they were on hosts far apart; it implies Proxy. All that members send each
 	// other then goes through this process.
@@ -90,8 +82,7 @@ type Options struct {
 	// data (see [Disk]); 0 means the directory's. The error is ErrNoDisk where
 	// there can be none. The data are gone after Stop, so Dir must be empty.
 	DiskMB int
-	// Logger receives what happens to the cluster; nil discards it.
-	Logger *slog.Logger
+	Logger *slog.Logger // Logger receives what happens to the cluster; nil discards it.
 
 	// detached processes outlive the starter; launched is called as soon as
 	// they run, before anything can go wrong. Both are set by Launch.Part.

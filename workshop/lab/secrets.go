@@ -23,14 +23,10 @@ const certificateLife = 30 * 24 * time.Hour
 
 // TLSFiles are the certificates of a cluster, as PEM files in its directory.
 type TLSFiles struct {
-	// CA is the certificate of the cluster's own authority.
-	CA string
-	// Server is the members' certificate and key.
-	Server string
-	// Client is a client's certificate and key.
-	Client string
-	// ClientSubject is the client certificate's subject, the name of the X.509 user.
-	ClientSubject string
+	CA            string // CA is the certificate of the cluster's own authority.
+	Server        string // Server is the members' certificate and key.
+	Client        string // Client is a client's certificate and key.
+	ClientSubject string // ClientSubject is the client certificate's subject, the name of the X.509 user.
 }
 
 // arguments is what a mongod is told of them.

@@ -26,40 +26,26 @@ const (
 
 // State describes a cluster that outlives the process that started it.
 type State struct {
-	// Name of the cluster.
-	Name string `json:"name"`
-	// Topology as in Options.
-	Topology string `json:"topology"`
-	// Version as in Options.
-	Version string `json:"version"`
-	// URI as of Cluster.URI.
-	URI string `json:"uri"`
-	// X509URI as of Cluster.X509URI.
-	X509URI string `json:"x509_uri,omitempty"`
-	// Dir holds data, logs and certificates.
-	Dir string `json:"dir"`
-	// KeepDir says that Down leaves Dir alone.
-	KeepDir bool `json:"keep_dir"`
-	// Created is when the cluster was started.
-	Created time.Time `json:"created"`
-	// Until is when the cluster ends by itself; zero is never.
-	Until time.Time `json:"until,omitzero"`
-	// Members of the cluster, routers included.
-	Members []MemberState `json:"members"`
+	Name     string        `json:"name"`               // Name of the cluster.
+	Topology string        `json:"topology"`           // Topology as in Options.
+	Version  string        `json:"version"`            // Version as in Options.
+	URI      string        `json:"uri"`                // URI as of Cluster.URI.
+	X509URI  string        `json:"x509_uri,omitempty"` // X509URI as of Cluster.X509URI.
+	Dir      string        `json:"dir"`                // Dir has data, logs and certificates.
+	KeepDir  bool          `json:"keep_dir"`           // KeepDir says that Down leaves Dir alone.
+	Created  time.Time     `json:"created"`            // Created is when the cluster was started.
+	Until    time.Time     `json:"until,omitzero"`     // Until is when the cluster ends by itself; zero is never.
+	Members  []MemberState `json:"members"`            // Members of the cluster, routers included.
 	// Guard is the process that ends the cluster in time, if there is one.
 	Guard *Identity `json:"guard,omitempty"`
 }
 
 // MemberState is one member of a State.
 type MemberState struct {
-	// Host is the member's host:port.
-	Host string `json:"host"`
-	// Role is what it is started as in a sharded cluster: a Role, or "router".
-	Role string `json:"role,omitempty"`
-	// Log is the member's log file.
-	Log string `json:"log"`
-	// Process is the member's mongod.
-	Process Identity `json:"process"`
+	Host    string   `json:"host"`           // Host is the member's host:port.
+	Role    string   `json:"role,omitempty"` // Role is what it is started as in a sharded cluster: a Role, or "router".
+	Log     string   `json:"log"`            // Log is the member's log file.
+	Process Identity `json:"process"`        // Process is the member's mongod.
 }
 
 // Running counts the members that run.
@@ -338,10 +324,8 @@ func (l *Launch) record(c *Cluster) error {
 
 // Program is one that a cluster consists of beside its mongods.
 type Program struct {
-	// Name is that of the file for its output.
-	Name string
-	// Role is told in its state.
-	Role string
+	Name string // Name is that of the file for its output.
+	Role string // Role is reported in its state.
 	// Command is its path and arguments. The last one is its own, so that the
 	// process is known by it.
 	Command []string
@@ -405,12 +389,9 @@ func firstLine(ctx context.Context, p *process, out string) (line string, err er
 // Identity names a process beyond doubt, also after its pid has gone to
 // another one.
 type Identity struct {
-	// Pid is the process id.
-	Pid int `json:"pid"`
-	// Started is when the process started, in the kernel's clock ticks since boot.
-	Started uint64 `json:"started"`
-	// Mark is an argument of its command line.
-	Mark string `json:"mark"`
+	Pid     int    `json:"pid"`     // Pid is the process id.
+	Started uint64 `json:"started"` // Started is when the process started, in the kernel's clock ticks since boot.
+	Mark    string `json:"mark"`    // Mark is an argument of its command line.
 }
 
 // identify takes down who a running process is; mark must be one of its arguments.

@@ -14,26 +14,21 @@ import (
 
 // Comparison is how two runs of the tables differ.
 type Comparison struct {
-	// Ratios are what compares: one figure divided by another of the same round.
-	Ratios Shift `json:"ratios"`
+	Ratios Shift `json:"ratios"` // Ratios are what compares: one figure divided by another of the same round.
 	// Figures are as measured. They move with the machine, which is not equally fast
 	// on all days.
 	Figures Shift `json:"figures"`
 	// Unjudged are figures that only one run has, or that have one round, so that
 	// their spread is not known.
 	Unjudged []string `json:"unjudged"`
-	// Skipped says which tables cannot be compared, and why.
-	Skipped []string `json:"skipped"`
-	// Notes say what else was not the same: the kernel, the compiler.
-	Notes []string `json:"notes"`
+	Skipped  []string `json:"skipped"` // Skipped says which tables cannot be compared, and why.
+	Notes    []string `json:"notes"`   // Notes say what else was not the same: the kernel, the compiler.
 }
 
 // Shift is by how much something has moved between two runs.
 type Shift struct {
-	// Compared is how many both runs have with several rounds.
-	Compared int `json:"compared"`
-	// Apart are those of which all rounds of one run are above all of the other.
-	Apart []Difference `json:"apart"`
+	Compared int          `json:"compared"` // Compared is how many both runs have with several rounds.
+	Apart    []Difference `json:"apart"`    // Apart are those where all rounds of one run are above the other.
 	// Chance is how many would be apart if nothing but chance were at work: of two
 	// times three rounds one in ten.
 	Chance float64 `json:"chance"`

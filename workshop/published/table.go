@@ -50,21 +50,17 @@ var texts []byte
 
 // Table is one published table.
 type Table struct {
-	// Number is its place in the list of tables, from 1.
-	Number int
+	Number int // Number is its place in the list of tables, from 1.
 	Title  string
 	// By is who published it, Machine what was measured on, Conditions what was
 	// measured and how.
 	By, Machine, Conditions string
 	// Says is what the publication concludes, or shows as a picture without
 	// figures.
-	Says []string
-	// Here is what stands in the place of the published machine and sizes.
-	Here []string
-	// Absent is what cannot be had here.
-	Absent []Absent
-	// Why has the reasons for which figures differ, by the names that rows know them by.
-	Why    map[string]string
+	Says   []string
+	Here   []string          // Here is what stands in the place of the published machine and sizes.
+	Absent []Absent          // Absent is what cannot be had here.
+	Why    map[string]string // Why has the reasons for which figures differ, by the names that rows know them by.
 	Groups []Group
 	// found says what figures of here show beside the table's cells; nil is nothing.
 	found func(*Measured) []string
@@ -77,46 +73,36 @@ type Absent struct{ What, Why string }
 
 // Group is rows of one form.
 type Group struct {
-	Title string
-	// Place are the headings of what tells the rows apart.
-	Place   []string
+	Title   string
+	Place   []string // Place are the headings of what tells the rows apart.
 	Columns []Column
-	// Ratio is the heading of the ratio, empty where nothing is compared.
-	Ratio string
-	// Change shows ratios as differences in per cent.
-	Change bool
-	Rows   []Row
+	Ratio   string // Ratio is the heading of the ratio, empty where nothing is compared.
+	Change  bool   // Change shows ratios as differences in per cent.
+	Rows    []Row
 }
 
 // Column is one figure of each row.
 type Column struct {
-	// Key ends the keys of the column's figures.
-	Key string
-	// Name and Unit are those of the publication.
-	Name string
-	Unit Unit
-	// HereName and HereUnit are what is measured here; empty is the same.
-	HereName string
+	Key      string // Key ends the keys of the column's figures.
+	Name     string // Name and Unit are those of the publication.
+	Unit     Unit
+	HereName string // HereName and HereUnit are what is measured here; empty is the same.
 	HereUnit Unit
 }
 
 // Row is the figures of one place.
 type Row struct {
-	// Key begins the keys of the row's figures.
-	Key   string
+	Key   string // Key begins the keys of the row's figures.
 	Place []string
 	// Published are the figures in the order of the columns; nil is one that was
 	// not published. None at all is a row of ours.
 	Published []*float64
-	// Stated is what the publication says of the ratio where it has no figures.
-	Stated string
-	// Ratio is what is compared; empty compares nothing.
-	Ratio Ratio
+	Stated    string // Stated is what the publication says of the ratio where it has no figures.
+	Ratio     Ratio  // Ratio is what is compared; empty compares nothing.
 	// Absent says why nothing can be measured here, Why what makes the ratio
 	// differ. {key} stands for the median of a figure that was measured.
 	Absent, Why string
-	// Headlines are what the summary has of the row.
-	Headlines []Headline
+	Headlines   []Headline // Headlines are what the summary has of the row.
 }
 
 // Headline is a line of the summary: the row's ratio or, with a key, a figure.
@@ -136,10 +122,8 @@ type Figure struct {
 	Key       string
 	Published *float64
 	Unit      Unit
-	// Own says that it belongs to a row of ours.
-	Own bool
-	// Absent says why it cannot be measured here.
-	Absent string
+	Own       bool   // Own says that it belongs to a row of ours.
+	Absent    string // Absent says why it cannot be measured here.
 }
 
 // key joins the key of a row and of a column; either may be empty.
@@ -241,8 +225,7 @@ func over(row, of, to string) Ratio {
 
 // Results are what was measured, table by table: the document beside the page.
 type Results struct {
-	// Tables by their numbers.
-	Tables map[string]*Measured `json:"tables"`
+	Tables map[string]*Measured `json:"tables"` // Tables by their numbers.
 }
 
 // Measured is one run of a table.
@@ -253,34 +236,25 @@ type Measured struct {
 	Started time.Time     `json:"started"`
 	Ended   time.Time     `json:"ended"`
 	Scale   string        `json:"scale"`
-	// Sizes says how the work relates to the published one.
-	Sizes  string `json:"sizes"`
-	Rounds int    `json:"rounds"`
-	// Cut: the run was ended before it was done.
-	Cut bool `json:"cut,omitempty"`
+	Sizes   string        `json:"sizes"` // Sizes says how the work relates to the published one.
+	Rounds  int           `json:"rounds"`
+	Cut     bool          `json:"cut,omitempty"` // Cut: the run was ended before it was done.
 	// Figures are the values of the rounds by the keys of the table's figures,
 	// in the units that are measured here.
 	Figures map[string][]float64 `json:"figures"`
-	// Missing says why figures were not measured, by key.
-	Missing map[string]string `json:"missing,omitempty"`
-	// Curves are what was seen over time.
-	Curves []Curve `json:"curves,omitempty"`
-	// Notes say what else belongs to the figures.
-	Notes []string `json:"notes,omitempty"`
-	// Before is the run that this one has repeated; nil for none.
-	Before *Earlier `json:"before,omitempty"`
+	Missing map[string]string    `json:"missing,omitempty"` // Missing says why figures were not measured, by key.
+	Curves  []Curve              `json:"curves,omitempty"`  // Curves are what was seen over time.
+	Notes   []string             `json:"notes,omitempty"`   // Notes say what else belongs to the figures.
+	Before  *Earlier             `json:"before,omitempty"`  // Before is the run that this one has repeated; nil for none.
 }
 
 // Curve is one line of a chart of something over time.
 type Curve struct {
-	// Chart names the chart, and the file that it becomes; Title is above it.
-	Chart string `json:"chart"`
-	Title string `json:"title"`
-	// Name is the line's.
-	Name string `json:"name"`
-	// X are seconds.
-	X []float64 `json:"x"`
-	Y []float64 `json:"y"`
+	Chart string    `json:"chart"` // Chart names the chart, and the file that it becomes; Title is above it.
+	Title string    `json:"title"`
+	Name  string    `json:"name"` // Name is the line's.
+	X     []float64 `json:"x"`    // X are seconds.
+	Y     []float64 `json:"y"`
 }
 
 // Read reads a document; a file that is not there is empty results.

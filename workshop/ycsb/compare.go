@@ -17,8 +17,7 @@ import (
 
 // Comparison is what was measured of several servers, or by several clients.
 type Comparison struct {
-	// Sides are the servers in their order, each by millrace and then by the peer.
-	Sides       []*Matrix    `json:"sides"`
+	Sides       []*Matrix    `json:"sides"` // Sides are the servers in their order, each by millrace and then by the peer.
 	Differences []Difference `json:"differences,omitempty"`
 }
 

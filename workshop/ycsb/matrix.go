@@ -76,19 +76,15 @@ type MatrixOptions struct {
 	// Operations of a cell. With it, the load of an empty collection is measured
 	// too, record by record; 0 measures for a time.
 	Operations int64
-	// Each is how long a cell is measured without Operations, in whole seconds.
-	Each time.Duration
-	// WarmUp is how long the first mix is run before anything is measured.
-	WarmUp time.Duration
+	Each       time.Duration // Each is how long a cell is measured without Operations, in full seconds.
+	WarmUp     time.Duration // WarmUp is how long the first mix is run before anything is measured.
 	// Rounds of the whole matrix; a cell is the median of its rounds by
 	// throughput.
 	Rounds   int
 	Seed     uint64
 	Progress func(line string) // may be nil
-	// Servers are compared with the first of them; none means that of Properties.
-	Servers []Server
-	// Peer drives the same load beside millrace, unless it is nil.
-	Peer *Peer
+	Servers  []Server          // Servers are compared with the first of them; none means that of Properties.
+	Peer     *Peer             // Peer drives the same load beside millrace, unless it is nil.
 }
 
 // Published are the options of the published tables, with the given part of
@@ -111,10 +107,8 @@ func (p Properties) Zipfian() Properties {
 // Matrix is what was measured of one server by one client. Latencies are
 // averages in microseconds.
 type Matrix struct {
-	// Name of the server, "" when it is the only one.
-	Name string `json:"name,omitempty"`
-	// Client is millrace or ycsb, the Java tool.
-	Client         string    `json:"client"`
+	Name           string    `json:"name,omitempty"` // Name of the server, "" when it is the only one.
+	Client         string    `json:"client"`         // Client is millrace or ycsb, the Java tool.
 	Address        string    `json:"address"`
 	Database       string    `json:"database"`
 	Collection     string    `json:"collection"`
@@ -123,10 +117,9 @@ type Matrix struct {
 	Distribution   string    `json:"requestDistribution"`
 	Records        int64     `json:"records"`
 	Started        time.Time `json:"started"`
-	// Operations of a cell; 0 when EachSeconds is its length.
-	Operations  int64   `json:"operationsEach,omitempty"`
-	EachSeconds float64 `json:"secondsEach,omitempty"`
-	Rounds      int     `json:"rounds"`
+	Operations     int64     `json:"operationsEach,omitempty"` // Operations of a cell; 0 when EachSeconds is its length.
+	EachSeconds    float64   `json:"secondsEach,omitempty"`
+	Rounds         int       `json:"rounds"`
 	// Load is the load of the records, where it was measured; its mix is 0:0.
 	Load  *Cell  `json:"load,omitempty"`
 	Cells []Cell `json:"cells"`
@@ -299,15 +292,11 @@ func ParseDisk(s string) (Disk, error) {
 
 // ClassOptions describe a comparison of disks over classes of servers.
 type ClassOptions struct {
-	// Matrix is measured in each class; its Servers are made here.
-	Matrix  MatrixOptions
-	Classes []Class
-	// Disks are compared with the first of them, each with a server of its own.
-	Disks []Disk
-	// Cores that each server may use, which may be a part of one; 0 is all.
-	Cores float64
-	// Versions of mongod, one for all disks or one for each; none is 6.0.
-	Versions []string
+	Matrix   MatrixOptions // Matrix is measured in each class; its Servers are made here.
+	Classes  []Class
+	Disks    []Disk       // Disks are compared with the first of them, each with a server of its own.
+	Cores    float64      // Cores that each server may use, which may be a part of one; 0 is all.
+	Versions []string     // Versions of mongod, one for all disks or one for each; none is 6.0.
 	Log      *slog.Logger // may be nil
 }
 
@@ -322,9 +311,8 @@ type Classes struct {
 // ClassResult is one class.
 type ClassResult struct {
 	Class
-	CacheGB float64 `json:"cacheGB"`
-	// RecordsGB is how much the records' fields are, without the index.
-	RecordsGB float64 `json:"recordsGB"`
+	CacheGB   float64 `json:"cacheGB"`
+	RecordsGB float64 `json:"recordsGB"` // RecordsGB is how much the records' fields are, without the index.
 	*Comparison
 }
 

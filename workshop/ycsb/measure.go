@@ -239,10 +239,9 @@ func (s *shard) drain(into ...*tallies) {
 
 // Point is what happened up to a moment since the point before.
 type Point struct {
-	Seconds    float64 `json:"seconds"` // since the start
-	Throughput float64 `json:"operationsPerSecond"`
-	// Latency by series, in microseconds.
-	Latency map[string]PointLatency `json:"latencyMicroseconds"`
+	Seconds    float64                 `json:"seconds"` // since the start
+	Throughput float64                 `json:"operationsPerSecond"`
+	Latency    map[string]PointLatency `json:"latencyMicroseconds"` // Latency by series, in microseconds.
 }
 
 // PointLatency are latencies between two points, in microseconds.

@@ -73,9 +73,8 @@ type percentile struct {
 
 // Client is what the load generator itself used.
 type Client struct {
-	CPUSeconds float64 `json:"cpuSeconds"` // user and system, 0 where it is not known
-	// CPUEach is in microseconds an operation.
-	CPUEach    float64 `json:"cpuMicrosecondsPerOperation"`
+	CPUSeconds float64 `json:"cpuSeconds"`                  // user and system, 0 where it is not known
+	CPUEach    float64 `json:"cpuMicrosecondsPerOperation"` // CPUEach is in microseconds an operation.
 	GCs        int64   `json:"garbageCollections"`
 	GCPause    float64 `json:"garbageCollectionPauseMillis"`
 	AllocBytes int64   `json:"allocatedBytes"`

@@ -35,19 +35,14 @@ import (
 type Options struct {
 	Phase      Phase
 	Properties Properties
-	// Status takes a line every status.interval seconds; nil for none.
-	Status io.Writer
-	// Label stands in each status line.
-	Label string
+	Status     io.Writer // Status takes a line every status.interval seconds; nil for none.
+	Label      string    // Label stands in each status line.
 	// Raw takes single latencies when measurementtype is raw and no file is
 	// named; nil discards them.
-	Raw io.Writer
-	// Log takes errors of operations, the first of each second; nil discards them.
-	Log *slog.Logger
-	// Seed of all that is drawn; 0 draws one.
-	Seed uint64
-	// Noise is NewNoise, made before by one who runs often; nil makes it.
-	Noise []byte
+	Raw   io.Writer
+	Log   *slog.Logger // Log takes errors of operations, the first of each second; nil discards them.
+	Seed  uint64       // Seed of all that is drawn; 0 draws one.
+	Noise []byte       // Noise is NewNoise, made before by one who runs often; nil makes it.
 }
 
 // grace is how long operations under way may go on when a run is to end.

@@ -77,8 +77,7 @@ type Options struct {
 	// Listen is the address to listen on; empty is a free port of the loopback
 	// interface.
 	Listen string
-	// Logger receives what the router does; nil discards it.
-	Logger *slog.Logger
+	Logger *slog.Logger // Logger receives what the router does; nil discards it.
 }
 
 // Router takes connections of clients until it is closed. Its methods may be

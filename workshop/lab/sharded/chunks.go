@@ -21,41 +21,29 @@ type Map struct{ *members }
 
 // Chunk is an entry of the chunk map: a range of shard keys and who owns it.
 type Chunk struct {
-	// ID is the entry's own.
-	ID bson.RawValue `bson:"_id"`
-	// Min and Max bound the range, Max excluded.
-	Min bson.Raw `bson:"min"`
-	Max bson.Raw `bson:"max"`
-	// Shard is the owner's name.
-	Shard string `bson:"shard"`
-	// Version is the chunk's.
-	Version bson.Timestamp `bson:"lastmod"`
-	// History says who owned it since when, the newest first.
-	History []Owned `bson:"history"`
+	ID      bson.RawValue  `bson:"_id"` // ID is the entry's own.
+	Min     bson.Raw       `bson:"min"` // Min and Max bound the range, Max excluded.
+	Max     bson.Raw       `bson:"max"`
+	Shard   string         `bson:"shard"`   // Shard is the owner's name.
+	Version bson.Timestamp `bson:"lastmod"` // Version is the chunk's.
+	History []Owned        `bson:"history"` // History says who owned it since when, the newest first.
 }
 
 // Owned is a part of a chunk's history.
 type Owned struct {
-	// Since is the first time at which the shard owns the chunk.
-	Since bson.Timestamp `bson:"validAfter"`
-	// Shard is the owner's name.
-	Shard string `bson:"shard"`
+	Since bson.Timestamp `bson:"validAfter"` // Since is the first time at which the shard owns the chunk.
+	Shard string         `bson:"shard"`      // Shard is the owner's name.
 }
 
 // Collection is what the config servers know of a sharded collection.
 type Collection struct {
-	// NS is its namespace.
-	NS string `bson:"_id"`
-	// Key is the shard key.
-	Key bson.D `bson:"key"`
-	// UUID is the same on all shards.
-	UUID bson.Binary `bson:"uuid"`
-	// Unique says that the shard key is.
-	Unique bool `bson:"unique"`
+	NS     string      `bson:"_id"`    // NS is its namespace.
+	Key    bson.D      `bson:"key"`    // Key is the shard key.
+	UUID   bson.Binary `bson:"uuid"`   // UUID is the same on all shards.
+	Unique bool        `bson:"unique"` // Unique says that the shard key is.
 	// Epoch is another one each time the collection is made or its key changes.
-	Epoch bson.ObjectID `bson:"lastmodEpoch"`
-	// Timestamp is the epoch as a time, from 5.0 on.
-	Timestamp bson.Timestamp `bson:"timestamp"`
+	Epoch     bson.ObjectID  `bson:"lastmodEpoch"`
+	Timestamp bson.Timestamp `bson:"timestamp"` // Timestamp is the epoch as a time, from 5.0 on.
 }
 
 // ErrNotSharded says that a collection is not sharded, or not there at all.

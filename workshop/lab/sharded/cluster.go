@@ -348,8 +348,7 @@ type Options struct {
 	// router's, or else config server's, and the others follow. Role and Secrets
 	// are not for callers to set.
 	lab.Options
-	// ConfigMembers is how many members the config servers' set has; 0 means 1.
-	ConfigMembers int
+	ConfigMembers int // ConfigMembers is how many members the config servers' set has; 0 means 1.
 
 	// Routers is how many routers of the lab take clients; 0 is none. The first one
 	// listens on Port, and the servers' ports follow.

@@ -14,10 +14,8 @@ import (
 
 // Sharding is how a collection is sharded.
 type Sharding struct {
-	// Key is the shard key: fields with 1, and at most one with "hashed".
-	Key bson.D
-	// Unique makes the key's index unique.
-	Unique bool
+	Key    bson.D // Key is the shard key: fields with 1, and at most one with "hashed".
+	Unique bool   // Unique makes the key's index unique.
 	// Chunks is how many a hashed collection begins with, spread over the shards;
 	// 0 leaves it to the servers. Others begin with one: see Split.
 	Chunks int

@@ -135,12 +135,9 @@ func (c *Cluster) Balancer(ctx context.Context, on bool) error {
 
 // BalancerState is what the config servers say of their balancer.
 type BalancerState struct {
-	// Mode is "full", "autoSplitOnly" or "off".
-	Mode string `bson:"mode"`
-	// InRound reports whether it is at work.
-	InRound bool `bson:"inBalancerRound"`
-	// Rounds is how many it has done.
-	Rounds int64 `bson:"numBalancerRounds"`
+	Mode    string `bson:"mode"`              // Mode is "full", "autoSplitOnly" or "off".
+	InRound bool   `bson:"inBalancerRound"`   // InRound reports whether it is at work.
+	Rounds  int64  `bson:"numBalancerRounds"` // Rounds is how many it has done.
 }
 
 // BalancerState asks how the balancer is.
