@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
@@ -79,55 +78,42 @@ func statements(ops []*fold.Op) []statement {
 
 // send runs one write command made of the statements. The error indexes of the
 // reply point into list.
-func (w *Writer) send(ctx context.Context, name string, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
-	total := wire.WriteResult{Term: -1}
-	w.body = w.appendConcern(appendCommand(w.body[:0], name, t.Coll, ordered))
-	for base := 0; base < len(list) && !(ordered && len(total.Errors) > 0); {
-		n := w.frame(t, w.body, name, list[base:])
-		res, err := w.roundTrip(ctx, name, t.NS)
-		if err != nil {
-			return total, err
-		}
-		for _, e := range res.Errors {
-			e.Index += base
-			total.Errors = append(total.Errors, e)
-		}
-		total.N += res.N
-		base += n
+func (w *Writer) send(
+	ctx context.Context, name string, t *fold.Target, list []statement, ordered bool,
+) (wire.WriteResult, error) {
+	c := docwrite.Command{Name: name, DB: t.DB, Coll: t.Coll, Ordered: ordered}
+	res, err := w.out.Send(ctx, c, elements(name, t, list))
+	if err != nil {
+		return res, sendFailed(name, t, err)
 	}
 	w.Stats.Statements.Add(int64(len(list)))
-	return total, nil
+	return res, nil
 }
 
-// frame puts a command with as many statements as it takes into the message, and
-// returns how many those are.
-func (w *Writer) frame(t *fold.Target, body bsoncore.Document, name string, list []statement) int {
-	w.msg.Reset(t.DB, body, false)
-	w.msg.StartSequence(sequenceName(name))
-	n, size := fitting(list, maxCommandOps, maxCommandBytes)
-	w.msg.Grow(size)
-	for i := range list[:n] {
-		before := w.msg.Len()
-		w.msg.BuildDocument(func(dst []byte) []byte { return list[i].append(dst, name, t) })
-		if i > 0 && w.msg.Len() > maxMessageBytes {
-			w.msg.Unbuild(before)
-			return i
-		}
+func sendFailed(name string, t *fold.Target, err error) error {
+	return mongo.Wrap(err, "%s into %s", name, t.NS)
+}
+
+// delete is send for deletes, of which any error ends the job. what they do is for errors.
+func (w *Writer) delete(ctx context.Context, what string, t *fold.Target, list []statement) (n int64, err error) {
+	res, err := w.send(ctx, "delete", t, list, false)
+	if err == nil && len(res.Errors) > 0 {
+		e := res.Errors[0]
+		err = list[e.Index].op.Fail(what, t.NS, e)
 	}
-	return n
+	return res.N, err
+}
+
+// elements are the statements as a command takes them.
+func elements(command string, t *fold.Target, list []statement) docwrite.Elements {
+	return docwrite.Elements{N: len(list), Size: func(i int) int { return list[i].size() },
+		Append: func(dst []byte, i int) []byte { return list[i].append(dst, command, t) }}
 }
 
 // fitting is how many of the statements, one at least, are no more than most and
-// no larger than bytes together, and how large those are, roughly.
-func fitting(list []statement, most, bytes int) (n, size int) {
-	for i := range list[:min(len(list), most)] {
-		s := list[i].size()
-		if n > 0 && size+s > bytes {
-			break
-		}
-		n, size = n+1, size+s
-	}
-	return n, size
+// no larger than limit bytes together, and how large those are, roughly.
+func fitting(list []statement, most, limit int) (n, size int) {
+	return docwrite.Fitting(len(list), most, limit, func(i int) int { return list[i].size() })
 }
 
 // judge parts statements into those that met no error and the results of the
@@ -185,7 +171,7 @@ func (w *Writer) deletes(ctx context.Context, t *fold.Target, list []statement) 
 
 // spared sends deletions of documents that have not expired, and marks in place of them.
 // One that matches nothing met a document that has, or none.
-func (w *Writer) spared(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
+func (w *Writer) spared(ctx context.Context, t *fold.Target, list []statement) ([]Result, error) {
 	var deletes, marks []statement
 	for _, s := range list {
 		if s.op.Kind == stream.Delete {
@@ -195,13 +181,9 @@ func (w *Writer) spared(ctx context.Context, t *fold.Target, list []statement) (
 		}
 	}
 	matched := int64(0)
-	if deletes, err = w.located(ctx, t, deletes); err == nil {
-		var res wire.WriteResult
-		if res, err = w.send(ctx, "delete", t, deletes, false); err == nil && len(res.Errors) > 0 {
-			e := res.Errors[0]
-			err = deletes[e.Index].op.Fail("delete", t.NS, e)
-		}
-		matched += res.N
+	deletes, err := w.located(ctx, t, deletes)
+	if err == nil {
+		matched, err = w.delete(ctx, "delete", t, deletes)
 	}
 	if err == nil {
 		marks, err = w.located(ctx, t, marks)
@@ -213,13 +195,12 @@ func (w *Writer) spared(ctx context.Context, t *fold.Target, list []statement) (
 	if err != nil {
 		return nil, err
 	}
-	if _, results, err = judge(t, marks, res.Errors); err != nil {
-		return nil, err
-	}
-	if n := int64(len(deletes)+len(marks)) - matched - res.N - int64(len(results)); n > 0 && t.Left != nil {
+	_, results, err := judge(t, marks, res.Errors)
+	n := int64(len(deletes)+len(marks)-len(results)) - matched - res.N
+	if err == nil && n > 0 && t.Left != nil {
 		t.Left(n)
 	}
-	return results, nil
+	return results, err
 }
 
 // updates sends updates and whole documents. Of what does not fit, the result is
@@ -326,12 +307,8 @@ func (w *Writer) InsertOrdered(ctx context.Context, t *fold.Target, ops []*fold.
 // Reinsert replaces a document whose _id is equal for the server but may differ
 // in bytes, which no update can change.
 func (w *Writer) Reinsert(ctx context.Context, t *fold.Target, o *fold.Op) ([]Result, error) {
-	res, err := w.send(ctx, "delete", t, []statement{{op: o}}, true)
-	if err != nil {
+	if _, err := w.delete(ctx, "delete", t, []statement{{op: o}}); err != nil {
 		return nil, err
-	}
-	for _, e := range res.Errors {
-		return nil, o.Fail("delete", t.NS, e)
 	}
 	_, results, err := w.InsertOrdered(ctx, t, []*fold.Op{o})
 	return results, err
@@ -339,25 +316,17 @@ func (w *Writer) Reinsert(ctx context.Context, t *fold.Target, o *fold.Op) ([]Re
 
 // sendInserts is send for inserts. An error that may be that of a duplicate _id
 // becomes one when the target has the _id.
-func (w *Writer) sendInserts(ctx context.Context, t *fold.Target, list []statement, ordered bool) (wire.WriteResult, error) {
-	if err := w.elsewhere(ctx, t, list); err != nil {
-		return wire.WriteResult{}, err
+func (w *Writer) sendInserts(
+	ctx context.Context, t *fold.Target, list []statement, ordered bool,
+) (res wire.WriteResult, err error) {
+	if err = w.elsewhere(ctx, t, list); err == nil {
+		res, err = w.send(ctx, "insert", t, list, ordered)
 	}
-	res, err := w.send(ctx, "insert", t, list, ordered)
-	if err != nil {
-		return res, err
+	if err == nil {
+		err = docwrite.FindDuplicates(res.Errors, func(i int) (bool, error) {
+			doc, err := w.ReadOne(ctx, t, list[i].op.ID)
+			return doc != nil, err
+		})
 	}
-	for i, e := range res.Errors {
-		if !docwrite.Unclear(e) {
-			continue
-		}
-		doc, err := w.ReadOne(ctx, t, list[e.Index].op.ID)
-		if err != nil {
-			return res, err
-		}
-		if doc != nil {
-			res.Errors[i] = docwrite.AsDuplicateID(e)
-		}
-	}
-	return res, nil
+	return res, err
 }

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/delta"
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/stream"
@@ -70,8 +71,8 @@ func (l *load) encode(tb testing.TB, b *fold.Batch, w *Writer) {
 			if len(list) == 0 {
 				continue
 			}
-			w.body = w.appendConcern(appendCommand(w.body[:0], name, g.Target.Coll, false))
-			if n := w.frame(g.Target, w.body, name, list); n != len(list) {
+			c := docwrite.Command{Name: name, DB: g.Target.DB, Coll: g.Target.Coll}
+			if n := w.out.Frame(c, elements(name, g.Target, list), 0); n != len(list) {
 				tb.Fatal(n)
 			}
 		}

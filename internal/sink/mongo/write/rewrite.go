@@ -101,10 +101,15 @@ func (w *Writer) ReadOne(ctx context.Context, t *fold.Target, id bsonraw.ID) (do
 	return doc, err
 }
 
-// Read hands documents to each, some at a time, with their places in ids: those
-// that the primary has in the order of its replies, then those that it has not,
-// which are nil. each may write them.
-func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fields bson.D, each func(some []int, docs []bson.Raw) error) error {
+// Found takes some of the documents that Read was asked for, with their places among the _ids.
+// A document that the primary does not have is nil.
+type Found func(places []int, docs []bson.Raw) error
+
+// Read hands documents to each, some at a time: those that the primary has in the
+// order of its replies, then those that it has not. each may write them.
+func (w *Writer) Read(
+	ctx context.Context, t *fold.Target, ids []bsonraw.ID, fields bson.D, each Found,
+) error {
 	for from := 0; from < len(ids); {
 		size, left, in := 0, map[string]int{}, bson.A{}
 		for _, id := range ids[from:min(from+readDocs, len(ids))] {
@@ -122,17 +127,23 @@ func (w *Writer) Read(ctx context.Context, t *fold.Target, ids []bsonraw.ID, fie
 			{Key: "projection", Value: fields},
 			{Key: "batchSize", Value: len(in) + 1}, // else the first reply holds 101
 		}
-		if err := w.readGroup(ctx, t, find, left, each); err != nil {
+		if err := w.replies(ctx, t, find, func(b *wire.Batch) error { return found(left, b, t, each) }); err != nil {
 			return err
+		}
+		if len(left) > 0 {
+			missing := slices.Sorted(maps.Values(left))
+			if err := each(missing, make([]bson.Raw, len(missing))); err != nil {
+				return err
+			}
 		}
 		from += len(in)
 	}
 	return nil
 }
 
-// readGroup is Read for one question, of which left are the places of the
-// documents that are not read yet.
-func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, left map[string]int, each func([]int, []bson.Raw) error) error {
+// replies hands over the replies to a find command. Once the last one came, the connection is
+// free. Behind routers reading has a connection of its own: each may write over others.
+func (w *Writer) replies(ctx context.Context, t *fold.Target, find bson.D, each func(*wire.Batch) error) error {
 	if w.routed {
 		find = append(find, w.concerns()...)
 	}
@@ -155,7 +166,7 @@ func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, lef
 				if conn, err = w.connection(ctx); err != nil {
 					return 0, err
 				}
-				if w.busy = !w.routed; w.routed { // what each writes goes over connections of its own
+				if w.busy = !w.routed; w.routed {
 					w.conn = nil
 				}
 				cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
@@ -171,24 +182,18 @@ func (w *Writer) readGroup(ctx context.Context, t *fold.Target, find bson.D, lef
 		if b.Done {
 			end()
 		}
-		some, docs, err := among(left, b, t)
-		if err == nil && len(some) > 0 {
-			err = each(some, docs)
-		}
-		if err != nil {
+		if err := each(b); err != nil {
 			return err
 		}
 	}
-	if len(left) == 0 {
-		return nil
-	}
-	missing := slices.Sorted(maps.Values(left))
-	return each(missing, make([]bson.Raw, len(missing)))
+	return nil
 }
 
-// among takes a reply's documents from those left to be read.
-func among(left map[string]int, b *wire.Batch, t *fold.Target) (some []int, docs []bson.Raw, err error) {
-	err = b.Each(func(doc []byte) error {
+// found hands over those documents of a reply that are left to be read.
+func found(left map[string]int, b *wire.Batch, t *fold.Target, each Found) error {
+	var places []int
+	var docs []bson.Raw
+	err := b.Each(func(doc []byte) error {
 		id := bsonraw.IDOf(doc)
 		if id.Type == 0 {
 			return fmt.Errorf("a document of %s is malformed or has no _id", t.NS)
@@ -196,9 +201,12 @@ func among(left map[string]int, b *wire.Batch, t *fold.Target) (some []int, docs
 		key := delta.KeyOf(id)
 		if i, ok := left[key]; ok {
 			delete(left, key)
-			some, docs = append(some, i), append(docs, doc)
+			places, docs = append(places, i), append(docs, doc)
 		}
 		return nil
 	})
-	return some, docs, err
+	if err != nil || len(places) == 0 {
+		return err
+	}
+	return each(places, docs)
 }

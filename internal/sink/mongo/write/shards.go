@@ -80,17 +80,8 @@ func (w *Writer) elsewhere(ctx context.Context, t *fold.Target, list []statement
 			}
 		}
 	}
-	if len(moved) == 0 {
-		return nil
-	}
-	res, err := w.send(ctx, "delete", t, moved, false)
-	if err != nil {
-		return err
-	}
-	for _, e := range res.Errors {
-		return moved[e.Index].op.Fail("delete where it does not belong any more", t.NS, e)
-	}
-	return nil
+	_, err = w.delete(ctx, "delete where it does not belong any more", t, moved)
+	return err
 }
 
 // places are those at which the target has the documents of statements: what events
@@ -103,15 +94,23 @@ func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) (
 		if len(in) == 0 {
 			return nil
 		}
-		err := w.find(ctx, t, in, func(doc []byte) error {
-			i, ok := asked[delta.KeyOf(bsonraw.IDOf(doc))]
-			if !ok {
+		find := bson.D{
+			{Key: "find", Value: t.Coll},
+			{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: in}}}}},
+			{Key: "projection", Value: t.Key.Fields()},
+			{Key: "batchSize", Value: 2*len(in) + 1},
+		}
+		err := w.replies(ctx, t, find, func(b *wire.Batch) error {
+			return b.Each(func(doc []byte) error {
+				i, ok := asked[delta.KeyOf(bsonraw.IDOf(doc))]
+				if !ok {
+					return nil
+				}
+				if all[i] = append(all[i], t.Key.At(doc)); len(all[i]) > 1 && !list[i].op.Overlap {
+					return twice(t, list[i].op)
+				}
 				return nil
-			}
-			if all[i] = append(all[i], t.Key.At(doc)); len(all[i]) > 1 && !list[i].op.Overlap {
-				return twice(t, list[i].op)
-			}
-			return nil
+			})
 		})
 		w.Stats.Located.Add(int64(len(in)))
 		clear(asked)
@@ -140,42 +139,6 @@ func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) (
 func twice(t *fold.Target, o *fold.Op) error {
 	return mongo.WithHint(o.Fail(o.Verb(), t.NS, errors.New("the target has two documents of this _id, under different shard keys")),
 		"give one of them another _id on the source; or begin anew with the shard key that the source has, which tells them apart")
-}
-
-// find hands over the shard keys of all documents that the target has of some _ids.
-func (w *Writer) find(ctx context.Context, t *fold.Target, ids bson.A, each func(doc []byte) error) error {
-	find := append(bson.D{{Key: "find", Value: t.Coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}},
-		{Key: "projection", Value: t.Key.Fields()}, {Key: "batchSize", Value: 2*len(ids) + 1}}, w.concerns()...)
-	var conn *wire.Conn
-	var cur *wire.Cursor
-	defer func() {
-		if cur != nil {
-			cur.Close(ctx)
-		}
-		if conn != nil {
-			conn.Release()
-		}
-	}()
-	var err error
-	for b := (&wire.Batch{}); !b.Done && err == nil; {
-		err = w.o.Gate.Do(ctx, func() (_ int, err error) {
-			if cur == nil {
-				if conn, err = w.connection(ctx); err != nil {
-					return 0, err
-				}
-				w.conn = nil
-				cur, err = conn.OpenCursor(ctx, t.DB, find, wire.CursorOptions{})
-			}
-			if err == nil {
-				b, err = cur.Next(ctx)
-			}
-			return 0, err
-		})
-		if err == nil {
-			err = b.Each(each)
-		}
-	}
-	return mongo.Wrap(err, "find where documents of %s are", t.NS)
 }
 
 // concerns are what reads of a target behind routers carry: what a majority has and no

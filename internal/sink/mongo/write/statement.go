@@ -186,10 +186,10 @@ func (p *plan) translate(o *fold.Op) (statement, delta.Form) {
 // paths of all fields and the _id.
 func (s *statement) tooLarge() bool {
 	size := len(s.doc) + len(s.op.ID.Data) + 64
-	if s.guarded && 8*size > maxStatement { // a condition may be longer than what it guards
+	if s.guarded && 8*size > docwrite.MaxStatement { // a condition may be longer than what it guards
 		size += len(delta.AppendGuard(nil, s.op.Delta))
 	}
-	return size > maxStatement
+	return size > docwrite.MaxStatement
 }
 
 // groupDeletes and groupBytes are how many documents one statement deletes

@@ -9,6 +9,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/wire"
@@ -109,15 +110,13 @@ func (w *Writer) near(ctx context.Context) (bool, error) {
 // was applied.
 func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement) (matched int64, ok bool, err error) {
 	number := w.o.Transactions.Number()
-	w.body = appendCommand(w.body[:0], "update", t.Coll, true)
-	w.body = bsoncore.AppendBooleanElement(w.body, "startTransaction", true)
-	w.body = w.appendTransaction(w.body, number)
-	w.body, _ = bsoncore.AppendDocumentEnd(w.body, 0)
-	w.frame(t, w.body, "update", list) // all: fewer, and smaller, than a command takes
-	res, err := w.roundTrip(ctx, "update", t.NS)
+	w.appendTransaction(bsoncore.AppendBooleanElement(w.txn[:0], "startTransaction", true), number)
+	c := docwrite.Command{Name: "update", DB: t.DB, Coll: t.Coll, Ordered: true, Txn: w.txn}
+	w.out.Frame(c, elements("update", t, list), 0) // all: fewer, and smaller, than a command takes
+	res, err := w.out.RoundTrip(ctx, "update")
 	switch {
-	case err != nil && !answered(err):
-		return 0, false, err
+	case err != nil && !docwrite.Answered(err):
+		return 0, false, sendFailed("update", t, err)
 	case err != nil || len(res.Errors) > 0:
 		return 0, false, w.endTransaction(ctx, "abortTransaction", t, number)
 	}
@@ -136,22 +135,19 @@ func (w *Writer) transact(ctx context.Context, t *fold.Target, list []statement)
 
 // endTransaction commits or aborts; that there is nothing to abort is no error.
 func (w *Writer) endTransaction(ctx context.Context, how string, t *fold.Target, number int64) error {
-	_, body := bsoncore.AppendDocumentStart(w.body[:0])
-	body = w.appendTransaction(bsoncore.AppendInt32Element(body, how, 1), number)
-	w.body = w.appendConcern(body)
-	w.msg.Reset("admin", w.body, false)
-	_, err := w.roundTrip(ctx, how, t.NS)
-	if how == "abortTransaction" && answered(err) {
+	w.appendTransaction(w.txn[:0], number)
+	err := w.out.EndTransaction(ctx, how, w.txn)
+	if how == "abortTransaction" && docwrite.Answered(err) {
 		return nil
 	}
-	return err
+	return sendFailed(how, t, err)
 }
 
 // appendTransaction says which transaction of the writer's session a command is in.
-func (w *Writer) appendTransaction(dst []byte, number int64) []byte {
+func (w *Writer) appendTransaction(dst []byte, number int64) {
 	dst = bsoncore.AppendDocumentElement(dst, "lsid", w.session)
 	dst = bsoncore.AppendInt64Element(dst, "txnNumber", number)
-	return bsoncore.AppendBooleanElement(dst, "autocommit", false)
+	w.txn = bsoncore.AppendBooleanElement(dst, "autocommit", false)
 }
 
 // aborted reports a commit that certainly did not happen: the server calls an
@@ -159,6 +155,6 @@ func (w *Writer) appendTransaction(dst []byte, number int64) []byte {
 // specification). A WriteConflict at the commit of updates alone was seen.
 func aborted(err error) bool {
 	var ce driver.CommandError
-	return answered(err) && errors.As(err, &ce) && ce.HasErrorLabel("TransientTransactionError") &&
+	return docwrite.Answered(err) && errors.As(err, &ce) && ce.HasErrorLabel("TransientTransactionError") &&
 		!ce.HasErrorLabel("UnknownTransactionCommitResult")
 }

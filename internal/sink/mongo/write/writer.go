@@ -3,29 +3,18 @@ package write
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/wire"
-)
-
-// Limits of one write command (MongoDB manual, "Limits and Thresholds":
-// 100,000 operations, 48,000,000 bytes a message, 16 MB a document, which a
-// statement may exceed by 16 KB).
-const (
-	maxCommandOps   = 100_000
-	maxCommandBytes = 30 << 20 // a statement of 16 MB may still follow
-	maxMessageBytes = 48_000_000
-	maxStatement    = 16<<20 + 15<<10
 )
 
 // Options are what the writers of one target share.
@@ -59,10 +48,9 @@ type Stats struct {
 
 // Writers makes the writers of one target.
 type Writers struct {
-	o       Options
-	concern bsoncore.Document // of data
-	routed  bool              // the target is behind routers
-	Stats   Stats
+	o      Options
+	routed bool // the target is behind routers
+	Stats  Stats
 
 	seen struct { // in answers of routers
 		sync.Mutex
@@ -74,12 +62,14 @@ type Writers struct {
 // NewWriters fills in defaults.
 func NewWriters(o Options) *Writers {
 	o.TransactionOps = cmp.Or(max(o.TransactionOps, 0), 64)
-	return &Writers{o: o, concern: bsoncore.Document(o.Target.DataConcernDocument()), routed: o.Target.Info.Kind == mongo.KindSharded}
+	return &Writers{o: o, routed: o.Target.Info.Kind == mongo.KindSharded}
 }
 
 // New is a writer without a session for transaction batches.
 func (ws *Writers) New() *Writer {
-	return &Writer{Writers: ws}
+	w := &Writer{Writers: ws}
+	w.out = docwrite.Sender{Line: w, Concern: bsoncore.Document(ws.o.Target.DataConcernDocument())}
+	return w
 }
 
 // NewBatched is a writer that sends updates in transactions of the n-th of the
@@ -100,9 +90,9 @@ type Writer struct {
 
 	conn *wire.Conn
 	busy bool // a cursor is open on conn
-	msg  wire.Message
-	body []byte // room for a command's
+	out  docwrite.Sender
 	plan plan
+	txn  []byte // room for the fields of a transaction's commands
 
 	session bson.Raw // for transaction batches, nil when there are none
 	pause   int      // batches until transactions are tried again
@@ -135,69 +125,32 @@ func (w *Writer) connection(ctx context.Context) (c *wire.Conn, err error) {
 	return w.conn, nil
 }
 
-// appendCommand begins the body of a write command.
-func appendCommand(dst []byte, name, coll string, ordered bool) []byte {
-	_, dst = bsoncore.AppendDocumentStart(dst)
-	dst = bsoncore.AppendStringElement(dst, name, coll)
-	dst = bsoncore.AppendBooleanElement(dst, "ordered", ordered)
-	if name != "delete" {
-		// What the source accepted belongs on the target, whatever its validator says.
-		dst = bsoncore.AppendBooleanElement(dst, "bypassDocumentValidation", true)
-	}
-	return dst
-}
-
-// appendConcern ends a body with the write concern of data. Where that is {w: 1}, a
-// checkpoint makes it durable.
-func (ws *Writers) appendConcern(dst []byte) bsoncore.Document {
-	dst = bsoncore.AppendDocumentElement(dst, "writeConcern", ws.concern)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, 0)
-	return dst
-}
-
-// sequenceName is the argument that carries a write command's operations.
-func sequenceName(command string) string {
-	switch command {
-	case "insert":
-		return "documents"
-	case "update":
-		return "updates"
-	}
-	return "deletes"
-}
-
-// roundTrip sends the message.
-func (w *Writer) roundTrip(ctx context.Context, name, ns string) (res wire.WriteResult, err error) {
-	var reply bsoncore.Document
-	res.Term = -1
+// RoundTrip sends a message over the writer's connection.
+func (w *Writer) RoundTrip(ctx context.Context, name string, m *wire.Message) (reply bsoncore.Document, err error) {
 	err = w.o.Gate.Do(ctx, func() (bytes int, err error) {
 		conn, err := w.connection(ctx)
 		if err != nil {
 			return 0, err
 		}
 		failpoint.HitOf("send.before", name)
-		reply, err = conn.RoundTrip(ctx, &w.msg)
+		reply, err = conn.RoundTrip(ctx, m)
 		failpoint.HitOf("send.after", name)
-		return w.msg.Len(), err
+		return m.Len(), err
 	})
 	if w.routed { // the next command may go to another router
 		w.see(reply)
 		w.Release()
 	}
 	w.spare()
-	if err == nil {
-		res = wire.ParseWriteResult(reply)
-		err = mongo.Interrupted(res)
+	return reply, err
+}
+
+// SameTerm takes the election term of an answer.
+func (ws *Writers) SameTerm(term int64) error {
+	if ws.o.SameTerm == nil {
+		return nil
 	}
-	// Before anything is concluded from the answer. What a command did before it
-	// failed needs a proof too.
-	if w.o.SameTerm != nil && (err == nil || answered(err)) {
-		err = cmp.Or(err, w.o.SameTerm(res.Term))
-	}
-	if err != nil {
-		return res, fmt.Errorf("%s into %s: %w", name, ns, err)
-	}
-	return res, nil
+	return ws.o.SameTerm(term)
 }
 
 // observeTerm notes the primary's present term. The driver does not say under
@@ -217,16 +170,7 @@ func (w *Writer) observeTerm(ctx context.Context) error {
 		return fmt.Errorf("read the target's term: %w", err)
 	}
 	if t, ok := reply.Lookup("lastWrite", "opTime", "t").AsInt64OK(); ok {
-		return w.o.SameTerm(t)
+		return w.SameTerm(t)
 	}
 	return nil
-}
-
-// answered reports an error that the server has told, or that millrace has drawn
-// from its answer, over a connection that still works.
-func answered(err error) bool {
-	var own *mongo.Retryable
-	var we wire.WriteError
-	var ce driver.CommandError
-	return errors.As(err, &own) || errors.As(err, &we) || errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
 }

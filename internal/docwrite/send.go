@@ -1,0 +1,197 @@
+package docwrite
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/wire"
+)
+
+// Limits of one write command (MongoDB manual, "Limits and Thresholds":
+// 100,000 operations, 48,000,000 bytes a message, 16 MB a document, which a
+// statement may exceed by 16 KB).
+const (
+	maxCommandOps   = 100_000
+	maxCommandBytes = 30 << 20 // a statement of 16 MB may still follow
+	maxMessageBytes = 48_000_000
+
+	// MaxStatement is the size of the largest statement that servers take, in bytes.
+	MaxStatement = 16<<20 + 15<<10
+)
+
+// Line is the way to the target. It serves one goroutine.
+type Line interface {
+	// RoundTrip sends a message, whose command has the name, and returns the reply.
+	RoundTrip(ctx context.Context, name string, m *wire.Message) (bsoncore.Document, error)
+	// SameTerm takes the election term of an answer, -1 for an unknown one. It fails when that
+	// is not the term of the attempt.
+	SameTerm(term int64) error
+}
+
+// Sender sends write commands over a line. It is for one goroutine.
+type Sender struct {
+	Line    Line
+	Concern bsoncore.Document // of data. Where that is {w: 1}, a checkpoint makes it durable
+	Msg     wire.Message      // under construction, or the last one
+	body    []byte
+}
+
+// Command is a write command on a collection: an insert, update or delete.
+type Command struct {
+	Name, DB, Coll string
+	Ordered        bool
+	Txn            []byte // the fields that put it into a transaction, nil for none
+}
+
+// Elements are the statements or documents of a command.
+type Elements struct {
+	N      int
+	Size   func(i int) int // roughly, in bytes
+	Append func(dst []byte, i int) []byte
+}
+
+// Fitting returns how many of n elements, at least one, are no more than most and no larger
+// than limit bytes together, and their size, roughly.
+func Fitting(n, most, limit int, sizeOf func(i int) int) (fit, size int) {
+	for i := range min(n, most) {
+		s := sizeOf(i)
+		if fit > 0 && size+s > limit {
+			break
+		}
+		fit, size = fit+1, size+s
+	}
+	return fit, size
+}
+
+// Begin puts a command without elements into the message.
+func (s *Sender) Begin(c Command) {
+	_, body := bsoncore.AppendDocumentStart(s.body[:0])
+	body = bsoncore.AppendStringElement(body, c.Name, c.Coll)
+	body = bsoncore.AppendBooleanElement(body, "ordered", c.Ordered)
+	sequence := "deletes"
+	switch c.Name {
+	case "insert":
+		sequence = "documents"
+	case "update":
+		sequence = "updates"
+	}
+	if c.Name != "delete" {
+		// What the source accepted belongs on the target, whatever its validator says.
+		body = bsoncore.AppendBooleanElement(body, "bypassDocumentValidation", true)
+	}
+	if body = append(body, c.Txn...); c.Txn == nil {
+		body = s.appendConcern(body)
+	}
+	s.begin(c.DB, body)
+	s.Msg.StartSequence(sequence)
+}
+
+func (s *Sender) appendConcern(body []byte) []byte {
+	return bsoncore.AppendDocumentElement(body, "writeConcern", s.Concern)
+}
+
+// begin puts a command's body, which is not ended, into the message.
+func (s *Sender) begin(db string, body []byte) {
+	s.body, _ = bsoncore.AppendDocumentEnd(body, 0)
+	s.Msg.Reset(db, s.body, false)
+}
+
+// Frame puts a command into the message, with as many elements as it takes from the one at
+// from on, and returns how many those are.
+func (s *Sender) Frame(c Command, e Elements, from int) int {
+	s.Begin(c)
+	n, size := Fitting(e.N-from, maxCommandOps, maxCommandBytes, func(i int) int { return e.Size(from + i) })
+	s.Msg.Grow(size)
+	for i := range n {
+		before := s.Msg.Len()
+		s.Msg.BuildDocument(func(dst []byte) []byte { return e.Append(dst, from+i) })
+		if i > 0 && s.Msg.Len() > maxMessageBytes {
+			s.Msg.Unbuild(before)
+			return i
+		}
+	}
+	return n
+}
+
+// Send sends a command in as many messages as its elements need. An ordered one ends with its
+// first error. The indexes of errors are those of the elements.
+func (s *Sender) Send(ctx context.Context, c Command, e Elements) (total wire.WriteResult, err error) {
+	total.Term = -1
+	for from := 0; from < e.N && !(c.Ordered && len(total.Errors) > 0); {
+		n := s.Frame(c, e, from)
+		res, err := s.RoundTrip(ctx, c.Name)
+		if err != nil {
+			return total, err
+		}
+		for _, failed := range res.Errors {
+			failed.Index += from
+			total.Errors = append(total.Errors, failed)
+		}
+		total.N += res.N
+		from += n
+	}
+	return total, nil
+}
+
+// RoundTrip sends the message and reads the answer. What has interrupted the writes is an
+// error.
+func (s *Sender) RoundTrip(ctx context.Context, name string) (wire.WriteResult, error) {
+	res := wire.WriteResult{Term: -1}
+	reply, err := s.Line.RoundTrip(ctx, name, &s.Msg)
+	if err == nil {
+		res = wire.ParseWriteResult(reply)
+		err = mongo.Interrupted(res)
+	}
+	// Before anything is concluded from the answer. What a command did before it
+	// failed needs a proof too.
+	if err == nil || Answered(err) {
+		err = cmp.Or(err, s.Line.SameTerm(res.Term))
+	}
+	for _, e := range res.Errors {
+		if err == nil && (e.Index < 0 || e.Index >= s.Msg.Docs()) {
+			err = fmt.Errorf("the server reports an error of write %d of %d: %s", e.Index, s.Msg.Docs(), e.Error())
+		}
+	}
+	return res, err
+}
+
+// EndTransaction sends a commitTransaction or abortTransaction; txn are the fields of Command.
+func (s *Sender) EndTransaction(ctx context.Context, how string, txn []byte) error {
+	_, body := bsoncore.AppendDocumentStart(s.body[:0])
+	body = append(bsoncore.AppendInt32Element(body, how, 1), txn...)
+	s.begin("admin", s.appendConcern(body))
+	_, err := s.RoundTrip(ctx, how)
+	return err
+}
+
+// Answered reports an error that the server has answered with, or that millrace has drawn
+// from its answer, over a connection that still works.
+func Answered(err error) bool {
+	var own *mongo.Retryable
+	var we wire.WriteError
+	var ce driver.CommandError
+	return errors.As(err, &own) || errors.As(err, &we) || errors.As(err, &ce) && !ce.HasErrorLabel("NetworkError")
+}
+
+// FindDuplicates makes errors of inserts that are Unclear those of a duplicate _id where the
+// target has the _id. has answers for the insert with an index.
+func FindDuplicates(failed []wire.WriteError, has func(i int) (bool, error)) error {
+	for i, e := range failed {
+		if !Unclear(e) {
+			continue
+		}
+		switch found, err := has(e.Index); {
+		case err != nil:
+			return err
+		case found:
+			failed[i] = AsDuplicateID(e)
+		}
+	}
+	return nil
+}
