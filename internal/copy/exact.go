@@ -4,12 +4,7 @@ import (
 	"context"
 	"slices"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
-
-	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/docwrite"
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -32,16 +27,16 @@ func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) erro
 			plain = append(plain, doc)
 			continue
 		}
-		if err := w.exchange(ctx, c, doc); err != nil {
+		if err := w.reinsert(ctx, c, doc); err != nil {
 			return err
 		}
 	}
 	if err := w.elsewhere(ctx, c, plain); err != nil {
 		return err
 	}
-	return w.update(ctx, c, plain, c.key.AppendReplacement, func(e wire.WriteError, doc []byte) error {
+	return w.send(ctx, c, form{"update", c.key.AppendReplacement}, plain, func(e wire.WriteError, doc []byte) error {
 		if docwrite.Of(e) == docwrite.OtherID {
-			return w.exchange(ctx, c, doc)
+			return w.reinsert(ctx, c, doc)
 		}
 		return w.refused(ctx, c, e, doc)
 	})
@@ -50,26 +45,10 @@ func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) erro
 // elsewhere deletes what other shards of the target have of documents that are about
 // to be written whole: their shard keys may have changed since.
 func (w *writer) elsewhere(ctx context.Context, c *collection, docs [][]byte) error {
-	if c.key.IsZero() || len(docs) == 0 {
+	if c.key.IsZero() {
 		return nil
 	}
-	_, coll := mongo.SplitNS(c.Target)
-	for some := range slices.Chunk(docs, 1000) {
-		w.msg.Reset(c.targetDB, bsoncore.NewDocumentBuilder().AppendString("delete", coll).AppendBoolean("ordered", false).
-			AppendDocument("writeConcern", bsoncore.Document(w.e.opts.WriteConcern)).Build(), false)
-		w.msg.StartSequence("deletes")
-		for _, doc := range some {
-			w.msg.BuildDocument(func(dst []byte) []byte { return c.key.AppendElsewhere(dst, bsonraw.IDOf(doc), doc) })
-		}
-		res, err := w.roundTrip(ctx)
-		if err != nil {
-			return err
-		}
-		for _, e := range res.Errors {
-			return writeFailed(e, some[e.Index])
-		}
-	}
-	return nil
+	return w.send(ctx, c, form{"delete", c.key.AppendElsewhere}, docs, writeFailed)
 }
 
 // others is elsewhere for documents that are about to be inserted, where documents of
@@ -91,7 +70,7 @@ func (w *writer) others(ctx context.Context, c *collection, docs documents) erro
 func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) error {
 	w.e.count.exact.Add(int64(len(docs)))
 	var there [][]byte
-	err := w.update(ctx, c, docs, c.key.AppendInsert, func(e wire.WriteError, doc []byte) error {
+	err := w.send(ctx, c, form{"update", c.key.AppendInsert}, docs, func(e wire.WriteError, doc []byte) error {
 		return w.failed(ctx, c, e, doc, &there)
 	})
 	if err != nil || len(there) == 0 {
@@ -100,58 +79,43 @@ func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) 
 	return w.replace(ctx, c, there)
 }
 
-// exchange deletes the document that has the _id, or one equal to it under the
+// reinsert deletes the document that has the _id, or one equal to it under the
 // collation, and inserts ours.
-func (w *writer) exchange(ctx context.Context, c *collection, doc []byte) error {
-	_, coll := mongo.SplitNS(c.Target)
-	cmd := append(docwrite.Delete(coll, bsonraw.IDOf(doc)), bson.E{Key: "writeConcern", Value: w.e.opts.WriteConcern})
-	body, err := w.Command(ctx, c.targetDB, cmd)
-	if err != nil {
+func (w *writer) reinsert(ctx context.Context, c *collection, doc []byte) error {
+	one := [][]byte{doc}
+	if err := w.send(ctx, c, form{"delete", docwrite.AppendDelete}, one, writeFailed); err != nil {
 		return err
 	}
-	res, err := w.answer(body)
-	if err != nil {
-		return err
-	}
-	for _, e := range res.Errors {
-		return writeFailed(e, doc)
-	}
-	return w.update(ctx, c, [][]byte{doc}, c.key.AppendInsert, func(e wire.WriteError, doc []byte) error {
+	return w.send(ctx, c, form{"update", c.key.AppendInsert}, one, func(e wire.WriteError, doc []byte) error {
 		return w.refused(ctx, c, e, doc)
 	})
 }
 
-// update sends one update statement a document, made by statement, as many as one
-// message takes at once, and hands failed ones to failed once their command is
-// over.
-func (w *writer) update(ctx context.Context, c *collection, docs [][]byte, statement func(dst, doc []byte) []byte,
-	failed func(e wire.WriteError, doc []byte) error) error {
-	const most, room = 1000, 20 << 20
-	_, coll := mongo.SplitNS(c.Target)
-	cmd := bsoncore.NewDocumentBuilder().
-		AppendString("update", coll).
-		AppendBoolean("ordered", false).
-		AppendBoolean("bypassDocumentValidation", true).
-		AppendDocument("writeConcern", bsoncore.Document(w.e.opts.WriteConcern)).
-		Build()
-	for len(docs) > 0 {
-		w.msg.Reset(c.targetDB, cmd, false)
-		w.msg.StartSequence("updates")
-		n := 0
-		for n < min(len(docs), most) && (n == 0 || w.msg.Len()+len(docs[n]) <= room) {
-			w.msg.BuildDocument(func(dst []byte) []byte { return statement(dst, docs[n]) })
-			n++
+// form is how a document becomes a statement of a command.
+type form struct {
+	command string
+	append  func(dst, doc []byte) []byte
+}
+
+// mostSent is how many statements one command has at most.
+const mostSent = 1000
+
+// send sends one statement a document, and hands those that fail to failed once their command
+// is over.
+func (w *writer) send(
+	ctx context.Context, c *collection, f form, docs [][]byte, failed func(e wire.WriteError, doc []byte) error,
+) error {
+	for some := range slices.Chunk(docs, mostSent) {
+		res, err := w.out.Send(ctx, c.command(f.command), elements(some, f.append))
+		if err == nil && f.command == "update" { // what a delete does not find is not there
+			err = answered(f.command, len(some), res)
 		}
-		res, err := w.unordered(ctx, "update")
+		for i := 0; err == nil && i < len(res.Errors); i++ {
+			err = failed(res.Errors[i], some[res.Errors[i].Index])
+		}
 		if err != nil {
 			return err
 		}
-		for _, e := range res.Errors {
-			if err := failed(e, docs[e.Index]); err != nil {
-				return err
-			}
-		}
-		docs = docs[n:]
 	}
 	return nil
 }

@@ -34,13 +34,15 @@ func (w *writer) resolve(ctx context.Context, c *collection, docs documents, err
 }
 
 // failed acts upon a document that was not inserted: it adds it to those that are
-// there already, or hands it on as refused.
+// there already, or hands it on as refused. Where the server does not say which key it
+// met, the target is asked.
 func (w *writer) failed(ctx context.Context, c *collection, e wire.WriteError, doc []byte, there *[][]byte) error {
-	dup, err := w.duplicateID(ctx, c, e, doc)
+	one := []wire.WriteError{e}
+	err := docwrite.FindDuplicates(one, func(int) (bool, error) { return w.has(ctx, c, bsonraw.IDOf(doc)) })
 	switch {
 	case err != nil:
 		return err
-	case dup:
+	case one[0].OnIDIndex():
 		*there = append(*there, doc)
 		return nil
 	}
@@ -61,17 +63,14 @@ func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, 
 	return err
 }
 
-// duplicateID reports that a failed insert met its _id on the target. Where
-// the server does not say which key it there, the target is asked.
-func (w *writer) duplicateID(ctx context.Context, c *collection, e wire.WriteError, doc []byte) (bool, error) {
-	if !docwrite.Unclear(e) {
-		return e.OnIDIndex(), nil
-	}
+// has reports that the target has a document with the _id.
+func (w *writer) has(ctx context.Context, c *collection, id bsonraw.ID) (found bool, err error) {
 	_, coll := mongo.SplitNS(c.Target)
-	found := false
-	err := w.Each(ctx, c.targetDB, bson.D{
-		{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(bsonraw.IDOf(doc))}}}}},
-		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1},
+	err = w.Each(ctx, c.targetDB, bson.D{
+		{Key: "find", Value: coll},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(id)}}}}},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "limit", Value: 1},
 	}, 0, func([]byte) error {
 		found = true
 		return nil

@@ -26,7 +26,7 @@ type chunk struct {
 type writer struct {
 	scan.Reader // runs commands
 	*run
-	msg wire.Message
+	out docwrite.Sender
 	// admitted are the connections that Options.Admit has let pass, by router. They are held,
 	// for what the pool gives may be others.
 	admitted map[string]*wire.Conn
@@ -39,7 +39,8 @@ const keepMessage = 8 << 20
 // stay.
 func (r *run) write(ctx context.Context, as worker) (more bool, err error) {
 	err = r.connected(ctx, r.e.dst, wire.Primary(), as.reserve, func(conn *wire.Conn) error {
-		w := writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}, admitted: map[string]*wire.Conn{}}
+		w := &writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}, admitted: map[string]*wire.Conn{}}
+		w.out = docwrite.Sender{Line: w, Concern: bsoncore.Document(r.e.opts.WriteConcern)}
 		defer w.release()
 		if err := r.awaitReady(ctx); err != nil {
 			return err
@@ -147,8 +148,11 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 	if err != nil {
 		return err
 	}
-	if w.msg.Docs() > 0 {
-		res, err := w.unordered(ctx, "insert")
+	if n := w.out.Msg.Docs(); n > 0 {
+		res, err := w.out.RoundTrip(ctx, "insert")
+		if err == nil {
+			err = answered("insert", n, res)
+		}
 		if err == nil && len(res.Errors) > 0 {
 			err = w.resolve(ctx, ch.s.c, docs, res.Errors)
 		}
@@ -162,28 +166,35 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 // frame writes documents into the message, but for those that an insert would
 // change, which it returns.
 func (w *writer) frame(c *collection, docs documents) (aside [][]byte, err error) {
-	w.begin(c)
+	if w.out.Msg.Len() > keepMessage {
+		w.out.Msg = wire.Message{}
+	}
+	w.out.Begin(c.command("insert"))
 	err = docs(func(doc []byte) error {
-		special, err := docwrite.Inspect(doc)
-		if err != nil {
-			return fmt.Errorf("_id %s: %w", idText(doc), err)
-		}
-		if special.ZeroTimestamp {
+		exact, err := changed(doc)
+		if exact {
 			aside = append(aside, doc)
-		} else {
-			w.msg.AppendDocument(doc)
+		} else if err == nil {
+			w.out.Msg.AppendDocument(doc)
 		}
-		return nil
+		return err
 	})
 	return aside, err
 }
 
-func (w *writer) begin(c *collection) {
-	if w.msg.Len() > keepMessage {
-		w.msg = wire.Message{}
+// changed reports that an insert would change a document.
+func changed(doc []byte) (bool, error) {
+	special, err := docwrite.Inspect(doc)
+	if err != nil {
+		return false, fmt.Errorf("_id %s: %w", idText(doc), err)
 	}
-	w.msg.Reset(c.targetDB, c.insert, false)
-	w.msg.StartSequence("documents")
+	return special.ZeroTimestamp, nil
+}
+
+// command is a write command on the collection's target.
+func (c *collection) command(name string) docwrite.Command {
+	_, coll := mongo.SplitNS(c.Target)
+	return docwrite.Command{Name: name, DB: c.targetDB, Coll: coll, Ordered: name == "insert" && c.serial()}
 }
 
 // insertInOrder writes a serial chunk: runs of documents with ordered inserts,
@@ -196,11 +207,9 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 		return err
 	}
 	for len(docs) > 0 {
-		n, err := w.frameRun(c, docs)
+		n, err := w.insertRun(ctx, c, docs)
 		if err == nil && n == 0 {
 			n, err = 1, w.insertExact(ctx, c, docs[:1])
-		} else if err == nil {
-			n, err = w.insertRun(ctx, c, docs[:n])
 		}
 		if err != nil {
 			return err
@@ -210,74 +219,53 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	return nil
 }
 
-// frameRun frames the documents at the head that an insert does not change, and
-// returns how many those are.
-func (w *writer) frameRun(c *collection, docs [][]byte) (int, error) {
-	w.begin(c)
-	for i, doc := range docs {
-		special, err := docwrite.Inspect(doc)
+// insertRun inserts the documents at the head that an insert does not change, in order and
+// up to the first that the target refuses, and returns how many are dealt with.
+func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) (n int, err error) {
+	for n < len(docs) {
+		exact, err := changed(docs[n])
 		if err != nil {
-			return i, fmt.Errorf("_id %s: %w", idText(doc), err)
+			return 0, err
 		}
-		if special.ZeroTimestamp {
-			return i, nil
+		if exact {
+			break
 		}
-		w.msg.AppendDocument(doc)
+		n++
 	}
-	return len(docs), nil
-}
-
-// insertRun inserts the framed documents in order up to the first that the target
-// refuses, and returns how many are dealt with.
-func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) (int, error) {
-	res, err := w.roundTrip(ctx)
+	asIs := func(dst, doc []byte) []byte { return append(dst, doc...) }
+	res, err := w.out.Send(ctx, c.command("insert"), elements(docs[:n], asIs))
 	if err != nil {
 		return 0, err
 	}
 	if len(res.Errors) == 0 {
-		if res.N != int64(len(docs)) {
-			err = fmt.Errorf("insert of %d documents was answered with %d inserted", len(docs), res.N)
-		}
-		return len(docs), err
+		return n, answered("insert", n, res)
 	}
 	e := res.Errors[0]
 	return e.Index + 1, w.refused(ctx, c, e, docs[e.Index])
 }
 
-// roundTrip sends the message and reads the write result.
-func (w *writer) roundTrip(ctx context.Context) (wire.WriteResult, error) {
-	var body bsoncore.Document
-	err := w.e.opts.TargetGate.Do(ctx, func() (n int, err error) {
-		body, err = w.Conn.RoundTrip(ctx, &w.msg)
-		return w.msg.Len(), err
+// elements are documents as a command takes them, each made of one by form.
+func elements(docs [][]byte, form func(dst, doc []byte) []byte) docwrite.Elements {
+	return docwrite.Elements{N: len(docs), Size: func(i int) int { return len(docs[i]) },
+		Append: func(dst []byte, i int) []byte { return form(dst, docs[i]) }}
+}
+
+// answered fails unless each of n writes of a command was answered.
+func answered(command string, n int, res wire.WriteResult) error {
+	if res.N+int64(len(res.Errors)) == int64(n) {
+		return nil
+	}
+	return fmt.Errorf("%s of %d documents was answered with %d done and %d errors", command, n, res.N, len(res.Errors))
+}
+
+// RoundTrip sends a message over the writer's connection.
+func (w *writer) RoundTrip(ctx context.Context, _ string, m *wire.Message) (reply bsoncore.Document, err error) {
+	err = w.Gate.Do(ctx, func() (int, error) {
+		reply, err = w.Conn.RoundTrip(ctx, m)
+		return m.Len(), err
 	})
-	if err != nil {
-		return wire.WriteResult{}, err
-	}
-	res, err := w.answer(body)
-	for _, e := range res.Errors {
-		if err == nil && (e.Index < 0 || e.Index >= w.msg.Docs()) {
-			err = writeFailed(e, nil)
-		}
-	}
-	return res, err
+	return reply, err
 }
 
-// answer reads a write result; what has interrupted the write is an error.
-func (w *writer) answer(body bsoncore.Document) (wire.WriteResult, error) {
-	res := wire.ParseWriteResult(body)
-	if err := mongo.Interrupted(res); err != nil {
-		return res, err
-	}
-	return res, w.e.store.SameTerm(res.Term)
-}
-
-// unordered sends the message, of which each document has to be answered, in words
-// of what it does.
-func (w *writer) unordered(ctx context.Context, what string) (wire.WriteResult, error) {
-	res, err := w.roundTrip(ctx)
-	if n := w.msg.Docs(); err == nil && res.N+int64(len(res.Errors)) != int64(n) {
-		err = fmt.Errorf("%s of %d documents was answered with %d done and %d errors", what, n, res.N, len(res.Errors))
-	}
-	return res, err
-}
+// SameTerm takes the election term of an answer.
+func (w *writer) SameTerm(term int64) error { return w.e.store.SameTerm(term) }

@@ -45,12 +45,9 @@ func Inspect(doc []byte) (s Special, err error) {
 
 // AppendInsert appends a statement of the update command that inserts a document
 // as it is: {q: {_id: {$eq: id}, $nor: [{}]}, u: [{$replaceWith: {$literal:
-// doc}}], upsert: true}. A pipeline leaves zero timestamps and dollars alone.
-// $nor makes it match nothing: it inserts or meets a duplicate. On a document
-// that exists, $replaceWith with a field name twice brings down a 6.0 server.
-func AppendInsert(dst, doc []byte) []byte { return Key{}.AppendInsert(dst, doc) }
-
-// AppendInsert is AppendInsert for a collection with the shard key.
+// doc}}], upsert: true}, with the shard key besides. A pipeline leaves zero timestamps
+// and dollars alone. $nor makes it match nothing: it inserts or meets a duplicate. On a
+// document that exists, $replaceWith with a field name twice brings down a 6.0 server.
 func (k Key) AppendInsert(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
@@ -95,20 +92,27 @@ func appendIDOf(dst []byte, id bsonraw.ID) []byte {
 	return dst
 }
 
-// Delete is a command that deletes the document with an _id, or with one that is
-// equal to it under the collection's collation.
+// AppendDelete appends a statement that deletes the document with the _id of doc, or with one
+// that is equal to it under the collection's collation.
+func AppendDelete(dst, doc []byte) []byte { return appendDelete(dst, bsonraw.IDOf(doc)) }
+
+func appendDelete(dst []byte, id bsonraw.ID) []byte {
+	i, dst := bsoncore.AppendDocumentStart(dst)
+	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
+	dst, _ = bsoncore.AppendDocumentEnd(appendIDOf(dst, id), q)
+	dst, _ = bsoncore.AppendDocumentEnd(bsoncore.AppendInt32Element(dst, "limit", 1), i)
+	return dst
+}
+
+// Delete is a command of what AppendDelete appends.
 func Delete(coll string, id bsonraw.ID) bson.D {
-	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.D{
-		{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(id)}}}}}, {Key: "limit", Value: 1}}}}}
+	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.Raw(appendDelete(nil, id))}}}
 }
 
 // Insert is a command that inserts a document as it is, whatever the target's
 // validator says. What exists has to be deleted before: after Delete, in one
 // transaction where a crash in between would show, it replaces documents that no
 // replacement can write.
-func Insert(coll string, doc []byte) bson.D { return Key{}.Insert(coll, doc) }
-
-// Insert is Insert for a collection with the shard key.
 func (k Key) Insert(coll string, doc []byte) bson.D {
 	cmd := bson.D{{Key: "insert", Value: coll}, {Key: "documents", Value: bson.A{bson.Raw(doc)}}}
 	if s, _ := Inspect(doc); s.ZeroTimestamp {

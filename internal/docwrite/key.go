@@ -2,7 +2,6 @@ package docwrite
 
 import (
 	"bytes"
-	"strconv"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -163,13 +162,13 @@ func (k Key) Fields() bson.D {
 }
 
 // AppendElsewhere appends a statement of the delete command that deletes all documents
-// with an _id, but for the one that has the key of doc.
-func (k Key) AppendElsewhere(dst []byte, id bsonraw.ID, doc []byte) []byte {
+// with the _id of doc, but for the one that has its key.
+func (k Key) AppendElsewhere(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst = appendIDOf(dst, id)
+	dst = appendIDOf(dst, bsonraw.IDOf(doc))
 	nor, dst := bsoncore.AppendArrayElementStart(dst, "$nor")
-	here, dst := bsoncore.AppendDocumentElementStart(dst, strconv.Itoa(0))
+	here, dst := bsoncore.AppendDocumentElementStart(dst, "0")
 	for _, p := range k.paths {
 		dst = appendEqual(dst, p, value(doc, p))
 	}

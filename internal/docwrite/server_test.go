@@ -104,7 +104,7 @@ func exchange(t *testing.T, c *mongo.Cluster, coll string, doc []byte) error {
 			if err := Run(ctx, db, Delete(coll, bsonraw.IDOf(doc))); err != nil {
 				return err
 			}
-			return Run(ctx, db, Insert(coll, doc))
+			return Run(ctx, db, Key{}.Insert(coll, doc))
 		})
 	})
 }
@@ -150,14 +150,14 @@ func testMeanings(t *testing.T, c *mongo.Cluster) {
 		cmd  bson.D
 		want Meaning
 	}{
-		"insert, _id":        {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}})), DuplicateID},
-		"exact insert, _id":  {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}, zero})), DuplicateID},
-		"insert, key":        {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}})), DuplicateKey},
-		"exact insert, key":  {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero})), DuplicateKey},
+		"insert, _id":        {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}})), DuplicateID},
+		"exact insert, _id":  {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}, zero})), DuplicateID},
+		"insert, key":        {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}})), DuplicateKey},
+		"exact insert, key":  {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero})), DuplicateKey},
 		"replacement, bytes": {statement("m", Key{}.AppendReplacement(nil, kit.Raw(bson.D{{Key: "_id", Value: "A"}, {Key: "k", Value: 1}}))), OtherID},
-		"parallel arrays":    {Insert("m", parallel), Refused},
-		"exact, parallel":    {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}, zero})), Refused},
-		"no geometry":        {Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "g", Value: "here"}})), Refused},
+		"parallel arrays":    {Key{}.Insert("m", parallel), Refused},
+		"exact, parallel":    {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}, zero})), Refused},
+		"no geometry":        {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "g", Value: "here"}})), Refused},
 		"path":               {update("m", a, bson.D{{Key: "$set", Value: bson.D{{Key: "s.x", Value: 1}}}}), Misfit},
 		"no array":           {update("m", a, bson.D{{Key: "$push", Value: bson.D{{Key: "s", Value: 1}}}}), Misfit},
 		"two operators":      {update("m", a, bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: 1}}}, {Key: "$unset", Value: bson.D{{Key: "x", Value: 1}}}}), Misfit},
