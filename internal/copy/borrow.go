@@ -65,7 +65,7 @@ func (r *run) borrow(ctx context.Context, from Borrower, w worker) (more bool, e
 
 // borrowed is a slice of a collection of its own, of which the others are not known.
 func (r *run) borrowed(t Task, st scan.Slice) *slice {
-	c := newCollection(t, r.e.opts)
+	c := newCollection(t)
 	c.key = docwrite.KeyOf(t.Key, t.Source.Collated())
 	c.measured, c.generation, c.plan = true, st.Plan, []scan.Slice{st}
 	c.progress.Slices = st.Of

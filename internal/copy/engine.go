@@ -215,7 +215,7 @@ func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 		if t.Source.Type == schema.TypeView {
 			continue
 		}
-		c := newCollection(t, e.opts)
+		c := newCollection(t)
 		c.plan, c.generation = plans[c.uuid], generation[c.uuid]
 		r.colls = append(r.colls, c)
 	}
@@ -257,9 +257,8 @@ type collection struct {
 	uuid       string // hex, with the part: the key of its slices
 	sourceDB   string
 	targetDB   string
-	key        docwrite.Key      // of the target; set before anything is written
-	insert     bsoncore.Document // the insert command
-	plan       []scan.Slice      // as loaded; nil when there is none to go on from
+	key        docwrite.Key // of the target; set before anything is written
+	plan       []scan.Slice // as loaded; nil when there is none to go on from
 	generation int64
 	measured   bool        // its size was asked for
 	kept       atomic.Bool // no slice of it is lent
@@ -268,19 +267,12 @@ type collection struct {
 	progress CollectionStats
 }
 
-func newCollection(t Task, o Options) *collection {
+func newCollection(t Task) *collection {
 	c := &collection{Task: t, uuid: SlicesOf(hex.EncodeToString(t.Source.UUID.Data), t.Part), measured: t.Range != nil}
 	c.progress = CollectionStats{Source: t.Source.NS, Target: t.Target, State: StateWaiting,
 		TotalDocs: t.Source.Count, TotalBytes: t.Source.Bytes}
 	c.sourceDB, _ = mongo.SplitNS(t.Source.DataNS())
-	var coll string
-	c.targetDB, coll = mongo.SplitNS(t.Target)
-	c.insert = bsoncore.NewDocumentBuilder().
-		AppendString("insert", coll).
-		AppendBoolean("ordered", c.serial()).
-		AppendBoolean("bypassDocumentValidation", true).
-		AppendDocument("writeConcern", bsoncore.Document(o.WriteConcern)).
-		Build()
+	c.targetDB, _ = mongo.SplitNS(t.Target)
 	return c
 }
 

@@ -112,7 +112,7 @@ func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) 
 	t.Helper()
 	e := New(src, dst, store, small(t, src))
 	r := newRun(e)
-	r.colls = []*collection{newCollection(task, e.opts)}
+	r.colls = []*collection{newCollection(task)}
 	if err := r.chooseMember(t.Context()); err != nil {
 		t.Fatal(err)
 	}

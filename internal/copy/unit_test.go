@@ -146,7 +146,7 @@ func TestFramingAllocates(t *testing.T) {
 	from := source(t, c, "allocs", "c")
 	rd := scan.Reader{Conn: conn}
 	w := writer{run: r}
-	col := newCollection(Task{Target: "x.y"}, r.e.opts)
+	col := newCollection(Task{Target: "x.y"})
 	s := newSlice(r, col, scan.Slice{Strategy: scan.ByID})
 	walk := rd.Walk(&from, &s.st, scan.Want{Batch: 5000, Measure: true})
 	p, err := walk.Next(t.Context())
