@@ -320,3 +320,6 @@ func storable(v bsoncore.Value) bson.RawValue {
 	}
 	return bsonraw.RawValue(v)
 }
+
+// Nameable says that a letter without a document can keep its _id.
+func Nameable(id bsoncore.Value) bool { return len(storable(id).Value) > 0 || len(id.Data) == 0 }

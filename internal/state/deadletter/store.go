@@ -49,26 +49,60 @@ type Case struct {
 	Until mongo.OpTime `bson:"until"`
 }
 
-// Store knows the letters of one job and which documents are in dispute. It is
+// Store knows the dead letters of one job and which documents are in dispute. It is
 // safe for concurrent use, but the methods that concern one document are not to
 // be called side by side.
 //
-// A nil Store has no letters and no disputes.
+// A nil Store has no dead letters and no disputes.
 type Store struct {
 	keep Keeper
 	job  string
 
-	n  atomic.Int64 // documents in dispute
-	mu sync.RWMutex
-	// disputes are by namespace; those of a namespace by document.
-	disputes map[string]map[Key]*Case
+	mu       sync.RWMutex
+	disputes cases
+	unmapped cases
 	// pending are those whose case is to be decided once it can be: undecided
 	// ones, and open ones that are to be tried again.
 	pending map[*Case]bool
 	stats   Stats
+}
 
-	nUnmapped atomic.Int64
-	unmapped  map[string]map[Key]string // IDs of letters by namespace and document
+// cases are the newest dead letters of documents, by namespace. A Store's mutex guards them.
+type cases struct {
+	n  atomic.Int64 // of documents; read without the mutex
+	by map[string]map[Key]*Case
+}
+
+func (c *cases) get(ns string, id bsoncore.Value) *Case {
+	docs := c.by[ns]
+	if len(docs) == 0 { // for most events no key is made
+		return nil
+	}
+	return docs[KeyOf(id)]
+}
+
+func (c *cases) put(one *Case) {
+	if c.by[one.NS] == nil {
+		c.by[one.NS] = map[Key]*Case{}
+	}
+	if c.by[one.NS][one.Key] == nil {
+		c.n.Add(1)
+	}
+	c.by[one.NS][one.Key] = one
+}
+
+func (c *cases) remove(one *Case) {
+	delete(c.by[one.NS], one.Key)
+	c.n.Add(-1)
+}
+
+// room fails when one more document would be too many; what becomes of them is for the error.
+func (c *cases) room(l *Letter, what, hint string) error {
+	if c.n.Load() < maxDisputes {
+		return nil
+	}
+	err := fmt.Errorf("%d documents %s %s, _id %s: %s", maxDisputes, what, l.NS, bsonraw.IDText(l.DocID), l.Reason)
+	return mongo.WithHint(err, hint)
 }
 
 // Stats counts a job's letters, those of earlier runs included.
@@ -86,7 +120,10 @@ func (st Stats) Text() string {
 	for _, p := range []struct {
 		n    int64
 		what string
-	}{{st.Open, "not on the target"}, {st.Undecided, "undecided"}, {st.Settled, "settled"}, {st.Removed, "removed from the target"}, {st.Unmapped, "that the rules cannot map"}} {
+	}{
+		{st.Open, "not on the target"}, {st.Undecided, "undecided"}, {st.Settled, "settled"},
+		{st.Removed, "removed from the target"}, {st.Unmapped, "that the rules cannot map"},
+	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
 		}
@@ -102,7 +139,31 @@ func New(c *mongo.Cluster, job string, observe func(term int64) error) *Store {
 
 // Over prepares the letters of a job that a keeper keeps.
 func Over(keep Keeper, job string) *Store {
-	return &Store{keep: keep, job: job, disputes: map[string]map[Key]*Case{}, pending: map[*Case]bool{}, unmapped: map[string]map[Key]string{}}
+	s := &Store{keep: keep, job: job}
+	s.fill(nil)
+	return s
+}
+
+// fill files cases in place of those that were known.
+func (s *Store) fill(list []Case) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var disputes, unmapped cases
+	disputes.by, unmapped.by = map[string]map[Key]*Case{}, map[string]map[Key]*Case{}
+	s.pending, s.stats = map[*Case]bool{}, Stats{}
+	for _, c := range list {
+		s.stats.count(c.State, 1)
+		if c.State == Unmapped {
+			unmapped.put(&c)
+		}
+		if c.State.InDispute() && c.Key != (Key{}) {
+			disputes.put(&c)
+			s.pending[&c] = true
+		}
+	}
+	s.disputes.by, s.unmapped.by = disputes.by, unmapped.by
+	s.disputes.n.Store(disputes.n.Load())
+	s.unmapped.n.Store(unmapped.n.Load())
 }
 
 // Load reads which documents are in dispute. It is called where a run starts
@@ -115,39 +176,12 @@ func (s *Store) Load(ctx context.Context, prepare bool) error {
 			return err
 		}
 	}
-	cases, err := s.keep.Cases(ctx)
+	list, err := s.keep.Cases(ctx)
 	if err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.disputes, s.pending, s.stats = map[string]map[Key]*Case{}, map[*Case]bool{}, Stats{}
-	s.unmapped = map[string]map[Key]string{}
-	n := int64(0)
-	for _, c := range cases {
-		s.stats.count(c.State, 1)
-		if c.State == Unmapped {
-			s.putUnmapped(c.NS, c.Key, c.ID)
-		}
-		if c.State.InDispute() && c.Key != (Key{}) {
-			s.put(&c, true)
-			n++
-		}
-	}
-	s.n.Store(n)
-	s.nUnmapped.Store(s.stats.Unmapped)
+	s.fill(list)
 	return nil
-}
-
-// put files a case; mu is held.
-func (s *Store) put(c *Case, pending bool) {
-	if s.disputes[c.NS] == nil {
-		s.disputes[c.NS] = map[Key]*Case{}
-	}
-	s.disputes[c.NS][c.Key] = c
-	if pending {
-		s.pending[c] = true
-	}
 }
 
 func (st *Stats) count(s State, n int64) {
@@ -173,21 +207,27 @@ func (s *Store) Stats() Stats {
 }
 
 // none reports that nothing is in dispute.
-func (s *Store) none() bool { return s == nil || s.n.Load() == 0 }
+func (s *Store) none() bool { return s == nil || s.disputes.n.Load() == 0 }
+
+// CaseOf is what is remembered of a document in dispute, and whether it waits to be
+// tried; ok is false where it is not in dispute.
+func (s *Store) CaseOf(ns string, id bsoncore.Value) (c Case, waits, ok bool) {
+	if s.none() {
+		return c, false, false
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	known := s.disputes.get(ns, id)
+	if known == nil {
+		return c, false, false
+	}
+	return *known, s.pending[known], true
+}
 
 // Disputed reports a document in dispute: its changes go through its letter.
 func (s *Store) Disputed(ns string, id bsoncore.Value) bool {
-	return !s.none() && s.dispute(ns, id) != nil
-}
-
-func (s *Store) dispute(ns string, id bsoncore.Value) *Case {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	docs := s.disputes[ns]
-	if len(docs) == 0 {
-		return nil
-	}
-	return docs[KeyOf(id)]
+	_, _, ok := s.CaseOf(ns, id)
+	return ok
 }
 
 // due names at most limit of the letters whose case can be decided when the
@@ -212,16 +252,8 @@ func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
 // IsDue reports that the case of a document can be decided when the target is at
 // a position of the source.
 func (s *Store) IsDue(ns string, id bsoncore.Value, applied mongo.OpTime) bool {
-	c := (*Case)(nil)
-	if !s.none() {
-		c = s.dispute(ns, id)
-	}
-	if c == nil {
-		return false
-	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.pending[c] && !applied.Before(c.Until)
+	c, waits, _ := s.CaseOf(ns, id)
+	return waits && !applied.Before(c.Until)
 }
 
 // AnyDue reports that there are letters to decide.
@@ -255,35 +287,22 @@ func (s *Store) Until() (at mongo.OpTime) {
 }
 
 // RetryAll has every open letter tried once more.
-func (s *Store) RetryAll() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, docs := range s.disputes {
-		for _, c := range docs {
-			if c.State == Open {
-				s.pending[c] = true
-			}
-		}
-	}
-}
+func (s *Store) RetryAll() { s.Choose(nil, false) }
 
-// Choose has those open letters tried once more that are named. only has no others be
-// tried that wait for it.
+// Choose has those open letters tried once more that are named, without names all. only has
+// no others be tried that wait for it.
 func (s *Store) Choose(ids []string, only bool) {
 	if s == nil {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, docs := range s.disputes {
+	for _, docs := range s.disputes.by {
 		for _, c := range docs {
-			switch {
-			case c.State == Open && slices.Contains(ids, c.ID):
+			switch named := len(ids) == 0 || slices.Contains(ids, c.ID); {
+			case named && c.State == Open:
 				s.pending[c] = true
-			case only && !slices.Contains(ids, c.ID):
+			case only && !named:
 				delete(s.pending, c)
 			}
 		}
@@ -294,18 +313,15 @@ func (s *Store) Choose(ids []string, only bool) {
 func (s *Store) Tried(ns string, id bsoncore.Value) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c := s.disputes[ns][KeyOf(id)]; c != nil && c.State == Open {
+	if c := s.disputes.get(ns, id); c != nil && c.State == Open {
 		delete(s.pending, c)
 	}
 }
 
 // Read returns the letter of a document in dispute.
 func (s *Store) Read(ctx context.Context, ns string, id bsoncore.Value) (Letter, bool, error) {
-	if s.none() {
-		return Letter{}, false, nil
-	}
-	c := s.dispute(ns, id)
-	if c == nil {
+	c, _, ok := s.CaseOf(ns, id)
+	if !ok {
 		return Letter{}, false, nil
 	}
 	l, err := s.keep.Get(ctx, c.ID)
@@ -326,7 +342,7 @@ func (s *Store) name(l *Letter) {
 		return
 	}
 	l.ID = letterID(s.job, *l)
-	if c := s.dispute(l.NS, l.DocID); c != nil && l.State != Removed {
+	if c, _, ok := s.CaseOf(l.NS, l.DocID); ok && l.State != Removed {
 		l.ID = c.ID
 	}
 }
@@ -335,8 +351,8 @@ func (s *Store) name(l *Letter) {
 func (s *Store) Noted(l Letter) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := &Case{ID: l.ID, NS: l.NS, Key: KeyOf(l.DocID), State: l.State, Until: l.Until}
-	old := s.disputes[l.NS][c.Key]
+	c := caseOf(&l)
+	old := s.disputes.get(l.NS, l.DocID)
 	s.stats.count(l.State, 1)
 	if l.State == Removed || l.State == Settled && old == nil {
 		return
@@ -346,24 +362,36 @@ func (s *Store) Noted(l Letter) {
 		s.stats.count(old.State, -1)
 		pending = pending || l.State == Open && old.State == Open && s.pending[old] // still to be tried
 		delete(s.pending, old)
-	} else {
-		s.n.Add(1)
 	}
-	s.put(c, pending)
+	s.disputes.put(c)
+	if pending {
+		s.pending[c] = true
+	}
+}
+
+func caseOf(l *Letter) *Case {
+	return &Case{ID: l.ID, NS: l.NS, Key: KeyOf(l.DocID), State: l.State, Until: l.Until}
 }
 
 // Write writes a letter; a letter of the same document in dispute is replaced.
 func (s *Store) Write(ctx context.Context, l Letter) error {
-	if s.n.Load() >= maxDisputes && !s.Disputed(l.NS, l.DocID) {
-		return mongo.WithHint(fmt.Errorf("%d documents are refused by the target; the next is %s, _id %s: %s", maxDisputes, l.NS, bsonraw.IDText(l.DocID), l.Reason),
-			"so many are no stray writes: read "+mongo.StateDB+"."+Collection+" on the target, remove the cause, and start again")
+	if !s.Disputed(l.NS, l.DocID) {
+		err := s.disputes.room(&l, "are refused by the target; the next is", "so many are no stray writes: read "+
+			mongo.StateDB+"."+Collection+" on the target, remove the cause, and start again")
+		if err != nil {
+			return err
+		}
 	}
 	s.name(&l)
-	if err := s.keep.Put(ctx, l); err != nil {
-		return fmt.Errorf("write dead letter of %s, _id %s: %w", l.NS, bsonraw.IDText(l.DocID), err)
+	if err := s.put(ctx, l); err != nil {
+		return err
 	}
 	s.Noted(l)
 	return nil
+}
+
+func (s *Store) put(ctx context.Context, l Letter) error {
+	return mongo.Wrap(s.keep.Put(ctx, l), "write dead letter of %s, _id %s", l.NS, bsonraw.IDText(l.DocID))
 }
 
 // Settle closes the case of a document in dispute. A letter that turned out to
@@ -386,8 +414,7 @@ func (s *Store) Settle(ctx context.Context, l Letter, reason string) (err error)
 func (s *Store) Forgotten(l Letter, settled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	key := KeyOf(l.DocID)
-	old := s.disputes[l.NS][key]
+	old := s.disputes.get(l.NS, l.DocID)
 	if old == nil {
 		return
 	}
@@ -396,8 +423,7 @@ func (s *Store) Forgotten(l Letter, settled bool) {
 		s.stats.Settled++
 	}
 	delete(s.pending, old)
-	delete(s.disputes[l.NS], key)
-	s.n.Add(-1)
+	s.disputes.remove(old)
 }
 
 const droppedOnSource = "the collection was dropped on the source"
@@ -412,10 +438,7 @@ func (s *Store) Moved(ctx context.Context, from, to string, at mongo.OpTime) err
 	if err == nil {
 		err = s.keep.Move(ctx, from, to, at)
 	}
-	if err != nil {
-		return fmt.Errorf("move dead letters of %s to %s: %w", from, to, err)
-	}
-	return s.Load(ctx, false)
+	return s.reload(ctx, err, "move dead letters of %s to %s", from, to)
 }
 
 // Dropped settles the cases of a collection that is gone from the source.
@@ -423,8 +446,13 @@ func (s *Store) Dropped(ctx context.Context, ns string) error {
 	if s.none() && !s.AnyUnmapped() {
 		return nil
 	}
-	if err := s.keep.SettleAll(ctx, ns, droppedOnSource, mongo.OpTime{}); err != nil {
-		return fmt.Errorf("settle dead letters of %s: %w", ns, err)
+	return s.reload(ctx, s.keep.SettleAll(ctx, ns, droppedOnSource, mongo.OpTime{}), "settle dead letters of %s", ns)
+}
+
+// reload is Load after what was done to many letters, unless that failed.
+func (s *Store) reload(ctx context.Context, err error, what string, args ...any) error {
+	if err != nil {
+		return mongo.Wrap(err, what, args...)
 	}
 	return s.Load(ctx, false)
 }
