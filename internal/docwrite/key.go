@@ -39,9 +39,6 @@ func KeyOf(pattern bson.Raw, collated bool) (k Key) {
 // IsZero reports that _id is enough.
 func (k Key) IsZero() bool { return len(k.paths) == 0 }
 
-// Collated reports that statements need AppendCollation.
-func (k Key) Collated() bool { return k.simple }
-
 // Touched reports that one of the key's fields may change with a top-level field of
 // which touches says that it changes.
 func (k Key) Touched(touches func(field string) bool) bool {

@@ -74,22 +74,10 @@ func (g *Gate) Hold(held bool) {
 
 // Unheld waits until operations may begin. The only error is ctx's.
 func (g *Gate) Unheld(ctx context.Context) error {
-	if g == nil {
+	if g == nil || g.await(ctx, nil, func() bool { return !g.held }) {
 		return nil
 	}
-	for {
-		g.mu.Lock()
-		held, changed := g.held, g.changed
-		g.mu.Unlock()
-		if !held {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
+	return ctx.Err()
 }
 
 // Load is the present one, and how many operations it lets be under way at

@@ -10,10 +10,12 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/resolve"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
+	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -190,6 +192,20 @@ func (e *Engine) Untangle(ctx context.Context, c Clash) error {
 func (e *Engine) Conclude(ctx context.Context) error {
 	return e.resolver.ResolveDue(ctx, e.barrier(true))
 }
+
+// Hold keeps a document as the source has it, to repair the target's; see
+// resolve.Resolver.Hold. It is for the goroutine that feeds.
+func (e *Engine) Hold(ctx context.Context, l deadletter.Letter) (why string, err error) {
+	t, err := e.target(ctx, l.NS)
+	if err != nil {
+		return "", err
+	}
+	return e.resolver.Hold(ctx, t, l)
+}
+
+// Repaired is what has come of a document that was held, once. It is for the goroutine
+// that feeds.
+func (e *Engine) Repaired(ns string, id bsonraw.ID) Repaired { return e.resolver.Repaired(ns, id) }
 
 // target describes a collection of the target.
 func (e *Engine) target(ctx context.Context, ns string) (*fold.Target, error) {

@@ -20,8 +20,17 @@ type (
 	Clash         = resolve.Clash
 	Origin        = resolve.Origin
 	Policy        = resolve.Policy
+	Repaired      = resolve.Repaired
 	Reread        = resolve.Reread
 	Source        = resolve.Source
+)
+
+// What may come of a document that was held to repair the target's.
+const (
+	RepairNothing = resolve.RepairNothing
+	RepairWritten = resolve.RepairWritten
+	RepairDeleted = resolve.RepairDeleted
+	RepairSame    = resolve.RepairSame
 )
 
 // ErrZeroTimestamp is write.ErrZeroTimestamp.

@@ -57,7 +57,7 @@ func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (ca
 		var more []*Document
 		if err == nil && stuck && len(left) == len(docs) {
 			if more = round.inTheWay(ctx, left); len(more) == 0 {
-				left, err = round.exchange(ctx, left)
+				left, err = round.together(ctx, left)
 			}
 		}
 		if err != nil {
@@ -200,9 +200,9 @@ func (r *round) attempt(ctx context.Context, docs []*Document, keep bool) (left 
 	return left, err
 }
 
-// exchange replaces documents together, and returns those that are left when
+// together replaces documents in one transaction, and returns those that are left when
 // one of them was refused.
-func (r *round) exchange(ctx context.Context, todo []*goal) ([]*goal, error) {
+func (r *round) together(ctx context.Context, todo []*goal) ([]*goal, error) {
 	todo, err := r.refuseCapped(ctx, todo)
 	if err != nil || len(todo) == 0 {
 		return nil, err

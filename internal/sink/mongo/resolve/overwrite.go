@@ -139,7 +139,7 @@ func (r *round) returning(ctx context.Context, g *goal, holders []bson.Raw) ([]d
 	var out []deadletter.Letter
 	for _, h := range holders {
 		id := bsonraw.IDOf(h)
-		if r.Disputed(g.Target.NS, id) {
+		if r.o.Letters.Disputed(g.Target.NS, id) {
 			continue // its letter knows the source's state
 		}
 		now, err := r.askSource(ctx, g.Target, id, g.at)

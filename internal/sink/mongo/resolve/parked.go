@@ -58,7 +58,7 @@ type Parked struct {
 func (r *Resolver) NewParked() *Parked { return &Parked{r: r} }
 
 // Disputed reports an event of a document whose case is not closed.
-func (s *Parked) Disputed(it *fold.Item) bool { return s.r.Disputed(it.Target.NS, it.Event.Key.ID) }
+func (s *Parked) Disputed(it *fold.Item) bool { return s.r.o.Letters.Disputed(it.Target.NS, it.Event.Key.ID) }
 
 // Len is the number of documents.
 func (s *Parked) Len() int { return len(s.docs) }

@@ -95,9 +95,6 @@ func (r *Resolver) lenient() bool {
 	return r.o.Letters != nil && (r.o.OnConflict == deadletter.Skip || r.o.OnConflict == deadletter.Overwrite)
 }
 
-// Disputed reports a document whose case is not closed.
-func (r *Resolver) Disputed(ns string, id bsonraw.ID) bool { return r.o.Letters.Disputed(ns, id) }
-
 // Due says that cases wait which can be decided at a barrier, or skipped documents
 // to be looked for.
 func (r *Resolver) Due(applied mongo.OpTime) bool {

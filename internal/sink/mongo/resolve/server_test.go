@@ -239,7 +239,7 @@ func testSkips(b *bed) {
 	b.policy(deadletter.Skip, false)
 	b.insert(docOf(b, 1, field("k", 1)))
 	b.resolve(outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1), field("a", 1)), opOf(b, stream.Put, 3, 61, field("k", 3))))
-	if st := b.letters.Stats(); st.Open != 1 || !b.r.Disputed(b.to.NS, idValue(b, 2)) {
+	if st := b.letters.Stats(); st.Open != 1 || !b.letters.Disputed(b.to.NS, idValue(b, 2)) {
 		b.Fatalf("%+v", st)
 	}
 	b.resolve(outside, b.parked(opOf(b, stream.Update, 2, 70, field("a", 2))))

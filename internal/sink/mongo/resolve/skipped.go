@@ -182,7 +182,7 @@ func (r *round) thinOut(ctx context.Context) error {
 	list, _ := r.skipped.list()
 	byOrigin := map[string][]stream.Place{} // a collection of the target may have stood for several of the source
 	for _, p := range list {
-		if r.Disputed(p.NS, bsonraw.FromRaw(p.ID)) {
+		if r.o.Letters.Disputed(p.NS, bsonraw.FromRaw(p.ID)) {
 			r.skipped.remove(KeyOf(p)) // its letter knows its state
 			continue
 		}

@@ -24,47 +24,42 @@ func (w *Writer) special(ctx context.Context, t *fold.Target, list []statement) 
 		return list, nil, nil
 	}
 	plain = slices.Clone(list[:first])
+	var dollars []*fold.Op
 	for _, s := range list[first:] {
-		if !s.dollar() {
+		if s.dollar() {
+			dollars = append(dollars, s.op)
+		} else {
 			plain = append(plain, s)
-			continue
 		}
-		if t.Stale { // its insert may have been left out
-			if there, err := w.there(ctx, t, s.op); err != nil {
-				return nil, nil, err
-			} else if !there {
+	}
+	results, err = w.exchange(ctx, t, dollars, t.Stale) // then their inserts may have been left out
+	return plain, results, err
+}
+
+// exchange writes whole documents by Exchange, one by one. A replacement makes none: with look
+// it is left out where the target has no document. The results are those of refusals.
+func (w *Writer) exchange(ctx context.Context, t *fold.Target, ops []*fold.Op, look bool) (results []Result, err error) {
+	for _, o := range ops {
+		if look && o.Kind == stream.Replace {
+			if doc, err := w.ReadOne(ctx, t, o.ID); err != nil {
+				return nil, err
+			} else if doc == nil {
 				continue
 			}
 		}
-		more, err := w.exchange(ctx, t, s.op)
+		_, refused, err := w.Exchange(ctx, []Document{{Target: t, ID: o.ID, Doc: o.Doc, At: o.At}})
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		results = append(results, more...)
+		if refused != nil {
+			r := Result{Op: o, Outcome: Refused, Reply: *refused}
+			if docwrite.Of(*refused) == docwrite.DuplicateKey {
+				r.Outcome = Duplicate
+			}
+			results = append(results, r)
+		}
 	}
-	return plain, results, nil
-}
-
-// there reports that the target has the document of an operation, or is to have it: a
-// replacement makes none.
-func (w *Writer) there(ctx context.Context, t *fold.Target, o *fold.Op) (bool, error) {
-	if o.Kind != stream.Replace {
-		return true, nil
-	}
-	doc, err := w.ReadOne(ctx, t, o.ID)
-	return doc != nil, err
-}
-
-// exchange writes a whole document by Exchange. The result is that of a refusal.
-func (w *Writer) exchange(ctx context.Context, t *fold.Target, o *fold.Op) ([]Result, error) {
-	_, refused, err := w.Exchange(ctx, []Document{{Target: t, ID: o.ID, Doc: o.Doc, At: o.At}})
-	switch {
-	case err != nil || refused == nil:
-		return nil, err
-	case docwrite.Of(*refused) == docwrite.DuplicateKey:
-		return []Result{{Op: o, Outcome: Duplicate, Reply: *refused}}, nil
-	}
-	return []Result{{Op: o, Outcome: Refused, Reply: *refused}}, nil
+	return results, nil
 }
 
 func (s statement) dollar() bool { return s.op.Kind != stream.Update && Dollar(s.op.Doc) }
@@ -111,44 +106,22 @@ func (w *Writer) repair(ctx context.Context, t *fold.Target, list []statement) (
 			whole = append(whole, o)
 		}
 	}
-	if results, err = w.repairWhole(ctx, t, whole); err != nil {
+	refused, err := w.exchange(ctx, t, whole, true)
+	if err != nil {
 		return nil, err
-	}
-	if len(p.updates) == 0 {
-		return results, nil
 	}
 	res, err := w.send(ctx, "update", t, p.updates, false)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range res.Errors {
-		o := written[e.Index]
-		if docwrite.Of(e) != docwrite.DuplicateKey {
-			return nil, o.Fail("restore a zero timestamp", t.NS, e)
-		}
-		results = append(results, Result{Op: o, Outcome: Duplicate})
+		refused = append(refused, Result{Op: written[e.Index], Reply: e})
 	}
-	return results, nil
-}
-
-// repairWhole is repair by writing the documents once more.
-func (w *Writer) repairWhole(ctx context.Context, t *fold.Target, ops []*fold.Op) (results []Result, err error) {
-	for _, o := range ops {
-		if there, err := w.there(ctx, t, o); err != nil {
-			return nil, err
-		} else if !there {
-			continue
+	for _, r := range refused {
+		if docwrite.Of(r.Reply) != docwrite.DuplicateKey {
+			return nil, r.Op.Fail("restore a zero timestamp", t.NS, r.Reply)
 		}
-		refused, err := w.exchange(ctx, t, o)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range refused {
-			if r.Outcome != Duplicate {
-				return nil, o.Fail("restore a zero timestamp", t.NS, r.Reply)
-			}
-			results = append(results, Result{Op: o, Outcome: Duplicate})
-		}
+		results = append(results, Result{Op: r.Op, Outcome: Duplicate})
 	}
 	return results, nil
 }
