@@ -32,10 +32,11 @@ func (w *writer) missing(ctx context.Context, ch *chunk) (documents, error) {
 	if !c.Again || w.e.dst.Info.Kind != mongo.KindSharded || c.Source.Clustered() {
 		return ch.part.Each, nil
 	}
-	var docs, missing [][]byte
-	if err := ch.part.Each(func(doc []byte) error { docs = append(docs, doc); return nil }); err != nil {
+	docs, err := documents(ch.part.Each).all()
+	if err != nil {
 		return nil, err
 	}
+	var missing [][]byte
 	for some := range slices.Chunk(docs, askAtOnce) {
 		none, other, err := w.compare(ctx, c, some)
 		if err == nil {
@@ -64,7 +65,8 @@ func (w *writer) compare(ctx context.Context, c *collection, docs [][]byte) (non
 	ids, byID := bson.A{}, map[string][]byte{}
 	key := func(doc []byte) string { return string(bsonraw.AppendID(nil, bsonraw.IDOf(doc))) }
 	for _, doc := range docs {
-		if id := bsonraw.RawValue(bsonraw.IDOf(doc)); id.Type != bson.TypeUndefined && len(id.Value) <= largestAsked { // refused in a $in
+		id := bsonraw.RawValue(bsonraw.IDOf(doc))
+		if id.Type != bson.TypeUndefined && len(id.Value) <= largestAsked { // refused in a $in
 			ids = append(ids, id)
 			byID[key(doc)] = doc
 		}

@@ -57,8 +57,8 @@ func (w *writer) others(ctx context.Context, c *collection, docs documents) erro
 	if !w.e.opts.Others && !(c.Again && c.Source.Clustered()) || c.key.IsZero() {
 		return nil
 	}
-	var all [][]byte
-	if err := docs(func(doc []byte) error { all = append(all, doc); return nil }); err != nil {
+	all, err := docs.all()
+	if err != nil {
 		return err
 	}
 	return w.elsewhere(ctx, c, all)

@@ -134,6 +134,12 @@ func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 // documents hands over documents one by one.
 type documents func(each func(doc []byte) error) error
 
+// all are the documents in memory.
+func (d documents) all() (docs [][]byte, err error) {
+	err = d(func(doc []byte) error { docs = append(docs, doc); return nil })
+	return docs, err
+}
+
 // insert sends the chunk as one unordered insert. Documents that an insert
 // would change are written exactly.
 func (w *writer) insert(ctx context.Context, ch *chunk) error {
@@ -202,8 +208,8 @@ func (c *collection) command(name string) docwrite.Command {
 // document that the target refuses if somebody takes it.
 func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	c := ch.s.c
-	var docs [][]byte
-	if err := ch.part.Each(func(doc []byte) error { docs = append(docs, doc); return nil }); err != nil {
+	docs, err := documents(ch.part.Each).all()
+	if err != nil {
 		return err
 	}
 	for len(docs) > 0 {

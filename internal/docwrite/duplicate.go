@@ -88,13 +88,14 @@ func (d Duplicate) Holders(ctx context.Context, c *mongo.Cluster, h Holding) ([]
 		and = append(and, bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: bsonraw.RawValue(*h.Except)}}}})
 	}
 	db, name := mongo.SplitNS(h.NS)
-	find := bson.D{{Key: "find", Value: name}, {Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: h.Most}}
 	var collation any = bson.D{{Key: "locale", Value: "simple"}}
 	if c, ok := spec.Lookup("collation").DocumentOK(); ok {
 		collation = c
 	}
 	var out []bson.Raw
-	cur, err := c.Client.Database(db).RunCommandCursor(ctx, append(find, bson.E{Key: "collation", Value: collation}))
+	cur, err := c.Client.Database(db).RunCommandCursor(ctx, bson.D{{Key: "find", Value: name},
+		{Key: "filter", Value: bson.D{{Key: "$and", Value: and}}}, {Key: "limit", Value: h.Most},
+		{Key: "collation", Value: collation}})
 	if err == nil {
 		err = cur.All(ctx, &out)
 	}

@@ -100,7 +100,8 @@ func Unclear(e wire.WriteError) bool {
 func AsDuplicateID(e wire.WriteError) wire.WriteError {
 	e.Code = mongo.CodeDuplicateKey
 	key := bsoncore.NewDocumentBuilder().AppendInt32("_id", 1).Build()
-	e.Raw = bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("code", e.Code).AppendDocument("keyPattern", key).AppendString("errmsg", e.Message).Build())
+	e.Raw = bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("code", e.Code).AppendDocument("keyPattern", key).
+		AppendString("errmsg", e.Message).Build())
 	return e
 }
 
@@ -130,7 +131,8 @@ func Answer(err error) (e wire.WriteError, ok bool) {
 func Hint(e wire.WriteError) string {
 	switch m := Of(e); {
 	case m == DuplicateKey || m == DuplicateID:
-		return "the target has a unique index that the document conflicts with; remove the conflicting document or the index from the target"
+		return "the target has a unique index that the document conflicts with; " +
+			"remove the conflicting document or the index from the target"
 	case e.Code == codeDollarField:
 		return "the target's version does not store this field name; use a target of the source's version or newer"
 	case m.OfDocument():
@@ -140,4 +142,5 @@ func Hint(e wire.WriteError) string {
 }
 
 // HintRefused belongs to a document that the target does not store.
-const HintRefused = "the target's indexes or version do not take the document: change the index, or go on without it with --on-conflict skip"
+const HintRefused = "the target's indexes or version do not take the document: change the index, " +
+	"or go on without it with --on-conflict skip"

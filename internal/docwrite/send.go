@@ -85,15 +85,11 @@ func (s *Sender) Begin(c Command) {
 		// What the source accepted belongs on the target, whatever its validator says.
 		body = bsoncore.AppendBooleanElement(body, "bypassDocumentValidation", true)
 	}
-	if body = append(body, c.Txn...); c.Txn == nil {
-		body = s.appendConcern(body)
+	if c.Txn == nil {
+		body = bsoncore.AppendDocumentElement(body, "writeConcern", s.Concern)
 	}
-	s.begin(c.DB, body)
+	s.begin(c.DB, append(body, c.Txn...))
 	s.Msg.StartSequence(sequence)
-}
-
-func (s *Sender) appendConcern(body []byte) []byte {
-	return bsoncore.AppendDocumentElement(body, "writeConcern", s.Concern)
 }
 
 // begin puts a command's body, which is not ended, into the message.
@@ -165,7 +161,7 @@ func (s *Sender) RoundTrip(ctx context.Context, name string) (wire.WriteResult, 
 func (s *Sender) EndTransaction(ctx context.Context, how string, txn []byte) error {
 	_, body := bsoncore.AppendDocumentStart(s.body[:0])
 	body = append(bsoncore.AppendInt32Element(body, how, 1), txn...)
-	s.begin("admin", s.appendConcern(body))
+	s.begin("admin", bsoncore.AppendDocumentElement(body, "writeConcern", s.Concern))
 	_, err := s.RoundTrip(ctx, how)
 	return err
 }
@@ -186,10 +182,9 @@ func FindDuplicates(failed []wire.WriteError, has func(i int) (bool, error)) err
 		if !Unclear(e) {
 			continue
 		}
-		switch found, err := has(e.Index); {
-		case err != nil:
+		if found, err := has(e.Index); err != nil {
 			return err
-		case found:
+		} else if found {
 			failed[i] = AsDuplicateID(e)
 		}
 	}

@@ -61,7 +61,8 @@ func measure(from, to work, span time.Duration) sample {
 	if ops <= 0 || span <= 0 {
 		return sample{}
 	}
-	return sample{throughput: float64(to.bytes-from.bytes) / span.Seconds(), latency: (to.busy - from.busy) / time.Duration(ops)}
+	bytes := float64(to.bytes - from.bytes)
+	return sample{throughput: bytes / span.Seconds(), latency: (to.busy - from.busy) / time.Duration(ops)}
 }
 
 func (g *Gate) steer(s steering) {

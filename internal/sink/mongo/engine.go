@@ -62,13 +62,14 @@ func New(dst *mongo.Cluster, pos stream.Position, o Options) *Engine {
 	o = o.withDefaults()
 	o.Write.Target = dst
 	e := &Engine{
-		o: o, writers: write.NewWriters(o.Write), destinations: map[string]*destination{}, capped: newCappedStarts(o.Overlap.Capped),
-		refused: map[string]mongo.OpTime{}, fed: pos.At,
-		shared: &shared{sizes: o.Sizes, ledger: newLedger(o.Sizes.InFlight, pos), wake: make(chan struct{}, 1), backlog: backlog{began: time.Now()}},
+		o: o, writers: write.NewWriters(o.Write), destinations: map[string]*destination{},
+		capped: newCappedStarts(o.Overlap.Capped), refused: map[string]mongo.OpTime{}, fed: pos.At,
+		shared: &shared{sizes: o.Sizes, ledger: newLedger(o.Sizes.InFlight, pos), wake: make(chan struct{}, 1),
+			backlog: backlog{began: time.Now()}},
 	}
 	e.shared.stopped, e.shared.stop = context.WithCancelCause(context.Background())
-	e.resolver = resolve.New(resolve.Options{Policy: o.Policy, Source: o.Source, Writers: e.writers, Cluster: dst, Target: e.target,
-		Skipped: o.Overlap.Skipped, Log: o.Log})
+	e.resolver = resolve.New(resolve.Options{Policy: o.Policy, Source: o.Source, Writers: e.writers, Cluster: dst,
+		Target: e.target, Skipped: o.Overlap.Skipped, Log: o.Log})
 	for _, p := range o.Overlap.Refused {
 		e.refused[resolve.KeyOf(p)] = p.At
 	}
@@ -156,8 +157,8 @@ type Details struct {
 // Details is a snapshot.
 func (e *Engine) Details() Details {
 	w := &e.writers.Stats
-	return Details{Statements: w.Statements.Load(), Batched: w.Batched.Load(), Rewritten: w.Rewritten.Load(), Missing: w.Missing.Load(),
-		Skipped: w.Misfits.Load() + e.resolver.Skips() + e.shared.passed.Load()}
+	return Details{Statements: w.Statements.Load(), Batched: w.Batched.Load(), Rewritten: w.Rewritten.Load(),
+		Missing: w.Missing.Load(), Skipped: w.Misfits.Load() + e.resolver.Skips() + e.shared.passed.Load()}
 }
 
 // SetOverlap moves the end of the positions in which the target may be ahead, and

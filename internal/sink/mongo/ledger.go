@@ -39,7 +39,9 @@ func newLedger(limit int64, start stream.Position) *ledger {
 // admitted when nothing is open, however large. Parked operations hold their
 // bytes until they are resolved: relieve does that when wakeCh says that there
 // are some.
-func (l *ledger) admit(ctx context.Context, b *stream.Batch, relieve func(context.Context) error, wakeCh <-chan struct{}) (*segment, error) {
+func (l *ledger) admit(
+	ctx context.Context, b *stream.Batch, relieve func(context.Context) error, wakeCh <-chan struct{},
+) (*segment, error) {
 	for {
 		if !l.full(b) {
 			s := &segment{resume: b.Resume(), bytes: b.Held()}

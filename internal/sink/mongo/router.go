@@ -213,7 +213,8 @@ func (e *Engine) describe(ctx context.Context, ev *stream.Event) (*destination, 
 func (e *Engine) barrier(must bool) resolve.Barrier {
 	o, applied := &e.o.Overlap, e.Applied().At
 	// Within a batch a schema change moves the position.
-	return resolve.Barrier{Fed: mongo.MaxOpTime(e.fed, applied), Applied: applied, Overlap: mongo.MaxOpTime(o.End, e.until), RereadUntil: o.RereadUntil, Must: must}
+	return resolve.Barrier{Fed: mongo.MaxOpTime(e.fed, applied), Applied: applied,
+		Overlap: mongo.MaxOpTime(o.End, e.until), RereadUntil: o.RereadUntil, Must: must}
 }
 
 // over says that everything in the overlap was fed.

@@ -51,9 +51,9 @@ func (f Filter) query() bson.D {
 
 // Counts counts the letters of all jobs of a target, by the jobs' names.
 func Counts(ctx context.Context, c *mongo.Cluster) (map[string]Stats, error) {
-	coll := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary())).Collection(Collection)
-	cur, err := coll.Aggregate(ctx, bson.A{bson.D{{Key: "$group", Value: bson.D{
-		{Key: "_id", Value: bson.D{{Key: "job", Value: "$job"}, {Key: "state", Value: "$state"}}}, {Key: "n", Value: bson.D{{Key: "$sum", Value: int64(1)}}}}}}})
+	cur, err := onPrimary(c).Aggregate(ctx, bson.A{bson.D{{Key: "$group", Value: bson.D{
+		{Key: "_id", Value: bson.D{{Key: "job", Value: "$job"}, {Key: "state", Value: "$state"}}},
+		{Key: "n", Value: bson.D{{Key: "$sum", Value: int64(1)}}}}}}})
 	var groups []struct {
 		ID struct {
 			Job   string
@@ -76,16 +76,20 @@ func Counts(ctx context.Context, c *mongo.Cluster) (map[string]Stats, error) {
 	return out, nil
 }
 
+func onPrimary(c *mongo.Cluster) *driver.Collection {
+	primary := options.Database().SetReadPreference(readpref.Primary())
+	return c.Client.Database(mongo.StateDB, primary).Collection(Collection)
+}
+
 // Browse hands over letters of a target as they are stored, one job's after the
 // other; whole ones have the document as field document, wherever it is kept,
 // the others have none.
 func Browse(ctx context.Context, c *mongo.Cluster, f Filter, whole bool, do func(letter bson.Raw) error) error {
-	db := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary()))
 	find := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(f.Limit)
 	if !whole {
 		find.SetProjection(bson.D{{Key: "document", Value: 0}})
 	}
-	cur, err := db.Collection(Collection).Find(ctx, f.query(), find)
+	cur, err := onPrimary(c).Find(ctx, f.query(), find)
 	if err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
 	}
@@ -143,7 +147,8 @@ func onTarget(ctx context.Context, c *mongo.Cluster, ns string, id bson.RawValue
 		return nil, nil
 	}
 	db, coll := mongo.SplitNS(ns)
-	doc, err := c.Client.Database(db).Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}).Raw()
+	same := bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}
+	doc, err := c.Client.Database(db).Collection(coll).FindOne(ctx, same).Raw()
 	if err != nil && !errors.Is(err, driver.ErrNoDocuments) {
 		return nil, fmt.Errorf("read %s: %w", ns, err)
 	}

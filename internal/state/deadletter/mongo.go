@@ -25,6 +25,9 @@ const (
 	partsCollection = "deadletters.parts"
 )
 
+// Where names the collection for people.
+const Where = mongo.StateDB + "." + Collection
+
 // keptInMongo is a Keeper in the target itself. Letters are written with write
 // concern 1: they become durable with the next checkpoint, for the target's oplog is
 // one order and the terms of the writes are observed.
@@ -102,7 +105,8 @@ func byID(id string) bson.D { return bson.D{{Key: "_id", Value: id}} }
 
 // partsOf selects by a range of _ids that has all parts of a letter, see commands.
 func partsOf(letter string) bson.E {
-	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: letter + "@"}, {Key: "$lt", Value: letter + "A"}}} // "A" follows "@"
+	// "A" follows "@".
+	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: letter + "@"}, {Key: "$lt", Value: letter + "A"}}}
 }
 
 func partID(of string, n int) string { return fmt.Sprintf("%s#%d", of, n) }
@@ -123,13 +127,14 @@ func commands(job string, l *Letter) []bson.D {
 		sum := sha256.Sum256(l.Doc)
 		d.Of = l.ID + "@" + hex.EncodeToString(sum[:8])
 		for part := range slices.Chunk(l.Doc, partSize) {
-			cmds = append(cmds, upsert(partsCollection, partID(d.Of, d.Parts),
-				bson.D{{Key: "$set", Value: bson.D{{Key: "letter", Value: l.ID}, {Key: "of", Value: d.Of}, {Key: "data", Value: part}}}}))
+			cmds = append(cmds, upsert(partsCollection, partID(d.Of, d.Parts), bson.D{{Key: "$set", Value: bson.D{
+				{Key: "letter", Value: l.ID}, {Key: "of", Value: d.Of}, {Key: "data", Value: part}}}}))
 			d.Parts++
 		}
 	}
 	cmds = append(cmds, upsert(Collection, l.ID, d.update()))
-	return append(cmds, deleteAll(partsCollection, bson.D{partsOf(l.ID), {Key: "letter", Value: l.ID}, {Key: "of", Value: bson.D{{Key: "$ne", Value: d.Of}}}}))
+	others := bson.D{partsOf(l.ID), {Key: "letter", Value: l.ID}, {Key: "of", Value: bson.D{{Key: "$ne", Value: d.Of}}}}
+	return append(cmds, deleteAll(partsCollection, others))
 }
 
 // update sets what is there, and removes optional fields that are not. Fields
@@ -167,7 +172,8 @@ func upsert(coll, id string, change bson.D) bson.D {
 }
 
 func deleteAll(coll string, filter bson.D) bson.D {
-	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: filter}, {Key: "limit", Value: 0}}}}}
+	all := bson.D{{Key: "q", Value: filter}, {Key: "limit", Value: 0}}
+	return bson.D{{Key: "delete", Value: coll}, {Key: "deletes", Value: bson.A{all}}}
 }
 
 // Put writes the letter and its parts.
@@ -186,12 +192,14 @@ func SettleCommand(l Letter, reason string) bson.D {
 }
 
 func settled(reason string) bson.D {
-	return bson.D{{Key: "state", Value: Settled}, {Key: "settledBy", Value: reason}, {Key: "settledAt", Value: time.Now().UTC()}}
+	now := time.Now().UTC()
+	return bson.D{{Key: "state", Value: Settled}, {Key: "settledBy", Value: reason}, {Key: "settledAt", Value: now}}
 }
 
 // Remove deletes the letter and its parts.
 func (k *keptInMongo) Remove(ctx context.Context, id string) error {
-	return k.run(ctx, deleteAll(Collection, byID(id)), deleteAll(partsCollection, bson.D{partsOf(id), {Key: "letter", Value: id}}))
+	parts := bson.D{partsOf(id), {Key: "letter", Value: id}}
+	return k.run(ctx, deleteAll(Collection, byID(id)), deleteAll(partsCollection, parts))
 }
 
 // Move sets the namespace with the position of the rename.
@@ -218,7 +226,9 @@ func (k *keptInMongo) Reset(ctx context.Context) error {
 // Bind notes in the letters in dispute of a job that is finalized which collection of the
 // target each is about, as uuid gives it; empty for none. Applications may give its name to
 // another one.
-func Bind(ctx context.Context, c *mongo.Cluster, job string, uuid func(ctx context.Context, ns string) (bson.Binary, error)) error {
+func Bind(
+	ctx context.Context, c *mongo.Cluster, job string, uuid func(ctx context.Context, ns string) (bson.Binary, error),
+) error {
 	k := &keptInMongo{c: c, job: job}
 	cases, err := k.Cases(ctx)
 	if err != nil {
@@ -242,7 +252,8 @@ func Bind(ctx context.Context, c *mongo.Cluster, job string, uuid func(ctx conte
 
 // Drop removes all letters of a job, with their parts.
 func Drop(ctx context.Context, c *mongo.Cluster, job string) error {
-	_, err := c.DeleteState(ctx, partsCollection, "majority", bson.D{mongo.OfJob(job)}) // a part's _id begins with its letter's
+	// A part's _id begins with its letter's.
+	_, err := c.DeleteState(ctx, partsCollection, "majority", bson.D{mongo.OfJob(job)})
 	if err == nil {
 		_, err = c.DeleteState(ctx, Collection, "majority", bson.D{mongo.OfJob(job)})
 	}
@@ -256,7 +267,8 @@ func (k *keptInMongo) inDispute(ns string) bson.D {
 
 // updateAll sets fields of all letters that match.
 func (k *keptInMongo) updateAll(ctx context.Context, filter, set bson.D) error {
-	_, err := k.c.UpdateState(ctx, Collection, "majority", bson.D{{Key: "q", Value: filter}, {Key: "u", Value: bson.D{{Key: "$set", Value: set}}}, {Key: "multi", Value: true}})
+	_, err := k.c.UpdateState(ctx, Collection, "majority", bson.D{{Key: "q", Value: filter},
+		{Key: "u", Value: bson.D{{Key: "$set", Value: set}}}, {Key: "multi", Value: true}})
 	return err
 }
 
@@ -265,7 +277,8 @@ func (k *keptInMongo) run(ctx context.Context, cmds ...bson.D) error {
 	failpoint.Hit("letter.before")
 	defer failpoint.Hit("letter.after")
 	for _, cmd := range cmds {
-		raw, err := k.c.Write(ctx, mongo.StateDB, append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: k.c.DataConcern()}}}))
+		concern := bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: k.c.DataConcern()}}}
+		raw, err := k.c.Write(ctx, mongo.StateDB, append(cmd, concern))
 		if err == nil && k.observe != nil {
 			err = k.observe(wire.ParseWriteResult([]byte(raw)).Term)
 		}

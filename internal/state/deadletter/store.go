@@ -377,7 +377,7 @@ func caseOf(l *Letter) *Case {
 func (s *Store) Write(ctx context.Context, l Letter) error {
 	if !s.Disputed(l.NS, l.DocID) {
 		err := s.disputes.room(&l, "are refused by the target; the next is", "so many are no stray writes: read "+
-			mongo.StateDB+"."+Collection+" on the target, remove the cause, and start again")
+			Where+" on the target, remove the cause, and start again")
 		if err != nil {
 			return err
 		}
@@ -397,7 +397,8 @@ func (s *Store) put(ctx context.Context, l Letter) error {
 // Settle closes the case of a document in dispute. A letter that turned out to
 // be about nothing, or was of a repair, is removed.
 func (s *Store) Settle(ctx context.Context, l Letter, reason string) (err error) {
-	nothing := l.State == Held || l.State == Undecided && l.Cause != CauseMissing && l.Cause != CauseShape && l.Cause != CauseInWay
+	nothing := l.State == Held ||
+		l.State == Undecided && l.Cause != CauseMissing && l.Cause != CauseShape && l.Cause != CauseInWay
 	if nothing {
 		err = s.keep.Remove(ctx, l.ID)
 	} else {

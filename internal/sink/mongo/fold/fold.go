@@ -60,7 +60,8 @@ func (o *Op) update(d delta.Delta, m *memory) (bool, error) {
 // in the overlap, where the target must see them one after the other. What depends on the
 // document's state has the target see that state, and what comes of it is not known.
 func foldable(prev, next *Op) bool {
-	return prev.Wall == 0 && next.Wall == 0 && prev.Overlap == next.Overlap && !prev.Upsert && !next.Upsert && (prev.Kind == stream.Delete) == (next.Kind == stream.Insert)
+	return prev.Wall == 0 && next.Wall == 0 && prev.Overlap == next.Overlap && !prev.Upsert && !next.Upsert &&
+		(prev.Kind == stream.Delete) == (next.Kind == stream.Insert)
 }
 
 // follows reports that next may be of the document that prev leaves. Shards can have

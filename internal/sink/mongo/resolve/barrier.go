@@ -288,7 +288,8 @@ func (r *round) aim(ctx context.Context, d *Document, doc bson.Raw) (*goal, erro
 		}
 	}
 	if g.overlap && len(g.doc) > maxDocument {
-		g.refused = &refusal{cause: deadletter.CauseRefused, text: "the document would be larger than 16 MB, for the target has what the source set later"}
+		g.refused = &refusal{cause: deadletter.CauseRefused,
+			text: "the document would be larger than 16 MB, for the target has what the source set later"}
 		return g, nil
 	}
 	if g.held() {
@@ -382,9 +383,10 @@ func (r *round) reread(ctx context.Context, g *goal, why *refusal) (*goal, error
 func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 	g.doc = nil
 	l := g.asLetter(why)
-	l.State, l.Reason = deadletter.Open, why.text+"; the source has dropped the collection since, so the document cannot be read any more; the drop follows"
-	r.o.Log.Info("a document cannot be brought up to date: its collection is gone from the source, and its drop follows", "ns", g.Target.NS,
-		"documentId", bsonraw.IDText(g.ID), "position", g.at, "reason", why.text)
+	l.State, l.Reason = deadletter.Open, why.text+"; the source has dropped the collection since, "+
+		"so the document cannot be read any more; the drop follows"
+	r.o.Log.Info("a document cannot be brought up to date: its collection is gone from the source, and its drop follows",
+		"ns", g.Target.NS, "documentId", bsonraw.IDText(g.ID), "position", g.at, "reason", why.text)
 	return r.o.Letters.Write(ctx, l)
 }
 
@@ -456,7 +458,8 @@ func (r *round) pass(ctx context.Context, todo []*goal) (left []*goal, err error
 // the server.
 func (r *round) delete(ctx context.Context, g *goal) error {
 	if g.there {
-		if _, err := r.w.Write(ctx, g.Target, []fold.Op{{Kind: stream.Delete, ID: g.ID, At: g.at, Overlap: true}}); err != nil {
+		ops := []fold.Op{{Kind: stream.Delete, ID: g.ID, At: g.at, Overlap: true}}
+		if _, err := r.w.Write(ctx, g.Target, ops); err != nil {
 			return err
 		}
 	}
@@ -468,7 +471,8 @@ func (r *round) delete(ctx context.Context, g *goal) error {
 func (r *round) put(ctx context.Context, goals []*goal) (left []*goal, err error) {
 	ops, of := make([]*fold.Op, len(goals)), map[*fold.Op]*goal{}
 	for i, g := range goals {
-		ops[i] = &fold.Op{Kind: stream.Put, ID: g.ID, Doc: g.doc, At: g.at, Overlap: true} // it may be at two places of a sharded target
+		// It may be at two places of a sharded target.
+		ops[i] = &fold.Op{Kind: stream.Put, ID: g.ID, Doc: g.doc, At: g.at, Overlap: true}
 		of[ops[i]] = g
 	}
 	results, err := r.w.Put(ctx, goals[0].Target, ops)

@@ -81,7 +81,9 @@ func (r *round) replace(ctx context.Context, g *goal, holders []bson.Raw) (*refu
 
 // takeOff removes documents that stand in the way of g, does what then does, and
 // stores the letters about all that, in one transaction.
-func (r *round) takeOff(ctx context.Context, g *goal, theirs []bson.Raw, then func(context.Context) ([]deadletter.Letter, error)) error {
+func (r *round) takeOff(
+	ctx context.Context, g *goal, theirs []bson.Raw, then func(context.Context) ([]deadletter.Letter, error),
+) error {
 	returning, err := r.returning(ctx, g, theirs)
 	if err != nil {
 		return err
@@ -117,7 +119,8 @@ func (g *goal) foreign() bool {
 
 // remove deletes a document in the transaction and returns the letter about it.
 func (r *round) remove(ctx context.Context, g *goal, id bsonraw.ID) ([]deadletter.Letter, error) {
-	doc, err := r.o.Cluster.Client.Database(g.Target.DB).Collection(g.Target.Coll, options.Collection().SetReadPreference(readpref.Primary())).
+	primary := options.Collection().SetReadPreference(readpref.Primary())
+	doc, err := r.o.Cluster.Client.Database(g.Target.DB).Collection(g.Target.Coll, primary).
 		FindOne(ctx, bson.D{{Key: "_id", Value: bsonraw.RawValue(id)}}).Raw()
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return nil, nil
@@ -125,9 +128,15 @@ func (r *round) remove(ctx context.Context, g *goal, id bsonraw.ID) ([]deadlette
 	if err != nil {
 		return nil, fmt.Errorf("read %s, _id %s, on the target: %w", g.Target.NS, bsonraw.IDText(id), err)
 	}
-	l := deadletter.Letter{NS: g.Target.NS, State: deadletter.Removed, Cause: deadletter.CauseInWay, DocID: id, Doc: doc, At: g.at,
-		Reason: "removed from the target to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
+	l := g.inWay(deadletter.Removed, id, doc, "removed from the target")
+	l.At = g.at
 	return []deadletter.Letter{l}, r.w.DeleteIn(ctx, write.Document{Target: g.Target, ID: id, At: g.at})
+}
+
+// inWay is the dead letter of a document that stands in the way of g.
+func (g *goal) inWay(s deadletter.State, id bsonraw.ID, doc []byte, what string) deadletter.Letter {
+	return deadletter.Letter{NS: g.Target.NS, State: s, Cause: deadletter.CauseInWay, DocID: id, Doc: doc,
+		Reason: what + " to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)}
 }
 
 // returning are the removed documents that the source has too, in its state:
@@ -147,8 +156,9 @@ func (r *round) returning(ctx context.Context, g *goal, holders []bson.Raw) ([]d
 			return nil, err
 		}
 		if now.Doc != nil {
-			out = append(out, deadletter.Letter{NS: g.Target.NS, State: deadletter.Undecided, Cause: deadletter.CauseInWay, DocID: id, Doc: now.Doc,
-				At: now.From, Until: now.Until, Reason: "another state of it was removed to make room for _id " + bsonraw.IDText(g.ID), Other: bsonraw.RawValue(g.ID)})
+			l := g.inWay(deadletter.Undecided, id, now.Doc, "another state of it was removed")
+			l.At, l.Until = now.From, now.Until
+			out = append(out, l)
 		}
 	}
 	return out, nil
@@ -177,7 +187,7 @@ func (r *round) noted(g *goal, letters []deadletter.Letter) {
 		r.o.Letters.Noted(l)
 		if l.State == deadletter.Removed {
 			r.o.Log.Warn("a document that stood in the way was taken off the target; it is kept as a dead letter", "ns", l.NS,
-				"documentId", bsonraw.IDText(l.DocID), "for", bsonraw.IDText(g.ID), "position", g.at, "in", mongo.StateDB+"."+deadletter.Collection)
+				"documentId", bsonraw.IDText(l.DocID), "for", bsonraw.IDText(g.ID), "position", g.at, "in", deadletter.Where)
 		}
 	}
 	if g.letter != nil {

@@ -58,7 +58,9 @@ type Parked struct {
 func (r *Resolver) NewParked() *Parked { return &Parked{r: r} }
 
 // Disputed reports an event of a document whose case is not closed.
-func (s *Parked) Disputed(it *fold.Item) bool { return s.r.o.Letters.Disputed(it.Target.NS, it.Event.Key.ID) }
+func (s *Parked) Disputed(it *fold.Item) bool {
+	return s.r.o.Letters.Disputed(it.Target.NS, it.Event.Key.ID)
+}
 
 // Len is the number of documents.
 func (s *Parked) Len() int { return len(s.docs) }
@@ -243,8 +245,8 @@ func (s *Parked) duplicate(t *fold.Target, res write.Result) error {
 	return nil
 }
 
-// refused parks an operation that the server refuses because of its document. In the overlap an index may refuse a mixture of old
-// and new values that the source never had.
+// refused parks an operation that the server refuses because of its document. In the
+// overlap an index may refuse a mixture of old and new values that the source never had.
 func (s *Parked) refused(t *fold.Target, res write.Result) error {
 	o, why := res.Op, refusedBy(res.Reply)
 	if s.r.o.Letters != nil || o.Overlap && !t.Capped {

@@ -77,8 +77,9 @@ func (c *ConflictError) Error() string {
 	return text
 }
 
-const hintForeign = "something else writes on the target, or the target was changed before the job: stop that writer, compare with `millrace verify`, " +
-	"then remove what should not be there and start again, or go on with --on-conflict skip or overwrite"
+const hintForeign = "something else writes on the target, or the target was changed before the job: " +
+	"stop that writer, compare with `millrace verify`, then remove what should not be there and start again, " +
+	"or go on with --on-conflict skip or overwrite"
 
 const (
 	textTaken   = "a document with this _id is on the target already"
@@ -88,8 +89,8 @@ const (
 
 // conflict ends the job over one operation.
 func conflict(ns string, o *fold.Op, reason string) error {
-	return mongo.WithHint(&ConflictError{Op: o.Verb(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason, Doc: bsonraw.RawValue(o.ID),
-		Since: o.First()}, hintForeign)
+	return mongo.WithHint(&ConflictError{Op: o.Verb(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason,
+		Doc: bsonraw.RawValue(o.ID), Since: o.First()}, hintForeign)
 }
 
 // refusedError ends the job over a document that the server does not store.
@@ -234,8 +235,8 @@ func (r *round) decide(ctx context.Context, g *goal, why *refusal) error {
 		isNew := g.letter == nil || g.letter.State != deadletter.Open
 		if l.State = deadletter.Open; isNew {
 			l.Other = r.holderID(ctx, g, why)
-			r.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", l.NS, "documentId", bsonraw.IDText(g.ID),
-				"position", g.at, "index", l.Index, "reason", why.text, "in", mongo.StateDB+"."+deadletter.Collection)
+			r.o.Log.Warn("the target refuses a document; it is kept as a dead letter", "ns", l.NS,
+				"documentId", bsonraw.IDText(g.ID), "position", g.at, "index", l.Index, "reason", why.text, "in", deadletter.Where)
 		}
 	default:
 		return r.stopError(ctx, g, why)
@@ -262,7 +263,8 @@ func (r *round) holderID(ctx context.Context, g *goal, why *refusal) bson.RawVal
 
 // stopError is the end of a job over a document.
 func (r *round) stopError(ctx context.Context, g *goal, why *refusal) error {
-	c := &ConflictError{Op: "write", NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text, Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}
+	c := &ConflictError{Op: "write", NS: g.Target.NS, ID: bsonraw.IDText(g.ID), At: g.at, Reason: why.text,
+		Index: why.dup.Index(), Doc: bsonraw.RawValue(g.ID)}
 	if len(g.Steps) > 0 {
 		c.Op, c.Since = g.Steps[0].Verb(), g.Steps[0].First()
 	}
@@ -275,7 +277,8 @@ func (r *round) stopError(ctx context.Context, g *goal, why *refusal) error {
 	case why.cause == deadletter.CauseRefused:
 		hint = docwrite.HintRefused
 	case g.Target.Capped:
-		hint = "nothing can be removed from a capped collection to make room: stop the other writer, or go on with --on-conflict skip"
+		hint = "nothing can be removed from a capped collection to make room: stop the other writer, " +
+			"or go on with --on-conflict skip"
 	}
 	return mongo.WithHint(c, hint)
 }

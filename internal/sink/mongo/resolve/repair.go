@@ -33,7 +33,8 @@ func (r *Resolver) Hold(ctx context.Context, t *fold.Target, l deadletter.Letter
 	case l.Doc != nil && !bsonraw.IDOf(l.Doc).Equal(l.DocID):
 		return "the source has it under an _id that is equal but has other bytes: verify again", nil
 	}
-	l.NS, l.State, l.Cause, l.Reason = t.NS, deadletter.Held, deadletter.CauseRepair, "to be as the source has it, on request"
+	l.NS, l.State, l.Cause = t.NS, deadletter.Held, deadletter.CauseRepair
+	l.Reason = "to be as the source has it, on request"
 	return "", r.o.Letters.Write(ctx, l)
 }
 

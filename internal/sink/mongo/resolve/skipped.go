@@ -286,7 +286,8 @@ func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 			continue
 		}
 		r.skipped.remove(KeyOf(p))
-		d := &Document{Target: t, ID: lost.ID, Steps: []fold.Op{lost}, refused: &refusal{cause: deadletter.CauseMissing, text: textMissing}}
+		d := &Document{Target: t, ID: lost.ID, Steps: []fold.Op{lost}}
+		d.refused = &refusal{cause: deadletter.CauseMissing, text: textMissing}
 		if _, err := r.Resolve(ctx, b, []*Document{d}); err != nil {
 			return err
 		}
@@ -301,7 +302,8 @@ func (r *Resolver) readAgain(ctx context.Context, t *fold.Target, lost *fold.Op)
 	if err != nil || now.Doc == nil { // its deletion, or the drop of its collection, follows
 		return err
 	}
-	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS, "documentId", bsonraw.IDText(lost.ID), "position", lost.At)
-	return r.o.Letters.Write(ctx, deadletter.Letter{NS: t.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing, DocID: lost.ID, Doc: now.Doc,
-		At: now.From, Until: now.Until, Reason: textMissing})
+	r.o.Log.Warn("a document that the source has was not on the target; it is read again", "ns", t.NS,
+		"documentId", bsonraw.IDText(lost.ID), "position", lost.At)
+	return r.o.Letters.Write(ctx, deadletter.Letter{NS: t.NS, State: deadletter.Undecided, Cause: deadletter.CauseMissing,
+		DocID: lost.ID, Doc: now.Doc, At: now.From, Until: now.Until, Reason: textMissing})
 }

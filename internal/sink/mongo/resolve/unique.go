@@ -36,7 +36,8 @@ func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 		return err
 	}
 	docs := dup.Docs
-	c := &ConflictError{Op: "build unique index " + dup.Index, NS: dup.NS, Index: dup.Index, At: b.Applied, Reason: dup.Reason}
+	c := &ConflictError{Op: "build unique index " + dup.Index, NS: dup.NS, Index: dup.Index, At: b.Applied,
+		Reason: dup.Reason}
 	if len(docs) > 0 {
 		c.ID = bsonraw.IDText(bsonraw.IDOf(docs[0]))
 		var others []string
@@ -107,7 +108,9 @@ func (s separated) sides() (ours, theirs []bson.Raw) {
 
 // separate compares documents with those of the source. Of a collection whose drop follows
 // it takes any for the source's: the index is all that matters until then.
-func (r *Resolver) separate(ctx context.Context, t *fold.Target, at mongo.OpTime, docs []bson.Raw) (of separated, err error) {
+func (r *Resolver) separate(
+	ctx context.Context, t *fold.Target, at mongo.OpTime, docs []bson.Raw,
+) (of separated, err error) {
 	for _, d := range docs {
 		now, err := r.askSource(ctx, t, bsonraw.IDOf(d), at)
 		switch {
@@ -138,7 +141,7 @@ func (r *round) withdraw(ctx context.Context, t *fold.Target, ours, theirs bson.
 	if err != nil {
 		return err
 	}
-	r.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter", "ns", t.NS, "documentId", bsonraw.IDText(g.ID),
-		"index", c.Index, "in", mongo.StateDB+"."+deadletter.Collection)
+	r.o.Log.Warn("a document has no place beside another one under a unique index; it is kept as a dead letter",
+		"ns", t.NS, "documentId", bsonraw.IDText(g.ID), "index", c.Index, "in", deadletter.Where)
 	return nil
 }

@@ -41,8 +41,8 @@ func (w *Writer) Write(ctx context.Context, t *fold.Target, ops []fold.Op) (resu
 	p := &w.plan
 	defer p.reset()
 	p.fill(ops, t.Key)
-	return inTurn(ctx, t, step{p.deletes, w.deletes}, step{p.spared, w.spared}, step{p.updates, w.updates}, step{p.guarded, w.guarded},
-		step{p.rewrites, w.rewrite}, step{p.inserts, w.inserts})
+	return inTurn(ctx, t, step{p.deletes, w.deletes}, step{p.spared, w.spared}, step{p.updates, w.updates},
+		step{p.guarded, w.guarded}, step{p.rewrites, w.rewrite}, step{p.inserts, w.inserts})
 }
 
 // step is what is done with statements of one kind.
@@ -118,7 +118,9 @@ func fitting(list []statement, most, limit int) (n, size int) {
 
 // judge parts statements into those that met no error and the results of the
 // others. An error that says nothing about the document is one.
-func judge(t *fold.Target, list []statement, failed []wire.WriteError) (taken []statement, results []Result, err error) {
+func judge(
+	t *fold.Target, list []statement, failed []wire.WriteError,
+) (taken []statement, results []Result, err error) {
 	if len(failed) == 0 {
 		return list, nil, nil
 	}
@@ -279,7 +281,8 @@ func (w *Writer) inserts(ctx context.Context, t *fold.Target, list []statement) 
 		return nil, err
 	}
 	if int64(len(taken)) != res.N {
-		return nil, fmt.Errorf("insert into %s: the server answered for %d of %d documents", t.NS, res.N+int64(len(res.Errors)), len(list))
+		n := res.N + int64(len(res.Errors))
+		return nil, fmt.Errorf("insert into %s: the server answered for %d of %d documents", t.NS, n, len(list))
 	}
 	more, err := w.repair(ctx, t, taken)
 	return append(results, more...), err
@@ -288,7 +291,9 @@ func (w *Writer) inserts(ctx context.Context, t *fold.Target, list []statement) 
 // InsertOrdered inserts documents one after the other, as far as the first that
 // is not taken: n is how many are done, that one included, and its result is the
 // last.
-func (w *Writer) InsertOrdered(ctx context.Context, t *fold.Target, ops []*fold.Op) (n int, results []Result, err error) {
+func (w *Writer) InsertOrdered(
+	ctx context.Context, t *fold.Target, ops []*fold.Op,
+) (n int, results []Result, err error) {
 	list := statements(ops)
 	res, err := w.sendInserts(ctx, t, list, true)
 	if err != nil {

@@ -38,7 +38,8 @@ func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) 
 			put, why, err := w.rewritten(t, o, doc)
 			switch {
 			case errors.Is(err, delta.ErrTooLarge) && o.Overlap: // it has at another place what the source set later
-				results = append(results, Result{Op: o, Outcome: Refused, Reply: wire.WriteError{Code: codeTooLarge, Message: err.Error()}})
+				reply := wire.WriteError{Code: codeTooLarge, Message: err.Error()}
+				results = append(results, Result{Op: o, Outcome: Refused, Reply: reply})
 			case err != nil:
 				return err
 			case put == nil:

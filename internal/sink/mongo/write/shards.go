@@ -137,8 +137,9 @@ func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) (
 // twice is the error that the target has two documents of one _id, of which nothing says
 // which one an operation is for. In the overlap one of them is what the other is to become.
 func twice(t *fold.Target, o *fold.Op) error {
-	return mongo.WithHint(o.Fail(o.Verb(), t.NS, errors.New("the target has two documents of this _id, under different shard keys")),
-		"give one of them another _id on the source; or begin anew with the shard key that the source has, which tells them apart")
+	err := errors.New("the target has two documents of this _id, under different shard keys")
+	return mongo.WithHint(o.Fail(o.Verb(), t.NS, err), "give one of them another _id on the source; "+
+		"or begin anew with the shard key that the source has, which tells them apart")
 }
 
 // concerns are what reads of a target behind routers carry: what a majority has and no

@@ -18,7 +18,9 @@ import (
 
 // special writes whole documents with names that begin with a dollar by delete
 // and insert in one transaction, and returns the other statements.
-func (w *Writer) special(ctx context.Context, t *fold.Target, list []statement) (plain []statement, results []Result, err error) {
+func (w *Writer) special(
+	ctx context.Context, t *fold.Target, list []statement,
+) (plain []statement, results []Result, err error) {
 	first := slices.IndexFunc(list, statement.dollar)
 	if first < 0 {
 		return list, nil, nil
@@ -38,7 +40,9 @@ func (w *Writer) special(ctx context.Context, t *fold.Target, list []statement) 
 
 // exchange writes whole documents by Exchange, one by one. A replacement makes none: with look
 // it is left out where the target has no document. The results are those of refusals.
-func (w *Writer) exchange(ctx context.Context, t *fold.Target, ops []*fold.Op, look bool) (results []Result, err error) {
+func (w *Writer) exchange(
+	ctx context.Context, t *fold.Target, ops []*fold.Op, look bool,
+) (results []Result, err error) {
 	for _, o := range ops {
 		if look && o.Kind == stream.Replace {
 			if doc, err := w.ReadOne(ctx, t, o.ID); err != nil {
@@ -77,7 +81,8 @@ func (w *Writer) Repair(ctx context.Context, t *fold.Target, ops []*fold.Op) ([]
 
 // ErrZeroTimestamp says that a zero timestamp cannot be kept: no update statement names
 // its field, and the document cannot be exchanged.
-var ErrZeroTimestamp = errors.New("in a capped collection the server puts the present time in place of a zero timestamp, and no update can name a field with a dot, an empty name or one that begins with a dollar")
+var ErrZeroTimestamp = errors.New("in a capped collection the server puts the present time in place of " +
+	"a zero timestamp, and no update can name a field with a dot, an empty name or one that begins with a dollar")
 
 // repair puts zero timestamps back into the documents just written: by an update, or,
 // where none can name the fields, by writing the whole document once more. After a

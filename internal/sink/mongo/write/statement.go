@@ -133,7 +133,9 @@ func (p *plan) fill(ops []fold.Op, key docwrite.Key) {
 	}
 	p.buf = slices.Grow(p.buf, size)
 	for i := range ops {
-		if o := &ops[i]; o.Kind == stream.Update && o.Wall == 0 && !key.IsZero() && (o.Upsert || key.Touched(o.Delta.Touches)) {
+		o := &ops[i]
+		keyed := o.Kind == stream.Update && o.Wall == 0 && !key.IsZero()
+		if keyed && (o.Upsert || key.Touched(o.Delta.Touches)) {
 			p.rewrites = append(p.rewrites, statement{op: o}) // for it may belong elsewhere then
 		} else {
 			p.add(o)
@@ -241,8 +243,8 @@ func (p *plan) appendIn(group []statement) []byte {
 // plainID reports an _id that means itself within a $in.
 func plainID(id bsoncore.Value) bool {
 	switch id.Type {
-	case bsoncore.TypeDouble, bsoncore.TypeString, bsoncore.TypeBinary, bsoncore.TypeObjectID, bsoncore.TypeBoolean, bsoncore.TypeDateTime,
-		bsoncore.TypeInt32, bsoncore.TypeTimestamp, bsoncore.TypeInt64, bsoncore.TypeDecimal128:
+	case bsoncore.TypeDouble, bsoncore.TypeString, bsoncore.TypeBinary, bsoncore.TypeObjectID, bsoncore.TypeBoolean,
+		bsoncore.TypeDateTime, bsoncore.TypeInt32, bsoncore.TypeTimestamp, bsoncore.TypeInt64, bsoncore.TypeDecimal128:
 		return true
 	}
 	return false

@@ -38,7 +38,8 @@ const (
 
 // mayBatch reports whether n updates go into transactions.
 func (w *Writer) mayBatch(t *fold.Target, n int) bool {
-	if w.session == nil || n < w.o.TransactionOps || strings.HasPrefix(t.Coll, "system.") || t.DB == "admin" || t.DB == "config" {
+	system := strings.HasPrefix(t.Coll, "system.") || t.DB == "admin" || t.DB == "config"
+	if w.session == nil || n < w.o.TransactionOps || system {
 		return false
 	}
 	if w.pause > 0 {
@@ -65,7 +66,9 @@ func (w *Writer) sendUpdates(ctx context.Context, t *fold.Target, list []stateme
 
 // sendBatched sends as many of the updates in transactions as can be, from the
 // first on.
-func (w *Writer) sendBatched(ctx context.Context, t *fold.Target, list []statement) (done int, matched int64, err error) {
+func (w *Writer) sendBatched(
+	ctx context.Context, t *fold.Target, list []statement,
+) (done int, matched int64, err error) {
 	if !w.mayBatch(t, len(list)) {
 		return 0, 0, nil
 	}
