@@ -16,9 +16,12 @@ import (
 // everyType is a document with a field of each type.
 func everyType() bson.D {
 	d := bson.D{}
-	for i, v := range []any{1.5, "x", bson.D{{Key: "a", Value: 1}}, bson.A{1}, bson.Binary{Subtype: 4, Data: []byte{1}}, bson.Undefined{},
-		bson.ObjectID{1}, true, bson.DateTime(1), nil, bson.Regex{Pattern: "a", Options: "i"}, bson.DBPointer{DB: "x"}, bson.JavaScript("x"),
-		bson.Symbol("x"), bson.CodeWithScope{Code: "x", Scope: bson.D{}}, int32(1), bson.Timestamp{T: 1}, int64(1), bson.NewDecimal128(1, 2),
+	for i, v := range []any{1.5, "x", bson.D{{Key: "a", Value: 1}}, bson.A{1}, bson.Binary{Subtype: 4, Data: []byte{1}},
+		bson.Undefined{},
+		bson.ObjectID{1}, true, bson.DateTime(1), nil, bson.Regex{Pattern: "a", Options: "i"}, bson.DBPointer{DB: "x"},
+		bson.JavaScript("x"),
+		bson.Symbol("x"), bson.CodeWithScope{Code: "x", Scope: bson.D{}}, int32(1), bson.Timestamp{T: 1}, int64(1),
+		bson.NewDecimal128(1, 2),
 		bson.MaxKey{}, bson.MinKey{}} {
 		d = append(d, bson.E{Key: fmt.Sprint("f", i%4), Value: v}) // some names twice
 	}
@@ -30,12 +33,15 @@ func TestInspect(t *testing.T) {
 		doc  bson.D
 		want Special
 	}{
-		"empty":              {bson.D{}, Special{}},
-		"top":                {bson.D{{Key: "_id", Value: 1}, {Key: "t", Value: bson.Timestamp{}}}, Special{ZeroTimestamp: true}},
-		"_id":                {bson.D{{Key: "_id", Value: bson.Timestamp{}}}, Special{}},
-		"nested":             {bson.D{{Key: "d", Value: bson.D{{Key: "t", Value: bson.Timestamp{}}, {Key: "$d", Value: 1}}}}, Special{}},
-		"not zero":           {bson.D{{Key: "t", Value: bson.Timestamp{I: 1}}}, Special{}},
-		"dollar":             {bson.D{{Key: "_id", Value: 1}, {Key: "", Value: 1}, {Key: "$d", Value: 1}}, Special{Dollar: true}},
+		"empty": {bson.D{}, Special{}},
+		"top": {bson.D{{Key: "_id", Value: 1}, {Key: "t", Value: bson.Timestamp{}}},
+			Special{ZeroTimestamp: true}},
+		"_id": {bson.D{{Key: "_id", Value: bson.Timestamp{}}}, Special{}},
+		"nested": {bson.D{{Key: "d", Value: bson.D{{Key: "t", Value: bson.Timestamp{}}, {Key: "$d", Value: 1}}}},
+			Special{}},
+		"not zero": {bson.D{{Key: "t", Value: bson.Timestamp{I: 1}}}, Special{}},
+		"dollar": {bson.D{{Key: "_id", Value: 1}, {Key: "", Value: 1}, {Key: "$d", Value: 1}},
+			Special{Dollar: true}},
 		"both":               {bson.D{{Key: "$d", Value: bson.Timestamp{}}}, Special{Dollar: true, ZeroTimestamp: true}},
 		"last of every type": {append(everyType(), bson.E{Key: "t", Value: bson.Timestamp{}}), Special{ZeroTimestamp: true}},
 	} {
@@ -84,10 +90,11 @@ func TestMeanings(t *testing.T) {
 		ofDocument bool
 		hint       bool
 	}{
-		"duplicate _id":         {wire.WriteError{Code: 11000, Raw: onID}, DuplicateID, true, true},
-		"duplicate key":         {wire.WriteError{Code: 11000, Raw: onBoth}, DuplicateKey, true, true},
-		"other bytes":           {wire.WriteError{Code: 66}, OtherID, true, true},
-		"path":                  {wire.WriteError{Code: 28, Message: "Cannot create field 'b' in element {a: \"No space left on device\"}"}, Misfit, true, true},
+		"duplicate _id": {wire.WriteError{Code: 11000, Raw: onID}, DuplicateID, true, true},
+		"duplicate key": {wire.WriteError{Code: 11000, Raw: onBoth}, DuplicateKey, true, true},
+		"other bytes":   {wire.WriteError{Code: 66}, OtherID, true, true},
+		"path": {wire.WriteError{Code: 28, Message: "Cannot create field 'b' in element {a: \"No space " +
+			"left on device\"}"}, Misfit, true, true},
 		"dollar":                {wire.WriteError{Code: 52}, Misfit, true, true},
 		"parallel arrays":       {wire.WriteError{Code: 171}, Refused, true, true},
 		"validation":            {wire.WriteError{Code: 121}, Refused, true, true},
@@ -148,7 +155,8 @@ func TestAnswer(t *testing.T) {
 func TestStatementsAllocateNothing(t *testing.T) {
 	doc := kit.Raw(everyType())
 	dst := make([]byte, 0, 4096)
-	if n := testing.AllocsPerRun(100, func() { dst = Key{}.AppendReplacement(Key{}.AppendInsert(dst[:0], doc), doc) }); n > 2 {
+	both := func() { dst = Key{}.AppendReplacement(Key{}.AppendInsert(dst[:0], doc), doc) }
+	if n := testing.AllocsPerRun(100, both); n > 2 {
 		t.Errorf("%v allocations for two statements", n)
 	}
 }

@@ -51,7 +51,8 @@ func must(t *testing.T, c *mongo.Cluster, cmd bson.D) bson.Raw {
 // testExact: a document comes back byte for byte, inserted where there is none,
 // and after a deletion in one transaction.
 func testExact(t *testing.T, c *mongo.Cluster) {
-	must(t, c, bson.D{{Key: "create", Value: "exact"}, {Key: "validator", Value: bson.D{{Key: "nobody", Value: "has this"}}}})
+	must(t, c, bson.D{{Key: "create", Value: "exact"},
+		{Key: "validator", Value: bson.D{{Key: "nobody", Value: "has this"}}}})
 	deep := bson.D{{Key: "x", Value: 1}}
 	for range 150 {
 		deep = bson.D{{Key: "d", Value: deep}}
@@ -69,7 +70,8 @@ func testExact(t *testing.T, c *mongo.Cluster) {
 		"nested zero":     {{Key: "n", Value: bson.D{zero}}},
 	}
 	if c.Info.Version.AtLeast(5, 0) { // older ones refuse such names
-		docs["dollar"] = bson.D{{Key: "$a", Value: 1}, {Key: "b", Value: "$b"}, {Key: "$c", Value: bson.D{{Key: "$d", Value: 1}}}}
+		docs["dollar"] = bson.D{{Key: "$a", Value: 1}, {Key: "b", Value: "$b"},
+			{Key: "$c", Value: bson.D{{Key: "$d", Value: 1}}}}
 		docs["dollar and zero"] = bson.D{{Key: "$a", Value: 1}, {Key: "$t", Value: bson.Timestamp{}}}
 	}
 	for name, fields := range docs {
@@ -80,7 +82,8 @@ func testExact(t *testing.T, c *mongo.Cluster) {
 				t.Errorf("%s, there before %t: %v", name, there, err)
 				continue
 			}
-			got, err := c.Client.Database("t").Collection("exact").FindOne(t.Context(), bson.D{{Key: "_id", Value: bsonraw.RawValue(bsonraw.IDOf(doc))}}).Raw()
+			got, err := c.Client.Database("t").Collection("exact").FindOne(t.Context(),
+				bson.D{{Key: "_id", Value: bsonraw.RawValue(bsonraw.IDOf(doc))}}).Raw()
 			if err != nil || !bytes.Equal(got, doc) {
 				t.Errorf("%s, there before %t: got %.300s (%v)", name, there, got, err)
 			}
@@ -129,7 +132,8 @@ func send(t *testing.T, c *mongo.Cluster, cmd bson.D) wire.WriteError {
 }
 
 func update(coll string, q, u any) bson.D {
-	return bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "u", Value: u}}}}}
+	return bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: q},
+		{Key: "u", Value: u}}}}}
 }
 
 func statement(coll string, doc []byte) bson.D {
@@ -137,12 +141,15 @@ func statement(coll string, doc []byte) bson.D {
 }
 
 func testMeanings(t *testing.T, c *mongo.Cluster) {
-	must(t, c, bson.D{{Key: "create", Value: "m"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
+	must(t, c, bson.D{{Key: "create", Value: "m"},
+		{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
 	must(t, c, bson.D{{Key: "createIndexes", Value: "m"}, {Key: "indexes", Value: bson.A{
-		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}},
+		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true},
+			{Key: "sparse", Value: true}},
 		bson.D{{Key: "key", Value: bson.D{{Key: "p", Value: 1}, {Key: "q", Value: 1}}}, {Key: "name", Value: "pq"}},
 		bson.D{{Key: "key", Value: bson.D{{Key: "g", Value: "2dsphere"}}}, {Key: "name", Value: "g"}}}}})
-	must(t, c, bson.D{{Key: "insert", Value: "m"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: "a"}, {Key: "k", Value: 1}, {Key: "s", Value: "text"}}}}})
+	must(t, c, bson.D{{Key: "insert", Value: "m"},
+		{Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: "a"}, {Key: "k", Value: 1}, {Key: "s", Value: "text"}}}}})
 	parallel := kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}})
 	zero := bson.E{Key: "t", Value: bson.Timestamp{}}
 	a := bson.D{{Key: "_id", Value: "a"}}
@@ -150,17 +157,23 @@ func testMeanings(t *testing.T, c *mongo.Cluster) {
 		cmd  bson.D
 		want Meaning
 	}{
-		"insert, _id":        {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}})), DuplicateID},
-		"exact insert, _id":  {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}, zero})), DuplicateID},
-		"insert, key":        {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}})), DuplicateKey},
-		"exact insert, key":  {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero})), DuplicateKey},
-		"replacement, bytes": {statement("m", Key{}.AppendReplacement(nil, kit.Raw(bson.D{{Key: "_id", Value: "A"}, {Key: "k", Value: 1}}))), OtherID},
-		"parallel arrays":    {Key{}.Insert("m", parallel), Refused},
-		"exact, parallel":    {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}, zero})), Refused},
-		"no geometry":        {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "g", Value: "here"}})), Refused},
-		"path":               {update("m", a, bson.D{{Key: "$set", Value: bson.D{{Key: "s.x", Value: 1}}}}), Misfit},
-		"no array":           {update("m", a, bson.D{{Key: "$push", Value: bson.D{{Key: "s", Value: 1}}}}), Misfit},
-		"two operators":      {update("m", a, bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: 1}}}, {Key: "$unset", Value: bson.D{{Key: "x", Value: 1}}}}), Misfit},
+		"insert, _id":       {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}})), DuplicateID},
+		"exact insert, _id": {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "A"}, zero})), DuplicateID},
+		"insert, key": {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}})),
+			DuplicateKey},
+		"exact insert, key": {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "b"}, {Key: "k", Value: 1}, zero})),
+			DuplicateKey},
+		"replacement, bytes": {statement("m", Key{}.AppendReplacement(nil,
+			kit.Raw(bson.D{{Key: "_id", Value: "A"}, {Key: "k", Value: 1}}))), OtherID},
+		"parallel arrays": {Key{}.Insert("m", parallel), Refused},
+		"exact, parallel": {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "p", Value: bson.A{1, 2}},
+			{Key: "q", Value: bson.A{1, 2}}, zero})), Refused},
+		"no geometry": {Key{}.Insert("m", kit.Raw(bson.D{{Key: "_id", Value: "c"}, {Key: "g", Value: "here"}})),
+			Refused},
+		"path":     {update("m", a, bson.D{{Key: "$set", Value: bson.D{{Key: "s.x", Value: 1}}}}), Misfit},
+		"no array": {update("m", a, bson.D{{Key: "$push", Value: bson.D{{Key: "s", Value: 1}}}}), Misfit},
+		"two operators": {update("m", a, bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: 1}}},
+			{Key: "$unset", Value: bson.D{{Key: "x", Value: 1}}}}), Misfit},
 	} {
 		e := send(t, c, tc.cmd)
 		if m := Of(e); m != tc.want {
@@ -182,7 +195,8 @@ func testMeanings(t *testing.T, c *mongo.Cluster) {
 		var e wire.WriteError
 		if err := exchange(t, c, "m", tc.doc); !errors.As(err, &e) || Of(e) != tc.want {
 			t.Errorf("%s in a transaction: %v", name, err)
-		} else if tc.want == DuplicateKey && (ParseDuplicate(e.Raw).Index() != "k" || len(ParseDuplicate(e.Raw).Pattern) == 0) {
+		} else if tc.want == DuplicateKey && (ParseDuplicate(e.Raw).Index() != "k" ||
+			len(ParseDuplicate(e.Raw).Pattern) == 0) {
 			t.Errorf("%s in a transaction: index %q", name, ParseDuplicate(e.Raw).Index())
 		}
 	}
@@ -199,17 +213,26 @@ func testHolders(t *testing.T, c *mongo.Cluster) {
 		existing []bson.D
 		want     int
 	}{
-		"plain":     {nil, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}}, []bson.D{{{Key: "k", Value: 5}}, {{Key: "k", Value: 6}}}, 1},
-		"compound":  {nil, bson.D{{Key: "a", Value: 1}, {Key: "b.c", Value: -1}}, bson.D{{Key: "a", Value: 1}}, []bson.D{{{Key: "a", Value: 1}}, {{Key: "a", Value: 1}, {Key: "b", Value: bson.D{{Key: "c", Value: 1}}}}}, 1},
-		"array":     {nil, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}}, []bson.D{{{Key: "k", Value: bson.A{4, 5}}}}, 1},
-		"collation": {bson.D{{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}}, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: "a"}}, []bson.D{{{Key: "k", Value: "A"}}}, 1},
-		"sparse":    {bson.D{{Key: "sparse", Value: true}}, bson.D{{Key: "a", Value: 1}, {Key: "b", Value: 1}}, bson.D{{Key: "a", Value: 1}}, []bson.D{{{Key: "a", Value: 1}}, {{Key: "x", Value: 1}}}, 1},
-		"partial":   {bson.D{{Key: "partialFilterExpression", Value: bson.D{{Key: "p", Value: true}}}}, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}, {Key: "p", Value: true}}, []bson.D{{{Key: "k", Value: 5}, {Key: "p", Value: true}}, {{Key: "k", Value: 5}}}, 1},
-		"null":      {nil, bson.D{{Key: "k", Value: 1}}, bson.D{}, []bson.D{{{Key: "x", Value: 1}}}, 1},
+		"plain": {nil, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}},
+			[]bson.D{{{Key: "k", Value: 5}}, {{Key: "k", Value: 6}}}, 1},
+		"compound": {nil, bson.D{{Key: "a", Value: 1}, {Key: "b.c", Value: -1}}, bson.D{{Key: "a", Value: 1}},
+			[]bson.D{{{Key: "a", Value: 1}}, {{Key: "a", Value: 1}, {Key: "b", Value: bson.D{{Key: "c", Value: 1}}}}}, 1},
+		"array": {nil, bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}},
+			[]bson.D{{{Key: "k", Value: bson.A{4, 5}}}}, 1},
+		"collation": {bson.D{{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}},
+			bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: "a"}}, []bson.D{{{Key: "k", Value: "A"}}}, 1},
+		"sparse": {bson.D{{Key: "sparse", Value: true}}, bson.D{{Key: "a", Value: 1}, {Key: "b", Value: 1}},
+			bson.D{{Key: "a", Value: 1}}, []bson.D{{{Key: "a", Value: 1}}, {{Key: "x", Value: 1}}}, 1},
+		"partial": {bson.D{{Key: "partialFilterExpression", Value: bson.D{{Key: "p", Value: true}}}},
+			bson.D{{Key: "k", Value: 1}}, bson.D{{Key: "k", Value: 5}, {Key: "p", Value: true}},
+			[]bson.D{{{Key: "k", Value: 5}, {Key: "p", Value: true}}, {{Key: "k", Value: 5}}}, 1},
+		"null": {nil, bson.D{{Key: "k", Value: 1}}, bson.D{}, []bson.D{{{Key: "x", Value: 1}}}, 1},
 	} {
 		coll := c.Client.Database("holders").Collection(name)
-		spec := append(bson.D{{Key: "key", Value: test.key}, {Key: "name", Value: "ix"}, {Key: "unique", Value: true}}, test.index...)
-		if _, err := c.Command(t.Context(), "holders", bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{spec}}}); err != nil {
+		spec := append(bson.D{{Key: "key", Value: test.key}, {Key: "name", Value: "ix"}, {Key: "unique", Value: true}},
+			test.index...)
+		if _, err := c.Command(t.Context(), "holders",
+			bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{spec}}}); err != nil {
 			t.Fatal(err)
 		}
 		for _, d := range test.existing {

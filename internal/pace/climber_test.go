@@ -17,7 +17,8 @@ type server func(n int) sample
 func saturating(at float64, latency time.Duration) server {
 	return func(n int) sample {
 		busy := max(float64(n)/at, 1)
-		return sample{throughput: min(float64(n), at) * 1e6 / latency.Seconds(), latency: time.Duration(float64(latency) * busy)}
+		return sample{throughput: min(float64(n), at) * 1e6 / latency.Seconds(),
+			latency: time.Duration(float64(latency) * busy)}
 	}
 }
 

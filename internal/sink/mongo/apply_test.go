@@ -99,26 +99,27 @@ func (p pair) replay(t *testing.T, from, to mongo.OpTime, o mongosink.Options) (
 	g, ctx := errgroup.WithContext(p.ctx)
 	g.Go(func() error { return eng.Run(ctx) })
 	g.Go(func() error {
-		return oplog.New(p.src, oplog.Options{BatchBytes: p.batch}).Run(ctx, pos, func(ctx context.Context, b *stream.Batch) error {
-			cut(b, to)
-			stage.Batch(ctx, b)
-			if err := eng.Feed(ctx, b); err != nil {
-				return err
-			}
-			if held, limit := eng.Stats().Backlog, cmp.Or(o.Sizes.InFlight, 32<<20); held > max(limit, b.Held()) {
-				return fmt.Errorf("%d bytes are in flight, of at most %d", held, limit)
-			}
-			if b.End.Before(to) {
-				return nil
-			}
-			if err := eng.Drain(ctx); err != nil {
-				return err
-			}
-			if got := eng.Applied(); got.At.Before(to) {
-				return fmt.Errorf("drained, but applied is %s and not %s", got.At, to)
-			}
-			return errReached
-		})
+		return oplog.New(p.src, oplog.Options{BatchBytes: p.batch}).Run(ctx, pos,
+			func(ctx context.Context, b *stream.Batch) error {
+				cut(b, to)
+				stage.Batch(ctx, b)
+				if err := eng.Feed(ctx, b); err != nil {
+					return err
+				}
+				if held, limit := eng.Stats().Backlog, cmp.Or(o.Sizes.InFlight, 32<<20); held > max(limit, b.Held()) {
+					return fmt.Errorf("%d bytes are in flight, of at most %d", held, limit)
+				}
+				if b.End.Before(to) {
+					return nil
+				}
+				if err := eng.Drain(ctx); err != nil {
+					return err
+				}
+				if got := eng.Applied(); got.At.Before(to) {
+					return fmt.Errorf("drained, but applied is %s and not %s", got.At, to)
+				}
+				return errReached
+			})
 	})
 	err = g.Wait()
 	if errors.Is(err, errReached) {
@@ -177,19 +178,26 @@ func history(t *testing.T, c *driver.Collection, r *rand.Rand, n int) {
 		switch r.IntN(9) {
 		case 0, 1:
 			m = driver.NewReplaceOneModel().SetFilter(id).SetUpsert(true).
-				SetReplacement(bson.D{{Key: f(), Value: r.IntN(9)}, {Key: "arr", Value: bson.A{1, 2, 3, 4, r.IntN(9)}}, {Key: "o", Value: bson.D{{Key: "x", Value: 1}}}})
+				SetReplacement(bson.D{{Key: f(), Value: r.IntN(9)}, {Key: "arr", Value: bson.A{1, 2, 3, 4, r.IntN(9)}},
+					{Key: "o", Value: bson.D{{Key: "x", Value: 1}}}})
 		case 2:
 			m = driver.NewDeleteOneModel().SetFilter(id)
 		case 3:
 			m = driver.NewUpdateOneModel().SetFilter(id).SetUpdate(bson.D{{Key: "$unset", Value: bson.D{{Key: f(), Value: 1}}}})
 		case 4:
-			m = driver.NewUpdateOneModel().SetFilter(id).SetUpdate(bson.D{{Key: "$push", Value: bson.D{{Key: "arr", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(100)}}, {Key: "$slice", Value: -1 - r.IntN(5)}}}}}, {Key: "$set", Value: bson.D{{Key: f(), Value: "s"}}}})
+			m = driver.NewUpdateOneModel().SetFilter(id).SetUpdate(bson.D{{Key: "$push",
+				Value: bson.D{{Key: "arr", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(100)}},
+					{Key: "$slice", Value: -1 - r.IntN(5)}}}}}, {Key: "$set", Value: bson.D{{Key: f(), Value: "s"}}}})
 		case 5:
-			m = driver.NewUpdateOneModel().SetFilter(id).SetUpdate(bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: f(), Value: "p"}, {Key: "z" + f(), Value: r.IntN(5)}, {Key: "o.q", Value: 5}}}}, bson.D{{Key: "$unset", Value: f()}}})
+			m = driver.NewUpdateOneModel().SetFilter(id).SetUpdate(bson.A{bson.D{{Key: "$set",
+				Value: bson.D{{Key: f(), Value: "p"}, {Key: "z" + f(), Value: r.IntN(5)}, {Key: "o.q", Value: 5}}}},
+				bson.D{{Key: "$unset", Value: f()}}})
 		case 6:
-			m = driver.NewUpdateOneModel().SetFilter(id).SetUpsert(true).SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: "o." + f(), Value: r.IntN(100)}}}})
+			m = driver.NewUpdateOneModel().SetFilter(id).SetUpsert(true).SetUpdate(bson.D{{Key: "$set",
+				Value: bson.D{{Key: "o." + f(), Value: r.IntN(100)}}}})
 		default:
-			m = driver.NewUpdateOneModel().SetFilter(id).SetUpdate(bson.D{{Key: "$set", Value: bson.D{{Key: f(), Value: r.IntN(100)}}}, {Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
+			m = driver.NewUpdateOneModel().SetFilter(id).SetUpdate(bson.D{{Key: "$set",
+				Value: bson.D{{Key: f(), Value: r.IntN(100)}}}, {Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
 		}
 		models = append(models, m)
 	}
@@ -216,14 +224,16 @@ func historyFoldedEqualsSource(t *testing.T, first uint64) {
 		}
 		history(t, c, r, 3000)
 		to := p.position(t)
-		st, err := p.replay(t, from, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + r.IntN(8), BatchOps: 1 + r.IntN(500)}})
+		st, err := p.replay(t, from, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + r.IntN(8),
+			BatchOps: 1 + r.IntN(500)}})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		t.Logf("%+v", st)
 		p.same(t, db, "c")
 		// Once more from the start, with the target ahead of every event.
-		if _, err = p.replay(t, from, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + r.IntN(8), BatchOps: 1 + r.IntN(500)}, Overlap: mongosink.Overlap{End: to}}); err != nil {
+		if _, err = p.replay(t, from, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + r.IntN(8),
+			BatchOps: 1 + r.IntN(500)}, Overlap: mongosink.Overlap{End: to}}); err != nil {
 			t.Fatalf("seed %d, replayed: %v", seed, err)
 		}
 		p.same(t, db, "c")
@@ -243,7 +253,8 @@ func TestUniqueKeysTraded(t *testing.T) {
 	c := p.src.Client.Database("u").Collection("c")
 	const docs = 20
 	for i := range docs {
-		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "n", Value: 0}}); err != nil {
+		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i},
+			{Key: "n", Value: 0}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -251,7 +262,9 @@ func TestUniqueKeysTraded(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed, 2))
 	set := func(id int, k any) {
 		t.Helper()
-		if _, err := c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: k}}}, {Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
+		if _, err := c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}},
+			bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: k}}},
+				{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -284,7 +297,8 @@ func TestUniqueKeysTraded(t *testing.T) {
 		t.Error("no operation was parked: the test shows nothing")
 	}
 	p.same(t, "u", "c")
-	if _, err := p.replay(t, mid, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 4, BatchOps: 20}, Overlap: mongosink.Overlap{End: to}}); err != nil {
+	if _, err := p.replay(t, mid, to, mongosink.Options{Sizes: mongosink.Sizes{Partitions: 4, BatchOps: 20},
+		Overlap: mongosink.Overlap{End: to}}); err != nil {
 		t.Fatalf("seed %d, replayed: %v", seed, err)
 	}
 	p.same(t, "u", "c")
@@ -299,7 +313,8 @@ func TestConflictsAreErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	inserted := p.position(t)
-	if _, err := c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: 2}}}}); err != nil {
+	if _, err := c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "a", Value: 2}}}}); err != nil {
 		t.Fatal(err)
 	}
 	to := p.position(t)
@@ -307,7 +322,8 @@ func TestConflictsAreErrors(t *testing.T) {
 	if _, err := p.replay(t, inserted, to, mongosink.Options{}); !errors.As(err, &conflict) {
 		t.Errorf("update of a missing document: %v", err)
 	}
-	if _, err := p.dst.Client.Database("x").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}, {Key: "other", Value: true}}); err != nil {
+	if _, err := p.dst.Client.Database("x").Collection("c").InsertOne(t.Context(),
+		bson.D{{Key: "_id", Value: 1}, {Key: "other", Value: true}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.replay(t, from, inserted, mongosink.Options{}); !errors.As(err, &conflict) {

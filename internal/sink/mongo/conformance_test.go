@@ -89,15 +89,19 @@ func (s *served) Documents(ctx context.Context, ns string) (docs []bson.Raw, err
 // works on it. The result waits until it does.
 func blockInsert(t *testing.T, c *mongo.Cluster, ns string, d time.Duration) (reached func()) {
 	t.Helper()
-	raw, err := c.Command(t.Context(), "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "namespace", Value: ns}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: d.Milliseconds()}}}})
+	raw, err := c.Command(t.Context(), "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+		{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "namespace", Value: ns},
+			{Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: d.Milliseconds()}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	count, _ := raw.Lookup("count").AsInt64OK()
 	return func() {
 		t.Helper()
-		if _, err := c.Command(t.Context(), "admin", bson.D{{Key: "waitForFailPoint", Value: "failCommand"}, {Key: "timesEntered", Value: count + 1}, {Key: "maxTimeMS", Value: 60_000}}); err != nil {
+		if _, err := c.Command(t.Context(), "admin",
+			bson.D{{Key: "waitForFailPoint", Value: "failCommand"}, {Key: "timesEntered", Value: count + 1},
+				{Key: "maxTimeMS", Value: 60_000}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -133,7 +137,8 @@ func TestEarlierSink(t *testing.T) {
 	<-ended
 	next := target()
 	for { // until the server has nothing under way
-		raw, err := c.Command(t.Context(), "admin", bson.D{{Key: "currentOp", Value: 1}, {Key: "command.insert", Value: bson.D{{Key: "$exists", Value: true}}}})
+		raw, err := c.Command(t.Context(), "admin",
+			bson.D{{Key: "currentOp", Value: 1}, {Key: "command.insert", Value: bson.D{{Key: "$exists", Value: true}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,11 +168,13 @@ func TestConformance(t *testing.T) {
 			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchOps: 1, Coalesce: -1}}
 		},
 		"many": func() mongosink.Options {
-			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + rnd.IntN(8), BatchOps: 1 + rnd.IntN(50), Coalesce: 1 << rnd.IntN(16), InFlight: 1 << rnd.IntN(20)},
+			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1 + rnd.IntN(8), BatchOps: 1 + rnd.IntN(50),
+				Coalesce: 1 << rnd.IntN(16), InFlight: 1 << rnd.IntN(20)},
 				Write: write.Options{Transactions: txn, TransactionOps: 2}}
 		},
 		"letters": func() mongosink.Options {
-			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 3, BatchOps: 10}, Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "conform", nil), OnConflict: deadletter.Skip}}
+			return mongosink.Options{Sizes: mongosink.Sizes{Partitions: 3, BatchOps: 10},
+				Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "conform", nil), OnConflict: deadletter.Skip}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -67,7 +67,8 @@ func (w *wild) run(t *testing.T) {
 	w.write(t)
 	to := w.p.position(t)
 	one := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 1, BatchOps: 1, Coalesce: -1}}
-	many := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 2 + w.g.IntN(8), BatchOps: 20 + w.g.IntN(300), Coalesce: 1 << w.g.IntN(20)},
+	many := mongosink.Options{Sizes: mongosink.Sizes{Partitions: 2 + w.g.IntN(8), BatchOps: 20 + w.g.IntN(300),
+		Coalesce: 1 << w.g.IntN(20)},
 		Write: write.Options{TransactionOps: 1 + w.g.IntN(4)}}
 	few := many // updates folded with each other, and seldom into a whole document
 	few.Sizes.BatchOps, few.Sizes.Coalesce = 2+w.g.IntN(6), -1
@@ -87,7 +88,8 @@ func (w *wild) run(t *testing.T) {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		w.batched += st.Batched
-		t.Logf("%s: %d operations, %d folded, %d statements, %d in transactions, %d rewritten, %d skipped", c.name, st.Operations, st.Folded, st.Statements, st.Batched, st.Rewritten, st.Skipped)
+		t.Logf("%s: %d operations, %d folded, %d statements, %d in transactions, %d rewritten, %d skipped", c.name,
+			st.Operations, st.Folded, st.Statements, st.Batched, st.Rewritten, st.Skipped)
 		if folds := st.Folded > 0; folds != (c.o.Sizes.Partitions > 1) {
 			t.Errorf("%s: %d operations folded", c.name, st.Folded)
 		}
@@ -107,7 +109,8 @@ func (w *wild) write(t *testing.T) {
 		// Some are refused by the server, and say nothing in the oplog.
 		for name, list := range map[string]bson.A{"update": updates, "delete": deletes} {
 			var refused driver.WriteException
-			err := c.Database().RunCommand(t.Context(), bson.D{{Key: name, Value: "c"}, {Key: name + "s", Value: list}, {Key: "ordered", Value: false}}).Err()
+			err := c.Database().RunCommand(t.Context(),
+				bson.D{{Key: name, Value: "c"}, {Key: name + "s", Value: list}, {Key: "ordered", Value: false}}).Err()
 			if err != nil && len(list) > 0 && !errors.As(err, &refused) {
 				t.Fatal(err)
 			}

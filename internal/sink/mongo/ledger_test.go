@@ -228,7 +228,8 @@ func TestLedgerConcurrently(t *testing.T) {
 func TestAcks(t *testing.T) {
 	one, two := &segment{}, &segment{}
 	var a acks
-	for _, x := range []ack{{one, 1, false}, {one, 2, false}, {one, 1, true}, {two, 1, true}, {two, 4, true}, {one, 1, true}} {
+	for _, x := range []ack{{one, 1, false}, {one, 2, false}, {one, 1, true}, {two, 1, true}, {two, 4, true},
+		{one, 1, true}} {
 		a.add(x.seg, x.n, x.released)
 	}
 	want := acks{{one, 3, false}, {one, 1, true}, {two, 5, true}, {one, 1, true}}

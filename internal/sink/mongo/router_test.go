@@ -97,11 +97,13 @@ func insertAt(ns string, id, pos int) stream.Event {
 	if strings.HasPrefix(ns, "out.") {
 		target = ""
 	}
-	return stream.Event{Kind: stream.Insert, NS: ns, Route: &stream.Route{Source: ns, Target: target}, Key: stream.Key{ID: idOf(id)}, Doc: bson.Raw(doc), At: at(pos)}
+	return stream.Event{Kind: stream.Insert, NS: ns, Route: &stream.Route{Source: ns, Target: target},
+		Key: stream.Key{ID: idOf(id)}, Doc: bson.Raw(doc), At: at(pos)}
 }
 
 func dropAt(ns string, pos int) stream.Event {
-	return stream.Event{Kind: stream.SchemaChange, NS: ns, At: at(pos), Change: &stream.Change{Kind: stream.ChangeDrop, NS: ns}}
+	return stream.Event{Kind: stream.SchemaChange, NS: ns, At: at(pos),
+		Change: &stream.Change{Kind: stream.ChangeDrop, NS: ns}}
 }
 
 func batchOf(start, end int, events ...stream.Event) *stream.Batch {
@@ -188,13 +190,15 @@ func routerOrder(t *testing.T, seed uint64) {
 // stopped an earlier run not from there on.
 func TestRouterAhead(t *testing.T) {
 	id := idOf(7)
-	r := newRouted(t, 1, Options{Overlap: Overlap{End: at(10), Refused: []stream.Place{{NS: "dst.c", ID: bson.RawValue{Type: bson.TypeInt64, Value: id.Data}, At: at(5)}}}})
+	r := newRouted(t, 1, Options{Overlap: Overlap{End: at(10),
+		Refused: []stream.Place{{NS: "dst.c", ID: bson.RawValue{Type: bson.TypeInt64, Value: id.Data}, At: at(5)}}}})
 	for _, c := range []struct {
 		ns      string
 		id, pos int
 		ahead   bool
 	}{
-		{"dst.c", 1, 10, true}, {"dst.c", 1, 11, false}, {"dst.c", 7, 4, true}, {"dst.c", 7, 5, false}, {"dst.c", 7, 9, false}, {"dst.d", 7, 9, true},
+		{"dst.c", 1, 10, true}, {"dst.c", 1, 11, false}, {"dst.c", 7, 4, true}, {"dst.c", 7, 5, false},
+		{"dst.c", 7, 9, false}, {"dst.d", 7, 9, true},
 	} {
 		ev := insertAt(c.ns, c.id, c.pos)
 		if got := r.ahead(c.ns, &ev); got != c.ahead {
@@ -242,7 +246,8 @@ func TestRouterSchema(t *testing.T) {
 		batchOf(6, 7, dropAt("src.e", 7)),
 	)
 	cancel()
-	want := []string{"src.a before 3 last true", "src.b before 4 last false", "src.c before 4 last true", "src.d before 6 last false", "src.e before 6 last true"}
+	want := []string{"src.a before 3 last true", "src.b before 4 last false", "src.c before 4 last true",
+		"src.d before 6 last false", "src.e before 6 last true"}
 	if !slices.Equal(r.schema, want) {
 		t.Errorf("schema changes %q\nwant %q", r.schema, want)
 	}
@@ -276,7 +281,8 @@ func TestRouterSchemaInParts(t *testing.T) {
 		batchOf(6, 8, dropAt("src.f", 7)),
 	)
 	cancel()
-	want := []string{"src.a before 1 last false", "src.b before 2 last false", "src.c before 3 last false", "src.d before 3 last false", "src.e before 4 last true", "src.f before 6 last true"}
+	want := []string{"src.a before 1 last false", "src.b before 2 last false", "src.c before 3 last false",
+		"src.d before 3 last false", "src.e before 4 last true", "src.f before 6 last true"}
 	if !slices.Equal(r.schema, want) {
 		t.Errorf("schema changes %q\nwant %q", r.schema, want)
 	}
@@ -289,7 +295,8 @@ func TestRouterCapped(t *testing.T) {
 	r := newRouted(t, 2, Options{Overlap: Overlap{Capped: starts}})
 	r.traits["dst.ring"] = Traits{Capped: true}
 	r.take(ctx)
-	r.feed(ctx, batchOf(1, 6, insertAt("src.ring", 1, 2), insertAt("src.ring", 2, 3), insertAt("src.ring", 3, 4), insertAt("src.ring", 4, 5), insertAt("src.a", 1, 6)))
+	r.feed(ctx, batchOf(1, 6, insertAt("src.ring", 1, 2), insertAt("src.ring", 2, 3), insertAt("src.ring", 3, 4),
+		insertAt("src.ring", 4, 5), insertAt("src.a", 1, 6)))
 	if err := r.Drain(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -317,7 +324,8 @@ func TestRouterCapped(t *testing.T) {
 // rather than the cancellation that it caused.
 func TestRouterFails(t *testing.T) {
 	r := newRouted(t, 1, Options{})
-	if err := r.Feed(t.Context(), batchOf(1, 2, insertAt("src.bad", 1, 2))); err == nil || !strings.Contains(err.Error(), "dst.bad") {
+	if err := r.Feed(t.Context(), batchOf(1, 2, insertAt("src.bad", 1, 2))); err == nil ||
+		!strings.Contains(err.Error(), "dst.bad") {
 		t.Errorf("%v", err)
 	}
 	cause := errors.New("the disk is gone")

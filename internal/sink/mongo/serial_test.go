@@ -49,7 +49,8 @@ func (p pair) serial(t *testing.T, db string, traits mongosink.Traits, create bs
 		cmds := []bson.D{append(bson.D{{Key: "create", Value: "c"}}, create...)}
 		if unique {
 			cmds = append(cmds, bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{
-				bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
+				bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true},
+					{Key: "sparse", Value: true}}}}})
 		}
 		for _, cmd := range cmds {
 			if err := c.Client.Database(db).RunCommand(t.Context(), cmd).Err(); err != nil {
@@ -58,7 +59,8 @@ func (p pair) serial(t *testing.T, db string, traits mongosink.Traits, create bs
 		}
 	}
 	at := p.position(t)
-	return &serialRun{pair: p, t: t, db: db, traits: traits, c: p.src.Client.Database(db).Collection("c"), from: at, again: at}
+	return &serialRun{pair: p, t: t, db: db, traits: traits, c: p.src.Client.Database(db).Collection("c"), from: at,
+		again: at}
 }
 
 func (s *serialRun) insert(id any, fields ...bson.E) {
@@ -70,7 +72,8 @@ func (s *serialRun) insert(id any, fields ...bson.E) {
 
 func (s *serialRun) set(id any, name string, v any) {
 	s.t.Helper()
-	if _, err := s.c.UpdateOne(s.t.Context(), bson.D{{Key: "_id", Value: s.id(id)}}, bson.D{{Key: "$set", Value: bson.D{{Key: name, Value: v}}}}); err != nil {
+	if _, err := s.c.UpdateOne(s.t.Context(), bson.D{{Key: "_id", Value: s.id(id)}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: name, Value: v}}}}); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -247,7 +250,8 @@ func TestSerialParked(t *testing.T) {
 			"whole":   {},
 			"single":  {Sizes: mongosink.Sizes{BatchOps: 1}},
 			"letters": {Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "serial", nil), OnConflict: deadletter.Stop}},
-			"skip":    {Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "serial_skip", nil), OnConflict: deadletter.Skip}},
+			"skip": {Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "serial_skip", nil),
+				OnConflict: deadletter.Skip}},
 		} {
 			t.Run(c.name+"/"+variant, func(t *testing.T) {
 				s := p.serial(t, c.name+"_"+variant, c.traits, c.create, c.unique)
@@ -267,7 +271,8 @@ func TestHistoriesOfEqualIDs(t *testing.T) {
 	t.Parallel()
 	t.Run("collated", func(t *testing.T) {
 		t.Parallel()
-		ids := []any{"a", "A", "b", "B", "\u00e9", 1, 1.0, bson.D{{Key: "x", Value: "q"}}, bson.D{{Key: "x", Value: "Q"}}, "z"}
+		ids := []any{"a", "A", "b", "B", "\u00e9", 1, 1.0, bson.D{{Key: "x", Value: "q"}}, bson.D{{Key: "x", Value: "Q"}},
+			"z"}
 		equalIDs(t, mongosink.Traits{Collated: true}, bson.D{{Key: "collation", Value: folded}}, ids)
 	})
 	t.Run("numbers", func(t *testing.T) {
@@ -279,8 +284,10 @@ func TestHistoriesOfEqualIDs(t *testing.T) {
 			}
 			return d
 		}
-		ids := []any{1, int64(1), 1.0, dec("1.0"), 0, math.Copysign(0, -1), math.NaN(), math.Float64frombits(0xfff8000000000001), dec("NaN"),
-			0.1, dec("0.1"), dec("0.10"), dec("0.1000000000000000000000000000000001"), "a", bson.Symbol("a"), bson.D{{Key: "x", Value: 1}}, bson.D{{Key: "x", Value: 1.0}}}
+		ids := []any{1, int64(1), 1.0, dec("1.0"), 0, math.Copysign(0, -1), math.NaN(),
+			math.Float64frombits(0xfff8000000000001), dec("NaN"),
+			0.1, dec("0.1"), dec("0.10"), dec("0.1000000000000000000000000000000001"), "a", bson.Symbol("a"),
+			bson.D{{Key: "x", Value: 1}}, bson.D{{Key: "x", Value: 1.0}}}
 		equalIDs(t, mongosink.Traits{}, nil, ids)
 	})
 }
@@ -371,7 +378,8 @@ func TestParkedInFullLedger(t *testing.T) {
 			defer cancel()
 			s.ctx = ctx
 			letters := deadletter.New(p.dst, name, nil)
-			s.killed(kill, mongosink.Options{Sizes: mongosink.Sizes{InFlight: 1, BatchOps: 1}, Policy: mongosink.Policy{Letters: letters, OnConflict: deadletter.Stop}})
+			s.killed(kill, mongosink.Options{Sizes: mongosink.Sizes{InFlight: 1, BatchOps: 1},
+				Policy: mongosink.Policy{Letters: letters, OnConflict: deadletter.Stop}})
 			if st := letters.Stats(); st.Open+st.Undecided > 0 {
 				t.Errorf("letters: %+v", st)
 			}
@@ -391,11 +399,15 @@ func TestClusteredIDs(t *testing.T) {
 		}
 		return d
 	}
-	ids := []any{math.NaN(), 1e300, -1e300, math.Inf(1), math.Inf(-1), dec("1E+400"), dec("1E-400"), 5e-324, math.Copysign(0, -1), 7, "s",
+	ids := []any{math.NaN(), 1e300, -1e300, math.Inf(1), math.Inf(-1), dec("1E+400"), dec("1E-400"), 5e-324,
+		math.Copysign(0, -1), 7, "s",
 		bson.D{{Key: "x", Value: math.NaN()}}, bson.D{{Key: "x", Value: 1e300}}}
-	clustered := bson.D{{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}}
+	clustered := bson.D{{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "unique", Value: true}}}}
 	for i, id := range ids {
-		for variant, o := range map[string]mongosink.Options{"whole": {}, "single": {Sizes: mongosink.Sizes{BatchOps: 1}, Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "clustered", nil), OnConflict: deadletter.Stop}}} {
+		for variant, o := range map[string]mongosink.Options{"whole": {},
+			"single": {Sizes: mongosink.Sizes{BatchOps: 1},
+				Policy: mongosink.Policy{Letters: deadletter.New(p.dst, "clustered", nil), OnConflict: deadletter.Stop}}} {
 			t.Run(fmt.Sprint(id, "/", variant), func(t *testing.T) {
 				s := p.serial(t, fmt.Sprintf("clustered_%d_%s", i, variant), mongosink.Traits{}, clustered, true)
 				s.insert(id, k(1))
@@ -510,8 +522,10 @@ func lettersOfEqualIDs(t *testing.T, p pair, traits mongosink.Traits, create bso
 				if single {
 					o.Sizes.BatchOps, s.batch = 1, 300
 				}
-				o.Source.Reread = func(ctx context.Context, _ mongosink.Origin, id bsoncore.Value, _ mongo.OpTime) (mongosink.Reread, error) {
-					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id", Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}).Raw()
+				o.Source.Reread = func(ctx context.Context, _ mongosink.Origin, id bsoncore.Value,
+					_ mongo.OpTime) (mongosink.Reread, error) {
+					d, err := s.c.FindOne(ctx, bson.D{{Key: "_id",
+						Value: bson.RawValue{Type: bson.Type(id.Type), Value: id.Data}}}).Raw()
 					if errors.Is(err, driver.ErrNoDocuments) {
 						err = nil
 					}

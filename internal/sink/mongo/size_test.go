@@ -53,7 +53,8 @@ func TestStatementsBeyondLimits(t *testing.T) {
 		{"many_paths", func(run func(bson.D)) { // of some length, in many documents: 52 MB in all
 			var docs bson.A
 			for id := range 260 {
-				docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: strings.Repeat("q", 1000), Value: bson.D{{Key: "old", Value: 1}}}})
+				docs = append(docs, bson.D{{Key: "_id", Value: id},
+					{Key: strings.Repeat("q", 1000), Value: bson.D{{Key: "old", Value: 1}}}})
 			}
 			run(insertOf(docs...))
 		}, func(run func(bson.D)) {
@@ -64,28 +65,33 @@ func TestStatementsBeyondLimits(t *testing.T) {
 		{"many_statements", func(run func(bson.D)) { // 15 KB each, 60 MB in all
 			var docs bson.A
 			for id := range 4000 {
-				docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: strings.Repeat("r", 370), Value: bson.D{{Key: "old", Value: 1}}}})
+				docs = append(docs, bson.D{{Key: "_id", Value: id},
+					{Key: strings.Repeat("r", 370), Value: bson.D{{Key: "old", Value: 1}}}})
 			}
 			run(insertOf(docs...))
 		}, func(run func(bson.D)) {
 			run(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{
-				bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$set", Value: fields(strings.Repeat("r", 370), 0, 40)}}}, {Key: "multi", Value: true}}}}})
+				bson.D{{Key: "q", Value: bson.D{}}, {Key: "u", Value: bson.D{{Key: "$set", Value: fields(strings.Repeat("r", 370),
+					0, 40)}}}, {Key: "multi", Value: true}}}}})
 		}},
 		{"ids", func(run func(bson.D)) { // in one $in they are beyond 16 MB
 			for id := range 28 {
-				run(insertOf(bson.D{{Key: "_id", Value: fmt.Sprint("u", id, long(600<<10))}, {Key: "a", Value: bson.A{long(200), 2, 3}}}))
+				run(insertOf(bson.D{{Key: "_id", Value: fmt.Sprint("u", id, long(600<<10))},
+					{Key: "a", Value: bson.A{long(200), 2, 3}}}))
 				run(insertOf(bson.D{{Key: "_id", Value: fmt.Sprint("d", id, long(600<<10))}}))
 			}
 		}, func(run func(bson.D)) {
 			for id := range 28 {
 				run(updateOf(fmt.Sprint("u", id, long(600<<10)), shorter))
 				run(bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{
-					bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: fmt.Sprint("d", id, long(600<<10))}}}, {Key: "limit", Value: 1}}}}})
+					bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: fmt.Sprint("d", id, long(600<<10))}}},
+						{Key: "limit", Value: 1}}}}})
 			}
 		}},
 		{"documents", func(run func(bson.D)) { // read by several replies
 			for id := range 5 {
-				run(insertOf(bson.D{{Key: "_id", Value: id}, {Key: "a", Value: bson.A{long(200), 2, 3}}, {Key: "pad", Value: long(4 << 20)}}))
+				run(insertOf(bson.D{{Key: "_id", Value: id}, {Key: "a", Value: bson.A{long(200), 2, 3}},
+					{Key: "pad", Value: long(4 << 20)}}))
 			}
 		}, func(run func(bson.D)) {
 			for id := range 5 {
@@ -148,7 +154,8 @@ func TestAheadBeyondTheLimit(t *testing.T) {
 	draft := strings.Repeat("x", 9<<20)
 	run(updateOf(0, bson.D{{Key: "$set", Value: bson.D{{Key: "draft", Value: draft}}}}))
 	// A shorter array with another element has no statement: the document is read.
-	run(updateOf(1, bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "draft", Value: draft}, {Key: "a", Value: bson.A{strings.Repeat("x", 200), 5}}}}}}))
+	run(updateOf(1, bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "draft", Value: draft},
+		{Key: "a", Value: bson.A{strings.Repeat("x", 200), 5}}}}}}))
 	for id := range 2 {
 		run(updateOf(id, bson.D{{Key: "$rename", Value: bson.D{{Key: "draft", Value: "published"}}}}))
 	}
@@ -170,5 +177,6 @@ func insertOf(docs ...any) bson.D {
 }
 
 func updateOf(id, u any) bson.D {
-	return bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: u}}}}}
+	return bson.D{{Key: "update", Value: "c"}, {Key: "updates",
+		Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: u}}}}}
 }

@@ -35,14 +35,18 @@ func userOps(t *testing.T, c *driver.Collection, r *rand.Rand, n int) {
 			op = append(op, bson.E{Key: "op", Value: "u"}, bson.E{Key: "o2", Value: bson.D{id}}, bson.E{Key: "o", Value: whole})
 		case 4:
 			op = append(op, bson.E{Key: "op", Value: "u"}, bson.E{Key: "o2", Value: bson.D{id}}, bson.E{Key: "b", Value: true},
-				bson.E{Key: "o", Value: bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "i", Value: bson.D{{Key: "z" + f(), Value: r.IntN(9)}}}}}}})
+				bson.E{Key: "o", Value: bson.D{{Key: "$v", Value: 2},
+					{Key: "diff", Value: bson.D{{Key: "i", Value: bson.D{{Key: "z" + f(), Value: r.IntN(9)}}}}}}})
 		default:
-			op = append(op, bson.E{Key: "op", Value: "u"}, bson.E{Key: "o2", Value: bson.D{id}}, bson.E{Key: "b", Value: r.IntN(2) == 0},
-				bson.E{Key: "o", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "z", Value: r.IntN(9)}, {Key: f(), Value: r.IntN(9)}}}, {Key: "$unset", Value: bson.D{{Key: "n", Value: 1}}}}})
+			op = append(op, bson.E{Key: "op", Value: "u"}, bson.E{Key: "o2", Value: bson.D{id}},
+				bson.E{Key: "b", Value: r.IntN(2) == 0},
+				bson.E{Key: "o", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "z", Value: r.IntN(9)},
+					{Key: f(), Value: r.IntN(9)}}}, {Key: "$unset", Value: bson.D{{Key: "n", Value: 1}}}}})
 		}
 		ops = append(ops, op)
 	}
-	err := c.Database().Client().Database("admin").RunCommand(t.Context(), bson.D{{Key: "applyOps", Value: ops}, {Key: "allowAtomic", Value: r.IntN(4) > 0}}).Err()
+	err := c.Database().Client().Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "applyOps", Value: ops}, {Key: "allowAtomic", Value: r.IntN(4) > 0}}).Err()
 	if err != nil {
 		t.Fatal(err)
 	}

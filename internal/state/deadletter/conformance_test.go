@@ -26,7 +26,8 @@ func TestLetters(t *testing.T) {
 func about(t *testing.T, id any) deadletter.Letter {
 	t.Helper()
 	doc := kit.Raw(bson.D{{Key: "_id", Value: id}, {Key: "$v", Value: 1}})
-	return deadletter.Letter{NS: "d.c", State: deadletter.Open, Cause: deadletter.CauseKey, DocID: bsoncore.Document(doc).Lookup("_id"), Doc: doc,
+	return deadletter.Letter{NS: "d.c", State: deadletter.Open, Cause: deadletter.CauseKey,
+		DocID: bsoncore.Document(doc).Lookup("_id"), Doc: doc,
 		At: mongo.OpTime{TS: bson.Timestamp{T: 5, I: 1}, Term: 1}}
 }
 
@@ -79,7 +80,8 @@ func testTransaction(t *testing.T, c *mongo.Cluster) {
 			t.Errorf("%s: %+v, %v, %v", name, got, ok, err)
 		}
 	}
-	if err := c.Client.Database(mongo.StateDB).RunCommand(t.Context(), deadletter.SettleCommand(l, "written")).Err(); err != nil {
+	if err := c.Client.Database(mongo.StateDB).RunCommand(t.Context(),
+		deadletter.SettleCommand(l, "written")).Err(); err != nil {
 		t.Fatal(err)
 	}
 	s.Forgotten(l, true)

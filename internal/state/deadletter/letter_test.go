@@ -40,7 +40,8 @@ func TestLetterID(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 1}}
 	base := Letter{NS: "a.b", DocID: id(1), At: at, State: Open}
 	seen := map[string]string{letterID("j", base): "base"}
-	if undecided := base; letterID("j", Letter{NS: undecided.NS, DocID: undecided.DocID, At: at, State: Undecided}) != letterID("j", base) {
+	if undecided := base; letterID("j", Letter{NS: undecided.NS, DocID: undecided.DocID, At: at,
+		State: Undecided}) != letterID("j", base) {
 		t.Error("the same refusal has two ids")
 	}
 	for name, l := range map[string]Letter{

@@ -50,7 +50,8 @@ func addAll(tb testing.TB, b *Batch, list []Item) {
 func TestAllocations(t *testing.T) {
 	const n = 1000
 	pad := bson.Binary{Data: bytes.Repeat([]byte("x"), 100)}
-	diff := bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "field1", Value: pad}}}}}}
+	diff := bson.D{{Key: "$v", Value: int32(2)},
+		{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "field1", Value: pad}}}}}}
 	b := NewBatch()
 	for _, c := range []struct {
 		name   string
@@ -78,7 +79,8 @@ func TestAllocations(t *testing.T) {
 
 // TestKeptOwnTheirBytes: nothing of what is kept back points into a reply.
 func TestKeptOwnTheirBytes(t *testing.T) {
-	diff := bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: "first"}}}}}}
+	diff := bson.D{{Key: "$v", Value: int32(2)},
+		{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: "first"}}}}}}
 	list := events(t, stream.Update, diff, 50)
 	b, h := NewBatch(), NewCoalesced(1<<20)
 	addAll(t, b, list)

@@ -37,7 +37,8 @@ func TestKeptInserts(t *testing.T) {
 		return left
 	}
 	update := func(k int) {
-		diff := bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "field1", Value: "new"}}}}}}
+		diff := bson.D{{Key: "$v", Value: int32(2)},
+			{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "field1", Value: "new"}}}}}}
 		for _, it := range of(stream.Update, diff, k) {
 			if joined, ok, err := h.Join(&it); !joined || !ok || err != nil {
 				t.Fatal(joined, ok, err)
@@ -55,7 +56,8 @@ func TestKeptInserts(t *testing.T) {
 		if i < 10 {
 			want = "new"
 		}
-		if got, _ := bson.Raw(o.Doc).Lookup("field1").StringValueOK(); o.Kind != stream.Insert || got != want || !bytes.Equal(o.ID.Data, ids[i].Event.Key.ID.Data) {
+		if got, _ := bson.Raw(o.Doc).Lookup("field1").StringValueOK(); o.Kind != stream.Insert || got != want ||
+			!bytes.Equal(o.ID.Data, ids[i].Event.Key.ID.Data) {
 			t.Errorf("operation %d: kind %d, %s", i, o.Kind, bson.Raw(o.Doc))
 		}
 	}
@@ -80,7 +82,8 @@ func TestKeptInserts(t *testing.T) {
 func TestMostKept(t *testing.T) {
 	const limit, n = 10_000, 200
 	update := func(pad int) bson.D {
-		return bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "f", Value: make([]byte, pad)}}}}}}
+		return bson.D{{Key: "$v", Value: int32(2)},
+			{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "f", Value: make([]byte, pad)}}}}}}
 	}
 	for _, c := range []struct {
 		name string

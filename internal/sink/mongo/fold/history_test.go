@@ -107,7 +107,8 @@ func (s *source) document(id int32) bson.Raw {
 	if s.IntN(2) == 0 {
 		d = append(d, bson.E{Key: "at", Value: bson.DateTime(s.IntN(10_000))})
 	}
-	return s.raw(append(d, bson.E{Key: "o", Value: bson.D{{Key: "x", Value: s.IntN(1000)}}}, bson.E{Key: "pad", Value: make([]byte, s.IntN(700))}))
+	return s.raw(append(d, bson.E{Key: "o", Value: bson.D{{Key: "x", Value: s.IntN(1000)}}},
+		bson.E{Key: "pad", Value: make([]byte, s.IntN(700))}))
 }
 
 func (s *source) update(was bson.Raw) bson.Raw {
@@ -129,7 +130,8 @@ func (s *source) update(was bson.Raw) bson.Raw {
 func (s *source) next() *Item {
 	id := int32(s.IntN(8))
 	s.ops++
-	ev := &stream.Event{NS: "d.c", Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, id)}},
+	ev := &stream.Event{NS: "d.c", Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32,
+		Data: bsoncore.AppendInt32(nil, id)}},
 		At: mongo.OpTime{TS: bson.Timestamp{T: uint32(s.ops)}, Term: 1}}
 	switch was, k := s.now[id], s.IntN(12); {
 	case k == 11:
@@ -282,7 +284,8 @@ func forget(used []*Item) []*Item {
 // TestFoldable: which successions become one operation, and which one.
 func TestFoldable(t *testing.T) {
 	s := newSource(t, 1)
-	d, err := delta.ParseAs(delta.Diff, s.raw(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "i", Value: bson.D{{Key: "n", Value: 1}}}}}}))
+	d, err := delta.ParseAs(delta.Diff, s.raw(bson.D{{Key: "$v", Value: int32(2)},
+		{Key: "diff", Value: bson.D{{Key: "i", Value: bson.D{{Key: "n", Value: 1}}}}}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,8 +308,10 @@ func TestFoldable(t *testing.T) {
 	for _, c := range []struct {
 		prev, next, want stream.Kind
 	}{
-		{Insert, Insert, no}, {Insert, Replace, Insert}, {Insert, Put, Insert}, {Insert, Update, Insert}, {Insert, Delete, Delete},
-		{Replace, Insert, no}, {Replace, Replace, Replace}, {Replace, Put, Replace}, {Replace, Update, Replace}, {Replace, Delete, Delete},
+		{Insert, Insert, no}, {Insert, Replace, Insert}, {Insert, Put, Insert}, {Insert, Update, Insert},
+		{Insert, Delete, Delete},
+		{Replace, Insert, no}, {Replace, Replace, Replace}, {Replace, Put, Replace}, {Replace, Update, Replace},
+		{Replace, Delete, Delete},
 		{Put, Insert, no}, {Put, Replace, Put}, {Put, Put, Put}, {Put, Update, Put}, {Put, Delete, Delete},
 		{Update, Insert, no}, {Update, Replace, Replace}, {Update, Put, Put}, {Update, Delete, Delete},
 		{Delete, Insert, Put}, {Delete, Replace, no}, {Delete, Put, no}, {Delete, Update, no}, {Delete, Delete, no},
@@ -324,7 +329,8 @@ func TestFoldable(t *testing.T) {
 		if ok && (prev.Kind != c.want || prev.At.TS.T != 2) {
 			t.Errorf("%s, then %s: %s at %s, want %s", c.prev, c.next, prev.Kind, prev.At, c.want)
 		}
-		for name, change := range map[string]func(*Op){"overlap": func(o *Op) { o.Overlap = true }, "upsert": func(o *Op) { o.Upsert = true }} {
+		for name, change := range map[string]func(*Op){"overlap": func(o *Op) { o.Overlap = true },
+			"upsert": func(o *Op) { o.Upsert = true }} {
 			prev, next := of(c.prev), of(c.next)
 			change(&next)
 			if ok, _ := fold(&prev, &next, docwrite.Key{}, &memory{}); ok {
@@ -365,11 +371,15 @@ func TestTwins(t *testing.T) {
 	}{
 		{"updates", event(stream.Update, 5, set("n", 1)), event(stream.Update, 5, set("n", 2)), true},
 		{"updates of two", event(stream.Update, 5, set("n", 1)), event(stream.Update, 6, set("n", 2)), false},
-		{"an update where an update leads", event(stream.Update, 5, set("k", 6)), event(stream.Update, 6, set("n", 2)), false},
+		{"an update where an update leads", event(stream.Update, 5, set("k", 6)), event(stream.Update, 6, set("n", 2)),
+			false},
 		{"an update after an insert", event(stream.Insert, 5, doc(5, 1)), event(stream.Update, 5, set("n", 2)), true},
-		{"an update of another one than was inserted", event(stream.Insert, 5, doc(5, 1)), event(stream.Update, 6, set("n", 2)), false},
-		{"an update of what a replacement leads to", event(stream.Replace, 5, doc(6, 1)), event(stream.Update, 6, set("n", 2)), true},
-		{"a deletion of another one than was replaced", event(stream.Replace, 5, doc(5, 1)), event(stream.Delete, 6, nil), false},
+		{"an update of another one than was inserted", event(stream.Insert, 5, doc(5, 1)),
+			event(stream.Update, 6, set("n", 2)), false},
+		{"an update of what a replacement leads to", event(stream.Replace, 5, doc(6, 1)),
+			event(stream.Update, 6, set("n", 2)), true},
+		{"a deletion of another one than was replaced", event(stream.Replace, 5, doc(5, 1)), event(stream.Delete, 6, nil),
+			false},
 		{"an insert after a deletion", event(stream.Delete, 5, nil), event(stream.Insert, 6, doc(6, 1)), true},
 	} {
 		b := NewBatch()
@@ -391,7 +401,8 @@ func TestSameHash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ev := &stream.Event{Kind: stream.Put, NS: "d.c", Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.Type(v), Data: data}}, Doc: s.document(1)}
+		ev := &stream.Event{Kind: stream.Put, NS: "d.c",
+			Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.Type(v), Data: data}}, Doc: s.document(1)}
 		return &Item{Event: ev, Target: s.to, Hash: 7}
 	}
 	for _, c := range []struct {
@@ -496,7 +507,8 @@ func TestDue(t *testing.T) {
 	s, k := newSource(t, 5), NewCoalesced(2000)
 	now := time.Unix(100, 0)
 	one := func(kind stream.Kind, id byte) *Op {
-		o := &Op{Kind: kind, Hash: uint64(id), ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{id, 0, 0, 0}}, Delta: mustParse(t, s)}
+		o := &Op{Kind: kind, Hash: uint64(id), ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{id, 0, 0, 0}},
+			Delta: mustParse(t, s)}
 		if kind == stream.Insert {
 			o.Delta, o.Doc = delta.Delta{}, make([]byte, 100)
 		}
@@ -543,8 +555,10 @@ func TestDue(t *testing.T) {
 func TestClone(t *testing.T) {
 	s := newSource(t, 6)
 	for _, o := range []Op{
-		{Kind: stream.Put, ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, Doc: s.document(1), owned: true},
-		{Kind: stream.Update, ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, Delta: mustParse(t, s), owned: true},
+		{Kind: stream.Put, ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, Doc: s.document(1),
+			owned: true},
+		{Kind: stream.Update, ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, Delta: mustParse(t, s),
+			owned: true},
 	} {
 		c := o.Clone()
 		doc, upd := bytes.Clone(c.Doc), bytes.Clone(c.Delta.Raw())

@@ -67,7 +67,8 @@ func find(d bson.D, name string) int {
 // add appends an event, after which the document is next.
 func (p *past) add(id int32, kind stream.Kind, body bson.Raw, next bson.D) {
 	at := at(len(p.events) + 1)
-	p.events = append(p.events, &stream.Event{Kind: kind, Form: delta.Diff, NS: "s.c", Route: &stream.Route{Source: "s.c", Target: p.to.NS}, Key: stream.Key{ID: int32Value(id)}, Doc: body, At: at})
+	p.events = append(p.events, &stream.Event{Kind: kind, Form: delta.Diff, NS: "s.c",
+		Route: &stream.Route{Source: "s.c", Target: p.to.NS}, Key: stream.Key{ID: int32Value(id)}, Doc: body, At: at})
 	if p.now[id] = next; next == nil {
 		p.after = append(p.after, nil)
 		delete(p.now, id)
@@ -203,9 +204,10 @@ type replica struct {
 func (r *replica) start(from int) {
 	r.letters = deadletter.New(r.c, r.job, nil)
 	r.ok(r.letters.Load(r.Context(), true))
-	r.o = Options{Writers: write.NewWriters(write.Options{Target: r.c}), Cluster: r.c, Log: slog.New(slog.DiscardHandler), Skipped: r.skipped,
-		Policy: Policy{OnConflict: r.policy, Letters: r.letters},
-		Target: func(context.Context, string) (*fold.Target, error) { return r.to, nil },
+	r.o = Options{Writers: write.NewWriters(write.Options{Target: r.c}), Cluster: r.c, Log: slog.New(slog.DiscardHandler),
+		Skipped: r.skipped,
+		Policy:  Policy{OnConflict: r.policy, Letters: r.letters},
+		Target:  func(context.Context, string) (*fold.Target, error) { return r.to, nil },
 		Source: Source{
 			Reread: func(_ context.Context, _ Origin, id bsonraw.ID, least mongo.OpTime) (Reread, error) {
 				n := max(int(least.TS.T), r.newest)
@@ -225,7 +227,8 @@ func (r *replica) start(from int) {
 		r.w.Release()
 	}
 	r.r = New(r.o)
-	r.w, r.parked, r.batch, r.kept, r.fed = r.o.Writers.New(), r.r.NewParked(), fold.NewBatch(), fold.NewCoalesced(1<<20), from
+	r.w, r.parked, r.batch, r.kept, r.fed = r.o.Writers.New(), r.r.NewParked(), fold.NewBatch(), fold.NewCoalesced(1<<20),
+		from
 }
 
 func (r *replica) ok(err error) {
@@ -320,12 +323,15 @@ func (r *replica) barrier(must bool) {
 func (r *replica) disturb() {
 	id := int32(r.p.IntN(pastDocs))
 	if r.p.IntN(2) == 0 {
-		r.run(bson.D{{Key: "delete", Value: r.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "limit", Value: 1}}}}})
+		r.run(bson.D{{Key: "delete", Value: r.to.Coll},
+			{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}},
+				{Key: "limit", Value: 1}}}}})
 		r.deleted[id] = r.fed
 		return
 	}
 	doc := docOf(r, int32(theirs+r.p.IntN(1000)), field("k", r.p.IntN(pastKeys)))
-	err := r.c.Client.Database(r.to.DB).RunCommand(r.Context(), bson.D{{Key: "insert", Value: r.to.Coll}, {Key: "documents", Value: bson.A{doc}}}).Err()
+	err := r.c.Client.Database(r.to.DB).RunCommand(r.Context(),
+		bson.D{{Key: "insert", Value: r.to.Coll}, {Key: "documents", Value: bson.A{doc}}}).Err()
 	if err != nil && !mongo.IsCode(err, mongo.CodeDuplicateKey) {
 		r.ok(err)
 	}
@@ -359,7 +365,8 @@ func (r *replica) compare(when string, letters bool) {
 		l, disputed, err := r.letters.Read(r.Context(), r.to.NS, int32Value(id))
 		r.ok(err)
 		if !letters || !disputed || !bytes.Equal(l.Doc, want) {
-			r.Errorf("%s, _id %d: %s on the target, %s in its letter (%v), want %s", when, id, here[id], bson.Raw(l.Doc), disputed, want)
+			r.Errorf("%s, _id %d: %s on the target, %s in its letter (%v), want %s", when, id, here[id], bson.Raw(l.Doc),
+				disputed, want)
 		}
 	}
 }
@@ -413,7 +420,9 @@ func TestHistories(t *testing.T) {
 				r.play()
 				defer r.w.Release()
 				r.compare("at the end", policy == deadletter.Skip)
-				r.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: theirs}}}}}, {Key: "limit", Value: 0}}}}})
+				r.run(bson.D{{Key: "delete", Value: b.to.Coll},
+					{Key: "deletes", Value: bson.A{bson.D{{Key: "q",
+						Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: theirs}}}}}, {Key: "limit", Value: 0}}}}})
 				r.letters.RetryAll()
 				r.barrier(true)
 				r.compare("without the others", false)
@@ -428,7 +437,8 @@ func TestHistories(t *testing.T) {
 		}
 	}
 	if len(seeds) >= 12 && (parks == 0 || carries == 0 || disputes == 0 || trades == 0) {
-		t.Errorf("%d were parked, %d carried, %d events in dispute, %d trades: nothing was tried", parks, carries, disputes, trades)
+		t.Errorf("%d were parked, %d carried, %d events in dispute, %d trades: nothing was tried", parks, carries, disputes,
+			trades)
 	}
 	t.Logf("%d were parked, %d carried, %d events in dispute, %d trades", parks, carries, disputes, trades)
 }

@@ -50,7 +50,8 @@ func opOf(tb testing.TB, k stream.Kind, id any, pos int, fields ...bson.E) fold.
 	case stream.Delete:
 	case stream.Update:
 		fields = append(fields, field("last", pos))
-		raw, err := bson.Marshal(bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D(fields)}}}})
+		raw, err := bson.Marshal(bson.D{{Key: "$v", Value: int32(2)},
+			{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D(fields)}}}})
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -67,7 +68,8 @@ func field(name string, v any) bson.E { return bson.E{Key: name, Value: v} }
 
 // duplicateOn is a server's word about a duplicate key.
 func duplicateOn(name string) wire.WriteError {
-	raw, _ := bson.Marshal(bson.D{{Key: "keyPattern", Value: bson.D{{Key: name, Value: 1}}}, {Key: "keyValue", Value: bson.D{{Key: name, Value: 1}}},
+	raw, _ := bson.Marshal(bson.D{{Key: "keyPattern", Value: bson.D{{Key: name, Value: 1}}},
+		{Key: "keyValue", Value: bson.D{{Key: name, Value: 1}}},
 		{Key: "errmsg", Value: "E11000 duplicate key error collection: d.c index: " + name + "_1 dup key: {}"}})
 	return wire.WriteError{Code: mongo.CodeDuplicateKey, Message: "E11000", Raw: raw}
 }
@@ -77,7 +79,8 @@ var letters = deadletter.New(nil, "test", nil)
 // TestDecide: what becomes of an operation that is not applied, by policy, in the
 // overlap and after it.
 func TestDecide(t *testing.T) {
-	stop, skip := Policy{Letters: letters, OnConflict: deadletter.Stop}, Policy{Letters: letters, OnConflict: deadletter.Skip}
+	stop, skip := Policy{Letters: letters, OnConflict: deadletter.Stop},
+		Policy{Letters: letters, OnConflict: deadletter.Skip}
 	invalid := wire.WriteError{Code: mongo.CodeDocumentValidation, Message: "no"}
 	type want int
 	const (
@@ -87,7 +90,8 @@ func TestDecide(t *testing.T) {
 		refused // parked with its reason
 		skips
 	)
-	plain, capped, collated := &fold.Target{NS: "d.c"}, &fold.Target{NS: "d.c", Capped: true}, &fold.Target{NS: "d.c", Collated: true}
+	plain, capped, collated := &fold.Target{NS: "d.c"}, &fold.Target{NS: "d.c", Capped: true},
+		&fold.Target{NS: "d.c", Collated: true}
 	for i, c := range []struct {
 		policy  Policy
 		target  *fold.Target
@@ -160,7 +164,8 @@ func TestParked(t *testing.T) {
 	plain, collated := fold.NewTarget("d.c"), fold.NewTarget("d.s")
 	collated.Collated = true
 	item := func(to *fold.Target, id any, pos int) *fold.Item {
-		return &fold.Item{Target: to, Hash: 1, Event: &stream.Event{Kind: stream.Insert, NS: to.NS, Key: stream.Key{ID: idValue(t, id)}, Doc: docOf(t, id), At: at(pos)}}
+		return &fold.Item{Target: to, Hash: 1, Event: &stream.Event{Kind: stream.Insert, NS: to.NS,
+			Key: stream.Key{ID: idValue(t, id)}, Doc: docOf(t, id), At: at(pos)}}
 	}
 	s := r.NewParked()
 	first := opOf(t, stream.Put, int32(1), 1, field("a", "old"))
@@ -200,14 +205,16 @@ func TestParked(t *testing.T) {
 	if s.Len() != 3 || !s.Waits(plain, idValue(t, int64(1))) {
 		t.Error("what was carried is not parked again")
 	}
-	if order := deletesFirst([]*Document{docs[0], {Steps: []fold.Op{{Kind: stream.Insert}, {Kind: stream.Delete}}}, docs[1]}); !order[0].deleted() || order[1] != docs[0] || order[2] != docs[1] {
+	if order := deletesFirst([]*Document{docs[0], {Steps: []fold.Op{{Kind: stream.Insert}, {Kind: stream.Delete}}},
+		docs[1]}); !order[0].deleted() || order[1] != docs[0] || order[2] != docs[1] {
 		t.Error("deletes do not come first, the others in order")
 	}
 }
 
 // TestJudge: the verdict on a refusal.
 func TestJudge(t *testing.T) {
-	key, id, refused := &refusal{cause: deadletter.CauseKey}, &refusal{cause: deadletter.CauseID}, &refusal{cause: deadletter.CauseRefused}
+	key, id, refused := &refusal{cause: deadletter.CauseKey}, &refusal{cause: deadletter.CauseID},
+		&refusal{cause: deadletter.CauseRefused}
 	open, undecided := &deadletter.Letter{State: deadletter.Open}, &deadletter.Letter{State: deadletter.Undecided}
 	inside, outside := Barrier{Fed: at(5), Overlap: at(9)}, Barrier{Fed: at(9), Overlap: at(9)}
 	must := inside
@@ -245,7 +252,8 @@ func TestJudge(t *testing.T) {
 			o.Policy.Letters = letters
 		}
 		r := &round{Resolver: New(o), b: c.b}
-		g := &goal{Document: &Document{Target: &fold.Target{Capped: c.capped}}, letter: c.letter, overlap: c.overlap, until: at(c.until)}
+		g := &goal{Document: &Document{Target: &fold.Target{Capped: c.capped}}, letter: c.letter, overlap: c.overlap,
+			until: at(c.until)}
 		if got := r.judge(g, c.why); got != c.want {
 			t.Errorf("case %d: %d, want %d", i, got, c.want)
 		}
@@ -272,7 +280,8 @@ func TestReplay(t *testing.T) {
 		{doc: old, op: opOf(t, stream.Insert, 1, 1), untried: true, overlap: true, want: docOf(t, 1)},
 		{doc: old, op: opOf(t, stream.Insert, 1, 1), untried: true, overwrite: true, want: docOf(t, 1)},
 		{op: opOf(t, stream.Insert, 1, 1), untried: true, want: docOf(t, 1)},
-		{doc: old, op: opOf(t, stream.Update, 1, 1, field("a", "new")), want: docOf(t, 1, field("a", "new"), field("last", 1))},
+		{doc: old, op: opOf(t, stream.Update, 1, 1, field("a", "new")),
+			want: docOf(t, 1, field("a", "new"), field("last", 1))},
 		{op: opOf(t, stream.Update, 1, 1, field("a", 2)), cause: deadletter.CauseMissing},
 		{op: opOf(t, stream.Update, 1, 1, field("a", 2)), overlap: true},
 	} {
@@ -292,7 +301,10 @@ func TestReplay(t *testing.T) {
 // TestSkippedList: the list keeps the first place of a document, follows renames
 // and reports when it changes.
 func TestSkippedList(t *testing.T) {
-	r := New(Options{Source: Source{Has: func(context.Context, Origin, []bson.RawValue, mongo.OpTime) ([]bool, error) { return nil, nil }}})
+	r := New(Options{Source: Source{Has: func(context.Context, Origin, []bson.RawValue, mongo.OpTime) ([]bool,
+		error) {
+		return nil, nil
+	}}})
 	a, b := fold.NewTarget("d.a"), fold.NewTarget("d.b")
 	a.Source = "s.a"
 	version := func() int { _, v := r.Skipped(); return v }
@@ -303,7 +315,8 @@ func TestSkippedList(t *testing.T) {
 	r.skip(a, &again)
 	clear(one.ID.Data)
 	list, _ := r.Skipped()
-	if len(list) != 1 || list[0].At != at(5) || list[0].ID.AsInt64() != 1 || list[0].Source != "s.a" || version() != v || r.Skips() != 2 {
+	if len(list) != 1 || list[0].At != at(5) || list[0].ID.AsInt64() != 1 || list[0].Source != "s.a" || version() != v ||
+		r.Skips() != 2 {
 		t.Errorf("%+v, %d skips", list, r.Skips())
 	}
 	if !r.excused(a, &again) || r.excused(b, &again) || !r.Due(at(1)) {

@@ -56,12 +56,14 @@ func connect(t *testing.T) *mongo.Cluster {
 
 // newBed is a collection of its own and the letters of a job of its own.
 func newBed(t *testing.T, c *mongo.Cluster, name string) *bed {
-	b := &bed{T: t, c: c, to: fold.NewTarget("resolve." + name), source: map[string]bson.Raw{}, letters: deadletter.New(c, name, nil)}
+	b := &bed{T: t, c: c, to: fold.NewTarget("resolve." + name), source: map[string]bson.Raw{},
+		letters: deadletter.New(c, name, nil)}
 	if err := b.letters.Load(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	b.run(bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{
-		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
+		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true},
+			{Key: "sparse", Value: true}}}}})
 	return b
 }
 
@@ -173,7 +175,8 @@ func (b *bed) want(docs ...bson.Raw) {
 // testTrades: documents that hand keys on, or trade them in a circle, are no
 // conflict.
 func testTrades(b *bed) {
-	b.insert(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)), docOf(b, 3, field("k", 3)), docOf(b, 4, field("k", 4)))
+	b.insert(docOf(b, 1, field("k", 1)), docOf(b, 2, field("k", 2)), docOf(b, 3, field("k", 3)),
+		docOf(b, 4, field("k", 4)))
 	carry := b.resolve(outside, b.parked(
 		opOf(b, stream.Put, 1, 60, field("k", 2)), // 1, 2 and 3 trade in a circle
 		opOf(b, stream.Update, 2, 61, field("k", 3)),
@@ -185,7 +188,8 @@ func testTrades(b *bed) {
 	if len(carry) > 0 {
 		b.Errorf("%d are carried", len(carry))
 	}
-	b.want(docOf(b, 1, field("k", 2)), docOf(b, 2, field("k", 3), field("last", 61)), docOf(b, 3, field("k", 1), field("last", 63)), docOf(b, 5, field("k", 4)), docOf(b, 6, field("k", 7), field("$x", 1)))
+	b.want(docOf(b, 1, field("k", 2)), docOf(b, 2, field("k", 3), field("last", 61)),
+		docOf(b, 3, field("k", 1), field("last", 63)), docOf(b, 5, field("k", 4)), docOf(b, 6, field("k", 7), field("$x", 1)))
 	if b.r.Resolved() != 6 {
 		b.Errorf("%d were resolved", b.r.Resolved())
 	}
@@ -204,10 +208,12 @@ func testCarries(b *bed) {
 	}
 	inside.Must = true
 	var conflict *ConflictError
-	if _, err := b.r.Resolve(b.Context(), inside, carry); !errors.As(err, &conflict) || conflict.Index != "k" || conflict.Other == "" {
+	if _, err := b.r.Resolve(b.Context(), inside, carry); !errors.As(err, &conflict) || conflict.Index != "k" ||
+		conflict.Other == "" {
 		b.Errorf("%v", err)
 	}
-	b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+	b.run(bson.D{{Key: "delete", Value: b.to.Coll},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 	if carry = b.resolve(outside, carry); len(carry) != 0 {
 		b.Errorf("%d are carried again", len(carry))
 	}
@@ -223,7 +229,8 @@ func testStops(b *bed) {
 		b.policy(p, false)
 		var conflict *ConflictError
 		_, err := b.r.Resolve(b.Context(), outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1))))
-		if !errors.As(err, &conflict) || conflict.At != at(60) || conflict.Index != "k" || conflict.Since.TS.T != 0 || mongo.HintOf(err) == "" {
+		if !errors.As(err, &conflict) || conflict.At != at(60) || conflict.Index != "k" || conflict.Since.TS.T != 0 ||
+			mongo.HintOf(err) == "" {
 			b.Errorf("policy %q: %v", p, err)
 		}
 	}
@@ -238,17 +245,20 @@ func testStops(b *bed) {
 func testSkips(b *bed) {
 	b.policy(deadletter.Skip, false)
 	b.insert(docOf(b, 1, field("k", 1)))
-	b.resolve(outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1), field("a", 1)), opOf(b, stream.Put, 3, 61, field("k", 3))))
+	b.resolve(outside, b.parked(opOf(b, stream.Put, 2, 60, field("k", 1), field("a", 1)),
+		opOf(b, stream.Put, 3, 61, field("k", 3))))
 	if st := b.letters.Stats(); st.Open != 1 || !b.letters.Disputed(b.to.NS, idValue(b, 2)) {
 		b.Fatalf("%+v", st)
 	}
 	b.resolve(outside, b.parked(opOf(b, stream.Update, 2, 70, field("a", 2))))
 	l, ok, err := b.letters.Read(b.Context(), b.to.NS, idValue(b, 2))
-	if err != nil || !ok || l.At != at(70) || !bytes.Equal(l.Doc, docOf(b, 2, field("k", 1), field("a", 2), field("last", 70))) {
+	if err != nil || !ok || l.At != at(70) || !bytes.Equal(l.Doc,
+		docOf(b, 2, field("k", 1), field("a", 2), field("last", 70))) {
 		b.Errorf("%+v, %v", l, err)
 	}
 	b.want(docOf(b, 1, field("k", 1)), docOf(b, 3, field("k", 3)))
-	b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1}}}}})
+	b.run(bson.D{{Key: "delete", Value: b.to.Coll},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "limit", Value: 1}}}}})
 	b.letters.RetryAll()
 	if !b.r.Due(at(100)) {
 		b.Error("nothing is due")
@@ -311,7 +321,8 @@ func testMissing(b *bed) {
 		moves  bool // between shards
 		fails  bool
 		open   int64
-	}{{deadletter.Stop, 50, false, false, 0}, {deadletter.Stop, 0, true, false, 0}, {deadletter.Stop, 0, false, true, 0}, {deadletter.Skip, 0, false, false, 1}} {
+	}{{deadletter.Stop, 50, false, false, 0}, {deadletter.Stop, 0, true, false, 0}, {deadletter.Stop, 0, false, true, 0},
+		{deadletter.Skip, 0, false, false, 1}} {
 		b.policy(c.policy, false)
 		b.to.Key = docwrite.Key{}
 		if c.moves {
@@ -319,7 +330,8 @@ func testMissing(b *bed) {
 		}
 		outside := outside
 		outside.RereadUntil = at(c.until)
-		b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+		b.run(bson.D{{Key: "delete", Value: b.to.Coll},
+			{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 		b.insert(docOf(b, 1))
 		have := docOf(b, 3, field("n", 1))
 		b.source = map[string]bson.Raw{idValue(b, 3).String(): have}
@@ -387,11 +399,14 @@ func testUntangles(b *bed) {
 		{name: "none is ours to skip", policy: deadletter.Skip, undecided: true, fails: true, left: all},
 		{name: "two are ours", policy: deadletter.Overwrite, source: all[:2], undecided: true, fails: true, left: all},
 		{name: "the index may be partial", policy: deadletter.Overwrite, source: all[1:2], partial: true, left: all[1:2]},
-		{name: "one went since", policy: deadletter.Stop, source: all[:1], partial: true, later: true, undecided: true, fails: true, left: all},
+		{name: "one went since", policy: deadletter.Stop, source: all[:1], partial: true, later: true, undecided: true,
+			fails: true, left: all},
 		{name: "it is", policy: deadletter.Stop, source: all[:2], partial: true, sourced: true, fails: true, left: all},
-		{name: "it is, and one was changed since", policy: deadletter.Overwrite, source: []bson.Raw{later, two}, partial: true, sourced: true, fails: true, left: all},
+		{name: "it is, and one was changed since", policy: deadletter.Overwrite, source: []bson.Raw{later, two},
+			partial: true, sourced: true, fails: true, left: all},
 	} {
-		b.run(bson.D{{Key: "delete", Value: b.to.Coll}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+		b.run(bson.D{{Key: "delete", Value: b.to.Coll},
+			{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 		if err := b.letters.Reset(b.Context()); err != nil {
 			b.Fatal(err)
 		}
@@ -409,7 +424,8 @@ func testUntangles(b *bed) {
 		clash.Partial = c.partial
 		err := b.r.Untangle(b.Context(), outside, clash)
 		var conflict *ConflictError
-		if (err != nil) != c.fails || errors.As(err, &conflict) != c.fails || c.fails && (conflict.Undecided != c.undecided || conflict.Sourced != c.sourced) {
+		if (err != nil) != c.fails || errors.As(err, &conflict) != c.fails || c.fails &&
+			(conflict.Undecided != c.undecided || conflict.Sourced != c.sourced) {
 			b.Errorf("%s: %v", c.name, err)
 		}
 		b.want(c.left...)

@@ -46,7 +46,8 @@ func loads(tb testing.TB, n int) []load {
 	for i := range 10 {
 		big = append(big, bson.E{Key: fmt.Sprint("field", i), Value: pad})
 	}
-	diff := bson.D{{Key: "$v", Value: int32(2)}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "field1", Value: pad}}}}}}
+	diff := bson.D{{Key: "$v", Value: int32(2)},
+		{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "field1", Value: pad}}}}}}
 	return []load{
 		{"inserts", items(tb, stream.Insert, big, n), 1},
 		{"deletes", items(tb, stream.Delete, bson.D{{Key: "_id", Value: 1}}, n), 1},
@@ -67,7 +68,8 @@ func (l *load) encode(tb testing.TB, b *fold.Batch, w *Writer) {
 	for _, g := range b.Groups {
 		p := &w.plan
 		p.fill(g.Ops, g.Target.Key)
-		for name, list := range map[string][]statement{"delete": p.grouped(p.deletes), "update": p.updates, "insert": p.inserts} {
+		for name, list := range map[string][]statement{"delete": p.grouped(p.deletes), "update": p.updates,
+			"insert": p.inserts} {
 			if len(list) == 0 {
 				continue
 			}

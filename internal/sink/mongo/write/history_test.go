@@ -64,8 +64,10 @@ type maker struct {
 }
 
 func (g *maker) document(id int) bson.D {
-	d := bson.D{{Key: "_id", Value: id}, {Key: "a", Value: bson.A{int32(g.IntN(9)), "x", int32(3)}}, {Key: "n", Value: int32(g.IntN(99))}}
-	for _, e := range []bson.E{{Key: "k", Value: int32(g.IntN(40))}, {Key: "z", Value: bson.Timestamp{}}, {Key: "$d", Value: "dollar"}} {
+	d := bson.D{{Key: "_id", Value: id}, {Key: "a", Value: bson.A{int32(g.IntN(9)), "x", int32(3)}},
+		{Key: "n", Value: int32(g.IntN(99))}}
+	for _, e := range []bson.E{{Key: "k", Value: int32(g.IntN(40))}, {Key: "z", Value: bson.Timestamp{}},
+		{Key: "$d", Value: "dollar"}} {
 		if g.IntN(4) == 0 {
 			d = append(d, e)
 		}
@@ -198,7 +200,8 @@ func testHistories(b *bed) {
 		for _, r := range b.write(ops...) {
 			id := bsonraw.IDText(r.Op.ID)
 			if want[id] != r.Outcome {
-				b.Errorf("seed %d, batch %d: %s of %s: outcome %d, want %d (%v)", seed, round, r.Op.Kind, id, r.Outcome, want[id], r.Reply)
+				b.Errorf("seed %d, batch %d: %s of %s: outcome %d, want %d (%v)", seed, round, r.Op.Kind, id, r.Outcome, want[id],
+					r.Reply)
 			}
 			seen[r.Outcome]++
 			delete(want, id)
@@ -216,7 +219,8 @@ func testHistories(b *bed) {
 			b.Errorf("seed %d: outcome %d never came", seed, o)
 		}
 	}
-	b.Logf("outcomes %v, %d operations, %d in transactions, %d rewritten", seen, b.all.Stats.Statements.Load(), b.all.Stats.Batched.Load(), b.all.Stats.Rewritten.Load())
+	b.Logf("outcomes %v, %d operations, %d in transactions, %d rewritten", seen, b.all.Stats.Statements.Load(),
+		b.all.Stats.Batched.Load(), b.all.Stats.Rewritten.Load())
 }
 
 // same compares the collection with the model, byte for byte.

@@ -96,7 +96,8 @@ func testNear(b *bed) {
 		b.Errorf("no transaction after the pause, of which %d are left", w.pause)
 	}
 	broken := errors.New("no answer")
-	fails := NewWriters(Options{Target: c, Transactions: b.w.o.Transactions, TransactionOps: 3, SameTerm: func(int64) error { return broken }}).NewBatched(3)
+	fails := NewWriters(Options{Target: c, Transactions: b.w.o.Transactions, TransactionOps: 3,
+		SameTerm: func(int64) error { return broken }}).NewBatched(3)
 	w.Release()
 	defer fails.Release()
 	if _, err := fails.Write(b.Context(), b.to, updates); !errors.Is(err, broken) {

@@ -43,13 +43,16 @@ func TestServer(t *testing.T) {
 	}
 	t.Cleanup(func() { txn.End(context.Background()) })
 	for name, test := range map[string]func(*bed){
-		"outcomes": testOutcomes, "ordered": testOrdered, "reinsert": testReinsert, "exchange": testExchange, "special": testSpecial,
-		"read": testRead, "batched": testBatched, "term": testTerm, "failed": testFailed, "capped": testCapped, "rewrite": testRewrite,
-		"near": testNear, "histories": testHistories, "spared": testSpared,
+		"outcomes": testOutcomes, "ordered": testOrdered, "reinsert": testReinsert, "exchange": testExchange,
+		"special": testSpecial,
+		"read":    testRead, "batched": testBatched, "term": testTerm, "failed": testFailed, "capped": testCapped,
+		"rewrite": testRewrite,
+		"near":    testNear, "histories": testHistories, "spared": testSpared,
 	} {
 		t.Run(name, func(t *testing.T) {
 			terms := 0
-			all := NewWriters(Options{Target: c, Transactions: txn, TransactionOps: 3, SameTerm: func(int64) error { terms++; return nil }})
+			all := NewWriters(Options{Target: c, Transactions: txn, TransactionOps: 3,
+				SameTerm: func(int64) error { terms++; return nil }})
 			w := all.NewBatched(0)
 			defer w.Release()
 			test(&bed{T: t, w: w, all: all, c: c, uri: uri, to: fold.NewTarget("write." + name)})
@@ -70,7 +73,8 @@ func (b *bed) run(cmd bson.D) {
 func (b *bed) unique(field string) {
 	b.Helper()
 	b.run(bson.D{{Key: "createIndexes", Value: b.to.Coll}, {Key: "indexes", Value: bson.A{
-		bson.D{{Key: "key", Value: bson.D{{Key: field, Value: 1}}}, {Key: "name", Value: field}, {Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
+		bson.D{{Key: "key", Value: bson.D{{Key: field, Value: 1}}}, {Key: "name", Value: field},
+			{Key: "unique", Value: true}, {Key: "sparse", Value: true}}}}})
 }
 
 func (b *bed) op(k stream.Kind, id any, fields ...bson.E) fold.Op {
@@ -129,7 +133,8 @@ func testSpared(b *bed) {
 	mark := func(id int) fold.Op {
 		return unless(updateOp(b, id, bson.D{{Key: "i", Value: bson.D{{Key: "gone", Value: true}}}}))
 	}
-	b.applied(unless(b.op(stream.Delete, 0)), unless(b.op(stream.Delete, 5)), b.op(stream.Delete, 1), b.op(stream.Delete, 6), unless(b.op(stream.Delete, 77)),
+	b.applied(unless(b.op(stream.Delete, 0)), unless(b.op(stream.Delete, 5)), b.op(stream.Delete, 1),
+		b.op(stream.Delete, 6), unless(b.op(stream.Delete, 77)),
 		mark(2), mark(7), mark(78))
 	for range 2 { // again, after a crash
 		b.applied(unless(b.op(stream.Delete, 5)), mark(2))
@@ -156,7 +161,8 @@ func testSpared(b *bed) {
 // on the target.
 func testOutcomes(b *bed) {
 	b.unique("k")
-	b.applied(b.op(stream.Insert, 1, field("k", 1)), b.op(stream.Insert, 2, field("k", 2)), b.op(stream.Insert, 3, field("a", "text")))
+	b.applied(b.op(stream.Insert, 1, field("k", 1)), b.op(stream.Insert, 2, field("k", 2)),
+		b.op(stream.Insert, 3, field("a", "text")))
 	misfit := updateOp(b, 3, bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true}, {Key: "u0", Value: 1}}}})
 	misfitAhead := misfit
 	misfitAhead.Overlap = true
@@ -173,7 +179,10 @@ func testOutcomes(b *bed) {
 	}
 	want := map[int]Outcome{0: Taken, 1: Duplicate, 3: Duplicate, 4: Missing, 5: Missing, 7: Misfit}
 	for _, r := range b.write(ops...) {
-		i := slices.IndexFunc(ops, func(o fold.Op) bool { return &ops[0] == r.Op || o.ID.Equal(r.Op.ID) && o.Kind == r.Op.Kind })
+		i := slices.IndexFunc(ops, func(o fold.Op) bool {
+			return &ops[0] == r.Op || o.ID.Equal(r.Op.ID) &&
+				o.Kind == r.Op.Kind
+		})
 		if want[i] != r.Outcome {
 			b.Errorf("operation %d, %s: outcome %d, want %d", i, r.Op.Kind, r.Outcome, want[i])
 		}
@@ -196,7 +205,9 @@ func testOutcomes(b *bed) {
 	if n := b.all.Stats.Misfits.Load(); n != 1 {
 		b.Errorf("%d paths did not fit", n)
 	}
-	b.run(bson.D{{Key: "createIndexes", Value: b.to.Coll}, {Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "x", Value: 1}, {Key: "y", Value: 1}}}, {Key: "name", Value: "xy"}}}}})
+	b.run(bson.D{{Key: "createIndexes", Value: b.to.Coll},
+		{Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: "x", Value: 1}, {Key: "y", Value: 1}}},
+			{Key: "name", Value: "xy"}}}}})
 	arrays := []bson.E{field("x", bson.A{1, 2}), field("y", bson.A{1, 2})}
 	for _, k := range []stream.Kind{stream.Insert, stream.Put} {
 		if got := b.write(b.op(k, 30, arrays...)); len(got) != 1 || got[0].Outcome != Refused || got[0].Reply.Code == 0 {
@@ -227,7 +238,8 @@ func testOrdered(b *bed) {
 		b.Errorf("the others: %d, %v, %v", n, results, err)
 	}
 	// A zero timestamp meets the key that another document has.
-	zero, other := b.op(stream.Insert, 10, field("k", bson.Timestamp{})), b.op(stream.Insert, 11, field("k", bson.Timestamp{}))
+	zero, other := b.op(stream.Insert, 10, field("k", bson.Timestamp{})),
+		b.op(stream.Insert, 11, field("k", bson.Timestamp{}))
 	b.applied(zero)
 	b.want(10, zero.Doc)
 	n, results, err = b.w.InsertOrdered(b.Context(), b.to, []*fold.Op{&other})
@@ -238,7 +250,8 @@ func testOrdered(b *bed) {
 
 // testReinsert: an _id that is equal under a collation is replaced in its bytes.
 func testReinsert(b *bed) {
-	b.run(bson.D{{Key: "create", Value: b.to.Coll}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
+	b.run(bson.D{{Key: "create", Value: b.to.Coll},
+		{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
 	b.applied(b.op(stream.Insert, "a", field("n", 1)))
 	upper := b.op(stream.Insert, "A", field("n", 2))
 	if got := b.write(upper); len(got) != 1 || got[0].Outcome != Taken {
@@ -249,7 +262,8 @@ func testReinsert(b *bed) {
 		b.Fatalf("%v, %v", results, err)
 	}
 	b.want("A", upper.Doc)
-	if n, err := b.c.Client.Database(b.to.DB).Collection(b.to.Coll).CountDocuments(b.Context(), bson.D{}); n != 1 || err != nil {
+	if n, err := b.c.Client.Database(b.to.DB).Collection(b.to.Coll).CountDocuments(b.Context(), bson.D{}); n != 1 ||
+		err != nil {
 		b.Errorf("%d documents, %v", n, err)
 	}
 }
@@ -257,11 +271,13 @@ func testReinsert(b *bed) {
 // testExchange: documents trade keys in one transaction, or nothing is changed.
 func testExchange(b *bed) {
 	b.unique("k")
-	b.applied(b.op(stream.Insert, 1, field("k", 1)), b.op(stream.Insert, 2, field("k", 2)), b.op(stream.Insert, 3, field("k", 3)))
+	b.applied(b.op(stream.Insert, 1, field("k", 1)), b.op(stream.Insert, 2, field("k", 2)),
+		b.op(stream.Insert, 3, field("k", 3)))
 	doc := func(id int, fields ...bson.E) Document {
 		return Document{Target: b.to, ID: valueOf(b, id), Doc: b.op(stream.Put, id, fields...).Doc}
 	}
-	traded := []Document{doc(1, field("k", 2), field("z", bson.Timestamp{})), doc(2, field("k", 1), field("$d", true)), doc(4, field("k", 4))}
+	traded := []Document{doc(1, field("k", 2), field("z", bson.Timestamp{})), doc(2, field("k", 1), field("$d", true)),
+		doc(4, field("k", 4))}
 	if _, refused, err := b.w.Exchange(b.Context(), traded); refused != nil || err != nil {
 		b.Fatal(refused, err)
 	}
@@ -336,7 +352,9 @@ func testSpecial(b *bed) {
 	b.want(11, b.op(stream.Insert, 11).Doc)
 	b.want(13, plain.Doc)
 	again := b.op(stream.Insert, 1, fields...) // after a crash before the repair
-	b.run(bson.D{{Key: "update", Value: b.to.Coll}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "z", Value: bson.Timestamp{T: 5}}}}}}}}}})
+	b.run(bson.D{{Key: "update", Value: b.to.Coll},
+		{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 1}}},
+			{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "z", Value: bson.Timestamp{T: 5}}}}}}}}}})
 	if got, err := b.w.Repair(b.Context(), b.to, []*fold.Op{&again}); err != nil || len(got) > 0 {
 		b.Errorf("%v, %v", got, err)
 	}
@@ -388,7 +406,8 @@ func testRead(b *bed) {
 		b.Errorf("%s, %v", doc, err)
 	}
 	stop := errors.New("stop")
-	if err := b.w.Read(b.Context(), b.to, ids, OnlyIDs(), func([]int, []bson.Raw) error { return stop }); !errors.Is(err, stop) {
+	if err := b.w.Read(b.Context(), b.to, ids, OnlyIDs(), func([]int, []bson.Raw) error { return stop }); !errors.Is(err,
+		stop) {
 		b.Errorf("%v", err)
 	}
 }
@@ -413,7 +432,8 @@ func testBatched(b *bed) {
 	updates[20] = updateOp(b, 20, set("k", 5))
 	updates[30] = updateOp(b, 1000, set("a", 2))
 	results := b.write(updates...)
-	if len(results) != 2 || results[0].Outcome != Duplicate || results[0].Op != &updates[20] || results[1].Outcome != Missing || results[1].Op != &updates[30] {
+	if len(results) != 2 || results[0].Outcome != Duplicate || results[0].Op != &updates[20] ||
+		results[1].Outcome != Missing || results[1].Op != &updates[30] {
 		b.Errorf("%v", results)
 	}
 	b.want(39, b.op(stream.Put, 39, field("k", 39), field("a", 2)).Doc)
@@ -424,7 +444,8 @@ func testBatched(b *bed) {
 	few := b.all.NewBatched(1)
 	defer few.Release()
 	before := b.all.Stats.Batched.Load()
-	if got, err := few.Write(b.Context(), b.to, updates[:2]); err != nil || len(got) > 0 || b.all.Stats.Batched.Load() != before {
+	if got, err := few.Write(b.Context(), b.to, updates[:2]); err != nil || len(got) > 0 ||
+		b.all.Stats.Batched.Load() != before {
 		b.Errorf("two updates: %v, %v, %d in transactions", got, err, b.all.Stats.Batched.Load()-before)
 	}
 }
@@ -442,7 +463,8 @@ func testTerm(b *bed) {
 	if _, err := fails.Write(b.Context(), b.to, []fold.Op{b.op(stream.Insert, 1)}); !errors.Is(err, other) {
 		b.Errorf("%v", err)
 	}
-	if err := fails.Transaction(b.Context(), func(context.Context) error { b.Error("it ran"); return nil }); !errors.Is(err, other) {
+	if err := fails.Transaction(b.Context(),
+		func(context.Context) error { b.Error("it ran"); return nil }); !errors.Is(err, other) {
 		b.Errorf("%v", err)
 	}
 	b.applied(b.op(stream.Put, 2))
@@ -455,11 +477,14 @@ func testFailed(b *bed) {
 	w := NewWriters(Options{Target: b.c, SameTerm: func(term int64) error { told = append(told, term); return nil }}).New()
 	defer w.Release()
 	const unknownError = 8
-	if _, err := b.c.Command(b.Context(), "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "errorCode", Value: unknownError}, {Key: "namespace", Value: b.to.NS}}}}); err != nil {
+	if _, err := b.c.Command(b.Context(), "admin",
+		bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert"}}, {Key: "errorCode", Value: unknownError},
+				{Key: "namespace", Value: b.to.NS}}}}); err != nil {
 		b.Fatal(err)
 	}
-	if _, err := w.Write(b.Context(), b.to, []fold.Op{b.op(stream.Insert, 1)}); err == nil || len(told) != 1 || told[0] != -1 {
+	if _, err := w.Write(b.Context(), b.to, []fold.Op{b.op(stream.Insert, 1)}); err == nil || len(told) != 1 ||
+		told[0] != -1 {
 		b.Errorf("%v, told %v", err, told)
 	}
 	b.applied(b.op(stream.Insert, 1))
@@ -467,7 +492,8 @@ func testFailed(b *bed) {
 
 // testCapped: a capped collection keeps the order of inserts.
 func testCapped(b *bed) {
-	b.run(bson.D{{Key: "create", Value: b.to.Coll}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}, {Key: "max", Value: 3}})
+	b.run(bson.D{{Key: "create", Value: b.to.Coll}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20},
+		{Key: "max", Value: 3}})
 	b.to.Capped = true
 	for i := range 5 {
 		b.applied(b.op(stream.Insert, i))
@@ -489,12 +515,14 @@ func testCapped(b *bed) {
 // testRewrite: what no statement expresses is read, computed and written, more
 // than come in one reply.
 func testRewrite(b *bed) {
-	shorter := bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true}, {Key: "l", Value: int32(2)}, {Key: "u1", Value: "new"}}}}
+	shorter := bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true}, {Key: "l", Value: int32(2)},
+		{Key: "u1", Value: "new"}}}}
 	var ops, updates []fold.Op
 	pad := bytes.Repeat([]byte("x"), 100<<10)
 	for i := range 300 {
 		ops = append(ops, b.op(stream.Insert, i, field("a", bson.A{1, 2, 3}), field("pad", pad)))
-		updates = append(updates, updateOp(b, i, bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true}, {Key: "l", Value: int32(2)}, {Key: "u1", Value: "new"}}}}))
+		updates = append(updates, updateOp(b, i, bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true},
+			{Key: "l", Value: int32(2)}, {Key: "u1", Value: "new"}}}}))
 	}
 	b.applied(ops...)
 	b.applied(updates...)

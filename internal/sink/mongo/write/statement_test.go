@@ -75,7 +75,8 @@ func TestPlan(t *testing.T) {
 	guarded := updateOp(t, int32(1), bson.D{{Key: "i", Value: bson.D{{Key: "n", Value: 1}}}})
 	guardedUpsert := guarded
 	guardedUpsert.Upsert = true
-	shorter := updateOp(t, int32(1), bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true}, {Key: "l", Value: int32(2)}, {Key: "u1", Value: 5}}}})
+	shorter := updateOp(t, int32(1), bson.D{{Key: "sa", Value: bson.D{{Key: "a", Value: true},
+		{Key: "l", Value: int32(2)}, {Key: "u1", Value: 5}}}})
 	huge := updateOp(t, strings.Repeat("x", 15<<20), set("a", strings.Repeat("y", 2<<20)))
 	for _, c := range []struct {
 		name string
@@ -94,7 +95,8 @@ func TestPlan(t *testing.T) {
 	} {
 		var p plan
 		p.fill([]fold.Op{c.op}, docwrite.Key{})
-		for name, list := range map[string][]statement{"deletes": p.deletes, "updates": p.updates, "guarded": p.guarded, "rewrites": p.rewrites, "inserts": p.inserts} {
+		for name, list := range map[string][]statement{"deletes": p.deletes, "updates": p.updates, "guarded": p.guarded,
+			"rewrites": p.rewrites, "inserts": p.inserts} {
 			if len(list) > 0 && !strings.Contains(c.want, name) {
 				t.Errorf("%s: %s, want %s", c.name, name, c.want)
 			}
@@ -133,7 +135,8 @@ func TestGrouped(t *testing.T) {
 	for i := range 2*groupDeletes + 1 {
 		ids = append(ids, int32(i))
 	}
-	ids = append(ids, bson.D{{Key: "a", Value: 1}}, bson.Null{}, bson.Regex{Pattern: "a"}, bson.MinKey{}, long+"1", long+"2", long+"3", long+"4")
+	ids = append(ids, bson.D{{Key: "a", Value: 1}}, bson.Null{}, bson.Regex{Pattern: "a"}, bson.MinKey{}, long+"1",
+		long+"2", long+"3", long+"4")
 	var p plan
 	for _, id := range ids {
 		p.add(&fold.Op{Kind: stream.Delete, ID: valueOf(t, id)})
