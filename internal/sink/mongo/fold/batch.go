@@ -78,25 +78,32 @@ func (b *Batch) group(t *Target) *Group {
 // document. ok is false, and nothing is changed, when the batch has to be sent
 // first to keep the document's order.
 func (b *Batch) Add(it *Item) (ok, folded bool, err error) {
+	g := b.group(it.Target)
+	switch prev, same := g.find(it); {
+	case prev == nil:
+		o, err := NewOp(it)
+		if err == nil {
+			b.add(g, &o, 0)
+		}
+		return err == nil, false, err
+	case same:
+		ok, err = b.join(prev, it)
+		return ok, ok, err
+	}
+	return false, false, nil
+}
+
+// join folds the item into an operation of its document.
+func (b *Batch) join(o *Op, it *Item) (ok bool, err error) {
 	next, err := NewOp(it)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
-	g := b.group(it.Target)
-	prev, same := g.find(it)
-	if prev == nil {
-		b.add(g, &next, 0)
-		return true, false, nil
+	was := o.size()
+	if ok, err = fold(o, &next, it.Target.Key, &b.mem); ok {
+		b.Bytes += o.size() - was
 	}
-	if !same {
-		return false, false, nil
-	}
-	was := prev.size()
-	if ok, err := fold(prev, &next, it.Target.Key, &b.mem); !ok || err != nil {
-		return false, false, err
-	}
-	b.Bytes += prev.size() - was
-	return true, true, nil
+	return ok, err
 }
 
 // add takes in an operation whose hash its group does not have. Those of a serial

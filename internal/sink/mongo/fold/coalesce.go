@@ -65,18 +65,13 @@ func (c *Coalesced) Join(it *Item) (joined, ok bool, err error) {
 	if prev == nil || !same {
 		return false, prev == nil, nil
 	}
-	next, err := NewOp(it)
-	if err != nil {
-		return false, false, err
-	}
-	was, met := prev.size(), prev.Kind == stream.Insert
-	if ok, err := fold(prev, &next, it.Target.Key, &c.mem); !ok || err != nil {
+	met := prev.Kind == stream.Insert
+	if ok, err := c.join(prev, it); !ok || err != nil {
 		return false, false, err
 	}
 	if !prev.owned && prev.Doc != nil {
 		prev.Doc, prev.owned = c.mem.place(nil, prev.Doc), true
 	}
-	c.Bytes += prev.size() - was
 	if met {
 		c.inInserts++
 	} else {

@@ -3,10 +3,12 @@ package resolve
 import (
 	"bytes"
 	"context"
+	"errors"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
 	"github.com/millrace/millrace/internal/docwrite"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/sink/mongo/fold"
 	"github.com/millrace/millrace/internal/sink/mongo/write"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -256,5 +258,5 @@ func (s *Parked) refused(t *fold.Target, res write.Result) error {
 	if why.cause == deadletter.CauseID || t.Serial() && o.Kind == stream.Insert {
 		return conflict(t.NS, o, why.text)
 	}
-	return refusedError(t.NS, o, why)
+	return mongo.WithHint(o.Fail(o.Verb(), t.NS, errors.New(why.text)), docwrite.HintRefused)
 }

@@ -2,7 +2,6 @@ package resolve
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -91,11 +90,6 @@ const (
 func conflict(ns string, o *fold.Op, reason string) error {
 	return mongo.WithHint(&ConflictError{Op: o.Verb(), NS: ns, ID: bsonraw.IDText(o.ID), At: o.At, Reason: reason,
 		Doc: bsonraw.RawValue(o.ID), Since: o.First()}, hintForeign)
-}
-
-// refusedError ends the job over a document that the server does not store.
-func refusedError(ns string, o *fold.Op, why *refusal) error {
-	return mongo.WithHint(o.Fail(o.Verb(), ns, errors.New(why.text)), docwrite.HintRefused)
 }
 
 // refusal is why the target does not take a document.
