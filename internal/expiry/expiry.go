@@ -43,7 +43,8 @@ func (s Settings) Check(collated bool) error {
 		case err != nil:
 			return fmt.Errorf("the partialFilterExpression of the index by which %q expires: %w", one.Field, err)
 		case (collated || one.Collated) && q.ComparesText():
-			return fmt.Errorf("the partialFilterExpression of the index by which %q expires compares text, under a collation", one.Field)
+			return fmt.Errorf("the partialFilterExpression of the index by which %q expires compares text, under a collation",
+				one.Field)
 		}
 	}
 	return nil
@@ -72,7 +73,8 @@ func (one Setting) expired(at int64) bsoncore.Document {
 		return expired
 	}
 	return bsoncore.NewDocumentBuilder().
-		AppendArray("$and", bsoncore.NewArrayBuilder().AppendDocument(expired).AppendDocument(bsoncore.Document(one.Only)).Build()).Build()
+		AppendArray("$and", bsoncore.NewArrayBuilder().AppendDocument(expired).
+			AppendDocument(bsoncore.Document(one.Only)).Build()).Build()
 }
 
 // Expired reports a document that had expired at a time, in milliseconds since 1970. The

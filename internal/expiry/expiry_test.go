@@ -56,7 +56,8 @@ func TestExpired(t *testing.T) {
 func TestServer(t *testing.T) {
 	for _, version := range lab.Versions("4.2", "4.4", "5.0") {
 		t.Run(version, func(t *testing.T) {
-			c := lab.ForTest(t, lab.Options{CacheGB: 0.25, Version: version, SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}})
+			c := lab.ForTest(t, lab.Options{CacheGB: 0.25, Version: version,
+				SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}})
 			client, err := mongo.Connect(options.Client().ApplyURI(c.URI()))
 			if err != nil {
 				t.Fatal(err)
@@ -71,11 +72,15 @@ func testServer(t *testing.T, db *mongo.Database) {
 	now := time.Now()
 	at := func(d time.Duration) bson.DateTime { return bson.NewDateTimeFromTime(now.Add(d)) }
 	past, future := at(-2*time.Hour), at(2*time.Hour)
-	values := []any{past, future, at(-30 * time.Minute), nil, int64(past), "text", bson.Timestamp{T: 1}, bson.MinKey{}, bson.MaxKey{}, bson.DateTime(0), bson.DateTime(-1 << 61),
-		bson.A{future, past}, bson.A{future}, bson.A{}, bson.A{past, "text"}, bson.A{bson.A{past}}, bson.D{{Key: "b", Value: past}},
-		bson.A{bson.D{{Key: "b", Value: past}}, bson.D{{Key: "b", Value: future}}}, bson.A{bson.D{{Key: "b", Value: bson.A{past}}}}}
+	values := []any{past, future, at(-30 * time.Minute), nil, int64(past), "text", bson.Timestamp{T: 1}, bson.MinKey{},
+		bson.MaxKey{}, bson.DateTime(0), bson.DateTime(-1 << 61),
+		bson.A{future, past}, bson.A{future}, bson.A{}, bson.A{past, "text"}, bson.A{bson.A{past}},
+		bson.D{{Key: "b", Value: past}},
+		bson.A{bson.D{{Key: "b", Value: past}}, bson.D{{Key: "b", Value: future}}},
+		bson.A{bson.D{{Key: "b", Value: bson.A{past}}}}}
 	only := bson.D{{Key: "s", Value: bson.D{{Key: "$gt", Value: 1}}}}
-	settings := Settings{{Field: "at", Seconds: 3600}, {Field: "at.b", Seconds: 3600}, {Field: "by", Seconds: 3600, Only: kit.Raw(only)}}
+	settings := Settings{{Field: "at", Seconds: 3600}, {Field: "at.b", Seconds: 3600},
+		{Field: "by", Seconds: 3600, Only: kit.Raw(only)}}
 	var docs []any
 	for i, v := range values {
 		docs = append(docs, bson.D{{Key: "_id", Value: i}, {Key: "at", Value: v}})
@@ -107,11 +112,13 @@ func testServer(t *testing.T, db *mongo.Database) {
 	}
 	monitored := fill("monitored")
 	for i, s := range settings {
-		index := bson.D{{Key: "key", Value: bson.D{{Key: s.Field, Value: 1}}}, {Key: "name", Value: fmt.Sprint(i)}, {Key: "expireAfterSeconds", Value: s.Seconds}}
+		index := bson.D{{Key: "key", Value: bson.D{{Key: s.Field, Value: 1}}}, {Key: "name", Value: fmt.Sprint(i)},
+			{Key: "expireAfterSeconds", Value: s.Seconds}}
 		if s.Only != nil {
 			index = append(index, bson.E{Key: "partialFilterExpression", Value: s.Only})
 		}
-		if err := db.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "monitored"}, {Key: "indexes", Value: bson.A{index}}}).Err(); err != nil {
+		if err := db.RunCommand(t.Context(), bson.D{{Key: "createIndexes", Value: "monitored"},
+			{Key: "indexes", Value: bson.A{index}}}).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}

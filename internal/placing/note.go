@@ -70,7 +70,9 @@ func (p *Placer) find(ctx context.Context, id, into any) (found bool, err error)
 
 // notes reads all of the job.
 func (p *Placer) notes(ctx context.Context) (all []note, err error) {
-	cur, err := p.stored().Find(ctx, bson.D{mongo.OfJobDocuments(p.o.Job), {Key: "_id.ns", Value: bson.D{{Key: "$exists", Value: true}}}}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	cur, err := p.stored().Find(ctx, bson.D{mongo.OfJobDocuments(p.o.Job),
+		{Key: "_id.ns", Value: bson.D{{Key: "$exists", Value: true}}}},
+		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}
@@ -78,7 +80,8 @@ func (p *Placer) notes(ctx context.Context) (all []note, err error) {
 }
 
 func (p *Placer) stored() *driver.Collection {
-	return p.c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary())).Collection(placedCollection)
+	return p.c.Client.Database(mongo.StateDB,
+		options.Database().SetReadPreference(readpref.Primary())).Collection(placedCollection)
 }
 
 // save notes durably.
@@ -88,7 +91,8 @@ func (p *Placer) save(ctx context.Context, n note) error {
 
 // saveAs notes something durably under an _id.
 func (p *Placer) saveAs(ctx context.Context, id, what any) error {
-	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: what}, {Key: "upsert", Value: true}}
+	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: id}}}, {Key: "u", Value: what},
+		{Key: "upsert", Value: true}}
 	_, err := p.c.UpdateState(ctx, placedCollection, "majority", statement)
 	return err
 }

@@ -47,13 +47,15 @@ func New(c *mongo.Cluster, o Options) *Placer {
 	if o.Builds == nil {
 		o.Builds = schema.NewBuilds(c, nil, o.Log)
 	}
-	return &Placer{c: c, o: o, turn: make(chan struct{}, 1), joining: make(chan struct{}, 1), joined: map[string][]string{}, step: failpoint.Hit}
+	return &Placer{c: c, o: o, turn: make(chan struct{}, 1), joining: make(chan struct{}, 1),
+		joined: map[string][]string{}, step: failpoint.Hit}
 }
 
 // Prepare notes how a collection is to be sharded that is about to be made. One that
 // exists stays as it is, unless it is ours. early are indexes that are to be built
 // before Shard.
-func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string, ours bool) (early []stream.Index, err error) {
+func (p *Placer) Prepare(ctx context.Context, coll schema.Collection, ns string,
+	ours bool) (early []stream.Index, err error) {
 	if p.o.Source == nil || coll.Type != schema.TypeCollection {
 		return nil, nil
 	}
@@ -210,8 +212,10 @@ func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
 
 // balance changes the entry of a collection, unless it is another one by now.
 func (p *Placer) balance(ctx context.Context, e Entry, change bson.D) error {
-	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: e.NS}, {Key: "uuid", Value: e.UUID}}}, {Key: "u", Value: change}}
-	_, err := p.c.Write(ctx, "config", bson.D{{Key: "update", Value: "collections"}, {Key: "updates", Value: bson.A{statement}},
+	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: e.NS}, {Key: "uuid", Value: e.UUID}}},
+		{Key: "u", Value: change}}
+	_, err := p.c.Write(ctx, "config", bson.D{{Key: "update", Value: "collections"},
+		{Key: "updates", Value: bson.A{statement}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
 	return err
 }
@@ -296,7 +300,8 @@ func (p *Placer) place(ctx context.Context, n note, e Entry) error {
 	if err == nil || ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry {
 		return err
 	}
-	p.o.Log.Warn("ranges of a collection stay where they are; the balancer may move them after the job is finalized", "ns", n.ID.NS, "error", err)
+	p.o.Log.Warn("ranges of a collection stay where they are; the balancer may move them after the job is finalized",
+		"ns", n.ID.NS, "error", err)
 	return nil
 }
 
@@ -328,7 +333,8 @@ func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 		if c.Shard == owner || !slices.Contains(shards, owner) {
 			continue // a shard that has gone since has nothing
 		}
-		if err := p.run(ctx, bson.D{{Key: "moveChunk", Value: ns}, {Key: "bounds", Value: bson.A{c.Min, c.Max}}, {Key: "to", Value: owner}}); err != nil {
+		if err := p.run(ctx, bson.D{{Key: "moveChunk", Value: ns}, {Key: "bounds", Value: bson.A{c.Min, c.Max}},
+			{Key: "to", Value: owner}}); err != nil {
 			return fmt.Errorf("move a range of %s to shard %s: %w", ns, owner, err)
 		}
 		p.step("shard.moved")

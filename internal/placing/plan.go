@@ -155,7 +155,8 @@ func stretches(zones []zoned, key shardkey.Pattern, shards []string) (all []stre
 
 // cutStretches is cut of each stretch by itself, which gets ranges by what is in it. of
 // says which shards may have a range.
-func cutStretches(all []stretch, given []bound, sample []point, n int) (cuts []bound, weights []float64, of [][]string) {
+func cutStretches(all []stretch, given []bound, sample []point,
+	n int) (cuts []bound, weights []float64, of [][]string) {
 	whole := weight(given, sample, len(sample) > 0)
 	for i, s := range all {
 		if i > 0 {

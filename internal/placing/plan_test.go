@@ -38,11 +38,13 @@ func TestCut(t *testing.T) {
 	for i := range 100 {
 		sample = append(sample, point{value(i), 10})
 	}
-	rand.New(rand.NewPCG(testseed.Of(t), 0)).Shuffle(len(sample), func(i, j int) { sample[i], sample[j] = sample[j], sample[i] })
+	rand.New(rand.NewPCG(testseed.Of(t), 0)).Shuffle(len(sample),
+		func(i, j int) { sample[i], sample[j] = sample[j], sample[i] })
 	cuts, weights := cut(nil, sample, 4)
 	equal(t, "sampled", fmt.Sprint(values(cuts), weights), "[25 50 75] [250 250 250 250]")
 
-	chunks := []bound{value(-50), value(10), value(20), value(30), value(40), value(52), value(60), value(70), value(90), value(500)}
+	chunks := []bound{value(-50), value(10), value(20), value(30), value(40), value(52), value(60), value(70), value(90),
+		value(500)}
 	cuts, weights = cut(chunks, slices.Clone(sample), 4)
 	equal(t, "between chunks", fmt.Sprint(values(cuts), weights), "[20 52 70] [200 320 180 300]")
 

@@ -37,7 +37,9 @@ type bed struct {
 func newBed(t *testing.T) *bed {
 	t.Helper()
 	lab.NeedServers(t)
-	b := &bed{T: t, lab: sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: os.Getenv("MILLRACE_TEST_VERSION")}, Routers: 1})}
+	b := &bed{T: t, lab: sharded.ForTest(t,
+		sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: os.Getenv("MILLRACE_TEST_VERSION")},
+			Routers: 1})}
 	b.target = b.connect(b.lab.URI())
 	return b
 }
@@ -66,12 +68,14 @@ func (b *bed) placer(job string, rules ...string) *Placer {
 	b.Helper()
 	r, err := ParseRules(rules)
 	b.ok(err)
-	return New(b.target, Options{Job: job, Source: &Source{Cluster: b.source, Shards: b.sharded, Rules: r}, Log: slog.New(slog.NewTextHandler(b.Output(), nil))})
+	return New(b.target, Options{Job: job, Source: &Source{Cluster: b.source, Shards: b.sharded, Rules: r},
+		Log: slog.New(slog.NewTextHandler(b.Output(), nil))})
 }
 
 // create makes on the target what the source has of the bed's database.
 func (b *bed) create(ctx context.Context, p *Placer, ours bool) error {
-	colls, err := schema.List(ctx, b.source, schema.Scope{NS: func(ns string) bool { return strings.HasPrefix(ns, b.database+".") }})
+	colls, err := schema.List(ctx, b.source,
+		schema.Scope{NS: func(ns string) bool { return strings.HasPrefix(ns, b.database+".") }})
 	if err != nil {
 		return err
 	}
@@ -132,7 +136,8 @@ func (b *bed) shares(name string) map[string]int64 {
 	b.ok(err)
 	shares := map[string]int64{}
 	for _, c := range chunks {
-		cur, err := b.source.Client.Database(b.database).Collection(name).Find(b.Context(), bson.D{}, options.Find().SetMin(c.Min).SetMax(c.Max).SetHint(e.Key))
+		cur, err := b.source.Client.Database(b.database).Collection(name).Find(b.Context(), bson.D{},
+			options.Find().SetMin(c.Min).SetMax(c.Max).SetHint(e.Key))
 		b.ok(err)
 		for cur.Next(b.Context()) {
 			shares[c.Shard]++
@@ -169,7 +174,8 @@ func (b *bed) index(name string, keys bson.D, unique bool) {
 func TestPlacing(t *testing.T) {
 	b := newBed(t)
 	set := b.connect(lab.ForTest(t, lab.Options{}).URI())
-	for name, test := range map[string]func(*bed){"kinds": kinds, "interrupted": interrupted, "existing": existing, "balancer": balancer, "indexes": indexes, "changes": changes, "beside": beside} {
+	for name, test := range map[string]func(*bed){"kinds": kinds, "interrupted": interrupted, "existing": existing,
+		"balancer": balancer, "indexes": indexes, "changes": changes, "beside": beside} {
 		t.Run(name, func(t *testing.T) { test(b.from(t, set, nil, name)) })
 	}
 	t.Run("sharded", func(t *testing.T) {
@@ -195,11 +201,15 @@ func kinds(b *bed) {
 	for _, name := range []string{"hashed", "first", "plain", "named", "empty"} {
 		b.fill(name, 10, func(i int) bson.D { return bson.D{{Key: "_id", Value: i}, {Key: "x", Value: i}} })
 	}
-	b.command(b.source, b.database, bson.D{{Key: "create", Value: "capped"}, {Key: "capped", Value: true}, {Key: "size", Value: 4096}})
-	b.command(b.source, b.database, bson.D{{Key: "create", Value: "folded"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}}}})
-	b.command(b.source, b.database, bson.D{{Key: "delete", Value: "empty"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+	b.command(b.source, b.database, bson.D{{Key: "create", Value: "capped"}, {Key: "capped", Value: true},
+		{Key: "size", Value: 4096}})
+	b.command(b.source, b.database, bson.D{{Key: "create", Value: "folded"},
+		{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}}}})
+	b.command(b.source, b.database, bson.D{{Key: "delete", Value: "empty"},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 	rule := func(name, key string) string { return b.database + "." + name + "=" + key }
-	p := b.placer("kinds", rule("ranged", "k:1"), rule("compound", "a.b:1,h:hashed"), rule("hashed", "_id:hashed"), rule("first", "x:hashed,_id:1"),
+	p := b.placer("kinds", rule("ranged", "k:1"), rule("compound", "a.b:1,h:hashed"), rule("hashed", "_id:hashed"),
+		rule("first", "x:hashed,_id:1"),
 		rule("named", "none"), rule("empty", "x:1"), rule("folded", "x:1"))
 	b.ok(b.create(b.Context(), p, true))
 	b.wants("ranged", "k:1 off s0,s1,s0,s1")
@@ -211,8 +221,10 @@ func kinds(b *bed) {
 			b.Errorf("%s: %s", name, got)
 		}
 	}
-	for name, key := range map[string]string{"hashed": "_id:hashed off ", "first": "x:hashed,_id:1 off ", "compound": "a.b:1,h:hashed off "} {
-		if got := b.stand(name); !strings.HasPrefix(got, key) || strings.Count(got, "s0") != 2+strings.Count(key, "s0") || strings.Count(got, "s1") != 2 {
+	for name, key := range map[string]string{"hashed": "_id:hashed off ", "first": "x:hashed,_id:1 off ",
+		"compound": "a.b:1,h:hashed off "} {
+		if got := b.stand(name); !strings.HasPrefix(got, key) || strings.Count(got, "s0") != 2+strings.Count(key, "s0") ||
+			strings.Count(got, "s1") != 2 {
 			b.Errorf("%s: %s", name, got)
 		}
 	}
@@ -270,7 +282,8 @@ func existing(b *bed) {
 		b.command(b.target, b.database, bson.D{{Key: "create", Value: name}})
 	}
 	shard := func(name, field string) {
-		b.command(b.target, "admin", bson.D{{Key: "shardCollection", Value: b.database + "." + name}, {Key: "key", Value: bson.D{{Key: field, Value: 1}}}})
+		b.command(b.target, "admin", bson.D{{Key: "shardCollection", Value: b.database + "." + name},
+			{Key: "key", Value: bson.D{{Key: field, Value: 1}}}})
 	}
 	shard("same", "x")
 	shard("other", "y")
@@ -297,19 +310,24 @@ func balancer(b *bed) {
 	rules := []string{b.database + ".a=_id:hashed", b.database + ".b=_id:hashed", b.database + ".c=_id:hashed"}
 	p := b.placer("balancer", rules...)
 	b.command(b.target, b.database, bson.D{{Key: "create", Value: "b"}})
-	b.command(b.target, "admin", bson.D{{Key: "shardCollection", Value: b.database + ".b"}, {Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}})
-	_, err := config(b.target, "collections").UpdateByID(b.Context(), b.database+".b", bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: true}}}})
+	b.command(b.target, "admin", bson.D{{Key: "shardCollection", Value: b.database + ".b"},
+		{Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}})
+	_, err := config(b.target, "collections").UpdateByID(b.Context(), b.database+".b",
+		bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: true}}}})
 	b.ok(err)
 	b.ok(b.create(b.Context(), p, true))
 	off := func(name string) bool { return strings.Contains(b.stand(name), " off ") }
 	if !off("a") || !off("b") || !off("c") {
 		b.Errorf("%s, %s, %s", b.stand("a"), b.stand("b"), b.stand("c"))
 	}
-	b.command(b.target, "admin", bson.D{{Key: "renameCollection", Value: b.database + ".a"}, {Key: "to", Value: b.database + ".renamed"}})
+	b.command(b.target, "admin", bson.D{{Key: "renameCollection", Value: b.database + ".a"},
+		{Key: "to", Value: b.database + ".renamed"}})
 	b.ok(p.Move(b.Context(), b.database+".a", b.database+".renamed"))
 	b.command(b.target, b.database, bson.D{{Key: "drop", Value: "c"}})
-	b.command(b.target, "admin", bson.D{{Key: "shardCollection", Value: b.database + ".c"}, {Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}})
-	_, err = config(b.target, "collections").UpdateByID(b.Context(), b.database+".c", bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: true}}}})
+	b.command(b.target, "admin", bson.D{{Key: "shardCollection", Value: b.database + ".c"},
+		{Key: "key", Value: bson.D{{Key: "_id", Value: "hashed"}}}})
+	_, err = config(b.target, "collections").UpdateByID(b.Context(), b.database+".c",
+		bson.D{{Key: "$set", Value: bson.D{{Key: "noBalance", Value: true}}}})
 	b.ok(err)
 	b.ok(New(b.target, Options{Job: "balancer"}).ForgetAll(b.Context()))
 	if off("renamed") || !off("b") || !off("c") { // c is somebody else's by now
@@ -344,7 +362,8 @@ func indexes(b *bed) {
 	equal(b.T, "none", names("none"), "[_id_ x_1]")
 	b.ok(p.Settle(b.Context()))
 	equal(b.T, "not settled", names("unique"), "[_id_ "+standInName+"]")
-	colls, err := schema.List(b.Context(), b.source, schema.Scope{NS: func(ns string) bool { return ns == b.database+".unique" }})
+	colls, err := schema.List(b.Context(), b.source,
+		schema.Scope{NS: func(ns string) bool { return ns == b.database+".unique" }})
 	b.ok(err)
 	target := schema.NewTarget(b.target, schema.TargetOptions{Job: "indexes", Sharding: p})
 	b.ok(target.Indexes.Build(b.Context(), b.database+".unique", colls[0].Indexes, schema.BeforeConsistent))
@@ -379,14 +398,16 @@ func fromSharded(b *bed, source *sharded.Cluster) {
 	p := b.placer("sharded", "d.ruled=_id:hashed", "d.unsharded=none")
 	b.ok(b.create(ctx, p, true))
 	for _, name := range []string{"many", "empty"} {
-		if got := b.stand(name); !strings.HasPrefix(got, "k:1 off ") || strings.Count(got, "s0") != 2 || strings.Count(got, "s1") != 2 {
+		if got := b.stand(name); !strings.HasPrefix(got, "k:1 off ") || strings.Count(got, "s0") != 2 ||
+			strings.Count(got, "s1") != 2 {
 			b.Errorf("%s: %s", name, got)
 		}
 	}
 	b.wants("plain", "unsharded")
 	b.wants("unsharded", "unsharded")
 	for _, name := range []string{"hashed", "ruled"} {
-		if got := b.stand(name); !strings.HasPrefix(got, "_id:hashed off ") || strings.Count(got, "s0") != 2 || strings.Count(got, "s1") != 2 {
+		if got := b.stand(name); !strings.HasPrefix(got, "_id:hashed off ") || strings.Count(got, "s0") != 2 ||
+			strings.Count(got, "s1") != 2 {
 			b.Errorf("%s: %s", name, got)
 		}
 	}
@@ -410,12 +431,14 @@ func sharding(b *bed, source *sharded.Cluster) {
 		name := fmt.Sprint("c", i)
 		done := make(chan error, 1)
 		go func() {
-			_, err := b.source.Command(b.Context(), "admin", bson.D{{Key: "shardCollection", Value: "new." + name}, {Key: "key", Value: bson.D{{Key: "k", Value: 1}}}})
+			_, err := b.source.Command(b.Context(), "admin", bson.D{{Key: "shardCollection", Value: "new." + name},
+				{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}})
 			done <- err
 		}()
 		var coll schema.Collection
 		for coll.NS == "" {
-			specs, err := primary.Client.Database("new").ListCollectionSpecifications(b.Context(), bson.D{{Key: "name", Value: name}})
+			specs, err := primary.Client.Database("new").ListCollectionSpecifications(b.Context(),
+				bson.D{{Key: "name", Value: name}})
 			b.ok(err)
 			if len(specs) > 0 {
 				coll = schema.Collection{NS: "new." + name, Type: schema.TypeCollection, UUID: *specs[0].UUID}
@@ -470,7 +493,9 @@ func changes(b *bed) {
 		}
 	}
 	index := func(name string, key bson.D, unique bool) []stream.Index {
-		return []stream.Index{{Name: name, Spec: raw(bson.D{{Key: "v", Value: 2}, {Key: "key", Value: key}, {Key: "name", Value: name}, {Key: "unique", Value: unique}})}}
+		return []stream.Index{{Name: name,
+			Spec: raw(bson.D{{Key: "v", Value: 2}, {Key: "key", Value: key}, {Key: "name", Value: name},
+				{Key: "unique", Value: unique}})}}
 	}
 	x := bson.D{{Key: "x", Value: 1}}
 	hide := func(hidden bool) bson.Raw {
@@ -509,14 +534,16 @@ func beside(b *bed) {
 	b.ok(b.create(b.Context(), p, true))
 	target := schema.NewTarget(b.target, schema.TargetOptions{Job: "beside", Sharding: p, Log: p.o.Log})
 	index := func(name, field string, direction int, options ...bson.E) stream.Index {
-		spec, err := bson.Marshal(append(bson.D{{Key: "v", Value: 2}, {Key: "key", Value: bson.D{{Key: field, Value: direction}}}, {Key: "name", Value: name}}, options...))
+		spec, err := bson.Marshal(append(bson.D{{Key: "v", Value: 2},
+			{Key: "key", Value: bson.D{{Key: field, Value: direction}}}, {Key: "name", Value: name}}, options...))
 		b.ok(err)
 		return stream.Index{Name: name, Spec: spec}
 	}
 	build := func(what, want string, fails bool, all ...stream.Index) {
 		b.Helper()
 		err := target.Indexes.Build(b.Context(), b.database+".c", all, schema.Consistent)
-		if fails != (mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)) || !fails && err != nil {
+		if fails != (mongo.IsCode(err, mongo.CodeIndexOptionsConflict) || mongo.IsCode(err, mongo.CodeIndexKeySpecsClash)) ||
+			!fails && err != nil {
 			b.Errorf("%s: %v", what, err)
 		}
 		specs, err := b.target.Client.Database(b.database).Collection("c").Indexes().ListSpecifications(b.Context())
@@ -530,13 +557,15 @@ func beside(b *bed) {
 	}
 	same := index("k_1", "k", 1)
 	german := index("k_de", "k", 1, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "de"}}})
-	some := index("k_some", "k", 1, bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "k", Value: bson.D{{Key: "$gt", Value: 3}}}}})
+	some := index("k_some", "k", 1, bson.E{Key: "partialFilterExpression",
+		Value: bson.D{{Key: "k", Value: bson.D{{Key: "$gt", Value: 3}}}}})
 	back := index("k_-1", "k", -1)
 	all := "[_id_ b_1 k_-1 k_1 k_de k_some]"
 	build("all", all, false, same, index("b_1", "b", 1), german, some, back)
 	build("another of the name", all, true, index("b_1", "c", 1))
 	build("another of the keys", all, true, index("other", "b", 1))
 	build("beside what is there", all, true, same, index("b_1", "c", 1))
-	build("unlike one that is not plain", all, true, index("k_de", "k", 1, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "fr"}}}))
+	build("unlike one that is not plain", all, true, index("k_de", "k", 1,
+		bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "fr"}}}))
 	build("in the way", "[_id_ b_1 foo k_-1 k_de k_some "+standInName+"]", false, index("foo", "k", 1))
 }

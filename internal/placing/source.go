@@ -126,19 +126,25 @@ func (s *Source) settled(ctx context.Context, ns string) error {
 // coordinates reports that a shard has noted that it is sharding a collection, which the
 // role clusterMonitor does not suffice to read.
 func coordinates(ctx context.Context, c *mongo.Cluster, ns string) (bool, error) {
-	return hasAny(c.Command(ctx, "config", bson.D{{Key: "find", Value: "system.sharding_ddl_coordinators"}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
-		{Key: "filter", Value: bson.D{{Key: "_id.namespace", Value: ns}, {Key: "_id.operationType", Value: bson.D{{Key: "$regex", Value: "^createCollection"}}}}}}))
+	return hasAny(c.Command(ctx, "config", bson.D{{Key: "find", Value: "system.sharding_ddl_coordinators"},
+		{Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "filter", Value: bson.D{{Key: "_id.namespace", Value: ns},
+			{Key: "_id.operationType", Value: bson.D{{Key: "$regex", Value: "^createCollection"}}}}}}))
 }
 
 // operates reports that a shard has an operation under way that shards a collection.
 func operates(ctx context.Context, c *mongo.Cluster, ns string) (bool, error) {
 	_, coll := mongo.SplitNS(ns)
-	either := bson.A{bson.D{{Key: "command._shardsvrCreateCollection", Value: coll}}, bson.D{{Key: "desc", Value: bson.D{{Key: "$regex", Value: "^CreateCollectionCoordinator"}}}}}
-	return hasAny(c.Command(ctx, "admin", bson.D{{Key: "aggregate", Value: 1}, {Key: "cursor", Value: bson.D{}}, {Key: "pipeline", Value: bson.A{
-		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
-		bson.D{{Key: "$match", Value: bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: bson.A{ns, strings.TrimSuffix(ns, coll) + "$cmd"}}}}, {Key: "$or", Value: either}}}},
-		bson.D{{Key: "$limit", Value: 1}},
-	}}}))
+	either := bson.A{bson.D{{Key: "command._shardsvrCreateCollection", Value: coll}},
+		bson.D{{Key: "desc", Value: bson.D{{Key: "$regex", Value: "^CreateCollectionCoordinator"}}}}}
+	return hasAny(c.Command(ctx, "admin", bson.D{{Key: "aggregate", Value: 1}, {Key: "cursor", Value: bson.D{}},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}}}},
+			bson.D{{Key: "$match",
+				Value: bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: bson.A{ns, strings.TrimSuffix(ns, coll) + "$cmd"}}}},
+					{Key: "$or", Value: either}}}},
+			bson.D{{Key: "$limit", Value: 1}},
+		}}}))
 }
 
 // hasAny reports a reply with documents.
@@ -149,7 +155,8 @@ func hasAny(reply bson.Raw, err error) (bool, error) {
 
 // sample reads the shard keys of about n documents of a collection, whoever owns them.
 // Less, or nothing, is no error.
-func (s *Source) sample(ctx context.Context, coll schema.Collection, key shardkey.Pattern, n int) (all []point, err error) {
+func (s *Source) sample(ctx context.Context, coll schema.Collection, key shardkey.Pattern,
+	n int) (all []point, err error) {
 	members := []*mongo.Cluster{s.Cluster}
 	if s.Shards != nil {
 		members = nil
@@ -191,8 +198,10 @@ func sampleOf(ctx context.Context, c *mongo.Cluster, ns string, key shardkey.Pat
 		}
 		project = append(project, bson.E{Key: f.Path, Value: 1})
 	}
-	body, err = conn.Run(ctx, db, bson.D{{Key: "aggregate", Value: coll}, {Key: "cursor", Value: bson.D{{Key: "batchSize", Value: n}}},
-		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: n}}}}, bson.D{{Key: "$project", Value: project}}}}})
+	body, err = conn.Run(ctx, db, bson.D{{Key: "aggregate", Value: coll},
+		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: n}}},
+		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: n}}}},
+			bson.D{{Key: "$project", Value: project}}}}})
 	if err != nil {
 		return nil, unlessGone(err)
 	}

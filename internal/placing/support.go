@@ -59,7 +59,8 @@ func begins(key, pattern shardkey.Pattern) bool {
 		return false
 	}
 	for i, f := range pattern {
-		if n, ascending := key[i].Value.AsInt64OK(); key[i].Path != f.Path || key[i].Hashed != f.Hashed || !f.Hashed && (!ascending || n != 1) {
+		if n, ascending := key[i].Value.AsInt64OK(); key[i].Path != f.Path || key[i].Hashed != f.Hashed ||
+			!f.Hashed && (!ascending || n != 1) {
 			return false
 		}
 	}
@@ -106,9 +107,11 @@ func (p *Placer) standIn(ctx context.Context, n note) error {
 		more = standInName // a field that nobody has: users may have an index on the key itself
 	}
 	key = append(key, bson.E{Key: more, Value: 1})
-	spec := bson.D{{Key: "key", Value: key}, {Key: "name", Value: standInName}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}
+	spec := bson.D{{Key: "key", Value: key}, {Key: "name", Value: standInName},
+		{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}
 	defer p.o.Builds.Watch(ctx, n.ID.NS, []string{standInName})()
-	_, err := p.c.Write(ctx, db, append(p.o.Builds.Command(n.ID.NS, bson.A{spec}), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}))
+	_, err := p.c.Write(ctx, db, append(p.o.Builds.Command(n.ID.NS, bson.A{spec}),
+		bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}))
 	return mongo.Wrap(err, "build an index on the shard key of %s", n.ID.NS)
 }
 
@@ -151,7 +154,8 @@ func (p *Placer) stale(ctx context.Context, n note, others []bson.Raw) (names []
 	pattern := shardkey.Parse(n.Key)
 	for _, spec := range specs {
 		name, _ := spec.Lookup("name").StringValueOK()
-		if plain(spec, n.Key) && supports(spec, pattern) && slices.ContainsFunc(others, func(other bson.Raw) bool { return clashes(other, name, pattern) }) {
+		if plain(spec, n.Key) && supports(spec, pattern) && slices.ContainsFunc(others,
+			func(other bson.Raw) bool { return clashes(other, name, pattern) }) {
 			names = append(names, name)
 		}
 	}
@@ -168,7 +172,8 @@ func clashes(spec bson.Raw, name string, pattern shardkey.Pattern) bool {
 	key := shardkey.Parse(doc)
 	locale, collated := spec.Lookup("collation", "locale").StringValueOK()
 	partial := spec.Lookup("partialFilterExpression").Type != 0
-	return len(key) == len(pattern) && begins(key, pattern) && !partial && (!collated || locale == "simple") && !truthy(spec, "sparse") && !truthy(spec, "unique")
+	return len(key) == len(pattern) && begins(key, pattern) && !partial && (!collated || locale == "simple") &&
+		!truthy(spec, "sparse") && !truthy(spec, "unique")
 }
 
 // DropRest drops the indexes that a server leaves when all are dropped. A plain one on

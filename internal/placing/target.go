@@ -31,12 +31,15 @@ type chunk struct {
 
 // config is a collection of the config servers, as a majority has it and routers give it.
 func config(c *mongo.Cluster, name string) *driver.Collection {
-	return c.Client.Database("config", options.Database().SetReadPreference(readpref.Primary()).SetReadConcern(readconcern.Majority())).Collection(name)
+	return c.Client.Database("config",
+		options.Database().SetReadPreference(readpref.Primary()).SetReadConcern(readconcern.Majority())).Collection(name)
 }
 
 // Entries reads which of the given collections of a sharded cluster are sharded.
 func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]Entry, error) {
-	cur, err := config(c, "collections").Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}})
+	cur, err := config(c, "collections").Find(ctx,
+		bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}},
+			{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}})
 	var list []Entry
 	if err == nil {
 		err = cur.All(ctx, &list)
@@ -107,6 +110,7 @@ func (p *Placer) chunks(ctx context.Context, e Entry) (list []chunk, err error) 
 // has reports a collection of the target that exists, sharded or not.
 func (p *Placer) has(ctx context.Context, ns string) (bool, error) {
 	db, coll := mongo.SplitNS(ns)
-	names, err := p.c.Client.Database(db, options.Database().SetReadPreference(readpref.Primary())).ListCollectionNames(ctx, bson.D{{Key: "name", Value: coll}})
+	names, err := p.c.Client.Database(db,
+		options.Database().SetReadPreference(readpref.Primary())).ListCollectionNames(ctx, bson.D{{Key: "name", Value: coll}})
 	return len(names) > 0, mongo.Wrap(err, "look for %s on the target", ns)
 }

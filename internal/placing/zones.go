@@ -31,7 +31,8 @@ func (z Zone) same(o Zone) bool {
 // Zones reads the zones of the given collections of a sharded cluster, by namespace and
 // in the order of keys.
 func Zones(ctx context.Context, c *mongo.Cluster, names []string) (map[string][]Zone, error) {
-	cur, err := config(c, "tags").Find(ctx, bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}},
+	cur, err := config(c, "tags").Find(ctx,
+		bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}},
 		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}}))
 	var list []Zone
 	if err == nil {
@@ -133,7 +134,8 @@ func JoinOf(zone string, rules ZoneRules, source, target []Shard) (j Join) {
 			j.Has = append(j.Has, s.Name)
 		case slices.Contains(listed, s.Name):
 			j.Add = append(j.Add, s.Name)
-		case slices.Contains(twin.Zones, zone) && !slices.ContainsFunc(s.Zones, func(z string) bool { return !slices.Contains(twin.Zones, z) }):
+		case slices.Contains(twin.Zones, zone) && !slices.ContainsFunc(s.Zones,
+			func(z string) bool { return !slices.Contains(twin.Zones, z) }):
 			namesakes = append(namesakes, s.Name)
 		}
 	}
@@ -260,7 +262,8 @@ func (p *Placer) shardedZones(ctx context.Context, zones []Zone, ns string) (all
 
 // ZoneHint says what to do about a zone without shards.
 func ZoneHint(tag string) string {
-	return fmt.Sprintf("name shards of the target with --zone %s=shard,shard, or leave the zone out with --zone %s=none", tag, tag)
+	return fmt.Sprintf("name shards of the target with --zone %s=shard,shard, or leave the zone out with --zone %s=none",
+		tag, tag)
 }
 
 // foreign are zones that the target has already. One that has no shards binds nothing.
@@ -326,8 +329,11 @@ func (p *Placer) setZones(ctx context.Context, ns string, want, had []notedZone)
 // setZone gives a range to a zone, to none where that is nil.
 func (p *Placer) setZone(ctx context.Context, ns string, z Zone, to any) error {
 	p.step("zone.range")
-	err := p.run(ctx, bson.D{{Key: "updateZoneKeyRange", Value: ns}, {Key: "min", Value: z.Min}, {Key: "max", Value: z.Max}, {Key: "zone", Value: to}})
-	return mongo.Wrap(mongo.WithHint(err, "see which zones the collection has on the target, and which shards are in zone "+z.Tag), "set zone %s of %s from %s to %s on the target", z.Tag, ns, z.Min, z.Max)
+	err := p.run(ctx, bson.D{{Key: "updateZoneKeyRange", Value: ns}, {Key: "min", Value: z.Min},
+		{Key: "max", Value: z.Max}, {Key: "zone", Value: to}})
+	return mongo.Wrap(mongo.WithHint(err,
+		"see which zones the collection has on the target, and which shards are in zone "+z.Tag),
+		"set zone %s of %s from %s to %s on the target", z.Tag, ns, z.Min, z.Max)
 }
 
 // Pair is a collection of the source and its name on the target.
@@ -365,7 +371,8 @@ func (p *Placer) Rezone(ctx context.Context, pairs []Pair) (left []Rezoned, err 
 			continue
 		}
 		if r.Foreign {
-			p.o.Log.Warn("a collection has zones on the target that are not the job's, and stay", "ns", r.ID.NS, "source", ZonesText(r.want), "target", ZonesText(have[r.ID.NS]))
+			p.o.Log.Warn("a collection has zones on the target that are not the job's, and stay",
+				"ns", r.ID.NS, "source", ZonesText(r.want), "target", ZonesText(have[r.ID.NS]))
 			continue
 		}
 		left = append(left, Rezoned{r.Pair, ZonesText(r.want), ZonesText(have[r.ID.NS])})

@@ -22,7 +22,8 @@ func TestParseZones(t *testing.T) {
 	}
 	eu, _ := r.Of("EU")
 	_, other := r.Of("ASIA")
-	equal(t, "rules", fmt.Sprint(eu, r.Out("EU"), r.Out("US"), r.Out("ASIA"), other, r.Names()), "[s0 s1] false true false false [EU US]")
+	equal(t, "rules", fmt.Sprint(eu, r.Out("EU"), r.Out("US"), r.Out("ASIA"), other, r.Names()),
+		"[s0 s1] false true false false [EU US]")
 	for _, text := range []string{"EU", "=s0", "EU=", "EU=s0,"} {
 		if _, err := ParseZones([]string{text}); err == nil {
 			t.Errorf("%q is taken", text)
@@ -51,7 +52,8 @@ func TestJoin(t *testing.T) {
 		{"others", nil, []Shard{shard("a"), shard("s2")}, "{[] [] false}"},
 		{"in it already", nil, []Shard{shard("s0"), shard("a", "EU")}, "{[a] [] false}"},
 		{"a rule", []string{"EU=a"}, []Shard{shard("a", "US"), shard("s0")}, "{[] [a] false}"},
-		{"a rule beside what is in it", []string{"EU=a,b"}, []Shard{shard("a", "EU"), shard("b"), shard("c", "EU")}, "{[a c] [b] false}"},
+		{"a rule beside what is in it", []string{"EU=a,b"}, []Shard{shard("a", "EU"), shard("b"), shard("c", "EU")},
+			"{[a c] [b] false}"},
 		{"a rule of another zone", []string{"US=a"}, []Shard{shard("a"), shard("s0")}, "{[] [s0] true}"},
 	} {
 		r, err := ParseZones(c.rules)
@@ -78,7 +80,8 @@ func TestStretches(t *testing.T) {
 	for i := range 100 {
 		sample = append(sample, point{value(i), 1})
 	}
-	zones := []zoned{zone(int32(10), int32(40), "a"), zone(int32(40), int32(50), "b"), zone(int32(200), bson.MaxKey{}, "a", "b")}
+	zones := []zoned{zone(int32(10), int32(40), "a"), zone(int32(40), int32(50), "b"),
+		zone(int32(200), bson.MaxKey{}, "a", "b")}
 	all := stretches(zones, key, []string{"a", "b", "c"})
 	cuts, weights, of := cutStretches(all, nil, sample, 10)
 	equal(t, "cuts", values(cuts), "[3 7 10 20 30 40 50 60 70 80 90 200]")
@@ -117,7 +120,8 @@ func (b *bed) asZoned(name, want string) {
 	b.ok(err)
 	for _, c := range chunks {
 		for _, z := range zones[ns] {
-			outside := shardkey.CompareKeys(shardkey.Bound(c.Max), shardkey.Bound(z.Min)) <= 0 || shardkey.CompareKeys(shardkey.Bound(z.Max), shardkey.Bound(c.Min)) <= 0
+			outside := shardkey.CompareKeys(shardkey.Bound(c.Max), shardkey.Bound(z.Min)) <= 0 ||
+				shardkey.CompareKeys(shardkey.Bound(z.Max), shardkey.Bound(c.Min)) <= 0
 			if !outside && !slices.Contains(in[c.Shard], z.Tag) {
 				b.Errorf("%s: %s to %s is on %s, which is not in zone %s", name, c.Min, c.Max, c.Shard, z.Tag)
 			}
@@ -137,7 +141,8 @@ func ends(b bson.Raw) string {
 // rest wants the balancer to have nothing to do.
 func (b *bed) rest(name string) {
 	b.Helper()
-	raw, err := b.target.Command(b.Context(), "admin", bson.D{{Key: "balancerCollectionStatus", Value: b.database + "." + name}})
+	raw, err := b.target.Command(b.Context(), "admin",
+		bson.D{{Key: "balancerCollectionStatus", Value: b.database + "." + name}})
 	b.ok(err)
 	if ok, _ := raw.Lookup("balancerCompliant").BooleanOK(); !ok {
 		b.Errorf("%s: %s", name, raw)
@@ -147,7 +152,8 @@ func (b *bed) rest(name string) {
 // zone gives a range to a zone of the source or, with a zone of nil, to none.
 func (b *bed) zone(c *mongo.Cluster, name string, zone any, from, to bson.D) {
 	b.Helper()
-	b.command(c, "admin", bson.D{{Key: "updateZoneKeyRange", Value: b.database + "." + name}, {Key: "min", Value: from}, {Key: "max", Value: to}, {Key: "zone", Value: zone}})
+	b.command(c, "admin", bson.D{{Key: "updateZoneKeyRange", Value: b.database + "." + name}, {Key: "min", Value: from},
+		{Key: "max", Value: to}, {Key: "zone", Value: zone}})
 }
 
 // zoneJoins: shards that were chosen for a zone by their names get there, all of them,
@@ -249,7 +255,8 @@ func zonesCome(b *bed, source *sharded.Cluster) {
 	}
 	b.Logf("%d steps", steps)
 	p := made("zones")
-	wants := map[string]string{"ranged": "A -50, B 50-200", "hashed": "A -0", "compound": "B 2-4", "ruled": "", "later": "", "foreign": "own 100-120"}
+	wants := map[string]string{"ranged": "A -50, B 50-200", "hashed": "A -0", "compound": "B 2-4", "ruled": "",
+		"later": "", "foreign": "own 100-120"}
 	check := func() {
 		b.Helper()
 		for name, zones := range wants {
@@ -295,8 +302,10 @@ func zonesCome(b *bed, source *sharded.Cluster) {
 		check()
 	}
 	again("")
-	b.command(b.source, "admin", bson.D{{Key: "renameCollection", Value: b.database + ".compound"}, {Key: "to", Value: b.database + ".renamed"}})
-	b.command(b.target, "admin", bson.D{{Key: "renameCollection", Value: b.database + ".compound"}, {Key: "to", Value: b.database + ".moved"}})
+	b.command(b.source, "admin", bson.D{{Key: "renameCollection", Value: b.database + ".compound"},
+		{Key: "to", Value: b.database + ".renamed"}})
+	b.command(b.target, "admin", bson.D{{Key: "renameCollection", Value: b.database + ".compound"},
+		{Key: "to", Value: b.database + ".moved"}})
 	b.ok(p.Move(ctx, b.database+".compound", b.database+".moved"))
 	delete(wants, "compound")
 	wants["moved"] = "B 2-4"
@@ -319,7 +328,8 @@ func zonesCome(b *bed, source *sharded.Cluster) {
 	delete(wants, "later")
 	delete(wants, "moved")
 	again("renamed")
-	equal(b.T, "ranged", zones("ranged"), `B from {"k": {"$numberInt":"0"}} to {"k": {"$numberInt":"50"}}; B from {"k": {"$numberInt":"50"}} to {"k": {"$numberInt":"200"}}`)
+	equal(b.T, "ranged", zones("ranged"),
+		`B from {"k": {"$numberInt":"0"}} to {"k": {"$numberInt":"50"}}; B from {"k": {"$numberInt":"50"}} to {"k": {"$numberInt":"200"}}`)
 	equal(b.T, "moved", strings.Count(zones("moved"), ";")+1, 2) // ours, and the one in the way of which ours is not set
 	equal(b.T, "later", zones("later"), `A from {"k": {"$numberInt":"5"}} to {"k": {"$numberInt":"6"}}`)
 

@@ -36,7 +36,8 @@ func (p *planner) complete(ctx context.Context) error {
 		case s.err != nil:
 			p.add(Fail, "deployment", mongo.HintOf(s.err), "%s: %v", s.name, s.err)
 		case s.cluster.Info.Role == mongo.RoleShard:
-			p.add(Warn, "deployment", "", "%s: %s is one shard of a sharded cluster: the other shards take no part", s.name, s.cluster.Address())
+			p.add(Warn, "deployment", "", "%s: %s is one shard of a sharded cluster: the other shards take no part", s.name,
+				s.cluster.Address())
 		}
 	}
 	return nil

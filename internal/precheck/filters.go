@@ -41,7 +41,8 @@ func (p *planner) filters(ctx context.Context) error {
 	}
 	sampled := 0
 	for i, c := range colls {
-		if err := errors.Join(schema.CheckSkip(c, p.Rules), schema.CheckFields(c, p.Rules, nil), schema.CheckHistory(c, p.Rules)); err != nil {
+		if err := errors.Join(schema.CheckSkip(c, p.Rules), schema.CheckFields(c, p.Rules, nil),
+			schema.CheckHistory(c, p.Rules)); err != nil {
 			p.add(Fail, "rules", mongo.HintOf(err), "%v", err)
 			continue
 		}
@@ -55,7 +56,8 @@ func (p *planner) filters(ctx context.Context) error {
 			continue
 		}
 		keep, more := p.Rules.Route(c.NS).Filter, tried.Collection(c.NS)
-		if keep != nil && !p.filterable(c, keep) || !more || p.copied() || sampled == mostSampled || p.Mode == state.ModeStructure {
+		if keep != nil && !p.filterable(c, keep) || !more || p.copied() || sampled == mostSampled ||
+			p.Mode == state.ModeStructure {
 			continue
 		}
 		sampled++
@@ -68,7 +70,8 @@ func (p *planner) filters(ctx context.Context) error {
 		}
 		if keep != nil {
 			p.plan.Collections[i].Sample = &s
-			p.ok("filters", "%s: %s of %s documents drawn at random are kept", c.NS, humanize.Comma(s.Kept), humanize.Comma(s.Docs))
+			p.ok("filters", "%s: %s of %s documents drawn at random are kept", c.NS, humanize.Comma(s.Kept),
+				humanize.Comma(s.Docs))
 		}
 	}
 	p.plan.Rules = tried.Effects()
@@ -81,12 +84,16 @@ func (p *planner) filters(ctx context.Context) error {
 // effect notes what a rule does to documents that it is not meant for.
 func (p *planner) effect(e transform.Effect) {
 	if e.Failed > 0 {
-		p.add(Warn, "fields", "say what becomes of such values (\"otherwise\"), have --filter leave these documents out, or go on without them by --on-conflict skip",
-			"%s of %s documents drawn at random cannot be mapped by %s: %s", humanize.Comma(e.Failed), humanize.Comma(e.Docs), e.Rule, e.Why[0].Text)
+		p.add(Warn, "fields",
+			"say what becomes of such values (\"otherwise\"), have --filter leave these documents out, or go on without them "+
+				"by --on-conflict skip",
+			"%s of %s documents drawn at random cannot be mapped by %s: %s", humanize.Comma(e.Failed), humanize.Comma(e.Docs),
+			e.Rule, e.Why[0].Text)
 	}
 	if e.Marked > 0 {
 		p.add(Warn, "soft-delete", "choose another field: documents that have it count as deleted by the source",
-			"%s of %s documents drawn at random have the field of %s already", humanize.Comma(e.Marked), humanize.Comma(e.Docs), e.Rule)
+			"%s of %s documents drawn at random have the field of %s already", humanize.Comma(e.Marked), humanize.Comma(e.Docs),
+			e.Rule)
 	}
 }
 
@@ -98,15 +105,18 @@ func (p *planner) filterable(c schema.Collection, keep *query.Query) bool {
 	}
 	// Servers before 5.0 find others by a $mod of decimals, NaN and large numbers.
 	if keep.HasMod() && !p.Source.Info.Version.AtLeast(5, 0) {
-		p.add(Fail, "filters", "use another condition than $mod", "%s: by $mod a source before 5.0 finds other documents than millrace", c.NS)
+		p.add(Fail, "filters", "use another condition than $mod",
+			"%s: by $mod a source before 5.0 finds other documents than millrace", c.NS)
 		return false
 	}
 	return true
 }
 
-func (p *planner) sample(ctx context.Context, c schema.Collection, keep *query.Query, tried *transform.Rehearsal) (s Sample, err error) {
+func (p *planner) sample(ctx context.Context, c schema.Collection, keep *query.Query,
+	tried *transform.Rehearsal) (s Sample, err error) {
 	db, coll := mongo.SplitNS(c.NS)
-	cur, err := p.Source.Client.Database(db).Collection(coll).Aggregate(ctx, bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: sampleDocs}}}}})
+	cur, err := p.Source.Client.Database(db).Collection(coll).Aggregate(ctx,
+		bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: sampleDocs}}}}})
 	if err != nil {
 		return s, fmt.Errorf("draw documents of %s: %w", c.NS, err)
 	}

@@ -13,17 +13,20 @@ func TestPrivilegeReaches(t *testing.T) {
 	}{
 		{`{"anyResource":true}`, []string{"a.b", "a.system.js", "a.system.buckets.x", "local.oplog.rs", onCluster}, nil},
 		{`{"cluster":true}`, []string{onCluster}, []string{"a.b", "a.system.buckets.x", "admin.x"}},
-		{`{"db":"","collection":""}`, []string{"a.b", "admin.x", "a.b.c"}, []string{"a.system.js", "a.system.buckets.x", "local.oplog.rs", "config.x", onCluster}},
+		{`{"db":"","collection":""}`, []string{"a.b", "admin.x", "a.b.c"},
+			[]string{"a.system.js", "a.system.buckets.x", "local.oplog.rs", "config.x", onCluster}},
 		{`{"db":"a","collection":""}`, []string{"a.b"}, []string{"b.b", "a.system.js", "a.system.buckets.x"}},
 		{`{"db":"","collection":"b"}`, []string{"a.b", "c.b"}, []string{"a.c"}},
 		{`{"db":"a","collection":"b"}`, []string{"a.b"}, []string{"a.c", "b.b"}},
 		{`{"db":"local","collection":""}`, []string{"local.oplog.rs"}, []string{"a.b"}},
 		{`{"db":"","collection":"system.js"}`, []string{"a.system.js"}, []string{"a.b", "a.system.buckets.x"}},
-		{`{"db":"a","collection":"system.buckets.x"}`, []string{"a.system.buckets.x"}, []string{"a.system.buckets.y", "b.system.buckets.x"}},
+		{`{"db":"a","collection":"system.buckets.x"}`, []string{"a.system.buckets.x"},
+			[]string{"a.system.buckets.y", "b.system.buckets.x"}},
 		{`{"system_buckets":""}`, []string{"a.system.buckets.x"}, []string{"a.b", "a.system.js", onCluster}},
 		{`{"db":"a","system_buckets":""}`, []string{"a.system.buckets.x"}, []string{"b.system.buckets.x"}},
 		{`{"db":"a","system_buckets":"x"}`, []string{"a.system.buckets.x"}, []string{"a.system.buckets.y", "a.x"}},
-		{`{"db":"","system_buckets":"x"}`, []string{"a.system.buckets.x", "b.system.buckets.x"}, []string{"a.system.buckets.y"}},
+		{`{"db":"","system_buckets":"x"}`, []string{"a.system.buckets.x", "b.system.buckets.x"},
+			[]string{"a.system.buckets.y"}},
 	} {
 		var p privilege
 		if err := bson.UnmarshalExtJSON([]byte(`{"resource":`+c.resource+`,"actions":["find"]}`), false, &p); err != nil {

@@ -49,7 +49,10 @@ func (p *planner) look(ctx context.Context) error {
 		}
 	}
 	s.targetGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Target) })
-	s.disk = ask(&g, func() (bson.Raw, error) { return p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}}) })
+	s.disk = ask(&g, func() (bson.Raw, error) {
+		return p.Target.Command(ctx, "admin",
+			bson.D{{Key: "dbStats", Value: 1}})
+	})
 	s.omissions = ask(&g, func() ([]schema.Omission, error) { return schema.Omissions(ctx, p.Source, p.Rules) })
 	s.databases = ask(&g, func() ([]string, error) { return schema.Databases(ctx, p.Target) })
 	have := make(chan []schema.Collection, 2)

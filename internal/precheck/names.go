@@ -41,7 +41,8 @@ func (p *planner) cases(context.Context) error {
 		return err
 	}
 	for _, clash := range caseClashes(p.plan.Collections, have) {
-		p.add(Fail, "names", "give one of them another name with --rename, or drop the database of the target if it is not needed", "%s", clash)
+		p.add(Fail, "names", "give one of them another name with --rename, or drop the database of the target if it is "+
+			"not needed", "%s", clash)
 	}
 	return nil
 }
@@ -63,10 +64,12 @@ func caseClashes(colls []Collection, have []string) (out []string) {
 		case other == db || reported[db]:
 		case slices.Contains(have, other):
 			reported[db] = true
-			out = append(out, fmt.Sprintf("the target has the database %s, and %s is to come: their names differ in case only", other, db))
+			out = append(out, fmt.Sprintf("the target has the database %s, and %s is to come: their names differ in case only",
+				other, db))
 		default:
 			reported[db] = true
-			out = append(out, fmt.Sprintf("the rules lead to the databases %s and %s of the target, whose names differ in case only", other, db))
+			out = append(out, fmt.Sprintf("the rules lead to the databases %s and %s of the target, whose names differ in "+
+				"case only", other, db))
 		}
 	}
 	return out
@@ -79,7 +82,8 @@ func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
 		if best := meant(r.Text, names); best != "" {
 			hint = "did you mean " + best + "?"
 		}
-		if (r.Kind == "include" || r.Kind == "filter" || r.Kind == "skip" || r.Kind == "fields" || r.Kind == "soft-delete" || r.Kind == "history") && !allowed {
+		if (r.Kind == "include" || r.Kind == "filter" || r.Kind == "skip" || r.Kind == "fields" || r.Kind == "soft-delete" ||
+			r.Kind == "history") && !allowed {
 			level, hint = Fail, strings.TrimPrefix(hint+" --allow-missing accepts what is yet to come", " ")
 		}
 		out.Add(level, "names", fmt.Sprintf("--%s %s matches nothing on the source", r.Kind, r.Text), hint)

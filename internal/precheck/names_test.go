@@ -16,18 +16,27 @@ func TestUnusedRules(t *testing.T) {
 		allowed bool
 		want    string // level message hint, "" when all is well
 	}{
-		{"all used", transform.Config{Include: []string{"shop", "crm.p*"}, Exclude: []string{"*.users"}, Rename: []string{"shop=s", "crm.people=c.d"}}, false, ""},
+		{"all used", transform.Config{Include: []string{"shop", "crm.p*"}, Exclude: []string{"*.users"},
+			Rename: []string{"shop=s", "crm.people=c.d"}}, false, ""},
 		{"collection", transform.Config{Include: []string{"shop.orders", "shop.uesrs"}}, false,
-			"fail --include shop.uesrs matches nothing on the source did you mean shop.users? --allow-missing accepts what is yet to come"},
+			"fail --include shop.uesrs matches nothing on the source did you mean shop.users? --allow-missing accepts what " +
+				"is yet to come"},
 		{"database", transform.Config{Include: []string{"shpo"}}, false,
-			"fail --include shpo.* matches nothing on the source did you mean shop.*? --allow-missing accepts what is yet to come"},
+			"fail --include shpo.* matches nothing on the source did you mean shop.*? --allow-missing accepts what is yet to " +
+				"come"},
 		{"wildcard", transform.Config{Include: []string{"shop.order??"}}, false,
-			"fail --include shop.order?? matches nothing on the source did you mean shop.orders? --allow-missing accepts what is yet to come"},
-		{"nothing near", transform.Config{Include: []string{"billing"}}, false, "fail --include billing.* matches nothing on the source --allow-missing accepts what is yet to come"},
-		{"yet to come", transform.Config{Include: []string{"billing"}}, true, "warn --include billing.* matches nothing on the source "},
-		{"exclude", transform.Config{Exclude: []string{"shop.user"}}, false, "warn --exclude shop.user matches nothing on the source did you mean shop.users?"},
-		{"rename of a database", transform.Config{Rename: []string{"crn=x"}}, false, "warn --rename crn matches nothing on the source did you mean crm?"},
-		{"rename of a collection", transform.Config{Rename: []string{"crm.peopel=crm.x"}}, false, "warn --rename crm.peopel matches nothing on the source did you mean crm.people?"},
+			"fail --include shop.order?? matches nothing on the source did you mean shop.orders? --allow-missing accepts " +
+				"what is yet to come"},
+		{"nothing near", transform.Config{Include: []string{"billing"}}, false,
+			"fail --include billing.* matches nothing on the source --allow-missing accepts what is yet to come"},
+		{"yet to come", transform.Config{Include: []string{"billing"}}, true,
+			"warn --include billing.* matches nothing on the source "},
+		{"exclude", transform.Config{Exclude: []string{"shop.user"}}, false,
+			"warn --exclude shop.user matches nothing on the source did you mean shop.users?"},
+		{"rename of a database", transform.Config{Rename: []string{"crn=x"}}, false,
+			"warn --rename crn matches nothing on the source did you mean crm?"},
+		{"rename of a collection", transform.Config{Rename: []string{"crm.peopel=crm.x"}}, false,
+			"warn --rename crm.peopel matches nothing on the source did you mean crm.people?"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rules, err := transform.New(c.rules)

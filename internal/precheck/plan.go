@@ -108,8 +108,9 @@ type planner struct {
 // Make reads both sides and says what the job would do and what stands in its
 // way. Nothing is written. An error means that a side could not be read.
 func Make(ctx context.Context, in Input) (*Plan, error) {
-	p := &planner{Input: in, plan: &Plan{Job: in.Job, Mode: in.Mode, Source: in.Source.Address(), SourceInfo: describe(in.Source.Info),
-		Target: in.Target.Address(), TargetInfo: describe(in.Target.Info)}}
+	p := &planner{Input: in, plan: &Plan{Job: in.Job, Mode: in.Mode, Source: in.Source.Address(),
+		SourceInfo: describe(in.Source.Info),
+		Target:     in.Target.Address(), TargetInfo: describe(in.Target.Info)}}
 	if err := p.complete(ctx); err != nil {
 		return nil, err
 	}
@@ -146,7 +147,8 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 
 // steps are the checks of what both sides have answered.
 func (p *planner) steps() []func(context.Context) error {
-	all := []func(context.Context) error{p.resume, p.givenShards, p.history, p.rivals, p.collections, p.omissions, p.filters, p.names, p.cases, p.sharding, p.privileges, p.existing}
+	all := []func(context.Context) error{p.resume, p.givenShards, p.history, p.rivals, p.collections, p.omissions,
+		p.filters, p.names, p.cases, p.sharding, p.privileges, p.existing}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all
 	}
@@ -176,13 +178,17 @@ func (p *planner) deployments() {
 	src, dst, mode := p.Source.Info, p.Target.Info, p.Mode
 	switch {
 	case src.Kind == mongo.KindSharded && !src.Version.AtLeast(4, 4):
-		p.add(Fail, "source", "upgrade it to 4.4 or later", "a sharded cluster of MongoDB %s is not supported as a source: nothing was tried with it", src.Version)
+		p.add(Fail, "source", "upgrade it to 4.4 or later",
+			"a sharded cluster of MongoDB %s is not supported as a source: nothing was tried with it", src.Version)
 	case src.Kind == mongo.KindSharded && mode == state.ModeIncremental:
-		p.add(Fail, "source", "use --mode all", "incremental mode cannot begin at a sharded cluster yet: a position of one is that of each shard")
+		p.add(Fail, "source", "use --mode all",
+			"incremental mode cannot begin at a sharded cluster yet: a position of one is that of each shard")
 	case src.Kind == mongo.KindStandalone && !mode.EndsByItself():
-		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it", "a standalone server has no oplog: it can only be copied in full")
+		p.add(Fail, "source", "use --mode full, or restart the source with --replSet and initiate it",
+			"a standalone server has no oplog: it can only be copied in full")
 	case src.Kind == mongo.KindStandalone && mode == state.ModeFull:
-		p.add(Warn, "source", "stop writes during the copy", "a standalone server: writes made during the copy may be missing or half there")
+		p.add(Warn, "source", "stop writes during the copy",
+			"a standalone server: writes made during the copy may be missing or half there")
 	default:
 		p.ok("source", "%s", describe(src))
 	}
@@ -190,7 +196,8 @@ func (p *planner) deployments() {
 	case mongo.KindSharded:
 		p.router(dst)
 	case mongo.KindStandalone:
-		p.add(Fail, "target", "restart it with --replSet and initiate it", "a standalone server cannot keep a durable checkpoint")
+		p.add(Fail, "target", "restart it with --replSet and initiate it",
+			"a standalone server cannot keep a durable checkpoint")
 	default:
 		p.ok("target", "%s", describe(dst))
 	}
@@ -200,20 +207,26 @@ func (p *planner) deployments() {
 	}
 	p.shards()
 	if p.Rules.SkipsAny(stream.OpInsert) && dst.Kind == mongo.KindSharded {
-		p.add(Fail, "rules", "leave insert out of --skip", "--skip …=insert: on a sharded cluster the replacement of a document may make it, so that one whose insert was left out would be there")
+		p.add(Fail, "rules", "leave insert out of --skip",
+			"--skip …=insert: on a sharded cluster the replacement of a document may make it, so that one whose insert was "+
+				"left out would be there")
 	}
 	if p.Rules.SkipsAny(stream.OpTTL) && (src.Kind == mongo.KindSharded || dst.Kind == mongo.KindSharded) {
-		p.add(Fail, "rules", "skip delete in place of ttl, which leaves all deletions out", "--skip …=ttl: of a sharded cluster, as source or target, deletions of expired documents cannot be left out by themselves")
+		p.add(Fail, "rules", "skip delete in place of ttl, which leaves all deletions out",
+			"--skip …=ttl: of a sharded cluster, as source or target, deletions of expired documents cannot be left out by "+
+				"themselves")
 	}
 	if p.Source.Same(p.Target) {
-		p.add(Fail, "identity", "check --source and --target", "source and target are the same %s", strings.TrimSpace(string(src.Kind)+" "+src.SetName))
+		p.add(Fail, "identity", "check --source and --target", "source and target are the same %s",
+			strings.TrimSpace(string(src.Kind)+" "+src.SetName))
 	}
 }
 
 // router judges a target that is a sharded cluster.
 func (p *planner) router(dst mongo.Info) {
 	if !dst.Version.AtLeast(6, 0) {
-		p.add(Fail, "target", "upgrade it to 6.0", "a sharded cluster of MongoDB %s is not supported as a target: nothing was tried with it", dst.Version)
+		p.add(Fail, "target", "upgrade it to 6.0",
+			"a sharded cluster of MongoDB %s is not supported as a target: nothing was tried with it", dst.Version)
 		return
 	}
 	p.ok("target", "%s", describe(dst))
@@ -226,20 +239,25 @@ func (p *planner) versions() {
 		name := []string{"source", "target"}[i] + " version"
 		switch {
 		case v.OlderThan(oldest):
-			p.add(Fail, name, fmt.Sprintf("upgrade it to %d.%d or newer", oldest.Major, oldest.Minor), "MongoDB %s is older than %d.%d", v, oldest.Major, oldest.Minor)
+			p.add(Fail, name, fmt.Sprintf("upgrade it to %d.%d or newer", oldest.Major, oldest.Minor),
+				"MongoDB %s is older than %d.%d", v, oldest.Major, oldest.Minor)
 		case newest.OlderThan(v.Series()):
 			p.add(Warn, name, "try it with a copy of the data first, and compare with millrace verify",
-				"MongoDB %s is untested: it is newer than %d.%d, the newest series that millrace is tested with", v, newest.Major, newest.Minor)
+				"MongoDB %s is untested: it is newer than %d.%d, the newest series that millrace is tested with", v, newest.Major,
+				newest.Minor)
 		}
 	}
 	older := dst.Version.OlderThan(src.Version)
 	switch {
 	case older && !p.AllowDowngrade:
-		p.add(Fail, "versions", "use a target at least as new, or accept the risk with --allow-downgrade", "the target (%s) is older than the source (%s)", dst.Version, src.Version)
+		p.add(Fail, "versions", "use a target at least as new, or accept the risk with --allow-downgrade",
+			"the target (%s) is older than the source (%s)", dst.Version, src.Version)
 	case older:
-		p.add(Warn, "versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version, src.Version)
+		p.add(Warn, "versions", "", "the target (%s) is older than the source (%s); features it lacks will fail", dst.Version,
+			src.Version)
 	case mongo.OlderFCV(dst.FCV, src.FCV) && !p.AllowDowngrade:
-		p.add(Fail, "feature compatibility", "run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
+		p.add(Fail, "feature compatibility",
+			"run setFeatureCompatibilityVersion "+src.FCV+" on the target, or use --allow-downgrade",
 			"the target's feature compatibility version (%s) is older than the source's (%s)", dst.FCV, src.FCV)
 	default:
 		p.ok("versions", "%s to %s", src.Version, dst.Version)
@@ -265,17 +283,21 @@ func (p *planner) resume(context.Context) error {
 	p.plan.Resumes, p.plan.ResumePhase = true, job.Phase
 	switch {
 	case (job.Mode == state.ModeStructure) != (p.Mode == state.ModeStructure):
-		p.add(Fail, "mode", "use the same --mode, another --job, or --restart", "job %s was begun with --mode %s, and goes on with no other", p.Job, job.Mode)
+		p.add(Fail, "mode", "use the same --mode, another --job, or --restart",
+			"job %s was begun with --mode %s, and goes on with no other", p.Job, job.Mode)
 	case job.Rules != p.Rules.String():
-		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields, --soft-delete and --history, another --job, or --restart", "job %s was begun with other rules", p.Job)
+		p.add(Fail, "rules", "use the same --include, --exclude, --rename, --filter, --skip, --fields, --soft-delete and "+
+			"--history, another --job, or --restart", "job %s was begun with other rules", p.Job)
 	case job.SourceSet != p.Source.Info.SetID || job.TargetSet != p.Target.Info.SetID:
 		p.add(Fail, "job", "use another --job, or --restart", "job %s was begun between other clusters", p.Job)
 	case job.Phase == state.PhaseFinalized && job.OnlyCopied() && !p.Mode.EndsByItself():
-		then := fmt.Sprintf("follow with another --job, --mode incremental and --start-at %s, or copy again with --restart", job.Applied)
+		then := fmt.Sprintf("follow with another --job, --mode incremental and --start-at %s, or copy again with --restart",
+			job.Applied)
 		if p.Source.Info.Kind == mongo.KindSharded {
 			then = "copy and follow with --restart, or with another --job"
 		}
-		p.add(Fail, "mode", then, "job %s ended with --mode full at %s: it does not go on with --mode %s", p.Job, job.Applied, p.Mode)
+		p.add(Fail, "mode", then, "job %s ended with --mode full at %s: it does not go on with --mode %s", p.Job, job.Applied,
+			p.Mode)
 	case job.Phase == state.PhaseFinalized:
 		at := job.FinalizedAt
 		if at.IsZero() { // by an older version
@@ -287,7 +309,8 @@ func (p *planner) resume(context.Context) error {
 		}
 		p.ok("resume", "job %s is finalized already, at %s; nothing is left to do", p.Job, at.Format(time.RFC3339))
 	case !p.Keys.Fits(p.Rules, job.Keys):
-		p.add(Fail, "rules", "give the key that the job began with, use another --job, or --restart", "job %s was begun with another key to mask by: the target would have values of both", p.Job)
+		p.add(Fail, "rules", "give the key that the job began with, use another --job, or --restart",
+			"job %s was begun with another key to mask by: the target would have values of both", p.Job)
 	default:
 		p.ok("resume", "continues job %s in phase %s at %s", p.Job, job.Phase, job.Applied)
 	}
@@ -324,7 +347,8 @@ func (p *planner) collections(ctx context.Context) error {
 		p.data += c.Bytes
 	}
 	if len(lacks) > 0 {
-		p.add(Fail, "features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks), strings.Join(lacks[:min(5, len(lacks))], "; "))
+		p.add(Fail, "features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks),
+			strings.Join(lacks[:min(5, len(lacks))], "; "))
 	}
 	if err := schema.CheckRules(colls, p.Rules); err != nil {
 		p.add(Fail, "names", "change --rename or exclude one of them", "%v", err)
@@ -354,7 +378,8 @@ func (p *planner) building(ctx context.Context, colls []schema.Collection) error
 	if p.Mode == state.ModeStructure || p.Source.Info.Kind == mongo.KindStandalone {
 		hint = "the job waits for them before it begins, as long as --index-wait says"
 	}
-	p.add(Warn, "index builds", hint, "%d index builds of the source are under way and left out until they end: %s", len(builds), schema.NameAll(builds))
+	p.add(Warn, "index builds", hint, "%d index builds of the source are under way and left out until they end: %s",
+		len(builds), schema.NameAll(builds))
 	return nil
 }
 
@@ -368,7 +393,9 @@ func (p *planner) omissions(context.Context) error {
 		p.plan.LeftOut = append(p.plan.LeftOut, fmt.Sprintf("and %d more", more))
 	}
 	if len(list) > 0 {
-		p.add(Warn, "left out", "copy them by other means, or rename or exclude them", "%d things are not copied as they are: %s", len(list), strings.Join(p.plan.LeftOut[:min(5, len(p.plan.LeftOut))], "; "))
+		p.add(Warn, "left out", "copy them by other means, or rename or exclude them",
+			"%d things are not copied as they are: %s", len(list),
+			strings.Join(p.plan.LeftOut[:min(5, len(p.plan.LeftOut))], "; "))
 	}
 	return err
 }
@@ -396,7 +423,8 @@ func (p *planner) existing(context.Context) error {
 	case state.ExistingMerge:
 		p.add(Warn, checkExisting, "", "%d exist and will be merged into: %s", len(names), list)
 	default:
-		p.add(Fail, checkExisting, "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s", len(names), list)
+		p.add(Fail, checkExisting, "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s",
+			len(names), list)
 	}
 	return nil
 }
@@ -428,7 +456,8 @@ func (p *planner) oplogWindow(ctx context.Context) error {
 		p.add(Warn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.First().Before(oldest):
-		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
+		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and "+
+			"--on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
 	case p.WarnWindow > 0 && have < p.WarnWindow && p.full(ctx):
 		p.add(Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
@@ -482,8 +511,10 @@ func (p *planner) spool(context.Context) error {
 	case err != nil:
 		p.add(Fail, "spool", oplog.SpoolHint(dir, err), "changes cannot be kept on local disk, in %s: %v", dir, err)
 	case free < want:
-		p.add(Warn, "spool", "make room, choose another directory with --spool-dir, or lower --spool-max; a full disk is no failure, but then the oplog alone has to hold the changes",
-			"%s free in %s for changes that the oplog may forget, %s are allowed (--spool-max)", humanize.Bytes(free), dir, humanize.Bytes(want))
+		p.add(Warn, "spool", "make room, choose another directory with --spool-dir, or lower --spool-max; a full disk is "+
+			"no failure, but then the oplog alone has to hold the changes",
+			"%s free in %s for changes that the oplog may forget, %s are allowed (--spool-max)", humanize.Bytes(free), dir,
+			humanize.Bytes(want))
 	default:
 		p.ok("spool", "%s free in %s", humanize.Bytes(free), dir)
 	}
@@ -493,7 +524,8 @@ func (p *planner) spool(context.Context) error {
 // spooled reports that the job needs no spool any more: what it may have left is
 // read where it can be.
 func (p *planner) spooled() bool {
-	return p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing, state.PhaseFinalizing, state.PhaseFinalized}, p.plan.ResumePhase)
+	return p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing, state.PhaseFinalizing,
+		state.PhaseFinalized}, p.plan.ResumePhase)
 }
 
 // room compares the data with the free space of the target, where the server
@@ -510,7 +542,8 @@ func (p *planner) room(context.Context) error {
 	}
 	free := uint64(max(total-used, 0))
 	if uint64(p.data) > free {
-		p.add(Warn, "disk", "free space on the target, or rely on compression", "the data are %s uncompressed, the target has %s free",
+		p.add(Warn, "disk", "free space on the target, or rely on compression",
+			"the data are %s uncompressed, the target has %s free",
 			humanize.Bytes(uint64(p.data)), humanize.Bytes(free))
 		return nil
 	}

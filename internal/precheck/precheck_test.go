@@ -23,12 +23,14 @@ func TestList(t *testing.T) {
 	}
 	var log bytes.Buffer
 	l.LogWarnings(slog.New(slog.NewTextHandler(&log, nil)))
-	if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, "3 s behind") || !strings.Contains(s, "hint=wait") {
+	if s := log.String(); strings.Count(s, "\n") != 1 || !strings.Contains(s, "3 s behind") ||
+		!strings.Contains(s, "hint=wait") {
 		t.Errorf("%s", s)
 	}
 
 	l.Add(Fail, "source", "no replica set", "initiate it")
-	if err := l.Err(); !l.Failed() || err.Error() != "precheck source: no replica set" || mongo.HintOf(err) != "initiate it" {
+	if err := l.Err(); !l.Failed() || err.Error() != "precheck source: no replica set" ||
+		mongo.HintOf(err) != "initiate it" {
 		t.Errorf("%v", err)
 	}
 
@@ -53,11 +55,13 @@ func TestUntestedVersions(t *testing.T) {
 		{next, next, []string{"source version", "target version"}},
 		{mongo.Version{Major: 6, Minor: 0, Patch: 27}, mongo.Version{Major: newest.Major, Patch: 99}, nil},
 	} {
-		p := &planner{plan: &Plan{}, Input: Input{Source: &mongo.Cluster{Info: mongo.Info{Version: c.src}}, Target: &mongo.Cluster{Info: mongo.Info{Version: c.dst}}}}
+		p := &planner{plan: &Plan{}, Input: Input{Source: &mongo.Cluster{Info: mongo.Info{Version: c.src}},
+			Target: &mongo.Cluster{Info: mongo.Info{Version: c.dst}}}}
 		p.versions()
 		var got []string
 		for _, w := range p.plan.Checks.Of(Warn) {
-			if !strings.Contains(w.Message, next.String()) || !strings.Contains(w.Message, fmt.Sprintf("newer than %d.%d,", newest.Major, newest.Minor)) || w.Hint == "" {
+			if !strings.Contains(w.Message, next.String()) || !strings.Contains(w.Message,
+				fmt.Sprintf("newer than %d.%d,", newest.Major, newest.Minor)) || w.Hint == "" {
 				t.Errorf("%+v", w)
 			}
 			got = append(got, w.Name)

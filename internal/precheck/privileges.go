@@ -23,8 +23,9 @@ const (
 	writeActions = documentActions + " " + makeActions
 	// documentActions are needed for documents, makeActions where none are copied.
 	documentActions = "insert update remove bypassDocumentValidation"
-	makeActions     = "find createCollection convertToCapped collMod dropCollection createIndex dropIndex listIndexes collStats"
-	viewActions     = "createCollection collMod dropCollection"
+	makeActions     = "find createCollection convertToCapped collMod dropCollection createIndex dropIndex listIndexes " +
+		"collStats"
+	viewActions = "createCollection collMod dropCollection"
 	// seriesActions are needed on a time-series collection, bucketActions on its
 	// buckets.
 	seriesActions     = viewActions + " dropIndex"
@@ -44,7 +45,8 @@ func (p *planner) rolesHint(side string) string {
 	case side == "target":
 		roles = "readWriteAnyDatabase, restore and clusterMonitor"
 	}
-	return fmt.Sprintf("grant the %s's user the roles %s, or exactly the actions that docs/operations.md lists", side, roles)
+	return fmt.Sprintf("grant the %s's user the roles %s, or exactly the actions that docs/operations.md lists", side,
+		roles)
 }
 
 // needs collects what a user must be allowed to do, and is not.
@@ -283,7 +285,8 @@ func (p *planner) judge(side string, granted func() (grants, error), look func(n
 	case len(now.lacks) > 0:
 		p.add(Fail, name, p.rolesHint(side), "%s", now.text())
 	case len(later.lacks) > 0:
-		p.add(Warn, name, p.rolesHint(side), "enough for what there is; a collection created later could stop the job: %s", later.text())
+		p.add(Warn, name, p.rolesHint(side), "enough for what there is; a collection created later could stop the job: %s",
+			later.text())
 	default:
 		p.ok(name, "sufficient")
 	}

@@ -45,11 +45,13 @@ func Refusal(rivals []Rival, onExisting state.OnExisting, allowed bool) error {
 	for _, r := range rivals {
 		switch drops := onExisting == state.ExistingDrop || r.OnExisting == state.ExistingDrop; {
 		case allowed && drops:
-			return mongo.WithHint(errors.New(rivalsText(rivals)+"; one that began with --on-existing drop drops what the other has made"),
+			return mongo.WithHint(errors.New(rivalsText(rivals)+"; one that began with --on-existing drop drops what the "+
+				"other has made"),
 				"merge with --on-existing merge in all of these jobs, or finalize the other first")
 		case !allowed:
 			return mongo.WithHint(errors.New(rivalsText(rivals)),
-				"finalize the other job first, or remove it with millrace jobs drop if it is given up; change the rules; or merge both with --allow-overlap")
+				"finalize the other job first, or remove it with millrace jobs drop if it is given up; change the rules; or "+
+					"merge both with --allow-overlap")
 		}
 	}
 	return nil

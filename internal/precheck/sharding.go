@@ -107,10 +107,12 @@ func (p *planner) sharding(ctx context.Context) error {
 	rules := p.Wishes.Rules.Names()
 	if p.Target.Info.Kind != mongo.KindSharded {
 		if zones := p.Wishes.Zones.Names(); len(zones) > 0 {
-			p.add(Fail, "zones", "leave --zone out, or name routers of a sharded cluster", "the target is no sharded cluster, so that it has no zones")
+			p.add(Fail, "zones", "leave --zone out, or name routers of a sharded cluster",
+				"the target is no sharded cluster, so that it has no zones")
 		}
 		if len(rules) > 0 {
-			p.add(Fail, "sharding", "leave --shard out, or name routers of a sharded cluster", "the target is no sharded cluster, so that nothing can be sharded there")
+			p.add(Fail, "sharding", "leave --shard out, or name routers of a sharded cluster",
+				"the target is no sharded cluster, so that nothing can be sharded there")
 		}
 		return nil
 	}
@@ -143,7 +145,8 @@ func (p *planner) sharding(ctx context.Context) error {
 	case len(texts) == 0:
 		p.ok("sharding", "no collection is to be sharded on the target (%d shards)", len(s.shards))
 	default:
-		p.ok("sharding", "%d collections are to be sharded over %d shards, the others are not: %s. The balancer leaves them alone until the job is finalized", len(texts), len(s.shards), shown)
+		p.ok("sharding", "%d collections are to be sharded over %d shards, the others are not: %s. The balancer leaves "+
+			"them alone until the job is finalized", len(texts), len(s.shards), shown)
 	}
 	return nil
 }
@@ -174,7 +177,8 @@ func (p *planner) ruled(ctx context.Context, rules []string) error {
 		case !there:
 			unmatched = append(unmatched, ns)
 		case kind != "" && key != nil:
-			p.add(Fail, "sharding", "leave the rule out", "--shard %s=%s: %s is %s and cannot be sharded", ns, placing.KeyText(key), ns, kind)
+			p.add(Fail, "sharding", "leave the rule out", "--shard %s=%s: %s is %s and cannot be sharded", ns,
+				placing.KeyText(key), ns, kind)
 		}
 	}
 	if len(unmatched) == 0 || p.copied() {
@@ -193,7 +197,8 @@ func (p *planner) ruled(ctx context.Context, rules []string) error {
 // unmatchedShard judges a rule of a collection that is not copied.
 func unmatchedShard(ns string, names []string, allowed bool) Check {
 	if slices.Contains(names, ns) {
-		return Check{Level: Warn, Name: "sharding", Message: "--shard " + ns + " names a collection that the other rules leave out"}
+		return Check{Level: Warn, Name: "sharding", Message: "--shard " + ns +
+			" names a collection that the other rules leave out"}
 	}
 	c := Check{Level: Fail, Name: "sharding", Message: "--shard " + ns + " matches nothing on the source"}
 	if allowed {
@@ -238,14 +243,16 @@ func (p *planner) shard(c schema.Collection, s sharding) string {
 	}
 	key := w.Key
 	if exists || sharded {
-		if sharded && (w.Key == nil && !ruledOut(p.Wishes.Rules, c.NS) || placing.SameKey(e.Key, w.Key)) || !sharded && w.Key == nil {
+		if sharded && (w.Key == nil && !ruledOut(p.Wishes.Rules, c.NS) || placing.SameKey(e.Key, w.Key)) ||
+			!sharded && w.Key == nil {
 			p.unfit(c, e.Key, "drop it on the source, or shard the target's collection by another key")
 			return ""
 		}
 		if key = nil; sharded {
 			key = e.Key
 		}
-		p.add(Warn, "sharding", hint, "%s exists on the target and stays as it is: its shard key is %s, not %s", target, placing.KeyText(key), placing.KeyText(w.Key))
+		p.add(Warn, "sharding", hint, "%s exists on the target and stays as it is: its shard key is %s, not %s", target,
+			placing.KeyText(key), placing.KeyText(w.Key))
 		p.unfit(c, key, "drop it on the source, or shard the target's collection by another key")
 		return ""
 	}
@@ -287,7 +294,8 @@ func (p *planner) unfit(c schema.Collection, key bson.Raw, hint string) {
 		}
 	}
 	if len(names) > 0 {
-		p.add(Fail, "sharding", hint, "%s cannot have its unique indexes when it is sharded by %s, with which a unique index has to begin: %s",
+		p.add(Fail, "sharding", hint,
+			"%s cannot have its unique indexes when it is sharded by %s, with which a unique index has to begin: %s",
 			c.NS, placing.KeyText(key), strings.Join(names, ", "))
 	}
 }

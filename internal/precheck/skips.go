@@ -14,7 +14,8 @@ func (c Check) Skips() []string {
 		return []string{"on-existing: merge", "on-existing: drop"}
 	}
 	var out []string
-	for _, m := range regexp.MustCompile(`--(allow-downgrade|allow-missing|allow-overlap|allow-shard)\b`).FindAllStringSubmatch(c.Hint, -1) {
+	allowing := regexp.MustCompile(`--(allow-downgrade|allow-missing|allow-overlap|allow-shard)\b`)
+	for _, m := range allowing.FindAllStringSubmatch(c.Hint, -1) {
 		out = append(out, m[1]+": true")
 	}
 	return out

@@ -71,7 +71,8 @@ func (p *planner) zoneShards(s sharding) {
 			if best := near.Name(shard, names); best != "" {
 				hint = "did you mean " + best + "? " + hint
 			}
-			p.add(Fail, "zones", hint, "--zone %s=%s: the target has no such shard %s, or it is being removed", zone, strings.Join(listed, ","), shard)
+			p.add(Fail, "zones", hint, "--zone %s=%s: the target has no such shard %s, or it is being removed", zone,
+				strings.Join(listed, ","), shard)
 		}
 	}
 }
@@ -80,7 +81,9 @@ func (p *planner) zoneShards(s sharding) {
 func (p *planner) zonesFor(c schema.Collection, s sharding) (tags []string) {
 	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
 	if w.Unzoned {
-		p.add(Warn, "zones", "make zones for it on the target, with its key", "%s has zones on the source, which do not come along: its shard key on the target is %s", c.NS, placing.KeyText(w.Key))
+		p.add(Warn, "zones", "make zones for it on the target, with its key",
+			"%s has zones on the source, which do not come along: its shard key on the target is %s", c.NS,
+			placing.KeyText(w.Key))
 	}
 	drops := p.OnExisting.Or(p.job.OnExisting) == state.ExistingDrop
 	have := s.zones[target]
@@ -91,7 +94,9 @@ func (p *planner) zonesFor(c schema.Collection, s sharding) (tags []string) {
 		return tagsOf(w.Zones)
 	}
 	if w.Key != nil && !placing.SameZones(w.Zones, have) {
-		p.add(Warn, "zones", "set them there with updateZoneKeyRange", "the zones that the target has for %s stay as they are: %s, not %s", target, placing.ZonesText(have), placing.ZonesText(w.Zones))
+		p.add(Warn, "zones", "set them there with updateZoneKeyRange",
+			"the zones that the target has for %s stay as they are: %s, not %s", target, placing.ZonesText(have),
+			placing.ZonesText(w.Zones))
 	}
 	return nil
 }
@@ -120,7 +125,8 @@ func (p *planner) zone(tag string, colls []string, s sharding) string {
 				names = append(names, one.Name)
 			}
 		}
-		p.add(level, "zones", placing.ZoneHint(tag), "zone %s of %s has no shard on the target; on the source it has %s", tag, strings.Join(colls[:min(len(colls), 5)], ", "), strings.Join(names, ", "))
+		p.add(level, "zones", placing.ZoneHint(tag), "zone %s of %s has no shard on the target; on the source it has %s", tag,
+			strings.Join(colls[:min(len(colls), 5)], ", "), strings.Join(names, ", "))
 		return ""
 	}
 	text := tag + " has " + strings.Join(append(slices.Clone(j.Has), j.Add...), ", ")

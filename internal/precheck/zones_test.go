@@ -26,16 +26,19 @@ func TestZoneNeeds(t *testing.T) {
 	}{
 		{`{"db":"d","collection":"c"}`, nil, "the user lacks "},
 		{`{"db":"d","collection":"c"}`, []string{"US"}, "the user lacks find, update, insert, remove on config.tags"},
-		{`{"db":"d","collection":"c"}`, []string{"US", "EU"}, "the user lacks find, update, insert, remove on config.tags; find, update on config.shards"},
+		{`{"db":"d","collection":"c"}`, []string{"US", "EU"},
+			"the user lacks find, update, insert, remove on config.tags; find, update on config.shards"},
 		{`{"db":"config","collection":""}`, []string{"US", "EU"}, "the user lacks "},
 		{`{"cluster":true}`, []string{"US", "EU"}, "the user lacks "},
 	} {
 		var p privilege
-		if err := bson.UnmarshalExtJSON([]byte(`{"resource":`+c.have+`,"actions":["find","update","insert","remove","enableSharding"]}`), false, &p); err != nil {
+		text := `{"resource":` + c.have + `,"actions":["find","update","insert","remove","enableSharding"]}`
+		if err := bson.UnmarshalExtJSON([]byte(text), false, &p); err != nil {
 			t.Fatal(err)
 		}
 		now := &needs{have: grants{p}, seen: map[string]bool{}}
-		(&planner{Input: Input{Wishes: &placing.Source{}}}).zoneNeeds(now, sharding{wishes: zones(c.zones...), from: from, shards: shards})
+		(&planner{Input: Input{Wishes: &placing.Source{}}}).zoneNeeds(now,
+			sharding{wishes: zones(c.zones...), from: from, shards: shards})
 		if got := now.text(); got != c.want {
 			t.Errorf("%s, zones %v: %s, want %s", c.have, c.zones, got, c.want)
 		}

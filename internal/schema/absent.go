@@ -113,7 +113,8 @@ func (b *builder) isOf(ctx context.Context, d Deferred) (bool, error) {
 	}
 	same, err := sameIndex(ix.Spec, d.Spec)
 	if err == nil && !same {
-		b.o.Log.Warn("the target has another index of that name: it stays as it is", "ns", d.NS, "index", d.Index, "target", text(ix.Spec), "source", text(d.Spec))
+		b.o.Log.Warn("the target has another index of that name: it stays as it is",
+			"ns", d.NS, "index", d.Index, "target", text(ix.Spec), "source", text(d.Spec))
 	}
 	return same, err
 }
@@ -125,7 +126,8 @@ func clashes(err error) bool {
 
 // BuildSkipping is Build of a collection with operations that are skipped. left names the
 // indexes that the target goes without, because one that was left is in the way.
-func (b *builder) BuildSkipping(ctx context.Context, targetNS string, idx []stream.Index, p Phase, skips stream.Ops) (left []string, err error) {
+func (b *builder) BuildSkipping(ctx context.Context, targetNS string, idx []stream.Index, p Phase,
+	skips stream.Ops) (left []string, err error) {
 	if skips.Has(stream.OpDropIndexes | leaving) {
 		return b.buildBeside(ctx, targetNS, idx, p)
 	}
@@ -135,7 +137,8 @@ func (b *builder) BuildSkipping(ctx context.Context, targetNS string, idx []stre
 // buildBeside is Build of a collection in which operations that are skipped may have
 // left indexes. One of the source in whose way such an index stands is left out, and recorded as
 // absent. left names those.
-func (b *builder) buildBeside(ctx context.Context, targetNS string, idx []stream.Index, p Phase) (left []string, err error) {
+func (b *builder) buildBeside(ctx context.Context, targetNS string, idx []stream.Index,
+	p Phase) (left []string, err error) {
 	dataNS, ns, err := b.locate(ctx, targetNS)
 	if err != nil {
 		return nil, fmt.Errorf("build indexes of %s: %w", targetNS, err)
@@ -173,7 +176,8 @@ func (b *builder) buildBeside(ctx context.Context, targetNS string, idx []stream
 
 // eachBeside builds indexes by a command each, and leaves those out in whose way the target
 // has another one.
-func (b *builder) eachBeside(ctx context.Context, list []Deferred, specs []bson.Raw, build func([]Deferred, []bson.Raw) error) error {
+func (b *builder) eachBeside(ctx context.Context, list []Deferred, specs []bson.Raw,
+	build func([]Deferred, []bson.Raw) error) error {
 	for i, d := range list {
 		err := build(list[i:i+1], specs[i:i+1])
 		if clashes(err) {

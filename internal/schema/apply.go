@@ -106,7 +106,8 @@ func (c *changer) makeWayFor(ctx context.Context, ch stream.Change, o ApplyOptio
 	default:
 		return nil
 	}
-	if !o.Rules.Match(ns) || to && o.Recorded && o.Rules.Route(ns).History || to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) || o.leftOut(ch) {
+	if !o.Rules.Match(ns) || to && o.Recorded && o.Rules.Route(ns).History ||
+		to && o.Rules.Match(ch.NS) && o.Rules.Target(ch.NS) == o.Rules.Target(ns) || o.leftOut(ch) {
 		return nil
 	}
 	if o.Recorded && o.Rules.Route(ns).History {
@@ -277,7 +278,8 @@ func (c *changer) applyCreate(ctx context.Context, ch stream.Change, ns string, 
 }
 
 // applyCreateIndexes makes indexes, but for those that documents with other fields cannot have.
-func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, unmapped []stream.Index, o ApplyOptions) (Effect, error) {
+func (c *changer) applyCreateIndexes(ctx context.Context, ch stream.Change, ns string, unmapped []stream.Index,
+	o ApplyOptions) (Effect, error) {
 	phase := Consistent
 	if o.Overlap {
 		phase = BeforeConsistent
@@ -351,7 +353,8 @@ func (c *changer) applyView(ctx context.Context, ch stream.Change, ns string, o 
 	}
 	db, name := mongo.SplitNS(ns)
 	err = c.change(ctx, db, bson.D{
-		{Key: "collMod", Value: name}, {Key: "viewOn", Value: want.Lookup("viewOn")}, {Key: "pipeline", Value: want.Lookup("pipeline")},
+		{Key: "collMod", Value: name}, {Key: "viewOn", Value: want.Lookup("viewOn")},
+		{Key: "pipeline", Value: want.Lookup("pipeline")},
 	})
 	return Effect{Applied: err == nil}, err
 }
@@ -386,7 +389,8 @@ func (c *changer) dropDatabase(ctx context.Context, ch stream.Change, o ApplyOpt
 	}
 	err = c.change(ctx, db, bson.D{{Key: "dropDatabase", Value: 1}})
 	if mongo.IsCode(err, mongo.CodeUnauthorized) { // it is in the way of one of another case alone
-		c.o.Log.Info("an empty database stays on the target", "database", db, "why", err, "hint", "grant dropDatabase on it, or drop it")
+		c.o.Log.Info("an empty database stays on the target",
+			"database", db, "why", err, "hint", "grant dropDatabase on it, or drop it")
 		err = nil
 	}
 	return effect, mongo.Wrap(err, "drop the empty database %s of the target", db)

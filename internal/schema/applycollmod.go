@@ -71,7 +71,8 @@ var errIndexGone = errors.New("the index does not exist on the target")
 
 // modIndex applies a collMod of an index, one setting after the other. Of an index that the target
 // goes without, which left names, they are recorded.
-func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw, o ApplyOptions) (left string, err error) {
+func (c *changer) modIndex(ctx context.Context, ns, dataNS string, mod bson.Raw,
+	o ApplyOptions) (left string, err error) {
 	d, err := c.modified(ctx, ns, dataNS, mod)
 	if err != nil {
 		return "", err
@@ -121,7 +122,8 @@ func (c *changer) modified(ctx context.Context, ns, dataNS string, mod bson.Raw)
 }
 
 // modIndexSetting changes one setting of an index that is built, or deferred.
-func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, v bson.RawValue, o ApplyOptions) (err error) {
+func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, v bson.RawValue,
+	o ApplyOptions) (err error) {
 	switch key {
 	case "name", "keyPattern":
 		return nil
@@ -182,7 +184,8 @@ func (c *changer) rebuildLater(ctx context.Context, d *Deferred) error {
 	}
 	err = c.indexes.create(ctx, dataNS, []bson.Raw{ix.spec})
 	if mongo.Unindexable(err) {
-		c.o.Log.Info("documents do not fit an index yet: it is built when the target is consistent", "ns", d.NS, "index", d.Index, "reason", err)
+		c.o.Log.Info("documents do not fit an index yet: it is built when the target is consistent",
+			"ns", d.NS, "index", d.Index, "reason", err)
 		return nil
 	}
 	if err != nil {

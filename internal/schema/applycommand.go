@@ -48,7 +48,8 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 	case ch.Command == mongo.CommandCapped && missing:
 		effect.Applied, effect.Skipped = false, ch.To+" never came to the target"
 	case ch.Command == mongo.CommandCapped:
-		c.o.Log.Warn("convertToCapped is not applied: by the rules the target's collection keeps its options", "ns", o.Rules.Target(ch.To))
+		c.o.Log.Warn("convertToCapped is not applied: by the rules the target's collection keeps its options",
+			"ns", o.Rules.Target(ch.To))
 		effect.Applied, effect.Skipped = false, "the collection stays as it is"
 	case o.leftOut(ch):
 		effect.Applied, effect.Skipped = false, "create is skipped"

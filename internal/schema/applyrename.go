@@ -40,7 +40,8 @@ func (c *changer) applyRename(ctx context.Context, ch stream.Change, o ApplyOpti
 // renameIn handles a collection that the target does not have yet.
 func (c *changer) renameIn(ctx context.Context, ch stream.Change, to string, o ApplyOptions) (Effect, error) {
 	if len(ch.UUID.Data) == 0 {
-		return Effect{}, mongo.WithHint(fmt.Errorf("%s becomes %s, which is kept, but the entry does not name its UUID, so it cannot be copied", ch.NS, ch.To),
+		return Effect{}, mongo.WithHint(fmt.Errorf("%s becomes %s, which is kept, but the entry does not name its UUID, "+
+			"so it cannot be copied", ch.NS, ch.To),
 			"start the job again with --restart")
 	}
 	effect := Effect{Applied: true, Resync: &ch.UUID, ResyncNS: to}
@@ -55,7 +56,8 @@ func (c *changer) renameIn(ctx context.Context, ch stream.Change, to string, o A
 
 func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (Effect, error) {
 	if from == to {
-		return Effect{}, mongo.WithHint(fmt.Errorf("%s and %s have one name on the target, %s", ch.NS, ch.To, to), "change the renames of the job")
+		return Effect{}, mongo.WithHint(fmt.Errorf("%s and %s have one name on the target, %s", ch.NS, ch.To, to),
+			"change the renames of the job")
 	}
 	without := func(why string) (Effect, error) {
 		effect := skipped("%s %s", from, why)
@@ -98,13 +100,15 @@ func (c *changer) renameKept(ctx context.Context, ch stream.Change, from, to str
 
 func renamesNothing(from string) error {
 	return mongo.WithHint(fmt.Errorf("%s %w", from, errGone),
-		"something else drops or renames collections of the target; restore the collection there, or start the job again with --restart")
+		"something else drops or renames collections of the target; restore the collection there, or start the job again "+
+			"with --restart")
 }
 
 // comesAnew reports that a collection which never came to the target comes with a rename:
 // one between databases makes a new collection, which the source may still have.
 func comesAnew(ch stream.Change, rules *transform.Set) bool {
-	return ch.Command == mongo.CommandMove && rules.Commands() && !rules.Route(ch.NS).Skips.Has(stream.OpCreate|stream.OpRename)
+	return ch.Command == mongo.CommandMove && rules.Commands() &&
+		!rules.Route(ch.NS).Skips.Has(stream.OpCreate|stream.OpRename)
 }
 
 // renames finds what the target has under the names of a rename that is to be applied
@@ -113,7 +117,8 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 	if o.ofCommand(ch) && (ch.Command != mongo.CommandCapped || o.staysUncapped(ch)) {
 		return before, nil
 	}
-	if ch.Kind != stream.ChangeRename || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) || o.Recorded && o.Rules.Route(ch.NS).History {
+	if ch.Kind != stream.ChangeRename || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) ||
+		o.Recorded && o.Rules.Route(ch.NS).History {
 		return before, nil
 	}
 	if o.Names.NeverCame(ch) {
@@ -221,7 +226,9 @@ func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string,
 		case mongo.Classify(err) == mongo.ClassExists:
 			err = existsAlready(err, to)
 		case c.c.Info.Kind == mongo.KindSharded && fromDB != toDB:
-			err = mongo.WithHint(err, fmt.Sprintf("routers rename between databases only where both have one primary shard: give %s that of %s on the target (movePrimary), then resume", toDB, fromDB))
+			err = mongo.WithHint(err,
+				fmt.Sprintf("routers rename between databases only where both have one primary shard: give %s that of %s on the "+
+					"target (movePrimary), then resume", toDB, fromDB))
 		}
 		return effect, fmt.Errorf("rename %s to %s on the target: %w", from, to, err)
 	}

@@ -74,7 +74,8 @@ func (b *builder) build(ctx context.Context, what Build, p Phase, commands int) 
 		if p == Consistent || !mongo.Unindexable(err) {
 			return err
 		}
-		b.o.Log.Info("documents do not fit the indexes yet: they are built when the target is consistent", "ns", what.dataNS, "indexes", names(specs), "reason", err)
+		b.o.Log.Info("documents do not fit the indexes yet: they are built when the target is consistent",
+			"ns", what.dataNS, "indexes", names(specs), "reason", err)
 		for i := range part {
 			part[i].Unbuilt = true
 		}
@@ -130,7 +131,8 @@ func (b *builder) plan(ns string, ix stream.Index, p Phase) (planned, error) {
 	}
 	gaps := Unsupported(Collection{NS: ns, Indexes: []stream.Index{ix}}, b.c.Info.Version)
 	if len(gaps) > 0 {
-		return planned{}, mongo.WithHint(errors.New(strings.Join(gaps, "; ")), "drop the index on the source, or exclude the collection")
+		return planned{}, mongo.WithHint(errors.New(strings.Join(gaps, "; ")),
+			"drop the index on the source, or exclude the collection")
 	}
 	d := Deferred{DeferredID: b.deferred.id(ns, ix.Name), Expire: expire, Spec: ix.Spec}
 	d.Unbuilt = p == BeforeConsistent && uniqueLike(ix.Spec)
@@ -193,16 +195,22 @@ func (b *builder) create(ctx context.Context, dataNS string, specs []bson.Raw) e
 		return nil
 	}
 	err = fmt.Errorf("build indexes %s of %s on the target: %w", names(specs), dataNS, err)
-	const foreign = "documents were in the collection before, or something else writes to it; run millrace verify, remove what the source does not have, then resume"
+	const foreign = "documents were in the collection before, or something else writes to it; run millrace verify, " +
+		"remove what the source does not have, then resume"
 	switch {
 	case mongo.Classify(err) == mongo.ClassDuplicate:
 		err = &IndexConflict{NS: dataNS, Specs: specs, Err: err}
-		return mongo.WithHint(err, "two documents of the target have the key that the error names, which the source's unique index does not allow: "+foreign)
+		return mongo.WithHint(err,
+			"two documents of the target have the key that the error names, which the source's unique index does not "+
+				"allow: "+foreign)
 	case mongo.Unindexable(err):
 		err = &IndexConflict{NS: dataNS, Specs: specs, Err: err}
-		return mongo.WithHint(err, "the target has a document that the index cannot take, and the source's index took all of the source: "+foreign)
+		return mongo.WithHint(err,
+			"the target has a document that the index cannot take, and the source's index took all of the source: "+foreign)
 	case mongo.IsCode(err, mongo.CodeCannotCreateIndex) && b.c.Info.Kind == mongo.KindSharded:
-		return mongo.WithHint(err, "a unique index of a sharded collection has to begin with its shard key: drop the index on the source, or the collection on the target and begin anew with --restart and --shard "+dataNS+"=none")
+		return mongo.WithHint(err,
+			"a unique index of a sharded collection has to begin with its shard key: drop the index on the source, or the "+
+				"collection on the target and begin anew with --restart and --shard "+dataNS+"=none")
 	case mongo.IsCode(err, mongo.CodeIndexOptionsConflict), mongo.IsCode(err, mongo.CodeIndexKeySpecsClash):
 		return mongo.WithHint(err, "the target has a different index with that name or key: drop it there, then resume")
 	}
@@ -334,13 +342,15 @@ func (b *builder) Duplicates(ctx context.Context, ns string, index bson.Raw) ([]
 		match = bson.D{{Key: "$and", Value: bson.A{p}}}
 	}
 	name, coll := mongo.SplitNS(ns)
-	cmd := bson.D{{Key: "aggregate", Value: coll}, {Key: "allowDiskUse", Value: true}, {Key: "cursor", Value: bson.D{}}, {Key: "pipeline", Value: bson.A{
-		bson.D{{Key: "$match", Value: match}},
-		bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: id}, {Key: "n", Value: bson.D{{Key: "$sum", Value: 1}}},
-			{Key: "first", Value: bson.D{{Key: "$first", Value: "$_id"}}}, {Key: "last", Value: bson.D{{Key: "$last", Value: "$_id"}}}}}},
-		bson.D{{Key: "$match", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$gt", Value: 1}}}}}},
-		bson.D{{Key: "$limit", Value: 1}},
-	}}}
+	cmd := bson.D{{Key: "aggregate", Value: coll}, {Key: "allowDiskUse", Value: true}, {Key: "cursor", Value: bson.D{}},
+		{Key: "pipeline", Value: bson.A{
+			bson.D{{Key: "$match", Value: match}},
+			bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: id}, {Key: "n", Value: bson.D{{Key: "$sum", Value: 1}}},
+				{Key: "first", Value: bson.D{{Key: "$first", Value: "$_id"}}},
+				{Key: "last", Value: bson.D{{Key: "$last", Value: "$_id"}}}}}},
+			bson.D{{Key: "$match", Value: bson.D{{Key: "n", Value: bson.D{{Key: "$gt", Value: 1}}}}}},
+			bson.D{{Key: "$limit", Value: 1}},
+		}}}
 	if c, ok := index.Lookup("collation").DocumentOK(); ok {
 		cmd = append(cmd, bson.E{Key: "collation", Value: c})
 	}

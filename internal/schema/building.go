@@ -31,7 +31,8 @@ func addBuilding(colls, others []Collection) {
 		}
 		c := &colls[at]
 		for _, ix := range o.Building {
-			if !slices.ContainsFunc(slices.Concat(c.Indexes, c.Building), func(have stream.Index) bool { return have.Name == ix.Name }) {
+			if !slices.ContainsFunc(slices.Concat(c.Indexes, c.Building),
+				func(have stream.Index) bool { return have.Name == ix.Name }) {
 				c.Building = append(c.Building, ix)
 			}
 		}

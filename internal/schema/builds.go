@@ -158,7 +158,8 @@ func (b *Builds) look(ctx context.Context, u *build) {
 		return
 	}
 	u.warned = time.Now()
-	b.log.Warn("an index build on the target makes no progress; no change is applied meanwhile", "ns", u.ns, "indexes", u.names, "for", still.Round(time.Second), "why", why,
+	b.log.Warn("an index build on the target makes no progress; no change is applied meanwhile",
+		"ns", u.ns, "indexes", u.names, "for", still.Round(time.Second), "why", why,
 		"hint", "start the member that is down, or remove it from the replica set")
 }
 
@@ -176,7 +177,8 @@ func (b *Builds) explain(u *build, why string) (was bool) {
 func (b *Builds) far(ctx context.Context, ns string) (string, error) {
 	cur, err := primaryDB(b.c, "admin").Aggregate(ctx, bson.A{
 		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: false}}}},
-		bson.D{{Key: "$match", Value: bson.D{{Key: "ns", Value: ns}, {Key: "msg", Value: bson.D{{Key: "$regex", Value: "^Index Build"}}}}}},
+		bson.D{{Key: "$match", Value: bson.D{{Key: "ns", Value: ns},
+			{Key: "msg", Value: bson.D{{Key: "$regex", Value: "^Index Build"}}}}}},
 	})
 	var ops []bson.Raw
 	if err == nil {
@@ -184,7 +186,8 @@ func (b *Builds) far(ctx context.Context, ns string) (string, error) {
 	}
 	var out []string
 	for _, op := range ops {
-		out = append(out, str(op, "shard")+" "+op.Lookup("opid").String()+" "+str(op, "msg")+" "+op.Lookup("progress", "done").String())
+		out = append(out, str(op, "shard")+" "+op.Lookup("opid").String()+" "+str(op, "msg")+" "+op.Lookup("progress",
+			"done").String())
 	}
 	slices.Sort(out)
 	return strings.Join(out, "; "), err
@@ -201,12 +204,14 @@ func (b *Builds) relax(ctx context.Context, u *build) (changed bool) {
 		if has := entry(ctx, b.c, "$all", names); has != nil && sameQuorum(has.Lookup("commitQuorum"), b.quorum) {
 			continue
 		}
-		_, err := b.c.Write(ctx, db, bson.D{{Key: "setIndexCommitQuorum", Value: coll}, {Key: "indexNames", Value: names}, {Key: "commitQuorum", Value: b.quorum}})
+		_, err := b.c.Write(ctx, db, bson.D{{Key: "setIndexCommitQuorum", Value: coll}, {Key: "indexNames", Value: names},
+			{Key: "commitQuorum", Value: b.quorum}})
 		if err != nil {
 			b.log.Debug("the quorum of an index build stays", "ns", u.ns, "indexes", names, "error", err)
 			continue
 		}
-		b.log.Info("an index build under way waits for fewer members now", "ns", u.ns, "indexes", names, "commitQuorum", b.quorum)
+		b.log.Info("an index build under way waits for fewer members now",
+			"ns", u.ns, "indexes", names, "commitQuorum", b.quorum)
 		changed = true
 	}
 	return changed

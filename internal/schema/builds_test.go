@@ -46,7 +46,8 @@ func TestSeriesIndexUnderWay(t *testing.T) {
 	if colls, err = List(t.Context(), src, scopeOf(rules, db)); err != nil {
 		t.Fatal(err)
 	}
-	if done, building := indexNames(colls[0].Indexes), indexNames(colls[0].Building); done != "ready slow" || building != "" {
+	if done, building := indexNames(colls[0].Indexes), indexNames(colls[0].Building); done != "ready slow" ||
+		building != "" {
 		t.Errorf("after its end: finished %s, under way %s", done, building)
 	}
 }
@@ -55,7 +56,8 @@ func TestSeriesIndexUnderWay(t *testing.T) {
 func buildSlowly(t *testing.T, db, cmd string) (ended func()) {
 	t.Helper()
 	failPoint := func(mode string) {
-		if _, err := src.Command(context.Background(), "admin", bson.D{{Key: "configureFailPoint", Value: "hangAfterStartingIndexBuild"}, {Key: "mode", Value: mode}}); err != nil {
+		if _, err := src.Command(context.Background(), "admin",
+			bson.D{{Key: "configureFailPoint", Value: "hangAfterStartingIndexBuild"}, {Key: "mode", Value: mode}}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -93,7 +95,8 @@ func TestBuildUnderWayDiffers(t *testing.T) {
 	r := newReplica(t, rules, db)
 	r.run(db, []string{seed})
 	r.copy()
-	ended := buildSlowly(t, db, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"lacks"},{"key":{"b":1},"name":"has"},{"key":{"d":1},"name":"other"}]}`)
+	ended := buildSlowly(t, db,
+		`{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"lacks"},{"key":{"b":1},"name":"has"},{"key":{"d":1},"name":"other"}]}`)
 	kit.Until(t, "the build begins", func() bool {
 		building, err := buildsUnderWay(t.Context(), src, db+".c")
 		return err == nil && len(building) == 3

@@ -32,11 +32,13 @@ func TestRebuildInterrupted(t *testing.T) {
 			if dst.Info.Kind == mongo.KindSharded {
 				t.Skip("routers of the lab have no fail points")
 			}
-			r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"a"},{"key":{"t":1},"name":"t","partialFilterExpression":{"t":{"$exists":true}},"expireAfterSeconds":3600}]}`})
+			r.run(db, []string{seed,
+				`{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"a"},{"key":{"t":1},"name":"t","partialFilterExpression":{"t":{"$exists":true}},"expireAfterSeconds":3600}]}`})
 			r.copy()
 			o := ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true}
 			apply := func(mod string, o ApplyOptions) error {
-				_, err := r.target.Changes.Apply(t.Context(), stream.Change{Kind: stream.ChangeCollMod, NS: db + ".c", Options: js(t, mod)}, o)
+				_, err := r.target.Changes.Apply(t.Context(), stream.Change{Kind: stream.ChangeCollMod, NS: db + ".c",
+					Options: js(t, mod)}, o)
 				return err
 			}
 			for i, setting := range c.mods {

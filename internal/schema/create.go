@@ -71,9 +71,13 @@ func (c *creator) create(ctx context.Context, coll Collection, targetNS string, 
 	case class == mongo.ClassRetry:
 		return n.wrap(err)
 	case mongo.IsCode(err, mongo.CodeDatabaseDifferCase):
-		return mongo.WithHint(n.wrap(err), "the target has a database whose name differs in case only: drop it if it is empty (the job does that if its user has dropDatabase), or give this one another name with --rename")
+		return mongo.WithHint(n.wrap(err),
+			"the target has a database whose name differs in case only: drop it if it is empty (the job does that if its "+
+				"user has dropDatabase), or give this one another name with --rename")
 	default:
-		return mongo.WithHint(n.wrap(err), "the target refuses an option of the source's collection: exclude the collection, or change the option on the source")
+		return mongo.WithHint(n.wrap(err),
+			"the target refuses an option of the source's collection: exclude the collection, or change the option "+
+				"on the source")
 	}
 	c.o.Log.Debug("created on the target", "ns", targetNS, "type", coll.Type)
 	if err := c.finish(ctx, n); err != nil || ours || !c.c.Info.Version.AtLeast(7, 0) {
@@ -159,7 +163,8 @@ func (c *creator) shard(ctx context.Context, n *creation) error {
 
 func (c *creator) runCreate(ctx context.Context, ns string, options bson.Raw) error {
 	db, name := mongo.SplitNS(ns)
-	return c.change(ctx, db, append(command("create", name, options), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: c.c.DataConcern()}}}))
+	return c.change(ctx, db, append(command("create", name, options),
+		bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: c.c.DataConcern()}}}))
 }
 
 // dropDifferent drops an empty collection of ours that is different from what it
@@ -174,7 +179,8 @@ func (c *creator) dropDifferent(ctx context.Context, ns string, why error) error
 	case err != nil:
 		return err
 	case !empty:
-		return mongo.WithHint(fmt.Errorf("%w; and it has documents", different), "something else writes there, or a write of an earlier attempt came late: drop it on the target, then start again")
+		return mongo.WithHint(fmt.Errorf("%w; and it has documents", different),
+			"something else writes there, or a write of an earlier attempt came late: drop it on the target, then start again")
 	}
 	c.o.Log.Warn("making an empty collection of the target anew", "ns", ns, "why", why)
 	return c.Drop(ctx, ns)
@@ -221,7 +227,8 @@ func (c *creator) finishTimeSeries(ctx context.Context, coll Collection, targetN
 		// Without the mark such servers trust the minimum and maximum of a
 		// bucket more than old buckets deserve.
 		if err := c.change(ctx, db, bson.D{{Key: "collMod", Value: name}, {Key: mixedSchemaFlag, Value: true}}); err != nil {
-			c.o.Log.Warn("the target cannot mark a time-series collection as one whose buckets may hold mixed types; update the server to its latest patch release if queries with $lt or $gt on measurements of mixed types matter",
+			c.o.Log.Warn("the target cannot mark a time-series collection as one whose buckets may hold mixed types; update "+
+				"the server to its latest patch release if queries with $lt or $gt on measurements of mixed types matter",
 				"ns", targetNS, "error", err)
 		}
 	}
@@ -260,7 +267,8 @@ func (c *creator) checkSame(ctx context.Context, want Collection) error {
 	if len(diffs) == 0 {
 		return nil
 	}
-	return mongo.WithHint(&differentError{fmt.Sprintf("create %s %s on the target: it exists and is different: %v", want.Type, want.NS, diffs[0])},
+	return mongo.WithHint(&differentError{fmt.Sprintf("create %s %s on the target: it exists and is different: %v",
+		want.Type, want.NS, diffs[0])},
 		"drop it, rename it, or start with --on-existing drop")
 }
 

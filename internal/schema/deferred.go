@@ -59,7 +59,8 @@ func (d *Deferred) explains(what string) bool {
 	case "":
 		return !d.Stays && what == "option expireAfterSeconds"
 	}
-	return d.Unbuilt && what == "index "+d.Index || d.Expire != nil && !d.Stays && what == "index "+d.Index+", expireAfterSeconds"
+	return d.Unbuilt && what == "index "+d.Index || d.Expire != nil && !d.Stays &&
+		what == "index "+d.Index+", expireAfterSeconds"
 }
 
 // DeferredID says of what something is deferred.
@@ -146,7 +147,8 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 			deletes = append(deletes, append(filter[:1:1], had(false)))
 			continue
 		}
-		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "foreign", Value: s.Foreign}, {Key: "stays", Value: d.o.keepsExpired(s.NS)}, {Key: "spec", Value: s.Spec}, {Key: "yields", Value: s.Yields}}
+		set := bson.D{{Key: "unbuilt", Value: s.Unbuilt}, {Key: "foreign", Value: s.Foreign},
+			{Key: "stays", Value: d.o.keepsExpired(s.NS)}, {Key: "spec", Value: s.Spec}, {Key: "yields", Value: s.Yields}}
 		if s.Was != nil {
 			set = append(set, bson.E{Key: "was", Value: s.Was})
 		}
@@ -171,7 +173,8 @@ func (d *deferrals) save(ctx context.Context, settings ...Deferred) error {
 
 // standIn makes the expiry that the target had the one to be restored.
 func standIn() bson.A {
-	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "foreign", Value: true}, {Key: "expire", Value: "$was"}}}}}
+	return bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "unbuilt", Value: false}, {Key: "foreign", Value: true},
+		{Key: "expire", Value: "$was"}}}}}
 }
 
 // forget removes what is deferred.

@@ -34,7 +34,8 @@ type Difference struct {
 
 // String is one line for people.
 func (d Difference) String() string {
-	text := fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, cmp.Or(d.Source, "none"), cmp.Or(d.Target, "none"))
+	text := fmt.Sprintf("%s: %s: source has %s, target has %s", d.NS, d.What, cmp.Or(d.Source, "none"),
+		cmp.Or(d.Target, "none"))
 	switch {
 	case d.Skipped != "":
 		text += " (" + d.Skipped + " is skipped)"
@@ -86,10 +87,11 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, o 
 		return nil, err
 	}
 	addBuilding(source, o.Building)
-	target, err := list(ctx, dst, Scope{Readable: true, DB: OwnDatabases(source, rules, o.Own...), NS: func(ns string) bool {
-		from, ok := rules.Source(ns)
-		return ok && keep(from)
-	}})
+	target, err := list(ctx, dst, Scope{Readable: true, DB: OwnDatabases(source, rules, o.Own...),
+		NS: func(ns string) bool {
+			from, ok := rules.Source(ns)
+			return ok && keep(from)
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +102,10 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, o 
 	out, err := diff(source, target, rules, o)
 	for i, d := range out {
 		ns := rules.Target(d.NS)
-		out[i].Deferred = slices.ContainsFunc(o.Deferred, func(later Deferred) bool { return later.NS == ns && later.explains(d.What) })
+		out[i].Deferred = slices.ContainsFunc(o.Deferred, func(later Deferred) bool {
+			return later.NS == ns &&
+				later.explains(d.What)
+		})
 	}
 	out = append(out, sharded...)
 	explain(out, rules)

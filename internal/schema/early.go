@@ -22,7 +22,8 @@ type room struct {
 // names and the source's sizes.
 func (b *builder) BuildEarly(ctx context.Context, colls []Collection) error {
 	var r room
-	if indexed := func(c Collection) bool { return len(c.Indexes) > 0 }; b.c.Info.Kind == mongo.KindReplicaSet && slices.ContainsFunc(colls, indexed) {
+	if indexed := func(c Collection) bool { return len(c.Indexes) > 0 }; b.c.Info.Kind == mongo.KindReplicaSet &&
+		slices.ContainsFunc(colls, indexed) {
 		r = roomOf(ctx, b.c)
 	}
 	c, why := earlyIndex(colls, r)
@@ -65,11 +66,13 @@ func earlyIndex(colls []Collection, r room) (*Collection, string) {
 	case len(largest.Indexes) > 1 || float64(work) < most*float64(all):
 		return nil, "they are built side by side, each by a processor"
 	case largest.Type != TypeCollection || !TakesAll(largest.Indexes[0]):
-		return nil, fmt.Sprintf("%q of %s might refuse documents that are ahead of their indexes", largest.Indexes[0].Name, largest.NS)
+		return nil, fmt.Sprintf("%q of %s might refuse documents that are ahead of their indexes", largest.Indexes[0].Name,
+			largest.NS)
 	case r.processors < processors:
 		return nil, fmt.Sprintf("the target has fewer than %d processors to spare, or does not tell", processors)
 	case largest.Bytes > r.cacheBytes/inCache:
-		return nil, fmt.Sprintf("%s of %s do not stay in half of the target's cache of %s", humanize.Bytes(uint64(largest.Bytes)), largest.NS, humanize.Bytes(uint64(r.cacheBytes)))
+		return nil, fmt.Sprintf("%s of %s do not stay in half of the target's cache of %s",
+			humanize.Bytes(uint64(largest.Bytes)), largest.NS, humanize.Bytes(uint64(r.cacheBytes)))
 	}
 	return largest, "it is the only one of most of the data, and one build would use one of the target's processors"
 }
@@ -80,7 +83,8 @@ func roomOf(ctx context.Context, c *mongo.Cluster) (r room) {
 		n, _ := raw.Lookup("system", "numCores").AsInt64OK()
 		r.processors = int(n)
 	}
-	only := bson.D{{Key: "serverStatus", Value: 1}, {Key: "repl", Value: 0}, {Key: "metrics", Value: 0}, {Key: "locks", Value: 0}}
+	only := bson.D{{Key: "serverStatus", Value: 1}, {Key: "repl", Value: 0}, {Key: "metrics", Value: 0},
+		{Key: "locks", Value: 0}}
 	if raw, err := c.Command(ctx, "admin", only); err == nil {
 		r.cacheBytes, _ = raw.Lookup("wiredTiger", "cache", "maximum bytes configured").AsInt64OK()
 	}

@@ -36,10 +36,12 @@ func TestEarlyIndex(t *testing.T) {
 		{"larger than half of the cache", []Collection{coll(600, plain)}, roomy, false},
 		{"few processors", []Collection{coll(500, plain)}, room{3, 1 << 30}, false},
 		{"unknown", []Collection{coll(500, plain)}, room{}, false},
-		{"two fields: arrays side by side", []Collection{coll(500, on(bson.E{Key: "a", Value: 1}, bson.E{Key: "b", Value: 1}))}, roomy, false},
+		{"two fields: arrays side by side",
+			[]Collection{coll(500, on(bson.E{Key: "a", Value: 1}, bson.E{Key: "b", Value: 1}))}, roomy, false},
 		{"hashed", []Collection{coll(500, on(bson.E{Key: "a", Value: "hashed"}))}, roomy, false},
 		{"wildcard", []Collection{coll(500, on(bson.E{Key: "a.$**", Value: 1}))}, roomy, false},
-		{"unique", []Collection{coll(500, index(bson.D{{Key: "key", Value: bson.D{{Key: "a", Value: 1}}}, {Key: "unique", Value: true}}))}, roomy, false},
+		{"unique", []Collection{coll(500,
+			index(bson.D{{Key: "key", Value: bson.D{{Key: "a", Value: 1}}}, {Key: "unique", Value: true}}))}, roomy, false},
 	} {
 		got, why := earlyIndex(c.colls, c.room)
 		if (got != nil) != c.want || why == "" {

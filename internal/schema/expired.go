@@ -71,7 +71,8 @@ func cannotKeep(ns string, why error) error {
 		return nil
 	}
 	return mongo.WithHint(fmt.Errorf("of documents of %s it cannot be told which have expired: %w", ns, why),
-		"skip delete in place of ttl, which leaves all deletions out, have the pattern of --skip leave the collection out, or change the index on the source and start again with --restart")
+		"skip delete in place of ttl, which leaves all deletions out, have the pattern of --skip leave the collection "+
+			"out, or change the index on the source and start again with --restart")
 }
 
 // checkKept says why expired documents of a collection cannot be kept.
@@ -89,7 +90,9 @@ func checkKept(c Collection, rules *transform.Set) error {
 			continue
 		}
 		if _, why := m.Index(ix.Spec); why != "" {
-			return cannotKeep(c.NS, fmt.Errorf("index %s expires documents, and the target cannot have it: %s; leave the field as it is in --fields, or rename it", ix.Name, why))
+			return cannotKeep(c.NS,
+				fmt.Errorf("index %s expires documents, and the target cannot have it: %s; leave the field as it is in "+
+					"--fields, or rename it", ix.Name, why))
 		}
 	}
 	if has(c.Options, "expireAfterSeconds") && m.TouchesPath("_id") {

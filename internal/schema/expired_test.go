@@ -46,7 +46,8 @@ func TestKeepsExpired(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	for _, ix := range all {
-		if n, _ := ix.Spec.Lookup("expireAfterSeconds").AsInt64OK(); ix.Name != "own" && n != 0 || ix.Name == "own" && n < leastStandIn {
+		if n, _ := ix.Spec.Lookup("expireAfterSeconds").AsInt64OK(); ix.Name != "own" && n != 0 ||
+			ix.Name == "own" && n < leastStandIn {
 			t.Errorf("the target's %s expires after %d", ix.Name, n)
 		}
 	}
@@ -65,7 +66,8 @@ func TestKeepsExpired(t *testing.T) {
 	// To those who know no such rule it is a difference that stays.
 	later, err := AllDeferred(t.Context(), dst)
 	if err == nil {
-		diffs, err = Diff(t.Context(), src, dst, newRules(t, transform.Config{}), DiffOptions{Keep: only(r.rules, db), Deferred: later})
+		diffs, err = Diff(t.Context(), src, dst, newRules(t, transform.Config{}),
+			DiffOptions{Keep: only(r.rules, db), Deferred: later})
 	}
 	if err != nil || len(diffs) != 3 {
 		t.Fatal(diffs, err)
@@ -96,9 +98,12 @@ func TestCheckKept(t *testing.T) {
 		{ttl, `{}`, at, TypeCollection, ""},
 		{ttl, `{"capped":true}`, at, TypeCollection, "capped"},
 		{ttl, `{"timeseries":{}}`, at, TypeTimeSeries, "time series"},
-		{ttl, `{}`, `{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":{"$geoWithin":{}}}}`, TypeCollection, "partialFilterExpression"},
-		{ttl, `{"collation":{"locale":"fr"}}`, `{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":"text"}}`, TypeCollection, "compares text"},
-		{ttl, `{"collation":{"locale":"fr"}}`, `{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":5}}`, TypeCollection, ""},
+		{ttl, `{}`, `{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":{"$geoWithin":{}}}}`,
+			TypeCollection, "partialFilterExpression"},
+		{ttl, `{"collation":{"locale":"fr"}}`,
+			`{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":"text"}}`, TypeCollection, "compares text"},
+		{ttl, `{"collation":{"locale":"fr"}}`, `{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":5}}`,
+			TypeCollection, ""},
 		{ttl, `{}`, `{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":"text"},"collation":{"locale":"fr"}}`, TypeCollection, "compares text"},
 		{mapped(`{"drop":["at"]}`), `{}`, at, TypeCollection, "index i expires documents"},
 		{mapped(`{"mask":{"at":"month"}}`), `{}`, at, TypeCollection, "index i expires documents"},
@@ -112,7 +117,8 @@ func TestCheckKept(t *testing.T) {
 		}
 	}
 	c := Collection{NS: "a.c", Type: TypeCollection, Options: js(t, `{"expireAfterSeconds":60}`), Indexes: []stream.Index{
-		index(at), index(`{"key":{"a":1,"b":1},"expireAfterSeconds":5}`), index(`{"key":{"a":"text"},"expireAfterSeconds":5}`), index(`{"key":{"a":1}}`)}}
+		index(at), index(`{"key":{"a":1,"b":1},"expireAfterSeconds":5}`),
+		index(`{"key":{"a":"text"},"expireAfterSeconds":5}`), index(`{"key":{"a":1}}`)}}
 	if s, err := ExpiryOf(c, newRules(t, ttl)); err != nil || s.String() != "_id + 60 s, at + 5 s" {
 		t.Errorf("%s, %v", s, err)
 	}

@@ -107,7 +107,8 @@ func (e *expiries) note(ctx context.Context, d Deferred) error {
 	if d.Was = was; d.Expire == nil {
 		d.Expire, d.Foreign = was, true
 	}
-	e.o.Log.Info("the target has an expiry, or limits, that are deferred until finalize", "ns", d.NS, "index", d.Index, "was", was)
+	e.o.Log.Info("the target has an expiry, or limits, that are deferred until finalize",
+		"ns", d.NS, "index", d.Index, "was", was)
 	return e.deferred.save(ctx, d)
 }
 
@@ -159,7 +160,8 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 	if findErr == nil && ok && coll.Capped() {
 		// Made on the source while the job ran, or the precheck had said so. It
 		// expired nothing there; the comparison of the catalogs says so again.
-		e.o.Log.Warn("the target refuses an index that expires documents of a capped collection; it has the index without the expiry",
+		e.o.Log.Warn("the target refuses an index that expires documents of a capped collection; it has the index without "+
+			"the expiry",
 			"ns", d.NS, "index", d.Index, "error", err)
 		return nil
 	}

@@ -70,8 +70,10 @@ func TestCreateOurs(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, transform.Config{}), db)
-	for _, cmd := range []string{`{"create":"capped","capped":true,"size":4096}`, `{"create":"collated","collation":{"locale":"fr"}}`,
-		`{"create":"series","timeseries":{"timeField":"t"},"expireAfterSeconds":100}`, `{"create":"view","viewOn":"capped","pipeline":[]}`,
+	for _, cmd := range []string{`{"create":"capped","capped":true,"size":4096}`,
+		`{"create":"collated","collation":{"locale":"fr"}}`,
+		`{"create":"series","timeseries":{"timeField":"t"},"expireAfterSeconds":100}`,
+		`{"create":"view","viewOn":"capped","pipeline":[]}`,
 		`{"create":"clustered","clusteredIndex":{"key":{"_id":1},"unique":true},"expireAfterSeconds":50}`} {
 		if _, err := try(t, src, db, cmd); err != nil {
 			t.Logf("%s: %v", cmd, err)
@@ -118,7 +120,8 @@ func TestHoldTTLOfBuckets(t *testing.T) {
 		t.Skip("needs a source and a target of 7.0")
 	}
 	index := func(name, direction, after string) string {
-		return `{"createIndexes":"m","indexes":[{"key":{"t":` + direction + `},"name":"` + name + `","expireAfterSeconds":` + after + `,"hidden":true,"partialFilterExpression":{"m":"x"}}]}`
+		return `{"createIndexes":"m","indexes":[{"key":{"t":` + direction + `},"name":"` + name + `","expireAfterSeconds":` +
+			after + `,"hidden":true,"partialFilterExpression":{"m":"x"}}]}`
 	}
 	for _, c := range []*mongo.Cluster{src, dst} {
 		do(t, c, db, `{"create":"m","timeseries":{"timeField":"t","metaField":"m"}}`)

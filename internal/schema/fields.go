@@ -122,7 +122,8 @@ func CheckFields(c Collection, rules *transform.Set, keys []string) error {
 	if why == "" {
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("the fields of %s cannot be mapped: %s", c.NS, why), "have the pattern of --fields leave it out, or --exclude it")
+	return mongo.WithHint(fmt.Errorf("the fields of %s cannot be mapped: %s", c.NS, why),
+		"have the pattern of --fields leave it out, or --exclude it")
 }
 
 // CheckFilter says why the documents of a collection cannot be filtered as the rules
@@ -143,5 +144,6 @@ func CheckFilter(c Collection, rules *transform.Set) error {
 	default:
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("%s cannot be filtered: %s", c.NS, why), "have the pattern of --filter leave it out, or --exclude it")
+	return mongo.WithHint(fmt.Errorf("%s cannot be filtered: %s", c.NS, why),
+		"have the pattern of --filter leave it out, or --exclude it")
 }

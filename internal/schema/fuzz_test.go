@@ -17,7 +17,8 @@ import (
 func specSeeds(t testing.TB) (out [][]byte) {
 	t.Helper()
 	for _, s := range []string{
-		`{"capped":true,"size":4096}`, `{"viewOn":"c","pipeline":[{"$lookup":{"from":"x","pipeline":[{"$unionWith":"y"}]}},{"$facet":{"a":[{"$graphLookup":{"from":{"db":"d","coll":"z"}}}]}}]}`,
+		`{"capped":true,"size":4096}`,
+		`{"viewOn":"c","pipeline":[{"$lookup":{"from":"x","pipeline":[{"$unionWith":"y"}]}},{"$facet":{"a":[{"$graphLookup":{"from":{"db":"d","coll":"z"}}}]}}]}`,
 		`{"timeseries":{"timeField":"t"},"expireAfterSeconds":{"$numberLong":"60"}}`,
 		`{"collation":{"locale":"en","version":"57.1"},"storageEngine":{"wiredTiger":{"configString":"block_compressor=zlib"}},"validator":{"a":1}}`,
 		`{"v":2,"key":{"a":1,"b":-1.5,"c":"text"},"name":"a_1","unique":true,"expireAfterSeconds":5.5,"weights":{"a":1},"wildcardProjection":{"a":0}}`,
@@ -79,6 +80,7 @@ func FuzzChange(f *testing.F) {
 		if len(o) > 0 && !bsonraw.Valid(o, bsonraw.MaxDepth) {
 			return // a source hands on no other
 		}
-		use(t, stream.Change{Kind: stream.ChangeCreate, NS: "d.c", Options: o, Indexes: []stream.Index{{Name: str(o, "name"), Spec: o}}})
+		use(t, stream.Change{Kind: stream.ChangeCreate, NS: "d.c", Options: o,
+			Indexes: []stream.Index{{Name: str(o, "name"), Spec: o}}})
 	})
 }

@@ -80,7 +80,8 @@ func (c *changer) mayRecord(ctx context.Context, ns string) error {
 
 // applyRecorded does what a change does to collections of versions; done is false where
 // it is no other than to others.
-func (c *changer) applyRecorded(ctx context.Context, ch stream.Change, o ApplyOptions) (effect Effect, done bool, err error) {
+func (c *changer) applyRecorded(ctx context.Context, ch stream.Change,
+	o ApplyOptions) (effect Effect, done bool, err error) {
 	of := func(ns string) bool { return ns != "" && o.Rules.Match(ns) && o.Rules.Route(ns).History }
 	from, to := of(ch.NS), of(ch.To)
 	switch ch.Kind {
@@ -94,7 +95,8 @@ func (c *changer) applyRecorded(ctx context.Context, ch stream.Change, o ApplyOp
 		}
 	case stream.ChangeRename:
 		if to && !from {
-			return effect, true, mongo.WithHint(fmt.Errorf("a rename gives %s the name %s, whose history is kept: what its documents were is not known", ch.NS, ch.To),
+			return effect, true, mongo.WithHint(fmt.Errorf("a rename gives %s the name %s, whose history is kept: what its "+
+				"documents were is not known", ch.NS, ch.To),
 				"start the job again with --restart, or --exclude the name")
 		}
 		if from && o.Recorded {
@@ -106,7 +108,8 @@ func (c *changer) applyRecorded(ctx context.Context, ch stream.Change, o ApplyOp
 
 // renameRecorded leaves what is under the old name. Under the new one the history is
 // written by whoever makes versions, or else the collection is copied.
-func (c *changer) renameRecorded(ctx context.Context, ch stream.Change, to bool, o ApplyOptions) (effect Effect, done bool, err error) {
+func (c *changer) renameRecorded(ctx context.Context, ch stream.Change, to bool,
+	o ApplyOptions) (effect Effect, done bool, err error) {
 	if effect = skipped("the history stays"); !to && o.Rules.Match(ch.To) {
 		if effect, err = c.renameIn(ctx, ch, o.Rules.Target(ch.To), o); err != nil {
 			return effect, true, err

@@ -55,7 +55,8 @@ func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err erro
 // knownIndexField reports what createIndexes takes of what old servers stored
 // along (ns, background, dropDups, safe …). The version is left to the target.
 func knownIndexField(key string) bool {
-	return slices.Contains([]string{"name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection", "originalSpec",
+	return slices.Contains([]string{"name", "partialFilterExpression", "wildcardProjection", "columnstoreProjection",
+		"originalSpec",
 		"weights", "default_language", "language_override", "textIndexVersion",
 		"2dsphereIndexVersion", "finestIndexedLevel", "coarsestIndexedLevel", "bits", "min", "max", "bucketSize"}, key)
 }

@@ -30,15 +30,19 @@ func (c *changer) mayJoin(ctx context.Context, from, to string) error {
 	}
 	switch {
 	case c.c.Info.Kind == mongo.KindSharded:
-		return existsAlready(fmt.Errorf("%s was left on the target, a sharded cluster, which cannot be read by a collection's UUID", to), to)
+		return existsAlready(fmt.Errorf("%s was left on the target, a sharded cluster, which cannot be read by a "+
+			"collection's UUID", to), to)
 	case left.Type != TypeCollection || have.Type != TypeCollection:
-		return existsAlready(fmt.Errorf("%s, which was left on the target, is a %s, and %s a %s", to, left.Type, from, have.Type), to)
+		return existsAlready(fmt.Errorf("%s, which was left on the target, is a %s, and %s a %s", to, left.Type, from,
+			have.Type), to)
 	case left.Capped() || have.Capped():
-		return existsAlready(fmt.Errorf("%s was left on the target, and the order of a capped collection would be lost", to), to)
+		return existsAlready(fmt.Errorf("%s was left on the target, and the order of a capped collection would be lost", to),
+			to)
 	}
 	diffs, err := diffOptions(have, left, DiffOptions{IgnoreTTL: true})
 	if err == nil && len(diffs) > 0 {
-		err = existsAlready(fmt.Errorf("%s was left on the target and differs from %s: %s: %s has %q", to, from, diffs[0].What, to, diffs[0].Target), to)
+		err = existsAlready(fmt.Errorf("%s was left on the target and differs from %s: %s: %s has %q", to, from,
+			diffs[0].What, to, diffs[0].Target), to)
 	}
 	return err
 }

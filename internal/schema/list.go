@@ -115,7 +115,8 @@ func UUIDs(ctx context.Context, c *mongo.Cluster, dbs []string) ([]bson.Binary, 
 }
 
 // sideBySide calls f for each, so many at once; the first error ends the others.
-func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V], f func(context.Context, K, V) error) error {
+func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V],
+	f func(context.Context, K, V) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(most)
 	for k, v := range all {
@@ -169,7 +170,8 @@ type listing struct {
 }
 
 // listDB reads the collections of one database, without indexes.
-func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D, keep func(ns string) bool) ([]Collection, error) {
+func listDB(ctx context.Context, c *mongo.Cluster, db string, filter bson.D,
+	keep func(ns string) bool) ([]Collection, error) {
 	entries, err := listCollections(ctx, c, db, filter)
 	if err != nil {
 		return nil, err
@@ -221,7 +223,8 @@ func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bs
 		err = cur.All(ctx, &out)
 	}
 	if mongo.IsCode(err, mongo.CodeInvalidView) {
-		return nil, mongo.WithHint(fmt.Errorf("list collections of database %s of %s: unreadable view %s: %w", db, c.Address(), unreadableViews(ctx, c, db), err),
+		return nil, mongo.WithHint(fmt.Errorf("list collections of database %s of %s: unreadable view %s: %w", db,
+			c.Address(), unreadableViews(ctx, c, db), err),
 			"the server lists nothing of the database until the view is deleted from its system.views; or exclude the database")
 	}
 	if err != nil {
@@ -235,8 +238,10 @@ func listCollections(ctx context.Context, c *mongo.Cluster, db string, filter bs
 // far as the user may look.
 func unreadableViews(ctx context.Context, c *mongo.Cluster, db string) string {
 	const most = 5
-	readable := bson.D{{Key: "pipeline", Value: bson.D{{Key: "$type", Value: "array"}}}, {Key: "viewOn", Value: bson.D{{Key: "$type", Value: "string"}}}}
-	cur, err := primaryDB(c, db).Collection("system.views").Find(ctx, bson.D{{Key: "$nor", Value: bson.A{readable}}}, options.Find().SetLimit(most))
+	readable := bson.D{{Key: "pipeline", Value: bson.D{{Key: "$type", Value: "array"}}},
+		{Key: "viewOn", Value: bson.D{{Key: "$type", Value: "string"}}}}
+	cur, err := primaryDB(c, db).Collection("system.views").Find(ctx, bson.D{{Key: "$nor", Value: bson.A{readable}}},
+		options.Find().SetLimit(most))
 	var views []struct {
 		ID string `bson:"_id"`
 	}
@@ -300,8 +305,10 @@ func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64,
 // of it; none when it is gone.
 func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project bson.D) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
-	cur, err := primaryDB(c, db).RunCommandCursor(ctx, bson.D{{Key: "aggregate", Value: coll}, {Key: "cursor", Value: bson.D{}},
-		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$collStats", Value: what}}, bson.D{{Key: "$project", Value: project}}}}})
+	cur, err := primaryDB(c, db).RunCommandCursor(ctx, bson.D{{Key: "aggregate", Value: coll},
+		{Key: "cursor", Value: bson.D{}},
+		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$collStats", Value: what}},
+			bson.D{{Key: "$project", Value: project}}}}})
 	var shards []bson.Raw
 	if err == nil {
 		err = cur.All(ctx, &shards)
@@ -319,7 +326,8 @@ func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project b
 // documents, under the name and with the options and indexes it has now; false
 // when it is gone. What it returns is majority-committed, also that the
 // collection is gone.
-func ListOne(ctx context.Context, c *mongo.Cluster, db string, uuid bson.Binary) (coll Collection, found bool, err error) {
+func ListOne(ctx context.Context, c *mongo.Cluster, db string,
+	uuid bson.Binary) (coll Collection, found bool, err error) {
 	err = c.Seen(ctx, func() error {
 		one := make([]Collection, 1)
 		var err error

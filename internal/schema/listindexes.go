@@ -60,7 +60,8 @@ func withBuilds() bson.E { return bson.E{Key: "includeBuildUUIDs", Value: true} 
 
 // listIndexes asks for the indexes of a collection. Without withBuilds those that are
 // being built count as finished.
-func listIndexes(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) (finished, building []stream.Index, err error) {
+func listIndexes(ctx context.Context, c *mongo.Cluster, ns string,
+	more ...bson.E) (finished, building []stream.Index, err error) {
 	specs, err := listSpecs(ctx, c, ns, more...)
 	for _, spec := range specs {
 		if under := sub(spec, "spec"); under != nil && has(spec, "buildUUID") {
@@ -91,7 +92,8 @@ func listSpecs(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E)
 
 // buildsUnderWay names the indexes of a collection that are being built.
 func buildsUnderWay(ctx context.Context, c *mongo.Cluster, ns string) ([]string, error) {
-	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}}, bson.D{{Key: "builds", Value: "$storageStats.indexBuilds"}})
+	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}},
+		bson.D{{Key: "builds", Value: "$storageStats.indexBuilds"}})
 	var out []string
 	for _, shard := range stats {
 		arr, ok := shard.Lookup("builds").ArrayOK()

@@ -155,7 +155,8 @@ func copyDocs(t *testing.T, coll Collection, rules *transform.Set) {
 	}
 	ctx := t.Context()
 	db, name := mongo.SplitNS(coll.DataNS())
-	cur, err := src.Client.Database(db).Collection(name).Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "$natural", Value: 1}}))
+	cur, err := src.Client.Database(db).Collection(name).Find(ctx, bson.D{},
+		options.Find().SetSort(bson.D{{Key: "$natural", Value: 1}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +171,8 @@ func copyDocs(t *testing.T, coll Collection, rules *transform.Set) {
 		return
 	}
 	db, name = mongo.SplitNS(rules.Target(coll.DataNS()))
-	_, err = dst.Client.Database(db).Collection(name).InsertMany(ctx, docs, options.InsertMany().SetBypassDocumentValidation(true))
+	_, err = dst.Client.Database(db).Collection(name).InsertMany(ctx, docs,
+		options.InsertMany().SetBypassDocumentValidation(true))
 	if err != nil {
 		t.Fatalf("copy %s: %v", coll.NS, err)
 	}
@@ -191,7 +193,8 @@ type replica struct {
 
 func newReplica(t *testing.T, rules *transform.Set, dbs ...string) *replica {
 	lab.NeedServers(t)
-	r := &replica{t: t, dbs: dbs, rules: rules, names: NewNames(nil), target: NewTarget(dst, TargetOptions{Job: "job " + dbs[0]})}
+	r := &replica{t: t, dbs: dbs, rules: rules, names: NewNames(nil),
+		target: NewTarget(dst, TargetOptions{Job: "job " + dbs[0]})}
 	r.target.KeepRoom(TellsRollOff(src, dst))
 	t.Cleanup(func() {
 		for _, db := range dbs {
@@ -238,17 +241,18 @@ func (r *replica) follow() (effects []Effect) {
 		r.t.Fatal(err)
 	}
 	enough := errors.New("enough")
-	err = oplog.New(src, oplog.Options{Keep: only(r.rules, r.dbs...)}).Run(ctx, oplog.Position(r.at, r.at), func(_ context.Context, b *stream.Batch) error {
-		for _, ev := range b.Events {
-			if !end.Before(ev.At) {
-				effects = append(effects, r.event(ev)...)
+	err = oplog.New(src, oplog.Options{Keep: only(r.rules, r.dbs...)}).Run(ctx, oplog.Position(r.at, r.at),
+		func(_ context.Context, b *stream.Batch) error {
+			for _, ev := range b.Events {
+				if !end.Before(ev.At) {
+					effects = append(effects, r.event(ev)...)
+				}
 			}
-		}
-		if b.End.Before(end) {
-			return nil
-		}
-		return enough
-	})
+			if b.End.Before(end) {
+				return nil
+			}
+			return enough
+		})
 	if !errors.Is(err, enough) {
 		r.t.Fatal(err)
 	}
@@ -268,7 +272,8 @@ func (r *replica) event(ev stream.Event) []Effect {
 	}
 	ch := *ev.Change
 	db, _ := mongo.SplitNS(ch.NS)
-	if rename := ch.Kind == stream.ChangeRename; !rename && !slices.Contains(r.dbs, db) || rename && !scopeOf(r.rules, r.dbs...).concerned(ch) {
+	if rename := ch.Kind == stream.ChangeRename; !rename && !slices.Contains(r.dbs, db) ||
+		rename && !scopeOf(r.rules, r.dbs...).concerned(ch) {
 		return nil
 	}
 	o := ApplyOptions{Rules: r.rules, Overlap: r.window, Names: r.names, MixedSchema: MakesMixedSchema(src.Info.Version)}
@@ -316,7 +321,9 @@ func (r *replica) joined(e Effect) {
 	ctx := r.t.Context()
 	fromDB, from := mongo.SplitNS(e.Join.NS)
 	toDB, to := mongo.SplitNS(e.JoinNS)
-	merge := bson.D{{Key: "$merge", Value: bson.D{{Key: "into", Value: bson.D{{Key: "db", Value: toDB}, {Key: "coll", Value: to}}}, {Key: "whenMatched", Value: "replace"}}}}
+	merge := bson.D{{Key: "$merge",
+		Value: bson.D{{Key: "into", Value: bson.D{{Key: "db", Value: toDB}, {Key: "coll", Value: to}}},
+			{Key: "whenMatched", Value: "replace"}}}}
 	for range 2 {
 		if _, err := dst.Client.Database(fromDB).Collection(from).Aggregate(ctx, driver.Pipeline{merge}); err != nil {
 			r.t.Fatal(err)

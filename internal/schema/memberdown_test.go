@@ -117,8 +117,9 @@ func buildForAll(t *testing.T, c *mongo.Cluster) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.Command(context.Background(), "d", bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{
-			js(t, `{"key":{"both":1},"name":"both"}`), js(t, `{"key":{"foreign":1},"name":"foreign"}`)}}})
+		_, err := c.Command(context.Background(), "d", bson.D{{Key: "createIndexes", Value: "c"},
+			{Key: "indexes", Value: bson.A{
+				js(t, `{"key":{"both":1},"name":"both"}`), js(t, `{"key":{"foreign":1},"name":"foreign"}`)}}})
 		done <- err
 	}()
 	kit.Until(t, "the other process' build begins", func() bool {
@@ -135,6 +136,7 @@ func threeMembers(t *testing.T, version string) (uri string, set *lab.Cluster) {
 		set = lab.ForTest(t, lab.Options{Topology: "rs:3", Version: version, LeanJournal: true})
 		return set.URI(), set
 	}
-	c := sharded.ForTest(t, sharded.Options{Options: lab.Options{Version: "6.0", Topology: "sharded:1x3", LeanJournal: true}, Routers: 1})
+	c := sharded.ForTest(t,
+		sharded.Options{Options: lab.Options{Version: "6.0", Topology: "sharded:1x3", LeanJournal: true}, Routers: 1})
 	return c.URI(), c.Shards()[0]
 }

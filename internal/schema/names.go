@@ -176,7 +176,8 @@ func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 		if !kept {
 			return NameChange{}
 		}
-		one := Name{NS: ch.NS, Target: rules.Target(ch.NS), Type: TypeCollection, UUID: ch.UUID, Gone: n.leftOut(ch, rules).Has(stream.OpCreate)}
+		one := Name{NS: ch.NS, Target: rules.Target(ch.NS), Type: TypeCollection, UUID: ch.UUID,
+			Gone: n.leftOut(ch, rules).Has(stream.OpCreate)}
 		switch {
 		case ch.Kind == stream.ChangeView:
 			one.Type, one.UUID = TypeView, bson.Binary{}
@@ -265,7 +266,8 @@ func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
 // source. Where a name can stem from several namespaces, the one that the source has
 // now counts; if that decides nothing either, it is not among the names.
 func FindNames(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set) ([]Name, error) {
-	have, err := listNames(ctx, dst, Scope{Readable: true, DB: rules.MatchTargetDB, NS: func(ns string) bool { return len(rules.Sources(ns)) > 0 }})
+	have, err := listNames(ctx, dst, Scope{Readable: true, DB: rules.MatchTargetDB,
+		NS: func(ns string) bool { return len(rules.Sources(ns)) > 0 }})
 	if err != nil {
 		return nil, err
 	}

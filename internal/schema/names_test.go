@@ -33,7 +33,8 @@ func TestLeftByItsRename(t *testing.T) {
 		t.Fatal(err)
 	}
 	uuid := func(n byte) bson.Binary { return bson.Binary{Subtype: 4, Data: append(make([]byte, 15), n)} }
-	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid(1), Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}})
+	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid(1),
+		Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}})
 	for _, step := range []struct {
 		from, to string
 		left     bool
@@ -58,7 +59,8 @@ func TestMissing(t *testing.T) {
 		t.Fatal(err)
 	}
 	uuid := bson.Binary{Subtype: 4, Data: make([]byte, 16)}
-	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid, Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}})
+	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid,
+		Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}})
 	for _, step := range [][2]string{{"d.a", "e.a"}, {"e.a", "f.a"}} {
 		names.Change(names.After(stream.Change{Kind: stream.ChangeRename, NS: step[0], To: step[1], UUID: uuid}, rules))
 		if !names.Missing(step[1]) {

@@ -70,7 +70,8 @@ func unlessDenied(err error) error {
 func usersOfStateDB(entries []listing) (out []Omission) {
 	for _, e := range entries {
 		if !mongo.IsStateCollection(e.Name) && !strings.HasPrefix(e.Name, "system.") {
-			out = append(out, Omission{mongo.StateDB + "." + e.Name, "the database " + mongo.StateDB + " is that of millrace's jobs, and is never copied"})
+			out = append(out, Omission{mongo.StateDB + "." + e.Name,
+				"the database " + mongo.StateDB + " is that of millrace's jobs, and is never copied"})
 		}
 	}
 	return out
@@ -88,11 +89,14 @@ func systemNames(db string, entries []listing) (out []Omission) {
 		rest, system := strings.CutPrefix(e.Name, "system.")
 		of, buckets := strings.CutPrefix(e.Name, mongo.BucketsPrefix)
 		switch {
-		case !system || rest == "js" || rest == "views" || rest == "profile" || strings.HasPrefix(e.Name, mongo.ReshardingPrefix) || strings.HasPrefix(rest, "drop."):
+		case !system || rest == "js" || rest == "views" || rest == "profile" ||
+			strings.HasPrefix(e.Name, mongo.ReshardingPrefix) || strings.HasPrefix(rest, "drop."):
 		case buckets && !series[of]:
-			out = append(out, Omission{db + "." + e.Name, "buckets without the time-series collection " + of + ", so that nobody can read them"})
+			out = append(out, Omission{db + "." + e.Name, "buckets without the time-series collection " + of +
+				", so that nobody can read them"})
 		case !buckets:
-			out = append(out, Omission{db + "." + e.Name, "names that begin with system. are reserved for servers, and are not copied"})
+			out = append(out, Omission{db + "." + e.Name,
+				"names that begin with system. are reserved for servers, and are not copied"})
 		}
 	}
 	return out
@@ -154,7 +158,8 @@ func partialIndexes(ctx context.Context, c *mongo.Cluster, ns string) (out []Omi
 			}
 		}
 		if len(lack) > 0 {
-			out = append(out, Omission{ns, fmt.Sprintf("the index %s exists on some shards only, not on %s", name, strings.Join(lack, ", "))})
+			out = append(out, Omission{ns, fmt.Sprintf("the index %s exists on some shards only, not on %s", name,
+				strings.Join(lack, ", "))})
 		}
 	}
 	return out, nil

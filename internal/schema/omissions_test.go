@@ -21,8 +21,10 @@ func TestOmissions(t *testing.T) {
 		t.Skip("a server without time series")
 	}
 	db := newDB()
-	r := newReplica(t, newRules(t, transform.Config{Include: []string{db, mongo.StateDB + ".mine*"}, Exclude: []string{db + ".excluded"}}), db)
-	r.run(db, []string{seed, `{"create":"v","viewOn":"c","pipeline":[]}`, `{"create":"series","timeseries":{"timeField":"t"}}`,
+	r := newReplica(t, newRules(t, transform.Config{Include: []string{db, mongo.StateDB + ".mine*"},
+		Exclude: []string{db + ".excluded"}}), db)
+	r.run(db, []string{seed, `{"create":"v","viewOn":"c","pipeline":[]}`,
+		`{"create":"series","timeseries":{"timeField":"t"}}`,
 		`{"create":"lost","timeseries":{"timeField":"t"}}`, `{"create":"excluded","timeseries":{"timeField":"t"}}`,
 		`{"create":"system.users"}`,
 		`admin {"applyOps":[{"op":"d","ns":"@.system.views","o":{"_id":"@.lost"}},{"op":"d","ns":"@.system.views","o":{"_id":"@.excluded"}}]}`})
@@ -82,9 +84,11 @@ func TestPartialIndexes(t *testing.T) {
 	do(t, c, "p", `{"createIndexes":"c","indexes":[{"key":{"all":1},"name":"everywhere"}]}`)
 	one, err := l.Direct(names[1])
 	must(err)
-	must(one.Database("p").RunCommand(t.Context(), js(t, `{"createIndexes":"c","indexes":[{"key":{"x":1},"name":"partly"}]}`)).Err())
+	must(one.Database("p").RunCommand(t.Context(),
+		js(t, `{"createIndexes":"c","indexes":[{"key":{"x":1},"name":"partly"}]}`)).Err())
 	list, err := PartialIndexes(t.Context(), c, func(ns string) bool { return ns == "p.c" })
-	if err != nil || len(list) != 1 || !strings.Contains(list[0].String(), "p.c: the index partly exists on some shards only, not on "+names[0]) {
+	if err != nil || len(list) != 1 || !strings.Contains(list[0].String(),
+		"p.c: the index partly exists on some shards only, not on "+names[0]) {
 		t.Errorf("%v, %v", list, err)
 	}
 }

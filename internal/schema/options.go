@@ -46,7 +46,8 @@ func createOptions(options bson.Raw, v mongo.Version) (out bson.Raw, expire *bso
 		}
 		return value, nil
 	})
-	if err == nil && v.AtLeast(7, 0) && truthyField(options, "recordPreImages") && !has(options, "changeStreamPreAndPostImages") {
+	if err == nil && v.AtLeast(7, 0) && truthyField(options, "recordPreImages") &&
+		!has(options, "changeStreamPreAndPostImages") {
 		out, err = with(out, "changeStreamPreAndPostImages", bson.D{{Key: "enabled", Value: true}})
 	}
 	return out, expire, err
@@ -101,23 +102,28 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	need(coll.Type == TypeCollection && has(coll.Options, "clusteredIndex"), 5, 3, "a clustered collection")
 	need(truthyField(coll.Options, "changeStreamPreAndPostImages", "enabled"), 6, 0, "changeStreamPreAndPostImages")
 	need(truthyField(coll.Options, "recordPreImages"), 4, 4, "recordPreImages")
-	need(has(sub(coll.Options, "timeseries"), "bucketRoundingSeconds"), 7, 0, "a time-series collection with bucketRoundingSeconds")
+	need(has(sub(coll.Options, "timeseries"), "bucketRoundingSeconds"), 7, 0,
+		"a time-series collection with bucketRoundingSeconds")
 	// 7.0 keeps its metadata in another form than 6.0, which has a third collection of it.
 	if fields := sub(coll.Options, "encryptedFields"); fields != nil && has(fields, "eccCollection") == v.AtLeast(7, 0) {
-		out = append(out, coll.NS+": queryable encryption of 6.0 and that of 7.0 and newer differ, and one cannot become the other")
+		out = append(out, coll.NS+": queryable encryption of 6.0 and that of 7.0 and newer differ, and one cannot become "+
+			"the other")
 	}
 	for _, ix := range coll.Indexes {
 		kind := indexKind(ix.Spec)
 		need(truthyField(ix.Spec, "hidden"), 4, 4, "hidden index "+ix.Name)
 		// No index but of a time series' buckets has its original.
-		need(has(ix.Spec, "originalSpec") && has(ix.Spec, "expireAfterSeconds"), 6, 3, "index "+ix.Name+", which expires documents of a time-series collection,")
+		need(has(ix.Spec, "originalSpec") && has(ix.Spec, "expireAfterSeconds"), 6, 3,
+			"index "+ix.Name+", which expires documents of a time-series collection,")
 		need(truthyField(ix.Spec, "prepareUnique"), 6, 0, "prepareUnique of index "+ix.Name)
 		keys := keyFields(ix.Spec)
-		wildcard := kind == "" && slices.ContainsFunc(keys, func(el bson.RawElement) bool { return strings.HasSuffix(el.Key(), "$**") })
+		wildcard := kind == "" &&
+			slices.ContainsFunc(keys, func(el bson.RawElement) bool { return strings.HasSuffix(el.Key(), "$**") })
 		need(wildcard && len(keys) > 1, 7, 0, "compound wildcard index "+ix.Name)
 		need(kind == "columnstore", 99, 0, "columnstore index "+ix.Name)
 		if coll.Capped() && has(ix.Spec, "expireAfterSeconds") && v.AtLeast(6, 0) {
-			out = append(out, fmt.Sprintf("%s: index %s expires documents of a capped collection: version 6.0 and newer have no such index, and older ones do not expire any by it", coll.NS, ix.Name))
+			out = append(out, fmt.Sprintf("%s: index %s expires documents of a capped collection: version 6.0 and newer have "+
+				"no such index, and older ones do not expire any by it", coll.NS, ix.Name))
 		}
 		if kind == "geoHaystack" && v.AtLeast(5, 0) {
 			out = append(out, fmt.Sprintf("%s: geoHaystack index %s: version 5.0 and newer have none", coll.NS, ix.Name))

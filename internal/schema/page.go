@@ -88,7 +88,8 @@ func ListPage(ctx context.Context, c *mongo.Cluster, r Range) (*Page, error) {
 }
 
 // firstOf are the first collections of a database by name, of those that are wanted.
-func firstOf(ctx context.Context, c *mongo.Cluster, db string, limit int, wanted func(coll string) bool) (out []Listed, err error) {
+func firstOf(ctx context.Context, c *mongo.Cluster, db string, limit int,
+	wanted func(coll string) bool) (out []Listed, err error) {
 	cur, err := primaryDB(c, db).ListCollections(ctx, bson.D{}, options.ListCollections().SetNameOnly(true))
 	if err != nil {
 		return nil, fmt.Errorf("list collections of database %s of %s: %w", db, c.Address(), err)
@@ -106,7 +107,8 @@ func firstOf(ctx context.Context, c *mongo.Cluster, db string, limit int, wanted
 		if strings.HasPrefix(e.Name, "system.") && e.Name != "system.js" || !wanted(e.Name) {
 			continue
 		}
-		out = append(out, Listed{NS: db + "." + strings.Clone(e.Name), Type: Type(strings.Clone(e.Type)), Docs: -1, Bytes: -1})
+		out = append(out, Listed{NS: db + "." + strings.Clone(e.Name), Type: Type(strings.Clone(e.Type)), Docs: -1,
+			Bytes: -1})
 		if len(out) > 2*limit+100 {
 			first()
 		}
@@ -121,8 +123,10 @@ func (p *Page) sizes(ctx context.Context, c *mongo.Cluster) error {
 		if one.Type == TypeView {
 			return nil
 		}
-		stats, err := collStats(ctx, c, one.dataNS(), bson.D{{Key: "storageStats", Value: bson.D{}}, {Key: "count", Value: bson.D{}}},
-			bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"}, {Key: "capped", Value: "$storageStats.capped"}})
+		stats, err := collStats(ctx, c, one.dataNS(), bson.D{{Key: "storageStats", Value: bson.D{}},
+			{Key: "count", Value: bson.D{}}},
+			bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"},
+				{Key: "capped", Value: "$storageStats.capped"}})
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			return nil
 		}

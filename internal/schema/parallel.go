@@ -114,7 +114,8 @@ func (b *builder) parts(ctx context.Context, what Build, indexes, most int) (n i
 // once as they are worth. A part that fails does not end the others: what they
 // built stays. Of a collection whose indexes yield, a part with an index that clashes is
 // built index by index.
-func (b *builder) inParts(ctx context.Context, what Build, now []planned, commands int, build func([]Deferred, []bson.Raw) error) error {
+func (b *builder) inParts(ctx context.Context, what Build, now []planned, commands int,
+	build func([]Deferred, []bson.Raw) error) error {
 	n, err := b.parts(ctx, what, len(now), commands)
 	if err != nil {
 		return err

@@ -44,7 +44,8 @@ func TestIndexesInParts(t *testing.T) {
 	r := newReplica(t, newRules(t, transform.Config{}), db)
 	coll := dst.Client.Database(db).Collection("c")
 	for i := range 17 {
-		_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "u", Value: max(i, 1)}, {Key: "v", Value: max(i, 1)},
+		_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "u", Value: max(i, 1)},
+			{Key: "v", Value: max(i, 1)},
 			{Key: "d", Value: "no place"}, {Key: "filler", Value: make([]byte, 1<<20)}})
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +57,8 @@ func TestIndexesInParts(t *testing.T) {
 		idx = append(idx, stream.Index{Name: name, Spec: js(t, `{"v":2,"key":`+key+`,"name":"`+name+`"}`)})
 	}
 	for _, name := range []string{"u", "v"} {
-		idx = append(idx, stream.Index{Name: name, Spec: js(t, `{"v":2,"unique":true,"key":{"`+name+`":1},"name":"`+name+`"}`)})
+		idx = append(idx, stream.Index{Name: name, Spec: js(t,
+			`{"v":2,"unique":true,"key":{"`+name+`":1},"name":"`+name+`"}`)})
 	}
 	var log bytes.Buffer
 	r.target.o.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -85,11 +87,13 @@ func TestIndexesInParts(t *testing.T) {
 		return names
 	}
 
-	if err := r.target.Indexes.BuildAll(t.Context(), []Build{{NS: db + ".c", Indexes: idx}}, BeforeConsistent, DefaultBuilds); err != nil {
+	if err := r.target.Indexes.BuildAll(t.Context(), []Build{{NS: db + ".c", Indexes: idx}}, BeforeConsistent,
+		DefaultBuilds); err != nil {
 		t.Fatal(err)
 	}
 	// a and d are the first of three commands.
-	if got, held := have(), heldBack(); !slices.Equal(got, []string{"b", "c", "e"}) || !slices.Equal(held, []string{"a", "d", "u", "v"}) {
+	if got, held := have(), heldBack(); !slices.Equal(got, []string{"b", "c", "e"}) ||
+		!slices.Equal(held, []string{"a", "d", "u", "v"}) {
 		t.Errorf("built %v, held back %v", got, held)
 	}
 	if n := strings.Count(log.String(), "built indexes"); n != 2 {
@@ -104,7 +108,8 @@ func TestIndexesInParts(t *testing.T) {
 	if _, err := coll.UpdateByID(t.Context(), 0, bson.D{{Key: "$set", Value: fits}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$unset", Value: bson.D{{Key: "d", Value: 1}}}}); err != nil {
+	if _, err := coll.UpdateMany(t.Context(), bson.D{},
+		bson.D{{Key: "$unset", Value: bson.D{{Key: "d", Value: 1}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.target.Indexes.BuildDeferred(t.Context()); err != nil {

@@ -33,8 +33,10 @@ func TestMapView(t *testing.T) {
 }
 
 func TestUnsupported(t *testing.T) {
-	coll := Collection{NS: "d.c", Type: TypeCollection, Options: js(t, `{"clusteredIndex":{},"changeStreamPreAndPostImages":{"enabled":true}}`),
-		Indexes: []stream.Index{{Name: "h", Spec: js(t, `{"hidden":true,"key":{"a":1}}`)}, {Name: "g", Spec: js(t, `{"key":{"a":"geoHaystack"}}`)}}}
+	coll := Collection{NS: "d.c", Type: TypeCollection, Options: js(t,
+		`{"clusteredIndex":{},"changeStreamPreAndPostImages":{"enabled":true}}`),
+		Indexes: []stream.Index{{Name: "h", Spec: js(t, `{"hidden":true,"key":{"a":1}}`)},
+			{Name: "g", Spec: js(t, `{"key":{"a":"geoHaystack"}}`)}}}
 	for v, want := range map[mongo.Version]int{{Major: 4, Minor: 2}: 3, {Major: 5, Minor: 0}: 3, {Major: 6, Minor: 0}: 1} {
 		if got := Unsupported(coll, v); len(got) != want {
 			t.Errorf("%v: %v", v, got)
@@ -43,8 +45,10 @@ func TestUnsupported(t *testing.T) {
 }
 
 func TestUnsupportedBefore7(t *testing.T) {
-	series := Collection{NS: "d.s", Type: TypeTimeSeries, Options: js(t, `{"timeseries":{"timeField":"t","bucketMaxSpanSeconds":60,"bucketRoundingSeconds":60}}`)}
-	grains := Collection{NS: "d.g", Type: TypeTimeSeries, Options: js(t, `{"timeseries":{"timeField":"t","granularity":"seconds","bucketMaxSpanSeconds":3600}}`)}
+	series := Collection{NS: "d.s", Type: TypeTimeSeries, Options: js(t,
+		`{"timeseries":{"timeField":"t","bucketMaxSpanSeconds":60,"bucketRoundingSeconds":60}}`)}
+	grains := Collection{NS: "d.g", Type: TypeTimeSeries, Options: js(t,
+		`{"timeseries":{"timeField":"t","granularity":"seconds","bucketMaxSpanSeconds":3600}}`)}
 	coll := Collection{NS: "d.c", Type: TypeCollection, Options: js(t, `{}`), Indexes: []stream.Index{
 		{Name: "wild", Spec: js(t, `{"key":{"$**":1}}`)}, {Name: "compound", Spec: js(t, `{"key":{"a":1,"s.$**":1}}`)}}}
 	for v, want := range map[mongo.Version]int{{Major: 6, Minor: 0}: 1, {Major: 7}: 0} {
@@ -58,7 +62,8 @@ func TestUnsupportedBefore7(t *testing.T) {
 
 func TestUnsupportedExpiryOfCapped(t *testing.T) {
 	coll := Collection{NS: "d.c", Type: TypeCollection, Options: js(t, `{"capped":true,"size":4096}`),
-		Indexes: []stream.Index{{Name: "a", Spec: js(t, `{"key":{"a":1},"expireAfterSeconds":60}`)}, {Name: "b", Spec: js(t, `{"key":{"b":1}}`)}}}
+		Indexes: []stream.Index{{Name: "a", Spec: js(t, `{"key":{"a":1},"expireAfterSeconds":60}`)},
+			{Name: "b", Spec: js(t, `{"key":{"b":1}}`)}}}
 	for v, want := range map[mongo.Version]int{{Major: 5, Minor: 0}: 0, {Major: 6, Minor: 0}: 1} {
 		if got := Unsupported(coll, v); len(got) != want {
 			t.Errorf("%v: %v", v, got)

@@ -36,7 +36,8 @@ func MapView(ns string, options bson.Raw, rules *transform.Set) (bson.Raw, error
 	return mapView(db, options, func(refDB, ref string) (string, error) {
 		to := rules.Target(ref)
 		if toDB, _ := mongo.SplitNS(to); refDB == db && toDB != targetDB {
-			return "", mongo.WithHint(fmt.Errorf("view %s would be in database %s, but what it reads (%s) would become %s", ns, targetDB, ref, to),
+			return "", mongo.WithHint(fmt.Errorf("view %s would be in database %s, but what it reads (%s) would become %s", ns,
+				targetDB, ref, to),
 				"a view cannot read another database: rename both into the same one, or exclude the view")
 		}
 		return to, nil
@@ -113,7 +114,10 @@ func mapPipeline(db string, v bson.RawValue, f mapper) (bson.RawValue, error) {
 		return v, nil
 	}
 	return editValue(v, func(_ string, stage bson.RawValue) (bson.RawValue, error) {
-		return editValue(stage, func(name string, arg bson.RawValue) (bson.RawValue, error) { return mapStage(db, name, arg, f) })
+		return editValue(stage, func(name string, arg bson.RawValue) (bson.RawValue,
+			error) {
+			return mapStage(db, name, arg, f)
+		})
 	})
 }
 
@@ -124,7 +128,8 @@ func mapStage(db, name string, arg bson.RawValue, f mapper) (bson.RawValue, erro
 	}
 	return editValue(arg, func(key string, v bson.RawValue) (bson.RawValue, error) {
 		switch {
-		case name == "$lookup" && key == "from", name == "$graphLookup" && key == "from", name == "$unionWith" && key == "coll":
+		case name == "$lookup" && key == "from", name == "$graphLookup" && key == "from",
+			name == "$unionWith" && key == "coll":
 			return mapName(db, v, f)
 		case name == "$facet", (name == "$lookup" || name == "$unionWith") && key == "pipeline":
 			return mapPipeline(db, v, f)

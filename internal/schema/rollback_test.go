@@ -131,7 +131,8 @@ func TestTimeWithoutEntry(t *testing.T) {
 	// The server's next entry comes after 10 to 20 s. A busy machine may delay one.
 	took := time.Hour
 	for range 4 {
-		if _, err := src.Command(t.Context(), db, js(t, `{"insert":"c","documents":[{"_id":1}]}`)); !driver.IsDuplicateKeyError(err) {
+		if _, err := src.Command(t.Context(), db,
+			js(t, `{"insert":"c","documents":[{"_id":1}]}`)); !driver.IsDuplicateKeyError(err) {
 			t.Fatal(err)
 		}
 		began := time.Now()

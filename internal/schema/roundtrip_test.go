@@ -102,7 +102,8 @@ func TestEveryKindRoundTrips(t *testing.T) {
 		db := newDB()
 		var c transform.Config
 		if rename {
-			c.Rename = []string{db + "=" + db + "moved", db + ".plain=" + db + "moved.renamed", db + ".empty=" + db + "moved.dotted.empty"}
+			c.Rename = []string{db + "=" + db + "moved", db + ".plain=" + db + "moved.renamed",
+				db + ".empty=" + db + "moved.dotted.empty"}
 		}
 		rules := newRules(t, c)
 		r := newReplica(t, rules, db)
@@ -161,7 +162,8 @@ func TestCreateIsIdempotent(t *testing.T) {
 	r.finish()
 	do(t, dst, db, `{"drop":"capped"}`)
 	do(t, dst, db, `{"create":"capped","capped":true,"size":4096}`)
-	err = r.target.Collections.Create(t.Context(), Collection{NS: db + ".capped", Type: TypeCollection, Options: js(t, `{"capped":true,"size":8192}`)}, db+".capped", rules)
+	err = r.target.Collections.Create(t.Context(), Collection{NS: db + ".capped", Type: TypeCollection,
+		Options: js(t, `{"capped":true,"size":8192}`)}, db+".capped", rules)
 	if err == nil || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), "option size") {
 		t.Errorf("different options: %v", err)
 	}
@@ -187,7 +189,8 @@ func TestQueryableEncryption(t *testing.T) {
 	same := src.Info.Version.AtLeast(7, 0) == dst.Info.Version.AtLeast(7, 0)
 	for _, c := range colls {
 		err := r.target.Collections.Create(t.Context(), c, c.NS, rules)
-		refused := err != nil && strings.Contains(err.Error(), db+".secret: queryable encryption of 6.0") && mongo.HintOf(err) != ""
+		refused := err != nil && strings.Contains(err.Error(), db+".secret: queryable encryption of 6.0") &&
+			mongo.HintOf(err) != ""
 		if want := !same && c.NS == db+".secret"; refused != want || err != nil != want {
 			t.Errorf("%s: %v", c.NS, err)
 		}
@@ -200,8 +203,10 @@ func TestQueryableEncryption(t *testing.T) {
 // Servers before 6.3 take such an index of the buckets, though they have none of a time series.
 func TestExpiryOfBucketsNeedsVersion(t *testing.T) {
 	t.Parallel()
-	expires := stream.Index{Name: "t", Spec: js(t, `{"key":{"control.min.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"expireAfterSeconds":60,"originalSpec":{"key":{"t":1},"name":"t","expireAfterSeconds":60}}`)}
-	stays := stream.Index{Name: "t", Spec: js(t, `{"key":{"control.min.t":1,"control.max.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"originalSpec":{"key":{"t":1},"name":"t"}}`)}
+	expires := stream.Index{Name: "t",
+		Spec: js(t, `{"key":{"control.min.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"expireAfterSeconds":60,"originalSpec":{"key":{"t":1},"name":"t","expireAfterSeconds":60}}`)}
+	stays := stream.Index{Name: "t",
+		Spec: js(t, `{"key":{"control.min.t":1,"control.max.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"originalSpec":{"key":{"t":1},"name":"t"}}`)}
 	plain := stream.Index{Name: "t", Spec: js(t, `{"key":{"control.min.t":1},"name":"t","expireAfterSeconds":60}`)}
 	for major, refused := range map[int]bool{6: true, 7: false} {
 		for i, ix := range []stream.Index{expires, stays, plain} {
@@ -232,7 +237,8 @@ func TestQueryableEncryptionBetweenVersions(t *testing.T) {
 		options bson.Raw
 		target  string
 		refused bool
-	}{{old, "6.0.5", false}, {old, "7.0.28", true}, {old, "8.0.1", true}, {now, "6.0.5", true}, {now, "7.0.28", false}, {now, "8.0.1", false}} {
+	}{{old, "6.0.5", false}, {old, "7.0.28", true}, {old, "8.0.1", true}, {now, "6.0.5", true}, {now, "7.0.28", false},
+		{now, "8.0.1", false}} {
 		v, err := mongo.ParseVersion(c.target)
 		if err != nil {
 			t.Fatal(err)
@@ -301,12 +307,18 @@ func TestDiffFindsPlantedDifferences(t *testing.T) {
 		{`{"create":"extra"}`, "collection", `{"drop":"extra"}`},
 		{`{"drop":"empty"}`, "collection", `{"create":"empty"}`},
 		{`{"drop":"a.over"}`, "view", `{"create":"a.over","viewOn":"plain","pipeline":[{"$project":{"a":1}}]}`},
-		{`{"collMod":"a.over","viewOn":"plain","pipeline":[]}`, "option pipeline", `{"collMod":"a.over","viewOn":"plain","pipeline":[{"$project":{"a":1}}]}`},
-		{`{"collMod":"valid","validationAction":"error"}`, "option validationAction", `{"collMod":"valid","validationAction":"warn"}`},
-		{`{"collMod":"valid","validator":{}}`, "option validator", `{"collMod":"valid","validator":{"a":{"$type":"int"},"$expr":{"$gt":["$b",1]}}}`},
-		{`{"dropIndexes":"plain","index":"a_1"}`, "index a_1", `{"createIndexes":"plain","indexes":[{"key":{"a":1},"name":"a_1"}]}`},
-		{`{"createIndexes":"plain","indexes":[{"key":{"zz":1},"name":"zz"}]}`, "index zz", `{"dropIndexes":"plain","index":"zz"}`},
-		{`{"collMod":"plain","index":{"name":"ttl","expireAfterSeconds":4}}`, "index ttl, expireAfterSeconds", `{"collMod":"plain","index":{"name":"ttl","expireAfterSeconds":3600}}`},
+		{`{"collMod":"a.over","viewOn":"plain","pipeline":[]}`, "option pipeline",
+			`{"collMod":"a.over","viewOn":"plain","pipeline":[{"$project":{"a":1}}]}`},
+		{`{"collMod":"valid","validationAction":"error"}`, "option validationAction",
+			`{"collMod":"valid","validationAction":"warn"}`},
+		{`{"collMod":"valid","validator":{}}`, "option validator",
+			`{"collMod":"valid","validator":{"a":{"$type":"int"},"$expr":{"$gt":["$b",1]}}}`},
+		{`{"dropIndexes":"plain","index":"a_1"}`, "index a_1",
+			`{"createIndexes":"plain","indexes":[{"key":{"a":1},"name":"a_1"}]}`},
+		{`{"createIndexes":"plain","indexes":[{"key":{"zz":1},"name":"zz"}]}`, "index zz",
+			`{"dropIndexes":"plain","index":"zz"}`},
+		{`{"collMod":"plain","index":{"name":"ttl","expireAfterSeconds":4}}`, "index ttl, expireAfterSeconds",
+			`{"collMod":"plain","index":{"name":"ttl","expireAfterSeconds":3600}}`},
 	} {
 		do(t, dst, db, c.plant)
 		diffs, err := Diff(t.Context(), src, dst, rules, DiffOptions{Keep: only(rules, db)})

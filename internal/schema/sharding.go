@@ -49,7 +49,8 @@ func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, erro
 		err = cur.All(ctx, &colls)
 	}
 	if err != nil {
-		return nil, mongo.NeedsRole(fmt.Errorf("read which collections of %s are sharded: %w", c.Address(), err), "grant the role clusterMonitor")
+		return nil, mongo.NeedsRole(fmt.Errorf("read which collections of %s are sharded: %w", c.Address(), err),
+			"grant the role clusterMonitor")
 	}
 	for _, one := range colls {
 		if !one.Dropped && !one.Single {
@@ -57,7 +58,8 @@ func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, erro
 		}
 	}
 	var zones []zone
-	cur, err = config.Collection("tags").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}}))
+	cur, err = config.Collection("tags").Find(ctx, bson.D{},
+		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}}))
 	if err == nil {
 		err = cur.All(ctx, &zones)
 	}
@@ -108,7 +110,8 @@ func diffSharding(ns string, a, b sharding) []Difference {
 // sharded. Documents are the same whether a collection is sharded or not; so a replica
 // set differs from a sharded cluster in nothing, also not in the index without which
 // the shard key cannot be.
-func shardedBeside(ctx context.Context, src, dst *mongo.Cluster, source, target []Collection, rules *transform.Set, o DiffOptions) ([]Difference, error) {
+func shardedBeside(ctx context.Context, src, dst *mongo.Cluster, source, target []Collection, rules *transform.Set,
+	o DiffOptions) ([]Difference, error) {
 	if dst.Info.Kind != mongo.KindSharded {
 		return nil, nil
 	}

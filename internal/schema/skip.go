@@ -59,14 +59,17 @@ func CheckSkip(c Collection, rules *transform.Set) error {
 	case c.Capped():
 		why = "it is capped: which documents are the newest depends on all that happened"
 	case ops.Has(stream.OpInsert) && r.Filter != nil:
-		why = "a filter keeps some of its documents, and of one that comes into the filter it is not known when it was inserted"
+		why = "a filter keeps some of its documents, and of one that comes into the filter it is not known when it was " +
+			"inserted"
 	case ops.Has(stream.OpInsert) && r.Fields != nil:
-		why = "its fields are mapped, which takes whole documents of the source now and then, and of one of them it is not known when it was inserted"
+		why = "its fields are mapped, which takes whole documents of the source now and then, and of one of them it is " +
+			"not known when it was inserted"
 	default:
 		return checkKept(c, rules)
 	}
 	return mongo.WithHint(fmt.Errorf("operations on documents of %s cannot be skipped or become others: %s", c.NS, why),
-		fmt.Sprintf("have the patterns of --skip and --soft-delete leave it out (--skip '%s=none' before others does), or --exclude it", c.NS))
+		fmt.Sprintf("have the patterns of --skip and --soft-delete leave it out (--skip '%s=none' before others does), or "+
+			"--exclude it", c.NS))
 }
 
 // explain notes of differences which operations that the rules skip may be the cause.

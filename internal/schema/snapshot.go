@@ -109,7 +109,8 @@ func TakeSnapshotOf(ctx context.Context, servers []*mongo.Cluster, scope Scope, 
 		last = before
 	}
 	return Snapshot{}, mongo.WithHint(
-		fmt.Errorf("the catalog of %s changed during each of %d attempts to list it; the last time by %s", servers[0].Address(), listAttempts, unknown),
+		fmt.Errorf("the catalog of %s changed during each of %d attempts to list it; the last time by %s",
+			servers[0].Address(), listAttempts, unknown),
 		"start when fewer collections and indexes are being created, or exclude the namespaces concerned")
 }
 
@@ -208,17 +209,18 @@ func listSome(ctx context.Context, c *mongo.Cluster, scope Scope, names []string
 		}
 	}
 	found := make([][]Collection, len(byDB))
-	err := sideBySide(ctx, listParallel, slices.All(slices.Sorted(maps.Keys(byDB))), func(ctx context.Context, i int, db string) (err error) {
-		filter := bson.D{}
-		if len(byDB[db]) <= namesAtOnce {
-			filter = bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: withBuckets(byDB[db])}}}}
-		}
-		found[i], err = listDB(ctx, c, db, filter, func(ns string) bool {
-			_, listed := slices.BinarySearch(byDB[db], ns)
-			return listed && scope.NS(ns)
+	err := sideBySide(ctx, listParallel, slices.All(slices.Sorted(maps.Keys(byDB))),
+		func(ctx context.Context, i int, db string) (err error) {
+			filter := bson.D{}
+			if len(byDB[db]) <= namesAtOnce {
+				filter = bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: withBuckets(byDB[db])}}}}
+			}
+			found[i], err = listDB(ctx, c, db, filter, func(ns string) bool {
+				_, listed := slices.BinarySearch(byDB[db], ns)
+				return listed && scope.NS(ns)
+			})
+			return err
 		})
-		return err
-	})
 	return slices.Concat(found...), err
 }
 

@@ -173,15 +173,18 @@ func alterAll(ctx context.Context, db string, r *rand.Rand) {
 		case 0, 1:
 			cmd = bson.D{{Key: "create", Value: name}}
 		case 2:
-			cmd = bson.D{{Key: "create", Value: name}, {Key: "capped", Value: true}, {Key: "size", Value: 4096 * (1 + r.IntN(9))}}
+			cmd = bson.D{{Key: "create", Value: name}, {Key: "capped", Value: true},
+				{Key: "size", Value: 4096 * (1 + r.IntN(9))}}
 		case 3:
 			cmd = bson.D{{Key: "drop", Value: name}}
 		case 4:
-			cmd = bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes", Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: other, Value: 1}}}, {Key: "name", Value: other}}}}}
+			cmd = bson.D{{Key: "createIndexes", Value: name}, {Key: "indexes",
+				Value: bson.A{bson.D{{Key: "key", Value: bson.D{{Key: other, Value: 1}}}, {Key: "name", Value: other}}}}}
 		case 5:
 			cmd = bson.D{{Key: "dropIndexes", Value: name}, {Key: "index", Value: other}}
 		case 6:
-			at, cmd = "admin", bson.D{{Key: "renameCollection", Value: db + "." + name}, {Key: "to", Value: db + "." + other}, {Key: "dropTarget", Value: true}}
+			at, cmd = "admin", bson.D{{Key: "renameCollection", Value: db + "." + name}, {Key: "to", Value: db + "." + other},
+				{Key: "dropTarget", Value: true}}
 		case 7:
 			cmd = bson.D{{Key: "create", Value: "v" + name}, {Key: "viewOn", Value: other}, {Key: "pipeline", Value: bson.A{}}}
 		}
@@ -246,7 +249,8 @@ func TestCreateInsideTransaction(t *testing.T) {
 			if err := d.RunCommand(ctx, js(t, `{"create":"intxn","capped":true,"size":4096}`)).Err(); err != nil {
 				return nil, err
 			}
-			return nil, d.RunCommand(ctx, js(t, `{"createIndexes":"intxn","indexes":[{"key":{"a":1},"name":"a","unique":true}]}`)).Err()
+			return nil, d.RunCommand(ctx,
+				js(t, `{"createIndexes":"intxn","indexes":[{"key":{"a":1},"name":"a","unique":true}]}`)).Err()
 		})
 		return err
 	})
@@ -310,7 +314,8 @@ func TestDuplicateIsExplained(t *testing.T) {
 	r.copy()
 	do(t, dst, db, `{"insert":"c","documents":[{"_id":99,"a":1}]}`)
 	err := r.target.Indexes.BuildDeferred(t.Context())
-	if err == nil || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), db+".c") || !strings.Contains(err.Error(), "au") {
+	if err == nil || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), db+".c") ||
+		!strings.Contains(err.Error(), "au") {
 		t.Fatalf("error: %v, hint: %s", err, mongo.HintOf(err))
 	}
 	held, err := r.target.Deferred.List(t.Context())
@@ -333,7 +338,8 @@ func TestBuildNeverCreates(t *testing.T) {
 	if _, err := r.target.Changes.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names}); !IsGone(err) {
 		t.Errorf("createIndexes of nothing: %v", err)
 	}
-	if e, err := r.target.Changes.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true, Ahead: true}); err != nil || e.Applied {
+	if e, err := r.target.Changes.Apply(t.Context(), ch, ApplyOptions{Rules: r.rules, Names: r.names, Overlap: true,
+		Ahead: true}); err != nil || e.Applied {
 		t.Errorf("createIndexes of nothing within the window: %+v, %v", e, err)
 	}
 	found, err := r.target.ListExisting(t.Context(), []string{db + ".none"})
@@ -348,13 +354,15 @@ func TestBuildAfterRestore(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, transform.Config{}), db)
-	r.run(db, []string{seed, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":3600},{"key":{"a":1},"name":"a"}]}`})
+	r.run(db, []string{seed,
+		`{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":3600},{"key":{"a":1},"name":"a"}]}`})
 	r.copy()
 	r.finish()
 	do(t, dst, db, `{"delete":"c","deletes":[{"q":{},"limit":0}]}`)
 	r.copy()
 	r.finish()
-	err := r.target.Indexes.Build(t.Context(), db+".c", []stream.Index{{Name: "a", Spec: js(t, `{"v":2,"key":{"other":1},"name":"a"}`)}}, Consistent)
+	err := r.target.Indexes.Build(t.Context(), db+".c",
+		[]stream.Index{{Name: "a", Spec: js(t, `{"v":2,"key":{"other":1},"name":"a"}`)}}, Consistent)
 	if err == nil || mongo.HintOf(err) == "" {
 		t.Errorf("another index of that name: %v", err)
 	}
@@ -382,14 +390,16 @@ func TestLegacyIndexSpecs(t *testing.T) {
 	if err := r.target.Indexes.Build(t.Context(), db+".c", idx, BeforeConsistent); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(r.target.Indexes.BuildDeferred(t.Context()), r.target.Expiries.Restore(t.Context())); err != nil {
+	if err := errors.Join(r.target.Indexes.BuildDeferred(t.Context()),
+		r.target.Expiries.Restore(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	built, _, err := indexes(t.Context(), dst, db+".c")
 	if err != nil {
 		t.Fatal(err)
 	}
-	diffs, err := diffIndexes(Collection{NS: db + ".c", Indexes: idx}, Collection{NS: db + ".c", Indexes: built}, DiffOptions{})
+	diffs, err := diffIndexes(Collection{NS: db + ".c", Indexes: idx}, Collection{NS: db + ".c", Indexes: built},
+		DiffOptions{})
 	if err != nil || len(diffs) > 0 || len(built) != len(idx) {
 		t.Errorf("%d built of %d: %v, %v", len(built), len(idx), diffs, err)
 	}

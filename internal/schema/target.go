@@ -122,7 +122,8 @@ func (l *link) change(ctx context.Context, db string, cmd bson.D) error {
 // majority.
 func (l *link) WaitMajority(ctx context.Context) error {
 	nothing := bson.D{{Key: "_id", Value: DeferredID{Job: l.o.Job}}}
-	if _, err := l.c.DeleteState(ctx, deferredCollection, "majority", nothing); err != nil { // waits for what came before it
+	// waits for what came before it
+	if _, err := l.c.DeleteState(ctx, deferredCollection, "majority", nothing); err != nil {
 		return fmt.Errorf("wait for a majority of the target: %w", err)
 	}
 	return nil
@@ -182,7 +183,8 @@ func (l *link) isEmpty(ctx context.Context, ns string) (bool, error) {
 // anyID is a document of a collection, of which it has the _id alone; nil where there is none.
 func (l *link) anyID(ctx context.Context, dataNS string) (bson.Raw, error) {
 	db, name := mongo.SplitNS(dataNS)
-	raw, err := l.c.Command(ctx, db, bson.D{{Key: "find", Value: name}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+	raw, err := l.c.Command(ctx, db, bson.D{{Key: "find", Value: name}, {Key: "limit", Value: 1},
+		{Key: "singleBatch", Value: true},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
 	if err != nil {
 		return nil, fmt.Errorf("look for documents of %s on the target: %w", dataNS, err)
@@ -233,7 +235,9 @@ func (l *link) collMod(ctx context.Context, ns string, options bson.Raw) error {
 		if mongo.Classify(err) == mongo.ClassRetry {
 			return err
 		}
-		return mongo.WithHint(err, "the target refuses an option of the source's collection: change it on the source and start the job again with --restart, or exclude the collection")
+		return mongo.WithHint(err,
+			"the target refuses an option of the source's collection: change it on the source and start the job again with "+
+				"--restart, or exclude the collection")
 	}
 	return nil
 }

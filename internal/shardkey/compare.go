@@ -119,7 +119,8 @@ func compareBinary(a, b []byte) int {
 
 // compareNumbers orders numbers of all types exactly; NaN is the lowest.
 func compareNumbers(a, b bson.RawValue) int {
-	if a.Type != bson.TypeDouble && b.Type != bson.TypeDouble && a.Type != bson.TypeDecimal128 && b.Type != bson.TypeDecimal128 {
+	if a.Type != bson.TypeDouble && b.Type != bson.TypeDouble && a.Type != bson.TypeDecimal128 &&
+		b.Type != bson.TypeDecimal128 {
 		return cmp.Compare(a.AsInt64(), b.AsInt64())
 	}
 	if a.Type == bson.TypeDouble && b.Type == bson.TypeDouble {

@@ -12,7 +12,8 @@ import (
 // TestOf: nested and missing fields, hashed ones, and arrays, which no key has.
 func TestOf(t *testing.T) {
 	pattern := shardkey.Parse(kit.Raw(bson.D{{Key: "a.b", Value: 1}, {Key: "c", Value: "hashed"}, {Key: "d", Value: 1}}))
-	doc := kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "c", Value: 3.0}, {Key: "a", Value: bson.D{{Key: "b", Value: "x"}}}})
+	doc := kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "c", Value: 3.0},
+		{Key: "a", Value: bson.D{{Key: "b", Value: "x"}}}})
 	dotted := kit.Raw(bson.D{{Key: "a.b", Value: "x"}, {Key: "c", Value: 3.0}, {Key: "_id", Value: 1}})
 	want := []bson.RawValue{kit.Value("x"), kit.Value(shardkey.Hash(kit.Value(int64(3)))), {Type: bson.TypeNull}}
 	var k shardkey.Key

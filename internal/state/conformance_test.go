@@ -34,7 +34,8 @@ func testConformance(t *testing.T, version string) {
 				}})
 		},
 		SetOwner: func(job string, o state.Owner) {
-			if _, err := c.Client.Database(mongo.StateDB).Collection("jobs").UpdateByID(t.Context(), job, bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: o}}}}); err != nil {
+			if _, err := c.Client.Database(mongo.StateDB).Collection("jobs").UpdateByID(t.Context(), job,
+				bson.D{{Key: "$set", Value: bson.D{{Key: "owner", Value: o}}}}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -49,20 +50,23 @@ func hold(t *testing.T, l *lab.Cluster, c *mongo.Cluster) (release func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secondary, err := driver.Connect(options.Client().ApplyURI("mongodb://" + l.Members()[1-primary].Host() + "/?directConnection=true"))
+	secondary, err := driver.Connect(options.Client().ApplyURI("mongodb://" + l.Members()[1-primary].Host() +
+		"/?directConnection=true"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = secondary.Disconnect(context.Background()) })
 	replicate := func(mode string) {
-		err := secondary.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}, {Key: "mode", Value: mode}}).Err()
+		err := secondary.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}, {Key: "mode", Value: mode}}).Err()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	replicate("alwaysOn")
 	for { // it stops after what it is just fetching
-		if _, err := c.Command(t.Context(), "admin", bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}}); err != nil {
+		if _, err := c.Command(t.Context(), "admin", bson.D{{Key: "appendOplogNote", Value: 1},
+			{Key: "data", Value: bson.D{}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}}); err != nil {
 			t.Fatal(err)
 		}
 		p, err := c.Positions(t.Context())

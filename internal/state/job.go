@@ -111,8 +111,10 @@ func (j Job) Shares() bool {
 
 // Anew is the job as it was before its first phase: it has read nothing, and applied nothing.
 func (j Job) Anew() Job {
-	j.Phase, j.Start, j.Consistent, j.Copied, j.Applied, j.Mark = PhaseCatalog, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, ""
-	j.ReadFrom, j.Reach, j.Intent, j.Expiring, j.Refused, j.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{}, false, nil, nil
+	j.Phase, j.Start, j.Consistent, j.Copied, j.Applied, j.Mark = PhaseCatalog, mongo.OpTime{}, mongo.OpTime{},
+		mongo.OpTime{}, mongo.OpTime{}, ""
+	j.ReadFrom, j.Reach, j.Intent, j.Expiring, j.Refused, j.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{},
+		false, nil, nil
 	return j
 }
 

@@ -136,9 +136,11 @@ func (s *Mongo) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 	unchanged := bson.D{{Key: "fence", Value: job.Fence}, {Key: "beat", Value: job.Beat}}
 	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(bson.D{
 		// An answer that was lost may have made this run the owner already.
-		{Key: "q", Value: bson.D{{Key: "_id", Value: s.o.Job}, {Key: "$or", Value: bson.A{unchanged, bson.D{{Key: "owner.run", Value: s.o.Run}}}}}},
+		{Key: "q", Value: bson.D{{Key: "_id", Value: s.o.Job},
+			{Key: "$or", Value: bson.A{unchanged, bson.D{{Key: "owner.run", Value: s.o.Run}}}}}},
 		{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{
-			{Key: "fence", Value: fence}, {Key: "version", Value: FormatVersion}, {Key: "owner", Value: ThisProcess(s.o.Run)}}}}},
+			{Key: "fence", Value: fence}, {Key: "version", Value: FormatVersion},
+			{Key: "owner", Value: ThisProcess(s.o.Run)}}}}},
 	}, "majority"))
 	if err == nil {
 		_, err = s.answer(raw)
@@ -156,7 +158,8 @@ func (s *Mongo) TakeOver(ctx context.Context, waiting func(Owner)) (Job, error) 
 }
 
 func (s *Mongo) running(o Owner) error {
-	return mongo.WithHint(fmt.Errorf("job %s: %w (%s)", s.o.Job, ErrRunning, o), "stop that process first; `millrace status` there shows it")
+	return mongo.WithHint(fmt.Errorf("job %s: %w (%s)", s.o.Job, ErrRunning, o),
+		"stop that process first; `millrace status` there shows it")
 }
 
 // watchBeat waits as long as a lease lasts and fails when the owner gave a
@@ -189,7 +192,8 @@ func (s *Mongo) Owned() error {
 	if since <= lease {
 		return nil
 	}
-	return mongo.Retry(fmt.Sprintf("the target has not confirmed for %s that this process owns job %s", since.Round(time.Second), s.o.Job), nil, "")
+	return mongo.Retry(fmt.Sprintf("the target has not confirmed for %s that this process owns job %s",
+		since.Round(time.Second), s.o.Job), nil, "")
 }
 
 // Release makes the owner nobody. See Lease.

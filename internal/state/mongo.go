@@ -25,7 +25,8 @@ import (
 // errTermChanged is retryable: the target elected a new primary since the last
 // save, so writes acknowledged by the old one may be gone.
 func errTermChanged(was, is int64) error {
-	return mongo.Retry(fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint may have been rolled back", was, is), nil, "")
+	return mongo.Retry(fmt.Sprintf("the target's primary changed (term %d, then %d): writes since the last checkpoint "+
+		"may have been rolled back", was, is), nil, "")
 }
 
 // Mongo is a Store in the target's database mongo.StateDB. Data are durable
@@ -151,7 +152,8 @@ func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
 	if certain {
 		rc = readconcern.Linearizable()
 	}
-	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: s.o.Job}}}, {Key: "phase", Value: bson.D{{Key: "$ne", Value: PhaseFinalized}}}}
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: s.o.Job}}},
+		{Key: "phase", Value: bson.D{{Key: "$ne", Value: PhaseFinalized}}}}
 	cur, err := s.db.Collection("jobs", options.Collection().SetReadConcern(rc)).Find(ctx, filter,
 		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "refused", Value: 0}}))
 	var raws []bson.Raw

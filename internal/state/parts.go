@@ -52,7 +52,8 @@ func (s *Mongo) SaveSlices(ctx context.Context, list []Slice) error {
 // DropSlices deletes a range of _ids. See Slices.
 func (s *Mongo) DropSlices(ctx context.Context, prefix string) error {
 	start := s.o.Job + "/" + prefix
-	err := s.delete(ctx, "slices", bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: start}, {Key: "$lt", Value: start + "\U0010ffff"}}}})
+	err := s.delete(ctx, "slices",
+		bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: start}, {Key: "$lt", Value: start + "\U0010ffff"}}}})
 	return mongo.Wrap(err, "forget slices of job %s", s.o.Job)
 }
 
@@ -78,7 +79,8 @@ func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
 		return nil, fmt.Errorf("encode the catalog's entry of %s: %w", m.NS, err)
 	}
 	id := s.o.Job + "/" + m.NS
-	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Bytes: bytes, Gone: m.Gone, Left: m.Left, Copied: m.Copied}), nil
+	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Bytes: bytes, Gone: m.Gone,
+		Left: m.Left, Copied: m.Copied}), nil
 }
 
 // mapped reads what is stored.
@@ -139,7 +141,8 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 	for _, one := range change.Put {
 		put[one.NS] = true
 		coll := schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}
-		doc, err := s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone, Left: one.Left, Copied: one.Copied})
+		doc, err := s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone, Left: one.Left,
+			Copied: one.Copied})
 		if err != nil {
 			return err
 		}
@@ -182,7 +185,8 @@ func (s *Mongo) SaveSkipped(ctx context.Context, docs []stream.Place) (err error
 		err = s.update(ctx, "skipped", replace(parts[i].ID, parts[i]))
 	}
 	if err == nil {
-		err = s.delete(ctx, "skipped", bson.D{mongo.OfJob(s.o.Job), {Key: "generation", Value: bson.D{{Key: "$ne", Value: generation}}}})
+		err = s.delete(ctx, "skipped", bson.D{mongo.OfJob(s.o.Job),
+			{Key: "generation", Value: bson.D{{Key: "$ne", Value: generation}}}})
 	}
 	return mongo.Wrap(err, "save skipped documents of job %s", s.o.Job)
 }
@@ -192,7 +196,8 @@ func (s *Mongo) skippedParts(generation string, docs []stream.Place) (parts []sk
 	for _, d := range docs {
 		size := len(d.ID.Value) + len(d.NS) + 128
 		if left -= size; left < 0 {
-			parts = append(parts, skippedDoc{ID: fmt.Sprintf("%s/%s/%d", s.o.Job, generation, len(parts)), Job: s.o.Job, Generation: generation, N: len(parts)})
+			parts = append(parts, skippedDoc{ID: fmt.Sprintf("%s/%s/%d", s.o.Job, generation, len(parts)), Job: s.o.Job,
+				Generation: generation, N: len(parts)})
 			left = maxPartBytes - size
 		}
 		last := &parts[len(parts)-1]

@@ -159,7 +159,8 @@ type Skipped interface {
 func Names(catalog []Mapped) *schema.Names {
 	list := make([]schema.Name, len(catalog))
 	for i, m := range catalog {
-		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Gone: m.Gone, Left: m.Left, Copied: m.Copied}
+		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Gone: m.Gone, Left: m.Left,
+			Copied: m.Copied}
 	}
 	return schema.NewNames(list)
 }

@@ -56,9 +56,10 @@ func begin(t *testing.T, s *Mongo) Job {
 
 // opened is the store of a new run, where no other run has anything under way.
 func opened(c *mongo.Cluster, job string) *Mongo {
-	return Open(c, Options{Job: job, Run: NewRun(), Write: "majority", EndOthers: func(ctx context.Context, _ int64, then bson.D) (bson.Raw, error) {
-		return c.Command(ctx, mongo.StateDB, then)
-	}})
+	return Open(c, Options{Job: job, Run: NewRun(), Write: "majority",
+		EndOthers: func(ctx context.Context, _ int64, then bson.D) (bson.Raw, error) {
+			return c.Command(ctx, mongo.StateDB, then)
+		}})
 }
 
 func testJob(t *testing.T, c *mongo.Cluster) {
@@ -72,7 +73,8 @@ func testJob(t *testing.T, c *mongo.Cluster) {
 		t.Fatal(err)
 	}
 	job, found, err := s.Load(t.Context())
-	if err != nil || !found || job.Applied != at || job.Phase != "copying" || job.Rules != "r" || job.Owner != ThisProcess(s.o.Run) {
+	if err != nil || !found || job.Applied != at || job.Phase != "copying" || job.Rules != "r" ||
+		job.Owner != ThisProcess(s.o.Run) {
 		t.Errorf("loaded %+v, %v, %v", job, found, err)
 	}
 	fence := job.Fence
@@ -80,7 +82,8 @@ func testJob(t *testing.T, c *mongo.Cluster) {
 		t.Fatal(err)
 	}
 	job, found, err = s.Load(t.Context())
-	if err != nil || !found || !job.Applied.IsZero() || job.Phase != "catalog" || job.Rules != "other" || !job.Restarted || job.Fence != fence || job.Owner != ThisProcess(s.o.Run) {
+	if err != nil || !found || !job.Applied.IsZero() || job.Phase != "catalog" || job.Rules != "other" || !job.Restarted ||
+		job.Fence != fence || job.Owner != ThisProcess(s.o.Run) {
 		t.Errorf("after a reset: %+v, %v, %v", job, found, err)
 	}
 }
@@ -216,7 +219,8 @@ func testCatalogAndSlices(t *testing.T, c *mongo.Cluster) {
 		t.Fatal(err)
 	}
 	want := []Mapped{
-		{Collection: schema.Collection{NS: "d.b", Type: schema.TypeCollection, Options: opts, UUID: bson.Binary{Subtype: 4, Data: make([]byte, 16)}}, Target: "e.b"},
+		{Collection: schema.Collection{NS: "d.b", Type: schema.TypeCollection, Options: opts,
+			UUID: bson.Binary{Subtype: 4, Data: make([]byte, 16)}}, Target: "e.b"},
 		{Collection: schema.Collection{NS: "d.a", Type: schema.TypeView, Options: opts}, Target: "e.a"},
 	}
 	for range 2 { // twice: a save replaces
@@ -225,7 +229,8 @@ func testCatalogAndSlices(t *testing.T, c *mongo.Cluster) {
 		}
 	}
 	got, err := s.LoadCatalog(t.Context())
-	if err != nil || len(got) != 2 || got[0].NS != "d.b" || got[0].Target != "e.b" || !got[0].Capped() || got[1].Type != schema.TypeView {
+	if err != nil || len(got) != 2 || got[0].NS != "d.b" || got[0].Target != "e.b" || !got[0].Capped() ||
+		got[1].Type != schema.TypeView {
 		t.Errorf("catalog %+v, %v", got, err)
 	}
 	state, err := bson.Marshal(bson.D{{Key: "x", Value: 1}})
