@@ -2,11 +2,15 @@ package precheck
 
 import (
 	"context"
+	"slices"
+	"strings"
+	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
@@ -28,9 +32,22 @@ type seen struct {
 	disk                       func() (bson.Raw, error)
 }
 
+// sharding is how collections are to be sharded, and are on the target.
+type sharding struct {
+	wishes map[string]placing.Wish   // by names of the source
+	have   map[string]placing.Entry  // by names of the target
+	shards []placing.Shard           // of the target
+	zones  map[string][]placing.Zone // by names of the target
+	from   []placing.Shard           // of a sharded source
+	silent []string                  // routers that do not answer
+}
+
+// asker asks both sides for what the checks look at.
+type asker struct{ *planner }
+
 // look asks both sides all that does not depend on an answer, at once: far away,
 // each question by itself takes a round trip.
-func (p *planner) look(ctx context.Context) error {
+func (p asker) look(ctx context.Context) error {
 	var g errgroup.Group
 	s := &p.seen
 	g.Go(func() error {
@@ -88,7 +105,7 @@ func (p *planner) look(ctx context.Context) error {
 }
 
 // leftovers are what is dropped with what there is of the source's names.
-func (p *planner) leftovers(ctx context.Context) ([]string, error) {
+func (p asker) leftovers(ctx context.Context) ([]string, error) {
 	job, found, err := p.Store.Reload(ctx)
 	if err != nil || !found || job.Shares() {
 		return nil, err
@@ -106,6 +123,77 @@ func Leftovers(ctx context.Context, store state.Catalog, rules *transform.Set) (
 		}
 	}
 	return out, err
+}
+
+// wished reads both for the collections of a plan.
+func (p asker) wished(ctx context.Context, colls []schema.Collection) (s sharding, err error) {
+	if p.Target.Info.Kind != mongo.KindSharded || p.Wishes == nil || p.unread {
+		return s, nil
+	}
+	s.wishes = map[string]placing.Wish{}
+	var mu sync.Mutex
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	var targets []string
+	for _, c := range colls {
+		targets = append(targets, p.Rules.Target(c.NS))
+		g.Go(func() error {
+			w, err := p.Wishes.Wish(gctx, c)
+			mu.Lock()
+			defer mu.Unlock()
+			s.wishes[c.NS] = w
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return s, err
+	}
+	if s.have, err = placing.Entries(ctx, p.Target, targets); err != nil {
+		return s, err
+	}
+	if s.shards, err = placing.Shards(ctx, p.Target); err != nil {
+		return s, err
+	}
+	s.silent = p.silentRouters(ctx)
+	return s, p.zonesOf(ctx, &s, targets)
+}
+
+// silentRouters are the routers of the target that do not answer.
+func (p asker) silentRouters(ctx context.Context) (silent []string) {
+	_, list, _ := strings.Cut(p.Target.Address(), "mongodb://")
+	hosts := strings.Split(list, ",")
+	if len(hosts) < 2 || p.Router == nil {
+		return nil
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, host := range hosts {
+		wg.Go(func() {
+			c, err := p.Router(ctx, host)
+			if err == nil {
+				c.Close()
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			silent = append(silent, host)
+		})
+	}
+	wg.Wait()
+	slices.Sort(silent)
+	return silent
+}
+
+// zonesOf reads the zones of both sides.
+func (p asker) zonesOf(ctx context.Context, s *sharding, targets []string) (err error) {
+	if p.Source.Info.Kind != mongo.KindSharded {
+		return nil
+	}
+	if s.zones, err = placing.Zones(ctx, p.Target, targets); err != nil {
+		return err
+	}
+	s.from, err = placing.Shards(ctx, p.Source)
+	return err
 }
 
 // ask asks in a goroutine of the group; what it returns may be called once the

@@ -7,6 +7,7 @@ package precheck
 import (
 	"fmt"
 	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -30,6 +31,25 @@ type Check struct {
 	Message string `json:"message"`
 	// Hint is what an operator can do about it.
 	Hint string `json:"hint,omitempty"`
+}
+
+// checkExisting is the check of what the target has already.
+const checkExisting = "target collections"
+
+// Skips are settings, each of which has a failed check pass: those that its hint names.
+func (c Check) Skips() []string {
+	if c.Level != Fail {
+		return nil
+	}
+	if c.Name == checkExisting {
+		return []string{"on-existing: merge", "on-existing: drop"}
+	}
+	var out []string
+	allowing := regexp.MustCompile(`--(allow-downgrade|allow-missing|allow-overlap|allow-shard)\b`)
+	for _, m := range allowing.FindAllStringSubmatch(c.Hint, -1) {
+		out = append(out, m[1]+": true")
+	}
+	return out
 }
 
 // List are checks in the order in which they were made. It is not safe for

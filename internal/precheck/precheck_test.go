@@ -2,16 +2,12 @@ package precheck
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/transform"
 )
 
 func TestList(t *testing.T) {
@@ -41,65 +37,24 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestUntestedVersions: a server newer than the tested ones is said to be so, on
-// either side.
-func TestUntestedVersions(t *testing.T) {
-	_, newest := mongo.Tested()
-	next := mongo.Version{Major: newest.Major + 1}
+// TestSkips: a failed check names the settings that have it pass; one that did not fail
+// names none.
+func TestSkips(t *testing.T) {
 	for _, c := range []struct {
-		src, dst mongo.Version
-		want     []string
+		check Check
+		want  []string
 	}{
-		{newest, newest, nil},
-		{newest, next, []string{"target version"}},
-		{next, next, []string{"source version", "target version"}},
-		{mongo.Version{Major: 6, Minor: 0, Patch: 27}, mongo.Version{Major: newest.Major, Patch: 99}, nil},
+		{Check{Level: Fail, Name: "versions",
+			Hint: "use a target at least as new, or accept the risk with --allow-downgrade"}, []string{"allow-downgrade: true"}},
+		{Check{Level: Fail, Name: "names",
+			Hint: "did you mean --allow-downgrades? --allow-missing accepts what is yet to come"},
+			[]string{"allow-missing: true"}},
+		{Check{Level: Fail, Name: checkExisting, Hint: "drop them"}, []string{"on-existing: merge", "on-existing: drop"}},
+		{Check{Level: Warn, Name: checkExisting}, nil},
+		{Check{Level: Fail, Name: "oplog", Hint: "begin anew with --restart and --on-existing drop"}, nil},
 	} {
-		p := &planner{plan: &Plan{}, Input: Input{Source: &mongo.Cluster{Info: mongo.Info{Version: c.src}},
-			Target: &mongo.Cluster{Info: mongo.Info{Version: c.dst}}}}
-		p.versions()
-		var got []string
-		for _, w := range p.plan.Checks.Of(Warn) {
-			if !strings.Contains(w.Message, next.String()) || !strings.Contains(w.Message,
-				fmt.Sprintf("newer than %d.%d,", newest.Major, newest.Minor)) || w.Hint == "" {
-				t.Errorf("%+v", w)
-			}
-			got = append(got, w.Name)
-		}
-		if !slices.Equal(got, c.want) || p.plan.Checks.Failed() {
-			t.Errorf("%v to %v: %v, want warnings %v", c.src, c.dst, p.plan.Checks, c.want)
-		}
-	}
-}
-
-// TestSkipsOfShards: of sharded clusters it is not known what has expired, nor on one
-// which documents have been left out.
-func TestSkipsOfShards(t *testing.T) {
-	for _, c := range []struct {
-		src, dst mongo.Kind
-		skip     string
-		fails    bool
-	}{
-		{mongo.KindReplicaSet, mongo.KindReplicaSet, "a.*=ttl", false},
-		{mongo.KindSharded, mongo.KindReplicaSet, "a.*=ttl", true},
-		{mongo.KindReplicaSet, mongo.KindSharded, "a.*=ttl", true},
-		{mongo.KindSharded, mongo.KindSharded, "a.*=delete", false},
-		{mongo.KindSharded, mongo.KindReplicaSet, "a.*=insert", false},
-		{mongo.KindReplicaSet, mongo.KindSharded, "a.*=insert", true},
-	} {
-		rules, err := transform.New(transform.Config{Skip: []string{c.skip}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, newest := mongo.Tested()
-		cluster := func(k mongo.Kind, id byte) *mongo.Cluster {
-			return &mongo.Cluster{Info: mongo.Info{Kind: k, Version: newest, SetID: bson.ObjectID{id}}}
-		}
-		p := &planner{plan: &Plan{}, Input: Input{Source: cluster(c.src, 1), Target: cluster(c.dst, 2), Rules: rules}}
-		p.deployments()
-		failed := slices.ContainsFunc(p.plan.Checks.Of(Fail), func(f Check) bool { return f.Name == "rules" })
-		if failed != c.fails {
-			t.Errorf("%s to %s, %s: %v", c.src, c.dst, c.skip, p.plan.Checks)
+		if got := c.check.Skips(); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %q", c.check, got)
 		}
 	}
 }

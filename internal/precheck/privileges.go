@@ -7,12 +7,12 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 )
 
 // What a job does, found by taking each action away (test/access).
-
 const (
 	// readActions are needed on what holds a collection's documents on the source.
 	readActions = listActions + " find"
@@ -36,8 +36,39 @@ const (
 	makeSystemJSActions = "find createCollection listIndexes collStats"
 )
 
+// On a sharded target routers are asked where collections are, and those that are sharded
+// are placed, and kept from the balancer.
+const (
+	routedActions  = "find"
+	shardActions   = "enableSharding splitChunk moveChunk"
+	balanceActions = "find update"
+)
+
+// access checks what the users of both sides may do.
+type access struct{ *planner }
+
+// privileges checks that the users may do what the job will do.
+func (p access) privileges(context.Context) error {
+	if err := p.report("source", p.seen.sourceGrants, p.sourceNeeds); err != nil {
+		return err
+	}
+	if p.Shards != nil {
+		for i, s := range p.Shards.Cluster().Shards {
+			if err := p.report("shard "+s.Name, p.seen.shardGrants[i], p.shardNeeds); err != nil {
+				return err
+			}
+		}
+	}
+	if p.seen.configGrants != nil {
+		if err := p.report("config servers", p.seen.configGrants, p.configNeeds); err != nil {
+			return err
+		}
+	}
+	return p.report("target", p.seen.targetGrants, p.targetNeeds)
+}
+
 // rolesHint names the built-in roles that suffice (docs/operations.md).
-func (p *planner) rolesHint(side string) string {
+func (p access) rolesHint(side string) string {
 	roles := "readAnyDatabase and clusterMonitor"
 	switch {
 	case side == "target" && p.Target.Info.Kind == mongo.KindSharded:
@@ -47,6 +78,218 @@ func (p *planner) rolesHint(side string) string {
 	}
 	return fmt.Sprintf("grant the %s's user the roles %s, or exactly the actions that docs/operations.md lists", side,
 		roles)
+}
+
+// sourceNeeds and targetNeeds collect what is lacking for what there is, and
+// for what may be created later.
+func (p access) sourceNeeds(now, later *needs) {
+	if p.Mode == state.ModeStructure {
+		p.sourceCatalogNeeds(now)
+		return
+	}
+	// Collections are copied by UUID. Without listDatabases the server leaves
+	// out databases that the user may not read, and nobody would notice.
+	now.on(onCluster, "useUUID listDatabases")
+	switch p.Source.Info.Kind {
+	case mongo.KindReplicaSet:
+		now.on("local.oplog.rs", "find")
+	case mongo.KindSharded:
+		p.routedNeeds(now)
+	}
+	for _, c := range p.plan.Collections {
+		db, _ := mongo.SplitNS(c.Source)
+		now.on(db+"."+probe, "listCollections")
+		if c.Type != schema.TypeView {
+			now.on(dataNS(c.Source, c.Type), readActions)
+		}
+		if p.Rules.Match(db + "." + probe) {
+			later.on(db+"."+probe, readActions)
+			p.laterSeries(later, p.Source, db, readActions)
+		}
+	}
+}
+
+// sourceCatalogNeeds are those where no documents are copied. Of collections that are to
+// be sharded by ranges keys are sampled.
+func (p access) sourceCatalogNeeds(now *needs) {
+	now.on(onCluster, "listDatabases")
+	if p.Source.Info.Kind == mongo.KindSharded {
+		p.routedNeeds(now)
+	}
+	s, _ := p.seen.sharding()
+	for _, c := range p.plan.Collections {
+		db, _ := mongo.SplitNS(c.Source)
+		now.on(db+"."+probe, "listCollections")
+		if c.Type == schema.TypeView {
+			continue
+		}
+		actions := listActions
+		if key := s.wishes[c.Source].Key; key != nil && p.Shards == nil {
+			actions = readActions
+		}
+		now.on(dataNS(c.Source, c.Type), actions)
+	}
+}
+
+// routedNeeds are those on what routers of a sharded source are asked for.
+func (p access) routedNeeds(now *needs) {
+	for _, name := range []string{"shards", "databases", "collections", "chunks"} {
+		now.on("config."+name, "find")
+	}
+	if p.Target.Info.Kind == mongo.KindSharded {
+		now.on("config.tags", "find")
+	}
+}
+
+// configNeeds are those on the config servers, which tell before 6.0 who owned what.
+func (p access) configNeeds(now, _ *needs) {
+	now.on("local.oplog.rs", "find")
+	for _, name := range []string{"databases", "collections", "chunks", "changelog"} {
+		now.on("config."+name, "find")
+	}
+}
+
+// shardNeeds are those on each shard of a sharded source, whose documents and oplog are
+// read there.
+func (p access) shardNeeds(now, later *needs) {
+	if p.Mode == state.ModeStructure {
+		p.sampleNeeds(now)
+		return
+	}
+	now.on(onCluster, "useUUID")
+	now.on("local.oplog.rs", "find")
+	now.on("config.transactions", "find")
+	for _, c := range p.plan.Collections {
+		if c.Type != schema.TypeView {
+			now.on(dataNS(c.Source, c.Type), readActions)
+		}
+		if db, _ := mongo.SplitNS(c.Source); p.Rules.Match(db + "." + probe) {
+			later.on(db+"."+probe, readActions)
+		}
+	}
+}
+
+// sampleNeeds are those on each shard of a sharded source where no documents are copied:
+// the keys of collections that are to be sharded, too, are sampled there.
+func (p access) sampleNeeds(now *needs) {
+	s, _ := p.seen.sharding()
+	for _, c := range p.plan.Collections {
+		if s.wishes[c.Source].Key != nil {
+			now.on(dataNS(c.Source, c.Type), "find")
+		}
+	}
+}
+
+// shardedNeeds are those on a sharded target.
+func (p access) shardedNeeds(now *needs) {
+	if p.Target.Info.Kind != mongo.KindSharded {
+		return
+	}
+	for _, name := range []string{"chunks", "databases", "shards", "tags", "version"} {
+		now.on("config."+name, routedActions)
+	}
+	s, _ := p.seen.sharding()
+	balance := routedActions
+	for _, c := range p.plan.Collections {
+		if s.wishes[c.Source].Key != nil {
+			balance = balanceActions
+			now.also(c.Target, shardActions)
+		}
+	}
+	now.on("config.collections", balance)
+	p.zoneNeeds(now, s)
+}
+
+// zoneNeeds are the rights to set zones.
+func (p access) zoneNeeds(now *needs, s sharding) {
+	if now.have.may("enableSharding", onCluster) {
+		return
+	}
+	tags := map[string]bool{}
+	for _, w := range s.wishes {
+		for _, z := range w.Zones {
+			tags[z.Tag] = true
+		}
+	}
+	if len(tags) == 0 {
+		return
+	}
+	now.also("config.tags", "find update insert remove")
+	for tag := range tags {
+		if len(placing.JoinOf(tag, p.Wishes.Zones, s.from, s.shards).Add) > 0 {
+			now.also("config.shards", "find update")
+			return
+		}
+	}
+}
+
+func (p access) targetNeeds(now, later *needs) {
+	now.on(mongo.StateDB+".jobs", "find insert update remove")
+	p.shardedNeeds(now)
+	for _, c := range p.plan.Collections {
+		db, name := mongo.SplitNS(c.Target)
+		now.on(db+"."+probe, "listCollections")
+		whole, buckets, systemJS := writeActions, bucketActions, systemJSActions
+		if p.Mode == state.ModeStructure {
+			whole, buckets, systemJS = makeActions, makeBucketActions, makeSystemJSActions
+		}
+		switch {
+		case c.Type == schema.TypeView:
+			now.on(c.Target, viewActions)
+		case c.Type == schema.TypeTimeSeries:
+			now.on(c.Target, seriesActions)
+			now.on(dataNS(c.Target, c.Type), buckets)
+		case name == "system.js":
+			now.on(c.Target, systemJS)
+		default:
+			now.on(c.Target, whole)
+		}
+		if p.Mode == state.ModeStructure {
+			continue // nothing is created later
+		}
+		if src, ok := p.Rules.Source(db + "." + probe); ok && p.Rules.Match(src) {
+			later.on(db+"."+probe, writeActions)
+			p.laterSeries(later, p.Target, db, bucketActions)
+		}
+	}
+}
+
+// laterSeries looks at a time-series collection that might be created.
+func (p access) laterSeries(later *needs, c *mongo.Cluster, db, actions string) {
+	if p.Source.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
+		later.on(db+"."+mongo.BucketsPrefix+probe, actions)
+	}
+}
+
+// report turns what is missing on a side into checks: for what there is a
+// failure, for what there may be a warning.
+func (p access) report(side string, granted func() (grants, error), look func(now, later *needs)) error {
+	have, err := granted()
+	if err != nil {
+		return err
+	}
+	now, later := &needs{have: have, seen: map[string]bool{}}, &needs{have: have, seen: map[string]bool{}}
+	look(now, later)
+	switch name := side + " privileges"; {
+	case len(now.lacks) > 0:
+		p.add(Fail, name, p.rolesHint(side), "%s", now.text())
+	case len(later.lacks) > 0:
+		p.add(Warn, name, p.rolesHint(side), "enough for what there is; a collection created later could stop the job: %s",
+			later.text())
+	default:
+		p.ok(name, "sufficient")
+	}
+	return nil
+}
+
+// unauthorized notes that a side refused even to be looked at.
+func (p access) unauthorized(err error) {
+	side := "source"
+	if strings.Contains(err.Error(), p.Target.Address()) || strings.Contains(err.Error(), "job "+p.Job) {
+		side = "target"
+	}
+	text, _, _ := strings.Cut(err.Error(), " to execute command")
+	p.add(Fail, side+" privileges", p.rolesHint(side), "%s", text)
 }
 
 // needs collects what a user must be allowed to do, and is not.
@@ -85,223 +328,6 @@ func (n *needs) text() string {
 
 // probe is the name of a collection that might be created while the job runs.
 const probe = "millrace-probe"
-
-// privileges checks that the users may do what the job will do.
-func (p *planner) privileges(context.Context) error {
-	if err := p.judge("source", p.seen.sourceGrants, p.sourceNeeds); err != nil {
-		return err
-	}
-	if p.Shards != nil {
-		for i, s := range p.Shards.Cluster().Shards {
-			if err := p.judge("shard "+s.Name, p.seen.shardGrants[i], p.shardNeeds); err != nil {
-				return err
-			}
-		}
-	}
-	if p.seen.configGrants != nil {
-		if err := p.judge("config servers", p.seen.configGrants, p.configNeeds); err != nil {
-			return err
-		}
-	}
-	return p.judge("target", p.seen.targetGrants, p.targetNeeds)
-}
-
-// sourceNeeds and targetNeeds collect what is lacking for what there is, and
-// for what may be created later.
-func (p *planner) sourceNeeds(now, later *needs) {
-	if p.Mode == state.ModeStructure {
-		p.sourceCatalogNeeds(now)
-		return
-	}
-	// Collections are copied by UUID. Without listDatabases the server leaves
-	// out databases that the user may not read, and nobody would notice.
-	now.on(onCluster, "useUUID listDatabases")
-	switch p.Source.Info.Kind {
-	case mongo.KindReplicaSet:
-		now.on("local.oplog.rs", "find")
-	case mongo.KindSharded:
-		p.routedNeeds(now)
-	}
-	for _, c := range p.plan.Collections {
-		db, _ := mongo.SplitNS(c.Source)
-		now.on(db+"."+probe, "listCollections")
-		if c.Type != schema.TypeView {
-			now.on(dataNS(c.Source, c.Type), readActions)
-		}
-		if p.Rules.Match(db + "." + probe) {
-			later.on(db+"."+probe, readActions)
-			p.laterSeries(later, p.Source, db, readActions)
-		}
-	}
-}
-
-// sourceCatalogNeeds are those where no documents are copied. Of collections that are to
-// be sharded by ranges keys are sampled.
-func (p *planner) sourceCatalogNeeds(now *needs) {
-	now.on(onCluster, "listDatabases")
-	if p.Source.Info.Kind == mongo.KindSharded {
-		p.routedNeeds(now)
-	}
-	s, _ := p.seen.sharding()
-	for _, c := range p.plan.Collections {
-		db, _ := mongo.SplitNS(c.Source)
-		now.on(db+"."+probe, "listCollections")
-		if c.Type == schema.TypeView {
-			continue
-		}
-		actions := listActions
-		if key := s.wishes[c.Source].Key; key != nil && p.Shards == nil {
-			actions = readActions
-		}
-		now.on(dataNS(c.Source, c.Type), actions)
-	}
-}
-
-// routedNeeds are those on what routers of a sharded source are asked for.
-func (p *planner) routedNeeds(now *needs) {
-	for _, name := range []string{"shards", "databases", "collections", "chunks"} {
-		now.on("config."+name, "find")
-	}
-	if p.Target.Info.Kind == mongo.KindSharded {
-		now.on("config.tags", "find")
-	}
-}
-
-// configNeeds are those on the config servers, which tell before 6.0 who owned what.
-func (p *planner) configNeeds(now, _ *needs) {
-	now.on("local.oplog.rs", "find")
-	for _, name := range []string{"databases", "collections", "chunks", "changelog"} {
-		now.on("config."+name, "find")
-	}
-}
-
-// shardNeeds are those on each shard of a sharded source, whose documents and oplog are
-// read there.
-func (p *planner) shardNeeds(now, later *needs) {
-	if p.Mode == state.ModeStructure {
-		p.sampleNeeds(now)
-		return
-	}
-	now.on(onCluster, "useUUID")
-	now.on("local.oplog.rs", "find")
-	now.on("config.transactions", "find")
-	for _, c := range p.plan.Collections {
-		if c.Type != schema.TypeView {
-			now.on(dataNS(c.Source, c.Type), readActions)
-		}
-		if db, _ := mongo.SplitNS(c.Source); p.Rules.Match(db + "." + probe) {
-			later.on(db+"."+probe, readActions)
-		}
-	}
-}
-
-// sampleNeeds are those on each shard of a sharded source where no documents are copied:
-// the keys of collections that are to be sharded, too, are sampled there.
-func (p *planner) sampleNeeds(now *needs) {
-	s, _ := p.seen.sharding()
-	for _, c := range p.plan.Collections {
-		if s.wishes[c.Source].Key != nil {
-			now.on(dataNS(c.Source, c.Type), "find")
-		}
-	}
-}
-
-// On a sharded target routers are asked where collections are, and those that are sharded
-// are placed, and kept from the balancer.
-const (
-	routedActions  = "find"
-	shardActions   = "enableSharding splitChunk moveChunk"
-	balanceActions = "find update"
-)
-
-// shardedNeeds are those on a sharded target.
-func (p *planner) shardedNeeds(now *needs) {
-	if p.Target.Info.Kind != mongo.KindSharded {
-		return
-	}
-	for _, name := range []string{"chunks", "databases", "shards", "tags", "version"} {
-		now.on("config."+name, routedActions)
-	}
-	s, _ := p.seen.sharding()
-	balance := routedActions
-	for _, c := range p.plan.Collections {
-		if s.wishes[c.Source].Key != nil {
-			balance = balanceActions
-			now.also(c.Target, shardActions)
-		}
-	}
-	now.on("config.collections", balance)
-	p.zoneNeeds(now, s)
-}
-
-func (p *planner) targetNeeds(now, later *needs) {
-	now.on(mongo.StateDB+".jobs", "find insert update remove")
-	p.shardedNeeds(now)
-	for _, c := range p.plan.Collections {
-		db, name := mongo.SplitNS(c.Target)
-		now.on(db+"."+probe, "listCollections")
-		whole, buckets, systemJS := writeActions, bucketActions, systemJSActions
-		if p.Mode == state.ModeStructure {
-			whole, buckets, systemJS = makeActions, makeBucketActions, makeSystemJSActions
-		}
-		switch {
-		case c.Type == schema.TypeView:
-			now.on(c.Target, viewActions)
-		case c.Type == schema.TypeTimeSeries:
-			now.on(c.Target, seriesActions)
-			now.on(dataNS(c.Target, c.Type), buckets)
-		case name == "system.js":
-			now.on(c.Target, systemJS)
-		default:
-			now.on(c.Target, whole)
-		}
-		if p.Mode == state.ModeStructure {
-			continue // nothing is created later
-		}
-		if src, ok := p.Rules.Source(db + "." + probe); ok && p.Rules.Match(src) {
-			later.on(db+"."+probe, writeActions)
-			p.laterSeries(later, p.Target, db, bucketActions)
-		}
-	}
-}
-
-// laterSeries looks at a time-series collection that might be created.
-func (p *planner) laterSeries(later *needs, c *mongo.Cluster, db, actions string) {
-	if p.Source.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
-		later.on(db+"."+mongo.BucketsPrefix+probe, actions)
-	}
-}
-
-// judge turns what is missing on a side into checks: for what there is a
-// failure, for what there may be a warning.
-func (p *planner) judge(side string, granted func() (grants, error), look func(now, later *needs)) error {
-	have, err := granted()
-	if err != nil {
-		return err
-	}
-	now, later := &needs{have: have, seen: map[string]bool{}}, &needs{have: have, seen: map[string]bool{}}
-	look(now, later)
-	switch name := side + " privileges"; {
-	case len(now.lacks) > 0:
-		p.add(Fail, name, p.rolesHint(side), "%s", now.text())
-	case len(later.lacks) > 0:
-		p.add(Warn, name, p.rolesHint(side), "enough for what there is; a collection created later could stop the job: %s",
-			later.text())
-	default:
-		p.ok(name, "sufficient")
-	}
-	return nil
-}
-
-// unauthorized notes that a side refused even to be looked at.
-func (p *planner) unauthorized(err error) {
-	side := "source"
-	if strings.Contains(err.Error(), p.Target.Address()) || strings.Contains(err.Error(), "job "+p.Job) {
-		side = "target"
-	}
-	text, _, _ := strings.Cut(err.Error(), " to execute command")
-	p.add(Fail, side+" privileges", p.rolesHint(side), "%s", text)
-}
 
 // dataNS is the namespace that holds a collection's documents.
 func dataNS(ns string, t schema.Type) string { return schema.Collection{NS: ns, Type: t}.DataNS() }

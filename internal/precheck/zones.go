@@ -1,7 +1,6 @@
 package precheck
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -13,21 +12,12 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// zonesOf reads the zones of both sides.
-func (p *planner) zonesOf(ctx context.Context, s *sharding, targets []string) (err error) {
-	if p.Source.Info.Kind != mongo.KindSharded {
-		return nil
-	}
-	if s.zones, err = placing.Zones(ctx, p.Target, targets); err != nil {
-		return err
-	}
-	s.from, err = placing.Shards(ctx, p.Source)
-	return err
-}
+// zoner checks which shards of the target are in the zones of collections.
+type zoner struct{ *planner }
 
-// zones judges which shards of the target are to be in the zones of collections that the
+// zones checks which shards of the target are to be in the zones of collections that the
 // job makes.
-func (p *planner) zones(colls []schema.Collection, s sharding) {
+func (p zoner) zones(colls []schema.Collection, s sharding) {
 	if p.Source.Info.Kind != mongo.KindSharded {
 		if len(p.Wishes.Zones.Names()) > 0 {
 			p.add(Fail, "zones", "leave --zone out", "the source is no sharded cluster, so that it has no zones")
@@ -54,7 +44,7 @@ func (p *planner) zones(colls []schema.Collection, s sharding) {
 }
 
 // zoneShards looks for shards of rules that the target does not have.
-func (p *planner) zoneShards(s sharding) {
+func (p zoner) zoneShards(s sharding) {
 	var names []string
 	for _, one := range s.shards {
 		if !one.Draining {
@@ -67,10 +57,7 @@ func (p *planner) zoneShards(s sharding) {
 			if slices.Contains(names, shard) {
 				continue
 			}
-			hint := "the target has " + strings.Join(names, ", ")
-			if best := near.Name(shard, names); best != "" {
-				hint = "did you mean " + best + "? " + hint
-			}
+			hint := suggest(near.Name(shard, names), "the target has "+strings.Join(names, ", "))
 			p.add(Fail, "zones", hint, "--zone %s=%s: the target has no such shard %s, or it is being removed", zone,
 				strings.Join(listed, ","), shard)
 		}
@@ -78,14 +65,14 @@ func (p *planner) zoneShards(s sharding) {
 }
 
 // zonesFor are the names of the zones that the job gives a collection.
-func (p *planner) zonesFor(c schema.Collection, s sharding) (tags []string) {
+func (p zoner) zonesFor(c schema.Collection, s sharding) (tags []string) {
 	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
 	if w.Unzoned {
 		p.add(Warn, "zones", "make zones for it on the target, with its key",
 			"%s has zones on the source, which do not come along: its shard key on the target is %s", c.NS,
 			placing.KeyText(w.Key))
 	}
-	drops := p.OnExisting.Or(p.job.OnExisting) == state.ExistingDrop
+	drops := p.onExisting() == state.ExistingDrop
 	have := s.zones[target]
 	if _, sharded := s.have[target]; sharded && drops {
 		have = nil // they are dropped with it
@@ -111,8 +98,8 @@ func tagsOf(zones []placing.Zone) (tags []string) {
 	return tags
 }
 
-// zone judges one zone, and says which shards are in it.
-func (p *planner) zone(tag string, colls []string, s sharding) string {
+// zone checks one zone, and says which shards are in it.
+func (p zoner) zone(tag string, colls []string, s sharding) string {
 	j := placing.JoinOf(tag, p.Wishes.Zones, s.from, s.shards)
 	if len(j.Has)+len(j.Add) == 0 {
 		level := Fail
@@ -126,7 +113,7 @@ func (p *planner) zone(tag string, colls []string, s sharding) string {
 			}
 		}
 		p.add(level, "zones", placing.ZoneHint(tag), "zone %s of %s has no shard on the target; on the source it has %s", tag,
-			strings.Join(colls[:min(len(colls), 5)], ", "), strings.Join(names, ", "))
+			some(colls, ", "), strings.Join(names, ", "))
 		return ""
 	}
 	text := tag + " has " + strings.Join(append(slices.Clone(j.Has), j.Add...), ", ")
@@ -144,7 +131,7 @@ func (p *planner) zone(tag string, colls []string, s sharding) string {
 }
 
 // zoneRules looks for rules that match nothing.
-func (p *planner) zoneRules(colls []schema.Collection, s sharding) {
+func (p zoner) zoneRules(colls []schema.Collection, s sharding) {
 	known := map[string]bool{}
 	for _, one := range s.from {
 		for _, tag := range one.Zones {
@@ -160,36 +147,8 @@ func (p *planner) zoneRules(colls []schema.Collection, s sharding) {
 		if known[tag] {
 			continue
 		}
-		level, hint := Fail, "--allow-missing accepts what is yet to come"
-		if p.AllowMissing || p.copied() {
-			level, hint = Warn, ""
-		}
-		if best := near.Name(tag, slices.Sorted(maps.Keys(known))); best != "" {
-			hint = strings.TrimSpace("did you mean " + best + "? " + hint)
-		}
+		level, hint := unmatched(p.AllowMissing || p.copied())
+		hint = suggest(near.Name(tag, slices.Sorted(maps.Keys(known))), hint)
 		p.add(level, "zones", hint, "--zone %s matches no zone of the source", tag)
-	}
-}
-
-// zoneNeeds are the rights to set zones.
-func (p *planner) zoneNeeds(now *needs, s sharding) {
-	if now.have.may("enableSharding", onCluster) {
-		return
-	}
-	tags := map[string]bool{}
-	for _, w := range s.wishes {
-		for _, z := range w.Zones {
-			tags[z.Tag] = true
-		}
-	}
-	if len(tags) == 0 {
-		return
-	}
-	now.also("config.tags", "find update insert remove")
-	for tag := range tags {
-		if len(placing.JoinOf(tag, p.Wishes.Zones, s.from, s.shards).Add) > 0 {
-			now.also("config.shards", "find update")
-			return
-		}
 	}
 }

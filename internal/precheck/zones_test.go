@@ -5,7 +5,10 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/placing"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/state"
 )
 
 // TestZoneNeeds: who may not set zones is told which right is missing.
@@ -37,10 +40,65 @@ func TestZoneNeeds(t *testing.T) {
 			t.Fatal(err)
 		}
 		now := &needs{have: grants{p}, seen: map[string]bool{}}
-		(&planner{Input: Input{Wishes: &placing.Source{}}}).zoneNeeds(now,
+		access{&planner{Input: Input{Wishes: &placing.Source{}}}}.zoneNeeds(now,
 			sharding{wishes: zones(c.zones...), from: from, shards: shards})
 		if got := now.text(); got != c.want {
 			t.Errorf("%s, zones %v: %s, want %s", c.have, c.zones, got, c.want)
 		}
+	}
+}
+
+// TestZones: which shards of the target are in the zones of collections, by rules, or by their names.
+func TestZones(t *testing.T) {
+	eu := placing.Zone{NS: "a.b", Tag: "EU", Min: doc(t, `{"k":0}`), Max: doc(t, `{"k":9}`)}
+	us := placing.Zone{NS: "a.b", Tag: "US", Min: doc(t, `{"k":9}`), Max: doc(t, `{"k":20}`)}
+	wish := placing.Wish{Key: doc(t, `{"k":1}`), Zones: []placing.Zone{eu, us}}
+	from := []placing.Shard{{Name: "s0", Zones: []string{"EU"}}, {Name: "x", Zones: []string{"US"}}}
+	for _, c := range []struct {
+		name   string
+		rules  []string
+		wish   placing.Wish
+		have   []placing.Zone
+		change func(*planner)
+		want   []string
+	}{
+		{"by name", []string{"US=s1"}, wish, nil, nil,
+			[]string{"ok zones: the target's shards are in these zones: EU has s0 (s0 is added for the name that the " +
+				"source's shard has); US has s1 (s1 is added)"}},
+		{"no shard", nil, wish, nil, nil, []string{
+			"fail zones: zone US of a.b has no shard on the target; on the source it has x", "ok zones: "}},
+		{"no shard later", nil, wish, nil, func(p *planner) { p.resumes(state.PhaseCopying) },
+			[]string{"warn zones: zone US of a.b has no shard on the target", "ok zones: "}},
+		{"two", []string{"EU=s0,s1", "US=none"}, placing.Wish{Key: wish.Key, Zones: []placing.Zone{eu}}, nil, nil,
+			[]string{"ok zones: the target's shards are in these zones: EU has s0, s1 (s0, s1 are added)"}},
+		{"no such shard", []string{"EU=s3", "US=s1"}, wish, nil, nil, []string{
+			"fail zones: --zone EU=s3: the target has no such shard s3", "fail zones: zone EU of a.b", "ok zones: "}},
+		{"removed shard", []string{"EU=s2", "US=s1"}, placing.Wish{}, nil, nil,
+			[]string{"fail zones: --zone EU=s2: the target has no such shard s2, or it is being removed"}},
+		{"no such zone", []string{"ASIA=s1"}, placing.Wish{}, nil, nil,
+			[]string{"fail zones: --zone ASIA matches no zone of the source"}},
+		{"to come", []string{"ASIA=s1"}, placing.Wish{}, nil, func(p *planner) { p.AllowMissing = true },
+			[]string{"warn zones: --zone ASIA matches no zone of the source"}},
+		{"another key", nil, placing.Wish{Unzoned: true}, nil, nil,
+			[]string{"warn zones: a.b has zones on the source, which do not come along: its shard key on the target is none"}},
+		{"of the target", nil, wish, []placing.Zone{eu}, func(p *planner) { p.targetHas("a.b") },
+			[]string{"warn zones: the zones that the target has for a.b stay as they are: EU from "}},
+		{"as on the target", nil, wish, wish.Zones, func(p *planner) { p.targetHas("a.b") }, nil},
+		{"replica set", []string{"EU=s0"}, wish, nil, func(p *planner) { p.Source.Info.Kind = mongo.KindReplicaSet },
+			[]string{"fail zones: the source is no sharded cluster, so that it has no zones"}},
+	} {
+		zones, err := placing.ParseZones(c.rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := between(mongo.KindSharded, mongo.KindSharded)
+		p.Wishes = &placing.Source{Zones: zones}
+		s := sharding{wishes: map[string]placing.Wish{"a.b": c.wish}, zones: map[string][]placing.Zone{"a.b": c.have},
+			from: from, shards: []placing.Shard{{Name: "s0"}, {Name: "s1"}, {Name: "s2", Draining: true}}}
+		if c.change != nil {
+			c.change(p)
+		}
+		zoner{p}.zones([]schema.Collection{coll(t, "a.b", `{}`)}, s)
+		t.Run(c.name, func(t *testing.T) { expect(t, p.lines(), c.want...) })
 	}
 }

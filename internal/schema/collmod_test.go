@@ -6,6 +6,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/workshop/lab"
 )
 
 // TestRebuildInterrupted: what makes an index of the overlap refuse documents, or refuse
@@ -68,6 +69,7 @@ func TestRebuildInterrupted(t *testing.T) {
 
 // TestHintOfFailures: a refused option is for an operator to change, an election is not.
 func TestHintOfFailures(t *testing.T) {
+	lab.NeedServers(t)
 	t.Parallel()
 	if dst.Info.Kind == mongo.KindSharded {
 		t.Skip("routers of the lab have no fail points")

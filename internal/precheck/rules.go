@@ -4,16 +4,117 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/near"
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/transform"
 )
+
+// rules checks what the rules match, and what they make of collections.
+type rules struct{ *planner }
+
+// names looks for rules that match nothing, for they may be mistyped. A job that
+// has begun goes on whatever was dropped since.
+func (p rules) names(ctx context.Context) error {
+	if p.copied() {
+		return nil
+	}
+	var kept []string
+	for _, c := range p.plan.Collections {
+		kept = append(kept, c.Source)
+	}
+	if len(p.Rules.Unused(kept)) == 0 {
+		return nil
+	}
+	all, err := schema.AllNames(ctx, p.Source)
+	if err != nil {
+		return err
+	}
+	p.plan.Checks = append(p.plan.Checks, unused(p.Rules.Unused(all), all, p.AllowMissing)...)
+	return nil
+}
+
+// cases compares the names of databases that the job makes with each other and with the
+// target's: a server has no two that differ in case only.
+func (p rules) cases(context.Context) error {
+	have, err := p.seen.databases()
+	if err != nil || p.copied() {
+		return err
+	}
+	for _, clash := range caseClashes(p.plan.Collections, have) {
+		p.add(Fail, "names", "give one of them another name with --rename, or drop the database of the target if it is "+
+			"not needed", "%s", clash)
+	}
+	return nil
+}
+
+// caseClashes says which databases of the target would differ in case only. have are
+// those that it has.
+func caseClashes(colls []Collection, have []string) (out []string) {
+	by := map[string]string{}
+	for _, db := range have {
+		by[strings.ToLower(db)] = db
+	}
+	reported := map[string]bool{}
+	for _, c := range colls {
+		db, _ := mongo.SplitNS(c.Target)
+		other, there := by[strings.ToLower(db)]
+		switch {
+		case !there:
+			by[strings.ToLower(db)] = db
+		case other == db || reported[db]:
+		case slices.Contains(have, other):
+			reported[db] = true
+			out = append(out, fmt.Sprintf("the target has the database %s, and %s is to come: their names differ in case only",
+				other, db))
+		default:
+			reported[db] = true
+			out = append(out, fmt.Sprintf("the rules lead to the databases %s and %s of the target, whose names differ in "+
+				"case only", other, db))
+		}
+	}
+	return out
+}
+
+// unused reports rules that match none of the source's names.
+func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
+	for _, r := range rules {
+		level, hint := Warn, ""
+		if slices.Contains([]string{"include", "filter", "skip", "fields", "soft-delete", "history"}, r.Kind) {
+			level, hint = unmatched(allowed)
+		}
+		out.Add(level, "names", fmt.Sprintf("--%s %s matches nothing on the source", r.Kind, r.Text),
+			suggest(meant(r.Text, names), hint))
+	}
+	return out
+}
+
+// meant is what a mistyped pattern or name most likely means: a database where it
+// is of a whole one.
+func meant(text string, names []string) string {
+	db, coll := mongo.SplitNS(text)
+	if coll != "" && coll != "*" {
+		return near.Name(text, names)
+	}
+	var dbs []string
+	for _, ns := range names {
+		name, _ := mongo.SplitNS(ns)
+		dbs = append(dbs, name)
+	}
+	best := near.Name(db, dbs)
+	if best != "" && coll != "" {
+		best += ".*"
+	}
+	return best
+}
 
 // Sample is how many of some documents, drawn at random, a filter keeps.
 type Sample struct {
@@ -30,7 +131,7 @@ const (
 
 // filters looks whether collections can be filtered, and operations be skipped, as the
 // rules want it, and how much a filter leaves of them.
-func (p *planner) filters(ctx context.Context) error {
+func (p rules) filters(ctx context.Context) error {
 	colls, err := p.seen.collections()
 	if err != nil {
 		return err
@@ -82,7 +183,7 @@ func (p *planner) filters(ctx context.Context) error {
 }
 
 // effect notes what a rule does to documents that it is not meant for.
-func (p *planner) effect(e transform.Effect) {
+func (p rules) effect(e transform.Effect) {
 	if e.Failed > 0 {
 		p.add(Warn, "fields",
 			"say what becomes of such values (\"otherwise\"), have --filter leave these documents out, or go on without them "+
@@ -98,7 +199,7 @@ func (p *planner) effect(e transform.Effect) {
 }
 
 // filterable notes why a collection cannot be filtered, if it cannot.
-func (p *planner) filterable(c schema.Collection, keep *query.Query) bool {
+func (p rules) filterable(c schema.Collection, keep *query.Query) bool {
 	if err := schema.CheckFilter(c, p.Rules); err != nil {
 		p.add(Fail, "filters", mongo.HintOf(err), "%v", err)
 		return false
@@ -112,7 +213,7 @@ func (p *planner) filterable(c schema.Collection, keep *query.Query) bool {
 	return true
 }
 
-func (p *planner) sample(ctx context.Context, c schema.Collection, keep *query.Query,
+func (p rules) sample(ctx context.Context, c schema.Collection, keep *query.Query,
 	tried *transform.Rehearsal) (s Sample, err error) {
 	db, coll := mongo.SplitNS(c.NS)
 	cur, err := p.Source.Client.Database(db).Collection(coll).Aggregate(ctx,

@@ -1,0 +1,133 @@
+package precheck
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/state"
+)
+
+// content checks what is copied, and what the target has of it already.
+type content struct{ *planner }
+
+func (p content) collections(ctx context.Context) error {
+	colls, err := p.seen.collections()
+	if err != nil {
+		return err
+	}
+	var lacks []string
+	for _, c := range colls {
+		lacks = append(lacks, schema.Unsupported(c, p.Target.Info.Version)...)
+		p.plan.Collections = append(p.plan.Collections, Collection{
+			Source: c.NS, Target: p.Rules.Target(c.NS), Type: c.Type, Docs: c.Count, Bytes: c.Bytes, Indexes: len(c.Indexes)})
+		p.data += c.Bytes
+	}
+	if len(lacks) > 0 {
+		p.add(Fail, "features", "use a newer target, or exclude these", "the target cannot hold %d things: %s", len(lacks),
+			some(lacks, "; "))
+	}
+	if err := schema.CheckRules(colls, p.Rules); err != nil {
+		p.add(Fail, "names", "change --rename or exclude one of them", "%v", err)
+	}
+	p.ok("collections", "%d, %s", len(colls), humanize.Bytes(uint64(p.data)))
+	return p.building(ctx, colls)
+}
+
+// building tells of index builds under way on the source: until they have ended the
+// target goes without.
+func (p content) building(ctx context.Context, colls []schema.Collection) error {
+	if p.Shards != nil { // each shard builds by itself
+		of, err := p.Shards.Building(ctx, p.Rules)
+		if mongo.IsCode(err, mongo.CodeUnauthorized) { // the check of privileges names what is missing
+			of, err = nil, nil
+		}
+		if err != nil {
+			return err
+		}
+		colls = of
+	}
+	builds, err := schema.BuildingNames(colls, p.Rules)
+	if err != nil || len(builds) == 0 {
+		return err
+	}
+	hint := "the target gets them when they have ended; finalize waits for them, as long as --index-wait says"
+	if p.Mode == state.ModeStructure || p.Source.Info.Kind == mongo.KindStandalone {
+		hint = "the job waits for them before it begins, as long as --index-wait says"
+	}
+	p.add(Warn, "index builds", hint, "%d index builds of the source are under way and left out until they end: %s",
+		len(builds), schema.NameAll(builds))
+	return nil
+}
+
+// omissions reports what the rules choose and the job leaves out.
+func (p content) omissions(context.Context) error {
+	const most = 100
+	list, err := p.seen.omissions()
+	for _, o := range list[:min(len(list), most)] {
+		p.plan.LeftOut = append(p.plan.LeftOut, o.String())
+	}
+	if more := len(list) - most; more > 0 {
+		p.plan.LeftOut = append(p.plan.LeftOut, fmt.Sprintf("and %d more", more))
+	}
+	if len(list) > 0 {
+		p.add(Warn, "left out", "copy them by other means, or rename or exclude them",
+			"%d things are not copied as they are: %s", len(list),
+			some(p.plan.LeftOut, "; "))
+	}
+	return err
+}
+
+func (p content) existing(context.Context) error {
+	if p.copied() || p.Mode == state.ModeIncremental {
+		return nil
+	}
+	have, err := p.seen.existing()
+	if err != nil {
+		return err
+	}
+	if len(have) == 0 {
+		p.ok(checkExisting, "none of them exists yet")
+		return nil
+	}
+	names := slices.Sorted(maps.Keys(have))
+	list := some(names, ", ")
+	switch p.onExisting() {
+	case state.ExistingDrop:
+		p.add(Warn, checkExisting, "", "%d exist and will be DROPPED: %s", len(names), list)
+	case state.ExistingMerge:
+		p.add(Warn, checkExisting, "", "%d exist and will be merged into: %s", len(names), list)
+	default:
+		p.add(Fail, checkExisting, "drop them, or choose --on-existing merge or --on-existing drop", "%d exist already: %s",
+			len(names), list)
+	}
+	return nil
+}
+
+// room compares the data with the free space of the target, where the server
+// tells it (dbStats, 3.6 and newer).
+func (p content) room(context.Context) error {
+	raw, err := p.seen.disk()
+	if err != nil {
+		return nil //nolint:nilerr // a server that does not say is no obstacle
+	}
+	total, ok1 := raw.Lookup("fsTotalSize").AsFloat64OK()
+	used, ok2 := raw.Lookup("fsUsedSize").AsFloat64OK()
+	if !ok1 || !ok2 || p.copied() {
+		return nil
+	}
+	free := uint64(max(total-used, 0))
+	if uint64(p.data) > free {
+		p.add(Warn, "disk", "free space on the target, or rely on compression",
+			"the data are %s uncompressed, the target has %s free",
+			humanize.Bytes(uint64(p.data)), humanize.Bytes(free))
+		return nil
+	}
+	p.ok("disk", "%s free for %s of data (uncompressed)", humanize.Bytes(free), humanize.Bytes(uint64(p.data)))
+	return nil
+}

@@ -1,0 +1,148 @@
+package precheck
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// TestDeployments: which kinds of deployment a job runs between, by its mode.
+func TestDeployments(t *testing.T) {
+	const set, sharded, alone = mongo.KindReplicaSet, mongo.KindSharded, mongo.KindStandalone
+	for _, c := range []struct {
+		name     string
+		src, dst mongo.Kind
+		change   func(*planner)
+		want     []string
+	}{
+		{"sets", set, set, nil, nil},
+		{"clusters", sharded, sharded, nil, nil},
+		{"source alone", alone, set, nil, []string{"fail source: a standalone server has no oplog"}},
+		{"copied alone", alone, set, func(p *planner) { p.Mode = state.ModeFull },
+			[]string{"warn source: a standalone server: writes made during the copy"}},
+		{"structure alone", alone, set, func(p *planner) { p.Mode = state.ModeStructure }, nil},
+		{"target alone", set, alone, nil, []string{"fail target: a standalone server cannot keep a durable checkpoint"}},
+		{"incremental", sharded, set, func(p *planner) { p.Mode = state.ModeIncremental },
+			[]string{"fail source: incremental mode cannot begin at a sharded cluster"}},
+		{"old source", sharded, set, func(p *planner) { p.Source.Info.Version = mongo.Version{Major: 4, Minor: 2} },
+			[]string{"fail source: a sharded cluster of MongoDB 4.2.0 is not supported as a source"}},
+		{"old target", set, sharded, func(p *planner) { p.Target.Info.Version = mongo.Version{Major: 5} },
+			[]string{"fail target: a sharded cluster of MongoDB 5.0.0 is not supported as a target"}},
+		{"no configuration", set, set, func(p *planner) { p.Target.Info.SetID = bson.ObjectID{} },
+			[]string{"warn identity: a user may not read the replica set's configuration"}},
+	} {
+		p := between(c.src, c.dst)
+		if c.change != nil {
+			c.change(p)
+		}
+		sides{p}.deployments()
+		// Clusters that nobody has connected have one address, and count as the same.
+		same := func(line string) bool {
+			return strings.HasPrefix(line, "fail identity: source and target are the same")
+		}
+		got := p.lines(Warn, Fail)
+		if !slices.ContainsFunc(got, same) {
+			t.Errorf("%s: the same deployment on both sides is not noticed", c.name)
+		}
+		t.Run(c.name, func(t *testing.T) { expect(t, slices.DeleteFunc(got, same), c.want...) })
+	}
+}
+
+// TestVersions: an older target is a risk that has to be accepted.
+func TestVersions(t *testing.T) {
+	six, seven := mongo.Version{Major: 6}, mongo.Version{Major: 7}
+	for _, c := range []struct {
+		src, dst       mongo.Version
+		srcFCV, dstFCV string
+		allowed        bool
+		want           string
+	}{
+		{six, seven, "6.0", "7.0", false, "ok versions: 6.0.0 to 7.0.0"},
+		{seven, six, "7.0", "6.0", false, "fail versions: the target (6.0.0) is older than the source (7.0.0)"},
+		{seven, six, "7.0", "6.0", true, "warn versions: the target (6.0.0) is older than the source (7.0.0); features"},
+		{seven, seven, "7.0", "6.0", false, "fail feature compatibility: the target's feature compatibility version (6.0)"},
+		{seven, seven, "7.0", "6.0", true, "ok versions: 7.0.0 to 7.0.0"},
+		{seven, seven, "7.0", "", false, "ok versions"},
+		{six, six, "6.0", "6.0", false, "ok versions"},
+	} {
+		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)
+		p.Source.Info.Version, p.Source.Info.FCV, p.Target.Info.Version, p.Target.Info.FCV = c.src, c.srcFCV, c.dst, c.dstFCV
+		p.AllowDowngrade = c.allowed
+		sides{p}.versions()
+		expect(t, p.lines(), c.want)
+	}
+	p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)
+	p.Source.Info.Version = mongo.Version{Major: 4}
+	sides{p}.versions()
+	expect(t, p.lines(), "fail source version: MongoDB 4.0.0 is older than 4.2", "ok versions")
+}
+
+// TestUntestedVersions: a server newer than the tested ones is said to be so, on
+// either side.
+func TestUntestedVersions(t *testing.T) {
+	_, newest := mongo.Tested()
+	next := mongo.Version{Major: newest.Major + 1}
+	for _, c := range []struct {
+		src, dst mongo.Version
+		want     []string
+	}{
+		{newest, newest, nil},
+		{newest, next, []string{"target version"}},
+		{next, next, []string{"source version", "target version"}},
+		{mongo.Version{Major: 6, Minor: 0, Patch: 27}, mongo.Version{Major: newest.Major, Patch: 99}, nil},
+	} {
+		p := &planner{plan: &Plan{}, Input: Input{Source: &mongo.Cluster{Info: mongo.Info{Version: c.src}},
+			Target: &mongo.Cluster{Info: mongo.Info{Version: c.dst}}}}
+		sides{p}.versions()
+		var got []string
+		for _, w := range p.plan.Checks.Of(Warn) {
+			if !strings.Contains(w.Message, next.String()) || !strings.Contains(w.Message,
+				fmt.Sprintf("newer than %d.%d,", newest.Major, newest.Minor)) || w.Hint == "" {
+				t.Errorf("%+v", w)
+			}
+			got = append(got, w.Name)
+		}
+		if !slices.Equal(got, c.want) || p.plan.Checks.Failed() {
+			t.Errorf("%v to %v: %v, want warnings %v", c.src, c.dst, p.plan.Checks, c.want)
+		}
+	}
+}
+
+// TestSkipsOfShards: of sharded clusters it is not known what has expired, nor on one
+// which documents have been left out.
+func TestSkipsOfShards(t *testing.T) {
+	for _, c := range []struct {
+		src, dst mongo.Kind
+		skip     string
+		fails    bool
+	}{
+		{mongo.KindReplicaSet, mongo.KindReplicaSet, "a.*=ttl", false},
+		{mongo.KindSharded, mongo.KindReplicaSet, "a.*=ttl", true},
+		{mongo.KindReplicaSet, mongo.KindSharded, "a.*=ttl", true},
+		{mongo.KindSharded, mongo.KindSharded, "a.*=delete", false},
+		{mongo.KindSharded, mongo.KindReplicaSet, "a.*=insert", false},
+		{mongo.KindReplicaSet, mongo.KindSharded, "a.*=insert", true},
+	} {
+		rules, err := transform.New(transform.Config{Skip: []string{c.skip}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, newest := mongo.Tested()
+		cluster := func(k mongo.Kind, id byte) *mongo.Cluster {
+			return &mongo.Cluster{Info: mongo.Info{Kind: k, Version: newest, SetID: bson.ObjectID{id}}}
+		}
+		p := &planner{plan: &Plan{}, Input: Input{Source: cluster(c.src, 1), Target: cluster(c.dst, 2), Rules: rules}}
+		sides{p}.deployments()
+		failed := slices.ContainsFunc(p.plan.Checks.Of(Fail), func(f Check) bool { return f.Name == "rules" })
+		if failed != c.fails {
+			t.Errorf("%s to %s, %s: %v", c.src, c.dst, c.skip, p.plan.Checks)
+		}
+	}
+}
