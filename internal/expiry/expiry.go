@@ -1,6 +1,7 @@
 // Package expiry says which documents of a collection have expired at a time: as a
-// condition that a server evaluates, and of a document at hand. It is pure; what the
-// settings of a collection are is said by others.
+// condition that a server evaluates, and of a document at hand; how the options and indexes of a
+// collection say so; and what stands in for an expiry that is deferred. It is pure: others read
+// and change collections.
 package expiry
 
 import (

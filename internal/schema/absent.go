@@ -60,6 +60,13 @@ func namesOf(idx []stream.Index) (out []string) {
 	return out
 }
 
+func specsOf(idx []stream.Index) (out []bson.Raw) {
+	for _, ix := range idx {
+		out = append(out, ix.Spec)
+	}
+	return out
+}
+
 // sameIndex reports that two specifications have one key, collation and filter: then what is
 // to be done to one of them may be done to the other.
 func sameIndex(a, b bson.Raw) (bool, error) {

@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -23,7 +24,7 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 		}
 		return Effect{}, err
 	}
-	if v, err := ch.Options.LookupErr("expireAfterSeconds"); err == nil {
+	if v, err := ch.Options.LookupErr(expiry.Option); err == nil {
 		if err := c.deferred.save(ctx, Deferred{DeferredID: c.deferred.id(ns, ""), Expire: &v}); err != nil {
 			return Effect{}, err
 		}
@@ -31,7 +32,7 @@ func (c *changer) applyCollMod(ctx context.Context, ch stream.Change, ns string,
 	if mod := sub(ch.Options, "index"); mod != nil {
 		left, err := c.modIndex(ctx, ns, dataNS, mod, o)
 		r := o.Rules.Route(ch.NS)
-		unknown := has(mod, "expireAfterSeconds") && r.KeepsExpired
+		unknown := has(mod, expiry.Option) && r.KeepsExpired
 		mapped := r.Fields != nil
 		if mapped && unknown && errors.Is(err, errIndexGone) && !o.lenient() {
 			return Effect{}, cannotKeep(ch.NS, err)
@@ -127,8 +128,8 @@ func (c *changer) modIndexSetting(ctx context.Context, d *Deferred, key string, 
 	switch key {
 	case "name", "keyPattern":
 		return nil
-	case "expireAfterSeconds":
-		n, ok := seconds(v)
+	case expiry.Option:
+		n, ok := expiry.Seconds(v)
 		if !ok {
 			return fmt.Errorf("expireAfterSeconds is a %s", v.Type)
 		}

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -137,8 +138,8 @@ func (b *builder) plan(ns string, ix stream.Index, p Phase) (planned, error) {
 	d := Deferred{DeferredID: b.deferred.id(ns, ix.Name), Expire: expire, Spec: ix.Spec}
 	d.Unbuilt = p == BeforeConsistent && uniqueLike(ix.Spec)
 	if expire != nil && !convertsTTL(b.c.Info.Version) && !b.o.keepsExpired(ns) {
-		n, _ := seconds(*expire)
-		spec, err = with(spec, "expireAfterSeconds", standInExpiry(n))
+		n, _ := expiry.Seconds(*expire)
+		spec, err = with(spec, expiry.Option, expiry.StandIn(n))
 	}
 	return planned{d, spec}, err
 }

@@ -5,22 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
-
-// leastStandIn is from where on an expiry counts as one that stands in for another.
-const leastStandIn = 1_600_000_000
-
-// standInExpiry stands in for an expiry on servers before 5.1, whose collMod cannot
-// add one later: larger than any in use, but not beyond 1970, which those
-// servers refuse, and the same at every attempt.
-func standInExpiry(real int64) int64 { return max(real, leastStandIn) }
 
 // convertsTTL reports servers whose collMod makes a plain index expire documents.
 func convertsTTL(v mongo.Version) bool { return v.AtLeast(5, 1) }
@@ -50,15 +43,6 @@ func (e *expiries) Defer(ctx context.Context, targetNSs []string) error {
 
 // deferAll defers the expiries of one collection.
 func (e *expiries) deferAll(ctx context.Context, c Collection) error {
-	if v, err := c.Options.LookupErr("expireAfterSeconds"); err == nil {
-		err := e.note(ctx, Deferred{DeferredID: e.deferred.id(c.NS, ""), Was: &v})
-		if err == nil {
-			err = e.collMod(ctx, c.NS, rawDoc(bson.D{{Key: "expireAfterSeconds", Value: "off"}}))
-		}
-		if err != nil {
-			return fmt.Errorf("defer the expiry of %s on the target: %w", c.NS, err)
-		}
-	}
 	if err := e.makeRoom(ctx, c); err != nil {
 		return err
 	}
@@ -66,31 +50,28 @@ func (e *expiries) deferAll(ctx context.Context, c Collection) error {
 	if err != nil {
 		return err
 	}
-	for _, ix := range all {
-		v, err := ix.Spec.LookupErr("expireAfterSeconds")
-		if err != nil {
-			continue
-		}
-		n, ok := seconds(v)
-		if !ok || n >= leastStandIn || c.Capped() {
-			continue
-		}
-		standIn := standInExpiry(n)
-		if convertsTTL(e.c.Info.Version) {
-			standIn = math.MaxInt32
-		}
-		d := Deferred{DeferredID: e.deferred.id(c.NS, ix.Name), Was: &v, Spec: ix.Spec}
-		if err = e.note(ctx, d); err == nil {
-			err = e.collModIndex(ctx, c.NS, ix.Name, "expireAfterSeconds", standIn)
-			if err != nil && c.Type == TypeTimeSeries {
-				err = e.rebuild(ctx, d, nil)
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("defer the expiry of %s (index %q) on the target: %w", c.NS, ix.Name, err)
+	for _, d := range expiry.Deferrals(c.Options, c.Capped(), convertsTTL(e.c.Info.Version), specsOf(all)...) {
+		if err := e.deferOne(ctx, c, d); err != nil {
+			return fmt.Errorf("defer the expiry of %s (index %q) on the target: %w", c.NS, d.Index, err)
 		}
 	}
 	return nil
+}
+
+// deferOne notes an expiry, and has another one stand in for it.
+func (e *expiries) deferOne(ctx context.Context, c Collection, d expiry.Deferral) error {
+	noted := Deferred{DeferredID: e.deferred.id(c.NS, d.Index), Was: &d.Was, Spec: d.Spec}
+	if err := e.note(ctx, noted); err != nil {
+		return err
+	}
+	if d.Index == "" {
+		return e.collMod(ctx, c.NS, rawDoc(bson.D{{Key: expiry.Option, Value: d.StandIn}}))
+	}
+	err := e.collModIndex(ctx, c.NS, d.Index, expiry.Option, d.StandIn)
+	if err != nil && c.Type == TypeTimeSeries {
+		return e.rebuild(ctx, noted, nil)
+	}
+	return err
 }
 
 // note records what the target had. An expiry that is deferred for the source
@@ -143,7 +124,7 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 		return e.collMod(ctx, d.NS, d.Expire.Document())
 	}
 	if d.Index == "" {
-		return e.collMod(ctx, d.NS, rawDoc(bson.D{{Key: "expireAfterSeconds", Value: *d.Expire}}))
+		return e.collMod(ctx, d.NS, rawDoc(bson.D{{Key: expiry.Option, Value: *d.Expire}}))
 	}
 	if d.Unbuilt {
 		return errors.New("the index is not built yet") // a bug: BuildDeferred comes first
@@ -151,8 +132,8 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 	if same, err := e.indexes.isOf(ctx, d); err != nil || !same {
 		return err
 	}
-	n, _ := seconds(*d.Expire)
-	err := e.collModIndex(ctx, d.NS, d.Index, "expireAfterSeconds", n)
+	n, _ := expiry.Seconds(*d.Expire)
+	err := e.collModIndex(ctx, d.NS, d.Index, expiry.Option, n)
 	if err == nil {
 		return nil
 	}
@@ -177,7 +158,7 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 func (e *expiries) rebuild(ctx context.Context, d Deferred, expire *int64) error {
 	spec, _, err := cleanIndex(stream.Index{Name: d.Index, Spec: d.Spec})
 	if err == nil && expire != nil {
-		spec, err = with(spec, "expireAfterSeconds", *expire)
+		spec, err = with(spec, expiry.Option, *expire)
 	}
 	if err != nil {
 		return err
@@ -190,4 +171,65 @@ func (e *expiries) rebuild(ctx context.Context, d Deferred, expire *int64) error
 		return err
 	}
 	return e.indexes.create(ctx, dataNS, []bson.Raw{spec})
+}
+
+// ExpiryOf is how documents of a collection expire by its options and indexes, where
+// rules keep on the target what expires; nil where they do not.
+func ExpiryOf(c Collection, rules *transform.Set) (out expiry.Settings, err error) {
+	if !rules.Route(c.NS).KeepsExpired || c.Type == TypeView {
+		return nil, nil
+	}
+	out = expiry.Of(c.Options, specsOf(c.Indexes)...)
+	return out, cannotKeep(c.NS, out.Check(c.Collated()))
+}
+
+// Expiry is how documents of a target's namespace expire on the source, as far as
+// schema changes were applied. foreign takes what the target had by itself for the source's.
+func (d *deferrals) Expiry(ctx context.Context, ns string, collated, foreign bool) (out expiry.Settings, err error) {
+	all, err := readDeferred(ctx, d.c, d.of(inNS(ns), bson.E{Key: "expire", Value: bson.D{{Key: "$exists", Value: true}}}))
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range all { // those of indexes that the target goes without, too
+		if !one.Foreign || foreign {
+			out = out.With(*one.Expire, one.Spec)
+		}
+	}
+	return out, cannotKeep(ns, out.Check(collated))
+}
+
+// cannotKeep says what can be done where it is not known what has expired.
+func cannotKeep(ns string, why error) error {
+	if why == nil {
+		return nil
+	}
+	return mongo.WithHint(fmt.Errorf("of documents of %s it cannot be told which have expired: %w", ns, why),
+		"skip delete in place of ttl, which leaves all deletions out, have the pattern of --skip leave the collection "+
+			"out, or change the index on the source and start again with --restart")
+}
+
+// checkKept says why expired documents of a collection cannot be kept.
+func checkKept(c Collection, rules *transform.Set) error {
+	if _, err := ExpiryOf(c, rules); err != nil {
+		return err
+	}
+	r := rules.Route(c.NS)
+	m := r.Fields
+	if m == nil || !r.KeepsExpired {
+		return nil
+	}
+	for _, ix := range c.Indexes {
+		if !has(ix.Spec, expiry.Option) {
+			continue
+		}
+		if _, why := m.Index(ix.Spec); why != "" {
+			return cannotKeep(c.NS,
+				fmt.Errorf("index %s expires documents, and the target cannot have it: %s; leave the field as it is in "+
+					"--fields, or rename it", ix.Name, why))
+		}
+	}
+	if has(c.Options, expiry.Option) && m.TouchesPath("_id") {
+		return cannotKeep(c.NS, errors.New("a rule for fields is about _id"))
+	}
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -22,8 +23,8 @@ func cleanIndex(ix stream.Index) (spec bson.Raw, expire *bson.RawValue, err erro
 			if truthy(v) { // old servers stored whatever they were given
 				return rawValue(true), nil
 			}
-		case "expireAfterSeconds":
-			if n, ok := seconds(v); ok {
+		case expiry.Option:
+			if n, ok := expiry.Seconds(v); ok {
 				v = rawValue(n)
 				expire = &v
 			}
@@ -146,7 +147,7 @@ func comparableIndex(ix stream.Index, o DiffOptions) (map[string]string, error) 
 		}
 	}
 	if expire != nil && !o.IgnoreTTL {
-		out["expireAfterSeconds"] = comparableNumber(*expire)
+		out[expiry.Option] = comparableNumber(*expire)
 	}
 	return out, nil
 }

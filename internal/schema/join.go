@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -81,8 +82,8 @@ func (c *changer) TakeOver(ctx context.Context, from, to string, p Phase) error 
 		}
 	}
 	for i, ix := range have {
-		if n, ok := seconds(ix.Spec.Lookup("expireAfterSeconds")); ok && n >= leastStandIn {
-			if have[i].Spec, err = without(ix.Spec, "expireAfterSeconds"); err != nil {
+		if expiry.StandsIn(ix.Spec.Lookup(expiry.Option)) {
+			if have[i].Spec, err = without(ix.Spec, expiry.Option); err != nil {
 				return err
 			}
 		}

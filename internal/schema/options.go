@@ -8,6 +8,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -20,7 +21,7 @@ func createOptions(options bson.Raw, v mongo.Version) (out bson.Raw, expire *bso
 		case "uuid", "idIndex", "autoIndexId", "temp", "create", "flags", "usePowerOf2Sizes", "$nExtents",
 			"safe", "w", "writeConcern", "lsid", "$db", "$clusterTime":
 			return leftOut(), nil
-		case "expireAfterSeconds":
+		case expiry.Option:
 			expire = &value
 			return leftOut(), nil
 		case "collation":
@@ -113,7 +114,7 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 		kind := indexKind(ix.Spec)
 		need(truthyField(ix.Spec, "hidden"), 4, 4, "hidden index "+ix.Name)
 		// No index but of a time series' buckets has its original.
-		need(has(ix.Spec, "originalSpec") && has(ix.Spec, "expireAfterSeconds"), 6, 3,
+		need(has(ix.Spec, "originalSpec") && has(ix.Spec, expiry.Option), 6, 3,
 			"index "+ix.Name+", which expires documents of a time-series collection,")
 		need(truthyField(ix.Spec, "prepareUnique"), 6, 0, "prepareUnique of index "+ix.Name)
 		keys := keyFields(ix.Spec)
@@ -121,7 +122,7 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 			slices.ContainsFunc(keys, func(el bson.RawElement) bool { return strings.HasSuffix(el.Key(), "$**") })
 		need(wildcard && len(keys) > 1, 7, 0, "compound wildcard index "+ix.Name)
 		need(kind == "columnstore", 99, 0, "columnstore index "+ix.Name)
-		if coll.Capped() && has(ix.Spec, "expireAfterSeconds") && v.AtLeast(6, 0) {
+		if coll.Capped() && has(ix.Spec, expiry.Option) && v.AtLeast(6, 0) {
 			out = append(out, fmt.Sprintf("%s: index %s expires documents of a capped collection: version 6.0 and newer have "+
 				"no such index, and older ones do not expire any by it", coll.NS, ix.Name))
 		}
@@ -147,8 +148,8 @@ func comparableOptions(coll Collection, o DiffOptions) (map[string]string, error
 		}
 	}
 	if expire != nil && !o.IgnoreTTL {
-		n, _ := seconds(*expire)
-		out["expireAfterSeconds"] = fmt.Sprint(n)
+		n, _ := expiry.Seconds(*expire)
+		out[expiry.Option] = fmt.Sprint(n)
 	}
 	return out, nil
 }

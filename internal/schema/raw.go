@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -126,29 +125,6 @@ func truthy(v bson.RawValue) bool {
 		return !ok || n != 0
 	}
 	return true
-}
-
-// seconds reads an expiry the way current servers do: fractions are cut off,
-// not-a-number stands for the largest value.
-func seconds(v bson.RawValue) (int64, bool) {
-	switch v.Type {
-	case bson.TypeInt32:
-		return int64(v.Int32()), true
-	case bson.TypeInt64:
-		return v.Int64(), true
-	case bson.TypeDouble:
-		if f := v.Double(); !math.IsNaN(f) && f < math.MaxInt32 {
-			return int64(f), true
-		}
-		return math.MaxInt32, true
-	case bson.TypeDecimal128:
-		bi, exp, err := v.Decimal128().BigInt()
-		if err != nil || exp != 0 || !bi.IsInt64() {
-			return math.MaxInt32, true
-		}
-		return bi.Int64(), true
-	}
-	return 0, false
 }
 
 // rawValue is a Go value as BSON.

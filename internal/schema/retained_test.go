@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/workshop/lab"
@@ -117,7 +118,8 @@ func (r *replica) has(ns string) (out []string) {
 	for _, ix := range all {
 		text := ix.Name + " " + sub(ix.Spec, "key").String()
 		text = strings.ReplaceAll(strings.ReplaceAll(text, `{"$numberInt":"1"}`, "1"), ": ", ":")
-		if n, ok := seconds(ix.Spec.Lookup("expireAfterSeconds")); ok && n < leastStandIn {
+		v := ix.Spec.Lookup("expireAfterSeconds")
+		if n, ok := expiry.Seconds(v); ok && !expiry.StandsIn(v) {
 			text += fmt.Sprintf(" expire=%d", n)
 		}
 		for _, flag := range []string{"unique", "prepareUnique", "hidden"} {
