@@ -10,6 +10,14 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
+// Compare orders two values of documents as servers do without a collation, all types among
+// each other.
+func Compare(a, b bson.RawValue) int { return compare(value{a.Type, a.Value}, value{b.Type, b.Value}) }
+
+// CompareDocuments orders documents, or arrays, field by field: by the class of the value, the
+// name, the value.
+func CompareDocuments(a, b []byte) int { return compareFields(a, b) }
+
 // compare orders two values as servers do without a collation, all types among
 // each other. Its depth is that of the less nested one: an operand's is bounded.
 func compare(a, b value) int {

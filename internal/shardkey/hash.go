@@ -114,3 +114,63 @@ func cutDouble(f float64) int64 {
 	}
 	return int64(f)
 }
+
+// exactDecimal is a decimal as a fraction, or its place among those that are none: NaN -2,
+// infinite ±1.
+func exactDecimal(d bson.Decimal128) (*big.Rat, int) {
+	if d.IsNaN() {
+		return nil, -2
+	}
+	if sign := d.IsInf(); sign != 0 {
+		return nil, sign
+	}
+	digits, exp, err := d.BigInt()
+	if err != nil {
+		return nil, -2
+	}
+	r := new(big.Rat).SetInt(digits)
+	power := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(max(exp, -exp))), nil)
+	if exp < 0 {
+		return r.Quo(r, new(big.Rat).SetInt(power)), 0
+	}
+	return r.Mul(r, new(big.Rat).SetInt(power)), 0
+}
+
+// class is a type's place in the order of types.
+func class(t bson.Type) int {
+	switch t {
+	case bson.TypeMinKey:
+		return -1
+	case bson.TypeUndefined, 0:
+		return 0
+	case bson.TypeNull:
+		return 5
+	case bson.TypeDouble, bson.TypeInt32, bson.TypeInt64, bson.TypeDecimal128:
+		return 10
+	case bson.TypeString, bson.TypeSymbol:
+		return 15
+	case bson.TypeEmbeddedDocument:
+		return 20
+	case bson.TypeArray:
+		return 25
+	case bson.TypeBinary:
+		return 30
+	case bson.TypeObjectID:
+		return 35
+	case bson.TypeBoolean:
+		return 40
+	case bson.TypeDateTime:
+		return 45
+	case bson.TypeTimestamp:
+		return 47
+	case bson.TypeRegex:
+		return 50
+	case bson.TypeDBPointer:
+		return 55
+	case bson.TypeJavaScript:
+		return 60
+	case bson.TypeCodeWithScope:
+		return 65
+	}
+	return 127 // MaxKey
+}

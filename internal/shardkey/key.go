@@ -1,3 +1,5 @@
+// Package shardkey compares the values of shard keys as servers do, hashes them as
+// hashed keys are, and takes them out of documents.
 package shardkey
 
 import (
@@ -7,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/query"
 )
 
 // Field is one of a shard key.
@@ -134,3 +137,23 @@ func at(key []bson.RawValue, i int) bson.RawValue {
 	}
 	return MinKey()
 }
+
+// Compare orders two values as servers do. A missing one counts as undefined.
+func Compare(a, b bson.RawValue) int { return query.Compare(known(a), known(b)) }
+
+func known(v bson.RawValue) bson.RawValue {
+	if v.Type == 0 {
+		v.Type = bson.TypeUndefined
+	}
+	return v
+}
+
+// CompareDocuments orders documents and arrays: field by field by type, then
+// name, then value.
+func CompareDocuments(a, b []byte) int { return query.CompareDocuments(a, b) }
+
+func valueOf(e bsonraw.Element) bson.RawValue { return bson.RawValue{Type: e.Type, Value: e.Value} }
+
+// MinKey and MaxKey are the lowest and the highest value.
+func MinKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMinKey} }
+func MaxKey() bson.RawValue { return bson.RawValue{Type: bson.TypeMaxKey} }
