@@ -69,14 +69,10 @@ func (p *Placer) find(ctx context.Context, id, into any) (found bool, err error)
 }
 
 // notes reads all of the job.
-func (p *Placer) notes(ctx context.Context) (all []note, err error) {
-	cur, err := p.stored().Find(ctx, bson.D{mongo.OfJobDocuments(p.o.Job),
-		{Key: "_id.ns", Value: bson.D{{Key: "$exists", Value: true}}}},
-		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
-	if err == nil {
-		err = cur.All(ctx, &all)
-	}
-	return all, mongo.Wrap(err, "read which collections the job has sharded")
+func (p *Placer) notes(ctx context.Context) ([]note, error) {
+	ours := bson.D{mongo.OfJobDocuments(p.o.Job), {Key: "_id.ns", Value: bson.D{{Key: "$exists", Value: true}}}}
+	return mongo.ReadAll[note](ctx, "read which collections the job has sharded")(
+		p.stored().Find(ctx, ours, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
 }
 
 func (p *Placer) stored() *driver.Collection {

@@ -221,13 +221,10 @@ func plain(spec, key bson.Raw) bool {
 }
 
 // indexes lists those of a collection of the target.
-func (p *Placer) indexes(ctx context.Context, ns string) (specs []bson.Raw, err error) {
+func (p *Placer) indexes(ctx context.Context, ns string) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
-	cur, err := p.c.Client.Database(db).Collection(coll).Indexes().List(ctx)
-	if err == nil {
-		err = cur.All(ctx, &specs)
-	}
-	return specs, mongo.Wrap(err, "list the indexes of %s", ns)
+	return mongo.ReadAll[bson.Raw](ctx, "list the indexes of %s", ns)(
+		p.c.Client.Database(db).Collection(coll).Indexes().List(ctx))
 }
 
 func (p *Placer) dropIndex(ctx context.Context, ns, name string) error {

@@ -2,7 +2,6 @@ package placing
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -37,15 +36,12 @@ func config(c *mongo.Cluster, name string) *driver.Collection {
 
 // Entries reads which of the given collections of a sharded cluster are sharded.
 func Entries(ctx context.Context, c *mongo.Cluster, names []string) (map[string]Entry, error) {
-	cur, err := config(c, "collections").Find(ctx,
-		bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}},
-			{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}})
-	var list []Entry
-	if err == nil {
-		err = cur.All(ctx, &list)
-	}
+	these := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}},
+		{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}
+	list, err := mongo.ReadAll[Entry](ctx, "read which collections of %s are sharded", c.Address())(
+		config(c, "collections").Find(ctx, these))
 	if err != nil {
-		return nil, fmt.Errorf("read which collections of %s are sharded: %w", c.Address(), err)
+		return nil, err
 	}
 	all := map[string]Entry{}
 	for _, e := range list {
@@ -71,16 +67,14 @@ type Shard struct {
 }
 
 // Shards are those of a cluster, by name.
-func Shards(ctx context.Context, c *mongo.Cluster) (list []Shard, err error) {
-	cur, err := config(c, "shards").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
-	if err == nil {
-		err = cur.All(ctx, &list)
-	}
+func Shards(ctx context.Context, c *mongo.Cluster) ([]Shard, error) {
+	list, err := mongo.ReadAll[Shard](ctx, "read the shards of %s", c.Address())(
+		config(c, "shards").Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
 	for i, s := range list {
 		_, hosts, _ := strings.Cut(s.Host, "/")
 		list[i].Hosts = strings.Split(hosts, ",")
 	}
-	return list, mongo.Wrap(err, "read the shards of %s", c.Address())
+	return list, err
 }
 
 // shards are those of the target that take documents, by name.

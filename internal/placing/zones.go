@@ -31,15 +31,11 @@ func (z Zone) same(o Zone) bool {
 // Zones reads the zones of the given collections of a sharded cluster, by namespace and
 // in the order of keys.
 func Zones(ctx context.Context, c *mongo.Cluster, names []string) (map[string][]Zone, error) {
-	cur, err := config(c, "tags").Find(ctx,
+	list, err := mongo.ReadAll[Zone](ctx, "read the zones of %s", c.Address())(config(c, "tags").Find(ctx,
 		bson.D{{Key: "ns", Value: bson.D{{Key: "$in", Value: append([]string{}, names...)}}}},
-		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}}))
-	var list []Zone
-	if err == nil {
-		err = cur.All(ctx, &list)
-	}
+		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}})))
 	if err != nil {
-		return nil, fmt.Errorf("read the zones of %s: %w", c.Address(), err)
+		return nil, err
 	}
 	all := map[string][]Zone{}
 	for _, z := range list {

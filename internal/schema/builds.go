@@ -175,22 +175,24 @@ func (b *Builds) explain(u *build, why string) (was bool) {
 // far tells how far builds of a collection are, in the server's words; those of a sharded
 // cluster by shard.
 func (b *Builds) far(ctx context.Context, ns string) (string, error) {
-	cur, err := primaryDB(b.c, "admin").Aggregate(ctx, bson.A{
-		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: false}}}},
-		bson.D{{Key: "$match", Value: bson.D{{Key: "ns", Value: ns},
-			{Key: "msg", Value: bson.D{{Key: "$regex", Value: "^Index Build"}}}}}},
-	})
-	var ops []bson.Raw
-	if err == nil {
-		err = cur.All(ctx, &ops)
-	}
+	ops, err := b.operations(ctx, bson.D{{Key: "ns", Value: ns},
+		{Key: "msg", Value: bson.D{{Key: "$regex", Value: "^Index Build"}}}})
 	var out []string
 	for _, op := range ops {
-		out = append(out, str(op, "shard")+" "+op.Lookup("opid").String()+" "+str(op, "msg")+" "+op.Lookup("progress",
-			"done").String())
+		out = append(out, strings.Join([]string{str(op, "shard"), op.Lookup("opid").String(), str(op, "msg"),
+			op.Lookup("progress", "done").String()}, " "))
 	}
 	slices.Sort(out)
 	return strings.Join(out, "; "), err
+}
+
+// operations are those under way on the target that match.
+func (b *Builds) operations(ctx context.Context, match bson.D) ([]bson.Raw, error) {
+	everyone := bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: false}}
+	return mongo.ReadAll[bson.Raw](ctx, "ask the target for index builds under way")(
+		primaryDB(b.c, "admin").Aggregate(ctx, bson.A{
+			bson.D{{Key: "$currentOp", Value: everyone}}, bson.D{{Key: "$match", Value: match}},
+		}))
 }
 
 // relax gives builds of another process the quorum, where they are of indexes that are
@@ -339,20 +341,12 @@ type BuildProgress struct {
 
 // Progress asks the target's primary for the index builds under way.
 func (b *Builds) Progress(ctx context.Context) ([]BuildProgress, error) {
-	cur, err := primaryDB(b.c, "admin").Aggregate(ctx, bson.A{
-		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: false}}}},
-		bson.D{{Key: "$match", Value: bson.D{
-			{Key: "command.createIndexes", Value: bson.D{{Key: "$exists", Value: true}}},
-			{Key: "progress.total", Value: bson.D{{Key: "$gt", Value: 0}}},
-		}}},
+	ops, err := b.operations(ctx, bson.D{
+		{Key: "command.createIndexes", Value: bson.D{{Key: "$exists", Value: true}}},
+		{Key: "progress.total", Value: bson.D{{Key: "$gt", Value: 0}}},
 	})
-	var ops []bson.Raw
-	if err == nil {
-		err = cur.All(ctx, &ops)
-	}
 	if err != nil {
-		return nil, mongo.NeedsRole(fmt.Errorf("ask the target for index builds under way: %w", err),
-			"the user needs the inprog privilege on the target (role clusterMonitor has it)")
+		return nil, mongo.NeedsRole(err, "the user needs the inprog privilege on the target (role clusterMonitor has it)")
 	}
 	var out []BuildProgress
 	for _, op := range ops {

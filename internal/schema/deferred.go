@@ -108,16 +108,9 @@ func AllDeferred(ctx context.Context, target *mongo.Cluster) ([]Deferred, error)
 	return all, err
 }
 
-func readDeferred(ctx context.Context, c *mongo.Cluster, filter bson.D) (out []Deferred, err error) {
-	cur, err := c.Client.Database(mongo.StateDB).Collection(deferredCollection).
-		Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
-	if err == nil {
-		err = cur.All(ctx, &out)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read what is deferred: %w", err)
-	}
-	return out, nil
+func readDeferred(ctx context.Context, c *mongo.Cluster, filter bson.D) ([]Deferred, error) {
+	return mongo.ReadAll[Deferred](ctx, "read what is deferred")(c.Client.Database(mongo.StateDB).
+		Collection(deferredCollection).Find(ctx, filter, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
 }
 
 // id is that of an index of a namespace, or with an empty name of the collection

@@ -240,20 +240,14 @@ func unreadableViews(ctx context.Context, c *mongo.Cluster, db string) string {
 	const most = 5
 	readable := bson.D{{Key: "pipeline", Value: bson.D{{Key: "$type", Value: "array"}}},
 		{Key: "viewOn", Value: bson.D{{Key: "$type", Value: "string"}}}}
-	cur, err := primaryDB(c, db).Collection("system.views").Find(ctx, bson.D{{Key: "$nor", Value: bson.A{readable}}},
-		options.Find().SetLimit(most))
-	var views []struct {
-		ID string `bson:"_id"`
-	}
-	if err == nil {
-		err = cur.All(ctx, &views)
-	}
+	views, err := mongo.ReadAll[bson.Raw](ctx, "views")(primaryDB(c, db).Collection("system.views").
+		Find(ctx, bson.D{{Key: "$nor", Value: bson.A{readable}}}, options.Find().SetLimit(most)))
 	if err != nil || len(views) == 0 {
 		return "(look in system.views)"
 	}
 	var names []string
 	for _, v := range views {
-		names = append(names, v.ID)
+		names = append(names, str(v, "_id"))
 	}
 	return strings.Join(names, ", ")
 }
@@ -291,35 +285,40 @@ func ofData(ctx context.Context, colls []Collection, f func(context.Context, *Co
 // size asks for documents and bytes of a collection, of all its shards; zero when it
 // is gone. A shard's count has its orphans.
 func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, err error) {
+	count, bytes, _, err = sizes(ctx, c, ns)
+	return count, bytes, err
+}
+
+// sizes is size, and reports a capped collection.
+func sizes(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, capped bool, err error) {
 	stats, err := collStats(ctx, c, ns, bson.D{{Key: "storageStats", Value: bson.D{}}, {Key: "count", Value: bson.D{}}},
-		bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"}})
+		bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"},
+			{Key: "capped", Value: "$storageStats.capped"}})
 	for _, shard := range stats {
 		n, _ := shard.Lookup("count").AsInt64OK()
 		size, _ := shard.Lookup("size").AsInt64OK()
-		count, bytes = count+n, bytes+size
+		limited, _ := shard.Lookup("capped").BooleanOK()
+		count, bytes, capped = count+n, bytes+size, capped || limited
 	}
-	return count, bytes, err
+	return count, bytes, capped, err
 }
 
 // collStats asks for statistics of a collection, one document a shard that has some
 // of it; none when it is gone.
 func collStats(ctx context.Context, c *mongo.Cluster, ns string, what, project bson.D) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
-	cur, err := primaryDB(c, db).RunCommandCursor(ctx, bson.D{{Key: "aggregate", Value: coll},
-		{Key: "cursor", Value: bson.D{}},
-		{Key: "pipeline", Value: bson.A{bson.D{{Key: "$collStats", Value: what}},
-			bson.D{{Key: "$project", Value: project}}}}})
-	var shards []bson.Raw
-	if err == nil {
-		err = cur.All(ctx, &shards)
-	}
+	pipeline := bson.A{bson.D{{Key: "$collStats", Value: what}}, bson.D{{Key: "$project", Value: project}}}
+	return unlessGone(mongo.ReadAll[bson.Raw](ctx, "statistics of %s of %s", ns, c.Address())(
+		primaryDB(c, db).RunCommandCursor(ctx, bson.D{{Key: "aggregate", Value: coll},
+			{Key: "cursor", Value: bson.D{}}, {Key: "pipeline", Value: pipeline}})))
+}
+
+// unlessGone takes the answer about a collection that is gone for one of nothing.
+func unlessGone(answer []bson.Raw, err error) ([]bson.Raw, error) {
 	if err != nil && mongo.Classify(err) == mongo.ClassGone {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("statistics of %s of %s: %w", ns, c.Address(), err)
-	}
-	return shards, nil
+	return answer, err
 }
 
 // ListOne finds a collection of a database by the UUID that holds its

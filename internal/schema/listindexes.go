@@ -74,20 +74,11 @@ func listIndexes(ctx context.Context, c *mongo.Cluster, ns string,
 }
 
 // listSpecs lists indexes as the server describes them; none of a collection that is gone.
-func listSpecs(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) (specs []bson.Raw, err error) {
+func listSpecs(ctx context.Context, c *mongo.Cluster, ns string, more ...bson.E) ([]bson.Raw, error) {
 	db, coll := mongo.SplitNS(ns)
 	cmd := append(bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}}, more...)
-	cur, err := primaryDB(c, db).RunCommandCursor(ctx, cmd)
-	if err == nil {
-		err = cur.All(ctx, &specs)
-	}
-	if err == nil {
-		return specs, nil
-	}
-	if mongo.Classify(err) == mongo.ClassGone {
-		return nil, nil
-	}
-	return nil, fmt.Errorf("list indexes of %s of %s: %w", ns, c.Address(), err)
+	return unlessGone(mongo.ReadAll[bson.Raw](ctx, "list indexes of %s of %s", ns, c.Address())(
+		primaryDB(c, db).RunCommandCursor(ctx, cmd)))
 }
 
 // buildsUnderWay names the indexes of a collection that are being built.

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -121,26 +122,20 @@ func PartialIndexes(ctx context.Context, c *mongo.Cluster, keep func(ns string) 
 
 func partialIndexes(ctx context.Context, c *mongo.Cluster, ns string) (out []Omission, err error) {
 	db, coll := mongo.SplitNS(ns)
-	cur, err := primaryDB(c, db).Collection(coll).Aggregate(ctx, bson.A{bson.D{{Key: "$indexStats", Value: bson.D{}}}})
-	var stats []struct {
+	type stat struct {
 		Name     string
 		Host     string // of the shard's primary
 		Shard    string
 		Building bool
-		Key      bson.Raw
 	}
-	if err == nil {
-		err = cur.All(ctx, &stats)
-	}
+	stats, err := mongo.ReadAll[stat](ctx, "indexes of %s", ns)(
+		primaryDB(c, db).Collection(coll).Aggregate(ctx, bson.A{bson.D{{Key: "$indexStats", Value: bson.D{}}}}))
 	if err != nil {
 		return nil, unlessDenied(err)
 	}
 	shards, have := map[string]bool{}, map[string]map[string]bool{}
 	for _, s := range stats {
-		where := s.Shard
-		if where == "" {
-			where = s.Host
-		}
+		where := cmp.Or(s.Shard, s.Host)
 		shards[where] = true
 		if s.Building {
 			continue

@@ -10,7 +10,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -123,10 +122,7 @@ func (p *Page) sizes(ctx context.Context, c *mongo.Cluster) error {
 		if one.Type == TypeView {
 			return nil
 		}
-		stats, err := collStats(ctx, c, one.dataNS(), bson.D{{Key: "storageStats", Value: bson.D{}},
-			{Key: "count", Value: bson.D{}}},
-			bson.D{{Key: "count", Value: 1}, {Key: "size", Value: "$storageStats.size"},
-				{Key: "capped", Value: "$storageStats.capped"}})
+		docs, bytes, capped, err := sizes(ctx, c, one.dataNS())
 		if mongo.IsCode(err, mongo.CodeUnauthorized) {
 			return nil
 		}
@@ -134,13 +130,7 @@ func (p *Page) sizes(ctx context.Context, c *mongo.Cluster) error {
 			return err
 		}
 		to := &p.Collections[i]
-		to.Docs, to.Bytes = 0, 0
-		for _, shard := range stats {
-			n, _ := shard.Lookup("count").AsInt64OK()
-			size, _ := shard.Lookup("size").AsInt64OK()
-			capped, _ := shard.Lookup("capped").BooleanOK()
-			to.Docs, to.Bytes, to.Capped = to.Docs+n, to.Bytes+size, to.Capped || capped
-		}
+		to.Docs, to.Bytes, to.Capped = docs, bytes, capped
 		return nil
 	})
 }
@@ -154,27 +144,16 @@ func (p *Page) shardKeys(ctx context.Context, c *mongo.Cluster) error {
 	for _, one := range p.Collections {
 		names = append(names, one.dataNS())
 	}
-	var keys []struct {
-		NS      string   `bson:"_id"`
-		Key     bson.Raw `bson:"key"`
-		Unique  bool     `bson:"unique"`
-		Dropped bool     `bson:"dropped"`
-		Single  bool     `bson:"unsplittable"`
-	}
-	config := c.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority()))
-	cur, err := config.Collection("collections").Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: names}}}})
-	if err == nil {
-		err = cur.All(ctx, &keys)
-	}
+	keys, err := entries(ctx, c, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: names}}}})
 	if mongo.IsCode(err, mongo.CodeUnauthorized) {
 		p.NoKeys = true
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("read which collections of %s are sharded: %w", c.Address(), err)
+		return err
 	}
 	for _, k := range keys {
-		if i := slices.Index(names, k.NS); i >= 0 && !k.Dropped && !k.Single {
+		if i := slices.Index(names, k.NS); i >= 0 {
 			p.Collections[i].ShardKey = plainKey(k.Key)
 			if k.Unique {
 				p.Collections[i].ShardKey += ", unique"

@@ -3,9 +3,11 @@ package schema
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
@@ -29,42 +31,45 @@ type zone struct {
 	Tag string   `bson:"tag"`
 }
 
+// configured is what the config servers have of a collection.
+type configured struct {
+	NS      string   `bson:"_id"`
+	Key     bson.Raw `bson:"key"`
+	Unique  bool     `bson:"unique"`
+	Dropped bool     `bson:"dropped"`
+	Single  bool     `bson:"unsplittable"` // not sharded, as 8.0 has them
+}
+
+// config is a collection of the config servers, as a majority has it.
+func config(c *mongo.Cluster, name string) *driver.Collection {
+	return c.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection(name)
+}
+
+// entries are those of sharded collections.
+func entries(ctx context.Context, c *mongo.Cluster, filter bson.D) ([]configured, error) {
+	all, err := mongo.ReadAll[configured](ctx, "read which collections of %s are sharded", c.Address())(
+		config(c, "collections").Find(ctx, filter))
+	return slices.DeleteFunc(all, func(e configured) bool { return e.Dropped || e.Single }), err
+}
+
 // shardings reads how a sharded cluster has its sharded collections, by the namespace
 // that holds the documents. Of others there are none.
 func shardings(ctx context.Context, c *mongo.Cluster) (map[string]sharding, error) {
 	if c.Info.Kind != mongo.KindSharded {
 		return nil, nil
 	}
-	config := c.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority()))
+	colls, err := entries(ctx, c, bson.D{})
+	if err != nil {
+		return nil, mongo.NeedsRole(err, "grant the role clusterMonitor")
+	}
 	all := map[string]sharding{}
-	var colls []struct {
-		NS      string   `bson:"_id"`
-		Key     bson.Raw `bson:"key"`
-		Unique  bool     `bson:"unique"`
-		Dropped bool     `bson:"dropped"`
-		Single  bool     `bson:"unsplittable"` // not sharded, as 8.0 has them
-	}
-	cur, err := config.Collection("collections").Find(ctx, bson.D{})
-	if err == nil {
-		err = cur.All(ctx, &colls)
-	}
-	if err != nil {
-		return nil, mongo.NeedsRole(fmt.Errorf("read which collections of %s are sharded: %w", c.Address(), err),
-			"grant the role clusterMonitor")
-	}
 	for _, one := range colls {
-		if !one.Dropped && !one.Single {
-			all[one.NS] = sharding{Key: one.Key, Unique: one.Unique}
-		}
+		all[one.NS] = sharding{Key: one.Key, Unique: one.Unique}
 	}
-	var zones []zone
-	cur, err = config.Collection("tags").Find(ctx, bson.D{},
-		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}}))
-	if err == nil {
-		err = cur.All(ctx, &zones)
-	}
+	zones, err := mongo.ReadAll[zone](ctx, "read the zones of %s", c.Address())(config(c, "tags").Find(ctx, bson.D{},
+		options.Find().SetSort(bson.D{{Key: "ns", Value: 1}, {Key: "min", Value: 1}})))
 	if err != nil {
-		return nil, mongo.NeedsRole(fmt.Errorf("read the zones of %s: %w", c.Address(), err), "grant the role clusterMonitor")
+		return nil, mongo.NeedsRole(err, "grant the role clusterMonitor")
 	}
 	for _, z := range zones {
 		if one, ok := all[z.NS]; ok {

@@ -25,13 +25,10 @@ func List(ctx context.Context, c *mongo.Cluster) ([]Listed, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
 	jobs := c.Client.Database(mongo.StateDB, options.Database().SetReadPreference(readpref.Primary())).Collection("jobs")
-	cur, err := jobs.Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
-	var raws []bson.Raw
-	if err == nil {
-		err = cur.All(ctx, &raws)
-	}
+	raws, err := mongo.ReadAll[bson.Raw](ctx, "list the jobs of %s", c.Address())(
+		jobs.Find(ctx, bson.D{}, options.Find().SetSort(bson.D{{Key: "_id", Value: 1}})))
 	if err != nil {
-		return nil, fmt.Errorf("list the jobs of %s: %w", c.Address(), err)
+		return nil, err
 	}
 	out := make([]Listed, len(raws))
 	for i, raw := range raws {

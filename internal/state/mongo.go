@@ -154,14 +154,11 @@ func (s *Mongo) LoadOthers(ctx context.Context, certain bool) ([]Job, error) {
 	}
 	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$ne", Value: s.o.Job}}},
 		{Key: "phase", Value: bson.D{{Key: "$ne", Value: PhaseFinalized}}}}
-	cur, err := s.db.Collection("jobs", options.Collection().SetReadConcern(rc)).Find(ctx, filter,
-		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "refused", Value: 0}}))
-	var raws []bson.Raw
-	if err == nil {
-		err = cur.All(ctx, &raws)
-	}
+	raws, err := mongo.ReadAll[bson.Raw](ctx, "load the jobs beside job %s", s.o.Job)(
+		s.db.Collection("jobs", options.Collection().SetReadConcern(rc)).Find(ctx, filter,
+			options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "refused", Value: 0}})))
 	if err != nil {
-		return nil, fmt.Errorf("load the jobs beside job %s: %w", s.o.Job, err)
+		return nil, err
 	}
 	var out []Job
 	for _, raw := range raws {
@@ -477,15 +474,9 @@ func (s *Mongo) Clear(ctx context.Context) error {
 func cleared() []string { return []string{"slices", "collections", "skipped"} }
 
 // all reads the documents of the job in a collection.
-func all[T any](ctx context.Context, s *Mongo, coll string) (docs []T, err error) {
-	cur, err := s.db.Collection(coll).Find(ctx, bson.D{mongo.OfJob(s.o.Job)})
-	if err == nil {
-		err = cur.All(ctx, &docs)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("load %s of job %s: %w", coll, s.o.Job, err)
-	}
-	return docs, nil
+func all[T any](ctx context.Context, s *Mongo, coll string) ([]T, error) {
+	return mongo.ReadAll[T](ctx, "load %s of job %s", coll, s.o.Job)(
+		s.db.Collection(coll).Find(ctx, bson.D{mongo.OfJob(s.o.Job)}))
 }
 
 // replace is the statement that stores a document under an _id.
