@@ -83,52 +83,42 @@ func (p access) rolesHint(side string) string {
 // sourceNeeds and targetNeeds collect what is lacking for what there is, and
 // for what may be created later.
 func (p access) sourceNeeds(now, later *needs) {
-	if p.Mode == state.ModeStructure {
-		p.sourceCatalogNeeds(now)
-		return
+	only := p.Mode == state.ModeStructure // no documents are copied
+	// Without listDatabases the server leaves out databases that the user may not read, and
+	// nobody would notice. Collections are copied by UUID.
+	actions := "useUUID listDatabases"
+	if only {
+		actions = "listDatabases"
 	}
-	// Collections are copied by UUID. Without listDatabases the server leaves
-	// out databases that the user may not read, and nobody would notice.
-	now.on(onCluster, "useUUID listDatabases")
-	switch p.Source.Info.Kind {
-	case mongo.KindReplicaSet:
-		now.on("local.oplog.rs", "find")
-	case mongo.KindSharded:
+	now.on(onCluster, actions)
+	switch {
+	case p.Source.Info.Kind == mongo.KindSharded:
 		p.routedNeeds(now)
+	case p.Source.Info.Kind == mongo.KindReplicaSet && !only:
+		now.on("local.oplog.rs", "find")
 	}
 	for _, c := range p.plan.Collections {
 		db, _ := mongo.SplitNS(c.Source)
 		now.on(db+"."+probe, "listCollections")
-		if c.Type != schema.TypeView {
+		switch {
+		case c.Type == schema.TypeView:
+		case only && (p.Shards != nil || !p.toShard(c)):
+			now.on(dataNS(c.Source, c.Type), listActions)
+		default:
 			now.on(dataNS(c.Source, c.Type), readActions)
 		}
-		if p.Rules.Match(db + "." + probe) {
+		if !only && p.Rules.Match(db+"."+probe) {
 			later.on(db+"."+probe, readActions)
 			p.laterSeries(later, p.Source, db, readActions)
 		}
 	}
 }
 
-// sourceCatalogNeeds are those where no documents are copied. Of collections that are to
-// be sharded by ranges keys are sampled.
-func (p access) sourceCatalogNeeds(now *needs) {
-	now.on(onCluster, "listDatabases")
-	if p.Source.Info.Kind == mongo.KindSharded {
-		p.routedNeeds(now)
-	}
+// toShard reports a collection that is to be sharded on the target, whose keys are sampled where no
+// documents are copied: of a sharded source on its shards.
+func (p access) toShard(c Collection) bool {
 	s, _ := p.seen.sharding()
-	for _, c := range p.plan.Collections {
-		db, _ := mongo.SplitNS(c.Source)
-		now.on(db+"."+probe, "listCollections")
-		if c.Type == schema.TypeView {
-			continue
-		}
-		actions := listActions
-		if key := s.wishes[c.Source].Key; key != nil && p.Shards == nil {
-			actions = readActions
-		}
-		now.on(dataNS(c.Source, c.Type), actions)
-	}
+	return s.wishes[c.Source].Key != nil
 }
 
 // routedNeeds are those on what routers of a sharded source are asked for.
@@ -152,30 +142,21 @@ func (p access) configNeeds(now, _ *needs) {
 // shardNeeds are those on each shard of a sharded source, whose documents and oplog are
 // read there.
 func (p access) shardNeeds(now, later *needs) {
-	if p.Mode == state.ModeStructure {
-		p.sampleNeeds(now)
-		return
+	only := p.Mode == state.ModeStructure // no documents are copied
+	if !only {
+		now.on(onCluster, "useUUID")
+		now.on("local.oplog.rs", "find")
+		now.on("config.transactions", "find")
 	}
-	now.on(onCluster, "useUUID")
-	now.on("local.oplog.rs", "find")
-	now.on("config.transactions", "find")
 	for _, c := range p.plan.Collections {
-		if c.Type != schema.TypeView {
+		switch {
+		case only && p.toShard(c):
+			now.on(dataNS(c.Source, c.Type), "find")
+		case !only && c.Type != schema.TypeView:
 			now.on(dataNS(c.Source, c.Type), readActions)
 		}
-		if db, _ := mongo.SplitNS(c.Source); p.Rules.Match(db + "." + probe) {
+		if db, _ := mongo.SplitNS(c.Source); !only && p.Rules.Match(db+"."+probe) {
 			later.on(db+"."+probe, readActions)
-		}
-	}
-}
-
-// sampleNeeds are those on each shard of a sharded source where no documents are copied:
-// the keys of collections that are to be sharded, too, are sampled there.
-func (p access) sampleNeeds(now *needs) {
-	s, _ := p.seen.sharding()
-	for _, c := range p.plan.Collections {
-		if s.wishes[c.Source].Key != nil {
-			now.on(dataNS(c.Source, c.Type), "find")
 		}
 	}
 }
@@ -188,15 +169,15 @@ func (p access) shardedNeeds(now *needs) {
 	for _, name := range []string{"chunks", "databases", "shards", "tags", "version"} {
 		now.on("config."+name, routedActions)
 	}
-	s, _ := p.seen.sharding()
 	balance := routedActions
 	for _, c := range p.plan.Collections {
-		if s.wishes[c.Source].Key != nil {
+		if p.toShard(c) {
 			balance = balanceActions
 			now.also(c.Target, shardActions)
 		}
 	}
 	now.on("config.collections", balance)
+	s, _ := p.seen.sharding()
 	p.zoneNeeds(now, s)
 }
 
