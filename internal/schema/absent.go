@@ -77,22 +77,12 @@ func sameIndex(a, b bson.Raw) (bool, error) {
 
 // alike compares those settings of two specifications that count.
 func alike(a, b bson.Raw, counts func(setting string) bool) (bool, error) {
-	var texts [2]map[string]string
-	for i, spec := range []bson.Raw{a, b} {
-		all, err := comparableIndex(stream.Index{Name: str(spec, "name"), Spec: spec}, DiffOptions{IgnoreTTL: true})
-		if err != nil {
-			return false, err
-		}
-		texts[i] = all
+	x, y, err := comparablePair(stream.Index{Name: str(a, "name"), Spec: a}, stream.Index{Name: str(b, "name"), Spec: b},
+		DiffOptions{IgnoreTTL: true})
+	if err != nil {
+		return false, err
 	}
-	for i, one := range texts {
-		for setting, text := range one {
-			if counts(setting) && texts[1-i][setting] != text {
-				return false, nil
-			}
-		}
-	}
-	return true, nil
+	return !slices.ContainsFunc(diffMaps("", "", x, y), func(d Difference) bool { return counts(d.What) }), nil
 }
 
 // taken reports that the target has another index under the name of one of the source.

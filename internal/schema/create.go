@@ -95,7 +95,7 @@ func (c *creator) prepare(ctx context.Context, n *creation) (err error) {
 	options := n.Options
 	switch {
 	case n.Type == TypeCollection && n.rules != nil && n.rules.Route(n.NS).History:
-		options = noOptions()
+		options = emptyDoc()
 	case n.Type == TypeView:
 		if options, err = MapView(n.NS, options, n.rules); err != nil {
 			return err

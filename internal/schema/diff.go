@@ -3,7 +3,6 @@ package schema
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -142,7 +141,7 @@ func diff(source, target []Collection, rules *transform.Set, o DiffOptions) ([]D
 			continue
 		}
 		if c.Type == TypeCollection && rules.Route(c.NS).History {
-			c.Options = noOptions()
+			c.Options = emptyDoc()
 		}
 		name := rules.Target(c.NS)
 		t, ok := byName[name]
@@ -225,13 +224,9 @@ func diffIndexes(source, target Collection, o DiffOptions) ([]Difference, error)
 			out = append(out, Difference{NS: source.NS, What: "index " + ix.Name, Source: text(ix.Spec)})
 			continue
 		}
-		a, err := comparableIndex(ix, o)
+		a, b, err := comparablePair(ix, other, o)
 		if err != nil {
-			return nil, fmt.Errorf("source %s: %w", source.NS, err)
-		}
-		b, err := comparableIndex(other, o)
-		if err != nil {
-			return nil, fmt.Errorf("target %s: %w", target.NS, err)
+			return nil, fmt.Errorf("compare the indexes of %s and %s: %w", source.NS, target.NS, err)
 		}
 		out = append(out, diffMaps(source.NS, "index "+ix.Name+", ", a, b)...)
 	}
@@ -259,9 +254,8 @@ func diffBuilding(source Collection, target map[string]stream.Index, o DiffOptio
 		delete(target, ix.Name)
 		d := Difference{NS: source.NS, What: "index " + ix.Name, Source: text(ix.Spec), Building: true}
 		if ok {
-			a, erra := comparableIndex(ix, o)
-			b, errb := comparableIndex(other, o)
-			if err := errors.Join(erra, errb); err != nil {
+			a, b, err := comparablePair(ix, other, o)
+			if err != nil {
 				return nil, fmt.Errorf("compare the index %s that %s is building: %w", ix.Name, source.NS, err)
 			}
 			if maps.Equal(a, b) {

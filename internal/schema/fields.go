@@ -16,33 +16,40 @@ import (
 // source. What is mapped is another document.
 func validation() []string { return []string{"validator", "validationLevel", "validationAction"} }
 
-// Mapped is a collection as it is to be on the target where the rules map the fields of
-// its documents: without a validator, and with the indexes that can be had of mapped
-// documents. Where the target holds versions of its documents, it has no indexes. left says what is left out, and why.
+// Mapped is a collection as it is to be on the target where the rules map the fields of its
+// documents, or have the target hold versions of them: without a validator, and with the indexes
+// that can be had of such documents. Versions have none. left says what is left out, and why.
+//
+// What tells how documents are read stays in the options of a collection of versions. The target's
+// is made without any.
 func Mapped(c Collection, rules *transform.Set) (out Collection, left []string, err error) {
 	r := rules.Route(c.NS)
-	if c.Type != TypeView && r.History {
-		return recorded(c)
-	}
-	m := r.Fields
-	if m == nil || c.Type == TypeView {
+	if c.Type == TypeView || !r.History && r.Fields == nil {
 		return c, nil, nil
 	}
+	validates, index := "documents as the source has them", r.Fields.Index
+	if r.History {
+		validates = "documents, not their versions"
+		index = func(bson.Raw) (bson.Raw, string) { return nil, "the target holds versions of documents" }
+	}
 	if has(c.Options, "validator") {
-		left = append(left, "the validator, which judges documents as the source has them")
+		left = append(left, "the validator, which judges "+validates)
 	}
 	if c.Options, err = without(c.Options, validation()...); err != nil {
 		return c, nil, err
 	}
-	indexes := c.Indexes
-	c.Indexes, c.Building = nil, mappedIndexes(c.Building, m)
+	indexes, building := c.Indexes, c.Building
+	c.Indexes, c.Building = nil, nil
 	for _, ix := range indexes {
-		spec, why := m.Index(ix.Spec)
+		spec, why := index(ix.Spec)
 		if why != "" {
 			left = append(left, fmt.Sprintf("index %s: %s", ix.Name, why))
 			continue
 		}
 		c.Indexes = append(c.Indexes, stream.Index{Name: ix.Name, Spec: spec})
+	}
+	if !r.History {
+		c.Building = mappedIndexes(building, r.Fields)
 	}
 	return c, left, nil
 }

@@ -4,31 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/versions"
 )
-
-// recorded is a collection as it is to be on the target where that holds versions of its
-// documents. What tells how its documents are read stays in its options; the target is
-// made without any (noOptions).
-func recorded(c Collection) (out Collection, left []string, err error) {
-	for _, ix := range c.Indexes {
-		left = append(left, fmt.Sprintf("index %s: the target holds versions of documents", ix.Name))
-	}
-	c.Indexes, c.Building = nil, nil
-	if has(c.Options, "validator") {
-		left = append(left, "the validator, which judges documents, not their versions")
-	}
-	c.Options, err = without(c.Options, validation()...)
-	return c, left, err
-}
-
-func noOptions() bson.Raw { return bson.Raw{5, 0, 0, 0, 0} }
 
 // CheckHistory says why the target cannot hold the versions of the documents of a
 // collection as the rules want it; nil where it can, or does not have to.

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -150,6 +151,13 @@ func comparableIndex(ix stream.Index, o DiffOptions) (map[string]string, error) 
 		out[expiry.Option] = comparableNumber(*expire)
 	}
 	return out, nil
+}
+
+// comparablePair is comparableIndex of two.
+func comparablePair(a, b stream.Index, o DiffOptions) (x, y map[string]string, err error) {
+	x, errx := comparableIndex(a, o)
+	y, erry := comparableIndex(b, o)
+	return x, y, errors.Join(errx, erry)
 }
 
 // comparableProjection writes a projection as sorted paths: some servers (seen
