@@ -187,13 +187,16 @@ func (p *Placer) shard(ctx context.Context, n note) (e Entry, err error) {
 	return e, err
 }
 
-// run runs a command that changes the cluster.
-func (p *Placer) run(ctx context.Context, cmd bson.D) error {
+// run runs a command of the database admin that changes the cluster.
+func (p *Placer) run(ctx context.Context, cmd bson.D) error { return p.runOn(ctx, "admin", cmd) }
+
+// runOn is run of another database's command.
+func (p *Placer) runOn(ctx context.Context, db string, cmd bson.D) error {
 	if ctx.Err() != nil { // the driver may send it all the same
 		return context.Cause(ctx)
 	}
 	majority := bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}
-	_, err := p.c.Write(ctx, "admin", append(cmd, majority))
+	_, err := p.c.Write(ctx, db, append(cmd, majority))
 	return err
 }
 
@@ -214,10 +217,7 @@ func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
 func (p *Placer) balance(ctx context.Context, e Entry, change bson.D) error {
 	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: e.NS}, {Key: "uuid", Value: e.UUID}}},
 		{Key: "u", Value: change}}
-	_, err := p.c.Write(ctx, "config", bson.D{{Key: "update", Value: "collections"},
-		{Key: "updates", Value: bson.A{statement}},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
-	return err
+	return p.runOn(ctx, "config", bson.D{{Key: "update", Value: "collections"}, {Key: "updates", Value: bson.A{statement}}})
 }
 
 // Release has the balancer treat the job's collections as it did before.

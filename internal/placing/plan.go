@@ -209,19 +209,9 @@ func (s stretch) within(given []bound, sample []point) (bounds []bound, points [
 }
 
 // lowest and highest are below and above all keys.
-func lowest(key shardkey.Pattern) (b bound) {
-	for range key {
-		b = append(b, shardkey.MinKey())
-	}
-	return b
-}
+func lowest(key shardkey.Pattern) bound { return slices.Repeat(bound{shardkey.MinKey()}, len(key)) }
 
-func highest(key shardkey.Pattern) (b bound) {
-	for range key {
-		b = append(b, shardkey.MaxKey())
-	}
-	return b
-}
+func highest(key shardkey.Pattern) bound { return slices.Repeat(bound{shardkey.MaxKey()}, len(key)) }
 
 // document is a bound with the names of the key's fields.
 func (b bound) document(key shardkey.Pattern) (bson.Raw, error) {

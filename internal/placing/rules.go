@@ -16,40 +16,42 @@ import (
 // Rules say by which keys collections are to be sharded, by their names on the source.
 // The zero value says nothing.
 type Rules struct {
-	keys map[string]bson.Raw // nil for one that is to stay unsharded
+	ruled[bson.Raw] // nil for one that is to stay unsharded
 }
+
+// ruled is what rules say, by the names that they are about. The zero value says nothing.
+type ruled[T any] struct{ by map[string]T }
+
+// Of is what the rule about a name says; ok is false where there is none.
+func (r ruled[T]) Of(name string) (says T, ok bool) {
+	says, ok = r.by[name]
+	return says, ok
+}
+
+// Names are the names that rules are about, sorted.
+func (r ruled[T]) Names() []string { return slices.Sorted(maps.Keys(r.by)) }
 
 // ParseRules reads rules such as shop.orders=customer:1,_id:hashed,
 // shop.orders={"customer": 1} and shop.orders=none.
 func ParseRules(texts []string) (Rules, error) {
-	r := Rules{keys: map[string]bson.Raw{}}
+	r := Rules{ruled[bson.Raw]{map[string]bson.Raw{}}}
 	for _, text := range texts {
 		ns, key, ok := strings.Cut(text, "=")
 		db, coll := mongo.SplitNS(ns)
 		if !ok || db == "" || coll == "" {
 			return r, fmt.Errorf("%q is not database.collection=key", text)
 		}
-		if _, twice := r.keys[ns]; twice {
+		if _, twice := r.by[ns]; twice {
 			return r, fmt.Errorf("names %s twice", ns)
 		}
 		pattern, err := parseKey(strings.TrimSpace(key))
 		if err != nil {
 			return r, fmt.Errorf("of %s: %w", ns, err)
 		}
-		r.keys[ns] = pattern
+		r.by[ns] = pattern
 	}
 	return r, nil
 }
-
-// Of is the key of a rule for a collection of the source, nil for none; ok says that
-// there is a rule.
-func (r Rules) Of(ns string) (key bson.Raw, ok bool) {
-	key, ok = r.keys[ns]
-	return key, ok
-}
-
-// Names are the collections that rules name, sorted.
-func (r Rules) Names() []string { return slices.Sorted(maps.Keys(r.keys)) }
 
 // parseKey reads a shard key, as JSON or as fields after one another.
 func parseKey(text string) (bson.Raw, error) {

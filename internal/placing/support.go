@@ -110,8 +110,7 @@ func (p *Placer) standIn(ctx context.Context, n note) error {
 	spec := bson.D{{Key: "key", Value: key}, {Key: "name", Value: standInName},
 		{Key: "collation", Value: bson.D{{Key: "locale", Value: "simple"}}}}
 	defer p.o.Builds.Watch(ctx, n.ID.NS, []string{standInName})()
-	_, err := p.c.Write(ctx, db, append(p.o.Builds.Command(n.ID.NS, bson.A{spec}),
-		bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}))
+	err := p.runOn(ctx, db, p.o.Builds.Command(n.ID.NS, bson.A{spec}))
 	return mongo.Wrap(err, "build an index on the shard key of %s", n.ID.NS)
 }
 
@@ -131,20 +130,28 @@ func (p *Placer) Yield(ctx context.Context, ns string, clashing []bson.Raw) (boo
 			return false, err
 		}
 	}
-	n.StandIn = true
-	if err := p.save(ctx, n); err != nil {
-		return false, err
-	}
-	if err := p.standIn(ctx, n); err != nil || !replace {
+	if err := p.replace(ctx, n, stale); err != nil || !replace {
 		return true, err
-	}
-	for _, name := range stale {
-		if err := p.dropIndex(ctx, ns, name); err != nil {
-			return false, err
-		}
 	}
 	p.o.Log.Info("the index on the shard key makes way for another", "ns", ns, "indexes", stale)
 	return true, nil
+}
+
+// replace has the index that stands in take the place of indexes on the shard key.
+func (p *Placer) replace(ctx context.Context, n note, names []string) error {
+	n.StandIn = true
+	if err := p.save(ctx, n); err != nil {
+		return err
+	}
+	if err := p.standIn(ctx, n); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := p.dropIndex(ctx, n.ID.NS, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stale are the names of indexes on a shard key as servers make them that are in the way
@@ -196,19 +203,7 @@ func (p *Placer) DropRest(ctx context.Context, ns string) error {
 	if len(rest) == 0 {
 		return nil
 	}
-	n.StandIn = true
-	if err := p.save(ctx, n); err != nil {
-		return err
-	}
-	if err := p.standIn(ctx, n); err != nil {
-		return err
-	}
-	for _, name := range rest {
-		if err := p.dropIndex(ctx, ns, name); err != nil {
-			return err
-		}
-	}
-	return nil
+	return p.replace(ctx, n, rest)
 }
 
 // plain reports an index on a shard key as servers make it.
@@ -229,8 +224,7 @@ func (p *Placer) indexes(ctx context.Context, ns string) ([]bson.Raw, error) {
 
 func (p *Placer) dropIndex(ctx context.Context, ns, name string) error {
 	db, coll := mongo.SplitNS(ns)
-	_, err := p.c.Write(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+	err := p.runOn(ctx, db, bson.D{{Key: "dropIndexes", Value: coll}, {Key: "index", Value: name}})
 	if err != nil && mongo.Classify(err) == mongo.ClassGone {
 		return nil
 	}

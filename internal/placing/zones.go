@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -58,21 +57,21 @@ func ZonesText(zones []Zone) string {
 
 // ZoneRules say which shards of the target are to be in a zone of the source. The zero
 // value says nothing.
-type ZoneRules struct{ shards map[string][]string }
+type ZoneRules struct{ ruled[[]string] } // none for a zone that is to be left out
 
 // ParseZones reads rules such as EU=shard0,shard1, and EU=none for a zone that is not to
 // come along.
 func ParseZones(texts []string) (ZoneRules, error) {
-	r := ZoneRules{shards: map[string][]string{}}
+	r := ZoneRules{ruled[[]string]{map[string][]string{}}}
 	for _, text := range texts {
 		name, list, ok := strings.Cut(text, "=")
 		if name = strings.TrimSpace(name); !ok || name == "" {
 			return r, fmt.Errorf("%q is not zone=shard,shard", text)
 		}
-		if _, twice := r.shards[name]; twice {
+		if _, twice := r.by[name]; twice {
 			return r, fmt.Errorf("names zone %s twice", name)
 		}
-		r.shards[name] = nil
+		r.by[name] = nil
 		if strings.TrimSpace(list) == "none" {
 			continue
 		}
@@ -80,29 +79,19 @@ func ParseZones(texts []string) (ZoneRules, error) {
 			if shard = strings.TrimSpace(shard); shard == "" {
 				return r, fmt.Errorf("%q names a shard without a name", text)
 			}
-			if !slices.Contains(r.shards[name], shard) {
-				r.shards[name] = append(r.shards[name], shard)
+			if !slices.Contains(r.by[name], shard) {
+				r.by[name] = append(r.by[name], shard)
 			}
 		}
 	}
 	return r, nil
 }
 
-// Of are the shards of a rule for a zone, none for one that is to be left out; ok says
-// that there is a rule.
-func (r ZoneRules) Of(zone string) (shards []string, ok bool) {
-	shards, ok = r.shards[zone]
-	return shards, ok
-}
-
 // Out reports a zone that is to be left out.
 func (r ZoneRules) Out(zone string) bool {
-	shards, ok := r.shards[zone]
+	shards, ok := r.by[zone]
 	return ok && len(shards) == 0
 }
-
-// Names are the zones that rules name, sorted.
-func (r ZoneRules) Names() []string { return slices.Sorted(maps.Keys(r.shards)) }
 
 // Join is how shards of the target come to be in a zone.
 type Join struct {
