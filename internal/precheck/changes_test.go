@@ -48,7 +48,7 @@ func TestSpool(t *testing.T) {
 	}
 }
 
-// TestNoWindow: the oplog's reach is no matter where none is read.
+// TestNoWindow: the oplog's window is not checked where no oplog is read.
 func TestNoWindow(t *testing.T) {
 	for name, change := range map[string]func(*planner){
 		"standalone": func(p *planner) { p.Source.Info.Kind = mongo.KindStandalone },

@@ -142,7 +142,7 @@ func TestRoom(t *testing.T) {
 			[]string{"warn disk: the data are 5.0 GB uncompressed, the target has 1.0 GB free"}},
 		{"more than all", kit.D("fsTotalSize", 1e9, "fsUsedSize", 2e9), "",
 			[]string{"warn disk: the data are 5.0 GB uncompressed, the target has 0 B free"}},
-		{"not told", kit.D("ok", 1), "", nil},
+		{"unknown", kit.D("ok", 1), "", nil},
 		{"copied", kit.D("fsTotalSize", 9e9, "fsUsedSize", 8e9), state.PhaseCopying, nil},
 	} {
 		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet)

@@ -299,9 +299,8 @@ func (n *needs) also(ns, actions string) {
 // text names the first of what is missing.
 func (n *needs) text() string {
 	const most = 4
-	shown := n.lacks[:min(most, len(n.lacks))]
-	text := "the user lacks " + strings.Join(shown, "; ")
-	if more := len(n.lacks) - len(shown); more > 0 {
+	text := "the user lacks " + strings.Join(n.lacks[:min(most, len(n.lacks))], "; ")
+	if more := len(n.lacks) - most; more > 0 {
 		text += fmt.Sprintf("; and more on %d other resources", more)
 	}
 	return text

@@ -98,7 +98,7 @@ func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
 }
 
 // meant is what a mistyped pattern or name most likely means: a database where it
-// is of a whole one.
+// is of an entire one.
 func meant(text string, names []string) string {
 	db, coll := mongo.SplitNS(text)
 	if coll != "" && coll != "*" {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// A rule that matches nothing is told of, with what was perhaps meant.
+// TestUnusedRules: a rule that matches nothing is reported, with what was perhaps meant.
 func TestUnusedRules(t *testing.T) {
 	names := []string{"shop.orders", "shop.users", "crm.people"}
 	for _, c := range []struct {

@@ -150,7 +150,7 @@ func TestUnmatchedShard(t *testing.T) {
 	}
 }
 
-// TestKeepsUnsharded: a rule that keeps a collection unsharded is told of one that is sharded already.
+// TestKeepsUnsharded: a rule that keeps a collection unsharded does not change one that is sharded.
 func TestKeepsUnsharded(t *testing.T) {
 	for rule, want := range map[string][]string{
 		"a.b=none": {"warn sharding: a.b exists on the target and stays as it is: its shard key is k:1, not none"},

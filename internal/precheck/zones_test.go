@@ -52,26 +52,26 @@ func TestZoneNeeds(t *testing.T) {
 func TestZones(t *testing.T) {
 	eu := placing.Zone{NS: "a.b", Tag: "EU", Min: doc(t, `{"k":0}`), Max: doc(t, `{"k":9}`)}
 	us := placing.Zone{NS: "a.b", Tag: "US", Min: doc(t, `{"k":9}`), Max: doc(t, `{"k":20}`)}
-	wish := placing.Wish{Key: doc(t, `{"k":1}`), Zones: []placing.Zone{eu, us}}
+	wanted := placing.Wish{Key: doc(t, `{"k":1}`), Zones: []placing.Zone{eu, us}}
 	from := []placing.Shard{{Name: "s0", Zones: []string{"EU"}}, {Name: "x", Zones: []string{"US"}}}
 	for _, c := range []struct {
 		name   string
 		rules  []string
-		wish   placing.Wish
+		of     placing.Wish
 		have   []placing.Zone
 		change func(*planner)
 		want   []string
 	}{
-		{"by name", []string{"US=s1"}, wish, nil, nil,
+		{"by name", []string{"US=s1"}, wanted, nil, nil,
 			[]string{"ok zones: the target's shards are in these zones: EU has s0 (s0 is added for the name that the " +
 				"source's shard has); US has s1 (s1 is added)"}},
-		{"no shard", nil, wish, nil, nil, []string{
+		{"no shard", nil, wanted, nil, nil, []string{
 			"fail zones: zone US of a.b has no shard on the target; on the source it has x", "ok zones: "}},
-		{"no shard later", nil, wish, nil, func(p *planner) { p.resumes(state.PhaseCopying) },
+		{"no shard later", nil, wanted, nil, func(p *planner) { p.resumes(state.PhaseCopying) },
 			[]string{"warn zones: zone US of a.b has no shard on the target", "ok zones: "}},
-		{"two", []string{"EU=s0,s1", "US=none"}, placing.Wish{Key: wish.Key, Zones: []placing.Zone{eu}}, nil, nil,
+		{"two", []string{"EU=s0,s1", "US=none"}, placing.Wish{Key: wanted.Key, Zones: []placing.Zone{eu}}, nil, nil,
 			[]string{"ok zones: the target's shards are in these zones: EU has s0, s1 (s0, s1 are added)"}},
-		{"no such shard", []string{"EU=s3", "US=s1"}, wish, nil, nil, []string{
+		{"no such shard", []string{"EU=s3", "US=s1"}, wanted, nil, nil, []string{
 			"fail zones: --zone EU=s3: the target has no such shard s3", "fail zones: zone EU of a.b", "ok zones: "}},
 		{"removed shard", []string{"EU=s2", "US=s1"}, placing.Wish{}, nil, nil,
 			[]string{"fail zones: --zone EU=s2: the target has no such shard s2, or it is being removed"}},
@@ -81,10 +81,10 @@ func TestZones(t *testing.T) {
 			[]string{"warn zones: --zone ASIA matches no zone of the source"}},
 		{"another key", nil, placing.Wish{Unzoned: true}, nil, nil,
 			[]string{"warn zones: a.b has zones on the source, which do not come along: its shard key on the target is none"}},
-		{"of the target", nil, wish, []placing.Zone{eu}, func(p *planner) { p.targetHas("a.b") },
+		{"of the target", nil, wanted, []placing.Zone{eu}, func(p *planner) { p.targetHas("a.b") },
 			[]string{"warn zones: the zones that the target has for a.b stay as they are: EU from "}},
-		{"as on the target", nil, wish, wish.Zones, func(p *planner) { p.targetHas("a.b") }, nil},
-		{"replica set", []string{"EU=s0"}, wish, nil, func(p *planner) { p.Source.Info.Kind = mongo.KindReplicaSet },
+		{"as on the target", nil, wanted, wanted.Zones, func(p *planner) { p.targetHas("a.b") }, nil},
+		{"replica set", []string{"EU=s0"}, wanted, nil, func(p *planner) { p.Source.Info.Kind = mongo.KindReplicaSet },
 			[]string{"fail zones: the source is no sharded cluster, so that it has no zones"}},
 	} {
 		zones, err := placing.ParseZones(c.rules)
@@ -93,7 +93,7 @@ func TestZones(t *testing.T) {
 		}
 		p := between(mongo.KindSharded, mongo.KindSharded)
 		p.Wishes = &placing.Source{Zones: zones}
-		s := sharding{wishes: map[string]placing.Wish{"a.b": c.wish}, zones: map[string][]placing.Zone{"a.b": c.have},
+		s := sharding{wishes: map[string]placing.Wish{"a.b": c.of}, zones: map[string][]placing.Zone{"a.b": c.have},
 			from: from, shards: []placing.Shard{{Name: "s0"}, {Name: "s1"}, {Name: "s2", Draining: true}}}
 		if c.change != nil {
 			c.change(p)
