@@ -31,8 +31,7 @@ func (s *Source) Kept(zones []Zone) []Zone {
 
 // Wish is how a collection of the source is to be sharded on the target.
 type Wish struct {
-	Key    bson.Raw // nil: not at all
-	ByRule bool
+	Key bson.Raw // nil: not at all
 	// Why says why a sharded collection of the source is not to be, "" otherwise.
 	Why string
 	// Zones are the source's, where its key is the same, but for those that rules leave
@@ -57,7 +56,7 @@ func (s *Source) Wish(ctx context.Context, coll schema.Collection) (w Wish, err 
 	case coll.Type != schema.TypeCollection || coll.Capped():
 		return w, nil
 	case ruled:
-		w.Key, w.ByRule = key, true
+		w.Key = key
 	case t != nil:
 		w.Key = t.Key
 	}

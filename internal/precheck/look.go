@@ -71,7 +71,7 @@ func (p asker) look(ctx context.Context) error {
 			bson.D{{Key: "dbStats", Value: 1}})
 	})
 	s.omissions = ask(&g, func() ([]schema.Omission, error) { return schema.Omissions(ctx, p.Source, p.Rules) })
-	s.databases = ask(&g, func() ([]string, error) { return schema.Databases(ctx, p.Target) })
+	s.databases = ask(&g, func() ([]string, error) { return schema.Databases(ctx, p.Target, true) })
 	have := make(chan []schema.Collection, 2)
 	s.collections = ask(&g, func() ([]schema.Collection, error) {
 		defer close(have)

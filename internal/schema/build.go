@@ -279,7 +279,7 @@ func (b *builder) BuildDeferred(ctx context.Context, but ...IndexName) error {
 		}
 		builds = append(builds, one)
 	}
-	return eachBuild(ctx, builds, b.o.Parallel, func(ctx context.Context, what Build, commands int) error {
+	return eachBuild(ctx, builds, DefaultBuilds, func(ctx context.Context, what Build, commands int) error {
 		all, err := b.planAll(ctx, &what, Consistent)
 		if err != nil {
 			return fmt.Errorf("build the deferred indexes of %s: %w", what.NS, err)

@@ -52,9 +52,6 @@ type DiffOptions struct {
 	Keep func(ns string) bool
 	// IgnoreTTL leaves out when documents expire, which is deferred until finalize.
 	IgnoreTTL bool
-	// IgnoreUnique leaves out unique indexes, which are deferred until the
-	// data is consistent.
-	IgnoreUnique bool
 	// IgnoreExtra leaves out what only the target has.
 	IgnoreExtra bool
 	// Made reports an index of the target that counts as none, for it is the job's
@@ -217,9 +214,6 @@ func diffIndexes(source, target Collection, o DiffOptions) ([]Difference, error)
 	for _, ix := range source.Indexes {
 		other, ok := byName[ix.Name]
 		delete(byName, ix.Name)
-		if o.IgnoreUnique && uniqueLike(ix.Spec) {
-			continue
-		}
 		if !ok {
 			out = append(out, Difference{NS: source.NS, What: "index " + ix.Name, Source: text(ix.Spec)})
 			continue

@@ -33,7 +33,7 @@ func (e *expiries) Defer(ctx context.Context, targetNSs []string) error {
 	if err != nil {
 		return err
 	}
-	return sideBySide(ctx, e.o.Parallel, slices.All(colls), func(ctx context.Context, _ int, c Collection) error {
+	return sideBySide(ctx, DefaultBuilds, slices.All(colls), func(ctx context.Context, _ int, c Collection) error {
 		if c.Type == TypeView {
 			return nil
 		}
@@ -102,7 +102,7 @@ func (e *expiries) Restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return sideBySide(ctx, e.o.Parallel, maps.All(byNS(all)), func(ctx context.Context, ns string, list []Deferred) error {
+	return sideBySide(ctx, DefaultBuilds, maps.All(byNS(all)), func(ctx context.Context, ns string, list []Deferred) error {
 		if e.o.keepsExpired(ns) {
 			e.o.Log.Info("the target does not expire documents that are to stay there", "ns", ns)
 			return nil // what has expired is asked for as long as changes come

@@ -98,11 +98,11 @@ func (c *changer) TakeOver(ctx context.Context, from, to string, p Phase) error 
 	if err != nil {
 		return err
 	}
-	for _, d := range absent {
-		d.NS = to
-		if err := c.deferred.save(ctx, d); err != nil {
-			return err
-		}
+	for i := range absent {
+		absent[i].NS = to
+	}
+	if err := c.deferred.save(ctx, absent...); err != nil {
+		return err
 	}
 	coll, _, err := c.find(ctx, from)
 	if err == nil {

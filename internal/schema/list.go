@@ -59,7 +59,7 @@ func list(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, err
 
 // listNames is list without indexes and order.
 func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
-	dbs, err := databases(ctx, c, scope.Readable)
+	dbs, err := Databases(ctx, c, scope.Readable)
 	if err != nil {
 		return nil, err
 	}
@@ -77,7 +77,7 @@ func listNames(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection
 // AllNames lists the collections, time-series collections and views of all databases
 // but the internal ones and those that the user may not look into.
 func AllNames(ctx context.Context, c *mongo.Cluster) ([]string, error) {
-	dbs, err := databases(ctx, c, true)
+	dbs, err := Databases(ctx, c, true)
 	if err != nil {
 		return nil, err
 	}
@@ -93,12 +93,6 @@ func AllNames(ctx context.Context, c *mongo.Cluster) ([]string, error) {
 		return err
 	})
 	return slices.Concat(perDB...), err
-}
-
-// Databases names the databases, but the internal ones and those that the user may not
-// read, sorted.
-func Databases(ctx context.Context, c *mongo.Cluster) ([]string, error) {
-	return databases(ctx, c, true)
 }
 
 // UUIDs lists those of the collections of databases, in no order.
@@ -125,9 +119,9 @@ func sideBySide[K, V any](ctx context.Context, most int, all iter.Seq2[K, V],
 	return group.Wait()
 }
 
-// databases names all databases but the internal ones, or those that the user may
+// Databases names all databases but the internal ones, or those that the user may
 // read, sorted.
-func databases(ctx context.Context, c *mongo.Cluster, readable bool) ([]string, error) {
+func Databases(ctx context.Context, c *mongo.Cluster, readable bool) ([]string, error) {
 	cmd := bson.D{{Key: "listDatabases", Value: 1}, {Key: "nameOnly", Value: true}}
 	if !readable { // the server would leave out the others
 		cmd = append(cmd, bson.E{Key: "authorizedDatabases", Value: false})

@@ -197,13 +197,10 @@ func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 		return n.without(views(n.OfDB(ch.NS))...)
 	case stream.ChangeRename:
 		return n.renamed(ch, rules)
-	case stream.ChangeIdentity:
-		if one, ok := n.Source(ch.NS); ok {
-			one.UUID = ch.UUID
-			return NameChange{Put: []Name{one}}
-		}
 	default: // of a target that was filled by other means, the UUIDs come with the changes
-		if one, ok := n.Source(ch.NS); ok && len(one.UUID.Data) == 0 && one.Type != TypeView && len(ch.UUID.Data) > 0 {
+		one, ok := n.Source(ch.NS)
+		unknown := len(one.UUID.Data) == 0 && one.Type != TypeView && len(ch.UUID.Data) > 0
+		if ok && (unknown || ch.Kind == stream.ChangeIdentity) {
 			one.UUID = ch.UUID
 			return NameChange{Put: []Name{one}}
 		}

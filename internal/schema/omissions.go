@@ -26,7 +26,7 @@ func (o Omission) String() string { return o.NS + ": " + o.Why }
 // sorted. What the user may not look at is not listed. An error passes by itself.
 func Omissions(ctx context.Context, c *mongo.Cluster, rules *transform.Set) ([]Omission, error) {
 	var out []Omission
-	dbs, err := databases(ctx, c, true)
+	dbs, err := Databases(ctx, c, true)
 	if err != nil {
 		return nil, unlessDenied(err)
 	}

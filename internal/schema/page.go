@@ -52,7 +52,7 @@ const maxUnreadable = 100
 // ListPage reads a page of the collections of all databases but the internal ones. It
 // keeps no more names than the page has, however many there are.
 func ListPage(ctx context.Context, c *mongo.Cluster, r Range) (*Page, error) {
-	dbs, err := databases(ctx, c, true)
+	dbs, err := Databases(ctx, c, true)
 	if err != nil {
 		return nil, err
 	}

@@ -60,9 +60,6 @@ type TargetOptions struct {
 	KeepsExpired func(targetNS string) bool
 	// Builds run the index builds; nil has them wait for a majority.
 	Builds *Builds
-	// Parallel bounds commands under way at once where many collections are
-	// changed, default DefaultBuilds.
-	Parallel int
 }
 
 func (o TargetOptions) keepsExpired(ns string) bool {
@@ -87,9 +84,6 @@ func NewTarget(c *mongo.Cluster, o TargetOptions) *Target {
 	}
 	if o.Sharding == nil {
 		o.Sharding = unsharded{}
-	}
-	if o.Parallel <= 0 {
-		o.Parallel = DefaultBuilds
 	}
 	if o.Builds == nil {
 		o.Builds = NewBuilds(c, nil, o.Log)
