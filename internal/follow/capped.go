@@ -75,8 +75,12 @@ func (f *follower) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error
 }
 
 func (f *follower) eachCopied(ctx context.Context, fn func(scan.Slice)) error {
-	states, err := f.Slices(ctx)
-	for _, s := range states {
+	states, err := f.Store.LoadSlices(ctx)
+	for _, one := range states {
+		var s scan.Slice
+		if err := bson.Unmarshal(one, &s); err != nil {
+			return fmt.Errorf("decode slice: %w", err)
+		}
 		if !s.At.IsZero() {
 			fn(s)
 		}
@@ -158,7 +162,7 @@ func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 
 // through looks at what lies after a position up to another.
 func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
-	return l.Ask.Source.Look(ctx, slices.Collect(maps.Keys(l.bySource)), oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
+	return l.Source.Look(ctx, slices.Collect(maps.Keys(l.bySource)), oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
 		if ev.Kind == stream.SchemaChange {
 			return l.change(ctx, ev)
 		}
@@ -233,7 +237,7 @@ func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at 
 	case ch.Kind != stream.ChangeRename || from || !l.Rules.Match(ch.NS):
 		return false, nil
 	}
-	there, err := l.Schema.Has(ctx, l.Rules.Target(ch.NS))
+	there, err := l.Schema.Catalog.Has(ctx, l.Rules.Target(ch.NS))
 	return err == nil && !there, err
 }
 

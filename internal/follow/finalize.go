@@ -2,6 +2,7 @@ package follow
 
 import (
 	"context"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
@@ -18,12 +19,12 @@ func (f *follower) wantFinal(ctx context.Context) error {
 	if !f.finalAt.IsZero() {
 		return nil
 	}
-	if !f.Wanted() {
+	if !f.Finalize.due(false) {
 		f.endBuilds()
 		return nil
 	}
 	waited := !f.builds.since.IsZero()
-	if wait, err := f.awaitBuilds(ctx); wait || err != nil || !f.Final() {
+	if wait, err := f.awaitBuilds(ctx); wait || err != nil || !f.Finalize.due(true) {
 		return err
 	}
 	until := f.job.Consistent
@@ -32,7 +33,7 @@ func (f *follower) wantFinal(ctx context.Context) error {
 		g.Go(func() (err error) {
 			failpoint.Hit("final.before")
 			defer failpoint.Hit("final.after")
-			until, err = f.Ask.Newest(gctx)
+			until, err = f.Source.Newest(gctx)
 			return err
 		})
 	}
@@ -53,7 +54,7 @@ func (f *follower) finalize(ctx context.Context) error {
 	f.Letters.RetryAll()
 	var diffs []schema.Difference
 	compare := func(ctx context.Context) (err error) {
-		diffs, err = f.Compare(ctx)
+		diffs, err = f.Job.Compare(ctx)
 		return err
 	}
 	var waiting schema.Waiting
@@ -104,7 +105,7 @@ func (f *follower) expire(ctx context.Context) error {
 	failpoint.Hit("expire.after")
 	var diffs []schema.Difference
 	err = f.finalStep("compare catalogs", func() (err error) {
-		diffs, err = f.Compare(ctx)
+		diffs, err = f.Job.Compare(ctx)
 		return err
 	})
 	if err != nil {
@@ -115,7 +116,9 @@ func (f *follower) expire(ctx context.Context) error {
 
 func (f *follower) end(ctx context.Context, diffs []schema.Difference) error {
 	err := f.finalStep("end the job", func() error {
-		return f.noteWith(ctx, func(set bson.D) error { return f.Finish(ctx, Final{Differences: diffs, At: f.proven, Set: set}) })
+		return f.noteWith(ctx, func(set bson.D) error {
+			return f.Job.Finish(ctx, Final{Differences: diffs, At: f.proven, Set: set})
+		})
 	})
 	if err != nil {
 		return err
@@ -130,4 +133,62 @@ func (f *follower) finalStep(name string, do func() error) error {
 	err := do()
 	end(err)
 	return err
+}
+
+// sourceBuilds is what a job that is to be finalized knows of index builds under way on
+// the source. The stream tells of an index when its build has ended.
+type sourceBuilds struct {
+	looked time.Time // last
+	since  time.Time // when one was found first; zero: none was found
+}
+
+// looksApart is the time between two looks for index builds.
+const looksApart = time.Second
+
+// awaitBuilds reports that index builds of the source have to end before the job
+// finalizes. Those that last longer than IndexWait have the finalize rejected.
+func (f *follower) awaitBuilds(ctx context.Context) (wait bool, err error) {
+	b := &f.builds
+	if time.Since(b.looked) < looksApart {
+		return !b.since.IsZero(), nil
+	}
+	colls, err := f.Source.Building(ctx, f.Rules)
+	if err != nil {
+		return true, err
+	}
+	found, err := schema.BuildingNames(colls, f.Rules)
+	if err != nil {
+		return true, err
+	}
+	b.looked = time.Now()
+	if len(found) == 0 {
+		f.endBuilds()
+		return false, nil
+	}
+	names := schema.NameAll(found)
+	if b.since.IsZero() {
+		b.since = b.looked
+		f.Log.Info("finalize waits for index builds of the source", "indexes", names)
+		if f.phase == state.PhaseFollowing {
+			if err := f.enter(ctx, state.PhaseFollowing); err != nil {
+				return true, err
+			}
+		}
+	}
+	if lasted := b.looked.Sub(b.since); f.IndexWait > 0 && lasted >= f.IndexWait {
+		f.endBuilds()
+		err := StillBuilding("finalize", f.IndexWait, found)
+		f.Log.Warn("finalize is rejected", "reason", err)
+		return true, f.Finalize.reject(err)
+	}
+	f.Progress.Wait("index builds of the source to end: " + names)
+	return true, nil
+}
+
+// endBuilds ends the wait for index builds.
+func (f *follower) endBuilds() {
+	if !f.builds.since.IsZero() {
+		f.Progress.Wait("")
+	}
+	f.builds = sourceBuilds{}
 }

@@ -28,7 +28,7 @@ import (
 type follower struct {
 	Options
 	job   state.Job // as loaded; phase and positions of this run below
-	sink  *mongosink.Engine
+	sink  Sink
 	stage *transform.Stage // between the source and the sink
 
 	phase      state.Phase
@@ -53,7 +53,8 @@ var ErrFinished = errors.New("finalized")
 
 // Run follows the source from a stored job's position until something ends it.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
-	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally, o.Leaves), phase: job.Phase, intent: job.Intent, saved: pos, mark: pos.Mark}
+	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally, o.Leaves),
+		phase: job.Phase, intent: job.Intent, saved: pos, mark: pos.Mark}
 	for _, p := range job.Refused {
 		f.refused = mongo.MaxOpTime(f.refused, p.At)
 	}
@@ -90,10 +91,10 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	}
 	failpoint.Hit("window.after")
 	f.stage.Copies(f)
-	f.sink = o.Sink(pos, mongosink.Options{Schema: f.schemaChange, Overlap: mongosink.Overlap{End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped,
-		Refused: job.Refused, Skipped: skipped}})
+	f.sink = o.Job.OpenSink(pos, mongosink.Options{Schema: f.schemaChange, Overlap: mongosink.Overlap{
+		End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped, Refused: job.Refused, Skipped: skipped}})
 	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})
-	f.Progress.Following(f.sink, o.Source)
+	f.Progress.Following(f.sink, o.Changes)
 	f.Repairs.again()
 	return f.standing(f.run(ctx, pos))
 }
@@ -117,7 +118,7 @@ func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 		return f.job.Intent.IsZero() && f.job.Applied == f.job.Start, nil
 	}
 	// The reach is noted ahead. What was sent was on a majority of the source.
-	newest, err := f.Ask.Newest(ctx)
+	newest, err := f.Source.Newest(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -127,7 +128,7 @@ func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 }
 
 func (f *follower) run(ctx context.Context, pos stream.Position) error {
-	read := func(ctx context.Context) error { return f.Source.Run(ctx, pos, f.emit) }
+	read := func(ctx context.Context) error { return f.Changes.Run(ctx, pos, f.emit) }
 	return during(ctx, read, f.sink.Run, f.saveRegularly)
 }
 
@@ -234,7 +235,7 @@ func (f *follower) applied() stream.Position {
 
 // enter notes a phase, with the position that is applied.
 func (f *follower) enter(ctx context.Context, p state.Phase) error {
-	return f.noteWith(ctx, func(set bson.D) error { return f.SavePhase(ctx, p, set...) })
+	return f.noteWith(ctx, func(set bson.D) error { return f.Job.SavePhase(ctx, p, set...) })
 }
 
 // noteWith has the position that is applied stored with something else.
@@ -253,7 +254,7 @@ func (f *follower) noteWith(ctx context.Context, store func(set bson.D) error) e
 		return err
 	}
 	f.saved = pos
-	f.Passed(f.Progress.SetApplied(pos))
+	f.Spool.Passed(f.Progress.SetApplied(pos))
 	return nil
 }
 
@@ -265,7 +266,7 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	}
 	f.phase = state.PhaseFollowing
 	f.Log.Info("target is consistent; following the source", "position", f.sink.Applied().At)
-	if f.Wanted() {
+	if f.Finalize.due(false) {
 		return nil // the phase after this one is noted at once, or awaitBuilds notes this one
 	}
 	return f.enter(ctx, state.PhaseFollowing)
@@ -314,7 +315,7 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 		return false, err
 	}
 	// This position may be lost with the target's primary; the one before it cannot be.
-	f.Passed(f.Progress.ReadFrom())
+	f.Spool.Passed(f.Progress.ReadFrom())
 	f.saved = pos
 	f.Progress.SetApplied(pos)
 	return true, nil
@@ -323,7 +324,7 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 // progress is what is saved with a position. Updates that were skipped at or
 // before it are stored first: a restart does not meet them again.
 func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, error) {
-	if err := f.Ask.Source.Holds(ctx, p.At); err != nil {
+	if err := f.Source.Holds(ctx, p.At); err != nil {
 		return nil, err
 	}
 	set := state.PositionFields(p)
@@ -356,7 +357,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	defer f.mu.Unlock()
 	failpoint.Hit("schema.before")
 	if !f.Parts { // shards tell of what moves with its database under another UUID
-		meant := f.Ask.Names.Meant(*ev.Change)
+		meant := f.Source.Names.Meant(*ev.Change)
 		ev.Change, ev.NS = &meant, meant.NS
 	}
 	if err := f.putIndexesOff(ctx, ev); err != nil {
@@ -384,8 +385,8 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	f.Log.Info("schema change", "kind", ev.Change.Kind, "ns", ev.Change.NS, "to", ev.Change.To, "at", ev.At, "applied", effect.Applied, "skipped", effect.Skipped)
 	failpoint.Hit("schema.after")
 	// Stored when all else is done: shards tell of a change no more that the names have.
-	names := f.Ask.Names.After(*ev.Change, f.Rules)
-	f.Ask.Names.Change(names)
+	names := f.Source.Names.After(*ev.Change, f.Rules)
+	f.Source.Names.Change(names)
 	if err := f.moveNames(ctx, ev, effect); err != nil {
 		return err
 	}
@@ -426,7 +427,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 // resync copies a collection that a rename brought inside the filter, as it is
 // on the source now; until the stream has passed that moment the target is ahead.
 func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
-	coll, found, err := f.Ask.FindRenamed(ctx, ev.Change, ev.At)
+	coll, found, err := f.Source.FindRenamed(ctx, ev.Change, ev.At)
 	if err != nil {
 		return err
 	}
@@ -447,7 +448,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		return err
 	}
 	// What the copy reads must not be older than the rename.
-	pos, err := f.Ask.Committed(ctx, ev.At)
+	pos, err := f.Source.Committed(ctx, ev.At)
 	if err != nil {
 		return err
 	}
@@ -458,7 +459,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err := create(ctx, coll, effect.ResyncNS, f.Rules); err != nil {
 		return err
 	}
-	if err := f.CopyAnew(ctx, coll, effect.ResyncNS, pos.Majority); err != nil {
+	if err := f.Job.CopyAnew(ctx, coll, effect.ResyncNS, pos.Majority); err != nil {
 		return err
 	}
 	if err := f.startCopied(ctx, effect); err != nil {
@@ -467,13 +468,13 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if _, err := f.Schema.Indexes.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent, f.Rules.Route(ev.Change.To).Skips); err != nil {
 		return err
 	}
-	newest, err := f.Ask.Newest(ctx)
+	newest, err := f.Source.Newest(ctx)
 	if err != nil {
 		return err
 	}
-	if one, ok := f.Ask.Names.Target(effect.ResyncNS); ok {
+	if one, ok := f.Source.Names.Target(effect.ResyncNS); ok {
 		one.Copied = newest
-		f.Ask.Names.Change(schema.NameChange{Put: []schema.Name{one}})
+		f.Source.Names.Change(schema.NameChange{Put: []schema.Name{one}})
 	}
 	return f.overlapUntil(ctx, newest)
 }

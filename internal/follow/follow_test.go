@@ -43,11 +43,16 @@ func TestDuring(t *testing.T) {
 // saves takes each position, whole has told all.
 type (
 	saves struct{ state.Store }
-	whole struct{ Origin }
+	whole struct{ Deployment }
 )
 
 func (saves) Save(context.Context, bson.D, ...bson.E) error { return nil }
 func (whole) Holds(context.Context, mongo.OpTime) error     { return nil }
+
+// spool notes what was passed.
+type spool []mongo.OpTime
+
+func (s *spool) Passed(from mongo.OpTime) { *s = append(*s, from) }
 
 // TestSpoolKeeps: a position that was just stored may be lost with the target's primary.
 // What the one before it needs is kept.
@@ -57,8 +62,8 @@ func TestSpoolKeeps(t *testing.T) {
 	}
 	p := progress.New(progress.Options{Now: time.Now, ReadFrom: func(pos stream.Position) (mongo.OpTime, error) { return pos.At, nil }})
 	p.SetApplied(at(3))
-	var passed []mongo.OpTime
-	f := &follower{Options: Options{Store: saves{}, Ask: &Ask{Source: whole{}}, Progress: p, Passed: func(from mongo.OpTime) { passed = append(passed, from) }},
+	var passed spool
+	f := &follower{Options: Options{Store: saves{}, Source: &Source{Deployment: whole{}}, Progress: p, Spool: &passed},
 		sink: mongosink.New(&mongo.Cluster{}, at(5), mongosink.Options{}), saved: at(3)}
 	if err := f.save(t.Context()); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ func (f *follower) join(ctx context.Context, ev *stream.Event, effect schema.Eff
 		phase = schema.BeforeConsistent
 	}
 	f.Log.Info("documents come into a collection that was left", "from", effect.Join.NS, "to", effect.JoinNS, "position", ev.At)
-	err := f.CopyWithin(ctx, *effect.Join, effect.JoinNS)
+	err := f.Job.CopyWithin(ctx, *effect.Join, effect.JoinNS)
 	if err == nil {
 		failpoint.Hit("join.copied")
 		err = f.untangled(ctx, func() error { return f.Schema.Changes.TakeOver(ctx, effect.Join.NS, effect.JoinNS, phase) })

@@ -14,7 +14,7 @@ import (
 // neverCame notes that a collection which a rename brought inside the filter is
 // gone from the source already: until its drop comes, nothing is applied to it.
 func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
-	there, err := f.Schema.Has(ctx, effect.ResyncNS)
+	there, err := f.Schema.Catalog.Has(ctx, effect.ResyncNS)
 	if err != nil {
 		return err
 	}
@@ -22,12 +22,12 @@ func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schem
 		return nil // the target has what was copied of it, or what others have filled
 	}
 	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped", "ns", ev.Change.To, "position", ev.At)
-	one, _ := f.Ask.Names.Source(ev.Change.To)
+	one, _ := f.Source.Names.Source(ev.Change.To)
 	one.Gone = true
-	if one.Copied, err = f.Ask.Newest(ctx); err != nil {
+	if one.Copied, err = f.Source.Newest(ctx); err != nil {
 		return err
 	}
-	f.Ask.Names.Change(schema.NameChange{Put: []schema.Name{one}})
+	f.Source.Names.Change(schema.NameChange{Put: []schema.Name{one}})
 	return nil
 }
 
@@ -38,7 +38,7 @@ func (f *follower) noteNames(ctx context.Context, change schema.NameChange) erro
 	}
 	now := schema.NameChange{Removed: change.Removed}
 	for _, one := range change.Put {
-		if there, ok := f.Ask.Names.Source(one.NS); ok {
+		if there, ok := f.Source.Names.Source(one.NS); ok {
 			one = there
 		}
 		now.Put = append(now.Put, one)
@@ -79,7 +79,7 @@ func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
 	// without a checkpoint; but for what was read for rules (putIndexesOff), and where
 	// others filled it.
 	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Cut: f.mayBeCut(ev), Ahead: f.filledAhead(ev.At), Recorded: f.job.Copied.Before(ev.At),
-		Maybe: f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Ask.Names, MixedSchema: f.MixedSchema}
+		Maybe: f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Source.Names, MixedSchema: f.MixedSchema}
 }
 
 // filledAhead reports that others filled the target, which may be ahead of a position.
@@ -95,7 +95,7 @@ func (f *follower) mayBeCut(ev *stream.Event) bool {
 
 // CopyEnd is the end of the last copy of a source namespace.
 func (f *follower) CopyEnd(ns string) mongo.OpTime {
-	one, _ := f.Ask.Names.Source(ns)
+	one, _ := f.Source.Names.Source(ns)
 	return mongo.MaxOpTime(f.copied(), one.Copied)
 }
 

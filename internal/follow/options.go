@@ -2,7 +2,8 @@
 // source into a sink, from a stored position until the job is finalized or
 // something ends the run. It decides when the overlap ends, makes schema changes
 // safe against a crash, notes positions, and finds out what the target has already.
-// It knows no phases but its own and no operator: the job hands in what it needs.
+// It knows no phases but its own: the job hands in what it needs, and an operator's
+// requests as Finalize and Repairs.
 package follow
 
 import (
@@ -12,9 +13,9 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/progress"
-	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
@@ -31,8 +32,8 @@ type Options struct {
 	Tally      *transform.Tally // of Rules
 	Store      state.Store
 	Target     *mongo.Cluster
-	Schema     *schema.Target // of Target
-	Letters    *deadletter.Store
+	Schema     Schema            // of Target
+	Letters    *deadletter.Store // of Target
 	Leaves     transform.LeftOut // of Letters
 	Progress   *progress.Progress
 	Log        *slog.Logger
@@ -41,45 +42,98 @@ type Options struct {
 	// that some collections of it are capped.
 	Fresh, Capped bool
 
-	Source stream.Source
+	// Changes are those of the source from the position on.
+	Changes stream.Source
+	// Source has the job's names as of the position to go on from; the run keeps
+	// them true.
+	Source *Source
 	// Parts says that the source is of several shards, each of which builds indexes by
 	// itself.
 	Parts bool
-	// Sink begins writing; the options are those that the run knows.
-	Sink func(stream.Position, mongosink.Options) *mongosink.Engine
-
-	// Ask has the job's names as of the position to go on from; the run keeps
-	// them true.
-	Ask *Ask
 	// MixedSchema is that of the time-series collections that the source makes.
 	MixedSchema bool
-	// CopyAnew copies a collection of the source, not older than a position.
-	CopyAnew func(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
-	// CopyWithin copies a collection of the target into another one there, whose documents
-	// of the same _ids go.
-	CopyWithin func(ctx context.Context, c schema.Collection, target string) error
-	// Slices are what was noted of copies.
-	Slices func(context.Context) ([]scan.Slice, error)
 
-	// Repairs are documents that operators want repaired.
-	Repairs *Repairs
-
-	// SavePhase moves the job on, with fields that belong to the step.
-	SavePhase func(context.Context, state.Phase, ...bson.E) error
-	// Passed is told from where reading would start after a crash now.
-	Passed func(readFrom mongo.OpTime)
-	// Wanted reports that the job is to be finalized, Final the same when that begins: it
-	// cannot be taken back any more. Rejected takes it back because of index builds of the
-	// source that lasted longer than IndexWait (0 is without limit); its error ends the run.
-	Wanted, Final func() bool
-	Rejected      func(building []schema.IndexName) error
-	IndexWait     time.Duration
-	// Compare finds how the target's catalog differs from the source's; Finish ends the
-	// job when the target is at its last position.
-	Compare func(context.Context) ([]schema.Difference, error)
-	Finish  func(context.Context, Final) error
+	Job   Job
+	Spool Spool
+	// Finalize is the request to finalize, Repairs are documents that operators want
+	// repaired.
+	Finalize *Finalize
+	Repairs  *Repairs
+	// IndexWait is for how long finalize waits for index builds of the source (0 is
+	// without limit).
+	IndexWait time.Duration
 	// Unclear counts the conflicts that could not be judged in all runs.
 	Unclear *int
+}
+
+// Job is what a run has its job do.
+type Job interface {
+	// OpenSink begins writing at a position; the options are those that the run knows.
+	OpenSink(stream.Position, mongosink.Options) Sink
+	// CopyAnew copies a collection of the source, not older than a position.
+	CopyAnew(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
+	// CopyWithin copies a collection of the target into another one there, whose documents
+	// of the same _ids go.
+	CopyWithin(ctx context.Context, c schema.Collection, target string) error
+	// SavePhase moves the job on, with fields that belong to the step.
+	SavePhase(context.Context, state.Phase, ...bson.E) error
+	// Compare finds how the target's catalog differs from the source's.
+	Compare(context.Context) ([]schema.Difference, error)
+	// Finish ends the job when the target is at its last position.
+	Finish(context.Context, Final) error
+}
+
+// Spool keeps changes of the source that its oplog may forget.
+type Spool interface {
+	// Passed is called with the position from which reading would start after a crash now.
+	Passed(readFrom mongo.OpTime)
+}
+
+// Sink is a sink whose target has a schema, and refuses documents. See mongosink.Engine.
+type Sink interface {
+	stream.Sink
+	Sent() mongo.OpTime
+	SetOverlap(end mongo.OpTime)
+	Renamed(from, to string, at mongo.OpTime)
+	StartCapped(ns string, start mongosink.CappedStart)
+	Skipped() (list []stream.Place, version int)
+	Untangle(context.Context, mongosink.Clash) error
+	Hold(context.Context, deadletter.Letter) (why string, err error)
+	Repaired(ns string, id bsonraw.ID) mongosink.Repaired
+}
+
+// Schema is the schema of the target. Its parts are those of a schema.Target.
+type Schema struct {
+	Catalog interface {
+		Has(ctx context.Context, ns string) (bool, error)
+		HasCapped(ctx context.Context, ns string) (bool, error)
+	}
+	Changes interface {
+		Prepare(context.Context, stream.Change, schema.ApplyOptions) (schema.Before, error)
+		Apply(context.Context, stream.Change, schema.ApplyOptions) (schema.Effect, error)
+		TakeOver(ctx context.Context, from, to string, p schema.Phase) error
+	}
+	Collections interface {
+		Create(ctx context.Context, c schema.Collection, ns string, rules *transform.Set) error
+		CreateOurs(ctx context.Context, c schema.Collection, ns string, rules *transform.Set) error
+	}
+	Indexes interface {
+		BuildDeferred(ctx context.Context, but ...schema.IndexName) error
+		BuildSkipping(
+			ctx context.Context, ns string, list []stream.Index, p schema.Phase, skips stream.Ops,
+		) (left []string, err error)
+		Duplicates(ctx context.Context, ns string, index bson.Raw) ([]bson.Raw, error)
+	}
+	Deferred interface {
+		Waits(context.Context) (schema.Waiting, error)
+		GiveUp(context.Context, schema.IndexName) error
+	}
+	Expiries interface{ Restore(context.Context) error }
+}
+
+// SchemaOf is the schema of a target.
+func SchemaOf(t *schema.Target) Schema {
+	return Schema{t, t.Changes, t.Collections, t.Indexes, t.Deferred, t.Expiries}
 }
 
 // Final is what is noted with the end of a job.

@@ -208,7 +208,7 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 	if mongo.IsBuckets(one.Target) {
 		return nil, "it is of a time-series collection, where nothing is repaired", nil
 	}
-	name, ok := f.Ask.Names.Target(one.Target)
+	name, ok := f.Source.Names.Target(one.Target)
 	if !ok || name.Gone {
 		return nil, "the job has no such collection", nil
 	}
@@ -222,7 +222,7 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 	if c, _, _ := f.Letters.CaseOf(one.Target, one.ID); c.State == deadletter.Held {
 		return nil, "", nil
 	}
-	now, err := f.Ask.Reread(ctx, mongosink.Origin{Target: one.Target, Source: name.NS}, one.ID, at)
+	now, err := f.Source.Reread(ctx, mongosink.Origin{Target: one.Target, Source: name.NS}, one.ID, at)
 	switch {
 	case err != nil:
 		return nil, "", err

@@ -36,7 +36,7 @@ func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 		}
 		first, rest := b.Cut(from+i, f.mark)
 		if len(first.Events) > 0 {
-			if err := f.stage.Pass(ctx, first, f.Ask.Read, f.feed); err != nil {
+			if err := f.stage.Pass(ctx, first, f.Source.Read, f.feed); err != nil {
 				return err
 			}
 		}
@@ -49,7 +49,7 @@ func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 		}
 		b, from = rest, 1
 	}
-	if err := f.stage.Pass(ctx, b, f.Ask.Read, f.feed); err != nil {
+	if err := f.stage.Pass(ctx, b, f.Source.Read, f.feed); err != nil {
 		return err
 	}
 	if !b.Partial {
@@ -93,23 +93,23 @@ type rewriting struct {
 // rewrite emits what becomes of each document.
 func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	ev := &b.Events[0]
-	staged, known := f.Ask.Names.Source(ev.Change.NS)
+	staged, known := f.Source.Names.Source(ev.Change.NS)
 	capped := ev.Change.Command == mongo.CommandCapped
 	moved := ev.Change.Kind == stream.ChangeDrop
 	route := f.Rules.Route(ev.Change.To)
 	switch {
 	case (capped || moved) && !f.mayBeCut(ev) && !(moved && reads(route)):
 		return nil
-	case !known || !capped && f.Ask.Names.LeftOut(*ev.Change, f.Rules):
+	case !known || !capped && f.Source.Names.LeftOut(*ev.Change, f.Rules):
 		return nil
 	}
-	to, there := f.Ask.Names.Source(ev.Change.To)
+	to, there := f.Source.Names.Source(ev.Change.To)
 	there = there && !to.Gone
 	r := &rewriting{follower: f, b: b, ev: ev, from: staged.Target, route: route}
 	if data := ev.Change.UUID.Data; len(data) == len(r.uuid) {
 		r.uuid = (*[16]byte)(data)
 	}
-	has, err := f.Schema.Has(ctx, r.from)
+	has, err := f.Schema.Catalog.Has(ctx, r.from)
 	switch {
 	case err != nil:
 		return err
@@ -176,10 +176,10 @@ func (r *rewriting) takesPlace(ctx context.Context) (bool, error) {
 
 // ordered reports that the target's collection is a capped one, and a copy of what it was before.
 func (r *rewriting) ordered(ctx context.Context) (bool, error) {
-	if one, _ := r.Ask.Names.Source(r.route.Source); !one.Copied.Before(r.ev.At) {
+	if one, _ := r.Source.Names.Source(r.route.Source); !one.Copied.Before(r.ev.At) {
 		return false, nil
 	}
-	return r.Schema.HasCapped(ctx, r.route.Target)
+	return r.Schema.Catalog.HasCapped(ctx, r.route.Target)
 }
 
 // takePlace makes the drop of what the server filled the rename by which that takes the place.
@@ -202,7 +202,7 @@ func (r *rewriting) emitAll(ctx context.Context, events []stream.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
-	return r.stage.Pass(ctx, r.part(events), r.Ask.Read, r.feed)
+	return r.stage.Pass(ctx, r.part(events), r.Source.Read, r.feed)
 }
 
 // part is a batch that leaves the position where it is.
@@ -398,7 +398,7 @@ func (r *rewriting) fill(ctx context.Context) error {
 				ev.Kind, ev.Doc = stream.Delete, nil
 			case to != nil:
 				out, err := to(nil, doc)
-				if _, unmapped := transform.Unmappable(err); unmapped && r.Ask.LeavesOut {
+				if _, unmapped := transform.Unmappable(err); unmapped && r.Source.LeavesOut {
 					continue
 				}
 				if err != nil {

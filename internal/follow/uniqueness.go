@@ -72,7 +72,7 @@ func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.A
 	if !schema.IsRefused(err) || o.Overlap {
 		return effect, err
 	}
-	newest, qerr := f.Ask.Newest(ctx)
+	newest, qerr := f.Source.Newest(ctx)
 	if qerr == nil {
 		qerr = f.overlapUntil(ctx, newest)
 	}

@@ -20,7 +20,7 @@ import (
 // transform.Versions.
 type targetVersions struct {
 	target *mongo.Cluster
-	sink   *mongosink.Engine
+	sink   Sink
 }
 
 // Settle implements transform.Versions.
@@ -111,8 +111,8 @@ func (v targetVersions) read(ctx context.Context, target string, command func(co
 
 // sourceIDs are the _ids of the source's documents whose _ids on the target are given:
 // those of versions hold them.
-func (a *Ask) sourceIDs(from mongosink.Origin, ids []bson.RawValue) []bson.RawValue {
-	if !a.Rules.Route(a.sourceOf(from)).History {
+func (s *Source) sourceIDs(from mongosink.Origin, ids []bson.RawValue) []bson.RawValue {
+	if !s.route(from).History {
 		return ids
 	}
 	out := make([]bson.RawValue, len(ids))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/expiry"
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
@@ -54,17 +55,22 @@ func newApplyBuffer(bytes int64, partitions int) applyBuffer {
 	return b
 }
 
+// OpenSink is sink for package follow.
+func (s *session) OpenSink(pos stream.Position, o mongosink.Options) follow.Sink {
+	return s.sink(pos, o)
+}
+
 // sink makes the engine that applies changes, with what it needs to know about
 // conflicts.
 func (s *session) sink(pos stream.Position, o mongosink.Options) *mongosink.Engine {
 	partitions := partitionsFor(s.spec.Partitions, s.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(s.spec.ApplyBuffer, partitions)
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Targets, o.LeavesOut = targets{s.ask.Names, s.dst, s.cat, s.rules, s.tally, s.spec.Mode == ModeIncremental}, s.ask.LeavesOut
+	o.Targets, o.LeavesOut = targets{s.source.Names, s.dst, s.cat, s.rules, s.tally, s.spec.Mode == ModeIncremental}, s.source.LeavesOut
 	o.Policy = mongosink.Policy{Overwrite: s.spec.OnExisting == ExistingMerge, OnConflict: s.spec.OnConflict, Letters: s.letters}
-	o.Source = mongosink.Source{Reread: s.ask.Reread, Has: s.ask.OnSource}
-	if s.shards != nil {
-		o.Source.Whole = s.shards.Whole
+	o.Source = mongosink.Source{Reread: s.source.Reread, Has: s.source.OnSource}
+	if s.source.shards != nil {
+		o.Source.Whole = s.source.shards.Whole
 	}
 	o.Write.Transactions, o.Write.SameTerm, o.Write.Gate = s.txn, s.store.SameTerm, s.dstGate
 	o.Write.Others = s.spec.OnExisting == ExistingMerge

@@ -40,10 +40,10 @@ func holdBack(t *testing.T) *heldBack {
 	h.replicate(false)
 	for i := 0; ; i++ { // they stop after what they are just fetching
 		h.write("other", i)
-		p, err := job.Asks(h.j).Committed(t.Context(), mongo.OpTime{})
+		p, err := job.Source(h.j).Committed(t.Context(), mongo.OpTime{})
 		h.must(nil, err)
 		time.Sleep(300 * time.Millisecond)
-		q, err := job.Asks(h.j).Committed(t.Context(), mongo.OpTime{})
+		q, err := job.Source(h.j).Committed(t.Context(), mongo.OpTime{})
 		h.must(nil, err)
 		if q.Majority == p.Majority && q.Majority.Before(q.Last) {
 			return h
@@ -93,7 +93,7 @@ func (h *heldBack) asked(question func(context.Context) (bool, error)) <-chan bo
 func (h *heldBack) reread(ctx context.Context) (bool, error) {
 	var uuid [16]byte
 	copy(uuid[:], h.uuid.Data)
-	r, err := job.Asks(h.j).Reread(ctx, mongosink.Origin{Target: "certain.c", Source: "certain.c", UUID: &uuid},
+	r, err := job.Source(h.j).Reread(ctx, mongosink.Origin{Target: "certain.c", Source: "certain.c", UUID: &uuid},
 		bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}, mongo.OpTime{})
 	return !r.Gone, err
 }
@@ -126,14 +126,14 @@ func TestRenameIsWaitedFor(t *testing.T) {
 	at := lastOp(t, kit.Client(t, h.s.src.DirectURI(h.primary)))
 	ch := &stream.Change{Kind: stream.ChangeRename, NS: "certain.out", To: "certain.c", UUID: h.uuid}
 	answer := h.asked(func(ctx context.Context) (bool, error) {
-		_, found, err := job.Asks(h.j).FindRenamed(ctx, ch, at)
+		_, found, err := job.Source(h.j).FindRenamed(ctx, ch, at)
 		return found, err
 	})
 	h.replicate(true)
 	if !<-answer {
 		t.Error("not found")
 	}
-	if pos, err := job.Asks(h.j).Committed(t.Context(), at); err != nil || pos.Majority.Before(at) {
+	if pos, err := job.Source(h.j).Committed(t.Context(), at); err != nil || pos.Majority.Before(at) {
 		t.Errorf("copied from %v, %v, before the rename at %v", pos.Majority, err, at)
 	}
 }

@@ -30,8 +30,8 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("source")}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		if j.src, err = j.connectSide(gctx, "the source", j.spec.Source, reading); err == nil && j.src.Info.Kind == mongo.KindSharded {
-			j.shards, err = openShards(gctx, j.src, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Left: true, Mongo: reading, Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
+		if j.source.cluster, err = j.connectSide(gctx, "the source", j.spec.Source, reading); err == nil && j.source.cluster.Info.Kind == mongo.KindSharded {
+			j.source.shards, err = openShards(gctx, j.source.cluster, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Left: true, Mongo: reading, Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
 		}
 		return mongo.Wrap(err, "source")
 	})
@@ -41,15 +41,12 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		return mongo.Wrap(err, "target")
 	})
 	if err = g.Wait(); err == nil {
-		if j.shards != nil {
-			j.origin = j.shards
-		}
 		return nil
 	}
-	if j.shards != nil {
-		j.shards.Close()
+	if j.source.shards != nil {
+		j.source.shards.Close()
 	}
-	for _, c := range []*mongo.Cluster{j.src, j.dst} {
+	for _, c := range []*mongo.Cluster{j.source.cluster, j.dst} {
 		if c != nil {
 			c.Close()
 		}
@@ -156,10 +153,10 @@ type side struct {
 
 // read are the replica sets that the job reads by the read preference.
 func (j *Job) read() (sides []side) {
-	if j.shards == nil {
-		return []side{{"the source", j.src}}
+	if j.source.shards == nil {
+		return []side{{"the source", j.source.cluster}}
 	}
-	all := j.shards.Cluster()
+	all := j.source.shards.Cluster()
 	for _, s := range all.Shards {
 		sides = append(sides, side{"the source's shard " + s.Name, s.Cluster})
 	}
@@ -171,10 +168,10 @@ func (j *Job) read() (sides []side) {
 
 // sources are all that the job works with of the source.
 func (j *Job) sources() []side {
-	if j.shards == nil {
+	if j.source.shards == nil {
 		return j.read()
 	}
-	return append(j.read(), side{"the source's router", j.src})
+	return append(j.read(), side{"the source's router", j.source.cluster})
 }
 
 // readable fails if a replica set of the source has no member for the read preference.

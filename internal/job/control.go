@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,128 +12,35 @@ import (
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
-	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
 )
 
-// control carries an operator's wishes to the running job.
+// control carries what an operator asks for to the running job.
 type control struct {
+	*follow.Finalize
 	noted bool // the checkpoint may say paused; phases only
 
-	mu        sync.Mutex
-	finalize  bool
-	told      bool          // the log has the wish to finalize
-	begun     bool          // to finalize; it cannot be taken back any more
-	withdrawn chan struct{} // closed and replaced when the wish to finalize is taken back
-	rejected  error         // why the job has taken it back by itself, if it has
-	bySpec    bool          // Spec says when to finalize
-	at        time.Time     // from when on to finalize; zero: no time
-	paused    bool
-	asked     bool                    // an operator has paused or resumed since the start
-	changed   chan struct{}           // closed and replaced at each change
-	cancel    context.CancelCauseFunc // ends the phase under way
-	done      chan struct{}           // closed when Run returns
-	err       error                   // of Run
+	mu      sync.Mutex
+	paused  bool
+	asked   bool                    // an operator has paused or resumed since the start
+	changed chan struct{}           // closed and replaced at each change
+	cancel  context.CancelCauseFunc // ends the phase under way
+	done    chan struct{}           // closed when Run returns
+	err     error                   // of Run
 }
 
 // newControl reads Spec.Until.
-func newControl(until string, mode Mode) (*control, error) {
-	c := &control{changed: make(chan struct{}), withdrawn: make(chan struct{}), done: make(chan struct{}), finalize: until == "caught-up" || mode.EndsByItself()}
-	var err error
-	if until != "" && until != "never" && until != "caught-up" {
-		c.at, err = time.Parse(time.RFC3339, until)
+func newControl(spec Spec) (*control, error) {
+	var at time.Time
+	wanted := spec.Until == "caught-up" || spec.Mode.EndsByItself()
+	if spec.Until != "" && spec.Until != "never" && spec.Until != "caught-up" {
+		var err error
+		if at, err = time.Parse(time.RFC3339, spec.Until); err != nil {
+			return nil, fmt.Errorf("--until %q: want never, caught-up or a time (2026-01-02T15:04:05Z)", spec.Until)
+		}
 	}
-	c.bySpec = c.finalize || !c.at.IsZero()
-	if err != nil {
-		return nil, fmt.Errorf("--until %q: want never, caught-up or a time (2026-01-02T15:04:05Z)", until)
-	}
-	return c, nil
-}
-
-// due reports that the job is to be finalized.
-func (c *control) due(now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.isDue(now)
-}
-
-// isDue is called under mu.
-func (c *control) isDue(now time.Time) bool {
-	return c.begun || c.finalize || !c.at.IsZero() && !now.Before(c.at)
-}
-
-// final reports that the job is to be finalized, which begins then.
-func (c *control) final(now time.Time) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.begun = c.isDue(now)
-	return c.begun
-}
-
-// reject takes an operator's request to finalize back for a reason. Where Spec says when to
-// finalize, or an earlier run has begun to, the reason is returned: it ends the job.
-func (c *control) reject(reason error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.bySpec || c.begun {
-		return reason
-	}
-	c.rejected = reason
-	c.takeBack()
-	return nil
-}
-
-// takeBack is called under mu.
-func (c *control) takeBack() {
-	c.finalize, c.told, c.at = false, false, time.Time{}
-	close(c.withdrawn)
-	c.withdrawn = make(chan struct{})
-}
-
-// whyWithdrawn is why the request to finalize was taken back.
-func (c *control) whyWithdrawn() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.rejected != nil {
-		return c.rejected
-	}
-	return refuse(CodeWithdrawn, "the job goes on; see millrace status", "finalize was taken back")
-}
-
-// begin has the job finalize, which an earlier run of it has begun.
-func (c *control) begin() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.begun = true
-}
-
-// wantFinal notes the wish to finalize as soon as the job can, and reports whether the log
-// does not have it yet.
-func (c *control) wantFinal() (withdrawn <-chan struct{}, untold bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	untold = !c.told
-	c.finalize, c.told, c.rejected = true, true, nil
-	return c.withdrawn, untold
-}
-
-// withdraw takes the wish to finalize back, and reports whether it was there still.
-func (c *control) withdraw() (was, begun bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	was, begun = c.finalize || !c.at.IsZero(), c.begun
-	if was && !begun {
-		c.takeBack()
-		c.bySpec = false
-	}
-	return was, begun
-}
-
-// wanted reports the wish to finalize as soon as the job can.
-func (c *control) wanted() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.finalize || c.begun
+	return &control{Finalize: follow.NewFinalize(spec.Now, wanted, at, spec.FinalizeTold),
+		changed: make(chan struct{}), done: make(chan struct{})}, nil
 }
 
 // inherit takes over what the checkpoint says, unless an operator has spoken
@@ -297,11 +205,8 @@ func (j *Job) SetLoads(_ context.Context, l pace.Loads) error {
 	return nil
 }
 
-// Refusal says why an operator's wish is not met. Code is one of the words below.
-type Refusal struct{ Code, Text string }
-
-// Error is the text.
-func (r *Refusal) Error() string { return r.Text }
+// Refusal says why an operator's request is refused. Code is one of the words below.
+type Refusal = follow.Refusal
 
 // The codes of refusals.
 const (
@@ -310,12 +215,8 @@ const (
 	CodeWithdrawn    = "withdrawn" // finalize was taken back
 	CodeNotWanted    = "notWanted" // nobody has asked to finalize
 	CodeDraining     = "draining"  // finalize cannot be taken back any more
-	CodeBuilding     = "building"  // the source is building indexes that the target would lack
+	CodeBuilding     = follow.CodeBuilding
 )
-
-func refuse(code, hint, format string, args ...any) error {
-	return mongo.WithHint(&Refusal{code, fmt.Sprintf(format, args...)}, hint)
-}
 
 // Finalize asks for the cut-over and waits for it: the job drains to the
 // source's newest position, restores what was deferred, compares the catalogs
@@ -325,20 +226,21 @@ func refuse(code, hint, format string, args ...any) error {
 func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 	if st := j.Status(); !whenCaughtUp && st.CannotFinalize != "" && !slices.Contains([]Phase{PhaseFinalizing, PhaseFinalized}, st.Phase) {
 		if st.Paused {
-			return refuse(CodePaused, "resume it first (millrace resume)", "finalize: %s", st.CannotFinalize)
+			return follow.Refuse(CodePaused, "resume it first (millrace resume)", "finalize: %s", st.CannotFinalize)
 		}
-		return refuse(CodeNotFollowing, "wait for phase following, or give --when-caught-up to finalize as soon as it is reached, whatever is written to the source until then",
+		return follow.Refuse(CodeNotFollowing, "wait for phase following, or give --when-caught-up to finalize as soon as it is reached, whatever is written to the source until then",
 			"finalize: %s", st.CannotFinalize)
 	}
-	withdrawn, untold := j.control.wantFinal()
-	if untold {
+	withdrawn, isNew := j.control.Request()
+	if isNew {
 		j.log.Info("finalize requested by operator", "whenCaughtUp", whenCaughtUp)
 	}
 	select {
 	case <-j.control.done:
 		return j.control.err
 	case <-withdrawn:
-		return j.control.whyWithdrawn()
+		return cmp.Or(j.control.Rejection(),
+			follow.Refuse(CodeWithdrawn, "the job goes on; see millrace status", "finalize was taken back"))
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -348,29 +250,16 @@ func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 // as the job has not begun to.
 func (j *Job) CancelFinalize(ctx context.Context) error {
 	if j.spec.Mode.EndsByItself() {
-		return refuse(CodeNotWanted, "interrupt it to stop it", "a job of mode %s ends by itself: there is no finalize to take back", j.spec.Mode)
+		return follow.Refuse(CodeNotWanted, "interrupt it to stop it", "a job of mode %s ends by itself: there is no finalize to take back", j.spec.Mode)
 	}
-	switch was, begun := j.control.withdraw(); {
+	switch was, begun := j.control.Withdraw(); {
 	case begun:
-		return refuse(CodeDraining, "it ends when all is applied that the source had at that moment", "finalize cannot be taken back: the job has begun to finalize")
+		return follow.Refuse(CodeDraining, "it ends when all is applied that the source had at that moment", "finalize cannot be taken back: the job has begun to finalize")
 	case !was:
-		return refuse(CodeNotWanted, "see millrace status", "nobody has asked the job to finalize")
+		return follow.Refuse(CodeNotWanted, "see millrace status", "nobody has asked the job to finalize")
 	}
 	j.log.Info("finalize taken back by operator")
 	return ctx.Err()
-}
-
-// rejectFinal takes the request to finalize back, for the source goes on building indexes.
-func (j *Job) rejectFinal(building []schema.IndexName) error {
-	err := stillBuilding("finalize", j.spec.IndexWait, building)
-	j.log.Warn("finalize is rejected", "reason", err)
-	return j.control.reject(err)
-}
-
-// stillBuilding rejects what the target would go without indexes after.
-func stillBuilding(what string, after time.Duration, building []schema.IndexName) error {
-	return refuse(CodeBuilding, "wait until the builds have ended, or end them with dropIndexes on the source, then "+what+" again; --index-wait says for how long the job waits",
-		"cannot %s: after %s the source is still building %s", what, after, schema.NameAll(building))
 }
 
 // cannotFinalize says why the job as shown cannot be finalized now, "" if it can.
@@ -430,7 +319,7 @@ var ErrEnded = errors.New("the job's run has ended")
 // job does it while it follows, in order with the changes of the source. Those that were
 // begun when ctx ends are repaired all the same.
 func (j *Job) Repair(ctx context.Context, list []*Repair, told func(now []Repair)) error {
-	if j.shards != nil || j.dst.Info.Kind == mongo.KindSharded {
+	if j.source.shards != nil || j.dst.Info.Kind == mongo.KindSharded {
 		return mongo.WithHint(errors.New("documents of sharded clusters are not repaired"), "change them on the source, which has them written anew")
 	}
 	j.repairs.Add(list)

@@ -54,18 +54,18 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
-	if c.shards != nil {
-		if err := c.shards.Begin(positionOf(job), c.ask.Names.All()); err != nil {
+	if c.source.shards != nil {
+		if err := c.source.shards.Begin(positionOf(job), c.source.Names.All()); err != nil {
 			return err
 		}
 	}
 	if err := c.run(ctx, tasks, job.Start, job.Chunks, o, true); err != nil {
 		return err
 	}
-	if c.src.Info.Kind == mongo.KindStandalone {
-		return c.savePhase(ctx, PhaseIndexing)
+	if c.source.cluster.Info.Kind == mongo.KindStandalone {
+		return c.SavePhase(ctx, PhaseIndexing)
 	}
-	newest, err := c.ask.Newest(ctx)
+	newest, err := c.source.Newest(ctx)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	if !indexes {
 		next = PhaseOverlap
 	}
-	return c.savePhase(ctx, next, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})
+	return c.SavePhase(ctx, next, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})
 }
 
 // deferTTL defers what expires, and what goes from capped collections, on the target
@@ -86,7 +86,7 @@ func (c *copier) deferTTL(ctx context.Context) error {
 	if !due && c.stored.Phase != PhaseFinalizing {
 		return nil
 	}
-	if err := c.cat.Expiries.Defer(ctx, c.ask.Names.Targets()); err != nil {
+	if err := c.cat.Expiries.Defer(ctx, c.source.Names.Targets()); err != nil {
 		return err
 	}
 	c.ttlDeferred = true
@@ -96,7 +96,7 @@ func (c *copier) deferTTL(ctx context.Context) error {
 // task is the copy of one collection into the namespace that holds its
 // documents on the target.
 func (c *copier) task(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) copy.Task {
-	t := ruled(c.rules, c.tally, c.src.Info.Version, coll, after)
+	t := ruled(c.rules, c.tally, c.source.cluster.Info.Version, coll, after)
 	t.Target = schema.Collection{NS: target, Type: coll.Type}.DataNS()
 	if leaves := follow.Leaves(c.letters, c.spec.OnConflict, c.log); leaves != nil && t.Map != nil {
 		t.Map = leavingOut(ctx, leaves, t, after)
@@ -150,10 +150,10 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
 	}
 	o.Told = func(s copy.CollectionStats) { c.progress.Collection(s, "") }
-	if c.shards != nil {
+	if c.source.shards != nil {
 		return c.fromShards(ctx, tasks, chunks, o, lend)
 	}
-	eng := copy.New(c.src, c.dst, sliceStore{c.store}, o)
+	eng := copy.New(c.source.cluster, c.dst, sliceStore{c.store}, o)
 	c.progress.Copying(eng)
 	run := func(ctx context.Context) error { return eng.Run(ctx, tasks) }
 	if lend && c.lends() {
@@ -162,8 +162,8 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime,
 	return run(ctx)
 }
 
-// again copies one collection. Progress of an earlier copy of it does not count.
-func (c *copier) again(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
+// CopyAnew copies one collection. Progress of an earlier copy of it does not count.
+func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
 	id := hex.EncodeToString(coll.UUID.Data)
 	for _, prefix := range []string{slicePrefix(id), copy.SlicesOf(id, "") + "@"} {
 		if err := c.store.DropSlices(ctx, prefix); err != nil {
@@ -177,9 +177,9 @@ func (c *copier) again(ctx context.Context, coll schema.Collection, target strin
 	return c.run(ctx, []copy.Task{c.task(ctx, coll, target, after)}, after, chunks, copy.Options{}, false)
 }
 
-// within copies a collection of the target into another one there, in place of documents of the
+// CopyWithin copies a collection of the target into another one there, in place of documents of the
 // same _ids.
-func (c *copier) within(ctx context.Context, coll schema.Collection, target string) error {
+func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target string) error {
 	at, err := c.store.Prove(ctx, true)
 	if err != nil {
 		return err

@@ -8,7 +8,7 @@ import (
 
 // TestRepairedAtTheEnd: a run that ends when it has just repaired the last document says so.
 func TestRepairedAtTheEnd(t *testing.T) {
-	j := &Job{session: session{dst: &mongo.Cluster{}}, control: &control{done: make(chan struct{})}}
+	j := &Job{session: session{source: &source{}, dst: &mongo.Cluster{}}, control: &control{done: make(chan struct{})}}
 	one := &Repair{Target: "d.c"}
 	calls := 0
 	err := j.Repair(t.Context(), []*Repair{one}, func(now []Repair) {

@@ -23,5 +23,5 @@ func Recreate(j *Job, ctx context.Context, t copy.Task) error {
 	return j.copier.recreate(ctx, t)
 }
 
-// Asks is how a job asks the source for what is certain.
-func Asks(j *Job) *follow.Ask { return j.ask }
+// Source is how a job asks the source for what is certain.
+func Source(j *Job) *follow.Source { return j.source.Source }

@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// compare finds how the target's collections, options and indexes differ from the
+// Compare finds how the target's collections, options and indexes differ from the
 // source's.
-func (s *session) compare(ctx context.Context) ([]schema.Difference, error) {
+func (s *session) Compare(ctx context.Context) ([]schema.Difference, error) {
 	// Shard keys are as rules say, or as they were when a collection was made.
-	o := schema.DiffOptions{Keep: s.rules.Match, Own: s.ask.Names.Targets(), IgnoreSharding: true}
+	o := schema.DiffOptions{Keep: s.rules.Match, Own: s.source.Names.Targets(), IgnoreSharding: true}
 	var err error
-	if s.shards != nil {
-		if o.Building, err = s.shards.Building(ctx, s.rules); err != nil {
+	if s.source.shards != nil {
+		if o.Building, err = s.source.shards.Building(ctx, s.rules); err != nil {
 			return nil, err
 		}
 	}
@@ -36,7 +36,7 @@ func (s *session) compare(ctx context.Context) ([]schema.Difference, error) {
 			return nil, err
 		}
 	}
-	return schema.Diff(ctx, s.src, s.dst, s.rules, o)
+	return schema.Diff(ctx, s.source.cluster, s.dst, s.rules, o)
 }
 
 // compareKeys finds collections of a sharded target that have another shard key than
@@ -80,7 +80,7 @@ func (s *session) rezone(ctx context.Context) (diffs []schema.Difference, err er
 		return nil, nil
 	}
 	var pairs []placing.Pair
-	for _, n := range s.ask.Names.All() {
+	for _, n := range s.source.Names.All() {
 		pairs = append(pairs, placing.Pair{NS: n.NS, Target: n.Target})
 	}
 	left, err := s.placer.Rezone(ctx, pairs)
@@ -93,14 +93,14 @@ func (s *session) rezone(ctx context.Context) (diffs []schema.Difference, err er
 // tellKeys tells of collections that the source has sharded otherwise since they were
 // made on the target.
 func (s *session) tellKeys(ctx context.Context) error {
-	if s.shards == nil {
+	if s.source.shards == nil {
 		return nil
 	}
 	var names, targets []string
-	for _, n := range s.ask.Names.All() {
+	for _, n := range s.source.Names.All() {
 		names, targets = append(names, n.NS), append(targets, n.Target)
 	}
-	want, err := placing.Entries(ctx, s.src, names)
+	want, err := placing.Entries(ctx, s.source.cluster, names)
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (s *session) finishNow(ctx context.Context, made []state.Mapped) error {
 	if err := s.cat.Expiries.Restore(ctx); err != nil {
 		return err
 	}
-	diffs, err := s.compare(ctx)
+	diffs, err := s.Compare(ctx)
 	if err != nil {
 		return err
 	}
@@ -138,14 +138,14 @@ func (s *session) finishNow(ctx context.Context, made []state.Mapped) error {
 	if s.spec.Mode == ModeStructure {
 		at = mongo.OpTime{} // there is nothing to go on from
 	}
-	if err := s.finish(ctx, follow.Final{Differences: append(diffs, keys...), At: at}); err != nil {
+	if err := s.Finish(ctx, follow.Final{Differences: append(diffs, keys...), At: at}); err != nil {
 		return err
 	}
 	return follow.ErrFinished
 }
 
-// finish notes how the catalogs differ, and ends the job.
-func (s *session) finish(ctx context.Context, end follow.Final) error {
+// Finish notes how the catalogs differ, and ends the job.
+func (s *session) Finish(ctx context.Context, end follow.Final) error {
 	zones, err := s.rezone(ctx)
 	if err != nil {
 		return err
@@ -160,7 +160,7 @@ func (s *session) finish(ctx context.Context, end follow.Final) error {
 		s.log.Warn("target differs from the source", "difference", d.String())
 	}
 	fallBack := end.At
-	if s.shards != nil { // to which no job writes yet
+	if s.source.shards != nil { // to which no job writes yet
 		fallBack = mongo.OpTime{}
 	}
 	if s.placer != nil {
@@ -176,7 +176,7 @@ func (s *session) finish(ctx context.Context, end follow.Final) error {
 		return err
 	}
 	s.progress.SetFinal(lines, s.leftOut(ctx), fallBack)
-	err = s.savePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
+	err = s.SavePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
 		bson.E{Key: "finalizedAt", Value: s.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At}, bson.E{Key: "ended", Value: s.spec.Mode})...)
 	if err == nil && s.placer != nil {
 		if ferr := s.placer.ForgetAll(ctx); ferr != nil {
@@ -189,7 +189,7 @@ func (s *session) finish(ctx context.Context, end follow.Final) error {
 // leftOut lists and logs what the rules choose and the job has left out. A job does not
 // fail because that cannot be read.
 func (s *session) leftOut(ctx context.Context) (out []string) {
-	list, err := schema.Omissions(ctx, s.src, s.rules)
+	list, err := schema.Omissions(ctx, s.source.cluster, s.rules)
 	if err != nil {
 		s.log.Warn("cannot list what is left out", "error", err)
 	}

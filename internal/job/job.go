@@ -51,10 +51,7 @@ type session struct {
 	spec     Spec
 	id       string
 	log      *slog.Logger
-	src      *mongo.Cluster
-	shards   *origin.Sharded // behind src, if it is a router
-	origin   source          // src, as it is read
-	ask      *follow.Ask     // origin, with what the job has on the target; phases only
+	source   *source
 	dst      *mongo.Cluster
 	store    state.Store
 	cat      *schema.Target
@@ -84,9 +81,18 @@ func (t throttle) low() bool {
 	return source == pace.Low || target == pace.Low
 }
 
-// source is the source as a job needs it, whatever its shape.
-type source interface {
-	follow.Origin
+// source is what a job reads.
+type source struct {
+	cluster *mongo.Cluster  // that its connection string names: a replica set, a standalone, a router
+	shards  *origin.Sharded // behind a router; else nil
+	// Source is what the job asks there. Its names are those that the job has on the target;
+	// phases only.
+	*follow.Source
+	oplogs
+}
+
+// oplogs are what a source remembers, whatever its shape.
+type oplogs interface {
 	// Snapshot lists the catalog as it stood at a position to follow from.
 	Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot, stream.Position, error)
 	// Changes is what happens there. The names are those at the position of a run.
@@ -106,7 +112,8 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if spec.OnConflict == "" {
 		spec.OnConflict = ConflictStop
 	}
-	j := &Job{session: session{spec: spec, log: spec.Log, throttle: throttle{pace.New(spec.Limits), pace.NewGate(spec.Loads.Source), pace.NewGate(spec.Loads.Target)}}}
+	j := &Job{session: session{spec: spec, log: spec.Log, source: &source{},
+		throttle: throttle{pace.New(spec.Limits), pace.NewGate(spec.Loads.Source), pace.NewGate(spec.Loads.Target)}}}
 	var err error
 	spec.Rules.Secret = j.keys.Remember(spec.Rules.Secret)
 	if j.rules, err = transform.New(spec.Rules); err != nil {
@@ -115,10 +122,9 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	if spec.OnExisting == ExistingMerge || spec.AllowOverlap {
 		j.rules = j.rules.ByCommand()
 	}
-	if j.control, err = newControl(spec.Until, spec.Mode); err != nil {
+	if j.control, err = newControl(spec); err != nil {
 		return nil, err
 	}
-	j.control.told = spec.FinalizeTold
 	keys, err := placing.ParseRules(spec.Shard)
 	if err != nil {
 		return nil, fmt.Errorf("--shard: %w", err)
@@ -135,21 +141,27 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, err
 	}
 	if j.id = spec.Job; j.id == "" {
-		j.id = jobID(j.src, j.dst, j.rules, spec.Mode)
+		j.id = jobID(j.source.cluster, j.dst, j.rules, spec.Mode)
 	}
 	j.spooler = j.newSpooler()
-	if j.origin == nil {
-		j.origin = origin.Set{Cluster: j.src, Spool: j.spooler}
+	var read interface {
+		follow.Deployment
+		oplogs
+	} = j.source.shards
+	if j.source.shards == nil {
+		read = origin.Set{Cluster: j.source.cluster, Spool: j.spooler}
 	}
+	j.source.oplogs = read
 	if j.txn, err = j.dst.NewTransactions(); err != nil {
 		j.Close()
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	j.tally = transform.NewTally(j.rules)
-	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips, Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.src.Address(), Target: j.dst.Address(),
-		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.origin.ReadFrom, Routers: j.routers, Told: spec.Told})
-	j.ask = &follow.Ask{Source: j.origin, Rules: j.rules, Progress: j.progress, Names: schema.NewNames(nil)}
-	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, ask: j.ask, progress: j.progress, log: j.log, anew: j.newJob(), run: state.NewRun(), restart: spec.Restart}
+	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips, Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.source.cluster.Address(), Target: j.dst.Address(),
+		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.source.ReadFrom, Routers: j.routers, Told: spec.Told})
+	j.source.Source = &follow.Source{Deployment: read, Rules: j.rules, Progress: j.progress,
+		Names: schema.NewNames(nil)}
+	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, source: j.source, progress: j.progress, log: j.log, anew: j.newJob(), run: state.NewRun(), restart: spec.Restart}
 	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})
 	j.lease.store = j.store
 	j.dst.Pool.SetGuard(j.store.Owned)
@@ -158,7 +170,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	shape := schema.TargetOptions{Job: j.id, Builds: j.builds, Log: j.log, SameTerm: j.store.SameTerm, KeepsExpired: func(ns string) bool {
 		return slices.ContainsFunc(j.rules.Sources(ns), func(ns string) bool { return j.rules.Route(ns).KeepsExpired })
 	}}
-	if j.wishes = (&placing.Source{Cluster: j.src, Shards: j.shards, Rules: keys, Zones: zones}); j.dst.Info.Kind == mongo.KindSharded {
+	if j.wishes = (&placing.Source{Cluster: j.source.cluster, Shards: j.source.shards, Rules: keys, Zones: zones}); j.dst.Info.Kind == mongo.KindSharded {
 		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Builds: j.builds, Log: j.log})
 		shape.Sharding = j.placer
 	}
@@ -172,9 +184,9 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 // newJob is the document of a job that begins.
 func (j *Job) newJob() state.Job {
 	return state.Job{
-		ID: j.id, Source: j.src.Address(), Target: j.dst.Address(), SourceSet: j.src.Info.SetID, TargetSet: j.dst.Info.SetID,
+		ID: j.id, Source: j.source.cluster.Address(), Target: j.dst.Address(), SourceSet: j.source.cluster.Info.SetID, TargetSet: j.dst.Info.SetID,
 		Rules: j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Phase: PhaseCatalog,
-		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(j.src, j.dst),
+		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(j.source.cluster, j.dst),
 	}
 }
 
@@ -186,10 +198,10 @@ func (j *Job) Close() {
 		j.txn.End(ctx)
 	}
 	var wg sync.WaitGroup
-	if j.shards != nil {
-		wg.Go(j.shards.Close)
+	if j.source.shards != nil {
+		wg.Go(j.source.shards.Close)
 	}
-	wg.Go(j.src.Close)
+	wg.Go(j.source.cluster.Close)
 	wg.Go(j.dst.Close)
 	wg.Wait()
 }
@@ -224,12 +236,12 @@ func identity(c *mongo.Cluster) string {
 // Nothing is written. An error means that a side could not be read at all, or
 // not for a minute.
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
-	in := precheck.Input{Job: j.id, Source: j.src, Shards: j.shards, Target: j.dst, Rules: j.rules, Keys: &j.keys, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
+	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Target: j.dst, Rules: j.rules, Keys: &j.keys, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, AllowShard: j.spec.AllowShard, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
-		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.origin.ReadFrom(positionOf(job)) }}
-	if j.shards != nil {
-		in.CheckShards = func(job state.Job) error { return j.shards.Cluster().CheckNames(positionOf(job)) }
+		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.source.ReadFrom(positionOf(job)) }}
+	if j.source.shards != nil {
+		in.CheckShards = func(job state.Job) error { return j.source.shards.Cluster().CheckNames(positionOf(job)) }
 	}
 	j.plan = nil
 	defer j.logWaits(ctx)()
@@ -238,7 +250,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		return err
 	})
 	if err == nil && !plan.Checks.Failed() {
-		j.plan, j.ask.Readable = plan, readable(plan)
+		j.plan, j.source.Readable = plan, readable(plan)
 	}
 	return plan, err
 }
@@ -260,7 +272,7 @@ func (j *Job) Status() Status {
 	st.Paused, st.Limits = j.control.isPaused(), j.limit.Rates()
 	st.Load.Source, st.Load.SourceAtOnce = j.srcGate.Load()
 	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()
-	st.Compression = progress.Compressions{Source: compression(j.src), Target: compression(j.dst)}
+	st.Compression = progress.Compressions{Source: compression(j.source.cluster), Target: compression(j.dst)}
 	s := j.letters.Stats()
 	st.Conflicts = ConflictStatus{Policy: string(j.spec.OnConflict), Stats: s}
 	if s != (deadletter.Stats{}) {
@@ -270,7 +282,7 @@ func (j *Job) Status() Status {
 	if st.Follow.SpoolBytes = bytes; !until.IsZero() {
 		st.Follow.SpooledTo = until.String()
 	}
-	st.FinalizeWanted, st.CannotFinalize = j.control.wanted(), j.cannotFinalize(st)
+	st.FinalizeWanted, st.CannotFinalize = j.control.Requested(), j.cannotFinalize(st)
 	st.CanFinalize = st.CannotFinalize == ""
 	return st
 }

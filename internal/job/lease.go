@@ -10,7 +10,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/failpoint"
-	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/progress"
@@ -24,7 +23,7 @@ type lease struct {
 	target   *mongo.Cluster
 	txn      *mongo.Transactions
 	gate     *pace.Gate // of the target
-	ask      *follow.Ask
+	source   *source
 	progress *progress.Progress
 	log      *slog.Logger
 	anew     state.Job // that begins
@@ -89,7 +88,7 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 	}
 	if l.formatWas == 1 && !job.Consistent.IsZero() {
 		// That format did not note its reach: it is the source's newest position.
-		newest, err := l.ask.Newest(ctx)
+		newest, err := l.source.Newest(ctx)
 		if err != nil {
 			return job, err
 		}

@@ -70,7 +70,7 @@ type borrower struct {
 // majority could lose who was struck off.
 func (c *copier) lends() bool {
 	majority := c.spec.WriteConcern == "" || c.spec.WriteConcern == "majority"
-	return c.spec.Lending != nil && majority && c.src.Info.Kind != mongo.KindStandalone && c.dst.Info.Kind != mongo.KindStandalone
+	return c.spec.Lending != nil && majority && c.source.cluster.Info.Kind != mongo.KindStandalone && c.dst.Info.Kind != mongo.KindStandalone
 }
 
 // runLending runs engines whose slices others may borrow: run runs them all.
@@ -81,7 +81,7 @@ func (c *copier) runLending(ctx context.Context, of engines, start mongo.OpTime,
 	defer stop()
 	l := &lender{throttle: c.throttle, Lending: c.spec.Lending, of: of, target: c.dst, store: c.store, rules: c.rules, keys: &c.keys, tally: c.tally, progress: c.progress, log: c.log,
 		fail: cancel, ctx: running, serving: serving, borrowers: map[string]*borrower{}, shown: c.borrowers,
-		terms: loanTerms{Job: c.id, Run: c.lease.run, Attempt: c.stored.Fence, SourceSet: c.src.Info.SetID, TargetSet: c.dst.Info.SetID,
+		terms: loanTerms{Job: c.id, Run: c.lease.run, Attempt: c.stored.Fence, SourceSet: c.source.cluster.Info.SetID, TargetSet: c.dst.Info.SetID,
 			Others: c.spec.OnExisting == ExistingMerge, Start: start, Lease: c.spec.Lending.Lease}}
 	for _, e := range of {
 		l.terms.Shards = append(l.terms.Shards, e.shard)

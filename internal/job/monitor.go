@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
@@ -19,8 +18,7 @@ import (
 // source's position and oplog window, and index builds.
 type monitor struct {
 	progress   *progress.Progress
-	origin     source
-	shards     *origin.Sharded // behind origin, if there are any
+	source     *source
 	spooler    *oplog.Spooler
 	builds     *schema.Builds
 	log        *slog.Logger
@@ -57,20 +55,20 @@ func (m *monitor) run(ctx context.Context) error {
 func (m *monitor) watchSource(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	pos, err := m.origin.Positions(ctx)
+	pos, err := m.source.Positions(ctx)
 	if err != nil {
 		m.progress.SourceSilent(err)
 		return nil
 	}
 	var oldest mongo.OpTime
 	if m.ticks%5 == 0 {
-		if oldest, _, err = m.origin.Window(ctx); err != nil {
+		if oldest, _, err = m.source.Window(ctx); err != nil {
 			oldest = mongo.OpTime{}
 		}
 	}
 	m.progress.SourceAt(pos, oldest)
-	if m.shards != nil {
-		m.progress.ShardsFrom(m.shards.Oldest())
+	if m.source.shards != nil {
+		m.progress.ShardsFrom(m.source.shards.Oldest())
 	}
 	if oldest.IsZero() {
 		return nil
@@ -109,7 +107,7 @@ const fullFor = 30 * time.Second
 // forgets reports whether the oplog is so full that it gives up its oldest entries.
 func (m *monitor) forgets(ctx context.Context) bool {
 	if m.asked.IsZero() || time.Since(m.asked) >= fullFor {
-		m.full, m.asked = m.origin.Full(ctx), time.Now()
+		m.full, m.asked = m.source.Full(ctx), time.Now()
 	}
 	return m.full
 }

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
@@ -71,7 +72,7 @@ func (p *preparer) prepare(ctx context.Context, job state.Job) error {
 	} else {
 		p.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
 	}
-	return p.savePhase(ctx, state.PhaseCreating, append(state.PositionFields(p.from), bson.E{Key: "start", Value: snap.At}, bson.E{Key: "chunks", Value: chunks})...)
+	return p.SavePhase(ctx, state.PhaseCreating, append(state.PositionFields(p.from), bson.E{Key: "start", Value: snap.At}, bson.E{Key: "chunks", Value: chunks})...)
 }
 
 // look makes sure that the job may have the names that its rules lead to, and
@@ -85,19 +86,19 @@ func (p *preparer) look(ctx context.Context) error {
 	case ModeStructure:
 		g.Go(func() error {
 			return p.untilBuilt(gctx, func() error {
-				return p.src.Seen(gctx, func() (err error) { // what a majority has
-					p.snap.Collections, err = schema.List(gctx, p.src, scope)
+				return p.source.cluster.Seen(gctx, func() (err error) { // what a majority has
+					p.snap.Collections, err = schema.List(gctx, p.source.cluster, scope)
 					return err
 				})
 			})
 		})
 	default:
 		take := func() (err error) {
-			p.snap, p.from, err = p.origin.Snapshot(gctx, scope)
+			p.snap, p.from, err = p.source.Snapshot(gctx, scope)
 			return err
 		}
 		g.Go(func() error {
-			if p.src.Info.Kind == mongo.KindStandalone {
+			if p.source.cluster.Info.Kind == mongo.KindStandalone {
 				return p.untilBuilt(gctx, take)
 			}
 			return take()
@@ -174,11 +175,11 @@ func (p *preparer) prepareIncremental(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("--start-at: %w", err)
 	}
-	newest, err := p.ask.Newest(ctx)
+	newest, err := p.source.Newest(ctx)
 	if err != nil {
 		return err
 	}
-	names, err := schema.FindNames(ctx, p.src, p.dst, p.rules)
+	names, err := schema.FindNames(ctx, p.source.cluster, p.dst, p.rules)
 	if err != nil {
 		return err
 	}
@@ -192,7 +193,7 @@ func (p *preparer) prepareIncremental(ctx context.Context) error {
 	p.catalog = mapped
 	// What the target holds at that position is not known exactly, so up to
 	// now it may be ahead.
-	return p.savePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
+	return p.SavePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
 		bson.E{Key: "start", Value: at}, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})...)
 }
 
@@ -212,7 +213,7 @@ func (p *preparer) untilBuilt(ctx context.Context, take func() error) error {
 			return nil
 		}
 		if p.spec.IndexWait > 0 && time.Since(began) >= p.spec.IndexWait {
-			return stillBuilding("begin", p.spec.IndexWait, building)
+			return follow.StillBuilding("begin", p.spec.IndexWait, building)
 		}
 		if !waiting {
 			waiting = true

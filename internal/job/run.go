@@ -58,8 +58,8 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 		return err
 	})
-	m := &monitor{progress: j.progress, origin: j.origin, shards: j.shards, spooler: j.spooler, builds: j.builds, log: j.log, warnWindow: j.spec.WarnWindow,
-		follows: j.src.Info.Kind != mongo.KindStandalone && j.spec.Mode != ModeStructure}
+	m := &monitor{progress: j.progress, source: j.source, spooler: j.spooler, builds: j.builds, log: j.log, warnWindow: j.spec.WarnWindow,
+		follows: j.source.cluster.Info.Kind != mongo.KindStandalone && j.spec.Mode != ModeStructure}
 	g.Go(func() error { return m.run(gctx) })
 	g.Go(func() error { return j.lease.heartbeat(gctx) })
 	if err = g.Wait(); errors.Is(err, follow.ErrFinished) {
@@ -93,7 +93,7 @@ func (j *Job) explained(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	return j.src.WithLimit(j.dst.WithLimit(j.withCompatibility(ctx, err)))
+	return j.source.cluster.WithLimit(j.dst.WithLimit(j.withCompatibility(ctx, err)))
 }
 
 // withCompatibility adds to a failure that ends the job, and that a server reported, the
@@ -110,7 +110,7 @@ func (j *Job) withCompatibility(ctx context.Context, err error) error {
 	if unknown != nil {
 		return err //nolint:nilerr // what failed first matters
 	}
-	for _, raise := range []string{j.dst.Info.FCV, j.src.Info.FCV} {
+	for _, raise := range []string{j.dst.Info.FCV, j.source.cluster.Info.FCV} {
 		if mongo.OlderFCV(now, raise) {
 			// In the error itself, for that may have a hint for servers as they were.
 			return fmt.Errorf("%w (the target's featureCompatibilityVersion is %s: raise it with setFeatureCompatibilityVersion to %s)", err, now, raise)
@@ -205,8 +205,8 @@ func (j *Job) begin(ctx context.Context) (job state.Job, err error) {
 func (j *Job) load(ctx context.Context, job state.Job) error {
 	j.stored, j.catalog, j.fresh = job, nil, job.Phase == PhaseCatalog
 	j.cat.KeepRoom(job.Roomy)
-	if j.shards != nil {
-		now, err := j.shards.Refresh(ctx, positionOf(job))
+	if j.source.shards != nil {
+		now, err := j.source.shards.Refresh(ctx, positionOf(job))
 		if err != nil {
 			return err
 		}
@@ -233,7 +233,7 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 		})
 	}
 	g.Go(func() error {
-		_, err := j.origin.Positions(gctx)
+		_, err := j.source.Positions(gctx)
 		return err
 	})
 	g.Go(func() error { return j.readable(gctx) })
@@ -261,12 +261,12 @@ const (
 // whole gives the cause of an error that may come from a shard that has joined and that
 // nobody has read yet: what it did is missing on the target.
 func (j *Job) whole(ctx context.Context, err error) error {
-	if j.shards == nil || mongo.Classify(err) == mongo.ClassRetry || mongo.Classify(err) == mongo.ClassCanceled {
+	if j.source.shards == nil || mongo.Classify(err) == mongo.ClassRetry || mongo.Classify(err) == mongo.ClassCanceled {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	if cause := j.shards.Whole(ctx); cause != nil {
+	if cause := j.source.shards.Whole(ctx); cause != nil {
 		j.log.Info("asked for the shards after an error", "error", err)
 		return cause
 	}
@@ -308,7 +308,7 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 		return j.preparer.prepare(ctx, job)
 	}
 	catalog := j.catalog
-	j.ask.Names = state.Names(catalog) // at the position from which the job goes on
+	j.source.Names = state.Names(catalog) // at the position from which the job goes on
 	if j.spec.Mode == ModeStructure && job.Phase != PhaseFinalized {
 		return j.copier.structure(ctx, job.Phase, catalog)
 	}
@@ -326,8 +326,8 @@ func (j *Job) step(ctx context.Context, job state.Job) error {
 	return fmt.Errorf("job %s is in phase %q, which this version does not know", j.id, job.Phase)
 }
 
-// savePhase moves the job on, with fields that belong to the step.
-func (s *session) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
+// SavePhase moves the job on, with fields that belong to the step.
+func (s *session) SavePhase(ctx context.Context, p Phase, set ...bson.E) error {
 	failpoint.Hit("phase.before")
 	defer failpoint.Hit("phase.after")
 	fields := append(bson.D{{Key: "phase", Value: p}}, set...)
@@ -343,7 +343,7 @@ func (s *session) savePhase(ctx context.Context, p Phase, set ...bson.E) error {
 // follow replicates changes until the job is finalized.
 func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseFinalizing { // what has begun survives a restart
-		j.control.begin()
+		j.control.Resume()
 	}
 	if !job.Expiring {
 		if err := j.copier.deferTTL(ctx); err != nil {
@@ -352,27 +352,27 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	}
 	b := newApplyBuffer(j.spec.ApplyBuffer, j.spec.Partitions)
 	leaves := follow.Leaves(j.letters, j.spec.OnConflict, j.log)
-	j.ask.LeavesOut = leaves != nil
+	j.source.LeavesOut = leaves != nil
+	changes := j.source.Changes(oplog.Options{Keep: j.rules.Match, JoinRenames: j.rules.Commands(), Log: j.log,
+		ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
+		func() []schema.Name { return j.source.Names.All() }, job.Intent)
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
-		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Tally: j.tally, Store: j.store, Target: j.dst, Schema: j.cat,
-		MixedSchema: schema.MakesMixedSchema(j.src.Info.Version), Letters: j.letters, Leaves: leaves, Ask: j.ask, Progress: j.progress, Log: j.log,
+		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Tally: j.tally, Store: j.store, Target: j.dst,
+		Schema: follow.SchemaOf(j.cat), Letters: j.letters, Leaves: leaves, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
-		Source: j.origin.Changes(oplog.Options{Keep: j.rules.Match, JoinRenames: j.rules.Commands(), Log: j.log,
-			ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions}, func() []schema.Name { return j.ask.Names.All() }, job.Intent),
-		Parts: j.shards != nil, Sink: j.sink, CopyAnew: j.copier.again, CopyWithin: j.copier.within, Slices: sliceStore{j.store}.LoadSlices,
-		Repairs: &j.repairs, SavePhase: j.savePhase, Passed: j.spooler.Passed, Compare: j.compare, Finish: j.finish, Unclear: &j.unclear,
-		Wanted: func() bool { return j.control.due(j.spec.Now()) }, Final: func() bool { return j.control.final(j.spec.Now()) },
-		Rejected: j.rejectFinal, IndexWait: j.spec.IndexWait,
+		Changes: changes, Source: j.source.Source, Parts: j.source.shards != nil,
+		MixedSchema: schema.MakesMixedSchema(j.source.cluster.Info.Version), Job: j.copier, Spool: j.spooler,
+		Finalize: j.control.Finalize, Repairs: &j.repairs, IndexWait: j.spec.IndexWait, Unclear: &j.unclear,
 	})
 }
 
 // newSpooler prepares to keep changes of the source on local disk.
 func (j *Job) newSpooler() *oplog.Spooler {
 	o := oplog.SpoolOptions{MaxBytes: j.spec.SpoolBytes, Log: j.log}
-	if j.spec.SpoolDir != "" && j.src.Info.Kind == mongo.KindReplicaSet && j.spec.Mode != ModeStructure {
+	if j.spec.SpoolDir != "" && j.source.cluster.Info.Kind == mongo.KindReplicaSet && j.spec.Mode != ModeStructure {
 		o.Dir = filepath.Join(j.spec.SpoolDir, j.id)
 	}
-	return oplog.NewSpooler(j.src, o)
+	return oplog.NewSpooler(j.source.cluster, o)
 }
 
 // causeOr prefers the reason for which ctx was canceled.

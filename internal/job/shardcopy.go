@@ -47,8 +47,8 @@ type shardCopy struct {
 // fromShards copies tasks, each a whole collection, from the shards. What others borrow
 // has arrived before anything is read again: that reading is of all that moved meanwhile.
 func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, lend bool) error {
-	s := &shardCopy{shards: c.shards, of: c.shards.Cluster(), dst: c.dst, store: sliceStore{c.store}, log: c.log, opts: o}
-	s.opts.Replacing = oneEach(c.shards)
+	s := &shardCopy{shards: c.source.shards, of: c.source.shards.Cluster(), dst: c.dst, store: sliceStore{c.store}, log: c.log, opts: o}
+	s.opts.Replacing = oneEach(c.source.shards)
 	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
 		return fmt.Errorf("read what was noted of the source's chunks: %w", err)
 	}
@@ -160,14 +160,14 @@ func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]
 
 // chunksNow notes how the tables of collections stand.
 func (s *session) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw, error) {
-	if s.shards == nil || s.spec.Mode == ModeStructure {
+	if s.source.shards == nil || s.spec.Mode == ModeStructure {
 		return bson.Marshal(bson.D{})
 	}
 	var all []bson.Binary
 	for _, one := range snap.Collections {
 		all = append(all, one.UUID)
 	}
-	stands, err := s.shards.Stands(ctx, snap.At, all)
+	stands, err := s.source.shards.Stands(ctx, snap.At, all)
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ func (c *copier) structure(ctx context.Context, phase Phase, colls []state.Mappe
 		if err := c.indexAll(ctx, colls); err != nil {
 			return err
 		}
-		return c.savePhase(ctx, PhaseFinalizing)
+		return c.SavePhase(ctx, PhaseFinalizing)
 	case PhaseFinalizing:
 		return c.finishNow(ctx, colls)
 	}
@@ -150,13 +150,13 @@ func (c *copier) made(ctx context.Context, next Phase) error {
 			return err
 		}
 	}
-	return c.savePhase(ctx, next)
+	return c.SavePhase(ctx, next)
 }
 
 // buildIndexes builds what need not wait for consistency, collections side by
 // side, then lets the overlap begin.
 func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
-	phase, alone := schema.BeforeConsistent, c.src.Info.Kind == mongo.KindStandalone
+	phase, alone := schema.BeforeConsistent, c.source.cluster.Info.Kind == mongo.KindStandalone
 	if alone {
 		phase = schema.Consistent
 	}
@@ -175,7 +175,7 @@ func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
 		}
 		return c.finishNow(ctx, nil)
 	}
-	return c.savePhase(ctx, PhaseOverlap)
+	return c.SavePhase(ctx, PhaseOverlap)
 }
 
 // buildsAtOnce is how many commands build indexes side by side.

@@ -22,8 +22,8 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Origin is the deployment that is followed.
-type Origin interface {
+// Deployment is what is followed: a replica set or a sharded cluster.
+type Deployment interface {
 	// Newest is a position that no write acknowledged before is behind. readable is a
 	// namespace that the user may read.
 	Newest(ctx context.Context, readable string) (mongo.OpTime, error)
@@ -46,10 +46,10 @@ type Origin interface {
 	Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error
 }
 
-// Ask asks the source for what its changes do not say. What it answers can no
+// Source answers what the changes of the source do not say. What it answers can no
 // longer roll back.
-type Ask struct {
-	Source Origin
+type Source struct {
+	Deployment
 	// Readable is a namespace that the user may read. It need not exist.
 	Readable string
 	Rules    *transform.Set
@@ -60,19 +60,19 @@ type Ask struct {
 }
 
 // Newest is the source's newest position, after a linearizable read.
-func (a *Ask) Newest(ctx context.Context) (mongo.OpTime, error) {
-	return a.Source.Newest(ctx, a.Readable)
+func (s *Source) Newest(ctx context.Context) (mongo.OpTime, error) {
+	return s.Deployment.Newest(ctx, s.Readable)
 }
 
 // waiting says what the job waits for if fn takes long.
-func (a *Ask) waiting(what string, fn func() error) error {
+func (s *Source) waiting(what string, fn func() error) error {
 	const patience = time.Second
-	say := sync.OnceFunc(func() { a.Progress.Wait(what) })
+	say := sync.OnceFunc(func() { s.Progress.Wait(what) })
 	late := time.AfterFunc(patience, say)
 	defer func() {
 		if !late.Stop() {
 			say() // it may just be about to
-			a.Progress.Wait("")
+			s.Progress.Wait("")
 		}
 	}()
 	return fn()
@@ -80,9 +80,9 @@ func (a *Ask) waiting(what string, fn func() error) error {
 
 // Committed waits until the source has committed everything up to a position,
 // and its primary says so.
-func (a *Ask) Committed(ctx context.Context, at mongo.OpTime) (pos mongo.Positions, err error) {
-	err = a.waiting("the source to commit "+at.String(), func() (err error) {
-		pos, err = a.Source.Reached(ctx, at)
+func (s *Source) Committed(ctx context.Context, at mongo.OpTime) (pos mongo.Positions, err error) {
+	err = s.waiting("the source to commit "+at.String(), func() (err error) {
+		pos, err = s.Reached(ctx, at)
 		return err
 	})
 	return pos, err
@@ -91,13 +91,15 @@ func (a *Ask) Committed(ctx context.Context, at mongo.OpTime) (pos mongo.Positio
 // FindRenamed finds the collection that a rename at a position brought inside
 // the filter, under the name it has now. It is in the database it was renamed
 // to: a rename between databases makes another collection.
-func (a *Ask) FindRenamed(ctx context.Context, ch *stream.Change, at mongo.OpTime) (coll schema.Collection, found bool, err error) {
-	if _, err := a.Committed(ctx, at); err != nil {
+func (s *Source) FindRenamed(
+	ctx context.Context, ch *stream.Change, at mongo.OpTime,
+) (coll schema.Collection, found bool, err error) {
+	if _, err := s.Committed(ctx, at); err != nil {
 		return coll, false, err
 	}
 	db, _ := mongo.SplitNS(ch.To)
-	err = a.waiting("the source to commit what it shows", func() (err error) {
-		coll, found, err = a.Source.ListOne(ctx, db, ch.UUID)
+	err = s.waiting("the source to commit what it shows", func() (err error) {
+		coll, found, err = s.ListOne(ctx, db, ch.UUID)
 		return err
 	})
 	return coll, found, err
@@ -105,31 +107,32 @@ func (a *Ask) FindRenamed(ctx context.Context, ch *stream.Change, at mongo.OpTim
 
 // Reread reads a document from the source by its collection's UUID: the name
 // may be that of another collection by now.
-func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Value, at mongo.OpTime) (mongosink.Reread, error) {
-	of, err := a.identify(from)
+func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Value, at mongo.OpTime) (mongosink.Reread, error) {
+	of, err := s.identify(from)
 	if err != nil {
 		return mongosink.Reread{}, err
 	}
-	if a.Rules.Route(a.sourceOf(from)).History {
-		return mongosink.Reread{}, mongo.WithHint(fmt.Errorf("the target does not take a version of a document of %s as it is", a.sourceOf(from)),
+	if r := s.route(from); r.History {
+		return mongosink.Reread{}, mongo.WithHint(
+			fmt.Errorf("the target does not take a version of a document of %s as it is", r.Source),
 			"something else changes the collection of versions on the target; start again with --restart")
 	}
-	before, err := a.Committed(ctx, at)
+	before, err := s.Committed(ctx, at)
 	if err != nil {
 		return mongosink.Reread{}, err
 	}
 	out := mongosink.Reread{From: mongo.MaxOpTime(before.Majority, at)}
-	docs, gone, err := a.find(ctx, of, lookup.Question{IDs: []bson.RawValue{bsonraw.RawValue(id)}, At: out.From})
+	docs, gone, err := s.find(ctx, of, lookup.Question{IDs: []bson.RawValue{bsonraw.RawValue(id)}, At: out.From})
 	if err != nil {
 		return mongosink.Reread{}, fmt.Errorf("read a document of %s from the source: %w", from.Target, err)
 	}
 	if gone {
 		return mongosink.Reread{Gone: true}, nil
 	}
-	if out.Doc, err = a.made(from, docs[0], out.From); err != nil {
+	if out.Doc, err = s.made(from, docs[0], out.From); err != nil {
 		return mongosink.Reread{}, err
 	}
-	after, err := a.Source.Positions(ctx)
+	after, err := s.Positions(ctx)
 	if err != nil {
 		return mongosink.Reread{}, err
 	}
@@ -139,8 +142,8 @@ func (a *Ask) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Val
 
 // made is a document of the source as the target is to have it: nil where there is
 // none, or none that the rules keep. Of those that cannot be mapped the stream tells.
-func (a *Ask) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
-	r := a.Rules.Route(a.sourceOf(from))
+func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
+	r := s.route(from)
 	if doc == nil || r.Filter != nil && !r.Filter.Match(doc) {
 		return nil, nil
 	}
@@ -149,34 +152,30 @@ func (a *Ask) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.R
 		return doc, nil
 	}
 	out, err := to(nil, doc)
-	if _, unmapped := transform.Unmappable(err); unmapped && a.LeavesOut {
+	if _, unmapped := transform.Unmappable(err); unmapped && s.LeavesOut {
 		return nil, nil
 	}
 	return out, err
 }
 
-// partial says that the target may not have all documents of a collection.
-func (a *Ask) partial(from mongosink.Origin) bool {
-	return a.Rules.Route(a.sourceOf(from)).Partial(a.LeavesOut)
-}
-
-// sourceOf is the source's name of a collection.
-func (a *Ask) sourceOf(from mongosink.Origin) string {
-	name, _ := a.Names.Target(from.Target)
-	return cmp.Or(from.Source, name.NS)
+// route is what the rules make of a collection.
+func (s *Source) route(from mongosink.Origin) *transform.Route {
+	name, _ := s.Names.Target(from.Target)
+	return s.Rules.Route(cmp.Or(from.Source, name.NS))
 }
 
 // identify reports which collection of the source a target namespace is: as the
 // event in hand has it, or as the job's names do, which are those of the
 // same position.
-func (a *Ask) identify(from mongosink.Origin) (of lookup.Collection, err error) {
-	name, _ := a.Names.Target(mongo.SeriesNS(from.Target))
+func (s *Source) identify(from mongosink.Origin) (of lookup.Collection, err error) {
+	name, _ := s.Names.Target(mongo.SeriesNS(from.Target))
 	source := cmp.Or(from.Source, name.NS)
 	if of.UUID = name.UUID; from.UUID != nil {
 		of.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: from.UUID[:]}
 	}
 	if of.DB, _ = mongo.SplitNS(source); of.DB == "" || len(of.UUID.Data) == 0 {
-		err = mongo.WithHint(fmt.Errorf("which collection of the source %s is cannot be told: the job has seen no change of it", from.Target),
+		err = mongo.WithHint(
+			fmt.Errorf("unknown source collection for %s: the job has seen no change of it", from.Target),
 			"remove the conflict on the target by hand, then start again")
 	}
 	return of, err
@@ -184,14 +183,16 @@ func (a *Ask) identify(from mongosink.Origin) (of lookup.Collection, err error) 
 
 // find reads documents of a collection of the source. gone says that it was dropped for
 // good.
-func (a *Ask) find(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw, gone bool, err error) {
+func (s *Source) find(
+	ctx context.Context, of lookup.Collection, q lookup.Question,
+) (docs []bson.Raw, gone bool, err error) {
 	for {
-		docs, err = a.Source.Find(ctx, of, q)
+		docs, err = s.Find(ctx, of, q)
 		if !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 			return docs, false, err
 		}
-		err = a.waiting("the source to commit a drop", func() (err error) {
-			gone, err = a.Source.Vanished(ctx, of.DB, of.UUID)
+		err = s.waiting("the source to commit a drop", func() (err error) {
+			gone, err = s.Vanished(ctx, of.DB, of.UUID)
 			return err
 		})
 		if gone || err != nil {
@@ -203,19 +204,21 @@ func (a *Ask) find(ctx context.Context, of lookup.Collection, q lookup.Question)
 // Read reads documents for a filter, see transform.Read. A replica set of 5.0 or newer
 // tells them as of the very position as long as it remembers that, five minutes by
 // default; else they are as they are now.
-func (a *Ask) Read(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw, until mongo.OpTime, err error) {
-	from, err := a.identify(mongosink.Origin{Target: of.Route.Target, Source: of.NS, UUID: of.UUID})
+func (s *Source) Read(
+	ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int,
+) (docs []bson.Raw, until mongo.OpTime, err error) {
+	from, err := s.identify(mongosink.Origin{Target: of.Route.Target, Source: of.NS, UUID: of.UUID})
 	if err != nil {
 		return nil, at, err
 	}
 	q := lookup.Question{IDs: ids, At: at, Most: most, Exact: true}
-	if docs, err = a.Source.Find(ctx, from, q); err == nil {
+	if docs, err = s.Find(ctx, from, q); err == nil {
 		return docs, at, nil
 	}
 	gone := false
 	if q.Exact = false; errors.Is(err, lookup.ErrForgotten) {
-		if _, err = a.Committed(ctx, at); err == nil {
-			docs, gone, err = a.find(ctx, from, q)
+		if _, err = s.Committed(ctx, at); err == nil {
+			docs, gone, err = s.find(ctx, from, q)
 		}
 	}
 	switch {
@@ -226,20 +229,22 @@ func (a *Ask) Read(ctx context.Context, of *stream.Event, ids []bson.RawValue, a
 	case err != nil:
 		return nil, at, err
 	}
-	after, err := a.Source.Positions(ctx)
+	after, err := s.Positions(ctx)
 	return docs, mongo.MaxOpTime(after.Last, at), err
 }
 
 // OnSource reports which documents of a collection the source has at a position
 // or later.
-func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error) {
-	of, err := a.identify(from)
+func (s *Source) OnSource(
+	ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime,
+) ([]bool, error) {
+	of, err := s.identify(from)
 	if err != nil {
 		return nil, err
 	}
 	has := make([]bool, len(ids))
-	partial := a.partial(from)
-	docs, err := a.Source.Find(ctx, of, lookup.Question{IDs: a.sourceIDs(from, ids), At: at, OnlyIDs: !partial})
+	partial := s.route(from).Partial(s.LeavesOut)
+	docs, err := s.Find(ctx, of, lookup.Question{IDs: s.sourceIDs(from, ids), At: at, OnlyIDs: !partial})
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return has, nil
 	}
@@ -248,7 +253,7 @@ func (a *Ask) OnSource(ctx context.Context, from mongosink.Origin, ids []bson.Ra
 			continue
 		}
 		var made bson.Raw
-		made, err = a.made(from, doc, at)
+		made, err = s.made(from, doc, at)
 		has[i] = made != nil
 	}
 	return has, err
