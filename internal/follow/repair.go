@@ -24,16 +24,8 @@ const (
 	repairBytes   = 16 << 20
 )
 
-// RepairOutcome is what has come of the repair of a document, "" as long as nothing has.
-type RepairOutcome string
-
-// The outcomes.
-const (
-	RepairWritten RepairOutcome = "written" // as the source has it
-	RepairDeleted RepairOutcome = "deleted" // the source has none
-	RepairSame    RepairOutcome = "same"    // it was as the source has it
-	RepairRefused RepairOutcome = "refused" // Why says why
-)
+// RepairRefused is what comes of a repair that is refused: Why says why.
+const RepairRefused mongosink.Repaired = "refused"
 
 // Repair is a document of the target that is to become as the source has it.
 type Repair struct {
@@ -42,8 +34,8 @@ type Repair struct {
 	// empty where the source had none. It is refused where the name means another one.
 	UUID    bson.Binary
 	ID      bsonraw.ID
-	Outcome RepairOutcome
-	Why     string // it was refused
+	Outcome mongosink.Repaired // mongosink.RepairNothing as long as it has none
+	Why     string             // it was refused
 
 	begun bool
 }
@@ -122,7 +114,7 @@ func (r *Repairs) begin(one *Repair) {
 	one.begun = true
 }
 
-func (r *Repairs) end(one *Repair, how RepairOutcome, why string) {
+func (r *Repairs) end(one *Repair, how mongosink.Repaired, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one.Outcome, one.Why = how, why
@@ -266,22 +258,17 @@ func (f *follower) repaired(one *Repair) {
 	c, waits, disputed := f.Letters.CaseOf(one.Target, one.ID)
 	switch {
 	case !disputed:
-		switch f.sink.Repaired(one.Target, one.ID) {
-		case mongosink.RepairWritten:
-			f.endRepair(one, RepairWritten, "")
-		case mongosink.RepairDeleted:
-			f.endRepair(one, RepairDeleted, "")
-		case mongosink.RepairSame:
-			f.endRepair(one, RepairSame, "")
-		default:
-			f.endRepair(one, RepairRefused, "its collection was dropped or renamed meanwhile: verify again")
+		how, why := f.sink.Repaired(one.Target, one.ID), ""
+		if how == mongosink.RepairNothing {
+			how, why = RepairRefused, "its collection was dropped or renamed meanwhile: verify again"
 		}
+		f.endRepair(one, how, why)
 	case c.State == deadletter.Open && !waits:
 		f.endRepair(one, RepairRefused, "the target refuses it; it is kept as a dead letter, which says why")
 	}
 }
 
-func (f *follower) endRepair(one *Repair, how RepairOutcome, why string) {
+func (f *follower) endRepair(one *Repair, how mongosink.Repaired, why string) {
 	f.Repairs.end(one, how, why)
 	of := []any{"ns", one.Target, "documentId", bsonraw.IDText(one.ID)}
 	if how == RepairRefused {

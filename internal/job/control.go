@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
 )
 
@@ -305,9 +306,9 @@ type Repair = follow.Repair
 
 // What may come of a repair.
 const (
-	RepairWritten = follow.RepairWritten
-	RepairDeleted = follow.RepairDeleted
-	RepairSame    = follow.RepairSame
+	RepairWritten = mongosink.RepairWritten
+	RepairDeleted = mongosink.RepairDeleted
+	RepairSame    = mongosink.RepairSame
 	RepairRefused = follow.RepairRefused
 )
 

@@ -9,14 +9,14 @@ import (
 )
 
 // Repaired is what has come of a document that was held to repair the target's.
-type Repaired int
+type Repaired string
 
 // What may come of it.
 const (
-	RepairNothing Repaired = iota // it is not known here
-	RepairWritten
-	RepairDeleted
-	RepairSame // the target had it so
+	RepairNothing Repaired = ""        // it is not known here
+	RepairWritten Repaired = "written" // as the source has it
+	RepairDeleted Repaired = "deleted" // the source has none
+	RepairSame    Repaired = "same"    // the target had it so
 )
 
 // Hold keeps a document as the source has it, or none, to repair the target's: its
