@@ -50,6 +50,7 @@ type rig struct {
 	target   map[string]map[string]string // documents by namespace and _id
 	effects  map[string]schema.Effect     // of schema changes, by kind
 	applied  []schema.ApplyOptions
+	made     map[string]bool // schema changes, by kind and name
 	created  map[string]schema.Collection
 	waiting  schema.Waiting
 	overlap  mongosink.Overlap // of the last sink
@@ -80,7 +81,7 @@ func newRig(t testing.TB, config transform.Config) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, killAt: -1, fail: map[string][]error{}, target: map[string]map[string]string{}, newest: at(1000),
-		effects: map[string]schema.Effect{}, created: map[string]schema.Collection{}, docs: map[int32]bson.Raw{}}
+		effects: map[string]schema.Effect{}, created: map[string]schema.Collection{}, made: map[string]bool{}, docs: map[int32]bson.Raw{}}
 	r.job = state.Job{Phase: state.PhaseFollowing, Start: at(1), Consistent: at(5), Copied: at(5), Applied: at(10),
 		Mark: "m10", Reach: at(10)}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))
@@ -204,7 +205,9 @@ func (r *rig) CopyWithin(_ context.Context, c schema.Collection, target string) 
 }
 
 // Compare implements Job.
-func (r *rig) Compare(context.Context) ([]schema.Difference, error) { return r.diffs, r.step("compare") }
+func (r *rig) Compare(context.Context) ([]schema.Difference, error) {
+	return r.diffs, r.step("compare")
+}
 
 // Finish implements Job.
 func (r *rig) Finish(_ context.Context, end Final) error {
@@ -435,7 +438,12 @@ func (p parts) Prepare(
 func (p parts) Apply(_ context.Context, ch stream.Change, o schema.ApplyOptions) (schema.Effect, error) {
 	p.r.applied = append(p.r.applied, o)
 	effect := p.r.effects[string(ch.Kind)]
-	return effect, p.r.do(fmt.Sprintf("apply %s %s", ch.Kind, ch.NS), func() {
+	what := fmt.Sprintf("%s %s", ch.Kind, ch.NS)
+	if p.r.made[what] && !o.Maybe && ch.Kind != stream.ChangeCreateIndexes {
+		p.r.t.Errorf("%s is made twice", what)
+	}
+	return effect, p.r.do("apply "+what, func() {
+		p.r.made[what] = true
 		switch ch.Kind {
 		case stream.ChangeCreate:
 			if p.r.target[ch.NS] == nil {
