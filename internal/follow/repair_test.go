@@ -142,7 +142,12 @@ func TestRepairWaits(t *testing.T) {
 	if err := f.emit(t.Context(), batch(19)); err != nil || len(r.sink.held) != 0 {
 		t.Errorf("%v: %d in the overlap", err, len(r.sink.held))
 	}
-	if err := f.emit(t.Context(), batch(20)); err != nil || len(r.sink.held) != repairsAtOnce {
+	half := batch(21, put("d.c", 99, "x")) // amid the events of a position
+	half.End, half.Partial = at(20), true
+	if err := f.emit(t.Context(), half); err != nil || len(r.sink.held) != 0 {
+		t.Errorf("%v: %d amid a position", err, len(r.sink.held))
+	}
+	if err := f.emit(t.Context(), batch(21)); err != nil || len(r.sink.held) != repairsAtOnce {
 		t.Errorf("%v: %d at once", err, len(r.sink.held))
 	}
 	l := deadletter.Letter{NS: "d.c", DocID: list[0].ID, Doc: r.docs[0], State: deadletter.Open}
