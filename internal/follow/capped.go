@@ -55,7 +55,8 @@ func (f *follower) cappedStarts(ctx context.Context) (map[string]mongosink.Cappe
 		}
 		if n > 0 || f.job.Applied.Before(c.past) {
 			starts[c.target] = mongosink.CappedStart{Past: c.past, Then: n}
-			f.Log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n, "of", len(c.events))
+			f.Log.Debug("a capped collection is ahead of the checkpoint", "ns", c.target, "past", c.past, "events", n,
+				"of", len(c.events))
 		}
 	}
 	return starts, nil
@@ -130,13 +131,15 @@ func (l *cappedLook) collections(ctx context.Context) error {
 		}
 		// Not ListCollectionNames: asked for names only, the server has no
 		// options to filter by and finds nothing.
-		specs, err := l.Target.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "options.capped", Value: true}})
+		specs, err := l.Target.Client.Database(db).ListCollectionSpecifications(ctx,
+			bson.D{{Key: "options.capped", Value: true}})
 		if err != nil {
 			return fmt.Errorf("list capped collections of %s: %w", db, err)
 		}
 		for _, spec := range specs {
 			target := db + "." + spec.Name
-			c := &cappedSeen{sources: l.Rules.Sources(target), target: target, roomy: schema.Roomy(spec.Options), past: l.job.Applied}
+			c := &cappedSeen{sources: l.Rules.Sources(target), target: target, roomy: schema.Roomy(spec.Options),
+				past: l.job.Applied}
 			c.limited(spec.Options, "size", "max")
 			for _, src := range c.sources {
 				l.bySource[src] = c
@@ -162,31 +165,32 @@ func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 
 // through looks at what lies after a position up to another.
 func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
-	return l.Source.Look(ctx, slices.Collect(maps.Keys(l.bySource)), oplog.Span{After: from, Until: until}, func(ev *stream.Event) error {
-		if ev.Kind == stream.SchemaChange {
-			return l.change(ctx, ev)
-		}
-		c := l.bySource[ev.NS]
-		if c.closed {
+	return l.Source.Look(ctx, slices.Collect(maps.Keys(l.bySource)), oplog.Span{After: from, Until: until},
+		func(ev *stream.Event) error {
+			if ev.Kind == stream.SchemaChange {
+				return l.change(ctx, ev)
+			}
+			c := l.bySource[ev.NS]
+			if c.closed {
+				return nil
+			}
+			if ev.UUID != nil {
+				l.incarnation(c, ev.UUID[:])
+			}
+			if !c.past.Before(ev.At) || l.left < 0 {
+				return nil
+			}
+			size := len(ev.Doc) + len(ev.Key.ID.Data)
+			if l.left -= size; l.left < 0 {
+				return errEnough
+			}
+			c.bytes += size
+			c.events = append(c.events, cappedEvent{kind: ev.Kind, id: bsonraw.Clone(ev.Key.ID), doc: slices.Clone(ev.Doc)})
+			if ev.Kind == stream.Insert {
+				c.inserts++
+			}
 			return nil
-		}
-		if ev.UUID != nil {
-			l.incarnation(c, ev.UUID[:])
-		}
-		if !c.past.Before(ev.At) || l.left < 0 {
-			return nil
-		}
-		size := len(ev.Doc) + len(ev.Key.ID.Data)
-		if l.left -= size; l.left < 0 {
-			return errEnough
-		}
-		c.bytes += size
-		c.events = append(c.events, cappedEvent{kind: ev.Kind, id: bsonraw.Clone(ev.Key.ID), doc: slices.Clone(ev.Doc)})
-		if ev.Kind == stream.Insert {
-			c.inserts++
-		}
-		return nil
-	})
+		})
 }
 
 // incarnation notes which collection of the source has the name: the copy has
@@ -285,7 +289,8 @@ func (c *cappedSeen) repair(ctx context.Context, f *follower, doc bson.Raw) erro
 	}
 	db, name := mongo.SplitNS(c.target)
 	_, err := f.Target.Write(ctx, db, bson.D{{Key: "update", Value: name}, {Key: "updates", Value: bson.A{
-		bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: doc.Lookup("_id")}}}}}, {Key: "u", Value: bson.Raw(u)}}}},
+		bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: doc.Lookup("_id")}}}}},
+			{Key: "u", Value: bson.Raw(u)}}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
 	return err
 }
@@ -317,7 +322,8 @@ func (c *cappedSeen) onTarget(ctx context.Context, f *follower) (targetDocs, err
 	}
 	const some = 500
 	for ids := range slices.Chunk(older, some) {
-		if _, err := h.read(ctx, coll, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, nil, math.MaxInt); err != nil {
+		if _, err := h.read(ctx, coll, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, nil,
+			math.MaxInt); err != nil {
 			return h, err
 		}
 	}
@@ -326,7 +332,8 @@ func (c *cappedSeen) onTarget(ctx context.Context, f *follower) (targetDocs, err
 
 // read takes in documents, the newest first or, without options, those that
 // stand before the newest, and reports that all of them had room.
-func (h *targetDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D, newest *options.FindOptionsBuilder, room int) (bool, error) {
+func (h *targetDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D,
+	newest *options.FindOptionsBuilder, room int) (bool, error) {
 	o := options.Find()
 	if newest != nil {
 		o = newest

@@ -46,10 +46,12 @@ func TestCopiedAnew(t *testing.T) {
 		"apply renameCollection other.c", "commit 12", "commit 12", "create own d.in", "copy d.in to d.in after 12",
 		"build 1 of d.in", "newest", "secure consistent phase", "note names -0 +1", "complete 12",
 		"save applied mark intent")
-	if r.job.Phase != state.PhaseOverlap || r.job.Consistent != at(50) || r.job.Applied != at(12) || !r.job.Intent.IsZero() {
+	if r.job.Phase != state.PhaseOverlap || r.job.Consistent != at(50) || r.job.Applied != at(12) ||
+		!r.job.Intent.IsZero() {
 		t.Errorf("stored %+v", r.job)
 	}
-	if one, _ := f.Source.Names.Source("d.in"); one.Copied != at(50) || f.CopyEnd("d.in") != at(50) || f.CopyEnd("d.c") != at(5) {
+	if one, _ := f.Source.Names.Source("d.in"); one.Copied != at(50) || f.CopyEnd("d.in") != at(50) ||
+		f.CopyEnd("d.c") != at(5) {
 		t.Errorf("copied up to %v", one.Copied)
 	}
 	if start := r.sink.starts["d.in"]; start.Past != at(44) {
@@ -108,12 +110,14 @@ func TestJoin(t *testing.T) {
 	if err := f.emit(t.Context(), drop); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.log[6:]; !slices.Equal(got, []string{"copy d.c within to d.left", "take over d.c as d.left", "note names -1 +0"}) {
+	if got := r.log[6:]; !slices.Equal(got, []string{"copy d.c within to d.left", "take over d.c as d.left",
+		"note names -1 +0"}) {
 		t.Errorf("did %q", got)
 	}
 	r.fail["copy"] = []error{errors.New("disk full")}
 	ev := drop.Events[0]
-	if err := f.join(t.Context(), &ev, r.effects["drop"], true); err == nil || !strings.Contains(err.Error(), "come into d.left") {
+	if err := f.join(t.Context(), &ev, r.effects["drop"], true); err == nil ||
+		!strings.Contains(err.Error(), "come into d.left") {
 		t.Error(err)
 	}
 }
@@ -127,7 +131,8 @@ func TestNamesMove(t *testing.T) {
 		want   string
 	}{
 		{stream.Change{Kind: stream.ChangeRename, NS: "d.c", To: "d.e"}, schema.Effect{Applied: true}, "d.c>d.e"},
-		{stream.Change{Kind: stream.ChangeRename, NS: "d.c", To: "x.e"}, schema.Effect{Applied: true, Dropped: []string{"d.c"}}, "d.c>"},
+		{stream.Change{Kind: stream.ChangeRename, NS: "d.c", To: "x.e"},
+			schema.Effect{Applied: true, Dropped: []string{"d.c"}}, "d.c>"},
 		{stream.Change{Kind: stream.ChangeRename, NS: "d.c", To: "d.e"}, schema.Effect{Dropped: []string{"d.e"}}, "d.e>"},
 		{stream.Change{Kind: stream.ChangeDrop, NS: "d.c"}, schema.Effect{Applied: true, Dropped: []string{"d.c"}}, "d.c>"},
 		{stream.Change{Kind: stream.ChangeCreate, NS: "d.c"}, schema.Effect{Applied: true}, ""},
@@ -313,7 +318,8 @@ func TestPassedInPieces(t *testing.T) {
 	if err := f.emit(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	if drained := slices.Index(r.log, "drain"); drained != 2 || r.log[1] != `send d.c "a"` || r.log[len(r.log)-1] != `send d.c "b"` {
+	if drained := slices.Index(r.log, "drain"); drained != 2 || r.log[1] != `send d.c "a"` ||
+		r.log[len(r.log)-1] != `send d.c "b"` {
 		t.Errorf("did %q", r.log)
 	}
 	if f.mark != "m13" {
@@ -354,7 +360,8 @@ func TestLeaves(t *testing.T) {
 	if err := stop.LeaveOut(t.Context(), u); err != why || stop.IsUnmapped("d.c", id) {
 		t.Errorf("the job goes on: %v", err)
 	}
-	if err := Leaves(letters, deadletter.Skip, log).LeaveOut(t.Context(), u); err != nil || !letters.IsUnmapped("d.c", id) {
+	if err := Leaves(letters, deadletter.Skip, log).LeaveOut(t.Context(), u); err != nil ||
+		!letters.IsUnmapped("d.c", id) {
 		t.Errorf("not kept: %v", err)
 	}
 	later := Leaves(letters, deadletter.Stop, log)

@@ -84,7 +84,8 @@ func (f *follower) finalize(ctx context.Context) error {
 // goOnExpiring ends a job whose target has begun to expire documents. What it drained to is
 // applied.
 func (f *follower) goOnExpiring(ctx context.Context) error {
-	f.Log.Info("finalize has drained already; changes that the source has made since are not applied", "position", f.saved.At)
+	f.Log.Info("finalize has drained already; changes that the source has made since are not applied",
+		"position", f.saved.At)
 	f.Progress.NeedsNothing()
 	return f.expire(ctx)
 }

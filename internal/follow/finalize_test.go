@@ -36,7 +36,8 @@ func TestFinalizeDrains(t *testing.T) {
 	if !errors.Is(err, ErrFinished) {
 		t.Fatal(err)
 	}
-	for _, pair := range [][2]string{{`send d.c "a"`, "drain"}, {"drain", "prove"}, {"drain", "compare"}, {"prove", "finish"}} {
+	for _, pair := range [][2]string{{`send d.c "a"`, "drain"}, {"drain", "prove"}, {"drain", "compare"},
+		{"prove", "finish"}} {
 		if a, b := slices.Index(r.log, pair[0]), slices.Index(r.log, pair[1]); a < 0 || b < a {
 			t.Errorf("not %q before %q: %q", pair[0], pair[1], r.log)
 		}

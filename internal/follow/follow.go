@@ -374,7 +374,8 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	if err != nil {
 		return err
 	}
-	if err := f.Store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At}, bson.E{Key: "before", Value: before})); err != nil {
+	if err := f.Store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At},
+		bson.E{Key: "before", Value: before})); err != nil {
 		return err
 	}
 	failpoint.Hit("schema.noted")
@@ -382,7 +383,8 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	if err != nil {
 		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
 	}
-	f.Log.Info("schema change", "kind", ev.Change.Kind, "ns", ev.Change.NS, "to", ev.Change.To, "at", ev.At, "applied", effect.Applied, "skipped", effect.Skipped)
+	f.Log.Info("schema change", "kind", ev.Change.Kind, "ns", ev.Change.NS, "to", ev.Change.To, "at", ev.At,
+		"applied", effect.Applied, "skipped", effect.Skipped)
 	failpoint.Hit("schema.after")
 	// Stored when all else is done: shards tell of a change no more that the names have.
 	names := f.Source.Names.After(*ev.Change, f.Rules)
@@ -438,7 +440,8 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		coll.NS = ev.Change.To // by which it is filtered; it may have yet another name by now
 	}
 	if f.Rules.Route(coll.NS).History {
-		return mongo.WithHint(fmt.Errorf("%s becomes %s, whose history is kept, amid the copy, and is to be copied anew: its documents would have two beginnings", ev.Change.NS, coll.NS),
+		return mongo.WithHint(fmt.Errorf("%s becomes %s, whose history is kept, amid the copy, and is to be copied anew: "+
+			"its documents would have two beginnings", ev.Change.NS, coll.NS),
 			"start the job again with --restart")
 	}
 	if err := schema.CheckCollection(coll, f.Rules); err != nil {
@@ -465,7 +468,8 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if err := f.startCopied(ctx, effect); err != nil {
 		return err
 	}
-	if _, err := f.Schema.Indexes.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent, f.Rules.Route(ev.Change.To).Skips); err != nil {
+	if _, err := f.Schema.Indexes.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent,
+		f.Rules.Route(ev.Change.To).Skips); err != nil {
 		return err
 	}
 	newest, err := f.Source.Newest(ctx)

@@ -60,7 +60,8 @@ func TestSpoolKeeps(t *testing.T) {
 	at := func(n uint32) stream.Position {
 		return stream.Position{At: mongo.OpTime{TS: bson.Timestamp{T: n}, Term: 1}}
 	}
-	p := progress.New(progress.Options{Now: time.Now, ReadFrom: func(pos stream.Position) (mongo.OpTime, error) { return pos.At, nil }})
+	readFrom := func(pos stream.Position) (mongo.OpTime, error) { return pos.At, nil }
+	p := progress.New(progress.Options{Now: time.Now, ReadFrom: readFrom})
 	p.SetApplied(at(3))
 	var passed spool
 	f := &follower{Options: Options{Store: saves{}, Source: &Source{Deployment: whole{}}, Progress: p, Spool: &passed},

@@ -17,14 +17,16 @@ func (f *follower) join(ctx context.Context, ev *stream.Event, effect schema.Eff
 	if overlap {
 		phase = schema.BeforeConsistent
 	}
-	f.Log.Info("documents come into a collection that was left", "from", effect.Join.NS, "to", effect.JoinNS, "position", ev.At)
+	f.Log.Info("documents come into a collection that was left", "from", effect.Join.NS, "to", effect.JoinNS,
+		"position", ev.At)
 	err := f.Job.CopyWithin(ctx, *effect.Join, effect.JoinNS)
 	if err == nil {
 		failpoint.Hit("join.copied")
 		err = f.untangled(ctx, func() error { return f.Schema.Changes.TakeOver(ctx, effect.Join.NS, effect.JoinNS, phase) })
 	}
 	if err != nil {
-		return fmt.Errorf("%s of %s at %s: documents come into %s, which was left on the target: %w", ev.Change.Kind, ev.Change.NS, ev.At, effect.JoinNS, err)
+		return fmt.Errorf("%s of %s at %s: documents come into %s, which was left on the target: %w", ev.Change.Kind,
+			ev.Change.NS, ev.At, effect.JoinNS, err)
 	}
 	return nil
 }

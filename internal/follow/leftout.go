@@ -24,10 +24,12 @@ func (l LeftOut) LeaveOut(ctx context.Context, u transform.Unmapped) error {
 	if l.Stop && !l.Letters.IsUnmapped(u.Target, u.ID) {
 		return u.Err
 	}
-	isNew, err := l.Letters.LeaveOut(ctx, deadletter.Letter{NS: u.Target, DocID: u.ID, Doc: u.Doc, At: u.At, Until: u.Until,
+	isNew, err := l.Letters.LeaveOut(ctx, deadletter.Letter{NS: u.Target, DocID: u.ID, Doc: u.Doc, At: u.At,
+		Until:  u.Until,
 		Source: u.Source, UUID: u.UUID, Reason: u.Reason})
 	if isNew && err == nil {
-		l.Log.Warn("the rules cannot map a document; the target goes without it", "ns", u.Source, "documentId", bsonraw.IDText(u.ID), "position", u.At,
+		l.Log.Warn("the rules cannot map a document; the target goes without it", "ns", u.Source,
+			"documentId", bsonraw.IDText(u.ID), "position", u.At,
 			"reason", u.Reason, "in", mongo.StateDB+"."+deadletter.Collection)
 	}
 	return err

@@ -21,7 +21,8 @@ func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schem
 	if there && f.mayBeCut(ev) {
 		return nil // the target has what was copied of it, or what others have filled
 	}
-	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped", "ns", ev.Change.To, "position", ev.At)
+	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped",
+		"ns", ev.Change.To, "position", ev.At)
 	one, _ := f.Source.Names.Source(ev.Change.To)
 	one.Gone = true
 	if one.Copied, err = f.Source.Newest(ctx); err != nil {
@@ -66,7 +67,8 @@ func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schem
 			f.sink.Renamed(ns, "", ev.At)
 		}
 		db, coll := mongo.SplitNS(ns)
-		if err := errors.Join(f.Letters.Dropped(ctx, ns), f.Letters.Dropped(ctx, db+"."+mongo.BucketsPrefix+coll)); err != nil {
+		if err := errors.Join(f.Letters.Dropped(ctx, ns),
+			f.Letters.Dropped(ctx, db+"."+mongo.BucketsPrefix+coll)); err != nil {
 			return err
 		}
 	}
@@ -78,8 +80,10 @@ func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
 	// After a restart the target is not ahead of a schema change, for none is passed
 	// without a checkpoint; but for what was read for rules (putIndexesOff), and where
 	// others filled it.
-	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Cut: f.mayBeCut(ev), Ahead: f.filledAhead(ev.At), Recorded: f.job.Copied.Before(ev.At),
-		Maybe: f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Source.Names, MixedSchema: f.MixedSchema}
+	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Cut: f.mayBeCut(ev), Ahead: f.filledAhead(ev.At),
+		Recorded: f.job.Copied.Before(ev.At),
+		Maybe:    f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Source.Names,
+		MixedSchema: f.MixedSchema}
 }
 
 // filledAhead reports that others filled the target, which may be ahead of a position.
@@ -90,7 +94,8 @@ func (f *follower) filledAhead(at mongo.OpTime) bool {
 // mayBeCut reports that the target may lack documents of the collection that a change
 // ends or renames: its copy ended with what the source gave up.
 func (f *follower) mayBeCut(ev *stream.Event) bool {
-	return slices.ContainsFunc([]string{ev.Change.NS, ev.Change.From, ev.Change.To}, func(ns string) bool { return !f.CopyEnd(ns).Before(ev.At) })
+	return slices.ContainsFunc([]string{ev.Change.NS, ev.Change.From, ev.Change.To},
+		func(ns string) bool { return !f.CopyEnd(ns).Before(ev.At) })
 }
 
 // CopyEnd is the end of the last copy of a source namespace.

@@ -28,10 +28,13 @@ func TestCopied(t *testing.T) {
 	}{
 		{"during the copy", state.Job{Copied: at(10), Consistent: at(20)}, rename("d.c", 10), true, false},
 		{"after it", state.Job{Copied: at(10), Consistent: at(20)}, rename("d.c", 11), false, false},
-		{"of a collection that was copied later", state.Job{Copied: at(10), Consistent: at(20)}, rename("d.late", 20), true, false},
+		{"of a collection that was copied later", state.Job{Copied: at(10), Consistent: at(20)}, rename("d.late", 20), true,
+			false},
 		{"after that", state.Job{Copied: at(10), Consistent: at(30)}, rename("d.late", 21), false, false},
-		{"filled by others", state.Job{Mode: state.ModeIncremental, Copied: at(10), Consistent: at(20)}, rename("d.c", 10), true, true},
-		{"after what others filled", state.Job{Mode: state.ModeIncremental, Copied: at(10), Consistent: at(20)}, rename("d.c", 11), false, false},
+		{"filled by others", state.Job{Mode: state.ModeIncremental, Copied: at(10), Consistent: at(20)}, rename("d.c", 10),
+			true, true},
+		{"after what others filled", state.Job{Mode: state.ModeIncremental, Copied: at(10), Consistent: at(20)},
+			rename("d.c", 11), false, false},
 		{"of an older version", state.Job{Consistent: at(20)}, rename("d.c", 20), true, false},
 	} {
 		f := &follower{job: c.job, Options: Options{Source: &Source{Names: names}}}

@@ -196,7 +196,8 @@ func (f *follower) unlessRetried(ctx context.Context, why string, err error) (st
 
 // readForRepair reads a document from the source; why says why it is not to be, and l is
 // nil where it is held already.
-func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTime) (l *deadletter.Letter, why string, err error) {
+func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTime) (l *deadletter.Letter, why string,
+	err error) {
 	if mongo.IsBuckets(one.Target) {
 		return nil, "it is of a time-series collection, where nothing is repaired", nil
 	}
@@ -205,7 +206,8 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 		return nil, "the job has no such collection", nil
 	}
 	if known := name.UUID.Data; len(known) > 0 && !bytes.Equal(known, one.UUID.Data) {
-		return nil, "on the source, " + name.NS + " means another collection now than when the document was found: verify again", nil
+		return nil, "on the source, " + name.NS + " means another collection now than when the document was found: verify " +
+			"again", nil
 	}
 	writes, deletes := f.mayRepair(name)
 	if writes != "" {
@@ -223,7 +225,8 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 	case now.Doc == nil && deletes != "":
 		return nil, "the source has no such document, and " + deletes, nil
 	}
-	return &deadletter.Letter{NS: one.Target, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until, Source: name.NS}, "", nil
+	return &deadletter.Letter{NS: one.Target, DocID: one.ID, Doc: now.Doc, At: now.From, Until: now.Until,
+		Source: name.NS}, "", nil
 }
 
 // mayRepair says why nothing of a collection can be repaired, and why nothing can be

@@ -36,14 +36,16 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err, open)
 	}
 	r.want("drain", "commit 12", "commit 12", `defer {"$numberInt":"1"}`, `defer {"$numberInt":"2"}`)
-	if l := r.sink.held; len(l) != 2 || l[0].Doc == nil || l[1].Doc != nil || l[0].Until != at(1000) || l[1].Source != "d.c" {
+	if l := r.sink.held; len(l) != 2 || l[0].Doc == nil || l[1].Doc != nil || l[0].Until != at(1000) ||
+		l[1].Source != "d.c" {
 		t.Errorf("kept %+v", l)
 	}
 	if begun, next := f.Repairs.some(); len(begun) != 2 || len(next) != 0 {
 		t.Errorf("%d begun, %d to begin", len(begun), len(next))
 	}
 	r.sink.outcome = mongosink.RepairDeleted
-	if err := f.emit(t.Context(), batch(13)); err != nil || list[0].Outcome != mongosink.RepairDeleted || list[1].Outcome != mongosink.RepairDeleted {
+	if err := f.emit(t.Context(), batch(13)); err != nil || list[0].Outcome != mongosink.RepairDeleted ||
+		list[1].Outcome != mongosink.RepairDeleted {
 		t.Errorf("%v: %+v", err, list[0])
 	}
 	select {
@@ -92,8 +94,12 @@ func TestRepairIsRefused(t *testing.T) {
 		{"has dropped", transform.Config{}, func(r *rig, _ *follower, _ *Repair) {
 			r.findErrs, r.vanished = []error{errDropped}, true
 		}},
-		{"disk full", transform.Config{}, func(r *rig, _ *follower, _ *Repair) { r.fail["commit"] = []error{errors.New("disk full")} }},
-		{"disk full", transform.Config{}, func(r *rig, _ *follower, _ *Repair) { r.fail["defer"] = []error{errors.New("disk full")} }},
+		{"disk full", transform.Config{}, func(r *rig, _ *follower, _ *Repair) {
+			r.fail["commit"] = []error{errors.New("disk full")}
+		}},
+		{"disk full", transform.Config{}, func(r *rig, _ *follower, _ *Repair) {
+			r.fail["defer"] = []error{errors.New("disk full")}
+		}},
 		{"keeps a history", transform.Config{History: []string{"d.c"}}, nil},
 		{"operations of its", transform.Config{Skip: []string{"d.c=update"}}, nil},
 		{"no such document, and the job leaves out", transform.Config{Skip: []string{"d.c=delete"}}, nil},
@@ -103,7 +109,8 @@ func TestRepairIsRefused(t *testing.T) {
 			f.OnExisting = state.ExistingMerge
 		}},
 		{"in no collection", transform.Config{}, func(_ *rig, f *follower, _ *Repair) {
-			f.Source.Names.Change(schema.NameChange{Put: []schema.Name{{NS: "d.c", Target: "d.c", Type: schema.TypeView, UUID: uuid(1)}}})
+			f.Source.Names.Change(schema.NameChange{Put: []schema.Name{{NS: "d.c", Target: "d.c", Type: schema.TypeView,
+				UUID: uuid(1)}}})
 		}},
 	} {
 		r := newRig(t, c.rules)
@@ -113,7 +120,8 @@ func TestRepairIsRefused(t *testing.T) {
 			c.set(r, f, one)
 		}
 		f.Repairs.Add([]*Repair{one})
-		if err := f.repair(t.Context(), at(12)); err != nil || one.Outcome != RepairRefused || !strings.Contains(one.Why, c.want) {
+		if err := f.repair(t.Context(), at(12)); err != nil || one.Outcome != RepairRefused ||
+			!strings.Contains(one.Why, c.want) {
 			t.Errorf("%s: %v, %s %q", c.want, err, one.Outcome, one.Why)
 		}
 	}
@@ -166,7 +174,8 @@ func TestCappedEvents(t *testing.T) {
 	r := newRig(t, transform.Config{})
 	r.job.Intent = at(15)
 	f := r.start()
-	l := cappedLook{follower: f, left: mostCappedBytes, copied: map[string]mongo.OpTime{"00000000000000000000000000000001": at(12)}}
+	l := cappedLook{follower: f, left: mostCappedBytes,
+		copied: map[string]mongo.OpTime{"00000000000000000000000000000001": at(12)}}
 	c := &cappedSeen{sources: []string{"d.c"}, target: "d.c", past: at(10)}
 	c.limited(kit.Raw(kit.D("size", int64(1000), "max", int32(7))), "size", "max")
 	if c.limit != (limit{bytes: 1024, docs: 7}) {

@@ -141,8 +141,10 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 		return r.fill(ctx)
 	}
 	if !there {
-		made := stream.Change{Kind: stream.ChangeCreate, NS: ev.Change.To, UUID: ev.Change.UUID, Options: bson.Raw{5, 0, 0, 0, 0}, Shard: ev.Change.Shard, Mark: ev.Change.Mark}
-		if err := r.emitAll(ctx, []stream.Event{{Kind: stream.SchemaChange, NS: made.NS, Change: &made, At: ev.At}}); err != nil {
+		made := stream.Change{Kind: stream.ChangeCreate, NS: ev.Change.To, UUID: ev.Change.UUID,
+			Options: bson.Raw{5, 0, 0, 0, 0}, Shard: ev.Change.Shard, Mark: ev.Change.Mark}
+		if err := r.emitAll(ctx, []stream.Event{{Kind: stream.SchemaChange, NS: made.NS, Change: &made,
+			At: ev.At}}); err != nil {
 			return err
 		}
 	}
@@ -155,7 +157,8 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case !there:
 		return nil
 	case f.Rules.Others():
-		f.Log.Warn("a command has replaced the documents of a collection; those that only the target has stay", "ns", r.route.Target, "at", ev.At)
+		f.Log.Warn("a command has replaced the documents of a collection; those that only the target has stay",
+			"ns", r.route.Target, "at", ev.At)
 		return nil
 	case r.route.History:
 		return r.ended(ctx)
@@ -239,7 +242,8 @@ func (c *chunk) end(ctx context.Context) error {
 }
 
 // chunks calls fn for the documents of a collection of the target, some at a time.
-func (r *rewriting) chunks(ctx context.Context, ns string, fields bson.D, fn func(context.Context, []bson.Raw) error) error {
+func (r *rewriting) chunks(ctx context.Context, ns string, fields bson.D, fn func(context.Context,
+	[]bson.Raw) error) error {
 	c := chunk{next: fn}
 	err := targetVersions{r.Target, r.sink}.read(ctx, ns, func(coll string) bson.D {
 		find := bson.D{{Key: "find", Value: coll}, {Key: "noCursorTimeout", Value: true}}
@@ -280,7 +284,8 @@ func (r *rewriting) write(ctx context.Context, docs []bson.Raw) error {
 }
 
 func (r *rewriting) event(kind stream.Kind, id bsoncore.Value, doc bson.Raw) stream.Event {
-	return stream.Event{Kind: kind, NS: r.route.Source, Route: &r.route.Route, UUID: r.uuid, Key: stream.Key{ID: id}, Doc: doc, At: r.ev.At}
+	return stream.Event{Kind: kind, NS: r.route.Source, Route: &r.route.Route, UUID: r.uuid, Key: stream.Key{ID: id},
+		Doc: doc, At: r.ev.At}
 }
 
 // current is what the target has of documents, by the keys of their _ids.
@@ -311,13 +316,15 @@ func (r *rewriting) end() versions.Position {
 }
 
 // find reads documents of a collection of the target that have the _ids of others.
-func (r *rewriting) find(ctx context.Context, ns string, docs []bson.Raw, fields bson.D, fn func(doc []byte) error) error {
+func (r *rewriting) find(ctx context.Context, ns string, docs []bson.Raw, fields bson.D,
+	fn func(doc []byte) error) error {
 	ids := make([]bson.RawValue, len(docs))
 	for i, doc := range docs {
 		ids[i] = bsonraw.RawValue(bsonraw.IDOf(doc))
 	}
 	return targetVersions{r.Target, r.sink}.read(ctx, ns, func(coll string) bson.D {
-		find := bson.D{{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}}}
+		find := bson.D{{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in",
+			Value: ids}}}}}}
 		if fields != nil {
 			find = append(find, bson.E{Key: "projection", Value: fields})
 		}

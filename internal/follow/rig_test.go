@@ -81,7 +81,8 @@ func newRig(t testing.TB, config transform.Config) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{t: t, killAt: -1, fail: map[string][]error{}, target: map[string]map[string]string{}, newest: at(1000),
-		effects: map[string]schema.Effect{}, created: map[string]schema.Collection{}, made: map[string]bool{}, docs: map[int32]bson.Raw{}}
+		effects: map[string]schema.Effect{}, created: map[string]schema.Collection{}, made: map[string]bool{},
+		docs: map[int32]bson.Raw{}}
 	r.job = state.Job{Phase: state.PhaseFollowing, Start: at(1), Consistent: at(5), Copied: at(5), Applied: at(10),
 		Mark: "m10", Reach: at(10)}
 	log := slog.New(slog.NewTextHandler(io.Discard, nil))

@@ -78,7 +78,8 @@ func entryOf(at *list.Element) *entry {
 }
 
 func newRing(target targetDocs, l limit) *ring {
-	return &ring{target: target, limit: l, byID: map[string]*list.Element{}, gone: map[string]struct{}{}, updated: map[string]bson.Raw{}}
+	return &ring{target: target, limit: l, byID: map[string]*list.Element{}, gone: map[string]struct{}{},
+		updated: map[string]bson.Raw{}}
 }
 
 // matches reports that the target can be as it is now.

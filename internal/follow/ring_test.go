@@ -47,7 +47,8 @@ type modelEvent struct {
 }
 
 // TestRing: after whichever event of a random history a target was killed, the
-// ring finds an event after which the source's list was the same. What rolls off is logged, as 5.0 and newer do, or not.
+// ring finds an event after which the source's list was the same. What rolls off is logged, as 5.0
+// and newer do, or not.
 func TestRing(t *testing.T) {
 	for seed := range uint64(20000) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -67,7 +68,8 @@ func TestRing(t *testing.T) {
 			for i, e := range events {
 				t.Logf("%d: %c %q %s -> %s", i+1, e.op, e.id, e.doc, e.now)
 			}
-			t.Fatalf("seed %d, logged %v: killed after %d, found %d:\nthere %s\nstate %s", seed, logged, killed, got, there, state)
+			t.Fatalf("seed %d, logged %v: killed after %d, found %d:\nthere %s\nstate %s", seed, logged, killed, got, there,
+				state)
 		}
 	}
 }
@@ -103,7 +105,8 @@ func randomEvents(t *testing.T, r *rand.Rand, logged bool) (events []modelEvent,
 			step('d', id, nil)
 		default:
 			p, _ := m.docs[at].Lookup("p").StringValueOK()
-			doc := kit.Raw(bson.D{{Key: "_id", Value: m.docs[at].Lookup("_id")}, {Key: "p", Value: strings.Repeat(string(rune('p'+r.IntN(2))), len(p))}})
+			doc := kit.Raw(bson.D{{Key: "_id", Value: m.docs[at].Lookup("_id")},
+				{Key: "p", Value: strings.Repeat(string(rune('p'+r.IntN(2))), len(p))}})
 			m.docs = slices.Clone(m.docs)
 			m.docs[at] = doc
 			step('u', keyOf(bsonraw.IDOf(doc)), doc)

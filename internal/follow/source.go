@@ -107,7 +107,8 @@ func (s *Source) FindRenamed(
 
 // Reread reads a document from the source by its collection's UUID: the name
 // may be that of another collection by now.
-func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Value, at mongo.OpTime) (mongosink.Reread, error) {
+func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.Value,
+	at mongo.OpTime) (mongosink.Reread, error) {
 	of, err := s.identify(from)
 	if err != nil {
 		return mongosink.Reread{}, err

@@ -51,7 +51,8 @@ func (f *follower) buildDeferred(ctx context.Context) error {
 			log.Warn("an index is not built: the source has documents that it does not take, on a shard that does not have it")
 			continue
 		}
-		log.Warn("the target goes without an index: the source has documents that it does not take, on a shard that does not have it")
+		log.Warn("the target goes without an index: the source has documents that it does not take, on a shard that does " +
+			"not have it")
 		if err := f.Schema.Deferred.GiveUp(ctx, partial.index); err != nil {
 			return err
 		}
@@ -60,7 +61,8 @@ func (f *follower) buildDeferred(ctx context.Context) error {
 
 // applyChange makes a schema change of the source on the target. An index that documents
 // of the target do not fit is put off where a shard of the source may be building it still.
-func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.ApplyOptions) (effect schema.Effect, err error) {
+func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.ApplyOptions) (effect schema.Effect,
+	err error) {
 	if !f.Parts {
 		err = f.untangled(ctx, func() (err error) {
 			effect, err = f.Schema.Changes.Apply(ctx, ch, o)
@@ -79,7 +81,8 @@ func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.A
 	if qerr != nil {
 		return effect, qerr
 	}
-	f.Log.Info("an index is put off: documents of the target do not fit it yet, and shards build it one by one", "ns", ch.NS, "until", newest, "reason", err)
+	f.Log.Info("an index is put off: documents of the target do not fit it yet, and shards build it one by one",
+		"ns", ch.NS, "until", newest, "reason", err)
 	o.Overlap = true
 	return f.Schema.Changes.Apply(ctx, ch, o)
 }

@@ -33,7 +33,8 @@ func (v targetVersions) Applied() mongo.OpTime { return v.sink.Applied().At }
 const together = 200
 
 // Before implements transform.Versions.
-func (v targetVersions) Before(ctx context.Context, target string, asked []versions.Asked, most int) (found []bson.Raw, err error) {
+func (v targetVersions) Before(ctx context.Context, target string, asked []versions.Asked,
+	most int) (found []bson.Raw, err error) {
 	found = make([]bson.Raw, len(asked))
 	size := 0
 	for from := 0; from < len(asked); from += together {
@@ -43,7 +44,8 @@ func (v targetVersions) Before(ctx context.Context, target string, asked []versi
 			where[delta.KeyOf(one.Key)] = from + i
 		}
 		err := v.read(ctx, target, func(coll string) bson.D {
-			return bson.D{{Key: "aggregate", Value: coll}, {Key: "pipeline", Value: versions.Before(coll, some)}, {Key: "cursor", Value: bson.D{}}}
+			return bson.D{{Key: "aggregate", Value: coll}, {Key: "pipeline", Value: versions.Before(coll, some)},
+				{Key: "cursor", Value: bson.D{}}}
 		}, func(doc []byte) error {
 			one, err := versions.Parse(doc)
 			i, ok := where[delta.KeyOf(one.Key)]
@@ -64,10 +66,12 @@ func (v targetVersions) Before(ctx context.Context, target string, asked []versi
 }
 
 // Last implements transform.Versions.
-func (v targetVersions) Last(ctx context.Context, target string, before versions.Position, fn func(version bson.Raw) error) error {
+func (v targetVersions) Last(ctx context.Context, target string, before versions.Position,
+	fn func(version bson.Raw) error) error {
 	newest := versions.NewNewest(before)
 	err := v.read(ctx, target, func(coll string) bson.D {
-		return bson.D{{Key: "find", Value: coll}, {Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}},
+		return bson.D{{Key: "find", Value: coll}, {Key: "hint", Value: bson.D{{Key: "_id", Value: 1}}},
+			{Key: "sort", Value: bson.D{{Key: "_id", Value: 1}}},
 			{Key: "projection", Value: versions.ShapeFields()}, {Key: "noCursorTimeout", Value: true}}
 	}, func(doc []byte) error {
 		last, err := newest.Add(doc)
@@ -83,7 +87,8 @@ func (v targetVersions) Last(ctx context.Context, target string, before versions
 }
 
 // read hands over what a command gives on the target's primary, to which is written.
-func (v targetVersions) read(ctx context.Context, target string, command func(coll string) bson.D, fn func(doc []byte) error) error {
+func (v targetVersions) read(ctx context.Context, target string, command func(coll string) bson.D,
+	fn func(doc []byte) error) error {
 	conn, err := v.target.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
 		return err

@@ -130,7 +130,8 @@ func testCaughtUpRejected(t *testing.T, s servers) {
 func rejected(t *testing.T, err error, names string) {
 	t.Helper()
 	var r *job.Refusal
-	if !errors.As(err, &r) || r.Code != job.CodeBuilding || mongo.HintOf(err) == "" || !strings.Contains(err.Error(), names) {
+	if !errors.As(err, &r) || r.Code != job.CodeBuilding || mongo.HintOf(err) == "" ||
+		!strings.Contains(err.Error(), names) {
 		t.Errorf("%v, want it rejected because of %s, with a hint", err, names)
 	}
 }
@@ -155,7 +156,8 @@ func warned(t *testing.T, j *job.Job, names string) {
 func (s servers) buildSlowly(t *testing.T, db string) (ended func()) {
 	t.Helper()
 	failPoint := func(mode string) {
-		err := s.srcDB.Database("admin").RunCommand(context.Background(), bson.D{{Key: "configureFailPoint", Value: "hangAfterStartingIndexBuild"}, {Key: "mode", Value: mode}}).Err()
+		err := s.srcDB.Database("admin").RunCommand(context.Background(), bson.D{{Key: "configureFailPoint",
+			Value: "hangAfterStartingIndexBuild"}, {Key: "mode", Value: mode}}).Err()
 		if err != nil {
 			t.Error(err)
 		}
@@ -163,11 +165,13 @@ func (s servers) buildSlowly(t *testing.T, db string) (ended func()) {
 	failPoint("alwaysOn")
 	done := make(chan error, 2)
 	for _, spec := range []bson.D{
-		{{Key: "key", Value: bson.D{{Key: "i", Value: 1}}}, {Key: "name", Value: "prepared"}, {Key: "prepareUnique", Value: true}},
+		{{Key: "key", Value: bson.D{{Key: "i", Value: 1}}}, {Key: "name", Value: "prepared"},
+			{Key: "prepareUnique", Value: true}},
 		{{Key: "key", Value: bson.D{{Key: "x", Value: 1}}}, {Key: "name", Value: "slow"}},
 	} {
 		go func() {
-			done <- s.srcDB.Database(db).RunCommand(context.Background(), bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{spec}}, {Key: "commitQuorum", Value: 1}}).Err()
+			done <- s.srcDB.Database(db).RunCommand(context.Background(), bson.D{{Key: "createIndexes", Value: "c"},
+				{Key: "indexes", Value: bson.A{spec}}, {Key: "commitQuorum", Value: 1}}).Err()
 		}()
 	}
 	ended = sync.OnceFunc(func() {
@@ -208,7 +212,8 @@ func TestTargetMemberDown(t *testing.T) {
 	s.srcDB, s.targetC = kit.Client(t, s.src.URI()), kit.Client(t, s.dst.URI())
 	index := func(field string) {
 		t.Helper()
-		if _, err := s.srcDB.Database("down").Collection("c").Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: field, Value: 1}}}); err != nil {
+		if _, err := s.srcDB.Database("down").Collection("c").Indexes().CreateOne(t.Context(),
+			driver.IndexModel{Keys: bson.D{{Key: field, Value: 1}}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -113,8 +113,10 @@ func (h *history) cuts(probability float64) {
 	if probability > 0 {
 		mode = bson.D{{Key: "activationProbability", Value: probability}}
 	}
-	h.must(nil, h.s.targetC.Database("admin").RunCommand(h.t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"},
-		{Key: "mode", Value: mode}, {Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update", "delete"}},
+	h.must(nil, h.s.targetC.Database("admin").RunCommand(h.t.Context(), bson.D{{Key: "configureFailPoint",
+		Value: "failCommand"},
+		{Key: "mode", Value: mode}, {Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update",
+			"delete"}},
 			{Key: "closeConnection", Value: true}}}}).Err())
 }
 
@@ -161,7 +163,8 @@ func (h *history) change() {
 		ns := h.db + "." + name
 		var ops bson.A
 		for _, there := range docs { // nothing rolls off: servers do not tell that of an applyOps
-			ops = append(ops, bson.D{{Key: "op", Value: "d"}, {Key: "ns", Value: ns}, {Key: "o", Value: bson.D{{Key: "_id", Value: there.Lookup("_id")}}}})
+			ops = append(ops, bson.D{{Key: "op", Value: "d"}, {Key: "ns", Value: ns},
+				{Key: "o", Value: bson.D{{Key: "_id", Value: there.Lookup("_id")}}}})
 		}
 		for _, there := range docs[:min(len(docs), 1)] {
 			ops = append(ops, bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns}, {Key: "o", Value: there}})
@@ -186,7 +189,8 @@ func (h *history) change() {
 		if to := []string{"a", "b"}[h.rand.IntN(2)]; !contains(names, to) {
 			h.make(to)
 		} else if h.deletes {
-			h.must(nil, db.RunCommand(ctx, bson.D{{Key: "collMod", Value: name}, {Key: "cappedMax", Value: 2 + h.rand.IntN(4)}}).Err())
+			h.must(nil, db.RunCommand(ctx, bson.D{{Key: "collMod", Value: name}, {Key: "cappedMax", Value: 2 +
+				h.rand.IntN(4)}}).Err())
 		}
 	}
 }
@@ -270,7 +274,8 @@ func (h *history) mirror(e stream.Event) {
 	ctx := h.t.Context()
 	_, coll := mongo.SplitNS(e.NS)
 	c := h.on(h.s.targetC, coll)
-	q := bsoncore.NewDocumentBuilder().AppendDocument("_id", bsoncore.NewDocumentBuilder().AppendValue("$eq", e.Key.ID).Build()).Build()
+	q := bsoncore.NewDocumentBuilder().AppendDocument("_id", bsoncore.NewDocumentBuilder().AppendValue("$eq",
+		e.Key.ID).Build()).Build()
 	switch e.Kind {
 	case stream.Insert:
 		h.must(c.InsertOne(ctx, e.Doc))
@@ -316,10 +321,12 @@ func (h *history) apply(ch *stream.Change) {
 		h.must(saved.DeleteOne(ctx, bson.D{{Key: "_id", Value: h.spec.Job + "/" + ns}}))
 	}
 	for _, one := range change.Put {
-		raw, err := bson.Marshal(schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}})
+		raw, err := bson.Marshal(schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID,
+			Options: bson.Raw{5, 0, 0, 0, 0}})
 		h.must(nil, err)
 		id := h.spec.Job + "/" + one.NS
-		h.must(saved.ReplaceOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "_id", Value: id}, {Key: "job", Value: h.spec.Job},
+		h.must(saved.ReplaceOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "_id", Value: id}, {Key: "job",
+			Value: h.spec.Job},
 			{Key: "target", Value: one.Target}, {Key: "bytes", Value: raw}}, options.Replace().SetUpsert(true)))
 	}
 }

@@ -37,7 +37,8 @@ func newRings(t *testing.T, s servers, db string) *rings {
 
 func (r *rings) create(name string, most int64, more ...*options.CreateCollectionOptionsBuilder) {
 	r.t.Helper()
-	o := append([]options.Lister[options.CreateCollectionOptions]{options.CreateCollection().SetCapped(true).SetSizeInBytes(4096).SetMaxDocuments(most)}, listers(more)...)
+	o := append([]options.Lister[options.CreateCollectionOptions]{
+		options.CreateCollection().SetCapped(true).SetSizeInBytes(4096).SetMaxDocuments(most)}, listers(more)...)
 	r.must(nil, r.s.srcDB.Database(r.db).CreateCollection(r.t.Context(), name, o...))
 }
 
@@ -67,7 +68,8 @@ func (r *rings) drop(name string, id any) {
 
 func (r *rings) rename(from, to string, over bool) {
 	r.t.Helper()
-	r.must(nil, r.s.srcDB.Database("admin").RunCommand(r.t.Context(), bson.D{{Key: "renameCollection", Value: r.db + "." + from},
+	r.must(nil, r.s.srcDB.Database("admin").RunCommand(r.t.Context(), bson.D{{Key: "renameCollection", Value: r.db + "." +
+		from},
 		{Key: "to", Value: r.db + "." + to}, {Key: "dropTarget", Value: over}}).Err())
 }
 
@@ -103,7 +105,8 @@ func (r *rings) equal(when string) bool {
 		r.must(nil, err)
 		if w, g := fmt.Sprint(want), fmt.Sprint(got); w != g {
 			const some = 1000
-			r.t.Errorf("%s: %s: %d documents, target %d:\nsource %.*s\ntarget %.*s", when, n, len(want), len(got), some, w, some, g)
+			r.t.Errorf("%s: %s: %d documents, target %d:\nsource %.*s\ntarget %.*s", when, n, len(want), len(got), some, w, some,
+				g)
 			good = false
 		}
 	}
@@ -138,8 +141,10 @@ func (r *rings) settled1(when, name string) {
 // saved what it had applied since.
 func (r *rings) back(to mongo.OpTime, more ...bson.E) {
 	r.t.Helper()
-	set := append(bson.D{{Key: "applied", Value: to}, {Key: "mark", Value: oplog.Position(to, to).Mark}, {Key: "reach", Value: lastOp(r.t, r.s.srcDB)}}, more...)
-	res, err := r.jobs().UpdateOne(r.t.Context(), bson.D{{Key: "_id", Value: r.spec.Job}}, bson.D{{Key: "$set", Value: set}})
+	set := append(bson.D{{Key: "applied", Value: to}, {Key: "mark", Value: oplog.Position(to, to).Mark},
+		{Key: "reach", Value: lastOp(r.t, r.s.srcDB)}}, more...)
+	res, err := r.jobs().UpdateOne(r.t.Context(), bson.D{{Key: "_id", Value: r.spec.Job}},
+		bson.D{{Key: "$set", Value: set}})
 	r.must(nil, err)
 	if res.MatchedCount != 1 {
 		r.t.Fatal("no such job")
@@ -164,9 +169,14 @@ func TestCappedRings(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	for name, f := range map[string]func(*testing.T, servers){
-		"copied with changes": testCappedCopied, "turned while stopped": testCappedTurned, "rotated while stopped": testCappedRotated,
-		"rotated again and again": testCappedChain, "unique": testCappedUnique, "killed": testCappedKilled, "rename repeated": testCappedRenameRepeated,
-		"renamed in": testCappedRenamedIn, "incremental": testCappedIncremental, "zero timestamps": testCappedTimestamps, "disputed": testCappedDisputed, "rolled off": testCappedRolledOff, "limits": testCappedLimits, "earlier build": testCappedEarlierBuild, "finalize fails": testCappedFinalizeFails, "written meanwhile": testCappedWritten,
+		"copied with changes": testCappedCopied, "turned while stopped": testCappedTurned,
+		"rotated while stopped":   testCappedRotated,
+		"rotated again and again": testCappedChain, "unique": testCappedUnique, "killed": testCappedKilled,
+		"rename repeated": testCappedRenameRepeated,
+		"renamed in":      testCappedRenamedIn, "incremental": testCappedIncremental, "zero timestamps": testCappedTimestamps,
+		"disputed": testCappedDisputed, "rolled off": testCappedRolledOff, "limits": testCappedLimits,
+		"earlier build": testCappedEarlierBuild, "finalize fails": testCappedFinalizeFails,
+		"written meanwhile": testCappedWritten,
 	} {
 		t.Run(name, func(t *testing.T) { f(t, s) })
 	}
@@ -356,7 +366,10 @@ func testCappedWritten(t *testing.T, s servers) {
 	seventh := func(i int) any { return i % 7 } // of which five fit
 	go write(r.src, seventh, func(i int) any { return bson.D{{Key: "_id", Value: seventh(i)}, {Key: "i", Value: i}} })
 	same := func(i int) any { return i }
-	go write(r.on(s.srcDB, "big"), same, func(i int) any { return bson.D{{Key: "_id", Value: i}, {Key: "p", Value: padding}} })
+	go write(r.on(s.srcDB, "big"), same, func(i int) any {
+		return bson.D{{Key: "_id", Value: i},
+			{Key: "p", Value: padding}}
+	})
 	for n := range 2 {
 		r.spec.Job = fmt.Sprint("ringlive", n)
 		r.must(nil, s.targetC.Database(r.db).Drop(t.Context()))
@@ -383,14 +396,17 @@ func testCappedWritten(t *testing.T, s servers) {
 func testCappedTimestamps(t *testing.T, s servers) {
 	r := newRings(t, s, "ringzero")
 	r.create("c", 3)
-	r.must(nil, s.srcDB.Database(r.db).CreateCollection(t.Context(), "collated", options.CreateCollection().SetCollation(&options.Collation{Locale: "en"})))
+	r.must(nil, s.srcDB.Database(r.db).CreateCollection(t.Context(),
+		"collated", options.CreateCollection().SetCollation(&options.Collation{Locale: "en"})))
 	r.put("c", 1)
 	r.settled("first")
 	from := lastOp(t, s.srcDB)
 	for id := 10; id < 13; id++ {
 		for _, name := range []string{"c", "collated"} { // a pipeline stores it as it is
-			r.must(r.on(s.srcDB, name).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}}, bson.A{bson.D{{Key: "$replaceWith", Value: bson.D{
-				{Key: "$literal", Value: bson.D{{Key: "_id", Value: id}, {Key: "t", Value: bson.Timestamp{}}}}}}}}, options.UpdateOne().SetUpsert(true)))
+			r.must(r.on(s.srcDB, name).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}},
+				bson.A{bson.D{{Key: "$replaceWith", Value: bson.D{
+					{Key: "$literal", Value: bson.D{{Key: "_id", Value: id}, {Key: "t", Value: bson.Timestamp{}}}}}}}},
+				options.UpdateOne().SetUpsert(true)))
 		}
 	}
 	r.settled("zero")
@@ -437,7 +453,8 @@ func (r *rings) early(name string, first, second, remove any) {
 	before, err := natural(ctx, src)
 	r.must(nil, err)
 	hang := bson.D{{Key: "configureFailPoint", Value: "hangAfterCollectionInserts"}}
-	raw, err := admin.RunCommand(ctx, append(hang, bson.E{Key: "mode", Value: "alwaysOn"}, bson.E{Key: "data", Value: bson.D{{Key: "collectionNS", Value: r.db + "." + name}}})).Raw()
+	raw, err := admin.RunCommand(ctx, append(hang, bson.E{Key: "mode", Value: "alwaysOn"},
+		bson.E{Key: "data", Value: bson.D{{Key: "collectionNS", Value: r.db + "." + name}}})).Raw()
 	r.must(nil, err)
 	hit := raw.Lookup("count").AsInt64() + 1
 	done := make(chan error, 3)
@@ -447,7 +464,8 @@ func (r *rings) early(name string, first, second, remove any) {
 	}
 	waits := func(n int) {
 		kit.Until(r.t, "the source's operations wait for the first", func() bool {
-			raw, err := admin.RunCommand(ctx, bson.D{{Key: "currentOp", Value: true}, {Key: "ns", Value: r.db + "." + name}, {Key: "waitingForLock", Value: true}}).Raw()
+			raw, err := admin.RunCommand(ctx, bson.D{{Key: "currentOp", Value: true}, {Key: "ns", Value: r.db + "." + name},
+				{Key: "waitingForLock", Value: true}}).Raw()
 			r.must(nil, err)
 			ops, err := raw.Lookup("inprog").Array().Values()
 			r.must(nil, err)
@@ -455,7 +473,8 @@ func (r *rings) early(name string, first, second, remove any) {
 		})
 	}
 	go insert(first)
-	r.must(nil, admin.RunCommand(ctx, bson.D{{Key: "waitForFailPoint", Value: hang[0].Value}, {Key: "timesEntered", Value: hit}, {Key: "maxTimeMS", Value: 120_000}}).Err())
+	r.must(nil, admin.RunCommand(ctx, bson.D{{Key: "waitForFailPoint", Value: hang[0].Value},
+		{Key: "timesEntered", Value: hit}, {Key: "maxTimeMS", Value: 120_000}}).Err())
 	go func() {
 		_, err := src.DeleteOne(ctx, bson.D{{Key: "_id", Value: remove}})
 		done <- err
@@ -537,7 +556,8 @@ func (r *rings) most() int64 {
 // verified wants verify to find no difference but these, which are deferred.
 func (r *rings) verified(when string, deferred ...string) {
 	r.t.Helper()
-	report, err := verify.Clusters(r.t.Context(), verify.Spec{Source: r.spec.Source, Target: r.spec.Target, Rules: r.spec.Rules})
+	report, err := verify.Clusters(r.t.Context(), verify.Spec{Source: r.spec.Source, Target: r.spec.Target,
+		Rules: r.spec.Rules})
 	r.must(nil, err)
 	var got []string
 	for _, d := range report.Expected {
@@ -564,13 +584,15 @@ func testCappedLimits(t *testing.T, s servers) {
 		t.Errorf("following: at most %d documents", got)
 	}
 	r.verified("following", "option max", "option size")
-	r.must(nil, s.srcDB.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"}, {Key: "cappedMax", Value: 2}}).Err())
+	r.must(nil, s.srcDB.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"},
+		{Key: "cappedMax", Value: 2}}).Err())
 	r.put("c", 5)
 	r.settled("shrunk")
 	// Finalized, but for the note of it.
 	r.finalized("finalized", 2)
 	r.verified("finalized")
-	r.must(r.jobs().UpdateByID(t.Context(), r.spec.Job, bson.D{{Key: "$set", Value: bson.D{{Key: "phase", Value: "finalizing"}}}}))
+	r.must(r.jobs().UpdateByID(t.Context(), r.spec.Job, bson.D{{Key: "$set", Value: bson.D{{Key: "phase",
+		Value: "finalizing"}}}}))
 	r.early("c", 6, 7, 5)
 	r.run()
 	r.must(nil, <-r.ended)
@@ -588,14 +610,17 @@ func testCappedEarlierBuild(t *testing.T, s servers) {
 	r.put("c", 1, 2, 3)
 	r.settled("first")
 	r.must(r.jobs().UpdateByID(t.Context(), r.spec.Job, bson.D{{Key: "$unset", Value: bson.D{{Key: "roomy", Value: ""}}}}))
-	r.must(s.targetC.Database("millrace").Collection("held").DeleteMany(t.Context(), bson.D{{Key: "_id.job", Value: r.spec.Job}}))
-	r.must(nil, s.targetC.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"}, {Key: "cappedSize", Value: 4096}, {Key: "cappedMax", Value: 3}}).Err())
+	r.must(s.targetC.Database("millrace").Collection("held").DeleteMany(t.Context(),
+		bson.D{{Key: "_id.job", Value: r.spec.Job}}))
+	r.must(nil, s.targetC.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"},
+		{Key: "cappedSize", Value: 4096}, {Key: "cappedMax", Value: 3}}).Err())
 	from := lastOp(t, s.srcDB)
 	r.put("c", 4, 5, 1)
 	r.settled("went on")
 	r.back(from)
 	r.settled("killed")
-	r.must(nil, s.srcDB.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"}, {Key: "cappedMax", Value: 2}}).Err())
+	r.must(nil, s.srcDB.Database(r.db).RunCommand(t.Context(), bson.D{{Key: "collMod", Value: "c"},
+		{Key: "cappedMax", Value: 2}}).Err())
 	r.put("c", 6)
 	r.settled("shrunk")
 	if got := r.most(); got != 2 {
@@ -616,7 +641,8 @@ func testCappedFinalizeFails(t *testing.T, s servers) {
 	fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}}
 	admin := s.targetC.Database("admin")
 	r.must(nil, admin.RunCommand(t.Context(), append(fail, bson.E{Key: "mode", Value: bson.D{{Key: "skip", Value: 1}}},
-		bson.E{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"collMod"}}, {Key: "closeConnection", Value: true}}})).Err())
+		bson.E{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"collMod"}},
+			{Key: "closeConnection", Value: true}}})).Err())
 	done := make(chan error, 1)
 	go func() { done <- r.j.Finalize(t.Context(), false) }()
 	r.await("finalizing fails", func() bool { return r.j.Status().Errors["retry"] > 0 })

@@ -52,7 +52,8 @@ func holdBack(t *testing.T) *heldBack {
 }
 
 func (h *heldBack) write(coll string, id any) {
-	h.do(h.s.srcDB, "certain", bson.D{{Key: "insert", Value: coll}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: id}}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
+	h.do(h.s.srcDB, "certain", bson.D{{Key: "insert", Value: coll}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id",
+		Value: id}}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}})
 }
 
 func (h *heldBack) replicate(on bool) {
@@ -62,7 +63,8 @@ func (h *heldBack) replicate(on bool) {
 			continue
 		}
 		c := kit.Client(h.t, h.s.src.DirectURI(i))
-		h.do(c, "admin", bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}, {Key: "mode", Value: map[bool]string{true: "off", false: "alwaysOn"}[on]}})
+		h.do(c, "admin", bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"},
+			{Key: "mode", Value: map[bool]string{true: "off", false: "alwaysOn"}[on]}})
 	}
 }
 

@@ -34,7 +34,8 @@ type conflicted struct {
 func newConflicted(t *testing.T, s servers, db string, policy job.OnConflict) *conflicted {
 	t.Helper()
 	db += "_" + string(policy)
-	c := &conflicted{t: t, s: s, db: db, spec: s.spec(db), src: s.srcDB.Database(db).Collection("c"), dst: s.targetC.Database(db).Collection("c")}
+	c := &conflicted{t: t, s: s, db: db, spec: s.spec(db), src: s.srcDB.Database(db).Collection("c"),
+		dst: s.targetC.Database(db).Collection("c")}
 	c.spec.Until, c.spec.OnConflict, c.spec.Job = "never", policy, db
 	return c
 }
@@ -169,7 +170,8 @@ type letter struct {
 
 func (c *conflicted) letters() []letter {
 	c.t.Helper()
-	cur, err := c.s.targetC.Database("millrace").Collection("deadletters").Find(c.t.Context(), bson.D{{Key: "job", Value: c.db}},
+	cur, err := c.s.targetC.Database("millrace").Collection("deadletters").Find(c.t.Context(),
+		bson.D{{Key: "job", Value: c.db}},
 		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	c.must(nil, err)
 	var out []letter
@@ -234,7 +236,8 @@ func follow(t *testing.T, s servers, db string, policy job.OnConflict) *conflict
 	t.Helper()
 	c := newConflicted(t, s, db, policy)
 	c.must(c.src.Indexes().CreateOne(t.Context(), uniqueOn("k")))
-	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}}, bson.D{{Key: "_id", Value: 3}, {Key: "k", Value: 3}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2},
+		{Key: "k", Value: 2}}, bson.D{{Key: "_id", Value: 3}, {Key: "k", Value: 3}})
 	c.run()
 	c.caughtUp()
 	return c
@@ -257,7 +260,8 @@ func testKeyTaken(t *testing.T, s servers, policy job.OnConflict) {
 	foreign := bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 10}, {Key: "theirs", Value: true}}
 	c.insert(c.dst, foreign)
 	there := c.on(c.dst, "f")
-	c.insert(c.src, bson.D{{Key: "_id", Value: 9}, {Key: "k", Value: 9}}, bson.D{{Key: "_id", Value: 10}, {Key: "k", Value: 10}, {Key: "x.y", Value: 1}}, bson.D{{Key: "_id", Value: 11}, {Key: "k", Value: 11}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: 9}, {Key: "k", Value: 9}}, bson.D{{Key: "_id", Value: 10},
+		{Key: "k", Value: 10}, {Key: "x.y", Value: 1}}, bson.D{{Key: "_id", Value: 11}, {Key: "k", Value: 11}})
 	if policy == job.ConflictStop {
 		wantError(t, c.fails(), c.db+".c", `{"$numberInt":"10"}`, "k_1", `"f"`)
 		return
@@ -274,7 +278,8 @@ func testKeyTaken(t *testing.T, s servers, policy job.OnConflict) {
 		return
 	}
 	l := c.oneLetter("open", "key", c.on(c.src, 10))
-	if c.on(c.dst, 10) != nil || !bytes.Equal(c.on(c.dst, "f"), there) || l.OtherID.StringValue() != "f" || l.Index != "k_1" {
+	if c.on(c.dst, 10) != nil || !bytes.Equal(c.on(c.dst, "f"), there) || l.OtherID.StringValue() != "f" ||
+		l.Index != "k_1" {
 		t.Errorf("target: %s and %s, letter %+v", c.on(c.dst, 10), c.on(c.dst, "f"), l)
 	}
 	if st := c.j.Status().Conflicts; st.Open != 1 || st.Where == "" {
@@ -306,7 +311,8 @@ func testIDTaken(t *testing.T, s servers, policy job.OnConflict) {
 	c := follow(t, s, "idtaken", policy)
 	c.insert(c.dst, bson.D{{Key: "_id", Value: 10}, {Key: "k", Value: 77}, {Key: "theirs", Value: true}})
 	there := c.on(c.dst, 10)
-	c.insert(c.src, bson.D{{Key: "_id", Value: 10}, {Key: "k", Value: 10}}, bson.D{{Key: "_id", Value: 11}, {Key: "k", Value: 11}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: 10}, {Key: "k", Value: 10}}, bson.D{{Key: "_id", Value: 11},
+		{Key: "k", Value: 11}})
 	if policy == job.ConflictStop {
 		wantError(t, c.fails(), c.db+".c", `{"$numberInt":"10"}`, "_id")
 		return
@@ -427,11 +433,13 @@ func testLost(t *testing.T, s servers, policy job.OnConflict) {
 // testRefused: several errors of one unordered batch, each for another reason.
 func testRefused(t *testing.T, s servers, policy job.OnConflict) {
 	c := follow(t, s, "refused", policy)
-	c.must(c.dst.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "p", Value: 1}, {Key: "q", Value: 1}}}))
+	c.must(c.dst.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "p", Value: 1},
+		{Key: "q", Value: 1}}}))
 	c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 10}})
 	docs := []any{
 		bson.D{{Key: "_id", Value: 10}, {Key: "k", Value: 10}},
-		bson.D{{Key: "_id", Value: 11}, {Key: "k", Value: 11}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}},
+		bson.D{{Key: "_id", Value: 11}, {Key: "k", Value: 11}, {Key: "p", Value: bson.A{1, 2}},
+			{Key: "q", Value: bson.A{1, 2}}},
 		bson.D{{Key: "_id", Value: 12}, {Key: "k", Value: 12}},
 	}
 	c.insert(c.src, docs...)
@@ -473,7 +481,8 @@ func testRefused(t *testing.T, s servers, policy job.OnConflict) {
 func testCopyConflict(t *testing.T, s servers, policy job.OnConflict) {
 	c := newConflicted(t, s, "copying", policy)
 	c.spec.OnExisting = job.ExistingMerge
-	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}, {Key: "x", Value: "ours"}}, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}, {Key: "x", Value: "ours"}},
+		bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}})
 	c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 1}, {Key: "theirs", Value: true}})
 	there := c.on(c.dst, "f")
 	for _, coll := range []*driver.Collection{c.src, c.dst} {
@@ -561,7 +570,8 @@ func testTradedInCopy(t *testing.T, s servers, policy job.OnConflict) {
 func testHeldUnique(t *testing.T, s servers, policy job.OnConflict) {
 	c := newConflicted(t, s, "held", policy)
 	c.spec.OnExisting = job.ExistingMerge
-	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2},
+		{Key: "k", Value: 2}})
 	c.must(c.src.Indexes().CreateOne(t.Context(), uniqueOn("k")))
 	c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 1}})
 	there := c.on(c.dst, "f")
@@ -610,7 +620,8 @@ func (c *conflicted) indexes() []driver.IndexSpecification {
 // testNewUnique: a unique index made while the job follows.
 func testNewUnique(t *testing.T, s servers, policy job.OnConflict) {
 	c := newConflicted(t, s, "newindex", policy)
-	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2},
+		{Key: "k", Value: 2}})
 	c.run()
 	c.caughtUp()
 	c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 1}})
@@ -633,7 +644,8 @@ func testCollatedKey(t *testing.T, s servers, policy job.OnConflict) {
 			SetPartialFilterExpression(bson.D{{Key: "on", Value: true}})}
 	c.must(c.src.Indexes().CreateOne(t.Context(), index))
 	doc := func(id any, k string) bson.D {
-		return bson.D{{Key: "_id", Value: id}, {Key: "k", Value: k}, {Key: "o", Value: bson.D{{Key: "p", Value: 1}}}, {Key: "on", Value: true}}
+		return bson.D{{Key: "_id", Value: id}, {Key: "k", Value: k}, {Key: "o", Value: bson.D{{Key: "p", Value: 1}}},
+			{Key: "on", Value: true}}
 	}
 	c.insert(c.src, doc(1, "one"))
 	c.run()
@@ -667,7 +679,8 @@ func testTwoHolders(t *testing.T, s servers, policy job.OnConflict) {
 	c.remove(c.src, 2) // a missing m.n is a key too
 	c.must(c.src.Indexes().CreateOne(t.Context(), uniqueOn("m.n")))
 	c.caughtUp()
-	c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 70}, {Key: "m", Value: bson.A{bson.D{{Key: "n", Value: 7}}, bson.D{{Key: "n", Value: 8}}}}})
+	c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 70}, {Key: "m", Value: bson.A{bson.D{{Key: "n",
+		Value: 7}}, bson.D{{Key: "n", Value: 8}}}}})
 	c.set(c.dst, 1, bson.D{{Key: "k", Value: 50}})
 	changed := c.on(c.dst, 1)
 	c.insert(c.src, bson.D{{Key: "_id", Value: 5}, {Key: "k", Value: 50}, {Key: "m", Value: bson.D{{Key: "n", Value: 8}}}})
@@ -740,7 +753,8 @@ func testLargeLetter(t *testing.T, s servers, policy job.OnConflict) {
 
 func (c *conflicted) parts(l letter) (doc []byte) {
 	c.t.Helper()
-	cur, err := c.s.targetC.Database("millrace").Collection("deadletters.parts").Find(c.t.Context(), bson.D{{Key: "letter", Value: l.ID}},
+	cur, err := c.s.targetC.Database("millrace").Collection("deadletters.parts").Find(c.t.Context(),
+		bson.D{{Key: "letter", Value: l.ID}},
 		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	c.must(nil, err)
 	for cur.Next(c.t.Context()) {
@@ -762,7 +776,8 @@ func testLetterRenamed(t *testing.T, s servers, policy job.OnConflict) {
 	c.caughtUp()
 	c.oneLetter("open", "key", c.on(c.src, 10))
 	db := c.db
-	c.must(nil, c.s.srcDB.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: db + ".c"}, {Key: "to", Value: db + ".d"}}).Err())
+	c.must(nil, c.s.srcDB.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: db + ".c"},
+		{Key: "to", Value: db + ".d"}}).Err())
 	c.src, c.dst = s.srcDB.Database(db).Collection("d"), s.targetC.Database(db).Collection("d")
 	c.set(c.src, 10, bson.D{{Key: "x", Value: 1}})
 	c.caughtUp()
@@ -781,13 +796,15 @@ func testLetterRenamed(t *testing.T, s servers, policy job.OnConflict) {
 // nothing can be removed.
 func testCappedConflict(t *testing.T, s servers, policy job.OnConflict) {
 	c := newConflicted(t, s, "cappedc", policy)
-	c.must(nil, s.srcDB.Database(c.db).CreateCollection(t.Context(), "c", options.CreateCollection().SetCapped(true).SetSizeInBytes(1<<20)))
+	c.must(nil, s.srcDB.Database(c.db).CreateCollection(t.Context(),
+		"c", options.CreateCollection().SetCapped(true).SetSizeInBytes(1<<20)))
 	c.must(c.src.Indexes().CreateOne(t.Context(), uniqueOn("k")))
 	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}, {Key: "x", Value: 0}})
 	c.run()
 	c.caughtUp()
 	c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 2}})
-	c.insert(c.src, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}, {Key: "x", Value: 0}}, bson.D{{Key: "_id", Value: 3}, {Key: "k", Value: 3}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}, {Key: "x", Value: 0}},
+		bson.D{{Key: "_id", Value: 3}, {Key: "k", Value: 3}})
 	if policy != job.ConflictSkip {
 		wantError(t, c.fails(), c.db+".c", `{"$numberInt":"2"}`, "k_1", `"f"`)
 		return
@@ -811,13 +828,16 @@ func testCappedConflict(t *testing.T, s servers, policy job.OnConflict) {
 // testSerialConflict: a collection with a collation, applied in order.
 func testSerialConflict(t *testing.T, s servers, policy job.OnConflict) {
 	c := newConflicted(t, s, "serial", policy)
-	c.must(nil, s.srcDB.Database(c.db).CreateCollection(t.Context(), "c", options.CreateCollection().SetCollation(&options.Collation{Locale: "en", Strength: 2})))
+	c.must(nil, s.srcDB.Database(c.db).CreateCollection(t.Context(),
+		"c", options.CreateCollection().SetCollation(&options.Collation{Locale: "en", Strength: 2})))
 	c.must(c.src.Indexes().CreateOne(t.Context(), uniqueOn("k")))
 	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}})
 	c.run()
 	c.caughtUp()
-	c.insert(c.dst, bson.D{{Key: "_id", Value: "ABC"}, {Key: "k", Value: 20}}, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: "Key"}})
-	c.insert(c.src, bson.D{{Key: "_id", Value: "x"}, {Key: "k", Value: 8}}, bson.D{{Key: "_id", Value: "abc"}, {Key: "k", Value: 2}},
+	c.insert(c.dst, bson.D{{Key: "_id", Value: "ABC"}, {Key: "k", Value: 20}},
+		bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: "Key"}})
+	c.insert(c.src, bson.D{{Key: "_id", Value: "x"}, {Key: "k", Value: 8}}, bson.D{{Key: "_id", Value: "abc"},
+		{Key: "k", Value: 2}},
 		bson.D{{Key: "_id", Value: 3}, {Key: "k", Value: "kEY"}}, bson.D{{Key: "_id", Value: 4}, {Key: "k", Value: 4}})
 	if policy == job.ConflictStop {
 		wantError(t, c.fails(), c.db+".c", `"abc"`)
@@ -845,8 +865,10 @@ func testSerialConflict(t *testing.T, s servers, policy job.OnConflict) {
 func testCopyRefused(t *testing.T, s servers, policy job.OnConflict) {
 	c := newConflicted(t, s, "copyrefused", policy)
 	c.spec.OnExisting = job.ExistingMerge
-	c.must(c.dst.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "p", Value: 1}, {Key: "q", Value: 1}}}))
-	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}}, bson.D{{Key: "_id", Value: 2}})
+	c.must(c.dst.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "p", Value: 1},
+		{Key: "q", Value: 1}}}))
+	c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}},
+		bson.D{{Key: "_id", Value: 2}})
 	c.run()
 	if policy == job.ConflictStop {
 		wantError(t, c.fails(), c.db+".c", `{"$numberInt":"1"}`, "parallel arrays")
@@ -871,7 +893,8 @@ func TestConflictsFromStandalone(t *testing.T) {
 	for _, policy := range []job.OnConflict{job.ConflictStop, job.ConflictSkip, job.ConflictOverwrite} {
 		c := newConflicted(t, s, "alone", policy)
 		c.spec.OnExisting, c.spec.Mode, c.spec.Until = job.ExistingMerge, job.ModeFull, ""
-		c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "k", Value: 2}})
+		c.insert(c.src, bson.D{{Key: "_id", Value: 1}, {Key: "k", Value: 1}}, bson.D{{Key: "_id", Value: 2},
+			{Key: "k", Value: 2}})
 		c.insert(c.dst, bson.D{{Key: "_id", Value: "f"}, {Key: "k", Value: 1}})
 		there := c.on(c.dst, "f")
 		for _, coll := range []*driver.Collection{c.src, c.dst} {

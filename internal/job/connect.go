@@ -30,13 +30,17 @@ func (j *Job) connect(ctx context.Context) (err error) {
 		ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("source")}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		if j.source.cluster, err = j.connectSide(gctx, "the source", j.spec.Source, reading); err == nil && j.source.cluster.Info.Kind == mongo.KindSharded {
-			j.source.shards, err = openShards(gctx, j.source.cluster, shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Left: true, Mongo: reading, Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
+		if j.source.cluster, err = j.connectSide(gctx, "the source", j.spec.Source, reading); err == nil &&
+			j.source.cluster.Info.Kind == mongo.KindSharded {
+			j.source.shards, err = openShards(gctx, j.source.cluster,
+				shards.Options{URI: j.spec.Source, Shards: j.spec.SourceShards, Left: true, Mongo: reading,
+					Waiting: func(reason string) { j.progress.Wait(reason) }, Connect: j.spec.Connect})
 		}
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
-		j.dst, err = j.connectSide(gctx, "the target", j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2, MostInUse: targetInUse(j.spec.Loads.Target),
+		j.dst, err = j.connectSide(gctx, "the target", j.spec.Target, mongo.Options{AppName: mongo.TargetApp, Warm: 2,
+			MostInUse:         targetInUse(j.spec.Loads.Target),
 			ChooseCompression: j.spec.Compress != CompressOff, Chosen: j.tellCompression("target")})
 		return mongo.Wrap(err, "target")
 	})
@@ -94,7 +98,8 @@ func openShards(ctx context.Context, router *mongo.Cluster, o shards.Options) (*
 // router opens one of the target's routers.
 func (j *Job) router(ctx context.Context, host string) (*mongo.Cluster, error) {
 	_, all, _ := strings.Cut(j.dst.Address(), "://")
-	return j.spec.Connect(ctx, strings.Replace(j.spec.Target, all, host, 1), mongo.Options{AppName: "millrace-precheck", ServerSelectionTimeout: 5 * time.Second})
+	return j.spec.Connect(ctx, strings.Replace(j.spec.Target, all, host, 1), mongo.Options{AppName: "millrace-precheck",
+		ServerSelectionTimeout: 5 * time.Second})
 }
 
 // routers is what the routers of the target were sent.

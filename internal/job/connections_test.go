@@ -63,7 +63,10 @@ func testFewConnections(t *testing.T, s servers) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	kit.Until(t, "what is left at the end is counted", func() bool { return source.counted(job.PhaseFinalized) && target.counted(job.PhaseFinalized) })
+	kit.Until(t, "what is left at the end is counted", func() bool {
+		return source.counted(job.PhaseFinalized) &&
+			target.counted(job.PhaseFinalized)
+	})
 	for side, peaks := range map[string]map[job.Phase]peak{"source": source.end(t), "target": target.end(t)} {
 		for _, phase := range []job.Phase{job.PhaseStarting, job.PhaseCopying, job.PhaseFollowing, job.PhaseFinalized} {
 			if peaks[phase].samples == 0 {
@@ -116,7 +119,8 @@ func fillUnique(t *testing.T, s servers, db string, colls, docs int) {
 		c := s.srcDB.Database(db).Collection(fmt.Sprintf("c%d", i))
 		for _, unique := range []bool{false, true} {
 			key := bson.D{{Key: fmt.Sprintf("u%t", unique), Value: 1}}
-			if _, err := c.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: key, Options: options.Index().SetUnique(unique)}); err != nil {
+			if _, err := c.Indexes().CreateOne(t.Context(),
+				driver.IndexModel{Keys: key, Options: options.Index().SetUnique(unique)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -129,7 +133,8 @@ func addUnique(t *testing.T, c *driver.Collection, from, to int) {
 	t.Helper()
 	var all []any
 	for i := from; i < to; i++ {
-		all = append(all, bson.D{{Key: "_id", Value: i}, {Key: "utrue", Value: i}, {Key: "pad", Value: strings.Repeat("x", 1000)}})
+		all = append(all, bson.D{{Key: "_id", Value: i}, {Key: "utrue", Value: i},
+			{Key: "pad", Value: strings.Repeat("x", 1000)}})
 	}
 	if _, err := c.InsertMany(t.Context(), all); err != nil {
 		t.Fatal(err)
@@ -142,14 +147,18 @@ func moveUnique(t *testing.T, client *driver.Client, c *driver.Collection) {
 	t.Helper()
 	move := func(ctx context.Context, from, to int) error {
 		for _, step := range [][2]int{{to, -1 - to}, {from, to}} {
-			if _, err := c.UpdateByID(ctx, step[0], bson.D{{Key: "$set", Value: bson.D{{Key: "utrue", Value: step[1]}}}}); err != nil {
+			if _, err := c.UpdateByID(ctx, step[0], bson.D{{Key: "$set",
+				Value: bson.D{{Key: "utrue", Value: step[1]}}}}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	err := client.UseSession(t.Context(), func(ctx context.Context) error {
-		_, err := driver.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) { return nil, move(ctx, 1, 2) })
+		_, err := driver.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
+			return nil,
+				move(ctx, 1, 2)
+		})
 		return err
 	})
 	if err == nil {
@@ -202,7 +211,8 @@ type connections struct {
 func watch(t *testing.T, uri string, phase func() job.Phase) *connections {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
-	c := &connections{client: kit.Client(t, uri), phase: phase, stop: stop, done: make(chan error, 1), peaks: map[job.Phase]peak{}}
+	c := &connections{client: kit.Client(t, uri), phase: phase, stop: stop, done: make(chan error, 1),
+		peaks: map[job.Phase]peak{}}
 	go func() { c.done <- c.sample(ctx) }()
 	return c
 }
@@ -252,7 +262,8 @@ func (c *connections) end(t *testing.T) map[job.Phase]peak {
 func list(ctx context.Context, client *driver.Client) (lines []string, err error) {
 	cur, err := client.Database("admin").Aggregate(ctx, bson.A{
 		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true}}}},
-		bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^millrace"}}}, {Key: "connectionId", Value: bson.D{{Key: "$exists", Value: true}}}}}},
+		bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^millrace"}}},
+			{Key: "connectionId", Value: bson.D{{Key: "$exists", Value: true}}}}}},
 	})
 	if err != nil {
 		return nil, err

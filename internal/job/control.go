@@ -149,7 +149,8 @@ func (j *Job) RetryLetter(ctx context.Context, id string) error {
 func (j *Job) retryLetters(ctx context.Context, ids []string) error {
 	const patience = 8 * time.Second
 	if j.control.isPaused() {
-		return mongo.WithHint(errors.New("the job is paused"), "resume it (millrace resume): that tries all open dead letters")
+		return mongo.WithHint(errors.New("the job is paused"),
+			"resume it (millrace resume): that tries all open dead letters")
 	}
 	if len(ids) == 0 {
 		j.letters.RetryAll()
@@ -175,7 +176,8 @@ func (j *Job) retryLetters(ctx context.Context, ids []string) error {
 // as long as this process.
 func (j *Job) SetLimits(_ context.Context, r pace.Rates) error {
 	if r.Docs < 0 || r.Bytes < 0 {
-		return mongo.WithHint(fmt.Errorf("limits: %d documents and %d bytes a second are no rates", r.Docs, r.Bytes), "0 is unlimited")
+		return mongo.WithHint(fmt.Errorf("limits: %d documents and %d bytes a second are no rates", r.Docs, r.Bytes),
+			"0 is unlimited")
 	}
 	if r == j.limit.Rates() {
 		return nil
@@ -225,11 +227,13 @@ const (
 // follow yet that is refused, or, with whenCaughtUp, kept until it does. A wish that
 // is kept ends with the process: no cut-over comes as a surprise after a restart.
 func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
-	if st := j.Status(); !whenCaughtUp && st.CannotFinalize != "" && !slices.Contains([]Phase{PhaseFinalizing, PhaseFinalized}, st.Phase) {
+	if st := j.Status(); !whenCaughtUp && st.CannotFinalize != "" && !slices.Contains([]Phase{PhaseFinalizing,
+		PhaseFinalized}, st.Phase) {
 		if st.Paused {
 			return follow.Refuse(CodePaused, "resume it first (millrace resume)", "finalize: %s", st.CannotFinalize)
 		}
-		return follow.Refuse(CodeNotFollowing, "wait for phase following, or give --when-caught-up to finalize as soon as it is reached, whatever is written to the source until then",
+		return follow.Refuse(CodeNotFollowing, "wait for phase following, or give --when-caught-up to finalize as soon as "+
+			"it is reached, whatever is written to the source until then",
 			"finalize: %s", st.CannotFinalize)
 	}
 	withdrawn, isNew := j.control.Request()
@@ -251,11 +255,13 @@ func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 // as the job has not begun to.
 func (j *Job) CancelFinalize(ctx context.Context) error {
 	if j.spec.Mode.EndsByItself() {
-		return follow.Refuse(CodeNotWanted, "interrupt it to stop it", "a job of mode %s ends by itself: there is no finalize to take back", j.spec.Mode)
+		return follow.Refuse(CodeNotWanted, "interrupt it to stop it",
+			"a job of mode %s ends by itself: there is no finalize to take back", j.spec.Mode)
 	}
 	switch was, begun := j.control.Withdraw(); {
 	case begun:
-		return follow.Refuse(CodeDraining, "it ends when all is applied that the source had at that moment", "finalize cannot be taken back: the job has begun to finalize")
+		return follow.Refuse(CodeDraining, "it ends when all is applied that the source had at that moment",
+			"finalize cannot be taken back: the job has begun to finalize")
 	case !was:
 		return follow.Refuse(CodeNotWanted, "see millrace status", "nobody has asked the job to finalize")
 	}
@@ -321,7 +327,8 @@ var ErrEnded = errors.New("the job's run has ended")
 // begun when ctx ends are repaired all the same.
 func (j *Job) Repair(ctx context.Context, list []*Repair, told func(now []Repair)) error {
 	if j.source.shards != nil || j.dst.Info.Kind == mongo.KindSharded {
-		return mongo.WithHint(errors.New("documents of sharded clusters are not repaired"), "change them on the source, which has them written anew")
+		return mongo.WithHint(errors.New("documents of sharded clusters are not repaired"),
+			"change them on the source, which has them written anew")
 	}
 	j.repairs.Add(list)
 	defer j.repairs.Remove(list)

@@ -105,10 +105,12 @@ func (c *copier) task(ctx context.Context, coll schema.Collection, target string
 }
 
 // ruled is a task whose documents are chosen and mapped by rules.
-func ruled(rules *transform.Set, tally *transform.Tally, source mongo.Version, coll schema.Collection, after mongo.OpTime) copy.Task {
+func ruled(rules *transform.Set, tally *transform.Tally, source mongo.Version, coll schema.Collection,
+	after mongo.OpTime) copy.Task {
 	// The event that gives a document another shard key may be left out.
 	r := rules.Route(coll.NS)
-	t := copy.Task{Source: coll, Keep: r.Keep(tally), Map: r.Mapper(after.TS, tally), Again: r.Skips.Has(stream.OpUpdate | stream.OpReplace)}
+	t := copy.Task{Source: coll, Keep: r.Keep(tally), Map: r.Mapper(after.TS, tally),
+		Again: r.Skips.Has(stream.OpUpdate | stream.OpReplace)}
 	if q := r.Sent(); q != nil && findsAlike(source) {
 		t.Sift = &scan.Sift{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
 		t.Unread = tally.Unread(r)
@@ -119,12 +121,14 @@ func ruled(rules *transform.Set, tally *transform.Tally, source mongo.Version, c
 // findsAlike reports a version whose servers are known to find by query.OfAll's filters what
 // millrace keeps. 7.0 finds less by $bitsAnySet with binary operands.
 func findsAlike(v mongo.Version) bool {
-	return v.AtLeast(4, 4) && !v.AtLeast(4, 5) || v.AtLeast(5, 0) && !v.AtLeast(5, 1) || v.AtLeast(6, 0) && !v.AtLeast(6, 1)
+	return v.AtLeast(4, 4) && !v.AtLeast(4, 5) || v.AtLeast(5, 0) && !v.AtLeast(5, 1) || v.AtLeast(6, 0) &&
+		!v.AtLeast(6, 1)
 }
 
 // leavingOut maps documents for a task's copy, and has the target go without those that
 // cannot be mapped: of them nothing is appended.
-func leavingOut(ctx context.Context, leaves transform.LeftOut, t copy.Task, at mongo.OpTime) func(dst, doc []byte) ([]byte, error) {
+func leavingOut(ctx context.Context, leaves transform.LeftOut, t copy.Task, at mongo.OpTime) func(dst,
+	doc []byte) ([]byte, error) {
 	to, ns, target := t.Map, t.Source.NS, t.Target
 	var uuid *[16]byte
 	if len(t.Source.UUID.Data) == len(uuid) {
@@ -136,15 +140,19 @@ func leavingOut(ctx context.Context, leaves transform.LeftOut, t copy.Task, at m
 		if !unmapped {
 			return out, err
 		}
-		return dst, leaves.LeaveOut(ctx, transform.Unmapped{Target: target, Source: ns, UUID: uuid, ID: bsonraw.IDOf(doc), Doc: doc, At: at, Until: at, Reason: why, Err: err})
+		return dst, leaves.LeaveOut(ctx, transform.Unmapped{Target: target, Source: ns, UUID: uuid, ID: bsonraw.IDOf(doc),
+			Doc: doc, At: at, Until: at, Reason: why, Err: err})
 	}
 }
 
 // run copies tasks. Slices of them are lent where that is possible, if they may be: then
 // no changes are applied meanwhile.
-func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options, lend bool) error {
-	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory, after, c.log
-	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate, c.dstGate
+func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options,
+	lend bool) error {
+	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory,
+		after, c.log
+	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate,
+		c.dstGate
 	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
 	if c.dst.Info.Kind == mongo.KindSharded {
 		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
@@ -188,12 +196,14 @@ func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target 
 	if err := c.store.DropSlices(ctx, slicePrefix(id)); err != nil {
 		return err
 	}
-	o := copy.Options{Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory, AfterClusterTime: at, Log: c.log,
+	o := copy.Options{Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory,
+		AfterClusterTime: at, Log: c.log,
 		Limit: c.limit, TargetGate: c.dstGate, Others: true}
 	if c.dst.Info.Kind == mongo.KindSharded {
 		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
 	}
-	if err := copy.New(c.dst, c.dst, sliceStore{c.store}, o).Run(ctx, []copy.Task{{Source: coll, Target: target}}); err != nil {
+	if err := copy.New(c.dst, c.dst, sliceStore{c.store}, o).Run(ctx,
+		[]copy.Task{{Source: coll, Target: target}}); err != nil {
 		return err
 	}
 	return c.store.DropSlices(ctx, slicePrefix(id))
@@ -218,7 +228,8 @@ const mostUndecided = 1000
 // when the changes made during the copy are applied.
 func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
 	return func(ctx context.Context, r copy.Refusal) (bool, error) {
-		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey, DocID: r.ID, Doc: r.Doc, At: at,
+		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey, DocID: r.ID, Doc: r.Doc,
+			At:     at,
 			Reason: r.Message, Code: r.Code}
 		stop := c.spec.OnConflict != ConflictSkip && c.spec.OnConflict != ConflictOverwrite
 		if r.Code != mongo.CodeDuplicateKey {
@@ -237,7 +248,8 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 			return false, err
 		}
 		if isNew {
-			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "documentId", bsonraw.IDText(r.ID), "index", l.Index, "reason", r.Message,
+			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "documentId", bsonraw.IDText(r.ID),
+				"index", l.Index, "reason", r.Message,
 				"in", mongo.StateDB+"."+deadletter.Collection)
 		}
 		return true, nil

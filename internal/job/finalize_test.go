@@ -82,7 +82,10 @@ func testFinalize(t *testing.T, s servers) {
 	j = open(t, spec)
 	ctx = t.Context()
 	go func() { ended <- j.Run(ctx) }()
-	kit.Until(t, "it drains again", func() bool { return j.Status().Phase == job.PhaseFinalizing && j.Status().FinalizeWanted })
+	kit.Until(t, "it drains again", func() bool {
+		return j.Status().Phase == job.PhaseFinalizing &&
+			j.Status().FinalizeWanted
+	})
 	refusedAs(job.CodeDraining, j.CancelFinalize(ctx))
 	unlimited(pace.Rates{})
 	if err := j.Finalize(ctx, false); err != nil { // it joins

@@ -176,8 +176,10 @@ func (s *session) Finish(ctx context.Context, end follow.Final) error {
 		return err
 	}
 	s.progress.SetFinal(lines, s.leftOut(ctx), fallBack)
-	err = s.SavePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines), mostDifferences)]},
-		bson.E{Key: "finalizedAt", Value: s.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At}, bson.E{Key: "ended", Value: s.spec.Mode})...)
+	err = s.SavePhase(ctx, PhaseFinalized, append(end.Set, bson.E{Key: "differences", Value: lines[:min(len(lines),
+		mostDifferences)]},
+		bson.E{Key: "finalizedAt", Value: s.spec.Now().UTC()}, bson.E{Key: "targetPosition", Value: end.At},
+		bson.E{Key: "ended", Value: s.spec.Mode})...)
 	if err == nil && s.placer != nil {
 		if ferr := s.placer.ForgetAll(ctx); ferr != nil {
 			s.log.Debug("what was noted of sharded collections stays", "error", ferr)

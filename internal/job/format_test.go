@@ -18,7 +18,8 @@ func testFormat2(t *testing.T, s servers) {
 	}
 	jobs := s.targetC.Database("millrace").Collection("jobs")
 	if _, err := jobs.UpdateByID(t.Context(), "format2", mongo.Pipeline{
-		{{Key: "$set", Value: bson.D{{Key: "phase", Value: "following"}, {Key: "version", Value: 2}, {Key: "readFrom", Value: "$applied"}}}},
+		{{Key: "$set", Value: bson.D{{Key: "phase", Value: "following"}, {Key: "version", Value: 2},
+			{Key: "readFrom", Value: "$applied"}}}},
 		{{Key: "$unset", Value: "mark"}},
 	}); err != nil {
 		t.Fatal(err)
@@ -34,7 +35,8 @@ func testFormat2(t *testing.T, s servers) {
 		Mark    string `bson:"mark"`
 		Version int    `bson:"version"`
 	}
-	if err := jobs.FindOne(t.Context(), bson.D{{Key: "_id", Value: "format2"}}).Decode(&now); err != nil || now.Mark == "" || now.Version < 3 {
+	if err := jobs.FindOne(t.Context(), bson.D{{Key: "_id", Value: "format2"}}).Decode(&now); err != nil ||
+		now.Mark == "" || now.Version < 3 {
 		t.Errorf("continued as %+v, %v", now, err)
 	}
 }

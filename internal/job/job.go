@@ -157,20 +157,24 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	j.tally = transform.NewTally(j.rules)
-	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips, Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.source.cluster.Address(), Target: j.dst.Address(),
+	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips,
+		Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.source.cluster.Address(), Target: j.dst.Address(),
 		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.source.ReadFrom, Routers: j.routers, Told: spec.Told})
 	j.source.Source = &follow.Source{Deployment: read, Rules: j.rules, Progress: j.progress,
 		Names: schema.NewNames(nil)}
-	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, source: j.source, progress: j.progress, log: j.log, anew: j.newJob(), run: state.NewRun(), restart: spec.Restart}
+	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, source: j.source, progress: j.progress, log: j.log,
+		anew: j.newJob(), run: state.NewRun(), restart: spec.Restart}
 	j.store = state.Open(j.dst, state.Options{Job: j.id, Run: j.lease.run, Write: wc, EndOthers: j.lease.endOthers})
 	j.lease.store = j.store
 	j.dst.Pool.SetGuard(j.store.Owned)
 	j.letters = deadletter.New(j.dst, j.id, j.store.SameTerm)
 	j.builds = schema.NewBuilds(j.dst, wc, j.log)
-	shape := schema.TargetOptions{Job: j.id, Builds: j.builds, Log: j.log, SameTerm: j.store.SameTerm, KeepsExpired: func(ns string) bool {
-		return slices.ContainsFunc(j.rules.Sources(ns), func(ns string) bool { return j.rules.Route(ns).KeepsExpired })
-	}}
-	if j.wishes = (&placing.Source{Cluster: j.source.cluster, Shards: j.source.shards, Rules: keys, Zones: zones}); j.dst.Info.Kind == mongo.KindSharded {
+	shape := schema.TargetOptions{Job: j.id, Builds: j.builds, Log: j.log, SameTerm: j.store.SameTerm,
+		KeepsExpired: func(ns string) bool {
+			return slices.ContainsFunc(j.rules.Sources(ns), func(ns string) bool { return j.rules.Route(ns).KeepsExpired })
+		}}
+	if j.wishes = (&placing.Source{Cluster: j.source.cluster, Shards: j.source.shards, Rules: keys,
+		Zones: zones}); j.dst.Info.Kind == mongo.KindSharded {
 		j.placer = placing.New(j.dst, placing.Options{Job: j.id, Source: j.wishes, Builds: j.builds, Log: j.log})
 		shape.Sharding = j.placer
 	}
@@ -184,8 +188,10 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 // newJob is the document of a job that begins.
 func (j *Job) newJob() state.Job {
 	return state.Job{
-		ID: j.id, Source: j.source.cluster.Address(), Target: j.dst.Address(), SourceSet: j.source.cluster.Info.SetID, TargetSet: j.dst.Info.SetID,
-		Rules: j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Phase: PhaseCatalog,
+		ID: j.id, Source: j.source.cluster.Address(), Target: j.dst.Address(), SourceSet: j.source.cluster.Info.SetID,
+		TargetSet: j.dst.Info.SetID,
+		Rules:     j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode, OnExisting: j.spec.OnExisting,
+		Phase: PhaseCatalog,
 		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(j.source.cluster, j.dst),
 	}
 }
@@ -236,9 +242,12 @@ func identity(c *mongo.Cluster) string {
 // Nothing is written. An error means that a side could not be read at all, or
 // not for a minute.
 func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
-	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Target: j.dst, Rules: j.rules, Keys: &j.keys, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
+	in := precheck.Input{Job: j.id, Source: j.source.cluster, Shards: j.source.shards, Target: j.dst, Rules: j.rules,
+		Keys: &j.keys, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
-		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap, AllowShard: j.spec.AllowShard, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
+		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,
+		AllowShard: j.spec.AllowShard, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow,
+		Spool:    j.spooler,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.source.ReadFrom(positionOf(job)) }}
 	if j.source.shards != nil {
 		in.CheckShards = func(job state.Job) error { return j.source.shards.Cluster().CheckNames(positionOf(job)) }

@@ -40,7 +40,8 @@ func start(t *testing.T) servers {
 
 func (s servers) spec(db string) job.Spec {
 	return job.Spec{Source: s.src.URI(), Target: s.dst.URI(), Mode: job.ModeAll,
-		Until: "caught-up", OnExisting: job.ExistingFail, AllowMissing: true, Rules: transform.Config{Include: []string{db + ".*"}}}
+		Until: "caught-up", OnExisting: job.ExistingFail, AllowMissing: true, Rules: transform.Config{Include: []string{db +
+			".*"}}}
 }
 
 func open(t *testing.T, spec job.Spec) *job.Job {
@@ -115,7 +116,8 @@ func TestJob(t *testing.T) {
 // lastOp is the position of the newest operation that is no heartbeat.
 func lastOp(t *testing.T, c *driver.Client) (at mongo.OpTime) {
 	t.Helper()
-	err := c.Database("local").Collection("oplog.rs").FindOne(t.Context(), bson.D{{Key: "op", Value: bson.D{{Key: "$ne", Value: "n"}}}},
+	err := c.Database("local").Collection("oplog.rs").FindOne(t.Context(), bson.D{{Key: "op", Value: bson.D{{Key: "$ne",
+		Value: "n"}}}},
 		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}})).Decode(&at)
 	if err != nil {
 		t.Fatal(err)
@@ -135,7 +137,8 @@ func testPrecheck(t *testing.T, s servers) {
 	if !errors.As(err, &refused) {
 		t.Errorf("run after a failed precheck: %v", err)
 	}
-	if n, err := s.srcDB.Database("millrace").Collection("jobs").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
+	if n, err := s.srcDB.Database("millrace").Collection("jobs").CountDocuments(t.Context(), bson.D{}); err != nil ||
+		n != 0 {
 		t.Errorf("a refused job wrote %d checkpoints (%v)", n, err)
 	}
 	standalone := lab.ForTest(t, lab.Options{Topology: "standalone"})
@@ -255,7 +258,9 @@ func testLeftovers(t *testing.T, s servers) {
 		if n := count(t, s.targetC, c.db); n != c.left {
 			t.Errorf("%s: %d documents, want %d", c.db, n, c.left)
 		}
-		if names, err := s.targetC.Database(c.db).ListCollectionNames(t.Context(), bson.D{{Key: "name", Value: bson.D{{Key: "$ne", Value: "system.views"}}}}); err != nil || len(names) > 0 && c.left == 0 {
+		if names, err := s.targetC.Database(c.db).ListCollectionNames(t.Context(),
+			bson.D{{Key: "name", Value: bson.D{{Key: "$ne", Value: "system.views"}}}}); err != nil || len(names) > 0 &&
+			c.left == 0 {
 			t.Errorf("%s: the target has %v, %v", c.db, names, err)
 		}
 	}
@@ -287,7 +292,8 @@ func testOtherKey(t *testing.T, s servers) {
 	if got := failing(t, open(t, with(first))); got != "" {
 		t.Errorf("the same key: %q", got)
 	}
-	doc, err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "keys", Value: bson.D{{Key: "$gt", Value: ""}}}}).Raw()
+	doc, err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(),
+		bson.D{{Key: "keys", Value: bson.D{{Key: "$gt", Value: ""}}}}).Raw()
 	if err != nil || strings.Contains(doc.String(), first) {
 		t.Errorf("%s, %v", doc, err)
 	}
@@ -329,7 +335,8 @@ func testTakeOver(t *testing.T, s servers) {
 		t.Fatal(err)
 	}
 	// As seen from another machine, where nothing is known of the process.
-	if _, err := jobs.UpdateByID(t.Context(), doc.ID, bson.D{{Key: "$set", Value: bson.D{{Key: "owner.host", Value: "elsewhere"}}}}); err != nil {
+	if _, err := jobs.UpdateByID(t.Context(), doc.ID, bson.D{{Key: "$set", Value: bson.D{{Key: "owner.host",
+		Value: "elsewhere"}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := open(t, s.spec("fence")).Run(t.Context()); !errors.Is(err, state.ErrRunning) {
@@ -339,7 +346,8 @@ func testTakeOver(t *testing.T, s servers) {
 	kit.Until(t, "the first goes on", func() bool { return count(t, s.targetC, "fence") == 10 })
 
 	// Another owner in the target: the first process must notice and end.
-	if _, err := jobs.UpdateByID(t.Context(), doc.ID, bson.D{{Key: "$inc", Value: bson.D{{Key: "fence", Value: 1}}}}); err != nil {
+	if _, err := jobs.UpdateByID(t.Context(), doc.ID, bson.D{{Key: "$inc", Value: bson.D{{Key: "fence",
+		Value: 1}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.Finalize(t.Context(), false); !errors.Is(err, state.ErrFenced) {
@@ -379,19 +387,24 @@ func testPause(t *testing.T, s servers) {
 // meets both, and so does a document that is judged then.
 func testIndexesAmidReads(t *testing.T, s servers) {
 	unique := func(coll string) {
-		if _, err := s.srcDB.Database("reads").Collection(coll).Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetUnique(true).SetSparse(true)}); err != nil {
+		if _, err := s.srcDB.Database("reads").Collection(coll).Indexes().CreateOne(t.Context(),
+			driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}},
+				Options: options.Index().SetUnique(true).SetSparse(true)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	update := func(coll string, id int, u bson.D) {
-		if _, err := s.srcDB.Database("reads").Collection(coll).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}}, u); err != nil {
+		if _, err := s.srcDB.Database("reads").Collection(coll).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: id}},
+			u); err != nil {
 			t.Fatal(err)
 		}
 	}
 	set := func(name string, v any) bson.D { return bson.D{{Key: "$set", Value: bson.D{{Key: name, Value: v}}}} }
 	giveUp := bson.D{{Key: "$unset", Value: bson.D{{Key: "k", Value: 1}}}}
 	for _, coll := range []string{"made", "there", "other"} {
-		if _, err := s.srcDB.Database("reads").Collection(coll).InsertMany(t.Context(), []any{bson.D{{Key: "_id", Value: 1}, {Key: "s", Value: "a"}}, bson.D{{Key: "_id", Value: 2}, {Key: "s", Value: "a"}}}); err != nil {
+		if _, err := s.srcDB.Database("reads").Collection(coll).InsertMany(t.Context(),
+			[]any{bson.D{{Key: "_id", Value: 1}, {Key: "s", Value: "a"}}, bson.D{{Key: "_id", Value: 2}, {Key: "s",
+				Value: "a"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -475,12 +488,14 @@ func testIncremental(t *testing.T, s servers) {
 		t.Fatal(err)
 	}
 	var doc struct{ Applied struct{ TS bson.Timestamp } }
-	if err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: first.ID()}}).Decode(&doc); err != nil {
+	if err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(),
+		bson.D{{Key: "_id", Value: first.ID()}}).Decode(&doc); err != nil {
 		t.Fatal(err)
 	}
 	insert(t, s.srcDB, "inc", 7)
 	spec := s.spec("inc")
-	spec.Job, spec.Mode, spec.StartAt = "inc2", job.ModeIncremental, time.Unix(int64(doc.Applied.TS.T), 0).UTC().Format(time.RFC3339)
+	spec.Job, spec.Mode, spec.StartAt = "inc2", job.ModeIncremental, time.Unix(int64(doc.Applied.TS.T),
+		0).UTC().Format(time.RFC3339)
 	if err := open(t, spec).Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -499,8 +514,10 @@ func testWindowLost(t *testing.T, s servers) {
 		t.Fatal(err)
 	}
 	old := bson.D{{Key: "ts", Value: bson.Timestamp{T: 1000000000, I: 1}}, {Key: "t", Value: int64(1)}}
-	if _, err := s.targetC.Database("millrace").Collection("jobs").UpdateByID(t.Context(), "lost", bson.D{{Key: "$set", Value: bson.D{
-		{Key: "phase", Value: "following"}, {Key: "applied", Value: old}, {Key: "mark", Value: ""}, {Key: "readFrom", Value: old}}}}); err != nil {
+	if _, err := s.targetC.Database("millrace").Collection("jobs").UpdateByID(t.Context(),
+		"lost", bson.D{{Key: "$set", Value: bson.D{
+			{Key: "phase", Value: "following"}, {Key: "applied", Value: old}, {Key: "mark", Value: ""},
+			{Key: "readFrom", Value: old}}}}); err != nil {
 		t.Fatal(err)
 	}
 	j := open(t, spec)

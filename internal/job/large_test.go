@@ -84,7 +84,8 @@ func writeLarge(t *testing.T, c *driver.Collection) {
 	ok(c.Database().Client().UseSession(ctx, func(ctx context.Context) error {
 		_, err := driver.SessionFromContext(ctx).WithTransaction(ctx, func(ctx context.Context) (any, error) {
 			for i := range 3 {
-				if _, err := c.InsertOne(ctx, bson.D{{Key: "_id", Value: fmt.Sprint("txn", i)}, {Key: "x", Value: large("t", 9<<20)}}); err != nil {
+				if _, err := c.InsertOne(ctx, bson.D{{Key: "_id", Value: fmt.Sprint("txn", i)},
+					{Key: "x", Value: large("t", 9<<20)}}); err != nil {
 					return nil, err
 				}
 			}

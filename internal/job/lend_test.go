@@ -140,23 +140,30 @@ func testLent(t *testing.T, s servers) {
 	for _, coll := range []string{"c", "gone"} {
 		fillLarge(t, s, "lent", coll)
 	}
-	rules := transform.Config{Include: []string{"lent.*"}, Filter: []string{`lent.*={"_id": {"$lt": 3900}}`}, Fields: []string{`lent.*={"set": {"by": "rule"}}`}}
+	rules := transform.Config{Include: []string{"lent.*"}, Filter: []string{`lent.*={"_id": {"$lt": 3900}}`},
+		Fields: []string{`lent.*={"set": {"by": "rule"}}`}}
 	with := func(spec *job.Spec) { spec.Rules = rules }
 	l := lend(t, s, "lent", pace.Rates{Bytes: 16 << 20}, with)
 	l.lending(t)
 	one, two := l.borrow("one", l.Ask, with), l.borrow("two", l.Ask, with)
-	kit.Until(t, "both copy", func() bool { return l.of("one").Docs > 0 && l.of("two").Docs > 0 && l.of("one").Slices > 0 })
+	kit.Until(t, "both copy", func() bool {
+		return l.of("one").Docs > 0 && l.of("two").Docs > 0 &&
+			l.of("one").Slices > 0
+	})
 	db := s.srcDB.Database("lent")
-	if _, err := db.Collection("c").UpdateMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{7, 1}}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
+	if _, err := db.Collection("c").UpdateMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod",
+		Value: bson.A{7, 1}}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Collection("c").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}}); err != nil {
+	if _, err := db.Collection("c").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod",
+		Value: bson.A{11, 1}}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Collection("gone").Drop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.srcDB.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "lent.c"}, {Key: "to", Value: "lent.d"}}).Err(); err != nil {
+	if err := s.srcDB.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "lent.c"},
+		{Key: "to", Value: "lent.d"}}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if p := l.phase(); p != job.PhaseCopying {
@@ -177,7 +184,8 @@ func testLent(t *testing.T, s servers) {
 		}
 	}
 	n, err := s.targetC.Database("lent").Collection("d").CountDocuments(t.Context(), bson.D{{Key: "by", Value: "rule"}})
-	want, werr := db.Collection("d").CountDocuments(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 3900}}}})
+	want, werr := db.Collection("d").CountDocuments(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$lt",
+		Value: 3900}}}})
 	if err != nil || werr != nil || n != want {
 		t.Errorf("%d documents, want %d (%v, %v)", n, want, err, werr)
 	}
@@ -211,7 +219,8 @@ func noted(t *testing.T, l *lent, want int) {
 		var doc struct {
 			Borrowers []string `bson:"borrowers"`
 		}
-		if err := l.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Decode(&doc); err != nil {
+		if err := l.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(),
+			bson.D{{Key: "_id", Value: l.job.ID()}}).Decode(&doc); err != nil {
 			t.Fatal(err)
 		}
 		return len(doc.Borrowers) == want
@@ -227,7 +236,8 @@ func testUnaware(t *testing.T, s servers) {
 	d := &lendtest.Deaf{Ask: l.Ask}
 	ended := l.borrow("one", d.Way, nil)
 	kit.Until(t, "it copies", func() bool { return l.of("one").Docs > 0 })
-	doc, err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
+	doc, err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(),
+		bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +290,8 @@ func testTooLate(t *testing.T, s servers) {
 	if err := <-early; err != nil && !errors.Is(err, lendtest.ErrNobody) {
 		t.Error(err)
 	}
-	if _, err := s.srcDB.Database("late").Collection("c").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: 10}}}}); err != nil {
+	if _, err := s.srcDB.Database("late").Collection("c").DeleteMany(t.Context(),
+		bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: 10}}}}); err != nil {
 		t.Fatal(err)
 	}
 	kit.Until(t, "the deletions arrive", func() bool { return count(t, s.targetC, "late") == 10 })
@@ -404,7 +415,8 @@ func testLentLimits(t *testing.T, s servers) {
 	if err := l.job.SetLoads(t.Context(), pace.Loads{Source: pace.Low, Target: pace.Normal}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-one; err != nil && !strings.Contains(err.Error(), "load is low") { // nil: it had leave for all of its slices
+	// nil: it had leave for all of its slices
+	if err := <-one; err != nil && !strings.Contains(err.Error(), "load is low") {
 		t.Errorf("it ended with %v", err)
 	}
 	kit.Until(t, "its slices are taken back", func() bool { return l.of("one").Slices == 0 })

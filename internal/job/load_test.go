@@ -56,7 +56,11 @@ func testLoadsOfCopy(t *testing.T, s servers) {
 	if err := j.SetLoads(t.Context(), high); err != nil {
 		t.Fatal(err)
 	}
-	kit.Until(t, "the gates are steered", func() bool { l := j.Status().Load; return l.SourceAtOnce > 0 && l.TargetAtOnce > 0 })
+	kit.Until(t, "the gates are steered", func() bool {
+		l := j.Status().Load
+		return l.SourceAtOnce > 0 &&
+			l.TargetAtOnce > 0
+	})
 	if err := j.SetLimits(t.Context(), pace.Rates{}); err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +92,12 @@ func change(t *testing.T, c *driver.Client, db string, docs, n int) {
 	coll := c.Database(db).Collection("c")
 	fill(t, c, db, docs+n*500, docs+n*500+500)
 	if _, err := coll.UpdateMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{7, n}}}}},
-		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "$set", Value: bson.D{{Key: "a.b", Value: n}}}}); err != nil {
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}, {Key: "$set", Value: bson.D{{Key: "a.b",
+			Value: n}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := coll.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, n}}}}}); err != nil {
+	if _, err := coll.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11,
+		n}}}}}); err != nil {
 		t.Fatal(err)
 	}
 }

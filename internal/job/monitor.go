@@ -85,8 +85,10 @@ func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
 	}
 	need = m.spooler.NeedsFrom(need)
 	if need.Before(oldest) {
-		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, from which this job reads on", oldest, need),
-			"make the oplog larger (replSetResizeOplog) or the copy shorter, then begin anew with --restart and --on-existing drop")
+		return mongo.WithHint(fmt.Errorf("the source's oplog now begins at %s and no longer holds position %s, from which "+
+			"this job reads on", oldest, need),
+			"make the oplog larger (replSetResizeOplog) or the copy shorter, then begin anew with --restart and --on-existing "+
+				"drop")
 	}
 	left := time.Duration(int64(need.TS.T)-int64(oldest.TS.T)) * time.Second
 	held := m.spooler.Covers(phase == PhaseCopying || phase == PhaseIndexing) || !m.forgets(ctx)

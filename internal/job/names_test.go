@@ -74,7 +74,8 @@ func (f *following) rename(from, to string) {
 // has wants a database of the target to have these collections and views.
 func (f *following) has(db string, want ...string) {
 	f.t.Helper()
-	names, err := f.s.targetC.Database(db).ListCollectionNames(f.t.Context(), bson.D{{Key: "name", Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$regex", Value: "^system"}}}}}})
+	names, err := f.s.targetC.Database(db).ListCollectionNames(f.t.Context(),
+		bson.D{{Key: "name", Value: bson.D{{Key: "$not", Value: bson.D{{Key: "$regex", Value: "^system"}}}}}})
 	f.must(nil, err)
 	slices.Sort(names)
 	slices.Sort(want)
@@ -100,7 +101,8 @@ func (f *following) dropDB(db string) {
 // testTwoIntoOne: the drop of a database takes what the job made of it, also
 // what it made, renamed or dropped since, and after a restart; nothing else.
 func testTwoIntoOne(t *testing.T, s servers) {
-	f := newFollowing(t, s, "two", transform.Config{Include: []string{"two_a", "two_b"}, Rename: []string{"two_a=two_c", "two_b=two_c"}})
+	f := newFollowing(t, s, "two", transform.Config{Include: []string{"two_a", "two_b"},
+		Rename: []string{"two_a=two_c", "two_b=two_c"}})
 	f.put(s.srcDB, "two_a", "x", 1)
 	f.view(s.srcDB, "two_a", "v", "x")
 	f.put(s.srcDB, "two_b", "y", 1)
@@ -137,7 +139,8 @@ func testTwoIntoOne(t *testing.T, s servers) {
 
 // testTwoIntoOneFilled: the same on a target that was filled by other means.
 func testTwoIntoOneFilled(t *testing.T, s servers) {
-	f := newFollowing(t, s, "fill", transform.Config{Include: []string{"fill_a", "fill_b"}, Rename: []string{"fill_a=fill_c", "fill_b=fill_c"}})
+	f := newFollowing(t, s, "fill", transform.Config{Include: []string{"fill_a", "fill_b"},
+		Rename: []string{"fill_a=fill_c", "fill_b=fill_c"}})
 	for db, names := range map[string][2]string{"fill_a": {"x", "v"}, "fill_b": {"y", "w"}} {
 		for c, db := range map[*driver.Client]string{s.srcDB: db, s.targetC: "fill_c"} {
 			f.put(c, db, names[0], 1)
@@ -158,7 +161,8 @@ func testTwoIntoOneFilled(t *testing.T, s servers) {
 // testOneNameTwice: two collections of the source that have one name on the
 // target are an error, whatever the policy for existing ones.
 func testOneNameTwice(t *testing.T, s servers) {
-	f := newFollowing(t, s, "twice", transform.Config{Include: []string{"twice_a", "twice_b"}, Rename: []string{"twice_a=twice_c", "twice_b=twice_c"}})
+	f := newFollowing(t, s, "twice", transform.Config{Include: []string{"twice_a", "twice_b"},
+		Rename: []string{"twice_a=twice_c", "twice_b=twice_c"}})
 	f.spec.OnExisting = job.ExistingMerge
 	f.put(s.srcDB, "twice_a", "x", 1)
 	f.run()
@@ -173,7 +177,8 @@ func testOneNameTwice(t *testing.T, s servers) {
 // testExistsAfterRestart: a collection that only the target has stays an error
 // when the job is started again.
 func testExistsAfterRestart(t *testing.T, s servers) {
-	f := newFollowing(t, s, "again", transform.Config{Include: []string{"again", "again2"}, Rename: []string{"again.out=again2.out"}})
+	f := newFollowing(t, s, "again", transform.Config{Include: []string{"again", "again2"},
+		Rename: []string{"again.out=again2.out"}})
 	f.put(s.srcDB, "again", "c", 1)
 	f.run()
 	f.caughtUp()
@@ -197,7 +202,8 @@ func testExistsAfterRestart(t *testing.T, s servers) {
 	f.do(s.targetC, "again", bson.D{{Key: "drop", Value: "v"}})
 	f.run()
 	f.caughtUp()
-	f.do(s.srcDB, "again", bson.D{{Key: "collMod", Value: "v"}, {Key: "viewOn", Value: "z"}, {Key: "pipeline", Value: bson.A{}}})
+	f.do(s.srcDB, "again", bson.D{{Key: "collMod", Value: "v"}, {Key: "viewOn", Value: "z"},
+		{Key: "pipeline", Value: bson.A{}}})
 	f.caughtUp()
 	// To another database of the target the server copies, and may leave both.
 	f.put(s.targetC, "again2", "out", "theirs")
@@ -207,7 +213,8 @@ func testExistsAfterRestart(t *testing.T, s servers) {
 		f.run()
 	}
 	wantError(t, f.fails(), "again2.out")
-	if n, err := s.targetC.Database("again2").Collection("out").CountDocuments(t.Context(), bson.D{{Key: "_id", Value: "theirs"}}); err != nil || n != 1 {
+	if n, err := s.targetC.Database("again2").Collection("out").CountDocuments(t.Context(),
+		bson.D{{Key: "_id", Value: "theirs"}}); err != nil || n != 1 {
 		t.Errorf("what only the target has: %d documents, %v", n, err)
 	}
 	f.do(s.targetC, "again2", bson.D{{Key: "drop", Value: "out"}})
@@ -231,13 +238,15 @@ func testRenamedInOnto(t *testing.T, s servers) {
 		f.run()
 	}
 	wantError(t, f.fails(), "onto.in")
-	if n, err := s.targetC.Database("onto").Collection("in").CountDocuments(t.Context(), bson.D{{Key: "_id", Value: "theirs"}}); err != nil || n != 1 {
+	if n, err := s.targetC.Database("onto").Collection("in").CountDocuments(t.Context(),
+		bson.D{{Key: "_id", Value: "theirs"}}); err != nil || n != 1 {
 		t.Errorf("what only the target has: %d documents, %v", n, err)
 	}
 	f.do(s.targetC, "onto", bson.D{{Key: "drop", Value: "in"}})
 	f.run()
 	f.caughtUp()
-	if n, err := s.targetC.Database("onto").Collection("in").CountDocuments(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil || n != 1 {
+	if n, err := s.targetC.Database("onto").Collection("in").CountDocuments(t.Context(),
+		bson.D{{Key: "_id", Value: 1}}); err != nil || n != 1 {
 		t.Errorf("renamed in: %d documents, %v", n, err)
 	}
 	f.end()
@@ -246,14 +255,17 @@ func testRenamedInOnto(t *testing.T, s servers) {
 // testRecreate: a copy that begins anew empties its own target, not the one
 // that the collection's name stands for by now.
 func testRecreate(t *testing.T, s servers) {
-	f := newFollowing(t, s, "recreate", transform.Config{Include: []string{"recreate"}, Rename: []string{"recreate=recreated"}})
+	f := newFollowing(t, s, "recreate", transform.Config{Include: []string{"recreate"},
+		Rename: []string{"recreate=recreated"}})
 	f.put(s.targetC, "recreated", "in", 1)
 	f.put(s.targetC, "recreated", "other", 1)
 	j := open(t, f.spec)
-	task := copy.Task{Source: schema.Collection{NS: "recreate.other", Type: schema.TypeCollection, Options: bson.Raw{5, 0, 0, 0, 0}}, Target: "recreated.in"}
+	task := copy.Task{Source: schema.Collection{NS: "recreate.other", Type: schema.TypeCollection,
+		Options: bson.Raw{5, 0, 0, 0, 0}}, Target: "recreated.in"}
 	f.must(nil, job.Recreate(j, t.Context(), task))
 	for coll, want := range map[string]int64{"in": 0, "other": 1} {
-		if n, err := s.targetC.Database("recreated").Collection(coll).CountDocuments(t.Context(), bson.D{}); err != nil || n != want {
+		if n, err := s.targetC.Database("recreated").Collection(coll).CountDocuments(t.Context(), bson.D{}); err != nil ||
+			n != want {
 			t.Errorf("%s: %d documents, %v, want %d", coll, n, err, want)
 		}
 	}
@@ -271,7 +283,8 @@ func testCreatedByTheWay(t *testing.T, s servers) {
 		f.end()
 		state := s.targetC.Database("millrace")
 		f.must(state.Collection("slices").DeleteMany(t.Context(), bson.D{{Key: "job", Value: "late"}}))
-		f.must(state.Collection("jobs").UpdateByID(t.Context(), "late", bson.D{{Key: "$set", Value: bson.D{{Key: "phase", Value: "creating"}}}}))
+		f.must(state.Collection("jobs").UpdateByID(t.Context(), "late", bson.D{{Key: "$set", Value: bson.D{{Key: "phase",
+			Value: "creating"}}}}))
 		f.do(s.targetC, "late", bson.D{{Key: "drop", Value: "c"}})
 	}
 	again()
@@ -293,7 +306,8 @@ func testCreatedByTheWay(t *testing.T, s servers) {
 
 func (f *following) update(db, coll string, id any) {
 	f.t.Helper()
-	f.must(f.s.srcDB.Database(db).Collection(coll).UpdateByID(f.t.Context(), id, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}))
+	f.must(f.s.srcDB.Database(db).Collection(coll).UpdateByID(f.t.Context(), id,
+		bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}))
 }
 
 func (f *following) drop(db, coll string) {
@@ -337,7 +351,8 @@ func testRenamedInTwice(t *testing.T, s servers) {
 	f.lagging(func() {
 		f.rename("rin2.out", "rin2.in")
 		f.update("rin2", "in", 1)
-		f.do(s.srcDB, "admin", bson.D{{Key: "renameCollection", Value: "rin2.in"}, {Key: "to", Value: "rin2.in2"}, {Key: "dropTarget", Value: true}})
+		f.do(s.srcDB, "admin", bson.D{{Key: "renameCollection", Value: "rin2.in"}, {Key: "to", Value: "rin2.in2"},
+			{Key: "dropTarget", Value: true}})
 		f.update("rin2", "in2", 2)
 		f.put(s.srcDB, "rin2", "in", 9)
 	})
@@ -397,13 +412,15 @@ func testReadByUUID(t *testing.T, s servers) {
 		f.put(s.srcDB, db, "a", 1, 2, 3)
 		f.run()
 		f.caughtUp()
-		f.must(s.targetC.Database(db).Collection("a").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: bson.A{1, 2}}}}}))
+		f.must(s.targetC.Database(db).Collection("a").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$in",
+			Value: bson.A{1, 2}}}}}))
 		f.lagging(func() {
 			f.update(db, "a", 1)
 			f.update(db, "a", 2)
 			f.update(db, "a", 3)
 			f.rename(db+".a", db+".b")
-			f.must(s.srcDB.Database(db).Collection("a").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}, {Key: "another", Value: true}}))
+			f.must(s.srcDB.Database(db).Collection("a").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1},
+				{Key: "another", Value: true}}))
 		})
 		f.caughtUp()
 		f.src, f.dst = s.srcDB.Database(db).Collection("a"), s.targetC.Database(db).Collection("a")

@@ -12,12 +12,16 @@ import (
 
 // TestPositionOf: a position is what was stored, in the format of now and the one before.
 func TestPositionOf(t *testing.T) {
-	applied, from := mongo.OpTime{TS: bson.Timestamp{T: 9, I: 2}, Term: 4}, mongo.OpTime{TS: bson.Timestamp{T: 7, I: 1}, Term: 3}
+	applied, from := mongo.OpTime{TS: bson.Timestamp{T: 9, I: 2}, Term: 4}, mongo.OpTime{TS: bson.Timestamp{T: 7, I: 1},
+		Term: 3}
 	for name, doc := range map[string]bson.D{
-		"format 3":              state.PositionFields(oplog.Position(applied, from)),
-		"format 3, once 2":      append(state.PositionFields(oplog.Position(applied, from)), bson.E{Key: "readFrom", Value: mongo.OpTime{TS: bson.Timestamp{T: 1}}}),
-		"format 2":              {{Key: "version", Value: 2}, {Key: "applied", Value: applied}, {Key: "readFrom", Value: from}},
-		"format 2, opened by 3": {{Key: "version", Value: 3}, {Key: "applied", Value: applied}, {Key: "mark", Value: ""}, {Key: "readFrom", Value: from}},
+		"format 3": state.PositionFields(oplog.Position(applied, from)),
+		"format 3, once 2": append(state.PositionFields(oplog.Position(applied, from)),
+			bson.E{Key: "readFrom", Value: mongo.OpTime{TS: bson.Timestamp{T: 1}}}),
+		"format 2": {{Key: "version", Value: 2}, {Key: "applied", Value: applied},
+			{Key: "readFrom", Value: from}},
+		"format 2, opened by 3": {{Key: "version", Value: 3}, {Key: "applied", Value: applied}, {Key: "mark", Value: ""},
+			{Key: "readFrom", Value: from}},
 	} {
 		raw, err := bson.Marshal(doc)
 		if err != nil {

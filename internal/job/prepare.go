@@ -72,7 +72,8 @@ func (p *preparer) prepare(ctx context.Context, job state.Job) error {
 	} else {
 		p.log.Info("snapshot taken", "position", snap.At, "collections", len(mapped))
 	}
-	return p.SavePhase(ctx, state.PhaseCreating, append(state.PositionFields(p.from), bson.E{Key: "start", Value: snap.At}, bson.E{Key: "chunks", Value: chunks})...)
+	return p.SavePhase(ctx, state.PhaseCreating, append(state.PositionFields(p.from), bson.E{Key: "start", Value: snap.At},
+		bson.E{Key: "chunks", Value: chunks})...)
 }
 
 // look makes sure that the job may have the names that its rules lead to, and
@@ -165,7 +166,8 @@ func (p *preparer) noneExists(ctx context.Context, mapped []state.Mapped) error 
 		return err
 	}
 	for ns := range have {
-		return mongo.WithHint(fmt.Errorf("%s exists on the target", ns), "drop it, or choose --on-existing merge or --on-existing drop")
+		return mongo.WithHint(fmt.Errorf("%s exists on the target", ns),
+			"drop it, or choose --on-existing merge or --on-existing drop")
 	}
 	return nil
 }
@@ -185,7 +187,8 @@ func (p *preparer) prepareIncremental(ctx context.Context) error {
 	}
 	mapped := make([]state.Mapped, len(names))
 	for i, n := range names {
-		mapped[i] = state.Mapped{Collection: schema.Collection{NS: n.NS, Type: n.Type, UUID: n.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}, Target: n.Target}
+		mapped[i] = state.Mapped{Collection: schema.Collection{NS: n.NS, Type: n.Type, UUID: n.UUID,
+			Options: bson.Raw{5, 0, 0, 0, 0}}, Target: n.Target}
 	}
 	if err := p.store.SaveCatalog(ctx, mapped); err != nil {
 		return err

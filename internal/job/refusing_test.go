@@ -46,7 +46,8 @@ func TestTargetRefuses(t *testing.T) {
 		j, ended := following(t, "blocked")
 		block(true)
 		t.Cleanup(func() { block(false) })
-		if _, err := s.srcDB.Database("blocked").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "later"}}); err != nil {
+		if _, err := s.srcDB.Database("blocked").Collection("c").InsertOne(t.Context(),
+			bson.D{{Key: "_id", Value: "later"}}); err != nil {
 			t.Fatal(err)
 		}
 		kit.Until(t, "the status names the cause", func() bool {
@@ -72,7 +73,10 @@ func TestTargetRefuses(t *testing.T) {
 		j = open(t, s.spec("blockedfirst"))
 		done := make(chan error, 1)
 		go func() { done <- j.Run(t.Context()) }()
-		kit.Until(t, "the status names the cause", func() bool { return strings.Contains(j.Status().Waiting, "setUserWriteBlockMode") })
+		kit.Until(t, "the status names the cause", func() bool {
+			return strings.Contains(j.Status().Waiting,
+				"setUserWriteBlockMode")
+		})
 		block(false)
 		if err := <-done; err != nil || count(t, s.targetC, "blockedfirst") != 10 {
 			t.Errorf("%v, %d documents", err, count(t, s.targetC, "blockedfirst"))
@@ -80,7 +84,8 @@ func TestTargetRefuses(t *testing.T) {
 	})
 	t.Run("connections taken", func(t *testing.T) {
 		s := s
-		s.dst = lab.ForTest(t, lab.Options{Args: []string{"--maxConns", "16"}, SetParameters: map[string]string{"enableTestCommands": "1"}})
+		s.dst = lab.ForTest(t, lab.Options{Args: []string{"--maxConns", "16"},
+			SetParameters: map[string]string{"enableTestCommands": "1"}})
 		s.targetC = kit.Client(t, s.dst.URI())
 		insert(t, s.srcDB, "taken", 10)
 		spec := s.spec("taken")
@@ -89,9 +94,12 @@ func TestTargetRefuses(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- j.Run(t.Context()) }()
 		kit.Until(t, "the job follows", func() bool { return j.Status().Phase == job.PhaseFollowing })
-		fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 20}}},
-			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update", "find"}}, {Key: "closeConnection", Value: true}}}}
-		kit.Until(t, "a connection for the fail point", func() bool { return s.targetC.Database("admin").RunCommand(t.Context(), fail).Err() == nil })
+		fail := bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times",
+			Value: 20}}},
+			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"insert", "update", "find"}},
+				{Key: "closeConnection", Value: true}}}}
+		kit.Until(t, "a connection for the fail point",
+			func() bool { return s.targetC.Database("admin").RunCommand(t.Context(), fail).Err() == nil })
 		address := strings.TrimPrefix(strings.Split(s.dst.URI(), "/?")[0], "mongodb://")
 		var others []net.Conn // each takes a connection, or is closed by the server at once
 		kit.Until(t, "the status names the limit", func() bool {
@@ -142,11 +150,14 @@ func TestTargetRefuses(t *testing.T) {
 		level("5.0")
 		t.Cleanup(func() { level("6.0") })
 		if err := s.srcDB.Database("lowered").RunCommand(t.Context(), bson.D{{Key: "create", Value: "clustered"},
-			{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}}).Err(); err != nil {
+			{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}},
+				{Key: "unique", Value: true}}}}).Err(); err != nil {
 			t.Fatal(err)
 		}
 		err := <-ended
-		if err == nil || errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "featureCompatibilityVersion is 5.0: raise it with setFeatureCompatibilityVersion to 6.0") {
+		if err == nil || errors.Is(err, context.Canceled) ||
+			!strings.Contains(err.Error(), "featureCompatibilityVersion is 5.0: raise it with setFeatureCompatibilityVersion "+
+				"to 6.0") {
 			t.Errorf("%v", err)
 		}
 	})

@@ -42,7 +42,8 @@ func (c *conflicted) repairsOf(uuid bson.Binary, ids ...any) map[string]job.Repa
 	for _, id := range ids {
 		kind, raw, err := bson.MarshalValue(id)
 		c.must(nil, err)
-		list = append(list, &job.Repair{Target: c.db + "." + c.dst.Name(), UUID: uuid, ID: bsonraw.FromRaw(bson.RawValue{Type: kind, Value: raw})})
+		list = append(list, &job.Repair{Target: c.db + "." + c.dst.Name(), UUID: uuid,
+			ID: bsonraw.FromRaw(bson.RawValue{Type: kind, Value: raw})})
 	}
 	out := map[string]job.Repair{}
 	c.must(nil, c.j.Repair(c.t.Context(), list, func(now []job.Repair) {
@@ -99,7 +100,8 @@ func (c *conflicted) writers(ids ...any) (stop func()) {
 				case 2:
 					_, err = c.src.ReplaceOne(c.t.Context(), of, versioned(id, v)[1:], options.Replace().SetUpsert(true))
 				case 3:
-					_, err = c.src.UpdateOne(c.t.Context(), of, bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: v}, {Key: "text", Value: "set"}}}})
+					_, err = c.src.UpdateOne(c.t.Context(), of, bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: v},
+						{Key: "text", Value: "set"}}}})
 				case 4:
 					if _, err = c.src.DeleteOne(c.t.Context(), of); err == nil {
 						_, err = c.src.InsertOne(c.t.Context(), versioned(id, v))
@@ -163,7 +165,8 @@ func (c *conflicted) wrote(n int64) error {
 		var s struct {
 			Opcounters struct{ Insert, Update int64 }
 		}
-		if err := c.s.srcDB.Database("admin").RunCommand(c.t.Context(), bson.D{{Key: "serverStatus", Value: 1}}).Decode(&s); err != nil {
+		if err := c.s.srcDB.Database("admin").RunCommand(c.t.Context(),
+			bson.D{{Key: "serverStatus", Value: 1}}).Decode(&s); err != nil {
 			return err
 		}
 		now := s.Opcounters.Insert + s.Opcounters.Update
@@ -194,7 +197,8 @@ func (c *conflicted) equal() {
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	s := start(t)
-	for name, test := range map[string]func(*testing.T, servers){"still": testRepairStill, "busy": testRepairBusy, "key": testRepairKey, "left": testRepairLeft, "expected": testRepairExpected} {
+	for name, test := range map[string]func(*testing.T, servers){"still": testRepairStill, "busy": testRepairBusy,
+		"key": testRepairKey, "left": testRepairLeft, "expected": testRepairExpected} {
 		t.Run(name, func(t *testing.T) { t.Parallel(); test(t, s) })
 	}
 }
@@ -212,7 +216,8 @@ func testRepairStill(t *testing.T, s servers) {
 		c.insert(c.dst, bson.D{{Key: "_id", Value: "extra"}})
 		c.remove(c.dst, 4)
 		c.insert(c.dst, bson.D{{Key: "_id", Value: 4.0}, {Key: "v", Value: 1}}) // the same to the server
-		c.repaired(map[string]string{"1": "written", "2": "written", "3": "same", "4": "written", "extra": "deleted", "none": "same"}, 1, 2, 3, 4, "extra", "none")
+		c.repaired(map[string]string{"1": "written", "2": "written", "3": "same", "4": "written", "extra": "deleted",
+			"none": "same"}, 1, 2, 3, 4, "extra", "none")
 		c.equal()
 		c.set(c.dst, 1, bson.D{{Key: "text", Value: "changed"}})
 		c.another(bson.Binary{}, 1)
@@ -276,7 +281,8 @@ func testRepairLeft(t *testing.T, s servers) {
 	c.must(nil, c.j.SetLimits(t.Context(), pace.Rates{Docs: 5}))
 	done := c.writers(0, 1)
 	asked := make(chan error, 1)
-	list := []*job.Repair{{Target: c.db + ".c", UUID: c.uuid(), ID: bsonraw.IDOf(c.on(c.dst, 1))}, {Target: c.db + ".c", UUID: c.uuid(), ID: bsonraw.IDOf(c.on(c.dst, "extra"))}}
+	list := []*job.Repair{{Target: c.db + ".c", UUID: c.uuid(), ID: bsonraw.IDOf(c.on(c.dst, 1))},
+		{Target: c.db + ".c", UUID: c.uuid(), ID: bsonraw.IDOf(c.on(c.dst, "extra"))}}
 	go func() { asked <- c.j.Repair(t.Context(), list, func([]job.Repair) {}) }()
 	c.await("documents that are held", func() bool {
 		l := c.letters()
@@ -331,15 +337,22 @@ func testRepairExpected(t *testing.T, s servers) {
 		set  func(*conflicted)
 		want map[string]string
 	}{
-		"skipdelete": {func(c *conflicted) { c.spec.Rules.Skip = []string{c.db + ".*=delete"} }, map[string]string{"1": "written", "extra": "refused: --skip"}},
-		"skipupdate": {func(c *conflicted) { c.spec.Rules.Skip = []string{c.db + ".*=update"} }, map[string]string{"1": "refused: --skip", "extra": "refused: --skip"}},
-		"soft":       {func(c *conflicted) { c.spec.Rules.SoftDelete = []string{c.db + ".*=gone"} }, map[string]string{"1": "written", "extra": "refused: --soft-delete"}},
-		"filter":     {func(c *conflicted) { c.spec.Rules.Filter = []string{c.db + `.*={"v": {"$gt": 0}}`} }, map[string]string{"1": "written", "extra": "refused: a part"}},
-		"merge":      {func(c *conflicted) { c.spec.OnExisting = job.ExistingMerge }, map[string]string{"1": "written", "extra": "refused: of its own"}},
+		"skipdelete": {func(c *conflicted) { c.spec.Rules.Skip = []string{c.db + ".*=delete"} },
+			map[string]string{"1": "written", "extra": "refused: --skip"}},
+		"skipupdate": {func(c *conflicted) { c.spec.Rules.Skip = []string{c.db + ".*=update"} },
+			map[string]string{"1": "refused: --skip", "extra": "refused: --skip"}},
+		"soft": {func(c *conflicted) { c.spec.Rules.SoftDelete = []string{c.db + ".*=gone"} },
+			map[string]string{"1": "written", "extra": "refused: --soft-delete"}},
+		"filter": {func(c *conflicted) { c.spec.Rules.Filter = []string{c.db + `.*={"v": {"$gt": 0}}`} },
+			map[string]string{"1": "written", "extra": "refused: a part"}},
+		"merge": {func(c *conflicted) { c.spec.OnExisting = job.ExistingMerge },
+			map[string]string{"1": "written", "extra": "refused: of its own"}},
 		"capped": {func(c *conflicted) {
-			c.must(nil, s.srcDB.Database(c.db).CreateCollection(t.Context(), "c", options.CreateCollection().SetCapped(true).SetSizeInBytes(1<<20)))
+			c.must(nil, s.srcDB.Database(c.db).CreateCollection(t.Context(),
+				"c", options.CreateCollection().SetCapped(true).SetSizeInBytes(1<<20)))
 		}, map[string]string{"1": "refused: capped", "extra": "refused: capped"}},
-		"history": {func(c *conflicted) { c.spec.Rules.History = []string{c.db + ".*"} }, map[string]string{"1": "refused: history", "extra": "refused: history"}},
+		"history": {func(c *conflicted) { c.spec.Rules.History = []string{c.db + ".*"} },
+			map[string]string{"1": "refused: history", "extra": "refused: history"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -29,7 +29,8 @@ func TestRetryOfAnotherCollection(t *testing.T) {
 	c.remove(c.dst, "theirs")
 	rename := func(from, to string) {
 		t.Helper()
-		c.must(nil, c.s.targetC.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: c.db + "." + from}, {Key: "to", Value: c.db + "." + to}}).Err())
+		c.must(nil, c.s.targetC.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: c.db + "." +
+			from}, {Key: "to", Value: c.db + "." + to}}).Err())
 	}
 	target, err := mongo.Connect(t.Context(), c.spec.Target, mongo.Options{AppName: mongo.TargetApp})
 	c.must(nil, err)
@@ -37,9 +38,10 @@ func TestRetryOfAnotherCollection(t *testing.T) {
 	retry := func() string {
 		t.Helper()
 		var got []string
-		c.must(nil, job.Hold(t.Context(), target, c.db, slog.New(slog.DiscardHandler), func(ctx context.Context, held *job.Stopped) error {
-			return held.RetryLetters(ctx, func(_ deadletter.Letter, refused error) { got = append(got, fmt.Sprint(refused)) })
-		}))
+		c.must(nil, job.Hold(t.Context(), target, c.db, slog.New(slog.DiscardHandler),
+			func(ctx context.Context, held *job.Stopped) error {
+				return held.RetryLetters(ctx, func(_ deadletter.Letter, refused error) { got = append(got, fmt.Sprint(refused)) })
+			}))
 		return strings.Join(got, "; ")
 	}
 	rename("c", "moved")

@@ -74,7 +74,8 @@ func TestRivals(t *testing.T) {
 		if got := second(in("ri*"), job.ExistingMerge, false); !strings.Contains(got, "job first (phase following") {
 			t.Errorf("while it runs: %q", got)
 		}
-		if got := second(transform.Config{Include: []string{"riw.*"}, Rename: []string{"riw=riv"}}, job.ExistingMerge, false); !strings.Contains(got, "riv.*") {
+		if got := second(transform.Config{Include: []string{"riw.*"}, Rename: []string{"riw=riv"}}, job.ExistingMerge,
+			false); !strings.Contains(got, "riv.*") {
 			t.Errorf("renamed: %q", got)
 		}
 		if got := second(in("riv.c"), job.ExistingMerge, true); got != "" {
@@ -106,7 +107,8 @@ func TestRivals(t *testing.T) {
 		t.Run(order, func(t *testing.T) {
 			db := strings.ReplaceAll("rv"+order, " ", "")
 			insert(t, s.srcDB, db, docs)
-			jobs := []*job.Job{open(t, spec("a-"+db, in(db+".*"), job.ExistingDrop)), open(t, spec("b-"+db, in(db+".c"), job.ExistingDrop))}
+			jobs := []*job.Job{open(t, spec("a-"+db, in(db+".*"), job.ExistingDrop)),
+				open(t, spec("b-"+db, in(db+".c"), job.ExistingDrop))}
 			for _, j := range jobs {
 				if got := failing(t, j); got != "" {
 					t.Fatal(got)
@@ -129,7 +131,8 @@ func TestRivals(t *testing.T) {
 			}
 			refused("one of two", <-ended)
 			kit.Until(t, "the other follows or is refused", func() bool {
-				return jobs[0].Status().Phase == job.PhaseFollowing || jobs[1].Status().Phase == job.PhaseFollowing || len(ended) > 0
+				return jobs[0].Status().Phase == job.PhaseFollowing || jobs[1].Status().Phase == job.PhaseFollowing ||
+					len(ended) > 0
 			})
 			stop()
 			if err := <-ended; !errors.Is(err, context.Canceled) {
@@ -146,7 +149,8 @@ func TestRivals(t *testing.T) {
 		late := spec("late", in("rvlate.*"), job.ExistingDrop)
 		following(open(t, late))()
 		jobs := s.targetC.Database("millrace").Collection("jobs")
-		if _, err := jobs.UpdateByID(t.Context(), "late", bson.D{{Key: "$set", Value: bson.D{{Key: "phase", Value: state.PhaseCreating}}}}); err != nil {
+		if _, err := jobs.UpdateByID(t.Context(), "late", bson.D{{Key: "$set", Value: bson.D{{Key: "phase",
+			Value: state.PhaseCreating}}}}); err != nil {
 			t.Fatal(err)
 		}
 		rival := func(id string, phase state.Phase, of bson.ObjectID) {

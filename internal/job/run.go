@@ -43,7 +43,8 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 	}
 	// Restarted amid a failure, it waits for its end as one that runs does.
-	if err := j.patience.Try(ctx, j.spec.GiveUpAfter, func() error { return j.explained(ctx, j.lease.take(ctx)) }); err != nil {
+	if err := j.patience.Try(ctx, j.spec.GiveUpAfter,
+		func() error { return j.explained(ctx, j.lease.take(ctx)) }); err != nil {
 		return err
 	}
 	if was := j.lease.resumed; was != nil {
@@ -58,8 +59,9 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 		return err
 	})
-	m := &monitor{progress: j.progress, source: j.source, spooler: j.spooler, builds: j.builds, log: j.log, warnWindow: j.spec.WarnWindow,
-		follows: j.source.cluster.Info.Kind != mongo.KindStandalone && j.spec.Mode != ModeStructure}
+	m := &monitor{progress: j.progress, source: j.source, spooler: j.spooler, builds: j.builds, log: j.log,
+		warnWindow: j.spec.WarnWindow,
+		follows:    j.source.cluster.Info.Kind != mongo.KindStandalone && j.spec.Mode != ModeStructure}
 	g.Go(func() error { return m.run(gctx) })
 	g.Go(func() error { return j.lease.heartbeat(gctx) })
 	if err = g.Wait(); errors.Is(err, follow.ErrFinished) {
@@ -113,7 +115,8 @@ func (j *Job) withCompatibility(ctx context.Context, err error) error {
 	for _, raise := range []string{j.dst.Info.FCV, j.source.cluster.Info.FCV} {
 		if mongo.OlderFCV(now, raise) {
 			// In the error itself, for that may have a hint for servers as they were.
-			return fmt.Errorf("%w (the target's featureCompatibilityVersion is %s: raise it with setFeatureCompatibilityVersion to %s)", err, now, raise)
+			return fmt.Errorf("%w (the target's featureCompatibilityVersion is %s: raise it with "+
+				"setFeatureCompatibilityVersion to %s)", err, now, raise)
 		}
 	}
 	return err
@@ -210,8 +213,10 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 		if err != nil {
 			return err
 		}
-		for what, names := range map[string][]string{"a shard has joined the source": now.Joined, "a shard has left the source": now.Left,
-			"a shard has left the source while the job was stopped; the rest of its changes is read from its servers": now.Unread} {
+		for what, names := range map[string][]string{"a shard has joined the source": now.Joined,
+			"a shard has left the source": now.Left,
+			"a shard has left the source while the job was stopped; the rest of its changes is read from its " +
+				"servers": now.Unread} {
 			for _, name := range names {
 				j.log.Info(what, "shard", name)
 			}

@@ -20,7 +20,8 @@ func table(t *testing.T, chunks ...string) *origin.Table {
 		var shard string
 		var version uint32
 		readChunk(t, one, &from, &to, &shard, &version)
-		all = append(all, origin.Chunk{Min: bound(t, from), Max: bound(t, to), Shard: shard, Version: bson.Timestamp{T: version}})
+		all = append(all, origin.Chunk{Min: bound(t, from), Max: bound(t, to), Shard: shard,
+			Version: bson.Timestamp{T: version}})
 	}
 	return &origin.Table{Chunks: all}
 }

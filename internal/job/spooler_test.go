@@ -42,7 +42,8 @@ func TestSpool(t *testing.T) {
 	kit.Until(t, "spooling begins", func() bool { return j.Status().Follow.SpoolBytes > 0 })
 	begun := lastOp(t, s.srcDB)
 
-	if _, err := coll.UpdateMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$lt", Value: 1000}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "changed", Value: true}}}}); err != nil {
+	if _, err := coll.UpdateMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$lt", Value: 1000}}}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "changed", Value: true}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := coll.DeleteMany(t.Context(), bson.D{{Key: "i", Value: bson.D{{Key: "$gte", Value: 4500}}}}); err != nil {
@@ -58,7 +59,8 @@ func TestSpool(t *testing.T) {
 		var oldest struct {
 			TS bson.Timestamp `bson:"ts"`
 		}
-		if err := s.srcDB.Database("local").Collection("oplog.rs").FindOne(t.Context(), bson.D{}).Decode(&oldest); err != nil {
+		if err := s.srcDB.Database("local").Collection("oplog.rs").FindOne(t.Context(),
+			bson.D{}).Decode(&oldest); err != nil {
 			t.Fatal(err)
 		}
 		return begun.TS.Compare(oldest.TS) < 0
@@ -103,7 +105,8 @@ func TestSpoolDamaged(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- j.Run(t.Context()) }()
 	kit.Until(t, "spooling begins", func() bool { return j.Status().Follow.SpoolBytes > 0 })
-	if _, err := coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "changed", Value: true}}}}); err != nil {
+	if _, err := coll.UpdateMany(t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "changed",
+		Value: true}}}}); err != nil {
 		t.Fatal(err)
 	}
 	last := lastOp(t, s.srcDB)
@@ -131,7 +134,8 @@ func TestSpoolDamaged(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatalf("%v\n%s", err, &log)
 	}
-	if n, err := s.targetC.Database("spool").Collection("c").CountDocuments(t.Context(), bson.D{{Key: "changed", Value: true}}); n != 5000 || err != nil {
+	if n, err := s.targetC.Database("spool").Collection("c").CountDocuments(t.Context(),
+		bson.D{{Key: "changed", Value: true}}); n != 5000 || err != nil {
 		t.Errorf("%d documents, %v", n, err)
 	}
 	for _, want := range []string{files[0], "spool is damaged", "remove " + filepath.Dir(files[0])} {
@@ -173,7 +177,8 @@ func (l *logged) String() string {
 func noise(t *testing.T, c *driver.Client, mb int) {
 	t.Helper()
 	for range mb {
-		if _, err := c.Database("noise").Collection("c").InsertOne(t.Context(), bson.D{{Key: "x", Value: strings.Repeat("x", 1<<20)}}); err != nil {
+		if _, err := c.Database("noise").Collection("c").InsertOne(t.Context(), bson.D{{Key: "x", Value: strings.Repeat("x",
+			1<<20)}}); err != nil {
 			t.Fatal(err)
 		}
 	}

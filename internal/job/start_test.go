@@ -38,7 +38,8 @@ func cut(t *testing.T, c *driver.Client, app string, times int, commands ...stri
 	t.Helper()
 	err := c.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"},
 		{Key: "mode", Value: bson.D{{Key: "times", Value: times}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: commands}, {Key: "closeConnection", Value: true}, {Key: "appName", Value: app}}}}).Err()
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: commands}, {Key: "closeConnection", Value: true},
+			{Key: "appName", Value: app}}}}).Err()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,14 +35,17 @@ type Stopped struct {
 // takes. A job that runs is state.ErrRunning. Where only time can tell whether it
 // does, that takes some seconds. The connections of c carry the run's name: it
 // is to be used for nothing else.
-func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger, do func(context.Context, *Stopped) error) error {
+func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger,
+	do func(context.Context, *Stopped) error) error {
 	const patience = 20 * time.Second // for connections that do not end
 	run := state.NewRun()
 	s := &Stopped{target: c}
 	var was state.Job
-	s.store = state.Open(c, state.Options{Job: id, Run: run, Write: "majority", EndOthers: func(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, patience, mongo.WithHint(fmt.Errorf("an earlier run of job %s still has connections to the target", id),
-			"end its process, or the tunnel or proxy that keeps its connections, then try again"))
+	s.store = state.Open(c, state.Options{Job: id, Run: run, Write: "majority", EndOthers: func(ctx context.Context,
+		attempt int64, then bson.D) (bson.Raw, error) {
+		ctx, cancel := context.WithTimeoutCause(ctx, patience,
+			mongo.WithHint(fmt.Errorf("an earlier run of job %s still has connections to the target", id),
+				"end its process, or the tunnel or proxy that keeps its connections, then try again"))
 		defer cancel()
 		e := ending{target: c, job: id, run: run, attempt: attempt, sessions: []bson.Raw{was.Session}, log: log}
 		raw, err := e.end(ctx, func([]mongo.Connection) {}, then)
@@ -121,7 +124,8 @@ func (s *Stopped) Drop(ctx context.Context) error {
 }
 
 // ErrUnfinished says that a job tries its letters by itself when it is started.
-var ErrUnfinished = errors.New("the job is not finalized: it tries its open dead letters itself each time it starts, with the changes made since")
+var ErrUnfinished = errors.New("the job is not finalized: it tries its open dead letters itself each time it starts, " +
+	"with the changes made since")
 
 // RetryLetters writes the documents of open letters to the target where nothing
 // stands in their way any more; told learns what became of each. Only for a
@@ -129,7 +133,8 @@ var ErrUnfinished = errors.New("the job is not finalized: it tries its open dead
 // now: nothing is replaced, and a document whose _id is taken stays a letter,
 // unless the target has the very same document. Of letters that are named no others are
 // tried.
-func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Letter, refused error), ids ...string) error {
+func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Letter, refused error),
+	ids ...string) error {
 	if s.job.Phase != PhaseFinalized {
 		return ErrUnfinished
 	}
@@ -179,7 +184,8 @@ func (s *Stopped) insert(ctx context.Context, l deadletter.Letter) (refused, err
 	case !found:
 		return errors.New("the target has no such collection"), nil
 	case l.Target != nil && !bytes.Equal(l.Target.Data, c.UUID.Data):
-		return errors.New("on the target, the name means another collection now than when the job was finalized: write the document by hand"), nil
+		return errors.New("on the target, the name means another collection now than when the job was finalized: write the " +
+			"document by hand"), nil
 	case c.Capped():
 		return errors.New("a capped collection takes a document at its end only, where it does not belong"), nil
 	}
@@ -190,7 +196,8 @@ func (s *Stopped) insert(ctx context.Context, l deadletter.Letter) (refused, err
 	if !ok {
 		return nil, err
 	}
-	there, err := at.Collection(coll).FindOne(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(l.DocID)}}}}).Raw()
+	there, err := at.Collection(coll).FindOne(ctx, bson.D{{Key: "_id",
+		Value: bson.D{{Key: "$eq", Value: bsonraw.RawValue(l.DocID)}}}}).Raw()
 	switch {
 	case err == nil && bytes.Equal(there, l.Doc):
 		return nil, nil

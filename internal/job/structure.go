@@ -44,7 +44,8 @@ func (c *copier) showStructure(phase Phase, colls []state.Mapped) {
 	var all []MadeStatus
 	for _, m := range colls {
 		n := len(m.Indexes)
-		all = append(all, MadeStatus{Source: m.NS, Target: m.Target, Type: m.Type, Indexes: n, Made: made, Done: made && (indexed || n == 0)})
+		all = append(all, MadeStatus{Source: m.NS, Target: m.Target, Type: m.Type, Indexes: n, Made: made,
+			Done: made && (indexed || n == 0)})
 	}
 	c.progress.Structure(all)
 }
@@ -67,7 +68,8 @@ func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 	}
 	err := c.cat.Indexes.BuildAll(ctx, builds, schema.Consistent, c.buildsAtOnce())
 	if conflict, ok := errors.AsType[*schema.IndexConflict](err); ok && mongo.Classify(err) == mongo.ClassDuplicate {
-		return mongo.WithHint(conflict, "documents that the target had before have the key in common that the error names, which the source's unique index does not allow: "+
+		return mongo.WithHint(conflict, "documents that the target had before have the key in common that the error names, "+
+			"which the source's unique index does not allow: "+
 			"change or remove one of them, or drop the collection on the target, then start the job again")
 	}
 	return err

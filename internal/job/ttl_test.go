@@ -19,7 +19,8 @@ import (
 func TestTargetExpires(t *testing.T) {
 	lab.Nightly(t)
 	t.Parallel()
-	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t, lab.Options{SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}})}
+	s := servers{src: lab.ForTest(t, lab.Options{}), dst: lab.ForTest(t,
+		lab.Options{SetParameters: map[string]string{"ttlMonitorSleepSecs": "1"}})}
 	s.srcDB, s.targetC = kit.Client(t, s.src.URI()), kit.Client(t, s.dst.URI())
 	t.Run("merge", func(t *testing.T) { testExpiresMerge(t, s) })
 	t.Run("filled", func(t *testing.T) { testExpiresFilled(t, s) })
@@ -51,10 +52,13 @@ var hoursAgo = time.Now().Add(-3 * time.Hour).UTC().Truncate(time.Millisecond)
 func (f *following) expiring(c *driver.Client, after int32) {
 	f.t.Helper()
 	db := c.Database(f.db)
-	f.must(db.Collection("index").Indexes().CreateOne(f.t.Context(), driver.IndexModel{Keys: bson.D{{Key: "at", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(after)}))
-	f.do(c, f.db, bson.D{{Key: "create", Value: "clustered"}, {Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}},
+	f.must(db.Collection("index").Indexes().CreateOne(f.t.Context(), driver.IndexModel{Keys: bson.D{{Key: "at", Value: 1}},
+		Options: options.Index().SetExpireAfterSeconds(after)}))
+	f.do(c, f.db, bson.D{{Key: "create", Value: "clustered"}, {Key: "clusteredIndex", Value: bson.D{{Key: "key",
+		Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}},
 		{Key: "expireAfterSeconds", Value: after}})
-	f.do(c, f.db, bson.D{{Key: "create", Value: "series"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}},
+	f.do(c, f.db, bson.D{{Key: "create", Value: "series"}, {Key: "timeseries", Value: bson.D{{Key: "timeField",
+		Value: "t"}, {Key: "metaField", Value: "m"}}},
 		{Key: "expireAfterSeconds", Value: after}})
 }
 
@@ -65,8 +69,10 @@ func (f *following) expiringDocs(c *driver.Client) {
 	for i := range expiringDocs {
 		db := c.Database(f.db)
 		f.must(db.Collection("index").InsertOne(f.t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "at", Value: hoursAgo}}))
-		f.must(db.Collection("clustered").InsertOne(f.t.Context(), bson.D{{Key: "_id", Value: hoursAgo.Add(time.Duration(i) * time.Second)}}))
-		f.must(db.Collection("series").InsertOne(f.t.Context(), bson.D{{Key: "t", Value: hoursAgo}, {Key: "m", Value: i}, {Key: "n", Value: 1}}))
+		f.must(db.Collection("clustered").InsertOne(f.t.Context(),
+			bson.D{{Key: "_id", Value: hoursAgo.Add(time.Duration(i) * time.Second)}}))
+		f.must(db.Collection("series").InsertOne(f.t.Context(), bson.D{{Key: "t", Value: hoursAgo}, {Key: "m", Value: i},
+			{Key: "n", Value: 1}}))
 	}
 }
 
@@ -74,10 +80,13 @@ func (f *following) expiringDocs(c *driver.Client) {
 func (f *following) refresh() {
 	f.t.Helper()
 	db := f.s.srcDB.Database(f.db)
-	f.must(db.Collection("index").UpdateMany(f.t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "at", Value: time.Now()}}}}))
-	f.must(db.Collection("clustered").UpdateMany(f.t.Context(), bson.D{}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}))
+	f.must(db.Collection("index").UpdateMany(f.t.Context(), bson.D{}, bson.D{{Key: "$set", Value: bson.D{{Key: "at",
+		Value: time.Now()}}}}))
+	f.must(db.Collection("clustered").UpdateMany(f.t.Context(), bson.D{}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n",
+		Value: 1}}}}))
 	for i := range expiringDocs {
-		f.must(db.Collection("series").InsertOne(f.t.Context(), bson.D{{Key: "t", Value: hoursAgo}, {Key: "m", Value: i}, {Key: "n", Value: 2}}))
+		f.must(db.Collection("series").InsertOne(f.t.Context(), bson.D{{Key: "t", Value: hoursAgo}, {Key: "m", Value: i},
+			{Key: "n", Value: 2}}))
 	}
 }
 
@@ -101,7 +110,8 @@ func (f *following) complete(when string) {
 func (f *following) expiry(want int64) {
 	f.t.Helper()
 	db := f.s.targetC.Database(f.db)
-	specs, err := db.ListCollectionSpecifications(f.t.Context(), bson.D{{Key: "name", Value: bson.D{{Key: "$in", Value: bson.A{"clustered", "series"}}}}})
+	specs, err := db.ListCollectionSpecifications(f.t.Context(), bson.D{{Key: "name", Value: bson.D{{Key: "$in",
+		Value: bson.A{"clustered", "series"}}}}})
 	f.must(nil, err)
 	got := map[string]int64{}
 	for _, spec := range specs {
@@ -185,7 +195,8 @@ func (f *following) fill() {
 		f.must(nil, err)
 		var docs []bson.D
 		f.must(nil, cur.All(f.t.Context(), &docs))
-		f.must(f.s.targetC.Database(f.db).Collection(coll).InsertMany(f.t.Context(), docs, options.InsertMany().SetBypassDocumentValidation(true)))
+		f.must(f.s.targetC.Database(f.db).Collection(coll).InsertMany(f.t.Context(), docs,
+			options.InsertMany().SetBypassDocumentValidation(true)))
 	}
 }
 
@@ -228,7 +239,11 @@ func testRemovedBefore(t *testing.T, s servers) {
 	f.update("removed", "index", 2)
 	f.run()
 	f.caughtUp()
-	f.await("all is read again", func() bool { st := f.j.Status().Conflicts; return st.Undecided == 0 && st.Settled == 3*expiringDocs+1 })
+	f.await("all is read again", func() bool {
+		st := f.j.Status().Conflicts
+		return st.Undecided == 0 &&
+			st.Settled == 3*expiringDocs+1
+	})
 	f.complete("read again")
 	f.src, f.dst = index, s.targetC.Database("removed").Collection("index")
 	f.same(1, 2, 3, "renamed")

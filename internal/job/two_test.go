@@ -78,7 +78,8 @@ func TestTwoJobs(t *testing.T) {
 
 	kit.Until(t, "the first follows", phase(0, job.PhaseFollowing))
 	kit.Until(t, "the second begins to copy", phase(1, job.PhaseCopying))
-	if n := count(t, s.targetC, "twoc"); n == docs || jobs[1].Status().Limits.Bytes != 1 || jobs[0].Status().Limits.Bytes != 0 {
+	if n := count(t, s.targetC, "twoc"); n == docs || jobs[1].Status().Limits.Bytes != 1 ||
+		jobs[0].Status().Limits.Bytes != 0 {
 		t.Errorf("the limit of one is not its own: %d documents, %+v", n, jobs[0].Status().Limits)
 	}
 	if err := jobs[1].SetLimits(ctx, pace.Rates{}); err != nil {
@@ -123,7 +124,8 @@ func TestTwoJobs(t *testing.T) {
 			t.Errorf("job %d was connected by %q", i, connected[i])
 		}
 	}
-	if !logs[0].has("paused by operator") || logs[1].has("paused by operator") || !logs[1].has("limits changed") || logs[0].has("limits changed") {
+	if !logs[0].has("paused by operator") || logs[1].has("paused by operator") || !logs[1].has("limits changed") ||
+		logs[0].has("limits changed") {
 		t.Error("the jobs share a log")
 	}
 }

@@ -42,7 +42,8 @@ func TestFarTarget(t *testing.T) {
 	t.Run("indexes and changes", func(t *testing.T) {
 		variety(t, from)
 		far(t, proxy, job.Spec{Source: src.URI(), Target: dst.URI(), Mode: job.ModeAll, Until: "never",
-			OnExisting: job.ExistingFail, Rules: transform.Config{Include: []string{"rich.*"}}}, func() { changeVariety(t, from) })
+			OnExisting: job.ExistingFail, Rules: transform.Config{Include: []string{"rich.*"}}},
+			func() { changeVariety(t, from) })
 		equal(t, from, to, "rich")
 		sameCatalog(t, src.URI(), dst.DirectURI(0), "rich.*")
 	})
@@ -91,7 +92,8 @@ func variety(t *testing.T, c *driver.Client) {
 			t.Fatal(err)
 		}
 		for i := range 500 {
-			if _, err := db.Collection(name).InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "i", Value: i}, {Key: "at", Value: time.Now()}}); err != nil {
+			if _, err := db.Collection(name).InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "i", Value: i},
+				{Key: "at", Value: time.Now()}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -115,7 +117,8 @@ func changeVariety(t *testing.T, c *driver.Client) {
 		if _, err := coll.UpdateByID(t.Context(), i, bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: i}}}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1000 + i}, {Key: "i", Value: 1000 + i}}); err != nil {
+		if _, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1000 + i},
+			{Key: "i", Value: 1000 + i}}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := coll.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 400 + i/3}}); err != nil {

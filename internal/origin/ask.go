@@ -94,7 +94,8 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 }
 
 // ListOne finds a collection by the UUID that it has, or had before it moved.
-func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (coll schema.Collection, found bool, err error) {
+func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (coll schema.Collection, found bool,
+	err error) {
 	const looks = 5 // it may move while it is looked for
 	perhaps := []bson.Binary{uuid}
 	for range looks {
@@ -107,7 +108,8 @@ func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (col
 			return coll, false, err
 		}
 	}
-	return coll, false, mongo.Retry(fmt.Sprintf("the router does not show the collection %x of %s, but nobody tells that it was dropped", uuid.Data, db), nil, "")
+	return coll, false, mongo.Retry(fmt.Sprintf("the router does not show the collection %x of %s, but nobody tells "+
+		"that it was dropped", uuid.Data, db), nil, "")
 }
 
 // Building lists the index builds under way, as schema.Building does, of each shard: one
@@ -127,7 +129,8 @@ func (c *Sharded) named(ctx context.Context, uuid bson.Binary) (ns string, err e
 	var found struct {
 		NS string `bson:"_id"`
 	}
-	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(&found)
+	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid},
+		{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(&found)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		err = nil
 	}
@@ -160,7 +163,8 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Quest
 				of.UUID = perhaps[other]
 				continue
 			case err == nil && len(perhaps) > 0:
-				err = mongo.Retry(fmt.Sprintf("the collection %x of %s is not on its shard, but on another one", of.UUID.Data, of.DB), nil, "")
+				err = mongo.Retry(fmt.Sprintf("the collection %x of %s is not on its shard, but on another one", of.UUID.Data,
+					of.DB), nil, "")
 			}
 			return docs, err // of what was dropped: the changes tell
 		}
@@ -183,7 +187,8 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Quest
 
 // findOnShards asks for a collection that is not sharded: one shard has it. home says that
 // this was its database's own then; another one may tell of a collection that has moved.
-func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw, home bool, err error) {
+func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q lookup.Question) (docs []bson.Raw,
+	home bool, err error) {
 	for _, s := range c.Cluster().Shards {
 		docs, err = lookup.Find(ctx, s.Cluster, of, q)
 		if err == nil {

@@ -153,7 +153,8 @@ func (p *Places) has(one schema.Collection, held map[string]map[[16]byte]bool) b
 // Present finds where a collection is by now that is or was not sharded: its UUID, which
 // is another one after movePrimary, and the shard that has all of it, "" when it is
 // sharded. False says that it was dropped: the changes tell.
-func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, there bool, err error) {
+func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, there bool,
+	err error) {
 	const looks = 10 // it may move while it is looked for
 	db, _ := mongo.SplitNS(was.NS)
 	perhaps := []bson.Binary{was.UUID}
@@ -172,7 +173,8 @@ func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.
 			return was.UUID, "", false, err
 		}
 	}
-	return was.UUID, "", false, mongo.Retry(fmt.Sprintf("%s is not on its shard, but nobody tells that it was dropped", was.NS), nil, "")
+	return was.UUID, "", false, mongo.Retry(fmt.Sprintf("%s is not on its shard, but nobody tells that it was dropped",
+		was.NS), nil, "")
 }
 
 // at is the shard where the collection with a UUID is and belongs, "" when it is sharded.

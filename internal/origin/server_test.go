@@ -95,7 +95,8 @@ func TestSet(t *testing.T) {
 	}
 	enough := errors.New("enough")
 	var ids []int32
-	changes := s.Changes(oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "originset.") }}, nil, mongo.OpTime{})
+	changes := s.Changes(oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "originset.") }}, nil,
+		mongo.OpTime{})
 	err = changes.Run(t.Context(), from, func(_ context.Context, batch *stream.Batch) error {
 		for _, ev := range batch.Events {
 			if ev.Kind == stream.Insert {
@@ -200,7 +201,8 @@ func TestSharded(t *testing.T) {
 	if docs := find("d", c, 11, 2, 1); docs[0] == nil || docs[1] != nil || docs[2] == nil {
 		t.Errorf("of several shards %v", docs)
 	}
-	if _, err := s.Find(t.Context(), lookup.Collection{DB: "d", UUID: c}, lookup.Question{Exact: true}); !errors.Is(err, lookup.ErrForgotten) {
+	if _, err := s.Find(t.Context(), lookup.Collection{DB: "d", UUID: c}, lookup.Question{Exact: true}); !errors.Is(err,
+		lookup.ErrForgotten) {
 		t.Errorf("as of a position: %v", err)
 	}
 	b.ok(s.Begin(from, []schema.Name{{NS: "d.c", UUID: c}, {NS: "d.plain", UUID: plain}}))
@@ -232,7 +234,8 @@ func TestSharded(t *testing.T) {
 	}
 	b.ok(s.Whole(t.Context()))
 	b.ok(s.Holds(t.Context(), newest))
-	if refreshed, err := s.Refresh(t.Context(), from); err != nil || len(refreshed.Joined)+len(refreshed.Left)+len(refreshed.Unread) > 0 {
+	if refreshed, err := s.Refresh(t.Context(), from); err != nil ||
+		len(refreshed.Joined)+len(refreshed.Left)+len(refreshed.Unread) > 0 {
 		t.Errorf("%+v, %v", refreshed, err)
 	}
 }

@@ -88,7 +88,8 @@ func (c *Sharded) Changes(o oplog.Options, names func() []schema.Name, noted mon
 	of := c.Cluster()
 	n := int64(len(of.Shards))
 	o.ReadAheadBytes, o.TxnBufferBytes = max(o.ReadAheadBytes/n, 1), max(o.TxnBufferBytes/n, 1)
-	return of.Stream(o, merge.Options{AheadBytes: o.ReadAheadBytes, BatchBytes: int64(o.BatchBytes)}, func() []shards.Collection { return known(names()) }, noted)
+	return of.Stream(o, merge.Options{AheadBytes: o.ReadAheadBytes, BatchBytes: int64(o.BatchBytes)},
+		func() []shards.Collection { return known(names()) }, noted)
 }
 
 // Begin has collections be found again that move while no Stream runs. The names are

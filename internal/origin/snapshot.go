@@ -14,7 +14,8 @@ import (
 
 // Snapshot lists the part of the catalog in scope exactly as it stood at a position,
 // from which a Stream may begin. It may lie in the middle of a movePrimary.
-func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position, err error) {
+func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position,
+	err error) {
 	of := c.Cluster()
 	servers := []*mongo.Cluster{of.Router}
 	for _, s := range of.Shards {

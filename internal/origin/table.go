@@ -52,7 +52,8 @@ func (c Chunk) since() bson.Timestamp {
 
 // routed is a collection of the config servers, as a majority has it and the router gives it.
 func (c *Sharded) routed(name string) *driver.Collection {
-	return c.router().Client.Database("config").Collection(name, options.Collection().SetReadConcern(readconcern.Majority()))
+	return c.router().Client.Database("config").Collection(name,
+		options.Collection().SetReadConcern(readconcern.Majority()))
 }
 
 // Table reads the table of the collection with a UUID. All of it is of one moment.
@@ -80,9 +81,11 @@ func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (t *Table, err er
 // tryTable reads a table; whole says that nothing changed meanwhile.
 func (c *Sharded) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, whole bool, err error) {
 	t = &Table{server: c.Cluster().Shards[0].Info.Version}
-	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(t)
+	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid},
+		{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(t)
 	if errors.Is(err, driver.ErrNoDocuments) {
-		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound", Message: "no sharded collection has this UUID"}
+		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound",
+			Message: "no sharded collection has this UUID"}
 	}
 	if err != nil {
 		return t, false, err

@@ -25,7 +25,8 @@ func chunkOf(min, max any, shard string, version, since uint32) Chunk {
 }
 
 func tableOf(server mongo.Version, chunks ...Chunk) *Table {
-	return &Table{NS: "d.c", Key: key(1), Epoch: bson.ObjectID{1}, Timestamp: bson.Timestamp{T: 9}, Chunks: chunks, server: server}
+	return &Table{NS: "d.c", Key: key(1), Epoch: bson.ObjectID{1}, Timestamp: bson.Timestamp{T: 9}, Chunks: chunks,
+		server: server}
 }
 
 // TestTableFollows: a table is read in one piece if its chunks have neither gap nor overlap.
@@ -54,7 +55,8 @@ func TestTableOwners(t *testing.T) {
 	}{
 		{mongo.Version{Major: 4, Minor: 4}, kit.D("v", bson.A{bson.Timestamp{T: 3}, bson.ObjectID{1}})},
 		{mongo.Version{Major: 5}, kit.D("v", bson.A{bson.Timestamp{T: 3}, bson.ObjectID{1}, bson.Timestamp{T: 9}})},
-		{mongo.Version{Major: 6}, kit.D("v", kit.D("e", bson.ObjectID{1}, "t", bson.Timestamp{T: 9}, "v", bson.Timestamp{T: 3}))},
+		{mongo.Version{Major: 6}, kit.D("v", kit.D("e", bson.ObjectID{1}, "t", bson.Timestamp{T: 9},
+			"v", bson.Timestamp{T: 3}))},
 	} {
 		v := tableOf(c.server, chunks...).Version("s1")
 		if got := kit.Raw(kit.D("v", v.Shard)); got.String() != kit.Raw(c.want).String() || v.Name != "c" {
@@ -136,8 +138,10 @@ func TestKeyIndex(t *testing.T) {
 	keys := kit.D("k", 1, "h", "hashed", "more", 1)
 	good := kit.Raw(kit.D("key", keys, "name", "good", "sparse", false))
 	for name, spec := range map[string]bson.D{
-		"another field": kit.D("key", kit.D("h", "hashed", "k", 1), "name", "x"), "too short": kit.D("key", kit.D("k", 1), "name", "x"),
-		"descending": kit.D("key", kit.D("k", -1, "h", "hashed"), "name", "x"), "not hashed": kit.D("key", kit.D("k", 1, "h", 1), "name", "x"),
+		"another field": kit.D("key", kit.D("h", "hashed", "k", 1), "name", "x"),
+		"too short":     kit.D("key", kit.D("k", 1), "name", "x"),
+		"descending":    kit.D("key", kit.D("k", -1, "h", "hashed"), "name", "x"), "not hashed": kit.D("key",
+			kit.D("k", 1, "h", 1), "name", "x"),
 		"sparse": kit.D("key", keys, "name", "x", "sparse", true), "hidden": kit.D("key", keys, "name", "x", "hidden", true),
 		"partial":   kit.D("key", keys, "name", "x", "partialFilterExpression", kit.D("a", 1)),
 		"collation": kit.D("key", keys, "name", "x", "collation", kit.D("locale", "en")), "no key": kit.D("name", "x"),

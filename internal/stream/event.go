@@ -30,7 +30,8 @@ const (
 
 // String names the kind for people.
 func (k Kind) String() string {
-	names := [...]string{Insert: "insert", Replace: "replace", Update: "update", Delete: "delete", SchemaChange: "schema", Put: "put", Upsert: "upsert"}
+	names := [...]string{Insert: "insert", Replace: "replace", Update: "update", Delete: "delete", SchemaChange: "schema",
+		Put: "put", Upsert: "upsert"}
 	if int(k) >= len(names) || names[k] == "" {
 		return "unknown"
 	}

@@ -19,4 +19,5 @@ type Insertion struct {
 
 // FindInsertion finds the position of an insertion by commands that run sends to
 // one member. found is false where there is none, or more than one.
-type FindInsertion func(ctx context.Context, run func(context.Context, string, bson.D) (bsoncore.Document, error), in Insertion) (at mongo.OpTime, found bool, err error)
+type FindInsertion func(ctx context.Context, run func(context.Context, string, bson.D) (bsoncore.Document, error),
+	in Insertion) (at mongo.OpTime, found bool, err error)

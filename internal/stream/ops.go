@@ -31,7 +31,8 @@ const OpDocuments = OpInsert | OpUpdate | OpReplace | OpDelete | OpTTL
 
 // opNames are in the order of the operations.
 func opNames() []string {
-	return []string{"insert", "update", "replace", "delete", "create", "drop", "rename", "createIndexes", "dropIndexes", "collMod", "ttl"}
+	return []string{"insert", "update", "replace", "delete", "create", "drop", "rename", "createIndexes", "dropIndexes",
+		"collMod", "ttl"}
 }
 
 // OpNames lists what ParseOps takes.
@@ -58,10 +59,12 @@ func ParseOps(text string) (o Ops, err error) {
 	// A server drops the collections first, and tells each as any other drop
 	// (seen in the oplogs of 4.2 to 6.0).
 	if databases && !o.Has(OpDrop) {
-		return 0, fmt.Errorf("a source tells that a database is dropped as drops of its collections, which cannot be told from others: write drop, which skips both")
+		return 0, fmt.Errorf("a source tells that a database is dropped as drops of its collections, which cannot be told " +
+			"from others: write drop, which skips both")
 	}
 	if blind := o & beforeTTL; o.Has(OpTTL) && blind != 0 {
-		return 0, fmt.Errorf("whether a document has expired is told by the target's document and indexes, which are not those of the source without %s: write ttl without that, or delete, which leaves out all deletions", blind)
+		return 0, fmt.Errorf("whether a document has expired is told by the target's document and indexes, which are not "+
+			"those of the source without %s: write ttl without that, or delete, which leaves out all deletions", blind)
 	}
 	return o, nil
 }

@@ -66,7 +66,8 @@ func (q *Question) concern() bson.D {
 
 func (q *Question) find(of Collection) bson.D {
 	find := bson.D{
-		{Key: "find", Value: of.asked()}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: q.IDs}}}}},
+		{Key: "find", Value: of.asked()}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in",
+			Value: q.IDs}}}}},
 		{Key: "readConcern", Value: q.concern()},
 	}
 	if q.OnlyIDs {
@@ -91,7 +92,8 @@ func Find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question
 // forgotten says that reading as of a position cannot be had; a collection may have been
 // dropped since.
 func forgotten(err error) bool {
-	return mongo.Forgotten(err) || mongo.IsCode(err, mongo.CodeNamespaceNotFound) || mongo.IsCode(err, mongo.CodeInvalidOptions)
+	return mongo.Forgotten(err) || mongo.IsCode(err, mongo.CodeNamespaceNotFound) ||
+		mongo.IsCode(err, mongo.CodeInvalidOptions)
 }
 
 func find(ctx context.Context, cluster *mongo.Cluster, of Collection, q Question) ([]bson.Raw, error) {

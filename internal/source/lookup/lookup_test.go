@@ -71,7 +71,8 @@ func TestFind(t *testing.T) {
 		t.Errorf("the _id alone: %v, %v", found, err)
 	}
 	for i := range 100 { // more than the first reply holds
-		if _, err := db.Collection("other").InsertOne(t.Context(), kit.D("_id", 100+i, "pad", make([]byte, 1<<10))); err != nil {
+		if _, err := db.Collection("other").InsertOne(t.Context(), kit.D("_id", 100+i, "pad", make([]byte,
+			1<<10))); err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, kit.Value(100+i))
@@ -80,7 +81,8 @@ func TestFind(t *testing.T) {
 	large := make([]bson.RawValue, 80)
 	for i := range large {
 		large[i] = kit.Value(1000 + i)
-		if _, err := db.Collection("other").InsertOne(t.Context(), kit.D("_id", 1000+i, "pad", make([]byte, 300<<10))); err != nil {
+		if _, err := db.Collection("other").InsertOne(t.Context(), kit.D("_id", 1000+i, "pad", make([]byte,
+			300<<10))); err != nil {
 			t.Fatal(err)
 		}
 	}
