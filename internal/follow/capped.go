@@ -41,7 +41,7 @@ func (f *follower) cappedStarts(ctx context.Context) (map[string]mongosink.Cappe
 		return nil, err
 	}
 	var err error
-	if l.copied, err = f.copiedAt(ctx); err != nil {
+	if l.copied, _, err = f.copiedAt(ctx); err != nil {
 		return nil, err
 	}
 	if err := l.through(ctx, f.job.Applied, f.overlapEnd); err != nil && !errors.Is(err, errEnough) {
@@ -64,29 +64,28 @@ func (f *follower) cappedStarts(ctx context.Context) (map[string]mongosink.Cappe
 
 // copiedStarts are where the events of capped collections begin after a copy,
 // by target namespace.
-func (f *follower) copiedStarts(ctx context.Context) (map[string]mongosink.CappedStart, error) {
-	starts := map[string]mongosink.CappedStart{}
-	return starts, f.eachCopied(ctx, func(s scan.Slice) { starts[s.NS] = mongosink.CappedStart{Past: s.At} })
+func (f *follower) copiedStarts(ctx context.Context) (starts map[string]mongosink.CappedStart, err error) {
+	_, starts, err = f.copiedAt(ctx)
+	return starts, err
 }
 
-// copiedAt reports as of which positions capped collections were copied, by UUID.
-func (f *follower) copiedAt(ctx context.Context) (map[string]mongo.OpTime, error) {
-	at := map[string]mongo.OpTime{}
-	return at, f.eachCopied(ctx, func(s scan.Slice) { at[s.Collection] = s.At })
-}
-
-func (f *follower) eachCopied(ctx context.Context, fn func(scan.Slice)) error {
+// copiedAt reports as of which positions capped collections were copied, by UUID and, as the
+// starts of their events, by target namespace.
+func (f *follower) copiedAt(
+	ctx context.Context,
+) (at map[string]mongo.OpTime, starts map[string]mongosink.CappedStart, err error) {
 	states, err := f.Store.LoadSlices(ctx)
+	at, starts = map[string]mongo.OpTime{}, map[string]mongosink.CappedStart{}
 	for _, one := range states {
 		var s scan.Slice
 		if err := bson.Unmarshal(one, &s); err != nil {
-			return fmt.Errorf("decode slice: %w", err)
+			return nil, nil, fmt.Errorf("decode slice: %w", err)
 		}
 		if !s.At.IsZero() {
-			fn(s)
+			at[s.Collection], starts[s.NS] = s.At, mongosink.CappedStart{Past: s.At}
 		}
 	}
-	return err
+	return at, starts, err
 }
 
 // cappedLook looks through the oplog for events of capped collections.

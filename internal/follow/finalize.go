@@ -52,21 +52,16 @@ func (f *follower) finalize(ctx context.Context) error {
 	failpoint.Hit("finalize.before")
 	defer failpoint.Hit("finalize.after")
 	f.Letters.RetryAll()
-	var diffs []schema.Difference
-	compare := func(ctx context.Context) (err error) {
-		diffs, err = f.Job.Compare(ctx)
-		return err
-	}
 	var waiting schema.Waiting
-	err := f.finalStep("drain and build deferred indexes", func() (err error) {
-		waiting, err = f.settle(ctx, compare)
+	err := f.step(progress.StepFinalize, "drain and build deferred indexes", "", func() (err error) {
+		waiting, err = f.settle(ctx, f.compare)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if waiting == (schema.Waiting{}) {
-		return f.end(ctx, diffs)
+		return f.end(ctx)
 	}
 	if waiting.Expires {
 		// The target may lose documents from now on that the source keeps: a restart must
@@ -94,7 +89,7 @@ func (f *follower) goOnExpiring(ctx context.Context) error {
 // the job.
 func (f *follower) expire(ctx context.Context) error {
 	failpoint.Hit("expire.before")
-	err := f.finalStep("restore expiries", func() (err error) {
+	err := f.step(progress.StepFinalize, "restore expiries", "", func() (err error) {
 		if err = f.Schema.Expiries.Restore(ctx); err == nil {
 			f.proven, err = f.Store.Prove(ctx, true)
 		}
@@ -104,21 +99,23 @@ func (f *follower) expire(ctx context.Context) error {
 		return err
 	}
 	failpoint.Hit("expire.after")
-	var diffs []schema.Difference
-	err = f.finalStep("compare catalogs", func() (err error) {
-		diffs, err = f.Job.Compare(ctx)
-		return err
-	})
+	err = f.step(progress.StepFinalize, "compare catalogs", "", func() error { return f.compare(ctx) })
 	if err != nil {
 		return err
 	}
-	return f.end(ctx, diffs)
+	return f.end(ctx)
 }
 
-func (f *follower) end(ctx context.Context, diffs []schema.Difference) error {
-	err := f.finalStep("end the job", func() error {
+// compare finds how the catalogs differ.
+func (f *follower) compare(ctx context.Context) (err error) {
+	f.differ, err = f.Job.Compare(ctx)
+	return err
+}
+
+func (f *follower) end(ctx context.Context) error {
+	err := f.step(progress.StepFinalize, "end the job", "", func() error {
 		return f.noteWith(ctx, func(set bson.D) error {
-			return f.Job.Finish(ctx, Final{Differences: diffs, At: f.proven, Set: set})
+			return f.Job.Finish(ctx, Final{Differences: f.differ, At: f.proven, Set: set})
 		})
 	})
 	if err != nil {
@@ -126,14 +123,6 @@ func (f *follower) end(ctx context.Context, diffs []schema.Difference) error {
 	}
 	f.Log.Info("finalized", "position", f.applied().At)
 	return ErrFinished
-}
-
-// finalStep does a step of finalize, and reports it.
-func (f *follower) finalStep(name string, do func() error) error {
-	end := f.Progress.Begin(progress.StepFinalize, name, "")
-	err := do()
-	end(err)
-	return err
 }
 
 // sourceBuilds is what a job that is to be finalized knows of index builds under way on

@@ -13,7 +13,7 @@ import (
 // LeftOut keeps documents that the rules cannot map as dead letters. It implements
 // transform.LeftOut.
 type LeftOut struct {
-	Letters *deadletter.Store
+	*deadletter.Store
 	// Stop has the first document that is not left out already end the job.
 	Stop bool
 	Log  *slog.Logger
@@ -21,28 +21,17 @@ type LeftOut struct {
 
 // LeaveOut implements transform.LeftOut.
 func (l LeftOut) LeaveOut(ctx context.Context, u transform.Unmapped) error {
-	if l.Stop && !l.Letters.IsUnmapped(u.Target, u.ID) {
+	if l.Stop && !l.IsUnmapped(u.Target, u.ID) {
 		return u.Err
 	}
-	isNew, err := l.Letters.LeaveOut(ctx, deadletter.Letter{NS: u.Target, DocID: u.ID, Doc: u.Doc, At: u.At,
-		Until:  u.Until,
-		Source: u.Source, UUID: u.UUID, Reason: u.Reason})
+	isNew, err := l.Store.LeaveOut(ctx, deadletter.Letter{NS: u.Target, DocID: u.ID, Doc: u.Doc, At: u.At,
+		Until: u.Until, Source: u.Source, UUID: u.UUID, Reason: u.Reason})
 	if isNew && err == nil {
 		l.Log.Warn("the rules cannot map a document; the target goes without it", "ns", u.Source,
-			"documentId", bsonraw.IDText(u.ID), "position", u.At,
-			"reason", u.Reason, "in", mongo.StateDB+"."+deadletter.Collection)
+			"documentId", bsonraw.IDText(u.ID), "position", u.At, "reason", u.Reason,
+			"in", mongo.StateDB+"."+deadletter.Collection)
 	}
 	return err
-}
-
-// IsUnmapped implements transform.LeftOut.
-func (l LeftOut) IsUnmapped(target string, id bsonraw.ID) bool {
-	return l.Letters.IsUnmapped(target, id)
-}
-
-// Mended implements transform.LeftOut.
-func (l LeftOut) Mended(ctx context.Context, target string, id bsonraw.ID, reason string) error {
-	return l.Letters.Mended(ctx, target, id, reason)
 }
 
 // Leaves says what becomes of documents that the rules cannot map: nil ends the job.

@@ -82,7 +82,8 @@ func reads(r *transform.Route) bool {
 // the collection that the command is about.
 type rewriting struct {
 	*follower
-	b     *stream.Batch // of the command's end, the first of its events
+	on    targetVersions // reads the target
+	b     *stream.Batch  // of the command's end, the first of its events
 	ev    *stream.Event
 	from  string           // on the target
 	route *transform.Route // of the collection that the command is about
@@ -105,7 +106,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	}
 	to, there := f.Source.Names.Source(ev.Change.To)
 	there = there && !to.Gone
-	r := &rewriting{follower: f, b: b, ev: ev, from: staged.Target, route: route}
+	r := &rewriting{follower: f, on: targetVersions{f.Target, f.sink}, b: b, ev: ev, from: staged.Target, route: route}
 	if data := ev.Change.UUID.Data; len(data) == len(r.uuid) {
 		r.uuid = (*[16]byte)(data)
 	}
@@ -143,14 +144,14 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	if !there {
 		made := stream.Change{Kind: stream.ChangeCreate, NS: ev.Change.To, UUID: ev.Change.UUID,
 			Options: bson.Raw{5, 0, 0, 0, 0}, Shard: ev.Change.Shard, Mark: ev.Change.Mark}
-		if err := r.emitAll(ctx, []stream.Event{{Kind: stream.SchemaChange, NS: made.NS, Change: &made,
-			At: ev.At}}); err != nil {
+		create := stream.Event{Kind: stream.SchemaChange, NS: made.NS, Change: &made, At: ev.At}
+		if err := r.emitAll(ctx, []stream.Event{create}); err != nil {
 			return err
 		}
 	}
 	r.exact = r.route.Fields == nil
 	f.Log.Info("comparing what a command has written", "ns", ev.Change.To, "at", ev.At)
-	if err := r.chunks(ctx, r.from, nil, r.write); err != nil {
+	if err := r.chunks(ctx, r.from, bson.D{}, r.write); err != nil {
 		return err
 	}
 	switch {
@@ -242,16 +243,12 @@ func (c *chunk) end(ctx context.Context) error {
 }
 
 // chunks calls fn for the documents of a collection of the target, some at a time.
-func (r *rewriting) chunks(ctx context.Context, ns string, fields bson.D, fn func(context.Context,
-	[]bson.Raw) error) error {
+func (r *rewriting) chunks(
+	ctx context.Context, ns string, fields bson.D, fn func(context.Context, []bson.Raw) error,
+) error {
 	c := chunk{next: fn}
-	err := targetVersions{r.Target, r.sink}.read(ctx, ns, func(coll string) bson.D {
-		find := bson.D{{Key: "find", Value: coll}, {Key: "noCursorTimeout", Value: true}}
-		if fields != nil {
-			find = append(find, bson.E{Key: "projection", Value: fields})
-		}
-		return find
-	}, func(doc []byte) error { return c.add(ctx, bytes.Clone(doc)) })
+	all := bson.D{{Key: "noCursorTimeout", Value: true}, {Key: "projection", Value: fields}}
+	err := r.find(ctx, ns, all, func(doc []byte) error { return c.add(ctx, bytes.Clone(doc)) })
 	if err != nil {
 		return err
 	}
@@ -292,7 +289,7 @@ func (r *rewriting) event(kind stream.Kind, id bsoncore.Value, doc bson.Raw) str
 func (r *rewriting) current(ctx context.Context, docs []bson.Raw) (map[string]bson.Raw, error) {
 	have := map[string]bson.Raw{}
 	if !r.route.History {
-		return have, r.find(ctx, r.route.Target, docs, nil, func(doc []byte) error {
+		return have, r.find(ctx, r.route.Target, alike(docs), func(doc []byte) error {
 			have[delta.KeyOf(bsonraw.IDOf(doc))] = bytes.Clone(doc)
 			return nil
 		})
@@ -301,7 +298,7 @@ func (r *rewriting) current(ctx context.Context, docs []bson.Raw) (map[string]bs
 	for _, doc := range docs {
 		asked = append(asked, versions.Asked{Key: bsonraw.IDOf(doc), Before: r.end()})
 	}
-	found, err := targetVersions{r.Target, r.sink}.Before(ctx, r.route.Target, asked, math.MaxInt)
+	found, err := r.on.Before(ctx, r.route.Target, asked, math.MaxInt)
 	for i, version := range found {
 		if doc := versions.Unwrap(version); doc != nil {
 			have[delta.KeyOf(asked[i].Key)] = doc
@@ -315,21 +312,20 @@ func (r *rewriting) end() versions.Position {
 	return versions.Position{T: r.ev.At.TS, N: math.MaxInt32}
 }
 
-// find reads documents of a collection of the target that have the _ids of others.
-func (r *rewriting) find(ctx context.Context, ns string, docs []bson.Raw, fields bson.D,
-	fn func(doc []byte) error) error {
+// find reads documents of a collection of the target, chosen by fields of the command.
+func (r *rewriting) find(ctx context.Context, ns string, chosen bson.D, fn func(doc []byte) error) error {
+	return r.on.read(ctx, ns, func(coll string) bson.D {
+		return append(bson.D{{Key: "find", Value: coll}}, chosen...)
+	}, fn)
+}
+
+// alike chooses the documents that have the _ids of others.
+func alike(docs []bson.Raw) bson.D {
 	ids := make([]bson.RawValue, len(docs))
 	for i, doc := range docs {
 		ids[i] = bsonraw.RawValue(bsonraw.IDOf(doc))
 	}
-	return targetVersions{r.Target, r.sink}.read(ctx, ns, func(coll string) bson.D {
-		find := bson.D{{Key: "find", Value: coll}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in",
-			Value: ids}}}}}}
-		if fields != nil {
-			find = append(find, bson.E{Key: "projection", Value: fields})
-		}
-		return find
-	}, fn)
+	return bson.D{{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}}}
 }
 
 // remove emits deletes of the target's documents that the command has not written.
@@ -339,7 +335,8 @@ func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 		return r.route.SoftDelete != "" && marked
 	})
 	written := map[string]bool{}
-	err := r.find(ctx, r.from, docs, bson.D{{Key: "_id", Value: 1}}, func(doc []byte) error {
+	chosen := append(alike(docs), bson.E{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}})
+	err := r.find(ctx, r.from, chosen, func(doc []byte) error {
 		written[delta.KeyOf(bsonraw.IDOf(doc))] = true
 		return nil
 	})
@@ -358,7 +355,7 @@ func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 // ended is remove for a collection of versions.
 func (r *rewriting) ended(ctx context.Context) error {
 	c := chunk{next: r.remove}
-	err := targetVersions{r.Target, r.sink}.Last(ctx, r.route.Target, r.end(), func(version bson.Raw) error {
+	err := r.on.Last(ctx, r.route.Target, r.end(), func(version bson.Raw) error {
 		last, err := versions.Parse(version)
 		if err != nil || last.Doc == nil {
 			return err
@@ -381,7 +378,7 @@ func (r *rewriting) fill(ctx context.Context) error {
 		return err
 	}
 	late := false // what follows in a capped collection belongs behind what was missing
-	return r.chunks(ctx, r.from, nil, func(ctx context.Context, docs []bson.Raw) error {
+	return r.chunks(ctx, r.from, bson.D{}, func(ctx context.Context, docs []bson.Raw) error {
 		have, err := r.current(ctx, docs)
 		if err != nil {
 			return err

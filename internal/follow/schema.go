@@ -1,0 +1,339 @@
+package follow
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/failpoint"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/progress"
+	"github.com/millrace/millrace/internal/schema"
+	mongosink "github.com/millrace/millrace/internal/sink/mongo"
+	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
+)
+
+// schemaChange is schema, whose beginning and end it reports.
+func (f *follower) schemaChange(ctx context.Context, ev *stream.Event, _ mongo.OpTime, last bool) error {
+	return f.step(progress.StepSchema, ev.Change.NS, string(ev.Change.Kind), func() error {
+		return f.schema(ctx, ev, last)
+	})
+}
+
+// step does a step of the job, whose beginning and end it reports.
+func (f *follower) step(kind progress.Step, name, what string, do func() error) error {
+	end := f.Progress.Begin(kind, name, what)
+	err := do()
+	end(err)
+	return err
+}
+
+// schema applies one schema change after a durable note that it is about to
+// happen: a restart finds the note and applies the change once more as one that
+// may have happened. What comes after needs no note.
+func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	failpoint.Hit("schema.before")
+	if !f.Parts { // shards tell of what moves with its database under another UUID
+		meant := f.Source.Names.Meant(*ev.Change)
+		ev.Change, ev.NS = &meant, meant.NS
+	}
+	if err := f.putIndexesOff(ctx, ev); err != nil {
+		return err
+	}
+	pos := f.sink.Applied()
+	o := f.applyOptions(ev)
+	before, err := f.Schema.Changes.Prepare(ctx, *ev.Change, o)
+	if err != nil {
+		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
+	}
+	o.Before = before
+	set, err := f.progress(ctx, pos)
+	if err != nil {
+		return err
+	}
+	if err := f.Store.SaveDurably(ctx, append(set, bson.E{Key: "intent", Value: ev.At},
+		bson.E{Key: "before", Value: before})); err != nil {
+		return err
+	}
+	failpoint.Hit("schema.noted")
+	effect, err := f.applyChange(ctx, *ev.Change, o)
+	if err != nil {
+		return fmt.Errorf("%s of %s at %s: %w", ev.Change.Kind, ev.Change.NS, ev.At, err)
+	}
+	f.Log.Info("schema change", "kind", ev.Change.Kind, "ns", ev.Change.NS, "to", ev.Change.To, "at", ev.At,
+		"applied", effect.Applied, "skipped", effect.Skipped)
+	failpoint.Hit("schema.after")
+	// Stored when all else is done: shards tell of a change no more that the names have.
+	names := f.Source.Names.After(*ev.Change, f.Rules)
+	f.Source.Names.Change(names)
+	if err := f.moveNames(ctx, ev, effect); err != nil {
+		return err
+	}
+	if effect.Resync != nil {
+		if err := f.resync(ctx, ev, effect); err != nil {
+			return err
+		}
+	}
+	if effect.Join != nil {
+		if err := f.join(ctx, ev, effect, o.Overlap); err != nil {
+			return err
+		}
+	}
+	if err := f.noteNames(ctx, names); err != nil {
+		return err
+	}
+	if !last {
+		return nil
+	}
+	if !ev.At.Before(f.intent) { // else one that came before the noted one, done again
+		f.intent = mongo.OpTime{}
+	}
+	if effect.Resync == nil {
+		return nil
+	}
+	// Past the change, so that the copy is not made again.
+	return f.store(ctx, pos.Past(ev), func(set bson.D) error {
+		return f.Store.Save(ctx, append(set, bson.E{Key: "intent", Value: mongo.OpTime{}}))
+	})
+}
+
+// applyOptions are the conditions under which a schema change is applied.
+func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
+	// After a restart the target is not ahead of a schema change, for none is passed
+	// without a checkpoint; but for what was read for rules (putIndexesOff), and where
+	// others filled it.
+	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Cut: f.mayBeCut(ev), Ahead: f.filledAhead(ev.At),
+		Recorded: f.job.Copied.Before(ev.At),
+		Maybe:    f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Source.Names,
+		MixedSchema: f.MixedSchema}
+}
+
+// existing is what becomes of collections of the target that the source is about
+// to make. A target that others filled may have them.
+func (f *follower) existing(at mongo.OpTime) schema.Existing {
+	switch {
+	case f.filledAhead(at) || f.OnExisting == state.ExistingMerge:
+		return schema.KeepExisting
+	case f.OnExisting == state.ExistingDrop:
+		return schema.DropExisting
+	}
+	return schema.RefuseExisting
+}
+
+// filledAhead reports that others filled the target, which may be ahead of a position.
+func (f *follower) filledAhead(at mongo.OpTime) bool {
+	return f.job.Mode == state.ModeIncremental && !f.copied().Before(at)
+}
+
+// mayBeCut reports that the target may lack documents of the collection that a change
+// ends or renames: its copy ended with what the source gave up.
+func (f *follower) mayBeCut(ev *stream.Event) bool {
+	return slices.ContainsFunc([]string{ev.Change.NS, ev.Change.From, ev.Change.To},
+		func(ns string) bool { return !f.CopyEnd(ns).Before(ev.At) })
+}
+
+// CopyEnd is the end of the last copy of a source namespace.
+func (f *follower) CopyEnd(ns string) mongo.OpTime {
+	one, _ := f.Source.Names.Source(ns)
+	return mongo.MaxOpTime(f.copied(), one.Copied)
+}
+
+// copied is the end of the copy that the job began with, or of what others filled the
+// target with. Jobs of older versions did not note it.
+func (f *follower) copied() mongo.OpTime {
+	if f.job.Copied.IsZero() {
+		return f.job.Consistent
+	}
+	return f.job.Copied
+}
+
+// moveNames keeps true after a schema change what the engine and the dead letters
+// know by name.
+func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
+	ch := ev.Change
+	renamed := ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil
+	if renamed {
+		from, to := f.Rules.Target(ch.NS), ""
+		stays := f.Rules.Match(ch.To)
+		if stays {
+			to = f.Rules.Target(ch.To)
+		}
+		f.sink.Renamed(from, to, ev.At)
+		if stays && f.Rules.Match(ch.NS) {
+			return f.Letters.Moved(ctx, from, to, ev.At)
+		}
+	}
+	for _, ns := range effect.Dropped {
+		if !renamed {
+			f.sink.Renamed(ns, "", ev.At)
+		}
+		db, coll := mongo.SplitNS(ns)
+		if err := errors.Join(f.Letters.Dropped(ctx, ns),
+			f.Letters.Dropped(ctx, db+"."+mongo.BucketsPrefix+coll)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// noteNames stores what a schema change has done to the names, as they are now.
+func (f *follower) noteNames(ctx context.Context, change schema.NameChange) error {
+	if change.IsZero() {
+		return nil
+	}
+	now := schema.NameChange{Removed: change.Removed}
+	for _, one := range change.Put {
+		if there, ok := f.Source.Names.Source(one.NS); ok {
+			one = there
+		}
+		now.Put = append(now.Put, one)
+	}
+	return f.Store.NoteNames(ctx, now)
+}
+
+// resync copies a collection that a rename brought inside the filter, as it is
+// on the source now; until the stream has passed that moment the target is ahead.
+func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
+	coll, found, err := f.Source.FindRenamed(ctx, ev.Change, ev.At)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return f.neverCame(ctx, ev, effect)
+	}
+	if ev.Change.Kind == stream.ChangeRename {
+		coll.NS = ev.Change.To // by which it is filtered; it may have yet another name by now
+	}
+	if f.Rules.Route(coll.NS).History {
+		return mongo.WithHint(fmt.Errorf("%s becomes %s, whose history is kept, amid the copy, and is to be copied anew: "+
+			"its documents would have two beginnings", ev.Change.NS, coll.NS),
+			"start the job again with --restart")
+	}
+	if err := schema.CheckCollection(coll, f.Rules); err != nil {
+		return err
+	}
+	if coll, _, err = schema.Mapped(coll, f.Rules); err != nil {
+		return err
+	}
+	// What the copy reads must not be older than the rename.
+	pos, err := f.Source.Committed(ctx, ev.At)
+	if err != nil {
+		return err
+	}
+	create := f.Schema.Collections.CreateOurs
+	if effect.Keep || f.existing(ev.At) == schema.KeepExisting {
+		create = f.Schema.Collections.Create
+	}
+	if err := create(ctx, coll, effect.ResyncNS, f.Rules); err != nil {
+		return err
+	}
+	if err := f.Job.CopyAnew(ctx, coll, effect.ResyncNS, pos.Majority); err != nil {
+		return err
+	}
+	if err := f.startCopied(ctx, effect); err != nil {
+		return err
+	}
+	if _, err := f.Schema.Indexes.BuildSkipping(ctx, effect.ResyncNS, coll.Indexes, schema.BeforeConsistent,
+		f.Rules.Route(ev.Change.To).Skips); err != nil {
+		return err
+	}
+	newest, err := f.Source.Newest(ctx)
+	if err != nil {
+		return err
+	}
+	if one, ok := f.Source.Names.Target(effect.ResyncNS); ok {
+		one.Copied = newest
+		f.Source.Names.Change(schema.NameChange{Put: []schema.Name{one}})
+	}
+	return f.overlapUntil(ctx, newest)
+}
+
+// startCopied has the events of a capped collection begin where its copy ends.
+func (f *follower) startCopied(ctx context.Context, effect schema.Effect) error {
+	at, _, err := f.copiedAt(ctx)
+	if past, ok := at[hex.EncodeToString(effect.Resync.Data)]; ok {
+		f.sink.StartCapped(effect.ResyncNS, mongosink.CappedStart{Past: past})
+	}
+	return err
+}
+
+// neverCame notes that a collection which a rename brought inside the filter is
+// gone from the source already: until its drop comes, nothing is applied to it.
+func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
+	there, err := f.Schema.Catalog.Has(ctx, effect.ResyncNS)
+	if err != nil {
+		return err
+	}
+	if there && f.mayBeCut(ev) {
+		return nil // the target has what was copied of it, or what others have filled
+	}
+	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped",
+		"ns", ev.Change.To, "position", ev.At)
+	one, _ := f.Source.Names.Source(ev.Change.To)
+	one.Gone = true
+	if one.Copied, err = f.Source.Newest(ctx); err != nil {
+		return err
+	}
+	f.Source.Names.Change(schema.NameChange{Put: []schema.Name{one}})
+	return nil
+}
+
+// join has the documents of a collection of the target come into the one that was left under
+// the name that the source has given it. The target does it by itself: the source may have
+// changed or dropped them since, and what the rules keep of them it has no longer.
+func (f *follower) join(ctx context.Context, ev *stream.Event, effect schema.Effect, overlap bool) error {
+	phase := schema.Consistent
+	if overlap {
+		phase = schema.BeforeConsistent
+	}
+	f.Log.Info("documents come into a collection that was left", "from", effect.Join.NS, "to", effect.JoinNS,
+		"position", ev.At)
+	err := f.Job.CopyWithin(ctx, *effect.Join, effect.JoinNS)
+	if err == nil {
+		failpoint.Hit("join.copied")
+		err = f.untangled(ctx, func() error { return f.Schema.Changes.TakeOver(ctx, effect.Join.NS, effect.JoinNS, phase) })
+	}
+	if err != nil {
+		return fmt.Errorf("%s of %s at %s: documents come into %s, which was left on the target: %w", ev.Change.Kind,
+			ev.Change.NS, ev.At, effect.JoinNS, err)
+	}
+	return nil
+}
+
+// putIndexesOff has indexes built when the target is consistent again, where documents were
+// read for a rule as they are after the index is made: they may hold keys that others have
+// not given up yet. After a restart the reach says how far they may have been read.
+func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
+	ch, read := ev.Change, f.newest
+	if ch.Kind != stream.ChangeCreateIndexes && ch.Kind != stream.ChangeCollMod || !f.job.Consistent.Before(ev.At) {
+		return nil
+	}
+	if f.Rules.Route(ch.NS).Reads() {
+		read = mongo.MaxOpTime(read, f.overlapEnd)
+	}
+	if read.Before(ev.At) {
+		return nil
+	}
+	return f.overlapUntil(ctx, read)
+}
+
+// overlapUntil notes that the target may be ahead of the stream up to a position.
+func (f *follower) overlapUntil(ctx context.Context, at mongo.OpTime) error {
+	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, at)
+	f.sink.SetOverlap(f.overlapEnd)
+	if f.phase == state.PhaseFollowing {
+		f.phase = state.PhaseOverlap
+	}
+	if !f.finalAt.IsZero() {
+		f.finalAt = mongo.MaxOpTime(f.finalAt, f.overlapEnd)
+	}
+	f.job.Consistent = f.overlapEnd
+	return f.Store.SaveDurably(ctx, bson.D{{Key: "consistent", Value: f.overlapEnd}, {Key: "phase", Value: f.phase}})
+}
