@@ -34,7 +34,6 @@ type Options struct {
 	Target     *mongo.Cluster
 	Schema     Schema            // of Target
 	Letters    *deadletter.Store // of Target
-	Leaves     transform.LeftOut // of Letters
 	Progress   *progress.Progress
 	Log        *slog.Logger
 
@@ -62,8 +61,6 @@ type Options struct {
 	// IndexWait is for how long finalize waits for index builds of the source (0 is
 	// without limit).
 	IndexWait time.Duration
-	// Unclear counts the conflicts that could not be judged in all runs.
-	Unclear *int
 }
 
 // Job is what a run has its job do.

@@ -402,7 +402,7 @@ func (r *rewriting) fill(ctx context.Context) error {
 				ev.Kind, ev.Doc = stream.Delete, nil
 			case to != nil:
 				out, err := to(nil, doc)
-				if _, unmapped := transform.Unmappable(err); unmapped && r.Source.LeavesOut {
+				if _, unmapped := transform.Unmappable(err); unmapped && r.Source.Leaves != nil {
 					continue
 				}
 				if err != nil {

@@ -91,7 +91,7 @@ func newRig(t testing.TB, config transform.Config) *rig {
 	names := schema.NewNames([]schema.Name{{NS: "d.c", Target: "d.c", Type: schema.TypeCollection, UUID: uuid(1)}})
 	r.options = Options{
 		Mode: state.ModeAll, Rules: rules, Tally: transform.NewTally(rules), Store: store{r: r}, Schema: schemaOf(r),
-		Progress: p, Log: log, Changes: changes{r}, Job: r, Spool: r, Unclear: new(int), Repairs: &Repairs{},
+		Progress: p, Log: log, Changes: changes{r}, Job: r, Spool: r, Repairs: &Repairs{},
 		Fresh:    true, // without a server there is nothing to look through
 		Letters:  deadletter.Over(keeper{}, "job"),
 		Finalize: NewFinalize(time.Now, false, time.Time{}, false),

@@ -53,10 +53,13 @@ type Source struct {
 	// Readable is a namespace that the user may read. It need not exist.
 	Readable string
 	Rules    *transform.Set
-	// LeavesOut says that the target goes without documents that the rules cannot map.
-	LeavesOut bool
-	Names     *schema.Names // what the job has on the target, as of the position in hand
-	Progress  *progress.Progress
+	// Leaves keeps documents that the rules cannot map, which the target goes without; nil has
+	// them end the job.
+	Leaves   transform.LeftOut
+	Names    *schema.Names // what the job has on the target, as of the position in hand
+	Progress *progress.Progress
+
+	unclear int // conflicts that could not be judged, in all runs
 }
 
 // Newest is the source's newest position, after a linearizable read.
@@ -153,7 +156,7 @@ func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bso
 		return doc, nil
 	}
 	out, err := to(nil, doc)
-	if _, unmapped := transform.Unmappable(err); unmapped && s.LeavesOut {
+	if _, unmapped := transform.Unmappable(err); unmapped && s.Leaves != nil {
 		return nil, nil
 	}
 	return out, err
@@ -244,7 +247,7 @@ func (s *Source) OnSource(
 		return nil, err
 	}
 	has := make([]bool, len(ids))
-	partial := s.route(from).Partial(s.LeavesOut)
+	partial := s.route(from).Partial(s.Leaves != nil)
 	docs, err := s.Find(ctx, of, lookup.Question{IDs: s.sourceIDs(from, ids), At: at, OnlyIDs: !partial})
 	if mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return has, nil

@@ -134,9 +134,9 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failu
 	case conflict.Sourced:
 		partial.error = err
 		return partial
-	case conflict.Undecided && *f.Unclear < mostUnclear:
+	case conflict.Undecided && f.Source.unclear < mostUnclear:
 		// From the checkpoint the job first catches up with the source.
-		*f.Unclear++
+		f.Source.unclear++
 		return mongo.Retry("it will be clearer after the checkpoint", err, "")
 	}
 	return err

@@ -66,8 +66,8 @@ func (s *session) sink(pos stream.Position, o mongosink.Options) *mongosink.Engi
 	partitions := partitionsFor(s.spec.Partitions, s.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(s.spec.ApplyBuffer, partitions)
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Targets, o.LeavesOut = targets{s.source.Names, s.dst, s.cat, s.rules, s.tally, s.spec.Mode == ModeIncremental},
-		s.source.LeavesOut
+	o.Targets = targets{s.source.Names, s.dst, s.cat, s.rules, s.tally, s.spec.Mode == ModeIncremental}
+	o.LeavesOut = s.source.Leaves != nil
 	o.Policy = mongosink.Policy{Overwrite: s.spec.OnExisting == ExistingMerge, OnConflict: s.spec.OnConflict,
 		Letters: s.letters}
 	o.Source = mongosink.Source{Reread: s.source.Reread, Has: s.source.OnSource}

@@ -35,7 +35,7 @@ type copier struct {
 // copyAll copies the documents. Where the collections are not there yet, they are
 // made while reading begins.
 func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mapped) error {
-	var o copy.Options
+	o := c.options(job.Start)
 	if job.Phase == state.PhaseCreating {
 		o.Ready = func(ctx context.Context) error {
 			if err := c.create(ctx, colls); err != nil {
@@ -59,7 +59,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 			return err
 		}
 	}
-	if err := c.run(ctx, tasks, job.Start, job.Chunks, o, true); err != nil {
+	if err := c.run(ctx, tasks, job.Chunks, o, true); err != nil {
 		return err
 	}
 	if c.source.cluster.Info.Kind == mongo.KindStandalone {
@@ -145,18 +145,22 @@ func leavingOut(ctx context.Context, leaves transform.LeftOut, t copy.Task, at m
 	}
 }
 
-// run copies tasks. Slices of them are lent where that is possible, if they may be: then
-// no changes are applied meanwhile.
-func (c *copier) run(ctx context.Context, tasks []copy.Task, after mongo.OpTime, chunks bson.Raw, o copy.Options,
-	lend bool) error {
-	o.Readers, o.Writers, o.MaxBufferedBytes, o.AfterClusterTime, o.Log = c.spec.Readers, c.spec.Writers, c.spec.Memory,
-		after, c.log
-	o.Recreate, o.Refused, o.Limit, o.SourceGate, o.TargetGate = c.recreate, c.refused(after), c.limit, c.srcGate,
-		c.dstGate
-	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
+// options are those of a copy that is not older than a position.
+func (c *copier) options(after mongo.OpTime) copy.Options {
+	o := copy.Options{Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory,
+		AfterClusterTime: after, Log: c.log, Limit: c.limit, TargetGate: c.dstGate}
 	if c.dst.Info.Kind == mongo.KindSharded {
 		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
 	}
+	return o
+}
+
+// run copies tasks. Slices of them are assigned to others where that is possible, if they may
+// be: then no changes are applied meanwhile.
+func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, lend bool) error {
+	after := o.AfterClusterTime
+	o.Recreate, o.Refused, o.SourceGate = c.recreate, c.refused(after), c.srcGate
+	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
 	o.Told = func(s copy.CollectionStats) { c.progress.Collection(s, "") }
 	if c.source.shards != nil {
 		return c.fromShards(ctx, tasks, chunks, o, lend)
@@ -182,7 +186,7 @@ func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target st
 	if err != nil {
 		return err
 	}
-	return c.run(ctx, []copy.Task{c.task(ctx, coll, target, after)}, after, chunks, copy.Options{}, false)
+	return c.run(ctx, []copy.Task{c.task(ctx, coll, target, after)}, chunks, c.options(after), false)
 }
 
 // CopyWithin copies a collection of the target into another one there, in place of documents of the
@@ -196,14 +200,10 @@ func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target 
 	if err := c.store.DropSlices(ctx, slicePrefix(id)); err != nil {
 		return err
 	}
-	o := copy.Options{Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory,
-		AfterClusterTime: at, Log: c.log,
-		Limit: c.limit, TargetGate: c.dstGate, Others: true}
-	if c.dst.Info.Kind == mongo.KindSharded {
-		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
-	}
-	if err := copy.New(c.dst, c.dst, sliceStore{c.store}, o).Run(ctx,
-		[]copy.Task{{Source: coll, Target: target}}); err != nil {
+	o := c.options(at)
+	o.Others = true
+	err = copy.New(c.dst, c.dst, sliceStore{c.store}, o).Run(ctx, []copy.Task{{Source: coll, Target: target}})
+	if err != nil {
 		return err
 	}
 	return c.store.DropSlices(ctx, slicePrefix(id))

@@ -32,7 +32,6 @@ type Job struct {
 	session
 	builds  *schema.Builds
 	repairs follow.Repairs // that operators have asked for
-	unclear int            // conflicts that could not be judged yet; phases only
 	plan    *Plan          // the latest one that may be run
 	fresh   bool           // this attempt began with nothing; phases only
 

@@ -356,18 +356,17 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		}
 	}
 	b := newApplyBuffer(j.spec.ApplyBuffer, j.spec.Partitions)
-	leaves := follow.Leaves(j.letters, j.spec.OnConflict, j.log)
-	j.source.LeavesOut = leaves != nil
+	j.source.Leaves = follow.Leaves(j.letters, j.spec.OnConflict, j.log)
 	changes := j.source.Changes(oplog.Options{Keep: j.rules.Match, JoinRenames: j.rules.Commands(), Log: j.log,
 		ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
 		func() []schema.Name { return j.source.Names.All() }, job.Intent)
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Tally: j.tally, Store: j.store, Target: j.dst,
-		Schema: follow.SchemaOf(j.cat), Letters: j.letters, Leaves: leaves, Progress: j.progress, Log: j.log,
+		Schema: follow.SchemaOf(j.cat), Letters: j.letters, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Changes: changes, Source: j.source.Source, Parts: j.source.shards != nil,
 		MixedSchema: schema.MakesMixedSchema(j.source.cluster.Info.Version), Job: j.copier, Spool: j.spooler,
-		Finalize: j.control.Finalize, Repairs: &j.repairs, IndexWait: j.spec.IndexWait, Unclear: &j.unclear,
+		Finalize: j.control.Finalize, Repairs: &j.repairs, IndexWait: j.spec.IndexWait,
 	})
 }
 
