@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -17,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/source/lookup"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
+	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -129,11 +129,7 @@ func (c *Sharded) named(ctx context.Context, uuid bson.Binary) (ns string, err e
 	var found struct {
 		NS string `bson:"_id"`
 	}
-	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid},
-		{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(&found)
-	if errors.Is(err, driver.ErrNoDocuments) {
-		err = nil
-	}
+	_, err = c.one(ctx, "collections", unlessDropped(uuid), &found)
 	return found.NS, mongo.Wrap(err, "find the collection %x", uuid.Data)
 }
 
@@ -236,4 +232,25 @@ func (c *Sharded) Whole(ctx context.Context) error {
 // Holds fails when the cluster has got a shard by then.
 func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error {
 	return c.Cluster().AllShards(ctx, at)
+}
+
+// Look calls fn for the events of collections within a span and for all schema changes
+// in the order of cluster time, as oplog.Look does. Those of which the documents were
+// only moved are left out; a schema change may come once a shard.
+func (c *Sharded) Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error {
+	all, err := c.Cluster().Look(ctx, collections, span)
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		if err := fn(&all[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Full reports that a shard's oplog is full.
+func (c *Sharded) Full(ctx context.Context) bool {
+	return slices.ContainsFunc(c.Cluster().Shards, func(s shards.Shard) bool { return oplog.Full(ctx, s.Cluster) })
 }

@@ -3,14 +3,12 @@ package origin
 import (
 	"context"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -32,11 +30,7 @@ func (c *Sharded) Places(ctx context.Context) (*Places, error) {
 		Name    string `bson:"_id"`
 		Primary string `bson:"primary"`
 	}
-	cur, err := c.routed("databases").Find(ctx, bson.D{})
-	if err == nil {
-		err = cur.All(ctx, &dbs)
-	}
-	if err != nil {
+	if err := c.all(ctx, "databases", bson.D{}, &dbs); err != nil {
 		return nil, mongo.Wrap(err, "read on which shards the databases of %s are", c.router().Address())
 	}
 	for _, db := range dbs {
@@ -46,11 +40,7 @@ func (c *Sharded) Places(ctx context.Context) (*Places, error) {
 		UUID    bson.Binary `bson:"uuid"`
 		Dropped bool        `bson:"dropped"`
 	}
-	cur, err = c.routed("collections").Find(ctx, bson.D{})
-	if err == nil {
-		err = cur.All(ctx, &colls)
-	}
-	if err != nil {
+	if err := c.all(ctx, "collections", bson.D{}, &colls); err != nil {
 		return nil, mongo.Wrap(err, "read which collections of %s are sharded", c.router().Address())
 	}
 	for _, one := range colls {
@@ -73,27 +63,13 @@ func (p *Places) Primary(db string) (shard string, ok bool) {
 	return shard, ok
 }
 
-// Owners are the shards that have chunks, sorted.
-func (t *Table) Owners() (all []string) {
-	for _, c := range t.Chunks {
-		if !slices.Contains(all, c.Shard) {
-			all = append(all, c.Shard)
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
 // home is the shard that has the collections of a database that are not sharded; "" where
 // the config servers do not tell.
 func (c *Sharded) home(ctx context.Context, db string) (shard string, err error) {
 	var found struct {
 		Primary string `bson:"primary"`
 	}
-	err = c.routed("databases").FindOne(ctx, bson.D{{Key: "_id", Value: db}}).Decode(&found)
-	if errors.Is(err, driver.ErrNoDocuments) {
-		err = nil
-	}
+	_, err = c.one(ctx, "databases", bson.D{{Key: "_id", Value: db}}, &found)
 	return found.Primary, mongo.Wrap(err, "find the shard of database %s", db)
 }
 

@@ -52,8 +52,31 @@ func (c Chunk) since() bson.Timestamp {
 
 // routed is a collection of the config servers, as a majority has it and the router gives it.
 func (c *Sharded) routed(name string) *driver.Collection {
-	return c.router().Client.Database("config").Collection(name,
-		options.Collection().SetReadConcern(readconcern.Majority()))
+	o := options.Collection().SetReadConcern(readconcern.Majority())
+	return c.router().Client.Database("config").Collection(name, o)
+}
+
+// all reads documents of the config servers.
+func (c *Sharded) all(ctx context.Context, name string, of bson.D, into any) error {
+	cur, err := c.routed(name).Find(ctx, of)
+	if err != nil {
+		return err
+	}
+	return cur.All(ctx, into)
+}
+
+// one reads a document of the config servers, and reports that there is one.
+func (c *Sharded) one(ctx context.Context, name string, of bson.D, into any) (bool, error) {
+	err := c.routed(name).FindOne(ctx, of).Decode(into)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// unlessDropped chooses the sharded collection with a UUID.
+func unlessDropped(uuid bson.Binary) bson.D {
+	return bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}
 }
 
 // Table reads the table of the collection with a UUID. All of it is of one moment.
@@ -81,14 +104,13 @@ func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (t *Table, err er
 // tryTable reads a table; whole says that nothing changed meanwhile.
 func (c *Sharded) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, whole bool, err error) {
 	t = &Table{server: c.Cluster().Shards[0].Info.Version}
-	err = c.routed("collections").FindOne(ctx, bson.D{{Key: "uuid", Value: uuid},
-		{Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(t)
-	if errors.Is(err, driver.ErrNoDocuments) {
-		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound",
-			Message: "no sharded collection has this UUID"}
-	}
+	there, err := c.one(ctx, "collections", unlessDropped(uuid), t)
 	if err != nil {
 		return t, false, err
+	}
+	if !there {
+		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound",
+			Message: "no sharded collection has this UUID"}
 	}
 	of := bson.D{{Key: "uuid", Value: uuid}}
 	if !t.server.AtLeast(5, 0) {
@@ -128,6 +150,17 @@ func (t *Table) version(of func(Chunk) bool) (newest bson.Timestamp) {
 		}
 	}
 	return newest
+}
+
+// Owners are the shards that have chunks, sorted.
+func (t *Table) Owners() (all []string) {
+	for _, c := range t.Chunks {
+		if !slices.Contains(all, c.Shard) {
+			all = append(all, c.Shard)
+		}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Owns reports that a shard has chunks.

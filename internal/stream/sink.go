@@ -1,8 +1,6 @@
 package stream
 
-import (
-	"context"
-)
+import "context"
 
 // Sink takes the events of a source to where they shall be.
 //

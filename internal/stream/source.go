@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
 // Source gives the changes of a deployment in order.
@@ -50,3 +52,16 @@ type Wait struct {
 	// Undecided says that it has a transaction that is prepared and not decided.
 	Undecided bool
 }
+
+// Insertion is the insert of one document into a collection, after a position and
+// up to another.
+type Insertion struct {
+	UUID         bson.Binary
+	ID           bson.RawValue
+	After, Until mongo.OpTime
+}
+
+// FindInsertion finds the position of an insertion by commands that run sends to
+// one member. found is false where there is none, or more than one.
+type FindInsertion func(ctx context.Context, run func(context.Context, string, bson.D) (bsoncore.Document, error),
+	in Insertion) (at mongo.OpTime, found bool, err error)
