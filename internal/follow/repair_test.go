@@ -26,7 +26,7 @@ func broken(id int32) *Repair {
 // newest that was read. The outcome is the sink's, and comes after a later batch.
 func TestRepair(t *testing.T) {
 	r := newRig(t, transform.Config{})
-	r.docs[1] = kit.Raw(kit.D("_id", 1, "v", "a"))
+	r.docs[1], r.moves = kit.Raw(kit.D("_id", 1, "v", "a")), 1
 	f := r.start()
 	list := []*Repair{broken(1), broken(2)}
 	f.Repairs.Add(list)
@@ -36,7 +36,7 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err, open)
 	}
 	r.want("drain", "commit 12", "commit 12", `defer {"$numberInt":"1"}`, `defer {"$numberInt":"2"}`)
-	if l := r.sink.held; len(l) != 2 || l[0].Doc == nil || l[1].Doc != nil || l[0].Until != at(1000) ||
+	if l := r.sink.held; len(l) != 2 || l[0].Doc == nil || l[1].Doc != nil || l[0].Until != at(1002) ||
 		l[1].Source != "d.c" {
 		t.Errorf("kept %+v", l)
 	}

@@ -58,6 +58,7 @@ type rig struct {
 	diffs    []schema.Difference
 	ended    *Final
 	newest   mongo.OpTime // of the source
+	moves    uint32       // by how much it is later each time that it is asked
 	found    *schema.Collection
 	vanished bool
 	docs     map[int32]bson.Raw // of the source, by _id
@@ -377,6 +378,7 @@ func (d deployment) Newest(context.Context, string) (mongo.OpTime, error) {
 	return d.r.newest, d.r.step("newest")
 }
 func (d deployment) Positions(context.Context) (mongo.Positions, error) {
+	d.r.newest.TS.T += d.r.moves
 	return mongo.Positions{Last: d.r.newest, Majority: d.r.newest}, nil
 }
 func (d deployment) Reached(_ context.Context, until mongo.OpTime) (mongo.Positions, error) {
