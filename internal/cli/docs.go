@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -157,4 +158,153 @@ func defaultText(f *pflag.Flag) string {
 // cell keeps text from ending a table's cell.
 func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(s)
+}
+
+// ManPages renders one man page for each visible command, by file name. The date is
+// what a page says of its own.
+func ManPages(root *cobra.Command, date string) map[string][]byte {
+	pages := map[string][]byte{}
+	eachCommand(root, func(c *cobra.Command) { pages[manName(c)+".1"] = manPage(c, date) })
+	return pages
+}
+
+func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(), " ", "-") }
+
+func manPage(c *cobra.Command, date string) []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"millrace %s\"\n.nh\n.ad l\n", roff(strings.ToUpper(manName(c))), date, roff(c.Root().Version))
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(manName(c)), roff(c.Short))
+	fmt.Fprintf(&b, ".SH SYNOPSIS\n.B %s\n", roff(c.UseLine()))
+	manLines(&b, "DESCRIPTION", c.Long)
+	manLines(&b, "EXAMPLES", c.Example)
+	sections := config.Sections(c.Flags())
+	for i, s := range sections {
+		if i == 0 {
+			b.WriteString(".SH OPTIONS\n")
+		}
+		if len(sections) > 1 {
+			fmt.Fprintf(&b, ".SS %s\n", roff(s.Title))
+		}
+		s.Flags.VisitAll(func(f *pflag.Flag) { manFlag(&b, f) })
+	}
+	var also []string
+	if c.HasParent() {
+		also = append(also, manName(c.Parent()))
+	}
+	for _, sub := range documented(c) {
+		also = append(also, manName(sub))
+	}
+	b.WriteString(".SH SEE ALSO\n")
+	for _, name := range also {
+		fmt.Fprintf(&b, ".BR %s (1)\n", roff(name))
+	}
+	return b.Bytes()
+}
+
+func manFlag(b *bytes.Buffer, f *pflag.Flag) {
+	kind, usage := pflag.UnquoteUsage(f)
+	name := "--" + f.Name
+	if f.Shorthand != "" {
+		name = "-" + f.Shorthand + ", " + name
+	}
+	if text := strings.Trim(defaultText(f), "`"); text != "" {
+		usage += " (default " + text + ")"
+	}
+	fmt.Fprintf(b, ".TP\n\\fB%s\\fR \\fI%s\\fR\n%s\n", roff(name), roff(kind), roff(usage))
+}
+
+// manLines shows text as it stands, line by line.
+func manLines(b *bytes.Buffer, title, text string) {
+	if text != "" {
+		fmt.Fprintf(b, ".SH %s\n.nf\n%s\n.fi\n", title, roff(strings.Trim(text, "\n")))
+	}
+}
+
+// roff keeps text from being taken for commands: an escape, a line's first dot or
+// quote, and hyphens, which else become others than those that are typed.
+func roff(text string) string {
+	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace(text)
+	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
+		text = `\&` + text
+	}
+	return text
+}
+
+// usage is cobra's own usage, but with flags below titles and folded to the
+// terminal's width.
+func (p *Program) usage(c *cobra.Command) error {
+	var b strings.Builder
+	b.WriteString("Usage:")
+	if c.Runnable() {
+		b.WriteString("\n  " + c.UseLine())
+	}
+	if c.HasAvailableSubCommands() {
+		b.WriteString("\n  " + c.CommandPath() + " [command]")
+	}
+	if c.HasExample() {
+		b.WriteString("\n\nExamples:\n" + c.Example)
+	}
+	if c.HasAvailableSubCommands() {
+		b.WriteString("\n\nAvailable Commands:")
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() || sub.Name() == "help" {
+				fmt.Fprintf(&b, "\n  %-*s %s", sub.NamePadding(), sub.Name(), sub.Short)
+			}
+		}
+	}
+	for _, s := range config.Sections(c.LocalFlags()) {
+		// The last column stays free: a character there may make the terminal wrap.
+		fmt.Fprintf(&b, "\n\n%s:\n%s", s.Title, strings.TrimRight(s.Flags.FlagUsagesWrapped(p.Columns()-1), "\n"))
+	}
+	if c.HasAvailableSubCommands() {
+		fmt.Fprintf(&b, "\n\nUse \"%s [command] --help\" for more information about a command.", c.CommandPath())
+	}
+	_, err := io.WriteString(c.OutOrStderr(), b.String()+"\n")
+	return err
+}
+
+// completeValues has the shell offer what flags take: words, files, directories. Where anything may stand it offers nothing.
+func completeValues(cmd *cobra.Command) {
+	if !cmd.HasParent() {
+		cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if offered := values(f); offered != nil {
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, offered)
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		completeValues(sub)
+	}
+}
+
+// plainUsages takes the marks off that name a flag's value in its usage: the help
+// reads them, and a shell shows the usage beside the flag as it stands.
+func plainUsages(cmd *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
+		flags.VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })
+	}
+	for _, sub := range cmd.Commands() {
+		plainUsages(sub)
+	}
+}
+
+// values are those that a flag takes, nil where anything may stand.
+func values(f *pflag.Flag) cobra.CompletionFunc {
+	words := config.Choices(f)
+	kind, _ := pflag.UnquoteUsage(f)
+	switch {
+	case words != nil:
+		return cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)
+	case kind == "file" || kind == "program":
+		return Files
+	case kind == "directory":
+		return cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
+	}
+	return nil
+}
+
+// Files has the shell offer those that there are.
+func Files(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveDefault
 }

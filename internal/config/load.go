@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/near"
 )
 
 // Kind says where a setting came from.
@@ -194,4 +196,115 @@ func hasSecret(f *pflag.Flag) bool {
 		values = list.GetSlice()
 	}
 	return f.Name == flagToken && values[0] != "" || slices.ContainsFunc(values, mongo.HasPassword)
+}
+
+// prefix is that of all variables.
+const prefix = "MILLRACE_"
+
+// EnvName is the environment variable of a flag: MILLRACE_ON_EXISTING of
+// on-existing.
+func EnvName(flag string) string {
+	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// variable is the annotation of a flag with other variables than EnvName.
+const variable = "variable"
+
+// Variables gives a flag other variables than EnvName: the first is read as its
+// value, the last is where a secret in it belongs.
+func Variables(fs *pflag.FlagSet, flag string, names ...string) {
+	_ = fs.SetAnnotation(flag, variable, names)
+}
+
+// variables are those of a flag.
+func variables(f *pflag.Flag) []string {
+	if names := f.Annotations[variable]; len(names) > 0 {
+		return names
+	}
+	return []string{EnvName(f.Name)}
+}
+
+// AllVariables returns the names of all variables of flags, sorted, each once.
+func AllVariables(flags []*pflag.Flag) (names []string) {
+	for _, f := range flags {
+		names = append(names, variables(f)...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// otherVariables are those that no flag stands for: of the lab, of tests, secrets of the
+// service's jobs, and what Kubernetes sets for a service named millrace. One that ends in _ is a beginning.
+func otherVariables() []string {
+	return []string{"MONGOD_", "LAB_", "FAILPOINTS", "TEST_", "TRIAL", "TRIAL_", "SOAK", "SEED_", "SECRET_", "SERVICE_", "PORT_"}
+}
+
+// Unknown finds what in an environment (NAME=value) is called like a variable of
+// a flag, but is none. A name is rather meant to be of the command that runs than
+// of another. Names in foreign are those of other programs.
+func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag, foreign []string) (out []Problem) {
+	var own, known []string // without the prefix, in which all are alike
+	add := func(to *[]string, f *pflag.Flag) {
+		for _, name := range variables(f) {
+			*to = append(*to, strings.TrimPrefix(name, prefix))
+		}
+	}
+	command.VisitAll(func(f *pflag.Flag) { add(&own, f) })
+	for _, f := range all {
+		add(&known, f)
+	}
+	for _, one := range environ {
+		name, value, _ := strings.Cut(one, "=")
+		short, ours := strings.CutPrefix(name, prefix)
+		if !ours || value == "" || slices.Contains(known, short) || slices.Contains(foreign, name) ||
+			slices.ContainsFunc(otherVariables(), func(o string) bool { return o == short || strings.HasSuffix(o, "_") && strings.HasPrefix(short, o) }) {
+			continue
+		}
+		p := Problem{Setting: name, Where: "environment", What: "means nothing to any command", How: "see the command's --help for its flags"}
+		if best := cmp.Or(near.Name(short, own), near.Name(short, known)); best != "" {
+			p.How = "did you mean " + prefix + best + "?"
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// Problem is one setting that cannot be used. It never holds the value of a
+// secret setting.
+type Problem struct {
+	Setting string // flag name without dashes, or "" for the file as a whole
+	Where   string // "flag --mode", "environment MILLRACE_MODE", "file sync.yaml line 3"
+	What    string // what is wrong
+	How     string // what the operator can do
+}
+
+// String is one line for the operator.
+func (p Problem) String() string {
+	s := strings.TrimPrefix(p.Setting+" "+p.What, " ")
+	if p.Where != "" {
+		s += " (" + p.Where + ")"
+	}
+	if p.How != "" {
+		s += "; " + p.How
+	}
+	return s
+}
+
+// Problems is all that is wrong with a command's settings. Where there are some,
+// it is an error that the command line reports as wrong usage.
+type Problems []Problem
+
+// Error is its lines.
+func (p Problems) Error() string { return strings.Join(p.Lines(), "\n") }
+
+// Lines list the problems, one a line when there are several.
+func (p Problems) Lines() []string {
+	if len(p) == 1 {
+		return []string{p[0].String()}
+	}
+	lines := []string{fmt.Sprintf("%d settings cannot be used", len(p))}
+	for _, one := range p {
+		lines = append(lines, "  "+one.String())
+	}
+	return lines
 }

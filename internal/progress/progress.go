@@ -379,3 +379,109 @@ func (p *Progress) rates(st *Status) {
 		st.Copy.ETASeconds = float64(st.Copy.BytesTotal-st.Copy.Bytes) / r.copied
 	}
 }
+
+// Step is a kind of what a job does.
+type Step string
+
+// The kinds of steps.
+const (
+	StepPhase      Step = "phase"      // Name is the phase; one ends where the next begins
+	StepCollection Step = "collection" // the copy of one; Name is its namespace on the source
+	StepSchema     Step = "schema"     // a schema change; Name is the namespace, What its kind
+	StepFinalize   Step = "finalize"   // a step of the phase finalizing, by its name
+)
+
+// Event says that a step begins or has ended. It holds no values of documents.
+type Event struct {
+	At    time.Time
+	Step  Step
+	Name  string
+	What  string // of a schema change its kind, of a collection the shard that it is read from
+	Ended bool
+	// Docs and Bytes are those of a collection that has been copied.
+	Docs, Bytes int64
+	// Class is that of the error with which the step has ended; empty for none.
+	Class string
+}
+
+// tell hands out an event.
+func (p *Progress) tell(e Event) {
+	if p.o.Told != nil {
+		e.At = p.o.Now()
+		p.o.Told(e)
+	}
+}
+
+// phaseOf tells that a phase follows another one. It is called with mu held.
+func (p *Progress) phaseOf(next state.Phase) {
+	if was := p.st.Phase; was != next {
+		p.tell(Event{Step: StepPhase, Name: string(was), Ended: true})
+		p.tell(Event{Step: StepPhase, Name: string(next)})
+	}
+}
+
+// Begin tells of a step, and gives what tells of its end.
+func (p *Progress) Begin(step Step, name, what string) (end func(error)) {
+	p.tell(Event{Step: step, Name: name, What: what})
+	return func(err error) {
+		e := Event{Step: step, Name: name, What: what, Ended: true}
+		if err != nil {
+			e.Class = string(mongo.Classify(err))
+		}
+		p.tell(e)
+	}
+}
+
+// Collection tells of the copy of a collection that begins or has ended, from one shard
+// where the source has several.
+func (p *Progress) Collection(c copy.CollectionStats, shard string) {
+	p.tell(Event{Step: StepCollection, Name: c.Source, What: shard, Ended: c.State != copy.StateCopying, Docs: c.Docs, Bytes: c.Bytes})
+}
+
+// figures are counts at one moment, or their rates a second.
+type figures struct{ docs, copied, operations, opBytes, cpu float64 }
+
+// sample is what had been done at one moment.
+type sample struct {
+	at time.Time
+	figures
+	shards  []ShardDone
+	routers []RouterDone
+}
+
+// mostSamples reach back ten seconds.
+const mostSamples = 11
+
+// Sample notes the counters of this moment; it is to be called each second.
+func (p *Progress) Sample() {
+	x := sample{at: p.o.Now(), figures: figures{cpu: p.o.Usage().CPUSeconds}}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.copying != nil {
+		docs, bytes := p.copying.Copied()
+		x.docs, x.copied = float64(docs), float64(bytes)
+	}
+	x.operations = float64(p.before.Operations)
+	if p.sink != nil {
+		st := p.sink.Stats()
+		x.operations += float64(st.Operations)
+		x.opBytes = float64(st.Bytes)
+	}
+	x.shards, x.routers = p.shardsDone(), p.routersDone()
+	p.samples = append(p.samples[max(len(p.samples)+1-mostSamples, 0):], x)
+}
+
+// perSecond are the rates over what the samples hold.
+func perSecond(all []sample) figures {
+	if len(all) < 2 {
+		return figures{}
+	}
+	oldest, newest := all[0], all[len(all)-1]
+	d := newest.at.Sub(oldest.at).Seconds()
+	if d <= 0 {
+		return figures{}
+	}
+	per := func(a, b float64) float64 { return max((b-a)/d, 0) }
+	return figures{per(oldest.docs, newest.docs), per(oldest.copied, newest.copied), per(oldest.operations, newest.operations),
+		per(oldest.opBytes, newest.opBytes), per(oldest.cpu, newest.cpu)}
+}

@@ -7,9 +7,13 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -226,4 +230,252 @@ func (w *walk) stamp(p string, info fs.FileInfo) stamp {
 // unfollowed refuses a source of which a part would be left out.
 func unfollowed(p, why string) error {
 	return mongo.WithHint(fmt.Errorf("%s %s", p, why), "remove it from the data directory, or make it a file, a directory, or a link to one of the same user")
+}
+
+// The names of a data directory. Which of them a copy needs is told by the place
+// of a name and by the options that the directory was made with: with
+// directoryPerDB a directory journal holds the engine's log and also the tables of
+// a database of that name.
+
+// storageFile says how the data directory was made; a mongod reads it first.
+const storageFile = "storage.bson"
+
+// kind is what becomes of a file of a data directory.
+type kind int
+
+const (
+	needed  kind = iota // it is part of the copy
+	useless             // the server needs nothing of it, or makes it anew
+	foreign             // it is not the server's, as far as is known: the operator is told
+	strange             // it is the engine's, and not known: nothing is copied
+)
+
+// kindOf reports what becomes of a file by its name.
+func (s Storage) kindOf(p string) kind {
+	dir, name := path.Split(p)
+	dir = strings.TrimSuffix(dir, "/")
+	switch {
+	case strings.HasSuffix(name, ".wt") && s.holdsTables(dir):
+		return needed
+	case dir == "":
+		return kindAtTop(name)
+	case dir == "journal":
+		return kindInJournal(name)
+	case throwaway(strings.Split(dir, "/")[0]):
+		return useless
+	}
+	return foreign
+}
+
+func kindAtTop(name string) kind {
+	switch name {
+	case storageFile, "WiredTiger", "WiredTiger.turtle", "WiredTiger.backup", "WiredTiger.basecfg":
+		return needed
+	case "mongod.lock", "WiredTiger.lock", storageTemp,
+		"WiredTiger.turtle.set": // becomes WiredTiger.turtle
+		return useless
+	}
+	if strings.HasPrefix(name, "WiredTigerStat.") || strings.HasPrefix(name, "mongodb-") && strings.HasSuffix(name, ".sock") {
+		return useless
+	}
+	if strings.HasPrefix(name, "WiredTiger") {
+		return strange
+	}
+	return foreign
+}
+
+func kindInJournal(name string) kind {
+	switch {
+	case strings.HasPrefix(name, "WiredTigerLog."):
+		return needed
+	case strings.HasPrefix(name, "WiredTigerPreplog."), strings.HasPrefix(name, "WiredTigerTmplog."):
+		return useless // prepared in advance, empty
+	}
+	return foreign
+}
+
+// holdsTables tells directories whose files *.wt are the engine's tables. With
+// other options than those known here a server might keep them in any.
+func (s Storage) holdsTables(dir string) bool {
+	if dir == "" {
+		return true
+	}
+	parts := strings.Split(dir, "/")
+	if !scratchName(parts[0]) {
+		return !slices.ContainsFunc(parts, neverTables)
+	}
+	if !s.DirectoryPerDB {
+		return false
+	}
+	return len(parts) == 1 || s.DirectoryForIndexes && len(parts) == 2 && (parts[1] == "collection" || parts[1] == "index")
+}
+
+// entered tells directories that may hold what a copy needs, or what the operator
+// is told of.
+func (s Storage) entered(dir string) bool {
+	parts := strings.Split(dir, "/")
+	switch {
+	case slices.ContainsFunc(parts, neverTables):
+		return false
+	case parts[0] == "journal" && len(parts) == 1, !scratchName(parts[0]):
+		return true
+	}
+	return s.holdsTables(dir)
+}
+
+// scratchName tells directories of the server that are a database's as well if
+// that has this name.
+func scratchName(top string) bool { return top == "journal" || throwaway(top) }
+
+// throwaway tells directories of the server of which a copy needs nothing but a
+// database's tables.
+func throwaway(top string) bool { return top == "_tmp" || top == "rollback" }
+
+// neverTables tells directories that no database has: its name would have no dot,
+// or not this letter.
+func neverTables(name string) bool {
+	switch name {
+	case "diagnostic.data", "lost+found", keyStore, keyDB:
+		return true
+	}
+	return false
+}
+
+// The keys of a member that is encrypted at rest, of MongoDB Enterprise and of
+// Percona Server.
+const (
+	keyStore = "key.store"
+	keyDB    = "key.db"
+)
+
+// stamp reports whether a file may have changed. The change time cannot be set
+// by a program, so that equal stamps mean an untouched file; but two changes
+// within one tick of the kernel's clock look alike, which is why a stamp counts
+// only when it was older than settle at the moment it was taken.
+type stamp struct {
+	size, mtime, ctime int64
+	inode, device      uint64
+	taken              time.Time
+}
+
+// settle is far above the tick of any kernel's clock where a file system keeps
+// fractions of seconds, settleCoarse above the two seconds of one that keeps none.
+const (
+	settle       = 100 * time.Millisecond
+	settleCoarse = 3 * time.Second
+)
+
+// unchangedSince reports whether nothing was written since the earlier stamp.
+func (s stamp) unchangedSince(earlier stamp) bool {
+	if earlier.taken.IsZero() || s.size != earlier.size || s.mtime != earlier.mtime ||
+		s.ctime != earlier.ctime || s.inode != earlier.inode || s.device != earlier.device {
+		return false
+	}
+	wait := settle
+	if earlier.mtime%1e9 == 0 || earlier.ctime%1e9 == 0 {
+		wait = settleCoarse
+	}
+	newest := time.Unix(0, max(earlier.mtime, earlier.ctime))
+	return earlier.taken.Sub(newest) > wait
+}
+
+func stampOf(info fs.FileInfo, now time.Time) stamp {
+	s := stamp{size: info.Size(), mtime: info.ModTime().UnixNano(), taken: now}
+	var ok bool
+	if s.ctime, s.inode, s.device, ok = identity(info); !ok {
+		s.taken = time.Time{} // never trusted
+	}
+	return s
+}
+
+// listCopy lists the files of a copy. It follows no links: there are none in it.
+func listCopy(root *os.Root) ([]File, error) {
+	var files []File
+	err := fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // it went between two looks
+		}
+		if d != nil && d.IsDir() && neverTables(d.Name()) {
+			return fs.SkipDir
+		}
+		if err != nil || !d.Type().IsRegular() || checkPath(p) != nil {
+			return err
+		}
+		info, err := d.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		files = append(files, File{Path: p, Size: info.Size()})
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("seed: list %s: %w", root.Name(), err)
+	}
+	return files, nil
+}
+
+// lockDirectory takes the lock that a mongod takes on its data directory, so
+// that none runs on it meanwhile. Closing the file gives it back.
+func lockDirectory(root directory, create bool) (*os.File, error) {
+	flags := os.O_RDWR
+	if create {
+		flags |= os.O_CREATE
+	}
+	f, err := root.OpenFile("mongod.lock", flags, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("seed: open the lock of %s: %w", root.Name(), err)
+	}
+	err = tryLock(f)
+	if err == nil {
+		return f, nil
+	}
+	_ = f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, mongo.WithHint(fmt.Errorf("seed: %s is in use by a mongod or another seed", root.Name()), "end it first")
+	}
+	return nil, fmt.Errorf("seed: lock %s: %w", root.Name(), err)
+}
+
+// checkFree refuses a directory in which a mongod runs.
+func checkFree(root directory) error {
+	lock, err := lockDirectory(root, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return lock.Close()
+}
+
+// tryLock takes a lock on a file that lasts until it is closed, by children that
+// have it open too.
+func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+// openAtOnce is a flag with which opening what is no regular file waits for nobody.
+const openAtOnce = unix.O_NONBLOCK
+
+// sameOwner reports whether two files belong to one user.
+func sameOwner(a, b fs.FileInfo) bool {
+	x, ok1 := a.Sys().(*syscall.Stat_t)
+	y, ok2 := b.Sys().(*syscall.Stat_t)
+	return ok1 && ok2 && x.Uid == y.Uid
+}
+
+// ownedByUs reports whether a file belongs to the user whom this process runs as.
+func ownedByUs(info fs.FileInfo) bool {
+	st, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(st.Uid) == os.Geteuid()
+}
+
+// freeBytes is the room on the file system of a directory.
+func freeBytes(dir string) (int64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return 0, fmt.Errorf("seed: ask for the free space of %s: %w", dir, err)
+	}
+	return int64(st.Bavail) * int64(st.Bsize), nil //nolint:unconvert // of other types on other systems
 }

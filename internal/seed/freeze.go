@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -220,4 +224,334 @@ const poisonText = "millrace seed: this copy is not complete; run millrace seed 
 func poisoned(root directory) bool {
 	b, err := root.ReadFile(storageFile)
 	return err == nil && string(b) == poisonText
+}
+
+// settler is a Freezer that can have the member write out what it holds. What a
+// member changed since its last checkpoint, up to a minute of writes, is in no
+// file yet: the lock's own checkpoint would write it, and all of it would have to
+// be put aside under the lock.
+type settler interface {
+	Settle(ctx context.Context) error
+}
+
+const (
+	// catchUpPasses bounds the passes without a lock.
+	catchUpPasses = 3
+	// caughtUp is so little in a pass, in bytes, that another one does not
+	// shorten the lock.
+	caughtUp = 32 << 20
+)
+
+// catchUp goes over the files before the lock, as often as it helps, and puts
+// aside what changed since pullers read them: under the lock the same blocks are
+// summed up again, but few are new. What changes during a pass is left to the next
+// one or to the lock, so that another pass helps where the last one took much less
+// time than it made up for.
+func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err error) {
+	a := r.agent
+	if a.opts.Way != WayLock {
+		return times, nil
+	}
+	begun, since := time.Now(), r.began
+	for pass := range catchUpPasses {
+		began, before := time.Now(), aside.size()
+		if err := r.settled(ctx); err != nil {
+			return times, err
+		}
+		settle := time.Since(began)
+		times.Settle += settle.Seconds()
+		read, err := r.catchUpOnce(ctx, aside)
+		if err != nil {
+			return times, err
+		}
+		added := aside.size() - before
+		took, madeUpFor := time.Since(began), began.Sub(since)
+		a.opts.Log.Debug("caught up with the member", "pass", pass+1, "settle", settle, "took", took, "readBytes", read, "changedBytes", added)
+		if added < caughtUp || took > madeUpFor/2 {
+			break
+		}
+		since = began
+	}
+	times.CatchUp, times.CaughtBytes = time.Since(begun).Seconds(), aside.size()
+	return times, nil
+}
+
+// settled has the member write out what it holds, if that can be done.
+func (r *round) settled(ctx context.Context) error {
+	s, ok := r.agent.opts.Freezer.(settler)
+	if !ok {
+		return nil
+	}
+	err := s.Settle(ctx)
+	if err != nil && ctx.Err() == nil {
+		r.agent.opts.Log.Warn("the member took no checkpoint before the lock, which may last longer", "error", err)
+	}
+	return ctx.Err()
+}
+
+// catchUpOnce reads the files that changed, and returns how much that was.
+func (r *round) catchUpOnce(ctx context.Context, aside *spool) (int64, error) {
+	l, read, err := r.outdated()
+	if err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	for path, known := range l.files { // also those that are new
+		if r.files[path] == nil {
+			r.files[path] = known
+		}
+	}
+	r.mu.Unlock()
+	for _, c := range read {
+		c.sums = make([]Sum, r.blocks.size.blocks(c.Size))
+	}
+	if err := r.compareFiles(ctx, read, aside); err != nil {
+		return 0, err
+	}
+	for _, c := range read {
+		if c.known.caught, c.known.sums = l.stamps[c.Path], c.sums; c.torn.Load() {
+			c.known.caught = stamp{}
+		}
+	}
+	return bytesOf(read), nil
+}
+
+// outdated are the files that were written to since they were caught up with, to
+// be compared.
+func (r *round) outdated() (*listing, []*comparison, error) {
+	l, err := r.listing()
+	if err != nil {
+		return nil, nil, err
+	}
+	var read []*comparison
+	for _, f := range l.list {
+		known := l.files[f.Path]
+		if !r.same(f, l) && !l.stamps[f.Path].unchangedSince(known.caught) {
+			read = append(read, &comparison{File: f, known: known, live: true})
+		}
+	}
+	return l, read, nil
+}
+
+func bytesOf(list []*comparison) (n int64) {
+	for _, c := range list {
+		n += c.Size
+	}
+	return n
+}
+
+// listing is what is to be compared: the files as they are listed, with the
+// round's knowledge of each.
+type listing struct {
+	list   []File
+	stamps map[string]stamp
+	files  map[string]*roundFile
+}
+
+func (r *round) listing() (*listing, error) {
+	all, err := r.agent.dir.list()
+	if err != nil {
+		return nil, err
+	}
+	l := &listing{list: all.files, stamps: all.stamps, files: make(map[string]*roundFile, len(all.files))}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, f := range l.list {
+		if l.files[f.Path] = r.files[f.Path]; l.files[f.Path] == nil {
+			l.files[f.Path] = &roundFile{}
+		}
+	}
+	return l, nil
+}
+
+// same reports whether a file was not written to since the round first read it.
+func (r *round) same(f File, l *listing) bool {
+	return r.agent.opts.Way != WayLock || l.stamps[f.Path].unchangedSince(l.files[f.Path].first)
+}
+
+// compare reads what the files hold while the member stands still. A file that
+// was not written to since the catching up is as it was summed up then.
+func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*roundFile, error) {
+	began := time.Now()
+	l, err := r.listing()
+	if err != nil {
+		return nil, nil, err
+	}
+	before := aside.size()
+	final := &Final{Files: make([]FinalFile, len(l.list))}
+	var read []*comparison
+	for i, f := range l.list {
+		known := l.files[f.Path]
+		final.Files[i] = FinalFile{File: f, Same: r.same(f, l)}
+		final.Bytes += f.Size
+		if final.Files[i].Same {
+			continue
+		}
+		if known.size = f.Size; l.stamps[f.Path].unchangedSince(known.caught) {
+			known.final = known.sums
+		} else {
+			known.final = make([]Sum, r.blocks.size.blocks(f.Size))
+			read = append(read, &comparison{File: f, known: known, sums: known.final})
+			final.Lock.ComparedBytes += f.Size
+		}
+		final.Files[i].Sums = known.final
+	}
+	final.Lock.List = time.Since(began).Seconds()
+	began = time.Now()
+	if err := r.compareFiles(ctx, read, aside); err != nil {
+		if errors.Is(context.Cause(ctx), errThawed) {
+			err = errThawed
+		}
+		return nil, nil, err
+	}
+	final.Lock.Compare = time.Since(began).Seconds()
+	final.ChangedBytes = aside.size() - before
+	if r.agent.compared != nil {
+		r.agent.compared()
+	}
+	began = time.Now()
+	err = r.stoodStill(l.stamps)
+	final.Lock.Check = time.Since(began).Seconds()
+	return final, l.files, err
+}
+
+// comparison is a file that is compared.
+type comparison struct {
+	File
+	known *roundFile
+	sums  []Sum // are found
+	// live reports that the member works: a file may be gone or become shorter,
+	// which is noted in torn and no error.
+	live bool
+	torn atomic.Bool
+}
+
+// compareFiles compares files, with as many workers as there are processors: the
+// kernel holds most of what is read here, as it was read or written not long ago.
+func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spool) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(max(r.agent.opts.Workers, runtime.GOMAXPROCS(0)))
+	for _, c := range list {
+		for first := 0; first < len(c.sums); first += r.blocks.compared() { // one large file must not keep one worker alone busy
+			g.Go(func() error {
+				err := r.compareRange(ctx, c.File, c.known, c.sums, first, aside)
+				if c.live && (errors.Is(err, errShorter) || errors.Is(err, fs.ErrNotExist)) {
+					c.torn.Store(true)
+					return nil
+				}
+				return err
+			})
+		}
+	}
+	return g.Wait()
+}
+
+// compared is how many blocks a worker compares at a time: 16 MB.
+func (b *blocks) compared() int { return int(4 * b.size.perRange()) }
+
+// errShorter is a file that ends before its listed size.
+var errShorter = errors.New("became shorter while it was compared") //nolint:gochecknoglobals // a sentinel
+
+// compareRange sums up so many blocks of a file from first on, and puts aside
+// what pullers do not hold.
+func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums []Sum, first int, aside *spool) error {
+	file, err := r.agent.dir.Open(f.Path)
+	if err != nil {
+		return fmt.Errorf("seed: open %s: %w", f.Path, err)
+	}
+	defer file.Close()
+	if err := awaitWrites(file); err != nil {
+		return err
+	}
+	buf, free := r.blocks.buffer()
+	defer free()
+	size := int64(r.blocks.size)
+	data, hole := int64(-1), int64(-1) // the next data, and where they end
+	last := min(first+r.blocks.compared(), len(sums))
+	for i := first; i < last; i += r.blocks.perChunk() {
+		chunk := sums[i:min(i+r.blocks.perChunk(), last)]
+		at := int64(i) * size
+		end := at + int64(len(chunk))*size
+		if hole <= at {
+			data = nextData(file, at, f.Size)
+			hole = nextHole(file, data)
+		}
+		if data >= end && end <= f.Size {
+			for k := range chunk {
+				chunk[k] = r.blocks.zero // the journal's preallocated end is 100 MB of this
+			}
+			continue
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		n, err := readAt(file, at, buf[:end-at])
+		if err != nil {
+			return err
+		}
+		if int64(n) != min(end, f.Size)-at {
+			return fmt.Errorf("seed: %s %w", f.Path, errShorter)
+		}
+		if err := r.compareChunk(f.Path, known, i, chunk, buf[:n], aside); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compareChunk sums up the blocks of what was read, and puts aside what nobody
+// holds.
+func (r *round) compareChunk(path string, known *roundFile, first int, sums []Sum, data []byte, aside *spool) error {
+	for k := range sums {
+		b := data[:min(int(r.blocks.size), len(data))]
+		data = data[len(b):]
+		sums[k] = sumOf(b)
+		i := int64(first + k)
+		if known.held(i, sums[k]) || aside.holds(path, i, sums[k]) || isZero(b) {
+			continue // nobody needs it, it is there already, or its checksum says everything
+		}
+		if err := aside.add(path, i, sums[k], b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitWrites waits until no write to a file is under way that began before. A write
+// sets the file's times first and puts its bytes in place after that; in between it
+// may wait for memory or a journal for seconds (seen on ext4 and tmpfs). So what is
+// read after a stamp was taken may be older than the stamp says, unless writes are
+// waited for in between: they hold the file's lock from before they set the times
+// until their last byte is in place. On ext4, btrfs and tmpfs SEEK_DATA takes that
+// lock, on XFS a read does; settlesWrites tells these.
+func awaitWrites(f *os.File) error {
+	nextData(f, 0, 0)
+	_, err := readAt(f, 0, make([]byte, 1))
+	return err
+}
+
+// awaitWrites waits for what was being written when the files' stamps were taken. It
+// comes before anything is read of them.
+func (r *round) awaitWrites(ctx context.Context) error {
+	if r.agent.opts.Way != WayLock {
+		return nil
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(r.agent.opts.Workers)
+	for _, f := range r.list {
+		g.Go(func() error {
+			if gctx.Err() != nil {
+				return context.Cause(gctx)
+			}
+			file, err := r.agent.dir.Open(f.Path)
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			return errors.Join(awaitWrites(file), file.Close())
+		})
+	}
+	return g.Wait()
 }

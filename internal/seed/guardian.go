@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -211,3 +212,7 @@ func (t *guardedLock) tryStandIn(ctx context.Context) (bool, error) {
 	m.process = nil
 	return m.tryUnlock()
 }
+
+// apart starts a process in a session of its own, where no signal to this
+// one's group or terminal reaches it.
+func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }

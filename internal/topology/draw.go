@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"html"
 	"io"
 	"slices"
 	"strconv"
@@ -102,4 +103,143 @@ func WriteDOT(w io.Writer, set *Set, tree map[string]string) error {
 // quoted is a string of the DOT language.
 func quoted(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(s) + `"`
+}
+
+// The measures of a picture in pixels. A member's box has two lines of text.
+const (
+	boxWide, boxHigh = 190, 42
+	boxGap           = 12 // between two members of a level
+	levelGap         = 56 // between two levels
+	pictureEdge      = 14
+)
+
+// box is one member in a picture.
+type box struct {
+	member *Member
+	above  *box
+	depth  int
+	y      float64
+	below  []*box
+}
+
+// WriteSVG draws the tree: the primary on the left, who fetches from whom
+// linked from left to right. Members without a vote are grey, hidden ones have
+// a dashed border, those that are down a red one.
+func WriteSVG(w io.Writer, set *Set, tree map[string]string) error {
+	boxes, deepest, rows := layOut(set, tree)
+	width := 2*pictureEdge + (deepest+1)*boxWide + deepest*levelGap
+	height := 2*pictureEdge + rows*(boxHigh+boxGap) - boxGap
+	var b strings.Builder
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12" role="img">`+"\n",
+		width, max(height, 0), width, max(height, 0))
+	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString("replication tree of "+set.Name))
+	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, max(height, 0))
+	for _, x := range boxes {
+		x.link(&b)
+	}
+	for _, x := range boxes {
+		x.draw(&b)
+	}
+	b.WriteString("</svg>\n")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// layOut gives each member its place: a row for each that nobody fetches from,
+// and its sources in the middle of theirs.
+func layOut(set *Set, tree map[string]string) (boxes []*box, deepest, rows int) {
+	var path []*box // the way to the last member
+	for _, l := range Lines(set, tree) {
+		x := &box{member: set.Member(l.Host), depth: l.Depth}
+		path = path[:min(l.Depth, len(path))]
+		if len(path) > 0 {
+			x.above = path[len(path)-1]
+			x.above.below = append(x.above.below, x)
+		}
+		path = append(path, x)
+		boxes = append(boxes, x)
+		deepest = max(deepest, l.Depth)
+	}
+	for _, x := range boxes {
+		if len(x.below) == 0 {
+			x.y = pictureEdge + float64(rows*(boxHigh+boxGap))
+			rows++
+		}
+	}
+	for i := len(boxes) - 1; i >= 0; i-- { // whoever is below comes later
+		if n := len(boxes[i].below); n > 0 {
+			boxes[i].y = (boxes[i].below[0].y + boxes[i].below[n-1].y) / 2
+		}
+	}
+	return boxes, deepest, rows
+}
+
+func (x *box) left() int { return pictureEdge + x.depth*(boxWide+levelGap) }
+
+// link draws the way of the oplog from the source.
+func (x *box) link(b *strings.Builder) {
+	if x.above == nil {
+		return
+	}
+	from, to := x.above.left()+boxWide, x.left()
+	y0, y1, middle := x.above.y+boxHigh/2, x.y+boxHigh/2, (from+to)/2
+	fmt.Fprintf(b, `<path d="M%d %.1f C%d %.1f %d %.1f %d %.1f" fill="none" stroke="#888" stroke-width="1.5"/>`+"\n",
+		from, y0, middle, y0, middle, y1, to-6, y1)
+	fmt.Fprintf(b, `<path d="M%d %.1f l-7 -4 v8 z" fill="#888"/>`+"\n", to, y1)
+}
+
+func (x *box) draw(b *strings.Builder) {
+	m := x.member
+	fill, border, stroke, dash := "#fff", "#555", 1.0, ""
+	switch {
+	case m.State == StatePrimary:
+		fill, border, stroke = "#dbe9ff", "#1a56b0", 2
+	case m.Votes == 0:
+		fill = "#eee"
+	}
+	if m.Hidden {
+		dash = ` stroke-dasharray="5 3"`
+	}
+	if !m.Healthy {
+		border = "#b00020"
+	}
+	fmt.Fprintf(b, `<rect x="%d" y="%.1f" width="%d" height="%d" rx="6" fill="%s" stroke="%s" stroke-width="%g"%s/>`+"\n",
+		x.left(), x.y, boxWide, boxHigh, fill, border, stroke, dash)
+	fmt.Fprintf(b, `<text x="%d" y="%.1f" font-weight="600" fill="#222">%s</text>`+"\n", x.left()+9, x.y+17, html.EscapeString(shortened(m.Host, 26)))
+	fmt.Fprintf(b, `<text x="%d" y="%.1f" fill="#444">%s</text>`+"\n", x.left()+9, x.y+33, html.EscapeString(shortened(describe(m), 32)))
+}
+
+// describe is what a picture says of a member.
+func describe(m *Member) string {
+	var parts []string
+	switch {
+	case !m.Healthy:
+		parts = append(parts, "down")
+	case m.State != StateSecondary:
+		parts = append(parts, strings.ToLower(m.State))
+	}
+	if m.Votes == 0 && !m.Arbiter {
+		parts = append(parts, "no vote")
+	} else if m.State == StateSecondary {
+		parts = append(parts, "voter")
+	}
+	if m.Hidden {
+		parts = append(parts, "hidden")
+	}
+	if m.DelaySeconds > 0 {
+		parts = append(parts, "delayed "+strconv.FormatInt(m.DelaySeconds, 10)+" s")
+	}
+	if m.LagApplied >= 0 && m.State == StateSecondary {
+		parts = append(parts, "lag "+strconv.FormatFloat(m.LagApplied, 'f', 2, 64)+" s")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// shortened cuts the middle out of a text that does not fit into its box.
+func shortened(s string, most int) string {
+	r := []rune(s)
+	if len(r) <= most {
+		return s
+	}
+	return string(r[:most/2-1]) + "…" + string(r[len(r)-most/2:])
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
@@ -329,5 +330,79 @@ func (p *Plan) delay(raw bson.Raw) {
 		if d := max(m.Delay, m.Slave); m.Host == p.Origin.Host && d > 0 {
 			p.add(precheck.Fail, "delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
 		}
+	}
+}
+
+// choose picks the way and says why.
+func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
+	p.Way, p.Why = o.Way, "asked for"
+	if o.Way != WayLock && !o.chosen {
+		p.tryCursor(ctx, m, o)
+	}
+	if p.Way == WayCursor {
+		p.add(precheck.Warn, "backup cursor", "millrace's use of $backupCursor is untested on a real server: it follows the documentation, and was tested against an imitation",
+			"verify the new member (millrace verify), or choose --way fsync-lock")
+		return
+	}
+	if p.Origin.State == "PRIMARY" && (!o.AllowPrimary || !o.YesBlockAllWrites) {
+		p.add(precheck.Fail, "source state", "the source is the primary: while it is locked nothing can be written to the whole set",
+			"name a secondary, best a hidden one; or give both --allow-primary and --yes-block-all-writes")
+	}
+}
+
+// tryCursor opens a backup cursor and closes it again: whether a server has it,
+// and whether this user may, is told by nothing else.
+func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
+	cur, err := m.admin.Aggregate(ctx, bson.A{bson.D{{Key: "$backupCursor", Value: bson.D{}}}})
+	if err == nil {
+		err = cur.Close(ctx)
+	}
+	has := "the server has $backupCursor, so that nothing is locked"
+	switch {
+	case err == nil, mongo.IsCode(err, codeCheckpointTookPlace), mongo.IsCode(err, codeCursorNotNow):
+		p.Way, p.Why = WayCursor, has+" (untested on a real server)"
+	case cursorIsOpen(err), cursorIsLocked(err):
+		p.Way, p.Why = WayCursor, has+" (untested on a real server)"
+		told := cursorError(err)
+		p.add(precheck.Fail, "other backups", told.Error(), mongo.HintOf(told))
+	case o.Way == WayCursor:
+		told := cursorError(err)
+		p.add(precheck.Fail, "backup cursor", told.Error(), mongo.HintOf(told))
+	case mongo.IsCode(err, codeNoSuchStage), mongo.IsCode(err, codeCommandNotFound), mongo.IsCode(err, codeCommandNotSupported):
+		p.Way, p.Why = WayLock, "the server has no $backupCursor ("+err.Error()+")"
+	default:
+		p.Way, p.Why = WayLock, "no $backupCursor could be opened ("+err.Error()+")"
+	}
+}
+
+// assumedRate is the speed of a copy, in bytes a second, where no limit is set:
+// what one disk or a fast network carries.
+const assumedRate = 100 << 20
+
+// window compares the time that the oplog will hold with the time that the copy
+// may take. An oplog that is not full yet holds more than it does now.
+func (p *Plan) window(ctx context.Context, m *member, rate int64) {
+	if p.Origin.WindowSecs <= 0 {
+		return
+	}
+	raw, err := m.client.Database("local").RunCommand(ctx, bson.D{{Key: "collStats", Value: "oplog.rs"}}).Raw()
+	if err != nil {
+		return // who may not ask gets no estimate
+	}
+	size, _ := raw.Lookup("size").AsInt64OK()
+	limit, ok := raw.Lookup("maxSize").AsInt64OK()
+	if !ok || size <= 0 {
+		return
+	}
+	p.compareWindow(p.Origin.WindowSecs*max(float64(limit)/float64(size), 1), rate)
+}
+
+func (p *Plan) compareWindow(window float64, rate int64) {
+	if rate <= 0 {
+		rate = assumedRate
+	}
+	if takes := float64(p.Bytes) / float64(rate); takes > window/2 {
+		p.add(precheck.Warn, "oplog window", fmt.Sprintf("the oplog holds about %.0f s of the present writes, the copy takes about %.0f s at %s a second", window, takes, humanize.Bytes(uint64(rate))),
+			"make the oplog larger (replSetResizeOplog) or the copy faster; with a lock or a backup cursor only the time after it counts")
 	}
 }
