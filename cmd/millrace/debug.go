@@ -2,18 +2,25 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/shown"
+	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // debugCommand groups looks at what a job sees and stores.
@@ -102,3 +109,186 @@ func relaxed(d any) string {
 
 // errEnough ends reading when the limit is reached.
 var errEnough = errors.New("enough")
+
+// oplogLook is a look at the events of a source.
+type oplogLook struct {
+	source, from, output string
+	limit                int
+	rules                transform.Config
+	values               bool
+
+	shown int
+}
+
+func (a *app) debugOplogCommand() *cobra.Command {
+	var l oplogLook
+	cmd := &cobra.Command{
+		Use:   "oplog --source URI",
+		Short: "Show the events that a job with these rules would see",
+		Long: `Reads the source's oplog as a job does, and shows the events that it holds now, a
+line each: position, kind, namespace and its name on the target if that is
+another, _id, transaction. Only what a majority has committed is shown.`,
+		Example: `  millrace debug oplog --source mongodb://a --from 1700000000:1 --limit 10
+  millrace debug oplog --include shop --exclude shop.log --values --output json`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.debugOplog(cmd.Context(), &l) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&l.source, "source", "", "connection string `URI` of the source; with a password, set MILLRACE_SOURCE instead")
+	fs.StringVar(&l.from, "from", "", "first `position`, as seconds:increment or as a time (default: the oldest that the oplog holds)")
+	fs.IntVar(&l.limit, "limit", 100, "end after this many `events`; 0 for all")
+	fs.StringSliceVar(&l.rules.Include, "include", nil, "namespaces to show, as `patterns` db, db.coll or db.*")
+	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
+	fs.StringSliceVar(&l.rules.Rename, "rename", nil, "names on the target, as `rules` db=db2 or db.coll=db2.coll2")
+	fs.BoolVar(&l.values, "values", false, "show documents, updates and options too")
+	cli.BindOutput(cmd, &l.output, "`form` of the result: text or json", "text", "json")
+	return cmd
+}
+
+func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
+	rules, err := transform.New(l.rules)
+	if err != nil {
+		return cli.WithCode(cli.ExitUsage, err)
+	}
+	c, err := a.connectToLook(ctx, "source", l.source)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	a.Results.Stream = true
+	p, err := c.Positions(ctx)
+	if err != nil {
+		return err
+	}
+	from, err := l.position(ctx, c)
+	if err != nil || p.Majority.Before(from.At) {
+		return err
+	}
+	stage := transform.NewStage(rules, from, nil, nil)
+	err = oplog.New(c, oplog.Options{Keep: rules.Match}).Run(ctx, from, func(ctx context.Context, b *stream.Batch) error {
+		until := b.End
+		if _, err := stage.Batch(ctx, b); err != nil {
+			return err
+		}
+		for i := range b.Events {
+			if ev := &b.Events[i]; !p.Majority.Before(ev.At) {
+				if err := a.showEvent(l, ev); err != nil {
+					return err
+				}
+			}
+		}
+		if until.Before(p.Majority) {
+			return nil
+		}
+		return errEnough
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// position is that of a consumer to which the event at from is the next.
+func (l *oplogLook) position(ctx context.Context, c *mongo.Cluster) (stream.Position, error) {
+	var from mongo.OpTime
+	var err error
+	if l.from == "" {
+		from, _, err = oplog.Window(ctx, c)
+	} else if from, err = mongo.ParseOpTime(l.from); err != nil {
+		err = cli.WithCode(cli.ExitUsage, fmt.Errorf("--from: %w", err))
+	}
+	return oplog.Including(from), err
+}
+
+func (a *app) showEvent(l *oplogLook, ev *stream.Event) error {
+	line := textLine
+	if l.output == "json" {
+		line = jsonLine
+	}
+	if _, err := fmt.Fprintln(a.Stdout, line(ev, l.values)); err != nil {
+		return fmt.Errorf("write event: %w", err)
+	}
+	if l.shown++; l.shown == l.limit {
+		return errEnough
+	}
+	return nil
+}
+
+func textLine(ev *stream.Event, values bool) string {
+	parts := []string{ev.At.String(), ev.Kind.String()}
+	add := func(s string) { parts = append(parts, cli.Plain(s)) }
+	if ch := ev.Change; ch != nil {
+		add(string(ch.Kind))
+		add(ch.NS)
+		if ch.To != "" {
+			add("to " + ch.To)
+		}
+		for _, ix := range ch.Indexes {
+			add(ix.Name)
+		}
+	} else {
+		add(ev.NS)
+		if ev.Route.Target != ev.NS {
+			add("as " + ev.Route.Target)
+		}
+		add(relaxed(bson.D{{Key: "_id", Value: bsonraw.RawValue(ev.Key.ID)}}))
+	}
+	if ev.Txn != nil {
+		add(fmt.Sprintf("transaction %s/%d", sessionOf(ev.Txn), ev.Txn.Number))
+	}
+	if doc := valueOf(ev); values && len(doc) > 0 {
+		add(relaxed(doc))
+	}
+	return strings.Join(parts, " ")
+}
+
+// jsonLine is an event as extended JSON.
+func jsonLine(ev *stream.Event, values bool) string {
+	d := bson.D{{Key: "position", Value: ev.At.String()}, {Key: "kind", Value: ev.Kind.String()}, {Key: "ns", Value: ev.NS}}
+	add := func(key string, value any) { d = append(d, bson.E{Key: key, Value: value}) }
+	if ch := ev.Change; ch != nil {
+		add("change", string(ch.Kind))
+		if ch.To != "" {
+			add("to", ch.To)
+		}
+		var indexes bson.A
+		for _, ix := range ch.Indexes {
+			if values && len(ix.Spec) > 0 {
+				indexes = append(indexes, ix.Spec)
+			} else {
+				indexes = append(indexes, ix.Name)
+			}
+		}
+		if indexes != nil {
+			add("indexes", indexes)
+		}
+	} else {
+		add("target", ev.Route.Target)
+		add("_id", bsonraw.RawValue(ev.Key.ID))
+		if ev.Key.Shard != nil {
+			add("key", ev.Key.Shard)
+		}
+	}
+	if ev.Txn != nil {
+		add("transaction", bson.D{{Key: "session", Value: sessionOf(ev.Txn)}, {Key: "number", Value: ev.Txn.Number}})
+	}
+	if doc := valueOf(ev); values && len(doc) > 0 {
+		add("value", doc)
+	}
+	return relaxed(d)
+}
+
+// valueOf is what --values shows.
+func valueOf(ev *stream.Event) bson.Raw {
+	if ev.Change != nil {
+		return ev.Change.Options
+	}
+	return ev.Doc
+}
+
+// sessionOf names a transaction's session as short as it is unique.
+func sessionOf(t *stream.Transaction) string {
+	if _, id, ok := t.Session.Lookup("id").BinaryOK(); ok {
+		return hex.EncodeToString(id)
+	}
+	return hex.EncodeToString(t.Session)
+}

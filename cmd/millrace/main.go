@@ -2,12 +2,168 @@
 package main
 
 import (
+	"context"
+	_ "embed"
+	"fmt"
+	"log/slog"
 	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/internal/verify"
 )
+
+// app holds what the commands take from the world around them.
+type app struct {
+	cli.Program
+	open   func(context.Context, job.Spec) (syncJob, error)
+	verify func(context.Context, verify.Spec) (*verify.Report, error)
+	// screen returns the terminal for live views, nil when there is none.
+	screen func() *screen
+}
+
+// syncJob is a job as the commands use it.
+type syncJob interface {
+	operate.Controller
+	Plan(context.Context) (*job.Plan, error)
+	Run(context.Context) error
+	Close()
+}
+
+func newApp() *app {
+	a := &app{
+		Program: cli.New(name),
+		open:    func(ctx context.Context, spec job.Spec) (syncJob, error) { return job.Open(ctx, spec) },
+		verify:  verify.Clusters,
+		screen:  func() *screen { return newScreen(os.Stderr) },
+	}
+	a.Foreign = strings.Fields(workshopVariables)
+	return a
+}
+
+// run executes one command line and returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	return a.Program.Run(ctx, args, a.rootCommand)
+}
+
+func (a *app) rootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Short: "Move and replicate MongoDB data, exactly and fast",
+		Long: strings.TrimSpace(`
+millrace copies MongoDB data between clusters, follows the changes, cuts over,
+and proves that nothing differs.
+
+Every flag can also be set in the environment, as MILLRACE_ and its name in
+capitals with underscores (MILLRACE_ON_EXISTING=merge), and where a command has
+--config also in the YAML file that this names, whose keys are the names of
+flags; settings of one command may stand below its name (sync, seed-local). A
+flag wins over the environment, the environment over the file. Passwords belong
+into the environment or the file, for other users of the machine can see flags.
+
+Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage, or the
+precheck failed and nothing was written; 128 and the number of the signal that
+ended it: 130 SIGINT, 143 SIGTERM, 129 SIGHUP. verify has 2 for everything that
+keeps it from an answer. A sync that is to follow until it is told (--until
+never) ends with 0 when SIGINT or SIGTERM stops it: its checkpoint is kept.
+
+With --output json there is one JSON document on standard output, however a
+command ends: a failure has error, hint, and checks when a precheck failed. What
+shows many things one after the other (--watch, debug oplog) has a line for each.`),
+	}
+	root.AddCommand(
+		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(), a.transformCommand(), a.configCommand(), a.secretsCommand(),
+		a.serveCommand(), a.workerCommand(), guardWorkerCommand(), a.jobsCommand(), a.workersCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.debugCommand(),
+		movedCommand("ycsb"), movedCommand("bench"), movedCommand("lab"),
+	)
+	a.completeValues(root)
+	a.Complete(root)
+	return root
+}
+
+// session is one run of a command with settings.
+type session struct {
+	*app
+	screen *screen      // the terminal for a live view, nil without one
+	log    *slog.Logger // to standard error, above the live view
+	args   []string
+}
+
+// configured gives a command its settings and its RunE, which completes and
+// checks them first.
+func (a *app) configured(cmd *cobra.Command, name string, s config.Settings, do func(context.Context, *session) error) *cobra.Command {
+	s.Bind(cmd.Flags(), name)
+	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
+		return a.Ready(cmd, name, func(o config.Origins) config.Problems { return s.Validate(o, args) })
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		a.Results.Report = s.ReportFile()
+		run := &session{app: a, screen: a.screen(), log: s.Logger(a.Stderr), args: args}
+		if run.screen != nil {
+			run.log = s.Logger(run.screen)
+		}
+		return do(cmd.Context(), run)
+	}
+	return cmd
+}
+
+// uri is the connection string of a flag, or of the environment, which hides
+// passwords better.
+func (a *app) uri(flag, given string) string {
+	if given == "" {
+		given, _ = a.LookupEnv(config.EnvName(flag))
+	}
+	return given
+}
+
+// address is a uri that a command needs; none says what is missing.
+func (a *app) address(flag, given string, none error) (string, error) {
+	if uri := a.uri(flag, given); uri != "" {
+		return uri, nil
+	}
+	return "", cli.WithCode(cli.ExitUsage, mongo.WithHint(none, "use --"+flag+" or set "+config.EnvName(flag)))
+}
+
+// completeValues has the shell offer the words of flags that take others.
+func (a *app) completeValues(cmd *cobra.Command) {
+	words := map[string][]string{"until": {"never", "caught-up"}, "start-at": {"checkpoint"}}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if config.Choices(f) == nil && words[f.Name] != nil {
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(words[f.Name], cobra.ShellCompDirectiveNoFileComp))
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		a.completeValues(sub)
+	}
+}
 
 // name is that of the program.
 const name = "millrace"
 
 func main() { os.Exit(newApp().run(cli.Signals(name), os.Args[1:])) }
+
+// workshopVariables are the variables of millrace-bench, one a line: make docs writes them.
+//
+//go:embed workshop.variables
+var workshopVariables string
+
+// movedCommand stands where a command was that millrace-bench has now.
+func movedCommand(command string) *cobra.Command {
+	return &cobra.Command{
+		Use:                command,
+		Short:              "Moved to millrace-bench " + command,
+		Hidden:             true,
+		DisableFlagParsing: true,
+		Args:               cobra.ArbitraryArgs,
+		RunE: func(*cobra.Command, []string) error {
+			err := fmt.Errorf("millrace %s is now millrace-bench %s", command, command)
+			return cli.WithCode(cli.ExitUsage, mongo.WithHint(err, "call millrace-bench with the same arguments"))
+		},
+	}
+}

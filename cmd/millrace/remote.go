@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
@@ -332,4 +333,226 @@ func remoteText(j *api.Job) string {
 		text += statusText(*j.Report.Status)
 	}
 	return text
+}
+
+const (
+	// logPage is how many entries a request asks for at most.
+	logPage = 1000
+	// followEvery is how often a log that is followed is looked at.
+	followEvery = time.Second
+)
+
+// logFlags are those of jobs log.
+type logFlags struct {
+	limit          int
+	events, follow bool
+}
+
+func (a *app) jobsLogCommand() *cobra.Command {
+	var r remote
+	var f logFlags
+	cmd := a.remoteJobCommand(&cobra.Command{
+		Use:   "log --server URL --job NAME",
+		Short: "Show what happened to a job of a service, and what it logs",
+		Long: `Shows the newest events of a job and lines that its workers log of it, the oldest of
+them first. The service keeps 2000 of each, for 30 days.
+
+With --follow it goes on with what is new, until an interrupt.`,
+		Example: `  millrace jobs log --job orders --events
+  millrace jobs log --job orders --follow`,
+	}, &r, func(ctx context.Context) error {
+		switch {
+		case f.limit < 1 || f.limit > logPage:
+			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--limit %d: want 1 to %d", f.limit, logPage))
+		case f.follow && r.output != "text":
+			return cli.WithCode(cli.ExitUsage, errors.New("--follow cannot go with --output json, which is written at the end"))
+		}
+		return a.jobLog(ctx, &r, &f)
+	})
+	fs := cmd.Flags()
+	fs.IntVar(&f.limit, "limit", 100, "how many of the newest are shown")
+	fs.BoolVar(&f.events, "events", false, "show what happened, and not what is logged")
+	fs.BoolVar(&f.follow, "follow", false, "go on with what is new")
+	return cmd
+}
+
+func (a *app) jobLog(ctx context.Context, r *remote, f *logFlags) error {
+	kind := service.EntryKind("")
+	if f.events {
+		kind = service.KindEvent
+	}
+	l, err := r.Log(ctx, r.job, kind, 0, f.limit)
+	if err != nil {
+		return err
+	}
+	last := uint64(0)
+	if len(l.Entries) > 0 {
+		last = l.Entries[0].Seq
+	}
+	if err := a.Tell(r.output, l, logText(l.Entries)); err != nil || !f.follow {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil //nolint:nilerr // that is how it is ended
+		case <-time.After(followEvery):
+		}
+		newer, err := newEntries(ctx, r.Client, r.job, kind, last)
+		if err != nil {
+			if ctx.Err() == nil {
+				return err
+			}
+			continue
+		}
+		if len(newer) > 0 {
+			last = newer[0].Seq
+		}
+		if _, err := io.WriteString(a.Stdout, logText(newer)); err != nil {
+			return err
+		}
+	}
+}
+
+// newEntries are those after one, the newest first.
+func newEntries(ctx context.Context, c *api.Client, job string, kind service.EntryKind, last uint64) (all []service.Entry, err error) {
+	for before := uint64(0); ; {
+		page, err := c.Log(ctx, job, kind, before, logPage)
+		if err != nil {
+			return nil, err
+		}
+		old := slices.IndexFunc(page.Entries, func(e service.Entry) bool { return e.Seq <= last })
+		if old >= 0 {
+			return append(all, page.Entries[:old]...), nil
+		}
+		all = append(all, page.Entries...)
+		if before = page.Next; before == 0 {
+			return all, nil
+		}
+	}
+}
+
+// logText is a line for each entry, the oldest first.
+func logText(newest []service.Entry) string {
+	var b strings.Builder
+	for _, e := range slices.Backward(newest) {
+		if e.Lost > 0 {
+			fmt.Fprintf(&b, "(%s before this could not be kept)\n", plural(int(e.Lost), "line"))
+		}
+		mark := map[string]string{"warn": "warning: ", "error": "error: "}[e.Level]
+		if e.Kind == service.KindEvent {
+			mark = "* " + mark
+		}
+		fmt.Fprintf(&b, "%s %s%s", e.At.UTC().Format(time.DateTime), mark, cli.Plain(e.Text))
+		for _, field := range e.Fields {
+			fmt.Fprintf(&b, " %s=%s", cli.Plain(field.Name), cli.Plain(field.Value))
+		}
+		fmt.Fprintf(&b, " (%s)\n", cli.Plain(e.Worker))
+	}
+	return b.String()
+}
+
+func (a *app) workersCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "workers",
+		Short: "Show and drain the workers of a service",
+		Long: `Shows which processes run the jobs of a service (millrace serve), and has one give
+back what it has: before its machine is upgraded, for example.`,
+		Example: `  millrace workers list --server 127.0.0.1:8470
+  millrace workers drain --worker host-b-4711 --wait`,
+		RunE: cli.Group,
+	}
+	cmd.AddCommand(a.workersListCommand(), a.workersDrainCommand(), a.workersResumeCommand())
+	return cmd
+}
+
+func (a *app) workersListCommand() *cobra.Command {
+	var r remote
+	return a.remoteCommand(&cobra.Command{
+		Use:     "list --server URL",
+		Short:   "List the workers that are there",
+		Long:    "Lists the workers of a service, with those of their jobs that the token shows.",
+		Example: `  millrace workers list`,
+		Args:    cobra.NoArgs,
+	}, &r, func(ctx context.Context) error {
+		list, err := r.Workers(ctx)
+		return then(err, func() error { return a.Tell(r.output, list, workerList(list)) })
+	})
+}
+
+// workerList is a table of workers.
+func workerList(list []service.Worker) string {
+	if len(list) == 0 {
+		return "the service has no worker\n"
+	}
+	t := table.NewWriter()
+	t.AppendHeader(table.Row{"worker", "state", "jobs", "labels", "version", "host", "since"})
+	for i := range list {
+		w := &list[i]
+		state, jobs := "takes jobs", fmt.Sprint(len(w.Jobs))
+		if w.Draining {
+			state = "draining"
+		}
+		if w.MaxJobs > 0 {
+			jobs += fmt.Sprintf(" of %d", w.MaxJobs)
+		}
+		labels := []string{}
+		for _, k := range slices.Sorted(maps.Keys(w.Labels)) {
+			labels = append(labels, cli.Plain(k+"="+w.Labels[k]))
+		}
+		t.AppendRow(table.Row{cli.Plain(w.Name), state, jobs, strings.Join(labels, " "), cli.Plain(w.Version), cli.Plain(w.Host), w.StartedAt.UTC().Format(time.RFC3339)})
+	}
+	return t.Render() + "\n"
+}
+
+// workerWishCommand is one that does something to a worker.
+func (a *app) workerWishCommand(cmd *cobra.Command, do func(context.Context, *remote, string) error) *cobra.Command {
+	var r remote
+	var name string
+	a.remoteCommand(cmd, &r, func(ctx context.Context) error { return do(ctx, &r, name) })
+	cmd.Args = cobra.NoArgs
+	cmd.Flags().StringVar(&name, "worker", "", "`name` of the worker")
+	_ = cmd.MarkFlagRequired("worker")
+	return cmd
+}
+
+func (a *app) workersDrainCommand() *cobra.Command {
+	var wait bool
+	cmd := a.workerWishCommand(&cobra.Command{
+		Use:   "drain --server URL --worker NAME",
+		Short: "Have a worker give back its jobs",
+		Long: `Has a worker take nothing more and give back what it has; others go on with it, from
+the jobs' checkpoints. That holds for the process that runs now: the next one of its
+name takes jobs. It needs a token of the role admin that shows all jobs.
+
+With --wait it returns when the worker has no job.`,
+		Example: `  millrace workers drain --worker host-b-4711 --wait`,
+	}, func(ctx context.Context, r *remote, name string) error {
+		w, err := r.Drain(ctx, name, true)
+		if err == nil && wait {
+			w, err = await(ctx, w, func(w service.Worker) (bool, error) { return len(w.Jobs) == 0, nil }, func() (service.Worker, error) {
+				list, err := r.Workers(ctx)
+				i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
+				if err != nil || i < 0 {
+					return service.Worker{Name: name}, err // it has ended, and has none
+				}
+				return list[i], nil
+			})
+		}
+		return then(err, func() error { return a.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
+	})
+	cmd.Flags().BoolVar(&wait, "wait", false, "return when the worker has no job")
+	return cmd
+}
+
+func (a *app) workersResumeCommand() *cobra.Command {
+	return a.workerWishCommand(&cobra.Command{
+		Use:     "resume --server URL --worker NAME",
+		Short:   "Have a drained worker take jobs again",
+		Long:    "Takes back that a worker is drained.",
+		Example: `  millrace workers resume --worker host-b-4711`,
+	}, func(ctx context.Context, r *remote, name string) error {
+		w, err := r.Drain(ctx, name, false)
+		return then(err, func() error { return a.Tell(r.output, w, cli.Plain(w.Name)+": takes jobs\n") })
+	})
 }

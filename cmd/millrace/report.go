@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -231,4 +232,58 @@ func checksFailed(l precheck.List) error {
 // precheckError is the error of a command that does not begin.
 func precheckError(l precheck.List) error {
 	return mongo.Wrap(l.Err(), "nothing was written")
+}
+
+// grid is a table whose cells are plain.
+type grid struct{ table.Writer }
+
+func (g grid) AppendRow(row table.Row, config ...table.RowConfig) {
+	g.Writer.AppendRow(plainRow(row), config...)
+}
+
+func (g grid) AppendHeader(row table.Row, config ...table.RowConfig) {
+	g.Writer.AppendHeader(plainRow(row), config...)
+}
+
+func (g grid) AppendRows(rows []table.Row, config ...table.RowConfig) {
+	for _, row := range rows {
+		g.AppendRow(row, config...)
+	}
+}
+
+func plainRow(row table.Row) table.Row {
+	out := make(table.Row, len(row))
+	for i, cell := range row {
+		out[i] = cell
+		if v := reflect.ValueOf(cell); v.Kind() == reflect.String {
+			out[i] = cli.Plain(v.String())
+		}
+	}
+	return out
+}
+
+// structure adds what a job has made that copies no documents.
+func (t facts) structure(s *job.StructureStatus) {
+	t.add("collections made", ofAll(s.Collections, s.CollectionsTotal))
+	t.add("views made", ofAll(s.Views, s.ViewsTotal))
+	t.add("indexes built", ofAll(s.Indexes, s.IndexesTotal))
+	if s.Sharded > 0 {
+		t.add("collections sharded", s.Sharded)
+	}
+}
+
+// ofAll is how many of all there are.
+func ofAll(n, all int) string {
+	if n == all {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%d of %d", n, all)
+}
+
+// structure shows what is made.
+func (v *viewer) structure() {
+	s := v.s.Structure
+	all, done := s.CollectionsTotal+s.ViewsTotal+s.IndexesTotal, s.Collections+s.Views+s.Indexes
+	v.add(label("made")+v.bar(shown.Share(int64(done), int64(all), v.s.Phase == job.PhaseFinalized)), ofAll(s.Collections, s.CollectionsTotal)+" collections",
+		ofAll(s.Views, s.ViewsTotal)+" views", ofAll(s.Indexes, s.IndexesTotal)+" indexes")
 }
