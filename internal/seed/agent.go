@@ -1,9 +1,8 @@
 package seed
 
 import (
+	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -67,10 +66,7 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 	if o.Idle <= 0 {
 		o.Idle = 2 * time.Minute
 	}
-	o.Pullers, o.Workers = max(o.Pullers, 1), orDefault(o.Workers, 4)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Pullers, o.Workers, o.Log = max(o.Pullers, 1), cmp.Or(max(o.Workers, 0), 4), logOr(o.Log)
 	if o.Freezer == nil {
 		o.Freezer = stopped{}
 	}
@@ -94,11 +90,12 @@ func (a *Agent) prepare() (err error) {
 	return os.MkdirAll(a.opts.SpoolDir, 0o700)
 }
 
-func orDefault(n, d int) int {
-	if n <= 0 {
-		return d
+// logOr is a log, or one that goes nowhere.
+func logOr(log *slog.Logger) *slog.Logger {
+	if log == nil {
+		return slog.New(slog.DiscardHandler)
 	}
-	return n
+	return log
 }
 
 // Close ends all rounds.
@@ -166,17 +163,26 @@ func (a *Agent) joinable() *round {
 
 // sweep ends rounds that nobody uses any more. a.mu is held.
 func (a *Agent) sweep() {
-	for id, r := range a.rounds {
-		if !r.idle(a.opts.Idle) {
-			continue
+	for _, r := range a.rounds {
+		if r.idle(a.opts.Idle) {
+			a.forget(r)
+			a.ended(r.end())
 		}
-		delete(a.rounds, id)
-		if a.open == r {
-			a.open = nil
-		}
-		if err := r.end(); err != nil {
-			a.opts.Log.Warn("what a round put aside was not removed", "error", err)
-		}
+	}
+}
+
+// forget has nobody find a round any more. a.mu is held.
+func (a *Agent) forget(r *round) {
+	delete(a.rounds, r.id)
+	if a.open == r {
+		a.open = nil
+	}
+}
+
+// ended notes how a round ended that nobody waits for.
+func (a *Agent) ended(err error) {
+	if err != nil {
+		a.opts.Log.Warn("what a round put aside was not removed", "error", err)
 	}
 }
 
@@ -225,21 +231,15 @@ func (a *Agent) Leave(_ context.Context, id, puller string) error {
 	if !r.leave(puller) {
 		return nil
 	}
-	a.mu.Lock()
-	delete(a.rounds, id)
-	if a.open == r {
-		a.open = nil
-	}
-	a.mu.Unlock()
-	return r.end()
+	return a.drop(r)
 }
 
-func randomID() (string, error) {
-	b := make([]byte, 12)
-	if _, err := rand.Read(b); err != nil {
-		return "", fmt.Errorf("seed: read random bytes: %w", err)
-	}
-	return hex.EncodeToString(b), nil
+// drop ends a round that is of no use any more.
+func (a *Agent) drop(r *round) error {
+	a.mu.Lock()
+	a.forget(r)
+	a.mu.Unlock()
+	return r.end()
 }
 
 // Freezer makes a member's files stand still.

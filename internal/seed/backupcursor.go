@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -69,10 +71,8 @@ func (b *BackupCursor) Pin(ctx context.Context) (Pin, error) {
 	if err != nil {
 		return nil, errors.New("seed: the connection string cannot be used")
 	}
-	c := &backupCursor{pool: pool, log: b.Log, lost: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
+	c := &backupCursor{pool: pool, log: logOr(b.Log),
+		lost: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
 	if err := c.open(ctx); err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), cursorCloseWait)
 		defer cancel()
@@ -82,11 +82,7 @@ func (b *BackupCursor) Pin(ctx context.Context) (Pin, error) {
 		_ = pool.Close(closing)
 		return nil, err
 	}
-	every := b.Alive
-	if every <= 0 {
-		every = cursorAlive
-	}
-	go c.keepAlive(every)
+	go c.keepAlive(cmp.Or(max(b.Alive, 0), cursorAlive))
 	return c, nil
 }
 
@@ -233,34 +229,17 @@ var errCursorGone = fmt.Errorf("%w: the server closed the backup cursor", errNoR
 // give the cursor up.
 func (c *backupCursor) keepAlive(every time.Duration) {
 	defer close(c.done)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := endingWith(context.Background(), c.stop, nil)
 	defer cancel()
-	for {
-		select {
-		case <-c.stop:
+	for pace.Pause(ctx, every) == nil {
+		_, err := c.more(ctx)
+		switch {
+		case ctx.Err() != nil:
 			return
-		case <-tick.C:
-		}
-		asked := make(chan error, 1)
-		go func() { // ends with the command, which stop cancels
-			_, err := c.more(ctx)
-			asked <- err
-		}()
-		var err error
-		select {
-		case <-c.stop:
-			cancel()
-			<-asked //nolint:errcheck // it was cut
-			return
-		case err = <-asked:
-		}
-		if errors.Is(err, errCursorGone) || mongo.IsCode(err, codeCursorNotFound) {
+		case errors.Is(err, errCursorGone) || mongo.IsCode(err, codeCursorNotFound):
 			close(c.lost)
 			return
-		}
-		if err != nil { // the end reports whether it stayed open
+		case err != nil: // the end reports whether it stayed open
 			c.log.Warn("the backup cursor gives no sign of life", "error", err)
 		}
 	}

@@ -121,7 +121,7 @@ func TestReconfigurationPassesFailures(t *testing.T) {
 				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{command}}, how}}}).Err())
 			priority := float64(2 + i)
 			err := reconfigure(t.Context(), set, func(cfg *replConfig) error {
-				set1(cfg.list()[0], "priority", priority)
+				cfg.Members[0].Priority = priority
 				return nil
 			})
 			if err != nil {

@@ -53,9 +53,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 	if o.Patience <= 0 {
 		o.Patience = 5 * time.Minute
 	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = logOr(o.Log)
 	o.URL = strings.TrimRight(o.URL, "/")
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CA != "" {
@@ -223,10 +221,10 @@ func (c *Client) patiently(ctx context.Context, try func() error) error {
 	return mongo.WithHint(fmt.Errorf("seed: reach the agent: %w", err), "see that it runs and can be reached; the same command goes on with what is there")
 }
 
-// certificate tells errors that no patience mends.
+// certificate tells errors that no patience fixes.
 func certificate(err error) bool {
-	var verification *tls.CertificateVerificationError
-	return errors.As(err, &verification)
+	_, is := errors.AsType[*tls.CertificateVerificationError](err)
+	return is
 }
 
 // The blocks of a reply are frames: kind, checksum, length, bytes. A reply

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -68,25 +67,8 @@ func (r *round) cloneFrozen(ctx context.Context, create func(string) (*os.File, 
 		return nil, err
 	}
 	began := time.Now()
-	final := &Final{}
-	err = whileFrozen(ctx, thaw, func(ctx context.Context) error {
-		all, err := a.dir.list()
-		if err != nil {
-			return err
-		}
-		for _, f := range all.files {
-			final.Files = append(final.Files, FinalFile{File: f, Same: true})
-			final.Bytes += f.Size
-		}
-		if err := r.cloneAll(ctx, all.files, create); err != nil {
-			return err
-		}
-		return r.stoodStill(all.stamps)
-	})
-	if e := thaw.Release(); e != nil {
-		err = errors.Join(err, e)
-	}
-	if err != nil {
+	final, err := r.cloneStill(ctx, thaw, create)
+	if err = errors.Join(err, thaw.Release()); err != nil {
 		return nil, err
 	}
 	if a.opts.Way == WayLock {
@@ -94,6 +76,25 @@ func (r *round) cloneFrozen(ctx context.Context, create func(string) (*os.File, 
 		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds)
 	}
 	return final, nil
+}
+
+// cloneStill clones the files of a member that stands still.
+func (r *round) cloneStill(ctx context.Context, thaw Thaw, create func(string) (*os.File, error)) (*Final, error) {
+	ctx, cancel := endingWith(ctx, thaw.Lost(), errThawed)
+	defer cancel()
+	all, err := r.agent.dir.list()
+	if err != nil {
+		return nil, err
+	}
+	final := &Final{}
+	for _, f := range all.files {
+		final.Files = append(final.Files, FinalFile{File: f, Same: true})
+		final.Bytes += f.Size
+	}
+	if err := r.cloneAll(ctx, all.files, create); err != nil {
+		return nil, err
+	}
+	return final, r.stoodStill(all.stamps)
 }
 
 // flush writes out what the kernel holds of the files: a clone would wait for
@@ -159,11 +160,7 @@ func (a *Agent) clone(name string, create func(string) (*os.File, error)) error 
 	if err != nil {
 		return err
 	}
-	err = cloneFile(to, from)
-	if e := to.Close(); err == nil {
-		err = e
-	}
-	return err
+	return errors.Join(cloneFile(to, from), to.Close())
 }
 
 // clone is the first pass by shared blocks; it reports whether it was possible.
@@ -200,17 +197,13 @@ func (p *pull) create(name string) (*os.File, error) {
 	if err := checkPath(name); err != nil {
 		return nil, err
 	}
-	if name == storageFile {
-		name = storageTemp
-	}
-	if dir := path.Dir(name); dir != "." {
-		if err := p.root.MkdirAll(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, fmt.Errorf("seed: make %s: %w", dir, err)
-		}
-	}
-	f, err := p.root.OpenFile(name, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
+	local, err := p.place(name)
 	if err != nil {
-		return nil, fmt.Errorf("seed: make %s: %w", name, explain(err))
+		return nil, err
+	}
+	f, err := p.root.OpenFile(local, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("seed: make %s: %w", local, explain(err))
 	}
 	return f, nil
 }

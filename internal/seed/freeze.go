@@ -20,29 +20,31 @@ import (
 
 // closing finds out what the files hold at one moment.
 func (r *round) closing(ctx context.Context) (*Final, error) {
-	if r.pin != nil {
-		return r.runExtend(ctx)
+	aside, err := newSpool(r.agent.opts.SpoolDir, r.id)
+	if err != nil {
+		return nil, err
 	}
-	return r.runFreeze(ctx)
+	run := r.runFreeze
+	if r.pin != nil {
+		run = r.runExtend
+	}
+	final, err := run(ctx, aside)
+	if err != nil {
+		return nil, errors.Join(err, aside.remove())
+	}
+	return final, nil
 }
 
 // runFreeze makes the member stand still and finds out what its files hold
 // then. Under the lock only files that changed are read, and what the pullers
 // do not hold is put aside, so that the lock does not wait for any network.
-func (r *round) runFreeze(ctx context.Context) (*Final, error) {
-	aside, err := newSpool(r.agent.opts.SpoolDir, r.id)
-	if err != nil {
-		return nil, err
-	}
+func (r *round) runFreeze(ctx context.Context, aside *spool) (*Final, error) {
 	tries := freezeTries{log: r.agent.opts.Log}
 	for {
 		// What one attempt has put aside the next one counts on.
 		final, err := r.freezeOnce(ctx, aside)
-		if err == nil {
-			return final, nil
-		}
-		if ctx.Err() != nil || !tries.again(ctx, err) {
-			return nil, errors.Join(err, aside.remove())
+		if err == nil || ctx.Err() != nil || !tries.again(ctx, err) {
+			return final, err
 		}
 	}
 }
@@ -112,9 +114,7 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	began = time.Now()
 	final, files, err := r.frozenState(ctx, aside, thaw)
 	releasing := time.Now()
-	if e := thaw.Release(); e != nil {
-		err = errors.Join(err, e)
-	}
+	err = errors.Join(err, thaw.Release())
 	locked, release := time.Since(began), time.Since(releasing)
 	if err = errors.Join(err, aside.flush()); err != nil {
 		return nil, err
@@ -150,33 +150,10 @@ func (f *Final) noteLock(before LockTimes, locked, release time.Duration, thaw T
 
 // frozenState reads the state while the member stands still. The error of a
 // freeze that was lost meanwhile comes from Release.
-func (r *round) frozenState(ctx context.Context, aside *spool, thaw Thaw) (final *Final, files map[string]*roundFile, err error) {
-	err = whileFrozen(ctx, thaw, func(ctx context.Context) error {
-		final, files, err = r.compare(ctx, aside)
-		return err
-	})
-	return final, files, err
-}
-
-// whileFrozen calls work with a context that ends when the member no longer
-// stands still.
-func whileFrozen(ctx context.Context, thaw Thaw, work func(context.Context) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	watch := make(chan struct{})
-	var g errgroup.Group
-	g.Go(func() error {
-		select {
-		case <-thaw.Lost():
-			cancel(errThawed)
-		case <-watch:
-		}
-		return nil
-	})
-	err := work(ctx)
-	close(watch)
-	_ = g.Wait() // it returns nil
-	return err
+func (r *round) frozenState(ctx context.Context, aside *spool, thaw Thaw) (*Final, map[string]*roundFile, error) {
+	ctx, cancel := endingWith(ctx, thaw.Lost(), errThawed)
+	defer cancel()
+	return r.compare(ctx, aside)
 }
 
 // errThawed ends work under a lock that no longer holds.
@@ -434,7 +411,7 @@ func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spo
 	for _, c := range list {
 		for first := 0; first < len(c.sums); first += r.blocks.compared() { // one large file must not keep one worker alone busy
 			g.Go(func() error {
-				err := r.compareRange(ctx, c.File, c.known, c.sums, first, aside)
+				err := r.compareRange(ctx, c, first, aside)
 				if c.live && (errors.Is(err, errShorter) || errors.Is(err, fs.ErrNotExist)) {
 					c.torn.Store(true)
 					return nil
@@ -454,10 +431,10 @@ var errShorter = errors.New("became shorter while it was compared") //nolint:goc
 
 // compareRange sums up so many blocks of a file from first on, and puts aside
 // what pullers do not hold.
-func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums []Sum, first int, aside *spool) error {
-	file, err := r.agent.dir.Open(f.Path)
+func (r *round) compareRange(ctx context.Context, c *comparison, first int, aside *spool) error {
+	file, err := r.agent.dir.Open(c.Path)
 	if err != nil {
-		return fmt.Errorf("seed: open %s: %w", f.Path, err)
+		return fmt.Errorf("seed: open %s: %w", c.Path, err)
 	}
 	defer file.Close()
 	if err := awaitWrites(file); err != nil {
@@ -467,16 +444,16 @@ func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums
 	defer free()
 	size := int64(r.blocks.size)
 	data, hole := int64(-1), int64(-1) // the next data, and where they end
-	last := min(first+r.blocks.compared(), len(sums))
+	last := min(first+r.blocks.compared(), len(c.sums))
 	for i := first; i < last; i += r.blocks.perChunk() {
-		chunk := sums[i:min(i+r.blocks.perChunk(), last)]
+		chunk := c.sums[i:min(i+r.blocks.perChunk(), last)]
 		at := int64(i) * size
 		end := at + int64(len(chunk))*size
 		if hole <= at {
-			data = nextData(file, at, f.Size)
+			data = nextData(file, at, c.Size)
 			hole = nextHole(file, data)
 		}
-		if data >= end && end <= f.Size {
+		if data >= end && end <= c.Size {
 			for k := range chunk {
 				chunk[k] = r.blocks.zero // the journal's preallocated end is 100 MB of this
 			}
@@ -489,10 +466,10 @@ func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums
 		if err != nil {
 			return err
 		}
-		if int64(n) != min(end, f.Size)-at {
-			return fmt.Errorf("seed: %s %w", f.Path, errShorter)
+		if int64(n) != min(end, c.Size)-at {
+			return fmt.Errorf("seed: %s %w", c.Path, errShorter)
 		}
-		if err := r.compareChunk(f.Path, known, i, chunk, buf[:n], aside); err != nil {
+		if err := r.compareChunk(c, i, chunk, buf[:n], aside); err != nil {
 			return err
 		}
 	}
@@ -501,16 +478,16 @@ func (r *round) compareRange(ctx context.Context, f File, known *roundFile, sums
 
 // compareChunk sums up the blocks of what was read, and puts aside what nobody
 // holds.
-func (r *round) compareChunk(path string, known *roundFile, first int, sums []Sum, data []byte, aside *spool) error {
+func (r *round) compareChunk(c *comparison, first int, sums []Sum, data []byte, aside *spool) error {
 	for k := range sums {
 		b := data[:min(int(r.blocks.size), len(data))]
 		data = data[len(b):]
 		sums[k] = sumOf(b)
 		i := int64(first + k)
-		if known.held(i, sums[k]) || aside.holds(path, i, sums[k]) || isZero(b) {
+		if c.known.held(i, sums[k]) || aside.holds(c.Path, i, sums[k]) || isZero(b) {
 			continue // nobody needs it, it is there already, or its checksum says everything
 		}
-		if err := aside.add(path, i, sums[k], b); err != nil {
+		if err := aside.add(c.Path, i, sums[k], b); err != nil {
 			return err
 		}
 	}

@@ -142,7 +142,7 @@ type member struct {
 	admin  *driver.Database
 	app    string // names our operations on the server
 	// process identifies the run of the mongod; a restarted one is not locked.
-	process bson.Raw
+	process []byte
 }
 
 // connectMember connects to the member that uri names, alone.
@@ -165,7 +165,7 @@ func connectMember(ctx context.Context, uri, app string) (*member, error) {
 		m.close()
 		return nil, mongo.WithHint(fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err), "name one member, as mongodb://host:port")
 	}
-	m.process = hello.Topology.Process
+	m.process = hello.Topology.Process.Value
 	return m, nil
 }
 
@@ -181,25 +181,19 @@ type helloReply struct {
 	SetName   string `bson:"setName"`
 	Me        string `bson:"me"`
 	Hosts     []string
-	Who       string `bson:"primary"`
 	Topology  struct {
-		Process bson.Raw `bson:"processId"`
-	} `bson:"-"`
+		Process bson.RawValue `bson:"processId"`
+	} `bson:"topologyVersion"`
 }
 
-func (m *member) hello(ctx context.Context) (helloReply, error) {
-	var h helloReply
-	raw, err := m.run(ctx, bson.D{{Key: "isMaster", Value: 1}})
-	if err != nil {
-		return h, err
-	}
-	if err := bson.Unmarshal(raw, &h); err != nil {
-		return h, err
-	}
-	if v, err := raw.LookupErr("topologyVersion", "processId"); err == nil {
-		h.Topology.Process = append(bson.Raw(nil), v.Value...)
-	}
-	return h, nil
+func (m *member) hello(ctx context.Context) (h helloReply, err error) {
+	err = m.admin.RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
+	return h, err
+}
+
+// anew reports that another process has answered than the one that was connected to.
+func (m *member) anew(h helloReply) bool {
+	return len(m.process) > 0 && string(h.Topology.Process.Value) != string(m.process)
 }
 
 func (m *member) run(ctx context.Context, cmd bson.D) (bson.Raw, error) {
@@ -245,18 +239,26 @@ func (m *member) awaitIndexBuilds(ctx context.Context, gone <-chan struct{}) err
 			return false, errors.New("seed: the guardian's parent is gone")
 		default:
 		}
-		raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "active", Value: true},
-			{Key: "desc", Value: bson.D{{Key: "$regex", Value: "^IndexBuild"}}}})
+		ops, listed, err := m.operations(ctx, bson.E{Key: "active", Value: true},
+			bson.E{Key: "desc", Value: bson.D{{Key: "$regex", Value: "^IndexBuild"}}})
 		if err != nil {
 			return false, fmt.Errorf("seed: look for index builds: %w", err)
 		}
-		ops, ok := raw.Lookup("inprog").ArrayOK()
-		if !ok {
-			return true, nil
-		}
-		values, err := ops.Values()
-		return err == nil && len(values) == 0, err
+		return !listed || len(ops) == 0, nil
 	})
+}
+
+// operations are those of the member that a filter finds; listed is false where it lists none.
+func (m *member) operations(ctx context.Context, filter ...bson.E) (ops []bson.RawValue, listed bool, err error) {
+	raw, err := m.run(ctx, append(bson.D{{Key: "currentOp", Value: 1}}, filter...))
+	if err != nil {
+		return nil, false, err
+	}
+	array, listed := raw.Lookup("inprog").ArrayOK()
+	if listed {
+		ops, err = array.Values()
+	}
+	return ops, listed, err
 }
 
 // lockWhenStable takes the lock. A member that has just ended its initial sync
@@ -289,15 +291,8 @@ func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error
 func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
-	done := make(chan struct{})
-	defer close(done)
-	go func() { // ends with the lock command
-		select {
-		case <-gone:
-			cancel()
-		case <-done:
-		}
-	}()
+	ctx, end := endingWith(ctx, gone, nil)
+	defer end()
 	_, err := m.run(ctx, bson.D{{Key: "fsync", Value: 1}, {Key: "lock", Value: true}})
 	switch {
 	case err == nil:
@@ -324,7 +319,7 @@ func (m *member) unlockOwn() error {
 	ctx, cancel := context.WithTimeout(context.Background(), unlockOwnWait)
 	defer cancel()
 	h, err := m.hello(ctx)
-	if err == nil && m.process != nil && string(h.Topology.Process) != string(m.process) {
+	if err == nil && m.anew(h) {
 		return errors.New("seed: the server was started anew")
 	}
 	if err == nil {
@@ -369,8 +364,8 @@ func (m *member) tryUnlock() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if m.process != nil && string(h.Topology.Process) != string(m.process) {
-		return true, nil // started anew
+	if m.anew(h) {
+		return true, nil
 	}
 	// A lock command under way may take the lock yet; to unlock helps it end.
 	pending, unknown := m.pending(ctx)
@@ -392,24 +387,20 @@ func notLocked(err error) bool {
 // pending ends a lock command of ours that is still under way. After an error nobody
 // knows whether one is.
 func (m *member) pending(ctx context.Context) (bool, error) {
-	raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "appName", Value: m.app}, {Key: "command.fsync", Value: bson.D{{Key: "$exists", Value: true}}}})
+	ops, listed, err := m.operations(ctx, bson.E{Key: "appName", Value: m.app},
+		bson.E{Key: "command.fsync", Value: bson.D{{Key: "$exists", Value: true}}})
+	if err == nil && !listed {
+		err = errors.New("the member does not list its operations")
+	}
 	if err != nil {
 		return false, fmt.Errorf("seed: look for the lock command: %w", err)
 	}
-	ops, ok := raw.Lookup("inprog").ArrayOK()
-	if !ok {
-		return false, errors.New("seed: look for the lock command: the member does not list its operations")
-	}
-	values, err := ops.Values()
-	if err != nil {
-		return false, fmt.Errorf("seed: look for the lock command: %w", err)
-	}
-	for _, v := range values {
+	for _, v := range ops {
 		if op, ok := v.DocumentOK(); ok {
 			if id, err := op.LookupErr("opid"); err == nil {
 				_, _ = m.run(ctx, bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: id}})
 			}
 		}
 	}
-	return len(values) > 0, nil
+	return len(ops) > 0, nil
 }

@@ -4,11 +4,11 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -26,37 +26,27 @@ type Guardian struct {
 	// Command starts the guardian: a program and its arguments. It runs Guard.
 	Command []string
 	Request GuardRequest
-	Log     *slog.Logger
 }
 
 // Freeze starts a guardian and waits until it holds the lock.
 func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
-	id, err := randomID()
-	if err != nil {
-		return nil, err
-	}
 	q := g.Request
-	q.App = "millrace-seed-" + id
+	q.App = "millrace-seed-" + rand.Text()
 	cmd := spawn.Command(g.Command[0], g.Command[1:]...) // it has to outlive the context: it lets go by itself
 	cmd.SysProcAttr = apart()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, fmt.Errorf("seed: start the guardian of the lock: %w", err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("seed: start the guardian of the lock: %w", err)
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("seed: start the guardian of the lock: %w", err)
-	}
-	t := &guardedLock{cmd: cmd, in: in, log: g.Log, request: q, lost: make(chan struct{}), locked: make(chan struct{}), done: make(chan struct{})}
-	go t.listen(out)
-	line, err := json.Marshal(q)
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	err := cmp.Or(err1, err2)
 	if err == nil {
-		_, err = in.Write(append(line, '\n'))
+		err = cmd.Start()
 	}
 	if err != nil {
+		return nil, fmt.Errorf("seed: start the guardian of the lock: %w", err)
+	}
+	t := &guardedLock{cmd: cmd, in: in, request: q,
+		lost: make(chan struct{}), locked: make(chan struct{}), done: make(chan struct{})}
+	go t.listen(out)
+	if err := json.NewEncoder(in).Encode(q); err != nil {
 		return nil, errors.Join(fmt.Errorf("seed: tell the guardian: %w", err), t.Release())
 	}
 	select {
@@ -94,17 +84,13 @@ const releaseWait = 30 * time.Second
 type guardedLock struct {
 	cmd     *exec.Cmd
 	in      io.Closer
-	log     *slog.Logger
 	request GuardRequest
 
 	locked, lost, done chan struct{}
 	once               sync.Once
 
-	mu      sync.Mutex
-	holds   bool // the guardian said so
-	last    guardReply
-	told    bool // how it ended
-	waitErr error
+	mu   sync.Mutex
+	last guardReply // how it ended
 }
 
 // lockedSeconds is what the guardian says, once it has let go; else 0.
@@ -126,23 +112,17 @@ func (t *guardedLock) listen(out io.Reader) {
 		if json.Unmarshal(lines.Bytes(), &r) != nil {
 			continue
 		}
-		t.mu.Lock()
 		if r.Locked {
-			t.holds = true
 			close(t.locked)
-		} else {
-			t.last, t.told = r, true
+			continue
 		}
+		t.mu.Lock()
+		t.last = r
 		t.mu.Unlock()
-		if !r.Locked {
-			t.once.Do(func() { close(t.lost) })
-		}
+		t.once.Do(func() { close(t.lost) })
 	}
-	err := t.cmd.Wait()
+	_ = t.cmd.Wait() // its last reply says how it ended
 	t.once.Do(func() { close(t.lost) })
-	t.mu.Lock()
-	t.waitErr = err
-	t.mu.Unlock()
 }
 
 // Release lets the member go on and waits until it does. A guardian that was
@@ -166,13 +146,13 @@ func (t *guardedLock) Release() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case t.told && t.last.Error != "" && t.last.Passing:
+	case t.last.Error != "" && t.last.Passing:
 		return mongo.Retry(t.last.Error, nil, t.last.Hint)
-	case t.told && t.last.Error != "":
+	case t.last.Error != "":
 		return mongo.WithHint(errors.New(t.last.Error), t.last.Hint)
-	case t.told && t.last.Released && !early && t.last.InTime:
+	case t.last.Released && !early && t.last.InTime:
 		return nil
-	case t.told && t.last.Released:
+	case t.last.Released:
 		return mongo.WithHint(fmt.Errorf("seed: the lock was let go after its limit of %.1f s", t.last.Seconds),
 			"allow more with --lock-limit; nothing that was copied is lost, the next attempt uses it")
 	}

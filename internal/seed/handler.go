@@ -21,6 +21,7 @@ import (
 
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/outfile"
 )
 
 const (
@@ -67,11 +68,21 @@ func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 	}
 	h := &handler{agent: a, compress: enc}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/join", h.join)
 	mux.HandleFunc("POST /v1/read", h.read)
-	mux.HandleFunc("POST /v1/freeze", h.freeze)
-	mux.HandleFunc("POST /v1/stay", h.stay)
-	mux.HandleFunc("POST /v1/leave", h.leave)
+	mux.HandleFunc("POST /v1/join", func(w http.ResponseWriter, r *http.Request) {
+		m, err := a.Join(r.Context())
+		answer(w, m, err)
+	})
+	mux.HandleFunc("POST /v1/freeze", turn(func(ctx context.Context, q turnRequest) (any, error) {
+		return a.freezeWithin(ctx, q.Round, q.Puller, freezePatience)
+	}))
+	// It is held open: its end reports that a puller was killed or cut off.
+	mux.HandleFunc("POST /v1/stay", turn(func(ctx context.Context, q turnRequest) (any, error) {
+		return struct{}{}, a.stay(ctx, q.Round, q.Puller, stayPatience)
+	}))
+	mux.HandleFunc("POST /v1/leave", turn(func(ctx context.Context, q turnRequest) (any, error) {
+		return struct{}{}, a.Leave(ctx, q.Round, q.Puller)
+	}))
 	return guardHandler(mux, token, local), nil
 }
 
@@ -107,12 +118,28 @@ func reply(w http.ResponseWriter, status int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the puller is gone, or will ask again
 }
 
-func refuse(w http.ResponseWriter, err error) {
-	status := http.StatusConflict
-	if errors.Is(err, errNoRound) {
-		status = http.StatusGone
+// answer sends a result, or why there is none.
+func answer(w http.ResponseWriter, v any, err error) {
+	switch {
+	case err == nil:
+		reply(w, http.StatusOK, v)
+	case errors.Is(err, errNotYet):
+		reply(w, http.StatusAccepted, struct{}{})
+	case errors.Is(err, errNoRound):
+		reply(w, http.StatusGone, errorReply{err.Error(), mongo.HintOf(err)})
+	default:
+		reply(w, http.StatusConflict, errorReply{err.Error(), mongo.HintOf(err)})
 	}
-	reply(w, status, errorReply{err.Error(), mongo.HintOf(err)})
+}
+
+// turn handles what a puller of a round asks for.
+func turn(do func(context.Context, turnRequest) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if q := (turnRequest{}); decode(w, r, &q) {
+			v, err := do(r.Context(), q)
+			answer(w, v, err)
+		}
+	}
 }
 
 // decode reads a request; it answers a bad one itself.
@@ -124,63 +151,13 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-func (h *handler) join(w http.ResponseWriter, r *http.Request) {
-	m, err := h.agent.Join(r.Context())
-	if err != nil {
-		refuse(w, err)
-		return
-	}
-	reply(w, http.StatusOK, m)
-}
-
-func (h *handler) freeze(w http.ResponseWriter, r *http.Request) {
-	var q turnRequest
-	if !decode(w, r, &q) {
-		return
-	}
-	final, err := h.agent.freezeWithin(r.Context(), q.Round, q.Puller, freezePatience)
-	switch {
-	case errors.Is(err, errNotYet):
-		reply(w, http.StatusAccepted, struct{}{})
-	case err != nil:
-		refuse(w, err)
-	default:
-		reply(w, http.StatusOK, final)
-	}
-}
-
-// stay is held open: its end reports that a puller was killed or cut off.
-func (h *handler) stay(w http.ResponseWriter, r *http.Request) {
-	var q turnRequest
-	if !decode(w, r, &q) {
-		return
-	}
-	if err := h.agent.stay(r.Context(), q.Round, q.Puller, stayPatience); err != nil {
-		refuse(w, err)
-		return
-	}
-	reply(w, http.StatusOK, struct{}{})
-}
-
-func (h *handler) leave(w http.ResponseWriter, r *http.Request) {
-	var q turnRequest
-	if !decode(w, r, &q) {
-		return
-	}
-	if err := h.agent.Leave(r.Context(), q.Round, q.Puller); err != nil {
-		refuse(w, err)
-		return
-	}
-	reply(w, http.StatusOK, struct{}{})
-}
-
 func (h *handler) read(w http.ResponseWriter, r *http.Request) {
 	var q readRequest
 	if !decode(w, r, &q) {
 		return
 	}
 	if _, err := h.agent.round(q.Round); err != nil { // before the reply begins
-		refuse(w, err)
+		answer(w, nil, err)
 		return
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readDeadline))
@@ -253,19 +230,11 @@ func TokenFile(dir, address string) string {
 // read; remove takes the file away, unless another agent's has replaced it.
 func WriteToken(name string) (token string, remove func() error, err error) {
 	token = rand.Text()
-	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-		return "", nil, fmt.Errorf("write the token: %w", err)
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".token-*") // with mode 0600
-	if err != nil {
-		return "", nil, fmt.Errorf("write the token: %w", err)
-	}
-	_, err = f.WriteString(token + "\n")
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), name) // a reader sees a whole one
+	if err = os.MkdirAll(filepath.Dir(name), 0o700); err == nil {
+		err = outfile.Replace(name, func(f *os.File) error { _, err := f.WriteString(token + "\n"); return err })
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("write the token: %w", errors.Join(err, os.Remove(f.Name())))
+		return "", nil, fmt.Errorf("write the token: %w", err)
 	}
 	return token, func() error {
 		if now, err := ReadToken(name); err != nil || now != token {

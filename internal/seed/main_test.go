@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -207,18 +208,7 @@ func removeMember(t *testing.T, uri, host string) {
 	must(t, err)
 	defer set.Disconnect(context.Background())
 	must(t, reconfigure(t.Context(), set, func(cfg *replConfig) error {
-		for i := range cfg.doc {
-			if cfg.doc[i].Key != "members" {
-				continue
-			}
-			var keep bson.A
-			for _, m := range cfg.list() {
-				if get1(m, "host") != host {
-					keep = append(keep, m)
-				}
-			}
-			cfg.doc[i].Value = keep
-		}
+		cfg.Members = slices.DeleteFunc(cfg.Members, func(m replMember) bool { return m.Host == host })
 		return nil
 	}))
 }

@@ -207,11 +207,11 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 		if m == nil {
 			return fmt.Errorf("seed: %s is no member any more", o.Join)
 		}
-		if has, _ := asInt(get1(m, "votes")); o.Votes > 0 && has == 0 && cfg.voters() >= 7 {
-			return mongo.WithHint(errors.New("seed: the set has seven voting members already"), "the new one stays without a vote")
+		if o.Votes > 0 && m.Votes == 0 && cfg.voters() >= 7 {
+			return mongo.WithHint(errors.New("seed: the set has seven voting members already"),
+				"the new one stays without a vote")
 		}
-		set1(m, "votes", int32(min(o.Votes, 1)))
-		set1(m, "priority", o.Priority)
+		m.Votes, m.Priority = int32(min(o.Votes, 1)), o.Priority
 		return nil
 	})
 }
@@ -242,65 +242,36 @@ func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 }
 
 // replConfig is a set's configuration; what is not known here is kept.
-type replConfig struct{ doc bson.D }
-
-func (c *replConfig) list() []*bson.D {
-	var out []*bson.D
-	for i := range c.doc {
-		if c.doc[i].Key != "members" {
-			continue
-		}
-		a, _ := c.doc[i].Value.(bson.A)
-		for j := range a {
-			switch m := a[j].(type) {
-			case bson.D:
-				p := &m
-				a[j] = p
-				out = append(out, p)
-			case *bson.D:
-				out = append(out, m)
-			}
-		}
-	}
-	return out
+type replConfig struct {
+	Version  int64        `bson:"version"`
+	Members  []replMember `bson:"members"`
+	Settings bson.Raw     `bson:"settings,omitempty"`
+	Rest     bson.M       `bson:",inline"`
 }
 
-func (c *replConfig) find(host string) *bson.D {
-	for _, m := range c.list() {
-		if h, _ := get1(m, "host").(string); h == host {
-			return m
-		}
-	}
-	return nil
+// replMember is a member as a set's configuration has it, which the server completes.
+type replMember struct {
+	ID       int32   `bson:"_id"`
+	Host     string  `bson:"host"`
+	Votes    int32   `bson:"votes"`
+	Priority float64 `bson:"priority"`
+	Rest     bson.M  `bson:",inline"`
 }
 
-func (c *replConfig) voters() int {
-	n := 0
-	for _, m := range c.list() {
-		if fmt.Sprint(get1(m, "votes")) != "0" {
-			n++
-		}
+// find is the member of that address, nil for none.
+func (c *replConfig) find(host string) *replMember {
+	i := slices.IndexFunc(c.Members, func(m replMember) bool { return m.Host == host })
+	if i < 0 {
+		return nil
+	}
+	return &c.Members[i]
+}
+
+func (c *replConfig) voters() (n int) {
+	for _, m := range c.Members {
+		n += int(m.Votes)
 	}
 	return n
-}
-
-func get1(d *bson.D, key string) any {
-	for _, e := range *d {
-		if e.Key == key {
-			return e.Value
-		}
-	}
-	return nil
-}
-
-func set1(d *bson.D, key string, v any) {
-	for i := range *d {
-		if (*d)[i].Key == key {
-			(*d)[i].Value = v
-			return
-		}
-	}
-	*d = append(*d, bson.E{Key: key, Value: v})
 }
 
 // addMember adds a member without vote and priority, unless it is there.
@@ -309,36 +280,16 @@ func addMember(ctx context.Context, set *driver.Client, host string, hidden bool
 		if cfg.find(host) != nil {
 			return errUnchanged
 		}
-		next := int64(0)
-		for _, m := range cfg.list() {
-			if id, ok := asInt(get1(m, "_id")); ok {
-				next = max(next, id+1)
-			}
+		added := replMember{Host: host}
+		for _, m := range cfg.Members {
+			added.ID = max(added.ID, m.ID+1)
 		}
-		m := bson.D{{Key: "_id", Value: int32(next)}, {Key: "host", Value: host}, {Key: "votes", Value: int32(0)}, {Key: "priority", Value: 0.0}}
 		if hidden {
-			m = append(m, bson.E{Key: "hidden", Value: true})
+			added.Rest = bson.M{"hidden": true}
 		}
-		for i := range cfg.doc {
-			if cfg.doc[i].Key == "members" {
-				a, _ := cfg.doc[i].Value.(bson.A)
-				cfg.doc[i].Value = append(a, m)
-			}
-		}
+		cfg.Members = append(cfg.Members, added)
 		return nil
 	})
-}
-
-func asInt(v any) (int64, bool) {
-	switch n := v.(type) {
-	case int32:
-		return int64(n), true
-	case int64:
-		return n, true
-	case float64:
-		return int64(n), true
-	}
-	return 0, false
 }
 
 // errUnchanged ends a reconfiguration that is not needed.
@@ -378,24 +329,23 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 }
 
 func tryReconfigure(ctx context.Context, set *driver.Client, change func(*replConfig) error) error {
+	cfg, err := readReplConfig(ctx, set)
+	if err == nil {
+		err = change(cfg)
+	}
+	if err != nil {
+		return err
+	}
+	cfg.Version++
+	return set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: cfg}}).Err()
+}
+
+func readReplConfig(ctx context.Context, set *driver.Client) (*replConfig, error) {
 	var reply struct {
-		Config bson.D `bson:"config"`
+		Config replConfig `bson:"config"`
 	}
-	admin := set.Database("admin")
-	if err := admin.RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply); err != nil {
-		return err
-	}
-	cfg := &replConfig{doc: reply.Config}
-	if err := change(cfg); err != nil {
-		return err
-	}
-	for i := range cfg.doc {
-		if cfg.doc[i].Key == "version" {
-			v, _ := asInt(cfg.doc[i].Value)
-			cfg.doc[i].Value = v + 1
-		}
-	}
-	return admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: cfg.doc}}).Err()
+	err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply)
+	return &reply.Config, err
 }
 
 // awaitSecondary waits until the member is a secondary that has applied what

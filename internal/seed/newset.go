@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,8 +40,10 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 			if err := checkIndependent(ctx, c); err != nil {
 				return err
 			}
-			at, err = newestPosition(ctx, c)
-			return err
+			if at, err = oplogEnd(ctx, c, -1); err != nil {
+				return fmt.Errorf("read the end of the oplog: %w", err)
+			}
+			return nil
 		})
 	if err != nil {
 		return at, 0, fmt.Errorf("seed: apply the oplog to the copy: %w", err)
@@ -88,17 +91,6 @@ func partOfCluster(role string) error {
 	what := map[string]string{"shardsvr": "a shard", "configsvr": "a config server"}[role]
 	return mongo.WithHint(fmt.Errorf("seed: cannot make a replica set of its own: the source is %s (%s) of a sharded cluster, and the copy would keep that identity and hold a part of the data", what, role),
 		"copy the cluster from its routers (mongos) with millrace sync")
-}
-
-func newestPosition(ctx context.Context, c *driver.Client) (mongo.OpTime, error) {
-	var at mongo.OpTime
-	err := c.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
-		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}}).
-			SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}})).Decode(&at)
-	if err != nil {
-		return at, fmt.Errorf("read the end of the oplog: %w", err)
-	}
-	return at, nil
 }
 
 // withPrivateMongod runs fn on a standalone mongod that listens on a socket in
@@ -157,24 +149,17 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 
 // callPrivate waits until a mongod answers on the socket and runs fn.
 func callPrivate(ctx context.Context, socket string, ended <-chan struct{}, fn func(context.Context, *driver.Client) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	over := make(chan struct{})
-	defer close(over)
-	go func() { // ends with this function
-		select {
-		case <-ended:
-			cancel(errors.New("mongod ended"))
-		case <-over:
-		}
-	}()
+	ctx, cancel := endingWith(ctx, ended, errors.New("mongod ended"))
+	defer cancel()
 	c, err := driver.Connect(options.Client().SetHosts([]string{socket}).SetDirect(true).
 		SetHeartbeatInterval(500 * time.Millisecond).SetServerSelectionTimeout(selectionWait))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
-	if err := awaitAnswer(ctx, c); err != nil {
+	// Recovery may replay hours of oplog: the socket is there before, but nobody listens on it.
+	err = until(ctx, 50*time.Millisecond, func() (bool, error) { return c.Ping(ctx, nil) == nil, nil })
+	if err != nil {
 		return err
 	}
 	if err := fn(ctx, c); err != nil {
@@ -187,20 +172,9 @@ func callPrivate(ctx context.Context, socket string, ended <-chan struct{}, fn f
 // its processors with much else.
 const selectionWait = 30 * time.Second
 
-// awaitAnswer waits as long as recovery takes, a replay of hours of oplog
-// perhaps: the socket is there before that, but nobody listens on it.
-func awaitAnswer(ctx context.Context, c *driver.Client) error {
-	return until(ctx, 50*time.Millisecond, func() (bool, error) { return c.Ping(ctx, nil) == nil, nil })
-}
-
+// mongod is the program that makes the copy independent.
 func (o MemberOptions) mongod() string {
-	switch {
-	case o.Mongod != "":
-		return o.Mongod
-	case len(o.Command) > 0:
-		return o.Command[0]
-	}
-	return "mongod"
+	return cmp.Or(o.Mongod, slices.Concat(o.Command, []string{"mongod"})[0])
 }
 
 // tailOf is the end of a log.

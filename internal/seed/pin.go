@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -93,10 +91,10 @@ func (r *round) watchPin() {
 		case <-lost:
 			lost = nil
 			r.agent.opts.Log.Warn("the server closed the backup cursor; what was read since is not used")
-			r.agent.drop(r)
+			r.agent.ended(r.agent.drop(r))
 		case <-tick.C:
 			if r.idle(r.agent.opts.Idle) {
-				r.agent.drop(r)
+				r.agent.ended(r.agent.drop(r))
 			}
 		case <-r.over:
 			if err := r.pin.Release(); err != nil {
@@ -107,36 +105,16 @@ func (r *round) watchPin() {
 	}
 }
 
-// drop ends a round that is of no use any more.
-func (a *Agent) drop(r *round) {
-	a.mu.Lock()
-	delete(a.rounds, r.id)
-	if a.open == r {
-		a.open = nil
-	}
-	a.mu.Unlock()
-	if err := r.end(); err != nil {
-		a.opts.Log.Warn("what a round put aside was not removed", "error", err)
-	}
-}
-
 // runExtend closes a round of pinned files: it adds the journal that was
 // written since, puts it aside, and makes sure that the files were pinned until
 // then. An attempt that is cut leaves them pinned for another one.
-func (r *round) runExtend(ctx context.Context) (*Final, error) {
-	aside, err := newSpool(r.agent.opts.SpoolDir, r.id)
-	if err != nil {
-		return nil, err
-	}
+func (r *round) runExtend(ctx context.Context, aside *spool) (*Final, error) {
 	added, err := r.extend(ctx, aside)
 	if err != nil && ctx.Err() != nil {
-		return nil, errors.Join(ctx.Err(), aside.remove())
+		return nil, ctx.Err()
 	}
-	if e := r.pin.Release(); e != nil {
-		err = errors.Join(err, e)
-	}
-	if err != nil {
-		return nil, errors.Join(err, aside.remove())
+	if err = errors.Join(err, r.pin.Release()); err != nil {
+		return nil, err
 	}
 	final := &Final{ChangedBytes: aside.size()}
 	for _, f := range r.list {
@@ -193,11 +171,9 @@ func (r *round) extend(ctx context.Context, aside *spool) (map[string]*roundFile
 // putJournalAside reads files that an extension named. A later extension may
 // name them again, longer.
 func (r *round) putJournalAside(ctx context.Context, list []File, added map[string]*roundFile, aside *spool) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(r.agent.opts.Workers)
+	var read []*comparison
 	for _, f := range list {
 		if err := checkPath(f.Path); err != nil {
-			_ = g.Wait()
 			return err
 		}
 		known := added[f.Path]
@@ -208,24 +184,17 @@ func (r *round) putJournalAside(ctx context.Context, list []File, added map[stri
 			}
 			added[f.Path] = known
 		}
-		g.Go(func() error {
-			info, err := r.agent.dir.Stat(f.Path)
-			if errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("seed: the server named %s, which is not there: %w", f.Path, err)
-			}
-			if err != nil {
-				return err
-			}
-			// What the server tells is a size of that moment, or none.
-			known.size = max(f.Size, info.Size())
-			known.final = make([]Sum, r.blocks.size.blocks(known.size))
-			for first := 0; first < len(known.final); first += r.blocks.compared() {
-				if err := r.compareRange(gctx, File{Path: f.Path, Size: known.size}, known, known.final, first, aside); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		info, err := r.agent.dir.Stat(f.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("seed: the server named %s, which is not there: %w", f.Path, err)
+		}
+		if err != nil {
+			return err
+		}
+		// What the server says is a size of that moment, or none.
+		known.size = max(f.Size, info.Size())
+		known.final = make([]Sum, r.blocks.size.blocks(known.size))
+		read = append(read, &comparison{File: File{Path: f.Path, Size: known.size}, known: known, sums: known.final})
 	}
-	return g.Wait()
+	return r.compareFiles(ctx, read, aside)
 }

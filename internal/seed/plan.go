@@ -13,6 +13,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -261,7 +262,8 @@ func (p *Plan) inspectReplication(ctx context.Context, m *member) {
 	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
 		p.delay(raw)
 	}
-	oldest, newest := m.oplogEnd(ctx, 1), m.oplogEnd(ctx, -1)
+	oldest, _ := oplogEnd(ctx, m.client, 1) // zero is not known
+	newest, _ := oplogEnd(ctx, m.client, -1)
 	p.Origin.Oplog = newest
 	if newest.IsZero() || oldest.IsZero() {
 		return
@@ -269,13 +271,12 @@ func (p *Plan) inspectReplication(ctx context.Context, m *member) {
 	p.Origin.WindowSecs = newest.Time().Sub(oldest.Time()).Seconds()
 }
 
-// oplogEnd is the oldest (1) or newest (-1) position of the member's oplog.
-func (m *member) oplogEnd(ctx context.Context, direction int) mongo.OpTime {
-	var e mongo.OpTime
-	_ = m.client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
+// oplogEnd is the oldest (1) or newest (-1) position of a member's oplog.
+func oplogEnd(ctx context.Context, c *driver.Client, direction int) (at mongo.OpTime, err error) {
+	err = c.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
 		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: direction}}).
-			SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}})).Decode(&e)
-	return e
+			SetProjection(bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}})).Decode(&at)
+	return at, err
 }
 
 type setStatus struct {

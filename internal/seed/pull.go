@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,10 +62,7 @@ type Report struct {
 // that was interrupted. From the first byte written until it returns nil, no
 // mongod starts on the directory.
 func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
-	o.Workers = orDefault(o.Workers, 4)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Workers, o.Log = cmp.Or(max(o.Workers, 0), 4), logOr(o.Log)
 	if o.Stats == nil {
 		o.Stats = &Stats{}
 	}
@@ -97,14 +95,11 @@ type pull struct {
 }
 
 func (p *pull) close() error {
-	var errs []error
-	for _, f := range p.files {
-		errs = append(errs, f.close())
-	}
+	err := p.forget()
 	if p.lock != nil {
-		errs = append(errs, p.lock.Close())
+		err = errors.Join(err, p.lock.Close())
 	}
-	return errors.Join(append(errs, p.root.Close())...)
+	return errors.Join(err, p.root.Close())
 }
 
 // openTarget takes an empty directory, one that holds an incomplete copy, or one
@@ -359,18 +354,26 @@ func (p *pull) target(f File) (*targetFile, error) {
 	if t := p.files[name]; t != nil {
 		return t, nil
 	}
-	local := name
-	if name == storageFile {
-		local = storageTemp // the real one comes last
-	}
-	if dir := path.Dir(name); dir != "." {
-		if err := p.root.MkdirAll(dir, 0o700); err != nil {
-			return nil, fmt.Errorf("seed: make %s: %w", dir, err)
-		}
+	local, err := p.place(name)
+	if err != nil {
+		return nil, err
 	}
 	t := &targetFile{root: p.root, name: local, block: int64(p.block), buffers: &p.buffers, expected: f.Size}
 	p.files[name] = t
 	return t, nil
+}
+
+// place is the name of a file of the copy until it is complete, in a directory that is there.
+func (p *pull) place(name string) (string, error) {
+	if name == storageFile {
+		return storageTemp, nil // the real one comes last
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := p.root.MkdirAll(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", fmt.Errorf("seed: make %s: %w", dir, err)
+		}
+	}
+	return name, nil
 }
 
 // fetchRange fetches blocks; what is there already is offered by checksum.
@@ -379,32 +382,37 @@ func (p *pull) fetchRange(ctx context.Context, m *Manifest, t *targetFile, first
 	if err != nil {
 		return err
 	}
-	err = p.fetch(ctx, m, t, first, have, &p.report.CopiedBytes)
+	err = p.fetch(ctx, t, t.request(m, first, have), &p.report.CopiedBytes)
 	t.startWriting(first, n)
 	return err
 }
 
-// fetch reads a range and writes what is new of it.
-func (p *pull) fetch(ctx context.Context, m *Manifest, t *targetFile, first int64, have []Sum, written *int64) error {
-	name := t.name
-	if name == storageTemp {
-		name = storageFile
+// request asks for a range of the file.
+func (f *targetFile) request(m *Manifest, first int64, have []Sum) ReadRequest {
+	q := ReadRequest{Round: m.Round, Puller: m.Puller, Path: f.name, First: first, Have: have}
+	if f.name == storageTemp {
+		q.Path = storageFile
 	}
+	return q
+}
+
+// fetch reads a range and writes what is new of it.
+func (p *pull) fetch(ctx context.Context, t *targetFile, q ReadRequest, written *int64) error {
 	s := stretch{f: t}
-	q := ReadRequest{Round: m.Round, Puller: m.Puller, Path: name, First: first, Have: have}
 	err := p.src.Read(ctx, q, func(b Block) error {
-		if b.Index < first || b.Index >= first+int64(len(have)) || int64(len(b.Data)) > t.block {
-			return fmt.Errorf("seed: the agent sent block %d of %s unasked", b.Index, name)
+		if b.Index < q.First || b.Index >= q.First+int64(len(q.Have)) || int64(len(b.Data)) > t.block {
+			return fmt.Errorf("seed: the agent sent block %d of %s unasked", b.Index, q.Path)
 		}
 		if b.Same {
-			if b.Sum != have[b.Index-first] {
-				return fmt.Errorf("seed: the agent claims that block %d of %s is there", b.Index, name)
+			if b.Sum != q.Have[b.Index-q.First] {
+				return fmt.Errorf("seed: the agent claims that block %d of %s is there", b.Index, q.Path)
 			}
 			p.stats.pass(t.block)
 			return nil
 		}
 		if sumOf(b.Data) != b.Sum {
-			return mongo.WithHint(fmt.Errorf("seed: block %d of %s arrived damaged", b.Index, name), "run it again: what arrived whole is used")
+			return mongo.WithHint(fmt.Errorf("seed: block %d of %s arrived damaged", b.Index, q.Path),
+				"run it again: what arrived whole is used")
 		}
 		if err := s.add(b); err != nil {
 			return err
@@ -463,7 +471,7 @@ func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFil
 			p.stats.pass(n * t.block)
 			continue
 		}
-		if err := p.fetch(ctx, m, t, first, have, &p.report.AgainBytes); err != nil {
+		if err := p.fetch(ctx, t, t.request(m, first, have), &p.report.AgainBytes); err != nil {
 			return err
 		}
 		if have, err = t.sums(first, n); err != nil {

@@ -53,21 +53,16 @@ func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (f
 
 // setOf is the identity of the set that has a member.
 func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID, error) {
-	raw, err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Raw()
+	cfg, err := readReplConfig(ctx, set)
 	if err != nil {
-		return bson.ObjectID{}, mongo.NeedsRole(fmt.Errorf("seed: ask the set for its configuration: %w", err), "the user needs the role clusterManager")
+		return bson.ObjectID{}, mongo.NeedsRole(fmt.Errorf("seed: ask the set for its configuration: %w", err),
+			"the user needs the role clusterManager")
 	}
-	var reply struct {
-		Config bson.D `bson:"config"`
-	}
-	if err := bson.Unmarshal(raw, &reply); err != nil {
-		return bson.ObjectID{}, fmt.Errorf("seed: the set's configuration cannot be read: %w", err)
-	}
-	if cfg := (&replConfig{doc: reply.Config}); cfg.find(host) == nil {
+	if cfg.find(host) == nil {
 		return bson.ObjectID{}, mongo.WithHint(fmt.Errorf("seed: the set has no member %s to be replaced", host),
 			"name it as rs.conf() does; a new member takes --join")
 	}
-	id, ok := raw.Lookup("config", "settings", "replicaSetId").ObjectIDOK()
+	id, ok := cfg.Settings.Lookup("replicaSetId").ObjectIDOK()
 	if !ok {
 		return id, errors.New("seed: the set's configuration has no replicaSetId")
 	}

@@ -2,6 +2,7 @@ package seed
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -73,11 +74,7 @@ type roundFile struct {
 }
 
 func newRound(ctx context.Context, a *Agent, origin Origin) (*round, error) {
-	id, err := randomID()
-	if err != nil {
-		return nil, err
-	}
-	r := &round{id: id, agent: a, origin: origin, files: map[string]*roundFile{},
+	r := &round{id: rand.Text(), agent: a, origin: origin, files: map[string]*roundFile{},
 		began: time.Now(), pullers: map[string]*puller{}, changed: make(chan struct{}), over: make(chan struct{})}
 	if a.opts.Way == WayCursor {
 		return r, r.pinFiles(ctx)
@@ -115,10 +112,7 @@ func (r *round) takesMore() bool {
 }
 
 func (r *round) join() (*Manifest, error) {
-	id, err := randomID()
-	if err != nil {
-		return nil, err
-	}
+	id := rand.Text()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.state != roundCopying {
@@ -126,9 +120,8 @@ func (r *round) join() (*Manifest, error) {
 	}
 	r.pullers[id] = &puller{seen: time.Now()}
 	r.signal()
-	m := &Manifest{Round: r.id, Puller: id, Way: r.agent.opts.Way, Why: r.agent.opts.Why, Origin: r.origin,
-		BlockSize: r.blocks.size, Files: r.list, Bytes: r.bytes}
-	return m, nil
+	return &Manifest{Round: r.id, Puller: id, Way: r.agent.opts.Way, Why: r.agent.opts.Why, Origin: r.origin,
+		BlockSize: r.blocks.size, Files: r.list, Bytes: r.bytes}, nil
 }
 
 // enter notes a request of a puller; the returned function notes how it ended.
@@ -231,18 +224,23 @@ func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (
 // began with: it may take longer than a request may, and a puller that was cut
 // finds its result when it comes back. It ends with the round.
 func (r *round) close() {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	ctx, cancel := endingWith(context.Background(), r.over, nil)
+	defer cancel()
+	r.settle(r.closing(ctx))
+}
+
+// endingWith is a context that ends with a cause as well when a channel is closed. The
+// returned function ends it.
+func endingWith(ctx context.Context, over <-chan struct{}, cause error) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() { // ends with the context
 		select {
-		case <-r.over:
-			cancel()
+		case <-over:
+			cancel(cause)
 		case <-ctx.Done():
 		}
-	})
-	r.settle(r.closing(ctx))
-	cancel()
-	wg.Wait()
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // turn reports what a ready puller has to do: take the result, or wait. It begins
@@ -495,9 +493,9 @@ func (s *spool) size() int64 {
 }
 
 func (s *spool) remove() error {
-	err := s.file.Close()
-	if e := os.Remove(s.file.Name()); e != nil && !errors.Is(e, fs.ErrNotExist) {
-		err = errors.Join(err, e)
+	err := os.Remove(s.file.Name())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	return err
+	return errors.Join(s.file.Close(), err)
 }

@@ -58,7 +58,7 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
 	case WayCursor:
 		a.Pinner = &BackupCursor{URI: o.URI, Log: o.Log}
 	case WayLock:
-		a.Freezer = &Guardian{Command: o.Guard, Log: o.Log, Request: GuardRequest{
+		a.Freezer = &Guardian{Command: o.Guard, Request: GuardRequest{
 			URI: o.URI, LimitSeconds: o.LockLimit.Seconds(), Primary: o.AllowPrimary && o.YesBlockAllWrites}}
 	}
 	agent, err := NewAgent(a)
@@ -138,9 +138,7 @@ func Run(ctx context.Context, src Source, o Options) (*Result, error) {
 	if o.Pull.Stats == nil {
 		o.Pull.Stats = &Stats{}
 	}
-	if o.Pull.Log == nil {
-		o.Pull.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Pull.Log = logOr(o.Pull.Log)
 	if o.Pull.Check == nil {
 		o.Pull.Check = func(m *Manifest) error {
 			p := &Plan{Way: m.Way, Origin: m.Origin, Files: len(m.Files), Bytes: m.Bytes}

@@ -218,13 +218,7 @@ func writeRootFile(root *os.Root, name string, b []byte) error {
 		return err
 	}
 	_, err = f.Write(b)
-	if err == nil {
-		err = f.Sync()
-	}
-	if e := f.Close(); err == nil {
-		err = e
-	}
-	return err
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func syncDir(root *os.Root, name string) error {
@@ -232,11 +226,7 @@ func syncDir(root *os.Root, name string) error {
 	if err != nil {
 		return err
 	}
-	err = d.Sync()
-	if e := d.Close(); err == nil {
-		err = e
-	}
-	if err != nil {
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
 		return fmt.Errorf("seed: make the directory %s durable: %w", name, err)
 	}
 	return nil
