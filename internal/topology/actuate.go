@@ -10,12 +10,14 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 const (
@@ -29,13 +31,9 @@ const (
 // SyncFrom tells a member to fetch from a source. It takes effect with the
 // member's next batch, and only if the source is then ahead of the member.
 func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
-	c, err := o.client(host)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetSyncFrom", Value: source}}).Err()
+	err := o.on(ctx, host, func(ctx context.Context, c *driver.Client) error {
+		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetSyncFrom", Value: source}}).Err()
+	})
 	if err != nil {
 		return mongo.WithHint(fmt.Errorf("make %s fetch from %s: %w", host, source, err),
 			"the user needs the action replSetStateChange, which the role clusterManager has; the source has to be up and hold data")
@@ -45,44 +43,38 @@ func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
 
 // Source asks a member alone for its source and state.
 func (o *Observer) Source(ctx context.Context, host string) (source, state string, err error) {
-	c, err := o.client(host)
-	if err != nil {
-		return "", "", err
-	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	s, err := readStatus(ctx, c)
-	if err != nil {
-		return "", "", fmt.Errorf("ask %s for its source: %w", host, err)
-	}
-	if self := s.of(host); self != nil {
-		state = self.State
-	}
-	return cmp.Or(s.SyncHost, s.SyncTo), state, nil
+	err = o.on(ctx, host, func(ctx context.Context, c *driver.Client) error {
+		s, err := readStatus(ctx, c)
+		if err != nil {
+			return fmt.Errorf("ask %s for its source: %w", host, err)
+		}
+		if self := s.of(host); self != nil {
+			state = self.State
+		}
+		source = cmp.Or(s.SyncHost, s.SyncTo)
+		return nil
+	})
+	return source, state, err
 }
 
 // Notes writes small notes into the primary's oplog for a tenth of a second.
 func (o *Observer) Notes(ctx context.Context, primary string) error {
-	c, err := o.client(primary)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
 	end := time.Now().Add(noteTime)
-	failed := make([]error, noteWriters)
-	var wg sync.WaitGroup
-	for i := range noteWriters {
-		wg.Go(func() {
-			for time.Now().Before(end) && failed[i] == nil {
-				failed[i] = c.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
-					{Key: "data", Value: bson.D{{Key: "millrace", Value: "topology"}}},
-					{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}, {Key: "j", Value: false}}}}).Err()
-			}
-		})
-	}
-	wg.Wait()
-	if err := cmp.Or(failed...); err != nil {
+	err := o.on(ctx, primary, func(ctx context.Context, c *driver.Client) error {
+		var g errgroup.Group
+		for range noteWriters {
+			g.Go(func() (err error) {
+				for time.Now().Before(end) && err == nil {
+					err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
+						{Key: "data", Value: bson.D{{Key: "millrace", Value: "topology"}}},
+						{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}, {Key: "j", Value: false}}}}).Err()
+				}
+				return err
+			})
+		}
+		return g.Wait()
+	})
+	if err != nil {
 		return fmt.Errorf("write notes into the oplog of %s: %w", primary, err)
 	}
 	return nil
@@ -138,23 +130,21 @@ func (o *Observer) Rivals(ctx context.Context, hosts []string) ([]string, error)
 
 // holdsAt are the names of holds with connections to a member.
 func (o *Observer) holdsAt(ctx context.Context, host string) ([]string, error) {
-	c, err := o.client(host)
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
-	defer cancel()
-	cursor, err := c.Database("admin").Aggregate(ctx, bson.A{
-		bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true}}}},
-		bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + regexp.QuoteMeta(holdName)}}}}}},
-		bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$appName"}}}},
-	})
 	var found []struct {
 		Name string `bson:"_id"`
 	}
-	if err == nil {
-		err = cursor.All(ctx, &found)
-	}
+	err := o.on(ctx, host, func(ctx context.Context, c *driver.Client) error {
+		cursor, err := c.Database("admin").Aggregate(ctx, bson.A{
+			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true}}}},
+			bson.D{{Key: "$match", Value: bson.D{
+				{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + regexp.QuoteMeta(holdName)}}}}}},
+			bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$appName"}}}},
+		})
+		if err != nil {
+			return err
+		}
+		return cursor.All(ctx, &found)
+	})
 	if err != nil {
 		return nil, fmt.Errorf("list the connections of %s: %w", host, err)
 	}
@@ -287,20 +277,20 @@ func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 		return err
 	}
 	var reply struct {
-		Config bson.D `bson:"config"`
+		Config changedConfig `bson:"config"`
 	}
 	admin := c.Database("admin")
 	if err := admin.RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply); err != nil {
 		return fmt.Errorf("read the configuration of %s: %w", set.Name, err)
 	}
-	config, version, err := withChaining(reply.Config, on)
-	if err != nil {
-		return err
+	next := &reply.Config
+	if next.Version != set.ConfigVersion {
+		return mongo.WithHint(fmt.Errorf("the configuration of %s changed from version %d to %d meanwhile",
+			set.Name, set.ConfigVersion, next.Version), "try again")
 	}
-	if version != set.ConfigVersion {
-		return mongo.WithHint(fmt.Errorf("the configuration of %s changed from version %d to %d meanwhile", set.Name, set.ConfigVersion, version), "try again")
-	}
-	err = admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: config}}).Err()
+	next.Version++
+	next.Settings.Chaining = on
+	err = admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: next}}).Err()
 	if err != nil {
 		return mongo.WithHint(fmt.Errorf("reconfigure %s: %w", set.Name, err),
 			"the user needs the role clusterManager; the set needs a majority of its voters")
@@ -315,49 +305,19 @@ func (o *Observer) waitChaining(ctx context.Context, on bool) error {
 		if err == nil && set.Chaining == on {
 			return nil
 		}
-		if perr := pause(ctx, 100*time.Millisecond); perr != nil {
+		if perr := pace.Pause(ctx, 100*time.Millisecond); perr != nil {
 			return fmt.Errorf("the new configuration is not seen: %w", perr)
 		}
 	}
 }
 
-// withChaining is the next version of a configuration with the setting. All
-// that it holds besides stays as it is, in its order.
-func withChaining(config bson.D, on bool) (next bson.D, version int64, err error) {
-	seen := false
-	for i, e := range config {
-		switch e.Key {
-		case "version":
-			switch v := e.Value.(type) {
-			case int32:
-				version = int64(v)
-			case int64:
-				version = v
-			default:
-				return nil, 0, fmt.Errorf("the configuration has a version of type %T", v)
-			}
-			config[i].Value = version + 1
-		case "settings":
-			settings, ok := e.Value.(bson.D)
-			if !ok {
-				return nil, 0, fmt.Errorf("the configuration has settings of type %T", e.Value)
-			}
-			config[i].Value = setField(settings, "chainingAllowed", on)
-			seen = true
-		}
-	}
-	if !seen {
-		config = append(config, bson.E{Key: "settings", Value: bson.D{{Key: "chainingAllowed", Value: on}}})
-	}
-	return config, version, nil
-}
-
-func setField(d bson.D, key string, value any) bson.D {
-	for i := range d {
-		if d[i].Key == key {
-			d[i].Value = value
-			return d
-		}
-	}
-	return append(d, bson.E{Key: key, Value: value})
+// changedConfig is a set's configuration to be changed. All that is not named here stays
+// as it is.
+type changedConfig struct {
+	Version  int64 `bson:"version"`
+	Settings struct {
+		Chaining bool   `bson:"chainingAllowed"`
+		Rest     bson.M `bson:",inline"`
+	} `bson:"settings"`
+	Rest bson.M `bson:",inline"`
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 )
 
 // cluster is what a controller works on; an [Observer] is one.
@@ -85,9 +86,7 @@ type attempts struct {
 }
 
 // NewController returns a controller of the set that c observes.
-func NewController(c *Observer, o ControlOptions) *Controller { return newController(c, o) }
-
-func newController(c cluster, o ControlOptions) *Controller {
+func NewController(c cluster, o ControlOptions) *Controller {
 	if o.Interval <= 0 {
 		o.Interval = time.Second
 	}
@@ -125,22 +124,29 @@ func (c *Controller) count(change func(*Stats)) {
 // where they belong; ctx bounds how long that may take.
 func (c *Controller) Apply(ctx context.Context) (*Plan, error) {
 	h := holding{Controller: c}
+	over, err := h.settle(ctx)
+	if over {
+		err = mongo.WithHint(fmt.Errorf("not all members are where the plan wants them: %w", err),
+			"millrace topology show says where they are; a set without writes takes longest")
+	}
+	return h.plan, err
+}
+
+// settle brings all members to where the plan wants them; over says that ctx ended before.
+func (h *holding) settle(ctx context.Context) (over bool, err error) {
 	for {
 		agrees, err := h.round(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return h.plan, mongo.WithHint(fmt.Errorf("not all members are where the plan wants them: %w", context.Cause(ctx)),
-				"millrace topology show says where they are; a set without writes takes longest")
+			return true, context.Cause(ctx)
 		case err != nil && h.plan == nil:
-			return nil, err
+			return false, err
 		case err != nil:
-			c.log.Warn("the set cannot be seen at the moment", "error", err)
+			h.log.Warn("the set cannot be seen at the moment", "error", err)
 		case agrees:
-			return h.plan, nil
+			return false, nil
 		}
-		if err := pause(ctx, min(c.o.Interval, 300*time.Millisecond)); err != nil {
-			continue // reported above
-		}
+		_ = pace.Pause(ctx, min(h.o.Interval, 300*time.Millisecond)) // its error is reported above
 	}
 }
 
@@ -167,7 +173,7 @@ func (c *Controller) Hold(ctx context.Context) error {
 		}
 		h.agreed = agrees
 		c.count(func(s *Stats) { s.Agrees = agrees })
-		if err := pause(ctx, c.o.Interval); err != nil {
+		if err := pace.Pause(ctx, c.o.Interval); err != nil {
 			return err
 		}
 	}
@@ -180,34 +186,11 @@ func (c *Controller) Restore(ctx context.Context, was *Memory) error {
 	if err != nil {
 		return err
 	}
-	plan := was.plan(set)
-	h := holding{Controller: c, plan: plan, set: set, signature: signature(set), fixed: true}
-	for {
-		agrees, err := h.round(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return fmt.Errorf("not all members are back where they were: %w", context.Cause(ctx))
-		case err != nil:
-			c.log.Warn("the set cannot be seen at the moment", "error", err)
-		case agrees:
-			return nil
-		}
-		if err := pause(ctx, min(c.o.Interval, 300*time.Millisecond)); err != nil {
-			continue // reported above
-		}
+	h := holding{Controller: c, plan: was.plan(set), set: set, signature: signature(set), fixed: true}
+	if over, err := h.settle(ctx); over {
+		return fmt.Errorf("not all members are back where they were: %w", err)
 	}
-}
-
-// pause waits, at most until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-t.C:
-		return nil
-	}
+	return nil
 }
 
 // holding is one run of a controller.
@@ -358,7 +341,7 @@ func (h *holding) possible(set *Set, m *Member, want string) bool {
 
 // move tells a member to change its source and waits until it has.
 func (h *holding) move(ctx context.Context, set *Set, m *Member, want string) error {
-	if err := pause(ctx, time.Until(h.last.Add(h.o.Gap))); err != nil {
+	if err := pace.Pause(ctx, time.Until(h.last.Add(h.o.Gap))); err != nil {
 		return err
 	}
 	// The member is asked once more: an initial sync would start again.
@@ -467,7 +450,7 @@ func (h *holding) settled(ctx context.Context, host, was, want string) (bool, er
 		if now.After(deadline) {
 			return false, nil
 		}
-		if err := pause(ctx, askEvery); err != nil {
+		if err := pace.Pause(ctx, askEvery); err != nil {
 			return false, err
 		}
 	}

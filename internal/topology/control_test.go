@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -52,7 +53,7 @@ func writer(t *testing.T, c *lab.Cluster) (refused func() []error) {
 			if _, err := coll.InsertOne(ctx, bson.D{{Key: "n", Value: i}}); err != nil && ctx.Err() == nil {
 				failed = append(failed, err)
 			}
-			_ = pause(ctx, 10*time.Millisecond)
+			_ = pace.Pause(ctx, 10*time.Millisecond)
 		}
 	})
 	return func() []error {

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/outfile"
 )
 
 // Memory is the tree of a set before it was changed.
@@ -57,12 +60,7 @@ func (m *Memory) plan(set *Set) *Plan {
 		}
 		plan.Seats = append(plan.Seats, Seat{Host: host, Source: src, Depth: int(hops), Current: set.Member(host).Source, Why: "as it was"})
 	}
-	slices.SortFunc(plan.Seats, func(a, b Seat) int {
-		if a.Depth != b.Depth {
-			return a.Depth - b.Depth
-		}
-		return strings.Compare(a.Host, b.Host)
-	})
+	slices.SortFunc(plan.Seats, func(a, b Seat) int { return cmp.Or(a.Depth-b.Depth, strings.Compare(a.Host, b.Host)) })
 	return plan
 }
 
@@ -74,14 +72,14 @@ func (m *Memory) Save(dir string) (*Memory, error) {
 		return kept, err
 	}
 	raw, err := json.MarshalIndent(m, "", "  ")
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err == nil {
+		path := memoryPath(dir, m.Set, m.ID)
+		err = outfile.Replace(path, func(f *os.File) error { _, err := f.Write(raw); return err })
+	}
 	if err != nil {
-		return nil, fmt.Errorf("note the tree of %s: %w", m.Set, err)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("note the tree of %s: %w", m.Set, err)
-	}
-	path := memoryPath(dir, m.Set, m.ID)
-	if err := errors.Join(os.WriteFile(path+".new", raw, 0o600), os.Rename(path+".new", path)); err != nil {
 		return nil, fmt.Errorf("note the tree of %s: %w", m.Set, err)
 	}
 	return m, nil

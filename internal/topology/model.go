@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -131,7 +132,7 @@ func shapeOf(set *Set, tree map[string]string, hop float64) shape {
 	type way struct{ hops, rtt float64 }
 	var voters []way
 	for _, m := range set.Members {
-		if m.Votes > 0 && m.holdsData() {
+		if m.Votes > 0 && !m.Arbiter {
 			s.voters++
 		}
 		if m.Host == primary.Host || m.Arbiter {
@@ -154,7 +155,7 @@ func shapeOf(set *Set, tree map[string]string, hop float64) shape {
 		s.impossible = true
 		return s
 	}
-	slices.SortFunc(voters, func(a, b way) int { return sign(a.hops*hop + a.rtt - b.hops*hop - b.rtt) })
+	slices.SortFunc(voters, func(a, b way) int { return cmp.Compare(a.hops*hop+a.rtt-b.hops*hop-b.rtt, 0) })
 	s.hops, s.rtt = voters[need-1].hops, voters[need-1].rtt
 	return s
 }
@@ -188,16 +189,6 @@ const oneSite = 2
 func (s *Set) network(a, b *Member) float64 {
 	if ms, ok := s.pingBetween(a, b); ok && ms > oneSite {
 		return ms
-	}
-	return 0
-}
-
-func sign(f float64) int {
-	switch {
-	case f < 0:
-		return -1
-	case f > 0:
-		return 1
 	}
 	return 0
 }
@@ -255,7 +246,7 @@ func AutomaticTree(set *Set, concern string, share float64, p Params) map[string
 		rate, _ := Predict(set, tree, p).For(concern)
 		all = append(all, drawn{tree, rate})
 	}
-	slices.SortStableFunc(all, func(a, b drawn) int { return sign(a.rate - b.rate) })
+	slices.SortStableFunc(all, func(a, b drawn) int { return cmp.Compare(a.rate-b.rate, 0) })
 	return all[min(max(int(share*autoSamples), 0), autoSamples-1)].tree
 }
 

@@ -98,6 +98,17 @@ func (o *Observer) client(host string) (*driver.Client, error) {
 	return c, nil
 }
 
+// on does something with one member, within the time that it has to answer.
+func (o *Observer) on(ctx context.Context, host string, do func(context.Context, *driver.Client) error) error {
+	c, err := o.client(host)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	return do(ctx, c)
+}
+
 // Observe reads the set. Members that do not answer are described by what the
 // others have heard of them. It fails when no member answers.
 func (o *Observer) Observe(ctx context.Context) (*Set, error) {
@@ -110,22 +121,21 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	// with a position older than their own answer needs.
 	primary := first.status.primary()
 	if primary != "" {
-		views[primary] = o.askHost(ctx, primary, first)
+		q := o.question(primary)
+		if first.host == primary {
+			q.status = first.status
+		}
+		views[primary] = q.ask(ctx)
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	clients := map[string]*driver.Client{} // made first: the observer's map is not for concurrent use
+	questions := map[string]question{} // made first: the observer's maps are not for concurrent use
 	for _, m := range first.config.Members {
-		c, err := o.client(m.Host)
-		switch {
-		case err != nil:
-			views[m.Host] = &view{err: err}
-		case m.Host != primary:
-			clients[m.Host] = c
+		if m.Host != primary {
+			questions[m.Host] = o.question(m.Host)
 		}
 	}
-	for host, c := range clients {
-		q := question{client: c, limit: o.patience(host), known: o.facts[host], cpu: !o.lean}
+	for host, q := range questions {
 		wg.Go(func() {
 			v := q.ask(ctx)
 			mu.Lock()
@@ -359,35 +369,28 @@ func (f facts) of(uptime int64, started time.Time) bool {
 // question is what one member is to be asked. It may be asked beside others.
 type question struct {
 	client *driver.Client
+	err    error // why it cannot be asked
 	limit  time.Duration
 	status *status // its answer, where it has been asked already
 	known  facts
 	cpu    bool // its processor time is wanted
 }
 
-// askHost asks a member by its address, but for what it has told already.
-func (o *Observer) askHost(ctx context.Context, host string, told *discovery) *view {
+func (o *Observer) question(host string) question {
 	c, err := o.client(host)
-	if err != nil {
-		return &view{err: err}
-	}
-	q := question{client: c, limit: o.patience(host), known: o.facts[host], cpu: !o.lean}
-	if told.host == host {
-		q.status = told.status
-	}
-	return q.ask(ctx)
+	return question{client: c, err: err, limit: o.patience(host), known: o.facts[host], cpu: !o.lean}
 }
 
 // ask asks for all that a member knows of itself and the others.
 func (q question) ask(ctx context.Context) *view {
 	ctx, cancel := context.WithTimeout(ctx, q.limit)
 	defer cancel()
-	s := q.status
-	if s == nil {
-		var err error
-		if s, err = readStatus(ctx, q.client); err != nil {
-			return &view{err: err}
-		}
+	s, err := q.status, q.err
+	if s == nil && err == nil {
+		s, err = readStatus(ctx, q.client)
+	}
+	if err != nil {
+		return &view{err: err}
 	}
 	v := &view{status: s, cpu: -1, facts: q.known}
 	var uptime int64

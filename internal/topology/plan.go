@@ -201,9 +201,7 @@ func majority(set *Set) int {
 	for _, m := range set.Members {
 		if m.Votes > 0 {
 			votes++
-			if m.holdsData() {
-				data++
-			}
+			data += boolRank(!m.Arbiter)
 		}
 	}
 	return min(votes/2+1, data)

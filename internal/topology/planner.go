@@ -361,47 +361,33 @@ func (p *planner) keep() *Plan {
 
 // asGood compares the present tree k with the planned one.
 func (p *planner) asGood(k *planner) bool {
-	sum := func(t *planner) (deep int) {
-		for _, m := range t.placed {
-			deep += t.depth[m.Host]
-		}
-		return deep
-	}
-	direct := func(t *planner) (voters int) {
-		for _, m := range t.placed {
-			if m.Votes > 0 && m.DelaySeconds == 0 && t.depth[m.Host] == 1 {
-				voters++
-			}
-		}
-		return voters
-	}
-	busiest := func(t *planner) (most int) {
-		for host, n := range t.load {
-			if host != p.primary.Host {
-				most = max(most, n)
-			}
-		}
-		return most
-	}
-	for _, m := range k.placed {
-		if k.depth[m.Host] > max(p.o.Depth, 1) {
-			return false
-		}
-	}
-	zones, distance := k.ways()
-	plannedZones, plannedDistance := p.ways()
-	deeper := sum(k) > sum(p) && (p.o.Policy == PolicyLatency || zones == plannedZones)
-	return !deeper && zones <= plannedZones && distance <= plannedDistance+len(k.placed) &&
-		direct(k) >= direct(p) && busiest(k) <= busiest(p) && k.load[p.primary.Host] <= p.load[p.primary.Host]
+	now, planned := k.measure(), p.measure()
+	deeper := now.depths > planned.depths && (p.o.Policy == PolicyLatency || now.zones == planned.zones)
+	return now.deepest <= max(p.o.Depth, 1) && !deeper && now.zones <= planned.zones &&
+		now.distance <= planned.distance+len(k.placed) && // a step each is no more than round trips vary
+		now.direct >= planned.direct && now.busiest <= planned.busiest &&
+		k.load[p.primary.Host] <= p.load[p.primary.Host]
 }
 
-// ways counts the members that fetch from another zone, and adds up how far all
-// are from their sources; a step each is no more than round trips vary.
-func (p *planner) ways() (zones, distance int) {
+// measures are what trees are compared by.
+type measures struct {
+	zones, distance int // members that fetch from another zone; how far all are from their sources
+	depths, deepest int // the sum, and the most
+	direct          int // voters without delay under the primary
+	busiest         int // most members under a secondary
+}
+
+func (p *planner) measure() (t measures) {
 	for _, m := range p.placed {
-		src := p.set.Member(p.source[m.Host])
-		zones += p.zoneStep(m, src)
-		distance += p.pingStep(m, src)
+		src, depth := p.set.Member(p.source[m.Host]), p.depth[m.Host]
+		t.zones, t.distance = t.zones+p.zoneStep(m, src), t.distance+p.pingStep(m, src)
+		t.depths, t.deepest = t.depths+depth, max(t.deepest, depth)
+		t.direct += boolRank(m.Votes > 0 && m.DelaySeconds == 0 && depth == 1)
 	}
-	return zones, distance
+	for host, n := range p.load {
+		if host != p.primary.Host {
+			t.busiest = max(t.busiest, n)
+		}
+	}
+	return t
 }

@@ -123,9 +123,6 @@ func (s *Set) pingBetween(a, b *Member) (ms float64, ok bool) {
 	return ms, ok
 }
 
-// holdsData says that the member replicates.
-func (m *Member) holdsData() bool { return !m.Arbiter }
-
 // Inner says that others may fetch from the member: a secondary that is up,
 // visible, not delayed and complete.
 func (m *Member) Inner() bool {
@@ -295,11 +292,9 @@ func measureLag(set *Set) {
 	}
 	for i := range set.Members {
 		m := &set.Members[i]
-		if !m.holdsData() {
-			continue
+		if !m.Arbiter {
+			m.LagApplied, m.LagDurable = lag(p, m.Applied, m.appliedAt), lag(p, m.Durable, m.durableAt)
 		}
-		m.LagApplied = lag(p, m.Applied, m.appliedAt)
-		m.LagDurable = lag(p, m.Durable, m.durableAt)
 	}
 }
 
