@@ -55,8 +55,8 @@ func (a *app) controlled(cmd *cobra.Command, s *config.Control, do func(context.
 				names = append(names, cobra.CompletionWithDesc(rec.Job, rec.Address))
 			}
 		}
-		r := remote{server: s.Server, token: s.Token, ca: s.CAFile}
-		return append(names, a.completeRemote(cmd.Context(), &r)...), cobra.ShellCompDirectiveNoFileComp
+		r := remote{app: a, server: s.Server, token: s.Token, ca: s.CAFile}
+		return append(names, r.completions(cmd.Context())...), cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
 }
@@ -86,7 +86,7 @@ func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api
 			return nil, err
 		}
 	}
-	r := remote{server: address, token: s.Token, ca: s.CAFile, job: s.Job}
+	r := remote{app: a, server: address, token: s.Token, ca: s.CAFile, job: s.Job}
 	if err := r.reach(); err != nil { // on another machine, or of another user
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api
 	return r.Client, asked(err)
 }
 
-func (a *app) pauseCommand() *cobra.Command {
+func pauseCommand(a *app) *cobra.Command {
 	return a.controlCommand(&cobra.Command{
 		Use:   "pause",
 		Short: "Stop a job's work until resume",
@@ -110,7 +110,7 @@ a service stays paused whichever worker has it.`,
 	})
 }
 
-func (a *app) resumeCommand() *cobra.Command {
+func resumeCommand(a *app) *cobra.Command {
 	return a.controlCommand(&cobra.Command{
 		Use:   "resume",
 		Short: "Let a paused job go on",
@@ -123,7 +123,7 @@ func (a *app) resumeCommand() *cobra.Command {
 	})
 }
 
-func (a *app) throttleCommand() *cobra.Command {
+func throttleCommand(a *app) *cobra.Command {
 	return a.controlCommand(&cobra.Command{
 		Use:   "throttle",
 		Short: "Change how fast a job may work",
@@ -159,7 +159,7 @@ func (c *control) changed(j *api.Job, err error, done, noted string) error {
 // ofProcess reports that a job is that of a single process: nobody has defined it.
 func ofProcess(j *api.Job) bool { return j.UID == "" }
 
-func (a *app) finalizeCommand() *cobra.Command {
+func finalizeCommand(a *app) *cobra.Command {
 	return a.controlCommand(&cobra.Command{
 		Use:   "finalize",
 		Short: "Cut over: drain a job to the source's newest position",

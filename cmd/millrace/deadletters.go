@@ -28,8 +28,8 @@ import (
 )
 
 // deadlettersCommand groups what concerns documents that a target refused.
-func (a *app) deadlettersCommand() *cobra.Command {
-	cmd := &cobra.Command{
+func deadlettersCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{
 		Use:   "deadletters",
 		Short: "Show, export and try again the documents that a target refused",
 		Long: `Shows the dead letters on a target: documents that it refused, and those of
@@ -41,9 +41,7 @@ service of many jobs reads and tries them.`,
   millrace deadletters export --job orders --file letters.jsonl
   millrace deadletters retry --job orders
   millrace deadletters list --server 127.0.0.1:8470 --job orders`,
-	}
-	cmd.AddCommand(a.lettersListCommand(), a.lettersShowCommand(), a.lettersRetryCommand(), a.lettersExportCommand())
-	return cmd
+	}, lettersListCommand(a), lettersShowCommand(a), lettersRetryCommand(a), lettersExportCommand(a))
 }
 
 // letters are dead letters where they are looked at: on a target, or in a service.
@@ -62,13 +60,13 @@ type letterLook struct {
 	ns, state string
 }
 
-// lettersCommand makes a command that looks at letters.
-func (a *app) lettersCommand(cmd *cobra.Command, l *letterLook, do func(context.Context, letters) error) *cobra.Command {
-	a.targetCommand(cmd, &l.stored, func(ctx context.Context) error { return do(ctx, &storedLetters{a, l}) })
-	a.bindJob(cmd, &l.stored, "only the letters of this job, by its `name`; required with a service")
-	a.orRemote(cmd, &l.stored, func(ctx context.Context, r *remote) error {
+// command makes a command that looks at letters.
+func (l *letterLook) command(cmd *cobra.Command, do func(context.Context, letters) error) *cobra.Command {
+	l.stored.command(cmd, func(ctx context.Context) error { return do(ctx, &storedLetters{l}) })
+	l.bindJob(cmd, "only the letters of this job, by its `name`; required with a service")
+	l.orRemote(cmd, func(r *remote, ctx context.Context) error {
 		if r.job == "" {
-			return cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("no job of the service is given"), "choose one with --job; millrace jobs list shows them"))
+			return misuse(errors.New("no job of the service is given"), "choose one with --job; millrace jobs list shows them")
 		}
 		return do(ctx, &remoteLetters{r, l})
 	})
@@ -78,8 +76,8 @@ func (a *app) lettersCommand(cmd *cobra.Command, l *letterLook, do func(context.
 // bindChoice gives a command the flags that choose letters.
 func (l *letterLook) bindChoice(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.ns, "ns", "", "only those of this collection of the target, or of this `database`")
-	config.Choice(cmd.Flags(), &l.state, "state", "all", "only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, or is gone), removed (somebody else's, taken off the target), unmapped (the rules for fields do not fit) or all",
-		"open", "undecided", "settled", "removed", "unmapped", "all")
+	config.Choice(cmd.Flags(), &l.state, "state", "open undecided settled removed unmapped all*",
+		"only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, or is gone), removed (somebody else's, taken off the target), unmapped (the rules for fields do not fit) or all")
 }
 
 // inState is the state that is chosen, "" for all.
@@ -90,21 +88,21 @@ func (l *letterLook) inState() string {
 	return l.state
 }
 
-func (a *app) lettersListCommand() *cobra.Command {
-	var l letterLook
-	cmd := a.lettersCommand(&cobra.Command{
+func lettersListCommand(a *app) *cobra.Command {
+	l := letterLook{stored: stored{app: a}}
+	cmd := l.command(&cobra.Command{
 		Use:   "list --target URI",
 		Short: "List dead letters",
 		Long:  `Lists dead letters without their documents; as JSON, one a line.`,
-	}, &l, func(ctx context.Context, from letters) error { return a.listLetters(ctx, &l, from) })
+	}, func(ctx context.Context, from letters) error { return l.list(ctx, from) })
 	l.bindChoice(cmd)
 	return cmd
 }
 
-// listLetters writes as it reads: there may be a hundred thousand.
-func (a *app) listLetters(ctx context.Context, l *letterLook, from letters) error {
-	a.Results.Stream = true
-	out := bufio.NewWriter(a.Stdout)
+// list writes as it reads: there may be a hundred thousand.
+func (l *letterLook) list(ctx context.Context, from letters) error {
+	l.Results.Stream = true
+	out := bufio.NewWriter(l.Stdout)
 	n := 0
 	err := from.each(ctx, func(one *deadletter.Summary) error {
 		n++
@@ -120,8 +118,8 @@ func (a *app) listLetters(ctx context.Context, l *letterLook, from letters) erro
 	return errors.Join(err, out.Flush())
 }
 
-func (a *app) lettersShowCommand() *cobra.Command {
-	var l letterLook
+func lettersShowCommand(a *app) *cobra.Command {
+	l := letterLook{stored: stored{app: a}}
 	cmd := &cobra.Command{
 		Use:   "show --target URI LETTER",
 		Short: "Show a dead letter, its document, and what stands in its way",
@@ -130,14 +128,14 @@ document, the document itself, and what the target has now under its _id or
 holds its key.`,
 		Args: cobra.ExactArgs(1),
 	}
-	return a.lettersCommand(cmd, &l, func(ctx context.Context, from letters) error {
+	return l.command(cmd, func(ctx context.Context, from letters) error {
 		id := cmd.Flags().Arg(0)
 		one, err := from.one(ctx, id)
 		switch {
 		case err != nil:
 			return err
 		case one == nil:
-			return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("there is no letter %s", cli.Plain(id)), "millrace deadletters list shows their ids"))
+			return misuse(fmt.Errorf("there is no letter %s", cli.Plain(id)), "millrace deadletters list shows their ids")
 		}
 		return a.Tell(l.output, one, one.text())
 	})
@@ -181,15 +179,15 @@ func readable(raw json.RawMessage) string {
 	return string(raw)
 }
 
-func (a *app) lettersExportCommand() *cobra.Command {
-	var l letterLook
+func lettersExportCommand(a *app) *cobra.Command {
+	l := letterLook{stored: stored{app: a}}
 	var file string
-	cmd := a.lettersCommand(&cobra.Command{
+	cmd := l.command(&cobra.Command{
 		Use:   "export --target URI",
 		Short: "Write dead letters with their documents as extended JSON, one a line",
 		Long: `Writes letters with their documents as canonical extended JSON, one a line, to
 standard output or to a file that its owner alone may read. Nothing is removed.`,
-	}, &l, func(ctx context.Context, from letters) error {
+	}, func(ctx context.Context, from letters) error {
 		if file == "" {
 			a.Results.Stream = true
 			return from.export(ctx, a.Stdout)
@@ -213,10 +211,10 @@ func (l *lineCounter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (a *app) lettersRetryCommand() *cobra.Command {
-	var l letterLook
+func lettersRetryCommand(a *app) *cobra.Command {
+	l := letterLook{stored: stored{app: a}}
 	var id string
-	cmd := a.lettersCommand(&cobra.Command{
+	cmd := l.command(&cobra.Command{
 		Use:   "retry --target URI",
 		Short: "Try a job's open dead letters once more",
 		Long: `Tries the open letters of a job once more, after what stood in their way was
@@ -225,7 +223,7 @@ user. A job that is stopped does it by itself when it starts. For a finalized jo
 the documents are written by this command: where the target has none of the same
 _id, for nothing that it has is replaced. Exit code 1 when letters stay open.
 What rules cannot map is not tried: it comes once the source has changed it.`,
-	}, &l, func(ctx context.Context, from letters) error {
+	}, func(ctx context.Context, from letters) error {
 		res, err := from.retry(ctx, id)
 		if err != nil {
 			return err
@@ -314,10 +312,7 @@ func (r *remoteLetters) retry(ctx context.Context, id string) (*retried, error) 
 }
 
 // storedLetters are those on a target.
-type storedLetters struct {
-	*app
-	*letterLook
-}
+type storedLetters struct{ *letterLook }
 
 func (l *storedLetters) filter() deadletter.Filter {
 	return deadletter.Filter{Job: l.job, NS: l.ns, State: deadletter.State(l.inState())}
@@ -379,7 +374,7 @@ func (l *storedLetters) retry(ctx context.Context, id string) (*retried, error) 
 	case state.Running, state.Silent:
 		err = l.askToRetry(ctx, info)
 	case state.Stopped:
-		return nil, cli.WithCode(cli.ExitUsage, mongo.WithHint(job.ErrUnfinished, "start it: "+info.Resume))
+		return nil, misuse(job.ErrUnfinished, "start it: "+info.Resume)
 	default:
 		err = l.retryFinalized(ctx, res)
 	}
@@ -396,8 +391,8 @@ func (l *storedLetters) retry(ctx context.Context, id string) (*retried, error) 
 func (l *storedLetters) askToRetry(ctx context.Context, j *jobInfo) error {
 	c, err := l.client(ctx, &config.Control{Job: l.job}, false)
 	if err != nil {
-		return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("job %s is %s, and cannot be reached from here: %w", cli.Plain(l.job), j.lifeText(), err),
-			"run this on its machine as its user; or pause and resume it, which tries them too"))
+		return misuse(fmt.Errorf("job %s is %s, and cannot be reached from here: %w", cli.Plain(l.job), j.lifeText(), err),
+			"run this on its machine as its user; or pause and resume it, which tries them too")
 	}
 	defer c.Close()
 	_, err = c.RetryLetters(ctx, l.job, "")

@@ -24,8 +24,8 @@ import (
 )
 
 // debugCommand groups looks at what a job sees and stores.
-func (a *app) debugCommand() *cobra.Command {
-	cmd := &cobra.Command{
+func debugCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{
 		Use:   "debug",
 		Short: "Look at what a job sees, for developers",
 		Long: `Shows the events that a job reads, and the slices of its copy. Nothing is
@@ -33,17 +33,15 @@ written, and no running job takes notice. What an operator wants to know of a jo
 is in millrace jobs.`,
 		Example: `  millrace debug oplog --from 2026-01-02T15:04:05Z --include shop
   millrace debug slices --job orders`,
-	}
-	cmd.AddCommand(a.debugOplogCommand(), a.debugSlicesCommand())
-	return cmd
+	}, debugOplogCommand(a), debugSlicesCommand(a))
 }
 
-func (a *app) debugSlicesCommand() *cobra.Command {
-	var s stored
-	return a.storedCommand(&cobra.Command{
+func debugSlicesCommand(a *app) *cobra.Command {
+	s := stored{app: a}
+	return s.jobCommand(&cobra.Command{
 		Use:   "slices --target URI",
 		Short: "Show the slices of a job's copy and how far they are",
-	}, &s, func(ctx context.Context) error {
+	}, func(ctx context.Context) error {
 		list, err := state.Open(s.cluster, state.Options{Job: s.job}).LoadSlices(ctx)
 		if err != nil {
 			return err
@@ -112,6 +110,7 @@ var errEnough = errors.New("enough")
 
 // oplogLook is a look at the events of a source.
 type oplogLook struct {
+	*app
 	source, from, output string
 	limit                int
 	rules                transform.Config
@@ -120,8 +119,8 @@ type oplogLook struct {
 	shown int
 }
 
-func (a *app) debugOplogCommand() *cobra.Command {
-	var l oplogLook
+func debugOplogCommand(a *app) *cobra.Command {
+	l := oplogLook{app: a}
 	cmd := &cobra.Command{
 		Use:   "oplog --source URI",
 		Short: "Show the events that a job with these rules would see",
@@ -130,7 +129,7 @@ line each: position, kind, namespace and its name on the target if that is
 another, _id, transaction. Only what a majority has committed is shown.`,
 		Example: `  millrace debug oplog --source mongodb://a --from 1700000000:1 --limit 10
   millrace debug oplog --include shop --exclude shop.log --values --output json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.debugOplog(cmd.Context(), &l) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) },
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&l.source, "source", "", "connection string `URI` of the source; with a password, set MILLRACE_SOURCE instead")
@@ -144,17 +143,17 @@ another, _id, transaction. Only what a majority has committed is shown.`,
 	return cmd
 }
 
-func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
+func (l *oplogLook) run(ctx context.Context) error {
 	rules, err := transform.New(l.rules)
 	if err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
-	c, err := a.connectToLook(ctx, "source", l.source)
+	c, err := l.connectToLook(ctx, "source", l.source)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	a.Results.Stream = true
+	l.Results.Stream = true
 	p, err := c.Positions(ctx)
 	if err != nil {
 		return err
@@ -171,7 +170,7 @@ func (a *app) debugOplog(ctx context.Context, l *oplogLook) error {
 		}
 		for i := range b.Events {
 			if ev := &b.Events[i]; !p.Majority.Before(ev.At) {
-				if err := a.showEvent(l, ev); err != nil {
+				if err := l.show(ev); err != nil {
 					return err
 				}
 			}
@@ -199,12 +198,12 @@ func (l *oplogLook) position(ctx context.Context, c *mongo.Cluster) (stream.Posi
 	return oplog.Including(from), err
 }
 
-func (a *app) showEvent(l *oplogLook, ev *stream.Event) error {
+func (l *oplogLook) show(ev *stream.Event) error {
 	line := textLine
 	if l.output == "json" {
 		line = jsonLine
 	}
-	if _, err := fmt.Fprintln(a.Stdout, line(ev, l.values)); err != nil {
+	if _, err := fmt.Fprintln(l.Stdout, line(ev, l.values)); err != nil {
 		return fmt.Errorf("write event: %w", err)
 	}
 	if l.shown++; l.shown == l.limit {

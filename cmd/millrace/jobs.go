@@ -28,8 +28,8 @@ import (
 )
 
 // jobsCommand groups what a target knows of its jobs, whether they run or not.
-func (a *app) jobsCommand() *cobra.Command {
-	cmd := &cobra.Command{
+func jobsCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{
 		Use:   "jobs",
 		Short: "Define, show, verify and remove the jobs of a service, or of a target",
 		Long: `With --server: defines jobs for a service of many jobs (millrace serve), shows,
@@ -44,10 +44,8 @@ up.`,
   millrace jobs list --target mongodb://b:27017
   millrace jobs show --job orders --output json
   millrace jobs drop --job orders --yes`,
-	}
-	cmd.AddCommand(a.jobsCreateCommand(), a.jobsListCommand(), a.jobsShowCommand(), a.jobsLogCommand(), a.jobsVerifyCommand(), a.jobsRepairCommand(), a.jobsRemoveCommand(), a.jobsDropCommand(),
-		ofService(a.pauseCommand()), ofService(a.resumeCommand()), ofService(a.throttleCommand()), ofService(a.finalizeCommand()))
-	return cmd
+	}, jobsCreateCommand(a), jobsListCommand(a), jobsShowCommand(a), jobsLogCommand(a), jobsVerifyCommand(a), jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a),
+		ofService(pauseCommand(a)), ofService(resumeCommand(a)), ofService(throttleCommand(a)), ofService(finalizeCommand(a)))
 }
 
 // jobInfo is a job as its target knows it.
@@ -122,14 +120,14 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 		info.Refused = append(info.Refused, fmt.Sprintf("%s _id %s at %s", d.NS, d.ID, d.At))
 	}
 	if life == state.Stopped || life == state.Silent {
-		info.Resume = resumeCommand(j)
+		info.Resume = resumeLine(j)
 	}
 	return info
 }
 
-// resumeCommand is the command line that goes on with a job. Addresses are as
+// resumeLine is the command line that goes on with a job. Addresses are as
 // they were, without what is secret in them.
-func resumeCommand(j *state.Job) string {
+func resumeLine(j *state.Job) string {
 	words := []string{"millrace", "sync", "--job", j.ID, "--source", j.Source, "--target", j.Target}
 	if j.Mode == state.ModeIncremental {
 		words = append(words, "--mode", "incremental", "--start-at", "checkpoint")
@@ -172,9 +170,9 @@ func quoted(words []string) string {
 	return strings.Join(out, " ")
 }
 
-func (a *app) jobsListCommand() *cobra.Command {
-	var s stored
-	return a.orRemote(a.targetCommand(&cobra.Command{
+func jobsListCommand(a *app) *cobra.Command {
+	s := stored{app: a}
+	return s.orRemote(s.command(&cobra.Command{
 		Use:   "list --server URL | --target URI",
 		Short: "List the jobs of a service, or those that a target knows",
 		Long: `With --server: lists the jobs of a service.
@@ -183,7 +181,7 @@ With --target: lists the jobs in the target's database millrace. A job is runnin
 owner gives a sign of life, silent when it gives none for some seconds (its
 machine may be cut off), stopped when nobody owns it or its process is dead, and
 finalized when nothing is left to do.`,
-	}, &s, func(ctx context.Context) error {
+	}, func(ctx context.Context) error {
 		list, err := listJobs(ctx, s.cluster)
 		if err != nil {
 			return err
@@ -193,7 +191,7 @@ finalized when nothing is left to do.`,
 			errs = append(errs, j.err)
 		}
 		return errors.Join(errs...)
-	}), &s, a.listRemote)
+	}), (*remote).list)
 }
 
 // listJobs shows the jobs of a target, one or with no name all.
@@ -264,9 +262,9 @@ func (j *jobInfo) appliedText() string {
 	return j.Applied + " (" + agoText(*j.AppliedAt) + ")"
 }
 
-func (a *app) jobsShowCommand() *cobra.Command {
-	var s stored
-	return a.orRemote(a.storedCommand(&cobra.Command{
+func jobsShowCommand(a *app) *cobra.Command {
+	s := stored{app: a}
+	return s.orRemote(s.jobCommand(&cobra.Command{
 		Use:   "show --server URL | --target URI",
 		Short: "Show all that a service, or a target, knows of a job",
 		Long: `With --server: shows a job of a service, with the last report of its worker.
@@ -274,13 +272,10 @@ func (a *app) jobsShowCommand() *cobra.Command {
 With --target: shows a job as its target's database millrace has it: what it replicates, its
 phase, its positions, its dead letters, what is deferred, how the target differed
 when it was finalized, and which command goes on with it.`,
-	}, &s, func(ctx context.Context) error {
+	}, func(ctx context.Context) error {
 		info, err := showJob(ctx, s.cluster, s.job)
-		if err != nil {
-			return err
-		}
-		return a.Tell(s.output, info, info.text())
-	}), &s, a.showRemote)
+		return then(err, func() error { return a.Tell(s.output, info, info.text()) })
+	}), (*remote).show)
 }
 
 // findJob shows one job of a target.
@@ -290,7 +285,7 @@ func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, erro
 	case err != nil:
 		return nil, err
 	case len(list) == 0:
-		return nil, cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("the target knows no job %s", cli.Plain(name)), "millrace jobs list shows those that it knows"))
+		return nil, misuse(fmt.Errorf("the target knows no job %s", cli.Plain(name)), "millrace jobs list shows those that it knows")
 	}
 	return &list[0], list[0].err
 }
@@ -389,10 +384,10 @@ func (t facts) list(name string, items []string) {
 	}
 }
 
-func (a *app) jobsDropCommand() *cobra.Command {
-	var s stored
+func jobsDropCommand(a *app) *cobra.Command {
+	s := stored{app: a}
 	var yes bool
-	cmd := a.storedCommand(&cobra.Command{
+	cmd := s.jobCommand(&cobra.Command{
 		Use:   "drop --target URI --job NAME --yes",
 		Short: "Remove what a target knows of a job that does not run",
 		Long: `Removes a job from the target's database millrace: its checkpoint, its slices,
@@ -402,7 +397,7 @@ remove, with exit code 2.
 
 Export the dead letters first: one in state removed may be the only copy of a
 document that somebody else wrote.`,
-	}, &s, func(ctx context.Context) error { return a.dropJob(ctx, &s, yes) })
+	}, func(ctx context.Context) error { return s.drop(ctx, yes) })
 	cmd.Flags().BoolVar(&yes, "yes", false, "remove it")
 	_ = cmd.MarkFlagRequired("job")
 	return cmd
@@ -431,13 +426,13 @@ func (d *dropped) text(what string) string {
 	return t.Render() + "\n"
 }
 
-func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
+func (s *stored) drop(ctx context.Context, yes bool) error {
 	info, err := findJob(ctx, s.cluster, s.job)
 	if err != nil {
 		return err
 	}
 	if info.State == state.Running {
-		return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("job %s is %s: nothing was removed", cli.Plain(s.job), info.lifeText()), "stop its process first"))
+		return misuse(fmt.Errorf("job %s is %s: nothing was removed", cli.Plain(s.job), info.lifeText()), "stop its process first")
 	}
 	has, err := job.Look(ctx, s.cluster, s.job)
 	if err != nil {
@@ -445,14 +440,14 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 	}
 	d := &dropped{Job: s.job, Has: has.Documents, Letters: info.Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
-		return errors.Join(a.Tell(s.output, d, d.text("would be removed")), cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("nothing was removed"), d.advice())))
+		return errors.Join(s.Tell(s.output, d, d.text("would be removed")), misuse(errors.New("nothing was removed"), d.advice()))
 	}
-	c, err := a.connectFor(ctx, "target", s.target, mongo.TargetApp)
+	c, err := s.connectFor(ctx, "target", s.target, mongo.TargetApp)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	err = job.Hold(ctx, c, s.job, a.notes(), func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) })
+	err = job.Hold(ctx, c, s.job, s.notes(), func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) })
 	if errors.Is(err, state.ErrRunning) || errors.Is(err, state.ErrFenced) {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
@@ -460,7 +455,7 @@ func (a *app) dropJob(ctx context.Context, s *stored, yes bool) error {
 		return err
 	}
 	d.Dropped = true
-	return a.Tell(s.output, d, d.text("removed"))
+	return s.Tell(s.output, d, d.text("removed"))
 }
 
 // advice is what to do before a job is dropped.
@@ -475,21 +470,19 @@ func (d *dropped) advice() string {
 	return text
 }
 
-// completeJobs completes the names of the jobs of a target.
-func (a *app) completeJobs(target *string) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second)
-		defer cancel()
-		c, err := a.connectToLook(ctx, "target", *target)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		defer c.Close()
-		jobs, _ := state.List(ctx, c) // what cannot be read completes nothing
-		var names []cobra.Completion
-		for _, j := range jobs {
-			names = append(names, cobra.CompletionWithDesc(j.ID, string(j.Phase)))
-		}
-		return names, cobra.ShellCompDirectiveNoFileComp
+// completions completes the names of the jobs of a target.
+func (s *stored) completions(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), 3*time.Second)
+	defer cancel()
+	c, err := s.connectToLook(ctx, "target", s.target)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
+	defer c.Close()
+	jobs, _ := state.List(ctx, c) // what cannot be read completes nothing
+	var names []cobra.Completion
+	for _, j := range jobs {
+		names = append(names, cobra.CompletionWithDesc(j.ID, string(j.Phase)))
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
 }

@@ -231,12 +231,12 @@ func TestResumeCommand(t *testing.T) {
 		`include shop.a,b`: `--include '"shop.a,b"'`,
 		"include a; b":     "with the rules include a; b",
 	} {
-		got := resumeCommand(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeAll, Rules: rules})
+		got := resumeLine(&state.Job{ID: "j", Source: "s", Target: "t", Mode: state.ModeAll, Rules: rules})
 		if !strings.HasPrefix(got, "millrace sync --job j --source s --target t") || !strings.HasSuffix(got, want) {
 			t.Errorf("%s: %s", rules, got)
 		}
 	}
-	if got := resumeCommand(&state.Job{Mode: state.ModeIncremental, Rules: "everything"}); !strings.Contains(got, "--start-at checkpoint") {
+	if got := resumeLine(&state.Job{Mode: state.ModeIncremental, Rules: "everything"}); !strings.Contains(got, "--start-at checkpoint") {
 		t.Error(got)
 	}
 }

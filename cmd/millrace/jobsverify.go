@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/internal/shown"
 )
 
-// verifyWish is one run of jobs verify: its flags.
-type verifyWish struct {
+// verifyRequest is one run of jobs verify: its flags.
+type verifyRequest struct {
 	remote
 
 	ask    api.NewVerification
@@ -31,10 +31,10 @@ type verifyWish struct {
 	show   bool
 }
 
-func (a *app) jobsVerifyCommand() *cobra.Command {
-	var v verifyWish
+func jobsVerifyCommand(a *app) *cobra.Command {
+	v := verifyRequest{remote: remote{app: a}}
 	var cmd *cobra.Command
-	cmd = a.remoteJobCommand(&cobra.Command{
+	cmd = v.jobCommand(&cobra.Command{
 		Use:   "verify --server URL --job NAME",
 		Short: "Have a job of a service verified",
 		Long: `Asks for a verification of a job: a worker compares source and target as millrace
@@ -52,13 +52,13 @@ verification is asked for. An interrupt ends the waiting, not the verification.
   millrace jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB
   millrace jobs verify --job orders --show --output json`,
 		Annotations: map[string]string{cli.FailsWith: "trouble"},
-	}, &v.remote, func(ctx context.Context) error {
+	}, func(ctx context.Context) error {
 		rate, err := humanize.ParseBytes(v.rate)
 		if err != nil || rate > 1<<62 {
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", cli.Plain(v.rate)))
 		}
 		v.ask.BytesPerSecond = int64(rate)
-		return verifyTrouble(a.verifyRemote(ctx, &v, cmd.Flags().Changed("every")))
+		return verifyTrouble(v.request(ctx, cmd.Flags().Changed("every")))
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&v.ask.ID, "id", "", "`name` of the verification: the same once more asks for no other; with --show and --cancel, which one")
@@ -91,28 +91,25 @@ type differs struct{ text string }
 
 func (d *differs) Error() string { return d.text }
 
-func (a *app) verifyRemote(ctx context.Context, v *verifyWish, every bool) error {
+func (v *verifyRequest) request(ctx context.Context, every bool) error {
 	switch {
 	case every:
-		return a.scheduleRemote(ctx, v)
+		return v.schedule(ctx)
 	case v.show || v.cancel:
-		return a.oldVerification(ctx, v)
+		return v.old(ctx)
 	}
 	got, made, err := v.Verify(ctx, v.job, v.ask)
 	if err != nil {
 		return err
 	}
 	if !v.wait {
-		done := "is asked for"
-		if !made {
-			done = "was asked for already"
-		}
-		return a.Tell(v.output, got, fmt.Sprintf("%s: verification %s %s (%s)\n", cli.Plain(v.job), cli.Plain(got.ID), done, got.State))
+		return v.Tell(v.output, got, fmt.Sprintf("%s: verification %s %s (%s)\n", cli.Plain(v.job), cli.Plain(got.ID),
+			requested(made, "is asked for", "was asked for already"), got.State))
 	}
-	return a.awaitVerified(ctx, v, got)
+	return v.await(ctx, got)
 }
 
-func (a *app) scheduleRemote(ctx context.Context, v *verifyWish) error {
+func (v *verifyRequest) schedule(ctx context.Context) error {
 	var s *service.VerifySchedule
 	done := "is verified when it is asked for"
 	if v.every != 0 {
@@ -120,11 +117,11 @@ func (a *app) scheduleRemote(ctx context.Context, v *verifyWish) error {
 		done = fmt.Sprintf("is verified every %s", plural(v.every, "hour"))
 	}
 	j, err := v.ScheduleVerifications(ctx, v.job, s)
-	return then(err, func() error { return a.Tell(v.output, j, doneText(&j, done)) })
+	return then(err, func() error { return v.tellDone(&j, done) })
 }
 
-// oldVerification shows one, or calls it off.
-func (a *app) oldVerification(ctx context.Context, v *verifyWish) error {
+// old shows a verification, or calls it off.
+func (v *verifyRequest) old(ctx context.Context) error {
 	id := v.ask.ID
 	if id == "" {
 		list, err := v.Verifications(ctx, v.job)
@@ -139,15 +136,15 @@ func (a *app) oldVerification(ctx context.Context, v *verifyWish) error {
 	if v.cancel {
 		got, err := v.CancelVerification(ctx, v.job, id)
 		return then(err, func() error {
-			return a.Tell(v.output, got, fmt.Sprintf("%s: verification %s is called off\n", cli.Plain(v.job), cli.Plain(got.ID)))
+			return v.Tell(v.output, got, fmt.Sprintf("%s: verification %s is called off\n", cli.Plain(v.job), cli.Plain(got.ID)))
 		})
 	}
 	got, err := v.Verification(ctx, v.job, id)
-	return then(err, func() error { return a.toldVerified(v, &got) })
+	return then(err, func() error { return v.verified(&got) })
 }
 
-// awaitVerified returns when the verification has ended.
-func (a *app) awaitVerified(ctx context.Context, v *verifyWish, got api.Verification) error {
+// await returns when the verification has ended.
+func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 	looked := false // what was asked for has no findings
 	now, err := await(ctx, got, func(now api.Verification) (bool, error) { return looked && now.State.Final(), nil }, func() (api.Verification, error) {
 		looked = true
@@ -156,13 +153,13 @@ func (a *app) awaitVerified(ctx context.Context, v *verifyWish, got api.Verifica
 	if ctx.Err() != nil && err != nil {
 		return mongo.WithHint(fmt.Errorf("%w; the verification goes on nevertheless", context.Cause(ctx)), "millrace jobs verify --show tells of it, --cancel calls it off")
 	}
-	return then(err, func() error { return a.toldVerified(v, &now) })
+	return then(err, func() error { return v.verified(&now) })
 }
 
-// toldVerified tells of a verification, and is an error where it has not found both
-// sides the same.
-func (a *app) toldVerified(v *verifyWish, got *api.Verification) error {
-	if err := a.Tell(v.output, got, remoteVerified(v.job, got)); err != nil {
+// verified shows a verification, and is an error where it has not found both sides the
+// same.
+func (v *verifyRequest) verified(got *api.Verification) error {
+	if err := v.Tell(v.output, got, remoteVerified(v.job, got)); err != nil {
 		return err
 	}
 	switch got.State {
@@ -227,19 +224,19 @@ func remoteVerified(job string, v *api.Verification) string {
 	return b.String()
 }
 
-// repairWish is one run of jobs repair: its flags.
-type repairWish struct {
-	verifyWish
+// repairRequest is one run of jobs repair: its flags.
+type repairRequest struct {
+	verifyRequest
 
 	of   string
 	ns   []string
 	docs []string
 }
 
-func (a *app) jobsRepairCommand() *cobra.Command {
-	var r repairWish
+func jobsRepairCommand(a *app) *cobra.Command {
+	r := repairRequest{verifyRequest: verifyRequest{remote: remote{app: a}}}
 	all := false
-	cmd := a.remoteJobCommand(&cobra.Command{
+	cmd := r.jobCommand(&cobra.Command{
 		Use:   "repair --server URL --job NAME",
 		Short: "Make documents of a job's target as the source has them",
 		Long: `Has documents repaired that a verification of the job has found different: those that
@@ -256,7 +253,7 @@ none of them differs, 1 when one does, 2 when there is no answer.`,
   millrace jobs repair --job orders --ns shop.orders
   millrace jobs repair --job orders --of nightly --document '{"$oid":"65f0c0ffee65f0c0ffee65f0"}'`,
 		Annotations: map[string]string{cli.FailsWith: "trouble"},
-	}, &r.remote, func(ctx context.Context) error { return verifyTrouble(a.repairRemote(ctx, &r, all)) })
+	}, func(ctx context.Context) error { return verifyTrouble(r.request(ctx, all)) })
 	fs := cmd.Flags()
 	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair: the same once more asks for no other")
 	fs.StringVar(&r.of, "of", "", "`name` of the verification that has found the documents; left out the last that has ended")
@@ -270,7 +267,7 @@ none of them differs, 1 when one does, 2 when there is no answer.`,
 	return cmd
 }
 
-func (a *app) repairRemote(ctx context.Context, r *repairWish, all bool) error {
+func (r *repairRequest) request(ctx context.Context, all bool) error {
 	of, err := r.found(ctx)
 	if err != nil {
 		return err
@@ -286,17 +283,15 @@ func (a *app) repairRemote(ctx context.Context, r *repairWish, all bool) error {
 		return err
 	}
 	if r.wait {
-		return a.awaitVerified(ctx, &r.verifyWish, got)
+		return r.await(ctx, got)
 	}
-	done := "is asked for"
-	if !made {
-		done = "was asked for already"
-	}
-	return a.Tell(r.output, got, fmt.Sprintf("%s: the repair of %s %s (verification %s, %s)\n", cli.Plain(r.job), plural(got.Repair.Documents, "document"), done, cli.Plain(got.ID), got.State))
+	return r.Tell(r.output, got, fmt.Sprintf("%s: the repair of %s %s (verification %s, %s)\n",
+		cli.Plain(r.job), plural(got.Repair.Documents, "document"),
+		requested(made, "is asked for", "was asked for already"), cli.Plain(got.ID), got.State))
 }
 
 // found is the verification whose findings are repaired.
-func (r *repairWish) found(ctx context.Context) (of api.Verification, err error) {
+func (r *repairRequest) found(ctx context.Context) (of api.Verification, err error) {
 	if r.of == "" {
 		list, err := r.Verifications(ctx, r.job)
 		if err != nil {
@@ -314,7 +309,7 @@ func (r *repairWish) found(ctx context.Context) (of api.Verification, err error)
 }
 
 // chosen are the documents that --ns and --document name, among those that were found.
-func (r *repairWish) chosen(of api.Verification) (docs []operate.RepairDocument, err error) {
+func (r *repairRequest) chosen(of api.Verification) (docs []operate.RepairDocument, err error) {
 	if of.Findings == nil {
 		return nil, fmt.Errorf("verification %s has found nothing", cli.Plain(of.ID))
 	}

@@ -78,8 +78,8 @@ command ends: a failure has error, hint, and checks when a precheck failed. What
 shows many things one after the other (--watch, debug oplog) has a line for each.`),
 	}
 	root.AddCommand(
-		a.syncCommand(), a.statusCommand(), a.pauseCommand(), a.resumeCommand(), a.throttleCommand(), a.finalizeCommand(), a.verifyCommand(), a.transformCommand(), a.configCommand(), a.secretsCommand(),
-		a.serveCommand(), a.workerCommand(), guardWorkerCommand(), a.jobsCommand(), a.workersCommand(), a.deadlettersCommand(), a.seedCommand(), a.topologyCommand(), a.debugCommand(),
+		syncCommand(a), statusCommand(a), pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a), verifyCommand(a), transformCommand(a), configCommand(a), secretsCommand(a),
+		serveCommand(a), workerCommand(a), guardWorkerCommand(), jobsCommand(a), workersCommand(a), deadlettersCommand(a), seedCommand(a), topologyCommand(a), debugCommand(a),
 		movedCommand("ycsb"), movedCommand("bench"), movedCommand("lab"),
 	)
 	a.completeValues(root)
@@ -87,12 +87,31 @@ shows many things one after the other (--watch, debug oplog) has a line for each
 	return root
 }
 
+// misuse is an error of wrong usage, with what to do instead.
+func misuse(err error, hint string) error {
+	return cli.WithCode(cli.ExitUsage, mongo.WithHint(err, hint))
+}
+
 // session is one run of a command with settings.
 type session struct {
 	*app
 	screen *screen      // the terminal for a live view, nil without one
 	log    *slog.Logger // to standard error, above the live view
-	args   []string
+}
+
+// command makes a command with settings of its own.
+func command[S any, P interface {
+	*S
+	config.Settings
+}](a *app, section string, do func(*session, context.Context, P) error, cmd *cobra.Command) *cobra.Command {
+	s := P(new(S))
+	return a.configured(cmd, section, s, func(ctx context.Context, run *session) error { return do(run, ctx, s) })
+}
+
+// group makes a command that has others.
+func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
+	cmd.AddCommand(commands...)
+	return cmd
 }
 
 // configured gives a command its settings and its RunE, which completes and
@@ -102,9 +121,9 @@ func (a *app) configured(cmd *cobra.Command, name string, s config.Settings, do 
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		return a.Ready(cmd, name, func(o config.Origins) config.Problems { return s.Validate(o, args) })
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		a.Results.Report = s.ReportFile()
-		run := &session{app: a, screen: a.screen(), log: s.Logger(a.Stderr), args: args}
+		run := &session{app: a, screen: a.screen(), log: s.Logger(a.Stderr)}
 		if run.screen != nil {
 			run.log = s.Logger(run.screen)
 		}
@@ -127,7 +146,7 @@ func (a *app) address(flag, given string, none error) (string, error) {
 	if uri := a.uri(flag, given); uri != "" {
 		return uri, nil
 	}
-	return "", cli.WithCode(cli.ExitUsage, mongo.WithHint(none, "use --"+flag+" or set "+config.EnvName(flag)))
+	return "", misuse(none, "use --"+flag+" or set "+config.EnvName(flag))
 }
 
 // completeValues has the shell offer the words of flags that take others.
@@ -163,7 +182,7 @@ func movedCommand(command string) *cobra.Command {
 		Args:               cobra.ArbitraryArgs,
 		RunE: func(*cobra.Command, []string) error {
 			err := fmt.Errorf("millrace %s is now millrace-bench %s", command, command)
-			return cli.WithCode(cli.ExitUsage, mongo.WithHint(err, "call millrace-bench with the same arguments"))
+			return misuse(err, "call millrace-bench with the same arguments")
 		},
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
@@ -27,6 +28,7 @@ import (
 
 // remote is one run of a command that asks a service: its flags, and its client.
 type remote struct {
+	*app
 	server, token, ca, job, output string
 
 	*api.Client
@@ -43,7 +45,7 @@ func (r *remote) bindServer(cmd *cobra.Command) {
 // reach makes the client.
 func (r *remote) reach() error {
 	if r.server == "" {
-		return cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("no service is given"), "use --server or set "+config.EnvName("server")))
+		return misuse(errors.New("no service is given"), "use --server or set "+config.EnvName("server"))
 	}
 	if err := server.CheckAddress(r.server); err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
@@ -60,8 +62,8 @@ func asked(err error) error {
 	return err
 }
 
-// remoteCommand makes a command that asks a service.
-func (a *app) remoteCommand(cmd *cobra.Command, r *remote, do func(context.Context) error) *cobra.Command {
+// command makes a command that asks a service.
+func (r *remote) command(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	r.bindServer(cmd)
 	cli.BindOutput(cmd, &r.output, "`form` of the result: text or json", "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -74,23 +76,23 @@ func (a *app) remoteCommand(cmd *cobra.Command, r *remote, do func(context.Conte
 	return cmd
 }
 
-// remoteJobCommand makes a command that does something to a job of a service.
-func (a *app) remoteJobCommand(cmd *cobra.Command, r *remote, do func(context.Context) error) *cobra.Command {
-	a.remoteCommand(cmd, r, do)
+// jobCommand makes a command that does something to a job of a service.
+func (r *remote) jobCommand(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
+	r.command(cmd, do)
 	cmd.Flags().StringVar(&r.job, "job", "", "`name` of the job")
 	_ = cmd.MarkFlagRequired("job")
 	_ = cmd.RegisterFlagCompletionFunc("job", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return a.completeRemote(cmd.Context(), r), cobra.ShellCompDirectiveNoFileComp
+		return r.completions(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
 	})
 	return cmd
 }
 
-// completeRemote are the names of a service's jobs; what cannot be asked completes nothing.
-func (a *app) completeRemote(ctx context.Context, r *remote) (names []cobra.Completion) {
+// completions are the names of a service's jobs; what cannot be asked completes nothing.
+func (r *remote) completions(ctx context.Context) (names []cobra.Completion) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	for flag, value := range map[string]*string{"server": &r.server, "token": &r.token, "ca-file": &r.ca} {
-		*value = a.uri(flag, *value)
+		*value = r.uri(flag, *value)
 	}
 	if r.reach() != nil {
 		return nil
@@ -105,12 +107,12 @@ func (a *app) completeRemote(ctx context.Context, r *remote) (names []cobra.Comp
 
 // orRemote has a command that looks at a target ask a service instead, where --server
 // says so. One of both has to be given.
-func (a *app) orRemote(cmd *cobra.Command, s *stored, ask func(context.Context, *remote) error) *cobra.Command {
-	var r remote
+func (s *stored) orRemote(cmd *cobra.Command, ask func(*remote, context.Context) error) *cobra.Command {
+	r := remote{app: s.app}
 	r.bindServer(cmd)
 	look := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		server, err := a.chosen(r.server, s.target)
+		server, err := s.chosen(r.server, s.target)
 		if err != nil || !server {
 			return then(err, func() error { return look(cmd, args) })
 		}
@@ -119,7 +121,7 @@ func (a *app) orRemote(cmd *cobra.Command, s *stored, ask func(context.Context, 
 		}
 		defer r.Close()
 		r.job, r.output = s.job, s.output
-		return asked(ask(cmd.Context(), &r))
+		return asked(ask(&r, cmd.Context()))
 	}
 	return cmd
 }
@@ -130,7 +132,7 @@ func (a *app) chosen(server, target string) (bool, error) {
 	hint := "use --server or --target, or set " + config.EnvName("server") + " or " + config.EnvName("target")
 	switch {
 	case server == "" && target == "":
-		return false, cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("neither a service nor a target is given"), hint))
+		return false, misuse(errors.New("neither a service nor a target is given"), hint)
 	case server == "" || target == "":
 		return server != "", nil
 	}
@@ -138,15 +140,15 @@ func (a *app) chosen(server, target string) (bool, error) {
 	if env := fromEnv("server", server); env != fromEnv("target", target) {
 		return !env, nil
 	}
-	return false, cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("both a service and a target are given"), "give one of --server and --target"))
+	return false, misuse(errors.New("both a service and a target are given"), "give one of --server and --target")
 }
 
-func (a *app) jobsCreateCommand() *cobra.Command {
-	var r remote
-	var name, file string
+func jobsCreateCommand(a *app) *cobra.Command {
+	r := remote{app: a}
+	var n api.NewJob
+	var file string
 	var labels []string
-	var paused bool
-	cmd := a.remoteCommand(&cobra.Command{
+	cmd := r.command(&cobra.Command{
 		Use:   "create --server URL --name NAME --file FILE",
 		Short: "Give a job to a service",
 		Long: `Defines a job for a service of many jobs (millrace serve). The file has the
@@ -157,19 +159,17 @@ The same definition once more is the same job. Another one under the same name i
 refused, with exit code 2.`,
 		Example: `  millrace jobs create --server 127.0.0.1:8470 --name orders --file orders.yaml
   millrace jobs create --name orders --file orders.yaml --label dc=east --paused`,
-	}, &r, func(ctx context.Context) error { return a.createJob(ctx, &r, file, name, labels, paused) })
+	}, func(ctx context.Context) error { return r.create(ctx, n, file, labels) })
 	fs := cmd.Flags()
-	fs.StringVar(&name, "name", "", "`name` of the job")
+	fs.StringVar(&n.Name, "name", "", "`name` of the job")
 	fs.StringVarP(&file, "file", "f", "", "`file` with the job's settings; - is standard input")
 	fs.StringArrayVar(&labels, "label", nil, "`key=value` that a worker must have to run the job; may be repeated")
-	fs.BoolVar(&paused, "paused", false, "it waits until it is resumed")
+	fs.BoolVar(&n.Paused, "paused", false, "it waits until it is resumed")
 	_ = errors.Join(cmd.MarkFlagRequired("name"), cmd.MarkFlagRequired("file"))
 	return cmd
 }
 
-func (a *app) createJob(ctx context.Context, r *remote, file, name string, labels []string, paused bool) error {
-	n := api.NewJob{Name: name, Paused: paused}
-	var err error
+func (r *remote) create(ctx context.Context, n api.NewJob, file string, labels []string) (err error) {
 	if n.Labels, err = service.ParseLabels(labels); err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
@@ -184,11 +184,7 @@ func (a *app) createJob(ctx context.Context, r *remote, file, name string, label
 	if err != nil {
 		return err
 	}
-	done := "created"
-	if !made {
-		done = "is there already"
-	}
-	return a.Tell(r.output, j, doneText(&j, done))
+	return r.tellDone(&j, requested(made, "created", "is there already"))
 }
 
 // settingsFile reads the settings of a job.
@@ -212,14 +208,26 @@ func settingsFile(file string) (string, error) {
 	return string(raw), nil
 }
 
+// requested is what to say of a request: one that was made before changes nothing.
+func requested(made bool, now, before string) string {
+	if made {
+		return now
+	}
+	return before
+}
+
 // doneText says what was done to a job.
 func doneText(j *api.Job, done string) string {
 	return fmt.Sprintf("%s: %s (%s)\n", cli.Plain(j.Name), done, remoteState(&j.Summary))
 }
 
-func (a *app) jobsRemoveCommand() *cobra.Command {
-	var r remote
-	return a.remoteJobCommand(&cobra.Command{
+func (r *remote) tellDone(j *api.Job, done string) error {
+	return r.Tell(r.output, j, doneText(j, done))
+}
+
+func jobsRemoveCommand(a *app) *cobra.Command {
+	r := remote{app: a}
+	return r.jobCommand(&cobra.Command{
 		Use:   "remove --server URL --job NAME",
 		Short: "Have a service forget a job",
 		Long: `Has the service forget a job, once no worker runs it. What it has copied, its
@@ -227,9 +235,9 @@ checkpoint and its dead letters stay on its target: defined again under the same
 name, source and target it goes on from there. millrace jobs drop removes what the
 target knows of it.`,
 		Example: `  millrace jobs remove --job orders`,
-	}, &r, func(ctx context.Context) error {
+	}, func(ctx context.Context) error {
 		j, err := r.Remove(ctx, r.job)
-		return then(err, func() error { return a.Tell(r.output, j, doneText(&j, "is to be forgotten")) })
+		return then(err, func() error { return r.tellDone(&j, "is to be forgotten") })
 	})
 }
 
@@ -241,20 +249,17 @@ func then(err error, next func() error) error {
 	return next()
 }
 
-func (a *app) listRemote(ctx context.Context, r *remote) error {
+func (r *remote) list(ctx context.Context) error {
 	list, err := r.Jobs(ctx, "", "")
-	if err != nil {
-		return err
-	}
-	return a.Tell(r.output, list, remoteList(list))
+	return then(err, func() error { return r.Tell(r.output, list, remoteList(list)) })
 }
 
-func (a *app) showRemote(ctx context.Context, r *remote) error {
+func (r *remote) show(ctx context.Context) error {
 	if err := r.only(ctx); err != nil {
 		return err
 	}
 	j, err := r.Job(ctx, r.job)
-	return then(err, func() error { return a.Tell(r.output, j, remoteText(&j)) })
+	return then(err, func() error { return r.Tell(r.output, j, remoteText(&j)) })
 }
 
 // only chooses the one job that there is, where none is named.
@@ -267,7 +272,7 @@ func (r *remote) only(ctx context.Context) error {
 		return err
 	}
 	if len(list) != 1 {
-		return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("%s has %s", r.server, plural(len(list), "job")), "choose one with --job"))
+		return misuse(fmt.Errorf("%s has %s", r.server, plural(len(list), "job")), "choose one with --job")
 	}
 	r.job = list[0].Name
 	return nil
@@ -348,10 +353,10 @@ type logFlags struct {
 	events, follow bool
 }
 
-func (a *app) jobsLogCommand() *cobra.Command {
-	var r remote
+func jobsLogCommand(a *app) *cobra.Command {
+	r := remote{app: a}
 	var f logFlags
-	cmd := a.remoteJobCommand(&cobra.Command{
+	cmd := r.jobCommand(&cobra.Command{
 		Use:   "log --server URL --job NAME",
 		Short: "Show what happened to a job of a service, and what it logs",
 		Long: `Shows the newest events of a job and lines that its workers log of it, the oldest of
@@ -360,14 +365,14 @@ them first. The service keeps 2000 of each, for 30 days.
 With --follow it goes on with what is new, until an interrupt.`,
 		Example: `  millrace jobs log --job orders --events
   millrace jobs log --job orders --follow`,
-	}, &r, func(ctx context.Context) error {
+	}, func(ctx context.Context) error {
 		switch {
 		case f.limit < 1 || f.limit > logPage:
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--limit %d: want 1 to %d", f.limit, logPage))
 		case f.follow && r.output != "text":
 			return cli.WithCode(cli.ExitUsage, errors.New("--follow cannot go with --output json, which is written at the end"))
 		}
-		return a.jobLog(ctx, &r, &f)
+		return r.log(ctx, &f)
 	})
 	fs := cmd.Flags()
 	fs.IntVar(&f.limit, "limit", 100, "how many of the newest are shown")
@@ -376,7 +381,7 @@ With --follow it goes on with what is new, until an interrupt.`,
 	return cmd
 }
 
-func (a *app) jobLog(ctx context.Context, r *remote, f *logFlags) error {
+func (r *remote) log(ctx context.Context, f *logFlags) error {
 	kind := service.EntryKind("")
 	if f.events {
 		kind = service.KindEvent
@@ -389,35 +394,31 @@ func (a *app) jobLog(ctx context.Context, r *remote, f *logFlags) error {
 	if len(l.Entries) > 0 {
 		last = l.Entries[0].Seq
 	}
-	if err := a.Tell(r.output, l, logText(l.Entries)); err != nil || !f.follow {
+	if err := r.Tell(r.output, l, logText(l.Entries)); err != nil || !f.follow {
 		return err
 	}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil //nolint:nilerr // that is how it is ended
-		case <-time.After(followEvery):
-		}
-		newer, err := newEntries(ctx, r.Client, r.job, kind, last)
-		if err != nil {
-			if ctx.Err() == nil {
-				return err
-			}
-			continue
+	for pace.Pause(ctx, followEvery) == nil { // the end of ctx is how it is ended
+		newer, err := r.newer(ctx, kind, last)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
 		}
 		if len(newer) > 0 {
 			last = newer[0].Seq
 		}
-		if _, err := io.WriteString(a.Stdout, logText(newer)); err != nil {
+		if _, err := io.WriteString(r.Stdout, logText(newer)); err != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// newEntries are those after one, the newest first.
-func newEntries(ctx context.Context, c *api.Client, job string, kind service.EntryKind, last uint64) (all []service.Entry, err error) {
+// newer are the entries after one, the newest first.
+func (r *remote) newer(ctx context.Context, kind service.EntryKind, last uint64) (all []service.Entry, err error) {
 	for before := uint64(0); ; {
-		page, err := c.Log(ctx, job, kind, before, logPage)
+		page, err := r.Log(ctx, r.job, kind, before, logPage)
 		if err != nil {
 			return nil, err
 		}
@@ -452,8 +453,8 @@ func logText(newest []service.Entry) string {
 	return b.String()
 }
 
-func (a *app) workersCommand() *cobra.Command {
-	cmd := &cobra.Command{
+func workersCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{
 		Use:   "workers",
 		Short: "Show and drain the workers of a service",
 		Long: `Shows which processes run the jobs of a service (millrace serve), and has one give
@@ -461,22 +462,20 @@ back what it has: before its machine is upgraded, for example.`,
 		Example: `  millrace workers list --server 127.0.0.1:8470
   millrace workers drain --worker host-b-4711 --wait`,
 		RunE: cli.Group,
-	}
-	cmd.AddCommand(a.workersListCommand(), a.workersDrainCommand(), a.workersResumeCommand())
-	return cmd
+	}, workersListCommand(a), workersDrainCommand(a), workersResumeCommand(a))
 }
 
-func (a *app) workersListCommand() *cobra.Command {
-	var r remote
-	return a.remoteCommand(&cobra.Command{
+func workersListCommand(a *app) *cobra.Command {
+	r := remote{app: a}
+	return r.command(&cobra.Command{
 		Use:     "list --server URL",
 		Short:   "List the workers that are there",
 		Long:    "Lists the workers of a service, with those of their jobs that the token shows.",
 		Example: `  millrace workers list`,
 		Args:    cobra.NoArgs,
-	}, &r, func(ctx context.Context) error {
+	}, func(ctx context.Context) error {
 		list, err := r.Workers(ctx)
-		return then(err, func() error { return a.Tell(r.output, list, workerList(list)) })
+		return then(err, func() error { return r.Tell(r.output, list, workerList(list)) })
 	})
 }
 
@@ -505,20 +504,20 @@ func workerList(list []service.Worker) string {
 	return t.Render() + "\n"
 }
 
-// workerWishCommand is one that does something to a worker.
-func (a *app) workerWishCommand(cmd *cobra.Command, do func(context.Context, *remote, string) error) *cobra.Command {
-	var r remote
+// workerCommand is one that does something to a worker.
+func (a *app) workerCommand(cmd *cobra.Command, do func(context.Context, *remote, string) error) *cobra.Command {
+	r := remote{app: a}
 	var name string
-	a.remoteCommand(cmd, &r, func(ctx context.Context) error { return do(ctx, &r, name) })
+	r.command(cmd, func(ctx context.Context) error { return do(ctx, &r, name) })
 	cmd.Args = cobra.NoArgs
 	cmd.Flags().StringVar(&name, "worker", "", "`name` of the worker")
 	_ = cmd.MarkFlagRequired("worker")
 	return cmd
 }
 
-func (a *app) workersDrainCommand() *cobra.Command {
+func workersDrainCommand(a *app) *cobra.Command {
 	var wait bool
-	cmd := a.workerWishCommand(&cobra.Command{
+	cmd := a.workerCommand(&cobra.Command{
 		Use:   "drain --server URL --worker NAME",
 		Short: "Have a worker give back its jobs",
 		Long: `Has a worker take nothing more and give back what it has; others go on with it, from
@@ -539,20 +538,20 @@ With --wait it returns when the worker has no job.`,
 				return list[i], nil
 			})
 		}
-		return then(err, func() error { return a.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
+		return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
 	})
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when the worker has no job")
 	return cmd
 }
 
-func (a *app) workersResumeCommand() *cobra.Command {
-	return a.workerWishCommand(&cobra.Command{
+func workersResumeCommand(a *app) *cobra.Command {
+	return a.workerCommand(&cobra.Command{
 		Use:     "resume --server URL --worker NAME",
 		Short:   "Have a drained worker take jobs again",
 		Long:    "Takes back that a worker is drained.",
 		Example: `  millrace workers resume --worker host-b-4711`,
 	}, func(ctx context.Context, r *remote, name string) error {
 		w, err := r.Drain(ctx, name, false)
-		return then(err, func() error { return a.Tell(r.output, w, cli.Plain(w.Name)+": takes jobs\n") })
+		return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": takes jobs\n") })
 	})
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/millrace/millrace/internal/shown"
 )
 
-func (a *app) seedCommand() *cobra.Command {
-	cmd := &cobra.Command{
+func seedCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{
 		Use:   "seed",
 		Short: "Bring up a replica-set member by copying files",
 		Long: `Copies the files of a member instead of its documents: no index is built again.
@@ -39,14 +39,11 @@ Where the server has $backupCursor nothing is locked (untested on a real server)
 What is copied in the end joins the set, takes the place of a member's data, or
 becomes a replica set of its own.
 Until a copy is complete no mongod starts on it; the same command completes it.`,
-	}
-	cmd.AddCommand(a.seedLocalCommand(), a.seedServeCommand(), a.seedPullCommand(), a.seedGuardCommand(), seedPrivateCommand())
-	return cmd
+	}, seedLocalCommand(a), seedServeCommand(a), seedPullCommand(a), seedGuardCommand(a), seedPrivateCommand())
 }
 
-func (a *app) seedLocalCommand() *cobra.Command {
-	var s config.Seed
-	cmd := &cobra.Command{
+func seedLocalCommand(a *app) *cobra.Command {
+	return command(a, config.CommandSeedLocal, (*session).seedLocal, &cobra.Command{
 		Use:   "local --from-dbpath DIR --to-dbpath DIR [--start -- mongod ...]",
 		Short: "Copy a member to another directory of the same machine",
 		Example: `  # what would be done, and whether anything stands in the way
@@ -64,8 +61,7 @@ func (a *app) seedLocalCommand() *cobra.Command {
   millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/stage \
     --as-new-set stage --mongod /usr/bin/mongod`,
 		Args: afterDash, ValidArgsFunction: cli.Files,
-	}
-	return a.configured(cmd, config.CommandSeedLocal, &s, func(ctx context.Context, run *session) error { return run.seedLocal(ctx, &s) })
+	})
 }
 
 // afterDash accepts arguments after -- only.
@@ -77,7 +73,7 @@ func afterDash(cmd *cobra.Command, args []string) error {
 }
 
 // seedGuardCommand is the guardian of a lock; it is told on standard input.
-func (a *app) seedGuardCommand() *cobra.Command {
+func seedGuardCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:    "guard",
 		Short:  "Hold the lock of a member",
@@ -286,9 +282,8 @@ func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
 	return v.lines
 }
 
-func (a *app) seedServeCommand() *cobra.Command {
-	var s config.Seed
-	cmd := &cobra.Command{
+func seedServeCommand(a *app) *cobra.Command {
+	return command(a, config.CommandSeedServe, (*session).seedServe, &cobra.Command{
 		Use:   "serve --uri URI --dbpath DIR",
 		Short: "Serve a member's files to millrace seed pull on other machines",
 		Long: `Runs beside the member that is copied and serves its files until it is stopped.
@@ -297,13 +292,11 @@ Every request needs its token. On loopback it makes one, which millrace seed pul
 same user finds; off loopback it takes a certificate and a token.`,
 		Example: `  millrace seed serve --uri mongodb://127.0.0.1:27017 --dbpath /data/db --listen 10.0.0.2:7117 \
     --tls-cert agent.pem --token-file token`,
-	}
-	return a.configured(cmd, config.CommandSeedServe, &s, func(ctx context.Context, run *session) error { return run.seedServe(ctx, &s) })
+	})
 }
 
-func (a *app) seedPullCommand() *cobra.Command {
-	var s config.Seed
-	cmd := &cobra.Command{
+func seedPullCommand(a *app) *cobra.Command {
+	return command(a, config.CommandSeedPull, (*session).seedPull, &cobra.Command{
 		Use:   "pull --from https://HOST:PORT --dbpath DIR [--start -- mongod ...]",
 		Short: "Copy a member from millrace seed serve on another machine",
 		Example: `  millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
@@ -314,8 +307,7 @@ func (a *app) seedPullCommand() *cobra.Command {
   millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
     --set-uri mongodb://10.0.0.2:27017 --replace 10.0.0.9:27017 --start -- mongod --config /etc/mongod.conf`,
 		Args: afterDash, ValidArgsFunction: cli.Files,
-	}
-	return a.configured(cmd, config.CommandSeedPull, &s, func(ctx context.Context, run *session) error { return run.seedPull(ctx, &s) })
+	})
 }
 
 // seedTokenFile is the file with the token of an agent on loopback that was

@@ -34,9 +34,8 @@ import (
 	"github.com/millrace/millrace/internal/service/worker"
 )
 
-func (a *app) serveCommand() *cobra.Command {
-	var s config.Serve
-	cmd := &cobra.Command{
+func serveCommand(a *app) *cobra.Command {
+	return command(a, config.CommandServe, (*session).serve, &cobra.Command{
 		Use:   "serve",
 		Short: "Run many jobs as a service",
 		Long: `Runs the service: jobs are defined over its API, and are run by this process and by
@@ -52,13 +51,11 @@ An interrupt has jobs stop at their checkpoints; the next start goes on with the
 
   # for workers of other machines, too
   millrace serve --listen 10.0.0.5:8470 --nats-listen 10.0.0.5:4222 --listen-tls-cert service.pem`,
-	}
-	return a.configured(cmd, config.CommandServe, &s, func(ctx context.Context, run *session) error { return run.serve(ctx, &s) })
+	})
 }
 
-func (a *app) workerCommand() *cobra.Command {
-	var s config.Worker
-	cmd := &cobra.Command{
+func workerCommand(a *app) *cobra.Command {
+	return command(a, config.CommandWorker, (*session).worker, &cobra.Command{
 		Use:   "worker --nats URI",
 		Short: "Run jobs of a service on this machine",
 		Long: `Runs jobs of the service whose NATS it is given. Jobs are shared evenly among the
@@ -68,8 +65,7 @@ at the target any more.
 
 An interrupt gives all jobs back: others take them at once.`,
 		Example: `  millrace worker --nats tls://10.0.0.5:4222 --nats-token-file nats-token --label dc=east`,
-	}
-	return a.configured(cmd, config.CommandWorker, &s, func(ctx context.Context, run *session) error { return run.worker(ctx, &s) })
+	})
 }
 
 // serve runs the service until ctx ends.

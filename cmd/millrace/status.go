@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-func (a *app) statusCommand() *cobra.Command {
+func statusCommand(a *app) *cobra.Command {
 	var s config.Control
 	return a.controlled(&cobra.Command{
 		Use:   "status",

@@ -31,17 +31,18 @@ func (a *app) connectFor(ctx context.Context, flag, uri, name string) (*mongo.Cl
 }
 
 // stored is a look at what a target has stored of jobs: its flags, and then what
-// targetCommand and storedCommand found.
+// its commands found.
 type stored struct {
+	*app
 	target, job, output string
 
 	cluster *mongo.Cluster
 }
 
-// targetCommand makes a command that connects to the jobs' target first.
-func (a *app) targetCommand(cmd *cobra.Command, s *stored, do func(context.Context) error) *cobra.Command {
+// command makes a command that connects to the jobs' target first.
+func (s *stored) command(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		if s.cluster, err = a.connectToLook(cmd.Context(), "target", s.target); err != nil {
+		if s.cluster, err = s.connectToLook(cmd.Context(), "target", s.target); err != nil {
 			return err
 		}
 		defer s.cluster.Close()
@@ -53,17 +54,17 @@ func (a *app) targetCommand(cmd *cobra.Command, s *stored, do func(context.Conte
 }
 
 // bindJob gives a command the name of a job.
-func (a *app) bindJob(cmd *cobra.Command, s *stored, usage string) {
+func (s *stored) bindJob(cmd *cobra.Command, usage string) {
 	cmd.Flags().StringVar(&s.job, "job", "", usage)
-	_ = cmd.RegisterFlagCompletionFunc("job", a.completeJobs(&s.target))
+	_ = cmd.RegisterFlagCompletionFunc("job", s.completions)
 }
 
-// storedCommand makes a command that finds a job first.
-func (a *app) storedCommand(cmd *cobra.Command, s *stored, do func(context.Context) error) *cobra.Command {
-	a.targetCommand(cmd, s, func(ctx context.Context) error {
+// jobCommand makes a command that finds a job first.
+func (s *stored) jobCommand(cmd *cobra.Command, do func(context.Context) error) *cobra.Command {
+	s.command(cmd, func(ctx context.Context) error {
 		return then(s.only(ctx), func() error { return do(ctx) })
 	})
-	a.bindJob(cmd, s, "`name` of the job; may be left out where there is one job only")
+	s.bindJob(cmd, "`name` of the job; may be left out where there is one job only")
 	return cmd
 }
 
@@ -90,5 +91,5 @@ func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
 	case 1:
 		return names[0], nil
 	}
-	return "", cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("there are several jobs: %s", cli.Plain(strings.Join(names, ", "))), "choose one with --job"))
+	return "", misuse(fmt.Errorf("there are several jobs: %s", cli.Plain(strings.Join(names, ", "))), "choose one with --job")
 }

@@ -28,9 +28,8 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-func (a *app) syncCommand() *cobra.Command {
-	var s config.Sync
-	cmd := &cobra.Command{
+func syncCommand(a *app) *cobra.Command {
+	return command(a, config.CommandSync, (*session).sync, &cobra.Command{
 		Use:   "sync --source URI --target URI",
 		Short: "Copy a cluster and follow its changes",
 		Long: `Copies what the rules keep from the source to the target, then follows the
@@ -53,8 +52,7 @@ and on a sharded target the shard keys, copies no document, and ends by itself.`
 
   # two databases, one of them under another name
   millrace sync --config sync.yaml --include 'shop.*,crm.*' --rename crm=crm2`,
-	}
-	return a.configured(cmd, config.CommandSync, &s, func(ctx context.Context, run *session) error { return run.sync(ctx, &s) })
+	})
 }
 
 // sync runs one job from its precheck to its end.
@@ -237,9 +235,8 @@ func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, ru
 	return nil
 }
 
-func (a *app) verifyCommand() *cobra.Command {
-	var s config.Verify
-	cmd := &cobra.Command{
+func verifyCommand(a *app) *cobra.Command {
+	return command(a, config.CommandVerify, (*session).verifyClusters, &cobra.Command{
 		Use:   "verify --source URI --target URI",
 		Short: "Prove that two clusters hold the same data",
 		Long: `Compares every document that the rules keep, and collections, options, indexes
@@ -257,8 +254,7 @@ when there is no answer, such as when a connection breaks midway.`,
   millrace verify --method ranges --config sync.yaml
   millrace verify --structure --config sync.yaml`,
 		Annotations: map[string]string{cli.FailsWith: "trouble"},
-	}
-	return a.configured(cmd, config.CommandVerify, &s, func(ctx context.Context, run *session) error { return run.verifyClusters(ctx, &s) })
+	})
 }
 
 func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {

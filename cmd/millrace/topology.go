@@ -23,6 +23,7 @@ import (
 
 // topologySettings are the flags that the commands below topology share.
 type topologySettings struct {
+	*app
 	uri     string
 	timeout time.Duration
 	output  string
@@ -37,9 +38,9 @@ func (s *topologySettings) bind(cmd *cobra.Command, outputs string, forms ...str
 }
 
 // onSet is the RunE of a command that observes a replica set.
-func (a *app) onSet(s *topologySettings, do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command, []string) error {
+func (s *topologySettings) onSet(do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		uri, err := a.address(flagURI, s.uri, errors.New("no replica set is given"))
+		uri, err := s.address(flagURI, s.uri, errors.New("no replica set is given"))
 		if err != nil {
 			return err
 		}
@@ -61,8 +62,8 @@ func longEnough(interval time.Duration) error {
 }
 
 // topologyCommand is `millrace topology`.
-func (a *app) topologyCommand() *cobra.Command {
-	cmd := &cobra.Command{
+func topologyCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{
 		Use:   "topology",
 		Short: "Show, plan and hold the replication tree of a replica set",
 		Long: `In a large replica set it matters who fetches the oplog from whom. If all fetch
@@ -74,14 +75,12 @@ brings the members into it, and keeps them there.`,
   millrace topology plan
   millrace topology apply --yes
   millrace topology hold --yes`,
-	}
-	cmd.AddCommand(a.topologyShowCommand(), a.topologyPlanCommand(), a.topologyWhatIfCommand(), a.topologyAdviseCommand(),
-		a.topologyApplyCommand(), a.topologyHoldCommand(), a.topologyReleaseCommand(), a.topologyChainingCommand())
-	return cmd
+	}, topologyShowCommand(a), topologyPlanCommand(a), topologyWhatIfCommand(a), topologyAdviseCommand(a),
+		topologyApplyCommand(a), topologyHoldCommand(a), topologyReleaseCommand(a), topologyChainingCommand(a))
 }
 
-func (a *app) topologyShowCommand() *cobra.Command {
-	var s topologySettings
+func topologyShowCommand(a *app) *cobra.Command {
+	s := topologySettings{app: a}
 	var watching bool
 	var interval time.Duration
 	cmd := &cobra.Command{
@@ -94,14 +93,14 @@ primary a moment before.`,
 		Example: `  millrace topology show --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology show --watch --interval 1s
   millrace topology show --output svg > tree.svg`,
-		RunE: a.onSet(&s, func(ctx context.Context, o *topology.Observer, _ []string) error {
+		RunE: s.onSet(func(ctx context.Context, o *topology.Observer, _ []string) error {
 			if err := longEnough(interval); err != nil {
 				return err
 			}
 			if watching {
-				return a.watchSet(ctx, o, &s, interval)
+				return s.watchSet(ctx, o, interval)
 			}
-			return a.showSet(ctx, o, s.output)
+			return s.showSet(ctx, o)
 		}),
 	}
 	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
@@ -111,21 +110,18 @@ primary a moment before.`,
 }
 
 // showSet writes the set as it is now.
-func (a *app) showSet(ctx context.Context, o *topology.Observer, output string) error {
+func (s *topologySettings) showSet(ctx context.Context, o *topology.Observer) error {
 	set, err := o.Observe(ctx)
-	if err != nil {
-		return err
-	}
-	return a.showTree(output, set, set.Tree(), set, setText(set))
+	return then(err, func() error { return s.showTree(set, set.Tree(), set, setText(set)) })
 }
 
 // watchSet redraws the tree on a terminal, and elsewhere writes one form after
 // the other, JSON as one line each.
-func (a *app) watchSet(ctx context.Context, o *topology.Observer, s *topologySettings, interval time.Duration) error {
-	a.Results.Stream = true
+func (s *topologySettings) watchSet(ctx context.Context, o *topology.Observer, interval time.Duration) error {
+	s.Results.Stream = true
 	var screen *screen
 	if s.output == "text" {
-		if screen = a.screen(); screen != nil {
+		if screen = s.screen(); screen != nil {
 			defer screen.clear()
 		}
 	}
@@ -136,7 +132,7 @@ func (a *app) watchSet(ctx context.Context, o *topology.Observer, s *topologySet
 		if ctx.Err() != nil {
 			return nil // an interrupt is how a watch ends
 		}
-		if err := a.showOnce(screen, set, err, s.output); err != nil {
+		if err := s.showOnce(screen, set, err); err != nil {
 			return err
 		}
 		select {
@@ -148,17 +144,17 @@ func (a *app) watchSet(ctx context.Context, o *topology.Observer, s *topologySet
 }
 
 // showOnce shows one observation, or why there is none at the moment.
-func (a *app) showOnce(screen *screen, set *topology.Set, failed error, output string) error {
+func (s *topologySettings) showOnce(screen *screen, set *topology.Set, failed error) error {
 	var b strings.Builder
 	if failed != nil {
 		b.WriteString("not seen: " + cli.Plain(failed.Error()) + "\n")
-	} else if output == "json" {
-		return json.NewEncoder(a.Stdout).Encode(set)
-	} else if err := drawTree(&b, output, set, set.Tree(), setText(set)); err != nil {
+	} else if s.output == "json" {
+		return json.NewEncoder(s.Stdout).Encode(set)
+	} else if err := drawTree(&b, s.output, set, set.Tree(), setText(set)); err != nil {
 		return err
 	}
 	if screen == nil {
-		_, err := io.WriteString(a.Stdout, b.String())
+		_, err := io.WriteString(s.Stdout, b.String())
 		return err
 	}
 	screen.draw(func(columns, rows int) []string {
@@ -177,11 +173,11 @@ func setText(set *topology.Set) string {
 }
 
 // showTree shows a tree of a set as a picture, or what is said of it.
-func (a *app) showTree(output string, set *topology.Set, tree map[string]string, v any, text string) error {
-	if output == "json" {
-		return a.Tell(output, v, text)
+func (s *topologySettings) showTree(set *topology.Set, tree map[string]string, v any, text string) error {
+	if s.output == "json" {
+		return s.Tell(s.output, v, text)
 	}
-	return drawTree(a.Stdout, output, set, tree, text)
+	return drawTree(s.Stdout, s.output, set, tree, text)
 }
 
 // drawTree draws a tree of a set, or writes the text for it.
@@ -309,8 +305,8 @@ func setNotes(set *topology.Set) (notes string) {
 // anyConcern asks for advice for each concern that the model knows.
 const anyConcern = "any"
 
-func (a *app) topologyAdviseCommand() *cobra.Command {
-	var s topologySettings
+func topologyAdviseCommand(a *app) *cobra.Command {
+	s := topologySettings{app: a}
 	var h topology.Hypothesis
 	var m modelSettings
 	var concern string
@@ -319,14 +315,11 @@ func (a *app) topologyAdviseCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return a.showAdvice(set, concern, params, s.output)
+		return s.showAdvice(set, concern, params)
 	}
-	live := a.onSet(&s, func(ctx context.Context, o *topology.Observer, _ []string) error {
+	live := s.onSet(func(ctx context.Context, o *topology.Observer, _ []string) error {
 		set, err := o.Observe(ctx)
-		if err != nil {
-			return err
-		}
-		return advise(set)
+		return then(err, func() error { return advise(set) })
 	})
 	cmd := &cobra.Command{
 		Use:   "advise {--uri URI | --members N}",
@@ -350,7 +343,7 @@ Nothing is changed.`,
 			}
 			for _, name := range []string{"voters", "zones", "zone-rtt", "spread-voters"} {
 				if cmd.Flags().Changed(name) {
-					return cli.WithCode(cli.ExitUsage, mongo.WithHint(fmt.Errorf("--%s describes a set that need not exist", name), "give --members with it"))
+					return misuse(fmt.Errorf("--%s describes a set that need not exist", name), "give --members with it")
 				}
 			}
 			return live(cmd, args)
@@ -360,14 +353,14 @@ Nothing is changed.`,
 	s.bind(cmd, "text or json", "text", "json")
 	f.IntVar(&h.Members, flagMembers, 0, "members of a set that need not exist, 3 to 50, in the place of --uri")
 	bindHypothesis(f, &h)
-	config.Choice(f, &concern, "write-concern", anyConcern, "`concern` of most writes: 1, majority, or any for advice on both", "1", topology.Majority, anyConcern)
+	config.Choice(f, &concern, "write-concern", "1 majority any*", "`concern` of most writes: 1, majority, or any for advice on both")
 	m.bind(f)
 	cmd.MarkFlagsMutuallyExclusive(flagURI, flagMembers)
 	return cmd
 }
 
 // showAdvice writes the advice for a set, for one concern or each.
-func (a *app) showAdvice(set *topology.Set, concern string, p topology.Params, output string) error {
+func (s *topologySettings) showAdvice(set *topology.Set, concern string, p topology.Params) error {
 	concerns := []string{concern}
 	if concern == anyConcern {
 		concerns = []string{"1", topology.Majority}
@@ -389,7 +382,7 @@ func (a *app) showAdvice(set *topology.Set, concern string, p topology.Params, o
 		}
 		writeAdvice(&b, advice)
 	}
-	return a.Tell(output, all, b.String())
+	return s.Tell(s.output, all, b.String())
 }
 
 // writeAdvice writes the advice for one write concern.

@@ -26,8 +26,7 @@ import (
 // bindPlan registers the flags that shape a plan.
 func bindPlan(fs *pflag.FlagSet, o *topology.PlanOptions) {
 	bindLimits(fs, o)
-	config.Choice(fs, (*string)(&o.Policy), "policy", string(topology.PolicyBalanced), "`policy`: balanced, latency or fan-out",
-		string(topology.PolicyBalanced), string(topology.PolicyLatency), string(topology.PolicyFanOut))
+	config.Choice(fs, (*string)(&o.Policy), "policy", "balanced* latency fan-out", "`policy`: balanced, latency or fan-out")
 	fs.StringVar(&o.ZoneTag, "zone-tag", "", "`tag` of the members that names their zone; by default zone, az, dc, datacenter, data_center or region, whichever differs")
 	fs.StringSliceVar(&o.Avoid, "avoid", nil, "`host`:port of a member that no other is to fetch from; may be repeated")
 }
@@ -60,8 +59,8 @@ func (m *modelSettings) params() (topology.Params, error) {
 	return p, nil
 }
 
-func (a *app) topologyPlanCommand() *cobra.Command {
-	var s topologySettings
+func topologyPlanCommand(a *app) *cobra.Command {
+	s := topologySettings{app: a}
 	var o topology.PlanOptions
 	var m modelSettings
 	cmd := &cobra.Command{
@@ -78,7 +77,7 @@ The prediction is that of a model fitted to published measurements of another
 machine. Trust the comparison of its rows, not its absolute figures.`,
 		Example: `  millrace topology plan --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology plan --policy latency --fan-out 4 --output json`,
-		RunE: a.onSet(&s, func(ctx context.Context, observer *topology.Observer, _ []string) error {
+		RunE: s.onSet(func(ctx context.Context, observer *topology.Observer, _ []string) error {
 			params, err := m.params()
 			if err != nil {
 				return err
@@ -87,7 +86,7 @@ machine. Trust the comparison of its rows, not its absolute figures.`,
 			if err != nil {
 				return err
 			}
-			return a.showPlan(set, o, params, s.output)
+			return s.showPlan(set, o, params)
 		}),
 	}
 	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
@@ -97,7 +96,7 @@ machine. Trust the comparison of its rows, not its absolute figures.`,
 }
 
 // showPlan writes a plan for the set with its predicted effect.
-func (a *app) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Params, output string) error {
+func (s *topologySettings) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Params) error {
 	plan, err := topology.MakePlan(set, o)
 	if err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
@@ -113,7 +112,7 @@ func (a *app) showPlan(set *topology.Set, o topology.PlanOptions, p topology.Par
 	fmt.Fprintln(&b, planTable(set, plan).Render())
 	writeLeft(&b, plan)
 	fmt.Fprintln(&b, effectTable(effect).Render())
-	return a.showTree(output, set, plan.Tree(), struct {
+	return s.showTree(set, plan.Tree(), struct {
 		*topology.Plan
 		Effect []topology.Outcome `json:"effect"`
 	}{plan, effect}, b.String())
@@ -178,11 +177,11 @@ func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }
 // tidy writes a number without needless decimals.
 func tidy(v float64) string { return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") }
 
-func (a *app) topologyWhatIfCommand() *cobra.Command {
+func topologyWhatIfCommand(a *app) *cobra.Command {
 	var h topology.Hypothesis
 	var o topology.PlanOptions
 	var m modelSettings
-	var output string
+	s := topologySettings{app: a}
 	var published bool
 	cmd := &cobra.Command{
 		Use:   "what-if",
@@ -197,7 +196,7 @@ members choose themselves, on average), and the plan of each policy.
   millrace topology what-if --published`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if published {
-				return a.showFit(output)
+				return s.showFit()
 			}
 			params, err := m.params()
 			if err != nil {
@@ -210,14 +209,14 @@ members choose themselves, on average), and the plan of each policy.
 			if err != nil {
 				return cli.WithCode(cli.ExitUsage, err)
 			}
-			return a.Tell(output, outcomes, effectTable(outcomes).Render()+"\n")
+			return a.Tell(s.output, outcomes, effectTable(outcomes).Render()+"\n")
 		},
 	}
 	f := cmd.Flags()
 	f.IntVar(&h.Members, flagMembers, 7, "members of the set, 3 to 50")
 	bindHypothesis(f, &h)
 	f.BoolVar(&published, "published", false, "show the model beside the measurements it is fitted to")
-	cli.BindOutput(cmd, &output, "`form` of the result: text or json", "text", "json")
+	cli.BindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
 	bindLimits(f, &o)
 	m.bind(f)
 	return cmd
@@ -235,7 +234,7 @@ func bindHypothesis(f *pflag.FlagSet, h *topology.Hypothesis) {
 }
 
 // showFit shows the model beside the table that it is fitted to.
-func (a *app) showFit(output string) error {
+func (s *topologySettings) showFit() error {
 	p, cells := topology.FitPublished(), topology.PublishedFit()
 	t := newTable("members", "write concern", "chaining", "published", "model", "difference", "left out", "CPU, published", "model", "difference", "left out")
 	change := func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }
@@ -248,7 +247,7 @@ func (a *app) showFit(output string) error {
 			percent(c.CPU), percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError)})
 	}
 	alignRight(t, 1, 4, 5, 6, 7, 8, 9, 10, 11)
-	return a.Tell(output, struct {
+	return s.Tell(s.output, struct {
 		Params topology.Params `json:"params"`
 		Cells  []topology.Cell `json:"cells"`
 	}{p, cells}, fmt.Sprintf(`%s
@@ -288,7 +287,6 @@ func (s *actSettings) bindNotes(fs *pflag.FlagSet) {
 
 // acting is what the commands that change a set work with.
 type acting struct {
-	*app
 	*actSettings
 	observer *topology.Observer
 	set      *topology.Set
@@ -298,14 +296,14 @@ type acting struct {
 }
 
 // acts is the RunE of a command that works on a set, and looks at it first.
-func (a *app) acts(s *actSettings, o *topology.PlanOptions, do func(context.Context, *acting, []string) error) func(*cobra.Command, []string) error {
-	return a.onSet(&s.topologySettings, func(ctx context.Context, observer *topology.Observer, args []string) error {
+func (s *actSettings) acts(o *topology.PlanOptions, do func(context.Context, *acting, []string) error) func(*cobra.Command, []string) error {
+	return s.onSet(func(ctx context.Context, observer *topology.Observer, args []string) error {
 		if s.holds {
 			if err := longEnough(s.interval); err != nil {
 				return err
 			}
 		}
-		dir, err := server.StateDir(a.LookupEnv)
+		dir, err := server.StateDir(s.LookupEnv)
 		if err != nil {
 			return err
 		}
@@ -317,9 +315,9 @@ func (a *app) acts(s *actSettings, o *topology.PlanOptions, do func(context.Cont
 		if err != nil {
 			return err
 		}
-		log := config.NewLog(a.Stderr, s.logLevel, s.logFormat)
+		log := config.NewLog(s.Stderr, s.logLevel, s.logFormat)
 		control := topology.NewController(observer, topology.ControlOptions{Plan: *o, Interval: s.interval, NoNotes: s.noNotes, Log: log})
-		return do(ctx, &acting{a, s, observer, set, filepath.Join(dir, "topology"), log, control}, args)
+		return do(ctx, &acting{s, observer, set, filepath.Join(dir, "topology"), log, control}, args)
 	})
 }
 
@@ -330,10 +328,10 @@ func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFu
 
 // plans is the RunE of a command that brings a set into a planned tree. Without
 // --yes it shows the plan; else do is told the tree from before the first change.
-func (a *app) plans(s *actSettings, o *topology.PlanOptions, do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
-	return a.acts(s, o, func(ctx context.Context, t *acting, _ []string) error {
+func (s *actSettings) plans(o *topology.PlanOptions, do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
+	return s.acts(o, func(ctx context.Context, t *acting, _ []string) error {
 		if !s.yes {
-			return t.untouched(t.showPlan(t.set, *o, topology.FitPublished(), t.output))
+			return t.untouched(t.showPlan(t.set, *o, topology.FitPublished()))
 		}
 		if err := t.observer.CheckAlone(ctx, t.set); err != nil {
 			return err
@@ -354,8 +352,8 @@ func (t *acting) untouched(err error) error {
 	return err
 }
 
-func (a *app) topologyApplyCommand() *cobra.Command {
-	var s actSettings
+func topologyApplyCommand(a *app) *cobra.Command {
+	s := actSettings{topologySettings: topologySettings{app: a}}
 	var o topology.PlanOptions
 	cmd := &cobra.Command{
 		Use:   "apply --uri URI --yes",
@@ -370,13 +368,13 @@ the tree, topology release leads back to the one before.
 The user needs the roles clusterMonitor and clusterManager.`,
 		Example: `  millrace topology apply --uri mongodb://a,b,c/?replicaSet=rs
   millrace topology apply --policy balanced --yes`,
-		RunE: a.plans(&s, &o, func(ctx context.Context, t *acting, _ *topology.Memory) error {
+		RunE: s.plans(&o, func(ctx context.Context, t *acting, _ *topology.Memory) error {
 			applying, cancel := t.limited(ctx)
 			defer cancel()
 			if _, err := t.control.Apply(applying); err != nil {
 				return err
 			}
-			return t.showSet(ctx, t.observer, t.output)
+			return t.showSet(ctx, t.observer)
 		}),
 	}
 	s.bindAct(cmd, 2*time.Minute)
@@ -385,8 +383,8 @@ The user needs the roles clusterMonitor and clusterManager.`,
 	return cmd
 }
 
-func (a *app) topologyHoldCommand() *cobra.Command {
-	var s actSettings
+func topologyHoldCommand(a *app) *cobra.Command {
+	s := actSettings{topologySettings: topologySettings{app: a}}
 	var o topology.PlanOptions
 	var keep bool
 	cmd := &cobra.Command{
@@ -404,7 +402,7 @@ While a hold is connected to a set, another hold, apply and release refuse to
 work on it.`,
 		Example: `  millrace topology hold --uri mongodb://a,b,c/?replicaSet=rs --yes
   millrace topology hold --policy latency --interval 5s --keep --yes`,
-		RunE: a.plans(&s, &o, func(ctx context.Context, t *acting, was *topology.Memory) error { return t.hold(ctx, was, keep) }),
+		RunE: s.plans(&o, func(ctx context.Context, t *acting, was *topology.Memory) error { return t.hold(ctx, was, keep) }),
 	}
 	s.holds = true
 	s.bindAct(cmd, restoreTime)
@@ -441,8 +439,8 @@ func (t *acting) restore(ctx context.Context, was *topology.Memory) error {
 	return was.Forget(t.dir)
 }
 
-func (a *app) topologyReleaseCommand() *cobra.Command {
-	var s actSettings
+func topologyReleaseCommand(a *app) *cobra.Command {
+	s := actSettings{topologySettings: topologySettings{app: a}}
 	cmd := &cobra.Command{
 		Use:   "release --uri URI --yes",
 		Short: "Lead the set back to the tree that it had before apply or hold",
@@ -451,7 +449,7 @@ or hold of this user on this machine, where these can still be sources. Members
 that were under the primary come under the one of today. From then on they
 choose for themselves. Without --yes it says what it knows and changes nothing.`,
 		Example: `  millrace topology release --uri mongodb://a,b,c/?replicaSet=rs --yes`,
-		RunE: a.acts(&s, &topology.PlanOptions{}, func(ctx context.Context, t *acting, _ []string) error {
+		RunE: s.acts(&topology.PlanOptions{}, func(ctx context.Context, t *acting, _ []string) error {
 			was, err := topology.LoadMemory(t.dir, t.set.Name, t.set.ID)
 			switch {
 			case err != nil:
@@ -468,7 +466,7 @@ choose for themselves. Without --yes it says what it knows and changes nothing.`
 			if err := t.restore(ctx, was); err != nil {
 				return err
 			}
-			return t.showSet(ctx, t.observer, t.output)
+			return t.showSet(ctx, t.observer)
 		}),
 	}
 	s.bindAct(cmd, 2*time.Minute)
@@ -486,8 +484,8 @@ func memoryText(set *topology.Set, was *topology.Memory) string {
 	return fmt.Sprintf("%s as it was %s ago\n%s\n", cli.Plain(set.Name), ago(set.At, was.At), t.Render())
 }
 
-func (a *app) topologyChainingCommand() *cobra.Command {
-	var s actSettings
+func topologyChainingCommand(a *app) *cobra.Command {
+	s := actSettings{topologySettings: topologySettings{app: a}}
 	var force bool
 	cmd := &cobra.Command{
 		Use:   "chaining on|off --uri URI --yes",
@@ -503,7 +501,7 @@ Without --yes it says what the checks find and changes nothing.`,
   millrace topology chaining on --yes`,
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"on", "off"},
-		RunE: a.acts(&s, &topology.PlanOptions{}, func(ctx context.Context, t *acting, args []string) error {
+		RunE: s.acts(&topology.PlanOptions{}, func(ctx context.Context, t *acting, args []string) error {
 			return t.chaining(ctx, args[0] == "on", force)
 		}),
 	}
@@ -531,7 +529,7 @@ func (t *acting) chaining(ctx context.Context, on, force bool) error {
 		return err
 	}
 	if stops && !force {
-		return cli.WithCode(cli.ExitUsage, mongo.WithHint(errors.New("a check speaks against it; nothing was changed"), "--force does it nevertheless"))
+		return misuse(errors.New("a check speaks against it; nothing was changed"), "--force does it nevertheless")
 	}
 	if !t.yes {
 		return t.untouched(nil)

@@ -20,10 +20,8 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-func (a *app) transformCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "transform", Short: "Try rules on documents", RunE: cli.Group}
-	var s config.Transform
-	test := &cobra.Command{
+func transformCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{Use: "transform", Short: "Try rules on documents", RunE: cli.Group}, command(a, config.CommandTransformTest, (*session).tryRules, &cobra.Command{
 		Use:   "test --ns DB.COLL",
 		Short: "Show documents before and after the rules of a sync",
 		Long: `Applies --filter, --fields and --rename to documents of a file or to some that are
@@ -33,9 +31,7 @@ written anywhere. A document that a rule cannot map is an error (exit code 1).`,
   echo '{"_id": 1, "card": "4711"}' | millrace transform test --ns shop.orders --doc - --fields 'shop.orders={"mask": {"card": {"last": 2}}}'
   millrace transform test --config sync.yaml --ns shop.orders --sample 20`,
 		Args: cobra.NoArgs,
-	}
-	cmd.AddCommand(a.configured(test, config.CommandTransformTest, &s, func(ctx context.Context, run *session) error { return run.tryRules(ctx, &s) }))
-	return cmd
+	}))
 }
 
 // tried is what becomes of documents.
@@ -187,9 +183,8 @@ func drawn(ctx context.Context, s *config.Transform) (docs []bson.Raw, err error
 	return docs, nil
 }
 
-func (a *app) configCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "config", Short: "Help with the configuration file", RunE: cli.Group}
-	cmd.AddCommand(&cobra.Command{
+func configCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{Use: "config", Short: "Help with the configuration file", RunE: cli.Group}, &cobra.Command{
 		Use:   "schema",
 		Short: "Write the JSON Schema of the configuration file, for editors",
 		Long: `Writes a JSON Schema (draft 2020-12) of the file that --config names, with all
@@ -209,16 +204,13 @@ file's first line. The packages bring it along as well:
 			return err
 		},
 	})
-	return cmd
 }
 
-func (a *app) secretsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "secrets", Short: "Seal connection strings for the service", RunE: cli.Group}
-	cmd.AddCommand(a.keygenCommand(), a.sealCommand())
-	return cmd
+func secretsCommand(a *app) *cobra.Command {
+	return group(&cobra.Command{Use: "secrets", Short: "Seal connection strings for the service", RunE: cli.Group}, keygenCommand(a), sealCommand(a))
 }
 
-func (a *app) keygenCommand() *cobra.Command {
+func keygenCommand(a *app) *cobra.Command {
 	var out string
 	cmd := &cobra.Command{
 		Use:   "keygen --out FILE",
@@ -254,7 +246,7 @@ on and older ones for what was sealed before.`,
 	return cmd
 }
 
-func (a *app) sealCommand() *cobra.Command {
+func sealCommand(a *app) *cobra.Command {
 	var recipient string
 	var jobs []string
 	cmd := &cobra.Command{

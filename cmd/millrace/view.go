@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/shown"
 )
 
@@ -349,16 +350,7 @@ func (r *session) watch(ctx context.Context, interval time.Duration, log func(),
 
 // every calls do at each interval until ctx ends.
 func every(ctx context.Context, interval time.Duration, do func()) {
-	t := time.NewTicker(interval)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			do()
-		}
-	}
+	_ = retry.Every(ctx, interval, func() error { do(); return nil }) // it fails when ctx has ended
 }
 
 // logProgress is one line about how the job stands. Its names are those of the

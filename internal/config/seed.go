@@ -61,7 +61,8 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 }
 
 func (s *Seed) bindSource(fs *pflag.FlagSet) {
-	Choice(fs, (*string)(&s.Way), "way", wayAuto, "how the files are made to hold one moment: auto (backup-cursor where the server has it), backup-cursor, fsync-lock or stopped", wayAuto, "backup-cursor", "fsync-lock", "stopped")
+	Choice(fs, (*string)(&s.Way), "way", "auto* backup-cursor fsync-lock stopped",
+		"how the files are made to hold one moment: auto (backup-cursor where the server has it), backup-cursor, fsync-lock or stopped")
 	fs.DurationVar(&s.MaxBehind, "max-behind", 10*time.Second, "backup-cursor: add the journal until the copy is no further behind the member than this")
 	fs.DurationVar(&s.LockLimit, "lock-limit", time.Minute, "longest time that fsyncLock may last; the lock is let go after it, whatever happens")
 	fs.BoolVar(&s.AllowPrimary, "allow-primary", false, "permit to lock a primary, together with --yes-block-all-writes")
@@ -93,8 +94,6 @@ func (s *Seed) bindTarget(fs *pflag.FlagSet) {
 	s.bindProgress(fs, "")
 }
 
-const wayAuto = "auto"
-
 // Validate implements Settings; args is the command of the new member.
 func (s *Seed) Validate(o Origins, args []string) Problems {
 	c := newChecker(&s.Common, o)
@@ -116,7 +115,7 @@ func (s *Seed) Validate(o Origins, args []string) Problems {
 		c.seedSource(s, flagFromURI, "from-dbpath")
 		c.seedTarget(s, "to-dbpath")
 	}
-	if s.Way == wayAuto {
+	if s.Way == "auto" {
 		s.Way = ""
 	}
 	return c.problems

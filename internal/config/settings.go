@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -50,7 +51,7 @@ type Common struct {
 func (c *Common) bind(fs *pflag.FlagSet) {
 	c.flags = fs
 	fs.String(flagConfig, "", "read settings from this YAML `file`; its keys are the names of flags")
-	Choice(fs, &c.Output, "output", "text", "`form` of the result on standard output: text or json", "text", "json")
+	Choice(fs, &c.Output, "output", "text* json", "`form` of the result on standard output: text or json")
 	BindLog(fs, &c.LogLevel, &c.LogFormat)
 }
 
@@ -63,8 +64,8 @@ func (c *Common) ReportFile() string { return c.Report }
 
 // BindLog registers the flags of a log.
 func BindLog(fs *pflag.FlagSet, level, format *string) {
-	Choice(fs, level, "log-level", "info", "least `level` that is logged: debug, info, warn or error", "debug", "info", "warn", "error")
-	Choice(fs, format, "log-format", "text", "`form` of the log on standard error: text or json", "text", "json")
+	Choice(fs, level, "log-level", "debug info* warn error", "least `level` that is logged: debug, info, warn or error")
+	Choice(fs, format, "log-format", "text* json", "`form` of the log on standard error: text or json")
 }
 
 // Logger logs to w as the settings say, which have to be valid.
@@ -117,9 +118,16 @@ func Restrict(fs *pflag.FlagSet, flag string, allowed ...string) {
 	_ = fs.SetAnnotation(flag, choices, allowed)
 }
 
-// Choice registers a flag that takes one of the allowed words.
-func Choice(fs *pflag.FlagSet, p *string, name, value, usage string, allowed ...string) {
-	fs.StringVar(p, name, value, usage)
+// Choice registers a flag that takes one of some words, separated by spaces. The one with a
+// star is its default.
+func Choice(fs *pflag.FlagSet, p *string, name, words, usage string) {
+	allowed := strings.Fields(words)
+	for i, word := range allowed {
+		if plain, is := strings.CutSuffix(word, "*"); is {
+			allowed[i] = plain
+			fs.StringVar(p, name, plain, usage)
+		}
+	}
 	Restrict(fs, name, allowed...)
 }
 
@@ -171,7 +179,8 @@ type Sync struct {
 func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &s.Source, &s.Target)
 	bindShards(fs, &s.sourceShards, flagSourceShard, "source")
-	Choice(fs, &s.ReadPreference, "read-preference", "primary", "`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest", "primary", "primaryPreferred", "secondary", "secondaryPreferred", "nearest")
+	Choice(fs, &s.ReadPreference, "read-preference", "primary* primaryPreferred secondary secondaryPreferred nearest",
+		"`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or nearest")
 	fs.StringVar(&s.ReadTags, "read-tags", "", "`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")
 	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "`concern` that a position must have reached before it is recorded: majority or a number of members")
 	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
@@ -181,11 +190,14 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringArrayVar(&s.Shard, flagShard, nil, "by which key a collection of the source is sharded on a sharded target, as `db.coll=key`: the key as fields (customer:1,_id:hashed), as JSON, or none; by default as on a sharded source; may be repeated")
 	fs.StringArrayVar(&s.Zones, flagZone, nil, "which `zone=shard,shard` of a sharded target are to be in a zone of a sharded source, or zone=none to leave it out; by default the shards that are in a zone of that name, else those with the names of the source's; may be repeated")
 	fs.BoolVar(&s.AllowMissing, "allow-missing", false, "permit an --include, a --shard or a --zone that matches nothing on the source yet")
-	Choice(fs, (*string)(&s.Mode), "mode", "all", "`mode` of the job: all (copy, then follow), full (copy only), incremental (follow only) or structure (collections with their options, indexes and views, no documents)", "all", "full", "incremental", "structure")
+	Choice(fs, (*string)(&s.Mode), "mode", "all* full incremental structure",
+		"`mode` of the job: all (copy, then follow), full (copy only), incremental (follow only) or structure (collections with their options, indexes and views, no documents)")
 	fs.StringVar(&s.StartAt, "start-at", "", "`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
-	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail", "`policy` for target collections that exist: fail (before anything is written), merge or drop", "fail", "merge", "drop")
+	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail* merge drop",
+		"`policy` for target collections that exist: fail (before anything is written), merge or drop")
 	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs that are not finalized to have the same collections of the target, so that all are merged there")
-	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop", "`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target. With skip and overwrite the target also goes without documents that --fields cannot map", "stop", "skip", "overwrite")
+	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop* skip overwrite",
+		"`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what stands in the way); what is skipped or removed is kept in millrace.deadletters on the target. With skip and overwrite the target also goes without documents that --fields cannot map")
 	section(fs, "What is copied")
 	fs.StringVar(&s.Until, "until", "never", "`when` to finalize and end: never (follow until told), caught-up, or a time (RFC 3339)")
 	fs.StringVar(&s.Job, "job", "", "`name` of the job; by default it follows from source, target and rules, so that the same command resumes the same job")
@@ -202,7 +214,8 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
 	fs.StringVar(&s.applyBuffer, flagApplyBuffer, "256MiB", "most `bytes` of changes that were read and are not applied yet, in all partitions together; one reply of the source and one document pass however large they are")
 	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
-	Choice(fs, (*string)(&s.Compress), "compress", "auto", "`when` to compress what is exchanged with a far source or target, where the connection string names no compressors: auto (with zstd, while that is found to be faster) or off", "auto", "off")
+	Choice(fs, (*string)(&s.Compress), "compress", "auto* off",
+		"`when` to compress what is exchanged with a far source or target, where the connection string names no compressors: auto (with zstd, while that is found to be faster) or off")
 	fs.StringVar(&s.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that the source's oplog may forget before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
 	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
 	section(fs, "Speed and room")
@@ -224,10 +237,10 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 	fs.Int64Var(docs, flagRateDocs, 0, "most documents copied, or changes applied, in a second; 0 is unlimited")
 	fs.StringVar(bytes, flagRateBytes, "0", "most `bytes` copied, or of changes applied, in a second, such as 50MB or 8MiB; 0 is unlimited")
-	Choice(fs, (*string)(&l.Source), flagSourceLoad, "normal",
-		"`load` that the source may bear: low (one read at a time, and as long a pause after each as it took), normal (as many as this machine has cores) or max (more, as far as the copy gets faster)", "low", "normal", "max")
-	Choice(fs, (*string)(&l.Target), flagTargetLoad, "normal",
-		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by the cores of this machine) or max (more, as far as the copy gets faster)", "low", "normal", "max")
+	Choice(fs, (*string)(&l.Source), flagSourceLoad, "low normal* max",
+		"`load` that the source may bear: low (one read at a time, and as long a pause after each as it took), normal (as many as this machine has cores) or max (more, as far as the copy gets faster)")
+	Choice(fs, (*string)(&l.Target), flagTargetLoad, "low normal* max",
+		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by the cores of this machine) or max (more, as far as the copy gets faster)")
 }
 
 // Verify are the settings of `millrace verify`.
@@ -249,7 +262,8 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, "What is compared")
 	fs.BoolVar(&v.StructureOnly, "structure", false, "compare collections, options, indexes and views alone, and no document")
 	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false, "take documents as equal that differ in the order of their fields only")
-	Choice(fs, (*string)(&v.Method), "method", "auto", "how documents are compared: digest, ranges (byte for byte, in the order of _id), or auto, which is digest for all but small collections", "auto", "ranges", "digest")
+	Choice(fs, (*string)(&v.Method), "method", "auto* ranges digest",
+		"how documents are compared: digest, ranges (byte for byte, in the order of _id), or auto, which is digest for all but small collections")
 	fs.DurationVar(&v.Recheck.For, "recheck-for", time.Minute, "look at a difference again for at most this long, until both sides stand still on it; 0 compares once, for clusters that nobody writes to")
 	fs.IntVar(&v.Workers, "workers", 0, "ranges compared at once, each with one connection a side; 0 chooses")
 	fs.IntVar(&v.MaxDifferences, "max-differences", 1000, "most differing documents that are listed by _id; all are counted")
