@@ -3,6 +3,7 @@ package progress
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
@@ -164,7 +165,7 @@ func (p *Progress) ShardsFrom(oldest map[string]mongo.OpTime) {
 // shardStatus is what is shown of shards. need is the position from which the oplogs are
 // needed.
 func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
-	first, seconds := p.oldestSample()
+	first, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.shardsDone() {
 		s := Shard{Shard: d.Shard, Docs: d.Docs, Bytes: d.Bytes, Changes: d.Changes, ChangeBytes: d.ChangeBytes, LagSeconds: -1, WindowSeconds: -1}
 		was := named(first.shards, ShardDone{}, func(o ShardDone) bool { return o.Shard == d.Shard })
@@ -202,7 +203,7 @@ func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
 }
 
 func (p *Progress) routerStatus() (list []Router) {
-	first, seconds := p.oldestSample()
+	first, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.routersDone() {
 		was := named(first.routers, RouterDone{}, func(o RouterDone) bool { return o.Router == d.Router })
 		list = append(list, Router{Router: d.Router, Commands: d.Commands, CommandsRate: perSpan(was.Commands, d.Commands, seconds),
@@ -211,12 +212,12 @@ func (p *Progress) routerStatus() (list []Router) {
 	return list
 }
 
-// oldestSample is the first of the last seconds, and how long ago that is.
-func (p *Progress) oldestSample() (sample, float64) {
-	if len(p.samples) == 0 {
+// oldest is the first of the last seconds, and how long ago that is.
+func oldest(samples []sample, now time.Time) (sample, float64) {
+	if len(samples) == 0 {
 		return sample{}, 0
 	}
-	return p.samples[0], p.o.Now().Sub(p.samples[0].at).Seconds()
+	return samples[0], now.Sub(samples[0].at).Seconds()
 }
 
 func perSpan(from, to int64, seconds float64) float64 {

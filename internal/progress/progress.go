@@ -87,7 +87,10 @@ func (p *Progress) Enter(phase state.Phase) { p.set(func() { p.enter(phase) }) }
 // enter is called with mu held.
 func (p *Progress) enter(phase state.Phase) {
 	now := p.o.Now()
-	p.phaseOf(phase)
+	if was := p.st.Phase; was != phase {
+		p.tell(Event{Step: StepPhase, Name: string(was), Ended: true})
+		p.tell(Event{Step: StepPhase, Name: string(phase)})
+	}
 	p.st.PhaseSeconds[p.st.Phase] += now.Sub(p.entered).Seconds()
 	p.st.Phase, p.entered = phase, now
 }
@@ -309,12 +312,18 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(p.oldest.TS.T))
 		st.Follow.WindowHeld = p.held
 	}
-	p.rates(&st)
+	r := perSecond(p.samples)
+	st.Copy.DocsRate, st.Copy.BytesRate = r.docs, r.copied
+	st.Follow.OperationsRate, st.Follow.BytesRate = r.operations, r.opBytes
+	st.Process.CPUPercent = 100 * r.cpu
+	if r.copied > 0 && st.Copy.BytesTotal > 0 {
+		st.Copy.ETASeconds = float64(st.Copy.BytesTotal-st.Copy.Bytes) / r.copied
+	}
 	st.Shards, st.Routers = p.shardStatus(end(p.readFrom)), p.routerStatus()
 	return st
 }
 
-// copyStatus is called with mu held, like the three below.
+// copyStatus is called with mu held, like followStatus.
 func (p *Progress) copyStatus() Copy {
 	out := Copy{ETASeconds: -1}
 	if p.copying == nil {
@@ -370,16 +379,6 @@ func lag(applied mongo.OpTime, p mongo.Positions) float64 {
 	return max(float64(int64(p.Majority.TS.T)-int64(applied.TS.T)), 0.5)
 }
 
-func (p *Progress) rates(st *Status) {
-	r := perSecond(p.samples)
-	st.Copy.DocsRate, st.Copy.BytesRate = r.docs, r.copied
-	st.Follow.OperationsRate, st.Follow.BytesRate = r.operations, r.opBytes
-	st.Process.CPUPercent = 100 * r.cpu
-	if r.copied > 0 && st.Copy.BytesTotal > 0 {
-		st.Copy.ETASeconds = float64(st.Copy.BytesTotal-st.Copy.Bytes) / r.copied
-	}
-}
-
 // Step is a kind of what a job does.
 type Step string
 
@@ -409,14 +408,6 @@ func (p *Progress) tell(e Event) {
 	if p.o.Told != nil {
 		e.At = p.o.Now()
 		p.o.Told(e)
-	}
-}
-
-// phaseOf tells that a phase follows another one. It is called with mu held.
-func (p *Progress) phaseOf(next state.Phase) {
-	if was := p.st.Phase; was != next {
-		p.tell(Event{Step: StepPhase, Name: string(was), Ended: true})
-		p.tell(Event{Step: StepPhase, Name: string(next)})
 	}
 }
 

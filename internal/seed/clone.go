@@ -39,7 +39,7 @@ func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string
 		return nil, err
 	}
 	if r.pin != nil {
-		if err := r.cloneAll(ctx, r.list, create); err != nil {
+		if err := a.cloneAll(ctx, r.list, create); err != nil {
 			return nil, err
 		}
 		return r.freeze(ctx, puller, 0)
@@ -59,7 +59,7 @@ func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string
 // cloneFrozen makes the member stand still and clones its files.
 func (r *round) cloneFrozen(ctx context.Context, create func(string) (*os.File, error)) (*Final, error) {
 	a := r.agent
-	if err := r.flush(ctx); err != nil {
+	if err := a.flush(ctx, r.list); err != nil {
 		return nil, err
 	}
 	thaw, err := a.opts.Freezer.Freeze(ctx)
@@ -91,7 +91,7 @@ func (r *round) cloneStill(ctx context.Context, thaw Thaw, create func(string) (
 		final.Files = append(final.Files, FinalFile{File: f, Same: true})
 		final.Bytes += f.Size
 	}
-	if err := r.cloneAll(ctx, all.files, create); err != nil {
+	if err := r.agent.cloneAll(ctx, all.files, create); err != nil {
 		return nil, err
 	}
 	return final, r.stoodStill(all.stamps)
@@ -99,12 +99,12 @@ func (r *round) cloneStill(ctx context.Context, thaw Thaw, create func(string) (
 
 // flush writes out what the kernel holds of the files: a clone would wait for
 // that, under the lock.
-func (r *round) flush(ctx context.Context) error {
-	for _, f := range r.list {
+func (a *Agent) flush(ctx context.Context, list []File) error {
+	for _, f := range list {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		file, err := r.agent.dir.Open(f.Path)
+		file, err := a.dir.Open(f.Path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -118,15 +118,20 @@ func (r *round) flush(ctx context.Context) error {
 	return nil
 }
 
-func (r *round) cloneAll(ctx context.Context, list []File, create func(string) (*os.File, error)) error {
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(r.agent.opts.Workers)
+func (a *Agent) cloneAll(ctx context.Context, list []File, create func(string) (*os.File, error)) error {
+	return a.eachFile(ctx, list, func(f File) error { return a.clone(f.Path, create) })
+}
+
+// eachFile does something with each file, with several at once.
+func (a *Agent) eachFile(ctx context.Context, list []File, do func(File) error) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(a.opts.Workers)
 	for _, f := range list {
 		g.Go(func() error {
-			if gctx.Err() != nil {
-				return context.Cause(gctx)
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
 			}
-			return r.agent.clone(f.Path, create)
+			return do(f)
 		})
 	}
 	return g.Wait()

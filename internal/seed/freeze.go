@@ -513,22 +513,14 @@ func (r *round) awaitWrites(ctx context.Context) error {
 	if r.agent.opts.Way != WayLock {
 		return nil
 	}
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(r.agent.opts.Workers)
-	for _, f := range r.list {
-		g.Go(func() error {
-			if gctx.Err() != nil {
-				return context.Cause(gctx)
-			}
-			file, err := r.agent.dir.Open(f.Path)
-			if errors.Is(err, fs.ErrNotExist) {
-				return nil
-			}
-			if err != nil {
-				return err
-			}
-			return errors.Join(awaitWrites(file), file.Close())
-		})
-	}
-	return g.Wait()
+	return r.agent.eachFile(ctx, r.list, func(f File) error {
+		file, err := r.agent.dir.Open(f.Path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return errors.Join(awaitWrites(file), file.Close())
+	})
 }
