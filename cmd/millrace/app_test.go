@@ -44,7 +44,8 @@ type fakeJob struct {
 }
 
 func newFakeJob() *fakeJob {
-	return &fakeJob{plan: job.Plan{Job: "orders", Mode: job.ModeAll, Checks: precheck.List{{Name: "versions", Level: precheck.OK, Message: "fine"}}},
+	return &fakeJob{plan: job.Plan{Job: "orders", Mode: job.ModeAll,
+		Checks: precheck.List{{Name: "versions", Level: precheck.OK, Message: "fine"}}},
 		loads: pace.Loads{Source: pace.Normal, Target: pace.Normal},
 		phase: job.PhaseFollowing, started: make(chan struct{}), finalized: make(chan struct{})}
 }
@@ -70,7 +71,8 @@ func (f *fakeJob) Run(ctx context.Context) error {
 func (f *fakeJob) Status() job.Status {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := job.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Load: job.LoadStatus{Loads: f.loads}, Follow: job.FollowStatus{Applied: "7:1", Source: "7:1"}}
+	s := job.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Load: job.LoadStatus{Loads: f.loads},
+		Follow: job.FollowStatus{Applied: "7:1", Source: "7:1"}}
 	if f.phase == job.PhaseFinalized {
 		s.Differences = f.differ
 	}
@@ -234,7 +236,8 @@ func TestSettingsReachTheJob(t *testing.T) {
 	if code := b.run(t.Context(), "sync", "--config="+file, "--dry-run", "--job=orders"); code != cli.ExitOK {
 		t.Fatalf("code %d: %s", code, b.stderr)
 	}
-	if b.spec.Source != "mongodb://u:hidden@a" || b.spec.Target != "mongodb://u:hidden@b" || b.spec.Rules.Include[0] != "x.*" || b.spec.Log == nil {
+	if b.spec.Source != "mongodb://u:hidden@a" || b.spec.Target != "mongodb://u:hidden@b" ||
+		b.spec.Rules.Include[0] != "x.*" || b.spec.Log == nil {
 		t.Errorf("%+v", b.spec)
 	}
 	if got := b.stderr.String(); !strings.Contains(got, "chmod 600") || strings.Contains(got, "hidden") {
@@ -244,10 +247,12 @@ func TestSettingsReachTheJob(t *testing.T) {
 
 func TestPasswordInFlagIsWarnedOf(t *testing.T) {
 	b := newBench(t, newFakeJob())
-	if code := b.run(t.Context(), "sync", "--source=mongodb://u:hidden@a", "--target=mongodb://b", "--dry-run"); code != cli.ExitOK {
+	if code := b.run(t.Context(), "sync", "--source=mongodb://u:hidden@a", "--target=mongodb://b",
+		"--dry-run"); code != cli.ExitOK {
 		t.Fatalf("code %d", code)
 	}
-	if got := b.stderr.String(); !strings.Contains(got, "MILLRACE_SOURCE") || strings.Contains(got, "hidden") || strings.Contains(b.stdout.String(), "hidden") {
+	if got := b.stderr.String(); !strings.Contains(got, "MILLRACE_SOURCE") || strings.Contains(got, "hidden") ||
+		strings.Contains(b.stdout.String(), "hidden") {
 		t.Errorf("%s", got)
 	}
 }
@@ -255,14 +260,16 @@ func TestPasswordInFlagIsWarnedOf(t *testing.T) {
 func failing() *fakeJob {
 	j := newFakeJob()
 	j.plan.Checks = append(j.plan.Checks,
-		precheck.Check{Name: "target collections", Level: precheck.Fail, Message: "shop.users exists", Hint: "use --on-existing"},
+		precheck.Check{Name: "target collections", Level: precheck.Fail, Message: "shop.users exists",
+			Hint: "use --on-existing"},
 		precheck.Check{Name: "privileges", Level: precheck.Fail, Message: "may not write", Hint: "grant a role"})
 	return j
 }
 
 func TestDryRun(t *testing.T) {
 	j := newFakeJob()
-	j.plan.Collections = []precheck.Collection{{Source: "shop.users", Target: "shop2.users", Type: "collection", Docs: 12, Bytes: 3400, Indexes: 2}}
+	j.plan.Collections = []precheck.Collection{{Source: "shop.users", Target: "shop2.users", Type: "collection", Docs: 12,
+		Bytes: 3400, Indexes: 2}}
 	b := newBench(t, j)
 	if code := b.run(t.Context(), with("--dry-run")...); code != cli.ExitOK {
 		t.Errorf("code %d", code)
@@ -291,7 +298,8 @@ func TestFailedPrecheckRunsNothing(t *testing.T) {
 	if code := b.run(t.Context(), uris()...); code != cli.ExitUsage {
 		t.Errorf("code %d", code)
 	}
-	for _, w := range []string{"shop.users exists", "hint: use --on-existing", "may not write", "hint: grant a role", "nothing was written"} {
+	for _, w := range []string{"shop.users exists", "hint: use --on-existing", "may not write", "hint: grant a role",
+		"nothing was written"} {
 		if !strings.Contains(b.stderr.String(), w) {
 			t.Errorf("%q is not in\n%s", w, b.stderr)
 		}
@@ -340,28 +348,35 @@ func TestControlOfARunningSync(t *testing.T) {
 	if code, out, _ := b.other("pause"); code != cli.ExitOK || !strings.Contains(out, "orders: paused") {
 		t.Errorf("pause: %d %s", code, out)
 	}
-	if code, out, _ := b.other("status", "--output=json", "--job=orders"); code != cli.ExitOK || !strings.Contains(out, `"paused": true`) {
+	if code, out, _ := b.other("status", "--output=json", "--job=orders"); code != cli.ExitOK ||
+		!strings.Contains(out, `"paused": true`) {
 		t.Errorf("status: %d %s", code, out)
 	}
-	if code, out, _ := b.other("resume", "--output=json"); code != cli.ExitOK || !strings.Contains(out, `"paused": false`) {
+	if code, out, _ := b.other("resume", "--output=json"); code != cli.ExitOK ||
+		!strings.Contains(out, `"paused": false`) {
 		t.Errorf("resume: %d %s", code, out)
 	}
-	if code, out, _ := b.other("throttle", "--source-load=low"); code != cli.ExitOK || !strings.Contains(out, "no limit; load: source low, target normal (running, following)") {
+	if code, out, _ := b.other("throttle", "--source-load=low"); code != cli.ExitOK ||
+		!strings.Contains(out, "no limit; load: source low, target normal (running, following)") {
 		t.Errorf("throttle: %d %s", code, out)
 	}
 	if code, out, _ := b.other("status"); code != cli.ExitOK || !strings.Contains(out, "source low, target normal") {
 		t.Errorf("status: %d %s", code, out)
 	}
-	if code, _, stderr := b.other("throttle", "--target-load=heavy"); code == cli.ExitOK || !strings.Contains(stderr, "target-load") {
+	if code, _, stderr := b.other("throttle", "--target-load=heavy"); code == cli.ExitOK ||
+		!strings.Contains(stderr, "target-load") {
 		t.Errorf("throttle: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("status", "--job=users"); code != cli.ExitFailure || !strings.Contains(stderr, "orders at http://127.0.0.1:") {
+	if code, _, stderr := b.other("status", "--job=users"); code != cli.ExitFailure ||
+		!strings.Contains(stderr, "orders at http://127.0.0.1:") {
 		t.Errorf("another job: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("finalize", "--cancel"); code != cli.ExitUsage || !strings.Contains(stderr, "nobody has asked") {
+	if code, _, stderr := b.other("finalize", "--cancel"); code != cli.ExitUsage ||
+		!strings.Contains(stderr, "nobody has asked") {
 		t.Errorf("cancel: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("finalize", "--cancel", "--when-caught-up"); code != cli.ExitUsage || !strings.Contains(stderr, "--when-caught-up") {
+	if code, _, stderr := b.other("finalize", "--cancel", "--when-caught-up"); code != cli.ExitUsage ||
+		!strings.Contains(stderr, "--when-caught-up") {
 		t.Errorf("cancel: %d %s", code, stderr)
 	}
 	if code, out, stderr := b.other("finalize"); code != cli.ExitOK || !strings.Contains(out, "orders: finalized at 7:1") {
@@ -372,7 +387,8 @@ func TestControlOfARunningSync(t *testing.T) {
 	}
 	for name, text := range map[string]string{"standard output": b.stdout.String(), "report": read(t, report)} {
 		var sum summary
-		if err := json.Unmarshal([]byte(text), &sum); err != nil || !sum.Finalized || sum.Status.Phase != job.PhaseFinalized || sum.Plan == nil {
+		if err := json.Unmarshal([]byte(text), &sum); err != nil || !sum.Finalized ||
+			sum.Status.Phase != job.PhaseFinalized || sum.Plan == nil {
 			t.Errorf("%s: %v\n%s", name, err, text)
 		}
 	}
@@ -421,7 +437,8 @@ func TestSyncOnATerminal(t *testing.T) {
 	m := newTerminal(t, 60, 15)
 	b.app.screen = m.screen
 	wait := start(t, t.Context(), b, j, uris()...)
-	if code, _, stderr := (&bench{t: t, app: &app{Program: cli.Program{Name: name, LookupEnv: b.app.LookupEnv}, screen: func() *screen { return nil }}}).other("finalize"); code != cli.ExitOK {
+	if code, _, stderr := (&bench{t: t, app: &app{Program: cli.Program{Name: name, LookupEnv: b.app.LookupEnv},
+		screen: func() *screen { return nil }}}).other("finalize"); code != cli.ExitOK {
 		t.Errorf("finalize: %d %s", code, stderr)
 	}
 	if code := wait(); code != cli.ExitOK {
@@ -446,10 +463,12 @@ func TestDifferencesAreAFailure(t *testing.T) {
 	j.differ = []string{"shop.users: index a_1: missing"}
 	b := newBench(t, j)
 	wait := start(t, t.Context(), b, j, uris()...)
-	if code, out, stderr := b.other("finalize"); code != cli.ExitFailure || !strings.Contains(out, "index a_1") || !strings.Contains(stderr, "differs") {
+	if code, out, stderr := b.other("finalize"); code != cli.ExitFailure || !strings.Contains(out, "index a_1") ||
+		!strings.Contains(stderr, "differs") {
 		t.Errorf("finalize: %d %s %s", code, out, stderr)
 	}
-	if code := wait(); code != cli.ExitFailure || !strings.Contains(b.stdout.String(), "differs: shop.users: index a_1: missing") {
+	if code := wait(); code != cli.ExitFailure ||
+		!strings.Contains(b.stdout.String(), "differs: shop.users: index a_1: missing") {
 		t.Errorf("sync: %d %s", code, b.stdout)
 	}
 }
@@ -469,7 +488,8 @@ func TestVerifyAfterSync(t *testing.T) {
 		if want := map[bool]int{true: cli.ExitOK, false: cli.ExitFailure}[same]; code != want {
 			t.Errorf("same %v: code %d, %s", same, code, b.stderr)
 		}
-		if strings.Contains(b.stdout.String(), "nothing differs") != same || strings.Contains(b.stderr.String(), "the clusters differ: 3 documents") == same {
+		if strings.Contains(b.stdout.String(), "nothing differs") != same ||
+			strings.Contains(b.stderr.String(), "the clusters differ: 3 documents") == same {
 			t.Errorf("same %v:\n%s%s", same, b.stdout, b.stderr)
 		}
 	}
@@ -504,10 +524,12 @@ func TestRunThatFails(t *testing.T) {
 		summary
 		Hint string
 	}
-	if err := json.Unmarshal([]byte(b.stdout.String()), &sum); err != nil || sum.Finalized || sum.Hint != "begin anew with --restart" {
+	if err := json.Unmarshal([]byte(b.stdout.String()), &sum); err != nil || sum.Finalized ||
+		sum.Hint != "begin anew with --restart" {
 		t.Errorf("%v: %s", err, b.stdout)
 	}
-	if !strings.HasSuffix(b.stderr.String(), "millrace: the position fell out of the oplog\nhint: begin anew with --restart\n") {
+	if !strings.HasSuffix(b.stderr.String(),
+		"millrace: the position fell out of the oplog\nhint: begin anew with --restart\n") {
 		t.Errorf("%s", b.stderr)
 	}
 }
@@ -521,7 +543,8 @@ func TestBusyAddressWritesNothing(t *testing.T) {
 	address, _, _ := strings.Cut(stderr, "\n")
 	address = server.HostPort(address)
 	second := newBench(t, k)
-	if code := second.run(t.Context(), with("--listen="+address)...); code != cli.ExitFailure || !strings.Contains(second.stderr.String(), "--listen") {
+	if code := second.run(t.Context(), with("--listen="+address)...); code != cli.ExitFailure ||
+		!strings.Contains(second.stderr.String(), "--listen") {
 		t.Errorf("code %d: %s%s", code, second.stderr, out)
 	}
 	select {
@@ -546,14 +569,16 @@ func TestControlOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Chdir(t.TempDir())
-	if err := errors.Join(os.WriteFile("cert.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600),
+	if err := errors.Join(os.WriteFile("cert.pem",
+		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}), 0o600),
 		os.WriteFile("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	j := newFakeJob()
 	b := newBench(t, j)
 	b.env["MILLRACE_TOKEN"] = "0123456789abcdef"
-	wait := start(t, t.Context(), b, j, with("--listen=127.0.0.1:0", "--listen-tls-cert=cert.pem", "--listen-tls-key=key.pem")...)
+	wait := start(t, t.Context(), b, j,
+		with("--listen=127.0.0.1:0", "--listen-tls-cert=cert.pem", "--listen-tls-key=key.pem")...)
 	_, logged, _ := strings.Cut(b.stderr.String(), "control=")
 	address, _, _ := strings.Cut(logged, "\n")
 	if !strings.HasPrefix(address, "https://") || !strings.Contains(b.stderr.String(), "chmod 600 key.pem") {
@@ -565,10 +590,12 @@ func TestControlOverTLS(t *testing.T) {
 		t.Errorf("by record: %d %s", code, stderr)
 	}
 	b.env["MILLRACE_TOKEN"], b.env["XDG_STATE_HOME"] = "0123456789abcdef", t.TempDir()
-	if code, _, stderr := b.other("status", "--address="+address); code != cli.ExitFailure || !strings.Contains(stderr, "--ca-file") {
+	if code, _, stderr := b.other("status", "--address="+address); code != cli.ExitFailure ||
+		!strings.Contains(stderr, "--ca-file") {
 		t.Errorf("by address: %d %s", code, stderr)
 	}
-	if code, _, stderr := b.other("finalize", "--address="+address, "--ca-file=nowhere.pem"); code != cli.ExitUsage || !strings.Contains(stderr, "nowhere.pem") {
+	if code, _, stderr := b.other("finalize", "--address="+address, "--ca-file=nowhere.pem"); code != cli.ExitUsage ||
+		!strings.Contains(stderr, "nowhere.pem") {
 		t.Errorf("without the file: %d %s", code, stderr)
 	}
 	close(j.finalized)
@@ -585,11 +612,14 @@ func TestVerifyCommand(t *testing.T) {
 		code   int
 		want   []string
 	}{
-		{"same", verify.Report{Same: true, Collections: []verify.Collection{{NS: "a.b", TargetNS: "a.b", SourceDocs: 7, TargetDocs: 7}}}, nil, cli.ExitOK, []string{"a.b", "nothing differs"}},
+		{"same", verify.Report{Same: true, Collections: []verify.Collection{{NS: "a.b", TargetNS: "a.b", SourceDocs: 7,
+			TargetDocs: 7}}}, nil, cli.ExitOK, []string{"a.b", "nothing differs"}},
 		{"different", verify.Report{Count: 30, Differences: []verify.Difference{{NS: "a.b", Kind: verify.Missing}},
 			Schema: []verify.SchemaDifference{{NS: "a.b", What: "index x_1", Detail: "source has it"}}}, nil, cli.ExitFailure,
-			[]string{"missing: a.b", "index x_1", "and 29 documents more", "millrace: the clusters differ: 30 documents, 1 difference"}},
-		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), cli.ExitTrouble, []string{"millrace: cut off", "hint: again"}},
+			[]string{"missing: a.b", "index x_1", "and 29 documents more",
+				"millrace: the clusters differ: 30 documents, 1 difference"}},
+		{"failed", verify.Report{}, mongo.WithHint(errors.New("cut off"), "again"), cli.ExitTrouble,
+			[]string{"millrace: cut off", "hint: again"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t, nil)
@@ -600,7 +630,8 @@ func TestVerifyCommand(t *testing.T) {
 				s.Observe(func() verify.Stats { return verify.Stats{} })
 				return &c.report, c.err
 			}
-			if code := b.run(t.Context(), "verify", "--source=mongodb://a", "--target=mongodb://b", "--workers=3"); code != c.code {
+			if code := b.run(t.Context(), "verify", "--source=mongodb://a", "--target=mongodb://b",
+				"--workers=3"); code != c.code {
 				t.Errorf("code %d", code)
 			}
 			for _, w := range c.want {
@@ -621,7 +652,8 @@ func TestVersion(t *testing.T) {
 
 func TestCompletion(t *testing.T) {
 	b := newBench(t, nil)
-	if code := b.run(t.Context(), "completion", "bash"); code != cli.ExitOK || !strings.Contains(b.stdout.String(), "millrace") {
+	if code := b.run(t.Context(), "completion", "bash"); code != cli.ExitOK ||
+		!strings.Contains(b.stdout.String(), "millrace") {
 		t.Errorf("%d", code)
 	}
 }

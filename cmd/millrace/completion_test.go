@@ -46,7 +46,8 @@ func TestCompletionDescribesFlags(t *testing.T) {
 		a := newApp()
 		var out, errs clitest.Output
 		a.Stdout, a.Stderr = &out, &errs
-		if code := a.run(t.Context(), append([]string{cobra.ShellCompRequestCmd}, strings.Fields(line)...)); code != cli.ExitOK {
+		if code := a.run(t.Context(),
+			append([]string{cobra.ShellCompRequestCmd}, strings.Fields(line)...)); code != cli.ExitOK {
 			t.Fatalf("%s: exit code %d: %s", line, code, &errs)
 		}
 		if got := out.String(); !strings.HasPrefix(got, want) || strings.Contains(got, "`") {

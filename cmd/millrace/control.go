@@ -45,19 +45,21 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Conte
 
 // controlled gives a command the settings of control, and completes their job by
 // those that run here and those of the service.
-func (a *app) controlled(cmd *cobra.Command, s *config.Control, do func(context.Context, *session) error) *cobra.Command {
+func (a *app) controlled(cmd *cobra.Command, s *config.Control,
+	do func(context.Context, *session) error) *cobra.Command {
 	a.configured(cmd, cmd.Name(), s, do)
-	_ = cmd.RegisterFlagCompletionFunc("job", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		var names []cobra.Completion
-		if registry, err := server.NewRegistry(a.LookupEnv); err == nil {
-			running, _ := registry.Running(cmd.Context()) // what cannot be read completes nothing
-			for _, rec := range running {
-				names = append(names, cobra.CompletionWithDesc(rec.Job, rec.Address))
+	_ = cmd.RegisterFlagCompletionFunc("job",
+		func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			var names []cobra.Completion
+			if registry, err := server.NewRegistry(a.LookupEnv); err == nil {
+				running, _ := registry.Running(cmd.Context()) // what cannot be read completes nothing
+				for _, rec := range running {
+					names = append(names, cobra.CompletionWithDesc(rec.Job, rec.Address))
+				}
 			}
-		}
-		r := remote{app: a, server: s.Server, token: s.Token, ca: s.CAFile}
-		return append(names, r.completions(cmd.Context())...), cobra.ShellCompDirectiveNoFileComp
-	})
+			r := remote{app: a, server: s.Server, token: s.Token, ca: s.CAFile}
+			return append(names, r.completions(cmd.Context())...), cobra.ShellCompDirectiveNoFileComp
+		})
 	return cmd
 }
 
@@ -197,11 +199,13 @@ func (c *control) finalize(ctx context.Context) error {
 	}, c.showMeanwhile)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)), "see millrace status; millrace finalize --cancel takes it back")
+		return mongo.WithHint(fmt.Errorf("%w; the finalization goes on", context.Cause(ctx)),
+			"see millrace status; millrace finalize --cancel takes it back")
 	case err != nil:
 		return err
 	case j.State == service.Failed:
-		return errors.Join(c.Tell(c.Output, &j, ""), mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint))
+		return errors.Join(c.Tell(c.Output, &j, ""),
+			mongo.WithHint(fmt.Errorf("job %s has failed: %s", cli.Plain(j.Name), j.Error), j.Hint))
 	case j.State != service.Finished || j.Report == nil || j.Report.Status == nil:
 		return c.changed(&j, nil, "finalized", "is to be finalized")
 	}
@@ -254,7 +258,8 @@ func wayBack(target string) string {
 	if target == "" {
 		return ""
 	}
-	return fmt.Sprintf("the target stands at %s: to fall back, follow it from there with sync --mode incremental --start-at %s, source and target exchanged\n", target, target)
+	return fmt.Sprintf("the target stands at %s: to fall back, follow it from there with sync --mode incremental "+
+		"--start-at %s, source and target exchanged\n", target, target)
 }
 
 // refused gives a request that the job rejects its exit code.
@@ -283,7 +288,8 @@ func differencesError(s job.Status) error {
 	if len(s.Differences) == 0 {
 		return nil
 	}
-	return mongo.WithHint(errors.New("finalized, but the target differs from the source in "+plural(len(s.Differences), "thing")),
+	return mongo.WithHint(errors.New("finalized, but the target differs from the source in "+plural(len(s.Differences),
+		"thing")),
 		"millrace verify compares again and lists documents")
 }
 

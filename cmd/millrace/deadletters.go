@@ -77,7 +77,8 @@ func (l *letterLook) command(cmd *cobra.Command, do func(context.Context, letter
 func (l *letterLook) bindChoice(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&l.ns, "ns", "", "only those of this collection of the target, or of this `database`")
 	config.Choice(cmd.Flags(), &l.state, "state", "open undecided settled removed unmapped all*",
-		"only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, or is gone), removed (somebody else's, taken off the target), unmapped (the rules for fields do not fit) or all")
+		"only those in this `state`: open (the target lacks the document), undecided (it may yet come), settled (it came, "+
+			"or is gone), removed (somebody else's, taken off the target), unmapped (the rules for fields do not fit) or all")
 }
 
 // inState is the state that is chosen, "" for all.
@@ -109,7 +110,8 @@ func (l *letterLook) list(ctx context.Context, from letters) error {
 		if l.output == "json" {
 			return json.NewEncoder(out).Encode(one)
 		}
-		_, err := fmt.Fprintf(out, "%s  %s  %s  _id %s  %s\n", cli.Plain(one.ID), one.State, cli.Plain(one.NS), cli.Plain(one.Document), cut(cli.Plain(one.Reason), 100))
+		_, err := fmt.Fprintf(out, "%s  %s  %s  _id %s  %s\n", cli.Plain(one.ID), one.State, cli.Plain(one.NS),
+			cli.Plain(one.Document), cut(cli.Plain(one.Reason), 100))
 		return err
 	})
 	if err == nil && n == 0 && l.output != "json" {
@@ -152,8 +154,8 @@ type shownLetter struct {
 
 func (l *shownLetter) text() string {
 	t := newTable("letter", l.ID)
-	t.AppendRows([]table.Row{{"job", l.Job}, {"collection", l.NS}, {"_id", l.Document}, {"state", l.State}, {"cause", l.Cause},
-		{"reason", l.Reason}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
+	t.AppendRows([]table.Row{{"job", l.Job}, {"collection", l.NS}, {"_id", l.Document}, {"state", l.State},
+		{"cause", l.Cause}, {"reason", l.Reason}, {"position", l.Position}, {"refused first", l.Time.Format(time.RFC3339)}})
 	f := facts{t}
 	f.add("index", l.Index)
 	f.add("settled by", l.Settled)
@@ -193,10 +195,12 @@ standard output or to a file that its owner alone may read. Nothing is removed.`
 			return from.export(ctx, a.Stdout)
 		}
 		lines := &lineCounter{}
-		if err := outfile.Write(file, func(w io.Writer) error { return from.export(ctx, io.MultiWriter(w, lines)) }); err != nil {
+		if err := outfile.Write(file,
+			func(w io.Writer) error { return from.export(ctx, io.MultiWriter(w, lines)) }); err != nil {
 			return fmt.Errorf("export to %s: %w", file, err)
 		}
-		return a.Tell(l.output, map[string]any{"file": file, "letters": lines.n}, fmt.Sprintf("%s in %s\n", plural(lines.n, "letter"), cli.Plain(file)))
+		return a.Tell(l.output, map[string]any{"file": file, "letters": lines.n},
+			fmt.Sprintf("%s in %s\n", plural(lines.n, "letter"), cli.Plain(file)))
 	})
 	l.bindChoice(cmd)
 	cmd.Flags().StringVar(&file, "file", "", "write to this `file`, with mode 0600, instead of standard output")
@@ -231,7 +235,8 @@ What rules cannot map is not tried: it comes once the source has changed it.`,
 		if err := a.Tell(l.output, res, res.text()); err != nil || res.Open == 0 {
 			return err
 		}
-		return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "letter")), "millrace deadletters show LETTER says what stands in the way")
+		return mongo.WithHint(fmt.Errorf("%s still open", plural(int(res.Open), "letter")),
+			"millrace deadletters show LETTER says what stands in the way")
 	})
 	cmd.Flags().StringVar(&id, "id", "", "try this `letter` alone; for jobs of a service")
 	return cmd
@@ -247,7 +252,8 @@ type retried struct {
 
 func (r *retried) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", cli.Plain(r.Job), plural(int(r.Tried), "letter"), r.Written, r.Open)
+	fmt.Fprintf(&b, "%s: %s tried, %d settled, %d open\n", cli.Plain(r.Job), plural(int(r.Tried), "letter"), r.Written,
+		r.Open)
 	if !r.Done {
 		b.WriteString("a worker still tries\n")
 	}
@@ -274,8 +280,9 @@ func (r *remoteLetters) filter() service.LetterFilter {
 }
 
 func (r *remoteLetters) summary(l *service.Letter) deadletter.Summary {
-	return deadletter.Summary{ID: l.ID, Job: r.job, NS: l.NS, Document: l.Document, State: l.State, Cause: l.Cause, Reason: l.Reason, Index: l.Index,
-		Position: l.Position, Time: l.Time, Updated: l.Updated, Settled: l.Settled, Bytes: l.Bytes}
+	return deadletter.Summary{ID: l.ID, Job: r.job, NS: l.NS, Document: l.Document, State: l.State, Cause: l.Cause,
+		Reason: l.Reason, Index: l.Index, Position: l.Position, Time: l.Time, Updated: l.Updated, Settled: l.Settled,
+		Bytes: l.Bytes}
 }
 
 func (r *remoteLetters) each(ctx context.Context, do func(*deadletter.Summary) error) error {
@@ -369,7 +376,8 @@ func (l *storedLetters) retry(ctx context.Context, id string) (*retried, error) 
 	if err != nil {
 		return nil, err
 	}
-	res := &retried{Job: l.job, LettersRetried: service.LettersRetried{Tried: info.Letters.Open + info.Letters.Undecided, Done: true}}
+	res := &retried{Job: l.job,
+		LettersRetried: service.LettersRetried{Tried: info.Letters.Open + info.Letters.Undecided, Done: true}}
 	switch info.State {
 	case state.Running, state.Silent:
 		err = l.askToRetry(ctx, info)
@@ -409,8 +417,9 @@ func (l *storedLetters) retryFinalized(ctx context.Context, res *retried) error 
 	return job.Hold(ctx, c, l.job, l.notes(), func(ctx context.Context, held *job.Stopped) error {
 		return held.RetryLetters(ctx, func(one deadletter.Letter, refused error) {
 			if refused != nil {
-				res.Refused = append(res.Refused, deadletter.Summary{ID: one.ID, Job: l.job, NS: one.NS, Document: bsonraw.IDText(one.DocID),
-					State: string(one.State), Cause: string(one.Cause), Reason: refused.Error(), Position: one.At.String()})
+				res.Refused = append(res.Refused,
+					deadletter.Summary{ID: one.ID, Job: l.job, NS: one.NS, Document: bsonraw.IDText(one.DocID),
+						State: string(one.State), Cause: string(one.Cause), Reason: refused.Error(), Position: one.At.String()})
 			}
 		})
 	})

@@ -60,8 +60,9 @@ func (a *app) writeSlices(list []bson.Raw) error {
 		if err := bson.Unmarshal(raw, &s); err != nil {
 			return fmt.Errorf("read a slice: %w", err)
 		}
-		t.AppendRow(table.Row{s.NS, fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper), bound(s.Position),
-			shown.Count(float64(s.Docs)), shown.Size(float64(s.Bytes)), sliceState(&s)})
+		t.AppendRow(table.Row{s.NS, fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper),
+			bound(s.Position),
+			shown.Count(s.Docs), shown.Size(s.Bytes), sliceState(&s)})
 	}
 	t.SortBy([]table.SortBy{{Number: 1}, {Number: 2, Mode: table.AscAlphaNumeric}})
 	_, err := fmt.Fprintln(a.Stdout, t.Render())
@@ -132,8 +133,10 @@ another, _id, transaction. Only what a majority has committed is shown.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) },
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&l.source, "source", "", "connection string `URI` of the source; with a password, set MILLRACE_SOURCE instead")
-	fs.StringVar(&l.from, "from", "", "first `position`, as seconds:increment or as a time (default: the oldest that the oplog holds)")
+	fs.StringVar(&l.source, "source", "",
+		"connection string `URI` of the source; with a password, set MILLRACE_SOURCE instead")
+	fs.StringVar(&l.from, "from", "",
+		"first `position`, as seconds:increment or as a time (default: the oldest that the oplog holds)")
 	fs.IntVar(&l.limit, "limit", 100, "end after this many `events`; 0 for all")
 	fs.StringSliceVar(&l.rules.Include, "include", nil, "namespaces to show, as `patterns` db, db.coll or db.*")
 	fs.StringSliceVar(&l.rules.Exclude, "exclude", nil, "namespaces to leave out, as `patterns`")
@@ -242,7 +245,8 @@ func textLine(ev *stream.Event, values bool) string {
 
 // jsonLine is an event as extended JSON.
 func jsonLine(ev *stream.Event, values bool) string {
-	d := bson.D{{Key: "position", Value: ev.At.String()}, {Key: "kind", Value: ev.Kind.String()}, {Key: "ns", Value: ev.NS}}
+	d := bson.D{{Key: "position", Value: ev.At.String()}, {Key: "kind", Value: ev.Kind.String()},
+		{Key: "ns", Value: ev.NS}}
 	add := func(key string, value any) { d = append(d, bson.E{Key: key, Value: value}) }
 	if ch := ev.Change; ch != nil {
 		add("change", string(ch.Kind))

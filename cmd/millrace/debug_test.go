@@ -27,14 +27,16 @@ func looks(t *testing.T, p *program) {
 		t.Fatal(err)
 	}
 	if _, err := s.WithTransaction(t.Context(), func(ctx context.Context) (any, error) {
-		if _, err := db.Collection("late").InsertOne(ctx, bson.D{{Key: "_id", Value: "in a transaction"}, {Key: "secret", Value: 42}}); err != nil {
+		if _, err := db.Collection("late").
+			InsertOne(ctx, bson.D{{Key: "_id", Value: "in a transaction"}, {Key: "secret", Value: 42}}); err != nil {
 			return nil, err
 		}
 		return db.Collection("orders").DeleteOne(ctx, bson.D{{Key: "_id", Value: 1}})
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Collection("orders").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 2}}, bson.D{{Key: "$set", Value: bson.D{{Key: "secret", Value: 43}}}}); err != nil {
+	if _, err := db.Collection("orders").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 2}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "secret", Value: 43}}}}); err != nil {
 		t.Fatal(err)
 	}
 	run := func(args ...string) string {
@@ -48,7 +50,9 @@ func looks(t *testing.T, p *program) {
 	lines := func(out string) []string { return strings.Split(strings.TrimSpace(out), "\n") }
 
 	got := lines(run("oplog", "--from", last.String(), "--include=shop", "--rename=shop=store"))
-	want := []string{"", "schema create shop.late", `insert shop.late as store.late {"_id":"in a transaction"} transaction `, `delete shop.orders as store.orders {"_id":1} transaction `, `update shop.orders as store.orders {"_id":2}`}
+	want := []string{"", "schema create shop.late",
+		`insert shop.late as store.late {"_id":"in a transaction"} transaction `,
+		`delete shop.orders as store.orders {"_id":1} transaction `, `update shop.orders as store.orders {"_id":2}`}
 	if got = got[len(got)-4:]; len(got) == 4 {
 		for i, line := range got {
 			if !strings.Contains(line, want[i+1]) || strings.Contains(line, "secret") {
@@ -56,17 +60,20 @@ func looks(t *testing.T, p *program) {
 			}
 		}
 	}
-	got = lines(run("oplog", "--from", last.String(), "--include=shop", "--exclude=shop.late", "--values", "--output=json"))
+	got = lines(run("oplog", "--from", last.String(), "--include=shop", "--exclude=shop.late", "--values",
+		"--output=json"))
 	var ev struct {
 		Position, Kind, NS, Target string
 		ID                         int `json:"_id"`
 		Value                      map[string]any
 	}
-	if err := json.Unmarshal([]byte(got[len(got)-1]), &ev); err != nil || ev.Kind != "update" || ev.NS != "shop.orders" || ev.Target != ev.NS || ev.ID != 2 || len(ev.Value) == 0 {
+	if err := json.Unmarshal([]byte(got[len(got)-1]), &ev); err != nil || ev.Kind != "update" || ev.NS != "shop.orders" ||
+		ev.Target != ev.NS || ev.ID != 2 || len(ev.Value) == 0 {
 		t.Errorf("%+v, %v of %s", ev, err, got[len(got)-1])
 	}
 	// The event at the very position is shown, and no more than asked for.
-	if got := lines(run("oplog", "--from", ev.Position, "--limit=1", "--include=shop")); len(got) != 1 || !strings.HasPrefix(got[0], ev.Position+" update") {
+	if got := lines(run("oplog", "--from", ev.Position, "--limit=1", "--include=shop")); len(got) != 1 ||
+		!strings.HasPrefix(got[0], ev.Position+" update") {
 		t.Errorf("one event from %s: %q", ev.Position, got)
 	}
 	if got := lines(run("oplog", "--limit=3")); len(got) != 3 {
@@ -80,7 +87,8 @@ func looks(t *testing.T, p *program) {
 		ID string `bson:"_id"`
 	}
 	jobs := kit.Client(t, p.target).Database("millrace").Collection("jobs")
-	if err := jobs.FindOne(t.Context(), bson.D{{Key: "rules", Value: bson.D{{Key: "$regex", Value: "shop"}}}}).Decode(&known); err != nil {
+	if err := jobs.FindOne(t.Context(), bson.D{{Key: "rules", Value: bson.D{{Key: "$regex", Value: "shop"}}}}).
+		Decode(&known); err != nil {
 		t.Fatal(err)
 	}
 	out := run("slices", "--job", known.ID)

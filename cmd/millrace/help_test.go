@@ -11,8 +11,9 @@ import (
 func TestHelpGroupsFlags(t *testing.T) {
 	text := clitest.Help(t, line, 80, "sync")
 	at := 0
-	for _, want := range []string{"\nSource and target:\n", "--source", "--target", "\nWhat is copied:\n", "--include", "--on-existing", "\nRunning:\n",
-		"--until", "--dry-run", "\nSpeed and room:\n", "--readers", "--spool-max", "\nControl:\n", "--listen", "\nSettings and output:\n", "--config", "--output", "--help"} {
+	for _, want := range []string{"\nSource and target:\n", "--source", "--target", "\nWhat is copied:\n", "--include",
+		"--on-existing", "\nRunning:\n", "--until", "--dry-run", "\nSpeed and room:\n", "--readers", "--spool-max",
+		"\nControl:\n", "--listen", "\nSettings and output:\n", "--config", "--output", "--help"} {
 		next := strings.Index(text[at:], want)
 		if next < 0 {
 			t.Fatalf("help lacks %q in its place:\n%s", want, text)

@@ -44,8 +44,9 @@ up.`,
   millrace jobs list --target mongodb://b:27017
   millrace jobs show --job orders --output json
   millrace jobs drop --job orders --yes`,
-	}, jobsCreateCommand(a), jobsListCommand(a), jobsShowCommand(a), jobsLogCommand(a), jobsVerifyCommand(a), jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a),
-		ofService(pauseCommand(a)), ofService(resumeCommand(a)), ofService(throttleCommand(a)), ofService(finalizeCommand(a)))
+	}, jobsCreateCommand(a), jobsListCommand(a), jobsShowCommand(a), jobsLogCommand(a), jobsVerifyCommand(a),
+		jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a), ofService(pauseCommand(a)),
+		ofService(resumeCommand(a)), ofService(throttleCommand(a)), ofService(finalizeCommand(a)))
 }
 
 // jobInfo is a job as its target knows it.
@@ -103,8 +104,9 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 		}
 		return p.String()
 	}
-	info := jobInfo{Job: j.ID, State: life, Phase: j.Phase, Paused: j.Paused, Mode: j.Mode, Source: j.Source, Target: j.Target, Rules: j.Rules,
-		CreatedAt: j.CreatedAt.UTC(), SavedAt: j.UpdatedAt.UTC(), Attempt: j.Fence, Start: text(j.Start), Consistent: text(j.Consistent),
+	info := jobInfo{Job: j.ID, State: life, Phase: j.Phase, Paused: j.Paused, Mode: j.Mode, Source: j.Source,
+		Target: j.Target, Rules: j.Rules, CreatedAt: j.CreatedAt.UTC(), SavedAt: j.UpdatedAt.UTC(), Attempt: j.Fence,
+		Start: text(j.Start), Consistent: text(j.Consistent),
 		Applied: text(j.Applied), Reach: text(j.Reach), Intent: text(j.Intent), Letters: letters, Differences: j.Differences}
 	if j.Owner != (state.Owner{}) {
 		info.Owner = &ownerInfo{j.Owner.Host, j.Owner.PID, j.Owner.Run}
@@ -230,8 +232,9 @@ func jobsText(list []jobInfo) string {
 			t.AppendRow(table.Row{j.Job, j.State})
 			continue
 		}
-		t.AppendRow(table.Row{j.Job, j.lifeText(), phaseText(j.Phase, j.Paused), cut(cli.Plain(j.Source), 40), cut(cli.Plain(j.Rules), 30), j.appliedText(),
-			j.Letters.Open + j.Letters.Undecided, j.CreatedAt.Format(time.DateTime)})
+		t.AppendRow(table.Row{j.Job, j.lifeText(), phaseText(j.Phase, j.Paused), cut(cli.Plain(j.Source), 40),
+			cut(cli.Plain(j.Rules), 30), j.appliedText(), j.Letters.Open + j.Letters.Undecided,
+			j.CreatedAt.Format(time.DateTime)})
 	}
 	alignRight(t, 7)
 	return t.Render() + "\n"
@@ -285,7 +288,8 @@ func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, erro
 	case err != nil:
 		return nil, err
 	case len(list) == 0:
-		return nil, misuse(fmt.Errorf("the target knows no job %s", cli.Plain(name)), "millrace jobs list shows those that it knows")
+		return nil, misuse(fmt.Errorf("the target knows no job %s", cli.Plain(name)),
+			"millrace jobs list shows those that it knows")
 	}
 	return &list[0], list[0].err
 }
@@ -432,7 +436,8 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 		return err
 	}
 	if info.State == state.Running {
-		return misuse(fmt.Errorf("job %s is %s: nothing was removed", cli.Plain(s.job), info.lifeText()), "stop its process first")
+		return misuse(fmt.Errorf("job %s is %s: nothing was removed", cli.Plain(s.job), info.lifeText()),
+			"stop its process first")
 	}
 	has, err := job.Look(ctx, s.cluster, s.job)
 	if err != nil {
@@ -440,7 +445,8 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 	}
 	d := &dropped{Job: s.job, Has: has.Documents, Letters: info.Letters, Deferred: deferredTexts(has.Deferred)}
 	if !yes {
-		return errors.Join(s.Tell(s.output, d, d.text("would be removed")), misuse(errors.New("nothing was removed"), d.advice()))
+		return errors.Join(s.Tell(s.output, d, d.text("would be removed")),
+			misuse(errors.New("nothing was removed"), d.advice()))
 	}
 	c, err := s.connectFor(ctx, "target", s.target, mongo.TargetApp)
 	if err != nil {
@@ -462,7 +468,8 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 func (d *dropped) advice() string {
 	text := "add --yes to remove it"
 	if d.Letters.Open+d.Letters.Undecided+d.Letters.Removed+d.Letters.Unmapped > 0 {
-		text = "its dead letters hold documents that may be nowhere else: keep them with millrace deadletters export --job " + d.Job + "; then " + text
+		text = "its dead letters hold documents that may be nowhere else: keep them with millrace deadletters export --job " +
+			d.Job + "; then " + text
 	}
 	if len(d.Deferred) > 0 {
 		text = "the target's collections lack what is deferred until it is set by hand, or the job is finalized; " + text

@@ -57,7 +57,8 @@ func (b *jobsBench) list() (list []jobInfo) {
 func (b *jobsBench) letter() string {
 	b.t.Helper()
 	var l deadletter.Summary
-	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "deadletters list --job orders --ns shop --state open --output json")), &l); err != nil || l.ID == "" {
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK,
+		"deadletters list --job orders --ns shop --state open --output json")), &l); err != nil || l.ID == "" {
 		b.t.Fatalf("%+v, %v", l, err)
 	}
 	return l.ID
@@ -81,12 +82,14 @@ func (b *jobsBench) has(id any) bool {
 // was killed, and when it is finalized.
 func TestJobsWithoutAProcess(t *testing.T) {
 	p := newProgram(t, lab.ForTest(t, lab.Options{}).URI(), lab.ForTest(t, lab.Options{}).URI())
-	b := &jobsBench{p, kit.Client(t, p.source).Database("shop").Collection("orders"), kit.Client(t, p.target).Database("shop").Collection("orders")}
+	b := &jobsBench{p, kit.Client(t, p.source).Database("shop").Collection("orders"),
+		kit.Client(t, p.target).Database("shop").Collection("orders")}
 	unique := driver.IndexModel{Keys: bson.D{{Key: "n", Value: 1}}, Options: options.Index().SetUnique(true)}
 	for _, coll := range []*driver.Collection{b.src, b.dst} {
 		b.must(coll.Indexes().CreateOne(t.Context(), unique))
 	}
-	b.must(b.src.InsertMany(t.Context(), []any{bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "n", Value: 2}}}))
+	b.must(b.src.InsertMany(t.Context(),
+		[]any{bson.D{{Key: "_id", Value: 1}, {Key: "n", Value: 1}}, bson.D{{Key: "_id", Value: 2}, {Key: "n", Value: 2}}}))
 	b.expect(cli.ExitOK, "jobs list", "knows no job")
 	b.expect(cli.ExitUsage, "jobs show --job orders", "knows no job orders")
 	b.expect(cli.ExitUsage, "jobs drop --job orders --yes", "knows no job orders")
@@ -97,12 +100,14 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	p.waitFor("following", errs, func(s job.Status) bool { return s.Phase == job.PhaseFollowing })
 	theirs := bson.D{{Key: "_id", Value: "theirs"}, {Key: "n", Value: 10}}
 	b.must(b.dst.InsertOne(t.Context(), theirs))
-	b.must(b.src.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 10}, {Key: "n", Value: 10}, {Key: "big", Value: int64(1) << 60}}))
+	b.must(b.src.InsertOne(t.Context(),
+		bson.D{{Key: "_id", Value: 10}, {Key: "n", Value: 10}, {Key: "big", Value: int64(1) << 60}}))
 	p.waitFor("open letter", errs, func(s job.Status) bool { return s.Conflicts.Open == 1 })
 
 	b.expect(cli.ExitOK, "__complete jobs show --job o", "orders\tfollowing")
 	b.expect(cli.ExitOK, "__complete status --job o", "orders\thttp://127.0.0.1:")
-	if list := b.list(); len(list) != 1 || list[0].State != state.Running || list[0].Phase != state.PhaseFollowing || list[0].Letters.Open != 1 ||
+	if list := b.list(); len(list) != 1 || list[0].State != state.Running || list[0].Phase != state.PhaseFollowing ||
+		list[0].Letters.Open != 1 ||
 		list[0].Owner == nil || list[0].Owner.PID != sync.Process.Pid || list[0].Applied == "" || list[0].Resume != "" {
 		t.Errorf("running: %+v", list)
 	}
@@ -125,22 +130,26 @@ func TestJobsWithoutAProcess(t *testing.T) {
 	b.must(nil, sync.Process.Kill())
 	_ = sync.Wait()
 	list := b.list()
-	if len(list) != 1 || list[0].State != state.Stopped || !strings.Contains(list[0].Resume, "millrace sync --job orders --source mongodb://127.0.0.1:") ||
+	if len(list) != 1 || list[0].State != state.Stopped ||
+		!strings.Contains(list[0].Resume, "millrace sync --job orders --source mongodb://127.0.0.1:") ||
 		!strings.HasSuffix(list[0].Resume, "--include 'shop.*'") {
 		t.Errorf("killed: %+v", list)
 	}
 	b.expect(cli.ExitFailure, "status", "is dead", "job orders is stopped at", "resumes by: millrace sync --job orders")
-	b.sameForm(running, b.expect(cli.ExitFailure, "status --job orders --output json", `"state": "stopped"`, `"resume": "millrace sync`))
+	b.sameForm(running,
+		b.expect(cli.ExitFailure, "status --job orders --output json", `"state": "stopped"`, `"resume": "millrace sync`))
 	b.expect(cli.ExitUsage, "deadletters retry", "tries its open dead letters itself", "start it: millrace sync")
 	p.env = append(p.env, "MILLRACE_TARGET=")
-	b.expect(cli.ExitFailure, "status", "job orders does not run: its process", "is gone without a word", "status --job orders --target mongodb://")
+	b.expect(cli.ExitFailure, "status", "job orders does not run: its process", "is gone without a word",
+		"status --job orders --target mongodb://")
 	p.env = append(p.env, "MILLRACE_TARGET="+p.target)
 
 	code, out, stderr := p.run(strings.Fields(flags + "caught-up")...)
 	if code != cli.ExitOK {
 		t.Fatalf("finalizing: %d\n%s%s", code, out, stderr)
 	}
-	if list := b.list(); len(list) != 1 || list[0].State != state.Finalized || list[0].Letters.Open != 1 || list[0].Letters.Settled != 1 {
+	if list := b.list(); len(list) != 1 || list[0].State != state.Finalized || list[0].Letters.Open != 1 ||
+		list[0].Letters.Settled != 1 {
 		t.Errorf("finalized: %+v", list)
 	}
 	b.expect(cli.ExitOK, "status", "finalized", "orders")
@@ -159,7 +168,8 @@ func (b *jobsBench) sameForm(texts ...string) {
 			Error string
 		}
 		var all map[string]any
-		if err := errors.Join(json.Unmarshal([]byte(text), &st), json.Unmarshal([]byte(text), &all)); err != nil || st.Name != "orders" ||
+		if err := errors.Join(json.Unmarshal([]byte(text), &st), json.Unmarshal([]byte(text), &all)); err != nil ||
+			st.Name != "orders" ||
 			st.Phase != job.PhaseFollowing || st.Report.Status.Follow.Applied == "" || (st.Stored != nil) != (i == 1) {
 			b.t.Errorf("%v: %s", err, text)
 		}
@@ -180,7 +190,8 @@ func (b *jobsBench) finalized() {
 	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "again"}}))
 	b.must(b.dst.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 99}}))
 	b.expect(cli.ExitFailure, "deadletters retry", "another document with this _id")
-	if n, err := b.dst.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 99}}); n != 1 || err != nil {
+	if n, err := b.dst.CountDocuments(t.Context(), bson.D{{Key: "_id", Value: 11}, {Key: "n", Value: 99}}); n != 1 ||
+		err != nil {
 		t.Errorf("an application's document was replaced: %d, %v", n, err)
 	}
 	b.must(b.dst.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 11}}))
@@ -190,10 +201,12 @@ func (b *jobsBench) finalized() {
 	if info, err := os.Stat(file); err != nil || info.Mode() != fs.FileMode(0o600) {
 		t.Errorf("%v, %v", info, err)
 	}
-	if raw := read(t, file); strings.Count(raw, "\n") != 2 || !strings.Contains(raw, `"big":{"$numberLong":"1152921504606846976"}`) || !strings.Contains(raw, `"state":"settled"`) {
+	if raw := read(t, file); strings.Count(raw, "\n") != 2 ||
+		!strings.Contains(raw, `"big":{"$numberLong":"1152921504606846976"}`) || !strings.Contains(raw, `"state":"settled"`) {
 		t.Errorf("exported: %s", raw)
 	}
-	if out := b.expect(cli.ExitOK, "deadletters export --state open"); strings.Count(out, "\n") != 1 || strings.Contains(out, "settled") {
+	if out := b.expect(cli.ExitOK, "deadletters export --state open"); strings.Count(out, "\n") != 1 ||
+		strings.Contains(out, "settled") {
 		t.Errorf("exported: %s", out)
 	}
 	b.expect(cli.ExitOK, "deadletters retry", "1 letter tried, 1 settled, 0 open")
@@ -236,7 +249,8 @@ func TestResumeCommand(t *testing.T) {
 			t.Errorf("%s: %s", rules, got)
 		}
 	}
-	if got := resumeLine(&state.Job{Mode: state.ModeIncremental, Rules: "everything"}); !strings.Contains(got, "--start-at checkpoint") {
+	if got := resumeLine(&state.Job{Mode: state.ModeIncremental, Rules: "everything"}); !strings.Contains(got,
+		"--start-at checkpoint") {
 		t.Error(got)
 	}
 }
@@ -250,7 +264,8 @@ func TestUnreadableJob(t *testing.T) {
 	b.expect(cli.ExitFailure, "jobs show", "read job broken")
 	b.must(jobs.InsertOne(t.Context(), state.Job{ID: "orders", Phase: state.PhaseFollowing, Rules: "include shop.*"}))
 	b.expect(cli.ExitFailure, "jobs list", "orders", "following", "broken", "unreadable", "millrace: read job broken: ")
-	b.expect(cli.ExitFailure, "jobs list --output json", `"error": "read job broken: `, `"job": "orders"`, `"state": "unreadable"`)
+	b.expect(cli.ExitFailure, "jobs list --output json", `"error": "read job broken: `, `"job": "orders"`,
+		`"state": "unreadable"`)
 	b.expect(cli.ExitOK, "jobs show --job orders", "following", "resumes by")
 	b.expect(cli.ExitUsage, "jobs show", "several jobs: broken, orders")
 	b.expect(cli.ExitOK, "__complete jobs show --job o", "orders\tfollowing")

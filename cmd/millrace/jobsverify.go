@@ -61,13 +61,19 @@ verification is asked for. An interrupt ends the waiting, not the verification.
 		return verifyTrouble(v.request(ctx, cmd.Flags().Changed("every")))
 	})
 	fs := cmd.Flags()
-	fs.StringVar(&v.ask.ID, "id", "", "`name` of the verification: the same once more asks for no other; with --show and --cancel, which one")
+	fs.StringVar(&v.ask.ID, "id", "",
+		"`name` of the verification: the same once more asks for no other; with --show and --cancel, which one")
 	fs.Float64Var(&v.ask.SamplePercent, "sample", 0, "compare this `percent` of each collection; 0 is all")
-	fs.StringSliceVar(&v.ask.Include, "include", nil, "only collections of the source that match this `pattern`, of those that the job keeps; may be repeated")
-	fs.IntVar(&v.ask.PatienceSeconds, "recheck-for", 0, "`seconds` for which a document that changes again and again is looked at before it counts as different; 0 is 60")
-	fs.StringVar(&v.rate, "max-rate-bytes", "0", "most `bytes` a second that are read of both sides together, such as 10MB; 0 is unlimited")
-	fs.BoolVar(&v.ask.NoValues, "no-values", false, "have the service keep no values of documents, but _ids and names of fields")
-	fs.IntVar(&v.every, "every", 0, "verify a sample every so many `hours` while the job follows, in place of now; 0 ends that")
+	fs.StringSliceVar(&v.ask.Include, "include", nil,
+		"only collections of the source that match this `pattern`, of those that the job keeps; may be repeated")
+	fs.IntVar(&v.ask.PatienceSeconds, "recheck-for", 0,
+		"`seconds` for which a document that changes again and again is looked at before it counts as different; 0 is 60")
+	fs.StringVar(&v.rate, "max-rate-bytes", "0",
+		"most `bytes` a second that are read of both sides together, such as 10MB; 0 is unlimited")
+	fs.BoolVar(&v.ask.NoValues, "no-values", false,
+		"have the service keep no values of documents, but _ids and names of fields")
+	fs.IntVar(&v.every, "every", 0,
+		"verify a sample every so many `hours` while the job follows, in place of now; 0 ends that")
 	fs.BoolVar(&v.wait, "wait", false, "return when the verification has ended")
 	fs.BoolVar(&v.cancel, "cancel", false, "call the verification off")
 	fs.BoolVar(&v.show, "show", false, "show a verification, and ask for none")
@@ -113,7 +119,8 @@ func (v *verifyRequest) schedule(ctx context.Context) error {
 	var s *service.VerifySchedule
 	done := "is verified when it is asked for"
 	if v.every != 0 {
-		s = &service.VerifySchedule{EveryHours: v.every, SamplePercent: v.ask.SamplePercent, BytesPerSecond: v.ask.BytesPerSecond, NoValues: v.ask.NoValues}
+		s = &service.VerifySchedule{EveryHours: v.every, SamplePercent: v.ask.SamplePercent,
+			BytesPerSecond: v.ask.BytesPerSecond, NoValues: v.ask.NoValues}
 		done = fmt.Sprintf("is verified every %s", plural(v.every, "hour"))
 	}
 	j, err := v.ScheduleVerifications(ctx, v.job, s)
@@ -146,12 +153,14 @@ func (v *verifyRequest) old(ctx context.Context) error {
 // await returns when the verification has ended.
 func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 	looked := false // what was asked for has no findings
-	now, err := await(ctx, got, func(now api.Verification) (bool, error) { return looked && now.State.Final(), nil }, func() (api.Verification, error) {
-		looked = true
-		return v.Verification(ctx, v.job, got.ID)
-	})
+	now, err := await(ctx, got, func(now api.Verification) (bool, error) { return looked && now.State.Final(), nil },
+		func() (api.Verification, error) {
+			looked = true
+			return v.Verification(ctx, v.job, got.ID)
+		})
 	if ctx.Err() != nil && err != nil {
-		return mongo.WithHint(fmt.Errorf("%w; the verification goes on nevertheless", context.Cause(ctx)), "millrace jobs verify --show tells of it, --cancel calls it off")
+		return mongo.WithHint(fmt.Errorf("%w; the verification goes on nevertheless", context.Cause(ctx)),
+			"millrace jobs verify --show tells of it, --cancel calls it off")
 	}
 	return then(err, func() error { return v.verified(&now) })
 }
@@ -166,7 +175,8 @@ func (v *verifyRequest) verified(got *api.Verification) error {
 	case service.VerifySame:
 		return nil
 	case service.VerifyDifferent:
-		return &differs{fmt.Sprintf("the clusters differ: %s, %s of collections, indexes or options", plural(int(got.Differences), "document"), plural(int(got.SchemaDifferences), "difference"))}
+		return &differs{fmt.Sprintf("the clusters differ: %s, %s of collections, indexes or options",
+			plural(int(got.Differences), "document"), plural(int(got.SchemaDifferences), "difference"))}
 	case service.VerifyFailed:
 		return mongo.WithHint(errors.New(cli.Plain(got.Error)), cli.Plain(got.Hint))
 	}
@@ -185,7 +195,8 @@ func remoteVerified(job string, v *api.Verification) string {
 	}
 	b.WriteByte('\n')
 	p := v.Progress
-	fmt.Fprintf(&b, "%d of %d collections, %s documents and %s read of both sides, %d looked at again\n", p.Collections, p.CollectionsTotal, humanize.Comma(p.Docs), shown.Size(float64(p.Bytes)), p.Rechecking)
+	fmt.Fprintf(&b, "%d of %d collections, %s documents and %s read of both sides, %d looked at again\n", p.Collections,
+		p.CollectionsTotal, humanize.Comma(p.Docs), shown.Size(p.Bytes), p.Rechecking)
 	if v.Waits != "" {
 		fmt.Fprintf(&b, "differences wait: %s\n", cli.Plain(v.Waits))
 	}
@@ -200,15 +211,17 @@ func remoteVerified(job string, v *api.Verification) string {
 		if c.TargetNS != c.NS && c.TargetNS != "" {
 			name += " → " + c.TargetNS
 		}
-		t.AppendRow(table.Row{cli.Plain(name), c.SourceDocs, c.TargetDocs, shown.Size(float64(c.Bytes)), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{cli.Plain(name), c.SourceDocs, c.TargetDocs, shown.Size(c.Bytes), c.Rechecked, c.Differences})
 	}
 	alignRight(t, 2, 3, 4, 5, 6)
 	fmt.Fprintln(&b, t.Render())
-	for _, line := range listed(f.Schema, func(d service.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
+	for _, line := range listed(f.Schema,
+		func(d service.SchemaDifference) string { return d.NS + ": " + d.What + ": " + d.Detail }) {
 		fmt.Fprintf(&b, "  %s\n", cli.Plain(line))
 	}
 	for _, d := range f.Differences[:min(len(f.Differences), maxListed)] {
-		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)), detail(strings.Join(d.Fields, ", ")))
+		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)),
+			detail(strings.Join(d.Fields, ", ")))
 		for _, side := range []struct{ name, text string }{{"source", d.Source}, {"target", d.Target}} {
 			if side.text != "" {
 				fmt.Fprintf(&b, "    %s %s\n", side.name, cli.Plain(cut(side.text, 300)))
@@ -256,10 +269,12 @@ none of them differs, 1 when one does, 2 when there is no answer.`,
 	}, func(ctx context.Context) error { return verifyTrouble(r.request(ctx, all)) })
 	fs := cmd.Flags()
 	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair: the same once more asks for no other")
-	fs.StringVar(&r.of, "of", "", "`name` of the verification that has found the documents; left out the last that has ended")
+	fs.StringVar(&r.of, "of", "",
+		"`name` of the verification that has found the documents; left out the last that has ended")
 	fs.BoolVar(&all, "all", false, "all documents that it lists")
 	fs.StringArrayVar(&r.ns, "ns", nil, "documents of this `collection` of the source; may be repeated")
-	fs.StringArrayVar(&r.docs, "document", nil, "the document with this `_id`, as the verification shows it; may be repeated")
+	fs.StringArrayVar(&r.docs, "document", nil,
+		"the document with this `_id`, as the verification shows it; may be repeated")
 	fs.BoolVar(&r.wait, "wait", false, "return when the documents have been compared")
 	cmd.MarkFlagsOneRequired("all", "ns", "document")
 	cmd.MarkFlagsMutuallyExclusive("all", "ns")
@@ -301,7 +316,8 @@ func (r *repairRequest) found(ctx context.Context) (of api.Verification, err err
 			return v.State == service.VerifyDifferent || v.State == service.VerifySame
 		})
 		if i < 0 {
-			return of, mongo.WithHint(fmt.Errorf("job %s has no verification with a result", cli.Plain(r.job)), "millrace jobs verify asks for it")
+			return of, mongo.WithHint(fmt.Errorf("job %s has no verification with a result", cli.Plain(r.job)),
+				"millrace jobs verify asks for it")
 		}
 		r.of = list.Verifications[i].ID
 	}
@@ -321,17 +337,20 @@ func (r *repairRequest) chosen(of api.Verification) (docs []operate.RepairDocume
 			continue
 		}
 		if used[d.ID] = true; d.Key == "" {
-			return nil, fmt.Errorf("%s, _id %s cannot be named: its _id is too long, or hidden by a rule", cli.Plain(d.NS), cli.Plain(cut(d.ID, 120)))
+			return nil, fmt.Errorf("%s, _id %s cannot be named: its _id is too long, or hidden by a rule", cli.Plain(d.NS),
+				cli.Plain(cut(d.ID, 120)))
 		}
 		docs = append(docs, operate.RepairDocument{NS: d.NS, Key: d.Key})
 	}
 	for _, id := range r.docs {
 		if !used[id] {
-			return nil, mongo.WithHint(fmt.Errorf("verification %s lists no document with _id %s", cli.Plain(of.ID), cli.Plain(id)), "millrace jobs verify --show shows them; quote the _id as it is there")
+			return nil, mongo.WithHint(fmt.Errorf("verification %s lists no document with _id %s", cli.Plain(of.ID),
+				cli.Plain(id)), "millrace jobs verify --show shows them; quote the _id as it is there")
 		}
 	}
 	if len(docs) == 0 {
-		return nil, errors.New("verification " + cli.Plain(of.ID) + " lists no document of " + cli.Plain(strings.Join(r.ns, ", ")))
+		return nil, errors.New("verification " + cli.Plain(of.ID) + " lists no document of " +
+			cli.Plain(strings.Join(r.ns, ", ")))
 	}
 	return docs, nil
 }
@@ -343,7 +362,8 @@ func repairText(v *api.Verification) string {
 	}
 	var b strings.Builder
 	p := v.Repair
-	fmt.Fprintf(&b, "repair of %s of verification %s: %d written, %d deleted, %d were the same, %d refused\n", plural(p.Documents, "document"), cli.Plain(p.Of), p.Written, p.Deleted, p.Same, p.Refused)
+	fmt.Fprintf(&b, "repair of %s of verification %s: %d written, %d deleted, %d were the same, %d refused\n",
+		plural(p.Documents, "document"), cli.Plain(p.Of), p.Written, p.Deleted, p.Same, p.Refused)
 	if v.Findings == nil {
 		return b.String()
 	}

@@ -54,8 +54,10 @@ func (b *serviceBench) verified(name, id string, r service.VerifyReport, f *serv
 func TestJobsVerify(t *testing.T) {
 	b := newServiceBench(t)
 	b.followingJob("orders")
-	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "shop.c", TargetNS: "shop.c", Differences: 1}}, WithValues: true, Schema: []service.SchemaDifference{},
-		Differences: []service.DocumentDifference{{NS: "shop.c", TargetNS: "shop.c", ID: `"a\u001b"` + "\x1b[2J", Kind: "content", Fields: []string{"n\x1b"}, Source: `{"n":"` + "\u202e" + `"}`, Target: `{"n":"<b>"}`}}}
+	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "shop.c", TargetNS: "shop.c",
+		Differences: 1}}, WithValues: true, Schema: []service.SchemaDifference{},
+		Differences: []service.DocumentDifference{{NS: "shop.c", TargetNS: "shop.c", ID: `"a\u001b"` + "\x1b[2J",
+			Kind: "content", Fields: []string{"n\x1b"}, Source: `{"n":"` + "\u202e" + `"}`, Target: `{"n":"<b>"}`}}}
 	wait := func(id string, code int, r service.VerifyReport, f *service.Findings, texts ...string) string {
 		t.Helper()
 		var telling sync.WaitGroup
@@ -64,14 +66,18 @@ func TestJobsVerify(t *testing.T) {
 		telling.Wait()
 		return out
 	}
-	same := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: []service.DocumentDifference{}, Schema: []service.SchemaDifference{}}
+	same := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: []service.DocumentDifference{},
+		Schema: []service.SchemaDifference{}}
 	wait("clean", cli.ExitOK, service.VerifyReport{State: service.VerifySame}, same, "verification clean: same, by w1")
-	out := wait("bad", cli.ExitFailure, service.VerifyReport{State: service.VerifyDifferent, Progress: service.VerifyProgress{Differences: 1}}, found, "shop.c", "content: shop.c", `target {"n":"<b>"}`, "the clusters differ: 1 document,")
+	out := wait("bad", cli.ExitFailure,
+		service.VerifyReport{State: service.VerifyDifferent, Progress: service.VerifyProgress{Differences: 1}}, found,
+		"shop.c", "content: shop.c", `target {"n":"<b>"}`, "the clusters differ: 1 document,")
 	if strings.ContainsAny(out, "\x1b\u202e") {
 		t.Errorf("%q", out)
 	}
 	b.repairs("orders")
-	wait("broken", cli.ExitUsage, service.VerifyReport{State: service.VerifyFailed, Error: "the source is gone", Hint: "bring it back"}, nil, "the source is gone", "bring it back")
+	wait("broken", cli.ExitUsage, service.VerifyReport{State: service.VerifyFailed, Error: "the source is gone",
+		Hint: "bring it back"}, nil, "the source is gone", "bring it back")
 	b.expect(cli.ExitUsage, "jobs verify --job orders --show --id none", "has no verification")
 	b.expect(cli.ExitFailure, "jobs verify --job orders --show --id bad", "content")
 	b.expect(cli.ExitUsage, "jobs verify --job orders --show", "verification broken: failed")
@@ -87,13 +93,16 @@ func TestJobsVerify(t *testing.T) {
 	b.expectIn(ctx, cli.ExitUsage, "jobs verify --job orders --id long --sample 5 --wait")
 	b.expect(cli.ExitOK, "jobs verify --job orders --cancel --id long", "is called off")
 	b.expect(cli.ExitUsage, "jobs verify --job orders --id long --sample 5 --wait", "has no result: it is canceled")
-	b.expect(cli.ExitOK, "jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB", "is verified every 24 hours")
-	if s := b.view.Job("orders").Definition.Wish.Verify; s == nil || *s != (service.VerifySchedule{EveryHours: 24, SamplePercent: 5, BytesPerSecond: 10e6}) {
+	b.expect(cli.ExitOK, "jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB",
+		"is verified every 24 hours")
+	if s := b.view.Job("orders").Definition.Wish.Verify; s == nil ||
+		*s != (service.VerifySchedule{EveryHours: 24, SamplePercent: 5, BytesPerSecond: 10e6}) {
 		t.Errorf("%+v", s)
 	}
 	b.expect(cli.ExitOK, "jobs verify --job orders --every 0", "when it is asked for")
 	var v api.Verification
-	if err := json.Unmarshal([]byte(b.expect(cli.ExitFailure, "jobs verify --job orders --show --id bad --output json")), &v); err != nil || v.Findings == nil || v.Findings.Differences[0].Target != `{"n":"<b>"}` {
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitFailure, "jobs verify --job orders --show --id bad --output json")),
+		&v); err != nil || v.Findings == nil || v.Findings.Differences[0].Target != `{"n":"<b>"}` {
 		t.Errorf("%+v %v", v, err)
 	}
 }

@@ -42,7 +42,8 @@ func TestLeftOut(t *testing.T) {
 	reports("the summary", out, "left out: ")
 	reports("the comparison", out, "note: left out: ")
 	// Of the state that the job has kept there nothing is reported.
-	code, out, stderr = newProgram(t, target.URI(), source.URI()).run("sync", "--dry-run", "--output=json", "--on-existing=merge")
+	code, out, stderr = newProgram(t, target.URI(), source.URI()).
+		run("sync", "--dry-run", "--output=json", "--on-existing=merge")
 	if code != cli.ExitOK || strings.Contains(out, "leftOut") {
 		t.Errorf("%d\n%s%s", code, out, stderr)
 	}

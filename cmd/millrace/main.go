@@ -78,8 +78,10 @@ command ends: a failure has error, hint, and checks when a precheck failed. What
 shows many things one after the other (--watch, debug oplog) has a line for each.`),
 	}
 	root.AddCommand(
-		syncCommand(a), statusCommand(a), pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a), verifyCommand(a), transformCommand(a), configCommand(a), secretsCommand(a),
-		serveCommand(a), workerCommand(a), guardWorkerCommand(), jobsCommand(a), workersCommand(a), deadlettersCommand(a), seedCommand(a), topologyCommand(a), debugCommand(a),
+		syncCommand(a), statusCommand(a), pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a),
+		verifyCommand(a), transformCommand(a), configCommand(a), secretsCommand(a),
+		serveCommand(a), workerCommand(a), guardWorkerCommand(), jobsCommand(a), workersCommand(a), deadlettersCommand(a),
+		seedCommand(a), topologyCommand(a), debugCommand(a),
 		movedCommand("ycsb"), movedCommand("bench"), movedCommand("lab"),
 	)
 	a.completeValues(root)
@@ -116,7 +118,8 @@ func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 
 // configured gives a command its settings and its RunE, which completes and
 // checks them first.
-func (a *app) configured(cmd *cobra.Command, name string, s config.Settings, do func(context.Context, *session) error) *cobra.Command {
+func (a *app) configured(cmd *cobra.Command, name string, s config.Settings,
+	do func(context.Context, *session) error) *cobra.Command {
 	s.Bind(cmd.Flags(), name)
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		return a.Ready(cmd, name, func(o config.Origins) config.Problems { return s.Validate(o, args) })

@@ -118,7 +118,8 @@ func TestReportOfAFailure(t *testing.T) {
 		b.app.verify = func(context.Context, verify.Spec) (*verify.Report, error) { return nil, errors.New("nobody answers") }
 		report := filepath.Join(t.TempDir(), "report.json")
 		code := b.run(t.Context(), append([]string{command}, append(uris()[1:], "--report="+report)...)...)
-		if docs := clitest.Documents(t, read(t, report)); code != 2 || len(docs) != 1 || !strings.Contains(docs[0]["error"].(string), "nobody answers") {
+		if docs := clitest.Documents(t, read(t, report)); code != 2 || len(docs) != 1 ||
+			!strings.Contains(docs[0]["error"].(string), "nobody answers") {
 			t.Errorf("%s: code %d, %s", command, code, read(t, report))
 		}
 		if info, err := os.Stat(report); err != nil || info.Mode().Perm() != 0o600 {
@@ -135,7 +136,8 @@ func TestReportIsCheckedFirst(t *testing.T) {
 		{"seed", "local", "--from-dbpath=/x", "--to-dbpath=/y", "--report=/proc/self/r.json"},
 	} {
 		b := newBench(t, newFakeJob())
-		if code := b.run(t.Context(), args...); code != cli.ExitUsage || !strings.Contains(b.stderr.String(), "cannot be written") {
+		if code := b.run(t.Context(), args...); code != cli.ExitUsage ||
+			!strings.Contains(b.stderr.String(), "cannot be written") {
 			t.Errorf("%v: code %d, %s", args, code, b.stderr)
 		}
 	}
@@ -152,7 +154,8 @@ func TestSignals(t *testing.T) {
 		{syscall.SIGTERM, nil, cli.ExitOK, "stopped by SIGTERM; its checkpoint is kept"},
 		{syscall.SIGINT, nil, cli.ExitOK, "stopped by SIGINT; its checkpoint is kept"},
 		{syscall.SIGHUP, nil, 129, "hint: its checkpoint is kept"},
-		{syscall.SIGTERM, []string{"--until=caught-up"}, 143, "stopped by SIGTERM before the job was finalized\nhint: its checkpoint is kept"},
+		{syscall.SIGTERM, []string{"--until=caught-up"}, 143,
+			"stopped by SIGTERM before the job was finalized\nhint: its checkpoint is kept"},
 		{syscall.SIGINT, []string{"--until=caught-up"}, 130, "hint: its checkpoint is kept"},
 		{syscall.SIGINT, []string{"--mode=full"}, 130, "hint: its checkpoint is kept"},
 		{syscall.SIGTERM, []string{"--mode=structure"}, 143, "hint: its checkpoint is kept"},
@@ -167,7 +170,8 @@ func TestSignals(t *testing.T) {
 				t.Errorf("code %d: %s", code, b.stderr)
 			}
 			docs := clitest.Documents(t, b.stdout.String())
-			if len(docs) != 1 || !strings.HasPrefix(docs[0]["stopped"].(string), "SIG") || (docs[0]["error"] != nil) != (c.code != 0) {
+			if len(docs) != 1 || !strings.HasPrefix(docs[0]["stopped"].(string), "SIG") ||
+				(docs[0]["error"] != nil) != (c.code != 0) {
 				t.Errorf("%s", b.stdout)
 			}
 		})
@@ -179,7 +183,8 @@ func TestSignals(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	if code := b.run(ctx, append([]string{"verify"}, uris()[1:]...)...); code != 143 || !strings.Contains(b.stderr.String(), "stopped by SIGTERM") {
+	if code := b.run(ctx, append([]string{"verify"}, uris()[1:]...)...); code != 143 ||
+		!strings.Contains(b.stderr.String(), "stopped by SIGTERM") {
 		t.Errorf("verify: code %d, %s", code, b.stderr)
 	}
 }
@@ -190,7 +195,8 @@ const hostile = "x\x1b]0;owned\x07\x1b[2J\r\nmillrace: all is well\nhint: do as 
 // harmless fails if text holds what acts on a terminal, or a forged line.
 func harmless(t *testing.T, name, text string) {
 	t.Helper()
-	for _, bad := range []string{"\x1b", "\x07", "\r", "\x7f", "\u202e", "\u2066", "\u009b", "\nmillrace: all is well", "\nhint: do as I say", "\n  hint: do as I say"} {
+	for _, bad := range []string{"\x1b", "\x07", "\r", "\x7f", "\u202e", "\u2066", "\u009b", "\nmillrace: all is well",
+		"\nhint: do as I say", "\n  hint: do as I say"} {
 		if strings.Contains(text, bad) {
 			t.Errorf("%s: %q is in\n%q", name, bad, text)
 		}
@@ -202,7 +208,8 @@ func TestNothingHostileIsShown(t *testing.T) {
 	j.plan.Source, j.plan.SourceInfo = hostile, hostile
 	j.plan.Checks[1].Message, j.plan.Checks[2].Hint = hostile, hostile
 	j.plan.Collections = append(j.plan.Collections, planned(hostile))
-	for _, args := range [][]string{nil, {"--dry-run"}, {"--output=json"}, {"--dry-run", "--output=json"}, {"--log-format=json"}} {
+	for _, args := range [][]string{nil, {"--dry-run"}, {"--output=json"}, {"--dry-run", "--output=json"},
+		{"--log-format=json"}} {
 		b := newBench(t, j)
 		b.run(t.Context(), with(args...)...)
 		harmless(t, fmt.Sprint("sync ", args, " stdout"), b.stdout.String())
@@ -211,7 +218,8 @@ func TestNothingHostileIsShown(t *testing.T) {
 	for _, form := range []string{"text", "json"} {
 		b := newBench(t, nil)
 		b.app.verify = func(context.Context, verify.Spec) (*verify.Report, error) {
-			return &verify.Report{Count: 30, Notes: []string{hostile}, Collections: []verify.Collection{{NS: hostile, TargetNS: hostile + "2"}},
+			return &verify.Report{Count: 30, Notes: []string{hostile},
+				Collections: []verify.Collection{{NS: hostile, TargetNS: hostile + "2"}},
 				Differences: []verify.Difference{{NS: hostile, Kind: verify.Missing, Detail: hostile}},
 				Schema:      []verify.SchemaDifference{{NS: hostile, What: hostile, Detail: hostile}}}, nil
 		}
@@ -251,7 +259,8 @@ func planned(name string) precheck.Collection {
 // hostileStatus is one in which everything that others name is hostile.
 func hostileStatus() job.Status {
 	s := copying(3)
-	s.Source, s.Target, s.Waiting, s.Error, s.Hint, s.Differences = hostile, hostile, hostile, hostile, hostile, []string{hostile}
+	s.Source, s.Target, s.Waiting, s.Error, s.Hint, s.Differences = hostile, hostile, hostile, hostile, hostile,
+		[]string{hostile}
 	s.Copy.Collections[0].Source = hostile
 	s.Conflicts.Open, s.Conflicts.Where = 1, hostile
 	return s
@@ -266,7 +275,8 @@ func TestJSONLogs(t *testing.T) {
 	s := copying(3)
 	s.Phase, s.Copy.Bytes, s.Copy.BytesRate, s.Copy.ETASeconds = job.PhaseCopying, 12_345_678_901, 5.6e7, 73.25
 	logProgress(log, s)
-	s.Phase, s.Follow = job.PhaseFollowing, job.FollowStatus{OperationsRate: 48123, LagSeconds: 0.44, WindowSeconds: 7200, Applied: position.String()}
+	s.Phase, s.Follow = job.PhaseFollowing,
+		job.FollowStatus{OperationsRate: 48123, LagSeconds: 0.44, WindowSeconds: 7200, Applied: position.String()}
 	s.Conflicts.Open, s.Errors = 2, map[string]int64{"retry": 3}
 	logProgress(log, s)
 	log.Info("other", "took", 1500*time.Millisecond, "at", position, "error", errors.New("why"), "phase", job.PhaseCopying)
@@ -288,7 +298,8 @@ func TestJSONLogs(t *testing.T) {
 		key  string
 		want any
 	}{
-		{0, "bytes", 12_345_678_901.0}, {0, "bytesRate", 5.6e7}, {0, "etaSeconds", 73.3}, {1, "operationsRate", 48123.0}, {1, "lagSeconds", 0.4},
+		{0, "bytes", 12_345_678_901.0}, {0, "bytesRate", 5.6e7}, {0, "etaSeconds", 73.3}, {1, "operationsRate", 48123.0},
+		{1, "lagSeconds", 0.4},
 		{1, "windowSeconds", 7200.0}, {1, "applied", "1700000000:7"}, {1, "conflictsOpen", 2.0}, {1, "errorsRetry", 3.0},
 		{2, "tookSeconds", 1.5}, {2, "at", "1700000000:7"}, {2, "error", "why"}, {2, "phase", "copying"},
 	} {
@@ -317,7 +328,8 @@ func TestProgressInterval(t *testing.T) {
 		lines := func() int { return strings.Count(b.stderr.String(), "msg=progress") }
 		enough := func() bool { return c.lines && lines() > 3 }
 		// Lines that must not come have this long to come; a slow machine shows fewer of them.
-		for begin := time.Now(); !enough() && (c.lines && time.Since(begin) < time.Minute || time.Since(begin) < 200*time.Millisecond); {
+		for begin := time.Now(); !enough() &&
+			(c.lines && time.Since(begin) < time.Minute || time.Since(begin) < 200*time.Millisecond); {
 			time.Sleep(10 * time.Millisecond)
 		}
 		cancel(cli.Stopped{Signal: syscall.SIGTERM})

@@ -49,7 +49,8 @@ type program struct {
 func newProgram(t *testing.T, source, target string) *program {
 	state := t.TempDir()
 	return &program{t: t, source: source, target: target, state: state,
-		env: append(os.Environ(), asProgram+"=1", "XDG_STATE_HOME="+state, "MILLRACE_SOURCE="+source, "MILLRACE_TARGET="+target)}
+		env: append(os.Environ(), asProgram+"=1", "XDG_STATE_HOME="+state, "MILLRACE_SOURCE="+source,
+			"MILLRACE_TARGET="+target)}
 }
 
 // command prepares a run that is killed at the end of the test, should it
@@ -128,7 +129,8 @@ func TestOnRealServers(t *testing.T) {
 
 // rehearsed: a dry run tells of each rule what it does to documents of the source.
 func rehearsed(t *testing.T, p *program) {
-	args := []string{"sync", "--dry-run", "--include=shop", `--filter=shop.orders={"_id":{"$lt":2500}}`, "--skip=shop.*=delete,drop", "--soft-delete=shop.*=deletedAt",
+	args := []string{"sync", "--dry-run", "--include=shop", `--filter=shop.orders={"_id":{"$lt":2500}}`,
+		"--skip=shop.*=delete,drop", "--soft-delete=shop.*=deletedAt",
 		`--fields=shop.orders={"set": {"v": 2}, "drop": ["none"], "convert": {"_n": {"to": "int"}}}`}
 	code, out, stderr := p.run(append(args, "--output=json")...)
 	var plan job.Plan
@@ -136,16 +138,21 @@ func rehearsed(t *testing.T, p *program) {
 		t.Fatalf("%d %v\n%s%s", code, err, out, stderr)
 	}
 	filter, mapped, skip, soft := plan.Rules[0], plan.Rules[1], plan.Rules[2], plan.Rules[3]
-	if filter.Docs != 1000 || filter.Kept < 350 || filter.Kept > 650 || mapped.Docs != filter.Kept || mapped.Changed != filter.Kept || mapped.Failed != 0 ||
-		len(mapped.Parts) != 3 || mapped.Parts[0].Changed != filter.Kept || mapped.Parts[1].Changed != 0 || !slices.Equal(skip.Skipped, []string{"delete", "drop"}) ||
+	if filter.Docs != 1000 || filter.Kept < 350 || filter.Kept > 650 || mapped.Docs != filter.Kept ||
+		mapped.Changed != filter.Kept || mapped.Failed != 0 ||
+		len(mapped.Parts) != 3 || mapped.Parts[0].Changed != filter.Kept || mapped.Parts[1].Changed != 0 ||
+		!slices.Equal(skip.Skipped, []string{"delete", "drop"}) ||
 		skip.Collections != 1 || soft.Docs != filter.Kept || soft.Marked != 0 {
 		t.Errorf("%+v", plan.Rules)
 	}
-	if _, out, _ := p.run(args...); !strings.Contains(out, "left out: delete, drop") || !strings.Contains(out, `set → "v"`) {
+	if _, out, _ := p.run(args...); !strings.Contains(out, "left out: delete, drop") ||
+		!strings.Contains(out, `set → "v"`) {
 		t.Error(out)
 	}
-	code, out, stderr = p.run("sync", "--dry-run", "--include=shop", "--soft-delete=shop.*=text", `--fields=shop.orders={"convert": {"text": {"to": "int"}}}`)
-	if code != cli.ExitOK || !strings.Contains(out, "1,000 of 1,000 documents drawn at random cannot be mapped") || !strings.Contains(out, "1,000 of 1,000 documents drawn at random have the field") {
+	code, out, stderr = p.run("sync", "--dry-run", "--include=shop", "--soft-delete=shop.*=text",
+		`--fields=shop.orders={"convert": {"text": {"to": "int"}}}`)
+	if code != cli.ExitOK || !strings.Contains(out, "1,000 of 1,000 documents drawn at random cannot be mapped") ||
+		!strings.Contains(out, "1,000 of 1,000 documents drawn at random have the field") {
 		t.Errorf("%d\n%s%s", code, out, stderr)
 	}
 }
@@ -157,22 +164,29 @@ func planToCutOver(t *testing.T, p *program) {
 
 	code, out, stderr := p.run("sync", "--dry-run", "--output=json", "--include=shop", "--rename=shop=store")
 	var plan job.Plan
-	if err := json.Unmarshal([]byte(out), &plan); code != cli.ExitOK || err != nil || len(plan.Collections) != 1 || plan.Collections[0].Target != "store.orders" {
+	if err := json.Unmarshal([]byte(out), &plan); code != cli.ExitOK || err != nil || len(plan.Collections) != 1 ||
+		plan.Collections[0].Target != "store.orders" {
 		t.Fatalf("dry run: %d %v\n%s%s", code, err, out, stderr)
 	}
 
-	code, out, stderr = p.run("sync", "--dry-run", "--output=json", "--include=shop", `--filter=shop.orders={"_id":{"$lt":2500}}`)
-	if err := json.Unmarshal([]byte(out), &plan); code != cli.ExitOK || err != nil || plan.Collections[0].Sample == nil || plan.Collections[0].Sample.Docs != 1000 ||
+	code, out, stderr = p.run("sync", "--dry-run", "--output=json", "--include=shop",
+		`--filter=shop.orders={"_id":{"$lt":2500}}`)
+	if err := json.Unmarshal([]byte(out), &plan); code != cli.ExitOK || err != nil || plan.Collections[0].Sample == nil ||
+		plan.Collections[0].Sample.Docs != 1000 ||
 		plan.Collections[0].Sample.Kept < 350 || plan.Collections[0].Sample.Kept > 650 {
 		t.Errorf("dry run with a filter: %d %v\n%s%s", code, err, out, stderr)
 	}
-	for filter, want := range map[string]string{`shop.order={"a":1}`: "matches nothing", `shop.orders={"a":{"$near":1}}`: "$near"} {
-		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--filter="+filter); code != cli.ExitUsage || !strings.Contains(out+stderr, want) {
+	for filter, want := range map[string]string{`shop.order={"a":1}`: "matches nothing",
+		`shop.orders={"a":{"$near":1}}`: "$near"} {
+		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--filter="+filter); code != cli.ExitUsage ||
+			!strings.Contains(out+stderr, want) {
 			t.Errorf("filter %s: %d\n%s%s", filter, code, out, stderr)
 		}
 	}
-	for skip, want := range map[string]string{"shop.order=delete": "matches nothing", "shop.orders=deletes": "no operation", "shop.*=dropDatabase": "write drop"} {
-		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--skip="+skip); code != cli.ExitUsage || !strings.Contains(out+stderr, want) {
+	for skip, want := range map[string]string{"shop.order=delete": "matches nothing",
+		"shop.orders=deletes": "no operation", "shop.*=dropDatabase": "write drop"} {
+		if code, out, stderr := p.run("sync", "--dry-run", "--include=shop", "--skip="+skip); code != cli.ExitUsage ||
+			!strings.Contains(out+stderr, want) {
 			t.Errorf("skip %s: %d\n%s%s", skip, code, out, stderr)
 		}
 	}
@@ -189,7 +203,8 @@ func planToCutOver(t *testing.T, p *program) {
 		t.Fatal(err)
 	}
 	_ = sync.Wait()
-	if code := sync.ProcessState.ExitCode(); code != cli.ExitOK || !strings.Contains(errs.String(), "the same command resumes it") {
+	if code := sync.ProcessState.ExitCode(); code != cli.ExitOK ||
+		!strings.Contains(errs.String(), "the same command resumes it") {
 		t.Fatalf("interrupted: %d\n%s", code, errs)
 	}
 
@@ -219,7 +234,8 @@ func planToCutOver(t *testing.T, p *program) {
 // verifyBothWays expects no difference, makes some and expects them.
 func verifyBothWays(t *testing.T, p *program, target *driver.Client) {
 	t.Helper()
-	if code, out, stderr := p.run("verify", "--include=shop.*", "--rename=shop=store"); code != cli.ExitOK || !strings.Contains(out, "nothing differs") || !strings.Contains(out, "7000") {
+	if code, out, stderr := p.run("verify", "--include=shop.*", "--rename=shop=store"); code != cli.ExitOK ||
+		!strings.Contains(out, "nothing differs") || !strings.Contains(out, "7000") {
 		t.Errorf("verify: %d\n%s%s", code, out, stderr)
 	}
 	store := target.Database("store")
@@ -234,7 +250,8 @@ func verifyBothWays(t *testing.T, p *program, target *driver.Client) {
 	if code != cli.ExitFailure {
 		t.Errorf("verify: %d\n%s%s", code, out, stderr)
 	}
-	for _, w := range []string{"missing: shop.orders", "extra: shop.more", "surplus", "millrace: the clusters differ: 2 documents"} {
+	for _, w := range []string{"missing: shop.orders", "extra: shop.more", "surplus",
+		"millrace: the clusters differ: 2 documents"} {
 		if !strings.Contains(out+stderr, w) {
 			t.Errorf("%q is not in\n%s%s", w, out, stderr)
 		}
@@ -253,38 +270,46 @@ func wayBackAgain(t *testing.T, p, reverse *program) {
 	args := []string{"sync", "--exclude=shop", "--exclude=crm", "--until=caught-up", "--verify"}
 	code, out, stderr := p.run(append(args, "--output=json")...)
 	var sum summary
-	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != cli.ExitOK || !sum.Finalized || sum.Already || sum.Verify == nil || sum.Status.TargetPosition == "" {
+	if err := json.Unmarshal([]byte(out), &sum); err != nil || code != cli.ExitOK || !sum.Finalized || sum.Already ||
+		sum.Verify == nil || sum.Status.TargetPosition == "" {
 		t.Fatalf("beside another database: %d %v\n%s%s", code, err, out, stderr)
 	}
-	if notes := strings.Join(sum.Verify.Notes, ""); !strings.Contains(notes, "database reporting of the target was not compared") {
+	if notes := strings.Join(sum.Verify.Notes, ""); !strings.Contains(notes,
+		"database reporting of the target was not compared") {
 		t.Errorf("notes: %q", notes)
 	}
 	from := sum.Status.TargetPosition
 
 	orders := target.Database("back").Collection("orders")
 	insert(t, target, "back", 100, 150)
-	if _, err := orders.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "y"}}}}); err != nil {
+	if _, err := orders.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "y"}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := orders.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 2}}); err != nil {
 		t.Fatal(err)
 	}
 	code, out, stderr = p.run(args[:len(args)-1]...)
-	if code != cli.ExitOK || !strings.Contains(out, "already finalized at 20") || !strings.Contains(out, "nothing done") || !strings.Contains(out, "--start-at "+from) {
+	if code != cli.ExitOK || !strings.Contains(out, "already finalized at 20") || !strings.Contains(out, "nothing done") ||
+		!strings.Contains(out, "--start-at "+from) {
 		t.Errorf("once more: %d\n%s%s", code, out, stderr)
 	}
-	if code, out, stderr = p.run(args...); code != cli.ExitFailure || !strings.Contains(out, "nothing done") || !strings.Contains(stderr, "the clusters differ: 52 documents") {
+	if code, out, stderr = p.run(args...); code != cli.ExitFailure || !strings.Contains(out, "nothing done") ||
+		!strings.Contains(stderr, "the clusters differ: 52 documents") {
 		t.Errorf("once more, compared: %d\n%s%s", code, out, stderr)
 	}
 
-	if code, out, stderr = reverse.run("sync", "--mode=incremental", "--start-at="+from, "--include=back.*", "--until=caught-up", "--verify"); code != cli.ExitOK {
+	if code, out, stderr = reverse.run("sync", "--mode=incremental", "--start-at="+from, "--include=back.*",
+		"--until=caught-up", "--verify"); code != cli.ExitOK {
 		t.Errorf("fall back: %d\n%s%s", code, out, stderr)
 	}
 	if code, out, stderr = p.run("verify", "--include=back.*"); code != cli.ExitOK || !strings.Contains(out, "149") {
 		t.Errorf("verify: %d\n%s%s", code, out, stderr)
 	}
-	for want, args := range map[string][]string{"same deployment": {"--target=" + p.source}, "--include baack.* matches nothing": {"--include=baack"}} {
-		if code, out, stderr = p.run(append([]string{"verify"}, args...)...); code != cli.ExitUsage || !strings.Contains(stderr, want) || strings.Contains(out, "nothing differs") {
+	for want, args := range map[string][]string{"same deployment": {"--target=" + p.source},
+		"--include baack.* matches nothing": {"--include=baack"}} {
+		if code, out, stderr = p.run(append([]string{"verify"}, args...)...); code != cli.ExitUsage ||
+			!strings.Contains(stderr, want) || strings.Contains(out, "nothing differs") {
 			t.Errorf("verify %v: %d\n%s%s", args, code, out, stderr)
 		}
 	}
@@ -296,14 +321,16 @@ func existingTarget(t *testing.T, p *program) {
 	target := kit.Client(t, p.target)
 	insert(t, target, "crm", 0, 1)
 	code, out, stderr := p.run("sync", "--include=crm.*", "--until=caught-up")
-	if code != cli.ExitUsage || !strings.Contains(stderr, "crm.orders") || !strings.Contains(stderr, "--on-existing") || out != "" {
+	if code != cli.ExitUsage || !strings.Contains(stderr, "crm.orders") || !strings.Contains(stderr, "--on-existing") ||
+		out != "" {
 		t.Errorf("%d\n%s%s", code, out, stderr)
 	}
 	names, err := target.ListDatabaseNames(t.Context(), bson.D{{Key: "name", Value: "millrace"}})
 	if err != nil || len(names) != 0 {
 		t.Errorf("something was written: %v, %v", names, err)
 	}
-	if code, _, stderr := p.run("sync", "--include=crm.*", "--until=caught-up", "--on-existing=drop", "--verify"); code != cli.ExitOK {
+	if code, _, stderr := p.run("sync", "--include=crm.*", "--until=caught-up", "--on-existing=drop",
+		"--verify"); code != cli.ExitOK {
 		t.Errorf("drop: %d\n%s", code, stderr)
 	}
 	if code, _, stderr := p.run("verify", "--include=crm.*"); code != cli.ExitOK {
@@ -319,10 +346,12 @@ func spoolChecked(t *testing.T, p *program) {
 	}
 	wrong := filepath.Join(file, "spool")
 	for _, args := range [][]string{{"--dry-run"}, {"--until=caught-up"}} {
-		code, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--allow-missing", "--spool-dir=" + wrong}, args...)...)
+		code, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--allow-missing", "--spool-dir=" + wrong},
+			args...)...)
 		// A table wraps its texts.
 		all := strings.Join(strings.Fields(out+stderr), " ")
-		if code != cli.ExitUsage || !strings.Contains(all, "a file is in the place of a directory") && !strings.Contains(all, "not a directory") {
+		if code != cli.ExitUsage || !strings.Contains(all, "a file is in the place of a directory") &&
+			!strings.Contains(all, "not a directory") {
 			t.Errorf("%v: %d\n%s%s", args, code, out, stderr)
 		}
 	}
@@ -330,12 +359,15 @@ func spoolChecked(t *testing.T, p *program) {
 	if n, err := jobs.CountDocuments(t.Context(), bson.D{{Key: "rules", Value: "include spool.*"}}); err != nil || n != 0 {
 		t.Errorf("something was written: %d jobs, %v", n, err)
 	}
-	for _, good := range [][]string{{"--spool-dir=" + wrong, "--spool-max=0"}, {"--spool-dir=" + wrong, "--mode=incremental", "--start-at=1700000000:1"}} {
-		if _, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--allow-missing", "--dry-run"}, good...)...); strings.Contains(out+stderr, "local disk") {
+	for _, good := range [][]string{{"--spool-dir=" + wrong, "--spool-max=0"},
+		{"--spool-dir=" + wrong, "--mode=incremental", "--start-at=1700000000:1"}} {
+		if _, out, stderr := p.run(append([]string{"sync", "--include=spool.*", "--allow-missing", "--dry-run"},
+			good...)...); strings.Contains(out+stderr, "local disk") {
 			t.Errorf("%v: a spool that is not wanted is looked at:\n%s%s", good, out, stderr)
 		}
 	}
-	if code, out, stderr := p.run("sync", "--include=spool.*", "--allow-missing", "--dry-run", "--spool-dir="+t.TempDir(), "--spool-max=1000000TB"); code != cli.ExitOK || !strings.Contains(out, "--spool-max") {
+	if code, out, stderr := p.run("sync", "--include=spool.*", "--allow-missing", "--dry-run", "--spool-dir="+t.TempDir(),
+		"--spool-max=1000000TB"); code != cli.ExitOK || !strings.Contains(out, "--spool-max") {
 		t.Errorf("no room: %d\n%s%s", code, out, stderr)
 	}
 }
@@ -344,17 +376,21 @@ func spoolChecked(t *testing.T, p *program) {
 func hostileNames(t *testing.T, p *program) {
 	for i, uri := range []string{p.source, p.target} {
 		c := kit.Client(t, uri).Database("odd").Collection(hostile)
-		if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: hostile + fmt.Sprint(i)}, {Key: "k", Value: hostile}}); err != nil {
+		if _, err := c.InsertOne(t.Context(),
+			bson.D{{Key: "_id", Value: hostile + fmt.Sprint(i)}, {Key: "k", Value: hostile}}); err != nil {
 			t.Fatal(err)
 		}
-		index := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}}, Options: options.Index().SetName(hostile + fmt.Sprint(i)).SetUnique(true)}
+		index := driver.IndexModel{Keys: bson.D{{Key: "k", Value: 1}},
+			Options: options.Index().SetName(hostile + fmt.Sprint(i)).SetUnique(true)}
 		if _, err := c.Indexes().CreateOne(t.Context(), index); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, args := range [][]string{
-		{"sync", "--until=caught-up"}, {"sync", "--dry-run"}, {"sync", "--until=caught-up", "--on-existing=merge"}, {"verify", "--recheck-for=0"},
-		{"debug", "oplog", "--values"}, {"sync", "--until=caught-up", "--on-existing=drop", "--restart", "--verify"}, {"debug", "slices", "--job=odd"},
+		{"sync", "--until=caught-up"}, {"sync", "--dry-run"}, {"sync", "--until=caught-up", "--on-existing=merge"},
+		{"verify", "--recheck-for=0"},
+		{"debug", "oplog", "--values"}, {"sync", "--until=caught-up", "--on-existing=drop", "--restart", "--verify"},
+		{"debug", "slices", "--job=odd"},
 	} {
 		if args[0] == "sync" {
 			args = append(args, "--job=odd")

@@ -37,9 +37,11 @@ type remote struct {
 // bindServer gives a command the flags that name a service.
 func (r *remote) bindServer(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&r.server, "server", "", "`address` of a service, as millrace serve printed it: https://host:port or http://host:port; without a scheme http on this machine, https elsewhere")
+	fs.StringVar(&r.server, "server", "", "`address` of a service, as millrace serve printed it: https://host:port or "+
+		"http://host:port; without a scheme http on this machine, https elsewhere")
 	fs.StringVar(&r.token, "token", "", "token of the service; set MILLRACE_TOKEN rather than the flag")
-	fs.StringVar(&r.ca, "ca-file", "", "`file` with the authority of the service's certificate, in PEM form; by default the system's authorities")
+	fs.StringVar(&r.ca, "ca-file", "",
+		"`file` with the authority of the service's certificate, in PEM form; by default the system's authorities")
 }
 
 // reach makes the client.
@@ -81,9 +83,10 @@ func (r *remote) jobCommand(cmd *cobra.Command, do func(context.Context) error) 
 	r.command(cmd, do)
 	cmd.Flags().StringVar(&r.job, "job", "", "`name` of the job")
 	_ = cmd.MarkFlagRequired("job")
-	_ = cmd.RegisterFlagCompletionFunc("job", func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return r.completions(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
-	})
+	_ = cmd.RegisterFlagCompletionFunc("job",
+		func(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return r.completions(cmd.Context()), cobra.ShellCompDirectiveNoFileComp
+		})
 	return cmd
 }
 
@@ -306,7 +309,8 @@ func remoteList(list []api.Summary) string {
 		if s.Phase != "" {
 			copied, behind = fmt.Sprintf("%.0f%%", s.CopyPercent), shown.Seconds(s.LagSeconds)
 		}
-		t.AppendRow(table.Row{s.Name, remoteState(s), s.Worker, copied, behind, shown.Count(s.DocsRate), shown.Count(s.OperationsRate), s.Conflicts, cut(cli.Plain(cmp.Or(s.Error, s.Unmet)), 60)})
+		t.AppendRow(table.Row{s.Name, remoteState(s), s.Worker, copied, behind, shown.Count(s.DocsRate),
+			shown.Count(s.OperationsRate), s.Conflicts, cut(cli.Plain(cmp.Or(s.Error, s.Unmet)), 60)})
 	}
 	alignRight(t, 4, 5, 6, 7, 8)
 	return t.Render() + "\n"
@@ -499,7 +503,8 @@ func workerList(list []service.Worker) string {
 		for _, k := range slices.Sorted(maps.Keys(w.Labels)) {
 			labels = append(labels, cli.Plain(k+"="+w.Labels[k]))
 		}
-		t.AppendRow(table.Row{cli.Plain(w.Name), state, jobs, strings.Join(labels, " "), cli.Plain(w.Version), cli.Plain(w.Host), w.StartedAt.UTC().Format(time.RFC3339)})
+		t.AppendRow(table.Row{cli.Plain(w.Name), state, jobs, strings.Join(labels, " "), cli.Plain(w.Version),
+			cli.Plain(w.Host), w.StartedAt.UTC().Format(time.RFC3339)})
 	}
 	return t.Render() + "\n"
 }
@@ -529,14 +534,15 @@ With --wait it returns when the worker has no job.`,
 	}, func(ctx context.Context, r *remote, name string) error {
 		w, err := r.Drain(ctx, name, true)
 		if err == nil && wait {
-			w, err = await(ctx, w, func(w service.Worker) (bool, error) { return len(w.Jobs) == 0, nil }, func() (service.Worker, error) {
-				list, err := r.Workers(ctx)
-				i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
-				if err != nil || i < 0 {
-					return service.Worker{Name: name}, err // it has ended, and has none
-				}
-				return list[i], nil
-			})
+			w, err = await(ctx, w, func(w service.Worker) (bool, error) { return len(w.Jobs) == 0, nil },
+				func() (service.Worker, error) {
+					list, err := r.Workers(ctx)
+					i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
+					if err != nil || i < 0 {
+						return service.Worker{Name: name}, err // it has ended, and has none
+					}
+					return list[i], nil
+				})
 		}
 		return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
 	})

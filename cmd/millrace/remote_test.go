@@ -37,7 +37,8 @@ func newServiceBench(t *testing.T) *serviceBench {
 	log := slog.New(slog.DiscardHandler)
 	b := &serviceBench{t: t}
 	b.hub, b.view = hubtest.Start(t, time.Minute)
-	a, err := api.New(api.Options{Desk: &operate.Desk{Hub: b.hub, View: b.view, Now: time.Now}, Tokens: api.OneToken("op", "right"), Log: log, Loopback: true, Ready: b.hub.Ready})
+	a, err := api.New(api.Options{Desk: &operate.Desk{Hub: b.hub, View: b.view, Now: time.Now},
+		Tokens: api.OneToken("op", "right"), Log: log, Loopback: true, Ready: b.hub.Ready})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,8 +127,10 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --max-rate-bytes lots", "no amount of bytes")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --source-load lots", "lots")
-	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low", "has other limits: at most 20 MB a second; load: source low, target normal")
-	if d, err := b.hub.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 || d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
+	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low",
+		"has other limits: at most 20 MB a second; load: source low, target normal")
+	if d, err := b.hub.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 ||
+		d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
 		t.Errorf("%+v %v", d, err)
 	}
 
@@ -141,7 +144,8 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitOK, "jobs show", "orders", "dc=east", "by op")
 	b.expect(cli.ExitUsage, "jobs finalize --job orders", "it copies")
 	b.expect(cli.ExitUsage, "jobs finalize --job orders --cancel", "nobody has asked")
-	b.expect(cli.ExitOK, "jobs finalize --job orders --when-caught-up", "is to be finalized (running, copying, to be finalized)")
+	b.expect(cli.ExitOK, "jobs finalize --job orders --when-caught-up",
+		"is to be finalized (running, copying, to be finalized)")
 	b.expect(cli.ExitOK, "jobs finalize --job orders --cancel", "taken back")
 	b.expect(cli.ExitUsage, "jobs finalize --job orders --cancel --wait", "cannot go with")
 
@@ -151,12 +155,15 @@ func TestJobsOfAService(t *testing.T) {
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		b.until(func() bool { return b.view.Job("orders").Definition.Wish.Finalize })
-		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders", Phase: job.PhaseFinalized, TargetPosition: "7:1", Differences: []string{"an index"}}})
+		b.report("orders", service.Report{State: service.Finished, Status: &job.Status{Job: "orders",
+			Phase: job.PhaseFinalized, TargetPosition: "7:1", Differences: []string{"an index"}}})
 	})
-	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at", "--start-at 7:1", "an index")
+	b.expect(cli.ExitFailure, "jobs finalize --job orders --when-caught-up --wait", "finalized at", "--start-at 7:1",
+		"an index")
 	waiting.Wait()
 	var j api.Job
-	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "jobs show --job orders --output json")), &j); err != nil || j.State != service.Finished {
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "jobs show --job orders --output json")), &j); err != nil ||
+		j.State != service.Finished {
 		t.Errorf("%+v %v", j, err)
 	}
 	b.expect(cli.ExitOK, "jobs remove --job orders", "is to be forgotten")
@@ -175,7 +182,8 @@ func TestOneSetOfCommands(t *testing.T) {
 	b.expect(cli.ExitOK, "jobs create --name orders -f "+file)
 	b.until(func() bool { return b.view.Job("orders") != nil })
 	var st jobStatus
-	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "status --output json")), &st); err != nil || st.Name != "orders" || st.State != service.Waiting {
+	if err := json.Unmarshal([]byte(b.expect(cli.ExitOK, "status --output json")), &st); err != nil ||
+		st.Name != "orders" || st.State != service.Waiting {
 		t.Errorf("%+v %v", st, err)
 	}
 	b.expect(cli.ExitOK, "status --job orders", "orders", "waiting", "by op")
@@ -230,7 +238,8 @@ func TestFailedWhileItIsAwaited(t *testing.T) {
 	b.expect(cli.ExitOK, "jobs create --name a -f "+file)
 	b.until(func() bool { return b.view.Job("a") != nil })
 	b.report("a", service.Report{State: service.Failed, Error: "no \x1b[2Jroom", Hint: "make some"})
-	if out := b.expect(cli.ExitFailure, "jobs finalize --job a --when-caught-up --wait", `no \u001b[2Jroom`, "make some"); strings.Contains(out, "\x1b") {
+	if out := b.expect(cli.ExitFailure, "jobs finalize --job a --when-caught-up --wait", `no \u001b[2Jroom`,
+		"make some"); strings.Contains(out, "\x1b") {
 		t.Errorf("%q", out)
 	}
 	b.expect(cli.ExitOK, "jobs show --job a", `no \u001b[2Jroom`)

@@ -27,18 +27,21 @@ func TestJobsLog(t *testing.T) {
 	uid := b.view.Job("orders").Definition.UID
 	add := func(kind service.EntryKind, text string) {
 		t.Helper()
-		e := &service.Entry{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Kind: kind, Level: "warn", Text: text, Worker: "w1", Lost: 2, Fields: []service.Field{{Name: "ns", Value: "a\x1b[2J.b"}}}
+		e := &service.Entry{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Kind: kind, Level: "warn", Text: text,
+			Worker: "w1", Lost: 2, Fields: []service.Field{{Name: "ns", Value: "a\x1b[2J.b"}}}
 		if err := b.hub.AddEntry(t.Context(), uid, text, e); err != nil {
 			t.Fatal(err)
 		}
 	}
 	add(service.KindEvent, "first")
 	add(service.KindLog, "second")
-	out := b.expect(cli.ExitOK, "jobs log --job orders", `2026-01-02 03:04:05 * warning: first ns=a\u001b[2J.b (w1)`, "(2 lines before this could not be kept)", "05 warning: second")
+	out := b.expect(cli.ExitOK, "jobs log --job orders", `2026-01-02 03:04:05 * warning: first ns=a\u001b[2J.b (w1)`,
+		"(2 lines before this could not be kept)", "05 warning: second")
 	if strings.Contains(out, "\x1b") || strings.Index(out, "first") > strings.Index(out, "second") {
 		t.Errorf("%q", out)
 	}
-	if out := b.expect(cli.ExitOK, "jobs log --job orders --events --output json", `"text": "first"`); strings.Contains(out, "second") {
+	if out := b.expect(cli.ExitOK, "jobs log --job orders --events --output json",
+		`"text": "first"`); strings.Contains(out, "second") {
 		t.Errorf("%s", out)
 	}
 	b.expect(cli.ExitOK, "jobs log --job orders --limit 1", "second")
@@ -73,7 +76,8 @@ func TestJobsLog(t *testing.T) {
 	if code := <-ended; code != cli.ExitOK {
 		t.Errorf("exit code %d", code)
 	}
-	if text := printed.String(); strings.Contains(text, "first") || strings.Count(text, "second") != 1 || strings.Count(text, "more1") != 1 || strings.Index(text, "more0") > strings.Index(text, "more1") {
+	if text := printed.String(); strings.Contains(text, "first") || strings.Count(text, "second") != 1 ||
+		strings.Count(text, "more1") != 1 || strings.Index(text, "more0") > strings.Index(text, "more1") {
 		t.Errorf("%s", text)
 	}
 }

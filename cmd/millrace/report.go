@@ -39,7 +39,8 @@ const maxListed = 20
 func summaryText(sum summary) string {
 	s := sum.Status
 	if sum.Already {
-		text := fmt.Sprintf("%s: already finalized at %s, nothing done\n", cli.Plain(s.Job), sum.Plan.Finalized.UTC().Format(time.RFC3339)) + wayBack(s.TargetPosition)
+		text := fmt.Sprintf("%s: already finalized at %s, nothing done\n", cli.Plain(s.Job),
+			sum.Plan.Finalized.UTC().Format(time.RFC3339)) + wayBack(s.TargetPosition)
 		if sum.Verify != nil {
 			text += verifiedText(sum.Verify)
 		}
@@ -53,7 +54,8 @@ func summaryText(sum summary) string {
 		t.replicated(s)
 	}
 	t.add("errors met", shown.Counts(s.Errors))
-	t.add("millrace itself", fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, shown.Size(float64(s.Process.Peak))))
+	t.add("millrace itself",
+		fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, shown.Size(s.Process.Peak)))
 	if sum.Finalized {
 		t.add("differences", len(s.Differences))
 	}
@@ -73,7 +75,7 @@ func (t facts) replicated(s job.Status) {
 	copying := s.PhaseSeconds[job.PhaseCopying]
 	t.add("collections", len(s.Copy.Collections))
 	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, shown.Count)))
-	t.add("size copied", shown.Size(float64(s.Copy.Bytes))+average(float64(s.Copy.Bytes), copying, shown.Size))
+	t.add("size copied", shown.Size(s.Copy.Bytes)+average(float64(s.Copy.Bytes), copying, shown.Size))
 	t.add("changes applied", s.Follow.Operations)
 	t.add("schema changes", s.Follow.SchemaChanges)
 	t.add("durable up to", s.Follow.Applied)
@@ -122,7 +124,8 @@ func listed[T any](all []T, line func(T) string) (lines []string) {
 func planText(p *job.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "job     %s (mode %s%s)\n", p.Job, p.Mode, resumes(p))
-	fmt.Fprintf(&b, "source  %s, %s\ntarget  %s, %s\n\n", cli.Plain(p.Source), cli.Plain(p.SourceInfo), cli.Plain(p.Target), cli.Plain(p.TargetInfo))
+	fmt.Fprintf(&b, "source  %s, %s\ntarget  %s, %s\n\n", cli.Plain(p.Source), cli.Plain(p.SourceInfo),
+		cli.Plain(p.Target), cli.Plain(p.TargetInfo))
 	t := newTable("collection", "on the target as", "type", "documents", "size", "indexes")
 	var docs, bytes int64
 	for _, c := range p.Collections {
@@ -130,10 +133,10 @@ func planText(p *job.Plan) string {
 		if c.Target == c.Source {
 			target = ""
 		}
-		t.AppendRow(table.Row{c.Source, target, c.Type, c.Docs, shown.Size(float64(c.Bytes)), c.Indexes})
+		t.AppendRow(table.Row{c.Source, target, c.Type, c.Docs, shown.Size(c.Bytes), c.Indexes})
 		docs, bytes = docs+c.Docs, bytes+c.Bytes
 	}
-	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, shown.Size(float64(bytes)), ""})
+	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, shown.Size(bytes), ""})
 	alignRight(t, 4, 5, 6)
 	fmt.Fprintf(&b, "%s\n\n", t.Render())
 	if len(p.Rules) > 0 {
@@ -163,9 +166,11 @@ func rulesTable(rules []transform.Effect) string {
 		case len(e.Why) > 0:
 			note = cli.Plain(cut(e.Why[0].Text, 100))
 		}
-		t.AppendRow(table.Row{"--" + e.Kind + " " + cli.Plain(cut(e.Rule, 60)), e.Collections, figure(e.Kind != "skip", e.Docs), figure(filter, e.Kept), figure(mapped, e.Changed), figure(mapped, e.Failed), note})
+		t.AppendRow(table.Row{"--" + e.Kind + " " + cli.Plain(cut(e.Rule, 60)), e.Collections,
+			figure(e.Kind != "skip", e.Docs), figure(filter, e.Kept), figure(mapped, e.Changed), figure(mapped, e.Failed), note})
 		for _, part := range e.Parts {
-			t.AppendRow(table.Row{"  " + cli.Plain(cut(part.Rule, 58)), "", "", "", humanize.Comma(part.Changed), humanize.Comma(part.Failed), ""})
+			t.AppendRow(table.Row{"  " + cli.Plain(cut(part.Rule, 58)), "", "", "", humanize.Comma(part.Changed),
+				humanize.Comma(part.Failed), ""})
 		}
 	}
 	alignRight(t, 2, 3, 4, 5, 6)
@@ -196,7 +201,8 @@ func newTable(columns ...any) table.Writer {
 func alignRight(t table.Writer, columns ...int) {
 	var cs []table.ColumnConfig
 	for _, n := range columns {
-		cs = append(cs, table.ColumnConfig{Number: n, Align: text.AlignRight, AlignFooter: text.AlignRight, AlignHeader: text.AlignRight})
+		cs = append(cs,
+			table.ColumnConfig{Number: n, Align: text.AlignRight, AlignFooter: text.AlignRight, AlignHeader: text.AlignRight})
 	}
 	t.SetColumnConfigs(cs)
 }
@@ -284,6 +290,7 @@ func ofAll(n, all int) string {
 func (v *viewer) structure() {
 	s := v.s.Structure
 	all, done := s.CollectionsTotal+s.ViewsTotal+s.IndexesTotal, s.Collections+s.Views+s.Indexes
-	v.add(label("made")+v.bar(shown.Share(int64(done), int64(all), v.s.Phase == job.PhaseFinalized)), ofAll(s.Collections, s.CollectionsTotal)+" collections",
-		ofAll(s.Views, s.ViewsTotal)+" views", ofAll(s.Indexes, s.IndexesTotal)+" indexes")
+	v.add(label("made")+v.bar(shown.Share(int64(done), int64(all), v.s.Phase == job.PhaseFinalized)),
+		ofAll(s.Collections, s.CollectionsTotal)+" collections", ofAll(s.Views, s.ViewsTotal)+" views",
+		ofAll(s.Indexes, s.IndexesTotal)+" indexes")
 }

@@ -105,7 +105,8 @@ func TestLogsPassAboveTheBlock(t *testing.T) {
 	log("second")
 	s.draw(lines("block c", "b", "third row"))
 	log("a line that is longer than the terminal")
-	if got, want := m.all(), "first\nsecond\na line that is longe\nr than the terminal\nblock c\nb\nthird row"; got != want {
+	if got, want := m.all(),
+		"first\nsecond\na line that is longe\nr than the terminal\nblock c\nb\nthird row"; got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 	s.draw(lines("one row"))

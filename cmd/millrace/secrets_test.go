@@ -44,10 +44,12 @@ func TestSecrets(t *testing.T) {
 	if text, code := run("", "secrets", "keygen", "--out", key); code != cli.ExitUsage {
 		t.Errorf("written over: %d %s", code, text)
 	}
-	if text, code := run("mongodb://u:p@h/\n", "secrets", "seal", "--recipient", recipient, "--job", "shop-*"); code != 0 || !strings.HasPrefix(text, "sealed:") {
+	if text, code := run("mongodb://u:p@h/\n", "secrets", "seal", "--recipient", recipient, "--job",
+		"shop-*"); code != 0 || !strings.HasPrefix(text, "sealed:") {
 		t.Errorf("%d %s", code, text)
 	}
-	for what, args := range map[string][]string{"no recipient": {"secrets", "seal"}, "no file": {"secrets", "keygen"}, "a wrong pattern": {"secrets", "seal", "--recipient", recipient, "--job", "["}} {
+	for what, args := range map[string][]string{"no recipient": {"secrets", "seal"}, "no file": {"secrets", "keygen"},
+		"a wrong pattern": {"secrets", "seal", "--recipient", recipient, "--job", "["}} {
 		if text, code := run("mongodb://u:p@h/", args...); code != cli.ExitUsage || strings.Contains(text, "u:p@h") {
 			t.Errorf("%s: %d %s", what, code, text)
 		}

@@ -162,7 +162,8 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) (er
 		text = seededText(s, rep.Result)
 	} else {
 		if context.Cause(ctx) != nil {
-			err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)), "the same command goes on with what is there")
+			err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)),
+				"the same command goes on with what is there")
 		}
 	}
 	return errors.Join(err, r.Tell(s.Output, rep, text))
@@ -176,24 +177,27 @@ type seedReport struct {
 
 func seededText(s *config.Seed, r *seed.Result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "copied %s in %s by %s, in %.1f s\n", shown.Size(float64(r.Bytes)), plural(r.Files, "file"), r.Way, r.Seconds)
+	fmt.Fprintf(&b, "copied %s in %s by %s, in %.1f s\n", shown.Size(r.Bytes), plural(r.Files, "file"), r.Way, r.Seconds)
 	if r.ClonedBytes > 0 {
-		fmt.Fprintf(&b, "  cloned       %s, which share their blocks with the source, in %s\n", shown.Size(float64(r.ClonedBytes)), shown.Seconds(r.FreezeSeconds))
+		fmt.Fprintf(&b, "  cloned       %s, which share their blocks with the source, in %s\n", shown.Size(r.ClonedBytes),
+			shown.Seconds(r.FreezeSeconds))
 	} else {
-		fmt.Fprintf(&b, "  first pass   %s in %s\n", shown.Size(float64(r.CopiedBytes)), shown.Seconds(r.CopySeconds))
+		fmt.Fprintf(&b, "  first pass   %s in %s\n", shown.Size(r.CopiedBytes), shown.Seconds(r.CopySeconds))
 	}
 	if r.Way == seed.WayLock {
-		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, shown.Size(float64(r.ChangedBytes)))
-		fmt.Fprintf(&b, "  second pass  %s in %s\n", shown.Size(float64(r.AgainBytes)), shown.Seconds(r.FinishSeconds))
+		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, shown.Size(r.ChangedBytes))
+		fmt.Fprintf(&b, "  second pass  %s in %s\n", shown.Size(r.AgainBytes), shown.Seconds(r.FinishSeconds))
 	}
 	if r.Way == seed.WayCursor {
-		fmt.Fprintf(&b, "  extended     by %s of journal, in %s\n", shown.Size(float64(r.AgainBytes)), shown.Seconds(r.FreezeSeconds+r.FinishSeconds))
+		fmt.Fprintf(&b, "  extended     by %s of journal, in %s\n", shown.Size(r.AgainBytes),
+			shown.Seconds(r.FreezeSeconds+r.FinishSeconds))
 	}
 	if r.Position != "" {
 		fmt.Fprintf(&b, "  recovered    %s\n", shown.Seconds(r.RecoverSeconds))
 	}
 	if r.Member != "" {
-		fmt.Fprintf(&b, "  started      %s\n  caught up    %s\n", shown.Seconds(r.StartSeconds), shown.Seconds(r.CatchUpSeconds))
+		fmt.Fprintf(&b, "  started      %s\n  caught up    %s\n", shown.Seconds(r.StartSeconds),
+			shown.Seconds(r.CatchUpSeconds))
 	}
 	switch {
 	case r.Position != "":
@@ -201,13 +205,17 @@ func seededText(s *config.Seed, r *seed.Result) string {
 	case s.Member.Replace != "" && s.Start:
 		fmt.Fprintf(&b, "%s is back in %s\n", cli.Plain(s.Member.Replace), cli.Plain(r.Origin.SetName))
 	case s.Member.Replace != "":
-		fmt.Fprintf(&b, "%s is ready: start the mongod of %s on it within the oplog's window\n", cli.Plain(s.Pull.DBPath), cli.Plain(s.Member.Replace))
+		fmt.Fprintf(&b, "%s is ready: start the mongod of %s on it within the oplog's window\n", cli.Plain(s.Pull.DBPath),
+			cli.Plain(s.Member.Replace))
 	case s.Member.Join != "":
 		fmt.Fprintf(&b, "%s is a member of %s\n", cli.Plain(s.Member.Join), cli.Plain(r.Origin.SetName))
 	case s.Start:
-		b.WriteString("the new member runs; add it with rs.add({host: …, votes: 0, priority: 0}), and give it its vote when it is SECONDARY\n")
+		b.WriteString("the new member runs; add it with rs.add({host: …, votes: 0, priority: 0}), " +
+			"and give it its vote when " +
+			"it is SECONDARY\n")
 	default:
-		fmt.Fprintf(&b, "%s is ready: start a mongod with --replSet %s on it within the oplog's window, then rs.add() it\n", cli.Plain(s.Pull.DBPath), cli.Plain(r.Origin.SetName))
+		fmt.Fprintf(&b, "%s is ready: start a mongod with --replSet %s on it within the oplog's window, then rs.add() it\n",
+			cli.Plain(s.Pull.DBPath), cli.Plain(r.Origin.SetName))
 	}
 	return b.String()
 }
@@ -227,13 +235,15 @@ func clonedText(s *config.Seed, r *seed.Result) string {
 		fmt.Fprintf(&b, "start it with --replSet %s%s and initiate it with rs.initiate()\n", cli.Plain(s.Member.NewSet), off)
 	}
 	fmt.Fprintf(&b, "the clone stands at %s; to follow the old set from there:\n"+
-		"  millrace sync%s --mode incremental --start-at %s --source <old set> --target <new set>\n", r.Position, job, r.Position)
+		"  millrace sync%s --mode incremental --start-at %s --source <old set> --target <new set>\n", r.Position, job,
+		r.Position)
 	if off != "" {
 		b.WriteString("the clone expires no documents; when that job is finalized:\n" +
 			"  db.adminCommand({setParameter: 1, ttlMonitorEnabled: true}), and start it without that parameter from then on\n")
 	}
 	if r.HeldExpiries > 0 {
-		fmt.Fprintf(&b, "until then the clone's indexes and collections have far expiries; the job of this name restores the real ones, %d\n", r.HeldExpiries)
+		fmt.Fprintf(&b, "until then the clone's indexes and collections have far expiries; the job of this name restores "+
+			"the real ones, %d\n", r.HeldExpiries)
 	}
 	return b.String()
 }
@@ -242,8 +252,9 @@ func clonedText(s *config.Seed, r *seed.Result) string {
 func seedPlanText(p *seed.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, cli.Plain(p.Why))
-	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", cli.Plain(p.Origin.Host), p.Origin.State, cli.Plain(p.Origin.Version), shown.Seconds(p.Origin.LagSecs))
-	fmt.Fprintf(&b, "size     %s in %s\n", shown.Size(float64(p.Bytes)), plural(p.Files, "file"))
+	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", cli.Plain(p.Origin.Host), p.Origin.State,
+		cli.Plain(p.Origin.Version), shown.Seconds(p.Origin.LagSecs))
+	fmt.Fprintf(&b, "size     %s in %s\n", shown.Size(p.Bytes), plural(p.Files, "file"))
 	if len(p.Checks) > 0 {
 		fmt.Fprintf(&b, "\n%s\n", checksTable(p.Checks))
 	}
@@ -276,7 +287,7 @@ func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
 	v.add("seed: "+string(s.Phase), shown.Clock(elapsed))
 	if s.Total > 0 {
 		p := shown.Share(s.Done, s.Total, false)
-		v.add(label("files")+v.bar(p)+"  "+shown.Size(float64(s.Done)),
+		v.add(label("files")+v.bar(p)+"  "+shown.Size(s.Done),
 			shown.Size(float64(s.Done)/max(s.PhaseSeconds, 0.001))+"/s", "eta "+shown.Seconds(seedETA(s)))
 	}
 	return v.lines
@@ -329,7 +340,8 @@ func (a *app) findSeedToken(s *config.Seed) (name string, err error) {
 		}
 	}
 	if _, err = seed.ReadToken(name); errors.Is(err, fs.ErrNotExist) && s.TokenFile == "" {
-		err = mongo.WithHint(errors.New("no agent of this user serves at "+s.From), "start millrace seed serve, or give the token of another user's with --token-file")
+		err = mongo.WithHint(errors.New("no agent of this user serves at "+s.From),
+			"start millrace seed serve, or give the token of another user's with --token-file")
 	}
 	return name, err
 }
@@ -339,7 +351,8 @@ func (r *session) seedPull(ctx context.Context, s *config.Seed) error {
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
-	client, err := seed.NewClient(seed.ClientOptions{URL: s.From, TokenFile: token, CA: s.TLSCA, Zstd: s.Compress, Log: r.log})
+	client, err := seed.NewClient(seed.ClientOptions{URL: s.From, TokenFile: token, CA: s.TLSCA, Zstd: s.Compress,
+		Log: r.log})
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
@@ -385,7 +398,8 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 	if err != nil {
 		return err
 	}
-	r.log.Info("serving", "address", listener.Addr().String(), "tokenFile", tokenFile, "tls", s.TLSCert != "", "way", plan.Way, "why", plan.Why,
+	r.log.Info("serving", "address", listener.Addr().String(), "tokenFile", tokenFile, "tls", s.TLSCert != "", "way",
+		plan.Way, "why", plan.Why,
 		"files", plan.Files, "bytes", bytesOf(plan.Bytes))
 	return serveSeed(ctx, s, listener, handler)
 }
@@ -393,8 +407,9 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 // serveSeed serves until ctx ends, which is this command's proper end.
 func serveSeed(ctx context.Context, s *config.Seed, listener net.Listener, handler http.Handler) error {
 	// Requests end with ctx, so that a lock under way is let go.
-	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute, IdleTimeout: 2 * time.Minute,
-		BaseContext: func(net.Listener) context.Context { return ctx }, TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
+		IdleTimeout: 2 * time.Minute, BaseContext: func(net.Listener) context.Context { return ctx },
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	err := server.Until(ctx, srv, 10*time.Second, func() error {
 		if s.TLSCert == "" {
 			return srv.Serve(listener)

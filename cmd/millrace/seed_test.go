@@ -22,11 +22,13 @@ import (
 func stoppedMember(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	storage, err := bson.Marshal(bson.D{{Key: "storage", Value: bson.D{{Key: "engine", Value: "wiredTiger"}, {Key: "options", Value: bson.D{}}}}})
+	storage, err := bson.Marshal(
+		bson.D{{Key: "storage", Value: bson.D{{Key: "engine", Value: "wiredTiger"}, {Key: "options", Value: bson.D{}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, text := range map[string]string{"storage.bson": string(storage), "WiredTiger.wt": "turtles", "collection-1.wt": "all the data", "mongod.lock": ""} {
+	for name, text := range map[string]string{"storage.bson": string(storage), "WiredTiger.wt": "turtles",
+		"collection-1.wt": "all the data", "mongod.lock": ""} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +39,8 @@ func stoppedMember(t *testing.T) string {
 // ask sends an agent a request that opens a round, and gives the reply's status.
 func ask(t *testing.T, address, host, token string) int {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/v1/join", strings.NewReader("{}"))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+address+"/v1/join",
+		strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -190,7 +190,8 @@ func secret(path string) (string, error) {
 		return "", fmt.Errorf("read the secret in %s: %w", path, err)
 	}
 	text := rand.Text()
-	if err := outfile.Replace(path, func(f *os.File) error { _, err := f.WriteString(text + "\n"); return err }); err != nil {
+	if err := outfile.Replace(path,
+		func(f *os.File) error { _, err := f.WriteString(text + "\n"); return err }); err != nil {
 		return "", fmt.Errorf("write a secret to %s: %w", path, err)
 	}
 	return text, nil
@@ -202,7 +203,8 @@ func (r *session) work(ctx context.Context, w *config.Work, store *hub.Hub, view
 	if err != nil {
 		return fmt.Errorf("find this program, to start the worker's guardian: %w", err)
 	}
-	guardian := worker.Guardian{Command: []string{self, "guardian", "--limit", store.Lease().String()}, Limit: store.Lease(), Log: r.log}
+	guardian := worker.Guardian{Command: []string{self, "guardian", "--limit", store.Lease().String()},
+		Limit: store.Lease(), Log: r.log}
 	r.log.Info("worker runs", "name", w.Name, "labels", w.Labels)
 	// The guardian is there until all is let go.
 	guarded, end := context.WithCancel(context.WithoutCancel(ctx))
@@ -225,13 +227,14 @@ func guardWorkerCommand() *cobra.Command {
 
 // traces prepares to send traces, nil where nobody takes them.
 func (r *session) traces(ctx context.Context, w *config.Work) (*spans.Spans, error) {
-	return spans.Open(ctx, spans.Options{Endpoint: w.OTLPEndpoint, LookupEnv: r.LookupEnv, Instance: w.Name, Version: cli.BuildInfo().Version, Log: r.log})
+	return spans.Open(ctx, spans.Options{Endpoint: w.OTLPEndpoint, LookupEnv: r.LookupEnv, Instance: w.Name,
+		Version: cli.BuildInfo().Version, Log: r.log})
 }
 
 // newWorker makes the worker of this process.
 func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View, traces *spans.Spans) *worker.Worker {
-	o := worker.Options{Name: w.Name, Version: cli.BuildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs, SpoolDir: w.SpoolDir,
-		Hub: store, View: view, Resolve: w.Resolver(r.LookupEnv), Spans: traces, Log: r.log}
+	o := worker.Options{Name: w.Name, Version: cli.BuildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs,
+		SpoolDir: w.SpoolDir, Hub: store, View: view, Resolve: w.Resolver(r.LookupEnv), Spans: traces, Log: r.log}
 	if o.SpoolDir == "" {
 		if dir, err := server.StateDir(r.LookupEnv); err == nil {
 			o.SpoolDir = filepath.Join(dir, "spool")
@@ -284,13 +287,15 @@ const farewell = 5 * time.Second
 func listen(ctx context.Context, s *config.Serve) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
-		return nil, cli.WithCode(cli.ExitFailure, mongo.WithHint(fmt.Errorf("listen for the API: %w", err), "choose another address with --listen; port 0 takes a free one"))
+		return nil, cli.WithCode(cli.ExitFailure, mongo.WithHint(fmt.Errorf("listen for the API: %w", err),
+			"choose another address with --listen; port 0 takes a free one"))
 	}
 	return l, nil
 }
 
 // serveAPI answers those who connect to l until ctx ends, and closes l.
-func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener, desk *operate.Desk, traces *spans.Spans) error {
+func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener, desk *operate.Desk,
+	traces *spans.Spans) error {
 	tokens, err := r.tokens(s)
 	if err != nil {
 		return err
@@ -301,8 +306,10 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener,
 	}
 	build, local := cli.BuildInfo(), loopback.Addr(l.Addr())
 	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
-	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "", Loopback: local}
-	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: desk.Hub.Ready, Version: build.Version, Revision: build.Revision}
+	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "",
+		Loopback: local}
+	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: desk.Hub.Ready,
+		Version: build.Version, Revision: build.Revision}
 	if traces != nil {
 		ao.Trace = traces.Request
 	}
@@ -317,7 +324,8 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener,
 	url := "http://" + l.Addr().String()
 	if s.TLSCert != "" {
 		url = "https://" + l.Addr().String()
-		l = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: server.Certificates(s.TLSCert, s.TLSKey, r.log)})
+		l = tls.NewListener(l,
+			&tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: server.Certificates(s.TLSCert, s.TLSKey, r.log)})
 	}
 	r.log.Info("service runs", "console", url+"/", "tokens", cmp.Or(s.Tokens, tokenFile(s)))
 	hs := a.Server()

@@ -61,14 +61,16 @@ type jobStatus struct {
 
 // asStatus is a job that no process runs in the form of one that runs.
 func (j *jobInfo) asStatus() jobStatus {
-	st := &job.Status{Job: j.Job, Phase: j.Phase, Paused: j.Paused, Source: j.Source, Target: j.Target, Differences: j.Differences,
-		Copy: job.CopyStatus{ETASeconds: -1}, Follow: job.FollowStatus{Applied: j.Applied, LagSeconds: -1, WindowSeconds: -1}}
+	st := &job.Status{Job: j.Job, Phase: j.Phase, Paused: j.Paused, Source: j.Source, Target: j.Target,
+		Differences: j.Differences, Copy: job.CopyStatus{ETASeconds: -1},
+		Follow: job.FollowStatus{Applied: j.Applied, LagSeconds: -1, WindowSeconds: -1}}
 	st.Conflicts.Stats = j.Letters
 	stands := service.State(j.State)
 	if j.State == state.Finalized {
 		stands = service.Finished
 	}
-	out := api.JobOf(&service.Job{Definition: service.Definition{Name: j.Job, CreatedAt: j.CreatedAt, Wish: service.Wish{Paused: j.Paused}},
+	out := api.JobOf(&service.Job{Definition: service.Definition{Name: j.Job, CreatedAt: j.CreatedAt,
+		Wish: service.Wish{Paused: j.Paused}},
 		Report: &service.Report{State: stands, At: j.SavedAt, Status: st}})
 	out.State = stands
 	return jobStatus{out, j}
@@ -80,8 +82,9 @@ func (r *session) statusOfStopped(ctx context.Context, s *config.Control, none e
 	if registry, err := server.NewRegistry(r.LookupEnv); err == nil {
 		if rec, ok := registry.Gone(s.Job); ok {
 			last = rec
-			none = mongo.WithHint(fmt.Errorf("job %s does not run: its process %d is gone without a word", cli.Plain(rec.Job), rec.PID),
-				"the same sync command resumes it; to see where it stopped: millrace status --job "+rec.Job+" --target "+rec.Target)
+			none = mongo.WithHint(fmt.Errorf("job %s does not run: its process %d is gone without a word", cli.Plain(rec.Job),
+				rec.PID), "the same sync command resumes it; to see where it stopped: millrace "+
+				"status --job "+rec.Job+" --target "+rec.Target)
 		}
 	}
 	if s.Target == "" {
@@ -114,7 +117,8 @@ func (j *jobInfo) stopped() error {
 	case state.Stopped:
 		return mongo.WithHint(fmt.Errorf("job %s is stopped %s", cli.Plain(j.Job), where), "resumes by: "+j.Resume)
 	case state.Silent:
-		return mongo.WithHint(fmt.Errorf("job %s is %s, %s", cli.Plain(j.Job), j.lifeText(), where), "look at that machine; once its process is dead, resumes by: "+j.Resume)
+		return mongo.WithHint(fmt.Errorf("job %s is %s, %s", cli.Plain(j.Job), j.lifeText(), where),
+			"look at that machine; once its process is dead, resumes by: "+j.Resume)
 	}
 	return nil
 }
@@ -142,7 +146,8 @@ func (c *control) watchStatus(ctx context.Context) error {
 		case err != nil && ctx.Err() != nil:
 			return nil // the operator has seen enough
 		case err != nil && last.Phase != "" && ofProcess(&last):
-			return mongo.WithHint(fmt.Errorf("the sync has ended or cannot be reached any more; last seen in phase %s: %w", last.Phase, err),
+			return mongo.WithHint(fmt.Errorf("the sync has ended or cannot be reached any more; last seen in phase %s: %w",
+				last.Phase, err),
 				"how it ended, it told on its own output and in its report")
 		case err != nil:
 			return err
@@ -206,7 +211,8 @@ func statusText(s job.Status) string {
 	t.add("last error", s.Error)
 	t.add("hint", s.Hint)
 	if s.Process.PID > 0 { // else it is one of many jobs of a process
-		t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent, shown.Size(float64(s.Process.Resident))))
+		t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent,
+			shown.Size(s.Process.Resident)))
 	}
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
@@ -264,7 +270,8 @@ func (t facts) copying(s job.Status) {
 	if c.Docs == 0 && c.DocsTotal == 0 {
 		return
 	}
-	t.add("copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*c.Share(done), shown.Count(float64(c.Docs)), shown.Count(float64(c.DocsTotal)), shown.Size(float64(c.Bytes))))
+	t.add("copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*c.Share(done), shown.Count(c.Docs),
+		shown.Count(c.DocsTotal), shown.Size(c.Bytes)))
 	if !done {
 		t.add("rate", shown.Count(c.DocsRate)+" docs/s, "+shown.Size(c.BytesRate)+"/s")
 		t.add("time left", shown.Seconds(c.ETASeconds))
@@ -282,7 +289,8 @@ func (t facts) following(f job.FollowStatus) {
 	if f.Applied == "" {
 		return
 	}
-	t.add("changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", shown.Count(float64(f.Operations)), shown.Count(f.OperationsRate), shown.Size(f.BytesRate), f.SchemaChanges))
+	t.add("changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", shown.Count(f.Operations),
+		shown.Count(f.OperationsRate), shown.Size(f.BytesRate), f.SchemaChanges))
 	t.add("behind", shown.Seconds(f.LagSeconds))
 	t.add("oplog window", shown.Seconds(f.WindowSeconds))
 	t.add("durable up to", f.Applied+" of "+f.Source)
@@ -291,18 +299,21 @@ func (t facts) following(f job.FollowStatus) {
 		t.add("shards", text)
 	}
 	if f.Located+f.Broadcast > 0 {
-		t.add("broadcast", shown.Count(float64(f.Located))+" documents looked for on all shards, "+shown.Count(float64(f.Broadcast))+" updates sent to all")
+		t.add("broadcast",
+			shown.Count(f.Located)+" documents looked for on all shards, "+shown.Count(f.Broadcast)+" updates sent to all")
 	}
 	if f.SpoolBytes > 0 {
-		t.add("spooled", shown.Size(float64(f.SpoolBytes)))
+		t.add("spooled", shown.Size(f.SpoolBytes))
 	}
 }
 
 func shardsTable(shards []job.ShardStatus) table.Writer {
-	t := newTable("shard of the source", "copied", "docs/s", "changes read", "changes/s", "bytes/s", "behind", "oplog window")
+	t := newTable("shard of the source", "copied", "docs/s", "changes read", "changes/s", "bytes/s", "behind",
+		"oplog window")
 	for _, s := range shards {
-		t.AppendRow(table.Row{cli.Plain(s.Shard), shown.Count(float64(s.Docs)), shown.Count(s.DocsRate), shown.Count(float64(s.Changes)), shown.Count(s.ChangesRate),
-			shown.Size(s.BytesRate + s.ChangeBytesRate), shown.Seconds(s.LagSeconds), shown.Seconds(s.WindowSeconds)})
+		t.AppendRow(table.Row{cli.Plain(s.Shard), shown.Count(s.Docs), shown.Count(s.DocsRate), shown.Count(s.Changes),
+			shown.Count(s.ChangesRate), shown.Size(s.BytesRate + s.ChangeBytesRate), shown.Seconds(s.LagSeconds),
+			shown.Seconds(s.WindowSeconds)})
 	}
 	alignRight(t, 2, 3, 4, 5, 6, 7, 8)
 	return t
@@ -311,7 +322,8 @@ func shardsTable(shards []job.ShardStatus) table.Writer {
 func routersTable(routers []job.RouterStatus) table.Writer {
 	t := newTable("router of the target", "commands", "commands/s", "sent", "bytes/s")
 	for _, r := range routers {
-		t.AppendRow(table.Row{cli.Plain(r.Router), shown.Count(float64(r.Commands)), shown.Count(r.CommandsRate), shown.Size(float64(r.Bytes)), shown.Size(r.BytesRate)})
+		t.AppendRow(table.Row{cli.Plain(r.Router), shown.Count(r.Commands), shown.Count(r.CommandsRate), shown.Size(r.Bytes),
+			shown.Size(r.BytesRate)})
 	}
 	alignRight(t, 2, 3, 4, 5)
 	return t
@@ -324,7 +336,8 @@ func collectionsTable(cs []job.CollectionStatus) table.Writer {
 			t.AppendRow(table.Row{fmt.Sprintf("and %d more", len(cs)-i)})
 			break
 		}
-		t.AppendRow(table.Row{c.Source, c.Docs, c.DocsTotal, shown.Size(float64(c.Bytes)), fmt.Sprintf("%.0f", 100*shown.Share(c.Docs, c.DocsTotal, c.Done))})
+		t.AppendRow(table.Row{c.Source, c.Docs, c.DocsTotal, shown.Size(c.Bytes),
+			fmt.Sprintf("%.0f", 100*shown.Share(c.Docs, c.DocsTotal, c.Done))})
 	}
 	alignRight(t, 2, 3, 4, 5)
 	return t

@@ -48,7 +48,8 @@ func (s *stored) command(cmd *cobra.Command, do func(context.Context) error) *co
 		defer s.cluster.Close()
 		return do(cmd.Context())
 	}
-	cmd.Flags().StringVar(&s.target, "target", "", "connection string `URI` of the jobs' target; with a password, set MILLRACE_TARGET instead")
+	cmd.Flags().StringVar(&s.target, "target", "",
+		"connection string `URI` of the jobs' target; with a password, set MILLRACE_TARGET instead")
 	cli.BindOutput(cmd, &s.output, "`form` of the result: text or json", "text", "json")
 	return cmd
 }
@@ -87,9 +88,11 @@ func onlyJob(ctx context.Context, c *mongo.Cluster) (string, error) {
 	}
 	switch len(names) {
 	case 0:
-		return "", mongo.WithHint(fmt.Errorf("%s is no target of any job", c.Address()), "a job is stored on its target, in the database "+mongo.StateDB)
+		return "", mongo.WithHint(fmt.Errorf("%s is no target of any job", c.Address()),
+			"a job is stored on its target, in the database "+mongo.StateDB)
 	case 1:
 		return names[0], nil
 	}
-	return "", misuse(fmt.Errorf("there are several jobs: %s", cli.Plain(strings.Join(names, ", "))), "choose one with --job")
+	return "", misuse(fmt.Errorf("there are several jobs: %s", cli.Plain(strings.Join(names, ", "))),
+		"choose one with --job")
 }

@@ -19,16 +19,19 @@ import (
 func structured() job.Status {
 	return job.Status{Job: "orders", Phase: job.PhaseIndexing, StartedAt: now(), Structure: &job.StructureStatus{
 		Collections: 3, CollectionsTotal: 3, Views: 1, ViewsTotal: 1, Indexes: 2, IndexesTotal: 6, Sharded: 1,
-		List: []job.MadeStatus{{Source: "shop.orders", Target: "shop.orders", Type: schema.TypeCollection, Indexes: 2, Made: true}}}}
+		List: []job.MadeStatus{{Source: "shop.orders", Target: "shop.orders", Type: schema.TypeCollection, Indexes: 2,
+			Made: true}}}}
 }
 
 func TestStructureIsShown(t *testing.T) {
 	got := view(structured(), now(), 100, 24)
-	if want := "  made      ████████████░░░░░░░░  60%  3 collections  1 views  2 of 6 indexes"; !slices.Contains(got, want) {
+	want := "  made      ████████████░░░░░░░░  60%  3 collections  1 views  2 of 6 indexes"
+	if !slices.Contains(got, want) {
 		t.Errorf("no %q in\n%s", want, strings.Join(got, "\n"))
 	}
 	text := statusText(structured()) + summaryText(summary{Status: structured()})
-	for _, want := range []string{"│ indexes built       │ 2 of 6", "│ collections sharded │ 1", "ended in phase indexing"} {
+	for _, want := range []string{"│ indexes built       │ 2 of 6", "│ collections sharded │ 1",
+		"ended in phase indexing"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -57,7 +60,8 @@ func structureOf(t *testing.T, p *program, db string) {
 	insert(t, source, db, 0, 10)
 	for _, cmd := range []bson.D{
 		{{Key: "createIndexes", Value: "orders"}, {Key: "indexes", Value: bson.A{
-			bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "expireAfterSeconds", Value: 3600}}}}},
+			bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"},
+				{Key: "expireAfterSeconds", Value: 3600}}}}},
 		{{Key: "create", Value: "v"}, {Key: "viewOn", Value: "orders"}},
 	} {
 		if err := source.Database(db).RunCommand(t.Context(), cmd).Err(); err != nil {
@@ -67,23 +71,28 @@ func structureOf(t *testing.T, p *program, db string) {
 	sync := func(args ...string) []string {
 		return append([]string{"sync", "--mode=structure", "--job=" + db, "--include=" + db + ".*", "--output=json"}, args...)
 	}
-	if code, out, stderr := p.run(sync("--until=never")...); code != cli.ExitUsage || !strings.Contains(stderr, "leave it out") {
+	if code, out, stderr := p.run(sync("--until=never")...); code != cli.ExitUsage ||
+		!strings.Contains(stderr, "leave it out") {
 		t.Errorf("until never: %d\n%s%s", code, out, stderr)
 	}
 	for _, again := range []bool{false, true} {
 		code, out, stderr := p.run(sync("--verify")...)
 		var sum summary
-		if err := json.Unmarshal([]byte(out), &sum); err != nil || code != cli.ExitOK || !sum.Finalized || sum.Already != again || sum.Verify == nil || !sum.Verify.StructureOnly {
+		if err := json.Unmarshal([]byte(out), &sum); err != nil || code != cli.ExitOK || !sum.Finalized ||
+			sum.Already != again || sum.Verify == nil || !sum.Verify.StructureOnly {
 			t.Fatalf("again %v: %d %v\n%s%s", again, code, err, out, stderr)
 		}
-		if s := sum.Status.Structure; !again && (s == nil || s.Collections != 1 || s.Views != 1 || s.Indexes != 1 || len(s.List) != 2 || !s.List[0].Done || !s.List[1].Done) {
+		if s := sum.Status.Structure; !again && (s == nil || s.Collections != 1 || s.Views != 1 || s.Indexes != 1 ||
+			len(s.List) != 2 || !s.List[0].Done || !s.List[1].Done) {
 			t.Errorf("made: %+v", s)
 		}
 	}
-	if n, err := kit.Client(t, p.target).Database(db).Collection("orders").CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
+	if n, err := kit.Client(t, p.target).Database(db).Collection("orders").
+		CountDocuments(t.Context(), bson.D{}); err != nil || n != 0 {
 		t.Errorf("%d documents: %v", n, err)
 	}
-	if code, out, stderr := p.run("sync", "--mode=full", "--job="+db, "--include="+db+".*"); code != cli.ExitUsage || !strings.Contains(stderr, "was begun with --mode structure") {
+	if code, out, stderr := p.run("sync", "--mode=full", "--job="+db, "--include="+db+".*"); code != cli.ExitUsage ||
+		!strings.Contains(stderr, "was begun with --mode structure") {
 		t.Errorf("another mode: %d\n%s%s", code, out, stderr)
 	}
 	verify := []string{"verify", "--structure", "--include=" + db + ".*"}

@@ -89,7 +89,8 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	if forbidden, ok := errors.AsType[*job.PrecheckError](runErr); ok { // something came in between
 		return precheckError(forbidden.Plan.Checks)
 	}
-	sum := summary{Version: cli.BuildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan, Status: j.Status(), Started: began, Ended: time.Now()}
+	sum := summary{Version: cli.BuildInfo().Version, Finalized: runErr == nil, Already: already, Plan: plan,
+		Status: j.Status(), Started: began, Ended: time.Now()}
 	sum.Seconds = sum.Ended.Sub(began).Seconds()
 	if already {
 		sum.Status.Phase, sum.Status.TargetPosition = job.PhaseFinalized, plan.TargetPosition
@@ -187,7 +188,8 @@ func (r *session) record(name, target, cert string, srv *api.Single) (forget fun
 	}
 	var remove func() error
 	if err == nil {
-		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL(), Token: srv.Token(), Target: target, Cert: cert, StartedAt: time.Now()})
+		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL(), Token: srv.Token(),
+			Target: target, Cert: cert, StartedAt: time.Now()})
 	}
 	if err != nil {
 		r.log.Warn("other commands cannot find this sync by itself", "error", err,
@@ -205,8 +207,10 @@ func (r *session) record(name, target, cert string, srv *api.Single) (forget fun
 // at again for a while, because documents may just be expiring on both sides.
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
 	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
-		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, ShardsLeft: true, TargetShards: s.TargetShards, AllowShard: s.AllowShard, Rules: s.Rules,
-		Options: verify.Options{StructureOnly: s.Mode == job.ModeStructure, Online: true, Recheck: verify.RecheckOptions{For: 30 * time.Second}},
+		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, ShardsLeft: true, TargetShards: s.TargetShards,
+		AllowShard: s.AllowShard, Rules: s.Rules,
+		Options: verify.Options{StructureOnly: s.Mode == job.ModeStructure, Online: true,
+			Recheck: verify.RecheckOptions{For: 30 * time.Second}},
 	})
 	if err != nil {
 		return nil, err
@@ -229,7 +233,8 @@ func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, ru
 	case runErr != nil:
 		return runErr
 	case len(st.Differences) > 0:
-		return mongo.WithHint(fmt.Errorf("finalized, but the target differs from the source in %d things, first: %s", len(st.Differences), st.Differences[0]),
+		return mongo.WithHint(fmt.Errorf("finalized, but the target differs from the source in %d things, first: %s",
+			len(st.Differences), st.Differences[0]),
 			"the report lists them all; millrace verify compares again")
 	}
 	return nil
@@ -275,7 +280,8 @@ func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
 }
 
 // compare compares two clusters and shows the progress.
-func (r *session) compare(ctx context.Context, interval time.Duration, spec verify.Spec) (report *verify.Report, err error) {
+func (r *session) compare(ctx context.Context, interval time.Duration, spec verify.Spec) (report *verify.Report,
+	err error) {
 	begun := make(chan func() verify.Stats, 1)
 	spec.Log, spec.Observe = r.log, func(stats func() verify.Stats) { begun <- stats }
 	err = during(ctx, func() (err error) { report, err = r.verify(ctx, spec); return err }, func(ctx context.Context) {
@@ -297,7 +303,8 @@ func verifiedError(r *verify.Report) error {
 		return nil
 	}
 	if r.StructureOnly {
-		return cli.WithCode(cli.ExitFailure, fmt.Errorf("the clusters differ: %s of collections, indexes or options", plural(len(r.Schema), "difference")))
+		return cli.WithCode(cli.ExitFailure,
+			fmt.Errorf("the clusters differ: %s of collections, indexes or options", plural(len(r.Schema), "difference")))
 	}
 	return cli.WithCode(cli.ExitFailure, fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
 		plural(int(r.Count), "document"), plural(len(r.Schema), "difference")))
@@ -326,10 +333,12 @@ func verifiedText(r *verify.Report) string {
 			fmt.Fprintf(&b, "expected: %s: %s\n", cli.Plain(c.NS), c.Skipped)
 		}
 		if c.Unmapped > 0 {
-			fmt.Fprintf(&b, "expected: %s: not on the target: %s, the rules cannot map them\n", cli.Plain(c.NS), humanize.Comma(c.Unmapped))
+			fmt.Fprintf(&b, "expected: %s: not on the target: %s, the rules cannot map them\n", cli.Plain(c.NS),
+				humanize.Comma(c.Unmapped))
 		}
 	}
-	for _, line := range listed(r.Expected, func(d verify.SchemaDifference) string { return "expected: " + d.NS + ": " + d.What + ": " + d.Detail }) {
+	for _, line := range listed(r.Expected,
+		func(d verify.SchemaDifference) string { return "expected: " + d.NS + ": " + d.What + ": " + d.Detail }) {
 		fmt.Fprintln(&b, cli.Plain(line))
 	}
 	for _, n := range r.Notes {
@@ -372,11 +381,13 @@ func verifiedTable(r *verify.Report) table.Writer {
 		if c.TargetNS != c.NS && c.TargetNS != "" {
 			name += " → " + c.TargetNS
 		}
-		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, shown.Size(float64(c.SourceBytes)), c.Rechecked, c.Differences})
-		source, target, bytes, rechecked = source+c.SourceDocs, target+c.TargetDocs, bytes+c.SourceBytes, rechecked+c.Rechecked
+		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, shown.Size(c.SourceBytes), c.Rechecked, c.Differences})
+		source, target, bytes, rechecked = source+c.SourceDocs, target+c.TargetDocs, bytes+c.SourceBytes,
+			rechecked+c.Rechecked
 	}
-	t.AppendFooter(table.Row{plural(len(r.Collections), "collection") + " in " + r.End.Sub(r.Start).Round(time.Millisecond).String(),
-		source, target, shown.Size(float64(bytes)), rechecked, r.Count})
+	t.AppendFooter(table.Row{plural(len(r.Collections), "collection") + " in " + r.End.Sub(r.Start).
+		Round(time.Millisecond).String(),
+		source, target, shown.Size(bytes), rechecked, r.Count})
 	alignRight(t, 2, 3, 4, 5, 6)
 	return t
 }
@@ -399,8 +410,9 @@ func verifyView(st verify.Stats, elapsed time.Duration, columns int) []string {
 	p := shown.Share(st.Docs, st.EstimatedDocs, false)
 	per := max(elapsed.Seconds(), 0.001)
 	v.add("comparing "+fmt.Sprintf("%d of %d collections", st.CollectionsDone, st.Collections), shown.Clock(elapsed))
-	v.add(label("documents")+v.bar(p)+"  "+shown.Count(float64(st.Docs)),
+	v.add(label("documents")+v.bar(p)+"  "+shown.Count(st.Docs),
 		shown.Count(float64(st.Docs)/per)+"/s", shown.Size(float64(st.Bytes)/per)+"/s")
-	v.add(label("differ")+shown.Count(float64(st.Differences)), fmt.Sprintf("rechecking %d", st.Waiting), fmt.Sprintf("settled %d", st.Settled))
+	v.add(label("differ")+shown.Count(st.Differences), fmt.Sprintf("rechecking %d", st.Waiting),
+		fmt.Sprintf("settled %d", st.Settled))
 	return v.lines
 }

@@ -32,13 +32,15 @@ type topologySettings struct {
 const flagURI = "uri"
 
 func (s *topologySettings) bind(cmd *cobra.Command, outputs string, forms ...string) {
-	cmd.Flags().StringVar(&s.uri, flagURI, "", "connection string `URI` of the replica set; with a password, set MILLRACE_URI instead")
+	cmd.Flags().StringVar(&s.uri, flagURI, "",
+		"connection string `URI` of the replica set; with a password, set MILLRACE_URI instead")
 	cmd.Flags().DurationVar(&s.timeout, "timeout", 3*time.Second, "how long one member may take to answer")
 	cli.BindOutput(cmd, &s.output, "`form` of the result: "+outputs, forms...)
 }
 
 // onSet is the RunE of a command that observes a replica set.
-func (s *topologySettings) onSet(do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command, []string) error {
+func (s *topologySettings) onSet(do func(context.Context, *topology.Observer, []string) error) func(*cobra.Command,
+	[]string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		uri, err := s.address(flagURI, s.uri, errors.New("no replica set is given"))
 		if err != nil {
@@ -168,8 +170,9 @@ func (s *topologySettings) showOnce(screen *screen, set *topology.Set, failed er
 }
 
 func setText(set *topology.Set) string {
-	return fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", cli.Plain(set.Name), plural(len(set.Members), "member"),
-		set.Term, set.ConfigVersion, onOff(set.Chaining), setTable(set).Render(), setNotes(set))
+	return fmt.Sprintf("%s: %s, term %d, configuration %d, chaining %s\n%s\n%s", cli.Plain(set.Name),
+		plural(len(set.Members), "member"), set.Term, set.ConfigVersion, onOff(set.Chaining), setTable(set).Render(),
+		setNotes(set))
 }
 
 // showTree shows a tree of a set as a picture, or what is said of it.
@@ -201,7 +204,8 @@ func onOff(b bool) string {
 
 // setTable is the tree with the facts of each member beside it.
 func setTable(set *topology.Set) table.Writer {
-	t := newTable("member", "state", "role", "lag", "durable lag", "ping to source", "since", "source since", "CPU", "tags")
+	t := newTable("member", "state", "role", "lag", "durable lag", "ping to source", "since", "source since", "CPU",
+		"tags")
 	for _, l := range topology.Lines(set, set.Tree()) {
 		m := set.Member(l.Host)
 		ping := ""
@@ -353,7 +357,8 @@ Nothing is changed.`,
 	s.bind(cmd, "text or json", "text", "json")
 	f.IntVar(&h.Members, flagMembers, 0, "members of a set that need not exist, 3 to 50, in the place of --uri")
 	bindHypothesis(f, &h)
-	config.Choice(f, &concern, "write-concern", "1 majority any*", "`concern` of most writes: 1, majority, or any for advice on both")
+	config.Choice(f, &concern, "write-concern", "1 majority any*",
+		"`concern` of most writes: 1, majority, or any for advice on both")
 	m.bind(f)
 	cmd.MarkFlagsMutuallyExclusive(flagURI, flagMembers)
 	return cmd
@@ -395,7 +400,8 @@ func writeAdvice(b *strings.Builder, a *topology.Advice) {
 		if i == 0 {
 			first = rate
 		}
-		t.AppendRow(table.Row{o.Name, rateText(rate, first), percent(cpu), fmt.Sprintf("%.1f ms", o.Prediction.WaitMillis), tidy(o.Prediction.Direct), tidy(o.Prediction.Depth)})
+		t.AppendRow(table.Row{o.Name, rateText(rate, first), percent(cpu), fmt.Sprintf("%.1f ms", o.Prediction.WaitMillis),
+			tidy(o.Prediction.Direct), tidy(o.Prediction.Depth)})
 	}
 	alignRight(t, 2, 3, 4, 5, 6)
 	fmt.Fprintf(b, "%s\nwhy: %s\nthe publication advises: %s\n", t.Render(), a.Why, a.Published)

@@ -49,7 +49,8 @@ func TestTopology(t *testing.T) {
 	}
 	out, _ := must("advise", "--output=json")
 	var advice []topology.Advice
-	if err := json.Unmarshal([]byte(out), &advice); err != nil || len(advice) != 2 || advice[0].Members != 3 || len(advice[1].Outcomes) != 3 {
+	if err := json.Unmarshal([]byte(out), &advice); err != nil || len(advice) != 2 || advice[0].Members != 3 ||
+		len(advice[1].Outcomes) != 3 {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	before := show()
@@ -58,7 +59,8 @@ func TestTopology(t *testing.T) {
 	if chained(&before) {
 		other = []string{"--policy=latency"}
 	}
-	if out, errs := must(append([]string{"apply"}, other...)...); !strings.Contains(errs, "dry run") || !strings.Contains(out, "planned") {
+	if out, errs := must(append([]string{"apply"}, other...)...); !strings.Contains(errs, "dry run") ||
+		!strings.Contains(out, "planned") {
 		t.Errorf("a dry run says\n%s%s", out, errs)
 	}
 	out, _ = must(append([]string{"plan", "--output=json"}, other...)...)
@@ -152,8 +154,9 @@ func TestPublishedCellsInDocs(t *testing.T) {
 		if c.Majority {
 			concern = topology.Majority
 		}
-		line := fmt.Sprintf("| %d | %s | %s | %.0f | %.0f | %s | %s | %s | %s | %s | %s |", c.Members, concern, onOff(c.Chaining), c.OpsPerSecond, c.Model,
-			change(c.Error), change(c.LeftOutError), percent(c.CPU), percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError))
+		line := fmt.Sprintf("| %d | %s | %s | %.0f | %.0f | %s | %s | %s | %s | %s | %s |", c.Members, concern,
+			onOff(c.Chaining), c.OpsPerSecond, c.Model, change(c.Error), change(c.LeftOutError), percent(c.CPU),
+			percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError))
 		if !strings.Contains(string(page), line) {
 			t.Errorf("docs/topology.md lacks\n%s", line)
 		}

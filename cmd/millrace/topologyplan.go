@@ -26,17 +26,23 @@ import (
 // bindPlan registers the flags that shape a plan.
 func bindPlan(fs *pflag.FlagSet, o *topology.PlanOptions) {
 	bindLimits(fs, o)
-	config.Choice(fs, (*string)(&o.Policy), "policy", "balanced* latency fan-out", "`policy`: balanced, latency or fan-out")
-	fs.StringVar(&o.ZoneTag, "zone-tag", "", "`tag` of the members that names their zone; by default zone, az, dc, datacenter, data_center or region, whichever differs")
+	config.Choice(fs, (*string)(&o.Policy), "policy", "balanced* latency fan-out",
+		"`policy`: balanced, latency or fan-out")
+	fs.StringVar(&o.ZoneTag, "zone-tag", "", "`tag` of the members that names their zone; by default zone, az, dc, "+
+		"datacenter, data_center or region, whichever differs")
 	fs.StringSliceVar(&o.Avoid, "avoid", nil, "`host`:port of a member that no other is to fetch from; may be repeated")
 }
 
 func bindLimits(fs *pflag.FlagSet, o *topology.PlanOptions) {
-	fs.IntVar(&o.FanOut, "fan-out", 0, "most members that fetch from one secondary; 0 takes the least that relieves the primary")
-	fs.IntVar(&o.PrimaryFanOut, "primary-fan-out", 0, "most members that fetch from the primary, but for those that make the majority; 0 follows from the policy")
-	fs.IntVar(&o.Depth, "depth", 0, "most fetches between the primary and a member; 0 follows from the policy: balanced 3, latency 2, fan-out 5")
+	fs.IntVar(&o.FanOut, "fan-out", 0,
+		"most members that fetch from one secondary; 0 takes the least that relieves the primary")
+	fs.IntVar(&o.PrimaryFanOut, "primary-fan-out", 0,
+		"most members that fetch from the primary, but for those that make the majority; 0 follows from the policy")
+	fs.IntVar(&o.Depth, "depth", 0,
+		"most fetches between the primary and a member; 0 follows from the policy: balanced 3, latency 2, fan-out 5")
 	fs.IntVar(&o.Spare, "spare-voters", 0, "voters directly under the primary beyond those that writes wait for")
-	fs.StringVar(&o.WriteConcern, "write-concern", "", "`concern` of most writes: majority, or how many members they wait for, 1 being the primary alone; by default the plan suits all")
+	fs.StringVar(&o.WriteConcern, "write-concern", "", "`concern` of most writes: majority, or how many members they "+
+		"wait for, 1 being the primary alone; by default the plan suits all")
 }
 
 // modelSettings are the flags of predictions.
@@ -108,7 +114,8 @@ func (s *topologySettings) showPlan(set *topology.Set, o topology.PlanOptions, p
 		{Name: "all automatic", Prediction: topology.PredictAutomatic(set, p)},
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: policy %s, fan-out %d, depth %d, majority of %d\n", cli.Plain(set.Name), plan.Policy, plan.FanOut, plan.Depth, plan.Majority)
+	fmt.Fprintf(&b, "%s: policy %s, fan-out %d, depth %d, majority of %d\n", cli.Plain(set.Name), plan.Policy, plan.FanOut,
+		plan.Depth, plan.Majority)
 	fmt.Fprintln(&b, planTable(set, plan).Render())
 	writeLeft(&b, plan)
 	fmt.Fprintln(&b, effectTable(effect).Render())
@@ -151,12 +158,14 @@ func planTable(set *topology.Set, plan *topology.Plan) table.Writer {
 
 // effectTable compares predictions; throughput is also relative to the first.
 func effectTable(outcomes []topology.Outcome) table.Writer {
-	t := newTable("predicted", "w:1", "majority", "majority waits", "CPU w:1", "CPU majority", "CPU inner", "under primary", "depth", "fan-out")
+	t := newTable("predicted", "w:1", "majority", "majority waits", "CPU w:1", "CPU majority", "CPU inner",
+		"under primary", "depth", "fan-out")
 	first := outcomes[0].Prediction
 	for _, o := range outcomes {
 		p := o.Prediction
-		t.AppendRow(table.Row{o.Name, rateText(p.W1, first.W1), rateText(p.Majority, first.Majority), fmt.Sprintf("%.1f ms", p.WaitMillis),
-			percent(p.CPUW1), percent(p.CPUMajority), percent(p.CPUInner), tidy(p.Direct), tidy(p.Depth), tidy(p.FanOut)})
+		t.AppendRow(table.Row{o.Name, rateText(p.W1, first.W1), rateText(p.Majority, first.Majority),
+			fmt.Sprintf("%.1f ms", p.WaitMillis), percent(p.CPUW1), percent(p.CPUMajority), percent(p.CPUInner), tidy(p.Direct),
+			tidy(p.Depth), tidy(p.FanOut)})
 	}
 	alignRight(t, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 	return t
@@ -230,21 +239,24 @@ func bindHypothesis(f *pflag.FlagSet, h *topology.Hypothesis) {
 	f.IntVar(&h.Voters, "voters", 0, "members that vote; 0 is as many as may, up to 7")
 	f.IntVar(&h.Zones, "zones", 1, "zones, 1 to 3")
 	f.Float64Var(&h.ZoneMillis, "zone-rtt", 20, "round trip between neighbouring zones, in `milliseconds`")
-	f.BoolVar(&h.SpreadVoters, "spread-voters", false, "spread the voters over the zones; otherwise the primary's zone has a majority of them")
+	f.BoolVar(&h.SpreadVoters, "spread-voters", false,
+		"spread the voters over the zones; otherwise the primary's zone has a majority of them")
 }
 
 // showFit shows the model beside the table that it is fitted to.
 func (s *topologySettings) showFit() error {
 	p, cells := topology.FitPublished(), topology.PublishedFit()
-	t := newTable("members", "write concern", "chaining", "published", "model", "difference", "left out", "CPU, published", "model", "difference", "left out")
+	t := newTable("members", "write concern", "chaining", "published", "model", "difference", "left out", "CPU, published",
+		"model", "difference", "left out")
 	change := func(v float64) string { return fmt.Sprintf("%+.1f %%", 100*v) }
 	for _, c := range cells {
 		concern := "1"
 		if c.Majority {
 			concern = topology.Majority
 		}
-		t.AppendRow(table.Row{c.Members, concern, onOff(c.Chaining), fmt.Sprintf("%.0f/s", c.OpsPerSecond), fmt.Sprintf("%.0f/s", c.Model), change(c.Error), change(c.LeftOutError),
-			percent(c.CPU), percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError)})
+		t.AppendRow(table.Row{c.Members, concern, onOff(c.Chaining), fmt.Sprintf("%.0f/s", c.OpsPerSecond),
+			fmt.Sprintf("%.0f/s", c.Model), change(c.Error), change(c.LeftOutError), percent(c.CPU), percent(c.ModelCPU),
+			change(c.CPUError), change(c.LeftOutCPUError)})
 	}
 	alignRight(t, 1, 4, 5, 6, 7, 8, 9, 10, 11)
 	return s.Tell(s.output, struct {
@@ -282,7 +294,8 @@ func (s *actSettings) bindAct(cmd *cobra.Command, within time.Duration) {
 }
 
 func (s *actSettings) bindNotes(fs *pflag.FlagSet) {
-	fs.BoolVar(&s.noNotes, "no-notes", false, "write no notes into the oplog; in a set without writes a change then takes long, for a member keeps a new source only if that is ahead of it")
+	fs.BoolVar(&s.noNotes, "no-notes", false, "write no notes into the oplog; in a set without writes a change then "+
+		"takes long, for a member keeps a new source only if that is ahead of it")
 }
 
 // acting is what the commands that change a set work with.
@@ -296,7 +309,8 @@ type acting struct {
 }
 
 // acts is the RunE of a command that works on a set, and looks at it first.
-func (s *actSettings) acts(o *topology.PlanOptions, do func(context.Context, *acting, []string) error) func(*cobra.Command, []string) error {
+func (s *actSettings) acts(o *topology.PlanOptions,
+	do func(context.Context, *acting, []string) error) func(*cobra.Command, []string) error {
 	return s.onSet(func(ctx context.Context, observer *topology.Observer, args []string) error {
 		if s.holds {
 			if err := longEnough(s.interval); err != nil {
@@ -316,7 +330,8 @@ func (s *actSettings) acts(o *topology.PlanOptions, do func(context.Context, *ac
 			return err
 		}
 		log := config.NewLog(s.Stderr, s.logLevel, s.logFormat)
-		control := topology.NewController(observer, topology.ControlOptions{Plan: *o, Interval: s.interval, NoNotes: s.noNotes, Log: log})
+		control := topology.NewController(observer,
+			topology.ControlOptions{Plan: *o, Interval: s.interval, NoNotes: s.noNotes, Log: log})
 		return do(ctx, &acting{s, observer, set, filepath.Join(dir, "topology"), log, control}, args)
 	})
 }
@@ -328,7 +343,8 @@ func (t *acting) limited(ctx context.Context) (context.Context, context.CancelFu
 
 // plans is the RunE of a command that brings a set into a planned tree. Without
 // --yes it shows the plan; else do is told the tree from before the first change.
-func (s *actSettings) plans(o *topology.PlanOptions, do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
+func (s *actSettings) plans(o *topology.PlanOptions,
+	do func(context.Context, *acting, *topology.Memory) error) func(*cobra.Command, []string) error {
 	return s.acts(o, func(ctx context.Context, t *acting, _ []string) error {
 		if !s.yes {
 			return t.untouched(t.showPlan(t.set, *o, topology.FitPublished()))

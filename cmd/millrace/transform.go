@@ -21,17 +21,18 @@ import (
 )
 
 func transformCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "transform", Short: "Try rules on documents", RunE: cli.Group}, command(a, config.CommandTransformTest, (*session).tryRules, &cobra.Command{
-		Use:   "test --ns DB.COLL",
-		Short: "Show documents before and after the rules of a sync",
-		Long: `Applies --filter, --fields and --rename to documents of a file or to some that are
+	return group(&cobra.Command{Use: "transform", Short: "Try rules on documents", RunE: cli.Group},
+		command(a, config.CommandTransformTest, (*session).tryRules, &cobra.Command{
+			Use:   "test --ns DB.COLL",
+			Short: "Show documents before and after the rules of a sync",
+			Long: `Applies --filter, --fields and --rename to documents of a file or to some that are
 drawn from a source, as a sync would, and shows each before and after. Nothing is
 written anywhere. A document that a rule cannot map is an error (exit code 1).`,
-		Example: `  millrace transform test --config sync.yaml --ns shop.orders --doc order.json
+			Example: `  millrace transform test --config sync.yaml --ns shop.orders --doc order.json
   echo '{"_id": 1, "card": "4711"}' | millrace transform test --ns shop.orders --doc - --fields 'shop.orders={"mask": {"card": {"last": 2}}}'
   millrace transform test --config sync.yaml --ns shop.orders --sample 20`,
-		Args: cobra.NoArgs,
-	}))
+			Args: cobra.NoArgs,
+		}))
 }
 
 // tried is what becomes of documents.
@@ -80,7 +81,8 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 		return err
 	}
 	if failed > 0 {
-		return cli.WithCode(cli.ExitFailure, fmt.Errorf("%s cannot be mapped, first: %s", plural(failed, "document"), firstError(out)))
+		return cli.WithCode(cli.ExitFailure,
+			fmt.Errorf("%s cannot be mapped, first: %s", plural(failed, "document"), firstError(out)))
 	}
 	return nil
 }
@@ -136,7 +138,8 @@ func (r *session) triedDocuments(ctx context.Context, s *config.Transform) ([]bs
 	}
 	f, err := os.Open(s.Doc)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("--doc: %w", err), "give the path of a file of documents, or - for standard input")
+		return nil, mongo.WithHint(fmt.Errorf("--doc: %w", err),
+			"give the path of a file of documents, or - for standard input")
 	}
 	defer func() { _ = f.Close() }()
 	return readDocuments(s.Doc, f)
@@ -152,11 +155,13 @@ func readDocuments(name string, from io.Reader) (docs []bson.Raw, err error) {
 		if err := in.Decode(&text); errors.Is(err, io.EOF) {
 			return docs, nil
 		} else if err != nil {
-			return nil, mongo.WithHint(fmt.Errorf("document %d of %s: %w", len(docs)+1, name, err), "write documents in extended JSON, one after the other")
+			return nil, mongo.WithHint(fmt.Errorf("document %d of %s: %w", len(docs)+1, name, err),
+				"write documents in extended JSON, one after the other")
 		}
 		var doc bson.Raw
 		if err := bson.UnmarshalExtJSON(text, false, &doc); err != nil {
-			return nil, mongo.WithHint(fmt.Errorf("document %d of %s: %w", len(docs)+1, name, err), "write documents in extended JSON, one after the other")
+			return nil, mongo.WithHint(fmt.Errorf("document %d of %s: %w", len(docs)+1, name, err),
+				"write documents in extended JSON, one after the other")
 		}
 		docs = append(docs, doc)
 	}
@@ -170,7 +175,8 @@ func drawn(ctx context.Context, s *config.Transform) (docs []bson.Raw, err error
 	}
 	defer c.Close()
 	db, coll := mongo.SplitNS(s.NS)
-	cur, err := c.Client.Database(db).Collection(coll).Aggregate(ctx, bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: s.Sample}}}}})
+	cur, err := c.Client.Database(db).Collection(coll).
+		Aggregate(ctx, bson.A{bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: s.Sample}}}}})
 	if err == nil {
 		err = cur.All(ctx, &docs)
 	}
@@ -207,7 +213,8 @@ file's first line. The packages bring it along as well:
 }
 
 func secretsCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "secrets", Short: "Seal connection strings for the service", RunE: cli.Group}, keygenCommand(a), sealCommand(a))
+	return group(&cobra.Command{Use: "secrets", Short: "Seal connection strings for the service", RunE: cli.Group},
+		keygenCommand(a), sealCommand(a))
 }
 
 func keygenCommand(a *app) *cobra.Command {
@@ -272,7 +279,8 @@ the patterns of --job matches.`,
 		},
 	}
 	cmd.Flags().StringVar(&recipient, "recipient", "", "what millrace secrets keygen has printed")
-	cmd.Flags().StringArrayVar(&jobs, "job", nil, "`pattern` of names of jobs that it is for, with * and ?; may be repeated, by default all")
+	cmd.Flags().StringArrayVar(&jobs, "job", nil,
+		"`pattern` of names of jobs that it is for, with * and ?; may be repeated, by default all")
 	return cmd
 }
 

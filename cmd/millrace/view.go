@@ -64,7 +64,8 @@ func (v *viewer) head(now time.Time) {
 	if !s.StartedAt.IsZero() {
 		elapsed = shown.Clock(now.Sub(s.StartedAt))
 	}
-	v.add(cli.Plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent), shown.Size(float64(s.Process.Resident)))
+	v.add(cli.Plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent),
+		shown.Size(s.Process.Resident))
 	if s.Source != "" {
 		v.add(label("") + cli.Plain(s.Source) + " → " + cli.Plain(s.Target))
 	}
@@ -93,7 +94,7 @@ func (v *viewer) copying() {
 		}
 		parts = append(parts, shown.Count(c.DocsRate)+" docs/s", shown.Size(c.BytesRate)+"/s")
 	}
-	v.add(append(parts, shown.Count(float64(c.Docs))+" docs", shown.Size(float64(c.Bytes)))...)
+	v.add(append(parts, shown.Count(c.Docs)+" docs", shown.Size(c.Bytes))...)
 }
 
 // bar is a share as a figure, drawn over a fifth of the line if that is not narrow.
@@ -127,11 +128,12 @@ func (v *viewer) collections(room int) {
 	// Those under way first, then by size; the name settles ties, so that
 	// lines do not jump.
 	slices.SortFunc(open, func(a, b job.CollectionStatus) int {
-		return cmp.Or(cmp.Compare(min(b.Docs, 1), min(a.Docs, 1)), cmp.Compare(b.BytesTotal, a.BytesTotal), strings.Compare(a.Source, b.Source))
+		return cmp.Or(cmp.Compare(min(b.Docs, 1), min(a.Docs, 1)), cmp.Compare(b.BytesTotal, a.BytesTotal),
+			strings.Compare(a.Source, b.Source))
 	})
 	listed := min(len(open), room-1)
 	for _, c := range open[:listed] {
-		v.item(c.Source, shown.Share(c.Docs, c.DocsTotal, c.Done), shown.Count(float64(c.Docs))+" of "+shown.Count(float64(c.DocsTotal)))
+		v.item(c.Source, shown.Share(c.Docs, c.DocsTotal, c.Done), shown.Count(c.Docs)+" of "+shown.Count(c.DocsTotal))
 	}
 	var rest []string
 	if more := len(open) - listed; more > 0 {
@@ -159,24 +161,26 @@ func (v *viewer) following() {
 	if !v.s.Phase.AfterCopy() || v.s.Phase == job.PhaseIndexing {
 		return
 	}
-	v.add(label("changes")+shown.Count(float64(f.Operations))+" ops", shown.Count(f.OperationsRate)+" ops/s", shown.Size(f.BytesRate)+"/s",
-		fmt.Sprintf("%d schema changes", f.SchemaChanges), shown.Count(float64(f.Folded))+" folded")
+	v.add(label("changes")+shown.Count(f.Operations)+" ops", shown.Count(f.OperationsRate)+" ops/s",
+		shown.Size(f.BytesRate)+"/s", fmt.Sprintf("%d schema changes", f.SchemaChanges), shown.Count(f.Folded)+" folded")
 	if f.Located+f.Broadcast > 0 {
-		v.add(label("broadcast")+shown.Count(float64(f.Located))+" documents looked for", shown.Count(float64(f.Broadcast))+" updates sent to all")
+		v.add(label("broadcast")+shown.Count(f.Located)+" documents looked for",
+			shown.Count(f.Broadcast)+" updates sent to all")
 	}
 	for _, c := range v.s.Filters[:min(len(v.s.Filters), 6)] {
-		out := shown.Count(float64(c.LeftOut)) + " left out"
+		out := shown.Count(c.LeftOut) + " left out"
 		if c.Unread > 0 {
-			out += " and about " + shown.Count(float64(c.Unread)) + " by the source"
+			out += " and about " + shown.Count(c.Unread) + " by the source"
 		}
-		v.add(label("filter")+c.Rule, shown.Count(float64(c.Copied))+" copied", out, shown.Count(float64(c.Entered))+" entered", shown.Count(float64(c.Left))+" left")
+		v.add(label("filter")+c.Rule, shown.Count(c.Copied)+" copied", out, shown.Count(c.Entered)+" entered",
+			shown.Count(c.Left)+" left")
 	}
 	for _, c := range v.s.Fields[:min(len(v.s.Fields), 6)] {
-		v.add(label("fields")+cli.Plain(c.Rule), shown.Count(float64(c.Copied))+" copied", shown.Count(float64(c.Changed))+" of them changed",
-			shown.Count(float64(c.Written+c.Translated+c.Read))+" changes mapped", shown.Count(float64(c.Failed))+" failed")
+		v.add(label("fields")+cli.Plain(c.Rule), shown.Count(c.Copied)+" copied", shown.Count(c.Changed)+" of them changed",
+			shown.Count(c.Written+c.Translated+c.Read)+" changes mapped", shown.Count(c.Failed)+" failed")
 	}
 	for _, c := range v.s.SoftDeletes[:min(len(v.s.SoftDeletes), 6)] {
-		v.add(label("marked")+cli.Plain(c.Rule), shown.Count(float64(c.Marked))+" deleted on the source")
+		v.add(label("marked")+cli.Plain(c.Rule), shown.Count(c.Marked)+" deleted on the source")
 	}
 	for _, c := range v.s.Skips[:min(len(v.s.Skips), 6)] {
 		v.add(label("skipped")+cli.Plain(c.Rule), skippedText(c.Skipped))
@@ -204,7 +208,7 @@ func holdingText(h *job.Holding) string {
 func skippedText(counts map[string]int64) string {
 	var parts []string
 	for _, op := range slices.Sorted(maps.Keys(counts)) {
-		parts = append(parts, shown.Count(float64(counts[op]))+" "+op)
+		parts = append(parts, shown.Count(counts[op])+" "+op)
 	}
 	return cmp.Or(strings.Join(parts, ", "), "nothing yet")
 }
@@ -332,7 +336,8 @@ func during(ctx context.Context, do func() error, beside ...func(context.Context
 
 // watch shows progress until ctx ends: drawn again and again on a terminal,
 // as a log line at each interval elsewhere, or not at all if that is 0.
-func (r *session) watch(ctx context.Context, interval time.Duration, log func(), lines func(columns, rows int) []string) {
+func (r *session) watch(ctx context.Context, interval time.Duration, log func(),
+	lines func(columns, rows int) []string) {
 	if r.screen == nil {
 		if interval > 0 {
 			every(ctx, interval, log)
@@ -366,17 +371,20 @@ func logProgress(log *slog.Logger, s job.Status) {
 	switch {
 	case s.Structure != nil:
 		m := s.Structure
-		out = append(out, "collections", m.Collections, "collectionsTotal", m.CollectionsTotal, "views", m.Views, "viewsTotal", m.ViewsTotal,
+		out = append(out, "collections", m.Collections, "collectionsTotal", m.CollectionsTotal, "views", m.Views,
+			"viewsTotal", m.ViewsTotal,
 			"indexes", m.Indexes, "indexesTotal", m.IndexesTotal)
 	case s.Phase == job.PhaseCopying:
 		c := s.Copy
-		out = append(out, "docs", c.Docs, "docsTotal", c.DocsTotal, "bytes", bytesOf(c.Bytes), "docsRate", rate(c.DocsRate), "bytesRate", bytesOf(c.BytesRate))
+		out = append(out, "docs", c.Docs, "docsTotal", c.DocsTotal, "bytes", bytesOf(c.Bytes), "docsRate", rate(c.DocsRate),
+			"bytesRate", bytesOf(c.BytesRate))
 		add("etaSeconds", rounded(c.ETASeconds), c.ETASeconds >= 0)
 	case s.Phase == job.PhaseIndexing:
 		out = append(out, "building", len(s.Indexes))
 	case s.Phase.AfterCopy():
 		f := s.Follow
-		out = append(out, "operations", f.Operations, "operationsRate", rate(f.OperationsRate), "bytesRate", bytesOf(f.BytesRate))
+		out = append(out, "operations", f.Operations, "operationsRate", rate(f.OperationsRate), "bytesRate",
+			bytesOf(f.BytesRate))
 		add("lagSeconds", rounded(f.LagSeconds), f.LagSeconds >= 0)
 		add("windowSeconds", rounded(f.WindowSeconds), f.WindowSeconds >= 0)
 		add("applied", f.Applied, true)
@@ -405,7 +413,7 @@ func (f figure) String() string               { return f.text }
 func (f figure) MarshalJSON() ([]byte, error) { return json.Marshal(math.Round(f.n*10) / 10) }
 
 // bytesOf is an amount of bytes, or of bytes a second.
-func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), shown.Size(float64(n))} }
+func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), shown.Size(n)} }
 
 // rate is how many things happen in a second.
 func rate(n float64) figure { return figure{n, shown.Count(n)} }

@@ -28,7 +28,8 @@ func copying(n int) job.Status {
 	}
 	for i := range n {
 		s.Copy.Collections = append(s.Copy.Collections, job.CollectionStatus{
-			Source: fmt.Sprintf("shop.c%02d", i), Docs: int64(1000 * i), DocsTotal: 50_000, BytesTotal: int64(1000 - i), Done: i == 1})
+			Source: fmt.Sprintf("shop.c%02d", i), Docs: int64(1000 * i), DocsTotal: 50_000, BytesTotal: int64(1000 - i),
+			Done: i == 1})
 	}
 	return s
 }
@@ -77,7 +78,8 @@ func TestViewOfFollowing(t *testing.T) {
 // than the terminal, and what went wrong is among what is shown.
 func TestViewFitsEveryTerminal(t *testing.T) {
 	failed := copying(300)
-	failed.Phase, failed.Error, failed.Hint = job.PhaseFailed, "insert into shop.c00: "+strings.Repeat("long ", 50), "do something"
+	failed.Phase, failed.Error, failed.Hint = job.PhaseFailed, "insert into shop.c00: "+strings.Repeat("long ", 50),
+		"do something"
 	odd := copying(3)
 	odd.Copy.Collections[0].Source = "生命生命.生命\x1b[2Jevil\nname" + strings.Repeat("ä", 100)
 	odd.Copy.DocsTotal, odd.Copy.Docs = 10, 1_000_000
@@ -87,7 +89,8 @@ func TestViewFitsEveryTerminal(t *testing.T) {
 		indexing.Indexes = append(indexing.Indexes, job.IndexStatus{NS: "shop.c00", Done: 1, Total: 3})
 	}
 	for name, s := range map[string]job.Status{
-		"copying": copying(300), "failed": failed, "odd": odd, "indexing": indexing, "zero": {}, "starting": {Phase: job.PhaseStarting},
+		"copying": copying(300), "failed": failed, "odd": odd, "indexing": indexing, "zero": {},
+		"starting": {Phase: job.PhaseStarting},
 	} {
 		for columns := 10; columns < 200; columns += 3 {
 			for _, rows := range []int{1, 2, 5, 10, 24, 60} {
@@ -100,7 +103,8 @@ func TestViewFitsEveryTerminal(t *testing.T) {
 						t.Fatalf("%s at %dx%d: line %q of %d columns", name, columns, rows, l, width(l))
 					}
 				}
-				if text := strings.Join(lines, "\n"); name == "failed" && rows >= 10 && columns > 30 && !strings.Contains(text, "failed    ins") {
+				if text := strings.Join(lines, "\n"); name == "failed" && rows >= 10 && columns > 30 &&
+					!strings.Contains(text, "failed    ins") {
 					t.Fatalf("%s at %dx%d hides the error:\n%s", name, columns, rows, text)
 				}
 			}
@@ -109,7 +113,8 @@ func TestViewFitsEveryTerminal(t *testing.T) {
 }
 
 func TestVerifyView(t *testing.T) {
-	st := verify.Stats{Collections: 5, CollectionsDone: 2, Docs: 1000, Bytes: 2e6, EstimatedDocs: 4000, Waiting: 3, Settled: 7, Differences: 1}
+	st := verify.Stats{Collections: 5, CollectionsDone: 2, Docs: 1000, Bytes: 2e6, EstimatedDocs: 4000, Waiting: 3,
+		Settled: 7, Differences: 1}
 	got := verifyView(st, 10*time.Second, 80)
 	want := []string{
 		"comparing 2 of 5 collections  0:00:10",
@@ -130,11 +135,15 @@ func TestVerifyView(t *testing.T) {
 
 func TestFigures(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{shown.Count(0), "0"}, {shown.Count(950), "950"}, {shown.Count(48100), "48.1k"}, {shown.Count(1.2e6), "1.20M"}, {shown.Count(3.5e9), "3.50G"},
-		{shown.Size(0), "0 B"}, {shown.Size(999), "999 B"}, {shown.Size(1500), "1.50 kB"}, {shown.Size(56.2e6), "56.2 MB"}, {shown.Size(2e12), "2.00 TB"},
-		{shown.Seconds(-1), "unknown"}, {shown.Seconds(0.44), "0.4 s"}, {shown.Seconds(45), "45 s"}, {shown.Seconds(600), "10 min"}, {shown.Seconds(3 * 3600), "3.0 h"}, {shown.Seconds(5 * 86400), "5.0 d"},
+		{shown.Count(0), "0"}, {shown.Count(950), "950"}, {shown.Count(48100), "48.1k"}, {shown.Count(1.2e6), "1.20M"},
+		{shown.Count(3.5e9), "3.50G"},
+		{shown.Size(0), "0 B"}, {shown.Size(999), "999 B"}, {shown.Size(1500), "1.50 kB"}, {shown.Size(56.2e6), "56.2 MB"},
+		{shown.Size(2e12), "2.00 TB"},
+		{shown.Seconds(-1), "unknown"}, {shown.Seconds(0.44), "0.4 s"}, {shown.Seconds(45), "45 s"},
+		{shown.Seconds(600), "10 min"}, {shown.Seconds(3 * 3600), "3.0 h"}, {shown.Seconds(5 * 86400), "5.0 d"},
 		{shown.Clock(83 * time.Second), "0:01:23"}, {shown.Clock(25*time.Hour + time.Second), "1d 01:00:01"},
-		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "}, {cli.Plain("a\x1b[2J\nb"), `a\u001b[2J\nb`},
+		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "},
+		{cli.Plain("a\x1b[2J\nb"), `a\u001b[2J\nb`},
 		{bar(0.5, 4), "██░░"}, {fit(10, "abc", "def", "ghi"), "abc  def"}, {fit(2, "abc"), "a…"}, {fit(10, "", "x"), "x"},
 	} {
 		if c.got != c.want {

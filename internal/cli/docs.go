@@ -95,7 +95,8 @@ func documented(c *cobra.Command) []*cobra.Command {
 	if c.Name() == "completion" {
 		return nil
 	}
-	return slices.DeleteFunc(slices.Clone(c.Commands()), func(sub *cobra.Command) bool { return sub.Hidden || sub.Name() == "help" })
+	return slices.DeleteFunc(slices.Clone(c.Commands()),
+		func(sub *cobra.Command) bool { return sub.Hidden || sub.Name() == "help" })
 }
 
 func docFile(c *cobra.Command) string {
@@ -112,7 +113,8 @@ func docPage(c *cobra.Command) []byte {
 		fmt.Fprintf(&b, "\n```\n%s\n```\n", c.UseLine())
 	}
 	if c.Example != "" {
-		fmt.Fprintf(&b, "\n## Examples\n\n```\n%s\n```\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
+		fmt.Fprintf(&b, "\n## Examples\n\n```\n%s\n```\n",
+			strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
 	}
 	sections := config.Sections(c.Flags())
 	for i, section := range sections {
@@ -120,7 +122,8 @@ func docPage(c *cobra.Command) []byte {
 		section.Flags.VisitAll(func(f *pflag.Flag) {
 			if f.Name != "help" {
 				kind, usage := pflag.UnquoteUsage(f)
-				flags = append(flags, fmt.Sprintf("| `%s` | %s | %s |", strings.TrimSpace("--"+f.Name+" "+kind), cell(defaultText(f)), cell(usage)))
+				flags = append(flags,
+					fmt.Sprintf("| `%s` | %s | %s |", strings.TrimSpace("--"+f.Name+" "+kind), cell(defaultText(f)), cell(usage)))
 			}
 		})
 		title := "## " + section.Title
@@ -172,7 +175,8 @@ func manName(c *cobra.Command) string { return strings.ReplaceAll(c.CommandPath(
 
 func manPage(c *cobra.Command, date string) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"millrace %s\"\n.nh\n.ad l\n", roff(strings.ToUpper(manName(c))), date, roff(c.Root().Version))
+	fmt.Fprintf(&b, ".TH %s 1 \"%s\" \"millrace %s\"\n.nh\n.ad l\n", roff(strings.ToUpper(manName(c))), date,
+		roff(c.Root().Version))
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", roff(manName(c)), roff(c.Short))
 	fmt.Fprintf(&b, ".SH SYNOPSIS\n.B %s\n", roff(c.UseLine()))
 	manLines(&b, "DESCRIPTION", c.Long)
@@ -263,7 +267,8 @@ func (p *Program) usage(c *cobra.Command) error {
 	return err
 }
 
-// completeValues has the shell offer what flags take: words, files, directories. Where anything may stand it offers nothing.
+// completeValues has the shell offer what flags take: words, files, directories. Where anything may
+// stand it offers nothing.
 func completeValues(cmd *cobra.Command) {
 	if !cmd.HasParent() {
 		cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)

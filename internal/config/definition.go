@@ -34,8 +34,9 @@ func IsReference(value string) bool {
 // ofProcess are settings of sync that belong to a process, or that would do a thing
 // again each time a worker takes the job.
 func ofProcess() []string {
-	return []string{flagConfig, "job", "restart", "dry-run", "verify", flagTargetShard, "listen", flagToken, flagListenCert, flagListenKey, "listen-insecure",
-		"open-status", "pprof", "report", "output", "log-level", "log-format", flagProgress}
+	return []string{flagConfig, "job", "restart", "dry-run", "verify", flagTargetShard, "listen", flagToken,
+		flagListenCert, flagListenKey, "listen-insecure", "open-status", "pprof", "report", "output", "log-level",
+		"log-format", flagProgress}
 }
 
 // Definition reads the settings of a job from YAML or JSON as `millrace sync --config`
@@ -51,7 +52,8 @@ func Definition(name, text string, resolve Resolver) (*Sync, Problems) {
 	for _, e := range entries {
 		o := Origin{Kind: FromFile, Name: "settings", Line: e.line, Lines: e.lines}
 		if slices.Contains(ofProcess(), e.key) {
-			l.problems = append(l.problems, Problem{Setting: e.key, Where: o.String(), What: "does not belong in the definition of a job", How: "leave it out"})
+			l.problems = append(l.problems,
+				Problem{Setting: e.key, Where: o.String(), What: "does not belong in the definition of a job", How: "leave it out"})
 			continue
 		}
 		for i := range e.values {
@@ -82,7 +84,8 @@ func (l *loader) secret(key, value string, o Origin, resolve Resolver) string {
 	switch {
 	case mongo.HasPassword(value):
 		problem.What, problem.How = "holds a password, which everybody could read who may look at the job",
-			"write env:NAME or file:NAME, and give the connection string to the workers under that name, or seal it (millrace secrets seal)"
+			"write env:NAME or file:NAME, and give the connection string to the workers under that name, or seal it (millrace "+
+				"secrets seal)"
 		value, _ = Placeholder("")
 	case IsReference(value):
 		reference, err := value, error(nil)
@@ -186,7 +189,8 @@ func unseal(keyFile, job, text string) (string, error) {
 	defer func() { _ = f.Close() }()
 	keys, err := age.ParseIdentities(f)
 	if err != nil {
-		return "", errors.New("--secrets-key holds no key, as `millrace secrets keygen` writes it") // the error may show a line of it
+		// The error may show a line of it.
+		return "", errors.New("--secrets-key holds no key, as `millrace secrets keygen` writes it")
 	}
 	raw, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil {

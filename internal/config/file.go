@@ -72,7 +72,8 @@ type entry struct {
 func parseFile(path string, raw []byte, command string) ([]entry, Problems) {
 	r := fileReader{path: path, command: command, sets: settingNames()}
 	if len(raw) > maxFile {
-		r.fail(0, "", fmt.Sprintf("is %d bytes long, more than the %d of any configuration", len(raw), maxFile), "check the path")
+		r.fail(0, "", fmt.Sprintf("is %d bytes long, more than the %d of any configuration", len(raw), maxFile),
+			"check the path")
 		return nil, r.problems
 	}
 	r.read(r.parse(raw), "")
@@ -234,7 +235,8 @@ func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string)
 		}
 	default:
 		if e.values, e.lines = list(kv.Value); e.lines == nil {
-			r.shape(key, e.line, worst(kv.Value), cmp.Or(form.how, "write a single value or a list of values; quote what contains special characters"))
+			r.shape(key, e.line, worst(kv.Value),
+				cmp.Or(form.how, "write a single value or a list of values; quote what contains special characters"))
 			return
 		}
 	}
@@ -366,11 +368,13 @@ func ruleForms() map[string]ruleForm {
 	operation := schema{"enum": append(stream.OpNames(), "none")}
 	field := schema{"type": "string", "pattern": `^[^.$;]+$`, "not": schema{"const": "_id"}}
 	return map[string]ruleForm{
-		"filter":      {document, "write for example shop.orders: {status: open}, as find takes it", nil, refTo("filter")},
-		"fields":      {document, "write for example shop.orders: {drop: [card]}", nil, refTo("fields")},
-		"skip":        {words, "write for example shop.orders: [delete, drop]", nil, either(operation, schema{"type": "string", "pattern": ","}, schema{"type": "array", "minItems": 1, "items": operation})},
+		"filter": {document, "write for example shop.orders: {status: open}, as find takes it", nil, refTo("filter")},
+		"fields": {document, "write for example shop.orders: {drop: [card]}", nil, refTo("fields")},
+		"skip": {words, "write for example shop.orders: [delete, drop]", nil, either(operation,
+			schema{"type": "string", "pattern": ","}, schema{"type": "array", "minItems": 1, "items": operation})},
 		"soft-delete": {word, "write for example shop.orders: deletedAt", nil, field},
-		"rename":      {name, "write for example shop: store", schema{"minLength": 1}, schema{"type": "string", "minLength": 1}},
+		"rename": {name, "write for example shop: store", schema{"minLength": 1},
+			schema{"type": "string", "minLength": 1}},
 	}
 }
 
@@ -378,7 +382,8 @@ func ruleForms() map[string]ruleForm {
 func escaped(name string) string { return strings.NewReplacer(`\`, `\\`, "=", `\=`).Replace(name) }
 
 // ruleSets reads rules that are written as a mapping, in its order.
-func (r *fileReader) ruleSets(key string, form ruleForm, values []*ast.MappingValueNode) (out []string, lines []int, ok bool) {
+func (r *fileReader) ruleSets(key string, form ruleForm, values []*ast.MappingValueNode) (out []string, lines []int,
+	ok bool) {
 	ok = true
 	for _, kv := range values {
 		at := line(kv.Key.GetToken())

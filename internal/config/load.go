@@ -136,7 +136,8 @@ func (l *loader) set(name string, o Origin, values ...string) {
 	} else if !mongo.HasPassword(values[0]) {
 		what = fmt.Sprintf("%q cannot be used", values[0])
 	}
-	l.problems = append(l.problems, Problem{Setting: name, Where: o.String(), What: what, How: "want " + typeWords(f.Value.Type())})
+	l.problems = append(l.problems,
+		Problem{Setting: name, Where: o.String(), What: what, How: "want " + typeWords(f.Value.Type())})
 }
 
 func typeWords(flagType string) string {
@@ -183,7 +184,8 @@ func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, 
 			continue
 		}
 		if mode, err := statMode(f.Value.String()); err == nil && mode&0o077 != 0 {
-			out = append(out, Problem{Setting: name, Where: o[name].String(), What: "names a file that other users can read, and it holds a secret", How: "chmod 600 " + f.Value.String()})
+			out = append(out, Problem{Setting: name, Where: o[name].String(),
+				What: "names a file that other users can read, and it holds a secret", How: "chmod 600 " + f.Value.String()})
 		}
 	}
 	return out
@@ -236,7 +238,8 @@ func AllVariables(flags []*pflag.Flag) (names []string) {
 // otherVariables are those that no flag stands for: of the lab, of tests, secrets of the
 // service's jobs, and what Kubernetes sets for a service named millrace. One that ends in _ is a beginning.
 func otherVariables() []string {
-	return []string{"MONGOD_", "LAB_", "FAILPOINTS", "TEST_", "TRIAL", "TRIAL_", "SOAK", "SEED_", "SECRET_", "SERVICE_", "PORT_"}
+	return []string{"MONGOD_", "LAB_", "FAILPOINTS", "TEST_", "TRIAL", "TRIAL_", "SOAK", "SEED_", "SECRET_", "SERVICE_",
+		"PORT_"}
 }
 
 // Unknown finds what in an environment (NAME=value) is called like a variable of
@@ -257,10 +260,12 @@ func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag, foreig
 		name, value, _ := strings.Cut(one, "=")
 		short, ours := strings.CutPrefix(name, prefix)
 		if !ours || value == "" || slices.Contains(known, short) || slices.Contains(foreign, name) ||
-			slices.ContainsFunc(otherVariables(), func(o string) bool { return o == short || strings.HasSuffix(o, "_") && strings.HasPrefix(short, o) }) {
+			slices.ContainsFunc(otherVariables(),
+				func(o string) bool { return o == short || strings.HasSuffix(o, "_") && strings.HasPrefix(short, o) }) {
 			continue
 		}
-		p := Problem{Setting: name, Where: "environment", What: "means nothing to any command", How: "see the command's --help for its flags"}
+		p := Problem{Setting: name, Where: "environment", What: "means nothing to any command",
+			How: "see the command's --help for its flags"}
 		if best := cmp.Or(near.Name(short, own), near.Name(short, known)); best != "" {
 			p.How = "did you mean " + prefix + best + "?"
 		}

@@ -92,7 +92,8 @@ func TestLists(t *testing.T) {
 		{"file, text", nil, nil, "include: a.x, b", []string{"a.x", "b"}},
 		{"file, one", nil, nil, "include: [a]", []string{"a"}},
 		{"file, section wins", nil, nil, "include: [a]\nsync:\n  include: [b]\nverify:\n  include: [c]\n", []string{"b"}},
-		{"environment replaces the file's", nil, map[string]string{"MILLRACE_INCLUDE": "z"}, "include: [a, b]", []string{"z"}},
+		{"environment replaces the file's", nil, map[string]string{"MILLRACE_INCLUDE": "z"}, "include: [a, b]",
+			[]string{"z"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			args := c.args
@@ -171,8 +172,10 @@ func TestLoadProblems(t *testing.T) {
 		{"anchors", "mode: &m all\n", nil, []string{"mode", "line 1"}},
 		{"broken", "mode: [all\n", nil, []string{"YAML"}},
 		{"secret not shown", "source: mongodb://u:s3cret@h\n\tx: 'mongodb://u:s3cret@h\n", nil, []string{"conf.yaml"}},
-		{"environment", "", map[string]string{"MILLRACE_WARN_WINDOW": "soon"}, []string{"warn-window", "MILLRACE_WARN_WINDOW", "duration"}},
-		{"several", "reader: 3\nwriters: x\n", map[string]string{"MILLRACE_DRY_RUN": "maybe"}, []string{"3 settings", "dry-run", "reader", "writers"}},
+		{"environment", "", map[string]string{"MILLRACE_WARN_WINDOW": "soon"},
+			[]string{"warn-window", "MILLRACE_WARN_WINDOW", "duration"}},
+		{"several", "reader: 3\nwriters: x\n", map[string]string{"MILLRACE_DRY_RUN": "maybe"},
+			[]string{"3 settings", "dry-run", "reader", "writers"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := load(t, []string{"--config=conf.yaml"}, c.env, c.file)
@@ -232,8 +235,9 @@ func TestLargeFile(t *testing.T) {
 // FuzzFile says that no file ends the program, and that whatever is accepted
 // is made of known settings.
 func FuzzFile(f *testing.F) {
-	for _, s := range []string{"mode: all", "sync:\n  include: [a, b]\n", "rename: {a: b}", "a: &x 1\nb: *x", "- 1", "? a : b",
-		"mode: |\n  x\n", "\t", "---\n...\n---", "include: !!str x", "<<: {mode: all}", "\"mode\": 'all'", "{mode: all, job: [}"} {
+	for _, s := range []string{"mode: all", "sync:\n  include: [a, b]\n", "rename: {a: b}", "a: &x 1\nb: *x", "- 1",
+		"? a : b", "mode: |\n  x\n", "\t", "---\n...\n---", "include: !!str x", "<<: {mode: all}", "\"mode\": 'all'",
+		"{mode: all, job: [}"} {
 		f.Add([]byte(s))
 	}
 	sets := settingNames()
@@ -256,8 +260,10 @@ func FuzzFile(f *testing.F) {
 // before it is parsed.
 func TestDeepFile(t *testing.T) {
 	for what, text := range map[string]string{
-		"lists": "source: " + strings.Repeat("[", maxNesting+1), "mappings": strings.Repeat("{a: ", maxNesting+1), "items": strings.Repeat("- ", maxNesting+1), "keys": strings.Repeat("? ", maxNesting+1),
-		"both": strings.Repeat("- ", maxNesting/2) + strings.Repeat("[", maxNesting/2+1), "all that fits": strings.Repeat("[", maxFile),
+		"lists": "source: " + strings.Repeat("[", maxNesting+1), "mappings": strings.Repeat("{a: ", maxNesting+1),
+		"items": strings.Repeat("- ", maxNesting+1), "keys": strings.Repeat("? ", maxNesting+1),
+		"both":          strings.Repeat("- ", maxNesting/2) + strings.Repeat("[", maxNesting/2+1),
+		"all that fits": strings.Repeat("[", maxFile),
 	} {
 		_, problems := Definition("a", text, Placeholder)
 		if !strings.Contains(problems.Error(), "is nested more than") {

@@ -30,9 +30,11 @@ fields:
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ got, want []string }{
-		{s.Rules.Filter, []string{`shop.orders={"status":{"$in":["open","paid"]},"n":{"$gt":1.5},"none":null,"yes":true}`, `odd\=name.*={"a.b":"text: \"quoted\""}`}},
+		{s.Rules.Filter, []string{`shop.orders={"status":{"$in":["open","paid"]},"n":{"$gt":1.5},"none":null,"yes":true}`,
+			`odd\=name.*={"a.b":"text: \"quoted\""}`}},
 		{s.Rules.Skip, []string{"shop.carts=none", "shop.*=delete,drop"}},
-		{s.Rules.Fields, []string{`shop.orders={"set":{"z":1,"a":{"$numberLong":"5"}},"drop":["card"],"mask":{"email":{"last":4}}}`}},
+		{s.Rules.Fields,
+			[]string{`shop.orders={"set":{"z":1,"a":{"$numberLong":"5"}},"drop":["card"],"mask":{"email":{"last":4}}}`}},
 	} {
 		if !slices.Equal(c.got, c.want) {
 			t.Errorf("%q\nwant\n%q", c.got, c.want)
@@ -89,8 +91,10 @@ func TestMistakesInFiles(t *testing.T) {
 		{"fields:\n  shop.orders: {drop: card}", 4, []string{"at drop", "list of paths", "docs/transforms.md"}},
 		{"fields:\n  shop.orders: {drop: [_id]}", 4, []string{"_id", "leave it out"}},
 		{"fields:\n  shop.orders: {convert: {a: {to: number}}}", 4, []string{`convert → "a" → to`, "decimal"}},
-		{"fields:\n  shop.orders: {mask: {a: {hmac: env:MILLRACE_TEST_NONE}}}", 4, []string{"MILLRACE_TEST_NONE is not set", "have it where millrace runs"}},
-		{"fields:\n  shop.orders:\n    compute: {a: 'dco.x * 2'}", 4, []string{`compute → "a"`, "'dco'", "did you mean 'doc'"}},
+		{"fields:\n  shop.orders: {mask: {a: {hmac: env:MILLRACE_TEST_NONE}}}", 4,
+			[]string{"MILLRACE_TEST_NONE is not set", "have it where millrace runs"}},
+		{"fields:\n  shop.orders:\n    compute: {a: 'dco.x * 2'}", 4,
+			[]string{`compute → "a"`, "'dco'", "did you mean 'doc'"}},
 		{"fields:\n- shop.orders={\"drop\":[\"a\",\"a.b\"]}", 4, []string{"overlap"}},
 	} {
 		s, o, err := load(t, []string{"--config=conf.yaml"}, nil, above+c.file+"\n")

@@ -39,15 +39,17 @@ func Schema() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		sections[command] = schema{"type": []string{"object", "null"}, "description": "settings of millrace " + strings.ReplaceAll(command, "-", " ") + " alone",
-			"properties": own, "additionalProperties": false}
+		sections[command] = schema{"type": []string{"object", "null"},
+			"description": "settings of millrace " + strings.ReplaceAll(command, "-", " ") + " alone",
+			"properties":  own, "additionalProperties": false}
 		for name, s := range own {
 			all[name] = merged(all[name], s.(schema))
 		}
 	}
 	for command, section := range sections {
 		if setting, ok := all[command]; ok { // verify is a setting of sync, too
-			all[command] = schema{"if": schema{"type": "object"}, "then": section, "else": setting, "description": section["description"]}
+			all[command] = schema{"if": schema{"type": "object"}, "then": section, "else": setting,
+				"description": section["description"]}
 			continue
 		}
 		all[command] = section
@@ -61,10 +63,11 @@ func Schema() ([]byte, error) {
 		}
 	}
 	return json.MarshalIndent(schema{
-		"$schema":     "https://json-schema.org/draft/2020-12/schema",
-		"title":       "millrace configuration",
-		"description": "Settings of millrace by the names of its flags. Those of one command may stand in a section of its name.",
-		"type":        "object", "properties": all, "additionalProperties": false, "$defs": defs,
+		"$schema": "https://json-schema.org/draft/2020-12/schema",
+		"title":   "millrace configuration",
+		"description": "Settings of millrace by the names of its flags. Those of one command may stand in a section of " +
+			"its name.",
+		"type": "object", "properties": all, "additionalProperties": false, "$defs": defs,
 	}, "", " ")
 }
 

@@ -55,10 +55,14 @@ func TestSchemaTakesTheExamples(t *testing.T) {
 		t.Errorf("only %d examples were found", n)
 	}
 	for _, file := range []string{
-		"include: ['a.x,y', b]", "include: a.x, b", "job: 6.0\nuntil: 2026-01-02T15:04:05Z\nsync:\n  write-concern: 2\n", "verify: true\n", "status:\n",
-		"verify:\n  max-differences: 5\n  workers: 2\nworkers: 9\n", "rename: {crm: crm2, a=b.c: d.e}", "rename: [a=b]", "warn-window: 1h30m\ngive-up-after: 0\n", "compress: off",
-		"skip: {a.b: none, a.*: [delete, drop], c: 'insert,update'}", "skip: a.b=delete", "soft-delete: {a.*: deletedAt}", "fields: ['a.b={\"drop\": [\"x\"]}']",
-		"seed-local:\n  way: stopped\n  join-priority: 0.5\n", "max-rate-bytes: 50MB\nmax-rate-docs: 10", "transform-test:\n  sample: 5\n",
+		"include: ['a.x,y', b]", "include: a.x, b", "job: 6.0\nuntil: 2026-01-02T15:04:05Z\nsync:\n  write-concern: 2\n",
+		"verify: true\n", "status:\n",
+		"verify:\n  max-differences: 5\n  workers: 2\nworkers: 9\n", "rename: {crm: crm2, a=b.c: d.e}", "rename: [a=b]",
+		"warn-window: 1h30m\ngive-up-after: 0\n", "compress: off",
+		"skip: {a.b: none, a.*: [delete, drop], c: 'insert,update'}", "skip: a.b=delete", "soft-delete: {a.*: deletedAt}",
+		"fields: ['a.b={\"drop\": [\"x\"]}']",
+		"seed-local:\n  way: stopped\n  join-priority: 0.5\n", "max-rate-bytes: 50MB\nmax-rate-docs: 10",
+		"transform-test:\n  sample: 5\n",
 	} {
 		if err := validate(s, file); err != nil {
 			t.Errorf("%s: %v", file, err)
@@ -73,11 +77,16 @@ func TestSchemaTakesTheExamples(t *testing.T) {
 func TestSchemaRefuses(t *testing.T) {
 	s := compiled(t)
 	for _, file := range []string{
-		"moed: all", "sync: {moed: all}", "verify: {methd: digest}", "snyc: {mode: all}", "sync: {workers: 4}", "sync: all", "config: x", "mode: al", "mode: [all, full]", "mode:", "verify:",
-		"readers: many", "readers: 1.5", "readers: [1]", "dry-run: yes", "verify: maybe", "warn-window: 10", "warn-window: soon", "include: {a: b}", "include: ['.x']", "rename: {a: [b]}",
-		"rename: [a]", "filter: {a.b: }", "filter: {a.b: open}", "filter: {a.b: {x: {$inn: [1]}}}", "filter: {a.b: {$where: '1'}}", "filter: a.b", "filter: {.b: {}}",
-		"skip: {a.b: deletes}", "skip: {a.b: [delete, dorp]}", "skip: {a.b: {delete: true}}", "skip: {a.b: []}", "soft-delete: {a.b: [a, b]}", "soft-delete: {a.b: a.b}", "soft-delete: {a.b: _id}",
-		"fields: {a.b: {dorp: [x]}}", "fields: {a.b: {drop: x}}", "fields: {a.b: {mask: {x: {last: four}}}}", "fields: {a.b: {convert: {x: {to: number}}}}", "- mode: all", "seed-local: {way: fast}",
+		"moed: all", "sync: {moed: all}", "verify: {methd: digest}", "snyc: {mode: all}", "sync: {workers: 4}", "sync: all",
+		"config: x", "mode: al", "mode: [all, full]", "mode:", "verify:",
+		"readers: many", "readers: 1.5", "readers: [1]", "dry-run: yes", "verify: maybe", "warn-window: 10",
+		"warn-window: soon", "include: {a: b}", "include: ['.x']", "rename: {a: [b]}",
+		"rename: [a]", "filter: {a.b: }", "filter: {a.b: open}", "filter: {a.b: {x: {$inn: [1]}}}",
+		"filter: {a.b: {$where: '1'}}", "filter: a.b", "filter: {.b: {}}",
+		"skip: {a.b: deletes}", "skip: {a.b: [delete, dorp]}", "skip: {a.b: {delete: true}}", "skip: {a.b: []}",
+		"soft-delete: {a.b: [a, b]}", "soft-delete: {a.b: a.b}", "soft-delete: {a.b: _id}",
+		"fields: {a.b: {dorp: [x]}}", "fields: {a.b: {drop: x}}", "fields: {a.b: {mask: {x: {last: four}}}}",
+		"fields: {a.b: {convert: {x: {to: number}}}}", "- mode: all", "seed-local: {way: fast}",
 	} {
 		if validate(s, file) == nil {
 			t.Errorf("%s is valid", file)

@@ -57,13 +57,15 @@ func TestSealed(t *testing.T) {
 		if c.key != "" {
 			w.SecretsKey = file(c.key)
 		}
-		s, problems := Definition(c.job, "source: '"+c.value+"'\ntarget: mongodb://t.example/\n", w.Resolver(func(string) (string, bool) { return "", false }))
+		s, problems := Definition(c.job, "source: '"+c.value+"'\ntarget: mongodb://t.example/\n",
+			w.Resolver(func(string) (string, bool) { return "", false }))
 		switch text := problems.Error(); {
 		case c.fault == "" && (len(problems) > 0 || s.Source != uri):
 			t.Errorf("%s: %q, %s", name, s.Source, text)
 		case c.fault != "" && (!strings.Contains(text, c.fault) || !strings.Contains(text, "line 1")):
 			t.Errorf("%s: %s", name, text)
-		case c.fault != "" && (strings.Contains(text, "hidden") || strings.Contains(text, key[:20]) || strings.Contains(text, some[20:40])):
+		case c.fault != "" &&
+			(strings.Contains(text, "hidden") || strings.Contains(text, key[:20]) || strings.Contains(text, some[20:40])):
 			t.Errorf("%s: a secret is told: %s", name, text)
 		}
 	}
@@ -83,11 +85,13 @@ func TestSealed(t *testing.T) {
 // TestMaskKeys: the key of a mask is what connection strings are: whoever makes a job
 // reads no other variable and no other file by it.
 func TestMaskKeys(t *testing.T) {
-	env := map[string]string{"MILLRACE_SECRET_A": "mongodb://a.example/", "MILLRACE_SECRET_KEY": "a key of more than 16 bytes", "OTHER": "another of more than 16 bytes"}
+	env := map[string]string{"MILLRACE_SECRET_A": "mongodb://a.example/",
+		"MILLRACE_SECRET_KEY": "a key of more than 16 bytes", "OTHER": "another of more than 16 bytes"}
 	lookup := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	t.Setenv("OTHER", env["OTHER"])
 	for ref, ok := range map[string]bool{"env:KEY": true, "env:OTHER": false, "file:/etc/passwd": false} {
-		_, problems := Definition("a", "source: env:A\ntarget: mongodb://t.example/\nfields:\n  shop.c: {mask: {mail: {hmac: \""+ref+"\"}}}\n", (&Work{}).Resolver(lookup))
+		_, problems := Definition("a", "source: env:A\ntarget: mongodb://t.example/\nfields:\n  shop.c: {mask: {mail: "+
+			"{hmac: \""+ref+"\"}}}\n", (&Work{}).Resolver(lookup))
 		if (len(problems) == 0) != ok {
 			t.Errorf("%s: %s", ref, problems)
 		}
@@ -109,7 +113,8 @@ func TestWildSecrets(t *testing.T) {
 			continue
 		}
 		resolve := func(string) (string, error) { return uri, nil }
-		for _, text := range []string{"source: " + strconv.Quote(uri) + "\ntarget: env:T\n", "source: " + uri + "\ntarget: env:T\n", "source: env:S\ntarget: env:T\n",
+		for _, text := range []string{"source: " + strconv.Quote(uri) + "\ntarget: env:T\n",
+			"source: " + uri + "\ntarget: env:T\n", "source: env:S\ntarget: env:T\n",
 			"source: env:S\ntarget: env:T\nsource-shard:\n- s0=" + uri + "\n"} {
 			_, problems := Definition("a", text, resolve)
 			said := problems.Error()

@@ -33,63 +33,87 @@ func (s *Seed) Bind(fs *pflag.FlagSet, command string) {
 	s.command = command
 	switch command {
 	case CommandSeedServe:
-		fs.StringVar(&s.URI, flagSeedURI, "", "connection string `URI` of the one member to copy; with a password, set MILLRACE_URI or a config file instead; leave it out for a member that is shut down")
+		fs.StringVar(&s.URI, flagSeedURI, "", "connection string `URI` of the one member to copy; with a password, set "+
+			"MILLRACE_URI or a config file instead; leave it out for a member that is shut down")
 		fs.StringVar(&s.DBPath, flagSeedDBPath, "", "that member's data `directory`")
 		s.bindSource(fs)
 		s.bindAgent(fs)
 	case CommandSeedPull:
 		fs.StringVar(&s.From, "from", "", "`address` of the agent: https://host:port")
-		fs.StringVar(&s.Pull.DBPath, flagSeedDBPath, "", "the new member's data `directory`: empty, or one of a copy to complete; see --replace")
+		fs.StringVar(&s.Pull.DBPath, flagSeedDBPath, "",
+			"the new member's data `directory`: empty, or one of a copy to complete; see --replace")
 		fs.StringVar(&s.TLSCA, "tls-ca", "", "`file` with the certificate authority of the agent; by default the system's")
-		fs.StringVar(&s.TokenFile, "token-file", "", "`file` with the agent's token; by default that which an agent of the same user on this machine made")
+		fs.StringVar(&s.TokenFile, "token-file", "",
+			"`file` with the agent's token; by default that which an agent of the same user on this machine made")
 		fs.BoolVar(&s.Compress, "zstd", false, "have the agent compress what it sends: for slow networks")
-		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set, for --join and --replace; with a password, set MILLRACE_SET_URI or a config file instead")
+		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set, for --join and --replace; with "+
+			"a password, set MILLRACE_SET_URI or a config file instead")
 		s.bindTarget(fs)
 	case CommandSeedLocal:
-		fs.StringVar(&s.URI, flagFromURI, "", "connection string `URI` of the one member to copy; with a password, set MILLRACE_FROM_URI or a config file instead; leave it out for a member that is shut down")
+		fs.StringVar(&s.URI, flagFromURI, "", "connection string `URI` of the one member to copy; with a password, set "+
+			"MILLRACE_FROM_URI or a config file instead; leave it out for a member that is shut down")
 		fs.StringVar(&s.DBPath, "from-dbpath", "", "that member's data `directory`")
-		fs.StringVar(&s.Pull.DBPath, "to-dbpath", "", "the new member's data `directory`: empty, or one of a copy to complete; see --replace")
-		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set, for --join and --replace, if --from-uri is not given; with a password, set MILLRACE_SET_URI or a config file instead")
+		fs.StringVar(&s.Pull.DBPath, "to-dbpath", "",
+			"the new member's data `directory`: empty, or one of a copy to complete; see --replace")
+		fs.StringVar(&s.Member.SetURI, flagSetURI, "", "connection string `URI` of the set, for --join and --replace, if "+
+			"--from-uri is not given; with a password, set MILLRACE_SET_URI or a config file instead")
 		s.bindSource(fs)
 		fs.BoolVar(&s.DryRun, "dry-run", false, "show the plan and the precheck, and copy nothing")
-		fs.BoolVar(&s.Pull.NoClone, "no-reflink", false, "copy also where the file system lets both directories share blocks (XFS, btrfs)")
+		fs.BoolVar(&s.Pull.NoClone, "no-reflink", false,
+			"copy also where the file system lets both directories share blocks (XFS, btrfs)")
 		s.bindTarget(fs)
 	}
 	fs.IntVar(&s.Workers, "workers", 4, "ranges read, or files compared, at once")
-	fs.StringVar(&s.maxRateBytes, flagRateBytes, "0", "most `bytes` copied in a second, such as 50MB or 8MiB; 0 is unlimited")
+	fs.StringVar(&s.maxRateBytes, flagRateBytes, "0",
+		"most `bytes` copied in a second, such as 50MB or 8MiB; 0 is unlimited")
 	s.Common.bind(fs)
 }
 
 func (s *Seed) bindSource(fs *pflag.FlagSet) {
 	Choice(fs, (*string)(&s.Way), "way", "auto* backup-cursor fsync-lock stopped",
-		"how the files are made to hold one moment: auto (backup-cursor where the server has it), backup-cursor, fsync-lock or stopped")
-	fs.DurationVar(&s.MaxBehind, "max-behind", 10*time.Second, "backup-cursor: add the journal until the copy is no further behind the member than this")
-	fs.DurationVar(&s.LockLimit, "lock-limit", time.Minute, "longest time that fsyncLock may last; the lock is let go after it, whatever happens")
+		"how the files are made to hold one moment: auto (backup-cursor where the server has it), backup-cursor, fsync-lock "+
+			"or stopped")
+	fs.DurationVar(&s.MaxBehind, "max-behind", 10*time.Second,
+		"backup-cursor: add the journal until the copy is no further behind the member than this")
+	fs.DurationVar(&s.LockLimit, "lock-limit", time.Minute,
+		"longest time that fsyncLock may last; the lock is let go after it, whatever happens")
 	fs.BoolVar(&s.AllowPrimary, "allow-primary", false, "permit to lock a primary, together with --yes-block-all-writes")
-	fs.BoolVar(&s.YesBlockAllWrites, "yes-block-all-writes", false, "yes, while the primary is locked nothing can be written to the whole set")
-	fs.StringVar(&s.SpoolDir, "spool-dir", "", "`directory` with room for what changes during the copy; by default a temporary one")
+	fs.BoolVar(&s.YesBlockAllWrites, "yes-block-all-writes", false,
+		"yes, while the primary is locked nothing can be written to the whole set")
+	fs.StringVar(&s.SpoolDir, "spool-dir", "",
+		"`directory` with room for what changes during the copy; by default a temporary one")
 }
 
 func (s *Seed) bindAgent(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Listen, "listen", "127.0.0.1:7117", "`address` to listen on, host:port; anything but loopback needs --tls-cert and --token-file")
-	fs.StringVar(&s.TokenFile, "token-file", "", "`file` with the secret that pullers have to know; by default a new one is made, for pullers of the same user on this machine")
+	fs.StringVar(&s.Listen, "listen", "127.0.0.1:7117",
+		"`address` to listen on, host:port; anything but loopback needs --tls-cert and --token-file")
+	fs.StringVar(&s.TokenFile, "token-file", "", "`file` with the secret that pullers have to know; by default a new one "+
+		"is made, for pullers of the same user on this machine")
 	fs.StringVar(&s.TLSCert, "tls-cert", "", "`file` with the agent's certificate (PEM)")
 	fs.StringVar(&s.TLSKey, "tls-key", "", "`file` with its key; by default the same as --tls-cert")
-	fs.IntVar(&s.Pullers, "pullers", 1, "pullers to wait for before the member is locked, so that one lock serves them all")
+	fs.IntVar(&s.Pullers, "pullers", 1,
+		"pullers to wait for before the member is locked, so that one lock serves them all")
 }
 
 func (s *Seed) bindTarget(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.Start, "start", false, "start the new member with the command after --")
 	fs.StringVar(&s.Member.Join, "join", "", "add the started member to the set under this `address`, host:port")
-	fs.StringVar(&s.Member.Replace, "replace", "", "`address` of a member that the set has and that is stopped, host:port: the copy takes the place of its data, which are removed if they are clearly its own; the set's configuration stays as it is")
+	fs.StringVar(&s.Member.Replace, "replace", "",
+		"`address` of a member that the set has and that is stopped, host:port: the copy takes the place of its data, which "+
+			"are removed if they are clearly its own; the set's configuration stays as it is")
 	fs.IntVar(&s.Member.Votes, "join-votes", 1, "votes of the new member once it has caught up: 0 or 1")
 	fs.Float64Var(&s.Member.Priority, "join-priority", 1, "priority of the new member once it has caught up")
 	fs.BoolVar(&s.Member.Hidden, "join-hidden", false, "hide the new member from clients; takes --join-priority 0")
-	fs.DurationVar(&s.Member.CatchUp, "catch-up", 24*time.Hour, "longest time to wait for the new member to become a secondary that has caught up")
-	fs.StringVar(&s.Member.NewSet, "as-new-set", "", "make the copy an independent replica set of this `name` instead of a member")
-	fs.StringVar(&s.Member.NewSetHost, "new-set-host", "", "`address` of the new set's only member, host:port; needed to start it")
-	fs.BoolVar(&s.Member.KeepExpiry, "keep-expiry", false, "let the new set expire documents at once, for one that is not to follow its old set; else that is held back until millrace sync finalizes")
-	fs.StringVar(&s.Member.Mongod, "mongod", "", "`program` that makes the copy independent; by default the first word after --, or mongod on PATH")
+	fs.DurationVar(&s.Member.CatchUp, "catch-up", 24*time.Hour,
+		"longest time to wait for the new member to become a secondary that has caught up")
+	fs.StringVar(&s.Member.NewSet, "as-new-set", "",
+		"make the copy an independent replica set of this `name` instead of a member")
+	fs.StringVar(&s.Member.NewSetHost, "new-set-host", "",
+		"`address` of the new set's only member, host:port; needed to start it")
+	fs.BoolVar(&s.Member.KeepExpiry, "keep-expiry", false, "let the new set expire documents at once, for one that is "+
+		"not to follow its old set; else that is held back until millrace sync finalizes")
+	fs.StringVar(&s.Member.Mongod, "mongod", "",
+		"`program` that makes the copy independent; by default the first word after --, or mongod on PATH")
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
 	s.bindProgress(fs, "")
 }
@@ -128,7 +152,8 @@ func (c *checker) seedSource(s *Seed, uri, dir string) {
 	c.directory(dir, s.DBPath)
 	c.bad(s.LockLimit < time.Second, "lock-limit", s.LockLimit.String()+" is too short", "use a second or more")
 	c.notNegative("max-behind", s.MaxBehind)
-	c.bad(s.AllowPrimary != s.YesBlockAllWrites, "allow-primary", "is half of what is needed", "give both --allow-primary and --yes-block-all-writes, or, better, copy a secondary")
+	c.bad(s.AllowPrimary != s.YesBlockAllWrites, "allow-primary", "is half of what is needed",
+		"give both --allow-primary and --yes-block-all-writes, or, better, copy a secondary")
 }
 
 func (c *checker) directory(setting, value string) {
@@ -145,19 +170,23 @@ func (c *checker) seedAgent(s *Seed) {
 	if loopback.Host(host) {
 		return
 	}
-	c.bad(s.TLSCert == "", "tls-cert", "is missing: all data of the member would cross the network in the clear", "give a certificate, or listen on 127.0.0.1")
-	c.bad(s.TokenFile == "", "token-file", "is missing: anybody could fetch all data of the member", "give a file with a secret, or listen on 127.0.0.1")
+	c.bad(s.TLSCert == "", "tls-cert", "is missing: all data of the member would cross the network in the clear",
+		"give a certificate, or listen on 127.0.0.1")
+	c.bad(s.TokenFile == "", "token-file", "is missing: anybody could fetch all data of the member",
+		"give a file with a secret, or listen on 127.0.0.1")
 }
 
 func (c *checker) seedFrom(s *Seed) {
 	u, err := url.Parse(s.From)
 	switch {
-	case s.From == "" || err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.Scheme != "https" && u.Scheme != "http":
+	case s.From == "" || err != nil || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+		u.Scheme != "https" && u.Scheme != "http":
 		c.fail("from", "is no address of an agent", "give --from https://host:port")
 	case u.Scheme == "http" && !loopback.Host(u.Hostname()):
 		c.fail("from", "is not encrypted, and not on this machine", "use https")
 	case !loopback.Host(u.Hostname()):
-		c.bad(s.TokenFile == "", "token-file", "is missing: an agent on another machine asks for it", "give the file that it was started with")
+		c.bad(s.TokenFile == "", "token-file", "is missing: an agent on another machine asks for it",
+			"give the file that it was started with")
 	}
 }
 
@@ -166,19 +195,25 @@ func (c *checker) seedTarget(s *Seed, dir string) {
 	c.directory(dir, s.Pull.DBPath)
 	c.report(s.Report)
 	c.notNegative(flagProgress, s.ProgressInterval)
-	c.bad(s.Start != (len(m.Command) > 0), "start", "and the command after -- belong together", "give --start -- mongod --dbpath … --replSet …")
+	c.bad(s.Start != (len(m.Command) > 0), "start", "and the command after -- belong together",
+		"give --start -- mongod --dbpath … --replSet …")
 	c.hostPort("join", m.Join)
 	c.hostPort("new-set-host", m.NewSetHost)
 	if m.SetURI != "" {
 		c.uri(flagSetURI, m.SetURI)
 	}
-	c.bad(m.Join != "" && (!s.Start || m.NewSet != ""), "join", "needs --start, and goes not with --as-new-set", "start the member with millrace, or add it with rs.add()")
+	c.bad(m.Join != "" && (!s.Start || m.NewSet != ""), "join", "needs --start, and goes not with --as-new-set",
+		"start the member with millrace, or add it with rs.add()")
 	c.hostPort("replace", m.Replace)
-	c.bad(m.Replace != "" && (m.Join != "" || m.NewSet != ""), "replace", "goes not with --join or --as-new-set", "use --join for a member that the set does not have yet")
+	c.bad(m.Replace != "" && (m.Join != "" || m.NewSet != ""), "replace", "goes not with --join or --as-new-set",
+		"use --join for a member that the set does not have yet")
 	c.bad(m.Join+m.Replace != "" && m.SetURI == "" && s.URI == "", flagSetURI, "is missing", "give the address of the set")
-	c.bad(m.Votes < 0 || m.Votes > 1 || m.Priority < 0 || m.Priority > 1000, "join-votes", "and --join-priority make no sense", "use 0 or 1 vote, and a priority from 0 to 1000")
-	c.bad((m.Hidden || m.Votes == 0) && m.Priority != 0 && m.Join != "", "join-priority", "has to be 0 for a hidden member, or one without a vote", "add --join-priority 0")
-	c.bad(m.NewSet != "" && s.Start && m.NewSetHost == "", "new-set-host", "is missing", "give the address under which the new set is to be reached, host:port")
+	c.bad(m.Votes < 0 || m.Votes > 1 || m.Priority < 0 || m.Priority > 1000, "join-votes",
+		"and --join-priority make no sense", "use 0 or 1 vote, and a priority from 0 to 1000")
+	c.bad((m.Hidden || m.Votes == 0) && m.Priority != 0 && m.Join != "", "join-priority",
+		"has to be 0 for a hidden member, or one without a vote", "add --join-priority 0")
+	c.bad(m.NewSet != "" && s.Start && m.NewSetHost == "", "new-set-host", "is missing",
+		"give the address under which the new set is to be reached, host:port")
 	c.bad(m.NewSet == "" && m.NewSetHost != "", "new-set-host", "goes with --as-new-set only", "leave it out")
 	c.bad(m.NewSet == "" && m.KeepExpiry, "keep-expiry", "goes with --as-new-set only", "leave it out")
 	c.notNegative("catch-up", m.CatchUp)

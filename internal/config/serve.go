@@ -33,10 +33,15 @@ func (w *Work) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&w.Name, "name", "", "`name` of the worker; by default the machine's and the number of the process")
 	fs.StringArrayVar(&w.labels, "label", nil, "`key=value` that jobs may ask of their worker; may be repeated")
 	fs.IntVar(&w.MaxJobs, "max-jobs", 0, "most jobs run at once; 0 is any number")
-	fs.StringVar(&w.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that a source's oplog may forget before its copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
-	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` whose files settings of jobs may refer to as file:NAME; without it they refer to variables alone, env:NAME being MILLRACE_SECRET_NAME")
-	fs.StringVar(&w.SecretsKey, "secrets-key", "", "`file` with the key of sealed values in settings of jobs, as millrace secrets keygen writes it")
-	fs.StringVar(&w.OTLPEndpoint, "otlp-endpoint", "", "`URL` of the collector of OpenTelemetry that traces are sent to, by OTLP over HTTP, http://127.0.0.1:4318; by default what OTEL_EXPORTER_OTLP_ENDPOINT says, and without it none are made")
+	fs.StringVar(&w.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that a source's oplog may forget "+
+		"before its copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
+	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` whose files settings of jobs may refer to as file:NAME; "+
+		"without it they refer to variables alone, env:NAME being MILLRACE_SECRET_NAME")
+	fs.StringVar(&w.SecretsKey, "secrets-key", "",
+		"`file` with the key of sealed values in settings of jobs, as millrace secrets keygen writes it")
+	fs.StringVar(&w.OTLPEndpoint, "otlp-endpoint", "",
+		"`URL` of the collector of OpenTelemetry that traces are sent to, by OTLP over HTTP, http://127.0.0.1:4318; by "+
+			"default what OTEL_EXPORTER_OTLP_ENDPOINT says, and without it none are made")
 }
 
 func (w *Work) validate(c *checker) {
@@ -58,13 +63,15 @@ func (w *Work) validate(c *checker) {
 	}
 	if w.OTLPEndpoint != "" {
 		u, err := url.Parse(w.OTLPEndpoint)
-		c.bad(err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "", "otlp-endpoint", "cannot be used",
-			"write http://127.0.0.1:4318, or https:// where the collector has a certificate; give what it asks for in OTEL_EXPORTER_OTLP_HEADERS")
+		c.bad(err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "",
+			"otlp-endpoint", "cannot be used", "write http://127.0.0.1:4318, or https:// where the collector has a "+
+				"certificate; give what it asks for in OTEL_EXPORTER_OTLP_HEADERS")
 	}
 	if w.SecretsKey != "" {
 		info, err := os.Stat(w.SecretsKey)
 		c.bad(err != nil, "secrets-key", "cannot be read", "make it with millrace secrets keygen")
-		c.bad(err == nil && info.Mode().Perm()&0o077 != 0, "secrets-key", "can be read or written by other users", "chmod 600 it")
+		c.bad(err == nil && info.Mode().Perm()&0o077 != 0, "secrets-key", "can be read or written by other users",
+			"chmod 600 it")
 	}
 }
 
@@ -124,15 +131,18 @@ func (n *NATS) bind(fs *pflag.FlagSet, uri string) {
 	fs.StringVar(&n.URI, "nats", "", uri)
 	fs.StringVar(&n.Creds, "nats-creds", "", "`file` with the credentials for NATS")
 	fs.StringVar(&n.TokenFile, "nats-token-file", "", "`file` with the secret for NATS")
-	fs.IntVar(&n.Replicas, "nats-replicas", 0, "nodes of a NATS cluster that keep everything, 1, 3 or 5; 0 is 3 of a cluster, and 1 of a single server; the same for all processes of a service")
-	fs.DurationVar(&n.Lease, "lease", 15*time.Second, "time after which others take the jobs of a worker that says nothing; the same for all processes of a service")
+	fs.IntVar(&n.Replicas, "nats-replicas", 0, "nodes of a NATS cluster that keep everything, 1, 3 or 5; 0 is 3 of a "+
+		"cluster, and 1 of a single server; the same for all processes of a service")
+	fs.DurationVar(&n.Lease, "lease", 15*time.Second,
+		"time after which others take the jobs of a worker that says nothing; the same for all processes of a service")
 }
 
 func (n *NATS) validate(c *checker) {
 	for _, uri := range strings.Split(n.URI, ",") {
 		u, err := url.Parse(uri)
-		c.bad(n.URI != "" && (err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" || strings.ContainsAny(uri, "@?#")), "nats", "cannot be used",
-			"write nats://host:4222 or tls://host:4222, several with commas; give a secret with --nats-token-file or --nats-creds")
+		c.bad(n.URI != "" && (err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" ||
+			strings.ContainsAny(uri, "@?#")), "nats", "cannot be used", "write nats://host:4222 or tls://host:4222, several "+
+			"with commas; give a secret with --nats-token-file or --nats-creds")
 	}
 	c.bad(!slices.Contains([]int{0, 1, 3, 5}, n.Replicas), "nats-replicas", "cannot be used", "give 1, 3 or 5")
 	c.bad(n.Lease < 3*time.Second, "lease", "is too short", "give at least 3s")
@@ -157,17 +167,25 @@ type Serve struct {
 // Bind implements Settings.
 func (s *Serve) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:8470", "`address` of API and console, host:port; port 0 takes a free one")
-	fs.StringVar(&s.TLSCert, flagListenCert, "", "`file` with the TLS certificate and those of its authorities, in PEM form; it and the key are read again for each connection")
+	fs.StringVar(&s.TLSCert, flagListenCert, "", "`file` with the TLS certificate and those of its authorities, in PEM "+
+		"form; it and the key are read again for each connection")
 	fs.StringVar(&s.TLSKey, flagListenKey, "", "`file` with its key; by default the same as --listen-tls-cert")
-	fs.BoolVar(&s.Insecure, "listen-insecure", false, "let other machines reach API, console and NATS without TLS: whoever sees the traffic on the way can use the tokens")
-	fs.StringVar(&s.Tokens, "tokens", "", "`file` of the tokens with their roles; without it one token for everything is made, and is handed over in the file token of --data-dir")
-	fs.StringVar(&s.OIDC, "oidc", "", "`file` of the provider of OpenID Connect at which people log in to the console, and of the roles that follow from its claims; the API takes its tokens, too")
+	fs.BoolVar(&s.Insecure, "listen-insecure", false,
+		"let other machines reach API, console and NATS without TLS: whoever sees the traffic on the way can use the tokens")
+	fs.StringVar(&s.Tokens, "tokens", "", "`file` of the tokens with their roles; without it one token for everything is "+
+		"made, and is handed over in the file token of --data-dir")
+	fs.StringVar(&s.OIDC, "oidc", "", "`file` of the provider of OpenID Connect at which people log in to the console, "+
+		"and of the roles that follow from its claims; the API takes its tokens, too")
 	section(fs, "API and console")
-	fs.StringVar(&s.Alerts, "alerts", "", "`file` of the rules of alerts, and of webhooks and mail addresses that are told; without it API and console alone show what the usual rules find")
+	fs.StringVar(&s.Alerts, "alerts", "", "`file` of the rules of alerts, and of webhooks and mail addresses that are "+
+		"told; without it API and console alone show what the usual rules find")
 	section(fs, "Alerts")
-	fs.StringVar(&s.DataDir, "data-dir", "", "`directory` of the service's own NATS; by default millrace/service below $XDG_STATE_HOME or ~/.local/state")
-	s.NATS.bind(fs, "`URI` of a NATS cluster with JetStream that keeps definitions, leases and reports, nats://host:4222, several with commas; by default this process has a server of its own")
-	fs.StringVar(&s.NATSListen, "nats-listen", "", "`address` at which the own NATS server is reached by workers of other machines, host:port; they give the secret in the file nats-token of --data-dir")
+	fs.StringVar(&s.DataDir, "data-dir", "",
+		"`directory` of the service's own NATS; by default millrace/service below $XDG_STATE_HOME or ~/.local/state")
+	s.NATS.bind(fs, "`URI` of a NATS cluster with JetStream that keeps definitions, leases and reports, "+
+		"nats://host:4222, several with commas; by default this process has a server of its own")
+	fs.StringVar(&s.NATSListen, "nats-listen", "", "`address` at which the own NATS server is reached by workers of "+
+		"other machines, host:port; they give the secret in the file nats-token of --data-dir")
 	section(fs, "Store")
 	fs.BoolVar(&s.NoWorker, "no-worker", false, "run no jobs here: other processes do (millrace worker)")
 	s.Work.bind(fs)
@@ -185,7 +203,8 @@ func (s *Serve) Validate(o Origins, _ []string) Problems {
 		c.closed("nats-listen", s.NATSListen, s.Insecure || s.TLSCert != "")
 		c.bad(s.URI != "", "nats-listen", "is of the own NATS server, and --nats names another", "leave one of them out")
 	}
-	c.bad(s.URI == "" && (s.Creds != "" || s.TokenFile != "" || s.Replicas != 0), "nats", "is missing", "--nats-creds, --nats-token-file and --nats-replicas are for a cluster that --nats names")
+	c.bad(s.URI == "" && (s.Creds != "" || s.TokenFile != "" || s.Replicas != 0), "nats", "is missing",
+		"--nats-creds, --nats-token-file and --nats-replicas are for a cluster that --nats names")
 	s.NATS.validate(c)
 	s.Work.validate(c)
 	return c.problems

@@ -56,7 +56,8 @@ func (c *checker) failAt(setting string, item int, what, how string) {
 	if item != whole {
 		origin = origin.item(item)
 	}
-	if user, _, ok := strings.Cut(what, "@"); ok && strings.Contains(user, ":") || mongo.HasPassword(what) { // quoted, of a flag that takes something else
+	// Quoted, of a flag that takes something else.
+	if user, _, ok := strings.Cut(what, "@"); ok && strings.Contains(user, ":") || mongo.HasPassword(what) {
 		what = "cannot be used"
 	}
 	c.problems = append(c.problems, Problem{Setting: setting, Where: origin.String(), What: what, How: how})
@@ -92,7 +93,8 @@ func (c *checker) wholeCluster(setting, uri, rule string) {
 	}
 	if db := mongo.Database(uri); db != "" && db != "admin" && db != "$external" {
 		c.fail(setting, fmt.Sprintf("names the database %q, which would choose nothing", db),
-			fmt.Sprintf("leave it out of the address and give "+rule+"; if the user is defined in it, add authSource=%s after a question mark", db, db))
+			fmt.Sprintf("leave it out of the address and give "+rule+"; if the user is defined in it, add authSource=%s after "+
+				"a question mark", db, db))
 	}
 }
 
@@ -150,7 +152,8 @@ func (c *checker) rules(setting string, item int, r transform.Config) {
 // job checks a job's name: it becomes a key in the target and a file name.
 func (c *checker) job(name string) {
 	if name != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`).MatchString(name) {
-		c.fail("job", fmt.Sprintf("%q is not a usable name", name), "use up to 64 letters, digits, dots, hyphens and underscores")
+		c.fail("job", fmt.Sprintf("%q is not a usable name", name),
+			"use up to 64 letters, digits, dots, hyphens and underscores")
 	}
 }
 
@@ -161,7 +164,8 @@ func (c *checker) report(path string) {
 		return
 	}
 	if err := outfile.Check(path); err != nil {
-		c.fail("report", fmt.Sprintf("%q cannot be written: %v", path, err), "give the path of a file in a directory that you may write to")
+		c.fail("report", fmt.Sprintf("%q cannot be written: %v", path, err),
+			"give the path of a file in a directory that you may write to")
 	}
 }
 
@@ -183,7 +187,8 @@ func (c *checker) applyBuffer(text string) int64 {
 	const how = "write for example 256MiB, and at least 8MB"
 	before := len(c.problems)
 	n := c.bytes(flagApplyBuffer, text, how)
-	c.bad(len(c.problems) == before && n < job.LeastApplyBuffer, flagApplyBuffer, fmt.Sprintf("%q is too small", text), how)
+	c.bad(len(c.problems) == before && n < job.LeastApplyBuffer, flagApplyBuffer, fmt.Sprintf("%q is too small", text),
+		how)
 	return n
 }
 
@@ -196,7 +201,8 @@ func (c *checker) address(setting, value string) {
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
 		c.fail(setting, fmt.Sprintf("%q has no usable port", value), "use a port from 0 to 65535")
 	}
-	c.bad(strings.ContainsAny(host, "/@ "), setting, fmt.Sprintf("%q has no usable host", value), "write for example 127.0.0.1:7000")
+	c.bad(strings.ContainsAny(host, "/@ "), setting, fmt.Sprintf("%q has no usable host", value),
+		"write for example 127.0.0.1:7000")
 }
 
 // listen checks the address of an API and what protects it; open permits it to do without.
@@ -209,7 +215,8 @@ func (c *checker) listen(address string, cert, key *string, open bool) {
 	}
 	*key = cmp.Or(*key, *cert)
 	if _, err := tls.LoadX509KeyPair(*cert, *key); err != nil {
-		c.fail(flagListenCert, "and "+flagListenKey+" cannot be used: "+err.Error(), "give a certificate and its key in PEM form")
+		c.fail(flagListenCert, "and "+flagListenKey+" cannot be used: "+err.Error(),
+			"give a certificate and its key in PEM form")
 	}
 }
 
@@ -222,7 +229,8 @@ func (c *checker) closed(setting, address string, open bool) {
 }
 
 func (c *checker) token(token string) {
-	if token != "" && (len(token) < 16 || len(token) > 1024 || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
+	if token != "" && (len(token) < 16 || len(token) > 1024 ||
+		strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
 		c.fail(flagToken, "is too weak, or too long", "use 16 to 1024 letters and digits")
 	}
 }
@@ -232,12 +240,14 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c := newChecker(&s.Common, o)
 	c.clusters(s.Source, s.Target)
 	s.SourceShards, s.TargetShards = c.shards(flagSourceShard, s.sourceShards), c.shards(flagTargetShard, s.targetShards)
-	c.bad(len(s.targetShards) > 0 && !s.Verify, flagTargetShard, "says where --verify reads the target, and nothing is verified", "add --verify, or leave it out")
+	c.bad(len(s.targetShards) > 0 && !s.Verify, flagTargetShard,
+		"says where --verify reads the target, and nothing is verified", "add --verify, or leave it out")
 	c.namespaces(s.Rules)
 	c.keys(s.Shard)
 	c.zones(s.Zones)
 	c.start(s)
-	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap", "cannot go with --on-existing drop, which drops what the other job has made",
+	c.bad(s.AllowOverlap && s.OnExisting == job.ExistingDrop, "allow-overlap",
+		"cannot go with --on-existing drop, which drops what the other job has made",
 		"use --on-existing merge")
 	c.until(s)
 	c.structure(s)
@@ -269,7 +279,8 @@ func (c *checker) shards(flag string, list []string) map[string]string {
 	for i, one := range list {
 		name, uri, ok := strings.Cut(one, "=")
 		if !ok || name == "" || strings.Contains(name, "://") {
-			c.failAt(flag, i, "is not name=URI", "write for example shard0=mongodb://host:27018/, with the name that config.shards has")
+			c.failAt(flag, i, "is not name=URI",
+				"write for example shard0=mongodb://host:27018/, with the name that config.shards has")
 			continue
 		}
 		c.uri(flag, uri)
@@ -282,7 +293,8 @@ func (c *checker) shards(flag string, list []string) map[string]string {
 // keys checks by which keys collections are to be sharded.
 func (c *checker) keys(rules []string) {
 	fail := func(item int, err error) {
-		c.failAt(flagShard, item, err.Error(), "write for example shop.orders=customer:1,_id:1, shop.orders=_id:hashed or shop.orders=none, each collection once")
+		c.failAt(flagShard, item, err.Error(),
+			"write for example shop.orders=customer:1,_id:1, shop.orders=_id:hashed or shop.orders=none, each collection once")
 	}
 	before := len(c.problems)
 	for i := range rules {
@@ -309,7 +321,8 @@ func (c *checker) start(s *Sync) {
 	case s.Mode == job.ModeAll || s.Mode == job.ModeFull:
 		c.fail("start-at", "is for incremental mode; a copy takes its own start", "add --mode incremental or leave it out")
 	case s.Mode == job.ModeStructure:
-		c.fail("start-at", "is for incremental mode; what makes the structure alone follows nothing", "leave it out, or choose --mode incremental")
+		c.fail("start-at", "is for incremental mode; what makes the structure alone follows nothing",
+			"leave it out, or choose --mode incremental")
 	case s.StartAt == "checkpoint":
 		c.bad(s.Restart, "start-at", "names the checkpoint that --restart forgets", "leave out one of the two")
 	default:
@@ -336,16 +349,20 @@ func (c *checker) structure(s *Sync) {
 		return
 	}
 	given := func(setting string) bool { return c.origins[setting].Kind != FromDefault }
-	c.bad(given("until") && s.Until != "caught-up", "until", fmt.Sprintf("%q cannot go with --mode structure, which ends by itself", s.Until),
+	c.bad(given("until") && s.Until != "caught-up", "until",
+		fmt.Sprintf("%q cannot go with --mode structure, which ends by itself", s.Until),
 		"leave it out, or choose --mode all to follow changes")
-	c.bad(len(s.Rules.Filter) > 0, "filter", "chooses documents, and --mode structure copies none", "leave it out, or choose --mode all or full")
-	c.bad(given("on-conflict") && s.OnConflict != job.ConflictStop, "on-conflict", "is about documents, and --mode structure copies none",
+	c.bad(len(s.Rules.Filter) > 0, "filter", "chooses documents, and --mode structure copies none",
+		"leave it out, or choose --mode all or full")
+	c.bad(given("on-conflict") && s.OnConflict != job.ConflictStop, "on-conflict",
+		"is about documents, and --mode structure copies none",
 		"leave it out; documents that a unique index of the target refuses have to go before")
 }
 
 func (c *checker) writeConcern(w string) {
 	_, err := mongo.ParseWriteConcern(w)
-	c.bad(err != nil || w == "", "write-concern", fmt.Sprintf("%q is unknown", w), "use majority or a number of members from 1 to 50")
+	c.bad(err != nil || w == "", "write-concern", fmt.Sprintf("%q is unknown", w),
+		"use majority or a number of members from 1 to 50")
 }
 
 // tags checks those of a preference that is one.
@@ -354,7 +371,8 @@ func (c *checker) tags(preference, tags string) {
 		return
 	}
 	if _, err := mongo.ParseReadPreference(preference, tags); err != nil {
-		c.fail("read-tags", "cannot be used: "+err.Error(), "write for example dc:east,rack:1;dc:west, and add --read-preference secondary or another")
+		c.fail("read-tags", "cannot be used: "+err.Error(),
+			"write for example dc:east,rack:1;dc:west, and add --read-preference secondary or another")
 	}
 }
 
@@ -393,8 +411,10 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 		s.Server = "" // which only the environment names
 	}
 	c.job(s.Job)
-	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short", "use 100ms or more")
-	c.bad(s.Cancel && (s.WhenCaughtUp || s.Wait), "cancel", "cannot go with --when-caught-up or --wait", "leave out one of the two")
+	c.bad(s.Watch && s.Interval < 100*time.Millisecond, "interval", s.Interval.String()+" is too short",
+		"use 100ms or more")
+	c.bad(s.Cancel && (s.WhenCaughtUp || s.Wait), "cancel", "cannot go with --when-caught-up or --wait",
+		"leave out one of the two")
 	if s.command == CommandThrottle {
 		s.Limits = c.limits(&s.rates, s.maxRateBytes, &s.loads)
 	}
@@ -404,9 +424,11 @@ func (s *Control) Validate(o Origins, _ []string) Problems {
 // limits are those that were given.
 func (c *checker) limits(rates *pace.Rates, bytes string, loads *pace.Loads) server.Limits {
 	rates.Bytes = c.rates(rates.Docs, bytes)
-	l := server.Limits{Docs: given(c.origins, flagRateDocs, &rates.Docs), Bytes: given(c.origins, flagRateBytes, &rates.Bytes),
-		Source: given(c.origins, flagSourceLoad, &loads.Source), Target: given(c.origins, flagTargetLoad, &loads.Target)}
-	c.bad(l == server.Limits{}, flagRateDocs, "is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
+	l := server.Limits{Docs: given(c.origins, flagRateDocs, &rates.Docs),
+		Bytes: given(c.origins, flagRateBytes, &rates.Bytes), Source: given(c.origins, flagSourceLoad, &loads.Source),
+		Target: given(c.origins, flagTargetLoad, &loads.Target)}
+	c.bad(l == server.Limits{}, flagRateDocs,
+		"is missing, and so are "+flagRateBytes+", "+flagSourceLoad+" and "+flagTargetLoad,
 		"give what is to change; a limit of 0 lifts it")
 	return l
 }

@@ -40,7 +40,8 @@ func TestValidateSync(t *testing.T) {
 		{"start", func(s *Sync) { s.Mode, s.StartAt = "incremental", "1700000000:1" }, ""},
 		{"start as time", func(s *Sync) { s.Mode, s.StartAt = "incremental", "2026-01-02T15:04:05Z" }, ""},
 		{"start as nonsense", func(s *Sync) { s.Mode, s.StartAt = "incremental", "now" }, "start-at"},
-		{"start at a forgotten checkpoint", func(s *Sync) { s.Mode, s.StartAt, s.Restart = "incremental", "checkpoint", true }, "start-at"},
+		{"start at a forgotten checkpoint",
+			func(s *Sync) { s.Mode, s.StartAt, s.Restart = "incremental", "checkpoint", true }, "start-at"},
 		{"until time", func(s *Sync) { s.Until = "2026-01-02T15:04:05+02:00" }, ""},
 		{"until nonsense", func(s *Sync) { s.Until = "later" }, "until"},
 		{"until time of a copy", func(s *Sync) { s.Mode, s.Until = "full", "2026-01-02T15:04:05Z" }, "until"},
@@ -70,7 +71,8 @@ func TestValidateSync(t *testing.T) {
 		{"zone without a name", func(s *Sync) { s.Zones = []string{"=s0"} }, "zone"},
 		{"key without fields", func(s *Sync) { s.Shard = []string{"d.a={}"} }, "shard"},
 		{"shards of the target", func(s *Sync) { s.Verify, s.targetShards = true, []string{"s0=mongodb://a/"} }, ""},
-		{"shards of a target that is not read", func(s *Sync) { s.targetShards = []string{"s0=mongodb://a/"} }, "target-shard"},
+		{"shards of a target that is not read", func(s *Sync) { s.targetShards = []string{"s0=mongodb://a/"} },
+			"target-shard"},
 		{"shard without name", func(s *Sync) { s.sourceShards = []string{"mongodb://a/?replicaSet=x"} }, "source-shard"},
 		{"shard twice", func(s *Sync) { s.sourceShards = []string{"s0=mongodb://a/", "s0=mongodb://b/"} }, "source-shard"},
 		{"shard elsewhere", func(s *Sync) { s.sourceShards = []string{"s0=http://a/"} }, "source-shard"},
@@ -95,7 +97,8 @@ func TestValidateSync(t *testing.T) {
 		{"listen on all", func(s *Sync) { s.Listen = ":0" }, "listen"},
 		{"listen on another address", func(s *Sync) { s.Listen = "10.0.0.1:7000" }, "listen"},
 		{"listen on all, accepted", func(s *Sync) { s.Listen, s.Insecure = ":0", true }, ""},
-		{"certificate that is not there", func(s *Sync) { s.Listen, s.TLSCert = ":0", "/no/such/cert.pem" }, "listen-tls-cert"},
+		{"certificate that is not there", func(s *Sync) { s.Listen, s.TLSCert = ":0", "/no/such/cert.pem" },
+			"listen-tls-cert"},
 		{"key alone", func(s *Sync) { s.TLSKey = "key.pem" }, "listen-tls-key"},
 		{"token", func(s *Sync) { s.Token = "short" }, "token"},
 		{"include", func(s *Sync) { s.Rules.Include = []string{"a.b", ".x"} }, "include"},
@@ -186,15 +189,19 @@ func TestEverythingWrongIsTold(t *testing.T) {
 }
 
 func TestSpec(t *testing.T) {
-	s, _, err := load(t, []string{"--source=mongodb://a", "--target=mongodb://b", "--include=x.*", "--rename=x=y", "--until=caught-up",
-		"--on-existing=merge", "--read-preference=nearest", "--partitions=7", "--give-up-after=5m", "--max-rate-bytes=8MiB"}, nil, "")
+	s, _, err := load(t,
+		[]string{"--source=mongodb://a", "--target=mongodb://b", "--include=x.*", "--rename=x=y", "--until=caught-up",
+			"--on-existing=merge", "--read-preference=nearest", "--partitions=7", "--give-up-after=5m", "--max-rate-bytes=8MiB"},
+		nil, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	expect(t, s.Validate(nil, nil), "")
 	spec := s.Spec
-	if spec.Source != "mongodb://a" || spec.Mode != job.ModeAll || spec.Until != "caught-up" || spec.OnExisting != job.ExistingMerge ||
-		spec.ReadPreference != "nearest" || spec.Partitions != 7 || spec.GiveUpAfter != 5*time.Minute || spec.WriteConcern != "majority" || spec.Limits != (pace.Rates{Bytes: 8 << 20}) ||
+	if spec.Source != "mongodb://a" || spec.Mode != job.ModeAll || spec.Until != "caught-up" ||
+		spec.OnExisting != job.ExistingMerge ||
+		spec.ReadPreference != "nearest" || spec.Partitions != 7 || spec.GiveUpAfter != 5*time.Minute ||
+		spec.WriteConcern != "majority" || spec.Limits != (pace.Rates{Bytes: 8 << 20}) ||
 		len(spec.Rules.Include) != 1 || len(spec.Rules.Rename) != 1 {
 		t.Errorf("%+v", spec)
 	}
@@ -223,7 +230,8 @@ func TestWarnings(t *testing.T) {
 		{Origin{Kind: FromFile, Name: "open.yaml", Line: 1}, 1},
 		{Origin{Kind: FromFile, Name: "closed.yaml", Line: 1}, 0},
 	} {
-		got := Warnings(set, Origins{"source": c.origin, "target": {Kind: FromFlag, Name: "target"}, "token": {Kind: FromFlag, Name: "token"}}, modes)
+		got := Warnings(set, Origins{"source": c.origin, "target": {Kind: FromFlag, Name: "target"},
+			"token": {Kind: FromFlag, Name: "token"}}, modes)
 		if len(got) != c.want {
 			t.Errorf("%v: %v", c.origin, got)
 		}

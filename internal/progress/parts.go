@@ -167,10 +167,12 @@ func (p *Progress) ShardsFrom(oldest map[string]mongo.OpTime) {
 func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
 	first, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.shardsDone() {
-		s := Shard{Shard: d.Shard, Docs: d.Docs, Bytes: d.Bytes, Changes: d.Changes, ChangeBytes: d.ChangeBytes, LagSeconds: -1, WindowSeconds: -1}
+		s := Shard{Shard: d.Shard, Docs: d.Docs, Bytes: d.Bytes, Changes: d.Changes, ChangeBytes: d.ChangeBytes,
+			LagSeconds: -1, WindowSeconds: -1}
 		was := named(first.shards, ShardDone{}, func(o ShardDone) bool { return o.Shard == d.Shard })
 		s.DocsRate, s.BytesRate = perSpan(was.Docs, d.Docs, seconds), perSpan(was.Bytes, d.Bytes, seconds)
-		s.ChangesRate, s.ChangeBytesRate = perSpan(was.Changes, d.Changes, seconds), perSpan(was.ChangeBytes, d.ChangeBytes, seconds)
+		s.ChangesRate, s.ChangeBytesRate = perSpan(was.Changes, d.Changes, seconds),
+			perSpan(was.ChangeBytes, d.ChangeBytes, seconds)
 		list = append(list, s)
 	}
 	at := func(name string) *Shard {
@@ -206,8 +208,9 @@ func (p *Progress) routerStatus() (list []Router) {
 	first, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.routersDone() {
 		was := named(first.routers, RouterDone{}, func(o RouterDone) bool { return o.Router == d.Router })
-		list = append(list, Router{Router: d.Router, Commands: d.Commands, CommandsRate: perSpan(was.Commands, d.Commands, seconds),
-			Bytes: d.Bytes, BytesRate: perSpan(was.Bytes, d.Bytes, seconds)})
+		list = append(list,
+			Router{Router: d.Router, Commands: d.Commands, CommandsRate: perSpan(was.Commands, d.Commands, seconds),
+				Bytes: d.Bytes, BytesRate: perSpan(was.Bytes, d.Bytes, seconds)})
 	}
 	return list
 }

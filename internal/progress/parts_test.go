@@ -42,7 +42,8 @@ func TestParts(t *testing.T) {
 	p.o.Routers = func() []RouterDone { return sent }
 	p.Copying(fromShards{{Shard: "s2", Docs: 5, Bytes: 50}, {Shard: "s1", Docs: 1, Bytes: 10}})
 	p.Copying(fromShards{{Shard: "s1", Docs: 2, Bytes: 20}})
-	src := &changes{parts: []stream.PartStats{{Name: "s1", Events: 100, Bytes: 1000, At: at(870)}, {Name: "s2", Events: 7, Bytes: 70, At: at(900)}}}
+	src := &changes{parts: []stream.PartStats{{Name: "s1", Events: 100, Bytes: 1000, At: at(870)},
+		{Name: "s2", Events: 7, Bytes: 70, At: at(900)}}}
 	p.Following(idle{}, src)
 	p.SetApplied(stream.Position{At: at(860)})
 	p.SourceAt(mongo.Positions{Last: at(900), Majority: at(900), Now: time.Unix(900, 0)}, at(400))
@@ -52,8 +53,10 @@ func TestParts(t *testing.T) {
 	src.parts[0].Events, src.parts[0].Bytes, sent = 140, 1400, []RouterDone{{"r1:27017", 30, 9000}, {"r2:27017", 1, 1}}
 	st := status(p)
 	want := []Shard{
-		{Shard: "s1", Docs: 3, Bytes: 30, Changes: 140, ChangesRate: 10, ChangeBytes: 1400, ChangeBytesRate: 100, LagSeconds: 30, WindowSeconds: 460, At: at(870).String()},
-		{Shard: "s2", Docs: 5, Bytes: 50, Changes: 7, ChangeBytes: 70, LagSeconds: 0, WindowSeconds: 60, At: at(900).String()},
+		{Shard: "s1", Docs: 3, Bytes: 30, Changes: 140, ChangesRate: 10, ChangeBytes: 1400, ChangeBytesRate: 100,
+			LagSeconds: 30, WindowSeconds: 460, At: at(870).String()},
+		{Shard: "s2", Docs: 5, Bytes: 50, Changes: 7, ChangeBytes: 70, LagSeconds: 0, WindowSeconds: 60,
+			At: at(900).String()},
 	}
 	if fmt.Sprint(st.Shards) != fmt.Sprint(want) {
 		t.Errorf("%+v\nwant %+v", st.Shards, want)
@@ -71,7 +74,8 @@ func TestParts(t *testing.T) {
 	}
 	p.Following(idle{}, &changes{parts: many})
 	st = status(p)
-	if rest := st.Shards[len(st.Shards)-1]; len(st.Shards) != MaxParts+1 || rest.Shard != Others || rest.Changes != 2*(50-MaxParts+2) || rest.LagSeconds != float64(50-MaxParts+2) {
+	if rest := st.Shards[len(st.Shards)-1]; len(st.Shards) != MaxParts+1 || rest.Shard != Others ||
+		rest.Changes != 2*(50-MaxParts+2) || rest.LagSeconds != float64(50-MaxParts+2) {
 		t.Errorf("%d shards, the last %+v", len(st.Shards), rest)
 	}
 	p.SourceSilent(errors.New("gone"))
@@ -101,5 +105,6 @@ type holds struct {
 }
 
 func (h *holds) Stats() stream.SourceStats {
-	return stream.SourceStats{Waits: stream.Wait{Part: "s1", For: time.Since(h.since), Moved: h.since, Since: mongo.OpTime{TS: bson.Timestamp{T: 9}}}}
+	return stream.SourceStats{Waits: stream.Wait{Part: "s1", For: time.Since(h.since), Moved: h.since,
+		Since: mongo.OpTime{TS: bson.Timestamp{T: 9}}}}
 }

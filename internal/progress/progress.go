@@ -71,8 +71,9 @@ type Progress struct {
 // New begins in PhaseStarting.
 func New(o Options) *Progress {
 	now := o.Now()
-	return &Progress{o: o, entered: now, st: Status{Job: o.Job, Source: o.Source, Target: o.Target, Phase: state.PhaseStarting,
-		StartedAt: now, PhaseSeconds: map[state.Phase]float64{}, Errors: map[string]int64{}}}
+	return &Progress{o: o, entered: now,
+		st: Status{Job: o.Job, Source: o.Source, Target: o.Target, Phase: state.PhaseStarting, StartedAt: now,
+			PhaseSeconds: map[state.Phase]float64{}, Errors: map[string]int64{}}}
 }
 
 func (p *Progress) set(f func()) {
@@ -361,7 +362,8 @@ func (p *Progress) followStatus() Follow {
 		st := p.source.Stats()
 		out.OpenTransactions = st.OpenTransactions
 		if w := st.Waits; w.Part != "" {
-			out.Holding = &Holding{Shard: w.Part, Seconds: w.For.Seconds(), Since: w.Moved.UTC(), At: w.Since.String(), Undecided: w.Undecided}
+			out.Holding = &Holding{Shard: w.Part, Seconds: w.For.Seconds(), Since: w.Moved.UTC(), At: w.Since.String(),
+				Undecided: w.Undecided}
 		}
 	}
 	return out
@@ -426,7 +428,8 @@ func (p *Progress) Begin(step Step, name, what string) (end func(error)) {
 // Collection tells of the copy of a collection that begins or has ended, from one shard
 // where the source has several.
 func (p *Progress) Collection(c copy.CollectionStats, shard string) {
-	p.tell(Event{Step: StepCollection, Name: c.Source, What: shard, Ended: c.State != copy.StateCopying, Docs: c.Docs, Bytes: c.Bytes})
+	p.tell(Event{Step: StepCollection, Name: c.Source, What: shard, Ended: c.State != copy.StateCopying, Docs: c.Docs,
+		Bytes: c.Bytes})
 }
 
 // figures are counts at one moment, or their rates a second.
@@ -473,6 +476,7 @@ func perSecond(all []sample) figures {
 		return figures{}
 	}
 	per := func(a, b float64) float64 { return max((b-a)/d, 0) }
-	return figures{per(oldest.docs, newest.docs), per(oldest.copied, newest.copied), per(oldest.operations, newest.operations),
+	return figures{per(oldest.docs, newest.docs), per(oldest.copied, newest.copied),
+		per(oldest.operations, newest.operations),
 		per(oldest.opBytes, newest.opBytes), per(oldest.cpu, newest.cpu)}
 }

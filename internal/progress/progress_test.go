@@ -70,7 +70,8 @@ func TestStatus(t *testing.T) {
 	p.Wait("")
 	p.SourceSilent(errors.New("gone"))
 	p.Fail(mongo.WithHint(errors.New("broken"), "mend it"))
-	if st = status(p); st.Errors["retry"] != 1 || st.Waiting == "" || st.Phase != state.PhaseFailed || st.Error != "broken" || st.Hint != "mend it" {
+	if st = status(p); st.Errors["retry"] != 1 || st.Waiting == "" || st.Phase != state.PhaseFailed ||
+		st.Error != "broken" || st.Hint != "mend it" {
 		t.Errorf("%+v", st)
 	}
 }
@@ -99,7 +100,8 @@ func TestStalledBuild(t *testing.T) {
 	c.after(time.Minute)
 	p.SetIndexes([]Index{{NS: "d.a", Done: 1, Total: 2}, {NS: "d.b", Stalled: "member h:1 is down", StalledSince: &since}})
 	st := status(p)
-	if st.Waiting != "an index build of d.b on the target: member h:1 is down" || st.WaitingSince == nil || !st.WaitingSince.Equal(since) {
+	if st.Waiting != "an index build of d.b on the target: member h:1 is down" || st.WaitingSince == nil ||
+		!st.WaitingSince.Equal(since) {
 		t.Errorf("waits for %q since %v", st.Waiting, st.WaitingSince)
 	}
 	p.Wait("somebody")

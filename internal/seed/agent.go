@@ -187,7 +187,8 @@ func (a *Agent) ended(err error) {
 }
 
 // errNoRound tells a puller to begin again: what it has stays useful.
-var errNoRound = errors.New("seed: the agent does not know this round; it has ended, or the agent was restarted") //nolint:gochecknoglobals // a sentinel
+var errNoRound = errors.New("seed: the agent does not know this round; it has ended, or the agent was " +
+	"restarted") //nolint:gochecknoglobals // a sentinel
 
 func (a *Agent) round(id string) (*round, error) {
 	a.mu.Lock()
@@ -279,7 +280,8 @@ func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 	f := r.files[q.Path] // nothing but what the manifest names is ever opened
 	frozen, aside := r.state == roundFrozen, r.spool
 	r.mu.Unlock()
-	if f == nil || q.First < 0 || q.First > r.blocks.size.blocks(maxFileSize) || len(q.Have) == 0 || int64(len(q.Have)) > r.blocks.size.perRange() {
+	if f == nil || q.First < 0 || q.First > r.blocks.size.blocks(maxFileSize) || len(q.Have) == 0 ||
+		int64(len(q.Have)) > r.blocks.size.perRange() {
 		return fmt.Errorf("seed: no such blocks: %s from %d", q.Path, q.First)
 	}
 	if frozen && r.agent.opts.Way != WayStopped {
@@ -392,7 +394,8 @@ func (r *round) readFrozen(ctx context.Context, f *roundFile, aside *spool, q Re
 		} else if n, err := r.frozenBlock(f, aside, q.Path, index, buf); err != nil {
 			return err
 		} else if b.Data = buf[:n]; sumOf(b.Data) != b.Sum {
-			return mongo.WithHint(fmt.Errorf("seed: block %d of %s has changed since the member was locked", index, q.Path), "begin again: what is there will be used")
+			return mongo.WithHint(fmt.Errorf("seed: block %d of %s has changed since the member was locked", index, q.Path),
+				"begin again: what is there will be used")
 		} else if err := r.agent.opts.Limit.Wait(ctx, 1, int64(n)); err != nil {
 			return err
 		}

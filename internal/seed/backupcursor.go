@@ -125,7 +125,8 @@ func (c *backupCursor) open(ctx context.Context) error {
 }
 
 func stageCommand(stage string, args bson.D) bson.D {
-	return bson.D{{Key: "aggregate", Value: int32(1)}, {Key: "pipeline", Value: bson.A{bson.D{{Key: stage, Value: args}}}}, {Key: "cursor", Value: bson.D{}}}
+	return bson.D{{Key: "aggregate", Value: int32(1)}, {Key: "pipeline", Value: bson.A{bson.D{{Key: stage, Value: args}}}},
+		{Key: "cursor", Value: bson.D{}}}
 }
 
 // cursorReply is a reply of a cursor.
@@ -223,7 +224,8 @@ func (c *backupCursor) file(doc bson.Raw) (File, error) {
 }
 
 // errCursorGone makes pullers begin another round with what they have.
-var errCursorGone = fmt.Errorf("%w: the server closed the backup cursor", errNoRound) //nolint:gochecknoglobals // a sentinel
+var errCursorGone = fmt.Errorf("%w: the server closed the backup cursor",
+	errNoRound) //nolint:gochecknoglobals // a sentinel
 
 // keepAlive asks for more, of which there is none, so that the server does not
 // give the cursor up.
@@ -263,13 +265,15 @@ func (c *backupCursor) Extend(ctx context.Context) ([]File, mongo.OpTime, error)
 	if to.IsZero() {
 		return nil, to, nil
 	}
-	reply, err := c.run(ctx, stageCommand("$backupCursorExtend", bson.D{{Key: "backupId", Value: c.backup}, {Key: "timestamp", Value: to.TS}}))
+	reply, err := c.run(ctx,
+		stageCommand("$backupCursorExtend", bson.D{{Key: "backupId", Value: c.backup}, {Key: "timestamp", Value: to.TS}}))
 	switch {
 	case mongo.IsCode(err, codeNoSuchStage):
 		c.log.Warn("the server cannot extend a backup cursor; the new member has to catch up from the oplog")
 		return nil, c.end, nil
 	case err != nil:
-		return nil, to, mongo.WithHint(fmt.Errorf("seed: extend the backup cursor to %s: %w", to, err), "run it again: what is there will be used")
+		return nil, to, mongo.WithHint(fmt.Errorf("seed: extend the backup cursor to %s: %w", to, err),
+			"run it again: what is there will be used")
 	}
 	files, err := c.extension(ctx, reply)
 	return files, to, err
@@ -299,7 +303,8 @@ func (c *backupCursor) extension(ctx context.Context, reply bson.Raw) ([]File, e
 			return files, err
 		}
 		var err error
-		if reply, err = c.run(ctx, bson.D{{Key: "getMore", Value: r.Cursor.ID}, {Key: "collection", Value: coll}}); err != nil {
+		if reply, err = c.run(ctx,
+			bson.D{{Key: "getMore", Value: r.Cursor.ID}, {Key: "collection", Value: coll}}); err != nil {
 			return nil, fmt.Errorf("seed: extend the backup cursor: %w", err)
 		}
 	}
@@ -321,7 +326,8 @@ type positions struct{ committed, own mongo.OpTime }
 func (c *backupCursor) positions(ctx context.Context) (positions, error) {
 	raw, err := c.run(ctx, bson.D{{Key: "replSetGetStatus", Value: int32(1)}})
 	if err != nil {
-		return positions{}, mongo.NeedsRole(fmt.Errorf("seed: ask the member how far it is: %w", err), "the user needs the role clusterMonitor")
+		return positions{},
+			mongo.NeedsRole(fmt.Errorf("seed: ask the member how far it is: %w", err), "the user needs the role clusterMonitor")
 	}
 	var st setStatus
 	if err := bson.Unmarshal(raw, &st); err != nil {
@@ -354,7 +360,8 @@ func (c *backupCursor) Release() error {
 func (c *backupCursor) kill(ctx context.Context) error {
 	raw, err := c.run(ctx, bson.D{{Key: "killCursors", Value: c.coll}, {Key: "cursors", Value: bson.A{c.id}}})
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: close the backup cursor: %w", err), "the server closes it by itself within ten minutes")
+		return mongo.WithHint(fmt.Errorf("seed: close the backup cursor: %w", err),
+			"the server closes it by itself within ten minutes")
 	}
 	var r struct {
 		Killed []int64 `bson:"cursorsKilled"`
@@ -392,17 +399,21 @@ func cursorError(err error) error {
 	case cursorIsOpen(err):
 		return mongo.WithHint(wrapped, "another backup runs on this member: wait for it to end, or copy another member")
 	case cursorIsLocked(err):
-		return mongo.WithHint(wrapped, "the member is locked by fsyncLock: another backup runs, or left its lock behind (db.fsyncUnlock())")
+		return mongo.WithHint(wrapped,
+			"the member is locked by fsyncLock: another backup runs, or left its lock behind (db.fsyncUnlock())")
 	case mongo.IsCode(err, codeCheckpointTookPlace), mongo.IsCode(err, codeCursorNotNow):
-		return mongo.WithHint(wrapped, "checkpoints kept getting in the way, or the member cannot make one now: try again later, or use --way fsync-lock")
+		return mongo.WithHint(wrapped,
+			"checkpoints kept getting in the way, or the member cannot make one now: try again later, or use --way fsync-lock")
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
-		return mongo.WithHint(wrapped, "give the user a role that may run $backupCursor (see the server's documentation), or use --way fsync-lock")
+		return mongo.WithHint(wrapped,
+			"give the user a role that may run $backupCursor (see the server's documentation), or use --way fsync-lock")
 	}
 	return mongo.WithHint(wrapped, "use --way fsync-lock")
 }
 
 func cursorIsOpen(err error) bool {
-	return mongo.IsCode(err, codeCursorIsOpen) || err != nil && strings.Contains(err.Error(), "existing backup cursor must be closed")
+	return mongo.IsCode(err, codeCursorIsOpen) || err != nil &&
+		strings.Contains(err.Error(), "existing backup cursor must be closed")
 }
 
 func cursorIsLocked(err error) bool {

@@ -85,7 +85,8 @@ func TestBackupCursorIsCopied(t *testing.T) {
 	if !bytes.Equal(content(t, to, "db/collection-1.wt"), want) {
 		t.Error("the collection is not as it was listed")
 	}
-	for _, name := range []string{"index-2.wt", "empty.wt", storageFile, "journal/WiredTigerLog.0000000001", "journal/WiredTigerLog.0000000002"} {
+	for _, name := range []string{"index-2.wt", "empty.wt", storageFile, "journal/WiredTigerLog.0000000001",
+		"journal/WiredTigerLog.0000000002"} {
 		if !bytes.Equal(content(t, to, name), content(t, dir, name)) {
 			t.Errorf("%s differs", name)
 		}
@@ -137,7 +138,9 @@ func TestBackupCursorIsLost(t *testing.T) {
 			lost = true
 			s.closeCursor()
 			s.mu.Lock()
-			s.fail["$backupCursorExtend"], s.once = ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "admin.$cmd.aggregate"}, {Key: "firstBatch", Value: bson.A{}}}}), true
+			s.fail["$backupCursorExtend"],
+				s.once = ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)},
+				{Key: "ns", Value: "admin.$cmd.aggregate"}, {Key: "firstBatch", Value: bson.A{}}}}), true
 			s.mu.Unlock()
 		}
 	}
@@ -183,7 +186,8 @@ func TestBackupCursorIsClosed(t *testing.T) {
 		if strings.Contains(name, "nothing") {
 			idle = 50 * time.Millisecond
 		}
-		a, err := NewAgent(AgentOptions{DBPath: dir, SpoolDir: t.TempDir(), Way: WayCursor, Pinner: &BackupCursor{URI: s.uri()}, Idle: idle})
+		a, err := NewAgent(AgentOptions{DBPath: dir, SpoolDir: t.TempDir(), Way: WayCursor,
+			Pinner: &BackupCursor{URI: s.uri()}, Idle: idle})
 		must(t, err)
 		m, err := a.Join(t.Context())
 		must(t, err)
@@ -221,17 +225,19 @@ func TestBackupCursorErrors(t *testing.T) {
 	}
 	for _, code := range []int32{codeCheckpointTookPlace, codeCursorNotNow} { // tried again
 		s := newStub(t, dir)
-		s.fail["$backupCursor"], s.once = failure(code, "BackupCursorOpenConflictWithCheckpoint", "A checkpoint took place while opening a backup cursor."), true
+		s.fail["$backupCursor"], s.once = failure(code, "BackupCursorOpenConflictWithCheckpoint",
+			"A checkpoint took place while opening a backup cursor."), true
 		must(t, pin(s))
 		if s.count("$backupCursor") != 2 || s.isOpen() {
 			t.Errorf("%d: %d attempts", code, s.count("$backupCursor"))
 		}
 	}
 	for want, f := range map[string]bson.D{
-		"another backup runs": failure(50886, "Location50886", "The existing backup cursor must be closed before $backupCursor can succeed."),
-		"fsyncUnlock":         failure(50885, "Location50885", "The node is currently fsyncLocked."),
-		"a role that":         failure(13, "Unauthorized", "not authorized"),
-		"fsync-lock":          failure(codeNoSuchStage, "Location40324", "Unrecognized pipeline stage name: '$backupCursor'"),
+		"another backup runs": failure(50886, "Location50886",
+			"The existing backup cursor must be closed before $backupCursor can succeed."),
+		"fsyncUnlock": failure(50885, "Location50885", "The node is currently fsyncLocked."),
+		"a role that": failure(13, "Unauthorized", "not authorized"),
+		"fsync-lock":  failure(codeNoSuchStage, "Location40324", "Unrecognized pipeline stage name: '$backupCursor'"),
 	} {
 		s := newStub(t, dir)
 		s.fail["$backupCursor"] = f
@@ -246,7 +252,8 @@ func TestBackupCursorErrors(t *testing.T) {
 	if _, err := (&BackupCursor{URI: s.uri()}).Pin(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
-	for _, name := range []string{"/elsewhere/x.wt", "/data/db/../x.wt", "/data/db/secret.pem", "/data/db/missing.wt", ""} {
+	for _, name := range []string{"/elsewhere/x.wt", "/data/db/../x.wt", "/data/db/secret.pem", "/data/db/missing.wt",
+		""} {
 		s := newStub(t, dir)
 		s.files = []bson.D{{{Key: "filename", Value: name}, {Key: "fileSize", Value: int64(1)}}}
 		if _, err := pinningAgent(t, s, dir, AgentOptions{}).Join(t.Context()); err == nil || s.isOpen() {
@@ -268,11 +275,15 @@ func TestPlanChoosesBackupCursor(t *testing.T) {
 		refused bool
 	}{
 		{name: "has it", want: WayCursor, why: "untested on a real server"},
-		{name: "a checkpoint", reply: failure(codeCheckpointTookPlace, "", "A checkpoint took place"), want: WayCursor, why: "untested"},
-		{name: "has none", reply: failure(codeNoSuchStage, "", "Unrecognized pipeline stage name"), want: WayLock, why: "the server has no $backupCursor"},
+		{name: "a checkpoint", reply: failure(codeCheckpointTookPlace, "", "A checkpoint took place"), want: WayCursor,
+			why: "untested"},
+		{name: "has none", reply: failure(codeNoSuchStage, "", "Unrecognized pipeline stage name"), want: WayLock,
+			why: "the server has no $backupCursor"},
 		{name: "may not", reply: failure(13, "Unauthorized", "not authorized"), want: WayLock, why: "not authorized"},
-		{name: "open already", reply: failure(50886, "", "The existing backup cursor must be closed"), want: WayCursor, refused: true},
-		{name: "asked for, has none", asked: WayCursor, reply: failure(codeNoSuchStage, "", "Unrecognized"), want: WayCursor, refused: true},
+		{name: "open already", reply: failure(50886, "", "The existing backup cursor must be closed"), want: WayCursor,
+			refused: true},
+		{name: "asked for, has none", asked: WayCursor, reply: failure(codeNoSuchStage, "", "Unrecognized"), want: WayCursor,
+			refused: true},
 		{name: "lock asked for", asked: WayLock, want: WayLock, why: "asked for"},
 	} {
 		s := newStub(t, dir)

@@ -22,13 +22,16 @@ func TestLockIsNotGrantedInTime(t *testing.T) {
 	t.Parallel()
 	c := lab.ForTest(t, lab.Options{Topology: "rs:1", TestCommands: true})
 	uri := c.DirectURI(0)
-	must(t, connect(t, uri).Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"},
-		{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"fsync"}}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: time.Hour.Milliseconds()}}}}).Err())
+	must(t, connect(t, uri).Database("admin").
+		RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+			{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"fsync"}}, {Key: "blockConnection", Value: true},
+				{Key: "blockTimeMS", Value: time.Hour.Milliseconds()}}}}).Err())
 	g := guardian(uri, 60)
 	g.Request.Primary = true
 	_, err := g.Freeze(t.Context())
-	if err == nil || mongo.Classify(err) != mongo.ClassRetry || !strings.Contains(err.Error(), lockWait.String()) || mongo.HintOf(err) == "" {
+	if err == nil || mongo.Classify(err) != mongo.ClassRetry || !strings.Contains(err.Error(), lockWait.String()) ||
+		mongo.HintOf(err) == "" {
 		t.Errorf("the first lock: %v; hint %q", err, mongo.HintOf(err))
 	}
 	if isLocked(t, uri) {
@@ -69,7 +72,8 @@ func TestBusyMemberIsLockedLater(t *testing.T) {
 			must(t, errors.Join(err, f.Close()))
 		}
 		to := filepath.Join(t.TempDir(), "to")
-		_, err := Pull(t.Context(), fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: freezer}), PullOptions{DBPath: to, NoClone: true})
+		_, err := Pull(t.Context(), fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: freezer}),
+			PullOptions{DBPath: to, NoClone: true})
 		if freezer.asked != c.asked || (err == nil) != (c.asked > 1) {
 			t.Errorf("%v after %d attempts", err, freezer.asked)
 		}
@@ -97,7 +101,8 @@ func TestLockOfAnUnresponsiveMemberEnds(t *testing.T) {
 		time.Sleep(17 * time.Second) // longer than one attempt lasts
 		_ = syscall.Kill(pid, syscall.SIGCONT)
 	}()
-	if err := thaw.Release(); err == nil || !strings.Contains(err.Error(), "killed") || strings.Contains(err.Error(), "may still be locked") {
+	if err := thaw.Release(); err == nil || !strings.Contains(err.Error(), "killed") ||
+		strings.Contains(err.Error(), "may still be locked") {
 		t.Errorf("release: %v", err)
 	}
 	must(t, syscall.Kill(pid, syscall.SIGCONT))
@@ -117,8 +122,9 @@ func TestReconfigurationPassesFailures(t *testing.T) {
 	const interrupted = 11602 // InterruptedDueToReplStateChange
 	for i, how := range []bson.E{{Key: "errorCode", Value: interrupted}, {Key: "closeConnection", Value: true}} {
 		for _, command := range []string{"replSetGetConfig", "replSetReconfig"} {
-			must(t, set.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
-				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{command}}, how}}}).Err())
+			must(t, set.Database("admin").RunCommand(t.Context(),
+				bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+					{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{command}}, how}}}).Err())
 			priority := float64(2 + i)
 			err := reconfigure(t.Context(), set, func(cfg *replConfig) error {
 				cfg.Members[0].Priority = priority

@@ -216,9 +216,11 @@ func (c *Client) patiently(ctx context.Context, try func() error) error {
 	case told != nil:
 		return mongo.WithHint(err, told.hint)
 	case certificate(err):
-		return mongo.WithHint(fmt.Errorf("seed: the agent's certificate is not accepted: %w", err), "name its authority with --tls-ca")
+		return mongo.WithHint(fmt.Errorf("seed: the agent's certificate is not accepted: %w", err),
+			"name its authority with --tls-ca")
 	}
-	return mongo.WithHint(fmt.Errorf("seed: reach the agent: %w", err), "see that it runs and can be reached; the same command goes on with what is there")
+	return mongo.WithHint(fmt.Errorf("seed: reach the agent: %w", err),
+		"see that it runs and can be reached; the same command goes on with what is there")
 }
 
 // certificate tells errors that no patience fixes.

@@ -47,7 +47,8 @@ func TestCloneOrCopy(t *testing.T) {
 	dir := fakeMember(t)
 	for _, never := range []bool{false, true} {
 		to := filepath.Join(t.TempDir(), "to")
-		report, err := Pull(t.Context(), fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: &changingFreezer{}}), PullOptions{DBPath: to, NoClone: never})
+		report, err := Pull(t.Context(), fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: &changingFreezer{}}),
+			PullOptions{DBPath: to, NoClone: never})
 		must(t, err)
 		sameFiles(t, dir, to)
 		if cloned := can && !never; (report.ClonedBytes > 0) != cloned || (report.CopiedBytes == 0) != cloned {
@@ -91,7 +92,7 @@ func TestLockedSecondaryIsCloned(t *testing.T) {
 	d := fill(t, c.URI(), "cloned", 3, 2000)
 	stop := writer(t, d)
 	a := openAgent(t, ServeOptions{SourceOptions: SourceOptions{URI: c.DirectURI(s.Index), DBPath: s.DBPath}})
-	res := seedAndCompare(t, c, "6.0", a, stop, "cloned")
+	res := seedAndCompare(t, c, a, stop, "cloned")
 	if res.Way != WayLock || res.ClonedBytes == 0 || res.CopiedBytes != 0 || res.LockSeconds <= 0 {
 		t.Errorf("%+v", res)
 	}
@@ -112,7 +113,8 @@ func TestLongRecoveryIsWaitedFor(t *testing.T) {
 exec ` + mongod(t, "6.0") + ` "$@"
 `
 	must(t, os.WriteFile(script, []byte("#!/bin/sh\n"+stop), 0o700))
-	o := Options{Pull: PullOptions{DBPath: filepath.Join(dir, "db")}, Member: MemberOptions{Mongod: script, Guardian: privateCommand()}}
+	o := Options{Pull: PullOptions{DBPath: filepath.Join(dir, "db")},
+		Member: MemberOptions{Mongod: script, Guardian: privateCommand()}}
 	must(t, os.Mkdir(o.Pull.DBPath, 0o700))
 	began := time.Now()
 	must(t, withPrivateMongod(t.Context(), o, Storage{}, nil, func(ctx context.Context, c *driver.Client) error {

@@ -34,15 +34,18 @@ func openDataDir(dir string) (*dataDir, error) {
 		_, err = os.ReadDir(real)
 	}
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err), "name the mongod's dbPath, and run as a user that may read it")
+		return nil, mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err),
+			"name the mongod's dbPath, and run as a user that may read it")
 	}
 	d := &dataDir{path: real}
 	raw, err := d.ReadFile(storageFile)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("seed: %s is no data directory: %w", dir, err), "name the dbPath of a mongod with the WiredTiger engine")
+		return nil, mongo.WithHint(fmt.Errorf("seed: %s is no data directory: %w", dir, err),
+			"name the dbPath of a mongod with the WiredTiger engine")
 	}
 	if string(raw) == poisonText {
-		return nil, mongo.WithHint(fmt.Errorf("seed: %s is itself a copy that was not completed", dir), "complete it, or copy another member")
+		return nil, mongo.WithHint(fmt.Errorf("seed: %s is itself a copy that was not completed", dir),
+			"complete it, or copy another member")
 	}
 	if doc := bson.Raw(raw); doc.Validate() == nil {
 		d.storage.DirectoryPerDB, _ = doc.Lookup("storage", "options", "directoryPerDB").BooleanOK()
@@ -151,7 +154,8 @@ func (w *walk) directory(name string, above []fs.FileInfo, linked bool) error {
 	}
 	for _, e := range entries {
 		p := path.Join(name, e.Name())
-		if !e.IsDir() && w.dir.storage.kindOf(p) == useless || !w.dir.storage.entered(p) && (e.IsDir() || neverTables(e.Name())) {
+		if !e.IsDir() && w.dir.storage.kindOf(p) == useless || !w.dir.storage.entered(p) &&
+			(e.IsDir() || neverTables(e.Name())) {
 			continue
 		}
 		if err := w.entry(p, above, linked || e.Type()&fs.ModeSymlink != 0); err != nil {
@@ -182,7 +186,8 @@ func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 	case useless:
 		return nil
 	case strange:
-		return mongo.WithHint(fmt.Errorf("%s is a file of the engine that millrace does not know", p), "let us know; copy by other means, or remove it if nothing needs it")
+		return mongo.WithHint(fmt.Errorf("%s is a file of the engine that millrace does not know", p),
+			"let us know; copy by other means, or remove it if nothing needs it")
 	case foreign:
 		if w.out.foreigner++; len(w.out.foreign) < foreignNamed {
 			w.out.foreign = append(w.out.foreign, p)
@@ -229,7 +234,8 @@ func (w *walk) stamp(p string, info fs.FileInfo) stamp {
 
 // unfollowed refuses a source of which a part would be left out.
 func unfollowed(p, why string) error {
-	return mongo.WithHint(fmt.Errorf("%s %s", p, why), "remove it from the data directory, or make it a file, a directory, or a link to one of the same user")
+	return mongo.WithHint(fmt.Errorf("%s %s", p, why),
+		"remove it from the data directory, or make it a file, a directory, or a link to one of the same user")
 }
 
 // The names of a data directory. Which of them a copy needs is told by the place
@@ -275,7 +281,8 @@ func kindAtTop(name string) kind {
 		"WiredTiger.turtle.set": // becomes WiredTiger.turtle
 		return useless
 	}
-	if strings.HasPrefix(name, "WiredTigerStat.") || strings.HasPrefix(name, "mongodb-") && strings.HasSuffix(name, ".sock") {
+	if strings.HasPrefix(name, "WiredTigerStat.") || strings.HasPrefix(name, "mongodb-") &&
+		strings.HasSuffix(name, ".sock") {
 		return useless
 	}
 	if strings.HasPrefix(name, "WiredTiger") {

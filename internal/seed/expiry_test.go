@@ -42,21 +42,27 @@ func expiring(t *testing.T, db *driver.Database, version mongo.Version) (held in
 		run(t, db, bson.D{{Key: "create", Value: "i"}, {Key: "recordPreImages", Value: true}})
 	}
 	run(t, db, bson.D{{Key: "createIndexes", Value: "i"}, {Key: "indexes", Value: bson.A{
-		index("at", "at", after(30)), index("far", "far", after(int64(1_700_000_000))), index("unique", "u", after(60.0), bson.E{Key: "unique", Value: true}),
-		index("partial", "p", after(0), bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "p", Value: bson.D{{Key: "$exists", Value: true}}}}}),
+		index("at", "at", after(30)), index("far", "far", after(int64(1_700_000_000))),
+		index("unique", "u", after(60.0), bson.E{Key: "unique", Value: true}),
+		index("partial", "p", after(0),
+			bson.E{Key: "partialFilterExpression", Value: bson.D{{Key: "p", Value: bson.D{{Key: "$exists", Value: true}}}}}),
 		index("plain", "x")}}})
 	for i := range 20 {
-		insert("i", bson.D{{Key: "at", Value: old}, {Key: "far", Value: old}, {Key: "u", Value: old.Add(time.Duration(i) * time.Second)}, {Key: "p", Value: old}})
+		insert("i", bson.D{{Key: "at", Value: old}, {Key: "far", Value: old},
+			{Key: "u", Value: old.Add(time.Duration(i) * time.Second)}, {Key: "p", Value: old}})
 	}
 	if held = 4; !version.AtLeast(5, 0) {
 		return held
 	}
-	run(t, db, bson.D{{Key: "create", Value: "s"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}}}, after(60)})
+	run(t, db, bson.D{{Key: "create", Value: "s"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}}},
+		after(60)})
 	insert("s", bson.D{{Key: "t", Value: old}})
 	if held++; !version.AtLeast(6, 0) {
 		return held
 	}
-	run(t, db, bson.D{{Key: "create", Value: "c"}, {Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}, after(60)})
+	run(t, db, bson.D{{Key: "create", Value: "c"},
+		{Key: "clusteredIndex",
+			Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}, after(60)})
 	insert("c", bson.D{{Key: "_id", Value: old}})
 	return held + 1
 }
@@ -89,8 +95,9 @@ func cloneExpiring(t *testing.T, version string, keep bool) {
 	must(t, m.Stop())
 	to, port := filepath.Join(t.TempDir(), "to"), freePort(t)
 	host := fmt.Sprintf("127.0.0.1:%d", port)
-	o := Options{Pull: PullOptions{DBPath: to}, Member: MemberOptions{NewSet: "stage", NewSetHost: host, KeepExpiry: keep, Guardian: privateCommand(),
-		Command: append(memberCommand(t, version, "stage", to, port), "--setParameter", "ttlMonitorSleepSecs=1")}}
+	o := Options{Pull: PullOptions{DBPath: to},
+		Member: MemberOptions{NewSet: "stage", NewSetHost: host, KeepExpiry: keep, Guardian: privateCommand(),
+			Command: append(memberCommand(t, version, "stage", to, port), "--setParameter", "ttlMonitorSleepSecs=1")}}
 	pid := 0
 	endLater(t, &pid)
 	res, err := Run(t.Context(), openAgent(t, ServeOptions{SourceOptions: SourceOptions{DBPath: m.DBPath}}), o)
@@ -115,7 +122,8 @@ func cloneExpiring(t *testing.T, version string, keep bool) {
 		t.Errorf("%d of %d expiries are held back, by job %q", res.HeldExpiries, want, res.Job)
 	}
 	admin := clone.Database("admin")
-	if on := run(t, admin, bson.D{{Key: "getParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: 1}}).Lookup("ttlMonitorEnabled").Boolean(); on {
+	if on := run(t, admin, bson.D{{Key: "getParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: 1}}).
+		Lookup("ttlMonitorEnabled").Boolean(); on {
 		t.Error("the clone was started with its monitor on")
 	}
 	run(t, admin, bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: true}}) // as an operator might
@@ -142,7 +150,8 @@ func restore(t *testing.T, uri, job string, want int) {
 	must(t, err)
 	defer cluster.Close()
 	target := schema.NewTarget(cluster, schema.TargetOptions{Job: job})
-	cur, err := cluster.Client.Database(mongo.StateDB).Collection("held").Find(t.Context(), bson.D{{Key: "_id.job", Value: job}})
+	cur, err := cluster.Client.Database(mongo.StateDB).Collection("held").
+		Find(t.Context(), bson.D{{Key: "_id.job", Value: job}})
 	must(t, err)
 	var deferred []bson.Raw
 	must(t, cur.All(t.Context(), &deferred))
@@ -167,7 +176,8 @@ func counts(v mongo.Version) []int {
 }
 
 func TestFollowJobIsAUsableName(t *testing.T) {
-	for set, want := range map[string]string{"stage-1.b_C": "clone-stage-1.b_C", "a set/ö": "clone-a_set___", strings.Repeat("x", 99): "clone-" + strings.Repeat("x", 58)} {
+	for set, want := range map[string]string{"stage-1.b_C": "clone-stage-1.b_C", "a set/ö": "clone-a_set___",
+		strings.Repeat("x", 99): "clone-" + strings.Repeat("x", 58)} {
 		if got := followJob(set); got != want {
 			t.Errorf("%q: %q", set, got)
 		}

@@ -121,7 +121,8 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	}
 	if a.opts.Way == WayLock {
 		final.noteLock(times, locked, release, thaw)
-		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds, "changedBytes", final.ChangedBytes,
+		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds, "changedBytes",
+			final.ChangedBytes,
 			"comparedBytes", final.Lock.ComparedBytes)
 		a.opts.Log.Debug("the time of the lock", "seconds", final.LockSeconds, "phases", final.Lock)
 	}
@@ -140,7 +141,8 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 // noteLock notes how long the member was locked: as its holder says, from the
 // server's word that it is locked to its word that it is not; else as seen here.
 func (f *Final) noteLock(before LockTimes, locked, release time.Duration, thaw Thaw) {
-	f.Lock.Settle, f.Lock.CatchUp, f.Lock.CaughtBytes, f.Lock.Take = before.Settle, before.CatchUp, before.CaughtBytes, before.Take
+	f.Lock.Settle, f.Lock.CatchUp, f.Lock.CaughtBytes, f.Lock.Take = before.Settle, before.CatchUp, before.CaughtBytes,
+		before.Take
 	f.Lock.Release, f.LockSeconds = release.Seconds(), locked.Seconds()
 	if told, ok := thaw.(interface{ lockedSeconds() float64 }); ok && told.lockedSeconds() > 0 {
 		f.LockSeconds = told.lockedSeconds()
@@ -243,7 +245,8 @@ func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err
 		}
 		added := aside.size() - before
 		took, madeUpFor := time.Since(began), began.Sub(since)
-		a.opts.Log.Debug("caught up with the member", "pass", pass+1, "settle", settle, "took", took, "readBytes", read, "changedBytes", added)
+		a.opts.Log.Debug("caught up with the member", "pass", pass+1, "settle", settle, "took", took, "readBytes", read,
+			"changedBytes", added)
 		if added < caughtUp || took > madeUpFor/2 {
 			break
 		}
@@ -409,7 +412,8 @@ func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spo
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(r.agent.opts.Workers, runtime.GOMAXPROCS(0)))
 	for _, c := range list {
-		for first := 0; first < len(c.sums); first += r.blocks.compared() { // one large file must not keep one worker alone busy
+		// One large file must not keep one worker alone busy.
+		for first := 0; first < len(c.sums); first += r.blocks.compared() {
 			g.Go(func() error {
 				err := r.compareRange(ctx, c, first, aside)
 				if c.live && (errors.Is(err, errShorter) || errors.Is(err, fs.ErrNotExist)) {

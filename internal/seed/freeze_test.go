@@ -61,7 +61,8 @@ func TestBlocksThatChangeTwice(t *testing.T) {
 	report, err := Pull(t.Context(), a, PullOptions{DBPath: to, NoClone: true})
 	must(t, err)
 	sameFiles(t, dir, to)
-	if report.Lock.CaughtBytes != 2*int64(smallestBlock) || report.ChangedBytes != int64(smallestBlock) || report.AgainBytes != 2*int64(smallestBlock) {
+	if report.Lock.CaughtBytes != 2*int64(smallestBlock) || report.ChangedBytes != int64(smallestBlock) ||
+		report.AgainBytes != 2*int64(smallestBlock) {
 		t.Errorf("%+v", report)
 	}
 }
@@ -82,7 +83,8 @@ func TestSmallFilesTakeTheirRoom(t *testing.T) {
 	const files, size = 50, 20 << 10
 	dir, to := fakeMember(t), filepath.Join(t.TempDir(), "to")
 	for i := range files {
-		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("index-%d-7.wt", 100+i)), bytes.Repeat([]byte{byte(i + 1)}, size), 0o600))
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("index-%d-7.wt", 100+i)), bytes.Repeat([]byte{byte(i + 1)}, size),
+			0o600))
 	}
 	a := fakeAgent(t, dir, AgentOptions{Way: WayLock, Freezer: &changingFreezer{}})
 	looked := false
@@ -176,7 +178,8 @@ func TestStampsAreBelieved(t *testing.T) {
 	for _, c := range []struct {
 		before   time.Duration // the last change, before the stamp was taken
 		believed bool
-	}{{50 * time.Millisecond, false}, {150*time.Millisecond + 1, true}, {time.Second, false}, {2 * time.Second, false}, {4 * time.Second, true}} {
+	}{{50 * time.Millisecond, false}, {150*time.Millisecond + 1, true}, {time.Second, false}, {2 * time.Second, false},
+		{4 * time.Second, true}} {
 		at := now.Add(-c.before).UnixNano()
 		s := stamp{size: 1, mtime: at, ctime: at, inode: 7, device: 3, taken: now}
 		if got := s.unchangedSince(s); got != c.believed {
@@ -185,7 +188,8 @@ func TestStampsAreBelieved(t *testing.T) {
 	}
 	at := now.Add(-time.Minute).UnixNano()
 	s := stamp{size: 1, mtime: at, ctime: at, inode: 7, device: 3, taken: now}
-	for _, other := range []stamp{{2, at, at, 7, 3, now}, {1, at + 1, at, 7, 3, now}, {1, at, at + 1, 7, 3, now}, {1, at, at, 8, 3, now}, {1, at, at, 7, 4, now}} {
+	for _, other := range []stamp{{2, at, at, 7, 3, now}, {1, at + 1, at, 7, 3, now}, {1, at, at + 1, 7, 3, now},
+		{1, at, at, 8, 3, now}, {1, at, at, 7, 4, now}} {
 		if other.unchangedSince(s) {
 			t.Errorf("%+v is taken for unchanged", other)
 		}

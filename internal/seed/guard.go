@@ -89,7 +89,8 @@ func Guard(ctx context.Context, in io.Reader, out io.Writer) error {
 	tell := json.NewEncoder(out)
 	err = guard(ctx, q, gone, func(r guardReply) { _ = tell.Encode(r) }) // a parent that is gone reads nothing
 	if err != nil {
-		_ = tell.Encode(guardReply{Error: err.Error(), Hint: mongo.HintOf(err), Passing: mongo.Classify(err) == mongo.ClassRetry})
+		_ = tell.Encode(guardReply{Error: err.Error(), Hint: mongo.HintOf(err),
+			Passing: mongo.Classify(err) == mongo.ClassRetry})
 	}
 	return err
 }
@@ -163,7 +164,8 @@ func connectMember(ctx context.Context, uri, app string) (*member, error) {
 	hello, err := m.hello(ctx)
 	if err != nil {
 		m.close()
-		return nil, mongo.WithHint(fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err), "name one member, as mongodb://host:port")
+		return nil, mongo.WithHint(fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err),
+			"name one member, as mongodb://host:port")
 	}
 	m.process = hello.Topology.Process.Value
 	return m, nil
@@ -207,10 +209,12 @@ func (m *member) lockable(ctx context.Context, primary bool) error {
 	}
 	raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}})
 	if err != nil {
-		return mongo.NeedsRole(fmt.Errorf("seed: look for a lock: %w", err), "the user needs the role hostManager, or backup and clusterMonitor")
+		return mongo.NeedsRole(fmt.Errorf("seed: look for a lock: %w", err),
+			"the user needs the role hostManager, or backup and clusterMonitor")
 	}
 	if locked, _ := raw.Lookup("fsyncLock").BooleanOK(); locked {
-		return mongo.WithHint(errors.New("seed: the member is locked already"), "another backup runs, or left its lock behind: db.fsyncUnlock()")
+		return mongo.WithHint(errors.New("seed: the member is locked already"),
+			"another backup runs, or left its lock behind: db.fsyncUnlock()")
 	}
 	return nil
 }
@@ -298,7 +302,8 @@ func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 	case err == nil:
 		return nil
 	case driver.IsTimeout(err): // its deadline may come before that of ctx
-		return mongo.Retry(fmt.Sprintf("seed: lock the member: it did not stand still within %s", lockWait), nil, "the member has much to do: name one that has less, or seed at another time")
+		return mongo.Retry(fmt.Sprintf("seed: lock the member: it did not stand still within %s", lockWait), nil,
+			"the member has much to do: name one that has less, or seed at another time")
 	}
 	return mongo.NeedsRole(fmt.Errorf("seed: lock the member: %w", err), "the user needs the role hostManager or backup")
 }
@@ -374,7 +379,8 @@ func (m *member) tryUnlock() (bool, error) {
 	case err == nil, notLocked(err):
 		return !pending && unknown == nil, unknown
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
-		return true, mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err), "run db.fsyncUnlock() as a user who may")
+		return true,
+			mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err), "run db.fsyncUnlock() as a user who may")
 	}
 	return false, err
 }

@@ -136,15 +136,18 @@ func TestLockCommandIsNotSeen(t *testing.T) {
 		return raw
 	}
 	looks := bson.E{Key: "roles", Value: bson.A{"clusterMonitor"}}
-	run("createUser", "guardian", bson.E{Key: "pwd", Value: "guardian"}, bson.E{Key: "roles", Value: bson.A{"hostManager", "clusterMonitor"}})
+	run("createUser", "guardian", bson.E{Key: "pwd", Value: "guardian"},
+		bson.E{Key: "roles", Value: bson.A{"hostManager", "clusterMonitor"}})
 	m, err := connectMember(t.Context(), "mongodb://guardian:guardian@"+c.Members()[0].Host()+"/", "millrace-seed-test")
 	must(t, err)
 	defer m.close()
 	waits := func() bool {
 		return len(must1(run("currentOp", 1, bson.E{Key: "command.fsync", Value: 1}).Lookup("inprog").Array().Values())) > 0
 	}
-	run("configureFailPoint", "failCommand", bson.E{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}}, bson.E{Key: "data", Value: bson.D{
-		{Key: "failCommands", Value: bson.A{"fsync"}}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: time.Hour.Milliseconds()}}})
+	run("configureFailPoint", "failCommand", bson.E{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+		bson.E{Key: "data", Value: bson.D{
+			{Key: "failCommands", Value: bson.A{"fsync"}}, {Key: "blockConnection", Value: true},
+			{Key: "blockTimeMS", Value: time.Hour.Milliseconds()}}})
 	gone, failed := make(chan struct{}), make(chan error)
 	go func() { failed <- m.lock(t.Context(), gone) }()
 	kit.Until(t, "the lock command waits", waits)

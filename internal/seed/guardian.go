@@ -140,7 +140,8 @@ func (t *guardedLock) Release() error {
 	select {
 	case <-t.done:
 	case <-timer.C:
-		return mongo.WithHint(errors.New("seed: the member cannot be reached to let it go; the guardian process goes on trying"),
+		return mongo.WithHint(
+			errors.New("seed: the member cannot be reached to let it go; the guardian process goes on trying"),
 			"if the member is up and locked, run db.fsyncUnlock() on it")
 	}
 	t.mu.Lock()
@@ -177,7 +178,8 @@ func (t *guardedLock) standIn() error {
 		return false, nil
 	})
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: the member may still be locked: %w", cmp.Or(last, err)), "run db.fsyncUnlock() on it")
+		return mongo.WithHint(fmt.Errorf("seed: the member may still be locked: %w", cmp.Or(last, err)),
+			"run db.fsyncUnlock() on it")
 	}
 	return nil
 }

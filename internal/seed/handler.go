@@ -100,9 +100,11 @@ func guardHandler(next http.Handler, token string, local bool) http.Handler {
 		got := sha256.Sum256([]byte(r.Header.Get("Authorization")))
 		switch {
 		case local && !loopback.Host(r.Host):
-			reply(w, http.StatusForbidden, errorReply{"this address is for this machine only", "use the host and port that the agent printed"})
+			reply(w, http.StatusForbidden,
+				errorReply{"this address is for this machine only", "use the host and port that the agent printed"})
 		case subtle.ConstantTimeCompare(got[:], want[:]) != 1:
-			reply(w, http.StatusUnauthorized, errorReply{"the token is wrong, or there is none", "give the agent's token to the puller with --token-file; one on the same machine and of the same user finds it"})
+			reply(w, http.StatusUnauthorized, errorReply{"the token is wrong, or there is none",
+				"give the agent's token to the puller with --token-file; one on the same machine and of the same user finds it"})
 		case !strings.HasPrefix(r.Header.Get("Content-Type"), "application/json"):
 			reply(w, http.StatusUnsupportedMediaType, errorReply{Error: "want JSON"})
 		default:
@@ -210,7 +212,8 @@ func ReadToken(name string) (string, error) {
 	}
 	token := strings.TrimSpace(string(b))
 	if len(token) < 16 {
-		return "", mongo.WithHint(fmt.Errorf("the token in %s is too short", name), "make one of 16 characters or more: openssl rand -hex 32")
+		return "", mongo.WithHint(fmt.Errorf("the token in %s is too short", name),
+			"make one of 16 characters or more: openssl rand -hex 32")
 	}
 	return token, nil
 }

@@ -149,29 +149,34 @@ func TestStrangersAreRefused(t *testing.T) {
 	c := client(t, o)
 	m, err := c.Join(t.Context())
 	must(t, err)
-	for _, name := range []string{"secret.pem", "../secret.pem", "/etc/passwd", "db/../secret.pem", "mongod.lock", "diagnostic.data/metrics", ""} {
-		err := c.Read(t.Context(), ReadRequest{Round: m.Round, Puller: m.Puller, Path: name, Have: make([]Sum, 1)}, func(Block) error {
-			t.Errorf("%q was served", name)
-			return nil
-		})
+	for _, name := range []string{"secret.pem", "../secret.pem", "/etc/passwd", "db/../secret.pem", "mongod.lock",
+		"diagnostic.data/metrics", ""} {
+		err := c.Read(t.Context(), ReadRequest{Round: m.Round, Puller: m.Puller, Path: name, Have: make([]Sum, 1)},
+			func(Block) error {
+				t.Errorf("%q was served", name)
+				return nil
+			})
 		if err == nil {
 			t.Errorf("%q was accepted", name)
 		}
 	}
-	if err := c.Read(t.Context(), ReadRequest{Round: m.Round, Puller: "nobody", Path: "WiredTiger.wt", Have: make([]Sum, 1)}, func(Block) error { return nil }); err == nil {
+	if err := c.Read(t.Context(), ReadRequest{Round: m.Round, Puller: "nobody", Path: "WiredTiger.wt",
+		Have: make([]Sum, 1)}, func(Block) error { return nil }); err == nil {
 		t.Error("a puller that did not join was served")
 	}
 }
 
 // A manifest is another machine's word.
 func TestPathsAreChecked(t *testing.T) {
-	for _, bad := range []string{"", "/a.wt", "../a.wt", "a/../../b.wt", "a//b.wt", "./a.wt", `a\b.wt`, "a.wt/", "a\x00.wt", "mongod.lock",
-		"journal/x", "diagnostic.data/a.wt", "authorized_keys", "sub/WiredTiger", "_tmp/a/b.wt", "key.db/a.wt", "a/../b.wt", "..", strings.Repeat("a", 2000) + ".wt"} {
+	for _, bad := range []string{"", "/a.wt", "../a.wt", "a/../../b.wt", "a//b.wt", "./a.wt", `a\b.wt`, "a.wt/",
+		"a\x00.wt", "mongod.lock", "journal/x", "diagnostic.data/a.wt", "authorized_keys", "sub/WiredTiger", "_tmp/a/b.wt",
+		"key.db/a.wt", "a/../b.wt", "..", strings.Repeat("a", 2000) + ".wt"} {
 		if checkPath(bad) == nil {
 			t.Errorf("%q is accepted", bad)
 		}
 	}
-	for _, good := range []string{"a.wt", "db/collection/1.wt", "journal/WiredTigerLog.0000000001", "WiredTiger.turtle", storageFile, "_tmp/a.wt", "journal/index/a.wt", ".195.188.wt"} {
+	for _, good := range []string{"a.wt", "db/collection/1.wt", "journal/WiredTigerLog.0000000001", "WiredTiger.turtle",
+		storageFile, "_tmp/a.wt", "journal/index/a.wt", ".195.188.wt"} {
 		must(t, checkPath(good))
 	}
 }
@@ -299,7 +304,8 @@ func TestAgentIsRestarted(t *testing.T) {
 	go srv.Serve(l)
 	t.Cleanup(func() { srv.Close() })
 	to := filepath.Join(t.TempDir(), "to")
-	_, err = Pull(t.Context(), client(t, ClientOptions{URL: "http://" + l.Addr().String(), TokenFile: tokenFile(t, token), Patience: 10 * time.Second}), PullOptions{DBPath: to, Workers: 1})
+	_, err = Pull(t.Context(), client(t, ClientOptions{URL: "http://" + l.Addr().String(), TokenFile: tokenFile(t, token),
+		Patience: 10 * time.Second}), PullOptions{DBPath: to, Workers: 1})
 	must(t, err)
 	sameFiles(t, dir, to)
 }
@@ -353,7 +359,8 @@ func (s *endingSource) Read(ctx context.Context, r ReadRequest, fn func(Block) e
 func TestDamageIsFound(t *testing.T) {
 	dir := fakeMember(t)
 	to := filepath.Join(t.TempDir(), "to")
-	if _, err := Pull(t.Context(), &damagingSource{fakeAgent(t, dir, AgentOptions{})}, PullOptions{DBPath: to}); err == nil || !strings.Contains(err.Error(), "damaged") {
+	if _, err := Pull(t.Context(), &damagingSource{fakeAgent(t, dir, AgentOptions{})},
+		PullOptions{DBPath: to}); err == nil || !strings.Contains(err.Error(), "damaged") {
 		t.Error(err)
 	}
 }
@@ -378,8 +385,9 @@ func TestLoopbackIsNoPermission(t *testing.T) {
 	}
 	h, err := NewHandler(a, "a token of some length", true)
 	must(t, err)
-	for host, want := range map[string]int{"127.0.0.1:7117": http.StatusOK, "localhost": http.StatusOK, "[::1]:1": http.StatusOK,
-		"evil.example": http.StatusForbidden, "127.0.0.1.evil.example:7117": http.StatusForbidden, "": http.StatusForbidden} {
+	for host, want := range map[string]int{"127.0.0.1:7117": http.StatusOK, "localhost": http.StatusOK,
+		"[::1]:1": http.StatusOK, "evil.example": http.StatusForbidden, "127.0.0.1.evil.example:7117": http.StatusForbidden,
+		"": http.StatusForbidden} {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/join", strings.NewReader("{}"))
 		r.Host = host
 		r.Header.Set("Content-Type", "application/json")

@@ -68,12 +68,21 @@ func TestLinksAreFollowed(t *testing.T) {
 // What cannot be followed to a file is refused, whatever its name.
 func TestWhatCannotBeFollowedIsRefused(t *testing.T) {
 	for name, put := range map[string]func(dir string) error{
-		"a link to nowhere":            func(dir string) error { return os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, "c")) },
-		"a journal that is not there":  func(dir string) error { return relink(dir, "journal", "/nonexistent/journal") },
-		"a table that is not there":    func(dir string) error { return relink(dir, "index-2.wt", "/nonexistent/index-2.wt") },
-		"a device":                     func(dir string) error { return os.Symlink("/dev/null", filepath.Join(dir, "c.wt")) },
-		"a FIFO":                       func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "c.wt"), 0o600) },
-		"a FIFO of an unknown purpose": func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "db", "c"), 0o600) },
+		"a link to nowhere": func(
+			dir string) error {
+			return os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, "c"))
+		},
+		"a journal that is not there": func(dir string) error { return relink(dir, "journal", "/nonexistent/journal") },
+		"a table that is not there": func(
+			dir string) error {
+			return relink(dir, "index-2.wt", "/nonexistent/index-2.wt")
+		},
+		"a device": func(dir string) error { return os.Symlink("/dev/null", filepath.Join(dir, "c.wt")) },
+		"a FIFO":   func(dir string) error { return syscall.Mkfifo(filepath.Join(dir, "c.wt"), 0o600) },
+		"a FIFO of an unknown purpose": func(
+			dir string) error {
+			return syscall.Mkfifo(filepath.Join(dir, "db", "c"), 0o600)
+		},
 		"a FIFO behind a link": func(dir string) error {
 			fifo := filepath.Join(t.TempDir(), "fifo")
 			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
@@ -149,19 +158,22 @@ func TestOtherFilesAreTold(t *testing.T) {
 		}
 		return message, plan.Checks.Err() != nil
 	}
-	for _, name := range []string{"diagnostic.data/metrics.1", "_tmp/extsort.1", "rollback/a.b/removed.bson", "WiredTiger.lock", "WiredTigerStat.1",
-		"journal/WiredTigerPreplog.0000000001", "_tmp/spilldb/WiredTiger.wt", "lost+found/x.wt"} {
+	for _, name := range []string{"diagnostic.data/metrics.1", "_tmp/extsort.1", "rollback/a.b/removed.bson",
+		"WiredTiger.lock", "WiredTigerStat.1", "journal/WiredTigerPreplog.0000000001", "_tmp/spilldb/WiredTiger.wt",
+		"lost+found/x.wt"} {
 		if message, _ := told(name); message != "" {
 			t.Errorf("%s: %s", name, message)
 		}
 	}
-	for _, name := range []string{"key", ".hidden", "mongod.log", "db/x", "journal/x", "journal/x.wt", "sub/WiredTiger.turtle"} {
+	for _, name := range []string{"key", ".hidden", "mongod.log", "db/x", "journal/x", "journal/x.wt",
+		"sub/WiredTiger.turtle"} {
 		if message, refused := told(name); refused || !strings.Contains(message, name) {
 			t.Errorf("%s: %s", name, message)
 		}
 	}
 	for _, name := range []string{"key.store/local", "key.db/key.wt", "_repair_incomplete", newSetMark} {
-		if message, refused := told(name); !refused || strings.Contains(message, "not copied: ") && !strings.HasPrefix(name, "key") && !strings.Contains(message, name) {
+		if message, refused := told(name); !refused || strings.Contains(message, "not copied: ") &&
+			!strings.HasPrefix(name, "key") && !strings.Contains(message, name) {
 			t.Errorf("%s: %s", name, message)
 		}
 	}
@@ -169,8 +181,11 @@ func TestOtherFilesAreTold(t *testing.T) {
 
 func TestEngineSettingsAreLookedAt(t *testing.T) {
 	for config, refused := range map[string]bool{
-		"": false, "log=(prealloc=false,file_max=10MB)": false, "cache_size=1G,log=( prealloc=false, path=/fast/journal )": true,
-		"statistics_log=(path=/var/log)": false, "direct_io=[data]": true, "log=(enabled),direct_io=(data)": true, "direct_io=()": false,
+		"": false, "log=(prealloc=false,file_max=10MB)": false,
+		"cache_size=1G,log=( prealloc=false, path=/fast/journal )": true,
+		"statistics_log=(path=/var/log)":                           false,
+		"direct_io=[data]":                                         true, "log=(enabled),direct_io=(data)": true,
+		"direct_io=()": false,
 	} {
 		p := &Plan{}
 		p.inspectEngine(config)
@@ -201,7 +216,8 @@ func TestMissingJournalIsRefused(t *testing.T) {
 // privately runs fn on a standalone mongod on a copy.
 func privately(t *testing.T, dir string, s Storage, params []string, fn func(ctx context.Context, c *driver.Client)) {
 	t.Helper()
-	o := Options{Pull: PullOptions{DBPath: dir}, Member: MemberOptions{Mongod: mongod(t, "6.0"), Guardian: privateCommand()}}
+	o := Options{Pull: PullOptions{DBPath: dir},
+		Member: MemberOptions{Mongod: mongod(t, "6.0"), Guardian: privateCommand()}}
 	must(t, withPrivateMongod(t.Context(), o, s, params, func(ctx context.Context, c *driver.Client) error {
 		fn(ctx, c)
 		return nil
@@ -230,13 +246,15 @@ func TestJournalBehindALink(t *testing.T) {
 	must(t, source.Disconnect(t.Context())) // else its end waits for a server
 	must(t, m.Kill())
 	to := filepath.Join(t.TempDir(), "to")
-	_, err = Pull(t.Context(), openAgent(t, ServeOptions{SourceOptions: SourceOptions{DBPath: m.DBPath}}), PullOptions{DBPath: to})
+	_, err = Pull(t.Context(), openAgent(t, ServeOptions{SourceOptions: SourceOptions{DBPath: m.DBPath}}),
+		PullOptions{DBPath: to})
 	must(t, err)
-	privately(t, to, Storage{}, []string{"recoverFromOplogAsStandalone=true"}, func(ctx context.Context, c *driver.Client) {
-		if n, err := c.Database("x").Collection("c").CountDocuments(ctx, bson.D{}); n != 1001 || err != nil {
-			t.Errorf("the copy has %d of 1001 documents, %v", n, err)
-		}
-	})
+	privately(t, to, Storage{}, []string{"recoverFromOplogAsStandalone=true"},
+		func(ctx context.Context, c *driver.Client) {
+			if n, err := c.Database("x").Collection("c").CountDocuments(ctx, bson.D{}); n != 1001 || err != nil {
+				t.Errorf("the copy has %d of 1001 documents, %v", n, err)
+			}
+		})
 }
 
 // A mongod empties the directory _tmp when it starts, also where that is a
@@ -276,9 +294,11 @@ func TestDatabasesWithNamesOfTheServer(t *testing.T) {
 		names := []string{"journal", "rollback", "collection", "index", "diagnostic-data", "ö-lost+found", "linked"}
 		source := connect(t, c.URI())
 		for i, db := range append(names, "local") {
-			must(t, source.Database(db).RunCommand(t.Context(), bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{
-				bson.D{{Key: "_id", Value: i}, {Key: "a", Value: i}}, bson.D{{Key: "_id", Value: "x"}}}}}).Err())
-			_, err := source.Database(db).Collection("c").Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "a", Value: 1}}})
+			must(t, source.Database(db).
+				RunCommand(t.Context(), bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{
+					bson.D{{Key: "_id", Value: i}, {Key: "a", Value: i}}, bson.D{{Key: "_id", Value: "x"}}}}}).Err())
+			_, err := source.Database(db).Collection("c").Indexes().
+				CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "a", Value: 1}}})
 			must(t, err)
 		}
 		must(t, source.Disconnect(t.Context()))

@@ -108,7 +108,8 @@ func fill(t *testing.T, uri, db string, colls, docs int) *driver.Database {
 		c := d.Collection("c" + strconv.Itoa(i))
 		var batch []any
 		for j := range docs {
-			batch = append(batch, bson.D{{Key: "_id", Value: j}, {Key: "a", Value: j % 17}, {Key: "b", Value: strconv.Itoa(j * 7)}, {Key: "pad", Value: pad}})
+			batch = append(batch, bson.D{{Key: "_id", Value: j}, {Key: "a", Value: j % 17},
+				{Key: "b", Value: strconv.Itoa(j * 7)}, {Key: "pad", Value: pad}})
 		}
 		_, err := c.InsertMany(t.Context(), batch)
 		must(t, err)
@@ -128,9 +129,11 @@ func writer(t *testing.T, d *driver.Database) (stop func() int) {
 	n := 0
 	wg.Go(func() {
 		for ctx.Err() == nil {
-			_, err := d.Collection("c0").InsertOne(ctx, bson.D{{Key: "_id", Value: 1_000_000 + n}, {Key: "a", Value: n}, {Key: "b", Value: "w"}})
+			_, err := d.Collection("c0").
+				InsertOne(ctx, bson.D{{Key: "_id", Value: 1_000_000 + n}, {Key: "a", Value: n}, {Key: "b", Value: "w"}})
 			if err == nil {
-				_, err = d.Collection("c1").UpdateOne(ctx, bson.D{{Key: "_id", Value: n % 100}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "a", Value: 1}}}})
+				_, err = d.Collection("c1").
+					UpdateOne(ctx, bson.D{{Key: "_id", Value: n % 100}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "a", Value: 1}}}})
 			}
 			if err != nil && ctx.Err() == nil {
 				t.Errorf("write: %v", err)
@@ -166,8 +169,9 @@ func mongod(t *testing.T, version string) string {
 // memberCommand starts a new member.
 func memberCommand(t *testing.T, version, set, dbpath string, port int) []string {
 	t.Helper()
-	cmd := []string{mongod(t, version), "--bind_ip", "127.0.0.1", "--port", strconv.Itoa(port), "--nounixsocket", "--dbpath", dbpath,
-		"--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "990", "--setParameter", "diagnosticDataCollectionEnabled=false"}
+	cmd := []string{mongod(t, version), "--bind_ip", "127.0.0.1", "--port", strconv.Itoa(port), "--nounixsocket",
+		"--dbpath", dbpath, "--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "990", "--setParameter",
+		"diagnosticDataCollectionEnabled=false"}
 	if set != "" {
 		cmd = append(cmd, "--replSet", set)
 	}
@@ -195,7 +199,8 @@ func hashes(t *testing.T, c *driver.Client, db string) string {
 // isLocked asks a member for a lock.
 func isLocked(t *testing.T, uri string) bool {
 	t.Helper()
-	raw, err := connect(t, uri).Database("admin").RunCommand(t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}}).Raw()
+	raw, err := connect(t, uri).Database("admin").
+		RunCommand(t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}}).Raw()
 	must(t, err)
 	locked, _ := raw.Lookup("fsyncLock").BooleanOK()
 	return locked

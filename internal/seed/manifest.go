@@ -255,7 +255,8 @@ func (f *Final) check(b blockSize) error {
 		seen[x.Path] = true
 	}
 	if !seen[storageFile] {
-		return mongo.WithHint(fmt.Errorf("seed: the source has no %s", storageFile), "give the data directory of a mongod with the WiredTiger engine")
+		return mongo.WithHint(fmt.Errorf("seed: the source has no %s", storageFile),
+			"give the data directory of a mongod with the WiredTiger engine")
 	}
 	return nil
 }

@@ -25,7 +25,8 @@ func TestMeasure(t *testing.T) {
 	d := fill(t, c.URI(), "measure", 10, 20_000)
 	for i := range 10 {
 		var more []driver.IndexModel
-		for _, k := range []bson.D{{{Key: "a", Value: 1}, {Key: "b", Value: 1}}, {{Key: "b", Value: -1}, {Key: "a", Value: 1}}, {{Key: "pad", Value: 1}, {Key: "b", Value: 1}}} {
+		for _, k := range []bson.D{{{Key: "a", Value: 1}, {Key: "b", Value: 1}},
+			{{Key: "b", Value: -1}, {Key: "a", Value: 1}}, {{Key: "pad", Value: 1}, {Key: "b", Value: 1}}} {
 			more = append(more, driver.IndexModel{Keys: k})
 		}
 		_, err := d.Collection("c"+strconv.Itoa(i)).Indexes().CreateMany(t.Context(), more)
@@ -48,7 +49,8 @@ func TestMeasure(t *testing.T) {
 		pid := 0
 		endLater(t, &pid)
 		o := Options{Pull: PullOptions{DBPath: dir, Stats: &Stats{}}, Member: MemberOptions{
-			Command: memberCommand(t, "6.0", c.Name(), dir, port), Join: host, SetURI: c.URI(), CatchUp: 3 * time.Minute, LogPath: dir + ".out"}}
+			Command: memberCommand(t, "6.0", c.Name(), dir, port), Join: host, SetURI: c.URI(), CatchUp: 3 * time.Minute,
+			LogPath: dir + ".out"}}
 		var res *Result
 		if way == "seed" {
 			res, err = Run(t.Context(), a, o)
@@ -59,8 +61,9 @@ func TestMeasure(t *testing.T) {
 		}
 		pid = res.Pid
 		must(t, err)
-		t.Logf("%s: %.1f s (start %.1f, catch up %.1f, lock %.2f, changed %d MB, bytes %d MB)", way, time.Since(began).Seconds(),
-			res.StartSeconds, res.CatchUpSeconds, res.LockSeconds, res.ChangedBytes>>20, res.Bytes>>20)
+		t.Logf("%s: %.1f s (start %.1f, catch up %.1f, lock %.2f, changed %d MB, bytes %d MB)", way,
+			time.Since(began).Seconds(), res.StartSeconds, res.CatchUpSeconds, res.LockSeconds, res.ChangedBytes>>20,
+			res.Bytes>>20)
 		removeMember(t, c.URI(), host)
 		stopPid(t, pid)
 	}

@@ -45,7 +45,8 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 		select {
 		case err := <-ended:
 			if err != nil || !slices.Contains(m.Command, "--fork") {
-				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", errOr(err), tailOf(m.LogPath)), "the copy is complete: start it by hand"))
+				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", errOr(err),
+					tailOf(m.LogPath)), "the copy is complete: start it by hand"))
 			}
 		case <-run.Done():
 		}
@@ -131,7 +132,8 @@ func awaitServer(ctx context.Context, o MemberOptions, address string, took *Mem
 	})
 	took.Answer = lap(&began)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("seed: wait for the new member at %s: %w", address, err), c.Disconnect(context.WithoutCancel(ctx)))
+		return nil, errors.Join(fmt.Errorf("seed: wait for the new member at %s: %w", address, err),
+			c.Disconnect(context.WithoutCancel(ctx)))
 	}
 	return c, nil
 }
@@ -162,10 +164,12 @@ func until(ctx context.Context, every time.Duration, check func() (bool, error))
 
 // initiate makes the started mongod a set of its own.
 func initiate(ctx context.Context, c *driver.Client, name, address string) error {
-	cfg := bson.D{{Key: "_id", Value: name}, {Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: address}}}}}
+	cfg := bson.D{{Key: "_id", Value: name},
+		{Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: address}}}}}
 	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: cfg}}).Err()
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: initiate the set %s: %w", name, err), "the copy is ready: initiate it by hand")
+		return mongo.WithHint(fmt.Errorf("seed: initiate the set %s: %w", name, err),
+			"the copy is ready: initiate it by hand")
 	}
 	return until(ctx, 100*time.Millisecond, func() (bool, error) {
 		raw, err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Raw()
@@ -233,7 +237,8 @@ func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err)
 	}
-	opts.SetDirect(false).SetHosts(h.Hosts).SetReplicaSet(h.SetName).SetServerSelectionTimeout(30 * time.Second).SetAppName("millrace-seed")
+	opts.SetDirect(false).SetHosts(h.Hosts).SetReplicaSet(h.SetName).SetServerSelectionTimeout(30 * time.Second).
+		SetAppName("millrace-seed")
 	c, err := driver.Connect(opts)
 	if err != nil {
 		return nil, fmt.Errorf("seed: connect to the set %s: %w", h.SetName, err)
@@ -315,7 +320,8 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 		switch {
 		case err == nil, errors.Is(err, errUnchanged):
 			return true, nil
-		case mongo.IsCode(err, codeConfigInProgress), mongo.IsCode(err, codeConfigNotCommitted), mongo.Classify(err) == mongo.ClassRetry,
+		case mongo.IsCode(err, codeConfigInProgress), mongo.IsCode(err, codeConfigNotCommitted),
+			mongo.Classify(err) == mongo.ClassRetry,
 			mongo.IsCode(err, codeNewConfigOutdated) && strings.Contains(err.Error(), "version"):
 			last = err
 			return false, nil
@@ -323,7 +329,8 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 		return false, err
 	})
 	if err != nil {
-		return mongo.NeedsRole(fmt.Errorf("seed: change the set's configuration: %w", errors.Join(err, last)), "the user needs the role clusterManager")
+		return mongo.NeedsRole(fmt.Errorf("seed: change the set's configuration: %w", errors.Join(err, last)),
+			"the user needs the role clusterManager")
 	}
 	return nil
 }

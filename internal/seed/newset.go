@@ -35,7 +35,8 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 	if err := os.WriteFile(mark, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
 		return at, 0, fmt.Errorf("seed: %w", explain(err))
 	}
-	err = withPrivateMongod(ctx, o, s, []string{"recoverFromOplogAsStandalone=true", "takeUnstableCheckpointOnShutdown=true"},
+	err = withPrivateMongod(ctx, o, s,
+		[]string{"recoverFromOplogAsStandalone=true", "takeUnstableCheckpointOnShutdown=true"},
 		func(ctx context.Context, c *driver.Client) (err error) {
 			if err := checkIndependent(ctx, c); err != nil {
 				return err
@@ -89,7 +90,8 @@ func checkIndependent(ctx context.Context, c *driver.Client) error {
 // partOfCluster says why no set of its own is made of a member of a sharded cluster.
 func partOfCluster(role string) error {
 	what := map[string]string{"shardsvr": "a shard", "configsvr": "a config server"}[role]
-	return mongo.WithHint(fmt.Errorf("seed: cannot make a replica set of its own: the source is %s (%s) of a sharded cluster, and the copy would keep that identity and hold a part of the data", what, role),
+	return mongo.WithHint(fmt.Errorf("seed: cannot make a replica set of its own: the source is %s (%s) of a sharded "+
+		"cluster, and the copy would keep that identity and hold a part of the data", what, role),
 		"copy the cluster from its routers (mongos) with millrace sync")
 }
 
@@ -97,7 +99,8 @@ func partOfCluster(role string) error {
 // a private directory only: nobody else can write to the copy meanwhile. It is
 // shut down cleanly, for the checkpoint at the end is what counts. Its guardian does
 // that even if this process is killed.
-func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string, fn func(context.Context, *driver.Client) error) (err error) {
+func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string,
+	fn func(context.Context, *driver.Client) error) (err error) {
 	private, err := newScratch()
 	if err != nil {
 		return err
@@ -105,7 +108,8 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	defer func() { err = errors.Join(err, private.remove()) }()
 	dir := private.dir
 	socket := filepath.Join(dir, "s.sock")
-	args := []string{"--dbpath", o.Pull.DBPath, "--bind_ip", socket, "--unixSocketPrefix", dir, "--logpath", filepath.Join(dir, "log"),
+	args := []string{"--dbpath", o.Pull.DBPath, "--bind_ip", socket, "--unixSocketPrefix", dir, "--logpath",
+		filepath.Join(dir, "log"),
 		"--setParameter", monitorOff}
 	if s.DirectoryPerDB {
 		args = append(args, "--directoryperdb")
@@ -142,13 +146,15 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	_ = in.Close() // closed already if the guardian is gone
 	<-ended
 	if exit != nil {
-		err = errors.Join(err, fmt.Errorf("mongod ended (%w): %s %s", exit, strings.TrimSpace(said.String()), tailOf(filepath.Join(dir, "log"))))
+		err = errors.Join(err,
+			fmt.Errorf("mongod ended (%w): %s %s", exit, strings.TrimSpace(said.String()), tailOf(filepath.Join(dir, "log"))))
 	}
 	return err
 }
 
 // callPrivate waits until a mongod answers on the socket and runs fn.
-func callPrivate(ctx context.Context, socket string, ended <-chan struct{}, fn func(context.Context, *driver.Client) error) error {
+func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
+	fn func(context.Context, *driver.Client) error) error {
 	ctx, cancel := endingWith(ctx, ended, errors.New("mongod ended"))
 	defer cancel()
 	c, err := driver.Connect(options.Client().SetHosts([]string{socket}).SetDirect(true).
@@ -341,7 +347,8 @@ func holdExpiries(ctx context.Context, c *driver.Client, job string) (int, error
 			continue
 		}
 		if err := h.database(ctx, c.Database(db)); err != nil {
-			return h.n, mongo.WithHint(fmt.Errorf("hold back the expiries of %s: %w", db, err), "for a clone that is not to follow its old set give --keep-expiry")
+			return h.n, mongo.WithHint(fmt.Errorf("hold back the expiries of %s: %w", db, err),
+				"for a clone that is not to follow its old set give --keep-expiry")
 		}
 	}
 	return h.n, nil
@@ -422,7 +429,8 @@ func (h *expiries) index(ctx context.Context, db *driver.Database, c expiringCol
 		return err
 	}
 	seconds, _ := wholeSeconds(v)
-	return h.collMod(ctx, db, c, bson.E{Key: "index", Value: bson.D{{Key: "name", Value: name}, {Key: "expireAfterSeconds", Value: max(seconds, farAway)}}})
+	return h.collMod(ctx, db, c, bson.E{Key: "index",
+		Value: bson.D{{Key: "name", Value: name}, {Key: "expireAfterSeconds", Value: max(seconds, farAway)}}})
 }
 
 func (h *expiries) collMod(ctx context.Context, db *driver.Database, c expiringCollection, what bson.E) error {
@@ -458,7 +466,8 @@ func (h *expiries) note(ctx context.Context, ns, index string, expire bson.RawVa
 	if spec != nil {
 		doc = append(doc, bson.E{Key: "spec", Value: []byte(spec)})
 	}
-	_, err := h.c.Database(mongo.StateDB).Collection(heldCollection).ReplaceOne(ctx, bson.D{{Key: "_id", Value: id}}, doc, options.Replace().SetUpsert(true))
+	_, err := h.c.Database(mongo.StateDB).Collection(heldCollection).
+		ReplaceOne(ctx, bson.D{{Key: "_id", Value: id}}, doc, options.Replace().SetUpsert(true))
 	if err != nil {
 		return fmt.Errorf("note what is held back: %w", err)
 	}
@@ -485,9 +494,11 @@ func (o Options) stopExpiring(ctx context.Context, c *driver.Client) {
 	if !o.Member.holds() {
 		return
 	}
-	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: false}}).Err()
+	err := c.Database("admin").
+		RunCommand(ctx, bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: false}}).Err()
 	if err != nil && len(o.Member.startCommand()) == len(o.Member.Command) {
-		o.Pull.Log.Warn("the new set's server could not be told to expire nothing; it has far expiries until the job that follows is finalized", "error", err,
+		o.Pull.Log.Warn("the new set's server could not be told to expire nothing; it has far expiries until the job that "+
+			"follows is finalized", "error", err,
 			"hint", "start it with --setParameter "+monitorOff)
 	}
 }

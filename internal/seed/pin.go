@@ -62,7 +62,8 @@ func (a *Agent) pinned(list []File) ([]File, error) {
 		}
 		seen[f.Path] = true
 		if err := checkPath(f.Path); err != nil {
-			return nil, mongo.WithHint(fmt.Errorf("seed: the backup cursor names a file that millrace does not know: %w", err), "use --way fsync-lock")
+			return nil, mongo.WithHint(fmt.Errorf("seed: the backup cursor names a file that millrace does not know: %w", err),
+				"use --way fsync-lock")
 		}
 		info, err := a.dir.Stat(f.Path)
 		if err != nil {
@@ -162,7 +163,8 @@ func (r *round) extend(ctx context.Context, aside *spool) (map[string]*roundFile
 			stuck++
 		}
 		if last = behind; stuck == extendPatience {
-			a.opts.Log.Warn("the copy stays further behind than asked for; the new member has to catch up from the oplog", "behind", behind)
+			a.opts.Log.Warn("the copy stays further behind than asked for; the new member has to catch up from the oplog",
+				"behind", behind)
 			return added, nil
 		}
 	}

@@ -33,7 +33,8 @@ type Plan struct {
 	lostTables bool // there are some where a mongod removes them
 }
 
-const noJournalHint = "see where the member keeps it; millrace copies what is in the data directory, or behind links there"
+const noJournalHint = "see where the member keeps it; millrace copies what is in the data directory, or behind " +
+	"links there"
 
 func (p *Plan) add(level precheck.Level, name, message, hint string) {
 	p.Checks.Add(level, name, message, hint)
@@ -70,7 +71,8 @@ func Inspect(ctx context.Context, o SourceOptions) (*Plan, error) {
 		return p, nil
 	}
 	if o.Way == WayStopped {
-		return nil, mongo.WithHint(errors.New("seed: a stopped member has no address"), "leave out its address, or choose another way")
+		return nil, mongo.WithHint(errors.New("seed: a stopped member has no address"),
+			"leave out its address, or choose another way")
 	}
 	m, err := connectMember(ctx, o.URI, "millrace-seed")
 	if err != nil {
@@ -99,9 +101,11 @@ func (p *Plan) inspectFiles(dir string) error {
 		return fmt.Errorf("seed: %s of %s cannot be read", storageFile, dir)
 	}
 	if engine, _ := doc.Lookup("storage", "engine").StringValueOK(); engine != "wiredTiger" {
-		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
+		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine),
+			"only WiredTiger's files can be copied")
 	}
-	p.Origin.Storage.DirectoryPerDB, p.Origin.Storage.DirectoryForIndexes = d.storage.DirectoryPerDB, d.storage.DirectoryForIndexes
+	p.Origin.Storage.DirectoryPerDB, p.Origin.Storage.DirectoryForIndexes = d.storage.DirectoryPerDB,
+		d.storage.DirectoryForIndexes
 	all, err := d.list()
 	if err != nil {
 		return err
@@ -120,23 +124,28 @@ func (p *Plan) inspectFiles(dir string) error {
 func (p *Plan) inspectOthers(d *dataDir, all *inventory) {
 	there := func(name string) bool { _, err := os.Lstat(d.at(name)); return err == nil }
 	if there(keyStore) || there(keyDB) {
-		p.add(precheck.Fail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
+		p.add(precheck.Fail, "encryption", "the source is encrypted at rest",
+			"its keys are not copied; this is not supported")
 	}
 	if there(newSetMark) {
-		p.add(precheck.Fail, "data directory", "it is a clone that was not completed: it holds "+newSetMark, "copy another member")
+		p.add(precheck.Fail, "data directory", "it is a clone that was not completed: it holds "+newSetMark,
+			"copy another member")
 	}
 	if there("_repair_incomplete") {
-		p.add(precheck.Fail, "data directory", "a repair of it was not completed: it holds _repair_incomplete", "complete the repair, or copy another member")
+		p.add(precheck.Fail, "data directory", "a repair of it was not completed: it holds _repair_incomplete",
+			"complete the repair, or copy another member")
 	}
 	if p.lostTables { // seen with 6.0.5, which then ends at the first read of that database
-		p.add(precheck.Fail, "database _tmp", "its files are in the directory _tmp, which a mongod empties when it starts", "rename its collections into another database, and drop it")
+		p.add(precheck.Fail, "database _tmp", "its files are in the directory _tmp, which a mongod empties when it starts",
+			"rename its collections into another database, and drop it")
 	}
 	if all.foreigner > 0 {
 		more := ""
 		if n := all.foreigner - len(all.foreign); n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		p.add(precheck.Warn, "other files", "not the server's, as far as is known, and not copied: "+strings.Join(all.foreign, ", ")+more, "copy by hand what the new member needs of them")
+		p.add(precheck.Warn, "other files", "not the server's, as far as is known, and not copied: "+strings.Join(all.foreign,
+			", ")+more, "copy by hand what the new member needs of them")
 	}
 }
 
@@ -147,14 +156,17 @@ func (p *Plan) inspectStopped(dir string) {
 	}
 	lock, err := lockDirectory(d, false)
 	if err != nil {
-		p.add(precheck.Fail, "source state", err.Error(), "shut the mongod down cleanly, or give its address to copy it while it runs")
+		p.add(precheck.Fail, "source state", err.Error(),
+			"shut the mongod down cleanly, or give its address to copy it while it runs")
 		return
 	}
 	defer lock.Close()
 	if info, err := lock.Stat(); err == nil && info.Size() > 0 {
-		p.add(precheck.Warn, "source state", "the member was not shut down cleanly", "the copy recovers as the member itself would")
+		p.add(precheck.Warn, "source state", "the member was not shut down cleanly",
+			"the copy recovers as the member itself would")
 		if !p.journal {
-			p.add(precheck.Fail, "journal", "there is no journal in the data directory, without which nothing is known of what came after the last checkpoint", noJournalHint)
+			p.add(precheck.Fail, "journal", "there is no journal in the data directory, without which nothing is known of what "+
+				"came after the last checkpoint", noJournalHint)
 		}
 	}
 }
@@ -169,21 +181,25 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	switch {
 	case h.SetName == "":
 		p.Origin.State = "standalone"
-		p.add(precheck.Fail, "source state", "the source is no member of a replica set", "millrace sync copies from a standalone server")
+		p.add(precheck.Fail, "source state", "the source is no member of a replica set",
+			"millrace sync copies from a standalone server")
 	case h.Primary:
 		p.Origin.State = "PRIMARY"
 	case h.Secondary:
 		p.Origin.State = "SECONDARY"
 	default:
-		p.add(precheck.Fail, "source state", "the source is neither primary nor secondary", "wait until it is, or copy another member")
+		p.add(precheck.Fail, "source state", "the source is neither primary nor secondary",
+			"wait until it is, or copy another member")
 	}
 	status, err := m.run(ctx, bson.D{{Key: "serverStatus", Value: 1}})
 	if err != nil {
-		return mongo.NeedsRole(fmt.Errorf("seed: ask the member for its status: %w", err), "the user needs the role clusterMonitor")
+		return mongo.NeedsRole(fmt.Errorf("seed: ask the member for its status: %w", err),
+			"the user needs the role clusterMonitor")
 	}
 	p.Origin.Version, _ = status.Lookup("version").StringValueOK()
 	if engine, _ := status.Lookup("storageEngine", "name").StringValueOK(); engine != "wiredTiger" {
-		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
+		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine),
+			"only WiredTiger's files can be copied")
 	}
 	p.samePlace(status, o.DBPath)
 	p.backupRuns(ctx, m, status)
@@ -191,7 +207,8 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 		p.add(precheck.Fail, "journal", "there is no journal in the data directory", noJournalHint)
 	}
 	p.inspectOptions(ctx, m)
-	if fcv, err := m.run(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}}); err == nil {
+	if fcv, err := m.run(ctx,
+		bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}}); err == nil {
 		p.Origin.FCV, _ = fcv.Lookup("featureCompatibilityVersion", "version").StringValueOK()
 	}
 	if h.SetName != "" {
@@ -206,11 +223,13 @@ func (p *Plan) samePlace(status bson.Raw, dir string) {
 	pid, ok := status.Lookup("pid").AsInt64OK()
 	raw, err := os.ReadFile(filepath.Join(dir, "mongod.lock"))
 	if err != nil || !ok {
-		p.add(precheck.Warn, "data directory", "it cannot be told whether the directory is the member's", "make sure that it is")
+		p.add(precheck.Warn, "data directory", "it cannot be told whether the directory is the member's",
+			"make sure that it is")
 		return
 	}
 	if text := strings.TrimSpace(string(raw)); text != strconv.FormatInt(pid, 10) {
-		p.add(precheck.Fail, "data directory", fmt.Sprintf("the member's process is %d, the directory belongs to %q", pid, text),
+		p.add(precheck.Fail, "data directory",
+			fmt.Sprintf("the member's process is %d, the directory belongs to %q", pid, text),
 			"name the dbPath of the member whose address is given, and run on its machine (in its container)")
 	}
 }
@@ -218,11 +237,13 @@ func (p *Plan) samePlace(status bson.Raw, dir string) {
 func (p *Plan) backupRuns(ctx context.Context, m *member, status bson.Raw) {
 	op, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}})
 	if err != nil {
-		p.add(precheck.Fail, "privileges", "the member does not tell what it does: "+err.Error(), "the user needs the role hostManager, or backup and clusterMonitor")
+		p.add(precheck.Fail, "privileges", "the member does not tell what it does: "+err.Error(),
+			"the user needs the role hostManager, or backup and clusterMonitor")
 		return
 	}
 	if locked, _ := op.Lookup("fsyncLock").BooleanOK(); locked {
-		p.add(precheck.Fail, "other backups", "the member is locked", "another backup runs, or left its lock behind: db.fsyncUnlock()")
+		p.add(precheck.Fail, "other backups", "the member is locked",
+			"another backup runs, or left its lock behind: db.fsyncUnlock()")
 	}
 	if open, _ := status.Lookup("storageEngine", "backupCursorOpen").BooleanOK(); open {
 		p.add(precheck.Fail, "other backups", "a backup cursor is open on the member", "wait for that backup to end")
@@ -234,10 +255,12 @@ func (p *Plan) inspectOptions(ctx context.Context, m *member) {
 	if err != nil {
 		return // storage.bson said the rest
 	}
-	p.Origin.Storage.Compressor, _ = raw.Lookup("parsed", "storage", "wiredTiger", "collectionConfig", "blockCompressor").StringValueOK()
+	p.Origin.Storage.Compressor, _ = raw.Lookup("parsed", "storage", "wiredTiger", "collectionConfig", "blockCompressor").
+		StringValueOK()
 	p.Origin.ClusterRole, _ = raw.Lookup("parsed", "sharding", "clusterRole").StringValueOK()
 	if on, _ := raw.Lookup("parsed", "security", "enableEncryption").BooleanOK(); on {
-		p.add(precheck.Fail, "encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
+		p.add(precheck.Fail, "encryption", "the source is encrypted at rest",
+			"its keys are not copied; this is not supported")
 	}
 	config, _ := raw.Lookup("parsed", "storage", "wiredTiger", "engineConfig", "configString").StringValueOK()
 	p.inspectEngine(config)
@@ -247,10 +270,12 @@ func (p *Plan) inspectOptions(ctx context.Context, m *member) {
 func (p *Plan) inspectEngine(config string) {
 	config = strings.Join(strings.Fields(config), "")
 	if regexp.MustCompile(`(^|,)log=\([^)]*\bpath=`).MatchString(config) {
-		p.add(precheck.Fail, "journal", "the engine's settings keep the journal elsewhere: "+config, "replace log=(path=…) by a link in the data directory, which is followed")
+		p.add(precheck.Fail, "journal", "the engine's settings keep the journal elsewhere: "+config,
+			"replace log=(path=…) by a link in the data directory, which is followed")
 	}
 	if regexp.MustCompile(`(^|,)direct_io=\(?[^,()]`).MatchString(config) {
-		p.add(precheck.Fail, "direct I/O", "the engine writes past the kernel: "+config+"; it cannot be told which files are unchanged", "shut the member down and copy it then, without its address")
+		p.add(precheck.Fail, "direct I/O", "the engine writes past the kernel: "+config+"; it cannot be told which files "+
+			"are unchanged", "shut the member down and copy it then, without its address")
 	}
 }
 
@@ -310,7 +335,8 @@ func (p *Plan) lag(raw bson.Raw) {
 	}
 	p.Origin.LagSecs = max(newest.Sub(own).Seconds(), 0)
 	if p.Origin.LagSecs > 60 {
-		p.add(precheck.Warn, "lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs), "the new member begins as far behind; copy one that is not")
+		p.add(precheck.Warn, "lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs),
+			"the new member begins as far behind; copy one that is not")
 	}
 }
 
@@ -341,12 +367,14 @@ func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
 		p.tryCursor(ctx, m, o)
 	}
 	if p.Way == WayCursor {
-		p.add(precheck.Warn, "backup cursor", "millrace's use of $backupCursor is untested on a real server: it follows the documentation, and was tested against an imitation",
+		p.add(precheck.Warn, "backup cursor", "millrace's use of $backupCursor is untested on a real server: it follows the "+
+			"documentation, and was tested against an imitation",
 			"verify the new member (millrace verify), or choose --way fsync-lock")
 		return
 	}
 	if p.Origin.State == "PRIMARY" && (!o.AllowPrimary || !o.YesBlockAllWrites) {
-		p.add(precheck.Fail, "source state", "the source is the primary: while it is locked nothing can be written to the whole set",
+		p.add(precheck.Fail, "source state",
+			"the source is the primary: while it is locked nothing can be written to the whole set",
 			"name a secondary, best a hidden one; or give both --allow-primary and --yes-block-all-writes")
 	}
 }
@@ -369,7 +397,8 @@ func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
 	case o.Way == WayCursor:
 		told := cursorError(err)
 		p.add(precheck.Fail, "backup cursor", told.Error(), mongo.HintOf(told))
-	case mongo.IsCode(err, codeNoSuchStage), mongo.IsCode(err, codeCommandNotFound), mongo.IsCode(err, codeCommandNotSupported):
+	case mongo.IsCode(err, codeNoSuchStage), mongo.IsCode(err, codeCommandNotFound),
+		mongo.IsCode(err, codeCommandNotSupported):
 		p.Way, p.Why = WayLock, "the server has no $backupCursor ("+err.Error()+")"
 	default:
 		p.Way, p.Why = WayLock, "no $backupCursor could be opened ("+err.Error()+")"
@@ -403,7 +432,9 @@ func (p *Plan) compareWindow(window float64, rate int64) {
 		rate = assumedRate
 	}
 	if takes := float64(p.Bytes) / float64(rate); takes > window/2 {
-		p.add(precheck.Warn, "oplog window", fmt.Sprintf("the oplog holds about %.0f s of the present writes, the copy takes about %.0f s at %s a second", window, takes, humanize.Bytes(uint64(rate))),
-			"make the oplog larger (replSetResizeOplog) or the copy faster; with a lock or a backup cursor only the time after it counts")
+		p.add(precheck.Warn, "oplog window",
+			fmt.Sprintf("the oplog holds about %.0f s of the present writes, the copy takes about %.0f s at %s a second", window,
+				takes, humanize.Bytes(uint64(rate))), "make the oplog larger (replSetResizeOplog) or the copy faster; with a lock "+
+				"or a backup cursor only the time after it counts")
 	}
 }

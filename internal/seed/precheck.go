@@ -75,7 +75,8 @@ func (p *Plan) checkTarget(ctx context.Context, o Options) {
 		return // the copy looks again
 	}
 	if need := p.Bytes - there; free < need+need/50 {
-		p.add(precheck.Fail, "free space", fmt.Sprintf("the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), dir, humanize.Bytes(uint64(free))), "make room, or choose another directory")
+		p.add(precheck.Fail, "free space", fmt.Sprintf("the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), dir,
+			humanize.Bytes(uint64(free))), "make room, or choose another directory")
 	}
 }
 
@@ -144,7 +145,8 @@ func ask(ctx context.Context, command []string) (string, error) {
 func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	head := program(o.Member.Command)
 	if head == nil {
-		p.add(precheck.Warn, "start command", "no mongod is to be seen in it, so that its version and options are not compared", "see that both are the source's")
+		p.add(precheck.Warn, "start command",
+			"no mongod is to be seen in it, so that its version and options are not compared", "see that both are the source's")
 		return
 	}
 	if !p.checkVersion(ctx, head) {
@@ -152,7 +154,8 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	}
 	c, err := configOf(ctx, o.Member.Command)
 	if err != nil { // its text may hold secrets
-		p.add(precheck.Warn, "start command", "the mongod does not tell its options, so that they are not compared", "see that it starts with them, and that they are the source's")
+		p.add(precheck.Warn, "start command", "the mongod does not tell its options, so that they are not compared",
+			"see that it starts with them, and that they are the source's")
 		return
 	}
 	p.compare(c, o)
@@ -179,10 +182,12 @@ func (c mongodConfig) port() string {
 func (p *Plan) compare(c mongodConfig, o Options) {
 	const name = "start command"
 	if _, port, err := net.SplitHostPort(o.Member.Replace); err == nil && port != c.port() {
-		p.add(precheck.Fail, name, fmt.Sprintf("its port is %s, that of the member is %s", c.port(), port), "give --port "+port+" after --")
+		p.add(precheck.Fail, name, fmt.Sprintf("its port is %s, that of the member is %s", c.port(), port),
+			"give --port "+port+" after --")
 	}
 	if dir := c.Storage.DBPath; !sameDirectory(dir, o.Pull.DBPath) {
-		p.add(precheck.Fail, name, fmt.Sprintf("its dbPath is %q, the copy goes to %q", dir, o.Pull.DBPath), "give --dbpath of the new directory after --")
+		p.add(precheck.Fail, name, fmt.Sprintf("its dbPath is %q, the copy goes to %q", dir, o.Pull.DBPath),
+			"give --dbpath of the new directory after --")
 	}
 	if e := c.Storage.Engine; e != "" && e != "wiredTiger" {
 		p.add(precheck.Fail, name, fmt.Sprintf("its storage engine is %q", e), "the files are WiredTiger's")
@@ -190,14 +195,19 @@ func (p *Plan) compare(c mongodConfig, o Options) {
 	if c.Security.EnableEncryption {
 		p.add(precheck.Fail, name, "it encrypts its files, the source does not", "leave out --enableEncryption")
 	}
-	if was, is := p.Origin.ClusterRole, c.Sharding.ClusterRole; was != "" && is != was { // as a primary it would take writes of routers that know old chunks
-		p.add(precheck.Fail, name, fmt.Sprintf("its cluster role is %q, the source's is %q", is, was), "give --"+was+" after --")
+	// As a primary it would take writes of routers that know old chunks.
+	if was, is := p.Origin.ClusterRole, c.Sharding.ClusterRole; was != "" && is != was {
+		p.add(precheck.Fail, name, fmt.Sprintf("its cluster role is %q, the source's is %q", is, was),
+			"give --"+was+" after --")
 	}
 	s := p.Origin.Storage
 	p.same("directoryPerDB", s.DirectoryPerDB, c.Storage.DirectoryPerDB, "--directoryperdb")
-	p.same("directoryForIndexes", s.DirectoryForIndexes, c.Storage.WiredTiger.EngineConfig.DirectoryForIndexes, "--wiredTigerDirectoryForIndexes")
-	if a, b := compressor(s.Compressor), compressor(c.Storage.WiredTiger.CollectionConfig.BlockCompressor); a != b && p.Origin.State != "stopped" {
-		p.add(precheck.Warn, name, fmt.Sprintf("new collections are compressed with %s, on the source with %s", b, a), "what is copied stays readable; give --wiredTigerCollectionBlockCompressor "+a+" for the same")
+	p.same("directoryForIndexes", s.DirectoryForIndexes, c.Storage.WiredTiger.EngineConfig.DirectoryForIndexes,
+		"--wiredTigerDirectoryForIndexes")
+	if a, b := compressor(s.Compressor), compressor(c.Storage.WiredTiger.CollectionConfig.BlockCompressor); a != b &&
+		p.Origin.State != "stopped" {
+		p.add(precheck.Warn, name, fmt.Sprintf("new collections are compressed with %s, on the source with %s", b, a),
+			"what is copied stays readable; give --wiredTigerCollectionBlockCompressor "+a+" for the same")
 	}
 	set, _, _ := strings.Cut(c.Replication.ReplSet+c.Replication.ReplSetName, "/")
 	want := p.Origin.SetName
@@ -205,7 +215,8 @@ func (p *Plan) compare(c mongodConfig, o Options) {
 		want = o.Member.NewSet
 	}
 	if set == "" || want != "" && set != want {
-		p.add(precheck.Fail, name, fmt.Sprintf("its replica set is %q, not %q", set, want), "give --replSet "+want+" after --")
+		p.add(precheck.Fail, name, fmt.Sprintf("its replica set is %q, not %q", set, want),
+			"give --replSet "+want+" after --")
 	}
 }
 
@@ -219,7 +230,8 @@ func (p *Plan) same(option string, source, started bool, flag string) {
 	if source {
 		hint = "add " + flag
 	}
-	p.add(precheck.Fail, "start command", fmt.Sprintf("%s is %v, the source's files were made with %v", option, started, source), hint)
+	p.add(precheck.Fail, "start command",
+		fmt.Sprintf("%s is %v, the source's files were made with %v", option, started, source), hint)
 }
 
 func compressor(s string) string {
@@ -257,12 +269,14 @@ func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
 		started, err = mongo.ParseVersion(version)
 	}
 	if err != nil {
-		p.add(precheck.Warn, name, program[len(program)-1]+" does not tell its version", "see that it can be started, and is of the source's version")
+		p.add(precheck.Warn, name, program[len(program)-1]+" does not tell its version",
+			"see that it can be started, and is of the source's version")
 		return false
 	}
 	source, err := mongo.ParseVersion(p.Origin.Version)
 	if err != nil {
-		p.add(precheck.Warn, name, "the version of a source without address is not known; the new member's is "+version, "see that they are the same")
+		p.add(precheck.Warn, name, "the version of a source without address is not known; the new member's is "+version,
+			"see that they are the same")
 		return true
 	}
 	fcv, err := mongo.ParseVersion(p.Origin.FCV)
@@ -270,11 +284,15 @@ func (p *Plan) checkVersion(ctx context.Context, program []string) bool {
 	switch {
 	case started.Series() == source.Series():
 	case started.OlderThan(source):
-		p.add(precheck.Fail, name, fmt.Sprintf("the new member's mongod is %s, the source's %s", version, p.Origin.Version), "start a mongod of the source's version; files are not read by older ones")
+		p.add(precheck.Fail, name, fmt.Sprintf("the new member's mongod is %s, the source's %s", version, p.Origin.Version),
+			"start a mongod of the source's version; files are not read by older ones")
 	case known && (fcv == started.Series() || fcv == started.PreviousSeries()):
-		p.add(precheck.Warn, name, fmt.Sprintf("the new member's mongod is %s, newer than the source's %s", version, p.Origin.Version), "members may differ during an upgrade only")
+		p.add(precheck.Warn, name, fmt.Sprintf("the new member's mongod is %s, newer than the source's %s", version,
+			p.Origin.Version), "members may differ during an upgrade only")
 	default:
-		p.add(precheck.Fail, name, fmt.Sprintf("the new member's mongod is %s, too new for the source's %s with feature compatibility %q", version, p.Origin.Version, p.Origin.FCV),
+		p.add(precheck.Fail, name,
+			fmt.Sprintf("the new member's mongod is %s, too new for the source's %s with feature compatibility %q", version,
+				p.Origin.Version, p.Origin.FCV),
 			"start a mongod of the source's version")
 	}
 	return true

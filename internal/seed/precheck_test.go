@@ -19,7 +19,9 @@ import (
 func saying(t *testing.T, version, config string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "mongod")
-	must(t, os.WriteFile(name, []byte("#!/bin/sh\ncase \"$*\" in *--version) echo 'db version v"+version+"';; *) cat <<E\n"+config+"\nE\nesac\n"), 0o700))
+	must(t, os.WriteFile(name,
+		[]byte("#!/bin/sh\ncase \"$*\" in *--version) echo 'db version v"+version+"';; *) cat <<E\n"+config+"\nE\nesac\n"),
+		0o700))
 	return name
 }
 
@@ -61,7 +63,8 @@ func TestStartCommandIsCompared(t *testing.T) {
 	lab.NeedServers(t)
 	dir := t.TempDir()
 	file := filepath.Join(t.TempDir(), "mongod.conf")
-	must(t, os.WriteFile(file, []byte("storage: {dbPath: "+dir+", directoryPerDB: true}\nreplication: {replSetName: rs}\n"), 0o600))
+	must(t, os.WriteFile(file,
+		[]byte("storage: {dbPath: "+dir+", directoryPerDB: true}\nreplication: {replSetName: rs}\n"), 0o600))
 	real := mongod(t, "6.0")
 	flags := []string{"--dbpath", dir, "--replSet", "rs", "--fork", "--logpath", filepath.Join(t.TempDir(), "log")}
 	for _, c := range []struct {
@@ -75,33 +78,51 @@ func TestStartCommandIsCompared(t *testing.T) {
 	}{
 		{name: "the same", command: append([]string{real}, flags...), level: precheck.OK},
 		{name: "behind a helper", command: append([]string{"env", "A=b", real}, flags...), level: precheck.OK},
-		{name: "from a file", command: []string{real, "-f", file}, storage: Storage{DirectoryPerDB: true}, level: precheck.OK},
-		{name: "other layout, from a file", command: []string{real, "-f", file}, level: precheck.Fail, says: "directoryPerDB is true"},
-		{name: "index directories", command: append([]string{real}, flags...), storage: Storage{DirectoryForIndexes: true}, level: precheck.Fail, says: "directoryForIndexes is false"},
-		{name: "compressor", command: append([]string{real, "--wiredTigerCollectionBlockCompressor", "zstd"}, flags...), level: precheck.Warn, says: "zstd"},
-		{name: "compressor of the source", command: append([]string{real}, flags...), storage: Storage{Compressor: "zlib"}, level: precheck.Warn, says: "zlib"},
-		{name: "directory", command: []string{real, "--dbpath", t.TempDir(), "--replSet", "rs"}, level: precheck.Fail, says: "dbPath"},
+		{name: "from a file", command: []string{real, "-f", file}, storage: Storage{DirectoryPerDB: true},
+			level: precheck.OK},
+		{name: "other layout, from a file", command: []string{real, "-f", file}, level: precheck.Fail,
+			says: "directoryPerDB is true"},
+		{name: "index directories", command: append([]string{real}, flags...), storage: Storage{DirectoryForIndexes: true},
+			level: precheck.Fail, says: "directoryForIndexes is false"},
+		{name: "compressor", command: append([]string{real, "--wiredTigerCollectionBlockCompressor", "zstd"}, flags...),
+			level: precheck.Warn, says: "zstd"},
+		{name: "compressor of the source", command: append([]string{real}, flags...), storage: Storage{Compressor: "zlib"},
+			level: precheck.Warn, says: "zlib"},
+		{name: "directory", command: []string{real, "--dbpath", t.TempDir(), "--replSet", "rs"}, level: precheck.Fail,
+			says: "dbPath"},
 		{name: "no directory", command: []string{real, "--replSet", "rs"}, level: precheck.Fail, says: "dbPath"},
 		{name: "set", command: []string{real, "--dbpath", dir, "--replSet", "other"}, level: precheck.Fail, says: `"other"`},
 		{name: "no set", command: []string{real, "--dbpath", dir}, level: precheck.Fail, says: "replica set"},
 		{name: "new set", command: append([]string{real}, flags...), newSet: "stage", level: precheck.Fail, says: "stage"},
-		{name: "member of a shard", command: append([]string{real}, flags...), role: "shardsvr", level: precheck.Fail, says: `role is "", the source's is "shardsvr"`},
-		{name: "member of a shard, with its role", command: append([]string{real, "--shardsvr"}, flags...), role: "shardsvr", level: precheck.OK},
-		{name: "config server as a shard", command: append([]string{real, "--shardsvr"}, flags...), role: "configsvr", level: precheck.Fail, says: `"configsvr"`},
-		{name: "new set of a shard", command: append([]string{real, "--shardsvr"}, flags...), role: "shardsvr", newSet: "rs", level: precheck.Fail, says: "a shard"},
+		{name: "member of a shard", command: append([]string{real}, flags...), role: "shardsvr", level: precheck.Fail,
+			says: `role is "", the source's is "shardsvr"`},
+		{name: "member of a shard, with its role", command: append([]string{real, "--shardsvr"}, flags...), role: "shardsvr",
+			level: precheck.OK},
+		{name: "config server as a shard", command: append([]string{real, "--shardsvr"}, flags...), role: "configsvr",
+			level: precheck.Fail, says: `"configsvr"`},
+		{name: "new set of a shard", command: append([]string{real, "--shardsvr"}, flags...), role: "shardsvr", newSet: "rs",
+			level: precheck.Fail, says: "a shard"},
 		{name: "new set of a config server", role: "configsvr", newSet: "rs", level: precheck.Fail, says: "a config server"},
-		{name: "no mongod", command: []string{"/etc/init.d/db", "start"}, level: precheck.Warn, says: "no mongod is to be seen"},
-		{name: "unknown option", command: []string{real, "--nonsense"}, level: precheck.Warn, says: "does not tell its options"},
-		{name: "encrypted", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+"}\nsecurity: {enableEncryption: true}\nreplication: {replSet: rs}")}, level: precheck.Fail, says: "encrypts"},
-		{name: "engine", command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+", engine: inMemory}\nreplication: {replSet: rs}")}, level: precheck.Fail, says: "inMemory"},
+		{name: "no mongod", command: []string{"/etc/init.d/db", "start"}, level: precheck.Warn,
+			says: "no mongod is to be seen"},
+		{name: "unknown option", command: []string{real, "--nonsense"}, level: precheck.Warn,
+			says: "does not tell its options"},
+		{name: "encrypted",
+			command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+"}\nsecurity: {enableEncryption: true}\nreplication: "+
+				"{replSet: rs}")}, level: precheck.Fail, says: "encrypts"},
+		{name: "engine",
+			command: []string{saying(t, "6.0.5", "storage: {dbPath: "+dir+", engine: inMemory}\nreplication: {replSet: rs}")},
+			level:   precheck.Fail, says: "inMemory"},
 	} {
 		p := &Plan{Origin: Origin{Version: "6.0.5", FCV: "6.0", SetName: "rs", Storage: c.storage, ClusterRole: c.role}}
-		p.checkPrograms(t.Context(), Options{Pull: PullOptions{DBPath: dir}, Member: MemberOptions{Command: c.command, NewSet: c.newSet}})
+		p.checkPrograms(t.Context(),
+			Options{Pull: PullOptions{DBPath: dir}, Member: MemberOptions{Command: c.command, NewSet: c.newSet}})
 		got := precheck.Check{Level: precheck.OK}
 		if len(p.Checks) > 0 {
 			got = p.Checks[0]
 		}
-		if got.Level != c.level || !strings.Contains(got.Message, c.says) || got.Level != precheck.OK && got.Hint == "" || len(p.Checks) > 1 {
+		if got.Level != c.level || !strings.Contains(got.Message, c.says) || got.Level != precheck.OK && got.Hint == "" ||
+			len(p.Checks) > 1 {
 			t.Errorf("%s: %+v", c.name, p.Checks)
 		}
 	}
@@ -167,17 +188,20 @@ func TestOplogWindowIsCompared(t *testing.T) {
 func TestLagAndDelayAreSeen(t *testing.T) {
 	now := time.Now()
 	status, err := bson.Marshal(bson.D{{Key: "members", Value: bson.A{
-		bson.D{{Key: "self", Value: true}, {Key: "optimeDate", Value: now.Add(-2 * time.Minute)}}, bson.D{{Key: "optimeDate", Value: now}}}}})
+		bson.D{{Key: "self", Value: true}, {Key: "optimeDate", Value: now.Add(-2 * time.Minute)}},
+		bson.D{{Key: "optimeDate", Value: now}}}}})
 	must(t, err)
 	p := &Plan{Origin: Origin{Host: "b:1"}}
 	p.lag(status)
 	for _, field := range []string{"secondaryDelaySecs", "slaveDelay"} { // since 5.0, and before
 		config, err := bson.Marshal(bson.D{{Key: "config", Value: bson.D{{Key: "members", Value: bson.A{
-			bson.D{{Key: "host", Value: "a:1"}, {Key: field, Value: int64(9)}}, bson.D{{Key: "host", Value: "b:1"}, {Key: field, Value: int64(3600)}}}}}}})
+			bson.D{{Key: "host", Value: "a:1"}, {Key: field, Value: int64(9)}},
+			bson.D{{Key: "host", Value: "b:1"}, {Key: field, Value: int64(3600)}}}}}}})
 		must(t, err)
 		p.delay(config)
 	}
-	if len(p.Checks) != 3 || p.Checks[0].Level != precheck.Warn || p.Checks[1].Level != precheck.Fail || p.Checks[2].Level != precheck.Fail || !strings.Contains(p.Checks[2].Message, "3600") {
+	if len(p.Checks) != 3 || p.Checks[0].Level != precheck.Warn || p.Checks[1].Level != precheck.Fail ||
+		p.Checks[2].Level != precheck.Fail || !strings.Contains(p.Checks[2].Message, "3600") {
 		t.Errorf("%+v", p.Checks)
 	}
 }
@@ -188,6 +212,7 @@ func TestStartedProgramsGetNoSecrets(t *testing.T) {
 	out, err := ask(t.Context(), []string{"env"})
 	must(t, err)
 	if strings.Contains(out, "MILLRACE_SET_URI") || !strings.Contains(out, "PATH=") {
-		t.Errorf("MILLRACE_SET_URI: %v, PATH: %v; want false, true", strings.Contains(out, "MILLRACE_SET_URI"), strings.Contains(out, "PATH="))
+		t.Errorf("MILLRACE_SET_URI: %v, PATH: %v; want false, true", strings.Contains(out, "MILLRACE_SET_URI"),
+			strings.Contains(out, "PATH="))
 	}
 }

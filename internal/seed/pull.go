@@ -166,7 +166,8 @@ func (p *pull) poison() error {
 		err = syncDir(p.root, ".")
 	}
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: mark the new data directory as incomplete: %w", err), "see to it that millrace may write there")
+		return mongo.WithHint(fmt.Errorf("seed: mark the new data directory as incomplete: %w", err),
+			"see to it that millrace may write there")
 	}
 	return nil
 }
@@ -309,7 +310,8 @@ func (p *pull) room(m *Manifest) error {
 		there += f.Size // what does not stay makes room
 	}
 	if need := m.Bytes - there; free < need+need/50 {
-		return mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), p.o.DBPath, humanize.Bytes(uint64(free))), "make room, or choose another directory")
+		return mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), p.o.DBPath,
+			humanize.Bytes(uint64(free))), "make room, or choose another directory")
 	}
 	return nil
 }
@@ -478,7 +480,8 @@ func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFil
 			return err
 		}
 		if !slices.Equal(have, f.Sums[first:first+n]) {
-			return mongo.WithHint(fmt.Errorf("seed: %s is not as it stood under the lock", f.Path), "run it again: what is there will be used")
+			return mongo.WithHint(fmt.Errorf("seed: %s is not as it stood under the lock", f.Path),
+				"run it again: what is there will be used")
 		}
 	}
 	return nil

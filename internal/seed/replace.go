@@ -30,7 +30,8 @@ const (
 // own. With prove it is also proven that the set needs nothing of them: what the
 // member acknowledged may count in a write that a client was told of as held by a
 // majority, and the copy may be older than that write.
-func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (func(context.Context, *os.Root) error, error) {
+func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (func(context.Context, *os.Root) error,
+	error) {
 	set, err := connectSet(ctx, o.SetURI)
 	if err != nil {
 		return nil, err
@@ -74,18 +75,21 @@ func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID,
 func awaitDown(ctx context.Context, set *driver.Client, host string) error {
 	if conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", host); err == nil {
 		_ = conn.Close()
-		return mongo.WithHint(fmt.Errorf("seed: %s answers: a member is replaced when it is stopped", host), "shut it down: db.shutdownServer()")
+		return mongo.WithHint(fmt.Errorf("seed: %s answers: a member is replaced when it is stopped", host),
+			"shut it down: db.shutdownServer()")
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, downWait, mongo.WithHint(
 		fmt.Errorf("seed: the set still reaches %s", host), "shut it down, on whichever machine it runs"))
 	defer cancel()
 	return until(wait, 100*time.Millisecond, func() (bool, error) {
 		var st setStatus
-		if err := set.Database("admin").RunCommand(wait, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st); err != nil {
+		if err := set.Database("admin").RunCommand(wait, bson.D{{Key: "replSetGetStatus", Value: 1}}).
+			Decode(&st); err != nil {
 			if wait.Err() != nil {
 				return false, context.Cause(wait)
 			}
-			return false, mongo.WithHint(fmt.Errorf("seed: ask the set for its status: %w", err), "it needs a primary without this member; the user needs the role clusterManager")
+			return false, mongo.WithHint(fmt.Errorf("seed: ask the set for its status: %w", err),
+				"it needs a primary without this member; the user needs the role clusterManager")
 		}
 		for _, m := range st.Members {
 			if m.Name == host {
@@ -101,7 +105,8 @@ func awaitDown(ctx context.Context, set *driver.Client, host string) error {
 func heldByOthers(ctx context.Context, set *driver.Client, host string, limit time.Duration) error {
 	raw, err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
 		{Key: "data", Value: bson.D{{Key: "msg", Value: "millrace seed replaces " + host}}},
-		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: limit.Milliseconds()}}}}).Raw()
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: limit.Milliseconds()}}}}).
+		Raw()
 	if err == nil {
 		if text, ok := raw.Lookup("writeConcernError", "errmsg").StringValueOK(); ok {
 			err = errors.New(text)
@@ -120,7 +125,8 @@ func heldByOthers(ctx context.Context, set *driver.Client, host string, limit ti
 // a mongod would find it beside the copy.
 func (o MemberOptions) owns(ctx context.Context, root *os.Root, dir string, id bson.ObjectID) error {
 	refuse := func(why string) error {
-		return mongo.WithHint(fmt.Errorf("%w, and it is not clear that it is the directory of %s: %s", notEmptyError(root.Name()), o.Replace, why),
+		return mongo.WithHint(fmt.Errorf("%w, and it is not clear that it is the directory of %s: %s",
+			notEmptyError(root.Name()), o.Replace, why),
 			"look what it is; if it may go, empty it by hand and run the same command again")
 	}
 	if program(o.Command) == nil {

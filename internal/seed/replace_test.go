@@ -32,8 +32,10 @@ func TestOwnDirectory(t *testing.T) {
 		{name: "the default port", conf: "storage: {dbPath: %s}", says: "port 27017"},
 		{name: "another directory", conf: "net: {port: 27019}\nstorage: {dbPath: %s/x}", says: "/x"},
 		{name: "a service", none: true, says: "no mongod is to be seen"},
-		{name: "another set", make: func(t *testing.T, dir string) { writeConfig(t, dir, bson.NewObjectID()) }, says: "no configuration of this set"},
-		{name: "a link", make: func(t *testing.T, dir string) { must(t, os.Symlink("/tmp", filepath.Join(dir, "journal"))) }, says: "journal, a link"},
+		{name: "another set", make: func(t *testing.T, dir string) { writeConfig(t, dir, bson.NewObjectID()) },
+			says: "no configuration of this set"},
+		{name: "a link", make: func(t *testing.T, dir string) { must(t, os.Symlink("/tmp", filepath.Join(dir, "journal"))) },
+			says: "journal, a link"},
 		{name: "keys", make: write("key.store"), says: "key.store"},
 		{name: "an unknown file of the engine", make: write("WiredTigerNew.x"), says: "WiredTigerNew.x"},
 		{name: "a clone", make: write(newSetMark), says: newSetMark},
@@ -86,7 +88,8 @@ func write(name string) func(*testing.T, string) {
 // what is not of the copy goes before the copy needs its room.
 func TestReplacedFilesGoFirst(t *testing.T) {
 	to := t.TempDir()
-	for _, name := range []string{storageFile, "collection-old.wt", "journal/WiredTigerLog.0000000009", "mongod.lock", "keyfile"} {
+	for _, name := range []string{storageFile, "collection-old.wt", "journal/WiredTigerLog.0000000009", "mongod.lock",
+		"keyfile"} {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(to, name)), 0o700))
 		must(t, os.WriteFile(filepath.Join(to, name), []byte("old"), 0o600))
 	}
@@ -97,7 +100,8 @@ func TestReplacedFilesGoFirst(t *testing.T) {
 	a := fakeAgent(t, fakeMember(t), AgentOptions{Way: WayLock, Freezer: &changingFreezer{}})
 	allow := func(context.Context, *os.Root) error { return nil }
 	refused := errors.New("refused")
-	_, err := Pull(t.Context(), a, PullOptions{DBPath: to, Replace: allow, Check: func(*Manifest) error { return refused }})
+	_, err := Pull(t.Context(), a,
+		PullOptions{DBPath: to, Replace: allow, Check: func(*Manifest) error { return refused }})
 	if !errors.Is(err, refused) || !old(storageFile) || !old("collection-old.wt") || !old("mongod.lock") {
 		t.Fatalf("%v: something was touched", err)
 	}
@@ -106,7 +110,8 @@ func TestReplacedFilesGoFirst(t *testing.T) {
 	}
 	report, err := Pull(t.Context(), a, PullOptions{DBPath: to, Replace: allow})
 	must(t, err)
-	if report.Resumed || old(storageFile) || old("collection-old.wt") || old("journal/WiredTigerLog.0000000009") || old("mongod.lock") || !old("keyfile") {
+	if report.Resumed || old(storageFile) || old("collection-old.wt") || old("journal/WiredTigerLog.0000000009") ||
+		old("mongod.lock") || !old("keyfile") {
 		t.Errorf("%+v, or something is left", report)
 	}
 }

@@ -418,7 +418,8 @@ func (s *spool) flush() error {
 }
 
 func noRoomAside(err error) error {
-	return mongo.WithHint(fmt.Errorf("seed: put changed blocks aside: %w", err), "give a directory with more room as --spool-dir")
+	return mongo.WithHint(fmt.Errorf("seed: put changed blocks aside: %w", err),
+		"give a directory with more room as --spool-dir")
 }
 
 type blockKey struct {
@@ -435,7 +436,8 @@ type extent struct {
 func newSpool(dir, id string) (*spool, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "seed-"+id+".spool"), os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("seed: make a file for what changes during the copy: %w", err), "give a directory with room as --spool-dir")
+		return nil, mongo.WithHint(fmt.Errorf("seed: make a file for what changes during the copy: %w", err),
+			"give a directory with room as --spool-dir")
 	}
 	// Without a name it is gone with the process, however that ends. Where a
 	// file in use keeps its name, remove takes it away.

@@ -175,7 +175,8 @@ func makeMember(ctx context.Context, o Options, res *Result) error {
 		began := time.Now()
 		at, held, err := makeIndependent(ctx, o, res.Origin.Storage)
 		if err != nil {
-			return mongo.WithHint(err, "the files are complete, but still those of a member of the old set: do not start them as another set")
+			return mongo.WithHint(err,
+				"the files are complete, but still those of a member of the old set: do not start them as another set")
 		}
 		res.Position, res.RecoverSeconds = at.String(), time.Since(began).Seconds()
 		if res.HeldExpiries = held; held > 0 {

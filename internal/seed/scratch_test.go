@@ -57,7 +57,8 @@ func TestSpoolHasNoName(t *testing.T) {
 	must(t, s.add("a.wt", 3, sumOf(block), block))
 	buf := make([]byte, smallestBlock)
 	n, ok, err := s.read("a.wt", 3, sumOf(block), buf)
-	if err != nil || !ok || string(buf[:n]) != string(block) || s.holds("a.wt", 3, 1) || !s.holds("a.wt", 3, sumOf(block)) {
+	if err != nil || !ok || string(buf[:n]) != string(block) || s.holds("a.wt", 3, 1) ||
+		!s.holds("a.wt", 3, sumOf(block)) {
 		t.Errorf("%q, %v, %v", buf[:n], ok, err)
 	}
 	must(t, s.remove())

@@ -40,7 +40,7 @@ func openAgent(t *testing.T, o ServeOptions) *Agent {
 }
 
 // joined seeds a member and compares it with the primary.
-func seedAndCompare(t *testing.T, c *lab.Cluster, version string, src Source, stop func() int, db string) *Result {
+func seedAndCompare(t *testing.T, c *lab.Cluster, src Source, stop func() int, db string) *Result {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "new")
 	port := freePort(t)
@@ -51,7 +51,7 @@ func seedAndCompare(t *testing.T, c *lab.Cluster, version string, src Source, st
 	endLater(t, &pid)
 	res, err := Run(t.Context(), src, Options{
 		Pull: PullOptions{DBPath: dir},
-		Member: MemberOptions{Command: memberCommand(t, version, c.Name(), dir, port), Join: host, Votes: 1, Priority: 1,
+		Member: MemberOptions{Command: memberCommand(t, "6.0", c.Name(), dir, port), Join: host, Votes: 1, Priority: 1,
 			SetURI: c.DirectURI(p), CatchUp: time.Minute},
 	})
 	if res != nil {
@@ -87,7 +87,7 @@ func TestLockedSecondaryBecomesMember(t *testing.T) {
 	d := fill(t, c.URI(), "locked", 3, 2000)
 	stop := writer(t, d)
 	a := openAgent(t, ServeOptions{SourceOptions: SourceOptions{URI: c.DirectURI(s.Index), DBPath: s.DBPath}})
-	res := seedAndCompare(t, c, "6.0", a, stop, "locked")
+	res := seedAndCompare(t, c, a, stop, "locked")
 	if res.Way != WayLock || res.LockSeconds <= 0 {
 		t.Errorf("%+v", res)
 	}
@@ -104,7 +104,7 @@ func TestStoppedMemberIsCopied(t *testing.T) {
 	must(t, s.Stop())
 	stop := writer(t, d)
 	a := openAgent(t, ServeOptions{SourceOptions: SourceOptions{DBPath: s.DBPath}})
-	res := seedAndCompare(t, c, "6.0", a, stop, "stopped")
+	res := seedAndCompare(t, c, a, stop, "stopped")
 	if res.Way != WayStopped || res.AgainBytes != 0 {
 		t.Errorf("%+v", res)
 	}

@@ -22,7 +22,8 @@ func TestPartsOfClusters(t *testing.T) {
 			return Options{Pull: PullOptions{DBPath: filepath.Join(t.TempDir(), "to")},
 				Member: MemberOptions{NewSet: "clone", Mongod: mongod(t, "6.0"), Guardian: privateCommand()}}
 		}
-		plan, err := Inspect(t.Context(), SourceOptions{URI: set.SystemURI(), DBPath: m.DBPath, AllowPrimary: true, YesBlockAllWrites: true})
+		plan, err := Inspect(t.Context(),
+			SourceOptions{URI: set.SystemURI(), DBPath: m.DBPath, AllowPrimary: true, YesBlockAllWrites: true})
 		must(t, err)
 		plan.Checks = nil // of a primary
 		asNew := *plan
@@ -34,7 +35,8 @@ func TestPartsOfClusters(t *testing.T) {
 		command := memberCommand(t, "6.0", plan.Origin.SetName, to, freePort(t))
 		for _, flags := range [][]string{nil, {"--" + plan.Origin.ClusterRole}} {
 			as := *plan
-			CheckMember(t.Context(), &as, Options{Pull: PullOptions{DBPath: to}, Member: MemberOptions{Command: append(command, flags...)}})
+			CheckMember(t.Context(), &as,
+				Options{Pull: PullOptions{DBPath: to}, Member: MemberOptions{Command: append(command, flags...)}})
 			if failed := as.Checks.Failed(); failed != (flags == nil) {
 				t.Errorf("a member of %s, started with %v: %+v", what, flags, as.Checks)
 			}

@@ -34,7 +34,8 @@ func TestPullerThatWasCutIsNotWaitedFor(t *testing.T) {
 // A puller that is killed between two requests is noticed by the end of the one
 // that it holds open.
 func TestPullerThatIsGoneIsNoticed(t *testing.T) {
-	a := fakeAgent(t, fakeMember(t), AgentOptions{Idle: 5 * cutPart * time.Second}) // a minute, five seconds for who was cut
+	// A minute, five seconds for who was cut.
+	a := fakeAgent(t, fakeMember(t), AgentOptions{Idle: 5 * cutPart * time.Second})
 	o := serve(t, a, "a token of some length", nil)
 	c := client(t, o)
 	gone, err := c.Join(t.Context())

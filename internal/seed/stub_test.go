@@ -42,14 +42,17 @@ func newStub(t *testing.T, dir string) *stub {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	s := &stub{t: t, addr: l.Addr().String(), listener: l, dbpath: "/data/db", fail: map[string]bson.D{}, seen: map[string]int{},
-		own: bson.Timestamp{T: stubTime, I: 7}}
+	s := &stub{t: t, addr: l.Addr().String(), listener: l, dbpath: "/data/db", fail: map[string]bson.D{},
+		seen: map[string]int{},
+		own:  bson.Timestamp{T: stubTime, I: 7}}
 	list := func(name string) {
 		info, err := os.Stat(filepath.Join(dir, name))
 		must(t, err)
-		s.files = append(s.files, bson.D{{Key: "filename", Value: s.dbpath + "/" + name}, {Key: "fileSize", Value: info.Size()}})
+		s.files = append(s.files,
+			bson.D{{Key: "filename", Value: s.dbpath + "/" + name}, {Key: "fileSize", Value: info.Size()}})
 	}
-	for _, name := range []string{"WiredTiger.wt", "empty.wt", "db/collection-1.wt", "index-2.wt", "journal/WiredTigerLog.0000000001"} {
+	for _, name := range []string{"WiredTiger.wt", "empty.wt", "db/collection-1.wt", "index-2.wt",
+		"journal/WiredTigerLog.0000000001"} {
 		list(name)
 	}
 	var wg sync.WaitGroup
@@ -111,7 +114,8 @@ func (s *stub) serve(conn net.Conn) {
 func ok(fields ...bson.E) bson.D { return append(bson.D(fields), bson.E{Key: "ok", Value: 1.0}) }
 
 func failure(code int32, name, text string) bson.D {
-	return bson.D{{Key: "ok", Value: 0.0}, {Key: "errmsg", Value: text}, {Key: "code", Value: code}, {Key: "codeName", Value: name}}
+	return bson.D{{Key: "ok", Value: 0.0}, {Key: "errmsg", Value: text}, {Key: "code", Value: code},
+		{Key: "codeName", Value: name}}
 }
 
 func (s *stub) count(command string) int {
@@ -156,16 +160,20 @@ func (s *stub) answer(cmd bson.Raw) bson.D {
 	}
 	switch name {
 	case "isMaster", "ismaster", "hello":
-		return ok(bson.E{Key: "ismaster", Value: false}, bson.E{Key: "secondary", Value: true}, bson.E{Key: "setName", Value: "rs"}, bson.E{Key: "me", Value: s.addr},
-			bson.E{Key: "hosts", Value: bson.A{s.addr}}, bson.E{Key: "maxWireVersion", Value: 17}, bson.E{Key: "minWireVersion", Value: 0},
-			bson.E{Key: "maxBsonObjectSize", Value: 16 << 20}, bson.E{Key: "maxMessageSizeBytes", Value: 48000000}, bson.E{Key: "maxWriteBatchSize", Value: 100000})
+		return ok(bson.E{Key: "ismaster", Value: false}, bson.E{Key: "secondary", Value: true},
+			bson.E{Key: "setName", Value: "rs"}, bson.E{Key: "me", Value: s.addr}, bson.E{Key: "hosts", Value: bson.A{s.addr}},
+			bson.E{Key: "maxWireVersion", Value: 17}, bson.E{Key: "minWireVersion", Value: 0},
+			bson.E{Key: "maxBsonObjectSize", Value: 16 << 20}, bson.E{Key: "maxMessageSizeBytes", Value: 48000000},
+			bson.E{Key: "maxWriteBatchSize", Value: 100000})
 	case "serverStatus":
-		return ok(bson.E{Key: "version", Value: "6.0.6-5"}, bson.E{Key: "storageEngine", Value: bson.D{{Key: "name", Value: "wiredTiger"}, {Key: "backupCursorOpen", Value: s.open != 0}}})
+		return ok(bson.E{Key: "version", Value: "6.0.6-5"}, bson.E{Key: "storageEngine",
+			Value: bson.D{{Key: "name", Value: "wiredTiger"}, {Key: "backupCursorOpen", Value: s.open != 0}}})
 	case "replSetGetStatus":
 		pos := bson.D{{Key: "ts", Value: s.own}, {Key: "t", Value: int64(1)}}
 		date := time.Unix(int64(s.own.T), 0)
 		return ok(bson.E{Key: "optimes", Value: bson.D{{Key: "lastCommittedOpTime", Value: pos}}},
-			bson.E{Key: "members", Value: bson.A{bson.D{{Key: "self", Value: true}, {Key: "name", Value: s.addr}, {Key: "stateStr", Value: "SECONDARY"}, {Key: "optime", Value: pos}, {Key: "optimeDate", Value: date}}}})
+			bson.E{Key: "members", Value: bson.A{bson.D{{Key: "self", Value: true}, {Key: "name", Value: s.addr},
+				{Key: "stateStr", Value: "SECONDARY"}, {Key: "optime", Value: pos}, {Key: "optimeDate", Value: date}}}})
 	case "$backupCursor":
 		return s.backupCursor()
 	case "$backupCursorExtend":
@@ -175,7 +183,8 @@ func (s *stub) answer(cmd bson.Raw) bson.D {
 			return failure(43, "CursorNotFound", "cursor id not found")
 		}
 		n := min(2, len(s.files))
-		return ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: s.open}, {Key: "ns", Value: "admin.$cmd.aggregate"}, {Key: "nextBatch", Value: s.batch(n, s.seen["getMore"] == 1)}}})
+		return ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: s.open}, {Key: "ns", Value: "admin.$cmd.aggregate"},
+			{Key: "nextBatch", Value: s.batch(n, s.seen["getMore"] == 1)}}})
 	case "killCursors":
 		killed, missing := bson.A{}, bson.A{}
 		for _, v := range must1(cmd.Lookup("cursors").Array().Values()) {
@@ -190,7 +199,8 @@ func (s *stub) answer(cmd bson.Raw) bson.D {
 	case "currentOp", "getCmdLineOpts", "getParameter", "replSetGetConfig", "endSessions", "ping":
 		return ok()
 	case "find":
-		return ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "local.oplog.rs"}, {Key: "firstBatch", Value: bson.A{}}}})
+		return ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "local.oplog.rs"},
+			{Key: "firstBatch", Value: bson.A{}}}})
 	}
 	return failure(59, "CommandNotFound", "no such command: "+name)
 }
@@ -229,10 +239,13 @@ func (s *stub) backupCursor() bson.D {
 	s.open = 1000 + s.opened
 	s.seen["getMore"] = 0
 	end := bson.D{{Key: "ts", Value: bson.Timestamp{T: stubTime, I: 1}}, {Key: "t", Value: int64(1)}}
-	meta := bson.D{{Key: "backupId", Value: bson.Binary{Subtype: 4, Data: []byte("0123456789abcdef")}}, {Key: "dbpath", Value: s.dbpath}}
+	meta := bson.D{{Key: "backupId", Value: bson.Binary{Subtype: 4, Data: []byte("0123456789abcdef")}},
+		{Key: "dbpath", Value: s.dbpath}}
 	if !s.bare {
-		meta = append(meta, bson.E{Key: "oplogStart", Value: end}, bson.E{Key: "oplogEnd", Value: end}, bson.E{Key: "checkpointTimestamp", Value: bson.Timestamp{T: stubTime - 60, I: 1}},
-			bson.E{Key: "disableIncrementalBackup", Value: false}, bson.E{Key: "incrementalBackup", Value: false}, bson.E{Key: "blockSize", Value: int64(16)})
+		meta = append(meta, bson.E{Key: "oplogStart", Value: end}, bson.E{Key: "oplogEnd", Value: end},
+			bson.E{Key: "checkpointTimestamp", Value: bson.Timestamp{T: stubTime - 60, I: 1}},
+			bson.E{Key: "disableIncrementalBackup", Value: false}, bson.E{Key: "incrementalBackup", Value: false},
+			bson.E{Key: "blockSize", Value: int64(16)})
 	} else {
 		meta = meta[1:] // no extension then
 	}
@@ -240,7 +253,8 @@ func (s *stub) backupCursor() bson.D {
 	for _, f := range s.files[:min(2, len(s.files))] {
 		first = append(first, s.entry(f))
 	}
-	return ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: s.open}, {Key: "ns", Value: "admin.$cmd.aggregate"}, {Key: "firstBatch", Value: first}}})
+	return ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: s.open}, {Key: "ns", Value: "admin.$cmd.aggregate"},
+		{Key: "firstBatch", Value: first}}})
 }
 
 func (s *stub) backupCursorExtend(args bson.Raw) bson.D {
@@ -257,5 +271,6 @@ func (s *stub) backupCursorExtend(args bson.Raw) bson.D {
 			list = append(list, bson.D{{Key: "filename", Value: s.dbpath + "/" + name}})
 		}
 	}
-	return ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "admin.$cmd.aggregate"}, {Key: "firstBatch", Value: list}}})
+	return ok(bson.E{Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "admin.$cmd.aggregate"},
+		{Key: "firstBatch", Value: list}}})
 }

@@ -41,7 +41,8 @@ func newStalled(t *testing.T) *stalled {
 	t.Cleanup(func() { must(t, unix.Munmap(s.mem)) })
 	copy(s.mem, bytes.Repeat([]byte("n"), page))
 	const missing = 1
-	register := struct{ start, length, mode, ioctls uint64 }{uint64(uintptr(unsafe.Pointer(&s.mem[page]))), page, missing, 0}
+	register := struct{ start, length, mode, ioctls uint64 }{uint64(uintptr(unsafe.Pointer(&s.mem[page]))), page, missing,
+		0}
 	s.ioctl(0xc020aa00, unsafe.Pointer(&register))
 	return s
 }

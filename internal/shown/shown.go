@@ -10,11 +10,14 @@ import (
 	"time"
 )
 
+// Number is what figures are of.
+type Number interface{ int | int64 | float64 }
+
 // Count shortens a number of things: 950, 48.1k, 1.20M.
-func Count(n float64) string { return shorten(n, "", "k", "M", "G") }
+func Count[N Number](n N) string { return shorten(float64(n), "", "k", "M", "G") }
 
 // Size shortens a number of bytes in decimal units.
-func Size(n float64) string { return shorten(n, " B", " kB", " MB", " GB", " TB") }
+func Size[N Number](n N) string { return shorten(float64(n), " B", " kB", " MB", " GB", " TB") }
 
 // shorten writes a number in the unit in which it has up to three digits, and
 // keeps three of a fraction.

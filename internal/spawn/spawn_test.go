@@ -19,7 +19,8 @@ func TestNoSettings(t *testing.T) {
 		}
 		// By line: make passes on the settings that it is called with in a variable of its own.
 		env := "\n" + string(out)
-		if settings, others := strings.Contains(env, "\nMILLRACE_"), strings.Contains(env, "\nOTHER=stays\n"); settings || !others {
+		if settings, others := strings.Contains(env, "\nMILLRACE_"), strings.Contains(env, "\nOTHER=stays\n"); settings ||
+			!others {
 			t.Errorf("settings: %v, others: %v", settings, others)
 		}
 	}
@@ -30,7 +31,8 @@ func TestTheOnlyPlace(t *testing.T) {
 	makes := regexp.MustCompile(`exec\.(Command|CommandContext)\(|exec\.Cmd\{|os\.StartProcess|syscall\.(Exec|ForkExec)`)
 	for _, root := range []string{"../../cmd", "../../demo", "../../internal", "../../workshop"} {
 		err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.HasSuffix(path, "internal/spawn/spawn.go") {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+				strings.HasSuffix(path, "internal/spawn/spawn.go") {
 				return err
 			}
 			raw, err := os.ReadFile(path)

@@ -36,7 +36,8 @@ func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
 	})
 	if err != nil {
 		return mongo.WithHint(fmt.Errorf("make %s fetch from %s: %w", host, source, err),
-			"the user needs the action replSetStateChange, which the role clusterManager has; the source has to be up and hold data")
+			"the user needs the action replSetStateChange, which the role clusterManager has; the source has to be up and "+
+				"hold data")
 	}
 	return nil
 }
@@ -101,7 +102,8 @@ func (o *Observer) Announce() {
 		host = "unknown"
 	}
 	const most = 60 // of the 128 bytes that servers take
-	o.app = holdName + host[:min(len(host), most)] + "/" + strconv.Itoa(os.Getpid()) + " since " + time.Now().UTC().Format("2006-01-02T15:04:05.000000Z")
+	o.app = holdName + host[:min(len(host), most)] + "/" + strconv.Itoa(os.Getpid()) + " since " + time.Now().UTC().
+		Format("2006-01-02T15:04:05.000000Z")
 }
 
 // Rivals names the other holds that are connected to any of these members. A
@@ -159,7 +161,8 @@ func (o *Observer) holdsAt(ctx context.Context, host string) ([]string, error) {
 func (o *Observer) CheckAlone(ctx context.Context, set *Set) error {
 	rivals, err := o.Rivals(ctx, reachable(set))
 	if err != nil {
-		return mongo.NeedsRole(fmt.Errorf("find out whether another hold keeps the set: %w", err), "the user needs the action inprog, which the role clusterMonitor has")
+		return mongo.NeedsRole(fmt.Errorf("find out whether another hold keeps the set: %w", err),
+			"the user needs the action inprog, which the role clusterMonitor has")
 	}
 	return held(set.Name, rivals)
 }
@@ -247,7 +250,8 @@ func CheckChaining(set *Set, on bool, p Params) []Finding {
 		then = Predict(set, DirectTree(set), p)
 	}
 	add(false, "members under the primary: %.0f now, %.1f expected; %d are chained now", now.Direct, then.Direct, chained)
-	add(false, "predicted throughput: w:1 %+.0f %%, majority %+.0f %%", 100*relative(then.W1, now.W1), 100*relative(then.Majority, now.Majority))
+	add(false, "predicted throughput: w:1 %+.0f %%, majority %+.0f %%", 100*relative(then.W1, now.W1),
+		100*relative(then.Majority, now.Majority))
 	return out
 }
 

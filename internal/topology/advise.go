@@ -58,8 +58,8 @@ func Advise(set *Set, concern string, p Params) (*Advice, error) {
 	if rate, _ := off.Prediction.For(concern); rate == 0 {
 		return nil, errors.New("too few voters are up for a majority, so there is nothing to compare")
 	}
-	a := &Advice{Members: len(set.Members), Voters: votersOf(set), Zones: zonesOf(set), Chaining: set.Chaining, WriteConcern: concern,
-		Published: publishedAdvice(len(set.Members), concern), Outcomes: []Outcome{off, on, planned}}
+	a := &Advice{Members: len(set.Members), Voters: votersOf(set), Zones: zonesOf(set), Chaining: set.Chaining,
+		WriteConcern: concern, Published: publishedAdvice(len(set.Members), concern), Outcomes: []Outcome{off, on, planned}}
 	a.choose(off.Prediction, on.Prediction, planned.Prediction)
 	return a, nil
 }
@@ -83,8 +83,9 @@ func (a *Advice) choose(off, on, planned Prediction) {
 	if plannedRate >= best*(1+worthIt) {
 		a.Choice = WayPlanned
 	}
-	a.Why = fmt.Sprintf("off against on %+.0f %%, with the primary's CPU at %.0f and %.0f %%; planned against the better of both %+.0f %%, at %.0f %%; less than %.0f %% counts as equal",
-		100*gain, 100*offCPU, 100*onCPU, 100*relative(plannedRate, best), 100*plannedCPU, 100*worthIt)
+	a.Why = fmt.Sprintf("off against on %+.0f %%, with the primary's CPU at %.0f and %.0f %%; planned against the better "+
+		"of both %+.0f %%, at %.0f %%; less than %.0f %% counts as equal", 100*gain, 100*offCPU, 100*onCPU,
+		100*relative(plannedRate, best), 100*plannedCPU, 100*worthIt)
 }
 
 // publishedAdvice is what the publication advises, with what it has measured.

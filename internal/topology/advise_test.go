@@ -29,7 +29,8 @@ func TestAdvise(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%d members, %s: %s: %s", a.Members, a.WriteConcern, a.Choice, a.Why)
-		if a.Native != c.native || a.Choice != c.choice || !strings.Contains(a.Published, c.leaves) || a.Zones != 1 || a.Voters != min(c.members, maxVoters) {
+		if a.Native != c.native || a.Choice != c.choice || !strings.Contains(a.Published, c.leaves) || a.Zones != 1 ||
+			a.Voters != min(c.members, maxVoters) {
 			t.Errorf("%+v, want %+v", a, c)
 		}
 		// Whether chaining is on at the moment does not matter.

@@ -310,7 +310,8 @@ func (h *holding) replan(set *Set) (ready bool, err error) {
 	h.Controller.plan = plan
 	h.stats.Plans++
 	h.mu.Unlock()
-	h.log.Info("planned", "primary", plan.Primary, "members", len(plan.Seats), "changes", len(plan.Changes()), "left", len(plan.Left))
+	h.log.Info("planned", "primary", plan.Primary, "members", len(plan.Seats), "changes", len(plan.Changes()), "left",
+		len(plan.Left))
 	return true, nil
 }
 
@@ -366,11 +367,13 @@ func (h *holding) move(ctx context.Context, set *Set, m *Member, want string) er
 	case err != nil:
 		return err
 	case !ok:
-		h.log.Warn("a member does not keep its source yet", "member", m.Host, "source", want, "was", source, "try", h.tries[m.Host].failed+1)
+		h.log.Warn("a member does not keep its source yet", "member", m.Host, "source", want, "was", source, "try",
+			h.tries[m.Host].failed+1)
 		h.failed(m.Host, want)
 		return nil
 	}
-	h.log.Info("source changed", "member", m.Host, "from", source, "to", want, "took", time.Since(began).Round(time.Millisecond))
+	h.log.Info("source changed", "member", m.Host, "from", source, "to", want, "took",
+		time.Since(began).Round(time.Millisecond))
 	h.count(func(s *Stats) { s.Settled++ })
 	h.succeeded(m.Host, h.plan.Seat(m.Host).Source == want)
 	m.Source = want // what follows in this round builds on it

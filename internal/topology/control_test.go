@@ -28,12 +28,13 @@ func (l logTo) Write(p []byte) (int, error) {
 }
 
 func testLog(t *testing.T) *slog.Logger {
-	return slog.New(slog.NewTextHandler(logTo{t}, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
-		if a.Key == slog.TimeKey {
-			return slog.String("at", time.Now().Format("05.000"))
-		}
-		return a
-	}}))
+	return slog.New(slog.NewTextHandler(logTo{t},
+		&slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.String("at", time.Now().Format("05.000"))
+			}
+			return a
+		}}))
 }
 
 // writer writes all the while with majority concern, and notes each write that
@@ -87,7 +88,8 @@ func TestControl(t *testing.T) {
 	lab.Nightly(t)
 	c := labSet(t)
 	o := open(t, c)
-	start := eventually(t, o, "a source for each secondary", func(s *Set) bool { return s.Primary() != nil && len(s.Tree()) == 4 })
+	start := eventually(t, o, "a source for each secondary",
+		func(s *Set) bool { return s.Primary() != nil && len(s.Tree()) == 4 })
 	was := Remember(start)
 	refused := writer(t, c)
 
@@ -116,7 +118,8 @@ func TestControl(t *testing.T) {
 	defer stop(stopped)
 
 	t.Run("another hold", func(t *testing.T) {
-		eventually(t, o, "the hold to be known", func(s *Set) bool { return errors.Is(o.CheckAlone(t.Context(), s), ErrHeld) })
+		eventually(t, o, "the hold to be known",
+			func(s *Set) bool { return errors.Is(o.CheckAlone(t.Context(), s), ErrHeld) })
 		later := open(t, c)
 		later.Announce()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -246,7 +249,8 @@ func TestChaining(t *testing.T) {
 		t.Error(err)
 	}
 	bad := *off
-	bad.Members = []Member{{Host: "a", Votes: 1, State: StatePrimary, Healthy: true}, {Host: "b", Votes: 1}, {Host: "c", Healthy: true, State: StateStartup2, InitialSync: true}}
+	bad.Members = []Member{{Host: "a", Votes: 1, State: StatePrimary, Healthy: true}, {Host: "b", Votes: 1},
+		{Host: "c", Healthy: true, State: StateStartup2, InitialSync: true}}
 	stops := 0
 	for _, f := range CheckChaining(&bad, true, p) {
 		if f.Stops {

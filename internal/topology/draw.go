@@ -69,7 +69,8 @@ func (d *drawing) draw(host, prefix, below string, depth int) {
 // data, dashed members are not asked themselves.
 func WriteDOT(w io.Writer, set *Set, tree map[string]string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "digraph %s {\n  rankdir=TB;\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n", quoted(set.Name))
+	fmt.Fprintf(&b, "digraph %s {\n  rankdir=TB;\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n",
+		quoted(set.Name))
 	for _, m := range set.Members {
 		label := m.Host + "\n" + strings.ToLower(m.State) + ", votes " + strconv.Itoa(m.Votes)
 		if m.Hidden {
@@ -130,7 +131,8 @@ func WriteSVG(w io.Writer, set *Set, tree map[string]string) error {
 	width := 2*pictureEdge + (deepest+1)*boxWide + deepest*levelGap
 	height := 2*pictureEdge + rows*(boxHigh+boxGap) - boxGap
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12" role="img">`+"\n",
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" font-family="system-ui, sans-serif" font-size="12" role="img">`+"\n",
 		width, max(height, 0), width, max(height, 0))
 	fmt.Fprintf(&b, "<title>%s</title>\n", html.EscapeString("replication tree of "+set.Name))
 	fmt.Fprintf(&b, `<rect width="%d" height="%d" fill="#fff"/>`+"\n", width, max(height, 0))
@@ -205,8 +207,10 @@ func (x *box) draw(b *strings.Builder) {
 	}
 	fmt.Fprintf(b, `<rect x="%d" y="%.1f" width="%d" height="%d" rx="6" fill="%s" stroke="%s" stroke-width="%g"%s/>`+"\n",
 		x.left(), x.y, boxWide, boxHigh, fill, border, stroke, dash)
-	fmt.Fprintf(b, `<text x="%d" y="%.1f" font-weight="600" fill="#222">%s</text>`+"\n", x.left()+9, x.y+17, html.EscapeString(shortened(m.Host, 26)))
-	fmt.Fprintf(b, `<text x="%d" y="%.1f" fill="#444">%s</text>`+"\n", x.left()+9, x.y+33, html.EscapeString(shortened(describe(m), 32)))
+	fmt.Fprintf(b, `<text x="%d" y="%.1f" font-weight="600" fill="#222">%s</text>`+"\n", x.left()+9, x.y+17,
+		html.EscapeString(shortened(m.Host, 26)))
+	fmt.Fprintf(b, `<text x="%d" y="%.1f" fill="#444">%s</text>`+"\n", x.left()+9, x.y+33,
+		html.EscapeString(shortened(describe(m), 32)))
 }
 
 // describe is what a picture says of a member.

@@ -58,7 +58,8 @@ func (m *Memory) plan(set *Set) *Plan {
 		if s := set.Member(src); !ok || !s.Healthy || s.State != StatePrimary && s.State != StateSecondary {
 			continue
 		}
-		plan.Seats = append(plan.Seats, Seat{Host: host, Source: src, Depth: int(hops), Current: set.Member(host).Source, Why: "as it was"})
+		plan.Seats = append(plan.Seats,
+			Seat{Host: host, Source: src, Depth: int(hops), Current: set.Member(host).Source, Why: "as it was"})
 	}
 	slices.SortFunc(plan.Seats, func(a, b Seat) int { return cmp.Or(a.Depth-b.Depth, strings.Compare(a.Host, b.Host)) })
 	return plan

@@ -372,9 +372,12 @@ func Published() []Cell {
 		return Cell{Members: members, Majority: concern, Chaining: chaining, OpsPerSecond: rate, CPU: cpu}
 	}
 	return []Cell{
-		cell(3, majority, on, 5277, 0.65), cell(3, majority, off, 5241, 0.65), cell(3, w1, on, 15075, 0.93), cell(3, w1, off, 14785, 0.93),
-		cell(7, majority, on, 3005, 0.56), cell(7, majority, off, 4312, 0.85), cell(7, w1, on, 14414, 0.91), cell(7, w1, off, 11492, 0.93),
-		cell(15, majority, on, 2932, 0.58), cell(15, majority, off, 3123, 0.91), cell(15, w1, on, 14093, 0.90), cell(15, w1, off, 7500, 0.94),
+		cell(3, majority, on, 5277, 0.65), cell(3, majority, off, 5241, 0.65), cell(3, w1, on, 15075, 0.93),
+		cell(3, w1, off, 14785, 0.93),
+		cell(7, majority, on, 3005, 0.56), cell(7, majority, off, 4312, 0.85), cell(7, w1, on, 14414, 0.91),
+		cell(7, w1, off, 11492, 0.93),
+		cell(15, majority, on, 2932, 0.58), cell(15, majority, off, 3123, 0.91), cell(15, w1, on, 14093, 0.90),
+		cell(15, w1, off, 7500, 0.94),
 	}
 }
 

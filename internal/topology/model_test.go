@@ -10,8 +10,9 @@ import (
 func TestModelReproducesPublished(t *testing.T) {
 	t.Logf("%+v", FitPublished())
 	for _, c := range PublishedFit() {
-		t.Logf("%2d members, majority %5v, chaining %5v: %6.0f/s, model %6.0f %+5.1f %%, left out %+5.1f %%; CPU %.0f %%, model %3.0f %+5.1f %%, left out %+5.1f %%",
-			c.Members, c.Majority, c.Chaining, c.OpsPerSecond, c.Model, 100*c.Error, 100*c.LeftOutError, 100*c.CPU, 100*c.ModelCPU, 100*c.CPUError, 100*c.LeftOutCPUError)
+		t.Logf("%2d members, majority %5v, chaining %5v: %6.0f/s, model %6.0f %+5.1f %%, left out %+5.1f %%; CPU %.0f %%, "+
+			"model %3.0f %+5.1f %%, left out %+5.1f %%", c.Members, c.Majority, c.Chaining, c.OpsPerSecond, c.Model, 100*c.Error,
+			100*c.LeftOutError, 100*c.CPU, 100*c.ModelCPU, 100*c.CPUError, 100*c.LeftOutCPUError)
 		for _, e := range []float64{c.Error, c.CPUError, c.LeftOutError, c.LeftOutCPUError} {
 			if math.Abs(e) > 0.15 {
 				t.Errorf("%+v is %.1f %% off", c, 100*e)
@@ -34,7 +35,8 @@ func TestModelHasThePublishedSigns(t *testing.T) {
 			published, ok := PublishedOff(n, majority)
 			t.Logf("%d members, majority %v: off against on %+.1f %%, published %+.1f %%", n, majority, 100*model, 100*published)
 			if !ok || model*published < 0 {
-				t.Errorf("%d members, majority %v: off against on %+.1f %%, published %+.1f %%", n, majority, 100*model, 100*published)
+				t.Errorf("%d members, majority %v: off against on %+.1f %%, published %+.1f %%", n, majority, 100*model,
+					100*published)
 			}
 		}
 	}
@@ -75,7 +77,8 @@ func TestPlanIsAsGoodAsTheBetterChoice(t *testing.T) {
 			t.Fatal(err)
 		}
 		off, on, planned, w1 := out[0].Prediction, out[1].Prediction, out[2].Prediction, out[5].Prediction
-		t.Logf("%2d members: off %.0f/%.0f, on %.0f/%.0f, planned %.0f/%.0f (w:1/majority), planned for w:1 %.0f", n, off.W1, off.Majority, on.W1, on.Majority, planned.W1, planned.Majority, w1.W1)
+		t.Logf("%2d members: off %.0f/%.0f, on %.0f/%.0f, planned %.0f/%.0f (w:1/majority), planned for w:1 %.0f", n, off.W1,
+			off.Majority, on.W1, on.Majority, planned.W1, planned.Majority, w1.W1)
 		if planned.W1 < 0.88*max(off.W1, on.W1) || planned.Majority < max(off.Majority, on.Majority) {
 			t.Errorf("%d members: off %+v, on %+v, planned %+v", n, off, on, planned)
 		}
@@ -105,7 +108,8 @@ func TestPlanForAWriteConcern(t *testing.T) {
 			}
 			planned := rate(PlanOptions{WriteConcern: concern})
 			for direct := 1; direct < n; direct++ {
-				if other := rate(PlanOptions{WriteConcern: "1", PrimaryFanOut: direct, Spare: min(direct, 6) - 1}); other > planned+1 {
+				if other := rate(PlanOptions{WriteConcern: "1", PrimaryFanOut: direct,
+					Spare: min(direct, 6) - 1}); other > planned+1 {
 					t.Errorf("%d members, %s: planned %.0f, with %d under the primary %.0f", n, concern, planned, direct, other)
 				}
 			}
@@ -157,7 +161,8 @@ func TestHypotheticalSets(t *testing.T) {
 			}
 		}
 	}
-	for _, h := range []Hypothesis{{Members: 2, Zones: 1}, {Members: 51, Zones: 1}, {Members: 5, Zones: 4}, {Members: 5, Voters: 8, Zones: 1}, {Members: 5, Zones: 2, ZoneMillis: -1}} {
+	for _, h := range []Hypothesis{{Members: 2, Zones: 1}, {Members: 51, Zones: 1}, {Members: 5, Zones: 4},
+		{Members: 5, Voters: 8, Zones: 1}, {Members: 5, Zones: 2, ZoneMillis: -1}} {
 		if h.Check() == nil {
 			t.Errorf("%+v is taken for possible", h)
 		}

@@ -60,7 +60,8 @@ func Open(uri string, timeout time.Duration) (*Observer, error) {
 	}
 	return &Observer{
 		opts: opts, uri: uri, app: appName, timeout: timeout, seeds: slices.Clone(opts.Hosts),
-		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{}, silent: map[string]bool{}, facts: map[string]facts{},
+		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{},
+		silent: map[string]bool{}, facts: map[string]facts{},
 	}, nil
 }
 
@@ -89,7 +90,8 @@ func (o *Observer) client(host string) (*driver.Client, error) {
 	opts := options.Client().SetHosts([]string{host}).SetDirect(true).SetAppName(o.app).
 		SetServerSelectionTimeout(o.timeout).SetConnectTimeout(o.timeout).SetMaxPoolSize(noteWriters + 4).
 		SetServerMonitoringMode(options.ServerMonitoringModePoll)
-	opts.Auth, opts.TLSConfig, opts.Compressors, opts.ServerAPIOptions = o.opts.Auth, o.opts.TLSConfig, o.opts.Compressors, o.opts.ServerAPIOptions
+	opts.Auth, opts.TLSConfig, opts.Compressors, opts.ServerAPIOptions = o.opts.Auth, o.opts.TLSConfig, o.opts.Compressors,
+		o.opts.ServerAPIOptions
 	c, err := driver.Connect(opts)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", host, err)
@@ -199,8 +201,9 @@ func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	return nil, mongo.WithHint(fmt.Errorf("no member of %s describes its replica set: %w", mongo.Redact(o.uri), errors.Join(failed...)),
-		"the address has to be that of a replica set; the user needs the role clusterMonitor, and clusterManager to change anything")
+	return nil, mongo.WithHint(fmt.Errorf("no member of %s describes its replica set: %w", mongo.Redact(o.uri),
+		errors.Join(failed...)), "the address has to be that of a replica set; the user needs the role clusterMonitor, and "+
+		"clusterManager to change anything")
 }
 
 func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, error) {
@@ -423,7 +426,8 @@ func readServer(ctx context.Context, c *driver.Client) (version string, cpu floa
 		} `bson:"extra_info"`
 	}
 	sections := bson.D{{Key: "serverStatus", Value: 1}}
-	for _, name := range []string{"asserts", "connections", "locks", "metrics", "network", "opcounters", "opLatencies", "wiredTiger", "repl", "mirroredReads"} {
+	for _, name := range []string{"asserts", "connections", "locks", "metrics", "network", "opcounters", "opLatencies",
+		"wiredTiger", "repl", "mirroredReads"} {
 		sections = append(sections, bson.E{Key: name, Value: 0})
 	}
 	if err := c.Database("admin").RunCommand(ctx, sections).Decode(&server); err != nil {
@@ -441,7 +445,8 @@ func readFacts(ctx context.Context, c *driver.Client, started time.Time) facts {
 	var parameter struct {
 		Override *bool `bson:"enableOverrideClusterChainingSetting"`
 	}
-	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "getParameter", Value: 1}, {Key: "enableOverrideClusterChainingSetting", Value: 1}}).Decode(&parameter)
+	err := c.Database("admin").RunCommand(ctx,
+		bson.D{{Key: "getParameter", Value: 1}, {Key: "enableOverrideClusterChainingSetting", Value: 1}}).Decode(&parameter)
 	if answer := (driver.CommandError{}); err != nil && !errors.As(err, &answer) {
 		return facts{} // to be asked again
 	}

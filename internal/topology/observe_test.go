@@ -10,7 +10,8 @@ import (
 func TestObserve(t *testing.T) {
 	c := labSet(t)
 	o := open(t, c)
-	set := eventually(t, o, "a source for each secondary", func(s *Set) bool { return s.Primary() != nil && len(s.Tree()) == 4 })
+	set := eventually(t, o, "a source for each secondary",
+		func(s *Set) bool { return s.Primary() != nil && len(s.Tree()) == 4 })
 	for _, m := range set.Members {
 		if !m.Asked || !m.Healthy || m.Votes != 1 || m.Version == "" || m.Applied.IsZero() || m.Since.IsZero() {
 			t.Errorf("member %+v", m)
@@ -74,7 +75,8 @@ func TestFacts(t *testing.T) {
 
 // A circle, which a set can have for a moment, is drawn and ends.
 func TestLinesOfACircle(t *testing.T) {
-	set := &Set{Members: []Member{{Host: "p", State: StatePrimary, Healthy: true}, {Host: "a"}, {Host: "b"}, {Host: "c"}, {Host: "d"}}}
+	set := &Set{Members: []Member{{Host: "p", State: StatePrimary, Healthy: true}, {Host: "a"}, {Host: "b"}, {Host: "c"},
+		{Host: "d"}}}
 	var got []string
 	for _, l := range Lines(set, map[string]string{"a": "b", "b": "a", "c": "p", "d": "gone"}) {
 		got = append(got, l.Prefix+l.Host)

@@ -158,7 +158,8 @@ func (o PlanOptions) complete() (PlanOptions, error) {
 	}
 	if o.WriteConcern != "" && o.WriteConcern != Majority {
 		if n, err := strconv.Atoi(o.WriteConcern); err != nil || n < 1 || n > maxMembers {
-			return o, fmt.Errorf("nothing can be planned for write concern %q; use %s or a number from 1 to %d", o.WriteConcern, Majority, maxMembers)
+			return o, fmt.Errorf("nothing can be planned for write concern %q; use %s or a number from 1 to %d", o.WriteConcern,
+				Majority, maxMembers)
 		}
 	}
 	var depth int

@@ -92,7 +92,8 @@ func checkTree(set *Set, tree map[string]string) error {
 			return fmt.Errorf("%s fetches from %q, which is not in the set", host, src)
 		case !m.Healthy || m.State != StateSecondary || m.InitialSync:
 			return fmt.Errorf("%s is moved but %s", host, m.State)
-		case src != primary && (s.Hidden || s.DelaySeconds > 0 || s.Arbiter || s.NoIndexes || !s.Healthy || s.State != StateSecondary):
+		case src != primary &&
+			(s.Hidden || s.DelaySeconds > 0 || s.Arbiter || s.NoIndexes || !s.Healthy || s.State != StateSecondary):
 			return fmt.Errorf("%s fetches from the unsuitable %+v", host, s)
 		case m.Votes > 0 && s.Votes == 0 && src != primary:
 			return fmt.Errorf("voter %s fetches from %s, which has no vote", host, src)
@@ -225,7 +226,8 @@ func planProperties(t *testing.T, seed uint64) {
 func picture(set *Set, p *Plan) (out string) {
 	for _, l := range Lines(set, p.Tree()) {
 		m := set.Member(l.Host)
-		out += fmt.Sprintf("%s%s votes %d hidden %v delay %d %s tags %v\n", l.Prefix, l.Host, m.Votes, m.Hidden, m.DelaySeconds, m.State, m.Tags)
+		out += fmt.Sprintf("%s%s votes %d hidden %v delay %d %s tags %v\n", l.Prefix, l.Host, m.Votes, m.Hidden,
+			m.DelaySeconds, m.State, m.Tags)
 	}
 	return out
 }
@@ -235,7 +237,8 @@ func picture(set *Set, p *Plan) (out string) {
 func zoned(voters int, zones ...int) *Set {
 	set := &Set{Name: "zoned", Chaining: true}
 	for i, z := range zones {
-		m := Member{ID: i, Host: fmt.Sprintf("m%d:1", i), State: StateSecondary, Healthy: true, Tags: map[string]string{"dc": fmt.Sprint(z)}, Ping: map[string]float64{}}
+		m := Member{ID: i, Host: fmt.Sprintf("m%d:1", i), State: StateSecondary, Healthy: true,
+			Tags: map[string]string{"dc": fmt.Sprint(z)}, Ping: map[string]float64{}}
 		if i < voters {
 			m.Votes = 1
 		}
@@ -304,7 +307,8 @@ func TestPlanWithoutChaining(t *testing.T) {
 // Voters in the middle of an election, unknown policies and negative limits are refused.
 func TestPlanRefuses(t *testing.T) {
 	set := zoned(3, 0, 0, 0)
-	for _, o := range []PlanOptions{{Policy: "best"}, {FanOut: -1}, {Depth: -1}, {WriteConcern: "0"}, {WriteConcern: "all"}} {
+	for _, o := range []PlanOptions{{Policy: "best"}, {FanOut: -1}, {Depth: -1}, {WriteConcern: "0"},
+		{WriteConcern: "all"}} {
 		if _, err := MakePlan(set, o); err == nil {
 			t.Errorf("%+v is accepted", o)
 		}

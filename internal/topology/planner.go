@@ -28,8 +28,9 @@ type planner struct {
 }
 
 func newPlanner(set *Set, o PlanOptions) *planner {
-	p := &planner{set: set, o: o, primary: set.Primary(), zoneTag: cmp.Or(o.ZoneTag, findZoneTag(set)), avoid: map[string]bool{},
-		depth: map[string]int{}, load: map[string]int{}, source: map[string]string{}, why: map[string]string{}}
+	p := &planner{set: set, o: o, primary: set.Primary(), zoneTag: cmp.Or(o.ZoneTag, findZoneTag(set)),
+		avoid: map[string]bool{}, depth: map[string]int{}, load: map[string]int{}, source: map[string]string{},
+		why: map[string]string{}}
 	for _, h := range o.Avoid {
 		p.avoid[h] = true
 	}
@@ -188,7 +189,8 @@ func (p *planner) choose(m *Member) *Member {
 // deep; nil is none.
 func (p *planner) secondary(m *Member, depth int) (best *Member) {
 	for _, s := range p.placed {
-		if p.canFeed(s, m) && p.load[s.Host] < p.o.FanOut && p.depth[s.Host] < depth && (best == nil || p.better(m, s, best)) {
+		if p.canFeed(s, m) && p.load[s.Host] < p.o.FanOut && p.depth[s.Host] < depth &&
+			(best == nil || p.better(m, s, best)) {
 			best = s
 		}
 	}
@@ -271,10 +273,13 @@ func (p *planner) result() *Plan {
 	plan := &Plan{Set: p.set.Name, Primary: p.primary.Host, Policy: p.o.Policy, FanOut: p.o.FanOut, Depth: p.o.Depth,
 		ZoneTag: p.zoneTag, Majority: majority(p.set), WriteConcern: p.o.WriteConcern, Left: p.left, Notes: p.notes}
 	if !p.set.Chaining {
-		plan.Notes = append(plan.Notes, "chaining is off in the set's configuration: only members started with enableOverrideClusterChainingSetting can be chained; see millrace topology chaining on")
+		plan.Notes = append(plan.Notes, "chaining is off in the set's configuration: only members started with "+
+			"enableOverrideClusterChainingSetting can be chained; see millrace topology chaining on")
 	}
 	if p.overflow > 0 {
-		plan.Notes = append(plan.Notes, fmt.Sprintf("%d members more than wanted are under the primary: no secondary has room for them within the limits", p.overflow))
+		plan.Notes = append(plan.Notes,
+			fmt.Sprintf("%d members more than wanted are under the primary: no secondary has room for them within the limits",
+				p.overflow))
 	}
 	seconds := p.seconds()
 	slices.SortStableFunc(p.placed, func(a, b *Member) int { return p.depth[a.Host] - p.depth[b.Host] })

@@ -126,7 +126,8 @@ func (s *Set) pingBetween(a, b *Member) (ms float64, ok bool) {
 // Inner says that others may fetch from the member: a secondary that is up,
 // visible, not delayed and complete.
 func (m *Member) Inner() bool {
-	return m.State == StateSecondary && m.Healthy && !m.InitialSync && !m.Hidden && !m.Arbiter && m.DelaySeconds == 0 && !m.NoIndexes
+	return m.State == StateSecondary && m.Healthy && !m.InitialSync && !m.Hidden && !m.Arbiter && m.DelaySeconds == 0 &&
+		!m.NoIndexes
 }
 
 // assemble puts the answers together into one picture.

@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-var seven = flag.Bool("topology.seven", false, "also test on seven members in three zones, one of them hidden and without a vote")
+var seven = flag.Bool("topology.seven", false,
+	"also test on seven members in three zones, one of them hidden and without a vote")
 
 // reconfigure changes the members of a real set's configuration.
 func reconfigure(t *testing.T, c *lab.Cluster, change func(i int, m bson.M)) {
@@ -84,7 +85,8 @@ func TestControlInZones(t *testing.T) {
 	}
 	heals(t, o, "a tree without the inner node", func(s *Set) bool {
 		p := hold.Plan()
-		return p != nil && len(p.Seats) == 5 && p.Seat(inner.Host()) == nil && hold.Stats().Agrees && checkPlan(s, PlanOptions{}, p) == nil
+		return p != nil && len(p.Seats) == 5 && p.Seat(inner.Host()) == nil && hold.Stats().Agrees &&
+			checkPlan(s, PlanOptions{}, p) == nil
 	})
 	if err := inner.Start(t.Context()); err != nil {
 		t.Fatal(err)
@@ -93,7 +95,8 @@ func TestControlInZones(t *testing.T) {
 	if err := c.StepDown(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	heals(t, o, "a tree under the new primary", func(s *Set) bool { return agrees(s, hold) && s.Primary().Host != plan.Primary })
+	heals(t, o, "a tree under the new primary",
+		func(s *Set) bool { return agrees(s, hold) && s.Primary().Host != plan.Primary })
 	enough := errors.New("enough")
 	stop(enough)
 	if err := <-held; !errors.Is(err, enough) {

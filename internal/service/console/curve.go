@@ -55,7 +55,7 @@ func charts() []chart {
 		{"lag", "Lag behind the source", span, []curve{{"lag", func(b *service.Bucket) service.Range { return b.Lag }}}, spanBase, false},
 		{"window", "Oplog window", span, []curve{{"window", func(b *service.Bucket) service.Range { return b.Window }}}, spanBase, false},
 		{"cpu", "Processor of the worker, of one core", percent, []curve{{"processor", func(b *service.Bucket) service.Range { return b.CPU }}}, nil, false},
-		{"memory", "Memory of the worker", shown.Size, []curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil, false},
+		{"memory", "Memory of the worker", shown.Size[float64], []curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil, false},
 	}
 }
 
