@@ -98,46 +98,21 @@ func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api
 }
 
 func pauseCommand(a *app) *cobra.Command {
-	return a.controlCommand(&cobra.Command{
-		Use:   "pause",
-		Short: "Stop a job's work until resume",
-		Long: `Stops reading and writing after a checkpoint. A running sync keeps running and keeps
-its place, as long as the source's oplog does: see the window in its status. A job of
-a service stays paused whichever worker has it.`,
-		Example: `  millrace pause --job orders
-  millrace pause --server 127.0.0.1:8470 --job orders`,
-	}, func(c *control, ctx context.Context) error {
+	return a.controlCommand(a.described("pause", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.api.Pause(ctx, c.Job)
 		return c.changed(&j, err, "paused", "is to pause")
 	})
 }
 
 func resumeCommand(a *app) *cobra.Command {
-	return a.controlCommand(&cobra.Command{
-		Use:   "resume",
-		Short: "Let a paused job go on",
-		Long:  "Lets a paused job go on. One of a service that has failed is tried again.",
-		Example: `  millrace resume --job orders
-  millrace resume --server 127.0.0.1:8470 --job orders`,
-	}, func(c *control, ctx context.Context) error {
+	return a.controlCommand(a.described("resume", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.api.Resume(ctx, c.Job)
 		return c.changed(&j, err, "resumed", "is to go on")
 	})
 }
 
 func throttleCommand(a *app) *cobra.Command {
-	return a.controlCommand(&cobra.Command{
-		Use:   "throttle",
-		Short: "Change how fast a job may work",
-		Long: `Limits what a job copies and applies in a second, and how much it asks of the
-source and the target; what is not given stays as it is. In a running sync that holds
-at once and until it ends: to begin with it, give the same flags to sync. A service
-keeps it, whichever worker has the job.`,
-		Example: `  millrace throttle --max-rate-bytes 20MB
-  millrace throttle --source-load low --target-load max
-  millrace throttle --job orders --max-rate-docs 5000
-  millrace throttle --max-rate-docs 0 --max-rate-bytes 0`,
-	}, func(c *control, ctx context.Context) error {
+	return a.controlCommand(a.described("throttle", &cobra.Command{}), func(c *control, ctx context.Context) error {
 		j, err := c.api.Limit(ctx, c.Job, c.Limits)
 		text := limitsText(*cmp.Or(j.Wish.Limits, new(pace.Rates)))
 		if l := loadText(job.LoadStatus{Loads: *cmp.Or(j.Wish.Loads, new(pace.Loads))}); l != "" {
@@ -162,27 +137,7 @@ func (c *control) changed(j *api.Job, err error, done, noted string) error {
 func ofProcess(j *api.Job) bool { return j.UID == "" }
 
 func finalizeCommand(a *app) *cobra.Command {
-	return a.controlCommand(&cobra.Command{
-		Use:   "finalize",
-		Short: "Cut over: drain a job to the source's newest position",
-		Long: `Asks a job for the cut-over: everything the source has at this moment is applied
-and durable, and what was deferred (unique indexes, TTL, limits of capped collections)
-is restored. Stop the writes to the source first; later ones stay behind. The job ends
-after that, and a running sync with it.
-
-For a running sync it waits until that is done. A service keeps the request, also when a
-worker dies or is started again; with --wait it returns when the job is finalized.
-
-Before the job follows the source (phase following) that is refused, unless
---when-caught-up asks for it as soon as it does. An interrupt ends the waiting,
-not the request; --cancel takes it back until the job has begun to finalize.
-
-Exit code 1 when it fails or something differs from the source, 2 when it was refused.`,
-		Example: `  millrace finalize --job orders
-  millrace finalize --when-caught-up
-  millrace finalize --cancel
-  millrace finalize --server 127.0.0.1:8470 --job orders --wait`,
-	}, (*control).finalize)
+	return a.controlCommand(a.described("finalize", &cobra.Command{}), (*control).finalize)
 }
 
 func (c *control) finalize(ctx context.Context) error {

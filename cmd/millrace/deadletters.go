@@ -29,19 +29,8 @@ import (
 
 // deadlettersCommand groups what concerns documents that a target refused.
 func deadlettersCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "deadletters",
-		Short: "Show, export and try again the documents that a target refused",
-		Long: `Shows the dead letters on a target: documents that it refused, and those of
-somebody else that were removed from it to make room; and those that rules for
-fields cannot map. See --on-conflict of millrace sync. With --server a worker of a
-service of many jobs reads and tries them.`,
-		Example: `  millrace deadletters list --job orders --state open
-  millrace deadletters show --target mongodb://b:27017 orders/5f2b…/1700000000:1
-  millrace deadletters export --job orders --file letters.jsonl
-  millrace deadletters retry --job orders
-  millrace deadletters list --server 127.0.0.1:8470 --job orders`,
-	}, lettersListCommand(a), lettersShowCommand(a), lettersRetryCommand(a), lettersExportCommand(a))
+	return group(a.described("deadletters", &cobra.Command{}), lettersListCommand(a), lettersShowCommand(a),
+		lettersRetryCommand(a), lettersExportCommand(a))
 }
 
 // letters are dead letters where they are looked at: on a target, or in a service.
@@ -91,11 +80,8 @@ func (l *letterLook) inState() string {
 
 func lettersListCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
-	cmd := l.command(&cobra.Command{
-		Use:   "list --target URI",
-		Short: "List dead letters",
-		Long:  `Lists dead letters without their documents; as JSON, one a line.`,
-	}, func(ctx context.Context, from letters) error { return l.list(ctx, from) })
+	cmd := l.command(a.described("deadletters list", &cobra.Command{}),
+		func(ctx context.Context, from letters) error { return l.list(ctx, from) })
 	l.bindChoice(cmd)
 	return cmd
 }
@@ -122,14 +108,7 @@ func (l *letterLook) list(ctx context.Context, from letters) error {
 
 func lettersShowCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
-	cmd := &cobra.Command{
-		Use:   "show --target URI LETTER",
-		Short: "Show a dead letter, its document, and what stands in its way",
-		Long: `Shows a letter by its id, as list prints it: why the target refused the
-document, the document itself, and what the target has now under its _id or
-holds its key.`,
-		Args: cobra.ExactArgs(1),
-	}
+	cmd := a.described("deadletters show", &cobra.Command{Args: cobra.ExactArgs(1)})
 	return l.command(cmd, func(ctx context.Context, from letters) error {
 		id := cmd.Flags().Arg(0)
 		one, err := from.one(ctx, id)
@@ -184,12 +163,7 @@ func readable(raw json.RawMessage) string {
 func lettersExportCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
 	var file string
-	cmd := l.command(&cobra.Command{
-		Use:   "export --target URI",
-		Short: "Write dead letters with their documents as extended JSON, one a line",
-		Long: `Writes letters with their documents as canonical extended JSON, one a line, to
-standard output or to a file that its owner alone may read. Nothing is removed.`,
-	}, func(ctx context.Context, from letters) error {
+	cmd := l.command(a.described("deadletters export", &cobra.Command{}), func(ctx context.Context, from letters) error {
 		if file == "" {
 			a.Results.Stream = true
 			return from.export(ctx, a.Stdout)
@@ -218,16 +192,7 @@ func (l *lineCounter) Write(p []byte) (int, error) {
 func lettersRetryCommand(a *app) *cobra.Command {
 	l := letterLook{stored: stored{app: a}}
 	var id string
-	cmd := l.command(&cobra.Command{
-		Use:   "retry --target URI",
-		Short: "Try a job's open dead letters once more",
-		Long: `Tries the open letters of a job once more, after what stood in their way was
-removed. A running job is asked to do it; it has to be one of this machine and
-user. A job that is stopped does it by itself when it starts. For a finalized job
-the documents are written by this command: where the target has none of the same
-_id, for nothing that it has is replaced. Exit code 1 when letters stay open.
-What rules cannot map is not tried: it comes once the source has changed it.`,
-	}, func(ctx context.Context, from letters) error {
+	cmd := l.command(a.described("deadletters retry", &cobra.Command{}), func(ctx context.Context, from letters) error {
 		res, err := from.retry(ctx, id)
 		if err != nil {
 			return err

@@ -25,23 +25,12 @@ import (
 
 // debugCommand groups looks at what a job sees and stores.
 func debugCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "debug",
-		Short: "Look at what a job sees, for developers",
-		Long: `Shows the events that a job reads, and the slices of its copy. Nothing is
-written, and no running job takes notice. What an operator wants to know of a job
-is in millrace jobs.`,
-		Example: `  millrace debug oplog --from 2026-01-02T15:04:05Z --include shop
-  millrace debug slices --job orders`,
-	}, debugOplogCommand(a), debugSlicesCommand(a))
+	return group(a.described("debug", &cobra.Command{}), debugOplogCommand(a), debugSlicesCommand(a))
 }
 
 func debugSlicesCommand(a *app) *cobra.Command {
 	s := stored{app: a}
-	return s.jobCommand(&cobra.Command{
-		Use:   "slices --target URI",
-		Short: "Show the slices of a job's copy and how far they are",
-	}, func(ctx context.Context) error {
+	return s.jobCommand(a.described("debug slices", &cobra.Command{}), func(ctx context.Context) error {
 		list, err := state.Open(s.cluster, state.Options{Job: s.job}).LoadSlices(ctx)
 		if err != nil {
 			return err
@@ -122,16 +111,8 @@ type oplogLook struct {
 
 func debugOplogCommand(a *app) *cobra.Command {
 	l := oplogLook{app: a}
-	cmd := &cobra.Command{
-		Use:   "oplog --source URI",
-		Short: "Show the events that a job with these rules would see",
-		Long: `Reads the source's oplog as a job does, and shows the events that it holds now, a
-line each: position, kind, namespace and its name on the target if that is
-another, _id, transaction. Only what a majority has committed is shown.`,
-		Example: `  millrace debug oplog --source mongodb://a --from 1700000000:1 --limit 10
-  millrace debug oplog --include shop --exclude shop.log --values --output json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) },
-	}
+	cmd := a.described("debug oplog",
+		&cobra.Command{RunE: func(cmd *cobra.Command, _ []string) error { return l.run(cmd.Context()) }})
 	fs := cmd.Flags()
 	fs.StringVar(&l.source, "source", "",
 		"connection string `URI` of the source; with a password, set MILLRACE_SOURCE instead")

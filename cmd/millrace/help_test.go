@@ -25,6 +25,25 @@ func TestHelpGroupsFlags(t *testing.T) {
 	}
 }
 
+// Each text of the file belongs to a command.
+func TestHelpTextsHaveCommands(t *testing.T) {
+	root := newApp().rootCommand()
+	for line := range strings.Lines(helpTexts) {
+		head, is := strings.CutPrefix(strings.TrimRight(line, "\n"), "# ")
+		if !is || strings.HasPrefix(head, "millrace") {
+			continue
+		}
+		parent, use, below := strings.Cut(head, ": ")
+		if !below {
+			parent, use = "", head
+		}
+		cmd, _, err := root.Find(append(strings.Fields(parent), strings.Fields(use)[0]))
+		if err != nil || cmd.Use != use || cmd.Short == "" {
+			t.Errorf("no command has the text of %q: %v", head, err)
+		}
+	}
+}
+
 // No line of a command's flags is longer than the terminal is wide.
 func TestHelpFitsTheTerminal(t *testing.T) {
 	clitest.HelpFits(t, line, "sync", "verify", "seed local", "topology plan")

@@ -29,23 +29,9 @@ import (
 
 // jobsCommand groups what a target knows of its jobs, whether they run or not.
 func jobsCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "jobs",
-		Short: "Define, show, verify and remove the jobs of a service, or of a target",
-		Long: `With --server: defines jobs for a service of many jobs (millrace serve), shows,
-verifies and removes them. Its token goes into MILLRACE_TOKEN, its address may be in
-MILLRACE_SERVER. millrace status, pause, resume, throttle and finalize take them, too.
-
-With --target: shows what the target's database millrace holds of jobs, whether a
-process runs them or not, and removes what it holds of a job that is over or given
-up.`,
-		Example: `  millrace jobs create --server 127.0.0.1:8470 --name orders --file orders.yaml
-  millrace jobs list --server 127.0.0.1:8470
-  millrace jobs list --target mongodb://b:27017
-  millrace jobs show --job orders --output json
-  millrace jobs drop --job orders --yes`,
-	}, jobsCreateCommand(a), jobsListCommand(a), jobsShowCommand(a), jobsLogCommand(a), jobsVerifyCommand(a),
-		jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a), ofService(pauseCommand(a)),
+	return group(a.described("jobs", &cobra.Command{}), jobsCreateCommand(a), jobsListCommand(a), jobsShowCommand(a),
+		jobsLogCommand(a), jobsVerifyCommand(a), jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a),
+		ofService(pauseCommand(a)),
 		ofService(resumeCommand(a)), ofService(throttleCommand(a)), ofService(finalizeCommand(a)))
 }
 
@@ -174,16 +160,7 @@ func quoted(words []string) string {
 
 func jobsListCommand(a *app) *cobra.Command {
 	s := stored{app: a}
-	return s.orRemote(s.command(&cobra.Command{
-		Use:   "list --server URL | --target URI",
-		Short: "List the jobs of a service, or those that a target knows",
-		Long: `With --server: lists the jobs of a service.
-
-With --target: lists the jobs in the target's database millrace. A job is running when its
-owner gives a sign of life, silent when it gives none for some seconds (its
-machine may be cut off), stopped when nobody owns it or its process is dead, and
-finalized when nothing is left to do.`,
-	}, func(ctx context.Context) error {
+	return s.orRemote(s.command(a.described("jobs list", &cobra.Command{}), func(ctx context.Context) error {
 		list, err := listJobs(ctx, s.cluster)
 		if err != nil {
 			return err
@@ -267,15 +244,7 @@ func (j *jobInfo) appliedText() string {
 
 func jobsShowCommand(a *app) *cobra.Command {
 	s := stored{app: a}
-	return s.orRemote(s.jobCommand(&cobra.Command{
-		Use:   "show --server URL | --target URI",
-		Short: "Show all that a service, or a target, knows of a job",
-		Long: `With --server: shows a job of a service, with the last report of its worker.
-
-With --target: shows a job as its target's database millrace has it: what it replicates, its
-phase, its positions, its dead letters, what is deferred, how the target differed
-when it was finalized, and which command goes on with it.`,
-	}, func(ctx context.Context) error {
+	return s.orRemote(s.jobCommand(a.described("jobs show", &cobra.Command{}), func(ctx context.Context) error {
 		info, err := showJob(ctx, s.cluster, s.job)
 		return then(err, func() error { return a.Tell(s.output, info, info.text()) })
 	}), (*remote).show)
@@ -391,17 +360,8 @@ func (t facts) list(name string, items []string) {
 func jobsDropCommand(a *app) *cobra.Command {
 	s := stored{app: a}
 	var yes bool
-	cmd := s.jobCommand(&cobra.Command{
-		Use:   "drop --target URI --job NAME --yes",
-		Short: "Remove what a target knows of a job that does not run",
-		Long: `Removes a job from the target's database millrace: its checkpoint, its slices,
-its dead letters and what it has deferred. The data that it has replicated stay
-as they are. A job that runs is refused. Without --yes it says what it would
-remove, with exit code 2.
-
-Export the dead letters first: one in state removed may be the only copy of a
-document that somebody else wrote.`,
-	}, func(ctx context.Context) error { return s.drop(ctx, yes) })
+	cmd := s.jobCommand(a.described("jobs drop", &cobra.Command{}),
+		func(ctx context.Context) error { return s.drop(ctx, yes) })
 	cmd.Flags().BoolVar(&yes, "yes", false, "remove it")
 	_ = cmd.MarkFlagRequired("job")
 	return cmd

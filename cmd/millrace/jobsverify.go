@@ -34,25 +34,8 @@ type verifyRequest struct {
 func jobsVerifyCommand(a *app) *cobra.Command {
 	v := verifyRequest{remote: remote{app: a}}
 	var cmd *cobra.Command
-	cmd = v.jobCommand(&cobra.Command{
-		Use:   "verify --server URL --job NAME",
-		Short: "Have a job of a service verified",
-		Long: `Asks for a verification of a job: a worker compares source and target as millrace
-verify does, with the settings of the job. One is asked for at a time, and only once
-the job follows. While the job lags or is paused, nothing is called a difference.
-
-With --wait it returns at the end. Exit codes, as diff has them: 0 when nothing
-differs, 1 when something does, 2 when there is no answer. Without it 0 says that the
-verification is asked for. An interrupt ends the waiting, not the verification.
-
---show tells of the last verification, or of that of --id, with the same exit codes.
---every has the job verified again and again while it follows; --every 0 ends that.`,
-		Example: `  millrace jobs verify --job orders --wait
-  millrace jobs verify --job orders --sample 5 --include 'shop.*' --wait
-  millrace jobs verify --job orders --every 24 --sample 5 --max-rate-bytes 10MB
-  millrace jobs verify --job orders --show --output json`,
-		Annotations: map[string]string{cli.FailsWith: "trouble"},
-	}, func(ctx context.Context) error {
+	cmd = v.jobCommand(a.described("jobs verify",
+		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}), func(ctx context.Context) error {
 		rate, err := humanize.ParseBytes(v.rate)
 		if err != nil || rate > 1<<62 {
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", cli.Plain(v.rate)))
@@ -249,24 +232,9 @@ type repairRequest struct {
 func jobsRepairCommand(a *app) *cobra.Command {
 	r := repairRequest{verifyRequest: verifyRequest{remote: remote{app: a}}}
 	all := false
-	cmd := r.jobCommand(&cobra.Command{
-		Use:   "repair --server URL --job NAME",
-		Short: "Make documents of a job's target as the source has them",
-		Long: `Has documents repaired that a verification of the job has found different: those that
-the source has are written to the target, those that it has not are deleted there. The
-job itself does it while it follows, in order with its changes: a document never becomes
-older than it was. Then they are compared again, by a verification of its own.
-
-Choose --all that the verification lists, those of a collection (--ns), or single ones by
-their _ids as the list has them (--document). A finalized job repairs nothing.
-
-With --wait it returns when they have been compared. Exit codes, as diff has them: 0 when
-none of them differs, 1 when one does, 2 when there is no answer.`,
-		Example: `  millrace jobs repair --job orders --all --wait
-  millrace jobs repair --job orders --ns shop.orders
-  millrace jobs repair --job orders --of nightly --document '{"$oid":"65f0c0ffee65f0c0ffee65f0"}'`,
-		Annotations: map[string]string{cli.FailsWith: "trouble"},
-	}, func(ctx context.Context) error { return verifyTrouble(r.request(ctx, all)) })
+	cmd := r.jobCommand(a.described("jobs repair",
+		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}),
+		func(ctx context.Context) error { return verifyTrouble(r.request(ctx, all)) })
 	fs := cmd.Flags()
 	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair: the same once more asks for no other")
 	fs.StringVar(&r.of, "of", "",

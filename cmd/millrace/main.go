@@ -54,29 +54,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 }
 
 func (a *app) rootCommand() *cobra.Command {
-	root := &cobra.Command{
-		Short: "Move and replicate MongoDB data, exactly and fast",
-		Long: strings.TrimSpace(`
-millrace copies MongoDB data between clusters, follows the changes, cuts over,
-and proves that nothing differs.
-
-Every flag can also be set in the environment, as MILLRACE_ and its name in
-capitals with underscores (MILLRACE_ON_EXISTING=merge), and where a command has
---config also in the YAML file that this names, whose keys are the names of
-flags; settings of one command may stand below its name (sync, seed-local). A
-flag wins over the environment, the environment over the file. Passwords belong
-into the environment or the file, for other users of the machine can see flags.
-
-Exit codes: 0 done; 1 failed, or differences found; 2 wrong usage, or the
-precheck failed and nothing was written; 128 and the number of the signal that
-ended it: 130 SIGINT, 143 SIGTERM, 129 SIGHUP. verify has 2 for everything that
-keeps it from an answer. A sync that is to follow until it is told (--until
-never) ends with 0 when SIGINT or SIGTERM stops it: its checkpoint is kept.
-
-With --output json there is one JSON document on standard output, however a
-command ends: a failure has error, hint, and checks when a precheck failed. What
-shows many things one after the other (--watch, debug oplog) has a line for each.`),
-	}
+	root := a.described("millrace", &cobra.Command{})
 	root.AddCommand(
 		syncCommand(a), statusCommand(a), pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a),
 		verifyCommand(a), transformCommand(a), configCommand(a), secretsCommand(a),
@@ -174,6 +152,29 @@ func main() { os.Exit(newApp().run(cli.Signals(name), os.Args[1:])) }
 //
 //go:embed workshop.variables
 var workshopVariables string
+
+// helpTexts are the texts of all commands that are shown: below a line with the command's
+// parent and usage, a summary, what it does, and examples.
+//
+//go:embed help.txt
+var helpTexts string
+
+// described gives the command of a path its texts.
+func (a *app) described(path string, cmd *cobra.Command) *cobra.Command {
+	for text := range strings.SplitSeq("\n"+helpTexts, "\n# ") {
+		head, text, _ := strings.Cut(text, "\n")
+		parent, use, below := strings.Cut(head, ": ")
+		if !below {
+			parent, use = "", head
+		}
+		if name, _, _ := strings.Cut(use, " "); strings.TrimSpace(parent+" "+name) == path {
+			text, examples, _ := strings.Cut(text, "\nExamples:\n")
+			short, long, _ := strings.Cut(text, "\n")
+			cmd.Use, cmd.Short, cmd.Long, cmd.Example = use, short, strings.Trim(long, "\n"), strings.Trim(examples, "\n")
+		}
+	}
+	return cmd
+}
 
 // movedCommand stands where a command was that millrace-bench has now.
 func movedCommand(command string) *cobra.Command {

@@ -151,18 +151,8 @@ func jobsCreateCommand(a *app) *cobra.Command {
 	var n api.NewJob
 	var file string
 	var labels []string
-	cmd := r.command(&cobra.Command{
-		Use:   "create --server URL --name NAME --file FILE",
-		Short: "Give a job to a service",
-		Long: `Defines a job for a service of many jobs (millrace serve). The file has the
-settings of millrace sync, as sync --config takes them. A connection string with a
-password is refused: write env:NAME or file:NAME, which the workers read.
-
-The same definition once more is the same job. Another one under the same name is
-refused, with exit code 2.`,
-		Example: `  millrace jobs create --server 127.0.0.1:8470 --name orders --file orders.yaml
-  millrace jobs create --name orders --file orders.yaml --label dc=east --paused`,
-	}, func(ctx context.Context) error { return r.create(ctx, n, file, labels) })
+	cmd := r.command(a.described("jobs create", &cobra.Command{}),
+		func(ctx context.Context) error { return r.create(ctx, n, file, labels) })
 	fs := cmd.Flags()
 	fs.StringVar(&n.Name, "name", "", "`name` of the job")
 	fs.StringVarP(&file, "file", "f", "", "`file` with the job's settings; - is standard input")
@@ -230,15 +220,7 @@ func (r *remote) tellDone(j *api.Job, done string) error {
 
 func jobsRemoveCommand(a *app) *cobra.Command {
 	r := remote{app: a}
-	return r.jobCommand(&cobra.Command{
-		Use:   "remove --server URL --job NAME",
-		Short: "Have a service forget a job",
-		Long: `Has the service forget a job, once no worker runs it. What it has copied, its
-checkpoint and its dead letters stay on its target: defined again under the same
-name, source and target it goes on from there. millrace jobs drop removes what the
-target knows of it.`,
-		Example: `  millrace jobs remove --job orders`,
-	}, func(ctx context.Context) error {
+	return r.jobCommand(a.described("jobs remove", &cobra.Command{}), func(ctx context.Context) error {
 		j, err := r.Remove(ctx, r.job)
 		return then(err, func() error { return r.tellDone(&j, "is to be forgotten") })
 	})
@@ -360,16 +342,7 @@ type logFlags struct {
 func jobsLogCommand(a *app) *cobra.Command {
 	r := remote{app: a}
 	var f logFlags
-	cmd := r.jobCommand(&cobra.Command{
-		Use:   "log --server URL --job NAME",
-		Short: "Show what happened to a job of a service, and what it logs",
-		Long: `Shows the newest events of a job and lines that its workers log of it, the oldest of
-them first. The service keeps 2000 of each, for 30 days.
-
-With --follow it goes on with what is new, until an interrupt.`,
-		Example: `  millrace jobs log --job orders --events
-  millrace jobs log --job orders --follow`,
-	}, func(ctx context.Context) error {
+	cmd := r.jobCommand(a.described("jobs log", &cobra.Command{}), func(ctx context.Context) error {
 		switch {
 		case f.limit < 1 || f.limit > logPage:
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--limit %d: want 1 to %d", f.limit, logPage))
@@ -458,26 +431,13 @@ func logText(newest []service.Entry) string {
 }
 
 func workersCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "workers",
-		Short: "Show and drain the workers of a service",
-		Long: `Shows which processes run the jobs of a service (millrace serve), and has one give
-back what it has: before its machine is upgraded, for example.`,
-		Example: `  millrace workers list --server 127.0.0.1:8470
-  millrace workers drain --worker host-b-4711 --wait`,
-		RunE: cli.Group,
-	}, workersListCommand(a), workersDrainCommand(a), workersResumeCommand(a))
+	return group(a.described("workers", &cobra.Command{RunE: cli.Group}), workersListCommand(a), workersDrainCommand(a),
+		workersResumeCommand(a))
 }
 
 func workersListCommand(a *app) *cobra.Command {
 	r := remote{app: a}
-	return r.command(&cobra.Command{
-		Use:     "list --server URL",
-		Short:   "List the workers that are there",
-		Long:    "Lists the workers of a service, with those of their jobs that the token shows.",
-		Example: `  millrace workers list`,
-		Args:    cobra.NoArgs,
-	}, func(ctx context.Context) error {
+	return r.command(a.described("workers list", &cobra.Command{Args: cobra.NoArgs}), func(ctx context.Context) error {
 		list, err := r.Workers(ctx)
 		return then(err, func() error { return r.Tell(r.output, list, workerList(list)) })
 	})
@@ -522,42 +482,30 @@ func (a *app) workerCommand(cmd *cobra.Command, do func(context.Context, *remote
 
 func workersDrainCommand(a *app) *cobra.Command {
 	var wait bool
-	cmd := a.workerCommand(&cobra.Command{
-		Use:   "drain --server URL --worker NAME",
-		Short: "Have a worker give back its jobs",
-		Long: `Has a worker take nothing more and give back what it has; others go on with it, from
-the jobs' checkpoints. That holds for the process that runs now: the next one of its
-name takes jobs. It needs a token of the role admin that shows all jobs.
-
-With --wait it returns when the worker has no job.`,
-		Example: `  millrace workers drain --worker host-b-4711 --wait`,
-	}, func(ctx context.Context, r *remote, name string) error {
-		w, err := r.Drain(ctx, name, true)
-		if err == nil && wait {
-			w, err = await(ctx, w, func(w service.Worker) (bool, error) { return len(w.Jobs) == 0, nil },
-				func() (service.Worker, error) {
-					list, err := r.Workers(ctx)
-					i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
-					if err != nil || i < 0 {
-						return service.Worker{Name: name}, err // it has ended, and has none
-					}
-					return list[i], nil
-				})
-		}
-		return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
-	})
+	cmd := a.workerCommand(a.described("workers drain", &cobra.Command{}),
+		func(ctx context.Context, r *remote, name string) error {
+			w, err := r.Drain(ctx, name, true)
+			if err == nil && wait {
+				w, err = await(ctx, w, func(w service.Worker) (bool, error) { return len(w.Jobs) == 0, nil },
+					func() (service.Worker, error) {
+						list, err := r.Workers(ctx)
+						i := slices.IndexFunc(list, func(o service.Worker) bool { return o.Name == name })
+						if err != nil || i < 0 {
+							return service.Worker{Name: name}, err // it has ended, and has none
+						}
+						return list[i], nil
+					})
+			}
+			return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": drained\n") })
+		})
 	cmd.Flags().BoolVar(&wait, "wait", false, "return when the worker has no job")
 	return cmd
 }
 
 func workersResumeCommand(a *app) *cobra.Command {
-	return a.workerCommand(&cobra.Command{
-		Use:     "resume --server URL --worker NAME",
-		Short:   "Have a drained worker take jobs again",
-		Long:    "Takes back that a worker is drained.",
-		Example: `  millrace workers resume --worker host-b-4711`,
-	}, func(ctx context.Context, r *remote, name string) error {
-		w, err := r.Drain(ctx, name, false)
-		return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": takes jobs\n") })
-	})
+	return a.workerCommand(a.described("workers resume", &cobra.Command{}),
+		func(ctx context.Context, r *remote, name string) error {
+			w, err := r.Drain(ctx, name, false)
+			return then(err, func() error { return r.Tell(r.output, w, cli.Plain(w.Name)+": takes jobs\n") })
+		})
 }

@@ -28,40 +28,13 @@ import (
 )
 
 func seedCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "seed",
-		Short: "Bring up a replica-set member by copying files",
-		Long: `Copies the files of a member instead of its documents: no index is built again.
-
-The member is locked only for as long as it takes to find what changed during the
-copy; a process of its own holds the lock and lets go whatever happens to millrace.
-Where the server has $backupCursor nothing is locked (untested on a real server).
-What is copied in the end joins the set, takes the place of a member's data, or
-becomes a replica set of its own.
-Until a copy is complete no mongod starts on it; the same command completes it.`,
-	}, seedLocalCommand(a), seedServeCommand(a), seedPullCommand(a), seedGuardCommand(a), seedPrivateCommand())
+	return group(a.described("seed", &cobra.Command{}), seedLocalCommand(a), seedServeCommand(a), seedPullCommand(a),
+		seedGuardCommand(a), seedPrivateCommand())
 }
 
 func seedLocalCommand(a *app) *cobra.Command {
-	return command(a, config.CommandSeedLocal, (*session).seedLocal, &cobra.Command{
-		Use:   "local --from-dbpath DIR --to-dbpath DIR [--start -- mongod ...]",
-		Short: "Copy a member to another directory of the same machine",
-		Example: `  # what would be done, and whether anything stands in the way
-  millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/db4 --dry-run
-
-  # a new member, which gets its vote when it has caught up
-  millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/db4 \
-    --join db2:27018 --start -- mongod --fork --logpath /data/db4.log --replSet rs0 --port 27018 --bind_ip db2 --dbpath /data/db4
-
-  # a member that is stopped gets its data anew; it stays in the set all the while
-  millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/db3 \
-    --replace db2:27019 --start -- mongod --config /etc/mongod3.conf
-
-  # a staging clone that forgets its set
-  millrace seed local --from-uri mongodb://db2:27017 --from-dbpath /data/db2 --to-dbpath /data/stage \
-    --as-new-set stage --mongod /usr/bin/mongod`,
-		Args: afterDash, ValidArgsFunction: cli.Files,
-	})
+	return command(a, config.CommandSeedLocal, (*session).seedLocal,
+		a.described("seed local", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files}))
 }
 
 // afterDash accepts arguments after -- only.
@@ -294,31 +267,12 @@ func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
 }
 
 func seedServeCommand(a *app) *cobra.Command {
-	return command(a, config.CommandSeedServe, (*session).seedServe, &cobra.Command{
-		Use:   "serve --uri URI --dbpath DIR",
-		Short: "Serve a member's files to millrace seed pull on other machines",
-		Long: `Runs beside the member that is copied and serves its files until it is stopped.
-It reads the member's directory and serves nothing that its manifest does not name.
-Every request needs its token. On loopback it makes one, which millrace seed pull of the
-same user finds; off loopback it takes a certificate and a token.`,
-		Example: `  millrace seed serve --uri mongodb://127.0.0.1:27017 --dbpath /data/db --listen 10.0.0.2:7117 \
-    --tls-cert agent.pem --token-file token`,
-	})
+	return command(a, config.CommandSeedServe, (*session).seedServe, a.described("seed serve", &cobra.Command{}))
 }
 
 func seedPullCommand(a *app) *cobra.Command {
-	return command(a, config.CommandSeedPull, (*session).seedPull, &cobra.Command{
-		Use:   "pull --from https://HOST:PORT --dbpath DIR [--start -- mongod ...]",
-		Short: "Copy a member from millrace seed serve on another machine",
-		Example: `  millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
-    --set-uri mongodb://10.0.0.2:27017 --join 10.0.0.9:27017 \
-    --start -- mongod --fork --logpath /data/db.log --replSet rs0 --bind_ip 10.0.0.9 --dbpath /data/db
-
-  # a member that is stopped gets its data anew; it stays in the set all the while
-  millrace seed pull --from https://10.0.0.2:7117 --tls-ca ca.pem --token-file token --dbpath /data/db \
-    --set-uri mongodb://10.0.0.2:27017 --replace 10.0.0.9:27017 --start -- mongod --config /etc/mongod.conf`,
-		Args: afterDash, ValidArgsFunction: cli.Files,
-	})
+	return command(a, config.CommandSeedPull, (*session).seedPull,
+		a.described("seed pull", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files}))
 }
 
 // seedTokenFile is the file with the token of an agent on loopback that was

@@ -35,37 +35,11 @@ import (
 )
 
 func serveCommand(a *app) *cobra.Command {
-	return command(a, config.CommandServe, (*session).serve, &cobra.Command{
-		Use:   "serve",
-		Short: "Run many jobs as a service",
-		Long: `Runs the service: jobs are defined over its API, and are run by this process and by
-those of millrace worker, on this machine or on others.
-
-What is defined, who runs what and how jobs stand is kept in NATS JetStream: in a
-server of this process, with its files below --data-dir, or in a cluster (--nats).
-The truth about data stays where it is: a job's checkpoint is on its target.
-
-An interrupt has jobs stop at their checkpoints; the next start goes on with them.`,
-		Example: `  # everything on this machine
-  millrace serve
-
-  # for workers of other machines, too
-  millrace serve --listen 10.0.0.5:8470 --nats-listen 10.0.0.5:4222 --listen-tls-cert service.pem`,
-	})
+	return command(a, config.CommandServe, (*session).serve, a.described("serve", &cobra.Command{}))
 }
 
 func workerCommand(a *app) *cobra.Command {
-	return command(a, config.CommandWorker, (*session).worker, &cobra.Command{
-		Use:   "worker --nats URI",
-		Short: "Run jobs of a service on this machine",
-		Long: `Runs jobs of the service whose NATS it is given. Jobs are shared evenly among the
-workers whose labels they ask for. One that dies, hangs or cannot reach NATS loses
-its jobs after --lease; the next owner first makes sure that nothing of it arrives
-at the target any more.
-
-An interrupt gives all jobs back: others take them at once.`,
-		Example: `  millrace worker --nats tls://10.0.0.5:4222 --nats-token-file nats-token --label dc=east`,
-	})
+	return command(a, config.CommandWorker, (*session).worker, a.described("worker", &cobra.Command{}))
 }
 
 // serve runs the service until ctx ends.

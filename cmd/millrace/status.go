@@ -26,19 +26,7 @@ import (
 
 func statusCommand(a *app) *cobra.Command {
 	var s config.Control
-	return a.controlled(&cobra.Command{
-		Use:   "status",
-		Short: "Show how a job stands",
-		Long: `Asks a running sync, or a service, how a job stands. Where no sync runs on this
-machine, and the target is given, it shows what that knows of the job: where it
-stopped, and which command goes on with it. Exit code 1 when the job is stopped
-before it was finalized. The result in JSON has the same form in each case.`,
-		Example: `  millrace status
-  millrace status --job orders --watch
-  millrace status --address 127.0.0.1:7000 --output json
-  millrace status --server 127.0.0.1:8470 --job orders
-  millrace status --job orders --target mongodb://b:27017`,
-	}, &s, func(ctx context.Context, run *session) error {
+	return a.controlled(a.described("status", &cobra.Command{}), &s, func(ctx context.Context, run *session) error {
 		c, err := a.client(ctx, &s, false)
 		switch {
 		case err != nil && s.Address == "" && s.Server == "":

@@ -29,30 +29,7 @@ import (
 )
 
 func syncCommand(a *app) *cobra.Command {
-	return command(a, config.CommandSync, (*session).sync, &cobra.Command{
-		Use:   "sync --source URI --target URI",
-		Short: "Copy a cluster and follow its changes",
-		Long: `Copies what the rules keep from the source to the target, then follows the
-changes until it is told to finalize (millrace finalize, or --until).
-
-The job's checkpoint is kept in the database millrace of the target: the same
-command resumes the job where it stood, also after a crash. An interrupt stops
-it and keeps the checkpoint; a second one ends the program at once.
-
---mode structure makes the collections with their options, the indexes and views,
-and on a sharded target the shard keys, copies no document, and ends by itself.`,
-		Example: `  # copy, follow, and cut over as soon as the target has caught up
-  millrace sync --source mongodb://a:27017 --target mongodb://b:27017 --until caught-up
-
-  # see what would be done, and whether anything stands in the way
-  millrace sync --source mongodb://a:27017 --target mongodb://b:27017 --dry-run
-
-  # make collections, indexes and views alone, and compare them
-  millrace sync --source mongodb://a:27017 --target mongodb://b:27017 --mode structure --verify
-
-  # two databases, one of them under another name
-  millrace sync --config sync.yaml --include 'shop.*,crm.*' --rename crm=crm2`,
-	})
+	return command(a, config.CommandSync, (*session).sync, a.described("sync", &cobra.Command{}))
 }
 
 // sync runs one job from its precheck to its end.
@@ -241,25 +218,8 @@ func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, ru
 }
 
 func verifyCommand(a *app) *cobra.Command {
-	return command(a, config.CommandVerify, (*session).verifyClusters, &cobra.Command{
-		Use:   "verify --source URI --target URI",
-		Short: "Prove that two clusters hold the same data",
-		Long: `Compares every document that the rules keep, and collections, options, indexes
-and views. Documents are read in the order of their storage and compared by sums
-of 128-bit hashes with random seeds, and byte for byte where those differ;
---method ranges compares all of them byte for byte, which takes several times as
-long. While writes go on, a difference is looked at again until both sides stand
-still on that document. Of sharded clusters each shard is read directly where it
-can be reached, and only what it owns counts. --structure compares no documents.
-
-Exit codes, as diff has them: 0 when nothing differs, 1 when something does, 2
-when there is no answer, such as when a connection breaks midway.`,
-		Example: `  millrace verify --source mongodb://a:27017 --target mongodb://b:27017
-  millrace verify --config sync.yaml --report differences.json
-  millrace verify --method ranges --config sync.yaml
-  millrace verify --structure --config sync.yaml`,
-		Annotations: map[string]string{cli.FailsWith: "trouble"},
-	})
+	return command(a, config.CommandVerify, (*session).verifyClusters,
+		a.described("verify", &cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}))
 }
 
 func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {

@@ -65,36 +65,16 @@ func longEnough(interval time.Duration) error {
 
 // topologyCommand is `millrace topology`.
 func topologyCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{
-		Use:   "topology",
-		Short: "Show, plan and hold the replication tree of a replica set",
-		Long: `In a large replica set it matters who fetches the oplog from whom. If all fetch
-from the primary, it pays for each of them; if they chain as they like, a write
-of majority concern waits for long paths. millrace plans a tree in between,
-brings the members into it, and keeps them there.`,
-		Example: `  millrace topology show --uri mongodb://a,b,c/?replicaSet=rs
-  millrace topology advise
-  millrace topology plan
-  millrace topology apply --yes
-  millrace topology hold --yes`,
-	}, topologyShowCommand(a), topologyPlanCommand(a), topologyWhatIfCommand(a), topologyAdviseCommand(a),
-		topologyApplyCommand(a), topologyHoldCommand(a), topologyReleaseCommand(a), topologyChainingCommand(a))
+	return group(a.described("topology", &cobra.Command{}), topologyShowCommand(a), topologyPlanCommand(a),
+		topologyWhatIfCommand(a), topologyAdviseCommand(a), topologyApplyCommand(a), topologyHoldCommand(a),
+		topologyReleaseCommand(a), topologyChainingCommand(a))
 }
 
 func topologyShowCommand(a *app) *cobra.Command {
 	s := topologySettings{app: a}
 	var watching bool
 	var interval time.Duration
-	cmd := &cobra.Command{
-		Use:   "show --uri URI",
-		Short: "Show the replication tree as it is",
-		Long: `Shows each member with its source, lag and role. Members are asked themselves
-where they can be reached; of the others, the newest heartbeat that some member
-has of them is shown with its age. Lag is measured against the position of the
-primary a moment before.`,
-		Example: `  millrace topology show --uri mongodb://a,b,c/?replicaSet=rs
-  millrace topology show --watch --interval 1s
-  millrace topology show --output svg > tree.svg`,
+	cmd := a.described("topology show", &cobra.Command{
 		RunE: s.onSet(func(ctx context.Context, o *topology.Observer, _ []string) error {
 			if err := longEnough(interval); err != nil {
 				return err
@@ -104,7 +84,7 @@ primary a moment before.`,
 			}
 			return s.showSet(ctx, o)
 		}),
-	}
+	})
 	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
 	cmd.Flags().BoolVar(&watching, "watch", false, "show it again and again until interrupted")
 	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "how often with --watch")
@@ -325,19 +305,7 @@ func topologyAdviseCommand(a *app) *cobra.Command {
 		set, err := o.Observe(ctx)
 		return then(err, func() error { return advise(set) })
 	})
-	cmd := &cobra.Command{
-		Use:   "advise {--uri URI | --members N}",
-		Short: "Say whether a set should have chaining on, off, or a planned tree",
-		Long: `Predicts chaining off, chaining on and the planned tree for the write concern of
-most writes, and applies a rule: the faster of off and on, or either where they
-are nearly alike, and the plan where it is clearly faster than both. Beside it
-stands what the publication advises that the model is fitted to.
-
-The set is that of --uri, or one of --members members that need not exist.
-Nothing is changed.`,
-		Example: `  millrace topology advise --uri mongodb://a,b,c/?replicaSet=rs --write-concern majority
-  millrace topology advise --members 15
-  millrace topology advise --members 9 --zones 3 --zone-rtt 40 --spread-voters --threads 64`,
+	cmd := a.described("topology advise", &cobra.Command{
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed(flagMembers) {
 				if err := h.Check(); err != nil {
@@ -352,7 +320,7 @@ Nothing is changed.`,
 			}
 			return live(cmd, args)
 		},
-	}
+	})
 	f := cmd.Flags()
 	s.bind(cmd, "text or json", "text", "json")
 	f.IntVar(&h.Members, flagMembers, 0, "members of a set that need not exist, 3 to 50, in the place of --uri")

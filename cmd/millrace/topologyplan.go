@@ -69,20 +69,7 @@ func topologyPlanCommand(a *app) *cobra.Command {
 	s := topologySettings{app: a}
 	var o topology.PlanOptions
 	var m modelSettings
-	cmd := &cobra.Command{
-		Use:   "plan --uri URI",
-		Short: "Plan a better tree, and say what it would change",
-		Long: `Plans a tree for the set as it is and changes nothing. The voters that make the
-majority come directly under the primary, the others under the nearest suitable
-secondary, with bounded fan-out and depth. Where writes wait for nobody
-(--write-concern 1), one voter alone does. Hidden, delayed and incomplete
-members are never sources, and each member has a second choice for the case that
-its source is lost.
-
-The prediction is that of a model fitted to published measurements of another
-machine. Trust the comparison of its rows, not its absolute figures.`,
-		Example: `  millrace topology plan --uri mongodb://a,b,c/?replicaSet=rs
-  millrace topology plan --policy latency --fan-out 4 --output json`,
+	cmd := a.described("topology plan", &cobra.Command{
 		RunE: s.onSet(func(ctx context.Context, observer *topology.Observer, _ []string) error {
 			params, err := m.params()
 			if err != nil {
@@ -94,7 +81,7 @@ machine. Trust the comparison of its rows, not its absolute figures.`,
 			}
 			return s.showPlan(set, o, params)
 		}),
-	}
+	})
 	s.bind(cmd, "text, json, dot or svg", "text", "json", "dot", "svg")
 	bindPlan(cmd.Flags(), &o)
 	m.bind(cmd.Flags())
@@ -192,17 +179,7 @@ func topologyWhatIfCommand(a *app) *cobra.Command {
 	var m modelSettings
 	s := topologySettings{app: a}
 	var published bool
-	cmd := &cobra.Command{
-		Use:   "what-if",
-		Short: "Predict chaining off, on and planned for a set that need not exist",
-		Long: `Predicts throughput, load of the primary and depth for a set of 3 to 50 members
-in 1 to 3 zones, without any server: chaining off, chaining on (the trees that
-members choose themselves, on average), and the plan of each policy.
-
---published shows how well the model reproduces the measurements it is fitted to.`,
-		Example: `  millrace topology what-if --members 15
-  millrace topology what-if --members 30 --zones 3 --zone-rtt 40 --fan-out 4
-  millrace topology what-if --published`,
+	cmd := a.described("topology what-if", &cobra.Command{
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if published {
 				return s.showFit()
@@ -220,7 +197,7 @@ members choose themselves, on average), and the plan of each policy.
 			}
 			return a.Tell(s.output, outcomes, effectTable(outcomes).Render()+"\n")
 		},
-	}
+	})
 	f := cmd.Flags()
 	f.IntVar(&h.Members, flagMembers, 7, "members of the set, 3 to 50")
 	bindHypothesis(f, &h)
@@ -371,19 +348,7 @@ func (t *acting) untouched(err error) error {
 func topologyApplyCommand(a *app) *cobra.Command {
 	s := actSettings{topologySettings: topologySettings{app: a}}
 	var o topology.PlanOptions
-	cmd := &cobra.Command{
-		Use:   "apply --uri URI --yes",
-		Short: "Bring the set into the planned tree, once",
-		Long: `Tells the members, sources before those who fetch from them, whom to fetch from,
-until all do. Without --yes it shows the plan and changes nothing.
-
-Nothing is stored in the cluster: members choose for themselves again when they
-restart, when their source is lost and after an election. topology hold keeps
-the tree, topology release leads back to the one before.
-
-The user needs the roles clusterMonitor and clusterManager.`,
-		Example: `  millrace topology apply --uri mongodb://a,b,c/?replicaSet=rs
-  millrace topology apply --policy balanced --yes`,
+	cmd := a.described("topology apply", &cobra.Command{
 		RunE: s.plans(&o, func(ctx context.Context, t *acting, _ *topology.Memory) error {
 			applying, cancel := t.limited(ctx)
 			defer cancel()
@@ -392,7 +357,7 @@ The user needs the roles clusterMonitor and clusterManager.`,
 			}
 			return t.showSet(ctx, t.observer)
 		}),
-	}
+	})
 	s.bindAct(cmd, 2*time.Minute)
 	s.bindNotes(cmd.Flags())
 	bindPlan(cmd.Flags(), &o)
@@ -403,23 +368,9 @@ func topologyHoldCommand(a *app) *cobra.Command {
 	s := actSettings{topologySettings: topologySettings{app: a}}
 	var o topology.PlanOptions
 	var keep bool
-	cmd := &cobra.Command{
-		Use:   "hold --uri URI --yes",
-		Short: "Keep the set in the planned tree until interrupted",
-		Long: `Applies the plan and keeps it: members that drift, restart or lose their source
-are brought back, and a new plan is made when a member fails or returns, when
-another primary is elected and when the configuration changes. A member in its
-initial sync is left alone. Without --yes it shows the plan and changes nothing.
-
-On an interrupt the members go back under the sources that they had before,
-unless --keep is given.
-
-While a hold is connected to a set, another hold, apply and release refuse to
-work on it.`,
-		Example: `  millrace topology hold --uri mongodb://a,b,c/?replicaSet=rs --yes
-  millrace topology hold --policy latency --interval 5s --keep --yes`,
-		RunE: s.plans(&o, func(ctx context.Context, t *acting, was *topology.Memory) error { return t.hold(ctx, was, keep) }),
-	}
+	cmd := a.described("topology hold",
+		&cobra.Command{RunE: s.plans(&o,
+			func(ctx context.Context, t *acting, was *topology.Memory) error { return t.hold(ctx, was, keep) })})
 	s.holds = true
 	s.bindAct(cmd, restoreTime)
 	cmd.Flags().Lookup("within").Usage = "how long restoring may take at the end"
@@ -457,14 +408,7 @@ func (t *acting) restore(ctx context.Context, was *topology.Memory) error {
 
 func topologyReleaseCommand(a *app) *cobra.Command {
 	s := actSettings{topologySettings: topologySettings{app: a}}
-	cmd := &cobra.Command{
-		Use:   "release --uri URI --yes",
-		Short: "Lead the set back to the tree that it had before apply or hold",
-		Long: `Brings the members back under the sources that they had before the first apply
-or hold of this user on this machine, where these can still be sources. Members
-that were under the primary come under the one of today. From then on they
-choose for themselves. Without --yes it says what it knows and changes nothing.`,
-		Example: `  millrace topology release --uri mongodb://a,b,c/?replicaSet=rs --yes`,
+	cmd := a.described("topology release", &cobra.Command{
 		RunE: s.acts(&topology.PlanOptions{}, func(ctx context.Context, t *acting, _ []string) error {
 			was, err := topology.LoadMemory(t.dir, t.set.Name, t.set.ID)
 			switch {
@@ -484,7 +428,7 @@ choose for themselves. Without --yes it says what it knows and changes nothing.`
 			}
 			return t.showSet(ctx, t.observer)
 		}),
-	}
+	})
 	s.bindAct(cmd, 2*time.Minute)
 	s.bindNotes(cmd.Flags())
 	return cmd
@@ -503,24 +447,13 @@ func memoryText(set *topology.Set, was *topology.Memory) string {
 func topologyChainingCommand(a *app) *cobra.Command {
 	s := actSettings{topologySettings: topologySettings{app: a}}
 	var force bool
-	cmd := &cobra.Command{
-		Use:   "chaining on|off --uri URI --yes",
-		Short: "Switch chaining by a new configuration, after checks",
-		Long: `Sets chainingAllowed in the set's configuration, if the checks allow it: there
-is a primary, a majority of the voters is up, no member is in its initial sync,
-and the configuration is the one that was checked. With chaining off,
-replSetSyncFrom has no effect but on members that were started with
-enableOverrideClusterChainingSetting, and no tree can be held.
-
-Without --yes it says what the checks find and changes nothing.`,
-		Example: `  millrace topology chaining off --uri mongodb://a,b,c/?replicaSet=rs
-  millrace topology chaining on --yes`,
+	cmd := a.described("topology chaining", &cobra.Command{
 		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
 		ValidArgs: []string{"on", "off"},
 		RunE: s.acts(&topology.PlanOptions{}, func(ctx context.Context, t *acting, args []string) error {
 			return t.chaining(ctx, args[0] == "on", force)
 		}),
-	}
+	})
 	s.bindAct(cmd, 30*time.Second)
 	cmd.Flags().BoolVar(&force, "force", false, "do it although a check speaks against it")
 	return cmd

@@ -22,17 +22,8 @@ import (
 
 func transformCommand(a *app) *cobra.Command {
 	return group(&cobra.Command{Use: "transform", Short: "Try rules on documents", RunE: cli.Group},
-		command(a, config.CommandTransformTest, (*session).tryRules, &cobra.Command{
-			Use:   "test --ns DB.COLL",
-			Short: "Show documents before and after the rules of a sync",
-			Long: `Applies --filter, --fields and --rename to documents of a file or to some that are
-drawn from a source, as a sync would, and shows each before and after. Nothing is
-written anywhere. A document that a rule cannot map is an error (exit code 1).`,
-			Example: `  millrace transform test --config sync.yaml --ns shop.orders --doc order.json
-  echo '{"_id": 1, "card": "4711"}' | millrace transform test --ns shop.orders --doc - --fields 'shop.orders={"mask": {"card": {"last": 2}}}'
-  millrace transform test --config sync.yaml --ns shop.orders --sample 20`,
-			Args: cobra.NoArgs,
-		}))
+		command(a, config.CommandTransformTest, (*session).tryRules,
+			a.described("transform test", &cobra.Command{Args: cobra.NoArgs})))
 }
 
 // tried is what becomes of documents.
@@ -190,26 +181,18 @@ func drawn(ctx context.Context, s *config.Transform) (docs []bson.Raw, err error
 }
 
 func configCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "config", Short: "Help with the configuration file", RunE: cli.Group}, &cobra.Command{
-		Use:   "schema",
-		Short: "Write the JSON Schema of the configuration file, for editors",
-		Long: `Writes a JSON Schema (draft 2020-12) of the file that --config names, with all
-settings, rules, defaults and their meaning. An editor that knows it completes
-keys and marks mistakes. Editors with yaml-language-server take it from the
-file's first line. The packages bring it along as well:
-
-  # yaml-language-server: $schema=/usr/share/millrace/millrace.schema.json`,
-		Example: `  millrace config schema > millrace.schema.json`,
-		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			schema, err := config.Schema()
-			if err != nil {
+	return group(&cobra.Command{Use: "config", Short: "Help with the configuration file", RunE: cli.Group},
+		a.described("config schema", &cobra.Command{
+			Args: cobra.NoArgs,
+			RunE: func(*cobra.Command, []string) error {
+				schema, err := config.Schema()
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintf(a.Stdout, "%s\n", schema)
 				return err
-			}
-			_, err = fmt.Fprintf(a.Stdout, "%s\n", schema)
-			return err
-		},
-	})
+			},
+		}))
 }
 
 func secretsCommand(a *app) *cobra.Command {
@@ -219,16 +202,8 @@ func secretsCommand(a *app) *cobra.Command {
 
 func keygenCommand(a *app) *cobra.Command {
 	var out string
-	cmd := &cobra.Command{
-		Use:   "keygen --out FILE",
-		Short: "Make a key for sealed values",
-		Long: `Writes a new key to a file that only its owner may read, and prints its recipient:
-the text for which millrace secrets seal seals values. The recipient is no secret.
-Give the file to each process that runs jobs, as --secrets-key. It has the form of
-the age tool; the file may hold several keys, the newest for what is sealed from now
-on and older ones for what was sealed before.`,
-		Example: `  millrace secrets keygen --out millrace.key`,
-		Args:    cobra.NoArgs,
+	cmd := a.described("secrets keygen", &cobra.Command{
+		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if out == "" {
 				return cli.WithCode(cli.ExitUsage, errors.New("--out is missing: name the file for the key"))
@@ -248,7 +223,7 @@ on and older ones for what was sealed before.`,
 			_, err = fmt.Fprintln(a.Stdout, recipient)
 			return err
 		},
-	}
+	})
 	cmd.Flags().StringVar(&out, "out", "", "`file` for the key; it must not be there")
 	return cmd
 }
@@ -256,15 +231,8 @@ on and older ones for what was sealed before.`,
 func sealCommand(a *app) *cobra.Command {
 	var recipient string
 	var jobs []string
-	cmd := &cobra.Command{
-		Use:   "seal --recipient TEXT",
-		Short: "Seal a connection string",
-		Long: `Reads a connection string from the standard input, without showing it on a terminal,
-and prints it sealed: source and target of a job of the service may have that value.
-Only processes with the key can read it, and use it only for jobs whose names one of
-the patterns of --job matches.`,
-		Example: `  millrace secrets seal --recipient age1qy... --job 'shop-*' < uri.txt`,
-		Args:    cobra.NoArgs,
+	cmd := a.described("secrets seal", &cobra.Command{
+		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			value, err := a.secretInput(cmd.InOrStdin())
 			if err != nil {
@@ -277,7 +245,7 @@ the patterns of --job matches.`,
 			_, err = fmt.Fprintln(a.Stdout, text)
 			return err
 		},
-	}
+	})
 	cmd.Flags().StringVar(&recipient, "recipient", "", "what millrace secrets keygen has printed")
 	cmd.Flags().StringArrayVar(&jobs, "job", nil,
 		"`pattern` of names of jobs that it is for, with * and ?; may be repeated, by default all")
