@@ -57,16 +57,9 @@ func (a *app) controlled(cmd *cobra.Command, s *config.Control,
 					names = append(names, cobra.CompletionWithDesc(rec.Job, rec.Address))
 				}
 			}
-			r := remote{app: a, server: s.Server, token: s.Token, ca: s.CAFile}
+			r := remote{app: a, Service: s.Service}
 			return append(names, r.completions(cmd.Context())...), cobra.ShellCompDirectiveNoFileComp
 		})
-	return cmd
-}
-
-// ofService makes a command of control that of a service alone, hidden, which it was.
-func ofService(cmd *cobra.Command) *cobra.Command {
-	cmd.Hidden = true
-	_ = cmd.MarkFlagRequired("job")
 	return cmd
 }
 
@@ -88,7 +81,8 @@ func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api
 			return nil, err
 		}
 	}
-	r := remote{app: a, server: address, token: s.Token, ca: s.CAFile, job: s.Job}
+	r := remote{app: a, Service: s.Service, job: s.Job}
+	r.Server = address
 	if err := r.reach(); err != nil { // on another machine, or of another user
 		return nil, err
 	}

@@ -30,9 +30,7 @@ import (
 // jobsCommand groups what a target knows of its jobs, whether they run or not.
 func jobsCommand(a *app) *cobra.Command {
 	return group(a.described("jobs", &cobra.Command{}), jobsCreateCommand(a), jobsListCommand(a), jobsShowCommand(a),
-		jobsLogCommand(a), jobsVerifyCommand(a), jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a),
-		ofService(pauseCommand(a)),
-		ofService(resumeCommand(a)), ofService(throttleCommand(a)), ofService(finalizeCommand(a)))
+		jobsLogCommand(a), jobsVerifyCommand(a), jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a))
 }
 
 // jobInfo is a job as its target knows it.

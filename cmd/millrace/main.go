@@ -60,8 +60,8 @@ func (a *app) rootCommand() *cobra.Command {
 		verifyCommand(a), transformCommand(a), configCommand(a), secretsCommand(a),
 		serveCommand(a), workerCommand(a), guardWorkerCommand(), jobsCommand(a), workersCommand(a), deadlettersCommand(a),
 		seedCommand(a), topologyCommand(a), debugCommand(a),
-		movedCommand("ycsb"), movedCommand("bench"), movedCommand("lab"),
 	)
+	a.oldNames(root)
 	a.completeValues(root)
 	a.Complete(root)
 	return root
@@ -176,17 +176,20 @@ func (a *app) described(path string, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// movedCommand stands where a command was that millrace-bench has now.
-func movedCommand(command string) *cobra.Command {
-	return &cobra.Command{
-		Use:                command,
-		Short:              "Moved to millrace-bench " + command,
-		Hidden:             true,
-		DisableFlagParsing: true,
-		Args:               cobra.ArbitraryArgs,
-		RunE: func(*cobra.Command, []string) error {
-			err := fmt.Errorf("millrace %s is now millrace-bench %s", command, command)
-			return misuse(err, "call millrace-bench with the same arguments")
-		},
+// oldNames adds commands under the names that they had, hidden: those that millrace-bench
+// has now, and those of jobs, which mean jobs of a service alone.
+func (a *app) oldNames(root *cobra.Command) {
+	for _, moved := range []string{"ycsb", "bench", "lab"} {
+		root.AddCommand(&cobra.Command{Use: moved, Short: "Moved to millrace-bench " + moved, Hidden: true,
+			DisableFlagParsing: true, Args: cobra.ArbitraryArgs, RunE: func(*cobra.Command, []string) error {
+				return misuse(fmt.Errorf("millrace %s is now millrace-bench %s", moved, moved),
+					"call millrace-bench with the same arguments")
+			}})
+	}
+	jobs, _, _ := root.Find([]string{"jobs"}) // it is there
+	for _, cmd := range []*cobra.Command{pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a)} {
+		cmd.Hidden = true
+		_ = cmd.MarkFlagRequired("job")
+		jobs.AddCommand(cmd)
 	}
 }

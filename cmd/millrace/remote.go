@@ -29,7 +29,8 @@ import (
 // remote is one run of a command that asks a service: its flags, and its client.
 type remote struct {
 	*app
-	server, token, ca, job, output string
+	config.Service
+	job, output string
 
 	*api.Client
 }
@@ -37,23 +38,23 @@ type remote struct {
 // bindServer gives a command the flags that name a service.
 func (r *remote) bindServer(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&r.server, "server", "", "`address` of a service, as millrace serve printed it: https://host:port or "+
+	fs.StringVar(&r.Server, "server", "", "`address` of a service, as millrace serve printed it: https://host:port or "+
 		"http://host:port; without a scheme http on this machine, https elsewhere")
-	fs.StringVar(&r.token, "token", "", "token of the service; set MILLRACE_TOKEN rather than the flag")
-	fs.StringVar(&r.ca, "ca-file", "",
+	fs.StringVar(&r.Token, "token", "", "token of the service; set MILLRACE_TOKEN rather than the flag")
+	fs.StringVar(&r.CAFile, "ca-file", "",
 		"`file` with the authority of the service's certificate, in PEM form; by default the system's authorities")
 }
 
 // reach makes the client.
 func (r *remote) reach() error {
-	if r.server == "" {
+	if r.Server == "" {
 		return misuse(errors.New("no service is given"), "use --server or set "+config.EnvName("server"))
 	}
-	if err := server.CheckAddress(r.server); err != nil {
+	if err := server.CheckAddress(r.Server); err != nil {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
-	r.Client = api.NewClient(r.server, r.token)
-	return cli.WithCode(cli.ExitUsage, r.TrustAuthorities(r.ca))
+	r.Client = api.NewClient(r.Server, r.Token)
+	return cli.WithCode(cli.ExitUsage, r.TrustAuthorities(r.CAFile))
 }
 
 // asked gives what a service refuses its exit code.
@@ -94,7 +95,7 @@ func (r *remote) jobCommand(cmd *cobra.Command, do func(context.Context) error) 
 func (r *remote) completions(ctx context.Context) (names []cobra.Completion) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	for flag, value := range map[string]*string{"server": &r.server, "token": &r.token, "ca-file": &r.ca} {
+	for flag, value := range map[string]*string{"server": &r.Server, "token": &r.Token, "ca-file": &r.CAFile} {
 		*value = r.uri(flag, *value)
 	}
 	if r.reach() != nil {
@@ -115,7 +116,7 @@ func (s *stored) orRemote(cmd *cobra.Command, ask func(*remote, context.Context)
 	r.bindServer(cmd)
 	look := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		server, err := s.chosen(r.server, s.target)
+		server, err := s.chosen(r.Server, s.target)
 		if err != nil || !server {
 			return then(err, func() error { return look(cmd, args) })
 		}
@@ -257,7 +258,7 @@ func (r *remote) only(ctx context.Context) error {
 		return err
 	}
 	if len(list) != 1 {
-		return misuse(fmt.Errorf("%s has %s", r.server, plural(len(list), "job")), "choose one with --job")
+		return misuse(fmt.Errorf("%s has %s", r.Server, plural(len(list), "job")), "choose one with --job")
 	}
 	r.job = list[0].Name
 	return nil

@@ -321,14 +321,17 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, outputSection)
 }
 
+// Service is how the API of a service, or of a sync, is reached.
+type Service struct{ Server, Token, CAFile string }
+
 // Control are the settings of the commands that talk to a running sync, or to a service:
 // status, pause, resume, throttle and finalize.
 type Control struct {
 	Common
-	// Address is that of an API which was named; Server is that of the environment, which
-	// is asked where no sync of this machine is meant.
-	Address, Server, Job, Token string
-	CAFile                      string
+	// Service has the Server of the environment, which is asked where no sync of this machine
+	// is meant; Address is that of an API which was named.
+	Service
+	Address, Job string
 	// Watch, Interval and Target belong to status alone.
 	Watch    bool
 	Target   string
