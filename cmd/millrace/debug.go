@@ -14,9 +14,9 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
@@ -51,7 +51,7 @@ func (a *app) writeSlices(list []bson.Raw) error {
 		}
 		t.AppendRow(table.Row{s.NS, fmt.Sprintf("%d of %d", s.N+1, s.Of), s.Strategy, bound(s.Lower), bound(s.Upper),
 			bound(s.Position),
-			shown.Count(s.Docs), shown.Size(s.Bytes), sliceState(&s)})
+			format.Count(s.Docs), format.Size(s.Bytes), sliceState(&s)})
 	}
 	t.SortBy([]table.SortBy{{Number: 1}, {Number: 2, Mode: table.AscAlphaNumeric}})
 	_, err := fmt.Fprintln(a.Stdout, t.Render())

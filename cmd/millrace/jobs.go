@@ -15,11 +15,11 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
@@ -231,7 +231,7 @@ func (j *jobInfo) lifeText() string {
 }
 
 // agoText is how long something is past; the clocks of machines differ.
-func agoText(at time.Time) string { return shown.Seconds(max(0, time.Since(at).Seconds())) + " ago" }
+func agoText(at time.Time) string { return format.Seconds(max(0, time.Since(at).Seconds())) + " ago" }
 
 func (j *jobInfo) appliedText() string {
 	if j.AppliedAt == nil {

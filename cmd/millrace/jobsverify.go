@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/service/operate"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 // verifyRequest is one run of jobs verify: its flags.
@@ -179,7 +179,7 @@ func remoteVerified(job string, v *api.Verification) string {
 	b.WriteByte('\n')
 	p := v.Progress
 	fmt.Fprintf(&b, "%d of %d collections, %s documents and %s read of both sides, %d looked at again\n", p.Collections,
-		p.CollectionsTotal, humanize.Comma(p.Docs), shown.Size(p.Bytes), p.Rechecking)
+		p.CollectionsTotal, humanize.Comma(p.Docs), format.Size(p.Bytes), p.Rechecking)
 	if v.Waits != "" {
 		fmt.Fprintf(&b, "differences wait: %s\n", cli.Plain(v.Waits))
 	}
@@ -194,7 +194,7 @@ func remoteVerified(job string, v *api.Verification) string {
 		if c.TargetNS != c.NS && c.TargetNS != "" {
 			name += " → " + c.TargetNS
 		}
-		t.AppendRow(table.Row{cli.Plain(name), c.SourceDocs, c.TargetDocs, shown.Size(c.Bytes), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{cli.Plain(name), c.SourceDocs, c.TargetDocs, format.Size(c.Bytes), c.Rechecked, c.Differences})
 	}
 	alignRight(t, 2, 3, 4, 5, 6)
 	fmt.Fprintln(&b, t.Render())

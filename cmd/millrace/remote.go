@@ -18,12 +18,12 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 // remote is one run of a command that asks a service: its flags, and its client.
@@ -290,10 +290,10 @@ func remoteList(list []api.Summary) string {
 		s := &list[i]
 		copied, behind := "", ""
 		if s.Phase != "" {
-			copied, behind = fmt.Sprintf("%.0f%%", s.CopyPercent), shown.Seconds(s.LagSeconds)
+			copied, behind = fmt.Sprintf("%.0f%%", s.CopyPercent), format.Seconds(s.LagSeconds)
 		}
-		t.AppendRow(table.Row{s.Name, remoteState(s), s.Worker, copied, behind, shown.Count(s.DocsRate),
-			shown.Count(s.OperationsRate), s.Conflicts, cut(cli.Plain(cmp.Or(s.Error, s.Unmet)), 60)})
+		t.AppendRow(table.Row{s.Name, remoteState(s), s.Worker, copied, behind, format.Count(s.DocsRate),
+			format.Count(s.OperationsRate), s.Conflicts, cut(cli.Plain(cmp.Or(s.Error, s.Unmet)), 60)})
 	}
 	alignRight(t, 4, 5, 6, 7, 8)
 	return t.Render() + "\n"

@@ -11,10 +11,10 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/precheck"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/verify"
 )
@@ -47,15 +47,15 @@ func summaryText(sum summary) string {
 		return text
 	}
 	t := facts{newTable(s.Job, ended(sum))}
-	t.add("duration", shown.Clock(time.Duration(sum.Seconds*float64(time.Second))))
+	t.add("duration", format.Clock(time.Duration(sum.Seconds*float64(time.Second))))
 	if s.Structure != nil {
 		t.structure(s.Structure)
 	} else {
 		t.replicated(s)
 	}
-	t.add("errors met", shown.Counts(s.Errors))
+	t.add("errors met", format.Counts(s.Errors))
 	t.add("millrace itself",
-		fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, shown.Size(s.Process.Peak)))
+		fmt.Sprintf("%.1f s of CPU, at most %s of memory", s.Process.CPUSeconds, format.Size(s.Process.Peak)))
 	if sum.Finalized {
 		t.add("differences", len(s.Differences))
 	}
@@ -74,8 +74,8 @@ func summaryText(sum summary) string {
 func (t facts) replicated(s job.Status) {
 	copying := s.PhaseSeconds[job.PhaseCopying]
 	t.add("collections", len(s.Copy.Collections))
-	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, shown.Count)))
-	t.add("size copied", shown.Size(s.Copy.Bytes)+average(float64(s.Copy.Bytes), copying, shown.Size))
+	t.add("documents copied", fmt.Sprintf("%d%s", s.Copy.Docs, average(float64(s.Copy.Docs), copying, format.Count)))
+	t.add("size copied", format.Size(s.Copy.Bytes)+average(float64(s.Copy.Bytes), copying, format.Size))
 	t.add("changes applied", s.Follow.Operations)
 	t.add("schema changes", s.Follow.SchemaChanges)
 	t.add("durable up to", s.Follow.Applied)
@@ -133,10 +133,10 @@ func planText(p *job.Plan) string {
 		if c.Target == c.Source {
 			target = ""
 		}
-		t.AppendRow(table.Row{c.Source, target, c.Type, c.Docs, shown.Size(c.Bytes), c.Indexes})
+		t.AppendRow(table.Row{c.Source, target, c.Type, c.Docs, format.Size(c.Bytes), c.Indexes})
 		docs, bytes = docs+c.Docs, bytes+c.Bytes
 	}
-	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, shown.Size(bytes), ""})
+	t.AppendFooter(table.Row{plural(len(p.Collections), "collection"), "", "", docs, format.Size(bytes), ""})
 	alignRight(t, 4, 5, 6)
 	fmt.Fprintf(&b, "%s\n\n", t.Render())
 	if len(p.Rules) > 0 {
@@ -290,7 +290,7 @@ func ofAll(n, all int) string {
 func (v *viewer) structure() {
 	s := v.s.Structure
 	all, done := s.CollectionsTotal+s.ViewsTotal+s.IndexesTotal, s.Collections+s.Views+s.Indexes
-	v.add(label("made")+v.bar(shown.Share(int64(done), int64(all), v.s.Phase == job.PhaseFinalized)),
+	v.add(label("made")+v.bar(format.Share(int64(done), int64(all), v.s.Phase == job.PhaseFinalized)),
 		ofAll(s.Collections, s.CollectionsTotal)+" collections", ofAll(s.Views, s.ViewsTotal)+" views",
 		ofAll(s.Indexes, s.IndexesTotal)+" indexes")
 }

@@ -20,11 +20,11 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/loopback"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/seed"
 	"github.com/millrace/millrace/internal/server"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 func seedCommand(a *app) *cobra.Command {
@@ -150,27 +150,27 @@ type seedReport struct {
 
 func seededText(s *config.Seed, r *seed.Result) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "copied %s in %s by %s, in %.1f s\n", shown.Size(r.Bytes), plural(r.Files, "file"), r.Way, r.Seconds)
+	fmt.Fprintf(&b, "copied %s in %s by %s, in %.1f s\n", format.Size(r.Bytes), plural(r.Files, "file"), r.Way, r.Seconds)
 	if r.ClonedBytes > 0 {
-		fmt.Fprintf(&b, "  cloned       %s, which share their blocks with the source, in %s\n", shown.Size(r.ClonedBytes),
-			shown.Seconds(r.FreezeSeconds))
+		fmt.Fprintf(&b, "  cloned       %s, which share their blocks with the source, in %s\n", format.Size(r.ClonedBytes),
+			format.Seconds(r.FreezeSeconds))
 	} else {
-		fmt.Fprintf(&b, "  first pass   %s in %s\n", shown.Size(r.CopiedBytes), shown.Seconds(r.CopySeconds))
+		fmt.Fprintf(&b, "  first pass   %s in %s\n", format.Size(r.CopiedBytes), format.Seconds(r.CopySeconds))
 	}
 	if r.Way == seed.WayLock {
-		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, shown.Size(r.ChangedBytes))
-		fmt.Fprintf(&b, "  second pass  %s in %s\n", shown.Size(r.AgainBytes), shown.Seconds(r.FinishSeconds))
+		fmt.Fprintf(&b, "  locked       %.2f s, %s changed meanwhile\n", r.LockSeconds, format.Size(r.ChangedBytes))
+		fmt.Fprintf(&b, "  second pass  %s in %s\n", format.Size(r.AgainBytes), format.Seconds(r.FinishSeconds))
 	}
 	if r.Way == seed.WayCursor {
-		fmt.Fprintf(&b, "  extended     by %s of journal, in %s\n", shown.Size(r.AgainBytes),
-			shown.Seconds(r.FreezeSeconds+r.FinishSeconds))
+		fmt.Fprintf(&b, "  extended     by %s of journal, in %s\n", format.Size(r.AgainBytes),
+			format.Seconds(r.FreezeSeconds+r.FinishSeconds))
 	}
 	if r.Position != "" {
-		fmt.Fprintf(&b, "  recovered    %s\n", shown.Seconds(r.RecoverSeconds))
+		fmt.Fprintf(&b, "  recovered    %s\n", format.Seconds(r.RecoverSeconds))
 	}
 	if r.Member != "" {
-		fmt.Fprintf(&b, "  started      %s\n  caught up    %s\n", shown.Seconds(r.StartSeconds),
-			shown.Seconds(r.CatchUpSeconds))
+		fmt.Fprintf(&b, "  started      %s\n  caught up    %s\n", format.Seconds(r.StartSeconds),
+			format.Seconds(r.CatchUpSeconds))
 	}
 	switch {
 	case r.Position != "":
@@ -226,8 +226,8 @@ func seedPlanText(p *seed.Plan) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "way      %s: %s\n", p.Way, cli.Plain(p.Why))
 	fmt.Fprintf(&b, "source   %s %s, version %s, %s behind\n", cli.Plain(p.Origin.Host), p.Origin.State,
-		cli.Plain(p.Origin.Version), shown.Seconds(p.Origin.LagSecs))
-	fmt.Fprintf(&b, "size     %s in %s\n", shown.Size(p.Bytes), plural(p.Files, "file"))
+		cli.Plain(p.Origin.Version), format.Seconds(p.Origin.LagSecs))
+	fmt.Fprintf(&b, "size     %s in %s\n", format.Size(p.Bytes), plural(p.Files, "file"))
 	if len(p.Checks) > 0 {
 		fmt.Fprintf(&b, "\n%s\n", checksTable(p.Checks))
 	}
@@ -257,11 +257,11 @@ func seedETA(s seed.Snapshot) float64 {
 
 func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
 	v := viewer{columns: max(columns, 10)}
-	v.add("seed: "+string(s.Phase), shown.Clock(elapsed))
+	v.add("seed: "+string(s.Phase), format.Clock(elapsed))
 	if s.Total > 0 {
-		p := shown.Share(s.Done, s.Total, false)
-		v.add(label("files")+v.bar(p)+"  "+shown.Size(s.Done),
-			shown.Size(float64(s.Done)/max(s.PhaseSeconds, 0.001))+"/s", "eta "+shown.Seconds(seedETA(s)))
+		p := format.Share(s.Done, s.Total, false)
+		v.add(label("files")+v.bar(p)+"  "+format.Size(s.Done),
+			format.Size(float64(s.Done)/max(s.PhaseSeconds, 0.001))+"/s", "eta "+format.Seconds(seedETA(s)))
 	}
 	return v.lines
 }

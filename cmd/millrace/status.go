@@ -14,13 +14,13 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/api"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/state"
 )
 
@@ -179,7 +179,7 @@ func statusText(s job.Status) string {
 	t := facts{newTable(s.Job, phaseText(s.Phase, s.Paused))}
 	t.AppendRows([]table.Row{{"source", s.Source}, {"target", s.Target}})
 	if !s.StartedAt.IsZero() {
-		t.add("runs for", shown.Clock(time.Since(s.StartedAt)))
+		t.add("runs for", format.Clock(time.Since(s.StartedAt)))
 	}
 	if s.Structure != nil {
 		t.structure(s.Structure)
@@ -195,12 +195,12 @@ func statusText(s job.Status) string {
 	t.conflicts(s.Conflicts)
 	t.add("finalize", finalizeText(s))
 	t.add("waiting for", s.Waiting)
-	t.add("errors", shown.Counts(s.Errors))
+	t.add("errors", format.Counts(s.Errors))
 	t.add("last error", s.Error)
 	t.add("hint", s.Hint)
 	if s.Process.PID > 0 { // else it is one of many jobs of a process
 		t.add("process", fmt.Sprintf("%d, %.0f%% of a core, %s of memory", s.Process.PID, s.Process.CPUPercent,
-			shown.Size(s.Process.Resident)))
+			format.Size(s.Process.Resident)))
 	}
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
@@ -258,14 +258,14 @@ func (t facts) copying(s job.Status) {
 	if c.Docs == 0 && c.DocsTotal == 0 {
 		return
 	}
-	t.add("copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*c.Share(done), shown.Count(c.Docs),
-		shown.Count(c.DocsTotal), shown.Size(c.Bytes)))
+	t.add("copied", fmt.Sprintf("%.0f%%, %s of %s documents, %s", 100*c.Share(done), format.Count(c.Docs),
+		format.Count(c.DocsTotal), format.Size(c.Bytes)))
 	if !done {
-		t.add("rate", shown.Count(c.DocsRate)+" docs/s, "+shown.Size(c.BytesRate)+"/s")
-		t.add("time left", shown.Seconds(c.ETASeconds))
+		t.add("rate", format.Count(c.DocsRate)+" docs/s, "+format.Size(c.BytesRate)+"/s")
+		t.add("time left", format.Seconds(c.ETASeconds))
 	}
 	for _, x := range s.Indexes {
-		text := fmt.Sprintf("%s %.0f%%", x.NS, 100*shown.Share(x.Done, x.Total, false))
+		text := fmt.Sprintf("%s %.0f%%", x.NS, 100*format.Share(x.Done, x.Total, false))
 		if x.Stalled != "" {
 			text += ", makes no progress: " + x.Stalled
 		}
@@ -277,10 +277,10 @@ func (t facts) following(f job.FollowStatus) {
 	if f.Applied == "" {
 		return
 	}
-	t.add("changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", shown.Count(f.Operations),
-		shown.Count(f.OperationsRate), shown.Size(f.BytesRate), f.SchemaChanges))
-	t.add("behind", shown.Seconds(f.LagSeconds))
-	t.add("oplog window", shown.Seconds(f.WindowSeconds))
+	t.add("changes", fmt.Sprintf("%s applied, %s/s, %s/s, %d schema changes", format.Count(f.Operations),
+		format.Count(f.OperationsRate), format.Size(f.BytesRate), f.SchemaChanges))
+	t.add("behind", format.Seconds(f.LagSeconds))
+	t.add("oplog window", format.Seconds(f.WindowSeconds))
 	t.add("durable up to", f.Applied+" of "+f.Source)
 	t.add("open transactions", f.OpenTransactions)
 	if text := holdingText(f.Holding); text != "" {
@@ -288,10 +288,10 @@ func (t facts) following(f job.FollowStatus) {
 	}
 	if f.Located+f.Broadcast > 0 {
 		t.add("broadcast",
-			shown.Count(f.Located)+" documents looked for on all shards, "+shown.Count(f.Broadcast)+" updates sent to all")
+			format.Count(f.Located)+" documents looked for on all shards, "+format.Count(f.Broadcast)+" updates sent to all")
 	}
 	if f.SpoolBytes > 0 {
-		t.add("spooled", shown.Size(f.SpoolBytes))
+		t.add("spooled", format.Size(f.SpoolBytes))
 	}
 }
 
@@ -299,9 +299,9 @@ func shardsTable(shards []job.ShardStatus) table.Writer {
 	t := newTable("shard of the source", "copied", "docs/s", "changes read", "changes/s", "bytes/s", "behind",
 		"oplog window")
 	for _, s := range shards {
-		t.AppendRow(table.Row{cli.Plain(s.Shard), shown.Count(s.Docs), shown.Count(s.DocsRate), shown.Count(s.Changes),
-			shown.Count(s.ChangesRate), shown.Size(s.BytesRate + s.ChangeBytesRate), shown.Seconds(s.LagSeconds),
-			shown.Seconds(s.WindowSeconds)})
+		t.AppendRow(table.Row{cli.Plain(s.Shard), format.Count(s.Docs), format.Count(s.DocsRate), format.Count(s.Changes),
+			format.Count(s.ChangesRate), format.Size(s.BytesRate + s.ChangeBytesRate), format.Seconds(s.LagSeconds),
+			format.Seconds(s.WindowSeconds)})
 	}
 	alignRight(t, 2, 3, 4, 5, 6, 7, 8)
 	return t
@@ -310,8 +310,8 @@ func shardsTable(shards []job.ShardStatus) table.Writer {
 func routersTable(routers []job.RouterStatus) table.Writer {
 	t := newTable("router of the target", "commands", "commands/s", "sent", "bytes/s")
 	for _, r := range routers {
-		t.AppendRow(table.Row{cli.Plain(r.Router), shown.Count(r.Commands), shown.Count(r.CommandsRate), shown.Size(r.Bytes),
-			shown.Size(r.BytesRate)})
+		t.AppendRow(table.Row{cli.Plain(r.Router), format.Count(r.Commands), format.Count(r.CommandsRate), format.Size(r.Bytes),
+			format.Size(r.BytesRate)})
 	}
 	alignRight(t, 2, 3, 4, 5)
 	return t
@@ -324,8 +324,8 @@ func collectionsTable(cs []job.CollectionStatus) table.Writer {
 			t.AppendRow(table.Row{fmt.Sprintf("and %d more", len(cs)-i)})
 			break
 		}
-		t.AppendRow(table.Row{c.Source, c.Docs, c.DocsTotal, shown.Size(c.Bytes),
-			fmt.Sprintf("%.0f", 100*shown.Share(c.Docs, c.DocsTotal, c.Done))})
+		t.AppendRow(table.Row{c.Source, c.Docs, c.DocsTotal, format.Size(c.Bytes),
+			fmt.Sprintf("%.0f", 100*format.Share(c.Docs, c.DocsTotal, c.Done))})
 	}
 	alignRight(t, 2, 3, 4, 5)
 	return t

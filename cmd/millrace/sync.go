@@ -20,11 +20,11 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/api"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -341,13 +341,13 @@ func verifiedTable(r *verify.Report) table.Writer {
 		if c.TargetNS != c.NS && c.TargetNS != "" {
 			name += " → " + c.TargetNS
 		}
-		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, shown.Size(c.SourceBytes), c.Rechecked, c.Differences})
+		t.AppendRow(table.Row{name, c.SourceDocs, c.TargetDocs, format.Size(c.SourceBytes), c.Rechecked, c.Differences})
 		source, target, bytes, rechecked = source+c.SourceDocs, target+c.TargetDocs, bytes+c.SourceBytes,
 			rechecked+c.Rechecked
 	}
 	t.AppendFooter(table.Row{plural(len(r.Collections), "collection") + " in " + r.End.Sub(r.Start).
 		Round(time.Millisecond).String(),
-		source, target, shown.Size(bytes), rechecked, r.Count})
+		source, target, format.Size(bytes), rechecked, r.Count})
 	alignRight(t, 2, 3, 4, 5, 6)
 	return t
 }
@@ -367,12 +367,12 @@ func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats
 // columns.
 func verifyView(st verify.Stats, elapsed time.Duration, columns int) []string {
 	v := viewer{columns: max(columns, 10)}
-	p := shown.Share(st.Docs, st.EstimatedDocs, false)
+	p := format.Share(st.Docs, st.EstimatedDocs, false)
 	per := max(elapsed.Seconds(), 0.001)
-	v.add("comparing "+fmt.Sprintf("%d of %d collections", st.CollectionsDone, st.Collections), shown.Clock(elapsed))
-	v.add(label("documents")+v.bar(p)+"  "+shown.Count(st.Docs),
-		shown.Count(float64(st.Docs)/per)+"/s", shown.Size(float64(st.Bytes)/per)+"/s")
-	v.add(label("differ")+shown.Count(st.Differences), fmt.Sprintf("rechecking %d", st.Waiting),
+	v.add("comparing "+fmt.Sprintf("%d of %d collections", st.CollectionsDone, st.Collections), format.Clock(elapsed))
+	v.add(label("documents")+v.bar(p)+"  "+format.Count(st.Docs),
+		format.Count(float64(st.Docs)/per)+"/s", format.Size(float64(st.Bytes)/per)+"/s")
+	v.add(label("differ")+format.Count(st.Differences), fmt.Sprintf("rechecking %d", st.Waiting),
 		fmt.Sprintf("settled %d", st.Settled))
 	return v.lines
 }

@@ -16,8 +16,8 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/topology"
 )
 
@@ -211,7 +211,7 @@ func stateText(m *topology.Member) string {
 	if m.AgeSeconds < 0 {
 		return s + " (not heard of)"
 	}
-	return s + fmt.Sprintf(" (heard %s ago)", shown.Seconds(m.AgeSeconds))
+	return s + fmt.Sprintf(" (heard %s ago)", format.Seconds(m.AgeSeconds))
 }
 
 // role is what the configuration makes of a member.
@@ -247,7 +247,7 @@ func lagText(m *topology.Member, lag float64) string {
 	if m.Arbiter || m.State == topology.StatePrimary || !m.Healthy {
 		return ""
 	}
-	return shown.Seconds(lag)
+	return format.Seconds(lag)
 }
 
 func cpuText(cores float64) string {
@@ -261,7 +261,7 @@ func ago(now, then time.Time) string {
 	if then.IsZero() || !then.Before(now) {
 		return ""
 	}
-	return shown.Seconds(now.Sub(then).Seconds())
+	return format.Seconds(now.Sub(then).Seconds())
 }
 
 func tagText(tags map[string]string) string {

@@ -17,9 +17,9 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/topology"
 )
 
@@ -163,9 +163,9 @@ func rateText(v, first float64) string {
 	case v == 0:
 		return "none"
 	case v == first || first == 0:
-		return shown.Count(v) + "/s"
+		return format.Count(v) + "/s"
 	}
-	return fmt.Sprintf("%s/s %+.0f %%", shown.Count(v), 100*(v/first-1))
+	return fmt.Sprintf("%s/s %+.0f %%", format.Count(v), 100*(v/first-1))
 }
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", 100*v) }

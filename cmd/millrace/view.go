@@ -19,10 +19,10 @@ import (
 	"golang.org/x/term"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 // view draws a job's status as lines of at most columns columns, at most rows
@@ -62,10 +62,10 @@ func (v *viewer) head(now time.Time) {
 	s := v.s
 	var elapsed string
 	if !s.StartedAt.IsZero() {
-		elapsed = shown.Clock(now.Sub(s.StartedAt))
+		elapsed = format.Clock(now.Sub(s.StartedAt))
 	}
 	v.add(cli.Plain(s.Job)+": "+phaseText(s.Phase, s.Paused), elapsed, fmt.Sprintf("cpu %.0f%%", s.Process.CPUPercent),
-		shown.Size(s.Process.Resident))
+		format.Size(s.Process.Resident))
 	if s.Source != "" {
 		v.add(label("") + cli.Plain(s.Source) + " → " + cli.Plain(s.Target))
 	}
@@ -90,11 +90,11 @@ func (v *viewer) copying() {
 	parts := []string{label("copy") + v.bar(p)}
 	if !done {
 		if c.ETASeconds >= 0 {
-			parts = append(parts, "ETA "+shown.Clock(time.Duration(c.ETASeconds*float64(time.Second))))
+			parts = append(parts, "ETA "+format.Clock(time.Duration(c.ETASeconds*float64(time.Second))))
 		}
-		parts = append(parts, shown.Count(c.DocsRate)+" docs/s", shown.Size(c.BytesRate)+"/s")
+		parts = append(parts, format.Count(c.DocsRate)+" docs/s", format.Size(c.BytesRate)+"/s")
 	}
-	v.add(append(parts, shown.Count(c.Docs)+" docs", shown.Size(c.Bytes))...)
+	v.add(append(parts, format.Count(c.Docs)+" docs", format.Size(c.Bytes))...)
 }
 
 // bar is a share as a figure, drawn over a fifth of the line if that is not narrow.
@@ -133,7 +133,7 @@ func (v *viewer) collections(room int) {
 	})
 	listed := min(len(open), room-1)
 	for _, c := range open[:listed] {
-		v.item(c.Source, shown.Share(c.Docs, c.DocsTotal, c.Done), shown.Count(c.Docs)+" of "+shown.Count(c.DocsTotal))
+		v.item(c.Source, format.Share(c.Docs, c.DocsTotal, c.Done), format.Count(c.Docs)+" of "+format.Count(c.DocsTotal))
 	}
 	var rest []string
 	if more := len(open) - listed; more > 0 {
@@ -152,7 +152,7 @@ func (v *viewer) indexes() {
 		return
 	}
 	for _, x := range v.s.Indexes[:min(len(v.s.Indexes), 6)] {
-		v.item(x.NS, shown.Share(x.Done, x.Total, false), "index")
+		v.item(x.NS, format.Share(x.Done, x.Total, false), "index")
 	}
 }
 
@@ -161,26 +161,26 @@ func (v *viewer) following() {
 	if !v.s.Phase.AfterCopy() || v.s.Phase == job.PhaseIndexing {
 		return
 	}
-	v.add(label("changes")+shown.Count(f.Operations)+" ops", shown.Count(f.OperationsRate)+" ops/s",
-		shown.Size(f.BytesRate)+"/s", fmt.Sprintf("%d schema changes", f.SchemaChanges), shown.Count(f.Folded)+" folded")
+	v.add(label("changes")+format.Count(f.Operations)+" ops", format.Count(f.OperationsRate)+" ops/s",
+		format.Size(f.BytesRate)+"/s", fmt.Sprintf("%d schema changes", f.SchemaChanges), format.Count(f.Folded)+" folded")
 	if f.Located+f.Broadcast > 0 {
-		v.add(label("broadcast")+shown.Count(f.Located)+" documents looked for",
-			shown.Count(f.Broadcast)+" updates sent to all")
+		v.add(label("broadcast")+format.Count(f.Located)+" documents looked for",
+			format.Count(f.Broadcast)+" updates sent to all")
 	}
 	for _, c := range v.s.Filters[:min(len(v.s.Filters), 6)] {
-		out := shown.Count(c.LeftOut) + " left out"
+		out := format.Count(c.LeftOut) + " left out"
 		if c.Unread > 0 {
-			out += " and about " + shown.Count(c.Unread) + " by the source"
+			out += " and about " + format.Count(c.Unread) + " by the source"
 		}
-		v.add(label("filter")+c.Rule, shown.Count(c.Copied)+" copied", out, shown.Count(c.Entered)+" entered",
-			shown.Count(c.Left)+" left")
+		v.add(label("filter")+c.Rule, format.Count(c.Copied)+" copied", out, format.Count(c.Entered)+" entered",
+			format.Count(c.Left)+" left")
 	}
 	for _, c := range v.s.Fields[:min(len(v.s.Fields), 6)] {
-		v.add(label("fields")+cli.Plain(c.Rule), shown.Count(c.Copied)+" copied", shown.Count(c.Changed)+" of them changed",
-			shown.Count(c.Written+c.Translated+c.Read)+" changes mapped", shown.Count(c.Failed)+" failed")
+		v.add(label("fields")+cli.Plain(c.Rule), format.Count(c.Copied)+" copied", format.Count(c.Changed)+" of them changed",
+			format.Count(c.Written+c.Translated+c.Read)+" changes mapped", format.Count(c.Failed)+" failed")
 	}
 	for _, c := range v.s.SoftDeletes[:min(len(v.s.SoftDeletes), 6)] {
-		v.add(label("marked")+cli.Plain(c.Rule), shown.Count(c.Marked)+" deleted on the source")
+		v.add(label("marked")+cli.Plain(c.Rule), format.Count(c.Marked)+" deleted on the source")
 	}
 	for _, c := range v.s.Skips[:min(len(v.s.Skips), 6)] {
 		v.add(label("skipped")+cli.Plain(c.Rule), skippedText(c.Skipped))
@@ -188,7 +188,7 @@ func (v *viewer) following() {
 	if text := holdingText(f.Holding); text != "" {
 		v.add(label("shards") + text)
 	}
-	v.add(label("behind")+shown.Seconds(f.LagSeconds), "oplog window "+shown.Seconds(f.WindowSeconds), "at "+f.Applied)
+	v.add(label("behind")+format.Seconds(f.LagSeconds), "oplog window "+format.Seconds(f.WindowSeconds), "at "+f.Applied)
 }
 
 // holdingText says which shard the others wait for, where that takes longer than it
@@ -197,7 +197,7 @@ func holdingText(h *job.Holding) string {
 	if h == nil || h.Seconds < 1 {
 		return ""
 	}
-	text := fmt.Sprintf("the others wait for %s, %s at %s", cli.Plain(h.Shard), shown.Seconds(h.Seconds), h.At)
+	text := fmt.Sprintf("the others wait for %s, %s at %s", cli.Plain(h.Shard), format.Seconds(h.Seconds), h.At)
 	if h.Undecided {
 		text += ", where a transaction is prepared and not decided"
 	}
@@ -208,7 +208,7 @@ func holdingText(h *job.Holding) string {
 func skippedText(counts map[string]int64) string {
 	var parts []string
 	for _, op := range slices.Sorted(maps.Keys(counts)) {
-		parts = append(parts, shown.Count(counts[op])+" "+op)
+		parts = append(parts, format.Count(counts[op])+" "+op)
 	}
 	return cmp.Or(strings.Join(parts, ", "), "nothing yet")
 }
@@ -223,7 +223,7 @@ func (v *viewer) trouble() (out []string) {
 	}
 	add("waiting", cli.Plain(s.Waiting), "")
 	add("conflicts", s.Conflicts.Stats.Text(), cli.Plain(s.Conflicts.Where))
-	add("errors", shown.Counts(s.Errors), "")
+	add("errors", format.Counts(s.Errors), "")
 	add("failed", cli.Plain(s.Error), "")
 	add("hint", cli.Plain(s.Hint), "")
 	if n := len(s.Differences); n > 0 {
@@ -413,10 +413,10 @@ func (f figure) String() string               { return f.text }
 func (f figure) MarshalJSON() ([]byte, error) { return json.Marshal(math.Round(f.n*10) / 10) }
 
 // bytesOf is an amount of bytes, or of bytes a second.
-func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), shown.Size(n)} }
+func bytesOf[N int64 | float64](n N) figure { return figure{float64(n), format.Size(n)} }
 
 // rate is how many things happen in a second.
-func rate(n float64) figure { return figure{n, shown.Count(n)} }
+func rate(n float64) figure { return figure{n, format.Count(n)} }
 
 // rounded is a time as precise as a log needs it.
 func rounded(seconds float64) float64 { return math.Round(seconds*10) / 10 }

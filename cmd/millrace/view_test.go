@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/cli"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/verify"
 )
 
@@ -135,13 +135,13 @@ func TestVerifyView(t *testing.T) {
 
 func TestFigures(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
-		{shown.Count(0), "0"}, {shown.Count(950), "950"}, {shown.Count(48100), "48.1k"}, {shown.Count(1.2e6), "1.20M"},
-		{shown.Count(3.5e9), "3.50G"},
-		{shown.Size(0), "0 B"}, {shown.Size(999), "999 B"}, {shown.Size(1500), "1.50 kB"}, {shown.Size(56.2e6), "56.2 MB"},
-		{shown.Size(2e12), "2.00 TB"},
-		{shown.Seconds(-1), "unknown"}, {shown.Seconds(0.44), "0.4 s"}, {shown.Seconds(45), "45 s"},
-		{shown.Seconds(600), "10 min"}, {shown.Seconds(3 * 3600), "3.0 h"}, {shown.Seconds(5 * 86400), "5.0 d"},
-		{shown.Clock(83 * time.Second), "0:01:23"}, {shown.Clock(25*time.Hour + time.Second), "1d 01:00:01"},
+		{format.Count(0), "0"}, {format.Count(950), "950"}, {format.Count(48100), "48.1k"}, {format.Count(1.2e6), "1.20M"},
+		{format.Count(3.5e9), "3.50G"},
+		{format.Size(0), "0 B"}, {format.Size(999), "999 B"}, {format.Size(1500), "1.50 kB"}, {format.Size(56.2e6), "56.2 MB"},
+		{format.Size(2e12), "2.00 TB"},
+		{format.Seconds(-1), "unknown"}, {format.Seconds(0.44), "0.4 s"}, {format.Seconds(45), "45 s"},
+		{format.Seconds(600), "10 min"}, {format.Seconds(3 * 3600), "3.0 h"}, {format.Seconds(5 * 86400), "5.0 d"},
+		{format.Clock(83 * time.Second), "0:01:23"}, {format.Clock(25*time.Hour + time.Second), "1d 01:00:01"},
 		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "},
 		{cli.Plain("a\x1b[2J\nb"), `a\u001b[2J\nb`},
 		{bar(0.5, 4), "██░░"}, {fit(10, "abc", "def", "ghi"), "abc  def"}, {fit(2, "abc"), "a…"}, {fit(10, "", "x"), "x"},
@@ -150,7 +150,7 @@ func TestFigures(t *testing.T) {
 			t.Errorf("%q, want %q", c.got, c.want)
 		}
 	}
-	if shown.Share(5, 0, false) != 0 || shown.Share(5, 2, false) != 1 || shown.Share(0, 0, true) != 1 {
+	if format.Share(5, 0, false) != 0 || format.Share(5, 2, false) != 1 || format.Share(0, 0, true) != 1 {
 		t.Error("share leaves 0 to 1")
 	}
 }

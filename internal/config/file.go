@@ -16,8 +16,8 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"github.com/millrace/millrace/internal/near"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/suggest"
 )
 
 // maxFile bounds a configuration file; a larger one is a wrong path.
@@ -208,7 +208,7 @@ func (r *fileReader) read(pairs []*ast.MappingValueNode, section string) {
 
 func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []string) {
 	how := "see the command's --help for the names"
-	if best := near.Name(key, known); best != "" {
+	if best := suggest.Name(key, known); best != "" {
 		how = "did you mean " + best + "?"
 	}
 	r.fail(line(kv.Key.GetToken()), shorten(key), "is not a setting", how)

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/near"
+	"github.com/millrace/millrace/internal/suggest"
 )
 
 // Kind says where a setting came from.
@@ -266,7 +266,7 @@ func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag, foreig
 		}
 		p := Problem{Setting: name, Where: "environment", What: "means nothing to any command",
 			How: "see the command's --help for its flags"}
-		if best := cmp.Or(near.Name(short, own), near.Name(short, known)); best != "" {
+		if best := cmp.Or(suggest.Name(short, own), suggest.Name(short, known)); best != "" {
 			p.How = "did you mean " + prefix + best + "?"
 		}
 		out = append(out, p)

@@ -11,10 +11,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/near"
 	"github.com/millrace/millrace/internal/query"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/suggest"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -102,14 +102,14 @@ func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
 func meant(text string, names []string) string {
 	db, coll := mongo.SplitNS(text)
 	if coll != "" && coll != "*" {
-		return near.Name(text, names)
+		return suggest.Name(text, names)
 	}
 	var dbs []string
 	for _, ns := range names {
 		name, _ := mongo.SplitNS(ns)
 		dbs = append(dbs, name)
 	}
-	best := near.Name(db, dbs)
+	best := suggest.Name(db, dbs)
 	if best != "" && coll != "" {
 		best += ".*"
 	}

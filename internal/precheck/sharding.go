@@ -8,10 +8,10 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/near"
 	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/suggest"
 )
 
 // sharder checks by which keys the target's collections are sharded.
@@ -117,7 +117,7 @@ func unmatchedShard(ns string, names []string, allowed bool) Check {
 	}
 	level, hint := unmatched(allowed)
 	return Check{Level: level, Name: "sharding", Message: "--shard " + ns + " matches nothing on the source",
-		Hint: suggest(near.Name(ns, names), hint)}
+		Hint: suggest(suggest.Name(ns, names), hint)}
 }
 
 // keysMapped checks whether rules leave the fields of a shard key as they are.

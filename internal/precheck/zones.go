@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/near"
 	"github.com/millrace/millrace/internal/placing"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
+	"github.com/millrace/millrace/internal/suggest"
 )
 
 // zoner checks which shards of the target are in the zones of collections.
@@ -57,7 +57,7 @@ func (p zoner) zoneShards(s sharding) {
 			if slices.Contains(names, shard) {
 				continue
 			}
-			hint := suggest(near.Name(shard, names), "the target has "+strings.Join(names, ", "))
+			hint := suggest(suggest.Name(shard, names), "the target has "+strings.Join(names, ", "))
 			p.add(Fail, "zones", hint, "--zone %s=%s: the target has no such shard %s, or it is being removed", zone,
 				strings.Join(listed, ","), shard)
 		}
@@ -148,7 +148,7 @@ func (p zoner) zoneRules(colls []schema.Collection, s sharding) {
 			continue
 		}
 		level, hint := unmatched(p.AllowMissing || p.copied())
-		hint = suggest(near.Name(tag, slices.Sorted(maps.Keys(known))), hint)
+		hint = suggest(suggest.Name(tag, slices.Sorted(maps.Keys(known))), hint)
 		p.add(level, "zones", hint, "--zone %s matches no zone of the source", tag)
 	}
 }

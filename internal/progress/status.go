@@ -3,9 +3,9 @@ package progress
 import (
 	"time"
 
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/procstat"
-	"github.com/millrace/millrace/internal/shown"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/transform"
@@ -123,9 +123,9 @@ type Borrower struct {
 // the time, where they are known.
 func (c Copy) Share(done bool) float64 {
 	if c.BytesTotal > 0 {
-		return shown.Share(c.Bytes, c.BytesTotal, done)
+		return format.Share(c.Bytes, c.BytesTotal, done)
 	}
-	return shown.Share(c.Docs, c.DocsTotal, done)
+	return format.Share(c.Docs, c.DocsTotal, done)
 }
 
 // Collection is the progress of one collection.

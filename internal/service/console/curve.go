@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 // The size of a chart, in units of its own: a page shows it as wide as there is room. It
@@ -55,22 +55,22 @@ func charts() []chart {
 		{"lag", "Lag behind the source", span, []curve{{"lag", func(b *service.Bucket) service.Range { return b.Lag }}}, spanBase, false},
 		{"window", "Oplog window", span, []curve{{"window", func(b *service.Bucket) service.Range { return b.Window }}}, spanBase, false},
 		{"cpu", "Processor of the worker, of one core", percent, []curve{{"processor", func(b *service.Bucket) service.Range { return b.CPU }}}, nil, false},
-		{"memory", "Memory of the worker", shown.Size[float64], []curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil, false},
+		{"memory", "Memory of the worker", format.Size[float64], []curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil, false},
 	}
 }
 
-func perSecond(v float64) string { return shown.Size(v) + "/s" }
+func perSecond(v float64) string { return format.Size(v) + "/s" }
 
 // few is a number with a fraction where it is small.
 func few(v float64) string {
 	if v > 0 && v < 10 {
 		return strconv.FormatFloat(v, 'g', 2, 64)
 	}
-	return shown.Count(v)
+	return format.Count(v)
 }
 
 // span is a number of seconds.
-func span(v float64) string { return tick(shown.Seconds(v)) }
+func span(v float64) string { return tick(format.Seconds(v)) }
 
 // spanBase are the seconds of the unit in which span writes a number.
 func spanBase(v float64) float64 {

@@ -11,12 +11,12 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 // maxCollections bounds those that a page lists.
@@ -111,22 +111,22 @@ func facts(s *job.Status) (list []fact) {
 	add("target", s.Target)
 	copied, f := s.Copy, s.Follow
 	if copied.DocsTotal > 0 || copied.Docs > 0 {
-		add("copied", fmt.Sprintf("%s of %s documents, %s", shown.Count(float64(copied.Docs)), shown.Count(float64(copied.DocsTotal)), shown.Size(float64(copied.Bytes))))
+		add("copied", fmt.Sprintf("%s of %s documents, %s", format.Count(float64(copied.Docs)), format.Count(float64(copied.DocsTotal)), format.Size(float64(copied.Bytes))))
 	}
 	if f.Applied != "" {
-		add("changes", fmt.Sprintf("%s applied, %s/s, %d schema changes", shown.Count(float64(f.Operations)), shown.Count(f.OperationsRate), f.SchemaChanges))
-		add("behind", shown.Seconds(f.LagSeconds))
+		add("changes", fmt.Sprintf("%s applied, %s/s, %d schema changes", format.Count(float64(f.Operations)), format.Count(f.OperationsRate), f.SchemaChanges))
+		add("behind", format.Seconds(f.LagSeconds))
 		add("durable up to", f.Applied+" of "+f.Source)
 	}
 	if f.Applied != "" || f.WindowSeconds > 0 {
-		add("oplog window", shown.Seconds(f.WindowSeconds))
+		add("oplog window", format.Seconds(f.WindowSeconds))
 	}
 	if f.SpoolBytes > 0 {
-		add("spooled", shown.Size(float64(f.SpoolBytes)))
+		add("spooled", format.Size(float64(f.SpoolBytes)))
 	}
 	add("conflicts", s.Conflicts.Text())
 	add("dead letters", s.Conflicts.Where)
-	add("errors met", shown.Counts(s.Errors))
+	add("errors met", format.Counts(s.Errors))
 	if n := len(s.Differences); n > 0 {
 		add("differs", strconv.Itoa(n)+" from the source")
 	}
@@ -143,9 +143,9 @@ func (p *onePage) collections(s *job.Status) {
 			continue
 		}
 		if p.Found++; p.Found <= maxCollections {
-			percent := int(100 * shown.Share(c.Docs, c.DocsTotal, c.Done))
-			p.Collections = append(p.Collections, collection{Source: c.Source, Target: c.Target, Size: shown.Size(float64(c.Bytes)),
-				Docs: shown.Count(float64(c.Docs)) + " of " + shown.Count(float64(c.DocsTotal)), bar: bar{Percent: percent, Text: strconv.Itoa(percent) + "%"}})
+			percent := int(100 * format.Share(c.Docs, c.DocsTotal, c.Done))
+			p.Collections = append(p.Collections, collection{Source: c.Source, Target: c.Target, Size: format.Size(float64(c.Bytes)),
+				Docs: format.Count(float64(c.Docs)) + " of " + format.Count(float64(c.DocsTotal)), bar: bar{Percent: percent, Text: strconv.Itoa(percent) + "%"}})
 		}
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 // maxRows bounds the jobs of one page.
@@ -88,12 +88,12 @@ func rowOf(j *service.Job) row {
 	} else {
 		r.lag = s.Follow.LagSeconds
 	}
-	r.DocsRate, r.BytesRate = shown.Count(r.docs), shown.Size(r.bytes)+"/s"
+	r.DocsRate, r.BytesRate = format.Count(r.docs), format.Size(r.bytes)+"/s"
 	if r.eta >= 0 {
-		r.ETA = shown.Clock(time.Duration(r.eta * float64(time.Second)))
+		r.ETA = format.Clock(time.Duration(r.eta * float64(time.Second)))
 	}
 	if r.lag >= 0 {
-		r.Lag = shown.Seconds(r.lag)
+		r.Lag = format.Seconds(r.lag)
 	}
 	return r
 }
@@ -123,10 +123,10 @@ func bars(s *job.Status) []bar {
 		return bar{Name: name, Text: strconv.Itoa(p) + "%", Percent: p}
 	}
 	if x := s.Structure; x != nil {
-		return []bar{part("structure", shown.Share(int64(x.Collections+x.Views+x.Indexes), int64(x.CollectionsTotal+x.ViewsTotal+x.IndexesTotal), s.Phase == job.PhaseFinalized))}
+		return []bar{part("structure", format.Share(int64(x.Collections+x.Views+x.Indexes), int64(x.CollectionsTotal+x.ViewsTotal+x.IndexesTotal), s.Phase == job.PhaseFinalized))}
 	}
 	made := s.Phase.AfterCopy() || s.Phase == job.PhaseCopying || s.Copy.Docs > 0
-	return []bar{part("structure", shown.Share(0, 1, made)), part("full", s.Copy.Share(s.Phase.AfterCopy())), incremental(s)}
+	return []bar{part("structure", format.Share(0, 1, made)), part("full", s.Copy.Share(s.Phase.AfterCopy())), incremental(s)}
 }
 
 // incremental has no total to go by: it is full where the target has caught up.

@@ -10,8 +10,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 // verificationRow is a verification in a list, or at the head of its page.
@@ -52,10 +52,10 @@ func verificationRowOf(v *service.Verification) verificationRow {
 	if r := v.Report; r != nil {
 		p := r.Progress
 		row.Differences, row.Schema = p.Differences, r.Schema
-		row.Read = fmt.Sprintf("%s documents, %s", shown.Count(float64(p.Docs)), shown.Size(float64(p.Bytes)))
-		percent := int(100 * shown.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame || row.State == service.VerifyDifferent))
+		row.Read = fmt.Sprintf("%s documents, %s", format.Count(float64(p.Docs)), format.Size(float64(p.Bytes)))
+		percent := int(100 * format.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame || row.State == service.VerifyDifferent))
 		if row.Sample != "all" { // what is estimated is all of it
-			percent = int(100 * shown.Share(p.Collections, p.CollectionsTotal, false))
+			percent = int(100 * format.Share(p.Collections, p.CollectionsTotal, false))
 		}
 		row.Progress = bar{Name: "compared", Percent: percent, Text: strconv.Itoa(percent) + "%"}
 	}

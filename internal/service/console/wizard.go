@@ -12,10 +12,10 @@ import (
 	"unicode"
 
 	"github.com/millrace/millrace/internal/config"
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 const (
@@ -266,7 +266,7 @@ func (f *wizard) tree(found *service.Inspection) (out []treeDB) {
 				row.To = oneLine(target)
 			}
 			if c.Documents >= 0 {
-				row.Docs, row.Size = shown.Count(float64(c.Documents)), shown.Size(float64(c.Bytes))
+				row.Docs, row.Size = format.Count(float64(c.Documents)), format.Size(float64(c.Bytes))
 			}
 			one.Rows = append(one.Rows, row)
 		}

@@ -5,10 +5,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/shown"
 )
 
 // conflictsEvery is how often conflicts are told of at most: there may be many.
@@ -58,7 +58,7 @@ func (n *notices) phase(phase job.Phase, s *job.Status) {
 	n.told[phase] = true
 	if phase != job.PhaseCopying && n.told[job.PhaseCopying] && !n.told[""] {
 		n.told[""] = true
-		n.to.event(slog.LevelInfo, fmt.Sprintf("the copy has ended: %d documents, %s", s.Copy.Docs, shown.Size(float64(s.Copy.Bytes))))
+		n.to.event(slog.LevelInfo, fmt.Sprintf("the copy has ended: %d documents, %s", s.Copy.Docs, format.Size(float64(s.Copy.Bytes))))
 	}
 	text := map[job.Phase]string{job.PhaseCopying: "the copy has begun", job.PhaseIndexing: "indexes are built", job.PhaseOverlap: "changes made during the copy are applied",
 		job.PhaseFollowing: "it follows", job.PhaseFinalizing: "it finalizes"}[phase]

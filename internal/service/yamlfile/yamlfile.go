@@ -12,7 +12,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/near"
+	"github.com/millrace/millrace/internal/suggest"
 )
 
 // MaxFile bounds a file, in bytes.
@@ -105,7 +105,7 @@ func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section
 	}
 	for _, v := range list {
 		key := v.Key.String()
-		switch best := near.Name(key, known); {
+		switch best := suggest.Name(key, known); {
 		case !contains(known, key) && best != "":
 			r.Fail(v.Key, s.At(key), "is unknown", "did you mean "+best+"?")
 		case !contains(known, key):

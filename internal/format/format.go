@@ -1,5 +1,5 @@
-// Package shown writes figures for people, the same on terminals and on pages.
-package shown
+// Package format writes figures for people, the same on terminals and on pages.
+package format
 
 import (
 	"fmt"

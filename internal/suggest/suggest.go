@@ -1,5 +1,5 @@
-// Package near guesses which name was meant by one that is mistyped.
-package near
+// Package suggest guesses which name was meant by one that is mistyped.
+package suggest
 
 import "slices"
 
