@@ -162,8 +162,7 @@ func (c *control) finalize(ctx context.Context) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: finalized at %s\n", cli.Plain(j.Name), st.Follow.Applied)
 	b.WriteString(wayBack(st.TargetPosition))
-	writeDifferences(&b, st.Differences)
-	writeLeftOut(&b, st.LeftOut)
+	writeEnd(&b, *st)
 	return cmp.Or(c.Tell(c.Output, &j, b.String()), differencesError(*st))
 }
 

@@ -341,7 +341,7 @@ func (j *jobInfo) text() string {
 	t.list("refused", j.Refused)
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
-	writeDifferences(&b, j.Differences)
+	writeListed(&b, "differs: ", j.Differences)
 	if j.Resume != "" {
 		fmt.Fprintf(&b, "resumes by: %s\n", cli.Plain(j.Resume))
 	}

@@ -379,7 +379,7 @@ func (r *remote) log(ctx context.Context, f *logFlags) error {
 		newer, err := r.newer(ctx, kind, last)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // that is how it is ended
 		case err != nil:
 			return err
 		}

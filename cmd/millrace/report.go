@@ -62,8 +62,7 @@ func summaryText(sum summary) string {
 	var b strings.Builder
 	fmt.Fprintln(&b, t.Render())
 	b.WriteString(wayBack(s.TargetPosition))
-	writeDifferences(&b, s.Differences)
-	writeLeftOut(&b, s.LeftOut)
+	writeEnd(&b, s)
 	if sum.Verify != nil {
 		b.WriteString(verifiedText(sum.Verify))
 	}
@@ -97,16 +96,17 @@ func average(n, seconds float64, unit func(float64) string) string {
 	return " (" + unit(n/seconds) + "/s on average)"
 }
 
-func writeLeftOut(b *strings.Builder, leftOut []string) {
-	for _, line := range listed(leftOut, func(o string) string { return "left out: " + o }) {
+// writeListed writes a line for the first of many things.
+func writeListed(b *strings.Builder, what string, items []string) {
+	for _, line := range listed(items, func(one string) string { return what + one }) {
 		fmt.Fprintf(b, "  %s\n", cli.Plain(line))
 	}
 }
 
-func writeDifferences(b *strings.Builder, differences []string) {
-	for _, line := range listed(differences, func(d string) string { return "differs: " + d }) {
-		fmt.Fprintf(b, "  %s\n", cli.Plain(line))
-	}
+// writeEnd writes how the target differed from the source, and what was left out.
+func writeEnd(b *strings.Builder, s job.Status) {
+	writeListed(b, "differs: ", s.Differences)
+	writeListed(b, "left out: ", s.LeftOut)
 }
 
 // listed are lines for the first of many things, and for how many more there are.

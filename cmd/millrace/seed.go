@@ -81,14 +81,14 @@ func seedPrivateCommand() *cobra.Command {
 	}
 }
 
-// openAgent makes the agent of a plan. The returned function closes it.
-func (r *session) openAgent(s *config.Seed, plan *seed.Plan) (*seed.Agent, func() error, error) {
-	guard, err := guardian("guard")
-	if err != nil {
-		return nil, nil, err
-	}
+// openAgent makes the agent of a plan.
+func (r *session) openAgent(s *config.Seed, plan *seed.Plan) (agent *seed.Agent, err error) {
+	plan.Checks.LogWarnings(r.log)
 	o := s.ServeOptions
-	o.Guard, o.Log = guard, r.log
+	if o.Guard, err = guardian("guard"); err != nil {
+		return nil, err
+	}
+	o.Log = r.log
 	return seed.OpenAgent(plan, o)
 }
 
@@ -111,12 +111,11 @@ func (r *session) seedLocal(ctx context.Context, s *config.Seed) (err error) {
 		seed.CheckMember(ctx, plan, s.Options)
 		return cmp.Or(r.Tell(s.Output, plan, seedPlanText(plan)), checksFailed(plan.Checks))
 	}
-	plan.Checks.LogWarnings(r.log)
-	agent, closeAgent, err := r.openAgent(s, plan)
+	agent, err := r.openAgent(s, plan)
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
-	defer func() { err = errors.Join(err, closeAgent()) }()
+	defer func() { err = errors.Join(err, agent.Close()) }()
 	r.log.Info("copying", "way", plan.Way, "why", plan.Why, "files", plan.Files, "bytes", bytesOf(plan.Bytes))
 	return r.seed(ctx, s, agent)
 }
@@ -131,13 +130,12 @@ func (r *session) seed(ctx context.Context, s *config.Seed, src seed.Source) (er
 	rep, text := seedReport{Version: cli.BuildInfo().Version}, ""
 	err = during(ctx, func() (err error) { rep.Result, err = seed.Run(ctx, src, o); return err },
 		func(ctx context.Context) { r.watchSeed(ctx, s.ProgressInterval, o.Pull.Stats.Stats) })
-	if err == nil {
+	switch {
+	case err == nil:
 		text = seededText(s, rep.Result)
-	} else {
-		if context.Cause(ctx) != nil {
-			err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)),
-				"the same command goes on with what is there")
-		}
+	case context.Cause(ctx) != nil:
+		err = mongo.WithHint(fmt.Errorf("%w before the copy was done", context.Cause(ctx)),
+			"the same command goes on with what is there")
 	}
 	return errors.Join(err, r.Tell(s.Output, rep, text))
 }
@@ -326,12 +324,11 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
-	plan.Checks.LogWarnings(r.log)
-	agent, closeAgent, err := r.openAgent(s, plan)
+	agent, err := r.openAgent(s, plan)
 	if err != nil {
 		return beforeWriting(ctx, err)
 	}
-	defer func() { err = errors.Join(err, closeAgent()) }()
+	defer func() { err = errors.Join(err, agent.Close()) }()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", s.Listen)
 	if err != nil {
 		return beforeWriting(ctx, fmt.Errorf("listen on %s: %w", s.Listen, err))

@@ -213,8 +213,7 @@ func statusText(s job.Status) string {
 	if len(s.Routers) > 0 {
 		fmt.Fprintln(&b, routersTable(s.Routers).Render())
 	}
-	writeDifferences(&b, s.Differences)
-	writeLeftOut(&b, s.LeftOut)
+	writeEnd(&b, s)
 	return b.String()
 }
 
@@ -310,7 +309,8 @@ func shardsTable(shards []job.ShardStatus) table.Writer {
 func routersTable(routers []job.RouterStatus) table.Writer {
 	t := newTable("router of the target", "commands", "commands/s", "sent", "bytes/s")
 	for _, r := range routers {
-		t.AppendRow(table.Row{cli.Plain(r.Router), format.Count(r.Commands), format.Count(r.CommandsRate), format.Size(r.Bytes),
+		t.AppendRow(table.Row{cli.Plain(r.Router), format.Count(r.Commands), format.Count(r.CommandsRate),
+			format.Size(r.Bytes),
 			format.Size(r.BytesRate)})
 	}
 	alignRight(t, 2, 3, 4, 5)

@@ -281,7 +281,7 @@ func verifiedText(r *verify.Report) string {
 	for _, d := range r.Schema {
 		schema = append(schema, d.NS+": "+d.What+": "+d.Detail)
 	}
-	writeDifferences(&b, schema)
+	writeListed(&b, "differs: ", schema)
 	for _, d := range r.Differences[:min(len(r.Differences), maxListed)] {
 		fmt.Fprintf(&b, "  %s: %s _id %s%s\n", d.Kind, cli.Plain(d.NS), cli.Plain(cut(d.ID.String(), 120)), detail(d.Detail))
 	}

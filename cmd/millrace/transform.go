@@ -143,14 +143,15 @@ func readDocuments(name string, from io.Reader) (docs []bson.Raw, err error) {
 	in := json.NewDecoder(io.LimitReader(from, mostTried))
 	for {
 		var text json.RawMessage
-		if err := in.Decode(&text); errors.Is(err, io.EOF) {
+		err := in.Decode(&text)
+		if errors.Is(err, io.EOF) {
 			return docs, nil
-		} else if err != nil {
-			return nil, mongo.WithHint(fmt.Errorf("document %d of %s: %w", len(docs)+1, name, err),
-				"write documents in extended JSON, one after the other")
 		}
 		var doc bson.Raw
-		if err := bson.UnmarshalExtJSON(text, false, &doc); err != nil {
+		if err == nil {
+			err = bson.UnmarshalExtJSON(text, false, &doc)
+		}
+		if err != nil {
 			return nil, mongo.WithHint(fmt.Errorf("document %d of %s: %w", len(docs)+1, name, err),
 				"write documents in extended JSON, one after the other")
 		}

@@ -137,7 +137,8 @@ func TestFigures(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{format.Count(0), "0"}, {format.Count(950), "950"}, {format.Count(48100), "48.1k"}, {format.Count(1.2e6), "1.20M"},
 		{format.Count(3.5e9), "3.50G"},
-		{format.Size(0), "0 B"}, {format.Size(999), "999 B"}, {format.Size(1500), "1.50 kB"}, {format.Size(56.2e6), "56.2 MB"},
+		{format.Size(0), "0 B"}, {format.Size(999), "999 B"}, {format.Size(1500), "1.50 kB"},
+		{format.Size(56.2e6), "56.2 MB"},
 		{format.Size(2e12), "2.00 TB"},
 		{format.Seconds(-1), "unknown"}, {format.Seconds(0.44), "0.4 s"}, {format.Seconds(45), "45 s"},
 		{format.Seconds(600), "10 min"}, {format.Seconds(3 * 3600), "3.0 h"}, {format.Seconds(5 * 86400), "5.0 d"},

@@ -102,12 +102,23 @@ func (c *backupCursor) run(ctx context.Context, cmd bson.D) (bson.Raw, error) {
 	return bson.Raw(body), err
 }
 
+// ask runs a command that replies with a cursor.
+func (c *backupCursor) ask(ctx context.Context, cmd bson.D) (r cursorReply, err error) {
+	raw, err := c.run(ctx, cmd)
+	if err == nil {
+		if err = bson.Unmarshal(raw, &r); err != nil {
+			err = fmt.Errorf("the reply to %s cannot be read: %w", cmd[0].Key, err)
+		}
+	}
+	return r, err
+}
+
 func (c *backupCursor) open(ctx context.Context) error {
 	var last error
 	wait, cancel := context.WithTimeout(ctx, cursorOpenWait)
 	defer cancel()
 	err := until(wait, time.Second, func() (bool, error) {
-		reply, err := c.run(ctx, stageCommand("$backupCursor", bson.D{}))
+		reply, err := c.ask(ctx, stageCommand("$backupCursor", bson.D{}))
 		if mongo.IsCode(err, codeCheckpointTookPlace) || mongo.IsCode(err, codeCursorNotNow) {
 			last = err
 			c.log.Info("the server cannot open a backup cursor just now, trying again", "error", err)
@@ -141,11 +152,7 @@ type cursorReply struct {
 
 // readList reads metadata and names until the server has no more to tell. The
 // cursor stays open then: that is what pins the files.
-func (c *backupCursor) readList(ctx context.Context, reply bson.Raw) error {
-	var r cursorReply
-	if err := bson.Unmarshal(reply, &r); err != nil {
-		return fmt.Errorf("seed: the reply to $backupCursor cannot be read: %w", err)
-	}
+func (c *backupCursor) readList(ctx context.Context, r cursorReply) error {
 	c.id = r.Cursor.ID
 	c.coll = strings.TrimPrefix(r.Cursor.NS, "admin.")
 	for batch := r.Cursor.First; len(batch) > 0; {
@@ -173,18 +180,11 @@ func (c *backupCursor) readList(ctx context.Context, reply bson.Raw) error {
 }
 
 func (c *backupCursor) more(ctx context.Context) ([]bson.Raw, error) {
-	reply, err := c.run(ctx, bson.D{{Key: "getMore", Value: c.id}, {Key: "collection", Value: c.coll}})
-	if err != nil {
-		return nil, err
+	r, err := c.ask(ctx, bson.D{{Key: "getMore", Value: c.id}, {Key: "collection", Value: c.coll}})
+	if err == nil && r.Cursor.ID != c.id {
+		err = errCursorGone
 	}
-	var r cursorReply
-	if err := bson.Unmarshal(reply, &r); err != nil {
-		return nil, err
-	}
-	if r.Cursor.ID != c.id {
-		return nil, errCursorGone
-	}
-	return r.Cursor.Next, nil
+	return r.Cursor.Next, err
 }
 
 // listed takes one document of the list: the metadata, or a file. Every field
@@ -265,7 +265,7 @@ func (c *backupCursor) Extend(ctx context.Context) ([]File, mongo.OpTime, error)
 	if to.IsZero() {
 		return nil, to, nil
 	}
-	reply, err := c.run(ctx,
+	reply, err := c.ask(ctx,
 		stageCommand("$backupCursorExtend", bson.D{{Key: "backupId", Value: c.backup}, {Key: "timestamp", Value: to.TS}}))
 	switch {
 	case mongo.IsCode(err, codeNoSuchStage):
@@ -280,13 +280,9 @@ func (c *backupCursor) Extend(ctx context.Context) ([]File, mongo.OpTime, error)
 }
 
 // extension reads the list of an extension, whose cursor ends with it.
-func (c *backupCursor) extension(ctx context.Context, reply bson.Raw) ([]File, error) {
+func (c *backupCursor) extension(ctx context.Context, r cursorReply) ([]File, error) {
 	var files []File
 	for {
-		var r cursorReply
-		if err := bson.Unmarshal(reply, &r); err != nil {
-			return nil, fmt.Errorf("seed: the reply to $backupCursorExtend cannot be read: %w", err)
-		}
 		for _, doc := range slices.Concat(r.Cursor.First, r.Cursor.Next) {
 			f, err := c.file(doc)
 			if err != nil {
@@ -303,8 +299,8 @@ func (c *backupCursor) extension(ctx context.Context, reply bson.Raw) ([]File, e
 			return files, err
 		}
 		var err error
-		if reply, err = c.run(ctx,
-			bson.D{{Key: "getMore", Value: r.Cursor.ID}, {Key: "collection", Value: coll}}); err != nil {
+		r, err = c.ask(ctx, bson.D{{Key: "getMore", Value: r.Cursor.ID}, {Key: "collection", Value: coll}})
+		if err != nil {
 			return nil, fmt.Errorf("seed: extend the backup cursor: %w", err)
 		}
 	}

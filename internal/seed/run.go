@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -28,16 +29,12 @@ type ServeOptions struct {
 	Log       *slog.Logger
 }
 
-// OpenAgent makes an agent for a plan. The returned function closes it.
-func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
+// OpenAgent makes an agent for a plan.
+func OpenAgent(plan *Plan, o ServeOptions) (*Agent, error) {
 	if err := plan.Checks.Err(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	spool := o.SpoolDir
-	if spool == "" {
-		spool = os.TempDir()
-	}
-	a := AgentOptions{DBPath: o.DBPath, Way: plan.Way, Why: plan.Why, SpoolDir: spool,
+	a := AgentOptions{DBPath: o.DBPath, Way: plan.Way, Why: plan.Why, SpoolDir: cmp.Or(o.SpoolDir, os.TempDir()),
 		Pullers: o.Pullers, MaxBehind: o.MaxBehind, Workers: o.Workers, Limit: o.Limit, Log: o.Log}
 	a.Describe = func(ctx context.Context) (Origin, error) {
 		now := o.SourceOptions
@@ -61,11 +58,7 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, func() error, error) {
 		a.Freezer = &Guardian{Command: o.Guard, Request: GuardRequest{
 			URI: o.URI, LimitSeconds: o.LockLimit.Seconds(), Primary: o.AllowPrimary && o.YesBlockAllWrites}}
 	}
-	agent, err := NewAgent(a)
-	if err != nil {
-		return nil, nil, err
-	}
-	return agent, agent.Close, nil
+	return NewAgent(a)
 }
 
 // MemberOptions say what becomes of the copy.

@@ -29,10 +29,10 @@ func openAgent(t *testing.T, o ServeOptions) *Agent {
 	for _, c := range plan.Checks {
 		t.Logf("%s %s: %s", c.Level, c.Name, c.Message)
 	}
-	a, closeAgent, err := OpenAgent(plan, o)
+	a, err := OpenAgent(plan, o)
 	must(t, err)
 	t.Cleanup(func() {
-		if err := closeAgent(); err != nil {
+		if err := a.Close(); err != nil {
 			t.Error(err)
 		}
 	})
