@@ -49,7 +49,7 @@ type letterLook struct {
 	ns, state string
 }
 
-// command makes a command that looks at letters.
+// command makes a command that looks at dead letters.
 func (l *letterLook) command(cmd *cobra.Command, do func(context.Context, letters) error) *cobra.Command {
 	l.stored.command(cmd, func(ctx context.Context) error { return do(ctx, &storedLetters{l}) })
 	l.bindJob(cmd, "only the letters of this job, by its `name`; required with a service")

@@ -153,7 +153,7 @@ func main() { os.Exit(newApp().run(cli.Signals(name), os.Args[1:])) }
 //go:embed workshop.variables
 var workshopVariables string
 
-// helpTexts are the texts of all commands that are shown: below a line with the command's
+// helpTexts are the texts of all visible commands: below a line with the command's
 // parent and usage, a summary, what it does, and examples.
 //
 //go:embed help.txt

@@ -321,7 +321,7 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, outputSection)
 }
 
-// Service is how the API of a service, or of a sync, is reached.
+// Service locates the API of a service, or of a sync, and says how to trust it.
 type Service struct{ Server, Token, CAFile string }
 
 // Control are the settings of the commands that talk to a running sync, or to a service:

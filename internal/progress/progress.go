@@ -324,7 +324,7 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 	return st
 }
 
-// copyStatus is called with mu held, like followStatus.
+// copyStatus is called with mu locked, like followStatus.
 func (p *Progress) copyStatus() Copy {
 	out := Copy{ETASeconds: -1}
 	if p.copying == nil {

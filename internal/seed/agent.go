@@ -171,7 +171,7 @@ func (a *Agent) sweep() {
 	}
 }
 
-// forget has nobody find a round any more. a.mu is held.
+// forget has nobody find a round any more. a.mu is locked.
 func (a *Agent) forget(r *round) {
 	delete(a.rounds, r.id)
 	if a.open == r {

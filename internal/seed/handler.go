@@ -76,7 +76,7 @@ func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 	mux.HandleFunc("POST /v1/freeze", turn(func(ctx context.Context, q turnRequest) (any, error) {
 		return a.freezeWithin(ctx, q.Round, q.Puller, freezePatience)
 	}))
-	// It is held open: its end reports that a puller was killed or cut off.
+	// The request stays open: its end reports that a puller was killed or cut off.
 	mux.HandleFunc("POST /v1/stay", turn(func(ctx context.Context, q turnRequest) (any, error) {
 		return struct{}{}, a.stay(ctx, q.Round, q.Puller, stayPatience)
 	}))
