@@ -197,8 +197,8 @@ func some(all []string, sep string) string {
 	return strings.Join(all[:min(most, len(all))], sep)
 }
 
-// suggest puts the name that was perhaps meant, or none, before a hint.
-func suggest(best, hint string) string {
+// didYouMean puts the name that was perhaps meant, or none, before a hint.
+func didYouMean(best, hint string) string {
 	if best == "" {
 		return hint
 	}

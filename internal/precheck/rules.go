@@ -92,7 +92,7 @@ func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
 			level, hint = unmatched(allowed)
 		}
 		out.Add(level, "names", fmt.Sprintf("--%s %s matches nothing on the source", r.Kind, r.Text),
-			suggest(meant(r.Text, names), hint))
+			didYouMean(meant(r.Text, names), hint))
 	}
 	return out
 }

@@ -117,7 +117,7 @@ func unmatchedShard(ns string, names []string, allowed bool) Check {
 	}
 	level, hint := unmatched(allowed)
 	return Check{Level: level, Name: "sharding", Message: "--shard " + ns + " matches nothing on the source",
-		Hint: suggest(suggest.Name(ns, names), hint)}
+		Hint: didYouMean(suggest.Name(ns, names), hint)}
 }
 
 // keysMapped checks whether rules leave the fields of a shard key as they are.

@@ -57,7 +57,7 @@ func (p zoner) zoneShards(s sharding) {
 			if slices.Contains(names, shard) {
 				continue
 			}
-			hint := suggest(suggest.Name(shard, names), "the target has "+strings.Join(names, ", "))
+			hint := didYouMean(suggest.Name(shard, names), "the target has "+strings.Join(names, ", "))
 			p.add(Fail, "zones", hint, "--zone %s=%s: the target has no such shard %s, or it is being removed", zone,
 				strings.Join(listed, ","), shard)
 		}
@@ -148,7 +148,7 @@ func (p zoner) zoneRules(colls []schema.Collection, s sharding) {
 			continue
 		}
 		level, hint := unmatched(p.AllowMissing || p.copied())
-		hint = suggest(suggest.Name(tag, slices.Sorted(maps.Keys(known))), hint)
+		hint = didYouMean(suggest.Name(tag, slices.Sorted(maps.Keys(known))), hint)
 		p.add(level, "zones", hint, "--zone %s matches no zone of the source", tag)
 	}
 }
