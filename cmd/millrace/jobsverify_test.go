@@ -26,7 +26,7 @@ func (b *serviceBench) followingJob(name string) {
 	}
 	b.expect(cli.ExitOK, "jobs create --name "+name+" -f "+file)
 	b.until(func() bool { return b.view.Job(name) != nil })
-	if _, err := b.hub.Take(b.t.Context(), hub.Control(name), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
+	if _, err := b.hub.Leases.Take(b.t.Context(), hub.Control(name), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
 		b.t.Fatal(err)
 	}
 	b.report(name, service.Report{State: service.Running, Status: &job.Status{Job: name, Phase: job.PhaseFollowing}})
@@ -39,11 +39,11 @@ func (b *serviceBench) verified(name, id string, r service.VerifyReport, f *serv
 	now := time.Now().UTC()
 	r.Run, r.Worker, r.StartedAt, r.EndedAt = "r2", "w1", now, &now
 	if f != nil {
-		if err := b.hub.PutFindings(b.t.Context(), name, id, f); err != nil {
+		if err := b.hub.Verifications.PutFindings(b.t.Context(), name, id, f); err != nil {
 			b.t.Error(err)
 		}
 	}
-	if err := b.hub.TellVerification(b.t.Context(), name, id, &r); err != nil {
+	if err := b.hub.Verifications.Report(b.t.Context(), name, id, &r); err != nil {
 		b.t.Error(err)
 	}
 	b.until(func() bool { return !b.view.Verification(name, id).Open() })

@@ -77,7 +77,7 @@ func (b *serviceBench) expectIn(ctx context.Context, code int, line string, text
 func (b *serviceBench) report(name string, r service.Report) {
 	b.t.Helper()
 	r.UID, r.Run, r.Worker, r.At = b.view.Job(name).Definition.UID, "r1", "w1", time.Now().UTC()
-	if err := b.hub.Tell(b.t.Context(), name, &r); err != nil {
+	if err := b.hub.Jobs.Report(b.t.Context(), name, &r); err != nil {
 		b.t.Fatal(err)
 	}
 	b.until(func() bool { j := b.view.Job(name); return j.Report != nil && j.Report.At.Equal(r.At) })
@@ -127,14 +127,12 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --max-rate-bytes lots", "no amount of bytes")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --source-load lots", "lots")
-	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low",
-		"has other limits: at most 20 MB a second; load: source low, target normal")
-	if d, err := b.hub.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 ||
-		d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
+	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low", "has other limits: at most 20 MB a second; load: source low, target normal")
+	if d, err := b.hub.Jobs.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 || d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
 		t.Errorf("%+v %v", d, err)
 	}
 
-	if _, err := b.hub.Take(t.Context(), hub.Control("orders"), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
+	if _, err := b.hub.Leases.Take(t.Context(), hub.Control("orders"), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
 		t.Fatal(err)
 	}
 	st := &job.Status{Job: "orders", Phase: job.PhaseCopying, CannotFinalize: "it copies"}

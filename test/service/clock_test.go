@@ -58,7 +58,7 @@ func TestClockJumps(t *testing.T) {
 	b.phase(false, job.PhaseFollowing)
 	b.until("points of the job since", func() bool {
 		found := false
-		err := b.desk.Hub.PointsOf(t.Context(), b.job().Definition.UID, service.PointEvery, time.Now().Add(-time.Hour),
+		err := b.desk.Hub.Records.PointsOf(t.Context(), b.job().Definition.UID, service.PointEvery, time.Now().Add(-time.Hour),
 			time.Now(), func(p *service.Point) {
 				found = found || p.From.After(right)
 			})

@@ -70,7 +70,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	for _, r := range k.Settings.Receivers {
 		g.Go(func() error {
 			t := &teller{receiver: r, log: k.Log.With("receiver", r.Name), pause: firstPause}
-			return k.Hub.Notices(gctx, r.Name, t.take)
+			return k.Hub.Alerts.Notices(gctx, r.Name, t.take)
 		})
 	}
 	return g.Wait()
@@ -127,9 +127,9 @@ func (k *Keeper) store(ctx context.Context, c change) error {
 	defer cancel()
 	var err error
 	if c.gone {
-		err = k.Hub.DropAlert(storing, &c.Alert)
+		err = k.Hub.Alerts.Drop(storing, &c.Alert)
 	} else {
-		err = k.Hub.SetAlert(storing, &c.Alert)
+		err = k.Hub.Alerts.Set(storing, &c.Alert)
 	}
 	switch {
 	case errors.Is(err, hub.ErrChanged):
@@ -160,7 +160,7 @@ func (k *Keeper) tell(ctx context.Context, a *service.Alert) error {
 	}
 	for _, r := range k.Settings.Receivers {
 		if r.wants(a.Job) {
-			if err := k.Hub.Announce(ctx, r.Name, a.ID+"."+string(event), raw); err != nil {
+			if err := k.Hub.Alerts.Announce(ctx, r.Name, a.ID+"."+string(event), raw); err != nil {
 				return err
 			}
 		}
@@ -168,12 +168,12 @@ func (k *Keeper) tell(ctx context.Context, a *service.Alert) error {
 	told := *a
 	told.Told = true
 	if a.Firing() {
-		err = k.Hub.SetAlert(ctx, &told)
-	} else if err = k.Hub.KeepPastAlert(ctx, k.View, &told); err == nil {
+		err = k.Hub.Alerts.Set(ctx, &told)
+	} else if err = k.Hub.Alerts.KeepPast(ctx, k.View, &told); err == nil {
 		if a.Kind == service.AlertConflict { // it remembers what was told of
-			err = k.Hub.SetAlert(ctx, &told)
+			err = k.Hub.Alerts.Set(ctx, &told)
 		} else {
-			err = k.Hub.DropAlert(ctx, &told)
+			err = k.Hub.Alerts.Drop(ctx, &told)
 		}
 	}
 	if errors.Is(err, hub.ErrChanged) { // another has told of it, too

@@ -107,17 +107,17 @@ func run(t *testing.T, h *hub.Hub, s *Settings) (end func()) {
 func fail(t *testing.T, h *hub.Hub, name string) {
 	t.Helper()
 	d := &service.Definition{Name: name, UID: "u-" + name}
-	if err := h.Create(t.Context(), d); err != nil {
+	if err := h.Jobs.Create(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Tell(t.Context(), name, &service.Report{UID: d.UID, Run: "r", State: service.Failed, Error: "it <b>broke</b>\x1b[31m\u202e\r\nBcc: x@y"}); err != nil {
+	if err := h.Jobs.Report(t.Context(), name, &service.Report{UID: d.UID, Run: "r", State: service.Failed, Error: "it <b>broke</b>\x1b[31m\u202e\r\nBcc: x@y"}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func mend(t *testing.T, h *hub.Hub, name string) {
 	t.Helper()
-	if _, _, err := h.Change(t.Context(), name, "", func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
+	if _, _, err := h.Jobs.Change(t.Context(), name, "", func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -206,7 +206,7 @@ func TestKilledBeforeTelling(t *testing.T) {
 	b := newInbox(t)
 	fail(t, h, "shop-1")
 	a := &service.Alert{ID: "x", Kind: service.AlertFailed, Job: "shop-1", UID: "u-shop-1", Text: "it failed", FiredAt: time.Now().Add(-time.Hour)}
-	if err := h.SetAlert(t.Context(), a); err != nil {
+	if err := h.Alerts.Set(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
 	run(t, h, b.settings())

@@ -16,13 +16,13 @@ func TestAlerts(t *testing.T) {
 	begin := time.Now().UTC().Truncate(time.Second)
 	for _, a := range []*service.Alert{{ID: "1", Kind: service.AlertLag, Job: "shop-a"}, {ID: "2", Kind: service.AlertFailed, Job: "other", Text: evil, Hint: evil}, {ID: "3", Kind: service.AlertFailed, Job: "shop-a", ResolvedAt: &begin}} {
 		a.FiredAt = begin
-		if err := r.hub.SetAlert(t.Context(), a); err != nil {
+		if err := r.hub.Alerts.Set(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i, id := range []string{"4", "5", "6"} {
 		at := begin.Add(time.Duration(i) * time.Minute)
-		if err := r.hub.KeepPastAlert(t.Context(), r.view, &service.Alert{ID: id, Kind: service.AlertConflict, Job: "shop-b", FiredAt: begin, ResolvedAt: &at, Ending: "x"}); err != nil {
+		if err := r.hub.Alerts.KeepPast(t.Context(), r.view, &service.Alert{ID: id, Kind: service.AlertConflict, Job: "shop-b", FiredAt: begin, ResolvedAt: &at, Ending: "x"}); err != nil {
 			t.Fatal(err)
 		}
 	}

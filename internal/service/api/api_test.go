@@ -180,7 +180,7 @@ func TestManyClientsAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	d, err := r.hub.Definition(t.Context(), "a")
+	d, err := r.hub.Jobs.Definition(t.Context(), "a")
 	if err != nil || d.Wish.Limits == nil || d.Wish.Loads == nil || d.Wish.Limits.Docs != 7 || d.Wish.Limits.Bytes != 8 || d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "max" {
 		t.Errorf("%+v %v", d, err)
 	}
@@ -273,7 +273,7 @@ func TestHiddenJobs(t *testing.T) {
 	r.make("shop-a")
 	hidden := r.make("bank")
 	r.run(hidden, &job.Status{Job: "bank", Phase: job.PhaseFollowing})
-	if err := r.hub.Present(t.Context(), &service.Worker{Name: "w1", Jobs: []string{"bank", "shop-a"}}); err != nil {
+	if err := r.hub.Workers.Present(t.Context(), &service.Worker{Name: "w1", Jobs: []string{"bank", "shop-a"}}); err != nil {
 		t.Fatal(err)
 	}
 	r.until("bank", func(*service.Job) bool { return len(r.view.Workers()) == 1 })
@@ -340,7 +340,7 @@ func TestHostileTexts(t *testing.T) {
 	r := newRig(t)
 	j := r.make("a")
 	const evil = "<script>alert(1)</script>\x1b[2J\u202eabc\u2028\x00"
-	if err := r.hub.Tell(t.Context(), "a", &service.Report{UID: j.UID, Run: "r1", Worker: evil, State: service.Failed, At: time.Now(), Error: evil, Hint: evil,
+	if err := r.hub.Jobs.Report(t.Context(), "a", &service.Report{UID: j.UID, Run: "r1", Worker: evil, State: service.Failed, At: time.Now(), Error: evil, Hint: evil,
 		Status: &job.Status{Job: evil, Phase: job.Phase(evil), Source: evil}}); err != nil {
 		t.Fatal(err)
 	}

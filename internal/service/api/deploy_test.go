@@ -23,7 +23,7 @@ func TestDeployedNamesExist(t *testing.T) {
 	st.Follow.Holding = &progress.Holding{Shard: "s1", Seconds: 7}
 	st.Shards, st.Routers = []progress.Shard{{Shard: "s1", LagSeconds: 2}}, []progress.Router{{Router: "r1:27017", Commands: 3}}
 	r.run(j, st)
-	if err := r.hub.SetAlert(t.Context(), &service.Alert{ID: "1", Kind: service.AlertLag, Job: "shop-a", FiredAt: time.Now()}); err != nil {
+	if err := r.hub.Alerts.Set(t.Context(), &service.Alert{ID: "1", Kind: service.AlertLag, Job: "shop-a", FiredAt: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	for len(r.view.Alerts()) == 0 {

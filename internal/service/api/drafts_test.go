@@ -14,7 +14,7 @@ import (
 // answers has a worker answer questions about drafts until the test ends.
 func (r *rig) answers(worker string, labels map[string]string, answer func(q *service.Question) any) {
 	r.t.Helper()
-	if err := r.hub.Present(r.t.Context(), &service.Worker{Name: worker, Labels: labels, StartedAt: time.Now(), At: time.Now()}); err != nil {
+	if err := r.hub.Workers.Present(r.t.Context(), &service.Worker{Name: worker, Labels: labels, StartedAt: time.Now(), At: time.Now()}); err != nil {
 		r.t.Fatal(err)
 	}
 	hubtest.Answer(r.t, r.hub, worker, func(raw []byte) []byte {
@@ -35,7 +35,7 @@ func TestDrafts(t *testing.T) {
 	if a := r.ask("admin", "POST", PathInspectDraft, body+"}"); a.code != 409 || !strings.Contains(string(a.body), "no worker") {
 		t.Errorf("without a worker: %d %s", a.code, a.body)
 	}
-	if err := r.hub.Present(t.Context(), &service.Worker{Name: "gone", Labels: map[string]string{"dc": "east"}, StartedAt: time.Now(), At: time.Now()}); err != nil {
+	if err := r.hub.Workers.Present(t.Context(), &service.Worker{Name: "gone", Labels: map[string]string{"dc": "east"}, StartedAt: time.Now(), At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex

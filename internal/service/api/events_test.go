@@ -82,11 +82,11 @@ func TestEvents(t *testing.T) {
 	if limit := int(time.Since(began)/eventsEvery) + 1; told > limit {
 		t.Errorf("%d events, more than one a second", told)
 	}
-	d, err := r.hub.Definition(t.Context(), "a")
+	d, err := r.hub.Jobs.Definition(t.Context(), "a")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := r.hub.Forget(t.Context(), d); err != nil {
+	if err := r.hub.Jobs.Forget(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
 	if e := s.until("removed"); e.data != `{"name":"a"}` {
@@ -188,7 +188,7 @@ func TestSlowListener(t *testing.T) {
 	text := strings.Repeat("x", 100<<10)
 	for round := range 4 {
 		for _, j := range jobs {
-			if err := r.hub.Tell(t.Context(), j.Name, &service.Report{UID: j.UID, Run: "r", State: service.Failed, At: time.Now(), Error: text + itoa(round)}); err != nil {
+			if err := r.hub.Jobs.Report(t.Context(), j.Name, &service.Report{UID: j.UID, Run: "r", State: service.Failed, At: time.Now(), Error: text + itoa(round)}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -19,7 +19,7 @@ func TestPoints(t *testing.T) {
 	now := time.Now().UTC().Truncate(time.Second)
 	for i, ago := range []time.Duration{50 * time.Minute, 49 * time.Minute, 10 * time.Minute} {
 		p := &service.Point{From: now.Add(-ago), To: now.Add(-ago + service.PointEvery), Seconds: 10, Docs: service.NewAmount(int64(100*(i+1)), 10), Lag: service.NewRange(float64(i), 10), Window: service.NewRange(-1, 10)}
-		if err := r.hub.AddPoint(t.Context(), j.UID, fmt.Sprint(i), service.PointEvery, p); err != nil {
+		if err := r.hub.Records.AddPoint(t.Context(), j.UID, fmt.Sprint(i), service.PointEvery, p); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestLog(t *testing.T) {
 		if i == 2 {
 			e.Kind, e.Text, e.Fields = service.KindEvent, evil, []service.Field{{Name: evil, Value: evil}}
 		}
-		if err := r.hub.AddEntry(t.Context(), j.UID, fmt.Sprint(i), e); err != nil {
+		if err := r.hub.Records.AddEntry(t.Context(), j.UID, fmt.Sprint(i), e); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -98,7 +98,7 @@ func TestLogVeiled(t *testing.T) {
 	j := r.make("shop-a")
 	e := &service.Entry{At: time.Now().UTC(), Kind: service.KindLog, Level: "warn", Text: "failed: insert in shop.orders, _id 4711", Worker: "w1",
 		Fields: []service.Field{{Name: "documentId", Value: "4711"}, {Name: "error", Value: `E11000 dup key: { mail: "4711" }`}}}
-	if err := r.hub.AddEntry(t.Context(), j.UID, "1", e); err != nil {
+	if err := r.hub.Records.AddEntry(t.Context(), j.UID, "1", e); err != nil {
 		t.Fatal(err)
 	}
 	for role, sees := range map[string]int{"viewer": 0, "operator": 3, "admin": 3} {

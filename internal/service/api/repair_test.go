@@ -39,10 +39,10 @@ func (r *rig) repairs(of string) {
 	now := time.Now().UTC()
 	found := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: []service.DocumentDifference{}, Schema: []service.SchemaDifference{},
 		Repaired: []service.RepairedDocument{{NS: "a.b", TargetNS: "a.b", ID: "1", Kind: "content", Outcome: string(job.RepairRefused), Why: "why seen"}}}
-	if err := r.hub.PutFindings(r.t.Context(), "shop-a", "mended", found); err != nil {
+	if err := r.hub.Verifications.PutFindings(r.t.Context(), "shop-a", "mended", found); err != nil {
 		r.t.Fatal(err)
 	}
-	if err := r.hub.TellVerification(r.t.Context(), "shop-a", "mended", &service.VerifyReport{Run: "r", Worker: "w1", State: service.VerifySame, StartedAt: now, EndedAt: &now, Repair: &service.RepairProgress{Refused: 1}}); err != nil {
+	if err := r.hub.Verifications.Report(r.t.Context(), "shop-a", "mended", &service.VerifyReport{Run: "r", Worker: "w1", State: service.VerifySame, StartedAt: now, EndedAt: &now, Repair: &service.RepairProgress{Refused: 1}}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.until("shop-a", func(*service.Job) bool { return !r.view.Verification("shop-a", "mended").Open() })

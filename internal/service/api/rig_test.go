@@ -214,7 +214,7 @@ func (r *rig) until(name string, holds func(*service.Job) bool) {
 // run has a worker run a job and say how it stands.
 func (r *rig) run(j Job, st *job.Status) {
 	r.t.Helper()
-	if _, err := r.hub.Take(r.t.Context(), hub.Control(j.Name), service.Lease{Worker: "w1", Run: "r1", Since: time.Now()}); err != nil {
+	if _, err := r.hub.Leases.Take(r.t.Context(), hub.Control(j.Name), service.Lease{Worker: "w1", Run: "r1", Since: time.Now()}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.report(j, st)
@@ -223,7 +223,7 @@ func (r *rig) run(j Job, st *job.Status) {
 func (r *rig) report(j Job, st *job.Status) {
 	r.t.Helper()
 	at := time.Now().UTC()
-	if err := r.hub.Tell(r.t.Context(), j.Name, &service.Report{UID: j.UID, Run: "r1", Worker: "w1", State: service.Running, At: at, Status: st}); err != nil {
+	if err := r.hub.Jobs.Report(r.t.Context(), j.Name, &service.Report{UID: j.UID, Run: "r1", Worker: "w1", State: service.Running, At: at, Status: st}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.until(j.Name, func(j *service.Job) bool {

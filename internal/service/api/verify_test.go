@@ -56,10 +56,10 @@ func TestVerifications(t *testing.T) {
 	now := time.Now().UTC()
 	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "a.b", TargetNS: "a.b", Differences: 1}}, Schema: []service.SchemaDifference{{NS: "a.b", What: "index", Detail: "gone"}}, WithValues: true,
 		Differences: []service.DocumentDifference{{NS: "a.b", TargetNS: "a.b", ID: "1", Key: "EAEAAAA", Kind: "content", Fields: []string{"x"}, Source: `{"x":"seen"}`, Target: `{"x":"seen"}`}}}
-	if err := r.hub.PutFindings(t.Context(), "shop-a", made.ID, found); err != nil {
+	if err := r.hub.Verifications.PutFindings(t.Context(), "shop-a", made.ID, found); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.hub.TellVerification(t.Context(), "shop-a", made.ID, &service.VerifyReport{Run: "r", Worker: "w1", State: service.VerifyDifferent, StartedAt: now, EndedAt: &now, Schema: 1,
+	if err := r.hub.Verifications.Report(t.Context(), "shop-a", made.ID, &service.VerifyReport{Run: "r", Worker: "w1", State: service.VerifyDifferent, StartedAt: now, EndedAt: &now, Schema: 1,
 		Progress: service.VerifyProgress{Differences: 1}}); err != nil {
 		t.Fatal(err)
 	}

@@ -17,11 +17,11 @@ func TestAlerts(t *testing.T) {
 	now := time.Now()
 	for _, a := range []*service.Alert{{ID: "1", Kind: service.AlertLag, Job: "shop.a", Text: "behind <script>\x1b\u202e", Hint: "do <i>this</i>"}, {ID: "2", Kind: service.AlertFailed, Job: "other"}} {
 		a.FiredAt = now
-		if err := r.hub.SetAlert(t.Context(), a); err != nil {
+		if err := r.hub.Alerts.Set(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.hub.KeepPastAlert(t.Context(), r.view, &service.Alert{ID: "3", Kind: service.AlertWindow, Job: "shop.b", FiredAt: now, ResolvedAt: &now, Ending: "it <b>grew</b>"}); err != nil {
+	if err := r.hub.Alerts.KeepPast(t.Context(), r.view, &service.Alert{ID: "3", Kind: service.AlertWindow, Job: "shop.b", FiredAt: now, ResolvedAt: &now, Ending: "it <b>grew</b>"}); err != nil {
 		t.Fatal(err)
 	}
 	for {

@@ -197,7 +197,7 @@ func fleetName(i int) string {
 func (r *rig) one(i int) error {
 	name, ctx := fleetName(i), r.t.Context()
 	d := &service.Definition{Name: name, UID: "u-" + name, Settings: "source: env:SHOP\ntarget: env:NEW\ninclude: [shop]\n", CreatedBy: "ada", CreatedAt: time.Now()}
-	if err := r.hub.Create(ctx, d); err != nil {
+	if err := r.hub.Jobs.Create(ctx, d); err != nil {
 		return err
 	}
 	worker := fmt.Sprintf("worker-%d", i%4+1)
@@ -207,15 +207,15 @@ func (r *rig) one(i int) error {
 		return nil // it waits
 	case 2:
 		report.State, report.Error, report.Hint = service.Failed, "the oplog of the source no longer has the position", "enlarge the oplog and begin anew"
-		return r.hub.Tell(ctx, name, report)
+		return r.hub.Jobs.Report(ctx, name, report)
 	case 5:
 		report.State = service.Paused
 		report.Status.Copy.DocsRate, report.Status.Copy.BytesRate, report.Status.Copy.ETASeconds = 0, 0, -1
 	}
-	if _, err := r.hub.Take(ctx, hub.Control(name), service.Lease{Worker: worker, Run: "r1", Since: time.Now()}); err != nil {
+	if _, err := r.hub.Leases.Take(ctx, hub.Control(name), service.Lease{Worker: worker, Run: "r1", Since: time.Now()}); err != nil {
 		return err
 	}
-	return r.hub.Tell(ctx, name, report)
+	return r.hub.Jobs.Report(ctx, name, report)
 }
 
 func fleetStatus(i int) *job.Status {
@@ -332,7 +332,7 @@ func liveChange(t *testing.T, b *tab, r *rig) {
 	name := fleetName(0)
 	b.open("/jobs?q=" + name)
 	ask[bool](b, `window.kept = true`)
-	if err := r.hub.Tell(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Failed, At: time.Now(), Error: "it <b>broke</b>", Status: fleetStatus(0)}); err != nil {
+	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Failed, At: time.Now(), Error: "it <b>broke</b>", Status: fleetStatus(0)}); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`document.querySelector("tr[data-job] .state").textContent === "failed"`)
@@ -359,7 +359,7 @@ func pause(t *testing.T, b *tab, r *rig) {
 	ask[bool](b, `window.kept = true`)
 	ask[bool](b, `document.querySelector("input[name=docs]").select(), true`)
 	b.do(chromedp.KeyEvent("4711"))
-	if err := r.hub.Tell(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Paused, At: time.Now(), Status: fleetStatus(i)}); err != nil {
+	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Paused, At: time.Now(), Status: fleetStatus(i)}); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`document.querySelector("#now .state").textContent === "paused"`)
@@ -388,7 +388,7 @@ func curves(t *testing.T, b *tab, r *rig, name string) {
 	b.do(chromedp.Click("#curves summary"))
 	ask[bool](b, `window.kept = true`)
 	e := &service.Entry{At: time.Now(), Kind: service.KindEvent, Level: "info", Text: "it is new <i>here</i>", Worker: "worker-1"}
-	if err := r.hub.AddEntry(t.Context(), "u-"+name, "new", e); err != nil {
+	if err := r.hub.Records.AddEntry(t.Context(), "u-"+name, "new", e); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`document.querySelector("#log").innerText.includes("it is new <i>here</i>")`)
@@ -411,7 +411,7 @@ func byShard(t *testing.T, b *tab, r *rig) {
 	name := fleetName(12)
 	shards := []string{evilShard, "shard-0001", "shard-0002", "shard-0003", "shard-0004", "shard-0005", "shard-0006", "shard-0007", "shard-0008"}
 	st := splitStatus(shards...)
-	if err := r.hub.Tell(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Running, At: time.Now(), Status: st}); err != nil {
+	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Running, At: time.Now(), Status: st}); err != nil {
 		t.Fatal(err)
 	}
 	r.split("u-"+name, shards...)

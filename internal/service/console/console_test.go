@@ -67,10 +67,10 @@ func newRig(t *testing.T) *rig {
 func (r *rig) running(name string, s *job.Status) {
 	r.t.Helper()
 	d := &service.Definition{Name: name, UID: "u-" + name, Settings: "source: env:A\ntarget: env:B\n", CreatedBy: "ada", CreatedAt: time.Now()}
-	if err := r.hub.Create(r.t.Context(), d); err != nil {
+	if err := r.hub.Jobs.Create(r.t.Context(), d); err != nil {
 		r.t.Fatal(err)
 	}
-	if _, err := r.hub.Take(r.t.Context(), hub.Control(name), service.Lease{Worker: "w1", Run: "r1", Since: time.Now()}); err != nil {
+	if _, err := r.hub.Leases.Take(r.t.Context(), hub.Control(name), service.Lease{Worker: "w1", Run: "r1", Since: time.Now()}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.tell(name, &service.Report{UID: d.UID, Run: "r1", Worker: "w1", State: service.Running, At: time.Now(), Status: s})
@@ -78,7 +78,7 @@ func (r *rig) running(name string, s *job.Status) {
 
 func (r *rig) tell(name string, report *service.Report) {
 	r.t.Helper()
-	if err := r.hub.Tell(r.t.Context(), name, report); err != nil {
+	if err := r.hub.Jobs.Report(r.t.Context(), name, report); err != nil {
 		r.t.Fatal(err)
 	}
 	r.await(name, func(j *service.Job) bool { return j.Report != nil && j.Report.State == report.State })
@@ -285,7 +285,7 @@ func TestCreate(t *testing.T) {
 	if want(t, page, "source: env:A\ntarget: env:B", "waiting"); code != 200 {
 		t.Errorf("create: %d %s", code, page)
 	}
-	if err := r.hub.Present(t.Context(), &service.Worker{Name: "w9", Host: "h<i>", At: time.Now()}); err != nil {
+	if err := r.hub.Workers.Present(t.Context(), &service.Worker{Name: "w9", Host: "h<i>", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); len(r.view.Workers()) == 0 && time.Now().Before(end); {

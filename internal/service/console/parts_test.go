@@ -36,7 +36,7 @@ func (r *rig) split(uid string, shards ...string) {
 		for n, name := range []string{"router-1:27017", "router-2:27017"} {
 			p.Routers = append(p.Routers, service.RouterPoint{Router: name, Seconds: 10, Commands: service.NewAmount(int64(40*(n+1)), 10), Bytes: service.NewAmount(int64(900_000*(n+1)), 10)})
 		}
-		if err := r.hub.AddPoint(context.WithoutCancel(r.t.Context()), uid, fmt.Sprint(uid, "-split-", i), 10*time.Second, p); err != nil {
+		if err := r.hub.Records.AddPoint(context.WithoutCancel(r.t.Context()), uid, fmt.Sprint(uid, "-split-", i), 10*time.Second, p); err != nil {
 			r.t.Fatal(err)
 		}
 	}

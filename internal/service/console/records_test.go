@@ -20,7 +20,7 @@ func (r *rig) past(uid string) {
 	r.t.Helper()
 	now := time.Now().UTC()
 	add := func(every time.Duration, i int, p *service.Point) {
-		if err := r.hub.AddPoint(r.t.Context(), uid, fmt.Sprintf("%s-%s-%d", uid, every, i), every, p); err != nil {
+		if err := r.hub.Records.AddPoint(r.t.Context(), uid, fmt.Sprintf("%s-%s-%d", uid, every, i), every, p); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -41,12 +41,12 @@ func (r *rig) past(uid string) {
 	texts := []string{"taken by worker worker-1", "the copy has begun", "the copy has ended: 48000000 documents, 52.0 GB", "it follows"}
 	for i, text := range texts {
 		e := &service.Entry{At: now.Add(time.Duration(i-4) * 15 * time.Minute), Kind: service.KindEvent, Level: "info", Text: text, Worker: "worker-1"}
-		if err := r.hub.AddEntry(r.t.Context(), uid, fmt.Sprint(uid, i), e); err != nil {
+		if err := r.hub.Records.AddEntry(r.t.Context(), uid, fmt.Sprint(uid, i), e); err != nil {
 			r.t.Fatal(err)
 		}
 	}
 	e := &service.Entry{At: now, Kind: service.KindLog, Level: "warn", Text: "interrupted; trying again from the last checkpoint", Worker: "worker-1", Fields: []service.Field{{Name: "error", Value: "connection reset"}}}
-	if err := r.hub.AddEntry(r.t.Context(), uid, uid+"warn", e); err != nil {
+	if err := r.hub.Records.AddEntry(r.t.Context(), uid, uid+"warn", e); err != nil {
 		r.t.Fatal(err)
 	}
 }
@@ -61,7 +61,7 @@ func TestPast(t *testing.T) {
 	const evil = "<script>alert(1)</script>\x1b[2J\u202e"
 	for i := range maxEntries {
 		e := &service.Entry{At: time.Now(), Kind: service.KindLog, Level: "info", Text: fmt.Sprint("line ", i, evil), Worker: evil, Fields: []service.Field{{Name: evil, Value: evil}}, Lost: 3}
-		if err := r.hub.AddEntry(t.Context(), "u-shop.a", fmt.Sprint("e", i), e); err != nil {
+		if err := r.hub.Records.AddEntry(t.Context(), "u-shop.a", fmt.Sprint("e", i), e); err != nil {
 			t.Fatal(err)
 		}
 	}

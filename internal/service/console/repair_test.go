@@ -62,7 +62,7 @@ func (r *rig) repairPages(op, viewer *browser) {
 	if mended.Repair == nil || mended.Repair.Of != id || mended.CreatedBy != "otto" {
 		r.t.Fatalf("%+v", mended)
 	}
-	docs, err := r.hub.Repair(r.t.Context(), "shop.a", mended.ID)
+	docs, err := r.hub.Verifications.Repair(r.t.Context(), "shop.a", mended.ID)
 	if err != nil || len(docs) != 1 || docs[0].NS != hostile || docs[0].Key != key(1) {
 		r.t.Errorf("%v %+v", err, docs)
 	}

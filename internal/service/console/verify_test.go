@@ -26,11 +26,11 @@ func (r *rig) told(name, id string, report service.VerifyReport, f *service.Find
 	r.t.Helper()
 	report.Run, report.Worker, report.At, report.StartedAt = "r1", "w1", time.Now(), time.Now()
 	if f != nil {
-		if err := r.hub.PutFindings(r.t.Context(), name, id, f); err != nil {
+		if err := r.hub.Verifications.PutFindings(r.t.Context(), name, id, f); err != nil {
 			r.t.Fatal(err)
 		}
 	}
-	if err := r.hub.TellVerification(r.t.Context(), name, id, &report); err != nil {
+	if err := r.hub.Verifications.Report(r.t.Context(), name, id, &report); err != nil {
 		r.t.Fatal(err)
 	}
 	r.await(name, func(*service.Job) bool {

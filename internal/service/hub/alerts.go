@@ -3,9 +3,9 @@ package hub
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/service"
@@ -35,19 +36,12 @@ const (
 	MaxPastAlerts = 1000
 )
 
-// makeAlerts makes what alerts are kept in.
-func (h *Hub) makeAlerts(ctx context.Context, replicas int, kv func(jetstream.KeyValueConfig) (jetstream.KeyValue, error)) (err error) {
-	if h.alerts, err = kv(jetstream.KeyValueConfig{Bucket: bucketAlerts, Description: "what operators should know of", MaxBytes: 32 << 20}); err != nil {
-		return err
-	}
-	_, err = h.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: streamNotices, Description: "what receivers of alerts are still to be told", Subjects: []string{subjectNotices + ".>"}, Retention: jetstream.WorkQueuePolicy,
-		MaxBytes: 32 << 20, MaxAge: noticeAge, Duplicates: noticeAge, Discard: jetstream.DiscardOld, Replicas: replicas,
-	})
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", streamNotices, err)
-	}
-	return nil
+// Alerts are what operators should know of, and what receivers are still to be told. It is
+// safe for concurrent use.
+type Alerts struct {
+	*streams
+	kv  jetstream.KeyValue
+	log *slog.Logger
 }
 
 // alertKey is where the present alert of a job and a kind is, pastKey where one is that
@@ -56,55 +50,38 @@ func alertKey(a *service.Alert) string { return "now." + string(a.Kind) + "." + 
 
 func pastKey(id string) string { return "past." + id }
 
-// SetAlert stores the present alert of a job and a kind, where it is still at the
-// revision that it was read with, and sets the new one. ErrChanged says that somebody
-// was faster.
-func (h *Hub) SetAlert(ctx context.Context, a *service.Alert) error {
-	raw, err := encode(a)
-	if err != nil {
-		return err
-	}
-	var rev uint64
-	if a.Revision == 0 {
-		rev, err = h.alerts.Create(ctx, alertKey(a), raw)
+// Set stores the present alert of a job and a kind, where it is still at the revision
+// that it was read with, and sets the new one. ErrChanged says that somebody was faster.
+func (a *Alerts) Set(ctx context.Context, one *service.Alert) error {
+	revision, err := uint64(0), error(nil)
+	if one.Revision == 0 {
+		revision, err = create(ctx, a.kv, alertKey(one), one, 0)
 	} else {
-		rev, err = h.alerts.Update(ctx, alertKey(a), raw, a.Revision)
+		revision, err = update(ctx, a.kv, alertKey(one), one, one.Revision)
 	}
-	if conflict(err) {
+	if errors.Is(err, ErrExists) {
 		err = ErrChanged
 	}
-	if err != nil {
-		return fmt.Errorf("store alert %s of job %s: %w", a.Kind, a.Job, err)
-	}
-	a.Revision = rev
-	return nil
-}
-
-// DropAlert forgets the present alert of a job and a kind, unless it has changed.
-func (h *Hub) DropAlert(ctx context.Context, a *service.Alert) error {
-	err := h.alerts.Delete(ctx, alertKey(a), jetstream.LastRevision(a.Revision))
-	if conflict(err) {
-		err = ErrChanged
-	}
-	if err != nil {
-		return fmt.Errorf("forget alert %s of job %s: %w", a.Kind, a.Job, err)
-	}
-	return nil
-}
-
-// KeepPastAlert keeps an alert that is over; once more is the same. Of too many the
-// oldest that a view knows of go.
-func (h *Hub) KeepPastAlert(ctx context.Context, v *View, a *service.Alert) error {
-	raw, err := encode(a)
 	if err == nil {
-		_, err = h.alerts.Put(ctx, pastKey(a.ID), raw)
+		one.Revision = revision
 	}
-	if err != nil {
-		return fmt.Errorf("keep alert %s of job %s: %w", a.Kind, a.Job, err)
+	return mongo.Wrap(err, "store alert %s of job %s", one.Kind, one.Job)
+}
+
+// Drop forgets the present alert of a job and a kind, unless it has changed.
+func (a *Alerts) Drop(ctx context.Context, one *service.Alert) error {
+	return mongo.Wrap(remove(ctx, a.kv, alertKey(one), one.Revision), "forget alert %s of job %s", one.Kind, one.Job)
+}
+
+// KeepPast keeps an alert that is over; once more is the same. Of too many the oldest
+// that a view knows of go.
+func (a *Alerts) KeepPast(ctx context.Context, v *View, one *service.Alert) error {
+	if err := put(ctx, a.kv, pastKey(one.ID), one); err != nil {
+		return fmt.Errorf("keep alert %s of job %s: %w", one.Kind, one.Job, err)
 	}
 	past := v.PastAlerts()
 	for _, old := range past[min(len(past), MaxPastAlerts):] {
-		if err := h.alerts.Purge(ctx, pastKey(old.ID)); err != nil {
+		if err := a.kv.Purge(ctx, pastKey(old.ID)); err != nil {
 			return fmt.Errorf("forget an old alert: %w", err)
 		}
 	}
@@ -112,11 +89,9 @@ func (h *Hub) KeepPastAlert(ctx context.Context, v *View, a *service.Alert) erro
 }
 
 // Announce leaves a notice for a receiver. The same id once more is no other notice.
-func (h *Hub) Announce(ctx context.Context, receiver, id string, notice []byte) error {
-	if _, err := h.js.Publish(ctx, subjectNotices+"."+receiver, notice, jetstream.WithMsgID(receiver+"."+id)); err != nil {
-		return fmt.Errorf("leave a notice for %s: %w", receiver, err)
-	}
-	return nil
+func (a *Alerts) Announce(ctx context.Context, receiver, id string, notice []byte) error {
+	_, err := a.js.Publish(ctx, subjectNotices+"."+receiver, notice, jetstream.WithMsgID(receiver+"."+id))
+	return mongo.Wrap(err, "leave a notice for %s", receiver)
 }
 
 // Notice is what a receiver is to be told, and when it was left for it.
@@ -128,24 +103,25 @@ type Notice struct {
 // Notices has take tell a receiver each notice, in order and one at a time, also among
 // all processes, until ctx ends. A notice is told again where take fails, or where the
 // process ends before it returns.
-func (h *Hub) Notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
+func (a *Alerts) Notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
 	for {
-		err := h.notices(ctx, receiver, take)
+		err := a.notices(ctx, receiver, take)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		h.log.Warn("notices for a receiver of alerts cannot be read; trying again", "receiver", receiver, "error", err)
+		a.log.Warn("notices for a receiver of alerts cannot be read; trying again", "receiver", receiver, "error", err)
 		if err := pace.Pause(ctx, time.Second); err != nil {
 			return err
 		}
 	}
 }
 
-func (h *Hub) notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
+func (a *Alerts) notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
 	making, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	c, err := h.js.CreateOrUpdateConsumer(making, streamNotices, jetstream.ConsumerConfig{
-		Durable: receiver, FilterSubject: subjectNotices + "." + receiver, AckPolicy: jetstream.AckExplicitPolicy, AckWait: noticeTime,
+	c, err := a.js.CreateOrUpdateConsumer(making, streamNotices, jetstream.ConsumerConfig{
+		Durable: receiver, FilterSubject: subjectNotices + "." + receiver, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait:       noticeTime,
 		MaxAckPending: 1, MaxDeliver: -1, InactiveThreshold: idleReceiver})
 	if err != nil {
 		return fmt.Errorf("read the notices for %s: %w", receiver, err)
@@ -156,7 +132,7 @@ func (h *Hub) notices(ctx context.Context, receiver string, take func(context.Co
 		if err == nil {
 			for m := range batch.Messages() {
 				if err == nil {
-					err = h.tell(ctx, m, take)
+					err = a.tell(ctx, m, take)
 				}
 			}
 			if err == nil {
@@ -164,14 +140,15 @@ func (h *Hub) notices(ctx context.Context, receiver string, take func(context.Co
 			}
 		}
 		cancel()
-		if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, jetstream.ErrNoMessages) || ctx.Err() != nil {
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, jetstream.ErrNoMessages) ||
+			ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
 	}
 }
 
 // tell has take deal with one message, which stays in hand meanwhile.
-func (h *Hub) tell(ctx context.Context, m jetstream.Msg, take func(context.Context, Notice) error) error {
+func (a *Alerts) tell(ctx context.Context, m jetstream.Msg, take func(context.Context, Notice) error) error {
 	n := Notice{Data: m.Data(), At: time.Now()}
 	if meta, err := m.Metadata(); err == nil {
 		n.At = meta.Timestamp
@@ -186,7 +163,8 @@ func (h *Hub) tell(ctx context.Context, m jetstream.Msg, take func(context.Conte
 		return err
 	})
 	g.Go(func() error {
-		_ = retry.Every(taking, noticeTime/4, func() error { _ = m.InProgress(); return nil }) // lost with NATS, and told again then
+		// lost with NATS, and told again then
+		_ = retry.Every(taking, noticeTime/4, func() error { _ = m.InProgress(); return nil })
 		return nil
 	})
 	if err := g.Wait(); !taken {
@@ -196,14 +174,6 @@ func (h *Hub) tell(ctx context.Context, m jetstream.Msg, take func(context.Conte
 	acking, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	return m.DoubleAck(acking)
-}
-
-// takeAlert takes an alert into the view.
-func (v *View) takeAlert(e jetstream.KeyValueEntry, there bool) {
-	a := &service.Alert{}
-	there = there && json.Unmarshal(e.Value(), a) == nil
-	a.Revision = e.Revision()
-	put(v, v.alerts, e.Key(), a, there)
 }
 
 // Alerts are the present alerts, by job and kind, with those of which receivers are yet
@@ -219,7 +189,8 @@ func (v *View) Alerts() []service.Alert {
 // PastAlerts are those that are over, the newest first.
 func (v *View) PastAlerts() []service.Alert {
 	list := v.alertsBelow("past.")
-	slices.SortFunc(list, func(a, b service.Alert) int { return cmp.Or(b.Since().Compare(a.Since()), strings.Compare(a.ID, b.ID)) })
+	slices.SortFunc(list,
+		func(a, b service.Alert) int { return cmp.Or(b.Since().Compare(a.Since()), strings.Compare(a.ID, b.ID)) })
 	return list
 }
 

@@ -7,16 +7,26 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
-// subjectAsk is what questions to workers are sent under, followed by the worker's name.
-const subjectAsk = "millrace.ask"
+const (
+	// subjectAsk is what questions to workers are sent under, followed by the worker's name.
+	subjectAsk = "millrace.ask."
+	// subjectLend is where the run of a job answers those that copy slices for it. They are
+	// no stream: what of a copy is left to do only that run knows, and the target.
+	subjectLend = "millrace.lend."
+)
 
 const (
 	// asksAtOnce bounds the questions that a worker answers at once, asksWaiting those
 	// that wait for that.
 	asksAtOnce  = 4
 	asksWaiting = 64
+	// mostAnswers bounds the requests that a run answers side by side. Each has at most a
+	// message in hand.
+	mostAnswers = 256
 	// MaxAnswer bounds an answer, in bytes: what a NATS server takes by default.
 	MaxAnswer = maxValue
 )
@@ -26,8 +36,9 @@ var ErrNoAnswer = errors.New("the worker does not answer")
 
 // Ask asks a worker, and waits for its answer until ctx ends.
 func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, error) {
-	m, err := h.conn.RequestWithContext(ctx, subjectAsk+"."+worker, question)
-	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+	m, err := h.conn.RequestWithContext(ctx, subjectAsk+worker, question)
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) ||
+		errors.Is(err, context.DeadlineExceeded) {
 		err = errors.Join(ErrNoAnswer, err)
 	}
 	if err != nil {
@@ -38,13 +49,34 @@ func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, 
 
 // Answer answers what a worker is asked until ctx ends, and returns when all answers
 // are given. An answer of more than MaxAnswer bytes is not sent.
-func (h *Hub) Answer(ctx context.Context, worker string, answer func(ctx context.Context, question []byte) []byte) error {
-	return h.answer(ctx, subjectAsk+"."+worker, asksAtOnce, asksWaiting, answer)
+func (h *Hub) Answer(ctx context.Context, worker string,
+	answer func(ctx context.Context, question []byte) []byte) error {
+	return h.answer(ctx, subjectAsk+worker, asksAtOnce, asksWaiting, answer)
+}
+
+// Lend has requests to a run answered until ctx ends. It returns when none is being
+// answered.
+func (h *Hub) Lend(ctx context.Context, run string,
+	answer func(ctx context.Context, request []byte) (reply []byte)) error {
+	return h.answer(ctx, subjectLend+run, mostAnswers, mostAnswers, answer) // what is dropped is asked again
+}
+
+// Borrow sends a request to a run, and returns its reply.
+func (h *Hub) Borrow(ctx context.Context, run string, request []byte) ([]byte, error) {
+	m, err := h.conn.RequestWithContext(ctx, subjectLend+run, request)
+	if errors.Is(err, nats.ErrNoResponders) {
+		return nil, mongo.Retry("the job's owner does not copy any more", nil, "")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("over NATS: %w", err)
+	}
+	return m.Data, nil
 }
 
 // answer answers what is asked under a subject, some at once, until ctx ends, and returns
 // when all answers are given. What is asked while waiting others wait is dropped.
-func (h *Hub) answer(ctx context.Context, subject string, atOnce, waiting int, answer func(context.Context, []byte) []byte) error {
+func (h *Hub) answer(ctx context.Context, subject string, atOnce, waiting int,
+	answer func(context.Context, []byte) []byte) error {
 	asked := make(chan *nats.Msg, waiting)
 	sub, err := h.conn.ChanSubscribe(subject, asked)
 	if err != nil {

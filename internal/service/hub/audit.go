@@ -1,49 +1,57 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 )
 
 // noJob is the subject of changes that are about no job.
 const noJob = "-"
 
+// Audit is the trail of who has changed what. It is safe for concurrent use.
+type Audit struct {
+	*streams
+	trail jetstream.Stream
+}
+
 // Note adds an entry to the audit trail. It returns when the entry is stored.
-func (h *Hub) Note(ctx context.Context, c *service.Change) error {
+func (a *Audit) Note(ctx context.Context, c *service.Change) error {
+	about := cmp.Or(c.Job, noJob)
 	raw, err := encode(c)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = a.js.Publish(ctx, subjectAudit+"."+about, raw)
 	}
-	about := c.Job
-	if about == "" {
-		about = noJob
-	}
-	if _, err := h.js.Publish(ctx, subjectAudit+"."+about, raw); err != nil {
-		return fmt.Errorf("note %s of %s in the audit trail: %w", c.What, about, err)
-	}
-	return nil
+	return mongo.Wrap(err, "note %s of %s in the audit trail", c.What, about)
 }
 
 // Trail are up to limit entries of the audit trail that come before one, the newest
 // first; before 0 is the end. job "" is all.
-func (h *Hub) Trail(ctx context.Context, job string, before uint64, limit int) ([]service.Change, error) {
-	about := subjectAudit + ".>"
-	if job != "" {
-		about = subjectAudit + "." + job
-	}
-	messages, err := h.newest(ctx, h.audit, about, before, limit)
+func (a *Audit) Trail(ctx context.Context, job string, before uint64, limit int) ([]service.Change, error) {
+	list, err := newestOf(ctx, a.streams, a.trail, subjectAudit+"."+cmp.Or(job, ">"), before, limit,
+		func(c *service.Change, at uint64) { c.Seq = at })
+	return list, mongo.Wrap(err, "read the audit trail")
+}
+
+// newestOf are messages as newest has them, read as JSON.
+func newestOf[T any](ctx context.Context, s *streams, of jetstream.Stream, subject string, before uint64, limit int,
+	numbered func(*T, uint64)) ([]T, error) {
+	messages, err := s.newest(ctx, of, subject, before, limit)
 	if err != nil {
-		return nil, fmt.Errorf("read the audit trail: %w", err)
+		return nil, err
 	}
-	list := make([]service.Change, len(messages))
+	list := make([]T, len(messages))
 	for i, m := range messages {
 		if err := json.Unmarshal(m.Data, &list[i]); err != nil {
-			return nil, fmt.Errorf("read entry %d of the audit trail: %w", m.Sequence, err)
+			return nil, fmt.Errorf("entry %d: %w", m.Sequence, err)
 		}
-		list[i].Seq = m.Sequence
+		numbered(&list[i], m.Sequence)
 	}
 	return list, nil
 }

@@ -64,7 +64,8 @@ func TestCreds(t *testing.T) {
 	must(resolver.Store(system, text))
 	good, _ := user(true)
 	none, seed := user(false)
-	s, err := server.NewServer(&server.Options{ServerName: "creds", Host: "127.0.0.1", Port: -1, StoreDir: t.TempDir(), JetStream: true, NoSigs: true,
+	s, err := server.NewServer(&server.Options{ServerName: "creds", Host: "127.0.0.1", Port: -1, StoreDir: t.TempDir(),
+		JetStream: true, NoSigs: true,
 		TrustedOperators: []*jwt.OperatorClaims{claims}, AccountResolver: resolver, SystemAccount: system})
 	must(err)
 	s.SetLoggerV2(serverLog{log: slog.New(slog.NewTextHandler(t.Output(), nil))}, false, false, false)
@@ -78,7 +79,7 @@ func TestCreds(t *testing.T) {
 	h, err := Open(t.Context(), o)
 	must(err)
 	defer h.Close()
-	must(h.Create(t.Context(), definition("shop")))
+	must(h.Jobs.Create(t.Context(), definition("shop")))
 	for what, file := range map[string]string{"none": "", "those of an account without JetStream": none} {
 		o.Creds = file
 		refused, err := Open(t.Context(), o)

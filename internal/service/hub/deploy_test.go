@@ -54,11 +54,13 @@ func TestDeployedNATS(t *testing.T) {
 		for _, r := range o.Routes {
 			hosts = append(hosts, r.Hostname())
 		}
-		if o.ServerName != "nats-1" || o.Authorization != "t0ken" || !o.JetStream || o.JetStreamMaxStore < 2<<30 || o.Cluster.Name == "" || o.Cluster.Port != 6222 || o.Port != 4222 || len(slices.Compact(hosts)) != 3 {
+		if o.ServerName != "nats-1" || o.Authorization != "t0ken" || !o.JetStream || o.JetStreamMaxStore < 2<<30 ||
+			o.Cluster.Name == "" || o.Cluster.Port != 6222 || o.Port != 4222 || len(slices.Compact(hosts)) != 3 {
 			t.Errorf("%s: %+v", name, o)
 		}
 		for _, h := range hosts { // the nodes are called so elsewhere, too
-			if node := regexp.MustCompile(`^nats-\d`).FindString(h); node == "" || !strings.Contains(read("compose.yaml")+read("kubernetes/millrace.yaml"), "nats://"+h+":4222") {
+			if node := regexp.MustCompile(`^nats-\d`).FindString(h); node == "" ||
+				!strings.Contains(read("compose.yaml")+read("kubernetes/millrace.yaml"), "nats://"+h+":4222") {
 				t.Errorf("%s: nobody is told of the node %s", name, h)
 			}
 		}

@@ -115,13 +115,15 @@ func (e *Embedded) start(ctx context.Context) error {
 		select {
 		case why := <-fatal: // it neither ends nor goes on
 			e.stop()
-			return mongo.WithHint(errors.New(why), "a port that another program uses is changed with --nats-listen; port 0 takes a free one")
+			return mongo.WithHint(errors.New(why),
+				"a port that another program uses is changed with --nats-listen; port 0 takes a free one")
 		case <-ctx.Done():
 			e.stop()
 			return context.Cause(ctx)
 		case <-up.Done():
 			e.stop()
-			return mongo.WithHint(fmt.Errorf("it is not ready after %s", startTime), "the log says why; the directory may lie on a full or very slow disk")
+			return mongo.WithHint(fmt.Errorf("it is not ready after %s", startTime),
+				"the log says why; the directory may lie on a full or very slow disk")
 		default:
 		}
 	}
@@ -156,7 +158,8 @@ func lockDir(dir string) (*os.File, error) {
 		return nil, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil, errors.Join(mongo.WithHint(fmt.Errorf("another process uses the directory: %w", err), "give this one another --data-dir, or end the other"), f.Close())
+		return nil, errors.Join(mongo.WithHint(fmt.Errorf("another process uses the directory: %w", err),
+			"give this one another --data-dir, or end the other"), f.Close())
 	}
 	return f, nil
 }

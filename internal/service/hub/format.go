@@ -78,9 +78,11 @@ func (f *formats) apart(newest int) error {
 	case newest == 0:
 		return nil
 	case f.mine < newest-1:
-		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest), "take a newer release here")
+		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest),
+			"take a newer release here")
 	case f.mine > newest+1:
-		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest), "upgrade all processes to the releases between, one after the other")
+		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest),
+			"upgrade all processes to the releases between, one after the other")
 	}
 	return nil
 }

@@ -16,7 +16,8 @@ func TestFormat(t *testing.T) {
 	}
 	defer e.Close()
 	enter := func(format int) (*Hub, error) {
-		h, err := Open(t.Context(), Options{Embedded: e, Lease: time.Minute, Format: format, Log: slog.New(slog.DiscardHandler)})
+		h, err := Open(t.Context(), Options{Embedded: e, Lease: time.Minute, Format: format,
+			Log: slog.New(slog.DiscardHandler)})
 		if err == nil {
 			t.Cleanup(h.Close)
 		}

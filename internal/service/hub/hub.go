@@ -3,12 +3,10 @@ package hub
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -50,26 +48,25 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Hub is a connection to the store of the service. It is safe for concurrent use.
+// Hub is a connection to the store of the service, by subject. It is safe for concurrent
+// use.
 type Hub struct {
-	conn  *nats.Conn
-	js    jetstream.JetStream
-	lease time.Duration
-	log   *slog.Logger
+	Jobs          Jobs
+	Leases        Leases
+	Workers       Workers
+	Verifications Verifications
+	Records       Records
+	Alerts        Alerts
+	Audit         Audit
+
+	streams
+	conn *nats.Conn
+	log  *slog.Logger
 	// embedded is the server where it is in this process, else nil.
 	embedded *Embedded
 	asking   chan struct{} // has one while somebody asks whether the store can be written
 	written  time.Time     // when it could, last; for whoever asks
-
-	mu      sync.Mutex
-	holders map[string]holder // of leases that this process would take, by unit
-
-	jobs, leases, reports, workers, drains jetstream.KeyValue
-	audit, events                          jetstream.Stream
-	points                                 []series // the finest first
-	alerts                                 jetstream.KeyValue
-	verifications, findings                jetstream.KeyValue
-	formats                                formats
+	formats  formats
 }
 
 // The errors that callers tell apart.
@@ -87,9 +84,16 @@ func Open(ctx context.Context, o Options) (*Hub, error) {
 	}
 	conn, err := dial(o)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("connect to NATS: %w", err), "check --nats and its credentials, and that the cluster has JetStream")
+		return nil, mongo.WithHint(fmt.Errorf("connect to NATS: %w", err),
+			"check --nats and its credentials, and that the cluster has JetStream")
 	}
-	h := &Hub{conn: conn, lease: o.Lease, formats: formats{mine: cmp.Or(o.Format, Format)}, log: o.Log, embedded: o.Embedded, asking: make(chan struct{}, 1), holders: map[string]holder{}}
+	h := &Hub{conn: conn, formats: formats{mine: cmp.Or(o.Format, Format)}, log: o.Log, embedded: o.Embedded,
+		asking: make(chan struct{}, 1)}
+	h.Jobs.records = &h.Records
+	h.Leases = Leases{ttl: o.Lease, holders: map[string]holder{}}
+	h.Records.streams, h.Records.points = &h.streams, allSeries()
+	h.Alerts.streams, h.Alerts.log = &h.streams, o.Log
+	h.Audit.streams = &h.streams
 	if h.js, err = jetstream.New(conn); err == nil {
 		err = h.prepare(ctx, h.replicas(o.Replicas))
 	}
@@ -99,7 +103,8 @@ func Open(ctx context.Context, o Options) (*Hub, error) {
 	if err != nil {
 		h.Close()
 		if few(err) {
-			err = mongo.WithHint(err, "start the other nodes of the NATS cluster, with JetStream and room for files, or give all processes of the service --nats-replicas 1")
+			err = mongo.WithHint(err, "start the other nodes of the NATS cluster, with JetStream and room for files, or give "+
+				"all processes of the service --nats-replicas 1")
 		}
 		return nil, fmt.Errorf("open the store of the service: %w", err)
 	}
@@ -108,7 +113,8 @@ func Open(ctx context.Context, o Options) (*Hub, error) {
 
 func dial(o Options) (*nats.Conn, error) {
 	options := []nats.Option{
-		nats.Name("millrace"), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond), nats.RetryOnFailedConnect(false), nats.Timeout(10 * time.Second),
+		nats.Name("millrace"), nats.MaxReconnects(-1), nats.ReconnectWait(500 * time.Millisecond),
+		nats.RetryOnFailedConnect(false), nats.Timeout(10 * time.Second),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				o.Log.Warn("NATS cannot be reached; trying again", "error", err)
@@ -175,7 +181,8 @@ func (h *Hub) prepare(ctx context.Context, replicas int) error {
 // other.
 func electing(err error) bool {
 	var api *jetstream.APIError
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) ||
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
+		errors.Is(err, nats.ErrNoResponders) ||
 		errors.As(err, &api) && (api.ErrorCode == errNoPeers || api.ErrorCode == errNotReady)
 }
 
@@ -197,57 +204,86 @@ const (
 
 // make makes what is not there, and has what is there kept by as many nodes.
 func (h *Hub) make(ctx context.Context, replicas int) error {
-	kv := func(c jetstream.KeyValueConfig) (jetstream.KeyValue, error) {
-		c.Replicas = replicas
-		kv, err := h.js.CreateOrUpdateKeyValue(ctx, c)
+	for _, b := range h.buckets() {
+		b.Replicas = replicas
+		kv, err := h.js.CreateOrUpdateKeyValue(ctx, b.KeyValueConfig)
 		if err != nil {
-			return nil, fmt.Errorf("bucket %s: %w", c.Bucket, err)
+			return fmt.Errorf("bucket %s: %w", b.Bucket, err)
 		}
-		return kv, nil
+		*b.kv = kv
 	}
-	var err error
-	if h.jobs, err = kv(jetstream.KeyValueConfig{Bucket: bucketJobs, Description: "what jobs there are to be", MaxBytes: 512 << 20}); err != nil {
-		return err
+	for _, s := range h.kept() {
+		s.Replicas, s.Discard = replicas, jetstream.DiscardOld
+		stream, err := h.js.CreateOrUpdateStream(ctx, s.StreamConfig)
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", s.Name, err)
+		}
+		if s.stream != nil {
+			*s.stream = stream
+		}
 	}
-	if h.leases, err = kv(jetstream.KeyValueConfig{Bucket: bucketLeases, Description: "who runs what", TTL: h.lease, LimitMarkerTTL: time.Minute, MaxBytes: 16 << 20}); err != nil {
-		return err
+	return nil
+}
+
+// bucket is one of the store, and who has it.
+type bucket struct {
+	kv *jetstream.KeyValue
+	jetstream.KeyValueConfig
+}
+
+func (h *Hub) buckets() []bucket {
+	of := func(kv *jetstream.KeyValue, name, description string, bytes int64) bucket {
+		return bucket{kv, jetstream.KeyValueConfig{Bucket: name, Description: description, MaxBytes: bytes}}
 	}
-	if h.reports, err = kv(jetstream.KeyValueConfig{Bucket: bucketReports, Description: "how jobs stand", MaxBytes: 512 << 20}); err != nil {
-		return err
+	ending := func(b bucket, ttl, marker time.Duration) bucket {
+		b.TTL, b.LimitMarkerTTL = ttl, marker
+		return b
 	}
-	if h.workers, err = kv(jetstream.KeyValueConfig{Bucket: bucketWorkers, Description: "which workers there are", TTL: h.lease, LimitMarkerTTL: time.Minute, MaxBytes: 16 << 20}); err != nil {
-		return err
+	v := &h.Verifications
+	return []bucket{
+		of(&h.Jobs.definitions, bucketJobs, "what jobs there are to be", 512<<20),
+		ending(of(&h.Leases.kv, bucketLeases, "who runs what", 16<<20), h.Leases.ttl, time.Minute),
+		of(&h.Jobs.reports, bucketReports, "how jobs stand", 512<<20),
+		ending(of(&h.Workers.present, bucketWorkers, "which workers there are", 16<<20), h.Leases.ttl, time.Minute),
+		of(&h.Workers.drains, bucketDrains, "which workers are to give back what they have", 16<<20),
+		of(&h.formats.KeyValue, bucketFormat, "the newest format of what processes store", 1<<20),
+		ending(of(&v.kv, bucketVerifications, "what is to be verified, and how that stands", 64<<20), 0, markerTTL),
+		ending(of(&v.findings, bucketFindings, "what verifications have found", 512<<20), 0, markerTTL),
+		of(&h.Alerts.kv, bucketAlerts, "what operators should know of", 32<<20),
 	}
-	if h.drains, err = kv(jetstream.KeyValueConfig{Bucket: bucketDrains, Description: "which workers are to give back what they have", MaxBytes: 16 << 20}); err != nil {
-		return err
+}
+
+// kept is a stream of the store, and who reads it; nil is nobody.
+type kept struct {
+	stream *jetstream.Stream
+	jetstream.StreamConfig
+}
+
+func (h *Hub) kept() []kept {
+	list := []kept{{&h.Audit.trail, jetstream.StreamConfig{Name: streamAudit, Description: "who has changed what",
+		Subjects: []string{subjectAudit + ".>"}, MaxBytes: 256 << 20, DenyDelete: true, AllowDirect: true}}}
+	for _, s := range h.Records.points {
+		list = append(list, kept{nil, jetstream.StreamConfig{Name: s.stream, Description: "figures of jobs over time",
+			Subjects: []string{s.subject + ".>"}, MaxBytes: s.bytes, MaxAge: keepRecords, AllowDirect: true}})
 	}
-	if h.formats.KeyValue, err = kv(jetstream.KeyValueConfig{Bucket: bucketFormat, Description: "the newest format of what processes store", MaxBytes: 1 << 20}); err != nil {
-		return err
-	}
-	if err = h.makeVerifications(kv); err != nil {
-		return err
-	}
-	h.audit, err = h.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: streamAudit, Description: "who has changed what", Subjects: []string{subjectAudit + ".>"},
-		MaxBytes: 256 << 20, Discard: jetstream.DiscardOld, Replicas: replicas, DenyDelete: true, AllowDirect: true,
-	})
-	if err != nil {
-		return fmt.Errorf("stream %s: %w", streamAudit, err)
-	}
-	if err := h.makeRecords(ctx, replicas); err != nil {
-		return err
-	}
-	return h.makeAlerts(ctx, replicas, kv)
+	return append(list,
+		kept{&h.Records.log, jetstream.StreamConfig{Name: streamEvents, Description: "what happened to jobs",
+			Subjects: []string{subjectEvents + ".>"}, MaxBytes: 512 << 20, MaxMsgsPerSubject: maxOfJob, MaxAge: keepRecords,
+			AllowDirect: true}},
+		kept{nil, jetstream.StreamConfig{Name: streamNotices, Description: "what receivers of alerts are still to be told",
+			Subjects: []string{subjectNotices + ".>"}, Retention: jetstream.WorkQueuePolicy, MaxBytes: 32 << 20,
+			MaxAge: noticeAge, Duplicates: noticeAge}})
 }
 
 // Lease is how long a worker that says nothing keeps what it runs.
-func (h *Hub) Lease() time.Duration { return h.lease }
+func (h *Hub) Lease() time.Duration { return h.Leases.ttl }
 
 // identity tells this store from one that was made anew in its place, by when its
 // buckets were made.
 func (h *Hub) identity(ctx context.Context) (string, error) {
 	id := ""
-	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers, bucketVerifications, bucketFindings} {
+	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers, bucketVerifications,
+		bucketFindings} {
 		s, err := h.js.Stream(ctx, "KV_"+bucket) // the stream below a bucket, by the protocol of NATS (ADR-8)
 		if err != nil {
 			return "", fmt.Errorf("look at bucket %s: %w", bucket, err)
@@ -259,24 +295,3 @@ func (h *Hub) identity(ctx context.Context) (string, error) {
 
 // Close disconnects.
 func (h *Hub) Close() { h.conn.Close() }
-
-// encode is a value of a bucket.
-func encode(v any) ([]byte, error) {
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("write %T as JSON: %w", v, err)
-	}
-	if len(raw) > maxValue {
-		return nil, fmt.Errorf("%T takes %d bytes, more than the %d that the store takes", v, len(raw), maxValue)
-	}
-	return raw, nil
-}
-
-// maxValue bounds a value: what a NATS server takes by default.
-const maxValue = 1<<20 - 4<<10
-
-// conflict reports that a key is at another revision than was expected, or is there.
-func conflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == errWrongRevision)
-}

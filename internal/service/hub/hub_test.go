@@ -34,7 +34,8 @@ func dialed(t *testing.T, e *Embedded, lease time.Duration) *Hub {
 }
 
 func definition(name string) *service.Definition {
-	return &service.Definition{Name: name, UID: "u1", Settings: "source: env:A\n", CreatedBy: "me", CreatedAt: time.Now().UTC()}
+	return &service.Definition{Name: name, UID: "u1", Settings: "source: env:A\n", CreatedBy: "me",
+		CreatedAt: time.Now().UTC()}
 }
 
 // TestDefinitions: one name is one job; of changes at the same time none is lost.
@@ -42,38 +43,40 @@ func TestDefinitions(t *testing.T) {
 	h := open(t, time.Minute)
 	ctx := t.Context()
 	d := definition("shop.a")
-	if err := h.Create(ctx, d); err != nil {
+	if err := h.Jobs.Create(ctx, d); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Create(ctx, definition("shop.a")); !errors.Is(err, ErrExists) {
+	if err := h.Jobs.Create(ctx, definition("shop.a")); !errors.Is(err, ErrExists) {
 		t.Fatalf("the second of a name: %v", err)
 	}
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
-			if _, _, err := h.Change(ctx, "shop.a", "u1", func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
+			if _, _, err := h.Jobs.Change(ctx, "shop.a", "u1",
+				func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	now, err := h.Definition(ctx, "shop.a")
+	now, err := h.Jobs.Definition(ctx, "shop.a")
 	if err != nil || now.Wish.Try != 10 {
 		t.Fatalf("after ten changes: %+v, %v", now, err)
 	}
-	if _, _, err := h.Change(ctx, "shop.a", "another", func(*service.Definition) error { return nil }); !errors.Is(err, ErrNotFound) {
+	if _, _, err := h.Jobs.Change(ctx, "shop.a", "another",
+		func(*service.Definition) error { return nil }); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a change of a job that was made anew: %v", err)
 	}
-	if err := h.Forget(ctx, d); !errors.Is(err, ErrChanged) {
+	if err := h.Jobs.Forget(ctx, d); !errors.Is(err, ErrChanged) {
 		t.Errorf("a removal by an old revision: %v", err)
 	}
-	if err := h.Forget(ctx, now); err != nil {
+	if err := h.Jobs.Forget(ctx, now); err != nil {
 		t.Error(err)
 	}
-	if _, err := h.Definition(ctx, "shop.a"); !errors.Is(err, ErrNotFound) {
+	if _, err := h.Jobs.Definition(ctx, "shop.a"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("after its removal: %v", err)
 	}
-	if err := h.Create(ctx, definition("shop.a")); err != nil {
+	if err := h.Jobs.Create(ctx, definition("shop.a")); err != nil {
 		t.Errorf("the name again: %v", err)
 	}
 }
@@ -83,11 +86,11 @@ func TestLeases(t *testing.T) {
 	const lease = time.Second
 	h := open(t, lease)
 	ctx := t.Context()
-	first, err := h.Take(ctx, Control("a"), service.Lease{Worker: "w1", Run: "r1"})
+	first, err := h.Leases.Take(ctx, Control("a"), service.Lease{Worker: "w1", Run: "r1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Take(ctx, Control("a"), service.Lease{Worker: "w2", Run: "r2"}); !errors.Is(err, ErrHeld) {
+	if _, err := h.Leases.Take(ctx, Control("a"), service.Lease{Worker: "w2", Run: "r2"}); !errors.Is(err, ErrHeld) {
 		t.Fatalf("a second owner: %v", err)
 	}
 	for range 8 { // for twice as long as it lasts
@@ -98,7 +101,8 @@ func TestLeases(t *testing.T) {
 	}
 	var second *Held
 	for second == nil {
-		if second, err = h.Take(ctx, Control("a"), service.Lease{Worker: "w2", Run: "r2"}); err != nil && !errors.Is(err, ErrHeld) {
+		if second, err = h.Leases.Take(ctx, Control("a"), service.Lease{Worker: "w2", Run: "r2"}); err != nil &&
+			!errors.Is(err, ErrHeld) {
 			t.Fatal(err)
 		}
 		if second != nil && time.Now().Before(first.Until()) {
@@ -117,7 +121,7 @@ func TestLeases(t *testing.T) {
 	if err := second.Release(ctx); err != nil {
 		t.Error(err)
 	}
-	if _, err := h.Take(ctx, Control("a"), service.Lease{Worker: "w3", Run: "r3"}); err != nil {
+	if _, err := h.Leases.Take(ctx, Control("a"), service.Lease{Worker: "w3", Run: "r3"}); err != nil {
 		t.Errorf("after its release: %v", err)
 	}
 }
@@ -127,7 +131,7 @@ func TestView(t *testing.T) {
 	h := open(t, time.Second)
 	ctx, cancel := context.WithCancel(t.Context())
 	d := definition("early")
-	if err := h.Create(ctx, d); err != nil {
+	if err := h.Jobs.Create(ctx, d); err != nil {
 		t.Fatal(err)
 	}
 	v := h.NewView()
@@ -153,21 +157,21 @@ func TestView(t *testing.T) {
 			}
 		}
 	}
-	if _, err := h.Take(ctx, Control("early"), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
+	if _, err := h.Leases.Take(ctx, Control("early"), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
 		t.Fatal(err)
 	}
 	until("the lease", func() bool { return v.Job("early").Lease != nil })
-	if err := h.Tell(ctx, "early", &service.Report{UID: "u1", Run: "r1", State: service.Running}); err != nil {
+	if err := h.Jobs.Report(ctx, "early", &service.Report{UID: "u1", Run: "r1", State: service.Running}); err != nil {
 		t.Fatal(err)
 	}
 	until("the report", func() bool { j := v.Job("early"); return j.State() == service.Running })
-	if err := h.Present(ctx, &service.Worker{Name: "w1"}); err != nil {
+	if err := h.Workers.Present(ctx, &service.Worker{Name: "w1"}); err != nil {
 		t.Fatal(err)
 	}
 	until("the worker", func() bool { return len(v.Workers()) == 1 })
 	until("the end of the lease", func() bool { return v.Job("early").State() == service.Waiting })
 	until("the worker's end", func() bool { return len(v.Workers()) == 0 })
-	if err := h.Forget(ctx, d); err != nil {
+	if err := h.Jobs.Forget(ctx, d); err != nil {
 		t.Fatal(err)
 	}
 	until("the removal", func() bool { return v.Job("early") == nil })
@@ -182,10 +186,10 @@ func TestStoreOutlivesItsProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := dialed(t, e, time.Minute)
-	if err := h.Create(t.Context(), definition("a")); err != nil {
+	if err := h.Jobs.Create(t.Context(), definition("a")); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Note(t.Context(), &service.Change{Who: "me", What: "create", Job: "a"}); err != nil {
+	if err := h.Audit.Note(t.Context(), &service.Change{Who: "me", What: "create", Job: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	if second, err := Embed(t.Context(), EmbedOptions{Dir: dir, Log: log}); err == nil {
@@ -199,10 +203,10 @@ func TestStoreOutlivesItsProcess(t *testing.T) {
 	}
 	defer e.Close()
 	h = dialed(t, e, time.Minute)
-	if d, err := h.Definition(t.Context(), "a"); err != nil || d.Settings != definition("a").Settings {
+	if d, err := h.Jobs.Definition(t.Context(), "a"); err != nil || d.Settings != definition("a").Settings {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if trail, err := h.Trail(t.Context(), "a", 0, 10); err != nil || len(trail) != 1 || trail[0].What != "create" {
+	if trail, err := h.Audit.Trail(t.Context(), "a", 0, 10); err != nil || len(trail) != 1 || trail[0].What != "create" {
 		t.Errorf("%+v, %v", trail, err)
 	}
 }
@@ -229,7 +233,7 @@ func TestEmptied(t *testing.T) {
 	}
 	defer away.Close()
 	for _, name := range []string{"a", "b", "c"} {
-		if err := away.Create(t.Context(), definition(name)); err != nil {
+		if err := away.Jobs.Create(t.Context(), definition(name)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -239,13 +243,13 @@ func TestEmptied(t *testing.T) {
 	go func() { done <- v.Run(ctx) }()
 	defer func() { cancel(); <-done }()
 	<-v.Loaded()
-	held, err := away.Take(ctx, Control("a"), service.Lease{Worker: "w1", Run: "r1"})
+	held, err := away.Leases.Take(ctx, Control("a"), service.Lease{Worker: "w1", Run: "r1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.Close()
 	h := dialed(t, start(port), 2*time.Second)
-	if err := h.Create(t.Context(), definition("d")); err != nil {
+	if err := h.Jobs.Create(t.Context(), definition("d")); err != nil {
 		t.Fatal(err)
 	}
 	for v.Job("d") == nil || v.Job("a") != nil {
@@ -271,14 +275,14 @@ func TestEmptied(t *testing.T) {
 // is taken once nobody has renewed it for its time, and not before.
 func TestSilentHolder(t *testing.T) {
 	h := open(t, time.Hour) // as the store understands it
-	h.lease = 500 * time.Millisecond
+	h.Leases.ttl = 500 * time.Millisecond
 	ctx := t.Context()
-	first, err := h.Take(ctx, Control("a"), service.Lease{Worker: "w1", Run: "r1"})
+	first, err := h.Leases.Take(ctx, Control("a"), service.Lease{Worker: "w1", Run: "r1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	take := func() (*Held, error) { return h.Take(ctx, Control("a"), service.Lease{Worker: "w2", Run: "r2"}) }
-	for end := time.Now().Add(4 * h.lease); time.Now().Before(end); time.Sleep(h.lease / 20) {
+	take := func() (*Held, error) { return h.Leases.Take(ctx, Control("a"), service.Lease{Worker: "w2", Run: "r2"}) }
+	for end := time.Now().Add(4 * h.Leases.ttl); time.Now().Before(end); time.Sleep(h.Leases.ttl / 20) {
 		if err := first.Renew(ctx); err != nil {
 			t.Fatal(err)
 		}
@@ -287,7 +291,7 @@ func TestSilentHolder(t *testing.T) {
 		}
 	}
 	var second *Held
-	for end := time.Now().Add(time.Minute); second == nil; time.Sleep(h.lease / 20) {
+	for end := time.Now().Add(time.Minute); second == nil; time.Sleep(h.Leases.ttl / 20) {
 		if time.Now().After(end) {
 			t.Fatal("the lease of one that says nothing is not taken")
 		}
@@ -310,12 +314,12 @@ func TestSilentHolder(t *testing.T) {
 func TestTrail(t *testing.T) {
 	h := open(t, time.Minute)
 	for _, c := range []service.Change{{What: "1", Job: "a"}, {What: "2", Job: "b"}, {What: "3"}, {What: "4", Job: "a"}} {
-		if err := h.Note(t.Context(), &c); err != nil {
+		if err := h.Audit.Note(t.Context(), &c); err != nil {
 			t.Fatal(err)
 		}
 	}
 	list := func(job string, before uint64, limit int) (all string, last uint64) {
-		trail, err := h.Trail(t.Context(), job, before, limit)
+		trail, err := h.Audit.Trail(t.Context(), job, before, limit)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,51 +2,37 @@ package hub
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 )
 
+// Jobs are what jobs there are to be, and how they stand. It is safe for concurrent use.
+type Jobs struct {
+	definitions, reports jetstream.KeyValue
+	records              *Records
+}
+
 // Create stores a new definition, and sets its revision. ErrExists where one of its
 // name is there.
-func (h *Hub) Create(ctx context.Context, d *service.Definition) error {
-	raw, err := encode(d)
-	if err != nil {
-		return err
+func (j *Jobs) Create(ctx context.Context, d *service.Definition) error {
+	revision, err := create(ctx, j.definitions, d.Name, d, 0)
+	if err == nil {
+		d.Revision = revision
 	}
-	rev, err := h.jobs.Create(ctx, d.Name, raw)
-	if conflict(err) {
-		err = ErrExists
-	}
-	if err != nil {
-		return fmt.Errorf("create job %s: %w", d.Name, err)
-	}
-	d.Revision = rev
-	return nil
+	return mongo.Wrap(err, "create job %s", d.Name)
 }
 
 // Definition is that of one job, as the store has it now.
-func (h *Hub) Definition(ctx context.Context, name string) (*service.Definition, error) {
-	e, err := h.jobs.Get(ctx, name)
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		err = ErrNotFound
-	}
+func (j *Jobs) Definition(ctx context.Context, name string) (*service.Definition, error) {
+	d, revision, err := get[service.Definition](ctx, j.definitions, name)
 	if err != nil {
-		return nil, fmt.Errorf("read job %s: %w", name, err)
+		return nil, mongo.Wrap(err, "read job %s", name)
 	}
-	return decodeDefinition(e)
-}
-
-func decodeDefinition(e jetstream.KeyValueEntry) (*service.Definition, error) {
-	var d service.Definition
-	if err := json.Unmarshal(e.Value(), &d); err != nil {
-		return nil, fmt.Errorf("read the definition of job %s: %w", e.Key(), err)
-	}
-	d.Revision = e.Revision()
+	d.Revision = revision
 	return &d, nil
 }
 
@@ -55,87 +41,49 @@ const changeTries = 20
 
 // Change has do change the wish of a job, on what is stored, again where somebody was
 // faster. What do refuses is not stored. uid "" is whatever job has the name.
-func (h *Hub) Change(ctx context.Context, name, uid string, do func(*service.Definition) error) (before, after service.Wish, err error) {
+func (j *Jobs) Change(ctx context.Context, name, uid string, do func(*service.Definition) error) (before,
+	after service.Wish, err error) {
 	for range changeTries {
-		d, err := h.Definition(ctx, name)
+		d, err := j.Definition(ctx, name)
 		if err != nil {
 			return before, after, err
 		}
 		if uid != "" && d.UID != uid {
-			return before, after, fmt.Errorf("change job %s: %w", name, ErrNotFound)
+			return before, after, mongo.Wrap(ErrNotFound, "change job %s", name)
 		}
 		before = d.Wish
 		if err := do(d); err != nil {
 			return before, before, err
 		}
-		raw, err := encode(d)
-		if err != nil {
-			return before, before, err
-		}
-		if _, err = h.jobs.Update(ctx, name, raw, d.Revision); err == nil {
+		if _, err = update(ctx, j.definitions, name, d, d.Revision); err == nil {
 			return before, d.Wish, nil
-		} else if !conflict(err) {
-			return before, before, fmt.Errorf("change job %s: %w", name, err)
+		} else if !errors.Is(err, ErrChanged) {
+			return before, before, mongo.Wrap(err, "change job %s", name)
 		}
 	}
-	return before, before, fmt.Errorf("change job %s: %w", name, ErrChanged)
+	return before, before, mongo.Wrap(ErrChanged, "change job %s", name)
 }
 
 // Forget removes the definition, the report, the points and the log of a job that nobody
 // runs: the caller has its lease. A job of the same name that was made since stays.
-func (h *Hub) Forget(ctx context.Context, d *service.Definition) error {
+func (j *Jobs) Forget(ctx context.Context, d *service.Definition) error {
 	// The definition last: a removal that was cut off is done again as long as it is there.
-	if err := h.forgetRecords(ctx, d.UID); err != nil {
-		return fmt.Errorf("remove job %s: %w", d.Name, err)
-	}
-	err := h.jobs.Delete(ctx, d.Name, jetstream.LastRevision(d.Revision))
-	if conflict(err) {
-		return fmt.Errorf("remove job %s: %w", d.Name, ErrChanged)
+	err := j.records.forget(ctx, d.UID)
+	if err == nil {
+		err = remove(ctx, j.definitions, d.Name, d.Revision)
 	}
 	if err == nil {
-		err = h.reports.Purge(ctx, d.Name)
+		err = j.reports.Purge(ctx, d.Name)
 	}
-	if err != nil {
-		return fmt.Errorf("remove job %s: %w", d.Name, err)
-	}
-	return nil
+	return mongo.Wrap(err, "remove job %s", d.Name)
 }
 
-// Tell stores how a job stands. What is too large goes without its collections.
-func (h *Hub) Tell(ctx context.Context, name string, r *service.Report) error {
-	raw, err := encode(r)
-	if err != nil && r.Status != nil {
-		short := *r.Status
+// Report stores how a job stands. What is too large goes without its collections.
+func (j *Jobs) Report(ctx context.Context, name string, r *service.Report) error {
+	if _, err := encode(r); err != nil && r.Status != nil {
+		short, fewer := *r.Status, *r
 		short.Copy.Collections, short.Indexes = nil, nil
-		fewer := *r
-		fewer.Status = &short
-		raw, err = encode(&fewer)
+		fewer.Status, r = &short, &fewer
 	}
-	if err != nil {
-		return err
-	}
-	if _, err := h.reports.Put(ctx, name, raw); err != nil {
-		return fmt.Errorf("report on job %s: %w", name, err)
-	}
-	return nil
-}
-
-// Present says that a worker is there, for the time of a lease.
-func (h *Hub) Present(ctx context.Context, w *service.Worker) error {
-	raw, err := encode(w)
-	if err != nil {
-		return err
-	}
-	if _, err := h.workers.Put(ctx, w.Name, raw); err != nil {
-		return fmt.Errorf("announce worker %s: %w", w.Name, err)
-	}
-	return nil
-}
-
-// Leave says that a worker is there no more.
-func (h *Hub) Leave(ctx context.Context, name string) error {
-	if err := h.workers.Purge(ctx, name); err != nil {
-		return fmt.Errorf("take leave of worker %s: %w", name, err)
-	}
-	return nil
+	return mongo.Wrap(put(ctx, j.reports, name, r), "report on job %s", name)
 }

@@ -136,11 +136,13 @@ func stored(p *service.Point) *storedPoint {
 		Lag: ranges(p.Lag, s), Window: ranges(p.Window, s), CPU: ranges(p.CPU, s), Memory: ranges(p.Memory, s)}
 	for _, one := range p.Shards {
 		n := one.Seconds
-		out.Shards = append(out.Shards, storedShard{one.Shard, ownSeconds(n, s), amounts(one.Docs), amounts(one.Bytes), amounts(one.Changes), amounts(one.ChangeBytes),
+		out.Shards = append(out.Shards, storedShard{one.Shard, ownSeconds(n, s), amounts(one.Docs), amounts(one.Bytes),
+			amounts(one.Changes), amounts(one.ChangeBytes),
 			ranges(one.Lag, n), ranges(one.Window, n)})
 	}
 	for _, one := range p.Routers {
-		out.Routers = append(out.Routers, storedRouter{one.Router, ownSeconds(one.Seconds, s), amounts(one.Commands), amounts(one.Bytes)})
+		out.Routers = append(out.Routers, storedRouter{one.Router, ownSeconds(one.Seconds, s), amounts(one.Commands),
+			amounts(one.Bytes)})
 	}
 	return out
 }
@@ -152,12 +154,15 @@ func (s *storedPoint) point() *service.Point {
 		Lag: s.Lag.span(n), Window: s.Window.span(n), CPU: s.CPU.span(n), Memory: s.Memory.span(n)}
 	for _, one := range s.Shards {
 		n := float64(cmp.Or(one.Seconds, s.Seconds))
-		p.Shards = append(p.Shards, service.ShardPoint{Shard: one.Shard, Seconds: n, Docs: one.Docs.amount(n), Bytes: one.Bytes.amount(n),
-			Changes: one.Changes.amount(n), ChangeBytes: one.ChangeBytes.amount(n), Lag: one.Lag.span(n), Window: one.Window.span(n)})
+		p.Shards = append(p.Shards, service.ShardPoint{Shard: one.Shard, Seconds: n, Docs: one.Docs.amount(n),
+			Bytes:   one.Bytes.amount(n),
+			Changes: one.Changes.amount(n), ChangeBytes: one.ChangeBytes.amount(n), Lag: one.Lag.span(n),
+			Window: one.Window.span(n)})
 	}
 	for _, one := range s.Routers {
 		n := float64(cmp.Or(one.Seconds, s.Seconds))
-		p.Routers = append(p.Routers, service.RouterPoint{Router: one.Router, Seconds: n, Commands: one.Commands.amount(n), Bytes: one.Bytes.amount(n)})
+		p.Routers = append(p.Routers, service.RouterPoint{Router: one.Router, Seconds: n, Commands: one.Commands.amount(n),
+			Bytes: one.Bytes.amount(n)})
 	}
 	return p
 }
@@ -170,25 +175,21 @@ func Spans() (all []time.Duration) {
 	return all
 }
 
-func (h *Hub) of(every time.Duration) *series {
-	i := slices.IndexFunc(h.points, func(s series) bool { return s.every == every })
-	return &h.points[max(i, 0)]
+func (r *Records) of(every time.Duration) *series {
+	i := slices.IndexFunc(r.points, func(s series) bool { return s.every == every })
+	return &r.points[max(i, 0)]
 }
 
 // AddPoint stores a point of a job among those of one of the lengths of Spans. It is
 // stored once, however often it is sent under one id.
-func (h *Hub) AddPoint(ctx context.Context, uid, id string, every time.Duration, p *service.Point) error {
-	raw, err := encode(stored(p))
-	if err != nil {
-		return err
-	}
-	return h.publish(ctx, h.of(every).subject+"."+uid, id, raw)
+func (r *Records) AddPoint(ctx context.Context, uid, id string, every time.Duration, p *service.Point) error {
+	return r.publish(ctx, r.of(every).subject+"."+uid, id, stored(p))
 }
 
 // LastPoint is the newest point of a job of one length, nil where there is none.
-func (h *Hub) LastPoint(ctx context.Context, uid string, every time.Duration) (*service.Point, error) {
-	s := h.of(every)
-	stream, err := h.js.Stream(ctx, s.stream)
+func (r *Records) LastPoint(ctx context.Context, uid string, every time.Duration) (*service.Point, error) {
+	s := r.of(every)
+	stream, err := r.js.Stream(ctx, s.stream)
 	if err != nil {
 		return nil, fmt.Errorf("look at stream %s: %w", s.stream, err)
 	}
@@ -208,35 +209,38 @@ func (h *Hub) LastPoint(ctx context.Context, uid string, every time.Duration) (*
 
 // PointsOf gives each the points of a job of one length that begin in [from, to), as they
 // were stored.
-func (h *Hub) PointsOf(ctx context.Context, uid string, every time.Duration, from, to time.Time, each func(*service.Point)) error {
-	s := h.of(every)
-	return h.forward(ctx, s.stream, s.subject+"."+uid, start{at: from.Add(-clockSlack)}, func(m *jetstream.RawStreamMsg) (bool, error) {
-		var one storedPoint
-		if err := json.Unmarshal(m.Data, &one); err != nil {
-			return false, fmt.Errorf("read point %d: %w", m.Sequence, err)
-		}
-		p := one.point()
-		if !p.From.Before(from) && p.From.Before(to) {
-			each(p)
-		}
-		// They come by time, but for the clocks: that of a worker, or of NATS, may have been set.
-		end := to.Add(clockSlack)
-		return p.From.After(end) && m.Time.After(end), nil
-	})
+func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration, from, to time.Time,
+	each func(*service.Point)) error {
+	s := r.of(every)
+	return r.forward(ctx, s.stream, s.subject+"."+uid, start{at: from.Add(-clockSlack)},
+		func(m *jetstream.RawStreamMsg) (bool, error) {
+			var one storedPoint
+			if err := json.Unmarshal(m.Data, &one); err != nil {
+				return false, fmt.Errorf("read point %d: %w", m.Sequence, err)
+			}
+			p := one.point()
+			if !p.From.Before(from) && p.From.Before(to) {
+				each(p)
+			}
+			// They come by time, but for the clocks: that of a worker, or of NATS, may have been set.
+			end := to.Add(clockSlack)
+			return p.From.After(end) && m.Time.After(end), nil
+		})
 }
 
 // Points are what a job did in [from, to), in spans of step. It reads the longest points
 // that are no longer than step, and shorter ones for what these do not have yet.
-func (h *Hub) Points(ctx context.Context, uid string, from, to time.Time, step time.Duration) ([]service.Bucket, error) {
+func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, step time.Duration) ([]service.Bucket,
+	error) {
 	from = from.Truncate(step)
 	buckets := service.NewBuckets(step)
-	for i := len(h.points) - 1; i >= 0; i-- {
-		if h.points[i].every > step && i > 0 {
+	for i := len(r.points) - 1; i >= 0; i-- {
+		if r.points[i].every > step && i > 0 {
 			continue
 		}
 		// What a longer point tells of, shorter ones are not to tell again.
 		next := from
-		err := h.PointsOf(ctx, uid, h.points[i].every, from, to, func(p *service.Point) {
+		err := r.PointsOf(ctx, uid, r.points[i].every, from, to, func(p *service.Point) {
 			buckets.Add(p)
 			if p.To.After(next) {
 				next = p.To

@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/synadia-io/orbit.go/jetstreamext"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 const (
@@ -20,6 +22,18 @@ const (
 	// firstWindow is how far back newest looks at first, in messages of all subjects.
 	firstWindow = 512
 )
+
+// streams are read and written in messages.
+type streams struct{ js jetstream.JetStream }
+
+// publish stores a message once, however often it is sent within two minutes under one id.
+func (s *streams) publish(ctx context.Context, subject, id string, v any) error {
+	raw, err := encode(v)
+	if err == nil {
+		_, err = s.js.Publish(ctx, subject, raw, jetstream.WithMsgID(id))
+	}
+	return mongo.Wrap(err, "write %s", subject)
+}
 
 // start is where reading begins: at a sequence, or where that is 0 at a time. most bounds
 // what a request asks for; 0 is batchSize.
@@ -31,9 +45,10 @@ type start struct {
 
 // forward gives each the messages of a subject in their order, many by one request, until
 // each has enough or there are no more. It fails where it may have missed one.
-func (h *Hub) forward(ctx context.Context, stream, subject string, from start, each func(*jetstream.RawStreamMsg) (enough bool, err error)) error {
+func (s *streams) forward(ctx context.Context, stream, subject string, from start,
+	each func(*jetstream.RawStreamMsg) (enough bool, err error)) error {
 	for {
-		last, enough, err := h.batch(ctx, stream, subject, from, each)
+		last, enough, err := s.batch(ctx, stream, subject, from, each)
 		switch {
 		case errors.Is(err, jetstreamext.ErrNoMessages):
 			return nil
@@ -47,7 +62,8 @@ func (h *Hub) forward(ctx context.Context, stream, subject string, from start, e
 }
 
 // batch is one request of forward; last is the sequence that it came to.
-func (h *Hub) batch(ctx context.Context, stream, subject string, from start, each func(*jetstream.RawStreamMsg) (bool, error)) (last uint64, enough bool, err error) {
+func (s *streams) batch(ctx context.Context, stream, subject string, from start,
+	each func(*jetstream.RawStreamMsg) (bool, error)) (last uint64, enough bool, err error) {
 	begin := jetstreamext.GetBatchStartTime(from.at)
 	if from.seq > 0 {
 		begin = jetstreamext.GetBatchSeq(from.seq)
@@ -55,7 +71,8 @@ func (h *Hub) batch(ctx context.Context, stream, subject string, from start, eac
 	// The loop below may leave early; what was asked for ends with it.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	messages, err := jetstreamext.GetBatch(ctx, h.js, stream, cmp.Or(from.most, batchSize), jetstreamext.GetBatchSubject(subject), jetstreamext.GetBatchMaxBytes(batchBytes), begin)
+	messages, err := jetstreamext.GetBatch(ctx, s.js, stream, cmp.Or(from.most, batchSize),
+		jetstreamext.GetBatchSubject(subject), jetstreamext.GetBatchMaxBytes(batchBytes), begin)
 	if err != nil {
 		return 0, false, err
 	}
@@ -85,10 +102,11 @@ func (h *Hub) batch(ctx context.Context, stream, subject string, from start, eac
 // newest are up to limit messages of a subject that come before a sequence, the newest
 // first; before 0 is the end. Streams are read forwards: it looks at windows that grow,
 // from the end.
-func (h *Hub) newest(ctx context.Context, s jetstream.Stream, subject string, before uint64, limit int) ([]*jetstream.RawStreamMsg, error) {
-	info, err := s.Info(ctx)
+func (s *streams) newest(ctx context.Context, of jetstream.Stream, subject string, before uint64,
+	limit int) ([]*jetstream.RawStreamMsg, error) {
+	info, err := of.Info(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", s.CachedInfo().Config.Name, err)
+		return nil, fmt.Errorf("look at stream %s: %w", of.CachedInfo().Config.Name, err)
 	}
 	first, end := max(info.State.FirstSeq, 1), info.State.LastSeq+1
 	if before > 0 {
@@ -101,7 +119,7 @@ func (h *Hub) newest(ctx context.Context, s jetstream.Stream, subject string, be
 		if end-first > window {
 			from = end - window
 		}
-		part, err := h.last(ctx, info.Config.Name, subject, from, end, limit-len(found))
+		part, err := s.last(ctx, info.Config.Name, subject, from, end, limit-len(found))
 		if err != nil {
 			return nil, err
 		}
@@ -113,16 +131,18 @@ func (h *Hub) newest(ctx context.Context, s jetstream.Stream, subject string, be
 }
 
 // last are the last messages of a subject in [from, end), up to limit, the oldest first.
-func (h *Hub) last(ctx context.Context, stream, subject string, from, end uint64, limit int) ([]*jetstream.RawStreamMsg, error) {
+func (s *streams) last(ctx context.Context, stream, subject string, from, end uint64,
+	limit int) ([]*jetstream.RawStreamMsg, error) {
 	var part []*jetstream.RawStreamMsg
-	err := h.forward(ctx, stream, subject, start{seq: from, most: int(min(batchSize, end-from))}, func(m *jetstream.RawStreamMsg) (bool, error) {
-		if m.Sequence >= end {
-			return true, nil
-		}
-		if part = append(part, m); len(part) >= 2*limit {
-			part = slices.Delete(part, 0, len(part)-limit)
-		}
-		return m.Sequence == end-1, nil
-	})
+	err := s.forward(ctx, stream, subject, start{seq: from, most: int(min(batchSize, end-from))},
+		func(m *jetstream.RawStreamMsg) (bool, error) {
+			if m.Sequence >= end {
+				return true, nil
+			}
+			if part = append(part, m); len(part) >= 2*limit {
+				part = slices.Delete(part, 0, len(part)-limit)
+			}
+			return m.Sequence == end-1, nil
+		})
 	return part[max(len(part)-limit, 0):], err
 }

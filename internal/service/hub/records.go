@@ -1,12 +1,13 @@
 package hub
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -43,40 +44,24 @@ func allSeries() []series {
 	}
 }
 
-func (h *Hub) makeRecords(ctx context.Context, replicas int) (err error) {
-	h.points = allSeries()
-	for _, s := range h.points {
-		if _, err := h.makeStream(ctx, jetstream.StreamConfig{Name: s.stream, Description: "figures of jobs over time", Subjects: []string{s.subject + ".>"}, MaxBytes: s.bytes, Replicas: replicas}); err != nil {
-			return err
-		}
-	}
-	h.events, err = h.makeStream(ctx, jetstream.StreamConfig{Name: streamEvents, Description: "what happened to jobs", Subjects: []string{subjectEvents + ".>"},
-		MaxBytes: 512 << 20, MaxMsgsPerSubject: maxOfJob, Replicas: replicas})
-	return err
+// Records are figures of jobs over time, and the entries of their logs. It is safe for
+// concurrent use.
+type Records struct {
+	*streams
+	points []series // the finest first
+	log    jetstream.Stream
 }
 
-func (h *Hub) makeStream(ctx context.Context, c jetstream.StreamConfig) (jetstream.Stream, error) {
-	c.MaxAge, c.Discard, c.AllowDirect = keepRecords, jetstream.DiscardOld, true
-	s, err := h.js.CreateOrUpdateStream(ctx, c)
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", c.Name, err)
-	}
-	return s, nil
-}
-
-// forgetRecords removes the points and the entries of a job.
-func (h *Hub) forgetRecords(ctx context.Context, uid string) error {
+// forget removes the points and the entries of a job.
+func (r *Records) forget(ctx context.Context, uid string) error {
 	purge := func(stream, subject string) error {
-		s, err := h.js.Stream(ctx, stream)
+		s, err := r.js.Stream(ctx, stream)
 		if err == nil {
 			err = s.Purge(ctx, jetstream.WithPurgeSubject(subject))
 		}
-		if err != nil {
-			return fmt.Errorf("empty %s of stream %s: %w", subject, stream, err)
-		}
-		return nil
+		return mongo.Wrap(err, "empty %s of stream %s", subject, stream)
 	}
-	for _, s := range h.points {
+	for _, s := range r.points {
 		if err := purge(s.stream, s.subject+"."+uid); err != nil {
 			return err
 		}
@@ -84,10 +69,17 @@ func (h *Hub) forgetRecords(ctx context.Context, uid string) error {
 	return purge(streamEvents, subjectEvents+".*."+uid)
 }
 
-// publish stores a message once, however often it is sent within two minutes under one id.
-func (h *Hub) publish(ctx context.Context, subject, id string, raw []byte) error {
-	if _, err := h.js.Publish(ctx, subject, raw, jetstream.WithMsgID(id)); err != nil {
-		return fmt.Errorf("write %s: %w", subject, err)
-	}
-	return nil
+// AddEntry stores an entry of a job's log. It is stored once, however often it is sent
+// under one id.
+func (r *Records) AddEntry(ctx context.Context, uid, id string, e *service.Entry) error {
+	return r.publish(ctx, subjectEvents+"."+string(e.Kind)+"."+uid, id, e)
+}
+
+// Entries are up to limit entries of a job's log that come before one, the newest first;
+// before 0 is the end. kind "" is both.
+func (r *Records) Entries(ctx context.Context, uid string, kind service.EntryKind, before uint64,
+	limit int) ([]service.Entry, error) {
+	subject := subjectEvents + "." + cmp.Or(string(kind), "*") + "." + uid
+	list, err := newestOf(ctx, r.streams, r.log, subject, before, limit, func(e *service.Entry, at uint64) { e.Seq = at })
+	return list, mongo.Wrap(err, "read the log of a job")
 }

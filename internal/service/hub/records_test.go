@@ -36,7 +36,7 @@ func TestLongTrail(t *testing.T) {
 	before := h.conn.Stats()
 	var seen []string
 	for next, pages := uint64(0), 0; ; pages++ {
-		page, err := h.Trail(t.Context(), "", next, 1000)
+		page, err := h.Audit.Trail(t.Context(), "", next, 1000)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -55,7 +55,7 @@ func TestLongTrail(t *testing.T) {
 		t.Errorf("%d requests for %d entries", sent, n)
 	}
 	before = h.conn.Stats()
-	list, err := h.Trail(t.Context(), "rare", 0, 15)
+	list, err := h.Audit.Trail(t.Context(), "rare", 0, 15)
 	if err != nil || len(list) != 15 || list[0].What != fmt.Sprint(n-rare+7) || list[14].What != fmt.Sprint(n-15*rare+7) {
 		t.Errorf("%v: %d entries", err, len(list))
 	}
@@ -74,8 +74,9 @@ func (h *Hub) fill(ctx context.Context, uid string, from time.Time, n int) error
 	}
 	for i := range n {
 		at := from.Add(time.Duration(i) * service.PointEvery)
-		p := &service.Point{From: at, To: at.Add(service.PointEvery), Seconds: 10, Docs: service.NewAmount(int64(i), 10), Lag: service.NewRange(float64(i%7), 10), Window: service.NewRange(-1, 10)}
-		if err := h.AddPoint(ctx, uid, fmt.Sprintf("%s-%d", uid, i), service.PointEvery, p); err != nil {
+		p := &service.Point{From: at, To: at.Add(service.PointEvery), Seconds: 10, Docs: service.NewAmount(int64(i), 10),
+			Lag: service.NewRange(float64(i%7), 10), Window: service.NewRange(-1, 10)}
+		if err := h.Records.AddPoint(ctx, uid, fmt.Sprintf("%s-%d", uid, i), service.PointEvery, p); err != nil {
 			return err
 		}
 		for _, b := range longer {
@@ -85,7 +86,8 @@ func (h *Hub) fill(ctx context.Context, uid string, from time.Time, n int) error
 	for every, b := range longer {
 		list := b.List()
 		for _, one := range list[:len(list)-1] { // the last is not over
-			if err := h.AddPoint(ctx, uid, fmt.Sprintf("%s-%s-%s", uid, every, one.Start), every, &one.Point); err != nil {
+			if err := h.Records.AddPoint(ctx, uid, fmt.Sprintf("%s-%s-%s", uid, every, one.Start), every,
+				&one.Point); err != nil {
 				return err
 			}
 		}
@@ -112,7 +114,7 @@ func TestPoints(t *testing.T) {
 	wg.Wait()
 	sum := func(uid string, step time.Duration) (total int64, seconds float64, list []service.Bucket) {
 		t.Helper()
-		list, err := h.Points(ctx, uid, from, end.Add(time.Hour), step)
+		list, err := h.Records.Points(ctx, uid, from, end.Add(time.Hour), step)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,23 +126,25 @@ func TestPoints(t *testing.T) {
 		}
 		return total, seconds, list
 	}
-	for _, step := range []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 24 * time.Hour} {
+	for _, step := range []time.Duration{10 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour,
+		24 * time.Hour} {
 		total, seconds, list := sum("u1", step)
 		if total != n*(n-1)/2 || seconds != n*10 || len(list) > n || len(list) < int(n*service.PointEvery/step) {
 			t.Errorf("step %s: %d documents in %.0f seconds, %d points", step, total, seconds, len(list))
 		}
 	}
-	if p, err := h.LastPoint(ctx, "u1", 5*time.Minute); err != nil || p == nil || p.Lag.Most != 6 || p.Docs.Most <= p.Docs.Least {
+	if p, err := h.Records.LastPoint(ctx, "u1", 5*time.Minute); err != nil || p == nil || p.Lag.Most != 6 ||
+		p.Docs.Most <= p.Docs.Least {
 		t.Errorf("%+v, %v", p, err)
 	}
-	if p, err := h.LastPoint(ctx, "nobody", time.Hour); err != nil || p != nil {
+	if p, err := h.Records.LastPoint(ctx, "nobody", time.Hour); err != nil || p != nil {
 		t.Errorf("%+v, %v", p, err)
 	}
 	d := definition("a")
-	if err := h.Create(ctx, d); err != nil {
+	if err := h.Jobs.Create(ctx, d); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Forget(ctx, d); err != nil {
+	if err := h.Jobs.Forget(ctx, d); err != nil {
 		t.Fatal(err)
 	}
 	if total, _, _ := sum("u1", 10*time.Second); total != 0 {
@@ -158,13 +162,14 @@ func TestEntries(t *testing.T) {
 	ctx := t.Context()
 	add := func(uid string, kind service.EntryKind, text string) {
 		t.Helper()
-		if err := h.AddEntry(ctx, uid, uid+string(kind)+text, &service.Entry{Kind: kind, Text: text, At: time.Now()}); err != nil {
+		if err := h.Records.AddEntry(ctx, uid, uid+string(kind)+text,
+			&service.Entry{Kind: kind, Text: text, At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	texts := func(kind service.EntryKind, before uint64, limit int) (all string, next uint64) {
 		t.Helper()
-		list, err := h.Entries(ctx, "u1", kind, before, limit)
+		list, err := h.Records.Entries(ctx, "u1", kind, before, limit)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,16 +192,17 @@ func TestEntries(t *testing.T) {
 		t.Errorf("events: %s", all)
 	}
 	for i := range maxOfJob + 10 {
-		if _, err := h.js.PublishAsync(subjectEvents+".log.u1", fmt.Appendf(nil, `{"kind":"log","text":"%d"}`, i)); err != nil {
+		if _, err := h.js.PublishAsync(subjectEvents+".log.u1",
+			fmt.Appendf(nil, `{"kind":"log","text":"%d"}`, i)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	<-h.js.PublishAsyncComplete()
-	list, err := h.Entries(ctx, "u1", "", 0, 3*maxOfJob)
+	list, err := h.Records.Entries(ctx, "u1", "", 0, 3*maxOfJob)
 	if err != nil || len(list) != maxOfJob+1 || list[len(list)-1].Text != "a" || list[len(list)-2].Text != "10" {
 		t.Errorf("%d entries, %v", len(list), err)
 	}
-	if err := h.AddEntry(ctx, "u1", "large", &service.Entry{Text: strings.Repeat("x", maxValue)}); err == nil {
+	if err := h.Records.AddEntry(ctx, "u1", "large", &service.Entry{Text: strings.Repeat("x", maxValue)}); err == nil {
 		t.Error("an entry of a megabyte is stored")
 	}
 }
@@ -208,12 +214,13 @@ func TestPointsOfAClockThatWasSet(t *testing.T) {
 	for i, ahead := range []time.Duration{-time.Minute, time.Hour, -30 * time.Second} {
 		from := now.Add(ahead)
 		p := &service.Point{From: from, To: from.Add(10 * time.Second), Seconds: 10}
-		if err := h.AddPoint(t.Context(), "u1", fmt.Sprint(i), service.PointEvery, p); err != nil {
+		if err := h.Records.AddPoint(t.Context(), "u1", fmt.Sprint(i), service.PointEvery, p); err != nil {
 			t.Fatal(err)
 		}
 	}
 	var seen []time.Duration
-	err := h.PointsOf(t.Context(), "u1", service.PointEvery, now.Add(-time.Hour), now, func(p *service.Point) { seen = append(seen, p.From.Sub(now)) })
+	err := h.Records.PointsOf(t.Context(), "u1", service.PointEvery, now.Add(-time.Hour), now,
+		func(p *service.Point) { seen = append(seen, p.From.Sub(now)) })
 	if err != nil || fmt.Sprint(seen) != "[-1m0s -30s]" {
 		t.Errorf("%v, %v", seen, err)
 	}

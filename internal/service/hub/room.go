@@ -93,7 +93,8 @@ func (e *Embedded) suffers(err error) {
 	}
 	switch {
 	case before == nil && err != nil:
-		e.o.Log.Error("the service cannot store all that it has to: jobs whose leases cannot be renewed end at their checkpoints, and begin again once it can", "error", e.trouble, "hint", mongo.HintOf(e.trouble))
+		e.o.Log.Error("the service cannot store all that it has to: jobs whose leases cannot be renewed end at their "+
+			"checkpoints, and begin again once it can", "error", e.trouble, "hint", mongo.HintOf(e.trouble))
 	case before != nil && err == nil:
 		e.o.Log.Info("the store can be written again")
 	}
@@ -168,7 +169,7 @@ func (h *Hub) Ready(ctx context.Context) error {
 	if time.Since(h.written) < writtenFor {
 		return nil
 	}
-	if _, err := h.findings.Put(ctx, keyReady, nil); err != nil {
+	if _, err := h.Verifications.findings.Put(ctx, keyReady, nil); err != nil {
 		return fmt.Errorf("write to NATS: %w", err)
 	}
 	h.written = time.Now()

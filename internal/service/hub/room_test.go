@@ -27,7 +27,8 @@ func TestFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	o := EmbedOptions{Dir: filepath.Join(disk.Path(), "nats"), Host: "127.0.0.1", Port: -1, Token: "sesame, open up", Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	o := EmbedOptions{Dir: filepath.Join(disk.Path(), "nats"), Host: "127.0.0.1", Port: -1, Token: "sesame, open up",
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	e, err := Embed(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +45,7 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer away.Close()
-	if err := h.Create(ctx, definition("before")); err != nil {
+	if err := h.Jobs.Create(ctx, definition("before")); err != nil {
 		t.Fatal(err)
 	}
 	if err := h.Ready(ctx); err != nil {
@@ -63,7 +64,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	// It ends when the disk takes no more, and the server has noticed.
 	for i := 0; h.Ready(ctx) == nil; i++ {
-		_ = h.Present(ctx, &service.Worker{Name: "w", Host: strings.Repeat("h", 4096)})
+		_ = h.Workers.Present(ctx, &service.Worker{Name: "w", Host: strings.Repeat("h", 4096)})
 	}
 	until("what is wrong", func() bool { return errors.Is(h.Ready(ctx), ErrUnwritable) })
 	until("the cause", func() bool { return errors.Is(h.Ready(ctx), syscall.ENOSPC) })
@@ -71,7 +72,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("the hint %q", hint)
 	}
 	for _, from := range []*Hub{h, away} {
-		if d, err := from.Definition(ctx, "before"); err != nil || d.Name != "before" {
+		if d, err := from.Jobs.Definition(ctx, "before"); err != nil || d.Name != "before" {
 			t.Errorf("while the disk is full: %+v, %v", d, err)
 		}
 	}
@@ -80,15 +81,15 @@ func TestFullDisk(t *testing.T) {
 	}
 	until("the store that goes on", func() bool { return h.Ready(ctx) == nil })
 	until("the way to it from outside", func() bool { return away.Ready(ctx) == nil })
-	if err := away.Create(ctx, definition("after")); err != nil {
+	if err := away.Jobs.Create(ctx, definition("after")); err != nil {
 		t.Error(err)
 	}
 	for _, name := range []string{"before", "after"} {
-		if _, err := h.Definition(ctx, name); err != nil {
+		if _, err := h.Jobs.Definition(ctx, name); err != nil {
 			t.Errorf("with room again: %v", err)
 		}
 	}
-	if _, err := h.Take(ctx, Control("before"), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
+	if _, err := h.Leases.Take(ctx, Control("before"), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
 		t.Error(err)
 	}
 	away.Close()

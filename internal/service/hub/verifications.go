@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 )
 
@@ -28,14 +29,9 @@ const (
 	markerTTL = time.Hour
 )
 
-// makeVerifications makes the buckets of verifications.
-func (h *Hub) makeVerifications(kv func(jetstream.KeyValueConfig) (jetstream.KeyValue, error)) (err error) {
-	if h.verifications, err = kv(jetstream.KeyValueConfig{Bucket: bucketVerifications, Description: "what is to be verified, and how that stands", LimitMarkerTTL: markerTTL, MaxBytes: 64 << 20}); err != nil {
-		return err
-	}
-	h.findings, err = kv(jetstream.KeyValueConfig{Bucket: bucketFindings, Description: "what verifications have found", LimitMarkerTTL: markerTTL, MaxBytes: 512 << 20})
-	return err
-}
+// Verifications are those that are to be run, how they stand, and what they have found. It
+// is safe for concurrent use.
+type Verifications struct{ kv, findings jetstream.KeyValue }
 
 // Verifying is the unit of work that is the verifications of a job, of which one runs
 // at a time.
@@ -44,152 +40,125 @@ func Verifying(job string) string { return "verify." + job }
 // verificationKey is unlike that of any other, for ids have no dots.
 func verificationKey(job, id string) string { return job + "." + id }
 
-// Verify stores a new verification. ErrExists where one of its id is there.
-func (h *Hub) Verify(ctx context.Context, w *service.VerifyWish) error {
-	raw, err := encode(w)
-	if err != nil {
-		return err
+// Create stores a new verification. ErrExists where one of its id is there.
+func (v *Verifications) Create(ctx context.Context, w *service.VerifyWish) error {
+	revision, err := create(ctx, v.kv, wished+verificationKey(w.Job, w.ID), w, 0)
+	if err == nil {
+		w.Revision = revision
 	}
-	rev, err := h.verifications.Create(ctx, wished+verificationKey(w.Job, w.ID), raw)
-	if conflict(err) {
-		err = ErrExists
-	}
-	if err != nil {
-		return fmt.Errorf("ask for verification %s of job %s: %w", w.ID, w.Job, err)
-	}
-	w.Revision = rev
-	return nil
+	return mongo.Wrap(err, "ask for verification %s of job %s", w.ID, w.Job)
 }
 
-// VerifyWish is a verification as it is wanted, as the store has it now.
-func (h *Hub) VerifyWish(ctx context.Context, job, id string) (*service.VerifyWish, error) {
-	e, err := h.verifications.Get(ctx, wished+verificationKey(job, id))
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		err = ErrNotFound
-	}
+// Wish is a verification as it is wanted, as the store has it now.
+func (v *Verifications) Wish(ctx context.Context, job, id string) (*service.VerifyWish, error) {
+	w, revision, err := get[service.VerifyWish](ctx, v.kv, wished+verificationKey(job, id))
 	if err != nil {
-		return nil, fmt.Errorf("read verification %s of job %s: %w", id, job, err)
+		return nil, mongo.Wrap(err, "read verification %s of job %s", id, job)
 	}
-	return decodeVerifyWish(e)
-}
-
-func decodeVerifyWish(e jetstream.KeyValueEntry) (*service.VerifyWish, error) {
-	var w service.VerifyWish
-	if err := json.Unmarshal(e.Value(), &w); err != nil {
-		return nil, fmt.Errorf("read the verification %s: %w", e.Key(), err)
-	}
-	w.Revision = e.Revision()
+	w.Revision = revision
 	return &w, nil
 }
 
-// CancelVerification notes who calls a verification off. One that was called off stays
-// so.
-func (h *Hub) CancelVerification(ctx context.Context, job, id, who string) (*service.VerifyWish, error) {
+// Cancel notes who calls a verification off. One that was called off stays so.
+func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*service.VerifyWish, error) {
 	for range changeTries {
-		w, err := h.VerifyWish(ctx, job, id)
+		w, err := v.Wish(ctx, job, id)
 		if err != nil || w.CanceledBy != "" {
 			return w, err
 		}
 		w.CanceledBy = who
-		raw, err := encode(w)
-		if err != nil {
-			return nil, err
-		}
-		rev, err := h.verifications.Update(ctx, wished+verificationKey(job, id), raw, w.Revision)
+		revision, err := update(ctx, v.kv, wished+verificationKey(job, id), w, w.Revision)
 		if err == nil {
-			w.Revision = rev
+			w.Revision = revision
 			return w, nil
 		}
-		if !conflict(err) {
+		if !errors.Is(err, ErrChanged) {
 			return nil, fmt.Errorf("cancel verification %s of job %s: %w", id, job, err)
 		}
 	}
 	return nil, fmt.Errorf("cancel verification %s of job %s: %w", id, job, ErrChanged)
 }
 
-// VerifyReport is what was said last of a verification, nil for nothing, as the store
+// LastReport is what was reported last of a verification, nil for nothing, as the store
 // has it now.
-func (h *Hub) VerifyReport(ctx context.Context, job, id string) (*service.VerifyReport, error) {
-	e, err := h.verifications.Get(ctx, told+verificationKey(job, id))
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
+func (v *Verifications) LastReport(ctx context.Context, job, id string) (*service.VerifyReport, error) {
+	r, _, err := get[*service.VerifyReport](ctx, v.kv, told+verificationKey(job, id))
+	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
-	var r service.VerifyReport
-	if err == nil {
-		err = json.Unmarshal(e.Value(), &r)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read how verification %s of job %s stands: %w", id, job, err)
-	}
-	return &r, nil
+	return r, mongo.Wrap(err, "read how verification %s of job %s stands", id, job)
 }
 
-// TellVerification stores how a verification stands. The caller has the lease of the
-// job's verifications.
-func (h *Hub) TellVerification(ctx context.Context, job, id string, r *service.VerifyReport) error {
-	raw, err := encode(r)
-	if err != nil {
-		return err
-	}
-	if _, err := h.verifications.Put(ctx, told+verificationKey(job, id), raw); err != nil {
-		return fmt.Errorf("report on verification %s of job %s: %w", id, job, err)
-	}
-	return nil
+// Report stores how a verification stands. The caller has the lease of the job's
+// verifications.
+func (v *Verifications) Report(ctx context.Context, job, id string, r *service.VerifyReport) error {
+	return mongo.Wrap(put(ctx, v.kv, told+verificationKey(job, id), r), "report on verification %s of job %s", id, job)
 }
 
 // PutFindings stores what a verification has found.
-func (h *Hub) PutFindings(ctx context.Context, job, id string, f *service.Findings) error {
-	raw, err := encode(f)
-	if err != nil {
-		return err
-	}
-	if _, err := h.findings.Put(ctx, verificationKey(job, id), raw); err != nil {
-		return fmt.Errorf("store what verification %s of job %s has found: %w", id, job, err)
-	}
-	return nil
+func (v *Verifications) PutFindings(ctx context.Context, job, id string, f *service.Findings) error {
+	return mongo.Wrap(put(ctx, v.findings, verificationKey(job, id), f),
+		"store what verification %s of job %s has found", id, job)
 }
 
 // Findings are what a verification has found; ErrNotFound where nothing is stored.
-func (h *Hub) Findings(ctx context.Context, job, id string) (*service.Findings, error) {
-	e, err := h.findings.Get(ctx, verificationKey(job, id))
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		err = ErrNotFound
-	}
-	var f service.Findings
-	if err == nil {
-		err = json.Unmarshal(e.Value(), &f)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read what verification %s of job %s has found: %w", id, job, err)
-	}
-	return &f, nil
+func (v *Verifications) Findings(ctx context.Context, job, id string) (*service.Findings, error) {
+	f, _, err := get[*service.Findings](ctx, v.findings, verificationKey(job, id))
+	return f, mongo.Wrap(err, "read what verification %s of job %s has found", id, job)
 }
 
-// DropVerification forgets a verification and what it has found.
-func (h *Hub) DropVerification(ctx context.Context, job, id string) error {
-	key := verificationKey(job, id)
-	err := errors.Join(h.findings.Purge(ctx, key, jetstream.PurgeTTL(markerTTL)), h.dropRepair(ctx, job, id), h.verifications.Purge(ctx, wished+key, jetstream.PurgeTTL(markerTTL)),
-		h.verifications.Purge(ctx, told+key, jetstream.PurgeTTL(markerTTL)))
-	if err != nil {
-		return fmt.Errorf("forget verification %s of job %s: %w", id, job, err)
+const (
+	// repairing is the first part of the keys of documents that are to be repaired, in
+	// the bucket of findings. No job has a name with a slash.
+	repairing = "repair/"
+	// repairTTL is how long a repair that nobody can do is remembered.
+	repairTTL = 7 * 24 * time.Hour
+)
+
+// PutRepair stores the documents that a verification is to repair. ErrExists where there
+// are others.
+func (v *Verifications) PutRepair(ctx context.Context, job, id string, docs []service.RepairDocument) error {
+	key := repairing + verificationKey(job, id)
+	_, err := create(ctx, v.findings, key, docs, repairTTL)
+	if errors.Is(err, ErrExists) {
+		was, _, getErr := get[[]service.RepairDocument](ctx, v.findings, key)
+		if getErr == nil && slices.Equal(was, docs) {
+			return nil
+		}
+		err = errors.Join(err, getErr)
 	}
-	return nil
+	return mongo.Wrap(err, "store what verification %s of job %s is to repair", id, job)
+}
+
+// Repair are the documents that a verification is to repair, ErrNotFound where there are
+// none any more.
+func (v *Verifications) Repair(ctx context.Context, job, id string) ([]service.RepairDocument, error) {
+	docs, _, err := get[[]service.RepairDocument](ctx, v.findings, repairing+verificationKey(job, id))
+	return docs, mongo.Wrap(err, "read what verification %s of job %s is to repair", id, job)
+}
+
+// Drop forgets a verification and what it has found.
+func (v *Verifications) Drop(ctx context.Context, job, id string) error {
+	key, marker := verificationKey(job, id), jetstream.PurgeTTL(markerTTL)
+	err := errors.Join(v.findings.Purge(ctx, key, marker), v.findings.Purge(ctx, repairing+key, marker),
+		v.kv.Purge(ctx, wished+key, marker), v.kv.Purge(ctx, told+key, marker))
+	return mongo.Wrap(err, "forget verification %s of job %s", id, job)
 }
 
 // Prune forgets the oldest finished verifications of a job beyond those that are kept,
 // but for the last of its schedule, which says when the next is due.
-func (h *Hub) Prune(ctx context.Context, list []service.Verification) error {
+func (v *Verifications) Prune(ctx context.Context, list []service.Verification) error {
 	var failed error
 	finished, scheduled := 0, false
 	for i := range list { // the newest first
-		v := &list[i]
-		if v.Open() {
+		one := &list[i]
+		if one.Open() {
 			continue
 		}
-		last := v.Wish.Scheduled && !scheduled
-		scheduled = scheduled || v.Wish.Scheduled
+		last := one.Wish.Scheduled && !scheduled
+		scheduled = scheduled || one.Wish.Scheduled
 		if finished++; finished > service.KeptVerifications && !last {
-			failed = errors.Join(failed, h.DropVerification(ctx, v.Wish.Job, v.Wish.ID))
+			failed = errors.Join(failed, v.Drop(ctx, one.Wish.Job, one.Wish.ID))
 		}
 	}
 	return failed
@@ -199,14 +168,17 @@ func (h *Hub) Prune(ctx context.Context, list []service.Verification) error {
 func (v *View) takeVerification(e jetstream.KeyValueEntry, there bool) {
 	if key, ok := strings.CutPrefix(e.Key(), told); ok {
 		var r service.VerifyReport
-		put(v, v.verified, key, &r, there && json.Unmarshal(e.Value(), &r) == nil)
+		there = there && json.Unmarshal(e.Value(), &r) == nil
+		v.change(func() { set(v.verified, key, &r, there) })
 		return
 	}
 	key, ok := strings.CutPrefix(e.Key(), wished)
 	if !ok {
 		return
 	}
-	w, err := decodeVerifyWish(e)
+	w := &service.VerifyWish{}
+	err := json.Unmarshal(e.Value(), w)
+	w.Revision = e.Revision()
 	v.change(func() {
 		if v.wishes[key] != nil {
 			delete(v.byJob[v.wishes[key].Job], key)
@@ -284,7 +256,8 @@ func (v *View) OpenVerifications() []service.Verification {
 		one.Lease = v.verifying(w.Job)
 		oldest[w.Job] = one
 	}
-	return slices.SortedFunc(maps.Values(oldest), func(a, b service.Verification) int { return strings.Compare(a.Wish.Job, b.Wish.Job) })
+	return slices.SortedFunc(maps.Values(oldest),
+		func(a, b service.Verification) int { return strings.Compare(a.Wish.Job, b.Wish.Job) })
 }
 
 // verifying is the lease of a job's verifications, nil where nobody has it.

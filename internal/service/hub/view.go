@@ -53,9 +53,12 @@ type heard[T any] struct {
 
 // NewView makes a view. It is empty until Run.
 func (h *Hub) NewView() *View {
-	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{}, leases: map[string]heard[service.Lease]{},
-		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, alerts: map[string]*service.Alert{}, wishes: map[string]*service.VerifyWish{},
-		verified: map[string]*service.VerifyReport{}, byJob: map[string]map[string]bool{}, changed: make(chan struct{}), defined: make(chan struct{}), loaded: make(chan struct{})}
+	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{},
+		leases:  map[string]heard[service.Lease]{},
+		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, alerts: map[string]*service.Alert{},
+		wishes:   map[string]*service.VerifyWish{},
+		verified: map[string]*service.VerifyReport{}, byJob: map[string]map[string]bool{}, changed: make(chan struct{}),
+		defined: make(chan struct{}), loaded: make(chan struct{})}
 }
 
 // Run keeps the view up to date until ctx ends. It fails where the store cannot be read
@@ -110,13 +113,16 @@ func (v *View) watch(ctx context.Context) error {
 		buckets++
 		g.Go(func() error { return v.follow(ctx, kv, loaded, take) })
 	}
-	follow(v.hub.jobs, v.takeJob)
-	follow(v.hub.reports, v.takeReport)
-	follow(v.hub.leases, v.takeLease)
-	follow(v.hub.workers, v.takeWorker)
-	follow(v.hub.drains, v.takeDrain)
-	follow(v.hub.alerts, v.takeAlert)
-	follow(v.hub.verifications, v.takeVerification)
+	follow(v.hub.Jobs.definitions, v.takeJob)
+	follow(v.hub.Jobs.reports, into(v, v.reports, func(r *service.Report, _ uint64) *service.Report { return r }))
+	follow(v.hub.Leases.kv, into(v, v.leases, hear[service.Lease]))
+	follow(v.hub.Workers.present, into(v, v.workers, hear[service.Worker]))
+	follow(v.hub.Workers.drains, into(v, v.drains, func(d service.Drain, _ uint64) service.Drain { return d }))
+	follow(v.hub.Alerts.kv, into(v, v.alerts, func(a *service.Alert, revision uint64) *service.Alert {
+		a.Revision = revision
+		return a
+	}))
+	follow(v.hub.Verifications.kv, v.takeVerification)
 	g.Go(func() error {
 		for range buckets {
 			select {
@@ -129,7 +135,7 @@ func (v *View) watch(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
-		return retry.Every(ctx, v.hub.lease/4, func() error {
+		return retry.Every(ctx, v.hub.Leases.ttl/4, func() error {
 			if now, err := v.hub.identity(ctx); err == nil && now != id {
 				return errAnew
 			}
@@ -141,7 +147,8 @@ func (v *View) watch(ctx context.Context) error {
 
 // follow takes each change of a bucket. Once it has taken all that was there it sends to
 // loaded. A watcher goes on by itself after NATS was away.
-func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- struct{}, take func(jetstream.KeyValueEntry, bool)) error {
+func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- struct{},
+	take func(jetstream.KeyValueEntry, bool)) error {
 	w, err := kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch bucket %s: %w", kv.Bucket(), err)
@@ -191,11 +198,6 @@ func (v *View) redefine(do func()) {
 	})
 }
 
-// put has a map of the view hold a value, or nothing.
-func put[T any](v *View, m map[string]T, key string, value T, there bool) {
-	v.change(func() { set(m, key, value, there) })
-}
-
 func set[T any](m map[string]T, key string, value T, there bool) {
 	delete(m, key)
 	if there {
@@ -203,29 +205,30 @@ func set[T any](m map[string]T, key string, value T, there bool) {
 	}
 }
 
-func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
-	d, err := decodeDefinition(e)
-	v.redefine(func() { set(v.jobs, e.Key(), d, there && err == nil) })
-	if there && err != nil {
-		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "error", err)
+// into takes what a bucket has of one type into a map of the view. Values that cannot be
+// read are passed over.
+func into[T, M any](v *View, m map[string]M, made func(one T, revision uint64) M) func(jetstream.KeyValueEntry, bool) {
+	return func(e jetstream.KeyValueEntry, there bool) {
+		var one T
+		var value M
+		if there = there && json.Unmarshal(e.Value(), &one) == nil; there {
+			value = made(one, e.Revision())
+		}
+		v.change(func() { set(m, e.Key(), value, there) })
 	}
 }
 
-func (v *View) takeReport(e jetstream.KeyValueEntry, there bool) {
-	var r service.Report
-	put(v, v.reports, e.Key(), &r, there && json.Unmarshal(e.Value(), &r) == nil)
-}
+// hear is what was heard of now.
+func hear[T any](one T, _ uint64) heard[T] { return heard[T]{one, time.Now()} }
 
-func (v *View) takeLease(e jetstream.KeyValueEntry, there bool) {
-	l := heard[service.Lease]{at: time.Now()}
-	there = there && json.Unmarshal(e.Value(), &l.of) == nil
-	put(v, v.leases, e.Key(), l, there)
-}
-
-func (v *View) takeWorker(e jetstream.KeyValueEntry, there bool) {
-	w := heard[service.Worker]{at: time.Now()}
-	there = there && json.Unmarshal(e.Value(), &w.of) == nil
-	put(v, v.workers, e.Key(), w, there)
+func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
+	d := &service.Definition{}
+	err := json.Unmarshal(e.Value(), d)
+	d.Revision = e.Revision()
+	v.redefine(func() { set(v.jobs, e.Key(), d, there && err == nil) })
+	if there && err != nil {
+		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "job", e.Key(), "error", err)
+	}
 }
 
 // Loaded is closed once the view holds all that was there when it began.
@@ -266,7 +269,7 @@ func (v *View) job(d *service.Definition) service.Job {
 }
 
 // fresh reports that what was heard of at a time is there still.
-func (v *View) fresh(at time.Time) bool { return time.Since(at) < v.hub.lease+time.Second }
+func (v *View) fresh(at time.Time) bool { return time.Since(at) < v.hub.Leases.ttl+time.Second }
 
 // Jobs are all jobs, by name.
 func (v *View) Jobs() []service.Job {
@@ -322,6 +325,18 @@ func (v *View) Workers() []service.Worker {
 		}
 	}
 	return list
+}
+
+// Draining reports whether a worker that began at a time is to give back what it has.
+func (v *View) Draining(worker string, began time.Time) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.draining(worker, began)
+}
+
+func (v *View) draining(worker string, began time.Time) bool {
+	d, ok := v.drains[worker]
+	return ok && d.StartedAt.Equal(began)
 }
 
 // Control is the unit of work that is a job's control and its stream of changes.

@@ -63,7 +63,7 @@ func TestAfter(t *testing.T) {
 // TestWorkersHaveWhatTheyLease: a job counts as its worker's from its lease on, before the
 // worker announces itself again. A drain is waited for by that.
 func TestWorkersHaveWhatTheyLease(t *testing.T) {
-	v := (&Hub{lease: time.Minute}).NewView()
+	v := (&Hub{Leases: Leases{ttl: time.Minute}}).NewView()
 	now := time.Now()
 	v.change(func() {
 		v.workers["w1"] = heard[service.Worker]{service.Worker{Name: "w1", Jobs: []string{"b"}}, now}

@@ -28,9 +28,9 @@ func (d *Desk) Drain(ctx context.Context, c *service.Caller, name string, drain 
 	}
 	w := &list[i]
 	if drain {
-		err = d.Hub.Drain(ctx, name, &service.Drain{StartedAt: w.StartedAt, By: c.Name, At: d.Now().UTC()})
+		err = d.Hub.Workers.Drain(ctx, name, &service.Drain{StartedAt: w.StartedAt, By: c.Name, At: d.Now().UTC()})
 	} else {
-		err = d.Hub.Undrain(ctx, name)
+		err = d.Hub.Workers.Undrain(ctx, name)
 	}
 	if err != nil {
 		return nil, err

@@ -113,9 +113,9 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 	}
 	def := service.Definition{Name: wanted.Name, UID: rand.Text(), Settings: wanted.Settings, Labels: wanted.Labels,
 		Wish: service.Wish{Paused: wanted.Wish.Paused}, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}
-	err = d.Hub.Create(ctx, &def)
+	err = d.Hub.Jobs.Create(ctx, &def)
 	if errors.Is(err, hub.ErrExists) {
-		was, getErr := d.Hub.Definition(ctx, def.Name)
+		was, getErr := d.Hub.Jobs.Definition(ctx, def.Name)
 		if getErr != nil {
 			return nil, false, getErr
 		}
@@ -304,7 +304,7 @@ func (d *Desk) change(ctx context.Context, c *service.Caller, needed service.Rol
 	}
 	var now *service.Job
 	var revision uint64
-	before, after, err := d.Hub.Change(ctx, name, "", func(def *service.Definition) error {
+	before, after, err := d.Hub.Jobs.Change(ctx, name, "", func(def *service.Definition) error {
 		now, revision = d.with(def), def.Revision
 		if err := do(now, &now.Definition.Wish); err != nil {
 			return err
@@ -341,10 +341,10 @@ func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Chang
 	change.At, change.Who, change.From = d.Now().UTC(), c.Name, c.From
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime) // what was done is noted, also for who has gone
 	defer cancel()
-	return d.Hub.Note(ctx, &change)
+	return d.Hub.Audit.Note(ctx, &change)
 }
 
-// Trail are entries of the audit trail (see hub.Hub.Trail), for those who may read it.
+// Trail are entries of the audit trail (see hub.Audit.Trail), for those who may read it.
 func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before uint64, limit int) ([]service.Change, error) {
 	if err := allowed(c, service.Admin, name); err != nil {
 		return nil, err
@@ -352,7 +352,7 @@ func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before
 	if name == "" && len(c.Jobs) > 0 {
 		return nil, refuse(Forbidden, "ask for one job", "the trail of all jobs is not for a token of some jobs")
 	}
-	return d.Hub.Trail(ctx, name, before, limit)
+	return d.Hub.Audit.Trail(ctx, name, before, limit)
 }
 
 // Workers are those that are there, by name.

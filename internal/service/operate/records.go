@@ -40,7 +40,7 @@ func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, from,
 		return nil, refuse(Invalid, "use a longer step, or none", "%s in steps of %s are more than %d points", span.Round(time.Second), step, MaxPoints)
 	}
 	curve := &Curve{From: from, To: to, Step: step}
-	curve.Points, err = d.Hub.Points(ctx, j.Definition.UID, from, to, step)
+	curve.Points, err = d.Hub.Records.Points(ctx, j.Definition.UID, from, to, step)
 	return curve, err
 }
 
@@ -55,14 +55,14 @@ func stepOf(span time.Duration) time.Duration {
 	return (span / enoughPoints).Truncate(day) + day
 }
 
-// Log are entries of a job's log (see hub.Hub.Entries), for viewers without values of
+// Log are entries of a job's log (see hub.Records.Entries), for viewers without values of
 // documents.
 func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind service.EntryKind, before uint64, limit int) ([]service.Entry, error) {
 	j, err := d.Job(c, name)
 	if err != nil {
 		return nil, err
 	}
-	list, err := d.Hub.Entries(ctx, j.Definition.UID, kind, before, limit)
+	list, err := d.Hub.Records.Entries(ctx, j.Definition.UID, kind, before, limit)
 	return veiled(c, list, service.Entry.Veil), err
 }
 

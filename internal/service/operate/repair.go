@@ -59,9 +59,9 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id strin
 	}
 	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Repair: &wish, CreatedAt: d.Now().UTC(), CreatedBy: c.Name,
 		Options: service.VerifyOptions{NoValues: found.Wish.Options.NoValues}}
-	err = d.Hub.PutRepair(ctx, name, id, docs)
+	err = d.Hub.Verifications.PutRepair(ctx, name, id, docs)
 	if err == nil {
-		err = d.Hub.Verify(ctx, &w)
+		err = d.Hub.Verifications.Create(ctx, &w)
 	}
 	if errors.Is(err, hub.ErrExists) {
 		return nil, false, d.taken(ctx, c, "repair", name, id)
@@ -77,7 +77,7 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id strin
 // sameRepair is a repair that is asked for once more.
 func (d *Desk) sameRepair(ctx context.Context, c *service.Caller, was *service.Verification, wish service.RepairWish, docs []service.RepairDocument) (*service.Verification, bool, error) {
 	if r := was.Wish.Repair; r != nil && *r == wish {
-		known, err := d.Hub.Repair(ctx, was.Wish.Job, was.Wish.ID)
+		known, err := d.Hub.Verifications.Repair(ctx, was.Wish.Job, was.Wish.ID)
 		if err != nil && !errors.Is(err, hub.ErrNotFound) {
 			return nil, false, err
 		}

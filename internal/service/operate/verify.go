@@ -34,9 +34,9 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string, o
 		return nil, false, d.refused(ctx, c, "verify", name, err)
 	}
 	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: o, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}
-	switch err := d.Hub.Verify(ctx, &w); {
+	switch err := d.Hub.Verifications.Create(ctx, &w); {
 	case errors.Is(err, hub.ErrExists): // somebody was faster, or it is of a job that is no more
-		was, err := d.Hub.VerifyWish(ctx, name, id)
+		was, err := d.Hub.Verifications.Wish(ctx, name, id)
 		if err != nil {
 			return nil, false, err
 		}
@@ -149,7 +149,7 @@ func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id str
 	if s := v.State(); s != service.VerifySame && s != service.VerifyDifferent {
 		return v, nil, nil
 	}
-	f, err := d.Hub.Findings(ctx, name, id)
+	f, err := d.Hub.Verifications.Findings(ctx, name, id)
 	if errors.Is(err, hub.ErrNotFound) {
 		return v, nil, nil
 	}
@@ -191,7 +191,7 @@ func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, 
 	case !v.Open():
 		return nil, d.refused(ctx, c, what, name, refuse(Conflict, "", "verification %q has ended: %s", id, v.State()))
 	}
-	w, err := d.Hub.CancelVerification(ctx, name, id, c.Name)
+	w, err := d.Hub.Verifications.Cancel(ctx, name, id, c.Name)
 	if errors.Is(err, hub.ErrNotFound) {
 		return nil, missingVerification(name, id)
 	}

@@ -63,7 +63,7 @@ type repair struct {
 
 // newRepair reads what is to be repaired.
 func (c *check) newRepair() (*repair, error) {
-	docs, err := c.worker.Hub.Repair(c.ctx, c.wish.Job, c.wish.ID)
+	docs, err := c.worker.Hub.Verifications.Repair(c.ctx, c.wish.Job, c.wish.ID)
 	if errors.Is(err, hub.ErrNotFound) {
 		err = mongo.WithHint(errors.New("the documents to be repaired are forgotten"), "ask for the repair again")
 	}

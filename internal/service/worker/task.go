@@ -35,7 +35,7 @@ var (
 func (w *Worker) begin(ctx context.Context, key string, log *slog.Logger) (*task, error) {
 	t := &task{worker: w, log: log, lease: service.Lease{Worker: w.Name, Run: rand.Text(), Since: time.Now().UTC()}}
 	var err error
-	if t.held, err = w.Hub.Take(ctx, key, t.lease); err != nil {
+	if t.held, err = w.Hub.Leases.Take(ctx, key, t.lease); err != nil {
 		return nil, err
 	}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)

@@ -52,7 +52,7 @@ func (u *unit) run() {
 
 // take does what the job needs.
 func (u *unit) take() {
-	u.record = newRecorder(u.worker.Hub, u.uid, u.lease.Run, u.worker.Name, hub.Spans(), u.log)
+	u.record = newRecorder(&u.worker.Hub.Records, u.uid, u.lease.Run, u.worker.Name, hub.Spans(), u.log)
 	u.record.start(u.ctx)
 	d, err := u.definition()
 	switch {
@@ -85,7 +85,7 @@ func (u *unit) definition() (*service.Definition, error) {
 
 // definition is what is wanted of a job, hub.ErrChanged where another one has its name.
 func (w *Worker) definition(ctx context.Context, name, uid string) (*service.Definition, error) {
-	d, err := w.Hub.Definition(ctx, name)
+	d, err := w.Hub.Jobs.Definition(ctx, name)
 	if err == nil && d.UID != uid {
 		err = fmt.Errorf("job %s was made anew: %w", name, hub.ErrChanged)
 	}
@@ -332,7 +332,7 @@ func (u *unit) tell() {
 	}
 	ctx, cancel := u.beyond(3 * time.Second)
 	defer cancel()
-	if err := u.worker.Hub.Tell(ctx, u.name, &r); err != nil {
+	if err := u.worker.Hub.Jobs.Report(ctx, u.name, &r); err != nil {
 		u.log.Debug("report not stored", "error", err)
 	}
 }
@@ -362,11 +362,11 @@ func (u *unit) end(err error) {
 
 // forget forgets a job that was removed.
 func (u *unit) forget(ctx context.Context) {
-	d, err := u.worker.Hub.Definition(ctx, u.name)
+	d, err := u.worker.Hub.Jobs.Definition(ctx, u.name)
 	if err != nil || d.UID != u.uid || !d.Wish.Removed || !u.owned() {
 		return
 	}
-	if err := u.worker.Hub.Forget(ctx, d); err != nil {
+	if err := u.worker.Hub.Jobs.Forget(ctx, d); err != nil {
 		u.log.Warn("the job could not be forgotten", "error", err)
 		return
 	}

@@ -81,7 +81,7 @@ func (w *Worker) schedule(ctx context.Context) {
 		if !due {
 			continue
 		}
-		err := w.Hub.Verify(ctx, &service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: s.Options(), Scheduled: true, CreatedAt: now, CreatedBy: "schedule"})
+		err := w.Hub.Verifications.Create(ctx, &service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: s.Options(), Scheduled: true, CreatedAt: now, CreatedBy: "schedule"})
 		if err != nil && !errors.Is(err, hub.ErrExists) && ctx.Err() == nil {
 			w.Log.Warn("a verification that is due cannot be asked for", "job", name, "error", err)
 		}
@@ -148,10 +148,10 @@ func differences(r *verify.Report) int64 {
 // store says whether it is to be run still.
 func (c *check) begin() bool {
 	h, w := c.worker.Hub, &c.wish
-	now, err := h.VerifyWish(c.ctx, w.Job, w.ID)
+	now, err := h.Verifications.Wish(c.ctx, w.Job, w.ID)
 	var was *service.VerifyReport
 	if err == nil {
-		was, err = h.VerifyReport(c.ctx, w.Job, w.ID)
+		was, err = h.Verifications.LastReport(c.ctx, w.Job, w.ID)
 	}
 	switch {
 	case errors.Is(err, hub.ErrNotFound):
@@ -325,7 +325,7 @@ func (c *check) tell() error {
 	}
 	ctx, cancel := c.beyond(3 * time.Second)
 	defer cancel()
-	err := c.worker.Hub.TellVerification(ctx, c.wish.Job, c.wish.ID, &r)
+	err := c.worker.Hub.Verifications.Report(ctx, c.wish.Job, c.wish.ID, &r)
 	if err != nil {
 		c.log.Warn("the report on the verification could not be stored", "error", err)
 	}
@@ -384,7 +384,7 @@ func (c *check) prune(ctx context.Context) {
 			list[i].Report = &c.report
 		}
 	}
-	if err := c.worker.Hub.Prune(ctx, list); err != nil {
+	if err := c.worker.Hub.Verifications.Prune(ctx, list); err != nil {
 		c.log.Warn("old verifications could not be forgotten", "error", err)
 	}
 }
@@ -395,14 +395,14 @@ func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 	if !c.owned() {
 		return
 	}
-	err := c.worker.Hub.PutFindings(ctx, c.wish.Job, c.wish.ID, f)
+	err := c.worker.Hub.Verifications.PutFindings(ctx, c.wish.Job, c.wish.ID, f)
 	if err == nil {
 		return
 	}
 	c.log.Warn("what was found could not be stored; its figures are", "error", err)
 	f = &service.Findings{CollectionsLeftOut: len(f.Collections) + f.CollectionsLeftOut, DifferencesLeftOut: int64(len(f.Differences)) + f.DifferencesLeftOut,
 		SchemaLeftOut: len(f.Schema) + f.SchemaLeftOut, Expected: f.Expected, Notes: []string{"the store had no room for what was found"}}
-	if err := c.worker.Hub.PutFindings(ctx, c.wish.Job, c.wish.ID, f); err != nil {
+	if err := c.worker.Hub.Verifications.PutFindings(ctx, c.wish.Job, c.wish.ID, f); err != nil {
 		c.log.Debug("findings not stored", "error", err)
 	}
 }
@@ -410,7 +410,7 @@ func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 // forgetVerifications forgets those of a job that was removed.
 func (w *Worker) forgetVerifications(ctx context.Context, job string) {
 	for _, v := range append(w.View.Verifications(job), w.View.LeftVerifications(job)...) {
-		if err := w.Hub.DropVerification(ctx, job, v.Wish.ID); err != nil {
+		if err := w.Hub.Verifications.Drop(ctx, job, v.Wish.ID); err != nil {
 			w.Log.Warn("a verification could not be forgotten", "job", job, "error", err)
 		}
 	}

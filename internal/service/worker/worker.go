@@ -98,7 +98,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	err := g.Wait()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
-	if leaveErr := w.Hub.Leave(leaving, w.Name); leaveErr != nil {
+	if leaveErr := w.Hub.Workers.Leave(leaving, w.Name); leaveErr != nil {
 		w.Log.Debug("leave not told", "error", leaveErr)
 	}
 	return err
@@ -108,7 +108,7 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) present(ctx context.Context) error {
 	host, _ := os.Hostname()
 	tell := func() error {
-		err := w.Hub.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(), Labels: w.Labels, Jobs: w.Jobs(),
+		err := w.Hub.Workers.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(), Labels: w.Labels, Jobs: w.Jobs(),
 			MaxJobs: w.MaxJobs, Draining: w.draining(), StartedAt: w.started, At: time.Now().UTC()})
 		if err != nil && ctx.Err() == nil {
 			w.Log.Warn("the worker cannot be announced", "error", err)
