@@ -14,7 +14,9 @@ func TestAlerts(t *testing.T) {
 	r := newRig(t)
 	const evil = "<script>\x1b[2J\u202e"
 	begin := time.Now().UTC().Truncate(time.Second)
-	for _, a := range []*service.Alert{{ID: "1", Kind: service.AlertLag, Job: "shop-a"}, {ID: "2", Kind: service.AlertFailed, Job: "other", Text: evil, Hint: evil}, {ID: "3", Kind: service.AlertFailed, Job: "shop-a", ResolvedAt: &begin}} {
+	for _, a := range []*service.Alert{{ID: "1", Kind: service.AlertLag, Job: "shop-a"},
+		{ID: "2", Kind: service.AlertFailed, Job: "other", Text: evil, Hint: evil},
+		{ID: "3", Kind: service.AlertFailed, Job: "shop-a", ResolvedAt: &begin}} {
 		a.FiredAt = begin
 		if err := r.hub.Alerts.Set(t.Context(), a); err != nil {
 			t.Fatal(err)
@@ -22,7 +24,8 @@ func TestAlerts(t *testing.T) {
 	}
 	for i, id := range []string{"4", "5", "6"} {
 		at := begin.Add(time.Duration(i) * time.Minute)
-		if err := r.hub.Alerts.KeepPast(t.Context(), r.view, &service.Alert{ID: id, Kind: service.AlertConflict, Job: "shop-b", FiredAt: begin, ResolvedAt: &at, Ending: "x"}); err != nil {
+		if err := r.hub.Alerts.KeepPast(t.Context(), r.view, &service.Alert{ID: id, Kind: service.AlertConflict,
+			Job: "shop-b", FiredAt: begin, ResolvedAt: &at, Ending: "x"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -45,7 +48,8 @@ func TestAlerts(t *testing.T) {
 	if strings.ContainsAny(string(a.body), "<\x1b\u202e") {
 		t.Errorf("%q", a.body)
 	}
-	if some := into[Alerts](t, r.ask("some", "GET", PathAlerts+"?limit=2", "")); ids(some.Present) != "1" || ids(some.Past) != "65" {
+	if some := into[Alerts](t, r.ask("some", "GET", PathAlerts+"?limit=2", "")); ids(some.Present) != "1" ||
+		ids(some.Past) != "65" {
 		t.Errorf("%+v", some)
 	}
 	if a := r.ask("viewer", "GET", PathAlerts+"?limit=0", ""); a.code != 400 {

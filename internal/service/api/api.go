@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"path"
 	"slices"
 	"strings"
@@ -76,23 +77,21 @@ type Options struct {
 // API answers. End ends its events.
 type API struct {
 	o       Options
-	jobs    Control
-	view    View
+	jobs    jobs
+	news    news
 	handler http.Handler
 	openapi []byte
-	board   board
-	ended   chan struct{}
 	end     func()
 }
 
 // New makes an API.
 func New(o Options) (*API, error) {
-	a := &API{o: o, ended: make(chan struct{})}
-	a.end = sync.OnceFunc(func() { close(a.ended) })
-	if o.Desk != nil {
-		a.jobs, a.view = o.Desk, o.Desk.View
+	ended := make(chan struct{})
+	a := &API{o: o, jobs: jobs{o.Desk, o.Desk}, end: sync.OnceFunc(func() { close(ended) })}
+	if a.news = (news{ended: ended}); o.Desk != nil {
+		a.news.view = o.Desk.View
 	} else {
-		a.jobs, a.view = o.single, o.single
+		a.jobs.Control, a.news.view = o.single, o.single
 	}
 	var err error
 	if a.openapi, err = document(); err != nil {
@@ -120,7 +119,8 @@ func New(o Options) (*API, error) {
 	}
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the millrace command", "a web page of another origin may not do this"))
+		a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the millrace command",
+			"a web page of another origin may not do this"))
 	}))
 	a.handler = a.local(origin.Handler(a.clean(mux, unknown)))
 	return a, nil
@@ -149,8 +149,9 @@ func (a *API) End() { a.end() }
 // Server is a server of the API, with limits of time and size. Its end ends the events.
 func (a *API) Server() *http.Server {
 	s := &http.Server{
-		Handler: a, ReadHeaderTimeout: replyTime, ReadTimeout: replyTime, WriteTimeout: replyTime, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
-		ErrorLog: slog.NewLogLogger(a.o.Log.Handler(), slog.LevelDebug),
+		Handler: a, ReadHeaderTimeout: replyTime, ReadTimeout: replyTime, WriteTimeout: replyTime, IdleTimeout: time.Minute,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       slog.NewLogLogger(a.o.Log.Handler(), slog.LevelDebug),
 	}
 	s.RegisterOnShutdown(a.End)
 	return s
@@ -164,7 +165,8 @@ func (a *API) local(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("X-Content-Type-Options", "nosniff")
 		if a.o.Loopback && !loopback.Host(r.Host) {
-			a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the host and port that was printed at the start", "this address is for this machine only"))
+			a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the host and port that was printed at the start",
+				"this address is for this machine only"))
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -175,7 +177,8 @@ func (a *API) local(next http.Handler) http.Handler {
 // clean keeps from the mux paths that it would answer with a page that leads elsewhere.
 func (a *API) clean(next, unknown http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") || path.Clean(r.URL.Path) != strings.TrimSuffix(r.URL.Path, "/") && r.URL.Path != "/" {
+		if r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") ||
+			path.Clean(r.URL.Path) != strings.TrimSuffix(r.URL.Path, "/") && r.URL.Path != "/" {
 			unknown.ServeHTTP(w, r)
 			return
 		}
@@ -194,6 +197,33 @@ type route struct {
 // action does what a request asks for, and gives the body of the reply: sent, where it has
 // replied by itself.
 type action func(*call) (any, error)
+
+// taking reads the body of a request, which has a form; optional ones may be left out.
+func taking[T any](do func(*call, T) (any, error), optional bool, form string) action {
+	return func(c *call) (any, error) {
+		var body T
+		if err := c.body(&body, optional, form); err != nil {
+			return nil, err
+		}
+		return do(c, body)
+	}
+}
+
+// asking reads the query of a request, whose names are known, and of these limit and before.
+func asking(do action, known ...string) action {
+	return func(c *call) (_ any, err error) {
+		if c.q, err = c.query(known...); err != nil {
+			return nil, err
+		}
+		if c.limit, err = limit(c.q); err != nil {
+			return nil, err
+		}
+		if c.before, err = before(c.q); err != nil {
+			return nil, err
+		}
+		return do(c)
+	}
+}
 
 type sent struct{}
 
@@ -215,6 +245,12 @@ type call struct {
 	old    bool // by a path of before the service's, which replies with the job's status
 	caller *service.Caller
 	again  func() *service.Caller // who the caller is by now, nil for nobody
+
+	// q is the query of a route that is asking, limit how much of a list it wants, before
+	// the place in a trail that a page ends before, 0 for its end.
+	q      url.Values
+	limit  int
+	before uint64
 }
 
 // job is the reply with a job.
@@ -297,7 +333,8 @@ func (a *API) enter(c *call, needed service.Role) error {
 		}
 		return refuse(http.StatusUnauthorized, CodeNoToken, hint, "%s", err)
 	case !c.caller.Role.May(needed):
-		return refuse(http.StatusForbidden, operate.Forbidden, "ask for a token of the role "+string(needed), "the role %s may not do this", c.caller.Role)
+		return refuse(http.StatusForbidden, operate.Forbidden, "ask for a token of the role "+string(needed),
+			"the role %s may not do this", c.caller.Role)
 	case a.o.Desk == nil:
 		return nil
 	}
@@ -305,13 +342,15 @@ func (a *API) enter(c *call, needed service.Role) error {
 	case <-a.o.Desk.View.Loaded():
 	default:
 		c.w.Header().Set("Retry-After", "1")
-		return refuse(http.StatusServiceUnavailable, CodeUnavailable, "try again in a moment", "the service starts: it has not read its store yet")
+		return refuse(http.StatusServiceUnavailable, CodeUnavailable, "try again in a moment",
+			"the service starts: it has not read its store yet")
 	}
 	return nil
 }
 
 // whose is who has a token, and how to ask for that again.
-func (a *API) whose(ctx context.Context, token, from string) (who *service.Caller, again func() *service.Caller, err error) {
+func (a *API) whose(ctx context.Context, token, from string) (who *service.Caller, again func() *service.Caller,
+	err error) {
 	if a.o.Elsewhere != nil && strings.Count(token, ".") == 2 { // as a JSON web token has
 		again = func() *service.Caller { return a.o.Elsewhere(ctx, token) }
 		if who = again(); who != nil {
@@ -337,7 +376,8 @@ func (a *API) readyz(c *call) (any, error) {
 		if errors.Is(err, hub.ErrUnwritable) {
 			return nil, &refusal{http.StatusServiceUnavailable, unwritable()}
 		}
-		return nil, refuse(http.StatusServiceUnavailable, CodeUnavailable, "the service's log says why", "the service is not ready")
+		return nil, refuse(http.StatusServiceUnavailable, CodeUnavailable, "the service's log says why",
+			"the service is not ready")
 	}
 	return map[string]string{"status": "ok"}, nil
 }

@@ -24,19 +24,28 @@ func TestRolesByRoute(t *testing.T) {
 	r := newRig(t)
 	want := map[string]service.Role{
 		"GET /livez": "", "GET /readyz": "", "GET /metrics": service.Viewer, "GET /api/v1/openapi.json": service.Viewer,
-		"GET /api/v1/jobs": service.Viewer, "POST /api/v1/jobs": service.Admin, "GET /api/v1/jobs/{name}": service.Viewer, "DELETE /api/v1/jobs/{name}": service.Admin,
+		"GET /api/v1/jobs": service.Viewer, "POST /api/v1/jobs": service.Admin, "GET /api/v1/jobs/{name}": service.Viewer,
+		"DELETE /api/v1/jobs/{name}":     service.Admin,
 		"POST /api/v1/jobs/{name}/pause": service.Operator, "POST /api/v1/jobs/{name}/resume": service.Operator,
-		"POST /api/v1/jobs/{name}/finalize": service.Operator, "DELETE /api/v1/jobs/{name}/finalize": service.Operator, "PATCH /api/v1/jobs/{name}/limits": service.Operator,
+		"POST /api/v1/jobs/{name}/finalize": service.Operator, "DELETE /api/v1/jobs/{name}/finalize": service.Operator,
+		"PATCH /api/v1/jobs/{name}/limits":  service.Operator,
 		"POST /api/v1/workers/{name}/drain": service.Admin, "DELETE /api/v1/workers/{name}/drain": service.Admin,
 		"GET /api/v1/jobs/{name}/points": service.Viewer, "GET /api/v1/jobs/{name}/log": service.Viewer,
-		"POST /api/v1/drafts/inspect": service.Admin, "POST /api/v1/drafts/precheck": service.Admin, "POST /api/v1/drafts/sample": service.Admin,
-		"GET /api/v1/workers": service.Viewer, "GET /api/v1/alerts": service.Viewer, "GET /api/v1/audit": service.Admin, "GET /api/v1/events": service.Viewer,
+		"POST /api/v1/drafts/inspect": service.Admin, "POST /api/v1/drafts/precheck": service.Admin,
+		"POST /api/v1/drafts/sample": service.Admin,
+		"GET /api/v1/workers":        service.Viewer, "GET /api/v1/alerts": service.Viewer,
+		"GET /api/v1/audit":                      service.Admin,
+		"GET /api/v1/events":                     service.Viewer,
 		"POST /api/v1/jobs/{name}/verifications": service.Operator, "GET /api/v1/jobs/{name}/verifications": service.Viewer,
-		"GET /api/v1/jobs/{name}/verifications/{id}": service.Viewer, "DELETE /api/v1/jobs/{name}/verifications/{id}": service.Operator,
+		"GET /api/v1/jobs/{name}/verifications/{id}":         service.Viewer,
+		"DELETE /api/v1/jobs/{name}/verifications/{id}":      service.Operator,
 		"POST /api/v1/jobs/{name}/verifications/{id}/repair": service.Operator,
-		"PUT /api/v1/jobs/{name}/verify-schedule":            service.Operator, "DELETE /api/v1/jobs/{name}/verify-schedule": service.Operator,
-		"GET /api/v1/jobs/{name}/deadletters": service.Viewer, "GET /api/v1/jobs/{name}/deadletters/letter": service.Operator,
-		"GET /api/v1/jobs/{name}/deadletters/export": service.Operator, "POST /api/v1/jobs/{name}/deadletters/retry": service.Operator,
+		"PUT /api/v1/jobs/{name}/verify-schedule":            service.Operator,
+		"DELETE /api/v1/jobs/{name}/verify-schedule":         service.Operator,
+		"GET /api/v1/jobs/{name}/deadletters":                service.Viewer,
+		"GET /api/v1/jobs/{name}/deadletters/letter":         service.Operator,
+		"GET /api/v1/jobs/{name}/deadletters/export":         service.Operator,
+		"POST /api/v1/jobs/{name}/deadletters/retry":         service.Operator,
 	}
 	for _, rt := range r.api.routes() {
 		needed, known := want[rt.method+" "+rt.path]
@@ -94,7 +103,8 @@ func TestDocumentHasTheRoutes(t *testing.T) {
 		t.Errorf("the document has %s, which is no route", left)
 	}
 	codes, _ := r.schemas.at("components", "schemas", "Failure", "properties", "code", "enum")
-	for _, c := range []operate.Code{operate.NotFound, operate.Exists, operate.Invalid, operate.Forbidden, operate.Conflict, CodeNoToken, CodeTooMany, CodeForeign, CodeMethod,
+	for _, c := range []operate.Code{operate.NotFound, operate.Exists, operate.Invalid, operate.Forbidden,
+		operate.Conflict, CodeNoToken, CodeTooMany, CodeForeign, CodeMethod,
 		CodeTooLarge, CodeMediaType, CodeUnavailable, CodeInternal} {
 		if !slices.Contains(codes.([]any), any(string(c))) {
 			t.Errorf("the document lacks code %s", c)
@@ -113,7 +123,8 @@ func TestCreate(t *testing.T) {
 	}{
 		{"the same", `{"name": "shop-a", "settings": ` + someSettings + `}`, "application/json", "", 200, ""},
 		{"another", `{"name": "shop-a", "settings": ` + otherSettings + `}`, "application/json", "", 409, operate.Exists},
-		{"other labels", `{"name": "shop-a", "settings": ` + someSettings + `, "labels": {"a": "b"}}`, "application/json", "", 409, operate.Exists},
+		{"other labels", `{"name": "shop-a", "settings": ` + someSettings + `, "labels": {"a": "b"}}`, "application/json", "",
+			409, operate.Exists},
 		{"YAML", "source: env:A\ntarget: env:B\n", "application/yaml", "?name=shop-y&label=dc%3Deast&paused=true", 201, ""},
 		{"YAML without a name", "source: env:A\n", "application/yaml", "", 400, operate.Invalid},
 		{"a query that means nothing", "source: env:A\n", "application/yaml", "?nane=x", 400, operate.Invalid},
@@ -121,19 +132,28 @@ func TestCreate(t *testing.T) {
 		{"a number", `{"name": "shop-n", "settings": 5}`, "application/json", "", 400, operate.Invalid},
 		{"no settings", `{"name": "shop-n"}`, "application/json", "", 400, operate.Invalid},
 		{"settings of null", `{"name": "shop-n", "settings": null}`, "application/json", "", 400, operate.Invalid},
-		{"labels of null", `{"name": "shop-n", "settings": ` + someSettings + `, "labels": null}`, "application/json", "", 400, operate.Invalid},
-		{"a query beside JSON", `{"name": "shop-q", "settings": ` + someSettings + `}`, "application/json", "?paused=true", 400, operate.Invalid},
+		{"labels of null", `{"name": "shop-n", "settings": ` + someSettings + `, "labels": null}`, "application/json", "",
+			400, operate.Invalid},
+		{"a query beside JSON", `{"name": "shop-q", "settings": ` + someSettings + `}`, "application/json", "?paused=true",
+			400, operate.Invalid},
 		{"a list", `[]`, "application/json", "", 400, operate.Invalid},
 		{"null", `null`, "application/json", "", 400, operate.Invalid},
 		{"two objects", `{"name": "x", "settings": ` + someSettings + `}{}`, "application/json", "", 400, operate.Invalid},
-		{"an unknown field", `{"name": "x", "settings": ` + someSettings + `, "wish": {}}`, "application/json", "", 400, operate.Invalid},
+		{"an unknown field", `{"name": "x", "settings": ` + someSettings + `, "wish": {}}`, "application/json", "", 400,
+			operate.Invalid},
 		{"a form", `a=b`, "application/x-www-form-urlencoded", "", 415, CodeMediaType},
-		{"a name that leads elsewhere", `{"name": "../x", "settings": ` + someSettings + `}`, "application/json", "", 400, operate.Invalid},
-		{"a long name", `{"name": "` + strings.Repeat("x", 5000) + `", "settings": ` + someSettings + `}`, "application/json", "", 400, operate.Invalid},
-		{"too large", `{"name": "x", "settings": "` + strings.Repeat("x", maxBody) + `"}`, "application/json", "", 413, CodeTooLarge},
-		{"large settings", `{"name": "x", "settings": "` + strings.Repeat("x", service.MaxSettings+1) + `"}`, "application/json", "", 400, operate.Invalid},
-		{"a label without a key", `{"name": "x", "settings": ` + someSettings + `, "labels": {"": "b"}}`, "application/json", "", 400, operate.Invalid},
-		{"a hostile label", `{"name": "x", "settings": ` + someSettings + `, "labels": {"a\u001b": "b"}}`, "application/json", "", 400, operate.Invalid},
+		{"a name that leads elsewhere", `{"name": "../x", "settings": ` + someSettings + `}`, "application/json", "", 400,
+			operate.Invalid},
+		{"a long name", `{"name": "` + strings.Repeat("x", 5000) + `", "settings": ` + someSettings + `}`, "application/json",
+			"", 400, operate.Invalid},
+		{"too large", `{"name": "x", "settings": "` + strings.Repeat("x", maxBody) + `"}`, "application/json", "", 413,
+			CodeTooLarge},
+		{"large settings", `{"name": "x", "settings": "` + strings.Repeat("x", service.MaxSettings+1) + `"}`,
+			"application/json", "", 400, operate.Invalid},
+		{"a label without a key", `{"name": "x", "settings": ` + someSettings + `, "labels": {"": "b"}}`, "application/json",
+			"", 400, operate.Invalid},
+		{"a hostile label", `{"name": "x", "settings": ` + someSettings + `, "labels": {"a\u001b": "b"}}`, "application/json",
+			"", 400, operate.Invalid},
 		{"no UTF-8", "{\"name\": \"x\", \"settings\": \"\xff\"}", "application/json", "", 400, operate.Invalid},
 	} {
 		a := r.ask("admin", "POST", PathJobs+c.query, c.body, "Content-Type", c.kind)
@@ -144,14 +164,19 @@ func TestCreate(t *testing.T) {
 			t.Errorf("%s: a reply of %d bytes", c.name, len(a.body))
 		}
 	}
-	if again := into[Job](t, r.ask("viewer", "GET", PathJobs+"/shop-a", "")); again.UID != made.UID || again.State != service.Waiting {
+	if again := into[Job](t, r.ask("viewer", "GET", PathJobs+"/shop-a", "")); again.UID != made.UID ||
+		again.State != service.Waiting {
 		t.Errorf("%+v", again)
 	}
-	f := r.ask("admin", "POST", PathJobs, `{"name": "x", "settings": "source: mongodb://u:hidden@h/\nmoed: all\n"}`).failure(t)
-	if len(f.Problems) < 2 || !slices.ContainsFunc(f.Problems, func(p Problem) bool { return strings.Contains(p.Where, "line 2") && p.How != "" }) || strings.Contains(fmt.Sprint(f), "hidden") {
+	f := r.ask("admin", "POST", PathJobs, `{"name": "x", "settings": "source: mongodb://u:hidden@h/\nmoed: all\n"}`).
+		failure(t)
+	if len(f.Problems) < 2 || !slices.ContainsFunc(f.Problems,
+		func(p Problem) bool { return strings.Contains(p.Where, "line 2") && p.How != "" }) ||
+		strings.Contains(fmt.Sprint(f), "hidden") {
 		t.Errorf("%+v", f)
 	}
-	if j := into[Job](t, r.ask("viewer", "GET", PathJobs+"/shop-y", "")); j.State != service.Paused || j.Labels["dc"] != "east" {
+	if j := into[Job](t, r.ask("viewer", "GET", PathJobs+"/shop-y", "")); j.State != service.Paused ||
+		j.Labels["dc"] != "east" {
 		t.Errorf("%+v", j)
 	}
 }
@@ -172,7 +197,8 @@ func TestManyClientsAtOnce(t *testing.T) {
 	if codes[0] != 200 || codes[6] != 200 || codes[7] != 201 {
 		t.Errorf("codes %v", codes)
 	}
-	for _, body := range []string{`{"docsPerSecond": 7}`, `{"bytesPerSecond": 8}`, `{"sourceLoad": "low"}`, `{"targetLoad": "max"}`} {
+	for _, body := range []string{`{"docsPerSecond": 7}`, `{"bytesPerSecond": 8}`, `{"sourceLoad": "low"}`,
+		`{"targetLoad": "max"}`} {
 		wg.Go(func() {
 			if a := r.ask("operator", "PATCH", PathJobs+"/a/limits", body); a.code != 200 {
 				t.Errorf("%d %s", a.code, a.body)
@@ -181,7 +207,8 @@ func TestManyClientsAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	d, err := r.hub.Jobs.Definition(t.Context(), "a")
-	if err != nil || d.Wish.Limits == nil || d.Wish.Loads == nil || d.Wish.Limits.Docs != 7 || d.Wish.Limits.Bytes != 8 || d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "max" {
+	if err != nil || d.Wish.Limits == nil || d.Wish.Loads == nil || d.Wish.Limits.Docs != 7 || d.Wish.Limits.Bytes != 8 ||
+		d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "max" {
 		t.Errorf("%+v %v", d, err)
 	}
 	for _, bad := range []string{`{}`, `{"docsPerSecond": -1}`, `{"sourceLoad": "lots"}`, `{"docs": 1}`, ``} {
@@ -199,17 +226,22 @@ func TestWishes(t *testing.T) {
 		method, path, body string
 		code               int
 	}{
-		{"POST", "/a/pause", "", 200}, {"POST", "/a/pause", "", 200}, {"POST", "/a/resume", "", 200}, {"POST", "/b/pause", "", 404},
-		{"DELETE", "/a/finalize", "", 409}, {"POST", "/a/finalize", "", 409}, {"POST", "/a/finalize", `{"whenCaughtUp": 1}`, 400}, {"POST", "/a/finalize", `{"whenCaughtUp": true}`, 200},
-		{"DELETE", "/a/finalize", "", 200}, {"POST", "/../a/pause", "", 404}, {"POST", "/a%2Fpause", "", 405}, {"POST", "/%2e%2e/pause", "", 404}, {"POST", "/a/paus", "", 404},
-		{"POST", "/%C2%84/pause", "", 404}, {"POST", "/*/pause", "", 404}, {"POST", "/%3E/resume", "", 404}, {"POST", "/a%20b/pause", "", 404}, {"DELETE", "/a..b/finalize", "", 404},
+		{"POST", "/a/pause", "", 200}, {"POST", "/a/pause", "", 200}, {"POST", "/a/resume", "", 200},
+		{"POST", "/b/pause", "", 404},
+		{"DELETE", "/a/finalize", "", 409}, {"POST", "/a/finalize", "", 409},
+		{"POST", "/a/finalize", `{"whenCaughtUp": 1}`, 400}, {"POST", "/a/finalize", `{"whenCaughtUp": true}`, 200},
+		{"DELETE", "/a/finalize", "", 200}, {"POST", "/../a/pause", "", 404}, {"POST", "/a%2Fpause", "", 405},
+		{"POST", "/%2e%2e/pause", "", 404}, {"POST", "/a/paus", "", 404},
+		{"POST", "/%C2%84/pause", "", 404}, {"POST", "/*/pause", "", 404}, {"POST", "/%3E/resume", "", 404},
+		{"POST", "/a%20b/pause", "", 404}, {"DELETE", "/a..b/finalize", "", 404},
 	} {
 		if a := r.ask("operator", c.method, PathJobs+c.path, c.body); a.code != c.code {
 			t.Errorf("%s %s %s: %d %s", c.method, c.path, c.body, a.code, a.body)
 		}
 	}
 	r.run(j, &job.Status{Job: "a", Phase: job.PhaseFollowing, CanFinalize: true})
-	if a := into[Job](t, r.ask("operator", "POST", PathJobs+"/a/finalize", "")); !a.Wish.Finalize || a.State != service.Running || a.Worker != "w1" || a.CopyPercent != 100 {
+	if a := into[Job](t, r.ask("operator", "POST", PathJobs+"/a/finalize", "")); !a.Wish.Finalize ||
+		a.State != service.Running || a.Worker != "w1" || a.CopyPercent != 100 {
 		t.Errorf("%+v", a)
 	}
 	r.report(j, &job.Status{Job: "a", Phase: job.PhaseFinalizing})
@@ -220,7 +252,8 @@ func TestWishes(t *testing.T) {
 		t.Errorf("%d %s", a.code, a.body)
 	}
 	trail := into[Audit](t, r.ask("admin", "GET", PathAudit+"?job=a&limit=3", ""))
-	if len(trail.Changes) != 3 || trail.Changes[0].What != "remove" || trail.Changes[0].Who != "admin" || trail.Changes[0].From != "127.0.0.1" || trail.Changes[1].Refused == "" || trail.Next == 0 {
+	if len(trail.Changes) != 3 || trail.Changes[0].What != "remove" || trail.Changes[0].Who != "admin" ||
+		trail.Changes[0].From != "127.0.0.1" || trail.Changes[1].Refused == "" || trail.Next == 0 {
 		t.Errorf("%+v", trail)
 	}
 	more := into[Audit](t, r.ask("admin", "GET", PathAudit+"?limit=1000&before="+itoa(int(trail.Next)), ""))
@@ -255,12 +288,14 @@ func TestList(t *testing.T) {
 	if want := []string{"Shop-a", "a", "b", "c", "shop.b"}; !slices.Equal(all, want) {
 		t.Errorf("%v", all)
 	}
-	for query, want := range map[string][]string{"?state=paused": {"b"}, "?q=SHOP": {"Shop-a", "shop.b"}, "?q=<script>": nil, "?limit=5": {"Shop-a", "a", "b", "c", "shop.b"}} {
+	for query, want := range map[string][]string{"?state=paused": {"b"}, "?q=SHOP": {"Shop-a", "shop.b"},
+		"?q=<script>": nil, "?limit=5": {"Shop-a", "a", "b", "c", "shop.b"}} {
 		if got, next := names(query); !slices.Equal(got, want) || next != "" {
 			t.Errorf("%s: %v %q", query, got, next)
 		}
 	}
-	for _, bad := range []string{"?limit=0", "?limit=1001", "?limit=x", "?limit=", "?state=lost", "?state=", "?page=2", "?limit=1&limit=2", "?cursor=" + strings.Repeat("x", 300), "?q=%ff", "?q=%zz", "?q=a;b"} {
+	for _, bad := range []string{"?limit=0", "?limit=1001", "?limit=x", "?limit=", "?state=lost", "?state=", "?page=2",
+		"?limit=1&limit=2", "?cursor=" + strings.Repeat("x", 300), "?q=%ff", "?q=%zz", "?q=a;b"} {
 		if a := r.ask("viewer", "GET", PathJobs+bad, ""); a.code != 400 || a.failure(t).Code != operate.Invalid {
 			t.Errorf("%s: %d %s", bad, a.code, a.body)
 		}
@@ -273,13 +308,16 @@ func TestHiddenJobs(t *testing.T) {
 	r.make("shop-a")
 	hidden := r.make("bank")
 	r.run(hidden, &job.Status{Job: "bank", Phase: job.PhaseFollowing})
-	if err := r.hub.Workers.Present(t.Context(), &service.Worker{Name: "w1", Jobs: []string{"bank", "shop-a"}}); err != nil {
+	if err := r.hub.Workers.Present(t.Context(),
+		&service.Worker{Name: "w1", Jobs: []string{"bank", "shop-a"}}); err != nil {
 		t.Fatal(err)
 	}
 	r.until("bank", func(*service.Job) bool { return len(r.view.Workers()) == 1 })
 	none := r.ask("some", "GET", PathJobs+"/nothing", "").failure(t).Error
-	for _, c := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/pause"}, {"POST", "/resume"}, {"POST", "/finalize"}, {"DELETE", "/finalize"}, {"GET", "/points"}, {"GET", "/log"}} {
-		if a := r.ask("some", c[0], PathJobs+"/bank"+c[1], ""); a.code != 404 || a.failure(t).Error != strings.ReplaceAll(none, "nothing", "bank") {
+	for _, c := range [][2]string{{"GET", ""}, {"DELETE", ""}, {"POST", "/pause"}, {"POST", "/resume"},
+		{"POST", "/finalize"}, {"DELETE", "/finalize"}, {"GET", "/points"}, {"GET", "/log"}} {
+		if a := r.ask("some", c[0], PathJobs+"/bank"+c[1], ""); a.code != 404 ||
+			a.failure(t).Error != strings.ReplaceAll(none, "nothing", "bank") {
 			t.Errorf("%v: %d %s", c, a.code, a.body)
 		}
 	}
@@ -296,12 +334,14 @@ func TestHiddenJobs(t *testing.T) {
 		if a := r.ask("some", "GET", path, ""); a.code != 200 || strings.Contains(string(a.body), "bank") {
 			t.Errorf("%s: %d %s", path, a.code, a.body)
 		}
-		if a := r.ask("admin", "GET", path, ""); !strings.Contains(string(a.body), "bank") && !strings.Contains(path, "?job") {
+		if a := r.ask("admin", "GET", path, ""); !strings.Contains(string(a.body), "bank") &&
+			!strings.Contains(path, "?job") {
 			t.Errorf("%s: an administrator does not see it: %s", path, a.body)
 		}
 	}
 	s := r.listen("some")
-	if first := s.next(); first.kind != "snapshot" || strings.Contains(first.data, "bank") || !strings.Contains(first.data, "shop-a") {
+	if first := s.next(); first.kind != "snapshot" || strings.Contains(first.data, "bank") ||
+		!strings.Contains(first.data, "shop-a") {
 		t.Errorf("%+v", first)
 	}
 	r.report(hidden, &job.Status{Job: "bank", Phase: job.PhaseFinalizing})
@@ -322,9 +362,12 @@ func TestMetrics(t *testing.T) {
 	r.run(j, st)
 	r.make("new")
 	text := string(r.ask("viewer", "GET", PathMetrics, "").body)
-	for _, want := range []string{`millrace_lag_seconds{job="shop-a"} 1.5`, `millrace_copied_bytes_total{job="shop-a"} 1000`, `millrace_copied_documents_total{job="shop-a"} 10`,
-		`millrace_applied_operations_total{job="shop-a"} 42`, `millrace_conflicts_total{job="shop-a"} 3`, `millrace_phase{job="shop-a",phase="following"} 1`,
-		`millrace_job_state{job="shop-a",state="running"} 1`, `millrace_job_state{job="new",state="waiting"} 1`, "millrace_workers 0", `millrace_build_info{revision="abc",version="v1"} 1`,
+	for _, want := range []string{`millrace_lag_seconds{job="shop-a"} 1.5`,
+		`millrace_copied_bytes_total{job="shop-a"} 1000`, `millrace_copied_documents_total{job="shop-a"} 10`,
+		`millrace_applied_operations_total{job="shop-a"} 42`, `millrace_conflicts_total{job="shop-a"} 3`,
+		`millrace_phase{job="shop-a",phase="following"} 1`,
+		`millrace_job_state{job="shop-a",state="running"} 1`, `millrace_job_state{job="new",state="waiting"} 1`,
+		"millrace_workers 0", `millrace_build_info{revision="abc",version="v1"} 1`,
 		"# TYPE millrace_lag_seconds gauge", "# TYPE millrace_copied_bytes_total counter"} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s in\n%s", want, text)
@@ -340,8 +383,9 @@ func TestHostileTexts(t *testing.T) {
 	r := newRig(t)
 	j := r.make("a")
 	const evil = "<script>alert(1)</script>\x1b[2J\u202eabc\u2028\x00"
-	if err := r.hub.Jobs.Report(t.Context(), "a", &service.Report{UID: j.UID, Run: "r1", Worker: evil, State: service.Failed, At: time.Now(), Error: evil, Hint: evil,
-		Status: &job.Status{Job: evil, Phase: job.Phase(evil), Source: evil}}); err != nil {
+	if err := r.hub.Jobs.Report(t.Context(), "a",
+		&service.Report{UID: j.UID, Run: "r1", Worker: evil, State: service.Failed, At: time.Now(), Error: evil, Hint: evil,
+			Status: &job.Status{Job: evil, Phase: job.Phase(evil), Source: evil}}); err != nil {
 		t.Fatal(err)
 	}
 	r.until("a", func(j *service.Job) bool { return j.State() == service.Failed })
@@ -375,8 +419,10 @@ func TestForeigners(t *testing.T) {
 		{"GET", "/livez", []string{"Host", "evil.example"}, 403, CodeForeign},
 		{"POST", PathJobs + "/a/pause", []string{"Origin", "http://evil.example"}, 403, CodeForeign},
 		{"POST", PathJobs + "/a/pause", []string{"Sec-Fetch-Site", "cross-site"}, 403, CodeForeign},
-		{"PUT", PathJobs, nil, 405, CodeMethod}, {"GET", PathJobs + "/a/pause", nil, 405, CodeMethod}, {"POST", "/livez", nil, 405, CodeMethod},
-		{"GET", "/", nil, 404, operate.NotFound}, {"GET", "/api/v2/jobs", nil, 404, operate.NotFound}, {"GET", "/api/v1//jobs", nil, 404, operate.NotFound},
+		{"PUT", PathJobs, nil, 405, CodeMethod}, {"GET", PathJobs + "/a/pause", nil, 405, CodeMethod},
+		{"POST", "/livez", nil, 405, CodeMethod},
+		{"GET", "/", nil, 404, operate.NotFound}, {"GET", "/api/v2/jobs", nil, 404, operate.NotFound},
+		{"GET", "/api/v1//jobs", nil, 404, operate.NotFound},
 		{"GET", PathJobs + "/", nil, 404, operate.NotFound},
 	} {
 		a := r.ask("admin", c.method, c.path, "", c.header...)
@@ -393,7 +439,8 @@ func TestInternalErrorsStayInside(t *testing.T) {
 	r.hub.Close()
 	a := r.ask("admin", "POST", PathJobs+"/a/pause", "")
 	f := a.failure(t)
-	if a.code < 500 || f.Code != CodeInternal && f.Code != CodeUnavailable || strings.Contains(strings.ToLower(string(a.body)), "nats") {
+	if a.code < 500 || f.Code != CodeInternal && f.Code != CodeUnavailable ||
+		strings.Contains(strings.ToLower(string(a.body)), "nats") {
 		t.Errorf("%d %s", a.code, a.body)
 	}
 	if id := f.Hint[strings.LastIndex(f.Hint, " ")+1:]; !strings.Contains(r.log.String(), id) {

@@ -168,7 +168,8 @@ func (c *Client) job(ctx context.Context, method, path, name string, what any) (
 
 // call sends what as the body, nothing if it is nil.
 func (c *Client) call(ctx context.Context, method, path string, what, into any) (int, error) {
-	res, err := server.Exchange(ctx, c.http, server.Request{Method: method, URL: c.address + path, Token: c.token, What: what})
+	res, err := server.Exchange(ctx, c.http,
+		server.Request{Method: method, URL: c.address + path, Token: c.token, What: what})
 	if err != nil {
 		return 0, c.unanswered(err)
 	}
@@ -176,7 +177,8 @@ func (c *Client) call(ctx context.Context, method, path string, what, into any) 
 		return res.Code, c.refused(res)
 	}
 	if err := json.Unmarshal(res.Body, into); err != nil {
-		return 0, mongo.WithHint(fmt.Errorf("the reply from %s is not one of millrace: %w", c.address, err), "check the address")
+		return 0, mongo.WithHint(fmt.Errorf("the reply from %s is not one of millrace: %w", c.address, err),
+			"check the address")
 	}
 	return res.Code, nil
 }
@@ -184,7 +186,8 @@ func (c *Client) call(ctx context.Context, method, path string, what, into any) 
 // unanswered is the error of a request that had no reply.
 func (c *Client) unanswered(err error) error {
 	return mongo.WithHint(fmt.Errorf("request to %s: %w", c.address, err),
-		cmp.Or(server.TLSHint(err, "the other side"), "check that millrace serve runs, or the sync, and that the address is the one that it printed"))
+		cmp.Or(server.TLSHint(err, "the other side"),
+			"check that millrace serve runs, or the sync, and that the address is the one that it printed"))
 }
 
 func (c *Client) refused(res server.Reply) error {
@@ -193,12 +196,14 @@ func (c *Client) refused(res server.Reply) error {
 	}
 	r := &Refused{Status: res.Code}
 	if json.Unmarshal(res.Body, &r.Failure) != nil || r.Failure.Error == "" {
-		return mongo.WithHint(fmt.Errorf("%s replies %s", c.address, res.Status), "check the address: it may be of something else")
+		return mongo.WithHint(fmt.Errorf("%s replies %s", c.address, res.Status),
+			"check the address: it may be of something else")
 	}
 	hint := r.Hint
 	switch r.Code {
 	case CodeNoToken:
-		hint = "set MILLRACE_TOKEN to a token of the service, such as that in the file token of its --data-dir, or to that of the sync; for a sync of this machine and user that is not needed"
+		hint = "set MILLRACE_TOKEN to a token of the service, such as that in the file token of its --data-dir, or to that " +
+			"of the sync; for a sync of this machine and user that is not needed"
 	case "":
 		hint = "the process is of an older version: use the millrace command of that version"
 	}

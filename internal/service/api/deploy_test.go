@@ -21,9 +21,11 @@ func TestDeployedNamesExist(t *testing.T) {
 	st := &job.Status{Job: "shop-a", Phase: job.PhaseFollowing}
 	st.Follow.LagSeconds, st.Follow.WindowSeconds = 1.5, 3600
 	st.Follow.Holding = &progress.Holding{Shard: "s1", Seconds: 7}
-	st.Shards, st.Routers = []progress.Shard{{Shard: "s1", LagSeconds: 2}}, []progress.Router{{Router: "r1:27017", Commands: 3}}
+	st.Shards, st.Routers = []progress.Shard{{Shard: "s1", LagSeconds: 2}},
+		[]progress.Router{{Router: "r1:27017", Commands: 3}}
 	r.run(j, st)
-	if err := r.hub.Alerts.Set(t.Context(), &service.Alert{ID: "1", Kind: service.AlertLag, Job: "shop-a", FiredAt: time.Now()}); err != nil {
+	if err := r.hub.Alerts.Set(t.Context(),
+		&service.Alert{ID: "1", Kind: service.AlertLag, Job: "shop-a", FiredAt: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	for len(r.view.Alerts()) == 0 {
@@ -93,7 +95,8 @@ func TestDeployedNamesExist(t *testing.T) {
 			}
 		}
 	}
-	if board.Title == "" || board.UID == "" || len(board.Panels) < 10 || len(board.Templating.List) != 2 || check("the variable job", board.Templating.List[1].Query) != 1 {
+	if board.Title == "" || board.UID == "" || len(board.Panels) < 10 || len(board.Templating.List) != 2 ||
+		check("the variable job", board.Templating.List[1].Query) != 1 {
 		t.Errorf("the board: %s, %d panels, %+v", board.Title, len(board.Panels), board.Templating)
 	}
 }

@@ -10,7 +10,8 @@ import (
 func TestElsewhere(t *testing.T) {
 	r := newRig(t)
 	for _, name := range []string{"shop-a", "other"} {
-		if a := r.ask("admin", http.MethodPost, PathJobs, `{"name": "`+name+`", "settings": `+someSettings+`}`); a.code != http.StatusCreated {
+		if a := r.ask("admin", http.MethodPost, PathJobs, `{"name": "`+name+`", "settings": `+someSettings+
+			`}`); a.code != http.StatusCreated {
 			t.Fatalf("%d %s", a.code, a.body)
 		}
 	}

@@ -84,6 +84,13 @@ func (b *board) look(view View) (now []posted, fresh bool, err error) {
 	return next, true, nil
 }
 
+// news are told to those who listen, until ended is closed.
+type news struct {
+	view  View
+	board board
+	ended <-chan struct{}
+}
+
 // listener is one who listens.
 type listener struct {
 	*call
@@ -96,36 +103,34 @@ type listener struct {
 }
 
 // events tells of jobs until the listener goes, the token is no more, or the server ends.
-func (a *API) events(c *call) (any, error) {
-	if _, err := c.query(); err != nil {
-		return nil, err
-	}
-	defer a.board.listeners.Add(-1)
-	if a.board.listeners.Add(1) > maxListeners {
+func (n *news) events(c *call) (any, error) {
+	defer n.board.listeners.Add(-1)
+	if n.board.listeners.Add(1) > maxListeners {
 		c.w.Header().Set("Retry-After", "60")
-		return nil, refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already", maxListeners)
+		return nil, refuse(http.StatusTooManyRequests, CodeTooMany, "end some of them", "%d listen to events already",
+			maxListeners)
 	}
 	l := &listener{call: c, rc: http.NewResponseController(c.w), told: map[string]uint64{}}
 	_ = l.rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
 	c.w.Header().Set("Content-Type", "text/event-stream")
 	c.w.Header().Set("X-Accel-Buffering", "no")
 	// A write that fails has nobody to tell it to.
-	if a.tell(l, true) == nil {
-		a.follow(l)
+	if n.tell(l, true) == nil {
+		n.follow(l)
 	}
 	return sent{}, nil
 }
 
-func (a *API) follow(l *listener) {
+func (n *news) follow(l *listener) {
 	heartbeat := time.NewTicker(heartbeatEvery)
 	defer heartbeat.Stop()
-	for a.sleep(l, heartbeat.C) == nil && a.tell(l, false) == nil {
+	for n.sleep(l, heartbeat.C) == nil && n.tell(l, false) == nil {
 	}
 }
 
 // sleep waits for something to tell, and at least so long that what happens meanwhile
 // is told together.
-func (a *API) sleep(l *listener, heartbeat <-chan time.Time) error {
+func (n *news) sleep(l *listener, heartbeat <-chan time.Time) error {
 	pause, again := time.NewTimer(eventsEvery), time.NewTimer(lookAgain)
 	defer pause.Stop()
 	defer again.Stop()
@@ -142,19 +147,19 @@ func (a *API) sleep(l *listener, heartbeat <-chan time.Time) error {
 		case <-again.C:
 			return nil
 		case <-heartbeat:
-			if err := a.beat(l); err != nil {
+			if err := n.beat(l); err != nil {
 				return err
 			}
 		case <-l.Context().Done():
 			return l.Context().Err()
-		case <-a.ended:
+		case <-n.ended:
 			return http.ErrServerClosed
 		}
 	}
 }
 
 // beat shows that the connection lives, and ends it where the token is another's by now.
-func (a *API) beat(l *listener) error {
+func (n *news) beat(l *listener) error {
 	now := l.again()
 	if now == nil || now.Name != l.caller.Name || now.Role != l.caller.Role || !slices.Equal(now.Jobs, l.caller.Jobs) {
 		return ErrWrongToken
@@ -163,9 +168,9 @@ func (a *API) beat(l *listener) error {
 }
 
 // tell sends what is new to the listener: all of it in one event, or an event each.
-func (a *API) tell(l *listener, all bool) error {
-	l.changed, _ = a.view.Changed()
-	jobs, fresh, err := a.board.look(a.view)
+func (n *news) tell(l *listener, all bool) error {
+	l.changed, _ = n.view.Changed()
+	jobs, fresh, err := n.board.look(n.view)
 	if l.fresh = fresh; err != nil {
 		return err
 	}

@@ -103,7 +103,8 @@ func TestEvents(t *testing.T) {
 // TestErrorsVeiled: errors quote documents, which are for operators, also in events.
 func TestErrorsVeiled(t *testing.T) {
 	r := newRig(t)
-	r.run(r.make("a"), &job.Status{Job: "a", Phase: job.PhaseFollowing, Error: `insert into shop.orders, _id "ada": refused`})
+	r.run(r.make("a"), &job.Status{Job: "a", Phase: job.PhaseFollowing,
+		Error: `insert into shop.orders, _id "ada": refused`})
 	for who, sees := range map[string]bool{"viewer": false, "operator": true, "admin": true} {
 		texts := map[string]string{"events": r.listen(who).until("snapshot").data}
 		for _, path := range []string{PathJobs, PathJobs + "/a"} {
@@ -152,7 +153,7 @@ func TestNoChangeIsMissedBetweenTwoLooks(t *testing.T) {
 		for fresh, want := range map[bool]time.Duration{false: eventsEvery, true: lookAgain} {
 			l := &listener{call: &call{Request: httptest.NewRequest(http.MethodGet, PathEvents, nil)}, fresh: fresh}
 			began := time.Now()
-			if err := (&API{}).sleep(l, nil); err != nil || time.Since(began) != want {
+			if err := (&news{}).sleep(l, nil); err != nil || time.Since(began) != want {
 				t.Errorf("fresh %v: %s, %v", fresh, time.Since(began), err)
 			}
 		}
@@ -174,12 +175,13 @@ func TestSlowListener(t *testing.T) {
 		}
 		defer c.Close()
 		_ = c.(*net.TCPConn).SetReadBuffer(1 << 10)
-		if _, err := io.WriteString(c, "GET "+PathEvents+" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+r.tokens["viewer"]+"\r\n\r\n"); err != nil {
+		if _, err := io.WriteString(c, "GET "+PathEvents+" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer "+
+			r.tokens["viewer"]+"\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
 		idle = append(idle, c)
 	}
-	for r.api.board.listeners.Load() != int64(len(idle)) {
+	for r.api.news.board.listeners.Load() != int64(len(idle)) {
 		time.Sleep(time.Millisecond)
 	}
 	live := r.listen("viewer")
@@ -188,7 +190,8 @@ func TestSlowListener(t *testing.T) {
 	text := strings.Repeat("x", 100<<10)
 	for round := range 4 {
 		for _, j := range jobs {
-			if err := r.hub.Jobs.Report(t.Context(), j.Name, &service.Report{UID: j.UID, Run: "r", State: service.Failed, At: time.Now(), Error: text + itoa(round)}); err != nil {
+			if err := r.hub.Jobs.Report(t.Context(), j.Name, &service.Report{UID: j.UID, Run: "r", State: service.Failed,
+				At: time.Now(), Error: text + itoa(round)}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -213,10 +216,10 @@ func TestSlowListener(t *testing.T) {
 // TestTooManyListeners: the last is refused, and there is room once one has gone.
 func TestTooManyListeners(t *testing.T) {
 	r := newRig(t)
-	r.api.board.listeners.Store(maxListeners)
+	r.api.news.board.listeners.Store(maxListeners)
 	if a := r.ask("viewer", "GET", PathEvents, ""); a.code != 429 || a.failure(t).Code != CodeTooMany {
 		t.Errorf("%d %s", a.code, a.body)
 	}
-	r.api.board.listeners.Add(-1)
+	r.api.news.board.listeners.Add(-1)
 	r.listen("viewer").until("snapshot")
 }

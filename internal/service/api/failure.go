@@ -95,9 +95,11 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 		}
 		return status(refused.Code), f
 	case errors.As(err, &large):
-		return http.StatusRequestEntityTooLarge, Failure{Error: fmt.Sprintf("the body is larger than %d bytes", large.Limit), Hint: "use patterns in place of lists", Code: CodeTooLarge}
+		return http.StatusRequestEntityTooLarge, Failure{Error: fmt.Sprintf("the body is larger than %d bytes", large.Limit),
+			Hint: "use patterns in place of lists", Code: CodeTooLarge}
 	case errors.Is(err, hub.ErrChanged):
-		return http.StatusConflict, Failure{Error: hub.ErrChanged.Error(), Hint: "look at it, and try again", Code: operate.Conflict}
+		return http.StatusConflict, Failure{Error: hub.ErrChanged.Error(), Hint: "look at it, and try again",
+			Code: operate.Conflict}
 	}
 	id := rand.Text()[:10]
 	a.o.Log.Error("request failed", "request", r.Method+" "+r.Pattern, "id", id, "error", mongo.Brief(err))
@@ -105,9 +107,11 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 		if a.o.Desk != nil && a.o.Desk.Hub.Trouble() != nil {
 			return http.StatusServiceUnavailable, unwritable()
 		}
-		return http.StatusServiceUnavailable, Failure{Error: "the store of the service does not answer", Hint: "try again; the service's log has more under " + id, Code: CodeUnavailable}
+		return http.StatusServiceUnavailable, Failure{Error: "the store of the service does not answer",
+			Hint: "try again; the service's log has more under " + id, Code: CodeUnavailable}
 	}
-	return http.StatusInternalServerError, Failure{Error: "the service could not do this", Hint: "its log says why, under " + id, Code: CodeInternal}
+	return http.StatusInternalServerError, Failure{Error: "the service could not do this",
+		Hint: "its log says why, under " + id, Code: CodeInternal}
 }
 
 // unwritable is replied while the store cannot be written. Where it is, is for the log.
@@ -125,7 +129,8 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 func reply(w http.ResponseWriter, code int, body any) {
 	raw, err := encode(body)
 	if err != nil {
-		code, raw = http.StatusInternalServerError, []byte(`{"error":"the reply cannot be written as JSON","code":"internal"}`)
+		code, raw = http.StatusInternalServerError,
+			[]byte(`{"error":"the reply cannot be written as JSON","code":"internal"}`)
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)

@@ -32,7 +32,8 @@ func schemathesis(t *testing.T) string {
 	// Its programs name the path of the environment: it is made where it stays.
 	for _, line := range [][]string{
 		{"python3", "-m", "venv", "--clear", dir},
-		{filepath.Join(dir, "bin", "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--only-binary=:all:", "schemathesis==" + schemathesisVersion},
+		{filepath.Join(dir, "bin", "python"), "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet",
+			"--only-binary=:all:", "schemathesis==" + schemathesisVersion},
 	} {
 		if out, err := spawn.CommandContext(t.Context(), line[0], line[1:]...).CombinedOutput(); err != nil {
 			_ = os.RemoveAll(dir)
@@ -51,8 +52,10 @@ func TestBySchemathesis(t *testing.T) {
 	r.make("orders")
 	file := filepath.Join(t.TempDir(), "openapi.json")
 	write(t, file, string(r.api.openapi))
-	cmd := spawn.CommandContext(t.Context(), program, "run", file, "--url", r.url, "--header", "Authorization: Bearer "+r.tokens["admin"],
-		"--exclude-path", PathEvents, "--max-examples", "20", "--max-failures", "10", "--seed", "1", "--request-timeout", "10", "--no-shrink",
+	cmd := spawn.CommandContext(t.Context(), program, "run", file, "--url", r.url, "--header", "Authorization: Bearer "+
+		r.tokens["admin"],
+		"--exclude-path", PathEvents, "--max-examples", "20", "--max-failures", "10", "--seed", "1", "--request-timeout",
+		"10", "--no-shrink",
 		"--phases", "examples,coverage,fuzzing",
 		// Names that are none are answered like those of no job, and a body where none is
 		// wanted is not read.

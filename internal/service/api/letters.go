@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // The paths of dead letters. Their ids have slashes, and stand in the query.
@@ -28,16 +30,20 @@ const (
 	// lettersTime is how long a worker may take to answer: more than it tries, and less
 	// than replyTime.
 	lettersTime = 19 * time.Second
-	lettersPage = 100
 	// MediaLines is the type of an export.
 	MediaLines = "application/x-ndjson"
 )
 
-func (a *API) letterRoutes() []route {
+type letters struct {
+	desk *operate.Desk
+	log  *slog.Logger
+}
+
+func (l letters) routes() []route {
 	return []route{
-		{http.MethodGet, PathLetters, service.Viewer, a.letters, 0},
-		{http.MethodGet, PathLetter, service.Operator, a.letter, 0},
-		{http.MethodGet, PathLettersExport, service.Operator, a.exportLetters, endless},
+		{http.MethodGet, PathLetters, service.Viewer, asking(l.list, "ns", "state", "limit", "cursor"), 0},
+		{http.MethodGet, PathLetter, service.Operator, asking(l.one, "id"), 0},
+		{http.MethodGet, PathLettersExport, service.Operator, asking(l.export, "ns", "state"), endless},
 	}
 }
 
@@ -50,46 +56,30 @@ func ofJob(path, name string) string {
 	return strings.Replace(path, "{name}", url.PathEscape(name), 1)
 }
 
-func (a *API) letters(c *call) (any, error) {
-	q, err := c.query("ns", "state", "limit", "cursor")
-	if err != nil {
-		return nil, err
-	}
-	n := lettersPage
-	if q.Has("limit") {
-		if n, err = limit(q); err != nil {
-			return nil, err
-		}
-	}
-	return a.o.Desk.Letters(c.Context(), c.caller, c.PathValue("name"), service.LetterFilter{NS: q.Get("ns"), State: q.Get("state"), After: q.Get("cursor"), Limit: n})
+func (l letters) list(c *call) (any, error) {
+	return l.desk.Letters(c.Context(), c.caller, c.PathValue("name"),
+		service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state"), After: c.q.Get("cursor"), Limit: c.limit})
 }
 
-func (a *API) letter(c *call) (any, error) {
-	q, err := c.query("id")
-	if err != nil {
-		return nil, err
-	}
-	return a.o.Desk.Letter(c.Context(), c.caller, c.PathValue("name"), q.Get("id"))
+func (l letters) one(c *call) (any, error) {
+	return l.desk.Letter(c.Context(), c.caller, c.PathValue("name"), c.q.Get("id"))
 }
 
-// exportLetters sends lines as they come. Once it has begun, an error can be told by
-// breaking off alone.
-func (a *API) exportLetters(c *call) (any, error) {
-	q, err := c.query("ns", "state")
-	if err != nil {
-		return nil, err
-	}
+// export sends lines as they come. Once it has begun, an error can be told by breaking off
+// alone.
+func (l letters) export(c *call) (any, error) {
 	rc := http.NewResponseController(c.w)
 	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
 	_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime))
 	begun := false
-	err = a.o.Desk.ExportLetters(c.Context(), c.caller, c.PathValue("name"), service.LetterFilter{NS: q.Get("ns"), State: q.Get("state")}, func() io.Writer {
+	filter := service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state")}
+	err := l.desk.ExportLetters(c.Context(), c.caller, c.PathValue("name"), filter, func() io.Writer {
 		begun = true
 		c.w.Header().Set("Content-Type", MediaLines)
 		return &slowWriter{c.w, rc}
 	})
 	if err != nil && begun {
-		a.o.Log.Warn("an export of dead letters is broken off", "job", c.PathValue("name"), "error", mongo.Brief(err))
+		l.log.Warn("an export of dead letters is broken off", "job", c.PathValue("name"), "error", mongo.Brief(err))
 		panic(http.ErrAbortHandler)
 	}
 	return sent{}, err
@@ -112,17 +102,13 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (a *API) retryLetters(c *call) (any, error) {
-	var body RetryLetters
-	if err := c.body(&body, true, `{"id": "…"}, or nothing for all`); err != nil {
-		return nil, err
-	}
-	out, err := a.jobs.RetryLetters(c.Context(), c.caller, c.PathValue("name"), body.ID)
+func (j jobs) retryLetters(c *call, body RetryLetters) (any, error) {
+	out, err := j.RetryLetters(c.Context(), c.caller, c.PathValue("name"), body.ID)
 	if err != nil {
 		return nil, err
 	}
 	if c.old {
-		return a.show(c)
+		return j.show(c)
 	}
 	if !out.Done {
 		c.code = http.StatusAccepted
@@ -164,7 +150,8 @@ func (c *Client) RetryLetters(ctx context.Context, name, id string) (r service.L
 // ExportLetters copies the export of a job's dead letters: canonical extended JSON, one
 // a line.
 func (c *Client) ExportLetters(ctx context.Context, name string, f service.LetterFilter, to io.Writer) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+ofJob(PathLettersExport, name)+lettersQuery(f), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+ofJob(PathLettersExport, name)+lettersQuery(f),
+		nil)
 	if err != nil {
 		return fmt.Errorf("export dead letters: %w", err)
 	}
@@ -181,7 +168,8 @@ func (c *Client) ExportLetters(ctx context.Context, name string, f service.Lette
 		return errors.Join(err, c.refused(server.Reply{Code: res.StatusCode, Status: res.Status, Body: raw}))
 	}
 	if _, err := io.Copy(to, res.Body); err != nil {
-		return mongo.WithHint(fmt.Errorf("the export of dead letters has broken off: %w", err), "export again; the service's log may say why")
+		return mongo.WithHint(fmt.Errorf("the export of dead letters has broken off: %w", err),
+			"export again; the service's log may say why")
 	}
 	return nil
 }

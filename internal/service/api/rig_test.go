@@ -69,7 +69,8 @@ func newRig(t testing.TB) *rig {
 
 	r.file = filepath.Join(t.TempDir(), "tokens.yaml")
 	text := "tokens:\n"
-	for _, who := range []struct{ name, role, more string }{{"viewer", "viewer", ""}, {"operator", "operator", ""}, {"admin", "admin", ""},
+	for _, who := range []struct{ name, role, more string }{{"viewer", "viewer", ""}, {"operator", "operator", ""},
+		{"admin", "admin", ""},
 		{"some", "admin", ", jobs: [shop-*]"}} {
 		token, sum := NewToken()
 		r.tokens[who.name] = token
@@ -87,7 +88,8 @@ func newRig(t testing.TB) *rig {
 		}
 		return &service.Caller{Name: "ada@example.org", Role: service.Operator, Jobs: []string{"shop-*"}}
 	}
-	r.api, err = New(Options{Desk: &operate.Desk{Hub: r.hub, View: r.view, Now: time.Now}, Tokens: tokens, Elsewhere: elsewhere, Log: log, Loopback: true, Ready: r.hub.Ready, Version: "v1", Revision: "abc"})
+	r.api, err = New(Options{Desk: &operate.Desk{Hub: r.hub, View: r.view, Now: time.Now}, Tokens: tokens,
+		Elsewhere: elsewhere, Log: log, Loopback: true, Ready: r.hub.Ready, Version: "v1", Revision: "abc"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +216,8 @@ func (r *rig) until(name string, holds func(*service.Job) bool) {
 // run has a worker run a job and say how it stands.
 func (r *rig) run(j Job, st *job.Status) {
 	r.t.Helper()
-	if _, err := r.hub.Leases.Take(r.t.Context(), hub.Control(j.Name), service.Lease{Worker: "w1", Run: "r1", Since: time.Now()}); err != nil {
+	if _, err := r.hub.Leases.Take(r.t.Context(), hub.Control(j.Name),
+		service.Lease{Worker: "w1", Run: "r1", Since: time.Now()}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.report(j, st)
@@ -223,7 +226,8 @@ func (r *rig) run(j Job, st *job.Status) {
 func (r *rig) report(j Job, st *job.Status) {
 	r.t.Helper()
 	at := time.Now().UTC()
-	if err := r.hub.Jobs.Report(r.t.Context(), j.Name, &service.Report{UID: j.UID, Run: "r1", Worker: "w1", State: service.Running, At: at, Status: st}); err != nil {
+	if err := r.hub.Jobs.Report(r.t.Context(), j.Name,
+		&service.Report{UID: j.UID, Run: "r1", Worker: "w1", State: service.Running, At: at, Status: st}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.until(j.Name, func(j *service.Job) bool {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
@@ -54,46 +55,48 @@ func (a *API) routes() []route {
 	if a.o.Desk == nil {
 		return slices.Concat(a.controlRoutes(), a.singleRoutes())
 	}
-	return slices.Concat(a.workerRoutes(), a.recordRoutes(), a.controlRoutes(), a.jobRoutes(), a.verifyRoutes(), within(lettersTime, a.letterRoutes()), within(draftTime, a.draftRoutes()))
+	d := a.o.Desk
+	return slices.Concat(workers{d}.routes(), records{d}.routes(), a.controlRoutes(), a.jobRoutes(),
+		verifications{d}.routes(),
+		within(lettersTime, letters{d, a.o.Log}.routes()), within(draftTime, drafts{d}.routes()))
 }
 
 func (a *API) jobRoutes() []route {
 	return []route{
 		{http.MethodGet, PathReady, "", a.readyz, 0},
 		{http.MethodGet, PathOpenAPI, service.Viewer, a.describe, 0},
-		{http.MethodPost, PathJobs, service.Admin, a.create, 0},
-		{http.MethodDelete, PathJob, service.Admin, a.remove, 0},
-		{http.MethodGet, PathAlerts, service.Viewer, a.alerts, 0},
-		{http.MethodGet, PathAudit, service.Admin, a.audit, 0},
+		{http.MethodPost, PathJobs, service.Admin, a.jobs.create, 0},
+		{http.MethodDelete, PathJob, service.Admin, a.jobs.remove, 0},
 	}
 }
 
 // controlRoutes are those that a single process has, too.
 func (a *API) controlRoutes() []route {
-	finalizeTime := storeTime
+	j, finalizeTime := a.jobs, storeTime
 	if a.o.Desk == nil {
 		finalizeTime = endless
 	}
 	return []route{
 		{http.MethodGet, PathLive, "", a.livez, 0},
 		{http.MethodGet, PathMetrics, service.Viewer, a.metrics, 0},
-		{http.MethodGet, PathJobs, service.Viewer, a.list, 0},
-		{http.MethodGet, PathJob, service.Viewer, a.show, 0},
-		{http.MethodPost, PathPause, service.Operator, a.change(a.jobs.Pause), 0},
-		{http.MethodPost, PathResume, service.Operator, a.change(a.jobs.Resume), 0},
-		{http.MethodPost, PathFinalize, service.Operator, a.finalize, finalizeTime},
-		{http.MethodDelete, PathFinalize, service.Operator, a.change(a.jobs.CancelFinalize), 0},
-		{http.MethodPatch, PathLimits, service.Operator, a.limits, 0},
-		{http.MethodPost, PathLettersRetry, service.Operator, a.retryLetters, lettersTime},
-		{http.MethodGet, PathEvents, service.Viewer, a.events, endless},
+		{http.MethodGet, PathJobs, service.Viewer, asking(j.list, "limit", "cursor", "state", "q"), 0},
+		{http.MethodGet, PathJob, service.Viewer, j.show, 0},
+		{http.MethodPost, PathPause, service.Operator, change(j.Pause), 0},
+		{http.MethodPost, PathResume, service.Operator, change(j.Resume), 0},
+		{http.MethodPost, PathFinalize, service.Operator, taking(j.finalize, true, `{"whenCaughtUp": true}, or nothing`),
+			finalizeTime},
+		{http.MethodDelete, PathFinalize, service.Operator, change(j.CancelFinalize), 0},
+		{http.MethodPatch, PathLimits, service.Operator, taking(j.limits, false, limitsForm), 0},
+		{http.MethodPost, PathLettersRetry, service.Operator,
+			taking(j.retryLetters, true, `{"id": "…"}, or nothing for all`), lettersTime},
+		{http.MethodGet, PathEvents, service.Viewer, asking(a.news.events), endless},
 	}
 }
 
-// changes is something that operate does to a job.
-type changes func(context.Context, *service.Caller, string) (*service.Job, error)
+const limitsForm = `{"docsPerSecond": 1000, "bytesPerSecond": 0, "sourceLoad": "low", "targetLoad": "max"}, or some of these`
 
-// change is a request that changes a job, and replies with it.
-func (a *API) change(do changes) action {
+// change is a request for something that operate does to a job, and replies with it.
+func change(do func(context.Context, *service.Caller, string) (*service.Job, error)) action {
 	return func(c *call) (any, error) {
 		if _, err := c.query(); err != nil {
 			return nil, err
@@ -112,40 +115,43 @@ func (a *API) describe(c *call) (any, error) {
 	return sent{}, nil
 }
 
-// remove is taken note of; whoever runs the job lets go of it first.
-func (a *API) remove(c *call) (any, error) {
-	c.code = http.StatusAccepted
-	return a.change(a.o.Desk.Remove)(c)
+// jobs are those of a service, or the one of this process, which has no desk.
+type jobs struct {
+	Control
+	desk *operate.Desk
 }
 
-func (a *API) show(c *call) (any, error) {
-	j, err := a.jobs.Job(c.caller, c.PathValue("name"))
+// all are those that somebody sees.
+func (j jobs) all(c *service.Caller) []service.Job {
+	return j.After(c, "", math.MaxInt, func(*service.Job) bool { return true })
+}
+
+// remove is taken note of; whoever runs the job lets go of it first.
+func (j jobs) remove(c *call) (any, error) {
+	c.code = http.StatusAccepted
+	return change(j.desk.Remove)(c)
+}
+
+func (j jobs) show(c *call) (any, error) {
+	one, err := j.Job(c.caller, c.PathValue("name"))
 	if err != nil {
 		return nil, err
 	}
-	return c.job(j), nil
+	return c.job(one), nil
 }
 
-func (a *API) finalize(c *call) (any, error) {
-	var wish Finalize
-	if err := c.body(&wish, true, `{"whenCaughtUp": true}, or nothing`); err != nil {
-		return nil, err
-	}
-	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-		if a.o.Desk == nil { // it replies when the job has ended, and its process with it
+func (j jobs) finalize(c *call, wish Finalize) (any, error) {
+	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
+		if j.desk == nil { // it replies when the job has ended, and its process with it
 			unlimited(c.w)
 		}
-		return a.jobs.Finalize(ctx, who, name, wish.WhenCaughtUp)
+		return j.Finalize(ctx, who, name, wish.WhenCaughtUp)
 	})(c)
 }
 
-func (a *API) limits(c *call) (any, error) {
-	var l server.Limits
-	if err := c.body(&l, false, `{"docsPerSecond": 1000, "bytesPerSecond": 0, "sourceLoad": "low", "targetLoad": "max"}, or some of these`); err != nil {
-		return nil, err
-	}
-	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-		return a.jobs.Limit(ctx, who, name, l)
+func (j jobs) limits(c *call, l server.Limits) (any, error) {
+	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
+		return j.Limit(ctx, who, name, l)
 	})(c)
 }
 
@@ -159,7 +165,8 @@ func (c *call) body(into any, optional bool, form string) error {
 		return nil
 	}
 	if kind := c.mediaType(); kind != "application/json" && !c.old {
-		return refuse(http.StatusUnsupportedMediaType, CodeMediaType, "send Content-Type: application/json", "the body is said to be %q", kind)
+		return refuse(http.StatusUnsupportedMediaType, CodeMediaType, "send Content-Type: application/json",
+			"the body is said to be %q", kind)
 	}
 	return decode(raw, into, form)
 }
@@ -209,12 +216,12 @@ func short(s string, n int) string {
 	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
-func (a *API) create(c *call) (any, error) {
+func (j jobs) create(c *call) (any, error) {
 	def, err := c.definition()
 	if err != nil {
 		return nil, err
 	}
-	j, made, err := a.o.Desk.Create(c.Context(), c.caller, def)
+	one, made, err := j.desk.Create(c.Context(), c.caller, def)
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +229,7 @@ func (a *API) create(c *call) (any, error) {
 		c.code = http.StatusCreated
 		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(def.Name))
 	}
-	return JobOf(j), nil
+	return JobOf(one), nil
 }
 
 // definition is what is to be made: JSON, or YAML with the rest in the query.
@@ -249,7 +256,8 @@ func (c *call) definition() (d service.Definition, err error) {
 			return d, err
 		}
 		var n NewJob
-		if err := decode(raw, &n, `{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}}`); err != nil {
+		if err := decode(raw, &n,
+			`{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}}`); err != nil {
 			return d, err
 		}
 		d.Name, d.Labels, d.Wish.Paused = n.Name, n.Labels, n.Paused
@@ -257,7 +265,8 @@ func (c *call) definition() (d service.Definition, err error) {
 			return d, err
 		}
 	default:
-		return d, refuse(http.StatusUnsupportedMediaType, CodeMediaType, "send Content-Type: application/json, or application/yaml with ?name=", "the body is said to be %q", kind)
+		return d, refuse(http.StatusUnsupportedMediaType, CodeMediaType,
+			"send Content-Type: application/json, or application/yaml with ?name=", "the body is said to be %q", kind)
 	}
 	if !utf8.ValidString(d.Settings) {
 		return d, invalid("save it as UTF-8", "the settings are not UTF-8")
@@ -287,7 +296,8 @@ func settings(raw json.RawMessage) (string, error) {
 		return b.String(), nil
 	}
 	if len(raw) == 0 || raw[0] != '"' || json.Unmarshal(raw, &text) != nil {
-		return "", invalid("send them as a text of YAML, or as an object with the same keys", "the settings are missing, or neither a text nor an object")
+		return "", invalid("send them as a text of YAML, or as an object with the same keys",
+			"the settings are missing, or neither a text nor an object")
 	}
 	return text, nil
 }
@@ -312,7 +322,8 @@ func (c *call) query(known ...string) (url.Values, error) {
 	}
 	for name, values := range q {
 		if !slices.Contains(known, name) {
-			return nil, invalid(cmp.Or(strings.Join(known, ", "), "nothing")+" may be asked for here", "the query has %q, which means nothing here", short(name, 40))
+			return nil, invalid(cmp.Or(strings.Join(known, ", "), "nothing")+" may be asked for here",
+				"the query has %q, which means nothing here", short(name, 40))
 		}
 		if len(values) > 1 && name != "label" {
 			return nil, invalid("give it once", "the query has %s twice", name)
@@ -336,15 +347,8 @@ func limit(q url.Values) (int, error) {
 	return n, nil
 }
 
-func (a *API) list(c *call) (any, error) {
-	q, err := c.query("limit", "cursor", "state", "q")
-	if err != nil {
-		return nil, err
-	}
-	n, err := limit(q)
-	if err != nil {
-		return nil, err
-	}
+func (j jobs) list(c *call) (any, error) {
+	q, n := c.q, c.limit
 	state, cursor, search := service.State(q.Get("state")), q.Get("cursor"), strings.ToLower(q.Get("q"))
 	if q.Has("state") && !slices.Contains(service.States(), state) {
 		return nil, invalid(fmt.Sprintf("use one of %v", service.States()), "state %q is none", short(string(state), 40))
@@ -353,58 +357,14 @@ func (a *API) list(c *call) (any, error) {
 		return nil, invalid("", "cursor and q take up to %d bytes", maxSearch)
 	}
 	out := Jobs{Jobs: []Summary{}}
-	list := a.jobs.After(c.caller, cursor, n+1, func(j *service.Job) bool {
-		return (state == "" || j.State() == state) && strings.Contains(strings.ToLower(j.Definition.Name), search)
+	list := j.After(c.caller, cursor, n+1, func(one *service.Job) bool {
+		return (state == "" || one.State() == state) && strings.Contains(strings.ToLower(one.Definition.Name), search)
 	})
 	for i := range list[:min(n, len(list))] {
 		out.Jobs = append(out.Jobs, summary(&list[i]))
 	}
 	if len(list) > n {
 		out.Next = list[n-1].Definition.Name
-	}
-	return out, nil
-}
-
-func (a *API) workers(c *call) (any, error) {
-	list := a.o.Desk.Workers()
-	for i := range list {
-		w := &list[i]
-		seen := []string{}
-		for _, name := range w.Jobs {
-			if c.caller.Sees(name) {
-				seen = append(seen, name)
-			}
-		}
-		w.Jobs = seen
-	}
-	return Workers{list}, nil
-}
-
-func (a *API) audit(c *call) (any, error) {
-	q, err := c.query("job", "before", "limit")
-	if err != nil {
-		return nil, err
-	}
-	n, err := limit(q)
-	if err != nil {
-		return nil, err
-	}
-	before, err := before(q)
-	if err != nil {
-		return nil, err
-	}
-	if name := q.Get("job"); q.Has("job") {
-		if err := service.CheckName(name); err != nil {
-			return nil, invalid("", "%s", short(err.Error(), 300))
-		}
-	}
-	list, err := a.o.Desk.Trail(c.Context(), c.caller, q.Get("job"), before, n)
-	if err != nil {
-		return nil, err
-	}
-	out := Audit{Changes: list}
-	if len(list) == n {
-		out.Next = list[n-1].Seq
 	}
 	return out, nil
 }

@@ -29,23 +29,16 @@ type Alerts struct {
 	Past    []Alert `json:"past"`
 }
 
-func (a *API) alerts(c *call) (any, error) {
-	q, err := c.query("limit")
-	if err != nil {
-		return nil, err
-	}
-	n, err := limit(q)
-	if err != nil {
-		return nil, err
-	}
-	present, past := a.o.Desk.Alerts(c.caller, n)
+func (r records) alerts(c *call) (any, error) {
+	present, past := r.desk.Alerts(c.caller, c.limit)
 	return Alerts{shownAlerts(present), shownAlerts(past)}, nil
 }
 
 func shownAlerts(list []service.Alert) []Alert {
 	out := make([]Alert, 0, len(list))
 	for _, a := range list {
-		out = append(out, Alert{ID: a.ID, Kind: a.Kind, Job: a.Job, Text: short(a.Text, maxText), Hint: short(a.Hint, maxText), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt, Ending: a.Ending})
+		out = append(out, Alert{ID: a.ID, Kind: a.Kind, Job: a.Job, Text: short(a.Text, maxText),
+			Hint: short(a.Hint, maxText), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt, Ending: a.Ending})
 	}
 	return out
 }

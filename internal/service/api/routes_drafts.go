@@ -1,12 +1,14 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"time"
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // The paths of drafts, which are jobs that are not made yet.
@@ -24,12 +26,13 @@ const (
 	draftSample = 5
 )
 
-// draftRoutes are those of jobs that are not made yet.
-func (a *API) draftRoutes() []route {
+type drafts struct{ desk *operate.Desk }
+
+func (d drafts) routes() []route {
 	return []route{
-		{http.MethodPost, PathInspectDraft, service.Admin, a.inspectDraft, 0},
-		{http.MethodPost, PathPrecheckDraft, service.Admin, a.precheckDraft, 0},
-		{http.MethodPost, PathSampleDraft, service.Admin, a.sampleDraft, 0},
+		{http.MethodPost, PathInspectDraft, service.Admin, d.inspect, 0},
+		{http.MethodPost, PathPrecheckDraft, service.Admin, d.precheck, 0},
+		{http.MethodPost, PathSampleDraft, service.Admin, d.sample, 0},
 	}
 }
 
@@ -84,9 +87,9 @@ func (c *call) asked(into any, of *Draft, form string) (service.Draft, error) {
 	return of.draft()
 }
 
-func (a *API) inspectDraft(c *call) (any, error) {
+func (d drafts) inspect(c *call) (any, error) {
 	var body InspectDraft
-	d, err := c.asked(&body, &body.Draft, draftForm)
+	of, err := c.asked(&body, &body.Draft, draftForm)
 	if err != nil {
 		return nil, err
 	}
@@ -97,30 +100,29 @@ func (a *API) inspectDraft(c *call) (any, error) {
 	if n < 0 || n > maxPage {
 		return nil, invalid("", "limit is %d: want 0 to %d", n, maxPage)
 	}
-	return a.o.Desk.InspectDraft(c.Context(), c.caller, d, service.InspectAsk{After: body.After, Search: body.Search, Limit: n})
+	return d.desk.InspectDraft(c.Context(), c.caller, of,
+		service.InspectAsk{After: body.After, Search: body.Search, Limit: n})
 }
 
-func (a *API) precheckDraft(c *call) (any, error) {
+func (d drafts) precheck(c *call) (any, error) {
 	var body Draft
-	d, err := c.asked(&body, &body, draftForm)
+	of, err := c.asked(&body, &body, draftForm)
 	if err != nil {
 		return nil, err
 	}
-	return a.o.Desk.PrecheckDraft(c.Context(), c.caller, d)
+	return d.desk.PrecheckDraft(c.Context(), c.caller, of)
 }
 
-func (a *API) sampleDraft(c *call) (any, error) {
+func (d drafts) sample(c *call) (any, error) {
 	var body SampleDraft
-	d, err := c.asked(&body, &body.Draft, `{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}, "ns": "shop.orders"}`)
+	of, err := c.asked(&body, &body.Draft,
+		`{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}, "ns": "shop.orders"}`)
 	if err != nil {
 		return nil, err
 	}
 	if body.Documents < 0 || body.Documents > maxPage {
 		return nil, invalid("", "documents is %d: want 1 to %d", body.Documents, maxPage)
 	}
-	n := body.Documents
-	if n == 0 {
-		n = draftSample
-	}
-	return a.o.Desk.SampleDraft(c.Context(), c.caller, d, service.SampleAsk{NS: body.NS, Docs: n})
+	return d.desk.SampleDraft(c.Context(), c.caller, of,
+		service.SampleAsk{NS: body.NS, Docs: cmp.Or(body.Documents, draftSample)})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // The paths of what became of a job.
@@ -21,11 +22,15 @@ const (
 // defaultLast is how far back points go where nothing is said.
 const defaultLast = time.Hour
 
-// recordRoutes are those of figures over time and of the log.
-func (a *API) recordRoutes() []route {
+// records are what became of jobs, and what operators did and should know.
+type records struct{ desk *operate.Desk }
+
+func (r records) routes() []route {
 	return []route{
-		{http.MethodGet, PathPoints, service.Viewer, a.points, 0},
-		{http.MethodGet, PathLog, service.Viewer, a.log, 0},
+		{http.MethodGet, PathPoints, service.Viewer, asking(r.points, "from", "to", "last", "step"), 0},
+		{http.MethodGet, PathLog, service.Viewer, asking(r.log, "kind", "before", "limit"), 0},
+		{http.MethodGet, PathAlerts, service.Viewer, asking(r.alerts, "limit"), 0},
+		{http.MethodGet, PathAudit, service.Admin, asking(r.audit, "job", "before", "limit"), 0},
 	}
 }
 
@@ -108,25 +113,25 @@ func pointOf(b *service.Bucket) Point {
 		}
 		return &Range{r.Mean, r.Least, r.Most}
 	}
-	out := Point{At: b.Start, Seconds: b.Seconds, Docs: amount(b.Docs), Bytes: amount(b.Bytes), Operations: amount(b.Operations), AppliedBytes: amount(b.AppliedBytes),
+	out := Point{At: b.Start, Seconds: b.Seconds, Docs: amount(b.Docs), Bytes: amount(b.Bytes),
+		Operations: amount(b.Operations), AppliedBytes: amount(b.AppliedBytes),
 		LagSeconds: span(b.Lag), WindowSeconds: span(b.Window), CPUPercent: span(b.CPU), MemoryBytes: span(b.Memory)}
 	for _, s := range b.Shards {
 		amount := func(a service.Amount) Amount { return Amount{a.Sum, a.Rate(s.Seconds), a.Least, a.Most} }
-		out.Shards = append(out.Shards, ShardFigures{Shard: s.Shard, Docs: amount(s.Docs), Bytes: amount(s.Bytes), Changes: amount(s.Changes), ChangeBytes: amount(s.ChangeBytes),
+		out.Shards = append(out.Shards, ShardFigures{Shard: s.Shard, Docs: amount(s.Docs), Bytes: amount(s.Bytes),
+			Changes: amount(s.Changes), ChangeBytes: amount(s.ChangeBytes),
 			LagSeconds: span(s.Lag), WindowSeconds: span(s.Window)})
 	}
 	for _, r := range b.Routers {
 		amount := func(a service.Amount) Amount { return Amount{a.Sum, a.Rate(r.Seconds), a.Least, a.Most} }
-		out.Routers = append(out.Routers, RouterFigures{Router: r.Router, Commands: amount(r.Commands), Bytes: amount(r.Bytes)})
+		out.Routers = append(out.Routers, RouterFigures{Router: r.Router, Commands: amount(r.Commands),
+			Bytes: amount(r.Bytes)})
 	}
 	return out
 }
 
-func (a *API) points(c *call) (any, error) {
-	q, err := c.query("from", "to", "last", "step")
-	if err != nil {
-		return nil, err
-	}
+func (r records) points(c *call) (any, error) {
+	q := c.q
 	from, to, err := span(q, time.Now().UTC())
 	if err != nil {
 		return nil, err
@@ -137,11 +142,12 @@ func (a *API) points(c *call) (any, error) {
 			return nil, err
 		}
 	}
-	curve, err := a.o.Desk.Points(c.Context(), c.caller, c.PathValue("name"), from, to, step)
+	curve, err := r.desk.Points(c.Context(), c.caller, c.PathValue("name"), from, to, step)
 	if err != nil {
 		return nil, err
 	}
-	out := Points{From: curve.From, To: curve.To, StepSeconds: int64(curve.Step / time.Second), Points: make([]Point, len(curve.Points))}
+	out := Points{From: curve.From, To: curve.To, StepSeconds: int64(curve.Step / time.Second),
+		Points: make([]Point, len(curve.Points))}
 	for i := range curve.Points {
 		out.Points[i] = pointOf(&curve.Points[i])
 	}
@@ -188,30 +194,34 @@ func length(q url.Values, name string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-func (a *API) log(c *call) (any, error) {
-	q, err := c.query("kind", "before", "limit")
-	if err != nil {
-		return nil, err
-	}
-	n, err := limit(q)
-	if err != nil {
-		return nil, err
-	}
-	before, err := before(q)
-	if err != nil {
-		return nil, err
-	}
-	kind := service.EntryKind(q.Get("kind"))
-	if q.Has("kind") && !slices.Contains([]service.EntryKind{service.KindEvent, service.KindLog}, kind) {
+func (r records) log(c *call) (any, error) {
+	kind := service.EntryKind(c.q.Get("kind"))
+	if c.q.Has("kind") && !slices.Contains([]service.EntryKind{service.KindEvent, service.KindLog}, kind) {
 		return nil, invalid("use event or log", "kind %q is none", short(string(kind), 40))
 	}
-	list, err := a.o.Desk.Log(c.Context(), c.caller, c.PathValue("name"), kind, before, n)
+	list, err := r.desk.Log(c.Context(), c.caller, c.PathValue("name"), kind, c.before, c.limit)
 	if err != nil {
 		return nil, err
 	}
 	out := Log{Entries: list}
-	if len(list) == n {
-		out.Next = list[n-1].Seq
+	if len(list) == c.limit {
+		out.Next = list[c.limit-1].Seq
+	}
+	return out, nil
+}
+
+func (r records) audit(c *call) (any, error) {
+	name := c.q.Get("job")
+	if err := service.CheckName(name); err != nil && c.q.Has("job") {
+		return nil, invalid("", "%s", short(err.Error(), 300))
+	}
+	list, err := r.desk.Trail(c.Context(), c.caller, name, c.before, c.limit)
+	if err != nil {
+		return nil, err
+	}
+	out := Audit{Changes: list}
+	if len(list) == c.limit {
+		out.Next = list[c.limit-1].Seq
 	}
 	return out, nil
 }
@@ -240,7 +250,8 @@ func (c *Client) Points(ctx context.Context, name, last, step string) (p Points,
 }
 
 // Log is a page of a job's log, the newest first. before 0 is the end, kind "" is all.
-func (c *Client) Log(ctx context.Context, name string, kind service.EntryKind, before uint64, limit int) (l Log, err error) {
+func (c *Client) Log(ctx context.Context, name string, kind service.EntryKind, before uint64, limit int) (l Log,
+	err error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	if kind != "" {
 		q.Set("kind", string(kind))

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"net/http/pprof"
@@ -60,7 +59,8 @@ type single struct {
 func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("listen for control: %w", err), "choose another address with --listen; port 0 takes a free one")
+		return nil, mongo.WithHint(fmt.Errorf("listen for control: %w", err),
+			"choose another address with --listen; port 0 takes a free one")
 	}
 	o.Token = cmp.Or(o.Token, rand.Text())
 	s := &Single{options: o, listener: l, farewell: 5 * time.Second, deadline: replyTime}
@@ -114,16 +114,13 @@ func (s *Single) Serve(ctx context.Context) error {
 // singleRoutes are those that a service does not have. Those below /api/v1 are of before
 // a single process had the service's.
 func (a *API) singleRoutes() []route {
-	at := func(path string) string { return Prefix + path }
 	list := []route{
 		{http.MethodGet, server.PathHealth, "", func(*call) (any, error) { return server.Health{PID: os.Getpid()}, nil }, 0},
-		{http.MethodGet, at("/status"), service.Viewer, a.old(a.show), 0},
-		{http.MethodPost, at("/pause"), service.Operator, a.old(a.change(a.jobs.Pause)), 0},
-		{http.MethodPost, at("/resume"), service.Operator, a.old(a.change(a.jobs.Resume)), 0},
-		{http.MethodPatch, at("/limits"), service.Operator, a.old(a.limits), 0},
-		{http.MethodPost, at("/deadletters/retry"), service.Operator, a.old(a.retryLetters), lettersTime},
-		{http.MethodPost, at("/finalize"), service.Operator, a.old(a.finalize), endless},
-		{http.MethodDelete, at("/finalize"), service.Operator, a.old(a.change(a.jobs.CancelFinalize)), 0},
+	}
+	for _, rt := range a.controlRoutes() {
+		if rest, ok := strings.CutPrefix(rt.path, PathJob); ok {
+			list = append(list, route{rt.method, Prefix + cmp.Or(rest, "/status"), rt.role, a.old(rt.do), rt.time})
+		}
 	}
 	if a.o.single.options.PProf { // with the token, for profiles tell more than a status does
 		list = append(list, route{http.MethodGet, PathProfiles, service.Operator, profile, endless})
@@ -134,7 +131,7 @@ func (a *API) singleRoutes() []route {
 // old is a request to the one job, which it does not name.
 func (a *API) old(do action) action {
 	return func(c *call) (any, error) {
-		for _, j := range a.jobs.After(c.caller, "", math.MaxInt, func(*service.Job) bool { return true }) {
+		for _, j := range a.jobs.all(c.caller) {
 			c.SetPathValue("name", j.Definition.Name)
 		}
 		c.old = true

@@ -83,7 +83,8 @@ func Sum(token string) string {
 
 // OneToken are the tokens of a service that has no file of them: one, of an administrator.
 func OneToken(name, token string) *Tokens {
-	return &Tokens{now: time.Now, guesses: newGuesses(), list: []holder{{name: name, role: service.Admin, sum: sha256.Sum256([]byte(token))}}}
+	return &Tokens{now: time.Now, guesses: newGuesses(),
+		list: []holder{{name: name, role: service.Admin, sum: sha256.Sum256([]byte(token))}}}
 }
 
 // OpenTokens reads a file of tokens. What is wrong with it is a config.Problems.
@@ -150,7 +151,8 @@ func (t *Tokens) holders() []holder {
 	}
 	list, seen, err := readTokens(t.file)
 	if err != nil {
-		t.log.Error("the file of tokens has changed and cannot be used: the tokens before it go on", "file", t.file, "error", err)
+		t.log.Error("the file of tokens has changed and cannot be used: the tokens before it go on", "file", t.file, "error",
+			err)
 		return t.list
 	}
 	t.log.Info("the file of tokens was read again", "file", t.file, "tokens", len(list))
@@ -164,7 +166,8 @@ func stampOf(info os.FileInfo) stamp { return stamp{at: info.ModTime(), size: in
 func readTokens(file string) ([]holder, stamp, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, stamp{}, mongo.WithHint(fmt.Errorf("read the tokens: %w", err), "name a file with tokens: [{name, role, sha256}]")
+		return nil, stamp{}, mongo.WithHint(fmt.Errorf("read the tokens: %w", err),
+			"name a file with tokens: [{name, role, sha256}]")
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -172,7 +175,8 @@ func readTokens(file string) ([]holder, stamp, error) {
 		return nil, stamp{}, fmt.Errorf("read the tokens: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, stamp{}, config.Problems{{Where: "file " + file, What: "can be read or written by other users, and says who may enter", How: "chmod 600 " + file}}
+		return nil, stamp{}, config.Problems{{Where: "file " + file, What: "can be read or written by other users, and " +
+			"says who may enter", How: "chmod 600 " + file}}
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, yamlfile.MaxFile+1))
 	if err != nil {
@@ -202,7 +206,8 @@ func parseTokens(file string, raw []byte) ([]holder, error) {
 func readHolders(all yamlfile.Section) (list []holder) {
 	items := all.Items("tokens", tokensForm)
 	if len(items) == 0 || len(items) > maxTokens {
-		all.Bad("tokens", fmt.Sprintf("has %d entries", len(items)), fmt.Sprintf("have at least one, and at most %d", maxTokens))
+		all.Bad("tokens", fmt.Sprintf("has %d entries", len(items)),
+			fmt.Sprintf("have at least one, and at most %d", maxTokens))
 		return nil
 	}
 	for i, n := range items {
@@ -221,7 +226,8 @@ func readHolder(s yamlfile.Section, before []holder) (holder, bool) {
 	h := holder{name: s.Text("name"), role: service.Role(s.Text("role"))}
 	n := len(s.Problems)
 	if h.name == "" || len(h.name) > 100 || strings.ContainsFunc(h.name, notPlain) {
-		s.Bad("name", "is missing, longer than 100 bytes or has characters that cannot be shown", "name whoever has the token: the audit trail says so")
+		s.Bad("name", "is missing, longer than 100 bytes or has characters that cannot be shown",
+			"name whoever has the token: the audit trail says so")
 	}
 	if slices.ContainsFunc(before, func(o holder) bool { return o.name == h.name }) {
 		s.Bad("name", fmt.Sprintf("%q is there twice", h.name), "give each token a name of its own")

@@ -44,7 +44,8 @@ func TestTokenFileProblems(t *testing.T) {
 		write(t, file, text)
 		_, err := OpenTokens(file, slog.New(slog.DiscardHandler))
 		problems, ok := errors.AsType[config.Problems](err)
-		if !ok || len(problems) == 0 || !strings.Contains(fmt.Sprint(problems[0].Where, " ", problems[0].Setting, " ", problems[0].What), want) || problems[0].How == "" || strings.Contains(err.Error(), "supersecret") {
+		if !ok || len(problems) == 0 || !strings.Contains(fmt.Sprint(problems[0].Where, " ", problems[0].Setting, " ",
+			problems[0].What), want) || problems[0].How == "" || strings.Contains(err.Error(), "supersecret") {
 			t.Errorf("%.200q: %v", text, err)
 		}
 	}
@@ -52,7 +53,8 @@ func TestTokenFileProblems(t *testing.T) {
 	if err := os.Chmod(file, 0o640); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenTokens(file, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "chmod 600") {
+	if _, err := OpenTokens(file, slog.New(slog.DiscardHandler)); err == nil ||
+		!strings.Contains(err.Error(), "chmod 600") {
 		t.Errorf("a file for others: %v", err)
 	}
 }
@@ -113,7 +115,7 @@ func TestRevokedListener(t *testing.T) {
 	write(t, r.file, "tokens:\n  - {name: some, role: admin, sha256: "+sum+"}\n")
 	now := time.Now()
 	r.api.o.Tokens.now = func() time.Time { now = now.Add(2 * lookEvery); return now }
-	if err := r.api.beat(&listener{call: c}); err == nil {
+	if err := r.api.news.beat(&listener{call: c}); err == nil {
 		t.Error("it goes on")
 	}
 }
@@ -167,7 +169,8 @@ func TestTooManyOverHTTP(t *testing.T) {
 			t.Fatal(a.code)
 		}
 	}
-	if a := r.ask("guest", "GET", PathJobs, ""); a.code != 429 || a.failure(t).Code != CodeTooMany || a.header.Get("Retry-After") == "" {
+	if a := r.ask("guest", "GET", PathJobs, ""); a.code != 429 || a.failure(t).Code != CodeTooMany ||
+		a.header.Get("Retry-After") == "" {
 		t.Errorf("%d %s", a.code, a.body)
 	}
 }

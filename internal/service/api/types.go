@@ -95,7 +95,8 @@ type Removed struct {
 // summary is a job in short.
 func summary(j *service.Job) Summary {
 	d := &j.Definition
-	s := Summary{Name: d.Name, State: j.State(), Labels: d.Labels, Paused: d.Wish.Paused, Finalize: d.Wish.Finalize, Removed: d.Wish.Removed,
+	s := Summary{Name: d.Name, State: j.State(), Labels: d.Labels, Paused: d.Wish.Paused, Finalize: d.Wish.Finalize,
+		Removed:    d.Wish.Removed,
 		LagSeconds: -1, WindowSeconds: -1, ETASeconds: -1, CreatedAt: d.CreatedAt}
 	if s.Labels == nil {
 		s.Labels = map[string]string{}

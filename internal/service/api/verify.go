@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // The paths of verifications.
@@ -14,19 +15,25 @@ const (
 	PathVerifications  = PathJob + "/verifications"
 	PathVerification   = PathVerifications + "/{id}"
 	PathVerifySchedule = PathJob + "/verify-schedule"
+	// PathRepair is the path of the repair of what a verification has found.
+	PathRepair = PathVerification + "/repair"
 )
 
-func (a *API) verifyRoutes() []route {
+// verifications are those of jobs, with what they repair.
+type verifications struct{ desk *operate.Desk }
+
+func (v verifications) routes() []route {
 	return []route{
-		{http.MethodPost, PathVerifications, service.Operator, a.verify, 0},
-		{http.MethodGet, PathVerifications, service.Viewer, a.verifications, 0},
-		{http.MethodGet, PathVerification, service.Viewer, a.verification, 0},
-		{http.MethodDelete, PathVerification, service.Operator, a.cancelVerification, 0},
-		{http.MethodPost, PathRepair, service.Operator, a.repair, 0},
-		{http.MethodPut, PathVerifySchedule, service.Operator, a.verifySchedule, 0},
-		{http.MethodDelete, PathVerifySchedule, service.Operator, a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-			return a.o.Desk.ScheduleVerifications(ctx, who, name, nil)
-		}), 0},
+		{http.MethodPost, PathVerifications, service.Operator,
+			taking(v.verify, true, `{"id": "first", "samplePercent": 5, "include": ["shop.*"]}, or nothing`), 0},
+		{http.MethodGet, PathVerifications, service.Viewer, v.list, 0},
+		{http.MethodGet, PathVerification, service.Viewer, v.one, 0},
+		{http.MethodDelete, PathVerification, service.Operator, v.cancel, 0},
+		{http.MethodPost, PathRepair, service.Operator,
+			taking(v.repair, false, `{"all": true}, or {"documents": [{"ns": "shop.orders", "key": "…"}]}`), 0},
+		{http.MethodPut, PathVerifySchedule, service.Operator,
+			taking(v.schedule, false, `{"everyHours": 24, "samplePercent": 5, "bytesPerSecond": 10000000}`), 0},
+		{http.MethodDelete, PathVerifySchedule, service.Operator, v.scheduled(nil), 0},
 	}
 }
 
@@ -36,6 +43,13 @@ type NewVerification struct {
 	// the service makes up.
 	ID string `json:"id,omitempty"`
 	service.VerifyOptions
+}
+
+// NewRepair is the body that asks for a repair.
+type NewRepair struct {
+	// ID is that of the verification that repairs, as NewVerification has it.
+	ID string `json:"id,omitempty"`
+	operate.RepairWhat
 }
 
 // Verification is one of a job's. Findings are there when it has ended with a result.
@@ -75,44 +89,46 @@ type Verifications struct {
 
 func verificationOf(v *service.Verification) Verification {
 	w := &v.Wish
-	out := Verification{ID: w.ID, State: v.State(), Options: w.Options, Scheduled: w.Scheduled, CreatedAt: w.CreatedAt, CreatedBy: w.CreatedBy, CanceledBy: w.CanceledBy,
+	out := Verification{ID: w.ID, State: v.State(), Options: w.Options, Scheduled: w.Scheduled, CreatedAt: w.CreatedAt,
+		CreatedBy: w.CreatedBy, CanceledBy: w.CanceledBy,
 		Repair: v.Repair()}
 	if r := v.Report; r != nil {
-		out.Worker, out.Attempt, out.StartedAt, out.EndedAt, out.Progress = r.Worker, r.Attempt, &r.StartedAt, r.EndedAt, r.Progress
+		out.Worker, out.Attempt, out.StartedAt, out.EndedAt, out.Progress = r.Worker, r.Attempt, &r.StartedAt, r.EndedAt,
+			r.Progress
 		out.Helpers = r.Helpers
-		out.Differences, out.SchemaDifferences, out.Waits, out.Error, out.Hint = r.Progress.Differences, r.Schema, r.Waits, r.Error, r.Hint
+		out.Differences, out.SchemaDifferences, out.Waits, out.Error, out.Hint = r.Progress.Differences, r.Schema, r.Waits,
+			r.Error, r.Hint
 	}
 	return out
 }
 
-func (a *API) verify(c *call) (any, error) {
-	var n NewVerification
-	if err := c.body(&n, true, `{"id": "first", "samplePercent": 5, "include": ["shop.*"]}, or nothing`); err != nil {
-		return nil, err
-	}
-	v, made, err := a.o.Desk.Verify(c.Context(), c.caller, c.PathValue("name"), n.ID, n.VerifyOptions)
-	if err != nil {
-		return nil, err
-	}
-	return c.toVerify(v, made), nil
+func (v verifications) verify(c *call, n NewVerification) (any, error) {
+	return c.toVerify(v.desk.Verify(c.Context(), c.caller, c.PathValue("name"), n.ID, n.VerifyOptions))
+}
+
+func (v verifications) repair(c *call, n NewRepair) (any, error) {
+	return c.toVerify(v.desk.Repair(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"), n.ID, n.RepairWhat))
 }
 
 // toVerify replies to who has asked for a verification; made is false where it was there.
-func (c *call) toVerify(v *service.Verification, made bool) Verification {
+func (c *call) toVerify(v *service.Verification, made bool, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
 	if made {
 		c.code = http.StatusCreated
 		c.w.Header().Set("Location", PathJobs+"/"+url.PathEscape(v.Wish.Job)+"/verifications/"+url.PathEscape(v.Wish.ID))
 	}
-	return verificationOf(v)
+	return verificationOf(v), nil
 }
 
-func (a *API) verifications(c *call) (any, error) {
+func (v verifications) list(c *call) (any, error) {
 	name := c.PathValue("name")
-	list, err := a.o.Desk.Verifications(c.caller, name)
+	list, err := v.desk.Verifications(c.caller, name)
 	if err != nil {
 		return nil, err
 	}
-	j, err := a.o.Desk.Job(c.caller, name)
+	j, err := v.desk.Job(c.caller, name)
 	if err != nil {
 		return nil, err
 	}
@@ -123,32 +139,33 @@ func (a *API) verifications(c *call) (any, error) {
 	return out, nil
 }
 
-func (a *API) verification(c *call) (any, error) {
-	v, found, err := a.o.Desk.Verification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
+func (v verifications) one(c *call) (any, error) {
+	one, found, err := v.desk.Verification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
-	out := verificationOf(v)
+	out := verificationOf(one)
 	out.Findings = found
 	return out, nil
 }
 
-func (a *API) cancelVerification(c *call) (any, error) {
-	v, err := a.o.Desk.CancelVerification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
+func (v verifications) cancel(c *call) (any, error) {
+	one, err := v.desk.CancelVerification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
-	return verificationOf(v), nil
+	return verificationOf(one), nil
 }
 
-func (a *API) verifySchedule(c *call) (any, error) {
-	var s service.VerifySchedule
-	if err := c.body(&s, false, `{"everyHours": 24, "samplePercent": 5, "bytesPerSecond": 10000000}`); err != nil {
-		return nil, err
-	}
-	return a.change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-		return a.o.Desk.ScheduleVerifications(ctx, who, name, &s)
-	})(c)
+func (v verifications) schedule(c *call, s service.VerifySchedule) (any, error) {
+	return v.scheduled(&s)(c)
+}
+
+// scheduled has a job be verified again and again; nil has it not.
+func (v verifications) scheduled(s *service.VerifySchedule) action {
+	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
+		return v.desk.ScheduleVerifications(ctx, who, name, s)
+	})
 }
 
 // Verify asks for a verification of a job; made is false where one of its id is there
@@ -182,4 +199,11 @@ func (c *Client) ScheduleVerifications(ctx context.Context, name string, s *serv
 		return c.job(ctx, http.MethodDelete, PathVerifySchedule, name, nil)
 	}
 	return c.job(ctx, http.MethodPut, PathVerifySchedule, name, s)
+}
+
+// Repair asks for documents to be repaired that a verification of a job has found
+// different; made is false where that was asked for already.
+func (c *Client) Repair(ctx context.Context, name, of string, n NewRepair) (v Verification, made bool, err error) {
+	code, err := c.call(ctx, http.MethodPost, ofJob(PathVerifications, name)+"/"+url.PathEscape(of)+"/repair", n, &v)
+	return v, code == http.StatusCreated, err
 }

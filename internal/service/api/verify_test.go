@@ -23,7 +23,8 @@ func TestVerifications(t *testing.T) {
 		t.Errorf("a job that copies: %d %s", a.code, a.body)
 	}
 	r.report(j, &job.Status{Phase: job.PhaseFollowing})
-	for body, code := range map[string]int{`{"samplePercent": -1}`: 400, `{"samplePercent": 101}`: 400, `{"id": "../x"}`: 400, `{"include": ["a.b.*", "a.\\"]}`: 400, `{"include": [""]}`: 400,
+	for body, code := range map[string]int{`{"samplePercent": -1}`: 400, `{"samplePercent": 101}`: 400,
+		`{"id": "../x"}`: 400, `{"include": ["a.b.*", "a.\\"]}`: 400, `{"include": [""]}`: 400,
 		`{"bytesPerSecond": 5}`: 400, `{"patienceSeconds": 99999}`: 400, `{"whole": true}`: 400, `[]`: 400} {
 		if a := r.ask("operator", "POST", list, body); a.code != code {
 			t.Errorf("%s: %d %s", body, a.code, a.body)
@@ -34,7 +35,8 @@ func TestVerifications(t *testing.T) {
 	}
 	body := `{"id": "first", "samplePercent": 5, "include": ["shop.*"], "bytesPerSecond": 1000000, "patienceSeconds": 3}`
 	a := r.ask("operator", "POST", list, body)
-	if v := into[Verification](t, a); a.code != 201 || v.State != service.VerifyQueued || a.header.Get("Location") != list+"/first" {
+	if v := into[Verification](t, a); a.code != 201 || v.State != service.VerifyQueued || a.header.Get("Location") != list+
+		"/first" {
 		t.Errorf("%d %+v", a.code, v)
 	}
 	if a := r.ask("operator", "POST", list, body); a.code != 200 {
@@ -46,7 +48,8 @@ func TestVerifications(t *testing.T) {
 	if a := r.ask("operator", "POST", list, ""); a.code != 409 {
 		t.Errorf("a second one: %d", a.code)
 	}
-	if v := into[Verification](t, r.ask("operator", "DELETE", list+"/first", "")); v.State != service.VerifyCanceled || v.CanceledBy != "operator" {
+	if v := into[Verification](t, r.ask("operator", "DELETE", list+"/first", "")); v.State != service.VerifyCanceled ||
+		v.CanceledBy != "operator" {
 		t.Errorf("%+v", v)
 	}
 	if a := r.ask("operator", "DELETE", list+"/first", ""); a.code != 200 {
@@ -54,12 +57,15 @@ func TestVerifications(t *testing.T) {
 	}
 	made := into[Verification](t, r.ask("operator", "POST", list, ""))
 	now := time.Now().UTC()
-	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "a.b", TargetNS: "a.b", Differences: 1}}, Schema: []service.SchemaDifference{{NS: "a.b", What: "index", Detail: "gone"}}, WithValues: true,
-		Differences: []service.DocumentDifference{{NS: "a.b", TargetNS: "a.b", ID: "1", Key: "EAEAAAA", Kind: "content", Fields: []string{"x"}, Source: `{"x":"seen"}`, Target: `{"x":"seen"}`}}}
+	found := &service.Findings{Collections: []service.VerifiedCollection{{NS: "a.b", TargetNS: "a.b", Differences: 1}},
+		Schema: []service.SchemaDifference{{NS: "a.b", What: "index", Detail: "gone"}}, WithValues: true,
+		Differences: []service.DocumentDifference{{NS: "a.b", TargetNS: "a.b", ID: "1", Key: "EAEAAAA", Kind: "content",
+			Fields: []string{"x"}, Source: `{"x":"seen"}`, Target: `{"x":"seen"}`}}}
 	if err := r.hub.Verifications.PutFindings(t.Context(), "shop-a", made.ID, found); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.hub.Verifications.Report(t.Context(), "shop-a", made.ID, &service.VerifyReport{Run: "r", Worker: "w1", State: service.VerifyDifferent, StartedAt: now, EndedAt: &now, Schema: 1,
+	if err := r.hub.Verifications.Report(t.Context(), "shop-a", made.ID, &service.VerifyReport{Run: "r", Worker: "w1",
+		State: service.VerifyDifferent, StartedAt: now, EndedAt: &now, Schema: 1,
 		Progress: service.VerifyProgress{Differences: 1}}); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +73,8 @@ func TestVerifications(t *testing.T) {
 	for who, seen := range map[string]bool{"viewer": false, "operator": true} {
 		a := r.ask(who, "GET", list+"/"+made.ID, "")
 		v := into[Verification](t, a)
-		if v.State != service.VerifyDifferent || v.Differences != 1 || v.SchemaDifferences != 1 || v.Findings == nil || v.Findings.WithValues != seen || strings.Contains(string(a.body), "seen") != seen {
+		if v.State != service.VerifyDifferent || v.Differences != 1 || v.SchemaDifferences != 1 || v.Findings == nil ||
+			v.Findings.WithValues != seen || strings.Contains(string(a.body), "seen") != seen {
 			t.Errorf("%s: %s", who, a.body)
 		}
 	}
@@ -79,22 +86,28 @@ func TestVerifications(t *testing.T) {
 	}
 	r.repairs(list + "/" + made.ID)
 	const schedule = "/api/v1/jobs/shop-a/verify-schedule"
-	for _, bad := range []string{`{}`, `{"everyHours": 0, "samplePercent": 5, "bytesPerSecond": 0}`, `{"everyHours": 1, "samplePercent": 0, "bytesPerSecond": 0}`, `{"everyHours": 1, "samplePercent": 5, "bytesPerSecond": 7}`} {
+	for _, bad := range []string{`{}`, `{"everyHours": 0, "samplePercent": 5, "bytesPerSecond": 0}`,
+		`{"everyHours": 1, "samplePercent": 0, "bytesPerSecond": 0}`,
+		`{"everyHours": 1, "samplePercent": 5, "bytesPerSecond": 7}`} {
 		if a := r.ask("operator", "PUT", schedule, bad); a.code != 400 {
 			t.Errorf("%s: %d %s", bad, a.code, a.body)
 		}
 	}
-	if j := into[Job](t, r.ask("operator", "PUT", schedule, `{"everyHours": 6, "samplePercent": 2.5, "bytesPerSecond": 1000000}`)); j.Wish.Verify == nil || j.Wish.Verify.EveryHours != 6 {
+	if j := into[Job](t, r.ask("operator", "PUT", schedule,
+		`{"everyHours": 6, "samplePercent": 2.5, "bytesPerSecond": 1000000}`)); j.Wish.Verify == nil ||
+		j.Wish.Verify.EveryHours != 6 {
 		t.Errorf("%+v", j.Wish)
 	}
-	if l := into[Verifications](t, r.ask("viewer", "GET", list, "")); len(l.Verifications) != 3 || l.Verifications[1].ID != made.ID || l.Verifications[0].Repair == nil || l.Schedule == nil {
+	if l := into[Verifications](t, r.ask("viewer", "GET", list, "")); len(l.Verifications) != 3 ||
+		l.Verifications[1].ID != made.ID || l.Verifications[0].Repair == nil || l.Schedule == nil {
 		t.Errorf("%+v", l)
 	}
 	if j := into[Job](t, r.ask("operator", "DELETE", schedule, "")); j.Wish.Verify != nil {
 		t.Errorf("%+v", j.Wish)
 	}
 	trail := string(r.ask("admin", "GET", PathAudit+"?job=shop-a", "").body)
-	for _, what := range []string{`"verify first"`, `"cancel verification first"`, `"verify schedule"`, `"refused":"verification`} {
+	for _, what := range []string{`"verify first"`, `"cancel verification first"`, `"verify schedule"`,
+		`"refused":"verification`} {
 		if !strings.Contains(trail, what) {
 			t.Errorf("the trail lacks %s", what)
 		}
@@ -114,7 +127,8 @@ func TestDeadLetters(t *testing.T) {
 	if a := r.ask("viewer", "GET", list, ""); a.code != 409 || !strings.Contains(string(a.body), "does not answer") {
 		t.Errorf("a worker that is gone: %d %s", a.code, a.body)
 	}
-	one := service.Letter{ID: "shop-a/1", NS: "shop.c", Document: "<b>", State: "open", Cause: "key", Reason: "dup key: secret", Time: time.Now(), Updated: time.Now()}
+	one := service.Letter{ID: "shop-a/1", NS: "shop.c", Document: "<b>", State: "open", Cause: "key",
+		Reason: "dup key: secret", Time: time.Now(), Updated: time.Now()}
 	broken := false
 	answer := func(q *service.Question) (any, service.Answer) {
 		if q.UID != j.UID {
@@ -124,7 +138,8 @@ func TestDeadLetters(t *testing.T) {
 		case service.AskLetters:
 			return service.Letters{Letters: []service.Letter{one}}, service.Answer{}
 		case service.AskLetter:
-			return service.WholeLetter{Letter: one, Whole: json.RawMessage(`{"a":"<b>"}`), SameID: json.RawMessage("null"), Other: json.RawMessage(`"a document of 5 bytes"`)}, service.Answer{}
+			return service.WholeLetter{Letter: one, Whole: json.RawMessage(`{"a":"<b>"}`), SameID: json.RawMessage("null"),
+				Other: json.RawMessage(`"a document of 5 bytes"`)}, service.Answer{}
 		case service.AskLettersExport:
 			if q.Letters.Offset > 0 && broken {
 				return nil, service.Answer{Code: service.NotNow, Error: "it has changed"}
@@ -132,7 +147,8 @@ func TestDeadLetters(t *testing.T) {
 			if q.Letters.Offset > 0 {
 				return service.LettersPiece{Lines: []byte("1}\n")}, service.Answer{}
 			}
-			return service.LettersPiece{Lines: []byte(`{"a":`), Next: &service.LetterFilter{Offset: 5, NS: q.Letters.NS}}, service.Answer{}
+			return service.LettersPiece{Lines: []byte(`{"a":`), Next: &service.LetterFilter{Offset: 5, NS: q.Letters.NS}},
+				service.Answer{}
 		case service.AskLettersRetry:
 			if q.Letters.ID == "none" {
 				return nil, service.Answer{Code: service.NoSuchLetter, Error: "there is none"}
@@ -151,7 +167,8 @@ func TestDeadLetters(t *testing.T) {
 		out, _ := json.Marshal(a)
 		return out
 	})
-	if l := into[service.Letters](t, r.ask("viewer", "GET", list+"?state=open&ns=shop&limit=5", "")); len(l.Letters) != 1 || l.Letters[0].Reason != "" {
+	if l := into[service.Letters](t, r.ask("viewer", "GET", list+"?state=open&ns=shop&limit=5", "")); len(
+		l.Letters) != 1 || l.Letters[0].Reason != "" {
 		t.Errorf("a viewer: %+v", l)
 	}
 	if l := into[service.Letters](t, r.ask("operator", "GET", list, "")); l.Letters[0].Reason == "" {
@@ -165,10 +182,12 @@ func TestDeadLetters(t *testing.T) {
 	if a := r.ask("operator", "GET", list+"/letter", ""); a.code != 400 {
 		t.Errorf("no letter: %d", a.code)
 	}
-	if l := into[service.WholeLetter](t, r.ask("operator", "GET", list+"/letter?id=shop-a/1", "")); !strings.Contains(string(l.Whole), "b") {
+	if l := into[service.WholeLetter](t, r.ask("operator", "GET", list+"/letter?id=shop-a/1", "")); !strings.Contains(
+		string(l.Whole), "b") {
 		t.Errorf("%+v", l)
 	}
-	if a := r.ask("operator", "GET", list+"/export?state=open", ""); string(a.body) != "{\"a\":1}\n" || a.header.Get("Content-Type") != MediaLines {
+	if a := r.ask("operator", "GET", list+"/export?state=open", ""); string(a.body) != "{\"a\":1}\n" ||
+		a.header.Get("Content-Type") != MediaLines {
 		t.Errorf("%s %v", a.body, a.header)
 	}
 	for body, code := range map[string]int{"": 200, `{"id": "shop-a/1"}`: 202, `{"id": "none"}`: 404, `{"ids": []}`: 400} {
@@ -180,7 +199,8 @@ func TestDeadLetters(t *testing.T) {
 	client := NewClient(r.url, r.tokens["operator"])
 	defer client.Close()
 	var out strings.Builder
-	if err := client.ExportLetters(t.Context(), "shop-a", service.LetterFilter{}, &out); err == nil || !strings.Contains(err.Error(), "broken off") {
+	if err := client.ExportLetters(t.Context(), "shop-a", service.LetterFilter{}, &out); err == nil ||
+		!strings.Contains(err.Error(), "broken off") {
 		t.Errorf("an export that breaks off: %v, %q", err, out.String())
 	}
 	viewer := NewClient(r.url, r.tokens["viewer"])

@@ -11,7 +11,8 @@ import (
 // TestDrain: an admin of all jobs drains a worker that is there, and the trail says so.
 func TestDrain(t *testing.T) {
 	r := newRig(t)
-	if err := r.hub.Workers.Present(t.Context(), &service.Worker{Name: "w1", Jobs: []string{}, StartedAt: time.Now().UTC(), At: time.Now().UTC()}); err != nil {
+	if err := r.hub.Workers.Present(t.Context(),
+		&service.Worker{Name: "w1", Jobs: []string{}, StartedAt: time.Now().UTC(), At: time.Now().UTC()}); err != nil {
 		t.Fatal(err)
 	}
 	for len(r.view.Workers()) == 0 {
