@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,15 +18,16 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/verify"
 	clitest "github.com/millrace/millrace/test/cli"
+	"github.com/millrace/millrace/test/jobtest"
 )
 
 // fakeJob stands for the engine where only the commands are looked at.
 type fakeJob struct {
+	*jobtest.Job
 	plan    job.Plan
 	planErr error
 	runErr  error
@@ -34,20 +35,28 @@ type fakeJob struct {
 
 	started   chan struct{} // closed when Run begins
 	finalized chan struct{} // closed by Finalize; nil ends Run at once
-
-	mu     sync.Mutex
-	phase  job.Phase
-	paused bool
-	limits pace.Rates
-	loads  pace.Loads
-	closed bool
+	closed    atomic.Bool
 }
 
 func newFakeJob() *fakeJob {
-	return &fakeJob{plan: job.Plan{Job: "orders", Mode: job.ModeAll,
-		Checks: precheck.List{{Name: "versions", Level: precheck.OK, Message: "fine"}}},
-		loads: pace.Loads{Source: pace.Normal, Target: pace.Normal},
-		phase: job.PhaseFollowing, started: make(chan struct{}), finalized: make(chan struct{})}
+	f := &fakeJob{
+		Job: jobtest.New(job.Status{Phase: job.PhaseFollowing, Follow: job.FollowStatus{Applied: "7:1", Source: "7:1"}}),
+		plan: job.Plan{Job: "orders", Mode: job.ModeAll,
+			Checks: precheck.List{{Name: "versions", Level: precheck.OK, Message: "fine"}}},
+		started: make(chan struct{}), finalized: make(chan struct{})}
+	f.CancelFails = &job.Refusal{Code: job.CodeNotWanted, Text: "nobody has asked"}
+	f.OnFinalize = func(ctx context.Context) error {
+		close(f.finalized)
+		for f.Status().Phase != job.PhaseFinalized {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(time.Millisecond):
+			}
+		}
+		return nil
+	}
+	return f
 }
 
 func (f *fakeJob) Plan(context.Context) (*job.Plan, error) { return &f.plan, f.planErr }
@@ -62,66 +71,11 @@ func (f *fakeJob) Run(ctx context.Context) error {
 		return ctx.Err()
 	case <-f.finalized:
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.phase = job.PhaseFinalized
+	f.Set(func(s *job.Status) { s.Phase, s.Differences = job.PhaseFinalized, f.differ })
 	return nil
 }
 
-func (f *fakeJob) Status() job.Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := job.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Load: job.LoadStatus{Loads: f.loads},
-		Follow: job.FollowStatus{Applied: "7:1", Source: "7:1"}}
-	if f.phase == job.PhaseFinalized {
-		s.Differences = f.differ
-	}
-	return s
-}
-
-func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
-func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
-
-func (f *fakeJob) RetryLetters(context.Context) error { return nil }
-
-func (f *fakeJob) set(paused bool) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.paused = paused
-	return nil
-}
-
-func (f *fakeJob) SetLimits(_ context.Context, r pace.Rates) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.limits = r
-	return nil
-}
-
-func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.loads = l
-	return nil
-}
-
-func (f *fakeJob) CancelFinalize(context.Context) error {
-	return &job.Refusal{Code: job.CodeNotWanted, Text: "nobody has asked"}
-}
-
-func (f *fakeJob) Finalize(ctx context.Context, _ bool) error {
-	close(f.finalized)
-	for f.Status().Phase != job.PhaseFinalized {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Millisecond):
-		}
-	}
-	return nil
-}
-
-func (f *fakeJob) Close() { f.mu.Lock(); defer f.mu.Unlock(); f.closed = true }
+func (f *fakeJob) Close() { f.closed.Store(true) }
 
 // bench is a command line in a world of its own.
 type bench struct {
@@ -309,7 +263,7 @@ func TestFailedPrecheckRunsNothing(t *testing.T) {
 		t.Error("the job ran")
 	default:
 	}
-	if !j.closed {
+	if !j.closed.Load() {
 		t.Error("the job stays open")
 	}
 }

@@ -321,7 +321,7 @@ func TestProgressInterval(t *testing.T) {
 		{nil, job.PhaseFollowing, false},
 	} {
 		j := newFakeJob()
-		j.phase = c.phase
+		j.Set(func(s *job.Status) { s.Phase = c.phase })
 		b := newBench(t, j)
 		ctx, cancel := context.WithCancelCause(t.Context())
 		wait := start(t, ctx, b, j, with(c.args...)...)
@@ -349,7 +349,7 @@ func TestProgressInterval(t *testing.T) {
 	if n := strings.Count(out.String(), "\n"); n != 1 {
 		t.Errorf("%d lines while it follows", n)
 	}
-	j.phase = job.PhaseCopying
+	j.Set(func(s *job.Status) { s.Phase = job.PhaseCopying })
 	tell()
 	tell()
 	if n := strings.Count(out.String(), "\n"); n != 3 {

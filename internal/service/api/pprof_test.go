@@ -8,6 +8,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/test/jobtest"
 )
 
 // TestProfiles: they are served when that was asked for, to those who have the
@@ -31,7 +34,8 @@ func TestProfiles(t *testing.T) {
 		return res.StatusCode, string(body)
 	}
 	for _, on := range []bool{false, true} {
-		s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), PProf: on})
+		s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: jobtest.New(job.Status{}),
+			Log: slog.New(slog.DiscardHandler), PProf: on})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +47,8 @@ func TestProfiles(t *testing.T) {
 				t.Errorf("pprof %v: %s: status %d, want %d: %.100s", on, path, code, want, body)
 			}
 		}
-		if code, body := get(s, PathProfiles+"cmdline", s.Token()); code != http.StatusNotFound || strings.Contains(body, os.Args[0]) {
+		if code, body := get(s, PathProfiles+"cmdline", s.Token()); code != http.StatusNotFound ||
+			strings.Contains(body, os.Args[0]) {
 			t.Errorf("the command line: status %d: %.100s", code, body)
 		}
 		if code, _ := get(s, PathProfiles+"heap", "wrong"); on && code != http.StatusUnauthorized {

@@ -11,14 +11,15 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/internal/job"
-	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/service"
+	"github.com/millrace/millrace/test/jobtest"
 )
 
 // TestRoutesOfASync: a single process has the service's routes for its one job.
 func TestRoutesOfASync(t *testing.T) {
-	fake := &fakeJob{phase: job.PhaseFollowing, loads: pace.Loads{Source: pace.Normal, Target: pace.Normal}}
-	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler), OpenStatus: true, Version: "v1"})
+	fake := jobtest.New(job.Status{Phase: job.PhaseFollowing})
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler),
+		OpenStatus: true, Version: "v1"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,14 +84,15 @@ func TestRoutesOfASync(t *testing.T) {
 	}
 	_, body := ask("GET", "/api/v1/jobs/orders", s.Token(), "")
 	var j Job
-	if err := json.Unmarshal([]byte(body), &j); err != nil || j.State != service.Running || j.Report.Status.Limits.Docs != 8 || j.Worker == "" {
+	if err := json.Unmarshal([]byte(body), &j); err != nil || j.State != service.Running ||
+		j.Report.Status.Limits.Docs != 8 || j.Worker == "" {
 		t.Errorf("%v: %s", err, body)
 	}
 }
 
 // TestEventsOfASync: they tell how the job stands, and that it stands otherwise.
 func TestEventsOfASync(t *testing.T) {
-	fake := &fakeJob{phase: job.PhaseFollowing}
+	fake := jobtest.New(job.Status{Phase: job.PhaseFollowing})
 	s, _ := running(t, fake, "127.0.0.1:0")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+PathEvents, nil)
 	if err != nil {
@@ -103,7 +105,8 @@ func TestEventsOfASync(t *testing.T) {
 	}
 	defer res.Body.Close()
 	lines := bufio.NewScanner(res.Body)
-	for _, want := range []string{`data: {"jobs":[{"name":"orders","state":"running"`, `data: {"name":"orders","state":"paused"`} {
+	for _, want := range []string{`data: {"jobs":[{"name":"orders","state":"running"`,
+		`data: {"name":"orders","state":"paused"`} {
 		for lines.Scan() && !strings.HasPrefix(lines.Text(), want) {
 		}
 		if !strings.HasPrefix(lines.Text(), want) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,82 +19,15 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service/operate"
+	"github.com/millrace/millrace/test/jobtest"
 )
-
-// fakeJob stands for a job: only its control is needed here.
-type fakeJob struct {
-	mu        sync.Mutex
-	paused    bool
-	limits    pace.Rates
-	loads     pace.Loads
-	phase     job.Phase
-	finalizes int
-	finalize  func(context.Context) error
-	waits     bool // finalize was asked for as soon as it can be
-	canceled  bool
-}
-
-func (f *fakeJob) Status() job.Status {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return job.Status{Job: "orders", Phase: f.phase, Paused: f.paused, Limits: f.limits, Load: job.LoadStatus{Loads: f.loads}}
-}
-
-func (f *fakeJob) set(paused bool) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.paused == paused {
-		return mongo.WithHint(errors.New("it is so already"), "look first")
-	}
-	f.paused = paused
-	return nil
-}
-
-func (f *fakeJob) Pause(context.Context) error  { return f.set(true) }
-func (f *fakeJob) Resume(context.Context) error { return f.set(false) }
-
-func (f *fakeJob) RetryLetters(context.Context) error { return nil }
-
-func (f *fakeJob) SetLimits(_ context.Context, r pace.Rates) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.limits = r
-	return nil
-}
-
-func (f *fakeJob) SetLoads(_ context.Context, l pace.Loads) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.loads = l
-	return nil
-}
-
-func (f *fakeJob) CancelFinalize(context.Context) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.canceled = true
-	return nil
-}
-
-func (f *fakeJob) Finalize(ctx context.Context, whenCaughtUp bool) error {
-	f.mu.Lock()
-	f.finalizes++
-	f.waits = whenCaughtUp
-	f.mu.Unlock()
-	if err := f.finalize(ctx); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.phase = job.PhaseFinalized
-	return nil
-}
 
 // A wish to finalize that is refused tells why in a word that stays the same.
 func TestFinalizeRefused(t *testing.T) {
-	fake := &fakeJob{phase: job.PhaseCopying, finalize: func(context.Context) error {
+	fake := jobtest.New(job.Status{Phase: job.PhaseCopying})
+	fake.OnFinalize = func(context.Context) error {
 		return mongo.WithHint(&job.Refusal{Code: job.CodeNotFollowing, Text: "the copy is under way"}, "wait")
-	}}
+	}
 	s, _ := running(t, fake, "127.0.0.1:0")
 	for _, c := range []struct {
 		method, body string
@@ -120,25 +54,27 @@ func TestFinalizeRefused(t *testing.T) {
 			t.Errorf("%s %s: %d %s %v, want %d and %s", c.method, c.body, res.StatusCode, body, err, c.status, c.want)
 		}
 	}
-	if !fake.waits || !fake.canceled || fake.finalizes != 2 {
-		t.Errorf("%v %v %d", fake.waits, fake.canceled, fake.finalizes)
+	if got := fake.Asked(); !slices.Equal(got, []string{"finalize", "finalize when caught up", "cancel finalize"}) {
+		t.Error(got)
 	}
 	_, err := client(t, s, s.Token()).Finalize(t.Context(), true)
-	if r, ok := errors.AsType[*Refused](err); !ok || string(r.Code) != job.CodeNotFollowing || !IsRefusal(err) || mongo.HintOf(err) != "wait" {
+	if r, ok := errors.AsType[*Refused](err); !ok || string(r.Code) != job.CodeNotFollowing || !IsRefusal(err) ||
+		mongo.HintOf(err) != "wait" {
 		t.Errorf("%v", err)
 	}
 }
 
 // A finalize may take longer than any other reply, as often as it is asked for.
 func TestFinalizeHasNoDeadline(t *testing.T) {
-	fake := &fakeJob{finalize: func(ctx context.Context) error {
+	fake := jobtest.New(job.Status{})
+	fake.OnFinalize = func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-time.After(1200 * time.Millisecond):
 			return errors.New("not yet")
 		}
-	}}
+	}
 	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -224,7 +160,7 @@ func (o orders) Finalize(ctx context.Context, whenCaughtUp bool) (job.Status, er
 }
 
 func TestControl(t *testing.T) {
-	s, _ := running(t, &fakeJob{phase: job.PhaseFollowing, loads: pace.Loads{Source: pace.Normal, Target: pace.Normal}}, "127.0.0.1:0")
+	s, _ := running(t, jobtest.New(job.Status{Phase: job.PhaseFollowing}), "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	ctx := t.Context()
 	st, err := c.Status(ctx)
@@ -234,38 +170,44 @@ func TestControl(t *testing.T) {
 	if st, err = c.Pause(ctx); err != nil || !st.Paused {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if _, err = c.Pause(ctx); err == nil || mongo.HintOf(err) != "look first" || !strings.Contains(err.Error(), "it is so already") {
+	if _, err = c.Pause(ctx); err == nil || mongo.HintOf(err) != "look first" ||
+		!strings.Contains(err.Error(), "it is so already") {
 		t.Fatalf("%v, hint %q", err, mongo.HintOf(err))
 	}
 	if st, err = c.Resume(ctx); err != nil || st.Paused {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	docs, none := int64(7), int64(0)
-	if st, err = c.SetLimits(ctx, server.Limits{Docs: &docs, Bytes: &docs}); err != nil || st.Limits != (pace.Rates{Docs: 7, Bytes: 7}) {
+	if st, err = c.SetLimits(ctx, server.Limits{Docs: &docs, Bytes: &docs}); err != nil ||
+		st.Limits != (pace.Rates{Docs: 7, Bytes: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
 	if st, err = c.SetLimits(ctx, server.Limits{Bytes: &none}); err != nil || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, server.Limits{Source: new(pace.Low)}); err != nil || st.Load.Source != pace.Low || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, server.Limits{Source: new(pace.Low)}); err != nil || st.Load.Source != pace.Low ||
+		st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if st, err = c.SetLimits(ctx, server.Limits{Target: new(pace.Max)}); err != nil || st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
+	if st, err = c.SetLimits(ctx, server.Limits{Target: new(pace.Max)}); err != nil ||
+		st.Load.Loads != (pace.Loads{Source: pace.Low, Target: pace.Max}) || st.Limits != (pace.Rates{Docs: 7}) {
 		t.Fatalf("%+v, %v", st, err)
 	}
-	if _, err = c.SetLimits(ctx, server.Limits{Target: new(pace.Load("heavy"))}); err == nil || !strings.Contains(err.Error(), `load "heavy" is unknown`) {
+	if _, err = c.SetLimits(ctx, server.Limits{Target: new(pace.Load("heavy"))}); err == nil ||
+		!strings.Contains(err.Error(), `load "heavy" is unknown`) {
 		t.Fatal(err)
 	}
 }
 
 func TestWhoMayAsk(t *testing.T) {
-	local, _ := running(t, &fakeJob{}, "127.0.0.1:0")
-	shown, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), OpenStatus: true})
+	local, _ := running(t, jobtest.New(job.Status{}), "127.0.0.1:0")
+	shown, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: jobtest.New(job.Status{}),
+		Log: slog.New(slog.DiscardHandler), OpenStatus: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	serving(t, shown)
-	open, _ := running(t, &fakeJob{}, "0.0.0.0:0")
+	open, _ := running(t, jobtest.New(job.Status{}), "0.0.0.0:0")
 	for _, c := range []struct {
 		name   string
 		s      *Single
@@ -276,23 +218,30 @@ func TestWhoMayAsk(t *testing.T) {
 		want   int
 	}{
 		{"look without token", local, "GET", Prefix + "/status", nil, "", 401},
-		{"look with the token", local, "GET", Prefix + "/status", map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"look with the token", local, "GET", Prefix + "/status",
+			map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
 		{"look at an open status", shown, "GET", Prefix + "/status", nil, "", 200},
 		{"foreign name for an open status", shown, "GET", Prefix + "/status", nil, "evil.example:80", 403},
 		{"change where the status is open", shown, "POST", Prefix + "/pause", nil, "", 401},
 		{"change without token", local, "POST", Prefix + "/pause", nil, "", 401},
-		{"change with a wrong token", local, "POST", Prefix + "/pause", map[string]string{"Authorization": "Bearer wrong"}, "", 401},
-		{"change with the token", local, "POST", Prefix + "/pause", map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
+		{"change with a wrong token", local, "POST", Prefix + "/pause", map[string]string{"Authorization": "Bearer wrong"},
+			"", 401},
+		{"change with the token", local, "POST", Prefix + "/pause",
+			map[string]string{"Authorization": "Bearer " + local.Token()}, "", 200},
 		{"foreign name for loopback", local, "GET", Prefix + "/status", nil, "evil.example:80", 403},
-		{"foreign name with the token", local, "POST", Prefix + "/pause", map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
+		{"foreign name with the token", local, "POST", Prefix + "/pause",
+			map[string]string{"Authorization": "Bearer " + local.Token()}, "evil.example", 403},
 		{"localhost", local, "GET", server.PathHealth, nil, "localhost:1", 200},
-		{"another web page", local, "POST", Prefix + "/resume", map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
-		{"a form of another page", local, "POST", Prefix + "/resume", map[string]string{"Sec-Fetch-Site": "cross-site"}, "", 403},
+		{"another web page", local, "POST", Prefix + "/resume",
+			map[string]string{"Authorization": "Bearer " + local.Token(), "Origin": "https://evil.example"}, "", 403},
+		{"a form of another page", local, "POST", Prefix + "/resume", map[string]string{"Sec-Fetch-Site": "cross-site"}, "",
+			403},
 		{"get of an action", local, "GET", Prefix + "/pause", nil, "", 405},
 		{"no such path", local, "GET", "/", nil, "", 404},
 		{"health on loopback", local, "GET", server.PathHealth, nil, "", 200},
 		{"look from outside without token", open, "GET", Prefix + "/status", nil, "", 401},
-		{"look from outside with the token", open, "GET", Prefix + "/status", map[string]string{"Authorization": "Bearer " + open.Token()}, "db.example:7000", 200},
+		{"look from outside with the token", open, "GET", Prefix + "/status",
+			map[string]string{"Authorization": "Bearer " + open.Token()}, "db.example:7000", 200},
 		{"health from outside", open, "GET", server.PathHealth, nil, "", 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -321,7 +270,7 @@ func TestWhoMayAsk(t *testing.T) {
 }
 
 func TestLongHeaderIsRefused(t *testing.T) {
-	s, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	s, _ := running(t, jobtest.New(job.Status{}), "127.0.0.1:0")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+Prefix+"/status", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -342,7 +291,8 @@ func TestLongHeaderIsRefused(t *testing.T) {
 func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 	release := make(chan struct{})
 	started := make(chan struct{})
-	fake := &fakeJob{finalize: func(context.Context) error { close(started); <-release; return nil }}
+	fake := jobtest.New(job.Status{})
+	fake.OnFinalize = func(context.Context) error { close(started); <-release; return nil }
 	s, stop := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	type answer struct {
@@ -368,20 +318,19 @@ func TestFinalizeRepliesBeforeTheEnd(t *testing.T) {
 		t.Fatalf("%+v, %v", one.st, one.err)
 	}
 	<-stopped
-	fake.mu.Lock()
-	defer fake.mu.Unlock()
-	if fake.finalizes != 1 {
-		t.Errorf("finalized %d times", fake.finalizes)
+	if got := fake.Asked(); len(got) != 1 {
+		t.Errorf("finalized more than once: %v", got)
 	}
 }
 
 func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
 	started, release := make(chan struct{}), make(chan struct{})
-	fake := &fakeJob{finalize: func(ctx context.Context) error {
+	fake := jobtest.New(job.Status{})
+	fake.OnFinalize = func(ctx context.Context) error {
 		close(started)
 		<-release
 		return ctx.Err()
-	}}
+	}
 	s, _ := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	ctx, cancel := context.WithCancel(t.Context())
@@ -401,13 +350,14 @@ func TestFinalizeGoesOnWithoutTheClient(t *testing.T) {
 
 func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 	fails := true
-	fake := &fakeJob{finalize: func(context.Context) error {
+	fake := jobtest.New(job.Status{})
+	fake.OnFinalize = func(context.Context) error {
 		if fails {
 			fails = false
 			return mongo.WithHint(errors.New("paused"), "resume it first")
 		}
 		return nil
-	}}
+	}
 	s, _ := running(t, fake, "127.0.0.1:0")
 	c := client(t, s, s.Token())
 	if _, err := c.Finalize(t.Context(), false); err == nil || mongo.HintOf(err) != "resume it first" {
@@ -421,7 +371,8 @@ func TestFailedFinalizeMayBeAskedAgain(t *testing.T) {
 // A finalize that hangs does not keep the server from ending.
 func TestEndGivesUpFinalize(t *testing.T) {
 	started := make(chan struct{})
-	fake := &fakeJob{finalize: func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }}
+	fake := jobtest.New(job.Status{})
+	fake.OnFinalize = func(ctx context.Context) error { close(started); <-ctx.Done(); return ctx.Err() }
 	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: fake, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -439,7 +390,8 @@ func TestEndGivesUpFinalize(t *testing.T) {
 }
 
 func TestClientAgainstSomethingElse(t *testing.T) {
-	l, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler)})
+	l, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: jobtest.New(job.Status{}),
+		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -449,10 +401,12 @@ func TestClientAgainstSomethingElse(t *testing.T) {
 	}
 	c := NewClient(address, "secret-token")
 	defer c.Close()
-	if _, err := c.Job(t.Context(), "orders"); err == nil || mongo.HintOf(err) == "" || strings.Contains(err.Error(), "secret-token") {
+	if _, err := c.Job(t.Context(), "orders"); err == nil || mongo.HintOf(err) == "" ||
+		strings.Contains(err.Error(), "secret-token") {
 		t.Errorf("%v", err)
 	}
-	if _, err := Listen(t.Context(), SingleOptions{Address: "256.0.0.1:1", Log: slog.New(slog.DiscardHandler)}); err == nil || mongo.HintOf(err) == "" {
+	if _, err := Listen(t.Context(), SingleOptions{Address: "256.0.0.1:1",
+		Log: slog.New(slog.DiscardHandler)}); err == nil || mongo.HintOf(err) == "" {
 		t.Errorf("%v", err)
 	}
 }

@@ -17,8 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
+	"github.com/millrace/millrace/test/jobtest"
 )
 
 // certify writes a certificate of its own authority for a host, with its key, and
@@ -33,7 +35,8 @@ func certify(t *testing.T, file, host string, until time.Time) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: host}, DNSNames: []string{host}, IsCA: true, BasicConstraintsValid: true,
+	c := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: host}, DNSNames: []string{host},
+		IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: until}
 	cert, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
 	if err != nil {
@@ -44,7 +47,8 @@ func certify(t *testing.T, file, host string, until time.Time) string {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := errors.Join(pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: cert}), pem.Encode(&b, &pem.Block{Type: "PRIVATE KEY", Bytes: private}),
+	if err := errors.Join(pem.Encode(&b, &pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+		pem.Encode(&b, &pem.Block{Type: "PRIVATE KEY", Bytes: private}),
 		os.WriteFile(file, b.Bytes(), 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +57,8 @@ func certify(t *testing.T, file, host string, until time.Time) string {
 
 func encrypted(t *testing.T, file string) *Single {
 	t.Helper()
-	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: &fakeJob{}, Log: slog.New(slog.DiscardHandler), Cert: file, Key: file})
+	s, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Job: jobtest.New(job.Status{}),
+		Log: slog.New(slog.DiscardHandler), Cert: file, Key: file})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +72,7 @@ func TestTLS(t *testing.T) {
 	file := certify(t, filepath.Join(dir, "a.pem"), "localhost", later)
 	other := certify(t, filepath.Join(dir, "b.pem"), "localhost", later)
 	s := encrypted(t, file)
-	plain, _ := running(t, &fakeJob{}, "127.0.0.1:0")
+	plain, _ := running(t, jobtest.New(job.Status{}), "127.0.0.1:0")
 	localhost := strings.Replace(s.URL(), "127.0.0.1", "localhost", 1)
 	for _, c := range []struct{ name, address, ca, hint string }{
 		{"trusted", localhost, file, ""},
@@ -83,7 +88,8 @@ func TestTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := client.Job(t.Context(), "orders")
-		if (err == nil) != (c.hint == "") || !strings.Contains(mongo.HintOf(err), c.hint) || err != nil && strings.Contains(err.Error(), s.Token()) {
+		if (err == nil) != (c.hint == "") || !strings.Contains(mongo.HintOf(err), c.hint) || err != nil &&
+			strings.Contains(err.Error(), s.Token()) {
 			t.Errorf("%s: %v, hint %q", c.name, err, mongo.HintOf(err))
 		}
 	}
@@ -96,7 +102,8 @@ func TestTLS(t *testing.T) {
 	if err := NewClient(localhost, "").TrustAuthorities(other); err == nil {
 		t.Error("a file without a certificate is trusted")
 	}
-	if _, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), Cert: other, Key: other}); err == nil {
+	if _, err := Listen(t.Context(), SingleOptions{Address: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler), Cert: other,
+		Key: other}); err == nil {
 		t.Error("it listens without a certificate")
 	}
 }
