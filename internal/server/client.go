@@ -54,7 +54,8 @@ func Endpoint(address string) (string, *http.Client, *tls.Config) {
 	}
 	// The API redirects nobody; a token must not follow where something else points.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	return strings.TrimSuffix(address, "/"), &http.Client{Transport: transport, CheckRedirect: stay}, transport.TLSClientConfig
+	return strings.TrimSuffix(address, "/"), &http.Client{Transport: transport, CheckRedirect: stay},
+		transport.TLSClientConfig
 }
 
 // CheckAddress says whether an address can be one of an API (see Endpoint). The error quotes
@@ -64,10 +65,12 @@ func CheckAddress(address string) error {
 		address = "https://" + address
 	}
 	u, err := url.Parse(address)
-	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" && !strings.ContainsAny(address, "@?#") {
+	if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Hostname() != "" &&
+		!strings.ContainsAny(address, "@?#") {
 		return nil
 	}
-	return mongo.WithHint(errors.New("the address of the API cannot be used"), "write it as host:port, http://host:port or https://host:port")
+	return mongo.WithHint(errors.New("the address of the API cannot be used"),
+		"write it as host:port, http://host:port or https://host:port")
 }
 
 // TrustAuthorities has TLS trust the certificate authorities of a file, and not the

@@ -190,7 +190,8 @@ func (r Registry) Find(ctx context.Context, address, job string) (Record, error)
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return Record{}, mongo.WithHint(fmt.Errorf("%d syncs run on this machine: %s", len(found), list(found)), "choose one with --job or --address")
+		return Record{}, mongo.WithHint(fmt.Errorf("%d syncs run on this machine: %s", len(found), list(found)),
+			"choose one with --job or --address")
 	case len(all) > 0:
 		return Record{}, mongo.WithHint(errors.New("no such sync runs on this machine"), "these run: "+list(all))
 	}

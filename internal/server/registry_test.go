@@ -16,7 +16,10 @@ import (
 
 func registry(t *testing.T) Registry {
 	t.Helper()
-	r, err := NewRegistry(func(name string) (string, bool) { return filepath.Join(t.TempDir(), name), name == "XDG_STATE_HOME" })
+	r, err := NewRegistry(func(name string) (string, bool) {
+		return filepath.Join(t.TempDir(), name),
+			name == "XDG_STATE_HOME"
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +181,8 @@ func TestRegistryDir(t *testing.T) {
 func TestFileNameStaysInItsDirectory(t *testing.T) {
 	for _, job := range []string{"../../etc/x", "a/b", ".hidden", "ä b", strings.Repeat("x", 500), ""} {
 		name := fileName(Record{Job: job, PID: 7})
-		if filepath.Base(name) != name || strings.HasPrefix(name, ".") || len(name) > 255 || !strings.HasSuffix(name, "-7.json") {
+		if filepath.Base(name) != name || strings.HasPrefix(name, ".") || len(name) > 255 ||
+			!strings.HasSuffix(name, "-7.json") {
 			t.Errorf("%q gives %q", job, name)
 		}
 	}

@@ -53,7 +53,8 @@ const maxName = 100
 // of paths, so that it has letters, digits, dashes, underlines and inner dots alone.
 func CheckName(name string) error {
 	if len(name) > maxName || !regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`).MatchString(name) {
-		return fmt.Errorf("%q is no name of a job: want up to %d letters, digits, dashes and underlines, with dots between them", name, maxName)
+		return fmt.Errorf("%q is no name of a job: want up to %d letters, digits, dashes and underlines, with dots between "+
+			"them", name, maxName)
 	}
 	return nil
 }

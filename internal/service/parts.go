@@ -44,7 +44,8 @@ func (s ShardPoint) name() string  { return s.Shard }
 func (r RouterPoint) name() string { return r.Router }
 
 func (s ShardPoint) then(b ShardPoint) ShardPoint {
-	return ShardPoint{s.Shard, s.Seconds + b.Seconds, s.Docs.merge(b.Docs), s.Bytes.merge(b.Bytes), s.Changes.merge(b.Changes), s.ChangeBytes.merge(b.ChangeBytes),
+	return ShardPoint{s.Shard, s.Seconds + b.Seconds, s.Docs.merge(b.Docs), s.Bytes.merge(b.Bytes),
+		s.Changes.merge(b.Changes), s.ChangeBytes.merge(b.ChangeBytes),
 		s.Lag.merge(b.Lag), s.Window.merge(b.Window)}
 }
 
@@ -53,8 +54,10 @@ func (r RouterPoint) then(b RouterPoint) RouterPoint {
 }
 
 func (s ShardPoint) beside(b ShardPoint, name string) ShardPoint {
-	return ShardPoint{name, max(s.Seconds, b.Seconds), s.Docs.beside(b.Docs), s.Bytes.beside(b.Bytes), s.Changes.beside(b.Changes), s.ChangeBytes.beside(b.ChangeBytes),
-		s.Lag.beside(b.Lag, func(x, y float64) float64 { return max(x, y) }), s.Window.beside(b.Window, func(x, y float64) float64 { return min(x, y) })}
+	return ShardPoint{name, max(s.Seconds, b.Seconds), s.Docs.beside(b.Docs), s.Bytes.beside(b.Bytes),
+		s.Changes.beside(b.Changes), s.ChangeBytes.beside(b.ChangeBytes),
+		s.Lag.beside(b.Lag, func(x, y float64) float64 { return max(x, y) }),
+		s.Window.beside(b.Window, func(x, y float64) float64 { return min(x, y) })}
 }
 
 func (r RouterPoint) beside(b RouterPoint, name string) RouterPoint {

@@ -89,7 +89,8 @@ func (p *Point) Merge(b *Point) {
 	p.Seconds += b.Seconds
 	p.Docs, p.Bytes = p.Docs.merge(b.Docs), p.Bytes.merge(b.Bytes)
 	p.Operations, p.AppliedBytes = p.Operations.merge(b.Operations), p.AppliedBytes.merge(b.AppliedBytes)
-	p.Lag, p.Window, p.CPU, p.Memory = p.Lag.merge(b.Lag), p.Window.merge(b.Window), p.CPU.merge(b.CPU), p.Memory.merge(b.Memory)
+	p.Lag, p.Window, p.CPU, p.Memory = p.Lag.merge(b.Lag), p.Window.merge(b.Window), p.CPU.merge(b.CPU),
+		p.Memory.merge(b.Memory)
 	p.Shards, p.Routers = mergeParts(p.Shards, b.Shards), mergeParts(p.Routers, b.Routers)
 }
 

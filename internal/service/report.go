@@ -61,12 +61,31 @@ type Job struct {
 	Lease *Lease
 }
 
+// Known is what was reported of the job as it is defined, nil for nothing: a job of its
+// name may have been before.
+func (j *Job) Known() *Report {
+	if j.Report == nil || j.Report.UID != j.Definition.UID {
+		return nil
+	}
+	return j.Report
+}
+
+// Status is what its present worker, or the last, said of it; nil for nothing.
+func (j *Job) Status() *job.Status {
+	if r := j.Known(); r != nil {
+		return r.Status
+	}
+	return nil
+}
+
+// Live reports that the status is of now: somebody runs the job, and has reported it.
+func (j *Job) Live() bool { return j.Lease != nil && j.Status() != nil && j.Report.Run == j.Lease.Run }
+
 // State is how the job stands, from what is wanted, who has it and what was said last.
 func (j *Job) State() State {
 	d, r := &j.Definition, j.Report
-	current := r != nil && r.UID == d.UID
 	// The word of a run that has lost its lease does not count against the next one's.
-	last := current && (j.Lease == nil || j.Lease.Run == r.Run)
+	last := j.Known() != nil && (j.Lease == nil || j.Lease.Run == r.Run)
 	switch {
 	case last && r.State == Finished:
 		return Finished
@@ -80,6 +99,12 @@ func (j *Job) State() State {
 		return Paused
 	}
 	return Waiting
+}
+
+// Refused counts the documents that a job's target refused, those dealt with since included.
+func Refused(s *job.Status) int64 {
+	c := s.Conflicts
+	return c.Open + c.Undecided + c.Settled + c.Removed + c.Unmapped
 }
 
 // Wanted reports whether a worker is to run the job.

@@ -97,3 +97,11 @@ func veil(text string) string {
 	}
 	return text[:end] + Veiled
 }
+
+// Short is a text of at most n bytes, with a mark where it was longer.
+func Short(text string, n int) string {
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "") + "…"
+}

@@ -10,15 +10,19 @@ import (
 
 // TestVeil: a viewer's entries have no values of documents, and say what happened all the same.
 func TestVeil(t *testing.T) {
-	e := Entry{Kind: KindLog, Text: "failed: insert in shop.orders, _id \"ada@example.org, at 1: x\", at 1700000000:1: E11000 duplicate key error dup key: { mail: \"ada\" }", Fields: []Field{
-		{"ns", "shop.orders"}, {"documentId", "\"ada@example.org\""}, {"reason", "ada has no place"}, {"of.error", "Document failed validation: {mail: \"ada\"}"},
-		{"error", "the document with _id 4711 on the target holds its key"}, {"retryIn", "1s"}, {"cause", "E11000 duplicate key error: ada"}}}
+	e := Entry{Kind: KindLog, Text: "failed: insert in shop.orders, _id \"ada@example.org, at 1: x\", at 1700000000:1: " +
+		"E11000 duplicate key error dup key: { mail: \"ada\" }", Fields: []Field{
+		{"ns", "shop.orders"}, {"documentId", "\"ada@example.org\""}, {"reason", "ada has no place"},
+		{"of.error", "Document failed validation: {mail: \"ada\"}"},
+		{"error", "the document with _id 4711 on the target holds its key"}, {"retryIn", "1s"},
+		{"cause", "E11000 duplicate key error: ada"}}}
 	was := fmt.Sprint(e)
 	v := e.Veil()
 	if text := fmt.Sprint(v); strings.Contains(text, "ada") || strings.Contains(text, "4711") {
 		t.Errorf("%s", text)
 	}
-	if !strings.HasPrefix(v.Text, "failed: insert in shop.orders, "+Veiled) || v.Fields[0].Value != "shop.orders" || v.Fields[5].Value != "1s" || !strings.HasPrefix(v.Fields[3].Value, "Document failed validation: ") {
+	if !strings.HasPrefix(v.Text, "failed: insert in shop.orders, "+Veiled) || v.Fields[0].Value != "shop.orders" ||
+		v.Fields[5].Value != "1s" || !strings.HasPrefix(v.Fields[3].Value, "Document failed validation: ") {
 		t.Errorf("%+v", v)
 	}
 	if fmt.Sprint(e) != was {
@@ -38,12 +42,15 @@ func TestVeilJob(t *testing.T) {
 	j.Report.Status.Copy.Workers = []job.BorrowerStatus{{Worker: "one"}, {Worker: "two", Why: text}}
 	was := *j.Report.Status
 	v := j.Veil()
-	for _, got := range []string{v.Report.Error, v.Report.Unmet, v.Report.Status.Error, v.Report.Status.Waiting, v.Report.Status.Copy.Workers[1].Why, (&Verification{Report: &VerifyReport{Error: text}}).Veil().Report.Error, Alert{Text: text}.Veil().Text} {
+	for _, got := range []string{v.Report.Error, v.Report.Unmet, v.Report.Status.Error, v.Report.Status.Waiting,
+		v.Report.Status.Copy.Workers[1].Why, (&Verification{Report: &VerifyReport{Error: text}}).Veil().Report.Error,
+		Alert{Text: text}.Veil().Text} {
 		if got != "insert into shop.orders, "+Veiled {
 			t.Error(got)
 		}
 	}
-	if v.Report.Hint != "look" || v.Report.Status.Copy.Workers[0].Worker != "one" || j.Report.Error != text || j.Report.Status.Error != was.Error || j.Report.Status.Copy.Workers[1].Why != text {
+	if v.Report.Hint != "look" || v.Report.Status.Copy.Workers[0].Worker != "one" || j.Report.Error != text ||
+		j.Report.Status.Error != was.Error || j.Report.Status.Copy.Workers[1].Why != text {
 		t.Errorf("%+v", j.Report)
 	}
 	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset", Status: &job.Status{Waiting: "the source", Copy: job.CopyStatus{Workers: []job.BorrowerStatus{{Why: "it is slow"}}}}}}} {

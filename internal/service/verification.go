@@ -42,7 +42,8 @@ func (o *VerifyOptions) Check() error {
 	case o.PatienceSeconds < 0 || o.PatienceSeconds > MaxPatience:
 		return fmt.Errorf("a patience of %d seconds is not between 0 and %d", o.PatienceSeconds, MaxPatience)
 	case o.BytesPerSecond < 0 || o.BytesPerSecond > 0 && o.BytesPerSecond < LeastVerifyRate:
-		return fmt.Errorf("a rate of %d bytes a second is neither 0, which is no limit, nor at least %d", o.BytesPerSecond, LeastVerifyRate)
+		return fmt.Errorf("a rate of %d bytes a second is neither 0, which is no limit, nor at least %d", o.BytesPerSecond,
+			LeastVerifyRate)
 	case len(o.Include) > maxPatterns:
 		return fmt.Errorf("there are %d patterns, more than %d", len(o.Include), maxPatterns)
 	}

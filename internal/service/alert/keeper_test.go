@@ -49,7 +49,8 @@ func (b *inbox) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	at, _ := strconv.ParseInt(r.Header.Get(HeaderTimestamp), 10, 64)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if sum := Sign([]byte(hookSecret), r.Header.Get(HeaderTimestamp), raw); err != nil || sum != r.Header.Get(HeaderSignature) || time.Since(time.Unix(at, 0)).Abs() > time.Minute {
+	if sum := Sign([]byte(hookSecret), r.Header.Get(HeaderTimestamp), raw); err != nil ||
+		sum != r.Header.Get(HeaderSignature) || time.Since(time.Unix(at, 0)).Abs() > time.Minute {
 		b.wrong = append(b.wrong, fmt.Sprint(err, r.Header))
 	}
 	b.ids = append(b.ids, r.Header.Get(HeaderDelivery))
@@ -94,7 +95,8 @@ func (b *inbox) settings() *Settings {
 // run has a keeper run until the test ends, or what it returns is called.
 func run(t *testing.T, h *hub.Hub, s *Settings) (end func()) {
 	t.Helper()
-	k := New(Options{Hub: h, View: hubtest.Watch(t, h), Settings: s, Every: 20 * time.Millisecond, Settle: time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	k := New(Options{Hub: h, View: hubtest.Watch(t, h), Settings: s, Every: 20 * time.Millisecond,
+		Settle: time.Millisecond, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = k.Run(ctx) })
@@ -110,14 +112,16 @@ func fail(t *testing.T, h *hub.Hub, name string) {
 	if err := h.Jobs.Create(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.Jobs.Report(t.Context(), name, &service.Report{UID: d.UID, Run: "r", State: service.Failed, Error: "it <b>broke</b>\x1b[31m\u202e\r\nBcc: x@y"}); err != nil {
+	if err := h.Jobs.Report(t.Context(), name, &service.Report{UID: d.UID, Run: "r", State: service.Failed,
+		Error: "it <b>broke</b>\x1b[31m\u202e\r\nBcc: x@y"}); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func mend(t *testing.T, h *hub.Hub, name string) {
 	t.Helper()
-	if _, _, err := h.Jobs.Change(t.Context(), name, "", func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
+	if _, _, err := h.Jobs.Change(t.Context(), name, "",
+		func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -205,7 +209,8 @@ func TestKilledBeforeTelling(t *testing.T) {
 	h, v := hubtest.Start(t, time.Minute)
 	b := newInbox(t)
 	fail(t, h, "shop-1")
-	a := &service.Alert{ID: "x", Kind: service.AlertFailed, Job: "shop-1", UID: "u-shop-1", Text: "it failed", FiredAt: time.Now().Add(-time.Hour)}
+	a := &service.Alert{ID: "x", Kind: service.AlertFailed, Job: "shop-1", UID: "u-shop-1", Text: "it failed",
+		FiredAt: time.Now().Add(-time.Hour)}
 	if err := h.Alerts.Set(t.Context(), a); err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +224,8 @@ func TestKilledBeforeTelling(t *testing.T) {
 // TestNoticeIsPlain: what servers and people have written acts on no reader.
 func TestNoticeIsPlain(t *testing.T) {
 	n := notice(Fired, &service.Alert{Text: "a\r\nBcc: x\x1b[31m\u202e" + strings.Repeat("ü", maxText)})
-	if !strings.HasPrefix(n.Text, "a  Bcc: x\ufffd[31m\ufffdü") || len(n.Text) > maxText+len("…") || !strings.HasSuffix(n.Text, "ü…") {
+	if !strings.HasPrefix(n.Text, "a  Bcc: x\ufffd[31m\ufffdü") || len(n.Text) > maxText+len("…") ||
+		!strings.HasSuffix(n.Text, "ü…") {
 		t.Errorf("%d %.60q", len(n.Text), n.Text)
 	}
 }

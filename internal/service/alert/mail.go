@@ -89,7 +89,8 @@ func (m *mailer) send(ctx context.Context, n *Notice, _ []byte) error {
 		options = append(options, mail.WithTLSConfig(c))
 	}
 	if m.user != "" {
-		options = append(options, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(m.user), mail.WithPassword(m.password))
+		options = append(options, mail.WithSMTPAuth(mail.SMTPAuthAutoDiscover), mail.WithUsername(m.user),
+			mail.WithPassword(m.password))
 	}
 	c, err := mail.NewClient(m.host, options...)
 	if err != nil {

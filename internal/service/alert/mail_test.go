@@ -39,7 +39,8 @@ func aiosmtpd(t *testing.T) string {
 	}
 	for _, line := range [][]string{
 		{"python3", "-m", "venv", "--clear", dir},
-		{python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--only-binary=:all:", "aiosmtpd==" + aiosmtpdVersion},
+		{python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet", "--only-binary=:all:",
+			"aiosmtpd==" + aiosmtpdVersion},
 	} {
 		if out, err := spawn.CommandContext(t.Context(), line[0], line[1:]...).CombinedOutput(); err != nil {
 			_ = os.RemoveAll(dir)
@@ -71,7 +72,8 @@ func mailServer(t *testing.T) (port, ca string, mails <-chan mailed) {
 		t.Fatal(err)
 	}
 	cert, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
-	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]}, keyFile: {Type: "PRIVATE KEY", Bytes: key}} {
+	for file, block := range map[string]*pem.Block{cert: {Type: "CERTIFICATE", Bytes: pair.Certificate[0]},
+		keyFile: {Type: "PRIVATE KEY", Bytes: key}} {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -138,10 +140,12 @@ mails:
 	}
 	m := next()
 	head, body, _ := strings.Cut(m.Text, "\r\n\r\n")
-	if !m.TLS || m.From != "millrace@example.org" || strings.Join(m.To, " ") != "team@example.org zoe@example.org" || !strings.Contains(head, "\r\nSubject: [millrace] shop-1: failed\r\n") {
+	if !m.TLS || m.From != "millrace@example.org" || strings.Join(m.To, " ") != "team@example.org zoe@example.org" ||
+		!strings.Contains(head, "\r\nSubject: [millrace] shop-1: failed\r\n") {
 		t.Errorf("%+v", m)
 	}
-	if strings.Contains(head, "Bcc") || !strings.Contains(body, "it <b>broke</b>") || strings.ContainsAny(m.Text, "\x1b\u202e") {
+	if strings.Contains(head, "Bcc") || !strings.Contains(body, "it <b>broke</b>") ||
+		strings.ContainsAny(m.Text, "\x1b\u202e") {
 		t.Errorf("%s", m.Text)
 	}
 	var id string
@@ -152,7 +156,8 @@ mails:
 	}
 	mend(t, h, "shop-1")
 	until(t, v, func(_, past []service.Alert) bool { return len(past) == 1 })
-	if m = next(); id == "" || !strings.Contains(m.Text, "Subject: [millrace] shop-1: failed is over\r\n") || !strings.Contains(m.Text, "In-Reply-To: "+id+"\r\n") {
+	if m = next(); id == "" || !strings.Contains(m.Text, "Subject: [millrace] shop-1: failed is over\r\n") ||
+		!strings.Contains(m.Text, "In-Reply-To: "+id+"\r\n") {
 		t.Errorf("%s, an answer to %s", m.Text, id)
 	}
 }

@@ -37,7 +37,8 @@ type Notice struct {
 const maxText = 2000
 
 func notice(event Event, a *service.Alert) Notice {
-	return Notice{Event: event, ID: a.ID, Kind: a.Kind, Job: a.Job, Text: plain(a.Text), Hint: plain(a.Hint), Ending: plain(a.Ending), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt}
+	return Notice{Event: event, ID: a.ID, Kind: a.Kind, Job: a.Job, Text: plain(a.Text), Hint: plain(a.Hint),
+		Ending: plain(a.Ending), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt}
 }
 
 // plain is a text of others without what acts on who shows it: one line of characters
@@ -52,8 +53,5 @@ func plain(text string) string {
 		}
 		return unicode.ReplacementChar
 	}, strings.ToValidUTF8(text, string(unicode.ReplacementChar)))
-	if len(text) > maxText {
-		text = strings.ToValidUTF8(text[:maxText], "") + "…"
-	}
-	return text
+	return service.Short(text, maxText)
 }

@@ -71,12 +71,7 @@ type look struct {
 }
 
 func newLook(j *service.Job, workers []service.Worker) look {
-	l := look{job: j, state: j.State(), workers: workers}
-	if r := j.Report; r != nil && r.UID == j.Definition.UID {
-		l.status = r.Status
-		l.live = j.Lease != nil && j.Lease.Run == r.Run && r.Status != nil
-	}
-	return l
+	return look{job: j, state: j.State(), workers: workers, status: j.Status(), live: j.Live()}
 }
 
 // judge is what the rule of a kind says.
@@ -123,7 +118,8 @@ func (l look) lag(limit time.Duration) finding {
 	case f.LagSeconds <= limit.Seconds():
 		return not("the target has caught up")
 	}
-	return finding{yes, fmt.Sprintf("the target is %s behind the source, more than %s", format.Seconds(f.LagSeconds), limit),
+	return finding{yes, fmt.Sprintf("the target is %s behind the source, more than %s", shown.Seconds(f.LagSeconds),
+		limit),
 		"see what the job waits for, and whether its limits, the target or the network hold it back"}
 }
 
@@ -137,7 +133,8 @@ func (l look) window(limit time.Duration) finding {
 	case f.WindowHeld:
 		return not("the oplog forgets nothing that the job needs")
 	default:
-		return finding{yes, fmt.Sprintf("the source's oplog will have forgotten in %s what the job reads next, less than %s", format.Clock(time.Duration(f.WindowSeconds)*time.Second), limit),
+		return finding{yes, fmt.Sprintf("the source's oplog will have forgotten in %s what the job reads next, less than %s",
+			shown.Clock(time.Duration(f.WindowSeconds)*time.Second), limit),
 			"make the source's oplog larger (replSetResizeOplog), resume the job, or ease its limits"}
 	}
 }
@@ -146,20 +143,15 @@ func (l look) failed() finding {
 	if l.state != service.Failed {
 		return not("the job is " + string(l.state))
 	}
-	return finding{yes, "the job has failed: " + cmp.Or(l.job.Report.Error, "the worker did not say why"), cmp.Or(l.job.Report.Hint, "mend what it says, and resume the job")}
-}
-
-// refused counts the documents that the target refused, those dealt with since included.
-func refused(s *job.Status) int64 {
-	c := s.Conflicts
-	return c.Open + c.Undecided + c.Settled + c.Removed + c.Unmapped
+	return finding{yes, "the job has failed: " + cmp.Or(l.job.Report.Error, "the worker did not say why"),
+		cmp.Or(l.job.Report.Hint, "mend what it says, and resume the job")}
 }
 
 func (l look) conflict() finding {
 	if l.status == nil {
 		return finding{}
 	}
-	n := refused(l.status)
+	n := service.Refused(l.status)
 	if n <= l.before {
 		return not("no more documents were refused")
 	}
@@ -181,7 +173,7 @@ func (l look) noProgress() finding {
 		return not("the job moves")
 	}
 	f := finding{answer: yes, text: "the job makes no progress", hint: "see the worker's log"}
-	if r := l.job.Report; r != nil && r.UID == l.job.Definition.UID {
+	if r := l.job.Known(); r != nil {
 		why, hint := r.Error, r.Hint
 		if l.live {
 			why, hint = cmp.Or(why, s.Error, s.Waiting), cmp.Or(hint, s.Hint)
@@ -213,9 +205,11 @@ func (l look) noWorker() finding {
 	case len(l.workers) == 0:
 		return finding{yes, "nobody runs the job: there is no worker", "start millrace worker, or serve without --no-worker"}
 	case fit == 0:
-		return finding{yes, fmt.Sprintf("nobody runs the job: none of %d workers takes jobs with its labels (%s)", len(l.workers), labels(d.Labels)), "start a worker with these labels"}
+		return finding{yes, fmt.Sprintf("nobody runs the job: none of %d workers takes jobs with its labels (%s)",
+			len(l.workers), labels(d.Labels)), "start a worker with these labels"}
 	case room == 0:
-		return finding{yes, "nobody runs the job: the workers that may have no room", "start another worker, or raise --max-jobs"}
+		return finding{yes, "nobody runs the job: the workers that may have no room",
+			"start another worker, or raise --max-jobs"}
 	}
 	return finding{yes, "nobody runs the job, though workers have room", "see the logs of the workers"}
 }

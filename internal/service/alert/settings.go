@@ -1,19 +1,18 @@
 package alert
 
 import (
+	"cmp"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
-	"io"
 	"net"
 	netmail "net/mail"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/loopback"
+	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/yamlfile"
 )
@@ -40,29 +39,22 @@ const fileForm = "write rules:, webhooks: and mails:, as docs/service.md shows"
 // Open reads a file of alerts; resolve gives the secrets that it refers to. What is wrong
 // with it is a config.Problems.
 func Open(file string, resolve config.Resolver) (*Settings, error) {
-	f, err := os.Open(file) //nolint:gosec // the operator names it
+	raw, err := yamlfile.Load("alerts", file)
 	if err != nil {
-		return nil, config.Problems{{Setting: "alerts", Where: "file " + file, What: "cannot be read: " + err.Error(), How: "give the path of a YAML file"}}
-	}
-	defer func() { _ = f.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(f, yamlfile.MaxFile+1))
-	if err != nil {
-		return nil, fmt.Errorf("read the file of alerts: %w", err)
+		return nil, err
 	}
 	return parse(file, raw, resolve)
 }
 
 func parse(file string, raw []byte, resolve config.Resolver) (*Settings, error) {
-	r := &yamlfile.Reader{File: file, Resolve: resolve}
 	out := Defaults()
-	if root := r.Root(raw, fileForm); root != nil {
-		if s, ok := r.Section(root, "", fileForm, "rules", "webhooks", "mails"); ok {
-			section{s}.rules(out.Rules)
-			section{s}.receivers(out)
-		}
-	}
-	if len(r.Problems) > 0 {
-		return nil, r.Problems
+	r := &yamlfile.Reader{File: file, Resolve: resolve}
+	err := r.Whole(raw, fileForm, func(s yamlfile.Section) {
+		section{s}.rules(out.Rules)
+		section{s}.receivers(out)
+	}, "rules", "webhooks", "mails")
+	if err != nil {
+		return nil, err
 	}
 	return out, nil
 }
@@ -128,7 +120,8 @@ func (s section) receivers(into *Settings) {
 		read func(section) sender
 	}{
 		{"webhooks", []string{"name", "jobs", "url", "secret", "ca-file", "insecure"}, section.webhook},
-		{"mails", []string{"name", "jobs", "server", "security", "user", "password", "from", "to", "ca-file", "insecure"}, section.mailer},
+		{"mails", []string{"name", "jobs", "server", "security", "user", "password", "from", "to", "ca-file", "insecure"},
+			section.mailer},
 	} {
 		how := "write each as an item, with " + strings.Join(kind.keys, ", ")
 		for i, n := range s.Items(kind.key, how) {
@@ -138,7 +131,8 @@ func (s section) receivers(into *Settings) {
 			}
 			name := one.Text("name")
 			if service.CheckName(name) != nil || strings.Contains(name, ".") {
-				one.Bad("name", "is missing, or has more than letters, digits, dashes and underlines", "name the receiver: what it is still to be told is kept under its name")
+				one.Bad("name", "is missing, or has more than letters, digits, dashes and underlines",
+					"name the receiver: what it is still to be told is kept under its name")
 			} else if names[name] {
 				one.Bad("name", fmt.Sprintf("%q is there twice", name), "give each receiver a name of its own")
 			}
@@ -147,7 +141,8 @@ func (s section) receivers(into *Settings) {
 		}
 	}
 	if len(into.Receivers) > maxReceivers {
-		s.Fail(s.Node, "", fmt.Sprintf("names %d receivers", len(into.Receivers)), fmt.Sprintf("name at most %d", maxReceivers))
+		s.Fail(s.Node, "", fmt.Sprintf("names %d receivers", len(into.Receivers)),
+			fmt.Sprintf("name at most %d", maxReceivers))
 	}
 }
 
@@ -175,7 +170,8 @@ func (s section) webhook() sender {
 		s.Bad("url", "is missing, or is no address", "write https://host/path, or env:NAME or file:NAME that stands for it")
 		return nil
 	case u.Scheme == "http" && !loopback.Host(u.Host) && !s.insecure():
-		s.Bad("url", "sends without TLS to another machine", "write https://, or insecure: true where the network between may read it")
+		s.Bad("url", "sends without TLS to another machine",
+			"write https://, or insecure: true where the network between may read it")
 	}
 	w := newWebhook(address, []byte(s.Secret("secret")))
 	if c := s.tls(); c != nil {
@@ -190,38 +186,36 @@ func (s section) tls() *tls.Config {
 	if file == "" {
 		return nil
 	}
-	raw, err := os.ReadFile(file) //nolint:gosec // the operator names it
-	pool := x509.NewCertPool()
-	if err != nil || !pool.AppendCertsFromPEM(raw) {
-		s.Bad("ca-file", fmt.Sprintf("%.200q cannot be read, or has no certificate", file), "give the certificates of its authorities in PEM form")
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if server.TrustAuthorities(c, file) != nil {
+		s.Bad("ca-file", fmt.Sprintf("%.200q cannot be read, or has no certificate", file),
+			"give the certificates of its authorities in PEM form")
 		return nil
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: pool}
+	return c
 }
 
 func (s section) mailer() sender {
-	m := &mailer{security: s.Text("security"), user: s.Text("user"), password: s.Secret("password"), from: s.Text("from"), tls: s.tls()}
+	m := &mailer{security: cmp.Or(s.Text("security"), securityStartTLS), user: s.Text("user"),
+		password: s.Secret("password"), from: s.Text("from"), tls: s.tls()}
 	ports := map[string]int{securityStartTLS: 587, securityTLS: 465, securityNone: 25}
-	if m.security == "" {
-		m.security = securityStartTLS
-	}
 	if m.port = ports[m.security]; m.port == 0 {
 		s.Bad("security", fmt.Sprintf("%.40q is unknown", m.security), "use starttls, tls or none")
 	}
-	server := s.Text("server")
-	if host, port, err := net.SplitHostPort(server); err == nil {
+	if host, port, err := net.SplitHostPort(s.Text("server")); err == nil {
 		if m.port, err = strconv.Atoi(port); err != nil || m.port < 1 || m.port > 65535 {
 			s.Bad("server", fmt.Sprintf("has no port %.20q", port), "write host:587")
 		}
 		m.host = host
 	} else {
-		m.host = server
+		m.host = s.Text("server")
 	}
 	if m.host == "" || strings.ContainsAny(m.host, "/ @") {
 		s.Bad("server", "is missing, or is no host", "write the mail server as host:587")
 	}
 	if m.security == securityNone && !loopback.Host(m.host) && !s.insecure() {
-		s.Bad("security", "is none, to another machine", "use starttls or tls, or insecure: true where the network between may read the mails and the password")
+		s.Bad("security", "is none, to another machine",
+			"use starttls or tls, or insecure: true where the network between may read the mails and the password")
 	}
 	if (m.user == "") != (s.Values["password"] == nil) {
 		s.Bad("user", "and password belong together", "give both or none")

@@ -54,13 +54,15 @@ mails:
 	if !r[service.AlertNoProgress].Off || r[service.AlertFailed].Off {
 		t.Errorf("rules: %+v", r)
 	}
-	if len(s.Receivers) != 3 || !s.Receivers[0].wants("shop-1") || s.Receivers[0].wants("other") || !s.Receivers[2].wants("other") {
+	if len(s.Receivers) != 3 || !s.Receivers[0].wants("shop-1") || s.Receivers[0].wants("other") ||
+		!s.Receivers[2].wants("other") {
 		t.Fatalf("receivers: %+v", s.Receivers)
 	}
 	if w := s.Receivers[0].send.(*webhook); string(w.secret) != "s3cret" {
 		t.Error("the secret is not the one that it refers to")
 	}
-	if m := s.Receivers[2].send.(*mailer); m.host != "smtp.example.org" || m.port != 587 || m.security != securityStartTLS || m.password != "s3cret" {
+	if m := s.Receivers[2].send.(*mailer); m.host != "smtp.example.org" || m.port != 587 ||
+		m.security != securityStartTLS || m.password != "s3cret" {
 		t.Errorf("mail: %+v", m)
 	}
 }

@@ -76,7 +76,8 @@ func (t *teller) take(ctx context.Context, stored hub.Notice) error {
 			t.log.Error("a notice of an alert is given up", "job", n.Job, "kind", n.Kind, "event", n.Event, "error", err)
 			return nil
 		}
-		t.log.Warn("a notice of an alert did not arrive; trying again", "job", n.Job, "kind", n.Kind, "event", n.Event, "error", err, "retryIn", pause)
+		t.log.Warn("a notice of an alert did not arrive; trying again", "job", n.Job, "kind", n.Kind, "event", n.Event,
+			"error", err, "retryIn", pause)
 		if err := pace.Pause(ctx, pause/2+rand.N(pause)); err != nil {
 			return err
 		}

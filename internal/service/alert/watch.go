@@ -49,7 +49,8 @@ type change struct {
 
 // step looks at all jobs, and at the alerts that are stored. It returns what has to
 // change of those. now is not of the wall clock alone, which may be set.
-func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker, stored []service.Alert) (out []change) {
+func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker,
+	stored []service.Alert) (out []change) {
 	has := map[place]*service.Alert{}
 	taken := map[place]bool{}
 	for i := range stored {
@@ -106,11 +107,11 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 		quiet = calm
 	case service.AlertConflict: // For is how long no more come before it is over
 		wait, quiet = 0, rule.For
-		if firing && f.answer == yes && t.looked && t.refused == refused(l.status) {
+		if firing && f.answer == yes && t.looked && t.refused == service.Refused(l.status) {
 			f = not("no more documents were refused")
 		}
 		if l.status != nil {
-			t.refused, t.looked = refused(l.status), true
+			t.refused, t.looked = service.Refused(l.status), true
 		}
 	}
 	t.last(f.answer, now)
@@ -128,12 +129,12 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 	case firing && f.answer == no && now.Sub(t.no) >= quiet:
 		ended := over(*a, now, f.text)
 		if kind == service.AlertConflict && l.status != nil {
-			ended.Mark = refused(l.status)
+			ended.Mark = service.Refused(l.status)
 		}
 		return ended, true
-	case kind == service.AlertConflict && a != nil && !firing && l.status != nil && refused(l.status) < a.Mark:
+	case kind == service.AlertConflict && a != nil && !firing && l.status != nil && service.Refused(l.status) < a.Mark:
 		fewer := *a // some were taken away: those that come are new
-		fewer.Mark = refused(l.status)
+		fewer.Mark = service.Refused(l.status)
 		return fewer, true
 	}
 	return service.Alert{}, false

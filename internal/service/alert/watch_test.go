@@ -30,7 +30,8 @@ func newScene(t *testing.T) *scene {
 	s.restart()
 	s.job.Definition = service.Definition{Name: "orders", UID: "u1"}
 	s.job.Lease = &service.Lease{Worker: "w1", Run: "r1"}
-	s.job.Report = &service.Report{UID: "u1", Run: "r1", State: service.Running, Status: &job.Status{Phase: job.PhaseFollowing, Follow: job.FollowStatus{WindowSeconds: 90_000}}}
+	s.job.Report = &service.Report{UID: "u1", Run: "r1", State: service.Running,
+		Status: &job.Status{Phase: job.PhaseFollowing, Follow: job.FollowStatus{WindowSeconds: 90_000}}}
 	return s
 }
 
@@ -180,7 +181,8 @@ func TestAnotherJobOfTheName(t *testing.T) {
 	s.pass(time.Minute)
 	s.job.Definition.UID, s.job.Report.UID = "u2", "u2"
 	s.pass(time.Minute)
-	s.want("failed fires: the job has failed: the worker did not say why", "failed is over: the job is removed", "failed fires: the job has failed: the worker did not say why")
+	s.want("failed fires: the job has failed: the worker did not say why", "failed is over: the job is removed",
+		"failed fires: the job has failed: the worker did not say why")
 }
 
 // TestConflictAlert: documents that come while it fires are of the same occurrence,
@@ -230,7 +232,8 @@ func TestNoProgressAlert(t *testing.T) {
 	s.status().Copy.Docs++
 	s.pass(time.Minute)
 	s.want("no-progress is over: the job moves")
-	s.job.Report.State, s.job.Report.Status, s.job.Report.Error, s.job.Report.Hint = service.Starting, nil, "connection refused", "start it"
+	s.job.Report.State, s.job.Report.Status, s.job.Report.Error, s.job.Report.Hint = service.Starting, nil,
+		"connection refused", "start it"
 	s.pass(16 * time.Minute)
 	s.want("no-progress fires: the job makes no progress: connection refused")
 	if a := s.stored[service.AlertNoProgress]; a.Hint != "start it" {
@@ -255,7 +258,8 @@ func TestNoWorkerAlert(t *testing.T) {
 	s.job.Definition.Wish.Paused = false
 	s.workers = []service.Worker{{Labels: map[string]string{"dc": "east"}, MaxJobs: 1, Jobs: []string{"other"}}}
 	s.pass(3 * time.Minute)
-	s.want("no-worker is over: the job is paused", "no-worker fires: nobody runs the job: the workers that may have no room")
+	s.want("no-worker is over: the job is paused",
+		"no-worker fires: nobody runs the job: the workers that may have no room")
 }
 
 // TestRuleTurnedOff: what fires by a rule that is there no more ends.

@@ -38,7 +38,8 @@ func newWebhook(address string, secret []byte) *webhook {
 
 // transport is the system's way with other authorities.
 func transport(c *tls.Config) http.RoundTripper {
-	return &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: c, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute, TLSHandshakeTimeout: sendTime}
+	return &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: c, ForceAttemptHTTP2: true,
+		IdleConnTimeout: time.Minute, TLSHandshakeTimeout: sendTime}
 }
 
 // Sign is the signature of a body that is sent at a time: the HMAC-SHA256, in hex, of
@@ -78,7 +79,8 @@ func (w *webhook) send(ctx context.Context, n *Notice, raw []byte) error {
 	switch code := res.StatusCode; {
 	case code < http.StatusMultipleChoices:
 		return nil
-	case code < http.StatusInternalServerError && code != http.StatusRequestTimeout && code != http.StatusTooManyRequests && code != http.StatusTooEarly:
+	case code < http.StatusInternalServerError && code != http.StatusRequestTimeout &&
+		code != http.StatusTooManyRequests && code != http.StatusTooEarly:
 		return refusal{fmt.Errorf("it replies %d", code)}
 	default:
 		return fmt.Errorf("it replies %d", code)

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
 )
@@ -86,7 +87,7 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 	case errors.As(err, &own):
 		return own.status, own.Failure
 	case errors.As(err, &refused):
-		f := Failure{Error: short(refused.Text, maxText), Hint: refused.Hint, Code: refused.Code}
+		f := Failure{Error: service.Short(refused.Text, maxText), Hint: refused.Hint, Code: refused.Code}
 		for _, p := range refused.Problems {
 			f.Problems = append(f.Problems, Problem(p))
 		}

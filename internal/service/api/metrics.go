@@ -62,19 +62,13 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 		send(prometheus.CounterValue, "copied_documents_total", "Documents copied.", float64(st.Copy.Docs), job)
 		send(prometheus.CounterValue, "applied_operations_total", "Operations applied since the job's run began.",
 			float64(st.Follow.Operations), job)
-		c := st.Conflicts
 		send(prometheus.CounterValue, "conflicts_total",
 			"Documents that the target refused, or that were taken off it to make room.",
-			float64(c.Open+c.Undecided+c.Settled+c.Removed+c.Unmapped), job)
+			float64(service.Refused(st)), job)
 	}
 }
 
-func bit(b bool) float64 {
-	if b {
-		return 1
-	}
-	return 0
-}
+func bit(b bool) float64 { return map[bool]float64{true: 1}[b] }
 
 func (a *API) metrics(c *call) (any, error) {
 	registry := prometheus.NewRegistry()

@@ -193,27 +193,19 @@ func decode(raw []byte, into any, form string) error {
 	if json.Unmarshal(raw, &fields) == nil {
 		for name, value := range fields { // which the decoder would take for what is left out
 			if string(value) == "null" {
-				return bad(short(name, 40) + " is null: leave it out")
+				return bad(service.Short(name, 40) + " is null: leave it out")
 			}
 		}
 	}
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return bad(short(strings.TrimPrefix(err.Error(), "json: "), 200))
+		return bad(service.Short(strings.TrimPrefix(err.Error(), "json: "), 200))
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return bad("more follows the object")
 	}
 	return nil
-}
-
-// short is a text of at most n bytes.
-func short(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
 }
 
 func (j jobs) create(c *call) (any, error) {
@@ -246,10 +238,10 @@ func (c *call) definition() (d service.Definition, err error) {
 		}
 		d.Name, d.Settings = q.Get("name"), string(raw)
 		if d.Wish.Paused, err = strconv.ParseBool(orFalse(q.Get("paused"))); err != nil {
-			return d, invalid("use true or false", "paused is %q", short(q.Get("paused"), 40))
+			return d, invalid("use true or false", "paused is %q", service.Short(q.Get("paused"), 40))
 		}
 		if d.Labels, err = service.ParseLabels(q["label"]); err != nil {
-			return d, invalid("give label=key%%3Dvalue", "%s", short(err.Error(), 200))
+			return d, invalid("give label=key%%3Dvalue", "%s", service.Short(err.Error(), 200))
 		}
 	case "application/json":
 		if _, err := c.query(); err != nil {
@@ -308,7 +300,7 @@ func checkLabels(labels map[string]string) error {
 	}
 	for k, v := range labels {
 		if k == "" || len(k) > maxLabel || len(v) > maxLabel || strings.ContainsFunc(k+v, notPlain) {
-			return invalid(fmt.Sprintf("use up to %d bytes of text", maxLabel), "label %q cannot be used", short(k, 40))
+			return invalid(fmt.Sprintf("use up to %d bytes of text", maxLabel), "label %q cannot be used", service.Short(k, 40))
 		}
 	}
 	return nil
@@ -323,7 +315,7 @@ func (c *call) query(known ...string) (url.Values, error) {
 	for name, values := range q {
 		if !slices.Contains(known, name) {
 			return nil, invalid(cmp.Or(strings.Join(known, ", "), "nothing")+" may be asked for here",
-				"the query has %q, which means nothing here", short(name, 40))
+				"the query has %q, which means nothing here", service.Short(name, 40))
 		}
 		if len(values) > 1 && name != "label" {
 			return nil, invalid("give it once", "the query has %s twice", name)
@@ -342,7 +334,7 @@ func limit(q url.Values) (int, error) {
 	}
 	n, err := strconv.Atoi(q.Get("limit"))
 	if err != nil || n < 1 || n > maxPage {
-		return 0, invalid("", "limit is %q: want 1 to %d", short(q.Get("limit"), 40), maxPage)
+		return 0, invalid("", "limit is %q: want 1 to %d", service.Short(q.Get("limit"), 40), maxPage)
 	}
 	return n, nil
 }
@@ -351,7 +343,8 @@ func (j jobs) list(c *call) (any, error) {
 	q, n := c.q, c.limit
 	state, cursor, search := service.State(q.Get("state")), q.Get("cursor"), strings.ToLower(q.Get("q"))
 	if q.Has("state") && !slices.Contains(service.States(), state) {
-		return nil, invalid(fmt.Sprintf("use one of %v", service.States()), "state %q is none", short(string(state), 40))
+		return nil, invalid(fmt.Sprintf("use one of %v", service.States()), "state %q is none",
+			service.Short(string(state), 40))
 	}
 	if len(cursor) > maxSearch || len(search) > maxSearch {
 		return nil, invalid("", "cursor and q take up to %d bytes", maxSearch)

@@ -37,8 +37,8 @@ func (r records) alerts(c *call) (any, error) {
 func shownAlerts(list []service.Alert) []Alert {
 	out := make([]Alert, 0, len(list))
 	for _, a := range list {
-		out = append(out, Alert{ID: a.ID, Kind: a.Kind, Job: a.Job, Text: short(a.Text, maxText),
-			Hint: short(a.Hint, maxText), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt, Ending: a.Ending})
+		out = append(out, Alert{ID: a.ID, Kind: a.Kind, Job: a.Job, Text: service.Short(a.Text, maxText),
+			Hint: service.Short(a.Hint, maxText), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt, Ending: a.Ending})
 	}
 	return out
 }

@@ -169,7 +169,7 @@ func span(q url.Values, now time.Time) (from, to time.Time, err error) {
 		}
 		t, err := time.Parse(time.RFC3339, q.Get(name))
 		if err != nil || t.Year() < 1970 || t.Year() > 9000 {
-			return t, invalid("", "%s is %q: want a time like 2026-01-02T15:04:05Z", name, short(q.Get(name), 40))
+			return t, invalid("", "%s is %q: want a time like 2026-01-02T15:04:05Z", name, service.Short(q.Get(name), 40))
 		}
 		return t.UTC(), nil
 	}
@@ -189,7 +189,7 @@ func length(q url.Values, name string) (time.Duration, error) {
 	n, err := strconv.ParseUint(number, 10, 31)
 	unit, known := units[strings.TrimPrefix(text, number)]
 	if err != nil || !known || n == 0 || n > most {
-		return 0, invalid("", "%s is %q: want a length like 10s, 5m, 1h or 30d", name, short(text, 40))
+		return 0, invalid("", "%s is %q: want a length like 10s, 5m, 1h or 30d", name, service.Short(text, 40))
 	}
 	return time.Duration(n) * unit, nil
 }
@@ -197,7 +197,7 @@ func length(q url.Values, name string) (time.Duration, error) {
 func (r records) log(c *call) (any, error) {
 	kind := service.EntryKind(c.q.Get("kind"))
 	if c.q.Has("kind") && !slices.Contains([]service.EntryKind{service.KindEvent, service.KindLog}, kind) {
-		return nil, invalid("use event or log", "kind %q is none", short(string(kind), 40))
+		return nil, invalid("use event or log", "kind %q is none", service.Short(string(kind), 40))
 	}
 	list, err := r.desk.Log(c.Context(), c.caller, c.PathValue("name"), kind, c.before, c.limit)
 	if err != nil {
@@ -213,7 +213,7 @@ func (r records) log(c *call) (any, error) {
 func (r records) audit(c *call) (any, error) {
 	name := c.q.Get("job")
 	if err := service.CheckName(name); err != nil && c.q.Has("job") {
-		return nil, invalid("", "%s", short(err.Error(), 300))
+		return nil, invalid("", "%s", service.Short(err.Error(), 300))
 	}
 	list, err := r.desk.Trail(c.Context(), c.caller, name, c.before, c.limit)
 	if err != nil {
@@ -232,7 +232,8 @@ func before(q url.Values) (n uint64, err error) {
 		return 0, nil
 	}
 	if n, err = strconv.ParseUint(q.Get("before"), 10, 63); err != nil {
-		return 0, invalid("give the next of the page before", "before is %q: want a number", short(q.Get("before"), 40))
+		return 0, invalid("give the next of the page before", "before is %q: want a number",
+			service.Short(q.Get("before"), 40))
 	}
 	return n, nil
 }

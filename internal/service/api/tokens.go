@@ -190,17 +190,10 @@ const tokensForm = "write tokens: with a list below it, each of name, role, sha2
 
 // parseTokens reads the tokens of a file. What is wrong with it is a config.Problems.
 func parseTokens(file string, raw []byte) ([]holder, error) {
-	r := &yamlfile.Reader{File: file}
 	var list []holder
-	if root := r.Root(raw, tokensForm); root != nil {
-		if all, ok := r.Section(root, "", tokensForm, "tokens"); ok {
-			list = readHolders(all)
-		}
-	}
-	if len(r.Problems) > 0 {
-		return nil, r.Problems
-	}
-	return list, nil
+	r := &yamlfile.Reader{File: file}
+	err := r.Whole(raw, tokensForm, func(s yamlfile.Section) { list = readHolders(s) }, "tokens")
+	return list, err
 }
 
 func readHolders(all yamlfile.Section) (list []holder) {

@@ -104,8 +104,8 @@ func summary(j *service.Job) Summary {
 	if j.Lease != nil {
 		s.Worker = j.Lease.Worker
 	}
-	r := j.Report
-	if r == nil || r.UID != d.UID { // of a job of this name that is no more
+	r := j.Known()
+	if r == nil {
 		return s
 	}
 	s.Error, s.Hint, s.Unmet = r.Error, r.Hint, r.Unmet
@@ -129,9 +129,6 @@ func summary(j *service.Job) Summary {
 // JobOf is a job with all that is known of it.
 func JobOf(j *service.Job) Job {
 	d := &j.Definition
-	out := Job{Summary: summary(j), UID: d.UID, Settings: d.Settings, CreatedBy: d.CreatedBy, Wish: d.Wish, Lease: j.Lease}
-	if j.Report != nil && j.Report.UID == d.UID {
-		out.Report = j.Report
-	}
-	return out
+	return Job{Summary: summary(j), UID: d.UID, Settings: d.Settings, CreatedBy: d.CreatedBy, Wish: d.Wish, Lease: j.Lease,
+		Report: j.Known()}
 }

@@ -2,9 +2,7 @@ package oidc
 
 import (
 	"fmt"
-	"io"
 	"net/url"
-	"os"
 	"slices"
 	"strings"
 
@@ -22,50 +20,47 @@ const maxRules = 1000
 // Open reads a file; resolve gives the secrets that it refers to. What is wrong with it is
 // a config.Problems.
 func Open(file string, resolve config.Resolver) (s Settings, err error) {
-	f, err := os.Open(file) //nolint:gosec // the operator names it
+	raw, err := yamlfile.Load("oidc", file)
 	if err != nil {
-		return s, config.Problems{{Setting: "oidc", Where: "file " + file, What: "cannot be read: " + err.Error(), How: "give the path of a YAML file"}}
-	}
-	defer func() { _ = f.Close() }()
-	raw, err := io.ReadAll(io.LimitReader(f, yamlfile.MaxFile+1))
-	if err != nil {
-		return s, fmt.Errorf("read the file of --oidc: %w", err)
+		return s, err
 	}
 	return parse(file, raw, resolve)
 }
 
 func parse(file string, raw []byte, resolve config.Resolver) (s Settings, err error) {
 	r := &yamlfile.Reader{File: file, Resolve: resolve}
-	if root := r.Root(raw, fileForm); root != nil {
-		if all, ok := r.Section(root, "", fileForm, "issuer", "client-id", "client-secret", "url", "scopes", "name", "roles"); ok {
-			s = read(all)
-		}
-	}
-	if len(r.Problems) > 0 {
-		return Settings{}, r.Problems
+	err = r.Whole(raw, fileForm, func(all yamlfile.Section) { s = read(all) },
+		"issuer", "client-id", "client-secret", "url", "scopes", "name", "roles")
+	if err != nil {
+		return Settings{}, err
 	}
 	return s, nil
 }
 
 func read(all yamlfile.Section) Settings {
-	s := Settings{Issuer: address(all, "issuer"), ClientID: all.Text("client-id"), ClientSecret: all.Secret("client-secret"), URL: address(all, "url"),
+	s := Settings{Issuer: address(all, "issuer"), ClientID: all.Text("client-id"),
+		ClientSecret: all.Secret("client-secret"), URL: address(all, "url"),
 		Scopes: all.Texts("scopes", "write them as a list"), Name: all.Text("name")}
 	if s.ClientID == "" {
 		all.Bad("client-id", "is missing", "write the name under which the provider knows the service")
 	}
 	items := all.Items("roles", "write a list, each of claim, value, role and, if it is for some jobs, jobs")
 	if len(items) == 0 || len(items) > maxRules {
-		all.Bad("roles", fmt.Sprintf("has %d rules", len(items)), fmt.Sprintf("have at least one, and at most %d: whom none fits has no role", maxRules))
+		all.Bad("roles", fmt.Sprintf("has %d rules", len(items)),
+			fmt.Sprintf("have at least one, and at most %d: whom none fits has no role", maxRules))
 	}
 	for i, n := range items {
-		one, ok := all.Section(n, fmt.Sprintf("roles[%d]", i), "write claim, value, role and, if it is for some jobs, jobs", "claim", "value", "role", "jobs")
+		one, ok := all.Section(n, fmt.Sprintf("roles[%d]", i), "write claim, value, role and, if it is for some jobs, jobs",
+			"claim", "value", "role", "jobs")
 		if !ok {
 			continue
 		}
-		rule := Rule{Claim: one.Text("claim"), Value: one.Text("value"), Role: service.Role(one.Text("role")), Jobs: one.Patterns()}
+		rule := Rule{Claim: one.Text("claim"), Value: one.Text("value"), Role: service.Role(one.Text("role")),
+			Jobs: one.Patterns()}
 		for key, value := range map[string]string{"claim": rule.Claim, "value": rule.Value} {
 			if value == "" {
-				one.Bad(key, "is missing", "write which claim of the provider has which value, as in {claim: groups, value: dba, role: admin}")
+				one.Bad(key, "is missing",
+					"write which claim of the provider has which value, as in {claim: groups, value: dba, role: admin}")
 			}
 		}
 		if !slices.Contains(service.Roles(), rule.Role) {
@@ -81,7 +76,8 @@ func address(s yamlfile.Section, key string) string {
 	text := s.Text(key)
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
+	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" ||
+		u.Fragment != "":
 		s.Bad(key, "is missing, or is no address", "write https://host/path")
 	case u.Scheme == "http" && !loopback.Host(u.Host):
 		s.Bad(key, "has no TLS", "write https://: who sees the traffic could log in")

@@ -73,7 +73,8 @@ func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
 	// The library keeps the context for its keys: not that of one request.
 	found, err := oidc.NewProvider(oidc.ClientContext(context.WithoutCancel(ctx), p.client), p.Issuer)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("read the document of %s: %w", p.Issuer, err), "check issuer in the file of --oidc, and that this machine reaches it")
+		return nil, mongo.WithHint(fmt.Errorf("read the document of %s: %w", p.Issuer, err),
+			"check issuer in the file of --oidc, and that this machine reaches it")
 	}
 	p.found = found
 	return found, nil
@@ -82,7 +83,8 @@ func (p *Provider) provider(ctx context.Context) (*oidc.Provider, error) {
 func (p *Provider) exchange(found *oidc.Provider) *oauth2.Config {
 	scopes := append([]string{oidc.ScopeOpenID, "email", "profile"}, p.Scopes...)
 	slices.Sort(scopes)
-	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: found.Endpoint(), RedirectURL: strings.TrimSuffix(p.URL, "/") + PathBack, Scopes: slices.Compact(scopes)}
+	return &oauth2.Config{ClientID: p.ClientID, ClientSecret: p.ClientSecret, Endpoint: found.Endpoint(),
+		RedirectURL: strings.TrimSuffix(p.URL, "/") + PathBack, Scopes: slices.Compact(scopes)}
 }
 
 // kept is what a browser keeps while somebody logs in.
@@ -102,7 +104,8 @@ func (p *Provider) Begin(ctx context.Context, next string) (address, keep string
 	if err != nil {
 		return "", "", fmt.Errorf("write what the browser keeps: %w", err)
 	}
-	return p.exchange(found).AuthCodeURL(k.State, oidc.Nonce(k.Nonce), oauth2.S256ChallengeOption(k.Verifier)), base64.RawURLEncoding.EncodeToString(raw), nil
+	return p.exchange(found).AuthCodeURL(k.State, oidc.Nonce(k.Nonce), oauth2.S256ChallengeOption(k.Verifier)),
+		base64.RawURLEncoding.EncodeToString(raw), nil
 }
 
 // ErrNobody says that somebody is known to the provider, and no rule gives them a role.
@@ -110,7 +113,8 @@ var ErrNobody = errors.New("no rule gives you a role")
 
 // End is who has logged in, from what their browser kept and what the provider sent it
 // back with. The page that they want is said for every end.
-func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *service.Caller, next string, err error) {
+func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *service.Caller, next string,
+	err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(keep)
 	var k kept
 	if err == nil {
@@ -120,7 +124,8 @@ func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *
 		return nil, "", errors.New("this login was not begun here, or too long ago")
 	}
 	if said := back.Get("error"); said != "" {
-		return nil, k.Next, fmt.Errorf("%s refused it: %s", p.Host(), short(plain(said+" "+back.Get("error_description"))))
+		return nil, k.Next, fmt.Errorf("%s refused it: %s", p.Host(),
+			service.Short(plain(said+" "+back.Get("error_description")), maxName))
 	}
 	found, err := p.provider(ctx)
 	if err != nil {
@@ -163,7 +168,8 @@ func (p *Provider) Whose(ctx context.Context, token string) *service.Caller {
 }
 
 // verify reads a token, if it is the provider's, for this service, and good still.
-func (p *Provider) verify(ctx context.Context, found *oidc.Provider, text string) (*oidc.IDToken, map[string]any, error) {
+func (p *Provider) verify(ctx context.Context, found *oidc.Provider, text string) (*oidc.IDToken, map[string]any,
+	error) {
 	id, err := found.VerifierContext(ctx, &oidc.Config{ClientID: p.ClientID}).Verify(ctx, text)
 	if err != nil {
 		return nil, nil, fmt.Errorf("check the token of %s: %w", p.Host(), err)
@@ -181,7 +187,7 @@ func (p *Provider) verify(ctx context.Context, found *oidc.Provider, text string
 // told is an error without the body that the provider sent, which may hold anything.
 func told(err error) error {
 	if e, ok := errors.AsType[*oauth2.RetrieveError](err); ok {
-		return fmt.Errorf("it answered %s %s", e.Response.Status, short(plain(e.ErrorCode)))
+		return fmt.Errorf("it answered %s %s", e.Response.Status, service.Short(plain(e.ErrorCode), maxName))
 	}
 	return err
 }
@@ -194,12 +200,4 @@ func plain(s string) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, ""))
-}
-
-// short is a text of at most maxName bytes.
-func short(s string) string {
-	if len(s) <= maxName {
-		return s
-	}
-	return strings.ToValidUTF8(s[:maxName], "") + "…"
 }

@@ -17,10 +17,11 @@ import (
 )
 
 func settings(p *oidctest.Provider) Settings {
-	return Settings{Issuer: p.URL, ClientID: p.ClientID, ClientSecret: p.ClientSecret, URL: "https://millrace.example/", Scopes: []string{"groups"}, Roles: []Rule{
-		{Claim: "groups", Value: "dba", Role: service.Admin},
-		{Claim: "groups", Value: "shop", Role: service.Operator, Jobs: []string{"shop-*"}},
-		{Claim: "email", Value: "vera@example.org", Role: service.Viewer}}}
+	return Settings{Issuer: p.URL, ClientID: p.ClientID, ClientSecret: p.ClientSecret, URL: "https://millrace.example/",
+		Scopes: []string{"groups"}, Roles: []Rule{
+			{Claim: "groups", Value: "dba", Role: service.Admin},
+			{Claim: "groups", Value: "shop", Role: service.Operator, Jobs: []string{"shop-*"}},
+			{Claim: "email", Value: "vera@example.org", Role: service.Viewer}}}
 }
 
 // login is what a browser is sent back with.
@@ -53,24 +54,31 @@ func TestLogin(t *testing.T) {
 		who    *service.Caller
 		err    error
 	}{
-		"by a group":              {map[string]any{"sub": "1", "groups": []string{"all", "dba"}, "email": "ada@example.org", "email_verified": true}, &service.Caller{Name: "ada@example.org", Role: service.Admin}, nil},
-		"by the first that fits":  {map[string]any{"sub": "1", "groups": []string{"shop", "dba"}}, &service.Caller{Name: "1", Role: service.Admin}, nil},
-		"by a text":               {map[string]any{"sub": "2", "groups": "shop"}, &service.Caller{Name: "2", Role: service.Operator, Jobs: []string{"shop-*"}}, nil},
-		"an address not verified": {map[string]any{"sub": "3", "email": "vera@example.org"}, &service.Caller{Name: "3", Role: service.Viewer}, nil},
-		"a hostile name":          {map[string]any{"sub": "a\u202e\x1b[31m" + strings.Repeat("x", 500), "groups": "dba"}, &service.Caller{Name: "a[31m" + strings.Repeat("x", 95) + "…", Role: service.Admin}, nil},
-		"no rule":                 {map[string]any{"sub": "4", "groups": []string{"dbas"}, "roles": "dba"}, nil, ErrNobody},
-		"a number for a group":    {map[string]any{"sub": "4", "groups": 5}, nil, ErrNobody},
-		"another login's token":   {map[string]any{"sub": "5", "groups": "dba", "nonce": "another"}, nil, errAny},
-		"another client's token":  {map[string]any{"sub": "5", "groups": "dba", "aud": "other"}, nil, errAny},
-		"a token that has ended":  {map[string]any{"sub": "5", "groups": "dba", "exp": time.Now().Add(-time.Minute).Unix()}, nil, errAny},
-		"another issuer's token":  {map[string]any{"sub": "5", "groups": "dba", "iss": "https://other.example"}, nil, errAny},
-		"a token of nobody":       {map[string]any{"groups": "dba"}, nil, errAny},
-		"refused there":           {nil, nil, errAny},
+		"by a group": {map[string]any{"sub": "1", "groups": []string{"all", "dba"}, "email": "ada@example.org",
+			"email_verified": true}, &service.Caller{Name: "ada@example.org", Role: service.Admin}, nil},
+		"by the first that fits": {map[string]any{"sub": "1", "groups": []string{"shop", "dba"}},
+			&service.Caller{Name: "1", Role: service.Admin}, nil},
+		"by a text": {map[string]any{"sub": "2", "groups": "shop"},
+			&service.Caller{Name: "2", Role: service.Operator, Jobs: []string{"shop-*"}}, nil},
+		"an address not verified": {map[string]any{"sub": "3", "email": "vera@example.org"},
+			&service.Caller{Name: "3", Role: service.Viewer}, nil},
+		"a hostile name": {map[string]any{"sub": "a\u202e\x1b[31m" + strings.Repeat("x", 500), "groups": "dba"},
+			&service.Caller{Name: "a[31m" + strings.Repeat("x", 95) + "…", Role: service.Admin}, nil},
+		"no rule":                {map[string]any{"sub": "4", "groups": []string{"dbas"}, "roles": "dba"}, nil, ErrNobody},
+		"a number for a group":   {map[string]any{"sub": "4", "groups": 5}, nil, ErrNobody},
+		"another login's token":  {map[string]any{"sub": "5", "groups": "dba", "nonce": "another"}, nil, errAny},
+		"another client's token": {map[string]any{"sub": "5", "groups": "dba", "aud": "other"}, nil, errAny},
+		"a token that has ended": {map[string]any{"sub": "5", "groups": "dba", "exp": time.Now().Add(-time.Minute).Unix()},
+			nil, errAny},
+		"another issuer's token": {map[string]any{"sub": "5", "groups": "dba", "iss": "https://other.example"}, nil, errAny},
+		"a token of nobody":      {map[string]any{"groups": "dba"}, nil, errAny},
+		"refused there":          {nil, nil, errAny},
 	} {
 		there.Be(c.claims)
 		keep, back := login(t, p)
 		who, next, err := p.End(t.Context(), keep, back)
-		if !reflect.DeepEqual(who, c.who) || (err != nil) != (c.err != nil) || c.err != nil && !errors.Is(c.err, errAny) && !errors.Is(err, c.err) || next != "/jobs/a" {
+		if !reflect.DeepEqual(who, c.who) || (err != nil) != (c.err != nil) || c.err != nil && !errors.Is(c.err, errAny) &&
+			!errors.Is(err, c.err) || next != "/jobs/a" {
 			t.Errorf("%s: %+v, %q, %v", name, who, next, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "\u202e") {

@@ -73,5 +73,5 @@ func (s *Settings) name(claims map[string]any) string {
 	if name == "" {
 		name = text("sub")
 	}
-	return short(name)
+	return service.Short(name, maxName)
 }

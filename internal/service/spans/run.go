@@ -45,7 +45,8 @@ func (s *Spans) Take(ctx context.Context, name, worker, run string) *Run {
 	}
 	r := &Run{spans: s, steps: map[step]trace.Span{}}
 	r.under, r.take = s.tracer.Start(context.WithoutCancel(ctx), "take job", trace.WithNewRoot(),
-		trace.WithAttributes(attribute.String("millrace.job", name), attribute.String("millrace.worker", worker), attribute.String("millrace.run", run)))
+		trace.WithAttributes(attribute.String("millrace.job", name), attribute.String("millrace.worker", worker),
+			attribute.String("millrace.run", run)))
 	return r
 }
 
@@ -113,7 +114,8 @@ func (r *Run) begin(e *job.Event) {
 	case job.PhaseFollowing, job.PhaseFinalized, job.PhaseFailed:
 		return
 	}
-	r.phaseCtx, r.phase = r.spans.tracer.Start(r.under, "phase "+e.Name, trace.WithTimestamp(e.At), trace.WithAttributes(attribute.String("millrace.phase", e.Name)))
+	r.phaseCtx, r.phase = r.spans.tracer.Start(r.under, "phase "+e.Name, trace.WithTimestamp(e.At),
+		trace.WithAttributes(attribute.String("millrace.phase", e.Name)))
 }
 
 // endPhase ends the phase. Steps of it may go on: a copy begins while collections are made.
@@ -175,7 +177,8 @@ func (s *Spans) Verify(ctx context.Context, name, id, worker string) (end func(d
 		return func(int64, error) {}
 	}
 	_, span := s.tracer.Start(ctx, "verify job", trace.WithNewRoot(),
-		trace.WithAttributes(attribute.String("millrace.job", name), attribute.String("millrace.verification", id), attribute.String("millrace.worker", worker)))
+		trace.WithAttributes(attribute.String("millrace.job", name), attribute.String("millrace.verification", id),
+			attribute.String("millrace.worker", worker)))
 	return func(differences int64, err error) {
 		if err == nil {
 			span.SetAttributes(attribute.Int64("millrace.differences", differences))

@@ -24,7 +24,8 @@ func env(values map[string]string) func(string) (string, bool) {
 
 func open(t *testing.T, endpoint string, log *slog.Logger) *spans.Spans {
 	t.Helper()
-	s, err := spans.Open(t.Context(), spans.Options{Endpoint: endpoint, LookupEnv: env(nil), Instance: "w", Version: "v", Log: log})
+	s, err := spans.Open(t.Context(), spans.Options{Endpoint: endpoint, LookupEnv: env(nil), Instance: "w", Version: "v",
+		Log: log})
 	if err != nil || s == nil {
 		t.Fatal(s, err)
 	}
@@ -36,14 +37,15 @@ func TestRequest(t *testing.T) {
 	c := spanstest.New(t)
 	s := open(t, c.URL, slog.New(slog.DiscardHandler))
 	mux := http.NewServeMux()
-	mux.Handle("GET /jobs/{name}", s.Request("GET", "/jobs/{name}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.PathValue("name") == "none" {
-			w.WriteHeader(http.StatusNotFound)
-		}
-		if err := http.NewResponseController(w).Flush(); err != nil {
-			t.Error(err)
-		}
-	})))
+	mux.Handle("GET /jobs/{name}", s.Request("GET", "/jobs/{name}",
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.PathValue("name") == "none" {
+				w.WriteHeader(http.StatusNotFound)
+			}
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Error(err)
+			}
+		})))
 	for _, name := range []string{"a", "none"} {
 		r := httptest.NewRequestWithContext(t.Context(), "GET", "/jobs/"+name+"?token=geheim", nil)
 		r.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
@@ -52,10 +54,12 @@ func TestRequest(t *testing.T) {
 	}
 	s.Close()
 	all, raw := c.Spans()
-	if len(all) != 2 || all[0].Trace != "0af7651916cd43dd8448eb211c80319c" || all[0].Parent != "b7ad6b7169203331" || all[0].Name != "GET /jobs/{name}" || all[0].Attributes["millrace.name"] != "a" {
+	if len(all) != 2 || all[0].Trace != "0af7651916cd43dd8448eb211c80319c" || all[0].Parent != "b7ad6b7169203331" ||
+		all[0].Name != "GET /jobs/{name}" || all[0].Attributes["millrace.name"] != "a" {
 		t.Fatalf("%+v", all)
 	}
-	if all[1].Attributes["http.response.status_code"] != "404" || all[1].Attributes["millrace.name"] != "" || bytes.Contains(raw, []byte("geheim")) {
+	if all[1].Attributes["http.response.status_code"] != "404" || all[1].Attributes["millrace.name"] != "" ||
+		bytes.Contains(raw, []byte("geheim")) {
 		t.Errorf("%+v", all[1])
 	}
 }
@@ -92,13 +96,16 @@ func TestRun(t *testing.T) {
 		by[one.Name+" "+one.Attributes["db.namespace"]] = one
 	}
 	take, copying := by["take job "], by["phase copying "]
-	if take.Parent != "" || take.Failed || copying.Parent != take.ID || by["copy collection shop.orders"].Parent != copying.ID || by["schema change drop shop.orders"].Parent != take.ID {
+	if take.Parent != "" || take.Failed || copying.Parent != take.ID ||
+		by["copy collection shop.orders"].Parent != copying.ID || by["schema change drop shop.orders"].Parent != take.ID {
 		t.Errorf("%+v", by)
 	}
-	if o := by["copy collection shop.orders"]; o.Attributes["millrace.documents"] != "7" || o.End.Sub(o.Begin) != 2*time.Second || !by["schema change drop shop.orders"].Failed {
+	if o := by["copy collection shop.orders"]; o.Attributes["millrace.documents"] != "7" ||
+		o.End.Sub(o.Begin) != 2*time.Second || !by["schema change drop shop.orders"].Failed {
 		t.Errorf("%+v", o)
 	}
-	if _, there := by["phase following "]; there || copying.Attributes["millrace.collections.without.spans"] != "2002" || bytes.Contains(raw, []byte("geheim")) {
+	if _, there := by["phase following "]; there || copying.Attributes["millrace.collections.without.spans"] != "2002" ||
+		bytes.Contains(raw, []byte("geheim")) {
 		t.Errorf("%+v", copying)
 	}
 }
@@ -147,7 +154,8 @@ func TestAway(t *testing.T) {
 // refused without being shown.
 func TestOff(t *testing.T) {
 	const at = "OTEL_EXPORTER_OTLP_ENDPOINT"
-	for _, values := range []map[string]string{nil, {at: ""}, {at: "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"}, {at: "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"},
+	for _, values := range []map[string]string{nil, {at: ""}, {at: "http://127.0.0.1:1", "OTEL_SDK_DISABLED": "true"},
+		{at: "http://127.0.0.1:1", "OTEL_TRACES_EXPORTER": "none"},
 		{at: "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}} {
 		s, err := spans.Open(t.Context(), spans.Options{LookupEnv: env(values), Log: slog.New(slog.DiscardHandler)})
 		if s != nil || err != nil {
@@ -162,8 +170,10 @@ func TestOff(t *testing.T) {
 		}
 		s.Close()
 	}
-	for _, bad := range []string{"127.0.0.1:4318", "grpc://h:1", "http://ada:geheim@h:1", "http://h:1?key=geheim", "http://%zz:geheim"} {
-		_, err := spans.Open(t.Context(), spans.Options{Endpoint: bad, LookupEnv: env(nil), Log: slog.New(slog.DiscardHandler)})
+	for _, bad := range []string{"127.0.0.1:4318", "grpc://h:1", "http://ada:geheim@h:1", "http://h:1?key=geheim",
+		"http://%zz:geheim"} {
+		_,
+			err := spans.Open(t.Context(), spans.Options{Endpoint: bad, LookupEnv: env(nil), Log: slog.New(slog.DiscardHandler)})
 		if err == nil || strings.Contains(err.Error(), "geheim") {
 			t.Errorf("%s: %v", bad, err)
 		}

@@ -128,8 +128,7 @@ func (w *Worker) copyLender(rests map[string]rest) *service.Job {
 
 // lends reports that the run which has a job has slices for others.
 func lends(j *service.Job) bool {
-	r := j.Report
-	return j.Lease != nil && r != nil && r.Run == j.Lease.Run && r.UID == j.Definition.UID && r.State == service.Running && r.Status != nil && r.Status.Copy.Lendable > 0
+	return j.Live() && j.Report.State == service.Running && j.Report.Status.Copy.Lendable > 0
 }
 
 // workers is how many have slices of a job now.

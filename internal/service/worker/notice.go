@@ -27,14 +27,9 @@ type notices struct {
 func newNotices(to *recorder, before *job.Status) *notices {
 	n := &notices{to: to, told: map[job.Phase]bool{}}
 	if before != nil {
-		n.paused, n.conflicts = before.Paused, conflictsOf(before)
+		n.paused, n.conflicts = before.Paused, service.Refused(before)
 	}
 	return n
-}
-
-func conflictsOf(s *job.Status) int64 {
-	c := s.Conflicts
-	return c.Open + c.Undecided + c.Settled + c.Removed + c.Unmapped
 }
 
 // look tells what is new.
@@ -48,7 +43,7 @@ func (n *notices) look(s *job.Status) {
 		n.paused = s.Paused
 		n.to.event(slog.LevelInfo, map[bool]string{true: "paused", false: "resumed"}[s.Paused])
 	}
-	if now := conflictsOf(s); now > n.conflicts && time.Since(n.last) >= conflictsEvery {
+	if now := service.Refused(s); now > n.conflicts && time.Since(n.last) >= conflictsEvery {
 		n.to.event(slog.LevelWarn, fmt.Sprintf("conflict: the target refused %d documents more, which are kept as dead letters", now-n.conflicts), service.Field{Name: "dead letters", Value: s.Conflicts.Text()})
 		n.conflicts, n.last = now, time.Now()
 	}

@@ -3,7 +3,10 @@ package yamlfile
 import (
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -77,6 +80,35 @@ func (r *Reader) Root(raw []byte, how string) ast.Node {
 	return parsed.Docs[0].Body
 }
 
+// Load reads the file of a setting, up to a little more than MaxFile.
+func Load(setting, file string) ([]byte, error) {
+	f, err := os.Open(file) //nolint:gosec // the operator names it
+	if err != nil {
+		return nil, config.Problems{{Setting: setting, Where: "file " + file, What: "cannot be read: " + err.Error(),
+			How: "give the path of a YAML file"}}
+	}
+	defer func() { _ = f.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(f, MaxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("read the file of --%s: %w", setting, err)
+	}
+	return raw, nil
+}
+
+// Whole has read read the file, a mapping of known keys. What is wrong with it is a
+// config.Problems.
+func (r *Reader) Whole(raw []byte, how string, read func(Section), known ...string) error {
+	if root := r.Root(raw, how); root != nil {
+		if s, ok := r.Section(root, "", how, known...); ok {
+			read(s)
+		}
+	}
+	if len(r.Problems) > 0 {
+		return r.Problems
+	}
+	return nil
+}
+
 // Section is a mapping of the file whose keys are known.
 type Section struct {
 	*Reader
@@ -105,10 +137,10 @@ func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section
 	}
 	for _, v := range list {
 		key := v.Key.String()
-		switch best := suggest.Name(key, known); {
-		case !contains(known, key) && best != "":
+		switch best := near.Name(key, known); {
+		case !slices.Contains(known, key) && best != "":
 			r.Fail(v.Key, s.At(key), "is unknown", "did you mean "+best+"?")
-		case !contains(known, key):
+		case !slices.Contains(known, key):
 			r.Fail(v.Key, s.At(key), "is unknown", "use "+strings.Join(known, ", "))
 		case s.Values[key] != nil:
 			r.Fail(v.Key, s.At(key), "is there twice", "leave one of them out")
@@ -117,15 +149,6 @@ func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section
 		}
 	}
 	return s, true
-}
-
-func contains(list []string, s string) bool {
-	for _, one := range list {
-		if one == s {
-			return true
-		}
-	}
-	return false
 }
 
 // At is the name of a setting of the section.
@@ -239,7 +262,8 @@ func (s Section) Secret(key string) string {
 	case text == "":
 		return ""
 	case !config.IsReference(text):
-		s.Bad(key, "holds the secret itself", "write env:NAME for the variable MILLRACE_SECRET_NAME of serve, or file:NAME for a file of --secrets-dir")
+		s.Bad(key, "holds the secret itself",
+			"write env:NAME for the variable MILLRACE_SECRET_NAME of serve, or file:NAME for a file of --secrets-dir")
 		return ""
 	}
 	return s.Resolved(key, text)
