@@ -12,9 +12,9 @@ const maxPast = 100
 type alerts struct{ Present, Past []service.Alert }
 
 // alerts shows what is wrong with the jobs that the visitor sees, and what was.
-func (c *console) alerts(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) alerts(w http.ResponseWriter, r *http.Request, v *visit) error {
 	present, past := c.Desk.Alerts(v.who, maxPast)
 	f := c.page(v, "alerts", "Alerts", alerts{present, past})
 	f.Live = r.URL.RequestURI()
-	c.show(w, http.StatusOK, "alerts", f)
+	return c.show(w, "alerts", f)
 }

@@ -15,13 +15,15 @@ func TestAlerts(t *testing.T) {
 	_, page := r.browser("t-view").get("/alerts")
 	want(t, page, "None now", `aria-current="page">Alerts`)
 	now := time.Now()
-	for _, a := range []*service.Alert{{ID: "1", Kind: service.AlertLag, Job: "shop.a", Text: "behind <script>\x1b\u202e", Hint: "do <i>this</i>"}, {ID: "2", Kind: service.AlertFailed, Job: "other"}} {
+	for _, a := range []*service.Alert{{ID: "1", Kind: service.AlertLag, Job: "shop.a", Text: "behind <script>\x1b\u202e",
+		Hint: "do <i>this</i>"}, {ID: "2", Kind: service.AlertFailed, Job: "other"}} {
 		a.FiredAt = now
 		if err := r.hub.Alerts.Set(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := r.hub.Alerts.KeepPast(t.Context(), r.view, &service.Alert{ID: "3", Kind: service.AlertWindow, Job: "shop.b", FiredAt: now, ResolvedAt: &now, Ending: "it <b>grew</b>"}); err != nil {
+	if err := r.hub.Alerts.KeepPast(t.Context(), r.view, &service.Alert{ID: "3", Kind: service.AlertWindow, Job: "shop.b",
+		FiredAt: now, ResolvedAt: &now, Ending: "it <b>grew</b>"}); err != nil {
 		t.Fatal(err)
 	}
 	for {
@@ -32,7 +34,9 @@ func TestAlerts(t *testing.T) {
 		<-changed
 	}
 	_, page = r.browser("t-view").get("/alerts")
-	want(t, page, "1 now", "1 before", `<a href="/jobs/shop.a">`, `behind &lt;script&gt;<mark>\u001b</mark><mark>\u202e</mark>`, "Remedy: <bdi>do &lt;i&gt;this", "Over: <bdi>it &lt;b&gt;grew")
+	want(t, page, "1 now", "1 before", `<a href="/jobs/shop.a">`,
+		`behind &lt;script&gt;<mark>\u001b</mark><mark>\u202e</mark>`, "Remedy: <bdi>do &lt;i&gt;this",
+		"Over: <bdi>it &lt;b&gt;grew")
 	if strings.Contains(page, "other") || strings.ContainsAny(page, "\x1b\u202e") {
 		t.Error("another's job, or a hostile text, is on the page")
 	}

@@ -48,7 +48,8 @@ func chromium(t *testing.T) string {
 
 func newTab(t *testing.T, base string) *tab {
 	t.Helper()
-	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(chromium(t)), chromedp.UserDataDir(userData(t)), chromedp.Flag("headless", "new"), chromedp.DisableGPU,
+	options := append(slices.Clone(chromedp.DefaultExecAllocatorOptions[:]), chromedp.ExecPath(chromium(t)),
+		chromedp.UserDataDir(userData(t)), chromedp.Flag("headless", "new"), chromedp.DisableGPU,
 		chromedp.Flag("host-resolver-rules", "MAP console.example 127.0.0.1"))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox)
@@ -122,10 +123,12 @@ func (b *tab) until(expression string) {
 	b.t.Helper()
 	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		// A page that is being left answers nothing.
-		if ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`document.readyState === "complete" && (`+expression+`)`)); err == nil && ok {
+		if ok, err := chromedp.Run(b.ctx, chromedp.Evaluate[bool](`document.readyState === "complete" && (`+expression+
+			`)`)); err == nil && ok {
 			return
 		} else if time.Now().After(end) {
-			b.t.Fatalf("never true: %s (%v); the page: %s", expression, err, ask[string](b, "document.body.innerText.slice(0,2000)"))
+			b.t.Fatalf("never true: %s (%v); the page: %s", expression, err,
+				ask[string](b, "document.body.innerText.slice(0,2000)"))
 		}
 	}
 }
@@ -137,7 +140,8 @@ func (b *tab) size(width, height int64) {
 
 func (b *tab) scheme(name string) {
 	b.t.Helper()
-	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: name}}}
+	media := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme",
+		Value: name}}}
 	if _, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, media); err != nil {
 		b.t.Fatal(err)
 	}
@@ -190,48 +194,58 @@ func (r *rig) fleet(n int) {
 }
 
 func fleetName(i int) string {
-	return fmt.Sprintf("shop-%03d.%s", i, []string{"berlin", "dublin", "lagos", "lima", "osaka", "oslo", "quito", "turin"}[i%8])
+	return fmt.Sprintf("shop-%03d.%s", i, []string{"berlin", "dublin", "lagos", "lima", "osaka", "oslo", "quito",
+		"turin"}[i%8])
 }
 
 // one makes the job number i with a lease and a report.
 func (r *rig) one(i int) error {
 	name, ctx := fleetName(i), r.t.Context()
-	d := &service.Definition{Name: name, UID: "u-" + name, Settings: "source: env:SHOP\ntarget: env:NEW\ninclude: [shop]\n", CreatedBy: "ada", CreatedAt: time.Now()}
+	d := &service.Definition{Name: name, UID: "u-" + name,
+		Settings: "source: env:SHOP\ntarget: env:NEW\ninclude: [shop]\n", CreatedBy: "ada", CreatedAt: time.Now()}
 	if err := r.hub.Jobs.Create(ctx, d); err != nil {
 		return err
 	}
 	worker := fmt.Sprintf("worker-%d", i%4+1)
-	report := &service.Report{UID: d.UID, Run: "r1", Worker: worker, State: service.Running, At: time.Now(), Status: fleetStatus(i)}
+	report := &service.Report{UID: d.UID, Run: "r1", Worker: worker, State: service.Running, At: time.Now(),
+		Status: fleetStatus(i)}
 	switch i % 20 {
 	case 7:
 		return nil // it waits
 	case 2:
-		report.State, report.Error, report.Hint = service.Failed, "the oplog of the source no longer has the position", "enlarge the oplog and begin anew"
+		report.State, report.Error, report.Hint = service.Failed, "the oplog of the source no longer has the position",
+			"enlarge the oplog and begin anew"
 		return r.hub.Jobs.Report(ctx, name, report)
 	case 5:
 		report.State = service.Paused
 		report.Status.Copy.DocsRate, report.Status.Copy.BytesRate, report.Status.Copy.ETASeconds = 0, 0, -1
 	}
-	if _, err := r.hub.Leases.Take(ctx, hub.Control(name), service.Lease{Worker: worker, Run: "r1", Since: time.Now()}); err != nil {
+	if _, err := r.hub.Leases.Take(ctx, hub.Control(name),
+		service.Lease{Worker: worker, Run: "r1", Since: time.Now()}); err != nil {
 		return err
 	}
 	return r.hub.Jobs.Report(ctx, name, report)
 }
 
 func fleetStatus(i int) *job.Status {
-	s := &job.Status{Phase: job.PhaseCopying, CannotFinalize: "the copy is under way", Source: "mongodb://shop-1,shop-2,shop-3/?replicaSet=rs0", Target: "mongodb://new-1,new-2,new-3/?replicaSet=rs1",
-		Copy:   job.CopyStatus{DocsTotal: 48_000_000, BytesTotal: 52e9, DocsRate: float64(40_000 + i*97%30_000), BytesRate: float64(45e6 + i*131_071%40_000_000), ETASeconds: float64(300 + i*37%9000)},
+	s := &job.Status{Phase: job.PhaseCopying, CannotFinalize: "the copy is under way",
+		Source: "mongodb://shop-1,shop-2,shop-3/?replicaSet=rs0", Target: "mongodb://new-1,new-2,new-3/?replicaSet=rs1",
+		Copy: job.CopyStatus{DocsTotal: 48_000_000, BytesTotal: 52e9, DocsRate: float64(40_000 + i*97%30_000),
+			BytesRate: float64(45e6 + i*131_071%40_000_000), ETASeconds: float64(300 + i*37%9000)},
 		Follow: job.FollowStatus{LagSeconds: -1, WindowSeconds: 90_000}}
 	share := float64(i*13%100) / 100
 	if i%3 == 0 {
 		s.Phase, share, s.CannotFinalize = job.PhaseFollowing, 1, ""
-		s.Follow = job.FollowStatus{Operations: 81_231_000, OperationsRate: float64(800 + i), BytesRate: float64(700_000 + i*1000), LagSeconds: float64(i%10) / 4, WindowSeconds: 90_000,
+		s.Follow = job.FollowStatus{Operations: 81_231_000, OperationsRate: float64(800 + i),
+			BytesRate: float64(700_000 + i*1000), LagSeconds: float64(i%10) / 4, WindowSeconds: 90_000,
 			Applied: "1764084123.17", Source: "1764084124.2"}
 	}
 	s.Copy.Docs, s.Copy.Bytes = int64(share*float64(s.Copy.DocsTotal)), int64(share*float64(s.Copy.BytesTotal))
 	for k, c := range []string{"orders", "customers", "carts", "events", "invoices.archive"} {
 		total := int64(1_000_000 * (k + 1))
-		s.Copy.Collections = append(s.Copy.Collections, job.CollectionStatus{Source: "shop." + c, Target: "shop." + c, Docs: int64(share * float64(total)), DocsTotal: total, Bytes: int64(share * float64(total) * 1100), BytesTotal: total * 1100, Done: share == 1})
+		s.Copy.Collections = append(s.Copy.Collections,
+			job.CollectionStatus{Source: "shop." + c, Target: "shop." + c, Docs: int64(share * float64(total)), DocsTotal: total,
+				Bytes: int64(share * float64(total) * 1100), BytesTotal: total * 1100, Done: share == 1})
 	}
 	return s
 }
@@ -299,7 +313,8 @@ func keyboard(t *testing.T, b *tab) {
 	for range 5 {
 		b.do(chromedp.KeyEvent(kb.Tab, chromedp.KeyModifiers(chromedp.ModifierShift)))
 		// The rows that come into view get their true height with the next frames.
-		ask[bool](b, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`, chromedp.EvalAwaitPromise)
+		ask[bool](b, `new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))`,
+			chromedp.EvalAwaitPromise)
 		if at := ask[string](b, focused); strings.Contains(at, ": ") {
 			t.Errorf("backwards: %s", at)
 		}
@@ -314,12 +329,14 @@ func search(t *testing.T, b *tab) {
 	b.open("/jobs")
 	b.do(chromedp.SendKeys("#q", "OSLO"+kb.Enter))
 	b.until(`location.search.includes("q=OSLO")`)
-	if rows, other := ask[int](b, `document.querySelectorAll("tr[data-job]").length`), ask[int](b, `document.querySelectorAll("tr[data-job]:not([data-job*=oslo])").length`); rows != 125 || other != 0 {
+	if rows, other := ask[int](b, `document.querySelectorAll("tr[data-job]").length`),
+		ask[int](b, `document.querySelectorAll("tr[data-job]:not([data-job*=oslo])").length`); rows != 125 || other != 0 {
 		t.Errorf("%d rows, %d of them of another name", rows, other)
 	}
 	b.do(chromedp.Click(`#counts a[href*="state=paused"]`))
 	b.until(`location.search.includes("state=paused")`)
-	if rows, other := ask[int](b, `document.querySelectorAll("tr[data-job]").length`), ask[int](b, `document.querySelectorAll("tr[data-job]:not(:has(.state.paused))").length`); rows == 0 || other != 0 {
+	if rows, other := ask[int](b, `document.querySelectorAll("tr[data-job]").length`),
+		ask[int](b, `document.querySelectorAll("tr[data-job]:not(:has(.state.paused))").length`); rows == 0 || other != 0 {
 		t.Errorf("%d rows, %d of them not paused", rows, other)
 	}
 	if q := ask[string](b, `document.querySelector("#q").value`); q != "OSLO" {
@@ -332,14 +349,17 @@ func liveChange(t *testing.T, b *tab, r *rig) {
 	name := fleetName(0)
 	b.open("/jobs?q=" + name)
 	ask[bool](b, `window.kept = true`)
-	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Failed, At: time.Now(), Error: "it <b>broke</b>", Status: fleetStatus(0)}); err != nil {
+	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1",
+		State: service.Failed, At: time.Now(), Error: "it <b>broke</b>", Status: fleetStatus(0)}); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`document.querySelector("tr[data-job] .state").textContent === "failed"`)
-	if !ask[bool](b, `window.kept === true && document.querySelector("tr[data-job]").innerText.includes("it <b>broke</b>")`) {
+	if !ask[bool](b,
+		`window.kept === true && document.querySelector("tr[data-job]").innerText.includes("it <b>broke</b>")`) {
 		t.Error("the row is not brought up to date in place")
 	}
-	b.until(`document.querySelector("#counts").innerText.includes("failed 1") && document.querySelector("#said").textContent === "` + name + `: failed"`)
+	b.until(
+		`document.querySelector("#counts").innerText.includes("failed 1") && document.querySelector("#said").textContent === "` + name + `: failed"`)
 }
 
 // pause pauses a job through its form, and sees the worker get there.
@@ -359,11 +379,13 @@ func pause(t *testing.T, b *tab, r *rig) {
 	ask[bool](b, `window.kept = true`)
 	ask[bool](b, `document.querySelector("input[name=docs]").select(), true`)
 	b.do(chromedp.KeyEvent("4711"))
-	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Paused, At: time.Now(), Status: fleetStatus(i)}); err != nil {
+	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1",
+		State: service.Paused, At: time.Now(), Status: fleetStatus(i)}); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`document.querySelector("#now .state").textContent === "paused"`)
-	if got := ask[string](b, `[window.kept, document.activeElement.name, document.activeElement.value, document.querySelector("#said").textContent].join()`); got != "true,docs,4711,now paused" {
+	if got := ask[string](b,
+		`[window.kept, document.activeElement.name, document.activeElement.value, document.querySelector("#said").textContent].join()`); got != "true,docs,4711,now paused" {
 		t.Errorf("after the change: %s", got)
 	}
 	b.do(chromedp.Click(`form[action$="/resume"] button`))
@@ -379,26 +401,32 @@ func curves(t *testing.T, b *tab, r *rig, name string) {
 	b.size(1280, 1500)
 	shot(b, "console-job.png")
 	b.size(1280, 800)
-	if got := ask[string](b, `(() => { const s = getComputedStyle(document.querySelector("svg.curve .s1")); return s.stroke + " " + s.fill + " " + (s.strokeDasharray !== "none"); })()`); got != "rgb(122, 74, 0) none true" {
+	if got := ask[string](b,
+		`(() => { const s = getComputedStyle(document.querySelector("svg.curve .s1")); return s.stroke + " " + s.fill + " " + (s.strokeDasharray !== "none"); })()`); got != "rgb(122, 74, 0) none true" {
 		t.Errorf("the second line: %s", got)
 	}
-	if got := ask[int](b, `[...document.querySelectorAll("svg.curve")].filter(s => { const box = s.getBoundingClientRect(); return [...s.querySelectorAll("text")].some(t => { const at = t.getBoundingClientRect(); return at.left < box.left - 1 || at.right > box.right + 1 || at.height < 8; }); }).length`); got > 0 {
+	if got := ask[int](b,
+		`[...document.querySelectorAll("svg.curve")].filter(s => { const box = s.getBoundingClientRect(); return [...s.querySelectorAll("text")].some(t => { const at = t.getBoundingClientRect(); return at.left < box.left - 1 || at.right > box.right + 1 || at.height < 8; }); }).length`); got > 0 {
 		t.Errorf("%d charts have text that is cut off or too small", got)
 	}
 	b.do(chromedp.Click("#curves summary"))
 	ask[bool](b, `window.kept = true`)
-	e := &service.Entry{At: time.Now(), Kind: service.KindEvent, Level: "info", Text: "it is new <i>here</i>", Worker: "worker-1"}
+	e := &service.Entry{At: time.Now(), Kind: service.KindEvent, Level: "info", Text: "it is new <i>here</i>",
+		Worker: "worker-1"}
 	if err := r.hub.Records.AddEntry(t.Context(), "u-"+name, "new", e); err != nil {
 		t.Fatal(err)
 	}
 	b.until(`document.querySelector("#log").innerText.includes("it is new <i>here</i>")`)
-	if !ask[bool](b, `window.kept && document.querySelector("#curves details").open && document.querySelectorAll("#curves tbody tr").length > 5`) {
+	if !ask[bool](b,
+		`window.kept && document.querySelector("#curves details").open && document.querySelectorAll("#curves tbody tr").length > 5`) {
 		t.Error("the table is closed, or the page was loaded anew")
 	}
 	b.do(chromedp.Click(`#curves a[href*="span=month"]`))
-	b.until(`location.search.includes("span=month") && document.querySelector("#curves [aria-current]").textContent === "month"`)
+	b.until(
+		`location.search.includes("span=month") && document.querySelector("#curves [aria-current]").textContent === "month"`)
 	b.size(360, 900)
-	if got := ask[float64](b, `Math.min(...[...document.querySelectorAll("svg.curve text")].map(t => t.getBoundingClientRect().height))`); got < 9 {
+	if got := ask[float64](b,
+		`Math.min(...[...document.querySelectorAll("svg.curve text")].map(t => t.getBoundingClientRect().height))`); got < 9 {
 		t.Errorf("on a telephone the text of a chart is %v high", got)
 	}
 	b.size(1280, 800)
@@ -409,18 +437,23 @@ func curves(t *testing.T, b *tab, r *rig, name string) {
 // with the same colour in the legend; the wait for a shard; and nothing wider than the page.
 func byShard(t *testing.T, b *tab, r *rig) {
 	name := fleetName(12)
-	shards := []string{evilShard, "shard-0001", "shard-0002", "shard-0003", "shard-0004", "shard-0005", "shard-0006", "shard-0007", "shard-0008"}
+	shards := []string{evilShard, "shard-0001", "shard-0002", "shard-0003", "shard-0004", "shard-0005", "shard-0006",
+		"shard-0007", "shard-0008"}
 	st := splitStatus(shards...)
-	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1", State: service.Running, At: time.Now(), Status: st}); err != nil {
+	if err := r.hub.Jobs.Report(t.Context(), name, &service.Report{UID: "u-" + name, Run: "r1", Worker: "worker-1",
+		State: service.Running, At: time.Now(), Status: st}); err != nil {
 		t.Fatal(err)
 	}
 	r.split("u-"+name, shards...)
 	b.open("/jobs/" + name)
-	b.until(`document.querySelectorAll("svg[aria-labelledby^=c-shard-lag] path.stroke").length === 8 && document.querySelector("#holding") !== null`)
+	b.until(
+		`document.querySelectorAll("svg[aria-labelledby^=c-shard-lag] path.stroke").length === 8 && document.querySelector("#holding") !== null`)
 	for _, scheme := range []string{"dark", "light"} {
 		b.scheme(scheme)
-		got := ask[[]string](b, `[...document.querySelectorAll("svg[aria-labelledby^=c-shard-lag] path.stroke")].map(p => { const s = getComputedStyle(p); return s.stroke + " " + s.strokeDasharray; })`)
-		keys := ask[[]string](b, `[...document.querySelector("svg[aria-labelledby^=c-shard-lag]").closest("figure").querySelectorAll(".keyline path")].map(p => { const s = getComputedStyle(p); return s.stroke + " " + s.strokeDasharray; })`)
+		got := ask[[]string](b,
+			`[...document.querySelectorAll("svg[aria-labelledby^=c-shard-lag] path.stroke")].map(p => { const s = getComputedStyle(p); return s.stroke + " " + s.strokeDasharray; })`)
+		keys := ask[[]string](b,
+			`[...document.querySelector("svg[aria-labelledby^=c-shard-lag]").closest("figure").querySelectorAll(".keyline path")].map(p => { const s = getComputedStyle(p); return s.stroke + " " + s.strokeDasharray; })`)
 		if slices.Sort(got); len(slices.Compact(slices.Clone(got))) != 8 {
 			t.Errorf("%s: lines look the same: %v", scheme, got)
 		}
@@ -467,13 +500,15 @@ func TestBrowserName(t *testing.T) {
 // widths has each page fit windows from a telephone's to a wall's, in light and dark.
 func widths(t *testing.T, b *tab) {
 	job := "/jobs/" + fleetName(4)
-	for _, page := range []string{"/jobs", job, job + "/finalize", job + "/remove", "/workers", "/alerts", "/audit", "/new"} {
+	for _, page := range []string{"/jobs", job, job + "/finalize", job + "/remove", "/workers", "/alerts", "/audit",
+		"/new"} {
 		b.open(page)
 		for _, width := range []int64{360, 1280, 3840} {
 			b.size(width, 900)
 			for scheme, paper := range map[string]string{"light": "rgb(255, 255, 255)", "dark": "rgb(20, 24, 29)"} {
 				b.scheme(scheme)
-				got := ask[string](b, `[document.documentElement.scrollWidth <= innerWidth, innerWidth, getComputedStyle(document.body).backgroundColor].join(" ")`)
+				got := ask[string](b,
+					`[document.documentElement.scrollWidth <= innerWidth, innerWidth, getComputedStyle(document.body).backgroundColor].join(" ")`)
 				if want := fmt.Sprintf("true %d %s", width, paper); got != want {
 					t.Errorf("%s: %s, want %s", page, got, want)
 				}

@@ -72,9 +72,11 @@ func (c *choice) toggle(ns string, on bool) error {
 func (c *choice) toggleDB(db string, on bool) error {
 	all, probe := transform.Literal(db)+".*", db+"."+later
 	mine := func(pattern string) bool {
-		return pattern == all || pattern == transform.Literal(db) || strings.HasPrefix(pattern, transform.Literal(db)+".") && !wild(pattern)
+		return pattern == all || pattern == transform.Literal(db) || strings.HasPrefix(pattern, transform.Literal(db)+".") &&
+			!wild(pattern)
 	}
-	c.Include, c.Exclude = slices.DeleteFunc(slices.Clone(c.Include), mine), slices.DeleteFunc(slices.Clone(c.Exclude), mine)
+	c.Include, c.Exclude = slices.DeleteFunc(slices.Clone(c.Include), mine),
+		slices.DeleteFunc(slices.Clone(c.Exclude), mine)
 	if !on {
 		if c.kept(probe) {
 			c.Exclude = append(c.Exclude, all)

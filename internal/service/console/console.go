@@ -1,21 +1,16 @@
 package console
 
 import (
-	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/subtle"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"html/template"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/loopback"
@@ -30,7 +25,8 @@ var files embed.FS //nolint:gochecknoglobals // that is how files are embedded
 const (
 	// maxBody bounds a form. Settings are written with up to three bytes for one.
 	maxBody = 3*service.MaxSettings + 64<<10
-	policy  = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+	policy  = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; form-action " +
+		"'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 
 // Options shape a console.
@@ -55,9 +51,8 @@ type Options struct {
 // console serves the pages.
 type console struct {
 	Options
-	sessions *sessions
-	pages    map[string]*template.Template
-	stamp    string // of the assets, so that a browser keeps none of another version
+	pages  *pages
+	logins *logins
 }
 
 // New makes the handler of the console. It serves /, /login, /logout, /jobs, /new,
@@ -66,9 +61,9 @@ func New(o Options) http.Handler {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	c := &console{Options: o, sessions: &sessions{now: o.Now, byID: map[string]*session{}}}
-	c.stamp = stamp()
-	c.pages = c.parse()
+	p := newPages(o.Log)
+	l := &logins{Options: &o, pages: p, sessions: &sessions{now: o.Now, byID: map[string]*session{}}}
+	c := &console{Options: o, pages: p, logins: l}
 	mux := http.NewServeMux()
 	assets, err := fs.Sub(files, "assets")
 	if err != nil {
@@ -79,70 +74,50 @@ func New(o Options) http.Handler {
 		w.Header().Set("Cache-Control", "max-age=86400")
 		serve.ServeHTTP(w, r)
 	})
-	mux.HandleFunc("GET /login", c.loginPage)
-	mux.HandleFunc("POST /login", c.login)
+	mux.HandleFunc("GET /login", l.loginPage)
+	mux.HandleFunc("POST /login", l.login)
 	if o.Provider != nil {
-		mux.HandleFunc("GET "+pathElsewhere, c.elsewhere)
-		mux.HandleFunc("GET "+pathElsewhere+"/back", c.back)
+		mux.HandleFunc("GET "+pathElsewhere, l.elsewhere)
+		mux.HandleFunc("GET "+pathElsewhere+"/back", l.back)
 	}
-	mux.HandleFunc("POST /logout", c.with(c.logout))
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/jobs", http.StatusSeeOther) })
-	mux.HandleFunc("GET /jobs", c.with(c.jobs))
-	mux.HandleFunc("GET /jobs/{name}", c.with(c.job))
-	mux.HandleFunc("GET /jobs/{name}/{sure}", c.with(c.sure))
-	mux.HandleFunc("POST /jobs/{name}/{act}", c.with(c.act))
-	mux.HandleFunc("GET /jobs/{name}/verification", c.with(c.verifications))
-	mux.HandleFunc("POST /jobs/{name}/verification", c.with(c.verify))
-	mux.HandleFunc("POST /jobs/{name}/verify-schedule", c.with(c.verifySchedule))
-	mux.HandleFunc("GET /jobs/{name}/verification/{id}", c.with(c.verification))
-	mux.HandleFunc("POST /jobs/{name}/verification/{id}/cancel", c.with(c.cancelVerification))
-	mux.HandleFunc("POST /jobs/{name}/verification/{id}/repair", c.with(c.repair))
-	mux.HandleFunc("GET /jobs/{name}/deadletters", c.with(c.letters))
-	mux.HandleFunc("GET /jobs/{name}/deadletters/letter", c.with(c.letter))
-	mux.HandleFunc("POST /jobs/{name}/deadletters/retry", c.with(c.retryLetters))
-	mux.HandleFunc("POST /jobs/{name}/deadletters/export", c.with(c.exportLetters))
-	mux.HandleFunc("GET /new", c.with(c.newPage))
-	mux.HandleFunc("POST /new", c.with(c.create))
-	mux.HandleFunc("POST /new/draft", c.with(c.shape))
-	mux.HandleFunc("GET /workers", c.with(c.workers))
-	mux.HandleFunc("POST /workers/{name}/drain", c.with(c.drain(true)))
-	mux.HandleFunc("POST /workers/{name}/undrain", c.with(c.drain(false)))
-	mux.HandleFunc("GET /alerts", c.with(c.alerts))
-	mux.HandleFunc("GET /audit", c.with(c.audit))
-	mux.HandleFunc("/", c.with(func(w http.ResponseWriter, r *http.Request, v *visit) {
-		c.fail(w, v, http.StatusNotFound, "there is no such page", "")
-	}))
+	mux.HandleFunc("GET /{$}",
+		func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/jobs", http.StatusSeeOther) })
+	for at, serve := range map[string]handler{
+		"GET /jobs":                                  c.jobs,
+		"GET /jobs/{name}":                           c.job,
+		"GET /jobs/{name}/{sure}":                    c.sure,
+		"POST /jobs/{name}/{act}":                    c.act,
+		"GET /jobs/{name}/verification":              c.verifications,
+		"POST /jobs/{name}/verification":             c.verify,
+		"POST /jobs/{name}/verify-schedule":          c.verifySchedule,
+		"GET /jobs/{name}/verification/{id}":         c.verification,
+		"POST /jobs/{name}/verification/{id}/cancel": c.cancelVerification,
+		"POST /jobs/{name}/verification/{id}/repair": c.repair,
+		"GET /jobs/{name}/deadletters":               c.letters,
+		"GET /jobs/{name}/deadletters/letter":        c.letter,
+		"POST /jobs/{name}/deadletters/retry":        c.retryLetters,
+		"POST /jobs/{name}/deadletters/export":       c.exportLetters,
+		"GET /new":                                   c.newPage,
+		"POST /new":                                  c.create,
+		"POST /new/draft":                            c.shape,
+		"GET /workers":                               c.workers,
+		"POST /workers/{name}/drain":                 c.drain(true),
+		"POST /workers/{name}/undrain":               c.drain(false),
+		"GET /alerts":                                c.alerts,
+		"GET /audit":                                 c.audit,
+		"POST /logout":                               l.logout,
+		"/": func(http.ResponseWriter, *http.Request, *visit) error {
+			return said{http.StatusNotFound, "there is no such page", ""}
+		},
+	} {
+		mux.HandleFunc(at, c.with(serve))
+	}
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		c.fail(w, nil, http.StatusForbidden, "a page of another origin may not do this", "open the console in a tab of its own")
+		p.fail(w, said{http.StatusForbidden, "a page of another origin may not do this",
+			"open the console in a tab of its own"})
 	}))
 	return c.guard(origin.Handler(mux))
-}
-
-// stamp is a digest of the assets.
-func stamp() string {
-	h := sha256.New()
-	for _, name := range []string{"console.css", "console.js"} {
-		raw, _ := files.ReadFile("assets/" + name)
-		h.Write(raw)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:6])
-}
-
-func (c *console) parse() map[string]*template.Template {
-	pages := map[string]*template.Template{}
-	names, err := fs.Glob(files, "pages/*.html")
-	if err != nil {
-		panic(err) // the pattern is one of ours
-	}
-	funcs := template.FuncMap{"foreign": foreign, "lines": lines, "short": short, "coded": coded, "moment": moment, "stamp": func() string { return c.stamp }}
-	for _, n := range names {
-		name := strings.TrimSuffix(strings.TrimPrefix(n, "pages/"), ".html")
-		if name != "frame" {
-			pages[name] = template.Must(template.New("frame.html").Funcs(funcs).ParseFS(files, "pages/frame.html", n))
-		}
-	}
-	return pages
 }
 
 // guard sets what is true of all answers, and refuses a loopback server's foreign names:
@@ -158,7 +133,8 @@ func (c *console) guard(next http.Handler) http.Handler {
 		h.Set("Cache-Control", "no-store")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		if c.Loopback && !loopback.Host(r.Host) {
-			c.fail(w, nil, http.StatusForbidden, "this address is for this machine only", "use the host and port that the service printed")
+			c.pages.fail(w, said{http.StatusForbidden, "this address is for this machine only",
+				"use the host and port that the service printed"})
 			return
 		}
 		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
@@ -172,123 +148,49 @@ type visit struct {
 	session *session
 }
 
+// handler serves a request of somebody who is logged in. An error is the page that is shown.
+type handler func(http.ResponseWriter, *http.Request, *visit) error
+
 // with has a request served for who is logged in; others come to the login. A form has
 // to carry the session's word.
-func (c *console) with(serve func(http.ResponseWriter, *http.Request, *visit)) http.HandlerFunc {
+func (c *console) with(serve handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		v := c.visitor(r)
-		if v == nil {
-			if r.Method == http.MethodGet && r.Header.Get("X-Live") == "" {
-				http.Redirect(w, r, "/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
-				return
-			}
-			c.fail(w, nil, http.StatusUnauthorized, "you are not logged in any more", "log in, and do it again")
+		v := c.logins.visitor(r)
+		if v == nil && r.Method == http.MethodGet && r.Header.Get("X-Live") == "" {
+			http.Redirect(w, r, "/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
 			return
 		}
-		select {
-		case <-c.Desk.View.Loaded():
-		default:
-			c.fail(w, v, http.StatusServiceUnavailable, "the service is reading its store", "reload the page in a moment")
-			return
+		err := c.ready(r, v)
+		if err == nil {
+			err = serve(w, r, v)
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			if err := r.ParseForm(); err != nil {
-				c.fail(w, v, http.StatusRequestEntityTooLarge, "the form cannot be read: "+err.Error(), fmt.Sprintf("settings have up to %d bytes", service.MaxSettings))
-				return
-			}
-			if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("form")), []byte(v.session.form)) != 1 {
-				c.fail(w, v, http.StatusForbidden, "the form is not of this session", "open the page again, and send it from there")
-				return
-			}
+		if err != nil {
+			c.fail(w, v, c.refusal(err))
 		}
-		serve(w, r, v)
 	}
 }
 
-func (c *console) cookieName() string {
-	if c.Secure {
-		return "__Host-millrace"
+// ready says why a request cannot be served.
+func (c *console) ready(r *http.Request, v *visit) error {
+	if v == nil {
+		return said{http.StatusUnauthorized, "you are not logged in any more", "log in, and do it again"}
 	}
-	return "millrace-session"
-}
-
-// visitor is who is logged in, whose token is good still; nil is nobody.
-func (c *console) visitor(r *http.Request) *visit {
-	cookie, err := r.Cookie(c.cookieName())
-	if err != nil {
+	select {
+	case <-c.Desk.View.Loaded():
+	default:
+		return said{http.StatusServiceUnavailable, "the service is reading its store", "reload the page in a moment"}
+	}
+	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return nil
 	}
-	s := c.sessions.find(cookie.Value)
-	if s == nil {
-		return nil
-	}
-	who, ok := s.ask()
-	if !ok {
-		c.sessions.end(cookie.Value)
-		return nil
-	}
-	now := *who
-	now.From = address(r)
-	return &visit{who: &now, session: s}
-}
-
-// address is the client's.
-func address(r *http.Request) string {
-	host, _, err := net.SplitHostPort(r.RemoteAddr)
-	if err != nil {
-		return r.RemoteAddr
-	}
-	return host
-}
-
-// next is where a login leads: to a page of the console and nowhere else.
-func next(wish string) string {
-	u, err := url.Parse(wish)
-	if err != nil || u.IsAbs() || u.Host != "" || !strings.HasPrefix(wish, "/") || strings.HasPrefix(wish, "//") || strings.Contains(wish, `\`) || strings.HasPrefix(u.Path, "/log") {
-		return "/jobs"
-	}
-	return wish
-}
-
-func (c *console) loginPage(w http.ResponseWriter, r *http.Request) {
-	c.show(w, http.StatusOK, "login", frame{Title: "Log in", Data: c.ways(next(r.URL.Query().Get("next")))})
-}
-
-func (c *console) login(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
-		c.fail(w, nil, http.StatusRequestEntityTooLarge, "the form cannot be read", "")
-		return
+		return said{http.StatusRequestEntityTooLarge, "the form cannot be read: " + err.Error(),
+			fmt.Sprintf("settings have up to %d bytes", service.MaxSettings)}
 	}
-	to, token := next(r.PostForm.Get("next")), strings.TrimSpace(r.PostForm.Get("token"))
-	who, err := c.Enter(token, address(r))
-	if err != nil {
-		c.Log.Warn("a login to the console was refused", "from", address(r), "error", err)
-		c.loginAgain(w, http.StatusUnauthorized, to, "This is not possible: "+err.Error()+".", "Ask who runs the service for a token.")
-		return
+	if subtle.ConstantTimeCompare([]byte(r.PostForm.Get("form")), []byte(v.session.form)) != 1 {
+		return said{http.StatusForbidden, "the form is not of this session", "open the page again, and send it from there"}
 	}
-	c.enter(w, r, func() (*service.Caller, bool) { return c.Login(token) }, who)
-	http.Redirect(w, r, to, http.StatusSeeOther)
-}
-
-// enter begins the session of somebody in place of the one before; ask says whether they
-// may go on, and as who.
-func (c *console) enter(w http.ResponseWriter, r *http.Request, ask func() (*service.Caller, bool), who *service.Caller) {
-	if old, err := r.Cookie(c.cookieName()); err == nil {
-		c.sessions.end(old.Value)
-	}
-	c.setCookie(w, c.sessions.begin(ask, who), int(sessionTime/time.Second))
-}
-
-func (c *console) setCookie(w http.ResponseWriter, value string, age int) {
-	http.SetCookie(w, &http.Cookie{Name: c.cookieName(), Value: value, Path: "/", MaxAge: age, HttpOnly: true, Secure: c.Secure, SameSite: http.SameSiteStrictMode})
-}
-
-func (c *console) logout(w http.ResponseWriter, r *http.Request, _ *visit) {
-	if cookie, err := r.Cookie(c.cookieName()); err == nil {
-		c.sessions.end(cookie.Value)
-	}
-	c.setCookie(w, "", -1)
-	http.Redirect(w, r, "/login", http.StatusSeeOther)
+	return nil
 }
 
 // frame is what all pages show.
@@ -314,40 +216,49 @@ func (c *console) page(v *visit, page, title string, data any) frame {
 	return f
 }
 
-// show writes a page, whole or not at all.
-func (c *console) show(w http.ResponseWriter, code int, name string, f frame) {
-	var b bytes.Buffer
-	if err := c.pages[name].Execute(&b, f); err != nil {
-		c.Log.Error("a page of the console cannot be written", "page", name, "error", err)
-		http.Error(w, "the page cannot be written; the log says why", http.StatusInternalServerError)
-		return
+// show shows a page.
+func (c *console) show(w http.ResponseWriter, name string, f frame) error {
+	c.pages.show(w, http.StatusOK, name, f)
+	return nil
+}
+
+// say shows a page with what is said above it.
+func (c *console) say(w http.ResponseWriter, name string, f frame, what said) error {
+	c.pages.say(w, name, f, what)
+	return nil
+}
+
+// lead has the browser go on elsewhere.
+func lead(w http.ResponseWriter, r *http.Request, to string) error {
+	http.Redirect(w, r, to, http.StatusSeeOther)
+	return nil
+}
+
+// fail shows why a request was not served.
+func (c *console) fail(w http.ResponseWriter, v *visit, why said) {
+	c.pages.say(w, "error", c.page(v, "", http.StatusText(why.code), nil), why)
+}
+
+// refusal is what a page says of an error.
+func (c *console) refusal(err error) said {
+	if why, ok := errors.AsType[said](err); ok {
+		return why
 	}
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(code)
-	_, _ = w.Write(b.Bytes())
-}
-
-func (c *console) fail(w http.ResponseWriter, v *visit, code int, text, hint string) {
-	f := c.page(v, "", http.StatusText(code), nil)
-	f.Alert, f.Hint = text, hint
-	c.show(w, code, "error", f)
-}
-
-// refusal is the status, text and hint of an error.
-func (c *console) refusal(err error) (code int, text, hint string) {
 	e, ok := errors.AsType[*operate.Error](err)
 	if !ok {
 		c.Log.Error("a request of the console failed", "error", err)
 		if c.Desk.Hub.Trouble() != nil {
-			return http.StatusServiceUnavailable, hub.ErrUnwritable.Error(), hub.UnwritableHint
+			return said{http.StatusServiceUnavailable, hub.ErrUnwritable.Error(), hub.UnwritableHint}
 		}
 		if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-			return http.StatusServiceUnavailable, "the store of the service does not answer", "try again; the log says more"
+			return said{http.StatusServiceUnavailable, "the store of the service does not answer",
+				"try again; the log says more"}
 		}
-		return http.StatusInternalServerError, "the service could not do this", "try again; the log says why"
+		return said{http.StatusInternalServerError, "the service could not do this", "try again; the log says why"}
 	}
-	codes := map[operate.Code]int{operate.NotFound: 404, operate.Exists: 409, operate.Conflict: 409, operate.Invalid: 422, operate.Forbidden: 403}
-	return codes[e.Code], e.Text, e.Hint
+	codes := map[operate.Code]int{operate.NotFound: 404, operate.Exists: 409, operate.Conflict: 409, operate.Invalid: 422,
+		operate.Forbidden: 403}
+	return said{codes[e.Code], e.Text, e.Hint}
 }
 
 // moment is a time as pages show it.

@@ -44,7 +44,8 @@ func newRig(t *testing.T) *rig {
 	log := slog.New(slog.DiscardHandler)
 	h, v := hubtest.Start(t, time.Hour)
 	r := &rig{t: t, hub: h, view: v, users: map[string]*service.Caller{
-		"t-admin": {Name: "ada", Role: service.Admin}, "t-op": {Name: "otto", Role: service.Operator}, "t-view": {Name: "vera", Role: service.Viewer, Jobs: []string{"shop.*"}}}}
+		"t-admin": {Name: "ada", Role: service.Admin}, "t-op": {Name: "otto", Role: service.Operator},
+		"t-view": {Name: "vera", Role: service.Viewer, Jobs: []string{"shop.*"}}}}
 	r.options = Options{Desk: &operate.Desk{Hub: h, View: r.view, Now: time.Now}, Log: log, Loopback: true,
 		Login: func(token string) (*service.Caller, bool) {
 			r.mu.Lock()
@@ -66,11 +67,13 @@ func newRig(t *testing.T) *rig {
 // running makes a job that a worker runs, and waits until the view has it.
 func (r *rig) running(name string, s *job.Status) {
 	r.t.Helper()
-	d := &service.Definition{Name: name, UID: "u-" + name, Settings: "source: env:A\ntarget: env:B\n", CreatedBy: "ada", CreatedAt: time.Now()}
+	d := &service.Definition{Name: name, UID: "u-" + name, Settings: "source: env:A\ntarget: env:B\n", CreatedBy: "ada",
+		CreatedAt: time.Now()}
 	if err := r.hub.Jobs.Create(r.t.Context(), d); err != nil {
 		r.t.Fatal(err)
 	}
-	if _, err := r.hub.Leases.Take(r.t.Context(), hub.Control(name), service.Lease{Worker: "w1", Run: "r1", Since: time.Now()}); err != nil {
+	if _, err := r.hub.Leases.Take(r.t.Context(), hub.Control(name),
+		service.Lease{Worker: "w1", Run: "r1", Since: time.Now()}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.tell(name, &service.Report{UID: d.UID, Run: "r1", Worker: "w1", State: service.Running, At: time.Now(), Status: s})
@@ -100,8 +103,11 @@ func (r *rig) await(name string, ok func(*service.Job) bool) {
 }
 
 func status() *job.Status {
-	return &job.Status{Phase: job.PhaseCopying, CannotFinalize: "the copy is under way", Copy: job.CopyStatus{Docs: 50, DocsTotal: 100, Bytes: 500, BytesTotal: 1000, DocsRate: 1234, BytesRate: 5e6, ETASeconds: 65,
-		Collections: []job.CollectionStatus{{Source: "shop.<i>orders\u202e\x1b[31m", Target: "shop.orders", Docs: 50, DocsTotal: 100}}}, Follow: job.FollowStatus{LagSeconds: -1, WindowSeconds: 3600}}
+	return &job.Status{Phase: job.PhaseCopying, CannotFinalize: "the copy is under way",
+		Copy: job.CopyStatus{Docs: 50, DocsTotal: 100, Bytes: 500, BytesTotal: 1000, DocsRate: 1234, BytesRate: 5e6,
+			ETASeconds: 65,
+			Collections: []job.CollectionStatus{{Source: "shop.<i>orders\u202e\x1b[31m", Target: "shop.orders", Docs: 50,
+				DocsTotal: 100}}}, Follow: job.FollowStatus{LagSeconds: -1, WindowSeconds: 3600}}
 }
 
 // browser is a client with cookies of its own, logged in with a token, "" with none.
@@ -125,7 +131,8 @@ func (r *rig) browser(token string) *browser {
 func (b *browser) get(path string) (int, string) { return b.do(http.MethodGet, path, nil, nil) }
 
 func (b *browser) send(path string, form url.Values) (int, string) {
-	return b.do(http.MethodPost, path, form, map[string]string{"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"})
+	return b.do(http.MethodPost, path, form,
+		map[string]string{"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"})
 }
 
 func (b *browser) do(method, path string, form url.Values, header map[string]string) (int, string) {
@@ -212,7 +219,8 @@ func TestLogin(t *testing.T) {
 	}
 	_, page = o.get("/jobs")
 	want(t, page, "Log in")
-	for wish, to := range map[string]string{"//evil.example": "/jobs", "https://evil.example/": "/jobs", `/\evil.example`: "/jobs", "/jobs/a?q=1": "/jobs/a?q=1", "": "/jobs", "/logout": "/jobs"} {
+	for wish, to := range map[string]string{"//evil.example": "/jobs", "https://evil.example/": "/jobs",
+		`/\evil.example`: "/jobs", "/jobs/a?q=1": "/jobs/a?q=1", "": "/jobs", "/logout": "/jobs"} {
 		if got := next(wish); got != to {
 			t.Errorf("next %q: %q", wish, got)
 		}
@@ -228,7 +236,8 @@ func TestForms(t *testing.T) {
 	if code, _ := op.send("/jobs/shop.a/pause", url.Values{"form": {"guess"}}); code != 403 {
 		t.Errorf("a form without the word: %d", code)
 	}
-	if code, _ := op.do(http.MethodPost, "/jobs/shop.a/pause", nil, map[string]string{"Sec-Fetch-Site": "cross-site"}); code != 403 {
+	if code, _ := op.do(http.MethodPost, "/jobs/shop.a/pause", nil,
+		map[string]string{"Sec-Fetch-Site": "cross-site"}); code != 403 {
 		t.Errorf("from elsewhere: %d", code)
 	}
 	if code, _ := viewer.act("/jobs/shop.a/pause", nil); code != 403 {
@@ -255,7 +264,8 @@ func TestForms(t *testing.T) {
 	op.act("/jobs/shop.a/finalize", url.Values{"when": {"caught-up"}})
 	op.act("/jobs/shop.a/limits", url.Values{"docs": {"10"}, "bytes": {"20MB"}, "source": {"low"}, "target": {"max"}})
 	w := r.view.Job("shop.a").Definition.Wish
-	if !w.Finalize || w.Limits == nil || *w.Limits != (pace.Rates{Docs: 10, Bytes: 20e6}) || w.Loads == nil || w.Loads.Source != pace.Low {
+	if !w.Finalize || w.Limits == nil || *w.Limits != (pace.Rates{Docs: 10, Bytes: 20e6}) || w.Loads == nil ||
+		w.Loads.Source != pace.Low {
 		t.Errorf("the wish: %+v", w)
 	}
 	if code, _ := op.act("/jobs/shop.a/limits", url.Values{"docs": {"many"}}); code != 422 {
@@ -277,11 +287,14 @@ func TestForms(t *testing.T) {
 func TestCreate(t *testing.T) {
 	r := newRig(t)
 	b := r.browser("t-admin")
-	code, page := b.act("/new", url.Values{"name": {"n1"}, "settings": {"source: env:A\r\ntarget: env:B\r\nsauce: <b>\r\n"}})
+	code,
+		page := b.act("/new", url.Values{"name": {"n1"}, "settings": {"source: env:A\r\ntarget: env:B\r\nsauce: <b>\r\n"}})
 	if want(t, page, "line 3", "Remedy"); code != 422 || strings.Contains(page, "<b>\n") {
 		t.Errorf("bad settings: %d %s", code, page)
 	}
-	code, page = b.act("/new", url.Values{"name": {"n1"}, "labels": {"zone=a"}, "settings": {"source: env:A\r\ntarget: env:B\r\n"}})
+	code,
+		page = b.act("/new", url.Values{"name": {"n1"}, "labels": {"zone=a"},
+		"settings": {"source: env:A\r\ntarget: env:B\r\n"}})
 	if want(t, page, "source: env:A\ntarget: env:B", "waiting"); code != 200 {
 		t.Errorf("create: %d %s", code, page)
 	}
@@ -304,11 +317,13 @@ func TestPages(t *testing.T) {
 	r := newRig(t)
 	r.running("a", status())
 	r.running("b", nil)
-	r.tell("b", &service.Report{UID: "u-b", Run: "r1", State: service.Failed, Error: "no <script>alert(1)</script> \u202e\x1b[2J", Hint: "do <i>this</i>",
+	r.tell("b", &service.Report{UID: "u-b", Run: "r1", State: service.Failed,
+		Error: "no <script>alert(1)</script> \u202e\x1b[2J", Hint: "do <i>this</i>",
 		Checks: []precheck.Check{{Name: "oplog", Level: precheck.Fail, Message: "too short", Hint: "grow it"}}})
 	b := r.browser("t-op")
 	_, page := b.get("/jobs")
-	want(t, page, "running 1", "failed 1", "1.23k", "5.00 MB/s", "0:01:05", `value="50"`, `no &lt;script&gt;`, `<mark>\u202e</mark><mark>\u001b</mark>`)
+	want(t, page, "running 1", "failed 1", "1.23k", "5.00 MB/s", "0:01:05", `value="50"`, `no &lt;script&gt;`,
+		`<mark>\u202e</mark><mark>\u001b</mark>`)
 	if strings.ContainsAny(page, "\u202e\x1b") || strings.Contains(page, "<script>") {
 		t.Error("hostile text on the page")
 	}
@@ -330,7 +345,8 @@ func TestPages(t *testing.T) {
 func TestMany(t *testing.T) {
 	l := list{At: time.Now()}
 	for i := range 2500 {
-		j := service.Job{Definition: service.Definition{Name: fmt.Sprintf("warehouse.region-%04d", i), UID: "u"}, Lease: &service.Lease{Worker: "worker-17", Run: "r"},
+		j := service.Job{Definition: service.Definition{Name: fmt.Sprintf("warehouse.region-%04d", i), UID: "u"},
+			Lease:  &service.Lease{Worker: "worker-17", Run: "r"},
 			Report: &service.Report{UID: "u", Run: "r", State: service.Running, Status: status()}}
 		l.Rows = append(l.Rows, rowOf(&j))
 	}
@@ -338,9 +354,9 @@ func TestMany(t *testing.T) {
 	if len(l.Rows) != maxRows || l.From != maxRows || len(l.Links) != 2 {
 		t.Errorf("%d rows from %d, %d links", len(l.Rows), l.From, len(l.Links))
 	}
-	c := &console{}
+	p := newPages(nil)
 	var b strings.Builder
-	if err := c.parse()["jobs"].Execute(&b, frame{Data: l}); err != nil {
+	if err := p.byName["jobs"].Execute(&b, frame{Data: l}); err != nil {
 		t.Fatal(err)
 	}
 	if b.Len() > 1<<20 {

@@ -52,10 +52,14 @@ func charts() []chart {
 		{"bytes", "Bytes copied and applied a second", perSecond, []curve{
 			{"copied", amount(func(p *service.Point) service.Amount { return p.Bytes })},
 			{"applied", amount(func(p *service.Point) service.Amount { return p.AppliedBytes })}}, nil, false},
-		{"lag", "Lag behind the source", span, []curve{{"lag", func(b *service.Bucket) service.Range { return b.Lag }}}, spanBase, false},
-		{"window", "Oplog window", span, []curve{{"window", func(b *service.Bucket) service.Range { return b.Window }}}, spanBase, false},
-		{"cpu", "Processor of the worker, of one core", percent, []curve{{"processor", func(b *service.Bucket) service.Range { return b.CPU }}}, nil, false},
-		{"memory", "Memory of the worker", format.Size[float64], []curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil, false},
+		{"lag", "Lag behind the source", span, []curve{{"lag", func(b *service.Bucket) service.Range { return b.Lag }}},
+			spanBase, false},
+		{"window", "Oplog window", span, []curve{{"window", func(b *service.Bucket) service.Range { return b.Window }}},
+			spanBase, false},
+		{"cpu", "Processor of the worker, of one core", percent,
+			[]curve{{"processor", func(b *service.Bucket) service.Range { return b.CPU }}}, nil, false},
+		{"memory", "Memory of the worker", shown.Size,
+			[]curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil, false},
 	}
 }
 
@@ -126,8 +130,10 @@ func (ch *chart) draw(points []service.Bucket, from, to time.Time, step time.Dur
 		base = ch.base(c.top)
 	}
 	c.top = ceiling(c.top/base) * base
-	fmt.Fprintf(&c.b, `<svg class="curve" viewBox="0 0 %d %d" role="img" aria-labelledby="c-%s-t c-%s-d"><title id="c-%s-t">%s</title><desc id="c-%s-d">%s</desc>`,
-		chartWidth, chartHeight, ch.ID, ch.ID, ch.ID, template.HTMLEscapeString(ch.Title), ch.ID, template.HTMLEscapeString(out.Text))
+	fmt.Fprintf(&c.b,
+		`<svg class="curve" viewBox="0 0 %d %d" role="img" aria-labelledby="c-%s-t c-%s-d"><title id="c-%s-t">%s</title><desc id="c-%s-d">%s</desc>`,
+		chartWidth, chartHeight, ch.ID, ch.ID, ch.ID, template.HTMLEscapeString(ch.Title), ch.ID,
+		template.HTMLEscapeString(out.Text))
 	c.axes(ch.unit)
 	for i, cu := range ch.curves {
 		for _, run := range runs(points, step, cu.at) {
@@ -171,7 +177,8 @@ func ceiling(v float64) float64 {
 func (c *canvas) axes(unit func(float64) string) {
 	for _, share := range []float64{0, 0.5, 1} {
 		y := c.y(share * c.top)
-		fmt.Fprintf(&c.b, `<path class="rule" d="M%d %.1fH%d"/><text class="tick end" x="%d" y="%.1f">%s</text>`, chartLeft, y, chartWidth-chartRight, chartLeft-4, y+4, template.HTMLEscapeString(tick(unit(share*c.top))))
+		fmt.Fprintf(&c.b, `<path class="rule" d="M%d %.1fH%d"/><text class="tick end" x="%d" y="%.1f">%s</text>`, chartLeft,
+			y, chartWidth-chartRight, chartLeft-4, y+4, template.HTMLEscapeString(tick(unit(share*c.top))))
 	}
 	every, form := ticks(c.to.Sub(c.from))
 	for t := c.from.Truncate(every).Add(every); t.Before(c.to); t = t.Add(every) {
@@ -179,7 +186,8 @@ func (c *canvas) axes(unit func(float64) string) {
 		if x < chartLeft+16 || x > chartWidth-chartRight-12 {
 			continue
 		}
-		fmt.Fprintf(&c.b, `<path class="rule" d="M%.1f %dv4"/><text class="tick mid" x="%.1f" y="%d">%s</text>`, x, chartHeight-chartUnder, x, chartHeight-4, t.UTC().Format(form))
+		fmt.Fprintf(&c.b, `<path class="rule" d="M%.1f %dv4"/><text class="tick mid" x="%.1f" y="%d">%s</text>`, x,
+			chartHeight-chartUnder, x, chartHeight-4, t.UTC().Format(form))
 	}
 }
 

@@ -61,7 +61,8 @@ func splitOf(points []service.Bucket) *split {
 	}
 	keepShards, otherShards := most(shards)
 	keepRouters, otherRouters := most(routers)
-	s := &split{points: slices.Clone(points), shards: lineNames(keepShards, otherShards), routers: lineNames(keepRouters, otherRouters)}
+	s := &split{points: slices.Clone(points), shards: lineNames(keepShards, otherShards),
+		routers: lineNames(keepRouters, otherRouters)}
 	for i := range s.points {
 		p := &s.points[i]
 		p.Shards = service.FoldParts(p.Shards, func(name string) bool { return keepShards[name] })
@@ -95,10 +96,14 @@ func (s *split) byShard() []chart {
 		return list
 	}
 	return []chart{
-		{"shard-rate", "Documents and changes read a second, by shard", few, lines(func(p *service.ShardPoint) service.Range { return both(p.Docs, p.Changes, p.Seconds) }), nil, true},
-		{"shard-bytes", "Bytes read a second, by shard", perSecond, lines(func(p *service.ShardPoint) service.Range { return both(p.Bytes, p.ChangeBytes, p.Seconds) }), nil, true},
-		{"shard-lag", "How far each shard is read behind the newest change", span, lines(func(p *service.ShardPoint) service.Range { return p.Lag }), spanBase, true},
-		{"shard-window", "Oplog window of each shard", span, lines(func(p *service.ShardPoint) service.Range { return p.Window }), spanBase, true},
+		{"shard-rate", "Documents and changes read a second, by shard", few,
+			lines(func(p *service.ShardPoint) service.Range { return both(p.Docs, p.Changes, p.Seconds) }), nil, true},
+		{"shard-bytes", "Bytes read a second, by shard", perSecond,
+			lines(func(p *service.ShardPoint) service.Range { return both(p.Bytes, p.ChangeBytes, p.Seconds) }), nil, true},
+		{"shard-lag", "How far each shard is read behind the newest change", span,
+			lines(func(p *service.ShardPoint) service.Range { return p.Lag }), spanBase, true},
+		{"shard-window", "Oplog window of each shard", span,
+			lines(func(p *service.ShardPoint) service.Range { return p.Window }), spanBase, true},
 	}
 }
 
@@ -119,14 +124,17 @@ func (s *split) byRouter() []chart {
 		return list
 	}
 	return []chart{
-		{"router-rate", "Commands sent a second, by router", few, lines(func(p *service.RouterPoint) service.Amount { return p.Commands }), nil, true},
-		{"router-bytes", "Bytes sent a second, by router", perSecond, lines(func(p *service.RouterPoint) service.Amount { return p.Bytes }), nil, true},
+		{"router-rate", "Commands sent a second, by router", few,
+			lines(func(p *service.RouterPoint) service.Amount { return p.Commands }), nil, true},
+		{"router-bytes", "Bytes sent a second, by router", perSecond,
+			lines(func(p *service.RouterPoint) service.Amount { return p.Bytes }), nil, true},
 	}
 }
 
 // both is the rate of two amounts together.
 func both(a, b service.Amount, seconds float64) service.Range {
-	return service.Range{Mean: a.Rate(seconds) + b.Rate(seconds), Least: a.Least + b.Least, Most: a.Most + b.Most, Seconds: seconds}
+	return service.Range{Mean: a.Rate(seconds) + b.Rate(seconds), Least: a.Least + b.Least, Most: a.Most + b.Most,
+		Seconds: seconds}
 }
 
 // visible is a name of others with escapes in place of what is not seen, for where there

@@ -20,7 +20,8 @@ func TestElsewhere(t *testing.T) {
 	r, there := newRig(t), oidctest.New(t)
 	server := httptest.NewUnstartedServer(nil)
 	o := r.options
-	o.Provider = oidc.New(oidc.Settings{Issuer: there.URL, ClientID: there.ClientID, ClientSecret: there.ClientSecret, URL: "http://" + server.Listener.Addr().String(),
+	o.Provider = oidc.New(oidc.Settings{Issuer: there.URL, ClientID: there.ClientID, ClientSecret: there.ClientSecret,
+		URL:   "http://" + server.Listener.Addr().String(),
 		Roles: []oidc.Rule{{Claim: "groups", Value: "ops", Role: service.Operator}}}, nil)
 	server.Config.Handler = New(o)
 	server.Start()
@@ -40,9 +41,11 @@ func TestElsewhere(t *testing.T) {
 	if _, page, _ := get("/workers"); !strings.Contains(page, `href="/login/oidc?next=%2Fworkers"`) {
 		t.Fatalf("the login does not lead to the provider: %s", page)
 	}
-	for name, claims := range map[string]map[string]any{"refused there": nil, "of no rule": {"sub": "eve", "groups": []string{"other"}}} {
+	for name, claims := range map[string]map[string]any{"refused there": nil,
+		"of no rule": {"sub": "eve", "groups": []string{"other"}}} {
 		there.Be(claims)
-		if code, page, _ := get("/login/oidc?next=/workers"); code != http.StatusForbidden || strings.Contains(page, "<b>") || strings.Contains(page, "\u202e") {
+		if code, page, _ := get("/login/oidc?next=/workers"); code != http.StatusForbidden || strings.Contains(page, "<b>") ||
+			strings.Contains(page, "\u202e") {
 			t.Errorf("%s: %d %s", name, code, page)
 		}
 		if _, page, _ := get("/workers"); !strings.Contains(page, "Log in") {
@@ -84,7 +87,8 @@ func TestGuesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusUnauthorized || !strings.Contains(string(body), "there were too many") || from != "127.0.0.1" {
+	if body, _ := io.ReadAll(resp.Body); resp.StatusCode != http.StatusUnauthorized ||
+		!strings.Contains(string(body), "there were too many") || from != "127.0.0.1" {
 		t.Errorf("%d from %q: %s", resp.StatusCode, from, body)
 	}
 }

@@ -54,12 +54,10 @@ type onePage struct {
 	Past *past
 }
 
-func (c *console) job(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) job(w http.ResponseWriter, r *http.Request, v *visit) error {
 	j, err := c.Desk.Job(v.who, r.PathValue("name"))
 	if err != nil {
-		code, text, hint := c.refusal(err)
-		c.fail(w, v, code, text, hint)
-		return
+		return err
 	}
 	f := c.jobFrame(v, j, r.URL.Query().Get("q"))
 	if p, ok := f.Data.(onePage); ok {
@@ -70,14 +68,15 @@ func (c *console) job(w http.ResponseWriter, r *http.Request, v *visit) {
 	if done := r.URL.Query().Get("done"); done != "" {
 		f.Notice = "It is noted. The worker brings the job there."
 	}
-	c.show(w, http.StatusOK, "job", f)
+	return c.show(w, "job", f)
 }
 
 func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
-	p := onePage{Row: rowOf(j), Definition: j.Definition, Search: search, Operator: v.who.Role.May(service.Operator), Admin: v.who.Role.May(service.Admin)}
+	p := onePage{Row: rowOf(j), Definition: j.Definition, Search: search, Operator: v.who.Role.May(service.Operator),
+		Admin: v.who.Role.May(service.Admin)}
 	p.Rates, p.Loads = limits(j)
 	p.Blocked = "it does not run"
-	if r := j.Report; r != nil && r.UID == j.Definition.UID {
+	if r := j.Known(); r != nil {
 		p.Reported, p.Unmet = r.At, r.Unmet
 		for _, check := range r.Checks {
 			if check.Level != precheck.OK {
@@ -85,9 +84,9 @@ func (c *console) jobFrame(v *visit, j *service.Job, search string) frame {
 			}
 		}
 	}
-	if s := statusOf(j); s != nil {
+	if s := j.Status(); s != nil {
 		p.Phase, p.Facts = string(s.Phase), facts(s)
-		if live(j) {
+		if j.Live() {
 			p.Blocked, p.Since = s.CannotFinalize, s.WaitingSince
 			if p.Row.Cause == "" {
 				p.Waits = s.Waiting
@@ -111,11 +110,13 @@ func facts(s *job.Status) (list []fact) {
 	add("target", s.Target)
 	copied, f := s.Copy, s.Follow
 	if copied.DocsTotal > 0 || copied.Docs > 0 {
-		add("copied", fmt.Sprintf("%s of %s documents, %s", format.Count(float64(copied.Docs)), format.Count(float64(copied.DocsTotal)), format.Size(float64(copied.Bytes))))
+		add("copied", fmt.Sprintf("%s of %s documents, %s", shown.Count(float64(copied.Docs)),
+			shown.Count(float64(copied.DocsTotal)), shown.Size(float64(copied.Bytes))))
 	}
 	if f.Applied != "" {
-		add("changes", fmt.Sprintf("%s applied, %s/s, %d schema changes", format.Count(float64(f.Operations)), format.Count(f.OperationsRate), f.SchemaChanges))
-		add("behind", format.Seconds(f.LagSeconds))
+		add("changes", fmt.Sprintf("%s applied, %s/s, %d schema changes", shown.Count(float64(f.Operations)),
+			shown.Count(f.OperationsRate), f.SchemaChanges))
+		add("behind", shown.Seconds(f.LagSeconds))
 		add("durable up to", f.Applied+" of "+f.Source)
 	}
 	if f.Applied != "" || f.WindowSeconds > 0 {
@@ -143,9 +144,11 @@ func (p *onePage) collections(s *job.Status) {
 			continue
 		}
 		if p.Found++; p.Found <= maxCollections {
-			percent := int(100 * format.Share(c.Docs, c.DocsTotal, c.Done))
-			p.Collections = append(p.Collections, collection{Source: c.Source, Target: c.Target, Size: format.Size(float64(c.Bytes)),
-				Docs: format.Count(float64(c.Docs)) + " of " + format.Count(float64(c.DocsTotal)), bar: bar{Percent: percent, Text: strconv.Itoa(percent) + "%"}})
+			percent := int(100 * shown.Share(c.Docs, c.DocsTotal, c.Done))
+			p.Collections = append(p.Collections,
+				collection{Source: c.Source, Target: c.Target, Size: shown.Size(float64(c.Bytes)),
+					Docs: shown.Count(float64(c.Docs)) + " of " + shown.Count(float64(c.DocsTotal)),
+					bar:  bar{Percent: percent, Text: strconv.Itoa(percent) + "%"}})
 		}
 	}
 }
@@ -154,7 +157,7 @@ func (p *onePage) collections(s *job.Status) {
 func limits(j *service.Job) (pace.Rates, pace.Loads) {
 	loads := pace.Loads{Source: pace.Normal, Target: pace.Normal}
 	var rates pace.Rates
-	if s := statusOf(j); s != nil {
+	if s := j.Status(); s != nil {
 		rates = s.Limits
 		loads.Source, loads.Target = cmp.Or(s.Load.Source, loads.Source), cmp.Or(s.Load.Target, loads.Target)
 	}
@@ -168,20 +171,19 @@ func limits(j *service.Job) (pace.Rates, pace.Loads) {
 }
 
 // sure asks before a thing that cannot be taken back.
-func (c *console) sure(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) sure(w http.ResponseWriter, r *http.Request, v *visit) error {
 	what := r.PathValue("sure")
 	j, err := c.Desk.Job(v.who, r.PathValue("name"))
 	if err != nil || what != "finalize" && what != "remove" {
-		c.fail(w, v, http.StatusNotFound, "there is no such page", "see the list of jobs")
-		return
+		return said{http.StatusNotFound, "there is no such page", "see the list of jobs"}
 	}
 	f := c.jobFrame(v, j, "")
 	f.Title = map[string]string{"finalize": "Finalize ", "remove": "Remove "}[what] + j.Definition.Name
-	c.show(w, http.StatusOK, what, f)
+	return c.show(w, what, f)
 }
 
 // act is a form of a job's page.
-func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, d, ctx := r.PathValue("name"), c.Desk, r.Context()
 	var err error
 	switch act := r.PathValue("act"); act {
@@ -198,24 +200,20 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) {
 	case "limits":
 		limits, wrong := wished(r)
 		if wrong != nil {
-			c.again(w, v, name, http.StatusUnprocessableEntity, wrong.Error(), "whole numbers; bytes with a unit, such as 20MB; 0 is unlimited")
-			return
+			return c.again(w, v, name, said{http.StatusUnprocessableEntity, wrong.Error(),
+				"whole numbers; bytes with a unit, such as 20MB; 0 is unlimited"})
 		}
 		_, err = d.Limit(ctx, v.who, name, limits)
 	default:
-		c.fail(w, v, http.StatusNotFound, "there is no such form", "")
-		return
+		return said{http.StatusNotFound, "there is no such form", ""}
 	}
 	if err != nil {
-		code, text, hint := c.refusal(err)
-		c.again(w, v, name, code, text, hint)
-		return
+		return c.again(w, v, name, c.refusal(err))
 	}
 	if r.PathValue("act") == "remove" { // whose page may be gone
-		http.Redirect(w, r, "/jobs", http.StatusSeeOther)
-		return
+		return lead(w, r, "/jobs")
 	}
-	http.Redirect(w, r, "/jobs/"+name+"?done=1", http.StatusSeeOther)
+	return lead(w, r, "/jobs/"+name+"?done=1")
 }
 
 // wished reads the form of limits.
@@ -233,15 +231,12 @@ func wished(r *http.Request) (l server.Limits, err error) {
 }
 
 // again shows a job's page with what was refused.
-func (c *console) again(w http.ResponseWriter, v *visit, name string, code int, text, hint string) {
+func (c *console) again(w http.ResponseWriter, v *visit, name string, why said) error {
 	j, err := c.Desk.Job(v.who, name)
 	if err != nil {
-		c.fail(w, v, code, text, hint)
-		return
+		return why
 	}
-	f := c.jobFrame(v, j, "")
-	f.Alert, f.Hint = text, hint
-	c.show(w, code, "job", f)
+	return c.say(w, "job", c.jobFrame(v, j, ""), why)
 }
 
 // draft is the form of a new job.

@@ -56,29 +56,16 @@ type column struct {
 
 type link struct{ Name, Address string }
 
-// statusOf is what a job's present worker, or the last, said of it; nil where nothing is
-// known of the job of this definition.
-func statusOf(j *service.Job) *job.Status {
-	if j.Report == nil || j.Report.UID != j.Definition.UID {
-		return nil
-	}
-	return j.Report.Status
-}
-
-// live reports whether figures of now are to be had: somebody runs the job and has spoken.
-func live(j *service.Job) bool {
-	return j.Lease != nil && j.Report != nil && j.Report.UID == j.Definition.UID && j.Report.Run == j.Lease.Run && j.Report.Status != nil
-}
-
 func rowOf(j *service.Job) row {
-	r := row{Name: j.Definition.Name, State: string(j.State()), DocsRate: "–", BytesRate: "–", Lag: "–", ETA: "–", docs: -1, bytes: -1, lag: -1, eta: -1}
-	s := statusOf(j)
+	r := row{Name: j.Definition.Name, State: string(j.State()), DocsRate: "–", BytesRate: "–", Lag: "–", ETA: "–",
+		docs: -1, bytes: -1, lag: -1, eta: -1}
+	s := j.Status()
 	r.Bars = bars(s)
 	r.Cause, r.Hint = trouble(j)
 	if j.Lease != nil {
 		r.Worker = j.Lease.Worker
 	}
-	if !live(j) {
+	if !j.Live() {
 		return r
 	}
 	copying := !s.Phase.AfterCopy()
@@ -100,8 +87,8 @@ func rowOf(j *service.Job) row {
 
 // trouble is why a job has failed or waits, and what can be done.
 func trouble(j *service.Job) (cause, hint string) {
-	r := j.Report
-	if r == nil || r.UID != j.Definition.UID {
+	r := j.Known()
+	if r == nil {
 		return "", ""
 	}
 	switch state := j.State(); {
@@ -123,10 +110,12 @@ func bars(s *job.Status) []bar {
 		return bar{Name: name, Text: strconv.Itoa(p) + "%", Percent: p}
 	}
 	if x := s.Structure; x != nil {
-		return []bar{part("structure", format.Share(int64(x.Collections+x.Views+x.Indexes), int64(x.CollectionsTotal+x.ViewsTotal+x.IndexesTotal), s.Phase == job.PhaseFinalized))}
+		return []bar{part("structure", shown.Share(int64(x.Collections+x.Views+x.Indexes),
+			int64(x.CollectionsTotal+x.ViewsTotal+x.IndexesTotal), s.Phase == job.PhaseFinalized))}
 	}
 	made := s.Phase.AfterCopy() || s.Phase == job.PhaseCopying || s.Copy.Docs > 0
-	return []bar{part("structure", format.Share(0, 1, made)), part("full", s.Copy.Share(s.Phase.AfterCopy())), incremental(s)}
+	return []bar{part("structure", shown.Share(0, 1, made)), part("full", s.Copy.Share(s.Phase.AfterCopy())),
+		incremental(s)}
 }
 
 // incremental has no total to go by: it is full where the target has caught up.
@@ -177,7 +166,7 @@ func orders() []order {
 }
 
 // jobs is the page of all jobs. With names n it has those rows alone, for the script.
-func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) error {
 	q := r.URL.Query()
 	l := list{Search: q.Get("q"), State: q.Get("state"), Sort: q.Get("sort"), At: c.Now()}
 	address := func(key, value string) string {
@@ -199,7 +188,8 @@ func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) {
 		state := string(j.State())
 		counts[state]++
 		counts[""]++
-		if len(only) > 0 && slices.Contains(only, j.Definition.Name) || len(only) == 0 && (l.State == "" || state == l.State) {
+		if len(only) > 0 && slices.Contains(only, j.Definition.Name) || len(only) == 0 &&
+			(l.State == "" || state == l.State) {
 			l.Rows = append(l.Rows, rowOf(&j))
 		}
 	}
@@ -211,7 +201,7 @@ func (c *console) jobs(w http.ResponseWriter, r *http.Request, v *visit) {
 	l.cut(q.Get("page"), address)
 	f := c.page(v, "jobs", "Jobs", l)
 	f.Live = r.URL.RequestURI()
-	c.show(w, http.StatusOK, "jobs", f)
+	return c.show(w, "jobs", f)
 }
 
 // order sorts the rows, and makes the heads of the columns.

@@ -35,26 +35,26 @@ type lettersPage struct {
 
 func lettersPath(job string) string { return "/jobs/" + url.PathEscape(job) + "/deadletters" }
 
-func (c *console) letters(w http.ResponseWriter, r *http.Request, v *visit) {
-	c.showLetters(w, r, v, http.StatusOK, "", "")
+func (c *console) letters(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return c.showLetters(w, r, v, fine())
 }
 
-func (c *console) showLetters(w http.ResponseWriter, r *http.Request, v *visit, code int, alert, hint string) {
+func (c *console) showLetters(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
 	name, q := r.PathValue("name"), r.URL.Query()
 	if _, err := c.Desk.Job(v.who, name); err != nil {
-		code, text, hint := c.refusal(err)
-		c.fail(w, v, code, text, hint)
-		return
+		return err
 	}
-	p := lettersPage{Job: name, Operator: v.who.Role.May(service.Operator), States: operate.LetterStates(), State: q.Get("state"), NS: q.Get("ns"), After: q.Get("cursor")}
+	p := lettersPage{Job: name, Operator: v.who.Role.May(service.Operator), States: operate.LetterStates(),
+		State: q.Get("state"), NS: q.Get("ns"), After: q.Get("cursor")}
 	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
 	defer cancel()
-	list, err := c.Desk.Letters(ctx, v.who, name, service.LetterFilter{NS: p.NS, State: p.State, After: p.After, Limit: lettersOnPage})
+	list, err := c.Desk.Letters(ctx, v.who, name,
+		service.LetterFilter{NS: p.NS, State: p.State, After: p.After, Limit: lettersOnPage})
 	f := c.page(v, "job", "Dead letters of "+name, p)
-	if f.Alert, f.Hint = alert, hint; err != nil {
-		var text string
-		if code, text, hint = c.refusal(err); f.Alert == "" {
-			f.Alert, f.Hint = text, hint
+	if err != nil {
+		why := c.refusal(err)
+		if what.code = why.code; what.text == "" {
+			what = why
 		}
 	} else {
 		p.Letters, p.Next, p.Asked = list.Letters, list.Next, true
@@ -63,7 +63,7 @@ func (c *console) showLetters(w http.ResponseWriter, r *http.Request, v *visit, 
 	if done := r.URL.Query().Get("tried"); done != "" && r.Method == http.MethodGet {
 		f.Notice = triedText(q)
 	}
-	c.show(w, code, "letters", f)
+	return c.say(w, "letters", f, what)
 }
 
 // triedText says what has come of trying letters again, from numbers alone.
@@ -89,19 +89,18 @@ type letterPage struct {
 
 type letterPart struct{ Name, Text string }
 
-func (c *console) letter(w http.ResponseWriter, r *http.Request, v *visit) {
-	c.showLetter(w, r, v, r.URL.Query().Get("id"), http.StatusOK, "", "")
+func (c *console) letter(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return c.showLetter(w, r, v, r.URL.Query().Get("id"), fine())
 }
 
-func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, id string, code int, alert, hint string) {
+func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, id string, what said) error {
 	name := r.PathValue("name")
 	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
 	defer cancel()
 	l, err := c.Desk.Letter(ctx, v.who, name, id)
 	if err != nil {
-		code, text, more := c.refusal(err)
-		c.fail(w, v, code, cmp.Or(alert, text), cmp.Or(hint, more))
-		return
+		why := c.refusal(err)
+		return said{why.code, cmp.Or(what.text, why.text), cmp.Or(what.hint, why.hint)}
 	}
 	p := letterPage{Job: name, Letter: l.Letter}
 	for _, part := range []struct {
@@ -112,9 +111,7 @@ func (c *console) showLetter(w http.ResponseWriter, r *http.Request, v *visit, i
 			p.Parts = append(p.Parts, letterPart{part.name, indented(part.raw)})
 		}
 	}
-	f := c.page(v, "job", "Dead letter of "+name, p)
-	f.Alert, f.Hint = alert, hint
-	c.show(w, code, "letter", f)
+	return c.say(w, "letter", c.page(v, "job", "Dead letter of "+name, p), what)
 }
 
 // indented is JSON as people read it.
@@ -127,30 +124,27 @@ func indented(raw json.RawMessage) string {
 }
 
 // retryLetters is the form that has one letter tried again, or all.
-func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) retryLetters(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, id := r.PathValue("name"), r.PostForm.Get("id")
 	ctx, cancel := context.WithTimeout(r.Context(), lettersTime)
 	defer cancel()
 	res, err := c.Desk.RetryLetters(ctx, v.who, name, id)
 	if err != nil {
-		code, text, hint := c.refusal(err)
 		if id != "" {
-			c.showLetter(w, r, v, id, code, text, hint)
-			return
+			return c.showLetter(w, r, v, id, c.refusal(err))
 		}
-		c.showLetters(w, r, v, code, text, hint)
-		return
+		return c.showLetters(w, r, v, c.refusal(err))
 	}
 	to := fmt.Sprintf("%s?tried=%d&settled=%d&open=%d", lettersPath(name), res.Tried, res.Written, res.Open)
 	if !res.Done {
 		to += "&more=1"
 	}
-	http.Redirect(w, r, to, http.StatusSeeOther)
+	return lead(w, r, to)
 }
 
 // exportLetters sends letters as a file. It is a form, so that a link of elsewhere
 // cannot have it read.
-func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	f := service.LetterFilter{NS: r.PostForm.Get("ns"), State: r.PostForm.Get("state")}
 	rc, begun := http.NewResponseController(w), false
@@ -169,9 +163,9 @@ func (c *console) exportLetters(w http.ResponseWriter, r *http.Request, v *visit
 		c.Log.Warn("an export of dead letters is broken off", "job", name, "error", err)
 		panic(http.ErrAbortHandler) // the browser tells of it
 	case err != nil:
-		code, text, hint := c.refusal(err)
-		c.showLetters(w, r, v, code, text, hint)
+		return c.showLetters(w, r, v, c.refusal(err))
 	}
+	return nil
 }
 
 type writer func([]byte) (int, error)

@@ -16,38 +16,37 @@ import (
 // maxTrail bounds the entries of the audit trail on a page.
 const maxTrail = 100
 
-func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) {
-	d := draft{Name: strings.TrimSpace(r.PostForm.Get("name")), Labels: r.PostForm.Get("labels"), Paused: r.PostForm.Get("paused") != "",
+func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) error {
+	d := draft{Name: strings.TrimSpace(r.PostForm.Get("name")), Labels: r.PostForm.Get("labels"),
+		Paused:   r.PostForm.Get("paused") != "",
 		Settings: strings.ReplaceAll(r.PostForm.Get("settings"), "\r\n", "\n")}
-	refuse := func(code int, text, hint string) {
-		c.showNew(w, v, code, newJob{wizard: newWizard(), Problems: d.Problems, Plain: d, Open: true}, text, hint)
+	refuse := func(why said) error {
+		return c.showNew(w, v, newJob{wizard: newWizard(), Problems: d.Problems, Plain: d, Open: true}, why)
 	}
 	labels, err := service.ParseLabels(strings.Fields(d.Labels))
 	if err != nil {
-		refuse(http.StatusUnprocessableEntity, err.Error(), "separate labels by spaces")
-		return
+		return refuse(said{http.StatusUnprocessableEntity, err.Error(), "separate labels by spaces"})
 	}
-	_, _, err = c.Desk.Create(r.Context(), v.who, service.Definition{Name: d.Name, Settings: d.Settings, Labels: labels, Wish: service.Wish{Paused: d.Paused}})
+	_, _, err = c.Desk.Create(r.Context(), v.who,
+		service.Definition{Name: d.Name, Settings: d.Settings, Labels: labels, Wish: service.Wish{Paused: d.Paused}})
 	if err != nil {
 		if e, ok := errors.AsType[*operate.Error](err); ok {
 			d.Problems = e.Problems
 		}
-		code, text, hint := c.refusal(err)
-		refuse(code, text, hint)
-		return
+		return refuse(c.refusal(err))
 	}
-	http.Redirect(w, r, "/jobs/"+d.Name, http.StatusSeeOther)
+	return lead(w, r, "/jobs/"+d.Name)
 }
 
 // workers shows those that are there, with the jobs that the visitor sees.
-func (c *console) workers(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) workers(w http.ResponseWriter, r *http.Request, v *visit) error {
 	list := slices.Clone(c.Desk.Workers())
 	for i := range list {
 		list[i].Jobs = slices.DeleteFunc(slices.Clone(list[i].Jobs), func(name string) bool { return !v.who.Sees(name) })
 	}
 	f := c.page(v, "workers", "Workers", workersPage{list, v.who.Role.May(service.Admin) && len(v.who.Jobs) == 0})
 	f.Live = r.URL.RequestURI()
-	c.show(w, http.StatusOK, "workers", f)
+	return c.show(w, "workers", f)
 }
 
 // workersPage are workers; Drains says that the visitor may drain them.
@@ -57,14 +56,12 @@ type workersPage struct {
 }
 
 // drain has a worker give back what it has, or take jobs again.
-func (c *console) drain(drain bool) func(http.ResponseWriter, *http.Request, *visit) {
-	return func(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) drain(drain bool) handler {
+	return func(w http.ResponseWriter, r *http.Request, v *visit) error {
 		if _, err := c.Desk.Drain(r.Context(), v.who, r.PathValue("name"), drain); err != nil {
-			code, text, hint := c.refusal(err)
-			c.fail(w, v, code, text, hint)
-			return
+			return err
 		}
-		http.Redirect(w, r, "/workers", http.StatusSeeOther)
+		return lead(w, r, "/workers")
 	}
 }
 
@@ -80,18 +77,15 @@ type trail struct {
 	Before  uint64 // of the next page, 0 for none
 }
 
-func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) error {
 	t := trail{Job: strings.TrimSpace(r.URL.Query().Get("job"))}
 	before, err := strconv.ParseUint(cmp.Or(r.URL.Query().Get("before"), "0"), 10, 64)
 	if err != nil {
-		c.fail(w, v, http.StatusBadRequest, "this is no place in the audit trail", "open the page anew")
-		return
+		return said{http.StatusBadRequest, "this is no place in the audit trail", "open the page anew"}
 	}
 	changes, err := c.Desk.Trail(r.Context(), v.who, t.Job, before, maxTrail)
 	if err != nil {
-		code, text, hint := c.refusal(err)
-		c.fail(w, v, code, text, hint)
-		return
+		return err
 	}
 	for _, change := range changes {
 		t.Entries = append(t.Entries, entry{change, difference(change.Before, change.After)})
@@ -99,7 +93,7 @@ func (c *console) audit(w http.ResponseWriter, r *http.Request, v *visit) {
 	if len(changes) == maxTrail {
 		t.Before = changes[maxTrail-1].Seq
 	}
-	c.show(w, http.StatusOK, "audit", c.page(v, "audit", "Audit trail", t))
+	return c.show(w, "audit", c.page(v, "audit", "Audit trail", t))
 }
 
 // difference says what a change has changed of a wish.
@@ -129,7 +123,8 @@ func difference(before, after *service.Wish) string {
 	}
 	switch {
 	case after.Verify != nil && (was.Verify == nil || *was.Verify != *after.Verify):
-		parts = append(parts, fmt.Sprintf("verified every %d hours, %g%%, %d bytes a second", after.Verify.EveryHours, after.Verify.SamplePercent, after.Verify.BytesPerSecond))
+		parts = append(parts, fmt.Sprintf("verified every %d hours, %g%%, %d bytes a second", after.Verify.EveryHours,
+			after.Verify.SamplePercent, after.Verify.BytesPerSecond))
 	case after.Verify == nil && was.Verify != nil:
 		parts = append(parts, "verified when it is asked for alone")
 	}

@@ -13,15 +13,18 @@ type routerRow struct{ Router, Commands, Rate, Sent, Bytes string }
 
 func shardRows(s *job.Status) (list []shardRow) {
 	for _, one := range s.Shards {
-		list = append(list, shardRow{one.Shard, format.Count(float64(one.Docs)), format.Count(float64(one.Changes)), few(one.DocsRate + one.ChangesRate),
-			perSecond(one.BytesRate + one.ChangeBytesRate), format.Seconds(one.LagSeconds), format.Seconds(one.WindowSeconds), one.At})
+		list = append(list, shardRow{one.Shard, shown.Count(float64(one.Docs)), shown.Count(float64(one.Changes)),
+			few(one.DocsRate + one.ChangesRate),
+			perSecond(one.BytesRate + one.ChangeBytesRate), shown.Seconds(one.LagSeconds), shown.Seconds(one.WindowSeconds),
+			one.At})
 	}
 	return list
 }
 
 func routerRows(s *job.Status) (list []routerRow) {
 	for _, one := range s.Routers {
-		list = append(list, routerRow{one.Router, format.Count(float64(one.Commands)), few(one.CommandsRate), format.Size(float64(one.Bytes)), perSecond(one.BytesRate)})
+		list = append(list, routerRow{one.Router, shown.Count(float64(one.Commands)), few(one.CommandsRate),
+			shown.Size(float64(one.Bytes)), perSecond(one.BytesRate)})
 	}
 	return list
 }

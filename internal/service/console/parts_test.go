@@ -26,17 +26,20 @@ func (r *rig) split(uid string, shards ...string) {
 		at := now.Add(time.Duration(i-30) * 10 * time.Second)
 		p := &service.Point{From: at, To: at.Add(10 * time.Second), Seconds: 10, Lag: service.NewRange(40, 10)}
 		for n, name := range shards {
-			one := service.ShardPoint{Shard: name, Seconds: 10, Changes: service.NewAmount(int64(1000*(n+1)), 10), ChangeBytes: service.NewAmount(int64(50_000*(n+1)), 10),
-				Lag: service.NewRange(0, 10), Window: service.NewRange(7200*float64(n+1), 10)}
+			one := service.ShardPoint{Shard: name, Seconds: 10, Changes: service.NewAmount(int64(1000*(n+1)), 10),
+				ChangeBytes: service.NewAmount(int64(50_000*(n+1)), 10),
+				Lag:         service.NewRange(0, 10), Window: service.NewRange(7200*float64(n+1), 10)}
 			if n == 0 {
 				one.Lag = service.NewRange(float64(10*i), 10)
 			}
 			p.Shards = append(p.Shards, one)
 		}
 		for n, name := range []string{"router-1:27017", "router-2:27017"} {
-			p.Routers = append(p.Routers, service.RouterPoint{Router: name, Seconds: 10, Commands: service.NewAmount(int64(40*(n+1)), 10), Bytes: service.NewAmount(int64(900_000*(n+1)), 10)})
+			p.Routers = append(p.Routers, service.RouterPoint{Router: name, Seconds: 10,
+				Commands: service.NewAmount(int64(40*(n+1)), 10), Bytes: service.NewAmount(int64(900_000*(n+1)), 10)})
 		}
-		if err := r.hub.Records.AddPoint(context.WithoutCancel(r.t.Context()), uid, fmt.Sprint(uid, "-split-", i), 10*time.Second, p); err != nil {
+		if err := r.hub.Records.AddPoint(context.WithoutCancel(r.t.Context()), uid, fmt.Sprint(uid, "-split-", i),
+			10*time.Second, p); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -47,11 +50,14 @@ func splitStatus(shards ...string) *job.Status {
 	st := status()
 	st.Phase, st.Follow.Applied = job.PhaseFollowing, "1:1"
 	for i, name := range shards {
-		st.Shards = append(st.Shards, job.ShardStatus{Shard: name, Changes: int64(30_000 * (i + 1)), ChangesRate: 100, LagSeconds: 0, WindowSeconds: 7200, At: "1700000000:1"})
+		st.Shards = append(st.Shards, job.ShardStatus{Shard: name, Changes: int64(30_000 * (i + 1)), ChangesRate: 100,
+			LagSeconds: 0, WindowSeconds: 7200, At: "1700000000:1"})
 	}
 	st.Shards[0].LagSeconds = 290
-	st.Routers = []job.RouterStatus{{Router: "router-1:27017", Commands: 1200, CommandsRate: 4, Bytes: 27e6, BytesRate: 90_000}, {Router: "router-2:27017", Commands: 2400}}
-	st.Follow.Holding = &job.Holding{Shard: shards[0], Seconds: 290, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), At: "1700000000:1", Undecided: true}
+	st.Routers = []job.RouterStatus{{Router: "router-1:27017", Commands: 1200, CommandsRate: 4, Bytes: 27e6,
+		BytesRate: 90_000}, {Router: "router-2:27017", Commands: 2400}}
+	st.Follow.Holding = &job.Holding{Shard: shards[0], Seconds: 290, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		At: "1700000000:1", Undecided: true}
 	return st
 }
 
@@ -70,8 +76,11 @@ func TestPartsOnPage(t *testing.T) {
 	r.split("u-shop.a", many...)
 	b := r.browser("t-view")
 	_, page := b.get("/jobs/shop.a")
-	want(t, page, `id="holding"`, `since <time datetime="2026-01-02T03:04:05Z">2026-01-02 03:04:05</time> UTC`, "where a transaction is prepared and not decided", "How far each shard is read behind", "Bytes sent a second, by router",
-		`<bdi>shard-11</bdi>`, `<bdi>router-2:27017</bdi>`, "<bdi>others</bdi>", "by shard, as a table", "by router, as a table", `id="shards"`, `id="routers"`, "&lt;script&gt;")
+	want(t, page, `id="holding"`, `since <time datetime="2026-01-02T03:04:05Z">2026-01-02 03:04:05</time> UTC`,
+		"where a transaction is prepared and not decided", "How far each shard is read behind",
+		"Bytes sent a second, by router",
+		`<bdi>shard-11</bdi>`, `<bdi>router-2:27017</bdi>`, "<bdi>others</bdi>", "by shard, as a table",
+		"by router, as a table", `id="shards"`, `id="routers"`, "&lt;script&gt;")
 	if strings.Contains(page, "<script>alert") || strings.ContainsAny(page, "\u202e\x1b") {
 		t.Error("hostile text on the page")
 	}
@@ -99,7 +108,8 @@ func TestPartsOnPage(t *testing.T) {
 		}
 	}
 	_, page = r.browser("t-admin").get("/jobs/bank.a")
-	if strings.Contains(page, "by shard") || strings.Contains(page, `id="shards"`) || strings.Contains(page, `id="holding"`) {
+	if strings.Contains(page, "by shard") || strings.Contains(page, `id="shards"`) ||
+		strings.Contains(page, `id="holding"`) {
 		t.Error("shards on the page of a job without any")
 	}
 }

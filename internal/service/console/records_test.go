@@ -32,20 +32,25 @@ func (r *rig) past(uid string) {
 		wave := 1 + math.Sin(float64(i)/20)/3
 		n := func(v float64) service.Amount { return service.NewAmount(int64(v*wave*10), 10) }
 		p := &service.Point{From: at, To: at.Add(10 * time.Second), Seconds: 10, Operations: n(830), AppliedBytes: n(740_000),
-			Lag: service.NewRange(2*wave, 10), Window: service.NewRange(90_000-float64(i), 10), CPU: service.NewRange(18*wave, 10), Memory: service.NewRange(46e6*wave, 10)}
+			Lag: service.NewRange(2*wave, 10), Window: service.NewRange(90_000-float64(i), 10),
+			CPU: service.NewRange(18*wave, 10), Memory: service.NewRange(46e6*wave, 10)}
 		if i < 120 {
-			p.Docs, p.Bytes, p.Operations, p.AppliedBytes, p.Lag = n(41_000), n(45e6), service.Amount{}, service.Amount{}, service.Range{}
+			p.Docs, p.Bytes, p.Operations, p.AppliedBytes, p.Lag = n(41_000), n(45e6), service.Amount{}, service.Amount{},
+				service.Range{}
 		}
 		add(10*time.Second, i, p)
 	}
-	texts := []string{"taken by worker worker-1", "the copy has begun", "the copy has ended: 48000000 documents, 52.0 GB", "it follows"}
+	texts := []string{"taken by worker worker-1", "the copy has begun", "the copy has ended: 48000000 documents, 52.0 GB",
+		"it follows"}
 	for i, text := range texts {
-		e := &service.Entry{At: now.Add(time.Duration(i-4) * 15 * time.Minute), Kind: service.KindEvent, Level: "info", Text: text, Worker: "worker-1"}
+		e := &service.Entry{At: now.Add(time.Duration(i-4) * 15 * time.Minute), Kind: service.KindEvent, Level: "info",
+			Text: text, Worker: "worker-1"}
 		if err := r.hub.Records.AddEntry(r.t.Context(), uid, fmt.Sprint(uid, i), e); err != nil {
 			r.t.Fatal(err)
 		}
 	}
-	e := &service.Entry{At: now, Kind: service.KindLog, Level: "warn", Text: "interrupted; trying again from the last checkpoint", Worker: "worker-1", Fields: []service.Field{{Name: "error", Value: "connection reset"}}}
+	e := &service.Entry{At: now, Kind: service.KindLog, Level: "warn", Text: "interrupted; trying again from the last " +
+		"checkpoint", Worker: "worker-1", Fields: []service.Field{{Name: "error", Value: "connection reset"}}}
 	if err := r.hub.Records.AddEntry(r.t.Context(), uid, uid+"warn", e); err != nil {
 		r.t.Fatal(err)
 	}
@@ -60,15 +65,18 @@ func TestPast(t *testing.T) {
 	r.past("u-shop.a")
 	const evil = "<script>alert(1)</script>\x1b[2J\u202e"
 	for i := range maxEntries {
-		e := &service.Entry{At: time.Now(), Kind: service.KindLog, Level: "info", Text: fmt.Sprint("line ", i, evil), Worker: evil, Fields: []service.Field{{Name: evil, Value: evil}}, Lost: 3}
+		e := &service.Entry{At: time.Now(), Kind: service.KindLog, Level: "info", Text: fmt.Sprint("line ", i, evil),
+			Worker: evil, Fields: []service.Field{{Name: evil, Value: evil}}, Lost: 3}
 		if err := r.hub.Records.AddEntry(t.Context(), "u-shop.a", fmt.Sprint("e", i), e); err != nil {
 			t.Fatal(err)
 		}
 	}
 	b := r.browser("t-view")
 	_, page := b.get("/jobs/shop.a")
-	want(t, page, "Lag behind the source", "The last hour as a table", `aria-current="true">hour`, "line 49&lt;script&gt;", "3 entries before this one were lost", "24.9 h", ">40 h<")
-	if strings.Contains(page, "<script>alert") || strings.ContainsAny(page, "\u202e\x1b") || strings.Contains(page, "style=") {
+	want(t, page, "Lag behind the source", "The last hour as a table", `aria-current="true">hour`, "line 49&lt;script&gt;",
+		"3 entries before this one were lost", "24.9 h", ">40 h<")
+	if strings.Contains(page, "<script>alert") || strings.ContainsAny(page, "\u202e\x1b") ||
+		strings.Contains(page, "style=") {
 		t.Error("hostile text, or a style that the policy forbids, on the page")
 	}
 	pictures := regexp.MustCompile(`(?s)<svg class="curve" .*?</svg>`).FindAllString(page, -1)
@@ -98,11 +106,13 @@ func TestPast(t *testing.T) {
 	_, page = b.get(strings.TrimSuffix(older[1], "#log"))
 	want(t, page, "<b><bdi>it follows</bdi></b>", "connection reset", "Newest", "taken by worker worker-1")
 	_, page = b.get("/jobs/shop.a?kind=event&span=day&q=orders")
-	if want(t, page, "it follows", `aria-current="true">day`, `aria-current="true">events`, `kind=event&amp;q=orders&amp;span=month#curves`); strings.Contains(page, "line 49") {
+	if want(t, page, "it follows", `aria-current="true">day`, `aria-current="true">events`,
+		`kind=event&amp;q=orders&amp;span=month#curves`); strings.Contains(page, "line 49") {
 		t.Error("a line of the log among the events")
 	}
 	for _, path := range []string{"/jobs/shop.a?span=%3Cscript%3E&kind=%3Cscript%3E&before=x", "/jobs/shop.a?span=month"} {
-		if code, page := b.get(path); code != 200 || !strings.Contains(page, "Over time") || strings.Contains(page, "cannot be read") {
+		if code, page := b.get(path); code != 200 || !strings.Contains(page, "Over time") ||
+			strings.Contains(page, "cannot be read") {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
@@ -119,7 +129,8 @@ func TestCurve(t *testing.T) {
 	var points []service.Bucket
 	for _, minute := range []int{0, 1, 2, 10, 20, 21} {
 		at := begin.Add(time.Duration(minute) * time.Minute)
-		points = append(points, service.Bucket{Start: at, Point: service.Point{From: at, To: at.Add(time.Minute), Seconds: 60, Lag: service.NewRange(float64(minute), 60)}})
+		points = append(points, service.Bucket{Start: at,
+			Point: service.Point{From: at, To: at.Add(time.Minute), Seconds: 60, Lag: service.NewRange(float64(minute), 60)}})
 	}
 	ch := charts()[2]
 	d := ch.draw(points, begin, begin.Add(time.Hour), time.Minute)
@@ -131,7 +142,8 @@ func TestCurve(t *testing.T) {
 			t.Errorf("no %s in %s", labels, d.SVG)
 		}
 	}
-	for text, want := range map[string]string{"60.0 MB/s": "60 MB/s", "1.20k": "1.2k", "100": "100", "0 s": "0 s", "50%": "50%", "1.00 GB": "1 GB"} {
+	for text, want := range map[string]string{"60.0 MB/s": "60 MB/s", "1.20k": "1.2k", "100": "100", "0 s": "0 s",
+		"50%": "50%", "1.00 GB": "1 GB"} {
 		if got := tick(text); got != want {
 			t.Errorf("%s on an axis: %s", text, got)
 		}

@@ -29,7 +29,7 @@ func nameForRepair(d service.DocumentDifference) string {
 }
 
 // repair is the form that has documents repaired: first it asks, then it does it.
-func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, of := r.PathValue("name"), r.PathValue("id")
 	what := operate.RepairWhat{All: r.PostForm.Get("which") == "all"}
 	if !what.All {
@@ -40,30 +40,25 @@ func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) {
 		}
 	}
 	if r.PostForm.Get("sure") == "" && (what.All || len(what.Documents) > 0) {
-		c.askRepair(w, r, v, what)
-		return
+		return c.askRepair(w, r, v, what)
 	}
 	made, _, err := c.Desk.Repair(r.Context(), v.who, name, of, r.PostForm.Get("repair"), what)
 	if err != nil {
-		code, text, hint := c.refusal(err)
-		c.showVerification(w, r, v, code, text, hint)
-		return
+		return c.showVerification(w, r, v, c.refusal(err))
 	}
-	http.Redirect(w, r, verificationPath(name, made.Wish.ID), http.StatusSeeOther)
+	return lead(w, r, verificationPath(name, made.Wish.ID))
 }
 
 // askRepair shows what would be done.
-func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, what operate.RepairWhat) {
+func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, what operate.RepairWhat) error {
 	name, of := r.PathValue("name"), r.PathValue("id")
 	_, found, err := c.Desk.Verification(r.Context(), v.who, name, of)
 	if err != nil {
-		code, text, hint := c.refusal(err)
-		c.fail(w, v, code, text, hint)
-		return
+		return err
 	}
 	if !v.who.Role.May(service.Operator) || found == nil {
-		c.showVerification(w, r, v, http.StatusForbidden, "Repairs are for operators, of a verification that has found something.", "")
-		return
+		return c.showVerification(w, r, v,
+			said{http.StatusForbidden, "Repairs are for operators, of a verification that has found something.", ""})
 	}
 	p := repairPage{Job: name, Of: of, All: what.All}
 	for _, d := range found.Differences {
@@ -77,5 +72,5 @@ func (c *console) askRepair(w http.ResponseWriter, r *http.Request, v *visit, wh
 		}
 		p.Chosen, p.Names = append(p.Chosen, d), append(p.Names, nameForRepair(d))
 	}
-	c.show(w, http.StatusOK, "repair", c.page(v, "job", "Repair documents of "+name, p))
+	return c.show(w, "repair", c.page(v, "job", "Repair documents of "+name, p))
 }

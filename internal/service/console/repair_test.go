@@ -19,8 +19,10 @@ func (r *rig) repairPages(op, viewer *browser) {
 	key := func(n byte) string {
 		return service.DocumentKey(bson.RawValue{Type: bson.TypeInt32, Value: []byte{n, 0, 0, 0}})
 	}
-	r.told("shop.a", id, service.VerifyReport{State: service.VerifyDifferent, Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{Differences: []service.DocumentDifference{
-		{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content", Key: key(1), Fields: []string{}}, {NS: "a.b", TargetNS: "a.b", ID: "2", Kind: "extra", Key: key(2), Fields: []string{}},
+	r.told("shop.a", id, service.VerifyReport{State: service.VerifyDifferent,
+		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{Differences: []service.DocumentDifference{
+		{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content", Key: key(1), Fields: []string{}},
+		{NS: "a.b", TargetNS: "a.b", ID: "2", Kind: "extra", Key: key(2), Fields: []string{}},
 		{NS: "a.b", TargetNS: "a.b", ID: "nameless", Kind: "missing", Fields: []string{}}}})
 	at := "/jobs/shop.a/verification/" + id
 	_, page = op.get(at)
@@ -40,11 +42,13 @@ func (r *rig) repairPages(op, viewer *browser) {
 			r.t.Errorf("a form without the word: %d", code)
 		}
 	}
-	if code, page := op.act(at+"/repair", url.Values{"which": {"chosen"}}); code == 200 || !strings.Contains(page, "no documents are chosen") {
+	if code, page := op.act(at+"/repair", url.Values{"which": {"chosen"}}); code == 200 ||
+		!strings.Contains(page, "no documents are chosen") {
 		r.t.Errorf("nothing is chosen: %d", code)
 	}
 	_, page = op.act(at+"/repair", url.Values{"which": {"all"}})
-	if want(r.t, page, "2 documents of its target", "1 that differ or are missing", "1 that the source did not have", "delete: <bdi>a.b</bdi> _id <bdi>2</bdi>", `name="sure"`); strings.Contains(page, "nameless") {
+	if want(r.t, page, "2 documents of its target", "1 that differ or are missing", "1 that the source did not have",
+		"delete: <bdi>a.b</bdi> _id <bdi>2</bdi>", `name="sure"`); strings.Contains(page, "nameless") {
 		r.t.Error("what cannot be named is to be repaired")
 	}
 	harmless(r.t, page)
@@ -69,8 +73,10 @@ func (r *rig) repairPages(op, viewer *browser) {
 	if code, _ := op.act(at+"/repair", url.Values{"which": {"all"}, "sure": {"yes"}}); code != 409 {
 		r.t.Errorf("a second one at a time: %d", code)
 	}
-	r.told("shop.a", mended.ID, service.VerifyReport{State: service.VerifyDifferent, Repair: &service.RepairProgress{Refused: 1}, Progress: service.VerifyProgress{Differences: 1}}, &service.Findings{
-		Repaired: []service.RepairedDocument{{NS: hostile, TargetNS: hostile, ID: hostile, Outcome: "refused", Why: "why " + hostile}}})
+	r.told("shop.a", mended.ID, service.VerifyReport{State: service.VerifyDifferent,
+		Repair: &service.RepairProgress{Refused: 1}, Progress: service.VerifyProgress{Differences: 1}}, &service.Findings{
+		Repaired: []service.RepairedDocument{{NS: hostile, TargetNS: hostile, ID: hostile, Outcome: "refused",
+			Why: "why " + hostile}}})
 	_, page = op.get("/jobs/shop.a/verification/" + mended.ID)
 	want(r.t, page, "1 refused", "refused: <bdi>&lt;script&gt;", "why &lt;script&gt;")
 	harmless(r.t, page)

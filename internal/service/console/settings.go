@@ -12,7 +12,8 @@ import (
 func yamlText(s string) string {
 	words := []string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 	switch {
-	case regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_./:-]*[A-Za-z0-9_/-]$`).MatchString(s) && !slices.Contains(words, strings.ToLower(s)):
+	case regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_./:-]*[A-Za-z0-9_/-]$`).MatchString(s) &&
+		!slices.Contains(words, strings.ToLower(s)):
 		return s
 	case !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar }):
 		return "'" + strings.ReplaceAll(s, "'", "''") + "'"

@@ -52,8 +52,9 @@ func verificationRowOf(v *service.Verification) verificationRow {
 	if r := v.Report; r != nil {
 		p := r.Progress
 		row.Differences, row.Schema = p.Differences, r.Schema
-		row.Read = fmt.Sprintf("%s documents, %s", format.Count(float64(p.Docs)), format.Size(float64(p.Bytes)))
-		percent := int(100 * format.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame || row.State == service.VerifyDifferent))
+		row.Read = fmt.Sprintf("%s documents, %s", shown.Count(float64(p.Docs)), shown.Size(float64(p.Bytes)))
+		percent := int(100 * shown.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame ||
+			row.State == service.VerifyDifferent))
 		if row.Sample != "all" { // what is estimated is all of it
 			percent = int(100 * format.Share(p.Collections, p.CollectionsTotal, false))
 		}
@@ -63,17 +64,15 @@ func verificationRowOf(v *service.Verification) verificationRow {
 }
 
 // verifications is the page of a job's verifications.
-func (c *console) verifications(w http.ResponseWriter, r *http.Request, v *visit) {
-	c.showVerifications(w, r, v, http.StatusOK, "", "")
+func (c *console) verifications(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return c.showVerifications(w, r, v, fine())
 }
 
-func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *visit, code int, alert, hint string) {
+func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
 	name := r.PathValue("name")
 	list, err := c.Desk.Verifications(v.who, name)
 	if err != nil {
-		code, text, hint := c.refusal(err)
-		c.fail(w, v, code, text, hint)
-		return
+		return err
 	}
 	p := verifyPage{Job: name, Operator: v.who.Role.May(service.Operator)}
 	if j, err := c.Desk.Job(v.who, name); err == nil {
@@ -83,31 +82,27 @@ func (c *console) showVerifications(w http.ResponseWriter, r *http.Request, v *v
 		p.Rows = append(p.Rows, verificationRowOf(&list[i]))
 	}
 	f := c.page(v, "job", "Verification of "+name, p)
-	f.Alert, f.Hint = alert, hint
 	if r.Method == http.MethodGet {
 		f.Live = r.URL.RequestURI()
 	}
 	if r.Method == http.MethodGet && r.URL.Query().Get("done") != "" {
 		f.Notice = "It is noted."
 	}
-	c.show(w, code, "verification", f)
+	return c.say(w, "verification", f, what)
 }
 
 // verify is the form that asks for a verification.
-func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) verify(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	o, err := verifyOptions(r)
-	if err == nil {
-		var made *service.Verification
-		if made, _, err = c.Desk.Verify(r.Context(), v.who, name, "", o); err == nil {
-			http.Redirect(w, r, verificationPath(name, made.Wish.ID), http.StatusSeeOther)
-			return
-		}
-		code, text, hint := c.refusal(err)
-		c.showVerifications(w, r, v, code, text, hint)
-		return
+	if err != nil {
+		return c.showVerifications(w, r, v, said{http.StatusUnprocessableEntity, err.Error(), ""})
 	}
-	c.showVerifications(w, r, v, http.StatusUnprocessableEntity, err.Error(), "")
+	made, _, err := c.Desk.Verify(r.Context(), v.who, name, "", o)
+	if err != nil {
+		return c.showVerifications(w, r, v, c.refusal(err))
+	}
+	return lead(w, r, verificationPath(name, made.Wish.ID))
 }
 
 func verificationPath(job, id string) string {
@@ -146,19 +141,16 @@ func byteRate(r *http.Request) (int64, error) {
 }
 
 // verifySchedule is the form of the schedule; every 0 ends it.
-func (c *console) verifySchedule(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) verifySchedule(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name := r.PathValue("name")
 	s, err := scheduleOf(r)
 	if err != nil {
-		c.showVerifications(w, r, v, http.StatusUnprocessableEntity, err.Error(), "")
-		return
+		return c.showVerifications(w, r, v, said{http.StatusUnprocessableEntity, err.Error(), ""})
 	}
 	if _, err := c.Desk.ScheduleVerifications(r.Context(), v.who, name, s); err != nil {
-		code, text, hint := c.refusal(err)
-		c.showVerifications(w, r, v, code, text, hint)
-		return
+		return c.showVerifications(w, r, v, c.refusal(err))
 	}
-	http.Redirect(w, r, "/jobs/"+url.PathEscape(name)+"/verification?done=1", http.StatusSeeOther)
+	return lead(w, r, "/jobs/"+url.PathEscape(name)+"/verification?done=1")
 }
 
 func scheduleOf(r *http.Request) (*service.VerifySchedule, error) {
@@ -191,17 +183,15 @@ type verifiedPage struct {
 	Repair   *service.Repair
 }
 
-func (c *console) verification(w http.ResponseWriter, r *http.Request, v *visit) {
-	c.showVerification(w, r, v, http.StatusOK, "", "")
+func (c *console) verification(w http.ResponseWriter, r *http.Request, v *visit) error {
+	return c.showVerification(w, r, v, fine())
 }
 
-func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *visit, code int, alert, hint string) {
+func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *visit, what said) error {
 	name, id := r.PathValue("name"), r.PathValue("id")
 	one, found, err := c.Desk.Verification(r.Context(), v.who, name, id)
 	if err != nil {
-		code, text, hint := c.refusal(err)
-		c.fail(w, v, code, text, hint)
-		return
+		return err
 	}
 	p := verifiedPage{Job: name, Operator: v.who.Role.May(service.Operator), Row: verificationRowOf(one), Findings: found}
 	if found != nil {
@@ -213,19 +203,17 @@ func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *vi
 	}
 	p.Repair = one.Repair()
 	f := c.page(v, "job", "Verification of "+name, p)
-	if f.Alert, f.Hint = alert, hint; p.Row.Open {
+	if p.Row.Open {
 		f.Live = verificationPath(name, id)
 	}
-	c.show(w, code, "verified", f)
+	return c.say(w, "verified", f, what)
 }
 
 // cancelVerification is the form that calls one off.
-func (c *console) cancelVerification(w http.ResponseWriter, r *http.Request, v *visit) {
+func (c *console) cancelVerification(w http.ResponseWriter, r *http.Request, v *visit) error {
 	name, id := r.PathValue("name"), r.PathValue("id")
 	if _, err := c.Desk.CancelVerification(r.Context(), v.who, name, id); err != nil {
-		code, text, hint := c.refusal(err)
-		c.showVerification(w, r, v, code, text, hint)
-		return
+		return c.showVerification(w, r, v, c.refusal(err))
 	}
-	http.Redirect(w, r, verificationPath(name, id), http.StatusSeeOther)
+	return lead(w, r, verificationPath(name, id))
 }

@@ -51,7 +51,8 @@ func TestVerificationPages(t *testing.T) {
 	if want(t, page, "None yet."); strings.Contains(page, "Verify now") {
 		t.Error("a viewer may ask")
 	}
-	for path, form := range map[string]url.Values{"/jobs/shop.a/verification": nil, "/jobs/shop.a/verify-schedule": {"every": {"5"}, "sample": {"5"}}} {
+	for path, form := range map[string]url.Values{"/jobs/shop.a/verification": nil,
+		"/jobs/shop.a/verify-schedule": {"every": {"5"}, "sample": {"5"}}} {
 		if code, _ := viewer.act(path, form); code != 403 {
 			t.Errorf("a viewer: %s %d", path, code)
 		}
@@ -59,22 +60,26 @@ func TestVerificationPages(t *testing.T) {
 			t.Errorf("a form without the word: %s %d", path, code)
 		}
 	}
-	if code, page := op.act("/jobs/shop.a/verification", url.Values{"sample": {"lots"}}); code != 422 || !strings.Contains(page, "no percentage") {
+	if code, page := op.act("/jobs/shop.a/verification", url.Values{"sample": {"lots"}}); code != 422 ||
+		!strings.Contains(page, "no percentage") {
 		t.Errorf("no number: %d %s", code, page)
 	}
 	if code, _ := op.act("/jobs/shop.a/verification", url.Values{"sample": {"300"}}); code != 422 {
 		t.Errorf("too much: %d", code)
 	}
-	code, page := op.act("/jobs/shop.a/verification", url.Values{"sample": {"5"}, "include": {"a.* <b>.c"}, "rate": {"10MB"}, "patience": {"7"}, "values": {"1"}})
+	code, page := op.act("/jobs/shop.a/verification",
+		url.Values{"sample": {"5"}, "include": {"a.* <b>.c"}, "rate": {"10MB"}, "patience": {"7"}, "values": {"1"}})
 	if want(t, page, "queued", "5% of a.*, &lt;b&gt;.c", "Cancel"); code != 200 {
 		t.Fatalf("%d %s", code, page)
 	}
 	v := r.view.Verifications("shop.a")[0]
-	if o := v.Wish.Options; o.SamplePercent != 5 || o.BytesPerSecond != 10e6 || o.PatienceSeconds != 7 || o.NoValues || len(o.Include) != 2 {
+	if o := v.Wish.Options; o.SamplePercent != 5 || o.BytesPerSecond != 10e6 || o.PatienceSeconds != 7 || o.NoValues ||
+		len(o.Include) != 2 {
 		t.Errorf("%+v", o)
 	}
 	at := "/jobs/shop.a/verification/" + v.Wish.ID
-	r.told("shop.a", v.Wish.ID, service.VerifyReport{State: service.VerifyRunning, Attempt: 2, Waits: "the job is " + hostile, Progress: service.VerifyProgress{Docs: 10, DocsTotal: 100, Rechecking: 3}}, nil)
+	r.told("shop.a", v.Wish.ID, service.VerifyReport{State: service.VerifyRunning, Attempt: 2, Waits: "the job is " +
+		hostile, Progress: service.VerifyProgress{Docs: 10, DocsTotal: 100, Rechecking: 3}}, nil)
 	_, page = op.get(at)
 	want(t, page, "begun 2 times", "Differences wait", "&lt;script&gt;", "<progress")
 	if code, _ := viewer.act(at+"/cancel", nil); code != 403 {
@@ -85,10 +90,13 @@ func TestVerificationPages(t *testing.T) {
 
 	_, page = op.act("/jobs/shop.a/verification", url.Values{"values": {"1"}})
 	id := regexp.MustCompile(`/verification/([0-9A-Z]+)/cancel`).FindStringSubmatch(page)[1]
-	r.told("shop.a", id, service.VerifyReport{State: service.VerifyDifferent, Schema: 1, Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{
-		Collections: []service.VerifiedCollection{{NS: "a." + hostile, TargetNS: "a.b", Differences: 3}}, WithValues: true, Notes: []string{hostile},
-		Schema:      []service.SchemaDifference{{NS: hostile, What: hostile, Detail: hostile}},
-		Differences: []service.DocumentDifference{{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content", Fields: []string{hostile}, Source: "source " + hostile, Target: "target " + hostile, Cut: true}}})
+	r.told("shop.a", id, service.VerifyReport{State: service.VerifyDifferent, Schema: 1,
+		Progress: service.VerifyProgress{Differences: 3}}, &service.Findings{
+		Collections: []service.VerifiedCollection{{NS: "a." + hostile, TargetNS: "a.b", Differences: 3}}, WithValues: true,
+		Notes:  []string{hostile},
+		Schema: []service.SchemaDifference{{NS: hostile, What: hostile, Detail: hostile}},
+		Differences: []service.DocumentDifference{{NS: hostile, TargetNS: hostile, ID: hostile, Kind: "content",
+			Fields: []string{hostile}, Source: "source " + hostile, Target: "target " + hostile, Cut: true}}})
 	_, page = op.get("/jobs/shop.a/verification/" + id)
 	want(t, page, "source &lt;script&gt;", "target &lt;script&gt;", "2 documents more differ", "Shown in part")
 	harmless(t, page)
@@ -115,7 +123,8 @@ func TestVerificationPages(t *testing.T) {
 		t.Errorf("the schedule stays: %+v", s)
 	}
 	_, page = r.browser("t-admin").get("/audit?job=shop.a")
-	want(t, page, "verify "+id, "cancel verification", "verified every 6 hours", "verified when it is asked for alone", "refused")
+	want(t, page, "verify "+id, "cancel verification", "verified every 6 hours", "verified when it is asked for alone",
+		"refused")
 }
 
 func harmless(t *testing.T, page string) {
@@ -160,7 +169,8 @@ func TestLetterPages(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var retried []string
-	one := service.Letter{ID: "shop.a/5f2b/1700000000:1", NS: hostile, Document: hostile, State: "open", Cause: hostile, Reason: "reason " + hostile, Index: hostile, Time: time.Now()}
+	one := service.Letter{ID: "shop.a/5f2b/1700000000:1", NS: hostile, Document: hostile, State: "open", Cause: hostile,
+		Reason: "reason " + hostile, Index: hostile, Time: time.Now()}
 	r.answers("w1", func(q *service.Question) service.Answer {
 		var body any
 		switch q.What {
@@ -193,7 +203,8 @@ func TestLetterPages(t *testing.T) {
 	want(t, page, "reason &lt;script&gt;", "Further ones", "<option selected>open</option>")
 	harmless(t, page)
 	_, page = viewer.get("/jobs/shop.a/deadletters")
-	if harmless(t, page); strings.Contains(page, "reason ") || strings.Contains(page, "deadletters/letter") || strings.Contains(page, "Try all") {
+	if harmless(t, page); strings.Contains(page, "reason ") || strings.Contains(page, "deadletters/letter") ||
+		strings.Contains(page, "Try all") {
 		t.Error("a viewer sees more than ids")
 	}
 	at := "/jobs/shop.a/deadletters/letter?id=" + url.QueryEscape(one.ID)

@@ -39,7 +39,8 @@ const (
 type step struct{ Key, Title string }
 
 func steps() []step {
-	return []step{{stepConnect, "1 Connections"}, {stepChoose, "2 Collections"}, {stepRules, "3 Rules"}, {stepCheck, "4 Precheck"}, {stepStart, "5 Start"}}
+	return []step{{stepConnect, "1 Connections"}, {stepChoose, "2 Collections"}, {stepRules, "3 Rules"},
+		{stepCheck, "4 Precheck"}, {stepStart, "5 Start"}}
 }
 
 // ruleText are rules of a kind, one a line.
@@ -76,9 +77,11 @@ func newWizard() *wizard {
 	f := &wizard{Step: stepConnect,
 		Texts: []ruleText{
 			{Key: "filter", Label: "Filters: which documents are kept", Example: `shop.orders={"state": {"$ne": "draft"}}`},
-			{Key: "fields", Label: "Fields: how documents are mapped", Example: `shop.customers={"mask": {"card": {"last": 4}}}`},
+			{Key: "fields", Label: "Fields: how documents are mapped",
+				Example: `shop.customers={"mask": {"card": {"last": 4}}}`},
 			{Key: "skip", Label: "Operations that are left out while the job follows", Example: "shop.log=delete"},
-			{Key: "soft-delete", Label: "Documents that stay when the source deletes them, with the time in a field", Example: "shop.orders=deletedAt"},
+			{Key: "soft-delete", Label: "Documents that stay when the source deletes them, with the time in a field",
+				Example: "shop.orders=deletedAt"},
 		},
 		Options: []option{
 			{Key: "mode", Label: "What it does", Values: []string{"all", "full", "structure"}},
@@ -104,7 +107,8 @@ func (f *wizard) draft() (service.Draft, error) {
 	case err != nil:
 		return service.Draft{}, &operate.Error{Code: operate.Invalid, Text: err.Error(), Hint: "separate labels by spaces"}
 	case f.Choice.Some && len(f.Choice.Include) == 0 && f.Step != stepConnect && f.Step != stepChoose:
-		return service.Draft{}, &operate.Error{Code: operate.Invalid, Text: "no collection is chosen", Hint: "choose at least one"}
+		return service.Draft{}, &operate.Error{Code: operate.Invalid, Text: "no collection is chosen",
+			Hint: "choose at least one"}
 	}
 	return service.Draft{Name: f.Name, Settings: f.settings(), Labels: labels}, nil
 }
@@ -155,7 +159,8 @@ func (f *wizard) read(form url.Values) error {
 	for key, value := range map[string]*string{"source": &f.Source, "target": &f.Target} {
 		if mongo.HasPassword(*value) { // which the page would show
 			*value = ""
-			return fmt.Errorf("%s holds a password: write env:NAME or file:NAME, and give the connection string to the workers under that name", key)
+			return fmt.Errorf("%s holds a password: write env:NAME or file:NAME, and give the connection string to the "+
+				"workers under that name", key)
 		}
 	}
 	if err := errors.Join(err[:]...); err != nil {
@@ -275,27 +280,31 @@ func (f *wizard) tree(found *service.Inspection) (out []treeDB) {
 	return out
 }
 
-func (c *console) newPage(w http.ResponseWriter, _ *http.Request, v *visit) {
-	if !v.who.Role.May(service.Admin) {
-		c.fail(w, v, http.StatusForbidden, "the role "+string(v.who.Role)+" may not make jobs", "ask for a token of the role admin")
-		return
+func mayMake(v *visit) error {
+	if v.who.Role.May(service.Admin) {
+		return nil
 	}
-	c.showNew(w, v, http.StatusOK, newJob{wizard: newWizard()}, "", "")
+	return said{http.StatusForbidden, "the role " + string(v.who.Role) + " may not make jobs",
+		"ask for a token of the role admin"}
 }
 
-func (c *console) showNew(w http.ResponseWriter, v *visit, code int, p newJob, alert, hint string) {
+func (c *console) newPage(w http.ResponseWriter, _ *http.Request, v *visit) error {
+	if err := mayMake(v); err != nil {
+		return err
+	}
+	return c.showNew(w, v, newJob{wizard: newWizard()}, fine())
+}
+
+func (c *console) showNew(w http.ResponseWriter, v *visit, p newJob, what said) error {
 	p.Steps, p.YAML = steps(), p.settings()
-	f := c.page(v, "new", "New job", p)
-	f.Alert, f.Hint = alert, hint
-	c.show(w, code, "new", f)
+	return c.say(w, "new", c.page(v, "new", "New job", p), what)
 }
 
 // shape is the form of a new job: each of its buttons leads to a step, or does what the
 // step is for.
-func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) {
-	if !v.who.Role.May(service.Admin) {
-		c.fail(w, v, http.StatusForbidden, "the role "+string(v.who.Role)+" may not make jobs", "ask for a token of the role admin")
-		return
+func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) error {
+	if err := mayMake(v); err != nil {
+		return err
 	}
 	p := newJob{wizard: newWizard()}
 	problem := p.read(r.PostForm)
@@ -318,25 +327,25 @@ func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) {
 		if p.Step == stepChoose {
 			_, _ = c.doStep(ctx, w, r, v, &p, "") // the tree, where it can be had
 		}
-		c.showNew(w, v, http.StatusUnprocessableEntity, p, problem.Error(), "mend it, and go on")
-		return
+		return c.showNew(w, v, p, said{http.StatusUnprocessableEntity, problem.Error(), "mend it, and go on"})
 	}
 	done, err := c.doStep(ctx, w, r, v, &p, do)
 	if done {
-		return
+		return nil
 	}
-	code, text, hint := http.StatusOK, "", ""
+	what := fine()
 	if err != nil {
 		if e, ok := errors.AsType[*operate.Error](err); ok {
 			p.Problems = e.Problems
 		}
-		code, text, hint = c.refusal(err)
+		what = c.refusal(err)
 	}
-	c.showNew(w, v, code, p, text, hint)
+	return c.showNew(w, v, p, what)
 }
 
 // doStep does what a button is for; done says that the reply is written.
-func (c *console) doStep(ctx context.Context, w http.ResponseWriter, r *http.Request, v *visit, p *newJob, do string) (done bool, err error) {
+func (c *console) doStep(ctx context.Context, w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
+	do string) (done bool, err error) {
 	switch do {
 	case "all", "none":
 		p.Choice, p.Step, p.After = choice{Some: do == "none", Rename: p.Choice.Rename}, stepChoose, ""
@@ -373,7 +382,8 @@ func (c *console) doStep(ctx context.Context, w http.ResponseWriter, r *http.Req
 		}
 		return false, err
 	case p.Step == stepChoose:
-		if p.Found, err = c.Desk.InspectDraft(ctx, v.who, d, service.InspectAsk{After: p.After, Search: p.Search, Limit: treeRows}); err == nil {
+		if p.Found, err = c.Desk.InspectDraft(ctx, v.who, d,
+			service.InspectAsk{After: p.After, Search: p.Search, Limit: treeRows}); err == nil {
 			p.Tree = p.tree(p.Found)
 		}
 	case p.Step == stepStart:
@@ -390,7 +400,8 @@ func (c *console) doStep(ctx context.Context, w http.ResponseWriter, r *http.Req
 }
 
 // begin makes the job.
-func (c *console) begin(ctx context.Context, w http.ResponseWriter, r *http.Request, v *visit, p *newJob, d service.Draft) (bool, error) {
+func (c *console) begin(ctx context.Context, w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
+	d service.Draft) (bool, error) {
 	p.Step = stepStart
 	def := service.Definition{Name: d.Name, Settings: d.Settings, Labels: d.Labels, Wish: service.Wish{Paused: p.Paused}}
 	if _, _, err := c.Desk.Create(ctx, v.who, def); err != nil {

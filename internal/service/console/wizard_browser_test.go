@@ -24,7 +24,8 @@ func TestBrowserNewJob(t *testing.T) {
 	source := r.clusters()
 	hostile := "<img src=x onerror=alert(1)>\u202e\n" + strings.Repeat("long", 25)
 	for _, ns := range [][2]string{{"shop", "orders"}, {"shop", hostile}, {"shop", "log"}, {"bank", "accounts"}} {
-		if _, err := source.Database(ns[0]).Collection(ns[1]).InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}, {Key: "card", Value: "4711"}}); err != nil {
+		if _, err := source.Database(ns[0]).Collection(ns[1]).
+			InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}, {Key: "card", Value: "4711"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -34,7 +35,8 @@ func TestBrowserNewJob(t *testing.T) {
 	b.login("t-admin")
 	b.do(chromedp.Click(`nav a[href="/new"]`))
 	b.until(`document.querySelector("#wname") !== null`)
-	b.do(chromedp.SendKeys("#wname", "shop.new"), chromedp.SendKeys("#wsource", "env:SOURCE"), chromedp.SendKeys("#wtarget", "env:TARGET"+kb.Enter))
+	b.do(chromedp.SendKeys("#wname", "shop.new"), chromedp.SendKeys("#wsource", "env:SOURCE"),
+		chromedp.SendKeys("#wtarget", "env:TARGET"+kb.Enter))
 	b.until(`document.querySelectorAll("#found h3").length === 2 && !document.querySelector("#found .failed")`)
 	narrow(t, b, "connect")
 
@@ -45,11 +47,13 @@ func TestBrowserNewJob(t *testing.T) {
 	}
 	step("choose")
 	b.do(chromedp.Click(`button[value="none"]`))
-	b.until(`document.querySelectorAll("#tree [name=keep]").length === 4 && !document.querySelector("#tree [type=checkbox]:checked")`)
+	b.until(
+		`document.querySelectorAll("#tree [name=keep]").length === 4 && !document.querySelector("#tree [type=checkbox]:checked")`)
 	b.do(chromedp.Click(`#tree [name=keep][value="shop.orders"]`))
 	ask[bool](b, `[...document.querySelectorAll("#tree [name=keep]")].find(e => e.value.includes("img")).click(), true`)
 	b.do(chromedp.SendKeys(`tr:has([value="shop.orders"]) [name=to]`, "sold"), chromedp.SendKeys("#wq", "ord"+kb.Enter))
-	b.until(`document.querySelectorAll("#tree [name=keep]").length === 1 && document.querySelector("#tree [name=to]").value === "shop.sold"`)
+	b.until(
+		`document.querySelectorAll("#tree [name=keep]").length === 1 && document.querySelector("#tree [name=to]").value === "shop.sold"`)
 	if n := ask[int](b, `document.querySelectorAll("#patterns [name=include]").length`); n != 2 {
 		t.Errorf("%d patterns", n)
 	}
@@ -58,9 +62,11 @@ func TestBrowserNewJob(t *testing.T) {
 	narrow(t, b, "choose")
 
 	step("rules")
-	b.do(chromedp.SendKeys("#w-fields", `shop.orders={"mask": {"card": {"last": 2}}}`), chromedp.SendKeys("#wsample", "shop.orders"+kb.Enter))
+	b.do(chromedp.SendKeys("#w-fields", `shop.orders={"mask": {"card": {"last": 2}}}`),
+		chromedp.SendKeys("#wsample", "shop.orders"+kb.Enter))
 	b.until(`document.querySelectorAll("#documents pre").length === 2`)
-	if text := ask[string](b, `document.querySelectorAll("#documents pre")[1].textContent`); !strings.Contains(text, "11") || strings.Contains(text, "4711") {
+	if text := ask[string](b, `document.querySelectorAll("#documents pre")[1].textContent`); !strings.Contains(text,
+		"11") || strings.Contains(text, "4711") {
 		t.Errorf("after: %s", text)
 	}
 	narrow(t, b, "rules")
@@ -75,7 +81,8 @@ func TestBrowserNewJob(t *testing.T) {
 
 	step("start")
 	yaml := ask[string](b, `document.querySelector("#yaml").textContent`)
-	for _, part := range []string{"source: env:SOURCE", "- shop.orders", "shop.orders=shop.sold", "allow-missing: true", `"card"`} {
+	for _, part := range []string{"source: env:SOURCE", "- shop.orders", "shop.orders=shop.sold", "allow-missing: true",
+		`"card"`} {
 		if !strings.Contains(yaml, part) {
 			t.Errorf("no %q in %s", part, yaml)
 		}
@@ -101,12 +108,14 @@ func narrow(t *testing.T, b *tab, step string) {
 	t.Helper()
 	for _, width := range []int64{360, 1280} {
 		b.size(width, 900)
-		if got := ask[string](b, `[document.documentElement.scrollWidth <= innerWidth, innerWidth].join(" ")`); got != fmt.Sprintf("true %d", width) {
+		if got := ask[string](b,
+			`[document.documentElement.scrollWidth <= innerWidth, innerWidth].join(" ")`); got != fmt.Sprintf("true %d", width) {
 			t.Errorf("%s: %s of %d", step, got, width)
 		}
 		look(b, fmt.Sprintf("new-%s-%d.png", step, width))
 	}
-	if got := ask[string](b, `[...document.querySelectorAll("#wizard input:not([type=hidden]), #wizard select, #wizard textarea:not([hidden])")].filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.name).join()`); got != "" {
+	if got := ask[string](b,
+		`[...document.querySelectorAll("#wizard input:not([type=hidden]), #wizard select, #wizard textarea:not([hidden])")].filter(e => !e.labels.length || !e.labels[0].textContent.trim()).map(e => e.name).join()`); got != "" {
 		t.Errorf("%s: without a label: %s", step, got)
 	}
 }

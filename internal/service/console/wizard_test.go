@@ -58,8 +58,10 @@ func TestChoice(t *testing.T) {
 	}{
 		{false, "", "012345"}, {true, "", ""},
 		{false, "-a.x", "12345"}, {false, "-a.x,+a.x", "012345"}, {true, "+a.x", "0"}, {true, "+a.x,-a.x", ""},
-		{false, "-a", "235"}, {false, "-a,+a", "012345"}, {true, "+a", "014"}, {true, "+a,-a.y", "04"}, {true, "+a,-a.y,-a", ""}, {true, "+a.x,+a,+b.x", "0124"},
-		{false, "-" + all[3], "01245"}, {true, "+" + all[3], "3"}, {false, "-a,+a.x", "a.x stays out: a pattern of exclude matches it"},
+		{false, "-a", "235"}, {false, "-a,+a", "012345"}, {true, "+a", "014"}, {true, "+a,-a.y", "04"},
+		{true, "+a,-a.y,-a", ""}, {true, "+a.x,+a,+b.x", "0124"},
+		{false, "-" + all[3], "01245"}, {true, "+" + all[3], "3"},
+		{false, "-a,+a.x", "a.x stays out: a pattern of exclude matches it"},
 	} {
 		ch := choice{Some: c.some}
 		var steps []string
@@ -100,7 +102,8 @@ func TestSettings(t *testing.T) {
 	f := newWizard()
 	f.Name, f.Source, f.Target = "n", "env:A", "mongodb://h:1/?replicaSet=x&tls=true"
 	f.Choice.Some = true
-	names := []string{"a.true", "a.b", "no.x", "a.x: y", "a.'q'\"", "a.#", "a.\u202e\x1b\n\u2028\U000e0001 \\", "a. lead", "ä.ö", "a.%00", "a.- b", "a.\ufeff"}
+	names := []string{"a.true", "a.b", "no.x", "a.x: y", "a.'q'\"", "a.#", "a.\u202e\x1b\n\u2028\U000e0001 \\", "a. lead",
+		"ä.ö", "a.%00", "a.- b", "a.\ufeff"}
 	for _, n := range names {
 		if err := f.Choice.toggle(n, true); err != nil {
 			t.Errorf("%q: %v", n, err)
@@ -119,7 +122,8 @@ func TestSettings(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatalf("%v in\n%s", problems, text)
 	}
-	if !slices.Equal(s.Rules.Include, f.Choice.Include) || !slices.Equal(s.Rules.Rename, f.Choice.Rename) || len(s.Rules.Filter) != 1 || s.OnExisting != job.ExistingMerge || !s.AllowMissing || s.Limits.Docs != 7 {
+	if !slices.Equal(s.Rules.Include, f.Choice.Include) || !slices.Equal(s.Rules.Rename, f.Choice.Rename) ||
+		len(s.Rules.Filter) != 1 || s.OnExisting != job.ExistingMerge || !s.AllowMissing || s.Limits.Docs != 7 {
 		t.Errorf("%+v of\n%s", s, text)
 	}
 	rules, err := transform.New(s.Rules)
@@ -137,12 +141,14 @@ func TestSettings(t *testing.T) {
 	if err := fs.Parse([]string{"--config", "n.yaml"}); err != nil {
 		t.Fatal(err)
 	}
-	from, problems := config.Load(fs, config.CommandSync, config.Inputs{ReadFile: func(string) ([]byte, error) { return []byte(text), nil },
-		LookupEnv: func(name string) (string, bool) {
-			uri, ok := map[string]string{"MILLRACE_SOURCE": "mongodb://a:1/"}[name]
-			return uri, ok
-		}})
-	if problems = append(problems, sync.Validate(from, nil)...); len(problems) > 0 || sync.Source != "mongodb://a:1/" || !slices.Equal(sync.Rules.Rename, f.Choice.Rename) {
+	from, problems := config.Load(fs, config.CommandSync,
+		config.Inputs{ReadFile: func(string) ([]byte, error) { return []byte(text), nil },
+			LookupEnv: func(name string) (string, bool) {
+				uri, ok := map[string]string{"MILLRACE_SOURCE": "mongodb://a:1/"}[name]
+				return uri, ok
+			}})
+	if problems = append(problems, sync.Validate(from, nil)...); len(problems) > 0 || sync.Source != "mongodb://a:1/" ||
+		!slices.Equal(sync.Rules.Rename, f.Choice.Rename) {
 		t.Errorf("millrace sync: %v", problems)
 	}
 }
@@ -156,7 +162,8 @@ func (r *rig) clusters() (source *driver.Client) {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() { _ = source.Disconnect(context.Background()) })
-	w := worker.New(worker.Options{Name: "w1", Hub: r.hub, View: r.view, SpoolDir: r.t.TempDir(), Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
+	w := worker.New(worker.Options{Name: "w1", Hub: r.hub, View: r.view, SpoolDir: r.t.TempDir(),
+		Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
 		Resolve: func(ref string) (string, error) {
 			uri, ok := map[string]string{"env:SOURCE": src.URI(), "env:TARGET": dst.URI()}[ref]
 			if !ok {
@@ -243,7 +250,8 @@ func TestNewJob(t *testing.T) {
 	hostile := "<img src=x>\u202e\x1b[31m*?=;\\'\"%41+"
 	for _, ns := range [][2]string{{"shop", "orders"}, {"shop", hostile}, {"shop", "log"}, {"bank", "accounts"}} {
 		for i := range 3 {
-			if _, err := source.Database(ns[0]).Collection(ns[1]).InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "card", Value: "<b>4711\u202e"}}); err != nil {
+			if _, err := source.Database(ns[0]).Collection(ns[1]).
+				InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "card", Value: "<b>4711\u202e"}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -291,11 +299,13 @@ func TestNewJob(t *testing.T) {
 	form["to"][shownRow(t, form, "shop."+hostile)] = "new" + hostile
 	form.Set("q", "SHOP.")
 	press("do", "choose", "rename <bdi>shop.orders=shop.sold</bdi>")
-	if strings.Contains(page, "accounts") || form["to"][shownRow(t, form, "shop.orders")] != "shop.sold" || len(form["keep"]) != 2 {
+	if strings.Contains(page, "accounts") || form["to"][shownRow(t, form, "shop.orders")] != "shop.sold" ||
+		len(form["keep"]) != 2 {
 		t.Errorf("the search: %v", form)
 	}
 	form.Set("addexclude", "shop.\\")
-	if code, now := b.send("/new/draft", form); code != 422 || !strings.Contains(now, "backslash") || !strings.Contains(now, "rename <bdi>shop.orders=shop.sold</bdi>") {
+	if code, now := b.send("/new/draft", form); code != 422 || !strings.Contains(now, "backslash") ||
+		!strings.Contains(now, "rename <bdi>shop.orders=shop.sold</bdi>") {
 		t.Errorf("a pattern that is none: %d", code)
 	}
 	form.Del("addexclude")
@@ -318,7 +328,8 @@ func TestNewJob(t *testing.T) {
 	press("do", "start", "allow-missing: true", "- shop.orders\n", "&#39;shop.orders=shop.sold&#39;")
 	form.Set("do", "download")
 	code, text := b.send("/new/draft", form)
-	if s, problems := config.Definition("x", text, config.Placeholder); code != 200 || len(problems) > 0 || len(s.Rules.Include) != 2 {
+	if s, problems := config.Definition("x", text, config.Placeholder); code != 200 || len(problems) > 0 ||
+		len(s.Rules.Include) != 2 {
 		t.Errorf("the file: %d %v\n%s", code, problems, text)
 	}
 	press("do", "edit", "Make the job", "<details open>")
@@ -346,7 +357,8 @@ func TestNewJobRefused(t *testing.T) {
 	if code, _ := b.send("/new/draft", url.Values{"do": {"test"}, "form": {"guess"}}); code != http.StatusForbidden {
 		t.Errorf("a form without the word: %d", code)
 	}
-	code, page := b.act("/new/draft", url.Values{"do": {"test"}, "name": {"a"}, "source": {"mongodb://u:geheim@h/"}, "target": {"env:B"}})
+	code, page := b.act("/new/draft", url.Values{"do": {"test"}, "name": {"a"}, "source": {"mongodb://u:geheim@h/"},
+		"target": {"env:B"}})
 	if want(t, page, "holds a password"); code != 422 || strings.Contains(page, "geheim") {
 		t.Errorf("a password: %d %s", code, page)
 	}
@@ -354,15 +366,18 @@ func TestNewJobRefused(t *testing.T) {
 		"no worker":               {"do": {"test"}, "name": {"a"}, "source": {"env:A"}, "target": {"env:B"}},
 		"is no name of a job":     {"do": {"test"}, "name": {"<i>"}, "source": {"env:A"}, "target": {"env:B"}},
 		"no collection is chosen": {"do": {"check"}, "name": {"a"}, "source": {"env:A"}, "target": {"env:B"}, "some": {"1"}},
-		"cannot be read":          {"do": {"choose"}, "name": {"a"}, "source": {"env:A"}, "target": {"env:B"}, "shown": {"1 a.b"}, "to": {""}},
+		"cannot be read": {"do": {"choose"}, "name": {"a"}, "source": {"env:A"}, "target": {"env:B"},
+			"shown": {"1 a.b"}, "to": {""}},
 		"the form cannot be read": {"do": {"choose"}, "shown": {"1 a.b a.b", "1 c.d c.d"}, "to": {""}},
 		"is missing":              {"do": {"create"}, "name": {"a"}, "target": {"env:B"}},
 	} {
-		if code, page := b.act("/new/draft", form); code < 400 || code >= 500 || !strings.Contains(page, what) || strings.Contains(page, "<i>") {
+		if code, page := b.act("/new/draft", form); code < 400 || code >= 500 || !strings.Contains(page, what) ||
+			strings.Contains(page, "<i>") {
 			t.Errorf("%s: %d %s", what, code, page)
 		}
 	}
-	if names := regexp.MustCompile(`<(input|textarea|select)[^>]* id="([^"]+)"`).FindAllStringSubmatch(page, -1); len(names) == 0 {
+	if names := regexp.MustCompile(`<(input|textarea|select)[^>]* id="([^"]+)"`).
+		FindAllStringSubmatch(page, -1); len(names) == 0 {
 		t.Error("no inputs")
 	} else {
 		for _, n := range names {
