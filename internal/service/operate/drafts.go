@@ -1,11 +1,9 @@
 package operate
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -22,43 +20,49 @@ const draftAskTime = 55 * time.Second
 const maxDraftText = 1000
 
 // InspectDraft is what a worker finds of the clusters of a job that is not made yet.
-func (d *Desk) InspectDraft(ctx context.Context, c *service.Caller, draft service.Draft, ask service.InspectAsk) (*service.Inspection, error) {
+func (d *Desk) InspectDraft(ctx context.Context, c *service.Caller, draft service.Draft,
+	ask service.InspectAsk) (*service.Inspection, error) {
 	if len(ask.After) > maxDraftText || len(ask.Search) > maxDraftText {
 		return nil, refuse(Invalid, "", "a place in the list and a part of a name take up to %d bytes", maxDraftText)
 	}
 	var out service.Inspection
-	return &out, d.askDraft(ctx, c, draft, service.AskInspect, service.DraftQuestion{Inspect: ask}, &out)
+	return &out,
+		d.askDraft(ctx, c, draft, service.Question{What: service.AskInspect, Draft: &service.DraftQuestion{Inspect: ask}},
+			&out)
 }
 
 // PrecheckDraft is what a job would do that is not made yet, and what stands in its way.
 func (d *Desk) PrecheckDraft(ctx context.Context, c *service.Caller, draft service.Draft) (*service.DraftPlan, error) {
 	var out service.DraftPlan
-	return &out, d.askDraft(ctx, c, draft, service.AskPrecheck, service.DraftQuestion{}, &out)
+	return &out, d.askDraft(ctx, c, draft, service.Question{What: service.AskPrecheck, Draft: &service.DraftQuestion{}},
+		&out)
 }
 
 // SampleDraft is what becomes of documents of a collection in a job that is not made
 // yet. It shows documents, so that the audit trail has it.
-func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service.Draft, ask service.SampleAsk) (*service.DraftSample, error) {
+func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service.Draft,
+	ask service.SampleAsk) (*service.DraftSample, error) {
 	db, coll := mongo.SplitNS(ask.NS)
 	if db == "" || coll == "" || len(ask.NS) > maxDraftText || strings.ContainsRune(ask.NS, 0) {
 		return nil, refuse(Invalid, "write it as db.coll", "%.100q names no collection", ask.NS)
 	}
-	what := "sample documents of " + strings.ToValidUTF8(ask.NS, "\ufffd")
-	if err := d.mayDraft(c, draft); err != nil {
+	q := request{caller: c, job: draft.Name, what: "sample documents of " + strings.ToValidUTF8(ask.NS, "\ufffd")}
+	if err := mayDraft(c, draft); err != nil {
 		if service.CheckName(draft.Name) != nil {
 			return nil, err
 		}
-		return nil, d.refused(ctx, c, what, draft.Name, err)
+		return nil, d.refused(ctx, q, err)
 	}
-	if err := d.note(ctx, c, service.Change{What: what, Job: draft.Name}); err != nil {
+	if err := d.note(ctx, c, service.Change{What: q.what, Job: q.job}); err != nil {
 		return nil, err
 	}
 	var out service.DraftSample
-	return &out, d.askDraft(ctx, c, draft, service.AskSample, service.DraftQuestion{Sample: ask}, &out)
+	return &out,
+		d.askDraft(ctx, c, draft, service.Question{What: service.AskSample, Draft: &service.DraftQuestion{Sample: ask}}, &out)
 }
 
 // mayDraft refuses what Create would refuse.
-func (d *Desk) mayDraft(c *service.Caller, draft service.Draft) error {
+func mayDraft(c *service.Caller, draft service.Draft) error {
 	if err := checkName(draft.Name); err != nil {
 		return err
 	}
@@ -69,24 +73,24 @@ func (d *Desk) mayDraft(c *service.Caller, draft service.Draft) error {
 }
 
 // askDraft asks a worker that could run the draft, the one with the fewest jobs first.
-func (d *Desk) askDraft(ctx context.Context, c *service.Caller, draft service.Draft, what service.QuestionKind, q service.DraftQuestion, into any) error {
-	if err := d.mayDraft(c, draft); err != nil {
+func (d *Desk) askDraft(ctx context.Context, c *service.Caller, draft service.Draft, q service.Question,
+	into any) error {
+	if err := mayDraft(c, draft); err != nil {
 		return err
 	}
-	q.Settings = draft.Settings
-	question, err := service.PlainJSON(service.Question{Job: draft.Name, What: what, Draft: &q})
+	q.Job, q.Draft.Settings = draft.Name, draft.Settings
+	question, err := service.PlainJSON(q)
 	if err != nil {
 		return fmt.Errorf("write a question: %w", err)
 	}
 	if len(question) > hub.MaxAnswer-1024 {
 		return refuse(Invalid, "use patterns in place of lists", "the settings are too long to be asked about")
 	}
-	def := service.Definition{Labels: draft.Labels}
-	workers := slices.DeleteFunc(slices.Clone(d.View.Workers()), func(w service.Worker) bool { return w.Draining || !def.Fits(w.Labels) })
+	workers := able(d.View, &service.Definition{Labels: draft.Labels})
 	if len(workers) == 0 {
-		return refuse(Conflict, "start a worker that has them, or change the labels", "there is no worker with the labels of job %q", draft.Name)
+		return refuse(Conflict, "start a worker that has them, or change the labels",
+			"there is no worker with the labels of job %q", draft.Name)
 	}
-	slices.SortStableFunc(workers, func(a, b service.Worker) int { return cmp.Compare(len(a.Jobs), len(b.Jobs)) })
 	waiting, cancel := context.WithTimeout(ctx, draftAskTime)
 	defer cancel()
 	for _, w := range workers {
@@ -101,5 +105,6 @@ func (d *Desk) askDraft(ctx context.Context, c *service.Caller, draft service.Dr
 			break
 		}
 	}
-	return refuse(Conflict, "try again in a moment; the workers' logs may say more", "no worker with the labels of job %q answers", draft.Name)
+	return refuse(Conflict, "try again in a moment; the workers' logs may say more",
+		"no worker with the labels of job %q answers", draft.Name)
 }

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,12 +20,14 @@ const askTime = 18 * time.Second
 
 // LetterStates are what dead letters are chosen by.
 func LetterStates() []string {
-	return []string{string(deadletter.Open), string(deadletter.Undecided), string(deadletter.Settled), string(deadletter.Removed), string(deadletter.Unmapped)}
+	return []string{string(deadletter.Open), string(deadletter.Undecided), string(deadletter.Settled),
+		string(deadletter.Removed), string(deadletter.Unmapped)}
 }
 
 // Letters are a page of a job's dead letters. Why they were refused may quote values,
 // and is for operators.
-func (d *Desk) Letters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter) (*service.Letters, error) {
+func (d *Desk) Letters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter) (*service.Letters,
+	error) {
 	j, err := d.lettersOf(c, service.Viewer, name, f)
 	if err != nil {
 		return nil, err
@@ -57,13 +60,10 @@ func (d *Desk) Letter(ctx context.Context, c *service.Caller, name, id string) (
 
 // ExportLetters writes letters with their documents as canonical extended JSON, one a
 // line. begun is called before the first is written: until then nothing is sent.
-func (d *Desk) ExportLetters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter, begun func() io.Writer) error {
-	const what = "export dead letters"
-	j, err := d.lettersOf(c, service.Operator, name, f)
+func (d *Desk) ExportLetters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter,
+	begun func() io.Writer) error {
+	j, err := d.notedLetters(ctx, request{caller: c, needed: service.Operator, what: "export dead letters", job: name}, f)
 	if err != nil {
-		return d.refused(ctx, c, what, name, err)
-	}
-	if err := d.note(ctx, c, service.Change{What: what, Job: name}); err != nil {
 		return err
 	}
 	var w io.Writer
@@ -91,23 +91,29 @@ func (d *Desk) ExportLetters(ctx context.Context, c *service.Caller, name string
 // RetryLetters has a job's open dead letters be tried once more, or the one that is
 // named.
 func (d *Desk) RetryLetters(ctx context.Context, c *service.Caller, name, id string) (*service.LettersRetried, error) {
-	const what = "retry dead letters"
 	f := service.LetterFilter{ID: id}
-	j, err := d.lettersOf(c, service.Operator, name, f)
+	j, err := d.notedLetters(ctx, request{caller: c, needed: service.Operator, what: "retry dead letters", job: name}, f)
 	if err != nil {
-		return nil, d.refused(ctx, c, what, name, err)
-	}
-	if err := d.note(ctx, c, service.Change{What: what, Job: name}); err != nil {
 		return nil, err
 	}
 	var out service.LettersRetried
 	return &out, d.ask(ctx, j, service.AskLettersRetry, f, &out)
 }
 
+// notedLetters is lettersOf for what the audit trail has.
+func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilter) (*service.Job, error) {
+	j, err := d.lettersOf(q.caller, q.needed, q.job, f)
+	if err != nil {
+		return nil, d.refused(ctx, q, err)
+	}
+	return j, d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job})
+}
+
 const maxLetterText = 1000
 
 // lettersOf is the job whose letters somebody may look at.
-func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f service.LetterFilter) (*service.Job, error) {
+func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f service.LetterFilter) (*service.Job,
+	error) {
 	if service.CheckName(name) != nil {
 		return nil, missing(name)
 	}
@@ -115,7 +121,8 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 		return nil, err
 	}
 	if f.State != "" && !slices.Contains(LetterStates(), f.State) {
-		return nil, refuse(Invalid, fmt.Sprintf("use one of %v", LetterStates()), "%.40q is no state of a dead letter", f.State)
+		return nil, refuse(Invalid, fmt.Sprintf("use one of %v", LetterStates()), "%.40q is no state of a dead letter",
+			f.State)
 	}
 	if len(f.ID) > maxLetterText || len(f.NS) > maxLetterText || len(f.After) > maxLetterText {
 		return nil, refuse(Invalid, "", "an id or a name of a dead letter takes up to %d bytes", maxLetterText)
@@ -129,11 +136,16 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 
 // ask asks the worker that runs the job, or another one that may: the connection
 // strings are theirs.
-func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKind, f service.LetterFilter, into any) error {
-	name := j.Definition.Name
-	worker := d.answerer(j)
-	if worker == "" {
-		return refuse(Conflict, "start a worker that has the job's labels", "no worker can look at the target of job %q", name)
+func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKind, f service.LetterFilter,
+	into any) error {
+	name, worker := j.Definition.Name, ""
+	if j.Lease != nil {
+		worker = j.Lease.Worker
+	} else if able := able(d.View, &j.Definition); len(able) > 0 {
+		worker = able[0].Name
+	} else {
+		return refuse(Conflict, "start a worker that has the job's labels", "no worker can look at the target of job %q",
+			name)
 	}
 	raw, err := json.Marshal(service.Question{Job: name, UID: j.Definition.UID, What: what, Letters: f})
 	if err != nil {
@@ -149,6 +161,13 @@ func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKin
 		return err
 	}
 	return readAnswer(worker, raw, into)
+}
+
+// able are the workers that may run a job, those with the fewest jobs first.
+func able(v *hub.View, def *service.Definition) []service.Worker {
+	list := slices.DeleteFunc(v.Workers(), func(w service.Worker) bool { return w.Draining || !def.Fits(w.Labels) })
+	slices.SortStableFunc(list, func(a, b service.Worker) int { return cmp.Compare(len(a.Jobs), len(b.Jobs)) })
+	return list
 }
 
 // readAnswer reads what a worker has answered.
@@ -168,18 +187,4 @@ func readAnswer(worker string, raw []byte, into any) error {
 		return fmt.Errorf("read the answer of worker %s: %w", worker, err)
 	}
 	return nil
-}
-
-// answerer is the worker that is asked about a job, "" where none can be.
-func (d *Desk) answerer(j *service.Job) string {
-	if j.Lease != nil {
-		return j.Lease.Worker
-	}
-	best, least := "", 0
-	for _, w := range d.View.Workers() {
-		if j.Definition.Fits(w.Labels) && !w.Draining && (best == "" || len(w.Jobs) < least) {
-			best, least = w.Name, len(w.Jobs)
-		}
-	}
-	return best
 }

@@ -55,6 +55,15 @@ func refuse(code Code, hint, format string, args ...any) *Error {
 	return &Error{Code: code, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
+// request is what a caller asks for.
+type request struct {
+	caller *service.Caller
+	needed service.Role
+	what   string // as the audit trail has it
+	job    string
+	worker string // of what is about no job
+}
+
 // Desk is where wishes are taken. It is safe for concurrent use.
 type Desk struct {
 	Hub  *hub.Hub
@@ -89,7 +98,8 @@ func checkName(name string) error {
 // they refer to.
 func checkSettings(name, settings string) error {
 	if len(settings) > service.MaxSettings {
-		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(settings), service.MaxSettings)
+		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(settings),
+			service.MaxSettings)
 	}
 	if _, problems := config.Definition(name, settings, config.Placeholder); len(problems) > 0 {
 		e := refuse(Invalid, "see `millrace sync --help` for the settings", "the settings of job %q cannot be used", name)
@@ -101,12 +111,14 @@ func checkSettings(name, settings string) error {
 
 // Create makes a job. The same definition once more is the same job: made is false
 // then. Another one under the same name is refused.
-func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Definition) (_ *service.Job, made bool, err error) {
+func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Definition) (_ *service.Job, made bool,
+	err error) {
 	if err := checkName(wanted.Name); err != nil {
 		return nil, false, err
 	}
-	if err := allowed(c, service.Admin, wanted.Name); err != nil {
-		return nil, false, d.refused(ctx, c, "create", wanted.Name, err)
+	q := request{caller: c, needed: service.Admin, what: "create", job: wanted.Name}
+	if err := d.enter(ctx, q); err != nil {
+		return nil, false, err
 	}
 	if err := checkSettings(wanted.Name, wanted.Settings); err != nil {
 		return nil, false, err
@@ -120,17 +132,18 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 			return nil, false, getErr
 		}
 		if was.Settings != def.Settings || !maps.Equal(was.Labels, def.Labels) || was.Wish.Removed {
-			return nil, false, d.refused(ctx, c, "create", def.Name, refuse(Exists, "choose another name, or remove the other first", "there is another job %q already", def.Name))
+			return nil, false, d.refused(ctx, q,
+				refuse(Exists, "choose another name, or remove the other first", "there is another job %q already", def.Name))
 		}
-		d.seen(ctx, was.Name, was.Revision-1)
-		return d.with(was), false, nil
+		seen(ctx, d.View, was.Name, was.Revision-1)
+		return with(d.View, was), false, nil
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	err = d.note(ctx, c, service.Change{What: "create", Job: def.Name, After: &def.Wish})
-	d.seen(ctx, def.Name, def.Revision-1)
-	return d.with(&def), true, err
+	err = d.note(ctx, c, service.Change{What: q.what, Job: def.Name, After: &def.Wish})
+	seen(ctx, d.View, def.Name, def.Revision-1)
+	return with(d.View, &def), true, err
 }
 
 // noteTime is how long an entry of the audit trail may take.
@@ -139,32 +152,32 @@ const noteTime = 5 * time.Second
 // seenTime is how long a change waits for the view to have it.
 const seenTime = 2 * time.Second
 
-// seen waits until the view has a definition that is newer than a revision, so that
-// whoever changes a job and looks at it sees the change.
-func (d *Desk) seen(ctx context.Context, name string, revision uint64) {
-	late := time.NewTimer(seenTime)
-	defer late.Stop()
+// await waits until the view has something, so that whoever changes a job and looks at it
+// sees the change.
+func await(ctx context.Context, v *hub.View, has func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, seenTime)
+	defer cancel()
 	for {
-		changed, _ := d.View.Changed()
-		if j := d.View.Job(name); j != nil && j.Definition.Revision > revision {
+		changed, _ := v.Changed()
+		if has() {
 			return
 		}
 		select {
 		case <-changed:
-		case <-late.C:
-			return
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
+// seen waits until the view has a definition that is newer than a revision.
+func seen(ctx context.Context, v *hub.View, name string, revision uint64) {
+	await(ctx, v, func() bool { j := v.Job(name); return j != nil && j.Definition.Revision > revision })
+}
+
 // with is a job of which the store's definition may be newer than the view's.
-func (d *Desk) with(def *service.Definition) *service.Job {
-	j := d.View.Job(def.Name)
-	if j == nil {
-		j = &service.Job{}
-	}
+func with(v *hub.View, def *service.Definition) *service.Job {
+	j := cmp.Or(v.Job(def.Name), &service.Job{})
 	j.Definition = *def
 	return j
 }
@@ -198,76 +211,75 @@ func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.
 
 // Pause has a job stop where it stands.
 func (d *Desk) Pause(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
-	return d.change(ctx, c, service.Operator, "pause", name, func(_ *service.Job, w *service.Wish) error {
-		w.Paused = true
-		return nil
-	})
+	return d.change(ctx, request{caller: c, needed: service.Operator, what: "pause", job: name},
+		func(_ *service.Job, w *service.Wish) error {
+			w.Paused = true
+			return nil
+		})
 }
 
 // Resume has a job go on, also one that has failed.
 func (d *Desk) Resume(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
-	return d.change(ctx, c, service.Operator, "resume", name, func(j *service.Job, w *service.Wish) error {
-		if w.Paused = false; j.State() == service.Failed {
-			w.Try++
-		}
-		return nil
-	})
+	return d.change(ctx, request{caller: c, needed: service.Operator, what: "resume", job: name},
+		func(j *service.Job, w *service.Wish) error {
+			if w.Paused = false; j.State() == service.Failed {
+				w.Try++
+			}
+			return nil
+		})
 }
 
 // Finalize has a job end. One that does not follow yet is refused, but for
 // whenCaughtUp, which has it end as soon as it does.
 func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job, error) {
-	return d.change(ctx, c, service.Operator, "finalize", name, func(j *service.Job, w *service.Wish) error {
-		if j.State() == service.Finished {
+	return d.change(ctx, request{caller: c, needed: service.Operator, what: "finalize", job: name},
+		func(j *service.Job, w *service.Wish) error {
+			if j.State() == service.Finished {
+				return nil
+			}
+			why := "it does not run"
+			if j.State() == service.Running && j.Report.Status != nil {
+				why = j.Report.Status.CannotFinalize
+			}
+			if why != "" && !whenCaughtUp {
+				return refuse(Conflict, "wait until it follows, or ask for it when it has caught up",
+					"job %q cannot be finalized now: %s", name, why)
+			}
+			w.Finalize = true
 			return nil
-		}
-		why := "it does not run"
-		if j.State() == service.Running && j.Report.Status != nil {
-			why = j.Report.Status.CannotFinalize
-		}
-		if why != "" && !whenCaughtUp {
-			return refuse(Conflict, "wait until it follows, or ask for it when it has caught up", "job %q cannot be finalized now: %s", name, why)
-		}
-		w.Finalize = true
-		return nil
-	})
+		})
 }
 
 // CancelFinalize takes the wish to finalize back, until the job has begun to.
 func (d *Desk) CancelFinalize(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
-	return d.change(ctx, c, service.Operator, "cancel finalize", name, func(j *service.Job, w *service.Wish) error {
-		switch s := status(j); {
-		case !w.Finalize:
-			return refuse(Conflict, "", "nobody has asked to finalize job %q", name)
-		case s != nil && (s.Phase == job.PhaseFinalizing || s.Phase == job.PhaseFinalized):
-			return refuse(Conflict, "", "job %q has begun to finalize, which cannot be taken back", name)
-		}
-		w.Finalize = false
-		return nil
-	})
-}
-
-func status(j *service.Job) *job.Status {
-	if j.Report == nil || j.Report.UID != j.Definition.UID {
-		return nil
-	}
-	return j.Report.Status
+	return d.change(ctx, request{caller: c, needed: service.Operator, what: "cancel finalize", job: name},
+		func(j *service.Job, w *service.Wish) error {
+			switch s := j.Status(); {
+			case !w.Finalize:
+				return refuse(Conflict, "", "nobody has asked to finalize job %q", name)
+			case s != nil && (s.Phase == job.PhaseFinalizing || s.Phase == job.PhaseFinalized):
+				return refuse(Conflict, "", "job %q has begun to finalize, which cannot be taken back", name)
+			}
+			w.Finalize = false
+			return nil
+		})
 }
 
 // Limit holds a job back; what is nil stays as it is wished, or else as the settings
 // have it.
 func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
-	return d.change(ctx, c, service.Operator, "limits", name, func(j *service.Job, w *service.Wish) error {
-		own, _ := config.Definition(name, j.Definition.Settings, config.Placeholder)
-		rates, loads, err := limited(l, *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads))
-		if l.Docs != nil || l.Bytes != nil {
-			w.Limits = &rates
-		}
-		if l.Source != nil || l.Target != nil {
-			w.Loads = &loads
-		}
-		return err
-	})
+	return d.change(ctx, request{caller: c, needed: service.Operator, what: "limits", job: name},
+		func(j *service.Job, w *service.Wish) error {
+			own, _ := config.Definition(name, j.Definition.Settings, config.Placeholder)
+			rates, loads, err := limited(l, *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads))
+			if l.Docs != nil || l.Bytes != nil {
+				w.Limits = &rates
+			}
+			if l.Source != nil || l.Target != nil {
+				w.Loads = &loads
+			}
+			return err
+		})
 }
 
 // limited are rates and loads with the changes, or why they cannot be.
@@ -276,9 +288,11 @@ func limited(l server.Limits, rates pace.Rates, loads pace.Loads) (pace.Rates, p
 	loads.Source, loads.Target = *cmp.Or(l.Source, &loads.Source), *cmp.Or(l.Target, &loads.Target)
 	switch err := loads.Check(); {
 	case l == (server.Limits{}):
-		return rates, loads, refuse(Invalid, "name docsPerSecond, bytesPerSecond, sourceLoad or targetLoad", "nothing is to be changed")
+		return rates, loads, refuse(Invalid, "name docsPerSecond, bytesPerSecond, sourceLoad or targetLoad",
+			"nothing is to be changed")
 	case rates.Docs < 0 || rates.Bytes < 0:
-		return rates, loads, refuse(Invalid, "0 is unlimited", "%d documents and %d bytes a second are no rates", rates.Docs, rates.Bytes)
+		return rates, loads, refuse(Invalid, "0 is unlimited", "%d documents and %d bytes a second are no rates", rates.Docs,
+			rates.Bytes)
 	case err != nil && (l.Source != nil || l.Target != nil):
 		return rates, loads, refuse(Invalid, "", "%s", err)
 	}
@@ -288,24 +302,23 @@ func limited(l server.Limits, rates pace.Rates, loads pace.Loads) (pace.Rates, p
 // Remove has a job forgotten by the service. What it has copied, and its checkpoint,
 // stay on its target.
 func (d *Desk) Remove(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
-	return d.change(ctx, c, service.Admin, "remove", name, func(_ *service.Job, w *service.Wish) error {
-		w.Removed = true
-		return nil
-	})
+	return d.change(ctx, request{caller: c, needed: service.Admin, what: "remove", job: name},
+		func(_ *service.Job, w *service.Wish) error {
+			w.Removed = true
+			return nil
+		})
 }
 
 // change stores a changed wish, and what was changed in the audit trail.
-func (d *Desk) change(ctx context.Context, c *service.Caller, needed service.Role, what, name string, do func(*service.Job, *service.Wish) error) (*service.Job, error) {
-	if service.CheckName(name) != nil { // no key of the store, nor a subject of the trail
-		return nil, missing(name)
-	}
-	if err := allowed(c, needed, name); err != nil {
-		return nil, d.refused(ctx, c, what, name, err)
+func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *service.Wish) error) (*service.Job,
+	error) {
+	if err := d.enter(ctx, q); err != nil {
+		return nil, err
 	}
 	var now *service.Job
 	var revision uint64
-	before, after, err := d.Hub.Jobs.Change(ctx, name, "", func(def *service.Definition) error {
-		now, revision = d.with(def), def.Revision
+	before, after, err := d.Hub.Jobs.Change(ctx, q.job, "", func(def *service.Definition) error {
+		now, revision = with(d.View, def), def.Revision
 		if err := do(now, &now.Definition.Wish); err != nil {
 			return err
 		}
@@ -313,39 +326,46 @@ func (d *Desk) change(ctx context.Context, c *service.Caller, needed service.Rol
 		return nil
 	})
 	if errors.Is(err, hub.ErrNotFound) {
-		return nil, missing(name)
+		return nil, missing(q.job)
 	}
 	if err != nil {
-		return nil, d.refused(ctx, c, what, name, err)
+		return nil, d.refused(ctx, q, err)
 	}
-	err = d.note(ctx, c, service.Change{What: what, Job: name, Before: &before, After: &after})
-	d.seen(ctx, name, revision)
+	err = d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job, Before: &before, After: &after})
+	seen(ctx, d.View, q.job, revision)
 	return now, err
 }
 
-// refused notes who was refused what, and gives the refusal.
-func (d *Desk) refused(ctx context.Context, c *service.Caller, what, name string, why error) error {
-	return d.notedRefusal(ctx, c, service.Change{What: what, Job: name}, why)
+// enter refuses who may not ask for what they do, which is noted. What cannot be the name
+// of a job is no key of the store, nor a subject of the trail.
+func (d *Desk) enter(ctx context.Context, q request) error {
+	if service.CheckName(q.job) != nil {
+		return missing(q.job)
+	}
+	return d.refused(ctx, q, allowed(q.caller, q.needed, q.job))
 }
 
-func (d *Desk) notedRefusal(ctx context.Context, c *service.Caller, change service.Change, why error) error {
+// refused notes who was refused what, and gives the refusal; nil is none.
+func (d *Desk) refused(ctx context.Context, q request, why error) error {
 	var e *Error
 	if !errors.As(why, &e) {
 		return why
 	}
-	change.Refused = e.Text
-	return errors.Join(why, d.note(ctx, c, change))
+	return errors.Join(why,
+		d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job, Worker: q.worker, Refused: e.Text}))
 }
 
 func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Change) error {
 	change.At, change.Who, change.From = d.Now().UTC(), c.Name, c.From
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime) // what was done is noted, also for who has gone
+	// what was done is noted, also for who has gone
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
 	defer cancel()
 	return d.Hub.Audit.Note(ctx, &change)
 }
 
 // Trail are entries of the audit trail (see hub.Audit.Trail), for those who may read it.
-func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before uint64, limit int) ([]service.Change, error) {
+func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before uint64, limit int) ([]service.Change,
+	error) {
 	if err := allowed(c, service.Admin, name); err != nil {
 		return nil, err
 	}
@@ -354,6 +374,3 @@ func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before
 	}
 	return d.Hub.Audit.Trail(ctx, name, before, limit)
 }
-
-// Workers are those that are there, by name.
-func (d *Desk) Workers() []service.Worker { return d.View.Workers() }

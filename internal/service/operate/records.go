@@ -2,6 +2,7 @@ package operate
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
@@ -21,7 +22,8 @@ type Curve struct {
 }
 
 // Points are what a job did from one time to another, in spans of step; 0 chooses one.
-func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, from, to time.Time, step time.Duration) (*Curve, error) {
+func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, from, to time.Time,
+	step time.Duration) (*Curve, error) {
 	j, err := d.Job(c, name)
 	if err != nil {
 		return nil, err
@@ -37,7 +39,8 @@ func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, from,
 		return nil, refuse(Invalid, "", "a step of %s: want whole seconds, and %s at least", step, service.PointEvery)
 	}
 	if span/step > MaxPoints {
-		return nil, refuse(Invalid, "use a longer step, or none", "%s in steps of %s are more than %d points", span.Round(time.Second), step, MaxPoints)
+		return nil, refuse(Invalid, "use a longer step, or none", "%s in steps of %s are more than %d points",
+			span.Round(time.Second), step, MaxPoints)
 	}
 	curve := &Curve{From: from, To: to, Step: step}
 	curve.Points, err = d.Hub.Records.Points(ctx, j.Definition.UID, from, to, step)
@@ -47,7 +50,8 @@ func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, from,
 // stepOf is a step in which a span is some hundred points.
 func stepOf(span time.Duration) time.Duration {
 	const day = 24 * time.Hour
-	for _, step := range []time.Duration{service.PointEvery, 30 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 3 * time.Hour, 6 * time.Hour, day} {
+	for _, step := range []time.Duration{service.PointEvery, 30 * time.Second, time.Minute, 5 * time.Minute,
+		15 * time.Minute, time.Hour, 3 * time.Hour, 6 * time.Hour, day} {
 		if span/step <= enoughPoints {
 			return step
 		}
@@ -57,7 +61,8 @@ func stepOf(span time.Duration) time.Duration {
 
 // Log are entries of a job's log (see hub.Records.Entries), for viewers without values of
 // documents.
-func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind service.EntryKind, before uint64, limit int) ([]service.Entry, error) {
+func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind service.EntryKind, before uint64,
+	limit int) ([]service.Entry, error) {
 	j, err := d.Job(c, name)
 	if err != nil {
 		return nil, err
@@ -74,4 +79,59 @@ func veiled[T any](c *service.Caller, list []T, veil func(T) T) []T {
 		}
 	}
 	return list
+}
+
+// Alerts are the present ones of the jobs that the caller sees, by job, and up to limit of
+// those that are over, the newest first.
+func (d *Desk) Alerts(c *service.Caller, limit int) (present, past []service.Alert) {
+	present, past = []service.Alert{}, []service.Alert{}
+	for _, a := range d.View.Alerts() {
+		if a.Firing() && c.Sees(a.Job) {
+			present = append(present, a)
+		}
+	}
+	for _, a := range d.View.PastAlerts() {
+		if len(past) == limit {
+			break
+		}
+		if c.Sees(a.Job) {
+			past = append(past, a)
+		}
+	}
+	return veiled(c, present, service.Alert.Veil), veiled(c, past, service.Alert.Veil)
+}
+
+// Workers are those that are there, by name.
+func (d *Desk) Workers() []service.Worker { return d.View.Workers() }
+
+// Drain has a worker take nothing more and give back what it has, or takes that back. It
+// concerns all jobs, so that the caller has to see all.
+func (d *Desk) Drain(ctx context.Context, c *service.Caller, name string, drain bool) (*service.Worker, error) {
+	what := "drain"
+	if !drain {
+		what = "undrain"
+	}
+	err := allowed(c, service.Admin, "")
+	if err == nil && len(c.Jobs) > 0 {
+		err = refuse(Forbidden, "ask for a token of all jobs", "this concerns jobs that the token does not show")
+	}
+	if err != nil {
+		return nil, d.refused(ctx, request{caller: c, what: what, worker: name}, err)
+	}
+	list := d.Workers()
+	i := slices.IndexFunc(list, func(w service.Worker) bool { return w.Name == name })
+	if i < 0 {
+		return nil, refuse(NotFound, "see the list of workers", "there is no worker %q", name)
+	}
+	w := &list[i]
+	if drain {
+		err = d.Hub.Workers.Drain(ctx, name, &service.Drain{StartedAt: w.StartedAt, By: c.Name, At: d.Now().UTC()})
+	} else {
+		err = d.Hub.Workers.Undrain(ctx, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	w.Draining = drain
+	return w, d.note(ctx, c, service.Change{What: what, Worker: name})
 }

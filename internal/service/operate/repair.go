@@ -34,8 +34,10 @@ func (w *RepairWhat) Wants(d *service.DocumentDifference) bool {
 // that a verification has found different. It is done by a verification of its own, which
 // compares them afterwards; id is that one's, "" is made up. The same once more is the
 // same repair: made is false then.
-func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id string, what RepairWhat) (v *service.Verification, made bool, err error) {
-	if id, err = d.askedAs(ctx, c, "repair", name, id); err != nil {
+func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id string,
+	what RepairWhat) (v *service.Verification, made bool, err error) {
+	q := request{caller: c, needed: service.Operator, what: "repair", job: name}
+	if id, err = d.askedAs(ctx, q, id); err != nil {
 		return nil, false, err
 	}
 	found, seen, err := d.Verification(ctx, c, name, of)
@@ -44,38 +46,41 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id strin
 	}
 	docs, err := chosen(found, seen, what)
 	if err != nil {
-		return nil, false, d.refused(ctx, c, "repair", name, err)
+		return nil, false, d.refused(ctx, q, err)
 	}
 	wish := service.RepairWish{Of: of, Documents: len(docs)}
 	if was := d.View.Verification(name, id); was != nil {
-		return d.sameRepair(ctx, c, was, wish, docs)
+		return d.sameRepair(ctx, q, was, wish, docs)
 	}
 	j := d.View.Job(name)
 	if j == nil {
 		return nil, false, missing(name)
 	}
-	if err := d.repairable(j); err != nil {
-		return nil, false, d.refused(ctx, c, "repair", name, err)
+	if err := repairable(d.View, j); err != nil {
+		return nil, false, d.refused(ctx, q, err)
 	}
-	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Repair: &wish, CreatedAt: d.Now().UTC(), CreatedBy: c.Name,
-		Options: service.VerifyOptions{NoValues: found.Wish.Options.NoValues}}
+	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Repair: &wish, CreatedAt: d.Now().UTC(),
+		CreatedBy: c.Name,
+		Options:   service.VerifyOptions{NoValues: found.Wish.Options.NoValues}}
 	err = d.Hub.Verifications.PutRepair(ctx, name, id, docs)
 	if err == nil {
 		err = d.Hub.Verifications.Create(ctx, &w)
 	}
 	if errors.Is(err, hub.ErrExists) {
-		return nil, false, d.taken(ctx, c, "repair", name, id)
+		return nil, false, d.refused(ctx, q, taken(id))
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	err = d.note(ctx, c, service.Change{What: fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), of, id), Job: name})
-	d.await(ctx, func() bool { return d.View.Verification(name, id) != nil })
+	err = d.note(ctx, c,
+		service.Change{What: fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), of, id), Job: name})
+	await(ctx, d.View, func() bool { return d.View.Verification(name, id) != nil })
 	return &service.Verification{Wish: w}, true, err
 }
 
 // sameRepair is a repair that is asked for once more.
-func (d *Desk) sameRepair(ctx context.Context, c *service.Caller, was *service.Verification, wish service.RepairWish, docs []service.RepairDocument) (*service.Verification, bool, error) {
+func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verification, wish service.RepairWish,
+	docs []service.RepairDocument) (*service.Verification, bool, error) {
 	if r := was.Wish.Repair; r != nil && *r == wish {
 		known, err := d.Hub.Verifications.Repair(ctx, was.Wish.Job, was.Wish.ID)
 		if err != nil && !errors.Is(err, hub.ErrNotFound) {
@@ -85,7 +90,7 @@ func (d *Desk) sameRepair(ctx context.Context, c *service.Caller, was *service.V
 			return was, false, nil
 		}
 	}
-	return nil, false, d.taken(ctx, c, "repair", was.Wish.Job, was.Wish.ID)
+	return nil, false, d.refused(ctx, q, taken(was.Wish.ID))
 }
 
 // chosen are the documents that are to be repaired.
@@ -98,36 +103,41 @@ func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]s
 	case what.All == (len(what.Documents) > 0):
 		return nil, refuse(Invalid, "ask for all of them, or name some", "no documents are chosen")
 	case len(what.Documents) > service.MaxRepair:
-		return nil, refuse(Invalid, "ask for more repairs, one after the other", "%d documents are more than %d", len(what.Documents), service.MaxRepair)
+		return nil, refuse(Invalid, "ask for more repairs, one after the other", "%d documents are more than %d",
+			len(what.Documents), service.MaxRepair)
 	}
 	var docs []service.RepairDocument
 	for i := range f.Differences {
 		one := &f.Differences[i]
 		if len(docs) < service.MaxRepair && what.Wants(one) {
-			docs = append(docs, service.RepairDocument{NS: one.NS, TargetNS: one.TargetNS, UUID: one.UUID, ID: one.ID, Key: one.Key, Kind: one.Kind})
+			docs = append(docs, service.RepairDocument{NS: one.NS, TargetNS: one.TargetNS, UUID: one.UUID, ID: one.ID,
+				Key: one.Key, Kind: one.Kind})
 		}
 	}
 	switch {
 	case what.All && len(docs) == 0:
 		return nil, refuse(Conflict, "their _ids are too long, or hidden by a rule", "none of the documents can be named")
 	case !what.All && len(docs) < len(what.Documents):
-		return nil, refuse(Invalid, "use ns and key as the findings have them", "%d of the documents are not among those that verification %q has found", len(what.Documents)-len(docs), of.Wish.ID)
+		return nil, refuse(Invalid, "use ns and key as the findings have them",
+			"%d of the documents are not among those that verification %q has found", len(what.Documents)-len(docs), of.Wish.ID)
 	}
 	return docs, nil
 }
 
 // repairable refuses jobs that cannot repair anything now.
-func (d *Desk) repairable(j *service.Job) error {
-	name, state, s := j.Definition.Name, j.State(), status(j)
+func repairable(v *hub.View, j *service.Job) error {
+	name, state, s := j.Definition.Name, j.State(), j.Status()
 	switch {
 	case state == service.Finished:
-		return refuse(Conflict, "compare, and change the documents by hand", "job %q is finalized: its target may be in use, and is not written to any more", name)
+		return refuse(Conflict, "compare, and change the documents by hand",
+			"job %q is finalized: its target may be in use, and is not written to any more", name)
 	case j.Definition.Wish.Finalize:
 		return refuse(Conflict, "take the finalization back first", "job %q is to be finalized", name)
 	case state != service.Running || s == nil:
-		return refuse(Conflict, "have it run: the job itself repairs documents, in order with the changes", "job %q is %s", name, state)
+		return refuse(Conflict, "have it run: the job itself repairs documents, in order with the changes", "job %q is %s",
+			name, state)
 	case s.Phase != job.PhaseFollowing:
 		return refuse(Conflict, "wait until it follows", "job %q is in phase %s", name, s.Phase)
 	}
-	return d.verifiable(j)
+	return verifiable(v, j)
 }

@@ -123,7 +123,8 @@ func (s *Single) CancelFinalize(ctx context.Context, c *service.Caller, name str
 
 // Finalize returns when the job is finalized, or says why it is not. It goes on when ctx
 // ends first. One that failed may be asked for again.
-func (s *Single) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job, error) {
+func (s *Single) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job,
+	error) {
 	return s.act(ctx, c, "finalize", name, func(ctx context.Context) error {
 		outcome := s.finalizes.DoChan(strconv.FormatBool(whenCaughtUp), func() (any, error) {
 			if s.job.Status().Phase == job.PhaseFinalized {
@@ -161,7 +162,8 @@ func (s *Single) Limit(ctx context.Context, c *service.Caller, name string, l se
 }
 
 // RetryLetters has the job's open dead letters tried once more: all of them, id is "".
-func (s *Single) RetryLetters(ctx context.Context, c *service.Caller, name, id string) (*service.LettersRetried, error) {
+func (s *Single) RetryLetters(ctx context.Context, c *service.Caller, name, id string) (*service.LettersRetried,
+	error) {
 	if id != "" {
 		return nil, refuse(Invalid, "leave the id out", "a sync tries all open dead letters")
 	}
@@ -176,7 +178,8 @@ func (s *Single) RetryLetters(ctx context.Context, c *service.Caller, name, id s
 }
 
 // act does what an operator asks for, and gives the job as it stands then.
-func (s *Single) act(ctx context.Context, c *service.Caller, what, name string, do func(context.Context) error) (*service.Job, error) {
+func (s *Single) act(ctx context.Context, c *service.Caller, what, name string,
+	do func(context.Context) error) (*service.Job, error) {
 	if err := allowed(c, service.Operator, name); err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -16,8 +17,10 @@ import (
 // Verify asks for a verification of a job. The same id once more is the same
 // verification: made is false then. One at a time is asked for of a job, and only once
 // it follows. id "" is one that is made up.
-func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string, o service.VerifyOptions) (v *service.Verification, made bool, err error) {
-	if id, err = d.askedAs(ctx, c, "verify", name, id); err != nil {
+func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
+	o service.VerifyOptions) (v *service.Verification, made bool, err error) {
+	q := request{caller: c, needed: service.Operator, what: "verify", job: name}
+	if id, err = d.askedAs(ctx, q, id); err != nil {
 		return nil, false, err
 	}
 	if err := checkVerify(&o); err != nil {
@@ -28,12 +31,13 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string, o
 		return nil, false, missing(name)
 	}
 	if was := d.View.Verification(name, id); was != nil {
-		return d.again(ctx, c, was, o)
+		return d.again(ctx, q, was, o)
 	}
-	if err := d.verifiable(j); err != nil {
-		return nil, false, d.refused(ctx, c, "verify", name, err)
+	if err := verifiable(d.View, j); err != nil {
+		return nil, false, d.refused(ctx, q, err)
 	}
-	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: o, CreatedAt: d.Now().UTC(), CreatedBy: c.Name}
+	w := service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: o, CreatedAt: d.Now().UTC(),
+		CreatedBy: c.Name}
 	switch err := d.Hub.Verifications.Create(ctx, &w); {
 	case errors.Is(err, hub.ErrExists): // somebody was faster, or it is of a job that is no more
 		was, err := d.Hub.Verifications.Wish(ctx, name, id)
@@ -41,36 +45,33 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string, o
 			return nil, false, err
 		}
 		if was.UID != w.UID {
-			return nil, false, d.refused(ctx, c, "verify", name, refuse(Exists, "choose another id", "an earlier job %q has a verification %q", name, id))
+			return nil, false,
+				d.refused(ctx, q, refuse(Exists, "choose another id", "an earlier job %q has a verification %q", name, id))
 		}
-		return d.again(ctx, c, &service.Verification{Wish: *was}, o)
+		return d.again(ctx, q, &service.Verification{Wish: *was}, o)
 	case err != nil:
 		return nil, false, err
 	}
 	err = d.note(ctx, c, service.Change{What: "verify " + id, Job: name})
-	d.await(ctx, func() bool { return d.View.Verification(name, id) != nil })
+	await(ctx, d.View, func() bool { return d.View.Verification(name, id) != nil })
 	return &service.Verification{Wish: w}, true, err
 }
 
 // again is a verification that is asked for once more.
-func (d *Desk) again(ctx context.Context, c *service.Caller, was *service.Verification, o service.VerifyOptions) (*service.Verification, bool, error) {
+func (d *Desk) again(ctx context.Context, q request, was *service.Verification,
+	o service.VerifyOptions) (*service.Verification, bool, error) {
 	if was.Wish.Repair != nil || !reflect.DeepEqual(was.Wish.Options, o) {
-		return nil, false, d.taken(ctx, c, "verify", was.Wish.Job, was.Wish.ID)
+		return nil, false, d.refused(ctx, q, taken(was.Wish.ID))
 	}
 	return was, false, nil
 }
 
 // askedAs is the id of what a caller asks of a verification that is to be made: "" is made up.
-func (d *Desk) askedAs(ctx context.Context, c *service.Caller, what, name, id string) (string, error) {
-	if service.CheckName(name) != nil {
-		return "", missing(name)
+func (d *Desk) askedAs(ctx context.Context, q request, id string) (string, error) {
+	if err := d.enter(ctx, q); err != nil {
+		return "", err
 	}
-	if err := allowed(c, service.Operator, name); err != nil {
-		return "", d.refused(ctx, c, what, name, err)
-	}
-	if id == "" {
-		id = rand.Text()
-	}
+	id = cmp.Or(id, rand.Text())
 	if err := service.CheckVerifyID(id); err != nil {
 		return "", refuse(Invalid, "choose another id, or leave it out", "%s", err)
 	}
@@ -78,8 +79,8 @@ func (d *Desk) askedAs(ctx context.Context, c *service.Caller, what, name, id st
 }
 
 // taken refuses an id that another verification has.
-func (d *Desk) taken(ctx context.Context, c *service.Caller, what, name, id string) error {
-	return d.refused(ctx, c, what, name, refuse(Exists, "choose another id", "there is another verification %q already", id))
+func taken(id string) error {
+	return refuse(Exists, "choose another id", "there is another verification %q already", id)
 }
 
 func checkVerify(o *service.VerifyOptions) error {
@@ -95,34 +96,20 @@ func checkVerify(o *service.VerifyOptions) error {
 
 // verifiable refuses jobs whose target is not yet at a state of the source, and those
 // that are verified already.
-func (d *Desk) verifiable(j *service.Job) error {
+func verifiable(view *hub.View, j *service.Job) error {
 	name := j.Definition.Name
-	for _, v := range d.View.Verifications(name) {
+	for _, v := range view.Verifications(name) {
 		if v.Open() {
-			return refuse(Conflict, "wait for it, or cancel it", "verification %q of job %q is %s already", v.Wish.ID, name, v.State())
+			return refuse(Conflict, "wait for it, or cancel it", "verification %q of job %q is %s already", v.Wish.ID, name,
+				v.State())
 		}
 	}
-	if s := status(j); j.State() == service.Finished || s != nil && (s.Phase == job.PhaseFollowing || s.Phase == job.PhaseFinalizing || s.Phase == job.PhaseFinalized) {
+	if s := j.Status(); j.State() == service.Finished || s != nil &&
+		(s.Phase == job.PhaseFollowing || s.Phase == job.PhaseFinalizing || s.Phase == job.PhaseFinalized) {
 		return nil
 	}
-	return refuse(Conflict, "wait until it follows", "job %q has not brought its target to a state of the source yet: everything would differ", name)
-}
-
-// await waits until the view has something.
-func (d *Desk) await(ctx context.Context, holds func() bool) {
-	ctx, cancel := context.WithTimeout(ctx, seenTime)
-	defer cancel()
-	for {
-		changed, _ := d.View.Changed()
-		if holds() {
-			return
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-	}
+	return refuse(Conflict, "wait until it follows",
+		"job %q has not brought its target to a state of the source yet: everything would differ", name)
 }
 
 // Verifications are those of a job, the newest first.
@@ -130,12 +117,14 @@ func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verifica
 	if _, err := d.Job(c, name); err != nil {
 		return nil, err
 	}
-	return veiled(c, d.View.Verifications(name), func(v service.Verification) service.Verification { return *v.Veil() }), nil
+	return veiled(c, d.View.Verifications(name), func(v service.Verification) service.Verification { return *v.Veil() }),
+		nil
 }
 
 // Verification is one of a job's with what it has found, which is nil before its end.
 // Values are for operators.
-func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification, *service.Findings, error) {
+func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification,
+	*service.Findings, error) {
 	if _, err := d.Job(c, name); err != nil {
 		return nil, nil, err
 	}
@@ -167,17 +156,16 @@ func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id str
 }
 
 func missingVerification(name, id string) error {
-	return refuse(NotFound, "see the list of verifications", "job %q has no verification %q", name, strings.ToValidUTF8(id[:min(len(id), 64)], ""))
+	return refuse(NotFound, "see the list of verifications", "job %q has no verification %q", name,
+		strings.ToValidUTF8(id[:min(len(id), 64)], ""))
 }
 
 // CancelVerification calls a verification off that has not ended.
-func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification, error) {
-	const what = "cancel verification"
-	if service.CheckName(name) != nil {
-		return nil, missing(name)
-	}
-	if err := allowed(c, service.Operator, name); err != nil {
-		return nil, d.refused(ctx, c, what, name, err)
+func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification,
+	error) {
+	q := request{caller: c, needed: service.Operator, what: "cancel verification", job: name}
+	if err := d.enter(ctx, q); err != nil {
+		return nil, err
 	}
 	if d.View.Job(name) == nil {
 		return nil, missing(name)
@@ -189,7 +177,7 @@ func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, 
 	case v.State() == service.VerifyCanceled:
 		return v, nil
 	case !v.Open():
-		return nil, d.refused(ctx, c, what, name, refuse(Conflict, "", "verification %q has ended: %s", id, v.State()))
+		return nil, d.refused(ctx, q, refuse(Conflict, "", "verification %q has ended: %s", id, v.State()))
 	}
 	w, err := d.Hub.Verifications.Cancel(ctx, name, id, c.Name)
 	if errors.Is(err, hub.ErrNotFound) {
@@ -198,22 +186,28 @@ func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, 
 	if err != nil {
 		return nil, err
 	}
-	err = d.note(ctx, c, service.Change{What: what + " " + id, Job: name})
-	d.await(ctx, func() bool { now := d.View.Verification(name, id); return now == nil || now.Wish.CanceledBy != "" })
+	err = d.note(ctx, c, service.Change{What: q.what + " " + id, Job: name})
+	await(ctx, d.View, func() bool {
+		now := d.View.Verification(name, id)
+		return now == nil ||
+			now.Wish.CanceledBy != ""
+	})
 	v.Wish = *w
 	return v, err
 }
 
 // ScheduleVerifications has a job be verified again and again while it follows; nil has
 // it not.
-func (d *Desk) ScheduleVerifications(ctx context.Context, c *service.Caller, name string, s *service.VerifySchedule) (*service.Job, error) {
-	return d.change(ctx, c, service.Operator, "verify schedule", name, func(_ *service.Job, w *service.Wish) error {
-		if s != nil {
-			if err := s.Check(); err != nil {
-				return refuse(Invalid, "", "%s", err)
+func (d *Desk) ScheduleVerifications(ctx context.Context, c *service.Caller, name string,
+	s *service.VerifySchedule) (*service.Job, error) {
+	return d.change(ctx, request{caller: c, needed: service.Operator, what: "verify schedule", job: name},
+		func(_ *service.Job, w *service.Wish) error {
+			if s != nil {
+				if err := s.Check(); err != nil {
+					return refuse(Invalid, "", "%s", err)
+				}
 			}
-		}
-		w.Verify = s
-		return nil
-	})
+			w.Verify = s
+			return nil
+		})
 }
