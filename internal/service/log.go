@@ -34,3 +34,9 @@ type Field struct {
 
 // MaxEntry bounds an entry as it is stored, in bytes.
 const MaxEntry = 4 << 10
+
+// Page is a part of a trail: up to Limit entries that come before one; 0 is the end.
+type Page struct {
+	Before uint64
+	Limit  int
+}

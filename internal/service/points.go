@@ -138,3 +138,6 @@ func (b *Buckets) List() []Bucket {
 	}
 	return list
 }
+
+// Period is from one time, which is in it, to another, which is not.
+type Period struct{ From, To time.Time }

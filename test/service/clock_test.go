@@ -58,10 +58,9 @@ func TestClockJumps(t *testing.T) {
 	b.phase(false, job.PhaseFollowing)
 	b.until("points of the job since", func() bool {
 		found := false
-		err := b.desk.Hub.Records.PointsOf(t.Context(), b.job().Definition.UID, service.PointEvery, time.Now().Add(-time.Hour),
-			time.Now(), func(p *service.Point) {
-				found = found || p.From.After(right)
-			})
+		last := service.Period{From: time.Now().Add(-time.Hour), To: time.Now()}
+		err := b.desk.Hub.Records.PointsOf(t.Context(), b.job().Definition.UID, service.PointEvery, last,
+			func(p *service.Point) { found = found || p.From.After(right) })
 		return err == nil && found
 	})
 	churn.Stop()

@@ -95,7 +95,7 @@ func TestNoTableScan(t *testing.T) {
 	if v := b.desk.View.Verification("churn", "found"); v.State() != service.VerifyDifferent {
 		t.Errorf("the verification ended as %s: %+v", v.State(), v.Report)
 	}
-	_, _, err = b.desk.Repair(t.Context(), &b.admin, "churn", "found", "repair", operate.RepairWhat{All: true})
+	_, _, err = b.desk.Repair(t.Context(), &b.admin, "churn", "repair", operate.RepairWhat{Of: "found", All: true})
 	must(nil, err)
 	b.until("the repair", ended("repair"))
 	if v := b.desk.View.Verification("churn", "repair"); v.State() != service.VerifySame {

@@ -79,7 +79,7 @@ func TestRepairWorkerDies(t *testing.T) {
 		must(nil, err)
 	}
 	limit(5) // so that what was read waits for the stream
-	_, _, err = b.desk.Repair(t.Context(), &b.admin, "churn", "found", "repair", operate.RepairWhat{All: true})
+	_, _, err = b.desk.Repair(t.Context(), &b.admin, "churn", "repair", operate.RepairWhat{Of: "found", All: true})
 	must(nil, err)
 	b.until("documents that are held", func() bool {
 		n, err := b.dc.Database("millrace").Collection("deadletters").

@@ -142,7 +142,7 @@ func (r records) points(c *call) (any, error) {
 			return nil, err
 		}
 	}
-	curve, err := r.desk.Points(c.Context(), c.caller, c.PathValue("name"), from, to, step)
+	curve, err := r.desk.Points(c.Context(), c.caller, c.PathValue("name"), service.Period{From: from, To: to}, step)
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +199,8 @@ func (r records) log(c *call) (any, error) {
 	if c.q.Has("kind") && !slices.Contains([]service.EntryKind{service.KindEvent, service.KindLog}, kind) {
 		return nil, invalid("use event or log", "kind %q is none", service.Short(string(kind), 40))
 	}
-	list, err := r.desk.Log(c.Context(), c.caller, c.PathValue("name"), kind, c.before, c.limit)
+	list, err := r.desk.Log(c.Context(), c.caller, c.PathValue("name"), kind,
+		service.Page{Before: c.before, Limit: c.limit})
 	if err != nil {
 		return nil, err
 	}

@@ -107,7 +107,7 @@ func (v verifications) verify(c *call, n NewVerification) (any, error) {
 }
 
 func (v verifications) repair(c *call, n NewRepair) (any, error) {
-	return c.toVerify(v.desk.Repair(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"), n.ID, n.RepairWhat))
+	return c.toVerify(v.desk.Repair(c.Context(), c.caller, c.PathValue("name"), n.ID, n.RepairWhat.In(c.PathValue("id"))))
 }
 
 // toVerify replies to who has asked for a verification; made is false where it was there.

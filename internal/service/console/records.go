@@ -102,7 +102,7 @@ func (p *past) curves(ctx context.Context, c *console, v *visit, q url.Values) {
 	}
 	chosen.Chosen, p.Period = true, chosen.Name
 	to := c.Now().UTC()
-	got, err := c.Desk.Points(ctx, v.who, p.Job, to.Add(-chosen.back), to, chosen.step)
+	got, err := c.Desk.Points(ctx, v.who, p.Job, service.Period{From: to.Add(-chosen.back), To: to}, chosen.step)
 	if err != nil {
 		p.Unread = true
 		c.Log.Warn("the figures of a job cannot be read", "job", p.Job, "error", err)
@@ -168,7 +168,7 @@ func (p *past) log(ctx context.Context, c *console, v *visit, q url.Values) {
 		p.Newest = p.address(q, "before", "", "#log")
 	}
 	var err error
-	if p.Entries, err = c.Desk.Log(ctx, v.who, p.Job, kind, before, maxEntries); err != nil {
+	if p.Entries, err = c.Desk.Log(ctx, v.who, p.Job, kind, service.Page{Before: before, Limit: maxEntries}); err != nil {
 		p.UnreadLog = true
 		c.Log.Warn("the log of a job cannot be read", "job", p.Job, "error", err)
 		return

@@ -42,7 +42,7 @@ func (c *console) repair(w http.ResponseWriter, r *http.Request, v *visit) error
 	if r.PostForm.Get("sure") == "" && (what.All || len(what.Documents) > 0) {
 		return c.askRepair(w, r, v, what)
 	}
-	made, _, err := c.Desk.Repair(r.Context(), v.who, name, of, r.PostForm.Get("repair"), what)
+	made, _, err := c.Desk.Repair(r.Context(), v.who, name, r.PostForm.Get("repair"), what.In(of))
 	if err != nil {
 		return c.showVerification(w, r, v, c.refusal(err))
 	}

@@ -320,16 +320,17 @@ func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) error 
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), draftTime)
 	defer cancel()
+	r = r.WithContext(ctx)
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
 	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + 20*time.Second))
 	if problem != nil { // what was written is mended before anything is done with it
 		if p.Step == stepChoose {
-			_, _ = c.doStep(ctx, w, r, v, &p, "") // the tree, where it can be had
+			_, _ = c.doStep(w, r, v, &p, "") // the tree, where it can be had
 		}
 		return c.showNew(w, v, p, said{http.StatusUnprocessableEntity, problem.Error(), "mend it, and go on"})
 	}
-	done, err := c.doStep(ctx, w, r, v, &p, do)
+	done, err := c.doStep(w, r, v, &p, do)
 	if done {
 		return nil
 	}
@@ -344,8 +345,8 @@ func (c *console) shape(w http.ResponseWriter, r *http.Request, v *visit) error 
 }
 
 // doStep does what a button is for; done says that the reply is written.
-func (c *console) doStep(ctx context.Context, w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
-	do string) (done bool, err error) {
+func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *newJob, do string) (done bool,
+	err error) {
 	switch do {
 	case "all", "none":
 		p.Choice, p.Step, p.After = choice{Some: do == "none", Rename: p.Choice.Rename}, stepChoose, ""
@@ -372,24 +373,24 @@ func (c *console) doStep(ctx context.Context, w http.ResponseWriter, r *http.Req
 	}
 	switch {
 	case do == "test":
-		p.Found, err = c.Desk.InspectDraft(ctx, v.who, d, service.InspectAsk{})
+		p.Found, err = c.Desk.InspectDraft(r.Context(), v.who, d, service.InspectAsk{})
 	case do == "create":
-		return c.begin(ctx, w, r, v, p, d)
+		return c.begin(w, r, v, p, d)
 	case do == "sample":
-		p.Documents, err = c.Desk.SampleDraft(ctx, v.who, d, service.SampleAsk{NS: p.Sample, Docs: sampleDocs})
+		p.Documents, err = c.Desk.SampleDraft(r.Context(), v.who, d, service.SampleAsk{NS: p.Sample, Docs: sampleDocs})
 		if err != nil {
 			p.Documents = nil
 		}
 		return false, err
 	case p.Step == stepChoose:
-		if p.Found, err = c.Desk.InspectDraft(ctx, v.who, d,
+		if p.Found, err = c.Desk.InspectDraft(r.Context(), v.who, d,
 			service.InspectAsk{After: p.After, Search: p.Search, Limit: treeRows}); err == nil {
 			p.Tree = p.tree(p.Found)
 		}
 	case p.Step == stepStart:
 		_, p.Problems = config.Definition(d.Name, d.Settings, config.Placeholder)
 	case p.Step == stepCheck:
-		if p.Plan, err = c.Desk.PrecheckDraft(ctx, v.who, d); err != nil {
+		if p.Plan, err = c.Desk.PrecheckDraft(r.Context(), v.who, d); err != nil {
 			p.Plan = nil
 		}
 	}
@@ -400,11 +401,10 @@ func (c *console) doStep(ctx context.Context, w http.ResponseWriter, r *http.Req
 }
 
 // begin makes the job.
-func (c *console) begin(ctx context.Context, w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
-	d service.Draft) (bool, error) {
+func (c *console) begin(w http.ResponseWriter, r *http.Request, v *visit, p *newJob, d service.Draft) (bool, error) {
 	p.Step = stepStart
 	def := service.Definition{Name: d.Name, Settings: d.Settings, Labels: d.Labels, Wish: service.Wish{Paused: p.Paused}}
-	if _, _, err := c.Desk.Create(ctx, v.who, def); err != nil {
+	if _, _, err := c.Desk.Create(r.Context(), v.who, def); err != nil {
 		return false, err
 	}
 	http.Redirect(w, r, "/jobs/"+url.PathEscape(d.Name), http.StatusSeeOther)

@@ -34,15 +34,13 @@ func (a *Audit) Note(ctx context.Context, c *service.Change) error {
 // Trail are up to limit entries of the audit trail that come before one, the newest
 // first; before 0 is the end. job "" is all.
 func (a *Audit) Trail(ctx context.Context, job string, before uint64, limit int) ([]service.Change, error) {
-	list, err := newestOf(ctx, a.streams, a.trail, subjectAudit+"."+cmp.Or(job, ">"), before, limit,
-		func(c *service.Change, at uint64) { c.Seq = at })
+	messages, err := a.newest(ctx, a.trail, subjectAudit+"."+cmp.Or(job, ">"), before, limit)
+	list, err := decoded(messages, err, func(c *service.Change, at uint64) { c.Seq = at })
 	return list, mongo.Wrap(err, "read the audit trail")
 }
 
-// newestOf are messages as newest has them, read as JSON.
-func newestOf[T any](ctx context.Context, s *streams, of jetstream.Stream, subject string, before uint64, limit int,
-	numbered func(*T, uint64)) ([]T, error) {
-	messages, err := s.newest(ctx, of, subject, before, limit)
+// decoded are the messages of an answer of newest, read from JSON.
+func decoded[T any](messages []*jetstream.RawStreamMsg, err error, numbered func(*T, uint64)) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}

@@ -207,23 +207,23 @@ func (r *Records) LastPoint(ctx context.Context, uid string, every time.Duration
 	return one.point(), nil
 }
 
-// PointsOf gives each the points of a job of one length that begin in [from, to), as they
+// PointsOf gives each the points of a job of one length that begin in a period, as they
 // were stored.
-func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration, from, to time.Time,
+func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration, in service.Period,
 	each func(*service.Point)) error {
 	s := r.of(every)
-	return r.forward(ctx, s.stream, s.subject+"."+uid, start{at: from.Add(-clockSlack)},
+	return r.forward(ctx, s.stream, s.subject+"."+uid, start{at: in.From.Add(-clockSlack)},
 		func(m *jetstream.RawStreamMsg) (bool, error) {
 			var one storedPoint
 			if err := json.Unmarshal(m.Data, &one); err != nil {
 				return false, fmt.Errorf("read point %d: %w", m.Sequence, err)
 			}
 			p := one.point()
-			if !p.From.Before(from) && p.From.Before(to) {
+			if !p.From.Before(in.From) && p.From.Before(in.To) {
 				each(p)
 			}
 			// They come by time, but for the clocks: that of a worker, or of NATS, may have been set.
-			end := to.Add(clockSlack)
+			end := in.To.Add(clockSlack)
 			return p.From.After(end) && m.Time.After(end), nil
 		})
 }
@@ -240,7 +240,7 @@ func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, st
 		}
 		// What a longer point tells of, shorter ones are not to tell again.
 		next := from
-		err := r.PointsOf(ctx, uid, r.points[i].every, from, to, func(p *service.Point) {
+		err := r.PointsOf(ctx, uid, r.points[i].every, service.Period{From: from, To: to}, func(p *service.Point) {
 			buckets.Add(p)
 			if p.To.After(next) {
 				next = p.To

@@ -113,36 +113,39 @@ func (s *streams) newest(ctx context.Context, of jetstream.Stream, subject strin
 		end = min(end, before)
 	}
 	var found []*jetstream.RawStreamMsg // the oldest first
-	window := uint64(max(firstWindow, 2*limit))
+	size := uint64(max(firstWindow, 2*limit))
 	for end > first && len(found) < limit {
 		from := first
-		if end-first > window {
-			from = end - window
+		if end-first > size {
+			from = end - size
 		}
-		part, err := s.last(ctx, info.Config.Name, subject, from, end, limit-len(found))
+		part, err := s.last(ctx, info.Config.Name, subject, window{from, end}, limit-len(found))
 		if err != nil {
 			return nil, err
 		}
 		found = append(part, found...)
-		end, window = from, window*4
+		end, size = from, size*4
 	}
 	slices.Reverse(found)
 	return found, nil
 }
 
-// last are the last messages of a subject in [from, end), up to limit, the oldest first.
-func (s *streams) last(ctx context.Context, stream, subject string, from, end uint64,
-	limit int) ([]*jetstream.RawStreamMsg, error) {
+// window is a part of a stream, by sequence; end is not in it.
+type window struct{ from, end uint64 }
+
+// last are the last messages of a subject in a window, up to limit, the oldest first.
+func (s *streams) last(ctx context.Context, stream, subject string, in window, limit int) ([]*jetstream.RawStreamMsg,
+	error) {
 	var part []*jetstream.RawStreamMsg
-	err := s.forward(ctx, stream, subject, start{seq: from, most: int(min(batchSize, end-from))},
+	err := s.forward(ctx, stream, subject, start{seq: in.from, most: int(min(batchSize, in.end-in.from))},
 		func(m *jetstream.RawStreamMsg) (bool, error) {
-			if m.Sequence >= end {
+			if m.Sequence >= in.end {
 				return true, nil
 			}
 			if part = append(part, m); len(part) >= 2*limit {
 				part = slices.Delete(part, 0, len(part)-limit)
 			}
-			return m.Sequence == end-1, nil
+			return m.Sequence == in.end-1, nil
 		})
 	return part[max(len(part)-limit, 0):], err
 }

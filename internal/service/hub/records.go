@@ -80,6 +80,7 @@ func (r *Records) AddEntry(ctx context.Context, uid, id string, e *service.Entry
 func (r *Records) Entries(ctx context.Context, uid string, kind service.EntryKind, before uint64,
 	limit int) ([]service.Entry, error) {
 	subject := subjectEvents + "." + cmp.Or(string(kind), "*") + "." + uid
-	list, err := newestOf(ctx, r.streams, r.log, subject, before, limit, func(e *service.Entry, at uint64) { e.Seq = at })
+	messages, err := r.newest(ctx, r.log, subject, before, limit)
+	list, err := decoded(messages, err, func(e *service.Entry, at uint64) { e.Seq = at })
 	return list, mongo.Wrap(err, "read the log of a job")
 }

@@ -219,7 +219,7 @@ func TestPointsOfAClockThatWasSet(t *testing.T) {
 		}
 	}
 	var seen []time.Duration
-	err := h.Records.PointsOf(t.Context(), "u1", service.PointEvery, now.Add(-time.Hour), now,
+	err := h.Records.PointsOf(t.Context(), "u1", service.PointEvery, service.Period{From: now.Add(-time.Hour), To: now},
 		func(p *service.Point) { seen = append(seen, p.From.Sub(now)) })
 	if err != nil || fmt.Sprint(seen) != "[-1m0s -30s]" {
 		t.Errorf("%v, %v", seen, err)

@@ -377,7 +377,7 @@ func TestRepair(t *testing.T) {
 	_, _, err := r.Verify(ctx, c, "shop", "v1", service.VerifyOptions{NoValues: true})
 	r.must(err)
 	repair := func(id string, what RepairWhat) (*service.Verification, bool, error) {
-		return r.Repair(ctx, c, "shop", "v1", id, what)
+		return r.Repair(ctx, c, "shop", id, what.In("v1"))
 	}
 	one := RepairWhat{Documents: []RepairDocument{{"shop.a", "k1"}}}
 	_, _, err = repair("r1", one)
@@ -440,7 +440,7 @@ func TestRepairable(t *testing.T) {
 		if step.before != nil {
 			r.must(step.before())
 		}
-		_, _, err := r.Repair(ctx, c, "shop", "v1", "r1", RepairWhat{All: true})
+		_, _, err := r.Repair(ctx, c, "shop", "r1", RepairWhat{Of: "v1", All: true})
 		refusedAs(t, err, Conflict, step.want)
 		if e := r.trail(); e.What != "repair" || e.Refused == "" {
 			t.Errorf("%+v", e)

@@ -155,7 +155,7 @@ func TestRoles(t *testing.T) {
 			return err
 		}},
 		"repair": {service.Operator, func(c *service.Caller) error {
-			_, _, err := r.Repair(ctx, c, "shop", "v", "r", RepairWhat{All: true})
+			_, _, err := r.Repair(ctx, c, "shop", "r", RepairWhat{Of: "v", All: true})
 			return err
 		}},
 		"retry dead letters": {service.Operator, func(c *service.Caller) error {
@@ -430,17 +430,17 @@ func TestPoints(t *testing.T) {
 	p := service.Point{From: r.now.Add(-time.Minute), To: r.now.Add(-50 * time.Second), Seconds: 10,
 		Docs: service.NewAmount(50, 10)}
 	r.must(r.Hub.Records.AddPoint(ctx, d.UID, "p", service.PointEvery, &p))
-	curve, err := r.Points(ctx, c, "shop", r.now.Add(-time.Hour), r.now, 0)
+	curve, err := r.Points(ctx, c, "shop", service.Period{From: r.now.Add(-time.Hour), To: r.now}, 0)
 	if err != nil || curve.Step != service.PointEvery || len(curve.Points) != 1 || curve.Points[0].Docs.Sum != 50 {
 		t.Errorf("%+v %v", curve, err)
 	}
 	for text, step := range map[string]time.Duration{"whole seconds": 10500 * time.Millisecond, "at least": time.Second} {
-		_, err := r.Points(ctx, c, "shop", r.now.Add(-time.Hour), r.now, step)
+		_, err := r.Points(ctx, c, "shop", service.Period{From: r.now.Add(-time.Hour), To: r.now}, step)
 		refusedAs(t, err, Invalid, text)
 	}
-	_, err = r.Points(ctx, c, "shop", r.now.Add(-24*time.Hour), r.now, service.PointEvery)
+	_, err = r.Points(ctx, c, "shop", service.Period{From: r.now.Add(-24 * time.Hour), To: r.now}, service.PointEvery)
 	refusedAs(t, err, Invalid, "more than")
-	_, err = r.Points(ctx, c, "shop", r.now, r.now, 0)
+	_, err = r.Points(ctx, c, "shop", service.Period{From: r.now, To: r.now}, 0)
 	refusedAs(t, err, Invalid, "not before")
 	for back := time.Minute; back < 20*365*24*time.Hour; back = back * 3 / 2 {
 		if step := stepOf(back); back/step > MaxPoints || step%time.Second != 0 || step < service.PointEvery {
@@ -456,15 +456,16 @@ func TestLog(t *testing.T) {
 	d := r.job("shop")
 	r.must(r.Hub.Records.AddEntry(ctx, d.UID, "e", &service.Entry{Kind: service.KindLog, Text: `refused _id "ada"`}))
 	for role, veiled := range map[service.Role]bool{service.Viewer: true, service.Operator: false} {
-		list, err := r.Log(ctx, caller(role), "shop", service.KindLog, 0, 10)
+		list, err := r.Log(ctx, caller(role), "shop", service.KindLog, service.Page{Before: 0, Limit: 10})
 		if err != nil || len(list) != 1 || strings.Contains(list[0].Text, "ada") == veiled {
 			t.Errorf("%s: %+v %v", role, list, err)
 		}
 	}
-	if list, err := r.Log(ctx, caller(service.Viewer), "shop", service.KindEvent, 0, 10); err != nil || len(list) != 0 {
+	if list, err := r.Log(ctx, caller(service.Viewer), "shop", service.KindEvent,
+		service.Page{Before: 0, Limit: 10}); err != nil || len(list) != 0 {
 		t.Errorf("%+v %v", list, err)
 	}
-	_, err := r.Log(ctx, caller(service.Viewer, "till"), "shop", "", 0, 10)
+	_, err := r.Log(ctx, caller(service.Viewer, "till"), "shop", "", service.Page{Before: 0, Limit: 10})
 	refusedAs(t, err, NotFound, "shop")
 }
 

@@ -16,19 +16,19 @@ const enoughPoints = 750
 
 // Curve is what a job did over time.
 type Curve struct {
-	From, To time.Time
-	Step     time.Duration
-	Points   []service.Bucket
+	service.Period
+	Step   time.Duration
+	Points []service.Bucket
 }
 
-// Points are what a job did from one time to another, in spans of step; 0 chooses one.
-func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, from, to time.Time,
+// Points are what a job did in a period, in spans of step; 0 chooses one.
+func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, in service.Period,
 	step time.Duration) (*Curve, error) {
 	j, err := d.Job(c, name)
 	if err != nil {
 		return nil, err
 	}
-	span := to.Sub(from)
+	span := in.To.Sub(in.From)
 	if span <= 0 {
 		return nil, refuse(Invalid, "", "from is not before to")
 	}
@@ -42,8 +42,8 @@ func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, from,
 		return nil, refuse(Invalid, "use a longer step, or none", "%s in steps of %s are more than %d points",
 			span.Round(time.Second), step, MaxPoints)
 	}
-	curve := &Curve{From: from, To: to, Step: step}
-	curve.Points, err = d.Hub.Records.Points(ctx, j.Definition.UID, from, to, step)
+	curve := &Curve{Period: in, Step: step}
+	curve.Points, err = d.Hub.Records.Points(ctx, j.Definition.UID, in.From, in.To, step)
 	return curve, err
 }
 
@@ -61,13 +61,13 @@ func stepOf(span time.Duration) time.Duration {
 
 // Log are entries of a job's log (see hub.Records.Entries), for viewers without values of
 // documents.
-func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind service.EntryKind, before uint64,
-	limit int) ([]service.Entry, error) {
+func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind service.EntryKind,
+	page service.Page) ([]service.Entry, error) {
 	j, err := d.Job(c, name)
 	if err != nil {
 		return nil, err
 	}
-	list, err := d.Hub.Records.Entries(ctx, j.Definition.UID, kind, before, limit)
+	list, err := d.Hub.Records.Entries(ctx, j.Definition.UID, kind, page.Before, page.Limit)
 	return veiled(c, list, service.Entry.Veil), err
 }
 

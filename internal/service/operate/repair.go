@@ -13,9 +13,17 @@ import (
 
 // RepairWhat chooses documents of those that a verification has found different.
 type RepairWhat struct {
+	// Of is the verification.
+	Of string `json:"-"`
 	// All are those that are listed and can be named; else Documents are.
 	All       bool             `json:"all,omitempty"`
 	Documents []RepairDocument `json:"documents,omitempty"`
+}
+
+// In is the same choice of a verification.
+func (w RepairWhat) In(of string) RepairWhat {
+	w.Of = of
+	return w
 }
 
 // RepairDocument is a document by its collection on the source and its key, both as the
@@ -34,13 +42,13 @@ func (w *RepairWhat) Wants(d *service.DocumentDifference) bool {
 // that a verification has found different. It is done by a verification of its own, which
 // compares them afterwards; id is that one's, "" is made up. The same once more is the
 // same repair: made is false then.
-func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id string,
+func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	what RepairWhat) (v *service.Verification, made bool, err error) {
 	q := request{caller: c, needed: service.Operator, what: "repair", job: name}
 	if id, err = d.askedAs(ctx, q, id); err != nil {
 		return nil, false, err
 	}
-	found, seen, err := d.Verification(ctx, c, name, of)
+	found, seen, err := d.Verification(ctx, c, name, what.Of)
 	if err != nil {
 		return nil, false, err
 	}
@@ -48,7 +56,7 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id strin
 	if err != nil {
 		return nil, false, d.refused(ctx, q, err)
 	}
-	wish := service.RepairWish{Of: of, Documents: len(docs)}
+	wish := service.RepairWish{Of: what.Of, Documents: len(docs)}
 	if was := d.View.Verification(name, id); was != nil {
 		return d.sameRepair(ctx, q, was, wish, docs)
 	}
@@ -73,7 +81,7 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, of, id strin
 		return nil, false, err
 	}
 	err = d.note(ctx, c,
-		service.Change{What: fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), of, id), Job: name})
+		service.Change{What: fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), what.Of, id), Job: name})
 	await(ctx, d.View, func() bool { return d.View.Verification(name, id) != nil })
 	return &service.Verification{Wish: w}, true, err
 }

@@ -63,11 +63,15 @@ func TestBorrow(t *testing.T) {
 	_, err = b.desk.Limit(t.Context(), b.admin, "large", server.Limits{Bytes: &rate})
 	b.ok(err)
 	b.until("large", "a part by w2", func(j *service.Job) bool { return copier(j, "w2").Docs > 0 })
-	b.until("large", "why another version does not copy", func(j *service.Job) bool { return strings.Contains(copier(j, "other").Why, "version") })
+	b.until("large", "why another version does not copy",
+		func(j *service.Job) bool { return strings.Contains(copier(j, "other").Why, "version") })
 
 	_, err = b.desk.Drain(t.Context(), b.admin, "w2", true)
 	b.ok(err)
-	j := b.until("large", "what w2 had", func(j *service.Job) bool { return copier(j, "w2").Why != "" && copier(j, "w2").Slices == 0 })
+	j := b.until("large", "what w2 had", func(j *service.Job) bool {
+		return copier(j, "w2").Why != "" &&
+			copier(j, "w2").Slices == 0
+	})
 	for _, name := range []string{"west", "other"} {
 		if copier(j, name).Docs > 0 {
 			t.Errorf("%s copies: %+v", name, copier(j, name))

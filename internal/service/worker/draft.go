@@ -55,14 +55,16 @@ func (w *Worker) draft(life context.Context, q *service.Question) (any, error) {
 	case w.drafts <- struct{}{}:
 		defer func() { <-w.drafts }()
 	default:
-		return nil, notNow{mongo.WithHint(fmt.Errorf("worker %s looks at %d drafts already", w.Name, draftsAtOnce), "try again in a moment")}
+		return nil, notNow{mongo.WithHint(fmt.Errorf("worker %s looks at %d drafts already", w.Name, draftsAtOnce),
+			"try again in a moment")}
 	}
 	ctx, cancel := context.WithTimeout(life, draftTime)
 	defer cancel()
 	d := &drafted{Worker: w, name: q.Job}
 	s, problems := config.Definition(q.Job, q.Draft.Settings, d.resolve)
 	if len(problems) > 0 {
-		return nil, d.hide(mongo.WithHint(fmt.Errorf("the settings cannot be used by worker %s: %w", w.Name, problems), "give this worker what they refer to"))
+		return nil, d.hide(mongo.WithHint(fmt.Errorf("the settings cannot be used by worker %s: %w", w.Name, problems),
+			"give this worker what they refer to"))
 	}
 	d.spec = s.Spec
 	body, err := d.answer(ctx, q)
@@ -146,9 +148,11 @@ func (d *drafted) inspect(ctx context.Context, ask service.InspectAsk) (*service
 func (d *drafted) side(ctx context.Context, uri string) (*mongo.Cluster, service.Side) {
 	c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: lettersApp, ServerSelectionTimeout: reachTime})
 	if err != nil {
-		return nil, service.Side{Members: []string{}, Error: cut(d.hide(err).Error(), textBytes), Hint: cut(mongo.HintOf(err), textBytes)}
+		return nil, service.Side{Members: []string{}, Error: cut(d.hide(err).Error(), textBytes),
+			Hint: cut(mongo.HintOf(err), textBytes)}
 	}
-	side := service.Side{Kind: string(c.Info.Kind), Version: c.Info.Version.String(), FCV: c.Info.FCV, Set: c.Info.SetName, Members: slices.Clone(c.Info.Hosts)}
+	side := service.Side{Kind: string(c.Info.Kind), Version: c.Info.Version.String(), FCV: c.Info.FCV, Set: c.Info.SetName,
+		Members: slices.Clone(c.Info.Hosts)}
 	if c.Info.Kind == mongo.KindSharded {
 		side.Members = shardNames(ctx, c)
 	}
@@ -177,8 +181,10 @@ func shardNames(ctx context.Context, c *mongo.Cluster) (names []string) {
 }
 
 // listed adds a page of the source's collections.
-func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform.Set, ask service.InspectAsk, out *service.Inspection) error {
-	page, err := schema.ListPage(ctx, c, schema.Range{After: ask.After, Search: ask.Search, Limit: min(ask.Limit, maxListed)})
+func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform.Set, ask service.InspectAsk,
+	out *service.Inspection) error {
+	page,
+		err := schema.ListPage(ctx, c, schema.Range{After: ask.After, Search: ask.Search, Limit: min(ask.Limit, maxListed)})
 	if err != nil {
 		return err
 	}
@@ -187,7 +193,8 @@ func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform
 	}
 	room, last := answerBytes, ""
 	for _, one := range page.Collections {
-		shown := service.InspectedCollection{NS: one.NS, Kind: string(one.Type), Capped: one.Capped, Documents: one.Docs, Bytes: one.Bytes, ShardKey: cut(one.ShardKey, textBytes)}
+		shown := service.InspectedCollection{NS: one.NS, Kind: string(one.Type), Capped: one.Capped, Documents: one.Docs,
+			Bytes: one.Bytes, ShardKey: cut(one.ShardKey, textBytes)}
 		if r := rules.Route(one.NS); r.Kept {
 			shown.Kept, shown.Target = true, r.Target
 		}
@@ -235,7 +242,8 @@ func (d *drafted) precheck(ctx context.Context) (*service.DraftPlan, error) {
 }
 
 func (d *drafted) told(plan *job.Plan) *service.DraftPlan {
-	out := &service.DraftPlan{Worker: d.Name, Ready: !plan.Checks.Failed(), Resumes: plan.Resumes, Finalized: plan.Finalized != nil, Collections: len(plan.Collections), Checks: []service.DraftCheck{}}
+	out := &service.DraftPlan{Worker: d.Name, Ready: !plan.Checks.Failed(), Resumes: plan.Resumes,
+		Finalized: plan.Finalized != nil, Collections: len(plan.Collections), Checks: []service.DraftCheck{}}
 	for _, c := range plan.Collections {
 		out.Documents, out.Bytes = out.Documents+c.Docs, out.Bytes+c.Bytes
 	}
@@ -246,7 +254,8 @@ func (d *drafted) told(plan *job.Plan) *service.DraftPlan {
 		if skips == nil {
 			skips = []string{}
 		}
-		out.Checks = append(out.Checks, service.DraftCheck{Name: cut(c.Name, checkBytes), Level: string(c.Level), Message: cut(c.Message, checkBytes), Hint: cut(c.Hint, checkBytes), Skips: skips})
+		out.Checks = append(out.Checks, service.DraftCheck{Name: cut(c.Name, checkBytes), Level: string(c.Level),
+			Message: cut(c.Message, checkBytes), Hint: cut(c.Hint, checkBytes), Skips: skips})
 	}
 	return out
 }
@@ -266,7 +275,8 @@ func (d *drafted) sample(ctx context.Context, ask service.SampleAsk) (*service.D
 	if err != nil {
 		return nil, err
 	}
-	c, err := mongo.Connect(ctx, d.spec.Source, mongo.Options{AppName: lettersApp, ReadPreference: rp, ServerSelectionTimeout: reachTime})
+	c, err := mongo.Connect(ctx, d.spec.Source,
+		mongo.Options{AppName: lettersApp, ReadPreference: rp, ServerSelectionTimeout: reachTime})
 	if err != nil {
 		return nil, fmt.Errorf("source: %w", err)
 	}

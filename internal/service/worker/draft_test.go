@@ -29,8 +29,10 @@ func TestDrafts(t *testing.T) {
 	b.ok(db.CreateCollection(t.Context(), "log", options.CreateCollection().SetCapped(true).SetSizeInBytes(1<<20)))
 	b.ok(db.CreateCollection(t.Context(), hostile))
 	b.ok(db.CreateView(t.Context(), "seen", "c", bson.A{}))
-	b.ok(db.CreateCollection(t.Context(), "series", options.CreateCollection().SetTimeSeriesOptions(options.TimeSeries().SetTimeField("t"))))
-	if _, err := b.desk.InspectDraft(t.Context(), b.admin, draftOf(""), service.InspectAsk{}); code(err) != operate.Conflict || !strings.Contains(err.Error(), "no worker") {
+	b.ok(db.CreateCollection(t.Context(), "series",
+		options.CreateCollection().SetTimeSeriesOptions(options.TimeSeries().SetTimeField("t"))))
+	if _, err := b.desk.InspectDraft(t.Context(), b.admin, draftOf(""),
+		service.InspectAsk{}); code(err) != operate.Conflict || !strings.Contains(err.Error(), "no worker") {
 		t.Errorf("without a worker: %v", err)
 	}
 	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
@@ -44,7 +46,8 @@ func TestDrafts(t *testing.T) {
 		got, err = b.desk.InspectDraft(t.Context(), b.admin, labelled, service.InspectAsk{Search: "DRAFTS.", Limit: 100})
 	}
 	b.ok(err)
-	if got.Worker != "w2" || got.Source.Error != "" || got.Target.Error != "" || got.Source.Version == "" || len(got.Source.Members) != 1 || len(got.Databases) != 1 || got.Next != "" || got.Trouble != "" {
+	if got.Worker != "w2" || got.Source.Error != "" || got.Target.Error != "" || got.Source.Version == "" ||
+		len(got.Source.Members) != 1 || len(got.Databases) != 1 || got.Next != "" || got.Trouble != "" {
 		t.Fatalf("%+v", got)
 	}
 	kinds := map[string]string{}
@@ -54,15 +57,17 @@ func TestDrafts(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 	}
-	for name, want := range map[string]string{"c": "collection false true drafts.d", "log": "collection true false ", hostile: "collection false true drafts." + hostile,
-		"seen": "view false true drafts.seen", "series": "timeseries false true drafts.series"} {
+	for name, want := range map[string]string{"c": "collection false true drafts.d", "log": "collection true false ",
+		hostile: "collection false true drafts." + hostile,
+		"seen":  "view false true drafts.seen", "series": "timeseries false true drafts.series"} {
 		if kinds[name] != want {
 			t.Errorf("%q: %q, want %q", name, kinds[name], want)
 		}
 	}
 	var names []string
 	for after := ""; ; {
-		page, err := b.desk.InspectDraft(t.Context(), b.admin, draftOf(""), service.InspectAsk{After: after, Search: "drafts.", Limit: 2})
+		page, err := b.desk.InspectDraft(t.Context(), b.admin, draftOf(""),
+			service.InspectAsk{After: after, Search: "drafts.", Limit: 2})
 		b.ok(err)
 		for _, d := range page.Databases {
 			for _, c := range d.Collections {
@@ -80,12 +85,16 @@ func TestDrafts(t *testing.T) {
 	found, err := b.desk.InspectDraft(t.Context(), b.admin, away, service.InspectAsk{Limit: 1})
 	b.ok(err)
 	_, planErr := b.desk.PrecheckDraft(t.Context(), b.admin, away)
-	_, brokenErr := b.desk.InspectDraft(t.Context(), b.admin, service.Draft{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:BROKEN\n"}, service.InspectAsk{})
+	_, brokenErr := b.desk.InspectDraft(t.Context(), b.admin,
+		service.Draft{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:BROKEN\n"}, service.InspectAsk{})
 	said := fmt.Sprintf("%+v %v %v", found, planErr, brokenErr)
-	if found.Target.Error == "" || found.Source.Error != "" || len(found.Databases) != 1 || code(planErr) != operate.Conflict || code(brokenErr) != operate.Conflict || strings.Contains(said, "geheimnis") {
+	if found.Target.Error == "" || found.Source.Error != "" || len(found.Databases) != 1 ||
+		code(planErr) != operate.Conflict || code(brokenErr) != operate.Conflict || strings.Contains(said, "geheimnis") {
 		t.Errorf("a target that is not there: %s", said)
 	}
-	if _, err := b.desk.InspectDraft(t.Context(), b.admin, service.Draft{Name: "draft", Settings: "source: env:NONE\ntarget: env:TARGET\n"}, service.InspectAsk{}); code(err) != operate.Conflict || !strings.Contains(err.Error(), "NONE") {
+	if _, err := b.desk.InspectDraft(t.Context(), b.admin,
+		service.Draft{Name: "draft", Settings: "source: env:NONE\ntarget: env:TARGET\n"},
+		service.InspectAsk{}); code(err) != operate.Conflict || !strings.Contains(err.Error(), "NONE") {
 		t.Errorf("a secret that the worker lacks: %v", err)
 	}
 
@@ -101,7 +110,8 @@ func TestDrafts(t *testing.T) {
 	_, err = b.onTarget("drafts").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}})
 	b.ok(err)
 	p := plan("")
-	if p.Ready || len(p.Checks) == 0 || p.Checks[0].Level != "fail" || strings.Join(p.Checks[0].Skips, ",") != "on-existing: merge,on-existing: drop" {
+	if p.Ready || len(p.Checks) == 0 || p.Checks[0].Level != "fail" ||
+		strings.Join(p.Checks[0].Skips, ",") != "on-existing: merge,on-existing: drop" {
 		t.Fatalf("%+v", p)
 	}
 	for _, skip := range p.Checks[0].Skips {
@@ -114,18 +124,23 @@ func TestDrafts(t *testing.T) {
 		t.Errorf("%+v", p.Checks)
 	}
 
-	mapped := draftOf(`fields: ['drafts.c={"rename": {"text": "body"}}']` + "\n" + `filter: ['drafts.c={"_id": {"$gte": 0}}']` + "\n")
+	mapped := draftOf(`fields: ['drafts.c={"rename": {"text": "body"}}']` + "\n" +
+		`filter: ['drafts.c={"_id": {"$gte": 0}}']` + "\n")
 	s, err := b.desk.SampleDraft(t.Context(), b.admin, mapped, service.SampleAsk{NS: "drafts.c", Docs: 3})
 	b.ok(err)
-	if len(s.Documents) != 3 || !s.Documents[0].Changed || !json.Valid(s.Documents[0].After) || !strings.Contains(string(s.Documents[0].Before), `"text"`) || !strings.Contains(string(s.Documents[0].After), `"body"`) {
+	if len(s.Documents) != 3 || !s.Documents[0].Changed || !json.Valid(s.Documents[0].After) ||
+		!strings.Contains(string(s.Documents[0].Before), `"text"`) ||
+		!strings.Contains(string(s.Documents[0].After), `"body"`) {
 		t.Errorf("%+v", s)
 	}
-	left, err := b.desk.SampleDraft(t.Context(), b.admin, draftOf(`filter: ['drafts.c={"_id": {"$lt": 0}}']`+"\n"), service.SampleAsk{NS: "drafts.c", Docs: 1})
+	left, err := b.desk.SampleDraft(t.Context(), b.admin, draftOf(`filter: ['drafts.c={"_id": {"$lt": 0}}']`+"\n"),
+		service.SampleAsk{NS: "drafts.c", Docs: 1})
 	if b.ok(err); string(left.Documents[0].After) != "null" || left.Target == "" {
 		t.Errorf("left out: %+v", left)
 	}
 	for range 20 {
-		_, err := db.Collection("large").InsertOne(t.Context(), bson.D{{Key: "pad", Value: strings.Repeat("<\u202e", 12_000)}})
+		_, err := db.Collection("large").InsertOne(t.Context(),
+			bson.D{{Key: "pad", Value: strings.Repeat("<\u202e", 12_000)}})
 		b.ok(err)
 	}
 	large, err := b.desk.SampleDraft(t.Context(), b.admin, draftOf(""), service.SampleAsk{NS: "drafts.large", Docs: 20})
@@ -133,14 +148,17 @@ func TestDrafts(t *testing.T) {
 		t.Errorf("large documents: %d, cut %v", len(large.Documents), large.Cut)
 	}
 	for _, bad := range []string{"", "drafts", ".c", "drafts.", "a.b\x00"} {
-		if _, err := b.desk.SampleDraft(t.Context(), b.admin, draftOf(""), service.SampleAsk{NS: bad}); code(err) != operate.Invalid {
+		if _, err := b.desk.SampleDraft(t.Context(), b.admin, draftOf(""),
+			service.SampleAsk{NS: bad}); code(err) != operate.Invalid {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
-	if _, err := b.desk.SampleDraft(t.Context(), &service.Caller{Name: "otto", Role: service.Operator}, draftOf(""), service.SampleAsk{NS: "drafts.c"}); code(err) != operate.Forbidden {
+	if _, err := b.desk.SampleDraft(t.Context(), &service.Caller{Name: "otto", Role: service.Operator}, draftOf(""),
+		service.SampleAsk{NS: "drafts.c"}); code(err) != operate.Forbidden {
 		t.Errorf("an operator: %v", err)
 	}
-	if _, err := b.desk.PrecheckDraft(t.Context(), &service.Caller{Name: "some", Role: service.Admin, Jobs: []string{"shop-*"}}, draftOf("")); code(err) != operate.NotFound {
+	if _, err := b.desk.PrecheckDraft(t.Context(), &service.Caller{Name: "some", Role: service.Admin,
+		Jobs: []string{"shop-*"}}, draftOf("")); code(err) != operate.NotFound {
 		t.Errorf("a name of others: %v", err)
 	}
 	trail, err := b.desk.Trail(t.Context(), b.admin, "draft", 0, 100)
@@ -157,7 +175,8 @@ func TestDrafts(t *testing.T) {
 	if len(trail) != 4 || refused != 1 {
 		t.Errorf("%d entries, %d refused", len(trail), refused)
 	}
-	dbs, err := b.onTarget("drafts").Database().Client().ListDatabaseNames(context.Background(), bson.D{{Key: "name", Value: "millrace"}})
+	dbs, err := b.onTarget("drafts").Database().Client().
+		ListDatabaseNames(context.Background(), bson.D{{Key: "name", Value: "millrace"}})
 	if b.ok(err); len(dbs) != 0 {
 		t.Errorf("the target has %v", dbs)
 	}

@@ -34,7 +34,8 @@ func TestFiguresByShard(t *testing.T) {
 	b.source, err = driver.Connect(options.Client().ApplyURI(from.URI()))
 	b.ok(err)
 	t.Cleanup(func() { _ = b.source.Disconnect(context.Background()) })
-	b.nats, err = hub.Embed(ctx, hub.EmbedOptions{Dir: t.TempDir(), Host: "127.0.0.1", Port: -1, Token: "sesame, open up", Log: b.log("nats")})
+	b.nats, err = hub.Embed(ctx, hub.EmbedOptions{Dir: t.TempDir(), Host: "127.0.0.1", Port: -1, Token: "sesame, open up",
+		Log: b.log("nats")})
 	b.ok(err)
 	t.Cleanup(b.nats.Close)
 	h, v := b.connect(b.nats.Address())
@@ -64,9 +65,11 @@ func TestFiguresByShard(t *testing.T) {
 	// counted once, whatever is read again
 	all := b.until("split", "what was read of both shards", func(j *service.Job) bool {
 		s := j.Report.Status
-		return s != nil && len(s.Shards) == 2 && s.Follow.Operations >= 70 && s.Follow.LagSeconds == 0 && s.Shards[0].LagSeconds >= 0 && s.Shards[1].WindowSeconds >= 0
+		return s != nil && len(s.Shards) == 2 && s.Follow.Operations >= 70 && s.Follow.LagSeconds == 0 &&
+			s.Shards[0].LagSeconds >= 0 && s.Shards[1].WindowSeconds >= 0
 	}).Report.Status
-	if s := all.Shards; s[0].Shard != names[0] || s[0].Docs != 300 || s[1].Docs != 700 || s[0].Changes < 20 || s[1].Changes < 50 || s[1].Bytes < 70_000 || s[0].ChangeBytes < 2000 {
+	if s := all.Shards; s[0].Shard != names[0] || s[0].Docs != 300 || s[1].Docs != 700 || s[0].Changes < 20 ||
+		s[1].Changes < 50 || s[1].Bytes < 70_000 || s[0].ChangeBytes < 2000 {
 		t.Errorf("%+v", s)
 	}
 	if r := all.Routers; len(r) != 2 || r[0].Commands == 0 || r[1].Commands == 0 || r[0].Bytes+r[1].Bytes < 100_000 {
@@ -85,12 +88,14 @@ func TestFiguresByShard(t *testing.T) {
 		held := j.Report.Status.Follow.Holding
 		return held != nil && held.Seconds > 2
 	}).Report
-	if held := waits.Status.Follow.Holding; held.Shard != names[1] || waits.At.Sub(held.Since).Seconds() < held.Seconds-0.5 {
+	if held := waits.Status.Follow.Holding; held.Shard != names[1] ||
+		waits.At.Sub(held.Since).Seconds() < held.Seconds-0.5 {
 		t.Errorf("%+v at %s", held, waits.At)
 	}
 	b.ok(syscall.Kill(late, syscall.SIGCONT))
 	b.until("split", "what came meanwhile", func(j *service.Job) bool {
-		return j.Report.Status != nil && (j.Report.Status.Follow.Holding == nil || j.Report.Status.Follow.Holding.Seconds < 2) && j.Report.Status.Follow.Operations >= 71
+		return j.Report.Status != nil && (j.Report.Status.Follow.Holding == nil ||
+			j.Report.Status.Follow.Holding.Seconds < 2) && j.Report.Status.Follow.Operations >= 71
 	})
 	b.figuresOver("split", names)
 }
@@ -99,9 +104,10 @@ func TestFiguresByShard(t *testing.T) {
 func (b *bed) work(source, target string, every time.Duration) {
 	b.Helper()
 	h, v := b.connect(b.nats.Address())
-	w := worker.New(worker.Options{Name: "w", Hub: h, View: v, Log: b.log("w"), SpoolDir: b.TempDir(), PointEvery: every, Resolve: func(ref string) (string, error) {
-		return map[string]string{"env:SOURCE": source, "env:TARGET": target}[ref], nil
-	}})
+	w := worker.New(worker.Options{Name: "w", Hub: h, View: v, Log: b.log("w"), SpoolDir: b.TempDir(), PointEvery: every,
+		Resolve: func(ref string) (string, error) {
+			return map[string]string{"env:SOURCE": source, "env:TARGET": target}[ref], nil
+		}})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()
@@ -112,14 +118,17 @@ func (b *bed) work(source, target string, every time.Duration) {
 func (b *bed) figuresOver(name string, shards []string) {
 	b.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		got, err := b.desk.Points(b.Context(), b.admin, name, time.Now().Add(-time.Hour), time.Now().Add(time.Minute), time.Hour)
+		got, err := b.desk.Points(b.Context(), b.admin, name,
+			service.Period{From: time.Now().Add(-time.Hour), To: time.Now().Add(time.Minute)}, time.Hour)
 		b.ok(err)
 		var all service.Point
 		for i := range got.Points {
 			all.Merge(&got.Points[i].Point)
 		}
-		if len(all.Shards) == 2 && len(all.Routers) == 2 && all.Shards[0].Docs.Sum == 300 && all.Shards[1].Docs.Sum == 700 && all.Shards[1].Shard == shards[1] &&
-			all.Shards[1].Changes.Sum >= 50 && all.Shards[1].Lag.Known() && all.Shards[0].Window.Known() && all.Routers[0].Bytes.Sum > 0 && all.Routers[1].Commands.Sum > 0 {
+		if len(all.Shards) == 2 && len(all.Routers) == 2 && all.Shards[0].Docs.Sum == 300 && all.Shards[1].Docs.Sum == 700 &&
+			all.Shards[1].Shard == shards[1] &&
+			all.Shards[1].Changes.Sum >= 50 && all.Shards[1].Lag.Known() && all.Shards[0].Window.Known() &&
+			all.Routers[0].Bytes.Sum > 0 && all.Routers[1].Commands.Sum > 0 {
 			return
 		}
 		if time.Now().After(end) {

@@ -52,7 +52,8 @@ func (c *collector) take(d verify.Difference, source, target [][]byte) {
 		c.leftOut++
 		return
 	}
-	out := service.DocumentDifference{NS: d.NS, TargetNS: d.TargetNS, UUID: service.UUIDText(d.UUID), ID: cut(d.ID.String(), idBytes), Kind: string(d.Kind), Fields: []string{}}
+	out := service.DocumentDifference{NS: d.NS, TargetNS: d.TargetNS, UUID: service.UUIDText(d.UUID),
+		ID: cut(d.ID.String(), idBytes), Kind: string(d.Kind), Fields: []string{}}
 	if len(source) == 1 && len(target) == 1 {
 		out.Fields = differing(source[0], target[0])
 	}
@@ -98,16 +99,20 @@ func (c *collector) side(d *service.DocumentDifference, docs [][]byte, masked []
 
 // findings are what is stored.
 func (c *collector) findings(r *verify.Report) *service.Findings {
-	f := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: c.kept, DifferencesLeftOut: c.leftOut, Schema: []service.SchemaDifference{},
+	f := &service.Findings{Collections: []service.VerifiedCollection{}, Differences: c.kept, DifferencesLeftOut: c.leftOut,
+		Schema:   []service.SchemaDifference{},
 		Expected: len(r.Expected), WithValues: c.values}
-	slices.SortStableFunc(r.Collections, func(a, b verify.Collection) int { return int(min(b.Differences, 1) - min(a.Differences, 1)) }) // those that differ first
+	// those that differ first
+	slices.SortStableFunc(r.Collections,
+		func(a, b verify.Collection) int { return int(min(b.Differences, 1) - min(a.Differences, 1)) })
 	room := collectionsBytes
 	for i := range r.Collections {
 		one := &r.Collections[i]
 		if one.Skipped != nil || one.Unmapped > 0 {
 			f.Expected++
 		}
-		out := service.VerifiedCollection{NS: one.NS, TargetNS: one.TargetNS, SourceDocs: one.SourceDocs, TargetDocs: one.TargetDocs, Bytes: one.SourceBytes,
+		out := service.VerifiedCollection{NS: one.NS, TargetNS: one.TargetNS, SourceDocs: one.SourceDocs,
+			TargetDocs: one.TargetDocs, Bytes: one.SourceBytes,
 			Rechecked: one.Rechecked, Settled: one.Settled, Differences: one.Differences}
 		if !fits(&room, out) {
 			f.CollectionsLeftOut++
@@ -191,7 +196,8 @@ func sideText(doc []byte, fields []string) (text string, whole bool) {
 	if whole && len(text) <= sideBytes {
 		return text, true
 	}
-	text, _ = fieldsText(doc, func(name string) bool { return name == "_id" || slices.Contains(fields, cut(name, nameBytes)) })
+	text,
+		_ = fieldsText(doc, func(name string) bool { return name == "_id" || slices.Contains(fields, cut(name, nameBytes)) })
 	return text, false
 }
 

@@ -22,7 +22,8 @@ func (h *jobLog) Enabled(_ context.Context, l slog.Level) bool { return l >= slo
 
 // Handle implements slog.Handler.
 func (h *jobLog) Handle(_ context.Context, line slog.Record) error {
-	e := &service.Entry{At: line.Time.UTC(), Kind: service.KindLog, Level: levelName(line.Level), Text: line.Message, Fields: slices.Clone(h.fields)}
+	e := &service.Entry{At: line.Time.UTC(), Kind: service.KindLog, Level: levelName(line.Level), Text: line.Message,
+		Fields: slices.Clone(h.fields)}
 	line.Attrs(func(a slog.Attr) bool {
 		e.Fields = addField(e.Fields, h.group, a)
 		return len(e.Fields) < maxFields

@@ -138,8 +138,10 @@ func (l *lettersOf) chosen() deadletter.Filter {
 }
 
 func letterOf(s *deadletter.Summary) service.Letter {
-	return service.Letter{ID: s.ID, NS: s.NS, Document: cut(s.Document, textBytes), State: s.State, Cause: s.Cause, Reason: cut(s.Reason, textBytes), Index: cut(s.Index, textBytes),
-		Position: s.Position, Time: s.Time.UTC(), Updated: s.Updated.UTC(), Settled: cut(s.Settled, textBytes), Bytes: s.Bytes}
+	return service.Letter{ID: s.ID, NS: s.NS, Document: cut(s.Document, textBytes), State: s.State, Cause: s.Cause,
+		Reason: cut(s.Reason, textBytes), Index: cut(s.Index, textBytes),
+		Position: s.Position, Time: s.Time.UTC(), Updated: s.Updated.UTC(), Settled: cut(s.Settled, textBytes),
+		Bytes: s.Bytes}
 }
 
 // errEnough ends a look at letters.
@@ -180,7 +182,8 @@ func (l *lettersOf) one(ctx context.Context) (*service.WholeLetter, error) {
 	case found == nil:
 		return nil, l.missing()
 	}
-	return &service.WholeLetter{Letter: letterOf(&found.Summary), Whole: asJSON(found.Doc), SameID: asJSON(found.Same), Other: asJSON(found.Holder)}, nil
+	return &service.WholeLetter{Letter: letterOf(&found.Summary), Whole: asJSON(found.Doc), SameID: asJSON(found.Same),
+		Other: asJSON(found.Holder)}, nil
 }
 
 func (l *lettersOf) missing() error {
@@ -295,7 +298,8 @@ func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.Le
 
 // inBackground does something about the letters of a job; ok is false where that is
 // done already.
-func (w *Worker) inBackground(life context.Context, job string, do func(context.Context) error) (ended <-chan error, ok bool) {
+func (w *Worker) inBackground(life context.Context, job string, do func(context.Context) error) (ended <-chan error,
+	ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.retrying[job] {
@@ -334,7 +338,8 @@ func (l *lettersOf) way(target string) (func(context.Context) error, error) {
 	}
 	switch {
 	case j != nil && state == service.Paused:
-		return nil, notNow{mongo.WithHint(fmt.Errorf("job %s is paused", l.job), "resume it: that tries all open dead letters")}
+		return nil,
+			notNow{mongo.WithHint(fmt.Errorf("job %s is paused", l.job), "resume it: that tries all open dead letters")}
 	case j != nil && l.filter.ID != "":
 		return func(ctx context.Context) error { return j.RetryLetter(ctx, l.filter.ID) }, nil
 	case j != nil:

@@ -33,8 +33,9 @@ func (m *meter) look(s *job.Status, done job.Done, end bool) *service.Point {
 	// Its end is as much later as time has passed, also where the wall clock was set meanwhile.
 	p := &service.Point{From: m.at.UTC(), To: m.at.Add(now.Sub(m.at)).UTC(), Seconds: n,
 		Docs: service.NewAmount(done.Docs-m.done.Docs, n), Bytes: service.NewAmount(done.Bytes-m.done.Bytes, n),
-		Operations: service.NewAmount(done.Operations-m.done.Operations, n), AppliedBytes: service.NewAmount(done.AppliedBytes-m.done.AppliedBytes, n),
-		Lag: service.NewRange(s.Follow.LagSeconds, n), Window: service.NewRange(s.Follow.WindowSeconds, n),
+		Operations:   service.NewAmount(done.Operations-m.done.Operations, n),
+		AppliedBytes: service.NewAmount(done.AppliedBytes-m.done.AppliedBytes, n),
+		Lag:          service.NewRange(s.Follow.LagSeconds, n), Window: service.NewRange(s.Follow.WindowSeconds, n),
 		CPU: service.NewRange(100*max(use.CPUSeconds-m.cpu, 0)/n, n), Memory: service.NewRange(float64(use.Resident), n)}
 	p.Shards, p.Routers = m.shards(s.Shards, done.Shards, n), m.routers(done.Routers, n)
 	m.at, m.done, m.cpu = now, done, use.CPUSeconds
@@ -50,7 +51,8 @@ func (m *meter) shards(now []job.ShardStatus, done []job.ShardDone, seconds floa
 		}
 		p := service.ShardPoint{Shard: d.Shard, Seconds: seconds,
 			Docs: service.NewAmount(d.Docs-was.Docs, seconds), Bytes: service.NewAmount(d.Bytes-was.Bytes, seconds),
-			Changes: service.NewAmount(d.Changes-was.Changes, seconds), ChangeBytes: service.NewAmount(d.ChangeBytes-was.ChangeBytes, seconds)}
+			Changes:     service.NewAmount(d.Changes-was.Changes, seconds),
+			ChangeBytes: service.NewAmount(d.ChangeBytes-was.ChangeBytes, seconds)}
 		if i := slices.IndexFunc(now, func(o job.ShardStatus) bool { return o.Shard == d.Shard }); i >= 0 {
 			p.Lag, p.Window = service.NewRange(now[i].LagSeconds, seconds), service.NewRange(now[i].WindowSeconds, seconds)
 		}

@@ -34,7 +34,8 @@ func newNotices(to *recorder, before *job.Status) *notices {
 
 // look tells what is new.
 func (n *notices) look(s *job.Status) {
-	for _, phase := range []job.Phase{job.PhaseCopying, job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing, job.PhaseFinalizing} {
+	for _, phase := range []job.Phase{job.PhaseCopying, job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing,
+		job.PhaseFinalizing} {
 		if _, passed := s.PhaseSeconds[phase]; passed && !n.told[phase] {
 			n.phase(phase, s)
 		}
@@ -44,7 +45,8 @@ func (n *notices) look(s *job.Status) {
 		n.to.event(slog.LevelInfo, map[bool]string{true: "paused", false: "resumed"}[s.Paused])
 	}
 	if now := service.Refused(s); now > n.conflicts && time.Since(n.last) >= conflictsEvery {
-		n.to.event(slog.LevelWarn, fmt.Sprintf("conflict: the target refused %d documents more, which are kept as dead letters", now-n.conflicts), service.Field{Name: "dead letters", Value: s.Conflicts.Text()})
+		n.to.event(slog.LevelWarn, fmt.Sprintf("conflict: the target refused %d documents more, which are kept as dead "+
+			"letters", now-n.conflicts), service.Field{Name: "dead letters", Value: s.Conflicts.Text()})
 		n.conflicts, n.last = now, time.Now()
 	}
 }
@@ -53,9 +55,11 @@ func (n *notices) phase(phase job.Phase, s *job.Status) {
 	n.told[phase] = true
 	if phase != job.PhaseCopying && n.told[job.PhaseCopying] && !n.told[""] {
 		n.told[""] = true
-		n.to.event(slog.LevelInfo, fmt.Sprintf("the copy has ended: %d documents, %s", s.Copy.Docs, format.Size(float64(s.Copy.Bytes))))
+		n.to.event(slog.LevelInfo, fmt.Sprintf("the copy has ended: %d documents, %s", s.Copy.Docs,
+			shown.Size(float64(s.Copy.Bytes))))
 	}
-	text := map[job.Phase]string{job.PhaseCopying: "the copy has begun", job.PhaseIndexing: "indexes are built", job.PhaseOverlap: "changes made during the copy are applied",
+	text := map[job.Phase]string{job.PhaseCopying: "the copy has begun", job.PhaseIndexing: "indexes are built",
+		job.PhaseOverlap:   "changes made during the copy are applied",
 		job.PhaseFollowing: "it follows", job.PhaseFinalizing: "it finalizes"}[phase]
 	n.to.event(slog.LevelInfo, text)
 }
@@ -69,7 +73,8 @@ func (n *notices) wish(was, now *service.Wish) {
 		n.to.event(slog.LevelInfo, fmt.Sprintf("loads changed: source %s, target %s", l.Source, l.Target))
 	}
 	if was.Finalize != now.Finalize {
-		n.to.event(slog.LevelInfo, map[bool]string{true: "it is to finalize as soon as it follows", false: "the wish to finalize was taken back"}[now.Finalize])
+		n.to.event(slog.LevelInfo, map[bool]string{true: "it is to finalize as soon as it follows",
+			false: "the wish to finalize was taken back"}[now.Finalize])
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 // there is none.
 func (w *Worker) verifyLender(rests map[string]rest) *service.Verification {
 	for _, v := range w.View.OpenVerifications() {
-		if v.State() != service.VerifyRunning || v.Report.Lendable == 0 || v.Lease.Worker == w.Name || rests[v.Lease.Run].waits() {
+		if v.State() != service.VerifyRunning || v.Report.Lendable == 0 || v.Lease.Worker == w.Name ||
+			rests[v.Lease.Run].waits() {
 			continue
 		}
 		if j := w.View.Job(v.Wish.Job); j != nil && j.Definition.Fits(w.Labels) {
@@ -37,7 +38,8 @@ func (w *Worker) readFor(ctx context.Context, v *service.Verification) error {
 		return err
 	}
 	log.Info("reading parts of another worker's verification")
-	spec := verify.Spec{Source: s.Source, Target: s.Target, AllowShard: s.AllowShard, Rules: s.Rules, Options: verify.Options{MaxBufferedBytes: checkMemory, Log: log}}
+	spec := verify.Spec{Source: s.Source, Target: s.Target, AllowShard: s.AllowShard, Rules: s.Rules,
+		Options: verify.Options{MaxBufferedBytes: checkMemory, Log: log}}
 	err = verify.Borrow(ctx, spec, w.Name, w.Version, func(ctx context.Context, request []byte) ([]byte, error) {
 		return w.Hub.Borrow(ctx, v.Lease.Run, request)
 	})

@@ -34,16 +34,16 @@ type records interface {
 	AddEntry(ctx context.Context, uid, id string, e *service.Entry) error
 	AddPoint(ctx context.Context, uid, id string, every time.Duration, p *service.Point) error
 	LastPoint(ctx context.Context, uid string, every time.Duration) (*service.Point, error)
-	PointsOf(ctx context.Context, uid string, every time.Duration, from, to time.Time, each func(*service.Point)) error
+	PointsOf(ctx context.Context, uid string, every time.Duration, in service.Period, each func(*service.Point)) error
 }
 
 // recorder writes a job's points and entries to the store, in their order. Whoever hands
 // one in does not wait: what the store does not take in time is kept in a queue, whose
 // oldest make room. A recorder is safe for concurrent use.
 type recorder struct {
-	to               records
-	uid, run, worker string
-	log              *slog.Logger // not the one that writes here
+	to  records
+	log *slog.Logger // not the one that writes here
+	runOf
 
 	mu     sync.Mutex
 	queue  []record
@@ -59,6 +59,9 @@ type recorder struct {
 	cancel  context.CancelFunc
 }
 
+// runOf is what a worker does with a job of a definition.
+type runOf struct{ uid, run, worker string }
+
 // record is a point or an entry.
 type record struct {
 	point *service.Point
@@ -67,8 +70,8 @@ type record struct {
 }
 
 // newRecorder makes one that writes points of spans, the shortest of which comes first.
-func newRecorder(to records, uid, run, worker string, spans []time.Duration, log *slog.Logger) *recorder {
-	r := &recorder{to: to, uid: uid, run: run, worker: worker, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
+func newRecorder(to records, of runOf, spans []time.Duration, log *slog.Logger) *recorder {
+	r := &recorder{to: to, runOf: of, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	for _, every := range spans[1:] {
 		r.rollers = append(r.rollers, &roller{every: every})
 	}
@@ -112,7 +115,8 @@ func (r *recorder) hide(secret string) {
 
 // event notes that something has happened.
 func (r *recorder) event(level slog.Level, text string, fields ...service.Field) {
-	r.entry(&service.Entry{At: time.Now().UTC(), Kind: service.KindEvent, Level: levelName(level), Text: text, Fields: fields})
+	r.entry(&service.Entry{At: time.Now().UTC(), Kind: service.KindEvent, Level: levelName(level), Text: text,
+		Fields: fields})
 }
 
 func levelName(l slog.Level) string {
@@ -271,16 +275,18 @@ func (r *recorder) catchUp(ctx context.Context) error {
 		}
 		var ended []*service.Point
 		o.clear()
-		err = r.to.PointsOf(ctx, r.uid, service.PointEvery, from, now.Add(time.Hour), func(p *service.Point) {
-			if done := o.add(p); done != nil {
-				ended = append(ended, done)
-			}
-		})
+		err = r.to.PointsOf(ctx, r.uid, service.PointEvery, service.Period{From: from, To: now.Add(time.Hour)},
+			func(p *service.Point) {
+				if done := o.add(p); done != nil {
+					ended = append(ended, done)
+				}
+			})
 		if err != nil {
 			return err
 		}
 		for _, p := range ended {
-			if err := r.to.AddPoint(ctx, r.uid, fmt.Sprintf("%s-%s-%d", r.run, o.every, p.From.UnixMilli()), o.every, p); err != nil {
+			if err := r.to.AddPoint(ctx, r.uid, fmt.Sprintf("%s-%s-%d", r.run, o.every, p.From.UnixMilli()), o.every,
+				p); err != nil {
 				return err
 			}
 		}

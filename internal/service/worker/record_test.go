@@ -63,10 +63,11 @@ func (k *keep) LastPoint(_ context.Context, _ string, every time.Duration) (last
 	return last, err
 }
 
-func (k *keep) PointsOf(_ context.Context, _ string, every time.Duration, from, _ time.Time, each func(*service.Point)) error {
+func (k *keep) PointsOf(_ context.Context, _ string, every time.Duration, in service.Period,
+	each func(*service.Point)) error {
 	return k.do(func() {
 		for _, p := range k.points[every] {
-			if !p.From.Before(from) {
+			if !p.From.Before(in.From) {
 				each(&p)
 			}
 		}
@@ -79,7 +80,7 @@ func lengths() []time.Duration { return []time.Duration{service.PointEvery, time
 // the queue is counted, and the newest is written later.
 func TestRecorderAway(t *testing.T) {
 	k := newKeep()
-	r := newRecorder(k, "u", "r", "w", lengths(), slog.New(slog.DiscardHandler))
+	r := newRecorder(k, runOf{"u", "r", "w"}, lengths(), slog.New(slog.DiscardHandler))
 	r.start(t.Context())
 	r.event(slog.LevelInfo, "first")
 	for { // until it is written: the queue is empty then
@@ -110,7 +111,8 @@ func TestRecorderAway(t *testing.T) {
 	for _, e := range k.entries {
 		lost += e.Lost
 	}
-	if got := int64(len(k.entries)) - 1 + lost; got != n || lost < n/2 || len(last.Fields) != 1 || last.Fields[0].Value != fmt.Sprint(n-1) || last.Kind != service.KindLog {
+	if got := int64(len(k.entries)) - 1 + lost; got != n || lost < n/2 || len(last.Fields) != 1 ||
+		last.Fields[0].Value != fmt.Sprint(n-1) || last.Kind != service.KindLog {
 		t.Errorf("%d entries, %d lost, the last %+v", len(k.entries), lost, last.Fields)
 	}
 	r.event(slog.LevelInfo, "late") // nothing hangs
@@ -120,7 +122,7 @@ func TestRecorderAway(t *testing.T) {
 func TestRecorderEnds(t *testing.T) {
 	k := newKeep()
 	k.set(true)
-	r := newRecorder(k, "u", "r", "w", lengths(), slog.New(slog.DiscardHandler))
+	r := newRecorder(k, runOf{"u", "r", "w"}, lengths(), slog.New(slog.DiscardHandler))
 	r.start(t.Context())
 	r.event(slog.LevelInfo, "never")
 	r.close()
@@ -132,14 +134,15 @@ func TestRecorderEnds(t *testing.T) {
 // TestRecorderSafe: entries show no secret and no endless text.
 func TestRecorderSafe(t *testing.T) {
 	k := newKeep()
-	r := newRecorder(k, "u", "r", "w", lengths(), slog.New(slog.DiscardHandler))
+	r := newRecorder(k, runOf{"u", "r", "w"}, lengths(), slog.New(slog.DiscardHandler))
 	r.hide("mongodb://ada:p%40ss-word@a:1,b:2/?replicaSet=rs")
 	r.hide("a key of a mask\n")
 	r.hide("")
 	r.hide("a")
 	r.start(t.Context())
 	log := slog.New(&jobLog{to: r}).With("side", "source").WithGroup("of")
-	log.Error("reach mongodb://ada:p%40ss-word@a:1,b:2/?replicaSet=rs", "error", errors.New("p@ss-word is wrong"), slog.Group("g", "k", "p%40ss-word, a key of a mask"), "bad", "\xff")
+	log.Error("reach mongodb://ada:p%40ss-word@a:1,b:2/?replicaSet=rs", "error", errors.New("p@ss-word is wrong"),
+		slog.Group("g", "k", "p%40ss-word, a key of a mask"), "bad", "\xff")
 	log.Warn(strings.Repeat("\x00", 5000), "a", strings.Repeat("\x01", 5000))
 	log.Debug("no")
 	r.close()
@@ -153,7 +156,9 @@ func TestRecorderSafe(t *testing.T) {
 		}
 	}
 	e := k.entries[0]
-	if e.Level != "error" || !strings.HasPrefix(e.Text, "reach mongodb://a:1,b:2") || e.Worker != "w" || len(e.Fields) != 4 || e.Fields[0] != (service.Field{Name: "side", Value: "source"}) || e.Fields[2].Name != "of.g.k" || e.Fields[3].Value != "\ufffd" {
+	if e.Level != "error" || !strings.HasPrefix(e.Text, "reach mongodb://a:1,b:2") || e.Worker != "w" ||
+		len(e.Fields) != 4 || e.Fields[0] != (service.Field{Name: "side", Value: "source"}) || e.Fields[2].Name != "of.g.k" ||
+		e.Fields[3].Value != "\ufffd" {
 		t.Errorf("%+v", e)
 	}
 	if e = k.entries[1]; r.fit(&e) > service.MaxEntry {
@@ -168,10 +173,11 @@ func TestRecorderRolls(t *testing.T) {
 	begin := time.Now().UTC().Truncate(time.Hour).Add(-2 * time.Hour)
 	point := func(i int) *service.Point {
 		at := begin.Add(time.Duration(i) * service.PointEvery)
-		return &service.Point{From: at, To: at.Add(service.PointEvery), Seconds: 10, Docs: service.NewAmount(1, 10), Lag: service.NewRange(float64(i), 10)}
+		return &service.Point{From: at, To: at.Add(service.PointEvery), Seconds: 10, Docs: service.NewAmount(1, 10),
+			Lag: service.NewRange(float64(i), 10)}
 	}
 	one := func(run string, from, to int, end func(*recorder)) {
-		r := newRecorder(k, "u", run, "w", lengths(), slog.New(slog.DiscardHandler))
+		r := newRecorder(k, runOf{"u", run, "w"}, lengths(), slog.New(slog.DiscardHandler))
 		r.start(t.Context())
 		for i := from; i < to; i++ {
 			r.point(point(i))
@@ -197,7 +203,8 @@ func TestRecorderRolls(t *testing.T) {
 	total, seconds := int64(0), 0.0
 	for _, p := range k.points[time.Minute] {
 		total, seconds = total+p.Docs.Sum, seconds+p.Seconds
-		if p.To.Sub(p.From) > time.Minute || p.From.Truncate(time.Minute) != p.To.Add(-time.Nanosecond).Truncate(time.Minute) {
+		if p.To.Sub(p.From) > time.Minute || p.From.Truncate(time.Minute) != p.To.Add(-time.Nanosecond).
+			Truncate(time.Minute) {
 			t.Errorf("%s to %s", p.From, p.To)
 		}
 	}

@@ -37,7 +37,8 @@ func notRepairing(j *service.Job) error {
 		return errFinalized
 	case service.Failed:
 		const then = "resume the job, then ask for the repair again"
-		return mongo.WithHint(fmt.Errorf("the job has failed, and a failed job repairs nothing: %s", j.Report.Error), strings.TrimPrefix(j.Report.Hint+"; "+then, "; "))
+		return mongo.WithHint(fmt.Errorf("the job has failed, and a failed job repairs nothing: %s", j.Report.Error),
+			strings.TrimPrefix(j.Report.Hint+"; "+then, "; "))
 	}
 	return nil
 }
@@ -107,7 +108,8 @@ func (r *repair) run() error {
 		}
 		return r.leave()
 	}
-	u.record.event(slog.LevelWarn, fmt.Sprintf("%d documents of the target are to be repaired, as %s has asked (verification %s)", len(r.docs), r.wish.CreatedBy, r.wish.ID))
+	u.record.event(slog.LevelWarn, fmt.Sprintf("%d documents of the target are to be repaired, as %s has asked "+
+		"(verification %s)", len(r.docs), r.wish.CreatedBy, r.wish.ID))
 	for before := len(r.list) + 1; ; {
 		err := u.repair(r)
 		if errors.Is(err, job.ErrEnded) {
@@ -127,7 +129,8 @@ func (r *repair) run() error {
 		}
 	}
 	p := progressOf(r.present())
-	u.record.event(slog.LevelWarn, fmt.Sprintf("documents of the target were repaired: %d written, %d deleted, %d were the same, %d refused", p.Written, p.Deleted, p.Same, p.Refused))
+	u.record.event(slog.LevelWarn, fmt.Sprintf("documents of the target were repaired: %d written, %d deleted, %d were "+
+		"the same, %d refused", p.Written, p.Deleted, p.Same, p.Refused))
 	return nil
 }
 
@@ -189,7 +192,8 @@ func (r *repair) found(f *service.Findings) {
 	var all []service.RepairedDocument
 	for i, one := range r.present() {
 		d := r.docs[i]
-		all = append(all, service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind, Outcome: string(one.Outcome), Why: cut(one.Why, detailBytes)})
+		all = append(all, service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind,
+			Outcome: string(one.Outcome), Why: cut(one.Why, detailBytes)})
 	}
 	slices.SortStableFunc(all, func(a, b service.RepairedDocument) int { // what is open still first
 		return refusedFirst(b) - refusedFirst(a)

@@ -18,7 +18,8 @@ import (
 // rename renames a collection of the source.
 func (b *bed) rename(from, to string) {
 	b.Helper()
-	b.ok(b.source.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: from}, {Key: "to", Value: to}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(b.Context(),
+		bson.D{{Key: "renameCollection", Value: from}, {Key: "to", Value: to}}).Err())
 }
 
 // value waits until a document has a field with a value.
@@ -48,7 +49,8 @@ func TestRepairOfAnotherCollection(t *testing.T) {
 	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
 	b.until("job", "following", following)
 	c := b.onTarget("names")
-	_, err := c.UpdateMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 9}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "changed"}}}})
+	_, err := c.UpdateMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 9}}}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "changed"}}}})
 	b.ok(err)
 	b.ask("job", "found", service.VerifyOptions{})
 	if _, f := b.result("job", "found", service.VerifyDifferent); len(f.Differences) != 9 {
@@ -62,14 +64,15 @@ func TestRepairOfAnotherCollection(t *testing.T) {
 	b.value(c, 8, "of", "other")
 	repair := func(id, of string, what operate.RepairWhat, want service.VerifyState) *service.Verification {
 		t.Helper()
-		_, _, err := b.desk.Repair(t.Context(), b.admin, "job", of, id, what)
+		_, _, err := b.desk.Repair(t.Context(), b.admin, "job", id, what.In(of))
 		b.ok(err)
 		v, _ := b.result("job", id, want)
 		return v
 	}
 	another := func(v *service.Verification) {
 		t.Helper()
-		if r := v.Report; !strings.Contains(r.Error, "names.c") || !strings.Contains(r.Error, "another collection") || !strings.Contains(r.Hint, "verify") {
+		if r := v.Report; !strings.Contains(r.Error, "names.c") || !strings.Contains(r.Error, "another collection") ||
+			!strings.Contains(r.Hint, "verify") {
 			t.Errorf("%q, %q", r.Error, r.Hint)
 		}
 	}
@@ -86,7 +89,8 @@ func TestRepairOfAnotherCollection(t *testing.T) {
 	}
 
 	b.ask("job", "again", service.VerifyOptions{})
-	if _, f := b.result("job", "again", service.VerifyDifferent); len(f.Differences) != 9 || f.Differences[0].NS != "names.moved" {
+	if _, f := b.result("job", "again", service.VerifyDifferent); len(f.Differences) != 9 ||
+		f.Differences[0].NS != "names.moved" {
 		t.Fatalf("%+v", f.Differences)
 	}
 	if v := repair("right", "again", operate.RepairWhat{All: true}, service.VerifySame); v.Report.Repair.Written != 9 {
@@ -105,7 +109,8 @@ func TestRepairOfFailedJob(t *testing.T) {
 	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
 	b.until("job", "following", following)
 	c := b.onTarget("fails")
-	_, err := c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "changed"}}}})
+	_, err := c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "changed"}}}})
 	b.ok(err)
 	b.ask("job", "found", service.VerifyOptions{})
 	b.result("job", "found", service.VerifyDifferent)
@@ -115,16 +120,19 @@ func TestRepairOfFailedJob(t *testing.T) {
 	_, err = b.desk.Limit(t.Context(), b.admin, "job", server.Limits{Docs: &slow})
 	b.ok(err)
 	b.insert("fails", 100, 300) // the repair waits behind them
-	_, _, err = b.desk.Repair(t.Context(), b.admin, "job", "found", "repair", operate.RepairWhat{All: true})
+	_, _, err = b.desk.Repair(t.Context(), b.admin, "job", "repair", operate.RepairWhat{Of: "found", All: true})
 	b.ok(err)
-	b.verification("job", "repair", "its beginning", func(v *service.Verification) bool { return v.State() == service.VerifyRunning })
-	_, err = b.source.Database("fails").Collection("c").InsertOne(context.WithoutCancel(t.Context()), bson.D{{Key: "_id", Value: 500}})
+	b.verification("job", "repair", "its beginning",
+		func(v *service.Verification) bool { return v.State() == service.VerifyRunning })
+	_, err = b.source.Database("fails").Collection("c").
+		InsertOne(context.WithoutCancel(t.Context()), bson.D{{Key: "_id", Value: 500}})
 	b.ok(err)
 	_, err = b.desk.Limit(t.Context(), b.admin, "job", server.Limits{Docs: &fast})
 	b.ok(err)
 	b.until("job", "its failure", func(j *service.Job) bool { return j.State() == service.Failed })
 	v, _ := b.result("job", "repair", service.VerifyFailed)
-	if !strings.Contains(v.Report.Error, "the job has failed") || !strings.Contains(v.Report.Error, "500") || v.Report.Hint == "" {
+	if !strings.Contains(v.Report.Error, "the job has failed") || !strings.Contains(v.Report.Error, "500") ||
+		v.Report.Hint == "" {
 		t.Errorf("%q, %q", v.Report.Error, v.Report.Hint)
 	}
 }

@@ -22,7 +22,8 @@ func TestTraces(t *testing.T) {
 	lab.Nightly(t)
 	b := newBed(t)
 	c := spanstest.New(t)
-	made, err := spans.Open(t.Context(), spans.Options{Endpoint: c.URL, LookupEnv: func(string) (string, bool) { return "", false }, Instance: "w1", Log: slog.New(slog.DiscardHandler)})
+	made, err := spans.Open(t.Context(), spans.Options{Endpoint: c.URL,
+		LookupEnv: func(string) (string, bool) { return "", false }, Instance: "w1", Log: slog.New(slog.DiscardHandler)})
 	b.ok(err)
 	t.Cleanup(made.Close)
 	ctx, db := t.Context(), b.source.Database("shop")
@@ -34,16 +35,21 @@ func TestTraces(t *testing.T) {
 	b.create("shop", "shop", "")
 	b.until("shop", "following", following)
 	b.ok(db.Collection("orders").Drop(ctx))
-	b.until("shop", "the drop", func(j *service.Job) bool { return following(j) && j.Report.Status.Follow.SchemaChanges > 0 })
+	b.until("shop", "the drop", func(j *service.Job) bool {
+		return following(j) &&
+			j.Report.Status.Follow.SchemaChanges > 0
+	})
 	_, _, err = b.desk.Verify(ctx, b.admin, "shop", "v1", service.VerifyOptions{})
 	b.ok(err)
 	c.Until(t, "the span of the verification", func(s *spanstest.Span) bool {
-		return s.Name == "verify job" && s.Attributes["millrace.verification"] == "v1" && s.Attributes["millrace.differences"] == "0" && !s.Failed
+		return s.Name == "verify job" && s.Attributes["millrace.verification"] == "v1" &&
+			s.Attributes["millrace.differences"] == "0" && !s.Failed
 	})
 	_, err = b.desk.Finalize(ctx, b.admin, "shop", true)
 	b.ok(err)
 	b.until("shop", "the end", func(j *service.Job) bool { return j.State() == service.Finished })
-	_, made2, err := b.desk.Create(ctx, b.admin, service.Definition{Name: "broken", Settings: "source: env:BROKEN\ntarget: env:TARGET\n"})
+	_, made2, err := b.desk.Create(ctx, b.admin,
+		service.Definition{Name: "broken", Settings: "source: env:BROKEN\ntarget: env:TARGET\n"})
 	b.ok(err)
 	if !made2 {
 		t.Fatal("not made")
@@ -125,7 +131,7 @@ func TestFinalizeToldOnce(t *testing.T) {
 	_, stop = b.worker(b.nats.Address(), worker.Options{Name: "w2"})
 	b.until("shop", "the wish, again", wanted("w2"))
 	stop() // what it logs is stored then
-	list, err := b.desk.Log(ctx, b.admin, "shop", service.KindLog, 0, 1000)
+	list, err := b.desk.Log(ctx, b.admin, "shop", service.KindLog, service.Page{Before: 0, Limit: 1000})
 	b.ok(err)
 	told := 0
 	for _, e := range list {

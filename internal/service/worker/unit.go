@@ -52,7 +52,7 @@ func (u *unit) run() {
 
 // take does what the job needs.
 func (u *unit) take() {
-	u.record = newRecorder(&u.worker.Hub.Records, u.uid, u.lease.Run, u.worker.Name, hub.Spans(), u.log)
+	u.record = newRecorder(&u.worker.Hub.Records, runOf{u.uid, u.lease.Run, u.worker.Name}, hub.Spans(), u.log)
 	u.record.start(u.ctx)
 	d, err := u.definition()
 	switch {
@@ -105,7 +105,8 @@ func (w *Worker) settings(ctx context.Context, name, uid string) (*config.Sync, 
 func read(name, text string, resolve config.Resolver) (*config.Sync, error) {
 	s, problems := config.Definition(name, text, resolve)
 	if len(problems) > 0 {
-		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems), "mend them, or give this worker what they refer to")
+		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems),
+			"mend them, or give this worker what they refer to")
 	}
 	return s, nil
 }
@@ -120,7 +121,8 @@ const leavingTime = time.Minute
 func (u *unit) afterOthers(work func() error) error {
 	for began := time.Now(); ; {
 		err := work()
-		if !errors.Is(err, state.ErrRunning) || u.ctx.Err() != nil || time.Since(began) > max(leavingTime, 4*u.worker.Hub.Lease()) {
+		if !errors.Is(err, state.ErrRunning) || u.ctx.Err() != nil ||
+			time.Since(began) > max(leavingTime, 4*u.worker.Hub.Lease()) {
 			return err
 		}
 		u.set(func(r *service.Report) {

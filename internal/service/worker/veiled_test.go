@@ -17,7 +17,8 @@ func TestVeiled(t *testing.T) {
 		t.Fatal(got, err)
 	}
 	err := d.hide(mongo.WithHint(errors.New("cannot reach "+uri+" with geheimnis x or geheimnis%20x"), "the hint"))
-	if text := err.Error(); strings.Contains(text, "geheimnis") || !strings.Contains(text, "cannot reach") || mongo.HintOf(err) != "the hint" {
+	if text := err.Error(); strings.Contains(text, "geheimnis") || !strings.Contains(text, "cannot reach") ||
+		mongo.HintOf(err) != "the hint" {
 		t.Errorf("%q, %q", text, mongo.HintOf(err))
 	}
 	if d.hide(nil) != nil {

@@ -81,7 +81,8 @@ func (w *Worker) schedule(ctx context.Context) {
 		if !due {
 			continue
 		}
-		err := w.Hub.Verifications.Create(ctx, &service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID, Options: s.Options(), Scheduled: true, CreatedAt: now, CreatedBy: "schedule"})
+		err := w.Hub.Verifications.Create(ctx, &service.VerifyWish{ID: id, Job: name, UID: j.Definition.UID,
+			Options: s.Options(), Scheduled: true, CreatedAt: now, CreatedBy: "schedule"})
 		if err != nil && !errors.Is(err, hub.ErrExists) && ctx.Err() == nil {
 			w.Log.Warn("a verification that is due cannot be asked for", "job", name, "error", err)
 		}
@@ -162,7 +163,8 @@ func (c *check) begin() bool {
 	case now.CanceledBy != "" || was != nil && was.State.Final():
 		return false
 	}
-	c.report = service.VerifyReport{Run: c.lease.Run, Worker: c.worker.Name, Attempt: 1, State: service.VerifyRunning, StartedAt: time.Now().UTC()}
+	c.report = service.VerifyReport{Run: c.lease.Run, Worker: c.worker.Name, Attempt: 1, State: service.VerifyRunning,
+		StartedAt: time.Now().UTC()}
 	if was != nil {
 		c.report.Attempt, c.report.Repair = was.Attempt+1, was.Repair // until this attempt repairs something
 	}
@@ -217,7 +219,8 @@ func (c *check) lends(loads pace.Loads) bool {
 	if j := c.worker.View.Job(c.wish.Job); j != nil && j.Definition.Wish.Loads != nil {
 		loads = *j.Definition.Wish.Loads
 	}
-	return c.wish.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100) && loads.Source != pace.Low && loads.Target != pace.Low
+	return c.wish.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100) &&
+		loads.Source != pace.Low && loads.Target != pace.Low
 }
 
 // serve has those be answered that read parts, until stop.
@@ -244,11 +247,14 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 		return spec, nil, err
 	}
 	found = newCollector(rules, !w.Options.NoValues)
-	spec = verify.Spec{Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, ShardsLeft: true, AllowShard: s.AllowShard, Rules: s.Rules, Options: verify.Options{
-		StructureOnly: s.Mode == job.ModeStructure, MaxBufferedBytes: checkMemory, RangeBytes: c.worker.RangeBytes, MaxDifferences: 1, Online: true, Log: c.log, Found: found.take,
-		Recheck:        verify.RecheckOptions{For: time.Duration(w.Options.PatienceSeconds) * time.Second, Hold: func() bool { return c.lag.why() != "" }},
-		BytesPerSecond: w.Options.BytesPerSecond,
-	}}
+	spec = verify.Spec{Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, ShardsLeft: true,
+		AllowShard: s.AllowShard, Rules: s.Rules, Options: verify.Options{
+			StructureOnly: s.Mode == job.ModeStructure, MaxBufferedBytes: checkMemory, RangeBytes: c.worker.RangeBytes,
+			MaxDifferences: 1, Online: true, Log: c.log, Found: found.take,
+			Recheck: verify.RecheckOptions{For: time.Duration(w.Options.PatienceSeconds) * time.Second,
+				Hold: func() bool { return c.lag.why() != "" }},
+			BytesPerSecond: w.Options.BytesPerSecond,
+		}}
 	if w.Options.SamplePercent > 0 && w.Options.SamplePercent < 100 {
 		spec.Share = w.Options.SamplePercent / 100
 	}
@@ -279,10 +285,12 @@ func (c *check) look() {
 	now := c.worker.View.Verification(c.wish.Job, c.wish.ID)
 	j := c.worker.View.Job(c.wish.Job)
 	switch {
-	case now != nil && now.Wish.CanceledBy != "", j != nil && (j.Definition.UID != c.wish.UID || j.Definition.Wish.Removed):
+	case now != nil && now.Wish.CanceledBy != "",
+		j != nil && (j.Definition.UID != c.wish.UID || j.Definition.Wish.Removed):
 		c.cancel(errCanceled)
 	case c.lag.waited() > maxWait:
-		c.cancel(mongo.WithHint(fmt.Errorf("%w for %s: %s", errWaited, maxWait, c.lag.why()), "have the job follow, and verify again"))
+		c.cancel(mongo.WithHint(fmt.Errorf("%w for %s: %s", errWaited, maxWait, c.lag.why()),
+			"have the job follow, and verify again"))
 	}
 }
 
@@ -300,7 +308,8 @@ func (c *check) show() {
 	if c.lender != nil {
 		c.report.Lendable, c.report.Helpers = c.lender.Waiting(), helpers(c.lender)
 	}
-	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes, Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
+	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes,
+		Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
 		Rechecking: st.Waiting, Differences: st.Differences}
 	if st.Waiting > 0 {
 		c.report.Waits = c.lag.why()
@@ -400,8 +409,10 @@ func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 		return
 	}
 	c.log.Warn("what was found could not be stored; its figures are", "error", err)
-	f = &service.Findings{CollectionsLeftOut: len(f.Collections) + f.CollectionsLeftOut, DifferencesLeftOut: int64(len(f.Differences)) + f.DifferencesLeftOut,
-		SchemaLeftOut: len(f.Schema) + f.SchemaLeftOut, Expected: f.Expected, Notes: []string{"the store had no room for what was found"}}
+	f = &service.Findings{CollectionsLeftOut: len(f.Collections) + f.CollectionsLeftOut,
+		DifferencesLeftOut: int64(len(f.Differences)) + f.DifferencesLeftOut,
+		SchemaLeftOut:      len(f.Schema) + f.SchemaLeftOut, Expected: f.Expected,
+		Notes: []string{"the store had no room for what was found"}}
 	if err := c.worker.Hub.Verifications.PutFindings(ctx, c.wish.Job, c.wish.ID, f); err != nil {
 		c.log.Debug("findings not stored", "error", err)
 	}

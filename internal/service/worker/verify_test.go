@@ -82,7 +82,8 @@ func TestVerify(t *testing.T) {
 	b.insert("clean", 0, 3000)
 	b.create("job", "clean", "")
 	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
-	if _, _, err := b.desk.Verify(t.Context(), b.admin, "job", "early", service.VerifyOptions{}); err == nil && b.desk.View.Job("job").State() != service.Running {
+	if _, _, err := b.desk.Verify(t.Context(), b.admin, "job", "early", service.VerifyOptions{}); err == nil &&
+		b.desk.View.Job("job").State() != service.Running {
 		t.Error("a job that does not follow is verified")
 	}
 	b.until("job", "following", following)
@@ -92,7 +93,8 @@ func TestVerify(t *testing.T) {
 	go func() {
 		n := 0
 		for ; writing.Err() == nil; n++ {
-			_, err := b.source.Database("clean").Collection("c").UpdateOne(context.WithoutCancel(writing), bson.D{{Key: "_id", Value: n * 7 % 3000}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
+			_, err := b.source.Database("clean").Collection("c").UpdateOne(context.WithoutCancel(writing),
+				bson.D{{Key: "_id", Value: n * 7 % 3000}}, bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}})
 			if err != nil {
 				t.Error(err)
 				break
@@ -108,7 +110,8 @@ func TestVerify(t *testing.T) {
 	}
 
 	behind := b.onTarget("clean")
-	_, err := behind.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 5}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "<b>changed</b>"}}}})
+	_, err := behind.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 5}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "<b>changed</b>"}}}})
 	b.ok(err)
 	_, err = behind.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 6}})
 	b.ok(err)
@@ -118,10 +121,12 @@ func TestVerify(t *testing.T) {
 	if _, made, err := b.desk.Verify(t.Context(), b.admin, "job", "changed", service.VerifyOptions{}); err != nil || made {
 		t.Errorf("the same once more: %v, %v", made, err)
 	}
-	if _, _, err := b.desk.Verify(t.Context(), b.admin, "job", "changed", service.VerifyOptions{SamplePercent: 3}); code(err) != operate.Exists {
+	if _, _, err := b.desk.Verify(t.Context(), b.admin, "job", "changed",
+		service.VerifyOptions{SamplePercent: 3}); code(err) != operate.Exists {
 		t.Errorf("another of the same id: %v", err)
 	}
-	if _, _, err := b.desk.Verify(t.Context(), b.admin, "job", "second", service.VerifyOptions{}); code(err) != operate.Conflict {
+	if _, _, err := b.desk.Verify(t.Context(), b.admin, "job", "second",
+		service.VerifyOptions{}); code(err) != operate.Conflict {
 		t.Errorf("a second one at a time: %v", err)
 	}
 	v, f = b.result("job", "changed", service.VerifyDifferent)
@@ -131,7 +136,8 @@ func TestVerify(t *testing.T) {
 	for _, d := range f.Differences {
 		switch d.Kind {
 		case "content":
-			if d.ID != `{"$numberInt":"5"}` || !slices.Equal(d.Fields, []string{"text"}) || !strings.Contains(d.Source, "xxxx") || !strings.Contains(d.Target, "<b>changed</b>") {
+			if d.ID != `{"$numberInt":"5"}` || !slices.Equal(d.Fields, []string{"text"}) ||
+				!strings.Contains(d.Source, "xxxx") || !strings.Contains(d.Target, "<b>changed</b>") {
 				t.Errorf("%+v", d)
 			}
 		case "missing":
@@ -180,7 +186,8 @@ func TestVerifyWaits(t *testing.T) {
 	b.ok(err)
 	b.ask("job", "v", service.VerifyOptions{PatienceSeconds: 1})
 	b.verification("job", "v", "waiting", func(v *service.Verification) bool {
-		return v.State() == service.VerifyRunning && v.Report.Progress.Rechecking == 301 && strings.Contains(v.Report.Waits, "paused")
+		return v.State() == service.VerifyRunning && v.Report.Progress.Rechecking == 301 &&
+			strings.Contains(v.Report.Waits, "paused")
 	})
 	_, err = b.desk.Resume(t.Context(), b.admin, "job")
 	b.ok(err)
@@ -193,7 +200,8 @@ func TestVerifyWaits(t *testing.T) {
 	b.ok(err)
 	b.until("job", "the pause", func(j *service.Job) bool { return j.State() == service.Paused })
 	b.ask("job", "off", service.VerifyOptions{})
-	b.verification("job", "off", "its begin", func(v *service.Verification) bool { return v.State() == service.VerifyRunning && v.Report.Waits != "" })
+	b.verification("job", "off", "its begin",
+		func(v *service.Verification) bool { return v.State() == service.VerifyRunning && v.Report.Waits != "" })
 	_, err = b.desk.CancelVerification(t.Context(), b.admin, "job", "off")
 	b.ok(err)
 	b.verification("job", "off", "its end", func(v *service.Verification) bool {
@@ -242,19 +250,25 @@ func TestVerifyLent(t *testing.T) {
 	b.worker(b.nats.Address(), worker.Options{Name: "w1", RangeBytes: 64 << 10})
 	b.until("job", "following", following)
 	b.worker(b.nats.Address(), worker.Options{Name: "w2"})
-	b.ok(b.source.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "alwaysOn"},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"find", "aggregate"}}, {Key: "appName", Value: "millrace-verify"}, {Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: 500}}}}).Err())
+	b.ok(b.source.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: "alwaysOn"},
+			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"find", "aggregate"}},
+				{Key: "appName", Value: "millrace-verify"}, {Key: "blockConnection", Value: true},
+				{Key: "blockTimeMS", Value: 500}}}}).Err())
 	target := b.onTarget("parts")
-	_, err := target.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 50}}, bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "other"}}}})
+	_, err := target.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 50}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: "other"}}}})
 	b.ok(err)
 	_, err = target.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: 19_000}})
 	b.ok(err)
 	b.ask("job", "v", service.VerifyOptions{})
 	v, f := b.result("job", "v", service.VerifyDifferent)
-	if len(f.Differences) != 2 || len(f.Collections) != 1 || f.Collections[0].SourceDocs != 20_000 || f.Collections[0].TargetDocs != 19_999 {
+	if len(f.Differences) != 2 || len(f.Collections) != 1 || f.Collections[0].SourceDocs != 20_000 ||
+		f.Collections[0].TargetDocs != 19_999 {
 		t.Errorf("%+v", f)
 	}
-	if h := v.Report.Helpers; len(h) != 1 || h[0].Worker == v.Report.Worker || h[0].Docs == 0 || h[0].Parts != 0 || v.Report.Lendable != 0 {
+	if h := v.Report.Helpers; len(h) != 1 || h[0].Worker == v.Report.Worker || h[0].Docs == 0 || h[0].Parts != 0 ||
+		v.Report.Lendable != 0 {
 		t.Errorf("helped: %+v", h)
 	}
 	_, err = b.desk.Limit(t.Context(), b.admin, "job", server.Limits{Source: new(pace.Low)})
@@ -276,7 +290,8 @@ func TestVerifySchedule(t *testing.T) {
 	b.create("job", "sched", "")
 	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
 	b.until("job", "following", following)
-	_, err := b.desk.ScheduleVerifications(t.Context(), b.admin, "job", &service.VerifySchedule{EveryHours: 8760, SamplePercent: 5, BytesPerSecond: 5_000_000})
+	_, err := b.desk.ScheduleVerifications(t.Context(), b.admin, "job",
+		&service.VerifySchedule{EveryHours: 8760, SamplePercent: 5, BytesPerSecond: 5_000_000})
 	b.ok(err)
 	scheduled := func() *service.Verification {
 		for _, v := range b.desk.View.Verifications("job") {
@@ -296,7 +311,8 @@ func TestVerifySchedule(t *testing.T) {
 		b.ask("job", id, service.VerifyOptions{SamplePercent: 1})
 		b.result("job", id, service.VerifySame)
 	}
-	b.until("job", "the oldest gone", func(*service.Job) bool { return len(b.desk.View.Verifications("job")) == service.KeptVerifications+1 })
+	b.until("job", "the oldest gone",
+		func(*service.Job) bool { return len(b.desk.View.Verifications("job")) == service.KeptVerifications+1 })
 	if scheduled() == nil || b.desk.View.Verification("job", "v0") != nil {
 		t.Error("the schedule's last is gone, or the oldest is there")
 	}
@@ -314,12 +330,16 @@ func TestVerifyMasked(t *testing.T) {
 	t.Parallel()
 	b := newBed(t)
 	coll := b.source.Database("masked").Collection("c")
-	_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}, {Key: "card", Value: "1234-source"}, {Key: "in", Value: bson.A{bson.D{{Key: "pin", Value: "9999-source"}}}}, {Key: "n", Value: 1}})
+	_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}, {Key: "card", Value: "1234-source"},
+		{Key: "in", Value: bson.A{bson.D{{Key: "pin", Value: "9999-source"}}}}, {Key: "n", Value: 1}})
 	b.ok(err)
-	b.create("job", "masked", `fields: ['masked.c={"mask": {"card": {"last": 2}, "in.pin": "null"}, "rename": {"card": "number"}}']`+"\n")
+	b.create("job", "masked",
+		`fields: ['masked.c={"mask": {"card": {"last": 2}, "in.pin": "null"}, "rename": {"card": "number"}}']`+"\n")
 	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
 	b.until("job", "following", following)
-	_, err = b.onTarget("masked").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "$set", Value: bson.D{{Key: "number", Value: "secret-a"}, {Key: "in.0.pin", Value: "secret-b"}, {Key: "n", Value: 2}}}})
+	_, err = b.onTarget("masked").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 1}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "number", Value: "secret-a"}, {Key: "in.0.pin", Value: "secret-b"},
+			{Key: "n", Value: 2}}}})
 	b.ok(err)
 	b.ask("job", "v", service.VerifyOptions{})
 	_, f := b.result("job", "v", service.VerifyDifferent)
@@ -327,7 +347,8 @@ func TestVerifyMasked(t *testing.T) {
 		t.Fatalf("%+v", f)
 	}
 	d := f.Differences[0]
-	if !slices.Equal(d.Fields, []string{"in", "n", "number"}) || strings.Contains(d.Source, "1234") || strings.Contains(d.Source+d.Target, "9999") || strings.Contains(d.Target, "secret") ||
+	if !slices.Equal(d.Fields, []string{"in", "n", "number"}) || strings.Contains(d.Source, "1234") ||
+		strings.Contains(d.Source+d.Target, "9999") || strings.Contains(d.Target, "secret") ||
 		!strings.Contains(d.Source, "ce") || !strings.Contains(d.Target, "hidden") {
 		t.Errorf("%+v", d)
 	}
@@ -354,7 +375,8 @@ func TestLetters(t *testing.T) {
 		b.ok(err)
 		return l.Letters
 	}
-	if _, err := b.desk.Letters(t.Context(), b.admin, "job", service.LetterFilter{Limit: 1}); code(err) != operate.Conflict {
+	if _, err := b.desk.Letters(t.Context(), b.admin, "job",
+		service.LetterFilter{Limit: 1}); code(err) != operate.Conflict {
 		t.Errorf("without a worker: %v", err)
 	}
 	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
@@ -365,15 +387,20 @@ func TestLetters(t *testing.T) {
 	for i := range 3 {
 		_, err = target.InsertOne(t.Context(), bson.D{{Key: "_id", Value: fmt.Sprint("theirs", i)}, {Key: "k", Value: i}})
 		b.ok(err)
-		_, err = source.InsertOne(t.Context(), bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "pad", Value: strings.Repeat("\u202e<b>", 120_000)}})
+		_, err = source.InsertOne(t.Context(),
+			bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "pad", Value: strings.Repeat("\u202e<b>", 120_000)}})
 		b.ok(err)
 	}
-	b.until("job", "conflicts", func(j *service.Job) bool { return j.Report.Status != nil && j.Report.Status.Conflicts.Open == 3 })
+	b.until("job", "conflicts", func(j *service.Job) bool {
+		return j.Report.Status != nil &&
+			j.Report.Status.Conflicts.Open == 3
+	})
 	open := ask("open")
 	if len(open) != 3 || open[0].Reason == "" || open[0].Cause != "key" {
 		t.Fatalf("%+v", open)
 	}
-	viewers, err := b.desk.Letters(t.Context(), &service.Caller{Name: "vera", Role: service.Viewer}, "job", service.LetterFilter{Limit: 2})
+	viewers, err := b.desk.Letters(t.Context(), &service.Caller{Name: "vera", Role: service.Viewer}, "job",
+		service.LetterFilter{Limit: 2})
 	if b.ok(err); len(viewers.Letters) != 2 || viewers.Next != viewers.Letters[1].ID || viewers.Letters[0].Reason != "" {
 		t.Errorf("%+v", viewers)
 	}
@@ -421,7 +448,8 @@ func TestLetters(t *testing.T) {
 	_, err = b.desk.Pause(t.Context(), b.admin, "job")
 	b.ok(err)
 	b.until("job", "the pause", func(j *service.Job) bool { return j.State() == service.Paused })
-	if _, err := b.desk.RetryLetters(t.Context(), b.admin, "job", ""); code(err) != operate.Conflict || !strings.Contains(err.Error(), "paused") {
+	if _, err := b.desk.RetryLetters(t.Context(), b.admin, "job", ""); code(err) != operate.Conflict ||
+		!strings.Contains(err.Error(), "paused") {
 		t.Errorf("of a paused job: %v", err)
 	}
 	_, err = b.desk.Resume(t.Context(), b.admin, "job")

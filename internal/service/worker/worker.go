@@ -69,7 +69,8 @@ type Worker struct {
 // New makes a worker.
 func New(o Options) *Worker {
 	return &Worker{Options: o, started: time.Now().UTC(), units: map[string]*unit{}, seen: map[string]time.Time{},
-		checks: map[string]*check{}, waits: map[string]time.Time{}, retrying: map[string]bool{}, ended: make(chan struct{}, 1), drafts: make(chan struct{}, draftsAtOnce)}
+		checks: map[string]*check{}, waits: map[string]time.Time{}, retrying: map[string]bool{},
+		ended: make(chan struct{}, 1), drafts: make(chan struct{}, draftsAtOnce)}
 }
 
 // draining reports that the worker is to take nothing more and give back what it has.
@@ -108,7 +109,8 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) present(ctx context.Context) error {
 	host, _ := os.Hostname()
 	tell := func() error {
-		err := w.Hub.Workers.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(), Labels: w.Labels, Jobs: w.Jobs(),
+		err := w.Hub.Workers.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(),
+			Labels: w.Labels, Jobs: w.Jobs(),
 			MaxJobs: w.MaxJobs, Draining: w.draining(), StartedAt: w.started, At: time.Now().UTC()})
 		if err != nil && ctx.Err() == nil {
 			w.Log.Warn("the worker cannot be announced", "error", err)

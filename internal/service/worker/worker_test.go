@@ -57,12 +57,14 @@ func newBed(t *testing.T) *bed {
 
 func newBedOf(t *testing.T, source lab.Options) *bed {
 	t.Helper()
-	b := &bed{T: t, src: lab.ForTest(t, source), dst: lab.ForTest(t, lab.Options{}), admin: &service.Caller{Name: "test", Role: service.Admin, From: "here"}}
+	b := &bed{T: t, src: lab.ForTest(t, source), dst: lab.ForTest(t, lab.Options{}),
+		admin: &service.Caller{Name: "test", Role: service.Admin, From: "here"}}
 	var err error
 	b.source, err = driver.Connect(options.Client().ApplyURI(b.src.URI()))
 	b.ok(err)
 	t.Cleanup(func() { _ = b.source.Disconnect(context.Background()) })
-	b.nats, err = hub.Embed(t.Context(), hub.EmbedOptions{Dir: t.TempDir(), Host: "127.0.0.1", Port: -1, Token: "sesame, open up", Log: b.log("nats")})
+	b.nats, err = hub.Embed(t.Context(), hub.EmbedOptions{Dir: t.TempDir(), Host: "127.0.0.1", Port: -1,
+		Token: "sesame, open up", Log: b.log("nats")})
 	b.ok(err)
 	t.Cleanup(b.nats.Close)
 	h, v := b.connect(b.nats.Address())
@@ -85,7 +87,8 @@ func (b *bed) log(name string) *slog.Logger {
 // connect is a process of its own, as far as the store knows.
 func (b *bed) connect(address string) (*hub.Hub, *hub.View) {
 	b.Helper()
-	h, err := hub.Open(b.Context(), hub.Options{URI: "nats://" + address, Token: "sesame, open up", Lease: cmp.Or(b.lease, lease), Log: b.log("hub")})
+	h, err := hub.Open(b.Context(), hub.Options{URI: "nats://" + address, Token: "sesame, open up",
+		Lease: cmp.Or(b.lease, lease), Log: b.log("hub")})
 	b.ok(err)
 	b.Cleanup(h.Close)
 	return h, hubtest.Watch(b, h)
@@ -97,7 +100,8 @@ func (b *bed) worker(address string, o worker.Options) (w *worker.Worker, stop f
 	o.Hub, o.View = b.connect(address)
 	o.Log, o.SpoolDir = b.log(o.Name), b.TempDir()
 	o.Resolve = func(ref string) (string, error) {
-		uri, ok := map[string]string{"env:SOURCE": b.src.URI(), "env:TARGET": b.dst.URI(), "env:WRONG": wrong, "env:BROKEN": broken}[ref]
+		uri, ok := map[string]string{"env:SOURCE": b.src.URI(), "env:TARGET": b.dst.URI(), "env:WRONG": wrong,
+			"env:BROKEN": broken}[ref]
 		if !ok {
 			return "", fmt.Errorf("there is no %s", ref)
 		}
@@ -119,7 +123,9 @@ func (b *bed) worker(address string, o worker.Options) (w *worker.Worker, stop f
 // create makes a job of one database.
 func (b *bed) create(name, db, more string) {
 	b.Helper()
-	_, made, err := b.desk.Create(b.Context(), b.admin, service.Definition{Name: name, Settings: "source: env:SOURCE\ntarget: env:TARGET\ninclude: [" + db + ".*]\nallow-missing: true\n" + more})
+	_, made, err := b.desk.Create(b.Context(), b.admin,
+		service.Definition{Name: name, Settings: "source: env:SOURCE\ntarget: env:TARGET\ninclude: [" + db +
+			".*]\nallow-missing: true\n" + more})
 	if err != nil || !made {
 		b.Fatalf("made %v: %v", made, err)
 	}
@@ -161,7 +167,8 @@ func (b *bed) insert(db string, from, n int) {
 // same compares what a job has brought over.
 func (b *bed) same(db string) {
 	b.Helper()
-	r, err := verify.Clusters(b.Context(), verify.Spec{Source: b.src.URI(), Target: b.dst.URI(), Rules: transform.Config{Include: []string{db + ".*"}}})
+	r, err := verify.Clusters(b.Context(), verify.Spec{Source: b.src.URI(), Target: b.dst.URI(),
+		Rules: transform.Config{Include: []string{db + ".*"}}})
 	b.ok(err)
 	if !r.Same || len(r.Collections) != 1 {
 		b.Errorf("%s differs: %+v", db, r)
@@ -217,7 +224,10 @@ func TestFailed(t *testing.T) {
 	b.ok(err)
 	b.worker(b.nats.Address(), worker.Options{Name: "w1"})
 	b.create("failed", "failed", "")
-	j := b.until("failed", "the refusal", func(j *service.Job) bool { return j.State() == service.Failed && j.Lease == nil })
+	j := b.until("failed", "the refusal", func(j *service.Job) bool {
+		return j.State() == service.Failed &&
+			j.Lease == nil
+	})
 	if !strings.Contains(j.Report.Error, "failed.c") || j.Report.Hint == "" || len(j.Report.Checks) == 0 {
 		t.Errorf("%+v", j.Report)
 	}
@@ -363,7 +373,8 @@ func TestHungWorker(t *testing.T) {
 	for _, c := range []struct {
 		lease *service.Lease
 		want  service.State
-	}{{&service.Lease{Run: "new"}, service.Starting}, {&service.Lease{Run: "old"}, service.Failed}, {nil, service.Failed}} {
+	}{{&service.Lease{Run: "new"}, service.Starting}, {&service.Lease{Run: "old"}, service.Failed},
+		{nil, service.Failed}} {
 		if s := (&service.Job{Definition: d, Report: late, Lease: c.lease}).State(); s != c.want {
 			t.Errorf("lease %+v: %s, want %s", c.lease, s, c.want)
 		}
@@ -432,7 +443,8 @@ func TestRecords(t *testing.T) {
 	// The longer ones have it, too: they are written at the end.
 	hours, err := h.Records.Points(ctx, uid, began, time.Now().Add(time.Hour), time.Hour)
 	b.ok(err)
-	if p, err := h.Records.LastPoint(ctx, uid, time.Hour); err != nil || p == nil || len(hours) > 2 || hours[0].Docs.Sum != 3000 {
+	if p, err := h.Records.LastPoint(ctx, uid, time.Hour); err != nil || p == nil || len(hours) > 2 ||
+		hours[0].Docs.Sum != 3000 {
 		t.Errorf("%+v, %+v, %v", p, hours, err)
 	}
 	entries, err := h.Records.Entries(ctx, uid, "", 0, 1000)
@@ -446,7 +458,8 @@ func TestRecords(t *testing.T) {
 		}
 	}
 	rest := strings.Join(events, " | ")
-	for _, want := range []string{"taken by worker w1", "the copy has begun", "the copy has ended: 3000 documents", "it follows", "let go by worker w1", "taken by worker w2", "it follows",
+	for _, want := range []string{"taken by worker w1", "the copy has begun", "the copy has ended: 3000 documents",
+		"it follows", "let go by worker w1", "taken by worker w2", "it follows",
 		"limits changed: 100000 documents a second", "paused", "resumed", "it is to finalize", "finished"} {
 		_, after, found := strings.Cut(rest, want)
 		if !found {
@@ -455,7 +468,8 @@ func TestRecords(t *testing.T) {
 		rest = after
 	}
 	all := strings.Join(lines, " | ")
-	if n := strings.Count(all, "resumed by operator"); n != 1 || !strings.Contains(all, "documents copied") || strings.Count(all, "limits changed by operator") != 1 {
+	if n := strings.Count(all, "resumed by operator"); n != 1 || !strings.Contains(all, "documents copied") ||
+		strings.Count(all, "limits changed by operator") != 1 {
 		t.Errorf("resumed %d times: %s", n, all)
 	}
 	_, err = b.desk.Remove(ctx, b.admin, "records")
