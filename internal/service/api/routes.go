@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/goccy/go-yaml"
 
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
@@ -360,4 +363,16 @@ func (j jobs) list(c *call) (any, error) {
 		out.Next = list[n-1].Definition.Name
 	}
 	return out, nil
+}
+
+//go:embed openapi.yaml
+var openapiYAML []byte
+
+// document is the OpenAPI document as JSON.
+func document() ([]byte, error) {
+	raw, err := yaml.YAMLToJSON(openapiYAML)
+	if err != nil {
+		return nil, fmt.Errorf("read the OpenAPI document: %w", err)
+	}
+	return raw, nil
 }

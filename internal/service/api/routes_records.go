@@ -17,6 +17,9 @@ import (
 const (
 	PathPoints = PathJob + "/points"
 	PathLog    = PathJob + "/log"
+	// PathAlerts is that of alerts, PathDrain where a worker is drained.
+	PathAlerts = Prefix + "/alerts"
+	PathDrain  = PathWorkers + "/{name}/drain"
 )
 
 // defaultLast is how far back points go where nothing is said.
@@ -225,6 +228,46 @@ func (r records) audit(c *call) (any, error) {
 		out.Next = list[c.limit-1].Seq
 	}
 	return out, nil
+}
+
+func (r records) alerts(c *call) (any, error) {
+	present, past := r.desk.Alerts(c.caller, c.limit)
+	return Alerts{shownAlerts(present), shownAlerts(past)}, nil
+}
+
+func shownAlerts(list []service.Alert) []Alert {
+	out := make([]Alert, 0, len(list))
+	for _, a := range list {
+		out = append(out, Alert{ID: a.ID, Kind: a.Kind, Job: a.Job, Text: service.Short(a.Text, maxText),
+			Hint: service.Short(a.Hint, maxText), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt, Ending: a.Ending})
+	}
+	return out
+}
+
+type workers struct{ desk *operate.Desk }
+
+func (w workers) routes() []route {
+	return []route{
+		{http.MethodGet, PathWorkers, service.Viewer, w.list, 0},
+		{http.MethodPost, PathDrain, service.Admin, asking(w.drain), 0},
+		{http.MethodDelete, PathDrain, service.Admin, asking(w.drain), 0},
+	}
+}
+
+// list has of each worker the jobs that the caller sees.
+func (w workers) list(c *call) (any, error) {
+	list := w.desk.Workers()
+	for i := range list {
+		list[i].Jobs = slices.DeleteFunc(append([]string{}, list[i].Jobs...),
+			func(name string) bool { return !c.caller.Sees(name) })
+	}
+	return Workers{list}, nil
+}
+
+// drain has a worker give back what it has, or takes that back, and replies with the
+// worker.
+func (w workers) drain(c *call) (any, error) {
+	return w.desk.Drain(c.Context(), c.caller, c.PathValue("name"), c.Method == http.MethodPost)
 }
 
 // before is the place in a trail that a page ends before, 0 for its end.

@@ -87,6 +87,26 @@ type Audit struct {
 	Next    uint64           `json:"next"`
 }
 
+// Alert is one occurrence of something that an operator should know of.
+type Alert struct {
+	ID   string            `json:"id"`
+	Kind service.AlertKind `json:"kind"`
+	Job  string            `json:"job"`
+	// Text says what is wrong, Hint what can be done.
+	Text    string    `json:"text"`
+	Hint    string    `json:"hint"`
+	FiredAt time.Time `json:"firedAt"`
+	// ResolvedAt is when it was over, nil while it is not; Ending says why.
+	ResolvedAt *time.Time `json:"resolvedAt"`
+	Ending     string     `json:"ending"`
+}
+
+// Alerts are the present ones, by job, and those that are over, the newest first.
+type Alerts struct {
+	Present []Alert `json:"present"`
+	Past    []Alert `json:"past"`
+}
+
 // Removed is the event of a job that is there no more.
 type Removed struct {
 	Name string `json:"name"`

@@ -16,6 +16,19 @@ import (
 // maxTrail bounds the entries of the audit trail on a page.
 const maxTrail = 100
 
+// maxPast bounds the alerts that are over on their page.
+const maxPast = 100
+
+type alerts struct{ Present, Past []service.Alert }
+
+// alerts shows what is wrong with the jobs that the visitor sees, and what was.
+func (c *console) alerts(w http.ResponseWriter, r *http.Request, v *visit) error {
+	present, past := c.Desk.Alerts(v.who, maxPast)
+	f := c.page(v, "alerts", "Alerts", alerts{present, past})
+	f.Live = r.URL.RequestURI()
+	return c.show(w, "alerts", f)
+}
+
 func (c *console) create(w http.ResponseWriter, r *http.Request, v *visit) error {
 	d := draft{Name: strings.TrimSpace(r.PostForm.Get("name")), Labels: r.PostForm.Get("labels"),
 		Paused:   r.PostForm.Get("paused") != "",

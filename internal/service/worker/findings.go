@@ -105,37 +105,41 @@ func (c *collector) findings(r *verify.Report) *service.Findings {
 	// those that differ first
 	slices.SortStableFunc(r.Collections,
 		func(a, b verify.Collection) int { return int(min(b.Differences, 1) - min(a.Differences, 1)) })
-	room := collectionsBytes
+	compared := make([]service.VerifiedCollection, len(r.Collections))
 	for i := range r.Collections {
 		one := &r.Collections[i]
 		if one.Skipped != nil || one.Unmapped > 0 {
 			f.Expected++
 		}
-		out := service.VerifiedCollection{NS: one.NS, TargetNS: one.TargetNS, SourceDocs: one.SourceDocs,
+		compared[i] = service.VerifiedCollection{NS: one.NS, TargetNS: one.TargetNS, SourceDocs: one.SourceDocs,
 			TargetDocs: one.TargetDocs, Bytes: one.SourceBytes,
 			Rechecked: one.Rechecked, Settled: one.Settled, Differences: one.Differences}
-		if !fits(&room, out) {
-			f.CollectionsLeftOut++
-			continue
-		}
-		f.Collections = append(f.Collections, out)
 	}
-	room = schemaBytes
-	for _, d := range r.Schema {
-		out := service.SchemaDifference{NS: d.NS, What: cut(d.What, detailBytes), Detail: cut(d.Detail, detailBytes)}
-		if !fits(&room, out) {
-			f.SchemaLeftOut++
-			continue
-		}
-		f.Schema = append(f.Schema, out)
+	f.Collections, f.CollectionsLeftOut = fitting(collectionsBytes, compared)
+	schema := make([]service.SchemaDifference, len(r.Schema))
+	for i, d := range r.Schema {
+		schema[i] = service.SchemaDifference{NS: d.NS, What: cut(d.What, detailBytes), Detail: cut(d.Detail, detailBytes)}
 	}
-	room = notesBytes
-	for _, n := range r.Notes {
-		if n = cut(n, detailBytes); fits(&room, n) {
-			f.Notes = append(f.Notes, n)
-		}
+	f.Schema, f.SchemaLeftOut = fitting(schemaBytes, schema)
+	notes := make([]string, len(r.Notes))
+	for i, n := range r.Notes {
+		notes[i] = cut(n, detailBytes)
+	}
+	if kept, _ := fitting(notesBytes, notes); len(kept) > 0 {
+		f.Notes = kept
 	}
 	return f
+}
+
+// fitting are those for which there is room, and how many are left out.
+func fitting[T any](room int, all []T) (kept []T, leftOut int) {
+	kept = []T{}
+	for _, one := range all {
+		if fits(&room, one) {
+			kept = append(kept, one)
+		}
+	}
+	return kept, len(all) - len(kept)
 }
 
 // fits takes the room that a value needs.

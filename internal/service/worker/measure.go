@@ -42,19 +42,24 @@ func (m *meter) look(s *job.Status, done job.Done, end bool) *service.Point {
 	return p
 }
 
+// named is the one of a name, the zero value where there is none.
+func named[T any](list []T, name string, of func(T) string) (one T, ok bool) {
+	if i := slices.IndexFunc(list, func(o T) bool { return of(o) == name }); i >= 0 {
+		return list[i], true
+	}
+	return one, false
+}
+
 // shards are those of a point of so many seconds.
 func (m *meter) shards(now []job.ShardStatus, done []job.ShardDone, seconds float64) (list []service.ShardPoint) {
+	amount := func(now, was int64) service.Amount { return service.NewAmount(now-was, seconds) }
 	for _, d := range done {
-		var was job.ShardDone
-		if i := slices.IndexFunc(m.done.Shards, func(o job.ShardDone) bool { return o.Shard == d.Shard }); i >= 0 {
-			was = m.done.Shards[i]
-		}
-		p := service.ShardPoint{Shard: d.Shard, Seconds: seconds,
-			Docs: service.NewAmount(d.Docs-was.Docs, seconds), Bytes: service.NewAmount(d.Bytes-was.Bytes, seconds),
-			Changes:     service.NewAmount(d.Changes-was.Changes, seconds),
-			ChangeBytes: service.NewAmount(d.ChangeBytes-was.ChangeBytes, seconds)}
-		if i := slices.IndexFunc(now, func(o job.ShardStatus) bool { return o.Shard == d.Shard }); i >= 0 {
-			p.Lag, p.Window = service.NewRange(now[i].LagSeconds, seconds), service.NewRange(now[i].WindowSeconds, seconds)
+		was, _ := named(m.done.Shards, d.Shard, func(o job.ShardDone) string { return o.Shard })
+		p := service.ShardPoint{Shard: d.Shard, Seconds: seconds, Docs: amount(d.Docs, was.Docs),
+			Bytes: amount(d.Bytes, was.Bytes), Changes: amount(d.Changes, was.Changes),
+			ChangeBytes: amount(d.ChangeBytes, was.ChangeBytes)}
+		if s, ok := named(now, d.Shard, func(o job.ShardStatus) string { return o.Shard }); ok {
+			p.Lag, p.Window = service.NewRange(s.LagSeconds, seconds), service.NewRange(s.WindowSeconds, seconds)
 		}
 		list = append(list, p)
 	}
@@ -64,12 +69,10 @@ func (m *meter) shards(now []job.ShardStatus, done []job.ShardDone, seconds floa
 // routers are those of a point of so many seconds.
 func (m *meter) routers(done []job.RouterDone, seconds float64) (list []service.RouterPoint) {
 	for _, d := range done {
-		var was job.RouterDone
-		if i := slices.IndexFunc(m.done.Routers, func(o job.RouterDone) bool { return o.Router == d.Router }); i >= 0 {
-			was = m.done.Routers[i]
-		}
+		was, _ := named(m.done.Routers, d.Router, func(o job.RouterDone) string { return o.Router })
 		list = append(list, service.RouterPoint{Router: d.Router, Seconds: seconds,
-			Commands: service.NewAmount(d.Commands-was.Commands, seconds), Bytes: service.NewAmount(d.Bytes-was.Bytes, seconds)})
+			Commands: service.NewAmount(d.Commands-was.Commands, seconds),
+			Bytes:    service.NewAmount(d.Bytes-was.Bytes, seconds)})
 	}
 	return list
 }

@@ -198,13 +198,8 @@ func (r *repair) found(f *service.Findings) {
 	slices.SortStableFunc(all, func(a, b service.RepairedDocument) int { // what is open still first
 		return refusedFirst(b) - refusedFirst(a)
 	})
-	room := repairedBytes
-	for _, one := range all {
-		if !fits(&room, one) {
-			f.RepairedLeftOut++
-			continue
-		}
-		f.Repaired = append(f.Repaired, one)
+	if kept, leftOut := fitting(repairedBytes, all); len(all) > 0 {
+		f.Repaired, f.RepairedLeftOut = kept, f.RepairedLeftOut+leftOut
 	}
 }
 
