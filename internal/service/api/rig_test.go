@@ -3,6 +3,9 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -72,7 +75,7 @@ func newRig(t testing.TB) *rig {
 	for _, who := range []struct{ name, role, more string }{{"viewer", "viewer", ""}, {"operator", "operator", ""},
 		{"admin", "admin", ""},
 		{"some", "admin", ", jobs: [shop-*]"}} {
-		token, sum := NewToken()
+		token, sum := newToken()
 		r.tokens[who.name] = token
 		text += "  - {name: " + who.name + ", role: " + who.role + ", sha256: " + sum + who.more + "}\n"
 	}
@@ -313,4 +316,16 @@ func (s *schemas) check(t testing.TB, path, method string, a answer) {
 	if err != nil {
 		t.Errorf("%s %s: %d is not as described: %v\n%s", method, path, a.code, err, a.body)
 	}
+}
+
+// newToken makes a token, and its sum for a file of tokens.
+func newToken() (token, sum string) {
+	token = "mr_" + rand.Text()
+	return token, sumOf(token)
+}
+
+// sumOf is what a file of tokens has of a token: the SHA-256 in hex.
+func sumOf(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
@@ -67,18 +66,6 @@ type stamp struct {
 
 func (s stamp) same(o stamp) bool {
 	return s.id != nil && o.id != nil && s.at.Equal(o.at) && s.size == o.size && os.SameFile(s.id, o.id)
-}
-
-// NewToken makes a token, and its sum for a file of tokens.
-func NewToken() (token, sum string) {
-	token = "mr_" + rand.Text()
-	return token, Sum(token)
-}
-
-// Sum is what a file of tokens has of a token: the SHA-256 in hex.
-func Sum(token string) string {
-	sum := sha256.Sum256([]byte(token))
-	return hex.EncodeToString(sum[:])
 }
 
 // OneToken are the tokens of a service that has no file of them: one, of an administrator.

@@ -17,7 +17,7 @@ import (
 
 // TestTokenFileProblems: each mistake is told with its line, and nothing of a secret.
 func TestTokenFileProblems(t *testing.T) {
-	_, sum := NewToken()
+	_, sum := newToken()
 	file := filepath.Join(t.TempDir(), "tokens")
 	good := "  - {name: a, role: viewer, sha256: " + sum + "}\n"
 	for text, want := range map[string]string{
@@ -28,8 +28,8 @@ func TestTokenFileProblems(t *testing.T) {
 		"tokens: [\n":       "is not YAML",
 		"\x00\xff":          "",
 		"tokens:\n  - 5\n":  "line 2",
-		"tokens:\n" + good + "  - {name: b, role: root, sha256: " + Sum("b") + "}\n":     "line 3",
-		"tokens:\n" + good + "  - {name: a, role: admin, sha256: " + Sum("b") + "}\n":    "is there twice",
+		"tokens:\n" + good + "  - {name: b, role: root, sha256: " + sumOf("b") + "}\n":   "line 3",
+		"tokens:\n" + good + "  - {name: a, role: admin, sha256: " + sumOf("b") + "}\n":  "is there twice",
 		"tokens:\n" + good + "  - {name: b, role: admin, sha256: " + sum + "}\n":         "of another entry",
 		"tokens:\n" + good + "\n  - name: b\n    role: admin\n    sha256: secret\n":      "line 6",
 		"tokens:\n  - {name: b, role: admin, sha256: " + sum + ", jobs: ['[']}\n":        "is no pattern",
@@ -62,8 +62,8 @@ func TestTokenFileProblems(t *testing.T) {
 // TestTokenFileIsReadAgain: a new one counts, one that cannot be used does not, and
 // who listens to events with one that is no more hears no more.
 func TestTokenFileIsReadAgain(t *testing.T) {
-	token, sum := NewToken()
-	next, nextSum := NewToken()
+	token, sum := newToken()
+	next, nextSum := newToken()
 	file := filepath.Join(t.TempDir(), "tokens")
 	write(t, file, "tokens:\n  - {name: a, role: admin, sha256: "+sum+"}\n")
 	tokens, err := OpenTokens(file, slog.New(slog.DiscardHandler))
@@ -111,7 +111,7 @@ func TestRevokedListener(t *testing.T) {
 	r := newRig(t)
 	again := func() *service.Caller { return r.api.o.Tokens.Whose(r.tokens["some"]) }
 	c := &call{again: again, caller: again()}
-	_, sum := NewToken()
+	_, sum := newToken()
 	write(t, r.file, "tokens:\n  - {name: some, role: admin, sha256: "+sum+"}\n")
 	now := time.Now()
 	r.api.o.Tokens.now = func() time.Time { now = now.Add(2 * lookEvery); return now }
