@@ -111,7 +111,8 @@ func TestVariablesThatCannotBeRead(t *testing.T) {
 		"OTEL_EXPORTER_OTLP_CERTIFICATE":        filepath.Join(t.TempDir(), "none"),
 		"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": filepath.Join(t.TempDir(), "none"),
 	} {
-		_, err := spans.Open(t.Context(), spans.Options{Endpoint: "http://127.0.0.1:1", Log: discard(), LookupEnv: env(map[string]string{name: value})})
+		_, err := spans.Open(t.Context(), spans.Options{Endpoint: "http://127.0.0.1:1", Log: discard(),
+			LookupEnv: env(map[string]string{name: value})})
 		if err == nil || !strings.Contains(err.Error(), name) || strings.Contains(err.Error(), "geheim") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -74,15 +74,18 @@ func Open(ctx context.Context, o Options) (*Spans, error) {
 		return nil, fmt.Errorf("prepare to send traces: %w", err)
 	}
 	of, err := resource.New(ctx, resource.WithTelemetrySDK(),
-		resource.WithAttributes(attribute.String("service.name", "millrace"), attribute.String("service.version", o.Version), attribute.String("service.instance.id", o.Instance)),
+		resource.WithAttributes(attribute.String("service.name", "millrace"), attribute.String("service.version", o.Version),
+			attribute.String("service.instance.id", o.Instance)),
 		resource.WithFromEnv()) // the last counts
 	if err != nil && of == nil {
 		return nil, fmt.Errorf("describe this process for traces: %w", err)
 	}
 	limits := sdk.NewSpanLimits()
-	limits.AttributeValueLengthLimit, limits.AttributeCountLimit, limits.EventCountLimit, limits.LinkCountLimit = textBytes, attributes, attributes, 1
+	limits.AttributeValueLengthLimit, limits.AttributeCountLimit, limits.EventCountLimit,
+		limits.LinkCountLimit = textBytes, attributes, attributes, 1
 	provider := sdk.NewTracerProvider(sdk.WithResource(of), sdk.WithRawSpanLimits(limits),
-		sdk.WithBatcher(&quiet{SpanExporter: exporter, log: o.Log}, sdk.WithMaxQueueSize(queueSpans), sdk.WithMaxExportBatchSize(queueSpans/4), sdk.WithExportTimeout(sendTries+sendTime)))
+		sdk.WithBatcher(&quiet{SpanExporter: exporter, log: o.Log}, sdk.WithMaxQueueSize(queueSpans),
+			sdk.WithMaxExportBatchSize(queueSpans/4), sdk.WithExportTimeout(sendTries+sendTime)))
 	return &Spans{provider: provider, tracer: provider.Tracer("github.com/millrace/millrace"), log: o.Log}, nil
 }
 
@@ -100,7 +103,8 @@ func (o *Options) collector() (*collector, error) {
 		return nil, nil
 	}
 	if _, protocol := o.variable("PROTOCOL"); protocol == "grpc" || protocol == "http/json" {
-		o.Log.Warn("no traces are sent: the variables of OpenTelemetry ask for another protocol than http/protobuf", "protocol", protocol,
+		o.Log.Warn("no traces are sent: the variables of OpenTelemetry ask for another protocol than http/protobuf",
+			"protocol", protocol,
 			"hint", "give the collector's HTTP port by --otlp-endpoint, often 4318")
 		return nil, nil
 	}
@@ -116,7 +120,8 @@ func (o *Options) collector() (*collector, error) {
 
 // CheckEndpoint gives an endpoint with the path at which traces are taken.
 func CheckEndpoint(endpoint string) (string, error) {
-	const hint = "write http://127.0.0.1:4318, or https:// where the collector has a certificate; give what it asks for in OTEL_EXPORTER_OTLP_HEADERS"
+	const hint = "write http://127.0.0.1:4318, or https:// where the collector has a certificate; give what it asks for " +
+		"in OTEL_EXPORTER_OTLP_HEADERS"
 	u, err := url.Parse(endpoint)
 	switch {
 	case err != nil: // which would quote it
