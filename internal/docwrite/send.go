@@ -56,17 +56,17 @@ type Elements struct {
 	Append func(dst []byte, i int) []byte
 }
 
-// Fitting returns how many of n elements, at least one, are no more than most and no larger
-// than limit bytes together, and their size, roughly.
-func Fitting(n, most, limit int, sizeOf func(i int) int) (fit, size int) {
-	for i := range min(n, most) {
-		s := sizeOf(i)
-		if fit > 0 && size+s > limit {
+// Fitting returns how many of the elements from one on, at least that one, are no more than
+// most and no larger than limit bytes together, and their size, roughly.
+func (e Elements) Fitting(from, most, limit int) (n, size int) {
+	for i := from; i < min(e.N, from+most); i++ {
+		s := e.Size(i)
+		if n > 0 && size+s > limit {
 			break
 		}
-		fit, size = fit+1, size+s
+		n, size = n+1, size+s
 	}
-	return fit, size
+	return n, size
 }
 
 // Begin puts a command without elements into the message.
@@ -102,14 +102,14 @@ func (s *Sender) begin(db string, body []byte) {
 // from on, and returns how many those are.
 func (s *Sender) Frame(c Command, e Elements, from int) int {
 	s.Begin(c)
-	n, size := Fitting(e.N-from, maxCommandOps, maxCommandBytes, func(i int) int { return e.Size(from + i) })
+	n, size := e.Fitting(from, maxCommandOps, maxCommandBytes)
 	s.Msg.Grow(size)
-	for i := range n {
+	for i := from; i < from+n; i++ {
 		before := s.Msg.Len()
-		s.Msg.BuildDocument(func(dst []byte) []byte { return e.Append(dst, from+i) })
-		if i > 0 && s.Msg.Len() > maxMessageBytes {
+		s.Msg.BuildDocument(func(dst []byte) []byte { return e.Append(dst, i) })
+		if i > from && s.Msg.Len() > maxMessageBytes {
 			s.Msg.Unbuild(before)
-			return i
+			return i - from
 		}
 	}
 	return n

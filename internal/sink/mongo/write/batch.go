@@ -113,7 +113,7 @@ func elements(command string, t *fold.Target, list []statement) docwrite.Element
 // fitting is how many of the statements, one at least, are no more than most and
 // no larger than limit bytes together, and how large those are, roughly.
 func fitting(list []statement, most, limit int) (n, size int) {
-	return docwrite.Fitting(len(list), most, limit, func(i int) int { return list[i].size() })
+	return docwrite.Elements{N: len(list), Size: func(i int) int { return list[i].size() }}.Fitting(0, most, limit)
 }
 
 // judge parts statements into those that met no error and the results of the
