@@ -51,7 +51,7 @@ func Inspect(doc []byte) (s Special, err error) {
 func (k Key) AppendInsert(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst = k.AppendEquals(appendIDOf(dst, bsonraw.IDOf(doc)), doc)
+	dst = k.AppendEquals(appendEqual(dst, "_id", bsonraw.IDOf(doc)), doc)
 	nor, dst := bsoncore.AppendArrayElementStart(dst, "$nor")
 	dst = bsoncore.AppendDocumentElement(dst, "0", bsoncore.NewDocumentBuilder().Build())
 	dst, _ = bsoncore.AppendArrayEnd(dst, nor)
@@ -71,7 +71,7 @@ func (k Key) AppendInsert(dst, doc []byte) []byte {
 func (k Key) AppendReplacement(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst = k.AppendEquals(appendIDOf(dst, bsonraw.IDOf(doc)), doc)
+	dst = k.AppendEquals(appendEqual(dst, "_id", bsonraw.IDOf(doc)), doc)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, q)
 	dst = bsoncore.AppendDocumentElement(dst, "u", doc)
 	return k.endUpsert(dst, i)
@@ -83,15 +83,6 @@ func (k Key) endUpsert(dst []byte, i int32) []byte {
 	return dst
 }
 
-// appendIDOf appends _id: {$eq: id}, for a server takes an _id that is an object
-// with a dollar for an operator.
-func appendIDOf(dst []byte, id bsonraw.ID) []byte {
-	i, dst := bsoncore.AppendDocumentElementStart(dst, "_id")
-	dst = bsoncore.AppendValueElement(dst, "$eq", id)
-	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
-	return dst
-}
-
 // AppendDelete appends a statement that deletes the document with the _id of doc, or with one
 // that is equal to it under the collection's collation.
 func AppendDelete(dst, doc []byte) []byte { return appendDelete(dst, bsonraw.IDOf(doc)) }
@@ -99,7 +90,7 @@ func AppendDelete(dst, doc []byte) []byte { return appendDelete(dst, bsonraw.IDO
 func appendDelete(dst []byte, id bsonraw.ID) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst, _ = bsoncore.AppendDocumentEnd(appendIDOf(dst, id), q)
+	dst, _ = bsoncore.AppendDocumentEnd(appendEqual(dst, "_id", id), q)
 	dst, _ = bsoncore.AppendDocumentEnd(bsoncore.AppendInt32Element(dst, "limit", 1), i)
 	return dst
 }

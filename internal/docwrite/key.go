@@ -1,7 +1,6 @@
 package docwrite
 
 import (
-	"bytes"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -52,18 +51,25 @@ func (k Key) Touched(touches func(field string) bool) bool {
 }
 
 // value is a document's at a path; what is missing counts as null.
-func value(doc []byte, path string) bson.RawValue {
+func value(doc []byte, path string) bsoncore.Value {
 	v, _ := shardkey.Lookup(doc, path)
 	if v.Type == 0 {
-		v = bson.RawValue{Type: bson.TypeNull}
+		return bsoncore.Value{Type: bsoncore.TypeNull}
 	}
-	return v
+	return bsonraw.FromRaw(v)
 }
 
-// appendEqual appends path: {$eq: v}.
-func appendEqual(dst []byte, path string, v bson.RawValue) []byte {
+// known is a value of what Of gave.
+func known(documentKey []byte, path string) (bsoncore.Value, bool) {
+	e, ok := bsonraw.Field(documentKey, path)
+	return bsoncore.Value{Type: bsoncore.Type(e.Type), Data: e.Value}, ok
+}
+
+// appendEqual appends path: {$eq: v}, for a server takes an _id that is an object
+// with a dollar for an operator.
+func appendEqual(dst []byte, path string, v bsoncore.Value) []byte {
 	i, dst := bsoncore.AppendDocumentElementStart(dst, path)
-	dst = bsoncore.AppendValueElement(dst, "$eq", bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value})
+	dst = bsoncore.AppendValueElement(dst, "$eq", v)
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
 }
@@ -103,33 +109,31 @@ func (k Key) Of(documentKey []byte) []byte {
 }
 
 // AppendKnown is AppendEquals for what Of gave.
-func (k Key) AppendKnown(dst, known []byte) []byte {
+func (k Key) AppendKnown(dst, at []byte) []byte {
 	for _, p := range k.paths {
-		if e, ok := bsonraw.Field(known, p); ok && p != "_id" {
-			dst = appendEqual(dst, p, bson.RawValue{Type: e.Type, Value: e.Value})
+		if v, ok := known(at, p); ok && p != "_id" {
+			dst = appendEqual(dst, p, v)
 		}
 	}
 	return dst
 }
 
 // Stays reports that a document belongs where what Of gave says that it is.
-func (k Key) Stays(known, doc []byte) bool {
+func (k Key) Stays(at, doc []byte) bool {
 	for _, p := range k.paths {
-		e, ok := bsonraw.Field(known, p)
-		v := value(doc, p)
-		if !ok || e.Type != v.Type || !bytes.Equal(e.Value, v.Value) {
+		if v, ok := known(at, p); !ok || !v.Equal(value(doc, p)) {
 			return false
 		}
 	}
-	return len(known) > 0
+	return len(at) > 0
 }
 
 // Same reports that what Of gave twice is one place.
-func (k Key) Same(known, other []byte) bool {
+func (k Key) Same(at, other []byte) bool {
 	for _, p := range k.paths {
-		a, ok1 := bsonraw.Field(known, p)
-		b, ok2 := bsonraw.Field(other, p)
-		if !ok1 || !ok2 || a.Type != b.Type || !bytes.Equal(a.Value, b.Value) {
+		a, ok1 := known(at, p)
+		b, ok2 := known(other, p)
+		if !ok1 || !ok2 || !a.Equal(b) {
 			return false
 		}
 	}
@@ -140,8 +144,7 @@ func (k Key) Same(known, other []byte) bool {
 func (k Key) At(doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(nil)
 	for _, p := range k.paths {
-		v := value(doc, p)
-		dst = bsoncore.AppendValueElement(dst, p, bsoncore.Value{Type: bsoncore.Type(v.Type), Data: v.Value})
+		dst = bsoncore.AppendValueElement(dst, p, value(doc, p))
 	}
 	dst, _ = bsoncore.AppendDocumentEnd(dst, i)
 	return dst
@@ -163,7 +166,7 @@ func (k Key) Fields() bson.D {
 func (k Key) AppendElsewhere(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
-	dst = appendIDOf(dst, bsonraw.IDOf(doc))
+	dst = appendEqual(dst, "_id", bsonraw.IDOf(doc))
 	nor, dst := bsoncore.AppendArrayElementStart(dst, "$nor")
 	here, dst := bsoncore.AppendDocumentElementStart(dst, "0")
 	for _, p := range k.paths {

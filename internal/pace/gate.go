@@ -45,30 +45,26 @@ func NewGate(l Load) *Gate {
 	if l == "" {
 		l = Normal
 	}
-	g := &Gate{load: l, changed: make(chan struct{})}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.adjust()
+	g := &Gate{changed: make(chan struct{})}
+	g.SetLoad(l)
 	return g
 }
 
 // SetLoad changes the load at once; operations under way end as they began.
-func (g *Gate) SetLoad(l Load) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.load = l
-	g.adjust()
-}
+func (g *Gate) SetLoad(l Load) { g.change(func() { g.load = l }) }
 
 // Hold lets no further operation begin, or, with false, all as before. Those
 // under way end as they began.
 func (g *Gate) Hold(held bool) {
-	if g == nil {
-		return
+	if g != nil {
+		g.change(func() { g.held = held })
 	}
+}
+
+func (g *Gate) change(do func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.held = held
+	do()
 	g.adjust()
 }
 

@@ -97,7 +97,7 @@ func TestFirstComeFirstServed(t *testing.T) {
 // limited is a gate with room for n.
 func limited(n int) *Gate {
 	g := NewGate(Max)
-	g.steer(steering{base: n, limit: n})
+	g.change(func() { g.steering = steering{base: n, limit: n} })
 	return g
 }
 

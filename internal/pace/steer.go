@@ -25,8 +25,8 @@ func (g *Gate) Steer(ctx context.Context, base, most int) {
 	if g == nil {
 		return
 	}
-	g.steer(steering{base: base, limit: base})
-	defer g.steer(steering{})
+	g.change(func() { g.steering = steering{base: base, limit: base} })
+	defer g.change(func() { g.steering = steering{} })
 	tick := time.NewTicker(steerEvery)
 	defer tick.Stop()
 	var c *climber
@@ -63,13 +63,6 @@ func measure(from, to work, span time.Duration) sample {
 	}
 	bytes := float64(to.bytes - from.bytes)
 	return sample{throughput: bytes / span.Seconds(), latency: (to.busy - from.busy) / time.Duration(ops)}
-}
-
-func (g *Gate) steer(s steering) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.steering = s
-	g.adjust()
 }
 
 func (g *Gate) open(limit int) {
