@@ -113,6 +113,9 @@ func (w *writer) chunk(ctx context.Context, ch *chunk) error {
 	if err := failpoint.Err("copy.before"); err != nil {
 		return err
 	}
+	if w.out.Msg.Len() > keepMessage {
+		w.out.Msg = wire.Message{}
+	}
 	var err error
 	if ch.done != nil {
 		err = w.insertInOrder(ctx, ch)
@@ -172,9 +175,6 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 // frame writes documents into the message, but for those that an insert would
 // change, which it returns.
 func (w *writer) frame(c *collection, docs documents) (aside [][]byte, err error) {
-	if w.out.Msg.Len() > keepMessage {
-		w.out.Msg = wire.Message{}
-	}
 	w.out.Begin(c.command("insert"))
 	err = docs(func(doc []byte) error {
 		exact, err := changed(doc)

@@ -178,8 +178,8 @@ func (e *Engine) Conclude(ctx context.Context) error {
 	return e.resolver.ResolveDue(ctx, e.barrier(true))
 }
 
-// Hold keeps a document as the source has it, to repair the target's; see
-// resolve.Resolver.Hold. It is for the goroutine that feeds.
+// Hold keeps a document as the source has it, to repair that of the target. See
+// resolve.Resolver.Hold. Only the goroutine that feeds may call it.
 func (e *Engine) Hold(ctx context.Context, l deadletter.Letter) (why string, err error) {
 	t, err := e.target(ctx, l.NS)
 	if err != nil {
@@ -188,7 +188,7 @@ func (e *Engine) Hold(ctx context.Context, l deadletter.Letter) (why string, err
 	return e.resolver.Hold(ctx, t, l)
 }
 
-// Repaired is what has come of a document that was held, once. It is for the goroutine
+// Repaired returns once what came of a document that Hold was given. It is for the goroutine
 // that feeds.
 func (e *Engine) Repaired(ns string, id bsonraw.ID) Repaired { return e.resolver.Repaired(ns, id) }
 

@@ -25,7 +25,7 @@ type (
 	Source        = resolve.Source
 )
 
-// What may come of a document that was held to repair the target's.
+// What may come of a document that Engine.Hold was given.
 const (
 	RepairNothing = resolve.RepairNothing
 	RepairWritten = resolve.RepairWritten

@@ -67,7 +67,8 @@ type Store struct {
 	stats   Stats
 }
 
-// cases are the newest dead letters of documents, by namespace. A Store's mutex guards them.
+// cases are the newest dead letters of documents, by namespace. The mutex of the Store guards
+// them.
 type cases struct {
 	n  atomic.Int64 // of documents; read without the mutex
 	by map[string]map[Key]*Case
@@ -96,7 +97,7 @@ func (c *cases) remove(one *Case) {
 	c.n.Add(-1)
 }
 
-// room fails when one more document would be too many; what becomes of them is for the error.
+// room returns an error if one more document is too many; what says what becomes of them.
 func (c *cases) room(l *Letter, what, hint string) error {
 	if c.n.Load() < maxDisputes {
 		return nil
@@ -289,8 +290,8 @@ func (s *Store) Until() (at mongo.OpTime) {
 // RetryAll has every open letter tried once more.
 func (s *Store) RetryAll() { s.Choose(nil, false) }
 
-// Choose has those open letters tried once more that are named, without names all. only has
-// no others be tried that wait for it.
+// Choose has open dead letters tried once more: those with ids, or all if there are none.
+// With only, no others are tried.
 func (s *Store) Choose(ids []string, only bool) {
 	if s == nil {
 		return
@@ -450,7 +451,7 @@ func (s *Store) Dropped(ctx context.Context, ns string) error {
 	return s.reload(ctx, s.keep.SettleAll(ctx, ns, droppedOnSource, mongo.OpTime{}), "settle dead letters of %s", ns)
 }
 
-// reload is Load after what was done to many letters, unless that failed.
+// reload loads all cases again after a change of many dead letters, unless that failed.
 func (s *Store) reload(ctx context.Context, err error, what string, args ...any) error {
 	if err != nil {
 		return mongo.Wrap(err, what, args...)

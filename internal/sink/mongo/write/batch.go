@@ -94,7 +94,7 @@ func sendFailed(name string, t *fold.Target, err error) error {
 	return mongo.Wrap(err, "%s into %s", name, t.NS)
 }
 
-// delete is send for deletes, of which any error ends the job. what they do is for errors.
+// delete sends deletes. Any error of one ends the job; what says for it what the delete does.
 func (w *Writer) delete(ctx context.Context, what string, t *fold.Target, list []statement) (n int64, err error) {
 	res, err := w.send(ctx, "delete", t, list, false)
 	if err == nil && len(res.Errors) > 0 {

@@ -38,8 +38,8 @@ func (w *Writer) special(
 	return plain, results, err
 }
 
-// exchange writes whole documents by Exchange, one by one. A replacement makes none: with look
-// it is left out where the target has no document. The results are those of refusals.
+// exchange writes complete documents by Exchange, one by one. With look, a replacement of a
+// document that the target does not have is left out: it makes none. The results are refusals.
 func (w *Writer) exchange(
 	ctx context.Context, t *fold.Target, ops []*fold.Op, look bool,
 ) (results []Result, err error) {
