@@ -118,7 +118,7 @@ func (l look) lag(limit time.Duration) finding {
 	case f.LagSeconds <= limit.Seconds():
 		return not("the target has caught up")
 	}
-	return finding{yes, fmt.Sprintf("the target is %s behind the source, more than %s", shown.Seconds(f.LagSeconds),
+	return finding{yes, fmt.Sprintf("the target is %s behind the source, more than %s", format.Seconds(f.LagSeconds),
 		limit),
 		"see what the job waits for, and whether its limits, the target or the network hold it back"}
 }
@@ -134,7 +134,7 @@ func (l look) window(limit time.Duration) finding {
 		return not("the oplog forgets nothing that the job needs")
 	default:
 		return finding{yes, fmt.Sprintf("the source's oplog will have forgotten in %s what the job reads next, less than %s",
-			shown.Clock(time.Duration(f.WindowSeconds)*time.Second), limit),
+			format.Clock(time.Duration(f.WindowSeconds)*time.Second), limit),
 			"make the source's oplog larger (replSetResizeOplog), resume the job, or ease its limits"}
 	}
 }

@@ -58,7 +58,7 @@ func charts() []chart {
 			spanBase, false},
 		{"cpu", "Processor of the worker, of one core", percent,
 			[]curve{{"processor", func(b *service.Bucket) service.Range { return b.CPU }}}, nil, false},
-		{"memory", "Memory of the worker", shown.Size,
+		{"memory", "Memory of the worker", format.Size[float64],
 			[]curve{{"memory", func(b *service.Bucket) service.Range { return b.Memory }}}, nil, false},
 	}
 }

@@ -110,13 +110,13 @@ func facts(s *job.Status) (list []fact) {
 	add("target", s.Target)
 	copied, f := s.Copy, s.Follow
 	if copied.DocsTotal > 0 || copied.Docs > 0 {
-		add("copied", fmt.Sprintf("%s of %s documents, %s", shown.Count(float64(copied.Docs)),
-			shown.Count(float64(copied.DocsTotal)), shown.Size(float64(copied.Bytes))))
+		add("copied", fmt.Sprintf("%s of %s documents, %s", format.Count(float64(copied.Docs)),
+			format.Count(float64(copied.DocsTotal)), format.Size(float64(copied.Bytes))))
 	}
 	if f.Applied != "" {
-		add("changes", fmt.Sprintf("%s applied, %s/s, %d schema changes", shown.Count(float64(f.Operations)),
-			shown.Count(f.OperationsRate), f.SchemaChanges))
-		add("behind", shown.Seconds(f.LagSeconds))
+		add("changes", fmt.Sprintf("%s applied, %s/s, %d schema changes", format.Count(float64(f.Operations)),
+			format.Count(f.OperationsRate), f.SchemaChanges))
+		add("behind", format.Seconds(f.LagSeconds))
 		add("durable up to", f.Applied+" of "+f.Source)
 	}
 	if f.Applied != "" || f.WindowSeconds > 0 {
@@ -144,10 +144,10 @@ func (p *onePage) collections(s *job.Status) {
 			continue
 		}
 		if p.Found++; p.Found <= maxCollections {
-			percent := int(100 * shown.Share(c.Docs, c.DocsTotal, c.Done))
+			percent := int(100 * format.Share(c.Docs, c.DocsTotal, c.Done))
 			p.Collections = append(p.Collections,
-				collection{Source: c.Source, Target: c.Target, Size: shown.Size(float64(c.Bytes)),
-					Docs: shown.Count(float64(c.Docs)) + " of " + shown.Count(float64(c.DocsTotal)),
+				collection{Source: c.Source, Target: c.Target, Size: format.Size(float64(c.Bytes)),
+					Docs: format.Count(float64(c.Docs)) + " of " + format.Count(float64(c.DocsTotal)),
 					bar:  bar{Percent: percent, Text: strconv.Itoa(percent) + "%"}})
 		}
 	}
@@ -254,9 +254,9 @@ type routerRow struct{ Router, Commands, Rate, Sent, Bytes string }
 
 func shardRows(s *job.Status) (list []shardRow) {
 	for _, one := range s.Shards {
-		list = append(list, shardRow{one.Shard, shown.Count(float64(one.Docs)), shown.Count(float64(one.Changes)),
+		list = append(list, shardRow{one.Shard, format.Count(float64(one.Docs)), format.Count(float64(one.Changes)),
 			few(one.DocsRate + one.ChangesRate),
-			perSecond(one.BytesRate + one.ChangeBytesRate), shown.Seconds(one.LagSeconds), shown.Seconds(one.WindowSeconds),
+			perSecond(one.BytesRate + one.ChangeBytesRate), format.Seconds(one.LagSeconds), format.Seconds(one.WindowSeconds),
 			one.At})
 	}
 	return list
@@ -264,8 +264,8 @@ func shardRows(s *job.Status) (list []shardRow) {
 
 func routerRows(s *job.Status) (list []routerRow) {
 	for _, one := range s.Routers {
-		list = append(list, routerRow{one.Router, shown.Count(float64(one.Commands)), few(one.CommandsRate),
-			shown.Size(float64(one.Bytes)), perSecond(one.BytesRate)})
+		list = append(list, routerRow{one.Router, format.Count(float64(one.Commands)), few(one.CommandsRate),
+			format.Size(float64(one.Bytes)), perSecond(one.BytesRate)})
 	}
 	return list
 }

@@ -110,11 +110,11 @@ func bars(s *job.Status) []bar {
 		return bar{Name: name, Text: strconv.Itoa(p) + "%", Percent: p}
 	}
 	if x := s.Structure; x != nil {
-		return []bar{part("structure", shown.Share(int64(x.Collections+x.Views+x.Indexes),
+		return []bar{part("structure", format.Share(int64(x.Collections+x.Views+x.Indexes),
 			int64(x.CollectionsTotal+x.ViewsTotal+x.IndexesTotal), s.Phase == job.PhaseFinalized))}
 	}
 	made := s.Phase.AfterCopy() || s.Phase == job.PhaseCopying || s.Copy.Docs > 0
-	return []bar{part("structure", shown.Share(0, 1, made)), part("full", s.Copy.Share(s.Phase.AfterCopy())),
+	return []bar{part("structure", format.Share(0, 1, made)), part("full", s.Copy.Share(s.Phase.AfterCopy())),
 		incremental(s)}
 }
 

@@ -52,8 +52,8 @@ func verificationRowOf(v *service.Verification) verificationRow {
 	if r := v.Report; r != nil {
 		p := r.Progress
 		row.Differences, row.Schema = p.Differences, r.Schema
-		row.Read = fmt.Sprintf("%s documents, %s", shown.Count(float64(p.Docs)), shown.Size(float64(p.Bytes)))
-		percent := int(100 * shown.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame ||
+		row.Read = fmt.Sprintf("%s documents, %s", format.Count(float64(p.Docs)), format.Size(float64(p.Bytes)))
+		percent := int(100 * format.Share(p.Docs, p.DocsTotal, row.State == service.VerifySame ||
 			row.State == service.VerifyDifferent))
 		if row.Sample != "all" { // what is estimated is all of it
 			percent = int(100 * format.Share(p.Collections, p.CollectionsTotal, false))

@@ -56,7 +56,7 @@ func (n *notices) phase(phase job.Phase, s *job.Status) {
 	if phase != job.PhaseCopying && n.told[job.PhaseCopying] && !n.told[""] {
 		n.told[""] = true
 		n.to.event(slog.LevelInfo, fmt.Sprintf("the copy has ended: %d documents, %s", s.Copy.Docs,
-			shown.Size(float64(s.Copy.Bytes))))
+			format.Size(float64(s.Copy.Bytes))))
 	}
 	text := map[job.Phase]string{job.PhaseCopying: "the copy has begun", job.PhaseIndexing: "indexes are built",
 		job.PhaseOverlap:   "changes made during the copy are applied",

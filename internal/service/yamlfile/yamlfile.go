@@ -137,7 +137,7 @@ func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section
 	}
 	for _, v := range list {
 		key := v.Key.String()
-		switch best := near.Name(key, known); {
+		switch best := suggest.Name(key, known); {
 		case !slices.Contains(known, key) && best != "":
 			r.Fail(v.Key, s.At(key), "is unknown", "did you mean "+best+"?")
 		case !slices.Contains(known, key):
