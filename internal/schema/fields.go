@@ -106,6 +106,18 @@ func mappedMod(options, mod bson.Raw, m *mapping.Map) (bson.Raw, error) {
 	return with(options, "index", mod)
 }
 
+// byKind says why the documents of a collection cannot become others: because of what it is.
+// capped is the reason where it is capped. It is empty where they can.
+func byKind(c Collection, capped string) string {
+	switch {
+	case c.Type == TypeTimeSeries:
+		return "it is a time series, whose documents are packed in buckets"
+	case c.Capped():
+		return "it is capped: " + capped
+	}
+	return ""
+}
+
 // CheckFields says why the documents of a collection cannot be mapped as the rules want
 // it; nil where they can be, or are not. keys are the fields of the shard key that the
 // collection has, or is to have, on the target.
@@ -114,13 +126,7 @@ func CheckFields(c Collection, rules *transform.Set, keys []string) error {
 	if m == nil || c.Type == TypeView {
 		return nil
 	}
-	var why string
-	switch {
-	case c.Type == TypeTimeSeries:
-		why = "it is a time series, whose documents are packed in buckets"
-	case c.Capped():
-		why = "it is capped: a document that is written anew may not fit in its place"
-	}
+	why := byKind(c, "a document that is written anew may not fit in its place")
 	for _, key := range keys {
 		if m.TouchesPath(key) {
 			why = fmt.Sprintf("a rule is about %q, which is of the shard key", key)
@@ -140,15 +146,11 @@ func CheckFilter(c Collection, rules *transform.Set) error {
 	if keep == nil || c.Type == TypeView {
 		return nil
 	}
-	var why string
-	switch {
-	case c.Type == TypeTimeSeries:
-		why = "it is a time series, whose documents are packed in buckets"
-	case c.Capped():
-		why = "it is capped: a document that an update brings into the filter cannot get its place"
-	case c.Collated() && keep.ComparesText():
+	why := byKind(c, "a document that an update brings into the filter cannot get its place")
+	if why == "" && c.Collated() && keep.ComparesText() {
 		why = "it has a collation, and the filter compares text, which is compared byte by byte here"
-	default:
+	}
+	if why == "" {
 		return nil
 	}
 	return mongo.WithHint(fmt.Errorf("%s cannot be filtered: %s", c.NS, why),

@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -18,13 +19,7 @@ func CheckHistory(c Collection, rules *transform.Set) error {
 	if c.Type == TypeView || !r.History {
 		return nil
 	}
-	why := r.NoHistory()
-	switch {
-	case c.Type == TypeTimeSeries:
-		why = "it is a time series, whose documents are packed in buckets"
-	case c.Capped():
-		why = "it is capped: documents go without a word of the source"
-	}
+	why := cmp.Or(byKind(c, "documents go without a word of the source"), r.NoHistory())
 	if why == "" {
 		return nil
 	}

@@ -52,12 +52,9 @@ func CheckSkip(c Collection, rules *transform.Set) error {
 	if !ops.Has(stream.OpDocuments) && r.SoftDelete == "" || c.Type == TypeView {
 		return nil
 	}
-	var why string
+	why := byKind(c, "which documents are the newest depends on all that happened")
 	switch {
-	case c.Type == TypeTimeSeries:
-		why = "it is a time series, whose documents are packed in buckets"
-	case c.Capped():
-		why = "it is capped: which documents are the newest depends on all that happened"
+	case why != "":
 	case ops.Has(stream.OpInsert) && r.Filter != nil:
 		why = "a filter keeps some of its documents, and of one that comes into the filter it is not known when it was " +
 			"inserted"
