@@ -217,7 +217,8 @@ func (p *Placer) hold(ctx context.Context, n note, e Entry) (note, error) {
 func (p *Placer) balance(ctx context.Context, e Entry, change bson.D) error {
 	statement := bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: e.NS}, {Key: "uuid", Value: e.UUID}}},
 		{Key: "u", Value: change}}
-	return p.runOn(ctx, "config", bson.D{{Key: "update", Value: "collections"}, {Key: "updates", Value: bson.A{statement}}})
+	return p.runOn(ctx, "config", bson.D{{Key: "update", Value: "collections"},
+		{Key: "updates", Value: bson.A{statement}}})
 }
 
 // Release has the balancer treat the job's collections as it did before.

@@ -102,7 +102,8 @@ func (e *expiries) Restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return sideBySide(ctx, DefaultBuilds, maps.All(byNS(all)), func(ctx context.Context, ns string, list []Deferred) error {
+	groups := maps.All(byNS(all))
+	return sideBySide(ctx, DefaultBuilds, groups, func(ctx context.Context, ns string, list []Deferred) error {
 		if e.o.keepsExpired(ns) {
 			e.o.Log.Info("the target does not expire documents that are to stay there", "ns", ns)
 			return nil // what has expired is asked for as long as changes come
