@@ -6,9 +6,18 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 )
+
+// Config is a collection of the database config, as a majority has it: through a router, that
+// of the config servers.
+func (c *Cluster) Config(name string) *driver.Collection {
+	return c.Client.Database("config").Collection(name,
+		options.Collection().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary()))
+}
 
 // ShardKeys are the shard keys' patterns of a sharded cluster's collections, by
 // namespace; with namespaces given, of those alone. A deployment of another kind has
@@ -22,8 +31,8 @@ func (c *Cluster) ShardKeys(ctx context.Context, namespaces ...string) (map[stri
 	if namespaces != nil {
 		filter = append(filter, bson.E{Key: "_id", Value: bson.D{{Key: "$in", Value: namespaces}}})
 	}
-	colls := c.Client.Database("config").Collection("collections", options.Collection().SetReadConcern(readconcern.Majority()))
-	cur, err := colls.Find(ctx, filter, options.Find().SetProjection(bson.D{{Key: "key", Value: 1}}))
+	fields := options.Find().SetProjection(bson.D{{Key: "key", Value: 1}})
+	cur, err := c.Config("collections").Find(ctx, filter, fields)
 	var docs []struct {
 		ID  string `bson:"_id"`
 		Key bson.Raw
@@ -47,7 +56,7 @@ func (c *Cluster) EachSet(ctx context.Context, do func(name string, set *Cluster
 	if c.Info.Kind != KindSharded {
 		return do("", c)
 	}
-	cur, err := c.Client.Database("config").Collection("shards").Find(ctx, bson.D{})
+	cur, err := c.Config("shards").Find(ctx, bson.D{})
 	var shards []struct {
 		ID   string `bson:"_id"`
 		Host string

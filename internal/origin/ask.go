@@ -26,7 +26,7 @@ func (c *Sharded) Newest(ctx context.Context, ns string) (mongo.OpTime, error) {
 	of := c.Cluster()
 	at, err := of.Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Newest(ctx, ns) })
 	if err == nil {
-		err = of.AllShards(ctx, at)
+		err = of.CheckShards(ctx, at)
 	}
 	return at, err
 }
@@ -71,7 +71,7 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 		if err != nil {
 			return err
 		}
-		_, beginning, err := shards.FirstEntry(ctx, of.Shards[i])
+		_, beginning, err := of.Shards[i].OldestEntry(ctx)
 		mu.Lock()
 		defer mu.Unlock()
 		each[of.Shards[i].Name] = from
@@ -224,14 +224,14 @@ func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bo
 func (c *Sharded) Whole(ctx context.Context) error {
 	p, err := c.Positions(ctx)
 	if err == nil {
-		err = c.Cluster().AllShards(ctx, p.Majority)
+		err = c.Cluster().CheckShards(ctx, p.Majority)
 	}
 	return err
 }
 
 // Holds fails when the cluster has got a shard by then.
 func (c *Sharded) Holds(ctx context.Context, at mongo.OpTime) error {
-	return c.Cluster().AllShards(ctx, at)
+	return c.Cluster().CheckShards(ctx, at)
 }
 
 // Look calls fn for the events of collections within a span and for all schema changes

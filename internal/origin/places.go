@@ -44,7 +44,7 @@ func (c *Sharded) Places(ctx context.Context) (*Places, error) {
 		return nil, mongo.Wrap(err, "read which collections of %s are sharded", c.router().Address())
 	}
 	for _, one := range colls {
-		if id, ok := shards.IDOf(one.UUID); ok && !one.Dropped {
+		if id, ok := shards.ParseUUID(one.UUID); ok && !one.Dropped {
 			p.sharded[id] = true
 		}
 	}
@@ -53,7 +53,7 @@ func (c *Sharded) Places(ctx context.Context) (*Places, error) {
 
 // Sharded reports a collection that is.
 func (p *Places) Sharded(uuid bson.Binary) bool {
-	id, ok := shards.IDOf(uuid)
+	id, ok := shards.ParseUUID(uuid)
 	return ok && p.sharded[id]
 }
 
@@ -97,7 +97,7 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 	err = all.Each(ctx, func(ctx context.Context, i int) error {
 		uuids, err := schema.UUIDs(ctx, all.Shards[i].Cluster, dbs)
 		for _, u := range uuids {
-			if id, ok := shards.IDOf(u); ok {
+			if id, ok := shards.ParseUUID(u); ok {
 				held[all.Shards[i].Name][id] = true
 			}
 		}
@@ -113,7 +113,7 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 
 // has reports that a shard where a collection belongs has it. held are the UUIDs of each.
 func (p *Places) has(one schema.Collection, held map[string]map[[16]byte]bool) bool {
-	id, _ := shards.IDOf(one.UUID)
+	id, _ := shards.ParseUUID(one.UUID)
 	db, _ := mongo.SplitNS(one.NS)
 	if home, ok := p.Primary(db); ok && !p.Sharded(one.UUID) {
 		return held[home][id]

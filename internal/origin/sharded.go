@@ -51,7 +51,7 @@ type Refreshed struct {
 // lacks something. It leaves out the others that have left. One goroutine calls it.
 func (c *Sharded) Refresh(ctx context.Context, pos stream.Position) (r Refreshed, err error) {
 	was := c.Cluster()
-	now, err := was.Now(ctx, pos)
+	now, err := was.Refresh(ctx, pos)
 	if err != nil {
 		return r, err
 	}
@@ -95,7 +95,7 @@ func (c *Sharded) Changes(o oplog.Options, names func() []schema.Name, noted mon
 // Begin has collections be found again that move while no Stream runs. The names are
 // those at the position.
 func (c *Sharded) Begin(pos stream.Position, names []schema.Name) error {
-	return c.Cluster().Begin(pos, known(names))
+	return c.Cluster().SetCollections(pos, known(names))
 }
 
 func known(names []schema.Name) (there []shards.Collection) {

@@ -37,7 +37,7 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 				from, err = of.Start(ctx)
 			}
 			if err == nil {
-				err = of.SameShards(ctx, from.At)
+				err = of.CheckSameShards(ctx, from.At)
 			}
 			return from.At, err
 		},
@@ -79,13 +79,13 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 func copiesOf(there []schema.Collection, held [][]schema.Collection) (copies []shards.Copy) {
 	names := map[string][16]byte{}
 	for _, c := range there {
-		if id, ok := shards.IDOf(c.UUID); ok {
+		if id, ok := shards.ParseUUID(c.UUID); ok {
 			names[c.NS] = id
 		}
 	}
 	for _, all := range held {
 		for _, c := range all {
-			id, ok := shards.IDOf(c.UUID)
+			id, ok := shards.ParseUUID(c.UUID)
 			if of, known := names[c.NS]; ok && known && of != id {
 				copies = append(copies, shards.Copy{NS: c.NS, ID: id, Of: of})
 			}

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
-	"github.com/millrace/millrace/internal/source/shards"
 )
 
 // owned is a sharded collection of which each shard gives what it owns.
@@ -84,7 +83,7 @@ func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 	if !l.e.o.Online || l.e.live[l.i].Load() {
 		return at, nil
 	}
-	newest, err := l.of.Cluster().Latest(ctx, func(ctx context.Context, s shards.Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
+	newest, err := l.of.Cluster().Committed(ctx)
 	if err == nil {
 		err = l.of.Cluster().Each(ctx, func(ctx context.Context, i int) error {
 			return l.of.Cluster().Pass(ctx, l.of.Cluster().Shards[i], newest)

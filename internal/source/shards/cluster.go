@@ -30,16 +30,16 @@ type Cluster struct {
 	Router *mongo.Cluster // the caller's
 	Shards []Shard        // by name
 
-	opt    Options
-	config *mongo.Cluster // the config servers; nil where nobody asks them all the while
-	past   *past
-	left   *departed
-	// topology is what config.shards said when the shards were found.
+	opt       Options
+	config    *mongo.Cluster // the config servers; nil where nobody asks them all the while
+	primaries *lazyPrimaries
+	left      *leftShards
+	// topology is what config.shards had when the shards were found.
 	topology topology
 	hosts    hosts   // where the shards are
-	unused   []Shard // have left and are open still
-	trust    bool    // for tests: nobody asks
-	lineage  *atomic.Pointer[lineage]
+	unused   []Shard // have left and are still open
+	trustAll bool    // for tests: nobody asks
+	uuids    *atomic.Pointer[uuidHistory]
 }
 
 // Options say how shards are reached.
@@ -48,17 +48,17 @@ type Options struct {
 	// the shards, too.
 	URI string
 	// Shards has other connection strings, by the name of the shard; "config" are the
-	// config servers, which are read all the while before 6.0, else where the past is
-	// asked for.
+	// config servers, which are read all the while before 6.0, else for what moved some
+	// minutes ago.
 	Shards map[string]string
-	// Data says that documents are read and no changes: nobody asks the config servers.
+	// Data says that documents are read and no changes: the config servers are not read.
 	Data bool
 	// Left says that Shards may name shards that have left, which CheckNames checks. Else
 	// Open returns an error for a name that the cluster lacks.
 	Left bool
 	// Mongo is how they are opened.
 	Mongo mongo.Options
-	// Waiting is told what Start waits for, and "" once it goes on; nil is not told.
+	// Waiting is called with what Start waits for, and with "" once it goes on; it may be nil.
 	Waiting func(reason string)
 	// Connect opens one; nil is mongo.Connect.
 	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
@@ -66,11 +66,13 @@ type Options struct {
 
 // Open finds the shards of a cluster behind a router and opens them.
 func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, error) {
-	found, err := list(ctx, router)
+	found, err := listShards(ctx, router)
 	if err != nil {
 		return nil, fmt.Errorf("find the shards of %s: %w", router.Address(), err)
 	}
-	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &departed{}, past: &past{}, topology: topologyOf(found), hosts: hostsOf(found), lineage: new(atomic.Pointer[lineage])}
+	c := &Cluster{Router: router, Shards: make([]Shard, len(found)), opt: o, left: &leftShards{},
+		primaries: &lazyPrimaries{}, topology: topologyOf(found), hosts: hostsOf(found),
+		uuids: new(atomic.Pointer[uuidHistory])}
 	if !o.Left {
 		if err := c.CheckNames(stream.Position{}); err != nil {
 			return nil, err
@@ -79,7 +81,7 @@ func Open(ctx context.Context, router *mongo.Cluster, o Options) (*Cluster, erro
 	g, gctx := errgroup.WithContext(ctx)
 	for i, f := range found {
 		g.Go(func() (err error) {
-			c.Shards[i], err = open(gctx, f, o)
+			c.Shards[i], err = openShard(gctx, f, o)
 			return err
 		})
 	}
@@ -104,21 +106,21 @@ func (c *Cluster) Close() {
 	if c.config != nil {
 		c.config.Close()
 	}
-	c.past.close()
+	c.primaries.close()
 }
 
-// member is a document of config.shards.
-type member struct {
+// shardEntry is a document of config.shards.
+type shardEntry struct {
 	Name string `bson:"_id"`
 	Host string `bson:"host"`
 	// Since is changed, of any shard, also when another one is removed (seen on 6.0.5).
 	Since bson.Timestamp `bson:"topologyTime"`
 }
 
-// hosts are the hosts of shards as the cluster gives them, "set/host:port,…", by shard.
+// hosts are those of shards as the cluster gives them, "set/host:port,…", by shard.
 type hosts map[string]string
 
-func hostsOf(all []member) hosts {
+func hostsOf(all []shardEntry) hosts {
 	h := hosts{}
 	for _, m := range all {
 		h[m.Name] = m.Host
@@ -129,70 +131,73 @@ func hostsOf(all []member) hosts {
 // CheckNames returns an error where Options.Shards names a shard that is neither one of the
 // cluster's nor one that a position still needs.
 func (c *Cluster) CheckNames(pos stream.Position) error {
-	m, err := partsOf(pos)
+	m, err := neededBy(pos)
 	if err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.opt.Shards)) {
 		_, needed := m.parts[name]
-		if _, there := c.topology[name]; name != configName && !there && !needed {
-			return mongo.WithHint(fmt.Errorf("%s has no shard %q", c.Router.Address(), name), "its shards are "+strings.Join(slices.Sorted(maps.Keys(c.topology)), ", "))
+		if name != configName && c.HasLeft(name) && !needed {
+			return mongo.WithHint(fmt.Errorf("%s has no shard %q", c.Router.Address(), name),
+				"its shards are "+strings.Join(slices.Sorted(maps.Keys(c.topology)), ", "))
 		}
 	}
 	return nil
 }
 
-// AllShards fails when the cluster has got a shard by the time of a position: then what
-// the shards told up to there is not all. The shard is open in Now, and the stream from
-// an earlier position has what it did. One that has left is noted.
-func (c *Cluster) AllShards(ctx context.Context, at mongo.OpTime) error {
-	aware, end, err := c.aware(ctx, c.Router, at)
+// CheckShards returns an error if the cluster has got a shard by the time of a position: then
+// the stream up to there is not complete. The shard is open after Refresh, and the stream from
+// an earlier position has what it did. One that has left is recorded.
+func (c *Cluster) CheckShards(ctx context.Context, at mongo.OpTime) error {
+	aware, end, err := c.withClusterTime(ctx, c.Router, at)
 	if err != nil {
 		return err
 	}
 	defer end()
-	now, err := list(aware, c.Router, bson.E{Key: "afterClusterTime", Value: at.TS})
+	now, err := listShards(aware, c.Router, bson.E{Key: "afterClusterTime", Value: at.TS})
 	if err != nil {
 		return fmt.Errorf("read which shards there are: %w", err)
 	}
 	for _, m := range now {
-		if !c.has(m.Name) {
-			return mongo.Retry("shard "+m.Name+" has joined "+c.Router.Address()+": what it has done is read from the last saved position on", nil, "")
+		if !c.reads(m.Name) {
+			return mongo.Retry("shard "+m.Name+" has joined "+c.Router.Address()+
+				": what it has done is read from the last saved position on", nil, "")
 		}
 	}
 	t, i, ok := driver.SessionFromContext(aware).ClusterTime().Lookup("$clusterTime", "clusterTime").TimestampOK()
 	if !ok {
-		t = math.MaxUint32 // nobody knows by when
+		t = math.MaxUint32 // the time is not known
 	}
-	return c.left.note(c, now, bson.Timestamp{T: t, I: i})
+	return c.left.update(c, now, bson.Timestamp{T: t, I: i})
 }
 
-// SameShards fails also when one has left.
-func (c *Cluster) SameShards(ctx context.Context, at mongo.OpTime) error {
-	err := c.AllShards(ctx, at)
-	gone, _ := c.left.by(bson.Timestamp{T: math.MaxUint32, I: math.MaxUint32})
-	if err == nil && len(gone) > 0 || errors.Is(err, errPassedBy) {
+// CheckSameShards is CheckShards that returns an error also if one has left.
+func (c *Cluster) CheckSameShards(ctx context.Context, at mongo.OpTime) error {
+	err := c.CheckShards(ctx, at)
+	gone, _ := c.left.leftBy(bson.Timestamp{T: math.MaxUint32, I: math.MaxUint32})
+	if err == nil && len(gone) > 0 || errors.Is(err, errShardMissed) {
 		err = mongo.Retry("a shard has left "+c.Router.Address(), nil, "")
 	}
 	return err
 }
 
-// list reads which shards there are, as a majority of the config servers knows it.
-func list(ctx context.Context, router *mongo.Cluster, concern ...bson.E) (all []member, err error) {
-	cur, err := router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "shards"},
-		{Key: "readConcern", Value: append(bson.D{{Key: "level", Value: "majority"}}, concern...)}})
+// listShards reads which shards there are, as a majority of the config servers has it.
+func listShards(ctx context.Context, router *mongo.Cluster, concern ...bson.E) (all []shardEntry, err error) {
+	majority := append(bson.D{{Key: "level", Value: "majority"}}, concern...)
+	cur, err := router.Client.Database("config").RunCommandCursor(ctx,
+		bson.D{{Key: "find", Value: "shards"}, {Key: "readConcern", Value: majority}})
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}
 	if err == nil && len(all) == 0 {
 		err = errors.New("there are none")
 	}
-	slices.SortFunc(all, func(a, b member) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b shardEntry) int { return cmp.Compare(a.Name, b.Name) })
 	return all, err
 }
 
-// open opens a shard and makes sure that it is the one meant.
-func open(ctx context.Context, m member, o Options) (s Shard, err error) {
+// openShard opens a shard and checks that it is the right replica set.
+func openShard(ctx context.Context, m shardEntry, o Options) (s Shard, err error) {
 	uri := o.Shards[m.Name]
 	if uri == "" {
 		if uri, err = mongo.MemberURI(o.URI, m.Host); err != nil {
@@ -206,12 +211,14 @@ func open(ctx context.Context, m member, o Options) (s Shard, err error) {
 	c, err := connect(ctx, uri, o.Mongo)
 	if err != nil {
 		return s, mongo.WithHint(fmt.Errorf("shard %s: %w", m.Name, err), cmp.Or(mongo.HintOf(err),
-			"millrace reads each shard itself: it has to be reachable from here, with the user of the router or by another connection string"))
+			"millrace reads each shard itself: it has to be reachable from here, with the user of the router "+
+				"or by another connection string"))
 	}
 	set, _, known := strings.Cut(m.Host, "/")
 	if known && c.Info.SetName != set {
 		c.Close()
-		return s, fmt.Errorf("shard %s: %s is the replica set %q, the cluster has %q", m.Name, mongo.Redact(uri), c.Info.SetName, set)
+		return s, fmt.Errorf("shard %s: %s is the replica set %q, the cluster has %q",
+			m.Name, mongo.Redact(uri), c.Info.SetName, set)
 	}
 	return Shard{Name: m.Name, Cluster: c}, nil
 }

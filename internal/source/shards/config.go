@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -21,37 +22,43 @@ func (c *Cluster) Before(major, minor int) bool {
 	return slices.ContainsFunc(c.Shards, func(s Shard) bool { return !s.Info.Version.AtLeast(major, minor) })
 }
 
-// asksOwners reports a cluster of which every event has to be compared with who owned the
-// document then: shards before 6.0 do not mark what does not count.
-func (c *Cluster) asksOwners() bool { return c.Before(6, 0) }
+// needsOwnerFilter reports a cluster of which every event has to be compared with who owned
+// the document then: shards before 6.0 do not mark what does not count.
+func (c *Cluster) needsOwnerFilter() bool { return c.Before(6, 0) }
 
-// openConfig opens the config servers where they have to be asked all the while.
+// openConfig opens the config servers where they have to be read all the while.
 func (c *Cluster) openConfig(ctx context.Context) error {
-	if c.opt.Data || !c.asksOwners() {
+	if c.opt.Data || !c.needsOwnerFilter() {
 		return nil
 	}
-	config, err := c.connectConfig(ctx)
-	if err != nil {
-		return mongo.WithHint(err, cmp.Or(mongo.HintOf(err),
-			"before 6.0 millrace reads the config servers' oplog: they have to be reachable from here, with the user of the router or by another connection string"))
-	}
+	config, err := c.connectConfig(ctx, "before 6.0 millrace reads the config servers' oplog: they have to be reachable "+
+		"from here, with the user of the router or by another connection string")
 	c.config = config
-	return nil
+	return err
 }
 
-func (c *Cluster) connectConfig(ctx context.Context) (*mongo.Cluster, error) {
+// connectConfig opens the config servers. hint is what to do where they cannot be reached.
+func (c *Cluster) connectConfig(ctx context.Context, hint string) (*mongo.Cluster, error) {
 	uri := c.opt.Shards[configName]
+	var err error
 	if uri == "" {
-		hosts, err := configHosts(ctx, c.Shards[0])
-		if err == nil {
+		var hosts string
+		if hosts, err = configHosts(ctx, c.Shards[0]); err == nil {
 			uri, err = mongo.MemberURI(c.opt.URI, hosts)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("find the config servers: %w", err)
-		}
+		err = mongo.Wrap(err, "find the config servers")
 	}
-	config, err := mongo.Connect(ctx, uri, c.opt.Mongo)
-	return config, mongo.Wrap(err, "config servers")
+	var config *mongo.Cluster
+	if err == nil {
+		config, err = mongo.Connect(ctx, uri, c.opt.Mongo)
+		err = mongo.Wrap(err, "config servers")
+	}
+	return config, mongo.WithHint(err, cmp.Or(mongo.HintOf(err), hint))
+}
+
+// readConfig is how the config servers are read.
+func (c *Cluster) readConfig(config *mongo.Cluster) ownership.Config {
+	return ownership.Config{Cluster: config, Advance: c.advance(Shard{Name: configName, Cluster: config})}
 }
 
 // Config are the config servers where they are read all the while, nil from 6.0 on. They
@@ -72,19 +79,25 @@ func configHosts(ctx context.Context, s Shard) (string, error) {
 	return hosts, nil
 }
 
-// owned gives a function that leaves out of a shard's source what it did not own.
-func (c *Cluster) owned() func(Shard, stream.Source) stream.Source {
-	if c.trust || !c.asksOwners() {
+// ownerFilter gives a function that leaves out of a shard's source what it did not own.
+func (c *Cluster) ownerFilter() func(Shard, stream.Source) stream.Source {
+	if c.trustAll || !c.needsOwnerFilter() {
 		return func(_ Shard, s stream.Source) stream.Source { return s }
 	}
-	r := &record{shards: len(c.Shards), reads: c.has}
-	r.tail = c.tail(c.config, r.operation, "config.chunks", "config.collections", "config.migrations", "config.shards")
+	history := ownership.NewHistory(ownership.HistoryOptions{
+		Config: c.readConfig(c.config), Shards: len(c.Shards), ByEpoch: c.Before(5, 0),
+		Removed: func(shard string) error {
+			if c.reads(shard) {
+				return nil
+			}
+			return errShardMissed
+		},
+	})
 	all := map[string]*mongo.Cluster{}
 	for _, s := range c.Shards {
 		all[s.Name] = s.Cluster
-		r.old = r.old || !s.Info.Version.AtLeast(5, 0)
 	}
 	return func(s Shard, src stream.Source) stream.Source {
-		return &ownedSource{Source: src, shard: s, record: r, router: c.Router, shards: all}
+		return &filteredSource{Source: src, shard: s, history: history, router: c.Router, shards: all}
 	}
 }

@@ -10,117 +10,106 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 )
 
-// deletedFirst finds out which of the documents that are gone the donor had deleted,
-// too: its delete found nothing here, and so nothing tells of it. The stream has told
-// of it then, and maybe of another document of that _id.
-func (j *judge) deletedFirst(ctx context.Context, all []*stray, p *replay, at bson.Timestamp) error {
-	there := &replay{docs: map[string]*states{}, key: p.key, of: p.of}
-	var gone []*stray
-	for _, s := range all {
-		if d := p.docs[s.id.String()]; d.told != nil && d.is == nil && d.known {
-			gone = append(gone, s)
-			there.docs[s.id.String()] = &states{told: d.told, is: d.told}
+// dropDonorDeletes finds out which of the documents that are gone the donor had deleted,
+// too: its delete found nothing here, and so no entry has it. The stream has emitted it
+// then, and maybe events of another document of that _id.
+func (f *ownerFilter) dropDonorDeletes(ctx context.Context, all []*orphanWrite, r *replay, at bson.Timestamp) error {
+	onDonor := &replay{docs: map[string]*docState{}, key: r.key, migration: r.migration}
+	var gone []*orphanWrite
+	for _, w := range all {
+		if d := r.docs[w.id.String()]; d.donated != nil && d.present == nil && d.known {
+			gone = append(gone, w)
+			onDonor.docs[w.id.String()] = &docState{donated: d.donated, present: d.donated}
 		}
 	}
-	donor := j.shards[p.of.from]
+	donor := f.shards[r.migration.From]
 	if len(gone) == 0 || donor == nil {
 		return nil
 	}
-	filter := bson.D{
-		{Key: "ts", Value: bson.D{{Key: "$gte", Value: p.of.since}, {Key: "$lte", Value: at}}},
-		{Key: "$or", Value: bson.A{
-			written(gone), bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps", Value: bson.D{{Key: "$exists", Value: true}}}},
-			bson.D{{Key: "op", Value: "c"}, {Key: "o.commitTransaction", Value: bson.D{{Key: "$exists", Value: true}}}},
-		}},
-	}
-	err := entries(ctx, donor, filter, at, func(e bson.Raw) error {
-		ops, err := committed(ctx, donor, e)
+	exists := bson.D{{Key: "$exists", Value: true}}
+	filter := bson.D{between(r.migration.Start, at), {Key: "$or", Value: bson.A{
+		writesTo(gone), bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps", Value: exists}},
+		bson.D{{Key: "op", Value: "c"}, {Key: "o.commitTransaction", Value: exists}},
+	}}}
+	err := ownership.EachEntry(ctx, donor, filter, at, func(e bson.Raw) error {
+		ops, err := committedOps(ctx, donor, e)
 		for _, one := range ops {
-			there.donor(one)
+			onDonor.applyDonor(one)
 		}
 		return err
 	})
-	for id, d := range there.docs {
-		if d.is == nil {
-			p.docs[id].told = nil
+	for id, d := range onDonor.docs {
+		if d.present == nil {
+			r.docs[id].donated = nil
 		}
 	}
-	return mongo.Wrap(err, "shard %s, which had them before", p.of.from)
+	return mongo.Wrap(err, "shard %s, which had them before", r.migration.From)
 }
 
-// committed are the operations that take effect with an entry: itself, or those of the
+// committedOps are the operations that take effect with an entry: itself, or those of the
 // transaction that it commits, of which the earlier entries are asked for.
-func committed(ctx context.Context, c *mongo.Cluster, e bson.Raw) (all []bson.Raw, err error) {
-	if later(e, "prepare") || later(e, "partialTxn") {
-		return nil, nil
+func committedOps(ctx context.Context, c *mongo.Cluster, raw bson.Raw) (all []bson.Raw, err error) {
+	for _, flag := range []string{"prepare", "partialTxn"} { // they take effect with a later entry
+		if set, _ := raw.Lookup("o", flag).BooleanOK(); set {
+			return nil, nil
+		}
 	}
 	for {
-		o, _ := e.Lookup("o").DocumentOK()
-		if _, commits := bsonraw.Field(o, "commitTransaction"); !commits {
-			ops, err := operations(e)
+		e := ownership.ParseEntry(raw)
+		if _, commits := bsonraw.Field(e.O, "commitTransaction"); !commits {
+			ops, err := ownership.Operations(raw)
 			if err != nil {
 				return nil, err
 			}
 			all = slices.Concat(ops, all)
-			if op, _ := e.Lookup("op").StringValueOK(); op != "c" {
+			if e.Op != "c" {
 				return all, nil // a write that is retried names those before it, too
 			}
 		}
-		t, i, ok := e.Lookup("prevOpTime", "ts").TimestampOK()
+		t, i, ok := raw.Lookup("prevOpTime", "ts").TimestampOK()
 		if !ok || t == 0 {
 			return all, nil
 		}
-		e, err = c.Client.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{{Key: "ts", Value: bson.Timestamp{T: t, I: i}}}).Raw()
+		raw, err = c.Oplog().FindOne(ctx, bson.D{{Key: "ts", Value: bson.Timestamp{T: t, I: i}}}).Raw()
 		if err != nil {
 			return nil, fmt.Errorf("read the entry %d.%d of a transaction: %w", t, i, err)
 		}
 	}
 }
 
-// later reports an entry of a transaction whose operations take effect with a later one.
-func later(e bson.Raw, mark string) bool {
-	yes, _ := e.Lookup("o", mark).BooleanOK()
-	return yes
-}
-
-// donor takes what the donor did to one of the documents: whether it still has it is
+// applyDonor takes what the donor did to one of the documents: whether it still has it is
 // what counts, not what is in it. It may have another by now with the same _id.
-func (p *replay) donor(op bson.Raw) {
-	kind, _ := op.Lookup("op").StringValueOK()
-	o, _ := op.Lookup("o").DocumentOK()
-	o2, _ := op.Lookup("o2").DocumentOK()
-	id := o.Lookup("_id")
-	if kind == "u" {
-		id = o2.Lookup("_id")
-	}
-	d := p.docs[id.String()]
+func (r *replay) applyDonor(op bson.Raw) {
+	e := ownership.ParseEntry(op)
+	d := r.docs[e.Key().Lookup("_id").String()]
 	if d == nil {
 		return
 	}
-	here := kind == "i" && p.has(o)
-	if kind == "u" {
-		now := o
-		if !whole(o) {
+	here := e.Op == "i" && r.contains(e.O)
+	if e.Op == "u" {
+		now := e.O
+		if !e.Replaces() {
 			var err error
-			if now, err = updated(p.keyOnly(o2), o); err != nil {
+			if now, err = applyUpdate(r.keyOnly(e.O2), e.O); err != nil {
 				now = nil
 			}
 		}
-		here = now == nil && !p.elsewhere(o2) || now != nil && p.has(now)
+		here = now == nil && !r.isElsewhere(e.O2) || now != nil && r.contains(now)
 	}
-	if d.is = nil; here {
-		d.is = d.told
+	if d.present = nil; here {
+		d.present = d.donated
 	}
 }
 
 // keyOnly is a document that has the fields of a document key alone.
-func (p *replay) keyOnly(key bson.Raw) bson.Raw {
+func (r *replay) keyOnly(key bson.Raw) bson.Raw {
 	doc := bson.D{}
-	for i := range p.key {
-		if e, ok := bsonraw.Field(key, p.key[i].Path); ok {
-			doc = with(doc, strings.Split(p.key[i].Path, "."), bson.RawValue{Type: e.Type, Value: e.Value})
+	for i := range r.key {
+		if e, ok := bsonraw.Field(key, r.key[i].Path); ok {
+			doc = setPath(doc, strings.Split(r.key[i].Path, "."), bson.RawValue{Type: e.Type, Value: e.Value})
 		}
 	}
 	raw, err := bson.Marshal(doc)
@@ -130,8 +119,8 @@ func (p *replay) keyOnly(key bson.Raw) bson.Raw {
 	return raw
 }
 
-// with sets a field at a path.
-func with(doc bson.D, path []string, v bson.RawValue) bson.D {
+// setPath sets a field at a path.
+func setPath(doc bson.D, path []string, v bson.RawValue) bson.D {
 	i := slices.IndexFunc(doc, func(e bson.E) bool { return e.Key == path[0] })
 	if i < 0 {
 		i, doc = len(doc), append(doc, bson.E{Key: path[0]})
@@ -141,6 +130,6 @@ func with(doc bson.D, path []string, v bson.RawValue) bson.D {
 		return doc
 	}
 	in, _ := doc[i].Value.(bson.D)
-	doc[i].Value = with(in, path[1:], v)
+	doc[i].Value = setPath(in, path[1:], v)
 	return doc
 }

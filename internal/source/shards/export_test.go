@@ -7,13 +7,13 @@ import (
 )
 
 // Known is how many collections are remembered.
-func (o *Once) Known() int { return len(o.colls) }
+func (o *ChangeFilter) Known() int { return len(o.colls) }
 
 // TrustAll has the cluster's source pass on what shards tell of documents that they do
 // not own.
-func (c *Cluster) TrustAll() { c.trust = true }
+func (c *Cluster) TrustAll() { c.trustAll = true }
 
 // Primary has it ask who is a database's own shard.
-func (o *Once) Primary(of func(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error)) {
+func (o *ChangeFilter) Primary(of func(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error)) {
 	o.primary = of
 }

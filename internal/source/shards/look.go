@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// mostLooked bounds the events that a Look puts in order, in bytes.
-	mostLooked = 256 << 20
+	// maxLookBytes bounds the events that a Look puts in order, in bytes.
+	maxLookBytes = 256 << 20
 	// changeSize is roughly what a schema change takes in memory.
 	changeSize = 512
 )
 
 // Look gives the events of collections within a span and all schema changes in the order
-// of the stream, as oplog.Look does. Those of which the documents were only moved are
-// left out; a schema change may come once a shard, and says which tells of it.
+// of the stream, as oplog.Look does. Those of documents that only moved are left out; a schema
+// change may come once a shard, with its name.
 func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Span) (all []stream.Event, err error) {
-	left := mostLooked
+	left := maxLookBytes
 	for _, s := range c.Shards {
-		ctx, end, err := c.aware(ctx, s.Cluster, span.Until) // it may not have heard of that time
+		ctx, end, err := c.withClusterTime(ctx, s.Cluster, span.Until) // it may not know that time
 		if err != nil {
 			return nil, err
 		}
@@ -39,7 +39,8 @@ func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Spa
 				ch.Shard, ch.UUID.Data = s.Name, slices.Clone(ch.UUID.Data)
 			}
 			if left < 0 {
-				return mongo.WithHint(errors.New("too much was written to capped collections, or too many schema changes made, since the last checkpoint"),
+				return mongo.WithHint(errors.New("too much was written to capped collections, "+
+					"or too many schema changes made, since the last checkpoint"),
 					"exclude them, or begin anew with --restart")
 			}
 			all = append(all, one)

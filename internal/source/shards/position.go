@@ -14,94 +14,95 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// mark is what a position says beside its time. It may be that of an earlier time, of
-// the last batch of which all was applied: from there the shards are read again. The
-// copies are of that time, too, or of that of a schema change amid the next batch: what
-// was told of collections up to it is not looked at again, for whoever goes on from the
-// position knows the collections as they were after it.
-type mark struct {
-	T      uint32          `json:"t"` // the time that it is of
-	I      uint32          `json:"i"`
-	Shards json.RawMessage `json:"shards"` // where each goes on
-	Moving []movingMark    `json:"moving,omitempty"`
-	Known  *bson.Timestamp `json:"known,omitempty"` // what moves is of this time; none: of the mark's
-	Since  topology        `json:"since,omitempty"`
-	Hosts  hosts           `json:"hosts,omitempty"` // where the shards are, for one that leaves
+// token is the resume token of a position: where each shard goes on. It may be that of an
+// earlier time, of the last batch that was applied completely: from there the shards are read
+// again. The copies are of that time, too, or of that of a schema change amid the next batch:
+// changes of collections up to it are skipped, for a consumer that goes on from the position
+// has the collections as they were after it.
+type token struct {
+	T        uint32          `json:"t"` // its time
+	I        uint32          `json:"i"`
+	Shards   json.RawMessage `json:"shards"` // where each goes on
+	Copies   []copyToken     `json:"moving,omitempty"`
+	CopiesAt *bson.Timestamp `json:"known,omitempty"` // of which time the copies are; nil: of the token's
+	Topology topology        `json:"since,omitempty"`
+	Hosts    hosts           `json:"hosts,omitempty"` // for a shard that leaves
 }
 
-// movingMark is a Copy; the UUIDs in hex.
-type movingMark struct {
+// copyToken is a Copy; the UUIDs in hex.
+type copyToken struct {
 	NS string `json:"ns"`
 	ID string `json:"id"`
 	Of string `json:"of"`
 }
 
-// WithCopies is a position of the merged stream at which movePrimary has begun copies.
+// WithCopies is a position of the merged stream at which movePrimary had begun copies.
 func (c *Cluster) WithCopies(pos stream.Position, copies []Copy) stream.Position {
-	pos.Mark = newMark(pos.Mark, pos.At, copies, c.topology, c.hosts)
+	pos.Mark = newToken(pos.Mark, pos.At, copies, c.topology, c.hosts)
 	return pos
 }
 
-// newMark adds to the mark of the merged stream at a position the copies that
-// movePrimary has begun then, which shards there are, and where.
-func newMark(merged string, at mongo.OpTime, copies []Copy, there topology, where hosts) string {
-	return mark{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Moving: movingMarks(copies), Since: there, Hosts: where}.String()
+// newToken adds to the token of the merged stream at a position the copies that movePrimary
+// had begun then, and the shards.
+func newToken(merged string, at mongo.OpTime, copies []Copy, topology topology, hosts hosts) string {
+	return token{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Copies: copyTokens(copies),
+		Topology: topology, Hosts: hosts}.String()
 }
 
-func (m mark) String() string {
+func (m token) String() string {
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // what shards say is JSON, the rest text
+		panic(err) // the shards' tokens are JSON, the rest text
 	}
 	return string(b)
 }
 
-// knowing is the mark of a position with the copies at a schema change that comes after it.
-func knowing(pos stream.Position, at mongo.OpTime, copies []Copy) (string, error) {
-	m, err := readMark(pos)
+// tokenWithCopies is the token of a position with the copies at a schema change after it.
+func tokenWithCopies(pos stream.Position, at mongo.OpTime, copies []Copy) (string, error) {
+	m, err := parseToken(pos)
 	if err != nil {
 		return "", err
 	}
-	m.Moving, m.Known = movingMarks(copies), &at.TS
+	m.Copies, m.CopiesAt = copyTokens(copies), &at.TS
 	return m.String(), nil
 }
 
-func movingMarks(copies []Copy) (all []movingMark) {
+func copyTokens(copies []Copy) (all []copyToken) {
 	for _, c := range copies {
-		all = append(all, movingMark{NS: c.NS, ID: hex.EncodeToString(c.ID[:]), Of: hex.EncodeToString(c.Of[:])})
+		all = append(all, copyToken{NS: c.NS, ID: hex.EncodeToString(c.ID[:]), Of: hex.EncodeToString(c.Of[:])})
 	}
 	return all
 }
 
-// begun is what a position says of where to go on.
-type begun struct {
-	from   stream.Position // of the merged stream
-	copies []Copy
-	known  mongo.OpTime // of which time the copies are
+// resumePoint is where to go on for a consumer at a position.
+type resumePoint struct {
+	from       stream.Position // of the merged stream
+	copies     []Copy
+	knownUntil mongo.OpTime // of which time the copies are
 }
 
-// split takes a position apart.
-func split(pos stream.Position) (begun, error) {
-	if !marked(pos) {
-		return begun{from: pos, known: pos.At}, nil
+// parsePosition reads a position's token.
+func parsePosition(pos stream.Position) (resumePoint, error) {
+	if !hasToken(pos) {
+		return resumePoint{from: pos, knownUntil: pos.At}, nil
 	}
-	m, err := readMark(pos)
+	m, err := parseToken(pos)
 	if err != nil {
-		return begun{}, err
+		return resumePoint{}, err
 	}
 	if at := (bson.Timestamp{T: m.T, I: m.I}); at.Before(pos.At.TS) && !at.IsZero() {
 		pos.At.TS = at
 	}
-	b := begun{known: pos.At}
-	if m.Known != nil {
-		b.known.TS = *m.Known
+	b := resumePoint{knownUntil: pos.At}
+	if m.CopiesAt != nil {
+		b.knownUntil.TS = *m.CopiesAt
 	}
-	for _, c := range m.Moving {
+	for _, c := range m.Copies {
 		one := Copy{NS: c.NS}
 		id, err1 := hex.DecodeString(c.ID)
 		of, err2 := hex.DecodeString(c.Of)
 		if err1 != nil || err2 != nil || copy(one.ID[:], id) != len(one.ID) || copy(one.Of[:], of) != len(one.Of) {
-			return b, fmt.Errorf("position %s: %q names no collection that is moved", pos.At, pos.Mark)
+			return b, fmt.Errorf("position %s: %q has no valid UUIDs of collections that move", pos.At, pos.Mark)
 		}
 		b.copies = append(b.copies, one)
 	}
@@ -110,10 +111,10 @@ func split(pos stream.Position) (begun, error) {
 	return b, nil
 }
 
-// marked reports a position with a mark, and not one of the merged stream alone.
-func marked(pos stream.Position) bool { return strings.HasPrefix(pos.Mark, "{") }
+// hasToken reports a position with such a token, and not one of the merged stream alone.
+func hasToken(pos stream.Position) bool { return strings.HasPrefix(pos.Mark, "{") }
 
-func readMark(pos stream.Position) (m mark, err error) {
+func parseToken(pos stream.Position) (m token, err error) {
 	if err := json.Unmarshal([]byte(pos.Mark), &m); err != nil {
 		return m, fmt.Errorf("position %s: %q does not say where the shards go on: %w", pos.At, pos.Mark, err)
 	}
@@ -126,7 +127,7 @@ func ReadFrom(pos stream.Position) (first mongo.OpTime, err error) {
 	if pos == (stream.Position{}) {
 		return first, nil // nothing was begun
 	}
-	b, err := split(pos)
+	b, err := parsePosition(pos)
 	if err != nil {
 		return first, err
 	}

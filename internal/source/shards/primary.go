@@ -3,35 +3,18 @@ package shards
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/ownership"
 )
-
-// teller has a shard's source say whose schema changes it tells.
-type teller struct {
-	stream.Source
-	shard string
-}
-
-// Run implements stream.Source.
-func (t teller) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
-	return t.Source.Run(ctx, pos, func(ctx context.Context, b *stream.Batch) error {
-		for i := range b.Events {
-			if ch := b.Events[i].Change; ch != nil {
-				ch.Shard = t.shard
-			}
-		}
-		return emit(ctx, b)
-	})
-}
 
 // PrimaryAt is the shard on which a database's collections that are not sharded were at
 // a time, "" for none. sure is false where nobody knows that any more: then it is the one
 // of now. Config servers read as of a time from 5.0 on, for some minutes; else their oplog
-// tells.
+// is read.
 func (c *Cluster) PrimaryAt(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error) {
 	if !c.Before(5, 0) {
 		shard, err := c.primaryAsOf(ctx, db, at)
@@ -39,15 +22,15 @@ func (c *Cluster) PrimaryAt(ctx context.Context, db string, at mongo.OpTime) (sh
 			return shard, true, mongo.Wrap(err, "find the shard of database %s", db)
 		}
 	}
-	past, err := c.past.open(ctx, c)
+	all, err := c.primaries.open(ctx, c)
 	if err != nil {
 		return "", false, fmt.Errorf("find which shard had database %s at %s: %w", db, at, err)
 	}
-	return past.at(ctx, db, at.TS)
+	return all.At(ctx, db, at.TS)
 }
 
 func (c *Cluster) primaryAsOf(ctx context.Context, db string, at mongo.OpTime) (string, error) {
-	ctx, end, err := c.aware(ctx, c.Router, at)
+	ctx, end, err := c.withClusterTime(ctx, c.Router, at)
 	if err != nil {
 		return "", err
 	}
@@ -68,4 +51,42 @@ func (c *Cluster) primary(ctx context.Context, db string, concern bson.D) (strin
 		return "", err
 	}
 	return found[0].Primary, nil
+}
+
+// lazyPrimaries opens the primaries of a cluster when they are asked for. It is safe for
+// concurrent use.
+type lazyPrimaries struct {
+	mu        sync.Mutex
+	primaries *ownership.Primaries
+	config    *mongo.Cluster // where the cluster has not opened them
+}
+
+// open gives the primaries, by the cluster's config servers.
+func (p *lazyPrimaries) open(ctx context.Context, c *Cluster) (_ *ownership.Primaries, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.primaries != nil {
+		return p.primaries, nil
+	}
+	config := c.config
+	if config == nil {
+		if config, err = c.connectConfig(ctx, "recent moves are recorded only in the config servers' oplog: they have to be "+
+			"reachable from here, with the user of the router or by --source-shard config=…"); err != nil {
+			return nil, err
+		}
+		p.config = config
+	}
+	p.primaries = ownership.NewPrimaries(c.readConfig(config), func(ctx context.Context, db string) (string, error) {
+		return c.primary(ctx, db, bson.D{{Key: "level", Value: "majority"}})
+	})
+	return p.primaries, nil
+}
+
+func (p *lazyPrimaries) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.config != nil {
+		p.config.Close()
+		p.config, p.primaries = nil, nil
+	}
 }

@@ -148,7 +148,7 @@ func replays(t *testing.T, seed uint64) {
 }
 
 func (s *twoShards) check(ctx context.Context) error {
-	o := NewOnce(nil)
+	o := NewChangeFilter(nil)
 	o.primary = s.home
 	copies, names := [][]Copy{nil}, []map[string]bson.Binary{{}} // after each time
 	var all []stream.Event
@@ -201,14 +201,14 @@ func (s *twoShards) again(ctx context.Context, copies []Copy, names map[string]b
 	for ns, id := range names {
 		there = append(there, Collection{NS: ns, UUID: id})
 	}
-	o := NewOnce(there)
+	o := NewChangeFilter(there)
 	o.primary = s.home
-	o.Begun(copies)
-	o.known, o.done = opTime(uint32(mark)), opTime(uint32(pos))
-	o.noted = opTime(uint32(noted))
+	o.SetCopies(copies)
+	o.knownUntil, o.namesAt = opTime(uint32(mark)), opTime(uint32(pos))
+	o.notedAt = opTime(uint32(noted))
 	b := s.batch(uint32(mark))
 	_, err := o.filter(ctx, b, nil)
-	passOver(b, o.done, true)
+	skipApplied(b, o.namesAt, true)
 	return texts(b.Events, pos, want), err
 }
 

@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -18,12 +16,12 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// decisionPoll is the pause between looks at transactions that are prepared.
+// decisionPoll is the pause between reads of the transactions that are prepared.
 const decisionPoll = 10 * time.Millisecond
 
-// Start is a position to read from: whoever reads the shards after it was given finds
-// all that happened up to it, and the stream from there has all that happened later.
-// It waits for the decision on what is prepared.
+// Start is a position to read from: who reads the shards after Start returned finds all
+// that happened up to it, and the stream from there has all that happened later. It waits
+// for the decision on what is prepared.
 //
 // The order of its steps matters. What was prepared before the shard's own position
 // and is undecided when it is looked for is read again from its first entry. What was
@@ -38,7 +36,7 @@ func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 			return err
 		}
 		from := at
-		open, err := prepared(ctx, c.Shards[i])
+		open, err := listPrepared(ctx, c.Shards[i])
 		for _, t := range open {
 			from = mongo.MinOpTime(from, t.Start)
 		}
@@ -48,15 +46,15 @@ func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	if err != nil {
 		return stream.Position{}, err
 	}
-	newest, err := c.Latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
+	newest, err := c.Committed(ctx)
+	if err == nil {
+		err = c.Each(ctx, func(ctx context.Context, i int) error { return c.Pass(ctx, c.Shards[i], newest) })
+	}
 	if err != nil {
 		return stream.Position{}, err
 	}
-	if err := c.Each(ctx, func(ctx context.Context, i int) error { return c.Pass(ctx, c.Shards[i], newest) }); err != nil {
-		return stream.Position{}, err
-	}
 	for _, s := range c.Shards {
-		if err := c.decided(ctx, s, newest); err != nil {
+		if err := c.awaitDecisions(ctx, s, newest); err != nil {
 			return stream.Position{}, fmt.Errorf("shard %s: %w", s.Name, err)
 		}
 	}
@@ -83,35 +81,34 @@ func (c *Cluster) Each(ctx context.Context, do func(ctx context.Context, i int) 
 	return g.Wait()
 }
 
-// undecided is a transaction that a shard has prepared.
-type undecided struct {
+// preparedTxn is a transaction that a shard has prepared and not decided.
+type preparedTxn struct {
 	Start    mongo.OpTime `bson:"startOpTime"`
 	Prepared mongo.OpTime `bson:"lastWriteOpTime"`
 }
 
-// prepared reads what a shard has prepared and not decided (config.transactions, as
+// listPrepared reads what a shard has prepared and not decided (config.transactions, as
 // servers from 4.2 keep it).
-func prepared(ctx context.Context, s Shard) (all []undecided, err error) {
-	records := s.Client.Database("config", options.Database().SetReadConcern(readconcern.Majority())).Collection("transactions")
-	cur, err := records.Find(ctx, bson.D{{Key: "state", Value: "prepared"}})
+func listPrepared(ctx context.Context, s Shard) (all []preparedTxn, err error) {
+	cur, err := s.Config("transactions").Find(ctx, bson.D{{Key: "state", Value: "prepared"}})
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}
 	return all, mongo.Wrap(err, "read what is prepared")
 }
 
-// decided waits until all that a shard had prepared at a time is decided.
-func (c *Cluster) decided(ctx context.Context, s Shard, at mongo.OpTime) error {
-	told := false
+// awaitDecisions waits until all that a shard had prepared at a time is decided.
+func (c *Cluster) awaitDecisions(ctx context.Context, s Shard, at mongo.OpTime) error {
+	reported := false
 	for {
-		all, err := prepared(ctx, s)
+		all, err := listPrepared(ctx, s)
 		if err != nil {
 			return err
 		}
-		all = slices.DeleteFunc(all, func(t undecided) bool { return at.Before(t.Prepared) })
-		if c.opt.Waiting != nil && told != (len(all) > 0) {
-			told = !told
-			c.opt.Waiting(waitsFor(s.Name, all))
+		all = slices.DeleteFunc(all, func(t preparedTxn) bool { return at.Before(t.Prepared) })
+		if c.opt.Waiting != nil && reported != (len(all) > 0) {
+			reported = !reported
+			c.opt.Waiting(describeWait(s.Name, all))
 		}
 		if len(all) == 0 {
 			return nil
@@ -122,23 +119,28 @@ func (c *Cluster) decided(ctx context.Context, s Shard, at mongo.OpTime) error {
 	}
 }
 
-// waitsFor names the oldest of a shard's undecided transactions, "" where there is none.
-func waitsFor(shard string, all []undecided) string {
+// describeWait names the oldest of a shard's undecided transactions, "" where there is none.
+func describeWait(shard string, all []preparedTxn) string {
 	if len(all) == 0 {
 		return ""
 	}
-	oldest := slices.MinFunc(all, func(a, b undecided) int { return a.Prepared.Compare(b.Prepared) })
+	oldest := slices.MinFunc(all, func(a, b preparedTxn) int { return a.Prepared.Compare(b.Prepared) })
 	return fmt.Sprintf("the decision on a transaction that shard %s prepared at %s", shard, oldest.Prepared)
 }
 
+// Committed is the latest position that any shard has committed.
+func (c *Cluster) Committed(ctx context.Context) (mongo.OpTime, error) {
+	return c.Latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
+}
+
 // Latest is the latest of the shards' positions.
-func (c *Cluster) Latest(ctx context.Context, of func(context.Context, Shard) (mongo.OpTime, error)) (at mongo.OpTime, err error) {
+func (c *Cluster) Latest(ctx context.Context, of func(context.Context, Shard) (mongo.OpTime, error)) (mongo.OpTime, error) {
 	all := make([]mongo.OpTime, len(c.Shards))
-	err = c.Each(ctx, func(ctx context.Context, i int) (err error) {
+	err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
 		all[i], err = of(ctx, c.Shards[i])
 		return err
 	})
-	at = slices.MaxFunc(all, mongo.OpTime.Compare)
+	at := slices.MaxFunc(all, mongo.OpTime.Compare)
 	at.Term = -1 // of the cluster's time, not of a shard's history
 	return at, err
 }

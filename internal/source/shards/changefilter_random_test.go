@@ -100,7 +100,7 @@ func schemaOnce(t *testing.T, version string) {
 	}
 	var got, raw []string
 	documents := 0
-	count := shards.NewOnce(nil).Through(func(_ context.Context, batch *stream.Batch) error {
+	count := shards.NewChangeFilter(nil).Wrap(func(_ context.Context, batch *stream.Batch) error {
 		got = append(got, changes(batch)...)
 		for _, ev := range batch.Events {
 			if ev.Kind == stream.Insert {
@@ -152,11 +152,11 @@ func TestOnceMoves(t *testing.T) {
 	id := func(n uint32) bson.Binary {
 		return bson.Binary{Subtype: 4, Data: binary.BigEndian.AppendUint32(make([]byte, 12), n)}
 	}
-	once := shards.NewOnce([]shards.Collection{{NS: "d.u", UUID: id(1)}})
+	once := shards.NewChangeFilter([]shards.Collection{{NS: "d.u", UUID: id(1)}})
 	told := func(kind stream.ChangeKind, ns string, n uint32, indexes ...stream.Index) bool {
 		news := false
 		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ns, Change: &stream.Change{Kind: kind, NS: ns, UUID: id(n), Indexes: indexes}}}}
-		err := once.Through(func(_ context.Context, b *stream.Batch) error { news = len(b.Events) > 0; return nil })(t.Context(), b)
+		err := once.Wrap(func(_ context.Context, b *stream.Batch) error { news = len(b.Events) > 0; return nil })(t.Context(), b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +184,7 @@ func TestOnceMoves(t *testing.T) {
 	}
 	hides := func() bool {
 		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.u", Change: &stream.Change{Kind: stream.ChangeCollMod, NS: "d.u", UUID: id(4), Options: bson.Raw{5, 0, 0, 0, 0}}}}}
-		if err := once.Through(func(context.Context, *stream.Batch) error { return nil })(t.Context(), b); err != nil {
+		if err := once.Wrap(func(context.Context, *stream.Batch) error { return nil })(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 		return len(b.Events) > 0
@@ -195,7 +195,7 @@ func TestOnceMoves(t *testing.T) {
 	b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.v", Change: &stream.Change{Kind: stream.ChangeRename, NS: "d.v", To: "d.u", UUID: id(8)}}}}
 	for _, want := range []int{1, 0} { // of the first shard, which had nothing of that name, and of the next
 		b := &stream.Batch{Events: slices.Clone(b.Events)}
-		if err := once.Through(func(_ context.Context, b *stream.Batch) error {
+		if err := once.Wrap(func(_ context.Context, b *stream.Batch) error {
 			if len(b.Events) != want || want > 0 && !b.Events[0].Change.DropTarget {
 				t.Errorf("a rename: %+v", b.Events)
 			}
@@ -242,13 +242,13 @@ func TestDropsCountOnTheDatabasesShard(t *testing.T) {
 		{"long ago, nobody knows", false, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			once := shards.NewOnce([]shards.Collection{{NS: "d.u", UUID: id(1)}})
+			once := shards.NewChangeFilter([]shards.Collection{{NS: "d.u", UUID: id(1)}})
 			once.Primary(func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s0", c.sure, nil })
 			var got []string
 			for _, ch := range c.told {
 				ch.NS = "d.u"
 				b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ch.NS, Change: &ch}}}
-				err := once.Through(func(_ context.Context, b *stream.Batch) error {
+				err := once.Wrap(func(_ context.Context, b *stream.Batch) error {
 					for _, ev := range b.Events {
 						got = append(got, string(ev.Change.Kind))
 					}

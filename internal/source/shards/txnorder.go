@@ -8,33 +8,34 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// mostHeld bounds the events of one commit that wait for the rest of it. Of a larger
-// one a document that changed its shard may be told of in the order of shards.
-const mostHeld = 64 << 20
+// maxDeferred bounds the bytes of the events of one commit that wait for the rest of it. The
+// events of a larger one on a document that changed its shard may come in the order of shards.
+const maxDeferred = 64 << 20
 
-// commits puts in order what transactions over several shards did. Their events have
-// one time, those of each shard are together, and which shard was first nobody tells.
+// txnOrder puts in order what transactions over several shards did. Their events have one
+// time, those of each shard are together, and which shard was first is not logged.
 // A document that changed its shard is deleted on one and inserted on the other: to users
 // that is one update.
-type commits struct {
-	held []stream.Event
+type txnOrder struct {
+	deferred []stream.Event
 }
 
-// through puts the events of batches in order before emit gets them.
-func (o *commits) through(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
+// wrap puts the events of batches in order before emit gets them.
+func (o *txnOrder) wrap(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
 	return func(ctx context.Context, b *stream.Batch) error {
-		if len(o.held) > 0 {
-			b.Events = append(o.held, b.Events...)
-			o.held = nil
+		if len(o.deferred) > 0 {
+			b.Events = append(o.deferred, b.Events...)
+			o.deferred = nil
 		}
-		o.hold(b)
+		o.deferTail(b)
 		for from := 0; from < len(b.Events); {
 			end := from + 1
-			for end < len(b.Events) && b.Events[end].At.Compare(b.Events[from].At) == 0 { // terms are each shard's own
+			// Terms are each shard's own.
+			for end < len(b.Events) && b.Events[end].At.Compare(b.Events[from].At) == 0 {
 				end++
 			}
 			if end-from > 1 {
-				ordered := followable(b.Events[from:end])
+				ordered := orderCommit(b.Events[from:end])
 				n := copy(b.Events[from:end], ordered)
 				b.Events = slices.Delete(b.Events, from+n, end)
 				end = from + n
@@ -45,29 +46,29 @@ func (o *commits) through(emit func(context.Context, *stream.Batch) error) func(
 	}
 }
 
-// hold keeps back what comes after the end of the batch: more may be to come of that
+// deferTail defers what comes after the end of the batch: more may be to come of that
 // position. So also a schema change is never beyond the end of its batch, from which a
 // restart goes on.
-func (o *commits) hold(b *stream.Batch) {
+func (o *txnOrder) deferTail(b *stream.Batch) {
 	from, bytes := len(b.Events), 0
 	for from > 0 && b.End.Before(b.Events[from-1].At) {
 		from--
 		bytes += len(b.Events[from].Doc) + len(b.Events[from].Key.ID.Data)
 	}
-	if from == len(b.Events) || bytes > mostHeld {
+	if from == len(b.Events) || bytes > maxDeferred {
 		return
 	}
-	o.held = slices.Clone(b.Events[from:])
+	o.deferred = slices.Clone(b.Events[from:])
 	b.Events, b.Partial = b.Events[:from], false
 }
 
 // document is one of a collection.
 type document struct{ ns, id string }
 
-// followable puts the events of one time into an order in which each finds what it
-// changes. Documents that several shards tell of come last.
-func followable(events []stream.Event) []stream.Event {
-	if !severalShards(events) {
+// orderCommit puts the events of one time into an order in which each finds what it changes.
+// Documents that several shards changed come last.
+func orderCommit(events []stream.Event) []stream.Event {
+	if !ofSeveralShards(events) {
 		return events
 	}
 	parts := map[document][][]stream.Event{} // of the documents deleted somewhere, by transaction
@@ -104,22 +105,23 @@ func followable(events []stream.Event) []stream.Event {
 	}
 	for _, of := range order {
 		if all := parts[of]; len(all) > 1 {
-			out = append(out, moved(all)...)
+			out = append(out, joinMoves(all)...)
 		}
 	}
 	return out
 }
 
-// moved joins what several shards did to one document. Where it came and went again
+// joinMoves joins what several shards did to one document. Where it came and went again
 // nothing is left of it. Of the others all but one, where it is in the end, had it
 // before or deleted it.
-func moved(parts [][]stream.Event) (out []stream.Event) {
+func joinMoves(parts [][]stream.Event) (out []stream.Event) {
 	parts = slices.DeleteFunc(parts, func(p []stream.Event) bool {
 		return p[0].Kind == stream.Insert && p[len(p)-1].Kind == stream.Delete
 	})
-	slices.SortStableFunc(parts, func(a, b []stream.Event) int { return stays(a) - stays(b) })
+	slices.SortStableFunc(parts, func(a, b []stream.Event) int { return remains(a) - remains(b) })
 	for _, ev := range slices.Concat(parts...) {
-		if n := len(out) - 1; n >= 0 && out[n].Kind == stream.Delete && ev.Kind == stream.Insert && out[n].Txn != ev.Txn {
+		n := len(out) - 1
+		if n >= 0 && out[n].Kind == stream.Delete && ev.Kind == stream.Insert && out[n].Txn != ev.Txn {
 			ev.Kind, ev.Rekeyed, ev.Key.Shard = stream.Put, true, out[n].Key.Shard
 			out = out[:n]
 		}
@@ -128,15 +130,16 @@ func moved(parts [][]stream.Event) (out []stream.Event) {
 	return out
 }
 
-func stays(part []stream.Event) int {
+// remains is 0 where the document is deleted at the end, else 1.
+func remains(part []stream.Event) int {
 	if part[len(part)-1].Kind == stream.Delete {
 		return 0
 	}
 	return 1
 }
 
-// severalShards reports events of more than one shard's part of a transaction.
-func severalShards(events []stream.Event) bool {
+// ofSeveralShards reports events of more than one shard's part of a transaction.
+func ofSeveralShards(events []stream.Event) bool {
 	var first *stream.Transaction
 	for i := range events {
 		switch txn := events[i].Txn; {

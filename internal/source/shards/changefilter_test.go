@@ -26,8 +26,8 @@ func told(n uint32, kind stream.ChangeKind, id byte) stream.Event {
 // TestCopiesAtEnd: the mark of a batch has the copies of its end, though the batch, or
 // one before it, has brought events of later positions.
 func TestCopiesAtEnd(t *testing.T) {
-	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
-	o.Begun(nil)
+	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o.SetCopies(nil)
 	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1), told(30, stream.ChangeCreate, 3)}
 	for _, step := range []struct {
 		end    uint32
@@ -50,7 +50,7 @@ func TestCopiesAtEnd(t *testing.T) {
 // TestCopiesAtChange: what two shards tell of at one position is in the mark of either
 // change, for whoever goes on from there is told nothing of that position.
 func TestCopiesAtChange(t *testing.T) {
-	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}, {NS: "d.v", UUID: uuidOf(5)}})
+	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}, {NS: "d.v", UUID: uuidOf(5)}})
 	all := []stream.Event{told(10, stream.ChangeDrop, 5), told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1)}
 	all[0].Change.NS = "d.v"
 	var got [][]Copy
@@ -68,7 +68,7 @@ func TestCopiesAtChange(t *testing.T) {
 // TestMovedTwiceAndKept: a database moves on before the shard where it was first drops its
 // collection.
 func TestMovedTwiceAndKept(t *testing.T) {
-	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s2", true, nil }
 	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2), told(40, stream.ChangeDrop, 1)}
 	for i, shard := range []string{"s1", "s2", "s1", "s0"} {
@@ -86,7 +86,7 @@ func TestMovedTwiceAndKept(t *testing.T) {
 // TestKeptAndRenamed: users rename what has moved, and make another one of its name, before
 // the shard where it was drops it. Servers of 4.4 let them.
 func TestKeptAndRenamed(t *testing.T) {
-	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s1", true, nil }
 	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeRename, 2), told(30, stream.ChangeCreate, 3), told(40, stream.ChangeDrop, 1)}
 	all[1].Change.To = "d.v"
@@ -100,7 +100,7 @@ func TestKeptAndRenamed(t *testing.T) {
 	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeRename || b.Events[1].Change.Kind != stream.ChangeCreate {
 		t.Errorf("%+v", b.Events)
 	}
-	if now, there := o.now([16]byte{15: 1}); !there || now[15] != 2 {
+	if now, there := o.currentUUID([16]byte{15: 1}); !there || now[15] != 2 {
 		t.Error(now, there)
 	}
 }
@@ -108,8 +108,8 @@ func TestKeptAndRenamed(t *testing.T) {
 // TestNamesAhead: what is known of the names may be of a later position than the one
 // where the stream begins: a copy that is collection by then stays that.
 func TestNamesAhead(t *testing.T) {
-	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(2)}})
-	o.Begun([]Copy{copyOf(2, 1)})
+	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(2)}})
+	o.SetCopies([]Copy{copyOf(2, 1)})
 	b := &stream.Batch{End: opTime(40), Events: []stream.Event{told(10, stream.ChangeDrop, 1), told(15, stream.ChangeCollMod, 2),
 		told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2)}}
 	b.Events[1].Change.Options = bson.Raw{5, 0, 0, 0, 0}
@@ -124,10 +124,10 @@ func TestNamesAhead(t *testing.T) {
 // TestNamesFarAhead: a position of millrace before it noted what moves at each change has
 // names that are later by several of them.
 func TestNamesFarAhead(t *testing.T) {
-	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(3)}})
+	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(3)}})
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s1", true, nil }
-	o.Begun([]Copy{copyOf(2, 1)})
-	o.done = opTime(30)
+	o.SetCopies([]Copy{copyOf(2, 1)})
+	o.namesAt = opTime(30)
 	all := []stream.Event{told(10, stream.ChangeDrop, 1), told(20, stream.ChangeDrop, 2), told(30, stream.ChangeCreate, 3), told(40, stream.ChangeCreate, 4)}
 	for i, shard := range []string{"s0", "s1", "s1", "s2"} {
 		all[i].Change.Shard = shard
@@ -146,8 +146,8 @@ func TestNamesFarAhead(t *testing.T) {
 // TestGoneAhead: a collection that is made at or before the position, and that the names
 // do not have, is gone by then; its name is free.
 func TestGoneAhead(t *testing.T) {
-	o := NewOnce(nil)
-	o.done = opTime(10)
+	o := NewChangeFilter(nil)
+	o.namesAt = opTime(10)
 	b := &stream.Batch{End: opTime(20), Events: []stream.Event{told(10, stream.ChangeCreate, 1), told(20, stream.ChangeCreate, 2)}}
 	if _, err := o.filter(t.Context(), b, nil); err != nil {
 		t.Fatal(err)
@@ -161,13 +161,13 @@ func TestGoneAhead(t *testing.T) {
 // before. The stream goes on from there: a copy that was begun in between is known, and
 // what is done is passed over.
 func TestMarkBeforePosition(t *testing.T) {
-	pos := stream.Position{At: opTime(15), Mark: newMark("[]", opTime(5), nil, nil, nil)}
-	from, err := split(pos)
-	if err != nil || from.from.At != opTime(5) || from.from.Mark != "[]" || len(from.copies) > 0 || from.known != opTime(5) {
+	pos := stream.Position{At: opTime(15), Mark: newToken("[]", opTime(5), nil, nil, nil)}
+	from, err := parsePosition(pos)
+	if err != nil || from.from.At != opTime(5) || from.from.Mark != "[]" || len(from.copies) > 0 || from.knownUntil != opTime(5) {
 		t.Fatal(from, err)
 	}
-	o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
-	o.Begun(from.copies)
+	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+	o.SetCopies(from.copies)
 	var got []stream.Event
 	end := opTime(15)
 	for _, b := range []stream.Batch{
@@ -179,7 +179,7 @@ func TestMarkBeforePosition(t *testing.T) {
 		if _, err := o.filter(t.Context(), &b, nil); err != nil {
 			t.Fatal(err)
 		}
-		passOver(&b, pos.At, true)
+		skipApplied(&b, pos.At, true)
 		if b.Start != end || b.End.Before(end) || b.Partial {
 			t.Errorf("%+v after %s", b, end)
 		}
@@ -195,21 +195,21 @@ func TestMarkBeforePosition(t *testing.T) {
 func TestMarkKnowsShards(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
 	pos := merge.Whole(at, map[string]stream.Position{"s0": {At: at}, "s1": {At: at}})
-	pos.Mark = newMark(pos.Mark, at, nil, topology{"s0": {T: 3, I: 1}, "s1": {T: 3, I: 2}}, hosts{"s0": "rs0/a:1", "s1": "rs1/b:1,c:1"})
-	needed, err := partsOf(pos)
+	pos.Mark = newToken(pos.Mark, at, nil, topology{"s0": {T: 3, I: 1}, "s1": {T: 3, I: 2}}, hosts{"s0": "rs0/a:1", "s1": "rs1/b:1,c:1"})
+	needed, err := neededBy(pos)
 	if err != nil || len(needed.parts) != 2 || needed.parts["s1"].At != at {
 		t.Fatal(needed, err)
 	}
-	if gone := needed.without([]member{{Name: "s0"}, {Name: "s2"}}); len(gone) != 1 || gone[0] != (member{Name: "s1", Host: "rs1/b:1,c:1"}) {
+	if gone := needed.missingFrom([]shardEntry{{Name: "s0"}, {Name: "s2"}}); len(gone) != 1 || gone[0] != (shardEntry{Name: "s1", Host: "rs1/b:1,c:1"}) {
 		t.Errorf("%+v", gone)
 	}
-	known := needed.there
-	there := []member{{Name: "s0", Since: bson.Timestamp{T: 3, I: 1}}, {Name: "s1", Since: bson.Timestamp{T: 3, I: 2}}}
-	if joined := append(there, member{Name: "s2", Since: bson.Timestamp{T: 5}}); known.removed(there) || known.removed(joined) {
+	known := needed.topology
+	there := []shardEntry{{Name: "s0", Since: bson.Timestamp{T: 3, I: 1}}, {Name: "s1", Since: bson.Timestamp{T: 3, I: 2}}}
+	if joined := append(there, shardEntry{Name: "s2", Since: bson.Timestamp{T: 5}}); known.shardRemoved(there) || known.shardRemoved(joined) {
 		t.Error("a shard that has joined is taken for one that has left")
 	}
 	there[0].Since.T = 6
-	if !known.removed(there) {
+	if !known.shardRemoved(there) {
 		t.Error("a removal is not noticed")
 	}
 }
@@ -217,18 +217,18 @@ func TestMarkKnowsShards(t *testing.T) {
 // TestMark: copies survive in a mark.
 func TestMark(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
-	pos := stream.Position{At: at, Mark: newMark("[1]", at, []Copy{copyOf(2, 1)}, nil, nil)}
-	b, err := split(pos)
-	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(2, 1) || b.known != at {
+	pos := stream.Position{At: at, Mark: newToken("[1]", at, []Copy{copyOf(2, 1)}, nil, nil)}
+	b, err := parsePosition(pos)
+	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(2, 1) || b.knownUntil != at {
 		t.Error(b, err)
 	}
 	later := mongo.OpTime{TS: bson.Timestamp{T: 8}, Term: -1}
-	if pos.Mark, err = knowing(pos, later, []Copy{copyOf(3, 2)}); err != nil {
+	if pos.Mark, err = tokenWithCopies(pos, later, []Copy{copyOf(3, 2)}); err != nil {
 		t.Fatal(err)
 	}
 	pos.At = later
-	b, err = split(pos)
-	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(3, 2) || b.known != later {
+	b, err = parsePosition(pos)
+	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(3, 2) || b.knownUntil != later {
 		t.Error(b, err)
 	}
 }
@@ -242,7 +242,7 @@ func TestNamesAmidAMove(t *testing.T) {
 		for _, ns := range names {
 			there = append(there, Collection{NS: ns, UUID: uuidOf(2)})
 		}
-		o := NewOnce(there)
+		o := NewChangeFilter(there)
 		rename := func(n uint32, from, to string, c mongo.Command) stream.Event {
 			ev := told(n, stream.ChangeRename, 2)
 			ev.NS, ev.Change.NS, ev.Change.To, ev.Change.Command = from, from, to, c
@@ -277,11 +277,11 @@ func TestReadAgain(t *testing.T) {
 		"it was renamed to and fro": {change(1, stream.ChangeRename, "d.u", "d.v", 1), change(2, stream.ChangeCreate, "d.u", "", 2), change(3, stream.ChangeDrop, "d.u", "", 2), change(4, stream.ChangeRename, "d.v", "d.u", 1)},
 		"a copy came to nothing":    {change(1, stream.ChangeCreate, "d.u", "", 2), change(2, stream.ChangeDrop, "d.u", "", 2)},
 	} {
-		o := NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}, {NS: "d.w", UUID: uuidOf(2)}})
+		o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}, {NS: "d.w", UUID: uuidOf(2)}})
 		if name != "it was renamed there" {
-			o = NewOnce([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
+			o = NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 		}
-		o.done = opTime(9)
+		o.namesAt = opTime(9)
 		o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s0", true, nil }
 		later := []stream.Event{change(10, stream.ChangeCreateIndexes, "d.u", "", 1), change(11, stream.ChangeDrop, "d.u", "", 1)}
 		later[0].Change.Indexes = []stream.Index{{Name: "v_1", Spec: bson.Raw{5, 0, 0, 0, 0}}}

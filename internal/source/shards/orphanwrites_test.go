@@ -29,7 +29,7 @@ func TestAmong(t *testing.T) {
 		{true, []uint32{50, 52, 49, 49}, nil, []uint32{50, 52, 49, 49}},
 	} {
 		var got []uint32
-		for _, ev := range among(&stream.Batch{Events: events(c.batch...), Partial: c.partial}, events(c.others...)) {
+		for _, ev := range insertEvents(&stream.Batch{Events: events(c.batch...), Partial: c.partial}, events(c.others...)) {
 			got = append(got, ev.At.TS.T)
 		}
 		if !slices.Equal(got, c.want) {

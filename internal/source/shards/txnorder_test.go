@@ -97,7 +97,7 @@ func TestCommits(t *testing.T) { testseed.Each(t, commitsInAnyOrder) }
 func commitsInAnyOrder(t *testing.T, seed uint64) {
 	h := &history{Rand: rand.New(rand.NewPCG(seed, 0)), on: map[int]int{}, v: map[int]int{}}
 	docs := map[int]int{}
-	out := new(commits).through(func(_ context.Context, b *stream.Batch) error { return follow(docs, b.Events) })
+	out := new(txnOrder).wrap(func(_ context.Context, b *stream.Batch) error { return follow(docs, b.Events) })
 	reordered := 0
 	for i := range 20_000 {
 		at := mongo.OpTime{TS: bson.Timestamp{T: uint32(i + 1)}}

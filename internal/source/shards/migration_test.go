@@ -5,6 +5,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
@@ -39,8 +40,8 @@ func newReplay(t *testing.T, key string) *replay {
 		}
 		return raw
 	}
-	return &replay{docs: map[string]*states{}, key: shardkey.Parse(wrote(t, key)),
-		of: &arrival{low: shardkey.Bound(bound(100)), high: shardkey.Bound(bound(200))}}
+	return &replay{docs: map[string]*docState{}, key: shardkey.Parse(wrote(t, key)),
+		migration: ownership.NewMigration(bound(100), bound(200))}
 }
 
 const idOne = `{"$numberInt":"1"}`
@@ -76,15 +77,15 @@ func TestReplay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newReplay(t, `{"k":1}`)
-			d := &states{}
+			d := &docState{}
 			p.docs[idOne] = d
 			for _, e := range c.entries {
-				if err := p.entry(wrote(t, e)); err != nil {
+				if err := p.apply(wrote(t, e)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			same(t, "told", d.told, c.told)
-			same(t, "is", d.is, c.is)
+			same(t, "told", d.donated, c.told)
+			same(t, "is", d.present, c.is)
 			if d.known == c.unknown {
 				t.Errorf("known: %v", d.known)
 			}
@@ -118,13 +119,13 @@ func TestDonor(t *testing.T) {
 				c.key, c.doc = `{"k":1}`, `{"_id":1,"k":150}`
 			}
 			p := newReplay(t, c.key)
-			d := &states{told: wrote(t, c.doc), is: wrote(t, c.doc)}
+			d := &docState{donated: wrote(t, c.doc), present: wrote(t, c.doc)}
 			p.docs[idOne] = d
 			for _, e := range c.entries {
-				p.donor(wrote(t, e))
+				p.applyDonor(wrote(t, e))
 			}
-			if (d.is != nil) != c.here {
-				t.Errorf("%s", d.is)
+			if (d.present != nil) != c.here {
+				t.Errorf("%s", d.present)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package shards
+package ownership
 
 import (
 	"fmt"
@@ -23,8 +23,8 @@ type chart struct {
 type chart1 struct {
 	low, high int // math.MinInt and MaxInt stand for the ends
 	shard     string
-	history   []holding // the newest first
-	fresh     bool      // version (n, 0): the last write was a move
+	history   []ownerSince // the newest first
+	fresh     bool         // version (n, 0): the last write was a move
 }
 
 const keys = 40 // 0..39; bounds -1 and keys are the ends
@@ -44,10 +44,10 @@ func bound(n int) []bson.RawValue {
 }
 
 func (c *chart) write(ch *chart1, made bool) {
-	w := chunkWrite{low: bound(ch.low), high: bound(ch.high), shard: ch.shard, at: bson.Timestamp{T: c.clock}, since: ch.history[0].since, made: made, moved: ch.fresh}
-	w.begun = ch.fresh && w.since.T+1 == c.clock
+	w := chunkWrite{low: bound(ch.low), high: bound(ch.high), shard: ch.shard, at: bson.Timestamp{T: c.clock}, validAfter: ch.history[0].since, created: made, moved: ch.fresh}
+	w.underway = ch.fresh && w.validAfter.T+1 == c.clock
 	if len(ch.history) > 1 {
-		w.before = ch.history[1].shard
+		w.donor = ch.history[1].shard
 	}
 	c.writes = append(c.writes, w)
 }
@@ -69,7 +69,7 @@ func (c *chart) step() {
 	case 1: // merge: the history is gone
 		if i+1 < len(c.chunks) && c.chunks[i+1].shard == ch.shard {
 			ch.high, ch.fresh = c.chunks[i+1].high, false
-			ch.history = []holding{{bson.Timestamp{T: c.clock - 1}, ch.shard}}
+			ch.history = []ownerSince{{bson.Timestamp{T: c.clock - 1}, ch.shard}}
 			c.chunks = append(c.chunks[:i+1], c.chunks[i+2:]...)
 			c.write(ch, false)
 		}
@@ -79,7 +79,7 @@ func (c *chart) step() {
 			break
 		}
 		ch.shard, ch.fresh = to, true
-		ch.history = append([]holding{{bson.Timestamp{T: c.clock - 1}, to}}, ch.history...)
+		ch.history = append([]ownerSince{{bson.Timestamp{T: c.clock - 1}, to}}, ch.history...)
 		if c.IntN(2) == 0 {
 			ch.history = ch.history[:2]
 		}
@@ -97,11 +97,11 @@ func (c *chart) step() {
 	c.truth[c.clock], c.truth[c.clock-1] = now, c.truth[max(int(c.clock)-2, 0)]
 }
 
-func (c *chart) compare(t *testing.T, o *ownership, from, until uint32, seed uint64) {
+func (c *chart) compare(t *testing.T, o *Owners, from, until uint32, seed uint64) {
 	t.Helper()
 	for at := from; at <= until; at++ {
 		for k := range keys {
-			if got := o.owner(bound(k), bson.Timestamp{T: at}); got != c.truth[at][k] {
+			if got := o.At(bound(k), bson.Timestamp{T: at}); got != c.truth[at][k] {
 				t.Fatalf("seed %d: at %d %q owns %d, the table says %q", seed, at, c.truth[at][k], k, got)
 			}
 		}
@@ -115,7 +115,7 @@ func TestOwnership(t *testing.T) { testseed.Each(t, owns) }
 func owns(t *testing.T, seed uint64) {
 	for n := range uint64(300) {
 		c := &chart{Rand: rand.New(rand.NewPCG(seed, n)), clock: 2}
-		c.chunks = []chart1{{low: -1, high: keys, shard: "s0", history: []holding{{bson.Timestamp{T: 1}, "s0"}}}}
+		c.chunks = []chart1{{low: -1, high: keys, shard: "s0", history: []ownerSince{{bson.Timestamp{T: 1}, "s0"}}}}
 		c.truth = make([]map[int]string, 3)
 		for range 5 + c.IntN(30) {
 			c.step()
@@ -130,10 +130,10 @@ func owns(t *testing.T, seed uint64) {
 			c.step()
 		}
 		loaded := c.clock
-		o := newOwnership(bson.Timestamp{T: floor})
+		o := newOwners(bson.Timestamp{T: floor})
 		take := func() {
 			for _, w := range c.writes {
-				if w.before == ownerUnknown && o.asks(w) {
+				if w.donor == Unknown && o.needsDonor(w) {
 					t.Fatalf("seed %d: asks who had %v before", seed, w)
 				}
 				o.write(w)
@@ -153,7 +153,7 @@ func owns(t *testing.T, seed uint64) {
 		middle := floor + uint32(c.IntN(int(c.clock-floor)+1))
 		o.forget(bson.Timestamp{T: middle})
 		c.compare(t, o, middle, c.clock, seed)
-		if got := o.owner(bound(1), bson.Timestamp{T: middle - 1}); got != ownerUnknown {
+		if got := o.At(bound(1), bson.Timestamp{T: middle - 1}); got != Unknown {
 			t.Fatalf("seed %d: what was forgotten is known", seed)
 		}
 		o.forget(bson.Timestamp{T: c.clock})
@@ -163,8 +163,8 @@ func owns(t *testing.T, seed uint64) {
 				changes++
 			}
 		}
-		if len(o.spans) > changes+2 { // what is below 0 may be another's
-			t.Fatalf("seed %d: %d spans for %d changes of owner", seed, len(o.spans), changes)
+		if len(o.ranges) > changes+2 { // what is below 0 may be another's
+			t.Fatalf("seed %d: %d spans for %d changes of owner", seed, len(o.ranges), changes)
 		}
 	}
 }
@@ -173,47 +173,47 @@ func owns(t *testing.T, seed uint64) {
 // not sharded belonged to whoever had it, and a refined key owns what it did.
 func TestOwnershipBegins(t *testing.T) {
 	at := func(n uint32) bson.Timestamp { return bson.Timestamp{T: n} }
-	all := chunkWrite{low: bound(-1), high: bound(keys), shard: "s1", at: at(20), since: at(19), moved: true}
+	all := chunkWrite{low: bound(-1), high: bound(keys), shard: "s1", at: at(20), validAfter: at(19), moved: true}
 
-	o := newOwnership(at(10))
-	if !o.asks(all) {
+	o := newOwners(at(10))
+	if !o.needsDonor(all) {
 		t.Error("a move from nobody is taken")
 	}
 	o.write(all)
-	if got := o.owner(bound(1), at(15)); got != ownerUnknown {
+	if got := o.At(bound(1), at(15)); got != Unknown {
 		t.Errorf("%q owned what is not known", got)
 	}
-	if got := o.owner(bound(1), at(20)); got != "s1" {
+	if got := o.At(bound(1), at(20)); got != "s1" {
 		t.Errorf("%q owns it", got)
 	}
 
-	o = newOwnership(at(10))
+	o = newOwners(at(10))
 	made := all
-	made.made = true
+	made.created = true
 	o.write(made)
-	if got := o.owner(bound(1), at(19)); got != ownerAny {
+	if got := o.At(bound(1), at(19)); got != Any {
 		t.Errorf("%q owned what was not sharded", got)
 	}
 
-	o = newOwnership(at(10))
-	first := chunkWrite{low: bound(-1), high: bound(5), shard: "s0", since: at(5)}
+	o = newOwners(at(10))
+	first := chunkWrite{low: bound(-1), high: bound(5), shard: "s0", validAfter: at(5)}
 	o.write(first)
 	o.fill(bound(5), bound(keys), "s1")
 	low := append(bound(5), shardkey.MinKey())
 	high := append(bound(keys), shardkey.MaxKey())
-	o.write(chunkWrite{low: low, high: high, shard: "s1", since: at(5)})
+	o.write(chunkWrite{low: low, high: high, shard: "s1", validAfter: at(5)})
 	for k, want := range map[int]string{4: "s0", 5: "s1", 39: "s1"} {
-		if got := o.owner(bound(k), at(12)); got != want {
+		if got := o.At(bound(k), at(12)); got != want {
 			t.Errorf("%q owns %d", got, k)
 		}
-		if got := o.owner(append(bound(k), bound(7)...), at(12)); got != want {
+		if got := o.At(append(bound(k), bound(7)...), at(12)); got != want {
 			t.Errorf("%q owns %d, 7", got, k)
 		}
 	}
 }
 
 func TestOwnerAllocatesNothing(t *testing.T) {
-	o := newOwnership(bson.Timestamp{T: 1})
+	o := newOwners(bson.Timestamp{T: 1})
 	for i := range keys - 1 {
 		o.fill(bound(i), bound(i+1), fmt.Sprint("s", i%3))
 	}
@@ -228,7 +228,7 @@ func TestOwnerAllocatesNothing(t *testing.T) {
 		}
 		p, k := shardkey.Parse(raw), &shardkey.Key{}
 		if n := testing.AllocsPerRun(100, func() {
-			if !p.Of(k, doc) || o.owner(k.Values, bson.Timestamp{T: 5}) == ownerAny {
+			if !p.Of(k, doc) || o.At(k.Values, bson.Timestamp{T: 5}) == Any {
 				t.Fatal("no owner")
 			}
 		}); n > 0 {
@@ -238,7 +238,7 @@ func TestOwnerAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkOwner(b *testing.B) {
-	o := newOwnership(bson.Timestamp{T: 1})
+	o := newOwners(bson.Timestamp{T: 1})
 	for i := range keys - 1 {
 		o.fill(bound(i), bound(i+1), fmt.Sprint("s", i%3))
 	}
@@ -249,7 +249,7 @@ func BenchmarkOwner(b *testing.B) {
 		b.Run(pattern[0].Key, func(b *testing.B) {
 			b.ReportAllocs()
 			for range b.N {
-				if !p.Of(k, doc) || o.owner(k.Values, bson.Timestamp{T: 5}) == ownerAny {
+				if !p.Of(k, doc) || o.At(k.Values, bson.Timestamp{T: 5}) == Any {
 					b.Fatal("no owner")
 				}
 			}

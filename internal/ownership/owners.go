@@ -1,0 +1,217 @@
+package ownership
+
+import (
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/shardkey"
+)
+
+// An owner is the name of a shard, or one of these.
+const (
+	Unknown = ""  // the owner of the key is not known
+	Any     = "*" // the collection was not sharded: the shard that has the document
+)
+
+// Owners records which shard owned which keys of a collection, and when. It is built from
+// the writes to the chunk map after a time, its floor, in their order, and then from the
+// map itself. A key that no such write covers has had the same owner since the floor.
+//
+// Chunks as such do not matter: splits and merges change no owner.
+type Owners struct {
+	floor  bson.Timestamp
+	ranges []keyRange // in the order of keys; the first has everything below the second
+}
+
+// keyRange is a range of keys, up to the next one, that had the same owners all the time.
+type keyRange struct {
+	low    []bson.RawValue
+	owners []ownerSince // the oldest first
+}
+
+// ownerSince is an owner from a time on.
+type ownerSince struct {
+	since bson.Timestamp
+	shard string
+}
+
+// ownerAt is the last of owners, the oldest first, that began at a time or before.
+func ownerAt(owners []ownerSince, at bson.Timestamp) (shard string, found bool) {
+	for _, o := range slices.Backward(owners) {
+		if !at.Before(o.since) {
+			return o.shard, true
+		}
+	}
+	return Unknown, false
+}
+
+// chunkWrite is a chunk as it was written to the chunk map.
+type chunkWrite struct {
+	low, high []bson.RawValue
+	shard     string
+	// at is the time of the write. From then on the shard owns the chunk: it takes no
+	// routed writes before it has heard of this one. What it wrote before comes with the
+	// chunk. The chunk's own history names an earlier time, which nobody can know of
+	// until this one.
+	at         bson.Timestamp
+	validAfter bson.Timestamp // when the shard came to own it by the chunk's history, a little before a move is written
+	donor      string         // the owner before, if the history records it
+	created    bool           // with the collection
+	moved      bool           // the write may be that of a move; no other gives a chunk to another shard
+	underway   bool           // a move of the chunk to the shard was under way
+}
+
+// movedBy reports a write that records no move, or one at or before a time.
+func (w *chunkWrite) movedBy(floor bson.Timestamp) bool {
+	return !floor.Before(w.validAfter) && !w.underway
+}
+
+func newOwners(floor bson.Timestamp) *Owners {
+	return &Owners{floor: floor, ranges: []keyRange{{owners: []ownerSince{{since: floor}}}}}
+}
+
+// At is the owner of a key at a time.
+func (o *Owners) At(key []bson.RawValue, at bson.Timestamp) string {
+	shard, _ := ownerAt(o.ranges[o.find(key)].owners, at)
+	return shard
+}
+
+// find is the index of the range that has a key.
+func (o *Owners) find(key []bson.RawValue) int {
+	low, high := 0, len(o.ranges) // the range is in [low, high)
+	for high-low > 1 {
+		if mid := (low + high) / 2; shardkey.CompareKeys(o.ranges[mid].low, key) <= 0 {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// write takes a write to the chunk map. Writes come in order.
+func (o *Owners) write(w chunkWrite) {
+	differs := func(last ownerSince) bool { return last.shard != w.shard }
+	o.update(w.low, w.high, differs, func(owners []ownerSince) []ownerSince {
+		first := &owners[0]
+		if len(owners) > 1 || first.shard != Unknown {
+			return append(owners, ownerSince{w.at, w.shard})
+		}
+		switch {
+		case w.movedBy(o.floor), !w.created && !w.moved:
+			first.shard = w.shard // since before the floor
+			return owners
+		case w.created:
+			first.shard = Any
+		default:
+			first.shard = w.donor
+		}
+		if first.shard == w.shard {
+			return owners
+		}
+		return append(owners, ownerSince{w.at, w.shard})
+	})
+}
+
+// needsDonor reports a move from a shard that is not known, and has to be: neither the
+// chunk's history nor an earlier write names it.
+func (o *Owners) needsDonor(w chunkWrite) bool {
+	if w.created || !w.moved || w.donor != Unknown || w.movedBy(o.floor) {
+		return false
+	}
+	first := o.find(w.low)
+	for i := first; i < len(o.ranges) && (i == first || o.beginsBelow(i, w.high)); i++ {
+		if owners := o.ranges[i].owners; len(owners) == 1 && owners[0].shard == Unknown {
+			return true
+		}
+	}
+	return false
+}
+
+// beginsBelow reports that a range begins below a bound.
+func (o *Owners) beginsBelow(i int, bound []bson.RawValue) bool {
+	return shardkey.CompareKeys(o.ranges[i].low, bound) < 0
+}
+
+// fill records the owner of a chunk by the chunk map: a key that was never written since the
+// floor has had that owner since then.
+func (o *Owners) fill(low, high []bson.RawValue, shard string) {
+	unknown := func(last ownerSince) bool { return last.shard == Unknown }
+	o.update(low, high, unknown, func(owners []ownerSince) []ownerSince {
+		if len(owners) == 1 {
+			owners[0].shard = shard
+		}
+		return owners
+	})
+}
+
+// update gives the ranges within two bounds new owners, where their last one makes it necessary.
+func (o *Owners) update(low, high []bson.RawValue, applies func(last ownerSince) bool,
+	to func([]ownerSince) []ownerSince) {
+	first := o.find(low)
+	i := first
+	for ; i < len(o.ranges) && (i == first || o.beginsBelow(i, high)); i++ {
+		if owners := o.ranges[i].owners; !applies(owners[len(owners)-1]) {
+			continue
+		}
+		if o.beginsBelow(i, low) {
+			o.split(i, low)
+			i++
+		}
+		if i+1 == len(o.ranges) && !isMaxKey(high) ||
+			i+1 < len(o.ranges) && shardkey.CompareKeys(high, o.ranges[i+1].low) < 0 {
+			o.split(i, high)
+		}
+		o.ranges[i].owners = to(o.ranges[i].owners)
+	}
+	o.merge(max(first, 1), min(i, len(o.ranges)-1))
+}
+
+// split makes two ranges of one.
+func (o *Owners) split(i int, at []bson.RawValue) {
+	o.ranges = slices.Insert(o.ranges, i+1, keyRange{low: at, owners: slices.Clone(o.ranges[i].owners)})
+}
+
+// merge makes one of ranges with equal owners, each with the one before it.
+func (o *Owners) merge(from, to int) {
+	for i := to; i >= from; i-- {
+		if slices.Equal(o.ranges[i-1].owners, o.ranges[i].owners) {
+			o.ranges = slices.Delete(o.ranges, i, i+1)
+		}
+	}
+}
+
+// forget drops what ended by a time; nobody will ask for it.
+func (o *Owners) forget(at bson.Timestamp) {
+	for i := range o.ranges {
+		owners := o.ranges[i].owners
+		n := 0
+		for n+1 < len(owners) && !at.Before(owners[n+1].since) {
+			n++
+		}
+		o.ranges[i].owners = slices.Delete(owners, 0, n)
+		if first := &o.ranges[i].owners[0]; first.since.Before(at) {
+			first.since = at // the same for all: they may merge
+		}
+	}
+	if o.floor.Before(at) {
+		o.floor = at
+	}
+	o.merge(1, len(o.ranges)-1)
+}
+
+// isMaxKey reports the bound above all keys.
+func isMaxKey(bound []bson.RawValue) bool {
+	return !slices.ContainsFunc(bound, func(v bson.RawValue) bool { return v.Type != bson.TypeMaxKey })
+}
+
+// gainedAt is when a shard came to own a key, after a time.
+func (o *Owners) gainedAt(key []bson.RawValue, shard string, after bson.Timestamp) (bson.Timestamp, bool) {
+	for _, h := range o.ranges[o.find(key)].owners {
+		if h.shard == shard && after.Before(h.since) {
+			return h.since, true
+		}
+	}
+	return bson.Timestamp{}, false
+}
