@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
@@ -55,10 +56,10 @@ type Task struct {
 	// Part names the shard whose part of the collection this is; empty is the whole.
 	Part string
 	// Owned has the source give what it owns, as a shard; nil is all.
-	Owned *scan.Owned
+	Owned *ownership.Filter
 	// Range is what is copied, nil for all. Where its cursor is lost, or refused as
 	// of another version, it is left (Engine.Left).
-	Range *scan.Range
+	Range *ownership.Range
 	// Again says that documents may have been copied before, under another shard key. What a
 	// sharded target has already, byte for byte, is not written to it.
 	Again bool

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -69,7 +70,7 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 		return nil
 	case mongo.IsCode(err, mongo.CodeNamespaceNotFound):
 		return rd.vanished(ctx, err)
-	case s.c.Range != nil && (scan.Stale(err) || scan.CursorLost(err)):
+	case s.c.Range != nil && (ownership.Stale(err) || scan.CursorLost(err)):
 		r.e.leave(s.c.Task)
 		s.end(rd.sent, false)
 		return nil

@@ -179,7 +179,7 @@ func writersFor(near int, away time.Duration) int {
 // as long as a cursor reads it.
 func (r *run) chooseMember(ctx context.Context) error {
 	to := r.e.src.Reader()
-	if slices.ContainsFunc(r.colls, func(c *collection) bool { return c.Owned != nil && c.Owned.Fixed }) {
+	if slices.ContainsFunc(r.colls, func(c *collection) bool { return c.Owned != nil && c.Owned.Fixed() }) {
 		to = wire.Primary()
 	}
 	begun := func(c *collection) bool { return len(c.plan) > 0 && !allDone(c.plan) && c.plan[0].Node != "" }

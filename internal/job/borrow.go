@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/scan"
@@ -141,7 +142,7 @@ func (b *borrowing) work(ctx context.Context) error {
 
 // from copies slices of a shard, or of a replica set, until there are no more of any.
 func (b *borrowing) from(ctx context.Context, shard string, src *mongo.Cluster, o copy.Options) error {
-	at := &lending{borrowing: b, shard: shard, asks: make(chan struct{}, 1), owned: map[string]*scan.Owned{}}
+	at := &lending{borrowing: b, shard: shard, asks: make(chan struct{}, 1), owned: map[string]*ownership.Filter{}}
 	first, err := at.next(ctx)
 	if err != nil || first == nil {
 		return err
@@ -326,7 +327,7 @@ type lending struct {
 	asks  chan struct{}             // full while a reader asks
 
 	looking sync.Mutex
-	owned   map[string]*scan.Owned // of collections, by UUID
+	owned   map[string]*ownership.Filter // of collections, by UUID
 }
 
 // Borrow asks for a slice. See copy.Borrower.
@@ -373,7 +374,7 @@ func (at *lending) next(ctx context.Context) (*loanOfOne, error) {
 // ownedOf is what the shard owns of a collection, as the lender has it asked for: the
 // version of now, whatever was there when the copy began. The lender has noted the
 // versions of then, and reads again what has moved since.
-func (at *lending) ownedOf(uuid bson.Binary) (*scan.Owned, error) {
+func (at *lending) ownedOf(uuid bson.Binary) (*ownership.Filter, error) {
 	if at.shards == nil {
 		return nil, fmt.Errorf("%w: a slice is of a shard, but its source is no sharded cluster", errUnfit)
 	}

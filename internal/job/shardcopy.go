@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
@@ -40,7 +41,7 @@ type shardCopy struct {
 	dst    *mongo.Cluster
 	store  sliceStore
 	log    *slog.Logger
-	stands map[string]origin.Stand // of the tables, before anything was read
+	stands map[string]ownership.Stand // of the tables, before anything was read
 	opts   copy.Options
 }
 
@@ -179,30 +180,30 @@ func (s *session) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw
 // where it was, wherever it goes later. A chunk counts as read when a shard that owned it
 // gave all of it.
 type owed struct {
-	since origin.Stand
-	moved []origin.Part // while the collection was read
-	known bool          // moved is
+	since ownership.Stand
+	moved []ownership.Part // while the collection was read
+	known bool             // moved is
 	read  map[string]bool
 }
 
-func chunkKey(c origin.Chunk) string { return string(c.Min) + string(c.Max) }
+func chunkKey(c ownership.Chunk) string { return string(c.Min) + string(c.Max) }
 
 // of are the parts that are still owed, with the shards that have them now. The first
 // table is that of the end of the reading.
-func (o *owed) of(table *origin.Table) []origin.Part {
-	parts := table.Moved(o.since, func(c origin.Chunk) bool { return o.read[chunkKey(c)] || o.known && !o.meets(c) })
+func (o *owed) of(table *ownership.Table) []ownership.Part {
+	parts := table.Moved(o.since, func(c ownership.Chunk) bool { return o.read[chunkKey(c)] || o.known && !o.meets(c) })
 	if !o.known {
 		o.moved, o.known = parts, true
 	}
 	return parts
 }
 
-func (o *owed) meets(c origin.Chunk) bool {
-	return slices.ContainsFunc(o.moved, func(p origin.Part) bool { return p.Meets(c) })
+func (o *owed) meets(c ownership.Chunk) bool {
+	return slices.ContainsFunc(o.moved, func(p ownership.Part) bool { return p.Meets(c) })
 }
 
 // done notes a part that was read.
-func (o *owed) done(p origin.Part) {
+func (o *owed) done(p ownership.Part) {
 	for _, c := range p.Chunks {
 		o.read[chunkKey(c)] = true
 	}
@@ -241,20 +242,19 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 // of the table: it gives nothing if it owns anything else. left are the lower bounds
 // of the parts that were refused, and of those during which the shard has elected another
 // primary.
-func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *origin.Table, parts []origin.Part) (map[string]bool, error) {
+func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *ownership.Table, parts []ownership.Part) (map[string]bool, error) {
 	byShard := map[string][]copy.Task{}
-	lower := map[*scan.Range]string{}
+	lower := map[*ownership.Range]string{}
 	index, err := s.keyIndex(ctx, t, table)
 	if err != nil {
 		return nil, err
 	}
 	for _, p := range parts {
-		version := table.Version(p.Shard)
 		one := t
 		one.Source.Indexes = nil
 		one.Again = true
 		one.Part = fmt.Sprintf("%s/%x", p.Shard, []byte(p.Min))
-		one.Owned = &scan.Owned{Fixed: true, Load: func(context.Context) (scan.Version, error) { return version, nil }}
+		one.Owned = table.Filter(p.Shard)
 		if one.Range, err = p.Range(index); err != nil {
 			return nil, err
 		}
@@ -303,7 +303,7 @@ func (s *shardCopy) anew(shard *mongo.Cluster) *copy.Engine {
 
 // keyIndex is an index of a collection that holds all documents by their shard keys. It
 // may have been made since the copy began.
-func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *origin.Table) (*origin.Index, error) {
+func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *ownership.Table) (*ownership.Index, error) {
 	if index := table.KeyIndex(indexSpecs(t.Source)); index != nil {
 		return index, nil
 	}

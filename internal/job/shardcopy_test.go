@@ -8,22 +8,21 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/ownership"
 )
 
 // table of chunks, each "min-max shard version".
-func table(t *testing.T, chunks ...string) *origin.Table {
+func table(t *testing.T, chunks ...string) *ownership.Table {
 	t.Helper()
-	var all []origin.Chunk
+	var all []ownership.Chunk
 	for _, one := range chunks {
 		var from, to int32
 		var shard string
 		var version uint32
 		readChunk(t, one, &from, &to, &shard, &version)
-		all = append(all, origin.Chunk{Min: bound(t, from), Max: bound(t, to), Shard: shard,
-			Version: bson.Timestamp{T: version}})
+		all = append(all, ownership.Chunk{Min: bound(t, from), Max: bound(t, to), Shard: shard, Version: bson.Timestamp{T: version}})
 	}
-	return &origin.Table{Chunks: all}
+	return &ownership.Table{Chunks: all}
 }
 
 func bound(t *testing.T, k int32) bson.Raw {
@@ -42,7 +41,7 @@ func readChunk(t *testing.T, text string, into ...any) {
 	}
 }
 
-func told(parts []origin.Part) []string {
+func told(parts []ownership.Part) []string {
 	var all []string
 	for _, p := range parts {
 		all = append(all, fmt.Sprintf("%d-%d %s", p.Min.Lookup("k").Int32(), p.Max.Lookup("k").Int32(), p.Shard))
@@ -54,8 +53,8 @@ func told(parts []origin.Part) []string {
 // never rest keep a copy from its end. What moved before is, wherever it goes and
 // however it is split.
 func TestOwed(t *testing.T) {
-	o := &owed{since: origin.Stand{Version: bson.Timestamp{T: 5}}, read: map[string]bool{}}
-	expect := func(of *origin.Table, want ...string) []origin.Part {
+	o := &owed{since: ownership.Stand{Version: bson.Timestamp{T: 5}}, read: map[string]bool{}}
+	expect := func(of *ownership.Table, want ...string) []ownership.Part {
 		t.Helper()
 		parts := o.of(of)
 		if have := told(parts); !slices.Equal(have, want) {

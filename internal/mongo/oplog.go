@@ -10,7 +10,9 @@ import (
 )
 
 // Oplog is the collection of a replica set's oplog.
-func (c *Cluster) Oplog() *driver.Collection { return c.Client.Database("local").Collection("oplog.rs") }
+func (c *Cluster) Oplog() *driver.Collection {
+	return c.Client.Database("local").Collection("oplog.rs")
+}
 
 // EachEntry calls fn for the entries that match a filter in the primary's oplog, the oldest
 // first, as a majority has them at a time: a primary elected since may not know yet that they

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/lookup"
@@ -124,15 +125,6 @@ func (c *Sharded) Building(ctx context.Context, rules *transform.Set) ([]schema.
 	return slices.Concat(each...), err
 }
 
-// named is the name of the sharded collection with a UUID, "" when there is none.
-func (c *Sharded) named(ctx context.Context, uuid bson.Binary) (ns string, err error) {
-	var found struct {
-		NS string `bson:"_id"`
-	}
-	_, err = c.one(ctx, "collections", unlessDropped(uuid), &found)
-	return found.NS, mongo.Wrap(err, "find the collection %x", uuid.Data)
-}
-
 // Find reads documents of a collection by their _ids, as lookup.Find does: those of a
 // sharded one through the router, which leaves out what shards do not own.
 func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error) {
@@ -141,7 +133,7 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Quest
 	}
 	const looks = 5 // at what is there twice: the reads of several shards have no common time
 	for twice := 0; ; {
-		ns, err := c.named(ctx, of.UUID)
+		ns, err := ownership.Name(ctx, c.router(), of.UUID)
 		if err != nil {
 			return nil, err
 		}
@@ -175,7 +167,7 @@ func (c *Sharded) Find(ctx context.Context, of lookup.Collection, q lookup.Quest
 		if err != nil {
 			return nil, err
 		}
-		if now, err := c.named(ctx, of.UUID); err != nil || now == ns {
+		if now, err := ownership.Name(ctx, c.router(), of.UUID); err != nil || now == ns {
 			return docs, err
 		}
 	}
@@ -188,7 +180,7 @@ func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q look
 	for _, s := range c.Cluster().Shards {
 		docs, err = lookup.Find(ctx, s.Cluster, of, q)
 		if err == nil {
-			own, err := c.home(ctx, of.DB)
+			own, err := c.primary(ctx, of.DB)
 			if err != nil {
 				return nil, false, err
 			}
@@ -203,7 +195,7 @@ func (c *Sharded) findOnShards(ctx context.Context, of lookup.Collection, q look
 
 // Vanished reports whether the collection with a UUID is gone for good, and has not moved.
 func (c *Sharded) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
-	ns, err := c.named(ctx, uuid)
+	ns, err := ownership.Name(ctx, c.router(), uuid)
 	if err != nil || ns != "" {
 		return false, err
 	}

@@ -12,65 +12,36 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
-	"github.com/millrace/millrace/internal/source/shards"
 )
 
-// Places says which collections are sharded, and on which shards the others are.
-type Places struct {
-	primary map[string]string // by database
-	sharded map[[16]byte]bool
+// Places reads which collections are sharded, and where the others are.
+func (c *Sharded) Places(ctx context.Context) (*ownership.Places, error) {
+	return ownership.ReadPlaces(ctx, c.router())
 }
 
-// Places reads what there is.
-func (c *Sharded) Places(ctx context.Context) (*Places, error) {
-	p := &Places{primary: map[string]string{}, sharded: map[[16]byte]bool{}}
-	var dbs []struct {
-		Name    string `bson:"_id"`
-		Primary string `bson:"primary"`
-	}
-	if err := c.all(ctx, "databases", bson.D{}, &dbs); err != nil {
-		return nil, mongo.Wrap(err, "read on which shards the databases of %s are", c.router().Address())
-	}
-	for _, db := range dbs {
-		p.primary[db.Name] = db.Primary
-	}
-	var colls []struct {
-		UUID    bson.Binary `bson:"uuid"`
-		Dropped bool        `bson:"dropped"`
-	}
-	if err := c.all(ctx, "collections", bson.D{}, &colls); err != nil {
-		return nil, mongo.Wrap(err, "read which collections of %s are sharded", c.router().Address())
-	}
-	for _, one := range colls {
-		if id, ok := shards.ParseUUID(one.UUID); ok && !one.Dropped {
-			p.sharded[id] = true
+// Table reads the table of the collection with a UUID. See ownership.ReadTable.
+func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (*ownership.Table, error) {
+	return ownership.ReadTable(ctx, c.router(), c.Cluster().Shards[0].Info.Version, uuid)
+}
+
+// Owned has a shard return what it owns of the collection with a UUID.
+func (c *Sharded) Owned(shard string, uuid bson.Binary) *ownership.Filter {
+	return ownership.NewFilter(func(ctx context.Context) (v ownership.Version, err error) {
+		t, err := c.Table(ctx, uuid)
+		if err == nil {
+			v = t.Version(shard)
 		}
-	}
-	return p, nil
+		return v, err
+	})
 }
 
-// Sharded reports a collection that is.
-func (p *Places) Sharded(uuid bson.Binary) bool {
-	id, ok := shards.ParseUUID(uuid)
-	return ok && p.sharded[id]
-}
-
-// Primary is the shard that has the collections of a database that are not sharded.
-func (p *Places) Primary(db string) (shard string, ok bool) {
-	shard, ok = p.primary[db]
-	return shard, ok
-}
-
-// home is the shard that has the collections of a database that are not sharded; "" where
-// the config servers do not tell.
-func (c *Sharded) home(ctx context.Context, db string) (shard string, err error) {
-	var found struct {
-		Primary string `bson:"primary"`
-	}
-	_, err = c.one(ctx, "databases", bson.D{{Key: "_id", Value: db}}, &found)
-	return found.Primary, mongo.Wrap(err, "find the shard of database %s", db)
+// primary is the primary shard of a database; "" where the config servers have none.
+func (c *Sharded) primary(ctx context.Context, db string) (string, error) {
+	shard, err := ownership.Primary(ctx, c.router(), db, ownership.Majority())
+	return shard, mongo.Wrap(err, "find the shard of database %s", db)
 }
 
 // Missing are those of collections, by their place among them, that are not where they
@@ -97,14 +68,14 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 	err = all.Each(ctx, func(ctx context.Context, i int) error {
 		uuids, err := schema.UUIDs(ctx, all.Shards[i].Cluster, dbs)
 		for _, u := range uuids {
-			if id, ok := shards.ParseUUID(u); ok {
+			if id, ok := ownership.ParseUUID(u); ok {
 				held[all.Shards[i].Name][id] = true
 			}
 		}
 		return err
 	})
 	for i, one := range of {
-		if !places.has(one, held) {
+		if !has(places, one, held) {
 			missing = append(missing, i)
 		}
 	}
@@ -112,8 +83,8 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 }
 
 // has reports that a shard where a collection belongs has it. held are the UUIDs of each.
-func (p *Places) has(one schema.Collection, held map[string]map[[16]byte]bool) bool {
-	id, _ := shards.ParseUUID(one.UUID)
+func has(p *ownership.Places, one schema.Collection, held map[string]map[[16]byte]bool) bool {
+	id, _ := ownership.ParseUUID(one.UUID)
 	db, _ := mongo.SplitNS(one.NS)
 	if home, ok := p.Primary(db); ok && !p.Sharded(one.UUID) {
 		return held[home][id]
@@ -155,10 +126,10 @@ func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.
 
 // at is the shard where the collection with a UUID is and belongs, "" when it is sharded.
 func (c *Sharded) at(ctx context.Context, db string, uuid bson.Binary) (shard string, there bool, err error) {
-	if ns, err := c.named(ctx, uuid); ns != "" || err != nil {
+	if ns, err := ownership.Name(ctx, c.router(), uuid); ns != "" || err != nil {
 		return "", ns != "", err
 	}
-	home, err := c.home(ctx, db)
+	home, err := c.primary(ctx, db)
 	if err != nil {
 		return "", false, err
 	}
@@ -175,12 +146,12 @@ func (c *Sharded) at(ctx context.Context, db string, uuid bson.Binary) (shard st
 
 // Stands are those of the sharded ones among collections, by UUID in hex. at is a
 // position before now.
-func (c *Sharded) Stands(ctx context.Context, at mongo.OpTime, of []bson.Binary) (map[string]Stand, error) {
+func (c *Sharded) Stands(ctx context.Context, at mongo.OpTime, of []bson.Binary) (map[string]ownership.Stand, error) {
 	places, err := c.Places(ctx)
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]Stand{}
+	all := map[string]ownership.Stand{}
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
@@ -79,13 +80,13 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 func copiesOf(there []schema.Collection, held [][]schema.Collection) (copies []shards.Copy) {
 	names := map[string][16]byte{}
 	for _, c := range there {
-		if id, ok := shards.ParseUUID(c.UUID); ok {
+		if id, ok := ownership.ParseUUID(c.UUID); ok {
 			names[c.NS] = id
 		}
 	}
 	for _, all := range held {
 		for _, c := range all {
-			id, ok := shards.ParseUUID(c.UUID)
+			id, ok := ownership.ParseUUID(c.UUID)
 			if of, known := names[c.NS]; ok && known && of != id {
 				copies = append(copies, shards.Copy{NS: c.NS, ID: id, Of: of})
 			}

@@ -10,6 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // databasesNS is where the config servers keep the primary shard of each database.
@@ -18,7 +20,7 @@ const databasesNS = "config.databases"
 // Primaries knows the primary shard of a database at a time, from the config servers' oplog of
 // config.databases. It is safe for concurrent use.
 type Primaries struct {
-	now func(ctx context.Context, db string) (string, error) // as a majority has it
+	router *mongo.Cluster
 
 	mu     sync.Mutex
 	oplog  configOplog
@@ -26,10 +28,9 @@ type Primaries struct {
 	owners map[string][]ownerSince // by database, the oldest first; the shard "" is none
 }
 
-// NewPrimaries reads nothing yet. now reads the primary shard of a database as a majority of
-// the config servers has it, "" for none.
-func NewPrimaries(config Config, now func(ctx context.Context, db string) (string, error)) *Primaries {
-	p := &Primaries{now: now}
+// NewPrimaries reads nothing yet.
+func NewPrimaries(config Config, router *mongo.Cluster) *Primaries {
+	p := &Primaries{router: router}
 	p.oplog = configOplog{Config: config, apply: p.apply, namespaces: bson.A{databasesNS}}
 	return p
 }
@@ -49,7 +50,7 @@ func (p *Primaries) At(ctx context.Context, db string, at bson.Timestamp) (shard
 		return "", false, err
 	}
 	if len(p.owners[db]) == 0 {
-		now, err := p.now(ctx, db)
+		now, err := Primary(ctx, p.router, db, Majority())
 		if err == nil {
 			err = p.oplog.catchUp(ctx)
 		}
@@ -65,7 +66,7 @@ func (p *Primaries) At(ctx context.Context, db string, at bson.Timestamp) (shard
 	}
 	before, err := p.beforeFloor(ctx, db)
 	if err == nil && before == "" {
-		shard, err = p.now(ctx, db)
+		shard, err = Primary(ctx, p.router, db, Majority())
 		return shard, false, err
 	}
 	if err != nil {

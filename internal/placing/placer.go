@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/failpoint"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/retry"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/shardkey"
@@ -345,7 +346,7 @@ func (p *Placer) tryPlace(ctx context.Context, n note, e Entry) error {
 
 // ownerOf is the shard that is to have a chunk. Servers, or somebody else, may have cut a
 // range further.
-func (n note) ownerOf(c chunk) string {
+func (n note) ownerOf(c ownership.Chunk) string {
 	at := shardkey.Bound(c.Min)
 	i, exact := slices.BinarySearchFunc(n.Cuts, at, func(cut []byte, at []bson.RawValue) int {
 		return shardkey.CompareKeys(shardkey.Bound(cut), at)
@@ -357,12 +358,12 @@ func (n note) ownerOf(c chunk) string {
 }
 
 // chunkOf is the chunk that begins at a bound.
-func chunkOf(have []chunk, at bson.Raw) (chunk, bool) {
-	i, found := slices.BinarySearchFunc(have, shardkey.Bound(at), func(c chunk, at []bson.RawValue) int {
+func chunkOf(have []ownership.Chunk, at bson.Raw) (ownership.Chunk, bool) {
+	i, found := slices.BinarySearchFunc(have, shardkey.Bound(at), func(c ownership.Chunk, at []bson.RawValue) int {
 		return shardkey.CompareKeys(shardkey.Bound(c.Min), at)
 	})
 	if !found {
-		return chunk{}, false
+		return ownership.Chunk{}, false
 	}
 	return have[i], true
 }

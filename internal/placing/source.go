@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/shardkey"
@@ -69,7 +70,7 @@ func (s *Source) Wish(ctx context.Context, coll schema.Collection) (w Wish, err 
 }
 
 // zones reads those of a sharded collection.
-func (s *Source) zones(ctx context.Context, t *origin.Table, w *Wish) error {
+func (s *Source) zones(ctx context.Context, t *ownership.Table, w *Wish) error {
 	if t == nil {
 		return nil
 	}
@@ -84,7 +85,7 @@ func (s *Source) zones(ctx context.Context, t *origin.Table, w *Wish) error {
 }
 
 // table is that of a sharded collection of the source, nil where it is not sharded.
-func (s *Source) table(ctx context.Context, coll schema.Collection) (*origin.Table, error) {
+func (s *Source) table(ctx context.Context, coll schema.Collection) (*ownership.Table, error) {
 	if s.Shards == nil || coll.Type == schema.TypeView || len(coll.UUID.Data) == 0 {
 		return nil, nil
 	}

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 )
 
 // Entry is what a cluster knows of a sharded collection.
@@ -19,13 +20,6 @@ type Entry struct {
 	UUID      bson.Binary `bson:"uuid"`
 	Key       bson.Raw    `bson:"key"`
 	NoBalance *bool       `bson:"noBalance"`
-}
-
-// chunk is a range and who owns it.
-type chunk struct {
-	Min   bson.Raw `bson:"min"`
-	Max   bson.Raw `bson:"max"`
-	Shard string   `bson:"shard"`
 }
 
 // config is a collection of the config servers, as a majority has it and routers give it.
@@ -89,15 +83,8 @@ func (p *Placer) shards(ctx context.Context) (names []string, err error) {
 }
 
 // chunks are those of a collection, in the order of keys.
-func (p *Placer) chunks(ctx context.Context, e Entry) (list []chunk, err error) {
-	of := bson.D{{Key: "uuid", Value: e.UUID}}
-	if !p.c.Info.Version.AtLeast(5, 0) {
-		of = bson.D{{Key: "ns", Value: e.NS}}
-	}
-	cur, err := config(p.c, "chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
-	if err == nil {
-		err = cur.All(ctx, &list)
-	}
+func (p *Placer) chunks(ctx context.Context, e Entry) ([]ownership.Chunk, error) {
+	list, err := ownership.ReadChunks(ctx, p.c, ownership.ChunksOf(p.c.Info.Version, e.NS, e.UUID))
 	return list, mongo.Wrap(err, "read the chunks of %s", e.NS)
 }
 

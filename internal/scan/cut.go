@@ -187,7 +187,7 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 	}
 	db, _ := mongo.SplitNS(c.DataNS())
 	var ids []bson.RawValue
-	err := r.Each(ctx, db, r.versioned(bson.D{
+	err := r.Each(ctx, db, r.Owned.Mark(bson.D{
 		{Key: "aggregate", Value: name},
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$sample", Value: bson.D{{Key: "size", Value: size}}}},

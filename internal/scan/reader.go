@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
@@ -16,9 +17,9 @@ import (
 // Reader reads over one connection. It belongs to one goroutine.
 type Reader struct {
 	Conn    *wire.Conn
-	Gate    *pace.Gate // bounds the exchanges under way; nil is none
-	Concern bson.D     // read concern of documents; nil is none
-	Owned   *Owned     // the collection in work is one of a shard; nil is none
+	Gate    *pace.Gate        // bounds the exchanges under way; nil is none
+	Concern bson.D            // read concern of documents; nil is none
+	Owned   *ownership.Filter // the collection in work is one of a shard; nil is none
 	// Reopened, when set, is told why a cursor is opened again.
 	Reopened func(cause error)
 }
@@ -41,15 +42,7 @@ func (r *Reader) Find(c *schema.Collection, more ...bson.E) bson.D {
 	if len(c.UUID.Data) > 0 {
 		cmd[0].Value = c.UUID // in whose place a shard's command has the name of now
 	}
-	return r.versioned(r.WithConcern(append(cmd, more...)))
-}
-
-// versioned has a command ask for what the shard owns.
-func (r *Reader) versioned(cmd bson.D) bson.D {
-	if r.Owned != nil {
-		cmd = append(cmd, bson.E{Key: versionField})
-	}
-	return cmd
+	return r.Owned.Mark(r.WithConcern(append(cmd, more...)))
 }
 
 // WithConcern adds the reader's concern to a command.
@@ -62,7 +55,7 @@ func (r *Reader) WithConcern(cmd bson.D) bson.D {
 
 // Command runs one command.
 func (r *Reader) Command(ctx context.Context, db string, cmd bson.D) (body bsoncore.Document, err error) {
-	err = r.Owned.asked(ctx, cmd, func(cmd bson.D) error {
+	err = r.Owned.Run(ctx, cmd, func(cmd bson.D) error {
 		return r.Gate.Do(ctx, func() (int, error) {
 			body, err = r.Conn.Run(ctx, db, cmd)
 			return len(body), err
@@ -73,7 +66,7 @@ func (r *Reader) Command(ctx context.Context, db string, cmd bson.D) (body bsonc
 
 // open runs a command that opens a cursor, and gives the first batch.
 func (r *Reader) open(ctx context.Context, db string, cmd bson.D, batch int) (cur *wire.Cursor, b *wire.Batch, err error) {
-	err = r.Owned.asked(ctx, cmd, func(cmd bson.D) error {
+	err = r.Owned.Run(ctx, cmd, func(cmd bson.D) error {
 		return r.Gate.Do(ctx, func() (int, error) {
 			if cur, err = r.Conn.OpenCursor(ctx, db, cmd, wire.CursorOptions{BatchSize: batch}); err != nil {
 				return 0, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
 )
@@ -35,7 +36,7 @@ type Want struct {
 	// Sift has the server leave out some of what Keep does not choose, ByRecord and without
 	// IDsOnly; nil is nothing.
 	Sift  *Sift
-	Range *Range
+	Range *ownership.Range
 	// Routed: the slice is read through a router, which gives documents of several
 	// shards in the order of _id only if it is asked to.
 	Routed bool
@@ -235,7 +236,7 @@ func (w *Walk) wanted() int {
 func (w *Walk) command() bson.D {
 	if w.s.Strategy == Sorted {
 		_, name := mongo.SplitNS(w.c.DataNS())
-		return w.r.versioned(w.r.WithConcern(bson.D{{Key: "aggregate", Value: name},
+		return w.r.Owned.Mark(w.r.WithConcern(bson.D{{Key: "aggregate", Value: name},
 			{Key: "pipeline", Value: bson.A{bson.D{{Key: "$sort", Value: bson.D{{Key: "_id", Value: 1}}}}}},
 			{Key: "allowDiskUse", Value: true}, {Key: "cursor", Value: bson.D{{Key: "batchSize", Value: w.want.Batch}}}}))
 	}

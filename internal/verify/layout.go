@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/shards"
 )
@@ -64,7 +65,7 @@ func (s *side) onShards(ctx context.Context, of *origin.Sharded, readers int) (l
 // shard is what one shard has of the side, or owns of it; its estimates are those of an
 // even share. The shard is asked by UUID: what movePrimary has dropped is not taken for
 // an empty collection.
-func (s *side) shard(on *shards.Shard, owned *scan.Owned, of int) *side {
+func (s *side) shard(on *shards.Shard, owned *ownership.Filter, of int) *side {
 	one := *s
 	one.on, one.owned, one.UUID = on, owned, s.uuid
 	one.Bytes, one.Count = s.Bytes/int64(of), s.Count/int64(of)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
 )
@@ -48,7 +49,7 @@ type owned struct {
 
 // cut parts what each shard owns. All slices of all shards are read at the same time:
 // a server ends cursors that wait.
-func (l *owned) cut(ctx context.Context, table *origin.Table) error {
+func (l *owned) cut(ctx context.Context, table *ownership.Table) error {
 	owners := table.Owners()
 	readers := (min(l.readers, l.e.readersOf(l.Bytes)) + len(owners) - 1) / len(owners)
 	var mu sync.Mutex
@@ -143,7 +144,7 @@ func (l *owned) read(ctx context.Context, begin func() reading) error {
 			break
 		}
 		switch {
-		case !scan.Stale(err):
+		case !ownership.Stale(err):
 			return l.changed(err)
 		case time.Since(began) > patience:
 			return mongo.Retry(l.NS+" moves from shard to shard all the time", err, "")
@@ -160,8 +161,8 @@ func (l *owned) read(ctx context.Context, begin func() reading) error {
 }
 
 // openAll opens the cursors of all slices. If a shard refuses the table's version
-// the error is one that [scan.Stale] reports, and none is open.
-func (l *owned) openAll(ctx context.Context, table *origin.Table, at bson.Timestamp, begin func() reading) ([]*open, error) {
+// the error is one that [ownership.Stale] reports, and none is open.
+func (l *owned) openAll(ctx context.Context, table *ownership.Table, at bson.Timestamp, begin func() reading) ([]*open, error) {
 	all, err := l.parts(ctx, table, at)
 	if err != nil {
 		return nil, err
@@ -177,7 +178,7 @@ func (l *owned) openAll(ctx context.Context, table *origin.Table, at bson.Timest
 	wg.Wait()
 	var stale error
 	for _, err := range errs {
-		if err != nil && (stale == nil || scan.Stale(stale)) {
+		if err != nil && (stale == nil || ownership.Stale(stale)) {
 			stale = err
 		}
 	}
@@ -191,7 +192,7 @@ func (l *owned) openAll(ctx context.Context, table *origin.Table, at bson.Timest
 }
 
 // parts are the slices of all shards that own something.
-func (l *owned) parts(ctx context.Context, table *origin.Table, at bson.Timestamp) (all []*open, err error) {
+func (l *owned) parts(ctx context.Context, table *ownership.Table, at bson.Timestamp) (all []*open, err error) {
 	owners := table.Owners()
 	byShard := make([][]*open, len(owners))
 	g, ctx := errgroup.WithContext(ctx)
@@ -200,8 +201,7 @@ func (l *owned) parts(ctx context.Context, table *origin.Table, at bson.Timestam
 		if err != nil {
 			return nil, err
 		}
-		version := table.Version(name)
-		one := l.shard(on, &scan.Owned{Fixed: true, Load: func(context.Context) (scan.Version, error) { return version, nil }}, 1)
+		one := l.shard(on, table.Filter(name), 1)
 		one.asOf = at
 		g.Go(func() error {
 			parts, err := one.rejoin(ctx, l.cuts[name])
@@ -249,7 +249,7 @@ func (l *owned) changed(err error) error {
 	if forgotten(err) {
 		return mongo.Retry("what "+l.NS+" was is forgotten", err, "")
 	}
-	if scan.Stale(err) || mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+	if ownership.Stale(err) || mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 		return mongo.Retry(l.NS+" has changed its shards", err, "")
 	}
 	return err

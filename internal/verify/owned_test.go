@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/source/shards"
 	"github.com/millrace/millrace/test/kit"
@@ -169,7 +170,7 @@ func TestOwnedScan(t *testing.T) {
 			b.ok(err)
 			b.move(100*i, i%3)
 			all, err := l.openAll(t.Context(), table, bson.Timestamp{}, begin)
-			if !scan.Stale(err) || all != nil {
+			if !ownership.Stale(err) || all != nil {
 				t.Fatalf("%d cursors were opened with an old table: %v", len(all), err)
 			}
 		}

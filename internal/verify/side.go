@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/shards"
@@ -26,7 +27,7 @@ type side struct {
 	order             scan.Strategy // in the order of _id
 
 	on     *shards.Shard                         // the side is what this shard has; nil is all of the cluster
-	owned  *scan.Owned                           // and owns; nil is all that it has
+	owned  *ownership.Filter                     // and owns; nil is all that it has
 	chosen func(doc []byte) bool                 // nil keeps all
 	mapped func(dst, doc []byte) ([]byte, error) // nil takes them as they are
 

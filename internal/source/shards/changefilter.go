@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/stream"
 )
 
@@ -75,7 +76,7 @@ func NewChangeFilter(collections []Collection) *ChangeFilter {
 	f := &ChangeFilter{colls: map[[16]byte]*collState{}, names: map[string][16]byte{}, droppedDBs: map[string]bool{},
 		copies: map[[16]byte][16]byte{}, successors: map[[16]byte][16]byte{}}
 	for _, c := range collections {
-		if id, ok := ParseUUID(c.UUID); ok {
+		if id, ok := ownership.ParseUUID(c.UUID); ok {
 			f.add(id, c.NS)
 		}
 	}
@@ -108,14 +109,6 @@ func (f *ChangeFilter) SetCopies(all []Copy) {
 		}
 	}
 	f.history = []copiesFrom{{copies: f.Copies()}}
-}
-
-// ParseUUID is false for what is no UUID.
-func ParseUUID(u bson.Binary) (id [16]byte, ok bool) {
-	if len(u.Data) != len(id) {
-		return id, false
-	}
-	return [16]byte(u.Data), true
 }
 
 func (f *ChangeFilter) addCopy(c Copy) {
@@ -208,7 +201,7 @@ func (f *ChangeFilter) passes(ctx context.Context, ev *stream.Event) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	id, known := ParseUUID(ch.UUID)
+	id, known := ownership.ParseUUID(ch.UUID)
 	_, moves := f.copies[id]
 	if c := f.colls[id]; c != nil && c.copyOf != nil {
 		moves = true
@@ -239,7 +232,7 @@ func (f *ChangeFilter) reapply(ch *stream.Change) {
 		f.droppedDBs[db] = true
 		return
 	}
-	id, ok := ParseUUID(ch.UUID)
+	id, ok := ownership.ParseUUID(ch.UUID)
 	if !ok {
 		return
 	}
@@ -306,7 +299,7 @@ func (f *ChangeFilter) isNew(ch *stream.Change) bool {
 	if ch.Kind == stream.ChangeDropDatabase {
 		return f.dropDatabase(ch.NS)
 	}
-	id, ok := ParseUUID(ch.UUID)
+	id, ok := ownership.ParseUUID(ch.UUID)
 	if !ok {
 		return true // a view, which one shard has
 	}

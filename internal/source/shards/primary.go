@@ -35,22 +35,8 @@ func (c *Cluster) primaryAsOf(ctx context.Context, db string, at mongo.OpTime) (
 		return "", err
 	}
 	defer end()
-	return c.primary(ctx, db, bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at.TS}})
-}
-
-func (c *Cluster) primary(ctx context.Context, db string, concern bson.D) (string, error) {
-	cur, err := c.Router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "databases"},
-		{Key: "filter", Value: bson.D{{Key: "_id", Value: db}}}, {Key: "readConcern", Value: concern}})
-	var found []struct {
-		Primary string `bson:"primary"`
-	}
-	if err == nil {
-		err = cur.All(ctx, &found)
-	}
-	if err != nil || len(found) == 0 {
-		return "", err
-	}
-	return found[0].Primary, nil
+	snapshot := bson.D{{Key: "level", Value: "snapshot"}, {Key: "atClusterTime", Value: at.TS}}
+	return ownership.Primary(ctx, c.Router, db, snapshot)
 }
 
 // lazyPrimaries opens the primaries of a cluster when they are asked for. It is safe for
@@ -76,9 +62,7 @@ func (p *lazyPrimaries) open(ctx context.Context, c *Cluster) (_ *ownership.Prim
 		}
 		p.config = config
 	}
-	p.primaries = ownership.NewPrimaries(c.readConfig(config), func(ctx context.Context, db string) (string, error) {
-		return c.primary(ctx, db, bson.D{{Key: "level", Value: "majority"}})
-	})
+	p.primaries = ownership.NewPrimaries(c.readConfig(config), c.Router)
 	return p.primaries, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/ownership"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/stream"
 )
@@ -71,7 +72,7 @@ func (c *Cluster) Identity(ctx context.Context, uuid bson.Binary) (now bson.Bina
 // and that of the copy which movePrimary makes of it. The copy is the collection once the
 // database has moved, though the shard where it was has not dropped it yet.
 func (c *Cluster) Identities(ctx context.Context, uuid bson.Binary) (all []bson.Binary, err error) {
-	id, ok := ParseUUID(uuid)
+	id, ok := ownership.ParseUUID(uuid)
 	h := c.uuids.Load()
 	if !ok || h == nil {
 		return nil, nil

@@ -1,4 +1,4 @@
-package origin
+package ownership
 
 import (
 	"bytes"
@@ -10,10 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
@@ -41,8 +39,8 @@ type Chunk struct {
 	} `bson:"history"` // the newest first; older ones go
 }
 
-// since is the time from which on the shard has had all of the chunk. Where it is not
-// told it may be any.
+// since is the time from which on the shard has had all of the chunk. Where the history does
+// not have it, it may be any.
 func (c Chunk) since() bson.Timestamp {
 	if len(c.History) == 0 || c.History[0].Shard != c.Shard {
 		return bson.Timestamp{T: 1<<32 - 1}
@@ -50,39 +48,11 @@ func (c Chunk) since() bson.Timestamp {
 	return c.History[0].After
 }
 
-// routed is a collection of the config servers, as a majority has it and the router gives it.
-func (c *Sharded) routed(name string) *driver.Collection {
-	o := options.Collection().SetReadConcern(readconcern.Majority())
-	return c.router().Client.Database("config").Collection(name, o)
-}
-
-// all reads documents of the config servers.
-func (c *Sharded) all(ctx context.Context, name string, of bson.D, into any) error {
-	cur, err := c.routed(name).Find(ctx, of)
-	if err != nil {
-		return err
-	}
-	return cur.All(ctx, into)
-}
-
-// one reads a document of the config servers, and reports that there is one.
-func (c *Sharded) one(ctx context.Context, name string, of bson.D, into any) (bool, error) {
-	err := c.routed(name).FindOne(ctx, of).Decode(into)
-	if errors.Is(err, driver.ErrNoDocuments) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// unlessDropped chooses the sharded collection with a UUID.
-func unlessDropped(uuid bson.Binary) bson.D {
-	return bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}
-}
-
-// Table reads the table of the collection with a UUID. All of it is of one moment.
-// Where there is none the error is of mongo.CodeNamespaceNotFound.
-func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (t *Table, err error) {
-	sess, err := c.router().Client.StartSession(options.Session().SetCausalConsistency(true))
+// ReadTable reads the table of the collection with a UUID through a router. All of it is of one
+// moment. server is the shards' version. Where there is none the error is of
+// mongo.CodeNamespaceNotFound.
+func ReadTable(ctx context.Context, router *mongo.Cluster, server mongo.Version, uuid bson.Binary) (t *Table, err error) {
+	sess, err := router.Client.StartSession(options.Session().SetCausalConsistency(true))
 	if err != nil {
 		return nil, fmt.Errorf("start session: %w", err)
 	}
@@ -90,46 +60,58 @@ func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (t *Table, err er
 	ctx = driver.NewSessionContext(ctx, sess)
 	const tries = 100
 	for range tries {
-		var whole bool
-		if t, whole, err = c.tryTable(ctx, uuid); err != nil {
+		t = &Table{server: server}
+		complete, err := t.read(ctx, router, uuid)
+		if err != nil {
 			return nil, fmt.Errorf("read which shard has what of the collection %x: %w", uuid.Data, err)
 		}
-		if whole {
+		if complete {
 			return t, nil
 		}
 	}
 	return nil, mongo.Retry(fmt.Sprintf("the chunks of %s change all the time", t.NS), nil, "")
 }
 
-// tryTable reads a table; whole says that nothing changed meanwhile.
-func (c *Sharded) tryTable(ctx context.Context, uuid bson.Binary) (t *Table, whole bool, err error) {
-	t = &Table{server: c.Cluster().Shards[0].Info.Version}
-	there, err := c.one(ctx, "collections", unlessDropped(uuid), t)
-	if err != nil {
-		return t, false, err
-	}
-	if !there {
-		return t, false, driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound",
+// read fills the table; complete says that nothing changed meanwhile.
+func (t *Table) read(ctx context.Context, router *mongo.Cluster, uuid bson.Binary) (complete bool, err error) {
+	found, err := entry(ctx, router, uuid, t)
+	if err == nil && !found {
+		err = driver.CommandError{Code: mongo.CodeNamespaceNotFound, Name: "NamespaceNotFound",
 			Message: "no sharded collection has this UUID"}
 	}
-	of := bson.D{{Key: "uuid", Value: uuid}}
-	if !t.server.AtLeast(5, 0) {
-		of = bson.D{{Key: "ns", Value: t.NS}}
-	}
-	cur, err := c.routed("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
 	if err == nil {
-		err = cur.All(ctx, &t.Chunks)
+		t.Chunks, err = ReadChunks(ctx, router, t.chunks(uuid))
 	}
 	if err != nil {
-		return t, false, err
+		return false, err
 	}
 	// Each change gives some chunk a version above all others.
 	var last Chunk
-	err = c.routed("chunks").FindOne(ctx, of, options.FindOne().SetSort(bson.D{{Key: "lastmod", Value: -1}})).Decode(&last)
+	newest := options.FindOne().SetSort(bson.D{{Key: "lastmod", Value: -1}})
+	err = router.Config("chunks").FindOne(ctx, t.chunks(uuid), newest).Decode(&last)
 	if errors.Is(err, driver.ErrNoDocuments) {
-		return t, false, nil // it was dropped, or has just another key
+		return false, nil // it was dropped, or has just another key
 	}
-	return t, err == nil && t.follows() && last.Version == t.version(func(Chunk) bool { return true }), err
+	return err == nil && t.follows() && last.Version == t.version(func(Chunk) bool { return true }), err
+}
+
+func (t *Table) chunks(uuid bson.Binary) bson.D { return ChunksOf(t.server, t.NS, uuid) }
+
+// ChunksOf selects the chunks of a collection, of which servers before 5.0 keep the name.
+func ChunksOf(server mongo.Version, ns string, uuid bson.Binary) bson.D {
+	if server.AtLeast(5, 0) {
+		return bson.D{{Key: "uuid", Value: uuid}}
+	}
+	return bson.D{{Key: "ns", Value: ns}}
+}
+
+// ReadChunks reads chunks in the order of their keys.
+func ReadChunks(ctx context.Context, router *mongo.Cluster, of bson.D) (all []Chunk, err error) {
+	cur, err := router.Config("chunks").Find(ctx, of, options.Find().SetSort(bson.D{{Key: "min", Value: 1}}))
+	if err == nil {
+		err = cur.All(ctx, &all)
+	}
+	return all, err
 }
 
 // follows reports chunks without gap and overlap.
@@ -168,9 +150,9 @@ func (t *Table) Owns(shard string) bool {
 	return slices.ContainsFunc(t.Chunks, func(c Chunk) bool { return c.Shard == shard })
 }
 
-// Version is what a shard is asked with. Its form is what servers answer as vWanted.
-func (t *Table) Version(shard string) scan.Version {
-	v := scan.Version{Shard: t.version(func(c Chunk) bool { return c.Shard == shard })}
+// Version is what commands to a shard carry. Its form is what servers answer as vWanted.
+func (t *Table) Version(shard string) Version {
+	v := Version{Shard: t.version(func(c Chunk) bool { return c.Shard == shard })}
 	_, v.Name = mongo.SplitNS(t.NS)
 	switch {
 	case !t.server.AtLeast(5, 0):
@@ -183,15 +165,15 @@ func (t *Table) Version(shard string) scan.Version {
 	return v
 }
 
-// Owned has a shard give what it owns of the collection with a UUID.
-func (c *Sharded) Owned(shard string, uuid bson.Binary) *scan.Owned {
-	return &scan.Owned{Load: func(ctx context.Context) (scan.Version, error) {
-		t, err := c.Table(ctx, uuid)
-		if err != nil {
-			return scan.Version{}, err
+// Owners are the shards that have chunks, sorted.
+func (t *Table) Owners() (all []string) {
+	for _, c := range t.Chunks {
+		if !slices.Contains(all, c.Shard) {
+			all = append(all, c.Shard)
 		}
-		return t.Version(shard), nil
-	}}
+	}
+	slices.Sort(all)
+	return all
 }
 
 // Part is chunks of one shard that follow one another.
@@ -248,8 +230,15 @@ type Index struct {
 	Hint any      // its name: others may have the same pattern. Of _id it is the pattern
 }
 
+// Range is a part of a collection between two keys of an index, the upper excluded. Both have
+// all fields of the index.
+type Range struct {
+	Hint         any // what names the index
+	Lower, Upper bson.Raw
+}
+
 // Range is a part as one of an index that begins with the shard key.
-func (p Part) Range(index *Index) (*scan.Range, error) {
+func (p Part) Range(index *Index) (*Range, error) {
 	lower, err := extend(p.Min, index.Key)
 	if err != nil {
 		return nil, err
@@ -258,7 +247,7 @@ func (p Part) Range(index *Index) (*scan.Range, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &scan.Range{Hint: index.Hint, Lower: lower, Upper: upper}, nil
+	return &Range{Hint: index.Hint, Lower: lower, Upper: upper}, nil
 }
 
 // extend adds the fields that an index has beyond the shard key, before all their

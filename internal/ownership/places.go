@@ -1,0 +1,106 @@
+package ownership
+
+import (
+	"context"
+	"errors"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	driver "go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/millrace/millrace/internal/mongo"
+)
+
+// Places says which collections are sharded, and on which shards the others are.
+type Places struct {
+	primary map[string]string // by database
+	sharded map[[16]byte]bool
+}
+
+// ReadPlaces reads those of now behind a router.
+func ReadPlaces(ctx context.Context, router *mongo.Cluster) (*Places, error) {
+	p := &Places{primary: map[string]string{}, sharded: map[[16]byte]bool{}}
+	var dbs []struct {
+		Name    string `bson:"_id"`
+		Primary string `bson:"primary"`
+	}
+	cur, err := router.Config("databases").Find(ctx, bson.D{})
+	if err == nil {
+		err = cur.All(ctx, &dbs)
+	}
+	if err != nil {
+		return nil, mongo.Wrap(err, "read on which shards the databases of %s are", router.Address())
+	}
+	for _, db := range dbs {
+		p.primary[db.Name] = db.Primary
+	}
+	var colls []struct {
+		UUID    bson.Binary `bson:"uuid"`
+		Dropped bool        `bson:"dropped"`
+	}
+	cur, err = router.Config("collections").Find(ctx, bson.D{})
+	if err == nil {
+		err = cur.All(ctx, &colls)
+	}
+	for _, one := range colls {
+		if id, ok := ParseUUID(one.UUID); ok && !one.Dropped {
+			p.sharded[id] = true
+		}
+	}
+	return p, mongo.Wrap(err, "read which collections of %s are sharded", router.Address())
+}
+
+// ParseUUID is false for what is no UUID.
+func ParseUUID(u bson.Binary) (id [16]byte, ok bool) {
+	if len(u.Data) != len(id) {
+		return id, false
+	}
+	return [16]byte(u.Data), true
+}
+
+// Sharded reports a collection that is.
+func (p *Places) Sharded(uuid bson.Binary) bool {
+	id, ok := ParseUUID(uuid)
+	return ok && p.sharded[id]
+}
+
+// Primary is the shard that has the collections of a database that are not sharded.
+func (p *Places) Primary(db string) (shard string, ok bool) {
+	shard, ok = p.primary[db]
+	return shard, ok
+}
+
+// Primary is the primary shard of a database as a router has it with a read concern, "" for none.
+func Primary(ctx context.Context, router *mongo.Cluster, db string, concern bson.D) (string, error) {
+	cur, err := router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "databases"},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: db}}}, {Key: "readConcern", Value: concern}})
+	var found []struct {
+		Primary string `bson:"primary"`
+	}
+	if err == nil {
+		err = cur.All(ctx, &found)
+	}
+	if err != nil || len(found) == 0 {
+		return "", err
+	}
+	return found[0].Primary, nil
+}
+
+// Majority is the read concern of what a majority of the config servers has.
+func Majority() bson.D { return bson.D{{Key: "level", Value: "majority"}} }
+
+// entry reads what the config servers know of the sharded collection with a UUID; false for none.
+func entry(ctx context.Context, router *mongo.Cluster, uuid bson.Binary, into any) (found bool, err error) {
+	err = router.Config("collections").FindOne(ctx,
+		bson.D{{Key: "uuid", Value: uuid}, {Key: "dropped", Value: bson.D{{Key: "$ne", Value: true}}}}).Decode(into)
+	if errors.Is(err, driver.ErrNoDocuments) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Name is the name of the sharded collection with a UUID, "" for none.
+func Name(ctx context.Context, router *mongo.Cluster, uuid bson.Binary) (string, error) {
+	var t Table
+	_, err := entry(ctx, router, uuid, &t)
+	return t.NS, mongo.Wrap(err, "find the collection %x", uuid.Data)
+}
