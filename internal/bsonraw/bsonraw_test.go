@@ -13,11 +13,16 @@ import (
 func samples() map[bson.Type][]byte {
 	doc := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "x", 1))
 	return map[bson.Type][]byte{
-		bson.TypeDouble: make([]byte, 8), bson.TypeString: bsoncore.AppendString(nil, "häß"), bson.TypeEmbeddedDocument: doc, bson.TypeArray: doc,
-		bson.TypeBinary: bsoncore.AppendBinary(nil, 2, []byte("abc")), bson.TypeUndefined: nil, bson.TypeObjectID: make([]byte, 12),
-		bson.TypeBoolean: {1}, bson.TypeDateTime: make([]byte, 8), bson.TypeNull: nil, bson.TypeRegex: bsoncore.AppendRegex(nil, "^a", "im"),
-		bson.TypeDBPointer: bsoncore.AppendDBPointer(nil, "d.c", bson.ObjectID{}), bson.TypeJavaScript: bsoncore.AppendString(nil, ""),
-		bson.TypeSymbol: bsoncore.AppendString(nil, "s"), bson.TypeCodeWithScope: bsoncore.AppendCodeWithScope(nil, "", bsoncore.BuildDocument(nil, nil)),
+		bson.TypeDouble: make([]byte, 8), bson.TypeString: bsoncore.AppendString(nil, "häß"), bson.TypeEmbeddedDocument: doc,
+		bson.TypeArray:  doc,
+		bson.TypeBinary: bsoncore.AppendBinary(nil, 2, []byte("abc")), bson.TypeUndefined: nil,
+		bson.TypeObjectID: make([]byte, 12),
+		bson.TypeBoolean:  {1}, bson.TypeDateTime: make([]byte, 8), bson.TypeNull: nil,
+		bson.TypeRegex:      bsoncore.AppendRegex(nil, "^a", "im"),
+		bson.TypeDBPointer:  bsoncore.AppendDBPointer(nil, "d.c", bson.ObjectID{}),
+		bson.TypeJavaScript: bsoncore.AppendString(nil, ""),
+		bson.TypeSymbol:     bsoncore.AppendString(nil, "s"), bson.TypeCodeWithScope: bsoncore.AppendCodeWithScope(nil, "",
+			bsoncore.BuildDocument(nil, nil)),
 		bson.TypeInt32: make([]byte, 4), bson.TypeTimestamp: make([]byte, 8), bson.TypeInt64: make([]byte, 8),
 		bson.TypeDecimal128: make([]byte, 16), bson.TypeMinKey: nil, bson.TypeMaxKey: nil,
 	}
@@ -43,7 +48,8 @@ func TestValueSize(t *testing.T) {
 		}
 	}
 	for _, length := range []string{"\xff\xff\xff\xff", "\x00\x00\x00\x80", "\xff\xff\xff\x7f", "\x00\x00\x00\x00"} {
-		for _, typ := range []bson.Type{bson.TypeString, bson.TypeEmbeddedDocument, bson.TypeArray, bson.TypeDBPointer, bson.TypeCodeWithScope} {
+		for _, typ := range []bson.Type{bson.TypeString, bson.TypeEmbeddedDocument, bson.TypeArray, bson.TypeDBPointer,
+			bson.TypeCodeWithScope} {
 			if n, ok := ValueSize(typ, []byte(length+"0123456789abcdefghij")); ok {
 				t.Errorf("%s of length %x has %d bytes", typ, length, n)
 			}
@@ -53,7 +59,8 @@ func TestValueSize(t *testing.T) {
 
 func TestBody(t *testing.T) {
 	for s, want := range map[string]bool{
-		"": false, "\x05\x00\x00\x00": false, "\x05\x00\x00\x00\x00": true, "\x05\x00\x00\x00\x01": false, "\x06\x00\x00\x00\x00": false,
+		"": false, "\x05\x00\x00\x00": false, "\x05\x00\x00\x00\x00": true, "\x05\x00\x00\x00\x01": false,
+		"\x06\x00\x00\x00\x00": false,
 		"\x05\x00\x00\x80\x00": false, "\x08\x00\x00\x00\x0aa\x00\x00": true,
 	} {
 		if b, ok := Body([]byte(s)); ok != want || ok && len(b) != len(s)-5 {
@@ -64,7 +71,8 @@ func TestBody(t *testing.T) {
 
 func TestFieldAndValid(t *testing.T) {
 	inner := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "x", 1))
-	doc := bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "a", "b"), bsoncore.AppendDocumentElement(nil, "d", inner), bsoncore.AppendNullElement(nil, "a"))
+	doc := bsoncore.BuildDocument(nil, bsoncore.AppendStringElement(nil, "a", "b"),
+		bsoncore.AppendDocumentElement(nil, "d", inner), bsoncore.AppendNullElement(nil, "a"))
 	if e, ok := Field(doc, "a"); !ok || e.Type != bson.TypeString || len(e.Value) != 6 {
 		t.Errorf("%+v, %v", e, ok)
 	}

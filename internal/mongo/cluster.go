@@ -137,7 +137,8 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("connect %s: %w", Redact(uri), scrub(err, uri)), pool.Close(ctx))
 	}
-	c := &Cluster{Client: client, Pool: pool, uri: uri, direct: opts.Direct != nil && *opts.Direct, seeds: opts.Hosts, read: o.ReadPreference, asks: asks}
+	c := &Cluster{Client: client, Pool: pool, uri: uri, direct: opts.Direct != nil && *opts.Direct, seeds: opts.Hosts,
+		read: o.ReadPreference, asks: asks}
 	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
 		c.Close()
 		err = explainReach(explainMember(ctx, err, opts, c.Address()), opts, checks)
@@ -180,7 +181,8 @@ func (c *Cluster) Checkout(ctx context.Context, sel wire.Selector) (*wire.Conn, 
 }
 
 // preferenceHint is what can be done if no member suits the read preference.
-const preferenceHint = "correct --read-preference and --read-tags, or start a member that they choose (rs.conf() shows tags)"
+const preferenceHint = "correct --read-preference and --read-tags, or start a member that they choose (rs.conf() " +
+	"shows tags)"
 
 // MayChoose reports whether the set's configuration has members that the read
 // preference chooses, up or not. It is true where that cannot be read.
@@ -335,12 +337,14 @@ func (c *Cluster) identify(ctx context.Context, warm int) error {
 	})
 	if h.SetName != "" && h.Writable { // other members may take no reads
 		g.Go(func() (err error) {
-			shard, err = c.permitted(gctx, "admin", bson.D{{Key: "find", Value: "system.version"}, {Key: "filter", Value: bson.D{{Key: "_id", Value: "shardIdentity"}}}})
+			shard, err = c.permitted(gctx, "admin", bson.D{{Key: "find", Value: "system.version"},
+				{Key: "filter", Value: bson.D{{Key: "_id", Value: "shardIdentity"}}}})
 			return err
 		})
 	}
 	g.Go(func() (err error) {
-		status, err = c.permitted(gctx, "admin", bson.D{{Key: "serverStatus", Value: 1}, {Key: "metrics", Value: 0}, {Key: "wiredTiger", Value: 0},
+		status, err = c.permitted(gctx, "admin", bson.D{{Key: "serverStatus", Value: 1}, {Key: "metrics", Value: 0},
+			{Key: "wiredTiger", Value: 0},
 			{Key: "repl", Value: 0}, {Key: "locks", Value: 0}, {Key: "tcmalloc", Value: 0}})
 		return err
 	})
@@ -395,7 +399,8 @@ func (c *Cluster) permitted(ctx context.Context, db string, cmd bson.D) (bson.Ra
 // Compatibility reads the featureCompatibilityVersion, such as "6.0": "" where the user may
 // not read it, and of a router.
 func (c *Cluster) Compatibility(ctx context.Context) (string, error) {
-	raw, err := c.permitted(ctx, "admin", bson.D{{Key: "getParameter", Value: 1}, {Key: "featureCompatibilityVersion", Value: 1}})
+	raw, err := c.permitted(ctx, "admin", bson.D{{Key: "getParameter", Value: 1},
+		{Key: "featureCompatibilityVersion", Value: 1}})
 	fcv, _ := raw.Lookup("featureCompatibilityVersion", "version").StringValueOK()
 	return fcv, err
 }

@@ -121,7 +121,8 @@ func (c *Cluster) Seen(ctx context.Context, look func() error) error {
 func (c *Cluster) Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error) {
 	there := errors.New("it is there")
 	err := c.Seen(ctx, func() error {
-		_, err := c.Command(ctx, db, bson.D{{Key: "find", Value: uuid}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		_, err := c.Command(ctx, db, bson.D{{Key: "find", Value: uuid}, {Key: "limit", Value: 1},
+			{Key: "singleBatch", Value: true},
 			{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}}})
 		if IsCode(err, CodeNamespaceNotFound) {
 			return nil

@@ -59,10 +59,12 @@ func (c *Cluster) CheckComplete(ctx context.Context, allowShard bool) error {
 	}
 	switch {
 	case c.Info.Role == RoleConfig:
-		return incomplete("connect to the cluster's routers (mongos)", "%s is a config server of a sharded cluster, which has none of its users' data", c.Address())
+		return incomplete("connect to the cluster's routers (mongos)",
+			"%s is a config server of a sharded cluster, which has none of its users' data", c.Address())
 	case c.Info.Role == RoleShard && !allowShard:
 		return incomplete("connect to the cluster's routers (mongos); --allow-shard accepts this shard alone",
-			"%s is %s of a sharded cluster, which has only a part of the data, and whose routers do not see what is written to it directly", c.Address(), c.shardName())
+			"%s is %s of a sharded cluster, which has only a part of the data, and whose routers do not see what is written "+
+				"to it directly", c.Address(), c.shardName())
 	}
 	return nil
 }
@@ -100,7 +102,8 @@ func (c *Cluster) checkMember(ctx context.Context) error {
 }
 
 func errMember(address, state string) error {
-	return incomplete("leave out directConnection=true, or name the primary; --read-preference reads the source from secondaries",
+	return incomplete("leave out directConnection=true, or name the primary; --read-preference reads the source from "+
+		"secondaries",
 		"%s is %s, which takes no writes and may be behind", address, state)
 }
 
@@ -118,7 +121,8 @@ func (h *hello) notPrimary() (state string, elects bool) {
 	case h.Secondary:
 		return "a secondary of the replica set " + h.SetName, h.Primary == ""
 	}
-	return "a member of the replica set " + h.SetName + " that is neither primary nor secondary (starting, recovering or in rollback)", h.Primary == ""
+	return "a member of the replica set " + h.SetName +
+		" that is neither primary nor secondary (starting, recovering or in rollback)", h.Primary == ""
 }
 
 // explainMember returns why a direct connection lets no user in where the server is a
@@ -195,12 +199,14 @@ func (c *Cluster) checkHost(ctx context.Context, host string) error {
 		is = "a router of a sharded cluster"
 	case h.SetName == "":
 		is = "a standalone server"
-	case h.SetName == c.Info.SetName && slices.ContainsFunc(h.Hosts, func(m string) bool { return slices.Contains(c.first.Hosts, m) }):
+	case h.SetName == c.Info.SetName && slices.ContainsFunc(h.Hosts,
+		func(m string) bool { return slices.Contains(c.first.Hosts, m) }):
 		return nil
 	default:
 		is = "a member of another replica set, " + h.SetName
 	}
-	return incomplete("name hosts of one deployment only", "the connection string %s names hosts of several deployments: %s is %s", c.Address(), host, is)
+	return incomplete("name hosts of one deployment only",
+		"the connection string %s names hosts of several deployments: %s is %s", c.Address(), host, is)
 }
 
 // sameRouter reports whether a router belongs to the cluster, or does not say.

@@ -23,11 +23,13 @@ func TestCompressionIsChosen(t *testing.T) {
 	proxy.Latency(10*time.Millisecond, 0)
 	proxy.Link(4000) // so little that no busy processor is slower
 	var told []wire.Compression
-	c := dial.Cluster(t, l.URI(), mongo.Options{ChooseCompression: true, Chosen: func(now wire.Compression) { told = append(told, now) }})
+	c := dial.Cluster(t, l.URI(), mongo.Options{ChooseCompression: true,
+		Chosen: func(now wire.Compression) { told = append(told, now) }})
 	const size = 64 << 10
 	text := strings.Repeat("compressible ", size/13)
 	insert := func(conn *wire.Conn, id int) error {
-		_, err := conn.Run(t.Context(), "d", bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: id}, {Key: "text", Value: text}}}}})
+		_, err := conn.Run(t.Context(), "d", bson.D{{Key: "insert", Value: "c"},
+			{Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: id}, {Key: "text", Value: text}}}}})
 		return err
 	}
 	// Changed is told by the connection that finds it: one writes after another.
@@ -61,7 +63,8 @@ func TestCompressionIsChosen(t *testing.T) {
 	if err := insert(conn, -1); err != nil {
 		t.Fatal(err)
 	}
-	back, err := conn.Run(t.Context(), "d", bson.D{{Key: "find", Value: "c"}, {Key: "filter", Value: bson.D{{Key: "_id", Value: -1}}}})
+	back, err := conn.Run(t.Context(), "d", bson.D{{Key: "find", Value: "c"},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: -1}}}})
 	if err != nil || !bytes.Contains(back, []byte(text)) {
 		t.Errorf("what was written is not what is read: %d bytes, %v", len(back), err)
 	}

@@ -58,7 +58,8 @@ func ParseReadPreference(mode, tags string) (*readpref.ReadPref, error) {
 	}
 	m, err := readpref.ModeFromString(mode)
 	if err != nil {
-		return nil, fmt.Errorf("%q is no read preference: want primary, primaryPreferred, secondary, secondaryPreferred or nearest", mode)
+		return nil, fmt.Errorf("%q is no read preference: want primary, primaryPreferred, secondary, secondaryPreferred or "+
+			"nearest", mode)
 	}
 	if tags == "" {
 		return readpref.New(m)

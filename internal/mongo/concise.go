@@ -13,7 +13,8 @@ func Brief(err error) string {
 	if none, ok := wire.UnsuitableServers(err); ok {
 		text = strings.Replace(text, none.Text, whyNone(none.Servers), 1)
 	}
-	return Concise(strings.ReplaceAll(strings.TrimSpace(text), ":  ", ": ")) // the driver begins a command's error with a blank
+	// The driver begins a command's error with a blank
+	return Concise(strings.ReplaceAll(strings.TrimSpace(text), ":  ", ": "))
 }
 
 // Concise shortens what a server quotes: of a command, which has its session, its
@@ -30,7 +31,8 @@ func Concise(text string) string {
 			break
 		}
 		doc := text[open : open+end]
-		if strings.Contains(doc, `, $db: "`) || strings.Contains(doc, ", lsid: ") || strings.Contains(doc, ", $clusterTime: ") {
+		if strings.Contains(doc, `, $db: "`) || strings.Contains(doc, ", lsid: ") ||
+			strings.Contains(doc, ", $clusterTime: ") {
 			first, _, _ := strings.Cut(doc, ",")
 			b.WriteString(text[:open] + first + ", … }")
 			text = text[open+end:]

@@ -222,10 +222,12 @@ func classifyCode(code int32, message string) Class {
 		return ClassExists
 	// Elections, shutdowns, killed cursors and operations, full queues, lock and
 	// snapshot time-outs; 82 (NoProgressMade) of a router whose chunks move all the while.
-	case 6, 7, 24, 43, 46, 50, 64, 82, 89, 90, 91, 112, 133, 134, 136, 145, 175, 189, 202, 211, 215, 216, 237, 239, 246, 251, 262,
+	case 6, 7, 24, 43, 46, 50, 64, 82, 89, 90, 91, 112, 133, 134, 136, 145, 175, 189, 202, 211, 215, 216, 237, 239, 246,
+		251, 262,
 		267, 279, 285, 290, 317, 343, 355, 384, 9001, 10058, 10107, 11600, 11601, 11602, 13435, 13436:
 		return ClassRetry
-	case codeUserWritesBlocked, codeTemporarilyUnavailable, codeTooLargeForCache, codeTooManyRequests, codeTooManyOperations, codeOverload:
+	case codeUserWritesBlocked, codeTemporarilyUnavailable, codeTooLargeForCache, codeTooManyRequests,
+		codeTooManyOperations, codeOverload:
 		return ClassRetry
 	}
 	if diskFull(code, message) {
@@ -285,7 +287,8 @@ func (h *Hint) Unwrap() error { return h.Err }
 // HintOf returns the innermost hint on err, or what the server's error code asks for, or "".
 func HintOf(err error) (text string) {
 	if err != nil && IsCode(err, codeUserWritesBlocked) {
-		text = "turn it off there: setUserWriteBlockMode with global: false; or grant this user the action bypassWriteBlockingMode"
+		text = "turn it off there: setUserWriteBlockMode with global: false; or grant this user the action " +
+			"bypassWriteBlockingMode"
 	}
 	for h, ok := errors.AsType[*Hint](err); ok; h, ok = errors.AsType[*Hint](h.Err) {
 		text = h.Text

@@ -25,7 +25,8 @@ func TestKilledOperationPasses(t *testing.T) {
 
 // TestBusyServerPasses: a server that has too much to do ends no job.
 func TestBusyServerPasses(t *testing.T) {
-	for code, name := range map[int32]string{24: "LockTimeout", 133: "FailedToSatisfyReadPreference", 215: "DatabaseDropPending", 343: "ShardCannotRefreshDueToLocksHeld",
+	for code, name := range map[int32]string{24: "LockTimeout", 133: "FailedToSatisfyReadPreference",
+		215: "DatabaseDropPending", 343: "ShardCannotRefreshDueToLocksHeld",
 		365: "TemporarilyUnavailable", 388: "TransactionTooLargeForCache", 462: "IngressRequestRateLimitExceeded"} {
 		for _, err := range []error{driver.CommandError{Code: code, Name: name}, wire.WriteError{Code: code}} {
 			if got := Classify(err); got != ClassRetry {
@@ -33,14 +34,16 @@ func TestBusyServerPasses(t *testing.T) {
 			}
 		}
 	}
-	if got := Classify(driver.CommandError{Code: 99999, Labels: []string{"SystemOverloadedError", "RetryableError"}}); got != ClassRetry {
+	if got := Classify(driver.CommandError{Code: 99999, Labels: []string{"SystemOverloadedError",
+		"RetryableError"}}); got != ClassRetry {
 		t.Errorf("what the server calls retryable is %s", got)
 	}
 }
 
 // TestNeedsRole: only where a privilege is missing is it told which.
 func TestNeedsRole(t *testing.T) {
-	if err := NeedsRole(fmt.Errorf("list: %w", driver.CommandError{Code: CodeUnauthorized}), "a role"); HintOf(err) != "a role" {
+	if err := NeedsRole(fmt.Errorf("list: %w", driver.CommandError{Code: CodeUnauthorized}),
+		"a role"); HintOf(err) != "a role" {
 		t.Error(err)
 	}
 	if err := NeedsRole(fmt.Errorf("list: %w", io.EOF), "a role"); HintOf(err) != "" || !errors.Is(err, io.EOF) {
@@ -90,7 +93,8 @@ func TestRetryable(t *testing.T) {
 	err = Retry("the primary has changed", nil, "")
 	var ce driver.CommandError
 	var we wire.WriteError
-	if errors.As(err, &ce) || errors.As(err, &we) || err.Error() != "the primary has changed" || Classify(err) != ClassRetry {
+	if errors.As(err, &ce) || errors.As(err, &we) || err.Error() != "the primary has changed" ||
+		Classify(err) != ClassRetry {
 		t.Errorf("%v: class %s", err, Classify(err))
 	}
 	if err := Retry("x", context.Canceled, ""); Classify(err) != ClassCanceled || !errors.Is(err, context.Canceled) {
@@ -101,7 +105,8 @@ func TestRetryable(t *testing.T) {
 // TestWriteErrorsAreClassified: an entry of a reply's writeErrors is an error as a
 // command's is.
 func TestWriteErrorsAreClassified(t *testing.T) {
-	for code, want := range map[int32]Class{CodeDuplicateKey: ClassDuplicate, 82: ClassRetry, 10107: ClassRetry, CodeNamespaceNotFound: ClassGone, 121: ClassFatal} {
+	for code, want := range map[int32]Class{CodeDuplicateKey: ClassDuplicate, 82: ClassRetry, 10107: ClassRetry,
+		CodeNamespaceNotFound: ClassGone, 121: ClassFatal} {
 		err := fmt.Errorf("insert into a.b: %w", wire.WriteError{Code: code, Message: "m"})
 		if got := Classify(err); got != want || !IsCode(err, code) {
 			t.Errorf("%v is of class %s, want %s", err, got, want)

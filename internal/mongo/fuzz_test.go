@@ -34,7 +34,8 @@ func FuzzURI(f *testing.F) {
 		}
 		// The marker stands for a password where it stands before an @.
 		const password = "sekrit9"
-		if before, _, ok := strings.Cut(uri, "@"); ok && strings.Contains(before, ":"+password) && strings.Count(uri, password) == 1 && strings.Contains(shown, password) {
+		if before, _, ok := strings.Cut(uri, "@"); ok && strings.Contains(before, ":"+password) &&
+			strings.Count(uri, password) == 1 && strings.Contains(shown, password) {
 			t.Errorf("%q: the password is shown: %s", uri, shown)
 		}
 	})
@@ -42,7 +43,8 @@ func FuzzURI(f *testing.F) {
 
 // FuzzOpTime: what is taken as a position is printed as the same one.
 func FuzzOpTime(f *testing.F) {
-	for _, s := range []string{"1700000000:1", "0:1", "4294967295:4294967295", "4294967296:1", "2026-01-02T15:04:05Z", "1960-01-01T00:00:00Z", "2200-01-01T00:00:00Z", ":", "-1:1", ""} {
+	for _, s := range []string{"1700000000:1", "0:1", "4294967295:4294967295", "4294967296:1", "2026-01-02T15:04:05Z",
+		"1960-01-01T00:00:00Z", "2200-01-01T00:00:00Z", ":", "-1:1", ""} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -28,7 +28,8 @@ const ample = 200
 // deployment takes, where these are few: a server that has as many as it takes hangs up.
 func (c *Cluster) WithLimit(err error) error {
 	if n := c.Info.Connections; n > 0 && n < ample && brokenOff(err) {
-		return WithHint(fmt.Errorf("%w (%s takes %d connections at once)", err, c.Address(), n), "raise net.maxIncomingConnections (--maxConns) there")
+		return WithHint(fmt.Errorf("%w (%s takes %d connections at once)", err, c.Address(), n),
+			"raise net.maxIncomingConnections (--maxConns) there")
 	}
 	return err
 }
@@ -158,7 +159,8 @@ func reachHint(err error, opts *options.ClientOptions) string {
 	withTLS := opts.TLSConfig != nil
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
 		if !slices.ContainsFunc(opts.Hosts, func(h string) bool { return strings.HasPrefix(h, dns.Name) }) {
-			return "the replica set names its members so (rs.conf()); each of these names has to resolve on this machine, by DNS or /etc/hosts"
+			return "the replica set names its members so (rs.conf()); each of these names has to resolve on this machine, by " +
+				"DNS or /etc/hosts"
 		}
 		return "the name in the connection string has to resolve on this machine, by DNS or /etc/hosts"
 	}
@@ -178,11 +180,14 @@ func reachHint(err error, opts *options.ClientOptions) string {
 	cut := brokenOff(err)
 	switch {
 	case wire.AuthFailed(err):
-		return "check user and password (percent-encode special characters), authSource, the database in which the user was made (often admin), and authMechanism"
+		return "check user and password (percent-encode special characters), authSource, the database in which the user " +
+			"was made (often admin), and authMechanism"
 	case noTLS, cut && withTLS:
-		return "the server seems to speak no TLS: leave tls=true out of the connection string; or it has as many connections as it takes; its log says which"
+		return "the server seems to speak no TLS: leave tls=true out of the connection string; or it has as many " +
+			"connections as it takes; its log says which"
 	case cut:
-		return "the server seems to want TLS: add tls=true (and tlsCAFile=…) to the connection string; or it has as many connections as it takes (net.maxIncomingConnections); its log says which"
+		return "the server seems to want TLS: add tls=true (and tlsCAFile=…) to the connection string; or it has as many " +
+			"connections as it takes (net.maxIncomingConnections); its log says which"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nothing listens there: check host and port, and that the server runs"
 	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):

@@ -85,7 +85,8 @@ func TestBrief(t *testing.T) {
 		t.Fatalf("the driver says it in another way: %v", err)
 	}
 	got := mongo.Brief(err)
-	if strings.Contains(got, "topology") || !strings.HasPrefix(got, "save checkpoint: ") || !strings.Contains(got, "127.0.0.1:2: dial tcp 127.0.0.1:2: connect: connection refused") {
+	if strings.Contains(got, "topology") || !strings.HasPrefix(got, "save checkpoint: ") ||
+		!strings.Contains(got, "127.0.0.1:2: dial tcp 127.0.0.1:2: connect: connection refused") {
 		t.Error(got)
 	}
 }
@@ -116,8 +117,10 @@ func TestClearedPoolPasses(t *testing.T) {
 	}
 	defer func() { _ = client.Disconnect(context.WithoutCancel(t.Context())) }()
 	admin := client.Database("admin")
-	if err := admin.RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"buildInfo"}}, {Key: "appName", Value: "one"}, {Key: "closeConnection", Value: true},
+	if err := admin.RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+		{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"buildInfo"}}, {Key: "appName", Value: "one"},
+			{Key: "closeConnection", Value: true},
 			{Key: "blockConnection", Value: true}, {Key: "blockTimeMS", Value: 500}}}}).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -48,7 +48,8 @@ func Hide(text, uri string) string {
 		return text
 	}
 	quoted := strconv.Quote(plain)
-	for _, form := range []string{written, plain, url.QueryEscape(plain), url.PathEscape(plain), quoted[1 : len(quoted)-1]} {
+	for _, form := range []string{written, plain, url.QueryEscape(plain), url.PathEscape(plain),
+		quoted[1 : len(quoted)-1]} {
 		text = strings.ReplaceAll(text, form, "***")
 	}
 	return text

@@ -139,7 +139,8 @@ func (c *Connection) end() bson.D {
 // by its term the caller knows that it was the primary's list.
 //
 // Without the privilege inprog only connections of the same user are seen.
-func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bool, waiting func([]Connection), then bson.D) (bson.Raw, error) {
+func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bool, waiting func([]Connection),
+	then bson.D) (bson.Raw, error) {
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
 		return nil, err
@@ -150,7 +151,8 @@ func (c *Cluster) EndConnections(ctx context.Context, match func(name string) bo
 
 // EndConnectionsFirst is EndConnections for a pool over which nothing was written
 // yet. Meanwhile the pool is renewed with a name: see RenewConnections.
-func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match func(name string) bool, waiting func([]Connection), then bson.D) (bson.Raw, error) {
+func (c *Cluster) EndConnectionsFirst(ctx context.Context, name string, match func(name string) bool,
+	waiting func([]Connection), then bson.D) (bson.Raw, error) {
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
 		return nil, err
@@ -202,7 +204,8 @@ func (c *Cluster) endConnections(ctx context.Context, conn *wire.Conn, e ending)
 	return bson.Raw(reply), err
 }
 
-func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(string) bool, waiting func([]Connection)) error {
+func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(string) bool,
+	waiting func([]Connection)) error {
 	here := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true}}}
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return here.end(gctx, waiting) })
@@ -225,8 +228,10 @@ func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(
 // under way for one is not ended there: it would no longer wait for what it has sent to
 // the shards, which may take effect later. It is ended on the shards, which are told
 // with each command for which application it is.
-func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match func(string) bool, waiting func([]Connection)) error {
-	routers := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true}, {Key: "localOps", Value: true}}, spare: true}
+func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match func(string) bool,
+	waiting func([]Connection)) error {
+	routers := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true},
+		{Key: "localOps", Value: true}}, spare: true}
 	var gone atomic.Bool
 	ended, stop := context.WithCancel(ctx)
 	defer stop()
@@ -364,7 +369,8 @@ func (a at) currentOp(ctx context.Context, all bool) (out []Connection, err erro
 		{Key: "pipeline", Value: bson.A{
 			bson.D{{Key: "$currentOp", Value: options}},
 			bson.D{{Key: "$match", Value: bson.D{{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + TargetApp}}}}}},
-			bson.D{{Key: "$project", Value: bson.D{{Key: "appName", Value: 1}, {Key: "client", Value: 1}, {Key: "opid", Value: 1}, {Key: "active", Value: 1},
+			bson.D{{Key: "$project", Value: bson.D{{Key: "appName", Value: 1}, {Key: "client", Value: 1},
+				{Key: "opid", Value: 1}, {Key: "active", Value: 1},
 				{Key: "type", Value: 1}, {Key: "lsid.id", Value: 1}}}},
 		}},
 	}, wire.CursorOptions{})
@@ -442,8 +448,10 @@ func (c *Cluster) Newest(ctx context.Context, ns string) (_ OpTime, err error) {
 	defer conn.Release()
 	db, coll := SplitNS(ns)
 	_, err = conn.Run(ctx, db, bson.D{
-		{Key: "find", Value: coll}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true}, {Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
-		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}}, {Key: "maxTimeMS", Value: patience.Milliseconds()},
+		{Key: "find", Value: coll}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
+		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
+		{Key: "maxTimeMS", Value: patience.Milliseconds()},
 	})
 	if err != nil {
 		return OpTime{}, err

@@ -41,10 +41,12 @@ func TestEndConnections(t *testing.T) {
 	})
 }
 
-func endConnections(t *testing.T, end func(next *mongo.Cluster, waiting func([]mongo.Connection), then bson.D) (bson.Raw, error)) {
+func endConnections(t *testing.T,
+	end func(next *mongo.Cluster, waiting func([]mongo.Connection), then bson.D) (bson.Raw, error)) {
 	l := lab.ForTest(t, lab.Options{})
 	earlier, other, next := open(t, l), open(t, l), open(t, l)
-	for c, name := range map[*mongo.Cluster]string{earlier: mongo.RunName("job", "a", 3), other: mongo.RunName("another job", "a", 3)} {
+	for c, name := range map[*mongo.Cluster]string{earlier: mongo.RunName("job", "a", 3),
+		other: mongo.RunName("another job", "a", 3)} {
 		if err := c.RenewConnections(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
@@ -54,26 +56,31 @@ func endConnections(t *testing.T, end func(next *mongo.Cluster, waiting func([]m
 		t.Fatal(err)
 	}
 	defer spare.Release()
-	if _, err := next.Client.Database("d").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: 1}}); err != nil {
+	if _, err := next.Client.Database("d").Collection("c").InsertOne(t.Context(),
+		bson.D{{Key: "_id", Value: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	slow := make(chan error, 1)
 	go func() { // it would take minutes, and end in an update
-		_, err := earlier.Write(context.Background(), "d", bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{
-			{Key: "q", Value: bson.D{{Key: "$where", Value: "sleep(120000) || true"}}}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "late", Value: true}}}}}}}}})
+		_, err := earlier.Write(context.Background(), "d", bson.D{{Key: "update", Value: "c"},
+			{Key: "updates", Value: bson.A{bson.D{
+				{Key: "q", Value: bson.D{{Key: "$where", Value: "sleep(120000) || true"}}},
+				{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "late", Value: true}}}}}}}}})
 		earlier.Close() // as a process that ends over it
 		slow <- err
 	}()
 	await(t, other, mongo.OtherRuns("job", "b", 1))
 	reply, err := end(next, func([]mongo.Connection) {},
-		bson.D{{Key: "insert", Value: "jobs"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: "job"}}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+		bson.D{{Key: "insert", Value: "jobs"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: "job"}}}},
+			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
 	if err != nil || wire.ParseWriteResult([]byte(reply)).Term < 1 {
 		t.Fatalf("%s, %v", reply, err)
 	}
 	if err := <-slow; err == nil {
 		t.Error("the command of the earlier attempt was carried out")
 	}
-	if n, err := next.Client.Database("d").Collection("c").CountDocuments(t.Context(), bson.D{{Key: "late", Value: true}}); n != 0 || err != nil {
+	if n, err := next.Client.Database("d").Collection("c").CountDocuments(t.Context(),
+		bson.D{{Key: "late", Value: true}}); n != 0 || err != nil {
 		t.Errorf("%d late changes, %v", n, err)
 	}
 	conn, err := next.Pool.Checkout(t.Context(), wire.Primary())
@@ -81,7 +88,9 @@ func endConnections(t *testing.T, end func(next *mongo.Cluster, waiting func([]m
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	if reply, err := conn.Run(t.Context(), "admin", bson.D{{Key: "currentOp", Value: 1}, {Key: "appName", Value: mongo.RunName("job", "b", 1)}, {Key: "$ownOps", Value: true}}); err != nil || !bytes.Contains(reply, []byte(mongo.RunName("job", "b", 1))) {
+	if reply, err := conn.Run(t.Context(), "admin", bson.D{{Key: "currentOp", Value: 1},
+		{Key: "appName", Value: mongo.RunName("job", "b", 1)}, {Key: "$ownOps", Value: true}}); err != nil ||
+		!bytes.Contains(reply, []byte(mongo.RunName("job", "b", 1))) {
 		t.Errorf("later connections do not have the run's name: %v", err)
 	}
 	if _, err := spare.Run(t.Context(), "admin", bson.D{{Key: "ping", Value: 1}}); err != nil {
@@ -99,14 +108,16 @@ func TestEndConnectionsEndsTransactions(t *testing.T) {
 	}
 	insert := bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: 1}}}}}
 	session := bson.D{{Key: "id", Value: bson.Binary{Subtype: bson.TypeBinaryUUID, Data: []byte("0123456789abcdef")}}}
-	if _, err := earlier.Write(t.Context(), "d", append(slices.Clone(insert), bson.D{{Key: "lsid", Value: session}, {Key: "txnNumber", Value: int64(1)},
-		{Key: "startTransaction", Value: true}, {Key: "autocommit", Value: false}}...)); err != nil {
+	if _, err := earlier.Write(t.Context(), "d", append(slices.Clone(insert),
+		bson.D{{Key: "lsid", Value: session}, {Key: "txnNumber", Value: int64(1)},
+			{Key: "startTransaction", Value: true}, {Key: "autocommit", Value: false}}...)); err != nil {
 		t.Fatal(err)
 	}
 	earlier.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := next.EndConnections(ctx, mongo.OtherRuns("job", "b", 1), func([]mongo.Connection) {}, bson.D{{Key: "isMaster", Value: 1}}); err != nil {
+	if _, err := next.EndConnections(ctx, mongo.OtherRuns("job", "b", 1), func([]mongo.Connection) {},
+		bson.D{{Key: "isMaster", Value: 1}}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := next.Write(ctx, "d", insert); err != nil {

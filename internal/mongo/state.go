@@ -15,14 +15,16 @@ const stateOps = 500
 // OfJob selects the documents of a job whose _ids are its name, a slash and more: by a
 // range of _ids, for a server with notablescan answers no query without an index.
 func OfJob(job string) bson.E {
-	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: job + "/"}, {Key: "$lt", Value: job + "0"}}} // "0" follows "/"
+	// The character 0 follows the slash.
+	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: job + "/"}, {Key: "$lt", Value: job + "0"}}}
 }
 
 // OfJobDocuments is OfJob where the _ids are documents with the job's name as their first
 // field, job.
 func OfJobDocuments(job string) bson.E {
 	first := bson.E{Key: "job", Value: job}
-	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: bson.D{first}}, {Key: "$lt", Value: bson.D{first, {Key: "", Value: bson.MaxKey{}}}}}}
+	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: bson.D{first}},
+		{Key: "$lt", Value: bson.D{first, {Key: "", Value: bson.MaxKey{}}}}}}
 }
 
 // UpdateState runs update statements on a collection of StateDB, in order, with
@@ -41,10 +43,12 @@ func (c *Cluster) DeleteState(ctx context.Context, coll string, w any, filters .
 	return c.writeState(ctx, bson.D{{Key: "delete", Value: coll}}, "deletes", w, statements)
 }
 
-func (c *Cluster) writeState(ctx context.Context, command bson.D, field string, w any, statements []bson.D) (term int64, err error) {
+func (c *Cluster) writeState(ctx context.Context, command bson.D, field string, w any,
+	statements []bson.D) (term int64, err error) {
 	term = -1
 	for part := range slices.Chunk(statements, stateOps) {
-		raw, err := c.Write(ctx, StateDB, append(slices.Clone(command), bson.E{Key: field, Value: part}, bson.E{Key: "ordered", Value: true},
+		raw, err := c.Write(ctx, StateDB, append(slices.Clone(command), bson.E{Key: field, Value: part},
+			bson.E{Key: "ordered", Value: true},
 			bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}))
 		if err != nil {
 			return term, err

@@ -57,7 +57,8 @@ func (t *Transactions) Run(ctx context.Context, fn func(context.Context) error) 
 		return context.Cause(ctx)
 	}
 	defer func() { <-t.turn }()
-	o := options.Transaction().SetReadConcern(readconcern.Local()).SetWriteConcern(&writeconcern.WriteConcern{W: t.c.DataConcern()})
+	concern := &writeconcern.WriteConcern{W: t.c.DataConcern()}
+	o := options.Transaction().SetReadConcern(readconcern.Local()).SetWriteConcern(concern)
 	_, err := t.sess.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 		if err := t.c.Pool.Allowed(); err != nil {
 			return nil, err

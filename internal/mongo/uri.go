@@ -41,7 +41,8 @@ func ParseURI(uri string) (*options.ClientOptions, error) {
 const (
 	plainScheme = "mongodb"
 	srvScheme   = "mongodb+srv"
-	uriHint     = "write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters of the password: @ is %40, / is %2F, : is %3A, ? is %3F, % is %25"
+	uriHint     = "write it as mongodb://user:password@host:port/?replicaSet=name; percent-encode special characters " +
+		"of the password: @ is %40, / is %2F, : is %3A, ? is %3F, % is %25"
 )
 
 // reason is why the driver cannot read a connection string, by its own words where these
@@ -57,15 +58,20 @@ func reason(err error) string {
 	}
 	text := err.Error()
 	if _, option, ok := strings.Cut(text, `invalid value for "`); ok {
-		if option, _, _ = strings.Cut(option, `"`); !strings.ContainsFunc(option, func(r rune) bool { return r < 'a' || r > 'z' }) {
+		if option, _, _ = strings.Cut(option, `"`); !strings.ContainsFunc(option,
+			func(r rune) bool { return r < 'a' || r > 'z' }) {
 			return "invalid value of the option " + option
 		}
 	}
 	for _, known := range []string{
-		"must have at least 1 host", "must have a / before the query ?", "invalid auth mechanism", "invalid option", "invalid authMechanism property",
-		"auth source must be $external", "authSource must be non-empty", "invalid 'connect' value", "invalid 'directConnection' value", "username required", "password required",
-		"must have at least 1 compressor", "direct connection cannot be made if multiple hosts are specified", "direct connection cannot be made if an SRV URI is used",
-		"cannot specify srvMaxHosts on non-SRV URI", "cannot specify srvServiceName on non-SRV URI", "tls and ssl options, when both specified, must be equivalent",
+		"must have at least 1 host", "must have a / before the query ?", "invalid auth mechanism", "invalid option",
+		"invalid authMechanism property",
+		"auth source must be $external", "authSource must be non-empty", "invalid 'connect' value",
+		"invalid 'directConnection' value", "username required", "password required",
+		"must have at least 1 compressor", "direct connection cannot be made if multiple hosts are specified",
+		"direct connection cannot be made if an SRV URI is used",
+		"cannot specify srvMaxHosts on non-SRV URI", "cannot specify srvServiceName on non-SRV URI",
+		"tls and ssl options, when both specified, must be equivalent",
 		"w=0 and j=true",
 	} {
 		if strings.Contains(text, known) {
@@ -138,7 +144,8 @@ func areHosts(scheme, list string) bool {
 			}
 		}
 		foreign := func(r rune) bool {
-			return r < 0x80 && !strings.ContainsRune("._-~%", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r != ':' || !bracketed)
+			return r < 0x80 && !strings.ContainsRune("._-~%", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') &&
+				(r < 'A' || r > 'Z') && (r != ':' || !bracketed)
 		}
 		if _, err := url.PathUnescape(name); err != nil || strings.ContainsFunc(inner, foreign) {
 			return false
@@ -167,7 +174,8 @@ func HasPassword(uri string) bool {
 	_, rest, _ := strings.Cut(uri, "://")
 	at := strings.LastIndex(rest, "@")
 	_, query, _ := strings.Cut(strings.ToLower(rest), "?")
-	return at > 0 && strings.Contains(rest[:at], ":") || strings.Contains(query, "password=") || strings.Contains(query, "_token:")
+	return at > 0 && strings.Contains(rest[:at], ":") || strings.Contains(query, "password=") ||
+		strings.Contains(query, "_token:")
 }
 
 // MemberURI is a connection string for another replica set of the same cluster: that
@@ -191,7 +199,8 @@ func MemberURI(router, hosts string) (string, error) {
 	}
 	params := slices.DeleteFunc(strings.Split(query, "&"), func(p string) bool {
 		name, _, _ := strings.Cut(strings.ToLower(p), "=")
-		return slices.Contains([]string{"", "replicaset", "directconnection", "loadbalanced", "srvmaxhosts", "srvservicename"}, name)
+		return slices.Contains([]string{"", "replicaset", "directconnection", "loadbalanced", "srvmaxhosts",
+			"srvservicename"}, name)
 	})
 	lower := strings.ToLower(query)
 	if scheme == "mongodb+srv" && !strings.Contains(lower, "tls=") && !strings.Contains(lower, "ssl=") {

@@ -60,7 +60,8 @@ func TestHasPassword(t *testing.T) {
 func TestHide(t *testing.T) {
 	const uri = "mongodb://ada:geheimnis%20x@h:1/?tls=true"
 	for _, text := range []string{uri, "geheimnis x", "geheimnis%20x", "geheimnis+x"} {
-		if got := Hide("cannot reach "+text, uri); strings.Contains(got, "geheimnis") || !strings.HasPrefix(got, "cannot reach ") {
+		if got := Hide("cannot reach "+text, uri); strings.Contains(got, "geheimnis") ||
+			!strings.HasPrefix(got, "cannot reach ") {
 			t.Errorf("%s: %s", text, got)
 		}
 	}

@@ -34,7 +34,8 @@ type checkouts struct {
 func (q *questions) watch(opts options.ClientOptions) *options.ClientOptions {
 	servers := *opts.ServerMonitor
 	servers.TopologyDescriptionChanged = q.described
-	return opts.SetServerMonitor(&servers).SetPoolMonitor(&event.PoolMonitor{Event: q.pooled}).SetMonitor(&event.CommandMonitor{
+	opts.SetServerMonitor(&servers).SetPoolMonitor(&event.PoolMonitor{Event: q.pooled})
+	return opts.SetMonitor(&event.CommandMonitor{
 		Started:   func(_ context.Context, e *event.CommandStartedEvent) { q.asked(e) },
 		Succeeded: func(_ context.Context, e *event.CommandSucceededEvent) { q.answered(e.RequestID) },
 		Failed:    func(_ context.Context, e *event.CommandFailedEvent) { q.answered(e.RequestID) },
@@ -60,7 +61,8 @@ func (q *questions) answered(id int64) {
 }
 
 func (q *questions) pooled(e *event.PoolEvent) {
-	step := map[string]int{event.ConnectionCheckOutStarted: 1, event.ConnectionCheckedOut: -1, event.ConnectionCheckOutFailed: -1}[e.Type]
+	step := map[string]int{event.ConnectionCheckOutStarted: 1, event.ConnectionCheckedOut: -1,
+		event.ConnectionCheckOutFailed: -1}[e.Type]
 	if step == 0 {
 		return
 	}

@@ -38,8 +38,10 @@ func TestNothingOfABrokenURI(t *testing.T) {
 				uri += "@"
 			}
 		}
-		uri += []string{"127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2", marker, marker + ":" + marker, "127.0.0.1:99999", "[::1]:1", "[" + marker}[rng.IntN(7)]
-		uri += []string{"", "/", "/" + marker, "/?tls=" + marker, "/?" + marker, "?a=b", "/?w=-" + marker, "/?" + marker + "=%zz", "/?readPreference=" + marker, "/?appName=" + wildText(rng)}[rng.IntN(10)]
+		uri += []string{"127.0.0.1:1", "127.0.0.1:1,127.0.0.1:2", marker, marker + ":" + marker, "127.0.0.1:99999", "[::1]:1",
+			"[" + marker}[rng.IntN(7)]
+		uri += []string{"", "/", "/" + marker, "/?tls=" + marker, "/?" + marker, "?a=b", "/?w=-" + marker, "/?" + marker +
+			"=%zz", "/?readPreference=" + marker, "/?appName=" + wildText(rng)}[rng.IntN(10)]
 		err := CheckURI(uri)
 		if err == nil {
 			sound++

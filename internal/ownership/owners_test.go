@@ -44,7 +44,8 @@ func bound(n int) []bson.RawValue {
 }
 
 func (c *chart) write(ch *chart1, made bool) {
-	w := chunkWrite{low: bound(ch.low), high: bound(ch.high), shard: ch.shard, at: bson.Timestamp{T: c.clock}, validAfter: ch.history[0].since, created: made, moved: ch.fresh}
+	w := chunkWrite{low: bound(ch.low), high: bound(ch.high), shard: ch.shard, at: bson.Timestamp{T: c.clock},
+		validAfter: ch.history[0].since, created: made, moved: ch.fresh}
 	w.underway = ch.fresh && w.validAfter.T+1 == c.clock
 	if len(ch.history) > 1 {
 		w.donor = ch.history[1].shard
@@ -221,7 +222,8 @@ func TestOwnerAllocatesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, pattern := range []bson.D{{{Key: "a.b", Value: 1}}, {{Key: "_id", Value: "hashed"}}, {{Key: "a.b", Value: 1}, {Key: "none", Value: 1}}} {
+	for _, pattern := range []bson.D{{{Key: "a.b", Value: 1}}, {{Key: "_id", Value: "hashed"}},
+		{{Key: "a.b", Value: 1}, {Key: "none", Value: 1}}} {
 		raw, err := bson.Marshal(pattern)
 		if err != nil {
 			t.Fatal(err)

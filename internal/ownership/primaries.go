@@ -81,7 +81,8 @@ func (p *Primaries) At(ctx context.Context, db string, at bson.Timestamp) (shard
 func (p *Primaries) beforeFloor(ctx context.Context, db string) (string, error) {
 	exists := bson.D{{Key: "$exists", Value: true}}
 	raw, err := p.oplog.Oplog().FindOne(ctx, bson.D{
-		{Key: "ts", Value: bson.D{{Key: "$lte", Value: p.floor}}}, {Key: "ns", Value: databasesNS}, {Key: "$or", Value: bson.A{
+		{Key: "ts", Value: bson.D{{Key: "$lte", Value: p.floor}}}, {Key: "ns", Value: databasesNS},
+		{Key: "$or", Value: bson.A{
 			bson.D{{Key: "op", Value: "i"}, {Key: "o._id", Value: db}},
 			bson.D{{Key: "op", Value: "u"}, {Key: "o2._id", Value: db}, {Key: "$or", Value: bson.A{
 				bson.D{{Key: "o.primary", Value: exists}},

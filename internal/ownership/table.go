@@ -51,7 +51,8 @@ func (c Chunk) since() bson.Timestamp {
 // ReadTable reads the table of the collection with a UUID through a router. All of it is of one
 // moment. server is the shards' version. Where there is none the error is of
 // mongo.CodeNamespaceNotFound.
-func ReadTable(ctx context.Context, router *mongo.Cluster, server mongo.Version, uuid bson.Binary) (t *Table, err error) {
+func ReadTable(ctx context.Context, router *mongo.Cluster, server mongo.Version,
+	uuid bson.Binary) (t *Table, err error) {
 	sess, err := router.Client.StartSession(options.Session().SetCausalConsistency(true))
 	if err != nil {
 		return nil, fmt.Errorf("start session: %w", err)

@@ -55,7 +55,8 @@ const cutTries = 5
 
 // Cut looks for the bounds of n slices, fewer where the server gives no more. The
 // strategy changes from ByRecord to ByOrder's when the server refuses record order.
-func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strategy, n int) (bounds []Bound, served Strategy, err error) {
+func (r *Reader) Cut(ctx context.Context, c *schema.Collection, strategy Strategy,
+	n int) (bounds []Bound, served Strategy, err error) {
 	if n < 2 || !strategy.Resumable() {
 		return nil, strategy, nil
 	}
@@ -135,7 +136,8 @@ func (r *Reader) Rejoin(ctx context.Context, c *schema.Collection, parts []Slice
 }
 
 // sampleNow samples the collection under the name it has at the moment.
-func (r *Reader) sampleNow(ctx context.Context, c *schema.Collection, strategy Strategy, size int) ([]bson.RawValue, Strategy, error) {
+func (r *Reader) sampleNow(ctx context.Context, c *schema.Collection, strategy Strategy,
+	size int) ([]bson.RawValue, Strategy, error) {
 	for i := 1; ; i++ {
 		name, err := r.Name(ctx, c, strategy)
 		if strategy == ByRecord && Refused(err) {

@@ -42,7 +42,8 @@ const edgeTries = 200
 // or a later one, it is the newest: where nothing was inserted between two reads,
 // or where inserted, which may be nil, finds the newest document's insertion. It
 // is nil where record ids are no numbers.
-func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo.OpTime, inserted stream.FindInsertion) (*Edge, error) {
+func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo.OpTime,
+	inserted stream.FindInsertion) (*Edge, error) {
 	was, ok, err := r.newest(ctx, c, first)
 	if err != nil || !ok {
 		return nil, err
@@ -74,7 +75,8 @@ func (r *Reader) newest(ctx context.Context, c *schema.Collection, after mongo.O
 	db, _ := mongo.SplitNS(c.DataNS())
 	body, err := r.Command(ctx, db, bson.D{
 		{Key: "find", Value: c.UUID}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: -1}}}, {Key: "limit", Value: 1},
-		{Key: "singleBatch", Value: true}, {Key: "showRecordId", Value: true}, {Key: "readConcern", Value: Majority(after.TS)},
+		{Key: "singleBatch", Value: true}, {Key: "showRecordId", Value: true},
+		{Key: "readConcern", Value: Majority(after.TS)},
 	})
 	if err != nil {
 		return n, false, err

@@ -13,9 +13,11 @@ import (
 func FuzzSlice(f *testing.F) {
 	id := bsoncore.Value{Type: bsoncore.TypeInt32, Data: []byte{1, 0, 0, 0}}
 	for _, s := range []any{
-		Slice{Collection: "c", Of: 1, Plan: 1, Strategy: ByRecord, Lower: mark(ByRecord, 5, id), Upper: mark(ByRecord, 9, id), Back: []int64{3, 2}},
+		Slice{Collection: "c", Of: 1, Plan: 1, Strategy: ByRecord, Lower: mark(ByRecord, 5, id), Upper: mark(ByRecord, 9, id),
+			Back: []int64{3, 2}},
 		Slice{Collection: "c", N: 1, Of: 2, Plan: 2, Strategy: ByID, Position: mark(ByID, 0, id)},
-		bson.D{{Key: "n", Value: -1}, {Key: "lower", Value: bson.D{{Key: "r", Value: "x"}}}}, bson.D{{Key: "strategy", Value: "none"}},
+		bson.D{{Key: "n", Value: -1}, {Key: "lower", Value: bson.D{{Key: "r", Value: "x"}}}},
+		bson.D{{Key: "strategy", Value: "none"}},
 	} {
 		b, err := bson.Marshal(s)
 		if err != nil {

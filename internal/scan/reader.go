@@ -65,7 +65,8 @@ func (r *Reader) Command(ctx context.Context, db string, cmd bson.D) (body bsonc
 }
 
 // open runs a command that opens a cursor, and gives the first batch.
-func (r *Reader) open(ctx context.Context, db string, cmd bson.D, batch int) (cur *wire.Cursor, b *wire.Batch, err error) {
+func (r *Reader) open(ctx context.Context, db string, cmd bson.D,
+	batch int) (cur *wire.Cursor, b *wire.Batch, err error) {
 	err = r.Owned.Run(ctx, cmd, func(cmd bson.D) error {
 		return r.Gate.Do(ctx, func() (int, error) {
 			if cur, err = r.Conn.OpenCursor(ctx, db, cmd, wire.CursorOptions{BatchSize: batch}); err != nil {
@@ -135,7 +136,8 @@ func CursorLost(err error) bool {
 
 // Refused reports a command whose form the server does not take.
 func Refused(err error) bool {
-	for _, code := range []int32{mongo.CodeBadValue, 9, 59, 115, 40415} { // FailedToParse, CommandNotFound, CommandNotSupported, unknown field
+	// FailedToParse, CommandNotFound, CommandNotSupported, unknown field
+	for _, code := range []int32{mongo.CodeBadValue, 9, 59, 115, 40415} {
 		if mongo.IsCode(err, code) {
 			return true
 		}

@@ -84,7 +84,8 @@ func remove(t testing.TB, c *mongo.Cluster, db string, ids ...any) {
 	t.Helper()
 	var list bson.A
 	for _, id := range ids {
-		list = append(list, bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}}, {Key: "limit", Value: 1}})
+		list = append(list, bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: id}}}}},
+			{Key: "limit", Value: 1}})
 	}
 	must(t, c, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: list}})
 }
@@ -94,7 +95,8 @@ func payload() float64 { return math.Float64frombits(0x7ff8000000000123) }
 
 // someIDs are n _ids of many types, the extremes among them.
 func someIDs(n int) []any {
-	ids := []any{bson.MinKey{}, bson.MaxKey{}, payload(), math.Inf(1), true, bson.Timestamp{T: 1}, bson.D{{Key: "a", Value: 1}}, ""}
+	ids := []any{bson.MinKey{}, bson.MaxKey{}, payload(), math.Inf(1), true, bson.Timestamp{T: 1},
+		bson.D{{Key: "a", Value: 1}}, ""}
 	for i := len(ids); i < n; i++ {
 		switch i % 4 {
 		case 0:
@@ -129,7 +131,8 @@ func fill(t testing.TB, c *mongo.Cluster, db string, ids []any, create ...bson.E
 
 func describe(t testing.TB, c *mongo.Cluster, db, name string) *schema.Collection {
 	t.Helper()
-	d := must(t, c, db, bson.D{{Key: "listCollections", Value: 1}, {Key: "filter", Value: bson.D{{Key: "name", Value: name}}}}).
+	d := must(t, c, db, bson.D{{Key: "listCollections", Value: 1},
+		{Key: "filter", Value: bson.D{{Key: "name", Value: name}}}}).
 		Lookup("cursor", "firstBatch", "0").Document()
 	col := &schema.Collection{NS: db + "." + name, Type: schema.TypeCollection, Options: d.Lookup("options").Document()}
 	sub, uuid := d.Lookup("info", "uuid").Binary()
@@ -207,8 +210,10 @@ func once(t testing.TB, want, got []string) {
 // failGetMore has getMores of db.c fail as those of a cursor that is gone.
 func failGetMore(t testing.TB, c *mongo.Cluster, ns string, times int) {
 	t.Helper()
-	must(t, c, "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: times}}},
-		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"getMore"}}, {Key: "errorCode", Value: codeCursorNotFound}, {Key: "namespace", Value: ns}}}})
+	must(t, c, "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+		{Key: "mode", Value: bson.D{{Key: "times", Value: times}}},
+		{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"getMore"}},
+			{Key: "errorCode", Value: codeCursorNotFound}, {Key: "namespace", Value: ns}}}})
 }
 
 // TestStrategies: whatever the server and the kind of collection, slices hold every
@@ -216,7 +221,8 @@ func failGetMore(t testing.TB, c *mongo.Cluster, ns string, times int) {
 // position that it has told.
 func TestStrategies(t *testing.T) {
 	ids := someIDs(1200)
-	clustered := bson.E{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}
+	clustered := bson.E{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "unique", Value: true}}}
 	collation := bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}
 	for i, tc := range []struct {
 		version  string
@@ -240,7 +246,8 @@ func TestStrategies(t *testing.T) {
 		t.Run("buckets "+version, func(t *testing.T) {
 			c := server(t, version)
 			col, want := buckets(t, c, fmt.Sprintf("buckets%d", i))
-			if strategy := ByStorage(col, c.Info); strategy != map[string]Strategy{"5.0": ByKey, "6.0": ByID}[version] || strategy != ByOrder(col, c.Info) {
+			if strategy := ByStorage(col, c.Info); strategy != map[string]Strategy{"5.0": ByKey, "6.0": ByID}[version] ||
+				strategy != ByOrder(col, c.Info) {
 				t.Errorf("the strategy is %s", strategy)
 			}
 			testStrategy(t, c, col, ByStorage(col, c.Info), want)
@@ -252,7 +259,8 @@ func TestStrategies(t *testing.T) {
 func buckets(t *testing.T, c *mongo.Cluster, db string) (*schema.Collection, []string) {
 	t.Helper()
 	t.Cleanup(func() { _ = c.Client.Database(db).Drop(context.Background()) })
-	must(t, c, db, bson.D{{Key: "create", Value: "w"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
+	must(t, c, db, bson.D{{Key: "create", Value: "w"}, {Key: "timeseries",
+		Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
 	var docs bson.A
 	for i := range 600 {
 		docs = append(docs, bson.D{{Key: "t", Value: bson.DateTime(1.7e12 + i*1000)}, {Key: "m", Value: i}})
@@ -313,7 +321,8 @@ func TestEveryPosition(t *testing.T) {
 		strategy Strategy
 		create   []bson.E
 	}{{"4.2", ByID, nil}, {"6.0", ByRecord, nil}, {"6.0", ByID, nil},
-		{"6.0", ByID, []bson.E{{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}}}} {
+		{"6.0", ByID, []bson.E{{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}},
+			{Key: "unique", Value: true}}}}}} {
 		c := server(t, tc.version)
 		col := fill(t, c, "positions", ids, tc.create...)
 		r := reader(t, c)
@@ -455,8 +464,10 @@ func TestSampleRefused(t *testing.T) {
 		code, times int
 		bounds      int
 	}{{mongo.CodeSampleFailed, 2, 3}, {mongo.CodeSampleFailed, 5, 0}, {292, 1, 0}} {
-		must(t, c, "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: tc.times}}},
-			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"aggregate"}}, {Key: "errorCode", Value: tc.code}, {Key: "namespace", Value: "sample.c"}}}})
+		must(t, c, "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+			{Key: "mode", Value: bson.D{{Key: "times", Value: tc.times}}},
+			{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"aggregate"}}, {Key: "errorCode", Value: tc.code},
+				{Key: "namespace", Value: "sample.c"}}}})
 		for _, strategy := range []Strategy{ByRecord, ByID} {
 			if tc.bounds == 0 && strategy == ByID {
 				continue // the failures are used up
@@ -475,9 +486,12 @@ func TestCutOfRenamed(t *testing.T) {
 	r := reader(t, c)
 	for _, command := range []string{"find", "aggregate"} {
 		for _, strategy := range []Strategy{ByRecord, ByID} {
-			must(t, c, "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"}, {Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
-				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{command}}, {Key: "errorCode", Value: mongo.CodeQueryPlanKilled}}}})
-			if bounds, served, err := r.Cut(t.Context(), col, strategy, 4); err != nil || served != strategy || len(bounds) != 3 {
+			must(t, c, "admin", bson.D{{Key: "configureFailPoint", Value: "failCommand"},
+				{Key: "mode", Value: bson.D{{Key: "times", Value: 3}}},
+				{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{command}},
+					{Key: "errorCode", Value: mongo.CodeQueryPlanKilled}}}})
+			if bounds, served, err := r.Cut(t.Context(), col, strategy, 4); err != nil || served != strategy ||
+				len(bounds) != 3 {
 				t.Errorf("%s, %s: %d bounds by %s, %v", command, strategy, len(bounds), served, err)
 			}
 		}
@@ -561,7 +575,8 @@ func TestReplyWithoutEnd(t *testing.T) {
 		{"the last reply, the end deleted", mark(ByRecord, 60, gone), reply(50, true), 5, true},
 	} {
 		for _, measure := range []bool{false, true} {
-			w := (&Reader{}).Walk(&schema.Collection{}, &Slice{Strategy: ByRecord, Upper: tt.upper}, Want{Batch: 10, Measure: measure})
+			w := (&Reader{}).Walk(&schema.Collection{}, &Slice{Strategy: ByRecord, Upper: tt.upper},
+				Want{Batch: 10, Measure: measure})
 			p, err := w.part(tt.b)
 			n := 0
 			if err == nil {
@@ -634,16 +649,20 @@ func TestAdvance(t *testing.T) {
 		}
 		s.Advance(Progress{})
 	}
-	if want := []int64{1028, 1027, 1026, 1025, 1024, 1023, 1022, 90, 80, 70, 60, 50, 40, 30, 20}; Record(s.Position) != 1029 || !slices.Equal(s.Back, want) {
+	if want := []int64{1028, 1027, 1026, 1025, 1024, 1023, 1022, 90, 80, 70, 60, 50, 40, 30,
+		20}; Record(s.Position) != 1029 || !slices.Equal(s.Back, want) {
 		t.Errorf("at %d, back %v", Record(s.Position), s.Back)
 	}
 }
 
 // TestStoredSlice: what an earlier version has stored means the same.
 func TestStoredSlice(t *testing.T) {
-	stored, err := bson.Marshal(bson.D{{Key: "collection", Value: "ab"}, {Key: "n", Value: 1}, {Key: "of", Value: 3}, {Key: "plan", Value: int64(2)},
-		{Key: "ns", Value: "a.b"}, {Key: "strategy", Value: "record"}, {Key: "node", Value: "h:1"}, {Key: "life", Value: "x/1"},
-		{Key: "lower", Value: bson.D{{Key: "r", Value: int64(5)}, {Key: "_id", Value: 1}}}, {Key: "back", Value: bson.A{int64(4)}},
+	stored, err := bson.Marshal(bson.D{{Key: "collection", Value: "ab"}, {Key: "n", Value: 1}, {Key: "of", Value: 3},
+		{Key: "plan", Value: int64(2)},
+		{Key: "ns", Value: "a.b"}, {Key: "strategy", Value: "record"}, {Key: "node", Value: "h:1"},
+		{Key: "life", Value: "x/1"},
+		{Key: "lower", Value: bson.D{{Key: "r", Value: int64(5)}, {Key: "_id", Value: 1}}},
+		{Key: "back", Value: bson.A{int64(4)}},
 		{Key: "done", Value: false}, {Key: "docs", Value: int64(7)}, {Key: "bytes", Value: int64(8)}})
 	if err != nil {
 		t.Fatal(err)
@@ -652,15 +671,18 @@ func TestStoredSlice(t *testing.T) {
 	if err := bson.Unmarshal(stored, &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.N != 1 || s.Member != (Member{"h:1", "x/1"}) || Record(s.Lower) != 5 || s.Back[0] != 4 || s.Docs != 7 || s.Bytes != 8 {
+	if s.N != 1 || s.Member != (Member{"h:1", "x/1"}) || Record(s.Lower) != 5 || s.Back[0] != 4 || s.Docs != 7 ||
+		s.Bytes != 8 {
 		t.Errorf("%+v", s)
 	}
 	again, err := bson.Marshal(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, e := range []string{"collection", "n", "of", "plan", "ns", "strategy", "node", "life", "lower", "back", "done", "docs", "bytes"} {
-		if was, is := bson.Raw(stored).Lookup(e), bson.Raw(again).Lookup(e); was.String() != is.String() && is.String() != was.String() {
+	for _, e := range []string{"collection", "n", "of", "plan", "ns", "strategy", "node", "life", "lower", "back", "done",
+		"docs", "bytes"} {
+		if was, is := bson.Raw(stored).Lookup(e), bson.Raw(again).Lookup(e); was.String() != is.String() &&
+			is.String() != was.String() {
 			t.Errorf("%s is %s, was %s", e, is, was)
 		}
 	}

@@ -57,7 +57,8 @@ func (s *sifter) insert(ids []any, from int) {
 		if s.keep(from + i) {
 			k = 1
 		}
-		docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: k}, {Key: "pad", Value: strings.Repeat("x", 60)}})
+		docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: k},
+			{Key: "pad", Value: strings.Repeat("x", 60)}})
 	}
 	for part := range slices.Chunk(docs, 2000) {
 		must(s, s.c, s.db, bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: part}})
@@ -283,7 +284,8 @@ func TestSiftLarge(t *testing.T) {
 		for i := range 16 {
 			id := fmt.Sprint("large", i)
 			s.ids = append(s.ids, id)
-			large = append(large, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: i % 5}, {Key: "pad", Value: strings.Repeat("x", 3<<20)}})
+			large = append(large, bson.D{{Key: "_id", Value: id}, {Key: "k", Value: i % 5},
+				{Key: "pad", Value: strings.Repeat("x", 3<<20)}})
 			if len(large) == 4 {
 				must(t, s.c, s.db, bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: large}})
 				large = nil
@@ -306,7 +308,8 @@ func TestSiftUnderCollation(t *testing.T) {
 	for _, version := range lab.Versions("4.4", "5.0") {
 		c, db := server(t, version), "siftcollated"
 		t.Cleanup(func() { _ = c.Client.Database(db).Drop(context.Background()) })
-		must(t, c, db, bson.D{{Key: "create", Value: "c"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
+		must(t, c, db, bson.D{{Key: "create", Value: "c"}, {Key: "collation",
+			Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
 		texts := []string{"a", "A", "b", "B", "c", "C", "D", "E", "F"}
 		var docs bson.A
 		var want []any
@@ -318,7 +321,8 @@ func TestSiftUnderCollation(t *testing.T) {
 			}
 		}
 		must(t, c, db, bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: docs}})
-		filter, err := bson.Marshal(bson.D{{Key: "text", Value: bson.D{{Key: "$gt", Value: "F"}}}}) // by the collation nothing
+		// by the collation nothing
+		filter, err := bson.Marshal(bson.D{{Key: "text", Value: bson.D{{Key: "$gt", Value: "F"}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -331,7 +335,8 @@ func TestSiftUnderCollation(t *testing.T) {
 		var got []string
 		all := 0
 		for _, one := range Slices(Slice{Strategy: ByRecord}, bounds) {
-			ids, parts := given(t, r, col, one, Want{Batch: 40, Measure: true, Keep: match, Sift: &Sift{Filter: filter, Match: match}})
+			ids, parts := given(t, r, col, one, Want{Batch: 40, Measure: true, Keep: match,
+				Sift: &Sift{Filter: filter, Match: match}})
 			got = append(got, ids...)
 			docs, _ := read(parts)
 			all += docs

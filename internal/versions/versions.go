@@ -199,7 +199,8 @@ func Before(collection string, asked []Asked) bson.A {
 			out = stages
 			continue
 		}
-		out = append(out, bson.D{{Key: "$unionWith", Value: bson.D{{Key: "coll", Value: collection}, {Key: "pipeline", Value: stages}}}})
+		out = append(out, bson.D{{Key: "$unionWith", Value: bson.D{{Key: "coll", Value: collection},
+			{Key: "pipeline", Value: stages}}}})
 	}
 	return out
 }

@@ -22,7 +22,8 @@ func ts(at, i uint32) bson.Timestamp { return bson.Timestamp{T: at, I: i} }
 
 // TestParse: what is written is read, with an _id of any type.
 func TestParse(t *testing.T) {
-	for _, id := range []string{`1`, `"a"`, `null`, `{"a": 1, "$ref": "x"}`, `{"$minKey": 1}`, `{"$numberDouble": "NaN"}`, `{"k": 1, "t": {"$timestamp": {"t": 1, "i": 2}}, "n": 3}`} {
+	for _, id := range []string{`1`, `"a"`, `null`, `{"a": 1, "$ref": "x"}`, `{"$minKey": 1}`, `{"$numberDouble": "NaN"}`,
+		`{"k": 1, "t": {"$timestamp": {"t": 1, "i": 2}}, "n": 3}`} {
 		doc := raw(t, `{"_id": `+id+`, "op": "x", "doc": {"a": 1}}`)
 		for _, v := range []Version{
 			{Op: "update", Position: Position{ts(7, 8), 9}, Doc: doc},
@@ -31,7 +32,8 @@ func TestParse(t *testing.T) {
 		} {
 			v.Key = bsonraw.IDOf(doc)
 			got, err := Parse(Append(nil, v))
-			if err != nil || !got.Key.Equal(v.Key) || got.Position != v.Position || got.Op != v.Op || got.At != v.At || !bytes.Equal(got.Doc, v.Doc) || (got.Doc == nil) != (v.Doc == nil) {
+			if err != nil || !got.Key.Equal(v.Key) || got.Position != v.Position || got.Op != v.Op || got.At != v.At ||
+				!bytes.Equal(got.Doc, v.Doc) || (got.Doc == nil) != (v.Doc == nil) {
 				t.Errorf("%v became %v, %v", v, got, err)
 			}
 			if len(Append(nil, v)) > len(v.Doc)+len(v.Key.Data)+Size {
@@ -39,7 +41,8 @@ func TestParse(t *testing.T) {
 			}
 		}
 	}
-	for _, other := range []string{`{}`, `{"_id": 1}`, `{"_id": {"k": 1, "t": 2, "n": 3}, "op": "copy"}`, `{"_id": {"k": 1, "t": {"$timestamp": {"t": 1, "i": 2}}, "n": 3}}`} {
+	for _, other := range []string{`{}`, `{"_id": 1}`, `{"_id": {"k": 1, "t": 2, "n": 3}, "op": "copy"}`,
+		`{"_id": {"k": 1, "t": {"$timestamp": {"t": 1, "i": 2}}, "n": 3}}`} {
 		if v, err := Parse(raw(t, other)); err == nil {
 			t.Errorf("%s is taken for %v", other, v)
 		}
@@ -92,11 +95,13 @@ func TestNewest(t *testing.T) {
 	key := func(json string) bsonraw.ID { return bsonraw.Value(raw(t, `{"k": `+json+`}`), "k") }
 	at := func(second uint32, n int32) Position { return Position{ts(second, 1), n} }
 	list := []Version{
-		{Key: key(`1`), Position: at(1, 0), Op: "a"}, {Key: key(`{"$numberLong": "1"}`), Position: at(2, 0), Op: "b"}, {Key: key(`1.0`), Position: at(2, 1), Op: "c"}, {Key: key(`1`), Position: at(5, 0), Op: "d"},
+		{Key: key(`1`), Position: at(1, 0), Op: "a"}, {Key: key(`{"$numberLong": "1"}`), Position: at(2, 0), Op: "b"},
+		{Key: key(`1.0`), Position: at(2, 1), Op: "c"}, {Key: key(`1`), Position: at(5, 0), Op: "d"},
 		{Key: key(`2`), Position: at(5, 0), Op: "e"},
 		{Key: key(`3`), Position: at(2, 2), Op: "f"},
 	}
-	for before, want := range map[Position]string{Ever(): "def", at(5, 0): "cf", at(2, 1): "b", at(1, 0): "", at(2, 2): "c", at(5, 1): "def"} {
+	for before, want := range map[Position]string{Ever(): "def", at(5, 0): "cf", at(2, 1): "b", at(1, 0): "",
+		at(2, 2): "c", at(5, 1): "def"} {
 		w, got := NewNewest(before), ""
 		take := func(version bson.Raw) {
 			if version != nil {

@@ -14,11 +14,16 @@ func TestChooser(t *testing.T) {
 		plain, squeezed time.Duration // between two answers, with many under way
 		on              bool
 	}{
-		"slow link, much gained":           {rtt: 20 * time.Millisecond, plain: 80 * time.Millisecond, squeezed: 30 * time.Millisecond, on: true},
-		"slow link, nothing gained":        {rtt: 20 * time.Millisecond, plain: 80 * time.Millisecond, squeezed: 80 * time.Millisecond},
-		"fast link, the processor is slow": {rtt: 20 * time.Millisecond, plain: 5 * time.Millisecond, squeezed: 9 * time.Millisecond},
-		"near":                             {rtt: time.Millisecond, plain: 80 * time.Millisecond, squeezed: 30 * time.Millisecond},
-		"nobody waits for it":              {rtt: 20 * time.Millisecond, plain: 1500 * time.Millisecond, squeezed: 300 * time.Millisecond},
+		"slow link, much gained": {rtt: 20 * time.Millisecond, plain: 80 * time.Millisecond,
+			squeezed: 30 * time.Millisecond, on: true},
+		"slow link, nothing gained": {rtt: 20 * time.Millisecond, plain: 80 * time.Millisecond,
+			squeezed: 80 * time.Millisecond},
+		"fast link, the processor is slow": {rtt: 20 * time.Millisecond, plain: 5 * time.Millisecond,
+			squeezed: 9 * time.Millisecond},
+		"near": {rtt: time.Millisecond, plain: 80 * time.Millisecond,
+			squeezed: 30 * time.Millisecond},
+		"nobody waits for it": {rtt: 20 * time.Millisecond, plain: 1500 * time.Millisecond,
+			squeezed: 300 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			told := 0

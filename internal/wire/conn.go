@@ -72,7 +72,8 @@ func (c *Conn) Run(ctx context.Context, db string, cmd bson.D) (bsoncore.Documen
 // RunBoth runs two commands of which the second does not depend on what becomes of
 // the first, which must be a quick one: the second is on its way before the first
 // is answered. Errors are as those of Command, failed that of the first.
-func (c *Conn) RunBoth(ctx context.Context, db string, first bson.D, secondDB string, second bson.D) (replies [2]bsoncore.Document, failed, err error) {
+func (c *Conn) RunBoth(ctx context.Context, db string, first bson.D, secondDB string,
+	second bson.D) (replies [2]bsoncore.Document, failed, err error) {
 	for i, cmd := range []bson.D{first, second} {
 		raw, err := bson.Marshal(cmd)
 		if err != nil {

@@ -101,7 +101,8 @@ func (cur *Cursor) Close(ctx context.Context) {
 	if cur.id == 0 || cur.conn.broken || cur.conn.mc == nil {
 		return
 	}
-	_, _ = cur.conn.Run(ctx, cur.db, bson.D{{Key: "killCursors", Value: cur.coll}, {Key: "cursors", Value: bson.A{cur.id}}})
+	_, _ = cur.conn.Run(ctx, cur.db, bson.D{{Key: "killCursors", Value: cur.coll},
+		{Key: "cursors", Value: bson.A{cur.id}}})
 	cur.id = 0
 }
 

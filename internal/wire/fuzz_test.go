@@ -64,13 +64,18 @@ func zstandard(t testing.TB, data []byte) []byte {
 func replies(t testing.TB) [][]byte {
 	doc := bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: "y"}}
 	cursor := func(field string) []byte {
-		return kit.Raw(bson.D{{Key: "cursor", Value: bson.D{{Key: field, Value: bson.A{doc, doc}}, {Key: "id", Value: int64(77)},
-			{Key: "ns", Value: "d.c"}, {Key: "postBatchResumeToken", Value: bson.D{{Key: "$recordId", Value: int64(2)}}}}}, {Key: "ok", Value: 1.0}})
+		return kit.Raw(bson.D{{Key: "cursor", Value: bson.D{{Key: field, Value: bson.A{doc, doc}},
+			{Key: "id", Value: int64(77)},
+			{Key: "ns", Value: "d.c"}, {Key: "postBatchResumeToken", Value: bson.D{{Key: "$recordId", Value: int64(2)}}}}},
+			{Key: "ok", Value: 1.0}})
 	}
 	write := kit.Raw(bson.D{{Key: "n", Value: 3}, {Key: "nModified", Value: 2}, {Key: "writeErrors", Value: bson.A{
-		bson.D{{Key: "index", Value: 1}, {Key: "code", Value: 11000}, {Key: "errmsg", Value: "E11000"}, {Key: "keyPattern", Value: bson.D{{Key: "_id", Value: 1}}}}}},
-		{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: 64}}}, {Key: "opTime", Value: bson.D{{Key: "t", Value: int64(4)}}}, {Key: "ok", Value: 1.0}})
-	failed := kit.Raw(bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: 43}, {Key: "codeName", Value: "CursorNotFound"}, {Key: "errmsg", Value: "gone"},
+		bson.D{{Key: "index", Value: 1}, {Key: "code", Value: 11000}, {Key: "errmsg", Value: "E11000"},
+			{Key: "keyPattern", Value: bson.D{{Key: "_id", Value: 1}}}}}},
+		{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: 64}}},
+		{Key: "opTime", Value: bson.D{{Key: "t", Value: int64(4)}}}, {Key: "ok", Value: 1.0}})
+	failed := kit.Raw(bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: 43}, {Key: "codeName", Value: "CursorNotFound"},
+		{Key: "errmsg", Value: "gone"},
 		{Key: "errorLabels", Value: bson.A{"RetryableWriteError"}}})
 	rest := opMsg(0, write)[16:]
 	return [][]byte{
@@ -157,20 +162,29 @@ func TestRepliesThatClaimTooMuch(t *testing.T) {
 		wm   []byte
 		want string
 	}{
-		"length of 2 GB":                {hugeHeader, "malformed reply header"},
-		"negative length":               {negative, "malformed reply header"},
-		"body of 2 GB":                  {hugeBody, "truncated reply body"},
-		"checksum that nobody asked":    {opMsg(uint32(wiremessage.ChecksumPresent), kit.Raw(bson.D{{Key: "ok", Value: 1.0}})), "flags"},
-		"unpacks to 2 GB":               {packed(wiremessage.CompressorZLib, 1<<31-1, zlibbed(t, rest)), "malformed compressed reply"},
-		"unpacks to less than nothing":  {packed(wiremessage.CompressorZLib, 1<<31, zlibbed(t, rest)), "malformed compressed reply"},
-		"unpacks to less than claimed":  {packed(wiremessage.CompressorZLib, uint32(len(rest)+1), zlibbed(t, rest)), "decompress reply"},
-		"snappy of 2 GB":                {packed(wiremessage.CompressorSnappy, 100, []byte{0xff, 0xff, 0xff, 0xff, 0x07}), "decompress reply"},
-		"zstd of more than claimed":     {packed(wiremessage.CompressorZstd, uint32(len(rest)), zstandard(t, bomb)), "decompress reply"},
-		"zstd of less than claimed":     {packed(wiremessage.CompressorZstd, uint32(len(rest)+1), zstandard(t, rest)), "decompress reply"},
-		"uncompressed, another size":    {packed(wiremessage.CompressorNoOp, uint32(len(rest)+1), rest), "decompress reply"},
-		"zlib of more than claimed":     {packed(wiremessage.CompressorZLib, uint32(len(rest)), zlibbed(t, bomb[:1<<20])), "truncated reply body"},
-		"compressor nobody knows":       {packed(99, uint32(len(rest)), rest), "decompress reply"},
-		"a string of 2 GB":              {opMsg(0, []byte("\x0d\x00\x00\x00\x02\x00\xff\xff\xff\x7f\x00\x00\x00")), "malformed reply body"},
+		"length of 2 GB":  {hugeHeader, "malformed reply header"},
+		"negative length": {negative, "malformed reply header"},
+		"body of 2 GB":    {hugeBody, "truncated reply body"},
+		"checksum that nobody asked": {opMsg(uint32(wiremessage.ChecksumPresent),
+			kit.Raw(bson.D{{Key: "ok", Value: 1.0}})), "flags"},
+		"unpacks to 2 GB": {packed(wiremessage.CompressorZLib, 1<<31-1, zlibbed(t, rest)),
+			"malformed compressed reply"},
+		"unpacks to less than nothing": {packed(wiremessage.CompressorZLib, 1<<31, zlibbed(t, rest)),
+			"malformed compressed reply"},
+		"unpacks to less than claimed": {packed(wiremessage.CompressorZLib, uint32(len(rest)+1), zlibbed(t, rest)),
+			"decompress reply"},
+		"snappy of 2 GB": {packed(wiremessage.CompressorSnappy, 100, []byte{0xff, 0xff, 0xff, 0xff, 0x07}),
+			"decompress reply"},
+		"zstd of more than claimed": {packed(wiremessage.CompressorZstd, uint32(len(rest)), zstandard(t, bomb)),
+			"decompress reply"},
+		"zstd of less than claimed": {packed(wiremessage.CompressorZstd, uint32(len(rest)+1), zstandard(t, rest)),
+			"decompress reply"},
+		"uncompressed, another size": {packed(wiremessage.CompressorNoOp, uint32(len(rest)+1), rest), "decompress reply"},
+		"zlib of more than claimed": {packed(wiremessage.CompressorZLib, uint32(len(rest)), zlibbed(t, bomb[:1<<20])),
+			"truncated reply body"},
+		"compressor nobody knows": {packed(99, uint32(len(rest)), rest), "decompress reply"},
+		"a string of 2 GB": {opMsg(0, []byte("\x0d\x00\x00\x00\x02\x00\xff\xff\xff\x7f\x00\x00\x00")),
+			"malformed reply body"},
 		"an answer to the old protocol": {frame(wiremessage.OpReply, make([]byte, 20)), "opcode 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +211,8 @@ func TestRepliesThatClaimTooMuch(t *testing.T) {
 func TestReleasedConn(t *testing.T) {
 	c := &Conn{}
 	c.Release()
-	if _, err := c.Command(context.Background(), "d", bsoncore.Document(kit.Raw(bson.D{{Key: "ping", Value: 1}}))); !errors.Is(err, errClosed) {
+	if _, err := c.Command(context.Background(), "d",
+		bsoncore.Document(kit.Raw(bson.D{{Key: "ping", Value: 1}}))); !errors.Is(err, errClosed) {
 		t.Error(err)
 	}
 }

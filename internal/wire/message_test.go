@@ -71,7 +71,8 @@ func TestBatch(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for name, bad := range map[string][]byte{
-		"another type": {2, 0, 5, 0, 0, 0, 0}, "cut": element[:len(element)-1], "key without end": {3, 'a', 'a', 'a', 'a', 'a', 'a'},
+		"another type": {2, 0, 5, 0, 0, 0, 0}, "cut": element[:len(element)-1],
+		"key without end":    {3, 'a', 'a', 'a', 'a', 'a', 'a'},
 		"too short a length": {3, 0, 4, 0, 0, 0, 0}, "longer than the batch": {3, 0, 99, 0, 0, 0, 0},
 	} {
 		if err := BatchOf(bad).Each(func([]byte) error { return nil }); err == nil {
@@ -127,7 +128,8 @@ func BenchmarkReply(b *testing.B) {
 
 func BenchmarkMessage(b *testing.B) {
 	var m Message
-	body, doc := kit.Raw(bson.D{{Key: "insert", Value: "c"}}), kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: make([]byte, 1000)}})
+	body, doc := kit.Raw(bson.D{{Key: "insert", Value: "c"}}),
+		kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: make([]byte, 1000)}})
 	b.ReportAllocs()
 	for b.Loop() {
 		m.Reset("d", []byte(body), false)

@@ -12,7 +12,8 @@ import (
 // has come back gets no more than its share.
 func TestSpread(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	routers := []description.Server{{Addr: address.Address("a:1")}, {Addr: address.Address("b:1")}, {Addr: address.Address("c:1")}}
+	routers := []description.Server{{Addr: address.Address("a:1")}, {Addr: address.Address("b:1")},
+		{Addr: address.Address("c:1")}}
 	var s spread
 	send := func(among []description.Server) map[string]int64 {
 		got := map[string]int64{}

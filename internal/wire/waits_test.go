@@ -20,8 +20,10 @@ func TestSelectorNames(t *testing.T) {
 		"a primary":                              Primary(),
 		"member h:1":                             ByAddress("h:1"),
 		"a member for read preference secondary": ByReadPreference(readpref.Secondary()),
-		"a member for read preference primaryPreferred":                                                         ByReadPreference(readpref.PrimaryPreferred()),
-		"a member for read preference nearest with tags dc:east,rack:1;dc:west and a staleness of 2m0s at most": ByReadPreference(readpref.Nearest(readpref.WithTagSets(east, west), readpref.WithMaxStaleness(2*time.Minute))),
+		"a member for read preference primaryPreferred": ByReadPreference(readpref.PrimaryPreferred()),
+		"a member for read preference nearest with tags dc:east,rack:1;dc:west and a staleness of 2m0s at " +
+			"most": ByReadPreference(readpref.Nearest(readpref.WithTagSets(east, west),
+			readpref.WithMaxStaleness(2*time.Minute))),
 	} {
 		if got := sel.String(); got != want {
 			t.Errorf("%q, want %q", got, want)
@@ -60,7 +62,8 @@ func TestCheckoutIsBounded(t *testing.T) {
 		case err = <-ended:
 		case <-time.After(10 * time.Millisecond):
 			what, since := p.Waits()
-			named = named || what == "to have a member for read preference secondary" && !since.Before(began.Truncate(time.Second))
+			named = named || what == "to have a member for read preference secondary" &&
+				!since.Before(began.Truncate(time.Second))
 		}
 		if time.Since(began) > time.Minute {
 			t.Fatal("it waits for ever")
@@ -70,7 +73,8 @@ func TestCheckoutIsBounded(t *testing.T) {
 		t.Error("the wait was not named")
 	}
 	var command mongo.CommandError
-	if _, none := UnsuitableServers(err); !none || !strings.Contains(err.Error(), "select a member for read preference secondary") ||
+	if _, none := UnsuitableServers(err); !none || !strings.Contains(err.Error(),
+		"select a member for read preference secondary") ||
 		!errors.As(err, &command) || !command.HasErrorLabel("NetworkError") {
 		t.Errorf("%v", err)
 	}

@@ -66,8 +66,8 @@ func (q *Question) concern() bson.D {
 
 func (q *Question) find(of Collection) bson.D {
 	find := bson.D{
-		{Key: "find", Value: of.asked()}, {Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in",
-			Value: q.IDs}}}}},
+		{Key: "find", Value: of.asked()},
+		{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: q.IDs}}}}},
 		{Key: "readConcern", Value: q.concern()},
 	}
 	if q.OnlyIDs {

@@ -51,7 +51,8 @@ type segment struct {
 }
 
 func newFeed(i int, p Part, from stream.Position) *feed {
-	f := &feed{index: i, part: p, from: from, goOn: make(chan struct{}, 1), ask: make(chan mongo.OpTime, 1), ends: []stream.Position{from}, moved: time.Now()}
+	f := &feed{index: i, part: p, from: from, goOn: make(chan struct{}, 1), ask: make(chan mongo.OpTime, 1),
+		ends: []stream.Position{from}, moved: time.Now()}
 	f.floor = f.known()
 	return f
 }

@@ -60,7 +60,8 @@ func (p *invented) advance(_ context.Context, at mongo.OpTime) error {
 
 // Run brings batches cut at random, transactions in several, and those that were
 // prepared before the position again.
-func (p *invented) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+func (p *invented) Run(ctx context.Context, pos stream.Position,
+	emit func(context.Context, *stream.Batch) error) error {
 	p.runs++
 	r := rand.New(rand.NewPCG(p.seed, uint64(p.runs)))
 	b := &stream.Batch{Start: pos.At, End: pos.At}
@@ -250,7 +251,8 @@ func orders(t *testing.T, first uint64) {
 	for seed := first; seed != first+150; seed++ {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w := invent(seed, 1+r.IntN(5), 20+r.IntN(300))
-		o := Options{AheadBytes: 1 + r.Int64N(3000), BatchBytes: 1 + r.Int64N(3000), HeldBytes: 1 << 30, Beat: 5 * time.Millisecond}
+		o := Options{AheadBytes: 1 + r.Int64N(3000), BatchBytes: 1 + r.Int64N(3000), HeldBytes: 1 << 30,
+			Beat: 5 * time.Millisecond}
 		if err := w.consume(t, r, o); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -319,7 +321,8 @@ func (w *world) upTo(end mongo.OpTime) (have []string) {
 
 // TestPast: a part that tells of what is past is an error: its events would be lost.
 func TestPast(t *testing.T) {
-	w := &world{parts: []*invented{{records: []record{{at: at(5), events: []stream.Event{{At: at(5)}}}, {at: at(6), events: []stream.Event{{At: at(3)}}}}, woken: make(chan struct{}, 1)}}}
+	w := &world{parts: []*invented{{records: []record{{at: at(5), events: []stream.Event{{At: at(5)}}},
+		{at: at(6), events: []stream.Event{{At: at(3)}}}}, woken: make(chan struct{}, 1)}}}
 	w.parts[0].seed = 3
 	err := w.source(Options{}).Run(t.Context(), w.start(t), func(context.Context, *stream.Batch) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "s0 tells of") {
@@ -335,11 +338,13 @@ func TestUndecided(t *testing.T) {
 	}
 	w := &world{parts: []*invented{p}}
 	events := 0
-	err := w.source(Options{AheadBytes: 1000, HeldBytes: 3000}).Run(t.Context(), w.start(t), func(_ context.Context, b *stream.Batch) error {
-		events += len(b.Events)
-		return nil
-	})
-	if err == nil || mongo.Classify(err) != mongo.ClassRetry || !strings.Contains(err.Error(), "s0: a transaction prepared at 1000:2") || events != 0 {
+	err := w.source(Options{AheadBytes: 1000, HeldBytes: 3000}).Run(t.Context(), w.start(t),
+		func(_ context.Context, b *stream.Batch) error {
+			events += len(b.Events)
+			return nil
+		})
+	if err == nil || mongo.Classify(err) != mongo.ClassRetry ||
+		!strings.Contains(err.Error(), "s0: a transaction prepared at 1000:2") || events != 0 {
 		t.Errorf("%d events, %v", events, err)
 	}
 }
@@ -396,8 +401,10 @@ func TestWaitsForAll(t *testing.T) {
 func TestPositions(t *testing.T) {
 	w := invent(1, 3, 5)
 	for text, pos := range map[string]stream.Position{
-		"of 2 parts": {At: at(1), Mark: `[{"name":"s0","t":1,"i":1},{"name":"s1","t":1,"i":1}]`}, "twice": {At: at(1), Mark: `[{"name":"s0"},{"name":"s0"}]`},
-		"does not say": {At: at(1)}, "where s2 goes on": {At: at(1), Mark: `[{"name":"s0","t":1,"i":1},{"name":"s1","t":1,"i":1},{"name":"x","t":1,"i":1}]`},
+		"of 2 parts":   {At: at(1), Mark: `[{"name":"s0","t":1,"i":1},{"name":"s1","t":1,"i":1}]`},
+		"twice":        {At: at(1), Mark: `[{"name":"s0"},{"name":"s0"}]`},
+		"does not say": {At: at(1)}, "where s2 goes on": {At: at(1),
+			Mark: `[{"name":"s0","t":1,"i":1},{"name":"s1","t":1,"i":1},{"name":"x","t":1,"i":1}]`},
 	} {
 		if err := w.source(Options{}).Run(t.Context(), pos, nil); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("%s: %v", text, err)
@@ -453,12 +460,13 @@ func benchmarkAlone(b *testing.B) {
 	before := ownCPU()
 	for i := range parts {
 		left := b.N/events/parts + 1
-		err := memory{batches: left, events: events, index: i}.Run(b.Context(), stream.Position{}, func(context.Context, *stream.Batch) error {
-			if left--; left < 0 {
-				return errEnough
-			}
-			return nil
-		})
+		err := memory{batches: left, events: events, index: i}.Run(b.Context(), stream.Position{},
+			func(context.Context, *stream.Batch) error {
+				if left--; left < 0 {
+					return errEnough
+				}
+				return nil
+			})
 		if !errors.Is(err, errEnough) {
 			b.Fatal(err)
 		}

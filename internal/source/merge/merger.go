@@ -236,7 +236,8 @@ func (m *merger) keepUp() {
 	}
 	w := stream.Wait{}
 	if last.floor.Before(newest) || !last.undecided.IsZero() && last.undecided.Before(read) {
-		w = stream.Wait{Part: last.part.Name, For: time.Since(last.moved), Moved: last.moved, Since: last.floor, Undecided: !last.undecided.IsZero()}
+		w = stream.Wait{Part: last.part.Name, For: time.Since(last.moved), Moved: last.moved, Since: last.floor,
+			Undecided: !last.undecided.IsZero()}
 	}
 	known := make([]mongo.OpTime, len(m.feeds)) // another one each time: who asks keeps it
 	for i, f := range m.feeds {

@@ -53,7 +53,8 @@ func Whole(at mongo.OpTime, parts map[string]stream.Position) stream.Position {
 func Parts(pos stream.Position) (map[string]stream.Position, error) {
 	var marks []partMark
 	if err := json.Unmarshal([]byte(pos.Mark), &marks); err != nil {
-		return nil, fmt.Errorf("position %s: %q does not say where the parts of a merged source go on: %w", pos.At, pos.Mark, err)
+		return nil, fmt.Errorf("position %s: %q does not say where the parts of a merged source go on: %w", pos.At, pos.Mark,
+			err)
 	}
 	parts := map[string]stream.Position{}
 	for _, m := range marks {

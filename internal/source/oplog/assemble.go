@@ -133,7 +133,8 @@ func (a *assembler) command(ctx context.Context, e *entry, live bool) error {
 			return nil
 		}
 		a.byUser = a.usersOwn(e, c)
-		if !c.sent && e.txn.lsid == nil { // no matter whose: servers group what expires since 6.1, and what version logged the entry is not known
+		// No matter whose: servers group what expires since 6.1, and what version logged the entry is not known
+		if !c.sent && e.txn.lsid == nil {
 			a.wall = e.wall
 		}
 		err := a.applyOps(ctx, c.ops, e.at)

@@ -97,7 +97,8 @@ func readChange(db string, cmd bsonraw.Element, o bson.Raw) (*stream.Change, err
 
 func unknownCommand() error {
 	return mongo.WithHint(errors.New("not known, so its effect cannot be replicated"),
-		"if it concerns a collection that the job does not keep, exclude nothing and report it; else start the job again with --restart, which copies the present state")
+		"if it concerns a collection that the job does not keep, exclude nothing and report it; else start the job again "+
+			"with --restart, which copies the present state")
 }
 
 // ofServer reports collections that the server itself keeps.
@@ -124,7 +125,8 @@ func readRename(cmd bsonraw.Element, o bson.Raw) (*stream.Change, error) {
 	}
 	// dropTarget is the UUID of what gets dropped, or a boolean in old entries.
 	drop := field(o, "dropTarget")
-	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary || truth(drop)}
+	ch := stream.Change{Kind: stream.ChangeRename, NS: from, To: to, DropTarget: drop.Type == bson.TypeBinary ||
+		truth(drop)}
 	ch.Command, _ = mongo.Staged(from)
 	if mongo.IsBuckets(from) && mongo.IsBuckets(to) { // $out into a time-series collection does it
 		ch.NS, ch.To, ch.Buckets = mongo.SeriesNS(from), mongo.SeriesNS(to), true

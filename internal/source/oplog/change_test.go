@@ -37,7 +37,8 @@ func TestParseChange(t *testing.T) {
 			details: func(ch *stream.Change) bool {
 				return has(ch.Options, "capped") && !has(ch.Options, "idIndex") && !has(ch.Options, "create")
 			}},
-		{o: `{"create":"system.buckets.m","validator":{},"clusteredIndex":true,"timeseries":{"timeField":"t"}}`, kind: stream.ChangeCreate, ns: "d.m",
+		{o: `{"create":"system.buckets.m","validator":{},"clusteredIndex":true,"timeseries":{"timeField":"t"}}`,
+			kind: stream.ChangeCreate, ns: "d.m",
 			details: func(ch *stream.Change) bool {
 				return ch.Buckets && has(ch.Options, "timeseries") && !has(ch.Options, "validator")
 			}},
@@ -51,10 +52,12 @@ func TestParseChange(t *testing.T) {
 		{o: `{"dropDatabase":1}`, kind: stream.ChangeDropDatabase, ns: "d"},
 		{o: `{"renameCollection":"d.a","to":"d.b.c","stayTemp":false,"dropTarget":{"$binary":{"base64":"gf1MfeyeTbepmYVPBcIzWQ==","subType":"04"}}}`, kind: stream.ChangeRename, ns: "d.a",
 			details: func(ch *stream.Change) bool { return ch.To == "d.b.c" && ch.DropTarget }},
-		{o: `{"renameCollection":"d.a","to":"d.b","stayTemp":false}`, kind: stream.ChangeRename, ns: "d.a", details: func(ch *stream.Change) bool { return !ch.DropTarget }},
+		{o: `{"renameCollection":"d.a","to":"d.b","stayTemp":false}`, kind: stream.ChangeRename, ns: "d.a",
+			details: func(ch *stream.Change) bool { return !ch.DropTarget }},
 		{o: `{"renameCollection":"d.a"}`, err: "malformed"},
 		{o: `{"renameCollection":"d.system.buckets.a","to":"d.b"}`, err: "of the server"},
-		{o: `{"renameCollection":"d.system.buckets.tmp.agg_out.1","to":"d.system.buckets.b","stayTemp":false}`, kind: stream.ChangeRename, ns: "d.tmp.agg_out.1",
+		{o: `{"renameCollection":"d.system.buckets.tmp.agg_out.1","to":"d.system.buckets.b","stayTemp":false}`,
+			kind: stream.ChangeRename, ns: "d.tmp.agg_out.1",
 			details: func(ch *stream.Change) bool { return ch.To == "d.b" && ch.Buckets && !ch.DropTarget }},
 		{o: `{"createIndexes":"c","v":2,"key":{"a":1},"name":"a_1"}`, kind: stream.ChangeCreateIndexes, ns: "d.c",
 			details: func(ch *stream.Change) bool {
@@ -64,10 +67,13 @@ func TestParseChange(t *testing.T) {
 		{o: `{"commitIndexBuild":"c","indexes":[{"name":"a"},{"name":"b"}]}`, kind: stream.ChangeCreateIndexes, ns: "d.c",
 			details: func(ch *stream.Change) bool { return len(ch.Indexes) == 2 && ch.Indexes[1].Name == "b" }},
 		{o: `{"commitIndexBuild":"c"}`, err: "no indexes"},
-		{o: `{"dropIndexes":"c","index":"a"}`, kind: stream.ChangeDropIndexes, ns: "d.c", details: func(ch *stream.Change) bool { return ch.Indexes[0].Name == "a" }},
-		{o: `{"deleteIndexes":"c","index":["a","b"]}`, kind: stream.ChangeDropIndexes, ns: "d.c", details: func(ch *stream.Change) bool { return len(ch.Indexes) == 2 }},
+		{o: `{"dropIndexes":"c","index":"a"}`, kind: stream.ChangeDropIndexes, ns: "d.c",
+			details: func(ch *stream.Change) bool { return ch.Indexes[0].Name == "a" }},
+		{o: `{"deleteIndexes":"c","index":["a","b"]}`, kind: stream.ChangeDropIndexes, ns: "d.c",
+			details: func(ch *stream.Change) bool { return len(ch.Indexes) == 2 }},
 		{o: `{"dropIndexes":"c"}`, err: "no index name"},
-		{o: `{"collMod":"c","validator":{}}`, kind: stream.ChangeCollMod, ns: "d.c", details: func(ch *stream.Change) bool { return has(ch.Options, "validator") && !has(ch.Options, "collMod") }},
+		{o: `{"collMod":"c","validator":{}}`, kind: stream.ChangeCollMod, ns: "d.c",
+			details: func(ch *stream.Change) bool { return has(ch.Options, "validator") && !has(ch.Options, "collMod") }},
 		{o: `{"emptycapped":"c"}`, err: "emptycapped"},
 		{o: `{"frobnicate":1}`, err: "frobnicate"},
 		{o: `{"applyOps":[]}`, err: "applyOps"},
@@ -97,11 +103,13 @@ func TestParseChange(t *testing.T) {
 func TestNotFollowed(t *testing.T) {
 	buckets, c := "shop.system.buckets.m", "shop.c"
 	rename := func(from, to string) bson.Raw {
-		return oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "renameCollection", Value: from}, {Key: "to", Value: to}, {Key: "stayTemp", Value: false}})
+		return oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "renameCollection", Value: from}, {Key: "to", Value: to},
+			{Key: "stayTemp", Value: false}})
 	}
 	view := func(ns string) bson.Raw {
 		db, _ := mongo.SplitNS(ns)
-		return oplogEntry(t, 2, "u", db+".system.views", bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}}}},
+		return oplogEntry(t, 2, "u", db+".system.views", bson.D{{Key: "$v", Value: 2},
+			{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}}}},
 			bson.E{Key: "o2", Value: bson.D{{Key: "_id", Value: ns}}})
 	}
 	const elsewhere = "reports.system.buckets.m"
@@ -110,13 +118,18 @@ func TestNotFollowed(t *testing.T) {
 		fails bool
 		told  stream.Change
 	}{
-		"buckets elsewhere":        {rename(elsewhere, "reports.c"), false, stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: "reports.c"}},
-		"buckets become wanted":    {rename(elsewhere, c), true, stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: c}},
-		"buckets that were wanted": {rename(buckets, "reports.c"), true, stream.Change{Kind: stream.ChangeRename, NS: "shop.m", To: "reports.c"}},
-		"a collection to buckets":  {rename(c, elsewhere), true, stream.Change{Kind: stream.ChangeRename, NS: c, To: "reports.m"}},
-		"a view elsewhere":         {view("reports.v"), false, stream.Change{Kind: stream.ChangeView, NS: "reports.v"}},
-		"a view that is wanted":    {view("shop.v"), true, stream.Change{Kind: stream.ChangeView, NS: "shop.v"}},
-		"a command not known":      {oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "frobnicate", Value: "c"}}), true, stream.Change{}},
+		"buckets elsewhere": {rename(elsewhere, "reports.c"), false,
+			stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: "reports.c"}},
+		"buckets become wanted": {rename(elsewhere, c), true,
+			stream.Change{Kind: stream.ChangeRename, NS: "reports.m", To: c}},
+		"buckets that were wanted": {rename(buckets, "reports.c"), true,
+			stream.Change{Kind: stream.ChangeRename, NS: "shop.m", To: "reports.c"}},
+		"a collection to buckets": {rename(c, elsewhere), true,
+			stream.Change{Kind: stream.ChangeRename, NS: c, To: "reports.m"}},
+		"a view elsewhere":      {view("reports.v"), false, stream.Change{Kind: stream.ChangeView, NS: "reports.v"}},
+		"a view that is wanted": {view("shop.v"), true, stream.Change{Kind: stream.ChangeView, NS: "shop.v"}},
+		"a command not known": {oplogEntry(t, 2, "c", "reports.$cmd", bson.D{{Key: "frobnicate", Value: "c"}}), true,
+			stream.Change{}},
 	} {
 		a := offline(discard, Options{Keep: only("shop")})
 		if err := a.entry(t.Context(), tc.entry); (err != nil) != tc.fails || len(a.events) > 0 {
@@ -128,7 +141,8 @@ func TestNotFollowed(t *testing.T) {
 		ok(t, err)
 		var told stream.Change
 		err = in.each(t.Context(), &e, func(ev *stream.Event) error { told = *ev.Change; return nil })
-		if told.Kind != tc.told.Kind || told.NS != tc.told.NS || told.To != tc.told.To || (err != nil) != (tc.told.Kind == "") {
+		if told.Kind != tc.told.Kind || told.NS != tc.told.NS || told.To != tc.told.To ||
+			(err != nil) != (tc.told.Kind == "") {
 			t.Errorf("%s: told %+v, %v", name, told, err)
 		}
 		if told.Kind == stream.ChangeRename && len(told.UUID.Data) == 0 {
@@ -146,20 +160,24 @@ func TestDirectWriteToViews(t *testing.T) {
 			db := c.Client.Database("reports")
 			ok(t, db.CreateView(t.Context(), "v", "c", bson.A{bson.D{{Key: "$match", Value: bson.D{}}}}))
 			write := func() error { // refused since 5.0, but for applyOps
-				_, err := db.Collection("system.views").UpdateOne(t.Context(), doc("reports.v"), bson.D{{Key: "$set", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}})
+				_, err := db.Collection("system.views").UpdateOne(t.Context(), doc("reports.v"),
+					bson.D{{Key: "$set", Value: bson.D{{Key: "pipeline", Value: bson.A{}}}}})
 				return err
 			}
 			if c.Info.Version.AtLeast(5, 0) {
 				write = func() error {
-					return c.Client.Database("admin").RunCommand(t.Context(), js(t, `{"applyOps":[{"op":"u","ns":"reports.system.views","o2":{"_id":"reports.v"},"o":{"$v":2,"diff":{"u":{"pipeline":[]}}}}]}`)).Err()
+					return c.Client.Database("admin").RunCommand(t.Context(),
+						js(t, `{"applyOps":[{"op":"u","ns":"reports.system.views","o2":{"_id":"reports.v"},"o":{"$v":2,"diff":{"u":{"pipeline":[]}}}}]}`)).Err()
 				}
 			}
 			ok(t, write())
 			_, err := c.Client.Database("shop").Collection("c").InsertOne(t.Context(), doc(1))
 			ok(t, err)
 			end := position(t, c)
-			equal(t, schemaOf("shop", heads(events(read(t, c, Options{Keep: only("shop")}, from(start), end)))), []string{"schema create shop.c", "insert shop.c 1"})
-			if _, err := readOr(t, New(c, Options{Keep: only("reports")}), from(start), end); err == nil || !strings.Contains(err.Error(), "reports.v was changed") {
+			equal(t, schemaOf("shop", heads(events(read(t, c, Options{Keep: only("shop")}, from(start), end)))),
+				[]string{"schema create shop.c", "insert shop.c 1"})
+			if _, err := readOr(t, New(c, Options{Keep: only("reports")}), from(start), end); err == nil ||
+				!strings.Contains(err.Error(), "reports.v was changed") {
 				t.Errorf("a view that is kept: %v", err)
 			}
 			told := 0

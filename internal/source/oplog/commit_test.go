@@ -20,7 +20,8 @@ import (
 // committing is the entry that commits what applyOpsEntry prepared at another.
 func committing(t *testing.T, i, prepared uint32, session int64, at uint32) bson.Raw {
 	t.Helper()
-	return oplogEntry(t, i, "c", "admin.$cmd", bson.D{{Key: "commitTransaction", Value: 1}, {Key: "commitTimestamp", Value: ts(at)}},
+	return oplogEntry(t, i, "c", "admin.$cmd", bson.D{{Key: "commitTransaction", Value: 1},
+		{Key: "commitTimestamp", Value: ts(at)}},
 		bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: session}}}, bson.E{Key: "txnNumber", Value: 10 + session},
 		bson.E{Key: "prevOpTime", Value: bson.D{{Key: "ts", Value: ts(prepared)}, {Key: "t", Value: int64(1)}}})
 }
@@ -31,7 +32,8 @@ func TestCommitTimes(t *testing.T) {
 	insert := func(id int) bson.D { return inner("i", doc(id), nil) }
 	prepare := bson.D{{Key: "prepare", Value: true}}
 	var got []*stream.Batch
-	a := offline(func(_ context.Context, b *stream.Batch) error { got = append(got, b); return nil }, Options{CommitTimes: true})
+	a := offline(func(_ context.Context, b *stream.Batch) error { got = append(got, b); return nil },
+		Options{CommitTimes: true})
 	for i, step := range []struct {
 		entry     bson.Raw
 		undecided uint32
@@ -55,7 +57,8 @@ func TestCommitTimes(t *testing.T) {
 			t.Errorf("entry %d: undecided %s, events at %v; want %d, %v", i, b.Undecided, at, step.undecided, step.at)
 		}
 	}
-	timeless := oplogEntry(t, 9, "c", "admin.$cmd", bson.D{{Key: "commitTransaction", Value: 1}}, bson.E{Key: "prevOpTime", Value: bson.D{{Key: "ts", Value: ts(8)}}})
+	timeless := oplogEntry(t, 9, "c", "admin.$cmd", bson.D{{Key: "commitTransaction", Value: 1}},
+		bson.E{Key: "prevOpTime", Value: bson.D{{Key: "ts", Value: ts(8)}}})
 	if err := a.entry(t.Context(), timeless); !errors.Is(err, errMalformed) {
 		t.Errorf("a commit without a time: %v", err)
 	}
@@ -83,7 +86,8 @@ func mergedHistory(t *testing.T, seed uint64) {
 	for pos.At.Before(until) {
 		batches := r.IntN(6)
 		whole, last := got, pos
-		s := merge.New([]merge.Part{{Name: "s0", Source: New(c, o)}}, merge.Options{AheadBytes: 2000, BatchBytes: 1000, HeldBytes: 1 << 30})
+		s := merge.New([]merge.Part{{Name: "s0", Source: New(c, o)}},
+			merge.Options{AheadBytes: 2000, BatchBytes: 1000, HeldBytes: 1 << 30})
 		err := s.Run(t.Context(), pos, func(_ context.Context, b *stream.Batch) error {
 			got = append(got, b.Events...)
 			last = b.Resume()

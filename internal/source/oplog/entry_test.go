@@ -119,8 +119,10 @@ func TestWall(t *testing.T) {
 		var got []*stream.Batch
 		a := offline(func(_ context.Context, b *stream.Batch) error { got = append(got, b); return nil }, Options{})
 		a.o.cluster.Info.Version = version
-		for _, e := range []bson.Raw{oplogEntry(t, 2, "d", "d.c", doc(1)), oplogEntry(t, 3, "d", "d.c", doc(1), session...), grouped(4), sent, grouped(6, session...),
-			grouped(7, append(session, bson.E{Key: "multiOpType", Value: int32(1)})...), oplogEntry(t, 8, "d", "d.c", doc(1)), oplogEntry(t, 9, "i", "d.c", doc(1))} {
+		for _, e := range []bson.Raw{oplogEntry(t, 2, "d", "d.c", doc(1)), oplogEntry(t, 3, "d", "d.c", doc(1), session...),
+			grouped(4), sent, grouped(6, session...),
+			grouped(7, append(session, bson.E{Key: "multiOpType", Value: int32(1)})...), oplogEntry(t, 8, "d", "d.c", doc(1)),
+			oplogEntry(t, 9, "i", "d.c", doc(1))} {
 			ok(t, a.entry(t.Context(), e))
 		}
 		ok(t, a.flush(t.Context(), false, false))
@@ -142,7 +144,8 @@ func TestKeepIsAskedOnce(t *testing.T) {
 	a := offline(discard, Options{Keep: func(ns string) bool { asked[ns]++; return ns != "d.no" }})
 	i := uint32(1)
 	for range 3 {
-		for _, ns := range []string{"d.yes", "d.no", "d.system.buckets.b", "config.transactions", "admin.system.keys", "local.x", "millrace.jobs"} {
+		for _, ns := range []string{"d.yes", "d.no", "d.system.buckets.b", "config.transactions", "admin.system.keys",
+			"local.x", "millrace.jobs"} {
 			i++
 			ok(t, a.entry(t.Context(), oplogEntry(t, i, "i", ns, doc(1))))
 		}
@@ -158,7 +161,8 @@ func TestKeepIsAskedOnce(t *testing.T) {
 // Migrated documents are only dropped where that is asked for.
 func TestSkipMigrated(t *testing.T) {
 	for _, skip := range []bool{false, true} {
-		for ns, own := range map[string]bool{"d.c": false, "d.tmpa1B2c.convertToCapped.c": true, "d.tmpa1B2c.renameCollection": true, "d.tmpa1B2c.renameCollections": false, "d.tmp.renameCollection": false} {
+		for ns, own := range map[string]bool{"d.c": false, "d.tmpa1B2c.convertToCapped.c": true,
+			"d.tmpa1B2c.renameCollection": true, "d.tmpa1B2c.renameCollections": false, "d.tmp.renameCollection": false} {
 			a := offline(discard, Options{SkipMigrated: skip})
 			ok(t, a.entry(t.Context(), oplogEntry(t, 2, "i", ns, doc(1), bson.E{Key: "fromMigrate", Value: true})))
 			if (len(a.events) == 0) != (skip && !own) {
@@ -175,7 +179,8 @@ func TestManyOpenTransactions(t *testing.T) {
 	zero := bson.D{{Key: "ts", Value: bson.Timestamp{}}, {Key: "t", Value: int64(-1)}}
 	for i := range uint32(1000) {
 		ok(t, a.entry(t.Context(), oplogEntry(t, i+2, "c", "admin.$cmd", bson.D{{Key: "applyOps", Value: bson.A{
-			bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: "d.c"}, {Key: "o", Value: doc(1, "x", strings.Repeat("x", 1000))}},
+			bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: "d.c"},
+				{Key: "o", Value: doc(1, "x", strings.Repeat("x", 1000))}},
 		}}, {Key: "prepare", Value: true}}, bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: int32(i)}}},
 			bson.E{Key: "txnNumber", Value: int64(1)}, bson.E{Key: "prevOpTime", Value: zero})))
 	}
@@ -201,7 +206,8 @@ func TestManyOpenTransactions(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	entries := []bson.Raw{
 		oplogEntry(t, 0, "i", "d.c", doc("key", "x", 1)),
-		oplogEntry(t, 0, "u", "d.c", bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{}}}, bson.E{Key: "o2", Value: doc("key")}),
+		oplogEntry(t, 0, "u", "d.c", bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{}}},
+			bson.E{Key: "o2", Value: doc("key")}),
 		oplogEntry(t, 0, "d", "d.c", doc("key")),
 		oplogEntry(t, 0, "i", "d.unwanted", doc("key", "x", 1)),
 		oplogEntry(t, 0, "n", "", bson.D{{Key: "msg", Value: "periodic noop"}}),
@@ -234,8 +240,10 @@ func FuzzEntry(f *testing.F) {
 	f.Add([]byte(oplogEntry(f, 2, "c", "d.$cmd", bson.D{{Key: "drop", Value: "c"}})))
 	f.Add([]byte(oplogEntry(f, 2, "c", "admin.$cmd", bson.D{{Key: "applyOps", Value: bson.A{
 		bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: "d.c"}, {Key: "o", Value: doc(1)}},
-		bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: "admin.$cmd"}, {Key: "o", Value: bson.D{{Key: "applyOps", Value: bson.A{}}}}},
-	}}, {Key: "prepare", Value: true}}, bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: 1}}}, bson.E{Key: "txnNumber", Value: int64(1)},
+		bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: "admin.$cmd"},
+			{Key: "o", Value: bson.D{{Key: "applyOps", Value: bson.A{}}}}},
+	}}, {Key: "prepare", Value: true}}, bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: 1}}},
+		bson.E{Key: "txnNumber", Value: int64(1)},
 		bson.E{Key: "prevOpTime", Value: bson.D{{Key: "ts", Value: bson.Timestamp{}}, {Key: "t", Value: int64(-1)}}})))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := 0
@@ -243,7 +251,8 @@ func FuzzEntry(f *testing.F) {
 			binary.LittleEndian.PutUint32(data, uint32(len(data)))
 			data[len(data)-1] = 0
 		}
-		a := offline(func(_ context.Context, b *stream.Batch) error { n += len(b.Events); return nil }, Options{BatchBytes: 100})
+		a := offline(func(_ context.Context, b *stream.Batch) error { n += len(b.Events); return nil },
+			Options{BatchBytes: 100})
 		if e, err := parseEntry(data); err == nil && string(e.op) == "c" && !e.prev.IsZero() {
 			return // would ask a server for the rest
 		}
@@ -272,7 +281,8 @@ func BenchmarkAssemble(b *testing.B) {
 // A consumer's error ends the run as it is.
 func TestEmitError(t *testing.T) {
 	c := connect(t, sharedURI)
-	err := New(c, Options{}).Run(t.Context(), from(position(t, c)), func(context.Context, *stream.Batch) error { return errReached })
+	err := New(c, Options{}).Run(t.Context(), from(position(t, c)),
+		func(context.Context, *stream.Batch) error { return errReached })
 	if !errors.Is(err, errReached) {
 		t.Fatal(err)
 	}

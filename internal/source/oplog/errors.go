@@ -23,14 +23,16 @@ func tooOld(what string, wanted, oldest mongo.OpTime) error {
 	if !oldest.IsZero() {
 		err = fmt.Errorf("%w; the oldest entry is %s (%s)", err, oldest, oldest.Time().Format("2006-01-02 15:04:05Z"))
 	}
-	return mongo.WithHint(err, "restart with a fresh copy, and give the source a larger oplog (replSetResizeOplog) so that it does not happen again")
+	return mongo.WithHint(err,
+		"restart with a fresh copy, and give the source a larger oplog (replSetResizeOplog) so that it does not happen again")
 }
 
 func rolledBack(what string, wanted, found mongo.OpTime) error {
 	return mongo.WithHint(
 		fmt.Errorf("%w: no entry for %s at %s (term %d); the next one is %s (term %d)",
 			ErrRolledBack, what, wanted, wanted.Term, found, found.Term),
-		"the source was rolled back or restored, or it is another cluster: check the address; if it is right, restart with a fresh copy")
+		"the source was rolled back or restored, or it is another cluster: check the address; if it is right, restart with "+
+			"a fresh copy")
 }
 
 // passing makes an error that a restart from the checkpoint mends.
@@ -48,7 +50,8 @@ func readError(addr string, last mongo.OpTime, err error) error {
 			"restart with a fresh copy; give the source a larger oplog, or the target more capacity, for it did not keep up")
 	case mongo.IsCode(err, codeReadConcernMajorityNotEnabled):
 		return mongo.WithHint(fmt.Errorf("read oplog of %s: %w", addr, err),
-			"start the source's members with enableMajorityReadConcern:true, for writes that may roll back must not be replicated")
+			"start the source's members with enableMajorityReadConcern:true, for writes that may roll back must not be "+
+				"replicated")
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
 		return mongo.WithHint(fmt.Errorf("read oplog of %s: %w", addr, err),
 			"grant the source's user the role read on the database local, or clusterMonitor and backup on admin")

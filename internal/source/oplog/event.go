@@ -29,7 +29,8 @@ type interpreter struct {
 }
 
 func newInterpreter(c *mongo.Cluster, o Options) interpreter {
-	return interpreter{ns: newNamespaces(o.Keep), version: c.Info.Version, skipMigrated: o.SkipMigrated, names: &identities{cluster: c}}
+	return interpreter{ns: newNamespaces(o.Keep), version: c.Info.Version, skipMigrated: o.SkipMigrated,
+		names: &identities{cluster: c}}
 }
 
 // event makes ev, which is zero but for its position and transaction, of an

@@ -108,7 +108,8 @@ func (f *fetcher) chain(ctx context.Context, id txnID, last mongo.OpTime) ([]mon
 			return nil, err
 		}
 		if !bytes.Equal(e.txn.lsid, id.lsid) || e.txn.number != id.number || !e.prev.Before(at) {
-			return nil, fmt.Errorf("%w: the entry at %s does not belong to transaction %d that led to it", errMalformed, at, id.number)
+			return nil, fmt.Errorf("%w: the entry at %s does not belong to transaction %d that led to it", errMalformed, at,
+				id.number)
 		}
 		parts = append(parts, at)
 		at = e.prev

@@ -81,7 +81,8 @@ func (n *identities) at(ctx context.Context, uuid [16]byte, ns string, at mongo.
 	}
 	name, err := n.find(ctx, bson.Binary{Subtype: bson.TypeBinaryUUID, Data: uuid[:]}, ns, at)
 	if err != nil {
-		return "", mongo.WithHint(fmt.Errorf("cannot tell which collection an applyOps command means by %s with UUID %x: %w", ns, uuid, err),
+		return "", mongo.WithHint(fmt.Errorf("cannot tell which collection an applyOps command means by %s with UUID %x: %w",
+			ns, uuid, err),
 			"start the job again with --restart, which copies the present state")
 	}
 	if n.known == nil || len(n.known) >= maxIdentities {
@@ -109,8 +110,9 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 	if at.Before(oldest) {
 		return "", fmt.Errorf("the oplog begins at %s, and does not tell what names collections had at %s", oldest, at)
 	}
-	filter := Span{at, p.Last}.filter(bson.D{{Key: "op", Value: "c"}, {Key: "ui", Value: uuid}}, bson.D{{Key: "op", Value: "c"}, {Key: "o.dropTarget", Value: uuid}})
-	err = eachEntry(ctx, n.cluster, filter, committed(p.Last), func(doc []byte) error {
+	filter := Span{at, p.Last}.filter(bson.D{{Key: "op", Value: "c"}, {Key: "ui", Value: uuid}},
+		bson.D{{Key: "op", Value: "c"}, {Key: "o.dropTarget", Value: uuid}})
+	err = n.cluster.EachEntry(ctx, filter, p.Last.TS, func(doc bson.Raw) error {
 		e, err := parseEntry(doc)
 		if err != nil || name != "" {
 			return err

@@ -25,7 +25,8 @@ func applyOpsEntry(t testing.TB, i uint32, n int64, prev uint32, o bson.D, ops .
 		before = bson.D{{Key: "ts", Value: ts(prev)}, {Key: "t", Value: int64(1)}}
 	}
 	return oplogEntry(t, i, "c", "admin.$cmd", append(bson.D{{Key: "applyOps", Value: list}}, o...),
-		bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: n}}}, bson.E{Key: "txnNumber", Value: 10 + n}, bson.E{Key: "prevOpTime", Value: before})
+		bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: n}}}, bson.E{Key: "txnNumber", Value: 10 + n},
+		bson.E{Key: "prevOpTime", Value: before})
 }
 
 func inner(op string, o bson.D, o2 bson.D) bson.D {
@@ -90,9 +91,12 @@ func TestTransactionName(t *testing.T) {
 		applyOpsEntry(t, 4, 3, 0, prepare, insert(4)),
 		oplogEntry(t, 5, "i", "d.c", doc(5)),
 		applyOpsEntry(t, 6, 2, 3, nil, insert(6)),
-		oplogEntry(t, 7, "c", "admin.$cmd", bson.D{{Key: "commitTransaction", Value: 1}}, bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: int64(3)}}},
-			bson.E{Key: "txnNumber", Value: int64(13)}, bson.E{Key: "prevOpTime", Value: bson.D{{Key: "ts", Value: ts(4)}, {Key: "t", Value: int64(1)}}}),
-		oplogEntry(t, 8, "i", "d.c", doc(8), bson.E{Key: "lsid", Value: doc(1)}, bson.E{Key: "txnNumber", Value: int64(1)}), // a retryable write
+		oplogEntry(t, 7, "c", "admin.$cmd", bson.D{{Key: "commitTransaction", Value: 1}},
+			bson.E{Key: "lsid", Value: bson.D{{Key: "id", Value: int64(3)}}},
+			bson.E{Key: "txnNumber", Value: int64(13)}, bson.E{Key: "prevOpTime",
+				Value: bson.D{{Key: "ts", Value: ts(4)}, {Key: "t", Value: int64(1)}}}),
+		// a retryable write
+		oplogEntry(t, 8, "i", "d.c", doc(8), bson.E{Key: "lsid", Value: doc(1)}, bson.E{Key: "txnNumber", Value: int64(1)}),
 	}
 	a := offline(discard, Options{})
 	for _, e := range entries {
@@ -204,7 +208,8 @@ func TestTransactionAllocations(t *testing.T) {
 	if per > n/32 {
 		t.Errorf("%.0f allocations for %d transactions", per, n)
 	}
-	if id := a.events[n-1].Key.ID; a.events[0].Txn == a.events[1].Txn || !id.Equal(bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, "key")}) {
+	if id := a.events[n-1].Key.ID; a.events[0].Txn == a.events[1].Txn ||
+		!id.Equal(bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, "key")}) {
 		t.Errorf("events %+v", a.events[:2])
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -21,7 +19,8 @@ type Span struct{ After, Until mongo.OpTime }
 func (s Span) holds(at mongo.OpTime) bool { return s.After.Before(at) && !s.Until.Before(at) }
 
 func (s Span) filter(or ...any) bson.D {
-	return bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: s.After.TS}, {Key: "$lte", Value: s.Until.TS}}}, {Key: "$or", Value: bson.A(or)}}
+	return bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: s.After.TS}, {Key: "$lte", Value: s.Until.TS}}},
+		{Key: "$or", Value: bson.A(or)}}
 }
 
 // Look goes through what the oplog holds of a few collections. What p, which may
@@ -48,7 +47,8 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 	in.namesAlone = true
 	entry := func(doc []byte) error {
 		e, err := parseEntry(doc)
-		if err != nil || !span.holds(e.at) || string(e.op) == "c" && e.inTransaction() { // a write that is retried looks like one
+		// A write that is retried looks like one.
+		if err != nil || !span.holds(e.at) || string(e.op) == "c" && e.inTransaction() {
 			return err
 		}
 		span.After = e.at // one seen in the spool and again in the oplog says nothing new
@@ -63,18 +63,14 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 		}
 	}
 	const transactions = "admin.$cmd" // above all
-	return eachEntry(ctx, l.Cluster, span.filter(
+	return l.Cluster.EachEntry(ctx, span.filter(
 		bson.D{{Key: "ns", Value: of}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "ns", Value: bson.D{{Key: "$ne", Value: transactions}}}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ns", Value: of}},
-		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ui", Value: bson.D{{Key: "$exists", Value: true}}}, {Key: "lsid", Value: bson.D{{Key: "$exists", Value: false}}}}, // which may name others
-	), committed(span.Until), entry)
-}
-
-// committed is the read concern for what lies up to a position, all of it: a primary
-// elected since may not know yet that it is committed, and would show less.
-func committed(until mongo.OpTime) bson.D {
-	return bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: until.TS}}
+		// These may name others.
+		bson.D{{Key: "op", Value: "c"}, {Key: "o.applyOps.ui", Value: bson.D{{Key: "$exists", Value: true}}},
+			{Key: "lsid", Value: bson.D{{Key: "$exists", Value: false}}}},
+	), span.Until.TS, func(raw bson.Raw) error { return entry(raw) })
 }
 
 // eachSpooled calls fn for the entries that s holds within a span; unread says that
@@ -93,15 +89,19 @@ func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) (unread, err 
 	}
 }
 
+// onChange takes a schema change and its position.
+type onChange = func(*stream.Change, mongo.OpTime) error
+
 // Changes gives a function that calls fn for the schema changes after a position,
 // up to another, those of transactions that did not commit included, and, by kind and
 // names alone, those that cannot be followed.
-func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
-	return func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
+func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTime, fn onChange) error {
+	return func(ctx context.Context, after, until mongo.OpTime, fn onChange) error {
 		in := newInterpreter(c, Options{Keep: func(string) bool { return false }})
 		in.namesAlone = true
-		filter := Span{after, until}.filter(bson.D{{Key: "op", Value: "c"}}, bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}})
-		err := eachEntry(ctx, c, filter, committed(until), func(doc []byte) error {
+		filter := Span{after, until}.filter(bson.D{{Key: "op", Value: "c"}},
+			bson.D{{Key: "ns", Value: bson.Regex{Pattern: `\.system\.views$`}}})
+		err := c.EachEntry(ctx, filter, until.TS, func(doc bson.Raw) error {
 			e, err := parseEntry(doc)
 			if err != nil {
 				return err
@@ -140,25 +140,6 @@ func (in *interpreter) each(ctx context.Context, e *entry, fn func(*stream.Event
 	return mongo.Wrap(err, "oplog entry %s, op %q on %s", e.at, e.op, e.ns)
 }
 
-// eachEntry calls fn for the entries that the primary has of a filter. Their bytes
-// are reused after it returns.
-func eachEntry(ctx context.Context, c *mongo.Cluster, filter, concern bson.D, fn func([]byte) error) error {
-	cur, err := c.Client.Database(oplogDB).RunCommandCursor(ctx, bson.D{
-		{Key: "find", Value: oplogColl}, {Key: "filter", Value: filter},
-		{Key: "sort", Value: bson.D{{Key: "$natural", Value: 1}}}, {Key: "readConcern", Value: concern},
-	}, options.RunCmd().SetReadPreference(readpref.Primary()))
-	if err != nil {
-		return err
-	}
-	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
-	for cur.Next(ctx) {
-		if err := fn(cur.Current); err != nil {
-			return err
-		}
-	}
-	return cur.Err()
-}
-
 // Window is the oldest and the newest position that the oplog of the member that
 // serves reads still holds.
 func Window(ctx context.Context, c *mongo.Cluster) (oldest, newest mongo.OpTime, err error) {
@@ -192,7 +173,8 @@ func Full(ctx context.Context, c *mongo.Cluster) bool {
 }
 
 // FindInsertion is a stream.FindInsertion.
-func FindInsertion(ctx context.Context, run func(context.Context, string, bson.D) (bsoncore.Document, error), in stream.Insertion) (at mongo.OpTime, found bool, err error) {
+func FindInsertion(ctx context.Context, run func(context.Context, string, bson.D) (bsoncore.Document, error),
+	in stream.Insertion) (at mongo.OpTime, found bool, err error) {
 	body, err := run(ctx, "local", bson.D{
 		{Key: "find", Value: "oplog.rs"}, {Key: "limit", Value: 2}, {Key: "singleBatch", Value: true},
 		{Key: "filter", Value: bson.D{

@@ -158,7 +158,9 @@ func format(ev stream.Event) string {
 	if len(ev.Doc) > 1<<20 {
 		ev.Doc = nil
 	}
-	s := fmt.Sprintf("%s %s %s", map[stream.Kind]string{stream.Insert: "insert", stream.Update: "update", stream.Replace: "update", stream.Delete: "delete", stream.Put: "put", stream.Upsert: "upsert"}[ev.Kind], ev.NS, shorten(ev.Key.ID.String()))
+	s := fmt.Sprintf("%s %s %s", map[stream.Kind]string{stream.Insert: "insert", stream.Update: "update",
+		stream.Replace: "update", stream.Delete: "delete", stream.Put: "put", stream.Upsert: "upsert"}[ev.Kind], ev.NS,
+		shorten(ev.Key.ID.String()))
 	if ev.Doc != nil {
 		s += " " + shorten(ev.Doc.String())
 	}
@@ -284,7 +286,8 @@ func (x *transaction) prepare() (commit func()) {
 	return func() {
 		x.t.Helper()
 		for {
-			err := admin.RunCommand(x.ctx, bson.D{{Key: "commitTransaction", Value: 1}, {Key: "commitTimestamp", Value: r.TS}}).Err()
+			err := admin.RunCommand(x.ctx, bson.D{{Key: "commitTransaction", Value: 1},
+				{Key: "commitTimestamp", Value: r.TS}}).Err()
 			if err == nil {
 				return
 			}

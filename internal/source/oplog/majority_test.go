@@ -22,7 +22,8 @@ func failPoint(t *testing.T, uri string, fp ...bson.E) {
 	cl, err := driver.Connect(options.Client().ApplyURI(uri))
 	ok(t, err)
 	defer func() { _ = cl.Disconnect(context.WithoutCancel(t.Context())) }()
-	ok(t, cl.Database("admin").RunCommand(t.Context(), append(bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}}, fp...)).Err())
+	ok(t, cl.Database("admin").RunCommand(t.Context(),
+		append(bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}}, fp...)).Err())
 }
 
 // stopReplication stops replication on both secondaries of a set of three, until the
@@ -98,8 +99,9 @@ func TestLookWaits(t *testing.T) {
 func reads(t *testing.T, c *mongo.Cluster) bool {
 	t.Helper()
 	var r struct{ Inprog []bson.Raw }
-	ok(t, c.Client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "currentOp", Value: 1}, {Key: "command.find", Value: oplogColl},
-		{Key: "command.readConcern.afterClusterTime", Value: bson.D{{Key: "$exists", Value: true}}}}).Decode(&r))
+	ok(t, c.Client.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "currentOp", Value: 1}, {Key: "command.find", Value: oplogColl},
+			{Key: "command.readConcern.afterClusterTime", Value: bson.D{{Key: "$exists", Value: true}}}}).Decode(&r))
 	return len(r.Inprog) > 0
 }
 
@@ -125,31 +127,32 @@ func TestMajority(t *testing.T) {
 	defer cancel()
 	beats := 0
 	var released time.Time
-	err = New(c, Options{Keep: only("maj"), Await: 100 * time.Millisecond}).Run(ctx, from(start), func(_ context.Context, b *stream.Batch) error {
-		if released.IsZero() && held.Majority.Before(b.End) {
-			p, err := c.Positions(ctx)
-			if err != nil {
-				return err
+	err = New(c, Options{Keep: only("maj"), Await: 100 * time.Millisecond}).Run(ctx, from(start),
+		func(_ context.Context, b *stream.Batch) error {
+			if released.IsZero() && held.Majority.Before(b.End) {
+				p, err := c.Positions(ctx)
+				if err != nil {
+					return err
+				}
+				if p.Majority.Before(b.End) {
+					t.Errorf("end %s beyond the majority's %s", b.End, p.Majority)
+				}
 			}
-			if p.Majority.Before(b.End) {
-				t.Errorf("end %s beyond the majority's %s", b.End, p.Majority)
+			for _, ev := range b.Events {
+				if released.IsZero() && ev.Key.ID.String() == `"late"` {
+					t.Error("a write was emitted that may roll back")
+				}
+				if ev.Key.ID.String() == `"late"` {
+					t.Log("emitted", time.Since(released), "after replication was let go")
+					return errReached
+				}
 			}
-		}
-		for _, ev := range b.Events {
-			if released.IsZero() && ev.Key.ID.String() == `"late"` {
-				t.Error("a write was emitted that may roll back")
+			if beats++; beats == 10 {
+				released = time.Now()
+				release()
 			}
-			if ev.Key.ID.String() == `"late"` {
-				t.Log("emitted", time.Since(released), "after replication was let go")
-				return errReached
-			}
-		}
-		if beats++; beats == 10 {
-			released = time.Now()
-			release()
-		}
-		return nil
-	})
+			return nil
+		})
 	if !errors.Is(err, errReached) {
 		t.Fatal(err)
 	}

@@ -107,7 +107,8 @@ func (m *moves) doubted(e *entry, info *nsInfo, ch *stream.Change) error {
 	})
 	for _, one := range m.ended {
 		if one.fits(e, ch) {
-			return mongo.WithHint(fmt.Errorf("cannot tell whether the drop of %s, or the one before it, ended the rename between databases to %s", ch.NS, one.change.To),
+			return mongo.WithHint(fmt.Errorf("cannot tell whether the drop of %s, or the one before it, ended the rename "+
+				"between databases to %s", ch.NS, one.change.To),
 				"start the job again with --restart, which copies the present state")
 		}
 	}
@@ -144,7 +145,8 @@ func (m *moves) ends(e *entry, ch *stream.Change) (int, error) {
 			continue
 		}
 		if found >= 0 {
-			return -1, mongo.WithHint(fmt.Errorf("cannot tell which of two renames between databases ended with the drop of %s: to %s, or to %s", ch.NS, m.open[found].change.To, one.change.To),
+			return -1, mongo.WithHint(fmt.Errorf("cannot tell which of two renames between databases ended with the drop of "+
+				"%s: to %s, or to %s", ch.NS, m.open[found].change.To, one.change.To),
 				"start the job again with --restart, which copies the present state")
 		}
 		found = i
@@ -183,6 +185,7 @@ func (a *assembler) emitMove(open, drop *stream.Change, at mongo.OpTime) {
 	}
 	ch.NS = drop.NS
 	a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: ch.NS, Change: &ch})
-	gone := stream.Change{Kind: stream.ChangeDrop, NS: open.NS, From: drop.NS, To: open.To} // its UUID is that of what was renamed
+	// Its UUID is that of the collection that was renamed.
+	gone := stream.Change{Kind: stream.ChangeDrop, NS: open.NS, From: drop.NS, To: open.To}
 	a.put(stream.Event{At: at, Kind: stream.SchemaChange, NS: gone.NS, Change: &gone})
 }

@@ -37,7 +37,8 @@ func move(t *testing.T, c *mongo.Cluster, docs int, meanwhile func(*moving)) *mo
 	m.start = position(t, c)
 	m.stall("alwaysOn")
 	go func() {
-		m.ended <- c.Client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: m.name + ".c"}, {Key: "to", Value: m.name + "x.c"}}).Err()
+		m.ended <- c.Client.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "renameCollection", Value: m.name + ".c"}, {Key: "to", Value: m.name + "x.c"}}).Err()
 	}()
 	for {
 		meanwhile(m)
@@ -57,7 +58,8 @@ func (m *moving) entry() bson.D {
 
 func (m *moving) stall(mode string) {
 	m.t.Helper()
-	ok(m.t, m.c.Client.Database("admin").RunCommand(m.t.Context(), bson.D{{Key: "configureFailPoint", Value: stalled}, {Key: "mode", Value: mode}}).Err())
+	ok(m.t, m.c.Client.Database("admin").RunCommand(m.t.Context(),
+		bson.D{{Key: "configureFailPoint", Value: stalled}, {Key: "mode", Value: mode}}).Err())
 }
 
 // dropped drops another database: that does not stand still.
@@ -154,7 +156,8 @@ func movesInDoubt(t *testing.T, c *mongo.Cluster) {
 	wants("one that was created after the copy", m)
 
 	m = move(t, c, 8000, func(m *moving) {
-		_, err := c.Client.Database(m.other()).Collection("c").UpdateOne(t.Context(), doc(1), bson.D{{Key: "$inc", Value: bson.D{{Key: "v", Value: 1}}}})
+		_, err := c.Client.Database(m.other()).Collection("c").UpdateOne(t.Context(), doc(1),
+			bson.D{{Key: "$inc", Value: bson.D{{Key: "v", Value: 1}}}})
 		ok(t, err)
 	})
 	m.dropped(m.other())
@@ -182,7 +185,8 @@ func TestMoveOfChangedSource(t *testing.T) {
 	entry := func(op, ns string, o bson.D, more ...bson.E) error {
 		t.Helper()
 		at++
-		d := bson.D{{Key: "op", Value: op}, {Key: "ns", Value: ns}, {Key: "o", Value: o}, {Key: "ts", Value: ts(at)}, {Key: "t", Value: int64(1)}, {Key: "wall", Value: bson.DateTime(1_000_000)}}
+		d := bson.D{{Key: "op", Value: op}, {Key: "ns", Value: ns}, {Key: "o", Value: o}, {Key: "ts", Value: ts(at)},
+			{Key: "t", Value: int64(1)}, {Key: "wall", Value: bson.DateTime(1_000_000)}}
 		return a.entry(t.Context(), kit.Raw(append(d, more...)))
 	}
 	records := func(n int64) bson.E { return bson.E{Key: "o2", Value: bson.D{{Key: "numRecords", Value: n}}} }

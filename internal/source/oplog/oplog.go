@@ -221,7 +221,8 @@ func (w *stallWatch) check(ctx context.Context, seen mongo.OpTime) error {
 	}
 	if w.asked.After(w.heard) && seen.Before(w.expected) {
 		return passing(fmt.Sprintf(
-			"the oplog cursor stands at %s for %s although the primary is at %s", seen, now.Sub(w.heard).Round(time.Second), w.expected))
+			"the oplog cursor stands at %s for %s although the primary is at %s", seen, now.Sub(w.heard).Round(time.Second),
+			w.expected))
 	}
 	w.asked = now
 	if p, err := w.cluster.Positions(ctx); err == nil {

@@ -42,9 +42,11 @@ func writeAllKinds(t *testing.T, c *mongo.Cluster, db string) []string {
 	}
 	add("insert "+db+".c 4 {\"_id\":4}", "update "+db+".c 3 {\"_id\":3,\"r\":1}", "delete "+db+".c 4")
 
-	must[*driver.UpdateResult](t)(coll.UpdateOne(ctx, doc(5), bson.D{{Key: "$set", Value: bson.D{{Key: "u", Value: 1}}}}, options.UpdateOne().SetUpsert(true)))
+	must[*driver.UpdateResult](t)(coll.UpdateOne(ctx, doc(5), bson.D{{Key: "$set", Value: bson.D{{Key: "u", Value: 1}}}},
+		options.UpdateOne().SetUpsert(true)))
 	add("insert " + db + ".c 5 {\"_id\":5,\"u\":1}")
-	must[*driver.UpdateResult](t)(coll.UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 3}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "m", Value: 1}}}}))
+	must[*driver.UpdateResult](t)(coll.UpdateMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 3}}}},
+		bson.D{{Key: "$set", Value: bson.D{{Key: "m", Value: 1}}}}))
 	for _, id := range []string{"1", "2"} {
 		add("update " + db + ".c " + id + " " + diff(`{"$v":1,"$set":{"m":1}}`, `{"$v":2,"diff":{"i":{"m":1}}}`))
 	}
@@ -57,7 +59,8 @@ func writeAllKinds(t *testing.T, c *mongo.Cluster, db string) []string {
 
 	ok(t, c.Client.Database("admin").RunCommand(ctx, bson.D{{Key: "applyOps", Value: bson.A{
 		bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: db + ".c"}, {Key: "o", Value: doc(10)}},
-		bson.D{{Key: "op", Value: "u"}, {Key: "ns", Value: db + ".c"}, {Key: "o2", Value: doc(10)}, {Key: "o", Value: bson.D{{Key: "$v", Value: 1}, {Key: "$set", Value: bson.D{{Key: "x", Value: 1}}}}}},
+		bson.D{{Key: "op", Value: "u"}, {Key: "ns", Value: db + ".c"}, {Key: "o2", Value: doc(10)},
+			{Key: "o", Value: bson.D{{Key: "$v", Value: 1}, {Key: "$set", Value: bson.D{{Key: "x", Value: 1}}}}}},
 		bson.D{{Key: "op", Value: "d"}, {Key: "ns", Value: db + ".c"}, {Key: "o", Value: doc(10)}},
 	}}}).Err())
 	add("put "+db+".c 10 {\"_id\":10}", "upsert "+db+".c 10 {\"$v\":1,\"$set\":{\"x\":1}}", "delete "+db+".c 10")

@@ -111,14 +111,15 @@ func TestStartInTheFuture(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	empty := 0
-	err := New(c, Options{Await: 10 * time.Millisecond, Keep: only("future")}).Run(ctx, from(future), func(ctx context.Context, b *stream.Batch) error {
-		if len(b.Events) > 0 && b.Events[0].Kind == stream.Insert {
-			return errReached
-		}
-		empty++
-		_, err := c.Client.Database("future").Collection("c").InsertOne(ctx, bson.D{})
-		return err
-	})
+	err := New(c, Options{Await: 10 * time.Millisecond, Keep: only("future")}).Run(ctx, from(future),
+		func(ctx context.Context, b *stream.Batch) error {
+			if len(b.Events) > 0 && b.Events[0].Kind == stream.Insert {
+				return errReached
+			}
+			empty++
+			_, err := c.Client.Database("future").Collection("c").InsertOne(ctx, bson.D{})
+			return err
+		})
 	if !errors.Is(err, errReached) || empty < 3 {
 		t.Fatalf("%v after %d batches", err, empty)
 	}

@@ -35,7 +35,8 @@ type queue struct {
 
 // newQueue has room for limit bytes, in two replies at least.
 func newQueue(limit int64) *queue {
-	return &queue{limit: limit, reply: min(max(limit/2, 1), maxReply), items: make(chan struct{}, 1), room: make(chan struct{}, 1)}
+	return &queue{limit: limit, reply: min(max(limit/2, 1), maxReply), items: make(chan struct{}, 1),
+		room: make(chan struct{}, 1)}
 }
 
 func signal(c chan struct{}) {

@@ -13,7 +13,8 @@ import (
 // TestQueueHolds: replies that are as large as was asked for never come to more
 // than the limit, and a larger one passes by itself.
 func TestQueueHolds(t *testing.T) {
-	for _, c := range []struct{ limit, size int64 }{{100, 50}, {100, 7}, {100, 1000}, {1, 1}, {1, 1000}, {64 << 20, 16 << 20}} {
+	for _, c := range []struct{ limit, size int64 }{{100, 50}, {100, 7}, {100, 1000}, {1, 1}, {1, 1000},
+		{64 << 20, 16 << 20}} {
 		q := newQueue(c.limit)
 		var wg sync.WaitGroup
 		wg.Go(func() {

@@ -264,7 +264,8 @@ func oplogEnd(ctx context.Context, conn *wire.Conn, direction int) (entry, error
 	e, found, err := findOne(ctx, conn, bson.D{
 		{Key: "find", Value: oplogColl}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
 		{Key: "sort", Value: bson.D{{Key: "$natural", Value: direction}}},
-		{Key: "projection", Value: bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}, {Key: "op", Value: 1}, {Key: "o.msg", Value: 1}}},
+		{Key: "projection", Value: bson.D{{Key: "ts", Value: 1}, {Key: "t", Value: 1}, {Key: "op", Value: 1},
+			{Key: "o.msg", Value: 1}}},
 	})
 	if err == nil && !found {
 		err = errors.New("the oplog is empty")

@@ -27,7 +27,8 @@ func TestIdle(t *testing.T) {
 			return fmt.Errorf("events: %q", events([]*stream.Batch{b}))
 		}
 		if beats++; beats == 5 {
-			return c.Client.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{{Key: "n", Value: 1}}}}).Err()
+			return c.Client.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
+				{Key: "data", Value: bson.D{{Key: "n", Value: 1}}}}).Err()
 		}
 		if beats > 5 && start.Before(b.End) {
 			return errReached
@@ -71,16 +72,18 @@ func TestFailures(t *testing.T) {
 			start := position(t, c)
 			admin := c.Client.Database("admin")
 			beats := 0
-			err := New(c, Options{Await: 10 * time.Millisecond}).Run(t.Context(), from(start), func(ctx context.Context, _ *stream.Batch) error {
-				if beats++; beats != 3 {
-					return nil
-				}
-				return admin.RunCommand(ctx, bson.D{
-					{Key: "configureFailPoint", Value: "failCommand"},
-					{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
-					{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"getMore"}}, tc.fail, {Key: "appName", Value: "TestFailures"}}},
-				}).Err()
-			})
+			err := New(c, Options{Await: 10 * time.Millisecond}).Run(t.Context(), from(start),
+				func(ctx context.Context, _ *stream.Batch) error {
+					if beats++; beats != 3 {
+						return nil
+					}
+					return admin.RunCommand(ctx, bson.D{
+						{Key: "configureFailPoint", Value: "failCommand"},
+						{Key: "mode", Value: bson.D{{Key: "times", Value: 1}}},
+						{Key: "data", Value: bson.D{{Key: "failCommands", Value: bson.A{"getMore"}}, tc.fail,
+							{Key: "appName", Value: "TestFailures"}}},
+					}).Err()
+				})
 			if mongo.Classify(err) != mongo.ClassRetry {
 				t.Fatalf("got %v, class %s", err, mongo.Classify(err))
 			}
@@ -231,7 +234,8 @@ func TestVersions(t *testing.T) {
 			last := inserted("kinds", 10, 11, 12, 1, 2)
 			got := heads(schemaOf("kinds", events(read(t, c, Options{Keep: only("kinds")}, from(start), end))))
 			equal(t, got, append(heads(want), last...))
-			got = heads(schemaOf("kinds", events(read(t, c, Options{Keep: only("kinds"), TxnBufferBytes: 1}, from(middle), end))))
+			got = heads(schemaOf("kinds", events(read(t, c, Options{Keep: only("kinds"), TxnBufferBytes: 1}, from(middle),
+				end))))
 			equal(t, got, last)
 		})
 	}

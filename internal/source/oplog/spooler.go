@@ -150,7 +150,8 @@ func SpoolHint(dir string, err error) string {
 	}{
 		{"make room in " + dir + ", or " + other, []error{spool.ErrNoSpace}},
 		{"end the process that uses " + dir + ", or " + other, []error{spool.ErrHeld}},
-		{"remove " + dir + "; if the oplog no longer holds what was in it, the job says so, and has to begin anew with --restart", []error{spool.ErrDamaged}},
+		{"remove " + dir + "; if the oplog no longer holds what was in it, the job says so, and has to begin anew with " +
+			"--restart", []error{spool.ErrDamaged}},
 		{"give this user the right to read and write " + dir + ", or " + other, []error{fs.ErrPermission}},
 		{"its file system is read-only: mount it for writing, or " + other, []error{syscall.EROFS}},
 		{"a file is in the place of a directory: remove it, or " + other, []error{syscall.ENOTDIR, syscall.EEXIST}},

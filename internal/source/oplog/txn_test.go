@@ -122,7 +122,8 @@ func TestCreateInTransaction(t *testing.T) {
 	start := position(t, c)
 	x := begin(t, c)
 	ok(t, c.Client.Database(db).CreateCollection(x.ctx, "c"))
-	_, err := c.Client.Database(db).Collection("c").Indexes().CreateOne(x.ctx, driver.IndexModel{Keys: bson.D{{Key: "q", Value: 1}}})
+	_, err := c.Client.Database(db).Collection("c").Indexes().CreateOne(x.ctx,
+		driver.IndexModel{Keys: bson.D{{Key: "q", Value: 1}}})
 	ok(t, err)
 	x.insert(db, "c", doc(1)).insert(db, "d", doc(2)).commit()
 	bs := read(t, c, Options{Keep: only(db)}, from(start), position(t, c))
@@ -277,8 +278,9 @@ func checkInserts(t *testing.T, c *mongo.Cluster, ns string, s *Spooler, after, 
 	if !slices.Equal(got, spooled) {
 		t.Errorf("the spool has inserts at %v, a look finds %v", spooled, got)
 	}
-	cur, err := c.Client.Database("local").Collection("oplog.rs").Find(t.Context(), bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns},
-		{Key: "ts", Value: bson.D{{Key: "$gt", Value: after.TS}, {Key: "$lte", Value: until.TS}}}})
+	cur, err := c.Client.Database("local").Collection("oplog.rs").Find(t.Context(),
+		bson.D{{Key: "op", Value: "i"}, {Key: "ns", Value: ns},
+			{Key: "ts", Value: bson.D{{Key: "$gt", Value: after.TS}, {Key: "$lte", Value: until.TS}}}})
 	ok(t, err)
 	var want []mongo.OpTime
 	ok(t, cur.All(t.Context(), &want))

@@ -65,7 +65,8 @@ func begunAgain(t *testing.T, remember string) {
 				between.At.TS = at
 			}
 			for _, p := range []stream.Position{pos, between} {
-				stops = append(stops, stop{p, mongo.OpTime{}, there, len(all)}, stop{p, ev.At, there, len(all)}, stop{p, ev.At, ahead, len(all)})
+				stops = append(stops, stop{p, mongo.OpTime{}, there, len(all)}, stop{p, ev.At, there, len(all)},
+					stop{p, ev.At, ahead, len(all)})
 			}
 			pos, there = pos.Past(&ev), ahead
 			all = append(all, nameOf(&ev))
@@ -92,8 +93,10 @@ func begunAgain(t *testing.T, remember string) {
 		// indexes that another one has told of.
 		want, next := all[s.rest:], all[s.rest:min(len(all), s.rest+1)]
 		got, want = slices.DeleteFunc(got, indexes), slices.DeleteFunc(slices.Clone(want), indexes)
-		if !slices.Equal(got, want) && !slices.Equal(slices.Concat(slices.DeleteFunc(slices.Clone(next), indexes), got), want) {
-			t.Errorf("from %s, %s, with %v:\n%s\nwant\n%s", s.pos.At, s.pos.Mark, s.there, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		if !slices.Equal(got, want) && !slices.Equal(slices.Concat(slices.DeleteFunc(slices.Clone(next), indexes), got),
+			want) {
+			t.Errorf("from %s, %s, with %v:\n%s\nwant\n%s", s.pos.At, s.pos.Mark, s.there, strings.Join(got, "\n"),
+				strings.Join(want, "\n"))
 		}
 		if t.Failed() {
 			return
@@ -128,13 +131,16 @@ func (b *bed) movesAndDrops() error {
 	}
 	create, drop := run(bson.E{Key: "create", Value: "u"}), run(bson.E{Key: "drop", Value: "u"})
 	shard := func() error {
-		return b.lab.ShardCollection(b.Context(), "d.u", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 3})
+		return b.lab.ShardCollection(b.Context(), "d.u", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}},
+			Chunks: 3})
 	}
 	rename := func() error {
-		return b.router.Client.Database("admin").RunCommand(b.Context(), bson.D{{Key: "renameCollection", Value: "d.u"}, {Key: "to", Value: "d.v"}, {Key: "dropTarget", Value: true}}).Err()
+		return b.router.Client.Database("admin").RunCommand(b.Context(),
+			bson.D{{Key: "renameCollection", Value: "d.u"}, {Key: "to", Value: "d.v"}, {Key: "dropTarget", Value: true}}).Err()
 	}
 	for _, do := range []func() error{
-		create, move, drop, create, move, drop, shard, move, drop, create, move, move, rename, create, move, drop, create, move,
+		create, move, drop, create, move, drop, shard, move, drop, create, move, move, rename, create, move, drop, create,
+		move,
 		rename, shard, drop, create, move, rename, create, move,
 	} {
 		if err := do(); err != nil {
@@ -151,7 +157,8 @@ func (b *bed) changesFrom(c *shards.Cluster, from stop, until mongo.OpTime, got 
 	for ns, uuid := range from.there {
 		known = append(known, shards.Collection{NS: ns, UUID: uuid})
 	}
-	s := c.Stream(oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") }}, merge.Options{}, func() []shards.Collection { return known }, from.noted)
+	s := c.Stream(oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") }}, merge.Options{},
+		func() []shards.Collection { return known }, from.noted)
 	err := s.Run(b.Context(), from.pos, func(_ context.Context, batch *stream.Batch) error {
 		got(batch)
 		if batch.End.Before(until) {

@@ -120,8 +120,11 @@ func (f *ChangeFilter) add(id [16]byte, ns string) {
 	f.colls[id], f.names[ns] = &collState{ns: ns, indexes: map[string]bson.Raw{}}, id
 }
 
+// emitFunc takes the next batch of a source.
+type emitFunc = func(context.Context, *stream.Batch) error
+
 // Wrap gives what remains of the batches to emit.
-func (f *ChangeFilter) Wrap(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
+func (f *ChangeFilter) Wrap(emit emitFunc) emitFunc {
 	return func(ctx context.Context, b *stream.Batch) error {
 		if _, err := f.filter(ctx, b, nil); err != nil {
 			return err
@@ -133,7 +136,8 @@ func (f *ChangeFilter) Wrap(emit func(context.Context, *stream.Batch) error) fun
 // filter leaves in a batch what is new, and returns the copies at its end. note, which may
 // be nil, gets each schema change that stays, and the copies at its position, which several
 // shards may log.
-func (f *ChangeFilter) filter(ctx context.Context, b *stream.Batch, note func(*stream.Event, []Copy) error) (copies []Copy, err error) {
+func (f *ChangeFilter) filter(ctx context.Context, b *stream.Batch,
+	note func(*stream.Event, []Copy) error) (copies []Copy, err error) {
 	kept := b.Events[:0]
 	for i := range b.Events {
 		ev := &b.Events[i]
@@ -215,7 +219,8 @@ func (f *ChangeFilter) passes(ctx context.Context, ev *stream.Event) (bool, erro
 	case sure:
 		return false, nil
 	}
-	return false, mongo.WithHint(errors.New("the database has moved since: cannot determine whether this was dropped, or moved"), restartHint)
+	return false, mongo.WithHint(errors.New("the database has moved since: cannot determine whether this was dropped, "+
+		"or moved"), restartHint)
 }
 
 // reapply takes a change that was applied before the filter began. The names are those

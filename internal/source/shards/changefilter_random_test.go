@@ -29,7 +29,8 @@ func TestSchemaOnce(t *testing.T) {
 }
 
 func schemaOnce(t *testing.T, version string) {
-	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version,
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	all := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
 	b.ok(b.lab.CreateDatabase(t.Context(), "e", all[1]))
@@ -66,7 +67,8 @@ func schemaOnce(t *testing.T, version string) {
 	name := "c"
 	if version != "4.4" { // which renames no sharded collection
 		name = "r"
-		b.ok(b.router.Client.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "d.c"}, {Key: "to", Value: "d.r"}}).Err())
+		b.ok(b.router.Client.Database("admin").RunCommand(t.Context(),
+			bson.D{{Key: "renameCollection", Value: "d.c"}, {Key: "to", Value: "d.r"}}).Err())
 	}
 	insert(name, 16, 26)
 
@@ -81,7 +83,8 @@ func schemaOnce(t *testing.T, version string) {
 	run(bson.E{Key: "create", Value: "u"})
 
 	run(bson.E{Key: "drop", Value: name})
-	b.ok(b.lab.ShardCollection(t.Context(), "d."+name, sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 6}))
+	b.ok(b.lab.ShardCollection(t.Context(), "d."+name, sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}},
+		Chunks: 6}))
 	b.ok(other.CreateCollection(t.Context(), "x"))
 	b.ok(other.Drop(t.Context()))
 	b.ok(other.CreateCollection(t.Context(), "x"))
@@ -89,10 +92,12 @@ func schemaOnce(t *testing.T, version string) {
 	b.ok(err)
 
 	want := []string{
-		"create d.c", "createIndexes d.c k_1", "createIndexes d.c a", "collMod d.c", "dropIndexes d.c a", "createIndexes d.c a", "collMod d.c",
+		"create d.c", "createIndexes d.c k_1", "createIndexes d.c a", "collMod d.c", "dropIndexes d.c a",
+		"createIndexes d.c a", "collMod d.c",
 		"renameCollection d.c", "create d.u", "createIndexes d.u b",
 		"createIndexes d.u b", "identity d.u", "createIndexes d.u z", // copies are made with the indexes that there are
-		"createIndexes d.u b", "createIndexes d.u z", "identity d.u", "drop d.u", "create d.u", "drop d." + name, "create d." + name,
+		"createIndexes d.u b", "createIndexes d.u z", "identity d.u", "drop d.u", "create d.u", "drop d." + name,
+		"create d." + name,
 		"createIndexes d." + name + " _id_hashed", "create e.x", "drop e.x", "dropDatabase e", "create e.x",
 	}
 	if version == "4.4" {
@@ -109,22 +114,24 @@ func schemaOnce(t *testing.T, version string) {
 		}
 		return nil
 	})
-	err = c.Source(oplog.Options{}, merge.Options{}).Run(t.Context(), start, func(ctx context.Context, batch *stream.Batch) error {
-		raw = append(raw, changes(batch)...)
-		if err := count(ctx, batch); err != nil {
-			return err
-		}
-		if batch.End.Before(until.At) {
-			return nil
-		}
-		return errReached
-	})
+	err = c.Source(oplog.Options{}, merge.Options{}).Run(t.Context(), start,
+		func(ctx context.Context, batch *stream.Batch) error {
+			raw = append(raw, changes(batch)...)
+			if err := count(ctx, batch); err != nil {
+				return err
+			}
+			if batch.End.Before(until.At) {
+				return nil
+			}
+			return errReached
+		})
 	if !errors.Is(err, errReached) {
 		t.Fatal(err)
 	}
 	t.Logf("%d changes of %d that shards told of", len(got), len(raw))
 	if !slices.Equal(got, want) {
-		t.Errorf("got\n\t%s\nwant\n\t%s\nof\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"), strings.Join(raw, "\n\t"))
+		t.Errorf("got\n\t%s\nwant\n\t%s\nof\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"),
+			strings.Join(raw, "\n\t"))
 	}
 	if documents != 8 {
 		t.Errorf("%d inserts, want 8", documents)
@@ -155,8 +162,10 @@ func TestOnceMoves(t *testing.T) {
 	once := shards.NewChangeFilter([]shards.Collection{{NS: "d.u", UUID: id(1)}})
 	told := func(kind stream.ChangeKind, ns string, n uint32, indexes ...stream.Index) bool {
 		news := false
-		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ns, Change: &stream.Change{Kind: kind, NS: ns, UUID: id(n), Indexes: indexes}}}}
-		err := once.Wrap(func(_ context.Context, b *stream.Batch) error { news = len(b.Events) > 0; return nil })(t.Context(), b)
+		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: ns,
+			Change: &stream.Change{Kind: kind, NS: ns, UUID: id(n), Indexes: indexes}}}}
+		err := once.Wrap(func(_ context.Context, b *stream.Batch) error { news = len(b.Events) > 0; return nil })(t.Context(),
+			b)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -183,16 +192,19 @@ func TestOnceMoves(t *testing.T) {
 		}
 	}
 	hides := func() bool {
-		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.u", Change: &stream.Change{Kind: stream.ChangeCollMod, NS: "d.u", UUID: id(4), Options: bson.Raw{5, 0, 0, 0, 0}}}}}
+		b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.u",
+			Change: &stream.Change{Kind: stream.ChangeCollMod, NS: "d.u", UUID: id(4), Options: bson.Raw{5, 0, 0, 0, 0}}}}}
 		if err := once.Wrap(func(context.Context, *stream.Batch) error { return nil })(t.Context(), b); err != nil {
 			t.Fatal(err)
 		}
 		return len(b.Events) > 0
 	}
-	if !told(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() || hides() || !told(stream.ChangeDropIndexes, "d.u", 4, ix) || !told(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() {
+	if !told(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() || hides() ||
+		!told(stream.ChangeDropIndexes, "d.u", 4, ix) || !told(stream.ChangeCreateIndexes, "d.u", 4, ix) || !hides() {
 		t.Error("a collMod is not told again of an index that was made anew")
 	}
-	b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.v", Change: &stream.Change{Kind: stream.ChangeRename, NS: "d.v", To: "d.u", UUID: id(8)}}}}
+	b := &stream.Batch{Events: []stream.Event{{Kind: stream.SchemaChange, NS: "d.v",
+		Change: &stream.Change{Kind: stream.ChangeRename, NS: "d.v", To: "d.u", UUID: id(8)}}}}
 	for _, want := range []int{1, 0} { // of the first shard, which had nothing of that name, and of the next
 		b := &stream.Batch{Events: slices.Clone(b.Events)}
 		if err := once.Wrap(func(_ context.Context, b *stream.Batch) error {
@@ -227,17 +239,24 @@ func TestDropsCountOnTheDatabasesShard(t *testing.T) {
 		told []stream.Change
 		want string
 	}{
-		{"dropped by a user, a copy is left", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s1"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "drop"},
+		{"dropped by a user, a copy is left", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s1"},
+			{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "drop"},
 		{"moved before the stream began", true, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, ""},
-		{"moved", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "identity"},
-		{"moved, then dropped", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"},
+		{"moved", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"},
+			{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "identity"},
+		{"moved, then dropped", true, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"},
+			{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"},
 			{Kind: stream.ChangeDrop, UUID: id(2), Shard: "s0"}}, "identity drop"},
-		{"a sharded one", true, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s2"},
+		{"a sharded one", true, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"},
+			{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s2"},
 			{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "drop"},
 		{"views that moved", true, []stream.Change{{Kind: stream.ChangeDropAllViews, Shard: "s1"}}, ""},
 		{"views that a user drops", true, []stream.Change{{Kind: stream.ChangeDropAllViews, Shard: "s0"}}, "dropAllViews"},
-		{"long ago, moved", false, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "identity"},
-		{"long ago, moved, and the database is back", false, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s1"}, {Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "error"},
+		{"long ago, moved", false, []stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s0"},
+			{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "identity"},
+		{"long ago, moved, and the database is back", false,
+			[]stream.Change{{Kind: stream.ChangeCreate, UUID: id(2), Shard: "s1"},
+				{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "error"},
 		{"long ago, dropped", false, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s0"}}, "drop"},
 		{"long ago, nobody knows", false, []stream.Change{{Kind: stream.ChangeDrop, UUID: id(1), Shard: "s1"}}, "error"},
 	} {

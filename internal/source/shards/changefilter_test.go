@@ -20,7 +20,8 @@ func copyOf(id, of byte) Copy {
 func opTime(n uint32) mongo.OpTime { return mongo.OpTime{TS: bson.Timestamp{T: n}, Term: -1} }
 
 func told(n uint32, kind stream.ChangeKind, id byte) stream.Event {
-	return stream.Event{Kind: stream.SchemaChange, NS: "d.u", At: opTime(n), Change: &stream.Change{Kind: kind, NS: "d.u", UUID: uuidOf(id)}}
+	return stream.Event{Kind: stream.SchemaChange, NS: "d.u", At: opTime(n),
+		Change: &stream.Change{Kind: kind, NS: "d.u", UUID: uuidOf(id)}}
 }
 
 // TestCopiesAtEnd: the mark of a batch has the copies of its end, though the batch, or
@@ -28,13 +29,15 @@ func told(n uint32, kind stream.ChangeKind, id byte) stream.Event {
 func TestCopiesAtEnd(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 	o.SetCopies(nil)
-	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1), told(30, stream.ChangeCreate, 3)}
+	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1),
+		told(30, stream.ChangeCreate, 3)}
 	for _, step := range []struct {
 		end    uint32
 		events []stream.Event
 		copies []Copy
 	}{
-		{end: 5, events: all[:2]}, {end: 15, copies: []Copy{copyOf(2, 1)}}, {end: 17, events: all[2:], copies: []Copy{copyOf(2, 1)}},
+		{end: 5, events: all[:2]}, {end: 15, copies: []Copy{copyOf(2, 1)}},
+		{end: 17, events: all[2:], copies: []Copy{copyOf(2, 1)}},
 		{end: 25}, {end: 35, copies: []Copy{copyOf(3, 2)}},
 	} {
 		got, err := o.filter(t.Context(), &stream.Batch{Events: step.events, End: opTime(step.end)}, nil)
@@ -54,10 +57,11 @@ func TestCopiesAtChange(t *testing.T) {
 	all := []stream.Event{told(10, stream.ChangeDrop, 5), told(10, stream.ChangeCreate, 2), told(20, stream.ChangeDrop, 1)}
 	all[0].Change.NS = "d.v"
 	var got [][]Copy
-	if _, err := o.filter(t.Context(), &stream.Batch{Events: all, End: opTime(20)}, func(_ *stream.Event, copies []Copy) error {
-		got = append(got, copies)
-		return nil
-	}); err != nil {
+	if _, err := o.filter(t.Context(), &stream.Batch{Events: all, End: opTime(20)},
+		func(_ *stream.Event, copies []Copy) error {
+			got = append(got, copies)
+			return nil
+		}); err != nil {
 		t.Fatal(err)
 	}
 	if len(got) != 2 || len(got[0]) != 1 || got[0][0] != copyOf(2, 1) || len(got[1]) != 0 {
@@ -70,7 +74,8 @@ func TestCopiesAtChange(t *testing.T) {
 func TestMovedTwiceAndKept(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s2", true, nil }
-	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2), told(40, stream.ChangeDrop, 1)}
+	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeCreate, 3),
+		told(30, stream.ChangeDrop, 2), told(40, stream.ChangeDrop, 1)}
 	for i, shard := range []string{"s1", "s2", "s1", "s0"} {
 		all[i].Change.Shard = shard
 	}
@@ -88,7 +93,8 @@ func TestMovedTwiceAndKept(t *testing.T) {
 func TestKeptAndRenamed(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s1", true, nil }
-	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeRename, 2), told(30, stream.ChangeCreate, 3), told(40, stream.ChangeDrop, 1)}
+	all := []stream.Event{told(10, stream.ChangeCreate, 2), told(20, stream.ChangeRename, 2),
+		told(30, stream.ChangeCreate, 3), told(40, stream.ChangeDrop, 1)}
 	all[1].Change.To = "d.v"
 	for i, shard := range []string{"s1", "s1", "s1", "s0"} {
 		all[i].Change.Shard = shard
@@ -97,7 +103,8 @@ func TestKeptAndRenamed(t *testing.T) {
 	if _, err := o.filter(t.Context(), b, nil); err != nil {
 		t.Fatal(err)
 	}
-	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeRename || b.Events[1].Change.Kind != stream.ChangeCreate {
+	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeRename ||
+		b.Events[1].Change.Kind != stream.ChangeCreate {
 		t.Errorf("%+v", b.Events)
 	}
 	if now, there := o.currentUUID([16]byte{15: 1}); !there || now[15] != 2 {
@@ -110,13 +117,15 @@ func TestKeptAndRenamed(t *testing.T) {
 func TestNamesAhead(t *testing.T) {
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(2)}})
 	o.SetCopies([]Copy{copyOf(2, 1)})
-	b := &stream.Batch{End: opTime(40), Events: []stream.Event{told(10, stream.ChangeDrop, 1), told(15, stream.ChangeCollMod, 2),
+	b := &stream.Batch{End: opTime(40), Events: []stream.Event{told(10, stream.ChangeDrop, 1),
+		told(15, stream.ChangeCollMod, 2),
 		told(20, stream.ChangeCreate, 3), told(30, stream.ChangeDrop, 2)}}
 	b.Events[1].Change.Options = bson.Raw{5, 0, 0, 0, 0}
 	if _, err := o.filter(t.Context(), b, nil); err != nil {
 		t.Fatal(err)
 	}
-	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeCollMod || b.Events[1].Change.Kind != stream.ChangeIdentity {
+	if len(b.Events) != 2 || b.Events[0].Change.Kind != stream.ChangeCollMod ||
+		b.Events[1].Change.Kind != stream.ChangeIdentity {
 		t.Errorf("%+v", b.Events)
 	}
 }
@@ -128,7 +137,8 @@ func TestNamesFarAhead(t *testing.T) {
 	o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s1", true, nil }
 	o.SetCopies([]Copy{copyOf(2, 1)})
 	o.namesAt = opTime(30)
-	all := []stream.Event{told(10, stream.ChangeDrop, 1), told(20, stream.ChangeDrop, 2), told(30, stream.ChangeCreate, 3), told(40, stream.ChangeCreate, 4)}
+	all := []stream.Event{told(10, stream.ChangeDrop, 1), told(20, stream.ChangeDrop, 2), told(30, stream.ChangeCreate, 3),
+		told(40, stream.ChangeCreate, 4)}
 	for i, shard := range []string{"s0", "s1", "s1", "s2"} {
 		all[i].Change.Shard = shard
 	}
@@ -148,7 +158,8 @@ func TestNamesFarAhead(t *testing.T) {
 func TestGoneAhead(t *testing.T) {
 	o := NewChangeFilter(nil)
 	o.namesAt = opTime(10)
-	b := &stream.Batch{End: opTime(20), Events: []stream.Event{told(10, stream.ChangeCreate, 1), told(20, stream.ChangeCreate, 2)}}
+	b := &stream.Batch{End: opTime(20), Events: []stream.Event{told(10, stream.ChangeCreate, 1),
+		told(20, stream.ChangeCreate, 2)}}
 	if _, err := o.filter(t.Context(), b, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +174,8 @@ func TestGoneAhead(t *testing.T) {
 func TestMarkBeforePosition(t *testing.T) {
 	pos := stream.Position{At: opTime(15), Mark: newToken("[]", opTime(5), nil, nil, nil)}
 	from, err := parsePosition(pos)
-	if err != nil || from.from.At != opTime(5) || from.from.Mark != "[]" || len(from.copies) > 0 || from.knownUntil != opTime(5) {
+	if err != nil || from.from.At != opTime(5) || from.from.Mark != "[]" || len(from.copies) > 0 ||
+		from.knownUntil != opTime(5) {
 		t.Fatal(from, err)
 	}
 	o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}})
@@ -173,7 +185,8 @@ func TestMarkBeforePosition(t *testing.T) {
 	for _, b := range []stream.Batch{
 		{Start: opTime(5), End: opTime(8), Partial: true, Events: []stream.Event{{Kind: stream.Insert, At: opTime(9)}}},
 		{Start: opTime(8), End: opTime(12), Events: []stream.Event{told(10, stream.ChangeCreate, 2)}},
-		{Start: opTime(12), End: opTime(20), Events: []stream.Event{{Kind: stream.Insert, At: opTime(14)}, {Kind: stream.Insert, At: opTime(16)}, told(20, stream.ChangeDrop, 1)}},
+		{Start: opTime(12), End: opTime(20), Events: []stream.Event{{Kind: stream.Insert, At: opTime(14)},
+			{Kind: stream.Insert, At: opTime(16)}, told(20, stream.ChangeDrop, 1)}},
 		{Start: opTime(20), End: opTime(22), Events: []stream.Event{{Kind: stream.Insert, At: opTime(21)}}},
 	} {
 		if _, err := o.filter(t.Context(), &b, nil); err != nil {
@@ -195,17 +208,20 @@ func TestMarkBeforePosition(t *testing.T) {
 func TestMarkKnowsShards(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
 	pos := merge.Whole(at, map[string]stream.Position{"s0": {At: at}, "s1": {At: at}})
-	pos.Mark = newToken(pos.Mark, at, nil, topology{"s0": {T: 3, I: 1}, "s1": {T: 3, I: 2}}, hosts{"s0": "rs0/a:1", "s1": "rs1/b:1,c:1"})
+	pos.Mark = newToken(pos.Mark, at, nil, topology{"s0": {T: 3, I: 1}, "s1": {T: 3, I: 2}},
+		hosts{"s0": "rs0/a:1", "s1": "rs1/b:1,c:1"})
 	needed, err := neededBy(pos)
 	if err != nil || len(needed.parts) != 2 || needed.parts["s1"].At != at {
 		t.Fatal(needed, err)
 	}
-	if gone := needed.missingFrom([]shardEntry{{Name: "s0"}, {Name: "s2"}}); len(gone) != 1 || gone[0] != (shardEntry{Name: "s1", Host: "rs1/b:1,c:1"}) {
+	if gone := needed.missingFrom([]shardEntry{{Name: "s0"}, {Name: "s2"}}); len(gone) != 1 ||
+		gone[0] != (shardEntry{Name: "s1", Host: "rs1/b:1,c:1"}) {
 		t.Errorf("%+v", gone)
 	}
 	known := needed.topology
 	there := []shardEntry{{Name: "s0", Since: bson.Timestamp{T: 3, I: 1}}, {Name: "s1", Since: bson.Timestamp{T: 3, I: 2}}}
-	if joined := append(there, shardEntry{Name: "s2", Since: bson.Timestamp{T: 5}}); known.shardRemoved(there) || known.shardRemoved(joined) {
+	if joined := append(there, shardEntry{Name: "s2", Since: bson.Timestamp{T: 5}}); known.shardRemoved(there) ||
+		known.shardRemoved(joined) {
 		t.Error("a shard that has joined is taken for one that has left")
 	}
 	there[0].Since.T = 6
@@ -219,7 +235,8 @@ func TestMark(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
 	pos := stream.Position{At: at, Mark: newToken("[1]", at, []Copy{copyOf(2, 1)}, nil, nil)}
 	b, err := parsePosition(pos)
-	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(2, 1) || b.knownUntil != at {
+	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(2, 1) ||
+		b.knownUntil != at {
 		t.Error(b, err)
 	}
 	later := mongo.OpTime{TS: bson.Timestamp{T: 8}, Term: -1}
@@ -228,7 +245,8 @@ func TestMark(t *testing.T) {
 	}
 	pos.At = later
 	b, err = parsePosition(pos)
-	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(3, 2) || b.knownUntil != later {
+	if err != nil || b.from.At != at || b.from.Mark != "[1]" || len(b.copies) != 1 || b.copies[0] != copyOf(3, 2) ||
+		b.knownUntil != later {
 		t.Error(b, err)
 	}
 }
@@ -248,7 +266,8 @@ func TestNamesAmidAMove(t *testing.T) {
 			ev.NS, ev.Change.NS, ev.Change.To, ev.Change.Command = from, from, to, c
 			return ev
 		}
-		all := []stream.Event{rename(10, "x.u", "d.u", mongo.CommandMove), rename(20, "d.u", "d.v", 0), rename(30, "d.v", "d.w", 0)}
+		all := []stream.Event{rename(10, "x.u", "d.u", mongo.CommandMove), rename(20, "d.u", "d.v", 0),
+			rename(30, "d.v", "d.w", 0)}
 		b := &stream.Batch{Events: all, End: opTime(30)}
 		if _, err := o.filter(t.Context(), b, nil); err != nil {
 			t.Fatal(err)
@@ -271,11 +290,17 @@ func TestReadAgain(t *testing.T) {
 		return ev
 	}
 	for name, again := range map[string][]stream.Event{
-		"the database was dropped":  {change(1, stream.ChangeDropDatabase, "d", "", 0), change(2, stream.ChangeCreate, "d.u", "", 1)},
-		"the name was another's":    {change(1, stream.ChangeCreate, "d.u", "", 2), change(2, stream.ChangeDrop, "d.u", "", 2), change(3, stream.ChangeCreate, "d.u", "", 1)},
-		"it was renamed there":      {change(1, stream.ChangeRename, "d.v", "d.u", 2), change(2, stream.ChangeRename, "d.u", "d.w", 2), change(3, stream.ChangeCreate, "d.u", "", 1)},
-		"it was renamed to and fro": {change(1, stream.ChangeRename, "d.u", "d.v", 1), change(2, stream.ChangeCreate, "d.u", "", 2), change(3, stream.ChangeDrop, "d.u", "", 2), change(4, stream.ChangeRename, "d.v", "d.u", 1)},
-		"a copy came to nothing":    {change(1, stream.ChangeCreate, "d.u", "", 2), change(2, stream.ChangeDrop, "d.u", "", 2)},
+		"the database was dropped": {change(1, stream.ChangeDropDatabase, "d", "", 0),
+			change(2, stream.ChangeCreate, "d.u", "", 1)},
+		"the name was another's": {change(1, stream.ChangeCreate, "d.u", "", 2),
+			change(2, stream.ChangeDrop, "d.u", "", 2), change(3, stream.ChangeCreate, "d.u", "", 1)},
+		"it was renamed there": {change(1, stream.ChangeRename, "d.v", "d.u", 2),
+			change(2, stream.ChangeRename, "d.u", "d.w", 2), change(3, stream.ChangeCreate, "d.u", "", 1)},
+		"it was renamed to and fro": {change(1, stream.ChangeRename, "d.u", "d.v", 1),
+			change(2, stream.ChangeCreate, "d.u", "", 2), change(3, stream.ChangeDrop, "d.u", "", 2),
+			change(4, stream.ChangeRename, "d.v", "d.u", 1)},
+		"a copy came to nothing": {change(1, stream.ChangeCreate, "d.u", "", 2),
+			change(2, stream.ChangeDrop, "d.u", "", 2)},
 	} {
 		o := NewChangeFilter([]Collection{{NS: "d.u", UUID: uuidOf(1)}, {NS: "d.w", UUID: uuidOf(2)}})
 		if name != "it was renamed there" {
@@ -283,7 +308,8 @@ func TestReadAgain(t *testing.T) {
 		}
 		o.namesAt = opTime(9)
 		o.primary = func(context.Context, string, mongo.OpTime) (string, bool, error) { return "s0", true, nil }
-		later := []stream.Event{change(10, stream.ChangeCreateIndexes, "d.u", "", 1), change(11, stream.ChangeDrop, "d.u", "", 1)}
+		later := []stream.Event{change(10, stream.ChangeCreateIndexes, "d.u", "", 1),
+			change(11, stream.ChangeDrop, "d.u", "", 1)}
 		later[0].Change.Indexes = []stream.Index{{Name: "v_1", Spec: bson.Raw{5, 0, 0, 0, 0}}}
 		b := &stream.Batch{End: opTime(20), Events: append(again, later...)}
 		for i := range b.Events {

@@ -262,7 +262,8 @@ func startOf(ctx context.Context, s Shard, at mongo.OpTime) (stream.Position, er
 	}
 	err = entries.FindOne(ctx, append(bson.D{until}, userEntries()...)).Decode(&brought)
 	if err == nil {
-		return stream.Position{}, mongo.WithHint(fmt.Errorf("it has brought data (%s) from before then", brought.NS), restartHint)
+		return stream.Position{}, mongo.WithHint(fmt.Errorf("it has brought data (%s) from before then", brought.NS),
+			restartHint)
 	}
 	if !errors.Is(err, driver.ErrNoDocuments) {
 		return stream.Position{}, mongo.Wrap(err, "look for what it has brought")

@@ -65,15 +65,20 @@ func TestReplay(t *testing.T) {
 		told, is string
 		unknown  bool
 	}{
-		"given, and written to":           {entries: []string{comes, changes, changes2}, told: `{"_id":1,"k":150,"n":0}`, is: `{"_id":1,"k":150,"n":6}`},
-		"the donor's word last":           {entries: []string{comes, changes, replaced}, told: `{"_id":1,"k":150,"n":9}`, is: `{"_id":1,"k":150,"n":9}`},
-		"deleted here":                    {entries: []string{comes, deleted}, told: `{"_id":1,"k":150,"n":0}`},
-		"an orphan that is cleaned":       {entries: []string{changes, changes2, cleaned}},
-		"an orphan, then the document":    {entries: []string{changes2, cleaned, comes, changes}, told: `{"_id":1,"k":150,"n":0}`, is: `{"_id":1,"k":150,"n":5}`},
-		"an orphan that stays":            {entries: []string{changes}, unknown: true},
-		"another key before":              {entries: []string{otherChg, comes, changes}, told: `{"_id":1,"k":150,"n":0}`, is: `{"_id":1,"k":150,"n":5}`},
-		"another key after":               {entries: []string{comes, changes, cleaned, other, otherChg}},
-		"another key, gone unseen, again": {entries: []string{other, otherChg, comes, deleted}, told: `{"_id":1,"k":150,"n":0}`},
+		"given, and written to": {entries: []string{comes, changes, changes2}, told: `{"_id":1,"k":150,"n":0}`,
+			is: `{"_id":1,"k":150,"n":6}`},
+		"the donor's word last": {entries: []string{comes, changes, replaced}, told: `{"_id":1,"k":150,"n":9}`,
+			is: `{"_id":1,"k":150,"n":9}`},
+		"deleted here":              {entries: []string{comes, deleted}, told: `{"_id":1,"k":150,"n":0}`},
+		"an orphan that is cleaned": {entries: []string{changes, changes2, cleaned}},
+		"an orphan, then the document": {entries: []string{changes2, cleaned, comes, changes},
+			told: `{"_id":1,"k":150,"n":0}`, is: `{"_id":1,"k":150,"n":5}`},
+		"an orphan that stays": {entries: []string{changes}, unknown: true},
+		"another key before": {entries: []string{otherChg, comes, changes}, told: `{"_id":1,"k":150,"n":0}`,
+			is: `{"_id":1,"k":150,"n":5}`},
+		"another key after": {entries: []string{comes, changes, cleaned, other, otherChg}},
+		"another key, gone unseen, again": {entries: []string{other, otherChg, comes, deleted},
+			told: `{"_id":1,"k":150,"n":0}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newReplay(t, `{"k":1}`)
@@ -101,18 +106,24 @@ func TestDonor(t *testing.T) {
 		entries  []string
 		here     bool
 	}{
-		"deleted":                 {entries: []string{`{"op":"d","o":{"k":150,"_id":1}}`}},
-		"deleted, without a key":  {entries: []string{`{"op":"d","o":{"_id":1}}`}},
-		"updated":                 {entries: []string{`{"op":"u","o":{"$v":1,"$set":{"n":5}},"o2":{"k":150,"_id":1}}`}, here: true},
-		"deleted, another comes":  {entries: []string{`{"op":"d","o":{"k":150,"_id":1}}`, `{"op":"i","o":{"k":472,"_id":1}}`}},
-		"deleted, and back":       {entries: []string{`{"op":"d","o":{"k":150,"_id":1}}`, `{"op":"i","o":{"k":151,"_id":1}}`}, here: true},
-		"another key":             {entries: []string{`{"op":"u","o":{"$v":2,"diff":{"u":{"k":14}}},"o2":{"k":150,"_id":1}}`}},
-		"another key, and back":   {entries: []string{`{"op":"u","o":{"$v":2,"diff":{"u":{"k":14}}},"o2":{"k":150,"_id":1}}`, `{"op":"u","o":{"$v":1,"$set":{"k":150}},"o2":{"k":14,"_id":1}}`}, here: true},
-		"another that is updated": {entries: []string{`{"op":"d","o":{"k":150,"_id":1}}`, `{"op":"u","o":{"$v":1,"$set":{"n":5}},"o2":{"k":472,"_id":1}}`}},
+		"deleted":                {entries: []string{`{"op":"d","o":{"k":150,"_id":1}}`}},
+		"deleted, without a key": {entries: []string{`{"op":"d","o":{"_id":1}}`}},
+		"updated": {entries: []string{`{"op":"u","o":{"$v":1,"$set":{"n":5}},"o2":{"k":150,"_id":1}}`},
+			here: true},
+		"deleted, another comes": {entries: []string{`{"op":"d","o":{"k":150,"_id":1}}`,
+			`{"op":"i","o":{"k":472,"_id":1}}`}},
+		"deleted, and back": {entries: []string{`{"op":"d","o":{"k":150,"_id":1}}`, `{"op":"i","o":{"k":151,"_id":1}}`},
+			here: true},
+		"another key": {entries: []string{`{"op":"u","o":{"$v":2,"diff":{"u":{"k":14}}},"o2":{"k":150,"_id":1}}`}},
+		"another key, and back": {entries: []string{`{"op":"u","o":{"$v":2,"diff":{"u":{"k":14}}},"o2":{"k":150,"_id":1}}`,
+			`{"op":"u","o":{"$v":1,"$set":{"k":150}},"o2":{"k":14,"_id":1}}`}, here: true},
+		"another that is updated": {entries: []string{`{"op":"d","o":{"k":150,"_id":1}}`,
+			`{"op":"u","o":{"$v":1,"$set":{"n":5}},"o2":{"k":472,"_id":1}}`}},
 		"a key inside, changed": {key: `{"k.v":1,"k.w":1}`, doc: `{"_id":1,"k":{"v":150,"w":1}}`,
 			entries: []string{`{"op":"u","o":{"$v":2,"diff":{"sk":{"u":{"v":14}}}},"o2":{"k.v":150,"k.w":1,"_id":1}}`}},
 		"a key inside": {key: `{"k.v":1,"k.w":1}`, doc: `{"_id":1,"k":{"v":150,"w":1}}`,
-			entries: []string{`{"op":"u","o":{"$v":2,"diff":{"sk":{"u":{"w":14}}}},"o2":{"k.v":150,"k.w":1,"_id":1}}`}, here: true},
+			entries: []string{`{"op":"u","o":{"$v":2,"diff":{"sk":{"u":{"w":14}}}},"o2":{"k.v":150,"k.w":1,"_id":1}}`},
+			here:    true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.key == "" {

@@ -34,10 +34,12 @@ func TestOrphans(t *testing.T) {
 
 func orphans(t *testing.T, version string) {
 	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: version,
-		SetParameters: map[string]string{"orphanCleanupDelaySecs": "900", "enableTestCommands": "1", "ttlMonitorSleepSecs": "1"}}})
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "900", "enableTestCommands": "1",
+			"ttlMonitorSleepSecs": "1"}}})
 	all := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
-	b.ok(b.lab.ShardCollection(t.Context(), "d.c", sharded.Sharding{Key: bson.D{{Key: "k.v", Value: 1}, {Key: "h", Value: 1}}}))
+	b.ok(b.lab.ShardCollection(t.Context(), "d.c", sharded.Sharding{Key: bson.D{{Key: "k.v", Value: 1},
+		{Key: "h", Value: 1}}}))
 	k := func(n int) bson.D { return bson.D{{Key: "k.v", Value: n}, {Key: "h", Value: bson.MinKey{}}} }
 	b.ok(b.lab.Split(t.Context(), "d.c", k(100), k(200)))
 	move := func(n int, to string) error {
@@ -45,20 +47,23 @@ func orphans(t *testing.T, version string) {
 	}
 	b.ok(move(250, all[1])) // so that writes go to both
 	coll := b.router.Client.Database("d").Collection("c")
-	_, err := coll.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "e", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(0)})
+	_, err := coll.Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "e", Value: 1}},
+		Options: options.Index().SetExpireAfterSeconds(0)})
 	b.ok(err)
 	c := b.open()
 	start, err := c.Start(t.Context())
 	b.ok(err)
 	for _, id := range []int{20, 21, 150, 151, 152, 153, 154, 155, 156, 157, 158, 159, 160} {
-		_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: bson.D{{Key: "v", Value: id}}}, {Key: "n", Value: 0}})
+		_, err := coll.InsertOne(t.Context(), bson.D{{Key: "_id", Value: id},
+			{Key: "k", Value: bson.D{{Key: "v", Value: id}}}, {Key: "n", Value: 0}})
 		b.ok(err)
 	}
 	direct, err := driver.Connect(options.Client().ApplyURI(b.lab.Shards()[1].URI()))
 	b.ok(err)
 	t.Cleanup(func() { _ = direct.Disconnect(context.Background()) })
 	hang := func(mode string) {
-		b.ok(direct.Database("admin").RunCommand(context.WithoutCancel(t.Context()), bson.D{{Key: "configureFailPoint", Value: "migrateThreadHangAtStep4"}, {Key: "mode", Value: mode}}).Err())
+		b.ok(direct.Database("admin").RunCommand(context.WithoutCancel(t.Context()),
+			bson.D{{Key: "configureFailPoint", Value: "migrateThreadHangAtStep4"}, {Key: "mode", Value: mode}}).Err())
 	}
 	inc := bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: 1}}}}
 	ids := func(from, until int) bson.D {
@@ -67,15 +72,18 @@ func orphans(t *testing.T, version string) {
 	there := direct.Database("d")
 
 	// As routers send what goes to all shards: no shard refuses it.
-	version0 := bson.A{bson.Timestamp{}, bson.ObjectID{4: 0xff, 5: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff}}
+	version0 := bson.A{bson.Timestamp{}, bson.ObjectID{4: 0xff, 5: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff, 10: 0xff,
+		11: 0xff}}
 	if version != "4.4" {
 		version0 = append(version0, bson.Timestamp{T: math.MaxUint32, I: math.MaxUint32})
 	}
-	ignored := bson.D{{Key: "shardVersion", Value: version0}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}
+	ignored := bson.D{{Key: "shardVersion", Value: version0},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}
 
 	// Orphans that no server knows of: they are there before the chunk comes.
 	for id := 170; id < 172; id++ {
-		_, err := there.Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: id}, {Key: "k", Value: bson.D{{Key: "v", Value: id}}}, {Key: "n", Value: 0}})
+		_, err := there.Collection("c").InsertOne(t.Context(),
+			bson.D{{Key: "_id", Value: id}, {Key: "k", Value: bson.D{{Key: "v", Value: id}}}, {Key: "n", Value: 0}})
 		b.ok(err)
 	}
 
@@ -88,20 +96,33 @@ func orphans(t *testing.T, version string) {
 		return err == nil && n == 13
 	})
 	// The recipient's half of a write whose other half is done: it stays.
-	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(150, 152)}, {Key: "u", Value: inc}, {Key: "multi", Value: true}}}}}, ignored...)).Err())
-	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: ids(152, 153)}, {Key: "limit", Value: 0}}}}}, ignored...)).Err())
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"},
+		{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(150, 152)}, {Key: "u", Value: inc},
+			{Key: "multi", Value: true}}}}}, ignored...)).Err())
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "delete", Value: "c"},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: ids(152, 153)}, {Key: "limit", Value: 0}}}}},
+		ignored...)).Err())
 	// Here the recipient is first, and the donor's state comes after it.
-	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(153, 154)}, {Key: "u", Value: inc}, {Key: "multi", Value: true}}}}}, ignored...)).Err())
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"},
+		{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(153, 154)}, {Key: "u", Value: inc},
+			{Key: "multi", Value: true}}}}}, ignored...)).Err())
 	_, err = coll.UpdateMany(t.Context(), ids(153, 156), inc)
 	b.ok(err)
 	_, err = coll.DeleteMany(t.Context(), ids(155, 156)) // the donor's delete finds nothing on the recipient
 	b.ok(err)
 	// The recipient has it no longer when the donor gives it another shard key.
-	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: ids(160, 161)}, {Key: "limit", Value: 0}}}}}, ignored...)).Err())
-	_, err = coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 160}, {Key: "k.v", Value: 160}, {Key: "h", Value: nil}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k.v", Value: 260}}}})
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "delete", Value: "c"},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: ids(160, 161)}, {Key: "limit", Value: 0}}}}},
+		ignored...)).Err())
+	_, err = coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 160}, {Key: "k.v", Value: 160},
+		{Key: "h", Value: nil}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k.v", Value: 260}}}})
 	b.ok(err)
-	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(170, 172)}, {Key: "u", Value: inc}, {Key: "multi", Value: true}}}}}, ignored...)).Err())
-	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: ids(171, 172)}, {Key: "limit", Value: 0}}}}}, ignored...)).Err())
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"},
+		{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(170, 172)}, {Key: "u", Value: inc},
+			{Key: "multi", Value: true}}}}}, ignored...)).Err())
+	b.ok(there.RunCommand(t.Context(), append(bson.D{{Key: "delete", Value: "c"},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: ids(171, 172)}, {Key: "limit", Value: 0}}}}},
+		ignored...)).Err())
 	middle, err := c.Start(t.Context())
 	b.ok(err)
 	hang("off")
@@ -115,8 +136,11 @@ func orphans(t *testing.T, version string) {
 	donor, err := driver.Connect(options.Client().ApplyURI(b.lab.Shards()[0].URI()))
 	b.ok(err)
 	t.Cleanup(func() { _ = donor.Disconnect(context.Background()) })
-	b.ok(donor.Database("d").RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(159, 160)}, {Key: "u", Value: past}, {Key: "multi", Value: true}}}}}, ignored...)).Err())
-	_, err = coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 157}, {Key: "k.v", Value: 157}, {Key: "h", Value: nil}}, past)
+	b.ok(donor.Database("d").RunCommand(t.Context(), append(bson.D{{Key: "update", Value: "c"},
+		{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: ids(159, 160)}, {Key: "u", Value: past},
+			{Key: "multi", Value: true}}}}}, ignored...)).Err())
+	_, err = coll.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: 157}, {Key: "k.v", Value: 157},
+		{Key: "h", Value: nil}}, past)
 	b.ok(err)
 	b.until(func() bool {
 		orphan, err1 := donor.Database("d").Collection("c").CountDocuments(t.Context(), ids(159, 160))
@@ -126,19 +150,22 @@ func orphans(t *testing.T, version string) {
 
 	// What the donor deletes when the recipient no longer hears of it is there again.
 	expires := func(c *driver.Client, on bool) {
-		b.ok(c.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: on}}).Err())
+		b.ok(c.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1},
+			{Key: "ttlMonitorEnabled", Value: on}}).Err())
 	}
 	expires(donor, false)
 	expires(direct, false)
 	_, err = coll.UpdateMany(t.Context(), ids(21, 22), past)
 	b.ok(err)
 	late := func(mode string) {
-		b.ok(donor.Database("admin").RunCommand(context.WithoutCancel(t.Context()), bson.D{{Key: "configureFailPoint", Value: "moveChunkHangAtStep5"}, {Key: "mode", Value: mode}}).Err())
+		b.ok(donor.Database("admin").RunCommand(context.WithoutCancel(t.Context()),
+			bson.D{{Key: "configureFailPoint", Value: "moveChunkHangAtStep5"}, {Key: "mode", Value: mode}}).Err())
 	}
 	late("alwaysOn")
 	defer late("off")
 	go func() { moved <- move(20, all[1]) }()
-	b.ok(donor.Database("admin").RunCommand(t.Context(), bson.D{{Key: "waitForFailPoint", Value: "moveChunkHangAtStep5"}, {Key: "timesEntered", Value: 1}, {Key: "maxTimeMS", Value: 30_000}}).Err())
+	b.ok(donor.Database("admin").RunCommand(t.Context(), bson.D{{Key: "waitForFailPoint", Value: "moveChunkHangAtStep5"},
+		{Key: "timesEntered", Value: 1}, {Key: "maxTimeMS", Value: 30_000}}).Err())
 	expires(donor, true)
 	b.until(func() bool {
 		n, err := donor.Database("d").Collection("c").CountDocuments(t.Context(), ids(21, 22))
@@ -157,7 +184,8 @@ func orphans(t *testing.T, version string) {
 	b.compare(m, b.router.Client, until.At, false, "d.c")
 	m = &model{docs: map[string]bson.Raw{}}
 	b.ok(b.span(c, m, start, middle.At, each))
-	again, err := shards.Open(t.Context(), b.router, shards.Options{URI: b.uri, Shards: map[string]string{"config": b.lab.ConfigURI()}})
+	again, err := shards.Open(t.Context(), b.router, shards.Options{URI: b.uri,
+		Shards: map[string]string{"config": b.lab.ConfigURI()}})
 	b.ok(err)
 	t.Cleanup(again.Close)
 	b.ok(b.span(again, m, middle, until.At, each)) // as after a restart

@@ -52,7 +52,8 @@ func (f *ownerFilter) remember(v ownership.View, c *ownership.Collection, ev *st
 		return nil
 	}
 	if len(f.orphans) >= maxOrphanWrites {
-		return mongo.WithHint(fmt.Errorf("%s: shard %s has written to more than %d documents of %s whose chunks it is getting",
+		return mongo.WithHint(fmt.Errorf("%s: shard %s has written to more than %d documents of %s whose chunks it is "+
+			"getting",
 			ev.At, f.shard.Name, maxOrphanWrites, ev.NS), "the collection has to be copied again")
 	}
 	f.orphans[name] = newOrphanWrite(m, ev.NS, *ev.UUID, ev.Key)
@@ -165,7 +166,8 @@ func (f *ownerFilter) addLostWrites(ctx context.Context, m *ownership.Migration,
 // criticalSectionStart is when the donor of a chunk began to refuse writes to it, which it
 // notes for its secondaries; else when the chunk began to move. It reads the oplog from there
 // on: backward, servers begin at its end.
-func criticalSectionStart(ctx context.Context, donor *mongo.Cluster, m *ownership.Migration, at bson.Timestamp) (bson.Timestamp, error) {
+func criticalSectionStart(ctx context.Context, donor *mongo.Cluster, m *ownership.Migration,
+	at bson.Timestamp) (bson.Timestamp, error) {
 	last := m.Start
 	err := ownership.EachEntry(ctx, donor, bson.D{between(m.Start, at),
 		{Key: "ns", Value: "config.cache.collections"}, {Key: "o2._id", Value: m.NS},
@@ -195,13 +197,15 @@ func userWrites(ns string, from, until bson.Timestamp) bson.D {
 func (f *ownerFilter) restore(ctx context.Context) error {
 	var underway []*ownership.Migration
 	_ = f.history.Read(func(v ownership.View) error {
-		underway = slices.DeleteFunc(v.Migrations(f.shard.Name), func(m *ownership.Migration) bool { return !m.Underway(f.resumedAt) })
+		underway = slices.DeleteFunc(v.Migrations(f.shard.Name),
+			func(m *ownership.Migration) bool { return !m.Underway(f.resumedAt) })
 		return nil
 	})
 	for _, m := range underway {
-		err := ownership.EachEntry(ctx, f.shard.Cluster, userWrites(m.NS, m.Start, f.resumedAt), f.resumedAt, func(raw bson.Raw) error {
-			return f.history.Read(func(v ownership.View) error { return f.restoreEntry(v, raw) })
-		})
+		err := ownership.EachEntry(ctx, f.shard.Cluster, userWrites(m.NS, m.Start, f.resumedAt), f.resumedAt,
+			func(raw bson.Raw) error {
+				return f.history.Read(func(v ownership.View) error { return f.restoreEntry(v, raw) })
+			})
 		if err != nil {
 			return fmt.Errorf("shard %s: look for writes to documents of %s while their chunk came: %w", f.shard.Name, m.NS, err)
 		}

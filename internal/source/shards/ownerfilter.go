@@ -25,7 +25,7 @@ type filteredSource struct {
 }
 
 // Run implements stream.Source.
-func (s *filteredSource) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+func (s *filteredSource) Run(ctx context.Context, pos stream.Position, emit emitFunc) error {
 	if err := s.history.Load(ctx, pos.At.TS); err != nil {
 		return err
 	}
@@ -113,13 +113,15 @@ func (f *ownerFilter) isOwned(v ownership.View, ev *stream.Event) (bool, error) 
 		ok = c.Key.Of(&f.key, ev.Doc)
 	}
 	if !ok {
-		return false, fmt.Errorf("%s: %s of %s on shard %s has no shard key", ev.At, ev.Kind, bsonraw.IDText(ev.Key.ID), f.shard.Name)
+		return false, fmt.Errorf("%s: %s of %s on shard %s has no shard key", ev.At, ev.Kind, bsonraw.IDText(ev.Key.ID),
+			f.shard.Name)
 	}
 	switch owner := c.Owners.At(f.key.Values, ev.At.TS); owner {
 	case f.shard.Name, ownership.Any:
 		return true, nil
 	case ownership.Unknown:
-		return false, mongo.WithHint(fmt.Errorf("%s: who owned %s of %s then is not known: neither the config servers' oplog nor their log of changes tells who gave its chunk away",
+		return false, mongo.WithHint(fmt.Errorf("%s: who owned %s of %s then is not known: neither the config servers' "+
+			"oplog nor their log of changes tells who gave its chunk away",
 			ev.At, bsonraw.IDText(ev.Key.ID), ev.NS), "the collection has to be copied again")
 	}
 	return false, f.remember(v, c, ev)

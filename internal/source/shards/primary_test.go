@@ -21,7 +21,8 @@ func TestPrimaryAt(t *testing.T) {
 		parameters map[string]string
 	}{{"6.0", nil}, {"6.0", forgetful}, {"5.0", nil}, {"5.0", forgetful}, {"4.4", nil}} {
 		t.Run(of.version, func(t *testing.T) {
-			b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: of.version, SetParameters: of.parameters}})
+			b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:2x1", Version: of.version,
+				SetParameters: of.parameters}})
 			c := b.open()
 			names := b.lab.ShardNames()
 			want := map[mongo.OpTime]string{}
@@ -51,14 +52,16 @@ func TestPrimaryAt(t *testing.T) {
 				b.primaryAt(c.PrimaryAt, at, shard)
 				b.primaryAt(later.PrimaryAt, at, shard)
 			}
-			if got, sure, err := later.PrimaryAt(t.Context(), "d", mongo.OpTime{TS: bson.Timestamp{T: 1}, Term: -1}); err == nil && sure {
+			if got, sure, err := later.PrimaryAt(t.Context(), "d",
+				mongo.OpTime{TS: bson.Timestamp{T: 1}, Term: -1}); err == nil && sure {
 				t.Errorf("before the cluster was made it was on %q for sure", got)
 			}
 		})
 	}
 }
 
-func (b *bed) primaryAt(ask func(context.Context, string, mongo.OpTime) (string, bool, error), at mongo.OpTime, want string) {
+func (b *bed) primaryAt(ask func(context.Context, string, mongo.OpTime) (string, bool, error), at mongo.OpTime,
+	want string) {
 	b.Helper()
 	got, sure, err := ask(b.Context(), "d", at)
 	b.ok(err)

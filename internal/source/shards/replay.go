@@ -17,7 +17,8 @@ import (
 )
 
 // finalEvents are the events that make documents of a chunk what they are when it has arrived.
-func (f *ownerFilter) finalEvents(ctx context.Context, all []*orphanWrite, chunk *arrivedChunk) ([]stream.Event, error) {
+func (f *ownerFilter) finalEvents(ctx context.Context, all []*orphanWrite,
+	chunk *arrivedChunk) ([]stream.Event, error) {
 	at, m := chunk.at, all[0].migration
 	r := &replay{docs: map[string]*docState{}, key: chunk.key, migration: m}
 	for _, w := range all {

@@ -90,7 +90,9 @@ func (s *twoShards) step() {
 		delete(s.colls, ns)
 	default:
 		c.indexes++
-		s.both(c, stream.Change{Kind: stream.ChangeCreateIndexes, NS: ns, Indexes: []stream.Index{{Name: fmt.Sprint("i", c.indexes), Spec: kit.Raw(bson.D{{Key: "name", Value: fmt.Sprint("i", c.indexes)}})}}})
+		s.both(c, stream.Change{Kind: stream.ChangeCreateIndexes, NS: ns,
+			Indexes: []stream.Index{{Name: fmt.Sprint("i", c.indexes),
+				Spec: kit.Raw(bson.D{{Key: "name", Value: fmt.Sprint("i", c.indexes)}})}}})
 	}
 }
 
@@ -169,7 +171,8 @@ func (s *twoShards) check(ctx context.Context) error {
 			want := append([]string{}, texts(all, pos, nil)...)
 			got, err := s.again(ctx, copies[mark], names[pos], mark, pos, 0, want)
 			if err == nil && !slices.Equal(got, want) {
-				err = fmt.Errorf("from %d, with the mark of %d and %v:\n%s\nwant\n%s\nof\n%s", pos, mark, names[pos], strings.Join(got, "\n"), strings.Join(want, "\n"), strings.Join(texts(s.events, 0, nil), "\n"))
+				err = fmt.Errorf("from %d, with the mark of %d and %v:\n%s\nwant\n%s\nof\n%s", pos, mark, names[pos],
+					strings.Join(got, "\n"), strings.Join(want, "\n"), strings.Join(texts(s.events, 0, nil), "\n"))
 			}
 			if err != nil {
 				return err
@@ -183,7 +186,8 @@ func (s *twoShards) check(ctx context.Context) error {
 			for _, there := range []int{ahead - 1, ahead} {
 				got, err = s.again(ctx, copies[mark], names[there], mark, pos, ahead, want)
 				if err == nil && !slices.Equal(got, want) && !slices.Equal(got, want[1:]) {
-					err = fmt.Errorf("from %d, with the mark of %d, %d noted and the names of %d, %v:\n%s\nwant\n%s\nof\n%s", pos, mark, ahead, there, names[there],
+					err = fmt.Errorf("from %d, with the mark of %d, %d noted and the names of %d, %v:\n%s\nwant\n%s\nof\n%s", pos,
+						mark, ahead, there, names[there],
 						strings.Join(got, "\n"), strings.Join(want, "\n"), strings.Join(texts(s.events, 0, nil), "\n"))
 				}
 				if err != nil {
@@ -196,7 +200,8 @@ func (s *twoShards) check(ctx context.Context) error {
 }
 
 // again is what a consumer gets that goes on at a position.
-func (s *twoShards) again(ctx context.Context, copies []Copy, names map[string]bson.Binary, mark, pos, noted int, want []string) ([]string, error) {
+func (s *twoShards) again(ctx context.Context, copies []Copy, names map[string]bson.Binary, mark, pos, noted int,
+	want []string) ([]string, error) {
 	var there []Collection
 	for ns, id := range names {
 		there = append(there, Collection{NS: ns, UUID: id})
@@ -230,7 +235,8 @@ func apply(there map[string]bson.Binary, ch *stream.Change) {
 // tell once more: those that are not wanted are left out.
 func texts(events []stream.Event, after int, want []string) (out []string) {
 	for _, ev := range events {
-		text := fmt.Sprintf("%d %s %s %s %x %s", ev.At.TS.T, ev.Change.Kind, ev.Change.NS, ev.Change.To, ev.Change.UUID.Data, ev.Change.Shard)
+		text := fmt.Sprintf("%d %s %s %s %x %s", ev.At.TS.T, ev.Change.Kind, ev.Change.NS, ev.Change.To, ev.Change.UUID.Data,
+			ev.Change.Shard)
 		twice := ev.Change.Kind == stream.ChangeCreateIndexes || ev.Change.Kind == stream.ChangeDropDatabase
 		if ev.At.TS.T > uint32(after) && (want == nil || !twice || slices.Contains(want, text)) {
 			out = append(out, text)

@@ -66,7 +66,8 @@ func (b *bed) ok(err error) {
 
 func (b *bed) open() *shards.Cluster {
 	b.Helper()
-	c, err := shards.Open(b.Context(), b.router, shards.Options{URI: b.uri, Mongo: mongo.Options{AppName: "millrace-source"}})
+	c, err := shards.Open(b.Context(), b.router, shards.Options{URI: b.uri,
+		Mongo: mongo.Options{AppName: "millrace-source"}})
 	b.ok(err)
 	b.Cleanup(c.Close)
 	return c
@@ -132,7 +133,8 @@ var errReached = errors.New("reached")
 
 // read applies the stream from a position up to another. It begins again now and
 // then, and calls at with positions up to which all is applied.
-func (b *bed) read(c *shards.Cluster, m *model, from stream.Position, until mongo.OpTime, each oplog.Options, at func(mongo.OpTime)) {
+func (b *bed) read(c *shards.Cluster, m *model, from stream.Position, until mongo.OpTime, each oplog.Options,
+	at func(mongo.OpTime)) {
 	b.Helper()
 	r := rand.New(rand.NewPCG(b.seed, 9))
 	for from.At.Before(until) {
@@ -204,15 +206,18 @@ func TestStream(t *testing.T) {
 }
 
 func streamed(t *testing.T, version string) {
-	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version, SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b := newBed(t, sharded.Options{Options: lab.Options{Topology: "sharded:3x1", Version: version,
+		SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	all := b.lab.ShardNames()
 	b.ok(b.lab.CreateDatabase(t.Context(), "d", all[0]))
 	b.ok(b.lab.ShardCollection(t.Context(), "d.ranged", sharded.Sharding{Key: bson.D{{Key: "k", Value: 1}}}))
-	b.ok(b.lab.Split(t.Context(), "d.ranged", key(100), key(200), key(300), key(400), key(500), key(600), key(700), key(800)))
+	b.ok(b.lab.Split(t.Context(), "d.ranged", key(100), key(200), key(300), key(400), key(500), key(600), key(700),
+		key(800)))
 	// Each shard keeps a chunk: reads as of a time go to those alone that have some now.
 	b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(700), all[1]))
 	b.ok(b.lab.MoveChunk(t.Context(), "d.ranged", key(800), all[2]))
-	b.ok(b.lab.ShardCollection(t.Context(), "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}}, Chunks: 6}))
+	b.ok(b.lab.ShardCollection(t.Context(), "d.hashed", sharded.Sharding{Key: bson.D{{Key: "_id", Value: "hashed"}},
+		Chunks: 6}))
 	b.ok(b.router.Client.Database("d").CreateCollection(t.Context(), "plain")) // no transaction makes it
 	c := b.open()
 	start, err := c.Start(t.Context())
@@ -227,13 +232,16 @@ func streamed(t *testing.T, version string) {
 	compared := 0
 	// Before 5.0 there are no reads as of a time but in transactions: what there is at the end.
 	check := func(at mongo.OpTime) {
-		if (version != "4.4" || at == until.At) && b.compare(m, client, at, version != "4.4", "d.ranged", "d.hashed", "d.plain") {
+		if (version != "4.4" || at == until.At) && b.compare(m, client, at, version != "4.4", "d.ranged", "d.hashed",
+			"d.plain") {
 			compared++
 		}
 	}
-	b.read(c, m, start, until.At, oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") }, BatchBytes: 10_000}, check)
+	b.read(c, m, start, until.At, oplog.Options{Keep: func(ns string) bool { return strings.HasPrefix(ns, "d.") },
+		BatchBytes: 10_000}, check)
 	check(until.At)
-	if t.Logf("%d events, %d documents, compared at %d times", m.seen, len(m.docs), compared); len(m.docs) == 0 || compared == 0 {
+	if t.Logf("%d events, %d documents, compared at %d times", m.seen, len(m.docs), compared); len(m.docs) == 0 ||
+		compared == 0 {
 		t.Error("hardly anything was compared")
 	}
 }
@@ -280,7 +288,8 @@ func TestOpen(t *testing.T) {
 	if err == nil || !strings.Contains(mongo.HintOf(err), got[0]) {
 		t.Error(err, mongo.HintOf(err))
 	}
-	_, err = shards.Open(t.Context(), b.router, shards.Options{URI: b.uri, Shards: map[string]string{got[0]: b.lab.Shards()[1].URI()}})
+	_, err = shards.Open(t.Context(), b.router, shards.Options{URI: b.uri,
+		Shards: map[string]string{got[0]: b.lab.Shards()[1].URI()}})
 	if err == nil || !strings.Contains(err.Error(), "is the replica set") {
 		t.Error(err)
 	}

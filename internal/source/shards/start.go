@@ -134,7 +134,8 @@ func (c *Cluster) Committed(ctx context.Context) (mongo.OpTime, error) {
 }
 
 // Latest is the latest of the shards' positions.
-func (c *Cluster) Latest(ctx context.Context, of func(context.Context, Shard) (mongo.OpTime, error)) (mongo.OpTime, error) {
+func (c *Cluster) Latest(ctx context.Context,
+	of func(context.Context, Shard) (mongo.OpTime, error)) (mongo.OpTime, error) {
 	all := make([]mongo.OpTime, len(c.Shards))
 	err := c.Each(ctx, func(ctx context.Context, i int) (err error) {
 		all[i], err = of(ctx, c.Shards[i])

@@ -28,14 +28,15 @@ type Stream struct {
 // what chunks and databases do when they move, each schema change once. The collections
 // are those at the position where a run begins, or after a later schema change, of the time
 // noted, that was stored before it was applied: nobody knows whether it was.
-func (c *Cluster) Stream(each oplog.Options, all merge.Options, collections func() []Collection, noted mongo.OpTime) *Stream {
+func (c *Cluster) Stream(each oplog.Options, all merge.Options, collections func() []Collection,
+	noted mongo.OpTime) *Stream {
 	return &Stream{Source: c.Source(each, all), cluster: c, collections: collections, notedAt: noted}
 }
 
 // Run implements stream.Source. It reads on from the position's token, which may be of an
 // earlier time. What it reads again is left out. Shards that have joined after that go on
 // from their beginning.
-func (s *Stream) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+func (s *Stream) Run(ctx context.Context, pos stream.Position, emit emitFunc) error {
 	uuids, from, err := s.cluster.resume(pos, s.notedAt, s.collections())
 	if err == nil {
 		from, err = s.cluster.addJoined(ctx, from)
@@ -103,7 +104,7 @@ type labelledSource struct {
 }
 
 // Run implements stream.Source.
-func (s labelledSource) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
+func (s labelledSource) Run(ctx context.Context, pos stream.Position, emit emitFunc) error {
 	return s.Source.Run(ctx, pos, func(ctx context.Context, b *stream.Batch) error {
 		for i := range b.Events {
 			if ch := b.Events[i].Change; ch != nil {
@@ -162,7 +163,8 @@ func (c *Cluster) CommittedSeen(ctx context.Context, s Shard) (mongo.OpTime, err
 
 // withClusterTime gives a context whose commands tell a shard, or a router, that the cluster
 // has reached a time.
-func (c *Cluster) withClusterTime(ctx context.Context, s *mongo.Cluster, at mongo.OpTime) (_ context.Context, end func(), err error) {
+func (c *Cluster) withClusterTime(ctx context.Context, s *mongo.Cluster,
+	at mongo.OpTime) (_ context.Context, end func(), err error) {
 	clock, err := c.clusterTime(ctx, at)
 	if err != nil {
 		return ctx, nil, err
@@ -204,14 +206,17 @@ func (c *Cluster) clusterTime(ctx context.Context, at mongo.OpTime) (bson.Raw, e
 // the privilege appendOplogNote, of backup and clusterManager.
 func writeNote(ctx context.Context, s Shard) error {
 	err := s.Client.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
-		{Key: "data", Value: bson.D{{Key: "millrace", Value: "moves on"}}}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).Err()
+		{Key: "data", Value: bson.D{{Key: "millrace", Value: "moves on"}}},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}).Err()
 	return mongo.Wrap(err, "write a note to the oplog")
 }
 
 // readAfter reads nothing after a time, for which the shard writes such an entry by itself
 // (seen on 6.0.5: within 100 ms). It needs no privilege beyond reading.
 func readAfter(ctx context.Context, s Shard, at mongo.OpTime) error {
-	err := s.Client.Database("config").RunCommand(ctx, bson.D{{Key: "find", Value: "millrace.nothing"}, {Key: "limit", Value: 1},
-		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}, {Key: "afterClusterTime", Value: at.TS}}}}).Err()
+	err := s.Client.Database("config").RunCommand(ctx, bson.D{{Key: "find", Value: "millrace.nothing"},
+		{Key: "limit", Value: 1},
+		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"},
+			{Key: "afterClusterTime", Value: at.TS}}}}).Err()
 	return mongo.Wrap(err, "read after %s", at)
 }

@@ -21,7 +21,7 @@ type txnOrder struct {
 }
 
 // wrap puts the events of batches in order before emit gets them.
-func (o *txnOrder) wrap(emit func(context.Context, *stream.Batch) error) func(context.Context, *stream.Batch) error {
+func (o *txnOrder) wrap(emit emitFunc) emitFunc {
 	return func(ctx context.Context, b *stream.Batch) error {
 		if len(o.deferred) > 0 {
 			b.Events = append(o.deferred, b.Events...)

@@ -32,7 +32,8 @@ func (h *history) commit(shards int, at mongo.OpTime) [][]stream.Event {
 	}
 	do := func(shard int, kind stream.Kind, id int) {
 		h.n++
-		parts[shard] = append(parts[shard], stream.Event{Kind: kind, NS: "d.c", Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, int32(id))}},
+		parts[shard] = append(parts[shard], stream.Event{Kind: kind, NS: "d.c",
+			Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, int32(id))}},
 			Doc: bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("v", int32(h.n)).Build()), Txn: txns[shard], At: at})
 		h.v[id] = h.n
 	}
@@ -65,7 +66,8 @@ func (h *history) other(at mongo.OpTime) []stream.Event {
 		return nil
 	}
 	h.n++
-	ev := stream.Event{Kind: stream.Insert, NS: "d.c", Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32, Data: bsoncore.AppendInt32(nil, id)}},
+	ev := stream.Event{Kind: stream.Insert, NS: "d.c", Key: stream.Key{ID: bsoncore.Value{Type: bsoncore.TypeInt32,
+		Data: bsoncore.AppendInt32(nil, id)}},
 		Doc: bson.Raw(bsoncore.NewDocumentBuilder().AppendInt32("v", int32(h.n)).Build()), At: at}
 	if _, there := h.v[id]; there {
 		ev.Kind = stream.Replace
@@ -110,7 +112,8 @@ func commitsInAnyOrder(t *testing.T, seed uint64) {
 		}
 		cut := h.IntN(len(all) + 1)
 		before := mongo.OpTime{TS: bson.Timestamp{T: at.TS.T - 1, I: 9}}
-		for _, b := range []*stream.Batch{{Events: slices.Clone(all[:cut]), End: before, Partial: true}, {End: before, Partial: true}, {Events: slices.Clone(all[cut:]), End: at}} {
+		for _, b := range []*stream.Batch{{Events: slices.Clone(all[:cut]), End: before, Partial: true},
+			{End: before, Partial: true}, {Events: slices.Clone(all[cut:]), End: at}} {
 			if err := out(t.Context(), b); err != nil {
 				t.Fatalf("seed %d: commit %d: %v", seed, i, err)
 			}

@@ -36,7 +36,8 @@ func (c *Cluster) SetCollections(pos stream.Position, collections []Collection) 
 
 // resume begins a history that knows the changes up to a position, and those before a schema
 // change that was stored. It returns where the shards are read from.
-func (c *Cluster) resume(pos stream.Position, noted mongo.OpTime, collections []Collection) (*uuidHistory, stream.Position, error) {
+func (c *Cluster) resume(pos stream.Position, noted mongo.OpTime,
+	collections []Collection) (*uuidHistory, stream.Position, error) {
 	b, err := parsePosition(pos)
 	if err != nil {
 		return nil, pos, err
@@ -50,7 +51,8 @@ func (c *Cluster) resume(pos stream.Position, noted mongo.OpTime, collections []
 }
 
 // filter adds the changes of a batch. See ChangeFilter.filter.
-func (h *uuidHistory) filter(ctx context.Context, b *stream.Batch, note func(*stream.Event, []Copy) error) ([]Copy, error) {
+func (h *uuidHistory) filter(ctx context.Context, b *stream.Batch,
+	note func(*stream.Event, []Copy) error) ([]Copy, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.readUntil = mongo.MaxOpTime(h.readUntil, b.End)

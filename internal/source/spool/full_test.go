@@ -42,7 +42,8 @@ func fullDisk(t *testing.T) (s *Spool, d *lab.Disk, dir string) {
 // is written next, and whether or not the process ends in between.
 func TestFullDisk(t *testing.T) {
 	refused := Record{First: 7, Last: 8, Payload: make([]byte, 60_000)}
-	for name, next := range map[string]int{"a shorter record": 100, "the same size": 60_000, "one for the next segment": 90_000} {
+	for name, next := range map[string]int{"a shorter record": 100, "the same size": 60_000,
+		"one for the next segment": 90_000} {
 		t.Run(name, func(t *testing.T) {
 			s, d, dir := fullDisk(t)
 			for range 2 {

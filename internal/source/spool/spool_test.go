@@ -27,7 +27,8 @@ func fill(t *testing.T, s *Spool, key, n uint64, size int) {
 	t.Helper()
 	for i := range n {
 		first := key + 2*i
-		if err := s.Append(Record{First: first, Last: first + 1, Payload: bytes.Repeat([]byte{byte(first)}, size)}); err != nil {
+		if err := s.Append(Record{First: first, Last: first + 1,
+			Payload: bytes.Repeat([]byte{byte(first)}, size)}); err != nil {
 			t.Fatal(err)
 		}
 	}
