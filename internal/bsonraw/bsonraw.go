@@ -104,13 +104,13 @@ const MaxDepth = 250
 // is not valid.
 func Valid(doc []byte, depth int) bool { return valid(doc, depth, depth == MaxDepth) }
 
-func valid(doc []byte, depth int, whole bool) bool {
+func valid(doc []byte, depth int, all bool) bool {
 	if depth == 0 {
-		return !whole
+		return !all
 	}
 	for e, ok := range Fields(doc) {
-		nested := (whole || depth > 1) && (e.Type == bson.TypeEmbeddedDocument || e.Type == bson.TypeArray)
-		if !ok || nested && !valid(e.Value, depth-1, whole) {
+		nested := (all || depth > 1) && (e.Type == bson.TypeEmbeddedDocument || e.Type == bson.TypeArray)
+		if !ok || nested && !valid(e.Value, depth-1, all) {
 			return false
 		}
 	}

@@ -59,7 +59,7 @@ func Text(v ID, most int) string {
 }
 
 // AppendID appends an ID's type and bytes: a key of exactly this value, where
-// delta's is one of all values that a server holds equal.
+// delta's is one of all values that a server takes for equal.
 func AppendID(dst []byte, id ID) []byte { return append(append(dst, byte(id.Type)), id.Data...) }
 
 // KeyID is the ID behind a key made by AppendID.

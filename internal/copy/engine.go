@@ -45,7 +45,7 @@ type Task struct {
 	// Keep chooses the documents that are copied, nil all. Several goroutines ask it.
 	Keep func(doc []byte) bool
 	// Sift has the source leave out some of the others, where that pays; nil is nothing.
-	Sift *scan.Sift
+	Sift *scan.Prefilter
 	// Unread is told how many documents the source has left out, which is an estimate. Several
 	// goroutines call it; nil is nobody.
 	Unread func(docs int64)

@@ -81,7 +81,7 @@ func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) 
 		return r.fresh(c, scan.ByRange, nil), nil
 	}
 	if len(c.plan) > 0 {
-		ok, err := r.Holds(ctx, &c.Source, c.plan, r.member)
+		ok, err := r.CanResume(ctx, &c.Source, c.plan, r.member)
 		if err != nil {
 			return nil, err
 		}

@@ -28,7 +28,7 @@ type reading struct {
 func (rd *reading) begin(ctx context.Context) (err error) {
 	s := rd.s
 	rd.reply = 1 << 20
-	want := scan.Want{Batch: guessedBatch, Measure: true, Range: s.c.Range, Keep: s.c.Keep, Sift: s.c.Sift, Map: s.c.Map}
+	want := scan.Want{Batch: guessedBatch, Measure: true, Range: s.c.Range, Keep: s.c.Keep, Prefilter: s.c.Sift, Map: s.c.Map}
 	if size := s.c.docSize(); size > 0 {
 		want.Batch = int(min(max(rd.batchBytes()/size, 1), maxBatchDocs))
 		rd.reply = int64(want.Batch) * size * 5 / 4

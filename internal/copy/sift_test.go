@@ -19,7 +19,7 @@ func sifted(t *testing.T, task Task) Task {
 	if err != nil {
 		t.Fatal(err)
 	}
-	task.Sift = &scan.Sift{Filter: filter, Match: keepsFew}
+	task.Sift = &scan.Prefilter{Filter: filter, Match: keepsFew}
 	return task
 }
 

@@ -112,7 +112,7 @@ func ruled(rules *transform.Set, tally *transform.Tally, source mongo.Version, c
 	t := copy.Task{Source: coll, Keep: r.Keep(tally), Map: r.Mapper(after.TS, tally),
 		Again: r.Skips.Has(stream.OpUpdate | stream.OpReplace)}
 	if q := r.Sent(); q != nil && findsAlike(source) {
-		t.Sift = &scan.Sift{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
+		t.Sift = &scan.Prefilter{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
 		t.Unread = tally.Unread(r)
 	}
 	return t

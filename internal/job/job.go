@@ -286,7 +286,7 @@ func (j *Job) Status() Status {
 	if s != (deadletter.Stats{}) {
 		st.Conflicts.Where = fmt.Sprintf("%s.%s on the target, job %q", mongo.StateDB, deadletter.Collection, j.id)
 	}
-	bytes, until := j.spooler.Holds()
+	bytes, until := j.spooler.Usage()
 	if st.Follow.SpoolBytes = bytes; !until.IsZero() {
 		st.Follow.SpooledTo = until.String()
 	}

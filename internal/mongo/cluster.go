@@ -59,7 +59,7 @@ type Options struct {
 	Warm int
 	// ChooseCompression has the pool find out whether compressed messages move more,
 	// where the connection string names no compressor. Chosen, if it is not nil, is
-	// told each time that what was found changes.
+	// called each time that the choice changes.
 	ChooseCompression bool
 	Chosen            func(wire.Compression)
 	// MaxPoolSize bounds connections per server of the pool, default 64.
@@ -139,7 +139,7 @@ func Connect(ctx context.Context, uri string, o Options) (*Cluster, error) {
 	}
 	c := &Cluster{Client: client, Pool: pool, uri: uri, direct: opts.Direct != nil && *opts.Direct, seeds: opts.Hosts,
 		read: o.ReadPreference, asks: asks}
-	if err := c.identifyPatiently(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
+	if err := c.identifyWithin(ctx, *opts.ServerSelectionTimeout, o.Warm); err != nil {
 		c.Close()
 		err = explainReach(explainMember(ctx, err, opts, c.Address()), opts, checks)
 		return nil, WithHint(fmt.Errorf("reach %s: %w", Redact(uri), scrub(err, uri)), HintOf(err))
@@ -288,14 +288,14 @@ func parseHello(raw []byte) (h hello, err error) {
 	return h, err
 }
 
-// identifyPatiently tries again what an election or a cut interrupted, for no
+// identifyWithin tries again what an election or a cut interrupted, for no
 // longer than a suitable server is waited for.
-func (c *Cluster) identifyPatiently(ctx context.Context, patience time.Duration, warm int) error {
+func (c *Cluster) identifyWithin(ctx context.Context, limit time.Duration, warm int) error {
 	for began := time.Now(); ; {
 		err := c.identify(ctx, warm)
 		// The driver cancels the opening of a connection when another one to the server fails.
 		cut := errors.Is(err, context.Canceled) && ctx.Err() == nil
-		if err == nil || Classify(err) != ClassRetry && !cut || time.Since(began) > patience {
+		if err == nil || Classify(err) != ClassRetry && !cut || time.Since(began) > limit {
 			return err
 		}
 		if pace.Pause(ctx, 200*time.Millisecond) != nil {

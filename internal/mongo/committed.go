@@ -44,10 +44,9 @@ func (c *Cluster) Committed(ctx context.Context) (at OpTime, err error) {
 	return at, nil
 }
 
-// CommittedSeen is Committed for all that the primary has shown, acknowledged or
-// not.
+// CommittedSeen is Committed for all that the primary has returned, acknowledged or not.
 func (c *Cluster) CommittedSeen(ctx context.Context) (OpTime, error) {
-	// The primary has to count as its newest write what it has shown. A change
+	// The primary has to count as its newest write what it has returned. A change
 	// shows an instant before that, but never before its time was given out. A
 	// write that fails, as for a duplicate key, leaves a time with no entry: then
 	// there is nothing to come.
@@ -66,8 +65,8 @@ func (c *Cluster) CommittedSeen(ctx context.Context) (OpTime, error) {
 	return c.Committed(ctx)
 }
 
-// Shown is the newest time that the primary knows of. Nothing that it has shown is later.
-func (c *Cluster) Shown(ctx context.Context) (OpTime, error) {
+// ClusterTime is the newest time that the primary knows. Nothing that it has returned is later.
+func (c *Cluster) ClusterTime(ctx context.Context) (OpTime, error) {
 	h, err := c.hello(ctx)
 	if err != nil {
 		return OpTime{}, fmt.Errorf("time of %s: %w", c.Address(), err)

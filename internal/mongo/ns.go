@@ -41,7 +41,7 @@ const (
 	CommandReshard                    // reshardCollection: system.resharding.<uuid>
 )
 
-// Staged tells the collection that a server fills for a command from those of users: 0.
+// Staged distinguishes the collection that a server fills for a command from those of users: 0.
 // of is the namespace that the command is about, if the name says it.
 func Staged(ns string) (c Command, of string) {
 	db, coll := SplitNS(ns)

@@ -47,7 +47,7 @@ type heartbeats struct {
 	failed map[string]error // by address
 }
 
-// watchHeartbeats has the client or pool of opts tell of its checks.
+// watchHeartbeats has the client or pool of opts report its checks.
 func watchHeartbeats(opts *options.ClientOptions) *heartbeats {
 	h := &heartbeats{failed: map[string]error{}}
 	opts.SetServerMonitor(&event.ServerMonitor{ServerHeartbeatFailed: func(e *event.ServerHeartbeatFailedEvent) {
@@ -79,7 +79,7 @@ func (h *heartbeats) why(address string, err error) error {
 }
 
 // ExplainReach says of an error of reaching a deployment what is wrong at which
-// server, and how to mend that. It keeps what the error is.
+// server, and how to fix that. It keeps what the error is.
 func ExplainReach(err error, opts *options.ClientOptions) error {
 	return explainReach(err, opts, nil)
 }

@@ -34,7 +34,7 @@ func (c *Cluster) Write(ctx context.Context, db string, cmd bson.D) (bson.Raw, e
 
 // Change is Write for commands whose reply does not say the election term, as
 // those that change the schema: the server is asked for it over the same
-// connection. A set that has none tells -1.
+// connection. It is -1 of a set that has none.
 func (c *Cluster) Change(ctx context.Context, db string, cmd bson.D) (term int64, err error) {
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
@@ -321,8 +321,8 @@ type at struct {
 // end kills what runs, and waits until nothing is left.
 func (a at) end(ctx context.Context, waiting func([]Connection)) error {
 	conn := a.conn
-	const tell = time.Second
-	pause, told := 5*time.Millisecond, time.Now()
+	const interval = time.Second
+	pause, reported := 5*time.Millisecond, time.Now()
 	for {
 		left, err := a.connections(ctx)
 		if err != nil {
@@ -336,14 +336,14 @@ func (a at) end(ctx context.Context, waiting func([]Connection)) error {
 			if end == nil || a.spare {
 				continue
 			}
-			// What is over by now, or may not be killed, the next list tells.
+			// What is over by now, or may not be killed, the next list shows.
 			_, err := conn.Run(ctx, "admin", end)
 			if err != nil && Classify(err) == ClassRetry {
 				return fmt.Errorf("kill operations of %s: %w", conn.Addr(), err)
 			}
 		}
-		if time.Since(told) > tell {
-			told = time.Now()
+		if time.Since(reported) > interval {
+			reported = time.Now()
 			waiting(left)
 		}
 		if err := pace.Pause(ctx, pause); err != nil {
@@ -433,13 +433,13 @@ func Borrowers(job, run string, attempt int64, token string) func(name string) b
 // of it cannot answer. ns is any namespace that the user may read; it need not
 // exist. No answer within some seconds is an error of ClassRetry.
 func (c *Cluster) Newest(ctx context.Context, ns string) (_ OpTime, err error) {
-	const patience = 10 * time.Second
+	const timeout = 10 * time.Second
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("read the newest position of %s: %w", c.Address(), err)
 		}
 	}()
-	ctx, cancel := context.WithTimeout(ctx, patience+time.Second)
+	ctx, cancel := context.WithTimeout(ctx, timeout+time.Second)
 	defer cancel()
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
@@ -451,7 +451,7 @@ func (c *Cluster) Newest(ctx context.Context, ns string) (_ OpTime, err error) {
 		{Key: "find", Value: coll}, {Key: "limit", Value: 1}, {Key: "singleBatch", Value: true},
 		{Key: "projection", Value: bson.D{{Key: "_id", Value: 1}}},
 		{Key: "readConcern", Value: bson.D{{Key: "level", Value: "linearizable"}}},
-		{Key: "maxTimeMS", Value: patience.Milliseconds()},
+		{Key: "maxTimeMS", Value: timeout.Milliseconds()},
 	})
 	if err != nil {
 		return OpTime{}, err

@@ -116,7 +116,7 @@ func (s *sending) compare(filter bson.Raw) {
 		}
 	}
 	match := func(doc []byte) bool { return q.Match(doc) }
-	walk := s.r.Walk(&s.col, &scan.Slice{Strategy: scan.ByRecord}, scan.Want{Batch: 40, Measure: true, Keep: match, Sift: &scan.Sift{Filter: filter, Match: match}})
+	walk := s.r.Walk(&s.col, &scan.Slice{Strategy: scan.ByRecord}, scan.Want{Batch: 40, Measure: true, Keep: match, Prefilter: &scan.Prefilter{Filter: filter, Match: match}})
 	defer walk.Close(s.Context())
 	docs := 0
 	for {

@@ -20,7 +20,7 @@ type Member struct {
 	Life string `bson:"life,omitempty"` // process and rollbacks, "" before 4.4
 }
 
-// MemberOf asks who the member behind a connection is. It tells a process of a
+// MemberOf asks who the member behind a connection is. It distinguishes a process of a
 // member from the one before, and the time after a rollback from that before it:
 // 4.4 and newer add a count of rollbacks when asked for it so, which needs no right
 // (tried on 4.4, 5.0 and 6.0). Servers before 4.4 do not name their process; they
@@ -51,11 +51,11 @@ func (m Member) Lives(ctx context.Context, conn *wire.Conn) error {
 	return err
 }
 
-// Holds reports whether stored slices can be gone on with on a member. It has to
+// CanResume reports whether stored slices can be gone on with on a member. It has to
 // be the same one in the same life. Record ids are also checked against the
 // documents that were seen at them: a member that was rebuilt under the same
 // address has others.
-func (r *Reader) Holds(ctx context.Context, c *schema.Collection, plan []Slice, m Member) (bool, error) {
+func (r *Reader) CanResume(ctx context.Context, c *schema.Collection, plan []Slice, m Member) (bool, error) {
 	if plan[0].Strategy != ByRecord {
 		return true, nil
 	}

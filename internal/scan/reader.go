@@ -20,7 +20,7 @@ type Reader struct {
 	Gate    *pace.Gate        // bounds the exchanges under way; nil is none
 	Concern bson.D            // read concern of documents; nil is none
 	Owned   *ownership.Filter // the collection in work is one of a shard; nil is none
-	// Reopened, when set, is told why a cursor is opened again.
+	// Reopened, when set, is called with why a cursor is opened again.
 	Reopened func(cause error)
 }
 

@@ -58,7 +58,7 @@ type Progress struct {
 	Docs     int
 	Bytes    int64
 	Position bson.Raw // of the last document; nil leaves it where it is
-	// Unread and UnreadBytes are estimates of what the server has left out (Want.Sift).
+	// Unread and UnreadBytes are estimates of what the server has left out (Want.Prefilter).
 	Unread, UnreadBytes int64
 }
 

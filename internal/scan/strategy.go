@@ -8,7 +8,7 @@ import (
 // Strategy is how a collection is cut and walked.
 type Strategy string
 
-// The strategies. Resumable tells which can be cut and resumed.
+// The strategies. Resumable reports which can be cut and resumed.
 const (
 	// ByRecord walks in record order, bounded by record ids (4.4 and newer).
 	// Record ids belong to one member: slices are void on another.

@@ -33,10 +33,10 @@ type Want struct {
 	// Map appends to dst what Part.Each gives in place of a document, or nothing where it
 	// is to be left out; nil gives it as it is. It is asked for what Keep chooses, under the same conditions.
 	Map func(dst, doc []byte) ([]byte, error)
-	// Sift has the server leave out some of what Keep does not choose, ByRecord and without
+	// Prefilter has the server leave out some of what Keep does not choose, ByRecord and without
 	// IDsOnly; nil is nothing.
-	Sift  *Sift
-	Range *ownership.Range
+	Prefilter *Prefilter
+	Range     *ownership.Range
 	// Routed: the slice is read through a router, which gives documents of several
 	// shards in the order of _id only if it is asked to.
 	Routed bool
@@ -59,14 +59,14 @@ type Walk struct {
 	given bool
 	idle  int // cursors opened again since something was given
 
-	at    bson.Raw // not ByRecord: last document given, or where the slice starts
-	first bool     // the document at `at` comes first again
-	floor int64    // ByRecord: record ids up to here are not the slice's, or given
-	upper int64    // the last record id, 0 for none
-	start int64    // where the cursor starts, at or below floor; 0 is the beginning
-	back  []int64  // places to start from when start was deleted
-	token int64    // where the latest reply has ended
-	sift  *sifting // nil: the server leaves nothing out
+	at        bson.Raw      // not ByRecord: last document given, or where the slice starts
+	first     bool          // the document at `at` comes first again
+	floor     int64         // ByRecord: record ids up to here are not the slice's, or given
+	upper     int64         // the last record id, 0 for none
+	start     int64         // where the cursor starts, at or below floor; 0 is the beginning
+	back      []int64       // places to start from when start was deleted
+	token     int64         // where the latest reply has ended
+	prefilter *prefiltering // nil: the server leaves nothing out
 }
 
 // Part is what one reply has of a slice.
@@ -76,7 +76,7 @@ type Part struct {
 	Progress      // with Want.Measure
 
 	batch   *wire.Batch
-	whole   bool // the part is all of the batch
+	entire  bool // the part is all of the batch
 	from    int  // else Docs documents from here on
 	records bool // the documents end with their record ids
 	keep    func(doc []byte) bool
@@ -89,8 +89,8 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	w := &Walk{r: r, c: c, s: s, want: want, at: s.from(), back: s.Back, upper: Record(s.Upper)}
 	w.floor = Record(w.at)
 	w.start, w.token = w.floor, w.floor
-	if s.Strategy == ByRecord && want.Sift != nil && !want.IDsOnly {
-		w.sift = newSifting(want.Sift, want.Batch)
+	if s.Strategy == ByRecord && want.Prefilter != nil && !want.IDsOnly {
+		w.prefilter = newPrefiltering(want.Prefilter, want.Batch)
 	}
 	if s.Strategy != ByRecord && len(s.Position) > 0 {
 		w.first = true
@@ -152,14 +152,14 @@ func (w *Walk) Close(ctx context.Context) {
 
 // again reports whether to go on with another cursor.
 func (w *Walk) again(err error) bool {
-	const patience = 5
+	const maxIdle = 5
 	switch {
 	case mongo.IsCode(err, codeKeyNotFound) && w.stepBack():
 		return true
-	case w.sifted() && (optional(err) || errors.Is(err, errNoToken)):
-		w.sift = nil // it may be because of the filter
+	case w.prefiltered() && (optional(err) || errors.Is(err, errNoToken)):
+		w.prefilter = nil // it may be because of the filter
 		return true
-	case !CursorLost(err) || w.idle == patience || w.given && !w.resumable():
+	case !CursorLost(err) || w.idle == maxIdle || w.given && !w.resumable():
 		return false
 	}
 	w.idle++
@@ -169,8 +169,8 @@ func (w *Walk) again(err error) bool {
 	return true
 }
 
-// sifted reports that the server leaves documents out.
-func (w *Walk) sifted() bool { return w.sift != nil && w.sift.on }
+// prefiltered reports that the server leaves documents out.
+func (w *Walk) prefiltered() bool { return w.prefilter != nil && w.prefilter.on }
 
 func (w *Walk) resumable() bool { return w.s.Strategy.Resumable() }
 
@@ -211,7 +211,7 @@ func (w *Walk) step(ctx context.Context) (*Part, error) {
 		w.cur, w.tail = nil, true
 	}
 	w.over = p.Last
-	if w.sift != nil && w.sift.pays(p) && w.cur != nil {
+	if w.prefilter != nil && w.prefilter.pays(p) && w.cur != nil {
 		// The next one goes on with the filter, over the same connection: it has to wait.
 		w.cur.Close(ctx)
 		w.cur = nil
@@ -227,8 +227,8 @@ func (w *Walk) wanted() int {
 		left = max(w.upper-w.token, 1)
 		n = int(min(left, int64(n)))
 	}
-	if w.sift != nil {
-		n = w.sift.wanted(n, left)
+	if w.prefilter != nil {
+		n = w.prefilter.wanted(n, left)
 	}
 	return n
 }
@@ -277,8 +277,8 @@ func (w *Walk) how() (more bson.D) {
 		add("filter", keyRange(w.at, w.s.Upper))
 	case w.s.Strategy == ByRecord:
 		more = append(more, requestToken())
-		if w.sifted() {
-			add("filter", w.sift.filter(w.s.Upper))
+		if w.prefiltered() {
+			add("filter", w.prefilter.filter(w.s.Upper))
 			if w.c.Collated() { // by which the server would find other texts than Keep
 				add("collation", bson.D{{Key: "locale", Value: "simple"}})
 			}
@@ -307,7 +307,7 @@ func keyRange(lower, upper bson.Raw) bson.D {
 // the batch's resume token: at either end of a slice it may take documents too
 // many, which were given before or are the neighbour's.
 func (w *Walk) part(b *wire.Batch) (*Part, error) {
-	p := &Part{Size: b.Size, Last: b.Done, batch: b, whole: true, records: w.want.Edge != nil}
+	p := &Part{Size: b.Size, Last: b.Done, batch: b, entire: true, records: w.want.Edge != nil}
 	if !w.want.IDsOnly {
 		p.keep, p.mapping = w.want.Keep, w.want.Map
 	}
@@ -315,21 +315,21 @@ func (w *Walk) part(b *wire.Batch) (*Part, error) {
 	var until bsoncore.Value // the slice ends in this batch, after this _id if it is there
 	if w.s.Strategy == ByRecord {
 		rid = tokenRecord(b.Token)
-		if w.sifted() {
-			w.sift.passed(b, rid-w.token)
+		if w.prefiltered() {
+			w.prefilter.passed(b, rid-w.token)
 		}
 		switch {
 		case rid == 0 && !b.Done:
 			return nil, errNoToken
 		case rid != 0 && rid <= w.floor:
-			w.token, p.whole = rid, false
+			w.token, p.entire = rid, false
 			return p, nil
 		case w.upper != 0 && (rid >= w.upper || b.Done): // or else what came behind the end meanwhile
 			p.Last, until = true, markID(w.s.Upper)
 		}
 		w.token = rid
 	}
-	if w.want.Measure || w.sift != nil || w.first || until.Type != 0 || w.s.Strategy == ByID || w.s.Strategy == ByKey {
+	if w.want.Measure || w.prefilter != nil || w.first || until.Type != 0 || w.s.Strategy == ByID || w.s.Strategy == ByKey {
 		if err := w.measure(p, until); err != nil {
 			return nil, err
 		}
@@ -376,14 +376,14 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 		}
 		p.Docs++
 		p.Bytes += int64(len(doc))
-		if w.sifted() {
-			w.sift.unread(&p.Progress, doc, until)
+		if w.prefiltered() {
+			w.prefilter.unread(&p.Progress, doc, until)
 		}
 		last = doc
 		ended = until.Type != 0 && bsonraw.IDOf(doc).Equal(until)
 		return nil
 	})
-	p.whole = p.Docs == i+1 && !p.records
+	p.entire = p.Docs == i+1 && !p.records
 	if err == nil {
 		w.position(p, last, until)
 	}
@@ -399,7 +399,7 @@ func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	case p.Docs == 0:
 	case until.Type != 0:
 		p.Position = w.s.Upper
-	case w.sifted() && p.Last:
+	case w.prefiltered() && p.Last:
 	case rid != 0 || w.s.Strategy != ByRecord:
 		p.Position = mark(w.s.Strategy, rid, bsonraw.IDOf(last))
 	}
@@ -472,7 +472,7 @@ func (p *Part) Each(fn func(doc []byte) error) error {
 			return fn(doc)
 		})
 	}
-	if p.whole {
+	if p.entire {
 		return p.batch.Each(fn)
 	}
 	i := -1 - p.from

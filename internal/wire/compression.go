@@ -88,7 +88,7 @@ func (c *chooser) moved(bytes int, began, ended time.Time) {
 	}
 }
 
-// measured goes on to the next leg, or judges.
+// measured goes on to the next leg, or decides.
 func (c *chooser) measured(now time.Time) {
 	if c.rates[c.leg-1] < leastRate {
 		c.end(now, c.was)

@@ -79,7 +79,7 @@ func Open(opts *options.ClientOptions) (*Pool, error) {
 }
 
 // OpenChoosing is Open for a pool that compresses messages with zstd while that is
-// found to move more than without; changed is told, if it is not nil, and must not
+// found to move more than without; changed is called, if it is not nil, and must not
 // use the pool. Where opts name compressors, these are used always.
 func OpenChoosing(opts *options.ClientOptions, changed func(Compression)) (*Pool, error) {
 	if len(opts.Compressors) > 0 {
@@ -94,7 +94,7 @@ func OpenChoosing(opts *options.ClientOptions, changed func(Compression)) (*Pool
 	return p, err
 }
 
-// Compression tells how messages are compressed now.
+// Compression is how messages are compressed now.
 func (p *Pool) Compression() Compression {
 	if p.zip != nil {
 		return p.zip.compression()
@@ -132,7 +132,7 @@ func (p *Pool) Limited() bool {
 }
 
 // Renew has later connections carry another application name, by which a server's
-// list of connections tells them from earlier ones. leave closes the earlier ones
+// list of connections distinguishes them from earlier ones. leave closes the earlier ones
 // unless a client shares them: those still checked out when its ctx ends. members are
 // addresses at which the deployment may be found besides those that the pool knows: it
 // may have moved since it was opened.
@@ -174,17 +174,17 @@ func (p *Pool) Warm(ctx context.Context, connections int) {
 	}
 	p.mu.Unlock()
 	var wg sync.WaitGroup
-	held := make(chan *Conn, connections)
+	taken := make(chan *Conn, connections)
 	for range connections {
 		wg.Go(func() {
 			if c, err := p.Checkout(ctx, Primary()); err == nil {
-				held <- c
+				taken <- c
 			}
 		})
 	}
 	wg.Wait()
-	close(held)
-	for c := range held {
+	close(taken)
+	for c := range taken {
 		c.Release()
 	}
 }

@@ -14,7 +14,7 @@ type WriteError struct {
 	Index   int // position of the failed document in the sequence
 	Code    int32
 	Message string
-	Raw     bson.Raw // the whole entry: keyPattern, keyValue, errInfo
+	Raw     bson.Raw // the complete entry: keyPattern, keyValue, errInfo
 }
 
 // Error is the server's message and code.
@@ -41,7 +41,7 @@ type WriteResult struct {
 	// Term is the primary's election term that took the write (opTime.t), or
 	// -1 when the server is no replica-set member.
 	Term int64
-	// At is the cluster time of the write (opTime.ts), zero when it is not told.
+	// At is the cluster time of the write (opTime.ts), zero when the reply has none.
 	At bson.Timestamp
 }
 

@@ -65,7 +65,7 @@ func (s *spread) add(addr string, bytes int64) {
 	s.count(addr, bytes)
 }
 
-// count is called with mu held.
+// count is called with mu locked.
 func (s *spread) count(addr string, bytes int64) {
 	if s.sent == nil {
 		s.sent = map[string]int64{}

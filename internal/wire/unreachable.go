@@ -19,7 +19,7 @@ type Unreachable struct {
 // Unsuitable is what the driver says when no server was suitable.
 type Unsuitable struct {
 	Servers []Unreachable
-	Text    string // of the driver's error, which describes the whole deployment
+	Text    string // of the driver's error, which describes all of the deployment
 }
 
 // UnsuitableServers finds in an error that no server was suitable; ok is false for

@@ -2,6 +2,6 @@
 // puts their events into the order of cluster time. Of equal times, which shards
 // have often, it takes those of the part that comes first in the list.
 //
-// A part that has nothing to say holds the others up: what it may still tell of a
-// time is not known before it has passed it. So parts are asked to move on.
+// An idle part delays the others: what it may still emit of a time is not known before
+// it has passed it. So parts are asked to move on.
 package merge

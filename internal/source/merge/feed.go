@@ -28,11 +28,11 @@ type feed struct {
 	goOn  chan struct{}     // one token: the part may bring its next batch
 	ask   chan mongo.OpTime // the newest time to pass, at most one
 
-	// queue holds what is not handed on, in order, as it came: it is not copied.
+	// queue has what is not handed on, in order, as it came: it is not copied.
 	queue []segment
 	bytes int64 // of queue
 	// ends are where the part's batches end, with the positions to go on from.
-	// The first is the last that is handed on whole.
+	// The first is the last that is handed on completely.
 	ends      []stream.Position
 	undecided mongo.OpTime // the earliest prepared and undecided transaction, if any
 	partial   bool         // what is at queueEnd goes on in the next batch
@@ -112,7 +112,7 @@ func (f *feed) pass(at mongo.OpTime) {
 func (f *feed) end() mongo.OpTime { return f.ends[len(f.ends)-1].At }
 
 // known is the position up to which all that happened is known. What is prepared
-// will have happened later, and what is told in parts goes on.
+// will have happened later, and what is emitted in parts goes on.
 func (f *feed) known() mongo.OpTime {
 	floor := f.end()
 	if f.partial { // of what is after the end, or of a commit before it

@@ -325,7 +325,7 @@ func TestPast(t *testing.T) {
 		{at: at(6), events: []stream.Event{{At: at(3)}}}}, woken: make(chan struct{}, 1)}}}
 	w.parts[0].seed = 3
 	err := w.source(Options{}).Run(t.Context(), w.start(t), func(context.Context, *stream.Batch) error { return nil })
-	if err == nil || !strings.Contains(err.Error(), "s0 tells of") {
+	if err == nil || !strings.Contains(err.Error(), "s0 emits") {
 		t.Error(err)
 	}
 }

@@ -57,14 +57,14 @@ func (m *merger) run(ctx context.Context) error {
 	}
 }
 
-// arrived takes a batch over. A part that tells of what was handed on would have
-// it lost, or out of order.
+// arrived takes a batch over. What a part emits of a time that was handed on
+// would be lost, or out of order.
 func (m *merger) arrived(a arrival) error {
-	told := mongo.MaxOpTime(m.from, a.feed.floor)
+	known := mongo.MaxOpTime(m.from, a.feed.floor)
 	for i := range a.batch.Events {
 		at := a.batch.Events[i].At
-		if !told.Before(at) && m.from.Before(at) {
-			return fmt.Errorf("%s tells of %s after it has told all up to %s", a.feed.part.Name, at, told)
+		if !known.Before(at) && m.from.Before(at) {
+			return fmt.Errorf("%s emits %s after all up to %s", a.feed.part.Name, at, known)
 		}
 	}
 	m.out.Entries += a.batch.Entries
@@ -224,7 +224,7 @@ func (m *merger) mark(at mongo.OpTime) string {
 }
 
 // keepUp has the parts that are behind the newest pass it, and notes who is
-// the last. A transaction that is not decided holds up all that was read after it, also
+// the last. A transaction that is not decided delays all that was read after it, also
 // where all parts take part in it, and none is behind.
 func (m *merger) keepUp() {
 	newest, read, last := m.feeds[0].floor, m.feeds[0].end(), m.feeds[0]

@@ -25,7 +25,6 @@ type partMark struct {
 // Position is that of a consumer to which everything up to at is done, where each
 // part goes on from its own position. None may be after at.
 func Position(at mongo.OpTime, names []string, parts map[string]stream.Position) (stream.Position, error) {
-	marks := make([]partMark, 0, len(names))
 	for _, name := range names {
 		p, ok := parts[name]
 		switch {
@@ -34,16 +33,19 @@ func Position(at mongo.OpTime, names []string, parts map[string]stream.Position)
 		case at.Before(p.At):
 			return stream.Position{}, fmt.Errorf("position %s: that of %q, %s, is after it", at, name, p.At)
 		}
-		marks = append(marks, markOf(name, p))
 	}
-	return stream.Position{At: at, Mark: encode(marks)}, nil
+	return joined(at, names, parts), nil
 }
 
-// Whole is that of a consumer to which everything up to at is done, where each part goes
+// Joined is that of a consumer to which everything up to at is done, where each part goes
 // on from its own position. One after at has nothing up to its own.
-func Whole(at mongo.OpTime, parts map[string]stream.Position) stream.Position {
-	marks := make([]partMark, 0, len(parts))
-	for _, name := range slices.Sorted(maps.Keys(parts)) {
+func Joined(at mongo.OpTime, parts map[string]stream.Position) stream.Position {
+	return joined(at, slices.Sorted(maps.Keys(parts)), parts)
+}
+
+func joined(at mongo.OpTime, names []string, parts map[string]stream.Position) stream.Position {
+	marks := make([]partMark, 0, len(names))
+	for _, name := range names {
 		marks = append(marks, markOf(name, parts[name]))
 	}
 	return stream.Position{At: at, Mark: encode(marks)}
@@ -51,28 +53,32 @@ func Whole(at mongo.OpTime, parts map[string]stream.Position) stream.Position {
 
 // Parts gives the positions of the parts, by name.
 func Parts(pos stream.Position) (map[string]stream.Position, error) {
-	var marks []partMark
-	if err := json.Unmarshal([]byte(pos.Mark), &marks); err != nil {
-		return nil, fmt.Errorf("position %s: %q does not say where the parts of a merged source go on: %w", pos.At, pos.Mark,
-			err)
+	marks, err := decode(pos.Mark)
+	if err != nil {
+		return nil, fmt.Errorf("position %s: %w", pos.At, err)
 	}
 	parts := map[string]stream.Position{}
 	for _, m := range marks {
 		if _, twice := parts[m.Name]; twice {
 			return nil, fmt.Errorf("position %s: %q is in it twice", pos.At, m.Name)
 		}
-		parts[m.Name] = stream.Position{At: mongo.OpTime{TS: bson.Timestamp{T: m.T, I: m.I}, Term: m.Term}, Mark: m.Mark}
+		at := mongo.OpTime{TS: bson.Timestamp{T: m.T, I: m.I}, Term: m.Term}
+		parts[m.Name] = stream.Position{At: at, Mark: m.Mark}
 	}
 	return parts, nil
 }
 
 // Without is the mark of a position without parts of which nothing is to come.
 func Without(mark string, gone []string) (string, error) {
-	var marks []partMark
+	marks, err := decode(mark)
+	return encode(slices.DeleteFunc(marks, func(m partMark) bool { return slices.Contains(gone, m.Name) })), err
+}
+
+func decode(mark string) (marks []partMark, err error) {
 	if err := json.Unmarshal([]byte(mark), &marks); err != nil {
-		return "", fmt.Errorf("%q does not say where the parts of a merged source go on: %w", mark, err)
+		return nil, fmt.Errorf("%q does not say where the parts of a merged source go on: %w", mark, err)
 	}
-	return encode(slices.DeleteFunc(marks, func(m partMark) bool { return slices.Contains(gone, m.Name) })), nil
+	return marks, nil
 }
 
 func markOf(name string, p stream.Position) partMark {

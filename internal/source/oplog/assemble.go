@@ -24,16 +24,16 @@ type assembler struct {
 	start   mongo.OpTime // End of the last batch
 	end     mongo.OpTime // everything up to it is in a batch or in events
 
-	moves *moves // renames between databases; nil tells them as they are logged
+	moves *moves // renames between databases; nil emits them as they are logged
 
 	txn      *stream.Transaction  // to which the operations at hand belong, nil for none
 	named    []stream.Transaction // room for the next ones
 	events   []stream.Event
 	capacity int // of the next events slice
-	pending  int // bytes that events hold on to, and of entries skipped since the last batch
+	pending  int // bytes that events keep in memory, and of entries skipped since the last batch
 	bytes    int // of entries, for the batch
 	entries  int
-	contents int // bytes of operations, for the batch: within entries, where they hold several
+	contents int // bytes of operations, for the batch: within entries, where they have several
 }
 
 func newAssembler(o *Source, pos, from mongo.OpTime, emit func(context.Context, *stream.Batch) error) *assembler {
@@ -83,7 +83,7 @@ func (a *assembler) entry(ctx context.Context, doc []byte) error {
 	return nil
 }
 
-// order checks that positions grow and that the history holds Applied.
+// order checks that positions grow and that the history has Applied.
 func (a *assembler) order(at mongo.OpTime) error {
 	if !a.seen.Before(at) {
 		return fmt.Errorf("%w: position %s does not grow", errMalformed, at)
@@ -99,7 +99,7 @@ func (a *assembler) order(at mongo.OpTime) error {
 }
 
 // dispatch handles an entry by its kind. Entries that are not live are at or
-// before Applied: only what they tell of transactions counts.
+// before Applied: only their parts of transactions count.
 func (a *assembler) dispatch(ctx context.Context, e *entry, live bool) error {
 	if a.moves != nil {
 		if taken, err := a.move(e, live); taken || err != nil {
@@ -282,7 +282,7 @@ func (a *assembler) add(e *entry, at mongo.OpTime) error {
 	if info.kind == nsSkip {
 		return nil
 	}
-	ev := stream.Event{At: at, Txn: a.txn} // made here and copied whole: cheaper than field by field in the heap
+	ev := stream.Event{At: at, Txn: a.txn} // made here and copied at once: cheaper than field by field in the heap
 	wanted, err := a.event(&ev, e, info)
 	if !wanted || err != nil {
 		return err
@@ -324,7 +324,7 @@ func (a *assembler) undecided() mongo.OpTime {
 }
 
 // mark is that of a batch. Until the position that the run began at is passed
-// not all open transactions are known, and what the run was told holds.
+// not all open transactions are known, and the position that the run was given counts.
 func (a *assembler) mark() string {
 	from := a.from
 	if !a.seen.Before(a.pos) {

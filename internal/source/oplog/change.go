@@ -24,7 +24,7 @@ func (n *notFollowed) Unwrap() error { return n.error }
 
 // parseChange reads a command of a user's database: nil for one without effect
 // on the schema, such as the start of an index build. A command that it does not
-// know is an error that names it. It knows none that holds operations.
+// know is an error that names it. It knows none that has operations.
 func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 	if !bsonraw.Valid(o, bsonraw.MaxDepth) {
 		return nil, fmt.Errorf("command on database %s: malformed document", db)
@@ -35,12 +35,12 @@ func parseChange(db string, ui []byte, o bson.Raw) (*stream.Change, error) {
 	}
 	cmd, _, _ := bsonraw.Next(rest)
 	ch, err := readChange(db, cmd, o)
-	told := ch
+	parsed := ch
 	if n := (*notFollowed)(nil); errors.As(err, &n) {
-		told = &n.change
+		parsed = &n.change
 	}
-	if told != nil && ui != nil {
-		told.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: ui}
+	if parsed != nil && ui != nil {
+		parsed.UUID = bson.Binary{Subtype: bson.TypeBinaryUUID, Data: ui}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("command %s on database %s: %w", cmd.Name, db, err)

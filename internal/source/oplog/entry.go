@@ -97,7 +97,7 @@ func (e *entry) field(f bsonraw.Element) (ok bool) {
 	return ok
 }
 
-// inTransaction tells a transaction's applyOps from one that stands alone.
+// inTransaction distinguishes a transaction's applyOps from one that stands alone.
 func (e *entry) inTransaction() bool {
 	return e.txn.lsid != nil && e.txn.set && !e.separate
 }

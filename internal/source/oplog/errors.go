@@ -7,9 +7,9 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Errors of a Source that no retry mends. Both carry a hint.
+// Errors of a Source that no retry fixes. Both carry a hint.
 var (
-	// ErrTooOld says that the oplog no longer holds entries that are needed.
+	// ErrTooOld says that the oplog no longer has entries that are needed.
 	ErrTooOld = errors.New("the source's oplog no longer reaches back far enough")
 	// ErrRolledBack says that the source's history differs from the one that
 	// the position was taken from.

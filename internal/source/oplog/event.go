@@ -21,7 +21,7 @@ type interpreter struct {
 	ns           *namespaces
 	version      mongo.Version
 	skipMigrated bool
-	namesAlone   bool  // also changes that cannot be followed are told of, by their names
+	namesAlone   bool  // also changes that cannot be followed become events, with their names
 	byUser       bool  // the operations at hand are of a user's applyOps
 	wall         int64 // when the server did by itself what an entry groups; 0 of what users do
 	inner        entry // the operation at hand
@@ -34,7 +34,7 @@ func newInterpreter(c *mongo.Cluster, o Options) interpreter {
 }
 
 // event makes ev, which is zero but for its position and transaction, of an
-// operation that holds no others. False: it is none that anybody wants.
+// operation that has no others in it. False: it is not wanted.
 func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted bool, err error) {
 	if e.fromMigrate && in.skipMigrated && !resharded(e, info) && !rewritten(e, info) {
 		return false, nil
@@ -49,7 +49,7 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 		return true, in.document(ev, e, info)
 	}
 	if err != nil {
-		ch, err = in.despite(err)
+		ch, err = in.unlessWanted(err)
 	}
 	if err != nil || ch == nil {
 		return false, err
@@ -59,9 +59,9 @@ func (in *interpreter) event(ev *stream.Event, e *entry, info *nsInfo) (wanted b
 	return true, nil
 }
 
-// despite is what becomes of a change that cannot be followed: nothing, unless a name
+// unlessWanted is what becomes of a change that cannot be followed: nothing, unless a name
 // that it concerns is wanted.
-func (in *interpreter) despite(err error) (*stream.Change, error) {
+func (in *interpreter) unlessWanted(err error) (*stream.Change, error) {
 	var n *notFollowed
 	switch {
 	case !errors.As(err, &n):
@@ -163,8 +163,8 @@ func wholeDocument(e *entry) bson.Raw {
 		return e.o
 	}
 	id := bsonraw.IDOf(e.o2)
-	body, whole := bsonraw.Body(e.o)
-	if !whole || id.Type == 0 || bsonraw.IDOf(e.o).Type != 0 {
+	body, valid := bsonraw.Body(e.o)
+	if !valid || id.Type == 0 || bsonraw.IDOf(e.o).Type != 0 {
 		return e.o
 	}
 	i, doc := bsoncore.AppendDocumentStart(nil)
@@ -176,7 +176,7 @@ func wholeDocument(e *entry) bson.Raw {
 	return doc
 }
 
-// usersOwn tells a user's applyOps command, which is logged as it was sent, from
+// usersOwn distinguishes a user's applyOps command, which is logged as it was sent, from
 // what a server groups by itself. Before 7.0 none does, but for retryable
 // inserts and, since 6.1, for deletes, which are the same of both; there a nested
 // command is logged without what reports where it came from.
@@ -207,7 +207,7 @@ func (in *interpreter) operations(ops []byte, depth int, fn func(e *entry, size 
 			return err
 		}
 	}
-	in.inner = entry{} // it would keep a whole reply
+	in.inner = entry{} // it would keep a reply in memory
 	return nil
 }
 

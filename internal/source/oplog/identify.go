@@ -81,7 +81,7 @@ func (n *identities) at(ctx context.Context, uuid [16]byte, ns string, at mongo.
 	}
 	name, err := n.find(ctx, bson.Binary{Subtype: bson.TypeBinaryUUID, Data: uuid[:]}, ns, at)
 	if err != nil {
-		return "", mongo.WithHint(fmt.Errorf("cannot tell which collection an applyOps command means by %s with UUID %x: %w",
+		return "", mongo.WithHint(fmt.Errorf("cannot determine which collection an applyOps command means by %s with UUID %x: %w",
 			ns, uuid, err),
 			"start the job again with --restart, which copies the present state")
 	}
@@ -92,7 +92,7 @@ func (n *identities) at(ctx context.Context, uuid [16]byte, ns string, at mongo.
 	return name, nil
 }
 
-// find looks a collection up as it is now, and goes back by what the oplog tells of its
+// find looks a collection up as it is now, and goes back by the entries on its
 // names since the position.
 func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at mongo.OpTime) (name string, err error) {
 	now, err := n.named(ctx, uuid, ns)
@@ -108,7 +108,7 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 		return "", err
 	}
 	if at.Before(oldest) {
-		return "", fmt.Errorf("the oplog begins at %s, and does not tell what names collections had at %s", oldest, at)
+		return "", fmt.Errorf("the oplog begins at %s, and does not have the names of collections at %s", oldest, at)
 	}
 	filter := Span{at, p.Last}.filter(bson.D{{Key: "op", Value: "c"}, {Key: "ui", Value: uuid}},
 		bson.D{{Key: "op", Value: "c"}, {Key: "o.dropTarget", Value: uuid}})
@@ -136,7 +136,7 @@ func (n *identities) find(ctx context.Context, uuid bson.Binary, ns string, at m
 	case err != nil:
 		return "", err
 	case name == "" && now == "":
-		return "", fmt.Errorf("there is no such collection, and the oplog tells of none after %s", at)
+		return "", fmt.Errorf("there is no such collection, and the oplog has none after %s", at)
 	case name == "":
 		name = now
 	}

@@ -16,15 +16,15 @@ import (
 // Span is what lies after a position, up to another.
 type Span struct{ After, Until mongo.OpTime }
 
-func (s Span) holds(at mongo.OpTime) bool { return s.After.Before(at) && !s.Until.Before(at) }
+func (s Span) contains(at mongo.OpTime) bool { return s.After.Before(at) && !s.Until.Before(at) }
 
 func (s Span) filter(or ...any) bson.D {
 	return bson.D{{Key: "ts", Value: bson.D{{Key: "$gt", Value: s.After.TS}, {Key: "$lte", Value: s.Until.TS}}},
 		{Key: "$or", Value: bson.A(or)}}
 }
 
-// Look goes through what the oplog holds of a few collections. What p, which may
-// be nil, has of it counts too.
+// Look goes through what the oplog has of a few collections. What the spool, which may be
+// nil, has of it counts too.
 type Look struct {
 	Cluster     *mongo.Cluster
 	Spool       *Spooler
@@ -34,9 +34,8 @@ type Look struct {
 }
 
 // Each calls fn for the events of the collections within a span and for all
-// schema changes, in order; of those that cannot be followed it tells kind and names.
-// It leaves transactions out. What fn
-// gets may be reused after it returns.
+// schema changes, in order; of those that cannot be followed kind and
+// names alone. It leaves transactions out. What fn gets may be reused after it returns.
 func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error) error {
 	of := bson.D{{Key: "$in", Value: l.Collections}}
 	known := map[string]bool{}
@@ -48,7 +47,7 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 	entry := func(doc []byte) error {
 		e, err := parseEntry(doc)
 		// A write that is retried looks like one.
-		if err != nil || !span.holds(e.at) || string(e.op) == "c" && e.inTransaction() {
+		if err != nil || !span.contains(e.at) || string(e.op) == "c" && e.inTransaction() {
 			return err
 		}
 		span.After = e.at // one seen in the spool and again in the oplog says nothing new
@@ -73,7 +72,7 @@ func (l *Look) Each(ctx context.Context, span Span, fn func(*stream.Event) error
 	), span.Until.TS, func(raw bson.Raw) error { return entry(raw) })
 }
 
-// eachSpooled calls fn for the entries that s holds within a span; unread says that
+// eachSpooled calls fn for the entries that s has within a span; unread says that
 // s cannot be read.
 func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) (unread, err error) {
 	rd := s.From(spoolKey(span.After))
@@ -141,7 +140,7 @@ func (in *interpreter) each(ctx context.Context, e *entry, fn func(*stream.Event
 }
 
 // Window is the oldest and the newest position that the oplog of the member that
-// serves reads still holds.
+// serves reads still has.
 func Window(ctx context.Context, c *mongo.Cluster) (oldest, newest mongo.OpTime, err error) {
 	conn, err := c.Checkout(ctx, c.Reader())
 	if err != nil {

@@ -34,7 +34,7 @@ type moved struct {
 const doubt = 100
 
 // lapse is after how many milliseconds no drop comes any more: the command was interrupted.
-// The cluster's time does not tell: it may run ahead of the server's clock, and stand still.
+// The cluster's time does not decide: it may run ahead of the server's clock, and stand still.
 const lapse = 10_000
 
 // first is the position from which to read again for renames without a drop, zero for none.
@@ -107,7 +107,7 @@ func (m *moves) doubted(e *entry, info *nsInfo, ch *stream.Change) error {
 	})
 	for _, one := range m.ended {
 		if one.fits(e, ch) {
-			return mongo.WithHint(fmt.Errorf("cannot tell whether the drop of %s, or the one before it, ended the rename "+
+			return mongo.WithHint(fmt.Errorf("cannot determine whether the drop of %s, or the one before it, ended the rename "+
 				"between databases to %s", ch.NS, one.change.To),
 				"start the job again with --restart, which copies the present state")
 		}
@@ -145,7 +145,7 @@ func (m *moves) ends(e *entry, ch *stream.Change) (int, error) {
 			continue
 		}
 		if found >= 0 {
-			return -1, mongo.WithHint(fmt.Errorf("cannot tell which of two renames between databases ended with the drop of "+
+			return -1, mongo.WithHint(fmt.Errorf("cannot determine which of two renames between databases ended with the drop of "+
 				"%s: to %s, or to %s", ch.NS, m.open[found].change.To, one.change.To),
 				"start the job again with --restart, which copies the present state")
 		}

@@ -168,7 +168,7 @@ func movesInDoubt(t *testing.T, c *mongo.Cluster) {
 	m.awaitClock(logged + doubt)
 	m.dropped(m.other())
 	m.awaitClock(logged + 3*doubt)
-	if from, err := m.renamed(); err == nil || !strings.Contains(err.Error(), "cannot tell whether the drop of") {
+	if from, err := m.renamed(); err == nil || !strings.Contains(err.Error(), "cannot determine whether the drop of") {
 		t.Errorf("a server that stood still: renamed from %q, %v", from, err)
 	}
 }

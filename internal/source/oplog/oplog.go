@@ -59,9 +59,9 @@ type Options struct {
 	JoinRenames bool
 	// CommitTimes gives the events of prepared transactions the time at which all
 	// shards commit them, in place of the position of this shard's entry, which comes
-	// later. Batches then tell what is Undecided. It is for parts of a merged source.
+	// later. Batches then have Undecided. It is for parts of a merged source.
 	CommitTimes bool
-	// Spool, when it holds the position to read from, is read before the oplog,
+	// Spool, when it has the position to read from, is read before the oplog,
 	// and no longer filled once all of it was; nil is none.
 	Spool *Spooler
 	Log   *slog.Logger // default discards

@@ -18,7 +18,7 @@ type chunk struct {
 	skip  int // entries at its start that were delivered before
 }
 
-// queue holds what was read ahead, bounded in bytes. One goroutine puts, one
+// queue has what was read ahead, bounded in bytes. One goroutine puts, one
 // takes.
 type queue struct {
 	limit int64
@@ -47,22 +47,23 @@ func signal(c chan struct{}) {
 }
 
 // waitRoom waits until another reply fits, or the queue is empty: a reply of one
-// document may be larger than all room. It gives up after patience (0 means never) and then returns false.
-func (q *queue) waitRoom(ctx context.Context, patience time.Duration) (bool, error) {
-	return wait(ctx, q.room, patience, func() bool {
+// document may be larger than all room. It gives up after timeout (0 means never) and then
+// returns false.
+func (q *queue) waitRoom(ctx context.Context, timeout time.Duration) (bool, error) {
+	return wait(ctx, q.room, timeout, func() bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		return q.used == 0 || q.used+q.reply <= q.limit
 	})
 }
 
-// wait waits until ready, asked at each signal, says so; false after patience (0
+// wait waits until ready, asked at each signal, says so; false after timeout (0
 // means never).
-func wait[T any](ctx context.Context, woken <-chan T, patience time.Duration, ready func() bool) (bool, error) {
+func wait[T any](ctx context.Context, woken <-chan T, timeout time.Duration, ready func() bool) (bool, error) {
 	var limit <-chan time.Time
 	for !ready() {
-		if limit == nil && patience > 0 {
-			t := time.NewTimer(patience)
+		if limit == nil && timeout > 0 {
+			t := time.NewTimer(timeout)
 			defer t.Stop()
 			limit = t.C
 		}
@@ -95,10 +96,10 @@ func (q *queue) close(err error) {
 	signal(q.items)
 }
 
-// take returns the next chunk, false after patience without one. The error
+// take returns the next chunk, false after timeout without one. The error
 // given to close comes after all chunks.
-func (q *queue) take(ctx context.Context, patience time.Duration) (c chunk, ok bool, err error) {
-	ready, err := wait(ctx, q.items, max(patience, 1), func() bool {
+func (q *queue) take(ctx context.Context, timeout time.Duration) (c chunk, ok bool, err error) {
+	ready, err := wait(ctx, q.items, max(timeout, 1), func() bool {
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		return len(q.chunks) > 0 || q.closed

@@ -17,7 +17,7 @@ const (
 	oplogDB   = "local"
 	oplogColl = "oplog.rs"
 	// replyTimeout bounds one exchange, so that a connection that was cut
-	// without a word does not hold the run for ever.
+	// silently does not block the run for ever.
 	replyTimeout = time.Minute
 	// parkAfter is how long a cursor waits for room before it is closed: the
 	// server ends idle cursors after ten minutes, firewalls connections.
@@ -33,8 +33,8 @@ var errParked = errors.New("parked")
 // sink takes what a reader reads.
 type sink interface {
 	// waitRoom waits until a reply may be put, at most for
-	// patience (0 is for ever); then it returns false.
-	waitRoom(ctx context.Context, patience time.Duration) (bool, error)
+	// timeout (0 is for ever); then it returns false.
+	waitRoom(ctx context.Context, timeout time.Duration) (bool, error)
 	put(c chunk) error
 }
 
@@ -214,7 +214,7 @@ func (r *reader) deliver(ctx context.Context, conn *wire.Conn, b *wire.Batch) er
 	return r.sink.put(chunk{batch: b, skip: skip})
 }
 
-// verifyStart checks that the cursor starts where it was told to.
+// verifyStart checks that the cursor starts at from.
 func (r *reader) verifyStart(ctx context.Context, conn *wire.Conn, first []byte) error {
 	e, err := parseEntry(first)
 	if err != nil {
@@ -243,7 +243,7 @@ func complete(since mongo.OpTime, oldest entry) bool {
 	return !since.First().Before(oldest.at) || beginsSet(oldest)
 }
 
-// exact tells a position of an entry from one that is only a time.
+// exact distinguishes a position of an entry from one that is only a time.
 func exact(p mongo.OpTime) bool { return p.TS.I != 0 }
 
 // same compares timestamps, and terms where both are known.
@@ -252,7 +252,7 @@ func same(a, b mongo.OpTime) bool {
 }
 
 // beginsSet knows the entry with which a replica set's history begins; an
-// oplog that still holds it is complete.
+// oplog that still has it is complete.
 func beginsSet(e entry) bool {
 	msg, _ := bsonraw.Field(e.o, "msg")
 	return string(e.op) == "n" && str(msg) == "initiating set"

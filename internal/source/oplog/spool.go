@@ -64,11 +64,11 @@ type spoolSink struct {
 	synced time.Time
 }
 
-func (k *spoolSink) waitRoom(ctx context.Context, patience time.Duration) (bool, error) {
+func (k *spoolSink) waitRoom(ctx context.Context, timeout time.Duration) (bool, error) {
 	const look = 200 * time.Millisecond // room comes in whole segments
 	t := time.NewTicker(look)
 	defer t.Stop()
-	return wait(ctx, t.C, patience, func() bool { return k.s.Room(spoolRoom) })
+	return wait(ctx, t.C, timeout, func() bool { return k.s.Room(spoolRoom) })
 }
 
 func (k *spoolSink) put(c chunk) error {
@@ -104,7 +104,7 @@ func (k *spoolSink) put(c chunk) error {
 	return k.s.Sync()
 }
 
-// fromSpool delivers what the spool holds from r's position on and leaves r
+// fromSpool delivers what the spool has from r's position on and leaves r
 // where the oplog itself has to be read.
 func (o *Source) fromSpool(ctx context.Context, r *reader) error {
 	s := o.opt.Spool.handOver()

@@ -29,7 +29,7 @@ type Spooler struct {
 	cancel  func()       // ends the filling; nil while nobody fills
 	filling chan struct{}
 	stuckAt int64 // the spool's size when its disk was found full; less than 0 if it was not
-	kept    bool  // something of it could not be removed, which was told
+	warned  bool  // something of it could not be removed, and a warning was logged
 }
 
 // SpoolOptions shape a Spooler. Without a directory or room it does nothing.
@@ -92,14 +92,14 @@ func (p *Spooler) Begin(ctx context.Context, owner string, from func() mongo.OpT
 	p.mu.Lock()
 	p.owner = owner
 	if err := p.takeUp(at); err != nil {
-		p.warn("the spool of an earlier process cannot be used; the oplog has to hold the changes", err)
+		p.warn("the spool of an earlier process cannot be used; the oplog has to keep the changes", err)
 	}
 	p.cancel, p.filling = cancel, done
 	p.mu.Unlock()
 	go func() {
 		defer close(done)
 		if err := p.run(ctx, from); err != nil && ctx.Err() == nil {
-			p.warn("changes are no longer kept on local disk; the copy has to end while the oplog holds them", err)
+			p.warn("changes are no longer kept on local disk; the copy has to end while the oplog has them", err)
 		}
 	}()
 	return p.stop
@@ -117,7 +117,7 @@ func (p *Spooler) stop() {
 }
 
 // takeUp keeps the spool that an earlier process left if the owner still needs
-// it. p.mu is held, as by open and remove.
+// it. p.mu is locked, as for open and remove.
 func (p *Spooler) takeUp(from mongo.OpTime) error {
 	if err := p.open(); err != nil {
 		return err
@@ -136,7 +136,7 @@ func (p *Spooler) open() (err error) {
 	return err
 }
 
-// warn tells of a failure, where it was, and what can be done.
+// warn logs a failure, where it was, and what can be done.
 func (p *Spooler) warn(text string, err error) {
 	p.opt.Log.Warn(text, "error", err, "directory", p.opt.Dir, "hint", SpoolHint(p.opt.Dir, err))
 }
@@ -149,8 +149,8 @@ func SpoolHint(dir string, err error) string {
 		causes []error
 	}{
 		{"make room in " + dir + ", or " + other, []error{spool.ErrNoSpace}},
-		{"end the process that uses " + dir + ", or " + other, []error{spool.ErrHeld}},
-		{"remove " + dir + "; if the oplog no longer holds what was in it, the job says so, and has to begin anew with " +
+		{"end the process that uses " + dir + ", or " + other, []error{spool.ErrLocked}},
+		{"remove " + dir + "; if the oplog no longer has what was in it, the job says so, and has to begin anew with " +
 			"--restart", []error{spool.ErrDamaged}},
 		{"give this user the right to read and write " + dir + ", or " + other, []error{fs.ErrPermission}},
 		{"its file system is read-only: mount it for writing, or " + other, []error{syscall.EROFS}},
@@ -189,7 +189,7 @@ func (p *Spooler) run(ctx context.Context, from func() mongo.OpTime) error {
 		return err
 	}
 	at := from()
-	p.opt.Log.Info("the oplog may not hold the changes until the copy is done; keeping them on local disk",
+	p.opt.Log.Info("the oplog may not keep the changes until the copy is done; keeping them on local disk",
 		"directory", p.opt.Dir, "most", p.opt.MaxBytes, "from", at)
 	return p.fill(ctx, at, s)
 }
@@ -221,7 +221,7 @@ func (p *Spooler) stuck(size int64, err error) {
 	p.stuckAt = size
 	p.mu.Unlock()
 	if was != size {
-		p.warn("the disk of the spool is full; until there is room, the oplog has to hold the changes", err)
+		p.warn("the disk of the spool is full; until there is room, the oplog has to keep the changes", err)
 	}
 }
 
@@ -253,8 +253,8 @@ func (p *Spooler) NeedsFrom(at mongo.OpTime) mongo.OpTime {
 	return at
 }
 
-// Holds is what the spool takes on disk, and the last entry in it, zero for none.
-func (p *Spooler) Holds() (bytes int64, until mongo.OpTime) {
+// Usage is what the spool takes on disk, and the last entry in it, zero for none.
+func (p *Spooler) Usage() (bytes int64, until mongo.OpTime) {
 	if s := p.spool(); s != nil {
 		return s.Bytes(), spoolEnd(s)
 	}
@@ -282,13 +282,13 @@ func (p *Spooler) Passed(from mongo.OpTime) {
 		return
 	}
 	var err error
-	if spoolEnd(p.s).Before(from) { // then nobody fills it any more
+	if spoolEnd(p.s).Before(from) { // then it is no longer filled
 		err = p.remove()
 	} else {
 		err = p.s.Trim(spoolKey(from))
 	}
-	if err != nil && !p.kept {
-		p.kept = true
+	if err != nil && !p.warned {
+		p.warned = true
 		p.warn("what was read of the spool cannot be removed", err)
 	}
 }
@@ -306,5 +306,5 @@ func (p *Spooler) Close(finished bool) error {
 	return err
 }
 
-// MayHold reports whether an earlier process left something.
-func (p *Spooler) MayHold() bool { return p.enabled() && spool.Exists(p.opt.Dir) }
+// HasLeftover reports whether an earlier process left something.
+func (p *Spooler) HasLeftover() bool { return p.enabled() && spool.Exists(p.opt.Dir) }

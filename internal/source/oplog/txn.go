@@ -35,7 +35,7 @@ func (t *openTxn) last() mongo.OpTime {
 	return t.parts[len(t.parts)-1]
 }
 
-// txnTable holds the open transactions, one a session: a session's next
+// txnTable has the open transactions, one a session: a session's next
 // transaction ends the one before. It is not safe for concurrent use.
 type txnTable struct {
 	limit int64
@@ -77,7 +77,7 @@ func (tt *txnTable) add(e *entry, ops []byte) *openTxn {
 		tt.spill(t)
 		return t
 	}
-	t.ops = append(t.ops, bytes.Clone(ops)) // a copy, for ops pins a whole reply
+	t.ops = append(t.ops, bytes.Clone(ops)) // a copy, for ops pins a reply
 	t.bytes += int64(len(ops))
 	tt.bytes += int64(len(ops))
 	return t

@@ -207,7 +207,7 @@ func TestMarkBeforePosition(t *testing.T) {
 // they had.
 func TestMarkKnowsShards(t *testing.T) {
 	at := mongo.OpTime{TS: bson.Timestamp{T: 7, I: 9}, Term: -1}
-	pos := merge.Whole(at, map[string]stream.Position{"s0": {At: at}, "s1": {At: at}})
+	pos := merge.Joined(at, map[string]stream.Position{"s0": {At: at}, "s1": {At: at}})
 	pos.Mark = newToken(pos.Mark, at, nil, topology{"s0": {T: 3, I: 1}, "s1": {T: 3, I: 2}},
 		hosts{"s0": "rs0/a:1", "s1": "rs1/b:1,c:1"})
 	needed, err := neededBy(pos)

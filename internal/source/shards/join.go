@@ -237,7 +237,7 @@ func (c *Cluster) addJoined(ctx context.Context, pos stream.Position) (stream.Po
 			return pos, fmt.Errorf("shard %s has joined: %w", s.Name, err)
 		}
 	}
-	return merge.Whole(pos.At, parts), nil
+	return merge.Joined(pos.At, parts), nil
 }
 
 // startOf is where a shard goes on for a consumer that has all that the others did up to a

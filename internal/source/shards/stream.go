@@ -151,7 +151,7 @@ func (c *Cluster) Pass(ctx context.Context, s Shard, at mongo.OpTime) error {
 // out times as well, so that a shard may have no write as new as the time that it knows: it
 // writes an entry for that.
 func (c *Cluster) CommittedSeen(ctx context.Context, s Shard) (mongo.OpTime, error) {
-	newest, err := s.Shown(ctx)
+	newest, err := s.ClusterTime(ctx)
 	if err == nil {
 		err = c.Pass(ctx, s, newest)
 	}

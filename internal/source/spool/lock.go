@@ -19,7 +19,7 @@ func lock(name string) (unlock func() error, err error) {
 	}
 	_ = f.Close()
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = ErrHeld
+		err = ErrLocked
 	}
 	return nil, err
 }

@@ -15,7 +15,7 @@ type Reader struct {
 	file   *os.File
 }
 
-// From returns a reader whose first record is the one that holds key or, when
+// From returns a reader whose first record is the one that has key or, when
 // none does, the next.
 func (s *Spool) From(key uint64) *Reader { return &Reader{s: s, key: key} }
 

@@ -23,7 +23,7 @@ const (
 	maxPayload = 64 << 20
 )
 
-var errTorn = errors.New("record is not whole")
+var errTorn = errors.New("record is not complete")
 
 func (r Record) size() int64 { return headerSize + int64(len(r.Payload)) }
 
@@ -54,7 +54,7 @@ func checksum(head, payload []byte) uint64 {
 }
 
 // readRecord reads the record at offset of a segment that ends at end: errTorn
-// where no whole record is.
+// where no complete record is.
 func readRecord(f io.ReaderAt, offset, end int64) (Record, error) {
 	var head [headerSize]byte
 	if end-offset < headerSize {

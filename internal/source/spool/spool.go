@@ -1,6 +1,7 @@
 package spool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -12,8 +13,7 @@ import (
 	"syscall"
 )
 
-// ErrDamaged says that the spool holds a record that was changed after it was
-// written.
+// ErrDamaged says that the spool has a record that was changed after it was written.
 var ErrDamaged = errors.New("spool is damaged")
 
 // ErrFull says that a record does not fit into the spool's bounds now.
@@ -35,8 +35,8 @@ type Options struct {
 	Owner string
 }
 
-// ErrHeld says that another process has the spool open.
-var ErrHeld = errors.New("another process holds the spool")
+// ErrLocked says that another process has the spool open.
+var ErrLocked = errors.New("another process has the spool open")
 
 // Spool is an open spool. One goroutine appends, others may read, trim and ask
 // at the same time.
@@ -66,14 +66,9 @@ const (
 )
 
 // Open opens the spool in dir, which is made if there is none, and cuts off
-// what a crash tore. A spool that another process has open is ErrHeld.
+// what a crash tore. A spool that another process has open is ErrLocked.
 func Open(dir string, o Options) (_ *Spool, err error) {
-	if o.MaxBytes <= 0 {
-		o.MaxBytes = 1 << 30
-	}
-	if o.SegmentBytes <= 0 {
-		o.SegmentBytes = 64 << 20
-	}
+	o.MaxBytes, o.SegmentBytes = cmp.Or(o.MaxBytes, 1<<30), cmp.Or(o.SegmentBytes, 64<<20)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
@@ -104,14 +99,14 @@ func Open(dir string, o Options) (_ *Spool, err error) {
 	return s, nil
 }
 
-// Exists reports whether dir holds segments, whosever.
+// Exists reports whether dir has segments, of any owner.
 func Exists(dir string) bool {
 	numbers, err := (&Spool{dir: dir}).list()
 	return err == nil && len(numbers) > 0
 }
 
 // own removes what belongs to another owner and writes down ours. The name is
-// there, whole, before the first segment is.
+// there, complete, before the first segment is.
 func (s *Spool) own() error {
 	name := filepath.Join(s.dir, ownerFile)
 	was, err := os.ReadFile(name)
@@ -189,7 +184,7 @@ func (s *Spool) load(number uint64, newest bool) error {
 	if g.size == 0 && !newest {
 		return fmt.Errorf("%w: segment %d is empty", ErrDamaged, number)
 	}
-	if g.size == 0 { // nothing of it was whole
+	if g.size == 0 { // it has no complete record
 		return os.Remove(s.path(number))
 	}
 	s.bytes += g.size
@@ -219,7 +214,7 @@ func (s *Spool) Bounds() (first, last uint64, ok bool) {
 	return s.segments[0].first, s.end(), true
 }
 
-// Bytes is what the spool holds on disk.
+// Bytes is the size of the spool on disk.
 func (s *Spool) Bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,13 +243,17 @@ func (s *Spool) Append(r Record) error {
 	case !s.fits(r.size()):
 		return ErrFull
 	}
-	if err := s.ready(r); err != nil {
+	err := s.truncateTorn()
+	if err == nil {
+		err = s.roll(r)
+	}
+	if err != nil {
 		return fmt.Errorf("spool: %w", err)
 	}
 	g := s.segments[len(s.segments)-1]
 	if err := writeRecord(s.file, g.size, r); err != nil {
 		s.torn = true
-		_ = s.mend() // else before the next write
+		_ = s.truncateTorn() // else before the next write
 		return fmt.Errorf("spool: %w", noSpace(err))
 	}
 	if g.size == 0 {
@@ -266,17 +265,9 @@ func (s *Spool) Append(r Record) error {
 	return nil
 }
 
-// ready makes sure that the newest segment takes r next.
-func (s *Spool) ready(r Record) error {
-	if err := s.mend(); err != nil {
-		return err
-	}
-	return s.roll(r)
-}
-
-// mend cuts off what a failed write left, so that nothing follows a segment's
+// truncateTorn cuts off what a failed write left, so that nothing follows a segment's
 // last record whenever the process ends and whatever is written next.
-func (s *Spool) mend() error {
+func (s *Spool) truncateTorn() error {
 	if !s.torn {
 		return nil
 	}

@@ -176,7 +176,7 @@ func TestOwnerAndLock(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir, Options{Owner: "a"})
 	fill(t, s, 1, 3, 10)
-	if _, err := Open(dir, Options{Owner: "a"}); !errors.Is(err, ErrHeld) {
+	if _, err := Open(dir, Options{Owner: "a"}); !errors.Is(err, ErrLocked) {
 		t.Errorf("opened twice: %v", err)
 	}
 	if err := s.Close(); err != nil {

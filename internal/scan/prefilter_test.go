@@ -45,7 +45,7 @@ func newSifter(t *testing.T, version, db string, n int, keep func(i int) bool) *
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.want = Want{Batch: 120, Measure: true, Keep: match, Sift: &Sift{Filter: filter, Match: match}}
+	s.want = Want{Batch: 120, Measure: true, Keep: match, Prefilter: &Prefilter{Filter: filter, Match: match}}
 	return s
 }
 
@@ -208,7 +208,7 @@ func TestSiftResumes(t *testing.T) {
 							}
 						}
 						w.Close(t.Context())
-						if ok, err := r.Holds(t.Context(), s.col, []Slice{one}, Member{}); err != nil || !ok {
+						if ok, err := r.CanResume(t.Context(), s.col, []Slice{one}, Member{}); err != nil || !ok {
 							t.Fatal("the position is not held", one.Position, ok, err)
 						}
 						if at := idKey(markID(one.Position)); !over && len(one.Position) > 0 && rnd.IntN(3) == 0 {
@@ -254,8 +254,8 @@ func TestSiftLosesCursors(t *testing.T) {
 		}
 		_ = p.Each(func(doc []byte) error { got = append(got, idKey(bsonraw.IDOf(doc))); return nil })
 	}
-	if lost == 0 || !w.sifted() {
-		t.Errorf("%d cursors were lost, the filter is sent: %v", lost, w.sifted())
+	if lost == 0 || !w.prefiltered() {
+		t.Errorf("%d cursors were lost, the filter is sent: %v", lost, w.prefiltered())
 	}
 	once(t, s.kept(nil), got)
 }
@@ -268,7 +268,7 @@ func TestSiftRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.want.Sift.Filter = filter
+	s.want.Prefilter.Filter = filter
 	got, parts := given(t, r, s.col, Slice{Strategy: ByRecord}, s.want)
 	once(t, s.kept(nil), got)
 	if docs, unread := read(parts); docs != 3000 || unread != 0 {
@@ -336,7 +336,7 @@ func TestSiftUnderCollation(t *testing.T) {
 		all := 0
 		for _, one := range Slices(Slice{Strategy: ByRecord}, bounds) {
 			ids, parts := given(t, r, col, one, Want{Batch: 40, Measure: true, Keep: match,
-				Sift: &Sift{Filter: filter, Match: match}})
+				Prefilter: &Prefilter{Filter: filter, Match: match}})
 			got = append(got, ids...)
 			docs, _ := read(parts)
 			all += docs

@@ -8,22 +8,22 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Sift has the server leave documents out, where they are read in record order and that
+// Prefilter has the server leave documents out, where they are read in record order and that
 // pays. What is chosen is for Want.Keep to say all the same.
-type Sift struct {
+type Prefilter struct {
 	// Filter finds, on the server, every document that Want.Keep chooses.
 	Filter bson.Raw
 	// Match says whether the server finds a document. Several goroutines may ask it.
 	Match func(doc []byte) bool
 }
 
-// sifting is a walk's use of a Sift. The server is asked for three sorts of documents:
+// prefiltering is a walk's use of a Prefilter. The server is asked for three sorts of documents:
 // those of the filter; some at random, so that a reply and its resume token never wait
 // for a document that is far away; and that at which the slice ends, so that its end is
 // seen.
-type sifting struct {
-	Sift
-	on      bool    // the filter is sent; else all documents come, and are judged
+type prefiltering struct {
+	Prefilter
+	on      bool    // the filter is sent; else all documents come, and are counted
 	tried   bool    // a reply has come
 	rate    float64 // share of the random ones
 	span    float64 // documents that the server is to look at for a reply
@@ -32,19 +32,19 @@ type sifting struct {
 }
 
 const (
-	// judged is how many documents of a reply tell whether it pays to send the filter.
-	judged = 256
+	// trialDocs is how many documents of a reply decide whether the filter is sent.
+	trialDocs = 256
 	// leastRate is the smallest share of random documents.
 	leastRate = 0.005
 )
 
-func newSifting(s *Sift, batch int) *sifting {
+func newPrefiltering(s *Prefilter, batch int) *prefiltering {
 	span := 8 * float64(batch)
-	return &sifting{Sift: *s, span: span, rate: max(leastRate, 1/span), most: float64(batch) / 4}
+	return &prefiltering{Prefilter: *s, span: span, rate: max(leastRate, 1/span), most: float64(batch) / 4}
 }
 
 // filter is what the server is asked for of a slice with this upper bound.
-func (s *sifting) filter(upper bson.Raw) bson.D {
+func (s *prefiltering) filter(upper bson.Raw) bson.D {
 	of := bson.A{s.Filter, bson.D{{Key: "$sampleRate", Value: s.rate}}}
 	if len(upper) > 0 {
 		of = append(of, bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: upper.Lookup("_id")}}}})
@@ -55,10 +55,10 @@ func (s *sifting) filter(upper bson.Raw) bson.D {
 // wanted is how many documents to ask for, of at most batch. A find has no end at a
 // record id: what is asked for should just reach it. left is how many record ids are left,
 // 0 for no end.
-func (s *sifting) wanted(batch int, left int64) int {
+func (s *prefiltering) wanted(batch int, left int64) int {
 	switch {
 	case !s.tried:
-		return min(batch, judged)
+		return min(batch, trialDocs)
 	case !s.on:
 		return batch
 	}
@@ -69,16 +69,16 @@ func (s *sifting) wanted(batch int, left int64) int {
 	return max(int(n), 1)
 }
 
-// pays judges documents that came without the filter, and has it sent from now on if it
+// pays counts documents that came without the filter, and has it sent from now on if it
 // finds less than half of them.
-func (s *sifting) pays(p *Part) bool {
+func (s *prefiltering) pays(p *Part) bool {
 	s.tried = true
 	if s.on || p.Docs == 0 || p.Last {
 		return false
 	}
 	seen, found := 0, 0
 	_ = p.batch.Each(func(doc []byte) error {
-		if seen == judged {
+		if seen == trialDocs {
 			return errEnough
 		}
 		seen++
@@ -94,7 +94,7 @@ func (s *sifting) pays(p *Part) bool {
 }
 
 // passed notes how many record ids a reply has passed.
-func (s *sifting) passed(b *wire.Batch, ids int64) {
+func (s *prefiltering) passed(b *wire.Batch, ids int64) {
 	docs := 0
 	_ = b.Each(func([]byte) error { docs++; return nil })
 	if docs > 0 && ids > 0 {
@@ -105,7 +105,7 @@ func (s *sifting) passed(b *wire.Batch, ids int64) {
 // unread estimates what the server has left out on the way to a document that came: of
 // those that the filter does not find a known share comes. The document with the _id until
 // came for its _id.
-func (s *sifting) unread(p *Progress, doc []byte, until bsoncore.Value) {
+func (s *prefiltering) unread(p *Progress, doc []byte, until bsoncore.Value) {
 	if s.Match(doc) || until.Type != 0 && bsonraw.IDOf(doc).Equal(until) {
 		return
 	}
