@@ -254,21 +254,14 @@ func (p Part) Range(index *Index) (*Range, error) {
 // extend adds the fields that an index has beyond the shard key, before all their
 // values: what has the key of the bound comes behind it.
 func extend(bound, index bson.Raw) (bson.Raw, error) {
-	have, err := bound.Elements()
-	if err != nil {
-		return nil, err
-	}
-	fields, err := index.Elements()
-	if err != nil {
-		return nil, err
-	}
+	have := shardkey.Bound(bound)
 	d := bson.D{}
-	for i, f := range fields {
-		var v any = bson.MinKey{}
+	for i, f := range shardkey.Parse(index) {
+		v := shardkey.MinKey()
 		if i < len(have) {
-			v = have[i].Value()
+			v = have[i]
 		}
-		d = append(d, bson.E{Key: f.Key(), Value: v})
+		d = append(d, bson.E{Key: f.Path, Value: v})
 	}
 	return bson.Marshal(d)
 }
@@ -276,13 +269,11 @@ func extend(bound, index bson.Raw) (bson.Raw, error) {
 // KeyIndex chooses an index that holds every document under its shard key: one of the
 // key patterns, names and options given. Nil says that none does.
 func (t *Table) KeyIndex(specs []bson.Raw) *Index {
-	want, err := t.Key.Elements()
-	if err != nil {
-		return nil
-	}
+	want := shardkey.Parse(t.Key)
 	for _, spec := range specs {
-		key, ok := spec.Lookup("key").DocumentOK()
-		if !ok || !begins(key, want) || !complete(spec) {
+		key, _ := spec.Lookup("key").DocumentOK()
+		have := shardkey.Parse(key)
+		if len(have) < len(want) || !slices.EqualFunc(have[:len(want)], want, sameField) || !complete(spec) {
 			continue
 		}
 		if name, ok := spec.Lookup("name").StringValueOK(); ok {
@@ -293,19 +284,7 @@ func (t *Table) KeyIndex(specs []bson.Raw) *Index {
 	return nil
 }
 
-func begins(key bson.Raw, want []bson.RawElement) bool {
-	have, err := key.Elements()
-	if err != nil || len(have) < len(want) {
-		return false
-	}
-	for i, w := range want {
-		h := have[i]
-		if h.Key() != w.Key() || !sameDirection(h.Value(), w.Value()) {
-			return false
-		}
-	}
-	return true
-}
+func sameField(a, b shardkey.Field) bool { return a.Path == b.Path && sameDirection(a.Value, b.Value) }
 
 func sameDirection(a, b bson.RawValue) bool {
 	x, ok1 := a.AsInt64OK()
