@@ -31,14 +31,14 @@ type Cluster struct {
 	Shards []Shard        // by name
 
 	opt       Options
-	config    *mongo.Cluster // the config servers; nil where nobody asks them all the while
+	config    *mongo.Cluster // the config servers; nil where they are not read all the while
 	primaries *lazyPrimaries
 	left      *leftShards
 	// topology is what config.shards had when the shards were found.
 	topology topology
 	hosts    hosts   // where the shards are
 	unused   []Shard // have left and are still open
-	trustAll bool    // for tests: nobody asks
+	trustAll bool    // for tests: no owner filter
 	uuids    *atomic.Pointer[uuidHistory]
 }
 

@@ -74,7 +74,7 @@ func configHosts(ctx context.Context, s Shard) (string, error) {
 	}
 	hosts, ok := raw.Lookup("map", "config").StringValueOK()
 	if !ok {
-		return "", errors.New("shard " + s.Name + " does not tell")
+		return "", errors.New("shard " + s.Name + " does not know them")
 	}
 	return hosts, nil
 }

@@ -50,7 +50,7 @@ type ownerFilter struct {
 	orphans    map[string]*orphanWrite       // by migration and _id
 	lookedUp   map[string][]bson.Raw         // documents, by _id
 	settled    map[*ownership.Migration]bool // the events of their documents were emitted, if there are any
-	reportedAt uint32                        // the second that the history was told last
+	reportedAt uint32                        // the second of the last report to the history
 }
 
 func (f *ownerFilter) batch(ctx context.Context, b *stream.Batch) error {
@@ -120,8 +120,8 @@ func (f *ownerFilter) isOwned(v ownership.View, ev *stream.Event) (bool, error) 
 	case f.shard.Name, ownership.Any:
 		return true, nil
 	case ownership.Unknown:
-		return false, mongo.WithHint(fmt.Errorf("%s: who owned %s of %s then is not known: neither the config servers' "+
-			"oplog nor their log of changes tells who gave its chunk away",
+		return false, mongo.WithHint(fmt.Errorf("%s: the owner of %s of %s is not known: neither the config servers' "+
+			"oplog nor their log of changes has the shard that gave its chunk away",
 			ev.At, bsonraw.IDText(ev.Key.ID), ev.NS), "the collection has to be copied again")
 	}
 	return false, f.remember(v, c, ev)

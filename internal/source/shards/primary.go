@@ -12,7 +12,7 @@ import (
 )
 
 // PrimaryAt is the shard on which a database's collections that are not sharded were at
-// a time, "" for none. sure is false where nobody knows that any more: then it is the one
+// a time, "" for none. sure is false where that is not known any more: then it is the one
 // of now. Config servers read as of a time from 5.0 on, for some minutes; else their oplog
 // is read.
 func (c *Cluster) PrimaryAt(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error) {

@@ -25,7 +25,7 @@ const decisionPoll = 10 * time.Millisecond
 //
 // The order of its steps matters. What was prepared before the shard's own position
 // and is undecided when it is looked for is read again from its first entry. What was
-// decided in between has a time before the position of the whole, which is asked last.
+// decided in between has a time before the position of the cluster, which is read last.
 // A shard whose clock is behind could write still with a time before it: each has to
 // pass it first.
 func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {

@@ -27,7 +27,7 @@ type Stream struct {
 // Stream makes one source of the shards' oplogs: in the order of cluster time, without
 // what chunks and databases do when they move, each schema change once. The collections
 // are those at the position where a run begins, or after a later schema change, of the time
-// noted, that was stored before it was applied: nobody knows whether it was.
+// noted, that was stored before it was applied, or was not applied.
 func (c *Cluster) Stream(each oplog.Options, all merge.Options, collections func() []Collection,
 	noted mongo.OpTime) *Stream {
 	return &Stream{Source: c.Source(each, all), cluster: c, collections: collections, notedAt: noted}
@@ -161,8 +161,8 @@ func (c *Cluster) CommittedSeen(ctx context.Context, s Shard) (mongo.OpTime, err
 	return s.Committed(ctx)
 }
 
-// withClusterTime gives a context whose commands tell a shard, or a router, that the cluster
-// has reached a time.
+// withClusterTime gives a context whose commands send a shard, or a router, a time that the
+// cluster has reached.
 func (c *Cluster) withClusterTime(ctx context.Context, s *mongo.Cluster,
 	at mongo.OpTime) (_ context.Context, end func(), err error) {
 	clock, err := c.clusterTime(ctx, at)
