@@ -13,9 +13,10 @@ import (
 func samples() map[bson.Type][]byte {
 	doc := bsoncore.BuildDocument(nil, bsoncore.AppendInt32Element(nil, "x", 1))
 	return map[bson.Type][]byte{
-		bson.TypeDouble: make([]byte, 8), bson.TypeString: bsoncore.AppendString(nil, "häß"), bson.TypeEmbeddedDocument: doc,
-		bson.TypeArray:  doc,
-		bson.TypeBinary: bsoncore.AppendBinary(nil, 2, []byte("abc")), bson.TypeUndefined: nil,
+		bson.TypeDouble: make([]byte, 8), bson.TypeString: bsoncore.AppendString(nil, "häß"),
+		bson.TypeEmbeddedDocument: doc,
+		bson.TypeArray:            doc,
+		bson.TypeBinary:           bsoncore.AppendBinary(nil, 2, []byte("abc")), bson.TypeUndefined: nil,
 		bson.TypeObjectID: make([]byte, 12),
 		bson.TypeBoolean:  {1}, bson.TypeDateTime: make([]byte, 8), bson.TypeNull: nil,
 		bson.TypeRegex:      bsoncore.AppendRegex(nil, "^a", "im"),

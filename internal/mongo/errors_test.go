@@ -63,7 +63,9 @@ func TestFullDiskOfABulkWritePasses(t *testing.T) {
 		{driver.BulkWriteException{WriteErrors: []driver.BulkWriteError{{WriteError: full}}}, ClassRetry},
 		{driver.WriteException{WriteErrors: driver.WriteErrors{full}}, ClassRetry},
 		{driver.BulkWriteException{WriteConcernError: &driver.WriteConcernError{Code: 64}}, ClassRetry},
-		{driver.BulkWriteException{WriteErrors: []driver.BulkWriteError{{WriteError: driver.WriteError{Code: CodeDuplicateKey}}}}, ClassDuplicate},
+		{driver.BulkWriteException{WriteErrors: []driver.BulkWriteError{
+			{WriteError: driver.WriteError{Code: CodeDuplicateKey}},
+		}}, ClassDuplicate},
 	} {
 		if got := Classify(fmt.Errorf("record: %w", c.err)); got != c.want {
 			t.Errorf("%v is of class %s, want %s", c.err, got, c.want)

@@ -43,7 +43,8 @@ func TestCheckoutIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	p, err := Open(options.Client().SetHosts([]string{l.Addr().String()}).SetReplicaSet("x").SetServerSelectionTimeout(2 * time.Second))
+	p, err := Open(options.Client().SetHosts([]string{l.Addr().String()}).SetReplicaSet("x").
+		SetServerSelectionTimeout(2 * time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
