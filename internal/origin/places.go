@@ -75,26 +75,12 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 		return err
 	})
 	for i, one := range of {
-		if !has(places, one, held) {
+		db, _ := mongo.SplitNS(one.NS)
+		if !places.Has(db, one.UUID, held) {
 			missing = append(missing, i)
 		}
 	}
 	return missing, err
-}
-
-// has reports that a shard where a collection belongs has it. held are the UUIDs of each.
-func has(p *ownership.Places, one schema.Collection, held map[string]map[[16]byte]bool) bool {
-	id, _ := ownership.ParseUUID(one.UUID)
-	db, _ := mongo.SplitNS(one.NS)
-	if home, ok := p.Primary(db); ok && !p.Sharded(one.UUID) {
-		return held[home][id]
-	}
-	for _, h := range held {
-		if h[id] {
-			return true
-		}
-	}
-	return false
 }
 
 // Present finds where a collection is by now that is or was not sharded: its UUID, which

@@ -69,6 +69,21 @@ func (p *Places) Primary(db string) (shard string, ok bool) {
 	return shard, ok
 }
 
+// Has reports that a shard where a collection of a database belongs has it: of a sharded one,
+// and where nothing says whose the database is, any shard. there are the UUIDs of each shard.
+func (p *Places) Has(db string, uuid bson.Binary, there map[string]map[[16]byte]bool) bool {
+	id, _ := ParseUUID(uuid)
+	if primary, ok := p.Primary(db); ok && !p.Sharded(uuid) {
+		return there[primary][id]
+	}
+	for _, all := range there {
+		if all[id] {
+			return true
+		}
+	}
+	return false
+}
+
 // Primary is the primary shard of a database as a router has it with a read concern, "" for none.
 func Primary(ctx context.Context, router *mongo.Cluster, db string, concern bson.D) (string, error) {
 	cur, err := router.Client.Database("config").RunCommandCursor(ctx, bson.D{{Key: "find", Value: "databases"},

@@ -166,17 +166,6 @@ func (t *Table) Version(shard string) Version {
 	return v
 }
 
-// Owners are the shards that have chunks, sorted.
-func (t *Table) Owners() (all []string) {
-	for _, c := range t.Chunks {
-		if !slices.Contains(all, c.Shard) {
-			all = append(all, c.Shard)
-		}
-	}
-	slices.Sort(all)
-	return all
-}
-
 // Part is chunks of one shard that follow one another.
 type Part struct {
 	Shard    string

@@ -38,7 +38,7 @@ func (p changes) oplogWindow(ctx context.Context) error {
 		need, _ = mongo.ParseOpTime(p.StartAt)
 	}
 	switch {
-	case !need.IsZero() && need.First().Before(oldest) && p.Spool.MayHold():
+	case !need.IsZero() && need.First().Before(oldest) && p.Spool.HasLeftover():
 		p.add(Warn, "oplog", "leave the spool's directory alone",
 			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
 	case !need.IsZero() && need.First().Before(oldest):

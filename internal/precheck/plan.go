@@ -191,42 +191,10 @@ func (p *planner) exists(target string) bool {
 	return err == nil && there
 }
 
-// oplogWindow checks that the oplog holds the position to begin from, and for how
-// long it reaches back.
-func (p *planner) oplogWindow(ctx context.Context) error {
-	if p.Source.Info.Kind == mongo.KindStandalone || p.unread || p.job.Expiring {
-		return nil
-	}
-	oldest, newest, err := p.window(ctx)
-	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
-		return err
-	}
-	if err != nil {
-		p.add(Fail, "oplog", "grant the user read on database local", "the source's oplog cannot be read: %v", err)
-		return nil
-	}
-	have := time.Duration(int64(newest.TS.T)-int64(oldest.TS.T)) * time.Second
-	need, err := p.ReadFrom(p.job)
-	if err != nil {
-		return err
-	}
-	if need.IsZero() && p.Mode == state.ModeIncremental {
-		need, _ = mongo.ParseOpTime(p.StartAt)
-	}
-	switch {
-	case !need.IsZero() && need.First().Before(oldest) && p.Spool.HasLeftover():
-		p.add(Warn, "oplog", "leave the spool's directory alone",
-			"it begins at %s and no longer holds %s, from which the job would read on; the spool may", oldest, need)
-	case !need.IsZero() && need.First().Before(oldest):
-		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and --on-existing drop",
-			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
-	case p.WarnWindow > 0 && have < p.WarnWindow && p.full(ctx):
-		p.add(Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
-			"it reaches back only %s", have)
-	default:
-		p.ok("oplog", "reaches back %s", have)
-	}
-	return nil
+// some names the first of many.
+func some(all []string, sep string) string {
+	const most = 5
+	return strings.Join(all[:min(most, len(all))], sep)
 }
 
 // didYouMean puts the name that was perhaps meant, or none, before a hint.

@@ -1,4 +1,4 @@
-package origin
+package ownership
 
 import (
 	"slices"
@@ -158,5 +158,16 @@ func TestKeyIndex(t *testing.T) {
 		t.Error("a direction is a number of any type")
 	} else if hint, ok := ix.Hint.(bson.Raw); !ok || hint.String() != double.Lookup("key").Document().String() {
 		t.Errorf("without a name it is hinted by its pattern, not %v", ix.Hint)
+	}
+}
+
+// TestChunkSince: a chunk whose newest history is another shard's may have come at any time.
+func TestChunkSince(t *testing.T) {
+	c := chunkOf(0, 1, "s0", 1, 77)
+	if c.since().T != 77 {
+		t.Errorf("since %v", c.since())
+	}
+	if c.Shard = "s1"; c.since().T != 1<<32-1 {
+		t.Errorf("since %v though that was another shard", c.since())
 	}
 }
