@@ -254,6 +254,16 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 		"before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
 	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
 	section(fs, "Speed and room")
+	s.bindControl(fs)
+	section(fs, "Control")
+	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
+	s.bindProgress(fs, "; while the job follows 5m, unless this flag says otherwise")
+	s.Common.bind(fs)
+	section(fs, outputSection)
+}
+
+// bindControl registers how the control API is reached, and by whom.
+func (s *Sync) bindControl(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
 	fs.StringVar(&s.Token, flagToken, "",
 		"secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
@@ -265,11 +275,6 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	fs.BoolVar(&s.OpenStatus, "open-status", false, "show the status to those who have no token, too")
 	fs.BoolVar(&s.PProf, "pprof", false,
 		"serve Go's profiles below /debug/pprof/ of the control API, to those who have its token")
-	section(fs, "Control")
-	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
-	s.bindProgress(fs, "; while the job follows 5m, unless this flag says otherwise")
-	s.Common.bind(fs)
-	section(fs, outputSection)
 }
 
 // bindPace registers what holds a job back; bytes is an amount such as 50MB.
