@@ -40,14 +40,14 @@ func TestDuring(t *testing.T) {
 	}
 }
 
-// saves takes each position, whole has told all.
+// saves takes each position, complete has reported all.
 type (
-	saves struct{ state.Store }
-	whole struct{ Deployment }
+	saves    struct{ state.Store }
+	complete struct{ Deployment }
 )
 
 func (saves) Save(context.Context, bson.D, ...bson.E) error { return nil }
-func (whole) Holds(context.Context, mongo.OpTime) error     { return nil }
+func (complete) Holds(context.Context, mongo.OpTime) error  { return nil }
 
 // spool notes what was passed.
 type spool []mongo.OpTime
@@ -64,7 +64,7 @@ func TestSpoolKeeps(t *testing.T) {
 	p := progress.New(progress.Options{Now: time.Now, ReadFrom: readFrom})
 	p.SetApplied(at(3))
 	var passed spool
-	f := &follower{Options: Options{Store: saves{}, Source: &Source{Deployment: whole{}}, Progress: p, Spool: &passed},
+	f := &follower{Options: Options{Store: saves{}, Source: &Source{Deployment: complete{}}, Progress: p, Spool: &passed},
 		sink: mongosink.New(&mongo.Cluster{}, at(5), mongosink.Options{}), saved: at(3)}
 	if err := f.save(t.Context()); err != nil {
 		t.Fatal(err)

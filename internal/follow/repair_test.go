@@ -36,7 +36,7 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err, open)
 	}
 	r.want("drain", "commit 12", "commit 12", `defer {"$numberInt":"1"}`, `defer {"$numberInt":"2"}`)
-	if l := r.sink.held; len(l) != 2 || l[0].Doc == nil || l[1].Doc != nil || l[0].Until != at(1002) ||
+	if l := r.sink.deferred; len(l) != 2 || l[0].Doc == nil || l[1].Doc != nil || l[0].Until != at(1002) ||
 		l[1].Source != "d.c" {
 		t.Errorf("kept %+v", l)
 	}
@@ -147,16 +147,16 @@ func TestRepairWaits(t *testing.T) {
 		list = append(list, broken(id))
 	}
 	f.Repairs.Add(list)
-	if err := f.emit(t.Context(), batch(19)); err != nil || len(r.sink.held) != 0 {
-		t.Errorf("%v: %d in the overlap", err, len(r.sink.held))
+	if err := f.emit(t.Context(), batch(19)); err != nil || len(r.sink.deferred) != 0 {
+		t.Errorf("%v: %d in the overlap", err, len(r.sink.deferred))
 	}
 	half := batch(21, put("d.c", 99, "x")) // amid the events of a position
 	half.End, half.Partial = at(20), true
-	if err := f.emit(t.Context(), half); err != nil || len(r.sink.held) != 0 {
-		t.Errorf("%v: %d amid a position", err, len(r.sink.held))
+	if err := f.emit(t.Context(), half); err != nil || len(r.sink.deferred) != 0 {
+		t.Errorf("%v: %d amid a position", err, len(r.sink.deferred))
 	}
-	if err := f.emit(t.Context(), batch(21)); err != nil || len(r.sink.held) != repairsAtOnce {
-		t.Errorf("%v: %d at once", err, len(r.sink.held))
+	if err := f.emit(t.Context(), batch(21)); err != nil || len(r.sink.deferred) != repairsAtOnce {
+		t.Errorf("%v: %d at once", err, len(r.sink.deferred))
 	}
 	l := deadletter.Letter{NS: "d.c", DocID: list[0].ID, Doc: r.docs[0], State: deadletter.Open}
 	if err := f.Letters.Write(t.Context(), l); err != nil {

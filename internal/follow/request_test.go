@@ -74,7 +74,7 @@ func TestRequestIsRejected(t *testing.T) {
 	select {
 	case <-withdrawn:
 	default:
-		t.Error("whoever waits for it is not told")
+		t.Error("whoever waits for it is not notified")
 	}
 	if r.Request(); r.Rejection() != nil || !r.due(true) {
 		t.Error("a new request does not count")

@@ -221,18 +221,18 @@ func (r *rig) Passed(from mongo.OpTime) { r.passed = append(r.passed, from) }
 
 // sink acknowledges nothing until it is drained.
 type sink struct {
-	r       *rig
-	o       mongosink.Options
-	pos     stream.Position
-	pending []stream.Event
-	fed     stream.Position
-	skipped int
-	held    []deadletter.Letter
-	outcome mongosink.Repaired
-	overlap mongo.OpTime
-	renamed []string
-	starts  map[string]mongosink.CappedStart
-	clashes []mongosink.Clash
+	r        *rig
+	o        mongosink.Options
+	pos      stream.Position
+	pending  []stream.Event
+	fed      stream.Position
+	skipped  int
+	deferred []deadletter.Letter
+	outcome  mongosink.Repaired
+	overlap  mongo.OpTime
+	renamed  []string
+	starts   map[string]mongosink.CappedStart
+	clashes  []mongosink.Clash
 }
 
 func (s *sink) Run(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
@@ -254,7 +254,7 @@ func (s *sink) Untangle(_ context.Context, c mongosink.Clash) error {
 	return s.r.step("untangle %s", c.Index)
 }
 func (s *sink) Hold(_ context.Context, l deadletter.Letter) (string, error) {
-	s.held = append(s.held, l)
+	s.deferred = append(s.deferred, l)
 	return "", s.r.step("defer %s", bsonraw.IDText(l.DocID))
 }
 func (s *sink) Repaired(string, bsonraw.ID) mongosink.Repaired { return s.outcome }
