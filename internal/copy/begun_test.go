@@ -13,7 +13,7 @@ import (
 func TestProgressIsKeptBeforeAllSlicesHaveBegun(t *testing.T) {
 	c := server(t, "6.0")
 	insert(t, c, "begun", "c", mixedDocs(6000))
-	tasks := []Task{{Source: source(t, c, "begun", "c"), Target: "begun_t.c"}}
+	tasks := []Task{taskOf(source(t, c, "begun", "c"), "begun_t.c")}
 	store := newStore()
 	opts := small(t, c)
 	opts.Readers, opts.Writers = 1, 1

@@ -24,7 +24,7 @@ import (
 func BenchmarkCopy(b *testing.B) {
 	src, dst := server(b, "6.0"), server(b, "6.0.5")
 	load(b, src, "bench", "c", b.N)
-	t := Task{Source: source(b, src, "bench", "c"), Target: "bench_t.c"}
+	t := taskOf(source(b, src, "bench", "c"), "bench_t.c")
 	pos, err := src.Positions(b.Context())
 	if err != nil {
 		b.Fatal(err)
@@ -100,8 +100,10 @@ func load(b *testing.B, c *mongo.Cluster, db, coll string, n int) {
 
 // BenchmarkInspect is the walk over a document before it is written.
 func BenchmarkInspect(b *testing.B) {
-	doc, err := bson.Marshal(bson.D{{Key: "_id", Value: "user123456789"}, {Key: "f0", Value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}, {Key: "f1", Value: 1}, {Key: "f2", Value: 2.5},
-		{Key: "f3", Value: bson.D{{Key: "x", Value: 1}}}, {Key: "f4", Value: bson.A{1, 2, 3}}, {Key: "f5", Value: true}, {Key: "f6", Value: bson.DateTime(5)}, {Key: "f7", Value: nil}, {Key: "f8", Value: bson.NewObjectID()}})
+	doc, err := bson.Marshal(bson.D{{Key: "_id", Value: "user123456789"},
+		{Key: "f0", Value: "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}, {Key: "f1", Value: 1}, {Key: "f2", Value: 2.5},
+		{Key: "f3", Value: bson.D{{Key: "x", Value: 1}}}, {Key: "f4", Value: bson.A{1, 2, 3}}, {Key: "f5",
+			Value: true}, {Key: "f6", Value: bson.DateTime(5)}, {Key: "f7", Value: nil}, {Key: "f8", Value: bson.NewObjectID()}})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -19,9 +19,11 @@ func anyIDs(n int) []any {
 	dec, _ := bson.ParseDecimal128("12.50")
 	ids := []any{
 		bson.MinKey{}, bson.MaxKey{}, nil, math.NaN(), math.Inf(1), math.Inf(-1), -0.5, true, false,
-		bson.NewObjectID(), bson.DateTime(5), bson.Timestamp{T: 1, I: 2}, bson.Timestamp{}, dec, bson.Symbol("s"), bson.JavaScript("f()"),
+		bson.NewObjectID(), bson.DateTime(5), bson.Timestamp{T: 1,
+			I: 2}, bson.Timestamp{}, dec, bson.Symbol("s"), bson.JavaScript("f()"),
 		bson.CodeWithScope{Code: "f", Scope: bson.D{{Key: "a", Value: 1}}}, bson.Binary{Subtype: 0, Data: []byte{1, 0, 2}},
-		bson.Binary{Subtype: 4, Data: bytes.Repeat([]byte{7}, 16)}, bson.D{}, bson.D{{Key: "a", Value: bson.A{1, nil}}}, bson.D{{Key: "b", Value: math.NaN()}},
+		bson.Binary{Subtype: 4, Data: bytes.Repeat([]byte{7}, 16)}, bson.D{}, bson.D{{Key: "a",
+			Value: bson.A{1, nil}}}, bson.D{{Key: "b", Value: math.NaN()}},
 		"", strings.Repeat("long", 300), int64(math.MaxInt64), bson.DBPointer{DB: "x", Pointer: bson.NewObjectID()},
 	}
 	for i := range n {
@@ -44,7 +46,8 @@ func anyIDs(n int) []any {
 func mixedDocs(n int) []any {
 	var docs []any
 	for i, id := range anyIDs(n) {
-		docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: "n", Value: i}, {Key: "text", Value: strings.Repeat("x", i%97)}})
+		docs = append(docs, bson.D{{Key: "_id", Value: id}, {Key: "n", Value: i},
+			{Key: "text", Value: strings.Repeat("x", i%97)}})
 	}
 	return docs
 }
@@ -62,13 +65,14 @@ func TestMixedIDs(t *testing.T) {
 			insert(t, src, db, "c", mixedDocs(4000))
 			e := New(src, dst, newStore(), small(t, src))
 			e.noRecords.Store(tc.byID)
-			if err := e.Run(t.Context(), []Task{{Source: source(t, src, db, "c"), Target: db + "_t.c"}}); err != nil {
+			if err := e.Run(t.Context(), []Task{taskOf(source(t, src, db, "c"), db+"_t.c")}); err != nil {
 				t.Fatal(err)
 			}
 			same(t, dump(t, src, db, "c"), dump(t, dst, db+"_t", "c"))
 			st := e.Stats()
 			c := st.Collections[0]
-			if c.Strategy != tc.strategy || c.Slices < 4 || c.SlicesDone != c.Slices || c.State != StateDone || st.Replaced != 0 || c.Docs != c.TotalDocs {
+			if c.Strategy != tc.strategy || c.Slices < 4 || c.SlicesDone != c.Slices || c.State != StateDone ||
+				st.Replaced != 0 || c.Docs != c.TotalDocs {
 				t.Errorf("stats %+v", st)
 			}
 		})
@@ -80,7 +84,8 @@ func TestCollatedIDs(t *testing.T) {
 	for _, byID := range []bool{false, true} {
 		db := fmt.Sprintf("collated_%v", byID)
 		for _, d := range []string{db, db + "_t"} {
-			must(t, c, d, bson.D{{Key: "create", Value: "c"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
+			must(t, c, d, bson.D{{Key: "create", Value: "c"}, {Key: "collation",
+				Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
 		}
 		var docs []any
 		for i := range 3000 {
@@ -93,7 +98,7 @@ func TestCollatedIDs(t *testing.T) {
 		insert(t, c, db, "c", docs)
 		e := New(c, c, newStore(), small(t, c))
 		e.noRecords.Store(byID)
-		if err := e.Run(t.Context(), []Task{{Source: source(t, c, db, "c"), Target: db + "_t.c"}}); err != nil {
+		if err := e.Run(t.Context(), []Task{taskOf(source(t, c, db, "c"), db+"_t.c")}); err != nil {
 			t.Fatal(err)
 		}
 		same(t, dump(t, c, db, "c"), dump(t, c, db+"_t", "c"))
@@ -107,7 +112,8 @@ func TestAllTypes(t *testing.T) {
 	for i := range 20 {
 		docs = append(docs, bson.D{
 			{Key: "_id", Value: i}, {Key: "a", Value: 1}, {Key: "a", Value: 2}, {Key: "", Value: "empty name"},
-			{Key: "d.o.t", Value: 1}, {Key: "nan", Value: math.Float64frombits(0x7ff8000000000123)}, {Key: "z", Value: math.Copysign(0, -1)},
+			{Key: "d.o.t", Value: 1}, {Key: "nan", Value: math.Float64frombits(0x7ff8000000000123)}, {Key: "z",
+				Value: math.Copysign(0, -1)},
 			{Key: "u", Value: bson.Undefined{}}, {Key: "re", Value: bson.Regex{Pattern: "^a", Options: "i"}},
 			{Key: "sub", Value: bson.D{{Key: "t0", Value: bson.Timestamp{}}, {Key: "$x", Value: 1}}},
 			{Key: "ptr", Value: bson.DBPointer{DB: "d", Pointer: bson.NewObjectID()}}, {Key: "$recordId", Value: int64(5)},
@@ -124,7 +130,7 @@ func TestAllTypes(t *testing.T) {
 	for _, target := range []string{"c", "again"} {
 		e := New(c, c, newStore(), small(t, c))
 		e.noRecords.Store(target == "again")
-		if err := e.Run(t.Context(), []Task{{Source: source(t, c, "types", "c"), Target: "types_t." + target}}); err != nil {
+		if err := e.Run(t.Context(), []Task{taskOf(source(t, c, "types", "c"), "types_t."+target)}); err != nil {
 			t.Fatal(err)
 		}
 		same(t, dump(t, c, "types", "c"), dump(t, c, "types_t", target))
@@ -140,7 +146,7 @@ func TestAllTypes(t *testing.T) {
 	}
 	insert(t, c, "types_t", "there", stubs)
 	e := New(c, c, newStore(), small(t, c))
-	if err := e.Run(t.Context(), []Task{{Source: source(t, c, "types", "c"), Target: "types_t.there"}}); err != nil {
+	if err := e.Run(t.Context(), []Task{taskOf(source(t, c, "types", "c"), "types_t.there")}); err != nil {
 		t.Fatal(err)
 	}
 	same(t, dump(t, c, "types", "c"), dump(t, c, "types_t", "there"))
@@ -154,14 +160,15 @@ func TestLargeDocuments(t *testing.T) {
 		insert(t, c, "large", "c", []any{bson.D{{Key: "_id", Value: fmt.Sprint("small", i)}}})
 	}
 	largest, _ := bson.Marshal(bson.D{{Key: "_id", Value: "max"}, {Key: "p", Value: ""}})
-	insert(t, c, "large", "c", []any{bson.D{{Key: "_id", Value: "max"}, {Key: "p", Value: strings.Repeat("q", 16<<20-len(largest))}}})
+	insert(t, c, "large", "c", []any{bson.D{{Key: "_id", Value: "max"},
+		{Key: "p", Value: strings.Repeat("q", 16<<20-len(largest))}}})
 	for i, byID := range []bool{false, true} {
 		o := small(t, c)
 		o.MaxBufferedBytes = 1 << 20
 		e := New(c, c, newStore(), o)
 		e.noRecords.Store(byID)
 		target := fmt.Sprint("c", i)
-		if err := e.Run(t.Context(), []Task{{Source: source(t, c, "large", "c"), Target: "large_t." + target}}); err != nil {
+		if err := e.Run(t.Context(), []Task{taskOf(source(t, c, "large", "c"), "large_t."+target)}); err != nil {
 			t.Fatal(err)
 		}
 		same(t, dump(t, c, "large", "c"), dump(t, c, "large_t", target))
@@ -176,17 +183,20 @@ func TestClusteredAndTimeSeries(t *testing.T) {
 	for _, version := range []string{"6.0", "5.0"} {
 		src := server(t, version)
 		db := "ts" + strings.ReplaceAll(version, ".", "")
-		ts := bson.D{{Key: "create", Value: "w"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}}
+		ts := bson.D{{Key: "create", Value: "w"}, {Key: "timeseries",
+			Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}}
 		must(t, src, db, ts)
 		must(t, dst, db+"_t", ts)
 		var docs []any
 		for i := range 3000 {
-			docs = append(docs, bson.D{{Key: "t", Value: bson.DateTime(1.7e12 + i*1000)}, {Key: "m", Value: i % 1500}, {Key: "v", Value: i}})
+			docs = append(docs, bson.D{{Key: "t", Value: bson.DateTime(1.7e12 + i*1000)}, {Key: "m", Value: i % 1500},
+				{Key: "v", Value: i}})
 		}
 		insert(t, src, db, "w", docs)
-		tasks := []Task{{Source: source(t, src, db, "w"), Target: db + "_t.system.buckets.w"}}
+		tasks := []Task{taskOf(source(t, src, db, "w"), db+"_t.w")}
 		if version == "6.0" {
-			create := bson.D{{Key: "create", Value: "c"}, {Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}}
+			create := bson.D{{Key: "create", Value: "c"}, {Key: "clusteredIndex",
+				Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}}
 			must(t, src, db, create)
 			must(t, dst, db+"_t", create)
 			var docs []any
@@ -196,7 +206,7 @@ func TestClusteredAndTimeSeries(t *testing.T) {
 				}
 			}
 			insert(t, src, db, "c", docs)
-			tasks = append(tasks, Task{Source: source(t, src, db, "c"), Target: db + "_t.c"})
+			tasks = append(tasks, taskOf(source(t, src, db, "c"), db+"_t.c"))
 		}
 		// Twice, so that the second run meets every document on the target.
 		for round := range 2 {
@@ -210,7 +220,7 @@ func TestClusteredAndTimeSeries(t *testing.T) {
 			}
 			for i, c := range st.Collections {
 				_, from := mongo.SplitNS(tasks[i].Source.DataNS())
-				_, to := mongo.SplitNS(tasks[i].Target)
+				_, to := mongo.SplitNS(c.Target)
 				same(t, dump(t, src, db, from), dump(t, dst, db+"_t", to))
 				if c.Slices < 3 {
 					t.Errorf("%s: %+v", version, c)
@@ -234,7 +244,7 @@ func TestManySmallCollections(t *testing.T) {
 		if i%2 == 0 {
 			s.Bytes, s.Count = 0, 0
 		}
-		tasks = append(tasks, Task{Source: s, Target: "many_t." + name})
+		tasks = append(tasks, taskOf(s, "many_t."+name))
 	}
 	store := newStore()
 	e := New(c, c, store, Options{})
@@ -263,7 +273,7 @@ func TestWithoutEstimates(t *testing.T) {
 	s := source(t, c, "unknown", "c")
 	s.Count, s.Bytes = 0, 0
 	e := New(c, c, newStore(), small(t, c))
-	if err := e.Run(t.Context(), []Task{{Source: s, Target: "unknown_t.c"}}); err != nil {
+	if err := e.Run(t.Context(), []Task{taskOf(s, "unknown_t.c")}); err != nil {
 		t.Fatal(err)
 	}
 	same(t, dump(t, c, "unknown", "c"), dump(t, c, "unknown_t", "c"))

@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
+	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/ownership"
@@ -19,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -35,23 +37,12 @@ type Task struct {
 	// Source is read by its UUID in the database of its DataNS, so a rename
 	// does not disturb.
 	Source schema.Collection
-	// Target is the existing namespace that takes the documents: of a
-	// time-series collection its system.buckets collection.
-	Target string
+	// Route says where documents go, and which and how. Its target exists; of a
+	// time-series collection its system.buckets collection takes the documents.
+	Route *transform.Route
 	// Key is the shard key of the target, empty where it is not sharded. A Run has it from
 	// Options.Keys.
 	Key bson.Raw
-
-	// Keep chooses the documents that are copied, nil all. Several goroutines ask it.
-	Keep func(doc []byte) bool
-	// Sift has the source leave out some of the others, where that pays; nil is nothing.
-	Sift *scan.Prefilter
-	// Unread is told how many documents the source has left out, which is an estimate. Several
-	// goroutines call it; nil is nobody.
-	Unread func(docs int64)
-	// Map appends what is written in place of a document, nil writes it as it is.
-	// Several goroutines ask it.
-	Map func(dst, doc []byte) ([]byte, error)
 
 	// Part names the shard whose part of the collection this is; empty is the whole.
 	Part string
@@ -61,7 +52,9 @@ type Task struct {
 	// of another version, it is left (Engine.Left).
 	Range *ownership.Range
 	// Again says that documents may have been copied before, under another shard key. What a
-	// sharded target has already, byte for byte, is not written to it.
+	// sharded target has already, byte for byte, is not written to it. Where the route skips
+	// updates, a Run supposes so by itself: the event that gives a document another shard key may
+	// be left out.
 	Again bool
 }
 
@@ -84,6 +77,11 @@ type Options struct {
 	WriteConcern     bson.Raw      // of inserts, default mongo.Cluster.DataConcern
 	SaveEvery        time.Duration // between saves of slice states, default 1 s
 	Log              *slog.Logger  // default: discards
+
+	Tally *transform.Tally // of the rules of the routes; nil counts nothing
+	// LeftOut keeps documents that the rules cannot map, which the target goes without. Nil: such a
+	// document is an error.
+	LeftOut transform.LeftOut
 
 	Limit *pace.Limiter // nil is none
 	// SourceGate and TargetGate bound the exchanges under way; nil is none.
@@ -216,7 +214,7 @@ func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 		if t.Source.Type == schema.TypeView {
 			continue
 		}
-		c := newCollection(t)
+		c := newCollection(t, e)
 		c.plan, c.generation = plans[c.uuid], generation[c.uuid]
 		r.colls = append(r.colls, c)
 	}
@@ -255,26 +253,66 @@ func (e *Engine) leave(t Task) {
 // collection is one task under way.
 type collection struct {
 	Task
-	uuid       string // hex, with the part: the key of its slices
+	Target     string                // the namespace that takes the documents
+	keep       func(doc []byte) bool // of the route; nil is all
+	sent       *scan.Prefilter       // has the source leave out some of the others; nil is nothing
+	unread     func(docs int64)      // counts those, about; nil where sent is
+	uuid       string                // hex, with the part: the key of its slices
 	sourceDB   string
 	targetDB   string
 	key        docwrite.Key // of the target; set before anything is written
 	plan       []scan.Slice // as loaded; nil when there is none to go on from
 	generation int64
 	measured   bool        // its size was asked for
-	kept       atomic.Bool // no slice of it is lent
+	alone      atomic.Bool // no slice of it is assigned to others
 
 	mu       sync.Mutex
 	progress CollectionStats
 }
 
-func newCollection(t Task) *collection {
+func newCollection(t Task, e *Engine) *collection {
 	c := &collection{Task: t, uuid: SlicesOf(hex.EncodeToString(t.Source.UUID.Data), t.Part), measured: t.Range != nil}
-	c.progress = CollectionStats{Source: t.Source.NS, Target: t.Target, State: StateWaiting,
+	c.Target = schema.Collection{NS: t.Route.Target, Type: t.Source.Type}.DataNS()
+	c.Again = t.Again || t.Route.Skips.Has(stream.OpUpdate|stream.OpReplace)
+	c.keep = t.Route.Keep(e.opts.Tally)
+	if q := t.Route.Sent(); q != nil && findsAlike(e.src.Info.Version) {
+		c.sent = &scan.Prefilter{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
+		c.unread = e.opts.Tally.Unread(t.Route)
+	}
+	c.progress = CollectionStats{Source: t.Source.NS, Target: c.Target, State: StateWaiting,
 		TotalDocs: t.Source.Count, TotalBytes: t.Source.Bytes}
 	c.sourceDB, _ = mongo.SplitNS(t.Source.DataNS())
-	c.targetDB, _ = mongo.SplitNS(t.Target)
+	c.targetDB, _ = mongo.SplitNS(c.Target)
 	return c
+}
+
+// findsAlike reports a version whose servers are known to find by query.OfAll's filters what
+// millrace keeps. 7.0 finds less by $bitsAnySet with binary operands.
+func findsAlike(v mongo.Version) bool {
+	return v.AtLeast(4, 4) && !v.AtLeast(4, 5) || v.AtLeast(5, 0) && !v.AtLeast(5, 1) || v.AtLeast(6, 0) &&
+		!v.AtLeast(6, 1)
+}
+
+// mapping appends what is written in place of a document; nil writes documents as they are.
+func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []byte) ([]byte, error) {
+	to, at := c.Route.Mapper(o.AfterClusterTime.TS, o.Tally), o.AfterClusterTime
+	if to == nil || o.LeftOut == nil {
+		return to
+	}
+	u := transform.Unmapped{Target: c.Target, Source: c.Source.NS, At: at, Until: at}
+	if len(c.Source.UUID.Data) == len(u.UUID) {
+		u.UUID = (*[16]byte)(c.Source.UUID.Data)
+	}
+	return func(dst, doc []byte) ([]byte, error) {
+		out, err := to(dst, doc)
+		why, unmapped := transform.Unmappable(err)
+		if !unmapped {
+			return out, err
+		}
+		u := u // of several goroutines
+		u.ID, u.Doc, u.Reason, u.Err = bsonraw.IDOf(doc), doc, why, err
+		return dst, o.LeftOut.LeaveOut(ctx, u)
+	}
 }
 
 // serial reports a collection that must be inserted in order, once.

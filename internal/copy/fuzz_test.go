@@ -13,7 +13,8 @@ func FuzzSliceState(f *testing.F) {
 	for _, s := range []any{
 		scan.Slice{Collection: "c", Of: 1, Plan: 1, Strategy: scan.ByRecord, Back: []int64{3, 2}},
 		scan.Slice{Collection: "c", N: 1, Of: 2, Plan: 2, Strategy: scan.ByID},
-		bson.D{{Key: "n", Value: -1}, {Key: "lower", Value: bson.D{{Key: "r", Value: "x"}}}}, bson.D{{Key: "strategy", Value: "none"}},
+		bson.D{{Key: "n", Value: -1}, {Key: "lower", Value: bson.D{{Key: "r", Value: "x"}}}}, bson.D{{Key: "strategy",
+			Value: "none"}},
 	} {
 		b, err := bson.Marshal(s)
 		if err != nil {

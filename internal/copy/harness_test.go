@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/wire"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -95,16 +96,23 @@ func insert(t testing.TB, c *mongo.Cluster, db, coll string, docs []any) {
 	}
 }
 
+// taskOf copies a collection by no rules.
+func taskOf(source schema.Collection, target string) Task {
+	return Task{Source: source, Route: transform.Unruled(source.NS, target)}
+}
+
 // source describes a collection as package catalog does.
 func source(t testing.TB, c *mongo.Cluster, db, name string) schema.Collection {
 	t.Helper()
-	raw := must(t, c, db, bson.D{{Key: "listCollections", Value: 1}, {Key: "filter", Value: bson.D{{Key: "name", Value: name}}}})
+	raw := must(t, c, db, bson.D{{Key: "listCollections", Value: 1},
+		{Key: "filter", Value: bson.D{{Key: "name", Value: name}}}})
 	vals, _ := raw.Lookup("cursor", "firstBatch").Array().Values()
 	if len(vals) != 1 {
 		t.Fatalf("%s.%s: %d collections", db, name, len(vals))
 	}
 	d := vals[0].Document()
-	col := schema.Collection{NS: db + "." + name, Type: schema.TypeCollection, IDIndex: true, Options: d.Lookup("options").Document()}
+	col := schema.Collection{NS: db + "." + name, Type: schema.TypeCollection, IDIndex: true,
+		Options: d.Lookup("options").Document()}
 	data := name
 	if typ, _ := d.Lookup("type").StringValueOK(); typ == "timeseries" {
 		buckets := source(t, c, db, mongo.BucketsPrefix+name)
@@ -131,7 +139,8 @@ func dump(t testing.TB, c *mongo.Cluster, db, coll string) [][]byte {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	cur, err := conn.OpenCursor(ctx, db, bson.D{{Key: "find", Value: coll}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}}, wire.CursorOptions{})
+	cur, err := conn.OpenCursor(ctx, db, bson.D{{Key: "find", Value: coll},
+		{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}}, wire.CursorOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +273,8 @@ func small(t testing.TB, src *mongo.Cluster) Options {
 	}
 	return Options{
 		BatchBytes: 8 << 10, SmallBytes: 1, SliceBytes: 32 << 10, SaveEvery: 5 * time.Millisecond,
-		AfterClusterTime: pos.Last, Inserted: oplog.FindInsertion, Log: slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		AfterClusterTime: pos.Last, Inserted: oplog.FindInsertion, Log: slog.New(slog.NewTextHandler(testLog{t},
+			&slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 }
 

@@ -117,7 +117,8 @@ func (r *reader) planSerial(ctx context.Context, c *collection) ([]scan.Slice, e
 
 func (r *reader) recreate(ctx context.Context, c *collection) error {
 	if r.e.opts.Recreate == nil {
-		return mongo.WithHint(fmt.Errorf("%s has to be copied anew, but its target %s cannot be emptied", c.Source.NS, c.Target),
+		return mongo.WithHint(
+			fmt.Errorf("%s has to be copied anew, but its target %s cannot be emptied", c.Source.NS, c.Target),
 			"drop the target collection and start the job again with --restart")
 	}
 	if err := r.e.opts.Recreate(ctx, c.Task); err != nil {

@@ -16,7 +16,8 @@ func TestReplace(t *testing.T) {
 	c := server(t, "6.0")
 	var theirs []any
 	insert(t, c, "merge", "c", mixedDocs(2000))
-	insert(t, c, "merge", "c", []any{bson.D{{Key: "_id", Value: "odd"}, {Key: "$set", Value: 1}, {Key: "a", Value: 1}, {Key: "a", Value: 2}}})
+	insert(t, c, "merge", "c", []any{bson.D{{Key: "_id", Value: "odd"}, {Key: "$set", Value: 1}, {Key: "a", Value: 1},
+		{Key: "a", Value: 2}}})
 	for i, id := range anyIDs(1000) {
 		if i%3 == 0 {
 			theirs = append(theirs, bson.D{{Key: "_id", Value: id}, {Key: "theirs", Value: i}})
@@ -29,7 +30,7 @@ func TestReplace(t *testing.T) {
 	insert(t, c, "merge_t", "replace", []any{bson.D{{Key: "_id", Value: "only theirs"}}})
 	before := byID(dump(t, c, "merge_t", "replace"))
 	e := New(c, c, newStore(), small(t, c))
-	if err := e.Run(t.Context(), []Task{{Source: source(t, c, "merge", "c"), Target: "merge_t.replace"}}); err != nil {
+	if err := e.Run(t.Context(), []Task{taskOf(source(t, c, "merge", "c"), "merge_t.replace")}); err != nil {
 		t.Fatal(err)
 	}
 	want := byID(src)
@@ -56,12 +57,15 @@ func TestReplace(t *testing.T) {
 func TestReplaceUnderCollation(t *testing.T) {
 	c := server(t, "6.0")
 	for _, d := range []string{"collrep", "collrep_t"} {
-		must(t, c, d, bson.D{{Key: "create", Value: "c"}, {Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
+		must(t, c, d, bson.D{{Key: "create", Value: "c"}, {Key: "collation",
+			Value: bson.D{{Key: "locale", Value: "en"}, {Key: "strength", Value: 2}}}})
 	}
-	insert(t, c, "collrep", "c", []any{bson.D{{Key: "_id", Value: "A"}, {Key: "ours", Value: 1}}, bson.D{{Key: "_id", Value: "b"}}})
-	insert(t, c, "collrep_t", "c", []any{bson.D{{Key: "_id", Value: "a"}, {Key: "theirs", Value: 1}}, bson.D{{Key: "_id", Value: "b"}, {Key: "x", Value: 1}}})
+	insert(t, c, "collrep", "c", []any{bson.D{{Key: "_id", Value: "A"}, {Key: "ours", Value: 1}},
+		bson.D{{Key: "_id", Value: "b"}}})
+	insert(t, c, "collrep_t", "c", []any{bson.D{{Key: "_id", Value: "a"}, {Key: "theirs", Value: 1}},
+		bson.D{{Key: "_id", Value: "b"}, {Key: "x", Value: 1}}})
 	e := New(c, c, newStore(), small(t, c))
-	if err := e.Run(t.Context(), []Task{{Source: source(t, c, "collrep", "c"), Target: "collrep_t.c"}}); err != nil {
+	if err := e.Run(t.Context(), []Task{taskOf(source(t, c, "collrep", "c"), "collrep_t.c")}); err != nil {
 		t.Fatal(err)
 	}
 	same(t, dump(t, c, "collrep", "c"), dump(t, c, "collrep_t", "c"))
@@ -75,7 +79,7 @@ func TestConflictIsReported(t *testing.T) {
 		{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}}}}})
 	for range 2 {
 		e := New(c, c, newStore(), small(t, c))
-		err := e.Run(t.Context(), []Task{{Source: source(t, c, "conflict", "c"), Target: "conflict_t.c"}})
+		err := e.Run(t.Context(), []Task{taskOf(source(t, c, "conflict", "c"), "conflict_t.c")})
 		if err == nil {
 			t.Fatal("no error")
 		}
@@ -99,7 +103,7 @@ func TestManyDuplicates(t *testing.T) {
 		docs = append(docs, bson.D{{Key: "_id", Value: i}})
 	}
 	insert(t, c, "tiny", "c", docs)
-	task := Task{Source: source(t, c, "tiny", "c"), Target: "tiny_t.c"}
+	task := taskOf(source(t, c, "tiny", "c"), "tiny_t.c")
 	for round := range 2 {
 		e := New(c, c, newStore(), Options{})
 		if err := e.Run(t.Context(), []Task{task}); err != nil {
@@ -123,15 +127,17 @@ func TestEveryErrorOfABatch(t *testing.T) {
 			theirs = append(theirs, bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}})
 		}
 	}
-	docs[31] = bson.D{{Key: "_id", Value: 31}, {Key: "k", Value: 31}, {Key: "p", Value: bson.A{1, 2}}, {Key: "q", Value: bson.A{1, 2}}}
+	docs[31] = bson.D{{Key: "_id", Value: 31}, {Key: "k", Value: 31}, {Key: "p", Value: bson.A{1, 2}},
+		{Key: "q", Value: bson.A{1, 2}}}
 	insert(t, c, "batch", "c", docs)
 	insert(t, c, "batch_t", "c", append(theirs, bson.D{{Key: "_id", Value: "theirs"}, {Key: "k", Value: 51}}))
 	must(t, c, "batch_t", bson.D{{Key: "createIndexes", Value: "c"}, {Key: "indexes", Value: bson.A{
 		bson.D{{Key: "key", Value: bson.D{{Key: "k", Value: 1}}}, {Key: "name", Value: "k"}, {Key: "unique", Value: true}},
 		bson.D{{Key: "key", Value: bson.D{{Key: "p", Value: 1}, {Key: "q", Value: 1}}}, {Key: "name", Value: "pq"}}}}})
 	for range 2 {
-		task := []Task{{Source: source(t, c, "batch", "c"), Target: "batch_t.c"}}
-		if err := New(c, c, newStore(), small(t, c)).Run(t.Context(), task); err == nil || mongo.HintOf(err) == "" && !strings.Contains(err.Error(), "171") {
+		task := []Task{taskOf(source(t, c, "batch", "c"), "batch_t.c")}
+		if err := New(c, c, newStore(), small(t, c)).Run(t.Context(), task); err == nil || mongo.HintOf(err) == "" &&
+			!strings.Contains(err.Error(), "171") {
 			t.Errorf("no error, or one without help: %v", err)
 		}
 		var mu sync.Mutex

@@ -19,21 +19,29 @@ type reader struct {
 	*run
 }
 
-// read does jobs over one connection until none is left, or the worker does not stay.
+// read does jobs until none is left, or the worker does not stay.
 func (r *run) read(ctx context.Context, w worker) (more bool, err error) {
+	return r.reading(ctx, w, func(ctx context.Context, rd *reader) (bool, error) {
+		j, ok := r.jobs.pop(ctx)
+		if !ok {
+			return false, ctx.Err()
+		}
+		defer r.jobs.finished()
+		return true, j.run(ctx, rd)
+	})
+}
+
+// reading has one thing after another read over one connection, until there is none, or the
+// worker does not stay.
+func (r *run) reading(ctx context.Context, w worker, next func(ctx context.Context, rd *reader) (some bool,
+	err error)) (more bool, err error) {
 	err = r.connected(ctx, r.e.src, wire.ByAddress(r.member.Node), w.reserve, func(conn *wire.Conn) error {
 		if err := r.member.Lives(ctx, conn); err != nil {
 			return fmt.Errorf("copy: read the source: %w", err)
 		}
 		rd := r.reader(conn)
 		for w.stays() {
-			j, ok := r.jobs.pop(ctx)
-			if !ok {
-				return ctx.Err()
-			}
-			err := j.run(ctx, rd)
-			r.jobs.finished()
-			if err != nil {
+			if some, err := next(ctx, rd); err != nil || !some {
 				return err
 			}
 		}

@@ -25,7 +25,7 @@ func TestMemberRestarted(t *testing.T) {
 	insert(t, src, "killed", "c", docs[:len(docs)-200])
 	must(t, src, "admin", bson.D{{Key: "fsync", Value: 1}})
 	insert(t, src, "killed", "c", docs[len(docs)-200:])
-	task := Task{Source: source(t, src, "killed", "c"), Target: "killed_t.c"}
+	task := taskOf(source(t, src, "killed", "c"), "killed_t.c")
 	store := newStore()
 	if err := New(src, dst, store, small(t, src)).Run(t.Context(), []Task{task}); err != nil {
 		t.Fatal(err)

@@ -62,11 +62,14 @@ func TestCrashes(t *testing.T) {
 		insert(t, src, db, "c", mixedDocs(6000))
 		insert(t, src, db, "d", mixedDocs(500))
 		tasks := []Task{
-			{Source: source(t, src, db, "c"), Target: db + "_t.c"},
-			{Source: source(t, src, db, "d"), Target: db + "_t.d"},
+			taskOf(source(t, src, db, "c"), db+"_t.c"),
+			taskOf(source(t, src, db, "d"), db+"_t.d"),
 		}
 		store := newStore()
-		rounds := store.crashing(t, rnd, 30, func(ctx context.Context) error { return New(src, dst, store, small(t, src)).Run(ctx, tasks) })
+		rounds := store.crashing(t, rnd, 30, func(ctx context.Context) error {
+			return New(src, dst, store,
+				small(t, src)).Run(ctx, tasks)
+		})
 		t.Logf("%s: done after %d crashes", version, rounds)
 		same(t, dump(t, src, db, "c"), dump(t, dst, db+"_t", "c"))
 		same(t, dump(t, src, db, "d"), dump(t, dst, db+"_t", "d"))
@@ -78,7 +81,7 @@ func TestCrashes(t *testing.T) {
 func TestFinishedSlicesAreNotReadAgain(t *testing.T) {
 	c := server(t, "6.0")
 	insert(t, c, "skip", "c", mixedDocs(4000))
-	tasks := []Task{{Source: source(t, c, "skip", "c"), Target: "skip_t.c"}}
+	tasks := []Task{taskOf(source(t, c, "skip", "c"), "skip_t.c")}
 	store := newStore()
 	if err := New(c, c, store, small(t, c)).Run(t.Context(), tasks); err != nil {
 		t.Fatal(err)
@@ -92,7 +95,8 @@ func TestFinishedSlicesAreNotReadAgain(t *testing.T) {
 			again += st.Docs
 		}
 	}
-	must(t, c, "skip_t", bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+	must(t, c, "skip_t", bson.D{{Key: "delete", Value: "c"},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 	e := New(c, c, store, small(t, c))
 	if err := e.Run(t.Context(), tasks); err != nil {
 		t.Fatal(err)
@@ -112,7 +116,7 @@ func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) 
 	t.Helper()
 	e := New(src, dst, store, small(t, src))
 	r := newRun(e)
-	r.colls = []*collection{newCollection(task)}
+	r.colls = []*collection{newCollection(task, e)}
 	if err := r.chooseMember(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -135,14 +139,15 @@ func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) 
 func TestBoundsDeleted(t *testing.T) {
 	c := server(t, "6.0")
 	insert(t, c, "bounds", "c", mixedDocs(4000))
-	task := Task{Source: source(t, c, "bounds", "c"), Target: "bounds_t.c"}
+	task := taskOf(source(t, c, "bounds", "c"), "bounds_t.c")
 	store := newStore()
 	plan := planned(t, c, c, store, task)
 	if len(plan) < 6 {
 		t.Fatalf("%d slices", len(plan))
 	}
 	remove := func(filter any) {
-		must(t, c, "bounds", bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: filter}, {Key: "limit", Value: 0}}}}})
+		must(t, c, "bounds", bson.D{{Key: "delete", Value: "c"},
+			{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: filter}, {Key: "limit", Value: 0}}}}})
 	}
 	for _, st := range plan[1 : len(plan)/2] {
 		remove(bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: st.Lower.Lookup("_id")}}}})
@@ -193,11 +198,12 @@ func recordIDs(t *testing.T, c *mongo.Cluster, db, coll string) map[int64]bson.R
 func TestOtherRecordIDs(t *testing.T) {
 	c := server(t, "6.0")
 	insert(t, c, "rebuilt", "c", mixedDocs(3000))
-	task := Task{Source: source(t, c, "rebuilt", "c"), Target: "rebuilt_t.c"}
+	task := taskOf(source(t, c, "rebuilt", "c"), "rebuilt_t.c")
 	store := newStore()
 	planned(t, c, c, store, task)
 	docs := dump(t, c, "rebuilt", "c")
-	must(t, c, "rebuilt", bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
+	must(t, c, "rebuilt", bson.D{{Key: "delete", Value: "c"},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{}}, {Key: "limit", Value: 0}}}}})
 	var back []any
 	for i := range docs {
 		back = append(back, bson.Raw(docs[len(docs)-1-i]))
@@ -217,7 +223,8 @@ func TestOtherRecordIDs(t *testing.T) {
 
 // slowly starts a throttled copy and returns once documents have arrived; let
 // lifts the limit and waits for the end.
-func slowly(t *testing.T, src, dst *mongo.Cluster, o Options, store *memStore, tasks ...Task) (e *Engine, let func() error) {
+func slowly(t *testing.T, src, dst *mongo.Cluster, o Options, store *memStore, tasks ...Task) (e *Engine,
+	let func() error) {
 	t.Helper()
 	o.Limit = pace.New(pace.Rates{Docs: 500})
 	e = New(src, dst, store, o)
@@ -238,7 +245,7 @@ func TestRenamedAndDropped(t *testing.T) {
 		var tasks []Task
 		for _, name := range []string{"stays", "renamed", "dropped"} {
 			insert(t, src, db, name, mixedDocs(1500))
-			tasks = append(tasks, Task{Source: source(t, src, db, name), Target: db + "_t." + name})
+			tasks = append(tasks, taskOf(source(t, src, db, name), db+"_t."+name))
 		}
 		want := dump(t, src, db, "renamed")
 		e, let := slowly(t, src, dst, small(t, src), newStore(), tasks...)
@@ -268,7 +275,7 @@ func TestWritesMeanwhile(t *testing.T) {
 		db := "busy" + strings.ReplaceAll(version, ".", "")
 		insert(t, src, db, "c", mixedDocs(4000))
 		want := byID(dump(t, src, db, "c"))
-		_, let := slowly(t, src, dst, small(t, src), newStore(), Task{Source: source(t, src, db, "c"), Target: db + "_t.c"})
+		_, let := slowly(t, src, dst, small(t, src), newStore(), taskOf(source(t, src, db, "c"), db+"_t.c"))
 		touched := make(map[int32]bool)
 		for i := range int32(600) {
 			n := i * 7 % 4000
@@ -276,9 +283,12 @@ func TestWritesMeanwhile(t *testing.T) {
 			q := bson.D{{Key: "n", Value: n}}
 			switch i % 3 {
 			case 0:
-				must(t, src, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "limit", Value: 1}}}}})
+				must(t, src, db, bson.D{{Key: "delete", Value: "c"},
+					{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "limit", Value: 1}}}}})
 			case 1:
-				must(t, src, db, bson.D{{Key: "update", Value: "c"}, {Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: q}, {Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: strings.Repeat("changed", 100)}}}}}}}}})
+				must(t, src, db, bson.D{{Key: "update", Value: "c"},
+					{Key: "updates", Value: bson.A{bson.D{{Key: "q", Value: q},
+						{Key: "u", Value: bson.D{{Key: "$set", Value: bson.D{{Key: "text", Value: strings.Repeat("changed", 100)}}}}}}}}})
 			case 2:
 				insert(t, src, db, "c", []any{bson.D{{Key: "_id", Value: fmt.Sprint("new", i)}, {Key: "n", Value: -1}}})
 			}
@@ -296,26 +306,29 @@ func TestWritesMeanwhile(t *testing.T) {
 }
 
 func cappedPair(t *testing.T, c *mongo.Cluster, db string, n int) Task {
-	create := bson.D{{Key: "create", Value: "c"}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}, {Key: "max", Value: 2000}}
+	create := bson.D{{Key: "create", Value: "c"}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20},
+		{Key: "max", Value: 2000}}
 	must(t, c, db, create)
 	must(t, c, db+"_t", create)
 	var docs []any
 	for i := range n {
-		docs = append(docs, bson.D{{Key: "_id", Value: (i * 7919) % 100003}, {Key: "i", Value: i}, {Key: "p", Value: strings.Repeat("p", 100)}})
+		docs = append(docs, bson.D{{Key: "_id", Value: (i * 7919) % 100003}, {Key: "i", Value: i},
+			{Key: "p", Value: strings.Repeat("p", 100)}})
 	}
 	insert(t, c, db, "c", docs)
-	return Task{Source: source(t, c, db, "c"), Target: db + "_t.c"}
+	return taskOf(source(t, c, db, "c"), db+"_t.c")
 }
 
 // emptied recreates a capped target and counts how often.
 func emptied(t *testing.T, c *mongo.Cluster, n *atomic.Int64) func(context.Context, Task) error {
 	return func(ctx context.Context, task Task) error {
 		n.Add(1)
-		db, coll := mongo.SplitNS(task.Target)
+		db, coll := mongo.SplitNS(task.Route.Target)
 		if _, err := c.Command(ctx, db, bson.D{{Key: "drop", Value: coll}}); err != nil {
 			return err
 		}
-		_, err := c.Command(ctx, db, bson.D{{Key: "create", Value: coll}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}, {Key: "max", Value: 2000}})
+		_, err := c.Command(ctx, db, bson.D{{Key: "create", Value: coll}, {Key: "capped", Value: true},
+			{Key: "size", Value: 1 << 20}, {Key: "max", Value: 2000}})
 		return err
 	}
 }
@@ -382,7 +395,8 @@ func TestCappedEdge(t *testing.T) {
 	c := server(t, "6.0")
 	db := "edge"
 	for _, d := range []string{db, db + "_t"} {
-		must(t, c, d, bson.D{{Key: "create", Value: "c"}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20}, {Key: "max", Value: 5}})
+		must(t, c, d, bson.D{{Key: "create", Value: "c"}, {Key: "capped", Value: true}, {Key: "size", Value: 1 << 20},
+			{Key: "max", Value: 5}})
 	}
 	put := func(ids ...int) {
 		for _, id := range ids {
@@ -401,7 +415,8 @@ func TestCappedEdge(t *testing.T) {
 	o.edged = func(context.Context) error {
 		pos, err := c.Positions(t.Context())
 		began = pos.Last
-		must(t, c, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 3}}}, {Key: "limit", Value: 1}}}}})
+		must(t, c, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes",
+			Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: 3}}}, {Key: "limit", Value: 1}}}}})
 		put(3, 6, 2000)
 		for err == nil {
 			if pos, err = c.Positions(t.Context()); !pos.Majority.Before(pos.Last) {
@@ -410,7 +425,7 @@ func TestCappedEdge(t *testing.T) {
 		}
 		return err
 	}
-	if err := New(c, c, store, o).Run(t.Context(), []Task{{Source: source(t, c, db, "c"), Target: db + "_t.c"}}); err != nil {
+	if err := New(c, c, store, o).Run(t.Context(), []Task{taskOf(source(t, c, db, "c"), db+"_t.c")}); err != nil {
 		t.Fatal(err)
 	}
 	sameOrder(t, dump(t, c, db, "c")[:2], dump(t, c, db+"_t", "c")) // of 4, 5, 3, 6, 2000

@@ -29,7 +29,8 @@ var w1 = bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 1}}}
 
 func newHeld(t *testing.T, version string) *held {
 	t.Helper()
-	l := lab.ForTest(t, lab.Options{Version: version, Topology: "rs:3", SetParameters: map[string]string{"enableTestCommands": "1"}})
+	l := lab.ForTest(t, lab.Options{Version: version, Topology: "rs:3",
+		SetParameters: map[string]string{"enableTestCommands": "1"}})
 	c := dial.Cluster(t, l.URI(), mongo.Options{})
 	primary, err := l.Primary(t.Context())
 	h := &held{lab: l, c: c, primary: primary}
@@ -51,7 +52,8 @@ func (h *held) replicate(t *testing.T, on bool) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = cl.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"}, {Key: "mode", Value: mode}}).Err()
+		err = cl.Database("admin").RunCommand(t.Context(), bson.D{{Key: "configureFailPoint", Value: "stopReplProducer"},
+			{Key: "mode", Value: mode}}).Err()
 		_ = cl.Disconnect(context.WithoutCancel(t.Context()))
 		if err != nil {
 			t.Fatal(err)
@@ -64,7 +66,8 @@ func (h *held) hold(t *testing.T) {
 	t.Helper()
 	h.replicate(t, false)
 	kit.Until(t, "replication to stand still", func() bool {
-		must(t, h.c, "admin", bson.D{{Key: "appendOplogNote", Value: 1}, {Key: "data", Value: bson.D{{Key: "held", Value: 1}}}, w1})
+		must(t, h.c, "admin", bson.D{{Key: "appendOplogNote", Value: 1},
+			{Key: "data", Value: bson.D{{Key: "held", Value: 1}}}, w1})
 		p, err := h.c.Positions(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -100,7 +103,7 @@ func TestDropRolledBack(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			src := newHeld(t, version)
 			insert(t, src.c, "rolled", "c", mixedDocs(3000))
-			task := Task{Source: source(t, src.c, "rolled", "c"), Target: "rolled" + version[:1] + "_t.c"}
+			task := taskOf(source(t, src.c, "rolled", "c"), "rolled"+version[:1]+"_t.c")
 			want := dump(t, src.c, "rolled", "c")
 			if _, err := src.c.Committed(t.Context()); err != nil {
 				t.Fatal(err)

@@ -40,15 +40,18 @@ func newRun(e *Engine) *run {
 	}
 }
 
-// awaitReady waits until the targets are there.
-func (r *run) awaitReady(ctx context.Context) error {
+// await waits until a channel is closed.
+func await(ctx context.Context, closed <-chan struct{}) error {
 	select {
-	case <-r.ready:
+	case <-closed:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
+
+// awaitReady waits until the targets are there.
+func (r *run) awaitReady(ctx context.Context) error { return await(ctx, r.ready) }
 
 // awaitedReady reports that the targets are there.
 func (r *run) awaitedReady() bool {
@@ -124,10 +127,10 @@ func (r *run) transfer(ctx context.Context, read func(context.Context, worker) (
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		defer close(r.chunks)
-		return crew{gate: o.SourceGate, base: o.Readers, most: o.mostReaders, work: read}.run(ctx)
+		return pool{gate: o.SourceGate, base: o.Readers, most: o.mostReaders, work: read}.run(ctx)
 	})
 	g.Go(func() error {
-		return crew{gate: o.TargetGate, base: r.writers(), most: o.mostWriters, work: r.write}.run(ctx)
+		return pool{gate: o.TargetGate, base: r.writers(), most: o.mostWriters, work: r.write}.run(ctx)
 	})
 	return g.Wait()
 }
@@ -192,7 +195,8 @@ func (r *run) chooseMember(ctx context.Context) error {
 			conn.Release()
 			to = wire.ByAddress(node)
 		} else {
-			r.e.opts.Log.Warn("the source member that the copy was reading cannot be reached; its unfinished collections are read again from another",
+			r.e.opts.Log.Warn("the source member that the copy was reading cannot be reached; its unfinished collections are read again"+
+				" from another",
 				"member", node, "error", err)
 		}
 	}
@@ -215,7 +219,8 @@ func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
 	for range 100 {
 		_, err := rd.Name(ctx, &r.colls[0].Source, scan.ByID)
 		if err != nil && mongo.Classify(err) == mongo.ClassRetry {
-			return fmt.Errorf("copy: ask %s for its position: %w", r.member.Node, err) // else the readers wait for a member that is gone
+			// else the readers wait for a member that is gone
+			return fmt.Errorf("copy: ask %s for its position: %w", r.member.Node, err)
 		}
 		if err == nil || ctx.Err() != nil || !mongo.IsCode(err, scan.CodeInvalidOptions) {
 			return ctx.Err() // other errors concern the collection, not the position
@@ -226,7 +231,8 @@ func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
 			return ctx.Err()
 		}
 	}
-	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.member.Node, r.e.opts.AfterClusterTime), nil, "")
+	return mongo.Retry(fmt.Sprintf("copy: source member %s has not reached position %s", r.member.Node,
+		r.e.opts.AfterClusterTime), nil, "")
 }
 
 // unsaved has the states of slices saved.

@@ -74,13 +74,13 @@ func (s *schedule) finished() {
 	}
 }
 
-// lend takes the largest job that is a slice which may be lent: it runs elsewhere. more
+// assign takes the largest job that is a slice which others may copy: it runs elsewhere. more
 // says that jobs wait.
-func (s *schedule) lend() (lent *slice, more bool) {
+func (s *schedule) assign() (assigned *slice, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, j := range slices.Backward(s.queue) {
-		if j.slice != nil && j.slice.lendable() {
+		if j.assignable() {
 			s.queue = slices.Delete(s.queue, i, i+1)
 			return j.slice, true
 		}
@@ -95,14 +95,16 @@ func (s *schedule) back(j job) {
 	s.enqueue(j)
 }
 
-// lendable is how many jobs there are to lend.
-func (s *schedule) lendable() (n int) {
+// assignable is how many jobs others may do.
+func (s *schedule) assignable() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, j := range s.queue {
-		if j.slice != nil && j.slice.lendable() {
+		if j.assignable() {
 			n++
 		}
 	}
 	return n
 }
+
+func (j *job) assignable() bool { return j.slice != nil && j.slice.assignable() }

@@ -28,7 +28,8 @@ type reading struct {
 func (rd *reading) begin(ctx context.Context) (err error) {
 	s := rd.s
 	rd.reply = 1 << 20
-	want := scan.Want{Batch: guessedBatch, Measure: true, Range: s.c.Range, Keep: s.c.Keep, Prefilter: s.c.Sift, Map: s.c.Map}
+	want := scan.Want{Batch: guessedBatch, Measure: true, Range: s.c.Range, Keep: s.c.keep, Prefilter: s.c.sent,
+		Map: s.c.mapping(ctx, &rd.e.opts)}
 	if size := s.c.docSize(); size > 0 {
 		want.Batch = int(min(max(rd.batchBytes()/size, 1), maxBatchDocs))
 		rd.reply = int64(want.Batch) * size * 5 / 4
@@ -149,10 +150,5 @@ func (rd *reading) written(ctx context.Context) error {
 	if rd.pending == nil {
 		return nil
 	}
-	select {
-	case <-rd.pending:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return await(ctx, rd.pending)
 }

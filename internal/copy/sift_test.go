@@ -2,24 +2,33 @@ package copy
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
 // sifted has the source leave out most documents of mixedDocs.
 func sifted(t *testing.T, task Task) Task {
 	t.Helper()
-	task.Keep = keepsFew
-	filter, err := bson.Marshal(bson.D{{Key: "n", Value: bson.D{{Key: "$mod", Value: bson.A{20, 3}}}}})
+	var kept []string // what keepsFew keeps
+	for n := 3; n < int(task.Source.Count); n += 20 {
+		kept = append(kept, strconv.Itoa(n))
+	}
+	filter := task.Source.NS + `={"n": {"$in": [` + strings.Join(kept, ",") + `]}}`
+	rules, err := transform.New(transform.Config{Filter: []string{filter}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	task.Sift = &scan.Prefilter{Filter: filter, Match: keepsFew}
+	route := rules.Route(task.Source.NS)
+	if route.Sent() == nil {
+		t.Fatal("the source leaves out nothing by such a filter")
+	}
+	task.Route = route.To(task.Route.Target)
 	return task
 }
 
@@ -46,13 +55,14 @@ func TestSiftedCrashes(t *testing.T) {
 		src := server(t, version)
 		db := "sifted" + strings.ReplaceAll(version, ".", "")
 		insert(t, src, db, "c", mixedDocs(8000))
-		task := sifted(t, Task{Source: source(t, src, db, "c"), Target: db + "_t.c"})
+		task := sifted(t, taskOf(source(t, src, db, "c"), db+"_t.c"))
 		store := newStore()
 		plan := planned(t, src, dst, store, task)
 		for i, st := range plan[:len(plan)-1] {
 			if i%3 == 0 {
 				must(t, src, db, bson.D{{Key: "delete", Value: "c"}, {Key: "deletes", Value: bson.A{bson.D{
-					{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: st.Upper.Lookup("_id")}}}}}, {Key: "limit", Value: 1}}}}})
+					{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$eq", Value: st.Upper.Lookup("_id")}}}}}, {Key: "limit",
+						Value: 1}}}}})
 			}
 		}
 		passed := int64(0)
@@ -62,7 +72,8 @@ func TestSiftedCrashes(t *testing.T) {
 			passed = e.Stats().Docs
 			return err
 		})
-		t.Logf("%s: done after %d crashes, %d slices, %d documents passed of %d", version, rounds, len(plan), passed, task.Source.Count)
+		t.Logf("%s: done after %d crashes, %d slices, %d documents passed of %d", version, rounds, len(plan), passed,
+			task.Source.Count)
 		same(t, few(dump(t, src, db, "c")), dump(t, dst, db+"_t", "c"))
 		for _, st := range store.states {
 			if st.Plan != plan[0].Plan {

@@ -84,8 +84,8 @@ func (s *slice) state() scan.Slice {
 
 // add counts documents that reached the target, or were left out.
 func (c *collection) add(p scan.Progress) {
-	if c.Unread != nil && p.Unread > 0 {
-		c.Unread(p.Unread)
+	if c.unread != nil && p.Unread > 0 {
+		c.unread(p.Unread)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

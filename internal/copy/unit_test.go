@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/scan"
+	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/wire"
 )
 
@@ -146,7 +147,7 @@ func TestFramingAllocates(t *testing.T) {
 	from := source(t, c, "allocs", "c")
 	rd := scan.Reader{Conn: conn}
 	w := writer{run: r}
-	col := newCollection(Task{Target: "x.y"})
+	col := newCollection(taskOf(schema.Collection{}, "x.y"), r.e)
 	s := newSlice(r, col, scan.Slice{Strategy: scan.ByID})
 	walk := rd.Walk(&from, &s.st, scan.Want{Batch: 5000, Measure: true})
 	p, err := walk.Next(t.Context())
@@ -167,7 +168,8 @@ func TestWritersFor(t *testing.T) {
 	for _, c := range []struct {
 		near, want int
 		away       time.Duration
-	}{{4, 4, 200 * time.Microsecond}, {4, 5, 10 * time.Millisecond}, {4, 8, 40 * time.Millisecond}, {4, 16, 300 * time.Millisecond}, {16, 16, time.Second}, {4, 16, time.Hour}} {
+	}{{4, 4, 200 * time.Microsecond}, {4, 5, 10 * time.Millisecond}, {4, 8, 40 * time.Millisecond}, {4, 16,
+		300 * time.Millisecond}, {16, 16, time.Second}, {4, 16, time.Hour}} {
 		if got := writersFor(c.near, c.away); got != c.want {
 			t.Errorf("%d writers for a target %v away, want %d", got, c.away, c.want)
 		}

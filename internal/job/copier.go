@@ -8,18 +8,17 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/docwrite"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
-	"github.com/millrace/millrace/internal/progress"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/state/deadletter"
-	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
@@ -28,14 +27,14 @@ import (
 type copier struct {
 	*session
 	lease       *lease
-	ttlDeferred bool                          // by deferTTL of this run
-	borrowers   map[string]*progress.Borrower // that have copied a part in this run; the lender's
+	ttlDeferred bool                       // by deferTTL of this run
+	assistants  map[string]*assign.Figures // workers that have copied a part in this run; the assigner's
 }
 
 // copyAll copies the documents. Where the collections are not there yet, they are
 // made while reading begins.
 func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mapped) error {
-	o := c.options(job.Start)
+	o := copy.Options{AfterClusterTime: job.Start}
 	if job.Phase == state.PhaseCreating {
 		o.Ready = func(ctx context.Context) error {
 			if err := c.create(ctx, colls); err != nil {
@@ -50,7 +49,7 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	indexes := false
 	for _, m := range colls {
 		if m.Type != schema.TypeView {
-			tasks = append(tasks, c.task(ctx, m.Collection, m.Target, job.Start))
+			tasks = append(tasks, c.task(m.Collection, m.Target))
 			indexes = indexes || len(m.Indexes) > 0
 		}
 	}
@@ -93,83 +92,27 @@ func (c *copier) deferTTL(ctx context.Context) error {
 	return nil
 }
 
-// task is the copy of one collection into the namespace that holds its
-// documents on the target.
-func (c *copier) task(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) copy.Task {
-	t := ruled(c.rules, c.tally, c.source.cluster.Info.Version, coll, after)
-	t.Target = schema.Collection{NS: target, Type: coll.Type}.DataNS()
-	if leaves := follow.Leaves(c.letters, c.spec.OnConflict, c.log); leaves != nil && t.Map != nil {
-		t.Map = leavingOut(ctx, leaves, t, after)
-	}
-	return t
+// task is the copy of one collection.
+func (c *copier) task(coll schema.Collection, target string) copy.Task {
+	return copy.Task{Source: coll, Route: c.rules.Route(coll.NS).To(target)}
 }
 
-// ruled is a task whose documents are chosen and mapped by rules.
-func ruled(rules *transform.Set, tally *transform.Tally, source mongo.Version, coll schema.Collection,
-	after mongo.OpTime) copy.Task {
-	// The event that gives a document another shard key may be left out.
-	r := rules.Route(coll.NS)
-	t := copy.Task{Source: coll, Keep: r.Keep(tally), Map: r.Mapper(after.TS, tally),
-		Again: r.Skips.Has(stream.OpUpdate | stream.OpReplace)}
-	if q := r.Sent(); q != nil && findsAlike(source) {
-		t.Sift = &scan.Prefilter{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
-		t.Unread = tally.Unread(r)
-	}
-	return t
-}
-
-// findsAlike reports a version whose servers are known to find by query.OfAll's filters what
-// millrace keeps. 7.0 finds less by $bitsAnySet with binary operands.
-func findsAlike(v mongo.Version) bool {
-	return v.AtLeast(4, 4) && !v.AtLeast(4, 5) || v.AtLeast(5, 0) && !v.AtLeast(5, 1) || v.AtLeast(6, 0) &&
-		!v.AtLeast(6, 1)
-}
-
-// leavingOut maps documents for a task's copy, and has the target go without those that
-// cannot be mapped: of them nothing is appended.
-func leavingOut(ctx context.Context, leaves transform.LeftOut, t copy.Task, at mongo.OpTime) func(dst,
-	doc []byte) ([]byte, error) {
-	to, ns, target := t.Map, t.Source.NS, t.Target
-	var uuid *[16]byte
-	if len(t.Source.UUID.Data) == len(uuid) {
-		uuid = (*[16]byte)(t.Source.UUID.Data)
-	}
-	return func(dst, doc []byte) ([]byte, error) {
-		out, err := to(dst, doc)
-		why, unmapped := transform.Unmappable(err)
-		if !unmapped {
-			return out, err
-		}
-		return dst, leaves.LeaveOut(ctx, transform.Unmapped{Target: target, Source: ns, UUID: uuid, ID: bsonraw.IDOf(doc),
-			Doc: doc, At: at, Until: at, Reason: why, Err: err})
-	}
-}
-
-// options are those of a copy that is not older than a position.
-func (c *copier) options(after mongo.OpTime) copy.Options {
-	o := copy.Options{Readers: c.spec.Readers, Writers: c.spec.Writers, MaxBufferedBytes: c.spec.Memory,
-		AfterClusterTime: after, Log: c.log, Limit: c.limit, TargetGate: c.dstGate}
-	if c.dst.Info.Kind == mongo.KindSharded {
-		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
-	}
-	return o
-}
-
-// run copies tasks. Slices of them are assigned to others where that is possible, if they may
-// be: then no changes are applied meanwhile.
-func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, lend bool) error {
-	after := o.AfterClusterTime
-	o.Recreate, o.Refused, o.SourceGate = c.recreate, c.refused(after), c.srcGate
+// run copies tasks. Others are assigned slices where that is possible, if they may be: then no changes
+// are applied meanwhile.
+func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, assigned bool) error {
+	o = c.options(o)
+	o.Recreate, o.Refused, o.SourceGate, o.Tally = c.recreate, c.refused(o.AfterClusterTime), c.srcGate, c.tally
 	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
+	o.LeftOut = follow.Leaves(c.letters, c.spec.OnConflict, c.log)
 	o.Told = func(s copy.CollectionStats) { c.progress.Collection(s, "") }
 	if c.source.shards != nil {
-		return c.fromShards(ctx, tasks, chunks, o, lend)
+		return c.fromShards(ctx, tasks, chunks, o, assigned)
 	}
 	eng := copy.New(c.source.cluster, c.dst, sliceStore{c.store}, o)
 	c.progress.Copying(eng)
 	run := func(ctx context.Context) error { return eng.Run(ctx, tasks) }
-	if lend && c.lends() {
-		return c.runLending(ctx, engines{{Engine: eng}}, after, run)
+	if assigned && c.assigns() {
+		return c.assigning(ctx, engines{{Engine: eng}}, o.AfterClusterTime, run)
 	}
 	return run(ctx)
 }
@@ -186,7 +129,7 @@ func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target st
 	if err != nil {
 		return err
 	}
-	return c.run(ctx, []copy.Task{c.task(ctx, coll, target, after)}, chunks, c.options(after), false)
+	return c.run(ctx, []copy.Task{c.task(coll, target)}, chunks, copy.Options{AfterClusterTime: after}, false)
 }
 
 // CopyWithin copies a collection of the target into another one there, in place of documents of the
@@ -200,19 +143,28 @@ func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target 
 	if err := c.store.DropSlices(ctx, slicePrefix(id)); err != nil {
 		return err
 	}
-	o := c.options(at)
-	o.Others = true
-	err = copy.New(c.dst, c.dst, sliceStore{c.store}, o).Run(ctx, []copy.Task{{Source: coll, Target: target}})
-	if err != nil {
+	task := copy.Task{Source: coll, Route: transform.Unruled(coll.NS, target)}
+	o := c.options(copy.Options{AfterClusterTime: at, Others: true})
+	if err := copy.New(c.dst, c.dst, sliceStore{c.store}, o).Run(ctx, []copy.Task{task}); err != nil {
 		return err
 	}
 	return c.store.DropSlices(ctx, slicePrefix(id))
 }
 
+// options adds those of all copies.
+func (c *copier) options(o copy.Options) copy.Options {
+	o.Readers, o.Writers, o.MaxBufferedBytes = c.spec.Readers, c.spec.Writers, c.spec.Memory
+	o.Log, o.Limit, o.TargetGate = c.log, c.limit, c.dstGate
+	if c.dst.Info.Kind == mongo.KindSharded {
+		o.Keys = func(ctx context.Context) (map[string]bson.Raw, error) { return c.dst.ShardKeys(ctx) }
+	}
+	return o
+}
+
 // recreate empties the target of a task that has to begin anew.
 func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	// The source's name may be another one by now.
-	ns := mongo.SeriesNS(t.Target)
+	ns := mongo.SeriesNS(t.Route.Target)
 	if err := c.cat.Collections.Drop(ctx, ns); err != nil {
 		return err
 	}
@@ -228,9 +180,8 @@ const mostUndecided = 1000
 // when the changes made during the copy are applied.
 func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
 	return func(ctx context.Context, r copy.Refusal) (bool, error) {
-		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey, DocID: r.ID, Doc: r.Doc,
-			At:     at,
-			Reason: r.Message, Code: r.Code}
+		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey,
+			DocID: r.ID, Doc: r.Doc, At: at, Reason: r.Message, Code: r.Code}
 		stop := c.spec.OnConflict != ConflictSkip && c.spec.OnConflict != ConflictOverwrite
 		if r.Code != mongo.CodeDuplicateKey {
 			if stop {
@@ -249,8 +200,7 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 		}
 		if isNew {
 			c.log.Warn("the target refuses a document; it is set aside", "ns", l.NS, "documentId", bsonraw.IDText(r.ID),
-				"index", l.Index, "reason", r.Message,
-				"in", mongo.StateDB+"."+deadletter.Collection)
+				"index", l.Index, "reason", r.Message, "in", mongo.StateDB+"."+deadletter.Collection)
 		}
 		return true, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/follow"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
@@ -180,7 +181,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	j.cat = schema.NewTarget(j.dst, shape)
 	j.patience = &retry.Patience{Waiting: j.failing}
 	j.preparer = &preparer{session: &j.session}
-	j.copier = &copier{session: &j.session, lease: j.lease, borrowers: map[string]*progress.Borrower{}}
+	j.copier = &copier{session: &j.session, lease: j.lease, assistants: map[string]*assign.Figures{}}
 	return j, nil
 }
 

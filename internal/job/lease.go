@@ -108,13 +108,15 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 // have under way on the target.
 func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
 	defer l.progress.Wait("")
-	e := ending{target: l.target, job: l.anew.ID, run: l.run, attempt: attempt, sessions: []bson.Raw{l.session}, first: l.attempts == 0, log: l.log}
+	e := ending{target: l.target, job: l.anew.ID, run: l.run, attempt: attempt, sessions: []bson.Raw{l.session},
+		first: l.attempts == 0, log: l.log}
 	if l.attempts > 0 {
 		e.sessions = append(e.sessions, l.txn.SessionID())
 	}
 	l.attempts++
 	return e.end(ctx, func(left []mongo.Connection) {
-		l.progress.Wait(fmt.Sprintf("%d connections of an earlier run to the target to end, one of them from %s", len(left), left[0].Client))
+		l.progress.Wait(fmt.Sprintf("%d connections of an earlier run to the target to end, one of them from %s", len(left),
+			left[0].Client))
 	}, then)
 }
 
@@ -153,8 +155,10 @@ func (e ending) end(ctx context.Context, waiting func([]mongo.Connection), then 
 	}
 	tell := func(left []mongo.Connection) {
 		waiting(left)
-		e.log.Warn("an earlier run of the job still has connections to the target; they have to end before anything is written",
-			"connections", len(left), "from", left[0].Client, "hint", "end that process, or the tunnel or proxy that keeps its connections")
+		e.log.Warn("an earlier run of the job still has connections to the target;"+
+			" they have to end before anything is written",
+			"connections", len(left), "from", left[0].Client,
+			"hint", "end that process, or the tunnel or proxy that keeps its connections")
 	}
 	if e.first {
 		return e.target.EndConnectionsFirst(ctx, name, others, tell, then)

@@ -45,9 +45,10 @@ type shardCopy struct {
 	opts   copy.Options
 }
 
-// fromShards copies tasks, each a whole collection, from the shards. What others borrow
+// fromShards copies tasks, each a collection, from the shards. What others copy
 // has arrived before anything is read again: that reading is of all that moved meanwhile.
-func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, lend bool) error {
+func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options,
+	assigned bool) error {
 	s := &shardCopy{shards: c.source.shards, of: c.source.shards.Cluster(), dst: c.dst, store: sliceStore{c.store}, log: c.log, opts: o}
 	s.opts.Replacing = oneEach(c.source.shards)
 	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
@@ -70,10 +71,12 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	}
 	c.progress.Copying(of)
 	run := func(ctx context.Context) error {
-		return s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error { return of[i].Run(ctx, tasks) })
+		return s.each(ctx, byShard, func(ctx context.Context, i int, tasks []copy.Task) error {
+			return of[i].Run(ctx, tasks)
+		})
 	}
-	if lend && c.lends() {
-		err = c.runLending(ctx, of, o.AfterClusterTime, run)
+	if assigned && c.assigns() {
+		err = c.assigning(ctx, of, o.AfterClusterTime, run)
 	} else {
 		err = run(ctx)
 	}
@@ -104,7 +107,8 @@ func share(o *copy.Options, n int) {
 
 // each does what there is to do on shards side by side. One of them may have joined since
 // the attempt began.
-func (s *shardCopy) each(ctx context.Context, byShard map[string][]copy.Task, do func(ctx context.Context, i int, tasks []copy.Task) error) error {
+func (s *shardCopy) each(ctx context.Context, byShard map[string][]copy.Task,
+	do func(ctx context.Context, i int, tasks []copy.Task) error) error {
 	for name := range byShard {
 		if !slices.ContainsFunc(s.of.Shards, func(one shards.Shard) bool { return one.Name == name }) {
 			return mongo.Retry("shard "+name+" has joined", nil, "")
@@ -242,7 +246,8 @@ func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 // of the table: it gives nothing if it owns anything else. left are the lower bounds
 // of the parts that were refused, and of those during which the shard has elected another
 // primary.
-func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *ownership.Table, parts []ownership.Part) (map[string]bool, error) {
+func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *ownership.Table,
+	parts []ownership.Part) (map[string]bool, error) {
 	byShard := map[string][]copy.Task{}
 	lower := map[*ownership.Range]string{}
 	index, err := s.keyIndex(ctx, t, table)
@@ -315,7 +320,8 @@ func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *ownership.
 	if index := table.KeyIndex(indexSpecs(now)); index != nil {
 		return index, nil
 	}
-	return nil, mongo.WithHint(fmt.Errorf("%s has no index that begins with its shard key and holds all documents", t.Source.NS),
+	return nil, mongo.WithHint(
+		fmt.Errorf("%s has no index that begins with its shard key and holds all documents", t.Source.NS),
 		"make one, or stop the balancer for the time of the copy")
 }
 
@@ -346,7 +352,8 @@ func oneEach(of *origin.Sharded) func(ctx context.Context, t copy.Task, docs [][
 			for _, doc := range part {
 				ids = append(ids, bsonraw.RawValue(bsonraw.IDOf(doc)))
 			}
-			if _, err := of.Find(ctx, lookup.Collection{DB: db, UUID: t.Source.UUID}, lookup.Question{IDs: ids, OnlyIDs: true}); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			_, err := of.Find(ctx, lookup.Collection{DB: db, UUID: t.Source.UUID}, lookup.Question{IDs: ids, OnlyIDs: true})
+			if err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
 				return err
 			}
 		}
@@ -443,7 +450,8 @@ func (all engines) Stats() (sum copy.Stats) {
 		st := e.Stats()
 		sum.Docs, sum.Bytes = sum.Docs+st.Docs, sum.Bytes+st.Bytes
 		sum.Slices, sum.SlicesDone = sum.Slices+st.Slices, sum.SlicesDone+st.SlicesDone
-		sum.Refused, sum.Replaced, sum.Same, sum.Exact = sum.Refused+st.Refused, sum.Replaced+st.Replaced, sum.Same+st.Same, sum.Exact+st.Exact
+		sum.Refused, sum.Replaced = sum.Refused+st.Refused, sum.Replaced+st.Replaced
+		sum.Same, sum.Exact = sum.Same+st.Same, sum.Exact+st.Exact
 		sum.Buffered += st.Buffered
 		for _, c := range st.Collections {
 			i, ok := at[c.Target]
@@ -465,18 +473,14 @@ func (all engines) Stats() (sum copy.Stats) {
 }
 
 // Done are the sums.
-func (all engines) Done() (docs, bytes int64) {
-	for _, e := range all {
-		d, b := e.Done()
-		docs, bytes = docs+d, bytes+b
-	}
-	return docs, bytes
-}
+func (all engines) Done() (docs, bytes int64) { return all.sum(engine.Done) }
 
 // Copied is the documents and bytes of Stats alone.
-func (all engines) Copied() (docs, bytes int64) {
+func (all engines) Copied() (docs, bytes int64) { return all.sum(engine.Copied) }
+
+func (all engines) sum(of func(engine) (docs, bytes int64)) (docs, bytes int64) {
 	for _, e := range all {
-		d, b := e.Copied()
+		d, b := of(e)
 		docs, bytes = docs+d, bytes+b
 	}
 	return docs, bytes

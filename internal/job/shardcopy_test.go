@@ -20,7 +20,8 @@ func table(t *testing.T, chunks ...string) *ownership.Table {
 		var shard string
 		var version uint32
 		readChunk(t, one, &from, &to, &shard, &version)
-		all = append(all, ownership.Chunk{Min: bound(t, from), Max: bound(t, to), Shard: shard, Version: bson.Timestamp{T: version}})
+		all = append(all, ownership.Chunk{Min: bound(t, from), Max: bound(t, to), Shard: shard,
+			Version: bson.Timestamp{T: version}})
 	}
 	return &ownership.Table{Chunks: all}
 }

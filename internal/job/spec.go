@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/precheck"
@@ -35,7 +36,7 @@ type (
 	Compression      = progress.Compression
 	CopyStatus       = progress.Copy
 	CollectionStatus = progress.Collection
-	BorrowerStatus   = progress.Borrower
+	AssistantStatus  = assign.Figures
 	IndexStatus      = progress.Index
 	FollowStatus     = progress.Follow
 	Holding          = progress.Holding
@@ -124,8 +125,8 @@ type Deps struct {
 	// FinalizeTold says that the job's log has the wish to finalize already, which a run
 	// of another process was given.
 	FinalizeTold bool
-	// Lending is how others come to copy slices of the job; nil: nobody does.
-	Lending *Lending
+	// Offer is how others come to copy slices of the job; nil: nobody does.
+	Offer *assign.Offer
 }
 
 func (d *Deps) setDefaults() {

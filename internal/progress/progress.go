@@ -10,6 +10,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/procstat"
@@ -50,13 +51,13 @@ type Progress struct {
 	waiting time.Time // since when the job waits
 	err     error
 
-	copying copying
-	lending func() (waiting int, workers []Borrower)
-	sink    stream.Sink
-	source  stream.Source
-	before  stream.SinkStats // of earlier sinks of this process
-	earlier Done             // of earlier copies of this process
-	parts   parts
+	copying   copying
+	assigning func() (waiting int, workers []assign.Figures)
+	sink      stream.Sink
+	source    stream.Source
+	before    stream.SinkStats // of earlier sinks of this process
+	earlier   Done             // of earlier copies of this process
+	parts     parts
 
 	durable, readFrom mongo.OpTime
 	positions         mongo.Positions
@@ -172,10 +173,10 @@ func (p *Progress) done() Done {
 	return d
 }
 
-// Lending shows whom slices of a copy are lent to: show tells how many wait, and those
+// Assigning shows to whom slices of a copy are assigned: status returns how many wait, and those
 // workers. It must not ask for the status.
-func (p *Progress) Lending(show func() (waiting int, workers []Borrower)) {
-	p.set(func() { p.lending = show })
+func (p *Progress) Assigning(status func() (waiting int, workers []assign.Figures)) {
+	p.set(func() { p.assigning = status })
 }
 
 // Following shows a run of continuous replication.
@@ -332,8 +333,8 @@ func (p *Progress) copyStatus() Copy {
 	}
 	cs := p.copying.Stats()
 	out.Docs, out.Bytes = cs.Docs, cs.Bytes
-	if p.lending != nil {
-		out.Lendable, out.Workers = p.lending()
+	if p.assigning != nil {
+		out.Lendable, out.Workers = p.assigning()
 	}
 	for _, c := range cs.Collections {
 		out.DocsTotal += max(c.TotalDocs, c.Docs)

@@ -3,6 +3,7 @@ package progress
 import (
 	"time"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/procstat"
@@ -105,18 +106,8 @@ type Copy struct {
 	Collections []Collection `json:"collections"`
 	// Lendable is how many slices wait that other workers of a service may copy, Workers
 	// those that have, or could not.
-	Lendable int        `json:"lendable,omitempty"`
-	Workers  []Borrower `json:"workers,omitempty"`
-}
-
-// Borrower is a worker of a service that copies slices of a job which another one runs.
-type Borrower struct {
-	Worker string `json:"worker"`
-	Docs   int64  `json:"docs"` // that it has copied in this run
-	Bytes  int64  `json:"bytes"`
-	Slices int    `json:"slices"` // that it has now
-	// Why says why it has ended, or cannot copy.
-	Why string `json:"why,omitempty"`
+	Lendable int              `json:"lendable,omitempty"`
+	Workers  []assign.Figures `json:"workers,omitempty"`
 }
 
 // Share is how much of the copy is done, within 0 and 1. It goes by bytes, which cost

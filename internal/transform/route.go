@@ -57,6 +57,19 @@ func (s *Set) Route(ns string) *Route {
 	return r
 }
 
+// Unruled is the route of a collection that no rules are about.
+func Unruled(source, target string) *Route { return (*Set)(nil).newRoute(source).To(target) }
+
+// To is the same route to another target.
+func (r *Route) To(target string) *Route {
+	if r.Target == target {
+		return r
+	}
+	to := *r
+	to.Target = target
+	return &to
+}
+
 func (s *Set) newRoute(ns string) *Route {
 	r := &Route{Route: stream.Route{Source: ns, Target: s.Target(ns)}, Kept: s.Match(ns), filter: -1, skip: -1, fields: -1, softDelete: -1}
 	if s == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
 )
 
@@ -30,10 +31,8 @@ func (c *collection) order(ctx context.Context) error {
 			c.add(Order, id, [2][]byte{}, nil, func() string { return detail })
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(o.Recheck.Every):
+		if err := pace.Pause(ctx, o.Recheck.Every); err != nil {
+			return err
 		}
 	}
 }
@@ -57,7 +56,7 @@ func (c *collection) disorder(ctx context.Context, left, right *stream) (id, det
 		}
 		ka, kb := keyOf(a, nil), keyOf(b, nil)
 		if ka == "" || kb == "" {
-			return "", "", errMalformed(c.pair.SourceNS)
+			return "", "", errMalformed(c.pair.Source)
 		}
 		ida, err := c.sides[target].idOn(ctx, ka)
 		if err != nil {

@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/schema"
@@ -54,9 +57,6 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 		return nil, err
 	}
 	e := New(sides[source], sides[target], spec.Options)
-	if spec.Lender != nil {
-		spec.Lender.lendFor(sides, func(loan string) string { return keys.Mark(rules, loan) })
-	}
 	var of [2]*origin.Sharded
 	defer func() {
 		for _, o := range of {
@@ -78,7 +78,20 @@ func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 	if sameShards(of[source], of[target]) {
 		return nil, errSame(sides[source])
 	}
-	return e.compareClusters(ctx, rules, spec.Observe)
+	src, dst := sides[source], sides[target]
+	// Without identities assistants could not tell the clusters from others.
+	if spec.Offer == nil || src.Info.SetID.IsZero() || dst.Info.SetID.IsZero() {
+		return e.compareClusters(ctx, rules, spec.Observe)
+	}
+	e.assigner = &assigner{changed: make(chan struct{})}
+	common := assign.Common{Source: src, Target: dst, Rules: rules, Keys: &keys}
+	e.assigner.Owner = assign.NewOwner(*spec.Offer, common, e.assigner, e.o.Log, map[string]*assign.Figures{})
+	var report *Report
+	err = e.assigner.Run(ctx, func(ctx context.Context) (err error) {
+		report, err = e.compareClusters(ctx, rules, spec.Observe)
+		return err
+	})
+	return report, err
 }
 
 // connect connects to both clusters.
@@ -115,7 +128,8 @@ func different(source, target *mongo.Cluster) error {
 }
 
 func errSame(source *mongo.Cluster) error {
-	return mongo.WithHint(fmt.Errorf("verify: source and target are the same deployment (%s)", source.Address()), "check --source and --target")
+	return mongo.WithHint(fmt.Errorf("verify: source and target are the same deployment (%s)", source.Address()),
+		"check --source and --target")
 }
 
 // compareClusters compares all that the rules keep.
@@ -131,11 +145,11 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: %w", err)
 	}
 	if docs := e.o.Documents; docs != nil {
-		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return len(docs[p.SourceNS].IDs) == 0 })
+		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return len(docs[p.Source].IDs) == 0 })
 		others = nil
 	}
 	if only := e.o.Only; only != nil {
-		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return !only.Match(p.SourceNS) })
+		pairs = slices.DeleteFunc(pairs, func(p Pair) bool { return !only.Match(p.Source) })
 		others = nil // they were not asked for
 	}
 	if e.o.StructureOnly {
@@ -153,7 +167,8 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 			return nil, fmt.Errorf("verify: %w", err)
 		}
 		if gone := len(docs) - len(pairs); gone > 0 {
-			report.Notes = append(report.Notes, fmt.Sprintf("%d collections of documents that were to be compared are on neither side", gone))
+			report.Notes = append(report.Notes,
+				fmt.Sprintf("%d collections of documents that were to be compared are on neither side", gone))
 		}
 		return report, nil
 	}
@@ -162,7 +177,8 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: compare catalogs: %w", err)
 	}
 	for _, d := range diffs {
-		one := SchemaDifference{NS: d.NS, What: d.What, Detail: strings.TrimPrefix(d.String(), d.NS+": "+d.What+": "), Deferred: d.Deferred}
+		one := SchemaDifference{NS: d.NS, What: d.What, Detail: strings.TrimPrefix(d.String(), d.NS+": "+d.What+": "),
+			Deferred: d.Deferred}
 		if expected(d) {
 			report.Expected = append(report.Expected, one)
 		} else {
@@ -173,7 +189,8 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 		return nil, fmt.Errorf("verify: list what no job brings to the target: %w", err)
 	}
 	for _, db := range others {
-		report.Notes = append(report.Notes, fmt.Sprintf("database %s of the target was not compared, for the source has nothing of it; an --include of it has it compared", db))
+		report.Notes = append(report.Notes, fmt.Sprintf("database %s of the target was not compared,"+
+			" for the source has nothing of it; an --include of it has it compared", db))
 	}
 	return report, nil
 }
@@ -186,7 +203,8 @@ func (e *Engine) omissions(ctx context.Context, rules *transform.Set, report *Re
 		if err != nil {
 			return err
 		}
-		partial, err := schema.PartialIndexes(ctx, e.clusters[target], func(ns string) bool { _, ours := rules.Source(ns); return ours })
+		partial, err := schema.PartialIndexes(ctx, e.clusters[target],
+			func(ns string) bool { _, ours := rules.Source(ns); return ours })
 		if err != nil {
 			return err
 		}
@@ -242,7 +260,11 @@ func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, 
 		return nil, nil, err
 	}
 	if e.o.Documents != nil { // their names say more than that the rules keep nothing any more
-		return pairs, others, e.identities(pairs)
+		now := map[string]bson.Binary{}
+		for _, p := range pairs {
+			now[p.Source] = p.UUID
+		}
+		return pairs, others, e.identities(now)
 	}
 	return pairs, others, anythingOf(ofSource, ofTarget, rules, e.o.Only)
 }
@@ -262,9 +284,11 @@ func anythingOf(ofSource, ofTarget []schema.Collection, rules, only *transform.S
 	unused, chosen := unusedIncludes(rules, names), unusedIncludes(only, names)
 	switch {
 	case unused != "":
-		return mongo.WithHint(fmt.Errorf("--include %s matches nothing, neither on the source nor on the target", unused), hint)
+		return mongo.WithHint(
+			fmt.Errorf("--include %s matches nothing, neither on the source nor on the target", unused), hint)
 	case chosen != "":
-		return mongo.WithHint(fmt.Errorf("%s was to be compared, and is nothing that the job keeps, neither on the source nor on the target", chosen),
+		return mongo.WithHint(fmt.Errorf("%s was to be compared, and is nothing that the job keeps,"+
+			" neither on the source nor on the target", chosen),
 			"look for a mistyped name; patterns are db.coll or db.*")
 	case len(names) == 0 && rules.String() != (*transform.Set)(nil).String():
 		return mongo.WithHint(errors.New("the rules leave nothing to compare, neither on the source nor on the target"), hint)
@@ -287,20 +311,19 @@ func unusedIncludes(rules *transform.Set, names []string) string {
 // name on the other side means a view or a time-series collection has nothing to
 // be paired with: that they are of different types is for the catalogs'
 // comparison to say. The source's clock, by which documents expire, is so far ahead.
-func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set, ahead time.Duration) (pairs []Pair, err error) {
+func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set,
+	ahead time.Duration) (pairs []Pair, err error) {
 	source, target := virtual(ofSource), virtual(ofTarget)
 	paired := map[string]bool{}
 	for _, c := range ofSource {
-		p := pairOf(c.DataNS(), rules)
-		p.UUID = c.UUID
-		p.Skips = rules.Route(c.NS).Skips
+		p := Pair{Route: rules.Route(c.DataNS()), UUID: c.UUID}
 		if p.Expired, err = expired(c, rules, ahead); err != nil {
 			return nil, err
 		}
-		if c.Type == schema.TypeView || target[p.TargetNS] {
+		if c.Type == schema.TypeView || target[p.Target] {
 			continue
 		}
-		paired[p.TargetNS] = true
+		paired[p.Target] = true
 		pairs = append(pairs, p)
 	}
 	for _, c := range ofTarget {
@@ -308,21 +331,12 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set, ahead 
 			continue
 		}
 		if ns, ok := rules.Source(c.DataNS()); ok && !source[ns] {
-			r := rules.Route(ns)
-			pairs = append(pairs, Pair{SourceNS: ns, TargetNS: c.DataNS(), Skips: r.Skips, Unmarked: r.Unmarked(), Mark: r.SoftDelete, History: r.History})
+			r := *rules.Route(ns).To(c.DataNS())
+			r.Filter, r.Fields = nil, nil // there are no documents to keep, or to map
+			pairs = append(pairs, Pair{Route: &r})
 		}
 	}
 	return pairs, nil
-}
-
-// pairOf pairs a collection of the source with what the rules make of it.
-func pairOf(ns string, rules *transform.Set) Pair {
-	r := rules.Route(ns)
-	p := Pair{SourceNS: ns, TargetNS: r.Target, Keep: r.Keep(nil), Unmarked: r.Unmarked(), Mark: r.SoftDelete, History: r.History}
-	if p.Map, p.Strip = r.Comparer(); p.Map != nil {
-		p.Unmapped = transform.IsUnmapped
-	}
-	return p
 }
 
 // expired recognizes documents that have expired by the settings that the source has now,

@@ -36,14 +36,14 @@ func TestPairUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Pair{
-		{SourceNS: "shop.orders", TargetNS: "store.orders"},
-		{SourceNS: "shop.system.buckets.weather", TargetNS: "store.system.buckets.weather"},
-		{SourceNS: "shop.system.buckets.mixed", TargetNS: "store.system.buckets.mixed"},
-		{SourceNS: "shop.extra", TargetNS: "store.extra"},
-		{SourceNS: "shop.system.buckets.series", TargetNS: "store.system.buckets.series"},
-		{SourceNS: "crm.system.buckets.extra", TargetNS: "crm.system.buckets.extra"},
+		pairOfNames("shop.orders", "store.orders"),
+		pairOfNames("shop.system.buckets.weather", "store.system.buckets.weather"),
+		pairOfNames("shop.system.buckets.mixed", "store.system.buckets.mixed"),
+		pairOfNames("shop.extra", "store.extra"),
+		pairOfNames("shop.system.buckets.series", "store.system.buckets.series"),
+		pairOfNames("crm.system.buckets.extra", "crm.system.buckets.extra"),
 	}
-	same := func(a, b Pair) bool { return a.SourceNS == b.SourceNS && a.TargetNS == b.TargetNS }
+	same := func(a, b Pair) bool { return a.Source == b.Source && a.Target == b.Target }
 	if !slices.EqualFunc(got, want, same) {
 		t.Errorf("%v\nwant\n%v", got, want)
 	}

@@ -128,11 +128,14 @@ func TestDescribeDifference(t *testing.T) {
 			`a: 32-bit integer {"$numberInt":"1"} on the source, 64-bit integer {"$numberLong":"1"} on the target`},
 		{d(id, bson.E{Key: "a", Value: "x"}), d(id), `a: only on the source: string "x"`},
 		{d(id), d(id, bson.E{Key: "a", Value: "x"}), `a: only on the target: string "x"`},
-		{d(id, bson.E{Key: "a", Value: bson.D{{Key: "b", Value: bson.A{1, 2}}}}), d(id, bson.E{Key: "a", Value: bson.D{{Key: "b", Value: bson.A{1, 3}}}}),
+		{d(id, bson.E{Key: "a", Value: bson.D{{Key: "b", Value: bson.A{1, 2}}}}),
+			d(id, bson.E{Key: "a", Value: bson.D{{Key: "b", Value: bson.A{1, 3}}}}),
 			`a.b.1: 32-bit integer {"$numberInt":"2"} on the source, 32-bit integer {"$numberInt":"3"} on the target`},
-		{d(id, bson.E{Key: "a", Value: 1}, bson.E{Key: "b", Value: 1}), d(id, bson.E{Key: "b", Value: 1}, bson.E{Key: "a", Value: 1}),
+		{d(id, bson.E{Key: "a", Value: 1}, bson.E{Key: "b", Value: 1}),
+			d(id, bson.E{Key: "b", Value: 1}, bson.E{Key: "a", Value: 1}),
 			`a: field order differs: "b" comes here on the target`},
-		{[]byte(replaceField(d(id, bson.E{Key: "a", Value: 1}), "a", nan(1))), []byte(replaceField(d(id, bson.E{Key: "a", Value: 1}), "a", nan(2))),
+		{[]byte(replaceField(d(id, bson.E{Key: "a", Value: 1}), "a", nan(1))),
+			[]byte(replaceField(d(id, bson.E{Key: "a", Value: 1}), "a", nan(2))),
 			`a: double {"$numberDouble":"NaN"} (010000000000f87f) on the source, double {"$numberDouble":"NaN"} (020000000000f87f) on the target`},
 	}
 	for _, tc := range tests {

@@ -166,8 +166,8 @@ func (s sums) group(key []byte) uint32 { return uint32(xxh3.HashSeed(key, s.seed
 // sum reads a whole side into its table.
 func (d *digester) sum(ctx context.Context, i int) error {
 	begin := func() reading { return d.into(&d.tables[i], &d.e.c) }
-	if of, ok := d.layouts[i].(*slicing); ok && len(of.parts) > 1 && d.lends() {
-		return d.e.o.Lender.read(ctx, &share{of: of, digester: d, i: i, wait: slices.Clone(of.parts)}, begin)
+	if of, ok := d.layouts[i].(*slicing); ok && len(of.parts) > 1 && d.assigns() {
+		return d.e.assigner.read(ctx, &share{of: of, digester: d, i: i, wait: slices.Clone(of.parts)}, begin)
 	}
 	return d.layouts[i].scan(ctx, d.readers, begin)
 }

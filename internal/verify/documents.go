@@ -27,12 +27,8 @@ type Documents struct {
 }
 
 // identities returns an error where a name of Options.Documents means another collection
-// of the source than the one in which the documents were found.
-func (e *Engine) identities(pairs []Pair) error {
-	now := map[string]bson.Binary{}
-	for _, p := range pairs {
-		now[p.SourceNS] = p.UUID
-	}
+// of the source, by the UUIDs that names have now, than the one in which the documents were found.
+func (e *Engine) identities(now map[string]bson.Binary) error {
 	for _, ns := range slices.Sorted(maps.Keys(e.o.Documents)) {
 		if err := sameIdentity(ns, e.o.Documents[ns].UUID, now[ns]); err != nil {
 			return err
@@ -42,16 +38,21 @@ func (e *Engine) identities(pairs []Pair) error {
 }
 
 func sameIdentity(ns string, was, is bson.Binary) error {
-	const hint = "verify again, and go on with what that finds"
+	var why string
 	switch {
 	case bytes.Equal(was.Data, is.Data):
 		return nil
 	case len(is.Data) == 0:
-		return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: the source has no collection of that name any more (UUID %x)", ns, was.Data), hint)
+		why = fmt.Sprintf("the source has no collection of that name any more (UUID %x)", was.Data)
 	case len(was.Data) == 0:
-		return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: on the source the name means a collection (UUID %x) that is not the one in which they were found, or an older release found them", ns, is.Data), hint)
+		why = fmt.Sprintf("on the source the name means a collection (UUID %x) that is not the one in which they were found,"+
+			" or an older release found them", is.Data)
+	default:
+		why = fmt.Sprintf("on the source the name means another collection now (UUID %x) than when they were found (UUID %x)",
+			is.Data, was.Data)
 	}
-	return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: on the source the name means another collection now (UUID %x) than when they were found (UUID %x)", ns, is.Data, was.Data), hint)
+	return mongo.WithHint(fmt.Errorf("cannot compare documents of %s: %s", ns, why),
+		"verify again, and go on with what that finds")
 }
 
 // stillThose lists the source once more after the comparison: a name that changed its
@@ -62,18 +63,18 @@ func (e *Engine) stillThose(ctx context.Context, rules *transform.Set) error {
 		if err != nil {
 			return err
 		}
-		var pairs []Pair
+		now := map[string]bson.Binary{}
 		for _, c := range list {
-			pairs = append(pairs, Pair{SourceNS: c.DataNS(), UUID: c.UUID})
+			now[c.DataNS()] = c.UUID
 		}
-		return e.identities(pairs)
+		return e.identities(now)
 	})
 }
 
 // documents has single documents be looked at until they are decided, as those that a
 // scan found to differ.
 func (c *collection) documents() []task {
-	ids := c.e.o.Documents[c.pair.SourceNS].IDs
+	ids := c.e.o.Documents[c.pair.Source].IDs
 	c.e.c.estDocs.Add(2 * int64(len(ids)))
 	c.row.Method, c.row.Ranges = Single, 1
 	run := func(ctx context.Context) error {
@@ -86,5 +87,5 @@ func (c *collection) documents() []task {
 		}
 		return nil
 	}
-	return []task{{what: "look at documents of " + c.pair.SourceNS, slots: 1, run: run}}
+	return []task{{what: "look at documents of " + c.pair.Source, slots: 1, run: run}}
 }

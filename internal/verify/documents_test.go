@@ -22,7 +22,8 @@ func TestDocumentsOfAnotherCollection(t *testing.T) {
 	for _, c := range []*mongo.Cluster{src, dst} {
 		t.Cleanup(func() { _ = c.Client.Database(db).Drop(context.Background()) })
 		for _, name := range []string{"c", "other"} {
-			insert(t, c, db+"."+name, kit.Raw(bson.D{{Key: "_id", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: 2}, {Key: "of", Value: c.Info.Version.String()}}))
+			insert(t, c, db+"."+name, kit.Raw(bson.D{{Key: "_id", Value: 1}}),
+				kit.Raw(bson.D{{Key: "_id", Value: 2}, {Key: "of", Value: c.Info.Version.String()}}))
 		}
 	}
 	insert(t, dst, db+".extra", kit.Raw(bson.D{{Key: "_id", Value: 1}}))
@@ -32,16 +33,19 @@ func TestDocumentsOfAnotherCollection(t *testing.T) {
 	}
 	rename := func(from, to string) {
 		t.Helper()
-		if _, err := src.Command(t.Context(), "admin", bson.D{{Key: "renameCollection", Value: db + "." + from}, {Key: "to", Value: db + "." + to}}); err != nil {
+		if _, err := src.Command(t.Context(), "admin", bson.D{{Key: "renameCollection", Value: db + "." + from},
+			{Key: "to", Value: db + "." + to}}); err != nil {
 			t.Error(err)
 		}
 	}
 	compare := func(o Options) (*Report, error) {
-		o.Online, o.Recheck.For, o.Recheck.Quiet, o.Recheck.Every = true, time.Second, 200*time.Millisecond, 20*time.Millisecond
+		o.Online = true
+		o.Recheck.For, o.Recheck.Quiet, o.Recheck.Every = time.Second, 200*time.Millisecond, 20*time.Millisecond
 		return New(src, dst, o).compareClusters(t.Context(), rules, nil)
 	}
 	uuids := map[string]bson.Binary{}
-	if r, err := compare(Options{Found: func(d Difference, _, _ [][]byte) { uuids[d.NS] = d.UUID }}); err != nil || len(uuids) != 3 || len(uuids[db+".extra"].Data) != 0 {
+	if r, err := compare(Options{Found: func(d Difference, _, _ [][]byte) { uuids[d.NS] = d.UUID }}); err != nil ||
+		len(uuids) != 3 || len(uuids[db+".extra"].Data) != 0 {
 		t.Fatalf("%+v, %v: %x", r, err, uuids)
 	}
 	of := func(ns string, id int32) Options {
@@ -49,7 +53,8 @@ func TestDocumentsOfAnotherCollection(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return Options{Documents: map[string]Documents{db + "." + ns: {UUID: uuids[db+"."+ns], IDs: []bson.RawValue{{Type: kind, Value: value}}}}}
+		return Options{Documents: map[string]Documents{db + "." + ns: {UUID: uuids[db+"."+ns],
+			IDs: []bson.RawValue{{Type: kind, Value: value}}}}}
 	}
 	for what, want := range map[string]struct {
 		of    Options
@@ -61,7 +66,8 @@ func TestDocumentsOfAnotherCollection(t *testing.T) {
 	}
 	rejected := func(what string, o Options, want string) {
 		t.Helper()
-		if r, err := compare(o); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(mongo.HintOf(err), "verify again") {
+		if r, err := compare(o); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(mongo.HintOf(err), "verify again") {
 			t.Errorf("%s: %+v, %v, want %q", what, r, err, want)
 		}
 	}

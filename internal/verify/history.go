@@ -69,7 +69,8 @@ func (p *probe) newest(ctx context.Context, r *scan.Reader, keys []string) error
 			asked[i] = versions.Asked{Key: id, Before: versions.Ever()}
 			where[delta.KeyOf(id)] = append(where[delta.KeyOf(id)], key)
 		}
-		cmd := r.WithConcern(bson.D{{Key: "aggregate", Value: coll}, {Key: "pipeline", Value: versions.Before(coll, asked)}, {Key: "cursor", Value: bson.D{}}})
+		cmd := r.WithConcern(bson.D{{Key: "aggregate", Value: coll}, {Key: "pipeline", Value: versions.Before(coll, asked)},
+			{Key: "cursor", Value: bson.D{}}})
 		err := r.Each(ctx, db, cmd, 0, func(doc []byte) error {
 			v, err := versions.Parse(doc)
 			if err != nil || v.Doc == nil {

@@ -82,10 +82,10 @@ func (j *join) run(ctx context.Context) error {
 func (j *join) unequal(ctx context.Context, a, b []byte) error {
 	var ok bool
 	if j.ka, ok = appendID(j.ka[:0], a); a != nil && !ok {
-		return errMalformed(j.pair.SourceNS)
+		return errMalformed(j.pair.Source)
 	}
 	if j.kb, ok = appendID(j.kb[:0], b); b != nil && !ok {
-		return errMalformed(j.pair.TargetNS)
+		return errMalformed(j.pair.Target)
 	}
 	switch {
 	case a != nil && b != nil && bytes.Equal(j.ka, j.kb):

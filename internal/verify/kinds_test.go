@@ -28,7 +28,7 @@ func TestAcrossVersions(t *testing.T) {
 			checkFound(t, rep, want)
 			back := *b
 			back.src, back.dst = b.dst, b.src
-			back.pair = Pair{SourceNS: b.pair.TargetNS, TargetNS: b.pair.SourceNS}
+			back.pair = pairOfNames(b.pair.Target, b.pair.Source)
 			if rep, _ := back.run(Options{RangeBytes: 2000}); rep.Count != int64(len(want)) {
 				t.Errorf("the other way round %d differences, want %d", rep.Count, len(want))
 			}
@@ -39,13 +39,15 @@ func TestAcrossVersions(t *testing.T) {
 // fillTimeSeries makes a time-series collection and returns its buckets' ids.
 func fillTimeSeries(t *testing.T, c *mongo.Cluster, db string) []bson.RawValue {
 	t.Helper()
-	_, err := c.Command(t.Context(), db, bson.D{{Key: "create", Value: "c"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
+	_, err := c.Command(t.Context(), db, bson.D{{Key: "create", Value: "c"},
+		{Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var docs []bson.Raw
 	for i := range 300 {
-		docs = append(docs, kit.Raw(bson.D{{Key: "t", Value: bson.DateTime(1_700_000_000_000 + int64(i)*60_000)}, {Key: "m", Value: i % 60}, {Key: "v", Value: i}}))
+		docs = append(docs, kit.Raw(bson.D{{Key: "t", Value: bson.DateTime(1_700_000_000_000 + int64(i)*60_000)},
+			{Key: "m", Value: i % 60}, {Key: "v", Value: i}}))
 	}
 	insert(t, c, db+".c", docs...)
 	s, err := New(c, c, Options{}).describe(t.Context(), source, db+".system.buckets.c")
@@ -64,9 +66,9 @@ func TestTimeSeriesBuckets(t *testing.T) {
 		t.Run(version, func(t *testing.T) {
 			src, dst := cluster(t, version, "rs:1"), cluster(t, "6.0", "rs:1")
 			b := newBed(t, src, dst)
-			sdb, _ := mongo.SplitNS(b.pair.SourceNS)
-			tdb, _ := mongo.SplitNS(b.pair.TargetNS)
-			b.pair = Pair{SourceNS: sdb + ".system.buckets.c", TargetNS: tdb + ".system.buckets.c"}
+			sdb, _ := mongo.SplitNS(b.pair.Source)
+			tdb, _ := mongo.SplitNS(b.pair.Target)
+			b.pair = pairOfNames(sdb+".system.buckets.c", tdb+".system.buckets.c")
 			ids := fillTimeSeries(t, src, sdb)
 			if len(ids) < 60 {
 				t.Fatalf("only %d buckets", len(ids))
@@ -90,7 +92,8 @@ func TestTimeSeriesBuckets(t *testing.T) {
 // copyBuckets writes all buckets but those left out.
 func copyBuckets(t *testing.T, src, dst *mongo.Cluster, sdb, tdb string, without ...bson.RawValue) {
 	t.Helper()
-	_, err := dst.Command(t.Context(), tdb, bson.D{{Key: "create", Value: "c"}, {Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
+	_, err := dst.Command(t.Context(), tdb, bson.D{{Key: "create", Value: "c"},
+		{Key: "timeseries", Value: bson.D{{Key: "timeField", Value: "t"}, {Key: "metaField", Value: "m"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,16 +119,18 @@ func TestWithoutIDIndex(t *testing.T) {
 	old := cluster(t, "4.2", "rs:1")
 	r := seeded(t)
 	b := newBed(t, old, cluster(t, "6.0", "rs:1"))
-	_, name := mongo.SplitNS(b.pair.TargetNS)
+	_, name := mongo.SplitNS(b.pair.Target)
 	name += fmt.Sprintf("%08x", r.Uint32())
-	b.pair.SourceNS = "local." + name
-	if _, err := old.Command(t.Context(), "local", bson.D{{Key: "create", Value: name}, {Key: "autoIndexId", Value: false}}); err != nil {
+	b.pair = pairOfNames("local."+name, b.pair.Target)
+	if _, err := old.Command(t.Context(), "local", bson.D{{Key: "create", Value: name},
+		{Key: "autoIndexId", Value: false}}); err != nil {
 		t.Fatal(err)
 	}
 	want := plantAll(t, b, r, idsOf(300, makeID), 8, true)
 	rep, _ := b.run(Options{RangeBytes: 1000})
 	checkFound(t, rep, want)
-	if s, err := New(old, old, Options{}).describe(t.Context(), source, b.pair.SourceNS); err != nil || s.order != scan.Sorted {
+	if s, err := New(old, old, Options{}).describe(t.Context(), source, b.pair.Source); err != nil ||
+		s.order != scan.Sorted {
 		t.Errorf("order %s, %v", s.order, err)
 	}
 }
@@ -134,7 +139,8 @@ func TestWithoutIDIndex(t *testing.T) {
 func TestCollationsDiffer(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	b.createOn(c, b.pair.TargetNS, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"}, {Key: "numericOrdering", Value: true}}})
+	b.createOn(c, b.pair.Target, bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "en"},
+		{Key: "numericOrdering", Value: true}}})
 	r := seeded(t)
 	want := plantAll(t, b, r, idsOf(500, func(i int) any { return makeID(i*14 + 3) }), 10, true)
 	rep, _ := b.run(Options{RangeBytes: 1000, MaxBufferedBytes: 1})
@@ -156,10 +162,10 @@ func TestCappedOrder(t *testing.T) {
 			b := newBed(t, c, c)
 			b.create(bson.E{Key: "capped", Value: true}, bson.E{Key: "size", Value: 1 << 20})
 			for _, i := range []int{1, 2, 3, 4, 5, 6} {
-				insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: i}}))
+				insert(t, c, b.pair.Source, kit.Raw(bson.D{{Key: "_id", Value: i}}))
 			}
 			for _, i := range tc.target {
-				insert(t, c, b.pair.TargetNS, kit.Raw(bson.D{{Key: "_id", Value: i}}))
+				insert(t, c, b.pair.Target, kit.Raw(bson.D{{Key: "_id", Value: i}}))
 			}
 			rep, _ := b.run(Options{})
 			got := map[Kind]int{}
@@ -190,7 +196,7 @@ func testRetries(t *testing.T, m Method) {
 	r := seeded(t)
 	b := newBed(t, c, c)
 	want := plantAll(t, b, r, idsOf(1000, makeID), 30, true)
-	failCommand(t, c, "getMore", b.pair.TargetNS, 43, 3)
+	failCommand(t, c, "getMore", b.pair.Target, 43, 3)
 	var log bytes.Buffer
 	rep, _ := b.run(Options{Method: m, MaxBufferedBytes: 1, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	checkFound(t, rep, want)
@@ -221,9 +227,12 @@ func TestSampleFails(t *testing.T) {
 	r := seeded(t)
 	b := newBed(t, c, c)
 	want := plantAll(t, b, r, idsOf(1000, makeID), 30, true)
-	larger := b.pair.SourceNS
-	if size := func(ns string) int64 { s, _ := New(c, c, Options{}).describe(t.Context(), source, ns); return s.Bytes }; size(b.pair.TargetNS) > size(larger) {
-		larger = b.pair.TargetNS
+	larger := b.pair.Source
+	if size := func(ns string) int64 {
+		s, _ := New(c, c, Options{}).describe(t.Context(), source, ns)
+		return s.Bytes
+	}; size(b.pair.Target) > size(larger) {
+		larger = b.pair.Target
 	}
 	for _, tc := range []struct{ times, ranges int }{{2, 0}, {5, 1}} {
 		failCommand(t, c, "aggregate", larger, mongo.CodeSampleFailed, tc.times)
@@ -238,7 +247,7 @@ func TestSampleFails(t *testing.T) {
 func TestViewIsRefused(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	b.createOn(c, b.pair.SourceNS, bson.E{Key: "viewOn", Value: "x"}, bson.E{Key: "pipeline", Value: bson.A{}})
+	b.createOn(c, b.pair.Source, bson.E{Key: "viewOn", Value: "x"}, bson.E{Key: "pipeline", Value: bson.A{}})
 	_, err := New(c, c, Options{}).Run(t.Context(), []Pair{b.pair})
 	if mongo.HintOf(err) == "" {
 		t.Errorf("error %v without a hint", err)

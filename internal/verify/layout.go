@@ -10,6 +10,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
@@ -41,7 +42,12 @@ type slicing struct {
 }
 
 func (l *slicing) scan(ctx context.Context, readers int, begin func() reading) error {
-	return l.side.scan(ctx, l.parts, readers, func(scan.Slice) reading { return begin() })
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readers)
+	for _, sl := range l.parts {
+		g.Go(func() error { return l.scanSlice(ctx, sl, begin()) })
+	}
+	return g.Wait()
 }
 
 // onShards is the layout of a collection whose shards are read directly.
@@ -79,7 +85,8 @@ func (s *side) onOneShard(ctx context.Context, of *origin.Sharded, readers int) 
 	var found struct {
 		Primary string `bson:"primary"`
 	}
-	databases := s.e.clusters[s.i].Client.Database("config").Collection("databases", options.Collection().SetReadConcern(readconcern.Majority()))
+	databases := s.e.clusters[s.i].Client.Database("config").Collection("databases",
+		options.Collection().SetReadConcern(readconcern.Majority()))
 	err := databases.FindOne(ctx, bson.D{{Key: "_id", Value: db}}).Decode(&found)
 	if errors.Is(err, driver.ErrNoDocuments) {
 		return nil, mongo.Retry("database "+db+" has been dropped", nil, "")
@@ -91,7 +98,7 @@ func (s *side) onOneShard(ctx context.Context, of *origin.Sharded, readers int) 
 	if err != nil {
 		return nil, err
 	}
-	l := &unsharded{side: s.shard(on, nil, 1), of: of}
+	l := &unsharded{slicing{side: s.shard(on, nil, 1)}, of}
 	l.parts, err = l.slices(ctx, min(readers, l.readers()))
 	return l, l.gone(err)
 }
@@ -106,9 +113,8 @@ func shardNamed(of *origin.Sharded, name string) (*shards.Shard, error) {
 
 // unsharded is a collection that is not sharded, on its database's own shard.
 type unsharded struct {
-	*side
-	of    *origin.Sharded
-	parts []scan.Slice
+	slicing
+	of *origin.Sharded
 }
 
 // scan reads the collection and then makes sure that it is not sharded. If it has been
@@ -116,8 +122,7 @@ type unsharded struct {
 // database moves, the copy that is read here is complete until it is dropped, which is
 // an error.
 func (l *unsharded) scan(ctx context.Context, readers int, begin func() reading) error {
-	err := l.side.scan(ctx, l.parts, readers, func(scan.Slice) reading { return begin() })
-	if err != nil {
+	if err := l.slicing.scan(ctx, readers, begin); err != nil {
 		return l.e.unread(l.i, l.gone(err))
 	}
 	now, err := l.e.describe(ctx, l.i, l.NS)

@@ -22,9 +22,10 @@ func TestMemoryBound(t *testing.T) {
 		for j := range part {
 			part[j] = kit.Raw(bson.D{{Key: "_id", Value: i + j}, {Key: "pad", Value: pad}})
 		}
-		insert(t, c, b.pair.SourceNS, part...)
+		insert(t, c, b.pair.Source, part...)
 	}
-	for name, p := range map[string]Pair{"target empty": b.pair, "source empty": {SourceNS: b.pair.TargetNS, TargetNS: b.pair.SourceNS}, "same": {SourceNS: b.pair.SourceNS, TargetNS: b.pair.SourceNS}} {
+	for name, p := range map[string]Pair{"target empty": b.pair, "source empty": pairOfNames(b.pair.Target, b.pair.Source),
+		"same": pairOfNames(b.pair.Source, b.pair.Source)} {
 		one := *b
 		one.pair = p
 		rep, st := one.run(Options{MaxBufferedBytes: bound, MaxDifferences: 3})
@@ -58,7 +59,8 @@ func fed(e *Engine, docs [][]byte) *stream {
 func manyDocs(t testing.TB, n int) [][]byte {
 	docs := make([][]byte, n)
 	for i := range docs {
-		docs[i] = kit.Raw(bson.D{{Key: "_id", Value: fmt.Sprintf("user%d", uint64(i)*0x9e3779b97f4a7c15)}, {Key: "f", Value: bytes.Repeat([]byte{1}, 100)}})
+		docs[i] = kit.Raw(bson.D{{Key: "_id", Value: fmt.Sprintf("user%d", uint64(i)*0x9e3779b97f4a7c15)},
+			{Key: "f", Value: bytes.Repeat([]byte{1}, 100)}})
 	}
 	return docs
 }
@@ -68,7 +70,7 @@ func TestEqualPathDoesNotAllocate(t *testing.T) {
 	docs := manyDocs(t, 10_000)
 	e := New(nil, nil, Options{})
 	allocs := testing.AllocsPerRun(5, func() {
-		j := &join{collection: newCollection(e, Pair{})}
+		j := &join{collection: newCollection(e, pairOfNames("d.a", "d.b"))}
 		j.left.stream, j.right.stream = fed(e, docs), fed(e, docs)
 		if err := j.run(t.Context()); err != nil {
 			t.Fatal(err)
@@ -85,7 +87,7 @@ func BenchmarkJoinEqual(b *testing.B) {
 	e := New(nil, nil, Options{})
 	b.SetBytes(int64(len(docs) * len(docs[0]) * 2))
 	for b.Loop() {
-		j := &join{collection: newCollection(e, Pair{})}
+		j := &join{collection: newCollection(e, pairOfNames("d.a", "d.b"))}
 		j.left.stream, j.right.stream = fed(e, docs), fed(e, docs)
 		if err := j.run(b.Context()); err != nil {
 			b.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -74,11 +75,11 @@ type bed struct {
 
 func newBed(t testing.TB, src, dst *mongo.Cluster) *bed {
 	db := "v" + bson.NewObjectID().Hex()
-	b := &bed{t: t, src: src, dst: dst, pair: Pair{SourceNS: db + "_s.c", TargetNS: db + "_t.c"}}
+	b := &bed{t: t, src: src, dst: dst, pair: pairOfNames(db+"_s.c", db+"_t.c")}
 	own := b.pair // the test may set another
 	t.Cleanup(func() {
-		b.drop(src, own.SourceNS)
-		b.drop(dst, own.TargetNS)
+		b.drop(src, own.Source)
+		b.drop(dst, own.Target)
 	})
 	return b
 }
@@ -90,18 +91,19 @@ func (b *bed) drop(c *mongo.Cluster, ns string) {
 
 func (b *bed) create(options ...bson.E) {
 	b.t.Helper()
-	for c, ns := range map[*mongo.Cluster]string{b.src: b.pair.SourceNS, b.dst: b.pair.TargetNS} {
+	for c, ns := range map[*mongo.Cluster]string{b.src: b.pair.Source, b.dst: b.pair.Target} {
 		b.createOn(c, ns, options...)
 	}
 	if b.src == b.dst {
-		b.createOn(b.src, b.pair.SourceNS, options...)
+		b.createOn(b.src, b.pair.Source, options...)
 	}
 }
 
 func (b *bed) createOn(c *mongo.Cluster, ns string, options ...bson.E) {
 	b.t.Helper()
 	db, coll := mongo.SplitNS(ns)
-	if _, err := c.Command(b.t.Context(), db, append(bson.D{{Key: "create", Value: coll}}, options...)); err != nil && !mongo.IsCode(err, mongo.CodeNamespaceExists) {
+	if _, err := c.Command(b.t.Context(), db, append(bson.D{{Key: "create", Value: coll}}, options...)); err != nil &&
+		!mongo.IsCode(err, mongo.CodeNamespaceExists) {
 		b.t.Fatal(err)
 	}
 }
@@ -127,6 +129,9 @@ func insert(t testing.TB, c *mongo.Cluster, ns string, docs ...bson.Raw) {
 		docs = docs[n:]
 	}
 }
+
+// pairOfNames pairs two collections by no rules.
+func pairOfNames(source, target string) Pair { return Pair{Route: transform.Unruled(source, target)} }
 
 // run compares the bed's pair.
 func (b *bed) run(o Options) (*Report, Stats) {

@@ -25,19 +25,20 @@ const mostMarked = 1000
 // hidden by its mark.
 func (e *Engine) marked(ctx context.Context, cols []*collection) error {
 	for _, c := range cols {
-		if c.pair.Mark == "" || e.o.StructureOnly || e.o.sampled() {
+		if c.pair.SoftDelete == "" || e.o.StructureOnly || e.o.sampled() {
 			continue
 		}
-		err := again(ctx, e.o.Log, "look for marked documents of "+c.pair.TargetNS, func() error { return c.marked(ctx) })
+		err := again(ctx, e.o.Log, "look for marked documents of "+c.pair.Target, func() error { return c.marked(ctx) })
 		if err != nil {
-			return fmt.Errorf("compare the documents of %s that are marked by %s: %w", c.pair.TargetNS, c.pair.Mark, err)
+			return fmt.Errorf("compare the documents of %s that are marked by %s: %w", c.pair.Target, c.pair.SoftDelete, err)
 		}
 	}
 	return nil
 }
 
 func (c *collection) marked(ctx context.Context) error {
-	cur, err := c.on(target, c.pair.TargetNS).find(ctx, bson.D{{Key: c.pair.Mark, Value: bson.D{{Key: "$exists", Value: true}}}})
+	cur, err := c.on(target, c.pair.Target).find(ctx, bson.D{{Key: c.pair.SoftDelete,
+		Value: bson.D{{Key: "$exists", Value: true}}}})
 	if err != nil {
 		return err
 	}
@@ -73,11 +74,12 @@ func (c *collection) hidden(ctx context.Context, ids []bson.RawValue) error {
 				return err
 			}
 		}
-		there, err := c.on(source, c.pair.SourceNS).which(ctx, ids, bson.D{})
+		there, err := c.on(source, c.pair.Source).which(ctx, ids, bson.D{})
 		if err != nil {
 			return err
 		}
-		if ids, err = c.on(target, c.pair.TargetNS).which(ctx, there, bson.D{{Key: c.pair.Mark, Value: bson.D{{Key: "$exists", Value: true}}}}); err != nil {
+		if ids, err = c.on(target, c.pair.Target).which(ctx, there,
+			bson.D{{Key: c.pair.SoftDelete, Value: bson.D{{Key: "$exists", Value: true}}}}); err != nil {
 			return err
 		}
 	}
@@ -105,7 +107,8 @@ func (f finder) find(ctx context.Context, filter bson.D) (*driver.Cursor, error)
 	db, name := mongo.SplitNS(f.ns)
 	byID := bson.D{{Key: "_id", Value: 1}} // also where servers refuse queries without an index (notablescan)
 	of := options.Database().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())
-	return f.cluster.Client.Database(db, of).Collection(name).Find(ctx, filter, options.Find().SetProjection(byID).SetHint(byID))
+	return f.cluster.Client.Database(db, of).Collection(name).Find(ctx, filter,
+		options.Find().SetProjection(byID).SetHint(byID))
 }
 
 // which returns the _ids whose documents in the collection meet a condition.
@@ -122,6 +125,7 @@ func (f finder) which(ctx context.Context, ids []bson.RawValue, and bson.D) ([]b
 	for cur.Next(ctx) {
 		has[delta.KeyOf(bsonraw.IDOf(cur.Current))] = true
 	}
-	there := slices.DeleteFunc(slices.Clone(ids), func(id bson.RawValue) bool { return !has[delta.KeyOf(bsonraw.FromRaw(id))] })
+	there := slices.DeleteFunc(slices.Clone(ids),
+		func(id bson.RawValue) bool { return !has[delta.KeyOf(bsonraw.FromRaw(id))] })
 	return there, cur.Err()
 }

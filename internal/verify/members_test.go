@@ -26,7 +26,7 @@ func TestMembersDiffer(t *testing.T) {
 	src := connect(t, l.URI(), nil)
 	dst := cluster(t, "6.0", "rs:1")
 	b := newBed(t, src, dst)
-	db, coll := mongo.SplitNS(b.pair.SourceNS)
+	db, coll := mongo.SplitNS(b.pair.Source)
 	var docs, target []bson.Raw
 	want := map[string]expectation{}
 	for i := range 4000 {
@@ -39,12 +39,14 @@ func TestMembersDiffer(t *testing.T) {
 			target = append(target, d)
 		}
 	}
-	insert(t, src, b.pair.SourceNS, docs...)
-	if _, err := src.Command(t.Context(), db, bson.D{{Key: "delete", Value: coll}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: 3}}},
-		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 1500}}}}}, {Key: "limit", Value: 0}}}}}); err != nil {
+	insert(t, src, b.pair.Source, docs...)
+	if _, err := src.Command(t.Context(), db, bson.D{{Key: "delete", Value: coll},
+		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: 3}}},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: bson.D{{Key: "_id",
+			Value: bson.D{{Key: "$lt", Value: 1500}}}}}, {Key: "limit", Value: 0}}}}}); err != nil {
 		t.Fatal(err)
 	}
-	insert(t, dst, b.pair.TargetNS, target...)
+	insert(t, dst, b.pair.Target, target...)
 	resync(t, l)
 	b.src = connect(t, l.URI(), readpref.Secondary())
 	for range 8 {

@@ -46,7 +46,7 @@ func majorityCollection(c *mongo.Cluster, ns string) *driver.Collection {
 // startReplica writes what next gives until stopped.
 func startReplica(b *bed, delay time.Duration, next func() func(context.Context, *driver.Collection) error) *replica {
 	ctx, cancel := context.WithCancel(b.t.Context())
-	r := &replica{src: majorityCollection(b.src, b.pair.SourceNS), dst: majorityCollection(b.dst, b.pair.TargetNS),
+	r := &replica{src: majorityCollection(b.src, b.pair.Source), dst: majorityCollection(b.dst, b.pair.Target),
 		delay: delay, queue: make(chan op, 50), stop: cancel}
 	r.wg.Go(func() {
 		defer close(r.queue)
@@ -107,7 +107,8 @@ func churn(r *rand.Rand, n int) func() func(context.Context, *driver.Collection)
 			}
 		}
 		return func(ctx context.Context, c *driver.Collection) error {
-			_, err := c.UpdateOne(ctx, id, bson.D{{Key: "$set", Value: bson.D{{Key: "w", Value: v % 2}}}}, options.UpdateOne().SetUpsert(true))
+			_, err := c.UpdateOne(ctx, id, bson.D{{Key: "$set", Value: bson.D{{Key: "w", Value: v % 2}}}},
+				options.UpdateOne().SetUpsert(true))
 			return err
 		}
 	}
@@ -166,18 +167,20 @@ func (r *replica) waitFor(ctx context.Context, n int64) error {
 func TestOnlineNeverQuiet(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "lost", Value: true}}))
-	insert(t, c, b.pair.TargetNS, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
+	insert(t, c, b.pair.Source, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "lost", Value: true}}))
+	insert(t, c, b.pair.Target, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	var n int64
 	rep := startReplica(b, 0, func() func(context.Context, *driver.Collection) error {
 		n++
 		v := n
 		return func(ctx context.Context, c *driver.Collection) error {
-			_, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}}, bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: v}}}})
+			_, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: 1}},
+				bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: v}}}})
 			return err
 		}
 	})
-	report, _ := b.run(Options{Online: true, Recheck: RecheckOptions{Every: 10 * time.Millisecond, For: time.Second, Quiet: 10 * time.Second}})
+	report, _ := b.run(Options{Online: true, Recheck: RecheckOptions{Every: 10 * time.Millisecond, For: time.Second,
+		Quiet: 10 * time.Second}})
 	rep.end(t)
 	if report.Same || len(report.Differences) != 1 || !strings.Contains(report.Differences[0].Detail, "still changing") {
 		t.Errorf("report %+v", report)
@@ -195,7 +198,7 @@ func TestOnlineQueueBound(t *testing.T) {
 		k, _ := appendID(nil, docs[i])
 		want[string(k)] = expectation{Missing, "missing"}
 	}
-	insert(t, c, b.pair.SourceNS, docs...)
+	insert(t, c, b.pair.Source, docs...)
 	o := Options{Online: true, Workers: 1, MaxBufferedBytes: 1, MaxDifferences: 5000,
 		Recheck: RecheckOptions{Every: 5 * time.Millisecond, Quiet: 10 * time.Millisecond}}
 	e := New(c, c, o)
@@ -209,7 +212,7 @@ func TestOnlineQueueBound(t *testing.T) {
 func TestCanceled(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
+	insert(t, c, b.pair.Source, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	ctx, cancel := context.WithCancel(t.Context())
 	e := New(c, c, Options{Online: true, Recheck: RecheckOptions{Every: time.Millisecond}})
 	go func() {

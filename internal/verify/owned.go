@@ -79,7 +79,7 @@ func (l *owned) cut(ctx context.Context, table *ownership.Table) error {
 // says.
 func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 	if l.of.Cluster().Before(5, 0) && l.e.o.Online && l.e.live[l.i].CompareAndSwap(false, true) {
-		l.e.note("the " + sideName(l.i) + "'s shards, older than 5.0, were not read as of one time: a document whose shard key users changed meanwhile may not have been compared")
+		l.noteLive(", older than 5.0,")
 	}
 	if !l.e.o.Online || l.e.live[l.i].Load() {
 		return at, nil
@@ -91,6 +91,12 @@ func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 		})
 	}
 	return newest.TS, err
+}
+
+// noteLive notes that shards, which are of the kind that what says, were read as they are.
+func (l *owned) noteLive(what string) {
+	l.e.note("the " + sideName(l.i) + "'s shards" + what + " were not read as of one time:" +
+		" a document whose shard key users changed meanwhile may not have been compared")
 }
 
 // forgotten reports that a server does not have what was at a time any more.
@@ -162,7 +168,8 @@ func (l *owned) read(ctx context.Context, begin func() reading) error {
 
 // openAll opens the cursors of all slices. If a shard refuses the table's version
 // the error is one that [ownership.Stale] reports, and none is open.
-func (l *owned) openAll(ctx context.Context, table *ownership.Table, at bson.Timestamp, begin func() reading) ([]*open, error) {
+func (l *owned) openAll(ctx context.Context, table *ownership.Table, at bson.Timestamp,
+	begin func() reading) ([]*open, error) {
 	all, err := l.parts(ctx, table, at)
 	if err != nil {
 		return nil, err
@@ -243,8 +250,9 @@ func (o *open) begin(ctx context.Context, want scan.Want) (err error) {
 // lost cursor had to be opened again, be compared anew.
 func (l *owned) changed(err error) error {
 	if forgotten(err) && l.e.live[l.i].CompareAndSwap(false, true) {
-		l.e.o.Log.Warn("shards do not keep history for as long as it takes to read a collection as of one time", "ns", l.NS, "cause", err)
-		l.e.note("the " + sideName(l.i) + "'s shards were not read as of one time: a document whose shard key users changed meanwhile may not have been compared")
+		l.e.o.Log.Warn("shards do not keep history for as long as it takes to read a collection as of one time", "ns", l.NS,
+			"cause", err)
+		l.noteLive("")
 	}
 	if forgotten(err) {
 		return mongo.Retry("what "+l.NS+" was is forgotten", err, "")

@@ -41,7 +41,8 @@ func newShardedBed(t *testing.T) *shardedBed {
 	lab.NeedServers(t)
 	b := &shardedBed{T: t}
 	// Chunks come back to shards that they have left.
-	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Version: os.Getenv("MILLRACE_TEST_VERSION"), Topology: "sharded:3x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
+	b.lab = sharded.ForTest(t, sharded.Options{Options: lab.Options{Version: os.Getenv("MILLRACE_TEST_VERSION"),
+		Topology: "sharded:3x1", SetParameters: map[string]string{"orphanCleanupDelaySecs": "0"}}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: b.lab.ConfigURI()})
 	b.ok(err)
 	t.Cleanup(func() { b.ok(r.Close()) })
@@ -58,7 +59,8 @@ func newShardedBed(t *testing.T) *shardedBed {
 	}
 	var docs []bson.Raw
 	for i := range shardedDocs {
-		docs = append(docs, kit.Raw(bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i}, {Key: "pad", Value: make([]byte, 500)}}))
+		docs = append(docs, kit.Raw(bson.D{{Key: "_id", Value: i}, {Key: "k", Value: i},
+			{Key: "pad", Value: make([]byte, 500)}}))
 	}
 	insert(t, b.router, "d.c", docs...)
 	return b
@@ -81,7 +83,8 @@ func (b *shardedBed) move(key, shard int) {
 // side is the collection, as a comparison reads it.
 func (b *shardedBed) side(coll string, online ...bool) *side {
 	b.Helper()
-	e := New(b.router, b.router, Options{RangeBytes: 50_000, Workers: 6, MaxBufferedBytes: 1 << 20, Online: len(online) > 0})
+	e := New(b.router, b.router, Options{RangeBytes: 50_000, Workers: 6, MaxBufferedBytes: 1 << 20,
+		Online: len(online) > 0})
 	e.direct(source, b.of)
 	b.ok(e.advance(b.Context()))
 	s, err := e.describe(b.Context(), source, "d."+coll)
@@ -136,7 +139,8 @@ func TestOwnedScan(t *testing.T) {
 	b := newShardedBed(t)
 	direct, err := b.lab.Direct("s1")
 	b.ok(err)
-	_, err = direct.Database("d").Collection("c").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "orphan"}, {Key: "k", Value: 510}})
+	_, err = direct.Database("d").Collection("c").InsertOne(t.Context(),
+		bson.D{{Key: "_id", Value: "orphan"}, {Key: "k", Value: 510}})
 	b.ok(err)
 	read := func(l *owned, all []*open) {
 		t.Helper()
@@ -193,7 +197,9 @@ func TestOwnedScan(t *testing.T) {
 		for i, o := range all {
 			if i == len(all)/2 { // from the last shard to the first
 				for k := 210; k < 220; k++ {
-					_, err := b.router.Client.Database("d").Collection("c").UpdateOne(t.Context(), bson.D{{Key: "_id", Value: k}, {Key: "k", Value: k}}, bson.D{{Key: "$set", Value: bson.D{{Key: "k", Value: k - 200}}}})
+					_, err := b.router.Client.Database("d").Collection("c").UpdateOne(t.Context(),
+						bson.D{{Key: "_id", Value: k}, {Key: "k", Value: k}}, bson.D{{Key: "$set",
+							Value: bson.D{{Key: "k", Value: k - 200}}}})
 					b.ok(err)
 				}
 			}
@@ -228,8 +234,10 @@ func TestOwnedScan(t *testing.T) {
 		for _, name := range b.lab.ShardNames() {
 			direct, err := b.lab.Direct(name)
 			b.ok(err)
-			b.ok(direct.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: 0}}).Err())
-			defer direct.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: 300}})
+			b.ok(direct.Database("admin").RunCommand(t.Context(),
+				bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: 0}}).Err())
+			defer direct.Database("admin").RunCommand(t.Context(),
+				bson.D{{Key: "setParameter", Value: 1}, {Key: "minSnapshotHistoryWindowInSeconds", Value: 300}})
 		}
 		l := b.owned(true)
 		var written sync.Once
@@ -237,7 +245,9 @@ func TestOwnedScan(t *testing.T) {
 			return reading{each: func(_, _ []byte) error {
 				written.Do(func() {
 					for k := range shardedDocs / 5 {
-						_, err := b.router.Client.Database("d").Collection("c").UpdateOne(t.Context(), bson.D{{Key: "k", Value: 5 * k}, {Key: "_id", Value: 5 * k}}, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 1}}}})
+						_, err := b.router.Client.Database("d").Collection("c").UpdateOne(t.Context(),
+							bson.D{{Key: "k", Value: 5 * k}, {Key: "_id", Value: 5 * k}}, bson.D{{Key: "$set",
+								Value: bson.D{{Key: "n", Value: 1}}}})
 						if err != nil {
 							t.Error(err)
 						}
@@ -318,13 +328,14 @@ func TestUnshardedScan(t *testing.T) {
 		t.Errorf("sharded: %v", err)
 	}
 	b.ok(read(func() {}))
-	if err := read(func() { b.ok(b.router.Client.Database("d").Collection("plain").Drop(t.Context())) }); mongo.Classify(err) != mongo.ClassRetry {
+	err := read(func() { b.ok(b.router.Client.Database("d").Collection("plain").Drop(t.Context())) })
+	if mongo.Classify(err) != mongo.ClassRetry {
 		t.Errorf("dropped: %v", err)
 	}
 	e := New(b.router, b.router, Options{Method: Digest})
 	e.direct(source, b.of)
 	e.direct(target, b.of)
-	if r, err := e.Run(t.Context(), []Pair{{SourceNS: "d.plain", TargetNS: "d.c"}}); err != nil || r.Count != shardedDocs {
+	if r, err := e.Run(t.Context(), []Pair{pairOfNames("d.plain", "d.c")}); err != nil || r.Count != shardedDocs {
 		t.Errorf("%v, %+v", err, r)
 	}
 }
@@ -333,7 +344,8 @@ func TestUnshardedScan(t *testing.T) {
 // began is read there, although it is not majority-committed yet.
 func TestShardsSeeWhatWasAcknowledged(t *testing.T) {
 	lab.NeedServers(t)
-	c := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:1x1", Args: []string{"--journalCommitInterval", "300"}}})
+	c := sharded.ForTest(t, sharded.Options{Options: lab.Options{Topology: "sharded:1x1",
+		Args: []string{"--journalCommitInterval", "300"}}})
 	r, err := router.Start(t.Context(), router.Options{ConfigURI: c.ConfigURI()})
 	if err != nil {
 		t.Fatal(err)

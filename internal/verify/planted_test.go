@@ -81,7 +81,8 @@ func makeDoc(t testing.TB, r *rand.Rand, id any) bson.Raw {
 	return kit.Raw(bson.D{{Key: "_id", Value: id},
 		{Key: "n", Value: int32(7)}, {Key: "zero", Value: 0.0}, {Key: "nan", Value: math.NaN()},
 		{Key: "s", Value: fmt.Sprintf("%0*d", 1+r.IntN(60), r.Uint32())},
-		{Key: "nest", Value: bson.D{{Key: "a", Value: int32(1)}, {Key: "b", Value: bson.A{int32(1), bson.D{{Key: "c", Value: "x"}}}}}},
+		{Key: "nest", Value: bson.D{{Key: "a", Value: int32(1)},
+			{Key: "b", Value: bson.A{int32(1), bson.D{{Key: "c", Value: "x"}}}}}},
 		{Key: "d", Value: int32(1)}, {Key: "d", Value: int32(2)}})
 }
 
@@ -119,7 +120,8 @@ func value(v any) bsoncore.Value {
 }
 
 func nan(payload uint64) bsoncore.Value {
-	return bsoncore.Value{Type: bsoncore.TypeDouble, Data: binary.LittleEndian.AppendUint64(nil, 0x7FF8000000000000|payload)}
+	return bsoncore.Value{Type: bsoncore.TypeDouble, Data: binary.LittleEndian.AppendUint64(nil,
+		0x7FF8000000000000|payload)}
 }
 
 func permute(doc bson.Raw, order func([]bsoncore.Element)) bson.Raw {
@@ -149,8 +151,10 @@ func plants() []plant {
 		{"decimal for int32", Content, false, set("n", bson.NewDecimal128(0x3040000000000000, 7))},
 		{"negative zero", Content, false, set("zero", math.Copysign(0, -1))},
 		{"nan payload", Content, false, func(d bson.Raw) bson.Raw { return replaceField(d, "nan", nan(12345)) }},
-		{"nested value", Content, false, set("nest", bson.D{{Key: "a", Value: int32(1)}, {Key: "b", Value: bson.A{int32(1), bson.D{{Key: "c", Value: "y"}}}}})},
-		{"array order", Content, false, set("nest", bson.D{{Key: "a", Value: int32(1)}, {Key: "b", Value: bson.A{bson.D{{Key: "c", Value: "x"}}, int32(1)}}})},
+		{"nested value", Content, false, set("nest", bson.D{{Key: "a", Value: int32(1)},
+			{Key: "b", Value: bson.A{int32(1), bson.D{{Key: "c", Value: "y"}}}}})},
+		{"array order", Content, false, set("nest", bson.D{{Key: "a", Value: int32(1)},
+			{Key: "b", Value: bson.A{bson.D{{Key: "c", Value: "x"}}, int32(1)}}})},
 		{"duplicate field's value", Content, false, set("d", int32(2))},
 		{"field order", Content, true, func(d bson.Raw) bson.Raw {
 			return permute(d, func(e []bsoncore.Element) { e[0], e[1] = e[1], e[0] })
@@ -158,7 +162,8 @@ func plants() []plant {
 		{"order of duplicates", Content, true, func(d bson.Raw) bson.Raw {
 			return permute(d, func(e []bsoncore.Element) { n := len(e); e[n-1], e[n-2] = e[n-2], e[n-1] })
 		}},
-		{"nested order", Content, true, set("nest", bson.D{{Key: "b", Value: bson.A{int32(1), bson.D{{Key: "c", Value: "x"}}}}, {Key: "a", Value: int32(1)}})},
+		{"nested order", Content, true, set("nest", bson.D{{Key: "b",
+			Value: bson.A{int32(1), bson.D{{Key: "c", Value: "x"}}}}, {Key: "a", Value: int32(1)}})},
 		{"added field", Content, false, func(d bson.Raw) bson.Raw {
 			out := bsoncore.AppendInt32Element(bytes.Clone(d[:len(d)-1]), "more", 1)
 			out = append(out, 0)
@@ -247,8 +252,8 @@ func plantAll(t *testing.T, b *bed, r *rand.Rand, ids []any, every int, reorders
 	shuffle := func(d []bson.Raw) { r.Shuffle(len(d), func(i, j int) { d[i], d[j] = d[j], d[i] }) }
 	shuffle(src)
 	shuffle(dst)
-	insert(t, b.src, b.pair.SourceNS, src...)
-	insert(t, b.dst, b.pair.TargetNS, dst...)
+	insert(t, b.src, b.pair.Source, src...)
+	insert(t, b.dst, b.pair.Target, dst...)
 	return want
 }
 
@@ -304,7 +309,8 @@ func TestPlantedDifferences(t *testing.T) {
 	}
 	objectID := func(i int) any { return makeID(i*14 + 4) }
 	digests := Options{Method: Digest, Workers: 2, RangeBytes: 2000}
-	clustered := bson.E{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}, {Key: "unique", Value: true}}}
+	clustered := bson.E{Key: "clusteredIndex", Value: bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}},
+		{Key: "unique", Value: true}}}
 	collated := bson.E{Key: "collation", Value: bson.D{{Key: "locale", Value: "de"}, {Key: "strength", Value: 2}}}
 	tests := []struct {
 		name    string
@@ -324,8 +330,10 @@ func TestPlantedDifferences(t *testing.T) {
 		{"digests, nothing differs", digests, idsOf(1500, makeID), math.MaxInt, nil},
 		{"digests, collated", digests, idsOf(1000, noSymbol), 20, []bson.E{collated}},
 		{"digests, clustered", digests, idsOf(700, makeID), 20, []bson.E{clustered}},
-		{"digests, capped", digests, idsOf(700, makeID), 20, []bson.E{{Key: "capped", Value: true}, {Key: "size", Value: 8 << 20}}},
-		{"digests, too much differs", Options{Method: Digest, MaxBufferedBytes: 1, RangeBytes: 2000}, idsOf(700, makeID), 2, nil},
+		{"digests, capped", digests, idsOf(700, makeID), 20, []bson.E{{Key: "capped", Value: true},
+			{Key: "size", Value: 8 << 20}}},
+		{"digests, too much differs", Options{Method: Digest, MaxBufferedBytes: 1, RangeBytes: 2000},
+			idsOf(700, makeID), 2, nil},
 		{"clustered", small, idsOf(700, makeID), 10, []bson.E{clustered}},
 		{"clustered, object ids", small, idsOf(500, objectID), 10, []bson.E{clustered}},
 		{"collated", small, idsOf(1000, noSymbol), 10, []bson.E{collated}},
@@ -349,10 +357,12 @@ func TestPlantedDifferences(t *testing.T) {
 				rep.Count--
 			}
 			checkFound(t, rep, want)
-			if col := rep.Collections[0]; col.Method != tc.o.Method && !strings.Contains(tc.name, "too much") && tc.o.Method != "" {
+			if col := rep.Collections[0]; col.Method != tc.o.Method && !strings.Contains(tc.name, "too much") &&
+				tc.o.Method != "" {
 				t.Errorf("compared by %s", col.Method)
 			}
-			for ns, got := range map[string]int64{b.pair.SourceNS: rep.Collections[0].SourceDocs, b.pair.TargetNS: rep.Collections[0].TargetDocs} {
+			for ns, got := range map[string]int64{b.pair.Source: rep.Collections[0].SourceDocs,
+				b.pair.Target: rep.Collections[0].TargetDocs} {
 				db, coll := mongo.SplitNS(ns)
 				if n, err := c.Client.Database(db).Collection(coll).CountDocuments(t.Context(), bson.D{}); err != nil || n != got {
 					t.Errorf("%s: report counts %d documents, the server %d (%v)", ns, got, n, err)
@@ -373,9 +383,9 @@ func TestBoundaries(t *testing.T) {
 	for _, id := range idsOf(600, makeID) {
 		docs = append(docs, makeDoc(t, r, id))
 	}
-	insert(t, b.src, b.pair.SourceNS, docs...)
+	insert(t, b.src, b.pair.Source, docs...)
 	e := New(c, c, Options{RangeBytes: 1500})
-	col := newCollection(e, Pair{SourceNS: b.pair.SourceNS, TargetNS: b.pair.SourceNS})
+	col := newCollection(e, pairOfNames(b.pair.Source, b.pair.Source))
 	if _, err := col.tasks(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -412,7 +422,7 @@ func TestBoundaries(t *testing.T) {
 		}
 		target = append(target, d)
 	}
-	insert(t, b.dst, b.pair.TargetNS, target...)
+	insert(t, b.dst, b.pair.Target, target...)
 	for range 3 { // other random boundaries each time
 		rep, _ := b.run(Options{RangeBytes: 1500})
 		checkFound(t, rep, want)
@@ -439,9 +449,9 @@ func TestOneSideOnly(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	for _, onSource := range []bool{true, false} {
 		b := newBed(t, c, c)
-		ns, kind := b.pair.SourceNS, Missing
+		ns, kind := b.pair.Source, Missing
 		if !onSource {
-			ns, kind = b.pair.TargetNS, Extra
+			ns, kind = b.pair.Target, Extra
 		}
 		r := seeded(t)
 		want := map[string]expectation{}

@@ -22,7 +22,8 @@ func slowCommit(t *testing.T, version string) *mongo.Cluster {
 func writeOne(t *testing.T, c *mongo.Cluster, ns string, id int, concern any) {
 	t.Helper()
 	db, coll := mongo.SplitNS(ns)
-	if _, err := c.Command(t.Context(), db, bson.D{{Key: "insert", Value: coll}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: id}}}},
+	if _, err := c.Command(t.Context(), db, bson.D{{Key: "insert", Value: coll},
+		{Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: id}}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: concern}}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -38,11 +39,11 @@ func TestSeesWhatWasAcknowledged(t *testing.T) {
 			b.create()
 			for i := range 4 {
 				if i%2 == 0 { // the source is late, else the target
-					writeOne(t, dst, b.pair.TargetNS, i, "majority")
-					writeOne(t, src, b.pair.SourceNS, i, 1)
+					writeOne(t, dst, b.pair.Target, i, "majority")
+					writeOne(t, src, b.pair.Source, i, 1)
 				} else {
-					writeOne(t, src, b.pair.SourceNS, i, "majority")
-					writeOne(t, dst, b.pair.TargetNS, i, 1)
+					writeOne(t, src, b.pair.Source, i, "majority")
+					writeOne(t, dst, b.pair.Target, i, 1)
 				}
 				r, err := New(src, dst, Options{}).Run(t.Context(), []Pair{b.pair})
 				if err != nil {
@@ -62,8 +63,9 @@ func TestRecheckSeesWhatWasAcknowledged(t *testing.T) {
 	src, dst := slowCommit(t, "4.2"), slowCommit(t, "6.0")
 	b := newBed(t, src, dst)
 	b.create()
-	writeOne(t, src, b.pair.SourceNS, 1, "majority")
-	e := New(src, dst, Options{Online: true, Recheck: RecheckOptions{Every: 50 * time.Millisecond, Quiet: 150 * time.Millisecond}})
+	writeOne(t, src, b.pair.Source, 1, "majority")
+	e := New(src, dst, Options{Online: true, Recheck: RecheckOptions{Every: 50 * time.Millisecond,
+		Quiet: 150 * time.Millisecond}})
 	done := make(chan *Report, 1)
 	go func() {
 		r, err := e.Run(t.Context(), []Pair{b.pair})
@@ -75,7 +77,7 @@ func TestRecheckSeesWhatWasAcknowledged(t *testing.T) {
 	for e.Stats().Waiting == 0 {
 		time.Sleep(time.Millisecond)
 	}
-	writeOne(t, dst, b.pair.TargetNS, 1, 1)
+	writeOne(t, dst, b.pair.Target, 1, 1)
 	if r := <-done; r != nil && r.Count > 0 {
 		t.Errorf("%+v", r.Differences)
 	}

@@ -34,9 +34,7 @@ type task struct {
 }
 
 func newCollection(e *Engine, p Pair) *collection {
-
-	return &collection{e: e, pair: p, row: Collection{NS: p.SourceNS, TargetNS: p.TargetNS}, seen: map[string]bool{}}
-
+	return &collection{e: e, pair: p, row: Collection{NS: p.Source, TargetNS: p.Target}, seen: map[string]bool{}}
 }
 
 // maxRanges bounds the boundaries held in memory.
@@ -45,9 +43,9 @@ const maxRanges = 2048
 // tasks describes both sides and cuts them.
 func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	c.began = time.Now()
-	err := again(ctx, c.e.o.Log, "describe "+c.pair.SourceNS, func() (err error) {
-		if c.sides[source], err = c.e.side(ctx, source, c.pair.SourceNS); err == nil {
-			c.sides[target], err = c.e.side(ctx, target, c.pair.TargetNS)
+	err := again(ctx, c.e.o.Log, "describe "+c.pair.Source, func() (err error) {
+		if c.sides[source], err = c.e.side(ctx, source, c.pair.Source); err == nil {
+			c.sides[target], err = c.e.side(ctx, target, c.pair.Target)
 		}
 		return err
 	})
@@ -66,12 +64,12 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 		readers := max(src.readers(), dst.readers())
 		c.row.Method, c.row.Ranges = Digest, 1
 		run := func(ctx context.Context) error { return c.digest(ctx, readers) }
-		tasks = []task{{what: "compare " + c.pair.SourceNS, slots: int64(readers), run: run, digest: true}}
+		tasks = []task{{what: "compare " + c.pair.Source, slots: int64(readers), run: run, digest: true}}
 	} else if tasks, err = c.rangeTasks(ctx); err != nil {
 		return nil, err
 	}
 	if src.Capped() && dst.Capped() && !c.e.o.sampled() {
-		tasks = append(tasks, task{what: "compare the order of " + c.pair.SourceNS, slots: 1, run: c.order})
+		tasks = append(tasks, task{what: "compare the order of " + c.pair.Source, slots: 1, run: c.order})
 	}
 	return tasks, nil
 }
@@ -88,7 +86,7 @@ func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task)
 			err := again(ctx, c.e.o.Log, t.what, func() error { return t.run(ctx) })
 			c.e.slots.Release(t.slots)
 			if err != nil && t.digest && ctx.Err() == nil && mongo.Classify(err) == mongo.ClassFatal {
-				c.e.o.Log.Info("compare by ranges of _id", "ns", c.pair.SourceNS, "why", err)
+				c.e.o.Log.Info("compare by ranges of _id", "ns", c.pair.Source, "why", err)
 				var ranges []task
 				if ranges, err = c.rangeTasks(ctx); err == nil {
 					err = c.start(ctx, g, ranges)
@@ -115,7 +113,7 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	var tasks []task
 	for _, sl := range c.e.o.sample(scan.Slices(scan.Slice{}, bounds)) {
 		run := func(ctx context.Context) error { return c.compare(ctx, sl) }
-		tasks = append(tasks, task{what: "compare a range of " + c.pair.SourceNS, slots: 1, run: run})
+		tasks = append(tasks, task{what: "compare a range of " + c.pair.Source, slots: 1, run: run})
 	}
 	c.row.Method, c.row.Ranges = Ranges, len(tasks)
 	return tasks, nil

@@ -133,7 +133,7 @@ func (r *rechecker) look(ctx context.Context, c *collection, cands []*candidate)
 	for i, cand := range cands {
 		keys[i] = cand.key
 	}
-	return again(ctx, r.e.o.Log, "look again at documents of "+c.pair.SourceNS, func() error {
+	return again(ctx, r.e.o.Log, "look again at documents of "+c.pair.Source, func() error {
 		return c.pairs(ctx, keys, func(i int, a, b []byte) error {
 			r.decide(cands[i], a, b, now)
 			return nil

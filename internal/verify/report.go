@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // Kind says how a document differs.
@@ -128,19 +130,21 @@ func (c *collection) differ(a, b []byte, note string) {
 		kind = Extra
 	case b == nil:
 		kind = Missing
-		if x := apart(a); len(x) == 1 && c.pair.Unmapped != nil && c.pair.Unmapped(x[0]) {
+		if x := apart(a); len(x) == 1 && c.pair.Fields != nil && transform.IsUnmapped(x[0]) {
 			kind = unmapped
 		}
 	}
 	expired := func() bool {
-		return kind == Extra && c.pair.Expired != nil && !slices.ContainsFunc(apart(b), func(doc []byte) bool { return !c.pair.Expired(doc) })
+		return kind == Extra && c.pair.Expired != nil && !slices.ContainsFunc(apart(b),
+			func(doc []byte) bool { return !c.pair.Expired(doc) })
 	}
 	c.add(kind, keyOf(a, b), [2][]byte{a, b}, expired, func() string {
 		var details []string
 		x, y := apart(a), apart(b)
 		switch {
 		case len(x) > 1 || len(y) > 1:
-			details = append(details, fmt.Sprintf("documents of this _id, on different shards: %d on the source, %d on the target", len(x), len(y)))
+			details = append(details, fmt.Sprintf(
+				"documents of this _id, on different shards: %d on the source, %d on the target", len(x), len(y)))
 		case kind == Content:
 			details = append(details, describeDifference(a, b, c.e.o.IgnoreFieldOrder))
 		}
@@ -175,7 +179,8 @@ func (c *collection) add(kind Kind, key string, sides [2][]byte, expired func() 
 		c.row.Skipped = c.row.Skipped.plus(c.pair.Skips, kind)
 		return
 	}
-	d := Difference{NS: c.pair.SourceNS, TargetNS: c.pair.TargetNS, UUID: c.pair.UUID, ID: DocumentID{idValue(key)}, Kind: kind}
+	d := Difference{NS: c.pair.Source, TargetNS: c.pair.Target, UUID: c.pair.UUID, ID: DocumentID{idValue(key)},
+		Kind: kind}
 	if list, tell := len(f.list) < c.e.o.MaxDifferences, c.e.o.Found; list || tell != nil {
 		if d.Detail = detail(); list {
 			f.list = append(f.list, d)
@@ -217,7 +222,7 @@ func (e *Engine) report(begin time.Time, cols []*collection) *Report {
 func (c *collection) finish() {
 	c.row.Duration = time.Since(c.began)
 	c.e.c.collectionsDone.Add(1)
-	c.e.o.Log.Info("collection compared", "ns", c.pair.SourceNS, "target", c.pair.TargetNS,
+	c.e.o.Log.Info("collection compared", "ns", c.pair.Source, "target", c.pair.Target,
 		"sourceDocs", c.docs[source].Load(), "targetDocs", c.docs[target].Load(),
 		"took", c.row.Duration.Round(time.Millisecond))
 }

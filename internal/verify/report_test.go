@@ -11,7 +11,8 @@ import (
 func TestReportAsJSON(t *testing.T) {
 	r := Report{Same: true, Differences: []Difference{
 		{NS: "a.b", TargetNS: "c.d", ID: DocumentID{idValue("\x10\x05\x00\x00\x00")}, Kind: Missing},
-		{NS: "a.b", ID: DocumentID{bson.RawValue{Type: bson.TypeString, Value: []byte("\x02\x00\x00\x00\xff\x00")}}, Kind: Extra, Detail: "x"},
+		{NS: "a.b", ID: DocumentID{bson.RawValue{Type: bson.TypeString, Value: []byte("\x02\x00\x00\x00\xff\x00")}},
+			Kind: Extra, Detail: "x"},
 	}}
 	out, err := json.Marshal(r)
 	if err != nil || !json.Valid(out) {

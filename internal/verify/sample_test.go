@@ -29,8 +29,8 @@ func TestShare(t *testing.T) {
 			target = append(target, d)
 		}
 	}
-	insert(t, c, b.pair.SourceNS, docs...)
-	insert(t, c, b.pair.TargetNS, target...)
+	insert(t, c, b.pair.Source, docs...)
+	insert(t, c, b.pair.Target, target...)
 	found := map[string]bool{}
 	for range 10 {
 		rep, st := b.run(Options{Share: 0.1, MaxDifferences: 5000})
@@ -51,7 +51,7 @@ func TestShare(t *testing.T) {
 		t.Errorf("all of it: %+v", rep)
 	}
 	small := newBed(t, c, c)
-	insert(t, c, small.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
+	insert(t, c, small.pair.Source, kit.Raw(bson.D{{Key: "_id", Value: 1}}))
 	if rep, _ := small.run(Options{Share: 0.001}); rep.Count != 1 {
 		t.Errorf("a collection of one document: %+v", rep)
 	}
@@ -76,8 +76,10 @@ func TestSample(t *testing.T) {
 func TestFound(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: 2}}))
-	insert(t, c, b.pair.TargetNS, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: 2}}), kit.Raw(bson.D{{Key: "_id", Value: 3}}))
+	insert(t, c, b.pair.Source, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: 1}}),
+		kit.Raw(bson.D{{Key: "_id", Value: 2}}))
+	insert(t, c, b.pair.Target, kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "x", Value: 2}}),
+		kit.Raw(bson.D{{Key: "_id", Value: 3}}))
 	told := map[Kind]string{}
 	rep, _ := b.run(Options{MaxDifferences: 1, Found: func(d Difference, source, target [][]byte) {
 		text := func(docs [][]byte) (s string) {
@@ -105,20 +107,21 @@ func TestFound(t *testing.T) {
 func TestHold(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
-	insert(t, c, b.pair.SourceNS, kit.Raw(bson.D{{Key: "_id", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: 2}}))
-	b.createOn(c, b.pair.TargetNS)
+	insert(t, c, b.pair.Source, kit.Raw(bson.D{{Key: "_id", Value: 1}}), kit.Raw(bson.D{{Key: "_id", Value: 2}}))
+	b.createOn(c, b.pair.Target)
 	var looks atomic.Int64
 	late := make(chan error, 1)
 	hold := func() bool {
 		n := looks.Add(1)
 		if n == 60 {
-			db, coll := b.pair.TargetNS[:len(b.pair.TargetNS)-2], "c"
+			db, coll := b.pair.Target[:len(b.pair.Target)-2], "c"
 			_, err := c.Client.Database(db).Collection(coll).InsertOne(t.Context(), bson.D{{Key: "_id", Value: 2}})
 			late <- err
 		}
 		return n <= 60
 	}
-	rep, st := b.run(Options{Online: true, Recheck: RecheckOptions{Every: 10 * time.Millisecond, Quiet: 50 * time.Millisecond, For: 100 * time.Millisecond, Hold: hold}})
+	rep, st := b.run(Options{Online: true, Recheck: RecheckOptions{Every: 10 * time.Millisecond,
+		Quiet: 50 * time.Millisecond, For: 100 * time.Millisecond, Hold: hold}})
 	if err := <-late; err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +134,7 @@ func TestHold(t *testing.T) {
 // structure.
 func TestOnly(t *testing.T) {
 	src, dst := cluster(t, "6.0", "rs:1"), cluster(t, "5.0", "rs:1")
-	db := newBed(t, src, dst).pair.SourceNS
+	db := newBed(t, src, dst).pair.Source
 	db = db[:len(db)-2]
 	t.Cleanup(func() { newBed(t, src, dst).drop(dst, db+".x") })
 	for _, coll := range []string{".a", ".b"} {
@@ -159,7 +162,8 @@ func TestOnly(t *testing.T) {
 		}
 	}
 	for _, names := range [][]string{{"aa"}, {"a", "aa"}} {
-		if _, err := New(src, dst, of(names...)).compareClusters(t.Context(), rules, nil); err == nil || !strings.Contains(err.Error(), db+".aa was to be compared") {
+		if _, err := New(src, dst, of(names...)).compareClusters(t.Context(), rules, nil); err == nil ||
+			!strings.Contains(err.Error(), db+".aa was to be compared") {
 			t.Errorf("%q: a comparison of nothing proves something: %v", names, err)
 		}
 	}
@@ -170,7 +174,7 @@ func TestOnly(t *testing.T) {
 func TestMadeMeanwhile(t *testing.T) {
 	src, dst := cluster(t, "6.0", "rs:1"), cluster(t, "5.0", "rs:1")
 	for _, made := range []bool{true, false} {
-		ns := newBed(t, src, dst).pair.SourceNS
+		ns := newBed(t, src, dst).pair.Source
 		db, coll := mongo.SplitNS(ns)
 		b := newBed(t, src, dst)
 		t.Cleanup(func() { b.drop(dst, ns) })
@@ -184,7 +188,8 @@ func TestMadeMeanwhile(t *testing.T) {
 			}
 		}
 		index := func(c *mongo.Cluster) {
-			if _, err := c.Client.Database(db).Collection(coll).Indexes().CreateOne(t.Context(), driver.IndexModel{Keys: bson.D{{Key: "a", Value: 1}}}); err != nil {
+			if _, err := c.Client.Database(db).Collection(coll).Indexes().CreateOne(t.Context(),
+				driver.IndexModel{Keys: bson.D{{Key: "a", Value: 1}}}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -200,7 +205,8 @@ func TestMadeMeanwhile(t *testing.T) {
 			}
 			return made && looks < 60
 		}
-		r, err := New(src, dst, Options{Online: true, Recheck: RecheckOptions{Every: 10 * time.Millisecond, Quiet: 500 * time.Millisecond, Hold: hold}}).compareClusters(t.Context(), rules, nil)
+		r, err := New(src, dst, Options{Online: true, Recheck: RecheckOptions{Every: 10 * time.Millisecond,
+			Quiet: 500 * time.Millisecond, Hold: hold}}).compareClusters(t.Context(), rules, nil)
 		if err != nil || r.Same != made || (len(r.Schema) == 0) != made {
 			t.Errorf("made: %t, %d looks: %+v, %v", made, looks, r, err)
 		}
@@ -212,9 +218,10 @@ func TestRate(t *testing.T) {
 	c := cluster(t, "6.0", "rs:1")
 	b := newBed(t, c, c)
 	d := kit.Raw(bson.D{{Key: "_id", Value: 1}, {Key: "pad", Value: make([]byte, 300_000)}})
-	insert(t, c, b.pair.SourceNS, d)
-	insert(t, c, b.pair.TargetNS, d)
-	for rate, least := range map[int64]time.Duration{0: 0, 300_000: 900 * time.Millisecond} { // twice 300 kB, of which a second's worth may run ahead
+	insert(t, c, b.pair.Source, d)
+	insert(t, c, b.pair.Target, d)
+	// twice 300 kB, of which a second's worth may run ahead
+	for rate, least := range map[int64]time.Duration{0: 0, 300_000: 900 * time.Millisecond} {
 		for _, method := range []Method{Ranges, Digest} {
 			rep, _ := b.run(Options{BytesPerSecond: rate, Method: method})
 			if took := rep.End.Sub(rep.Start); took < least || !rep.Same {

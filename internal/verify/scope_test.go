@@ -62,7 +62,8 @@ func TestScope(t *testing.T) {
 		{transform.Config{Exclude: []string{"nothing.*"}}, true, true},
 	} {
 		r, err := compare(src, dst, c.rules)
-		if err != nil || r.Same != c.same || strings.Contains(strings.Join(r.Notes, "\n"), "database "+db+"other of the target was not compared") != c.say {
+		if err != nil || r.Same != c.same || strings.Contains(strings.Join(r.Notes, "\n"),
+			"database "+db+"other of the target was not compared") != c.say {
 			t.Errorf("%+v: %v, %+v", c.rules, err, r)
 		}
 	}

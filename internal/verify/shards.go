@@ -27,11 +27,13 @@ func (e *Engine) openShards(ctx context.Context, i int, spec *Spec) (*origin.Sha
 	uri, given := [...]string{spec.Source, spec.Target}[i], [...]map[string]string{spec.SourceShards, spec.TargetShards}[i]
 	if c.Info.Kind != mongo.KindSharded {
 		if len(given) > 0 {
-			return nil, mongo.WithHint(fmt.Errorf("the %s has no shards: it is a %s", sideName(i), c.Info.Kind), "leave out --"+sideName(i)+"-shard")
+			return nil, mongo.WithHint(fmt.Errorf("the %s has no shards: it is a %s", sideName(i), c.Info.Kind),
+				"leave out --"+sideName(i)+"-shard")
 		}
 		return nil, nil
 	}
-	found, err := shards.Open(ctx, c, shards.Options{URI: uri, Shards: given, Left: spec.ShardsLeft && i == source, Mongo: mongo.Options{AppName: appName}, Data: true})
+	found, err := shards.Open(ctx, c, shards.Options{URI: uri, Shards: given, Left: spec.ShardsLeft && i == source,
+		Mongo: mongo.Options{AppName: appName}, Data: true})
 	switch {
 	case err == nil:
 		of := origin.NewSharded(found)
@@ -48,7 +50,8 @@ func (e *Engine) openShards(ctx context.Context, i int, spec *Spec) (*origin.Sha
 // routed says that a side is read through its routers.
 func (e *Engine) routed(i int, why error) {
 	e.o.Log.Warn("the "+sideName(i)+" is read through its routers, which takes longer", "why", why,
-		"hint", cmp.Or(mongo.HintOf(why), "each shard has to be reachable from here, with the user of the routers or by --"+sideName(i)+"-shard name=URI"))
+		"hint", cmp.Or(mongo.HintOf(why),
+			"each shard has to be reachable from here, with the user of the routers or by --"+sideName(i)+"-shard name=URI"))
 	e.note(fmt.Sprintf("the %s was read through its routers: %s", sideName(i), mongo.Concise(why.Error())))
 }
 

@@ -39,11 +39,12 @@ type side struct {
 
 // choose has the side read as its pair says.
 func (s *side) choose(p *Pair) {
+	mapped, stripped := p.Comparer()
 	if s.i == source {
-		s.chosen, s.mapped = p.Keep, p.Map
+		s.chosen, s.mapped = p.Keep(nil), mapped
 		return
 	}
-	s.chosen, s.mapped, s.history = p.Unmarked, p.Strip, p.History
+	s.chosen, s.mapped, s.history = p.Unmarked(), stripped, p.History
 }
 
 func (s *side) cluster() *mongo.Cluster {
@@ -214,7 +215,8 @@ func (s *side) want(bytes int, idsOnly bool) scan.Want {
 	if idsOnly {
 		size = min(size, 64)
 	}
-	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly, Keep: s.chosen, Map: s.mapped, Routed: s.cluster().Info.Kind == mongo.KindSharded}
+	return scan.Want{Batch: max(bytes/size, 2), IDsOnly: idsOnly, Keep: s.chosen, Map: s.mapped,
+		Routed: s.cluster().Info.Kind == mongo.KindSharded}
 }
 
 // walk reads a slice and hands over its parts.

@@ -49,7 +49,8 @@ func (s *Skipped) plus(ops changes.Ops, kind Kind) *Skipped {
 // expects reports that an operation that is left out may be why documents differ. expired
 // tells of documents of the target alone whether they have.
 func (p *Pair) expects(kind Kind, expired func() bool) bool {
-	const gone, made, changed = changes.OpDelete | changes.OpDrop, changes.OpInsert | changes.OpCreate, changes.OpUpdate | changes.OpReplace
+	const gone, made = changes.OpDelete | changes.OpDrop, changes.OpInsert | changes.OpCreate
+	const changed = changes.OpUpdate | changes.OpReplace
 	if p.Skips == 0 || kind == Order {
 		return false
 	}
@@ -57,7 +58,7 @@ func (p *Pair) expects(kind Kind, expired func() bool) bool {
 	if p.Skips.Has(changes.OpRename) || p.Skips.Has(gone) && p.Skips.Has(made) {
 		return true
 	}
-	if p.Keep != nil && p.Skips.Has(changed) { // in the filter or out of it
+	if p.Filter != nil && p.Skips.Has(changed) { // in the filter or out of it
 		return true
 	}
 	switch kind {

@@ -3,8 +3,6 @@ package verify
 import (
 	"context"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/millrace/millrace/internal/scan"
 )
 
@@ -35,7 +33,7 @@ func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 	if readers < 2 {
 		return []scan.Slice{s.whole()}, nil
 	}
-	return s.cut(ctx, max(readers*slicesPerReader, s.e.slicesToLend(s.Bytes)))
+	return s.cut(ctx, max(readers*slicesPerReader, s.e.slicesToAssign(s.Bytes)))
 }
 
 // whole is all of a side in the order of its storage.
@@ -46,7 +44,8 @@ func (s *side) whole() scan.Slice {
 	return scan.Slice{Strategy: scan.Serial}
 }
 
-// cut parts a side into so many slices, or fewer. All are read from the member that was asked for the bounds: record ids are its own.
+// cut parts a side into so many slices, or fewer. All are read from the member that was asked for the bounds: record
+// ids are its own.
 // Where a document at a bound has been deleted, a slice may give some that
 // another one gives as well: then their groups differ and are looked into.
 func (s *side) cut(ctx context.Context, n int) ([]scan.Slice, error) {
@@ -79,16 +78,7 @@ type reading struct {
 	end     func()                      // of each reply; nil is nothing
 }
 
-// scan reads slices, so many at a time, each as begin says.
-func (s *side) scan(ctx context.Context, parts []scan.Slice, readers int, begin func(sl scan.Slice) reading) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(readers)
-	for _, sl := range parts {
-		g.Go(func() error { return s.scanSlice(ctx, sl, begin(sl)) })
-	}
-	return g.Wait()
-}
-
+// scanSlice reads one slice.
 func (s *side) scanSlice(ctx context.Context, sl scan.Slice, do reading) error {
 	return s.read(ctx, sl.Member, func(r *scan.Reader) error {
 		w := r.Walk(&s.Collection, &sl, s.want(s.e.limits.scan, do.idsOnly))

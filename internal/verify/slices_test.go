@@ -13,14 +13,14 @@ import (
 func sliceIDs(t *testing.T, s *side, parts []scan.Slice) [][]string {
 	t.Helper()
 	out := make([][]string, len(parts))
-	err := s.scan(t.Context(), parts, 3, func(sl scan.Slice) reading {
-		return reading{idsOnly: true, each: func(_, key []byte) error {
+	for _, sl := range parts {
+		err := s.scanSlice(t.Context(), sl, reading{idsOnly: true, each: func(_, key []byte) error {
 			out[sl.N] = append(out[sl.N], string(key))
 			return nil
-		}}
-	})
-	if err != nil {
-		t.Fatal(err)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 	return out
 }
@@ -37,7 +37,7 @@ func TestRecordSlices(t *testing.T) {
 		docs = append(docs, makeDoc(t, r, id))
 	}
 	r.Shuffle(len(docs), func(i, j int) { docs[i], docs[j] = docs[j], docs[i] })
-	insert(t, c, b.pair.SourceNS, docs[:800]...)
+	insert(t, c, b.pair.Source, docs[:800]...)
 	e := New(c, c, Options{Method: Digest, RangeBytes: 2000})
 	col := newCollection(e, b.pair)
 	if _, err := col.tasks(t.Context()); err != nil {
@@ -47,7 +47,7 @@ func TestRecordSlices(t *testing.T) {
 	if err != nil || len(parts) != 8 {
 		t.Fatalf("slices %v, error %v", parts, err)
 	}
-	insert(t, c, b.pair.SourceNS, docs[800:]...) // the end moves after the cutting
+	insert(t, c, b.pair.Source, docs[800:]...) // the end moves after the cutting
 
 	seen := map[string]int{}
 	edges := map[string]bool{}
@@ -75,13 +75,14 @@ func TestRecordSlices(t *testing.T) {
 		copied = append(copied, doc)
 	}
 	r.Shuffle(len(copied), func(i, j int) { copied[i], copied[j] = copied[j], copied[i] })
-	insert(t, c, b.pair.TargetNS, copied...)
-	if col.sides[target], err = e.describe(t.Context(), target, b.pair.TargetNS); err != nil {
+	insert(t, c, b.pair.Target, copied...)
+	if col.sides[target], err = e.describe(t.Context(), target, b.pair.Target); err != nil {
 		t.Fatal(err)
 	}
 
 	d := newDigester(col, 1)
-	d.layouts = [2]layout{&slicing{&col.sides[source], parts}, &slicing{&col.sides[target], []scan.Slice{{Strategy: scan.Serial}}}}
+	d.layouts = [2]layout{&slicing{&col.sides[source], parts},
+		&slicing{&col.sides[target], []scan.Slice{{Strategy: scan.Serial}}}}
 	for i := range d.layouts {
 		if err := d.sum(t.Context(), i); err != nil {
 			t.Fatal(err)
@@ -103,7 +104,7 @@ func TestAuto(t *testing.T) {
 	for size, want := range map[int]Method{digestLeast / 4: Ranges, digestLeast * 2: Digest} {
 		b := newBed(t, c, c)
 		pad := make([]byte, size/100)
-		for _, ns := range []string{b.pair.SourceNS, b.pair.TargetNS} {
+		for _, ns := range []string{b.pair.Source, b.pair.Target} {
 			var docs []bson.Raw
 			for i := range 100 {
 				raw, err := bson.Marshal(bson.D{{Key: "_id", Value: i}, {Key: "pad", Value: pad}})
@@ -112,7 +113,7 @@ func TestAuto(t *testing.T) {
 				}
 				docs = append(docs, raw)
 			}
-			if ns == b.pair.TargetNS {
+			if ns == b.pair.Target {
 				docs = docs[:99]
 			}
 			insert(t, c, ns, docs...)

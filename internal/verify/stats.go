@@ -1,6 +1,10 @@
 package verify
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/millrace/millrace/internal/assign"
+)
 
 // Stats is a snapshot of a run.
 type Stats struct {
@@ -16,6 +20,10 @@ type Stats struct {
 	Differences                  int64
 	// BufferedBytes are document bytes held now, PeakBytes the most so far.
 	BufferedBytes, PeakBytes int64
+	// Assignable are slices that other workers may read now, Assistants those that have read some,
+	// or could not.
+	Assignable int
+	Assistants []assign.Figures
 }
 
 type counters struct {
@@ -45,10 +53,14 @@ func (c *counters) account(n int) {
 // Stats reports how far the run is. Safe for concurrent use.
 func (e *Engine) Stats() Stats {
 	c := &e.c
-	return Stats{
+	st := Stats{
 		Collections: c.collections.Load(), CollectionsDone: c.collectionsDone.Load(), Ranges: c.ranges.Load(),
 		Docs: c.docs.Load(), Bytes: c.bytes.Load(), EstimatedDocs: c.estDocs.Load(),
 		Mismatches: c.mismatches.Load(), Settled: c.settled.Load(), Waiting: c.waiting.Load(),
 		Differences: c.differences.Load(), BufferedBytes: c.buffered.Load(), PeakBytes: c.peakSeen.Load(),
 	}
+	if e.assigner != nil {
+		st.Assignable, st.Assistants = e.assigner.Status()
+	}
+	return st
 }

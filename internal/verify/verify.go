@@ -13,40 +13,22 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/retry"
-	changes "github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Pair names two collections that should hold the same documents. Of a
-// time-series collection these are its system.buckets collections. Everything
-// else about them (capped, clustered, collation) is read from the servers.
+// Pair names two collections that should hold the same documents, and how those of the source
+// become those of the target. Of a time-series collection the names are those of its system.buckets
+// collections. Everything else about them (capped, clustered, collation) is read from the servers.
 type Pair struct {
-	SourceNS, TargetNS string // "db.coll"
+	*transform.Route
 	// UUID is that of the source's collection when the pairs were listed; empty where the
 	// source has none.
 	UUID bson.Binary
-	// Keep chooses the documents of the source that are compared, nil all.
-	Keep func(doc []byte) bool
-	// Unmarked chooses the documents of the target that are compared, nil all. The others
-	// have the field Mark.
-	Unmarked func(doc []byte) bool
-	Mark     string
-	// History says that the target holds versions of the documents: the newest ones are
-	// compared.
-	History bool
-	// Map appends what is compared in place of a document of the source, Strip in place
-	// of one of the target; nil compares them as they are.
-	Map, Strip func(dst, doc []byte) ([]byte, error)
-	// Unmapped recognizes what Map makes of a document that the target is to be without;
-	// nil is none.
-	Unmapped func(doc []byte) bool
-	// Skips are the operations that were left out: what they would have changed differs
-	// as it has to.
-	Skips changes.Ops
 	// Expired recognizes documents of the target that the source may have deleted because
 	// they had expired, where those deletions were left out; nil is none.
 	Expired func(doc []byte) bool
@@ -80,8 +62,8 @@ type Options struct {
 	Documents map[string]Documents
 	// BytesPerSecond holds the scans of both sides together to a rate; 0 does not.
 	BytesPerSecond int64
-	// Lender, where not nil, has other processes read slices of large collections (Borrow).
-	Lender *Lender
+	// Offer, where not nil, has other processes read slices of large collections (Assist).
+	Offer *assign.Offer
 	// Found, when set, learns of each document that differs, also of those that are not
 	// described, with what was compared of both sides. Of a sharded cluster a side may
 	// have several. It is called for one at a time, and keeps nothing of them.
@@ -156,6 +138,7 @@ type Engine struct {
 	findings findings
 	notes    notes
 	recheck  *rechecker
+	assigner *assigner // nil where all is read here
 }
 
 // Indexes of what is kept of both sides.
@@ -246,7 +229,7 @@ func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 				err = c.start(ctx, g, tasks)
 			}
 			if err != nil {
-				return fmt.Errorf("plan %s: %w", c.pair.SourceNS, err)
+				return fmt.Errorf("plan %s: %w", c.pair.Source, err)
 			}
 		}
 		return nil

@@ -33,27 +33,27 @@ func (b *bed) fillLarge(db, coll string, megabytes int) {
 }
 
 // borrower is what the owner says of a worker that copies a part.
-func (b *bed) borrower(name string) job.BorrowerStatus {
+func (b *bed) borrower(name string) job.AssistantStatus {
 	if j := b.job(); j != nil && j.Report != nil && j.Report.Status != nil {
 		list := j.Report.Status.Copy.Workers
-		if i := slices.IndexFunc(list, func(s job.BorrowerStatus) bool { return s.Worker == name }); i >= 0 {
+		if i := slices.IndexFunc(list, func(s job.AssistantStatus) bool { return s.Worker == name }); i >= 0 {
 			return list[i]
 		}
 	}
-	return job.BorrowerStatus{}
+	return job.AssistantStatus{}
 }
 
 // copies waits until a worker has copied more of another one's job than it had.
 func (b *bed) copies(name string) {
 	b.Helper()
 	had := b.borrower(name).Docs
-	b.until(name+" copies a part", func() bool { s := b.borrower(name); return s.Docs > had && s.Slices > 0 })
+	b.until(name+" copies a part", func() bool { s := b.borrower(name); return s.Docs > had && s.Parts > 0 })
 }
 
 // givenUp waits until the owner has taken back what a worker had.
 func (b *bed) givenUp(name string) {
 	b.Helper()
-	b.until(name+" is given up", func() bool { s := b.borrower(name); return s.Why != "" && s.Slices == 0 })
+	b.until(name+" is given up", func() bool { s := b.borrower(name); return s.Why != "" && s.Parts == 0 })
 	b.copying()
 }
 

@@ -11,26 +11,29 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/copy"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/scan"
 	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/internal/wire"
+	"github.com/millrace/millrace/test/assigntest"
 	"github.com/millrace/millrace/test/dial"
-	"github.com/millrace/millrace/test/lendtest"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
 // lent is a job whose copy others borrow from.
 type lent struct {
 	*bed
-	lendtest.Counter
+	assigntest.Counter
 	spec job.Spec
 	job  *job.Job
 	done <-chan error
@@ -45,7 +48,7 @@ func (b *bed) lend(spec job.Spec, bytes int64) *lent {
 	spec.Limits = pace.Rates{Bytes: bytes}
 	spec.Readers, spec.Writers = 2, 4
 	l.spec = spec
-	spec.Lending = l.Lending()
+	spec.Offer = l.Offer(2 * time.Second)
 	ctx, stop := context.WithCancel(context.Background())
 	l.ctx = ctx
 	b.Cleanup(func() { stop(); l.all.Wait() })
@@ -55,25 +58,25 @@ func (b *bed) lend(spec job.Spec, bytes int64) *lent {
 }
 
 // borrow has a worker copy for the job until it ends.
-func (l *lent) borrow(worker string, ask job.Ask, more ...func(*job.Spec)) (ended chan error) {
+func (l *lent) borrow(worker string, ask assign.Ask, more ...func(*job.Spec)) (ended chan error) {
 	spec := l.spec
-	spec.Lending = &job.Lending{Version: lendtest.Version}
+	spec.Offer = &assign.Offer{Version: assigntest.Version}
 	spec.Log = l.spec.Log.With("of", worker)
 	for _, change := range more {
 		change(&spec)
 	}
 	ended = make(chan error, 1)
-	l.all.Go(func() { ended <- job.Borrow(l.ctx, spec, worker, ask) })
+	l.all.Go(func() { ended <- job.Assist(l.ctx, spec, worker, ask) })
 	return ended
 }
 
 // of is what the status tells of a worker.
-func (l *lent) of(worker string) job.BorrowerStatus {
+func (l *lent) of(worker string) job.AssistantStatus {
 	list := l.job.Status().Copy.Workers
-	if i := slices.IndexFunc(list, func(b job.BorrowerStatus) bool { return b.Worker == worker }); i >= 0 {
+	if i := slices.IndexFunc(list, func(b job.AssistantStatus) bool { return b.Worker == worker }); i >= 0 {
 		return list[i]
 	}
-	return job.BorrowerStatus{}
+	return job.AssistantStatus{}
 }
 
 func (l *lent) copies(worker string) {
@@ -99,7 +102,7 @@ func (l *lent) unlimited() {
 func (l *lent) end(borrowers ...chan error) {
 	l.Helper()
 	for _, ended := range borrowers {
-		if err := <-ended; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+		if err := <-ended; err != nil && !errors.Is(err, assigntest.ErrNobody) {
 			l.Errorf("seed %d: %v", l.seed, err)
 		}
 	}
@@ -201,8 +204,8 @@ func lentWhileAllMoves(b *bed, spec job.Spec) {
 	b.strays(500_000)
 	b.large("ranged", "plain", "gone")
 	b.strays(600_000)
-	_, err := b.source.Database("d").Collection("ranged").
-		InsertOne(b.Context(), bson.D{{Key: "_id", Value: 600_000}, {Key: "k", Value: 550}, {Key: "newer", Value: true}})
+	_, err := b.source.Database("d").Collection("ranged").InsertOne(b.Context(),
+		bson.D{{Key: "_id", Value: 600_000}, {Key: "k", Value: 550}, {Key: "newer", Value: true}})
 	b.ok(err)
 	moves, rest := b.wandering()
 	end := b.loading()
@@ -211,8 +214,8 @@ func lentWhileAllMoves(b *bed, spec job.Spec) {
 	l.copies("one")
 	l.copies("two")
 	b.ok(b.source.Database("d").Collection("gone").Drop(b.Context()))
-	_, err = b.source.Database("d").Collection("ranged").
-		DeleteMany(b.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}},
+	_, err = b.source.Database("d").Collection("ranged").DeleteMany(b.Context(),
+		bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}},
 			{Key: "k", Value: bson.D{{Key: "$gte", Value: 300}}}})
 	b.ok(err)
 	if began := moves.Load(); b.lab != nil {
@@ -247,7 +250,7 @@ func lentUnaware(b *bed, spec job.Spec, at string) {
 	log := &logged{}
 	spec.Log = slog.New(slog.NewTextHandler(log, nil))
 	l := b.lend(spec, 1<<20)
-	d := &lendtest.Deaf{Ask: l.Ask}
+	d := &assigntest.Deaf{Ask: l.Ask}
 	one := l.borrow("one", d.Way)
 	l.copies("one")
 	left, err := mongo.Connect(b.Context(), at, mongo.Options{AppName: l.name()})
@@ -255,8 +258,8 @@ func lentUnaware(b *bed, spec job.Spec, at string) {
 	d.From.Store(true)
 	l.unlimited()
 	b.until(l.done, func() bool { return l.of("one").Why != "" })
-	b.until(l.done, func() bool { return log.has("its slices wait for them to end") || l.of("one").Slices == 0 })
-	if l.copying(); l.of("one").Slices == 0 {
+	b.until(l.done, func() bool { return log.has("its slices wait for them to end") || l.of("one").Parts == 0 })
+	if l.copying(); l.of("one").Parts == 0 {
 		b.Error("its slices are taken back while it may write still")
 	}
 	left.Close()
@@ -287,10 +290,10 @@ func (l *logged) has(text string) bool {
 // name is that of the connections over which the job's one borrower writes.
 func (l *lent) name() string {
 	l.Helper()
-	doc, err := l.target.Database("millrace").Collection("jobs").
-		FindOne(l.Context(), bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
+	doc, err := l.target.Database("millrace").Collection("jobs").FindOne(l.Context(),
+		bson.D{{Key: "_id", Value: l.job.ID()}}).Raw()
 	l.ok(err)
-	name, err := lendtest.Name(l.job.ID(), doc)
+	name, err := assigntest.Name(l.job.ID(), doc)
 	l.ok(err)
 	return name
 }
@@ -302,7 +305,7 @@ func TestLentToShardsTooLate(t *testing.T) {
 	b := newBedTo(t, "2x1", false)
 	b.large("ranged")
 	l := b.lend(b.spec(), 1<<20)
-	late := lendtest.NewLate(l.Ask)
+	late := assigntest.NewLate(l.Ask)
 	early := l.borrow("early", late.Early)
 	l.copies("early")
 	ended := l.borrow("late", late.Way, late.Hold)
@@ -310,7 +313,7 @@ func TestLentToShardsTooLate(t *testing.T) {
 	late.Void.From.Store(true)
 	l.unlimited()
 	b.following(l.job, l.done)
-	if err := <-early; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+	if err := <-early; err != nil && !errors.Is(err, assigntest.ErrNobody) {
 		t.Error(err)
 	}
 	coll := b.source.Database("d").Collection("ranged")
@@ -333,14 +336,14 @@ func TestLentToShardsTooLate(t *testing.T) {
 	l.end()
 }
 
-// one lends a single slice, to whoever comes first.
+// one assigns a single slice, to whoever comes first.
 type one struct {
 	copy.Task
 	slice scan.Slice
 	taken atomic.Bool
 }
 
-func (o *one) Borrow(context.Context) (*scan.Slice, copy.Task, error) {
+func (o *one) NextSlice(context.Context) (*scan.Slice, copy.Task, error) {
 	if o.taken.CompareAndSwap(false, true) {
 		return &o.slice, o.Task, nil
 	}
@@ -373,9 +376,9 @@ func TestLentToEachRouter(t *testing.T) {
 		dst, err := mongo.Connect(t.Context(), b.targetURI, mongo.Options{})
 		b.ok(err)
 		defer dst.Close()
-		from := &one{Task: copy.Task{Source: coll, Target: "d.plain"}}
-		from.slice = scan.Slices(scan.Slice{Collection: copy.SlicesOf("plain", ""), NS: "d.plain", Strategy: scan.ByID},
-			nil)[0]
+		from := &one{Task: copy.Task{Source: coll, Route: transform.Unruled(coll.NS, "d.plain")}}
+		like := scan.Slice{Collection: copy.SlicesOf("plain", ""), NS: "d.plain", Strategy: scan.ByID}
+		from.slice = scan.Slices(like, nil)[0]
 		err = copy.New(src, dst, from, copy.Options{Readers: 1, Writers: 2, BatchBytes: 5000,
 			Admit: func(_ context.Context, conn *wire.Conn) error {
 				mu.Lock()
@@ -385,7 +388,7 @@ func TestLentToEachRouter(t *testing.T) {
 				}
 				asked = append(asked, conn.Addr())
 				return nil
-			}}).Borrow(t.Context(), member, from)
+			}}).Assist(t.Context(), member, from)
 		return asked, err
 	}
 	before := inserted()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
@@ -135,7 +136,7 @@ func lends(j *service.Job) bool {
 // workers is how many have slices of a job now.
 func workers(j *service.Job) (n int) {
 	for _, b := range j.Report.Status.Copy.Workers {
-		if b.Slices > 0 {
+		if b.Parts > 0 {
 			n++
 		}
 	}
@@ -177,21 +178,32 @@ func (w *Worker) borrowFrom(ctx context.Context, j *service.Job) error {
 		return now != nil && now.Lease != nil && now.Lease.Run != j.Lease.Run
 	})
 	defer stop()
-	ask := func(ctx context.Context, request []byte) ([]byte, error) {
-		return w.Hub.Borrow(ctx, j.Lease.Run, request)
-	}
+	ask := w.asking(j.Lease.Run)
 	s, problems := config.Definition(j.Definition.Name, j.Definition.Settings, w.Resolve)
 	if len(problems) > 0 {
 		log.Warn("a part of the job cannot be copied here", "error", problems)
-		return errors.Join(problems, job.Decline(ctx, w.Name, problems, ask))
+		return errors.Join(problems, assign.Decline(ctx, w.Name, problems, ask))
 	}
 	spec := s.Spec
 	spec.Deps = w.Deps
-	spec.Log, spec.Lending = log, &job.Lending{Version: w.Version}
+	spec.Log, spec.Offer = log, &assign.Offer{Version: w.Version}
 	log.Info("copying a part of another worker's job")
-	err := job.Borrow(ctx, spec, w.Name, ask)
+	err := job.Assist(ctx, spec, w.Name, ask)
 	tell(log, err)
 	return err
+}
+
+// asking is how the owner of some work, which a run has, is asked.
+func (w *Worker) asking(run string) assign.Ask {
+	return func(ctx context.Context, request []byte) ([]byte, error) { return w.Hub.Borrow(ctx, run, request) }
+}
+
+// offer is how other workers are assigned parts of the work that a run has.
+func (w *Worker) offer(run string) *assign.Offer {
+	serve := func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
+		return w.Hub.Lend(ctx, run, answer)
+	}
+	return &assign.Offer{Version: w.Version, Lease: w.Hub.Lease(), Serve: serve}
 }
 
 func tell(log *slog.Logger, err error) {
@@ -234,9 +246,7 @@ func (w *Worker) readFor(ctx context.Context, v *service.Verification) error {
 	log.Info("reading parts of another worker's verification")
 	spec := verify.Spec{Source: s.Source, Target: s.Target, AllowShard: s.AllowShard, Rules: s.Rules,
 		Options: verify.Options{MaxBufferedBytes: checkMemory, Log: log}}
-	err = verify.Borrow(ctx, spec, w.Name, w.Version, func(ctx context.Context, request []byte) ([]byte, error) {
-		return w.Hub.Borrow(ctx, v.Lease.Run, request)
-	})
+	err = verify.Assist(ctx, spec, w.Name, w.Version, w.asking(v.Lease.Run))
 	if err != nil {
 		log.Info("reads no more of the other worker's verification", "why", mongo.Brief(err))
 		return err

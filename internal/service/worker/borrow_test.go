@@ -29,12 +29,12 @@ func (b *bed) fillLarge(db string) {
 }
 
 // copier is what a report says of a worker that copies a part.
-func copier(j *service.Job, name string) (s job.BorrowerStatus) {
+func copier(j *service.Job, name string) (s job.AssistantStatus) {
 	if j.Report == nil || j.Report.Status == nil {
 		return s
 	}
 	list := j.Report.Status.Copy.Workers
-	if i := slices.IndexFunc(list, func(s job.BorrowerStatus) bool { return s.Worker == name }); i >= 0 {
+	if i := slices.IndexFunc(list, func(s job.AssistantStatus) bool { return s.Worker == name }); i >= 0 {
 		return list[i]
 	}
 	return s
@@ -58,7 +58,7 @@ func TestBorrow(t *testing.T) {
 	b.worker(b.nats.Address(), worker.Options{Name: "west"})
 	// On a machine so busy that the lease is lost, this one may take the job, and copy it alone.
 	b.worker(b.nats.Address(), worker.Options{Name: "other", Version: "other", Labels: east})
-	b.until("large", "slices that w2 has", func(j *service.Job) bool { return copier(j, "w2").Slices > 0 })
+	b.until("large", "slices that w2 has", func(j *service.Job) bool { return copier(j, "w2").Parts > 0 })
 	rate := int64(2 << 20)
 	_, err = b.desk.Limit(t.Context(), b.admin, "large", server.Limits{Bytes: &rate})
 	b.ok(err)
@@ -68,10 +68,7 @@ func TestBorrow(t *testing.T) {
 
 	_, err = b.desk.Drain(t.Context(), b.admin, "w2", true)
 	b.ok(err)
-	j := b.until("large", "what w2 had", func(j *service.Job) bool {
-		return copier(j, "w2").Why != "" &&
-			copier(j, "w2").Slices == 0
-	})
+	j := b.until("large", "what w2 had", func(j *service.Job) bool { return copier(j, "w2").Why != "" && copier(j, "w2").Parts == 0 })
 	for _, name := range []string{"west", "other"} {
 		if copier(j, name).Docs > 0 {
 			t.Errorf("%s copies: %+v", name, copier(j, name))

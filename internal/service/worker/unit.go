@@ -149,10 +149,7 @@ func (u *unit) work(d *service.Definition) error {
 	spec.FinalizeTold = d.Wish.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
 	spec.Usage = func() procstat.Usage { return procstat.Usage{} }
 	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
-	spec.Lending = &job.Lending{Version: u.worker.Version, Lease: u.worker.Hub.Lease(),
-		Serve: func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
-			return u.worker.Hub.Lend(ctx, u.lease.Run, answer)
-		}}
+	spec.Offer = u.worker.offer(u.lease.Run)
 	if spec.SpoolDir == "" {
 		spec.SpoolDir = u.worker.SpoolDir
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
@@ -94,8 +95,7 @@ type check struct {
 	*task
 	wish   service.VerifyWish
 	lag    lagging
-	repair *repair        // nil where nothing is to be repaired
-	lender *verify.Lender // nil where all is read here
+	repair *repair // nil where nothing is to be repaired
 
 	mu     sync.Mutex
 	report service.VerifyReport
@@ -183,10 +183,6 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if spec.Lender != nil {
-		stop := c.serve()
-		defer stop()
-	}
 	var report *verify.Report
 	ended := make(chan error, 1)
 	go func() {
@@ -212,27 +208,15 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	}
 }
 
-// lends reports that other workers may read parts of a job with such loads: not where
+// assigns reports that other workers may read parts of a job with such loads: not where
 // something bounds what is asked of a side, or where it is little.
-func (c *check) lends(loads pace.Loads) bool {
+func (c *check) assigns(loads pace.Loads) bool {
 	o := &c.wish.Options
 	if j := c.worker.View.Job(c.wish.Job); j != nil && j.Definition.Wish.Loads != nil {
 		loads = *j.Definition.Wish.Loads
 	}
 	return c.wish.Repair == nil && o.BytesPerSecond == 0 && (o.SamplePercent <= 0 || o.SamplePercent >= 100) &&
 		loads.Source != pace.Low && loads.Target != pace.Low
-}
-
-// serve has those be answered that read parts, until stop.
-func (c *check) serve() (stop func()) {
-	ctx, cancel := context.WithCancel(c.ctx)
-	var serving sync.WaitGroup
-	serving.Go(func() {
-		if err := c.worker.Hub.Lend(ctx, c.lease.Run, c.lender.Answer); err != nil && ctx.Err() == nil {
-			c.log.Warn("no parts can be lent to other workers", "error", err)
-		}
-	})
-	return func() { cancel(); serving.Wait() }
 }
 
 // spec is what is compared.
@@ -268,9 +252,8 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 		}
 		spec.Only = only
 	}
-	if c.lends(s.Loads) {
-		c.lender = verify.NewLender(c.worker.Version, c.worker.Hub.Lease())
-		spec.Lender = c.lender
+	if c.assigns(s.Loads) {
+		spec.Offer = c.worker.offer(c.lease.Run)
 	}
 	spec.Observe = func(stats func() verify.Stats) {
 		c.mu.Lock()
@@ -305,20 +288,20 @@ func (c *check) show() {
 		return
 	}
 	st := c.stats()
-	if c.lender != nil {
-		c.report.Lendable, c.report.Helpers = c.lender.Waiting(), helpers(c.lender)
-	}
-	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes,
-		Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
+	c.report.Lendable, c.report.Helpers = st.Assignable, helpers(st.Assistants)
+	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes, Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
 		Rechecking: st.Waiting, Differences: st.Differences}
 	if st.Waiting > 0 {
 		c.report.Waits = c.lag.why()
 	}
 }
 
-func helpers(l *verify.Lender) (list []service.VerifyHelper) {
-	for _, h := range l.Helpers() {
-		list = append(list, service.VerifyHelper{Worker: h.Worker, Parts: h.Slices, Docs: h.Docs, Bytes: h.Bytes})
+// helpers are those who have read parts, or do.
+func helpers(all []assign.Figures) (list []service.VerifyHelper) {
+	for _, f := range all {
+		if f.Parts > 0 || f.Docs > 0 {
+			list = append(list, service.VerifyHelper{Worker: f.Worker, Parts: f.Parts, Docs: f.Docs, Bytes: f.Bytes})
+		}
 	}
 	return list
 }

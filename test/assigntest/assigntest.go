@@ -1,6 +1,6 @@
-// Package lendtest is the way between the lender of a job's copy and its borrowers, in
-// tests: in place of NATS.
-package lendtest
+// Package assigntest is the way between the owner of some work and its assistants, in tests: in
+// place of NATS.
+package assigntest
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 )
@@ -20,39 +21,39 @@ import (
 // Version is the program's, as Counter has it.
 const Version = "test"
 
-// Counter is where borrowers reach the lender of a job.
+// Counter is where assistants reach the owner.
 type Counter struct {
 	mu      sync.Mutex
 	answer  func(context.Context, []byte) []byte
-	ctx     context.Context // while the lender serves
+	ctx     context.Context // while the owner serves
 	serving sync.WaitGroup
 }
 
-// Lending is what the job is given.
-func (c *Counter) Lending() *job.Lending {
-	return &job.Lending{Version: Version, Lease: 2 * time.Second,
-		Serve: func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
-			c.mu.Lock()
-			c.answer, c.ctx = answer, ctx
-			c.mu.Unlock()
-			<-ctx.Done()
-			c.mu.Lock()
-			c.answer = nil
-			c.mu.Unlock()
-			c.serving.Wait()
-			return nil
-		}}
+// Offer is what the owner is given.
+func (c *Counter) Offer(lease time.Duration) *assign.Offer {
+	return &assign.Offer{Version: Version, Lease: lease, Serve: func(ctx context.Context,
+		answer func(context.Context, []byte) []byte) error {
+		c.mu.Lock()
+		c.answer, c.ctx = answer, ctx
+		c.mu.Unlock()
+		<-ctx.Done()
+		c.mu.Lock()
+		c.answer = nil
+		c.mu.Unlock()
+		c.serving.Wait()
+		return nil
+	}}
 }
 
-// ErrNobody says that no lender answers.
+// ErrNobody says that no owner answers.
 var ErrNobody = errors.New("nobody answers")
 
-// Ask is a borrower's way to the lender.
+// Ask is an assistant's way to the owner.
 func (c *Counter) Ask(_ context.Context, request []byte) ([]byte, error) {
 	return c.ask(request, false)
 }
 
-// AskAtEnd is the same, and the lender ceases to serve while it answers.
+// AskAtEnd is the same, and the owner ceases to serve while it answers.
 func (c *Counter) AskAtEnd(_ context.Context, request []byte) ([]byte, error) {
 	return c.ask(request, true)
 }
@@ -76,14 +77,14 @@ func (c *Counter) ask(request []byte, atEnd bool) ([]byte, error) {
 	return answer(ctx, request), nil
 }
 
-// Deaf is a way to the lender on which, from some moment on, nothing is heard any more:
-// the borrower is told that all is well, and at Over that nothing more is lent.
+// Deaf is a way to the owner on which, from some moment on, nothing is heard any more: the
+// assistant hears that all is well, and at Over that nothing more is assigned.
 type Deaf struct {
-	Ask        job.Ask // until From
+	Ask        assign.Ask // until From
 	From, Over atomic.Bool
 }
 
-// Way is the borrower's.
+// Way is the assistant's.
 func (d *Deaf) Way(ctx context.Context, request []byte) ([]byte, error) {
 	if !d.From.Load() {
 		return d.Ask(ctx, request)
@@ -94,33 +95,33 @@ func (d *Deaf) Way(ctx context.Context, request []byte) ([]byte, error) {
 	return bson.Marshal(bson.D{})
 }
 
-// Late is a borrower that is lent what another one was lent, and reaches the target only
-// once it is let go on.
+// Late is an assistant that is assigned what another one was assigned, and reaches the target
+// only once it may go on.
 type Late struct {
-	// Ask is the way to the lender.
-	Ask job.Ask
+	// Ask is the way to the owner.
+	Ask assign.Ask
 	// Void is the way of the late one, once it has its slice.
 	Void *Deaf
 	// Connecting is closed when the late one comes to the target, where it waits for Release.
 	Connecting, Release chan struct{}
 
 	mu    sync.Mutex
-	loan  []byte // what the other was lent
+	part  []byte // what the other was assigned
 	asked atomic.Bool
 }
 
 // NewLate makes one.
-func NewLate(ask job.Ask) *Late {
+func NewLate(ask assign.Ask) *Late {
 	return &Late{Ask: ask, Void: &Deaf{Ask: ask}, Connecting: make(chan struct{}), Release: make(chan struct{})}
 }
 
-// Early is the way of the other one, whose loan is remembered.
+// Early is the way of the other one, whose part is remembered.
 func (l *Late) Early(ctx context.Context, request []byte) ([]byte, error) {
 	reply, err := l.Ask(ctx, request)
-	if _, lent := bson.Raw(reply).Lookup("loan").DocumentOK(); lent {
+	if _, some := bson.Raw(reply).Lookup("part").DocumentOK(); some {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.loan = reply
+		l.part = reply
 	}
 	return reply, err
 }
@@ -130,7 +131,7 @@ func (l *Late) Way(ctx context.Context, request []byte) ([]byte, error) {
 	if Kind(request) == "next" && l.asked.CompareAndSwap(false, true) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return l.loan, nil
+		return l.part, nil
 	}
 	return l.Void.Way(ctx, request)
 }
@@ -147,7 +148,7 @@ func (l *Late) Hold(spec *job.Spec) {
 	}
 }
 
-// Name is that of the connections over which the one borrower of a job writes, by the
+// Name is that of the connections over which the one assistant of a job writes, by the
 // job's document on the target.
 func Name(id string, doc bson.Raw) (string, error) {
 	var j struct {
@@ -164,8 +165,11 @@ func Name(id string, doc bson.Raw) (string, error) {
 	return mongo.BorrowerName(id, j.Owner.Run, j.Fence, j.Borrowers[0]), nil
 }
 
-// Kind is what a borrower asks.
+// Kind is what an assistant asks; "grant" is of the reports that ask for leave to send something.
 func Kind(request []byte) string {
+	if _, err := bson.Raw(request).LookupErr("report", "grant"); err == nil {
+		return "grant"
+	}
 	kind, _ := bson.Raw(request).Lookup("kind").StringValueOK()
 	return kind
 }

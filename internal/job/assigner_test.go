@@ -15,19 +15,20 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/test/assigntest"
 	"github.com/millrace/millrace/test/kit"
-	"github.com/millrace/millrace/test/lendtest"
 )
 
 // lent is a job whose copy others borrow from.
 type lent struct {
 	*testing.T
 	servers
-	lendtest.Counter
+	assigntest.Counter
 	db    string
 	spec  job.Spec
 	job   *job.Job
@@ -59,7 +60,7 @@ func lend(t *testing.T, s servers, db string, rates pace.Rates, more func(*job.S
 	l.spec = s.spec(db)
 	l.spec.Until, l.spec.Limits = "never", rates
 	l.spec.Readers, l.spec.Writers = 1, 2
-	l.spec.Lending = l.Lending()
+	l.spec.Offer = l.Offer(2 * time.Second)
 	l.spec.Log = slog.New(slog.NewTextHandler(t.Output(), nil)).With("of", "owner")
 	if more != nil {
 		more(&l.spec)
@@ -72,26 +73,26 @@ func lend(t *testing.T, s servers, db string, rates pace.Rates, more func(*job.S
 }
 
 // borrow has a worker copy for the job until it ends.
-func (l *lent) borrow(worker string, ask job.Ask, more func(*job.Spec)) (ended chan error) {
+func (l *lent) borrow(worker string, ask assign.Ask, more func(*job.Spec)) (ended chan error) {
 	spec := l.servers.spec(l.db)
 	spec.Readers, spec.Writers = 1, 2
-	spec.Lending = &job.Lending{Version: lendtest.Version}
+	spec.Offer = &assign.Offer{Version: assigntest.Version}
 	spec.Log = slog.New(slog.NewTextHandler(l.Output(), nil)).With("of", worker)
 	if more != nil {
 		more(&spec)
 	}
 	ended = make(chan error, 1)
-	l.all.Go(func() { ended <- job.Borrow(l.ctx, spec, worker, ask) })
+	l.all.Go(func() { ended <- job.Assist(l.ctx, spec, worker, ask) })
 	return ended
 }
 
 // of is what the status tells of a worker.
-func (l *lent) of(worker string) job.BorrowerStatus {
+func (l *lent) of(worker string) job.AssistantStatus {
 	list := l.job.Status().Copy.Workers
-	if i := slices.IndexFunc(list, func(b job.BorrowerStatus) bool { return b.Worker == worker }); i >= 0 {
+	if i := slices.IndexFunc(list, func(b job.AssistantStatus) bool { return b.Worker == worker }); i >= 0 {
 		return list[i]
 	}
-	return job.BorrowerStatus{}
+	return job.AssistantStatus{}
 }
 
 // lending waits until slices wait for others.
@@ -146,24 +147,22 @@ func testLent(t *testing.T, s servers) {
 	l := lend(t, s, "lent", pace.Rates{Bytes: 16 << 20}, with)
 	l.lending(t)
 	one, two := l.borrow("one", l.Ask, with), l.borrow("two", l.Ask, with)
-	kit.Until(t, "both copy", func() bool {
-		return l.of("one").Docs > 0 && l.of("two").Docs > 0 &&
-			l.of("one").Slices > 0
-	})
+	kit.Until(t, "both copy", func() bool { return l.of("one").Docs > 0 && l.of("two").Docs > 0 && l.of("one").Parts > 0 })
 	db := s.srcDB.Database("lent")
-	if _, err := db.Collection("c").UpdateMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod",
-		Value: bson.A{7, 1}}}}}, bson.D{{Key: "$set", Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
+	if _, err := db.Collection("c").UpdateMany(t.Context(),
+		bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{7, 1}}}}}, bson.D{{Key: "$set",
+			Value: bson.D{{Key: "n", Value: 1}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Collection("c").DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$mod",
-		Value: bson.A{11, 1}}}}}); err != nil {
+	if _, err := db.Collection("c").DeleteMany(t.Context(),
+		bson.D{{Key: "_id", Value: bson.D{{Key: "$mod", Value: bson.A{11, 1}}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Collection("gone").Drop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.srcDB.Database("admin").RunCommand(t.Context(), bson.D{{Key: "renameCollection", Value: "lent.c"},
-		{Key: "to", Value: "lent.d"}}).Err(); err != nil {
+	if err := s.srcDB.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "renameCollection", Value: "lent.c"}, {Key: "to", Value: "lent.d"}}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if p := l.phase(); p != job.PhaseCopying {
@@ -171,7 +170,7 @@ func testLent(t *testing.T, s servers) {
 	}
 	kit.Until(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
 	for _, ended := range []chan error{one, two} {
-		if err := <-ended; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+		if err := <-ended; err != nil && !errors.Is(err, assigntest.ErrNobody) {
 			t.Error(err)
 		}
 	}
@@ -184,8 +183,8 @@ func testLent(t *testing.T, s servers) {
 		}
 	}
 	n, err := s.targetC.Database("lent").Collection("d").CountDocuments(t.Context(), bson.D{{Key: "by", Value: "rule"}})
-	want, werr := db.Collection("d").CountDocuments(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$lt",
-		Value: 3900}}}})
+	want, werr := db.Collection("d").CountDocuments(t.Context(),
+		bson.D{{Key: "_id", Value: bson.D{{Key: "$lt", Value: 3900}}}})
 	if err != nil || werr != nil || n != want {
 		t.Errorf("%d documents, want %d (%v, %v)", n, want, err, werr)
 	}
@@ -199,14 +198,14 @@ func testJoinAtEnd(t *testing.T, s servers) {
 	l := lend(t, s, "atend", pace.Rates{Bytes: 16 << 20}, nil)
 	l.lending(t)
 	one := l.borrow("one", func(ctx context.Context, request []byte) ([]byte, error) {
-		if lendtest.Kind(request) == "join" {
+		if assigntest.Kind(request) == "join" {
 			return l.AskAtEnd(ctx, request)
 		}
 		return l.Ask(ctx, request)
 	}, nil)
 	kit.Until(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	l.end()
-	if err := <-one; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+	if err := <-one; err != nil && !errors.Is(err, assigntest.ErrNobody) {
 		t.Error(err)
 	}
 	noted(t, l, 0)
@@ -233,7 +232,7 @@ func testUnaware(t *testing.T, s servers) {
 	fillLarge(t, s, "unaware", "c")
 	l := lend(t, s, "unaware", pace.Rates{Bytes: 1 << 20}, nil)
 	l.lending(t)
-	d := &lendtest.Deaf{Ask: l.Ask}
+	d := &assigntest.Deaf{Ask: l.Ask}
 	ended := l.borrow("one", d.Way, nil)
 	kit.Until(t, "it copies", func() bool { return l.of("one").Docs > 0 })
 	doc, err := s.targetC.Database("millrace").Collection("jobs").FindOne(t.Context(),
@@ -241,7 +240,7 @@ func testUnaware(t *testing.T, s servers) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	name, err := lendtest.Name(l.job.ID(), doc)
+	name, err := assigntest.Name(l.job.ID(), doc)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,8 +259,8 @@ func testUnaware(t *testing.T, s servers) {
 		return st.Lendable == 0 && st.Docs >= st.DocsTotal/2
 	})
 	noted(t, l, 0)
-	if l.phase() != job.PhaseCopying || l.of("one").Slices == 0 {
-		t.Errorf("phase %s, and it has %d slices, while a worker may write still", l.phase(), l.of("one").Slices)
+	if l.phase() != job.PhaseCopying || l.of("one").Parts == 0 {
+		t.Errorf("phase %s, and it has %d slices, while a worker may write still", l.phase(), l.of("one").Parts)
 	}
 	left.Close()
 	d.Over.Store(true) // its own have ended by that
@@ -277,7 +276,7 @@ func testTooLate(t *testing.T, s servers) {
 	fillLarge(t, s, "late", "c")
 	l := lend(t, s, "late", pace.Rates{Bytes: 1 << 20}, nil)
 	l.lending(t)
-	late := lendtest.NewLate(l.Ask)
+	late := assigntest.NewLate(l.Ask)
 	early := l.borrow("early", late.Early, nil)
 	kit.Until(t, "one copies", func() bool { return l.of("early").Docs > 0 })
 	ended := l.borrow("late", late.Way, late.Hold)
@@ -287,7 +286,7 @@ func testTooLate(t *testing.T, s servers) {
 		t.Fatal(err)
 	}
 	kit.Until(t, "the job follows", func() bool { return l.phase() == job.PhaseFollowing })
-	if err := <-early; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+	if err := <-early; err != nil && !errors.Is(err, assigntest.ErrNobody) {
 		t.Error(err)
 	}
 	if _, err := s.srcDB.Database("late").Collection("c").DeleteMany(t.Context(),
@@ -324,7 +323,7 @@ func testUnfit(t *testing.T, s servers) {
 		worker, why string
 		spec        func(*job.Spec)
 	}{
-		{"version", "of version other", func(spec *job.Spec) { good(spec); spec.Lending = &job.Lending{Version: "other"} }},
+		{"version", "of version other", func(spec *job.Spec) { good(spec); spec.Offer = &assign.Offer{Version: "other"} }},
 		{"key", "keys that they mask by", secret("another key of sixteen bytes or more")},
 		{"rules", "its rules", func(spec *job.Spec) { good(spec); spec.Rules.Rename = []string{"unfit=fit"} }},
 		{"cluster", "other clusters", func(spec *job.Spec) { good(spec); spec.Target = s.src.URI() }},
@@ -347,7 +346,7 @@ func testUnfit(t *testing.T, s servers) {
 	fit := l.borrow("fit", l.Ask, good)
 	kit.Until(t, "one that fits copies", func() bool { return l.of("fit").Docs > 0 })
 	l.end()
-	if err := <-fit; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+	if err := <-fit; err != nil && !errors.Is(err, assigntest.ErrNobody) {
 		t.Error(err)
 	}
 	same(t, s, "unfit")
@@ -381,7 +380,7 @@ func testLentAttempts(t *testing.T, s servers) {
 		return l.of("one").Docs > before
 	})
 	l.end()
-	if err := <-second; err != nil && !errors.Is(err, lendtest.ErrNobody) {
+	if err := <-second; err != nil && !errors.Is(err, assigntest.ErrNobody) {
 		t.Error(err)
 	}
 	same(t, s, "attempts")
@@ -396,7 +395,7 @@ func testLentLimits(t *testing.T, s servers) {
 	var granted, sent atomic.Int64
 	one := l.borrow("one", func(ctx context.Context, request []byte) ([]byte, error) {
 		reply, err := l.Ask(ctx, request)
-		if lendtest.Kind(request) == "grant" && err == nil {
+		if assigntest.Kind(request) == "grant" && err == nil {
 			sent.Add(1)
 			if _, waits := bson.Raw(reply).Lookup("more").BooleanOK(); !waits {
 				granted.Add(1)
@@ -419,7 +418,7 @@ func testLentLimits(t *testing.T, s servers) {
 	if err := <-one; err != nil && !strings.Contains(err.Error(), "load is low") {
 		t.Errorf("it ended with %v", err)
 	}
-	kit.Until(t, "its slices are taken back", func() bool { return l.of("one").Slices == 0 })
+	kit.Until(t, "its slices are taken back", func() bool { return l.of("one").Parts == 0 })
 	if l.lends() {
 		t.Error("slices are offered under a low load")
 	}

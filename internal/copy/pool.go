@@ -8,8 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// crew is the workers of one side.
-type crew struct {
+// pool is the workers of one side.
+type pool struct {
 	gate       *pace.Gate
 	base, most int // workers at the begin; to which the gate may let them grow
 	// work is what a worker does until nothing is left, or until it does not stay: more
@@ -30,29 +30,29 @@ func (w worker) stays() bool { return w.first || !w.gate.Low() }
 
 // run has the base work, and more while the gate has room for them, until all
 // of the base have nothing left to do.
-func (c crew) run(ctx context.Context) error {
+func (p pool) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	steered, over := context.WithCancel(ctx)
 	g.Go(func() error {
 		defer over()
 		base, ctx := errgroup.WithContext(ctx)
-		for i := range c.base {
+		for i := range p.base {
 			base.Go(func() error {
 				defer over() // nothing is left for the others either
-				return c.member(ctx, worker{gate: c.gate, first: i == 0}, steered.Done())
+				return p.member(ctx, worker{gate: p.gate, first: i == 0}, steered.Done())
 			})
 		}
 		return base.Wait()
 	})
-	if c.most > c.base {
+	if p.most > p.base {
 		g.Go(func() error {
-			c.gate.Steer(steered, c.base, c.most)
+			p.gate.Steer(steered, p.base, p.most)
 			return nil
 		})
 	}
 	g.Go(func() error {
-		for n := c.base + 1; n <= c.most && c.gate.Reaches(ctx, n, steered.Done()); n++ {
-			g.Go(func() error { return c.member(ctx, worker{gate: c.gate, reserve: true}, steered.Done()) })
+		for n := p.base + 1; n <= p.most && p.gate.Reaches(ctx, n, steered.Done()); n++ {
+			g.Go(func() error { return p.member(ctx, worker{gate: p.gate, reserve: true}, steered.Done()) })
 		}
 		return nil
 	})
@@ -60,10 +60,10 @@ func (c crew) run(ctx context.Context) error {
 }
 
 // member works until nothing is left, with pauses while the load is low.
-func (c crew) member(ctx context.Context, w worker, over <-chan struct{}) error {
-	for more := true; more && (w.first || c.gate.Employs(ctx, over)); {
+func (p pool) member(ctx context.Context, w worker, over <-chan struct{}) error {
+	for more := true; more && (w.first || p.gate.Employs(ctx, over)); {
 		var err error
-		if more, err = c.work(ctx, w); err != nil {
+		if more, err = p.work(ctx, w); err != nil {
 			return err
 		}
 	}

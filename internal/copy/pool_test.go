@@ -11,9 +11,9 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// TestCrewGrows: where more at once bring more, the reserve is called in, and
+// TestPoolGrows: where more at once bring more, the reserve is called in, and
 // all end with the work.
-func TestCrewGrows(t *testing.T) {
+func TestPoolGrows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, tc := range []struct {
 			load pace.Load
@@ -37,7 +37,7 @@ func TestCrewGrows(t *testing.T) {
 				}
 				return false, nil
 			}
-			err := crew{gate: gate, base: 2, most: tc.most, work: work}.run(t.Context())
+			err := pool{gate: gate, base: 2, most: tc.most, work: work}.run(t.Context())
 			if err != nil || reserve.Load() != tc.want {
 				t.Errorf("%s up to %d: %d of the reserve, %v", tc.load, tc.most, reserve.Load(), err)
 			}
@@ -45,8 +45,8 @@ func TestCrewGrows(t *testing.T) {
 	})
 }
 
-// TestCrewFails: an error ends all, who waits at the gate included.
-func TestCrewFails(t *testing.T) {
+// TestPoolFails: an error ends all, who waits at the gate included.
+func TestPoolFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("broken")
 		gate := pace.NewGate(pace.Low)
@@ -56,7 +56,7 @@ func TestCrewFails(t *testing.T) {
 		}
 		defer gate.Leave(held, 0)
 		var workers atomic.Int64
-		err = crew{gate: gate, base: 3, most: 8, work: func(ctx context.Context, _ worker) (bool, error) {
+		err = pool{gate: gate, base: 3, most: 8, work: func(ctx context.Context, _ worker) (bool, error) {
 			if workers.Add(1) == 1 {
 				time.Sleep(time.Minute)
 				return false, broken
@@ -70,8 +70,8 @@ func TestCrewFails(t *testing.T) {
 	})
 }
 
-// TestCrewUnderLow: one works while the load is low, all while it is not, and each job is done.
-func TestCrewUnderLow(t *testing.T) {
+// TestPoolUnderLow: one works while the load is low, all while it is not, and each job is done.
+func TestPoolUnderLow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gate := pace.NewGate(pace.Low)
 		var left, connected atomic.Int64
@@ -88,7 +88,7 @@ func TestCrewUnderLow(t *testing.T) {
 			return true, nil
 		}
 		ended := make(chan error, 1)
-		go func() { ended <- crew{gate: gate, base: 8, most: 16, work: work}.run(t.Context()) }()
+		go func() { ended <- pool{gate: gate, base: 8, most: 16, work: work}.run(t.Context()) }()
 		for _, tc := range []struct {
 			load pace.Load
 			want int64
