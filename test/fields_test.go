@@ -10,7 +10,8 @@ import (
 // fieldScenarios map fields. The server's own aggregation says what the target is to
 // hold.
 func fieldScenarios() []scenario {
-	some := []string{`DB.c={"drop":["o.a","gone"],"rename":{"s":"status","tel":"phone"},"set":{"tenant":"a"},"mask":{"iban":"null"},"convert":{"n":{"to":"string","otherwise":"null"}}}`}
+	some :=
+		[]string{`DB.c={"drop":["o.a","gone"],"rename":{"s":"status","tel":"phone"},"set":{"tenant":"a"},"mask":{"iban":"null"},"convert":{"n":{"to":"string","otherwise":"null"}}}`}
 	return []scenario{
 		{name: "fields_all_kinds", fields: some, setup: fieldsSetup, change: fieldsChange},
 		{name: "fields_update_and_delete", fields: some, setup: rowsSetup, change: rowsInOutChange},

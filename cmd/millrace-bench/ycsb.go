@@ -66,7 +66,8 @@ func (a *app) ycsbPhaseCommand(phase ycsb.Phase) *cobra.Command {
 	if phase == ycsb.Load {
 		cmd.Short = "Insert the records of a workload"
 		cmd.Long = `Inserts the records of a workload. A load that was stopped says how to go on.`
-		cmd.Example = `  millrace-bench ycsb load mongodb -s -P workloads/workloada -p recordcount=1000000 -p batchsize=100 -threads 4
+		cmd.Example =
+			`  millrace-bench ycsb load mongodb -s -P workloads/workloada -p recordcount=1000000 -p batchsize=100 -threads 4
   millrace-bench ycsb load mongodb -P workloads/workloada -p insertstart=400000 -p insertcount=600000 -p recordcount=1000000 -p mongodb.upsert=true`
 	} else {
 		cmd.Short = "Run the operations of a workload and measure them"

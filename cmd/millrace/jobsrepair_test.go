@@ -38,7 +38,8 @@ func (b *serviceBench) repairs(name string) {
 	if strings.ContainsAny(out, "\x1b\u202e") {
 		b.t.Errorf("%q", out)
 	}
-	if docs, err := b.hub.Verifications.Repair(b.t.Context(), name, "mend"); err != nil || len(docs) != 1 || docs[0].Key != key {
+	if docs, err := b.hub.Verifications.Repair(b.t.Context(), name, "mend"); err != nil || len(docs) != 1 ||
+		docs[0].Key != key {
 		b.t.Errorf("%+v, %v", docs, err)
 	}
 	b.expect(cli.ExitOK, "jobs repair --job "+name+" --of torepair --all --id mend", "was asked for already")

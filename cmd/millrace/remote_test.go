@@ -127,12 +127,15 @@ func TestJobsOfAService(t *testing.T) {
 	b.expect(cli.ExitUsage, "jobs throttle --job orders", "max-rate-docs is missing")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --max-rate-bytes lots", "no amount of bytes")
 	b.expect(cli.ExitUsage, "jobs throttle --job orders --source-load lots", "lots")
-	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low", "has other limits: at most 20 MB a second; load: source low, target normal")
-	if d, err := b.hub.Jobs.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 || d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
+	b.expect(cli.ExitOK, "jobs throttle --job orders --max-rate-bytes 20MB --source-load low",
+		"has other limits: at most 20 MB a second; load: source low, target normal")
+	if d, err := b.hub.Jobs.Definition(t.Context(), "orders"); err != nil || d.Wish.Limits.Bytes != 20e6 ||
+		d.Wish.Loads.Source != "low" || d.Wish.Loads.Target != "normal" {
 		t.Errorf("%+v %v", d, err)
 	}
 
-	if _, err := b.hub.Leases.Take(t.Context(), hub.Control("orders"), service.Lease{Worker: "w1", Run: "r1"}); err != nil {
+	if _, err := b.hub.Leases.Take(t.Context(), hub.Control("orders"),
+		service.Lease{Worker: "w1", Run: "r1"}); err != nil {
 		t.Fatal(err)
 	}
 	st := &job.Status{Job: "orders", Phase: job.PhaseCopying, CannotFinalize: "it copies"}

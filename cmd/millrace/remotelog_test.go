@@ -27,7 +27,8 @@ func TestJobsLog(t *testing.T) {
 	uid := b.view.Job("orders").Definition.UID
 	add := func(kind service.EntryKind, text string) {
 		t.Helper()
-		e := &service.Entry{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Kind: kind, Level: "warn", Text: text, Worker: "w1", Lost: 2, Fields: []service.Field{{Name: "ns", Value: "a\x1b[2J.b"}}}
+		e := &service.Entry{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Kind: kind, Level: "warn", Text: text,
+			Worker: "w1", Lost: 2, Fields: []service.Field{{Name: "ns", Value: "a\x1b[2J.b"}}}
 		if err := b.hub.Records.AddEntry(t.Context(), uid, text, e); err != nil {
 			t.Fatal(err)
 		}

@@ -12,7 +12,9 @@ func TestWorkers(t *testing.T) {
 	b := newServiceBench(t)
 	began := time.Now().UTC()
 	present := func(jobs ...string) {
-		if err := b.hub.Workers.Present(t.Context(), &service.Worker{Name: "w1", Host: "h\x1b[31m", Version: "v1", Labels: map[string]string{"dc": "east"}, Jobs: append([]string{}, jobs...), StartedAt: began, At: time.Now().UTC()}); err != nil {
+		if err := b.hub.Workers.Present(t.Context(), &service.Worker{Name: "w1", Host: "h\x1b[31m", Version: "v1",
+			Labels: map[string]string{"dc": "east"}, Jobs: append([]string{}, jobs...), StartedAt: began,
+			At: time.Now().UTC()}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -25,7 +25,9 @@ func structured() job.Status {
 
 func TestStructureIsShown(t *testing.T) {
 	got := view(structured(), now(), 100, 24)
-	want := "  made      ████████████░░░░░░░░  60%  3 collections  1 views  2 of 6 indexes"
+	want :=
+		"  made      ████████████░░░░░░░░  60%  3 collections  1 views  2 of 6 " +
+			"indexes"
 	if !slices.Contains(got, want) {
 		t.Errorf("no %q in\n%s", want, strings.Join(got, "\n"))
 	}

@@ -135,7 +135,8 @@ func planTable(set *topology.Set, plan *topology.Plan) table.Writer {
 		case m.Host == plan.Primary:
 			t.AppendRow(table.Row{m.Host, role(m), "", "", "primary"})
 		case seat != nil && seat.Changed():
-			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), cmp.Or(seat.Current, "none") + " → moves", seat.Second, seat.Why})
+			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), cmp.Or(seat.Current, "none") + " → moves", seat.Second,
+				seat.Why})
 		case seat != nil:
 			t.AppendRow(table.Row{l.Prefix + m.Host, role(m), "stays", seat.Second, seat.Why})
 		}
@@ -245,7 +246,8 @@ published: %.0f clients, a primary of %.0f cores, %.3f ms between them.
 fitted: processor time of the primary for one write: %.0f µs, %.1f µs for each member under it, and %.0f µs for each voting member where
 clients wait for a majority; a hop takes %.2f ms; members that choose take the primary %.2f times as often as any other.
 measured, not published: a secondary takes %.0f µs to apply a write.
-`, t.Render(), p.Threads, p.Cores, p.ClientMillis, p.WriteCPU, p.ServeCPU, p.FollowCPU, p.HopMillis, p.PrimaryWeight, p.ApplyCPU))
+`, t.Render(), p.Threads, p.Cores, p.ClientMillis, p.WriteCPU, p.ServeCPU, p.FollowCPU, p.HopMillis, p.PrimaryWeight,
+		p.ApplyCPU))
 }
 
 // restoreTime bounds how long an interrupted hold restores.

@@ -39,9 +39,12 @@ func TestViewOfACopy(t *testing.T) {
 	want := []string{
 		"orders: copying  0:01:23  cpu 180%  327 MB",
 		"            mongodb://source:27017 → mongodb://target:27017",
-		"  copy      ████████████░░░░░░░░  61%  ETA 0:00:16  48.1k docs/s  56.2 MB/s  1.20M docs  1.40 GB",
-		"    shop.c02                          ░░░░░░░░░░░░░░░░░░░░   4%  2.00k of 50.0k",
-		"    shop.c03                          █░░░░░░░░░░░░░░░░░░░   6%  3.00k of 50.0k",
+		"  copy      ████████████░░░░░░░░  61%  ETA 0:00:16  48.1k docs/s  56.2 " +
+			"MB/s  1.20M docs  1.40 GB",
+		"    shop.c02                          ░░░░░░░░░░░░░░░░░░░░   4%  2.00k of " +
+			"50.0k",
+		"    shop.c03                          █░░░░░░░░░░░░░░░░░░░   6%  3.00k of " +
+			"50.0k",
 		"    shop.c00                          ░░░░░░░░░░░░░░░░░░░░   0%  0 of 50.0k",
 		"    1 done",
 		"  errors    retry 2",
@@ -145,7 +148,8 @@ func TestFigures(t *testing.T) {
 		{format.Clock(83 * time.Second), "0:01:23"}, {format.Clock(25*time.Hour + time.Second), "1d 01:00:01"},
 		{cut("abcdef", 4), "abc…"}, {cut("生命生命", 5), "生命…"}, {pad("ab", 4), "ab  "},
 		{cli.Plain("a\x1b[2J\nb"), `a\u001b[2J\nb`},
-		{bar(0.5, 4), "██░░"}, {fit(10, "abc", "def", "ghi"), "abc  def"}, {fit(2, "abc"), "a…"}, {fit(10, "", "x"), "x"},
+		{bar(0.5, 4), "██░░"}, {fit(10, "abc", "def", "ghi"), "abc  def"}, {fit(2, "abc"), "a…"},
+		{fit(10, "", "x"), "x"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)

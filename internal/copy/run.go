@@ -195,8 +195,9 @@ func (r *run) chooseMember(ctx context.Context) error {
 			conn.Release()
 			to = wire.ByAddress(node)
 		} else {
-			r.e.opts.Log.Warn("the source member that the copy was reading cannot be reached; its unfinished collections are read again"+
-				" from another",
+			r.e.opts.Log.Warn(
+				"the source member that the copy was reading cannot be reached; its unfinished collections are read again"+
+					" from another",
 				"member", node, "error", err)
 		}
 	}

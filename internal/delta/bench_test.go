@@ -40,7 +40,8 @@ type hotCall struct {
 
 func hotCalls(tb testing.TB) []hotCall {
 	dl, dl9, set := mustParse(tb, hotDiff), mustParse(tb, hotDiff9), mustParse(tb, hotSet)
-	nested := mustParse(tb, kit.Raw(v2("d", d("z", false), "so", d("u", d("x", 1), "sp", d("i", d("q", 1))), "sr", d("a", true, "u3", 1))))
+	nested := mustParse(tb, kit.Raw(v2("d", d("z", false), "so", d("u", d("x", 1), "sp", d("i", d("q", 1))), "sr",
+		d("a", true, "u3", 1))))
 	buf := make([]byte, 0, 4096)
 	str := bsoncore.Value{Type: bsoncore.TypeString, Data: bsoncore.AppendString(nil, "user6284781860667377211")}
 	oid := bsoncore.Value{Type: bsoncore.TypeObjectID, Data: make([]byte, 12)}

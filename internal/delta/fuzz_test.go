@@ -91,7 +91,8 @@ func TestCorrupted(t *testing.T) {
 		}
 		for range 1 + g.IntN(2) {
 			if n := len(*target); n > 0 {
-				(*target)[g.IntN(n)] = deltatest.Pick(g.Gen, 0, 1, 2, 3, 4, 5, 8, 15, 16, 's', 'u', '.', '$', '0', '1', 0x7f, 0xff, byte(g.IntN(256)))
+				(*target)[g.IntN(n)] = deltatest.Pick(g.Gen, 0, 1, 2, 3, 4, 5, 8, 15, 16, 's', 'u', '.', '$', '0', '1', 0x7f,
+					0xff, byte(g.IntN(256)))
 			}
 		}
 		checkUpdate(t, doc, o)

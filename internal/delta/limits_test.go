@@ -71,7 +71,8 @@ func TestTooLarge(t *testing.T) {
 			t.Errorf("error %v, %d bytes", err, len(out))
 		}
 	}
-	if _, _, ok := Compose(nil, mustParse(t, kit.Raw(v2("u", d("a", big)))), mustParse(t, kit.Raw(v2("u", d("b", big))))); ok {
+	if _, _, ok := Compose(nil, mustParse(t, kit.Raw(v2("u", d("a", big)))),
+		mustParse(t, kit.Raw(v2("u", d("b", big))))); ok {
 		t.Error("composed beyond the limit")
 	}
 	a, b := d(), bson.D{{Key: "$v", Value: int32(2)}}
@@ -89,7 +90,8 @@ func TestTooLarge(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	for want, got := range map[string]string{
-		"invalid": Invalid.String(), "replacement": Replacement.String(), "modifiers": Modifiers.String(), "diff": Diff.String(),
+		"invalid": Invalid.String(), "replacement": Replacement.String(), "modifiers": Modifiers.String(),
+		"diff": Diff.String(),
 		"none": None.String(), "classic": Classic.String(), "guarded": Guarded.String(),
 	} {
 		if got != want {

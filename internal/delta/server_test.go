@@ -373,7 +373,8 @@ func checkWindows(t *testing.T, g *gen, hist [][]step) {
 				got, skipped, err := replay(steps[late].before, steps[early:], folding)
 				skips += skipped
 				if want := steps[len(steps)-1].after; err != nil || !bytes.Equal(got, want) {
-					t.Errorf("replay from %d on the document of %d, folding %v: %v\ngot  %s\nwant %s", early, late, folding, err, show(got), show(want))
+					t.Errorf("replay from %d on the document of %d, folding %v: %v\ngot  %s\nwant %s", early, late, folding,
+						err, show(got), show(want))
 				}
 			}
 		}
@@ -485,7 +486,8 @@ func checkFold(t *testing.T, f folded, steps []step) {
 	for _, st := range steps {
 		t.Logf("update %s", show(st.o))
 	}
-	t.Errorf("folded %s\non   %s\ngot  %s\nwant %s\nskipped %d, %v", show(f.d.Raw()), show(f.before), show(got), show(f.after), skipped, err)
+	t.Errorf("folded %s\non   %s\ngot  %s\nwant %s\nskipped %d, %v", show(f.d.Raw()), show(f.before), show(got),
+		show(f.after), skipped, err)
 }
 
 // foldCases are updates of one document that have something about them when they are
@@ -495,13 +497,19 @@ var foldCases = []struct {
 	doc  bson.D
 	list []bson.D
 }{
-	{"cut of what was appended", d("_id", 1, "r", arr{1, 2, 3, 4, 5}), []bson.D{v2("sr", elems("u7", 9)), v2("sr", fill(7))}},
-	{"cut of what was appended, to the length before", d("_id", 1, "r", arr{1, 2, 3, 4, 5}), []bson.D{v2("sr", elems("u7", 9)), v2("sr", fill(5))}},
-	{"cut twice of what was appended", d("_id", 1, "r", arr{}), []bson.D{v2("sr", elems("u1", 8, "u4", 9)), v2("sr", fill(3)), v2("sr", fill(1))}},
-	{"cut below", d("_id", 1, "o", d("r", arr{arr{1}})), []bson.D{v2("so", d("sr", elems("s0", elems("u2", 9)))), v2("so", d("sr", elems("s0", fill(2))))}},
+	{"cut of what was appended", d("_id", 1, "r", arr{1, 2, 3, 4, 5}),
+		[]bson.D{v2("sr", elems("u7", 9)), v2("sr", fill(7))}},
+	{"cut of what was appended, to the length before", d("_id", 1, "r", arr{1, 2, 3, 4, 5}),
+		[]bson.D{v2("sr", elems("u7", 9)), v2("sr", fill(5))}},
+	{"cut twice of what was appended", d("_id", 1, "r", arr{}),
+		[]bson.D{v2("sr", elems("u1", 8, "u4", 9)), v2("sr", fill(3)), v2("sr", fill(1))}},
+	{"cut below", d("_id", 1, "o", d("r", arr{arr{1}})),
+		[]bson.D{v2("so", d("sr", elems("s0", elems("u2", 9)))), v2("so", d("sr", elems("s0", fill(2))))}},
 	{"unset twice", d("_id", 1, "a", 1, "a", 2), []bson.D{v2("d", d("a", false)), v2("d", d("a", false))}},
-	{"unset twice below", d("_id", 1, "o", d("a", 1, "a", 2)), []bson.D{v2("so", d("d", d("a", false))), v2("so", d("d", d("a", false)))}},
-	{"unset twice by modifiers", d("_id", 1, "a", 1, "a", 2), []bson.D{v1("$unset", d("a", true)), v1("$unset", d("a", true))}},
+	{"unset twice below", d("_id", 1, "o", d("a", 1, "a", 2)),
+		[]bson.D{v2("so", d("d", d("a", false))), v2("so", d("d", d("a", false)))}},
+	{"unset twice by modifiers", d("_id", 1, "a", 1, "a", 2),
+		[]bson.D{v1("$unset", d("a", true)), v1("$unset", d("a", true))}},
 }
 
 // testFolds: folded as far as it goes, each of them is what it is one by one, and so
@@ -546,7 +554,8 @@ func checkFoldsOnServer(t *testing.T, s *server, folds []folded) {
 	got := s.all(coll)
 	for i, f := range folds {
 		if want := withID(f.after, i); !bytes.Equal(got[int32(i)], want) {
-			t.Errorf("server, folded %s\non   %s\ngot  %s\nwant %s", show(f.d.Raw()), show(f.before), show(got[int32(i)]), show(want))
+			t.Errorf("server, folded %s\non   %s\ngot  %s\nwant %s", show(f.d.Raw()), show(f.before), show(got[int32(i)]),
+				show(want))
 		}
 	}
 }
@@ -586,7 +595,8 @@ func checkStatements(t *testing.T, s *server, list []folded) {
 			continue
 		}
 		if want := withID(f.after, i); !bytes.Equal(got[int32(i)], want) {
-			t.Errorf("%s: %s\nof   %s\non   %s\ngot  %s\nwant %s", form, show(u), show(f.d.Raw()), show(f.before), show(got[int32(i)]), show(want))
+			t.Errorf("%s: %s\nof   %s\non   %s\ngot  %s\nwant %s", form, show(u), show(f.d.Raw()), show(f.before),
+				show(got[int32(i)]), show(want))
 		}
 	}
 	t.Logf("statements: %v, %d held back by their guard", forms, held)
@@ -716,7 +726,8 @@ func testTimestamps(t *testing.T, s *server) {
 // testFieldOrder: in which order $set creates fields, by the rule of before.
 func testFieldOrder(t *testing.T, s *server) {
 	g := newGen(testseed.Of(t))
-	names := []string{"a", "b", "B", "z", "é", " 5", "+5", "-1", "5", "9", "10", "99", "100", "2147483648", "99999999999999999999", "0", "_", "é1"}
+	names := []string{"a", "b", "B", "z", "é", " 5", "+5", "-1", "5", "9", "10", "99", "100", "2147483648",
+		"99999999999999999999", "0", "_", "é1"}
 	for range 40 {
 		g.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 		set := bson.D{}

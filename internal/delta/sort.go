@@ -17,12 +17,13 @@ func Sorted(o bson.Raw, numeric bool) bson.Raw {
 		return o
 	}
 	order := func(a, b modPath) int {
-		return slices.CompareFunc(strings.Split(string(a.path), "."), strings.Split(string(b.path), "."), func(x, y string) int {
-			if numeric && number([]byte(x)) && number([]byte(y)) && len(x) != len(y) {
-				return len(x) - len(y)
-			}
-			return strings.Compare(x, y)
-		})
+		return slices.CompareFunc(strings.Split(string(a.path), "."), strings.Split(string(b.path), "."),
+			func(x, y string) int {
+				if numeric && number([]byte(x)) && number([]byte(y)) && len(x) != len(y) {
+					return len(x) - len(y)
+				}
+				return strings.Compare(x, y)
+			})
 	}
 	if slices.IsSortedFunc(list, order) {
 		return o

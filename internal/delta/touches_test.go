@@ -14,7 +14,8 @@ func TestTouches(t *testing.T) {
 		update  bson.D
 		touched []string
 	}{
-		{d(e("$v", 2), e("diff", d(e("d", d(e("a", false))), e("u", d(e("b", 1), e("u", 1))), e("i", d(e("c", d(e("x", 1))))), e("se", d(e("u", d(e("f", 1)))))))), []string{"a", "b", "c", "e", "u"}},
+		{d(e("$v", 2), e("diff", d(e("d", d(e("a", false))), e("u", d(e("b", 1), e("u", 1))), e("i", d(e("c", d(e("x", 1))))),
+			e("se", d(e("u", d(e("f", 1)))))))), []string{"a", "b", "c", "e", "u"}},
 		{d(e("$v", 1), e("$set", d(e("a.b", 1), e("c", 2))), e("$unset", d(e("e", true)))), []string{"a", "c", "e"}},
 		{d(e("$set", d(e("f.0.g", 1)))), []string{"f"}},
 	} {

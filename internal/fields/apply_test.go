@@ -28,34 +28,47 @@ var applyCases = []applyCase{
 	{`{"drop": ["a"]}`, `{"a": 1}`, `{}`},
 	{`{"keep": ["a", "b.c"]}`, `{"_id": 1, "x": 1, "b": {"x": 1, "c": 2}, "a": 2}`, `{"_id": 1, "b": {"c": 2}, "a": 2}`},
 	{`{"keep": ["b.c"]}`, `{"a": 1, "b": 5, "_id": 3}`, `{"_id": 3}`},
-	{`{"keep": ["b.c"]}`, `{"_id": 3, "b": [1, {"c": 1, "d": 2}, [2, {"c": 3}]]}`, `{"_id": 3, "b": [{"c": 1}, [{"c": 3}]]}`},
+	{`{"keep": ["b.c"]}`, `{"_id": 3, "b": [1, {"c": 1, "d": 2}, [2, {"c": 3}]]}`,
+		`{"_id": 3, "b": [{"c": 1}, [{"c": 3}]]}`},
 	{`{"keep": ["_id"]}`, `{"_id": 3, "b": 1}`, `{"_id": 3}`},
-	{`{"keep": ["a"], "mask": {"a.b": "null"}, "set": {"z": 1}}`, `{"_id": 3, "b": 1, "a": {"b": 1, "c": 2}}`, `{"_id": 3, "z": 1, "a": {"b": null, "c": 2}}`},
+	{`{"keep": ["a"], "mask": {"a.b": "null"}, "set": {"z": 1}}`, `{"_id": 3, "b": 1, "a": {"b": 1, "c": 2}}`,
+		`{"_id": 3, "z": 1, "a": {"b": null, "c": 2}}`},
 	{`{"rename": {"tel": "phone"}}`, `{"_id": 1, "tel": 2, "x": 3}`, `{"_id": 1, "phone": 2, "x": 3}`},
 	{`{"rename": {"tel": "phone"}}`, `{"_id": 1, "phone": 1, "tel": 2, "x": 3}`, `{"_id": 1, "phone": 2, "x": 3}`},
 	{`{"rename": {"tel": "phone"}}`, `{"_id": 1, "phone": 1, "x": 3}`, `{"_id": 1, "x": 3}`},
 	{`{"rename": {"a": "b", "b": "a"}}`, `{"_id": 1, "a": 1, "b": 2}`, `{"_id": 1, "b": 1, "a": 2}`},
 	{`{"rename": {"a": "b"}, "mask": {"a": {"last": 1}}}`, `{"a": "xyz"}`, `{"b": "**z"}`},
-	{`{"move": {"c.mail": "mail"}}`, `{"_id": 1, "x": 1, "c": {"mail": "m", "d": 1}}`, `{"_id": 1, "mail": "m", "x": 1, "c": {"d": 1}}`},
+	{`{"move": {"c.mail": "mail"}}`, `{"_id": 1, "x": 1, "c": {"mail": "m", "d": 1}}`,
+		`{"_id": 1, "mail": "m", "x": 1, "c": {"d": 1}}`},
 	{`{"move": {"c.mail": "mail"}}`, `{"_id": 1, "mail": 5, "c": 1}`, `{"_id": 1, "c": 1}`},
-	{`{"move": {"a": "b.c", "d": "b.e"}, "set": {"f": 1}}`, `{"_id": 1, "d": 2, "a": 1}`, `{"_id": 1, "b": {"c": 1, "e": 2}, "f": 1}`},
-	{`{"move": {"a": "b.c"}}`, `{"_id": 1, "a": 1, "x": 2, "b": {"z": 1, "c": 5}}`, `{"_id": 1, "x": 2, "b": {"c": 1, "z": 1}}`},
+	{`{"move": {"a": "b.c", "d": "b.e"}, "set": {"f": 1}}`, `{"_id": 1, "d": 2, "a": 1}`,
+		`{"_id": 1, "b": {"c": 1, "e": 2}, "f": 1}`},
+	{`{"move": {"a": "b.c"}}`, `{"_id": 1, "a": 1, "x": 2, "b": {"z": 1, "c": 5}}`,
+		`{"_id": 1, "x": 2, "b": {"c": 1, "z": 1}}`},
 	{`{"move": {"a": "b.c"}}`, `{"_id": 1, "a": 1, "b": null, "x": 2}`, `{"_id": 1, "b": {"c": 1}, "x": 2}`},
 	{`{"move": {"a": "b.c"}}`, `{"_id": 1, "b": 5, "x": 2}`, `{"_id": 1, "b": 5, "x": 2}`},
 	{`{"move": {"a": "b.c"}}`, `{"_id": 1, "b": [5, {"c": 1}], "x": 2}`, `{"_id": 1, "b": [5, {}], "x": 2}`},
 	{`{"move": {"a": "a.b"}}`, `{"_id": 1, "x": 2, "a": {"y": 1}}`, `{"_id": 1, "a": {"b": {"y": 1}}, "x": 2}`},
 	{`{"move": {"a": "b"}, "mask": {"a": "null"}}`, `{"_id": 1, "x": 2, "a": 1}`, `{"_id": 1, "b": null, "x": 2}`},
-	{`{"set": {"t": {"x": 1}, "a": 2, "m.n.o": 3, "m.p": 4}}`, `{"_id": 1, "a": 1, "z": 1}`, `{"_id": 1, "t": {"x": 1}, "a": 2, "m": {"n": {"o": 3}, "p": 4}, "z": 1}`},
-	{`{"set": {"m.n.o": 3, "m.p": 4}}`, `{"_id": 1, "z": 1, "m": {"q": 1, "n": {"r": 1}}}`, `{"_id": 1, "z": 1, "m": {"p": 4, "q": 1, "n": {"o": 3, "r": 1}}}`},
+	{`{"set": {"t": {"x": 1}, "a": 2, "m.n.o": 3, "m.p": 4}}`, `{"_id": 1, "a": 1, "z": 1}`,
+		`{"_id": 1, "t": {"x": 1}, "a": 2, "m": {"n": {"o": 3}, "p": 4}, "z": 1}`},
+	{`{"set": {"m.n.o": 3, "m.p": 4}}`, `{"_id": 1, "z": 1, "m": {"q": 1, "n": {"r": 1}}}`,
+		`{"_id": 1, "z": 1, "m": {"p": 4, "q": 1, "n": {"o": 3, "r": 1}}}`},
 	{`{"set": {"m.n": 3}, "drop": ["m"]}`, `{"_id": 1, "z": 1, "m": 5}`, `{"_id": 1, "m": {"n": 3}, "z": 1}`},
 	{`{"set": {"m.n": 3}, "keep": ["m.o"]}`, `{"_id": 1, "z": 1, "m": 5}`, `{"_id": 1, "m": {"n": 3}}`},
 	{`{"set": {"m.n": 3}, "keep": ["a"]}`, `{"_id": 1, "a": 1, "m": {"z": 1}}`, `{"_id": 1, "m": {"n": 3}, "a": 1}`},
-	{`{"set": {"m.n": 3}, "rename": {"m": "o"}}`, `{"_id": 1, "a": 1, "m": {"z": 1}}`, `{"_id": 1, "m": {"n": 3}, "a": 1, "o": {"z": 1}}`},
-	{`{"from": {"o": "$namespace", "w": "$clusterTime", "p": "$operation", "t": "a.b", "i": "_id", "n": "x.y"}}`, `{"_id": 1, "a": {"b": 2}, "w": 1, "x": 1}`,
+	{`{"set": {"m.n": 3}, "rename": {"m": "o"}}`, `{"_id": 1, "a": 1, "m": {"z": 1}}`,
+		`{"_id": 1, "m": {"n": 3}, "a": 1, "o": {"z": 1}}`},
+	{`{"from": {"o": "$namespace", "w": "$clusterTime", "p": "$operation", "t": "a.b", "i": "_id", "n": "x.y"}}`,
+		`{"_id": 1, "a": {"b": 2}, "w": 1, "x": 1}`,
 		`{"_id": 1, "o": "shop.orders", "w": {"$timestamp": {"t": 7, "i": 3}}, "p": "insert", "t": 2, "i": 1, "a": {"b": 2}, "x": 1}`},
-	{`{"convert": {"a": {"to": "long"}, "b.c": {"to": "int", "otherwise": "drop"}}}`, `{"a": "5", "b": [{"c": "x"}, {"c": "7"}]}`, `{"a": {"$numberLong": "5"}, "b": [{}, {"c": 7}]}`},
-	{`{"convert": {"a": {"to": "int", "otherwise": "keep"}, "b": {"to": "int", "otherwise": "null"}}}`, `{"a": "x", "b": "x"}`, `{"a": "x", "b": null}`},
-	{`{"mask": {"a": {"last": 2}, "b": {"first": 2}, "c": {"last": 4}, "d": {"last": 1}}}`, `{"a": "äöüß", "b": "日本語", "c": "abcd", "d": 5}`, `{"a": "**üß", "b": "日本*", "c": "****", "d": null}`},
+	{`{"convert": {"a": {"to": "long"}, "b.c": {"to": "int", "otherwise": "drop"}}}`,
+		`{"a": "5", "b": [{"c": "x"}, {"c": "7"}]}`, `{"a": {"$numberLong": "5"}, "b": [{}, {"c": 7}]}`},
+	{`{"convert": {"a": {"to": "int", "otherwise": "keep"}, "b": {"to": "int", "otherwise": "null"}}}`,
+		`{"a": "x", "b": "x"}`, `{"a": "x", "b": null}`},
+	{`{"mask": {"a": {"last": 2}, "b": {"first": 2}, "c": {"last": 4}, "d": {"last": 1}}}`,
+		`{"a": "äöüß", "b": "日本語", "c": "abcd", "d": 5}`,
+		`{"a": "**üß", "b": "日本*", "c": "****", "d": null}`},
 	{`{"mask": {"a": "null", "b": "month", "c": "year", "d": "day", "e": "day"}}`,
 		`{"a": {"x": 1}, "b": {"$date": "2026-03-17T10:00:00Z"}, "c": {"$date": "2026-03-17T10:00:00Z"}, "d": {"$date": "1969-12-31T10:00:00Z"}, "e": "x"}`,
 		`{"a": null, "b": {"$date": "2026-03-01T00:00:00Z"}, "c": {"$date": "2026-01-01T00:00:00Z"}, "d": {"$date": "1969-12-31T00:00:00Z"}, "e": null}`},
@@ -96,11 +109,13 @@ func TestMisfit(t *testing.T) {
 		{`{"compute": {"c": "doc.a / 0"}}`, `{"a": {"$numberLong": "5"}}`, "c", "zero"},
 		{`{"compute": {"c": "9223372036854775808u"}}`, `{}`, "c", "out of range"},
 		{`{"compute": {"c": "duration('1h')"}}`, `{}`, "c", "BSON has not"},
-		{`{"compute": {"c": "doc.a.map(x, doc.a.map(y, doc.a.map(z, doc.a.map(w, x + y + z + w))))"}}`, `{"a": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]}`, "c", "too many steps"},
+		{`{"compute": {"c": "doc.a.map(x, doc.a.map(y, doc.a.map(z, doc.a.map(w, x + y + z + w))))"}}`,
+			`{"a": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23]}`, "c", "too many steps"},
 	} {
 		_, err := mustParse(t, c.rules).Apply(nil, parseDoc(t, c.doc), Meta{})
 		var misfit *Misfit
-		if !errors.As(err, &misfit) || misfit.Path != c.path || !strings.Contains(misfit.Why, c.says) || strings.Contains(err.Error(), "secret") {
+		if !errors.As(err, &misfit) || misfit.Path != c.path || !strings.Contains(misfit.Why, c.says) ||
+			strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s on %s: %v", c.rules, c.doc, err)
 		}
 	}
@@ -109,7 +124,8 @@ func TestMisfit(t *testing.T) {
 // TestKeyedSum: it is the HMAC of the standard library, of the type and the value.
 func TestKeyedSum(t *testing.T) {
 	for _, key := range []string{testKey, strings.Repeat("k", 64), strings.Repeat("long", 40)} {
-		for _, v := range []value{{bson.TypeString, []byte("\x02\x00\x00\x00a\x00")}, {bson.TypeInt32, []byte{1, 2, 3, 4}}, {bson.TypeNull, nil}, {bson.TypeBinary, bytes.Repeat([]byte("x"), 1000)}} {
+		for _, v := range []value{{bson.TypeString, []byte("\x02\x00\x00\x00a\x00")}, {bson.TypeInt32, []byte{1, 2, 3, 4}},
+			{bson.TypeNull, nil}, {bson.TypeBinary, bytes.Repeat([]byte("x"), 1000)}} {
 			sum := hmac.New(sha256.New, []byte(key))
 			sum.Write([]byte{byte(v.typ)})
 			sum.Write(v.data)
@@ -130,7 +146,8 @@ func TestKeyedSum(t *testing.T) {
 func TestStars(t *testing.T) {
 	g := newGen(testseed.Of(t))
 	for range 5000 {
-		text := strings.Repeat(pick(g, "a", "ä", "日", "\xff", "\xe4\xb8", "😀", ""), g.IntN(50)) + pick(g, "x", "\x80", "é", "\xf0\x9f", "") + pick(g, "abcd", "日本語", "")
+		text := strings.Repeat(pick(g, "a", "ä", "日", "\xff", "\xe4\xb8", "😀", ""), g.IntN(50)) +
+			pick(g, "x", "\x80", "é", "\xf0\x9f", "") + pick(g, "abcd", "日本語", "")
 		runes := []rune(text)
 		n := 1 + g.IntN(5)
 		keep := n
@@ -160,7 +177,8 @@ func TestVolatile(t *testing.T) {
 		t.Error(got, err)
 	}
 	plain := mustParse(t, `{"drop": ["a"]}`)
-	if got, _ := plain.Strip(nil, parseDoc(t, `{"a": 1}`)); len(plain.Volatile()) != 0 || !bytes.Equal(got, parseDoc(t, `{"a": 1}`)) {
+	if got, _ := plain.Strip(nil, parseDoc(t, `{"a": 1}`)); len(plain.Volatile()) != 0 ||
+		!bytes.Equal(got, parseDoc(t, `{"a": 1}`)) {
 		t.Error(got)
 	}
 }

@@ -49,7 +49,8 @@ func (m *Map) checkClaims() error {
 			}
 			pair := c.places() != d.places() && c.what != "drop" && d.what != "drop"
 			if c.path.text != d.path.text || !pair {
-				return overlap(c.at, d.at, "a path may have one rule of its value and one of its place, and no rule above or below it")
+				return overlap(c.at, d.at,
+					"a path may have one rule of its value and one of its place, and no rule above or below it")
 			}
 		}
 	}

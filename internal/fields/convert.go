@@ -20,8 +20,10 @@ type conversion struct {
 }
 
 func conversions() []conversion {
-	return []conversion{{"string", bson.TypeString}, {"int", bson.TypeInt32}, {"long", bson.TypeInt64}, {"double", bson.TypeDouble},
-		{"decimal", bson.TypeDecimal128}, {"bool", bson.TypeBoolean}, {"date", bson.TypeDateTime}, {"objectId", bson.TypeObjectID}}
+	return []conversion{{"string", bson.TypeString}, {"int", bson.TypeInt32}, {"long", bson.TypeInt64},
+		{"double", bson.TypeDouble},
+		{"decimal", bson.TypeDecimal128}, {"bool", bson.TypeBoolean}, {"date", bson.TypeDateTime},
+		{"objectId", bson.TypeObjectID}}
 }
 
 func convertNames() (names []string) {
@@ -342,7 +344,9 @@ func toDate(dst []byte, v value) ([]byte, string) {
 
 // parseDate reads ISO 8601; without an offset it is UTC.
 func parseDate(text string) (time.Time, bool) {
-	for _, form := range []string{"2006-01-02", "2006-01-02T15:04:05", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05Z0700", "2006-01-02 15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04Z0700", "2006-01-02T15:04"} {
+	for _, form := range []string{"2006-01-02", "2006-01-02T15:04:05", "2006-01-02T15:04:05Z07:00",
+		"2006-01-02T15:04:05Z0700", "2006-01-02 15:04:05", "2006-01-02T15:04Z07:00", "2006-01-02T15:04Z0700",
+		"2006-01-02T15:04"} {
 		if at, err := time.Parse(form, text); err == nil {
 			// package time takes an offset of 60 minutes, servers do not
 			return at, !strings.Contains(form, "Z07") || !strings.HasSuffix(text, "60")

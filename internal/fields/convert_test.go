@@ -19,28 +19,48 @@ import (
 func convertible(s server) []any {
 	var out []any
 	for _, text := range []string{
-		"", " ", "0", "-0", "1", "+1", "-17", " 1", "1 ", "1.0", "1.5", "-1.5", ".5", "5.", "1e3", "1E3", "1e400", "1e-400", "1e-310", "5e-324", "0e-400", "0.0", "-1e-320", "2.3e-308", "2.2250738585072014e-308", "0x1F", "1_000", "1,5", "abc", "NaN", "nan", "Infinity", "-Infinity", "inf", "+inf", "infinity",
-		"2147483647", "2147483648", "-2147483648", "9223372036854775807", "9223372036854775808", "0.1", "12345678901234567890123456789012345678901234", "1234567890123456789012345678901234",
-		"true", "false", "0123456789abcdef01234567", "0123456789ABCDEF01234567", "0123456789abcdef0123456", "0123456789abcdef0123456g",
-		"2026-01-31", "2026-01-31T10:00:00Z", "2026-01-31T10:00:00", "2026-01-31T10:00:00.123Z", "2026-01-31T10:00:00.1234567Z", "2026-01-31T10:00:00+02:00", "2026-01-31T10:00:00.5+0200", "2026-01-31 10:00:00", "2026-02-30", "2026-02-29T00:00:00Z", "0000-01-01", "9999-12-31", "2026-01-31T10:00", "2026-01-31T24:00:00Z", "2026-01-31T10:00:60Z", "20260131", "1/2/2026", "2026-01-31T10:00:00.99999Z", "2026-01-31T10:00Z", "2026-01-31T10:00:00+01:59", "2026-01-31T10:00:00+01:60", "2026-01-31T10:00:00-0160", "2026-01-31T10:00-0159", "2026-01-31T10:00:00.560", "-0x1F",
+		"", " ", "0", "-0", "1", "+1", "-17", " 1", "1 ", "1.0", "1.5", "-1.5", ".5", "5.", "1e3", "1E3", "1e400", "1e-400",
+		"1e-310", "5e-324", "0e-400", "0.0", "-1e-320", "2.3e-308", "2.2250738585072014e-308", "0x1F", "1_000", "1,5",
+		"abc", "NaN", "nan", "Infinity", "-Infinity", "inf", "+inf", "infinity",
+		"2147483647", "2147483648", "-2147483648", "9223372036854775807", "9223372036854775808", "0.1",
+		"12345678901234567890123456789012345678901234", "1234567890123456789012345678901234",
+		"true", "false", "0123456789abcdef01234567", "0123456789ABCDEF01234567", "0123456789abcdef0123456",
+		"0123456789abcdef0123456g",
+		"2026-01-31", "2026-01-31T10:00:00Z", "2026-01-31T10:00:00", "2026-01-31T10:00:00.123Z",
+		"2026-01-31T10:00:00.1234567Z", "2026-01-31T10:00:00+02:00", "2026-01-31T10:00:00.5+0200", "2026-01-31 10:00:00",
+		"2026-02-30", "2026-02-29T00:00:00Z", "0000-01-01", "9999-12-31", "2026-01-31T10:00", "2026-01-31T24:00:00Z",
+		"2026-01-31T10:00:60Z", "20260131", "1/2/2026", "2026-01-31T10:00:00.99999Z", "2026-01-31T10:00Z",
+		"2026-01-31T10:00:00+01:59", "2026-01-31T10:00:00+01:60", "2026-01-31T10:00:00-0160", "2026-01-31T10:00-0159",
+		"2026-01-31T10:00:00.560", "-0x1F",
 	} {
 		out = append(out, text)
 	}
-	for _, text := range []string{"0", "-0", "1", "-1.5", "1.50", "0.1", "NaN", "Infinity", "-Infinity", "2147483647.9", "2147483648", "-2147483648.9", "9223372036854775807", "9223372036854775807.5", "9223372036854775808", "1E+3", "1E-6176", "9.999999999999999999999999999999999E+6144", "1E+400", "1E-400", "0E+10", "0.000001", "0.0000001", "-0E-5", "123E+2", "4.9E-324", "1E-323", "1700000000000.7"} {
+	for _, text := range []string{"0", "-0", "1", "-1.5", "1.50", "0.1", "NaN", "Infinity", "-Infinity", "2147483647.9",
+		"2147483648", "-2147483648.9", "9223372036854775807", "9223372036854775807.5", "9223372036854775808", "1E+3",
+		"1E-6176", "9.999999999999999999999999999999999E+6144", "1E+400", "1E-400", "0E+10", "0.000001", "0.0000001", "-0E-5",
+		"123E+2", "4.9E-324", "1E-323", "1700000000000.7"} {
 		v, err := bson.ParseDecimal128(text)
 		if err != nil {
 			s.Fatal(err)
 		}
 		out = append(out, v)
 	}
-	for _, f := range []float64{0, math.Copysign(0, -1), 1, 1.5, 2.5, -2.5, 0.1, 0.1 + 0.2, 1e15, 1e16, 1e17, 123456789012345680, 1e-5, 1e-4, 0.00001234, 1e300, -1e300, 5e-324, math.MaxFloat64, math.NaN(), math.Inf(1), math.Inf(-1), 2147483647, 2147483647.5, -2147483648, -2147483648.5, 2147483648, 1e20, 1e21, 1e-6, 1e-7, 1 << 53, 1<<53 + 2, 1 << 62, 1 << 63, -(1 << 63), 1700000000000.9, 1.0 / 3, 2.0 / 3, 100, 9007199254740993, 3.7e-310, 1e-323, 1.5e-323, -1.1e-322, 2.2250738585072014e-308, 1e6, 1234567, 6621020} {
+	for _, f := range []float64{0, math.Copysign(0, -1), 1, 1.5, 2.5, -2.5, 0.1, 0.1 + 0.2, 1e15, 1e16, 1e17,
+		123456789012345680, 1e-5, 1e-4, 0.00001234, 1e300, -1e300, 5e-324, math.MaxFloat64, math.NaN(), math.Inf(1),
+		math.Inf(-1), 2147483647, 2147483647.5, -2147483648, -2147483648.5, 2147483648, 1e20, 1e21, 1e-6, 1e-7, 1 << 53,
+		1<<53 + 2, 1 << 62, 1 << 63, -(1 << 63), 1700000000000.9, 1.0 / 3, 2.0 / 3, 100, 9007199254740993, 3.7e-310,
+		1e-323, 1.5e-323, -1.1e-322, 2.2250738585072014e-308, 1e6, 1234567, 6621020} {
 		out = append(out, f)
 	}
 	oid := bson.ObjectID{0x65, 1, 2, 3, 4}
-	return append(out, int32(0), int32(-5), int32(math.MaxInt32), int64(0), int64(1)<<31, int64(1)<<53+1, int64(math.MaxInt64), int64(math.MinInt64), int64(1700000000123),
-		true, false, nil, bson.Undefined{}, oid, bson.ObjectID{0xff, 1}, bson.DateTime(0), bson.DateTime(-1), bson.DateTime(1700000000123), bson.DateTime(253402300799999), bson.DateTime(-62135596800000),
-		bson.Timestamp{T: 1700000000, I: 3}, bson.Timestamp{T: 1 << 31, I: 3}, d("a", 1), bson.A{1}, bson.A{}, d(), bson.Regex{Pattern: "a"}, bson.JavaScript("f"), bson.Symbol("5"), bson.MinKey{}, bson.MaxKey{},
-		bson.Binary{Data: []byte("ab")}, bson.Binary{Subtype: 4, Data: make([]byte, 16)}, bson.DBPointer{DB: "d", Pointer: oid}, bson.CodeWithScope{Code: "f", Scope: d()})
+	return append(out, int32(0), int32(-5), int32(math.MaxInt32), int64(0), int64(1)<<31, int64(1)<<53+1,
+		int64(math.MaxInt64), int64(math.MinInt64), int64(1700000000123),
+		true, false, nil, bson.Undefined{}, oid, bson.ObjectID{0xff, 1}, bson.DateTime(0), bson.DateTime(-1),
+		bson.DateTime(1700000000123), bson.DateTime(253402300799999), bson.DateTime(-62135596800000),
+		bson.Timestamp{T: 1700000000, I: 3}, bson.Timestamp{T: 1 << 31, I: 3}, d("a", 1), bson.A{1}, bson.A{}, d(),
+		bson.Regex{Pattern: "a"}, bson.JavaScript("f"), bson.Symbol("5"), bson.MinKey{}, bson.MaxKey{},
+		bson.Binary{Data: []byte("ab")}, bson.Binary{Subtype: 4, Data: make([]byte, 16)},
+		bson.DBPointer{DB: "d", Pointer: oid}, bson.CodeWithScope{Code: "f", Scope: d()})
 }
 
 // testConversions: a value becomes of each type what it becomes of $convert.
@@ -106,11 +126,14 @@ func (s server) checkConversion(v bson.RawValue, to string, got bson.Raw, err er
 	said := want.Lookup("v")
 	misfit := said.Type == bson.TypeString && said.StringValue() == "misfit"
 	switch {
-	case said.Type == bson.TypeDecimal128 && said.Decimal128().IsNaN() && strings.Contains(got.String(), "NaN"): // one of many
+	case said.Type == bson.TypeDecimal128 && said.Decimal128().IsNaN() &&
+		strings.Contains(got.String(), "NaN"): // one of many
 	case misfit && err != nil, !misfit && err == nil && bytes.Equal(got, want):
 	case misfit && to == "date" && s.version < "6" && v.Type == bson.TypeTimestamp: // newer servers do it
-	case err == nil && to == "string" && v.Type == bson.TypeDouble && fewDigits(v.Double(), said.StringValue(), got.Lookup("v").StringValue()):
-	case err != nil && v.Type == bson.TypeString && (to == "date" || to == "decimal" || to == "double" && strings.Contains(v.StringValue(), "0x")):
+	case err == nil && to == "string" && v.Type == bson.TypeDouble &&
+		fewDigits(v.Double(), said.StringValue(), got.Lookup("v").StringValue()):
+	case err != nil && v.Type == bson.TypeString &&
+		(to == "date" || to == "decimal" || to == "double" && strings.Contains(v.StringValue(), "0x")):
 		s.Logf("only we refuse %s to %s: the server says %s", v, to, said)
 	default:
 		s.Errorf("%s to %s: %s %v, the server says %s (% x)", v, to, got, err, said, said.Value)
@@ -151,7 +174,8 @@ func (g gen) convertible(s server) any {
 	case 3:
 		return pick[any](g, bson.ObjectID{byte(g.Uint32()), byte(g.Uint32()), 1, 2, 3}, bson.Symbol(g.number()))
 	case 4:
-		v, err := bson.ParseDecimal128(fmt.Sprintf("%s%de%d", pick(g, "", "-"), g.long()>>1&math.MaxInt64, g.IntN(pick(g, 60, 700, 12000))-pick(g, 30, 350, 6100)))
+		v, err := bson.ParseDecimal128(fmt.Sprintf("%s%de%d", pick(g, "", "-"), g.long()>>1&math.MaxInt64,
+			g.IntN(pick(g, 60, 700, 12000))-pick(g, 30, 350, 6100)))
 		if err != nil {
 			return bson.NewDecimal128(0x3040000000000000|g.Uint64()>>18, g.Uint64())
 		}
@@ -200,9 +224,11 @@ func (g gen) text() string {
 	switch g.IntN(6) {
 	case 0:
 		at := time.UnixMilli(g.Int64N(int64(lastDate-firstDate)) + int64(firstDate)).UTC()
-		form := pick(g, "2006-01-02", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05", "2006-01-02T15:04:05.0", "2006-01-02T15:04Z", "2006-01-02T15:04:05.000", "2006-01-02T15:04:05", "2006-01-02T15:04")
+		form := pick(g, "2006-01-02", "2006-01-02T15:04:05Z", "2006-01-02T15:04:05.000Z", "2006-01-02T15:04:05",
+			"2006-01-02T15:04:05.0", "2006-01-02T15:04Z", "2006-01-02T15:04:05.000", "2006-01-02T15:04:05", "2006-01-02T15:04")
 		if text := at.Format(form); g.One(2) && strings.Contains(form, "T") {
-			return strings.TrimSuffix(text, "Z") + fmt.Sprintf(pick(g, "%c%02d:%02d", "%c%02d%02d"), pick(g, '+', '-'), g.IntN(30), g.IntN(62))
+			return strings.TrimSuffix(text, "Z") + fmt.Sprintf(pick(g, "%c%02d:%02d", "%c%02d%02d"), pick(g, '+', '-'),
+				g.IntN(30), g.IntN(62))
 		}
 		return at.Format(form)
 	case 1:

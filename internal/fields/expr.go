@@ -34,8 +34,10 @@ func newCompiler() (*compiler, error) {
 		cel.Variable("doc", cel.MapType(cel.StringType, cel.DynType)),
 		cel.ParserExpressionSizeLimit(mostText),
 		cel.ParserRecursionLimit(mostDepth),
-		cel.Function("double", cel.Overload("decimal_to_double", []*cel.Type{decimalType()}, cel.DoubleType, cel.UnaryBinding(decimalToDouble))),
-		cel.Function("string", cel.Overload("object_id_to_string", []*cel.Type{objectIDType()}, cel.StringType, cel.UnaryBinding(objectIDToString))),
+		cel.Function("double", cel.Overload("decimal_to_double", []*cel.Type{decimalType()}, cel.DoubleType,
+			cel.UnaryBinding(decimalToDouble))),
+		cel.Function("string", cel.Overload("object_id_to_string", []*cel.Type{objectIDType()}, cel.StringType,
+			cel.UnaryBinding(objectIDToString))),
 	)
 	return &compiler{env}, err
 }
@@ -58,7 +60,8 @@ func (p *parser) computed(name string, v value, at place) error {
 		v = given["expr"]
 	}
 	if v.typ != bson.TypeString {
-		return at.refuse(`it needs an expression, such as "doc.a + doc.b", or {"expr": "doc.a + doc.b", "otherwise": "null"}; for conditions write "doc.a > 1 ? doc.b : null"`)
+		return at.refuse(
+			`it needs an expression, such as "doc.a + doc.b", or {"expr": "doc.a + doc.b", "otherwise": "null"}; for conditions write "doc.a > 1 ? doc.b : null"`)
 	}
 	if p.compile == nil {
 		var err error
@@ -79,7 +82,9 @@ func (c *compiler) compile(e *expression, text string, at place) error {
 	}
 	root := ast.NavigateAST(parsed.NativeRep())
 	if hasMap(root) {
-		return at.refuse("a map in braces has no order, and the result could be another each time; write its fields as outputs of their own, such as \"meta.a\"")
+		return at.refuse(
+			"a map in braces has no order, and the result could be another each time; write its fields as outputs of their " +
+				"own, such as \"meta.a\"")
 	}
 	e.reads = readsIn(root)
 	var err error

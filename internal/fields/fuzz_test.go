@@ -46,7 +46,8 @@ func drive(t *testing.T, rules, doc, o []byte) {
 	}
 	out, verdict := m.Update(nil, u, testMeta())
 	became, _, applyErr := delta.Apply(nil, doc, u)
-	if err != nil || applyErr != nil || verdict == State || !bsonraw.Valid(doc, bsonraw.MaxDepth) || bytes.Contains(rules, []byte("drop\x00")) {
+	if err != nil || applyErr != nil || verdict == State || !bsonraw.Valid(doc, bsonraw.MaxDepth) ||
+		bytes.Contains(rules, []byte("drop\x00")) {
 		return
 	}
 	want, err := m.Apply(nil, became, testMeta())
@@ -61,7 +62,8 @@ func drive(t *testing.T, rules, doc, o []byte) {
 		got = applied(t, out, got)
 	}
 	if !bytes.Equal(got, want) {
-		t.Fatalf("rules  %s\nbefore %s\nupdate %s\n%s %s\ngives  %s\nwant   %s", bson.Raw(rules), bson.Raw(doc), bson.Raw(o), verdict, bson.Raw(out), got, bson.Raw(want))
+		t.Fatalf("rules  %s\nbefore %s\nupdate %s\n%s %s\ngives  %s\nwant   %s", bson.Raw(rules), bson.Raw(doc), bson.Raw(o),
+			verdict, bson.Raw(out), got, bson.Raw(want))
 	}
 }
 

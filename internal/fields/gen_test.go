@@ -85,7 +85,8 @@ func (g gen) value(depth int) any {
 	case n < 8 && depth > 0:
 		return deltatest.Array(g.IntN(4), func() any { return g.value(depth - 1) })
 	case n < 9:
-		return pick[any](g, "5", "x", "1.5", "true", "0123456789abcdef01234567", "2026-01-31", "日本語", bson.DateTime(1700000000000), int64(1)<<40, 2.5, nil)
+		return pick[any](g, "5", "x", "1.5", "true", "0123456789abcdef01234567", "2026-01-31", "日本語",
+			bson.DateTime(1700000000000), int64(1)<<40, 2.5, nil)
 	}
 	return g.Value(0)
 }
@@ -126,17 +127,22 @@ func (g gen) section() (string, any) {
 	case 6, 7:
 		return "set", d(pick(g, g.path(), "new", "new.y"), g.Value(1))
 	case 8:
-		return "from", d(pick(g, g.path(), "new", "when"), pick(g, "$namespace", "$operation", "$clusterTime", g.path(), "_id"))
+		return "from", d(pick(g, g.path(), "new", "when"),
+			pick(g, "$namespace", "$operation", "$clusterTime", g.path(), "_id"))
 	case 9:
-		return "mask", d(g.path(), pick[any](g, "null", "month", "day", "year", d("hmac", "env:KEY"), d("last", 1+g.IntN(3)), d("first", 2)))
+		return "mask", d(g.path(), pick[any](g, "null", "month", "day", "year", d("hmac", "env:KEY"), d("last", 1+g.IntN(3)),
+			d("first", 2)))
 	case 10:
-		return "compute", d(pick(g, g.path(), "new"), d("expr", pick(g, "doc.a", "doc.b + 1", "doc.c == doc.d ? doc : 'x'", "has(doc.a.b) ? doc.a.b : null", "doc.e.map(x, x)", "doc['f']"), "otherwise", pick(g, "null", "drop", "fail")))
+		return "compute", d(pick(g, g.path(), "new"),
+			d("expr", pick(g, "doc.a", "doc.b + 1", "doc.c == doc.d ? doc : 'x'", "has(doc.a.b) ? doc.a.b : null",
+				"doc.e.map(x, x)", "doc['f']"), "otherwise", pick(g, "null", "drop", "fail")))
 	}
 	return "convert", d(g.path(), g.conversion())
 }
 
 func (g gen) conversion() bson.D {
-	return d("to", pick(g, "string", "int", "long", "double", "decimal", "bool", "date", "objectId"), "otherwise", pick(g, "keep", "null", "drop", "fail"))
+	return d("to", pick(g, "string", "int", "long", "double", "decimal", "bool", "date", "objectId"), "otherwise",
+		pick(g, "keep", "null", "drop", "fail"))
 }
 
 // update is an oplog update that fits the document, mostly.

@@ -57,7 +57,8 @@ const mostKept = 1000
 
 func maskSchema() schema {
 	kept := schema{"type": "integer", "minimum": 1, "maximum": mostKept}
-	one := optionSchema("", schema{"hmac": schema{"type": "string", "pattern": "^(env|file):.", "description": "where the key is: env:NAME or file:/path"}, "first": kept, "last": kept})
+	one := optionSchema("", schema{"hmac": schema{"type": "string", "pattern": "^(env|file):.",
+		"description": "where the key is: env:NAME or file:/path"}, "first": kept, "last": kept})
 	one["minProperties"], one["maxProperties"] = 1, 1
 	return either(schema{"enum": append([]any{"null", nil}, anyOf(dateUnits())...)}, one)
 }
@@ -87,7 +88,9 @@ func (p *parser) readSum(v value, at place) (*valueRule, error) {
 		return nil, at.refuse("the key of %s cannot be read: %v; have it where millrace runs", ref, err)
 	}
 	if len(key) < leastKey {
-		return nil, at.refuse("the key of %s has less than %d bytes, and could be found by trying; make one of 32 random bytes", ref, leastKey)
+		return nil,
+			at.refuse("the key of %s has less than %d bytes, and could be found by trying; make one of 32 random bytes",
+				ref, leastKey)
 	}
 	return &valueRule{kind: maskSum, key: newKeyedSum([]byte(key))}, nil
 }

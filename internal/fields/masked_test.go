@@ -7,7 +7,8 @@ import (
 
 // TestMasked: the paths are those of the result.
 func TestMasked(t *testing.T) {
-	m := mustParse(t, `{"mask": {"card": {"last": 2}, "in.pin": "null", "old": "year"}, "convert": {"n": {"to": "string"}}, "rename": {"card": "number"}, "move": {"old": "new.place"}}`)
+	m := mustParse(t,
+		`{"mask": {"card": {"last": 2}, "in.pin": "null", "old": "year"}, "convert": {"n": {"to": "string"}}, "rename": {"card": "number"}, "move": {"old": "new.place"}}`)
 	got := m.Masked()
 	slices.Sort(got)
 	for _, want := range []string{"number", "in.pin", "new.place"} {

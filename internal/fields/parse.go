@@ -56,7 +56,8 @@ func (p *parser) document(doc []byte) error {
 		}
 	}
 	if seen["keep"] && seen["drop"] {
-		return place("drop").refuse("keep and drop exclude each other: what is not kept is left out; write keep alone, or drop alone")
+		return place("drop").refuse(
+			"keep and drop exclude each other: what is not kept is left out; write keep alone, or drop alone")
 	}
 	return nil
 }
@@ -74,13 +75,17 @@ func sections() []section {
 	return []section{
 		{"keep", "", nil, pathsSchema(wholePath(), "paths of fields; all other fields are left out")},
 		{"drop", "", nil, pathsSchema(path, "paths of fields that are left out")},
-		{"rename", `{"old": "new"}`, (*parser).rename, each(top, top, "other names for fields at the top level, which stay where they stand")},
+		{"rename", `{"old": "new"}`, (*parser).rename,
+			each(top, top, "other names for fields at the top level, which stay where they stand")},
 		{"move", `{"from.path": "to.path"}`, (*parser).move, each(path, path, "other paths for fields")},
 		{"set", `{"field": "value"}`, (*parser).set, each(path, schema{}, "constants, by the field that has them")},
-		{"from", `{"field": "$namespace"}`, (*parser).from, each(path, either(wholePath(), schema{"enum": sources()}), "values of other fields, or what is known of the event, by the field that gets them")},
+		{"from", `{"field": "$namespace"}`, (*parser).from,
+			each(path, either(wholePath(), schema{"enum": sources()}),
+				"values of other fields, or what is known of the event, by the field that gets them")},
 		{"convert", `{"field": {"to": "decimal"}}`, (*parser).convert, each(path, convertSchema(), "other types, by field")},
 		{"mask", `{"field": {"last": 4}}`, (*parser).mask, each(path, maskSchema(), "what is hidden of values, by field")},
-		{"compute", `{"field": "doc.a + doc.b"}`, (*parser).computed, each(path, computeSchema(), "expressions in CEL over doc, by the field that gets the value")},
+		{"compute", `{"field": "doc.a + doc.b"}`, (*parser).computed,
+			each(path, computeSchema(), "expressions in CEL over doc, by the field that gets the value")},
 	}
 }
 
@@ -221,7 +226,8 @@ func (p *parser) from(name string, v value, at place) error {
 		return p.output(name, maker{kind: makeNamespace}, at)
 	case "$operation", "$clusterTime":
 		if strings.Contains(name, ".") {
-			return at.refuse("%s changes with each write, and stands in a field at the top level only; write a name without a dot", text)
+			return at.refuse(
+				"%s changes with each write, and stands in a field at the top level only; write a name without a dot", text)
 		}
 		mk := maker{kind: makeOperation}
 		if text == "$clusterTime" {

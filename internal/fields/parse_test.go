@@ -64,18 +64,21 @@ func TestRefused(t *testing.T) {
 		`{"compute": {"a": {"when": "doc.b"}}}`:                  {`"when"`, "expr"},
 		`{"compute": {"a": {"expr": "1", "otherwise": "keep"}}}`: {"fail, null or drop"},
 		// What overlaps: both are named.
-		`{"drop": ["a", "a.b"]}`:                                                {`drop → "a"`, `drop → "a.b"`, "overlap"},
-		`{"drop": ["a.b"], "mask": {"a": "null"}}`:                              {`drop → "a.b"`, `mask → "a"`},
-		`{"mask": {"a": "null"}, "convert": {"a": {"to": "int"}}}`:              {`mask → "a"`, `convert → "a"`},
-		`{"rename": {"a": "b"}, "move": {"a": "c"}}`:                            {`rename → "a"`, `move → "a"`},
-		`{"rename": {"a": "b"}, "drop": ["a.c"]}`:                               {`rename → "a"`, `drop → "a.c"`},
-		`{"drop": ["a"], "mask": {"a": "null"}}`:                                {`drop → "a"`, `mask → "a"`},
-		`{"set": {"a": 1, "a.b": 2}}`:                                           {`set → "a"`, `set → "a.b"`, "both write"},
-		`{"set": {"a": 1}, "rename": {"x": "a"}}`:                               {`set → "a"`, `rename → "x"`},
-		`{"rename": {"x": "a", "y": "a"}}`:                                      {`rename → "x"`, `rename → "y"`},
-		`{"move": {"x.y": "a"}, "from": {"a.b": "c"}}`:                          {`move → "x.y"`, `from → "a.b"`},
-		`{"set": {"a": 1}, "mask": {"a": "null"}}`:                              {`set → "a"`, `mask → "a"`},
-		`{"set": {"a": 1}, "drop": ["a.b"]}`:                                    {`set → "a"`, `drop → "a.b"`, "replaces"},
+		`{"drop": ["a", "a.b"]}`: {`drop → "a"`, `drop → "a.b"`,
+			"overlap"},
+		`{"drop": ["a.b"], "mask": {"a": "null"}}`:                 {`drop → "a.b"`, `mask → "a"`},
+		`{"mask": {"a": "null"}, "convert": {"a": {"to": "int"}}}`: {`mask → "a"`, `convert → "a"`},
+		`{"rename": {"a": "b"}, "move": {"a": "c"}}`:               {`rename → "a"`, `move → "a"`},
+		`{"rename": {"a": "b"}, "drop": ["a.c"]}`:                  {`rename → "a"`, `drop → "a.c"`},
+		`{"drop": ["a"], "mask": {"a": "null"}}`:                   {`drop → "a"`, `mask → "a"`},
+		`{"set": {"a": 1, "a.b": 2}}`: {`set → "a"`, `set → "a.b"`,
+			"both write"},
+		`{"set": {"a": 1}, "rename": {"x": "a"}}`:      {`set → "a"`, `rename → "x"`},
+		`{"rename": {"x": "a", "y": "a"}}`:             {`rename → "x"`, `rename → "y"`},
+		`{"move": {"x.y": "a"}, "from": {"a.b": "c"}}`: {`move → "x.y"`, `from → "a.b"`},
+		`{"set": {"a": 1}, "mask": {"a": "null"}}`:     {`set → "a"`, `mask → "a"`},
+		`{"set": {"a": 1}, "drop": ["a.b"]}`: {`set → "a"`, `drop → "a.b"`,
+			"replaces"},
 		`{"rename": {"b": "a"}, "mask": {"a.b": "null"}}`:                       {`rename → "b"`, `mask → "a.b"`},
 		`{"keep": ["a", "a.b"]}`:                                                {`"a"`, `"a.b"`, "overlap"},
 		`{"keep": ["a"], "mask": {"b": "null"}}`:                                {`mask → "b"`, "not kept"},
@@ -110,7 +113,8 @@ func TestString(t *testing.T) {
 	if again := mustParse(t, m.String()); again.String() != m.String() {
 		t.Error(again.String(), m.String())
 	}
-	if !strings.Contains(m.String(), `"env:KEY"`) || strings.Contains(m.String(), testKey) || !strings.Contains(m.String(), "numberInt") {
+	if !strings.Contains(m.String(), `"env:KEY"`) || strings.Contains(m.String(), testKey) ||
+		!strings.Contains(m.String(), "numberInt") {
 		t.Error(m.String())
 	}
 }

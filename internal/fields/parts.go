@@ -21,7 +21,8 @@ func Parts(rules bson.Raw, secrets func(ref string) (string, error)) (out []Part
 		if err != nil {
 			return
 		}
-		doc := bsoncore.NewDocumentBuilder().AppendValue(section, bsoncore.Value{Type: bsoncore.Type(v.typ), Data: v.data}).Build()
+		doc := bsoncore.NewDocumentBuilder().AppendValue(section,
+			bsoncore.Value{Type: bsoncore.Type(v.typ), Data: v.data}).Build()
 		var m *Map
 		if m, err = Parse(bson.Raw(doc), secrets); err == nil {
 			out = append(out, Part{string(at), m})
@@ -35,11 +36,13 @@ func Parts(rules bson.Raw, secrets func(ref string) (string, error)) (out []Part
 		}
 		for one := range bsonraw.Fields(v.data) {
 			if v.isArray() {
-				list := bsoncore.NewArrayBuilder().AppendValue(bsoncore.Value{Type: bsoncore.Type(one.Type), Data: one.Value}).Build()
+				list := bsoncore.NewArrayBuilder().AppendValue(bsoncore.Value{Type: bsoncore.Type(one.Type),
+					Data: one.Value}).Build()
 				add(place(section).key(valueOf(one).text()), section, value{bson.TypeArray, list})
 				continue
 			}
-			rule := bsoncore.NewDocumentBuilder().AppendValue(string(one.Name), bsoncore.Value{Type: bsoncore.Type(one.Type), Data: one.Value}).Build()
+			rule := bsoncore.NewDocumentBuilder().AppendValue(string(one.Name),
+				bsoncore.Value{Type: bsoncore.Type(one.Type), Data: one.Value}).Build()
 			add(place(section).key(string(one.Name)), section, value{bson.TypeEmbeddedDocument, slices.Clone(rule)})
 		}
 	}

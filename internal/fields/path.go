@@ -61,7 +61,10 @@ func readPath(text string, id bool, at place) (path, error) {
 		case name[0] == '$':
 			return p, at.refuse("the name %q begins with a dollar; no rule can be about such a field", name)
 		case isIndex(name):
-			return p, at.refuse("%q could be the index of an element or the name of a field; paths go into all elements of an array without an index", name)
+			return p,
+				at.refuse(
+					"%q could be the index of an element or the name of a field; paths go into all elements of an array without an "+
+						"index", name)
 		case strings.IndexByte(name, 0) >= 0:
 			return p, at.refuse("a name on the path has a zero byte, which no field has")
 		}

@@ -19,7 +19,8 @@ type schema = map[string]any
 const nameForm = `(?:[^.$0-9][^.]*|[0-9]+[^.0-9][^.]*)`
 
 func pathSchema() schema {
-	return schema{"type": "string", "pattern": "^" + nameForm + `(?:\.` + nameForm + ")*$", "not": schema{"pattern": `^_id(\.|$)`}}
+	return schema{"type": "string", "pattern": "^" + nameForm + `(?:\.` + nameForm + ")*$",
+		"not": schema{"pattern": `^_id(\.|$)`}}
 }
 
 // wholePath is one that may be _id.
@@ -37,7 +38,8 @@ func pathsSchema(path schema, about string) schema {
 
 // each is a section of one rule for each name.
 func each(name, rule schema, about string) schema {
-	return schema{"type": "object", "minProperties": 1, "propertyNames": name, "additionalProperties": rule, "description": about}
+	return schema{"type": "object", "minProperties": 1, "propertyNames": name, "additionalProperties": rule,
+		"description": about}
 }
 
 // optionSchema is a document of them, one of which may be required.
@@ -50,7 +52,8 @@ func optionSchema(required string, all schema) schema {
 }
 
 func otherwiseSchema(keep bool) schema {
-	return schema{"enum": append(anyOf(otherwiseNames(keep)), nil), "default": otherwiseNames(keep)[0], "description": "what becomes of a value that does not fit"}
+	return schema{"enum": append(anyOf(otherwiseNames(keep)), nil), "default": otherwiseNames(keep)[0],
+		"description": "what becomes of a value that does not fit"}
 }
 
 func anyOf(names []string) (out []any) {

@@ -32,7 +32,8 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 	if taken < 500 && testseed.Rounds(t, 2000) >= 2000 {
 		t.Errorf("only %d sets of rules were compared", taken)
 	}
-	for _, rules := range []string{`{}`, `{"keep": ["_id", "a.0b"]}`, `{"mask": {"a": null, "b": "null"}}`, `{"compute": {"a": "doc.b", "c.d": {"expr": "doc.b", "otherwise": null}}}`,
+	for _, rules := range []string{`{}`, `{"keep": ["_id", "a.0b"]}`, `{"mask": {"a": null, "b": "null"}}`,
+		`{"compute": {"a": "doc.b", "c.d": {"expr": "doc.b", "otherwise": null}}}`,
 		`{"convert": {"a": {"to": "int", "otherwise": null}}}`} {
 		if _, err := Parse(parseDoc(t, rules), testSecrets); err != nil {
 			t.Error(err)
@@ -47,13 +48,21 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 func TestSchemaRefuses(t *testing.T) {
 	s := schematest.Part(t, "fields", Schema())
 	for _, rules := range []string{
-		`{"dorp": ["a"]}`, `{"drop": ["a"], "keep": ["b"]}`, `{"drop": "a"}`, `{"drop": []}`, `{"keep": []}`, `{"drop": [1]}`, `{"drop": ["a", ""]}`,
-		`{"drop": ["a..b"]}`, `{"drop": ["a."]}`, `{"drop": ["a.0.b"]}`, `{"drop": ["$a"]}`, `{"drop": ["a.$b"]}`, `{"drop": ["_id"]}`, `{"drop": ["_id.a"]}`, `{"keep": ["_id.a"]}`,
-		`{"mask": {"_id": "null"}}`, `{"rename": {"a": "_id"}}`, `{"move": {"a": "_id.x"}}`, `{"set": {"_id": 1}}`, `{"from": {"a": "_id.x"}}`,
-		`{"rename": {"a.b": "c"}}`, `{"rename": {"a": "c.d"}}`, `{"rename": {"a": 1}}`, `{"rename": ["a"]}`, `{"rename": {}}`, `{"from": {"a": "$now"}}`, `{"from": {"a": 1}}`,
-		`{"convert": {"a": "int"}}`, `{"convert": {"a": {"to": "number"}}}`, `{"convert": {"a": {"to": "int", "otherwise": "x"}}}`, `{"convert": {"a": {"to": "int", "or": "x"}}}`, `{"convert": {"a": {}}}`,
-		`{"mask": {"a": "x"}}`, `{"mask": {"a": {}}}`, `{"mask": {"a": 1}}`, `{"mask": {"a": {"last": 4, "first": 1}}}`, `{"mask": {"a": {"last": 0}}}`, `{"mask": {"a": {"first": "x"}}}`, `{"mask": {"a": {"hmac": "secret"}}}`,
-		`{"compute": {"a": 1}}`, `{"compute": {"a": {"when": "doc.b"}}}`, `{"compute": {"a": {"expr": "1", "otherwise": "keep"}}}`,
+		`{"dorp": ["a"]}`, `{"drop": ["a"], "keep": ["b"]}`, `{"drop": "a"}`, `{"drop": []}`, `{"keep": []}`, `{"drop": [1]}`,
+		`{"drop": ["a", ""]}`,
+		`{"drop": ["a..b"]}`, `{"drop": ["a."]}`, `{"drop": ["a.0.b"]}`, `{"drop": ["$a"]}`, `{"drop": ["a.$b"]}`,
+		`{"drop": ["_id"]}`, `{"drop": ["_id.a"]}`, `{"keep": ["_id.a"]}`,
+		`{"mask": {"_id": "null"}}`, `{"rename": {"a": "_id"}}`, `{"move": {"a": "_id.x"}}`, `{"set": {"_id": 1}}`,
+		`{"from": {"a": "_id.x"}}`,
+		`{"rename": {"a.b": "c"}}`, `{"rename": {"a": "c.d"}}`, `{"rename": {"a": 1}}`, `{"rename": ["a"]}`, `{"rename": {}}`,
+		`{"from": {"a": "$now"}}`, `{"from": {"a": 1}}`,
+		`{"convert": {"a": "int"}}`, `{"convert": {"a": {"to": "number"}}}`,
+		`{"convert": {"a": {"to": "int", "otherwise": "x"}}}`, `{"convert": {"a": {"to": "int", "or": "x"}}}`,
+		`{"convert": {"a": {}}}`,
+		`{"mask": {"a": "x"}}`, `{"mask": {"a": {}}}`, `{"mask": {"a": 1}}`, `{"mask": {"a": {"last": 4, "first": 1}}}`,
+		`{"mask": {"a": {"last": 0}}}`, `{"mask": {"a": {"first": "x"}}}`, `{"mask": {"a": {"hmac": "secret"}}}`,
+		`{"compute": {"a": 1}}`, `{"compute": {"a": {"when": "doc.b"}}}`,
+		`{"compute": {"a": {"expr": "1", "otherwise": "keep"}}}`,
 	} {
 		if schematest.Validate(s, []byte(rules)) == nil {
 			t.Errorf("%s is valid", rules)

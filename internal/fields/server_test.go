@@ -104,7 +104,8 @@ func (s server) pipelines(seed uint64) {
 				if !bytes.Equal(got, doc) {
 					changed++
 				}
-				if w := want[int32(i)]; !bytes.Equal(got, w) && !(strings.Contains(w.String(), `{"$numberDecimal":"NaN"}`) && w.String() == bson.Raw(got).String()) {
+				if w := want[int32(i)]; !bytes.Equal(got, w) &&
+					!(strings.Contains(w.String(), `{"$numberDecimal":"NaN"}`) && w.String() == bson.Raw(got).String()) {
 					s.Fatalf("%s\n%s\nwe say          %s\nthe server says %s", rules, doc, bson.Raw(got), want[int32(i)])
 				}
 			}
@@ -200,7 +201,8 @@ func placed(doc bson.D, section func(string) bson.D) any {
 		if deltatest.Find(section("rename"), name) < 0 {
 			gone = append(gone, name)
 		}
-		outs = append(outs, d("$cond", bson.A{d("$eq", bson.A{d("$type", v), "missing"}), bson.A{}, bson.A{d("k", name, "v", v)}}))
+		outs = append(outs, d("$cond", bson.A{d("$eq", bson.A{d("$type", v), "missing"}), bson.A{},
+			bson.A{d("k", name, "v", v)}}))
 	}
 	for _, s := range doc {
 		if s.Key != "set" && s.Key != "from" && s.Key != "move" {
@@ -217,7 +219,8 @@ func placed(doc bson.D, section func(string) bson.D) any {
 			}
 		}
 	}
-	rest := d("$filter", d("input", d("$objectToArray", "$doc"), "as", "f", "cond", d("$not", bson.A{d("$in", bson.A{"$$f.k", append(gone, "_id")})})))
+	rest := d("$filter", d("input", d("$objectToArray", "$doc"), "as", "f",
+		"cond", d("$not", bson.A{d("$in", bson.A{"$$f.k", append(gone, "_id")})})))
 	var name any = "$$f.k"
 	if len(names) > 0 {
 		name = d("$switch", d("branches", names, "default", "$$f.k"))
@@ -231,7 +234,9 @@ func placed(doc bson.D, section func(string) bson.D) any {
 // get is the value that a path leads to through documents.
 func get(doc any, names []string) any {
 	for _, name := range names {
-		doc = d("$let", d("vars", d("o", doc), "in", d("$cond", bson.A{d("$eq", bson.A{d("$type", "$$o"), "object"}), d("$getField", d("field", name, "input", "$$o")), "$$REMOVE"})))
+		doc = d("$let", d("vars", d("o", doc), "in",
+			d("$cond", bson.A{d("$eq", bson.A{d("$type", "$$o"), "object"}), d("$getField", d("field", name, "input", "$$o")),
+				"$$REMOVE"})))
 	}
 	return doc
 }
@@ -248,7 +253,8 @@ func at(v any, names []string, depth int, leaf func(any) any) any {
 		d("$setField", d("field", names[0], "input", "$$v", "value", at(inner, names[1:], depth, leaf))),
 	}))}
 	if depth > 0 && v != "$doc" {
-		branches = append(branches, d("case", d("$isArray", bson.A{"$$v"}), "then", d("$map", d("input", "$$v", "as", "x", "in", at("$$x", names, depth-1, leaf)))))
+		branches = append(branches, d("case", d("$isArray", bson.A{"$$v"}), "then",
+			d("$map", d("input", "$$v", "as", "x", "in", at("$$x", names, depth-1, leaf)))))
 	}
 	return d("$let", d("vars", d("v", v), "in", d("$switch", d("branches", branches, "default", "$$v"))))
 }
@@ -266,7 +272,8 @@ func valueExpr(section string, rule, v any) any {
 	case bson.D:
 		if section == "convert" {
 			onError := map[any]any{"keep": "$$t", "null": nil, "drop": "$$REMOVE"}[r[1].Value]
-			return d("$let", d("vars", d("t", v), "in", d("$convert", d("input", "$$t", "to", r[0].Value, "onError", onError, "onNull", nil))))
+			return d("$let", d("vars", d("t", v), "in",
+				d("$convert", d("input", "$$t", "to", r[0].Value, "onError", onError, "onNull", nil))))
 		}
 		return is("string", stars(r[0].Key == "first", r[0].Value))
 	}
@@ -276,7 +283,8 @@ func valueExpr(section string, rule, v any) any {
 func stars(first bool, n any) any {
 	count := d("$strLenCP", "$$t")
 	hidden := d("$cond", bson.A{d("$lte", bson.A{count, n}), count, d("$subtract", bson.A{count, n})})
-	filler := d("$reduce", d("input", d("$range", bson.A{0, hidden}), "initialValue", "", "in", d("$concat", bson.A{"$$value", "*"})))
+	filler := d("$reduce", d("input", d("$range", bson.A{0, hidden}), "initialValue", "",
+		"in", d("$concat", bson.A{"$$value", "*"})))
 	shown := d("$subtract", bson.A{count, hidden})
 	if first {
 		return d("$concat", bson.A{d("$substrCP", bson.A{"$$t", 0, shown}), filler})

@@ -19,28 +19,40 @@ func TestUpdate(t *testing.T) {
 	}{
 		{`{"drop": ["a"]}`, `{"$v": 2, "diff": {"u": {"b": 2}, "sc": {"u": {"a": 1}}}}`, Unchanged, ""},
 		{`{"drop": ["a"]}`, `{"$v": 2, "diff": {"u": {"a": 2}}}`, Nothing, ""},
-		{`{"drop": ["a", "c"]}`, `{"$v": 2, "diff": {"u": {"a": 2, "b": 1}, "sc": {"u": {"x": 1}}}}`, Translated, `{"$v": 2, "diff": {"u": {"b": 1}}}`},
-		{`{"keep": ["a"]}`, `{"$v": 2, "diff": {"d": {"b": false}, "u": {"a": 2, "c": 1}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": 2}}}`},
+		{`{"drop": ["a", "c"]}`, `{"$v": 2, "diff": {"u": {"a": 2, "b": 1}, "sc": {"u": {"x": 1}}}}`, Translated,
+			`{"$v": 2, "diff": {"u": {"b": 1}}}`},
+		{`{"keep": ["a"]}`, `{"$v": 2, "diff": {"d": {"b": false}, "u": {"a": 2, "c": 1}}}`, Translated,
+			`{"$v": 2, "diff": {"u": {"a": 2}}}`},
 		{`{"keep": ["a"]}`, `{"$v": 2, "diff": {"u": {"a": 2}}}`, Unchanged, ""},
-		{`{"keep": ["a.b"]}`, `{"$v": 2, "diff": {"sa": {"u": {"b": 2, "c": 1}}}}`, Translated, `{"$v": 2, "diff": {"sa": {"u": {"b": 2}}}}`},
+		{`{"keep": ["a.b"]}`, `{"$v": 2, "diff": {"sa": {"u": {"b": 2, "c": 1}}}}`, Translated,
+			`{"$v": 2, "diff": {"sa": {"u": {"b": 2}}}}`},
 		{`{"keep": ["a.b"]}`, `{"$v": 2, "diff": {"u": {"a": {"b": 2, "c": 1}}}}`, State, ""},
 		{`{"keep": ["a.b"]}`, `{"$v": 2, "diff": {"u": {"a": 5}}}`, Translated, `{"$v": 2, "diff": {"d": {"a": false}}}`},
-		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"d": {"x": false}, "i": {"a": 2}, "sb": {"u": {"q": 1}}}}`, Translated, `{"$v": 2, "diff": {"d": {"x": false}, "i": {"b": 2}}}`},
-		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, Translated, `{"$v": 2, "diff": {"sb": {"u": {"q": 1}}}}`},
-		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"d": {"a": false}}}`, Translated, `{"$v": 2, "diff": {"d": {"b": false}}}`},
-		{`{"mask": {"a": {"last": 1}}}`, `{"$v": 2, "diff": {"u": {"a": "xyz"}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": "**z"}}}`},
+		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"d": {"x": false}, "i": {"a": 2}, "sb": {"u": {"q": 1}}}}`, Translated,
+			`{"$v": 2, "diff": {"d": {"x": false}, "i": {"b": 2}}}`},
+		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, Translated,
+			`{"$v": 2, "diff": {"sb": {"u": {"q": 1}}}}`},
+		{`{"rename": {"a": "b"}}`, `{"$v": 2, "diff": {"d": {"a": false}}}`, Translated,
+			`{"$v": 2, "diff": {"d": {"b": false}}}`},
+		{`{"mask": {"a": {"last": 1}}}`, `{"$v": 2, "diff": {"u": {"a": "xyz"}}}`, Translated,
+			`{"$v": 2, "diff": {"u": {"a": "**z"}}}`},
 		{`{"mask": {"a": {"last": 1}}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, State, ""},
 		{`{"mask": {"a": "null"}}`, `{"$v": 2, "diff": {"sa": {"u": {"q": 1}}}}`, Nothing, ""},
-		{`{"mask": {"a.b": {"last": 1}}}`, `{"$v": 2, "diff": {"sa": {"a": true, "l": 3, "u0": {"b": "xy"}, "s2": {"i": {"b": "z"}, "sc": {"u": {"b": "q"}}}}}}`, Translated,
+		{`{"mask": {"a.b": {"last": 1}}}`,
+			`{"$v": 2, "diff": {"sa": {"a": true, "l": 3, "u0": {"b": "xy"}, "s2": {"i": {"b": "z"}, "sc": {"u": {"b": "q"}}}}}}`, Translated,
 			`{"$v": 2, "diff": {"sa": {"a": true, "l": 3, "u0": {"b": "*y"}, "s2": {"i": {"b": "*"}, "sc": {"u": {"b": "q"}}}}}}`},
 		{`{"drop": ["a.b"]}`, `{"$v": 2, "diff": {"sa": {"a": true, "s2": {"u": {"b": "z"}}}}}`, Nothing, ""},
-		{`{"drop": ["a.b"]}`, `{"$v": 2, "diff": {"u": {"c": 1}, "sa": {"a": true, "s2": {"u": {"b": "z"}}}}}`, Translated, `{"$v": 2, "diff": {"u": {"c": 1}}}`},
-		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": "5"}}}`, Translated, `{"$v": 2, "diff": {"u": {"a": 5}}}`},
+		{`{"drop": ["a.b"]}`, `{"$v": 2, "diff": {"u": {"c": 1}, "sa": {"a": true, "s2": {"u": {"b": "z"}}}}}`, Translated,
+			`{"$v": 2, "diff": {"u": {"c": 1}}}`},
+		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": "5"}}}`, Translated,
+			`{"$v": 2, "diff": {"u": {"a": 5}}}`},
 		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": 5}}}`, Unchanged, ""},
 		{`{"convert": {"a": {"to": "int"}}}`, `{"$v": 2, "diff": {"u": {"a": "x"}}}`, State, ""},
-		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"i": {"a": "x", "b": 1}}}`, Translated, `{"$v": 2, "diff": {"d": {"a": false}, "i": {"b": 1}}}`},
+		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"i": {"a": "x", "b": 1}}}`, Translated,
+			`{"$v": 2, "diff": {"d": {"a": false}, "i": {"b": 1}}}`},
 		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"u": {"a": 5}}}`, State, ""},
-		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"i": {"a": "5"}}}`, Translated, `{"$v": 2, "diff": {"i": {"a": 5}}}`},
+		{`{"convert": {"a": {"to": "int", "otherwise": "drop"}}}`, `{"$v": 2, "diff": {"i": {"a": "5"}}}`, Translated,
+			`{"$v": 2, "diff": {"i": {"a": 5}}}`},
 		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"u": {"b": 1}}}}`, State, ""},
 		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}}}`, Unchanged, ""},
 		{`{"move": {"a.b": "c"}}`, `{"$v": 2, "diff": {"sa": {"a": true, "u0": {"c": 1}}}}`, State, ""},
@@ -48,14 +60,19 @@ func TestUpdate(t *testing.T) {
 		{`{"from": {"a": "b"}}`, `{"$v": 2, "diff": {"u": {"b": 1}}}`, State, ""},
 		{`{"from": {"a": "b"}}`, `{"$v": 2, "diff": {"u": {"a": 1}}}`, Nothing, ""},
 		{`{"set": {"a.b": 1}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}}}`, State, ""},
-		{`{"set": {"a": 1}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}, "sb": {"u": {"c": 1}}}}`, Translated, `{"$v": 2, "diff": {"sb": {"u": {"c": 1}}}}`},
+		{`{"set": {"a": 1}}`, `{"$v": 2, "diff": {"sa": {"u": {"c": 1}}, "sb": {"u": {"c": 1}}}}`, Translated,
+			`{"$v": 2, "diff": {"sb": {"u": {"c": 1}}}}`},
 		{`{"compute": {"a": "doc.x.y + 1"}}`, `{"$v": 2, "diff": {"sx": {"u": {"c": 1}}}}`, Unchanged, ""},
 		{`{"compute": {"a": "doc.x.y + 1"}}`, `{"$v": 2, "diff": {"sx": {"d": {"y": false}}}}`, State, ""},
 		{`{"compute": {"a": "size(doc)"}}`, `{"$v": 2, "diff": {"u": {"z": 1}}}`, State, ""},
-		{`{"from": {"w": "$operation"}}`, `{"$v": 2, "diff": {"d": {"z": false}, "sx": {"u": {"a": 1}}}}`, Translated, `{"$v": 2, "diff": {"d": {"z": false}, "u": {"w": "update"}, "sx": {"u": {"a": 1}}}}`},
-		{`{"from": {"w": "$operation"}, "drop": ["z"]}`, `{"$v": 1, "$unset": {"z": true}}`, Translated, `{"$v": 1, "$set": {"w": "update"}}`},
-		{`{"rename": {"a": "b"}}`, `{"$v": 1, "$set": {"a.x": 1, "b": 2, "c": 3}, "$unset": {"a.y": true}}`, Translated, `{"$v": 1, "$set": {"b.x": 1, "c": 3}, "$unset": {"b.y": true}}`},
-		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.b": "xyz", "a.c": 1}}`, Translated, `{"$set": {"a.b": "**z", "a.c": 1}}`},
+		{`{"from": {"w": "$operation"}}`, `{"$v": 2, "diff": {"d": {"z": false}, "sx": {"u": {"a": 1}}}}`, Translated,
+			`{"$v": 2, "diff": {"d": {"z": false}, "u": {"w": "update"}, "sx": {"u": {"a": 1}}}}`},
+		{`{"from": {"w": "$operation"}, "drop": ["z"]}`, `{"$v": 1, "$unset": {"z": true}}`, Translated,
+			`{"$v": 1, "$set": {"w": "update"}}`},
+		{`{"rename": {"a": "b"}}`, `{"$v": 1, "$set": {"a.x": 1, "b": 2, "c": 3}, "$unset": {"a.y": true}}`, Translated,
+			`{"$v": 1, "$set": {"b.x": 1, "c": 3}, "$unset": {"b.y": true}}`},
+		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.b": "xyz", "a.c": 1}}`, Translated,
+			`{"$set": {"a.b": "**z", "a.c": 1}}`},
 		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.3": "xyz"}}`, State, ""},
 		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.3.b": "xyz"}}`, State, ""},
 		{`{"mask": {"a.b": {"last": 1}}}`, `{"$set": {"a.3.c": "xyz"}}`, Unchanged, ""},
@@ -131,12 +148,14 @@ func law(t *testing.T, seed uint64) {
 				got = applied(t, out[2:], was)
 			}
 			if !bytes.Equal(got, want) {
-				t.Fatalf("rules   %s\nbefore  %s\nmapped  %s\nupdate  %s\n%-7s %s\ngives   %s\nwant    %s", rules, source, bson.Raw(was), o, verdict, bson.Raw(out[2:]), bson.Raw(got), bson.Raw(want))
+				t.Fatalf("rules   %s\nbefore  %s\nmapped  %s\nupdate  %s\n%-7s %s\ngives   %s\nwant    %s", rules, source,
+					bson.Raw(was), o, verdict, bson.Raw(out[2:]), bson.Raw(got), bson.Raw(want))
 			}
 		}
 	}
 	t.Logf("%d of %d rules taken; %v; translated %v", taken, total, counts, forms)
-	if taken*3 < total || counts[Translated]*10 < taken || counts[Nothing]*100 < taken || counts[Unchanged]*10 < taken || forms[delta.Diff]*4 < forms[delta.Modifiers] {
+	if taken*3 < total || counts[Translated]*10 < taken || counts[Nothing]*100 < taken || counts[Unchanged]*10 < taken ||
+		forms[delta.Diff]*4 < forms[delta.Modifiers] {
 		t.Error("the generator finds too few of some")
 	}
 }
@@ -178,7 +197,8 @@ func careful(t *testing.T, seed uint64) {
 			_, plain := m.Update(nil, u, meta)
 			switch changed := (was == nil) != (is == nil); {
 			case changed && verdict != State:
-				t.Fatalf("rules  %s\nbefore %s: %v\nupdate %s\nafter  %s: %v\n%s", rules, source, was, o, bson.Raw(became), is, verdict)
+				t.Fatalf("rules  %s\nbefore %s: %v\nupdate %s\nafter  %s: %v\n%s", rules, source, was, o, bson.Raw(became),
+					is, verdict)
 			case changed && is == nil:
 				mended++
 			case changed:
@@ -220,7 +240,8 @@ func translates(t *testing.T, seed uint64) {
 	for range 3000 {
 		names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "0", "9", "s", "u"}
 		g.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		rules := bson.D{{Key: "rename", Value: d(names[0], names[1], names[2], "new")}, {Key: "set", Value: d("tenant", 1, names[4], bson.D{})}}
+		rules := bson.D{{Key: "rename", Value: d(names[0], names[1], names[2], "new")},
+			{Key: "set", Value: d("tenant", 1, names[4], bson.D{})}}
 		if g.One(2) {
 			rules = append(rules, bson.E{Key: "drop", Value: bson.A{names[5], names[6]}})
 		} else {
@@ -246,7 +267,8 @@ func translates(t *testing.T, seed uint64) {
 	if simple < 500 {
 		t.Errorf("%d rules are simple", simple)
 	}
-	for _, rules := range []string{`{"drop": ["a.b"]}`, `{"keep": ["a.b"]}`, `{"mask": {"a": {"last": 1}}}`, `{"from": {"a": "b"}}`, `{"from": {"a": "$clusterTime"}}`, `{"convert": {"a": {"to": "int"}}}`,
+	for _, rules := range []string{`{"drop": ["a.b"]}`, `{"keep": ["a.b"]}`, `{"mask": {"a": {"last": 1}}}`,
+		`{"from": {"a": "b"}}`, `{"from": {"a": "$clusterTime"}}`, `{"convert": {"a": {"to": "int"}}}`,
 		`{"move": {"a": "b.c"}}`, `{"set": {"a.b": 1}}`, `{"compute": {"a": "doc.b"}}`} {
 		if mustParse(t, rules).Translates() {
 			t.Error(rules)

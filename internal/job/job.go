@@ -190,9 +190,10 @@ func (j *Job) newJob() state.Job {
 	return state.Job{
 		ID: j.id, Source: j.source.cluster.Address(), Target: j.dst.Address(), SourceSet: j.source.cluster.Info.SetID,
 		TargetSet: j.dst.Info.SetID,
-		Rules:     j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode, OnExisting: j.spec.OnExisting,
-		Phase: PhaseCatalog,
-		Roomy: j.spec.Mode != ModeStructure && schema.TellsRollOff(j.source.cluster, j.dst),
+		Rules:     j.rules.String(), Keys: j.keys.Seal(j.rules, state.NewRun()), Mode: j.spec.Mode,
+		OnExisting: j.spec.OnExisting,
+		Phase:      PhaseCatalog,
+		Roomy:      j.spec.Mode != ModeStructure && schema.TellsRollOff(j.source.cluster, j.dst),
 	}
 }
 

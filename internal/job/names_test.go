@@ -260,7 +260,8 @@ func testRecreate(t *testing.T, s servers) {
 	f.put(s.targetC, "recreated", "in", 1)
 	f.put(s.targetC, "recreated", "other", 1)
 	j := open(t, f.spec)
-	task := copy.Task{Source: schema.Collection{NS: "recreate.other", Type: schema.TypeCollection, Options: bson.Raw{5, 0, 0, 0, 0}},
+	task := copy.Task{Source: schema.Collection{NS: "recreate.other", Type: schema.TypeCollection,
+		Options: bson.Raw{5, 0, 0, 0, 0}},
 		Route: transform.Unruled("recreate.other", "recreated.in")}
 	f.must(nil, job.Recreate(j, t.Context(), task))
 	for coll, want := range map[string]int64{"in": 0, "other": 1} {

@@ -49,7 +49,8 @@ type shardCopy struct {
 // has arrived before anything is read again: that reading is of all that moved meanwhile.
 func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options,
 	assigned bool) error {
-	s := &shardCopy{shards: c.source.shards, of: c.source.shards.Cluster(), dst: c.dst, store: sliceStore{c.store}, log: c.log, opts: o}
+	s := &shardCopy{shards: c.source.shards, of: c.source.shards.Cluster(), dst: c.dst, store: sliceStore{c.store},
+		log: c.log, opts: o}
 	s.opts.Replacing = oneEach(c.source.shards)
 	if err := bson.Unmarshal(chunks, &s.stands); err != nil {
 		return fmt.Errorf("read what was noted of the source's chunks: %w", err)

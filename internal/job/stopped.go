@@ -191,7 +191,8 @@ func (s *Stopped) insert(ctx context.Context, l deadletter.Letter) (refused, err
 	}
 	db, coll := mongo.SplitNS(l.NS)
 	at := s.target.Client.Database(db)
-	err = docwrite.Run(ctx, at, append(docwrite.Key{}.Insert(coll, l.Doc), bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}))
+	err = docwrite.Run(ctx, at, append(docwrite.Key{}.Insert(coll, l.Doc),
+		bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}))
 	answer, ok := errors.AsType[wire.WriteError](err)
 	if !ok {
 		return nil, err

@@ -13,8 +13,10 @@ func FuzzURI(f *testing.F) {
 	for _, uri := range []string{
 		"mongodb://h:1,h2:2/?replicaSet=x", "mongodb://u:sekrit9@h/db?authSource=admin", "mongodb+srv://u:sekrit9@h/", "",
 		"mongodb://u:sekrit9@h:99999999/", "mongodb://u:sekrit9@[::1]:27017/?tls=true", "mongodb://u:sekrit9@%2Ftmp%2Fsock/",
-		"mongodb://u:sekrit9/@h/", "mongodb://u:sekrit9?@h/", "mongodb://u:%zzsekrit9@h/", "mongodb://:sekrit9@h", "MONGODB://u:sekrit9@h/",
-		"mongodb://u:sekrit9@h/?authMechanismProperties=A:B", "mongodb://h/?readPreferenceTags=dc:a&wtimeoutMS=-1", "://u:sekrit9@h",
+		"mongodb://u:sekrit9/@h/", "mongodb://u:sekrit9?@h/", "mongodb://u:%zzsekrit9@h/", "mongodb://:sekrit9@h",
+		"MONGODB://u:sekrit9@h/",
+		"mongodb://u:sekrit9@h/?authMechanismProperties=A:B", "mongodb://h/?readPreferenceTags=dc:a&wtimeoutMS=-1",
+		"://u:sekrit9@h",
 		"mongodb://h/?appName=sekrit9@", "u:sekrit9@h/?x=http://y",
 	} {
 		f.Add(uri)

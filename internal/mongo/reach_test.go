@@ -39,14 +39,16 @@ func TestHintsByCause(t *testing.T) {
 	}
 	in, out := address(locked.URI()), address(plain.URI())
 	for name, c := range map[string]struct{ uri, says, hint string }{
-		"wrong password":    {"mongodb://root:wrong@" + in + "/?tls=true&tlsCAFile=" + ca(locked.URI()), "AuthenticationFailed", "password"},
+		"wrong password": {"mongodb://root:wrong@" + in + "/?tls=true&tlsCAFile=" + ca(locked.URI()),
+			"AuthenticationFailed", "password"},
 		"no TLS given":      {"mongodb://" + in + "/", "closes the connection", "add tls=true"},
 		"no authority":      {"mongodb://" + in + "/?tls=true", "unknown authority", "tlsCAFile"},
 		"another authority": {"mongodb://" + in + "/?tls=true&tlsCAFile=" + ca(other.URI()), "", "tlsCAFile"},
 		"TLS for none":      {"mongodb://" + out + "/?tls=true", "", "speak no TLS"},
 		"another set":       {"mongodb://" + out + "/?replicaSet=another", `the replica set "another"`, "replicaSet="},
 		"nobody":            {"mongodb://127.0.0.1:1/", "connection refused", "nothing listens"},
-		"no such name":      {"mongodb://nowhere.invalid/", "nowhere.invalid", "name in the connection string has to resolve"},
+		"no such name": {"mongodb://nowhere.invalid/", "nowhere.invalid",
+			"name in the connection string has to resolve"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -75,7 +77,8 @@ func TestHintOfAdvertisedName(t *testing.T) {
 
 // TestBrief: amid a job, too, the driver's description of the deployment is not shown.
 func TestBrief(t *testing.T) {
-	client, err := driver.Connect(options.Client().ApplyURI("mongodb://127.0.0.1:1,127.0.0.1:2/?replicaSet=x").SetServerSelectionTimeout(200 * time.Millisecond))
+	client, err := driver.Connect(options.Client().ApplyURI(
+		"mongodb://127.0.0.1:1,127.0.0.1:2/?replicaSet=x").SetServerSelectionTimeout(200 * time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}

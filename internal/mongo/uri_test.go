@@ -35,8 +35,9 @@ func TestCheckURIKeepsSecrets(t *testing.T) {
 
 func TestDatabase(t *testing.T) {
 	for uri, want := range map[string]string{
-		"mongodb://h": "", "mongodb://h/": "", "mongodb://h/?replicaSet=a/b": "", "mongodb://h/shop": "shop", "mongodb://u:p@h:1,i:2/my%20shop?w=1": "my shop",
-		"mongodb+srv://u:p@h/shop?x=y": "shop", "": "",
+		"mongodb://h": "", "mongodb://h/": "", "mongodb://h/?replicaSet=a/b": "", "mongodb://h/shop": "shop",
+		"mongodb://u:p@h:1,i:2/my%20shop?w=1": "my shop",
+		"mongodb+srv://u:p@h/shop?x=y":        "shop", "": "",
 	} {
 		if got := Database(uri); got != want {
 			t.Errorf("%s: %q", uri, got)
@@ -46,9 +47,11 @@ func TestDatabase(t *testing.T) {
 
 func TestHasPassword(t *testing.T) {
 	for uri, want := range map[string]bool{
-		"mongodb://u:p@h": true, "mongodb://u@h": false, "mongodb://h:1,h2:2/": false, "mongodb+srv://u:p@h/": true, "": false,
+		"mongodb://u:p@h": true, "mongodb://u@h": false, "mongodb://h:1,h2:2/": false, "mongodb+srv://u:p@h/": true,
+		"": false,
 		"mongodb://h/?tlsCertificateKeyFile=k.pem&tlsCertificateKeyFilePassword=p": true, "mongodb://h/?tls=true": false,
-		"mongodb://h/?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:t": true, "mongodb://h/?proxyHost=p&proxyPassword=x": true,
+		"mongodb://h/?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:t": true,
+		"mongodb://h/?proxyHost=p&proxyPassword=x":                                           true,
 	} {
 		if got := HasPassword(uri); got != want {
 			t.Errorf("%s: %v", uri, got)

@@ -14,7 +14,8 @@ const marker = "qzk"
 // wildText has a marker before and after each of some characters that a connection
 // string reads as its own.
 func wildText(rng *rand.Rand) string {
-	special := []string{"@", "/", "?", ":", "#", "%", "%zz", "%4", "%40", ",", ";", "&", "=", " ", `"`, "'", `\`, "\n", "\t", "é", "[", "]", "+", "$", "<", "://", "@/", "/@", "?@", "mongodb://", "\x00"}
+	special := []string{"@", "/", "?", ":", "#", "%", "%zz", "%4", "%40", ",", ";", "&", "=", " ", `"`, "'", `\`,
+		"\n", "\t", "é", "[", "]", "+", "$", "<", "://", "@/", "/@", "?@", "mongodb://", "\x00"}
 	text := marker
 	for range rng.IntN(5) {
 		text += special[rng.IntN(len(special))] + marker

@@ -77,7 +77,8 @@ const maxMask = 16 << 20
 func bitsOf(name string, v value, at place) (leaf, error) {
 	mask, ok := maskOf(v)
 	if !ok {
-		return nil, at.refuse("it needs a whole number that is not negative, a list of bit positions, or binary data, not %s", describe(v))
+		return nil, at.refuse("it needs a whole number that is not negative, a list of bit positions, or binary data, not %s",
+			describe(v))
 	}
 	return &bitsLeaf{
 		mask: mask,

@@ -16,7 +16,8 @@ func benchDocument(t testing.TB) bson.Raw {
 	for i := range 17 {
 		doc = append(doc, bson.E{Key: fmt.Sprintf("field%d", i), Value: strings.Repeat("x", 45)})
 	}
-	doc = append(doc, d("status", "open", "amount", int64(7), "price", 7.5, "tags", bson.A{"a", "b"}, "items", bson.A{d("sku", "x", "qty", 1), d("sku", "y", "qty", 5)})...)
+	doc = append(doc, d("status", "open", "amount", int64(7), "price", 7.5, "tags", bson.A{"a", "b"},
+		"items", bson.A{d("sku", "x", "qty", 1), d("sku", "y", "qty", 5)})...)
 	return kit.Raw(doc)
 }
 
@@ -51,7 +52,8 @@ func BenchmarkMatch(b *testing.B) {
 }
 
 func BenchmarkTouched(b *testing.B) {
-	set, err := parseDelta(kit.Raw(d("$v", 2, "diff", d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
+	set, err := parseDelta(kit.Raw(d("$v", 2, "diff",
+		d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -69,7 +71,8 @@ func BenchmarkTouched(b *testing.B) {
 // TestAllocations: on the path of events nothing allocates for each document.
 func TestAllocations(t *testing.T) {
 	doc := benchDocument(t)
-	set, err := parseDelta(kit.Raw(d("$v", 2, "diff", d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
+	set, err := parseDelta(kit.Raw(d("$v", 2, "diff",
+		d("u", d("field3", 1), "sitems", d("a", true, "s1", d("u", d("price", 1)))))))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -53,19 +53,22 @@ func TestRefused(t *testing.T) {
 		`{"a": {"$type": 0}}`:                                                                          {"$type"},
 		`{"a": {"$size": -1}}`:                                                                         {"$size", "negative"},
 		`{"a": {"$size": 1.5}}`:                                                                        {"$size"},
-		`{"a": {"$mod": [0, 1]}}`:                                                                      {"$mod", "divisor is 0"},
-		`{"a": {"$mod": [2]}}`:                                                                         {"$mod", "list"},
-		`{"a": {"$mod": [2.5, 1]}}`:                                                                    {"$mod", "whole"},
-		`{"a": {"$mod": [{"$numberLong": "4294967296"}, 1]}}`:                                          {"$mod", "32 bits"},
-		`{"a": {"$all": 1}}`:                                                                           {"$all", "list"},
-		`{"a": {"$all": [{"$gt": 1}]}}`:                                                                {"$all"},
-		`{"a": {"$all": [1, {"$elemMatch": {"b": 1}}]}}`:                                               {"$all", "$and"},
-		`{"a": {"$elemMatch": 1}}`:                                                                     {"$elemMatch", "document"},
-		`{"a": {"$elemMatch": {"b": {"$where": "1"}}}}`:                                                {`"a" → $elemMatch → "b" → $where`},
-		`{"a": {"$elemMatch": {"b": 1, "$gt": 2}}}`:                                                    {"$gt is no operator here"},
-		`{"a": {"$bitsAllSet": -1}}`:                                                                   {"$bitsAllSet", "negative"},
-		`{"a": {"$bitsAnySet": [-1]}}`:                                                                 {"$bitsAnySet"},
-		`{"a": {"$bitsAnySet": "x"}}`:                                                                  {"$bitsAnySet"},
+		`{"a": {"$mod": [0, 1]}}`: {"$mod",
+			"divisor is 0"},
+		`{"a": {"$mod": [2]}}`:                                {"$mod", "list"},
+		`{"a": {"$mod": [2.5, 1]}}`:                           {"$mod", "whole"},
+		`{"a": {"$mod": [{"$numberLong": "4294967296"}, 1]}}`: {"$mod", "32 bits"},
+		`{"a": {"$all": 1}}`:                                  {"$all", "list"},
+		`{"a": {"$all": [{"$gt": 1}]}}`:                       {"$all"},
+		`{"a": {"$all": [1, {"$elemMatch": {"b": 1}}]}}`:      {"$all", "$and"},
+		`{"a": {"$elemMatch": 1}}`: {"$elemMatch",
+			"document"},
+		`{"a": {"$elemMatch": {"b": {"$where": "1"}}}}`: {`"a" → $elemMatch → "b" → $where`},
+		`{"a": {"$elemMatch": {"b": 1, "$gt": 2}}}`:     {"$gt is no operator here"},
+		`{"a": {"$bitsAllSet": -1}}`: {"$bitsAllSet",
+			"negative"},
+		`{"a": {"$bitsAnySet": [-1]}}`: {"$bitsAnySet"},
+		`{"a": {"$bitsAnySet": "x"}}`:  {"$bitsAnySet"},
 	} {
 		_, err := Parse(kit.Raw(parseDoc(t, filter)))
 		if err == nil {
@@ -94,7 +97,8 @@ func named(t testing.TB, names ...string) bson.RawValue {
 // and no operand.
 func TestNamedElements(t *testing.T) {
 	odd := named(t, "0", "x")
-	for _, v := range []any{odd, d("$gt", odd), d("b", bson.A{odd}), d("$in", bson.A{1, odd}), d("$all", bson.A{d("b", odd)})} {
+	for _, v := range []any{odd, d("$gt", odd), d("b", bson.A{odd}), d("$in", bson.A{1, odd}),
+		d("$all", bson.A{d("b", odd)})} {
 		if _, err := Parse(kit.Raw(d("a", v))); err == nil || !strings.Contains(err.Error(), "names") {
 			t.Errorf("%v: %v", v, err)
 		}

@@ -35,7 +35,8 @@ func (g *gen) name() string {
 }
 
 func (g *gen) decimal() bson.Decimal128 {
-	v, err := bson.ParseDecimal128(pick(g, "0", "-0", "1", "1.0", "2", "3", "4.7", "-1.5", "0.1", "NaN", "Infinity", "-Infinity", "1E+3", "9007199254740993", "1E-6176", "9.999999999999999999999999999999999E+6144",
+	v, err := bson.ParseDecimal128(pick(g, "0", "-0", "1", "1.0", "2", "3", "4.7", "-1.5", "0.1", "NaN", "Infinity",
+		"-Infinity", "1E+3", "9007199254740993", "1E-6176", "9.999999999999999999999999999999999E+6144",
 		"0.1000000000000000055511151231257827", "9223372036854775807", "9223372036854775808", "1000"))
 	if err != nil {
 		panic(err)
@@ -48,9 +49,11 @@ func (g *gen) number() any {
 	case 0:
 		return int64(g.IntN(4))
 	case 1:
-		return pick[any](g, int64(1<<53), int64(1<<53+1), int64(math.MaxInt64), int64(math.MinInt64), int64(-3), int32(-1), int32(math.MinInt32))
+		return pick[any](g, int64(1<<53), int64(1<<53+1), int64(math.MaxInt64), int64(math.MinInt64), int64(-3), int32(-1),
+			int32(math.MinInt32))
 	case 2, 3:
-		return pick(g, 0, 1, 1.5, 2, -1.5, math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 1<<53, 1<<63, -(1 << 63), 0.1, 1e300, 5e-324, 255, 3.7)
+		return pick(g, 0, 1, 1.5, 2, -1.5, math.NaN(), math.Inf(1), math.Inf(-1), math.Copysign(0, -1), 1<<53, 1<<63,
+			-(1 << 63), 0.1, 1e300, 5e-324, 255, 3.7)
 	case 4:
 		return g.decimal()
 	}
@@ -58,7 +61,8 @@ func (g *gen) number() any {
 }
 
 func (g *gen) text() string {
-	return pick(g, "", "a", "ab", "A", "aB", "abc", "a\n", "x\ny", "ä", "Ä", "ǆ", "K", "ſ", "a b", "ab\x00c", "1", "\n", "aaa", "b", "ba", "日本", "a\v", "a_1", "a\xffb", "😀")
+	return pick(g, "", "a", "ab", "A", "aB", "abc", "a\n", "x\ny", "ä", "Ä", "ǆ", "K", "ſ", "a b", "ab\x00c",
+		"1", "\n", "aaa", "b", "ba", "日本", "a\v", "a_1", "a\xffb", "😀")
 }
 
 func (g *gen) scalar() any {
@@ -66,9 +70,11 @@ func (g *gen) scalar() any {
 	return pick[any](g,
 		g.text(), g.text(), g.text(), true, false, nil, nil, oid, bson.DateTime(g.IntN(3)-1),
 		bson.Timestamp{T: uint32(g.IntN(2)), I: uint32(g.IntN(3) + 1)}, bson.Timestamp{T: 1 << 31, I: 1},
-		bson.Binary{Subtype: pick[byte](g, 0, 2, 5, 0x80), Data: pick(g, []byte(nil), []byte("a"), []byte("ab"), []byte{3, 255}, []byte{0, 0, 0, 0, 0, 0, 0, 0, 1})},
+		bson.Binary{Subtype: pick[byte](g, 0, 2, 5, 0x80),
+			Data: pick(g, []byte(nil), []byte("a"), []byte("ab"), []byte{3, 255}, []byte{0, 0, 0, 0, 0, 0, 0, 0, 1})},
 		bson.Regex{Pattern: pick(g, "a", "^a", "b"), Options: pick(g, "", "i", "im")},
-		bson.DBPointer{DB: pick(g, "d", "e", strings.Repeat("d", 300)), Pointer: oid}, bson.JavaScript(pick(g, "f", "g")), bson.Symbol(g.text()),
+		bson.DBPointer{DB: pick(g, "d", "e", strings.Repeat("d", 300)), Pointer: oid}, bson.JavaScript(pick(g, "f", "g")),
+		bson.Symbol(g.text()),
 		bson.CodeWithScope{Code: bson.JavaScript(pick(g, "f", "g")), Scope: d("a", g.number())},
 		bson.MinKey{}, bson.MaxKey{}, bson.Undefined{})
 }
@@ -291,8 +297,10 @@ func (g *gen) elemMatch(v any, depth int) bson.D {
 
 func (g *gen) typ() any {
 	one := func() any {
-		return pick[any](g, "double", "string", "object", "array", "binData", "undefined", "objectId", "bool", "date", "null", "regex", "dbPointer", "javascript",
-			"symbol", "javascriptWithScope", "int", "timestamp", "long", "decimal", "minKey", "maxKey", "number", "number", "array", "object", "missing", "x", 1+g.IntN(20), int64(2), 4.0, -1, 127, 0, 1.5)
+		return pick[any](g, "double", "string", "object", "array", "binData", "undefined", "objectId", "bool", "date", "null",
+			"regex", "dbPointer", "javascript",
+			"symbol", "javascriptWithScope", "int", "timestamp", "long", "decimal", "minKey", "maxKey", "number", "number",
+			"array", "object", "missing", "x", 1+g.IntN(20), int64(2), 4.0, -1, 127, 0, 1.5)
 	}
 	if g.One(4) {
 		return bson.A{one(), one(), one()}[:g.IntN(4)]
@@ -301,20 +309,25 @@ func (g *gen) typ() any {
 }
 
 func (g *gen) mask() any {
-	return pick[any](g, 0, 1, 2, 3, int64(1)<<40, 1.0, 1.5, -1, bson.A{}, bson.A{0}, bson.A{1, 0}, bson.A{63}, bson.A{64, 200}, bson.A{0, 70}, bson.A{int64(1), 0.0}, bson.A{-1},
-		bson.Binary{Data: []byte{1}}, bson.Binary{Data: []byte{0, 0, 0, 0, 0, 0, 0, 0, 1}}, bson.Binary{Subtype: 2, Data: []byte("ab")}, bson.Binary{})
+	return pick[any](g, 0, 1, 2, 3, int64(1)<<40, 1.0, 1.5, -1, bson.A{}, bson.A{0}, bson.A{1, 0}, bson.A{63},
+		bson.A{64, 200}, bson.A{0, 70}, bson.A{int64(1), 0.0}, bson.A{-1},
+		bson.Binary{Data: []byte{1}}, bson.Binary{Data: []byte{0, 0, 0, 0, 0, 0, 0, 0, 1}},
+		bson.Binary{Subtype: 2, Data: []byte("ab")}, bson.Binary{})
 }
 
 func (g *gen) pattern() string {
-	return pick(g, "", "a", "^a", "b$", "a$", "^a$", "a|b", "^(a|A)b*$", ".", "^.$", "..", "\\s", "\\s$", "^\\w+$", "\\W", "[^a]", "[a-c]+", "\\bA", "a\\b", "x\\n?y", "^y", "[[:alpha:]]{2,}", "k", "s", "[k]", "[^k]", "^[^k]$",
-		"\\x{e4}", "ä", "(?i)B", "\\S", "^\\D*\\z", "(a)\\Z", "日", "\\QA\\E", "a(?=b)", "(a)\\1", "a++", "a b", "^a\\x00?", "c", "\\x00c")
+	return pick(g, "", "a", "^a", "b$", "a$", "^a$", "a|b", "^(a|A)b*$", ".", "^.$", "..", "\\s", "\\s$", "^\\w+$",
+		"\\W", "[^a]", "[a-c]+", "\\bA", "a\\b", "x\\n?y", "^y", "[[:alpha:]]{2,}", "k", "s", "[k]", "[^k]", "^[^k]$",
+		"\\x{e4}", "ä", "(?i)B", "\\S", "^\\D*\\z", "(a)\\Z", "日", "\\QA\\E", "a(?=b)", "(a)\\1", "a++", "a b", "^a\\x00?",
+		"c", "\\x00c")
 }
 
 func (g *gen) regex() bson.D {
 	options := pick(g, "", "", "i", "m", "s", "x", "mi", "im", "si", "g")
 	switch {
 	case g.One(4):
-		return d("$regex", bson.Regex{Pattern: g.pattern(), Options: pick(g, "", "i", "im")}, "$options", options)[:1+g.IntN(2)]
+		return d("$regex", bson.Regex{Pattern: g.pattern(), Options: pick(g, "", "i", "im")}, "$options",
+			options)[:1+g.IntN(2)]
 	case g.One(4):
 		return d("$options", options, "$regex", g.pattern())
 	}

@@ -53,7 +53,8 @@ func (p *parser) operator(name string, v value, at place) (leaf, error) {
 
 // operatorNames are the operators beside a path: no others are taken.
 func operatorNames() []string {
-	return []string{"$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$not", "$exists", "$type", "$regex", "$options", "$size", "$mod",
+	return []string{"$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$not", "$exists", "$type", "$regex",
+		"$options", "$size", "$mod",
 		"$all", "$elemMatch", "$bitsAllSet", "$bitsAllClear", "$bitsAnySet", "$bitsAnyClear"}
 }
 
@@ -167,7 +168,10 @@ func (p *parser) in(v value, at place) (leaf, error) {
 		}
 	}
 	if l.null && len(l.sorted)+len(l.regexes) > 0 {
-		return nil, at.refuse("null stands beside other values; servers before 5.0 find no undefined value then, newer ones do: write null by itself, as in {$or: [{a: null}, {a: {$in: [1, 2]}}]} or {$ne: null, $nin: [1, 2]}")
+		return nil,
+			at.refuse(
+				"null stands beside other values; servers before 5.0 find no undefined value then, newer ones do: write null by " +
+					"itself, as in {$or: [{a: null}, {a: {$in: [1, 2]}}]} or {$ne: null, $nin: [1, 2]}")
 	}
 	slices.SortFunc(l.sorted, compare)
 	return l, nil

@@ -232,11 +232,14 @@ func (p *parser) operators(doc []byte, at place) (leaf, error) {
 func unsupported(name, known string) string {
 	switch name {
 	case "$expr", "$where", "$function", "$jsonSchema", "$text", "$sampleRate":
-		return fmt.Sprintf("%s is not supported: millrace evaluates filters itself, as exactly as servers do; use comparisons, $and, $or, $elemMatch and so on", name)
+		return fmt.Sprintf(
+			"%s is not supported: millrace evaluates filters itself, as exactly as servers do; use comparisons, $and, $or, "+
+				"$elemMatch and so on", name)
 	case "$near", "$nearSphere", "$geoWithin", "$geoIntersects", "$within", "$geoNear":
 		return fmt.Sprintf("%s is not supported: filters know nothing of places; use comparisons", name)
 	case "$ref", "$id", "$db":
-		return fmt.Sprintf("%s is not supported here; for a DBRef compare its fields by their paths, such as \"owner.$id\"", name)
+		return fmt.Sprintf("%s is not supported here; for a DBRef compare its fields by their paths, such as \"owner.$id\"",
+			name)
 	}
 	return fmt.Sprintf("%s is no operator here; %s", name, known)
 }

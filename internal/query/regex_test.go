@@ -148,13 +148,22 @@ func TestRegexes(t *testing.T) {
 // error says what.
 func TestRefusedRegexes(t *testing.T) {
 	for pattern, says := range map[string]string{
-		"a(?=b)": "lookaround", "a(?!b)": "lookaround", "(?<=a)b": "looking behind", "(?<!a)b": "looking behind", "(a)\\1": "backreferences",
-		"a++": "possessive", "a{2}+": "possessive", "(?>a)": "atomic", "(?R)": "recursion", "(?(1)a|b)": "conditions", "(*UCP)a": "verbs",
-		"\\p{L}": `\p`, "\\G": `\G`, "\\Ka": `\K`, "\\R": `\R`, "\\h": `\h`, "\\v": `\v`, "\\X": `\X`, "\\C": `\C`, "\\0": `\0`,
-		"a**": "behind a quantifier", "*a": "nothing to repeat", "a{2}{3}": "behind a quantifier", "(a": "no )", "a)": "no (", "[a": "no ]", "\\": "ends with",
-		"a$b": "at the end", "(a$){0,2}b": "at the end", "(ab)*": "repetitions", "(a|b)+c": "repetitions", "(?:a?){3,}": "repetitions", "(ab){0,900}": "repetitions", "((a{0,9}){0,90}){0,90}": "repetitions", "a$\\z": "at the end", "[[.a.]]": "[:alpha:]", "[[:foo:]]": "[:alpha:]", "[b-a]": "ends before", "[[:alpha:]-z]": "behind a class",
-		"^*": "assertion", "\\b+": "assertion", "a{1001}": "up to 1000", "a{5,2}": "up to 1000", "(?U)a": "(?U", "(?|a)": "(?|", "(?#a)": "(?#", "\\xq": "hexadecimal",
-		"\\x{110000}": "no character", "\\x{d800}": "no character", "\xff": "UTF-8", "\\cA": `\c`, "(?<a>b)(?P<a>c)": "name a", "a\x00": "NUL", "a\\Qb": "without", "a\\Q": "without", "\\Qa\\": "without",
+		"a(?=b)": "lookaround", "a(?!b)": "lookaround", "(?<=a)b": "looking behind", "(?<!a)b": "looking behind",
+		"(a)\\1": "backreferences",
+		"a++":    "possessive", "a{2}+": "possessive", "(?>a)": "atomic", "(?R)": "recursion", "(?(1)a|b)": "conditions",
+		"(*UCP)a": "verbs",
+		"\\p{L}":  `\p`, "\\G": `\G`, "\\Ka": `\K`, "\\R": `\R`, "\\h": `\h`, "\\v": `\v`, "\\X": `\X`, "\\C": `\C`,
+		"\\0": `\0`,
+		"a**": "behind a quantifier", "*a": "nothing to repeat", "a{2}{3}": "behind a quantifier", "(a": "no )", "a)": "no (",
+		"[a": "no ]", "\\": "ends with",
+		"a$b": "at the end", "(a$){0,2}b": "at the end", "(ab)*": "repetitions", "(a|b)+c": "repetitions",
+		"(?:a?){3,}": "repetitions", "(ab){0,900}": "repetitions", "((a{0,9}){0,90}){0,90}": "repetitions",
+		"a$\\z": "at the end", "[[.a.]]": "[:alpha:]", "[[:foo:]]": "[:alpha:]", "[b-a]": "ends before",
+		"[[:alpha:]-z]": "behind a class",
+		"^*":            "assertion", "\\b+": "assertion", "a{1001}": "up to 1000", "a{5,2}": "up to 1000", "(?U)a": "(?U",
+		"(?|a)": "(?|", "(?#a)": "(?#", "\\xq": "hexadecimal",
+		"\\x{110000}": "no character", "\\x{d800}": "no character", "\xff": "UTF-8", "\\cA": `\c`,
+		"(?<a>b)(?P<a>c)": "name a", "a\x00": "NUL", "a\\Qb": "without", "a\\Q": "without", "\\Qa\\": "without",
 		"(?x)a # c": "newline", "(?x)#": "newline", "(?--i)a": "(?-", "[a-\\d]": `\d`,
 		"\\é": `\é`, strings.Repeat("(", 60) + strings.Repeat(")", 60): "deeper",
 	} {
@@ -163,7 +172,8 @@ func TestRefusedRegexes(t *testing.T) {
 			t.Errorf("/%s/: %v, does not say %q", pattern, err, says)
 		}
 	}
-	for pattern, options := range map[string]string{"^": "m", "^$": "m", "a|^\\s*": "m", "a\vb": "x", "a\u2028b": "x", "a{b": "x", "a #": "x", "a#\rb": "x", "a": "g", "b": "u"} {
+	for pattern, options := range map[string]string{"^": "m", "^$": "m", "a|^\\s*": "m", "a\vb": "x", "a\u2028b": "x",
+		"a{b": "x", "a #": "x", "a#\rb": "x", "a": "g", "b": "u"} {
 		if _, err := newRegex(pattern, options, place{}); err == nil {
 			t.Errorf("/%s/%s is taken", pattern, options)
 		}

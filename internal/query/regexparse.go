@@ -65,7 +65,9 @@ func parseRegex(pattern string, f regexFlags) (*rnode, error) {
 		return nil, errors.New("a ) has no ( before it")
 	}
 	if n.frames() > maxFrames {
-		return nil, errors.New("so many repetitions of a group are not supported: servers give up on long texts; give it a bound such as {0,100}")
+		return nil,
+			errors.New(
+				"so many repetitions of a group are not supported: servers give up on long texts; give it a bound such as {0,100}")
 	}
 	return n, n.check(rest{ends: true})
 }
@@ -354,7 +356,10 @@ func (p *regexParser) groupKind(f *regexFlags) (ends bool, err error) {
 		case c == '-' && on:
 			on = false
 		case !f.set(c, on):
-			return false, fmt.Errorf("(?%c… is not supported: lookaround, atomic groups, conditions, recursion and the like are nothing that Go's engine has", c)
+			return false,
+				fmt.Errorf(
+					"(?%c… is not supported: lookaround, atomic groups, conditions, recursion and the like are nothing that Go's "+
+						"engine has", c)
 		}
 	}
 	return false, errors.New("a (? has no )")
@@ -378,7 +383,8 @@ func (p *regexParser) groupName() error {
 			break
 		}
 	}
-	return errors.New("(?<… is a group's name only if letters, digits and > follow; looking behind is not supported: Go's engine cannot")
+	return errors.New(
+		"(?<… is a group's name only if letters, digits and > follow; looking behind is not supported: Go's engine cannot")
 }
 
 // escape reads what follows a \ outside of a class.

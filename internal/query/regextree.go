@@ -101,7 +101,8 @@ type rest struct {
 	ends  bool // nothing but rEnd
 }
 
-var errEnd = errors.New("$ (or \\Z) that is not at the end of the expression is not supported; use \\z, or \\n with \\z")
+var errEnd = errors.New(
+	"$ (or \\Z) that is not at the end of the expression is not supported; use \\z, or \\n with \\z")
 
 var errBegin = errors.New("^ with option m, with nothing behind it that takes a character, is not supported")
 
@@ -162,7 +163,8 @@ func (n *rnode) write(out *strings.Builder) {
 		out.WriteString(")" + n.count())
 	default:
 		out.WriteString(map[rop]string{
-			rEmpty: "(?:)", rBegin: `\A`, rBeginLine: "(?m:^)", rEnd: `(?:\n?\z)`, rEndLine: "(?m:$)", rEndText: `\z`, rWord: `\b`, rNotWord: `\B`,
+			rEmpty: "(?:)", rBegin: `\A`, rBeginLine: "(?m:^)", rEnd: `(?:\n?\z)`, rEndLine: "(?m:$)", rEndText: `\z`,
+			rWord: `\b`, rNotWord: `\B`,
 		}[n.op])
 	}
 }

@@ -93,8 +93,10 @@ func (s runeSet) folded() (runeSet, bool) {
 // whose Unicode is older, does not.
 func hasCases(c rune) bool {
 	for _, r := range [...]runeRange{
-		{0x26a, 0x26a}, {0x282, 0x282}, {0x29d, 0x29d}, {0x10d0, 0x10ff}, {0x13a0, 0x13fd}, {0x1c80, 0x1cbf}, {0x1d8e, 0x1d8e},
-		{0x2c2f, 0x2c2f}, {0x2c5f, 0x2c5f}, {0xa794, 0xa794}, {0xa7ae, 0xa7ae}, {0xa7b2, 0xa7f6}, {0xab53, 0xab53}, {0xab70, 0xabbf},
+		{0x26a, 0x26a}, {0x282, 0x282}, {0x29d, 0x29d}, {0x10d0, 0x10ff}, {0x13a0, 0x13fd}, {0x1c80, 0x1cbf},
+		{0x1d8e, 0x1d8e},
+		{0x2c2f, 0x2c2f}, {0x2c5f, 0x2c5f}, {0xa794, 0xa794}, {0xa7ae, 0xa7ae}, {0xa7b2, 0xa7f6}, {0xab53, 0xab53},
+		{0xab70, 0xabbf},
 		{0x104b0, 0x105bc}, {0x10c80, 0x10cf2}, {0x16e40, 0x16e7f}, {0x1e900, 0x1e943},
 	} {
 		if c >= r.lo && c <= r.hi {
@@ -143,7 +145,8 @@ func posixSet(name string, fold bool) (runeSet, bool) {
 	sets := map[string]runeSet{
 		"lower": {lower}, "upper": {upper}, "alpha": {lower, upper}, "digit": {digit}, "alnum": {lower, upper, digit},
 		"ascii": {span(0, 127)}, "blank": {one(' '), one('\t')}, "cntrl": {span(0, 31), one(127)},
-		"graph": {span(33, 126)}, "print": {span(32, 126)}, "punct": {span(33, 47), span(58, 64), span(91, 96), span(123, 126)},
+		"graph": {span(33, 126)}, "print": {span(32, 126)},
+		"punct": {span(33, 47), span(58, 64), span(91, 96), span(123, 126)},
 		"space": spaceSet(), "word": wordSet(), "xdigit": {digit, span('a', 'f'), span('A', 'F')},
 	}
 	s, ok := sets[name]

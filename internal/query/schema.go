@@ -7,8 +7,10 @@ func Schema() map[string]any {
 	dollar := schema{"pattern": `^\$`}
 	return map[string]any{
 		"filter": schema{"type": "object", "description": "the documents that find returns for this filter",
-			"propertyNames": schema{"if": dollar, "then": schema{"enum": logicalNames()}, "else": schema{"not": schema{"pattern": `^\.|\.\.|\.$`}}},
-			"properties":    schema{"$and": refTo("filters"), "$or": refTo("filters"), "$nor": refTo("filters"), "$comment": schema{}},
+			"propertyNames": schema{"if": dollar, "then": schema{"enum": logicalNames()},
+				"else": schema{"not": schema{"pattern": `^\.|\.\.|\.$`}}},
+			"properties": schema{"$and": refTo("filters"), "$or": refTo("filters"), "$nor": refTo("filters"),
+				"$comment": schema{}},
 
 			"additionalProperties": refTo("condition")},
 		"filters": schema{"type": "array", "minItems": 1, "items": refTo("filter")},
@@ -46,7 +48,8 @@ func operands() schema {
 	null := schema{"type": "null"}
 	comparison := extended("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$not", "$exists", "$elemMatch")
 	// null stands by itself.
-	list := schema{"type": "array", "if": schema{"contains": null}, "then": schema{"items": null}, "items": schema{"not": comparison}}
+	list := schema{"type": "array", "if": schema{"contains": null}, "then": schema{"items": null},
+		"items": schema{"not": comparison}}
 	kind := either(schema{"enum": append(namedTypes(), "number")}, whole)
 	out := schema{
 		"$in": list, "$nin": list, "$all": schema{"type": "array"}, "$exists": schema{}, "$size": natural,

@@ -49,11 +49,16 @@ func TestSchemaTakesWhatParseTakes(t *testing.T) {
 func TestSchemaRefuses(t *testing.T) {
 	s := schematest.Part(t, "filter", Schema())
 	for _, filter := range []string{
-		`{"$where": "1"}`, `{"$or": []}`, `{"$or": {"a": 1}}`, `{"$and": [1]}`, `{"$gt": 1}`, `{"a": {"$foo": 1}}`, `{"a": {"$gt": 1, "z": 1}}`,
-		`{"a": {"$ref": "c", "$id": 1}}`, `{"a.": 1}`, `{"a..b": 1}`, `{"a": {"$in": 1}}`, `{"a": {"$in": [{"$gt": 1}]}}`, `{"a": {"$in": [1, null]}}`, `{"a": {"$regex": 1}}`,
-		`{"a": {"$regex": "a", "$options": "g"}}`, `{"a": {"$options": "i"}}`, `{"a": {"$not": 1}}`, `{"a": {"$type": "x"}}`, `{"a": {"$type": []}}`,
-		`{"a": {"$size": -1}}`, `{"a": {"$size": 1.5}}`, `{"a": {"$mod": [2]}}`, `{"a": {"$all": 1}}`, `{"a": {"$elemMatch": 1}}`,
-		`{"a": {"$elemMatch": {"b": {"$where": "1"}}}}`, `{"a": {"$bitsAllSet": -1}}`, `{"a": {"$bitsAnySet": "x"}}`, `[]`, `"a"`,
+		`{"$where": "1"}`, `{"$or": []}`, `{"$or": {"a": 1}}`, `{"$and": [1]}`, `{"$gt": 1}`, `{"a": {"$foo": 1}}`,
+		`{"a": {"$gt": 1, "z": 1}}`,
+		`{"a": {"$ref": "c", "$id": 1}}`, `{"a.": 1}`, `{"a..b": 1}`, `{"a": {"$in": 1}}`, `{"a": {"$in": [{"$gt": 1}]}}`,
+		`{"a": {"$in": [1, null]}}`, `{"a": {"$regex": 1}}`,
+		`{"a": {"$regex": "a", "$options": "g"}}`, `{"a": {"$options": "i"}}`, `{"a": {"$not": 1}}`, `{"a": {"$type": "x"}}`,
+		`{"a": {"$type": []}}`,
+		`{"a": {"$size": -1}}`, `{"a": {"$size": 1.5}}`, `{"a": {"$mod": [2]}}`, `{"a": {"$all": 1}}`,
+		`{"a": {"$elemMatch": 1}}`,
+		`{"a": {"$elemMatch": {"b": {"$where": "1"}}}}`, `{"a": {"$bitsAllSet": -1}}`, `{"a": {"$bitsAnySet": "x"}}`,
+		`[]`, `"a"`,
 	} {
 		if schematest.Validate(s, []byte(filter)) == nil {
 			t.Errorf("%s is valid", filter)
@@ -73,7 +78,8 @@ func TestSchemaHasAllOperators(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(operands())); !slices.Equal(got, names) {
 		t.Errorf("%v, want %v", got, names)
 	}
-	operand := map[string]string{"$in": "[1]", "$nin": "[1]", "$not": `{"$gt": 1}`, "$type": `"int"`, "$options": `"i", "$regex": "a"`, "$regex": `"a"`,
+	operand := map[string]string{"$in": "[1]", "$nin": "[1]", "$not": `{"$gt": 1}`, "$type": `"int"`,
+		"$options": `"i", "$regex": "a"`, "$regex": `"a"`,
 		"$mod": "[2, 1]", "$all": "[1]", "$elemMatch": `{"b": 1}`}
 	for _, name := range names {
 		value := operand[name]

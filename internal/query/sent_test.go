@@ -50,8 +50,10 @@ func testSent(t *testing.T, l *lab.Cluster) {
 		for range 80 {
 			s.compare(w.Filter(t))
 		}
-		for _, text := range []string{`{}`, `{"$comment": "none"}`, `{"$or": [{"$comment": "none", "a": 1}, {"b": null}]}`, `{"_id": null}`, `{"_id": {"$in": [5, 300]}}`, `{"_id": 7}`,
-			`{"long": {"$regex": ".*.*d|c"}}`, `{"$and": [{"$or": [{"a": 1}, {"a": 2}]}, {"$nor": [{"b": 1}]}]}`, `{"a": {"$in": [null]}}`, `{"a": {"$ne": null}}`, `{"a": {"$in": []}}`} {
+		for _, text := range []string{`{}`, `{"$comment": "none"}`, `{"$or": [{"$comment": "none", "a": 1}, {"b": null}]}`,
+			`{"_id": null}`, `{"_id": {"$in": [5, 300]}}`, `{"_id": 7}`,
+			`{"long": {"$regex": ".*.*d|c"}}`, `{"$and": [{"$or": [{"a": 1}, {"a": 2}]}, {"$nor": [{"b": 1}]}]}`,
+			`{"a": {"$in": [null]}}`, `{"a": {"$ne": null}}`, `{"a": {"$in": []}}`} {
 			var filter bson.Raw
 			if err := bson.UnmarshalExtJSON([]byte(text), true, &filter); err != nil {
 				t.Fatal(err)
@@ -116,7 +118,8 @@ func (s *sending) compare(filter bson.Raw) {
 		}
 	}
 	match := func(doc []byte) bool { return q.Match(doc) }
-	walk := s.r.Walk(&s.col, &scan.Slice{Strategy: scan.ByRecord}, scan.Want{Batch: 40, Measure: true, Keep: match, Prefilter: &scan.Prefilter{Filter: filter, Match: match}})
+	walk := s.r.Walk(&s.col, &scan.Slice{Strategy: scan.ByRecord},
+		scan.Want{Batch: 40, Measure: true, Keep: match, Prefilter: &scan.Prefilter{Filter: filter, Match: match}})
 	defer walk.Close(s.Context())
 	docs := 0
 	for {

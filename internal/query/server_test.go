@@ -233,7 +233,8 @@ func testFolds(s server) {
 		}
 	}
 	s.fill("folds", docs)
-	got, err := s.find("folds", kit.Raw(d("$expr", d("$regexMatch", d("input", "$text", "regex", "$pattern", "options", "i")))))
+	got, err := s.find("folds",
+		kit.Raw(d("$expr", d("$regexMatch", d("input", "$text", "regex", "$pattern", "options", "i")))))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -246,7 +247,8 @@ func testFolds(s server) {
 func testNamedElements(s server) {
 	var docs []bson.Raw
 	for i, v := range []any{
-		named(s, "0", "1"), named(s, "x", "a"), named(s, "", ""), bson.A{named(s, "0", "a")}, d("b", named(s, "00", "1")), d("b", bson.A{0, 1}),
+		named(s, "0", "1"), named(s, "x", "a"), named(s, "", ""), bson.A{named(s, "0", "a")}, d("b", named(s, "00", "1")),
+		d("b", bson.A{0, 1}),
 		bson.A{bson.A{0, 1}}, named(s, "1", "0"),
 	} {
 		docs = append(docs, kit.Raw(d("_id", int32(i), "a", v)))
@@ -267,7 +269,8 @@ func testNamedElements(s server) {
 // testFractions: what becomes of fractions, and of what no int64 holds.
 func testFractions(s server) {
 	var docs []bson.Raw
-	for i, text := range []string{"4.7", "4.5", "5.5", "-1", "-1.5", "-0.4", "Infinity", "-Infinity", "NaN", "1E+3", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1E-6176", "9.9E+6144"} {
+	for i, text := range []string{"4.7", "4.5", "5.5", "-1", "-1.5", "-0.4", "Infinity", "-Infinity", "NaN", "1E+3",
+		"9223372036854775807", "9223372036854775808", "-9223372036854775809", "1E-6176", "9.9E+6144"} {
 		v, err := bson.ParseDecimal128(text)
 		if err != nil {
 			s.Fatal(err)

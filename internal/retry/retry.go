@@ -77,7 +77,8 @@ func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error
 // Again tries again while passes allows it, which is called with each failure and the
 // pause that follows. Pauses double from least to most. It returns the last failure, or
 // why ctx ended amid a pause.
-func Again(ctx context.Context, least, most time.Duration, passes func(failure error, pause time.Duration) bool, do func() error) error {
+func Again(ctx context.Context, least, most time.Duration, passes func(failure error, pause time.Duration) bool,
+	do func() error) error {
 	for pause := least; ; pause = min(2*pause, most) {
 		err := do()
 		if err == nil || !passes(err, pause) {

@@ -60,7 +60,8 @@ func TestAgain(t *testing.T) {
 			}
 			return context.DeadlineExceeded
 		})
-		if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 3 * time.Second}; !errors.Is(err, last) || !slices.Equal(pauses, want) {
+		if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 3 * time.Second}; !errors.Is(err, last) ||
+			!slices.Equal(pauses, want) {
 			t.Errorf("%v after %v", err, pauses)
 		}
 	})

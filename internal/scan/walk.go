@@ -329,7 +329,8 @@ func (w *Walk) part(b *wire.Batch) (*Part, error) {
 		}
 		w.token = rid
 	}
-	if w.want.Measure || w.prefilter != nil || w.first || until.Type != 0 || w.s.Strategy == ByID || w.s.Strategy == ByKey {
+	if w.want.Measure || w.prefilter != nil || w.first || until.Type != 0 || w.s.Strategy == ByID ||
+		w.s.Strategy == ByKey {
 		if err := w.measure(p, until); err != nil {
 			return nil, err
 		}

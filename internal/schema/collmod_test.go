@@ -47,7 +47,8 @@ func TestRebuildInterrupted(t *testing.T) {
 				do(t, src, db, `{"collMod":"c",`+mod[1:])
 				last := i == len(c.mods)-1
 				if last {
-					do(t, dst, db, `admin {"configureFailPoint":"failCommand","mode":{"times":1},"data":{"failCommands":["`+c.breaks+`"],"errorCode":10107,"namespace":"@.c"}}`)
+					do(t, dst, db,
+						`admin {"configureFailPoint":"failCommand","mode":{"times":1},"data":{"failCommands":["`+c.breaks+`"],"errorCode":10107,"namespace":"@.c"}}`)
 				}
 				if err := apply(mod, o); err == nil == last {
 					t.Fatalf("%s: %v", mod, err)
@@ -77,7 +78,8 @@ func TestHintOfFailures(t *testing.T) {
 	db := newDB()
 	do(t, dst, db, `{"create":"c"}`)
 	for code, hint := range map[string]bool{"72": true, "11602": false, "10107": false} {
-		do(t, dst, db, `admin {"configureFailPoint":"failCommand","mode":{"times":1},"data":{"failCommands":["collMod"],"errorCode":`+code+`,"namespace":"@.c"}}`)
+		do(t, dst, db,
+			`admin {"configureFailPoint":"failCommand","mode":{"times":1},"data":{"failCommands":["collMod"],"errorCode":`+code+`,"namespace":"@.c"}}`)
 		err := NewTarget(dst, TargetOptions{}).collMod(t.Context(), db+".c", js(t, `{"validationLevel":"off"}`))
 		if err == nil || mongo.HintOf(err) != "" != hint {
 			t.Errorf("%v: %q", err, mongo.HintOf(err))

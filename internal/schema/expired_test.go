@@ -25,7 +25,8 @@ func TestKeepsExpired(t *testing.T) {
 		}
 	}
 	do(t, dst, db, `{"createIndexes":"c","indexes":[{"key":{"o":1},"name":"own","expireAfterSeconds":40}]}`)
-	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":7},{"key":{"h":"hashed"},"name":"h"},{"key":{"u":1},"name":"u","unique":true,"expireAfterSeconds":8}]}`)
+	do(t, src, db,
+		`{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":7},{"key":{"h":"hashed"},"name":"h"},{"key":{"u":1},"name":"u","unique":true,"expireAfterSeconds":8}]}`)
 	r.copy()
 	known("copied", "t + 7 s, u + 8 s")
 	if s, err := r.target.Deferred.Expiry(t.Context(), db+".c", false, true); err != nil || len(s) != 3 {
@@ -33,7 +34,8 @@ func TestKeepsExpired(t *testing.T) {
 	}
 	do(t, src, db, `{"collMod":"c","index":{"name":"t","expireAfterSeconds":70}}`)
 	do(t, src, db, `{"dropIndexes":"c","index":"u"}`)
-	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"p":1},"name":"p","expireAfterSeconds":9,"partialFilterExpression":{"a":{"$gt":1}}}]}`)
+	do(t, src, db,
+		`{"createIndexes":"c","indexes":[{"key":{"p":1},"name":"p","expireAfterSeconds":9,"partialFilterExpression":{"a":{"$gt":1}}}]}`)
 	r.follow()
 	known("changed", `p + 9 s where {"a": {"$gt": {"$numberInt":"1"}}}, t + 70 s`)
 	if err := r.target.Expiries.Restore(t.Context()); err != nil {
@@ -103,7 +105,9 @@ func TestCheckKept(t *testing.T) {
 			`{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":"text"}}`, TypeCollection, "compares text"},
 		{ttl, `{"collation":{"locale":"fr"}}`, `{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":5}}`,
 			TypeCollection, ""},
-		{ttl, `{}`, `{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":"text"},"collation":{"locale":"fr"}}`, TypeCollection, "compares text"},
+		{ttl, `{}`,
+			`{"key":{"at":1},"expireAfterSeconds":5,"partialFilterExpression":{"p":"text"},"collation":{"locale":"fr"}}`,
+			TypeCollection, "compares text"},
 		{mapped(`{"drop":["at"]}`), `{}`, at, TypeCollection, "index i expires documents"},
 		{mapped(`{"mask":{"at":"month"}}`), `{}`, at, TypeCollection, "index i expires documents"},
 		{mapped(`{"rename":{"at":"until"}}`), `{}`, at, TypeCollection, ""},

@@ -16,9 +16,11 @@ func TestHoldTTL(t *testing.T) {
 	t.Parallel()
 	db := newDB()
 	r := newReplica(t, newRules(t, transform.Config{}), db)
-	own := `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":30},{"key":{"o":1},"name":"own","expireAfterSeconds":40},{"key":{"p":1},"name":"plain"}]}`
+	own :=
+		`{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":30},{"key":{"o":1},"name":"own","expireAfterSeconds":40},{"key":{"p":1},"name":"plain"}]}`
 	do(t, dst, db, own)
-	do(t, src, db, `{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":7},{"key":{"p":1},"name":"plain"}]}`)
+	do(t, src, db,
+		`{"createIndexes":"c","indexes":[{"key":{"t":1},"name":"t","expireAfterSeconds":7},{"key":{"p":1},"name":"plain"}]}`)
 	names := []string{db + ".c", db + ".none"}
 	expires := func(when string, want map[string]int64) {
 		t.Helper()
@@ -134,7 +136,8 @@ func TestHoldTTLOfBuckets(t *testing.T) {
 	do(t, src, db, index("t", "1", "7"))
 	broken := func(step func() error) {
 		t.Helper()
-		do(t, dst, db, `admin {"configureFailPoint":"failCommand","mode":{"times":1},"data":{"failCommands":["createIndexes"],"errorCode":10107,"namespace":"@.system.buckets.m"}}`)
+		do(t, dst, db,
+			`admin {"configureFailPoint":"failCommand","mode":{"times":1},"data":{"failCommands":["createIndexes"],"errorCode":10107,"namespace":"@.system.buckets.m"}}`)
 		if err := step(); err == nil {
 			t.Error("it did not break off")
 		}

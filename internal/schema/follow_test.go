@@ -54,7 +54,8 @@ func ddlCases() []ddlCase {
 			after: []string{`!{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"au","unique":true}]}`}},
 		{name: "indexes of a collated collection", before: []string{`{"create":"c","collation":{"locale":"fr"}}`},
 			after: []string{
-				seed, `{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"inherits"},{"key":{"b":1},"name":"simple","collation":{"locale":"simple"}}]}`}},
+				seed,
+				`{"createIndexes":"c","indexes":[{"key":{"a":1},"name":"inherits"},{"key":{"b":1},"name":"simple","collation":{"locale":"simple"}}]}`}},
 		{name: "drop indexes", before: some, after: []string{`{"dropIndexes":"c","index":"a"}`,
 			`{"dropIndexes":"c","index":{"u":1}}`, `{"dropIndexes":"c","index":"t"}`}},
 		{name: "drop several indexes", before: some, after: []string{`{"dropIndexes":"c","index":["a","u","t"]}`}},

@@ -11,12 +11,14 @@ import (
 
 func TestMapView(t *testing.T) {
 	rules := newRules(t, transform.Config{Rename: []string{"a=b", "a.x=b.x2", "a.far=c.far"}})
-	def := js(t, `{"viewOn":"x","pipeline":[{"$lookup":{"from":"x","as":"x","pipeline":[{"$unionWith":"x"},{"$match":{"from":"x"}}]}},{"$facet":{"f":[{"$graphLookup":{"from":"x","as":"from"}}]}},{"$unionWith":{"coll":"x"}},{"$lookup":{"from":{"db":"a","coll":"x"},"as":"y"}}]}`)
+	def := js(t,
+		`{"viewOn":"x","pipeline":[{"$lookup":{"from":"x","as":"x","pipeline":[{"$unionWith":"x"},{"$match":{"from":"x"}}]}},{"$facet":{"f":[{"$graphLookup":{"from":"x","as":"from"}}]}},{"$unionWith":{"coll":"x"}},{"$lookup":{"from":{"db":"a","coll":"x"},"as":"y"}}]}`)
 	got, err := MapView("a.v", def, rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := js(t, `{"viewOn":"x2","pipeline":[{"$lookup":{"from":"x2","as":"x","pipeline":[{"$unionWith":"x2"},{"$match":{"from":"x"}}]}},{"$facet":{"f":[{"$graphLookup":{"from":"x2","as":"from"}}]}},{"$unionWith":{"coll":"x2"}},{"$lookup":{"from":{"db":"b","coll":"x2"},"as":"y"}}]}`)
+	want := js(t,
+		`{"viewOn":"x2","pipeline":[{"$lookup":{"from":"x2","as":"x","pipeline":[{"$unionWith":"x2"},{"$match":{"from":"x"}}]}},{"$facet":{"f":[{"$graphLookup":{"from":"x2","as":"from"}}]}},{"$unionWith":{"coll":"x2"}},{"$lookup":{"from":{"db":"b","coll":"x2"},"as":"y"}}]}`)
 	if got.String() != want.String() {
 		t.Errorf("mapped to %s", got)
 	}

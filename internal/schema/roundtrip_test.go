@@ -33,14 +33,19 @@ func everyKind() []since {
 		{0, 0, `{"insert":"plain","documents":[{"_id":1,"a":1,"loc":[1,2],"txt":"hello world"},{"_id":2,"a":2,"u":7}]}`},
 		{0, 0, `{"create":"empty"}`},
 		{0, 0, `{"create":"capped","capped":true,"size":8192,"max":17}`},
-		{0, 0, `{"create":"valid","validator":{"a":{"$type":"int"},"$expr":{"$gt":["$b",1]}},"validationLevel":"moderate","validationAction":"warn"}`},
-		{0, 0, `{"create":"validstrict","validator":{"$jsonSchema":{"required":["x"],"properties":{"x":{"bsonType":"int"}}}},"validationLevel":"off"}`},
+		{0, 0,
+			`{"create":"valid","validator":{"a":{"$type":"int"},"$expr":{"$gt":["$b",1]}},"validationLevel":"moderate","validationAction":"warn"}`},
+		{0, 0,
+			`{"create":"validstrict","validator":{"$jsonSchema":{"required":["x"],"properties":{"x":{"bsonType":"int"}}}},"validationLevel":"off"}`},
 		{0, 0, `{"create":"french","collation":{"locale":"fr","strength":2,"backwards":true}}`},
-		{0, 0, `{"createIndexes":"french","indexes":[{"key":{"a":1},"name":"inherited"},{"key":{"b":1},"name":"simple","collation":{"locale":"simple"}},{"key":{"c":1},"name":"german","collation":{"locale":"de"}},{"key":{"d":"text"},"name":"text","collation":{"locale":"simple"}},{"key":{"e":"2d"},"name":"flat","collation":{"locale":"simple"}}]}`},
-		{0, 0, `{"create":"zlib","storageEngine":{"wiredTiger":{"configString":"block_compressor=zlib"}},"indexOptionDefaults":{"storageEngine":{"wiredTiger":{"configString":"prefix_compression=false"}}}}`},
+		{0, 0,
+			`{"createIndexes":"french","indexes":[{"key":{"a":1},"name":"inherited"},{"key":{"b":1},"name":"simple","collation":{"locale":"simple"}},{"key":{"c":1},"name":"german","collation":{"locale":"de"}},{"key":{"d":"text"},"name":"text","collation":{"locale":"simple"}},{"key":{"e":"2d"},"name":"flat","collation":{"locale":"simple"}}]}`},
+		{0, 0,
+			`{"create":"zlib","storageEngine":{"wiredTiger":{"configString":"block_compressor=zlib"}},"indexOptionDefaults":{"storageEngine":{"wiredTiger":{"configString":"prefix_compression=false"}}}}`},
 		{0, 0, `{"create":"idv1","idIndex":{"key":{"_id":1},"name":"_id_","v":1}}`},
 		{0, 0, `{"insert":"fs.chunks","documents":[{"_id":1,"files_id":1,"n":0}]}`},
-		{0, 0, `{"createIndexes":"fs.chunks","indexes":[{"key":{"files_id":1,"n":1},"name":"files_id_1_n_1","unique":true}]}`},
+		{0, 0,
+			`{"createIndexes":"fs.chunks","indexes":[{"key":{"files_id":1,"n":1},"name":"files_id_1_n_1","unique":true}]}`},
 		{0, 0, `{"insert":"system.js","documents":[{"_id":"f","value":1}]}`},
 		{0, 0, `{"insert":"dotted.name.x","documents":[{"_id":1}]}`},
 		{0, 0, `{"createIndexes":"plain","indexes":[
@@ -58,33 +63,45 @@ func everyKind() []since {
 			{"key":{"v1":1},"name":"version1","v":1},
 			{"key":{"st":1},"name":"engine","storageEngine":{"wiredTiger":{"configString":"prefix_compression=false"}}},
 			{"key":{"d.e f":1},"name":"name with $ and \" in it"}]}`},
-		{4, 4, `{"createIndexes":"plain","indexes":[{"key":{"hid":1},"name":"hidden","hidden":true},{"key":{"h":"hashed","a":1},"name":"compoundhashed"}]}`},
+		{4, 4,
+			`{"createIndexes":"plain","indexes":[{"key":{"hid":1},"name":"hidden","hidden":true},{"key":{"h":"hashed","a":1},"name":"compoundhashed"}]}`},
 		{4, 4, `{"create":"preimages","recordPreImages":true}`},
-		{5, 0, `{"create":"measure","timeseries":{"timeField":"t","metaField":"m","granularity":"minutes"},"expireAfterSeconds":7200}`},
-		{5, 0, `{"insert":"measure","documents":[{"t":{"$date":"2026-01-01T00:00:00Z"},"m":1,"x":5},{"t":{"$date":"2026-01-01T00:01:00Z"},"m":2,"x":6}]}`},
+		{5, 0,
+			`{"create":"measure","timeseries":{"timeField":"t","metaField":"m","granularity":"minutes"},"expireAfterSeconds":7200}`},
+		{5, 0,
+			`{"insert":"measure","documents":[{"t":{"$date":"2026-01-01T00:00:00Z"},"m":1,"x":5},{"t":{"$date":"2026-01-01T00:01:00Z"},"m":2,"x":6}]}`},
 		{7, 0, `{"dropIndexes":"measure","index":"m_1_t_1"}`}, // made with the collection
 		{5, 0, `{"createIndexes":"measure","indexes":[{"key":{"m":1,"t":1},"name":"mt"},{"key":{"t":-1},"name":"t"}]}`},
 		{5, 0, `{"create":"measureplain","timeseries":{"timeField":"t"}}`},
 		{5, 0, `{"create":"overmeasure","viewOn":"measure","pipeline":[{"$match":{"x":5}}]}`},
-		{6, 0, `{"create":"clustered","clusteredIndex":{"key":{"_id":1},"unique":true,"name":"by id"},"expireAfterSeconds":3600}`},
+		{6, 0,
+			`{"create":"clustered","clusteredIndex":{"key":{"_id":1},"unique":true,"name":"by id"},"expireAfterSeconds":3600}`},
 		{6, 0, `{"create":"ring of clustered","clusteredIndex":{"key":{"_id":1},"unique":true},"expireAfterSeconds":60}`},
 		{6, 0, `{"convertToCapped":"ring of clustered","size":5000}`},
 		{6, 0, `{"createIndexes":"clustered","indexes":[{"key":{"a":1},"name":"a"}]}`},
 		{6, 0, `{"create":"images","changeStreamPreAndPostImages":{"enabled":true}}`},
 		{6, 0, `{"createIndexes":"plain","indexes":[{"key":{"pu":1},"name":"prepare","prepareUnique":true}]}`},
-		{6, 0, `{"createIndexes":"measure","indexes":[{"key":{"x":1},"name":"metric"},{"key":{"loc":"2dsphere"},"name":"geo"},{"key":{"y":1},"name":"part","partialFilterExpression":{"y":{"$gt":5}}}]}`},
-		{7, 0, `{"createIndexes":"plain","indexes":[{"key":{"a":1,"$**":-1},"name":"compoundwild","wildcardProjection":{"a":0}},{"key":{"sub.$**":1,"b":1},"name":"compoundwildsub"}]}`},
-		{7, 0, `{"create":"measurespan","timeseries":{"timeField":"t","metaField":"m","bucketMaxSpanSeconds":300,"bucketRoundingSeconds":300}}`},
-		{7, 0, `{"create":"measuregrown","timeseries":{"timeField":"t","bucketMaxSpanSeconds":300,"bucketRoundingSeconds":300}}`},
+		{6, 0,
+			`{"createIndexes":"measure","indexes":[{"key":{"x":1},"name":"metric"},{"key":{"loc":"2dsphere"},"name":"geo"},{"key":{"y":1},"name":"part","partialFilterExpression":{"y":{"$gt":5}}}]}`},
+		{7, 0,
+			`{"createIndexes":"plain","indexes":[{"key":{"a":1,"$**":-1},"name":"compoundwild","wildcardProjection":{"a":0}},{"key":{"sub.$**":1,"b":1},"name":"compoundwildsub"}]}`},
+		{7, 0,
+			`{"create":"measurespan","timeseries":{"timeField":"t","metaField":"m","bucketMaxSpanSeconds":300,"bucketRoundingSeconds":300}}`},
+		{7, 0,
+			`{"create":"measuregrown","timeseries":{"timeField":"t","bucketMaxSpanSeconds":300,"bucketRoundingSeconds":300}}`},
 		{7, 0, `{"collMod":"measuregrown","timeseries":{"bucketMaxSpanSeconds":9000,"bucketRoundingSeconds":9000}}`},
 		{7, 0, `{"create":"measurekept","timeseries":{"timeField":"t","metaField":"m"}}`},
-		{7, 0, `{"createIndexes":"measurekept","indexes":[{"key":{"t":1},"name":"ttl","expireAfterSeconds":3600,"partialFilterExpression":{"m":"x"}},{"key":{"t":-1},"name":"ttl0","expireAfterSeconds":0,"partialFilterExpression":{"m.y":{"$gt":5}}}]}`},
+		{7, 0,
+			`{"createIndexes":"measurekept","indexes":[{"key":{"t":1},"name":"ttl","expireAfterSeconds":3600,"partialFilterExpression":{"m":"x"}},{"key":{"t":-1},"name":"ttl0","expireAfterSeconds":0,"partialFilterExpression":{"m.y":{"$gt":5}}}]}`},
 		{0, 0, `{"create":"auto","autoIndexId":true}`},
 		{0, 0, `{"create":"b.over","viewOn":"c.over","pipeline":[{"$match":{"a":1}}]}`},
-		{0, 0, `{"create":"c.over","viewOn":"plain","pipeline":[{"$lookup":{"from":"a.over","localField":"a","foreignField":"a","as":"x"}}]}`},
+		{0, 0,
+			`{"create":"c.over","viewOn":"plain","pipeline":[{"$lookup":{"from":"a.over","localField":"a","foreignField":"a","as":"x"}}]}`},
 		{0, 0, `{"create":"a.over","viewOn":"plain","pipeline":[{"$project":{"a":1}}]}`},
-		{0, 0, `{"create":"french.over","viewOn":"french","pipeline":[],"collation":{"locale":"fr","strength":2,"backwards":true}}`},
-		{4, 4, `{"create":"union","viewOn":"plain","pipeline":[{"$unionWith":"empty"},{"$unionWith":{"coll":"capped","pipeline":[{"$graphLookup":{"from":"valid","startWith":"$a","connectFromField":"a","connectToField":"b","as":"g"}}]}},{"$facet":{"f":[{"$lookup":{"from":"dotted.name.x","let":{},"pipeline":[{"$lookup":{"from":"empty","localField":"a","foreignField":"b","as":"c"}}],"as":"z"}}]}}]}`},
+		{0, 0,
+			`{"create":"french.over","viewOn":"french","pipeline":[],"collation":{"locale":"fr","strength":2,"backwards":true}}`},
+		{4, 4,
+			`{"create":"union","viewOn":"plain","pipeline":[{"$unionWith":"empty"},{"$unionWith":{"coll":"capped","pipeline":[{"$graphLookup":{"from":"valid","startWith":"$a","connectFromField":"a","connectToField":"b","as":"g"}}]}},{"$facet":{"f":[{"$lookup":{"from":"dotted.name.x","let":{},"pipeline":[{"$lookup":{"from":"empty","localField":"a","foreignField":"b","as":"c"}}],"as":"z"}}]}}]}`},
 	}
 }
 
@@ -179,7 +196,8 @@ func TestQueryableEncryption(t *testing.T) {
 	if !src.Info.Version.AtLeast(6, 0) || !dst.Info.Version.AtLeast(6, 0) {
 		t.Skip("needs a source and a target of 6.0")
 	}
-	do(t, src, db, `{"create":"secret","encryptedFields":{"fields":[{"keyId":{"$binary":{"base64":"AAAAAAAAAAAAAAAAAAAAAA==","subType":"04"}},"path":"ssn","bsonType":"string","queries":{"queryType":"equality"}}]}}`)
+	do(t, src, db,
+		`{"create":"secret","encryptedFields":{"fields":[{"keyId":{"$binary":{"base64":"AAAAAAAAAAAAAAAAAAAAAA==","subType":"04"}},"path":"ssn","bsonType":"string","queries":{"queryType":"equality"}}]}}`)
 	do(t, src, db, `{"create":"enxcol_.secret.esc","clusteredIndex":{"key":{"_id":1},"unique":true}}`)
 	do(t, src, db, `{"create":"enxcol_.secret.ecoc","clusteredIndex":{"key":{"_id":1},"unique":true}}`)
 	colls, err := List(t.Context(), src, scopeOf(rules, db))
@@ -204,9 +222,11 @@ func TestQueryableEncryption(t *testing.T) {
 func TestExpiryOfBucketsNeedsVersion(t *testing.T) {
 	t.Parallel()
 	expires := stream.Index{Name: "t",
-		Spec: js(t, `{"key":{"control.min.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"expireAfterSeconds":60,"originalSpec":{"key":{"t":1},"name":"t","expireAfterSeconds":60}}`)}
+		Spec: js(t,
+			`{"key":{"control.min.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"expireAfterSeconds":60,"originalSpec":{"key":{"t":1},"name":"t","expireAfterSeconds":60}}`)}
 	stays := stream.Index{Name: "t",
-		Spec: js(t, `{"key":{"control.min.t":1,"control.max.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"originalSpec":{"key":{"t":1},"name":"t"}}`)}
+		Spec: js(t,
+			`{"key":{"control.min.t":1,"control.max.t":1},"name":"t","partialFilterExpression":{"meta":{"$eq":"x"}},"originalSpec":{"key":{"t":1},"name":"t"}}`)}
 	plain := stream.Index{Name: "t", Spec: js(t, `{"key":{"control.min.t":1},"name":"t","expireAfterSeconds":60}`)}
 	for major, refused := range map[int]bool{6: true, 7: false} {
 		for i, ix := range []stream.Index{expires, stays, plain} {

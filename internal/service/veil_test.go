@@ -53,7 +53,9 @@ func TestVeilJob(t *testing.T) {
 		j.Report.Status.Error != was.Error || j.Report.Status.Copy.Workers[1].Why != text {
 		t.Errorf("%+v", j.Report)
 	}
-	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset", Status: &job.Status{Waiting: "the source", Copy: job.CopyStatus{Workers: []job.AssistantStatus{{Why: "it is slow"}}}}}}} {
+	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset",
+		Status: &job.Status{Waiting: "the source",
+			Copy: job.CopyStatus{Workers: []job.AssistantStatus{{Why: "it is slow"}}}}}}} {
 		if plain.Veil() != plain {
 			t.Errorf("%+v was copied", plain)
 		}

@@ -22,7 +22,8 @@ func marshal(t testing.TB, doc any) bson.Raw {
 // second look gives what the first one gave.
 func TestUpdateIsCheckedAgain(t *testing.T) {
 	diff := func(section string) bson.Raw {
-		return marshal(t, bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: section, Value: bson.D{{Key: "a", Value: 1}}}}}})
+		return marshal(t, bson.D{{Key: "$v", Value: 2},
+			{Key: "diff", Value: bson.D{{Key: section, Value: bson.D{{Key: "a", Value: 1}}}}}})
 	}
 	ev := stream.Event{Kind: stream.Update, Form: delta.Diff, Doc: diff("u")}
 	first, err := ev.Update()

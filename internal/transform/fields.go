@@ -124,7 +124,8 @@ func misfit(err error, ns string, doc bson.Raw) error {
 	if err == nil {
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("map the fields of a document of %s, _id %s: %w", ns, bsonraw.IDText(bsonraw.IDOf(doc)), err),
+	return mongo.WithHint(fmt.Errorf("map the fields of a document of %s, _id %s: %w", ns,
+		bsonraw.IDText(bsonraw.IDOf(doc)), err),
 		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), mend the document on the source, or have --filter leave it out; then start again with --restart. --on-conflict skip goes on without such documents`)
 }
 

@@ -11,7 +11,8 @@ import (
 // FuzzRename: what is accepted are two names that a server accepts, which map
 // into each other and back and are written so that they are read as the same.
 func FuzzRename(f *testing.F) {
-	for _, s := range []string{"a=b", "a.b=c.d", `a\==b`, `a\\=b`, "a=b=c", "a=", "=", "a.b=c", "a=admin", "a.system.x=b.c", "a.*=b.*", "ü=ö", "a\xff=b", `a\`, "x.a;b=y.c d"} {
+	for _, s := range []string{"a=b", "a.b=c.d", `a\==b`, `a\\=b`, "a=b=c", "a=", "=", "a.b=c", "a=admin",
+		"a.system.x=b.c", "a.*=b.*", "ü=ö", "a\xff=b", `a\`, "x.a;b=y.c d"} {
 		f.Add(s, "db.coll")
 	}
 	f.Fuzz(func(t *testing.T, text, ns string) {

@@ -50,7 +50,8 @@ func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
 		return b, nil
 	}
 	i := 1 + slices.IndexFunc(b.Events, func(ev stream.Event) bool {
-		return ev.Kind == stream.SchemaChange && (ev.Change.Kind == stream.ChangeDrop || ev.Change.Kind == stream.ChangeRename || ev.Change.Kind == stream.ChangeDropDatabase)
+		return ev.Kind == stream.SchemaChange && (ev.Change.Kind == stream.ChangeDrop ||
+			ev.Change.Kind == stream.ChangeRename || ev.Change.Kind == stream.ChangeDropDatabase)
 	})
 	if i == 0 || i == len(b.Events) {
 		return b, nil

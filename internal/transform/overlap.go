@@ -57,7 +57,8 @@ func Overlap(a, b *Set) (names string, found bool) {
 			hidden := func(h pattern) bool {
 				return (h.db.covers(x.db) || h.db.covers(y.db)) && (h.coll.covers(x.coll) || h.coll.covers(y.coll))
 			}
-			if !x.db.meets(y.db) || !x.coll.meets(y.coll) || slices.ContainsFunc(x.holes, hidden) || slices.ContainsFunc(y.holes, hidden) {
+			if !x.db.meets(y.db) || !x.coll.meets(y.coll) || slices.ContainsFunc(x.holes, hidden) ||
+				slices.ContainsFunc(y.holes, hidden) {
 				continue
 			}
 			return narrower(x.db, y.db).text + "." + narrower(x.coll, y.coll).text, true

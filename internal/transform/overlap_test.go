@@ -39,7 +39,8 @@ func TestOverlap(t *testing.T) {
 		// Renames lead elsewhere, or to the same place.
 		{Config{Rename: []string{"shop=store"}}, in("shop.*"), ""},
 		{Config{Rename: []string{"shop=store"}}, in("store.x"), "store.x"},
-		{Config{Include: []string{"shop.*"}, Rename: []string{"shop=store"}}, Config{Include: []string{"crm.*"}, Rename: []string{"crm=store"}}, "store.*"},
+		{Config{Include: []string{"shop.*"}, Rename: []string{"shop=store"}},
+			Config{Include: []string{"crm.*"}, Rename: []string{"crm=store"}}, "store.*"},
 		{Config{Include: []string{"shop.*"}, Exclude: []string{"shop.x"}, Rename: []string{"shop=store"}}, in("store.x"), ""},
 		{Config{Include: []string{"shop.*"}, Rename: []string{"shop.x=crm.y"}}, in("crm.*"), "crm.y"},
 		{Config{Include: []string{"shop.*"}, Rename: []string{"shop.x=crm.y"}}, in("shop.x"), ""},
@@ -121,7 +122,8 @@ func overlaps(t *testing.T, seed uint64) {
 
 // TestParseForeign: rules in a form that is not String's are no rules.
 func TestParseForeign(t *testing.T) {
-	for _, text := range []string{"", "r", "include a", "include a.b;c.d", "include a.b;", "; include a.b", "include b.*; include a.*", "include a.*; merge b.*", "include a\\"} {
+	for _, text := range []string{"", "r", "include a", "include a.b;c.d", "include a.b;", "; include a.b",
+		"include b.*; include a.*", "include a.*; merge b.*", "include a\\"} {
 		if s, err := Parse(text); err == nil {
 			t.Errorf("%q is read as %s", text, s)
 		}

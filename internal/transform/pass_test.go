@@ -62,7 +62,8 @@ func (s *source) write() {
 		s.states = append(s.states, generation{s.uuid, maps.Clone(s.latest())})
 	}
 	if s.alone = drop; drop {
-		s.events = append(s.events, stream.Event{Kind: stream.SchemaChange, NS: "db.c", At: s.at(), Change: &stream.Change{Kind: stream.ChangeDrop, NS: "db.c"}})
+		s.events = append(s.events, stream.Event{Kind: stream.SchemaChange, NS: "db.c", At: s.at(),
+			Change: &stream.Change{Kind: stream.ChangeDrop, NS: "db.c"}})
 		s.uuid++
 		s.states[s.now-1] = generation{s.uuid, map[int]bson.Raw{}}
 		return
@@ -75,7 +76,8 @@ func (s *source) writeTo(docs map[int]bson.Raw, id int) stream.Event {
 	ev := stream.Event{NS: "db.c", UUID: &[16]byte{s.uuid}, Key: stream.Key{ID: idOf(id)}, At: s.at()}
 	doc, there := docs[id]
 	fresh := func() bson.Raw {
-		return kit.Raw(bson.D{{Key: "_id", Value: id}, {Key: "a", Value: s.a()}, {Key: "b", Value: s.r.IntN(100)}, {Key: "pad", Value: string(make([]byte, s.r.IntN(40)))}})
+		return kit.Raw(bson.D{{Key: "_id", Value: id}, {Key: "a", Value: s.a()}, {Key: "b", Value: s.r.IntN(100)},
+			{Key: "pad", Value: string(make([]byte, s.r.IntN(40)))}})
 	}
 	switch {
 	case !there:
@@ -90,7 +92,8 @@ func (s *source) writeTo(docs map[int]bson.Raw, id int) stream.Event {
 	default:
 		field := []string{"a", "b", "b"}[s.r.IntN(3)]
 		ev.Kind, ev.Form = stream.Update, delta.Diff
-		ev.Doc = kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: field, Value: s.a()}}}}}})
+		ev.Doc = kit.Raw(bson.D{{Key: "$v", Value: 2},
+			{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: field, Value: s.a()}}}}}})
 		docs[id] = updated(doc, &ev)
 	}
 	return ev
@@ -117,7 +120,8 @@ func (s *source) latest() map[int]bson.Raw {
 
 // read tells of documents as of the position, or later.
 func (s *source) read(exact bool) Read {
-	return func(_ context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime, error) {
+	return func(_ context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, _ int) ([]bson.Raw,
+		mongo.OpTime, error) {
 		if len(ids) > 1 && s.r.IntN(3) == 0 {
 			return nil, at, ErrTooMuch
 		}
@@ -299,7 +303,8 @@ func (p *passing) run(ctx context.Context) error {
 		from, start = to, b.End.TS.T
 		switch {
 		case errors.Is(err, errKilled):
-			start, st, k.until = k.fed.TS.T, NewStage(p.rules, stream.Position{At: k.fed, Mark: strconv.Itoa(int(k.fed.TS.T))}, nil, k.kept), p.at()
+			start, st, k.until = k.fed.TS.T, NewStage(p.rules, stream.Position{At: k.fed, Mark: strconv.Itoa(int(k.fed.TS.T))},
+				nil, k.kept), p.at()
 			from = slices.IndexFunc(p.events, func(ev stream.Event) bool { return k.fed.Before(ev.At) })
 			if from < 0 {
 				from = len(p.events)
@@ -356,10 +361,12 @@ func passes(t *testing.T, seed uint64) {
 func TestPassGone(t *testing.T) {
 	rules := mustNew(t, Config{Filter: []string{`db.c={"a":1}`}, Skip: []string{"db.c=ttl"}})
 	update := stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(1)}, At: when(5),
-		Doc: kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
+		Doc: kit.Raw(bson.D{{Key: "$v", Value: 2},
+			{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
 	left := update
 	left.Key.ID = idOf(2)
-	read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime, error) {
+	read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime,
+		error) {
 		docs := make([]bson.Raw, len(ids))
 		for i, id := range ids {
 			if id.Int32() == 2 { // is in the filter no more
@@ -370,15 +377,16 @@ func TestPassGone(t *testing.T) {
 	}
 	b := &stream.Batch{Events: []stream.Event{update, left}, End: when(5)}
 	var walls []int64
-	err := NewStage(rules, stream.Position{}, nil, nil).Pass(t.Context(), b, read, func(_ context.Context, b *stream.Batch) error {
-		for _, ev := range b.Events {
-			if ev.Kind != stream.Delete {
-				t.Errorf("%s of %s", ev.Kind, bsonraw.IDText(ev.Key.ID))
+	err := NewStage(rules, stream.Position{}, nil, nil).Pass(t.Context(), b,
+		read, func(_ context.Context, b *stream.Batch) error {
+			for _, ev := range b.Events {
+				if ev.Kind != stream.Delete {
+					t.Errorf("%s of %s", ev.Kind, bsonraw.IDText(ev.Key.ID))
+				}
+				walls = append(walls, ev.Wall)
 			}
-			walls = append(walls, ev.Wall)
-		}
-		return nil
-	})
+			return nil
+		})
 	if err != nil || !slices.Equal(walls, []int64{10_000, 0}) {
 		t.Errorf("%v, %v", walls, err)
 	}
@@ -389,13 +397,16 @@ func TestPassGone(t *testing.T) {
 // ahead of, and not at all where a session deletes it. One that comes again is deleted later.
 func TestPassGoneByUser(t *testing.T) {
 	rules := mustNew(t, Config{Filter: []string{`db.c={"a":1}`}, Skip: []string{"db.c=ttl"}})
-	read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime, error) {
+	read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime,
+		error) {
 		return make([]bson.Raw, len(ids)), when(3609), nil
 	}
 	var events []stream.Event
 	for id := 1; id <= 3; id++ {
-		events = append(events, stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(id)}, At: when(3605), Wall: 5000,
-			Doc: kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})})
+		events = append(events, stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(id)},
+			At: when(3605), Wall: 5000,
+			Doc: kit.Raw(bson.D{{Key: "$v", Value: 2},
+				{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})})
 	}
 	for i, wall := range []int64{7000, 0, 7000} {
 		events = append(events, stream.Event{Kind: stream.Delete, NS: "db.c", Key: events[i].Key, At: when(3607), Wall: wall})
@@ -403,15 +414,16 @@ func TestPassGoneByUser(t *testing.T) {
 	events = append(events, stream.Event{Kind: stream.Insert, NS: "db.c", Key: events[2].Key, At: when(3608), Wall: 8000,
 		Doc: kit.Raw(bson.D{{Key: "_id", Value: 3}, {Key: "a", Value: 1}})})
 	var walls []int64
-	err := NewStage(rules, stream.Position{}, nil, nil).Pass(t.Context(), &stream.Batch{Events: events, End: when(3608)}, read, func(_ context.Context, b *stream.Batch) error {
-		for _, ev := range b.Events {
-			if ev.Kind != stream.Delete {
-				t.Errorf("%s of %s", ev.Kind, bsonraw.IDText(ev.Key.ID))
+	err := NewStage(rules, stream.Position{}, nil, nil).Pass(t.Context(), &stream.Batch{Events: events, End: when(3608)},
+		read, func(_ context.Context, b *stream.Batch) error {
+			for _, ev := range b.Events {
+				if ev.Kind != stream.Delete {
+					t.Errorf("%s of %s", ev.Kind, bsonraw.IDText(ev.Key.ID))
+				}
+				walls = append(walls, ev.Wall)
 			}
-			walls = append(walls, ev.Wall)
-		}
-		return nil
-	})
+			return nil
+		})
 	if err != nil || !slices.Equal(walls, []int64{7000, 0, 3610_000}) {
 		t.Errorf("%v, %v", walls, err)
 	}
@@ -421,9 +433,11 @@ func TestPassGoneByUser(t *testing.T) {
 // rules say that what the source deletes does, and what tells of its deletion passes.
 func TestPassGoneStays(t *testing.T) {
 	update := stream.Event{Kind: stream.Update, Form: delta.Diff, NS: "db.c", Key: stream.Key{ID: idOf(1)}, At: when(5),
-		Doc: kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
+		Doc: kit.Raw(bson.D{{Key: "$v", Value: 2},
+			{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "a", Value: 1}}}}}})}
 	other := update // does not concern the filter
-	other.Doc = kit.Raw(bson.D{{Key: "$v", Value: 2}, {Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "b", Value: 1}}}}}})
+	other.Doc = kit.Raw(bson.D{{Key: "$v", Value: 2},
+		{Key: "diff", Value: bson.D{{Key: "u", Value: bson.D{{Key: "b", Value: 1}}}}}})
 	gone := stream.Event{Kind: stream.Delete, NS: "db.c", Key: update.Key, At: when(6)}
 	for _, c := range []struct {
 		name    string
@@ -442,7 +456,8 @@ func TestPassGoneStays(t *testing.T) {
 	} {
 		for _, later := range []bool{false, true} { // the deletion is told of by the next batch
 			c.rules.Filter = []string{`db.c={"a":1}`}
-			read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw, mongo.OpTime, error) {
+			read := func(_ context.Context, _ *stream.Event, ids []bson.RawValue, _ mongo.OpTime, _ int) ([]bson.Raw,
+				mongo.OpTime, error) {
 				if c.dropped {
 					return nil, when(9), nil
 				}

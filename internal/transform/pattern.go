@@ -67,7 +67,8 @@ type explained struct{ error }
 
 // compileRules reads rules "pattern=value". parse reads the value, and gives its canonical text.
 // Errors show the example, but for those that are explained.
-func compileRules[T any](kind, example string, texts []string, parse func(value string) (T, string, error)) (out rules[T], err error) {
+func compileRules[T any](kind, example string, texts []string,
+	parse func(value string) (T, string, error)) (out rules[T], err error) {
 	for _, text := range texts {
 		name, value, found := cutRule(text)
 		var r rule[T]

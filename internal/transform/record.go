@@ -251,7 +251,8 @@ func (p *recording) prepare(ctx context.Context, from int) (end int, err error) 
 				break
 			}
 			of = ev
-			asked, keys = append(asked, versions.Asked{Key: ev.Key.ID, Before: versions.Position{T: ev.At.TS, N: p.place[end]}}), append(keys, string(key))
+			asked, keys = append(asked, versions.Asked{Key: ev.Key.ID, Before: versions.Position{T: ev.At.TS, N: p.place[end]}}),
+				append(keys, string(key))
 			ids += len(ev.Key.ID.Data)
 		}
 		defined[string(key)] = true
@@ -281,7 +282,8 @@ func (p *recording) begin(ctx context.Context) error {
 }
 
 // fetch reads the first of the versions that are asked for, and returns how many.
-func (p *recording) fetch(ctx context.Context, of *stream.Event, asked []versions.Asked, keys []string) (n int, err error) {
+func (p *recording) fetch(ctx context.Context, of *stream.Event, asked []versions.Asked, keys []string) (n int,
+	err error) {
 	n = min(len(asked), p.atOnce)
 	found, err := p.Before(ctx, of.Route.Target, asked[:n], mostRead)
 	if errors.Is(err, ErrTooMuch) && n > 1 {
@@ -301,7 +303,10 @@ func (p *recording) fetch(ctx context.Context, of *stream.Event, asked []version
 // tell makes of a change a version, or a change of the version that was copied.
 func (p *recording) tell(ev *stream.Event, place int32) error {
 	if !ev.Until.IsZero() {
-		return mongo.WithHint(errors.New("what --fields make of this change is not known without the document, which the source tells as of a later time only"),
+		return mongo.WithHint(
+			errors.New(
+				"what --fields make of this change is not known without the document, which the source tells as of a later time "+
+					"only"),
 			"map fewer fields of the collection, or leave it out of --history; then start again with --restart")
 	}
 	ev.Key.Shard = nil
@@ -310,7 +315,8 @@ func (p *recording) tell(ev *stream.Event, place int32) error {
 	}
 	key := p.keyOf(ev)
 	before, _ := p.known(key)
-	v := versions.Version{Key: ev.Key.ID, Position: versions.Position{T: ev.At.TS, N: place}, Op: ev.Kind.String(), Doc: ev.Doc}
+	v := versions.Version{Key: ev.Key.ID, Position: versions.Position{T: ev.At.TS, N: place}, Op: ev.Kind.String(),
+		Doc: ev.Doc}
 	var err error
 	switch ev.Kind {
 	case stream.Put:
@@ -365,7 +371,9 @@ func (p *recording) changeCopy(ev *stream.Event) (err error) {
 	made := &p.st.made
 	switch ev.Kind {
 	case stream.Upsert:
-		return mongo.WithHint(errors.New("a user's applyOps command updates a document, or makes it, while the copy is under way: which of the two it does not say"),
+		return mongo.WithHint(errors.New(
+			"a user's applyOps command updates a document, or makes it, while the copy is under way: which of the two it does "+
+				"not say"),
 			"start again with --restart when such commands are done")
 	case stream.Update:
 		var out []byte
@@ -375,9 +383,11 @@ func (p *recording) changeCopy(ev *stream.Event) (err error) {
 		ev.Doc = made.take(out)
 	case stream.Delete:
 	default:
-		ev.Doc = made.take(versions.AppendCopy(made.room(len(ev.Doc)+len(ev.Key.ID.Data)+versions.Size), ev.Doc, p.Start.TS, ev.At.TS))
+		ev.Doc = made.take(versions.AppendCopy(made.room(len(ev.Doc)+len(ev.Key.ID.Data)+versions.Size), ev.Doc, p.Start.TS,
+			ev.At.TS))
 	}
-	id := made.take(versions.AppendID(made.room(len(ev.Key.ID.Data)+versions.Size), ev.Key.ID, versions.Position{T: p.Start.TS}))
+	id := made.take(versions.AppendID(made.room(len(ev.Key.ID.Data)+versions.Size), ev.Key.ID,
+		versions.Position{T: p.Start.TS}))
 	ev.Key.ID = bsonraw.ID{Type: bsoncore.TypeEmbeddedDocument, Data: id}
 	return nil
 }
@@ -414,7 +424,8 @@ func (p *recording) change(ctx context.Context, ev *stream.Event, place int32) e
 		return err
 	}
 	if ch.Kind == stream.ChangeRename && ch.DropTarget && p.kept(ch.To) {
-		if err := p.end(ctx, ev, ch.To, versions.Version{Position: versions.Position{T: ev.At.TS, N: place}, Op: versions.Drop}); err != nil {
+		if err := p.end(ctx, ev, ch.To, versions.Version{Position: versions.Position{T: ev.At.TS, N: place},
+			Op: versions.Drop}); err != nil {
 			return err
 		}
 	}
@@ -428,7 +439,8 @@ func (p *recording) change(ctx context.Context, ev *stream.Event, place int32) e
 		if ch.Kind == stream.ChangeRename {
 			op = versions.Rename
 		}
-		if err := p.end(ctx, ev, ch.NS, versions.Version{Position: versions.Position{T: ev.At.TS, N: place}, Op: op}); err != nil {
+		if err := p.end(ctx, ev, ch.NS, versions.Version{Position: versions.Position{T: ev.At.TS, N: place},
+			Op: op}); err != nil {
 			return err
 		}
 	}

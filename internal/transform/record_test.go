@@ -162,7 +162,8 @@ func (k *recordSink) Before(_ context.Context, _ string, asked []versions.Asked,
 			if err != nil {
 				return nil, err
 			}
-			if delta.KeyOf(v.Key) == delta.KeyOf(a.Key) && v.Compare(a.Before) < 0 && (out[i] == nil || v.Compare(last.Position) > 0) {
+			if delta.KeyOf(v.Key) == delta.KeyOf(a.Key) && v.Compare(a.Before) < 0 &&
+				(out[i] == nil || v.Compare(last.Position) > 0) {
 				out[i], last = doc, v
 			}
 		}
@@ -234,7 +235,8 @@ func (c *recordCase) expected() map[string]bson.Raw {
 			if later, ok := changed[id]; ok {
 				at = later
 			}
-			add(versions.Version{Key: idOf(id), Position: versions.Position{T: when(c.start).TS}, Op: versions.Copy, At: at, Doc: doc})
+			add(versions.Version{Key: idOf(id), Position: versions.Position{T: when(c.start).TS}, Op: versions.Copy, At: at,
+				Doc: doc})
 		}
 		began = true
 	}
@@ -317,7 +319,8 @@ func (c *recordCase) run(ctx context.Context, rules *Set) error {
 		return err
 	}
 	if want := c.expected(); !maps.EqualFunc(k.docs, want, func(a, b bson.Raw) bool { return bytes.Equal(a, b) }) {
-		return fmt.Errorf("the copy was from %d to %d; versions\n%s\nwant\n%s\nof %v", c.start, c.copied, list(k.docs), list(want), c.events)
+		return fmt.Errorf("the copy was from %d to %d; versions\n%s\nwant\n%s\nof %v", c.start, c.copied, list(k.docs),
+			list(want), c.events)
 	}
 	return nil
 }
@@ -357,7 +360,8 @@ func records(t *testing.T, seed uint64) {
 		c := recordCase{source: s, start: 1 + uint32(s.r.IntN(int(s.now)))}
 		c.copied = c.start + uint32(s.r.IntN(int(s.now-c.start+1)))
 		kills := round%3 == 0
-		c.sink = &recordSink{r: s.r, docs: map[string]bson.Raw{}, copied: when(c.copied), kill: func() bool { return kills && s.r.IntN(15) == 0 }}
+		c.sink = &recordSink{r: s.r, docs: map[string]bson.Raw{}, copied: when(c.copied),
+			kill: func() bool { return kills && s.r.IntN(15) == 0 }}
 		c.copy()
 		if err := c.run(t.Context(), rules); err != nil {
 			t.Fatalf("seed %d round %d, %v", seed, round, err)

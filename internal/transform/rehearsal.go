@@ -195,7 +195,10 @@ func (r *Rehearsal) Effects() (out []Effect) {
 		for text, docs := range r.why[e] {
 			one.Why = append(one.Why, Reason{text, docs})
 		}
-		slices.SortFunc(one.Why, func(a, b Reason) int { return cmp.Or(cmp.Compare(b.Docs, a.Docs), strings.Compare(a.Text, b.Text)) })
+		slices.SortFunc(one.Why, func(a, b Reason) int {
+			return cmp.Or(cmp.Compare(b.Docs, a.Docs),
+				strings.Compare(a.Text, b.Text))
+		})
 		one.Why = one.Why[:min(len(one.Why), mostReasons)]
 		out = append(out, one)
 	}

@@ -30,7 +30,8 @@ func TestRehearsal(t *testing.T) {
 		{{Key: "_id", Value: 1}, {Key: "n", Value: 1}, {Key: "price", Value: "x"}}, // not kept
 		{{Key: "_id", Value: 2}, {Key: "n", Value: 2}},
 		{{Key: "_id", Value: 3}, {Key: "n", Value: 3}, {Key: "price", Value: "free"}, {Key: "card", Value: 1}},
-		{{Key: "_id", Value: 4}, {Key: "n", Value: 4}, {Key: "price", Value: "5"}, {Key: "mail", Value: "ann"}, {Key: "gone", Value: 1}},
+		{{Key: "_id", Value: 4}, {Key: "n", Value: 4}, {Key: "price", Value: "5"}, {Key: "mail", Value: "ann"},
+			{Key: "gone", Value: 1}},
 	} {
 		if err := r.Document("a.b", kit.Raw(doc)); err != nil {
 			t.Fatal(err)
@@ -46,7 +47,8 @@ func TestRehearsal(t *testing.T) {
 	want := []Effect{
 		{Kind: "filter", Collections: 1, Docs: 4, Kept: 3},
 		{Kind: "fields", Collections: 2, Docs: 4, Changed: 2, Failed: 1, Why: got[1].Why,
-			Parts: []PartEffect{{Rule: `drop → "card"`, Changed: 1}, {Rule: `convert → "price"`, Changed: 1, Failed: 1}, {Rule: `mask → "mail"`, Changed: 1}, {Rule: `rename → "old"`, Changed: 1}}},
+			Parts: []PartEffect{{Rule: `drop → "card"`, Changed: 1}, {Rule: `convert → "price"`, Changed: 1, Failed: 1},
+				{Rule: `mask → "mail"`, Changed: 1}, {Rule: `rename → "old"`, Changed: 1}}},
 		{Kind: "skip", Collections: 1, Skipped: []string{"none"}},
 		{Kind: "skip", Collections: 1, Skipped: []string{"delete", "drop"}},
 		{Kind: "soft-delete", Collections: 1, Docs: 3, Marked: 1},

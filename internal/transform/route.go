@@ -71,7 +71,8 @@ func (r *Route) To(target string) *Route {
 }
 
 func (s *Set) newRoute(ns string) *Route {
-	r := &Route{Route: stream.Route{Source: ns, Target: s.Target(ns)}, Kept: s.Match(ns), filter: -1, skip: -1, fields: -1, softDelete: -1}
+	r := &Route{Route: stream.Route{Source: ns, Target: s.Target(ns)}, Kept: s.Match(ns), filter: -1, skip: -1, fields: -1,
+		softDelete: -1}
 	if s == nil {
 		return r
 	}
@@ -97,7 +98,8 @@ func (s *Set) newRoute(ns string) *Route {
 		r.SoftDelete = s.softDeletes[r.softDelete].is
 	}
 	r.Ruled = r.Ruled || r.filter >= 0 || r.skip >= 0 || r.fields >= 0 || r.softDelete >= 0 || r.History
-	r.Filtered, r.MayFail, r.KeepsExpired = r.Filter != nil, r.Fields != nil && r.Fields.MayFail(), r.Skips.Has(stream.OpTTL)
+	r.Filtered, r.MayFail, r.KeepsExpired = r.Filter != nil, r.Fields != nil &&
+		r.Fields.MayFail(), r.Skips.Has(stream.OpTTL)
 	r.Stale = r.Skips.Has(stream.OpInsert | stream.OpUpdate | stream.OpReplace)
 	return r
 }
@@ -143,7 +145,8 @@ func (r *Route) Unmarked() func(doc []byte) bool {
 
 // SameDocuments reports whether of the same documents under another route the same becomes.
 func (r *Route) SameDocuments(other *Route) bool {
-	return r.Filter == other.Filter && r.Fields == other.Fields && (r.Fields == nil || !r.Fields.NamesNamespace()) && r.History == other.History && r.leftAlike(other)
+	return r.Filter == other.Filter && r.Fields == other.Fields && (r.Fields == nil || !r.Fields.NamesNamespace()) &&
+		r.History == other.History && r.leftAlike(other)
 }
 
 // leftAlike reports whether what the rules for operations leave on the target may be there
@@ -161,17 +164,21 @@ func (r *Route) leftAlike(other *Route) bool {
 func (r *Route) NoHistory() string {
 	switch {
 	case r.Filter != nil:
-		return "a filter keeps some of its documents, and the state of one that comes into the filter is not known for each of its changes"
+		return "a filter keeps some of its documents, and the state of one that comes into the filter is not known for " +
+			"each of its changes"
 	case r.SoftDelete != "":
 		return "deleted documents are marked (--soft-delete), and a history tells of them by itself"
 	case r.Stale:
-		return fmt.Sprintf("%s is skipped, and later versions are made of what was skipped", r.Skips&(stream.OpInsert|stream.OpUpdate|stream.OpReplace))
+		return fmt.Sprintf("%s is skipped, and later versions are made of what was skipped",
+			r.Skips&(stream.OpInsert|stream.OpUpdate|stream.OpReplace))
 	case r.Skips.Has(stream.OpCreate | stream.OpDrop | stream.OpRename):
-		return fmt.Sprintf("%s is skipped, and a history tells of it", r.Skips&(stream.OpCreate|stream.OpDrop|stream.OpRename))
+		return fmt.Sprintf("%s is skipped, and a history tells of it",
+			r.Skips&(stream.OpCreate|stream.OpDrop|stream.OpRename))
 	case r.KeepsExpired:
 		return "ttl is skipped, which is decided on documents of the target, and a history has none"
 	case r.Fields != nil && !r.Fields.Translates():
-		return "its fields are mapped by more than keep, drop, rename and set of fields at the top level: that takes whole documents of the source now and then, and the state of one is not known for each of its changes"
+		return "its fields are mapped by more than keep, drop, rename and set of fields at the top level: that takes whole " +
+			"documents of the source now and then, and the state of one is not known for each of its changes"
 	}
 	return ""
 }

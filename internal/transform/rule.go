@@ -83,7 +83,8 @@ func New(c Config) (*Set, error) {
 	if s.skips, err = compileRules("skip", "db.coll=delete,drop", c.Skip, parseSkip); err != nil {
 		return nil, err
 	}
-	if s.mappings, err = compileRules("fields", `db.coll={"drop": ["card"]}`, c.Fields, parseMapping(c.Secret)); err != nil {
+	if s.mappings, err = compileRules("fields", `db.coll={"drop": ["card"]}`, c.Fields,
+		parseMapping(c.Secret)); err != nil {
 		return nil, err
 	}
 	if s.softDeletes, err = compileRules("soft-delete", "db.coll=deletedAt", c.SoftDelete, parseSoftDelete); err != nil {
@@ -231,7 +232,8 @@ func (s *Set) NamesTargetDB(db string) bool {
 			return true
 		}
 	}
-	return len(s.dbSources[db]) > 0 || slices.ContainsFunc(s.include, func(p pattern) bool { return !p.db.any && p.db.matches(db) })
+	return len(s.dbSources[db]) > 0 || slices.ContainsFunc(s.include,
+		func(p pattern) bool { return !p.db.any && p.db.matches(db) })
 }
 
 // Target is the name of the source namespace ns on the target. A

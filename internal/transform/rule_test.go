@@ -21,12 +21,17 @@ func TestMatch(t *testing.T) {
 		keep, drop []string
 	}{
 		{"everything", Config{}, []string{"a.b", "a.b.c", "a.system.js", "a.system.buckets.x", "a.fs.files"},
-			[]string{"admin.x", "local.x", "config.x", "millrace.x", "a.system.views", "a.system.profile", "a.$cmd", "a.", "a", "", "a.system.buckets."}},
-		{"one database", Config{Include: []string{"a"}}, []string{"a.b", "a.c.d", "a.system.buckets.x"}, []string{"ab.c", "b.a"}},
-		{"one collection", Config{Include: []string{"a.b"}}, []string{"a.b", "a.system.buckets.b"}, []string{"a.bc", "a.b.c", "a.system.js", "a.tmp123.renameCollection"}},
+			[]string{"admin.x", "local.x", "config.x", "millrace.x", "a.system.views", "a.system.profile", "a.$cmd", "a.",
+				"a", "", "a.system.buckets."}},
+		{"one database", Config{Include: []string{"a"}}, []string{"a.b", "a.c.d", "a.system.buckets.x"},
+			[]string{"ab.c", "b.a"}},
+		{"one collection", Config{Include: []string{"a.b"}}, []string{"a.b", "a.system.buckets.b"},
+			[]string{"a.bc", "a.b.c", "a.system.js", "a.tmp123.renameCollection"}},
 		{"star", Config{Include: []string{"a.*"}}, []string{"a.b", "a.b.c"}, []string{"b.b"}},
-		{"globs in both parts", Config{Include: []string{"t?st.or*s"}}, []string{"test.orders", "tast.ors", "test.or.x.s"}, []string{"tst.orders", "test.order", "teest.orders"}},
-		{"exclude wins", Config{Include: []string{"a.*"}, Exclude: []string{"*.tmp*"}}, []string{"a.b"}, []string{"a.tmp", "a.tmp.x"}},
+		{"globs in both parts", Config{Include: []string{"t?st.or*s"}}, []string{"test.orders", "tast.ors", "test.or.x.s"},
+			[]string{"tst.orders", "test.order", "teest.orders"}},
+		{"exclude wins", Config{Include: []string{"a.*"}, Exclude: []string{"*.tmp*"}}, []string{"a.b"},
+			[]string{"a.tmp", "a.tmp.x"}},
 		{"several", Config{Include: []string{"a.x", "b"}}, []string{"a.x", "b.z"}, []string{"a.y"}},
 		{"escaped", Config{Include: []string{`a.x\*`}}, []string{"a.x*"}, []string{"a.xy"}},
 		{"unicode", Config{Include: []string{"a.?b"}}, []string{"a.äb", "a.xb"}, []string{"a.b", "a.xxb"}},
@@ -69,7 +74,8 @@ func TestZeroAndNil(t *testing.T) {
 
 func TestMatchDB(t *testing.T) {
 	s := mustNew(t, Config{Include: []string{"a.b", "c*"}, Exclude: []string{"cx", "cy.z"}})
-	for db, want := range map[string]bool{"a": true, "b": false, "cc": true, "cx": false, "cy": true, "admin": false, "": false} {
+	for db, want := range map[string]bool{"a": true, "b": false, "cc": true, "cx": false, "cy": true, "admin": false,
+		"": false} {
 		if s.MatchDB(db) != want {
 			t.Errorf("MatchDB(%q) = %v", db, !want)
 		}
@@ -77,9 +83,11 @@ func TestMatchDB(t *testing.T) {
 }
 
 func TestRename(t *testing.T) {
-	s := mustNew(t, Config{Exclude: []string{"old.secret"}, Rename: []string{"shop=store", "shop.orders=archive.orders2", "old=new", `we.i\=rd=we.\*`}})
+	s := mustNew(t, Config{Exclude: []string{"old.secret"},
+		Rename: []string{"shop=store", "shop.orders=archive.orders2", "old=new", `we.i\=rd=we.\*`}})
 	for ns, want := range map[string]string{
-		"shop.a": "store.a", "shop.a.b": "store.a.b", "shop.orders": "archive.orders2", "other.x": "other.x", "we.i=rd": "we.*",
+		"shop.a": "store.a", "shop.a.b": "store.a.b", "shop.orders": "archive.orders2", "other.x": "other.x",
+		"we.i=rd":               "we.*",
 		"shop.system.buckets.a": "store.system.buckets.a", "shop.system.buckets.orders": "archive.system.buckets.orders2",
 	} {
 		if got := s.Target(ns); got != want {
@@ -101,7 +109,8 @@ func TestMatchTargetDB(t *testing.T) {
 		Rename: []string{"shop=store", "crm.people=hr.staff", "other=elsewhere", "log.b=logs.b"}})
 	for db, want := range map[string]bool{
 		"store": true, "hr": true, "crm": true, "shop2": true, "log": true, // by their own names, or renamed
-		"shop": false, "shop_old": false, "elsewhere": false, "other": false, "logs": false, "x": false, "admin": false, "millrace": false, "": false,
+		"shop": false, "shop_old": false, "elsewhere": false, "other": false, "logs": false, "x": false, "admin": false,
+		"millrace": false, "": false,
 	} {
 		if got := s.MatchTargetDB(db); got != want {
 			t.Errorf("MatchTargetDB(%q) = %v", db, got)
@@ -205,7 +214,8 @@ func matchSlow(g, s []rune) bool {
 }
 
 func FuzzPattern(f *testing.F) {
-	for _, seed := range [][2]string{{"a.b", "a.b"}, {"a*b?c.*x*", "axxbyc.zxz"}, {`a.\*`, "a.*"}, {"*.*", "db.c.d"}, {"**?a.b", "xa.b"}, {"ä?.ö*", "äx.öy"}} {
+	for _, seed := range [][2]string{{"a.b", "a.b"}, {"a*b?c.*x*", "axxbyc.zxz"}, {`a.\*`, "a.*"}, {"*.*", "db.c.d"},
+		{"**?a.b", "xa.b"}, {"ä?.ö*", "äx.öy"}} {
 		f.Add(seed[0], seed[1])
 	}
 	f.Fuzz(func(t *testing.T, text, ns string) {
@@ -231,7 +241,8 @@ func FuzzPattern(f *testing.F) {
 		if err != nil {
 			t.Fatalf("canonical %q of %q: %v", p, text, err)
 		}
-		if again.String() != p.String() || again.db.matches(db) != p.db.matches(db) || again.coll.matches(coll) != p.coll.matches(coll) {
+		if again.String() != p.String() || again.db.matches(db) != p.db.matches(db) ||
+			again.coll.matches(coll) != p.coll.matches(coll) {
 			t.Fatalf("canonical %q of %q means something else", p, text)
 		}
 	})

@@ -34,7 +34,8 @@ func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op s
 		return undecided, nil
 	case stream.Delete:
 		if missing {
-			return pass, st.leaves.Mended(ctx, ev.Route.Target, ev.Key.ID, "the document is gone from the source, or is none that is wanted")
+			return pass, st.leaves.Mended(ctx, ev.Route.Target, ev.Key.ID,
+				"the document is gone from the source, or is none that is wanted")
 		}
 	}
 	return pass, nil

@@ -78,7 +78,8 @@ func become(ev *stream.Event, doc bson.Raw, keep *query.Query) {
 // is not there, and no list at all says that their collection is not. of is an event of
 // their collection. Where they are more than most
 // bytes together, and more than one, it fails with ErrTooMuch.
-type Read func(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw, until mongo.OpTime, err error)
+type Read func(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw,
+	until mongo.OpTime, err error)
 
 // ErrTooMuch says that documents are too large to be read at once.
 var ErrTooMuch = errors.New("the documents are too large to be read at once")
@@ -93,7 +94,8 @@ const (
 // documents' states: each becomes what it is at the batch's last event, or later,
 // and what else the batch tells of it is left out. Where those documents are large
 // the batch goes on in several, of which all but the last are partial.
-func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read, next func(context.Context, *stream.Batch) error) error {
+func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read,
+	next func(context.Context, *stream.Batch) error) error {
 	for rest := b; rest != nil; {
 		var some *stream.Batch
 		if some, rest = st.cut(rest); rest == nil {
@@ -107,7 +109,8 @@ func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read, next func
 }
 
 // pass is Pass up to a schema change that cut ends with; mark is the position after it.
-func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string, read Read, next func(context.Context, *stream.Batch) error) error {
+func (st *Stage) pass(ctx context.Context, b *stream.Batch, mark string,
+	read Read, next func(context.Context, *stream.Batch) error) error {
 	open, err := st.Batch(ctx, b)
 	if err != nil {
 		return err

@@ -38,7 +38,8 @@ func TestFilterRules(t *testing.T) {
 		}
 	}
 	s := mustNew(t, Config{Filter: []string{`a.b={"x":1}`, `a.*={"x":2}`}})
-	for ns, want := range map[string]string{"a.b": `{"x": {"$numberInt":"1"}}`, "a.c": `{"x": {"$numberInt":"2"}}`, "b.b": "", "a.system.buckets.b": ""} {
+	for ns, want := range map[string]string{"a.b": `{"x": {"$numberInt":"1"}}`, "a.c": `{"x": {"$numberInt":"2"}}`,
+		"b.b": "", "a.system.buckets.b": ""} {
 		got := ""
 		if q := s.Route(ns).Filter; q != nil {
 			got = q.Raw().String()
@@ -47,16 +48,19 @@ func TestFilterRules(t *testing.T) {
 			t.Errorf("%s is filtered by %q, want %q", ns, got, want)
 		}
 	}
-	if s.Route("a.b").SameDocuments(s.Route("a.c")) || !s.Route("a.c").SameDocuments(s.Route("a.d")) || !s.Route("b.b").SameDocuments(s.Route("c.c")) {
+	if s.Route("a.b").SameDocuments(s.Route("a.c")) || !s.Route("a.c").SameDocuments(s.Route("a.d")) ||
+		!s.Route("b.b").SameDocuments(s.Route("c.c")) {
 		t.Error("which namespaces have the same filter")
 	}
-	s = mustNew(t, Config{SoftDelete: []string{`a.b=x`, `a.c=x`, `a.d=y`}, Skip: []string{`b.b=delete`, `b.c=delete,collMod`, `b.d=delete,insert`, `b.e=ttl`}})
+	s = mustNew(t, Config{SoftDelete: []string{`a.b=x`, `a.c=x`, `a.d=y`},
+		Skip: []string{`b.b=delete`, `b.c=delete,collMod`, `b.d=delete,insert`, `b.e=ttl`}})
 	for _, c := range []struct {
 		a, b string
 		want bool
 	}{
 		{"a.b", "a.c", true}, {"a.b", "a.d", false}, {"a.b", "c.c", false}, {"c.c", "a.b", true},
-		{"b.b", "b.c", true}, {"b.c", "b.b", true}, {"b.b", "b.d", true}, {"b.d", "b.b", false}, {"b.b", "c.c", false}, {"c.c", "b.b", true},
+		{"b.b", "b.c", true}, {"b.c", "b.b", true}, {"b.b", "b.d", true}, {"b.d", "b.b", false}, {"b.b", "c.c", false},
+		{"c.c", "b.b", true},
 		{"b.e", "b.b", true}, {"b.b", "b.e", false}, {"b.e", "c.c", false}, {"c.c", "b.e", true},
 	} {
 		if got := s.Route(c.a).SameDocuments(s.Route(c.b)); got != c.want {

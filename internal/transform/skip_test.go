@@ -14,7 +14,8 @@ import (
 // TestSkips: the first rule that matches counts, also of the buckets of a time series.
 func TestSkips(t *testing.T) {
 	s := mustNew(t, Config{Skip: []string{"a.c=none", "a.*=delete,drop", `b.x\=y=insert`}})
-	for ns, want := range map[string]string{"a.c": "none", "a.d": "delete,drop", "a.system.buckets.d": "delete,drop", "b.x=y": "insert", "c.c": "none"} {
+	for ns, want := range map[string]string{"a.c": "none", "a.d": "delete,drop", "a.system.buckets.d": "delete,drop",
+		"b.x=y": "insert", "c.c": "none"} {
 		if got := s.Route(ns).Skips.String(); got != want {
 			t.Errorf("%s: %s, want %s", ns, got, want)
 		}
@@ -22,8 +23,10 @@ func TestSkips(t *testing.T) {
 	if got, want := s.String(), `skip a.c=none; skip a.*=delete,drop; skip b.x\=y=insert`; got != want {
 		t.Errorf("canonical: %s", got)
 	}
-	for text, want := range map[string]string{"a.b": "the = after", "=delete": "the pattern", "a.b=remove": "there are insert"} {
-		if _, err := New(Config{Skip: []string{text}}); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; write ") {
+	for text, want := range map[string]string{"a.b": "the = after", "=delete": "the pattern",
+		"a.b=remove": "there are insert"} {
+		if _, err := New(Config{Skip: []string{text}}); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "; write ") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -44,7 +47,8 @@ func TestStageSkips(t *testing.T) {
 		rules := mustNew(t, Config{Skip: []string{"a.*=" + ops}})
 		tally := NewTally(rules)
 		b := &stream.Batch{}
-		for _, k := range []stream.Kind{stream.Insert, stream.Update, stream.Replace, stream.Delete, stream.Put, stream.Upsert} {
+		for _, k := range []stream.Kind{stream.Insert, stream.Update, stream.Replace, stream.Delete, stream.Put,
+			stream.Upsert} {
 			b.Events = append(b.Events, stream.Event{Kind: k, NS: "a.c"})
 		}
 		NewStage(rules, stream.Position{}, tally, nil).Batch(t.Context(), b)
@@ -117,10 +121,12 @@ func TestComesByRename(t *testing.T) {
 		{"a.system.resharding.x", mongo.CommandReshard, false},
 		{"a.d", 0, false},
 	} {
-		st := NewStage(mustNew(t, Config{Include: []string{"a.*"}, Skip: []string{"a.*=replace"}}), stream.Position{}, nil, nil)
+		st := NewStage(mustNew(t, Config{Include: []string{"a.*"}, Skip: []string{"a.*=replace"}}), stream.Position{},
+			nil, nil)
 		st.Copies(copyEnd{})
 		b := &stream.Batch{Events: []stream.Event{
-			{Kind: stream.SchemaChange, NS: c.from, At: at, Change: &stream.Change{Kind: stream.ChangeRename, NS: c.from, To: "a.c", Command: c.command}},
+			{Kind: stream.SchemaChange, NS: c.from, At: at,
+				Change: &stream.Change{Kind: stream.ChangeRename, NS: c.from, To: "a.c", Command: c.command}},
 			{Kind: stream.Replace, NS: "a.c", At: at},
 		}}
 		if _, err := st.Batch(t.Context(), b); err != nil {

@@ -29,7 +29,9 @@ func parseSoftDelete(field string) (string, string, error) {
 	case field == "":
 		return "", "", errors.New("the field after the = is missing")
 	case field == "_id" || strings.ContainsAny(field, ".$;\x00"):
-		return "", "", fmt.Errorf("%q cannot be the field, which stands at the top level, is not _id, and has no dot, dollar or semicolon", field)
+		return "", "",
+			fmt.Errorf("%q cannot be the field, which stands at the top level, is not _id, and has no dot, dollar or semicolon",
+				field)
 	}
 	return field, field, nil
 }

@@ -53,7 +53,8 @@ func NewStage(rules *Set, from stream.Position, tally *Tally, leaves LeftOut) *S
 	if !rules.mayFail() {
 		leaves = nil
 	}
-	return &Stage{rules: rules, tally: tally, known: map[string]*destination{}, leaves: leaves, mark: from.Mark, atOnce: mostAtOnce}
+	return &Stage{rules: rules, tally: tally, known: map[string]*destination{}, leaves: leaves, mark: from.Mark,
+		atOnce: mostAtOnce}
 }
 
 // Copies has the stage ask about copies; without it there were none.
@@ -143,7 +144,8 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 func (st *Stage) comes(ev *stream.Event) {
 	ch := ev.Change
 	ofUser := ch.Command == 0 || ch.Command == mongo.CommandMove // what a server fills has other names
-	if ch.Kind != stream.ChangeRename || !ofUser || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) || !st.rules.Route(ch.To).Skips.Has(stream.OpInsert|stream.OpUpdate|stream.OpReplace) {
+	if ch.Kind != stream.ChangeRename || !ofUser || st.rules.Match(ch.NS) || !st.rules.Match(ch.To) ||
+		!st.rules.Route(ch.To).Skips.Has(stream.OpInsert|stream.OpUpdate|stream.OpReplace) {
 		return
 	}
 	if st.came == nil || len(st.came) >= maxKnown {
@@ -172,7 +174,8 @@ func (st *Stage) copying(ev *stream.Event) bool {
 // what it left. With an earlier replacement and later updates, a document would come to be that
 // never was. A document that an update moves to another shard may have been read on both.
 func (st *Stage) bridges(d *destination, ev *stream.Event, op stream.Ops) bool {
-	return (op == stream.OpReplace && !d.Skips.Has(stream.OpUpdate) || ev.Rekeyed && op == stream.OpUpdate) && st.copying(ev)
+	return (op == stream.OpReplace && !d.Skips.Has(stream.OpUpdate) || ev.Rekeyed && op == stream.OpUpdate) &&
+		st.copying(ev)
 }
 
 func (st *Stage) of(ns string) *destination {
@@ -185,8 +188,10 @@ func (st *Stage) of(ns string) *destination {
 			clear(st.known)
 		}
 		r := st.rules.Route(ns)
-		d = &destination{Route: r, rules: r.SoftDelete != "" || r.Skips != 0 || r.Filter != nil || r.Fields != nil, maps: r.Fields,
-			count: st.tally.of(r.filter), left: st.tally.skipped(r.skip), marked: st.tally.marked(r.softDelete), mapped: st.tally.mapped(r.fields)}
+		d = &destination{Route: r, rules: r.SoftDelete != "" || r.Skips != 0 || r.Filter != nil ||
+			r.Fields != nil, maps: r.Fields,
+			count: st.tally.of(r.filter), left: st.tally.skipped(r.skip), marked: st.tally.marked(r.softDelete),
+			mapped: st.tally.mapped(r.fields)}
 		if st.leaves != nil && r.Fields != nil {
 			d.maps = r.mapping.careful
 		}

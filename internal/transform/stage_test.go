@@ -24,11 +24,14 @@ func TestStage(t *testing.T) {
 		return stream.Event{Kind: stream.SchemaChange, NS: ns, Change: &stream.Change{Kind: kind, NS: ns, To: to}}
 	}
 	write := func(ns string) stream.Event { return stream.Event{Kind: stream.Insert, NS: ns} }
-	st := NewStage(mustNew(t, Config{Include: []string{"a.*", "b.in"}, Exclude: []string{"a.no"}, Rename: []string{"a=x", "b.in=y.out"}}), stream.Position{}, nil, nil)
+	st := NewStage(mustNew(t, Config{Include: []string{"a.*", "b.in"}, Exclude: []string{"a.no"},
+		Rename: []string{"a=x", "b.in=y.out"}}), stream.Position{}, nil, nil)
 	for range 2 { // the second time the names are known
 		b := &stream.Batch{End: at, Events: []stream.Event{
-			write("a.c"), write("a.no"), write("a.c"), write("b.in"), write("b.other"), write("c.c"), write("a.system.buckets.m"),
-			change(stream.ChangeDrop, "c.c", ""), change(stream.ChangeDrop, "b.other", ""), change(stream.ChangeRename, "c.c", "a.c"), change(stream.ChangeRename, "a.c", "c.d"),
+			write("a.c"), write("a.no"), write("a.c"), write("b.in"), write("b.other"), write("c.c"),
+			write("a.system.buckets.m"),
+			change(stream.ChangeDrop, "c.c", ""), change(stream.ChangeDrop, "b.other", ""),
+			change(stream.ChangeRename, "c.c", "a.c"), change(stream.ChangeRename, "a.c", "c.d"),
 			change(stream.ChangeRename, "c.d", "d.d"), change(stream.ChangeDropDatabase, "a", ""), write("b.in"),
 		}}
 		st.Batch(t.Context(), b)
@@ -42,7 +45,8 @@ func TestStage(t *testing.T) {
 			t.Errorf("passed\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	}
-	for name, st := range map[string]*Stage{"no rules": NewStage(nil, stream.Position{}, nil, nil), "empty rules": NewStage(mustNew(t, Config{}), stream.Position{}, nil, nil)} {
+	for name, st := range map[string]*Stage{"no rules": NewStage(nil, stream.Position{}, nil, nil),
+		"empty rules": NewStage(mustNew(t, Config{}), stream.Position{}, nil, nil)} {
 		b := &stream.Batch{Events: []stream.Event{write("a.c"), write("admin.x"), change(stream.ChangeCreate, "a.c", "")}}
 		if st.Batch(t.Context(), b); len(b.Events) != 2 || b.Events[0].Route.Target != "a.c" {
 			t.Errorf("%s: %+v", name, b.Events)

@@ -82,8 +82,9 @@ func (t *Tally) Fields() (out []FieldsCount) {
 	}
 	for i := range t.maps {
 		c := &t.maps[i]
-		one := FieldsCount{Rule: c.rule, Copied: c.copied.Load(), Changed: c.changed.Load(), Written: c.written.Load(), Translated: c.translated.Load(),
-			Passed: c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load(), Failed: c.failed.Load()}
+		one := FieldsCount{Rule: c.rule, Copied: c.copied.Load(), Changed: c.changed.Load(), Written: c.written.Load(),
+			Translated: c.translated.Load(),
+			Passed:     c.passed.Load(), Dropped: c.nothing.Load(), Read: c.read.Load(), Failed: c.failed.Load()}
 		one.Seen = one.Copied + one.Written + one.Translated + one.Passed + one.Dropped + one.Read
 		out = append(out, one)
 	}
@@ -138,7 +139,8 @@ func NewTally(s *Set) *Tally {
 	if s == nil || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes) == 0 {
 		return nil
 	}
-	t := &Tally{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips)), maps: make([]mapCount, len(s.mappings)),
+	t := &Tally{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips)),
+		maps:  make([]mapCount, len(s.mappings)),
 		marks: make([]markCount, len(s.softDeletes))}
 	for i := range s.softDeletes {
 		t.marks[i].rule = s.softDeletes[i].String()
@@ -218,7 +220,8 @@ func (t *Tally) List() (out []FilterCount) {
 	}
 	for i := range t.filters {
 		c := &t.filters[i]
-		one := FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Unread: c.unread.Load(), Kept: c.kept.Load(), Dropped: c.dropped.Load(),
+		one := FilterCount{Rule: c.rule, Copied: c.copied.Load(), LeftOut: c.leftOut.Load(), Unread: c.unread.Load(),
+			Kept: c.kept.Load(), Dropped: c.dropped.Load(),
 			Entered: c.entered.Load(), Left: c.left.Load()}
 		one.Seen = one.Copied + one.LeftOut + one.Kept + one.Dropped + one.Entered + one.Left
 		out = append(out, one)

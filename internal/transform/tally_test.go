@@ -13,14 +13,16 @@ import (
 
 // TestTally: what each rule has seen in the copy and in the changes, and made of it.
 func TestTally(t *testing.T) {
-	rules := mustNew(t, Config{Filter: []string{`a.b={"n":{"$gte":2}}`}, Fields: []string{`a.*={"rename":{"old":"new"},"convert":{"price":{"to":"int","otherwise":"fail"}}}`},
-		Skip: []string{"a.b=replace"}, SoftDelete: []string{"a.b=gone"}})
+	rules := mustNew(t, Config{Filter: []string{`a.b={"n":{"$gte":2}}`},
+		Fields: []string{`a.*={"rename":{"old":"new"},"convert":{"price":{"to":"int","otherwise":"fail"}}}`},
+		Skip:   []string{"a.b=replace"}, SoftDelete: []string{"a.b=gone"}})
 	tally := NewTally(rules)
 	doc := func(id, n int, more ...bson.E) bson.Raw {
 		return kit.Raw(append(bson.D{{Key: "_id", Value: id}, {Key: "n", Value: n}}, more...))
 	}
 	keep, mapper := rules.Route("a.b").Keep(tally), rules.Route("a.b").Mapper(bson.Timestamp{}, tally)
-	for _, d := range []bson.Raw{doc(1, 1), doc(2, 2), doc(3, 3, bson.E{Key: "old", Value: 1}), doc(4, 4, bson.E{Key: "price", Value: "free"})} {
+	for _, d := range []bson.Raw{doc(1, 1), doc(2, 2), doc(3, 3, bson.E{Key: "old", Value: 1}),
+		doc(4, 4, bson.E{Key: "price", Value: "free"})} {
 		if keep(d) {
 			before := []byte("before")
 			_, _ = mapper(before, d)

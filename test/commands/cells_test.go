@@ -16,7 +16,8 @@ type ruleSet struct {
 // ruleSets are all of them: each operation left out alone, and the rules for documents.
 func ruleSets() (out []ruleSet) {
 	out = []ruleSet{{"none", Rules{}}}
-	for _, op := range []string{"insert", "update", "replace", "delete", "ttl", "create", "drop", "rename", "createIndexes", "dropIndexes", "collMod"} {
+	for _, op := range []string{"insert", "update", "replace", "delete", "ttl", "create", "drop", "rename",
+		"createIndexes", "dropIndexes", "collMod"} {
 		out = append(out, ruleSet{"skip-" + op, Rules{Skip: []string{op}}})
 	}
 	return append(out,
@@ -73,7 +74,10 @@ func commandList() []command {
 	drop := Step{DropTarget: true}
 	some := Step{Below: 60}
 	return []command{
-		{name: "documents", run: one(func(p *play) Step { return Step{Do: Update, NS: p.ns("", "c"), ID: 2, Doc: Doc{"s": "closed"}} }, at("", "c"))},
+		{name: "documents", run: one(func(p *play) Step {
+			return Step{Do: Update, NS: p.ns("", "c"), ID: 2,
+				Doc: Doc{"s": "closed"}}
+		}, at("", "c"))},
 		{name: "reused-ids", run: reuse},
 		{name: "rename", run: from(Rename, "", "c", "", "e", Step{})},
 		{name: "rename-onto", setup: d(""), run: from(Rename, "", "c", "", "d", drop)},
@@ -91,9 +95,11 @@ func commandList() []command {
 		{name: "rename-capped-in", setup: ring, run: from(Rename, "free", "ring", "", "r", Step{}), only: "rs", stops: true},
 		{name: "drop", run: one(func(p *play) Step { return Step{Do: Drop, NS: p.ns("", "c")} }, at("", "c"))},
 		{name: "drop-and-anew", run: dropAnew},
-		{name: "drop-database", setup: d(""), run: one(func(p *play) Step { return Step{Do: DropDatabase, NS: p.base} }, at("", "c"))},
+		{name: "drop-database", setup: d(""), run: one(func(p *play) Step { return Step{Do: DropDatabase, NS: p.base} },
+			at("", "c"))},
 		{name: "move-documents", run: moveDocuments, only: "sharded"},
-		{name: "reshard", run: one(func(p *play) Step { return Step{Do: Reshard, NS: p.ns("", "c"), Field: "_id"} }, at("", "c")), only: "sharded"},
+		{name: "reshard", run: one(func(p *play) Step { return Step{Do: Reshard, NS: p.ns("", "c"), Field: "_id"} },
+			at("", "c")), only: "sharded"},
 		{name: "shard-and-reshard", run: shardAndReshard, only: "sharded"},
 		{name: "move-primary", setup: d(""), run: movePrimary, only: "sharded"},
 	}

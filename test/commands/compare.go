@@ -85,7 +85,8 @@ func (w *World) compareOne(ns string, t *copied, a, source Actual) (diffs []stri
 	if t.capped != may && a.Capped != (t.capped == must) {
 		diffs = append(diffs, fmt.Sprintf("capped is %v, has to be %v", a.Capped, t.capped == must))
 	}
-	if goesOn := r.skips("drop") || r.skips("rename"); a.Capped && t.capped == must && len(diffs) == 0 && w.source[ns] != nil && !goesOn {
+	if goesOn := r.skips("drop") || r.skips("rename"); a.Capped && t.capped == must && len(diffs) == 0 &&
+		w.source[ns] != nil && !goesOn {
 		var want []int32
 		for _, d := range source.Docs {
 			id, _ := d["_id"].(int32)

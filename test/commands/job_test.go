@@ -141,7 +141,9 @@ func together(plays []*play, part func(*play)) {
 func (b *bed) block(ctx context.Context, plays []*play, on bool) error {
 	name := "busy-" + plays[0].base[:strings.Index(plays[0].base, "r")]
 	if on {
-		if err := b.source.Database(name).RunCommand(ctx, bson.D{{Key: "insert", Value: "c"}, {Key: "documents", Value: bson.A{bson.D{{Key: "_id", Value: 1}}}}}).Err(); err != nil {
+		if err := b.source.Database(name).RunCommand(ctx,
+			bson.D{{Key: "insert", Value: "c"}, {Key: "documents",
+				Value: bson.A{bson.D{{Key: "_id", Value: 1}}}}}).Err(); err != nil {
 			return err
 		}
 	}
@@ -150,7 +152,8 @@ func (b *bed) block(ctx context.Context, plays []*play, on bool) error {
 		mode = "alwaysOn"
 	}
 	for _, point := range []string{"hangDuringBatchInsert", "hangDuringBatchUpdate"} {
-		cmd := bson.D{{Key: "configureFailPoint", Value: point}, {Key: "mode", Value: mode}, {Key: "data", Value: bson.D{{Key: "nss", Value: name + ".c"}}}}
+		cmd := bson.D{{Key: "configureFailPoint", Value: point}, {Key: "mode", Value: mode},
+			{Key: "data", Value: bson.D{{Key: "nss", Value: name + ".c"}}}}
 		if !on {
 			cmd = cmd[:2]
 		}

@@ -195,7 +195,8 @@ func (p *play) other() string {
 func (p *play) differences(ctx context.Context) ([]string, error) {
 	target, source := map[string]Actual{}, map[string]Actual{}
 	for _, db := range p.databases() {
-		if err := errors.Join(Read(ctx, p.bed.target.Database(db), target), Read(ctx, p.bed.source.Database(db), source)); err != nil {
+		if err := errors.Join(Read(ctx, p.bed.target.Database(db), target),
+			Read(ctx, p.bed.source.Database(db), source)); err != nil {
 			return nil, err
 		}
 	}

@@ -16,7 +16,8 @@ func Read(ctx context.Context, db *mongo.Database, into map[string]Actual) error
 	for _, spec := range specs {
 		var a Actual
 		a.Capped, _ = spec.Options.Lookup("capped").BooleanOK()
-		cur, err := db.RunCommandCursor(ctx, bson.D{{Key: "find", Value: spec.Name}, {Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}})
+		cur, err := db.RunCommandCursor(ctx, bson.D{{Key: "find", Value: spec.Name},
+			{Key: "hint", Value: bson.D{{Key: "$natural", Value: 1}}}})
 		if err != nil {
 			return err
 		}

@@ -298,7 +298,8 @@ func (t *copied) recordResult(id int32, x state, after, before Doc) {
 	case x.doc != nil && after == nil:
 		t.versions[id] = append(t.versions[id], version{op: string(Delete), ends: true})
 	case x.doc != nil:
-		t.versions[id] = append(t.versions[id], version{op: string(Replace), optional: same(state{doc: before}, state{doc: after})})
+		t.versions[id] = append(t.versions[id], version{op: string(Replace),
+			optional: same(state{doc: before}, state{doc: after})})
 	}
 }
 

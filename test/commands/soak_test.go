@@ -214,15 +214,18 @@ func (b *bed) again(t *testing.T, killed *test.Process, plays []*play) *test.Pro
 	}
 	var env []string
 	if b.points.IntN(4) > 0 {
-		points := []string{"schema.before", "schema.noted", "schema.noted", "schema.after", "schema.after", "rename.done", "save.written", "save.after", "note.after", "batch.after",
-			"send.after", "commit.after", "slices.written", "copy.after", "make.after", "phase.after", "expire.before", "expire.after"}
+		points := []string{"schema.before", "schema.noted", "schema.noted", "schema.after", "schema.after", "rename.done",
+			"save.written", "save.after", "note.after", "batch.after",
+			"send.after", "commit.after", "slices.written", "copy.after", "make.after", "phase.after", "expire.before",
+			"expire.after"}
 		env = []string{fmt.Sprintf("MILLRACE_FAILPOINTS=%s:%d=kill", points[b.points.IntN(len(points))], 1+b.points.IntN(8))}
 	}
 	return test.StartWith(t, env, b.bin, args...)
 }
 
 // disturb strikes once. The process is the one that goes on.
-func (b *bed) disturb(t *testing.T, p *test.Process, plays []*play, r *rand.Rand, done map[string]int) (*test.Process, error) {
+func (b *bed) disturb(t *testing.T, p *test.Process, plays []*play, r *rand.Rand, done map[string]int) (*test.Process,
+	error) {
 	what := []string{"kill", "kill", "kill", "source steps down", "target steps down", "move"}[r.IntN(6)]
 	select {
 	case <-p.Done():

@@ -89,9 +89,11 @@ func (s Step) Command() (db string, cmd bson.D) {
 	case Out, MapReduce, Convert, Clone:
 		return db, s.into(of)
 	case Rename:
-		return "admin", bson.D{{Key: "renameCollection", Value: s.NS}, {Key: "to", Value: s.To}, {Key: "dropTarget", Value: s.DropTarget}}
+		return "admin", bson.D{{Key: "renameCollection", Value: s.NS}, {Key: "to", Value: s.To},
+			{Key: "dropTarget", Value: s.DropTarget}}
 	case Reshard:
-		return "admin", bson.D{{Key: "reshardCollection", Value: s.NS}, {Key: "key", Value: bson.D{{Key: s.Field, Value: int32(1)}}},
+		return "admin", bson.D{{Key: "reshardCollection", Value: s.NS},
+			{Key: "key", Value: bson.D{{Key: s.Field, Value: int32(1)}}},
 			{Key: "numInitialChunks", Value: int32(1)}}
 	case MovePrimary:
 		return "admin", bson.D{{Key: "movePrimary", Value: db}, {Key: "to", Value: s.Shard}}
@@ -118,7 +120,8 @@ func (s Step) into(of func(string, ...bson.E) bson.D) bson.D {
 	}
 	switch s.Do {
 	case Out:
-		stages := bson.A{bson.D{{Key: "$match", Value: read}}, bson.D{{Key: "$set", Value: bson.D{{Key: "out", Value: int32(1)}}}}}
+		stages := bson.A{bson.D{{Key: "$match", Value: read}},
+			bson.D{{Key: "$set", Value: bson.D{{Key: "out", Value: int32(1)}}}}}
 		var into any = to
 		if toDB != db {
 			into = bson.D{{Key: "db", Value: toDB}, {Key: "coll", Value: to}}
@@ -137,7 +140,8 @@ func (s Step) into(of func(string, ...bson.E) bson.D) bson.D {
 		}
 		return cmd
 	case Clone:
-		return of("cloneCollectionAsCapped", bson.E{Key: "toCollection", Value: to}, bson.E{Key: "size", Value: int32(cappedSize)})
+		return of("cloneCollectionAsCapped", bson.E{Key: "toCollection", Value: to},
+			bson.E{Key: "size", Value: int32(cappedSize)})
 	}
 	return of("convertToCapped", bson.E{Key: "size", Value: int32(cappedSize)})
 }

@@ -80,7 +80,8 @@ func newBed(t *testing.T, source, target string) *bed {
 // side starts a cluster, which is one of the two.
 func side(t *testing.T, topology string) (set *lab.Cluster, cluster *sharded.Cluster, uri string) {
 	t.Helper()
-	o := lab.Options{Topology: topology, TestCommands: true, SetParameters: map[string]string{"ttlMonitorEnabled": "false"}}
+	o := lab.Options{Topology: topology, TestCommands: true,
+		SetParameters: map[string]string{"ttlMonitorEnabled": "false"}}
 	if !sharded.Is(topology) {
 		set = lab.ForTest(t, o)
 		return set, nil, set.URI()
@@ -88,7 +89,9 @@ func side(t *testing.T, topology string) (set *lab.Cluster, cluster *sharded.Clu
 	o.SetParameters = map[string]string{"orphanCleanupDelaySecs": "0"}
 	cluster = sharded.ForTest(t, sharded.Options{Options: o, Routers: 1})
 	config := kit.Client(t, cluster.ConfigURI())
-	if err := config.Database("admin").RunCommand(t.Context(), bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis", Value: 0}}).Err(); err != nil {
+	if err := config.Database("admin").RunCommand(t.Context(),
+		bson.D{{Key: "setParameter", Value: 1}, {Key: "reshardingMinimumOperationDurationMillis",
+			Value: 0}}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	return nil, cluster, cluster.URI()
@@ -154,9 +157,11 @@ func (b *bed) shard(p *play) error {
 		return err
 	}
 	switch p.command.name {
-	case "documents", "reused-ids", "rename", "rename-and-anew", "drop", "drop-and-anew", "drop-database", "move-documents", "reshard":
+	case "documents", "reused-ids", "rename", "rename-and-anew", "drop", "drop-and-anew", "drop-database",
+		"move-documents", "reshard":
 		p.world.Shard(p.ns("", "c"), "k_hashed")
-		return b.lab.ShardCollection(p.ctx, p.ns("", "c"), sharded.Sharding{Key: bson.D{{Key: "k", Value: "hashed"}}, Chunks: 4})
+		return b.lab.ShardCollection(p.ctx, p.ns("", "c"),
+			sharded.Sharding{Key: bson.D{{Key: "k", Value: "hashed"}}, Chunks: 4})
 	}
 	return nil
 }
@@ -247,7 +252,8 @@ func TestRandomCommands(t *testing.T) {
 				var all []cell
 				for j, set := range ruleSets() {
 					c := cell{command{name: fmt.Sprint("seed-", seed+round), seed: (seed+round)<<8 + uint64(i*50+j)}, set, phase}
-					if set.rules.Merge == merge && (os.Getenv("MILLRACE_CELLS") == "" || regexp.MustCompile(os.Getenv("MILLRACE_CELLS")).MatchString(c.String())) {
+					if set.rules.Merge == merge && (os.Getenv("MILLRACE_CELLS") == "" ||
+						regexp.MustCompile(os.Getenv("MILLRACE_CELLS")).MatchString(c.String())) {
 						all = append(all, c)
 					}
 				}
@@ -263,7 +269,10 @@ func TestRandomCommands(t *testing.T) {
 func table(t *testing.T, topology, source, target string) {
 	all := cells(t, topology, inChange, inCopy, copied)
 	if target == twoShards { // that rule is refused there, and no fail point holds back its copy
-		all = slices.DeleteFunc(all, func(c cell) bool { return c.phase == copied || slices.Contains(c.set.rules.Skip, "insert") })
+		all = slices.DeleteFunc(all, func(c cell) bool {
+			return c.phase == copied ||
+				slices.Contains(c.set.rules.Skip, "insert")
+		})
 	}
 	if len(all) == 0 {
 		t.Skip("no cell is chosen")
@@ -302,7 +311,8 @@ func (b *bed) report(t *testing.T, list []finding) {
 	for _, f := range list {
 		t.Run(f.play.cell.String(), func(t *testing.T) {
 			if len(f.wrong) > 0 {
-				t.Errorf("%s\nwhat was done:\n  %s\nagain: MILLRACE_CELLS='^%s$' go test -count=1 -run '%s' ./test/commands", strings.Join(f.wrong, "\n"),
+				t.Errorf("%s\nwhat was done:\n  %s\nagain: MILLRACE_CELLS='^%s$' go test -count=1 -run '%s' ./test/commands",
+					strings.Join(f.wrong, "\n"),
 					strings.Join(f.play.log[max(0, len(f.play.log)-60):], "\n  "), f.play.cell, strings.Split(t.Name(), "/")[0])
 			}
 		})
@@ -419,11 +429,13 @@ func (b *bed) stop(t *testing.T, x *play) (wrong []string) {
 		case x.err != nil || x.world.Stops == "":
 			return append(wrong, fmt.Sprintf("the play itself: %v, the job: %v", x.err, err))
 		case err == nil:
-			wrong = append(wrong, fmt.Sprintf("run %d of the job ends well, though %s must not become capped", turn+1, x.world.Stops))
+			wrong = append(wrong, fmt.Sprintf("run %d of the job ends well, though %s must not become capped", turn+1,
+				x.world.Stops))
 		case !strings.Contains(err.Error(), "exit status ") && !strings.HasPrefix(err.Error(), "finalize: "):
 			wrong = append(wrong, fmt.Sprintf("run %d of the job: %v\n%s", turn+1, err, tail(output)))
 		case !named:
-			wrong = append(wrong, fmt.Sprintf("run %d of the job does not name %s: %s", turn+1, x.world.Stops, lastError(output)))
+			wrong = append(wrong, fmt.Sprintf("run %d of the job does not name %s: %s", turn+1, x.world.Stops,
+				lastError(output)))
 		}
 		if turn == 2 {
 			break

@@ -82,7 +82,8 @@ type World struct {
 
 // New is a world before the job. covers says which namespaces the job includes.
 func New(rules func(ns string) Rules, covers func(ns string) bool) *World {
-	return &World{rules: rules, covers: covers, source: map[string]*collection{}, target: map[string]*copied{}, Limits: map[string]bool{}}
+	return &World{rules: rules, covers: covers, source: map[string]*collection{}, target: map[string]*copied{},
+		Limits: map[string]bool{}}
 }
 
 // ErrInapplicable reports a step that the source refuses, or whose outcome the model
@@ -203,7 +204,8 @@ func (w *World) Copied() {
 }
 
 func newCopied(of *collection) *copied {
-	return &copied{there: must, of: reads(of), docs: map[int32][]state{}, unread: map[int32][]state{}, own: map[int32]bool{}, indexes: map[string]fate{}}
+	return &copied{there: must, of: reads(of), docs: map[int32][]state{}, unread: map[int32][]state{},
+		own: map[int32]bool{}, indexes: map[string]fate{}}
 }
 
 func reads(c *collection) []*collection {

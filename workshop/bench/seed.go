@@ -299,7 +299,8 @@ func (w *seedWork) twoPasses() contender {
 func (w *seedWork) logical() contender {
 	return contender{
 		name: seedLogical, kind: KindPeer, prepare: w.prepare, check: w.complete,
-		how: "a mongod is started on an empty directory and added to the set as soon as it listens, without vote and priority",
+		how: "a mongod is started on an empty directory and added to the set as soon as it listens, without vote and " +
+			"priority",
 		run: func(ctx context.Context, m *meter) error {
 			n, err := w.announce(ctx)
 			if err != nil {

@@ -84,13 +84,17 @@ func TestMistakes(t *testing.T) {
 		"webhooks: {}":                       `webhooks.*is no list`,
 		"webhooks:\n  - {url: https://x/}":   `line 2.*webhooks\[0\].name.*is missing`,
 		"webhooks:\n  - name: a\n    url: x": `line 3.*webhooks\[0\].url.*is no address`,
-		"webhooks:\n  - {name: a, url: https://x/}\n  - {name: a, url: https://x/}":             `line 3.*"a" is there twice`,
-		"webhooks:\n  - name: a\n    url: http://example.org/":                                  `line 3.*without TLS.*https`,
-		"webhooks:\n  - name: a\n    url: https://x/\n    secret: s3cret":                       `line 4.*webhooks\[0\].secret.*write env:NAME`,
-		"webhooks:\n  - name: a\n    url: https://x/\n    secret: env:NONE":                     `line 4.*env:NONE cannot be had.*give it to serve`,
-		"webhooks:\n  - name: a\n    url: https://x/\n    ca-file: /none":                       `line 4.*ca-file.*PEM`,
-		"mails:\n  - {name: m, server: s, from: a@x, to: [b@x], security: tsl}":                 `line 2.*mails\[0\].security.*starttls, tls or none`,
-		"mails:\n  - {name: m, server: s, from: a@x, to: [b@x], security: none}":                `line 2.*is none, to another machine`,
+		"webhooks:\n  - {name: a, url: https://x/}\n  - {name: a, url: https://x/}": `line 3.*"a" is there twice`,
+		"webhooks:\n  - name: a\n    url: http://example.org/":                      `line 3.*without TLS.*https`,
+		"webhooks:\n  - name: a\n    url: https://x/\n    secret: " +
+			"s3cret": `line 4.*webhooks\[0\].secret.*write env:NAME`,
+		"webhooks:\n  - name: a\n    url: https://x/\n    secret: " +
+			"env:NONE": `line 4.*env:NONE cannot be had.*give it to serve`,
+		"webhooks:\n  - name: a\n    url: https://x/\n    ca-file: /none": `line 4.*ca-file.*PEM`,
+		"mails:\n  - {name: m, server: s, from: a@x, to: [b@x], security: " +
+			"tsl}": `line 2.*mails\[0\].security.*starttls, tls or none`,
+		"mails:\n  - {name: m, server: s, from: a@x, to: [b@x], security: " +
+			"none}": `line 2.*is none, to another machine`,
 		"mails:\n  - {name: m, server: 's:x', from: a@x, to: [b@x]}":                            `line 2.*has no port "x"`,
 		"mails:\n  - {name: m, server: s, from: a@x, to: [b@x], user: u}":                       `belong together`,
 		"mails:\n  - {name: m, server: s, from: nobody, to: []}":                                `mails\[0\].to.*\n.*has 0 addresses.*\n.*"nobody" is no address`,

@@ -91,7 +91,8 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 		for _, p := range refused.Problems {
 			f.Problems = append(f.Problems, Problem(p))
 		}
-		if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 { //nolint:errorlint // what is joined to it
+		//nolint:errorlint // what is joined to it
+		if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 {
 			a.o.Log.Error("a refusal is not in the audit trail", "error", mongo.Brief(err))
 		}
 		return status(refused.Code), f

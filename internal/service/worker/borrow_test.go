@@ -68,7 +68,10 @@ func TestBorrow(t *testing.T) {
 
 	_, err = b.desk.Drain(t.Context(), b.admin, "w2", true)
 	b.ok(err)
-	j := b.until("large", "what w2 had", func(j *service.Job) bool { return copier(j, "w2").Why != "" && copier(j, "w2").Parts == 0 })
+	j := b.until("large", "what w2 had", func(j *service.Job) bool {
+		return copier(j, "w2").Why != "" &&
+			copier(j, "w2").Parts == 0
+	})
 	for _, name := range []string{"west", "other"} {
 		if copier(j, name).Docs > 0 {
 			t.Errorf("%s copies: %+v", name, copier(j, name))

@@ -289,7 +289,8 @@ func (c *check) show() {
 	}
 	st := c.stats()
 	c.report.Lendable, c.report.Helpers = st.Assignable, helpers(st.Assistants)
-	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes, Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
+	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes,
+		Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
 		Rechecking: st.Waiting, Differences: st.Differences}
 	if st.Waiting > 0 {
 		c.report.Waits = c.lag.why()

@@ -167,7 +167,8 @@ func TestDirectWriteToViews(t *testing.T) {
 			if c.Info.Version.AtLeast(5, 0) {
 				write = func() error {
 					return c.Client.Database("admin").RunCommand(t.Context(),
-						js(t, `{"applyOps":[{"op":"u","ns":"reports.system.views","o2":{"_id":"reports.v"},"o":{"$v":2,"diff":{"u":{"pipeline":[]}}}}]}`)).Err()
+						js(t,
+							`{"applyOps":[{"op":"u","ns":"reports.system.views","o2":{"_id":"reports.v"},"o":{"$v":2,"diff":{"u":{"pipeline":[]}}}}]}`)).Err()
 				}
 			}
 			ok(t, write())

@@ -81,9 +81,10 @@ func (n *identities) at(ctx context.Context, uuid [16]byte, ns string, at mongo.
 	}
 	name, err := n.find(ctx, bson.Binary{Subtype: bson.TypeBinaryUUID, Data: uuid[:]}, ns, at)
 	if err != nil {
-		return "", mongo.WithHint(fmt.Errorf("cannot determine which collection an applyOps command means by %s with UUID %x: %w",
-			ns, uuid, err),
-			"start the job again with --restart, which copies the present state")
+		return "",
+			mongo.WithHint(fmt.Errorf("cannot determine which collection an applyOps command means by %s with UUID %x: %w",
+				ns, uuid, err),
+				"start the job again with --restart, which copies the present state")
 	}
 	if n.known == nil || len(n.known) >= maxIdentities {
 		n.known = map[[16]byte]string{}

@@ -145,9 +145,10 @@ func (m *moves) ends(e *entry, ch *stream.Change) (int, error) {
 			continue
 		}
 		if found >= 0 {
-			return -1, mongo.WithHint(fmt.Errorf("cannot determine which of two renames between databases ended with the drop of "+
-				"%s: to %s, or to %s", ch.NS, m.open[found].change.To, one.change.To),
-				"start the job again with --restart, which copies the present state")
+			return -1,
+				mongo.WithHint(fmt.Errorf("cannot determine which of two renames between databases ended with the drop of "+
+					"%s: to %s, or to %s", ch.NS, m.open[found].change.To, one.change.To),
+					"start the job again with --restart, which copies the present state")
 		}
 		found = i
 	}

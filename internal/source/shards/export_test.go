@@ -14,6 +14,7 @@ func (o *ChangeFilter) Known() int { return len(o.colls) }
 func (c *Cluster) TrustAll() { c.trustAll = true }
 
 // Primary has it ask who is a database's own shard.
-func (o *ChangeFilter) Primary(of func(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error)) {
+func (o *ChangeFilter) Primary(of func(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool,
+	err error)) {
 	o.primary = of
 }

@@ -284,7 +284,8 @@ func TestOpen(t *testing.T) {
 	if !slices.Equal(got, b.lab.ShardNames()) {
 		t.Errorf("%v, want %v", got, b.lab.ShardNames())
 	}
-	_, err := shards.Open(t.Context(), b.router, shards.Options{URI: b.uri, Shards: map[string]string{"none": "mongodb://127.0.0.1:1/"}})
+	_, err := shards.Open(t.Context(), b.router,
+		shards.Options{URI: b.uri, Shards: map[string]string{"none": "mongodb://127.0.0.1:1/"}})
 	if err == nil || !strings.Contains(mongo.HintOf(err), got[0]) {
 		t.Error(err, mongo.HintOf(err))
 	}
