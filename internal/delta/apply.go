@@ -168,7 +168,7 @@ func (a *applier) array(dst, arr, diff []byte, depth int) ([]byte, error) {
 		return nil, errBadDoc
 	}
 	dst, at := openDoc(dst)
-	n := 0
+	r := elements{dst: dst, rest: b}
 	var err error
 	for c := d.changes; len(c) > 0; {
 		ch, rest, ok := nextChange(c)
@@ -179,62 +179,70 @@ func (a *applier) array(dst, arr, diff []byte, depth int) ([]byte, error) {
 		if ch.sub {
 			e.op = rankSub
 		}
-		if dst, b, n, err = a.element(dst, b, n, ch.idx, &e, &place{depth: depth}); err != nil {
+		if r, err = a.element(r, ch.idx, &e, &place{depth: depth}); err != nil {
 			return nil, err
 		}
 		c = rest
 	}
 	if !d.cut {
-		return a.finish(append(dst, b...), at)
+		return a.finish(append(r.dst, r.rest...), at)
 	}
-	if dst, _, n, err = copyElements(dst, b, n, d.length); err != nil {
+	if r, err = r.copy(d.length); err != nil {
 		return nil, err
 	}
-	if dst, err = a.pad(dst, n, d.length); err != nil {
+	if dst, err = a.pad(r.dst, r.n, d.length); err != nil {
 		return nil, err
 	}
 	return a.finish(dst, at)
 }
 
-// element applies an entry to the element of an index; n elements are written, b
-// holds those that follow.
-func (a *applier) element(dst, b []byte, n, idx int, e *entry, in *place) ([]byte, []byte, int, error) {
-	dst, b, n, err := copyElements(dst, b, n, idx)
-	if err != nil {
-		return nil, nil, 0, err
-	}
-	if n == idx && len(b) > 0 {
-		f, rest, ok := bsonraw.Next(b)
-		if !ok {
-			return nil, nil, 0, errBadDoc
-		}
-		dst, err = a.field(dst, &f, e, in, true)
-		return dst, rest, n + 1, err
-	}
-	if e.op == rankSub || e.op == rankPaths && !anySet(in.paths[e.lo:e.hi]) {
-		dst, err = a.create(dst, nil, e, in) // nothing
-		return dst, b, n, err
-	}
-	if dst, err = a.pad(dst, n, idx); err != nil {
-		return nil, nil, 0, err
-	}
-	var digits [20]byte
-	dst, err = a.create(dst, decimalName(digits[:0], idx), e, in)
-	return dst, b, idx + 1, err
+// elements is an array under way: n elements are in dst, rest holds those that follow.
+type elements struct {
+	dst, rest []byte
+	n         int
 }
 
-// copyElements copies elements until n of them are in *place or none is left.
-func copyElements(dst, b []byte, n, until int) ([]byte, []byte, int, error) {
-	from := b
-	for n < until && len(b) > 0 {
+// element applies an entry to the element of an index.
+func (a *applier) element(r elements, idx int, e *entry, in *place) (elements, error) {
+	r, err := r.copy(idx)
+	if err != nil {
+		return r, err
+	}
+	if r.n == idx && len(r.rest) > 0 {
+		f, rest, ok := bsonraw.Next(r.rest)
+		if !ok {
+			return r, errBadDoc
+		}
+		r.dst, err = a.field(r.dst, &f, e, in, true)
+		r.rest, r.n = rest, r.n+1
+		return r, err
+	}
+	if e.op == rankSub || e.op == rankPaths && !anySet(in.paths[e.lo:e.hi]) {
+		r.dst, err = a.create(r.dst, nil, e, in) // nothing
+		return r, err
+	}
+	if r.dst, err = a.pad(r.dst, r.n, idx); err != nil {
+		return r, err
+	}
+	var digits [20]byte
+	r.dst, err = a.create(r.dst, decimalName(digits[:0], idx), e, in)
+	r.n = idx + 1
+	return r, err
+}
+
+// copy copies elements until so many are written or none is left.
+func (r elements) copy(until int) (elements, error) {
+	b := r.rest
+	for r.n < until && len(b) > 0 {
 		_, rest, ok := bsonraw.Next(b)
 		if !ok {
-			return nil, nil, 0, errBadDoc
+			return r, errBadDoc
 		}
 		b = rest
-		n++
+		r.n++
 	}
-	return append(dst, from[:len(from)-len(b)]...), b, n, nil
+	r.dst, r.rest = append(r.dst, r.rest[:len(r.rest)-len(b)]...), b
+	return r, nil
 }
 
 // pad appends nulls for the indexes from n up to, not including, until.

@@ -262,20 +262,20 @@ func (a *applier) modArray(dst, arr []byte, in *place) ([]byte, error) {
 	var space [inlineEntries]entry
 	groups := a.sortIndexes(group(space[:0], in.paths, in.off), in.paths)
 	dst, at := openDoc(dst)
-	n := 0
+	r := elements{dst: dst, rest: b}
 	var err error
 	for i := range groups {
 		e := &groups[i]
 		idx, _ := arrayIndex(e.name)
-		if idx < n { // "1" and "01" name the same element: the first one counts
+		if idx < r.n { // "1" and "01" name the same element: the first one counts
 			a.skip(in.paths[e.lo:e.hi])
 			continue
 		}
-		if dst, b, n, err = a.element(dst, b, n, idx, e, in); err != nil {
+		if r, err = a.element(r, idx, e, in); err != nil {
 			return nil, err
 		}
 	}
-	return a.finish(append(dst, b...), at)
+	return a.finish(append(r.dst, r.rest...), at)
 }
 
 // sortIndexes drops the components that are no array index and sorts the rest.

@@ -91,7 +91,7 @@ func Diff(ctx context.Context, src, dst *mongo.Cluster, rules *transform.Set, o 
 	if err != nil {
 		return nil, err
 	}
-	sharded, err := shardedBeside(ctx, src, dst, source, target, rules, o)
+	sharded, err := shardedBeside(ctx, catalog{src, source}, catalog{dst, target}, rules, o)
 	if err != nil {
 		return nil, err
 	}

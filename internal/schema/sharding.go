@@ -111,20 +111,26 @@ func diffSharding(ns string, a, b sharding) []Difference {
 	return nil
 }
 
+// catalog is what a cluster has.
+type catalog struct {
+	*mongo.Cluster
+	colls []Collection
+}
+
 // shardedBeside compares how both clusters have what is there on both, where both are
 // sharded. Documents are the same whether a collection is sharded or not; so a replica
 // set differs from a sharded cluster in nothing, also not in the index without which
 // the shard key cannot be.
-func shardedBeside(ctx context.Context, src, dst *mongo.Cluster, source, target []Collection, rules *transform.Set,
-	o DiffOptions) ([]Difference, error) {
+func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, o DiffOptions) ([]Difference, error) {
+	target := dst.colls
 	if dst.Info.Kind != mongo.KindSharded {
 		return nil, nil
 	}
-	there, err := shardings(ctx, dst)
+	there, err := shardings(ctx, dst.Cluster)
 	if err != nil {
 		return nil, err
 	}
-	here, err := shardings(ctx, src)
+	here, err := shardings(ctx, src.Cluster)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +139,7 @@ func shardedBeside(ctx context.Context, src, dst *mongo.Cluster, source, target 
 		byName[c.NS] = i
 	}
 	var out []Difference
-	for _, c := range source {
+	for _, c := range src.colls {
 		i, ok := byName[rules.Target(c.NS)]
 		if !ok || c.Type != target[i].Type || c.Type == TypeView {
 			continue
