@@ -34,7 +34,7 @@ func (e *Engine) Assist(ctx context.Context, member scan.Member, from Assigner) 
 				if err != nil || st == nil {
 					return false, err
 				}
-				return true, rd.slice(ctx, r.assigned(t, *st))
+				return true, rd.slice(ctx, r.assigned(gctx, t, *st))
 			})
 		})
 	})
@@ -46,8 +46,8 @@ func (e *Engine) Assist(ctx context.Context, member scan.Member, from Assigner) 
 }
 
 // assigned is a slice of a collection of its own, whose other slices are not known.
-func (r *run) assigned(t Task, st scan.Slice) *slice {
-	c := newCollection(t, r.e)
+func (r *run) assigned(ctx context.Context, t Task, st scan.Slice) *slice {
+	c := newCollection(ctx, t, r.e)
 	c.key = docwrite.KeyOf(t.Key, t.Source.Collated())
 	c.measured, c.generation, c.plan = true, st.Plan, []scan.Slice{st}
 	c.progress.Slices = st.Of

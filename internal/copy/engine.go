@@ -214,7 +214,7 @@ func (e *Engine) Run(ctx context.Context, tasks []Task) error {
 		if t.Source.Type == schema.TypeView {
 			continue
 		}
-		c := newCollection(t, e)
+		c := newCollection(ctx, t, e)
 		c.plan, c.generation = plans[c.uuid], generation[c.uuid]
 		r.colls = append(r.colls, c)
 	}
@@ -253,11 +253,14 @@ func (e *Engine) leave(t Task) {
 // collection is one task under way.
 type collection struct {
 	Task
-	Target     string                // the namespace that takes the documents
-	keep       func(doc []byte) bool // of the route; nil is all
-	sent       *scan.Prefilter       // has the source leave out some of the others; nil is nothing
-	unread     func(docs int64)      // counts those, about; nil where sent is
-	uuid       string                // hex, with the part: the key of its slices
+	Target string                // the namespace that takes the documents
+	keep   func(doc []byte) bool // of the route; nil is all
+	sent   *scan.Prefilter       // has the source leave out some of the others; nil is nothing
+	unread func(docs int64)      // counts those, about; nil where sent is
+	// mapped appends what is written in place of a document; nil writes documents as they are.
+	// Writers call it, also when the reading of the slice has ended.
+	mapped     func(dst, doc []byte) ([]byte, error)
+	uuid       string // hex, with the part: the key of its slices
 	sourceDB   string
 	targetDB   string
 	key        docwrite.Key // of the target; set before anything is written
@@ -270,7 +273,8 @@ type collection struct {
 	progress CollectionStats
 }
 
-func newCollection(t Task, e *Engine) *collection {
+// newCollection prepares a task for as long as ctx lasts.
+func newCollection(ctx context.Context, t Task, e *Engine) *collection {
 	c := &collection{Task: t, uuid: SlicesOf(hex.EncodeToString(t.Source.UUID.Data), t.Part), measured: t.Range != nil}
 	c.Target = schema.Collection{NS: t.Route.Target, Type: t.Source.Type}.DataNS()
 	c.Again = t.Again || t.Route.Skips.Has(stream.OpUpdate|stream.OpReplace)
@@ -279,6 +283,7 @@ func newCollection(t Task, e *Engine) *collection {
 		c.sent = &scan.Prefilter{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
 		c.unread = e.opts.Tally.Unread(t.Route)
 	}
+	c.mapped = c.mapping(ctx, &e.opts)
 	c.progress = CollectionStats{Source: t.Source.NS, Target: c.Target, State: StateWaiting,
 		TotalDocs: t.Source.Count, TotalBytes: t.Source.Bytes}
 	c.sourceDB, _ = mongo.SplitNS(t.Source.DataNS())
@@ -293,7 +298,7 @@ func findsAlike(v mongo.Version) bool {
 		!v.AtLeast(6, 1)
 }
 
-// mapping appends what is written in place of a document; nil writes documents as they are.
+// mapping has documents mapped that the rules can map, and leaves out the others.
 func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []byte) ([]byte, error) {
 	to, at := c.Route.Mapper(o.AfterClusterTime.TS, o.Tally), o.AfterClusterTime
 	if to == nil || o.LeftOut == nil {

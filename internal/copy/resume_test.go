@@ -116,7 +116,7 @@ func planned(t *testing.T, src, dst *mongo.Cluster, store *memStore, task Task) 
 	t.Helper()
 	e := New(src, dst, store, small(t, src))
 	r := newRun(e)
-	r.colls = []*collection{newCollection(task, e)}
+	r.colls = []*collection{newCollection(t.Context(), task, e)}
 	if err := r.chooseMember(t.Context()); err != nil {
 		t.Fatal(err)
 	}

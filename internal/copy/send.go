@@ -29,7 +29,7 @@ func (rd *reading) begin(ctx context.Context) (err error) {
 	s := rd.s
 	rd.reply = 1 << 20
 	want := scan.Want{Batch: guessedBatch, Measure: true, Range: s.c.Range, Keep: s.c.keep, Prefilter: s.c.sent,
-		Map: s.c.mapping(ctx, &rd.e.opts)}
+		Map: s.c.mapped}
 	if size := s.c.docSize(); size > 0 {
 		want.Batch = int(min(max(rd.batchBytes()/size, 1), maxBatchDocs))
 		rd.reply = int64(want.Batch) * size * 5 / 4

@@ -147,7 +147,7 @@ func TestFramingAllocates(t *testing.T) {
 	from := source(t, c, "allocs", "c")
 	rd := scan.Reader{Conn: conn}
 	w := writer{run: r}
-	col := newCollection(taskOf(schema.Collection{}, "x.y"), r.e)
+	col := newCollection(t.Context(), taskOf(schema.Collection{}, "x.y"), r.e)
 	s := newSlice(r, col, scan.Slice{Strategy: scan.ByID})
 	walk := rd.Walk(&from, &s.st, scan.Want{Batch: 5000, Measure: true})
 	p, err := walk.Next(t.Context())
