@@ -147,7 +147,7 @@ func TestFinalizeWaitsForBuilds(t *testing.T) {
 	if err := f.emit(t.Context(), batch(12)); err != nil || !f.builds.since.IsZero() {
 		t.Errorf("%v, waits since %v", err, f.builds.since)
 	}
-	r, f = begin(true)
+	_, f = begin(true)
 	f.builds.looked, f.builds.since = time.Time{}, f.builds.since.Add(-time.Hour)
 	if err := f.emit(t.Context(), batch(12)); mongo.HintOf(err) == "" {
 		t.Errorf("a job that is to end by itself goes on: %v", err)

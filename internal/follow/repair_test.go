@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/mongo"
@@ -198,7 +197,7 @@ func TestCappedEvents(t *testing.T) {
 	look(1, false, insert(11), insert(12), insert(13)) // two are in the copy
 	other := changed(stream.Change{Kind: stream.ChangeDrop, NS: "d.other"})
 	look(2, false, ofTime(14, other), insert(14))
-	mod := stream.Change{Kind: stream.ChangeCollMod, NS: "d.c", Options: bson.Raw(kit.Raw(kit.D("cappedMax", 3)))}
+	mod := stream.Change{Kind: stream.ChangeCollMod, NS: "d.c", Options: kit.Raw(kit.D("cappedMax", 3))}
 	look(0, false, ofTime(15, changed(mod)))
 	if c.past != at(15) || c.limit.docs != 3 || c.inserts != 0 {
 		t.Errorf("past %v, limit %+v, %d inserts", c.past, c.limit, c.inserts)
@@ -206,7 +205,7 @@ func TestCappedEvents(t *testing.T) {
 	look(1, true, insert(16), ofTime(17, changed(mod)), insert(18))
 	c.closed, l.left = false, 1
 	r.events = []stream.Event{insert(19)}
-	if err := l.through(t.Context(), at(10), at(30)); err != errEnough {
+	if err := l.through(t.Context(), at(10), at(30)); !errors.Is(err, errEnough) {
 		t.Errorf("without end: %v", err)
 	}
 }

@@ -68,7 +68,7 @@ func TestRequestIsRejected(t *testing.T) {
 	why := errors.New("indexes are built")
 	r := NewFinalize(time.Now, false, time.Time{}, false)
 	withdrawn, _ := r.Request()
-	if err := r.reject(why); err != nil || r.due(false) || r.Rejection() != why {
+	if err := r.reject(why); err != nil || r.due(false) || !errors.Is(r.Rejection(), why) {
 		t.Errorf("%v, due %t, rejected for %v", err, r.due(false), r.Rejection())
 	}
 	select {

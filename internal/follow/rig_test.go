@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -86,7 +85,7 @@ func newRig(t testing.TB, config transform.Config) *rig {
 		docs: map[int32]bson.Raw{}}
 	r.job = state.Job{Phase: state.PhaseFollowing, Start: at(1), Consistent: at(5), Copied: at(5), Applied: at(10),
 		Mark: "m10", Reach: at(10)}
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.DiscardHandler)
 	p := progress.New(progress.Options{Now: time.Now,
 		ReadFrom: func(pos stream.Position) (mongo.OpTime, error) { return pos.At, nil }})
 	names := schema.NewNames([]schema.Name{{NS: "d.c", Target: "d.c", Type: schema.TypeCollection, UUID: uuid(1)}})

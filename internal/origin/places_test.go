@@ -6,11 +6,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/source/shards"
 )
-
-func at(n uint32) mongo.OpTime { return mongo.OpTime{TS: bson.Timestamp{T: n}, Term: -1} }
 
 func uuid(n byte) bson.Binary {
 	return bson.Binary{Subtype: bson.TypeBinaryUUID, Data: append(make([]byte, 15), n)}

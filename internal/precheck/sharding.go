@@ -53,7 +53,7 @@ func (p sharder) sharding(ctx context.Context) error {
 			texts = append(texts, text)
 		}
 	}
-	zoner{p.planner}.zones(colls, s)
+	zoner(p).zones(colls, s)
 	if p.Mode == state.ModeIncremental {
 		return nil
 	}

@@ -73,13 +73,13 @@ type Event struct {
 
 // Update is the change that an Update or Upsert makes, as a view of Doc. It is checked once,
 // whoever asks first, until Doc is another one.
-func (e *Event) Update() (delta.Delta, error) {
-	if e.checked != nil && len(e.Doc) > 0 && e.checked == &e.Doc[0] {
-		return delta.View(e.Form, e.Doc), nil
+func (ev *Event) Update() (delta.Delta, error) {
+	if ev.checked != nil && len(ev.Doc) > 0 && ev.checked == &ev.Doc[0] {
+		return delta.View(ev.Form, ev.Doc), nil
 	}
-	d, err := delta.ParseAs(e.Form, e.Doc)
+	d, err := delta.ParseAs(ev.Form, ev.Doc)
 	if err == nil {
-		e.checked = &e.Doc[0]
+		ev.checked = &ev.Doc[0]
 	}
 	return d, err
 }

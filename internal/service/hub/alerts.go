@@ -53,7 +53,8 @@ func pastKey(id string) string { return "past." + id }
 // Set stores the present alert of a job and a kind, where it is still at the revision
 // that it was read with, and sets the new one. ErrChanged says that somebody was faster.
 func (a *Alerts) Set(ctx context.Context, one *service.Alert) error {
-	revision, err := uint64(0), error(nil)
+	var revision uint64
+	var err error
 	if one.Revision == 0 {
 		revision, err = create(ctx, a.kv, alertKey(one), one, 0)
 	} else {

@@ -138,7 +138,8 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 // strings are theirs.
 func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKind, f service.LetterFilter,
 	into any) error {
-	name, worker := j.Definition.Name, ""
+	name := j.Definition.Name
+	var worker string
 	if j.Lease != nil {
 		worker = j.Lease.Worker
 	} else if able := able(d.View, &j.Definition); len(able) > 0 {
