@@ -18,6 +18,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/test"
 	. "github.com/millrace/millrace/test/commands"
 	"github.com/millrace/millrace/test/kit"
@@ -97,6 +98,9 @@ func side(t *testing.T, topology string) (set *lab.Cluster, cluster *sharded.Clu
 	return nil, cluster, cluster.URI()
 }
 
+// orphanPause is how long an update that an orphan refuses waits before it is tried again.
+const orphanPause = 50 * time.Millisecond
+
 // run runs a step on a side.
 func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -125,8 +129,13 @@ func (b *bed) run(ctx context.Context, on *mongo.Client, s Step) error {
 	if at, moves := s.Doc["_at"]; moves { // by a retryable write, as drivers do it
 		ns, coll, _ := strings.Cut(s.NS, ".")
 		q := bson.D{{Key: "_id", Value: s.ID}, {Key: "k", Value: at}}
-		_, err := on.Database(ns).Collection(coll).UpdateOne(ctx, q, cmd[1].Value.(bson.A)[0].(bson.D)[1].Value)
-		return err
+		for {
+			_, err := on.Database(ns).Collection(coll).UpdateOne(ctx, q, cmd[1].Value.(bson.A)[0].(bson.D)[1].Value)
+			// A chunk that left the other shard may have left an orphan, which it deletes by itself.
+			if err == nil || !strings.Contains(err.Error(), "There is either an orphan") || pace.Pause(ctx, orphanPause) != nil {
+				return err
+			}
+		}
 	}
 	reply, err := on.Database(db).RunCommand(ctx, cmd).Raw()
 	if err != nil {
