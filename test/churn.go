@@ -142,14 +142,12 @@ func churnBig(ctx context.Context, db *mongo.Database, r *rand.Rand, _ int) erro
 		_, err = coll.ReplaceOne(ctx, id, bson.D{{Key: "r", Value: r.IntN(1000)}, {Key: "a", Value: bson.A{5, 6, 7, 8}}},
 			options.Replace().SetUpsert(true))
 	case 2:
-		_,
-			err = coll.UpdateOne(ctx, id,
+		_, err = coll.UpdateOne(ctx, id,
 			bson.D{{Key: "$push",
 				Value: bson.D{{Key: "a", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(10)}}, {Key: "$slice", Value: -4}}}}},
 				{Key: "$set", Value: bson.D{{Key: "n", Value: r.IntN(100)}}}})
 	case 3:
-		_,
-			err = coll.UpdateOne(ctx, id,
+		_, err = coll.UpdateOne(ctx, id,
 			bson.A{bson.D{{Key: "$set", Value: bson.D{{Key: "z", Value: 1}, {Key: "b", Value: r.IntN(9)}}}},
 				bson.D{{Key: "$unset", Value: "pad"}}})
 	default:

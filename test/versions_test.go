@@ -245,8 +245,7 @@ func TestHistoryOfTooLarge(t *testing.T) {
 			if way == wayCopy {
 				s.insert("c", large("huge-one"))
 			}
-			live,
-				err := startJob(t, job.Spec{Job: newJob("large"),
+			live, err := startJob(t, job.Spec{Job: newJob("large"),
 				Rules: transform.Config{Include: []string{s.base}, History: []string{s.base + ".*"}}})
 			if err == nil && way == wayChange {
 				if err = live.reach(job.PhaseFollowing); err == nil {
@@ -274,8 +273,7 @@ func TestHistoryBesideOthers(t *testing.T) {
 	cleanUp(t, []*trial{{base: s.base}})
 	t.Cleanup(func() { _ = dropAll(context.WithoutCancel(t.Context()), []*trial{{base: s.base}}) })
 	s.insert("c", d("_id", 1))
-	live,
-		err := startJob(t, job.Spec{Job: newJob("beside"),
+	live, err := startJob(t, job.Spec{Job: newJob("beside"),
 		Rules: transform.Config{Include: []string{s.base}, History: []string{s.base + ".*"}}})
 	if err == nil {
 		err = live.reach(job.PhaseFollowing)

@@ -184,8 +184,7 @@ func (c *conflicts) change(ctx context.Context, coll *driver.Collection, r *rand
 			{Key: "a", Value: bson.A{1, 2, 3}}}, options.Replace().SetUpsert(true))
 		return err
 	case 2:
-		_,
-			err := coll.UpdateOne(ctx, id,
+		_, err := coll.UpdateOne(ctx, id,
 			bson.D{{Key: "$push",
 				Value: bson.D{{Key: "a", Value: bson.D{{Key: "$each", Value: bson.A{r.IntN(99)}}, {Key: "$slice", Value: -3}}}}}})
 		return err

@@ -90,13 +90,11 @@ func (w *Writer) Step(ctx context.Context) error {
 	case 5:
 		err = w.transaction(ctx)
 	case 6:
-		_,
-			err = c.UpdateMany(ctx,
+		_, err = c.UpdateMany(ctx,
 			bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}}},
 			bson.D{{Key: "$inc", Value: bson.D{{Key: "m", Value: 1}}}})
 	case 7:
-		_,
-			err = c.DeleteMany(ctx,
+		_, err = c.DeleteMany(ctx,
 			bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: w.first}, {Key: "$lt", Value: w.first + 60}}},
 				{Key: "n", Value: bson.D{{Key: "$mod", Value: bson.A{7, w.IntN(7)}}}}})
 	}

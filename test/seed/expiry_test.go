@@ -72,8 +72,8 @@ func TestRefreshedDocumentsAreFollowed(t *testing.T) {
 	}
 	must(t, dc.Database("admin").RunCommand(t.Context(),
 		bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: true}}).Err())
-	_,
-		err = clone.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "old"}, {Key: "at", Value: time.Now().Add(-time.Hour)}})
+	_, err = clone.InsertOne(t.Context(),
+		bson.D{{Key: "_id", Value: "old"}, {Key: "at", Value: time.Now().Add(-time.Hour)}})
 	must(t, err)
 	kit.Until(t, "the old one alone expires", func() bool {
 		n, err := clone.CountDocuments(t.Context(), bson.D{})

@@ -191,8 +191,8 @@ func (p *play) repair(ctx context.Context, m *test.Process, args []string) error
 	}
 	of := fmt.Sprint("v", p.later.asked)
 	id := fmt.Sprintf("r%d", len(p.log.String())) // no other has it
-	code, text,
-		err := p.jobs(ctx, m, slices.Concat([]string{"repair", "--job", "trial", "--of", of, "--id", id, "--wait"}, args)...)
+	code, text, err := p.jobs(ctx, m,
+		slices.Concat([]string{"repair", "--job", "trial", "--of", of, "--id", id, "--wait"}, args)...)
 	if err != nil {
 		return err
 	}

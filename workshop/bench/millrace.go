@@ -255,8 +255,7 @@ func (s *side) spareRun(ctx context.Context, mt *meter,
 // reach connects to a member as soon as it answers.
 func reach(ctx context.Context, uri string) (*mongo.Cluster, error) {
 	for {
-		c,
-			err := mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace bench",
+		c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace bench",
 			ServerSelectionTimeout: 200 * time.Millisecond})
 		if err == nil {
 			return c, nil

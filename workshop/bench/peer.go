@@ -282,8 +282,7 @@ func (b *bench) dump(ctx context.Context, st *site, m *meter, p Peer) (err error
 	if err != nil {
 		return fmt.Errorf("make a pipe: %w", err)
 	}
-	read,
-		err := startChild(ctx, program{name: p.Program, stdout: w,
+	read, err := startChild(ctx, program{name: p.Program, stdout: w,
 		args: []string{"--config=" + from, "--db=" + dataDB, "--archive"}})
 	w.Close() // the child has its own copy
 	if err != nil {

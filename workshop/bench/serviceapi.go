@@ -283,8 +283,7 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	f.url, f.token = strings.TrimSuffix(console, "/"), strings.TrimSpace(string(raw))
 	f.client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: requestsAtOnce}}
 	for i := range f.o.Workers {
-		w,
-			err := startChild(ctx, program{name: f.bench.o.Millrace, env: env,
+		w, err := startChild(ctx, program{name: f.bench.o.Millrace, env: env,
 			args: []string{"worker", "--nats", "nats://" + nats,
 				"--nats-token-file", filepath.Join(data, "nats-token"), "--name", "w" + itoa(i+1), "--log-level", "warn"}})
 		if err != nil {

@@ -14,8 +14,7 @@ func TestLines(t *testing.T) {
 	b := newBed(t)
 	var out, status, raw bytes.Buffer
 	b.do(Load)
-	r,
-		err := Execute(t.Context(), Options{Phase: Run, Properties: b.props.With("measurementtype", "hdrhistogram+raw",
+	r, err := Execute(t.Context(), Options{Phase: Run, Properties: b.props.With("measurementtype", "hdrhistogram+raw",
 		"hdrhistogram.percentiles", "50,95,99,99.9", "target", "3000"),
 		Noise: shared.noise, Status: &status, Raw: &raw})
 	if err != nil {

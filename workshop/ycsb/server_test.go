@@ -197,9 +197,9 @@ func TestLoadStopsAndSaysHowToGoOn(t *testing.T) {
 	b := newBed(t)
 	b.do(Load, "insertstart", "120", "insertcount", "1")
 	for _, batch := range []string{"1", "16"} {
-		r,
-			err := Execute(t.Context(), Options{Phase: Load, Properties: b.props.With("batchsize", batch, "insertstart", "100"),
-			Noise: shared.noise})
+		r, err := Execute(t.Context(),
+			Options{Phase: Load, Properties: b.props.With("batchsize", batch, "insertstart", "100"),
+				Noise: shared.noise})
 		if err == nil || !strings.Contains(mongo.HintOf(err), "insertstart=") || r.Resume == nil {
 			t.Fatalf("batch %s: %v, hint %q", batch, err, mongo.HintOf(err))
 		}

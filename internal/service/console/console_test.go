@@ -77,6 +77,7 @@ func (r *rig) running(name string, s *job.Status) {
 		r.t.Fatal(err)
 	}
 	r.tell(name, &service.Report{UID: d.UID, Run: "r1", Worker: "w1", State: service.Running, At: time.Now(), Status: s})
+	r.await(name, func(j *service.Job) bool { return j.Lease != nil }) // it comes by a way of its own
 }
 
 func (r *rig) tell(name string, report *service.Report) {
@@ -287,13 +288,12 @@ func TestForms(t *testing.T) {
 func TestCreate(t *testing.T) {
 	r := newRig(t)
 	b := r.browser("t-admin")
-	code,
-		page := b.act("/new", url.Values{"name": {"n1"}, "settings": {"source: env:A\r\ntarget: env:B\r\nsauce: <b>\r\n"}})
+	code, page := b.act("/new",
+		url.Values{"name": {"n1"}, "settings": {"source: env:A\r\ntarget: env:B\r\nsauce: <b>\r\n"}})
 	if want(t, page, "line 3", "Remedy"); code != 422 || strings.Contains(page, "<b>\n") {
 		t.Errorf("bad settings: %d %s", code, page)
 	}
-	code,
-		page = b.act("/new", url.Values{"name": {"n1"}, "labels": {"zone=a"},
+	code, page = b.act("/new", url.Values{"name": {"n1"}, "labels": {"zone=a"},
 		"settings": {"source: env:A\r\ntarget: env:B\r\n"}})
 	if want(t, page, "source: env:A\ntarget: env:B", "waiting"); code != 200 {
 		t.Errorf("create: %d %s", code, page)

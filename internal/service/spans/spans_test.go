@@ -172,8 +172,8 @@ func TestOff(t *testing.T) {
 	}
 	for _, bad := range []string{"127.0.0.1:4318", "grpc://h:1", "http://ada:geheim@h:1", "http://h:1?key=geheim",
 		"http://%zz:geheim"} {
-		_,
-			err := spans.Open(t.Context(), spans.Options{Endpoint: bad, LookupEnv: env(nil), Log: slog.New(slog.DiscardHandler)})
+		_, err := spans.Open(t.Context(),
+			spans.Options{Endpoint: bad, LookupEnv: env(nil), Log: slog.New(slog.DiscardHandler)})
 		if err == nil || strings.Contains(err.Error(), "geheim") {
 			t.Errorf("%s: %v", bad, err)
 		}

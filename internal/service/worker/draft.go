@@ -183,8 +183,8 @@ func shardNames(ctx context.Context, c *mongo.Cluster) (names []string) {
 // listed adds a page of the source's collections.
 func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform.Set, ask service.InspectAsk,
 	out *service.Inspection) error {
-	page,
-		err := schema.ListPage(ctx, c, schema.Range{After: ask.After, Search: ask.Search, Limit: min(ask.Limit, maxListed)})
+	page, err := schema.ListPage(ctx, c,
+		schema.Range{After: ask.After, Search: ask.Search, Limit: min(ask.Limit, maxListed)})
 	if err != nil {
 		return err
 	}

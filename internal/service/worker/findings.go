@@ -200,8 +200,8 @@ func sideText(doc []byte, fields []string) (text string, whole bool) {
 	if whole && len(text) <= sideBytes {
 		return text, true
 	}
-	text,
-		_ = fieldsText(doc, func(name string) bool { return name == "_id" || slices.Contains(fields, cut(name, nameBytes)) })
+	text, _ = fieldsText(doc,
+		func(name string) bool { return name == "_id" || slices.Contains(fields, cut(name, nameBytes)) })
 	return text, false
 }
 

@@ -261,8 +261,7 @@ func (n *node) configData(ctx context.Context, q query) ([]bson.Raw, error) {
 		if all = append(all, batch...); id == 0 {
 			return all, nil
 		}
-		reply, _,
-			err = n.run(ctx, sending{db: db, sel: byAddress(addr),
+		reply, _, err = n.run(ctx, sending{db: db, sel: byAddress(addr),
 			cmd: bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: q.coll}}})
 	}
 	return nil, fmt.Errorf("read %s.%s: %w", db, q.coll, err)
