@@ -14,6 +14,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
@@ -86,6 +87,19 @@ nothing else.`,
 		"an `argument` more for the millrace sync that is measured, such as --write-concern=1; may be repeated")
 	f.StringArrayVar(&s.variants, "variant", nil, "measure millrace with other arguments, too, as `name=arguments` of "+
 		"its sync, such as \"source spared=--source-load=low\"; may be repeated")
+	s.bindScenarios(f)
+	f.StringVar(&s.options.Millrace, "millrace", "",
+		"the millrace `program` to measure; by default the one beside this program, or on PATH")
+	cli.BindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json",
+		"html", "markdown")
+	f.StringVar(&s.report, "report", "",
+		"write the result to this `file`, too; unless that is JSON, standard output has a table")
+	cmd.AddCommand(a.benchListCommand(), a.benchShowCommand(), a.benchPublishedCommand())
+	return cmd
+}
+
+// bindScenarios binds what single scenarios take.
+func (s *benchSettings) bindScenarios(f *pflag.FlagSet) {
 	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3},
 		"members of the sets that the scenario topology measures, each 3 to 50")
 	f.StringSliceVar(&s.options.Topology.WriteConcerns, "write-concern", []string{"1", "majority"},
@@ -109,14 +123,6 @@ nothing else.`,
 	f.IntSliceVar(&s.options.SeedTests, "matrix", nil, "published `tests` of file copy against logical initial sync, 1 "+
 		"to 5, that the scenario seed measures in place of its own matrix; of their data scale small is 1:1000, medium "+
 		"1:100, large 1:10")
-	f.StringVar(&s.options.Millrace, "millrace", "",
-		"the millrace `program` to measure; by default the one beside this program, or on PATH")
-	cli.BindOutput(cmd, &s.output, "`form` of the result: text, json, html or markdown (a line a case)", "text", "json",
-		"html", "markdown")
-	f.StringVar(&s.report, "report", "",
-		"write the result to this `file`, too; unless that is JSON, standard output has a table")
-	cmd.AddCommand(a.benchListCommand(), a.benchShowCommand(), a.benchPublishedCommand())
-	return cmd
 }
 
 // scenarios has the shell offer them.

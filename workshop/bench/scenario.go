@@ -59,7 +59,7 @@ func scenarios() []scenario {
 	readAndInsert := copyWay{name: "ceiling", kind: KindCeiling, read: true}
 	const away = 40 * time.Millisecond
 	noOplog := copyWay{name: "no oplog", kind: KindReference, unreplicated: true}
-	return []scenario{
+	return append([]scenario{
 		{"full-one", "copy one collection of 1 KB documents with hashed string _ids", copyCeiling,
 			copying{docs: 1_000_000, ways: []copyWay{readAndInsert, noOplog}}},
 		{"full-cold", "the same, the source's servers restarted and their cache a fifth of the data", copyCeiling,
@@ -114,6 +114,12 @@ func scenarios() []scenario {
 		{"incr-live", "follow writes of 1 KB documents at 50, 80 and 100 % of what the source takes",
 			"the source without a follower, at the same pace",
 			followingWrites{shares: []float64{0.5, 0.8, 1}}},
+	}, others()...)
+}
+
+// others are those with ceilings of their own kind.
+func others() []scenario {
+	return []scenario{
 		{"full-sharded", "copy from a sharded cluster and to one, the balancer of the source off and on", shardedCeiling,
 			copyingShards{docs: 1_000_000}},
 		{"incr-sharded", "drain a backlog as incr-backlog of a sharded cluster and for one, the balancer of the source off " +
