@@ -79,10 +79,10 @@ func TestRequestIsRejected(t *testing.T) {
 	if r.Request(); r.Rejection() != nil || !r.due(true) {
 		t.Error("a new request does not count")
 	}
-	if err := r.reject(why); err != why {
+	if err := r.reject(why); !errors.Is(err, why) {
 		t.Errorf("after it began: %v", err)
 	}
-	if err := NewFinalize(time.Now, true, time.Time{}, false).reject(why); err != why {
+	if err := NewFinalize(time.Now, true, time.Time{}, false).reject(why); !errors.Is(err, why) {
 		t.Errorf("by the job's definition: %v", err)
 	}
 }
