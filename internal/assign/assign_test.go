@@ -120,10 +120,7 @@ func (w *work) Revoke(ctx context.Context, m *assign.Member[*number]) error {
 // figures are those of a worker.
 func (w *work) figures(worker string) assign.Figures {
 	_, list := w.Status()
-	if i := slices.IndexFunc(list, func(f assign.Figures) bool { return f.Worker == worker }); i >= 0 {
-		return list[i]
-	}
-	return assign.Figures{}
+	return assigntest.Of(worker, list)
 }
 
 // begin runs the work until stop, which returns what it ended with.

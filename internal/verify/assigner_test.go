@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
 	"github.com/millrace/millrace/test/assigntest"
@@ -185,9 +183,8 @@ func TestAssignedSlices(t *testing.T) {
 		})
 	}
 	kit.Until(t, "the late one is given up", func() bool {
-		list := l.now().Assistants
-		i := slices.IndexFunc(list, func(f assign.Figures) bool { return f.Worker == "late" })
-		return list[i].Why != "" && list[i].Parts == 0
+		late := assigntest.Of("late", l.now().Assistants)
+		return late.Why != "" && late.Parts == 0
 	})
 	full := appendGroups(nil, make([]group, late.Groups))
 	r := l.raw("late", "report", &partSums{ID: late.ID, Groups: full[:groupCost*min(late.Groups, pieceGroups)]})

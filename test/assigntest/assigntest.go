@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -75,6 +76,14 @@ func (c *Counter) ask(request []byte, atEnd bool) ([]byte, error) {
 		cancel()
 	}
 	return answer(ctx, request), nil
+}
+
+// Of are the figures of a worker among those of all; none are zero.
+func Of(worker string, list []assign.Figures) assign.Figures {
+	if i := slices.IndexFunc(list, func(f assign.Figures) bool { return f.Worker == worker }); i >= 0 {
+		return list[i]
+	}
+	return assign.Figures{}
 }
 
 // Deaf is a way to the owner on which, from some moment on, nothing is heard any more: the

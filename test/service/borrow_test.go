@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/test"
+	"github.com/millrace/millrace/test/assigntest"
 	"github.com/millrace/millrace/test/testseed"
 	"github.com/millrace/millrace/workshop/lab"
 )
@@ -35,10 +36,7 @@ func (b *bed) fillLarge(db, coll string, megabytes int) {
 // borrower is what the owner says of a worker that copies a part.
 func (b *bed) borrower(name string) job.AssistantStatus {
 	if j := b.job(); j != nil && j.Report != nil && j.Report.Status != nil {
-		list := j.Report.Status.Copy.Workers
-		if i := slices.IndexFunc(list, func(s job.AssistantStatus) bool { return s.Worker == name }); i >= 0 {
-			return list[i]
-		}
+		return assigntest.Of(name, j.Report.Status.Copy.Workers)
 	}
 	return job.AssistantStatus{}
 }

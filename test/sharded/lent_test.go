@@ -70,13 +70,9 @@ func (l *lent) borrow(worker string, ask assign.Ask, more ...func(*job.Spec)) (e
 	return ended
 }
 
-// of is what the status tells of a worker.
+// of are the figures of a worker in the status.
 func (l *lent) of(worker string) job.AssistantStatus {
-	list := l.job.Status().Copy.Workers
-	if i := slices.IndexFunc(list, func(b job.AssistantStatus) bool { return b.Worker == worker }); i >= 0 {
-		return list[i]
-	}
-	return job.AssistantStatus{}
+	return assigntest.Of(worker, l.job.Status().Copy.Workers)
 }
 
 func (l *lent) copies(worker string) {

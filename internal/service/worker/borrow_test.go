@@ -2,7 +2,6 @@ package worker_test
 
 import (
 	"bytes"
-	"slices"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/worker"
+	"github.com/millrace/millrace/test/assigntest"
 )
 
 // fillLarge makes a collection that is copied in several slices.
@@ -33,11 +33,7 @@ func copier(j *service.Job, name string) (s job.AssistantStatus) {
 	if j.Report == nil || j.Report.Status == nil {
 		return s
 	}
-	list := j.Report.Status.Copy.Workers
-	if i := slices.IndexFunc(list, func(s job.AssistantStatus) bool { return s.Worker == name }); i >= 0 {
-		return list[i]
-	}
-	return s
+	return assigntest.Of(name, j.Report.Status.Copy.Workers)
 }
 
 // TestBorrow: workers that fit, and have nothing to copy themselves, copy parts of another
