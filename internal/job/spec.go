@@ -36,7 +36,6 @@ type (
 	Compression      = progress.Compression
 	CopyStatus       = progress.Copy
 	CollectionStatus = progress.Collection
-	AssistantStatus  = assign.Figures
 	IndexStatus      = progress.Index
 	FollowStatus     = progress.Follow
 	Holding          = progress.Holding

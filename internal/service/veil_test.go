@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/job"
 )
 
@@ -39,7 +40,7 @@ func TestVeil(t *testing.T) {
 func TestVeilJob(t *testing.T) {
 	const text = "insert into shop.orders, _id \"ada\": E11000 dup key: { mail: \"ada\" }"
 	j := &Job{Report: &Report{Error: text, Unmet: text, Hint: "look", Status: &job.Status{Error: text, Waiting: text}}}
-	j.Report.Status.Copy.Workers = []job.AssistantStatus{{Worker: "one"}, {Worker: "two", Why: text}}
+	j.Report.Status.Copy.Workers = []assign.Figures{{Worker: "one"}, {Worker: "two", Why: text}}
 	was := *j.Report.Status
 	v := j.Veil()
 	for _, got := range []string{v.Report.Error, v.Report.Unmet, v.Report.Status.Error, v.Report.Status.Waiting,
@@ -55,7 +56,7 @@ func TestVeilJob(t *testing.T) {
 	}
 	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset",
 		Status: &job.Status{Waiting: "the source",
-			Copy: job.CopyStatus{Workers: []job.AssistantStatus{{Why: "it is slow"}}}}}}} {
+			Copy: job.CopyStatus{Workers: []assign.Figures{{Why: "it is slow"}}}}}}} {
 		if plain.Veil() != plain {
 			t.Errorf("%+v was copied", plain)
 		}

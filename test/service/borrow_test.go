@@ -9,6 +9,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
@@ -34,11 +35,11 @@ func (b *bed) fillLarge(db, coll string, megabytes int) {
 }
 
 // borrower is what the owner says of a worker that copies a part.
-func (b *bed) borrower(name string) job.AssistantStatus {
+func (b *bed) borrower(name string) assign.Figures {
 	if j := b.job(); j != nil && j.Report != nil && j.Report.Status != nil {
 		return assigntest.Of(name, j.Report.Status.Copy.Workers)
 	}
-	return job.AssistantStatus{}
+	return assign.Figures{}
 }
 
 // copies waits until a worker has copied more of another one's job than it had.

@@ -71,7 +71,7 @@ func (l *lent) borrow(worker string, ask assign.Ask, more ...func(*job.Spec)) (e
 }
 
 // of are the figures of a worker in the status.
-func (l *lent) of(worker string) job.AssistantStatus {
+func (l *lent) of(worker string) assign.Figures {
 	return assigntest.Of(worker, l.job.Status().Copy.Workers)
 }
 

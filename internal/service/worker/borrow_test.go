@@ -7,7 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/millrace/millrace/internal/job"
+	"github.com/millrace/millrace/internal/assign"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/worker"
@@ -29,7 +29,7 @@ func (b *bed) fillLarge(db string) {
 }
 
 // copier is what a report says of a worker that copies a part.
-func copier(j *service.Job, name string) (s job.AssistantStatus) {
+func copier(j *service.Job, name string) (s assign.Figures) {
 	if j.Report == nil || j.Report.Status == nil {
 		return s
 	}
