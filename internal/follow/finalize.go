@@ -52,6 +52,9 @@ func (f *follower) finalize(ctx context.Context) error {
 	failpoint.Hit("finalize.before")
 	defer failpoint.Hit("finalize.after")
 	f.Letters.RetryAll()
+	if err := f.endRetained(ctx); err != nil {
+		return err
+	}
 	var waiting schema.Waiting
 	err := f.step(progress.StepFinalize, "drain and build deferred indexes", "", func() (err error) {
 		waiting, err = f.settle(ctx, f.compare)

@@ -229,6 +229,9 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	if _, err := f.settle(ctx, nil); err != nil {
 		return err
 	}
+	if err := f.endRetained(ctx); err != nil {
+		return err
+	}
 	f.phase = state.PhaseFollowing
 	f.Log.Info("target is consistent; following the source", "position", f.sink.Applied().At)
 	if f.Finalize.due(false) {

@@ -72,6 +72,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	failpoint.Hit("schema.after")
 	// Stored when all else is done: shards tell of a change no more that the names have.
 	names := f.Source.Names.After(*ev.Change, f.Rules)
+	f.retain(ev, &names)
 	f.Source.Names.Change(names)
 	if err := f.moveNames(ctx, ev, effect); err != nil {
 		return err
@@ -142,7 +143,11 @@ func (f *follower) mayBeCut(ev *stream.Event) bool {
 // CopyEnd is the end of the last copy of a source namespace.
 func (f *follower) CopyEnd(ns string) mongo.OpTime {
 	one, _ := f.Source.Names.Source(ns)
-	return mongo.MaxOpTime(f.copied(), one.Copied)
+	end := mongo.MaxOpTime(f.copied(), one.Copied)
+	for _, other := range f.Source.Names.Retained(ns) {
+		end = mongo.MaxOpTime(end, other.Until)
+	}
+	return end
 }
 
 // copied is the end of the copy that the job began with, or of what others filled the

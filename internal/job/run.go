@@ -357,7 +357,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 	}
 	b := newApplyBuffer(j.spec.ApplyBuffer, j.spec.Partitions)
 	j.source.Leaves = follow.Leaves(j.letters, j.spec.OnConflict, j.log)
-	changes := j.source.Changes(oplog.Options{Keep: j.rules.Match, JoinRenames: j.rules.Commands(), Log: j.log,
+	changes := j.source.Changes(oplog.Options{Keep: j.rules.Followed(), JoinRenames: j.rules.Commands(), Log: j.log,
 		ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
 		func() []schema.Name { return j.source.Names.All() }, job.Intent)
 	return follow.Run(ctx, job, positionOf(job), follow.Options{

@@ -32,6 +32,19 @@ type Name struct {
 	// or when the source was seen not to have it any more, else zero. What the source gave up
 	// until then may be on the target in part.
 	Copied mongo.OpTime
+	Retention
+}
+
+// Retention says where the changes of a collection go whose rename was skipped while it was
+// copied: the copy may have read them.
+type Retention struct {
+	// Was is the source namespace under which the target keeps the collection; empty for none.
+	Was string `bson:"was,omitempty"`
+	// Since is the position of the rename, Until the end of the copy, with which it ends.
+	Since mongo.OpTime `bson:"since,omitempty"`
+	Until mongo.OpTime `bson:"until,omitempty"`
+	// Mixed: another collection was joined to it.
+	Mixed bool `bson:"mixed,omitempty"`
 }
 
 // Names are the namespaces of a job at one position of the source, by their
@@ -40,11 +53,12 @@ type Name struct {
 type Names struct {
 	bySource map[string]Name
 	byTarget map[string]string
+	retained map[string][]string // those with Name.Was, by that
 }
 
 // NewNames starts with the given names.
 func NewNames(list []Name) *Names {
-	n := &Names{bySource: map[string]Name{}, byTarget: map[string]string{}}
+	n := &Names{bySource: map[string]Name{}, byTarget: map[string]string{}, retained: map[string][]string{}}
 	for _, one := range list {
 		n.put(one)
 	}
@@ -139,13 +153,38 @@ func (n *Names) Targets() []string {
 func (n *Names) put(one Name) {
 	n.remove(one.NS)
 	n.bySource[one.NS], n.byTarget[one.Target] = one, one.NS
+	if one.Was != "" {
+		n.retained[one.Was] = append(n.retained[one.Was], one.NS)
+	}
 }
 
 func (n *Names) remove(ns string) {
-	if old, ok := n.bySource[ns]; ok && n.byTarget[old.Target] == ns {
+	old, ok := n.bySource[ns]
+	if ok && n.byTarget[old.Target] == ns {
 		delete(n.byTarget, old.Target)
 	}
+	if old.Was != "" {
+		n.retained[old.Was] = slices.DeleteFunc(n.retained[old.Was], func(other string) bool { return other == ns })
+		if len(n.retained[old.Was]) == 0 {
+			delete(n.retained, old.Was)
+		}
+	}
 	delete(n.bySource, ns)
+}
+
+// Retained lists collections that are retained under a name of before, sorted; "" for all.
+func (n *Names) Retained(was string) (list []Name) {
+	if was == "" {
+		for was := range n.retained {
+			list = append(list, n.Retained(was)...)
+		}
+		slices.SortFunc(list, func(a, b Name) int { return cmp.Compare(a.NS, b.NS) })
+		return list
+	}
+	for _, ns := range n.retained[was] {
+		list = append(list, n.bySource[ns])
+	}
+	return list
 }
 
 // NameChange is what a schema change does to the names: first those Removed go.
@@ -186,7 +225,11 @@ func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 		}
 		return NameChange{Put: []Name{one}}
 	case stream.ChangeDrop:
-		return n.without(Name{NS: ch.NS})
+		c := n.without(Name{NS: ch.NS})
+		if n.leftOut(ch, rules) == 0 {
+			c.end(n.Retained(ch.NS))
+		}
+		return c
 	case stream.ChangeDropView:
 		if one, ok := n.Source(ch.NS); ok && one.Type == TypeView {
 			return n.without(one)
@@ -221,12 +264,64 @@ func (n *Names) without(list ...Name) (c NameChange) {
 	return c
 }
 
+// end ends retentions.
+func (c *NameChange) end(list []Name) {
+	for _, one := range list {
+		if one.Retention = (Retention{}); one.Target == "" { // it was among the names for that alone
+			c.Removed = append(c.Removed, one.NS)
+		} else {
+			c.Put = append(c.Put, one)
+		}
+	}
+}
+
+// joined is what a rename does to retained collections: it joins another one to them, or
+// renames what they have become a part of. What $out has replaced is retained no more.
+func (n *Names) joined(ch stream.Change) (c NameChange) {
+	for _, one := range n.Retained(ch.NS) {
+		one.Was, one.Mixed = ch.To, true
+		c.Put = append(c.Put, one)
+	}
+	list := n.Retained(ch.To)
+	switch ch.Command {
+	case mongo.CommandCapped, mongo.CommandReshard: // the documents stay the same
+	case mongo.CommandOut:
+		if to, there := n.Source(ch.To); there && !to.UUID.Equal(ch.UUID) { // else it was made for the command
+			c.end(list)
+		}
+	default:
+		for _, one := range list {
+			one.Mixed = true
+			c.Put = append(c.Put, one)
+		}
+	}
+	return c
+}
+
+// retains has a collection whose rename is skipped get its changes under the name of before.
+// A rename between databases ends that: no copy reads what it makes.
+func (one *Name) retains(ch stream.Change, leftOut, known bool) {
+	switch {
+	case ch.Command == mongo.CommandReshard:
+	case ch.Command != 0 || !leftOut:
+		one.Retention = Retention{}
+	case one.Was == "" && known && !one.Gone && one.Type == TypeCollection:
+		one.Was = ch.NS
+	}
+}
+
 func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
-	c := n.without(Name{NS: ch.NS})
-	if !rules.Match(ch.To) {
+	leftOut := n.leftOut(ch, rules) != 0
+	var c NameChange
+	if !leftOut {
+		c = n.joined(ch)
+	}
+	c.Removed = append(c.Removed, n.without(Name{NS: ch.NS}).Removed...)
+	one, known := n.Source(ch.NS)
+	had := !one.Gone
+	if one.retains(ch, leftOut, known); !rules.Match(ch.To) && one.Was == "" {
 		return c
 	}
-	one, known := n.Source(ch.NS)
 	if !known {
 		one = Name{Type: TypeCollection, UUID: ch.UUID}
 		if ch.Buckets {
@@ -236,13 +331,15 @@ func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
 	if len(ch.UUID.Data) > 0 { // another one if movePrimary has moved it
 		one.UUID = ch.UUID
 	}
-	one.NS, one.Target = ch.To, rules.Target(ch.To)
-	had := !one.Gone
+	one.NS, one.Target = ch.To, ""
+	if rules.Match(ch.To) {
+		one.Target = rules.Target(ch.To)
+	}
 	if one.Left {
 		one.Copied = mongo.OpTime{} // of what the target has under another name
 	}
 	one.Gone, one.Left = one.Gone && !comesAnew(ch, rules), false
-	if n.leftOut(ch, rules) != 0 && ch.Command != mongo.CommandCapped { // which changes options
+	if leftOut && ch.Command != mongo.CommandCapped { // which changes options
 		if one.Gone, one.Left = true, had && known; !one.Left {
 			one.Copied = mongo.OpTime{}
 		}
@@ -250,12 +347,14 @@ func (n *Names) renamed(ch stream.Change, rules *transform.Set) NameChange {
 	if (ch.Command == mongo.CommandCapped || ch.Command == mongo.CommandReshard) && n.Missing(ch.To) {
 		was, _ := n.Source(mongo.SeriesNS(ch.To))
 		one.Gone, one.Left, one.Copied = true, was.Left, was.Copied
+		if ch.Command == mongo.CommandReshard {
+			one.Retention = was.Retention
+		}
 	}
 	if !known && n.NeverCame(ch) {
-		done, _ := n.Source(ch.To)
-		one.Gone, one.Left, one.Copied = true, done.Left, done.Copied
+		one, _ = n.Source(ch.To)
 	}
-	c.Put = []Name{one}
+	c.Put = append(c.Put, one)
 	return c
 }
 
@@ -298,4 +397,10 @@ func (n *Names) free(ns, targetNS string) error {
 	}
 	return mongo.WithHint(fmt.Errorf("%s and %s of the source have one name on the target, %s", other.NS, ns, targetNS),
 		"change the renames of the job, or rename one of them on the source")
+}
+
+// EndRetained ends all retentions, when the copy is over.
+func (n *Names) EndRetained() (c NameChange) {
+	c.end(n.Retained(""))
+	return c
 }

@@ -67,10 +67,11 @@ type collectionDoc struct {
 	// starts with a dollar sign, as in validators and partial indexes.
 	Bytes []byte `bson:"bytes,omitempty"`
 	// Collection has it in the documents of versions that wrote no bytes.
-	Collection *schema.Collection `bson:"collection,omitempty"`
-	Gone       bool               `bson:"gone,omitempty"`
-	Left       bool               `bson:"left,omitempty"`
-	Copied     mongo.OpTime       `bson:"copied,omitempty"`
+	Collection       *schema.Collection `bson:"collection,omitempty"`
+	Gone             bool               `bson:"gone,omitempty"`
+	Left             bool               `bson:"left,omitempty"`
+	Copied           mongo.OpTime       `bson:"copied,omitempty"`
+	schema.Retention `bson:",inline"`
 }
 
 func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
@@ -80,12 +81,12 @@ func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
 	}
 	id := s.o.Job + "/" + m.NS
 	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Bytes: bytes, Gone: m.Gone,
-		Left: m.Left, Copied: m.Copied}), nil
+		Left: m.Left, Copied: m.Copied, Retention: m.Retention}), nil
 }
 
 // mapped reads what is stored.
 func (d *collectionDoc) mapped() (m Mapped, err error) {
-	m = Mapped{Target: d.Target, Gone: d.Gone, Left: d.Left, Copied: d.Copied}
+	m = Mapped{Target: d.Target, Gone: d.Gone, Left: d.Left, Copied: d.Copied, Retention: d.Retention}
 	if d.Collection != nil {
 		m.Collection = *d.Collection
 	} else if err = bson.Unmarshal(d.Bytes, &m.Collection); err != nil {
@@ -142,7 +143,7 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 		put[one.NS] = true
 		coll := schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}
 		doc, err := s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone, Left: one.Left,
-			Copied: one.Copied})
+			Copied: one.Copied, Retention: one.Retention})
 		if err != nil {
 			return err
 		}

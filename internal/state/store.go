@@ -131,6 +131,7 @@ type Mapped struct {
 	Gone   bool // this and the next are those of schema.Name
 	Left   bool
 	Copied mongo.OpTime
+	schema.Retention
 }
 
 // Catalog keeps which namespaces of the source the job has on the target. At
@@ -160,7 +161,7 @@ func Names(catalog []Mapped) *schema.Names {
 	list := make([]schema.Name, len(catalog))
 	for i, m := range catalog {
 		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Gone: m.Gone, Left: m.Left,
-			Copied: m.Copied}
+			Copied: m.Copied, Retention: m.Retention}
 	}
 	return schema.NewNames(list)
 }

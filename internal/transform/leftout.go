@@ -43,18 +43,25 @@ func (st *Stage) leaveOut(ctx context.Context, ev *stream.Event, why string, err
 	return st.leaves.LeaveOut(ctx, u)
 }
 
-// cut ends a batch after the first change to collections, where documents may be left out:
-// it moves or settles what is kept of them, before more is judged. rest is what follows.
+// cut ends a batch after the first change to collections, where documents may be left out or
+// renames skipped: it moves or settles what is kept of them, before more is judged. rest is
+// what follows.
 func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
-	if st.leaves == nil {
+	if st.leaves == nil && st.retainer.copies == nil {
 		return b, nil
 	}
-	i := 1 + slices.IndexFunc(b.Events, func(ev stream.Event) bool {
-		return ev.Kind == stream.SchemaChange && (ev.Change.Kind == stream.ChangeDrop ||
-			ev.Change.Kind == stream.ChangeRename || ev.Change.Kind == stream.ChangeDropDatabase)
-	})
+	i := 1 + slices.IndexFunc(b.Events, func(ev stream.Event) bool { return ev.Kind == stream.SchemaChange && moves(ev.Change) })
 	if i == 0 || i == len(b.Events) {
 		return b, nil
 	}
 	return b.Cut(i, st.mark)
+}
+
+// moves reports a change that makes, renames or drops collections.
+func moves(ch *stream.Change) bool {
+	switch ch.Kind {
+	case stream.ChangeCreate, stream.ChangeDrop, stream.ChangeRename, stream.ChangeDropDatabase:
+		return true
+	}
+	return false
 }

@@ -27,6 +27,8 @@ type Stage struct {
 	atOnce int    // documents to ask for at once
 	copies Copies
 	came   map[string]mongo.OpTime // names that renames gave to what was not kept, and when
+
+	retainer retainer
 }
 
 // Copies tells of copies of collections.
@@ -34,6 +36,13 @@ type Copies interface {
 	// CopyEnd is the end of the last copy of a source namespace. Up to there the target may be
 	// ahead of an event, and lack a document that has changed its place.
 	CopyEnd(ns string) mongo.OpTime
+	// Retained finds the collection that gets what happens under a source namespace at a position.
+	Retained(ns string, at mongo.OpTime) (Retained, bool)
+	// Retains reports that a collection is Retained under a name that the source has given
+	// to another one.
+	Retains(ns string, at mongo.OpTime) bool
+	// Absent reports a source namespace that the target has nothing of.
+	Absent(ns string) bool
 }
 
 // destination is where the events of a source namespace go.
@@ -54,11 +63,14 @@ func NewStage(rules *Set, from stream.Position, tally *Tally, leaves LeftOut) *S
 		leaves = nil
 	}
 	return &Stage{rules: rules, tally: tally, known: map[string]*destination{}, leaves: leaves, mark: from.Mark,
-		atOnce: mostAtOnce}
+		atOnce: mostAtOnce, retainer: retainer{from: from.At}}
 }
 
 // Copies has the stage ask about copies; without it there were none.
-func (st *Stage) Copies(c Copies) { st.copies = c }
+func (st *Stage) Copies(c Copies) {
+	st.copies = c
+	st.retain(c)
+}
 
 // maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
 const maxKnown = 1 << 16
@@ -76,6 +88,13 @@ func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err er
 		ev := &b.Events[i]
 		v := pass
 		if ev.Kind != stream.SchemaChange {
+			if st.retainer.copies != nil {
+				if goes, err := st.retainer.lead(ev); err != nil {
+					return nil, err
+				} else if !goes {
+					continue
+				}
+			}
 			d := st.of(ev.NS)
 			if ev.Route = &d.Route.Route; !d.Kept {
 				v = drop

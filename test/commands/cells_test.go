@@ -82,6 +82,7 @@ func commandList() []command {
 		{name: "rename", run: from(Rename, "", "c", "", "e", Step{})},
 		{name: "rename-onto", setup: d(""), run: from(Rename, "", "c", "", "d", drop)},
 		{name: "rename-and-anew", run: renameAnew},
+		{name: "rename-out", run: from(Rename, "", "c", "", excluded, Step{})},
 		{name: "rename-db", run: from(Rename, "", "c", "x", "e", Step{})},
 		{name: "rename-db-onto", setup: d("x"), run: from(Rename, "", "c", "x", "d", drop)},
 		{name: "out-onto", setup: d(""), run: from(Out, "", "d", "", "c", some)},
@@ -146,6 +147,7 @@ func fill(p *play) {
 // before has every rule leave something: documents that are retained, stale or missing.
 func before(p *play) {
 	c := p.ns("", "c")
+	p.update(c, 2, Doc{"v": int32(102)})
 	p.update(c, 4, Doc{"v": int32(104)})
 	p.update(c, 6, Doc{"t": int32(106)})
 	p.replace(c, 6, "open")
@@ -163,7 +165,7 @@ func before(p *play) {
 // capped ones it deletes none.
 func after(p *play, ns string) {
 	_, capped := p.world.Exists(ns)
-	p.update(ns, 2, Doc{"v": int32(202)})
+	p.update(ns, 2, Doc{"v": int32(202), "t": int32(202)})
 	p.update(ns, 20, Doc{"v": int32(220)})
 	p.insert(ns, 30, "open")
 	p.insert(ns, 31, "closed")

@@ -78,11 +78,19 @@ func (w *World) follow(ns string, c *collection, id int32, ch change) {
 	if !w.during {
 		return
 	}
-	// The copy reads a collection whatever its name is now.
+	// The copy reads a collection whatever its name is now, and what it may have read is followed.
 	for name, t := range w.target {
-		if slices.Contains(t.of, c) && (name != ns || t.off) {
-			t.docs[id] = add(append([]state{}, orAbsent(t.docs[id])...), w.rules(name).seen(ch.after))
+		if !slices.Contains(t.of, c) || name == ns && !t.off {
+			continue
 		}
+		r, was := w.rules(name), orAbsent(t.docs[id])
+		next := add(append([]state{}, was...), r.seen(ch.after))
+		for _, x := range was {
+			if t.off || same(x, r.seen(ch.before)) { // else it may be of another collection
+				next = add(next, r.apply(x, ch))
+			}
+		}
+		t.docs[id] = next
 	}
 }
 

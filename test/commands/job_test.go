@@ -16,12 +16,16 @@ import (
 	"github.com/millrace/millrace/test"
 )
 
+// excluded is the collection of each play's main database that its job excludes.
+const excluded = "z"
+
 // args are the rules of plays.
 func (b *bed) args(plays []*play) []string {
 	prefix := regexp.MustCompile(`^(t\d+)(r\d+[an])`)
 	run := prefix.FindStringSubmatch(plays[0].base)[1]
 	args := []string{"sync", "--job", "table-" + run, "--source", b.sourceURI, "--target", b.targetURI, "--allow-missing",
-		"--include", run + "r*", "--include", "free-" + run + "r*", "--include", "busy-" + run}
+		"--include", run + "r*", "--include", "free-" + run + "r*", "--include", "busy-" + run,
+		"--exclude", run + "r*." + excluded}
 	had := map[string]bool{}
 	for _, p := range plays {
 		pattern := prefix.FindString(p.base) + "*." + p.pattern()

@@ -67,7 +67,8 @@ func (w *World) setIndex(ns, name string, makes bool) {
 
 // drop drops a collection.
 func (w *World) drop(ns string) {
-	w.destroyed(w.source[ns], ns)
+	gone := w.source[ns]
+	w.destroyed(gone, ns)
 	delete(w.source, ns)
 	t, r := w.target[ns], w.rules(ns)
 	if t == nil || !w.begun || w.Stops != "" {
@@ -78,13 +79,19 @@ func (w *World) drop(ns string) {
 		delete(w.target, ns)
 	case t.off, r.skips("drop"):
 		w.leave(t)
-		t.off, t.of = false, nil
+		t.off = false
+		t.without(gone)
 	case r.History && t.versions != nil:
 		t.endAll("drop")
 		t.of = nil
 	default:
 		delete(w.target, ns)
 	}
+}
+
+// without has the copy read a collection no more. It may still read one of another name now.
+func (t *copied) without(gone *collection) {
+	t.of = slices.DeleteFunc(slices.Clone(t.of), func(c *collection) bool { return c == gone })
 }
 
 // destroyed ends a collection of the source: what the copy had not read of it is missing
@@ -124,8 +131,8 @@ func (t *copied) endAll(op string) {
 
 // rename gives a collection another name.
 func (w *World) rename(s Step) {
-	c := w.source[s.NS]
-	w.destroyed(w.source[s.To], s.To)
+	c, gone := w.source[s.NS], w.source[s.To]
+	w.destroyed(gone, s.To)
 	delete(w.source, s.NS)
 	w.source[s.To] = c
 	fromIn, toIn := w.covers(s.NS), w.covers(s.To)
@@ -149,12 +156,16 @@ func (w *World) rename(s Step) {
 		}
 		if to != nil {
 			w.leave(to)
-			to.off, to.of = true, nil
+			to.off = true
+			to.without(gone)
 		} else if toIn {
 			never(s.To)
 		}
 	case toIn && c.capped && rt.ofDocuments():
 		w.stop(s.To)
+	case !toIn && rf.History && from.versions != nil:
+		from.endAll("rename")
+		from.of = nil
 	case !toIn:
 		delete(w.target, s.NS)
 	case !fromIn:
