@@ -50,7 +50,7 @@ func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
 	if st.leaves == nil && st.retainer.copies == nil {
 		return b, nil
 	}
-	i := 1 + slices.IndexFunc(b.Events, func(ev stream.Event) bool { return ev.Kind == stream.SchemaChange && moves(ev.Change) })
+	i := 1 + slices.IndexFunc(b.Events, moves)
 	if i == 0 || i == len(b.Events) {
 		return b, nil
 	}
@@ -58,8 +58,11 @@ func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
 }
 
 // moves reports a change that makes, renames or drops collections.
-func moves(ch *stream.Change) bool {
-	switch ch.Kind {
+func moves(ev stream.Event) bool {
+	if ev.Kind != stream.SchemaChange {
+		return false
+	}
+	switch ev.Change.Kind {
 	case stream.ChangeCreate, stream.ChangeDrop, stream.ChangeRename, stream.ChangeDropDatabase:
 		return true
 	}

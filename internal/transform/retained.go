@@ -49,9 +49,9 @@ func (r *retainer) lead(ev *stream.Event) (bool, error) {
 	at := ev.At
 	if retained {
 		if c.Mixed || c.Reused && (r.full || c.Since.Before(r.from)) {
-			return false, mongo.WithHint(fmt.Errorf("_id %s of %s changes before the copy of the collection has ended, which was %s; "+
-				"that rename is skipped, and another collection of the old name may have replaced the document",
-				bsonraw.IDText(ev.Key.ID), ev.NS, c.NS), "start the job again with --restart")
+			return false, mongo.WithHint(fmt.Errorf("%s, _id %s changes before the copy of the collection has ended, which "+
+				"was %s; that rename is skipped, and another collection of the old name may have replaced the document",
+				ev.NS, bsonraw.IDText(ev.Key.ID), c.NS), "start the job again with --restart")
 		}
 		if at = c.Since; at.Before(r.taken[h]) {
 			return false, nil
