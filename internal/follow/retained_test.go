@@ -51,7 +51,7 @@ func TestRetained(t *testing.T) {
 		t.Error(err)
 	}
 	f = begin()
-	emit(f, 40, put("d.out", 3, "late"))
+	emit(f, 1001, put("d.out", 3, "late"))
 	if _, there := f.Source.Names.Source("d.out"); there || len(r.target["d.c"]) != 2 || f.phase != state.PhaseFollowing {
 		t.Errorf("phase %s, the target has %v", f.phase, r.target)
 	}
