@@ -35,7 +35,8 @@ func TestRetained(t *testing.T) {
 	emit(f, 13, put("d.out", 1, "a"))
 	f = begin()
 	emit(f, 14, put("d.out", 2, "b"))
-	if one, _ := f.Source.Names.Source("d.out"); one.Since != at(12) || one.Until != at(20) || f.CopyEnd("d.c") != at(20) ||
+	one, _ := f.Source.Names.Source("d.out")
+	if one.Since != at(12) || one.Until != at(20) || f.CopyEnd("d.c") != at(20) ||
 		!f.Absent("d.out") || !f.Retains("d.c", at(20)) || f.Retains("d.c", at(21)) {
 		t.Errorf("%+v", one)
 	}
