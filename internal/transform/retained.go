@@ -81,6 +81,6 @@ func (s *Set) Followed() func(ns string) bool {
 	}
 	return func(ns string) bool {
 		db, _ := mongo.SplitNS(ns)
-		return s.MatchDB(db)
+		return s.Match(ns) || s.MatchDB(db)
 	}
 }
