@@ -451,6 +451,8 @@ func TestPassGoneStays(t *testing.T) {
 		{"skip delete, dropped", Config{Skip: []string{"db.c=delete"}}, true, "update"},
 		{"skip drop", Config{Skip: []string{"db.c=drop"}}, false, "delete"},
 		{"skip drop, dropped", Config{Skip: []string{"db.c=drop"}}, true, "update delete"}, // the events' own
+		{"skip rename", Config{Skip: []string{"db.c=rename"}}, false, "delete"},
+		{"skip rename, dropped", Config{Skip: []string{"db.c=rename"}}, true, "update delete"}, // by one onto it
 		{"soft delete", Config{SoftDelete: []string{"db.c=deletedAt"}}, false, "update update"},
 		{"soft delete, dropped", Config{SoftDelete: []string{"db.c=deletedAt"}}, true, "update update"},
 	} {

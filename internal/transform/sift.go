@@ -298,9 +298,10 @@ func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stre
 func (d *destination) retains() bool { return d.SoftDelete != "" || d.Skips.Has(leaves) }
 
 // stays reports that the target keeps documents that the source has no longer, or not
-// after its collection was dropped. An event that tells of the deletion marks them.
+// after its collection was dropped, which a rename onto it does, too. An event that tells of
+// the deletion marks them.
 func (d *destination) stays(dropped bool) bool {
-	return d.SoftDelete != "" || d.Skips.Has(stream.OpDelete) || dropped && d.Skips.Has(stream.OpDrop)
+	return d.SoftDelete != "" || d.Skips.Has(stream.OpDelete) || dropped && d.Skips.Has(stream.OpDrop|stream.OpRename)
 }
 
 // deletedAt is the time by which the target's copy of a document that is gone had to expire.

@@ -100,6 +100,7 @@ func (w *World) destroyed(c *collection, ns string) {
 	for name, t := range w.target {
 		if name != ns && slices.Contains(t.of, c) {
 			w.leave(t)
+			t.leaveUnread()
 		}
 	}
 }
@@ -156,6 +157,7 @@ func (w *World) rename(s Step) {
 		}
 		if to != nil {
 			w.leave(to)
+			to.leaveUnread()
 			to.off = true
 			to.without(gone)
 		} else if toIn {
