@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
+
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/state"
@@ -121,6 +123,36 @@ func TestRulesOfCatalog(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Run(c.name, func(t *testing.T) { expect(t, p.lines(), c.want...) })
+	}
+}
+
+// TestRulesOfResumed: a stored job checks the collections that it has. What makes others may be left
+// out, and is checked when it comes.
+func TestRulesOfResumed(t *testing.T) {
+	uuid := func(n byte) bson.Binary {
+		return bson.Binary{Subtype: bson.TypeBinaryUUID, Data: append(make([]byte, 15), n)}
+	}
+	for name, c := range map[string]struct {
+		has   schema.Name
+		phase state.Phase
+		fails bool
+	}{
+		"it has the collection":       {schema.Name{NS: "a.c", UUID: uuid(1)}, state.PhaseFollowing, true},
+		"it does not know the UUID":   {schema.Name{NS: "a.c"}, state.PhaseFollowing, true},
+		"its creation is skipped":     {schema.Name{NS: "a.c", UUID: uuid(1), Gone: true}, state.PhaseFollowing, false},
+		"another one had the name":    {schema.Name{NS: "a.c", UUID: uuid(2)}, state.PhaseFollowing, false},
+		"it was made since":           {schema.Name{NS: "a.d", UUID: uuid(1)}, state.PhaseFollowing, false},
+		"the copy has not even begun": {schema.Name{NS: "a.d", UUID: uuid(1)}, state.PhaseCatalog, true},
+	} {
+		p := between(mongo.KindReplicaSet, mongo.KindReplicaSet).with(t, transform.Config{Filter: []string{`a.*={"x":"y"}`}})
+		capped := coll(t, "a.c", `{"capped":true,"size":4096}`)
+		capped.UUID = uuid(1)
+		p.has(capped)
+		p.resumes(c.phase)
+		p.seen.names = func() (*schema.Names, error) { return schema.NewNames([]schema.Name{c.has}), nil }
+		if err := (rules{p}).filters(t.Context()); err != nil || (len(p.lines(Fail)) > 0) != c.fails {
+			t.Errorf("%s: %v %q", name, err, p.lines())
+		}
 	}
 }
 

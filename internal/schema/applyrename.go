@@ -115,7 +115,7 @@ func comesAnew(ch stream.Change, rules *transform.Set) bool {
 // there. A collection that it does not have cannot be renamed.
 func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions) (before Before, err error) {
 	if o.ofCommand(ch) && (ch.Command != mongo.CommandCapped || o.staysUncapped(ch)) {
-		return before, nil
+		return before, c.stillRuled(ctx, ch, o)
 	}
 	if ch.Kind != stream.ChangeRename || !o.Rules.Match(ch.NS) || !o.Rules.Match(ch.To) || o.leftOut(ch) ||
 		o.Recorded && o.Rules.Route(ch.NS).History {
@@ -136,6 +136,19 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 	}
 	to, _, err := c.find(ctx, o.Rules.Target(ch.To))
 	return Before{NS: ch.NS, From: from.UUID, To: to.UUID}, err
+}
+
+// stillRuled says why the rules cannot be about a collection that is a capped one on the source
+// from now on, where the target's stays uncapped: the next start would say so, too.
+func (c *changer) stillRuled(ctx context.Context, ch stream.Change, o ApplyOptions) error {
+	if ch.Command != mongo.CommandCapped || o.Names.Missing(ch.To) {
+		return nil
+	}
+	filled, there, err := c.find(ctx, o.Rules.Target(ch.NS))
+	if err != nil || !there {
+		return err
+	}
+	return c.mayBe(ctx, filled, ch.To, o.Rules)
 }
 
 // stillBefore is what was noted before a restart. Where the rename was not applied, and

@@ -2,6 +2,7 @@ package commands_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	. "github.com/millrace/millrace/test/commands"
@@ -26,6 +27,7 @@ func ruleSets() (out []ruleSet) {
 		ruleSet{"filter", Rules{Filter: true}},
 		ruleSet{"filter+soft-delete", Rules{Filter: true, SoftDelete: "gone"}},
 		ruleSet{"filter+skip-delete", Rules{Filter: true, Skip: []string{"delete"}}},
+		ruleSet{"filter+skip-rename", Rules{Filter: true, Skip: []string{"rename"}}},
 		ruleSet{"fields", Rules{Fields: true}},
 		ruleSet{"history", Rules{History: true}},
 		ruleSet{"merge", Rules{Merge: true}},
@@ -254,5 +256,6 @@ func (c cell) alone() bool {
 	for _, op := range r.Skip {
 		ruled = ruled || strings.Contains("insert update replace delete ttl", op)
 	}
-	return c.command.stops && ruled
+	comes := !strings.HasPrefix(c.command.name, "rename") || !slices.Contains(r.Skip, "rename")
+	return c.command.stops && ruled && comes
 }
