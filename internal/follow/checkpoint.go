@@ -169,6 +169,10 @@ func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, err
 		}
 		f.skipped = version
 	}
+	if taken, version := f.stage.Taken(); version != f.taken {
+		set = append(set, bson.E{Key: "taken", Value: taken})
+		f.taken = version
+	}
 	if !f.refused.IsZero() && !p.At.Before(f.refused) {
 		set = append(set, bson.E{Key: "refused", Value: bson.A{}})
 		f.refused = mongo.OpTime{}

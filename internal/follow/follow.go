@@ -38,6 +38,7 @@ type follower struct {
 	mu      sync.Mutex      // orders saves of positions
 	saved   stream.Position // last position saved
 	skipped int             // version of the list of skipped documents that was saved
+	taken   int             // the same of transform.Taken
 	refused mongo.OpTime    // up to where the checkpoint names documents that a conflict stopped the job at; zero for none
 
 	reach reach
@@ -86,6 +87,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	}
 	failpoint.Hit("window.after")
 	f.stage.Copies(f)
+	f.stage.Retain(f, job.Taken)
 	f.sink = o.Job.OpenSink(pos, mongosink.Options{Schema: f.schemaChange, Overlap: mongosink.Overlap{
 		End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped, Refused: job.Refused, Skipped: skipped}})
 	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})

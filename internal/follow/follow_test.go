@@ -14,6 +14,7 @@ import (
 	mongosink "github.com/millrace/millrace/internal/sink/mongo"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 func TestDuring(t *testing.T) {
@@ -64,8 +65,9 @@ func TestSpoolKeeps(t *testing.T) {
 	p := progress.New(progress.Options{Now: time.Now, ReadFrom: readFrom})
 	p.SetApplied(at(3))
 	var passed spool
-	f := &follower{Options: Options{Store: saves{}, Source: &Source{Deployment: complete{}}, Progress: p, Spool: &passed},
-		sink: mongosink.New(&mongo.Cluster{}, at(5), mongosink.Options{}), saved: at(3)}
+	f := &follower{stage: transform.NewStage(nil, at(1), transform.NewTally(nil), nil),
+		Options: Options{Store: saves{}, Source: &Source{Deployment: complete{}}, Progress: p, Spool: &passed},
+		sink:    mongosink.New(&mongo.Cluster{}, at(5), mongosink.Options{}), saved: at(3)}
 	if err := f.save(t.Context()); err != nil {
 		t.Fatal(err)
 	}

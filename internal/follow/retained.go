@@ -54,6 +54,7 @@ func (f *follower) Retains(ns string, at mongo.OpTime) bool {
 
 // endRetained forgets the retained collections: nothing of their copies is ahead any more.
 func (f *follower) endRetained(ctx context.Context) error {
+	f.stage.ForgetRetained()
 	names := f.Source.Names.EndRetained()
 	f.Source.Names.Change(names)
 	return f.noteNames(ctx, names)

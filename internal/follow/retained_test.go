@@ -22,6 +22,7 @@ func TestRetained(t *testing.T) {
 	begin := func() *follower {
 		f := r.start()
 		f.stage.Copies(f)
+		f.stage.Retain(f, f.job.Taken)
 		return f
 	}
 	emit := func(f *follower, n uint32, ev stream.Event) {
@@ -46,11 +47,21 @@ func TestRetained(t *testing.T) {
 	if got := slices.Sorted(maps.Values(r.target["d.c"])); !slices.Equal(got, []string{"a", "of another"}) {
 		t.Errorf("the target has %q", got)
 	}
-	r.job.Applied = at(17)
-	f = begin() // which of the documents are those of the other collection is unknown now
-	if err := f.emit(t.Context(), batch(18, put("d.out", 2, "d"))); err == nil || mongo.HintOf(err) == "" {
+	if err := f.save(t.Context()); err != nil || len(r.job.Taken.Documents) != 1 {
+		t.Fatalf("%v, stored %+v", err, r.job.Taken)
+	}
+	f = begin()
+	emit(f, 18, put("d.out", 2, "d"))
+	emit(f, 19, put("d.out", 1, "e"))
+	if got := slices.Sorted(maps.Values(r.target["d.c"])); !slices.Equal(got, []string{"e", "of another"}) {
+		t.Errorf("the target has %q", got)
+	}
+	r.job.Taken.Incomplete = true
+	f = begin()
+	if err := f.emit(t.Context(), batch(20, put("d.out", 2, "f"))); err == nil || mongo.HintOf(err) == "" {
 		t.Error(err)
 	}
+	r.job.Taken = transform.Taken{}
 	f = begin()
 	emit(f, 1001, put("d.out", 3, "late"))
 	if _, there := f.Source.Names.Source("d.out"); there || len(r.target["d.c"]) != 2 || f.phase != state.PhaseFollowing {
@@ -64,6 +75,7 @@ func TestRetainedTooLate(t *testing.T) {
 	r.effects["renameCollection"] = schema.Effect{Skipped: "rename is skipped"}
 	f := r.start()
 	f.stage.Copies(f)
+	f.stage.Retain(f, f.job.Taken)
 	rename := changed(stream.Change{Kind: stream.ChangeRename, NS: "d.c", To: "d.e", UUID: uuid(1)})
 	if err := f.emit(t.Context(), batch(12, rename)); err != nil {
 		t.Fatal(err)

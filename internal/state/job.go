@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/stream"
+	"github.com/millrace/millrace/internal/transform"
 )
 
 // FormatVersion is the layout of the documents below. A job written by a newer
@@ -70,6 +71,8 @@ type Job struct {
 	// Refused are documents that a conflict stopped the job at: their events
 	// from those positions on are not on the target.
 	Refused []stream.Place `bson:"refused"`
+	// Taken is what is known of collections that are retained under their old names (transform.Taken).
+	Taken transform.Taken `bson:"taken,omitempty"`
 	// Intent is the position of a schema change that is being applied: after a
 	// crash it may or may not have happened. Before is what the target had then.
 	Intent mongo.OpTime  `bson:"intent"`
@@ -113,6 +116,7 @@ func (j Job) Shares() bool {
 func (j Job) Anew() Job {
 	j.Phase, j.Start, j.Consistent, j.Copied, j.Applied, j.Mark = PhaseCatalog, mongo.OpTime{}, mongo.OpTime{},
 		mongo.OpTime{}, mongo.OpTime{}, ""
+	j.Taken = transform.Taken{}
 	j.ReadFrom, j.Reach, j.Intent, j.Expiring, j.Refused, j.Differences = mongo.OpTime{}, mongo.OpTime{}, mongo.OpTime{},
 		false, nil, nil
 	return j

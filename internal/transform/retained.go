@@ -3,7 +3,8 @@ package transform
 import (
 	"cmp"
 	"fmt"
-	"hash/maphash"
+	"hash/fnv"
+	"sync"
 
 	"github.com/millrace/millrace/internal/bsonraw"
 	"github.com/millrace/millrace/internal/delta"
@@ -23,18 +24,37 @@ type Retained struct {
 	Mixed bool
 }
 
-// mostTaken bounds the documents that retainer remembers, of about 40 bytes each.
-const mostTaken = 1 << 20
+// Bounds of the documents that a Stage remembers, of about 40 bytes each, and of those that a
+// checkpoint has.
+const (
+	mostTaken  = 1 << 20
+	mostStored = 1 << 12
+)
 
-// retainer leads events to retained collections. It has the documents by whose _ids another
-// collection has taken the place of theirs since.
+// Taken are documents of retained collections by whose _ids another collection has taken the place
+// of theirs. A checkpoint has them, for the events that tell of it come once.
+type Taken struct {
+	// Incomplete: there were too many.
+	Incomplete bool         `bson:"incomplete,omitempty"`
+	Documents  []takenSince `bson:"documents,omitempty"`
+}
+
+// takenSince is a document, by the FNV-1a hash of its namespace and _id, and a position at which the
+// other collection had its _id.
+type takenSince struct {
+	Hash int64        `bson:"hash"`
+	At   mongo.OpTime `bson:"at"`
+}
+
+// retainer leads events to retained collections. It is safe for concurrent use.
 type retainer struct {
 	copies Copies // nil where no rename is skipped
-	from   mongo.OpTime
-	seed   maphash.Seed
-	taken  map[uint64]mongo.OpTime
-	full   bool
 	key    []byte
+
+	mu      sync.Mutex
+	taken   map[int64]mongo.OpTime
+	full    bool
+	version int // of what Taken returns
 }
 
 // lead gives an event of a retained collection the name that the target has it under. It
@@ -44,33 +64,77 @@ func (r *retainer) lead(ev *stream.Event) (bool, error) {
 	if !retained && (r.copies.Absent(ev.NS) || !r.copies.Retains(ev.NS, ev.At)) {
 		return !r.copies.Absent(ev.NS), nil
 	}
+	if retained && c.Mixed {
+		return false, c.unknown(ev)
+	}
+	if retained && !c.Reused {
+		ev.NS = c.NS
+		return true, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.key = delta.AppendKey(append(append(r.key[:0], cmp.Or(c.NS, ev.NS)...), 0), ev.Key.ID)
-	h := maphash.Bytes(r.seed, r.key)
-	at := ev.At
+	hash := fnv.New64a()
+	_, _ = hash.Write(r.key)
+	h, at := int64(hash.Sum64()), ev.At
 	if retained {
-		if c.Mixed || c.Reused && (r.full || c.Since.Before(r.from)) {
-			return false, mongo.WithHint(fmt.Errorf("%s, _id %s changes before the copy of the collection has ended, which "+
-				"was %s; that rename is skipped, and another collection of the old name may have replaced the document",
-				ev.NS, bsonraw.IDText(ev.Key.ID), c.NS), "start the job again with --restart")
+		if r.full {
+			return false, c.unknown(ev)
 		}
 		if at = c.Since; at.Before(r.taken[h]) {
 			return false, nil
 		}
 		ev.NS = c.NS
 	}
-	if len(r.taken) >= mostTaken {
-		r.full = true
-		return true, nil
+	if r.full = r.full || len(r.taken) >= mostTaken; !r.full && r.taken[h].Before(at) {
+		r.taken[h] = at
+		r.version++
 	}
-	r.taken[h] = mongo.MaxOpTime(r.taken[h], at)
 	return true, nil
 }
 
-// retain has the stage lead events to collections whose renames are skipped.
-func (st *Stage) retain(copies Copies) {
-	if st.rules.SkipsAny(stream.OpRename) {
-		st.retainer.copies, st.retainer.seed, st.retainer.taken = copies, maphash.MakeSeed(), map[uint64]mongo.OpTime{}
+// unknown is the error of an event of which it is not known whether its document is still there.
+func (c *Retained) unknown(ev *stream.Event) error {
+	return mongo.WithHint(fmt.Errorf("%s, _id %s changes before the copy of the collection has ended, which "+
+		"was %s; that rename is skipped, and another collection of the old name may have replaced the document",
+		ev.NS, bsonraw.IDText(ev.Key.ID), c.NS), "start the job again with --restart")
+}
+
+// Taken is what a checkpoint has to have of retained collections, and its version. It may be called
+// beside the other methods.
+func (st *Stage) Taken() (t Taken, version int) {
+	r := &st.retainer
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if t.Incomplete = r.full || len(r.taken) > mostStored; !t.Incomplete {
+		for h, at := range r.taken {
+			t.Documents = append(t.Documents, takenSince{h, at})
+		}
 	}
+	return t, r.version
+}
+
+// Retain has the stage lead events to collections whose renames are skipped, on top of what a
+// checkpoint has of them.
+func (st *Stage) Retain(copies Copies, stored Taken) {
+	if !st.rules.SkipsAny(stream.OpRename) {
+		return
+	}
+	st.retainer.copies, st.retainer.full, st.retainer.taken = copies, stored.Incomplete, map[int64]mongo.OpTime{}
+	for _, d := range stored.Documents {
+		st.retainer.taken[d.Hash] = d.At
+	}
+}
+
+// ForgetRetained ends that, when the copies are over.
+func (st *Stage) ForgetRetained() {
+	st.retainer.mu.Lock()
+	defer st.retainer.mu.Unlock()
+	if len(st.retainer.taken) > 0 || st.retainer.full {
+		st.retainer.version++
+	}
+	clear(st.retainer.taken)
+	st.retainer.full = false
 }
 
 // Followed reports namespaces whose events a Stage needs: those that the rules keep, and those

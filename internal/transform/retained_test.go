@@ -39,30 +39,36 @@ func TestRetained(t *testing.T) {
 		return stream.Event{Kind: stream.Update, NS: ns, At: at(second), Key: stream.Key{ID: bsonraw.IDOf(doc)}, Doc: doc}
 	}
 	after := kept{since: at(3), until: at(8)}
-	reused, restarted := after, after
-	reused.reused, restarted.reused = true, true
-	mixed := after
-	mixed.mixed = true
-	gone := after
-	gone.absent = "a.c"
+	reused, mixed, gone := after, after, after
+	reused.reused, mixed.mixed, gone.absent = true, true, "a.c"
+	before := NewStage(mustNew(t, Config{Skip: []string{"a.*=rename"}}), stream.Position{}, nil, nil)
+	before.Retain(reused, Taken{})
+	if _, err := before.Batch(t.Context(), &stream.Batch{Events: []stream.Event{event("a.c", 1, 5)}}); err != nil {
+		t.Fatal(err)
+	}
+	stored, version := before.Taken()
+	if version == 0 || stored.Incomplete || len(stored.Documents) != 1 {
+		t.Fatalf("stored %+v", stored)
+	}
 	for name, c := range map[string]struct {
 		copies kept
-		from   uint32
+		stored Taken
 		events []stream.Event
 		want   string // "" is an error
 	}{
-		"within the copy": {after, 1, []stream.Event{event("a.c", 1, 2), event("a.d", 1, 4), event("a.d", 2, 8),
+		"within the copy": {after, Taken{}, []stream.Event{event("a.c", 1, 2), event("a.d", 1, 4), event("a.d", 2, 8),
 			event("a.d", 1, 9)}, "c1 c1 c2 d1"},
-		"replaced": {reused, 1, []stream.Event{event("a.d", 1, 4), event("a.c", 1, 5), event("a.d", 1, 6),
+		"replaced": {reused, Taken{}, []stream.Event{event("a.d", 1, 4), event("a.c", 1, 5), event("a.d", 1, 6),
 			event("a.d", 2, 7)}, "c1 c1 c2"},
-		"restarted":                 {restarted, 4, []stream.Event{event("a.d", 1, 5)}, ""},
-		"restarted, but not reused": {after, 4, []stream.Event{event("a.d", 1, 5)}, "c1"},
-		"joined":                    {mixed, 1, []stream.Event{event("a.d", 1, 5)}, ""},
-		"joined, and the copy over": {mixed, 1, []stream.Event{event("a.d", 1, 9)}, "d1"},
-		"another one is left out":   {gone, 1, []stream.Event{event("a.c", 1, 5), event("a.d", 1, 6)}, "c1"},
+		"restarted":                 {reused, stored, []stream.Event{event("a.d", 1, 6), event("a.d", 2, 7)}, "c2"},
+		"too many":                  {reused, Taken{Incomplete: true}, []stream.Event{event("a.d", 1, 5)}, ""},
+		"too many, but not reused":  {after, Taken{Incomplete: true}, []stream.Event{event("a.d", 1, 5)}, "c1"},
+		"joined":                    {mixed, Taken{}, []stream.Event{event("a.d", 1, 5)}, ""},
+		"joined, and the copy over": {mixed, Taken{}, []stream.Event{event("a.d", 1, 9)}, "d1"},
+		"another one is left out":   {gone, Taken{}, []stream.Event{event("a.c", 1, 5), event("a.d", 1, 6)}, "c1"},
 	} {
-		st := NewStage(mustNew(t, Config{Skip: []string{"a.*=rename"}}), stream.Position{At: at(c.from)}, nil, nil)
-		st.Copies(c.copies)
+		st := NewStage(mustNew(t, Config{Skip: []string{"a.*=rename"}}), stream.Position{}, nil, nil)
+		st.Retain(c.copies, c.stored)
 		b := &stream.Batch{Events: c.events}
 		_, err := st.Batch(t.Context(), b)
 		if (err != nil) != (c.want == "") || err != nil && (mongo.HintOf(err) == "" ||
@@ -83,22 +89,25 @@ func TestRetained(t *testing.T) {
 	}
 }
 
-// TestRetainedFull: what is remembered is bounded. Beyond that a document is unknown where another
-// collection has the old name, and only there.
-func TestRetainedFull(t *testing.T) {
-	at := func(second uint32) mongo.OpTime { return mongo.OpTime{TS: bson.Timestamp{T: second}} }
-	k := kept{since: at(3), until: at(8)}
-	for _, reused := range []bool{false, true} {
-		k.reused = reused
-		st := NewStage(mustNew(t, Config{Skip: []string{"a.*=rename"}}), stream.Position{}, nil, nil)
-		st.Copies(k)
-		st.retainer.full = true
-		doc := kit.Raw(kit.D("_id", 1))
-		b := &stream.Batch{Events: []stream.Event{{Kind: stream.Update, NS: "a.d", At: at(5),
-			Key: stream.Key{ID: bsonraw.IDOf(doc)}, Doc: doc}}}
-		if _, err := st.Batch(t.Context(), b); (err != nil) != reused {
-			t.Errorf("reused %v: %v", reused, err)
+// TestTakenBounded: a checkpoint has so many documents. With more it says that it is incomplete.
+func TestTakenBounded(t *testing.T) {
+	st := NewStage(mustNew(t, Config{Skip: []string{"a.*=rename"}}), stream.Position{}, nil, nil)
+	at := mongo.OpTime{TS: bson.Timestamp{T: 5}}
+	st.Retain(kept{until: at, reused: true}, Taken{})
+	for id := range int32(mostStored + 1) {
+		doc := kit.Raw(kit.D("_id", id))
+		ev := stream.Event{Kind: stream.Update, NS: "a.c", At: at, Key: stream.Key{ID: bsonraw.IDOf(doc)}, Doc: doc}
+		if _, err := st.Batch(t.Context(), &stream.Batch{Events: []stream.Event{ev}}); err != nil {
+			t.Fatal(err)
 		}
+		if got, _ := st.Taken(); got.Incomplete != (id >= mostStored) {
+			t.Fatalf("incomplete %v with %d", got.Incomplete, id+1)
+		}
+	}
+	_, before := st.Taken()
+	st.ForgetRetained()
+	if got, version := st.Taken(); got.Incomplete || len(got.Documents) > 0 || version == before {
+		t.Errorf("%+v is left", got)
 	}
 }
 

@@ -63,14 +63,11 @@ func NewStage(rules *Set, from stream.Position, tally *Tally, leaves LeftOut) *S
 		leaves = nil
 	}
 	return &Stage{rules: rules, tally: tally, known: map[string]*destination{}, leaves: leaves, mark: from.Mark,
-		atOnce: mostAtOnce, retainer: retainer{from: from.At}}
+		atOnce: mostAtOnce}
 }
 
 // Copies has the stage ask about copies; without it there were none.
-func (st *Stage) Copies(c Copies) {
-	st.copies = c
-	st.retain(c)
-}
+func (st *Stage) Copies(c Copies) { st.copies = c }
 
 // maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
 const maxKnown = 1 << 16
