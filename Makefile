@@ -197,6 +197,22 @@ $(LINT):
 	GOBIN=$$dir GOFLAGS= $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION) && \
 	mv "$$dir/golangci-lint" $@
 
+# The words and sentences of pages, comments and messages, by the rules in .vale.
+VALE_VERSION := v3.22.0
+VALE := $(TOOLS)/vale-$(VALE_VERSION)
+.PHONY: prose
+prose: $(VALE) ## Words, sentences and lines of all pages, comments and messages
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(GO) build -o "$$dir/texts" ./test/texts && \
+	"$$dir/texts" "$$dir/go" cmd demo internal workshop && \
+	$(VALE) --output line --config .vale.ini --glob='!docs/cli/**' $$(git ls-files '*.md') "$$dir/go" | sed "s|$$dir/go/||; s|\.go\.txt:|.go:|" | \
+	awk '{print} END {exit NR > 0}'
+
+$(VALE):
+	@mkdir -p $(TOOLS)
+	@echo "Compiling vale $(VALE_VERSION), this once: minutes on a small machine"
+	dir=$$(mktemp -d $(TOOLS)/install-XXXXXX) && trap 'rm -rf "$$dir"' EXIT && \
+	GOBIN=$$dir GOFLAGS= $(GO) install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION) && mv "$$dir/vale" $@
+
 .PHONY: docs
 docs: build ## Write the command reference in docs/cli, and the schema of the configuration
 	$(BIN)/millrace docs --dir docs/cli --variables cmd/millrace-bench/product.variables

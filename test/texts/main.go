@@ -1,0 +1,77 @@
+// Command texts writes the comments and messages of Go code as text files, for a linter of
+// prose: each text stands on the line that it has in the code.
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+func main() {
+	if len(os.Args) < 3 {
+		fmt.Fprintln(os.Stderr, "usage: texts DIR FOLDER…: write the texts of the Go code below the folders to DIR")
+		os.Exit(2)
+	}
+	for _, folder := range os.Args[2:] {
+		if err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			return write(path, filepath.Join(os.Args[1], path+".txt"))
+		}); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}
+
+// leastWords is how many words a string has at least that is taken for a message.
+const leastWords = 4
+
+// write extracts the texts of one file.
+func write(path, to string) error {
+	files := token.NewFileSet()
+	f, err := parser.ParseFile(files, path, nil, parser.ParseComments)
+	if err != nil {
+		return err
+	}
+	lines := make([]string, files.File(f.Pos()).LineCount()+1)
+	put := func(at token.Pos, text string, ends bool) {
+		if text = strings.TrimRight(text, " \n"); ends && !strings.HasSuffix(text, ".") {
+			text += "." // what stands beside it in the code is no part of the sentence
+		}
+		for i, line := range strings.Split(text, "\n") {
+			if n := files.Position(at).Line + i; n < len(lines) {
+				lines[n] = strings.TrimSpace(lines[n] + " " + line)
+			}
+		}
+	}
+	for _, group := range f.Comments {
+		for i, c := range group.List {
+			if !strings.HasPrefix(c.Text, "//go:") {
+				put(c.Pos(), strings.TrimLeft(c.Text, "/* "), i == len(group.List)-1)
+			}
+		}
+	}
+	ast.Inspect(f, func(n ast.Node) bool {
+		lit, is := n.(*ast.BasicLit)
+		if !is || lit.Kind != token.STRING {
+			return true
+		}
+		if text, err := strconv.Unquote(lit.Value); err == nil && len(strings.Fields(text)) >= leastWords {
+			put(lit.Pos(), text, true)
+		}
+		return true
+	})
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(to, []byte(strings.Join(lines[1:], "\n")+"\n"), 0o644)
+}
