@@ -14,6 +14,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#+ +(.*)$`)
 	fenced  = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	drop    = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
+	named   = regexp.MustCompile(`<a id="([^"]+)">`)
 	marked  = regexp.MustCompile("`([^`]*)`|\\[([^\\]]*)\\]\\([^)]*\\)|[*]+")
 )
 
@@ -23,6 +24,9 @@ func anchors(page string) map[string]bool {
 	for _, h := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(page, ""), -1) {
 		text := marked.ReplaceAllString(h[1], "$1$2")
 		out[strings.ReplaceAll(drop.ReplaceAllString(strings.ToLower(text), ""), " ", "-")] = true
+	}
+	for _, a := range named.FindAllStringSubmatch(page, -1) {
+		out[a[1]] = true
 	}
 	return out
 }
