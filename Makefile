@@ -227,6 +227,10 @@ docs-check: build ## Fail when docs/cli, or the schema, is not what the commands
 	$(BIN)/millrace config schema > "$$dir/millrace.schema.json" && diff -u docs/millrace.schema.json "$$dir" && \
 	diff -ru docs/cli "$$dir/cli" || { echo "docs/cli, *.variables or docs/millrace.schema.json is out of date: run make docs and commit"; exit 1; }
 
+.PHONY: docs-run
+docs-run: build ## Run the commands of README, tutorial and guides on lab clusters
+	test/pages/run.sh README.md docs/start/*.md docs/guides/*.md
+
 SOAK ?= 30m
 
 .PHONY: soak
