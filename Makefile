@@ -204,7 +204,7 @@ VALE := $(TOOLS)/vale-$(VALE_VERSION)
 prose: $(VALE) ## Words, sentences and lines of all pages, comments and messages
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && $(GO) build -o "$$dir/texts" ./test/texts && \
 	"$$dir/texts" "$$dir/go" cmd demo internal workshop && \
-	$(VALE) --output line --config .vale.ini --glob='!docs/cli/**' $$(git ls-files '*.md') "$$dir/go" | sed "s|$$dir/go/||; s|\.go\.txt:|.go:|" | \
+	$(VALE) --output line --config .vale.ini --glob='!docs/{cli/**,reference/errors.md}' $$(git ls-files '*.md') "$$dir/go" | sed "s|$$dir/go/||; s|\.go\.txt:|.go:|" | \
 	awk '{print} END {exit NR > 0}'
 
 $(VALE):
@@ -214,18 +214,20 @@ $(VALE):
 	GOBIN=$$dir GOFLAGS= $(GO) install github.com/vale-cli/vale/v3/cmd/vale@$(VALE_VERSION) && mv "$$dir/vale" $@
 
 .PHONY: docs
-docs: build ## Write the command reference in docs/cli, and the schema of the configuration
+docs: build ## Write the references of commands and errors, and the schema of the configuration
 	$(BIN)/millrace docs --dir docs/cli --variables cmd/millrace-bench/product.variables
 	$(BIN)/millrace-bench docs --dir docs/cli --variables cmd/millrace/workshop.variables
 	$(BIN)/millrace config schema > docs/millrace.schema.json
+	$(GO) run ./test/texts errors cmd/millrace internal > docs/reference/errors.md
 
 .PHONY: docs-check
-docs-check: build ## Fail when docs/cli, or the schema, is not what the commands say
+docs-check: build ## Fail when docs/cli, the errors or the schema are not what the code says
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(BIN)/millrace docs --dir "$$dir/cli" --variables "$$dir/product" && $(BIN)/millrace-bench docs --dir "$$dir/cli" --variables "$$dir/workshop" && \
 	diff -u cmd/millrace-bench/product.variables "$$dir/product" && diff -u cmd/millrace/workshop.variables "$$dir/workshop" && \
 	$(BIN)/millrace config schema > "$$dir/millrace.schema.json" && diff -u docs/millrace.schema.json "$$dir" && \
-	diff -ru docs/cli "$$dir/cli" || { echo "docs/cli, *.variables or docs/millrace.schema.json is out of date: run make docs and commit"; exit 1; }
+	$(GO) run ./test/texts errors cmd/millrace internal > "$$dir/errors.md" && diff -u docs/reference/errors.md "$$dir" && \
+	diff -ru docs/cli "$$dir/cli" || { echo "docs/cli, docs/reference/errors.md, *.variables or docs/millrace.schema.json is out of date: run make docs and commit"; exit 1; }
 
 .PHONY: docs-run
 docs-run: build ## Run the commands of README, tutorial and guides on lab clusters

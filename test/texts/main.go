@@ -1,5 +1,5 @@
 // Command texts writes the comments and messages of Go code as text files, for a linter of
-// prose: each text stands on the line that it has in the code.
+// prose: each text stands on the line that it has in the code. It also makes a page of the errors.
 package main
 
 import (
@@ -16,8 +16,16 @@ import (
 
 func main() {
 	if len(os.Args) < 3 {
-		fmt.Fprintln(os.Stderr, "usage: texts DIR FOLDER…: write the texts of the Go code below the folders to DIR")
+		fmt.Fprintln(os.Stderr, "usage: texts DIR FOLDER…: write the texts of the Go code below the folders to DIR,\n"+
+			"       texts errors FOLDER…: print a page of the errors that have a remedy")
 		os.Exit(2)
+	}
+	if os.Args[1] == "errors" {
+		if err := printErrors(os.Stdout, os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
 	}
 	for _, folder := range os.Args[2:] {
 		if err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
