@@ -282,7 +282,8 @@ matrix: build ## The scenarios between the server versions PAIRS, 4.2 to 7.0, an
 # nfpm makes the deb and rpm files. Newer ones draw in modules that not all proxies have.
 .PHONY: dist
 dist: export NFPM := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4
-dist: ## Packages for Linux in dist: tar.gz, deb, rpm, for amd64 and arm64, and their checksums
+dist: export SBOM := github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+dist: ## Packages for Linux in dist: tar.gz, deb, rpm, for amd64 and arm64, their SBOM and checksums
 	GO="$(GO)" packaging/dist
 	packaging/check
 
