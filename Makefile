@@ -65,7 +65,7 @@ PARALLEL ?= 2
 TIMEOUT ?= 40m
 # Vetting is for make lint.
 GOTEST = $(GO) test -vet=off -ldflags=-w -timeout $(TIMEOUT) -parallel $(PARALLEL)
-TESTS = ./cmd/... ./demo/... ./docs/model ./internal/... ./test/... ./workshop/...
+TESTS = ./cmd/... ./demo/... ./docs/internals/model ./internal/... ./test/... ./workshop/...
 # make test plays the same tests with the same seeds each time: those of test/testseed/seeds.
 # What takes longest it leaves to make nightly (lab.Nightly, lab.Share).
 test: export MILLRACE_TEST_BRIEF := 1

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Every test that docs/exactness.md names exists.
+// Every test that docs/internals/exactness.md names exists.
 func TestExactnessPageNamesTests(t *testing.T) {
-	page, err := os.ReadFile("../docs/exactness.md")
+	page, err := os.ReadFile("../docs/internals/exactness.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestExactnessPageNamesTests(t *testing.T) {
 	}
 	// Themes of trials and rules of the model stand in tables: {"name", …
 	entry := regexp.MustCompile(`(?m)^\t\t\{"([\w-]+)", `)
-	for _, dir := range []string{"trial", "../docs/model"} {
+	for _, dir := range []string{"trial", "../docs/internals/model"} {
 		files, err := filepath.Glob(dir + "/*.go")
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 )
 
 // knownLossScenarios hold ways to lose data that other scenarios do not hold
-// yet. docs/exactness.md lists all known ways and the tests that cover them.
+// yet. docs/internals/exactness.md lists all known ways and the tests that cover them.
 func knownLossScenarios() []scenario {
 	return []scenario{
 		{name: "known_truncation_alone", since: "5.0", setup: truncationSetup, change: truncationAloneChange},

@@ -22,13 +22,18 @@ import (
 // javaPeer is the name of the Java YCSB among the peers.
 const javaPeer = "ycsb"
 
+// reports is where this repository keeps its measurements.
+func reports() string { return filepath.Join("docs", "reports") }
+
+func publishedResults() string { return filepath.Join(reports(), "published.json") }
+
 // publishedFiles are where results and page are.
 type publishedFiles struct{ results, page string }
 
 func (p *publishedFiles) flags(f *pflag.FlagSet) {
-	f.StringVar(&p.results, "results", filepath.Join("docs", "published.json"), "`file` of what was measured")
-	f.StringVar(&p.page, "page", filepath.Join("docs", "published.md"),
-		"`file` of the page; its charts are written beside it")
+	f.StringVar(&p.results, "results", publishedResults(), "`file` of what was measured")
+	f.StringVar(&p.page, "page", filepath.Join(reports(), "published.md"),
+		"`file` of the page; its charts are written to the directory img beside it")
 }
 
 // publishedSettings are the flags of `millrace-bench bench published`.
@@ -187,7 +192,11 @@ func (p *publishedFiles) render(r *published.Results) error {
 		return err
 	}
 	for _, c := range charts {
-		err := writeFile(filepath.Join(filepath.Dir(p.page), c.Name), func(w io.Writer) error {
+		path := filepath.Join(filepath.Dir(p.page), c.Name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return fmt.Errorf("make directory of charts: %w", err)
+		}
+		err := writeFile(path, func(w io.Writer) error {
 			_, err := io.WriteString(w, c.Text)
 			return err
 		})
@@ -285,7 +294,7 @@ repetitions), 1 when more is, 2 without an answer.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVar(&results, "results", filepath.Join("docs", "published.json"), "`file` of the later results")
+	cmd.Flags().StringVar(&results, "results", publishedResults(), "`file` of the later results")
 	cli.BindOutput(cmd, &output, "form of the output: text or json", "text", "json")
 	return cmd
 }

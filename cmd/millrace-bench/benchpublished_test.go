@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/workshop/published"
 )
 
-// publishedResults are made-up results of a test beside the package.
-func publishedResults(t *testing.T) string {
+// inventedResults are made-up results of a test beside the package.
+func inventedResults(t *testing.T) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("..", "..", "workshop", "published", "testdata", "results.json"))
 	if err != nil {
@@ -27,7 +27,7 @@ func publishedResults(t *testing.T) string {
 
 // TestPublishedRender writes page and charts from results, without servers.
 func TestPublishedRender(t *testing.T) {
-	results := publishedResults(t)
+	results := inventedResults(t)
 	page := filepath.Join(filepath.Dir(results), "side.md")
 	b := newBench(t)
 	if code := b.run(t.Context(), "bench", "published", "render", "--results="+results,
@@ -35,15 +35,15 @@ func TestPublishedRender(t *testing.T) {
 		t.Fatalf("code %d\n%s%s", code, b.stdout, b.stderr)
 	}
 	text := read(t, page)
-	charts, err := filepath.Glob(filepath.Join(filepath.Dir(page), "side-*.svg"))
-	if err != nil || len(charts) == 0 || len(charts) != strings.Count(text, "](side-") {
-		t.Errorf("charts %q, %v; the page names %d", charts, err, strings.Count(text, "](side-"))
+	charts, err := filepath.Glob(filepath.Join(filepath.Dir(page), "img", "side-*.svg"))
+	if err != nil || len(charts) == 0 || len(charts) != strings.Count(text, "](img/side-") {
+		t.Errorf("charts %q, %v; the page names %d", charts, err, strings.Count(text, "](img/side-"))
 	}
 }
 
 // TestPublishedCompare: the exit code says whether figures differ.
 func TestPublishedCompare(t *testing.T) {
-	results := publishedResults(t)
+	results := inventedResults(t)
 	var all published.Results
 	if err := json.Unmarshal([]byte(read(t, results)), &all); err != nil {
 		t.Fatal(err)
@@ -61,10 +61,10 @@ func TestPublishedCompare(t *testing.T) {
 		code     int
 		says     string
 	}{
-		{"", "", cli.ExitOK, "of 2 ratios 0 have"},
+		{"", "", cli.ExitOK, "0 of 2 ratios changed"},
 		{`"full-one/millrace": [200, 220, 250]`, `"full-one/millrace": [400, 410, 420]`, cli.ExitOK,
 			"table 1, full-one/millrace: 410 (400–420), then 220 (200–250)"},
-		{"[200, 220, 250]", "[400, 410, 420]", cli.ExitFailure, "of 2 ratios 2 have"},
+		{"[200, 220, 250]", "[400, 410, 420]", cli.ExitFailure, "2 of 2 ratios changed"},
 		{`"cores": 4`, `"cores": 8`, cli.ExitTrouble, "the machines differ"},
 	} {
 		if err := os.WriteFile(other, []byte(strings.ReplaceAll(read(t, results), c.from, c.to)), 0o600); err != nil {
@@ -84,7 +84,7 @@ func TestPublishedCompare(t *testing.T) {
 
 // TestPublishedUsage: what is wrong is found before any work.
 func TestPublishedUsage(t *testing.T) {
-	results := "--results=" + publishedResults(t)
+	results := "--results=" + inventedResults(t)
 	page := "--page=" + filepath.Join(t.TempDir(), "page.md")
 	for flag, want := range map[string]string{
 		"--table=0": "there is no table 0", "--scale=huge": "scale", "--rounds=0": "--rounds",

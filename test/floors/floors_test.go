@@ -18,7 +18,7 @@ import (
 const (
 	root   = "../.."
 	module = "github.com/millrace/millrace/"
-	page   = root + "/docs/architecture.md"
+	page   = root + "/docs/internals/architecture.md"
 )
 
 var update = flag.Bool("update", false, "write the picture of the floors into the page")

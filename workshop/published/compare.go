@@ -181,11 +181,11 @@ func (c *Comparison) Text() string {
 	return b.String()
 }
 
-// told says in a sentence how far two runs are apart.
+// told states in a sentence how far two runs are apart.
 func (s *Shift) told(what string) string {
-	return fmt.Sprintf("of %s %d have no round of one run among those of the other, where chance gives %.1f; medians "+
-		"moved by %.0f %% (the middle one) and %.0f %% (at most)",
-		plot.Several(int64(s.Compared), what), len(s.Apart), s.Chance, 100*s.Middle, 100*s.Most)
+	return fmt.Sprintf("%d of %s changed in all rounds, where chance gives %.1f; medians moved by %.0f %% (the middle "+
+		"one), %.0f %% at most",
+		len(s.Apart), plot.Several(int64(s.Compared), what), s.Chance, 100*s.Middle, 100*s.Most)
 }
 
 // Earlier is the run before one: of the same work on the same machine.
@@ -195,20 +195,24 @@ type Earlier struct {
 	Figures map[string][]float64 `json:"figures"`
 }
 
-// against compares a run with the one before it; "" where there is none.
-func (m *Measured) against(t *Table) string {
+// against compares a run with the one before it; nil where there is none.
+func (m *Measured) against(t *Table) []string {
 	if m.Before == nil {
-		return ""
+		return nil
 	}
 	var c Comparison
 	c.table(t, m.Before.Figures, m.Figures)
 	c.Ratios.end()
 	c.Figures.end()
-	text := "Against the run before (" + m.Before.Started.UTC().Format(time.DateTime) + "): " + c.Figures.told("figure")
+	shifts := []string{c.Figures.told("figure")}
 	if c.Ratios.Compared > 0 {
-		text += "; " + c.Ratios.told("ratio")
+		shifts = append(shifts, c.Ratios.told("ratio"))
 	}
-	return text + "."
+	all := []string{"Compared with the run of " + m.Before.Started.UTC().Format(time.DateTime) + ":"}
+	for _, s := range shifts {
+		all = append(all, upper(s)+".")
+	}
+	return all
 }
 
 // spread is a median with its extremes where they differ.

@@ -104,8 +104,8 @@ func (ddtRun) Measure(ctx context.Context, o Options, m *Measured) error {
 		"a backlog of %s operations on documents of 140 B in 10 collections; how many the publication had is not known",
 		humanize.Comma(int64(ddtOperations*o.Scale.Factor)))
 	if o.Scale.Factor < 1 {
-		m.Notes = append(m.Notes, "The backlog is too small for the larger buffer to bound anything, and some rows take "+
-			"less than a second, of which the rate is that of the whole process.")
+		m.Notes = append(m.Notes, "The backlog is too small for the larger buffer to limit anything. Some rows take less "+
+			"than a second; their rate is that of the whole process.")
 	}
 	table := Tables()[3]
 	var keys []string

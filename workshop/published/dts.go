@@ -28,7 +28,7 @@ func dts(t *Table) {
 // dtsRates are the published figures with rows of ours beside them.
 func dtsRates(why map[string]string) Group {
 	const service = "DTS is a service of its cloud"
-	const noRouter = "its way with the balancer on is a change stream of a mongos, and there is none for this machine"
+	const noRouter = "with the balancer on it needs the change stream of a mongos, and this machine has none"
 	shake := func(work string) Ratio { return Ratio{Of: "", To: []string{key(work, "mongoshake")}} }
 	row := func(work, text, tool, name string, published ...float64) Row {
 		r := Row{Key: key(work, tool), Place: []string{text, name}, Published: values(published...), Why: why["one machine"]}
@@ -91,7 +91,7 @@ func dtsRates(why map[string]string) Group {
 			{Key: key(inShards, "millrace-2"), Place: []string{sharded, ours + ", through router 2: statements"}, Why: routed},
 			headline(Row{Key: key(inShards, "millrace"), Place: []string{sharded, ours + ", both routers: operations"},
 				Why: routed, Ratio: over(inShards, "millrace", "mongoshake")},
-				"incremental, three shards to three, the same; here MongoShake with the balancer off"),
+				"incremental, three shards to three, the same; MongoShake here: balancer off"),
 			{Key: key(inShards, "millrace-off"), Place: []string{sharded, ours + ", the same with the balancer off"},
 				Why: routed},
 			{Key: key(inShards, "mongoshake"),

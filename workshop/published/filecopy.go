@@ -102,8 +102,7 @@ func fileLost(m *Measured) []string {
 	if len(lost) == 0 {
 		return nil
 	}
-	return []string{"Cells in which copying files took longer here, in one round at least: " + strings.Join(lost, ", ") +
-		"."}
+	return []string{"Cells in which copying files took longer in at least one round: " + strings.Join(lost, ", ") + "."}
 }
 
 // fileRun measures the third table: a new member in both ways.

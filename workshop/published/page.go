@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/millrace/millrace/workshop/plot"
 )
@@ -21,10 +22,16 @@ const none = "–"
 //go:embed intro.txt
 var intro string
 
-// File is one file that belongs to the page, by its name beside it.
+// pictures is the directory of the charts, beside the page.
+const pictures = "img"
+
+// width is that of a page's lines; tables and commands are wider.
+const width = 100
+
+// File is one file that belongs to the page, by its path from the page's directory.
 type File struct{ Name, Text string }
 
-// Page writes the page and gives the charts that it names. stem begins the
+// Page writes the page and returns the charts that it names. stem begins the
 // charts' names: the name of the page without its end.
 func Page(w io.Writer, r *Results, stem string) ([]File, error) {
 	p := &page{stem: stem}
@@ -59,10 +66,31 @@ func (p *page) block(lines ...string) {
 	}
 }
 
+// prose writes a paragraph after an empty line.
+func (p *page) prose(text string) { p.block(wrap(text, "", "")) }
+
 func (p *page) bullets(texts []string) {
 	for _, s := range texts {
-		p.line("* " + s)
+		p.line(wrap(s, "* ", "  "))
 	}
+}
+
+// wrap folds a text to the width of a page.
+func wrap(text, first, others string) string {
+	var b strings.Builder
+	line := first
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+			line += word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width:
+			b.WriteString(line + "\n")
+			line = others + word
+		default:
+			line += " " + word
+		}
+	}
+	return b.String() + line
 }
 
 // row writes a row of a Markdown table.
@@ -179,57 +207,73 @@ func (g Group) ratioText(v float64) string {
 
 // table writes all of a table.
 func (p *page) table(t *Table, m *Measured) error {
-	p.block(fmt.Sprintf("## %d. %s", t.Number, t.Title), "",
-		"Published by "+t.By+". "+upper(t.Machine)+". "+upper(t.Conditions)+".", "")
+	p.block(fmt.Sprintf("## %d. %s", t.Number, t.Title))
+	p.prose("**Published** by " + t.By + ". " + upper(t.Machine) + ". " + upper(t.Conditions) + ".")
+	p.line("")
 	p.bullets(t.Says)
-	p.block("Here: "+m.told(t), "")
-	p.bullets(t.Here)
+	p.prose("**Measured** " + m.on())
+	p.line("")
+	p.bullets(append(m.work(t), t.Here...))
 	if m != nil {
 		p.bullets(m.Notes)
 		if t.found != nil {
 			p.bullets(t.found(m))
 		}
+		p.block("```text", m.Command, "```")
+	}
+	var all *charts
+	if m != nil {
+		all = &charts{}
+		if t.charts != nil {
+			t.charts(all, t, m)
+		}
+		m.curves(all)
+		if all.Err != nil {
+			return all.Err
+		}
+		p.charts(t, all)
 	}
 	for _, g := range t.Groups {
 		p.group(t, g, m)
 	}
 	p.absent(t)
+	return nil
+}
+
+// absent lists all that cannot be had here.
+func (p *page) absent(t *Table) {
+	p.block("### Left out", "")
+	for _, a := range t.Absent {
+		p.bullets([]string{a.What + ": " + a.Why + "."})
+	}
+}
+
+// on says when and on what a table was measured.
+func (m *Measured) on() string {
+	if m == nil {
+		return "not yet."
+	}
+	return m.Started.UTC().Format(time.DateOnly) + " on " + m.Machine.String() + "."
+}
+
+// work says what was done, and what the figures of a table are worth.
+func (m *Measured) work(t *Table) []string {
 	if m == nil {
 		return nil
 	}
-	return p.charts(t, m)
-}
-
-// absent has a row for all that cannot be had here.
-func (p *page) absent(t *Table) {
-	p.block("### Not to be had here", "")
-	p.header([]string{"what", "why"})
-	for _, a := range t.Absent {
-		p.row([]string{a.What, a.Why})
-	}
-}
-
-// told says what the figures of a table are worth.
-func (m *Measured) told(t *Table) string {
-	if m == nil {
-		return "not measured yet."
+	all := []string{fmt.Sprintf("millrace %s, scale %s, %s, %s.", m.Version, m.Scale,
+		plot.Several(int64(m.Rounds), "round"), m.Ended.Sub(m.Started).Round(time.Second))}
+	all = append(all, upper(m.Sizes)+".")
+	if m.Cut {
+		all = append(all, "The run was cut off.")
 	}
 	middle, most, figures := m.noise()
-	text := fmt.Sprintf("%s; millrace %s, %s, scale %s: %s; %s.", m.Machine, m.Version,
-		m.Started.UTC().Format(time.DateOnly), m.Scale, m.Sizes, plot.Several(int64(m.Rounds), "round"))
-	text += " `" + m.Command + "`, " + m.Ended.Sub(m.Started).Round(time.Second).String() + "."
-	if m.Cut {
-		text += " The run was cut off."
-	}
 	if figures == 0 {
-		return text + " One round shows no noise."
+		return append(all, "One round shows no noise.")
 	}
-	text += fmt.Sprintf(" Noise, the extremes of a figure's rounds as a part of their median: %.0f %% for the middle "+
-		"one of %d figures, %.0f %% at most.", 100*middle, figures, 100*most)
-	if again := m.against(t); again != "" {
-		text += " " + again
-	}
-	return text
+	all = append(all, fmt.Sprintf("Noise, the range of a figure's rounds divided by their median: %.0f %% for the middle "+
+		"one of %d figures, %.0f %% at most.", 100*middle, figures, 100*most))
+	return append(all, m.against(t)...)
 }
 
 // before are the figures of the run before; nil for none.
@@ -251,9 +295,8 @@ func (p *page) group(t *Table, g Group, m *Measured) {
 	if len(p.notes) == 0 {
 		return
 	}
-	p.line("")
 	for i, n := range p.notes {
-		p.line(fmt.Sprintf("%s: %s  ", sign(i), n))
+		p.prose(sign(i) + " " + n)
 	}
 }
 
@@ -356,19 +399,24 @@ func (m *Measured) fill(text string) string {
 	})
 }
 
-// charts draws a table's pictures, and what was seen over time.
-func (p *page) charts(t *Table, m *Measured) error {
-	all := &charts{}
-	if t.charts != nil {
-		t.charts(all, t, m)
-	}
-	m.curves(all)
+// charts shows one picture of a table, and names the others.
+func (p *page) charts(t *Table, all *charts) {
+	shown := max(slices.Index(all.names, t.Picture), 0)
+	var others []string
 	for i, c := range all.Charts {
-		name := fmt.Sprintf("%s-%d-%s.svg", p.stem, t.Number, all.names[i])
+		name := fmt.Sprintf("%s/%s-%d-%s.svg", pictures, p.stem, t.Number, all.names[i])
 		p.files = append(p.files, File{name, string(c.SVG)})
-		p.block(upper(c.Title)+":", "", "!["+c.Title+"]("+name+")")
+		if i == shown {
+			p.block("![" + c.Title + "](" + name + ")")
+		} else {
+			others = append(others, "["+c.Title+"]("+name+")")
+		}
 	}
-	return all.Err
+	if len(others) > 0 {
+		p.prose("More pictures:")
+		p.line("")
+		p.bullets(others)
+	}
 }
 
 // number writes a figure; those that are whole stay so.

@@ -42,9 +42,9 @@ func TestGoldenPage(t *testing.T) {
 			t.Errorf("%s is no picture of the page: %.40q", c.Name, c.Text)
 		}
 	}
-	want := []string{"published-1-ratios.svg", "published-1-full-one-rate.svg", "published-3-growth-published.svg",
-		"published-3-growth-here.svg", "published-5-writes-published.svg", "published-5-cpu-published.svg",
-		"published-5-writes-here.svg", "published-5-cpu-here.svg"}
+	want := []string{"img/published-1-ratios.svg", "img/published-1-full-one-rate.svg", "img/published-3-growth-published.svg",
+		"img/published-3-growth-here.svg", "img/published-5-writes-published.svg", "img/published-5-cpu-published.svg",
+		"img/published-5-writes-here.svg", "img/published-5-cpu-here.svg"}
 	if !slices.Equal(names, want) {
 		t.Errorf("charts %q, want %q", names, want)
 	}
@@ -57,7 +57,7 @@ func TestPageOfNothing(t *testing.T) {
 	if err != nil || len(charts) > 0 {
 		t.Fatal(charts, err)
 	}
-	if n := strings.Count(b.String(), "not measured yet"); n != 5 {
+	if n := strings.Count(b.String(), "**Measured** not yet."); n != 5 {
 		t.Errorf("%d tables are said not to be measured", n)
 	}
 	for _, want := range []string{"| 11,000 | 1.38 |", "+43.5 %", "local SSD ahead by 7–50 %", "120,030"} {
@@ -262,10 +262,9 @@ func TestBefore(t *testing.T) {
 		t.Fatalf("%+v", got.Before)
 	}
 	tables, _ := Find([]int{1})
-	text := got.told(&tables[0])
-	for _, want := range []string{"Against the run before (2026-01-02 03:04:05): of 2 figures 1 have no round of one " +
-		"run among those of the other, where chance gives 0.7; medians moved by 50 % (the middle one) and 100 % (at most)",
-		"of 1 ratio 1 have"} {
+	text := strings.Join(got.work(&tables[0]), "\n")
+	for _, want := range []string{"Compared with the run of 2026-01-02 03:04:05:", "1 of 2 figures changed in all rounds, " +
+		"where chance gives 0.7; medians moved by 50 % (the middle one), 100 % at most", "1 of 1 ratio changed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q lacks %q", text, want)
 		}
@@ -307,7 +306,7 @@ func TestPageOfEverything(t *testing.T) {
 	}
 	var names []string
 	for _, c := range charts {
-		names = append(names, strings.TrimSuffix(strings.TrimPrefix(c.Name, "all-"), ".svg"))
+		names = append(names, strings.TrimSuffix(strings.TrimPrefix(c.Name, "img/all-"), ".svg"))
 	}
 	want := []string{"1-ratios", "2-rate", "2-ral", "2-wal", "2-classes-100-0", "2-classes-50-50", "2-classes-0-100",
 		"2-classes-difference", "3-growth-published", "3-growth-here",

@@ -50,8 +50,9 @@ var texts []byte
 
 // Table is one published table.
 type Table struct {
-	Number int // Number is its place in the list of tables, from 1.
-	Title  string
+	Number  int // Number is its place in the list of tables, from 1.
+	Title   string
+	Picture string // Picture is the chart that the page shows; it names the others.
 	// By is who published it, Machine what was measured on, Conditions what was
 	// measured and how.
 	By, Machine, Conditions string

@@ -524,7 +524,7 @@ func shot(b *tab, name string) {
 	if !golden.Updating() {
 		return
 	}
-	picture(b, filepath.Join("..", "..", "..", "docs", name))
+	picture(b, filepath.Join("..", "..", "..", "docs", "img", name))
 }
 
 // look writes a picture of the page to the directory MILLRACE_TEST_PICTURES, to be

@@ -53,7 +53,7 @@ func TestTodayIsWrong(t *testing.T) {
 	}
 }
 
-// TestNewIsRight searches small worlds; `go run ./docs/model` searches larger ones.
+// TestNewIsRight searches small worlds; `go run ./docs/internals/model` searches larger ones.
 func TestNewIsRight(t *testing.T) {
 	for _, sc := range scenarios() {
 		t.Run(sc.name, func(t *testing.T) {
