@@ -208,11 +208,10 @@ func (m *Measured) against(t *Table) []string {
 	if c.Ratios.Compared > 0 {
 		shifts = append(shifts, c.Ratios.told("ratio"))
 	}
-	all := []string{"Compared with the run of " + m.Before.Started.UTC().Format(time.DateTime) + ":"}
-	for _, s := range shifts {
-		all = append(all, upper(s)+".")
+	for i, s := range shifts {
+		shifts[i] = "Compared with the run of " + m.Before.Started.UTC().Format(time.DateTime) + ", " + s + "."
 	}
-	return all
+	return shifts
 }
 
 // spread is a median with its extremes where they differ.
