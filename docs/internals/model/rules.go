@@ -34,7 +34,7 @@ const (
 	allRules rules = 1<<iota - 1
 )
 
-// today is what millrace did before issue 13: saves compare terms after the
+// today is what an earlier version of millrace did: saves compare terms after the
 // position is written, one fence a process, a lease.
 const today = storeFenced | lease | noteIntent
 
