@@ -183,7 +183,7 @@ func (c *Comparison) Text() string {
 
 // told states in a sentence how far two runs are apart.
 func (s *Shift) told(what string) string {
-	return fmt.Sprintf("%d of %s changed in all rounds, where chance gives %.1f; medians moved by %.0f %% (the middle "+
+	return fmt.Sprintf("%d of %s changed in all rounds, where chance gives %.1f. Medians moved by %.0f %% (the middle "+
 		"one), %.0f %% at most",
 		len(s.Apart), plot.Several(int64(s.Compared), what), s.Chance, 100*s.Middle, 100*s.Most)
 }

@@ -56,7 +56,7 @@ func ddtRates(why string) Group {
 			Ratio: Ratio{Of: key(c.key(), "rate"), To: []string{first}}, Why: why})
 	}
 	g.Rows[len(g.Rows)-1].Headlines = []Headline{
-		{Text: "large cache and most threads: rate, of that with the small cache and fewest"},
+		{Text: "large cache, most threads: rate, of small cache and fewest threads"},
 		{Text: "the same: processor time of one operation, µs", Key: key(ddtCells()[len(g.Rows)-1].key(), "each")},
 	}
 	return g

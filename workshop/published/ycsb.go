@@ -55,7 +55,7 @@ type ycsbClass struct{ name, stated string }
 
 func ycsbClassList() []ycsbClass {
 	return []ycsbClass{
-		{"1:2", "local SSD ahead by 7–50 %, most at 4 cores and 8 GB"},
+		{"1:2", "local SSD ahead by 7–50 %, most at 4 cores, 8 GB"},
 		{"1:4", "about 10 %: local SSD ahead for writes, network disk for reads"},
 		{"1:8", "equal; network disk ahead most at 4 cores and 32 GB"},
 	}
