@@ -22,7 +22,7 @@ func typeScenarios() []scenario {
 		{name: "types_in_arrays", setup: typeArraysSetup, change: typeArraysChange},
 		// Not while the copy may be ahead: an update names a field, so replayed
 		// on a newer document it meets the next field of that name. The source's
-		// own secondaries disagree about such updates too (docs/operations.md).
+		// own secondaries disagree about such updates too (docs/reference/limits.md).
 		{name: "duplicate_fields", setup: duplicatesSetup, change: duplicatesChange, only: []string{wayCopy, wayChange}},
 		{name: "big_documents", setup: bigSetup, change: bigChange, only: []string{wayCopy, wayChange}},
 		{name: "deep_nesting", setup: deepSetup, change: deepChange},

@@ -41,7 +41,7 @@ func (a *app) ycsbCommand() *cobra.Command {
 		Short: "Load and measure a server with the workloads of YCSB",
 		Long: `Loads and measures a server with the workloads of the Yahoo! Cloud Serving
 Benchmark. Workload files, properties, flags (-threads and --threads alike), keys
-and lines of output are those of the Java tool; docs/ycsb.md says what is not.
+and lines of output are those of the Java tool; docs/reference/benchmarks.md says what is not.
 
 The server is named by -p mongodb.url=…, in a workload file, or in the
 environment as ` + envYCSBURL + ` (a password is seen by others in a flag). The

@@ -144,7 +144,7 @@ func TestTopologyUsage(t *testing.T) {
 
 // The table of the published cells in the documentation is what the program says.
 func TestPublishedCellsInDocs(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "topology.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "reference", "topology.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +158,7 @@ func TestPublishedCellsInDocs(t *testing.T) {
 			onOff(c.Chaining), c.OpsPerSecond, c.Model, change(c.Error), change(c.LeftOutError), percent(c.CPU),
 			percent(c.ModelCPU), change(c.CPUError), change(c.LeftOutCPUError))
 		if !strings.Contains(string(page), line) {
-			t.Errorf("docs/topology.md lacks\n%s", line)
+			t.Errorf("docs/reference/topology.md lacks\n%s", line)
 		}
 	}
 }

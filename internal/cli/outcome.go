@@ -135,7 +135,7 @@ func (p *Program) finish(ctx context.Context, cmd *cobra.Command, args []string,
 		err = mongo.WithHint(err, "see "+cmd.CommandPath()+" --help")
 	}
 	if mongo.IsCode(err, mongo.CodeUnauthorized) && mongo.HintOf(err) == "" {
-		err = mongo.WithHint(err, "the user lacks a role that this needs; docs/operations.md lists them")
+		err = mongo.WithHint(err, "the user lacks a role that this needs; docs/reference/privileges.md lists them")
 	}
 	code := exitCode(ctx, err)
 	if p.Results.Report != "" {

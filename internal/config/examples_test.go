@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// TestExamples: the page about transforms shows what the rules do.
+// TestExamples: the page about rules shows what the rules do.
 func TestExamples(t *testing.T) {
-	page, err := os.ReadFile("../../docs/transforms.md")
+	page, err := os.ReadFile("../../docs/reference/rules.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func TestMistakesInFiles(t *testing.T) {
 		{"soft-delete:\n  shop.orders: [a, b]", 4, []string{"soft-delete has a list", "deletedAt"}},
 		{"soft-delete:\n  shop.orders: a.b", 4, []string{`"a.b"`, "write 'db.coll=deletedAt'"}},
 		{"fields:\n  a.b: {drop: [x]}\n  shop.orders: {dorp: [card]}", 5, []string{`"dorp"`, "there are keep"}},
-		{"fields:\n  shop.orders: {drop: card}", 4, []string{"at drop", "list of paths", "docs/transforms.md"}},
+		{"fields:\n  shop.orders: {drop: card}", 4, []string{"at drop", "list of paths", "docs/reference/rules.md"}},
 		{"fields:\n  shop.orders: {drop: [_id]}", 4, []string{"_id", "leave it out"}},
 		{"fields:\n  shop.orders: {convert: {a: {to: number}}}", 4, []string{`convert → "a" → to`, "decimal"}},
 		{"fields:\n  shop.orders: {mask: {a: {hmac: env:MILLRACE_TEST_NONE}}}", 4,

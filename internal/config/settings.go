@@ -162,7 +162,7 @@ func bindRules(fs *pflag.FlagSet, r *transform.Config) {
 	fs.StringSliceVar(&r.History, "history", nil, "of the documents of collections that match this `pattern` keep all "+
 		"versions on the target, each as a document with its position and operation; may be repeated")
 	fs.StringArrayVar(&r.Fields, "fields", nil, "map the fields of the documents of collections that match a pattern, as "+
-		"'db.coll={\"drop\": [\"card\"]}'; may be `repeated`, see docs/transforms.md")
+		"'db.coll={\"drop\": [\"card\"]}'; may be `repeated`, see docs/reference/rules.md")
 	fs.StringSliceVar(&r.Rename, "rename", nil,
 		"give a database or a collection another name on the target, as `from=to`; may be repeated")
 }

@@ -67,7 +67,7 @@ func (p access) privileges(context.Context) error {
 	return p.report("target", p.seen.targetGrants, p.targetNeeds)
 }
 
-// rolesHint names the built-in roles that suffice (docs/operations.md).
+// rolesHint names the built-in roles that suffice (docs/reference/privileges.md).
 func (p access) rolesHint(side string) string {
 	roles := "readAnyDatabase and clusterMonitor"
 	switch {
@@ -76,7 +76,7 @@ func (p access) rolesHint(side string) string {
 	case side == "target":
 		roles = "readWriteAnyDatabase, restore and clusterMonitor"
 	}
-	return fmt.Sprintf("grant the %s's user the roles %s, or exactly the actions that docs/operations.md lists", side,
+	return fmt.Sprintf("grant the %s's user the roles %s, or the actions that docs/reference/privileges.md lists", side,
 		roles)
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// sourceRoles and targetRoles are the built-in roles that docs/operations.md
+// sourceRoles and targetRoles are the built-in roles that docs/reference/privileges.md
 // names.
 func sourceRoles() bson.A { return bson.A{"readAnyDatabase", "clusterMonitor"} }
 func targetRoles() bson.A { return bson.A{"readWriteAnyDatabase", "restore", "clusterMonitor"} }
@@ -66,23 +66,23 @@ type privilege struct {
 	Actions  []string `bson:"actions"`
 }
 
-// documented reads the privileges of a role from docs/operations.md, without
+// documented reads the privileges of a role from docs/reference/privileges.md, without
 // those that an older server does not know.
 func documented(t *testing.T, role string) []privilege {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/operations.md")
+	text, err := os.ReadFile("../../docs/reference/privileges.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := regexp.MustCompile(`(?s)db\.adminCommand\((\{"createRole": "` + role + `".*?\})\)\n`).FindSubmatch(text)
 	if found == nil {
-		t.Fatalf("docs/operations.md does not create role %s", role)
+		t.Fatalf("docs/reference/privileges.md does not create role %s", role)
 	}
 	var cmd struct {
 		Privileges []privilege `bson:"privileges"`
 	}
 	if err := bson.UnmarshalExtJSON(found[1], false, &cmd); err != nil {
-		t.Fatalf("role %s in docs/operations.md: %v", role, err)
+		t.Fatalf("role %s in docs/reference/privileges.md: %v", role, err)
 	}
 	return slices.DeleteFunc(cmd.Privileges, func(p privilege) bool {
 		return !since50() && slices.ContainsFunc(p.Resource, func(e bson.E) bool { return e.Key == "system_buckets" })

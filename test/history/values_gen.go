@@ -50,7 +50,7 @@ func (g *Generator) array(depth int) bson.A {
 }
 
 // nested has no name twice: an update of such a document may come out
-// different (docs/operations.md).
+// different (docs/reference/limits.md).
 func (g *Generator) nested(depth int) bson.D {
 	out := bson.D{}
 	for range g.r.IntN(5) {

@@ -40,7 +40,7 @@ func as(t *testing.T, bin string, number byte) (path, version string) {
 	return path, version
 }
 
-// TestUpgrade is what docs/service.md has an operator do: workers one by one, each drained
+// TestUpgrade is what docs/guides/upgrade.md has an operator do: workers one by one, each drained
 // before it ends, then serve, while two jobs run. Jobs have one owner each time, of either
 // version, and the targets are the same in the end.
 func TestUpgrade(t *testing.T) {

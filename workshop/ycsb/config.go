@@ -105,7 +105,7 @@ func parse(p Properties, phase Phase) (*config, error) {
 	c.measures(r)
 	if err := errors.Join(r.problems...); err != nil {
 		return nil, mongo.WithHint(fmt.Errorf("%w: %s", ErrProperties, strings.ReplaceAll(err.Error(), "\n", "; ")),
-			"properties are described in docs/ycsb.md")
+			"properties are described in docs/reference/benchmarks.md")
 	}
 	return c, nil
 }

@@ -1,6 +1,6 @@
 // Package ycsb is a load generator that is compatible with the Yahoo! Cloud
 // Serving Benchmark: the same workload files and properties, the same keys for
-// the same numbers, the same lines of output (docs/ycsb.md has what differs).
+// the same numbers, the same lines of output (docs/reference/benchmarks.md has what differs).
 //
 // A run has threads, each with a connection of its own and one operation under
 // way at a time. Documents are made out of a block of random bytes and framed

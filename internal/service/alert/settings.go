@@ -34,7 +34,7 @@ type Settings struct {
 // what they find.
 func Defaults() *Settings { return &Settings{Rules: DefaultRules()} }
 
-const fileForm = "write rules:, webhooks: and mails:, as docs/service.md shows"
+const fileForm = "write rules:, webhooks: and mails:, as docs/reference/configuration.md shows"
 
 // Open reads a file of alerts; resolve gives the secrets that it refers to. What is wrong
 // with it is a config.Problems.

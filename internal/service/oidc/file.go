@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/service/yamlfile"
 )
 
-const fileForm = "write issuer, client-id, client-secret, url and roles, as docs/service.md shows"
+const fileForm = "write issuer, client-id, client-secret, url and roles, as docs/reference/configuration.md shows"
 
 // maxRules bounds the rules of a file.
 const maxRules = 1000
