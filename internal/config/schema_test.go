@@ -34,7 +34,7 @@ func validate(s *jsonschema.Schema, file string) error {
 // TestSchemaTakesTheExamples: of the docs, and what the other tests give to a sync.
 func TestSchemaTakesTheExamples(t *testing.T) {
 	s := compiled(t)
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
