@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"regexp"
 	"slices"
@@ -58,11 +59,15 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-func documentsOf(t *testing.T, lines string) (docs []bson.Raw) {
-	for line := range strings.Lines(lines) {
+func documentsOf(t *testing.T, text string) (docs []bson.Raw) {
+	for dec := json.NewDecoder(strings.NewReader(text)); dec.More(); {
+		var one json.RawMessage
+		if err := dec.Decode(&one); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
 		var doc bson.Raw
-		if err := bson.UnmarshalExtJSON([]byte(line), false, &doc); err != nil {
-			t.Fatalf("%s: %v", line, err)
+		if err := bson.UnmarshalExtJSON(one, false, &doc); err != nil {
+			t.Fatalf("%s: %v", one, err)
 		}
 		docs = append(docs, doc)
 	}
