@@ -72,8 +72,8 @@ func printErrors(out io.Writer, folders []string) error {
 		}
 	}
 	fmt.Fprint(out, "# Errors\n\nThe errors that millrace has a remedy for, as its code states them "+
-		"(`make docs`). `…` stands for\nnames, values and the cause. The program prints the remedy as `hint:`. Exit code 2 means that "+
-		"nothing\nwas written.\n")
+		"(`make docs`). `…` stands for\nnames, values and the cause. The program prints the remedy "+
+		"as `hint:`. Exit code 2 means that nothing\nwas written.\n")
 	for _, title := range slices.Sorted(maps.Keys(found)) {
 		fmt.Fprintf(out, "\n## %s\n\n| error | remedy |\n|---|---|\n", title)
 		rows := maps.Keys(found[title])
