@@ -21,33 +21,33 @@ import (
 )
 
 const (
-	// noteWriters and noteTime make a burst of notes dense enough that a new
-	// source is ahead of a member at the moment when it connects: the server
-	// drops a source that has nothing newer, which on an idle set none has.
+	// noteWriters and noteTime make a burst of notes so dense that a new source is
+	// ahead of a member when it connects: the server drops a source that is not, and
+	// on an idle set none is.
 	noteWriters = 3
 	noteTime    = 100 * time.Millisecond
 )
 
-// SyncFrom tells a member to fetch from a source. It takes effect with the
-// member's next batch, and only if the source is then ahead of the member.
+// SyncFrom makes a member fetch from a source. It takes effect with the member's next
+// batch, and only if the source is then ahead of the member.
 func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
 	err := o.on(ctx, host, func(ctx context.Context, c *driver.Client) error {
 		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetSyncFrom", Value: source}}).Err()
 	})
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("make %s fetch from %s: %w", host, source, err),
+		return mongo.WithHint(fmt.Errorf("cannot make %s fetch from %s: %w", host, source, err),
 			"the user needs the action replSetStateChange, which the role clusterManager has; the source has to be up and "+
 				"hold data")
 	}
 	return nil
 }
 
-// Source asks a member alone for its source and state.
+// Source asks one member for its source and state.
 func (o *Observer) Source(ctx context.Context, host string) (source, state string, err error) {
 	err = o.on(ctx, host, func(ctx context.Context, c *driver.Client) error {
 		s, err := readStatus(ctx, c)
 		if err != nil {
-			return fmt.Errorf("ask %s for its source: %w", host, err)
+			return fmt.Errorf("cannot read the source of %s: %w", host, err)
 		}
 		if self := s.of(host); self != nil {
 			state = self.State
@@ -76,26 +76,25 @@ func (o *Observer) Notes(ctx context.Context, primary string) error {
 		return g.Wait()
 	})
 	if err != nil {
-		return fmt.Errorf("write notes into the oplog of %s: %w", primary, err)
+		return fmt.Errorf("cannot write notes into the oplog of %s: %w", primary, err)
 	}
 	return nil
 }
 
 const (
 	appName = "millrace topology"
-	// holdName begins the name under which the connections of a hold are known
-	// to the servers: that they are open says that the hold is there. Nothing is
-	// stored, so nothing is left when the process has died.
+	// holdName begins the appName of a hold's connections, by which other holds
+	// find it. Nothing is stored, so nothing is left when the process has died.
 	holdName = appName + " hold "
-	// rivalsEvery is how often a hold looks whether it is alone.
-	rivalsEvery = 10 * time.Second
+	// otherHoldsEvery is the time between two searches for other holds.
+	otherHoldsEvery = 10 * time.Second
 )
 
-// ErrHeld says that another hold keeps the set.
-var ErrHeld = errors.New("another hold keeps this set")
+// ErrAnotherHold reports that another hold keeps the set.
+var ErrAnotherHold = errors.New("another hold keeps this set")
 
-// Announce makes the observer's connections be seen as those of a hold. It is
-// to be called before anything else.
+// Announce marks the observer's connections as those of a hold. It has to be called
+// before anything else.
 func (o *Observer) Announce() {
 	host, err := os.Hostname()
 	if err != nil {
@@ -106,81 +105,61 @@ func (o *Observer) Announce() {
 		Format("2006-01-02T15:04:05.000000Z")
 }
 
-// Rivals names the other holds that are connected to any of these members. A
-// member that cannot be asked is passed over; it fails when none could be.
-func (o *Observer) Rivals(ctx context.Context, hosts []string) ([]string, error) {
-	var rivals []string
+// connection names one of a server's client connections.
+type connection struct {
+	Name string `bson:"_id"`
+}
+
+// otherHolds returns the names of the other holds that are connected to the members
+// of a set. It passes over members that fail, and fails when all do.
+func (o *Observer) otherHolds(ctx context.Context, set *Set) (others []string, err error) {
 	var failed []error
-	for _, host := range hosts {
-		names, err := o.holdsAt(ctx, host)
+	answered := false
+	for _, m := range set.Members {
+		if !m.Asked || m.Arbiter {
+			continue
+		}
+		var found []connection
+		err := o.on(ctx, m.Host, func(ctx context.Context, c *driver.Client) (err error) {
+			found, err = mongo.ReadAll[connection](ctx, "list the connections of %s", m.Host)(
+				c.Database("admin").Aggregate(ctx, bson.A{
+					bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true}}}},
+					bson.D{{Key: "$match", Value: bson.D{
+						{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + regexp.QuoteMeta(holdName)}}}}}},
+					bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$appName"}}}},
+				}))
+			return err
+		})
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		for _, n := range names {
-			if n != o.app && !slices.Contains(rivals, n) {
-				rivals = append(rivals, n)
+		answered = true
+		for _, c := range found {
+			if c.Name != o.app && !slices.Contains(others, c.Name) {
+				others = append(others, c.Name)
 			}
 		}
 	}
-	if len(failed) > 0 && len(failed) == len(hosts) {
+	if !answered && len(failed) > 0 {
 		return nil, errors.Join(failed...)
 	}
-	slices.Sort(rivals)
-	return rivals, ctx.Err()
+	slices.Sort(others)
+	return others, ctx.Err()
 }
 
-// holdsAt are the names of holds with connections to a member.
-func (o *Observer) holdsAt(ctx context.Context, host string) ([]string, error) {
-	var found []struct {
-		Name string `bson:"_id"`
-	}
-	err := o.on(ctx, host, func(ctx context.Context, c *driver.Client) error {
-		cursor, err := c.Database("admin").Aggregate(ctx, bson.A{
-			bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true}}}},
-			bson.D{{Key: "$match", Value: bson.D{
-				{Key: "appName", Value: bson.D{{Key: "$regex", Value: "^" + regexp.QuoteMeta(holdName)}}}}}},
-			bson.D{{Key: "$group", Value: bson.D{{Key: "_id", Value: "$appName"}}}},
-		})
-		if err != nil {
-			return err
-		}
-		return cursor.All(ctx, &found)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list the connections of %s: %w", host, err)
-	}
-	var names []string
-	for _, f := range found {
-		names = append(names, f.Name)
-	}
-	return names, nil
-}
-
-// CheckAlone fails with ErrHeld when another hold is connected to a member.
+// CheckAlone returns ErrAnotherHold when another hold is connected to a member.
 func (o *Observer) CheckAlone(ctx context.Context, set *Set) error {
-	rivals, err := o.Rivals(ctx, reachable(set))
+	others, err := o.otherHolds(ctx, set)
 	if err != nil {
-		return mongo.NeedsRole(fmt.Errorf("find out whether another hold keeps the set: %w", err),
+		return mongo.NeedsRole(fmt.Errorf("cannot look for other holds of the set: %w", err),
 			"the user needs the action inprog, which the role clusterMonitor has")
 	}
-	return held(set.Name, rivals)
+	return anotherHold(set.Name, others)
 }
 
-func reachable(set *Set) (hosts []string) {
-	for _, m := range set.Members {
-		if m.Asked && !m.Arbiter {
-			hosts = append(hosts, m.Host)
-		}
-	}
-	return hosts
-}
-
-// Name is that of the observer's connections.
-func (o *Observer) Name() string { return o.app }
-
-// since is the part of a hold's name that orders holds; one that was not
-// announced comes last.
+// since is the part of a name that orders holds; one that was not announced comes
+// last.
 func since(name string) string {
 	_, at, ok := strings.Cut(strings.TrimPrefix(name, holdName), " since ")
 	if !ok {
@@ -189,27 +168,23 @@ func since(name string) string {
 	return at + name
 }
 
-// held is the error for rivals, nil for none.
-func held(set string, rivals []string) error {
-	if len(rivals) == 0 {
+// anotherHold is the error for other holds, nil for none.
+func anotherHold(set string, others []string) error {
+	if len(others) == 0 {
 		return nil
 	}
-	var who []string
-	for _, r := range rivals {
-		who = append(who, strings.TrimPrefix(r, holdName))
-	}
-	return mongo.WithHint(fmt.Errorf("%w: set %s is held by process %s", ErrHeld, set, strings.Join(who, " and ")),
+	processes := strings.ReplaceAll(strings.Join(others, " and "), holdName, "")
+	return mongo.WithHint(fmt.Errorf("%w: set %s is held by process %s", ErrAnotherHold, set, processes),
 		"end that process first; if its machine has died, the servers notice within minutes that its connections are gone")
 }
 
 // Finding is one thing to know before chaining is switched.
 type Finding struct {
-	What string `json:"what"`
-	// Stops says that the switch is refused.
-	Stops bool `json:"stops"`
+	What  string `json:"what"`
+	Stops bool   `json:"stops"` // the switch is refused
 }
 
-// CheckChaining says what speaks against switching chaining, and what it will do.
+// CheckChaining returns what stands against switching chaining, and its effect.
 func CheckChaining(set *Set, on bool, p Params) []Finding {
 	var out []Finding
 	add := func(stops bool, format string, args ...any) {
@@ -265,9 +240,9 @@ func votersOf(set *Set) int {
 	return n
 }
 
-// SetChaining reconfigures the set and waits until a majority has the new
-// configuration. It does nothing when the setting is right already, and fails
-// when the configuration has changed since set was observed.
+// SetChaining reconfigures the set and waits until the new configuration is observed.
+// It does nothing when the setting is right already, and fails when the configuration
+// has changed since set was observed.
 func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 	primary := set.Primary()
 	if primary == nil {
@@ -285,7 +260,7 @@ func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 	}
 	admin := c.Database("admin")
 	if err := admin.RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply); err != nil {
-		return fmt.Errorf("read the configuration of %s: %w", set.Name, err)
+		return fmt.Errorf("cannot read the configuration of %s: %w", set.Name, err)
 	}
 	next := &reply.Config
 	if next.Version != set.ConfigVersion {
@@ -296,27 +271,20 @@ func (o *Observer) SetChaining(ctx context.Context, set *Set, on bool) error {
 	next.Settings.Chaining = on
 	err = admin.RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: next}}).Err()
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("reconfigure %s: %w", set.Name, err),
+		return mongo.WithHint(fmt.Errorf("cannot reconfigure %s: %w", set.Name, err),
 			"the user needs the role clusterManager; the set needs a majority of its voters")
 	}
-	return o.waitChaining(ctx, on)
-}
-
-// waitChaining waits until the set is seen with the setting.
-func (o *Observer) waitChaining(ctx context.Context, on bool) error {
 	for {
-		set, err := o.Observe(ctx)
-		if err == nil && set.Chaining == on {
+		if set, err := o.Observe(ctx); err == nil && set.Chaining == on {
 			return nil
 		}
-		if perr := pace.Pause(ctx, 100*time.Millisecond); perr != nil {
-			return fmt.Errorf("the new configuration is not seen: %w", perr)
+		if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("the new configuration of %s was not observed: %w", set.Name, err)
 		}
 	}
 }
 
-// changedConfig is a set's configuration to be changed. All that is not named here stays
-// as it is.
+// changedConfig is a set's configuration. Rest keeps what is not named here.
 type changedConfig struct {
 	Version  int64 `bson:"version"`
 	Settings struct {

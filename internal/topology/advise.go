@@ -1,12 +1,13 @@
 package topology
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
 )
 
-// The ways to arrange a set that advice chooses from.
+// The arrangements of a set that advice chooses from.
 const (
 	WayOff     = "chaining off"
 	WayOn      = "chaining on"
@@ -14,8 +15,8 @@ const (
 	WayPlanned = "planned"
 )
 
-// worthIt is what a way has to gain to be chosen: less is within the errors of
-// the model, and a plan needs somebody who holds it.
+// worthIt is the gain for which an arrangement is chosen: less is within the errors
+// of the model, and a plan needs a process that maintains it.
 const worthIt = 0.1
 
 // The sizes that the publication calls few and many members.
@@ -24,28 +25,27 @@ const (
 	publishedMany = 7
 )
 
-// Advice says how to arrange a set for the write concern of most of its writes.
+// Advice is how to arrange a set for the write concern of most of its writes.
 type Advice struct {
 	Members      int    `json:"members"`
 	Voters       int    `json:"voters"`
 	Zones        int    `json:"zones"`
 	Chaining     bool   `json:"chaining"`     // as the set has it now
 	WriteConcern string `json:"writeConcern"` // "1" or "majority"
-	// Choice is one of the ways, and Native the one without a plan.
-	Choice string `json:"choice"`
-	Native string `json:"native"`
-	Why    string `json:"why"`
-	// Published is what the publication says of such sets, which knows no plans.
+	Choice       string `json:"choice"`       // one of the arrangements
+	Native       string `json:"native"`       // the best one without a plan
+	Why          string `json:"why"`
+	// Published is the advice of the publication, which knows no plans.
 	Published string    `json:"published"`
 	Outcomes  []Outcome `json:"outcomes"` // off, on and planned
 }
 
-// Advise applies a rule to what the model predicts: of chaining off and on the
-// faster is chosen, or either where they are nearly alike, and a plan where it
-// is clearly faster than both. The concern is "1" or "majority".
+// Advise applies a rule to what the model predicts for write concern "1" or
+// "majority": the faster of chaining off and on, either where they are nearly
+// alike, a plan where it is clearly faster than both.
 func Advise(set *Set, concern string, p Params) (*Advice, error) {
 	if concern != "1" && concern != Majority {
-		return nil, fmt.Errorf("there is no advice for write concern %q; use 1 or %s", concern, Majority)
+		return nil, fmt.Errorf("cannot advise on write concern %q; use 1 or %s", concern, Majority)
 	}
 	free := set.chained()
 	plan, err := MakePlan(free, PlanOptions{WriteConcern: concern})
@@ -56,7 +56,7 @@ func Advise(set *Set, concern string, p Params) (*Advice, error) {
 	on := Outcome{Name: WayOn, Prediction: PredictAutomatic(free, p)}
 	planned := Outcome{Name: WayPlanned, Prediction: Predict(free, plan.Tree(), p), Plan: plan}
 	if rate, _ := off.Prediction.For(concern); rate == 0 {
-		return nil, errors.New("too few voters are up for a majority, so there is nothing to compare")
+		return nil, errors.New("cannot advise: too few voters are up for a majority")
 	}
 	a := &Advice{Members: len(set.Members), Voters: votersOf(set), Zones: zonesOf(set), Chaining: set.Chaining,
 		WriteConcern: concern, Published: publishedAdvice(len(set.Members), concern), Outcomes: []Outcome{off, on, planned}}
@@ -88,7 +88,7 @@ func (a *Advice) choose(off, on, planned Prediction) {
 		100*relative(plannedRate, best), 100*plannedCPU, 100*worthIt)
 }
 
-// publishedAdvice is what the publication advises, with what it has measured.
+// publishedAdvice is the publication's advice, with its measurements.
 func publishedAdvice(members int, concern string) string {
 	many := "chaining on"
 	if concern == Majority {
@@ -102,8 +102,9 @@ func publishedAdvice(members int, concern string) string {
 	default:
 		many = "many members: " + many
 	}
-	if gain, ok := PublishedOff(members, concern == Majority); ok {
-		many += fmt.Sprintf("; measured with %d members: off against on %+.1f %%", members, 100*gain)
+	if off, on, ok := PublishedPair(members, concern == Majority); ok {
+		many += fmt.Sprintf("; measured with %d members: off against on %+.1f %%", members,
+			100*relative(off.OpsPerSecond, on.OpsPerSecond))
 	}
 	return many
 }
@@ -115,7 +116,7 @@ func (s *Set) chained() *Set {
 	return &c
 }
 
-// zonesOf is over how many zones the members are spread, as their tags say.
+// zonesOf counts the zones of the members by their tags.
 func zonesOf(set *Set) int {
 	tag := findZoneTag(set)
 	if tag == "" {
@@ -137,18 +138,16 @@ const (
 // Hypothesis describes a set that need not exist.
 type Hypothesis struct {
 	Members int
-	// Voters is how many vote, at most 7; 0 is as many as may.
-	Voters int
-	// Zones, at least 1, over which the members are spread; the primary is in
-	// the first. ZoneMillis is the round trip between neighbouring zones.
+	Voters  int // at most 7; 0 is as many as may vote
+	// Zones, at least 1, are where the members are; the primary is in the first.
 	Zones      int
-	ZoneMillis float64
+	ZoneMillis float64 // round trip between neighbouring zones
 	// SpreadVoters puts voters into all zones in turn; otherwise the first zone
 	// has a majority of them.
 	SpreadVoters bool
 }
 
-// Check says why there cannot be such a set.
+// Check returns an error if there can be no such set.
 func (h Hypothesis) Check() error {
 	switch {
 	case h.Members < 3 || h.Members > maxMembers:
@@ -165,10 +164,7 @@ func (h Hypothesis) Check() error {
 
 // Hypothetical makes a healthy set.
 func Hypothetical(h Hypothesis) *Set {
-	voters := h.Voters
-	if voters == 0 {
-		voters = min(maxVoters, h.Members)
-	}
+	voters := cmp.Or(h.Voters, min(maxVoters, h.Members))
 	set := &Set{Name: "hypothetical", Chaining: true}
 	zones := make([]int, h.Members)
 	home := voters/2 + 1
@@ -193,36 +189,34 @@ func Hypothetical(h Hypothesis) *Set {
 	return set
 }
 
-// Outcome is one way to arrange a set, with what is expected of it.
+// Outcome is an arrangement of a set with its prediction.
 type Outcome struct {
 	Name       string     `json:"name"`
 	Prediction Prediction `json:"prediction"`
 	Plan       *Plan      `json:"plan,omitempty"` // absent for what needs no plan
 }
 
-// Compare predicts chaining off, chaining on, and the plan of each policy.
-// What o says besides its policy holds for all plans. If it names no write
-// concern, there is also the balanced plan for writes that wait for nobody.
+// Compare predicts chaining off, chaining on, and the plan of each policy with the
+// other options of o. If o names no write concern, it adds the balanced plan for
+// w:1.
 func Compare(set *Set, o PlanOptions, p Params) ([]Outcome, error) {
 	out := []Outcome{
 		{Name: "chaining off", Prediction: Predict(set, DirectTree(set), p)},
 		{Name: "chaining on", Prediction: PredictAutomatic(set, p)},
 	}
-	for _, policy := range []Policy{PolicyBalanced, PolicyLatency, PolicyFanOut} {
-		o.Policy = policy
+	const w1 = "balanced for w:1"
+	for _, name := range []string{string(PolicyBalanced), string(PolicyLatency), string(PolicyFanOut), w1} {
+		if o.Policy = Policy(name); name == w1 {
+			if o.WriteConcern != "" {
+				break
+			}
+			o.Policy, o.WriteConcern = PolicyBalanced, "1"
+		}
 		plan, err := MakePlan(set, o)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, Outcome{string(policy), Predict(set, plan.Tree(), p), plan})
-	}
-	if o.WriteConcern == "" {
-		o.Policy, o.WriteConcern = PolicyBalanced, "1"
-		plan, err := MakePlan(set, o)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, Outcome{"balanced for w:1", Predict(set, plan.Tree(), p), plan})
+		out = append(out, Outcome{name, Predict(set, plan.Tree(), p), plan})
 	}
 	return out, nil
 }

@@ -13,64 +13,48 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// cluster is what a controller works on; an [Observer] is one.
-type cluster interface {
-	Observe(ctx context.Context) (*Set, error)
-	Source(ctx context.Context, host string) (source, state string, err error)
-	SyncFrom(ctx context.Context, host, source string) error
-	Notes(ctx context.Context, primary string) error
-	Rivals(ctx context.Context, hosts []string) ([]string, error)
-	Name() string
-}
-
 const (
-	// settle is how long a member gets to be seen at its new source, steady how
-	// long it has to stay there to count: the server may drop a source at once.
+	// settle is how long a member may take to be at its new source, steady how long
+	// it has to stay there to count: the server may drop a source at once.
 	settle = 2500 * time.Millisecond
 	steady = 400 * time.Millisecond
-	// askEvery is how often it is asked meanwhile.
+	// askEvery is the time between two questions meanwhile.
 	askEvery = 50 * time.Millisecond
-	// retryFirst and retryMost bound the pause before a member is told again; a
+	// retryFirst and retryMost bound the pause between two commands to a member; a
 	// server that lost its source waits a second before it takes another.
 	retryFirst = 1200 * time.Millisecond
 	retryMost  = 30 * time.Second
-	// patience is how many times in a row a source may fail before a hold takes
-	// the second choice.
-	patience = 4
+	// mostFailures in a row make a controller take the second choice.
+	mostFailures = 4
 )
 
 // ControlOptions shape a controller.
 type ControlOptions struct {
-	Plan PlanOptions
-	// Interval between two looks at the set; 0 is 1 second.
-	Interval time.Duration
-	// Gap is the least time between two commands, whatever the member; 0 is
-	// 100 milliseconds.
-	Gap time.Duration
-	// NoNotes forbids notes in the oplog. A set without writes then takes up to
-	// ten seconds, the time between two of the server's own, for each change,
-	// and may need several.
+	Plan     PlanOptions
+	Interval time.Duration // between two observations; 0 is 1 second
+	Gap      time.Duration // least time between two commands; 0 is 100 milliseconds
+	// NoNotes forbids notes in the oplog. In a set without writes a change then takes
+	// up to ten seconds, the time between two notes of the server, or several times that.
 	NoNotes bool
 	Log     *slog.Logger
 }
 
-// Stats are what a controller has done.
+// Stats counts what a controller has done.
 type Stats struct {
 	Plans    int64 `json:"plans"`    // trees made
-	Commands int64 `json:"commands"` // members told to change
-	Settled  int64 `json:"settled"`  // of them those that did
-	Agrees   bool  `json:"agrees"`   // the set had the planned tree when last seen
+	Commands int64 `json:"commands"` // replSetSyncFrom commands
+	Settled  int64 `json:"settled"`  // commands that took effect
+	Agrees   bool  `json:"agrees"`   // the set had the planned tree when last observed
 }
 
 // Controller moves members. Apply, Hold and Restore are not to be called
 // concurrently; Stats may be called at any time.
 type Controller struct {
-	cluster cluster
-	o       ControlOptions
-	log     *slog.Logger
-	tries   map[string]attempts
-	last    time.Time // of the last command
-	noNotes bool
+	observer *Observer
+	o        ControlOptions
+	log      *slog.Logger
+	tries    map[string]attempts
+	last     time.Time // of the last command
 
 	mu    sync.Mutex
 	stats Stats
@@ -80,13 +64,13 @@ type Controller struct {
 // attempts are those to move one member.
 type attempts struct {
 	failed int           // in a row
-	next   time.Time     // not told before
+	next   time.Time     // of the next command, at the earliest
 	moved  time.Time     // last success
 	calm   time.Duration // pause after it
 }
 
-// NewController returns a controller of the set that c observes.
-func NewController(c cluster, o ControlOptions) *Controller {
+// NewController returns a controller of the set that an observer reads.
+func NewController(observer *Observer, o ControlOptions) *Controller {
 	if o.Interval <= 0 {
 		o.Interval = time.Second
 	}
@@ -96,7 +80,7 @@ func NewController(c cluster, o ControlOptions) *Controller {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Controller{cluster: c, o: o, log: o.Log, tries: map[string]attempts{}, noNotes: o.NoNotes}
+	return &Controller{observer: observer, o: o, log: o.Log, tries: map[string]attempts{}}
 }
 
 // Stats returns what was done so far.
@@ -106,8 +90,8 @@ func (c *Controller) Stats() Stats {
 	return c.stats
 }
 
-// Plan returns the tree that is held at the moment, nil before the first; it
-// is not to be changed. It may be called at any time.
+// Plan returns the current tree, nil before the first; the caller must not change it.
+// It may be called at any time.
 func (c *Controller) Plan() *Plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,20 +104,20 @@ func (c *Controller) count(change func(*Stats)) {
 	change(&c.stats)
 }
 
-// Apply brings the set into the planned tree and returns when all members are
-// where they belong; ctx bounds how long that may take.
+// Apply brings the set into the planned tree and returns when all members have their
+// planned source; ctx bounds how long that may take.
 func (c *Controller) Apply(ctx context.Context) (*Plan, error) {
-	h := holding{Controller: c}
+	h := session{Controller: c}
 	over, err := h.settle(ctx)
 	if over {
-		err = mongo.WithHint(fmt.Errorf("not all members are where the plan wants them: %w", err),
-			"millrace topology show says where they are; a set without writes takes longest")
+		err = mongo.WithHint(fmt.Errorf("not all members have their planned source: %w", err),
+			"run millrace topology show; a set without writes takes longest")
 	}
 	return h.plan, err
 }
 
-// settle brings all members to where the plan wants them; over says that ctx ended before.
-func (h *holding) settle(ctx context.Context) (over bool, err error) {
+// settle moves all members to their planned sources; over reports that ctx ended before.
+func (h *session) settle(ctx context.Context) (over bool, err error) {
 	for {
 		agrees, err := h.round(ctx)
 		switch {
@@ -142,7 +126,7 @@ func (h *holding) settle(ctx context.Context) (over bool, err error) {
 		case err != nil && h.plan == nil:
 			return false, err
 		case err != nil:
-			h.log.Warn("the set cannot be seen at the moment", "error", err)
+			h.log.Warn("cannot observe the set", "error", err)
 		case agrees:
 			return false, nil
 		}
@@ -150,12 +134,11 @@ func (h *holding) settle(ctx context.Context) (over bool, err error) {
 	}
 }
 
-// Hold keeps the set in the planned tree until ctx ends: when members drift,
-// restart or are lost, when another primary is elected, when the configuration
-// changes. It returns the error that ended ctx, that of a first look, or ErrHeld
-// when it sees a hold that was there before it.
+// Hold keeps the set in the planned tree until ctx ends, through drift, restarts,
+// elections and changes of the configuration. It returns the error that ended ctx,
+// that of the first observation, or ErrAnotherHold if an earlier hold works on the set.
 func (c *Controller) Hold(ctx context.Context) error {
-	h := holding{Controller: c}
+	h := session{Controller: c}
 	for {
 		if err := h.alone(ctx); err != nil {
 			return err
@@ -167,7 +150,7 @@ func (c *Controller) Hold(ctx context.Context) error {
 		case err != nil && h.plan == nil && h.set == nil:
 			return err
 		case err != nil:
-			c.log.Warn("the set cannot be seen at the moment", "error", err)
+			c.log.Warn("cannot observe the set", "error", err)
 		case agrees && !h.agreed:
 			c.log.Info("the set has the planned tree", "members", len(h.plan.Seats))
 		}
@@ -179,33 +162,33 @@ func (c *Controller) Hold(ctx context.Context) error {
 	}
 }
 
-// Restore brings the members back under the sources that they once had, as far
-// as these can still be sources.
+// Restore moves the members back to their recorded sources, as far as these can still
+// be sources.
 func (c *Controller) Restore(ctx context.Context, was *Memory) error {
-	set, err := c.cluster.Observe(ctx)
+	set, err := c.observer.Observe(ctx)
 	if err != nil {
 		return err
 	}
-	h := holding{Controller: c, plan: was.plan(set), set: set, signature: signature(set), fixed: true}
+	h := session{Controller: c, plan: was.plan(set), set: set, signature: signature(set), fixed: true}
 	if over, err := h.settle(ctx); over {
-		return fmt.Errorf("not all members are back where they were: %w", err)
+		return fmt.Errorf("not all members have their recorded source: %w", err)
 	}
 	return nil
 }
 
-// holding is one run of a controller.
-type holding struct {
+// session is one run of a controller.
+type session struct {
 	*Controller
 	set       *Set
 	plan      *Plan
 	signature string // of the set that the plan was made for
-	changed   string // signature seen last, when it is another
+	changed   string // last signature, when it is another
 	agreed    bool
-	fixed     bool      // the plan is not to be made anew
+	fixed     bool      // the plan is not replaced
 	looked    time.Time // for other holds
 }
 
-// signature is what a plan depends on, but for round trips, which vary.
+// signature is what a plan depends on, except round trips, which vary.
 func signature(set *Set) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %v", set.ConfigVersion, set.Chaining)
@@ -215,16 +198,16 @@ func signature(set *Set) string {
 	return b.String()
 }
 
-// round looks at the set once and does what can be done now; agrees says that
-// all members are where they belong.
-func (h *holding) round(ctx context.Context) (agrees bool, err error) {
+// round observes the set once and moves members that can move now; agrees reports
+// that all have their planned source.
+func (h *session) round(ctx context.Context) (agrees bool, err error) {
 	began := time.Now()
-	set, err := h.cluster.Observe(ctx)
+	set, err := h.observer.Observe(ctx)
 	if err != nil {
 		return false, err
 	}
 	h.set = set
-	h.log.Debug("seen", "took", time.Since(began), "primary", h.primary())
+	h.log.Debug("observed", "took", time.Since(began), "primary", h.observer.primary)
 	if set.Primary() == nil {
 		h.changed = ""
 		h.log.Info("waiting for a primary")
@@ -246,7 +229,7 @@ func (h *holding) round(ctx context.Context) (agrees bool, err error) {
 			continue // another plan follows when it is back
 		}
 		agrees = false
-		if now.Before(h.tries[m.Host].next) || !h.possible(set, m, want) {
+		if now.Before(h.tries[m.Host].next) || !possible(set, m, want) {
 			continue
 		}
 		if err := h.move(ctx, set, m, want); err != nil {
@@ -256,35 +239,28 @@ func (h *holding) round(ctx context.Context) (agrees bool, err error) {
 	return agrees, nil
 }
 
-// alone looks from time to time whether another hold works on the set. The one
-// whose name comes first stays, so that not both of two end.
-func (h *holding) alone(ctx context.Context) error {
-	if h.set == nil || time.Since(h.looked) < rivalsEvery {
+// alone checks at an interval whether another hold works on the set. The one whose
+// name comes first stays, so that not both of two end.
+func (h *session) alone(ctx context.Context) error {
+	if h.set == nil || time.Since(h.looked) < otherHoldsEvery {
 		return nil
 	}
 	h.looked = time.Now()
-	rivals, err := h.cluster.Rivals(ctx, reachable(h.set))
+	others, err := h.observer.otherHolds(ctx, h.set)
 	if err != nil {
-		h.log.Debug("other holds cannot be seen", "error", err)
+		h.log.Debug("cannot look for other holds", "error", err)
 		return nil
 	}
-	me := h.cluster.Name()
-	for _, r := range rivals {
-		h.log.Warn("another hold works on the set", "hold", r)
+	for _, name := range others {
+		h.log.Warn("another hold works on the set", "hold", name)
 	}
-	return held(h.set.Name, slices.DeleteFunc(rivals, func(r string) bool { return since(r) > since(me) }))
+	me := since(h.observer.app)
+	return anotherHold(h.set.Name, slices.DeleteFunc(others, func(name string) bool { return since(name) > me }))
 }
 
-func (h *holding) primary() string {
-	if p := h.set.Primary(); p != nil {
-		return p.Host
-	}
-	return ""
-}
-
-// replan makes a plan when there is none for the set as it is. A change has to
-// be seen twice, for states pass quickly during an election or a restart.
-func (h *holding) replan(set *Set) (ready bool, err error) {
+// replan makes a plan when there is none for the present set. A change counts when
+// it is observed twice, for states pass quickly during an election or a restart.
+func (h *session) replan(set *Set) (ready bool, err error) {
 	sig := signature(set)
 	if h.plan != nil && (h.fixed || sig == h.signature) {
 		h.changed = ""
@@ -301,7 +277,7 @@ func (h *holding) replan(set *Set) (ready bool, err error) {
 	for host, a := range h.tries {
 		a.failed = 0
 		if h.plan != nil && h.plan.Primary != plan.Primary {
-			a = attempts{} // to follow an election is no drift
+			a = attempts{} // an election is no drift
 		}
 		h.tries[host] = a
 	}
@@ -315,17 +291,17 @@ func (h *holding) replan(set *Set) (ready bool, err error) {
 	return true, nil
 }
 
-// want is the source that a seat is to have now.
-func (h *holding) want(seat *Seat) string {
-	if h.tries[seat.Host].failed/patience%2 == 1 && seat.Second != "" {
+// want is the source that a seat should have now.
+func (h *session) want(seat *Seat) string {
+	if h.tries[seat.Host].failed/mostFailures%2 == 1 && seat.Second != "" {
 		return seat.Second
 	}
 	return seat.Source
 }
 
-// possible says that the source is up and does not itself fetch, however
-// indirectly, from the member.
-func (h *holding) possible(set *Set, m *Member, want string) bool {
+// possible reports whether a source is up and does not itself fetch, directly or
+// not, from the member.
+func possible(set *Set, m *Member, want string) bool {
 	src := set.Member(want)
 	if src == nil || !src.Healthy || src.State != StatePrimary && src.State != StateSecondary {
 		return false
@@ -340,23 +316,23 @@ func (h *holding) possible(set *Set, m *Member, want string) bool {
 	return true
 }
 
-// move tells a member to change its source and waits until it has.
-func (h *holding) move(ctx context.Context, set *Set, m *Member, want string) error {
+// move changes the source of a member and waits until that takes effect.
+func (h *session) move(ctx context.Context, set *Set, m *Member, want string) error {
 	if err := pace.Pause(ctx, time.Until(h.last.Add(h.o.Gap))); err != nil {
 		return err
 	}
-	// The member is asked once more: an initial sync would start again.
-	source, state, err := h.cluster.Source(ctx, m.Host)
+	// The state is read again: an initial sync would start anew.
+	source, state, err := h.observer.Source(ctx, m.Host)
 	if err != nil {
 		h.log.Debug("a member does not answer", "member", m.Host, "error", err)
 	}
 	if state != StateSecondary {
-		return ctx.Err() // seen again in the next round
+		return ctx.Err() // the next round observes it again
 	}
 	began := time.Now()
 	h.last = began
 	h.count(func(s *Stats) { s.Commands++ })
-	if err := h.cluster.SyncFrom(ctx, m.Host, want); err != nil {
+	if err := h.observer.SyncFrom(ctx, m.Host, want); err != nil {
 		h.log.Warn("a member refuses its source", "member", m.Host, "source", want, "error", err)
 		h.failed(m.Host, want)
 		return ctx.Err()
@@ -376,13 +352,12 @@ func (h *holding) move(ctx context.Context, set *Set, m *Member, want string) er
 		time.Since(began).Round(time.Millisecond))
 	h.count(func(s *Stats) { s.Settled++ })
 	h.succeeded(m.Host, h.plan.Seat(m.Host).Source == want)
-	m.Source = want // what follows in this round builds on it
+	m.Source = want // the rest of this round depends on it
 	return nil
 }
 
-// succeeded keeps a member that drifts again and again from being told as
-// often: each time within a minute doubles the pause.
-func (h *holding) succeeded(host string, first bool) {
+// succeeded doubles the pause for a member that drifts again within a minute.
+func (h *session) succeeded(host string, first bool) {
 	a, now := h.tries[host], time.Now()
 	if first {
 		a.failed = 0
@@ -395,52 +370,51 @@ func (h *holding) succeeded(host string, first bool) {
 	h.tries[host] = a
 }
 
-// failed puts the next attempt off.
-func (h *holding) failed(host, want string) {
+// failed delays the next attempt.
+func (h *session) failed(host, want string) {
 	a := h.tries[host]
 	a.failed++
 	a.next = time.Now().Add(min(retryFirst<<min(max(a.failed-3, 0), 10), retryMost))
 	h.tries[host] = a
-	if a.failed == patience {
+	if a.failed == mostFailures {
 		if seat := h.plan.Seat(host); seat.Second != "" {
-			h.log.Warn("the second choice is taken", "member", host, "source", seat.Second, "instead", want)
+			h.log.Warn("taking the second choice", "member", host, "source", seat.Second, "instead", want)
 			a.next = time.Now().Add(retryFirst)
 			h.tries[host] = a
 		}
 	}
 }
 
-// notes makes the new source be ahead of the member, unless the operator does
-// not want them or the user may not write them. Another failure passes: the
-// primary may have stepped down since it was seen.
-func (h *holding) notes(ctx context.Context, primary string) {
-	if h.noNotes {
+// notes puts the new source ahead of the member. It stops for good when the user may
+// not write notes. Other failures pass: the primary may have stepped down.
+func (h *session) notes(ctx context.Context, primary string) {
+	if h.o.NoNotes {
 		return
 	}
-	err := h.cluster.Notes(ctx, primary)
+	err := h.observer.Notes(ctx, primary)
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
-		h.noNotes = true
-		h.log.Warn("no notes are written, so that changes in a set with few writes take long", "error", err)
+		h.o.NoNotes = true
+		h.log.Warn("cannot write oplog notes; changes in a set with few writes take long", "error", err)
 	default:
-		h.log.Debug("no note was written", "error", err)
+		h.log.Debug("cannot write an oplog note", "error", err)
 	}
 }
 
-// settled waits until the member has fetched from the source for a while. A
-// third source says that the member has dropped the one that is wanted.
-func (h *holding) settled(ctx context.Context, host, was, want string) (bool, error) {
+// settled waits until the member has fetched from the source for a while. A third
+// source means that the member dropped the wanted one.
+func (h *session) settled(ctx context.Context, host, was, want string) (bool, error) {
 	var since time.Time
 	for deadline := time.Now().Add(settle); ; {
-		source, state, err := h.cluster.Source(ctx, host)
+		source, state, err := h.observer.Source(ctx, host)
 		now := time.Now()
 		switch {
 		case ctx.Err() != nil:
 			return false, context.Cause(ctx)
 		case state == "":
 			h.log.Debug("a member does not answer", "member", host, "error", err)
-			return false, nil // the next round sees it
+			return false, nil // the next round observes it again
 		case source != want && source != was && source != "":
 			return false, nil
 		case source != want:

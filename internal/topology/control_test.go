@@ -119,13 +119,13 @@ func TestControl(t *testing.T) {
 
 	t.Run("another hold", func(t *testing.T) {
 		eventually(t, o, "the hold to be known",
-			func(s *Set) bool { return errors.Is(o.CheckAlone(t.Context(), s), ErrHeld) })
+			func(s *Set) bool { return errors.Is(o.CheckAlone(t.Context(), s), ErrAnotherHold) })
 		later := open(t, c)
 		later.Announce()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
 		err := NewController(later, ControlOptions{Log: testLog(t)}).Hold(ctx)
-		if !errors.Is(err, ErrHeld) || mongo.HintOf(err) == "" {
+		if !errors.Is(err, ErrAnotherHold) || mongo.HintOf(err) == "" {
 			t.Errorf("a second hold ended with %v", err)
 		}
 	})
@@ -196,7 +196,7 @@ func TestControl(t *testing.T) {
 func TestNotesPass(t *testing.T) {
 	o := open(t, labSet(t))
 	set := eventually(t, o, "a primary", func(s *Set) bool { return s.Primary() != nil && len(s.Tree()) == 4 })
-	h := holding{Controller: NewController(o, ControlOptions{Log: testLog(t)})}
+	h := session{Controller: NewController(o, ControlOptions{Log: testLog(t)})}
 	for host := range set.Tree() { // a secondary
 		if err := o.Notes(t.Context(), host); err == nil {
 			t.Fatal("a secondary takes notes")
@@ -204,7 +204,7 @@ func TestNotesPass(t *testing.T) {
 		h.notes(t.Context(), host)
 		break
 	}
-	if h.noNotes {
+	if h.o.NoNotes {
 		t.Error("notes are given up")
 	}
 }

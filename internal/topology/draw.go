@@ -16,9 +16,9 @@ type Line struct {
 	Depth  int // 0 is the primary, or a member without a source
 }
 
-// Lines draws a tree (the source of each member, by host) of the members of a
-// set: the primary first, then members that hang nowhere. A circle, which a
-// set can have for a moment, is cut where it closes.
+// Lines draws a tree (the source of each member, by host): the primary first, then
+// members without a source in the set. A circle, which a set can have for a moment,
+// is cut where it closes.
 func Lines(set *Set, tree map[string]string) []Line {
 	children := map[string][]string{}
 	for _, m := range set.Members {
@@ -65,8 +65,8 @@ func (d *drawing) draw(host, prefix, below string, depth int) {
 	}
 }
 
-// WriteDOT writes the tree as a graph for Graphviz: arrows go the way of the
-// data, dashed members are not asked themselves.
+// WriteDOT writes the tree as a graph for Graphviz: arrows go the way of the data,
+// members that did not answer are dashed.
 func WriteDOT(w io.Writer, set *Set, tree map[string]string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "digraph %s {\n  rankdir=TB;\n  node [shape=box, style=rounded, fontname=\"sans-serif\"];\n",
@@ -123,9 +123,8 @@ type box struct {
 	below  []*box
 }
 
-// WriteSVG draws the tree: the primary on the left, who fetches from whom
-// linked from left to right. Members without a vote are grey, hidden ones have
-// a dashed border, those that are down a red one.
+// WriteSVG draws the tree from the primary on the left to the right. Members without
+// a vote are grey, hidden ones have a dashed border, those that are down a red one.
 func WriteSVG(w io.Writer, set *Set, tree map[string]string) error {
 	boxes, deepest, rows := layOut(set, tree)
 	width := 2*pictureEdge + (deepest+1)*boxWide + deepest*levelGap
@@ -147,10 +146,9 @@ func WriteSVG(w io.Writer, set *Set, tree map[string]string) error {
 	return err
 }
 
-// layOut gives each member its place: a row for each that nobody fetches from,
-// and its sources in the middle of theirs.
+// layOut gives each leaf a row, and puts each source in the middle of its members.
 func layOut(set *Set, tree map[string]string) (boxes []*box, deepest, rows int) {
-	var path []*box // the way to the last member
+	var path []*box // from the root to the last member
 	for _, l := range Lines(set, tree) {
 		x := &box{member: set.Member(l.Host), depth: l.Depth}
 		path = path[:min(l.Depth, len(path))]
@@ -168,7 +166,7 @@ func layOut(set *Set, tree map[string]string) (boxes []*box, deepest, rows int) 
 			rows++
 		}
 	}
-	for i := len(boxes) - 1; i >= 0; i-- { // whoever is below comes later
+	for i := len(boxes) - 1; i >= 0; i-- { // members below come later
 		if n := len(boxes[i].below); n > 0 {
 			boxes[i].y = (boxes[i].below[0].y + boxes[i].below[n-1].y) / 2
 		}
@@ -178,7 +176,7 @@ func layOut(set *Set, tree map[string]string) (boxes []*box, deepest, rows int) 
 
 func (x *box) left() int { return pictureEdge + x.depth*(boxWide+levelGap) }
 
-// link draws the way of the oplog from the source.
+// link draws an arrow from the source.
 func (x *box) link(b *strings.Builder) {
 	if x.above == nil {
 		return
@@ -213,7 +211,7 @@ func (x *box) draw(b *strings.Builder) {
 		html.EscapeString(shortened(describe(m), 32)))
 }
 
-// describe is what a picture says of a member.
+// describe is the text of a member's box.
 func describe(m *Member) string {
 	var parts []string
 	switch {

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/outfile"
 )
 
-// Memory is the tree of a set before it was changed.
+// Memory records the tree of a set before it was changed.
 type Memory struct {
 	Set     string            `json:"set"`
 	ID      string            `json:"id"`
@@ -24,7 +24,7 @@ type Memory struct {
 	Tree    map[string]string `json:"tree"`
 }
 
-// Remember notes the tree that a set has.
+// Remember records the tree that a set has.
 func Remember(set *Set) *Memory {
 	m := &Memory{Set: set.Name, ID: set.ID, At: set.At, Tree: set.Tree()}
 	if p := set.Primary(); p != nil {
@@ -33,9 +33,8 @@ func Remember(set *Set) *Memory {
 	return m
 }
 
-// plan leads back to the remembered tree. Who was under the primary comes under
-// the one of today; who cannot have its old source any more is left alone, and
-// the server chooses for it.
+// plan leads back to the recorded tree. Members that were under the primary come
+// under today's; one whose old source is unfit is left to the server.
 func (m *Memory) plan(set *Set) *Plan {
 	plan := &Plan{Set: set.Name, Policy: "as it was"}
 	primary := set.Primary()
@@ -65,9 +64,8 @@ func (m *Memory) plan(set *Set) *Plan {
 	return plan
 }
 
-// Save keeps the memory in a directory, unless one of the same set is there
-// already: what counts is how the set was before the first change. It returns
-// the memory that is kept.
+// Save stores the tree in a directory, unless one of the same set is stored
+// already: the tree before the first change counts. It returns the stored one.
 func (m *Memory) Save(dir string) (*Memory, error) {
 	if kept, err := LoadMemory(dir, m.Set, m.ID); err != nil || kept != nil {
 		return kept, err
@@ -81,12 +79,12 @@ func (m *Memory) Save(dir string) (*Memory, error) {
 		err = outfile.Replace(path, func(f *os.File) error { _, err := f.Write(raw); return err })
 	}
 	if err != nil {
-		return nil, fmt.Errorf("note the tree of %s: %w", m.Set, err)
+		return nil, fmt.Errorf("cannot store the tree of %s: %w", m.Set, err)
 	}
 	return m, nil
 }
 
-// LoadMemory reads what was kept of a set; nil is nothing.
+// LoadMemory reads the stored tree of a set, nil if there is none.
 func LoadMemory(dir, set, id string) (*Memory, error) {
 	raw, err := os.ReadFile(memoryPath(dir, set, id))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -97,31 +95,28 @@ func LoadMemory(dir, set, id string) (*Memory, error) {
 		err = json.Unmarshal(raw, &m)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the noted tree of %s: %w", set, err)
+		return nil, fmt.Errorf("cannot read the stored tree of %s: %w", set, err)
 	}
 	return &m, nil
 }
 
-// Forget removes what was kept of a set, if anything was.
+// Forget removes the stored tree of a set, if there is one.
 func (m *Memory) Forget(dir string) error {
 	err := os.Remove(memoryPath(dir, m.Set, m.ID))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget the noted tree of %s: %w", m.Set, err)
+		return fmt.Errorf("cannot remove the stored tree of %s: %w", m.Set, err)
 	}
 	return nil
 }
 
-// memoryPath is named by the set's id, which no other set has. Names come from
-// a server and must not lead out of the directory.
+// memoryPath uses the set's id, which is unique. Names come from a server and must
+// not lead out of the directory.
 func memoryPath(dir, set, id string) string {
-	name := id
-	if name == "" {
-		name = strings.Map(func(r rune) rune {
-			if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
-				return r
-			}
-			return '_'
-		}, set)
-	}
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '_'
+	}, cmp.Or(id, set))
 	return filepath.Join(dir, name+".json")
 }

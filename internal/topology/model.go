@@ -7,30 +7,23 @@ import (
 	"slices"
 )
 
-// Params are the costs behind a prediction. Those in microseconds are processor
-// time of the primary for one write; see [FitPublished] for where they come from.
+// Params holds the costs behind a prediction. Micros are processor time of the
+// primary for one write; FitPublished says where they come from.
 type Params struct {
-	// Cores of the primary's machine.
-	Cores float64 `json:"cores"`
-	// Threads is how many clients write at once, each waiting for its write.
-	Threads float64 `json:"threads"`
-	// ClientMillis is the round trip between a client and the primary.
-	ClientMillis float64 `json:"clientMillis"`
-	// WriteCPU is the write itself.
-	WriteCPU float64 `json:"writeMicros"`
-	// ServeCPU is the oplog entry served to one member that fetches it.
-	ServeCPU float64 `json:"serveMicros"`
-	// FollowCPU is what one voting member costs where clients wait for a
-	// majority: its progress is followed, and the clients are woken.
+	Cores        float64 `json:"cores"`        // of the primary's machine
+	Threads      float64 `json:"threads"`      // clients that write at once, each waiting for its write
+	ClientMillis float64 `json:"clientMillis"` // round trip between a client and the primary
+	WriteCPU     float64 `json:"writeMicros"`  // the write itself
+	ServeCPU     float64 `json:"serveMicros"`  // the oplog entry for one member that fetches it
+	// FollowCPU is what one voting member costs at majority concern: the primary
+	// follows its progress and wakes the clients.
 	FollowCPU float64 `json:"followMicros"`
-	// ApplyCPU is a secondary's own time to fetch and apply a write at w:1.
-	ApplyCPU float64 `json:"applyMicros"`
-	// HopMillis is the time, not the processor's, that a write takes to be
-	// fetched, applied and reported on by one member on its way, the network of
-	// one data centre included.
+	ApplyCPU  float64 `json:"applyMicros"` // a secondary's own time to fetch and apply a write at w:1
+	// HopMillis is the elapsed time for one member to fetch, apply and report a
+	// write, with the network of one data centre.
 	HopMillis float64 `json:"hopMillis"`
-	// PrimaryWeight is how often members that choose by themselves take the
-	// primary, for each time that they take one certain other member as near.
+	// PrimaryWeight is how often members that choose a source take the primary,
+	// relative to another member at the same distance.
 	PrimaryWeight float64 `json:"primaryWeight"`
 }
 
@@ -38,25 +31,22 @@ type Params struct {
 type Prediction struct {
 	W1       float64 `json:"w1"`
 	Majority float64 `json:"majority"`
-	// CPUW1 and CPUMajority are the shares of the primary's machine that writes
-	// and members take at these rates.
+	// CPUW1 and CPUMajority are shares of the primary's processors at these rates.
 	CPUW1       float64 `json:"cpuW1"`
 	CPUMajority float64 `json:"cpuMajority"`
-	// CPUInner is the same at w:1 of the secondary with the most members under
-	// it, on a machine like the primary's. Near 1 it lags, and they with it.
+	// CPUInner is the share at w:1 of the secondary with the most members under it,
+	// on a machine like the primary's. Near 1 it lags, and they with it.
 	CPUInner float64 `json:"cpuInnerW1"`
-	// Direct is how many members fetch from the primary: a mean for the tree
-	// that members choose themselves.
-	Direct float64 `json:"direct"`
-	// Depth is the longest way, FanOut the most members under one secondary.
-	Depth  float64 `json:"depth"`
-	FanOut float64 `json:"fanOut"`
-	// WaitMillis is how long the voter that completes the majority takes.
-	WaitMillis float64 `json:"waitMillis"`
+	// Direct is how many members fetch from the primary: a mean where members
+	// choose their sources.
+	Direct     float64 `json:"direct"`
+	Depth      float64 `json:"depth"`      // of the longest path
+	FanOut     float64 `json:"fanOut"`     // most members under one secondary
+	WaitMillis float64 `json:"waitMillis"` // for the voter that completes the majority
 }
 
-// For is the rate for a write concern, "majority" or another, and the share of
-// the primary's machine that it takes.
+// For returns the rate for a write concern, "majority" or another, and the share
+// of the primary's processors that it takes.
 func (p Prediction) For(concern string) (rate, cpu float64) {
 	if concern == Majority {
 		return p.Majority, p.CPUMajority
@@ -70,10 +60,10 @@ type shape struct {
 	voters                float64 // whose progress makes a majority
 	hops                  float64 // to the voter that completes the majority
 	rtt                   float64 // milliseconds of network on its way
-	impossible            bool    // no majority is reachable
+	impossible            bool    // no majority can be reached
 }
 
-// Predict says what a tree of a set is expected to do.
+// Predict returns what a tree of a set is expected to do.
 func Predict(set *Set, tree map[string]string, p Params) Prediction {
 	return p.predict(shapeOf(set, tree, p.HopMillis))
 }
@@ -90,13 +80,11 @@ func (p Params) predict(s shape) Prediction {
 	return out
 }
 
-// closed is a closed queueing network: each client sends a write, which takes
-// one of the primary's cores for so many microseconds or queues for it, and
-// after a wait of so many milliseconds it sends the next. It returns writes per
-// second and the share of the cores that they take. How long a write takes a
-// core and a wait are taken to vary as if at random (exponentially), for which
-// the answer is exact: the weight of each number of clients at the primary
-// follows from that of one less.
+// closed solves a closed queueing network: each client sends a write, which takes
+// a core of the primary for some microseconds or queues for it, and waits some
+// milliseconds. It returns writes per second and the share of the cores that they
+// take. Both times are taken as exponential, for which the answer is exact: the
+// weight of n clients at the primary follows from that of n-1.
 func (p Params) closed(micros, wait float64) (rate, cpu float64) {
 	away := 1000 * (p.ClientMillis + wait)
 	clients := max(math.Round(p.Threads), 1)
@@ -116,18 +104,19 @@ func (p Params) closed(micros, wait float64) (rate, cpu float64) {
 }
 
 // shapeOf measures a tree. hop weighs a hop against the network, milliseconds.
-func shapeOf(set *Set, tree map[string]string, hop float64) shape {
-	var s shape
+func shapeOf(set *Set, tree map[string]string, hop float64) (s shape) {
 	primary := set.Primary()
 	if primary == nil {
 		return shape{impossible: true}
 	}
-	for host, n := range fanOuts(tree) {
-		if host == primary.Host {
-			s.direct = float64(n)
-		} else {
-			s.fanOut = max(s.fanOut, float64(n))
-		}
+	load := map[string]float64{}
+	for _, src := range tree {
+		load[src]++
+	}
+	s.direct = load[primary.Host]
+	delete(load, primary.Host)
+	for _, n := range load {
+		s.fanOut = max(s.fanOut, n)
 	}
 	type way struct{ hops, rtt float64 }
 	var voters []way
@@ -148,24 +137,12 @@ func shapeOf(set *Set, tree map[string]string, hop float64) shape {
 		}
 	}
 	need := majority(set) - primary.Votes
-	if need <= 0 {
-		return s
-	}
-	if len(voters) < need {
-		s.impossible = true
+	if s.impossible = len(voters) < need; need <= 0 || s.impossible {
 		return s
 	}
 	slices.SortFunc(voters, func(a, b way) int { return cmp.Compare(a.hops*hop+a.rtt-b.hops*hop-b.rtt, 0) })
 	s.hops, s.rtt = voters[need-1].hops, voters[need-1].rtt
 	return s
-}
-
-func fanOuts(tree map[string]string) map[string]int {
-	n := map[string]int{}
-	for _, src := range tree {
-		n[src]++
-	}
-	return n
 }
 
 // pathOf follows a member's sources up to the primary.
@@ -180,12 +157,12 @@ func pathOf(set *Set, tree map[string]string, primary *Member, host string) (hop
 	return hops, rtt, true
 }
 
-// oneSite is the round trip up to which members count as in one data centre:
-// servers measure whole milliseconds, and the fitted hop has that much in it.
+// oneSite is the longest round trip within a data centre, in milliseconds:
+// servers measure whole ones, and the fitted hop includes that much.
 const oneSite = 2
 
-// network is the round trip between two members in milliseconds, as far as it
-// is more than a data centre's own.
+// network is the round trip between two members in milliseconds, 0 within a data
+// centre.
 func (s *Set) network(a, b *Member) float64 {
 	if ms, ok := s.pingBetween(a, b); ok && ms > oneSite {
 		return ms
@@ -193,8 +170,7 @@ func (s *Set) network(a, b *Member) float64 {
 	return 0
 }
 
-// relative is how far a figure is from what it should be, 0.1 being ten per
-// cent too much.
+// relative is how far a figure is from the wanted one: 0.1 is ten per cent more.
 func relative(got, want float64) float64 {
 	if want == 0 {
 		return math.Inf(1)
@@ -203,14 +179,12 @@ func relative(got, want float64) float64 {
 }
 
 const (
-	// autoSamples is how many trees stand for the ones that members choose.
-	autoSamples = 1001
-	// automaticSeed draws them, so that the answer is always the same.
-	automaticSeed = 6
+	autoSamples   = 1001 // trees that stand for those that members choose
+	automaticSeed = 6    // draws them, so that the answer is always the same
 )
 
-// DirectTree puts every member that replicates under the primary: the tree of
-// a set with chaining off.
+// DirectTree returns the tree of a set with chaining off: every member that
+// replicates is under the primary.
 func DirectTree(set *Set) map[string]string {
 	tree := map[string]string{}
 	p := set.Primary()
@@ -222,36 +196,32 @@ func DirectTree(set *Set) map[string]string {
 	return tree
 }
 
-// PredictAutomatic says what is to be expected of a set whose members choose
-// their sources themselves. Each takes one of the nearest of those that were
-// there before it, at random; from this follow, as means, the number of members
-// under the primary and the way to the majority. The trees are drawn with a
-// fixed seed, so that the answer is always the same.
+// PredictAutomatic returns what is expected of a set whose members choose their
+// sources: each takes one of the nearest that joined before it, at random. The
+// figures are means over trees that are drawn with a fixed seed.
 func PredictAutomatic(set *Set, p Params) Prediction { return p.predict(automatic(set, p)) }
 
-// AutomaticTree is one of the trees that members choose themselves: of those
-// drawn, the one at a share from 0 to 1 in their order, the slowest first, as
-// the model predicts them for a write concern, "1" or "majority"; 0.5 is the
-// median one. Shares that are spread evenly stand for all of them better than
-// as many draws.
+// AutomaticTree returns one of the trees that members may choose: of those drawn,
+// ordered by their predicted rate for a write concern ("1" or "majority"), the one
+// at a share from 0 (slowest) to 1. Evenly spread shares stand for all of them
+// better than as many draws.
 func AutomaticTree(set *Set, concern string, share float64, p Params) map[string]string {
 	type drawn struct {
 		tree map[string]string
 		rate float64
 	}
 	r := rand.New(rand.NewPCG(automaticSeed, automaticSeed))
-	var all []drawn
-	for range autoSamples {
-		tree := randomTree(set, p.PrimaryWeight, r)
-		rate, _ := Predict(set, tree, p).For(concern)
-		all = append(all, drawn{tree, rate})
+	all := make([]drawn, autoSamples)
+	for i := range all {
+		all[i].tree = randomTree(set, p.PrimaryWeight, r)
+		all[i].rate, _ = Predict(set, all[i].tree, p).For(concern)
 	}
 	slices.SortStableFunc(all, func(a, b drawn) int { return cmp.Compare(a.rate-b.rate, 0) })
 	return all[min(max(int(share*autoSamples), 0), autoSamples-1)].tree
 }
 
-// automatic is the mean of the shapes of the trees that members choose. Who can
-// be reached does not depend on the tree.
+// automatic is the mean shape of the trees that members choose. Which members are
+// in a tree does not depend on the draw.
 func automatic(set *Set, p Params) (mean shape) {
 	r := rand.New(rand.NewPCG(automaticSeed, automaticSeed))
 	for range autoSamples {
@@ -279,7 +249,7 @@ func randomTree(set *Set, weight float64, r *rand.Rand) map[string]string {
 		if m == primary || m.Arbiter || !m.Healthy {
 			continue
 		}
-		if src := chooses(set, m, joined, weight, r); src != nil {
+		if src := chooseSource(set, m, joined, weight, r); src != nil {
 			tree[m.Host] = src.Host
 			joined = append(joined, m)
 		}
@@ -287,9 +257,9 @@ func randomTree(set *Set, weight float64, r *rand.Rand) map[string]string {
 	return tree
 }
 
-// chooses picks at random among the nearest members that the server allows. The
-// primary, if it is one of them, is the first, and has a weight of its own.
-func chooses(set *Set, m *Member, joined []*Member, weight float64, r *rand.Rand) *Member {
+// chooseSource picks at random among the nearest members that the server allows. The
+// primary, if it is one of them, is the first and has its own weight.
+func chooseSource(set *Set, m *Member, joined []*Member, weight float64, r *rand.Rand) *Member {
 	var nearest []*Member
 	best := 0.0
 	for _, s := range joined {
@@ -325,27 +295,23 @@ const (
 	publishedVoters  = 7     // at most; the last of them is hidden
 )
 
-// applyShare is what applying a write costs a secondary, of what writing it
-// costs the primary. It is not published: millrace-bench bench topology has measured
-// 57 to 71 µs for secondaries that nobody fetches from, where the primary took
-// about 190 (mongod 6.0.5).
+// applyShare is the cost of applying a write, relative to the primary's cost of
+// writing it. It is not published: millrace-bench bench topology measured 57 to
+// 71 µs on secondaries without followers, about 190 on the primary (mongod 6.0.5).
 const applyShare = 0.3
 
-// Cell is what was published of one set.
+// Cell is what was published of one set, with the model's prediction. Errors are
+// relative: 0.1 is a prediction ten per cent too high.
 type Cell struct {
-	Members  int  `json:"members"`
-	Majority bool `json:"majority"` // or w:1
-	Chaining bool `json:"chaining"`
-	// OpsPerSecond was measured, Model is predicted, Error relative: 0.1 is a
-	// prediction ten per cent too high.
-	OpsPerSecond float64 `json:"opsPerSecond"`
-	Model        float64 `json:"model"`
+	Members      int     `json:"members"`
+	Majority     bool    `json:"majority"` // or w:1
+	Chaining     bool    `json:"chaining"`
+	OpsPerSecond float64 `json:"opsPerSecond"` // measured
+	Model        float64 `json:"model"`        // predicted
 	Error        float64 `json:"error"`
-	// CPU is the published share of the primary's processors, ModelCPU the
-	// predicted one, CPUError relative.
-	CPU      float64 `json:"cpu"`
-	ModelCPU float64 `json:"modelCpu"`
-	CPUError float64 `json:"cpuError"`
+	CPU          float64 `json:"cpu"` // published share of the primary's processors
+	ModelCPU     float64 `json:"modelCpu"`
+	CPUError     float64 `json:"cpuError"`
 	// LeftOutError and LeftOutCPUError are those of a fit to all other cells.
 	LeftOutError    float64 `json:"leftOutError"`
 	LeftOutCPUError float64 `json:"leftOutCpuError"`
@@ -358,27 +324,24 @@ func (c Cell) concern() string {
 	return "1"
 }
 
-// Published is the table that the model is fitted to: writes per second of
+// Published returns the table that the model is fitted to: writes per second of
 // YCSB with eight threads on sets of 3, 7 and 15 members (at most 7 of which
 // vote, one of them hidden), and the primary's share of its four cores.
-func Published() []Cell {
-	const (
-		w1       = false
-		majority = true
-		on       = true
-		off      = false
-	)
-	cell := func(members int, concern, chaining bool, rate, cpu float64) Cell {
-		return Cell{Members: members, Majority: concern, Chaining: chaining, OpsPerSecond: rate, CPU: cpu}
+func Published() (cells []Cell) {
+	for _, r := range []struct {
+		members                int
+		majority               bool
+		on, onCPU, off, offCPU float64 // with chaining on and off
+	}{
+		{3, true, 5277, 0.65, 5241, 0.65}, {3, false, 15075, 0.93, 14785, 0.93},
+		{7, true, 3005, 0.56, 4312, 0.85}, {7, false, 14414, 0.91, 11492, 0.93},
+		{15, true, 2932, 0.58, 3123, 0.91}, {15, false, 14093, 0.90, 7500, 0.94},
+	} {
+		cells = append(cells,
+			Cell{Members: r.members, Majority: r.majority, Chaining: true, OpsPerSecond: r.on, CPU: r.onCPU},
+			Cell{Members: r.members, Majority: r.majority, OpsPerSecond: r.off, CPU: r.offCPU})
 	}
-	return []Cell{
-		cell(3, majority, on, 5277, 0.65), cell(3, majority, off, 5241, 0.65), cell(3, w1, on, 15075, 0.93),
-		cell(3, w1, off, 14785, 0.93),
-		cell(7, majority, on, 3005, 0.56), cell(7, majority, off, 4312, 0.85), cell(7, w1, on, 14414, 0.91),
-		cell(7, w1, off, 11492, 0.93),
-		cell(15, majority, on, 2932, 0.58), cell(15, majority, off, 3123, 0.91), cell(15, w1, on, 14093, 0.90),
-		cell(15, w1, off, 7500, 0.94),
-	}
+	return cells
 }
 
 // PublishedPair returns the two cells of a set with a write concern: chaining off
@@ -396,101 +359,81 @@ func PublishedPair(members int, majority bool) (off, on Cell, ok bool) {
 	return off, on, on.OpsPerSecond > 0
 }
 
-// PublishedOff is how much faster chaining off was than on, 0.1 being ten per
-// cent; ok is false for a set that nothing was published of.
-func PublishedOff(members int, majority bool) (gain float64, ok bool) {
-	off, on, ok := PublishedPair(members, majority)
-	return relative(off.OpsPerSecond, on.OpsPerSecond), ok
-}
+// FitPublished fits the parameters to the published table. They are computed
+// rather than written down, so that only the table and the model decide.
+func FitPublished() Params { return publishedShapes().fit(Published()) }
 
-// FitPublished fits the parameters to the published table. It is computed
-// rather than written down: nothing but the table and the model decide.
-func FitPublished() Params {
-	return fit(Published(), publishedTrees())
-}
-
-// PublishedFit is the published table with what the model makes of each cell,
-// also when fitted without it.
+// PublishedFit returns the published table with the model's prediction of each
+// cell, also when fitted without it.
 func PublishedFit() []Cell {
-	cells, all := Published(), publishedTrees()
-	fitted := fit(cells, all)
+	cells, all := Published(), publishedShapes()
+	fitted := all.fit(cells)
 	for i := range cells {
 		c := &cells[i]
-		c.Model, c.ModelCPU = all.of(fitted).cell(fitted, *c)
+		c.Model, c.ModelCPU = all.predict(fitted, *c)
 		c.Error, c.CPUError = relative(c.Model, c.OpsPerSecond), relative(c.ModelCPU, c.CPU)
-		others := fit(slices.Concat(cells[:i:i], cells[i+1:]), all)
-		rate, cpu := all.of(others).cell(others, *c)
+		rate, cpu := all.predict(all.fit(slices.Concat(cells[:i:i], cells[i+1:])), *c)
 		c.LeftOutError, c.LeftOutCPUError = relative(rate, c.OpsPerSecond), relative(cpu, c.CPU)
 	}
 	return cells
 }
 
-// grown are the shapes of the published sets, by members, as they are with
-// chaining off, and as members choose with one weight of the primary.
-type grown struct {
-	weight  float64
-	off, on map[int]shape
+// publishedSet names a published set, for one weight of the primary.
+type publishedSet struct {
+	members  int
+	chaining bool
+	weight   float64
 }
 
-// forests are the shapes for each weight that is tried.
-type forests []grown
+type shapes map[publishedSet]shape
 
-// publishedTrees tries few weights: the trees of the published runs are not
-// known, and the figures tell no more than about how often the primary is
-// chosen. A weight below a quarter fits hardly better.
-func publishedTrees() (all forests) {
-	for _, weight := range []float64{1, 0.5, 0.25} {
-		g := grown{weight, map[int]shape{}, map[int]shape{}}
+// leastWeight ends the weights of the primary that are tried: 1, 0.5 and 0.25. The
+// trees of the published runs are unknown, and a lower weight fits hardly better.
+const leastWeight = 0.25
+
+func publishedShapes() shapes {
+	all := shapes{}
+	for weight := 1.0; weight >= leastWeight; weight /= 2 {
 		for _, members := range []int{3, 7, 15} {
 			set := Hypothetical(Hypothesis{Members: members, Zones: 1})
 			set.Members[min(members, publishedVoters)-1].Hidden = true
-			g.off[members] = shapeOf(set, DirectTree(set), 1)
-			g.on[members] = automatic(set, Params{HopMillis: 1, PrimaryWeight: weight})
+			all[publishedSet{members, false, weight}] = shapeOf(set, DirectTree(set), 1)
+			all[publishedSet{members, true, weight}] = automatic(set, Params{HopMillis: 1, PrimaryWeight: weight})
 		}
-		all = append(all, g)
 	}
 	return all
 }
 
-// of are the shapes for the weight that some parameters have.
-func (f forests) of(p Params) grown {
-	return f[slices.IndexFunc(f, func(g grown) bool { return g.weight == p.PrimaryWeight })]
-}
-
-// cell predicts the rate of one cell and the share of the primary's processors.
-func (g grown) cell(p Params, c Cell) (rate, cpu float64) {
-	s := g.off[c.Members]
-	if c.Chaining {
-		s = g.on[c.Members]
-	}
-	return p.predict(s).For(c.concern())
+// predict returns the rate of one cell and the share of the primary's processors.
+func (s shapes) predict(p Params, c Cell) (rate, cpu float64) {
+	return p.predict(s[publishedSet{c.Members, c.Chaining, p.PrimaryWeight}]).For(c.concern())
 }
 
 // deviation is the sum of the squares of all relative errors.
-func (g grown) deviation(p Params, cells []Cell) (sum float64) {
+func (s shapes) deviation(p Params, cells []Cell) (sum float64) {
 	for _, c := range cells {
-		rate, cpu := g.cell(p, c)
+		rate, cpu := s.predict(p, c)
 		r, u := relative(rate, c.OpsPerSecond), relative(cpu, c.CPU)
 		sum += r*r + u*u
 	}
 	return sum
 }
 
-// fit finds the parameters whose predictions deviate least from the cells.
-func fit(cells []Cell, all forests) (best Params) {
-	for i, g := range all {
-		p := g.fit(cells)
-		if i == 0 || g.deviation(p, cells) < all.of(best).deviation(best, cells) {
-			best = p
+// fit returns the parameters whose predictions deviate least from the cells.
+func (s shapes) fit(cells []Cell) (best Params) {
+	least := math.Inf(1)
+	for weight := 1.0; weight >= leastWeight; weight /= 2 {
+		if p, d := s.fitCosts(cells, weight); d < least {
+			best, least = p, d
 		}
 	}
 	return best
 }
 
-// fit changes one cost at a time as long as that brings something, by steps
+// fitCosts changes one cost at a time while that reduces the deviation, by steps
 // that grow where they do and shrink where they do not.
-func (g grown) fit(cells []Cell) Params {
-	p := Params{Cores: publishedCores, Threads: publishedClients, ClientMillis: publishedRTT, PrimaryWeight: g.weight,
+func (s shapes) fitCosts(cells []Cell, weight float64) (p Params, least float64) {
+	p = Params{Cores: publishedCores, Threads: publishedClients, ClientMillis: publishedRTT, PrimaryWeight: weight,
 		WriteCPU: 200, ServeCPU: 20, FollowCPU: 50, HopMillis: 1}
 	costs := []*float64{&p.WriteCPU, &p.ServeCPU, &p.FollowCPU, &p.HopMillis}
 	const (
@@ -499,13 +442,13 @@ func (g grown) fit(cells []Cell) Params {
 		gain  = 1e-9 // what counts as less
 	)
 	steps := slices.Repeat([]float64{first}, len(costs))
-	least := g.deviation(p, cells)
+	least = s.deviation(p, cells)
 	for slices.Max(steps) > last {
 		for i, cost := range costs {
 			was, by := *cost, 0.5
 			for _, now := range []float64{was * (1 + steps[i]), was / (1 + steps[i])} {
 				*cost = now
-				if d := g.deviation(p, cells); d < least*(1-gain) {
+				if d := s.deviation(p, cells); d < least*(1-gain) {
 					least, by = d, 1.5
 					break
 				}
@@ -515,5 +458,5 @@ func (g grown) fit(cells []Cell) Params {
 		}
 	}
 	p.ApplyCPU = applyShare * p.WriteCPU
-	return p
+	return p, least
 }

@@ -16,40 +16,36 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// defaultTimeout bounds one member's answer: a member that is down must not
-// hold up the view of the others.
+// defaultTimeout bounds one member's answer: one that is down must not delay the
+// view of the others.
 const defaultTimeout = 3 * time.Second
 
-// Observer reads replica sets. It asks each member itself where it can be
-// reached. Its methods are not to be called concurrently.
+// Observer reads a replica set. It asks each member that it can reach. It is not safe
+// for concurrent use.
 type Observer struct {
 	opts    *options.ClientOptions // as the connection string says
 	uri     string
 	app     string // name of the connections
 	timeout time.Duration
 	seeds   []string
-	clients map[string]*driver.Client
-	sources map[string]seenSource
-	cpu     map[string]cpuSample
-	primary string          // the last one seen
-	silent  map[string]bool // did not answer the last time
-	facts   map[string]facts
-	lean    bool // asks for no more than a tree needs
+	hosts   map[string]*hostState
+	primary string // the last one seen
+	lean    bool   // asks for no more than a tree needs
 }
 
-type seenSource struct {
-	source string
+// hostState is what the observer keeps of one host between two observations.
+type hostState struct {
+	client *driver.Client // nil before the first connection
+	silent bool           // did not answer the last time
+	facts  facts
+	source string // as last seen
 	since  time.Time
+	cpu    float64 // processor time in seconds, at cpuAt
+	cpuAt  time.Time
 }
 
-// cpuSample is a server's processor time at a moment.
-type cpuSample struct {
-	at      time.Time
-	seconds float64
-}
-
-// Open prepares an observer of the replica set behind uri; timeout bounds each
-// member's answer, 0 is 3 seconds. Nothing is connected yet.
+// Open returns an observer of the replica set behind uri; timeout bounds each
+// member's answer, 0 is 3 seconds. It does not connect yet.
 func Open(uri string, timeout time.Duration) (*Observer, error) {
 	opts, err := mongo.ParseURI(uri)
 	if err != nil {
@@ -58,15 +54,12 @@ func Open(uri string, timeout time.Duration) (*Observer, error) {
 	if timeout <= 0 {
 		timeout = defaultTimeout
 	}
-	return &Observer{
-		opts: opts, uri: uri, app: appName, timeout: timeout, seeds: slices.Clone(opts.Hosts),
-		clients: map[string]*driver.Client{}, sources: map[string]seenSource{}, cpu: map[string]cpuSample{},
-		silent: map[string]bool{}, facts: map[string]facts{},
-	}, nil
+	return &Observer{opts: opts, uri: uri, app: appName, timeout: timeout, seeds: slices.Clone(opts.Hosts),
+		hosts: map[string]*hostState{}}, nil
 }
 
-// Lean makes the observer ask members for no more than a tree needs, so that
-// looking often costs little: their processor time stays unknown.
+// Lean makes the observer ask members for no more than a tree needs, so that frequent
+// observations cost little: processor times stay unknown.
 func (o *Observer) Lean() { o.lean = true }
 
 // Close disconnects from all members.
@@ -74,19 +67,29 @@ func (o *Observer) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, c := range o.clients {
-		wg.Go(func() { _ = c.Disconnect(ctx) })
+	for _, h := range o.hosts {
+		if h.client != nil {
+			wg.Go(func() { _ = h.client.Disconnect(ctx) })
+		}
 	}
 	wg.Wait()
 }
 
+func (o *Observer) host(name string) *hostState {
+	if o.hosts[name] == nil {
+		o.hosts[name] = &hostState{}
+	}
+	return o.hosts[name]
+}
+
 // client returns a client of one member alone.
 func (o *Observer) client(host string) (*driver.Client, error) {
-	if c := o.clients[host]; c != nil {
-		return c, nil
+	h := o.host(host)
+	if h.client != nil {
+		return h.client, nil
 	}
-	// Of the connection string only what it takes to get in: a direct connection
-	// to one member has no set, and an SRV record would lead elsewhere.
+	// It takes only the credentials of the connection string: a direct connection
+	// has no set, and an SRV record would lead elsewhere.
 	opts := options.Client().SetHosts([]string{host}).SetDirect(true).SetAppName(o.app).
 		SetServerSelectionTimeout(o.timeout).SetConnectTimeout(o.timeout).SetMaxPoolSize(noteWriters + 4).
 		SetServerMonitoringMode(options.ServerMonitoringModePoll)
@@ -96,11 +99,11 @@ func (o *Observer) client(host string) (*driver.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", host, err)
 	}
-	o.clients[host] = c
+	h.client = c
 	return c, nil
 }
 
-// on does something with one member, within the time that it has to answer.
+// on calls do with a client of one member, within the timeout.
 func (o *Observer) on(ctx context.Context, host string, do func(context.Context, *driver.Client) error) error {
 	c, err := o.client(host)
 	if err != nil {
@@ -119,10 +122,11 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 		return nil, err
 	}
 	views := map[string]*view{}
-	// The primary first: what the others have applied is then never compared
-	// with a position older than their own answer needs.
-	primary := first.status.primary()
-	if primary != "" {
+	// The primary first: others are then never compared with a position that is
+	// older than their own.
+	primary := ""
+	if m := find(first.status.Members, func(m memberStatus) bool { return m.State == StatePrimary }); m != nil {
+		primary = m.Name
 		q := o.question(primary)
 		if first.host == primary {
 			q.status = first.status
@@ -131,18 +135,16 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	questions := map[string]question{} // made first: the observer's maps are not for concurrent use
 	for _, m := range first.config.Members {
-		if m.Host != primary {
-			questions[m.Host] = o.question(m.Host)
+		if m.Host == primary {
+			continue
 		}
-	}
-	for host, q := range questions {
+		q := o.question(m.Host)
 		wg.Go(func() {
 			v := q.ask(ctx)
 			mu.Lock()
 			defer mu.Unlock()
-			views[host] = v
+			views[m.Host] = v
 		})
 	}
 	wg.Wait()
@@ -150,9 +152,9 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 		return nil, context.Cause(ctx)
 	}
 	for host, v := range views {
-		o.silent[host] = v.err != nil
-		if v.err == nil {
-			o.facts[host] = v.facts
+		h := o.host(host)
+		if h.silent = v.err != nil; !h.silent {
+			h.facts = v.facts
 		}
 	}
 	set := o.assemble(first, views)
@@ -160,17 +162,16 @@ func (o *Observer) Observe(ctx context.Context) (*Set, error) {
 	return set, nil
 }
 
-// patience is how long a member may take to answer. One that was silent the
-// last time is given less, so that a member that is down does not slow down
-// every look at the others.
-func (o *Observer) patience(host string) time.Duration {
-	if o.silent[host] {
+// limit is how long a member may take to answer. It is short for one that did not
+// answer the last time, so that a member that is down delays no observation.
+func (o *Observer) limit(host string) time.Duration {
+	if o.host(host).silent {
 		return max(o.timeout/8, 100*time.Millisecond)
 	}
 	return o.timeout
 }
 
-// discovery is what some member says of the whole set.
+// discovery is what one member reports of the set.
 type discovery struct {
 	host   string // the member
 	config *setConfig
@@ -181,18 +182,19 @@ type discovery struct {
 // configuration.
 func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 	hosts := slices.Clone(o.seeds)
-	for h := range o.clients {
+	for h := range o.hosts {
 		if !slices.Contains(hosts, h) {
 			hosts = append(hosts, h)
 		}
 	}
 	slices.SortStableFunc(hosts, func(a, b string) int {
-		return cmp.Or(boolRank(o.silent[a])-boolRank(o.silent[b]), boolRank(b == o.primary)-boolRank(a == o.primary))
+		return cmp.Or(boolRank(o.host(a).silent)-boolRank(o.host(b).silent),
+			boolRank(b == o.primary)-boolRank(a == o.primary))
 	})
 	var failed []error
 	for _, h := range hosts {
 		d, err := o.discoverFrom(ctx, h)
-		o.silent[h] = err != nil
+		o.host(h).silent = err != nil
 		if err == nil {
 			return d, nil
 		}
@@ -211,7 +213,7 @@ func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, e
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.patience(host))
+	ctx, cancel := context.WithTimeout(ctx, o.limit(host))
 	defer cancel()
 	config, err := readConfig(ctx, c)
 	if err != nil {
@@ -224,7 +226,7 @@ func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, e
 	return &discovery{host, config, status}, nil
 }
 
-// remember keeps what the next observation is compared with.
+// remember stores what the next observation is compared with.
 func (o *Observer) remember(s *Set) {
 	o.primary = ""
 	if p := s.Primary(); p != nil {
@@ -232,16 +234,13 @@ func (o *Observer) remember(s *Set) {
 	}
 	for i := range s.Members {
 		m := &s.Members[i]
-		was, known := o.sources[m.Host]
-		if m.Source == "" {
-			delete(o.sources, m.Host)
-			continue
+		h := o.host(m.Host)
+		if h.source != m.Source {
+			h.source, h.since = m.Source, s.At
 		}
-		if !known || was.source != m.Source {
-			was = seenSource{m.Source, s.At}
-			o.sources[m.Host] = was
+		if m.Source != "" {
+			m.SourceSince = h.since
 		}
-		m.SourceSince = was.since
 	}
 }
 
@@ -252,7 +251,7 @@ func boolRank(b bool) int {
 	return 0
 }
 
-// setConfig is the reply of replSetGetConfig, as far as it matters.
+// setConfig is the part of the reply to replSetGetConfig that is used.
 type setConfig struct {
 	ID       string         `bson:"_id"`
 	Version  int64          `bson:"version"`
@@ -276,11 +275,10 @@ type memberConfig struct {
 	DelayBefore int64             `bson:"slaveDelay"` // its name before 5.0
 }
 
-// status is the reply of replSetGetStatus, as far as it matters.
+// status is the part of the reply to replSetGetStatus that is used.
 type status struct {
 	Date     time.Time `bson:"date"`
 	Term     int64     `bson:"term"`
-	State    int       `bson:"myState"`
 	SyncHost string    `bson:"syncSourceHost"`
 	SyncTo   string    `bson:"syncingTo"` // its name before 4.4
 	OpTimes  struct {
@@ -289,8 +287,7 @@ type status struct {
 		AppliedAt time.Time    `bson:"lastAppliedWallTime"`
 		DurableAt time.Time    `bson:"lastDurableWallTime"`
 	} `bson:"optimes"`
-	Members     []memberStatus `bson:"members"`
-	InitialSync bson.Raw       `bson:"initialSyncStatus"`
+	Members []memberStatus `bson:"members"`
 }
 
 type memberStatus struct {
@@ -324,24 +321,9 @@ func readStatus(ctx context.Context, c *driver.Client) (*status, error) {
 	return &s, err
 }
 
-// primary is the address of the member that is taken for the primary, "" for none.
-func (s *status) primary() string {
-	for _, m := range s.Members {
-		if m.State == StatePrimary {
-			return m.Name
-		}
-	}
-	return ""
-}
-
-// of returns what the status says of a member.
+// of returns what the status reports of a member, nil for nothing.
 func (s *status) of(host string) *memberStatus {
-	for i := range s.Members {
-		if s.Members[i].Name == host {
-			return &s.Members[i]
-		}
-	}
-	return nil
+	return find(s.Members, func(m memberStatus) bool { return m.Name == host })
 }
 
 // view is one member's own answer.
@@ -352,7 +334,7 @@ type view struct {
 	err    error
 }
 
-// facts are what a server is asked once, for it cannot change while it runs.
+// facts cannot change while a server runs, so it is asked for them once.
 type facts struct {
 	uptime   int64 // seconds, when last asked
 	started  time.Time
@@ -360,28 +342,28 @@ type facts struct {
 	version  string
 }
 
-// startNoise is how far off a start is that is computed from whole seconds.
+// startNoise is the error of a start that is computed from whole seconds.
 const startNoise = 2 * time.Second
 
-// of says that these are the facts of the server that has answered, which was
-// not started again since.
+// of reports whether these are the facts of the server that answered: it was not
+// restarted since.
 func (f facts) of(uptime int64, started time.Time) bool {
 	return !f.started.IsZero() && uptime >= f.uptime && started.Sub(f.started).Abs() <= startNoise
 }
 
-// question is what one member is to be asked. It may be asked beside others.
+// question is what one member is asked. It is safe to ask several concurrently.
 type question struct {
 	client *driver.Client
-	err    error // why it cannot be asked
+	err    error // why there is no client
 	limit  time.Duration
-	status *status // its answer, where it has been asked already
+	status *status // nil unless it has answered already
 	known  facts
-	cpu    bool // its processor time is wanted
+	cpu    bool // asks for the processor time
 }
 
 func (o *Observer) question(host string) question {
 	c, err := o.client(host)
-	return question{client: c, err: err, limit: o.patience(host), known: o.facts[host], cpu: !o.lean}
+	return question{client: c, err: err, limit: o.limit(host), known: o.host(host).facts, cpu: !o.lean}
 }
 
 // ask asks for all that a member knows of itself and the others.
@@ -397,14 +379,12 @@ func (q question) ask(ctx context.Context) *view {
 	}
 	v := &view{status: s, cpu: -1, facts: q.known}
 	var uptime int64
-	for _, m := range s.Members {
-		if m.Self {
-			uptime = m.Uptime
-		}
+	if m := find(s.Members, func(m memberStatus) bool { return m.Self }); m != nil {
+		uptime = m.Uptime
 	}
 	started := s.Date.Add(-time.Duration(uptime) * time.Second)
 	fresh := !q.known.of(uptime, started)
-	// What follows is good to know but not needed: rights may be missing.
+	// The rest is optional: privileges may be missing.
 	if fresh {
 		v.facts = readFacts(ctx, q.client, started)
 	}
@@ -439,8 +419,8 @@ func readServer(ctx context.Context, c *driver.Client) (version string, cpu floa
 	return server.Version, -1
 }
 
-// readFacts asks whether the member may chain although the set may not; what
-// servers that do not know the parameter say is an answer, too.
+// readFacts asks whether the member may chain although the set may not. The error of
+// a server without the parameter is an answer, too.
 func readFacts(ctx context.Context, c *driver.Client, started time.Time) facts {
 	var parameter struct {
 		Override *bool `bson:"enableOverrideClusterChainingSetting"`

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Policy says what a plan gives weight to.
+// Policy is what a plan gives weight to.
 type Policy string
 
 const (
@@ -19,7 +20,7 @@ const (
 	// PolicyLatency puts all voters, and others while the primary has room,
 	// directly under the primary.
 	PolicyLatency Policy = "latency"
-	// PolicyFanOut loads no member more than it must, at the price of depth.
+	// PolicyFanOut minimizes the load of each member, at the price of depth.
 	PolicyFanOut Policy = "fan-out"
 )
 
@@ -27,11 +28,8 @@ const (
 const Majority = "majority"
 
 const (
-	// maxAutoFanOut is as far as a fan-out is raised to make a set fit.
-	maxAutoFanOut = 16
-	// latencyRoom is how many members the primary serves by PolicyLatency even
-	// if there are fewer voters.
-	latencyRoom = 8
+	maxAutoFanOut = 16 // up to which a fan-out is raised to make a set fit
+	latencyRoom   = 8  // members that the primary serves by PolicyLatency, even with fewer voters
 )
 
 // PlanOptions shape a plan; the zero value is the balanced policy.
@@ -43,35 +41,31 @@ type PlanOptions struct {
 	// PrimaryFanOut is how many may fetch from the primary beyond those that
 	// have to; 0 follows from the policy.
 	PrimaryFanOut int
-	// Depth is how many fetches may lie between the primary and a member; 0
-	// follows from the policy.
+	// Depth is the most fetches between the primary and a member; 0 follows from
+	// the policy.
 	Depth int
 	// Spare is how many voters more than the majority needs are put directly
 	// under the primary.
 	Spare int
-	// WriteConcern is what most writes of the workload wait for: "majority", or
-	// how many members, the primary included, as in "1". That many voters come
-	// directly under the primary, at least one. Empty is a workload of any
-	// concern, which "majority" suits.
+	// WriteConcern is that of most writes: "majority", or how many members they
+	// wait for, the primary included. That many voters, at least one, come directly
+	// under the primary. Empty suits any.
 	WriteConcern string
-	// ZoneTag is the tag that tells members' zones; empty finds it.
-	ZoneTag string
-	// Avoid are hosts that must not be sources.
-	Avoid []string
+	ZoneTag      string   // names the zones of members; empty finds it
+	Avoid        []string // hosts that must not be sources
 }
 
 // Plan is a tree for a set.
 type Plan struct {
-	Set      string `json:"set"`
-	Primary  string `json:"primary"`
-	Policy   Policy `json:"policy"`
-	FanOut   int    `json:"fanOut"`
-	Depth    int    `json:"depth"` // limit; the deepest seat may lie above
-	ZoneTag  string `json:"zoneTag,omitempty"`
-	Majority int    `json:"majority"` // members that acknowledge a majority write, the primary included
-	// WriteConcern is what the tree was planned for; empty is any.
-	WriteConcern string   `json:"writeConcern,omitempty"`
-	Seats        []Seat   `json:"seats"` // sources before those who fetch from them
+	Set          string   `json:"set"`
+	Primary      string   `json:"primary"`
+	Policy       Policy   `json:"policy"`
+	FanOut       int      `json:"fanOut"`
+	Depth        int      `json:"depth"` // limit; the deepest seat may lie above
+	ZoneTag      string   `json:"zoneTag,omitempty"`
+	Majority     int      `json:"majority"`               // members that acknowledge a majority write, the primary included
+	WriteConcern string   `json:"writeConcern,omitempty"` // that of PlanOptions
+	Seats        []Seat   `json:"seats"`                  // sources before those who fetch from them
 	Left         []Left   `json:"left,omitempty"`
 	Notes        []string `json:"notes,omitempty"`
 }
@@ -81,14 +75,14 @@ type Seat struct {
 	Host   string `json:"host"`
 	Source string `json:"source"`
 	Depth  int    `json:"depth"` // 1 is directly under the primary
-	// Second is the source to take when Source is lost; it does not depend on
-	// Source. It is empty only under a primary that is the one possible source.
+	// Second is the source to take when Source is lost, on which it does not
+	// depend. It is empty only where the primary is the one possible source.
 	Second  string `json:"second,omitempty"`
 	Current string `json:"current,omitempty"` // the source at the moment
 	Why     string `json:"why"`
 }
 
-// Changed says that the member has to move.
+// Changed reports whether the member has to move.
 func (s *Seat) Changed() bool { return s.Source != s.Current }
 
 // Left is a member that the plan leaves alone.
@@ -106,19 +100,15 @@ func (p *Plan) Tree() map[string]string {
 	return tree
 }
 
-// Changes returns the seats that differ from the set, in the order in which
-// they are to be taken: top down, so that no circle arises on the way.
+// Changes returns the seats that differ from the set, top down: taken in this
+// order they never form a circle.
 func (p *Plan) Changes() []Seat {
 	return slices.DeleteFunc(slices.Clone(p.Seats), func(s Seat) bool { return !s.Changed() })
 }
 
 // Seat returns a member's seat, nil when the plan leaves it alone.
 func (p *Plan) Seat(host string) *Seat {
-	i := slices.IndexFunc(p.Seats, func(s Seat) bool { return s.Host == host })
-	if i < 0 {
-		return nil
-	}
-	return &p.Seats[i]
+	return find(p.Seats, func(s Seat) bool { return s.Host == host })
 }
 
 // MakePlan returns a tree for the set. It is a pure function: the same set and
@@ -129,11 +119,14 @@ func MakePlan(set *Set, o PlanOptions) (*Plan, error) {
 		return nil, err
 	}
 	if set.Primary() == nil {
-		return nil, mongo.WithHint(errors.New("the set has no primary, so there is nothing to plan"), "wait for the election")
+		return nil, mongo.WithHint(errors.New("cannot plan: the set has no primary"), "wait for the election")
 	}
 	fixed := o.FanOut > 0
 	if !fixed {
-		o.FanOut = o.leastFanOut()
+		o.FanOut = 3
+		if o.Policy == PolicyFanOut {
+			o.FanOut = 2
+		}
 	}
 	for ; ; o.FanOut++ {
 		p := newPlanner(set, o)
@@ -150,37 +143,25 @@ func MakePlan(set *Set, o PlanOptions) (*Plan, error) {
 
 // complete checks the options and fills in what follows from the policy.
 func (o PlanOptions) complete() (PlanOptions, error) {
-	if o.Policy == "" {
-		o.Policy = PolicyBalanced
-	}
+	o.Policy = cmp.Or(o.Policy, PolicyBalanced)
 	if o.FanOut < 0 || o.Depth < 0 || o.Spare < 0 || o.PrimaryFanOut < 0 {
 		return o, errors.New("fan-out, depth and spare voters cannot be negative")
 	}
 	if o.WriteConcern != "" && o.WriteConcern != Majority {
 		if n, err := strconv.Atoi(o.WriteConcern); err != nil || n < 1 || n > maxMembers {
-			return o, fmt.Errorf("nothing can be planned for write concern %q; use %s or a number from 1 to %d", o.WriteConcern,
+			return o, fmt.Errorf("cannot plan for write concern %q; use %s or a number from 1 to %d", o.WriteConcern,
 				Majority, maxMembers)
 		}
 	}
-	var depth int
-	switch o.Policy {
-	case PolicyBalanced:
-		depth = 3
-	case PolicyLatency:
-		depth = 2
-	case PolicyFanOut:
-		depth = 5
-	default:
+	depth, ok := map[Policy]int{PolicyBalanced: 3, PolicyLatency: 2, PolicyFanOut: 5}[o.Policy]
+	if !ok {
 		return o, fmt.Errorf("policy %q is unknown; use %s, %s or %s", o.Policy, PolicyBalanced, PolicyLatency, PolicyFanOut)
 	}
-	if o.Depth == 0 {
-		o.Depth = depth
-	}
+	o.Depth = cmp.Or(o.Depth, depth)
 	return o, nil
 }
 
-// acknowledge is how many members, the primary included, have a write when the
-// clients of the workload go on.
+// acknowledge is how many members, the primary included, acknowledge a write.
 func (o PlanOptions) acknowledge(set *Set) int {
 	if n, err := strconv.Atoi(o.WriteConcern); err == nil {
 		return n
@@ -188,15 +169,8 @@ func (o PlanOptions) acknowledge(set *Set) int {
 	return majority(set)
 }
 
-func (o PlanOptions) leastFanOut() int {
-	if o.Policy == PolicyFanOut {
-		return 2
-	}
-	return 3
-}
-
-// majority is how many members that hold data and vote acknowledge a write of
-// majority concern, the primary included.
+// majority is how many data-bearing voters acknowledge a write of majority
+// concern, the primary included.
 func majority(set *Set) int {
 	votes, data := 0, 0
 	for _, m := range set.Members {

@@ -14,7 +14,6 @@ type planner struct {
 	o       PlanOptions
 	primary *Member
 	zoneTag string
-	avoid   map[string]bool
 
 	depth    map[string]int
 	load     map[string]int // members that fetch from it
@@ -22,23 +21,17 @@ type planner struct {
 	why      map[string]string
 	placed   []*Member // in order of placement; sources come first
 	limit    int       // of the primary
-	overflow int       // members under the primary beyond its limit
+	overflow int       // members under the primary beyond limit
 	left     []Left
 	notes    []string
 }
 
 func newPlanner(set *Set, o PlanOptions) *planner {
-	p := &planner{set: set, o: o, primary: set.Primary(), zoneTag: cmp.Or(o.ZoneTag, findZoneTag(set)),
-		avoid: map[string]bool{}, depth: map[string]int{}, load: map[string]int{}, source: map[string]string{},
-		why: map[string]string{}}
-	for _, h := range o.Avoid {
-		p.avoid[h] = true
-	}
-	p.depth[p.primary.Host] = 0
-	return p
+	return &planner{set: set, o: o, primary: set.Primary(), zoneTag: cmp.Or(o.ZoneTag, findZoneTag(set)),
+		depth: map[string]int{}, load: map[string]int{}, source: map[string]string{}, why: map[string]string{}}
 }
 
-// findZoneTag finds the tag by which operators tell data centres apart.
+// findZoneTag returns the tag that names data centres, "" for none.
 func findZoneTag(set *Set) string {
 	for _, tag := range []string{"zone", "az", "dc", "datacenter", "data_center", "region"} {
 		values := map[string]bool{}
@@ -55,7 +48,7 @@ func findZoneTag(set *Set) string {
 }
 
 // plan seats the members one after the other: first the voters that writes wait
-// for, then whoever can be a source for more, leaves last.
+// for, then members that can be sources, then leaves.
 func (p *planner) plan() *Plan {
 	members := p.seatable()
 	core := p.core(members)
@@ -72,7 +65,7 @@ func (p *planner) plan() *Plan {
 	return p.result()
 }
 
-// seatable are the members that can be told whom to fetch from.
+// seatable are the members whose source can be set.
 func (p *planner) seatable() []*Member {
 	var out []*Member
 	for i := range p.set.Members {
@@ -97,15 +90,14 @@ func (p *planner) seatable() []*Member {
 	return out
 }
 
-// core are the voters that writes wait for besides the primary: those that can
-// serve others first, then the nearest. Where they are now does not count: one
-// that is under the primary for want of room elsewhere would push another out,
-// and so on with each plan. There is at least one, whom all others hang below.
+// core are the voters that writes wait for besides the primary, at least one: first
+// those that can serve others, then the nearest. Their present place does not count:
+// one that lacks room elsewhere would push another out, again with each plan.
 func (p *planner) core(members []*Member) []*Member {
 	need := max(p.o.acknowledge(p.set)-min(p.primary.Votes, 1), 1) + p.o.Spare
 	voters := slices.DeleteFunc(slices.Clone(members), func(m *Member) bool { return m.Votes == 0 || m.DelaySeconds > 0 })
 	slices.SortStableFunc(voters, func(a, b *Member) int {
-		return cmp.Or(boolRank(!p.inner(a))-boolRank(!p.inner(b)), p.near(a, b, p.primary),
+		return cmp.Or(boolRank(!p.inner(a))-boolRank(!p.inner(b)), p.compareDistance(a, b, p.primary),
 			boolRank(p.set.MayChain(a))-boolRank(p.set.MayChain(b)), a.ID-b.ID)
 	})
 	if short := majority(p.set) - min(p.primary.Votes, 1) - len(voters); short > 0 {
@@ -126,44 +118,32 @@ func (p *planner) coreReason() string {
 
 // primaryLimit is how many members the primary serves.
 func (p *planner) primaryLimit(members []*Member, core int) int {
-	limit := core
-	switch {
-	case p.o.PrimaryFanOut > 0:
-		limit = p.o.PrimaryFanOut
-	case p.o.Policy == PolicyLatency:
-		for _, m := range members {
-			if m.Votes > 0 {
-				limit++
-			}
-		}
-		limit = max(limit-core, latencyRoom)
+	limit := p.o.PrimaryFanOut
+	if limit == 0 && p.o.Policy == PolicyLatency {
+		voters := slices.DeleteFunc(slices.Clone(members), func(m *Member) bool { return m.Votes == 0 })
+		limit = max(len(voters), latencyRoom)
 	}
 	return max(limit, core, 1)
 }
 
-// order is the order of placement of members outside the core: voters first,
-// for others may fetch from them but not the other way round.
+// order compares members outside the core by placement: voters first, for they do
+// not fetch from members without a vote.
 func (p *planner) order(a, b *Member) int {
 	return cmp.Or(boolRank(a.Votes == 0)-boolRank(b.Votes == 0), boolRank(!p.inner(a))-boolRank(!p.inner(b)),
-		p.near(a, b, p.primary), a.ID-b.ID)
+		p.compareDistance(a, b, p.primary), a.ID-b.ID)
 }
 
-// inner says that the plan may let others fetch from a secondary.
-func (p *planner) inner(m *Member) bool { return m.Inner() && !p.avoid[m.Host] }
+// inner reports whether the plan may let others fetch from a secondary.
+func (p *planner) inner(m *Member) bool { return m.Inner() && !slices.Contains(p.o.Avoid, m.Host) }
 
-// canFeed says that the server lets member m fetch from src: a voter does not
+// canFeed reports whether the server lets member m fetch from src: a voter does not
 // fetch from a member without a vote.
 func (p *planner) canFeed(src, m *Member) bool {
-	if src.Host == m.Host {
-		return false
-	}
-	if src.Host == p.primary.Host {
-		return true
-	}
-	return p.inner(src) && p.set.MayChain(m) && (m.Votes == 0 || src.Votes > 0)
+	return src.Host != m.Host && (src.Host == p.primary.Host ||
+		p.inner(src) && p.set.MayChain(m) && (m.Votes == 0 || src.Votes > 0))
 }
 
-// choose finds the source of a member among those that are seated.
+// choose returns the source of a member among those that are seated.
 func (p *planner) choose(m *Member) *Member {
 	var best *Member
 	if p.opensZone(m) {
@@ -185,8 +165,7 @@ func (p *planner) choose(m *Member) *Member {
 	return best
 }
 
-// secondary finds the best secondary for a member that is to be at most depth
-// deep; nil is none.
+// secondary returns the best secondary for a member at most depth deep, nil for none.
 func (p *planner) secondary(m *Member, depth int) (best *Member) {
 	for _, s := range p.placed {
 		if p.canFeed(s, m) && p.load[s.Host] < p.o.FanOut && p.depth[s.Host] < depth &&
@@ -197,23 +176,19 @@ func (p *planner) secondary(m *Member, depth int) (best *Member) {
 	return best
 }
 
-// opensZone says that a member is the first of its zone, so that the others of
-// the zone will want to fetch from it.
+// opensZone reports whether a member is the first of its zone, from which the
+// others of the zone should fetch.
 func (p *planner) opensZone(m *Member) bool {
 	if p.zoneTag == "" || !p.inner(m) {
 		return false
 	}
-	for _, s := range p.placed {
-		if p.inner(s) && p.zoneStep(s, m) == 0 {
-			return false
-		}
-	}
-	return p.zoneStep(p.primary, m) != 0
+	return p.zoneStep(p.primary, m) != 0 &&
+		!slices.ContainsFunc(p.placed, func(s *Member) bool { return p.inner(s) && p.zoneStep(s, m) == 0 })
 }
 
-// better says that member m should rather fetch from a than from b.
+// better reports whether member m should rather fetch from a than from b.
 func (p *planner) better(m, a, b *Member) bool {
-	distance := p.near(a, b, m)
+	distance := p.compareDistance(a, b, m)
 	depth := p.depth[a.Host] - p.depth[b.Host]
 	load := p.load[a.Host] - p.load[b.Host]
 	stay := boolRank(m.Source == b.Host) - boolRank(m.Source == a.Host)
@@ -226,9 +201,9 @@ func (p *planner) better(m, a, b *Member) bool {
 // noise is by how many milliseconds the round trips of a busy data centre vary.
 const noise = 8
 
-// near compares how far a and b are from a member: by zone, then by round trip
-// in steps of doubling, for smaller differences are noise.
-func (p *planner) near(a, b, from *Member) int {
+// compareDistance compares how far a and b are from a member: by zone, then by
+// round trip in steps of doubling, for smaller differences are noise.
+func (p *planner) compareDistance(a, b, from *Member) int {
 	return cmp.Or(p.zoneStep(a, from)-p.zoneStep(b, from), p.pingStep(a, from)-p.pingStep(b, from))
 }
 
@@ -277,9 +252,8 @@ func (p *planner) result() *Plan {
 			"enableOverrideClusterChainingSetting can be chained; see millrace topology chaining on")
 	}
 	if p.overflow > 0 {
-		plan.Notes = append(plan.Notes,
-			fmt.Sprintf("%d members more than wanted are under the primary: no secondary has room for them within the limits",
-				p.overflow))
+		plan.Notes = append(plan.Notes, fmt.Sprintf("%d members more than wanted are under the primary: no secondary has "+
+			"room for them within the limits", p.overflow))
 	}
 	seconds := p.seconds()
 	slices.SortStableFunc(p.placed, func(a, b *Member) int { return p.depth[a.Host] - p.depth[b.Host] })
@@ -290,12 +264,12 @@ func (p *planner) result() *Plan {
 	return plan
 }
 
-// seconds finds for each member the source to take when its own is lost. It
-// never hangs below the lost one nor below the member itself, and no secondary
-// gets more than the fan-out allows by the loss of one.
+// seconds returns for each member the source to take when its own is lost. It is
+// never below the lost one or the member itself, and no secondary exceeds the
+// fan-out by the loss of one.
 func (p *planner) seconds() map[string]string {
 	out := map[string]string{}
-	extra := map[[2]string]int{} // by the lost source and the one that takes over
+	extra := map[[2]string]int{} // by the lost source and its substitute
 	for _, m := range p.placed {
 		src := p.source[m.Host]
 		var best *Member
@@ -321,7 +295,7 @@ func (p *planner) seconds() map[string]string {
 	return out
 }
 
-// below says that a host is another or hangs below it.
+// below reports whether a host is top or below it.
 func (p *planner) below(host, top string) bool {
 	for ; host != ""; host = p.source[host] {
 		if host == top {
@@ -331,10 +305,9 @@ func (p *planner) below(host, top string) bool {
 	return false
 }
 
-// keep returns the plan that leaves everybody where they are, if the present
-// tree keeps the same promises as the planned one and is about as good. Else a
-// round trip that varies would move members back and forth. It returns nil when
-// the present tree is worse.
+// keep returns the plan that leaves all members where they are, nil when the
+// present tree is worse than the planned one. Without it a round trip that varies
+// would move members back and forth.
 func (p *planner) keep() *Plan {
 	k := newPlanner(p.set, p.o)
 	members := k.seatable()
@@ -359,8 +332,7 @@ func (p *planner) keep() *Plan {
 	if !p.asGood(k) {
 		return nil
 	}
-	k.limit, k.overflow = p.limit, p.overflow
-	k.notes = p.notes
+	k.limit, k.overflow, k.notes = p.limit, p.overflow, p.notes
 	return k.result()
 }
 

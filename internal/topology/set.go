@@ -14,8 +14,7 @@ const (
 	StateSecondary = "SECONDARY"
 	StateArbiter   = "ARBITER"
 	StateStartup2  = "STARTUP2"
-	// StateUnknown is a member that nobody has heard of.
-	StateUnknown = "UNKNOWN"
+	StateUnknown   = "UNKNOWN" // no member has had a heartbeat of it
 )
 
 // Set is a replica set as it was seen at one moment.
@@ -25,9 +24,8 @@ type Set struct {
 	At            time.Time `json:"at"`
 	Term          int64     `json:"term"`
 	ConfigVersion int64     `json:"configVersion"`
-	// Chaining is settings.chainingAllowed.
-	Chaining bool     `json:"chainingAllowed"`
-	Members  []Member `json:"members"` // in the order of the configuration
+	Chaining      bool      `json:"chainingAllowed"` // of the settings
+	Members       []Member  `json:"members"`         // in the order of the configuration
 }
 
 // Member is one member of a Set.
@@ -45,56 +43,52 @@ type Member struct {
 	State   string `json:"state"`
 	Healthy bool   `json:"healthy"`
 	// InitialSync is a member that copies its data: it must not be disturbed.
-	InitialSync bool `json:"initialSync,omitempty"`
-	// Source is the host whose oplog the member fetches, "" for none.
-	Source string `json:"source,omitempty"`
-	// SourceSince is when the observer first saw this source; the server does
-	// not keep it.
+	InitialSync bool   `json:"initialSync,omitempty"`
+	Source      string `json:"source,omitempty"` // host whose oplog it fetches, "" for none
+	// SourceSince is when the observer first saw this source; servers do not report it.
 	SourceSince time.Time `json:"sourceSince,omitzero"`
-	// Since is the election of a primary, the start of any other member.
-	Since time.Time `json:"since,omitzero"`
+	Since       time.Time `json:"since,omitzero"` // election of a primary, start of any other member
 
 	Applied mongo.OpTime `json:"-"`
 	Durable mongo.OpTime `json:"-"`
 	// LagApplied and LagDurable are seconds behind what the primary had applied
-	// when it was asked, just before; -1 is unknown.
-	LagApplied float64 `json:"lagApplied"`
-	LagDurable float64 `json:"lagDurable"`
-	// Ping holds this member's own round-trip times in milliseconds, by host.
-	Ping map[string]float64 `json:"pingMs,omitempty"`
+	// just before; -1 is unknown.
+	LagApplied float64            `json:"lagApplied"`
+	LagDurable float64            `json:"lagDurable"`
+	Ping       map[string]float64 `json:"pingMs,omitempty"` // this member's round trips in milliseconds, by host
 
-	// Asked says that the member itself was asked. Otherwise the facts come
-	// from another member's heartbeats and are AgeSeconds old.
+	// Asked is true if the member itself answered. Otherwise the facts come from
+	// another member's heartbeats and are AgeSeconds old.
 	Asked      bool    `json:"asked"`
 	AgeSeconds float64 `json:"ageSeconds"`
-	Error      string  `json:"error,omitempty"` // why it was not asked
+	Error      string  `json:"error,omitempty"` // why it did not answer
 
 	Version string `json:"version,omitempty"`
 	// Override is enableOverrideClusterChainingSetting: the member may chain
-	// although the set may not. It is absent on servers that do not have it.
-	Override *bool `json:"chainingOverride,omitempty"`
-	// CPU is how many cores the server used since it was last asked, -1 unknown.
-	CPU float64 `json:"cpuCores"`
+	// although the set may not. It is nil on servers without it.
+	Override *bool   `json:"chainingOverride,omitempty"`
+	CPU      float64 `json:"cpuCores"` // cores used since the last observation, -1 unknown
 
 	appliedAt, durableAt time.Time // wall clock of the primary that wrote it
+	term                 int64     // that it reports itself
+}
+
+// find returns the first element that matches, nil for none.
+func find[T any](list []T, match func(T) bool) *T {
+	if i := slices.IndexFunc(list, match); i >= 0 {
+		return &list[i]
+	}
+	return nil
 }
 
 // Primary returns the primary, nil when there is none.
 func (s *Set) Primary() *Member {
-	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.State == StatePrimary && m.Healthy })
-	if i < 0 {
-		return nil
-	}
-	return &s.Members[i]
+	return find(s.Members, func(m Member) bool { return m.State == StatePrimary && m.Healthy })
 }
 
 // Member returns the member of that address, nil when there is none.
 func (s *Set) Member(host string) *Member {
-	i := slices.IndexFunc(s.Members, func(m Member) bool { return m.Host == host })
-	if host == "" || i < 0 {
-		return nil
-	}
-	return &s.Members[i]
+	return find(s.Members, func(m Member) bool { return m.Host == host && host != "" })
 }
 
 // Tree returns the source of each member that has one, by host.
@@ -108,13 +102,12 @@ func (s *Set) Tree() map[string]string {
 	return tree
 }
 
-// MayChain says that the set's configuration, or the member's own override,
+// MayChain reports whether the set's configuration, or the member's own override,
 // lets the member fetch from another secondary.
 func (s *Set) MayChain(m *Member) bool { return s.Chaining || m.Override != nil && *m.Override }
 
-// pingBetween is the round trip between two members in milliseconds, the
-// shorter one if both measured it, for a busy server adds to it; ok is false
-// when neither did.
+// pingBetween is the round trip between two members in milliseconds, the shorter
+// one if both measured it, for a busy server adds to it.
 func (s *Set) pingBetween(a, b *Member) (ms float64, ok bool) {
 	ms, ok = a.Ping[b.Host]
 	if back, known := b.Ping[a.Host]; known && (!ok || back < ms) {
@@ -123,7 +116,7 @@ func (s *Set) pingBetween(a, b *Member) (ms float64, ok bool) {
 	return ms, ok
 }
 
-// Inner says that others may fetch from the member: a secondary that is up,
+// Inner reports whether others may fetch from the member: a secondary that is up,
 // visible, not delayed and complete.
 func (m *Member) Inner() bool {
 	return m.State == StateSecondary && m.Healthy && !m.InitialSync && !m.Hidden && !m.Arbiter && m.DelaySeconds == 0 &&
@@ -143,17 +136,17 @@ func (o *Observer) assemble(d *discovery, views map[string]*view) *Set {
 		v := views[mc.Host]
 		if v != nil && v.err == nil {
 			m.answered(v)
-			m.CPU = o.cores(mc.Host, v.cpu, set.At)
+			m.CPU = o.host(mc.Host).cores(v.cpu, set.At)
 			set.Term = max(set.Term, v.status.Term)
 		} else {
 			if v != nil {
 				m.Error = mongo.Brief(v.err)
 			}
-			m.hearsay(latestWord(mc.Host, d.status, views))
+			m.heard(latestHeartbeat(mc.Host, d.status, views))
 		}
 		set.Members = append(set.Members, m)
 	}
-	onePrimary(set, views)
+	onePrimary(set)
 	measureLag(set)
 	return set
 }
@@ -162,7 +155,7 @@ func (o *Observer) assemble(d *discovery, views map[string]*view) *Set {
 func configured(c memberConfig) Member {
 	m := Member{ID: c.ID, Host: c.Host, Votes: 1, Priority: 1, Hidden: c.Hidden, Arbiter: c.Arbiter, Tags: c.Tags,
 		DelaySeconds: max(c.Delay, c.DelayBefore), NoIndexes: c.BuildIndex != nil && !*c.BuildIndex,
-		State: StateUnknown, LagApplied: -1, LagDurable: -1, CPU: -1}
+		State: StateUnknown, LagApplied: -1, LagDurable: -1, CPU: -1, term: -1}
 	if c.Votes != nil {
 		m.Votes = *c.Votes
 	}
@@ -172,84 +165,76 @@ func configured(c memberConfig) Member {
 	return m
 }
 
-// answered fills in what the member says of itself.
+// answered fills in what the member reports itself.
 func (m *Member) answered(v *view) {
 	s := v.status
-	m.Asked, m.Healthy, m.Override, m.Version = true, true, v.facts.override, v.facts.version
-	m.Source = cmp.Or(s.SyncHost, s.SyncTo)
-	m.Applied, m.Durable = s.OpTimes.Applied, s.OpTimes.Durable
-	m.appliedAt, m.durableAt = wallTime(s.OpTimes.AppliedAt, m.Applied), wallTime(s.OpTimes.DurableAt, m.Durable)
+	m.Asked, m.Healthy, m.Override, m.Version, m.term = true, true, v.facts.override, v.facts.version, s.Term
 	m.Ping = map[string]float64{}
+	self := memberStatus{State: m.State}
 	for _, other := range s.Members {
-		if !other.Self {
-			if other.Health == 1 {
-				m.Ping[other.Name] = other.Ping
-			}
-			continue
-		}
-		m.State = other.State
-		m.Since = s.Date.Add(-time.Duration(other.Uptime) * time.Second)
-		if m.State == StatePrimary && !other.Elected.IsZero() {
-			m.Since = other.Elected
+		switch {
+		case other.Self:
+			self = other
+			m.Since = s.Date.Add(-time.Duration(other.Uptime) * time.Second)
+		case other.Health == 1:
+			m.Ping[other.Name] = other.Ping
 		}
 	}
-	// The section stays for a while after an initial sync has ended.
-	m.InitialSync = m.State == StateStartup2
+	self.SyncHost, self.SyncTo = s.SyncHost, s.SyncTo
+	self.Applied, self.Durable = s.OpTimes.Applied, s.OpTimes.Durable
+	self.AppliedAt, self.DurableAt = s.OpTimes.AppliedAt, s.OpTimes.DurableAt
+	m.take(&self)
 	if m.State == StatePrimary || m.State == StateArbiter {
 		m.Source = ""
 	}
 }
 
-// word is what one member has heard of another.
-type word struct {
-	*memberStatus
-	age time.Duration
+// take fills in what the member, or another one, reports of it.
+func (m *Member) take(s *memberStatus) {
+	m.State, m.Source, m.InitialSync = s.State, cmp.Or(s.SyncHost, s.SyncTo), s.State == StateStartup2
+	m.Applied, m.Durable = s.Applied, s.Durable
+	m.appliedAt, m.durableAt = wallTime(s.AppliedAt, s.Applied), wallTime(s.DurableAt, s.Durable)
+	if m.State == StatePrimary && !s.Elected.IsZero() {
+		m.Since = s.Elected
+	}
 }
 
-// latestWord finds the newest heartbeat of a member among the answers.
-func latestWord(host string, first *status, views map[string]*view) *word {
-	var newest *word
-	consider := func(s *status) {
-		m := s.of(host)
-		if m == nil || m.Self {
-			return
-		}
-		w := &word{m, -1}
-		if !m.Heartbeat.IsZero() {
-			w.age = s.Date.Sub(m.Heartbeat)
-		}
-		if newest == nil || w.age >= 0 && (newest.age < 0 || w.age < newest.age) {
-			newest = w
-		}
-	}
-	consider(first)
+// latestHeartbeat returns the newest heartbeat of a member among the answers, nil
+// for none, and its age, -1 if unknown.
+func latestHeartbeat(host string, first *status, views map[string]*view) (newest *memberStatus, age time.Duration) {
+	statuses := []*status{first}
 	for _, v := range views {
 		if v.err == nil {
-			consider(v.status)
+			statuses = append(statuses, v.status)
 		}
 	}
-	return newest
+	for _, s := range statuses {
+		m := s.of(host)
+		if m == nil || m.Self {
+			continue
+		}
+		old := time.Duration(-1)
+		if !m.Heartbeat.IsZero() {
+			old = s.Date.Sub(m.Heartbeat)
+		}
+		if newest == nil || old >= 0 && (age < 0 || old < age) {
+			newest, age = m, old
+		}
+	}
+	return newest, age
 }
 
-// hearsay fills in what others know of a member that did not answer.
-func (m *Member) hearsay(w *word) {
+// heard fills in what others know of a member that did not answer.
+func (m *Member) heard(s *memberStatus, age time.Duration) {
 	m.AgeSeconds = -1
-	if w == nil {
+	if s == nil {
 		return
 	}
-	if w.age >= 0 {
-		m.AgeSeconds = w.age.Seconds()
+	if age >= 0 {
+		m.AgeSeconds = age.Seconds()
 	}
-	m.State, m.Healthy = w.State, w.Health == 1
-	if !m.Healthy {
-		return
-	}
-	m.Source = cmp.Or(w.SyncHost, w.SyncTo)
-	m.InitialSync = m.State == StateStartup2
-	m.Applied, m.Durable = w.Applied, w.Durable
-	m.appliedAt, m.durableAt = wallTime(w.AppliedAt, w.Applied), wallTime(w.DurableAt, w.Durable)
-	if m.State == StatePrimary && !w.Elected.IsZero() {
-		m.Since = w.Elected
+	if m.State, m.Healthy = s.State, s.Health == 1; m.Healthy {
+		m.take(s)
 	}
 }
 
@@ -261,27 +246,22 @@ func wallTime(t time.Time, p mongo.OpTime) time.Time {
 	return t
 }
 
-// onePrimary keeps the primary of the highest term: one that was cut off goes
-// on for seconds believing that it still is one.
-func onePrimary(set *Set, views map[string]*view) {
-	best, term := -1, int64(-1)
-	for i, m := range set.Members {
-		if m.State != StatePrimary {
-			continue
-		}
-		t := int64(-1)
-		if v := views[m.Host]; v != nil && v.err == nil {
-			t = v.status.Term
-		}
-		if t > term || best < 0 {
-			best, term = i, t
-		}
-	}
+// onePrimary keeps the primary of the highest term: one that was cut off believes
+// for seconds that it still is one.
+func onePrimary(set *Set) {
+	var best *Member
 	for i := range set.Members {
-		if m := &set.Members[i]; m.State == StatePrimary && i != best {
-			m.State = StateUnknown
-			m.Error = "believes to be primary, but another member was elected since"
+		m := &set.Members[i]
+		switch {
+		case m.State != StatePrimary:
+			continue
+		case best == nil:
+			best = m
+			continue
+		case m.term > best.term:
+			m, best = best, m
 		}
+		m.State, m.Error = StateUnknown, "believes to be primary, but another member was elected since"
 	}
 }
 
@@ -309,16 +289,16 @@ func lag(p *Member, pos mongo.OpTime, at time.Time) float64 {
 	return max(p.appliedAt.Sub(at).Seconds(), 0)
 }
 
-// cores is how many cores a server used since it was last asked.
-func (o *Observer) cores(host string, seconds float64, at time.Time) float64 {
+// cores returns how many cores a server used since its last answer, -1 if unknown.
+func (h *hostState) cores(seconds float64, at time.Time) float64 {
 	if seconds < 0 {
 		return -1
 	}
-	was, ok := o.cpu[host]
-	o.cpu[host] = cpuSample{at, seconds}
-	past := at.Sub(was.at).Seconds()
-	if !ok || past < 0.2 || seconds < was.seconds {
+	was, past := h.cpu, at.Sub(h.cpuAt).Seconds()
+	known := !h.cpuAt.IsZero()
+	h.cpu, h.cpuAt = seconds, at
+	if !known || past < 0.2 || seconds < was {
 		return -1
 	}
-	return (seconds - was.seconds) / past
+	return (seconds - was) / past
 }
