@@ -23,36 +23,28 @@ type AgentOptions struct {
 	Way     Way
 	Why     string
 	Freezer Freezer
-	// Pinner pins the files for WayCursor, and takes the Freezer's place then.
-	Pinner Pinner
+	Cursor  *BackupCursor // pins the files for WayCursor, in place of Freezer
 	// MaxBehind is how far behind the member a copy of pinned files may be.
 	MaxBehind time.Duration
-	// Describe tells of the member when a round begins; nil knows nothing.
+	// Describe returns what a round's manifest says of the member; nil is nothing.
 	Describe func(context.Context) (Origin, error)
-	// SpoolDir holds what changed, until every puller has it. It needs room
-	// for that, and must not be inside DBPath.
-	SpoolDir string
-	// Pullers is how many have to join a round before it freezes, at least 1.
-	Pullers int
-	// Idle is how long a puller may be silent before it is given up; default
-	// two minutes.
-	Idle time.Duration
-	// Workers hash files under the lock; default 4.
-	Workers int
-	Limit   *pace.Limiter
-	Log     *slog.Logger
+	SpoolDir string        // holds changed blocks; not inside DBPath
+	Pullers  int           // that have to join a round before it freezes, at least 1
+	Idle     time.Duration // after which a silent puller is dropped; default two minutes
+	Workers  int           // hash files under the lock; default 4
+	Limit    *pace.Limiter
+	Log      *slog.Logger
 }
 
 // Agent serves the files of one member. It is safe for concurrent use.
 type Agent struct {
-	opts AgentOptions
-	dir  *dataDir
-	held *os.File // mongod.lock of a stopped member
-	// compared is for tests: it is called under the lock, after the comparison.
-	compared func()
+	opts     AgentOptions
+	dir      *dataDir
+	lock     *os.File // mongod.lock of a stopped member
+	compared func()   // for tests: called under the lock, after the comparison
 
 	joining sync.Mutex     // one at a time looks at the member and pins its files
-	work    sync.WaitGroup // pins that are watched, freezes
+	work    sync.WaitGroup // watched pins, freezes
 
 	mu     sync.Mutex
 	closed bool
@@ -60,8 +52,8 @@ type Agent struct {
 	open   *round // the one that may be joined
 }
 
-// NewAgent opens the data directory. Of a stopped member it takes the lock, so
-// that no mongod starts on it meanwhile.
+// NewAgent opens the data directory. It takes the lock of a stopped member, so that no
+// mongod starts on it meanwhile.
 func NewAgent(o AgentOptions) (*Agent, error) {
 	if o.Idle <= 0 {
 		o.Idle = 2 * time.Minute
@@ -75,22 +67,19 @@ func NewAgent(o AgentOptions) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{opts: o, dir: dir, rounds: map[string]*round{}}
-	if err := a.prepare(); err != nil {
+	if o.Way == WayStopped {
+		a.lock, err = lockDirectory(dir, false)
+	}
+	if err == nil {
+		err = os.MkdirAll(o.SpoolDir, 0o700)
+	}
+	if err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
 	return a, nil
 }
 
-func (a *Agent) prepare() (err error) {
-	if a.opts.Way == WayStopped {
-		if a.held, err = lockDirectory(a.dir, false); err != nil {
-			return err
-		}
-	}
-	return os.MkdirAll(a.opts.SpoolDir, 0o700)
-}
-
-// logOr is a log, or one that goes nowhere.
+// logOr returns a log that discards everything for nil.
 func logOr(log *slog.Logger) *slog.Logger {
 	if log == nil {
 		return slog.New(slog.DiscardHandler)
@@ -109,8 +98,8 @@ func (a *Agent) Close() error {
 		errs = append(errs, r.end())
 	}
 	a.work.Wait()
-	if a.held != nil {
-		errs = append(errs, a.held.Close())
+	if a.lock != nil {
+		errs = append(errs, a.lock.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -122,7 +111,7 @@ func (a *Agent) Join(ctx context.Context) (*Manifest, error) {
 	}
 	a.joining.Lock()
 	defer a.joining.Unlock()
-	if r := a.joinable(); r != nil { // somebody was quicker
+	if r := a.joinable(); r != nil { // another puller was quicker
 		return r.join()
 	}
 	var origin Origin
@@ -140,7 +129,7 @@ func (a *Agent) Join(ctx context.Context) (*Manifest, error) {
 	defer a.mu.Unlock()
 	if a.closed {
 		if r.pin != nil {
-			err = r.pin.Release()
+			err = r.pin.release()
 		}
 		return nil, errors.Join(errNoRound, err)
 	}
@@ -161,7 +150,7 @@ func (a *Agent) joinable() *round {
 	return nil
 }
 
-// sweep ends rounds that nobody uses any more. a.mu is held.
+// sweep ends rounds without pullers. a.mu is locked.
 func (a *Agent) sweep() {
 	for _, r := range a.rounds {
 		if r.idle(a.opts.Idle) {
@@ -171,7 +160,7 @@ func (a *Agent) sweep() {
 	}
 }
 
-// forget has nobody find a round any more. a.mu is locked.
+// forget removes a round from the index. a.mu is locked.
 func (a *Agent) forget(r *round) {
 	delete(a.rounds, r.id)
 	if a.open == r {
@@ -179,16 +168,15 @@ func (a *Agent) forget(r *round) {
 	}
 }
 
-// ended notes how a round ended that nobody waits for.
+// ended logs the error of a round's end that no caller waits for.
 func (a *Agent) ended(err error) {
 	if err != nil {
-		a.opts.Log.Warn("what a round put aside was not removed", "error", err)
+		a.opts.Log.Warn("cannot remove the changed blocks of a round", "error", err)
 	}
 }
 
-// errNoRound tells a puller to begin again: what it has stays useful.
-var errNoRound = errors.New("seed: the agent does not know this round; it has ended, or the agent was " +
-	"restarted") //nolint:gochecknoglobals // a sentinel
+// errNoRound makes a puller begin again with what it has.
+var errNoRound = errors.New("seed: the agent does not know this round; it has ended, or the agent was restarted")
 
 func (a *Agent) round(id string) (*round, error) {
 	a.mu.Lock()
@@ -211,16 +199,11 @@ func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) e
 
 // Freeze implements Source.
 func (a *Agent) Freeze(ctx context.Context, id, puller string) (*Final, error) {
-	return a.freezeWithin(ctx, id, puller, 0)
-}
-
-// stay returns when the round ends, ctx ends, or after a while.
-func (a *Agent) stay(ctx context.Context, id, puller string, limit time.Duration) error {
 	r, err := a.round(id)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return r.stay(ctx, puller, limit)
+	return r.freeze(ctx, puller, 0)
 }
 
 // Leave implements Source.
@@ -235,7 +218,7 @@ func (a *Agent) Leave(_ context.Context, id, puller string) error {
 	return a.drop(r)
 }
 
-// drop ends a round that is of no use any more.
+// drop ends a round that is not needed any more.
 func (a *Agent) drop(r *round) error {
 	a.mu.Lock()
 	a.forget(r)
@@ -245,31 +228,27 @@ func (a *Agent) drop(r *round) error {
 
 // Freezer makes a member's files stand still.
 type Freezer interface {
-	// Freeze returns when the files stand still. They do so until the Thaw
-	// is released.
+	// Freeze returns when the files stand still, as they do until Thaw.Release.
 	Freeze(ctx context.Context) (Thaw, error)
 }
 
 // Thaw is a frozen member.
 type Thaw interface {
-	// Lost is closed when the files no longer stand still: what was read
-	// since may be torn.
+	// Lost is closed when the files no longer stand still: later reads may be torn.
 	Lost() <-chan struct{}
-	// Release lets the member go on. It reports whether the files stood still
-	// all the time.
+	// Release lets the member go on. Its error says that the files did not stand
+	// still all the time.
 	Release() error
 }
 
-// stopped is a member that is shut down: its lock file is held, so that it
-// stands still all the time.
+// stopped is a member that is shut down: its locked files stand still all the time.
 type stopped struct{}
 
 func (stopped) Freeze(context.Context) (Thaw, error) { return stopped{}, nil }
 func (stopped) Lost() <-chan struct{}                { return nil }
 func (stopped) Release() error                       { return nil }
 
-// read reads blocks: out of what was put aside under the lock, else from the
-// file itself.
+// read reads blocks that were put aside under the lock, others from the file.
 func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (err error) {
 	done, err := r.enter(q.Puller)
 	if err != nil {
@@ -290,12 +269,12 @@ func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (
 	return r.readLive(ctx, f, q, fn)
 }
 
-// readLive reads from the file, and notes what was given away.
+// readLive reads from the file, and records what it sends.
 func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn func(Block) error) error {
 	a := r.agent
 	file, err := a.dir.Open(q.Path)
 	if errors.Is(err, fs.ErrNotExist) && !f.bounded {
-		return nil // it is not in the final state either
+		return nil // the final state does not have it either
 	}
 	if err != nil {
 		return fmt.Errorf("seed: open %s: %w", q.Path, err)
@@ -308,11 +287,15 @@ func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn fu
 	for chunk := range slices.Chunk(q.Have, r.blocks.perChunk()) {
 		at := index * int64(size)
 		n, err := readAt(file, at, buf[:len(chunk)*size])
-		if err == nil && f.bounded {
-			n, err = f.within(q, at, len(chunk)*size, n)
-		}
 		if err != nil {
 			return err
+		}
+		if f.bounded { // nobody reads the file again
+			want := int(max(min(int64(len(chunk)*size), f.bound-at), 0))
+			if n < want {
+				return fmt.Errorf("seed: %s became shorter while a backup cursor was open", q.Path)
+			}
+			n = want
 		}
 		for data, i := buf[:n], 0; len(data) > 0; i++ {
 			b := Block{Index: index + int64(i), Data: data[:min(size, len(data))]}
@@ -336,16 +319,6 @@ func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn fu
 	return nil
 }
 
-// within cuts what was read of a file to what counts, all of which has to be
-// there: nobody looks at the file again.
-func (f *roundFile) within(q ReadRequest, at int64, length, n int) (int, error) {
-	want := int(max(min(int64(length), f.bound-at), 0))
-	if n < want {
-		return 0, fmt.Errorf("seed: %s became shorter while a backup cursor was open", q.Path)
-	}
-	return want, nil
-}
-
 // readAt fills buf; the end of the file may cut it short.
 func readAt(f *os.File, at int64, buf []byte) (int, error) {
 	n, err := f.ReadAt(buf, at)
@@ -355,28 +328,26 @@ func readAt(f *os.File, at int64, buf []byte) (int, error) {
 	return n, nil
 }
 
-// note remembers what a puller has got.
+// note records what a puller got.
 func (f *roundFile) note(index int64, s Sum) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for int64(len(f.served)) <= index {
-		f.served = append(f.served, 0)
-	}
+	f.served = atLeast(f.served, index+1)
 	if old := f.served[index]; old != 0 && old != s {
-		for len(f.mixed) < len(f.served) {
-			f.mixed = append(f.mixed, false)
-		}
+		f.mixed = atLeast(f.mixed, int64(len(f.served)))
 		f.mixed[index] = true
 	}
 	f.served[index] = s
 }
 
-// held reports whether every puller holds exactly this.
-func (f *roundFile) held(index int64, s Sum) bool {
+// atLeast lengthens a slice to n elements.
+func atLeast[T any](s []T, n int64) []T { return append(s, make([]T, max(n-int64(len(s)), 0))...) }
+
+// upToDate reports whether every puller has exactly this block.
+func (f *roundFile) upToDate(index int64, s Sum) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return index < int64(len(f.served)) && f.served[index] == s &&
-		(index >= int64(len(f.mixed)) || !f.mixed[index])
+	return index < int64(len(f.served)) && f.served[index] == s && (index >= int64(len(f.mixed)) || !f.mixed[index])
 }
 
 // readFrozen reads the state of the frozen moment.
@@ -395,7 +366,7 @@ func (r *round) readFrozen(ctx context.Context, f *roundFile, aside *spool, q Re
 			return err
 		} else if b.Data = buf[:n]; sumOf(b.Data) != b.Sum {
 			return mongo.WithHint(fmt.Errorf("seed: block %d of %s has changed since the member was locked", index, q.Path),
-				"begin again: what is there will be used")
+				"run it again: it uses what is there")
 		} else if err := r.agent.opts.Limit.Wait(ctx, 1, int64(n)); err != nil {
 			return err
 		}

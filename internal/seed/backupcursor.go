@@ -21,55 +21,49 @@ import (
 )
 
 const (
-	// cursorAlive is the time between two getMore commands: servers close a
-	// cursor that nobody asked for ten minutes.
-	cursorAlive = time.Minute
-	// cursorOpenWait is how long a cursor is tried to be opened while
-	// checkpoints get in the way.
-	cursorOpenWait = 2 * time.Minute
-	// cursorExtendWait bounds an extension, which waits until the set has
-	// taken over what it is to reach.
-	cursorExtendWait = 5 * time.Minute
-	// cursorCloseWait bounds the attempt to close.
-	cursorCloseWait = 15 * time.Second
+	// cursorAlive is the time between two getMore commands: servers close a cursor
+	// after ten minutes without one.
+	cursorAlive      = time.Minute
+	cursorOpenWait   = 2 * time.Minute // bounds retries while checkpoints prevent a cursor
+	cursorExtendWait = 5 * time.Minute // bounds an extension, which waits for the set's majority
+	cursorCloseWait  = 15 * time.Second
 )
 
-// BackupCursor is a Pinner: $backupCursor of MongoDB Enterprise and Percona
-// Server, by its documented format. It was never run against a real one.
+// BackupCursor pins the files of a member that works, by $backupCursor of MongoDB
+// Enterprise and Percona Server in its documented format. It was never run against a
+// real server.
 type BackupCursor struct {
-	URI string
-	// Alive is the time between two signs of life; default one minute.
-	Alive time.Duration
+	URI   string
+	Alive time.Duration // between two getMore commands; default one minute
 	Log   *slog.Logger
 }
 
-// backupCursor is an open one. Its commands carry no session: a cursor of a
-// session outlives a client that was killed by half an hour, others by ten
-// minutes.
+// backupCursor is an open cursor. The member goes on writing, but only where the listed
+// state has nothing. The commands carry no session: servers keep a session's cursor half
+// an hour after its client was killed, others ten minutes.
 type backupCursor struct {
-	pool   *wire.Pool
-	log    *slog.Logger
-	id     int64
-	coll   string
-	backup bson.RawValue // zero if the server told none
-	dbpath string
-	end    mongo.OpTime // of the oplog when it was opened
-	files  []File
+	pool     *wire.Pool
+	log      *slog.Logger
+	id       int64
+	coll     string
+	backup   bson.RawValue // its id; zero if the server has none
+	dbpath   string
+	oplogEnd mongo.OpTime // when it was opened
+	files    []File       // to copy; a negative size is not known
 
-	lost, stop, done chan struct{}
-	release          sync.Once
-	result           error
+	lost       chan struct{} // closed when the server closed the cursor
+	stop, done chan struct{}
+	release    func() error // its error says that the files were not pinned all the time
 }
 
-// Pin opens a cursor.
-func (b *BackupCursor) Pin(ctx context.Context) (Pin, error) {
+func (b *BackupCursor) open(ctx context.Context) (*backupCursor, error) {
 	opts, err := mongo.ParseURI(b.URI)
 	if err != nil {
 		return nil, fmt.Errorf("seed: %w", err)
 	}
 	pool, err := wire.Open(opts.SetDirect(true).SetAppName("millrace-seed").SetServerSelectionTimeout(selectionWait))
 	if err != nil {
-		return nil, errors.New("seed: the connection string cannot be used")
+		return nil, errBadURI
 	}
 	c := &backupCursor{pool: pool, log: logOr(b.Log),
 		lost: make(chan struct{}), stop: make(chan struct{}), done: make(chan struct{})}
@@ -77,20 +71,15 @@ func (b *BackupCursor) Pin(ctx context.Context) (Pin, error) {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), cursorCloseWait)
 		defer cancel()
 		if c.id != 0 {
-			_ = c.kill(closing) // what went wrong is more to the point
+			_ = c.kill(closing) // the first error counts
 		}
 		_ = pool.Close(closing)
 		return nil, err
 	}
+	c.release = sync.OnceValue(c.end)
 	go c.keepAlive(cmp.Or(max(b.Alive, 0), cursorAlive))
 	return c, nil
 }
-
-// Files implements Pin.
-func (c *backupCursor) Files() []File { return c.files }
-
-// Lost implements Pin.
-func (c *backupCursor) Lost() <-chan struct{} { return c.lost }
 
 func (c *backupCursor) run(ctx context.Context, cmd bson.D) (bson.Raw, error) {
 	conn, err := c.pool.Checkout(ctx, wire.ByReadPreference(readpref.Nearest()))
@@ -107,7 +96,7 @@ func (c *backupCursor) ask(ctx context.Context, cmd bson.D) (r cursorReply, err 
 	raw, err := c.run(ctx, cmd)
 	if err == nil {
 		if err = bson.Unmarshal(raw, &r); err != nil {
-			err = fmt.Errorf("the reply to %s cannot be read: %w", cmd[0].Key, err)
+			err = fmt.Errorf("cannot read the reply to %s: %w", cmd[0].Key, err)
 		}
 	}
 	return r, err
@@ -121,7 +110,7 @@ func (c *backupCursor) open(ctx context.Context) error {
 		reply, err := c.ask(ctx, stageCommand("$backupCursor", bson.D{}))
 		if mongo.IsCode(err, codeCheckpointTookPlace) || mongo.IsCode(err, codeCursorNotNow) {
 			last = err
-			c.log.Info("the server cannot open a backup cursor just now, trying again", "error", err)
+			c.log.Info("the server cannot open a backup cursor now; retrying", "error", err)
 			return false, nil
 		}
 		if err != nil {
@@ -150,12 +139,11 @@ type cursorReply struct {
 	} `bson:"cursor"`
 }
 
-// readList reads metadata and names until the server has no more to tell. The
-// cursor stays open then: that is what pins the files.
+// readList reads the metadata and all names. The open cursor then pins the files.
 func (c *backupCursor) readList(ctx context.Context, r cursorReply) error {
 	c.id = r.Cursor.ID
 	c.coll = strings.TrimPrefix(r.Cursor.NS, "admin.")
-	for batch := r.Cursor.First; len(batch) > 0; {
+	for batch, err := r.Cursor.First, error(nil); len(batch) > 0; {
 		for _, doc := range batch {
 			if err := c.listed(doc); err != nil {
 				return err
@@ -164,11 +152,9 @@ func (c *backupCursor) readList(ctx context.Context, r cursorReply) error {
 		if c.id == 0 || len(c.files) > maxFiles {
 			break
 		}
-		next, err := c.more(ctx)
-		if err != nil {
+		if batch, err = c.more(ctx); err != nil {
 			return err
 		}
-		batch = next
 	}
 	if c.id == 0 {
 		return errors.New("the server closed it together with its list")
@@ -187,8 +173,8 @@ func (c *backupCursor) more(ctx context.Context) ([]bson.Raw, error) {
 	return r.Cursor.Next, err
 }
 
-// listed takes one document of the list: the metadata, or a file. Every field
-// may be missing.
+// listed takes one document of the list: the metadata, or a file. Any field may be
+// missing.
 func (c *backupCursor) listed(doc bson.Raw) error {
 	if meta, ok := doc.Lookup("metadata").DocumentOK(); ok {
 		if id, err := meta.LookupErr("backupId"); err == nil {
@@ -196,7 +182,7 @@ func (c *backupCursor) listed(doc bson.Raw) error {
 		}
 		c.dbpath, _ = meta.Lookup("dbpath").StringValueOK()
 		if end, ok := meta.Lookup("oplogEnd").DocumentOK(); ok {
-			_ = bson.Unmarshal(end, &c.end) // only a hint where to extend to
+			_ = bson.Unmarshal(end, &c.oplogEnd) // only a hint for the extension
 		}
 		return nil
 	}
@@ -224,11 +210,9 @@ func (c *backupCursor) file(doc bson.Raw) (File, error) {
 }
 
 // errCursorGone makes pullers begin another round with what they have.
-var errCursorGone = fmt.Errorf("%w: the server closed the backup cursor",
-	errNoRound) //nolint:gochecknoglobals // a sentinel
+var errCursorGone = fmt.Errorf("%w: the server closed the backup cursor", errNoRound)
 
-// keepAlive asks for more, of which there is none, so that the server does not
-// give the cursor up.
+// keepAlive sends getMore commands so that the server does not close the cursor.
 func (c *backupCursor) keepAlive(every time.Duration) {
 	defer close(c.done)
 	ctx, cancel := endingWith(context.Background(), c.stop, nil)
@@ -241,27 +225,25 @@ func (c *backupCursor) keepAlive(every time.Duration) {
 		case errors.Is(err, errCursorGone) || mongo.IsCode(err, codeCursorNotFound):
 			close(c.lost)
 			return
-		case err != nil: // the end reports whether it stayed open
-			c.log.Warn("the backup cursor gives no sign of life", "error", err)
+		case err != nil: // kill reports whether it stayed open
+			c.log.Warn("the getMore of the backup cursor failed", "error", err)
 		}
 	}
 }
 
-// Extend implements Pin.
-func (c *backupCursor) Extend(ctx context.Context) ([]File, mongo.OpTime, error) {
+// extend returns files of the journal that bring the copy up to the returned position;
+// none if the server cannot.
+func (c *backupCursor) extend(ctx context.Context) ([]File, mongo.OpTime, error) {
 	if c.backup.IsZero() {
-		return nil, c.end, nil
+		return nil, c.oplogEnd, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, cursorExtendWait)
 	defer cancel()
-	st, err := c.positions(ctx)
+	committed, _, err := c.positions(ctx)
 	if err != nil {
-		return nil, c.end, err
+		return nil, c.oplogEnd, err
 	}
-	to := st.committed
-	if to.Before(c.end) {
-		to = c.end
-	}
+	to := mongo.MaxOpTime(c.oplogEnd, committed)
 	if to.IsZero() {
 		return nil, to, nil
 	}
@@ -270,10 +252,10 @@ func (c *backupCursor) Extend(ctx context.Context) ([]File, mongo.OpTime, error)
 	switch {
 	case mongo.IsCode(err, codeNoSuchStage):
 		c.log.Warn("the server cannot extend a backup cursor; the new member has to catch up from the oplog")
-		return nil, c.end, nil
+		return nil, c.oplogEnd, nil
 	case err != nil:
-		return nil, to, mongo.WithHint(fmt.Errorf("seed: extend the backup cursor to %s: %w", to, err),
-			"run it again: what is there will be used")
+		return nil, to, mongo.WithHint(fmt.Errorf("seed: cannot extend the backup cursor to %s: %w", to, err),
+			"run it again: it uses what is there")
 	}
 	files, err := c.extension(ctx, reply)
 	return files, to, err
@@ -286,7 +268,7 @@ func (c *backupCursor) extension(ctx context.Context, r cursorReply) ([]File, er
 		for _, doc := range slices.Concat(r.Cursor.First, r.Cursor.Next) {
 			f, err := c.file(doc)
 			if err != nil {
-				return nil, fmt.Errorf("seed: extend the backup cursor: %w", err)
+				return nil, fmt.Errorf("seed: cannot extend the backup cursor: %w", err)
 			}
 			files = append(files, f)
 		}
@@ -301,69 +283,58 @@ func (c *backupCursor) extension(ctx context.Context, r cursorReply) ([]File, er
 		var err error
 		r, err = c.ask(ctx, bson.D{{Key: "getMore", Value: r.Cursor.ID}, {Key: "collection", Value: coll}})
 		if err != nil {
-			return nil, fmt.Errorf("seed: extend the backup cursor: %w", err)
+			return nil, fmt.Errorf("seed: cannot extend the backup cursor: %w", err)
 		}
 	}
 }
 
-// Behind implements Pin.
-func (c *backupCursor) Behind(ctx context.Context, at mongo.OpTime) (time.Duration, error) {
-	st, err := c.positions(ctx)
+// behind returns how far a position is behind the member's newest one.
+func (c *backupCursor) behind(ctx context.Context, at mongo.OpTime) (time.Duration, error) {
+	_, own, err := c.positions(ctx)
 	if err != nil {
 		return 0, err
 	}
-	return max(st.own.Time().Sub(at.Time()), 0), nil
+	return max(own.Time().Sub(at.Time()), 0), nil
 }
 
-type positions struct{ committed, own mongo.OpTime }
-
-// positions are the member's newest one, and the newest that no failover takes
-// back as far as the member knows.
-func (c *backupCursor) positions(ctx context.Context) (positions, error) {
+// positions returns the newest position that the member knows to be committed by a
+// majority, and its own newest.
+func (c *backupCursor) positions(ctx context.Context) (committed, own mongo.OpTime, err error) {
 	raw, err := c.run(ctx, bson.D{{Key: "replSetGetStatus", Value: int32(1)}})
 	if err != nil {
-		return positions{},
-			mongo.NeedsRole(fmt.Errorf("seed: ask the member how far it is: %w", err), "the user needs the role clusterMonitor")
+		return committed, own, mongo.NeedsRole(fmt.Errorf("seed: cannot read the member's status: %w", err),
+			"the user needs the role clusterMonitor")
 	}
 	var st setStatus
 	if err := bson.Unmarshal(raw, &st); err != nil {
-		return positions{}, fmt.Errorf("seed: the member's status cannot be read: %w", err)
+		return committed, own, fmt.Errorf("seed: cannot read the member's status: %w", err)
 	}
-	p := positions{committed: st.Optimes.Committed}
-	for _, m := range st.Members {
-		if m.Self {
-			p.own = m.Op
-		}
-	}
-	return p, nil
+	return st.Optimes.Committed, st.self().Op, nil
 }
 
-// Release implements Pin.
-func (c *backupCursor) Release() error {
-	c.release.Do(func() {
-		close(c.stop)
-		<-c.done
-		ctx, cancel := context.WithTimeout(context.Background(), cursorCloseWait)
-		defer cancel()
-		c.result = c.kill(ctx)
-		_ = c.pool.Close(ctx)
-	})
-	return c.result
+func (c *backupCursor) end() error {
+	close(c.stop)
+	<-c.done
+	ctx, cancel := context.WithTimeout(context.Background(), cursorCloseWait)
+	defer cancel()
+	err := c.kill(ctx)
+	_ = c.pool.Close(ctx)
+	return err
 }
 
-// kill closes the cursor. A server that does not know it any more did not pin
-// the files until now, for which there is no other sign.
+// kill closes the cursor. A server that does not know it did not pin the files until
+// now; nothing else shows that.
 func (c *backupCursor) kill(ctx context.Context) error {
 	raw, err := c.run(ctx, bson.D{{Key: "killCursors", Value: c.coll}, {Key: "cursors", Value: bson.A{c.id}}})
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: close the backup cursor: %w", err),
+		return mongo.WithHint(fmt.Errorf("seed: cannot close the backup cursor: %w", err),
 			"the server closes it by itself within ten minutes")
 	}
 	var r struct {
 		Killed []int64 `bson:"cursorsKilled"`
 	}
 	if err := bson.Unmarshal(raw, &r); err != nil {
-		return fmt.Errorf("seed: the reply to the closing of the backup cursor cannot be read: %w", err)
+		return fmt.Errorf("seed: cannot read the reply to the close of the backup cursor: %w", err)
 	}
 	if !slices.Contains(r.Killed, c.id) {
 		return errCursorGone
@@ -371,9 +342,9 @@ func (c *backupCursor) kill(ctx context.Context) error {
 	return nil
 }
 
-// What servers reply to $backupCursor. MongoDB's error list names 50915
-// BackupCursorOpenConflictWithCheckpoint and calls it retriable; the others
-// have no name, so that their text counts as well.
+// Replies to $backupCursor. MongoDB's error list calls 50915,
+// BackupCursorOpenConflictWithCheckpoint, retriable; the others have no name, so that
+// their text counts as well.
 const (
 	codeNoSuchStage         = 40324
 	codeCommandNotFound     = 59
@@ -385,26 +356,23 @@ const (
 	codeCursorIsOpen        = 50886
 )
 
-// cursorError adds what can be done about a cursor that does not open.
+// cursorError adds a hint to the error of a cursor that does not open.
 func cursorError(err error) error {
 	if err == nil {
 		return nil
 	}
-	wrapped := fmt.Errorf("seed: open a backup cursor: %w", err)
+	hint := "use --way fsync-lock"
 	switch {
 	case cursorIsOpen(err):
-		return mongo.WithHint(wrapped, "another backup runs on this member: wait for it to end, or copy another member")
+		hint = "another backup runs on this member: wait for it to end, or copy another member"
 	case cursorIsLocked(err):
-		return mongo.WithHint(wrapped,
-			"the member is locked by fsyncLock: another backup runs, or left its lock behind (db.fsyncUnlock())")
+		hint = "the member is locked by fsyncLock: another backup runs, or left its lock behind (db.fsyncUnlock())"
 	case mongo.IsCode(err, codeCheckpointTookPlace), mongo.IsCode(err, codeCursorNotNow):
-		return mongo.WithHint(wrapped,
-			"checkpoints kept getting in the way, or the member cannot make one now: try again later, or use --way fsync-lock")
+		hint = "checkpoints prevent it, or the member cannot make one now: try again later, or use --way fsync-lock"
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
-		return mongo.WithHint(wrapped,
-			"give the user a role that may run $backupCursor (see the server's documentation), or use --way fsync-lock")
+		hint = "give the user a role that may run $backupCursor (see the server's documentation), or use --way fsync-lock"
 	}
-	return mongo.WithHint(wrapped, "use --way fsync-lock")
+	return mongo.WithHint(fmt.Errorf("seed: cannot open a backup cursor: %w", err), hint)
 }
 
 func cursorIsOpen(err error) bool {

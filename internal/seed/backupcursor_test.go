@@ -20,7 +20,7 @@ import (
 
 func pinningAgent(t *testing.T, s *stub, dir string, o AgentOptions) *Agent {
 	t.Helper()
-	o.Way, o.Pinner = WayCursor, &BackupCursor{URI: s.uri(), Alive: 10 * time.Millisecond}
+	o.Way, o.Cursor = WayCursor, &BackupCursor{URI: s.uri(), Alive: 10 * time.Millisecond}
 	return fakeAgent(t, dir, o)
 }
 
@@ -187,7 +187,7 @@ func TestBackupCursorIsClosed(t *testing.T) {
 			idle = 50 * time.Millisecond
 		}
 		a, err := NewAgent(AgentOptions{DBPath: dir, SpoolDir: t.TempDir(), Way: WayCursor,
-			Pinner: &BackupCursor{URI: s.uri()}, Idle: idle})
+			Cursor: &BackupCursor{URI: s.uri()}, Idle: idle})
 		must(t, err)
 		m, err := a.Join(t.Context())
 		must(t, err)
@@ -217,9 +217,9 @@ func TestShortFileUnderBackupCursor(t *testing.T) {
 func TestBackupCursorErrors(t *testing.T) {
 	dir := fakeMember(t)
 	pin := func(s *stub) error {
-		p, err := (&BackupCursor{URI: s.uri()}).Pin(t.Context())
+		p, err := (&BackupCursor{URI: s.uri()}).open(t.Context())
 		if err == nil {
-			err = p.Release()
+			err = p.release()
 		}
 		return err
 	}
@@ -249,7 +249,7 @@ func TestBackupCursorErrors(t *testing.T) {
 	s.fail["$backupCursor"] = failure(codeCheckpointTookPlace, "", "always")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := (&BackupCursor{URI: s.uri()}).Pin(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := (&BackupCursor{URI: s.uri()}).open(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
 	}
 	for _, name := range []string{"/elsewhere/x.wt", "/data/db/../x.wt", "/data/db/secret.pem", "/data/db/missing.wt",

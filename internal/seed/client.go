@@ -3,6 +3,7 @@ package seed
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -27,18 +28,16 @@ import (
 // maxReply bounds a manifest, in bytes; that of 100,000 files has some 10 MB.
 const maxReply = 1 << 30
 
-// ClientOptions say how to reach an agent.
+// ClientOptions are how to connect to an agent.
 type ClientOptions struct {
 	URL string // https://host:port
-	// TokenFile holds the agent's token. It is read for each request: an agent that
-	// is started again may have made another.
+	// TokenFile holds the agent's token. Each request reads it: a restarted agent may
+	// have made another.
 	TokenFile string
 	CA        string // file with the authority of the agent's certificate; empty is the system's
 	Zstd      bool
-	// Patience is how long a network that does not work is waited for; default
-	// five minutes.
-	Patience time.Duration
-	Log      *slog.Logger
+	RetryFor  time.Duration // while the network fails; default five minutes
+	Log       *slog.Logger
 }
 
 // Client is an agent on another machine. It is safe for concurrent use.
@@ -50,16 +49,13 @@ type Client struct {
 
 // NewClient makes a client; it does not connect yet.
 func NewClient(o ClientOptions) (*Client, error) {
-	if o.Patience <= 0 {
-		o.Patience = 5 * time.Minute
-	}
-	o.Log = logOr(o.Log)
-	o.URL = strings.TrimRight(o.URL, "/")
+	o.RetryFor = cmp.Or(max(o.RetryFor, 0), 5*time.Minute)
+	o.URL, o.Log = strings.TrimRight(o.URL, "/"), logOr(o.Log)
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CA != "" {
 		pem, err := os.ReadFile(o.CA)
 		if err != nil {
-			return nil, fmt.Errorf("seed: read the agent's certificate authority: %w", err)
+			return nil, fmt.Errorf("seed: cannot read the agent's certificate authority: %w", err)
 		}
 		conf.RootCAs = x509.NewCertPool()
 		if !conf.RootCAs.AppendCertsFromPEM(pem) {
@@ -105,8 +101,8 @@ func (c *Client) Freeze(ctx context.Context, round, puller string) (*Final, erro
 	}
 }
 
-// Stay tells the agent that this puller is there, until ctx ends: an agent whose
-// puller is killed sees the connection end.
+// Stay keeps a connection to the agent until ctx ends, so that the agent notices when
+// this puller is killed.
 func (c *Client) Stay(ctx context.Context, round, puller string) error {
 	for {
 		if _, err := c.ask(ctx, "stay", turnRequest{round, puller}, &struct{}{}); err != nil {
@@ -121,34 +117,29 @@ func (c *Client) Leave(ctx context.Context, round, puller string) error {
 	return err
 }
 
-// Read implements Source. What a cut left out is asked for again.
+// Read implements Source. It asks again when a reply was cut.
 func (c *Client) Read(ctx context.Context, r ReadRequest, fn func(Block) error) error {
-	return c.patiently(ctx, func() error {
+	var own error // of fn
+	err := c.retry(ctx, func() error {
 		resp, err := c.post(ctx, "read", readRequest{r, c.o.Zstd})
 		if err != nil {
 			return err
 		}
 		defer resp.Body.Close()
-		var own error // fn's error is no matter of the network
 		err = readFrames(resp.Body, r.First, len(r.Have), c.unpack, func(b Block) error {
 			own = fn(b)
 			return own
 		})
 		if own != nil {
-			return &finalError{own}
+			return nil // it is no failure of the network
 		}
 		return err
 	})
+	return cmp.Or(own, err)
 }
 
-// finalError is not tried again.
-type finalError struct{ err error }
-
-func (e *finalError) Error() string { return e.err.Error() }
-func (e *finalError) Unwrap() error { return e.err }
-
 func (c *Client) ask(ctx context.Context, what string, q, into any) (status int, err error) {
-	err = c.patiently(ctx, func() error {
+	err = c.retry(ctx, func() error {
 		resp, err := c.post(ctx, what, q)
 		if err != nil {
 			return err
@@ -156,14 +147,14 @@ func (c *Client) ask(ctx context.Context, what string, q, into any) (status int,
 		defer resp.Body.Close()
 		status = resp.StatusCode
 		if err := json.NewDecoder(io.LimitReader(resp.Body, maxReply)).Decode(into); err != nil {
-			return fmt.Errorf("seed: the agent's reply cannot be read: %w", err)
+			return fmt.Errorf("seed: cannot read the agent's reply: %w", err)
 		}
 		return nil
 	})
 	return status, err
 }
 
-// post sends a request; a reply that is an error becomes one.
+// post sends a request, and returns the agent's error as a remoteError.
 func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, error) {
 	body, err := json.Marshal(q)
 	if err != nil {
@@ -187,50 +178,46 @@ func (c *Client) post(ctx context.Context, what string, q any) (*http.Response, 
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	var told errorReply
-	if json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&told) != nil || told.Error == "" {
-		told.Error = resp.Status
+	var failed errorReply
+	if json.NewDecoder(io.LimitReader(resp.Body, 64<<10)).Decode(&failed) != nil || failed.Error == "" {
+		failed.Error = resp.Status
 	}
-	return nil, &remoteError{text: told.Error, hint: told.Hint, status: resp.StatusCode}
+	return nil, &remoteError{text: failed.Error, hint: failed.Hint, status: resp.StatusCode}
 }
 
-// patiently tries again while the network does not work.
-func (c *Client) patiently(ctx context.Context, try func() error) error {
-	giveUp := time.Now().Add(c.o.Patience)
-	var told *remoteError
-	var own *finalError
+// retry tries again while the network fails.
+func (c *Client) retry(ctx context.Context, try func() error) error {
+	giveUp := time.Now().Add(c.o.RetryFor)
+	var remote *remoteError
 	err := retry.Again(ctx, 100*time.Millisecond, 5*time.Second, func(err error, _ time.Duration) bool {
-		if errors.As(err, &own) || ctx.Err() != nil || errors.As(err, &told) || certificate(err) || time.Now().After(giveUp) {
+		if ctx.Err() != nil || errors.As(err, &remote) || isCertificate(err) || time.Now().After(giveUp) {
 			return false
 		}
-		c.o.Log.Warn("the agent cannot be reached, trying again", "error", err)
+		c.o.Log.Warn("cannot reach the agent; retrying", "error", err)
 		return true
 	}, try)
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &own):
-		return own.err
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case told != nil:
-		return mongo.WithHint(err, told.hint)
-	case certificate(err):
+	case remote != nil:
+		return mongo.WithHint(err, remote.hint)
+	case isCertificate(err):
 		return mongo.WithHint(fmt.Errorf("seed: the agent's certificate is not accepted: %w", err),
 			"name its authority with --tls-ca")
 	}
-	return mongo.WithHint(fmt.Errorf("seed: reach the agent: %w", err),
-		"see that it runs and can be reached; the same command goes on with what is there")
+	return mongo.WithHint(fmt.Errorf("seed: cannot reach the agent: %w", err),
+		"check that it runs and can be reached; the same command uses what is there")
 }
 
-// certificate tells errors that no patience fixes.
-func certificate(err error) bool {
+func isCertificate(err error) bool {
 	_, is := errors.AsType[*tls.CertificateVerificationError](err)
 	return is
 }
 
-// The blocks of a reply are frames: kind, checksum, length, bytes. A reply
-// ends with a frame that says so; without one it was cut.
+// The blocks of a reply are frames: kind, checksum, length, bytes. A reply without
+// frameEnd was cut.
 const (
 	frameEnd byte = iota
 	frameRaw
@@ -245,7 +232,7 @@ const frameHead = 1 + 8 + 4
 // frameWriter writes blocks.
 type frameWriter struct {
 	w        *bufio.Writer
-	compress *zstd.Encoder // nil sends as it is
+	compress *zstd.Encoder // nil does not compress
 	packed   []byte
 }
 
@@ -276,9 +263,8 @@ func (w *frameWriter) block(b Block) error {
 	return w.frame(frameRaw, b.Sum, len(b.Data), b.Data)
 }
 
-// readFrames reads a reply; its blocks follow each other from first on. The
-// bytes come from another machine: nothing is taken on trust but that a length
-// within a block's may be read.
+// readFrames reads a reply with consecutive blocks from first on. It trusts nothing
+// but a length up to that of a block, for the bytes come from another machine.
 func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn func(Block) error) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var head [frameHead]byte
@@ -293,7 +279,7 @@ func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn fu
 			return nil
 		}
 		if i >= count && kind != frameError || length > int64(largestBlock) {
-			return errors.New("seed: the agent's reply makes no sense")
+			return errors.New("seed: the agent's reply is malformed")
 		}
 		buf = slices.Grow(buf[:0], int(length))
 		if kind != frameSame && kind != frameZero {
@@ -304,21 +290,20 @@ func readFrames(r io.Reader, first int64, count int, unpack *zstd.Decoder, fn fu
 		switch kind {
 		case frameSame:
 			b.Same = true
-		case frameZero:
-			clear(buf[:length])
-			b.Data = buf[:length]
-		case frameRaw:
-			b.Data = buf[:length]
+		case frameZero, frameRaw:
+			if b.Data = buf[:length]; kind == frameZero {
+				clear(b.Data)
+			}
 		case frameZstd:
 			var err error
 			if data, err = unpack.DecodeAll(buf[:length], data[:0]); err != nil || int64(len(data)) > int64(largestBlock) {
-				return fmt.Errorf("seed: the agent's reply cannot be unpacked: %w", errOr(err))
+				return fmt.Errorf("seed: cannot decompress the agent's reply: %w", errOr(err))
 			}
 			b.Data = data
 		case frameError:
 			return &remoteError{text: string(buf[:length])}
 		default:
-			return errors.New("seed: the agent's reply makes no sense")
+			return errors.New("seed: the agent's reply is malformed")
 		}
 		if err := fn(b); err != nil {
 			return err

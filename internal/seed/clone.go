@@ -11,20 +11,19 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// errCannotClone reports that two directories are not on one file system that
-// lets files share blocks.
-var errCannotClone = errors.New("seed: the file system cannot clone files") //nolint:gochecknoglobals // a sentinel
+// errCannotClone reports that no file system that shares blocks has both directories.
+var errCannotClone = errors.New("seed: the file system cannot clone files")
 
 // cloner is a Source whose files are on this machine.
 type cloner interface {
-	// Clone takes the place of the first pass and of Freeze: make opens the
-	// copy of a file. Its error is errCannotClone, before the member was made
-	// to stand still, where files have to be copied.
+	// Clone replaces the first pass and Freeze: make opens the copy of a file. It
+	// returns errCannotClone, before the member stands still, where files have to be
+	// copied.
 	Clone(ctx context.Context, round, puller string, make func(path string) (*os.File, error)) (*Final, error)
 }
 
-// Clone has the files share their blocks with the copy. What is locked is
-// locked for the moment that this takes, for nothing is read and compared.
+// Clone makes the copy share the files' blocks. A lock is short, for nothing is read
+// and compared under it.
 func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string) (*os.File, error)) (*Final, error) {
 	r, err := a.round(id)
 	if err != nil {
@@ -47,7 +46,7 @@ func (a *Agent) Clone(ctx context.Context, id, puller string, create func(string
 	r.mu.Lock()
 	if r.state != roundCopying || len(r.pullers) > 1 || a.opts.Pullers > 1 {
 		r.mu.Unlock()
-		return nil, errCannotClone // others hold what was read
+		return nil, errCannotClone // other pullers have read blocks
 	}
 	r.state = roundFreezing
 	r.mu.Unlock()
@@ -97,8 +96,8 @@ func (r *round) cloneStill(ctx context.Context, thaw Thaw, create func(string) (
 	return final, r.stoodStill(all.stamps)
 }
 
-// flush writes out what the kernel holds of the files: a clone would wait for
-// that, under the lock.
+// flush writes dirty pages of the files to disk, for which a clone would wait under
+// the lock.
 func (a *Agent) flush(ctx context.Context, list []File) error {
 	for _, f := range list {
 		if ctx.Err() != nil {
@@ -112,7 +111,7 @@ func (a *Agent) flush(ctx context.Context, list []File) error {
 			err = errors.Join(file.Sync(), file.Close())
 		}
 		if err != nil {
-			return fmt.Errorf("seed: write out %s: %w", f.Path, err)
+			return fmt.Errorf("seed: cannot flush %s: %w", f.Path, err)
 		}
 	}
 	return nil
@@ -122,7 +121,7 @@ func (a *Agent) cloneAll(ctx context.Context, list []File, create func(string) (
 	return a.eachFile(ctx, list, func(f File) error { return a.clone(f.Path, create) })
 }
 
-// eachFile does something with each file, with several at once.
+// eachFile calls do for each file, several at once.
 func (a *Agent) eachFile(ctx context.Context, list []File, do func(File) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(a.opts.Workers)
@@ -137,8 +136,7 @@ func (a *Agent) eachFile(ctx context.Context, list []File, do func(File) error) 
 	return g.Wait()
 }
 
-// cloneable reports whether it can be done at all: for one file, and for the others if
-// they are on the same file system.
+// cloneable clones one file, and checks that the others are on its file system.
 func (a *Agent) cloneable(create func(string) (*os.File, error)) error {
 	if err := a.clone(storageFile, create); err != nil {
 		return err
@@ -158,7 +156,7 @@ func (a *Agent) cloneable(create func(string) (*os.File, error)) error {
 func (a *Agent) clone(name string, create func(string) (*os.File, error)) error {
 	from, err := a.dir.Open(name)
 	if err != nil {
-		return fmt.Errorf("seed: open %s: %w", name, err)
+		return fmt.Errorf("seed: cannot open %s: %w", name, err)
 	}
 	defer from.Close()
 	to, err := create(name)
@@ -168,13 +166,13 @@ func (a *Agent) clone(name string, create func(string) (*os.File, error)) error 
 	return errors.Join(cloneFile(to, from), to.Close())
 }
 
-// clone is the first pass by shared blocks; it reports whether it was possible.
+// clone is the first pass by shared blocks; ok reports whether it was possible.
 func (p *pull) clone(ctx context.Context, m *Manifest) (*Final, bool, error) {
 	c, ok := p.src.(cloner)
 	if !ok || p.o.NoClone {
 		return nil, false, nil
 	}
-	p.stats.enter(PhaseClone, 0)
+	p.o.Stats.enter(PhaseClone, 0)
 	if err := p.forget(); err != nil {
 		return nil, false, err
 	}
@@ -208,7 +206,7 @@ func (p *pull) create(name string) (*os.File, error) {
 	}
 	f, err := p.root.OpenFile(local, os.O_CREATE|os.O_RDWR|os.O_TRUNC, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("seed: make %s: %w", local, explain(err))
+		return nil, fmt.Errorf("seed: cannot make %s: %w", local, explain(err))
 	}
 	return f, nil
 }

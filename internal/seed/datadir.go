@@ -18,8 +18,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// dataDir is a member's data directory. What is behind a link in it belongs to it,
-// as it does for the server. Names in it come from its own list only.
+// dataDir is a member's data directory. Like the server it follows links. Names in it
+// come from its own list only.
 type dataDir struct {
 	path    string // without links
 	storage Storage
@@ -34,7 +34,7 @@ func openDataDir(dir string) (*dataDir, error) {
 		_, err = os.ReadDir(real)
 	}
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("seed: open the source's data directory: %w", err),
+		return nil, mongo.WithHint(fmt.Errorf("seed: cannot open the source's data directory: %w", err),
 			"name the mongod's dbPath, and run as a user that may read it")
 	}
 	d := &dataDir{path: real}
@@ -44,7 +44,7 @@ func openDataDir(dir string) (*dataDir, error) {
 			"name the dbPath of a mongod with the WiredTiger engine")
 	}
 	if string(raw) == poisonText {
-		return nil, mongo.WithHint(fmt.Errorf("seed: %s is itself a copy that was not completed", dir),
+		return nil, mongo.WithHint(fmt.Errorf("seed: %s is itself an incomplete copy", dir),
 			"complete it, or copy another member")
 	}
 	if doc := bson.Raw(raw); doc.Validate() == nil {
@@ -54,7 +54,7 @@ func openDataDir(dir string) (*dataDir, error) {
 	return d, nil
 }
 
-// directory is a data directory, of either side.
+// directory is a data directory of either side.
 type directory interface {
 	Name() string
 	OpenFile(name string, flags int, mode fs.FileMode) (*os.File, error)
@@ -69,7 +69,7 @@ func (d *dataDir) at(name string) string { return filepath.Join(d.path, filepath
 // Open opens a file to be read.
 func (d *dataDir) Open(name string) (*os.File, error) { return d.OpenFile(name, os.O_RDONLY, 0) }
 
-// OpenFile opens a regular file. Opening anything else in its place does not wait.
+// OpenFile opens a regular file. It fails at once for anything else.
 func (d *dataDir) OpenFile(name string, flags int, mode fs.FileMode) (*os.File, error) {
 	if !filepath.IsLocal(filepath.FromSlash(name)) {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
@@ -88,7 +88,7 @@ func (d *dataDir) OpenFile(name string, flags int, mode fs.FileMode) (*os.File, 
 	return f, nil
 }
 
-// Stat is about what a link leads to.
+// Stat follows links.
 func (d *dataDir) Stat(name string) (fs.FileInfo, error) { return os.Stat(d.at(name)) }
 
 // ReadFile reads a small file.
@@ -107,20 +107,19 @@ func (d *dataDir) ReadFile(name string) ([]byte, error) {
 type inventory struct {
 	files  []File
 	stamps map[string]stamp
-	// foreign are some files that are left out although it is not known that the
-	// server needs nothing of them, of so many.
-	foreign   []string
-	foreigner int
+	// foreign names the first of foreigners files that the server is not known to
+	// need, and which the copy leaves out.
+	foreign    []string
+	foreigners int
 }
 
-// foreignNamed is how many of them are named.
-const foreignNamed = 5
+const (
+	foreignNamed = 5 // most names in foreign
+	maxDepth     = 8 // of directories; a server makes two levels
+)
 
-// maxDepth bounds directories in directories; a server makes two.
-const maxDepth = 8
-
-// list lists the files that a copy needs. It is an error if there is anything that
-// cannot be followed to a file: nobody knows what would be left out.
+// list lists the files that a copy needs. It fails if anything cannot be followed to a
+// file, for the copy might lack it.
 func (d *dataDir) list() (*inventory, error) {
 	w := &walk{dir: d, out: &inventory{stamps: map[string]stamp{}}, settles: map[uint64]bool{}}
 	info, err := d.Stat(".")
@@ -129,12 +128,12 @@ func (d *dataDir) list() (*inventory, error) {
 		err = w.directory(".", []fs.FileInfo{info}, false)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("seed: list %s: %w", d.path, err)
+		return nil, fmt.Errorf("seed: cannot list %s: %w", d.path, err)
 	}
 	return w.out, nil
 }
 
-// walk is one look at all of a data directory.
+// walk is one pass through a data directory.
 type walk struct {
 	dir     *dataDir
 	out     *inventory
@@ -142,12 +141,11 @@ type walk struct {
 	settles map[uint64]bool // by device: settlesWrites
 }
 
-// directory lists a directory, which is the last of above; linked reports that a link
-// led to it.
+// directory lists a directory, the last of above; linked reports that a link led to it.
 func (w *walk) directory(name string, above []fs.FileInfo, linked bool) error {
 	entries, err := os.ReadDir(w.dir.at(name))
 	if errors.Is(err, fs.ErrNotExist) && name != "." {
-		return nil // it went between two looks
+		return nil // it was removed meanwhile
 	}
 	if err != nil {
 		return err
@@ -165,14 +163,14 @@ func (w *walk) directory(name string, above []fs.FileInfo, linked bool) error {
 	return nil
 }
 
-// entry lists what a name leads to.
+// entry lists the file or directory of a name.
 func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 	info, err := w.dir.Stat(p)
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, err := os.Lstat(w.dir.at(p)); errors.Is(err, fs.ErrNotExist) {
-			return nil // it went between two looks
+			return nil // it was removed meanwhile
 		}
-		return unfollowed(p, "is a link that leads nowhere")
+		return unfollowed(p, "is a dangling link")
 	}
 	switch {
 	case err != nil:
@@ -180,16 +178,16 @@ func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 	case info.IsDir():
 		return w.below(p, info, above, linked)
 	case !info.Mode().IsRegular():
-		return unfollowed(p, "is no file and no directory ("+info.Mode().Type().String()+")")
+		return unfollowed(p, "is neither file nor directory ("+info.Mode().Type().String()+")")
 	}
 	switch w.dir.storage.kindOf(p) {
 	case useless:
 		return nil
 	case strange:
 		return mongo.WithHint(fmt.Errorf("%s is a file of the engine that millrace does not know", p),
-			"let us know; copy by other means, or remove it if nothing needs it")
+			"report it; copy by other means, or remove the file if nothing needs it")
 	case foreign:
-		if w.out.foreigner++; len(w.out.foreign) < foreignNamed {
+		if w.out.foreigners++; len(w.out.foreign) < foreignNamed {
 			w.out.foreign = append(w.out.foreign, p)
 		}
 		return nil
@@ -202,15 +200,13 @@ func (w *walk) entry(p string, above []fs.FileInfo, linked bool) error {
 	return nil
 }
 
-// below lists a directory in another one.
+// below lists a subdirectory.
 func (w *walk) below(p string, info fs.FileInfo, above []fs.FileInfo, linked bool) error {
 	if !w.dir.storage.entered(p) {
 		return nil
 	}
-	for _, a := range above {
-		if os.SameFile(a, info) {
-			return unfollowed(p, "is a link that leads back to a directory above it")
-		}
+	if slices.ContainsFunc(above, func(a fs.FileInfo) bool { return os.SameFile(a, info) }) {
+		return unfollowed(p, "is a link that leads back to a directory above it")
 	}
 	if len(above) > maxDepth {
 		return unfollowed(p, "is too deep below the data directory")
@@ -218,45 +214,44 @@ func (w *walk) below(p string, info fs.FileInfo, above []fs.FileInfo, linked boo
 	return w.directory(p, append(above[:len(above):len(above)], info), linked)
 }
 
-// stamp is not believed where a reader may overtake a write.
-func (w *walk) stamp(p string, info fs.FileInfo) stamp {
-	s := stampOf(info, time.Now())
-	settles, known := w.settles[s.device]
+// stamp returns a file's stamp. It never counts where a reader may overtake a write.
+func (w *walk) stamp(p string, info fs.FileInfo) (s stamp) {
+	now := time.Now()
+	ctime, inode, device, ok := identity(info)
+	settles, known := w.settles[device]
 	if !known {
 		settles = settlesWrites(w.dir.at(p))
-		w.settles[s.device] = settles
+		w.settles[device] = settles
 	}
-	if !settles {
-		s.taken = time.Time{}
+	s = stamp{size: info.Size(), mtime: info.ModTime().UnixNano(), ctime: ctime, inode: inode, device: device}
+	if ok && settles {
+		s.taken = now
 	}
 	return s
 }
 
-// unfollowed refuses a source of which a part would be left out.
+// unfollowed refuses a source whose copy would lack a part.
 func unfollowed(p, why string) error {
 	return mongo.WithHint(fmt.Errorf("%s %s", p, why),
 		"remove it from the data directory, or make it a file, a directory, or a link to one of the same user")
 }
 
-// The names of a data directory. Which of them a copy needs is told by the place
-// of a name and by the options that the directory was made with: with
-// directoryPerDB a directory journal holds the engine's log and also the tables of
-// a database of that name.
-
-// storageFile says how the data directory was made; a mongod reads it first.
+// storageFile has the options of the data directory; a mongod reads it first.
 const storageFile = "storage.bson"
 
-// kind is what becomes of a file of a data directory.
+// kind says whether a copy needs a file.
 type kind int
 
 const (
-	needed  kind = iota // it is part of the copy
-	useless             // the server needs nothing of it, or makes it anew
-	foreign             // it is not the server's, as far as is known: the operator is told
-	strange             // it is the engine's, and not known: nothing is copied
+	needed  kind = iota // part of the copy
+	useless             // the server does not need it, or makes it anew
+	foreign             // not known as the server's: the plan names it
+	strange             // an unknown file of the engine: nothing is copied
 )
 
-// kindOf reports what becomes of a file by its name.
+// kindOf returns the kind of a file by its name and the directory's options: with
+// directoryPerDB the directory journal holds the engine's log and also the tables of
+// a database of that name.
 func (s Storage) kindOf(p string) kind {
 	dir, name := path.Split(p)
 	dir = strings.TrimSuffix(dir, "/")
@@ -301,8 +296,8 @@ func kindInJournal(name string) kind {
 	return foreign
 }
 
-// holdsTables tells directories whose files *.wt are the engine's tables. With
-// other options than those known here a server might keep them in any.
+// holdsTables reports whether the files *.wt of a directory are the engine's tables.
+// A server with unknown options might keep them in any directory.
 func (s Storage) holdsTables(dir string) bool {
 	if dir == "" {
 		return true
@@ -317,8 +312,7 @@ func (s Storage) holdsTables(dir string) bool {
 	return len(parts) == 1 || s.DirectoryForIndexes && len(parts) == 2 && (parts[1] == "collection" || parts[1] == "index")
 }
 
-// entered tells directories that may hold what a copy needs, or what the operator
-// is told of.
+// entered reports whether a directory may hold needed or foreign files.
 func (s Storage) entered(dir string) bool {
 	parts := strings.Split(dir, "/")
 	switch {
@@ -330,22 +324,15 @@ func (s Storage) entered(dir string) bool {
 	return s.holdsTables(dir)
 }
 
-// scratchName tells directories of the server that are a database's as well if
-// that has this name.
+// scratchName reports a directory of the server that a database may have, too.
 func scratchName(top string) bool { return top == "journal" || throwaway(top) }
 
-// throwaway tells directories of the server of which a copy needs nothing but a
-// database's tables.
+// throwaway reports a directory of the server of which a copy needs only tables.
 func throwaway(top string) bool { return top == "_tmp" || top == "rollback" }
 
-// neverTables tells directories that no database has: its name would have no dot,
-// or not this letter.
+// neverTables reports a directory that no database has, for its name has a dot or +.
 func neverTables(name string) bool {
-	switch name {
-	case "diagnostic.data", "lost+found", keyStore, keyDB:
-		return true
-	}
-	return false
+	return slices.Contains([]string{"diagnostic.data", "lost+found", keyStore, keyDB}, name)
 }
 
 // The keys of a member that is encrypted at rest, of MongoDB Enterprise and of
@@ -355,21 +342,18 @@ const (
 	keyDB    = "key.db"
 )
 
-// stamp reports whether a file may have changed. The change time cannot be set
-// by a program, so that equal stamps mean an untouched file; but two changes
-// within one tick of the kernel's clock look alike, which is why a stamp counts
-// only when it was older than settle at the moment it was taken.
+// stamp shows whether a file may have changed. No program can set the change time, so
+// equal stamps mean an untouched file. But two changes within one tick of the kernel's
+// clock look alike: a stamp counts only if the file was older than settle when taken.
 type stamp struct {
 	size, mtime, ctime int64
 	inode, device      uint64
 	taken              time.Time
 }
 
-// settle is far above the tick of any kernel's clock where a file system keeps
-// fractions of seconds, settleCoarse above the two seconds of one that keeps none.
 const (
-	settle       = 100 * time.Millisecond
-	settleCoarse = 3 * time.Second
+	settle       = 100 * time.Millisecond // far above the tick of any kernel's clock
+	settleCoarse = 3 * time.Second        // above the two seconds of file systems without fractions
 )
 
 // unchangedSince reports whether nothing was written since the earlier stamp.
@@ -386,21 +370,12 @@ func (s stamp) unchangedSince(earlier stamp) bool {
 	return earlier.taken.Sub(newest) > wait
 }
 
-func stampOf(info fs.FileInfo, now time.Time) stamp {
-	s := stamp{size: info.Size(), mtime: info.ModTime().UnixNano(), taken: now}
-	var ok bool
-	if s.ctime, s.inode, s.device, ok = identity(info); !ok {
-		s.taken = time.Time{} // never trusted
-	}
-	return s
-}
-
-// listCopy lists the files of a copy. It follows no links: there are none in it.
+// listCopy lists the files of a copy, which has no links.
 func listCopy(root *os.Root) ([]File, error) {
 	var files []File
 	err := fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // it went between two looks
+			return nil // it was removed meanwhile
 		}
 		if d != nil && d.IsDir() && neverTables(d.Name()) {
 			return fs.SkipDir
@@ -419,13 +394,13 @@ func listCopy(root *os.Root) ([]File, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("seed: list %s: %w", root.Name(), err)
+		return nil, fmt.Errorf("seed: cannot list %s: %w", root.Name(), err)
 	}
 	return files, nil
 }
 
-// lockDirectory takes the lock that a mongod takes on its data directory, so
-// that none runs on it meanwhile. Closing the file gives it back.
+// lockDirectory takes the lock that a mongod takes on its data directory. Closing the
+// file releases it.
 func lockDirectory(root directory, create bool) (*os.File, error) {
 	flags := os.O_RDWR
 	if create {
@@ -433,17 +408,16 @@ func lockDirectory(root directory, create bool) (*os.File, error) {
 	}
 	f, err := root.OpenFile("mongod.lock", flags, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("seed: open the lock of %s: %w", root.Name(), err)
+		return nil, fmt.Errorf("seed: cannot open the lock of %s: %w", root.Name(), err)
 	}
-	err = tryLock(f)
-	if err == nil {
+	if err = tryLock(f); err == nil {
 		return f, nil
 	}
 	_ = f.Close()
 	if errors.Is(err, unix.EWOULDBLOCK) {
 		return nil, mongo.WithHint(fmt.Errorf("seed: %s is in use by a mongod or another seed", root.Name()), "end it first")
 	}
-	return nil, fmt.Errorf("seed: lock %s: %w", root.Name(), err)
+	return nil, fmt.Errorf("seed: cannot lock %s: %w", root.Name(), err)
 }
 
 // checkFree refuses a directory in which a mongod runs.
@@ -462,7 +436,7 @@ func checkFree(root directory) error {
 // have it open too.
 func tryLock(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
 
-// openAtOnce is a flag with which opening what is no regular file waits for nobody.
+// openAtOnce keeps the opening of a FIFO from waiting.
 const openAtOnce = unix.O_NONBLOCK
 
 // sameOwner reports whether two files belong to one user.
@@ -472,7 +446,7 @@ func sameOwner(a, b fs.FileInfo) bool {
 	return ok1 && ok2 && x.Uid == y.Uid
 }
 
-// ownedByUs reports whether a file belongs to the user whom this process runs as.
+// ownedByUs reports whether a file belongs to the user of this process.
 func ownedByUs(info fs.FileInfo) bool {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(st.Uid) == os.Geteuid()
@@ -482,7 +456,7 @@ func ownedByUs(info fs.FileInfo) bool {
 func freeBytes(dir string) (int64, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
-		return 0, fmt.Errorf("seed: ask for the free space of %s: %w", dir, err)
+		return 0, fmt.Errorf("seed: cannot read the free space of %s: %w", dir, err)
 	}
 	return int64(st.Bavail) * int64(st.Bsize), nil //nolint:unconvert // of other types on other systems
 }

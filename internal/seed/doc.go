@@ -1,11 +1,9 @@
-// Package seed brings up a replica-set member by copying the files of another
-// one instead of its documents.
+// Package seed makes a replica-set member by copying the files of another one
+// instead of its documents.
 //
-// An [Agent] stands beside the source's files and serves rounds: in a round it
-// reports which files there are, reads blocks of them while the member works,
-// and then freezes: the member is locked for as long as it takes to find the
-// blocks that changed since they were read and to put them aside. [Pull] is the
-// other side: it writes the files, asks for what changed, and makes the
-// directory startable as its very last step. Between them is a [Source]: the
-// agent itself, or an HTTP client of one on another machine.
+// An [Agent] beside the source's files serves rounds: it lists the files, reads
+// blocks of them while the member works, and then freezes: it locks the member
+// while it finds the blocks that changed and puts them aside. [Pull] writes the
+// files, asks for what changed, and makes the directory startable as its last step.
+// Between them is a [Source]: the agent itself, or an HTTP client of it.
 package seed

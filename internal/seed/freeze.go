@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
+	"maps"
 	"os"
 	"runtime"
 	"strings"
@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// closing finds out what the files hold at one moment.
+// closing reads what the files hold at one moment.
 func (r *round) closing(ctx context.Context) (*Final, error) {
 	aside, err := newSpool(r.agent.opts.SpoolDir, r.id)
 	if err != nil {
@@ -35,84 +35,70 @@ func (r *round) closing(ctx context.Context) (*Final, error) {
 	return final, nil
 }
 
-// runFreeze makes the member stand still and finds out what its files hold
-// then. Under the lock only files that changed are read, and what the pullers
-// do not hold is put aside, so that the lock does not wait for any network.
+// runFreeze makes the member stand still and reads what its files hold then. Under the
+// lock it reads only files that changed, and puts aside what pullers lack, so that the
+// lock does not wait for the network.
 func (r *round) runFreeze(ctx context.Context, aside *spool) (*Final, error) {
-	tries := freezeTries{log: r.agent.opts.Log}
-	for {
-		// What one attempt has put aside the next one counts on.
-		final, err := r.freezeOnce(ctx, aside)
-		if err == nil || ctx.Err() != nil || !tries.again(ctx, err) {
+	log := r.agent.opts.Log
+	var busySince time.Time
+	for written, busy := 0, 0; ; {
+		final, err := r.freezeOnce(ctx, aside)            // blocks put aside serve the next attempt, too
+		_, passes := errors.AsType[*mongo.Retryable](err) // as the guardian of the lock reports
+		switch {
+		case err == nil || ctx.Err() != nil:
 			return final, err
+		case errors.Is(err, errWritten):
+			if written++; written == freezeAttempts {
+				return nil, err
+			}
+			log.Info("the member's files changed under the lock; locking it again", "error", err)
+		case passes:
+			if busy++; busy == 1 {
+				busySince = time.Now()
+			}
+			if time.Since(busySince) > lockRetries {
+				return nil, err
+			}
+			log.Warn("cannot lock the member now; retrying", "error", err)
+			if pace.Pause(ctx, min(time.Duration(busy)*lockPause, lockWait)) != nil {
+				return nil, err
+			}
+		default:
+			return nil, err
 		}
 	}
-}
-
-// freezeTries are attempts to have a member stand still.
-type freezeTries struct {
-	log           *slog.Logger
-	written, busy int
-	busySince     time.Time
-}
-
-// again reports whether another attempt may succeed where one has failed. It
-// waits until that is due.
-func (f *freezeTries) again(ctx context.Context, failure error) bool {
-	_, passes := errors.AsType[*mongo.Retryable](failure) // as the guardian of the lock says
-	switch {
-	case errors.Is(failure, errWritten):
-		if f.written++; f.written == freezeAttempts {
-			return false
-		}
-		f.log.Info("the member's files changed under the lock; it is locked once more", "error", failure)
-		return true
-	case passes:
-		if f.busy++; f.busy == 1 {
-			f.busySince = time.Now()
-		}
-		if time.Since(f.busySince) > lockPatience {
-			return false
-		}
-		f.log.Warn("the member was not locked; it works on, and is to be locked a little later", "error", failure)
-		return pace.Pause(ctx, min(time.Duration(f.busy)*lockPause, lockWait)) == nil
-	}
-	return false
 }
 
 const (
-	// lockPatience is how long a member that does not grant the lock in time is
-	// asked again: with much to do it may have less in a while. Each time it writes
-	// out first what it holds, so that the lock has less to wait for.
-	lockPatience = 2 * time.Minute
-	// lockPause is added to the time between two attempts with each of them: what
-	// had to wait for one goes on.
+	// lockRetries is how long locks are retried that a busy member does not grant in
+	// time. Each attempt flushes first, so that the next lock waits for less.
+	lockRetries = 2 * time.Minute
+	// lockPause lengthens each pause between two attempts, for operations that waited.
 	lockPause = 500 * time.Millisecond
+	// freezeAttempts is how often a member is locked until its files stand still. A
+	// checkpoint of the server that began before the lock may end after it (seen once
+	// with 6.0.5 on a busy disk, as a change of WiredTiger.turtle).
+	freezeAttempts = 3
 )
-
-// freezeAttempts is how often a member is locked until its files stand still. A
-// checkpoint of the server that began before the lock may end after it (seen
-// once with 6.0.5 on a busy disk, as a change of WiredTiger.turtle).
-const freezeAttempts = 3
 
 func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	a := r.agent
 	times, err := r.catchUp(ctx, aside)
 	if err == nil && r.idle(a.opts.Idle) {
-		err = errNoRound // whoever this was for is gone: do not lock for nobody
+		err = errNoRound // all pullers are gone
 	}
 	if err != nil {
 		return nil, err
 	}
-	aside.hold()
+	aside.buffer()
 	began := time.Now()
 	thaw, err := a.opts.Freezer.Freeze(ctx)
 	if err != nil {
-		return nil, errors.Join(err, aside.flush()) // another attempt reads what is aside
+		return nil, errors.Join(err, aside.flush()) // the next attempt reads it
 	}
 	times.Take = time.Since(began).Seconds()
 	began = time.Now()
-	final, files, err := r.frozenState(ctx, aside, thaw)
+	final, files, err := r.compare(ctx, aside, thaw.Lost(), times)
 	releasing := time.Now()
 	err = errors.Join(err, thaw.Release())
 	locked, release := time.Since(began), time.Since(releasing)
@@ -120,10 +106,9 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 		return nil, err
 	}
 	if a.opts.Way == WayLock {
-		final.noteLock(times, locked, release, thaw)
+		final.noteLock(locked, release, thaw)
 		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds, "changedBytes",
-			final.ChangedBytes,
-			"comparedBytes", final.Lock.ComparedBytes)
+			final.ChangedBytes, "comparedBytes", final.Lock.ComparedBytes)
 		a.opts.Log.Debug("the time of the lock", "seconds", final.LockSeconds, "phases", final.Lock)
 	}
 	r.mu.Lock()
@@ -131,40 +116,28 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	if r.state == roundEnded {
 		return nil, errNoRound
 	}
-	for path, f := range files {
-		r.files[path] = f
-	}
+	maps.Copy(r.files, files)
 	r.spool = aside
 	return final, nil
 }
 
-// noteLock notes how long the member was locked: as its holder says, from the
-// server's word that it is locked to its word that it is not; else as seen here.
-func (f *Final) noteLock(before LockTimes, locked, release time.Duration, thaw Thaw) {
-	f.Lock.Settle, f.Lock.CatchUp, f.Lock.CaughtBytes, f.Lock.Take = before.Settle, before.CatchUp, before.CaughtBytes,
-		before.Take
+// noteLock records how long the member was locked: as the guardian measured it, from
+// the server's reply to the lock to that to the unlock; else as measured here.
+func (f *Final) noteLock(locked, release time.Duration, thaw Thaw) {
 	f.Lock.Release, f.LockSeconds = release.Seconds(), locked.Seconds()
-	if told, ok := thaw.(interface{ lockedSeconds() float64 }); ok && told.lockedSeconds() > 0 {
-		f.LockSeconds = told.lockedSeconds()
+	if g, ok := thaw.(interface{ lockedSeconds() float64 }); ok && g.lockedSeconds() > 0 {
+		f.LockSeconds = g.lockedSeconds()
 		f.Lock.Release = max(f.LockSeconds-f.Lock.List-f.Lock.Compare-f.Lock.Check, 0)
 	}
 }
 
-// frozenState reads the state while the member stands still. The error of a
-// freeze that was lost meanwhile comes from Release.
-func (r *round) frozenState(ctx context.Context, aside *spool, thaw Thaw) (*Final, map[string]*roundFile, error) {
-	ctx, cancel := endingWith(ctx, thaw.Lost(), errThawed)
-	defer cancel()
-	return r.compare(ctx, aside)
-}
-
 // errThawed ends work under a lock that no longer holds.
-var errThawed = errors.New("seed: the source no longer stands still") //nolint:gochecknoglobals // a sentinel
+var errThawed = errors.New("seed: the source no longer stands still")
 
-// errWritten is a file that changed although the source stood still.
-var errWritten = errors.New("written to while the member stood still") //nolint:gochecknoglobals // a sentinel
+// errWritten reports a file that changed although the source stood still.
+var errWritten = errors.New("written to while the member stood still")
 
-// stoodStill makes sure that nobody wrote while the files were read.
+// stoodStill fails if a file changed while the files were read.
 func (r *round) stoodStill(before map[string]stamp) error {
 	now, err := r.agent.dir.list()
 	if err != nil {
@@ -178,7 +151,7 @@ func (r *round) stoodStill(before map[string]stamp) error {
 		b, a := before[f.Path], after[f.Path]
 		if b.size != a.size || b.mtime != a.mtime || b.inode != a.inode || b.device != a.device {
 			return mongo.WithHint(fmt.Errorf("seed: %s was %w", f.Path, errWritten),
-				"see that nothing but this member's mongod uses the directory, and try again")
+				"check that only this member's mongod uses the directory, and run it again")
 		}
 	}
 	for path := range before {
@@ -189,14 +162,13 @@ func (r *round) stoodStill(before map[string]stamp) error {
 	return nil
 }
 
-// inJournal tells files that a locked member may still append to (observed):
-// the lock made a checkpoint, so that the copy needs nothing of what comes
-// after it, and recovery stops at a record that was cut.
+// inJournal reports files to which a locked member may still append (observed). The
+// copy does not need entries after the lock's checkpoint, and recovery stops at a
+// record that was cut.
 func inJournal(path string) bool { return strings.HasPrefix(path, "journal/WiredTigerLog.") }
 
-// poisonText stands in place of storage.bson until a copy is complete. It is
-// no BSON, so that every mongod refuses to start on it (observed with 4.2 to
-// 6.0: fatal assertion 28661), and it marks the directory as ours.
+// poisonText replaces storage.bson until a copy is complete. It is no BSON, so every
+// mongod refuses to start on it (observed with 4.2 to 6.0: fatal assertion 28661).
 const poisonText = "millrace seed: this copy is not complete; run millrace seed again to complete it\n"
 
 // poisoned reports whether a directory holds an incomplete copy.
@@ -205,27 +177,21 @@ func poisoned(root directory) bool {
 	return err == nil && string(b) == poisonText
 }
 
-// settler is a Freezer that can have the member write out what it holds. What a
-// member changed since its last checkpoint, up to a minute of writes, is in no
-// file yet: the lock's own checkpoint would write it, and all of it would have to
-// be put aside under the lock.
+// settler is a Freezer that can make the member take a checkpoint. Up to a minute of
+// writes are in no file yet: the lock's own checkpoint would write them, and they
+// would have to be put aside under the lock.
 type settler interface {
 	Settle(ctx context.Context) error
 }
 
 const (
-	// catchUpPasses bounds the passes without a lock.
-	catchUpPasses = 3
-	// caughtUp is so little in a pass, in bytes, that another one does not
-	// shorten the lock.
-	caughtUp = 32 << 20
+	catchUpPasses = 3        // most passes without a lock
+	caughtUp      = 32 << 20 // bytes of a pass below which another one does not shorten the lock
 )
 
-// catchUp goes over the files before the lock, as often as it helps, and puts
-// aside what changed since pullers read them: under the lock the same blocks are
-// summed up again, but few are new. What changes during a pass is left to the next
-// one or to the lock, so that another pass helps where the last one took much less
-// time than it made up for.
+// catchUp reads the files before the lock, as often as it helps, and puts aside what
+// changed since pullers read them, so that few blocks are new under the lock. Another
+// pass helps where the last one took much less time than it made up for.
 func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err error) {
 	a := r.agent
 	if a.opts.Way != WayLock {
@@ -256,7 +222,7 @@ func (r *round) catchUp(ctx context.Context, aside *spool) (times LockTimes, err
 	return times, nil
 }
 
-// settled has the member write out what it holds, if that can be done.
+// settled makes the member take a checkpoint, if the freezer can.
 func (r *round) settled(ctx context.Context) error {
 	s, ok := r.agent.opts.Freezer.(settler)
 	if !ok {
@@ -264,27 +230,29 @@ func (r *round) settled(ctx context.Context) error {
 	}
 	err := s.Settle(ctx)
 	if err != nil && ctx.Err() == nil {
-		r.agent.opts.Log.Warn("the member took no checkpoint before the lock, which may last longer", "error", err)
+		r.agent.opts.Log.Warn("the checkpoint before the lock failed; the lock may last longer", "error", err)
 	}
 	return ctx.Err()
 }
 
-// catchUpOnce reads the files that changed, and returns how much that was.
-func (r *round) catchUpOnce(ctx context.Context, aside *spool) (int64, error) {
-	l, read, err := r.outdated()
+// catchUpOnce reads the files that changed since they were caught up with, and returns
+// their bytes.
+func (r *round) catchUpOnce(ctx context.Context, aside *spool) (bytes int64, err error) {
+	l, err := r.listing()
 	if err != nil {
 		return 0, err
 	}
+	var read []*comparison
 	r.mu.Lock()
-	for path, known := range l.files { // also those that are new
-		if r.files[path] == nil {
-			r.files[path] = known
+	for _, f := range l.files {
+		known := l.known[f.Path]
+		r.files[f.Path] = known // it may be new
+		if !r.same(f, l) && !l.stamps[f.Path].unchangedSince(known.caught) {
+			read = append(read, &comparison{File: f, known: known, live: true, sums: make([]Sum, r.blocks.size.blocks(f.Size))})
+			bytes += f.Size
 		}
 	}
 	r.mu.Unlock()
-	for _, c := range read {
-		c.sums = make([]Sum, r.blocks.size.blocks(c.Size))
-	}
 	if err := r.compareFiles(ctx, read, aside); err != nil {
 		return 0, err
 	}
@@ -293,39 +261,13 @@ func (r *round) catchUpOnce(ctx context.Context, aside *spool) (int64, error) {
 			c.known.caught = stamp{}
 		}
 	}
-	return bytesOf(read), nil
+	return bytes, nil
 }
 
-// outdated are the files that were written to since they were caught up with, to
-// be compared.
-func (r *round) outdated() (*listing, []*comparison, error) {
-	l, err := r.listing()
-	if err != nil {
-		return nil, nil, err
-	}
-	var read []*comparison
-	for _, f := range l.list {
-		known := l.files[f.Path]
-		if !r.same(f, l) && !l.stamps[f.Path].unchangedSince(known.caught) {
-			read = append(read, &comparison{File: f, known: known, live: true})
-		}
-	}
-	return l, read, nil
-}
-
-func bytesOf(list []*comparison) (n int64) {
-	for _, c := range list {
-		n += c.Size
-	}
-	return n
-}
-
-// listing is what is to be compared: the files as they are listed, with the
-// round's knowledge of each.
+// listing is the files to be compared, with the round's knowledge of each.
 type listing struct {
-	list   []File
-	stamps map[string]stamp
-	files  map[string]*roundFile
+	*inventory
+	known map[string]*roundFile
 }
 
 func (r *round) listing() (*listing, error) {
@@ -333,12 +275,12 @@ func (r *round) listing() (*listing, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &listing{list: all.files, stamps: all.stamps, files: make(map[string]*roundFile, len(all.files))}
+	l := &listing{all, make(map[string]*roundFile, len(all.files))}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, f := range l.list {
-		if l.files[f.Path] = r.files[f.Path]; l.files[f.Path] == nil {
-			l.files[f.Path] = &roundFile{}
+	for _, f := range l.files {
+		if l.known[f.Path] = r.files[f.Path]; l.known[f.Path] == nil {
+			l.known[f.Path] = &roundFile{}
 		}
 	}
 	return l, nil
@@ -346,22 +288,25 @@ func (r *round) listing() (*listing, error) {
 
 // same reports whether a file was not written to since the round first read it.
 func (r *round) same(f File, l *listing) bool {
-	return r.agent.opts.Way != WayLock || l.stamps[f.Path].unchangedSince(l.files[f.Path].first)
+	return r.agent.opts.Way != WayLock || l.stamps[f.Path].unchangedSince(l.known[f.Path].first)
 }
 
-// compare reads what the files hold while the member stands still. A file that
-// was not written to since the catching up is as it was summed up then.
-func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*roundFile, error) {
+// compare reads what the files hold while the member stands still, until lost is
+// closed. A file that was not written to since catchUp has the sums from then.
+func (r *round) compare(ctx context.Context, aside *spool, lost <-chan struct{}, times LockTimes) (*Final,
+	map[string]*roundFile, error) {
+	ctx, cancel := endingWith(ctx, lost, errThawed)
+	defer cancel()
 	began := time.Now()
 	l, err := r.listing()
 	if err != nil {
 		return nil, nil, err
 	}
 	before := aside.size()
-	final := &Final{Files: make([]FinalFile, len(l.list))}
+	final := &Final{Files: make([]FinalFile, len(l.files)), Lock: times}
 	var read []*comparison
-	for i, f := range l.list {
-		known := l.files[f.Path]
+	for i, f := range l.files {
+		known := l.known[f.Path]
 		final.Files[i] = FinalFile{File: f, Same: r.same(f, l)}
 		final.Bytes += f.Size
 		if final.Files[i].Same {
@@ -392,27 +337,27 @@ func (r *round) compare(ctx context.Context, aside *spool) (*Final, map[string]*
 	began = time.Now()
 	err = r.stoodStill(l.stamps)
 	final.Lock.Check = time.Since(began).Seconds()
-	return final, l.files, err
+	return final, l.known, err
 }
 
 // comparison is a file that is compared.
 type comparison struct {
 	File
 	known *roundFile
-	sums  []Sum // are found
-	// live reports that the member works: a file may be gone or become shorter,
-	// which is noted in torn and no error.
+	sums  []Sum // the result
+	// live reports that the member works: torn then records that a file was removed
+	// or became shorter, which is no error.
 	live bool
 	torn atomic.Bool
 }
 
-// compareFiles compares files, with as many workers as there are processors: the
-// kernel holds most of what is read here, as it was read or written not long ago.
+// compareFiles compares files with as many workers as there are processors, for the
+// page cache has most of them.
 func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spool) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(max(r.agent.opts.Workers, runtime.GOMAXPROCS(0)))
 	for _, c := range list {
-		// One large file must not keep one worker alone busy.
+		// Several workers share a large file.
 		for first := 0; first < len(c.sums); first += r.blocks.compared() {
 			g.Go(func() error {
 				err := r.compareRange(ctx, c, first, aside)
@@ -430,15 +375,15 @@ func (r *round) compareFiles(ctx context.Context, list []*comparison, aside *spo
 // compared is how many blocks a worker compares at a time: 16 MB.
 func (b *blocks) compared() int { return int(4 * b.size.perRange()) }
 
-// errShorter is a file that ends before its listed size.
-var errShorter = errors.New("became shorter while it was compared") //nolint:gochecknoglobals // a sentinel
+// errShorter reports a file that ends before its listed size.
+var errShorter = errors.New("became shorter while it was compared")
 
-// compareRange sums up so many blocks of a file from first on, and puts aside
-// what pullers do not hold.
+// compareRange hashes up to compared() blocks of a file from first on, and puts aside
+// those that pullers lack.
 func (r *round) compareRange(ctx context.Context, c *comparison, first int, aside *spool) error {
 	file, err := r.agent.dir.Open(c.Path)
 	if err != nil {
-		return fmt.Errorf("seed: open %s: %w", c.Path, err)
+		return fmt.Errorf("seed: cannot open %s: %w", c.Path, err)
 	}
 	defer file.Close()
 	if err := awaitWrites(file); err != nil {
@@ -459,7 +404,7 @@ func (r *round) compareRange(ctx context.Context, c *comparison, first int, asid
 		}
 		if data >= end && end <= c.Size {
 			for k := range chunk {
-				chunk[k] = r.blocks.zero // the journal's preallocated end is 100 MB of this
+				chunk[k] = r.blocks.zero // as the journal's preallocated end, 100 MB
 			}
 			continue
 		}
@@ -480,16 +425,15 @@ func (r *round) compareRange(ctx context.Context, c *comparison, first int, asid
 	return nil
 }
 
-// compareChunk sums up the blocks of what was read, and puts aside what nobody
-// holds.
+// compareChunk hashes the blocks of data, and puts aside those that pullers lack.
 func (r *round) compareChunk(c *comparison, first int, sums []Sum, data []byte, aside *spool) error {
 	for k := range sums {
 		b := data[:min(int(r.blocks.size), len(data))]
 		data = data[len(b):]
 		sums[k] = sumOf(b)
 		i := int64(first + k)
-		if c.known.held(i, sums[k]) || aside.holds(c.Path, i, sums[k]) || isZero(b) {
-			continue // nobody needs it, it is there already, or its checksum says everything
+		if c.known.upToDate(i, sums[k]) || aside.has(c.Path, i, sums[k]) || isZero(b) {
+			continue // pullers have it, it is aside already, or its checksum is enough
 		}
 		if err := aside.add(c.Path, i, sums[k], b); err != nil {
 			return err
@@ -498,21 +442,19 @@ func (r *round) compareChunk(c *comparison, first int, sums []Sum, data []byte, 
 	return nil
 }
 
-// awaitWrites waits until no write to a file is under way that began before. A write
-// sets the file's times first and puts its bytes in place after that; in between it
-// may wait for memory or a journal for seconds (seen on ext4 and tmpfs). So what is
-// read after a stamp was taken may be older than the stamp says, unless writes are
-// waited for in between: they hold the file's lock from before they set the times
-// until their last byte is in place. On ext4, btrfs and tmpfs SEEK_DATA takes that
-// lock, on XFS a read does; settlesWrites tells these.
+// awaitWrites waits for earlier writes to a file. A write sets the file's times before
+// it stores its bytes, and may wait for memory or a journal for seconds in between (seen
+// on ext4 and tmpfs), so a later read may be older than the stamp. A write has the
+// file's lock during all of this. SEEK_DATA takes that lock on ext4, btrfs and tmpfs, a
+// read takes it on XFS; settlesWrites reports these.
 func awaitWrites(f *os.File) error {
 	nextData(f, 0, 0)
 	_, err := readAt(f, 0, make([]byte, 1))
 	return err
 }
 
-// awaitWrites waits for what was being written when the files' stamps were taken. It
-// comes before anything is read of them.
+// awaitWrites waits for writes under way when the files' stamps were taken. It has to
+// come before any read.
 func (r *round) awaitWrites(ctx context.Context) error {
 	if r.agent.opts.Way != WayLock {
 		return nil

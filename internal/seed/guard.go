@@ -17,85 +17,74 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// GuardRequest is the first line that a guardian reads on its standard input.
-// The end of the input tells it to let go.
+// GuardRequest is the first line that a guardian reads on its standard input. The end of
+// the input makes it unlock.
 type GuardRequest struct {
-	URI string `json:"uri"`
-	// App names the guardian's operations on the server.
-	App string `json:"app"`
-	// LimitSeconds is the longest the lock may be held.
-	LimitSeconds float64 `json:"limitSeconds"`
-	// Primary permits to lock a primary: nothing can be written meanwhile.
-	Primary bool `json:"primary"`
+	URI          string  `json:"uri"`
+	App          string  `json:"app"`          // names the guardian's operations on the server
+	LimitSeconds float64 `json:"limitSeconds"` // longest time of the lock
+	Primary      bool    `json:"primary"`      // permits to lock a primary, which blocks all writes
 }
 
 // guardReply is a line that a guardian writes.
 type guardReply struct {
 	Locked   bool    `json:"locked,omitempty"`
 	Released bool    `json:"released,omitempty"`
-	InTime   bool    `json:"inTime,omitempty"` // released when asked to, not by the limit
+	InTime   bool    `json:"inTime,omitempty"` // released on request, not by the limit
 	Seconds  float64 `json:"seconds,omitempty"`
 	Error    string  `json:"error,omitempty"`
 	Hint     string  `json:"hint,omitempty"`
-	Passing  bool    `json:"passing,omitempty"` // the error: nothing is held, and another guardian may get the lock
+	Passing  bool    `json:"passing,omitempty"` // of Error: nothing is locked, and another guardian may get the lock
 }
 
 const (
-	// lockWait bounds the wait for the lock itself: the server waits for
-	// operations under way, and makes others wait meanwhile. On 6.0.5 a lock
-	// that met the end of an index build was seen to wait for more than 30 s. A
-	// member that is busy gets another chance later: see lockPatience.
-	lockWait = 5 * time.Second
-	// buildWait is how long index builds are waited for before the lock.
-	buildWait = 5 * time.Minute
-	// unlockOwnWait is how long a server that works may take to unlock.
-	unlockOwnWait = 2 * time.Second
-	// unlockPause is the time between two attempts to let go.
-	unlockPause = 200 * time.Millisecond
-	// refusedFor is how long nobody has to listen until the mongod counts as
-	// ended.
-	refusedFor = 3 * time.Second
-	// stableWait is how long a member may take until it can make a checkpoint.
-	stableWait = time.Minute
-	// codeCommandFailed is what a lock that failed without a trace replies: its
-	// checkpoint was refused, and it let go of what it held.
+	// lockWait bounds the wait for the lock: the server waits for operations under
+	// way, and makes others wait meanwhile. On 6.0.5 a lock that met the end of an
+	// index build was seen to wait for more than 30 s. See lockRetries.
+	lockWait      = 5 * time.Second
+	buildWait     = 5 * time.Minute // for index builds before the lock
+	unlockOwnWait = 2 * time.Second // for a server that works to unlock
+	unlockPause   = 200 * time.Millisecond
+	refusedFor    = 3 * time.Second // after which a mongod that refuses connections counts as ended
+	stableWait    = time.Minute     // until a member can take a checkpoint
+	// codeCommandFailed is the reply to a lock whose checkpoint was refused: the
+	// server has released all of it.
 	codeCommandFailed = 125
-	// codeNotLocked is IllegalOperation. Servers up to 6.0 give this error no
-	// code (observed), only notLockedText.
+	// codeNotLocked is IllegalOperation. Servers up to 6.0 give this error no code
+	// (observed), only notLockedText.
 	codeNotLocked = 20
 	notLockedText = "fsyncUnlock called when not locked"
 )
 
-// Guard is the guardian process: it locks a member, says so, and lets go when
-// its input ends, because its parent is done or gone, or when the limit is
-// over. It must run in a process of its own that no signal to the parent
-// reaches. The lock belongs to the server, not to a connection; so the
-// guardian does not end before it knows that the server is not locked by it.
+// Guard is the guardian process: it locks a member, reports that, and unlocks when its
+// input ends or the limit is over. It must run in a process of its own that gets no
+// signals to the parent. The lock belongs to the server, not to a connection, so Guard
+// returns only when it knows that the server is not locked by it.
 func Guard(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	line, err := lines.ReadBytes('\n')
 	if err != nil {
-		return fmt.Errorf("seed: the guardian was told nothing: %w", err)
+		return fmt.Errorf("seed: the guardian got no request: %w", err)
 	}
 	var q GuardRequest
 	if err := json.Unmarshal(line, &q); err != nil {
-		return errors.New("seed: the guardian was told nothing that it understands")
+		return errors.New("seed: the guardian cannot read its request") // which has secrets
 	}
 	gone := make(chan struct{})
 	go func() { // ends with the input, which the process's end closes too
 		defer close(gone)
 		_, _ = io.Copy(io.Discard, lines)
 	}()
-	tell := json.NewEncoder(out)
-	err = guard(ctx, q, gone, func(r guardReply) { _ = tell.Encode(r) }) // a parent that is gone reads nothing
+	replies := json.NewEncoder(out)
+	err = guard(ctx, q, gone, func(r guardReply) { _ = replies.Encode(r) }) // the parent may be gone
 	if err != nil {
-		_ = tell.Encode(guardReply{Error: err.Error(), Hint: mongo.HintOf(err),
+		_ = replies.Encode(guardReply{Error: err.Error(), Hint: mongo.HintOf(err),
 			Passing: mongo.Classify(err) == mongo.ClassRetry})
 	}
 	return err
 }
 
-func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, tell func(guardReply)) error {
+func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, send func(guardReply)) error {
 	m, err := connectMember(ctx, q.URI, q.App)
 	if err != nil {
 		return err
@@ -111,60 +100,52 @@ func guard(ctx context.Context, q GuardRequest, gone <-chan struct{}, tell func(
 		return err
 	}
 	began := time.Now()
-	// A step up between the look and the lock.
+	// It may have been elected meanwhile.
 	if err := m.stillLockable(ctx, q.Primary); err != nil {
-		return m.notHeld(err)
+		return m.unlockAfter(err)
 	}
-	tell(guardReply{Locked: true})
-	limit := time.NewTimer(time.Duration(q.LimitSeconds * float64(time.Second)))
-	defer limit.Stop()
+	send(guardReply{Locked: true})
 	inTime := false
 	select {
 	case <-gone:
 		inTime = true
-	case <-limit.C:
+	case <-time.After(time.Duration(q.LimitSeconds * float64(time.Second))):
 	case <-ctx.Done():
 	}
-	err = m.unlockOwn()
-	seconds := time.Since(began).Seconds()
-	if err != nil {
-		if err := m.letGo(); err != nil {
+	if m.unlockOwn() != nil {
+		if err := m.unlock(); err != nil {
 			return err
 		}
-		seconds = time.Since(began).Seconds()
 	}
-	tell(guardReply{Released: true, InTime: inTime, Seconds: seconds})
+	send(guardReply{Released: true, InTime: inTime, Seconds: time.Since(began).Seconds()})
 	return nil
 }
 
 // member is a direct connection to the one mongod that is copied.
 type member struct {
-	client *driver.Client
-	admin  *driver.Database
-	app    string // names our operations on the server
-	// process identifies the run of the mongod; a restarted one is not locked.
-	process []byte
+	client  *driver.Client
+	admin   *driver.Database
+	app     string // names our operations on the server
+	process []byte // of the mongod; a restarted one is not locked
 }
 
 // connectMember connects to the member that uri names, alone.
 func connectMember(ctx context.Context, uri, app string) (*member, error) {
-	m := &member{app: app}
-	// One connection, open from before the lock: while a member is locked, to
-	// log in anew may have to wait.
+	// The connection is open before the lock: a login to a locked member may wait.
 	opts, err := mongo.ParseURI(uri)
 	if err != nil {
 		return nil, fmt.Errorf("seed: %w", err)
 	}
-	client, err := driver.Connect(opts.SetDirect(true).SetAppName(m.app).
+	client, err := driver.Connect(opts.SetDirect(true).SetAppName(app).
 		SetMaxPoolSize(2).SetServerSelectionTimeout(selectionWait).SetRetryReads(false).SetRetryWrites(false))
 	if err != nil {
-		return nil, errors.New("seed: the connection string cannot be used")
+		return nil, errBadURI
 	}
-	m.client, m.admin = client, client.Database("admin")
+	m := &member{client: client, admin: client.Database("admin"), app: app}
 	hello, err := m.hello(ctx)
 	if err != nil {
 		m.close()
-		return nil, mongo.WithHint(fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err),
+		return nil, mongo.WithHint(fmt.Errorf("seed: cannot connect to %s: %w", mongo.Redact(uri), err),
 			"name one member, as mongodb://host:port")
 	}
 	m.process = hello.Topology.Process.Value
@@ -193,8 +174,8 @@ func (m *member) hello(ctx context.Context) (h helloReply, err error) {
 	return h, err
 }
 
-// anew reports that another process has answered than the one that was connected to.
-func (m *member) anew(h helloReply) bool {
+// restarted reports that another process answered than at the first connection.
+func (m *member) restarted(h helloReply) bool {
 	return len(m.process) > 0 && string(h.Topology.Process.Value) != string(m.process)
 }
 
@@ -202,14 +183,14 @@ func (m *member) run(ctx context.Context, cmd bson.D) (bson.Raw, error) {
 	return m.admin.RunCommand(ctx, cmd).Raw()
 }
 
-// lockable refuses a member that must not be locked, or is already.
+// lockable refuses a member that must not be locked, or is locked.
 func (m *member) lockable(ctx context.Context, primary bool) error {
 	if err := m.stillLockable(ctx, primary); err != nil {
 		return err
 	}
 	raw, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}})
 	if err != nil {
-		return mongo.NeedsRole(fmt.Errorf("seed: look for a lock: %w", err),
+		return mongo.NeedsRole(fmt.Errorf("seed: cannot look for a lock: %w", err),
 			"the user needs the role hostManager, or backup and clusterMonitor")
 	}
 	if locked, _ := raw.Lookup("fsyncLock").BooleanOK(); locked {
@@ -222,20 +203,20 @@ func (m *member) lockable(ctx context.Context, primary bool) error {
 func (m *member) stillLockable(ctx context.Context, primary bool) error {
 	h, err := m.hello(ctx)
 	if err != nil {
-		return fmt.Errorf("seed: ask the member for its state: %w", err)
+		return fmt.Errorf("seed: cannot read the member's state: %w", err)
 	}
 	if h.Primary && !primary {
-		return mongo.WithHint(errors.New("seed: the member is a primary: locked, nothing can be written to the whole set"),
+		return mongo.WithHint(errors.New("seed: the member is a primary: its lock would block all writes to the set"),
 			"name a secondary, best a hidden one; or give both --allow-primary and --yes-block-all-writes")
 	}
 	return nil
 }
 
-// awaitIndexBuilds waits until the member builds no index: a lock then waits for
-// the build, and what is replicated waits for the lock.
+// awaitIndexBuilds waits until the member builds no index: a lock would wait for the
+// build, and replication for the lock.
 func (m *member) awaitIndexBuilds(ctx context.Context, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildWait, mongo.WithHint(
-		fmt.Errorf("seed: the member has been building indexes for %s", buildWait), "seed when no index is being built"))
+		fmt.Errorf("seed: the member has been building indexes for %s", buildWait), "run it when no index is being built"))
 	defer cancel()
 	return until(ctx, 100*time.Millisecond, func() (bool, error) {
 		select {
@@ -246,13 +227,13 @@ func (m *member) awaitIndexBuilds(ctx context.Context, gone <-chan struct{}) err
 		ops, listed, err := m.operations(ctx, bson.E{Key: "active", Value: true},
 			bson.E{Key: "desc", Value: bson.D{{Key: "$regex", Value: "^IndexBuild"}}})
 		if err != nil {
-			return false, fmt.Errorf("seed: look for index builds: %w", err)
+			return false, fmt.Errorf("seed: cannot look for index builds: %w", err)
 		}
 		return !listed || len(ops) == 0, nil
 	})
 }
 
-// operations are those of the member that a filter finds; listed is false where it lists none.
+// operations returns the member's operations that match; listed is false if it lists none.
 func (m *member) operations(ctx context.Context, filter ...bson.E) (ops []bson.RawValue, listed bool, err error) {
 	raw, err := m.run(ctx, append(bson.D{{Key: "currentOp", Value: 1}}, filter...))
 	if err != nil {
@@ -265,10 +246,9 @@ func (m *member) operations(ctx context.Context, filter ...bson.E) (ops []bson.R
 	return ops, listed, err
 }
 
-// lockWhenStable takes the lock. A member that has just ended its initial sync
-// refuses it until it has a stable timestamp ("Cannot take checkpoints when the
-// stable timestamp is less than the initial data timestamp"), which is waited
-// for. After an error the member is not locked by us.
+// lockWhenStable takes the lock. It retries while a member that has just ended its
+// initial sync has no stable timestamp ("Cannot take checkpoints when the stable
+// timestamp is less than the initial data timestamp"). After an error it holds no lock.
 func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error {
 	var last error
 	wait, cancel := context.WithTimeout(ctx, stableWait)
@@ -281,7 +261,7 @@ func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error
 		if mongo.IsCode(last, codeCommandFailed) {
 			return false, nil
 		}
-		last = m.notHeld(last)
+		last = m.unlockAfter(last)
 		return false, last
 	})
 	if err != nil && last != nil && wait.Err() != nil {
@@ -290,8 +270,7 @@ func (m *member) lockWhenStable(ctx context.Context, gone <-chan struct{}) error
 	return err
 }
 
-// lock takes the lock. Its error leaves it open whether it was taken, unless it
-// is codeCommandFailed.
+// lock takes the lock. After an error other than codeCommandFailed it may be taken.
 func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, lockWait)
 	defer cancel()
@@ -302,30 +281,29 @@ func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 	case err == nil:
 		return nil
 	case driver.IsTimeout(err): // its deadline may come before that of ctx
-		return mongo.Retry(fmt.Sprintf("seed: lock the member: it did not stand still within %s", lockWait), nil,
-			"the member has much to do: name one that has less, or seed at another time")
+		return mongo.Retry(fmt.Sprintf("seed: cannot lock the member: it did not grant the lock within %s", lockWait), nil,
+			"the member is busy: name another one, or run it at another time")
 	}
-	return mongo.NeedsRole(fmt.Errorf("seed: lock the member: %w", err), "the user needs the role hostManager or backup")
+	return mongo.NeedsRole(fmt.Errorf("seed: cannot lock the member: %w", err), "the user needs the role hostManager or backup")
 }
 
-// notHeld lets go after a failure that leaves it open whether the lock was taken,
-// and returns it. Where that cannot be done nothing is to be tried again.
-func (m *member) notHeld(failure error) error {
-	if err := m.letGo(); err != nil {
-		return fmt.Errorf("%w, after: %v", err, failure) //nolint:errorlint // what passes does not count any more
+// unlockAfter unlocks after a failure that may have left a lock, and returns it. If it
+// cannot unlock, its error permits no retry.
+func (m *member) unlockAfter(failure error) error {
+	if err := m.unlock(); err != nil {
+		return fmt.Errorf("%w, after: %v", err, failure) //nolint:errorlint // it must not count as passing
 	}
 	return failure
 }
 
-// unlockOwn takes away a lock that this server's process granted: nothing of it
-// is under way any more, so that there is nothing else to ask for. Where that
-// does not work at once, letGo sees to the rest.
+// unlockOwn removes a lock that the server's process has granted: no lock command is
+// under way then. If it fails, unlock does the rest.
 func (m *member) unlockOwn() error {
 	ctx, cancel := context.WithTimeout(context.Background(), unlockOwnWait)
 	defer cancel()
 	h, err := m.hello(ctx)
-	if err == nil && m.anew(h) {
-		return errors.New("seed: the server was started anew")
+	if err == nil && m.restarted(h) {
+		return errors.New("seed: the server was restarted")
 	}
 	if err == nil {
 		_, err = m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
@@ -333,11 +311,10 @@ func (m *member) unlockOwn() error {
 	return err
 }
 
-// letGo unlocks until the server says that it is not locked by us any more. It
-// gives up only when the server's process is another one, or when there is none:
-// a mongod that is locked listens, so refused connections mean that it ended,
-// and the lock with it.
-func (m *member) letGo() error {
+// unlock unlocks until the server reports that we do not lock it. It gives up only when
+// the server was restarted or has ended: a locked mongod listens, so refused
+// connections mean that it ended, and the lock with it.
+func (m *member) unlock() error {
 	var refused time.Time // since when
 	for {
 		done, err := m.tryUnlock()
@@ -352,7 +329,7 @@ func (m *member) letGo() error {
 		case time.Since(refused) > refusedFor:
 			return errors.New("seed: the member ended while it was locked")
 		}
-		time.Sleep(unlockPause) // the guardian has nothing else to do, and nobody to ask
+		time.Sleep(unlockPause) // the guardian must not end before
 	}
 }
 
@@ -360,8 +337,7 @@ func connectionRefused(err error) bool {
 	return err != nil && (errors.Is(err, syscall.ECONNREFUSED) || strings.Contains(err.Error(), "connection refused"))
 }
 
-// tryUnlock reports whether the lock is gone for certain; the error of one that
-// may not be is why.
+// tryUnlock reports whether the lock is certainly gone, and with an error why not.
 func (m *member) tryUnlock() (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -369,18 +345,18 @@ func (m *member) tryUnlock() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if m.anew(h) {
+	if m.restarted(h) {
 		return true, nil
 	}
-	// A lock command under way may take the lock yet; to unlock helps it end.
+	// A lock command under way may still take the lock; an unlock helps it end.
 	pending, unknown := m.pending(ctx)
 	_, err = m.run(ctx, bson.D{{Key: "fsyncUnlock", Value: 1}})
 	switch {
 	case err == nil, notLocked(err):
 		return !pending && unknown == nil, unknown
 	case mongo.IsCode(err, mongo.CodeUnauthorized):
-		return true,
-			mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err), "run db.fsyncUnlock() as a user who may")
+		return true, mongo.WithHint(fmt.Errorf("seed: the member stays locked: %w", err),
+			"run db.fsyncUnlock() as a user with the privilege")
 	}
 	return false, err
 }
@@ -390,8 +366,7 @@ func notLocked(err error) bool {
 	return mongo.IsCode(err, codeNotLocked) || errors.As(err, &reply) && reply.Message == notLockedText
 }
 
-// pending ends a lock command of ours that is still under way. After an error nobody
-// knows whether one is.
+// pending kills a lock command of ours that is under way. After an error one may be.
 func (m *member) pending(ctx context.Context) (bool, error) {
 	ops, listed, err := m.operations(ctx, bson.E{Key: "appName", Value: m.app},
 		bson.E{Key: "command.fsync", Value: bson.D{{Key: "$exists", Value: true}}})
@@ -399,7 +374,7 @@ func (m *member) pending(ctx context.Context) (bool, error) {
 		err = errors.New("the member does not list its operations")
 	}
 	if err != nil {
-		return false, fmt.Errorf("seed: look for the lock command: %w", err)
+		return false, fmt.Errorf("seed: cannot look for the lock command: %w", err)
 	}
 	for _, v := range ops {
 		if op, ok := v.DocumentOK(); ok {

@@ -160,7 +160,7 @@ func TestLockCommandIsNotSeen(t *testing.T) {
 		t.Errorf("unseen: %v, %v", done, err)
 	}
 	run("grantRolesToUser", "guardian", looks)
-	must(t, m.letGo())
+	must(t, m.unlock())
 	if waits() {
 		t.Error("the guardian has ended, and its lock command waits yet")
 	}

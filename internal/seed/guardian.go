@@ -20,19 +20,18 @@ import (
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// Guardian is a Freezer that has another process hold the lock, so that it is
-// let go even if this one is killed.
+// Guardian is a Freezer that locks the member by another process, which unlocks it
+// even if this one is killed.
 type Guardian struct {
-	// Command starts the guardian: a program and its arguments. It runs Guard.
-	Command []string
+	Command []string // a program that runs Guard, and its arguments
 	Request GuardRequest
 }
 
-// Freeze starts a guardian and waits until it holds the lock.
+// Freeze starts a guardian and waits until it has the lock.
 func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
 	q := g.Request
 	q.App = "millrace-seed-" + rand.Text()
-	cmd := spawn.Command(g.Command[0], g.Command[1:]...) // it has to outlive the context: it lets go by itself
+	cmd := spawn.Command(g.Command[0], g.Command[1:]...) // it outlives the context, to unlock
 	cmd.SysProcAttr = apart()
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
@@ -41,13 +40,13 @@ func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
 		err = cmd.Start()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("seed: start the guardian of the lock: %w", err)
+		return nil, fmt.Errorf("seed: cannot start the guardian of the lock: %w", err)
 	}
 	t := &guardedLock{cmd: cmd, in: in, request: q,
 		lost: make(chan struct{}), locked: make(chan struct{}), done: make(chan struct{})}
 	go t.listen(out)
 	if err := json.NewEncoder(in).Encode(q); err != nil {
-		return nil, errors.Join(fmt.Errorf("seed: tell the guardian: %w", err), t.Release())
+		return nil, errors.Join(fmt.Errorf("seed: cannot send the request to the guardian: %w", err), t.Release())
 	}
 	select {
 	case <-t.locked:
@@ -59,10 +58,15 @@ func (g *Guardian) Freeze(ctx context.Context) (Thaw, error) {
 	}
 }
 
-// settleWait bounds a checkpoint before the lock.
-const settleWait = 5 * time.Minute
+const (
+	settleWait  = 5 * time.Minute  // bounds a checkpoint before the lock
+	releaseWait = 30 * time.Second // bounds the end of the guardian
+	// standInWait bounds the attempts to unlock in place of the guardian, which would
+	// never give up: the caller needs an answer.
+	standInWait = 2 * time.Minute
+)
 
-// Settle has the member take a checkpoint while it works.
+// Settle makes the member take a checkpoint while it works.
 func (g *Guardian) Settle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, settleWait)
 	defer cancel()
@@ -72,15 +76,12 @@ func (g *Guardian) Settle(ctx context.Context) error {
 	}
 	defer m.close()
 	if _, err := m.run(ctx, bson.D{{Key: "fsync", Value: 1}}); err != nil {
-		return fmt.Errorf("seed: have the member take a checkpoint: %w", err)
+		return fmt.Errorf("seed: the member cannot take a checkpoint: %w", err)
 	}
 	return nil
 }
 
-// releaseWait is how long the guardian's end is waited for.
-const releaseWait = 30 * time.Second
-
-// guardedLock is a lock that a guardian holds.
+// guardedLock is the lock of a guardian.
 type guardedLock struct {
 	cmd     *exec.Cmd
 	in      io.Closer
@@ -93,17 +94,16 @@ type guardedLock struct {
 	last guardReply // how it ended
 }
 
-// lockedSeconds is what the guardian says, once it has let go; else 0.
+// lockedSeconds is how long the lock lasted, as the guardian reports; 0 before.
 func (t *guardedLock) lockedSeconds() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last.Seconds
 }
 
-// Lost implements Thaw.
 func (t *guardedLock) Lost() <-chan struct{} { return t.lost }
 
-// listen reads what the guardian says until it has ended.
+// listen reads the replies of the guardian until it ends.
 func (t *guardedLock) listen(out io.Reader) {
 	defer close(t.done)
 	lines := bufio.NewScanner(out)
@@ -121,12 +121,12 @@ func (t *guardedLock) listen(out io.Reader) {
 		t.mu.Unlock()
 		t.once.Do(func() { close(t.lost) })
 	}
-	_ = t.cmd.Wait() // its last reply says how it ended
+	_ = t.cmd.Wait() // the last reply counts
 	t.once.Do(func() { close(t.lost) })
 }
 
-// Release lets the member go on and waits until it does. A guardian that was
-// killed is stood in for.
+// Release unlocks the member and waits for that. It unlocks itself in place of a
+// guardian that was killed.
 func (t *guardedLock) Release() error {
 	early := false
 	select {
@@ -135,13 +135,10 @@ func (t *guardedLock) Release() error {
 	default:
 	}
 	_ = t.in.Close() // closed already if the guardian is gone
-	timer := time.NewTimer(releaseWait)
-	defer timer.Stop()
 	select {
 	case <-t.done:
-	case <-timer.C:
-		return mongo.WithHint(
-			errors.New("seed: the member cannot be reached to let it go; the guardian process goes on trying"),
+	case <-time.After(releaseWait):
+		return mongo.WithHint(errors.New("seed: cannot reach the member to unlock it; the guardian process goes on trying"),
 			"if the member is up and locked, run db.fsyncUnlock() on it")
 	}
 	t.mu.Lock()
@@ -154,28 +151,23 @@ func (t *guardedLock) Release() error {
 	case t.last.Released && !early && t.last.InTime:
 		return nil
 	case t.last.Released:
-		return mongo.WithHint(fmt.Errorf("seed: the lock was let go after its limit of %.1f s", t.last.Seconds),
-			"allow more with --lock-limit; nothing that was copied is lost, the next attempt uses it")
+		return mongo.WithHint(fmt.Errorf("seed: the lock ended by its limit after %.1f s", t.last.Seconds),
+			"allow more with --lock-limit; the next attempt uses what was copied")
 	}
 	return errors.Join(errors.New("seed: the guardian of the lock was killed"), t.standIn())
 }
 
-// standInWait is how long the member is tried to be let go in place of the
-// guardian, which would never give up: whoever waits for this has to be told.
-const standInWait = 2 * time.Minute
-
-// standIn lets go in place of a guardian that was killed. A member that does not
-// answer now, or has not yet ended the guardian's lock command, may a little later.
+// standIn unlocks in place of a guardian that was killed. It retries while the member
+// does not answer, or has not ended the guardian's lock command.
 func (t *guardedLock) standIn() error {
 	ctx, cancel := context.WithTimeout(context.Background(), standInWait)
 	defer cancel()
 	var last error
 	err := until(ctx, unlockPause, func() (done bool, err error) {
-		done, last = t.tryStandIn(ctx)
-		if done {
-			return true, last
+		if done, last = t.tryStandIn(ctx); !done {
+			return false, nil
 		}
-		return false, nil
+		return true, last
 	})
 	if err != nil {
 		return mongo.WithHint(fmt.Errorf("seed: the member may still be locked: %w", cmp.Or(last, err)),
@@ -184,7 +176,7 @@ func (t *guardedLock) standIn() error {
 	return nil
 }
 
-// tryStandIn reports whether the lock is gone for certain, or cannot be taken away.
+// tryStandIn reports whether the lock is certainly gone, or cannot be removed.
 func (t *guardedLock) tryStandIn(ctx context.Context) (bool, error) {
 	m, err := connectMember(ctx, t.request.URI, t.request.App)
 	if err != nil {
@@ -195,6 +187,6 @@ func (t *guardedLock) tryStandIn(ctx context.Context) (bool, error) {
 	return m.tryUnlock()
 }
 
-// apart starts a process in a session of its own, where no signal to this
-// one's group or terminal reaches it.
+// apart starts a process in a session of its own, which gets no signals to this
+// process' group or terminal.
 func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }

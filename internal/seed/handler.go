@@ -25,17 +25,11 @@ import (
 )
 
 const (
-	// maxRequest is the largest request, in bytes.
-	maxRequest = 16 << 10
-	// freezePatience is how long one request waits for the frozen state; the
-	// puller asks again.
-	freezePatience = 20 * time.Second
-	// stayPatience is how long a request that reports that a puller is there is
-	// held open; the puller asks again.
-	stayPatience = 20 * time.Second
-	// readDeadline bounds one reply of blocks: a puller that takes nothing
-	// holds no handler for ever.
-	readDeadline = 10 * time.Minute
+	maxRequest = 16 << 10 // bytes
+	// turnLimit is how long a request waits for the frozen state, or keeps a puller's
+	// connection; the puller asks again.
+	turnLimit    = 20 * time.Second
+	readDeadline = 10 * time.Minute // bounds one reply of blocks
 )
 
 // turnRequest names a puller of a round.
@@ -50,14 +44,14 @@ type readRequest struct {
 	Zstd bool `json:"zstd"`
 }
 
-// errorReply is the body of a reply that is none.
+// errorReply is the body of an error.
 type errorReply struct {
 	Error string `json:"error"`
 	Hint  string `json:"hint,omitempty"`
 }
 
-// NewHandler serves an agent over HTTP: what its manifests name, and nothing
-// else, to those who know the token. local says that it listens on loopback.
+// NewHandler serves an agent over HTTP to clients with the token: only files that its
+// manifests name. local says that it listens on loopback.
 func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 	if token == "" {
 		return nil, errors.New("seed: an agent needs a token")
@@ -74,11 +68,19 @@ func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 		answer(w, m, err)
 	})
 	mux.HandleFunc("POST /v1/freeze", turn(func(ctx context.Context, q turnRequest) (any, error) {
-		return a.freezeWithin(ctx, q.Round, q.Puller, freezePatience)
+		r, err := a.round(q.Round)
+		if err != nil {
+			return nil, err
+		}
+		return r.freeze(ctx, q.Puller, turnLimit)
 	}))
-	// The request stays open: its end reports that a puller was killed or cut off.
+	// The request stays open: its end shows that a puller was killed or cut off.
 	mux.HandleFunc("POST /v1/stay", turn(func(ctx context.Context, q turnRequest) (any, error) {
-		return struct{}{}, a.stay(ctx, q.Round, q.Puller, stayPatience)
+		r, err := a.round(q.Round)
+		if err == nil {
+			err = r.stay(ctx, q.Puller, turnLimit)
+		}
+		return struct{}{}, err
 	}))
 	mux.HandleFunc("POST /v1/leave", turn(func(ctx context.Context, q turnRequest) (any, error) {
 		return struct{}{}, a.Leave(ctx, q.Round, q.Puller)
@@ -91,9 +93,9 @@ type handler struct {
 	compress *zstd.Encoder
 }
 
-// guardHandler refuses strangers. JSON is asked for because no web page can
-// make a browser send that to another origin unasked; a foreign host on loopback
-// is a web page whose name was made to point here.
+// guardHandler refuses requests without the token. No web page can make a browser send
+// JSON to another origin unasked. A foreign host on loopback is a web page whose name
+// was made to point here.
 func guardHandler(next http.Handler, token string, local bool) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +119,7 @@ func guardHandler(next http.Handler, token string, local bool) http.Handler {
 func reply(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(v) // the puller is gone, or will ask again
+	_ = json.NewEncoder(w).Encode(v) // the puller asks again
 }
 
 // answer sends a result, or why there is none.
@@ -134,7 +136,7 @@ func answer(w http.ResponseWriter, v any, err error) {
 	}
 }
 
-// turn handles what a puller of a round asks for.
+// turn handles a request of a puller of a round.
 func turn(do func(context.Context, turnRequest) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if q := (turnRequest{}); decode(w, r, &q) {
@@ -147,7 +149,7 @@ func turn(do func(context.Context, turnRequest) (any, error)) http.HandlerFunc {
 // decode reads a request; it answers a bad one itself.
 func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	if err := json.NewDecoder(r.Body).Decode(v); err != nil {
-		reply(w, http.StatusBadRequest, errorReply{Error: "the request cannot be read"})
+		reply(w, http.StatusBadRequest, errorReply{Error: "cannot read the request"})
 		return false
 	}
 	return true
@@ -175,23 +177,13 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) {
 	} else {
 		_ = fw.frame(frameEnd, 0, 0, nil)
 	}
-	_ = fw.w.Flush() // a puller that is gone asks again
+	_ = fw.w.Flush() // the puller asks again
 }
 
-// errNotYet reports that a wait was over before the frozen state was there.
-var errNotYet = errors.New("seed: not yet") //nolint:gochecknoglobals // a sentinel
+// errNotYet reports that the frozen state was not there in time.
+var errNotYet = errors.New("seed: not yet")
 
-// freezeWithin is Freeze with a limit to the wait for other pullers. The
-// freeze itself is not cut short by it.
-func (a *Agent) freezeWithin(ctx context.Context, id, puller string, patience time.Duration) (*Final, error) {
-	r, err := a.round(id)
-	if err != nil {
-		return nil, err
-	}
-	return r.freeze(ctx, puller, patience)
-}
-
-// remoteError is an error that the agent told.
+// remoteError is an error from the agent.
 type remoteError struct {
 	text, hint string
 	status     int
@@ -208,7 +200,7 @@ func (e *remoteError) Is(target error) bool {
 func ReadToken(name string) (string, error) {
 	b, err := os.ReadFile(name)
 	if err != nil {
-		return "", fmt.Errorf("read the token: %w", err)
+		return "", fmt.Errorf("cannot read the token: %w", err)
 	}
 	token := strings.TrimSpace(string(b))
 	if len(token) < 16 {
@@ -218,9 +210,8 @@ func ReadToken(name string) (string, error) {
 	return token, nil
 }
 
-// TokenFile is where an agent that made its own token puts it, and where a
-// puller of the same user looks for it: dir is the user's, address the agent's
-// host:port on loopback. A machine has one agent to a port.
+// TokenFile returns the file in a user's directory with the token that an agent made;
+// address is the agent's host:port on loopback.
 func TokenFile(dir, address string) string {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -229,22 +220,22 @@ func TokenFile(dir, address string) string {
 	return filepath.Join(dir, "seed-"+filepath.Base(port)+".token")
 }
 
-// WriteToken makes a token and puts it into a file that its owner alone can
-// read; remove takes the file away, unless another agent's has replaced it.
+// WriteToken makes a token and writes it to a file that only its owner can read; remove
+// removes the file, unless another agent has replaced it.
 func WriteToken(name string) (token string, remove func() error, err error) {
 	token = rand.Text()
 	if err = os.MkdirAll(filepath.Dir(name), 0o700); err == nil {
 		err = outfile.Replace(name, func(f *os.File) error { _, err := f.WriteString(token + "\n"); return err })
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("write the token: %w", err)
+		return "", nil, fmt.Errorf("cannot write the token: %w", err)
 	}
 	return token, func() error {
 		if now, err := ReadToken(name); err != nil || now != token {
 			return nil //nolint:nilerr // it is gone, or no longer ours
 		}
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the token: %w", err)
+			return fmt.Errorf("cannot remove the token: %w", err)
 		}
 		return nil
 	}, nil

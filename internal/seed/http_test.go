@@ -66,7 +66,7 @@ func serve(t *testing.T, a *Agent, token string, wrap func(http.Handler) http.Ha
 	t.Cleanup(srv.Close)
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	must(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600))
-	return ClientOptions{URL: srv.URL, TokenFile: tokenFile(t, token), CA: ca, Patience: 10 * time.Second}
+	return ClientOptions{URL: srv.URL, TokenFile: tokenFile(t, token), CA: ca, RetryFor: 10 * time.Second}
 }
 
 func tokenFile(t *testing.T, token string) string {
@@ -305,7 +305,7 @@ func TestAgentIsRestarted(t *testing.T) {
 	t.Cleanup(func() { srv.Close() })
 	to := filepath.Join(t.TempDir(), "to")
 	_, err = Pull(t.Context(), client(t, ClientOptions{URL: "http://" + l.Addr().String(), TokenFile: tokenFile(t, token),
-		Patience: 10 * time.Second}), PullOptions{DBPath: to, Workers: 1})
+		RetryFor: 10 * time.Second}), PullOptions{DBPath: to, Workers: 1})
 	must(t, err)
 	sameFiles(t, dir, to)
 }

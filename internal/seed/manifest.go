@@ -12,34 +12,26 @@ import (
 )
 
 const (
-	// rangeBytes is how much of a file is read by one request.
-	rangeBytes = 4 << 20
-	// chunkBytes is how much of it is read at once, a block at least.
-	chunkBytes = 256 << 10
-	// maxFiles bounds what a manifest may claim.
-	maxFiles = 4 << 20
-	// maxFileSize is the largest file taken seriously, 64 TiB.
-	maxFileSize = 64 << 40
+	rangeBytes  = 4 << 20   // of a file, read by one request
+	chunkBytes  = 256 << 10 // read at once, a block at least
+	maxFiles    = 4 << 20   // in a manifest
+	maxFileSize = 64 << 40  // 64 TiB
 )
 
 // Way is how the source is made to stand still.
 type Way string
 
-// The ways.
 const (
-	// WayCursor is $backupCursor, where the server has it.
-	WayCursor Way = "backup-cursor"
-	// WayLock is fsyncLock on a secondary or hidden member.
-	WayLock Way = "fsync-lock"
-	// WayStopped is a member that is shut down.
-	WayStopped Way = "stopped"
+	WayCursor  Way = "backup-cursor" // $backupCursor, where the server has it
+	WayLock    Way = "fsync-lock"    // fsyncLock on a secondary or hidden member
+	WayStopped Way = "stopped"       // the member is shut down
 )
 
 // Sum is a block's checksum; 0 is an unknown one.
 type Sum uint64
 
-// sumOf is never 0. It is the fastest that there is: under the lock every block
-// of every file that was written to is summed up.
+// sumOf is never 0. It has to be fast: it hashes all blocks of changed files under the
+// lock.
 func sumOf(b []byte) Sum {
 	if s := xxh3.Hash(b); s != 0 {
 		return Sum(s)
@@ -47,14 +39,14 @@ func sumOf(b []byte) Sum {
 	return 1
 }
 
-// Storage is what the new member's mongod has to be started with.
+// Storage are the storage options of the source, which the new member needs.
 type Storage struct {
 	DirectoryPerDB      bool   `json:"directoryPerDB"`
 	DirectoryForIndexes bool   `json:"directoryForIndexes"`
 	Compressor          string `json:"blockCompressor,omitempty"`
 }
 
-// Origin is the member that is copied, as it stood when the round began.
+// Origin is the source as it was when the round began.
 type Origin struct {
 	Host    string  `json:"host,omitempty"`
 	SetName string  `json:"setName,omitempty"`
@@ -63,12 +55,10 @@ type Origin struct {
 	State   string  `json:"state,omitempty"` // PRIMARY, SECONDARY, stopped
 	LagSecs float64 `json:"lagSeconds"`
 	Storage Storage `json:"storage"`
-	// ClusterRole is what mongod was started as: shardsvr or configsvr; empty for neither,
-	// and for a stopped member.
+	// ClusterRole is shardsvr, configsvr, or empty, as for a stopped member.
 	ClusterRole string       `json:"clusterRole,omitempty"`
 	Oplog       mongo.OpTime `json:"-"`
-	// WindowSecs is the time that the set's oplog holds; 0 is unknown.
-	WindowSecs float64 `json:"oplogWindowSeconds"`
+	WindowSecs  float64      `json:"oplogWindowSeconds"` // of the set's oplog; 0 is unknown
 }
 
 // File is one file of the source; Path is relative, with slashes.
@@ -79,51 +69,44 @@ type File struct {
 
 // Manifest opens a round.
 type Manifest struct {
-	Round  string `json:"round"`
-	Puller string `json:"puller"`
-	Way    Way    `json:"way"`
-	Why    string `json:"why"` // why this way
-	Origin Origin `json:"origin"`
-	// BlockSize is the unit of the round's checksums and requests.
-	BlockSize blockSize `json:"blockSize"`
-
-	Files []File `json:"files"`
-	Bytes int64  `json:"bytes"`
+	Round     string    `json:"round"`
+	Puller    string    `json:"puller"`
+	Way       Way       `json:"way"`
+	Why       string    `json:"why"` // why this way
+	Origin    Origin    `json:"origin"`
+	BlockSize blockSize `json:"blockSize"` // unit of the round's checksums and requests
+	Files     []File    `json:"files"`
+	Bytes     int64     `json:"bytes"`
 }
 
-// FinalFile is a file as the frozen source holds it.
+// FinalFile is a file as the frozen source has it.
 type FinalFile struct {
 	File
-	// Same reports that nothing changed since the round first read the file.
-	Same bool `json:"same"`
-	// Sums are the checksums of its blocks unless Same.
-	Sums []Sum `json:"sums,omitempty"`
+	Same bool  `json:"same"`           // unchanged since the round first read it
+	Sums []Sum `json:"sums,omitempty"` // of its blocks, unless Same
 }
 
 // Final closes a round: what the files hold at one moment.
 type Final struct {
-	Files       []FinalFile `json:"files"`
-	Bytes       int64       `json:"bytes"`
-	LockSeconds float64     `json:"lockSeconds"`
-	// ChangedBytes were put aside under the lock.
-	ChangedBytes int64     `json:"changedBytes"`
-	Lock         LockTimes `json:"lock,omitzero"`
+	Files        []FinalFile `json:"files"`
+	Bytes        int64       `json:"bytes"`
+	LockSeconds  float64     `json:"lockSeconds"`
+	ChangedBytes int64       `json:"changedBytes"` // put aside under the lock
+	Lock         LockTimes   `json:"lock,omitzero"`
 }
 
-// LockTimes tell what the time under a lock went into, and what was done before
-// it to keep it short. Times are in seconds.
+// LockTimes are the steps before and under a lock, in seconds.
 type LockTimes struct {
-	// CatchUp is the time of the passes without a lock that came before it;
-	// they put CaughtBytes aside. Of it, the checkpoints that they began with
-	// took Settle.
+	// CatchUp is the time of the passes before the lock, which put CaughtBytes aside.
+	// Settle is their checkpoints' part of it.
 	CatchUp     float64 `json:"catchUpSeconds"`
 	Settle      float64 `json:"settleSeconds"`
 	CaughtBytes int64   `json:"caughtBytes"`
-	// Take is from the start of the guardian to its word that the member is
-	// locked; most of it is the server's checkpoint, before which it works.
+	// Take is from the start of the guardian to its report of the lock; most of it is
+	// the server's checkpoint, during which the member works.
 	Take float64 `json:"takeSeconds"`
-	// What the lock lasts for: to list the files, to read ComparedBytes and
-	// compare them, to make sure that nothing was written, to unlock.
+	// The time of the lock: to list the files, to read and compare ComparedBytes, to
+	// check that no file changed, to unlock.
 	List          float64 `json:"listSeconds"`
 	Compare       float64 `json:"compareSeconds"`
 	ComparedBytes int64   `json:"comparedBytes"`
@@ -131,8 +114,8 @@ type LockTimes struct {
 	Release       float64 `json:"releaseSeconds"`
 }
 
-// ReadRequest asks for Count blocks of a file from block First on. Have holds
-// the checksums of what the puller has, 0 for what it has not.
+// ReadRequest asks for len(Have) blocks of a file from block First on. Have has the
+// checksums of the puller's blocks, 0 for those that it lacks.
 type ReadRequest struct {
 	Round  string `json:"round"`
 	Puller string `json:"puller"`
@@ -145,39 +128,36 @@ type ReadRequest struct {
 type Block struct {
 	Index int64
 	Sum   Sum
-	// Same reports that the puller has it; Data is nil then.
-	Same bool
-	Data []byte // valid during the callback
+	Same  bool   // the puller has it, and Data is nil
+	Data  []byte // valid during the callback
 }
 
 // Source is where files come from: an Agent, or a Client of one.
 type Source interface {
 	// Join opens a round or joins the one that is open.
 	Join(ctx context.Context) (*Manifest, error)
-	// Read gives blocks in order; fewer than asked for where the file ends.
+	// Read calls fn for blocks in order; fewer than asked for where the file ends.
 	Read(ctx context.Context, r ReadRequest, fn func(Block) error) error
-	// Freeze says that this puller has read everything once, waits for the
-	// others, and returns what the files hold at one moment.
+	// Freeze reports that this puller has read everything once, waits for the others,
+	// and returns what the files hold at one moment.
 	Freeze(ctx context.Context, round, puller string) (*Final, error)
 	// Leave reports that this puller needs nothing more.
 	Leave(ctx context.Context, round, puller string) error
 }
 
-// blockSize is the unit, in bytes, that is compared by checksum and copied again.
-// A checkpoint rewrites single pages all over a file, 16 or 32 KB each: of 27 MB
-// that one changed, blocks of 16 KB copy 45 MB again, 64 KB 104, 256 KB 309 (6.0.5,
-// 600 updates in 600 files). Each costs the agent 24 bytes of memory.
+// blockSize is the unit, in bytes, that is compared and copied again. A checkpoint
+// rewrites single pages of 16 or 32 KB: after 27 MB of changes, blocks of 16 KB copy
+// 45 MB again, 64 KB 104, 256 KB 309 (6.0.5, 600 updates in 600 files). Each block
+// costs the agent 24 bytes of memory.
 type blockSize int64
 
 const (
 	smallestBlock blockSize = 16 << 10
 	largestBlock  blockSize = stretchBytes
-	// manyBlocks is how many there may be before larger ones are taken: 64 GB of
-	// the smallest.
-	manyBlocks = 4 << 20
+	manyBlocks              = 4 << 20 // above which larger ones are used: 64 GB of the smallest
 )
 
-// blockSizeOf chooses the size for a copy of so many bytes.
+// blockSizeOf returns the block size for a copy of so many bytes.
 func blockSizeOf(bytes int64) blockSize {
 	b := smallestBlock
 	for b < largestBlock && b.blocks(bytes) > manyBlocks {
@@ -186,7 +166,7 @@ func blockSizeOf(bytes int64) blockSize {
 	return b
 }
 
-// valid tells sizes that blockSizeOf may give.
+// valid reports a size that blockSizeOf may return.
 func (b blockSize) valid() bool {
 	return b >= smallestBlock && b <= largestBlock && b&(b-1) == 0
 }
@@ -207,34 +187,34 @@ func checkPath(p string) error {
 	return nil
 }
 
-// checkFile checks a file that the other side names.
-func checkFile(f File) error {
+// checkFile checks a file that the other side names, and adds it to those seen.
+func checkFile(f File, seen map[string]bool) error {
 	if err := checkPath(f.Path); err != nil {
 		return err
 	}
 	if f.Size < 0 || f.Size > maxFileSize {
 		return fmt.Errorf("seed: %s cannot have %d bytes", f.Path, f.Size)
 	}
+	if seen[f.Path] {
+		return fmt.Errorf("seed: the agent names %s twice", f.Path)
+	}
+	seen[f.Path] = true
 	return nil
 }
 
-// checkManifest checks what the other side sent.
+// check checks what the other side sent.
 func (m *Manifest) check() error {
 	if m.Round == "" || m.Puller == "" || len(m.Files) == 0 || len(m.Files) > maxFiles {
-		return fmt.Errorf("seed: a manifest of %d files in round %q is none", len(m.Files), m.Round)
+		return fmt.Errorf("seed: the manifest of round %q is invalid: it has %d files", m.Round, len(m.Files))
 	}
 	if !m.BlockSize.valid() {
-		return fmt.Errorf("seed: the manifest names blocks of %d bytes", m.BlockSize)
+		return fmt.Errorf("seed: the manifest is invalid: it has blocks of %d bytes", m.BlockSize)
 	}
 	seen := make(map[string]bool, len(m.Files))
 	for _, f := range m.Files {
-		if err := checkFile(f); err != nil {
+		if err := checkFile(f, seen); err != nil {
 			return err
 		}
-		if seen[f.Path] {
-			return fmt.Errorf("seed: the manifest names %s twice", f.Path)
-		}
-		seen[f.Path] = true
 	}
 	return nil
 }
@@ -242,17 +222,16 @@ func (m *Manifest) check() error {
 // check checks what the other side sent.
 func (f *Final) check(b blockSize) error {
 	if len(f.Files) == 0 || len(f.Files) > maxFiles {
-		return fmt.Errorf("seed: a final state of %d files is none", len(f.Files))
+		return fmt.Errorf("seed: the final state is invalid: it has %d files", len(f.Files))
 	}
 	seen := make(map[string]bool, len(f.Files))
 	for _, x := range f.Files {
-		if err := checkFile(x.File); err != nil {
+		if err := checkFile(x.File, seen); err != nil {
 			return err
 		}
-		if seen[x.Path] || !x.Same && int64(len(x.Sums)) != b.blocks(x.Size) {
-			return fmt.Errorf("seed: the final state of %s makes no sense", x.Path)
+		if !x.Same && int64(len(x.Sums)) != b.blocks(x.Size) {
+			return fmt.Errorf("seed: the final state of %s is invalid: it has %d checksums", x.Path, len(x.Sums))
 		}
-		seen[x.Path] = true
 	}
 	if !seen[storageFile] {
 		return mongo.WithHint(fmt.Errorf("seed: the source has no %s", storageFile),

@@ -27,14 +27,14 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 	began := time.Now()
 	out, err := os.OpenFile(m.LogPath, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		return fmt.Errorf("seed: open the output of the new member: %w", err)
+		return fmt.Errorf("seed: cannot open the output of the new member: %w", err)
 	}
 	defer out.Close()
 	command := m.startCommand()
 	cmd := spawn.Command(command[0], command[1:]...) // it runs on
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, apart()
 	if err := cmd.Start(); err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: start the new member: %w", err), "the copy is complete: start it by hand")
+		return mongo.WithHint(fmt.Errorf("seed: cannot start the new member: %w", err), "the copy is complete: start the member by hand")
 	}
 	res.Pid = cmd.Process.Pid
 	ended := make(chan error, 1)
@@ -46,7 +46,7 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 		case err := <-ended:
 			if err != nil || !slices.Contains(m.Command, "--fork") {
 				cancel(mongo.WithHint(fmt.Errorf("seed: the new member ended: %w; its output ends with: %s", errOr(err),
-					tailOf(m.LogPath)), "the copy is complete: start it by hand"))
+					tailOf(m.LogPath)), "the copy is complete: start the member by hand"))
 			}
 		case <-run.Done():
 		}
@@ -65,14 +65,14 @@ func errOr(err error) error {
 	return err
 }
 
-// follow waits for the started mongod and makes it what was asked for.
+// follow waits for the started mongod and makes it a member, or a new set.
 func follow(ctx context.Context, o Options, res *Result, began time.Time) error {
 	address := cmp.Or(o.Member.Join, o.Member.Replace)
 	if o.Member.NewSet != "" {
 		address = o.Member.NewSetHost
 	}
 	if address == "" {
-		return nil // nobody said where it listens
+		return nil // its address is not known
 	}
 	res.Member = address
 	c, err := awaitServer(ctx, o.Member, address, &res.Times)
@@ -96,13 +96,16 @@ func follow(ctx context.Context, o Options, res *Result, began time.Time) error 
 	return err
 }
 
-// soon is the time between two looks at something that takes a second or two.
+// soon is the time between two checks of what takes a second or two.
 const soon = 20 * time.Millisecond
+
+// errBadURI hides the parser's error, which may quote secrets.
+var errBadURI = errors.New("seed: the connection string cannot be used")
 
 // awaitServer connects to the new mongod as soon as it answers.
 func awaitServer(ctx context.Context, o MemberOptions, address string, took *MemberTimes) (*driver.Client, error) {
 	began := time.Now()
-	// A driver that has met a refused connection looks again every 500 ms only.
+	// After a refused connection a driver retries only every 500 ms.
 	err := until(ctx, soon, func() (bool, error) {
 		conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", address)
 		if err != nil {
@@ -111,7 +114,7 @@ func awaitServer(ctx context.Context, o MemberOptions, address string, took *Mem
 		return true, conn.Close()
 	})
 	if err != nil {
-		return nil, fmt.Errorf("seed: wait for the new member at %s: %w", address, err)
+		return nil, fmt.Errorf("seed: the new member at %s does not answer: %w", address, err)
 	}
 	took.Listen = lap(&began)
 	opts := options.Client()
@@ -124,21 +127,21 @@ func awaitServer(ctx context.Context, o MemberOptions, address string, took *Mem
 	opts.ReplicaSet = nil
 	c, err := driver.Connect(opts)
 	if err != nil {
-		return nil, errors.New("seed: the connection string cannot be used")
+		return nil, errBadURI
 	}
 	err = until(ctx, soon, func() (bool, error) {
-		// Not authenticated: users may not be there yet.
+		// Without login: users may not be there yet.
 		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Err() == nil, nil
 	})
 	took.Answer = lap(&began)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("seed: wait for the new member at %s: %w", address, err),
+		return nil, errors.Join(fmt.Errorf("seed: the new member at %s does not answer: %w", address, err),
 			c.Disconnect(context.WithoutCancel(ctx)))
 	}
 	return c, nil
 }
 
-// lap is the seconds since a moment, which becomes now.
+// lap returns the seconds since a moment, which it sets to now.
 func lap(since *time.Time) float64 {
 	now := time.Now()
 	took := now.Sub(*since).Seconds()
@@ -146,7 +149,7 @@ func lap(since *time.Time) float64 {
 	return took
 }
 
-// until calls check until it says true, fails, or ctx ends.
+// until calls check until it returns true or an error, or ctx ends.
 func until(ctx context.Context, every time.Duration, check func() (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -168,7 +171,7 @@ func initiate(ctx context.Context, c *driver.Client, name, address string) error
 		{Key: "members", Value: bson.A{bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: address}}}}}
 	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: cfg}}).Err()
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: initiate the set %s: %w", name, err),
+		return mongo.WithHint(fmt.Errorf("seed: cannot initiate the set %s: %w", name, err),
 			"the copy is ready: initiate it by hand")
 	}
 	return until(ctx, 100*time.Millisecond, func() (bool, error) {
@@ -181,8 +184,8 @@ func initiate(ctx context.Context, c *driver.Client, name, address string) error
 	})
 }
 
-// join adds the new member to the set: without a vote and a chance to be
-// elected until it is a secondary that has caught up.
+// join adds the new member to the set, without vote and priority until it is a secondary
+// that has caught up.
 func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTimes) error {
 	began := time.Now()
 	set, err := connectSet(ctx, o.SetURI)
@@ -196,7 +199,7 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 	took.Add = lap(&began)
 	wait, cancel := context.WithTimeoutCause(ctx, o.CatchUp, mongo.WithHint(
 		fmt.Errorf("seed: the new member was added, but was no secondary after %s", o.CatchUp),
-		"see its log and rs.status(); it has no vote yet"))
+		"read its log and rs.status(); it has no vote yet"))
 	defer cancel()
 	if err := awaitSecondary(wait, c, set, o.Join, took); err != nil {
 		return err
@@ -211,7 +214,11 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 		if m == nil {
 			return fmt.Errorf("seed: %s is no member any more", o.Join)
 		}
-		if o.Votes > 0 && m.Votes == 0 && cfg.voters() >= 7 {
+		var votes int32
+		for _, m := range cfg.Members {
+			votes += m.Votes
+		}
+		if o.Votes > 0 && m.Votes == 0 && votes >= 7 {
 			return mongo.WithHint(errors.New("seed: the set has seven voting members already"),
 				"the new one stays without a vote")
 		}
@@ -220,7 +227,7 @@ func join(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTi
 	})
 }
 
-// connectSet connects to the whole set, of which one member may be named.
+// connectSet connects to the set, of which uri may name one member.
 func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	opts, err := mongo.ParseURI(uri)
 	if err != nil {
@@ -229,24 +236,24 @@ func connectSet(ctx context.Context, uri string) (*driver.Client, error) {
 	opts.SetServerSelectionTimeout(selectionWait).SetDirect(len(opts.Hosts) == 1)
 	one, err := driver.Connect(opts)
 	if err != nil {
-		return nil, errors.New("seed: the connection string cannot be used")
+		return nil, errBadURI
 	}
 	var h helloReply
 	err = one.Database("admin").RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&h)
 	_ = one.Disconnect(context.WithoutCancel(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("seed: connect to %s: %w", mongo.Redact(uri), err)
+		return nil, fmt.Errorf("seed: cannot connect to %s: %w", mongo.Redact(uri), err)
 	}
 	opts.SetDirect(false).SetHosts(h.Hosts).SetReplicaSet(h.SetName).SetServerSelectionTimeout(30 * time.Second).
 		SetAppName("millrace-seed")
 	c, err := driver.Connect(opts)
 	if err != nil {
-		return nil, fmt.Errorf("seed: connect to the set %s: %w", h.SetName, err)
+		return nil, fmt.Errorf("seed: cannot connect to the set %s: %w", h.SetName, err)
 	}
 	return c, nil
 }
 
-// replConfig is a set's configuration; what is not known here is kept.
+// replConfig is a set's configuration; Rest keeps unknown fields.
 type replConfig struct {
 	Version  int64        `bson:"version"`
 	Members  []replMember `bson:"members"`
@@ -254,7 +261,7 @@ type replConfig struct {
 	Rest     bson.M       `bson:",inline"`
 }
 
-// replMember is a member as a set's configuration has it, which the server completes.
+// replMember is a member in a set's configuration.
 type replMember struct {
 	ID       int32   `bson:"_id"`
 	Host     string  `bson:"host"`
@@ -263,7 +270,7 @@ type replMember struct {
 	Rest     bson.M  `bson:",inline"`
 }
 
-// find is the member of that address, nil for none.
+// find returns the member of that address, nil for none.
 func (c *replConfig) find(host string) *replMember {
 	i := slices.IndexFunc(c.Members, func(m replMember) bool { return m.Host == host })
 	if i < 0 {
@@ -272,14 +279,7 @@ func (c *replConfig) find(host string) *replMember {
 	return &c.Members[i]
 }
 
-func (c *replConfig) voters() (n int) {
-	for _, m := range c.Members {
-		n += int(m.Votes)
-	}
-	return n
-}
-
-// addMember adds a member without vote and priority, unless it is there.
+// addMember adds a member without vote and priority, unless the set has it.
 func addMember(ctx context.Context, set *driver.Client, host string, hidden bool) error {
 	return reconfigure(ctx, set, func(cfg *replConfig) error {
 		if cfg.find(host) != nil {
@@ -298,25 +298,30 @@ func addMember(ctx context.Context, set *driver.Client, host string, hidden bool
 }
 
 // errUnchanged ends a reconfiguration that is not needed.
-var errUnchanged = errors.New("nothing to change") //nolint:gochecknoglobals // a sentinel
+var errUnchanged = errors.New("nothing to change")
 
-// codeConfigChanging and the others are told while another configuration is
-// still being taken over.
+// Replies while the set takes over another configuration.
 const (
 	codeConfigInProgress   = 109 // ConfigurationInProgress
 	codeNewConfigOutdated  = 103 // NewReplicaSetConfigurationIncompatible: a version that is not newer
 	codeConfigNotCommitted = 308 // CurrentConfigNotCommittedYet
 )
 
-// reconfigure changes the set's configuration, again while another change is
-// under way, or where it fails with what passes. change may see what it has done
-// already.
+// reconfigure changes the set's configuration. It retries while another change is under
+// way, and after errors that pass; change may then see its own result.
 func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfig) error) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	var last error
 	err := until(ctx, 200*time.Millisecond, func() (bool, error) {
-		err := tryReconfigure(ctx, set, change)
+		cfg, err := readReplConfig(ctx, set)
+		if err == nil {
+			err = change(cfg)
+		}
+		if err == nil {
+			cfg.Version++
+			err = set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: cfg}}).Err()
+		}
 		switch {
 		case err == nil, errors.Is(err, errUnchanged):
 			return true, nil
@@ -329,22 +334,10 @@ func reconfigure(ctx context.Context, set *driver.Client, change func(*replConfi
 		return false, err
 	})
 	if err != nil {
-		return mongo.NeedsRole(fmt.Errorf("seed: change the set's configuration: %w", errors.Join(err, last)),
+		return mongo.NeedsRole(fmt.Errorf("seed: cannot change the set's configuration: %w", errors.Join(err, last)),
 			"the user needs the role clusterManager")
 	}
 	return nil
-}
-
-func tryReconfigure(ctx context.Context, set *driver.Client, change func(*replConfig) error) error {
-	cfg, err := readReplConfig(ctx, set)
-	if err == nil {
-		err = change(cfg)
-	}
-	if err != nil {
-		return err
-	}
-	cfg.Version++
-	return set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetReconfig", Value: cfg}}).Err()
 }
 
 func readReplConfig(ctx context.Context, set *driver.Client) (*replConfig, error) {
@@ -355,54 +348,75 @@ func readReplConfig(ctx context.Context, set *driver.Client) (*replConfig, error
 	return &reply.Config, err
 }
 
-// awaitSecondary waits until the member is a secondary that has applied what
-// the primary had when it became one.
+// awaitSecondary waits until the member is a secondary that has applied what the primary
+// had when it became one.
 func awaitSecondary(ctx context.Context, c, set *driver.Client, host string, took *MemberTimes) error {
 	var goal mongo.OpTime
 	var seen string
 	began := time.Now()
 	defer func() { took.Apply = lap(&began) }()
 	err := until(ctx, soon, func() (bool, error) {
-		var st setStatus
-		if c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st) != nil {
+		st, err := readStatus(ctx, c)
+		m := st.self()
+		if err != nil || m.State == "" {
 			return false, nil //nolint:nilerr // it learns of the set by its first heartbeat
 		}
-		for _, m := range st.Members {
-			if !m.Self {
-				continue
-			}
-			seen = m.State
-			if m.State != "SECONDARY" {
-				return false, nil
-			}
-			if took.Secondary == 0 {
-				took.Secondary = lap(&began)
-			}
-			if took.Choose == 0 && st.SyncSource != "" {
-				took.Choose = lap(&began)
-			}
-			if goal.IsZero() {
-				goal = primaryPosition(ctx, set)
-			}
-			return !goal.IsZero() && !m.Op.Before(goal), nil
+		if seen = m.State; seen != "SECONDARY" {
+			return false, nil
 		}
-		return false, nil
+		if took.Secondary == 0 {
+			took.Secondary = lap(&began)
+		}
+		if took.Choose == 0 && st.SyncSource != "" {
+			took.Choose = lap(&began)
+		}
+		if goal.IsZero() {
+			goal = primaryPosition(ctx, set)
+		}
+		return !goal.IsZero() && !m.Op.Before(goal), nil
 	})
 	if err != nil {
-		return fmt.Errorf("wait for %s (last seen as %q): %w", host, seen, err)
+		return fmt.Errorf("%s has not caught up (last state %q): %w", host, seen, err)
 	}
 	return nil
 }
 
+// primaryPosition returns the primary's position, zero if it is not known.
 func primaryPosition(ctx context.Context, set *driver.Client) mongo.OpTime {
-	var st setStatus
-	if set.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st) != nil {
-		return mongo.OpTime{}
-	}
-	for _, m := range st.Members {
-		if m.State == "PRIMARY" {
-			return m.Op
-		}
-	}
-	return mongo.OpTime{}
+	st, _ := readStatus(ctx, set)
+	return st.find(func(m memberStatus) bool { return m.State == "PRIMARY" }).Op
 }
+
+// readStatus asks a member for the status of its set.
+func readStatus(ctx context.Context, c *driver.Client) (st setStatus, err error) {
+	err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&st)
+	return st, err
+}
+
+// setStatus is the part of the reply to replSetGetStatus that is used.
+type setStatus struct {
+	SyncSource string `bson:"syncSourceHost"`
+	Optimes    struct {
+		Committed mongo.OpTime `bson:"lastCommittedOpTime"`
+	} `bson:"optimes"`
+	Members []memberStatus `bson:"members"`
+}
+
+type memberStatus struct {
+	Self   bool         `bson:"self"`
+	Name   string       `bson:"name"`
+	State  string       `bson:"stateStr"`
+	Health float64      `bson:"health"` // 0 is unreachable
+	Op     mongo.OpTime `bson:"optime"`
+	Date   time.Time    `bson:"optimeDate"`
+}
+
+// find returns the first member that matches, a zero one for none.
+func (s *setStatus) find(match func(memberStatus) bool) (m memberStatus) {
+	if i := slices.IndexFunc(s.Members, match); i >= 0 {
+		m = s.Members[i]
+	}
+	return m
+}
+
+func (s *setStatus) self() memberStatus { return s.find(func(m memberStatus) bool { return m.Self }) }

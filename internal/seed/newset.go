@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,17 +19,17 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/expiry"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// makeIndependent makes a copy forget the set that it comes from. What came
-// after the last checkpoint is in the oplog of the copy alone: so the oplog is
-// applied first, and only then `local` is dropped. It returns the position up
-// to which the copy holds everything, and how many expiries were held back.
-func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime, held int, err error) {
-	// A mark that says how far this got: the steps cannot be told apart by the
-	// files.
+// makeIndependent removes from a copy the set that it comes from. Entries after the last
+// checkpoint are only in the copy's oplog, so it applies the oplog first and then drops
+// `local`. It returns the position up to which the copy has everything, and how many
+// expiries it deferred.
+func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime, deferred int, err error) {
+	// The files do not show which steps are done, this one does.
 	mark := filepath.Join(o.Pull.DBPath, newSetMark)
 	if err := os.WriteFile(mark, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
 		return at, 0, fmt.Errorf("seed: %w", explain(err))
@@ -42,31 +41,31 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 				return err
 			}
 			if at, err = oplogEnd(ctx, c, -1); err != nil {
-				return fmt.Errorf("read the end of the oplog: %w", err)
+				return fmt.Errorf("cannot read the end of the oplog: %w", err)
 			}
 			return nil
 		})
 	if err != nil {
-		return at, 0, fmt.Errorf("seed: apply the oplog to the copy: %w", err)
+		return at, 0, fmt.Errorf("seed: cannot apply the oplog to the copy: %w", err)
 	}
 	err = withPrivateMongod(ctx, o, s, nil, func(ctx context.Context, c *driver.Client) (err error) {
-		if o.Member.holds() {
-			if held, err = holdExpiries(ctx, c, followJob(o.Member.NewSet)); err != nil {
+		if o.Member.defersExpiry() {
+			if deferred, err = deferExpiries(ctx, c, followJob(o.Member.NewSet)); err != nil {
 				return err
 			}
 		}
 		return c.Database("local").Drop(ctx)
 	})
 	if err != nil {
-		return at, held, fmt.Errorf("seed: remove the old set's oplog and configuration from the copy: %w", err)
+		return at, deferred, fmt.Errorf("seed: cannot remove the old set's oplog and configuration from the copy: %w", err)
 	}
-	return at, held, os.Remove(mark)
+	return at, deferred, os.Remove(mark)
 }
 
 const newSetMark = "millrace-new-set"
 
-// checkIndependent rejects a copy of a shard or of a config server. A stopped member says
-// nothing of that before.
+// checkIndependent rejects a copy of a shard or of a config server. The plan cannot see
+// that of a stopped member.
 func checkIndependent(ctx context.Context, c *driver.Client) error {
 	for _, one := range []struct {
 		db, coll string
@@ -81,13 +80,13 @@ func checkIndependent(ctx context.Context, c *driver.Client) error {
 			return partOfCluster(one.role)
 		}
 		if !errors.Is(err, driver.ErrNoDocuments) {
-			return fmt.Errorf("read %s.%s of the copy: %w", one.db, one.coll, err)
+			return fmt.Errorf("cannot read %s.%s of the copy: %w", one.db, one.coll, err)
 		}
 	}
 	return nil
 }
 
-// partOfCluster says why no set of its own is made of a member of a sharded cluster.
+// partOfCluster is the error for a new set from a member of a sharded cluster.
 func partOfCluster(role string) error {
 	what := map[string]string{"shardsvr": "a shard", "configsvr": "a config server"}[role]
 	return mongo.WithHint(fmt.Errorf("seed: cannot make a replica set of its own: the source is %s (%s) of a sharded "+
@@ -95,10 +94,10 @@ func partOfCluster(role string) error {
 		"copy the cluster from its routers (mongos) with millrace sync")
 }
 
-// withPrivateMongod runs fn on a standalone mongod that listens on a socket in
-// a private directory only: nobody else can write to the copy meanwhile. It is
-// shut down cleanly, for the checkpoint at the end is what counts. Its guardian does
-// that even if this process is killed.
+// withPrivateMongod runs fn on a standalone mongod that listens only on a socket in a
+// private directory, so that no other client writes to the copy. It shuts the mongod
+// down cleanly, for its last checkpoint counts. The mongod's guardian does that even if
+// this process is killed.
 func withPrivateMongod(ctx context.Context, o Options, s Storage, params []string,
 	fn func(context.Context, *driver.Client) error) (err error) {
 	private, err := newScratch()
@@ -109,8 +108,7 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	dir := private.dir
 	socket := filepath.Join(dir, "s.sock")
 	args := []string{"--dbpath", o.Pull.DBPath, "--bind_ip", socket, "--unixSocketPrefix", dir, "--logpath",
-		filepath.Join(dir, "log"),
-		"--setParameter", monitorOff}
+		filepath.Join(dir, "log"), "--setParameter", monitorOff}
 	if s.DirectoryPerDB {
 		args = append(args, "--directoryperdb")
 	}
@@ -121,20 +119,20 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 		args = append(args, "--setParameter", p)
 	}
 	if _, err := exec.LookPath(o.Member.mongod()); err != nil {
-		return mongo.WithHint(fmt.Errorf("start %s: %w", o.Member.mongod(), err), "name the mongod with --mongod")
+		return mongo.WithHint(fmt.Errorf("cannot start %s: %w", o.Member.mongod(), err), "name the mongod with --mongod")
 	}
 	command := slices.Concat(o.Member.Guardian, []string{o.Member.mongod()}, args)
 	cmd := spawn.Command(command[0], command[1:]...) // its guardian ends with its standard input
 	cmd.SysProcAttr = apart()
-	cmd.ExtraFiles = []*os.File{private.owner} // it may outlive this process for a moment
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.ExtraFiles = []*os.File{private.owner} // it may outlive this process
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
 	in, err := cmd.StdinPipe()
 	if err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
-		return fmt.Errorf("start the guardian of the private mongod: %w", err)
+		return fmt.Errorf("cannot start the guardian of the private mongod: %w", err)
 	}
 	ended := make(chan struct{})
 	var exit error
@@ -147,7 +145,7 @@ func withPrivateMongod(ctx context.Context, o Options, s Storage, params []strin
 	<-ended
 	if exit != nil {
 		err = errors.Join(err,
-			fmt.Errorf("mongod ended (%w): %s %s", exit, strings.TrimSpace(said.String()), tailOf(filepath.Join(dir, "log"))))
+			fmt.Errorf("mongod ended (%w): %s %s", exit, strings.TrimSpace(output.String()), tailOf(filepath.Join(dir, "log"))))
 	}
 	return err
 }
@@ -163,7 +161,7 @@ func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
 		return err
 	}
 	defer func() { _ = c.Disconnect(context.WithoutCancel(ctx)) }()
-	// Recovery may replay hours of oplog: the socket is there before, but nobody listens on it.
+	// Recovery may replay hours of oplog: the socket is there before the mongod listens.
 	err = until(ctx, 50*time.Millisecond, func() (bool, error) { return c.Ping(ctx, nil) == nil, nil })
 	if err != nil {
 		return err
@@ -174,16 +172,15 @@ func callPrivate(ctx context.Context, socket string, ended <-chan struct{},
 	return nil
 }
 
-// selectionWait is how long an operation looks for its mongod, which may share
-// its processors with much else.
+// selectionWait bounds the server selection; the mongod's machine may be busy.
 const selectionWait = 30 * time.Second
 
-// mongod is the program that makes the copy independent.
+// mongod returns the program that makes the copy independent.
 func (o MemberOptions) mongod() string {
 	return cmp.Or(o.Mongod, slices.Concat(o.Command, []string{"mongod"})[0])
 }
 
-// tailOf is the end of a log.
+// tailOf returns the end of a log.
 func tailOf(name string) string {
 	b, err := os.ReadFile(name)
 	if err != nil {
@@ -192,23 +189,20 @@ func tailOf(name string) string {
 	return string(b[max(0, len(b)-2000):])
 }
 
-// Private is the guardian of a private mongod, a process of its own: it starts the command
-// and shuts it down cleanly when in ends, as it does when the parent is killed. It returns
-// when the mongod has ended, with its exit code. The mongod keeps open what the parent gave
-// to the guardian.
-//
-// A guardian that is killed as well cannot do that. The kernel shuts the mongod down then,
-// where it offers to (see withGuardian).
+// Private is the guardian of a private mongod, a process of its own: it starts the
+// command, shuts it down cleanly when in ends, and returns its exit code. The mongod keeps
+// open the files that the guardian got from its parent. If the guardian is killed as
+// well, the kernel shuts the mongod down where it can (see withGuardian).
 func Private(in io.Reader, command []string) (code int, err error) {
 	if len(command) == 0 {
 		return 0, errors.New("seed: the guardian of a private mongod has no command")
 	}
-	runtime.LockOSThread() // whose end is the guardian's to the kernel
+	runtime.LockOSThread() // the kernel takes its end for the guardian's
 	defer runtime.UnlockOSThread()
-	cmd := spawn.Command(command[0], command[1:]...) // shut down below, never killed while it may write its checkpoint
+	cmd := spawn.Command(command[0], command[1:]...) // shut down below, never killed during its checkpoint
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = os.Stdout, os.Stderr, withGuardian()
 	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("start %s: %w", command[0], err)
+		return 0, fmt.Errorf("cannot start %s: %w", command[0], err)
 	}
 	go func() { // ends with this process at the latest
 		_, _ = io.Copy(io.Discard, in)
@@ -225,15 +219,12 @@ func Private(in io.Reader, command []string) (code int, err error) {
 }
 
 const (
-	// scratchPrefix begins the names of our directories among temporary files.
-	scratchPrefix = "millrace-seed-"
-	// ownerFile in one is locked for as long as its owner lives.
-	ownerFile = "owner"
+	scratchPrefix = "millrace-seed-" // of our directories among temporary files
+	ownerFile     = "owner"          // in a directory, locked while its owner lives
 )
 
-// scratch is a private directory among temporary files. Where a process was
-// killed its directory stays, until a later process removes it: whose ownerFile
-// nobody holds a lock on, is nobody's.
+// scratch is a private directory among temporary files. A killed process leaves it, and
+// a later one removes it, for its ownerFile is not locked.
 type scratch struct {
 	dir   string
 	owner *os.File // its lock also lasts for as long as a child has it open
@@ -244,18 +235,18 @@ func newScratch() (*scratch, error) {
 	sweepScratch(parent)
 	dir, err := os.MkdirTemp(parent, scratchPrefix)
 	if err != nil {
-		return nil, fmt.Errorf("seed: make a private directory: %w", err)
+		return nil, fmt.Errorf("seed: cannot make a private directory: %w", err)
 	}
 	s := &scratch{dir: dir}
-	// It gets its name when it is locked: a sweep passes over what has none.
-	held := filepath.Join(dir, ownerFile+".new")
-	if s.owner, err = os.OpenFile(held, os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600); err == nil {
+	// It is renamed when it is locked: a sweep ignores directories without ownerFile.
+	unlocked := filepath.Join(dir, ownerFile+".new")
+	if s.owner, err = os.OpenFile(unlocked, os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600); err == nil {
 		if err = tryLock(s.owner); err == nil {
-			err = os.Rename(held, filepath.Join(dir, ownerFile))
+			err = os.Rename(unlocked, filepath.Join(dir, ownerFile))
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("seed: lock a private directory: %w", err), s.remove())
+		return nil, errors.Join(fmt.Errorf("seed: cannot lock a private directory: %w", err), s.remove())
 	}
 	return s, nil
 }
@@ -268,8 +259,8 @@ func (s *scratch) remove() error {
 	return err
 }
 
-// sweepScratch removes directories of ours whose owner is dead. What cannot be
-// looked into or removed stays: it is another user's, or of no consequence.
+// sweepScratch removes directories of ours whose owner is dead. It ignores errors: such
+// a directory is another user's, or harmless.
 func sweepScratch(parent string) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -301,22 +292,13 @@ func sweepOne(dir string) {
 	}
 }
 
-// A clone that follows its old set must not expire documents by itself: it would
-// remove those whose refresh it has not applied yet, and the update that refreshes
-// them would find nothing. So its expiries are held back in the files themselves, as
-// a job holds them back, and are the job's to restore when it is finalized.
-
 // monitorOff keeps a mongod from expiring documents.
 const monitorOff = "ttlMonitorEnabled=false"
 
-// heldCollection of mongo.StateDB is where jobs note what they hold back.
-const heldCollection = "held"
+// deferredCollection of mongo.StateDB is where jobs record what they deferred.
+const deferredCollection = "held"
 
-// farAway is the expiry that stands in for one that is held back, in seconds: beyond
-// any in use, but not beyond 1970, which servers before 5.1 refuse.
-const farAway = 1_600_000_000
-
-// followJob names the job that is to follow the old set.
+// followJob returns the name of the job that will follow the old set.
 func followJob(set string) string {
 	name := []byte("clone-" + set)
 	for i, c := range name {
@@ -327,16 +309,18 @@ func followJob(set string) string {
 	return string(name[:min(len(name), 64)])
 }
 
-// expiries holds back when documents expire.
+// expiries defers the expiries of a server's collections.
 type expiries struct {
 	c   *driver.Client
 	job string
-	n   int // were held back
+	n   int // deferred so far
 }
 
-// holdExpiries holds back every expiry of a server's collections for a job, and reports
-// how many there were. What is held back is noted before it is changed.
-func holdExpiries(ctx context.Context, c *driver.Client, job string) (int, error) {
+// deferExpiries defers every expiry of a server's collections for a job, and returns how
+// many there were. It records each before it changes it. A clone that follows its old set
+// must not expire documents itself: updates that refresh them would find nothing. The job
+// restores the expiries when it is finalized.
+func deferExpiries(ctx context.Context, c *driver.Client, job string) (int, error) {
 	h := &expiries{c: c, job: job}
 	dbs, err := c.ListDatabaseNames(ctx, bson.D{})
 	if err != nil {
@@ -347,25 +331,21 @@ func holdExpiries(ctx context.Context, c *driver.Client, job string) (int, error
 			continue
 		}
 		if err := h.database(ctx, c.Database(db)); err != nil {
-			return h.n, mongo.WithHint(fmt.Errorf("hold back the expiries of %s: %w", db, err),
-				"for a clone that is not to follow its old set give --keep-expiry")
+			return h.n, mongo.WithHint(fmt.Errorf("cannot defer the expiries of %s: %w", db, err),
+				"for a clone that does not follow its old set give --keep-expiry")
 		}
 	}
 	return h.n, nil
 }
 
 func (h *expiries) database(ctx context.Context, db *driver.Database) error {
-	cur, err := db.ListCollections(ctx, bson.D{})
+	colls, err := mongo.ReadAll[expiringCollection](ctx, "list the collections")(db.ListCollections(ctx, bson.D{}))
 	if err != nil {
-		return err
-	}
-	var colls []expiringCollection
-	if err := cur.All(ctx, &colls); err != nil {
 		return err
 	}
 	for _, c := range colls {
 		if c.Type == "view" || strings.HasPrefix(c.Name, "system.") {
-			continue // a series' buckets are changed by its own name
+			continue // collMod of a series changes its buckets
 		}
 		if err := h.collection(ctx, db, c); err != nil {
 			return fmt.Errorf("%s: %w", c.Name, err)
@@ -388,23 +368,19 @@ func (c expiringCollection) is(option string) bool {
 
 func (h *expiries) collection(ctx context.Context, db *driver.Database, c expiringCollection) error {
 	ns := db.Name() + "." + c.Name
-	if v, err := c.Options.LookupErr("expireAfterSeconds"); err == nil { // of a clustered collection or a series
+	if v, err := c.Options.LookupErr(expiry.Option); err == nil { // of a clustered collection or a series
 		if err := h.note(ctx, ns, "", v, nil); err != nil {
 			return err
 		}
-		if err := h.collMod(ctx, db, c, bson.E{Key: "expireAfterSeconds", Value: "off"}); err != nil {
+		if err := h.collMod(ctx, db, c, bson.E{Key: expiry.Option, Value: "off"}); err != nil {
 			return err
 		}
 	}
 	if c.is("capped") {
 		return nil // nothing expires there, and collMod is refused
 	}
-	cur, err := db.Collection(c.Name).Indexes().List(ctx)
+	indexes, err := mongo.ReadAll[bson.Raw](ctx, "list the indexes")(db.Collection(c.Name).Indexes().List(ctx))
 	if err != nil {
-		return err
-	}
-	var indexes []bson.Raw
-	if err := cur.All(ctx, &indexes); err != nil {
 		return err
 	}
 	for _, ix := range indexes {
@@ -416,21 +392,21 @@ func (h *expiries) collection(ctx context.Context, db *driver.Database, c expiri
 }
 
 func (h *expiries) index(ctx context.Context, db *driver.Database, c expiringCollection, spec bson.Raw) error {
-	v, err := spec.LookupErr("expireAfterSeconds")
+	v, err := spec.LookupErr(expiry.Option)
 	if err != nil {
 		return nil //nolint:nilerr // it expires nothing
 	}
 	name, _ := spec.Lookup("name").StringValueOK()
 	keys, err := spec.Lookup("key").Document().Elements()
 	if err != nil || len(keys) != 1 {
-		return err // old servers took an expiry of more keys, and expire nothing by it
+		return err // old servers accept an expiry with more keys, and ignore it
 	}
 	if err := h.note(ctx, db.Name()+"."+c.Name, name, v, spec); err != nil {
 		return err
 	}
-	seconds, _ := wholeSeconds(v)
+	seconds, _ := expiry.Seconds(v)
 	return h.collMod(ctx, db, c, bson.E{Key: "index",
-		Value: bson.D{{Key: "name", Value: name}, {Key: "expireAfterSeconds", Value: max(seconds, farAway)}}})
+		Value: bson.D{{Key: "name", Value: name}, {Key: expiry.Option, Value: expiry.StandIn(seconds)}}})
 }
 
 func (h *expiries) collMod(ctx context.Context, db *driver.Database, c expiringCollection, what bson.E) error {
@@ -441,21 +417,12 @@ func (h *expiries) collMod(ctx context.Context, db *driver.Database, c expiringC
 	return db.RunCommand(ctx, cmd).Err()
 }
 
-// wholeSeconds is the expiry of an index; one that is no time or beyond all is the
-// largest.
-func wholeSeconds(v bson.RawValue) (int64, bool) {
-	if f, ok := v.DoubleOK(); ok && !(f < math.MaxInt32) {
-		return math.MaxInt32, true
-	}
-	return v.AsInt64OK()
-}
-
-// note writes down what is held back, in the format of internal/schema. The numbers
-// of an index are whole seconds there.
+// note records what is deferred, in the format of internal/schema: the expiry of an
+// index is in whole seconds there.
 func (h *expiries) note(ctx context.Context, ns, index string, expire bson.RawValue, spec bson.Raw) error {
 	var value any = expire
 	if index != "" {
-		n, ok := wholeSeconds(expire)
+		n, ok := expiry.Seconds(expire)
 		if !ok {
 			return errors.New("the expiry of index " + index + " is no number")
 		}
@@ -466,39 +433,38 @@ func (h *expiries) note(ctx context.Context, ns, index string, expire bson.RawVa
 	if spec != nil {
 		doc = append(doc, bson.E{Key: "spec", Value: []byte(spec)})
 	}
-	_, err := h.c.Database(mongo.StateDB).Collection(heldCollection).
+	_, err := h.c.Database(mongo.StateDB).Collection(deferredCollection).
 		ReplaceOne(ctx, bson.D{{Key: "_id", Value: id}}, doc, options.Replace().SetUpsert(true))
 	if err != nil {
-		return fmt.Errorf("note what is held back: %w", err)
+		return fmt.Errorf("cannot record the deferred expiry: %w", err)
 	}
 	h.n++
 	return nil
 }
 
-// holds reports whether the copy becomes a set that is to follow its old one.
-func (o MemberOptions) holds() bool { return o.NewSet != "" && !o.KeepExpiry }
+// defersExpiry reports whether the copy becomes a set that follows its old one.
+func (o MemberOptions) defersExpiry() bool { return o.NewSet != "" && !o.KeepExpiry }
 
-// startCommand is the command of the new member, which expires nothing if it is to
-// follow its old set.
+// startCommand returns the command of the new member, with monitorOff if it follows its
+// old set.
 func (o MemberOptions) startCommand() []string {
 	set := slices.ContainsFunc(o.Command, func(s string) bool { return strings.Contains(s, "ttlMonitorEnabled") })
-	if !o.holds() || set || program(o.Command) == nil {
+	if !o.defersExpiry() || set || program(o.Command) == nil {
 		return o.Command
 	}
 	return slices.Concat(o.Command, []string{"--setParameter", monitorOff})
 }
 
-// stopExpiring has a started mongod expire nothing, whatever it was started by. It
-// does so a minute after its start at the earliest.
+// stopExpiring keeps a started mongod from expiring documents, whatever its command. A
+// mongod begins that a minute after its start at the earliest.
 func (o Options) stopExpiring(ctx context.Context, c *driver.Client) {
-	if !o.Member.holds() {
+	if !o.Member.defersExpiry() {
 		return
 	}
 	err := c.Database("admin").
 		RunCommand(ctx, bson.D{{Key: "setParameter", Value: 1}, {Key: "ttlMonitorEnabled", Value: false}}).Err()
 	if err != nil && len(o.Member.startCommand()) == len(o.Member.Command) {
-		o.Pull.Log.Warn("the new set's server could not be told to expire nothing; it has far expiries until the job that "+
-			"follows is finalized", "error", err,
-			"hint", "start it with --setParameter "+monitorOff)
+		o.Pull.Log.Warn("cannot switch off the TTL monitor of the new set's server; its expiries are deferred until the job "+
+			"that follows is finalized", "error", err, "hint", "start it with --setParameter "+monitorOff)
 	}
 }

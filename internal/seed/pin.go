@@ -10,36 +10,16 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Pinner makes a member that works on keep what its files hold at one moment.
-type Pinner interface {
-	Pin(ctx context.Context) (Pin, error)
-}
-
-// Pin is a member whose files are pinned. Unlike a frozen one it goes on
-// writing, but only to places that the listed state does not use.
-type Pin interface {
-	// Thaw ends the pin. Release may be called twice; its error says that the
-	// files were not pinned all the time.
-	Thaw
-	// Files are the files to copy; a negative size is not known.
-	Files() []File
-	// Extend names files of the journal that bring the copy up to the returned
-	// position; none where that cannot be done.
-	Extend(ctx context.Context) ([]File, mongo.OpTime, error)
-	// Behind is how far a position is behind the member's newest one.
-	Behind(ctx context.Context, at mongo.OpTime) (time.Duration, error)
-}
-
 // pinFiles pins the files for a round and lists them.
 func (r *round) pinFiles(ctx context.Context) error {
-	pin, err := r.agent.opts.Pinner.Pin(ctx)
+	pin, err := r.agent.opts.Cursor.open(ctx)
 	if err != nil {
 		return err
 	}
 	r.pin = pin
-	list, err := r.agent.pinned(pin.Files())
+	list, err := r.agent.pinned(pin.files)
 	if err != nil {
-		return errors.Join(err, pin.Release())
+		return errors.Join(err, pin.release())
 	}
 	r.setList(list)
 	for _, f := range r.list {
@@ -48,10 +28,10 @@ func (r *round) pinFiles(ctx context.Context) error {
 	return nil
 }
 
-// pinned checks a list of files and completes it: the server leaves out
-// storage.bson, and perhaps sizes.
+// pinned checks a list of files and adds what the server leaves out: storage.bson, and
+// perhaps sizes.
 func (a *Agent) pinned(list []File) ([]File, error) {
-	if _, err := a.dir.list(); err != nil { // it reports what cannot be followed
+	if _, err := a.dir.list(); err != nil { // it reports links that cannot be followed
 		return nil, err
 	}
 	out := make([]File, 0, len(list)+1)
@@ -81,40 +61,40 @@ func (a *Agent) pinned(list []File) ([]File, error) {
 	return out, nil
 }
 
-// watchPin ends the round when its files are no longer pinned or nobody wants
-// them any more, and lets go when the round has ended.
+// watchPin ends the round when its files are no longer pinned or no puller is left, and
+// releases the pin when the round has ended.
 func (r *round) watchPin() {
 	tick := time.NewTicker(max(r.agent.opts.Idle/4, time.Millisecond))
 	defer tick.Stop()
-	lost := r.pin.Lost()
+	lost := r.pin.lost
 	for {
 		select {
 		case <-lost:
 			lost = nil
-			r.agent.opts.Log.Warn("the server closed the backup cursor; what was read since is not used")
+			r.agent.opts.Log.Warn("the server closed the backup cursor; later blocks are not used")
 			r.agent.ended(r.agent.drop(r))
 		case <-tick.C:
 			if r.idle(r.agent.opts.Idle) {
 				r.agent.ended(r.agent.drop(r))
 			}
 		case <-r.over:
-			if err := r.pin.Release(); err != nil {
-				r.agent.opts.Log.Warn("the backup cursor was not closed as it should be", "error", err)
+			if err := r.pin.release(); err != nil {
+				r.agent.opts.Log.Warn("cannot close the backup cursor", "error", err)
 			}
 			return
 		}
 	}
 }
 
-// runExtend closes a round of pinned files: it adds the journal that was
-// written since, puts it aside, and makes sure that the files were pinned until
-// then. An attempt that is cut leaves them pinned for another one.
+// runExtend closes a round of pinned files: it puts aside the journal that was written
+// since, and checks that the files were pinned until then. They stay pinned when ctx
+// ends.
 func (r *round) runExtend(ctx context.Context, aside *spool) (*Final, error) {
 	added, err := r.extend(ctx, aside)
 	if err != nil && ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if err = errors.Join(err, r.pin.Release()); err != nil {
+	if err = errors.Join(err, r.pin.release()); err != nil {
 		return nil, err
 	}
 	final := &Final{ChangedBytes: aside.size()}
@@ -135,23 +115,23 @@ func (r *round) runExtend(ctx context.Context, aside *spool) (*Final, error) {
 	return final, nil
 }
 
-// extendPatience is how many extensions may bring the copy no nearer.
-const extendPatience = 3
+// mostStuck is how many extensions may leave the copy as far behind as before.
+const mostStuck = 3
 
-// extend adds the journal until the copy is little enough behind.
+// extend adds the journal until the copy is at most MaxBehind behind.
 func (r *round) extend(ctx context.Context, aside *spool) (map[string]*roundFile, error) {
 	a := r.agent
 	added := map[string]*roundFile{}
 	last, stuck := time.Duration(-1), 0
 	for {
-		list, at, err := r.pin.Extend(ctx)
+		list, at, err := r.pin.extend(ctx)
 		if err != nil || len(list) == 0 {
 			return added, err
 		}
 		if err := r.putJournalAside(ctx, list, added, aside); err != nil {
 			return nil, err
 		}
-		behind, err := r.pin.Behind(ctx, at)
+		behind, err := r.pin.behind(ctx, at)
 		if err != nil {
 			return nil, err
 		}
@@ -162,16 +142,16 @@ func (r *round) extend(ctx context.Context, aside *spool) (map[string]*roundFile
 		if last >= 0 && behind >= last {
 			stuck++
 		}
-		if last = behind; stuck == extendPatience {
-			a.opts.Log.Warn("the copy stays further behind than asked for; the new member has to catch up from the oplog",
+		if last = behind; stuck == mostStuck {
+			a.opts.Log.Warn("the copy stays behind by more than --max-behind; the new member has to catch up from the oplog",
 				"behind", behind)
 			return added, nil
 		}
 	}
 }
 
-// putJournalAside reads files that an extension named. A later extension may
-// name them again, longer.
+// putJournalAside reads files that an extension named. A later one may name them again,
+// when they are longer.
 func (r *round) putJournalAside(ctx context.Context, list []File, added map[string]*roundFile, aside *spool) error {
 	var read []*comparison
 	for _, f := range list {
@@ -182,18 +162,18 @@ func (r *round) putJournalAside(ctx context.Context, list []File, added map[stri
 		if known == nil {
 			known = &roundFile{}
 			if old := r.files[f.Path]; old != nil {
-				known.served, known.mixed = old.served, old.mixed // nobody reads any more
+				known.served, known.mixed = old.served, old.mixed // all reads have ended
 			}
 			added[f.Path] = known
 		}
 		info, err := r.agent.dir.Stat(f.Path)
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("seed: the server named %s, which is not there: %w", f.Path, err)
+			return fmt.Errorf("seed: the server names %s, which does not exist: %w", f.Path, err)
 		}
 		if err != nil {
 			return err
 		}
-		// What the server says is a size of that moment, or none.
+		// The server's size is that of its reply, or none.
 		known.size = max(f.Size, info.Size())
 		known.final = make([]Sum, r.blocks.size.blocks(known.size))
 		read = append(read, &comparison{File: File{Path: f.Path, Size: known.size}, known: known, sums: known.final})

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/precheck"
 )
 
-// Plan says what would be done, and whether anything stands in the way.
+// Plan is what a copy would do, with the checks that may prevent it.
 type Plan struct {
 	Way    Way           `json:"way"`
 	Why    string        `json:"why"`
@@ -29,36 +29,35 @@ type Plan struct {
 	Bytes  int64         `json:"bytes"`
 	Checks precheck.List `json:"checks"`
 
-	journal    bool // there is one
-	lostTables bool // there are some where a mongod removes them
+	journal    bool // the directory has one
+	lostTables bool // it has tables where a mongod removes them
 }
 
-const noJournalHint = "see where the member keeps it; millrace copies what is in the data directory, or behind " +
-	"links there"
+const noJournalHint = "find where the member keeps it; millrace copies the data directory, and what links in it lead to"
 
-func (p *Plan) add(level precheck.Level, name, message, hint string) {
-	p.Checks.Add(level, name, message, hint)
-}
+func (p *Plan) fail(name, message, hint string) { p.Checks.Add(precheck.Fail, name, message, hint) }
+func (p *Plan) warn(name, message, hint string) { p.Checks.Add(precheck.Warn, name, message, hint) }
 
 // SourceOptions name the member to copy.
 type SourceOptions struct {
-	// URI is a connection string of this one member; empty is a member that is
-	// shut down.
-	URI    string
+	URI    string // of this one member; empty is a member that is shut down
 	DBPath string
 	Way    Way // empty chooses
 	// AllowPrimary and YesBlockAllWrites both have to be set to lock a primary.
 	AllowPrimary, YesBlockAllWrites bool
-	// Rate is the limit of the copy in bytes a second, for estimates; 0 is none.
-	Rate int64
+	Rate                            int64 // limit of the copy in bytes a second, for estimates; 0 is none
 
-	chosen bool // Way was found to work before: no backup cursor is opened to see
+	chosen bool // Way worked before: no backup cursor is opened to test it
 }
 
-// Inspect looks at a member and chooses the way.
+// Inspect checks a member and chooses the way to copy it.
 func Inspect(ctx context.Context, o SourceOptions) (*Plan, error) {
 	p := &Plan{}
-	if err := p.inspectFiles(o.DBPath); err != nil {
+	d, err := openDataDir(o.DBPath)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.inspectFiles(d); err != nil {
 		return nil, err
 	}
 	if o.URI == "" {
@@ -67,7 +66,7 @@ func Inspect(ctx context.Context, o SourceOptions) (*Plan, error) {
 		}
 		p.Way, p.Why = WayStopped, "no address of the member was given, so it has to be shut down"
 		p.Origin.State = "stopped"
-		p.inspectStopped(o.DBPath)
+		p.inspectStopped(d)
 		return p, nil
 	}
 	if o.Way == WayStopped {
@@ -86,26 +85,20 @@ func Inspect(ctx context.Context, o SourceOptions) (*Plan, error) {
 	return p, nil
 }
 
-// inspectFiles reads what the data directory says of itself.
-func (p *Plan) inspectFiles(dir string) error {
-	d, err := openDataDir(dir)
-	if err != nil {
-		return err
-	}
+// inspectFiles reads the data directory's own description.
+func (p *Plan) inspectFiles(d *dataDir) error {
 	raw, err := d.ReadFile(storageFile)
 	if err != nil {
 		return err
 	}
 	doc := bson.Raw(raw)
 	if doc.Validate() != nil {
-		return fmt.Errorf("seed: %s of %s cannot be read", storageFile, dir)
+		return fmt.Errorf("seed: cannot read %s of %s", storageFile, d.path)
 	}
 	if engine, _ := doc.Lookup("storage", "engine").StringValueOK(); engine != "wiredTiger" {
-		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine),
-			"only WiredTiger's files can be copied")
+		p.fail("storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
 	}
-	p.Origin.Storage.DirectoryPerDB, p.Origin.Storage.DirectoryForIndexes = d.storage.DirectoryPerDB,
-		d.storage.DirectoryForIndexes
+	p.Origin.Storage = d.storage
 	all, err := d.list()
 	if err != nil {
 		return err
@@ -120,53 +113,45 @@ func (p *Plan) inspectFiles(dir string) error {
 	return nil
 }
 
-// inspectOthers looks at what is not copied.
+// inspectOthers checks what is not copied.
 func (p *Plan) inspectOthers(d *dataDir, all *inventory) {
 	there := func(name string) bool { _, err := os.Lstat(d.at(name)); return err == nil }
 	if there(keyStore) || there(keyDB) {
-		p.add(precheck.Fail, "encryption", "the source is encrypted at rest",
-			"its keys are not copied; this is not supported")
+		p.fail("encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
 	}
 	if there(newSetMark) {
-		p.add(precheck.Fail, "data directory", "it is a clone that was not completed: it holds "+newSetMark,
-			"copy another member")
+		p.fail("data directory", "it is an incomplete clone: it has "+newSetMark, "copy another member")
 	}
 	if there("_repair_incomplete") {
-		p.add(precheck.Fail, "data directory", "a repair of it was not completed: it holds _repair_incomplete",
+		p.fail("data directory", "its repair is incomplete: it has _repair_incomplete",
 			"complete the repair, or copy another member")
 	}
 	if p.lostTables { // seen with 6.0.5, which then ends at the first read of that database
-		p.add(precheck.Fail, "database _tmp", "its files are in the directory _tmp, which a mongod empties when it starts",
+		p.fail("database _tmp", "its files are in the directory _tmp, which a mongod empties when it starts",
 			"rename its collections into another database, and drop it")
 	}
-	if all.foreigner > 0 {
+	if all.foreigners > 0 {
 		more := ""
-		if n := all.foreigner - len(all.foreign); n > 0 {
+		if n := all.foreigners - len(all.foreign); n > 0 {
 			more = fmt.Sprintf(" and %d more", n)
 		}
-		p.add(precheck.Warn, "other files", "not the server's, as far as is known, and not copied: "+strings.Join(all.foreign,
-			", ")+more, "copy by hand what the new member needs of them")
+		p.warn("other files", "not known as the server's, and not copied: "+strings.Join(all.foreign, ", ")+more,
+			"copy by hand those that the new member needs")
 	}
 }
 
-func (p *Plan) inspectStopped(dir string) {
-	d, err := openDataDir(dir)
-	if err != nil {
-		return // inspectFiles has just opened it
-	}
+func (p *Plan) inspectStopped(d *dataDir) {
 	lock, err := lockDirectory(d, false)
 	if err != nil {
-		p.add(precheck.Fail, "source state", err.Error(),
-			"shut the mongod down cleanly, or give its address to copy it while it runs")
+		p.fail("source state", err.Error(), "shut the mongod down cleanly, or give its address to copy it while it runs")
 		return
 	}
 	defer lock.Close()
 	if info, err := lock.Stat(); err == nil && info.Size() > 0 {
-		p.add(precheck.Warn, "source state", "the member was not shut down cleanly",
-			"the copy recovers as the member itself would")
+		p.warn("source state", "the member was not shut down cleanly", "the copy recovers as the member would")
 		if !p.journal {
-			p.add(precheck.Fail, "journal", "there is no journal in the data directory, without which nothing is known of what "+
-				"came after the last checkpoint", noJournalHint)
+			p.fail("journal", "there is no journal in the data directory: the copy would end at the last checkpoint",
+				noJournalHint)
 		}
 	}
 }
@@ -181,30 +166,27 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	switch {
 	case h.SetName == "":
 		p.Origin.State = "standalone"
-		p.add(precheck.Fail, "source state", "the source is no member of a replica set",
-			"millrace sync copies from a standalone server")
+		p.fail("source state", "the source is no member of a replica set", "millrace sync copies from a standalone server")
 	case h.Primary:
 		p.Origin.State = "PRIMARY"
 	case h.Secondary:
 		p.Origin.State = "SECONDARY"
 	default:
-		p.add(precheck.Fail, "source state", "the source is neither primary nor secondary",
-			"wait until it is, or copy another member")
+		p.fail("source state", "the source is neither primary nor secondary", "wait until it is, or copy another member")
 	}
 	status, err := m.run(ctx, bson.D{{Key: "serverStatus", Value: 1}})
 	if err != nil {
-		return mongo.NeedsRole(fmt.Errorf("seed: ask the member for its status: %w", err),
+		return mongo.NeedsRole(fmt.Errorf("seed: cannot read the member's status: %w", err),
 			"the user needs the role clusterMonitor")
 	}
 	p.Origin.Version, _ = status.Lookup("version").StringValueOK()
 	if engine, _ := status.Lookup("storageEngine", "name").StringValueOK(); engine != "wiredTiger" {
-		p.add(precheck.Fail, "storage engine", fmt.Sprintf("the source uses %q", engine),
-			"only WiredTiger's files can be copied")
+		p.fail("storage engine", fmt.Sprintf("the source uses %q", engine), "only WiredTiger's files can be copied")
 	}
 	p.samePlace(status, o.DBPath)
 	p.backupRuns(ctx, m, status)
 	if !p.journal {
-		p.add(precheck.Fail, "journal", "there is no journal in the data directory", noJournalHint)
+		p.fail("journal", "there is no journal in the data directory", noJournalHint)
 	}
 	p.inspectOptions(ctx, m)
 	if fcv, err := m.run(ctx,
@@ -218,17 +200,16 @@ func (p *Plan) inspectServer(ctx context.Context, m *member, o SourceOptions) er
 	return nil
 }
 
-// samePlace makes sure that the directory is the one that this mongod uses.
+// samePlace checks that this mongod uses the directory.
 func (p *Plan) samePlace(status bson.Raw, dir string) {
 	pid, ok := status.Lookup("pid").AsInt64OK()
 	raw, err := os.ReadFile(filepath.Join(dir, "mongod.lock"))
 	if err != nil || !ok {
-		p.add(precheck.Warn, "data directory", "it cannot be told whether the directory is the member's",
-			"make sure that it is")
+		p.warn("data directory", "cannot determine whether the directory is the member's", "check that it is")
 		return
 	}
 	if text := strings.TrimSpace(string(raw)); text != strconv.FormatInt(pid, 10) {
-		p.add(precheck.Fail, "data directory",
+		p.fail("data directory",
 			fmt.Sprintf("the member's process is %d, the directory belongs to %q", pid, text),
 			"name the dbPath of the member whose address is given, and run on its machine (in its container)")
 	}
@@ -237,49 +218,47 @@ func (p *Plan) samePlace(status bson.Raw, dir string) {
 func (p *Plan) backupRuns(ctx context.Context, m *member, status bson.Raw) {
 	op, err := m.run(ctx, bson.D{{Key: "currentOp", Value: 1}, {Key: "fsync", Value: true}})
 	if err != nil {
-		p.add(precheck.Fail, "privileges", "the member does not tell what it does: "+err.Error(),
+		p.fail("privileges", "cannot list the member's operations: "+err.Error(),
 			"the user needs the role hostManager, or backup and clusterMonitor")
 		return
 	}
 	if locked, _ := op.Lookup("fsyncLock").BooleanOK(); locked {
-		p.add(precheck.Fail, "other backups", "the member is locked",
-			"another backup runs, or left its lock behind: db.fsyncUnlock()")
+		p.fail("other backups", "the member is locked", "another backup runs, or left its lock behind: db.fsyncUnlock()")
 	}
 	if open, _ := status.Lookup("storageEngine", "backupCursorOpen").BooleanOK(); open {
-		p.add(precheck.Fail, "other backups", "a backup cursor is open on the member", "wait for that backup to end")
+		p.fail("other backups", "a backup cursor is open on the member", "wait for that backup to end")
 	}
 }
 
 func (p *Plan) inspectOptions(ctx context.Context, m *member) {
 	raw, err := m.run(ctx, bson.D{{Key: "getCmdLineOpts", Value: 1}})
 	if err != nil {
-		return // storage.bson said the rest
+		return // storage.bson has the rest
 	}
 	p.Origin.Storage.Compressor, _ = raw.Lookup("parsed", "storage", "wiredTiger", "collectionConfig", "blockCompressor").
 		StringValueOK()
 	p.Origin.ClusterRole, _ = raw.Lookup("parsed", "sharding", "clusterRole").StringValueOK()
 	if on, _ := raw.Lookup("parsed", "security", "enableEncryption").BooleanOK(); on {
-		p.add(precheck.Fail, "encryption", "the source is encrypted at rest",
-			"its keys are not copied; this is not supported")
+		p.fail("encryption", "the source is encrypted at rest", "its keys are not copied; this is not supported")
 	}
 	config, _ := raw.Lookup("parsed", "storage", "wiredTiger", "engineConfig", "configString").StringValueOK()
 	p.inspectEngine(config)
 }
 
-// inspectEngine looks at settings of the engine itself, which mongod passes on.
+// inspectEngine checks settings that mongod passes on to the engine.
 func (p *Plan) inspectEngine(config string) {
 	config = strings.Join(strings.Fields(config), "")
 	if regexp.MustCompile(`(^|,)log=\([^)]*\bpath=`).MatchString(config) {
-		p.add(precheck.Fail, "journal", "the engine's settings keep the journal elsewhere: "+config,
+		p.fail("journal", "the engine's settings keep the journal elsewhere: "+config,
 			"replace log=(path=…) by a link in the data directory, which is followed")
 	}
 	if regexp.MustCompile(`(^|,)direct_io=\(?[^,()]`).MatchString(config) {
-		p.add(precheck.Fail, "direct I/O", "the engine writes past the kernel: "+config+"; it cannot be told which files "+
-			"are unchanged", "shut the member down and copy it then, without its address")
+		p.fail("direct I/O", "the engine bypasses the page cache: "+config+"; unchanged files cannot be "+
+			"determined", "shut the member down and copy it without its address")
 	}
 }
 
-// inspectReplication looks at lag, delay and the oplog's window.
+// inspectReplication checks lag, delay and the oplog's window.
 func (p *Plan) inspectReplication(ctx context.Context, m *member) {
 	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}); err == nil {
 		p.lag(raw)
@@ -287,16 +266,15 @@ func (p *Plan) inspectReplication(ctx context.Context, m *member) {
 	if raw, err := m.run(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}); err == nil {
 		p.delay(raw)
 	}
-	oldest, _ := oplogEnd(ctx, m.client, 1) // zero is not known
+	oldest, _ := oplogEnd(ctx, m.client, 1) // zero is unknown
 	newest, _ := oplogEnd(ctx, m.client, -1)
 	p.Origin.Oplog = newest
-	if newest.IsZero() || oldest.IsZero() {
-		return
+	if !newest.IsZero() && !oldest.IsZero() {
+		p.Origin.WindowSecs = newest.Time().Sub(oldest.Time()).Seconds()
 	}
-	p.Origin.WindowSecs = newest.Time().Sub(oldest.Time()).Seconds()
 }
 
-// oplogEnd is the oldest (1) or newest (-1) position of a member's oplog.
+// oplogEnd returns the oldest (1) or newest (-1) position of a member's oplog.
 func oplogEnd(ctx context.Context, c *driver.Client, direction int) (at mongo.OpTime, err error) {
 	err = c.Database("local").Collection("oplog.rs").FindOne(ctx, bson.D{},
 		options.FindOne().SetSort(bson.D{{Key: "$natural", Value: direction}}).
@@ -304,39 +282,21 @@ func oplogEnd(ctx context.Context, c *driver.Client, direction int) (at mongo.Op
 	return at, err
 }
 
-type setStatus struct {
-	SyncSource string `bson:"syncSourceHost"` // whom it follows
-	Optimes    struct {
-		Committed mongo.OpTime `bson:"lastCommittedOpTime"`
-	} `bson:"optimes"`
-	Members []struct {
-		Self   bool         `bson:"self"`
-		Name   string       `bson:"name"`
-		State  string       `bson:"stateStr"`
-		Health float64      `bson:"health"` // 0 is unreachable
-		Op     mongo.OpTime `bson:"optime"`
-		Date   time.Time    `bson:"optimeDate"`
-	} `bson:"members"`
-}
-
 func (p *Plan) lag(raw bson.Raw) {
 	var st setStatus
 	if bson.Unmarshal(raw, &st) != nil {
 		return
 	}
-	var newest, own time.Time
+	var newest time.Time
 	for _, m := range st.Members {
-		if m.Self {
-			own = m.Date
-		}
 		if m.Date.After(newest) {
 			newest = m.Date
 		}
 	}
-	p.Origin.LagSecs = max(newest.Sub(own).Seconds(), 0)
+	p.Origin.LagSecs = max(newest.Sub(st.self().Date).Seconds(), 0)
 	if p.Origin.LagSecs > 60 {
-		p.add(precheck.Warn, "lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs),
-			"the new member begins as far behind; copy one that is not")
+		p.warn("lag", fmt.Sprintf("the source is %.0f s behind", p.Origin.LagSecs),
+			"the new member will be as far behind; copy another one")
 	}
 }
 
@@ -355,69 +315,66 @@ func (p *Plan) delay(raw bson.Raw) {
 	}
 	for _, m := range c.Config.Members {
 		if d := max(m.Delay, m.Slave); m.Host == p.Origin.Host && d > 0 {
-			p.add(precheck.Fail, "delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
+			p.fail("delay", fmt.Sprintf("the source is delayed by %d s", d), "copy a member without delay")
 		}
 	}
 }
 
-// choose picks the way and says why.
+// choose chooses the way.
 func (p *Plan) choose(ctx context.Context, m *member, o SourceOptions) {
 	p.Way, p.Why = o.Way, "asked for"
 	if o.Way != WayLock && !o.chosen {
 		p.tryCursor(ctx, m, o)
 	}
 	if p.Way == WayCursor {
-		p.add(precheck.Warn, "backup cursor", "millrace's use of $backupCursor is untested on a real server: it follows the "+
+		p.warn("backup cursor", "millrace's use of $backupCursor is untested on a real server: it follows the "+
 			"documentation, and was tested against an imitation",
 			"verify the new member (millrace verify), or choose --way fsync-lock")
 		return
 	}
 	if p.Origin.State == "PRIMARY" && (!o.AllowPrimary || !o.YesBlockAllWrites) {
-		p.add(precheck.Fail, "source state",
-			"the source is the primary: while it is locked nothing can be written to the whole set",
+		p.fail("source state",
+			"the source is the primary: its lock would block all writes to the set",
 			"name a secondary, best a hidden one; or give both --allow-primary and --yes-block-all-writes")
 	}
 }
 
-// tryCursor opens a backup cursor and closes it again: whether a server has it,
-// and whether this user may, is told by nothing else.
+// tryCursor opens a backup cursor and closes it: nothing else shows whether the server
+// has it and the user may open it.
 func (p *Plan) tryCursor(ctx context.Context, m *member, o SourceOptions) {
 	cur, err := m.admin.Aggregate(ctx, bson.A{bson.D{{Key: "$backupCursor", Value: bson.D{}}}})
 	if err == nil {
 		err = cur.Close(ctx)
 	}
-	has := "the server has $backupCursor, so that nothing is locked"
+	busy := cursorIsOpen(err) || cursorIsLocked(err)
 	switch {
-	case err == nil, mongo.IsCode(err, codeCheckpointTookPlace), mongo.IsCode(err, codeCursorNotNow):
-		p.Way, p.Why = WayCursor, has+" (untested on a real server)"
-	case cursorIsOpen(err), cursorIsLocked(err):
-		p.Way, p.Why = WayCursor, has+" (untested on a real server)"
-		told := cursorError(err)
-		p.add(precheck.Fail, "other backups", told.Error(), mongo.HintOf(told))
+	case err == nil, busy, mongo.IsCode(err, codeCheckpointTookPlace), mongo.IsCode(err, codeCursorNotNow):
+		p.Way, p.Why = WayCursor, "the server has $backupCursor, so that nothing is locked (untested on a real server)"
+		if busy {
+			p.failBy("other backups", cursorError(err))
+		}
 	case o.Way == WayCursor:
-		told := cursorError(err)
-		p.add(precheck.Fail, "backup cursor", told.Error(), mongo.HintOf(told))
+		p.failBy("backup cursor", cursorError(err))
 	case mongo.IsCode(err, codeNoSuchStage), mongo.IsCode(err, codeCommandNotFound),
 		mongo.IsCode(err, codeCommandNotSupported):
 		p.Way, p.Why = WayLock, "the server has no $backupCursor ("+err.Error()+")"
 	default:
-		p.Way, p.Why = WayLock, "no $backupCursor could be opened ("+err.Error()+")"
+		p.Way, p.Why = WayLock, "cannot open a $backupCursor ("+err.Error()+")"
 	}
 }
 
-// assumedRate is the speed of a copy, in bytes a second, where no limit is set:
-// what one disk or a fast network carries.
+// assumedRate is the speed of a copy without limit, in bytes a second: that of one disk
+// or a fast network.
 const assumedRate = 100 << 20
 
-// window compares the time that the oplog will hold with the time that the copy
-// may take. An oplog that is not full yet holds more than it does now.
+// window compares the oplog's window, when it is full, with the time of the copy.
 func (p *Plan) window(ctx context.Context, m *member, rate int64) {
 	if p.Origin.WindowSecs <= 0 {
 		return
 	}
 	raw, err := m.client.Database("local").RunCommand(ctx, bson.D{{Key: "collStats", Value: "oplog.rs"}}).Raw()
 	if err != nil {
-		return // who may not ask gets no estimate
+		return // without the privilege there is no estimate
 	}
 	size, _ := raw.Lookup("size").AsInt64OK()
 	limit, ok := raw.Lookup("maxSize").AsInt64OK()
@@ -432,7 +389,7 @@ func (p *Plan) compareWindow(window float64, rate int64) {
 		rate = assumedRate
 	}
 	if takes := float64(p.Bytes) / float64(rate); takes > window/2 {
-		p.add(precheck.Warn, "oplog window",
+		p.warn("oplog window",
 			fmt.Sprintf("the oplog holds about %.0f s of the present writes, the copy takes about %.0f s at %s a second", window,
 				takes, humanize.Bytes(uint64(rate))), "make the oplog larger (replSetResizeOplog) or the copy faster; with a lock "+
 				"or a backup cursor only the time after it counts")

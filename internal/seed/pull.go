@@ -20,53 +20,47 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// PullOptions describe the new member's directory.
+// PullOptions describe the copy in the new member's directory.
 type PullOptions struct {
 	DBPath  string
-	Workers int // ranges under way at once, default 4
-	// Check refuses a source before anything is written; nil accepts all.
-	Check func(*Manifest) error
-	// Replace allows that files of a server in the directory are removed, once
-	// nothing stands in the way any more; nil refuses a directory that holds any.
+	Workers int                   // ranges under way at once, default 4
+	Check   func(*Manifest) error // refuses a source before anything is written; nil accepts all
+	// Replace permits to remove a server's files from the directory, after all checks;
+	// nil refuses a directory that has any.
 	Replace func(context.Context, *os.Root) error
-	// NoClone copies also where files could share their blocks.
-	NoClone bool
+	NoClone bool // copies also where files could share their blocks
 	Limit   *pace.Limiter
 	Stats   *Stats
 	Log     *slog.Logger
 }
 
-// Report reports what a copy did.
+// Report is what a copy did.
 type Report struct {
-	Way          Way    `json:"way"`
-	Origin       Origin `json:"origin"`
-	Files        int    `json:"files"`
-	Bytes        int64  `json:"bytes"`        // of all files
-	CopiedBytes  int64  `json:"copiedBytes"`  // written in the first pass
-	ClonedBytes  int64  `json:"clonedBytes"`  // shared with the source instead
-	AgainBytes   int64  `json:"againBytes"`   // written again, as they stood under the lock
-	ChangedBytes int64  `json:"changedBytes"` // put aside by the agent under the lock
-	// PrepareSeconds is until the first byte: both sides look at what is there.
-	PrepareSeconds float64 `json:"prepareSeconds"`
-	CopySeconds    float64 `json:"copySeconds"`
-	LockSeconds    float64 `json:"lockSeconds"`
-	// Lock is what LockSeconds consist of.
-	Lock LockTimes `json:"lock,omitzero"`
-	// FreezeSeconds is the wait for the frozen state, the lock included.
-	FreezeSeconds float64 `json:"freezeSeconds"`
-	FinishSeconds float64 `json:"finishSeconds"` // changed blocks, fsync
-	Resumed       bool    `json:"resumed"`
+	Way            Way       `json:"way"`
+	Origin         Origin    `json:"origin"`
+	Files          int       `json:"files"`
+	Bytes          int64     `json:"bytes"`          // of all files
+	CopiedBytes    int64     `json:"copiedBytes"`    // written in the first pass
+	ClonedBytes    int64     `json:"clonedBytes"`    // shared with the source instead
+	AgainBytes     int64     `json:"againBytes"`     // written again, as they were under the lock
+	ChangedBytes   int64     `json:"changedBytes"`   // put aside by the agent under the lock
+	PrepareSeconds float64   `json:"prepareSeconds"` // until the first byte: both sides list their files
+	CopySeconds    float64   `json:"copySeconds"`
+	LockSeconds    float64   `json:"lockSeconds"`
+	Lock           LockTimes `json:"lock,omitzero"` // the steps of LockSeconds
+	FreezeSeconds  float64   `json:"freezeSeconds"` // until the frozen state, with the lock
+	FinishSeconds  float64   `json:"finishSeconds"` // changed blocks, fsync
+	Resumed        bool      `json:"resumed"`
 }
 
-// Pull copies a member's files into an empty directory, or completes a copy
-// that was interrupted. From the first byte written until it returns nil, no
-// mongod starts on the directory.
+// Pull copies a member's files into an empty directory, or completes an interrupted
+// copy. From the first byte until it returns nil, no mongod starts on the directory.
 func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
 	o.Workers, o.Log = cmp.Or(max(o.Workers, 0), 4), logOr(o.Log)
 	if o.Stats == nil {
 		o.Stats = &Stats{}
 	}
-	p := &pull{o: o, src: src, stats: o.Stats}
+	p := &pull{o: o, src: src}
 	p.buffers.New = func() any {
 		b := directBuffer(stretchBytes)
 		return &b
@@ -81,15 +75,13 @@ func Pull(ctx context.Context, src Source, o PullOptions) (*Report, error) {
 
 // pull is one run of Pull.
 type pull struct {
-	o     PullOptions
-	src   Source
-	stats *Stats
-	root  *os.Root
-	lock  *os.File
-	block blockSize // of the round
-	files map[string]*targetFile
-	// buffers are as many as stretches are written at once.
-	buffers sync.Pool
+	o       PullOptions
+	src     Source
+	root    *os.Root
+	lock    *os.File
+	block   blockSize // of the round
+	files   map[string]*targetFile
+	buffers sync.Pool // of stretches
 	report  Report
 	began   time.Time
 }
@@ -102,15 +94,15 @@ func (p *pull) close() error {
 	return errors.Join(err, p.root.Close())
 }
 
-// openTarget takes an empty directory, one that holds an incomplete copy, or one
-// whose files may be replaced.
+// openTarget opens an empty directory, one of an incomplete copy, or one whose files may
+// be replaced.
 func (p *pull) openTarget(ctx context.Context) error {
 	if err := os.MkdirAll(p.o.DBPath, 0o700); err != nil {
-		return fmt.Errorf("seed: make the new data directory: %w", err)
+		return fmt.Errorf("seed: cannot make the new data directory: %w", err)
 	}
 	root, err := os.OpenRoot(p.o.DBPath)
 	if err != nil {
-		return fmt.Errorf("seed: open the new data directory: %w", err)
+		return fmt.Errorf("seed: cannot open the new data directory: %w", err)
 	}
 	p.root = root
 	p.report.Resumed, err = claim(root)
@@ -134,31 +126,34 @@ func claim(root *os.Root) (resumes bool, err error) {
 	}
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
-		return false, fmt.Errorf("seed: look into %s: %w", root.Name(), err)
+		return false, fmt.Errorf("seed: cannot read %s: %w", root.Name(), err)
 	}
 	for _, e := range entries {
-		// What a start that failed before the first byte leaves, and what a
-		// new file system has.
+		// These are from a start that failed before the first byte, or a new file system.
 		if name := e.Name(); name != "mongod.lock" && name != "lost+found" && name != storageTemp {
-			return false, mongo.WithHint(fmt.Errorf("%w: it holds %s", notEmptyError(root.Name()), name),
-				"give an empty directory; what is there is overwritten with --replace only, if it is that member's own")
+			return false, mongo.WithHint(fmt.Errorf("%w: it has %s", notEmptyError(root.Name()), name),
+				"give an empty directory; only --replace overwrites files, if they are that member's own")
 		}
 	}
 	return false, nil
 }
 
-var errNotEmpty = errors.New("is not empty") //nolint:gochecknoglobals // a sentinel
+var errNotEmpty = errors.New("is not empty")
 
 func notEmptyError(dir string) error { return fmt.Errorf("seed: %s %w", dir, errNotEmpty) }
 
 const storageTemp = "storage.bson.millrace"
 
-// poison sees to it that no mongod starts on the directory.
+// poison keeps every mongod from starting on the directory.
 func (p *pull) poison() error {
 	if poisoned(p.root) {
 		return nil
 	}
-	err := writeRootFile(p.root, storageTemp, []byte(poisonText))
+	f, err := p.root.OpenFile(storageTemp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	if err == nil {
+		_, err = f.WriteString(poisonText)
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
 	if err == nil {
 		err = p.root.Rename(storageTemp, storageFile)
 	}
@@ -166,8 +161,8 @@ func (p *pull) poison() error {
 		err = syncDir(p.root, ".")
 	}
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: mark the new data directory as incomplete: %w", err),
-			"see to it that millrace may write there")
+		return mongo.WithHint(fmt.Errorf("seed: cannot mark the new data directory as incomplete: %w", err),
+			"let millrace write there")
 	}
 	return nil
 }
@@ -178,19 +173,18 @@ func (p *pull) run(ctx context.Context) error {
 		if !errors.Is(err, errNoRound) || attempt == 3 {
 			return err
 		}
-		p.o.Log.Warn("the agent forgot the round; beginning another one with what is there", "attempt", attempt)
+		p.o.Log.Warn("the round ended; beginning another one with what is there", "attempt", attempt)
 	}
 }
 
-// round copies once through: the files while the source works, then what
-// changed.
+// round copies the files while the source works, then what changed.
 func (p *pull) round(ctx context.Context) (err error) {
 	m, err := p.src.Join(ctx)
 	if err != nil {
 		return err
 	}
 	staying := p.stay(ctx, m)
-	defer func() { // also when it failed: others need not wait for this one
+	defer func() { // also after an error: others need not wait for this puller
 		staying()
 		leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
@@ -205,8 +199,11 @@ func (p *pull) round(ctx context.Context) (err error) {
 		}
 	}
 	p.report.Way, p.report.Origin = m.Way, m.Origin
-	if err := p.unit(m.BlockSize); err != nil {
-		return err
+	if p.block != m.BlockSize { // checksums of other blocks are useless
+		p.block = m.BlockSize
+		if err := p.forget(); err != nil {
+			return err
+		}
 	}
 	if err := p.room(m); err != nil {
 		return err
@@ -231,17 +228,7 @@ func (p *pull) round(ctx context.Context) (err error) {
 	return err
 }
 
-// unit makes the round's blocks this run's: what was known of others says
-// nothing.
-func (p *pull) unit(size blockSize) error {
-	if p.block == size {
-		return nil
-	}
-	p.block = size
-	return p.forget()
-}
-
-// forget closes the files; what was known of them holds no more.
+// forget closes the files and drops their checksums.
 func (p *pull) forget() error {
 	var errs []error
 	for _, f := range p.files {
@@ -251,7 +238,7 @@ func (p *pull) forget() error {
 	return errors.Join(errs...)
 }
 
-// passes takes the files, and then the moment that they are to hold.
+// passes copies the files, and returns the state that they should have.
 func (p *pull) passes(ctx context.Context, m *Manifest) (*Final, error) {
 	began := time.Now()
 	final, cloned, err := p.clone(ctx, m)
@@ -264,20 +251,20 @@ func (p *pull) passes(ctx context.Context, m *Manifest) (*Final, error) {
 	}
 	p.report.CopySeconds += time.Since(began).Seconds()
 	began = time.Now()
-	p.stats.enter(PhaseFreeze, 0)
+	p.o.Stats.enter(PhaseFreeze, 0)
 	final, err = p.src.Freeze(ctx, m.Round, m.Puller)
 	p.report.FreezeSeconds += time.Since(began).Seconds()
 	return final, err
 }
 
-// begin takes the directory: what is in it besides files of these names goes,
-// so that there is room for the copy.
+// begin marks the directory, and removes files that the copy does not need, to make
+// room.
 func (p *pull) begin(m *Manifest) error {
 	if err := p.poison(); err != nil {
 		return err
 	}
 	if err := p.lock.Truncate(0); err != nil { // of a server that was killed
-		return fmt.Errorf("seed: empty mongod.lock: %w", err)
+		return fmt.Errorf("seed: cannot empty mongod.lock: %w", err)
 	}
 	keep := map[string]bool{storageFile: true}
 	for _, f := range m.Files {
@@ -307,7 +294,7 @@ func (p *pull) room(m *Manifest) error {
 		if size, stays := sizes[f.Path]; stays {
 			f.Size = min(f.Size, size)
 		}
-		there += f.Size // what does not stay makes room
+		there += f.Size // other files make room
 	}
 	if need := m.Bytes - there; free < need+need/50 {
 		return mongo.WithHint(fmt.Errorf("seed: the copy needs %s, %s has %s free", humanize.Bytes(uint64(need)), p.o.DBPath,
@@ -318,7 +305,7 @@ func (p *pull) room(m *Manifest) error {
 
 // firstPass reads every file once.
 func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
-	p.stats.enter(PhaseCopy, m.Bytes)
+	p.o.Stats.enter(PhaseCopy, m.Bytes)
 	outer := ctx
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(p.o.Workers)
@@ -330,14 +317,14 @@ func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 		if err != nil {
 			return errors.Join(err, g.Wait())
 		}
-		// At least one block is asked for: the file may have grown meanwhile.
+		// It asks for at least one block: the file may have grown.
 		blocks := max(p.block.blocks(f.Size), 1)
 		for first := int64(0); first < blocks && ctx.Err() == nil; first += p.block.perRange() {
 			n := min(p.block.perRange(), blocks-first)
-			whole := first == 0 && n == blocks
+			complete := first == 0 && n == blocks
 			g.Go(func() error {
 				err := p.fetchRange(ctx, m, t, first, n)
-				if whole { // there may be more such files than a process may open
+				if complete { // a process may not open as many files
 					err = errors.Join(err, t.close())
 				}
 				return err
@@ -352,33 +339,32 @@ func (p *pull) firstPass(ctx context.Context, m *Manifest) error {
 
 // target opens the copy of a file, or makes it.
 func (p *pull) target(f File) (*targetFile, error) {
-	name := f.Path
-	if t := p.files[name]; t != nil {
+	if t := p.files[f.Path]; t != nil {
 		return t, nil
 	}
-	local, err := p.place(name)
+	local, err := p.place(f.Path)
 	if err != nil {
 		return nil, err
 	}
 	t := &targetFile{root: p.root, name: local, block: int64(p.block), buffers: &p.buffers, expected: f.Size}
-	p.files[name] = t
+	p.files[f.Path] = t
 	return t, nil
 }
 
-// place is the name of a file of the copy until it is complete, in a directory that is there.
+// place returns the name of a file until the copy is complete, and makes its directory.
 func (p *pull) place(name string) (string, error) {
 	if name == storageFile {
-		return storageTemp, nil // the real one comes last
+		return storageTemp, nil // renamed as the last step
 	}
 	if dir := path.Dir(name); dir != "." {
 		if err := p.root.MkdirAll(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-			return "", fmt.Errorf("seed: make %s: %w", dir, err)
+			return "", fmt.Errorf("seed: cannot make %s: %w", dir, err)
 		}
 	}
 	return name, nil
 }
 
-// fetchRange fetches blocks; what is there already is offered by checksum.
+// fetchRange fetches blocks, and offers those that are there by checksum.
 func (p *pull) fetchRange(ctx context.Context, m *Manifest, t *targetFile, first, n int64) error {
 	have, err := t.sums(first, n)
 	if err != nil {
@@ -389,7 +375,7 @@ func (p *pull) fetchRange(ctx context.Context, m *Manifest, t *targetFile, first
 	return err
 }
 
-// request asks for a range of the file.
+// request returns the request for a range of the file.
 func (f *targetFile) request(m *Manifest, first int64, have []Sum) ReadRequest {
 	q := ReadRequest{Round: m.Round, Puller: m.Puller, Path: f.name, First: first, Have: have}
 	if f.name == storageTemp {
@@ -398,7 +384,7 @@ func (f *targetFile) request(m *Manifest, first int64, have []Sum) ReadRequest {
 	return q
 }
 
-// fetch reads a range and writes what is new of it.
+// fetch reads a range and writes its new blocks.
 func (p *pull) fetch(ctx context.Context, t *targetFile, q ReadRequest, written *int64) error {
 	s := stretch{f: t}
 	err := p.src.Read(ctx, q, func(b Block) error {
@@ -409,12 +395,12 @@ func (p *pull) fetch(ctx context.Context, t *targetFile, q ReadRequest, written 
 			if b.Sum != q.Have[b.Index-q.First] {
 				return fmt.Errorf("seed: the agent claims that block %d of %s is there", b.Index, q.Path)
 			}
-			p.stats.pass(t.block)
+			p.o.Stats.pass(t.block)
 			return nil
 		}
 		if sumOf(b.Data) != b.Sum {
 			return mongo.WithHint(fmt.Errorf("seed: block %d of %s arrived damaged", b.Index, q.Path),
-				"run it again: what arrived whole is used")
+				"run it again: it uses the other blocks")
 		}
 		if err := s.add(b); err != nil {
 			return err
@@ -422,14 +408,13 @@ func (p *pull) fetch(ctx context.Context, t *targetFile, q ReadRequest, written 
 		if err := p.o.Limit.Wait(ctx, 1, int64(len(b.Data))); err != nil {
 			return err
 		}
-		p.stats.pass(int64(len(b.Data)))
-		p.stats.add(written, int64(len(b.Data)))
+		p.o.Stats.pass(int64(len(b.Data)), written)
 		return nil
 	})
 	return errors.Join(err, s.end())
 }
 
-// secondPass brings every file to the state of the frozen moment.
+// secondPass brings every file to the frozen state.
 func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error {
 	var todo int64
 	for _, f := range final.Files {
@@ -437,14 +422,14 @@ func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error 
 			todo += f.Size
 		}
 	}
-	p.stats.enter(PhaseAgain, todo)
+	p.o.Stats.enter(PhaseAgain, todo)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(p.o.Workers)
 	for _, f := range final.Files {
 		if f.Same {
 			if p.files[f.Path] == nil {
 				_ = g.Wait()
-				return fmt.Errorf("seed: the agent calls %s unchanged, which it never sent", f.Path)
+				return fmt.Errorf("seed: the agent calls %s unchanged, but never sent it", f.Path)
 			}
 			continue
 		}
@@ -457,7 +442,7 @@ func (p *pull) secondPass(ctx context.Context, m *Manifest, final *Final) error 
 	return g.Wait()
 }
 
-// again fetches the blocks of one file that are not as they have to be.
+// again fetches the blocks of one file that differ from the frozen state.
 func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFile) error {
 	blocks := p.block.blocks(f.Size)
 	if err := t.resize(f.Size); err != nil {
@@ -470,7 +455,7 @@ func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFil
 			return err
 		}
 		if slices.Equal(have, f.Sums[first:first+n]) {
-			p.stats.pass(n * t.block)
+			p.o.Stats.pass(n * t.block)
 			continue
 		}
 		if err := p.fetch(ctx, t, t.request(m, first, have), &p.report.AgainBytes); err != nil {
@@ -480,17 +465,16 @@ func (p *pull) again(ctx context.Context, m *Manifest, t *targetFile, f FinalFil
 			return err
 		}
 		if !slices.Equal(have, f.Sums[first:first+n]) {
-			return mongo.WithHint(fmt.Errorf("seed: %s is not as it stood under the lock", f.Path),
-				"run it again: what is there will be used")
+			return mongo.WithHint(fmt.Errorf("seed: %s is not as it was under the lock", f.Path),
+				"run it again: it uses what is there")
 		}
 	}
 	return nil
 }
 
-// complete makes everything durable and the directory startable, as its last
-// step.
+// complete makes the files durable and, as its last step, the directory startable.
 func (p *pull) complete(ctx context.Context, final *Final) error {
-	p.stats.enter(PhaseSync, 0)
+	p.o.Stats.enter(PhaseSync, 0)
 	keep := map[string]bool{}
 	p.report.Files, p.report.Bytes = len(final.Files), final.Bytes
 	g, gctx := errgroup.WithContext(ctx)
@@ -515,13 +499,12 @@ func (p *pull) complete(ctx context.Context, final *Final) error {
 		return err
 	}
 	if err := p.root.Rename(storageTemp, storageFile); err != nil {
-		return fmt.Errorf("seed: complete the copy: %w", err)
+		return fmt.Errorf("seed: cannot complete the copy: %w", err)
 	}
 	return syncDir(p.root, ".")
 }
 
-// removeOthers removes what is not part of the copy: files that the source
-// dropped meanwhile, and what is left of an earlier attempt.
+// removeOthers removes files that the source dropped, or that an earlier attempt left.
 func (p *pull) removeOthers(keep map[string]bool) error {
 	files, err := listCopy(p.root)
 	if err != nil {
@@ -532,7 +515,7 @@ func (p *pull) removeOthers(keep map[string]bool) error {
 			continue
 		}
 		if err := p.root.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("seed: remove what the source does not have any more: %w", err)
+			return fmt.Errorf("seed: cannot remove a file that the source does not have: %w", err)
 		}
 	}
 	return nil

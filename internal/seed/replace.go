@@ -18,18 +18,15 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// downWait is the longest time until a set notices that a member is down, which it
-// asks every two seconds by default; provenWait is that of a write by a majority.
 const (
-	downWait   = 30 * time.Second
-	provenWait = time.Minute
+	downWait   = 30 * time.Second // until the set notices a down member; heartbeats take 2 s by default
+	provenWait = time.Minute      // for a majority write
 )
 
-// replacing looks at the member whose data the copy replaces: the set has it, and it
-// is stopped. What it returns tells whether files in a directory are that member's
-// own. With prove it is also proven that the set needs nothing of them: what the
-// member acknowledged may count in a write that a client was told of as held by a
-// majority, and the copy may be older than that write.
+// replacing checks that the set has the member to be replaced, and that it is stopped. The
+// returned function checks that a directory's files are that member's own. With prove it
+// also proves that the set does not need them: the member's acknowledgement may count in
+// a majority write that is newer than the copy.
 func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (func(context.Context, *os.Root) error,
 	error) {
 	set, err := connectSet(ctx, o.SetURI)
@@ -45,18 +42,18 @@ func (o MemberOptions) replacing(ctx context.Context, dir string, prove bool) (f
 		return nil, err
 	}
 	if prove {
-		if err := heldByOthers(ctx, set, o.Replace, provenWait); err != nil {
+		if err := provenByOthers(ctx, set, o.Replace, provenWait); err != nil {
 			return nil, err
 		}
 	}
 	return func(ctx context.Context, root *os.Root) error { return o.owns(ctx, root, dir, id) }, nil
 }
 
-// setOf is the identity of the set that has a member.
+// setOf returns the replicaSetId of the set that has a member.
 func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID, error) {
 	cfg, err := readReplConfig(ctx, set)
 	if err != nil {
-		return bson.ObjectID{}, mongo.NeedsRole(fmt.Errorf("seed: ask the set for its configuration: %w", err),
+		return bson.ObjectID{}, mongo.NeedsRole(fmt.Errorf("seed: cannot read the set's configuration: %w", err),
 			"the user needs the role clusterManager")
 	}
 	if cfg.find(host) == nil {
@@ -70,39 +67,34 @@ func setOf(ctx context.Context, set *driver.Client, host string) (bson.ObjectID,
 	return id, nil
 }
 
-// awaitDown makes sure that nobody runs at a member's address, and that the set
-// knows.
+// awaitDown checks that no server listens at a member's address, and waits until the set
+// sees that it is down.
 func awaitDown(ctx context.Context, set *driver.Client, host string) error {
 	if conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", host); err == nil {
 		_ = conn.Close()
-		return mongo.WithHint(fmt.Errorf("seed: %s answers: a member is replaced when it is stopped", host),
+		return mongo.WithHint(fmt.Errorf("seed: %s answers, but a member is replaced only when it is stopped", host),
 			"shut it down: db.shutdownServer()")
 	}
 	wait, cancel := context.WithTimeoutCause(ctx, downWait, mongo.WithHint(
-		fmt.Errorf("seed: the set still reaches %s", host), "shut it down, on whichever machine it runs"))
+		fmt.Errorf("seed: the set still reaches %s", host), "shut it down on its machine"))
 	defer cancel()
 	return until(wait, 100*time.Millisecond, func() (bool, error) {
-		var st setStatus
-		if err := set.Database("admin").RunCommand(wait, bson.D{{Key: "replSetGetStatus", Value: 1}}).
-			Decode(&st); err != nil {
-			if wait.Err() != nil {
-				return false, context.Cause(wait)
-			}
-			return false, mongo.WithHint(fmt.Errorf("seed: ask the set for its status: %w", err),
-				"it needs a primary without this member; the user needs the role clusterManager")
+		st, err := readStatus(wait, set)
+		switch {
+		case err == nil:
+			m := st.find(func(m memberStatus) bool { return m.Name == host })
+			return m.Name == host && m.Health == 0, nil
+		case wait.Err() != nil:
+			return false, context.Cause(wait)
 		}
-		for _, m := range st.Members {
-			if m.Name == host {
-				return m.Health == 0, nil
-			}
-		}
-		return false, nil
+		return false, mongo.WithHint(fmt.Errorf("seed: cannot read the set's status: %w", err),
+			"it needs a primary without this member; the user needs the role clusterManager")
 	})
 }
 
-// heldByOthers proves that all that a stopped member ever acknowledged is held by a
-// majority of the others: they hold a write that came after it.
-func heldByOthers(ctx context.Context, set *driver.Client, host string, limit time.Duration) error {
+// provenByOthers proves that a majority of the others has all that a stopped member
+// ever acknowledged: it has a later write.
+func provenByOthers(ctx context.Context, set *driver.Client, host string, limit time.Duration) error {
 	raw, err := set.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
 		{Key: "data", Value: bson.D{{Key: "msg", Value: "millrace seed replaces " + host}}},
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}, {Key: "wtimeout", Value: limit.Milliseconds()}}}}).
@@ -113,21 +105,20 @@ func heldByOthers(ctx context.Context, set *driver.Client, host string, limit ti
 		}
 	}
 	if err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: a majority of the set without %s has to hold what it held: %w", host, err),
+		return mongo.WithHint(fmt.Errorf("seed: a majority without %s may lack its writes: %w", host, err),
 			"start members that are down, and wait for those that are behind; the user needs the role clusterManager")
 	}
 	return nil
 }
 
-// owns accepts a directory if it is clearly that of the member: files of its set, in
-// the directory and for the port that the command names which starts it. Nothing
-// in it may be unknown or lie elsewhere: what is not seen here is not removed, and
-// a mongod would find it beside the copy.
+// owns accepts a directory if it is clearly the member's: it has the set's files, and the
+// start command has this directory and the member's port. It accepts no unknown file and
+// no link: the copy would not remove them, and a mongod would find them.
 func (o MemberOptions) owns(ctx context.Context, root *os.Root, dir string, id bson.ObjectID) error {
 	refuse := func(why string) error {
-		return mongo.WithHint(fmt.Errorf("%w, and it is not clear that it is the directory of %s: %s",
+		return mongo.WithHint(fmt.Errorf("%w, and it is not clearly the directory of %s: %s",
 			notEmptyError(root.Name()), o.Replace, why),
-			"look what it is; if it may go, empty it by hand and run the same command again")
+			"check it; if its files may go, empty it by hand and run the same command again")
 	}
 	if program(o.Command) == nil {
 		return refuse("no mongod is to be seen in the command after --")
@@ -140,22 +131,21 @@ func (o MemberOptions) owns(ctx context.Context, root *os.Root, dir string, id b
 		return refuse(fmt.Sprintf("the command after -- starts a mongod on port %s in %q", c.port(), c.Storage.DBPath))
 	}
 	if name, err := beyondCopy(root); err != nil || name != "" {
-		return errors.Join(refuse("it holds "+name), err)
+		return errors.Join(refuse("it has "+name), err)
 	}
-	ok, err := holdsSet(root, id)
+	ok, err := hasConfigOf(root, id)
 	if err == nil && !ok {
 		return refuse("no configuration of this set is found in its files")
 	}
 	return err
 }
 
-// beyondCopy names something in a directory that hinders its replacement; "" is
-// nothing.
+// beyondCopy returns what prevents the replacement of a directory's files, "" for nothing.
 func beyondCopy(root *os.Root) (found string, err error) {
 	widest := Storage{DirectoryPerDB: true, DirectoryForIndexes: true}
 	err = fs.WalkDir(root.FS(), ".", func(p string, d fs.DirEntry, err error) error {
 		if err != nil {
-			return fmt.Errorf("seed: look into %s: %w", root.Name(), err)
+			return fmt.Errorf("seed: cannot read %s: %w", root.Name(), err)
 		}
 		top := path.Dir(p) == "."
 		switch {
@@ -178,10 +168,10 @@ func beyondCopy(root *os.Root) (found string, err error) {
 	return found, err
 }
 
-// holdsSet reports whether the configuration of a set is found in a directory's
-// files. The table that holds it is small, and the engine compresses a page only
-// if that saves a whole block; a larger configuration is not found.
-func holdsSet(root *os.Root, id bson.ObjectID) (bool, error) {
+// hasConfigOf reports whether a directory's files have the configuration of a set. Its table
+// is small, and the engine does not compress a page unless that saves a block; it does
+// not find a larger configuration.
+func hasConfigOf(root *os.Root, id bson.ObjectID) (bool, error) {
 	const most = 1 << 20
 	mark := append([]byte("\x07replicaSetId\x00"), id[:]...)
 	files, err := listCopy(root)
@@ -194,7 +184,7 @@ func holdsSet(root *os.Root, id bson.ObjectID) (bool, error) {
 		}
 		raw, err := root.ReadFile(f.Path)
 		if err != nil {
-			return false, fmt.Errorf("seed: look into %s: %w", root.Name(), err)
+			return false, fmt.Errorf("seed: cannot read %s: %w", root.Name(), err)
 		}
 		if bytes.Contains(raw, mark) {
 			return true, nil
@@ -203,8 +193,8 @@ func holdsSet(root *os.Root, id bson.ObjectID) (bool, error) {
 	return false, nil
 }
 
-// rejoin waits until the member that was replaced is a secondary that has caught
-// up. The set has it in its configuration, of which nothing changes.
+// rejoin waits until the replaced member is a secondary that has caught up. The set's
+// configuration stays as it is.
 func rejoin(ctx context.Context, c *driver.Client, o MemberOptions, took *MemberTimes) error {
 	set, err := connectSet(ctx, o.SetURI)
 	if err != nil {
@@ -212,7 +202,7 @@ func rejoin(ctx context.Context, c *driver.Client, o MemberOptions, took *Member
 	}
 	defer func() { _ = set.Disconnect(context.WithoutCancel(ctx)) }()
 	wait, cancel := context.WithTimeoutCause(ctx, o.CatchUp, mongo.WithHint(
-		fmt.Errorf("seed: the member was started, but was no secondary after %s", o.CatchUp), "see its log and rs.status()"))
+		fmt.Errorf("seed: the member was started, but was no secondary after %s", o.CatchUp), "read its log and rs.status()"))
 	defer cancel()
 	return awaitSecondary(wait, c, set, o.Replace, took)
 }

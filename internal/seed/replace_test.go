@@ -129,12 +129,12 @@ func TestOthersHoldWhatItHeld(t *testing.T) {
 	admin := connect(t, c.DirectURI(s.Index)).Database("admin")
 	must(t, admin.RunCommand(t.Context(), bson.D{{Key: "fsync", Value: 1}, {Key: "lock", Value: true}}).Err())
 	set := connect(t, c.URI())
-	err = heldByOthers(t.Context(), set, lost.Host(), time.Second)
+	err = provenByOthers(t.Context(), set, lost.Host(), time.Second)
 	must(t, admin.RunCommand(t.Context(), bson.D{{Key: "fsyncUnlock", Value: 1}}).Err())
 	if err == nil || mongo.HintOf(err) == "" {
 		t.Errorf("with one member: %v", err)
 	}
-	if err := heldByOthers(t.Context(), set, lost.Host(), time.Minute); err != nil {
+	if err := provenByOthers(t.Context(), set, lost.Host(), time.Minute); err != nil {
 		t.Errorf("with two: %v", err)
 	}
 }

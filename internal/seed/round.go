@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// round is one copy of the member, for one puller or several.
+// round is one copy of the member for one or more pullers.
 type round struct {
 	id     string
 	agent  *Agent
@@ -24,7 +24,7 @@ type round struct {
 	bytes  int64 // of list
 	blocks *blocks
 	began  time.Time
-	pin    Pin           // of WayCursor
+	pin    *backupCursor // of WayCursor
 	over   chan struct{} // closed with the round
 
 	mu      sync.Mutex
@@ -50,25 +50,24 @@ const (
 type puller struct {
 	ready bool
 	busy  int // requests under way
-	stays int // requests that only tell that it is there
+	stays int // open stay requests
 	seen  time.Time
-	cut   bool // its last request was cut: it may be gone
+	cut   bool // its last request was cut
 }
 
 // roundFile is what the round knows of a file.
 type roundFile struct {
 	first stamp // before the round read anything of it
-	// caught is from before it was last summed up without a lock, to sums. Both
-	// belong to whoever freezes the round.
-	caught stamp
-	sums   []Sum
-	// bounded reports that bound bytes count, however long the file gets.
-	bounded bool
+	// caught is the stamp before catchUp last hashed it to sums. Both belong to the
+	// goroutine that freezes.
+	caught  stamp
+	sums    []Sum
+	bounded bool // only bound bytes count, however long the file gets
 	bound   int64
 
 	mu     sync.Mutex
-	served []Sum  // by block: what pullers hold, 0 when nobody does
-	mixed  []bool // nil, or by block: pullers hold different states
+	served []Sum  // by block: what pullers have, 0 for nothing
+	mixed  []bool // nil, or by block: pullers have different states
 	final  []Sum  // by block, once frozen; nil when nothing changed
 	size   int64  // once frozen
 }
@@ -99,7 +98,7 @@ func (r *round) setList(list []File) {
 	r.blocks = newBlocks(blockSizeOf(r.bytes))
 }
 
-// signal wakes who waits for pullers or the state. r.mu is held.
+// signal wakes goroutines that wait for pullers or the state. r.mu is locked.
 func (r *round) signal() {
 	close(r.changed)
 	r.changed = make(chan struct{})
@@ -124,7 +123,7 @@ func (r *round) join() (*Manifest, error) {
 		BlockSize: r.blocks.size, Files: r.list, Bytes: r.bytes}, nil
 }
 
-// enter notes a request of a puller; the returned function notes how it ended.
+// enter records a request of a puller; the returned function records its end.
 func (r *round) enter(id string) (leave func(error), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -141,7 +140,7 @@ func (r *round) enter(id string) (leave func(error), err error) {
 	}, nil
 }
 
-// leave reports whether it was the last one.
+// leave removes a puller, and reports whether it was the last one.
 func (r *round) leave(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,8 +149,8 @@ func (r *round) leave(id string) bool {
 	return len(r.pullers) == 0
 }
 
-// cutPart of the limit is what a puller gets that was cut off: if it lives, it
-// tries again within seconds, and if it was killed, others wait for it.
+// cutPart divides the limit of a puller that was cut off: it retries within seconds, or
+// was killed, and others wait for it.
 const cutPart = 12
 
 // idle drops silent pullers and reports whether none is left.
@@ -168,7 +167,7 @@ func (r *round) idle(limit time.Duration) bool {
 	return len(r.pullers) == 0
 }
 
-// end forgets what was put aside.
+// end ends the round and removes its spool.
 func (r *round) end() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,11 +182,10 @@ func (r *round) end() error {
 	return s.remove()
 }
 
-// freeze waits until all pullers have read everything once, and freezes the
-// member for them; the first one that finds all ready begins. A patience of 0 has
-// no end.
-func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (*Final, error) {
-	giveUp := time.Now().Add(patience)
+// freeze waits until all pullers have read everything once; the first one that finds all
+// ready freezes the member. It returns errNotYet after a limit; 0 is none.
+func (r *round) freeze(ctx context.Context, id string, limit time.Duration) (*Final, error) {
+	giveUp := time.Now().Add(limit)
 	done, err := r.enter(id)
 	if err != nil {
 		return nil, err
@@ -204,33 +202,28 @@ func (r *round) freeze(ctx context.Context, id string, patience time.Duration) (
 		if err != nil || final != nil {
 			return final, err
 		}
-		if patience > 0 && time.Now().After(giveUp) {
+		if limit > 0 && time.Now().After(giveUp) {
 			return nil, errNotYet
 		}
-		timer := time.NewTimer(time.Second) // a silent puller ends by time alone
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(time.Second): // a silent puller gives no signal
 			r.idle(r.agent.opts.Idle)
 		case <-ctx.Done():
-			timer.Stop()
 			return nil, ctx.Err()
 		}
-		timer.Stop()
 	}
 }
 
-// close freezes the member. It belongs to the round, not to the request that it
-// began with: it may take longer than a request may, and a puller that was cut
-// finds its result when it comes back. It ends with the round.
+// close freezes the member. It ends with the round, not with the request that began it: a
+// puller that was cut finds the result when it is back.
 func (r *round) close() {
 	ctx, cancel := endingWith(context.Background(), r.over, nil)
 	defer cancel()
 	r.settle(r.closing(ctx))
 }
 
-// endingWith is a context that ends with a cause as well when a channel is closed. The
-// returned function ends it.
+// endingWith returns a context that also ends when a channel is closed, with a cause.
 func endingWith(ctx context.Context, over <-chan struct{}, cause error) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() { // ends with the context
@@ -243,8 +236,8 @@ func endingWith(ctx context.Context, over <-chan struct{}, cause error) (context
 	return ctx, func() { cancel(nil) }
 }
 
-// turn reports what a ready puller has to do: take the result, or wait. It begins
-// the freeze when all are ready.
+// turn returns the result, or a channel to wait for. It begins the freeze when all
+// pullers are ready.
 func (r *round) turn() (changed <-chan struct{}, final *Final, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -272,8 +265,7 @@ func (r *round) turn() (changed <-chan struct{}, final *Final, err error) {
 	return r.changed, nil, nil
 }
 
-// settle notes how freezing ended. Where a clone was cut another puller tries
-// again.
+// settle records how the freeze ended. After a clone that was cut another puller retries.
 func (r *round) settle(final *Final, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -291,32 +283,24 @@ func (r *round) settle(final *Final, err error) {
 	r.signal()
 }
 
-// stayer is a Source that notices when a puller is gone.
-type stayer interface {
-	Stay(ctx context.Context, round, puller string) error
-}
-
-// stay tells the source that this puller is there, until the returned function
-// is called.
+// stay keeps a connection to the source until the returned function is called.
 func (p *pull) stay(ctx context.Context, m *Manifest) (stop func()) {
-	s, ok := p.src.(stayer)
+	client, ok := p.src.(*Client)
 	if !ok {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := s.Stay(ctx, m.Round, m.Puller); err != nil && ctx.Err() == nil {
-			p.o.Log.Debug("the agent is not told any more that this puller is there", "error", err)
+		if err := client.Stay(ctx, m.Round, m.Puller); err != nil && ctx.Err() == nil {
+			p.o.Log.Debug("the connection that shows this puller to the agent ended", "error", err)
 		}
 	})
 	return func() { cancel(); wg.Wait() }
 }
 
-// stay notes that a puller is there until ctx ends, which is that of a request
-// that it holds open. When the request is cut the puller may have been killed, and
-// is not waited for as long as one that is silent; if it was the network it comes
-// back, and every request of it says so.
+// stay counts an open request of a puller until ctx ends. A puller whose request was cut
+// may have been killed: it gets less time than a silent one, until its next request.
 func (r *round) stay(ctx context.Context, id string, limit time.Duration) error {
 	r.mu.Lock()
 	p := r.pullers[id]
@@ -327,10 +311,8 @@ func (r *round) stay(ctx context.Context, id string, limit time.Duration) error 
 	p.stays++
 	p.seen, p.cut = time.Now(), false
 	r.mu.Unlock()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(limit):
 	case <-r.over:
 	case <-ctx.Done():
 	}
@@ -344,15 +326,12 @@ func (r *round) stay(ctx context.Context, id string, limit time.Duration) error 
 	return ctx.Err()
 }
 
-// blocks are what everybody who reads a round's blocks shares. Safe for
-// concurrent use.
+// blocks is shared by all readers of a round's blocks. It is safe for concurrent use.
 type blocks struct {
-	size blockSize
-	// zeros is a block of zeros, to be compared with, and zero its checksum.
-	zeros []byte
-	zero  Sum
-	// buffers hold a chunk each: there may be very many small files.
-	buffers sync.Pool
+	size    blockSize
+	zeros   []byte    // a block of zeros
+	zero    Sum       // its checksum
+	buffers sync.Pool // of a chunk each: there may be very many small files
 }
 
 func newBlocks(size blockSize) *blocks {
@@ -368,7 +347,7 @@ func newBlocks(size blockSize) *blocks {
 // perChunk is how many blocks are read at once.
 func (b *blocks) perChunk() int { return max(chunkBytes/int(b.size), 1) }
 
-// buffer lends room for a chunk; free takes it back.
+// buffer returns room for a chunk, and the function that frees it.
 func (b *blocks) buffer() (buf []byte, free func()) {
 	p, _ := b.buffers.Get().(*[]byte)
 	return *p, func() { b.buffers.Put(p) }
@@ -381,44 +360,43 @@ type spool struct {
 	mu    sync.Mutex
 	end   int64
 	index map[blockKey]extent
-	// held is what is not in the file yet, from one offset up to another; what
-	// does not fit as a whole is in the file. nil when all is.
-	held     []byte
+	// memory has the blocks from one offset to another; blocks that did not fit are in
+	// the file. It is nil when all are.
+	memory   []byte
 	from, to int64
 }
 
-// holdBytes is how much is held in memory under a lock.
-const holdBytes = 64 << 20
+const bufferBytes = 64 << 20 // kept in memory under a lock
 
-// hold has the next bytes kept in memory until flush: to write them to a file
-// would take longer than to read them. What is more goes to the file.
-func (s *spool) hold() {
-	b := make([]byte, holdBytes)
+// buffer keeps the next blocks in memory until flush, for a write to the file takes longer
+// than a read. Blocks that do not fit go to the file.
+func (s *spool) buffer() {
+	b := make([]byte, bufferBytes)
 	for i := 0; i < len(b); i += os.Getpagesize() {
-		b[i] = 1 // the system gives the memory now, not under the lock
+		b[i] = 1 // the kernel allocates the page now, not under the lock
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.held, s.from, s.to = b, s.end, s.end
+	s.memory, s.from, s.to = b, s.end, s.end
 }
 
-// flush writes what is held; blocks can be read again after it.
+// flush writes the blocks in memory; blocks can be read after it.
 func (s *spool) flush() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held, from := s.held[:s.to-s.from], s.from
-	s.held, s.from, s.to = nil, 0, 0
-	if len(held) == 0 {
+	memory, from := s.memory[:s.to-s.from], s.from
+	s.memory, s.from, s.to = nil, 0, 0
+	if len(memory) == 0 {
 		return nil
 	}
-	if _, err := s.file.WriteAt(held, from); err != nil {
+	if _, err := s.file.WriteAt(memory, from); err != nil {
 		return noRoomAside(err)
 	}
 	return nil
 }
 
 func noRoomAside(err error) error {
-	return mongo.WithHint(fmt.Errorf("seed: put changed blocks aside: %w", err),
+	return mongo.WithHint(fmt.Errorf("seed: cannot put changed blocks aside: %w", err),
 		"give a directory with more room as --spool-dir")
 }
 
@@ -436,28 +414,28 @@ type extent struct {
 func newSpool(dir, id string) (*spool, error) {
 	f, err := os.OpenFile(filepath.Join(dir, "seed-"+id+".spool"), os.O_CREATE|os.O_RDWR|os.O_EXCL, 0o600)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("seed: make a file for what changes during the copy: %w", err),
+		return nil, mongo.WithHint(fmt.Errorf("seed: cannot make a file for changed blocks: %w", err),
 			"give a directory with room as --spool-dir")
 	}
-	// Without a name it is gone with the process, however that ends. Where a
-	// file in use keeps its name, remove takes it away.
+	// Without a name it ends with the process. Where a file in use keeps its name,
+	// remove removes it.
 	_ = os.Remove(f.Name())
 	return &spool{file: f, index: map[blockKey]extent{}}, nil
 }
 
-// add puts a block aside; it takes the place of what was put aside of it before.
+// add puts a block aside, and replaces an earlier state of it.
 func (s *spool) add(path string, index int64, sum Sum, b []byte) error {
 	s.mu.Lock()
 	at := s.end
 	s.end += int64(len(b))
 	s.index[blockKey{path, index}] = extent{at, int32(len(b)), sum}
-	var held []byte
-	if s.end <= s.from+int64(len(s.held)) {
-		held, s.to = s.held[at-s.from:], s.end
+	var room []byte
+	if s.end <= s.from+int64(len(s.memory)) {
+		room, s.to = s.memory[at-s.from:], s.end
 	}
 	s.mu.Unlock()
-	if held != nil {
-		copy(held, b)
+	if room != nil {
+		copy(room, b)
 		return nil
 	}
 	if _, err := s.file.WriteAt(b, at); err != nil {
@@ -466,14 +444,14 @@ func (s *spool) add(path string, index int64, sum Sum, b []byte) error {
 	return nil
 }
 
-// holds reports whether a block was put aside as it is now.
-func (s *spool) holds(path string, index int64, sum Sum) bool {
+// has reports whether a block was put aside with this checksum.
+func (s *spool) has(path string, index int64, sum Sum) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.index[blockKey{path, index}].sum == sum
 }
 
-// read gives a block of that checksum, if it was put aside.
+// read reads a block with this checksum, if it was put aside.
 func (s *spool) read(path string, index int64, sum Sum, buf []byte) (n int, ok bool, err error) {
 	s.mu.Lock()
 	e, ok := s.index[blockKey{path, index}]
@@ -483,7 +461,7 @@ func (s *spool) read(path string, index int64, sum Sum, buf []byte) (n int, ok b
 	}
 	n, err = s.file.ReadAt(buf[:e.length], e.at)
 	if err != nil {
-		return 0, true, fmt.Errorf("seed: read what was put aside: %w", err)
+		return 0, true, fmt.Errorf("seed: cannot read a block that was put aside: %w", err)
 	}
 	return n, true, nil
 }

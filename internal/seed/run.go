@@ -13,23 +13,20 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// ServeOptions are what an agent needs besides the member.
+// ServeOptions are the options of an agent and its member.
 type ServeOptions struct {
 	SourceOptions
-	// Guard is the command of the guardian process.
-	Guard []string
-	// LockLimit is the longest time the member may be locked.
-	LockLimit time.Duration
-	// MaxBehind is how far behind the member a copy by WayCursor may be.
-	MaxBehind time.Duration
-	SpoolDir  string // default: that of temporary files; nothing in it has a name
+	Guard     []string      // command of the guardian process
+	LockLimit time.Duration // longest lock of the member
+	MaxBehind time.Duration // how far behind the member a copy by WayCursor may be
+	SpoolDir  string        // default: that of temporary files; files in it have no name
 	Pullers   int
 	Workers   int
 	Limit     *pace.Limiter
 	Log       *slog.Logger
 }
 
-// OpenAgent makes an agent for a plan.
+// OpenAgent returns an agent for a plan.
 func OpenAgent(plan *Plan, o ServeOptions) (*Agent, error) {
 	if err := plan.Checks.Err(); err != nil {
 		return nil, err
@@ -39,9 +36,9 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, error) {
 	a.Describe = func(ctx context.Context) (Origin, error) {
 		now := o.SourceOptions
 		now.Way, now.chosen = plan.Way, true
-		again, err := Inspect(ctx, now) // it may be a primary by now
+		again, err := Inspect(ctx, now) // it may have become primary
 		if plan.Way == WayStopped {
-			return plan.Origin, nil // its lock is ours
+			return plan.Origin, nil // we have its lock
 		}
 		if err == nil {
 			err = again.Checks.Err()
@@ -53,7 +50,7 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, error) {
 	}
 	switch plan.Way {
 	case WayCursor:
-		a.Pinner = &BackupCursor{URI: o.URI, Log: o.Log}
+		a.Cursor = &BackupCursor{URI: o.URI, Log: o.Log}
 	case WayLock:
 		a.Freezer = &Guardian{Command: o.Guard, Request: GuardRequest{
 			URI: o.URI, LimitSeconds: o.LockLimit.Seconds(), Primary: o.AllowPrimary && o.YesBlockAllWrites}}
@@ -61,71 +58,62 @@ func OpenAgent(plan *Plan, o ServeOptions) (*Agent, error) {
 	return NewAgent(a)
 }
 
-// MemberOptions say what becomes of the copy.
+// MemberOptions are what is made of the copy.
 type MemberOptions struct {
-	// Command starts the new member; empty leaves that to the operator.
-	Command []string
-	// Join is the new member's address as the others see it; empty does not
-	// add it to the set.
-	Join string
-	// Replace is the address of a member that the set has, which is stopped: the
-	// copy takes the place of its data, and what the set's configuration says of
-	// it stays.
+	Command []string // starts the new member; empty does not start it
+	Join    string   // the new member's address in the set; empty does not add it
+	// Replace is the address of a stopped member of the set: the copy replaces its data,
+	// and the set's configuration stays.
 	Replace    string
 	Votes      int
 	Priority   float64
 	Hidden     bool
 	SetURI     string // any connection string of the set
 	CatchUp    time.Duration
-	NewSet     string // name of the new replica set; empty is a member of the same one
-	KeepExpiry bool   // the new set expires documents at once: it is not to follow the old one
-	NewSetHost string // its only member's address
-	Mongod     string // program for the recovery of a new set
-	// Guardian is the command that runs Private for what follows it, for the recovery of a
-	// new set.
-	Guardian []string
-	LogPath  string // where the started mongod's output goes
+	NewSet     string   // name of the new replica set; empty is a member of the same one
+	KeepExpiry bool     // the new set expires documents at once: it does not follow the old one
+	NewSetHost string   // its only member's address
+	Mongod     string   // program for the recovery of a new set
+	Guardian   []string // command that runs Private with the command after it, for that recovery
+	LogPath    string   // output of the started mongod
 }
 
-// Options are a whole seeding.
+// Options are a copy and what is made of it.
 type Options struct {
 	Pull   PullOptions
 	Member MemberOptions
 }
 
-// Result reports what was done.
+// Result is what was done.
 type Result struct {
 	Report
-	// Position is where a new set stands: what comes after it on the old set is
-	// not in the copy.
+	// Position is where a new set stands: the copy has nothing of the old set after it.
 	Position string `json:"position,omitempty"`
-	// HeldExpiries is how many expiries of indexes and collections the new set
-	// does not have until the job Job is finalized.
-	HeldExpiries   int     `json:"heldExpiries,omitempty"`
-	Job            string  `json:"job,omitempty"`
-	RecoverSeconds float64 `json:"recoverSeconds,omitempty"`
-	StartSeconds   float64 `json:"startSeconds,omitempty"`
-	CatchUpSeconds float64 `json:"catchUpSeconds,omitempty"`
-	// Times are what StartSeconds and CatchUpSeconds consist of.
-	Times   MemberTimes `json:"memberTimes,omitzero"`
-	Pid     int         `json:"pid,omitempty"`
-	Member  string      `json:"member,omitempty"`
-	Seconds float64     `json:"seconds"`
+	// HeldExpiries is how many expiries of indexes and collections are deferred until Job
+	// is finalized.
+	HeldExpiries   int         `json:"heldExpiries,omitempty"`
+	Job            string      `json:"job,omitempty"`
+	RecoverSeconds float64     `json:"recoverSeconds,omitempty"`
+	StartSeconds   float64     `json:"startSeconds,omitempty"`
+	CatchUpSeconds float64     `json:"catchUpSeconds,omitempty"`
+	Times          MemberTimes `json:"memberTimes,omitzero"` // the steps of StartSeconds and CatchUpSeconds
+	Pid            int         `json:"pid,omitempty"`
+	Member         string      `json:"member,omitempty"`
+	Seconds        float64     `json:"seconds"`
 }
 
-// MemberTimes are the steps of a member that is started on a copy, in seconds,
-// one after the other.
+// MemberTimes are the consecutive steps of a member's start on a copy, in seconds.
 type MemberTimes struct {
 	Listen    float64 `json:"listenSeconds"`    // of the process, until it listens
 	Answer    float64 `json:"answerSeconds"`    // until it answers
 	Add       float64 `json:"addSeconds"`       // until the set's configuration has it
 	Secondary float64 `json:"secondarySeconds"` // until it is SECONDARY
-	Choose    float64 `json:"chooseSeconds"`    // until it has chosen whom to follow
+	Choose    float64 `json:"chooseSeconds"`    // until it has a sync source
 	Apply     float64 `json:"applySeconds"`     // until it has what the primary had
 	Vote      float64 `json:"voteSeconds"`      // until it has vote and priority
 }
 
-// Run copies and then makes a member, or a new set, of the copy as asked.
+// Run copies, and then makes a member or a new set of the copy.
 func Run(ctx context.Context, src Source, o Options) (*Result, error) {
 	began := time.Now()
 	if o.Pull.Stats == nil {
@@ -135,7 +123,7 @@ func Run(ctx context.Context, src Source, o Options) (*Result, error) {
 	if o.Pull.Check == nil {
 		o.Pull.Check = func(m *Manifest) error {
 			p := &Plan{Way: m.Way, Origin: m.Origin, Files: len(m.Files), Bytes: m.Bytes}
-			p.checkPrograms(ctx, o) // the copy itself looks at its directory
+			p.checkPrograms(ctx, o) // Pull checks the directory
 			p.Checks.LogWarnings(o.Pull.Log)
 			return p.Checks.Err()
 		}
@@ -166,13 +154,13 @@ func makeMember(ctx context.Context, o Options, res *Result) error {
 	if o.Member.NewSet != "" {
 		o.Pull.Stats.enter(PhaseRecover, 0)
 		began := time.Now()
-		at, held, err := makeIndependent(ctx, o, res.Origin.Storage)
+		at, deferred, err := makeIndependent(ctx, o, res.Origin.Storage)
 		if err != nil {
 			return mongo.WithHint(err,
-				"the files are complete, but still those of a member of the old set: do not start them as another set")
+				"the files are complete, but still a member of the old set: do not start them as another set")
 		}
 		res.Position, res.RecoverSeconds = at.String(), time.Since(began).Seconds()
-		if res.HeldExpiries = held; held > 0 {
+		if res.HeldExpiries = deferred; deferred > 0 {
 			res.Job = followJob(o.Member.NewSet)
 		}
 	}
@@ -182,7 +170,7 @@ func makeMember(ctx context.Context, o Options, res *Result) error {
 	return startMember(ctx, o, res)
 }
 
-// Phase is what a copy is doing.
+// Phase is a step of a copy.
 type Phase string
 
 // The phases of a copy, in order.
@@ -198,29 +186,26 @@ const (
 	PhaseCatchUp Phase = "catching up"
 )
 
-// Stats counts what a copy does. The zero value is ready; it is safe for
-// concurrent use.
+// Stats counts the work of a copy. The zero value is ready. It is safe for concurrent use.
 type Stats struct {
 	mu    sync.Mutex
 	now   Snapshot
 	began time.Time
 }
 
-// Snapshot is how far a copy is.
+// Snapshot is the progress of a copy.
 type Snapshot struct {
 	Phase        Phase
 	Done, Total  int64   // bytes of the phase; Total 0 is unknown
 	PhaseSeconds float64 // since the phase began
 }
 
-// Stats returns how far the copy is.
+// Stats returns the progress.
 func (s *Stats) Stats() Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.now
-	if now.Phase == "" {
-		now.Phase = PhaseStart
-	}
+	now.Phase = cmp.Or(now.Phase, PhaseStart)
 	if !s.began.IsZero() {
 		now.PhaseSeconds = time.Since(s.began).Seconds()
 	}
@@ -233,15 +218,12 @@ func (s *Stats) enter(p Phase, total int64) {
 	s.now, s.began = Snapshot{Phase: p, Total: total}, time.Now()
 }
 
-func (s *Stats) pass(n int64) {
+// pass adds bytes to those done, and to counters of the report.
+func (s *Stats) pass(n int64, counters ...*int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.now.Done += n
-}
-
-// add adds to a counter of the report.
-func (s *Stats) add(counter *int64, n int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	*counter += n
+	for _, c := range counters {
+		*c += n
+	}
 }

@@ -57,8 +57,8 @@ func TestSpoolHasNoName(t *testing.T) {
 	must(t, s.add("a.wt", 3, sumOf(block), block))
 	buf := make([]byte, smallestBlock)
 	n, ok, err := s.read("a.wt", 3, sumOf(block), buf)
-	if err != nil || !ok || string(buf[:n]) != string(block) || s.holds("a.wt", 3, 1) ||
-		!s.holds("a.wt", 3, sumOf(block)) {
+	if err != nil || !ok || string(buf[:n]) != string(block) || s.has("a.wt", 3, 1) ||
+		!s.has("a.wt", 3, sumOf(block)) {
 		t.Errorf("%q, %v, %v", buf[:n], ok, err)
 	}
 	must(t, s.remove())
@@ -72,8 +72,8 @@ func TestSpoolHoldsInMemory(t *testing.T) {
 	block := func(i int) []byte { return bytes.Repeat([]byte{byte(i), byte(i >> 8)}, 1000+i*5) }
 	add := func(i int) { must(t, s.add("a.wt", int64(i), sumOf(block(i)), block(i))) }
 	add(0)
-	s.hold()
-	s.held = s.held[:100_000]
+	s.buffer()
+	s.memory = s.memory[:100_000]
 	const n = 60
 	var g errgroup.Group
 	for i := 1; i < n; i++ {

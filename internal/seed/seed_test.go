@@ -108,8 +108,8 @@ func TestStoppedMemberIsCopied(t *testing.T) {
 	if res.Way != WayStopped || res.AgainBytes != 0 {
 		t.Errorf("%+v", res)
 	}
-	must(t, a.held.Close()) // as the agent's end does
-	a.held = nil
+	must(t, a.lock.Close()) // as the agent's end does
+	a.lock = nil
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	must(t, s.Start(ctx))

@@ -5,14 +5,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// cloneFile makes to share all of from's blocks, in a moment and without a
-// byte read. Its error is errCannotClone where the file system cannot.
+// cloneFile makes to share all of from's blocks without reading them. It returns
+// errCannotClone where the file system cannot.
 func cloneFile(to, from *os.File) error {
 	err := unix.IoctlFileClone(int(to.Fd()), int(from.Fd()))
 	for _, cannot := range []error{unix.EOPNOTSUPP, unix.EXDEV, unix.EINVAL, unix.ENOTTY, unix.ENOSYS, unix.EPERM} {
@@ -21,24 +22,23 @@ func cloneFile(to, from *os.File) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("seed: clone %s: %w", from.Name(), explain(err))
+		return fmt.Errorf("seed: cannot clone %s: %w", from.Name(), explain(err))
 	}
 	return nil
 }
 
-// directAlign is what the offset, length and memory of a write past the page
-// cache have to be multiples of: as much as any disk's sector (open(2), O_DIRECT).
+// directAlign divides the offset, length and memory of a write without page cache: it is
+// as large as any disk's sector (open(2), O_DIRECT).
 const directAlign = 4096
 
-// openDirect opens a file for writes that do not go through the page cache. A
-// copy is as large as the member's data, and nobody reads it soon: its pages
-// would push out those of the servers beside it.
+// openDirect opens a file for writes without page cache. A copy is as large as the
+// member's data and not read soon: its pages would evict those of other servers.
 func openDirect(root *os.Root, name string) (*os.File, error) {
 	return root.OpenFile(name, os.O_WRONLY|unix.O_DIRECT, 0)
 }
 
-// preallocate gives a range its blocks, and the file the size for it: only then
-// do direct writes to one file go on side by side.
+// preallocate allocates a range and sets the file's size, without which direct writes to
+// one file are serial.
 func preallocate(f *os.File, at, length int64) error {
 	return unix.Fallocate(int(f.Fd()), 0, at, length)
 }
@@ -59,27 +59,23 @@ func identity(info fs.FileInfo) (ctime int64, inode, device uint64, ok bool) {
 	return st.Ctim.Nano(), st.Ino, uint64(st.Dev), true //nolint:unconvert // of other types on other processors
 }
 
-// settlesWrites reports whether awaitWrites does its work on the file system of a file.
+// settlesWrites reports whether awaitWrites works on the file system of a file.
 func settlesWrites(name string) bool {
 	var st unix.Statfs_t
 	if unix.Statfs(name, &st) != nil {
 		return false
 	}
-	switch st.Type {
-	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC:
-		return true
-	}
-	return false
+	return slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC},
+		int64(st.Type)) //nolint:unconvert // of other types on other processors
 }
 
-// startWriting has the kernel begin to write a range to disk, so that the fsync
-// at the end finds little to do. It is a hint only.
+// startWriting makes the kernel begin to write a range to disk, which shortens the final
+// fsync. It is only a hint.
 func startWriting(f *os.File, at, length int64) {
 	_ = unix.SyncFileRange(int(f.Fd()), at, length, unix.SYNC_FILE_RANGE_WRITE)
 }
 
-// nextHole is where the data end that begin at an offset; at when that is not
-// told, so that it is asked for each block.
+// nextHole returns the end of the data at an offset, at if that is unknown.
 func nextHole(f *os.File, at int64) int64 {
 	next, err := f.Seek(at, unix.SEEK_HOLE)
 	if err != nil {
@@ -88,18 +84,17 @@ func nextHole(f *os.File, at int64) int64 {
 	return next
 }
 
-// nextData is the first offset from at on that holds anything but a hole; size
-// when none does.
+// nextData returns the first offset from at on outside a hole, size for none.
 func nextData(f *os.File, at, size int64) int64 {
 	next, err := f.Seek(at, unix.SEEK_DATA)
 	switch {
 	case errors.Is(err, syscall.ENXIO):
 		return size
 	case err != nil:
-		return at // not told: read it
+		return at // unknown: read it
 	}
 	return next
 }
 
-// withGuardian has a process be shut down when the thread that started it ends.
+// withGuardian makes the kernel shut down a process when the thread that started it ends.
 func withGuardian() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM} }

@@ -1,6 +1,7 @@
 package seed
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,30 +19,28 @@ type targetFile struct {
 	name    string
 	block   int64      // bytes
 	buffers *sync.Pool // of *[]byte of stretchBytes, for direct writes
-	// expected is the size that the source named. A range gets blocks up to there: a member
-	// may have more small files than its disk has room for at a whole range each.
+	// expected is the source's size, up to which a range is allocated: a disk may have no
+	// room for a full range of each small file.
 	expected int64
 
 	mu        sync.Mutex
 	file      *os.File
-	direct    *os.File       // the same, past the page cache; nil where that is refused
+	direct    *os.File       // the same without page cache, nil if refused
 	buffered  bool           // it was refused
 	allocated map[int64]bool // ranges that have their blocks
 	size      int64
-	// found is how much of it was there when it was opened, or given its size:
-	// what lies beyond is written by this run, which knows its checksums.
-	found int64
-	sum   []Sum // by block; 0 is not known yet
+	found     int64 // size when it was opened or resized; this run knows the sums of later blocks
+	sum       []Sum // by block; 0 is unknown
 }
 
-// open opens the file when it is first needed. f.mu is held.
+// open opens the file on first use. f.mu is locked.
 func (f *targetFile) open() error {
 	if f.file != nil {
 		return nil
 	}
 	file, err := f.root.OpenFile(f.name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
-		return fmt.Errorf("seed: make %s: %w", f.name, explain(err))
+		return fmt.Errorf("seed: cannot make %s: %w", f.name, explain(err))
 	}
 	info, err := file.Stat()
 	if err != nil {
@@ -51,8 +50,8 @@ func (f *targetFile) open() error {
 	return nil
 }
 
-// directly gives the file to write so many bytes to past the page cache, nil
-// when that cannot be done. f.mu is held.
+// directly returns the file for a write without page cache, nil if that is not possible.
+// f.mu is locked.
 func (f *targetFile) directly(at int64, n int) *os.File {
 	if f.buffered || n%directAlign != 0 {
 		return nil
@@ -82,7 +81,7 @@ func (f *targetFile) close() error {
 	return f.closeFiles()
 }
 
-// closeFiles closes what is open. f.mu is held.
+// closeFiles closes open files. f.mu is locked.
 func (f *targetFile) closeFiles() error {
 	var errs []error
 	for _, file := range []*os.File{f.direct, f.file} {
@@ -94,8 +93,8 @@ func (f *targetFile) closeFiles() error {
 	return errors.Join(errs...)
 }
 
-// sums are the checksums of what is there: remembered, or read from the file
-// if an earlier run left it. A block that others are about to write is not read.
+// sums returns the checksums of the blocks: known ones, and those of an earlier run,
+// which it reads. It does not read blocks that other goroutines may write.
 func (f *targetFile) sums(first, n int64) ([]Sum, error) {
 	f.mu.Lock()
 	err := f.open()
@@ -134,13 +133,11 @@ func (f *targetFile) sums(first, n int64) ([]Sum, error) {
 func (f *targetFile) remember(index int64, s Sum) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for int64(len(f.sum)) <= index {
-		f.sum = append(f.sum, 0)
-	}
+	f.sum = atLeast(f.sum, index+1)
 	f.sum[index] = s
 }
 
-// startWriting has a range written to disk while others are copied.
+// startWriting starts to write a range to disk while others are copied.
 func (f *targetFile) startWriting(first, n int64) {
 	f.mu.Lock()
 	file := f.file
@@ -153,8 +150,7 @@ func (f *targetFile) startWriting(first, n int64) {
 	}
 }
 
-// resize cuts or lengthens the file; the checksum of a block whose length
-// changes is forgotten.
+// resize sets the size, and drops checksums of blocks whose length changes.
 func (f *targetFile) resize(size int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,12 +158,10 @@ func (f *targetFile) resize(size int64) error {
 		return err
 	}
 	if err := f.file.Truncate(size); err != nil {
-		return fmt.Errorf("seed: set the size of %s: %w", f.name, explain(err))
+		return fmt.Errorf("seed: cannot set the size of %s: %w", f.name, explain(err))
 	}
 	if f.size != size {
-		for i := min(f.size, size) / f.block; i < int64(len(f.sum)); i++ {
-			f.sum[i] = 0
-		}
+		clear(f.sum[min(min(f.size, size)/f.block, int64(len(f.sum))):])
 	}
 	f.size, f.found, f.expected = size, size, size
 	return nil
@@ -181,44 +175,23 @@ func (f *targetFile) finish(size int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := errors.Join(f.file.Sync(), f.closeFiles()); err != nil {
-		return fmt.Errorf("seed: make %s durable: %w", f.name, explain(err))
+		return fmt.Errorf("seed: cannot make %s durable: %w", f.name, explain(err))
 	}
 	return nil
 }
 
-func isZero(b []byte) bool {
-	for len(b) >= 8 {
-		if b[0]|b[1]|b[2]|b[3]|b[4]|b[5]|b[6]|b[7] != 0 {
-			return false
-		}
-		b = b[8:]
-	}
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
+// isZero compares the bytes with those one further, which is fast.
+func isZero(b []byte) bool { return len(b) == 0 || b[0] == 0 && bytes.Equal(b[1:], b[:len(b)-1]) }
 
-// explain adds what the operator can do.
+// explain adds a hint.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return mongo.WithHint(err, "make room and run it again: what is there will be used")
+		return mongo.WithHint(err, "make room and run it again: it uses what is there")
 	case errors.Is(err, syscall.EMFILE):
 		return mongo.WithHint(err, "allow more open files (ulimit -n)")
 	}
 	return err
-}
-
-func writeRootFile(root *os.Root, name string, b []byte) error {
-	f, err := root.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func syncDir(root *os.Root, name string) error {
@@ -227,7 +200,7 @@ func syncDir(root *os.Root, name string) error {
 		return err
 	}
 	if err := errors.Join(d.Sync(), d.Close()); err != nil {
-		return fmt.Errorf("seed: make the directory %s durable: %w", name, err)
+		return fmt.Errorf("seed: cannot make the directory %s durable: %w", name, err)
 	}
 	return nil
 }
@@ -245,12 +218,11 @@ func syncTree(root *os.Root) error {
 	})
 }
 
-// stretchBytes is how much is written to a file at once, a block at least: a disk
-// takes fewer large writes faster than many small ones.
+// stretchBytes is the size of a write, a block at least: disks take few large writes
+// faster than many small ones.
 const stretchBytes = rangeBytes / 4
 
-// stretch gathers blocks of a range that follow each other. It belongs to one
-// goroutine, which ends it.
+// stretch gathers consecutive blocks of a range. It belongs to one goroutine.
 type stretch struct {
 	f     *targetFile
 	room  *[]byte // nil when nothing is gathered
@@ -259,11 +231,10 @@ type stretch struct {
 	sums  []Sum
 }
 
-// add takes a block, which it copies. Zeros beyond the file's present end stay a
-// hole.
+// add copies a block. Zeros beyond the file's present end stay a hole.
 func (s *stretch) add(b Block) error {
 	at := b.Index * s.f.block
-	hole, err := s.f.reach(at, b.Data)
+	hole, err := s.f.extend(at, b.Data)
 	if err != nil {
 		return err
 	}
@@ -296,9 +267,8 @@ func (s *stretch) end() error {
 	return err
 }
 
-// reach opens the file, and reports zeros beyond its end, which it counts as
-// there.
-func (f *targetFile) reach(at int64, data []byte) (hole bool, err error) {
+// extend opens the file, counts the data in its size, and reports zeros beyond its end.
+func (f *targetFile) extend(at int64, data []byte) (hole bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.open(); err != nil {
@@ -309,14 +279,14 @@ func (f *targetFile) reach(at int64, data []byte) (hole bool, err error) {
 	return hole, nil
 }
 
-// put writes blocks and remembers their checksums.
+// put writes blocks and stores their checksums.
 func (f *targetFile) put(data []byte, first int64, sums []Sum) error {
 	at := first * f.block
 	f.mu.Lock()
 	file, direct := f.file, f.directly(at, len(data))
 	f.mu.Unlock()
 	if err := f.writeAt(file, direct, data, at); err != nil {
-		return fmt.Errorf("seed: write %s: %w", f.name, explain(err))
+		return fmt.Errorf("seed: cannot write %s: %w", f.name, explain(err))
 	}
 	for i, sum := range sums {
 		f.remember(first+int64(i), sum)
@@ -324,8 +294,8 @@ func (f *targetFile) put(data []byte, first int64, sums []Sum) error {
 	return nil
 }
 
-// writeAt writes past the page cache if it may, and through it where the file
-// system then does not take it.
+// writeAt writes without page cache if direct is given, and with it where the file system
+// refuses that.
 func (f *targetFile) writeAt(file, direct *os.File, data []byte, at int64) error {
 	if direct != nil {
 		_, err := direct.WriteAt(data, at)

@@ -342,8 +342,7 @@ func (p *planner) asGood(k *planner) bool {
 	deeper := now.depths > planned.depths && (p.o.Policy == PolicyLatency || now.zones == planned.zones)
 	return now.deepest <= max(p.o.Depth, 1) && !deeper && now.zones <= planned.zones &&
 		now.distance <= planned.distance+len(k.placed) && // a step each is no more than round trips vary
-		now.direct >= planned.direct && now.busiest <= planned.busiest &&
-		k.load[p.primary.Host] <= p.load[p.primary.Host]
+		now.direct >= planned.direct && now.busiest <= planned.busiest && k.load[p.primary.Host] <= p.load[p.primary.Host]
 }
 
 // measures are what trees are compared by.
