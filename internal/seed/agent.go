@@ -188,13 +188,30 @@ func (a *Agent) round(id string) (*round, error) {
 	return r, nil
 }
 
-// Read implements Source.
-func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) error {
+// Read implements Source. It reads blocks that were put aside under the lock, others
+// from the file.
+func (a *Agent) Read(ctx context.Context, q ReadRequest, fn func(Block) error) (err error) {
 	r, err := a.round(q.Round)
 	if err != nil {
 		return err
 	}
-	return r.read(ctx, q, fn)
+	done, err := r.enter(q.Puller)
+	if err != nil {
+		return err
+	}
+	defer func() { done(err) }()
+	r.mu.Lock()
+	f := r.files[q.Path] // nothing but what the manifest names is ever opened
+	frozen, aside := r.state == roundFrozen, r.spool
+	r.mu.Unlock()
+	if f == nil || q.First < 0 || q.First > r.blocks.size.blocks(maxFileSize) || len(q.Have) == 0 ||
+		int64(len(q.Have)) > r.blocks.size.perRange() {
+		return fmt.Errorf("seed: no such blocks: %s from %d", q.Path, q.First)
+	}
+	if frozen && a.opts.Way != WayStopped {
+		return r.readFrozen(ctx, f, aside, q, fn)
+	}
+	return r.readLive(ctx, f, q, fn)
 }
 
 // Freeze implements Source.
@@ -247,27 +264,6 @@ type stopped struct{}
 func (stopped) Freeze(context.Context) (Thaw, error) { return stopped{}, nil }
 func (stopped) Lost() <-chan struct{}                { return nil }
 func (stopped) Release() error                       { return nil }
-
-// read reads blocks that were put aside under the lock, others from the file.
-func (r *round) read(ctx context.Context, q ReadRequest, fn func(Block) error) (err error) {
-	done, err := r.enter(q.Puller)
-	if err != nil {
-		return err
-	}
-	defer func() { done(err) }()
-	r.mu.Lock()
-	f := r.files[q.Path] // nothing but what the manifest names is ever opened
-	frozen, aside := r.state == roundFrozen, r.spool
-	r.mu.Unlock()
-	if f == nil || q.First < 0 || q.First > r.blocks.size.blocks(maxFileSize) || len(q.Have) == 0 ||
-		int64(len(q.Have)) > r.blocks.size.perRange() {
-		return fmt.Errorf("seed: no such blocks: %s from %d", q.Path, q.First)
-	}
-	if frozen && r.agent.opts.Way != WayStopped {
-		return r.readFrozen(ctx, f, aside, q, fn)
-	}
-	return r.readLive(ctx, f, q, fn)
-}
 
 // readLive reads from the file, and records what it sends.
 func (r *round) readLive(ctx context.Context, f *roundFile, q ReadRequest, fn func(Block) error) error {

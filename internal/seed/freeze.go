@@ -96,8 +96,7 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 	if err != nil {
 		return nil, errors.Join(err, aside.flush()) // the next attempt reads it
 	}
-	times.Take = time.Since(began).Seconds()
-	began = time.Now()
+	take := lap(&began)
 	final, files, err := r.compare(ctx, aside, thaw.Lost(), times)
 	releasing := time.Now()
 	err = errors.Join(err, thaw.Release())
@@ -106,6 +105,7 @@ func (r *round) freezeOnce(ctx context.Context, aside *spool) (*Final, error) {
 		return nil, err
 	}
 	if a.opts.Way == WayLock {
+		final.Lock.Take = take
 		final.noteLock(locked, release, thaw)
 		a.opts.Log.Info("the source was locked and works again", "seconds", final.LockSeconds, "changedBytes",
 			final.ChangedBytes, "comparedBytes", final.Lock.ComparedBytes)
@@ -131,7 +131,7 @@ func (f *Final) noteLock(locked, release time.Duration, thaw Thaw) {
 	}
 }
 
-// errThawed ends work under a lock that no longer holds.
+// errThawed ends work under a lock that has ended.
 var errThawed = errors.New("seed: the source no longer stands still")
 
 // errWritten reports a file that changed although the source stood still.

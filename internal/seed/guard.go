@@ -284,7 +284,8 @@ func (m *member) lock(ctx context.Context, gone <-chan struct{}) error {
 		return mongo.Retry(fmt.Sprintf("seed: cannot lock the member: it did not grant the lock within %s", lockWait), nil,
 			"the member is busy: name another one, or run it at another time")
 	}
-	return mongo.NeedsRole(fmt.Errorf("seed: cannot lock the member: %w", err), "the user needs the role hostManager or backup")
+	return mongo.NeedsRole(fmt.Errorf("seed: cannot lock the member: %w", err),
+		"the user needs the role hostManager or backup")
 }
 
 // unlockAfter unlocks after a failure that may have left a lock, and returns it. If it

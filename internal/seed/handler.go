@@ -60,9 +60,8 @@ func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handler{agent: a, compress: enc}
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/read", h.read)
+	mux.HandleFunc("POST /v1/read", func(w http.ResponseWriter, r *http.Request) { a.serveRead(w, r, enc) })
 	mux.HandleFunc("POST /v1/join", func(w http.ResponseWriter, r *http.Request) {
 		m, err := a.Join(r.Context())
 		answer(w, m, err)
@@ -86,11 +85,6 @@ func NewHandler(a *Agent, token string, local bool) (http.Handler, error) {
 		return struct{}{}, a.Leave(ctx, q.Round, q.Puller)
 	}))
 	return guardHandler(mux, token, local), nil
-}
-
-type handler struct {
-	agent    *Agent
-	compress *zstd.Encoder
 }
 
 // guardHandler refuses requests without the token. No web page can make a browser send
@@ -155,12 +149,13 @@ func decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	return true
 }
 
-func (h *handler) read(w http.ResponseWriter, r *http.Request) {
+// serveRead replies with blocks, compressed by enc on request.
+func (a *Agent) serveRead(w http.ResponseWriter, r *http.Request, enc *zstd.Encoder) {
 	var q readRequest
 	if !decode(w, r, &q) {
 		return
 	}
-	if _, err := h.agent.round(q.Round); err != nil { // before the reply begins
+	if _, err := a.round(q.Round); err != nil { // before the reply begins
 		answer(w, nil, err)
 		return
 	}
@@ -168,9 +163,9 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	fw := &frameWriter{w: bufio.NewWriterSize(w, 64<<10)}
 	if q.Zstd {
-		fw.compress = h.compress
+		fw.compress = enc
 	}
-	err := h.agent.Read(r.Context(), q.ReadRequest, fw.block)
+	err := a.Read(r.Context(), q.ReadRequest, fw.block)
 	if err != nil {
 		text := err.Error()
 		_ = fw.frame(frameError, 0, len(text), []byte(text))

@@ -166,11 +166,6 @@ func blockSizeOf(bytes int64) blockSize {
 	return b
 }
 
-// valid reports a size that blockSizeOf may return.
-func (b blockSize) valid() bool {
-	return b >= smallestBlock && b <= largestBlock && b&(b-1) == 0
-}
-
 // blocks is the number of blocks of a file.
 func (b blockSize) blocks(size int64) int64 { return (size + int64(b) - 1) / int64(b) }
 
@@ -207,7 +202,7 @@ func (m *Manifest) check() error {
 	if m.Round == "" || m.Puller == "" || len(m.Files) == 0 || len(m.Files) > maxFiles {
 		return fmt.Errorf("seed: the manifest of round %q is invalid: it has %d files", m.Round, len(m.Files))
 	}
-	if !m.BlockSize.valid() {
+	if b := m.BlockSize; b < smallestBlock || b > largestBlock || b&(b-1) != 0 {
 		return fmt.Errorf("seed: the manifest is invalid: it has blocks of %d bytes", m.BlockSize)
 	}
 	seen := make(map[string]bool, len(m.Files))

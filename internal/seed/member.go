@@ -34,7 +34,8 @@ func startMember(ctx context.Context, o Options, res *Result) error {
 	cmd := spawn.Command(command[0], command[1:]...) // it runs on
 	cmd.Stdout, cmd.Stderr, cmd.SysProcAttr = out, out, apart()
 	if err := cmd.Start(); err != nil {
-		return mongo.WithHint(fmt.Errorf("seed: cannot start the new member: %w", err), "the copy is complete: start the member by hand")
+		return mongo.WithHint(fmt.Errorf("seed: cannot start the new member: %w", err),
+			"the copy is complete: start the member by hand")
 	}
 	res.Pid = cmd.Process.Pid
 	ended := make(chan error, 1)

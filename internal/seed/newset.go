@@ -30,8 +30,8 @@ import (
 // expiries it deferred.
 func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime, deferred int, err error) {
 	// The files do not show which steps are done, this one does.
-	mark := filepath.Join(o.Pull.DBPath, newSetMark)
-	if err := os.WriteFile(mark, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
+	state := filepath.Join(o.Pull.DBPath, newSetMark)
+	if err := os.WriteFile(state, []byte("millrace seed makes this copy a replica set of its own\n"), 0o600); err != nil {
 		return at, 0, fmt.Errorf("seed: %w", explain(err))
 	}
 	err = withPrivateMongod(ctx, o, s,
@@ -59,7 +59,7 @@ func makeIndependent(ctx context.Context, o Options, s Storage) (at mongo.OpTime
 	if err != nil {
 		return at, deferred, fmt.Errorf("seed: cannot remove the old set's oplog and configuration from the copy: %w", err)
 	}
-	return at, deferred, os.Remove(mark)
+	return at, deferred, os.Remove(state)
 }
 
 const newSetMark = "millrace-new-set"

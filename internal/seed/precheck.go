@@ -145,7 +145,7 @@ func (p *Plan) checkCommand(ctx context.Context, o Options) {
 	head := program(o.Member.Command)
 	if head == nil {
 		p.warn("start command",
-			"no mongod is to be seen in it, so that its version and options are not compared", "check that both are the source's")
+			"no mongod is to be seen in it: its version and options are not compared", "check that both are the source's")
 		return
 	}
 	if !p.checkVersion(ctx, head) {

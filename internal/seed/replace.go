@@ -173,7 +173,7 @@ func beyondCopy(root *os.Root) (found string, err error) {
 // not find a larger configuration.
 func hasConfigOf(root *os.Root, id bson.ObjectID) (bool, error) {
 	const most = 1 << 20
-	mark := append([]byte("\x07replicaSetId\x00"), id[:]...)
+	pattern := append([]byte("\x07replicaSetId\x00"), id[:]...)
 	files, err := listCopy(root)
 	if err != nil {
 		return false, err
@@ -186,7 +186,7 @@ func hasConfigOf(root *os.Root, id bson.ObjectID) (bool, error) {
 		if err != nil {
 			return false, fmt.Errorf("seed: cannot read %s: %w", root.Name(), err)
 		}
-		if bytes.Contains(raw, mark) {
+		if bytes.Contains(raw, pattern) {
 			return true, nil
 		}
 	}

@@ -261,7 +261,7 @@ func (r *round) turn() (changed <-chan struct{}, final *Final, err error) {
 		}
 	}
 	r.state = roundFreezing
-	r.agent.work.Go(r.close) // with r.mu held: an agent that closes ends the round first
+	r.agent.work.Go(r.close) // with r.mu locked: an agent that closes ends the round first
 	return r.changed, nil, nil
 }
 

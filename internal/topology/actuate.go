@@ -31,7 +31,7 @@ const (
 // SyncFrom makes a member fetch from a source. It takes effect with the member's next
 // batch, and only if the source is then ahead of the member.
 func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
-	err := o.on(ctx, host, func(ctx context.Context, c *driver.Client) error {
+	err := o.on(ctx, host, o.timeout, func(ctx context.Context, c *driver.Client) error {
 		return c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetSyncFrom", Value: source}}).Err()
 	})
 	if err != nil {
@@ -44,7 +44,7 @@ func (o *Observer) SyncFrom(ctx context.Context, host, source string) error {
 
 // Source asks one member for its source and state.
 func (o *Observer) Source(ctx context.Context, host string) (source, state string, err error) {
-	err = o.on(ctx, host, func(ctx context.Context, c *driver.Client) error {
+	err = o.on(ctx, host, o.timeout, func(ctx context.Context, c *driver.Client) error {
 		s, err := readStatus(ctx, c)
 		if err != nil {
 			return fmt.Errorf("cannot read the source of %s: %w", host, err)
@@ -61,7 +61,7 @@ func (o *Observer) Source(ctx context.Context, host string) (source, state strin
 // Notes writes small notes into the primary's oplog for a tenth of a second.
 func (o *Observer) Notes(ctx context.Context, primary string) error {
 	end := time.Now().Add(noteTime)
-	err := o.on(ctx, primary, func(ctx context.Context, c *driver.Client) error {
+	err := o.on(ctx, primary, o.timeout, func(ctx context.Context, c *driver.Client) error {
 		var g errgroup.Group
 		for range noteWriters {
 			g.Go(func() (err error) {
@@ -120,7 +120,7 @@ func (o *Observer) otherHolds(ctx context.Context, set *Set) (others []string, e
 			continue
 		}
 		var found []connection
-		err := o.on(ctx, m.Host, func(ctx context.Context, c *driver.Client) (err error) {
+		err := o.on(ctx, m.Host, o.timeout, func(ctx context.Context, c *driver.Client) (err error) {
 			found, err = mongo.ReadAll[connection](ctx, "list the connections of %s", m.Host)(
 				c.Database("admin").Aggregate(ctx, bson.A{
 					bson.D{{Key: "$currentOp", Value: bson.D{{Key: "allUsers", Value: true}, {Key: "idleConnections", Value: true}}}},

@@ -103,13 +103,14 @@ func (o *Observer) client(host string) (*driver.Client, error) {
 	return c, nil
 }
 
-// on calls do with a client of one member, within the timeout.
-func (o *Observer) on(ctx context.Context, host string, do func(context.Context, *driver.Client) error) error {
+// on calls do with a client of one member, within a limit.
+func (o *Observer) on(ctx context.Context, host string, limit time.Duration,
+	do func(context.Context, *driver.Client) error) error {
 	c, err := o.client(host)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return do(ctx, c)
 }
@@ -209,21 +210,19 @@ func (o *Observer) discover(ctx context.Context) (*discovery, error) {
 }
 
 func (o *Observer) discoverFrom(ctx context.Context, host string) (*discovery, error) {
-	c, err := o.client(host)
-	if err != nil {
-		return nil, err
+	var reply struct {
+		Config setConfig `bson:"config"`
 	}
-	ctx, cancel := context.WithTimeout(ctx, o.limit(host))
-	defer cancel()
-	config, err := readConfig(ctx, c)
-	if err != nil {
-		return nil, mongo.ExplainReach(err, o.opts)
-	}
-	status, err := readStatus(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	return &discovery{host, config, status}, nil
+	d := &discovery{host: host, config: &reply.Config}
+	err := o.on(ctx, host, o.limit(host), func(ctx context.Context, c *driver.Client) (err error) {
+		err = c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply)
+		if err != nil {
+			return mongo.ExplainReach(err, o.opts)
+		}
+		d.status, err = readStatus(ctx, c)
+		return err
+	})
+	return d, err
 }
 
 // remember stores what the next observation is compared with.
@@ -305,14 +304,6 @@ type memberStatus struct {
 	SyncTo    string       `bson:"syncingTo"`
 	Elected   time.Time    `bson:"electionDate"`
 	Self      bool         `bson:"self"`
-}
-
-func readConfig(ctx context.Context, c *driver.Client) (*setConfig, error) {
-	var reply struct {
-		Config setConfig `bson:"config"`
-	}
-	err := c.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetConfig", Value: 1}}).Decode(&reply)
-	return &reply.Config, err
 }
 
 func readStatus(ctx context.Context, c *driver.Client) (*status, error) {

@@ -63,9 +63,9 @@ type Plan struct {
 	FanOut       int      `json:"fanOut"`
 	Depth        int      `json:"depth"` // limit; the deepest seat may lie above
 	ZoneTag      string   `json:"zoneTag,omitempty"`
-	Majority     int      `json:"majority"`               // members that acknowledge a majority write, the primary included
+	Majority     int      `json:"majority"`               // members that acknowledge a majority write, with the primary
 	WriteConcern string   `json:"writeConcern,omitempty"` // that of PlanOptions
-	Seats        []Seat   `json:"seats"`                  // sources before those who fetch from them
+	Seats        []Seat   `json:"seats"`                  // sources before their members
 	Left         []Left   `json:"left,omitempty"`
 	Notes        []string `json:"notes,omitempty"`
 }

@@ -157,7 +157,7 @@ func TestReplacementIsRefused(t *testing.T) {
 	}{
 		{"the directory of another set", foreign, "no configuration of this set", nil},
 		{"a journal behind a link", linked, "a link", nil},
-		{"a member that runs", r.lost.DBPath, "is replaced when it is stopped", []string{"--replace", r.member.Host()}},
+		{"a member that runs", r.lost.DBPath, "is replaced only when it is stopped", []string{"--replace", r.member.Host()}},
 		{"no member", r.lost.DBPath, "has no member", []string{"--replace", "127.0.0.1:1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
