@@ -24,8 +24,7 @@ func processors() (all []int, err error) {
 	return all, nil
 }
 
-// bindProcess lets a process run on some processors alone, with all its
-// threads: those that it starts later inherit it.
+// bindProcess lets a process run on some processors alone; threads that it starts later inherit that.
 func bindProcess(pid int, on []int) error {
 	var set unix.CPUSet
 	for _, i := range on {

@@ -1,11 +1,10 @@
 // Package bench measures what millrace does against what the servers allow.
 //
-// A scenario prepares data on a source, then runs contenders in turn, round
-// after round: the scenario's ceiling (lean code of its own over internal/wire
-// that does the least work that anybody would have to ask of the servers),
-// millrace as a process of its own, and other tools whose binaries are given.
-// Everything a round starts from is made equal before it. Nothing here judges:
-// figures are reported, with their spread and with what exactly was measured.
+// A scenario prepares data on a source, then runs contenders in turn, round after round: the scenario's ceiling
+// (lean code of its own over internal/wire that does the least work that anybody would have to ask of the servers),
+// millrace as a process of its own, and other tools whose binaries are given. Everything a round starts from is
+// made equal before it. Nothing here judges: figures are reported, with their spread and with what exactly was
+// measured.
 //
 // All data live in one database, mrbench, that the bench makes and drops.
 package bench
@@ -30,34 +29,26 @@ type Options struct {
 	Peers     []Peer
 	Topology  TopologyOptions // Topology is for the scenario of that name.
 	Service   ServiceOptions  // Service is for the scenario of that name.
-	// Cells of the matrix that the scenario seed measures, as "collections x
-	// indexes" without blanks; empty is all of it.
+	// Cells are places of the matrix of scenario seed, as "collections x indexes" without blanks; empty is all.
 	Cells []string
-	// SeedTests are published tests, 1 to 5, whose cells the scenario seed measures
-	// in place of its own matrix.
-	SeedTests []int
-	// Millrace is the program that is measured, and MillraceArgs what its sync
-	// is given beyond what the scenario needs.
-	Millrace         string
+	// SeedTests are published tests, 1 to 5, whose cells the scenario seed measures in place of its own matrix.
+	SeedTests        []int
+	Millrace         string // Millrace is the measured program, and MillraceArgs more arguments of its sync.
 	MillraceArgs     []string
-	Router           string    // Router is the program whose command "lab router" is a router: millrace-bench.
-	Variants         []Variant // Variants are measured beside it wherever a sync is.
-	Version, Command string    // Version and Command go into the report.
-	// Progress is told in a line what is being done; nil is silent.
-	Progress func(line string)
-	Log      *slog.Logger
+	Router           string            // Router is the program whose command "lab router" is a router: millrace-bench.
+	Variants         []Variant         // Variants are measured beside it wherever a sync is.
+	Version, Command string            // Version and Command go into the report.
+	Progress         func(line string) // Progress takes a line for each step; nil discards it.
+	Log              *slog.Logger
 }
 
-// bench is one run.
 type bench struct {
 	o      Options
 	report *Report
 	dir    string // for the files of tools
 }
 
-// Run measures and returns what it found, also when it ends with an error
-// half-way. A contender that fails is in the report with its error and does
-// not end the run; a ceiling that fails does.
+// Run measures, and returns a report also with an error. A peer's failure is in the report, others end the run.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Rounds < 1 {
 		return nil, fmt.Errorf("%d rounds are too few; measure at least 1", o.Rounds)
@@ -72,8 +63,10 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if err := checkPeers(o.Peers); err != nil {
-		return nil, err
+	for _, p := range o.Peers {
+		if err := p.check(); err != nil {
+			return nil, err
+		}
 	}
 	b := &bench{o: o, report: &Report{
 		Version: o.Version, Command: o.Command, Started: time.Now(), Machine: ThisMachine(), Scale: o.Scale, Rounds: o.Rounds,
@@ -121,27 +114,19 @@ type contender struct {
 	how  string
 	// prepare makes source and target as they have to be; it is not measured.
 	prepare func(ctx context.Context) error
-	// run does the work.
-	run func(ctx context.Context, m *meter) error
-	// check says whether the work was done; nil asks nothing.
-	check func(ctx context.Context) error
+	run     func(ctx context.Context, m *meter) error // run does the work.
+	check   func(ctx context.Context) error           // check says whether the work was done; nil asks nothing.
 }
 
 // meter takes the measures of a round. Its methods may be called concurrently.
 type meter struct {
-	mu    sync.Mutex
-	round Round
-	pids  []int
-	// source and target are set where only a part of the round counts.
-	source, target *serverUsage
+	mu             sync.Mutex
+	round          Round
+	pids           []int
+	source, target *serverUsage // source and target are set where only a part of the round counts.
 }
 
-// runs tells of a process of the tool.
-func (m *meter) runs(pid int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.pids = append(m.pids, pid)
-}
+func (m *meter) runs(pid int) { m.set(func(*Round) { m.pids = append(m.pids, pid) }) }
 
 func (m *meter) processes() []int {
 	m.mu.Lock()
@@ -149,25 +134,21 @@ func (m *meter) processes() []int {
 	return slices.Clone(m.pids)
 }
 
-// set notes what a round has shown.
 func (m *meter) set(note func(*Round)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	note(&m.round)
 }
 
-// used adds processor time of the tool.
 func (m *meter) used(seconds float64) { m.set(func(r *Round) { r.ToolCPU += seconds }) }
 
-// ended says that the work was done before the round ends: its time, and what
-// the tool has used by now.
+// ended says that the work was done before the round ends: its time, and what the tool has used by now.
 func (m *meter) ended(began time.Time) {
 	took := time.Since(began).Seconds()
 	m.set(func(r *Round) { r.Seconds = took })
 	m.used(processCPU(m.processes()))
 }
 
-// value notes a figure.
 func (m *meter) value(name string, v float64) { m.set(func(r *Round) { put(&r.Values, name, v) }) }
 
 // note notes a duration that lies within the round.
@@ -182,8 +163,7 @@ func put(in *map[string]float64, name string, v float64) {
 	(*in)[name] = v
 }
 
-// during measures do alone, not what came before it in the round: its time, the
-// servers' work and that of the tool's processes.
+// during measures only do: its time, the servers' work and that of the tool's processes.
 func (m *meter) during(ctx context.Context, st *site, do func() error) error {
 	var used float64
 	u, took, err := st.whileDoing(ctx, func() error {
@@ -255,7 +235,6 @@ func (b *bench) compete(ctx context.Context, st *site, c Case, all []contender) 
 	return nil
 }
 
-// measure has one contender do the work once.
 func measure(ctx context.Context, st *site, x contender) (Round, error) {
 	if err := x.prepare(ctx); err != nil {
 		return Round{}, fmt.Errorf("prepare: %w", err)

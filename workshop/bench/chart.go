@@ -12,8 +12,7 @@ import (
 	"github.com/millrace/millrace/workshop/plot"
 )
 
-// charts draws a case as SVG: the rates, or what else is compared, and the
-// course of a round over time.
+// charts draws a case as SVG: the rates, or what else is compared, and the course of a round over time.
 func (c *Case) charts(s *plot.Sheet) {
 	c.compared(s)
 	for _, v := range c.Versus {
@@ -54,8 +53,7 @@ type Curve struct {
 	At func(points []Point, i int) float64
 }
 
-// curveOver is what curves are averages over: short enough to show when a
-// server stalls.
+// curveOver is what curves are averages over: short enough to show when a server stalls.
 const curveOver = 2 * time.Second
 
 // Curves is the table of what is drawn over time.
@@ -77,8 +75,7 @@ func grows(factor float64, of func(Point) float64) func([]Point, int) float64 {
 	return func(points []Point, i int) float64 { return factor * slopeOf(points, i, curveOver, of) }
 }
 
-// rateAt is the rate; a report that does not have what was changed has its
-// averages of 10 seconds.
+// rateAt is the rate; a report that does not have what was changed has its averages of 10 seconds.
 func rateAt(points []Point, i int) float64 {
 	if points[len(points)-1].Changed == 0 {
 		return points[i].Rate
@@ -95,11 +92,9 @@ func CurveNames() []string {
 	return append(names, allCurves)
 }
 
-// allCurves stands for a picture of all.
 const allCurves = "all"
 
-// curve draws one of the curves by its name, or all of them beside the
-// comparison of the rates.
+// curve draws one of the curves by its name, or all of them beside the comparison of the rates.
 func (c *Case) curve(s *plot.Sheet, name string) error {
 	all := Curves()
 	if i := slices.IndexFunc(all, func(cv Curve) bool { return cv.Name == name }); i >= 0 {
@@ -132,8 +127,7 @@ func (c *Case) lines(s *plot.Sheet, cv Curve) {
 	s.Lines(cv.Title+", over seconds", lines)
 }
 
-// Course is a curve of the contender's median round over its seconds; nothing where
-// there are fewer than three points.
+// Course returns a curve of the contender's median round over seconds; nothing for fewer than three points.
 func (x *Contender) Course(cv Curve) (seconds, values []float64) {
 	points := x.medianRound().Series
 	if len(points) < 3 {
@@ -154,9 +148,7 @@ func (x *Contender) medianRound() Round {
 	return slices.MinFunc(x.Rounds, func(a, b Round) int { return cmp.Compare(distance(a), distance(b)) })
 }
 
-// WriteSVG draws the contenders of one case by its name, with a curve that
-// figure over time; without a name, millrace's share of the ceiling in each case
-// that has one.
+// WriteSVG draws one case, or a figure of it over time; without a name, millrace's share of each ceiling.
 func WriteSVG(w io.Writer, r *Report, name, curve string) error {
 	var s plot.Sheet
 	if err := r.draw(&s, name, curve); err != nil {
@@ -204,8 +196,7 @@ func (r *Report) shares(s *plot.Sheet) {
 	s.Bars("of the ceiling", bars)
 }
 
-// Join puts the cases of several reports of the same machine and scale into
-// the first, so that they can be shown together.
+// Join puts the cases of several reports of one machine and scale into one.
 func Join(reports []*Report) (*Report, error) {
 	all := *reports[0]
 	for _, r := range reports[1:] {

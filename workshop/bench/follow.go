@@ -16,14 +16,12 @@ import (
 
 // follower starts a tool that copies and then follows until it is ended.
 type follower struct {
-	name string
-	kind Kind
-	how  string
-	// start returns as soon as the tool runs.
-	start func(ctx context.Context, m *meter) (*child, error)
+	name  string
+	kind  Kind
+	how   string
+	start func(ctx context.Context, m *meter) (*child, error) // start returns as soon as the tool runs.
 }
 
-// followers are millrace and the peers that can follow.
 func (b *bench) followers(st *site) []follower {
 	var all []follower
 	for _, v := range b.variants() {
@@ -72,13 +70,9 @@ func (b *bench) follows(ctx context.Context, st *site, c Case, w watched) error 
 // followed are the servers of scenarios that go on for a time.
 func followed(oplogMB int) needs { return needs{sourceCacheGB: 2, targetCacheGB: 2, oplogMB: oplogMB} }
 
-// restartFollowing makes both sides as they are before a tool begins: the
-// collection is there and empty.
+// restartFollowing makes both sides as they are before a tool begins: the collection is there and empty.
 func (st *site) restartFollowing(ctx context.Context) error {
-	if err := st.source.clear(ctx); err != nil {
-		return err
-	}
-	if err := st.source.create(ctx, 1, nil); err != nil {
+	if err := st.source.remake(ctx, 1, nil); err != nil {
 		return err
 	}
 	return st.target.clear(ctx)
@@ -128,8 +122,7 @@ func following(ctx context.Context, st *site, f follower, m *meter, do func(cont
 	})
 }
 
-// running starts a tool, runs do and ends the tool. The context of do ends when
-// the tool does.
+// running starts a tool, runs do and ends the tool. The context of do ends when the tool does.
 func running(ctx context.Context, f follower, m *meter, do func(context.Context) error) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -158,15 +151,10 @@ func running(ctx context.Context, f follower, m *meter, do func(context.Context)
 
 var errEnded = errors.New("the tool ended by itself")
 
-// caughtUp waits until two markers have come through, one after the other, so
-// that the second was not copied with the first data.
+// caughtUp waits for two markers, one after the other: the first one may have been copied.
 func caughtUp(ctx context.Context, st *site) error {
 	for range 2 {
-		mark := bson.NewObjectID()
-		if err := setMarker(ctx, st.source, mark); err != nil {
-			return err
-		}
-		if err := awaitMarker(ctx, st.target, mark); err != nil {
+		if err := passMarker(ctx, st); err != nil {
 			return err
 		}
 	}
@@ -175,15 +163,18 @@ func caughtUp(ctx context.Context, st *site) error {
 
 const markers = "marker"
 
-// setMarker writes a marker on the source.
 func setMarker(ctx context.Context, source *side, mark bson.ObjectID) error {
 	_, err := source.direct.Client.Database(dataDB).Collection(markers).InsertOne(ctx, bson.D{{Key: "_id", Value: mark}})
 	return mongo.Wrap(err, "write a marker")
 }
 
-// awaitMarker waits until a marker is on the target.
-func awaitMarker(ctx context.Context, target *side, mark bson.ObjectID) error {
-	err := await(ctx, 10*time.Millisecond, func() (bool, error) { return hasMarker(ctx, target, mark) })
+// passMarker writes a marker on the source and waits until it is on the target.
+func passMarker(ctx context.Context, st *site) error {
+	mark := bson.NewObjectID()
+	if err := setMarker(ctx, st.source, mark); err != nil {
+		return err
+	}
+	err := await(ctx, 10*time.Millisecond, func() (bool, error) { return hasMarker(ctx, st.target, mark) })
 	return mongo.Wrap(err, "wait for a marker")
 }
 
@@ -201,8 +192,7 @@ const (
 	lagGrowth       = "lag growth s/s"
 )
 
-// followingWrites is the experiment of whether a follower keeps up with writes:
-// a case for each share of what the source takes alone.
+// followingWrites measures whether a follower keeps up: a case for each share of what the source takes alone.
 type followingWrites struct{ shares []float64 }
 
 func (l followingWrites) run(ctx context.Context, b *bench, s scenario) error {
@@ -246,8 +236,7 @@ func (l followingWrites) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
-// paced is a workload for a time, with so many operations a second; 0 is as many as the cluster
-// takes.
+// paced is a workload for a time, with so many operations a second; 0 is as many as the cluster takes.
 type paced struct {
 	workload
 	pace float64
@@ -297,7 +286,6 @@ type lagWatch struct {
 	at, lag []float64     // of each look, in seconds
 }
 
-// beat marks the source until ctx ends.
 func (l *lagWatch) beat(ctx context.Context, source *side) error {
 	coll := source.direct.Client.Database(dataDB).Collection("beat")
 	for {

@@ -23,7 +23,6 @@ type copying struct {
 	ways        []copyWay // without millrace and peers
 }
 
-// copyWay is a way in which the bench itself does the work.
 type copyWay struct {
 	name         string
 	kind         Kind
@@ -44,7 +43,6 @@ func (f copying) run(ctx context.Context, b *bench, s scenario) error {
 	return nil
 }
 
-// measure measures one case.
 func (f copying) measure(ctx context.Context, b *bench, s scenario, variant string, indexes int) error {
 	w := &fullWork{bench: b, copying: f, data: dataset{shapeOf(f.shape), b.o.Scale.of(f.docs), max(f.collections, 1)},
 		indexes: fieldIndexes(indexes)}
@@ -115,13 +113,9 @@ func (s *side) copies() int {
 	return len(s.nodes)
 }
 
-// load fills a cleared cluster. Every write waits for all members: none can fall
-// behind what the oplog holds.
+// load fills a cleared cluster. Every write waits for all members: none can fall behind what the oplog holds.
 func (s *side) load(ctx context.Context, d dataset, indexes []index) error {
-	if err := s.clear(ctx); err != nil {
-		return err
-	}
-	if err := s.create(ctx, d.collections, nil); err != nil {
+	if err := s.remake(ctx, d.collections, nil); err != nil {
 		return err
 	}
 	if err := insert(ctx, s, dataDB, d, settings{connections: 4, batchBytes: 1 << 20, members: s.copies()}); err != nil {
@@ -135,7 +129,6 @@ func (s *side) load(ctx context.Context, d dataset, indexes []index) error {
 	return s.settle(ctx)
 }
 
-// fullWork is a case of copying on its servers.
 type fullWork struct {
 	*bench
 	*site
@@ -146,7 +139,6 @@ type fullWork struct {
 	write   settings
 }
 
-// calibrate finds the best settings of the ceilings.
 func (w *fullWork) calibrate(ctx context.Context, c *Case) (err error) {
 	connections := []int{2, 4, 8, 16}
 	if w.link.far() {
@@ -164,7 +156,7 @@ func (w *fullWork) bestInsert(ctx context.Context, c *Case, members int, all []s
 	part := w.data.part(trialSize(w.data.docs, members))
 	var note string
 	w.write, note, err = choose(ctx, part.docs, all, func(ctx context.Context, s settings) (time.Duration, error) {
-		if err := w.empty(ctx, nil); err != nil {
+		if err := w.target.remake(ctx, w.data.collections, nil); err != nil {
 			return 0, err
 		}
 		return w.target.timed(ctx, func() error { return insert(ctx, w.target, dataDB, part, s) })
@@ -173,12 +165,12 @@ func (w *fullWork) bestInsert(ctx context.Context, c *Case, members int, all []s
 	return err
 }
 
-// empty makes the target's collections new and empty.
-func (w *fullWork) empty(ctx context.Context, indexes []index) error {
-	if err := w.target.clear(ctx); err != nil {
+// remake clears a cluster and makes collections, with indexes if any are given.
+func (s *side) remake(ctx context.Context, collections int, indexes []index) error {
+	if err := s.clear(ctx); err != nil {
 		return err
 	}
-	return w.target.create(ctx, w.data.collections, indexes)
+	return s.create(ctx, collections, indexes)
 }
 
 // chill restarts the source's servers where the scenario wants them cold.
@@ -229,7 +221,7 @@ func (w *fullWork) way(c copyWay) contender {
 		if err := w.chill(ctx); err != nil {
 			return err
 		}
-		return w.empty(ctx, before)
+		return w.target.remake(ctx, w.data.collections, before)
 	}
 	x.run = func(ctx context.Context, m *meter) error {
 		if c.read {
@@ -260,12 +252,10 @@ func (w *fullWork) indexAll(ctx context.Context, all []index) error {
 	return nil
 }
 
-// unreplicatedDB is the database whose writes a server does not put into its
-// oplog.
+// unreplicatedDB is the database whose writes a server does not put into its oplog.
 const unreplicatedDB = "local"
 
-// withoutOplog inserts where the server writes no oplog, as a member in its
-// initial sync does not either: no client of a replica set can be that cheap.
+// withoutOplog inserts where the server writes no oplog, as in an initial sync; no client can be that cheap.
 func (w *fullWork) withoutOplog(c copyWay) contender {
 	return contender{
 		name: c.name, kind: c.kind,
@@ -280,7 +270,7 @@ func (w *fullWork) withoutOplog(c copyWay) contender {
 		run: func(ctx context.Context, m *meter) error {
 			return m.part("insert", func() error { return insert(ctx, w.target, unreplicatedDB, w.data, w.write) })
 		},
-		check: w.dropUnreplicated, // how many were inserted has been seen to; nobody else drops them
+		check: w.dropUnreplicated, // insert has checked the number; other contenders do not drop them
 	}
 }
 
@@ -295,7 +285,6 @@ func (w *fullWork) dropUnreplicated(ctx context.Context) error {
 	return nil
 }
 
-// complete checks the number of documents on the target.
 func (w *fullWork) complete(ctx context.Context) error {
 	return w.target.holds(ctx, "the target", w.data)
 }
@@ -320,7 +309,6 @@ func (w *fullWork) completeAs(r ruled) func(context.Context) error {
 	}
 }
 
-// kept are the numbers of the documents that a rule keeps.
 func (d dataset) kept(r ruled) (keys []int) {
 	var doc []byte
 	for key := range d.docs {
@@ -346,8 +334,7 @@ func (s *side) holds(ctx context.Context, who string, d dataset) error {
 // sampled is how many documents are compared byte for byte after a round.
 const sampled = 200
 
-// complete checks that the target is at the end of the backlog: the number of
-// documents, and the bytes of some.
+// complete checks that the target is at the end of the backlog: the number of documents, and the bytes of some.
 func (w *incrWork) complete(ctx context.Context) error { return w.completeAs(ruled{})(ctx) }
 
 // completeAs is complete after a rule.
@@ -387,7 +374,7 @@ func (s *side) has(ctx context.Context, in string, doc bson.Raw, r ruled) (err e
 	}
 	got, ok := raw.Lookup("cursor", "firstBatch", "0").DocumentOK()
 	if !ok || !bytes.Equal(got, doc) {
-		return fmt.Errorf("document %s of the target is not as it should be", id)
+		return fmt.Errorf("document %s of the target differs from what it should be", id)
 	}
 	return nil
 }

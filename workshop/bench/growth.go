@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -16,8 +15,7 @@ import (
 	"github.com/millrace/millrace/workshop/plot"
 )
 
-// growth are the cases of the seed scenario that have been measured, to show
-// side by side how both ways grow.
+// growth are the cases of the seed scenario that have been measured, to show side by side how both ways grow.
 type growth []*Case
 
 // table compares the ways, medians over the rounds; ratios are those of rounds.
@@ -77,8 +75,7 @@ func (g growth) charts(s *plot.Sheet) {
 	}
 }
 
-// seedTimes are what both ways took, published and here: minutes and seconds, of
-// which only ratios are compared.
+// seedTimes are what both ways took, published and here: minutes and seconds, of which only ratios are compared.
 type seedTimes struct{ theirLogical, theirCopy, ourLogical, ourCopy float64 }
 
 func (c *Case) seedTimes() seedTimes {
@@ -96,8 +93,7 @@ func (g growth) test(number int) (of growth) {
 	return of
 }
 
-// publishedTable sets each cell beside its published one. Shares are those of the
-// largest cell of its test.
+// publishedTable sets each cell beside its published one. Shares are those of the largest cell of its test.
 func (g growth) publishedTable() (header []string, rows [][]string) {
 	header = []string{"test", "collections", "indexes", "document", "data (on disk), published", "here",
 		"logical, published", "here", "min-max", "of the largest, published", "here",
@@ -125,8 +121,7 @@ func (g growth) publishedTable() (header []string, rows [][]string) {
 
 func between(s Stat) string { return figure(s.Min) + "-" + figure(s.Max) }
 
-// publishedCharts draw each test in relative form: what differs between machines
-// is divided away, what is left is the shape.
+// publishedCharts draw each test in relative form, so that the difference between machines cancels out.
 func (g growth) publishedCharts(s *plot.Sheet) {
 	for number := range publishedTests {
 		cells := g.test(number + 1)
@@ -152,8 +147,7 @@ func (g growth) overIndexes(s *plot.Sheet, test string) {
 		names...)
 }
 
-// overData draws a test whose data grow with the collections: the time, and the
-// time a gigabyte, a flat line for a way that grows as its data do.
+// overData draws a test whose data grow with the collections: the time, and the time a gigabyte.
 func (g growth) overData(s *plot.Sheet, test string) {
 	largest := g[len(g)-1].Published.DataGB
 	share := func(_ int, c *Case) float64 { return c.Published.DataGB / largest * 100 }
@@ -163,8 +157,7 @@ func (g growth) overData(s *plot.Sheet, test string) {
 		g.relative(share, func(c *Case) float64 { return c.Published.DataGB / largest }))
 }
 
-// relative are the four lines of a test: times divided by that of the last cell and
-// by what is given.
+// relative are the four lines of a test: times divided by that of the last cell and by what is given.
 func (g growth) relative(x func(int, *Case) float64, by func(*Case) float64) []plot.Line {
 	lines := []plot.Line{{Name: "files, published"}, {Name: "files, here"}, {Name: "logical, published"},
 		{Name: "logical, here"}}
@@ -179,8 +172,7 @@ func (g growth) relative(x func(int, *Case) float64, by func(*Case) float64) []p
 	return lines
 }
 
-// publishedNotes name the cells in which files lose, and the straight lines through
-// the cells whose data grow.
+// publishedNotes name the cells in which files lose, and the straight lines through the cells whose data grow.
 func (g growth) publishedNotes() []string {
 	var theirs, ours []string
 	for _, c := range g {
@@ -194,7 +186,7 @@ func (g growth) publishedNotes() []string {
 		}
 	}
 	notes := []string{"cells where copying files takes longer than the logical way (logical / files); published: " +
-		none(theirs) + "; here: " + none(ours)}
+		cmp.Or(strings.Join(theirs, ", "), "none") + "; here: " + cmp.Or(strings.Join(ours, ", "), "none")}
 	cells := g.test(publishedTests)
 	if len(cells) < 3 {
 		return notes
@@ -218,13 +210,6 @@ func (g growth) publishedNotes() []string {
 		publishedTests, line(0, "min"), line(1, "min"), line(2, "s"), line(3, "s")))
 }
 
-func none(names []string) string {
-	if len(names) == 0 {
-		return "none"
-	}
-	return strings.Join(names, ", ")
-}
-
 func mean(v []float64) (m float64) {
 	for _, x := range v {
 		m += x / float64(len(v))
@@ -232,13 +217,15 @@ func mean(v []float64) (m float64) {
 	return m
 }
 
-// partsTable names what the seconds of each seed consist of, medians over the
-// rounds.
+// partsTable names what the seconds of each seed consist of, medians over the rounds.
 func (g growth) partsTable() (header []string, rows [][]string) {
 	// A way that locks nothing has no lock to be named.
-	names := slices.DeleteFunc(seedPartNames(), func(name string) bool {
-		return !slices.ContainsFunc(g, func(c *Case) bool { return c.contender(seedTwoPass).part(name) > 0 })
-	})
+	var names []string
+	for _, p := range seedParts() {
+		if slices.ContainsFunc(g, func(c *Case) bool { return c.contender(seedTwoPass).part(p.name) > 0 }) {
+			names = append(names, p.name)
+		}
+	}
 	header = append([]string{"seed", "seconds"}, names...)
 	for _, c := range g {
 		x := c.contender(seedTwoPass)
@@ -251,28 +238,26 @@ func (g growth) partsTable() (header []string, rows [][]string) {
 	return header, rows
 }
 
-// fixedNotes tell how much of the shortest seed is work that no amount of data
-// makes longer: it begins and ends programs, asks servers and waits for them.
+// fixedNotes name the parts of the shortest seed that do not grow with the data.
 func (g growth) fixedNotes() []string {
 	shortest := slices.MinFunc(g, func(a, b *Case) int {
 		return cmp.Compare(a.contender(seedTwoPass).Seconds.Median, b.contender(seedTwoPass).Seconds.Median)
 	})
 	x := shortest.contender(seedTwoPass)
 	var sum float64
-	var told []string
-	for _, name := range fixedParts() {
-		if took := x.part(name); took > 0 {
+	var texts []string
+	for _, p := range seedParts() {
+		if took := x.part(p.name); took > 0 && p.fixed {
 			sum += took
-			told = append(told, name+" "+figure(took)+" s")
+			texts = append(texts, p.name+" "+figure(took)+" s")
 		}
 	}
 	return []string{fmt.Sprintf("of the %s s of the shortest, %s, %s s are parts that do not depend on the data: %s",
-		figure(x.Seconds.Median), shortest.Name(), figure(sum), strings.Join(told, "; "))}
+		figure(x.Seconds.Median), shortest.Name(), figure(sum), strings.Join(texts, "; "))}
 }
 
-// PublishedSeed is a cell of the published comparison of an initial sync that
-// copies files with the logical one: Percona Server for MongoDB 8.0.12-4, three
-// members of 4 processors and 16 GB, disks of 1.2 TB and 3600 operations a second.
+// PublishedSeed is a cell of a published comparison of file copy and logical initial sync: Percona Server for
+// MongoDB 8.0.12-4, three members of 4 processors and 16 GB, disks of 1.2 TB and 3600 operations a second.
 type PublishedSeed struct {
 	Test           int     `json:"test"`        // 1 to 5
 	Collections    int     `json:"collections"` // Collections of the set, and secondary indexes of each.
@@ -284,8 +269,7 @@ type PublishedSeed struct {
 	CopyMinutes    float64 `json:"copyMinutes"`
 }
 
-// PublishedSeeds are all cells, in the order of the publication. Those of test 1
-// to 4 differ in indexes, those of test 5 in collections, with which the data grow.
+// PublishedSeeds returns all cells in published order. Tests 1 to 4 vary the indexes, test 5 the collections.
 func PublishedSeeds() []PublishedSeed {
 	return []PublishedSeed{
 		{1, 1, 1, 500, 30, 10, 4, 2}, {1, 1, 2, 500, 30, 10, 5, 2}, {1, 1, 5, 500, 30, 10, 8, 3},
@@ -303,8 +287,7 @@ func PublishedSeeds() []PublishedSeed {
 	}
 }
 
-// publishedTests is how many tests the publication has, publishedShare the part of
-// its data that medium scale measures.
+// publishedTests is the number of published tests, publishedShare the part of the data at medium scale.
 const (
 	publishedTests = 5
 	publishedShare = 0.01
@@ -348,10 +331,8 @@ func (p PublishedSeed) dataset(s Scale) dataset {
 // The values that updates set, of a document that is a third random.
 const thirdFields = ycsbFields
 
-// thirdRandom are documents of a size that take some third of it on disk, as the
-// published ones did: ten random integers, for indexes, and a body of which as much
-// is random bytes as makes up a third, and the rest one letter. What the published
-// documents and indexed fields were is not known.
+// thirdRandom makes documents of a size that take about a third of it on disk, as the published ones did: ten
+// random integers, and a body of random bytes and a run. The published documents are not known.
 func thirdRandom(size int) *shape {
 	return &shape{
 		name: "ten 32-bit integers, a body; a third of it random", noise: newNoise(), fields: thirdFields, size: size,
@@ -373,7 +354,6 @@ func thirdField(_ *shape, dst []byte, key uint32, field int, version uint32) []b
 		int32(mix(mix(uint64(key)<<32|uint64(version))+uint64(field))))
 }
 
-// appendBody fills the document up to its size.
 func appendBody(s *shape, dst []byte, key uint32) []byte {
 	const (
 		around    = 4 + 13 + thirdFields*12 + 11 + 1 // length, _id, fields, the body's own header, end
@@ -393,8 +373,7 @@ func appendBody(s *shape, dst []byte, key uint32) []byte {
 	return dst
 }
 
-// stored is the size of the documents and what they take on disk, in bytes, on the
-// member whose files are copied.
+// stored is the size of the documents and what they take on disk, in bytes, on the member whose files are copied.
 func (w *seedWork) stored(ctx context.Context) (data, disk int64, err error) {
 	for c := range w.data.collections {
 		raw, err := w.source.nodes[w.from].Command(ctx, dataDB, bson.D{{Key: "collStats", Value: collection(c)}})
@@ -404,14 +383,13 @@ func (w *seedWork) stored(ctx context.Context) (data, disk int64, err error) {
 		size, ok := raw.Lookup("size").AsInt64OK()
 		storage, ok2 := raw.Lookup("storageSize").AsInt64OK()
 		if !ok || !ok2 {
-			return 0, 0, errors.New("the server does not tell the size of a collection")
+			return 0, 0, fmt.Errorf("the server returned no size of %s", collection(c))
 		}
 		data, disk = data+size, disk+storage
 	}
 	return data, disk, nil
 }
 
-// overview is a table over several cases, with its charts.
 type overview struct {
 	Title  string
 	Header []string
@@ -453,8 +431,7 @@ func (r *Report) seedOverviews() (all []overview) {
 	return all
 }
 
-// seeded are the cases of new members: of the scenario's own matrix, and of
-// published cells.
+// seeded are the cases of new members: of the scenario's own matrix, and of published cells.
 func (r *Report) seeded() (own, published growth) {
 	for i := range r.Cases {
 		c := &r.Cases[i]

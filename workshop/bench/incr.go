@@ -17,8 +17,7 @@ import (
 	"github.com/millrace/millrace/workshop/plot"
 )
 
-// foldWindow is how much of the oplog the ceiling folds together: about what a
-// tool of bounded memory can have in its hands at once.
+// foldWindow is how much of the oplog the ceiling folds together: what a tool of bounded memory can keep.
 const foldWindow = 64 << 20
 
 // draining is the experiment of a backlog that has to be drained.
@@ -31,7 +30,6 @@ type draining struct {
 	extra    []ruled
 }
 
-// indexed is a case by its indexes.
 type indexed struct {
 	variant string
 	indexes []index
@@ -51,7 +49,6 @@ func (d draining) run(ctx context.Context, b *bench, s scenario) error {
 	return nil
 }
 
-// measure measures how fast a backlog is drained.
 func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) error {
 	bytes := d.load.operations * d.load.shape.size
 	n := needs{
@@ -83,7 +80,6 @@ func (d draining) measure(ctx context.Context, b *bench, s scenario, v indexed) 
 	})
 }
 
-// incrWork is a case of draining on its servers.
 type incrWork struct {
 	*bench
 	*site
@@ -96,16 +92,11 @@ type incrWork struct {
 	read     oplogReading
 	write    settings
 	final    []change // everything folded together
-	// behind keeps the files of a secondary from before the backlog.
-	behind string
+	behind   string   // behind keeps the files of a secondary from before the backlog.
 }
 
-// begin writes the backlog.
 func (w *incrWork) begin(ctx context.Context, c *Case) (err error) {
-	if err := w.source.clear(ctx); err != nil {
-		return err
-	}
-	if err := w.source.create(ctx, w.load.collections, w.indexes); err != nil {
+	if err := w.source.remake(ctx, w.load.collections, w.indexes); err != nil {
 		return err
 	}
 	if w.hasPeer(peerSecondary) {
@@ -129,7 +120,6 @@ func (w *incrWork) foldAll() {
 	}
 }
 
-// calibrate finds the best settings of the ceilings.
 func (w *incrWork) calibrate(ctx context.Context, c *Case) (err error) {
 	w.bench.say("%s: finding the best ways to read and to apply", c.Name())
 	var note string
@@ -179,10 +169,7 @@ func (w *incrWork) readOplog(ctx context.Context, r oplogReading) error {
 
 // empty makes the target as the source was before the backlog.
 func (w *incrWork) empty(ctx context.Context) error {
-	if err := w.target.clear(ctx); err != nil {
-		return err
-	}
-	return w.target.create(ctx, w.load.collections, w.indexes)
+	return w.target.remake(ctx, w.load.collections, w.indexes)
 }
 
 func (w *incrWork) contenders() []contender {
@@ -244,10 +231,7 @@ func (w *incrWork) peer(p Peer) (contender, bool) {
 	}, true
 }
 
-// drainBy has a follower drain the backlog and stops the clock when everything
-// is there: a marker that came after it, the right number of documents, and in
-// those that are looked at what they should hold. A tool of several workers may
-// bring the marker first.
+// drainBy stops the clock when a later marker, which may come first, and all documents are on the target.
 func (w *incrWork) drainBy(ctx context.Context, f follower, m *meter) error {
 	began := time.Now()
 	return running(ctx, f, m, func(ctx context.Context) error {
@@ -270,19 +254,15 @@ func (w *incrWork) drainBy(ctx context.Context, f follower, m *meter) error {
 	})
 }
 
-// setting is one way to run the sync that is measured: how many partitions apply
-// changes, and how many bytes of changes they share.
+// setting is the partitions and the bytes of changes of a sync that is measured.
 type setting struct {
 	buffer     string // as --apply-buffer takes it
 	partitions int
 }
 
-// name of its contender.
 func (s setting) name() string { return s.buffer + ", " + itoa(s.partitions) }
 
-// threadSettings are those of the published table of DDT in its order: its threads
-// that write (oplogWrite) and two sizes of its caches, 16 of 16 and 32 of 32, whose
-// ratio is 1 to 4. What one of these holds in bytes was not published.
+// threadSettings stand for DDT's oplogWrite threads and two cache sizes of ratio 1 to 4; bytes were not published.
 func threadSettings() []setting {
 	var all []setting
 	for _, buffer := range []string{"16MiB", "64MiB"} {
@@ -330,7 +310,6 @@ func (w *incrWork) swept(drain []string) []contender {
 	return all
 }
 
-// sampled notes what a sync tells of itself while it runs.
 func (w *incrWork) sampled(ctx context.Context, m *meter, run func(context.Context, *meter) error) error {
 	var samples []jobSample
 	stop := beside(ctx, func(ctx context.Context) error {
@@ -355,7 +334,6 @@ func (w *incrWork) sampled(ctx context.Context, m *meter, run func(context.Conte
 	return nil
 }
 
-// jobSample is what a sync says of itself at one moment.
 type jobSample struct {
 	at         time.Time
 	operations int64
@@ -363,9 +341,7 @@ type jobSample struct {
 	resident   int64   // bytes
 }
 
-// sampleJob asks a sync, from its start until ctx ends, for its status over its
-// control API. What it does not answer, before it listens or when it ends, is left
-// out.
+// sampleJob asks a sync for its status until ctx ends. It leaves out what is not answered.
 func sampleJob(ctx context.Context, stateDir string, m *meter) (all []jobSample) {
 	client := &http.Client{Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
@@ -380,7 +356,6 @@ func sampleJob(ctx context.Context, stateDir string, m *meter) (all []jobSample)
 	return all
 }
 
-// askJob asks the sync of a record for its status.
 func askJob(ctx context.Context, client *http.Client, record string) (s jobSample, err error) {
 	var rec struct{ Address, Token string }
 	if err := readJSON(record, "where the control API is", &rec); err != nil {
@@ -397,7 +372,6 @@ func askJob(ctx context.Context, client *http.Client, record string) (s jobSampl
 	return jobSample{time.Now(), status.Follow.Operations, status.Process.CPUSeconds, status.Process.ResidentBytes}, err
 }
 
-// average is what a sync did and used over some time.
 type average struct {
 	operations float64 // a second
 	cores      float64
@@ -405,9 +379,7 @@ type average struct {
 	seconds    float64
 }
 
-// averages are the medians of all averages over ten seconds in which operations were
-// applied, or the average over all that time where it is shorter. ok is false when
-// it is less than a second.
+// averages returns medians over ten-second windows of work, or the average of less; ok is false below a second.
 func averages(all []jobSample) (a average, ok bool) {
 	all = working(all)
 	var rates, cores, resident []float64
@@ -429,8 +401,7 @@ func averages(all []jobSample) (a average, ok bool) {
 	return over(all), true
 }
 
-// working leaves of samples those from the last one before operations were applied to
-// the first one after.
+// working leaves of samples those from the last one before operations were applied to the first one after.
 func working(all []jobSample) []jobSample {
 	for len(all) > 1 && all[1].operations == 0 {
 		all = all[1:]
@@ -453,7 +424,6 @@ func over(all []jobSample) average {
 	return a
 }
 
-// note puts the figures into the round.
 func (a average) note(m *meter) {
 	m.value(valueOperations, a.operations)
 	m.value(valueCPUPercent, a.cores*100)
@@ -468,8 +438,7 @@ type Versus struct {
 	Y string `json:"y"`
 }
 
-// versus draws the contenders by two of their values. Names that begin alike, up to a
-// comma, have one colour, and their labels are what follows it.
+// versus draws the contenders by two values. Names equal up to a comma share a colour; the rest is the label.
 func (c *Case) versus(s *plot.Sheet, v Versus) {
 	var all []plot.Cloud
 	for i := range c.Contenders {

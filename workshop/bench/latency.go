@@ -1,7 +1,9 @@
 package bench
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -16,15 +18,12 @@ import (
 const (
 	writesPerSecond = 100
 	p50, p99, pMax  = "p50 ms", "p99 ms", "max ms"
-	// lookEvery is the pause between two looks at the target, and so the error
-	// of a latency.
+	// lookEvery is the pause between two looks at the target, and so the error of a latency.
 	lookEvery = 200 * time.Microsecond
 )
 
-// followingOne is the experiment of how long a write takes to become visible.
-// Followers give nothing that can roll back, so that much depends on when the
-// source takes a write for durable: where nobody waits for it, that is the next
-// flush of its journal, every 100 ms.
+// followingOne measures how long a write takes to become visible. Followers show only what cannot roll back, so the
+// source's journal flush, every 100 ms, counts unless the writer waits for it.
 type followingOne struct{ concerns []any }
 
 func (l followingOne) run(ctx context.Context, b *bench, s scenario) error {
@@ -41,7 +40,6 @@ func (l followingOne) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
-// insertsTimed is how many inserts are timed.
 func (b *bench) insertsTimed() int { return int(b.o.Scale.Duration.Seconds() * writesPerSecond) }
 
 // timing is inserts that are timed, of a number and with a write concern.
@@ -69,9 +67,7 @@ func (t timing) watched(how string, ceiling observer) watched {
 	}
 }
 
-// followingShards is the same from a sharded cluster: a document is visible when all
-// shards are known to have none before it. Where nothing happens on the others,
-// they have to be asked.
+// followingShards is the same from a sharded cluster. A shard on which nothing happens has to be asked.
 type followingShards struct{}
 
 func (followingShards) run(ctx context.Context, b *bench, s scenario) error {
@@ -86,7 +82,7 @@ func (followingShards) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
-// nobody looks: a document counts as seen when its insert is acknowledged.
+// nobody is an observer that does not look: an acknowledged insert counts as seen.
 func nobody(_ context.Context, c *clock, ready func()) error {
 	c.acknowledged = true
 	ready()
@@ -95,14 +91,12 @@ func nobody(_ context.Context, c *clock, ready func()) error {
 
 // clock notes when each document, by its _id from 0, was sent and seen.
 type clock struct {
-	mu         sync.Mutex
-	sent, seen []time.Time
-	// acknowledged inserts count as seen.
-	acknowledged bool
+	mu           sync.Mutex
+	sent, seen   []time.Time
+	acknowledged bool // acknowledged inserts count as seen.
 }
 
-// observer waits for documents until all have come and notes when. It calls
-// ready as soon as it would see one.
+// observer waits for documents until all have come and notes when. It calls ready as soon as it would see one.
 type observer func(ctx context.Context, c *clock, ready func()) error
 
 // run inserts documents at an even pace and notes how long they take.
@@ -157,7 +151,7 @@ func (c *clock) write(ctx context.Context, to *side, concern any) error {
 		c.mu.Lock()
 		c.sent[i] = time.Now()
 		c.mu.Unlock()
-		if err := w.send(ctx, "insert"); err != nil {
+		if err := w.send(ctx, "insert", w.msg.Docs()); err != nil {
 			return err
 		}
 		if c.acknowledged {
@@ -169,7 +163,6 @@ func (c *clock) write(ctx context.Context, to *side, concern any) error {
 	return nil
 }
 
-// saw notes a document that has come.
 func (c *clock) saw(id bson.RawValue) error {
 	i, ok := id.AsInt64OK()
 	if !ok || i < 0 || i >= int64(len(c.seen)) {
@@ -192,7 +185,7 @@ func changeStream(st *site) observer {
 		ready()
 		for range c.seen {
 			if !cs.Next(ctx) {
-				return fmt.Errorf("change stream: %w", errOr(cs.Err(), "ended"))
+				return fmt.Errorf("change stream: %w", cmp.Or(cs.Err(), errors.New("ended")))
 			}
 			if err := c.saw(cs.Current.Lookup("documentKey", "_id")); err != nil {
 				return err
@@ -202,8 +195,7 @@ func changeStream(st *site) observer {
 	}
 }
 
-// lookOnTarget sees documents as soon as a find on the target returns them.
-// They come in the order of their _ids or not: what is missing is asked for.
+// lookOnTarget sees documents as soon as a find on the target returns them, in any order.
 func lookOnTarget(st *site) observer {
 	return func(ctx context.Context, c *clock, ready func()) error {
 		conn, err := st.target.direct.Pool.Checkout(ctx, wire.Primary())

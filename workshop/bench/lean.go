@@ -17,8 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// settings are the two things that decide how fast a server is fed: how many
-// connections work at once and how large their commands are.
+// settings decide how fast a server is fed: how many connections work at once, and the size of their commands.
 type settings struct {
 	connections int
 	batchBytes  int
@@ -49,8 +48,7 @@ func kib(n int) string {
 	return itoa(n>>10) + " KiB"
 }
 
-// dataset is what the full scenarios copy: documents spread evenly over
-// collections, document number k in collection k modulo their number.
+// dataset is what is copied: documents spread evenly, number k in collection k modulo their number.
 type dataset struct {
 	shape       *shape
 	docs        int
@@ -73,9 +71,7 @@ func (d dataset) part(docs int) dataset {
 	return d
 }
 
-// insert writes a dataset from memory into a database: unordered inserts without
-// validation, w:1 unless settings say more, no sessions, documents made right
-// into the command's buffer. Each command goes to one collection.
+// insert writes a dataset from memory: unordered, unvalidated, without sessions, a collection a command.
 func insert(ctx context.Context, to *side, db string, d dataset, s settings) error {
 	batch := max(s.batchBytes/d.shape.size, 1)
 	perColl := (d.docs + d.collections - 1) / d.collections
@@ -106,7 +102,6 @@ func insert(ctx context.Context, to *side, db string, d dataset, s settings) err
 	return g.Wait()
 }
 
-// writer sends write commands over one connection.
 type writer struct {
 	conn    *wire.Conn
 	db      string
@@ -124,7 +119,6 @@ func newWriter(ctx context.Context, to *side, concern any) (*writer, error) {
 	return &writer{conn: conn, db: dataDB, concern: concern, body: map[string]bsoncore.Document{}}, nil
 }
 
-// begin starts a command on a collection.
 func (w *writer) begin(name, coll string, ordered bool, sequence string) error {
 	body, ok := w.body[name+coll]
 	if !ok {
@@ -146,25 +140,19 @@ func (w *writer) begin(name, coll string, ordered bool, sequence string) error {
 }
 
 // send sends the command and fails unless every operation did what it should.
-func (w *writer) send(ctx context.Context, what string) error {
-	want := int64(w.msg.Docs())
-	res, err := w.exchange(ctx, what)
-	if err == nil && res.N != want {
-		err = fmt.Errorf("%s: the server did %d of %d", what, res.N, want)
-	}
-	return err
-}
-
-func (w *writer) exchange(ctx context.Context, what string) (wire.WriteResult, error) {
+func (w *writer) send(ctx context.Context, what string, want int) error {
 	reply, err := w.conn.RoundTrip(ctx, &w.msg)
 	if err != nil {
-		return wire.WriteResult{}, fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	res := wire.ParseWriteResult(reply)
 	if len(res.Errors) > 0 {
-		return res, fmt.Errorf("%s: %s (code %d)", what, res.Errors[0].Message, res.Errors[0].Code)
+		return fmt.Errorf("%s: %s (code %d)", what, res.Errors[0].Message, res.Errors[0].Code)
 	}
-	return res, nil
+	if res.N != int64(want) {
+		return fmt.Errorf("%s: the server did %d of %d", what, res.N, want)
+	}
+	return nil
 }
 
 // insert writes the documents from … to-1 of a collection.
@@ -181,19 +169,16 @@ func (w *writer) insert(ctx context.Context, d dataset, coll, from, to int) erro
 	if w.msg.Docs() == 0 {
 		return nil
 	}
-	return w.send(ctx, "insert into "+collection(coll))
+	return w.send(ctx, "insert into "+collection(coll), w.msg.Docs())
 }
 
-// trial is how fast some settings were.
 type trial[S fmt.Stringer] struct {
 	with    S
 	seconds float64
 }
 
-// choose times a piece of work with each of the settings, and the best three
-// again in the opposite order, and takes the fastest. note reports what was tried.
-// On less than ten thousand things it takes the first, for times would say
-// nothing.
+// choose times work with all settings, and the best three again in the opposite order, and takes the fastest. Below
+// ten thousand things it takes the first: times say nothing.
 func choose[S fmt.Stringer](ctx context.Context, things int, all []S,
 	work func(context.Context, S) (time.Duration, error)) (best S, note string, err error) {
 	if things < 10_000 {
@@ -219,14 +204,13 @@ func choose[S fmt.Stringer](ctx context.Context, things int, all []S,
 		f.seconds = min(f.seconds, took.Seconds())
 	}
 	slices.SortStableFunc(finalists, byTime)
-	var told []string
+	var texts []string
 	for _, t := range trials {
-		told = append(told, fmt.Sprintf("%s: %.3f s", t.with, t.seconds))
+		texts = append(texts, fmt.Sprintf("%s: %.3f s", t.with, t.seconds))
 	}
-	return finalists[0].with, strings.Join(told, "; "), nil
+	return finalists[0].with, strings.Join(texts, "; "), nil
 }
 
-// grid combines connections and sizes.
 func grid(connections, batchBytes []int) []settings {
 	var all []settings
 	for _, c := range connections {
@@ -238,14 +222,11 @@ func grid(connections, batchBytes []int) []settings {
 }
 
 const (
-	// mostRead and mostWritten are on how much settings are tried at most.
-	mostRead    = 1_000_000
+	mostRead    = 1_000_000 // mostRead and mostWritten are on how much settings are tried at most.
 	mostWritten = 200_000
 )
 
-// trialSize is how much of the data settings of writes are tried on. It is more
-// where more members have to have it: the others fall behind before they show how
-// fast they are.
+// trialSize is how much data settings of writes are tried on: more for more members, which fall behind first.
 func trialSize(docs, members int) int {
 	return min(max(docs/10, min(docs, 20_000))*max(members, 1), docs, mostWritten)
 }
@@ -265,7 +246,6 @@ func (r reading) String() string {
 	return fmt.Sprintf("%d slices at once, %s", r.parallel, batch)
 }
 
-// readings are the settings to try.
 func readings(d dataset, version4point4 bool) []reading {
 	parallel := []int{1, 2, 4, 8}
 	if !version4point4 { // cannot begin in the middle
@@ -281,10 +261,8 @@ func readings(d dataset, version4point4 bool) []reading {
 	return all
 }
 
-// readAll reads a dataset to its last byte and keeps nothing. Collections are
-// read in record order, cut at record ids: the bench has inserted the documents
-// itself, so they are numbered from 1 without gaps. It fails unless it has seen
-// each document once.
+// readAll reads a dataset and keeps nothing. Collections are cut at record ids, which count from 1 without gaps, as
+// the bench inserted them. It fails unless it saw each document once.
 func readAll(ctx context.Context, from *side, d dataset, r reading) error {
 	var parts []part
 	for s := range r.slices {
@@ -365,7 +343,6 @@ func drain(ctx context.Context, conn *wire.Conn, db string, cmd bson.D, o wire.C
 	}
 }
 
-// oplogReading are the settings of a read of the oplog.
 type oplogReading struct {
 	cursors   int
 	batchDocs int // 0 lets the server fill 16 MB
@@ -379,8 +356,7 @@ func (r oplogReading) String() string {
 	return fmt.Sprintf("%d cursors, %s", r.cursors, batch)
 }
 
-// span is a part of a source's oplog: after from, up to and including to.
-// Marks lie in between, about evenly.
+// span is a part of a source's oplog: after from, up to and including to. Marks lie in between, about evenly.
 type span struct {
 	from, to mongo.OpTime
 	marks    []mongo.OpTime
@@ -483,8 +459,7 @@ func readEach(ctx context.Context, d dataset, r reading, from ...*side) error {
 	return g.Wait()
 }
 
-// bestReading finds how clusters are read fastest; note is a format for how much
-// was read and what was tried.
+// bestReading finds how clusters are read fastest; note is a format for how much was read and what was tried.
 func (b *bench) bestReading(ctx context.Context, c *Case, note string, d dataset, from ...*side) (reading, error) {
 	b.say("%s: finding the best way to read", c.Name())
 	part := d.part(mostRead)

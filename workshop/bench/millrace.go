@@ -19,8 +19,7 @@ import (
 
 const jobName = "mrbench"
 
-// millraceSync is the command line of a sync of the bench's data. The clusters
-// are in the environment, for their addresses may hold passwords.
+// millraceSync returns the arguments of a sync. The clusters' addresses may hold passwords: see clusterEnv.
 func (b *bench) millraceSync(more ...string) []string {
 	return b.millraceResume(append([]string{"--restart"}, more...)...)
 }
@@ -42,14 +41,13 @@ func ParseVariant(s string) (Variant, error) {
 	name, args, _ := strings.Cut(s, "=")
 	v := Variant{Name: strings.TrimSpace(name), Args: strings.Fields(args)}
 	if v.Name == "" || len(v.Args) == 0 || !strings.HasPrefix(v.Args[0], "-") {
-		return v, mongo.WithHint(fmt.Errorf("%q is no variant of millrace", s),
+		return v, mongo.WithHint(fmt.Errorf("invalid variant %q", s),
 			"write name=arguments, such as \"source spared=--source-load=low\"")
 	}
 	return v, nil
 }
 
-// variants are millrace as it is measured anyway, which comes first, and the
-// others that are wanted.
+// variants are millrace as it is measured anyway, which comes first, and the others that are wanted.
 func (b *bench) variants() []Variant {
 	all := []Variant{{Name: "millrace"}}
 	for _, v := range b.o.Variants {
@@ -70,7 +68,6 @@ func (b *bench) syncs(st *site, prepare, check func(context.Context) error, more
 	return all
 }
 
-// commandLine shows a command of millrace.
 func commandLine(args []string) string { return "millrace " + strings.Join(args, " ") }
 
 // clusterEnv tells a millrace where it works, and keeps its records apart.
@@ -78,7 +75,6 @@ func (b *bench) clusterEnv(st *site) []string {
 	return []string{"MILLRACE_SOURCE=" + st.source.uri, "MILLRACE_TARGET=" + st.target.uri, "XDG_STATE_HOME=" + b.dir}
 }
 
-// runMillrace runs a sync to its end.
 func (b *bench) runMillrace(ctx context.Context, st *site, m *meter, args []string) error {
 	report := filepath.Join(b.dir, "report.json")
 	if err := os.RemoveAll(report); err != nil {
@@ -103,7 +99,6 @@ func toEnd(ctx context.Context, m *meter, p program) error {
 	return err
 }
 
-// readJSON reads a document that a millrace has written.
 func readJSON(path, what string, into any) error {
 	raw, err := os.ReadFile(path)
 	if err == nil {
@@ -134,8 +129,7 @@ func phases(report string, m *meter) error {
 	return nil
 }
 
-// The source's second member has neither vote nor priority, so that the first
-// is a primary and its own majority while the second is down.
+// The source's second member has no vote and priority, so that the first is its own majority meanwhile.
 const spare = 1
 
 // retire takes the vote of the second member and stops it.
@@ -165,7 +159,7 @@ func (w *fullWork) initialSync() contender {
 		name: peerSecondary, kind: KindPeer,
 		how: "initial sync of an empty member of the source's replica set, from its own begin until SECONDARY; it " +
 			"writes no oplog; its CPU, from the start of the process, and its memory are the tool's",
-		prepare: func(context.Context) error { return emptyDirectory(m.DBPath) },
+		prepare: func(context.Context) error { return os.RemoveAll(m.DBPath) },
 		run: func(ctx context.Context, mt *meter) error {
 			var began time.Time
 			return w.source.spareRun(ctx, mt, func(ctx context.Context, c *mongo.Cluster) (bool, error) {
@@ -187,8 +181,7 @@ func (w *fullWork) initialSync() contender {
 	}
 }
 
-// syncBegan is when a member began its initial sync, by its own clock, which is
-// ours too; known is what was known before.
+// syncBegan returns when a member began its initial sync, by this machine's clock; known is the last answer.
 func syncBegan(ctx context.Context, c *mongo.Cluster, known time.Time) time.Time {
 	if !known.IsZero() {
 		return known
@@ -203,8 +196,7 @@ func syncBegan(ctx context.Context, c *mongo.Cluster, known time.Time) time.Time
 	return known
 }
 
-// catchUp is the server's own secondary that was down while the backlog was
-// written.
+// catchUp is the server's own secondary that was down while the backlog was written.
 func (w *incrWork) catchUp() contender {
 	m := w.source.spare()
 	return contender{
@@ -212,7 +204,7 @@ func (w *incrWork) catchUp() contender {
 		how: "a member of the source's replica set that was down, from its first progress until it has applied the last " +
 			"operation; its CPU, from the start of the process, and its memory are the tool's",
 		prepare: func(context.Context) error {
-			return errors.Join(emptyDirectory(m.DBPath), os.CopyFS(m.DBPath, os.DirFS(w.behind)))
+			return errors.Join(os.RemoveAll(m.DBPath), os.CopyFS(m.DBPath, os.DirFS(w.behind)))
 		},
 		run: func(ctx context.Context, mt *meter) error {
 			var began time.Time
@@ -231,8 +223,7 @@ func (w *incrWork) catchUp() contender {
 	}
 }
 
-// spareRun starts the second member, asks done again and again as soon as it
-// answers, and stops it.
+// spareRun starts the second member, asks done again and again as soon as it answers, and stops it.
 func (s *side) spareRun(ctx context.Context, mt *meter,
 	done func(context.Context, *mongo.Cluster) (bool, error)) (err error) {
 	m := s.spare()
@@ -243,7 +234,7 @@ func (s *side) spareRun(ctx context.Context, mt *meter,
 		mt.used(processCPU([]int{m.Pid()}))
 		err = errors.Join(err, m.Stop())
 	}()
-	c, err := reach(ctx, s.lab.DirectURI(spare))
+	c, err := connectWhenUp(ctx, s.lab.DirectURI(spare))
 	if err != nil {
 		return err
 	}
@@ -252,8 +243,8 @@ func (s *side) spareRun(ctx context.Context, mt *meter,
 	return await(ctx, 5*time.Millisecond, func() (bool, error) { return done(ctx, c) })
 }
 
-// reach connects to a member as soon as it answers.
-func reach(ctx context.Context, uri string) (*mongo.Cluster, error) {
+// connectWhenUp connects to a member as soon as it answers.
+func connectWhenUp(ctx context.Context, uri string) (*mongo.Cluster, error) {
 	for {
 		c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: "millrace bench",
 			ServerSelectionTimeout: 200 * time.Millisecond})
@@ -273,18 +264,4 @@ func isSecondary(ctx context.Context, c *mongo.Cluster) (bool, error) {
 	}
 	yes, _ := raw.Lookup("secondary").BooleanOK()
 	return yes, nil
-}
-
-// emptyDirectory removes what is in a directory.
-func emptyDirectory(path string) error {
-	entries, err := os.ReadDir(path)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if err := os.RemoveAll(filepath.Join(path, e.Name())); err != nil {
-			return err
-		}
-	}
-	return nil
 }

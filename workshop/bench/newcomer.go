@@ -25,7 +25,6 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// newcomer is a member that the source's set gets for a round.
 type newcomer struct {
 	dir, host string
 	program   string
@@ -36,7 +35,7 @@ type newcomer struct {
 
 // announce prepares a new member's directory, address and command.
 func (w *seedWork) announce(ctx context.Context) (*newcomer, error) {
-	port, err := freePort(ctx) // a new one each time: nobody remembers it as down
+	port, err := freePort(ctx) // a new one each time: no member knows it as down
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +78,7 @@ func (n *newcomer) start(ctx context.Context) (err error) {
 	}
 }
 
-// adopt takes over the mongod that millrace started, and notes what millrace
-// says of its phases, of the seconds that it took.
+// adopt takes over the mongod that millrace started, and notes the phases that its report has.
 func (n *newcomer) adopt(report string, m *meter, took float64) error {
 	var r struct{ Result seedResult }
 	if err := readJSON(report, "the report of millrace", &r); err != nil {
@@ -88,9 +86,15 @@ func (n *newcomer) adopt(report string, m *meter, took float64) error {
 	}
 	n.pid = r.Result.Pid
 	lock := r.Result.Lock
-	for part, seconds := range seedParts(&r.Result, took) {
-		m.note(part, seconds)
+	rest := took
+	for _, p := range seedParts() {
+		seconds := p.seconds(&r.Result, took)
+		m.note(p.name, seconds)
+		if p.name != partSettle {
+			rest -= seconds
+		}
 	}
+	m.note(partOther, max(rest, 0))
 	m.value(valueLocked, r.Result.LockSeconds)
 	for name, bytes := range map[string]int64{
 		valueCopied: r.Result.CopiedBytes, valueCaught: lock.CaughtBytes, valueCompared: lock.ComparedBytes,
@@ -130,62 +134,51 @@ type seedResult struct {
 	}
 }
 
-// The parts of a seed, in their order. They follow each other, but for the one
-// that is a part of that before it.
+// Parts of a seed that are looked for by name.
 const (
-	partProgram  = "start and end of millrace, its look at the source"
-	partPrepare  = "look at both sides"
-	partCopy     = "copy"
-	partCaughtUp = "catch up before the lock"
-	partSettle   = "catch up before the lock: checkpoint"
-	partTake     = "take the lock"
-	partList     = "locked: list"
-	partCompare  = "locked: compare"
-	partCheck    = "locked: check"
-	partRelease  = "locked: unlock"
-	partFreeze   = "start the guardian and the rest around the lock"
-	partFinish   = "second pass and fsync"
-	partListen   = "start: mongod until it listens"
-	partAnswer   = "start: until it answers"
-	partAdd      = "add to the set"
-	partSecond   = "until SECONDARY"
-	partChoose   = "until it has chosen whom to follow"
-	partApply    = "apply what is new"
-	partOther    = "other"
+	partSettle = "catch up before the lock: checkpoint"
+	partListen = "start: mongod until it listens"
+	partAnswer = "start: until it answers"
+	partChoose = "until it has chosen whom to follow"
+	partOther  = "other"
 )
 
-// seedPartNames are all parts, in their order.
-func seedPartNames() []string {
-	return []string{partProgram, partPrepare, partCopy, partCaughtUp, partSettle, partTake, partList, partCompare,
-		partCheck, partRelease,
-		partFreeze, partFinish, partListen, partAnswer, partAdd, partSecond, partChoose, partApply, partOther}
+type seedPart struct {
+	name    string
+	fixed   bool // does not grow with the data
+	seconds func(r *seedResult, took float64) float64
 }
 
-// fixedParts are those that do not grow with the data.
-func fixedParts() []string {
-	return []string{partProgram, partPrepare, partFreeze, partListen, partAnswer, partAdd, partSecond, partChoose}
-}
-
-// seedParts are what the seconds of a seed consist of.
-func seedParts(r *seedResult, took float64) map[string]float64 {
-	l, t := r.Lock, r.MemberTimes
-	parts := map[string]float64{
-		partProgram: took - r.Seconds, partPrepare: r.PrepareSeconds, partCopy: r.CopySeconds,
-		partCaughtUp: l.CatchUp, partTake: l.Take,
-		partList: l.List, partCompare: l.Compare, partCheck: l.Check, partRelease: l.Release,
-		partFinish: r.FinishSeconds, partListen: t.Listen, partAnswer: t.Answer,
-		partAdd: t.Add, partSecond: t.Secondary, partChoose: t.Choose, partApply: t.Apply,
+// seedParts are all parts in order. They follow each other, but for partSettle, which is a part of that before it.
+func seedParts() []seedPart {
+	type r = *seedResult
+	return []seedPart{
+		{"start and end of millrace, its look at the source", true,
+			func(r r, took float64) float64 { return took - r.Seconds }},
+		{"look at both sides", true, func(r r, _ float64) float64 { return r.PrepareSeconds }},
+		{"copy", false, func(r r, _ float64) float64 { return r.CopySeconds }},
+		{"catch up before the lock", false, func(r r, _ float64) float64 { return r.Lock.CatchUp }},
+		{partSettle, false, func(r r, _ float64) float64 { return r.Lock.Settle }},
+		{"take the lock", false, func(r r, _ float64) float64 { return r.Lock.Take }},
+		{"locked: list", false, func(r r, _ float64) float64 { return r.Lock.List }},
+		{"locked: compare", false, func(r r, _ float64) float64 { return r.Lock.Compare }},
+		{"locked: check", false, func(r r, _ float64) float64 { return r.Lock.Check }},
+		{"locked: unlock", false, func(r r, _ float64) float64 { return r.Lock.Release }},
+		{"start the guardian and the rest around the lock", true, func(r r, _ float64) float64 {
+			l := r.Lock
+			return max(r.FreezeSeconds-l.CatchUp-l.Take-l.List-l.Compare-l.Check-l.Release, 0)
+		}},
+		{"second pass and fsync", false, func(r r, _ float64) float64 { return r.FinishSeconds }},
+		{partListen, true, func(r r, _ float64) float64 { return r.MemberTimes.Listen }},
+		{partAnswer, true, func(r r, _ float64) float64 { return r.MemberTimes.Answer }},
+		{"add to the set", true, func(r r, _ float64) float64 { return r.MemberTimes.Add }},
+		{"until SECONDARY", true, func(r r, _ float64) float64 { return r.MemberTimes.Secondary }},
+		{partChoose, true, func(r r, _ float64) float64 { return r.MemberTimes.Choose }},
+		{"apply what is new", false, func(r r, _ float64) float64 { return r.MemberTimes.Apply }},
+		{partOther, false, func(r, float64) float64 { return 0 }},
 	}
-	parts[partFreeze] = max(r.FreezeSeconds-l.CatchUp-l.Take-l.List-l.Compare-l.Check-l.Release, 0)
-	rest := took
-	for _, seconds := range parts {
-		rest -= seconds
-	}
-	parts[partOther], parts[partSettle] = max(rest, 0), l.Settle
-	return parts
 }
 
-// end kills it: nobody needs what it holds.
 func (n *newcomer) end(ctx context.Context) error {
 	if n.child != nil {
 		_ = n.child.cmd.Process.Kill() // it may have ended
@@ -204,8 +197,7 @@ func (n *newcomer) end(ctx context.Context) error {
 	return nil
 }
 
-// dismiss takes the last round's member out of the set, ends it and removes its
-// files.
+// dismiss takes the last round's member out of the set, ends it and removes its files.
 func (w *seedWork) dismiss(ctx context.Context) error {
 	n := w.new
 	if n == nil {
@@ -220,7 +212,6 @@ func (w *seedWork) dismiss(ctx context.Context) error {
 		os.RemoveAll(n.dir+".json"))
 }
 
-// add adds a member without vote and priority.
 func (w *seedWork) add(ctx context.Context, host string) error {
 	return w.change(ctx, func(c *lab.SetConfig) error {
 		var id int32
@@ -244,8 +235,7 @@ func (w *seedWork) change(ctx context.Context, change func(*lab.SetConfig) error
 	return fmt.Errorf("change the set's members: %w", err)
 }
 
-// caughtUp waits until a member is a secondary that has applied what the
-// primary had when it became one.
+// caughtUp waits until a member is a secondary that has applied what the primary had when it became one.
 func (w *seedWork) caughtUp(ctx context.Context, c *mongo.Cluster) error {
 	var goal mongo.OpTime
 	for {
@@ -272,22 +262,7 @@ func (w *seedWork) caughtUp(ctx context.Context, c *mongo.Cluster) error {
 	}
 }
 
-// indexCount is the number of a collection's indexes.
-func indexCount(ctx context.Context, c *mongo.Cluster, coll string) (int, error) {
-	raw, err := c.Command(ctx, dataDB, bson.D{{Key: "listIndexes", Value: coll}, {Key: "cursor", Value: bson.D{}}})
-	if err != nil {
-		return 0, err
-	}
-	all, ok := raw.Lookup("cursor", "firstBatch").ArrayOK()
-	if !ok {
-		return 0, errors.New("the server lists no indexes")
-	}
-	list, err := all.Values()
-	return len(list), err
-}
-
-// locked does something while the secondary is locked. The time counts from the
-// server's word that it is locked to its word that it is not, as millrace counts.
+// locked locks the secondary meanwhile. As in millrace, the time counts between the server's replies.
 func (w *seedWork) locked(ctx context.Context, m *meter, do func() error) error {
 	node := w.source.nodes[w.from]
 	if _, err := node.Command(ctx, "admin", bson.D{{Key: "fsync", Value: 1}, {Key: "lock", Value: true}}); err != nil {
@@ -304,9 +279,7 @@ func (w *seedWork) locked(ctx context.Context, m *meter, do func() error) error 
 	return err
 }
 
-// stalls measures, while something runs, how long at most the secondary applied
-// nothing: whatever the reason, and for all ways alike. The load's writes are
-// 10 ms apart, and so is the least that it finds.
+// stalls measures how long at most the secondary applied nothing, in steps of the load's 10 ms.
 func (w *seedWork) stalls(run func(context.Context, *meter) error) func(context.Context, *meter) error {
 	return func(ctx context.Context, m *meter) error {
 		var longest time.Duration
@@ -335,8 +308,7 @@ const (
 	copyWorkers = 4
 )
 
-// copyFiles copies a data directory as it is, and returns how many bytes that
-// are not zeros.
+// copyFiles copies a data directory as it is, and returns how many bytes that are not zeros.
 func copyFiles(ctx context.Context, from, to string) (int64, error) {
 	buffers := sync.Pool{New: func() any { b := make([]byte, copyBlock); return &b }}
 	g, ctx := errgroup.WithContext(ctx)
@@ -368,7 +340,6 @@ func copyFiles(ctx context.Context, from, to string) (int64, error) {
 	return copied.Load(), err
 }
 
-// eachFile names the files that a copy needs.
 func eachFile(dir string, do func(name string, size int64) error) error {
 	return fs.WalkDir(os.DirFS(dir), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || name == "mongod.lock" || strings.HasPrefix(name, "diagnostic.data") {
@@ -419,7 +390,6 @@ func isZero(b []byte) bool {
 	return bytes.Count(b, []byte{0}) == len(b)
 }
 
-// syncFiles makes a copy durable.
 func syncFiles(dir string) error {
 	var g errgroup.Group
 	g.SetLimit(copyWorkers)

@@ -49,14 +49,13 @@ func ParsePeer(s string) (Peer, error) {
 	return p, p.check()
 }
 
-// SetPeer reads name:key=value and changes the configuration of the peer of that
-// name.
+// SetPeer reads name:key=value and changes the configuration of the peer of that name.
 func SetPeer(peers []Peer, s string) error {
 	name, line, named := strings.Cut(s, ":")
 	key, value, _ := strings.Cut(line, "=")
 	key, value = strings.TrimSpace(key), strings.TrimSpace(value)
 	if !named || key == "" || !strings.Contains(line, "=") || strings.ContainsAny(line, "\r\n") {
-		return mongo.WithHint(fmt.Errorf("%q is no setting of a peer", s), "write name:key=value, such as "+peerMongoShake+
+		return mongo.WithHint(fmt.Errorf("invalid peer setting %q", s), "write name:key=value, such as "+peerMongoShake+
 			":incr_sync.worker=16")
 	}
 	i := slices.IndexFunc(peers, func(p Peer) bool { return p.Name == name })
@@ -83,7 +82,6 @@ func (p Peer) checkSettings() error {
 	return nil
 }
 
-// tool is the peer's entry in the table, with its settings.
 func (p Peer) tool() (tool, bool) {
 	all := tools()
 	i := slices.IndexFunc(all, func(t tool) bool { return t.name == p.Name })
@@ -93,8 +91,7 @@ func (p Peer) tool() (tool, bool) {
 	return all[i].with(p.Settings), true
 }
 
-// draining is the same for a backlog that begins at a second; false when it
-// drains none.
+// draining is the same for a backlog that begins at a second; false when it drains none.
 func (p Peer) draining(from time.Time) (tool, bool) {
 	t, _ := p.tool()
 	if t.drains == nil {
@@ -129,20 +126,10 @@ func (p Peer) check() error {
 // restore is the mongorestore that belongs to a mongodump.
 func (p Peer) restore() string { return filepath.Join(filepath.Dir(p.Program), "mongorestore") }
 
-func checkPeers(peers []Peer) error {
-	for _, p := range peers {
-		if err := p.check(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (b *bench) hasPeer(name string) bool {
 	return slices.ContainsFunc(b.o.Peers, func(p Peer) bool { return p.Name == name })
 }
 
-// peers are those that have a way to do the work.
 func (b *bench) peers(way func(Peer) (contender, bool)) (all []contender) {
 	for _, p := range b.o.Peers {
 		if x, ok := way(p); ok {
@@ -171,11 +158,9 @@ func (w *fullWork) peer(p Peer) (contender, bool) {
 	return x, true
 }
 
-// copyBy has a follower copy and stops the clock when everything is there. What
-// shows afterwards that it follows does not count.
+// copyBy has a follower copy and stops the clock when everything is there; that it follows then is checked after.
 func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
-	// The markers' collection is made before: some tools end at a schema change
-	// during their copy.
+	// The markers' collection is made before: some tools end at a schema change during their copy.
 	if err := setMarker(ctx, w.source, bson.NewObjectID()); err != nil {
 		return err
 	}
@@ -187,22 +172,16 @@ func (w *fullWork) copyBy(ctx context.Context, f follower, m *meter) error {
 		if err := w.endsOnMajority(ctx, m, began); err != nil {
 			return err
 		}
-		mark := bson.NewObjectID()
-		if err := setMarker(ctx, w.source, mark); err != nil {
-			return err
-		}
-		err := awaitMarker(ctx, w.target, mark)
+		err := passMarker(ctx, w.site)
 		m.note("following", time.Since(began).Seconds())
 		return err
 	})
 }
 
-// partMajority is the time from the last answer of the target's primary until a
-// majority of the members has it all.
+// partMajority is the time from the last answer of the target's primary until a majority of the members has it all.
 const partMajority = "majority"
 
-// endsOnMajority ends the round of a tool, all of whose work has arrived, when a
-// majority of the target's members has it.
+// endsOnMajority ends the round when a majority of the target's members has what arrived.
 func (st *site) endsOnMajority(ctx context.Context, m *meter, began time.Time) error {
 	arrived := time.Now()
 	if err := st.target.majority(ctx); err != nil {
@@ -213,12 +192,10 @@ func (st *site) endsOnMajority(ctx context.Context, m *meter, began time.Time) e
 	return nil
 }
 
-// stalled is how long a peer may bring nothing new before it is given up: some
-// lose documents, and would be waited for without end.
+// stalled is how long a peer may bring nothing new: some lose documents, and would never end.
 const stalled = time.Minute
 
-// awaitAll waits until everything is there. look also reports what is there yet,
-// as a number that changes while work goes on.
+// awaitAll waits until everything is there. look also returns a number that changes while work goes on.
 func awaitAll(ctx context.Context, look func(context.Context) (done bool, have int64, err error)) error {
 	last, since := int64(-1), time.Now()
 	return await(ctx, 20*time.Millisecond, func() (bool, error) {
@@ -233,8 +210,7 @@ func awaitAll(ctx context.Context, look func(context.Context) (done bool, have i
 	})
 }
 
-// arrived reports that the target has all documents and no index is missing or
-// being built.
+// arrived reports that the target has all documents and no index is missing or being built.
 func (w *fullWork) arrived(ctx context.Context) (bool, int64, error) {
 	n, err := w.target.count(ctx, w.data.collections)
 	if err != nil || n < int64(w.data.docs) {
@@ -268,7 +244,6 @@ func (s *side) built(ctx context.Context, c int) (n int, err error) {
 	return n, err
 }
 
-// dump pipes mongodump into mongorestore.
 func (b *bench) dump(ctx context.Context, st *site, m *meter, p Peer) (err error) {
 	from, err := b.uriFile("dump.yaml", st.source.uri)
 	if err != nil {

@@ -49,12 +49,10 @@ type Case struct {
 	Indexes     int `json:"indexes,omitempty"`
 	// Published is the published cell that the case is a scaled one of.
 	Published *PublishedSeed `json:"published,omitempty"`
-	// DataBytes is the size of the documents, DiskBytes what their collections
-	// take on disk, where that is asked for.
+	// DataBytes is the size of the documents, DiskBytes their size on disk, where measured.
 	DataBytes int64 `json:"dataBytes,omitempty"`
 	DiskBytes int64 `json:"diskBytes,omitempty"`
-	// RatioOf is the value that OfCeiling compares, small being good; empty
-	// compares the rates.
+	// RatioOf is the value that OfCeiling compares, small being good; empty compares the rates.
 	RatioOf string `json:"ratioOf,omitempty"`
 
 	Columns []string `json:"columns,omitempty"` // Columns of the table, by their headings; none is the usual ones.
@@ -62,9 +60,8 @@ type Case struct {
 
 	Contenders []Contender `json:"contenders"`
 	// OffOn is the comparison of chaining off with on, where the case has it.
-	OffOn *OffOn `json:"offAgainstOn,omitempty"`
-	// Notes say what else was found out, such as the settings tried.
-	Notes []string `json:"notes,omitempty"`
+	OffOn *OffOn   `json:"offAgainstOn,omitempty"`
+	Notes []string `json:"notes,omitempty"` // Notes say what else was found out, such as the settings tried.
 }
 
 // Name of the case: scenario and variant.
@@ -75,8 +72,7 @@ func (c *Case) Name() string {
 	return c.Scenario + "/" + c.Variant
 }
 
-// ceiling is the case's ceiling, the fastest if there are several ways, nil
-// when it has none.
+// ceiling is the case's ceiling, the fastest if there are several ways, nil when it has none.
 func (c *Case) ceiling() *Contender {
 	var best *Contender
 	for i := range c.Contenders {
@@ -88,8 +84,7 @@ func (c *Case) ceiling() *Contender {
 	return best
 }
 
-// better compares what two ways to do the same work have shown: the time that
-// they took, or, where that was given, what they did in it.
+// better compares two ways by their time or, where the time was given, by what they did.
 func (x *Contender) better(y *Contender) bool {
 	if x.Rounds[0].Done > 0 && y.Rounds[0].Done > 0 {
 		return x.Rate.Median > y.Rate.Median
@@ -102,11 +97,10 @@ type Kind string
 
 // The kinds of contenders.
 const (
-	KindCeiling  Kind = "ceiling"
-	KindMillrace Kind = "millrace"
-	KindPeer     Kind = "peer"
-	// KindReference is measured to compare with, but is no limit.
-	KindReference Kind = "reference"
+	KindCeiling   Kind = "ceiling"
+	KindMillrace  Kind = "millrace"
+	KindPeer      Kind = "peer"
+	KindReference Kind = "reference" // KindReference is measured to compare with, but is no limit.
 )
 
 // Contender is what one way to do the work has shown.
@@ -119,21 +113,17 @@ type Contender struct {
 
 	Seconds Stat `json:"seconds"`
 	Rate    Stat `json:"rate"` // Rate is documents or operations a second.
-	// OfCeiling is this one's rate divided by the ceiling's, round by round: 1
-	// is as fast as the ceiling. Zero where that makes no sense.
+	// OfCeiling is the rate divided by the ceiling's, round by round; zero where that makes no sense.
 	OfCeiling Stat `json:"ofCeiling"`
 	ToolCPU   Stat `json:"toolCPUSeconds"`
 	Peak      Stat `json:"peakResidentBytes"` // Peak is the largest resident memory of the tool's processes in bytes.
-	// CPUEach is microseconds of the tool's processor time per document or
-	// operation.
+	// CPUEach is microseconds of the tool's processor time per document or operation.
 	CPUEach Stat `json:"toolCPUMicrosEach"`
-	// Values are figures of this scenario alone, with their units in their
-	// names.
+	// Values are figures of this scenario alone, with their units in their names.
 	Values map[string]Stat `json:"values,omitempty"`
 }
 
-// Round is one measurement. CPU is in seconds; that of servers is of all
-// members and includes whatever else they did meanwhile.
+// Round is one measurement. CPU is in seconds; that of servers includes whatever else they did.
 type Round struct {
 	Seconds float64 `json:"seconds"`
 	// Done is how many operations were done, 0 for the case's Count.
@@ -149,13 +139,11 @@ type Round struct {
 	Parts  map[string]float64 `json:"parts,omitempty"`
 	Values map[string]float64 `json:"values,omitempty"` // Values are other figures, by name and unit.
 	Series []Point            `json:"series,omitempty"`
-	// Tree is the replication tree at the end and Members how far each was
-	// behind, where that is measured.
+	// Tree is the replication tree at the end and Members how far each was behind, where that is measured.
 	Tree    *topology.Set `json:"tree,omitempty"`
 	Members []MemberLag   `json:"members,omitempty"`
 }
 
-// summarize computes all statistics of a case from its rounds.
 func (c *Case) summarize() {
 	for i := range c.Contenders {
 		c.Contenders[i].summarize(c.Count)
@@ -255,8 +243,7 @@ func (s Stat) Spread() float64 {
 	return (s.Max - s.Min) / math.Abs(s.Median)
 }
 
-// median is the middle value, the mean of the middle two of an even number,
-// and 0 of none.
+// median is the middle value, the mean of the middle two of an even number, and 0 of none.
 func median(values []float64) float64 {
 	v := slices.Sorted(slices.Values(values))
 	n := len(v)
@@ -269,8 +256,7 @@ func median(values []float64) float64 {
 	return (v[n/2-1] + v[n/2]) / 2
 }
 
-// percentile is the smallest value that p of all (0 to 1) do not exceed: the
-// nearest rank.
+// percentile is the smallest value that p of all (0 to 1) do not exceed: the nearest rank.
 func percentile(sorted []float64, p float64) float64 {
 	if len(sorted) == 0 {
 		return 0

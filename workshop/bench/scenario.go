@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,8 +22,7 @@ type scenario struct {
 	experiment
 }
 
-// experiment is a kind of work, with what an entry says of it. It measures one
-// or several cases and adds them to the report.
+// experiment measures one or several cases and adds them to the report.
 type experiment interface {
 	run(ctx context.Context, b *bench, s scenario) error
 }
@@ -50,7 +50,7 @@ const (
 		"best settings, until a majority of the target's members has it"
 )
 
-// shardedCeiling has no reading, as nobody knows the best way to read a cluster.
+// shardedCeiling has no reading: the best way to read a cluster is unknown.
 const shardedCeiling = "what the target takes from lean writers, from memory and at its best settings: of a sharded " +
 	"cluster what its routers take"
 
@@ -112,8 +112,7 @@ func scenarios() []scenario {
 				{"with", []index{{"serial", true}, {"email", true}}}, {"without", nil},
 			}}},
 		{"incr-live", "follow writes of 1 KB documents at 50, 80 and 100 % of what the source takes",
-			"the source without a follower, at the same pace",
-			followingWrites{shares: []float64{0.5, 0.8, 1}}},
+			"the source without a follower, at the same pace", followingWrites{shares: []float64{0.5, 0.8, 1}}},
 	}, others()...)
 }
 
@@ -123,8 +122,7 @@ func others() []scenario {
 		{"full-sharded", "copy from a sharded cluster and to one, the balancer of the source off and on", shardedCeiling,
 			copyingShards{docs: 1_000_000}},
 		{"incr-sharded", "drain a backlog as incr-backlog of a sharded cluster and for one, the balancer of the source off " +
-			"and on", shardedCeiling,
-			drainingShards{workload{operations: 1_000_000, inserts: 0.7}}},
+			"and on", shardedCeiling, drainingShards{workload{operations: 1_000_000, inserts: 0.7}}},
 		{"latency-sharded", "latency from a sharded cluster on which nothing else happens",
 			"until the write is acknowledged by a majority on the source",
 			followingShards{}},
@@ -138,11 +136,9 @@ func others() []scenario {
 			"collections of 5 indexes", "the files copied once under fsyncLock, no mongod started on them",
 			seeding{}},
 		{"verify", "compare the data of full-one with an equal target",
-			"read both sides at the same time, each at its best settings",
-			comparing{docs: 1_000_000}},
+			"read both sides at the same time, each at its best settings", comparing{docs: 1_000_000}},
 		{"service", "serve with 1000 definitions, and two workers with 100 jobs that follow lightly: memory and processor " +
-			"of a job, latency of the API", "GET /livez of the same serve, which looks at nothing",
-			serving{}},
+			"of a job, latency of the API", "GET /livez of the same serve, which looks at nothing", serving{}},
 	}
 }
 
@@ -153,21 +149,19 @@ func (b *bench) onServers(ctx context.Context, s scenario, n needs, do func(*sit
 	if err != nil {
 		return err
 	}
-	defer func() { err = joinClose(err, st) }()
+	defer func() { err = errors.Join(err, st.close()) }()
 	return do(st)
 }
 
 // Scale is how much work a scenario does.
 type Scale struct {
 	Name string `json:"name"`
-	// Factor multiplies numbers of documents and operations; 1 is a million
-	// documents in full-one.
+	// Factor multiplies numbers of documents and operations; 1 is a million documents in full-one.
 	Factor   float64       `json:"factor"`
 	Duration time.Duration `json:"durationNanos"` // Duration of what is measured over time: live writes, latency, idle.
 }
 
-// ParseScale knows small (a smoke run), medium (the size that results are
-// quoted for) and large, and numbers: so many times medium.
+// ParseScale reads small (a smoke run), medium (which results are quoted for), large, or a number of times medium.
 func ParseScale(name string) (Scale, error) {
 	switch name {
 	case "small":
@@ -194,9 +188,7 @@ func oplogMB(operations, bytesEach int) int {
 	return max(2*operations*bytesEach>>20, least)
 }
 
-// share makes the caches smaller that all servers together could fill more of the
-// machine's memory with than a half, or a quarter where their files are in memory
-// too: the rest is for those, the page cache and the tools.
+// share reduces caches that together exceed half of the machine's memory, or a quarter where files are in memory too.
 func (b *bench) share(n needs) needs {
 	const least = 0.25 // of WiredTiger
 	part := 0.5
@@ -215,7 +207,6 @@ func (b *bench) share(n needs) needs {
 	return n
 }
 
-// serversOf is how many hold data in a topology.
 func serversOf(topology string) int {
 	if sharded.Is(topology) {
 		return sharded.Members(topology)
@@ -223,8 +214,7 @@ func serversOf(topology string) int {
 	return lab.MembersOf(topology)
 }
 
-// cacheGB is a server's cache that holds so many bytes easily, if a third of
-// the machine's memory can.
+// cacheGB is a server's cache that holds so many bytes easily, if a third of the machine's memory can.
 func (b *bench) cacheGB(bytes int) float64 {
 	easily := max(0.5, 2.5*float64(bytes)/(1<<30))
 	if mb := b.report.Machine.MemoryMB; mb > 0 {
@@ -233,18 +223,14 @@ func (b *bench) cacheGB(bytes int) float64 {
 	return easily
 }
 
-// ruled is a rule that a sync has besides.
 type ruled struct {
 	name, flag, rule string
 	// becomes makes of a document what the target has to hold; nil is the document.
 	becomes func(doc bson.Raw) (bson.Raw, error)
-	// keeps says which documents the target has to hold; nil is all: so what the rule costs
-	// is seen, and not what is saved by what is left out.
-	keeps func(doc bson.Raw) bool
+	keeps   func(doc bson.Raw) bool // keeps says which documents the target has to hold; nil is all.
 }
 
-// filterings are filters that keep all documents: by a field that no update changes, and
-// by one of those that they do.
+// filterings keep all documents: by a field that no update changes, and by one that updates change.
 func filterings() []ruled {
 	return []ruled{
 		{name: "filter, no update touches it", flag: "--filter", rule: `{"_id":{"$gte":""}}`},
@@ -252,8 +238,7 @@ func filterings() []ruled {
 	}
 }
 
-// choosings are filters for a copy: one that keeps all, and one that keeps a hundredth, as
-// the _ids are hashes.
+// choosings are filters for a copy: one that keeps all, and one that keeps a hundredth, as the _ids are hashes.
 func choosings() []ruled {
 	const from, to = "user100", "user102"
 	return []ruled{
@@ -308,7 +293,6 @@ type link struct {
 // far reports that a proxy makes the way.
 func (l link) far() bool { return l != link{} }
 
-// notes are what a report says of the link.
 func (l link) notes() []string {
 	if !l.far() {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +33,6 @@ func (c seedCase) String() string {
 
 func (c seedCase) place() string { return itoa(c.collections) + "x" + itoa(c.indexes) }
 
-// dataset is what the set holds at a scale.
 func (c seedCase) dataset(s Scale) dataset {
 	if c.published != nil {
 		return c.published.dataset(s)
@@ -40,7 +40,6 @@ func (c seedCase) dataset(s Scale) dataset {
 	return dataset{ycsb(), s.of(seedDocs), c.collections}
 }
 
-// keys tells what the indexes are on.
 func (c seedCase) keys() string {
 	if c.published != nil {
 		return "random 32-bit integers"
@@ -48,14 +47,12 @@ func (c seedCase) keys() string {
 	return "100-byte fields"
 }
 
-// seedMatrix varies the indexes of one collection, and the collections of five
-// indexes each.
+// seedMatrix varies the indexes of one collection, and the collections of five indexes each.
 func seedMatrix() []seedCase {
 	return []seedCase{{1, 1, nil}, {1, 2, nil}, {1, 5, nil}, {1, 10, nil}, {10, 5, nil}, {100, 5, nil}}
 }
 
-// seedCells are the places named as 1x5, five indexes on one collection; all of
-// the matrix if none is.
+// seedCells are the places named as 1x5, five indexes on one collection; all of the matrix if none is.
 func seedCells(names []string) ([]seedCase, error) {
 	if len(names) == 0 {
 		return seedMatrix(), nil
@@ -90,15 +87,14 @@ const (
 	valueStall    = "source stalled s"
 )
 
-// seeding is the experiment of a set that gets a new member, in each place of the
-// matrix.
+// seeding is the experiment of a set that gets a new member, in each place of the matrix.
 type seeding struct{}
 
 func (seeding) run(ctx context.Context, b *bench, s scenario) error {
 	if b.o.Servers.given() {
 		return mongo.WithHint(
 			errors.New("this measurement copies the files of servers and adds members, which is not done to given clusters"),
-			"run it without --source and --target, on lab clusters")
+			"run it without --source-uri and --target-uri, on lab clusters")
 	}
 	cells, err := seedCells(b.o.Cells)
 	if len(b.o.SeedTests) > 0 {
@@ -128,7 +124,7 @@ func (b *bench) seed(ctx context.Context, s scenario, sc seedCase) (err error) {
 	b.say("%s: starting servers", c.Name())
 	w := &seedWork{bench: b, data: data, indexes: indexes, cacheGB: b.cacheGB(data.bytes() * (2 + sc.indexes) / 2)}
 	w.site = &site{source: &side{}, target: &side{}}
-	defer func() { err = joinClose(err, w.site) }()
+	defer func() { err = errors.Join(err, w.site.close()) }()
 	err = w.source.open(ctx, false, lab.Options{Version: b.o.Servers.Version, Topology: "rs:2", CacheGB: w.cacheGB,
 		OplogMB: seedOplogMB(data), Logger: b.o.Log})
 	if err != nil {
@@ -161,18 +157,15 @@ func (w *seedWork) contenders() []contender {
 	return all
 }
 
-// seedDocs is the number of documents at medium scale.
 const seedDocs = 200_000
 
-// seedOplogMB is a tenth of the data. A set that has grown over the years holds
-// far more data than oplog; one that was loaded a minute ago would have as much
-// oplog as data, which a seed has to copy and an initial sync has not.
+// seedOplogMB is a tenth of the data, as in a set that has grown for years. A set just loaded would have as much
+// oplog as data, which a seed copies and an initial sync does not.
 func seedOplogMB(d dataset) int {
 	const least = 100
 	return max(d.bytes()/10>>20, least)
 }
 
-// seedWork is a seedCase on its servers.
 type seedWork struct {
 	*bench
 	*site
@@ -183,11 +176,8 @@ type seedWork struct {
 	new     *newcomer
 }
 
-// age makes of a set that was loaded a minute ago one as it is after weeks: the
-// oplog's file gives back what it took while the set was loaded faster than the
-// server forgets, and pages are in the caches as they are on disk. A page that was
-// filled in memory has megabytes, of which each update has much written again (130
-// MB a checkpoint in place of 27).
+// age makes a set just loaded look weeks old: the oplog's file shrinks, and pages are cached as they are on disk. A
+// page that was filled in memory has megabytes, and each update rewrites much of it (130 MB a checkpoint, not 27).
 func (w *seedWork) age(ctx context.Context) error {
 	if err := w.chooseMember(ctx); err != nil {
 		return err
@@ -210,7 +200,6 @@ func (w *seedWork) age(ctx context.Context) error {
 	return w.chooseMember(ctx)
 }
 
-// chooseMember finds the secondary.
 func (w *seedWork) chooseMember(ctx context.Context) error {
 	primary, err := w.source.lab.Primary(ctx)
 	w.from = 1 - primary
@@ -230,8 +219,7 @@ func (w *seedWork) shrinkOplog(ctx context.Context) error {
 
 func (w *seedWork) member() *lab.Member { return w.source.lab.Members()[w.from] }
 
-// prepare takes the last round's member away, and has both members take a
-// checkpoint, so that each round begins alike.
+// prepare removes the last round's member and takes checkpoints, so that each round begins alike.
 func (w *seedWork) prepare(ctx context.Context) error {
 	if err := w.dismiss(ctx); err != nil {
 		return err
@@ -247,8 +235,7 @@ func (w *seedWork) onePass() contender {
 	return contender{
 		name: seedOnePass, kind: KindCeiling,
 		how: "fsyncLock of the secondary, its files copied once (4 ranges of 8 MiB at a time, holes kept), " +
-			"fsyncUnlock, fsync of the copy; no mongod is started on it",
-		prepare: w.prepare,
+			"fsyncUnlock, fsync of the copy; no mongod is started on it", prepare: w.prepare,
 		run: func(ctx context.Context, m *meter) error {
 			to := filepath.Join(w.dir, "copy")
 			defer os.RemoveAll(to)
@@ -268,7 +255,6 @@ func (w *seedWork) onePass() contender {
 	}
 }
 
-// twoPasses is millrace.
 func (w *seedWork) twoPasses() contender {
 	how := []string{"seed", "local", "--from-uri", "(the secondary)", "--start", "--join", "(its address)", "--join-votes",
 		"0", "--join-priority", "0", "--", "mongod …"}
@@ -294,8 +280,7 @@ func (w *seedWork) twoPasses() contender {
 	}
 }
 
-// logical is the server's own way: an empty member copies documents and builds
-// indexes.
+// logical is the server's own way: an empty member copies documents and builds indexes.
 func (w *seedWork) logical() contender {
 	return contender{
 		name: seedLogical, kind: KindPeer, prepare: w.prepare, check: w.complete,
@@ -313,7 +298,7 @@ func (w *seedWork) logical() contender {
 				return err
 			}
 			err = m.part("initial sync", func() error {
-				c, err := reach(ctx, n.uri())
+				c, err := connectWhenUp(ctx, n.uri())
 				if err != nil {
 					return err
 				}
@@ -327,21 +312,20 @@ func (w *seedWork) logical() contender {
 	}
 }
 
-// complete checks the new member's documents and indexes.
 func (w *seedWork) complete(ctx context.Context) error {
-	c, err := reach(ctx, w.new.uri())
+	c, err := connectWhenUp(ctx, w.new.uri())
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	if ok, err := isSecondary(ctx, c); err != nil || !ok {
-		return errors.Join(errors.New("the new member is no secondary"), err)
+		return errors.Join(errors.New("the new member is not a secondary"), err)
 	}
 	if err := (&side{direct: c}).holds(ctx, "the new member", w.data); err != nil {
 		return err
 	}
 	for i := range w.data.collections {
-		n, err := indexCount(ctx, c, collection(i))
+		n, err := (&side{direct: c}).built(ctx, i)
 		if err != nil || n != len(w.indexes)+1 {
 			return errors.Join(fmt.Errorf("%s of the new member has %d indexes, not %d", collection(i), n, len(w.indexes)+1),
 				err)
@@ -350,7 +334,6 @@ func (w *seedWork) complete(ctx context.Context) error {
 	return nil
 }
 
-// noteSeed tells the two comparisons that the scenario is for.
 func (c *Case) noteSeed() {
 	faster, _ := c.against(seedLogical, seedTwoPass)
 	c.Notes = append(c.Notes, "logical initial sync takes "+figure(faster.Median)+" times as long as millrace seed ("+
@@ -368,8 +351,7 @@ func (c *Case) noteSeed() {
 		figure(two.Values[valueStall].Median)+" s and "+figure(one.Values[valueStall].Median)+" s at most")
 }
 
-// against is how many times as long x took as y, and how many times as long it
-// locked, over the rounds.
+// against is how many times as long x took as y, and how many times as long it locked, over the rounds.
 func (c *Case) against(x, y string) (time, locked Stat) {
 	a, b := c.contender(x), c.contender(y)
 	return StatOf(a.beside(b, func(a, b Round) float64 { return per(a.Seconds, b.Seconds) })),
@@ -378,19 +360,15 @@ func (c *Case) against(x, y string) (time, locked Stat) {
 
 // contender finds one by name; one without rounds when there is none.
 func (c *Case) contender(name string) *Contender {
-	for i := range c.Contenders {
-		if c.Contenders[i].Name == name {
-			return &c.Contenders[i]
-		}
+	if i := slices.IndexFunc(c.Contenders, func(x Contender) bool { return x.Name == name }); i >= 0 {
+		return &c.Contenders[i]
 	}
 	return &Contender{}
 }
 
-// lightText describes the load of startLight.
 const lightText = "while 100 documents a second are updated all over, and 100 inserted elsewhere"
 
-// startLight writes to the source at a slow pace until it is stopped: updates of a dataset's documents,
-// and inserts into another collection.
+// startLight updates a dataset's documents slowly until stop, and inserts into another collection.
 func startLight(ctx context.Context, to *side, d dataset) (stop func() error) {
 	return beside(ctx, func(ctx context.Context) error {
 		ticks := time.NewTicker(10 * time.Millisecond)

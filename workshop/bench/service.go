@@ -17,15 +17,11 @@ import (
 
 // ServiceOptions shape the scenario service; the zero value is complete.
 type ServiceOptions struct {
-	// Definitions are all jobs that the service knows, Jobs those of them that
-	// follow; 0 is 1000 and 100. Of the others one half is paused, and the other
-	// waits for a worker that is not there.
+	// Definitions are all jobs (0 is 1000), Jobs those that follow (0 is 100); the others are paused or wait.
 	Definitions, Jobs int
 	Workers           int     // Workers are the processes that run the jobs, beside serve; 0 is 2.
 	Requests          float64 // Requests are sent each second to the API, one kind after the other; 0 is 50.
-	// Writes are those a second to the source of each job, where it is written; 0
-	// is 3.
-	Writes float64
+	Writes            float64 // Writes are those a second to the source of each job, where it is written; 0 is 3.
 }
 
 const maxDefinitions = 100_000
@@ -72,7 +68,6 @@ const (
 	jobsWritten = "lightly written"
 )
 
-// serving is the experiment of the service of many jobs.
 type serving struct{}
 
 func (serving) run(ctx context.Context, b *bench, s scenario) error {
@@ -95,19 +90,19 @@ func (serving) run(ctx context.Context, b *bench, s scenario) error {
 		if err := b.compete(ctx, st, f.jobsCase(s), f.lives()); err != nil {
 			return err
 		}
-		b.judge((*Case).judgeJobs)
+		b.addNotes((*Case).jobNotes)
 		for _, written := range []bool{false, true} {
 			if err := b.compete(ctx, st, f.apiCase(s, written), f.requests(written)); err != nil {
 				return err
 			}
-			b.judge((*Case).judgeAPI)
+			b.addNotes((*Case).apiNotes)
 		}
 		return nil
 	})
 }
 
-// judge adds to the last case how its figures stand to what is meant to be held.
-func (b *bench) judge(by func(*Case) []string) {
+// addNotes adds notes that compare the last case with the goals.
+func (b *bench) addNotes(by func(*Case) []string) {
 	c := &b.report.Cases[len(b.report.Cases)-1]
 	c.Notes = append(c.Notes, by(c)...)
 }
@@ -125,7 +120,6 @@ func (f *fleet) jobsCase(s scenario) Case {
 	}
 }
 
-// lives are what happens to the service, in this order.
 func (f *fleet) lives() []contender {
 	return []contender{
 		{name: nothingRuns, kind: KindReference, how: "millrace serve --no-worker; millrace worker", prepare: f.anew,
@@ -140,11 +134,10 @@ func (f *fleet) lives() []contender {
 	}
 }
 
-// nothing is to be done before.
 func nothing(context.Context) error { return nil }
 
-// judgeJobs says how the cost of a job stands to what it is meant to be.
-func (c *Case) judgeJobs() []string {
+// jobNotes compare the cost of a job with the goals.
+func (c *Case) jobNotes() []string {
 	var notes []string
 	for _, name := range []string{jobsIdle, jobsWritten} {
 		v := c.contender(name).Values
@@ -159,7 +152,6 @@ func (c *Case) judgeJobs() []string {
 		"% of a core a job: processor time of workers and serve, divided by the jobs; that without jobs is not taken off")
 }
 
-// apiCase is how long the API takes to answer.
 func (f *fleet) apiCase(s scenario, written bool) Case {
 	variant, meanwhile := "api", "that have nothing to do"
 	if written {
@@ -173,8 +165,8 @@ func (f *fleet) apiCase(s scenario, written bool) Case {
 	}
 }
 
-// judgeAPI says how the latency stands to what it is meant to be.
-func (c *Case) judgeAPI() []string {
+// apiNotes compare the latency with the goal.
+func (c *Case) apiNotes() []string {
 	var notes []string
 	for i := range c.Contenders {
 		if x := &c.Contenders[i]; x.Kind == KindMillrace {
@@ -196,8 +188,8 @@ func verdict(what string, s Stat, below float64, unit string) string {
 
 // until waits for something that is seen by looking, for a few minutes.
 func until(ctx context.Context, what string, holds func(context.Context) (bool, error)) error {
-	const patience = 10 * time.Minute
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%s are over", patience))
+	const most = 10 * time.Minute
+	ctx, cancel := context.WithTimeoutCause(ctx, most, fmt.Errorf("%s are over", most))
 	defer cancel()
 	err := await(ctx, 200*time.Millisecond, func() (bool, error) { return holds(ctx) })
 	if ctx.Err() != nil {
@@ -208,21 +200,17 @@ func until(ctx context.Context, what string, holds func(context.Context) (bool, 
 
 const (
 	jobCollections = 3
-	jobDocs        = 100 // in each
-	jobDocSize     = 300 // bytes
-	// atOnce is how many things are done at a time where nothing is measured.
-	atOnce = 8
-	// writers send the writes of all jobs, so that one that takes long holds up few.
-	writers = 4
-	// lastWrite is how long the end waits for a write that is under way.
-	lastWrite = 30 * time.Second
+	jobDocs        = 100              // in each
+	jobDocSize     = 300              // bytes
+	atOnce         = 8                // how many things are done at a time where nothing is measured.
+	writers        = 4                // writers send the writes of all jobs, so that one that takes long holds up few.
+	lastWrite      = 30 * time.Second // how long the end waits for a write that is under way.
 )
 
 // definitionName is the name of the definition of a number, from 0, and of its database.
 func definitionName(i int) string { return fmt.Sprintf("%s-%05d", dataDB, i) }
 
-// jobName is the name of the job of a number, from 0, that follows. They are spread
-// over all definitions, so that each page of a list has some.
+// jobName is the name of job i, from 0, that follows. They are spread over all definitions.
 func (f *fleet) jobName(i int) string { return definitionName(f.place(i)) }
 
 // place is the number of a job among all definitions.
@@ -243,7 +231,6 @@ func each(ctx context.Context, n int, do func(ctx context.Context, i int) error)
 	return g.Wait()
 }
 
-// load fills the database of each job on the source.
 func (f *fleet) load(ctx context.Context) error {
 	noise := newNoise()
 	return f.eachJob(ctx, func(ctx context.Context, name string) error {
@@ -299,7 +286,6 @@ func (f *fleet) anew(ctx context.Context) error {
 	})
 }
 
-// newJob is the body that makes a job.
 type newJob struct {
 	Name     string            `json:"name"`
 	Settings any               `json:"settings"`
@@ -307,13 +293,11 @@ type newJob struct {
 	Paused   bool              `json:"paused,omitempty"`
 }
 
-// define makes a job of the database of its name.
 func (f *fleet) define(ctx context.Context, n newJob) error {
 	n.Settings = map[string]any{"source": "env:SOURCE", "target": "env:TARGET", "include": []string{n.Name + ".*"}}
 	return f.ask(ctx, http.MethodPost, pathJobs, n, &struct{}{})
 }
 
-// follow makes the jobs that follow, and waits until all do.
 func (f *fleet) follow(ctx context.Context) error {
 	began := time.Now()
 	if err := f.eachJob(ctx,
@@ -374,8 +358,7 @@ func (f *fleet) whileWritten(do func(context.Context, *meter) error) func(contex
 	}
 }
 
-// write sends every so many-th write when it is due, until ctx ends: to one job after
-// the other.
+// write sends every so many-th write when it is due, until ctx ends: to one job after the other.
 func (f *fleet) write(ctx context.Context, first int, began time.Time, done *atomic.Int64) error {
 	rate := f.o.Writes * float64(f.o.Jobs)
 	for n := first; ; n += writers {
@@ -399,8 +382,7 @@ func (f *fleet) write(ctx context.Context, first int, began time.Time, done *ato
 	}
 }
 
-// arrived says whether each job brings to the target what is written last, and has
-// brought what was written before.
+// arrived says whether each job brings to the target what is written last, and has brought what was written before.
 func (f *fleet) arrived(ctx context.Context) error {
 	mark := bson.NewObjectID()
 	return f.eachJob(ctx, func(ctx context.Context, name string) error {
@@ -441,7 +423,6 @@ func (f *fleet) same(ctx context.Context, name string) error {
 	return nil
 }
 
-// jobsPage is a page of the list of jobs.
 type jobsPage struct {
 	Jobs []struct {
 		Name, State, Phase, Error, Hint string

@@ -103,7 +103,7 @@ func TestAnnounced(t *testing.T) {
 				t.Fatal(n, err)
 			}
 		}
-		if console, nats := a.reached(); console != "http://127.0.0.1:2/" || nats != "127.0.0.1:1" {
+		if console, nats := a.addresses(); console != "http://127.0.0.1:2/" || nats != "127.0.0.1:1" {
 			t.Errorf("in pieces of %d: %q, %q", size, console, nats)
 		}
 	}

@@ -25,23 +25,18 @@ const (
 	pathJobs    = "/api/v1/jobs"
 	pathWorkers = "/api/v1/workers"
 	pathLive    = "/livez"
-	// listed is how many jobs a page has.
-	listed = 100
-	// requestsAtOnce bounds those that are under way. One that is due later waits,
-	// which counts.
+	listed      = 100 // how many jobs a page has.
+	// requestsAtOnce bounds those that are under way. One that is due later waits, which counts.
 	requestsAtOnce = 64
-	// maxReply bounds what is read of a reply, in bytes.
-	maxReply = 16 << 20
+	maxReply       = 16 << 20 // maxReply bounds what is read of a reply, in bytes.
 )
 
-// request is one to the API.
 type request struct {
 	method, path string
 	body         []byte
 }
 
-// requests are the kinds of requests that are measured, while nothing is written or
-// while all jobs are.
+// requests are the kinds of requests that are measured, while nothing is written or while all jobs are.
 func (f *fleet) requests(written bool) []contender {
 	kind := func(name string, k Kind, how string, of func(n int) request) contender {
 		run := func(ctx context.Context, m *meter) error { return f.timeRequests(ctx, m, of) }
@@ -90,7 +85,6 @@ func (f *fleet) findPages(ctx context.Context) error {
 	return err
 }
 
-// pages reads the list of jobs page by page.
 func (f *fleet) pages(ctx context.Context, take func(*jobsPage) error) error {
 	for cursor := ""; ; {
 		var p jobsPage
@@ -101,14 +95,13 @@ func (f *fleet) pages(ctx context.Context, take func(*jobsPage) error) error {
 			return err
 		}
 		if p.Next <= cursor {
-			return errors.New("the service gives the same page again")
+			return errors.New("the service returned the same page again")
 		}
 		cursor = p.Next
 	}
 }
 
-// timeRequests sends requests at an even pace and notes how long they take, from when
-// each is due: one that had to wait for those before counts with its wait.
+// timeRequests sends requests at an even pace and times each from when it was due.
 func (f *fleet) timeRequests(ctx context.Context, m *meter, of func(n int) request) error {
 	f.counts(m)
 	var took []float64
@@ -148,13 +141,11 @@ func (f *fleet) timeRequests(ctx context.Context, m *meter, of func(n int) reque
 	return err
 }
 
-// api is one of a millrace, as it is asked.
 type api struct {
 	client     *http.Client
 	url, token string
 }
 
-// ask sends a request and reads what is replied.
 func (a api) ask(ctx context.Context, method, path string, what, into any) error {
 	r := request{method: method, path: path}
 	if what != nil {
@@ -168,7 +159,7 @@ func (a api) ask(ctx context.Context, method, path string, what, into any) error
 	if err != nil {
 		return err
 	}
-	return mongo.Wrap(json.Unmarshal(raw, into), "%s %s: the reply is none of the service", method, path)
+	return mongo.Wrap(json.Unmarshal(raw, into), "%s %s: cannot read the reply", method, path)
 }
 
 // send sends a request. A reply that is no success is an error.
@@ -197,8 +188,7 @@ func (a api) send(ctx context.Context, r request) ([]byte, error) {
 	return raw, nil
 }
 
-// fleet is a service under measurement: serve with its NATS, workers, and what they
-// are given to do.
+// fleet is a service under measurement: serve with its NATS, workers, and what they are given to do.
 type fleet struct {
 	bench *bench
 	st    *site
@@ -216,7 +206,7 @@ type fleet struct {
 	took   time.Duration // until all jobs followed
 }
 
-// announced reads in a log where serve is reached. It is safe for concurrent use.
+// announced reads the addresses of serve in its log. It is safe for concurrent use.
 type announced struct {
 	mu            sync.Mutex
 	line          []byte
@@ -232,8 +222,8 @@ func (a *announced) Write(p []byte) (int, error) {
 	defer a.mu.Unlock()
 	n := len(p)
 	for a.console == "" || a.nats == "" {
-		line, rest, whole := bytes.Cut(p, []byte("\n"))
-		if a.line = append(a.line, line...); !whole {
+		line, rest, complete := bytes.Cut(p, []byte("\n"))
+		if a.line = append(a.line, line...); !complete {
 			a.line = a.line[:min(len(a.line), maxLine)]
 			break
 		}
@@ -245,15 +235,14 @@ func (a *announced) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// reached is where serve is reached, "" before it has said so.
-func (a *announced) reached() (console, nats string) {
+// addresses returns where serve listens, "" before its log has it.
+func (a *announced) addresses() (console, nats string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.console, a.nats
 }
 
-// start starts serve and the workers on empty directories, and waits until all are
-// there.
+// start starts serve and the workers on empty directories, and waits until all are there.
 func (f *fleet) start(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp(f.bench.dir, "service-")
 	if err != nil {
@@ -271,7 +260,7 @@ func (f *fleet) start(ctx context.Context) (err error) {
 	}
 	var console, nats string
 	if err := f.await(ctx, "serve runs", func(context.Context) (bool, error) {
-		console, nats = f.said.reached()
+		console, nats = f.said.addresses()
 		return console != "" && nats != "", nil
 	}); err != nil {
 		return err
@@ -319,8 +308,7 @@ func (f *fleet) processes() []*child {
 	return append([]*child{f.serve}, f.workers...)
 }
 
-// stop ends the workers, and then serve, which they give their jobs back to. Where ctx
-// has ended they were told to end by that.
+// stop ends the workers, and then serve, to which they return their jobs. The end of ctx has ended them before.
 func (f *fleet) stop(ctx context.Context) error {
 	var g errgroup.Group
 	for _, w := range f.workers {
@@ -340,7 +328,6 @@ func (f *fleet) stop(ctx context.Context) error {
 	return err
 }
 
-// counts has a measurement count the processes.
 func (f *fleet) counts(m *meter) {
 	for _, c := range f.processes() {
 		m.runs(c.pid())
@@ -368,7 +355,6 @@ func (f *fleet) used() (workers, serve float64) {
 // samples of memory are taken in a measurement, of which the median counts.
 const samples = 20
 
-// rest measures what the service uses for a time.
 func (f *fleet) rest(ctx context.Context, m *meter) error {
 	f.counts(m)
 	// It is left alone first, after what had to be done at the beginning.

@@ -9,10 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
-// shape makes documents from their numbers, the same each time. Contents come
-// out of a block of random bytes in memory: a document costs little more than
-// its copy into a message, so that a load is never slowed by its making.
-//
+// shape makes documents from their numbers, out of random bytes in memory, so that a load is never slowed by it.
 // Fields that updates set have versions; version 0 is that of the insert.
 type shape struct {
 	name   string
@@ -31,8 +28,7 @@ func (s *shape) bytes(key uint32, field int, version uint32, n int) []byte {
 	return s.noise[off : off+n]
 }
 
-// appendDoc writes document number key with its fields at these versions; nil
-// is as inserted.
+// appendDoc writes document number key with its fields at these versions; nil is as inserted.
 func (s *shape) appendDoc(dst []byte, key uint32, version []uint32) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	dst = s.id(s, dst, key)
@@ -53,8 +49,7 @@ const (
 	ycsbFieldSize = 100
 )
 
-// ycsb is the usual document of YCSB: ten fields of 100 random bytes and a
-// string as _id that comes from a hash.
+// ycsb is the usual document of YCSB: ten fields of 100 random bytes and a string as _id that comes from a hash.
 func ycsb() *shape {
 	return &shape{
 		name: "YCSB, 10 fields x 100 B binary, _id \"user\" and a hash", noise: newNoise(), fields: ycsbFields, size: 1176,
@@ -101,8 +96,7 @@ func texts() *shape {
 	return s
 }
 
-// unique is ycsb with two more fields, each unique in the collection; updates
-// may give the first of them another unique value.
+// unique is ycsb with two unique fields; updates may change the first of them.
 func unique() *shape {
 	s := ycsb()
 	s.name += ", serial and email unique"

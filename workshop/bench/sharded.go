@@ -25,13 +25,10 @@ const (
 	oneMember   = "rs:1"
 )
 
-// pairing is the topologies of source and target.
 type pairing struct{ source, target string }
 
-// name is the variant's in reports.
 func (p pairing) name() string { return strings.ReplaceAll(p.source+"-to-"+p.target, ":", "") }
 
-// describe says how the collections are sharded.
 func (p pairing) describe() string {
 	return p.source + " to " + p.target + ", sharded by {_id: \"hashed\"} where there are shards"
 }
@@ -49,8 +46,7 @@ func (b *bench) pairings() ([]pairing, error) {
 	return []pairing{{cmp.Or(s.SourceTopology, threeShards), cmp.Or(s.TargetTopology, twoShards)}}, nil
 }
 
-// rules are the arguments of a sync that keep the collection of the bench sharded: a
-// replica set says nothing of how.
+// rules returns arguments of a sync that shard the collection: a replica set does not say how.
 func (st *site) rules() []string {
 	if st.source.cluster != nil || st.target.cluster == nil {
 		return nil
@@ -58,15 +54,13 @@ func (st *site) rules() []string {
 	return []string{"--shard", dataDB + "." + collection(0) + "=_id:hashed"}
 }
 
-// shardedColumns are those of the table: what each router of the target took, and
-// what became slower by the balancer.
+// shardedColumns are the table's: what each router of the target took, and the effect of the balancer.
 func shardedColumns() []string {
 	return []string{"time", "min-max", "of ceiling", "rate", RouterRate(1), RouterRate(2), routersTotal, ofBalancerOff,
 		movesEach, "CPU tool", "source", "target", routersCPU, "us each", "peak"}
 }
 
-// ofBalancerOff is the rate with the balancer on as a part of that without, round
-// by round.
+// ofBalancerOff is the rate with the balancer on as a part of that without, round by round.
 const ofBalancerOff = "of balancer off"
 
 // What the names of contenders end in that run beside moving chunks, or without them.
@@ -75,8 +69,7 @@ const (
 	BalancerOn  = ", balancer on"
 )
 
-// competePaired runs all contenders, and compares those with the balancer on with
-// the same ones without.
+// competePaired runs all contenders, and compares those with the balancer on with the same ones without.
 func (b *bench) competePaired(ctx context.Context, st *site, c Case, all []contender) error {
 	err := b.compete(ctx, st, c, all)
 	done := &b.report.Cases[len(b.report.Cases)-1]
@@ -107,7 +100,6 @@ func (f copyingShards) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
-// eachPairing measures one after the other.
 func (b *bench) eachPairing(measure func(pairing) error) error {
 	all, err := b.pairings()
 	if err != nil {
@@ -121,7 +113,6 @@ func (b *bench) eachPairing(measure func(pairing) error) error {
 	return nil
 }
 
-// shardedFull is a case of such a copy on its servers.
 type shardedFull struct {
 	fullWork
 	pair pairing
@@ -147,8 +138,7 @@ func (w *shardedFull) measure(ctx context.Context, s scenario) error {
 	})
 }
 
-// grid is what is tried of settings of lean writers. Behind a router each write has
-// to wait for a majority: nobody could prove later that it has it.
+// grid returns the settings to try. Behind a router each write waits for a majority: nothing proves it later.
 func (s *side) grid() []settings {
 	all := grid([]int{4, 8, 16}, []int{128 << 10, 1 << 20})
 	for i := range all {
@@ -170,7 +160,7 @@ func (s *side) timed(ctx context.Context, do func() error) (time.Duration, error
 func (w *shardedFull) contenders() []contender {
 	all := []contender{{
 		name: "ceiling", kind: KindCeiling, how: "insert alone from memory" + w.target.through() + ": " + w.write.String(),
-		prepare: func(ctx context.Context) error { return w.empty(ctx, nil) }, check: w.complete,
+		prepare: func(ctx context.Context) error { return w.target.remake(ctx, 1, nil) }, check: w.complete,
 		run: func(ctx context.Context, m *meter) error {
 			return counted(ctx, w.site, m, func() error {
 				_, err := w.target.timed(ctx, func() error { return insert(ctx, w.target, dataDB, w.data, w.write) })
@@ -184,8 +174,7 @@ func (w *shardedFull) contenders() []contender {
 	return append(all, besideMoves(w.site, all[0])...)
 }
 
-// besideMoves is what lean writers get while chunks move on the source, of which they
-// read nothing: what the moves take of a machine that the servers share.
+// besideMoves is the ceiling while chunks move on the source: what moves take of the shared machine.
 func besideMoves(st *site, ceiling contender) []contender {
 	if st.source.cluster == nil {
 		return nil
@@ -206,8 +195,7 @@ func (s *side) through() string {
 	return ", connections spread evenly over the routers"
 }
 
-// balanced are a contender without chunks that move, and from a sharded source the
-// same with chunks that move all the while. Both count at the target's routers.
+// balanced is a contender without moving chunks and, from a sharded source, one with them.
 func balanced(st *site, x contender) []contender {
 	off, on := x, x
 	off.run = func(ctx context.Context, m *meter) error {
@@ -224,8 +212,7 @@ func balanced(st *site, x contender) []contender {
 	return []contender{off, on}
 }
 
-// drainingShards is the experiment of a backlog of a sharded cluster, or for one.
-// Each round writes its own: that with the balancer on has the moves' own entries.
+// drainingShards drains a backlog of a sharded cluster, or for one. Each round writes its own backlog.
 type drainingShards struct{ load workload }
 
 func (d drainingShards) run(ctx context.Context, b *bench, s scenario) error {
@@ -236,7 +223,6 @@ func (d drainingShards) run(ctx context.Context, b *bench, s scenario) error {
 	})
 }
 
-// shardedIncr is a case of such a backlog on its servers.
 type shardedIncr struct {
 	incrWork
 	pair pairing
@@ -288,9 +274,8 @@ func (w *shardedIncr) contenders() []contender {
 	return append(all, besideMoves(w.site, all[0])...) // when the source has something to move
 }
 
-// peer is a peer's way to drain the backlog with the balancer off; false when it has
-// none. Its way with the balancer on is a change stream of a router, which the lab's
-// has not.
+// peer is a peer's way to drain the backlog with the balancer off, if any. With the balancer on it would take a
+// change stream of a router, which the lab's router has not.
 func (w *shardedIncr) peer(p Peer) (contender, bool) {
 	of := func(from time.Time) (tool, bool) {
 		t, drains := p.draining(from)
@@ -326,7 +311,6 @@ func (w *shardedIncr) peer(p Peer) (contender, bool) {
 	return x, true
 }
 
-// lean applies a plan.
 func (w *shardedIncr) lean(name string, kind Kind, p plan, how string) contender {
 	return contender{
 		name: name, kind: kind, how: fmt.Sprintf("%s%s (%d statements left): %s", how, w.target.through(), p.statements(),
@@ -341,8 +325,7 @@ func (w *shardedIncr) lean(name string, kind Kind, p plan, how string) contender
 	}
 }
 
-// beginJob begins a job on an empty collection, stops it, and writes the backlog:
-// no position of a sharded cluster can be given on a command line.
+// beginJob begins a job, stops it, and writes the backlog: --start-at takes no position of a sharded cluster.
 func (w *shardedIncr) beginJob(ctx context.Context, args []string, moving bool) error {
 	if err := w.restartFollowing(ctx); err != nil {
 		return err
@@ -372,8 +355,7 @@ func (w *shardedIncr) writeBacklog(ctx context.Context, moving bool) error {
 	return w.source.settle(ctx)
 }
 
-// awaitFollowing waits until the job says that it follows: what it does before, it
-// does again after a restart.
+// awaitFollowing waits until the job says that it follows: what it does before, it does again after a restart.
 func (w *shardedIncr) awaitFollowing(ctx context.Context) error {
 	return await(ctx, 50*time.Millisecond, func() (bool, error) {
 		phase, err := w.phase(ctx)
@@ -408,13 +390,11 @@ func (w *shardedIncr) phase(ctx context.Context) (string, error) {
 
 const (
 	movesEach = "chunks moved"
-	// moveEvery is the least time from one move to the next. Without a pause the
-	// servers copy all of their data several times over, which no balancer does.
+	// moveEvery is the least time between moves: else servers copy all data several times.
 	moveEvery = time.Second
 )
 
-// moves moves chunks of a collection from shard to shard until stop, one after
-// the other.
+// moves moves chunks of a collection from shard to shard until stop, one after the other.
 type moves struct {
 	cluster *sharded.Cluster
 	quit    chan struct{}
@@ -433,8 +413,7 @@ func startMoves(ctx context.Context, of *side) (*moves, error) {
 	return m, nil
 }
 
-// whileMoving does something while chunks move, and notes how many. The end of the
-// last move does not count.
+// whileMoving does something while chunks move, and notes how many. The end of the last move does not count.
 func whileMoving(ctx context.Context, of *side, m *meter, do func() error) error {
 	moving, err := startMoves(ctx, of)
 	if err != nil {

@@ -19,21 +19,16 @@ import (
 )
 
 const (
-	// routersOfEach is how many routers a sharded cluster has.
-	routersOfEach = 2
-	// chunksPerShard is how many chunks of each collection a shard begins with:
-	// some, so that a move takes a part of the data alone.
-	chunksPerShard = 32
+	routersOfEach  = 2  // how many routers a sharded cluster has.
+	chunksPerShard = 32 // how many chunks of a collection a shard begins with.
 )
 
-// routerProcess is a router of the lab, a process of its own: what it costs is
-// neither the bench's nor that of the tool.
+// routerProcess is a router of the lab in its own process, so that its cost is counted apart.
 type routerProcess struct {
 	*child
 	host string
 }
 
-// openSharded starts a cluster and its routers, and connects.
 func (s *side) openSharded(ctx context.Context, o lab.Options, start starting) (err error) {
 	s.cache = strconv.FormatFloat(o.CacheGB, 'f', 2, 64)
 	// What has moved away goes at once, so that it can come back.
@@ -61,7 +56,6 @@ func (s *side) openSharded(ctx context.Context, o lab.Options, start starting) (
 	return s.connect(ctx)
 }
 
-// startRouter starts a router, which says where it listens.
 func startRouter(ctx context.Context, name, config string) (*routerProcess, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -111,7 +105,6 @@ func (s *side) door() *mongo.Cluster {
 	return s.doors[int(s.next.Add(1))%len(s.doors)]
 }
 
-// closeSharded ends what openSharded started.
 func (s *side) closeSharded() (err error) {
 	for _, r := range s.routers {
 		err = errors.Join(err, r.stop())
@@ -125,7 +118,6 @@ func (s *side) closeSharded() (err error) {
 // ours reports that the bench has started the servers.
 func (s *side) ours() bool { return s.lab != nil || s.cluster != nil }
 
-// shard makes a collection that is sharded by {_id: "hashed"}.
 func (s *side) shard(ctx context.Context, coll string) error {
 	shards := s.cluster.ShardNames()
 	if _, err := s.cluster.Primary(ctx, dataDB); err != nil {
@@ -159,7 +151,6 @@ type routed struct {
 	cpu        float64
 }
 
-// routed asks each router.
 func (s *side) routed(ctx context.Context) ([]routed, error) {
 	var all []routed
 	for i, door := range s.doors {
@@ -177,9 +168,7 @@ func (s *side) routed(ctx context.Context) ([]routed, error) {
 	return all, nil
 }
 
-// counted does something and notes what each router of the target took a second
-// meanwhile. The statements of a tool that folds changes are fewer than the
-// operations that it does.
+// counted notes what each router of the target took a second, in statements.
 func counted(ctx context.Context, st *site, m *meter, do func() error) error {
 	before, err := st.target.routed(ctx)
 	if err != nil {
@@ -210,12 +199,10 @@ const (
 	routersCPU   = "CPU routers s"
 )
 
-// RouterRate names the value of a round that is what the nth router of the target, from
-// 1, took a second: statements.
+// RouterRate names the statements a second of the nth router of the target, from 1.
 func RouterRate(n int) string { return "router " + strconv.Itoa(n) + "/s" }
 
-// parts are the connection strings of a cluster's shards, separated by semicolons, of
-// its config servers and of its routers; of a replica set the first is all there is.
+// parts returns the addresses of shards, config servers and routers; of a replica set only the first.
 func (s *side) parts() (shards, configs, routers string) {
 	if s.cluster == nil {
 		return s.uri, "", ""

@@ -42,7 +42,6 @@ type Servers struct {
 // given reports that the bench did not start the clusters.
 func (s Servers) given() bool { return s.Source != "" }
 
-// side is one cluster with what the bench needs of it.
 type side struct {
 	*mongo.Cluster                // as tools reach it
 	uri            string         // the same, credentials included
@@ -56,12 +55,10 @@ type side struct {
 	cache          string           // GB, of a lab's members
 }
 
-// site is a pair of clusters.
 type site struct {
 	source, target *side
 }
 
-// openSite starts or connects the clusters.
 func openSite(ctx context.Context, s Servers, n needs, start starting) (*site, error) {
 	if s.given() && (n.targetProxy || n.ownServers || n.member) {
 		return nil, mongo.WithHint(errors.New("this measurement stops servers or puts a proxy before them, which is not "+
@@ -163,8 +160,7 @@ func (s *side) close() error {
 
 func (st *site) close() error { return errors.Join(st.source.close(), st.target.close()) }
 
-// clear removes what an earlier contender left, and lets the server write what
-// is left to write, so that the next one starts as the first did.
+// clear removes what an earlier contender left, and lets the server write the rest.
 func (s *side) clear(ctx context.Context) error {
 	if err := s.drop(ctx); err != nil {
 		return err
@@ -175,14 +171,11 @@ func (s *side) clear(ctx context.Context) error {
 	return s.settle(ctx)
 }
 
-// historyWindow is the server's default, in seconds, of how long it can still
-// serve reads of the past (minSnapshotHistoryWindowInSeconds, 5.0 and newer).
+// historyWindow is the default of minSnapshotHistoryWindowInSeconds (5.0 and newer).
 const historyWindow = 300
 
-// forget waits until what was dropped is gone on all members. For reads of the
-// past a server keeps dropped collections for minutes, in its cache and on its
-// disk, and goes on writing them: the next contender would pay for the one
-// before. Servers that were given are left alone.
+// forget waits until dropped collections are gone on all members. For reads of the past a server keeps and writes
+// them for minutes, which the next contender would pay for. Given servers are left alone.
 func (s *side) forget(ctx context.Context) (err error) {
 	if !s.ours() || !s.Info.Version.AtLeast(5, 0) {
 		return nil
@@ -248,8 +241,7 @@ func (s *side) keepHistory(ctx context.Context, seconds int) error {
 	return nil
 }
 
-// drop removes the database. None of the members that the bench started may
-// still be busy with what came before when the next contender begins.
+// drop removes the database on all members that the bench started, so that none is busy with it later.
 func (s *side) drop(ctx context.Context) error {
 	var members any = "majority"
 	if s.lab != nil && len(s.nodes) > 1 {
@@ -269,8 +261,7 @@ func (s *side) drop(ctx context.Context) error {
 	return nil
 }
 
-// tooNew is the error of a checkpoint of a member that was filled a moment ago: it
-// waits for the primary's next writes.
+// tooNew is the error of a checkpoint of a member just filled: it waits for the primary's next writes.
 const tooNew = 5841000
 
 // settle has the members take a checkpoint.
@@ -289,8 +280,7 @@ func (s *side) settle(ctx context.Context) error {
 	return nil
 }
 
-// majority waits until a majority of the members has what was written before,
-// on disk: where all work ends that is measured, for a target may lose the rest.
+// majority waits until a majority has everything on disk. All measured work ends there: a target may lose the rest.
 func (s *side) majority(ctx context.Context) error {
 	if s.cluster != nil {
 		return s.majorityOfEach(ctx)
@@ -301,7 +291,6 @@ func (s *side) majority(ctx context.Context) error {
 	return mongo.Wrap(err, "wait for a majority of %s", s.Address())
 }
 
-// create makes collections, with indexes if any are given.
 func (s *side) create(ctx context.Context, collections int, indexes []index) error {
 	for c := range collections {
 		if err := s.createOne(ctx, collection(c)); err != nil {
@@ -322,14 +311,12 @@ func (s *side) createOne(ctx context.Context, coll string) error {
 	return err
 }
 
-// index is a secondary index on one field.
 type index struct {
 	field  string
 	unique bool
 }
 
-// index builds indexes of a collection in as many commands at once as a server
-// works on by default: one command uses one processor.
+// index builds indexes in as many commands at once as a server works on by default: each uses one processor.
 func (s *side) index(ctx context.Context, c int, indexes []index) error {
 	const atOnce = 3
 	g, ctx := errgroup.WithContext(ctx)
@@ -359,7 +346,6 @@ func (s *side) createIndexes(ctx context.Context, c int, indexes []index) error 
 	return nil
 }
 
-// collection is the name of the collection of a number.
 func collection(c int) string { return "c" + itoa(c) }
 
 // count is the number of documents in the first collections, by their metadata.
@@ -375,7 +361,6 @@ func (s *side) count(ctx context.Context, collections int) (n int64, err error) 
 	return n, nil
 }
 
-// open gives the scenario its clusters.
 func (b *bench) open(ctx context.Context, n needs) (*site, error) {
 	servers := b.o.Servers
 	if n.pairing != (pairing{}) {
@@ -390,19 +375,18 @@ func (b *bench) open(ctx context.Context, n needs) (*site, error) {
 	}
 	for _, s := range []*side{st.source, st.target} {
 		if err := s.steady(ctx); err != nil {
-			return nil, joinClose(err, st)
+			return nil, errors.Join(err, st.close())
 		}
 	}
 	if n.member {
 		if err := st.source.retire(ctx); err != nil {
-			return nil, joinClose(err, st)
+			return nil, errors.Join(err, st.close())
 		}
 	}
 	return st, nil
 }
 
-// steady keeps a lab's primary in its place while its machine is busy. The lab's
-// own sets elect another within 2 s, for tests of that.
+// steady keeps a lab's primary while the machine is busy: the lab's sets elect another within 2 s.
 func (s *side) steady(ctx context.Context) error {
 	if s.lab == nil || len(s.lab.Members()) == 1 {
 		return nil
@@ -417,9 +401,6 @@ func (s *side) steady(ctx context.Context) error {
 	return mongo.Wrap(err, "keep the primary of %s in its place", s.Address())
 }
 
-func joinClose(err error, st *site) error { return errors.Join(err, st.close()) }
-
-// inDirectory gives the run a directory of its own for its time.
 func (b *bench) inDirectory(do func() error) (err error) {
 	if b.dir, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
 		return fmt.Errorf("make a directory: %w", err)
@@ -445,7 +426,6 @@ func (s *side) restart(ctx context.Context) error {
 	return s.connect(ctx)
 }
 
-// describe tells versions and sizes of the clusters.
 func (st *site) describe() string {
 	if st.source == st.target || st.target.Cluster == nil {
 		return st.source.describe()

@@ -79,22 +79,20 @@ func (c *Case) table() (header []string, rows [][]string) {
 		mb := func(n float64) string { return figure(n/1e6) + " MB" }
 		row := []string{
 			x.Name, figure(x.Seconds.Median) + " s", figure(x.Seconds.Min) + "-" + figure(x.Seconds.Max),
-			blank(x.OfCeiling.Median), blank(x.Rate.Median), figure(x.Rate.Min) + "-" + figure(x.Rate.Max),
-			blank(per(float64(c.Bytes)/1e6, x.Seconds.Median)),
-			figure(x.ToolCPU.Median) + " s",
+			blank(x.OfCeiling.Median, ""), blank(x.Rate.Median, ""), figure(x.Rate.Min) + "-" + figure(x.Rate.Max),
+			blank(per(float64(c.Bytes)/1e6, x.Seconds.Median), ""), figure(x.ToolCPU.Median) + " s",
 			figure(of(func(r Round) float64 { return r.SourceCPU })) + " s",
 			figure(of(func(r Round) float64 { return r.TargetCPU })) + " s",
-			blank(x.CPUEach.Median), peakText(x),
+			blank(x.CPUEach.Median, ""), blank(x.Peak.Median/1e6, " MB"),
 			mb(of(func(r Round) float64 { return float64(r.SourceSent) })),
 			mb(of(func(r Round) float64 { return float64(r.TargetReceived) })),
 		}
 		for _, v := range values {
-			s, ok := x.Values[v]
-			if !ok {
-				row = append(row, "")
-				continue
+			value := ""
+			if s, ok := x.Values[v]; ok {
+				value = figure(s.Median)
 			}
-			row = append(row, figure(s.Median))
+			row = append(row, value)
 		}
 		if len(x.Rounds) == 0 {
 			row = append([]string{x.Name, "failed"}, make([]string, len(header)-2)...)
@@ -138,14 +136,13 @@ func (x *Contender) Parts() string {
 	}
 	names := slices.SortedFunc(maps.Keys(parts),
 		func(a, b string) int { return cmp.Compare(median(parts[b]), median(parts[a])) })
-	var told []string
+	var texts []string
 	for _, name := range names {
-		told = append(told, name+" "+figure(median(parts[name]))+" s")
+		texts = append(texts, name+" "+figure(median(parts[name]))+" s")
 	}
-	return strings.Join(told, ", ")
+	return strings.Join(texts, ", ")
 }
 
-// valueNames are the scenario's own figures.
 func (c *Case) valueNames() []string {
 	var names []string
 	for _, x := range c.Contenders {
@@ -159,23 +156,15 @@ func (c *Case) valueNames() []string {
 	return names
 }
 
-func peakText(x *Contender) string {
-	if x.Peak.Median == 0 {
-		return ""
-	}
-	return figure(x.Peak.Median/1e6) + " MB"
-}
-
-// blank is figure, but nothing for zero.
-func blank(n float64) string {
+// blank is a figure with its unit, but nothing for zero.
+func blank(n float64, unit string) string {
 	if n == 0 {
 		return ""
 	}
-	return figure(n)
+	return figure(n) + unit
 }
 
-// WriteMarkdown writes a line for each case: what a page of documentation has
-// room for.
+// WriteMarkdown writes a line for each case: what a page of documentation has room for.
 func WriteMarkdown(w io.Writer, r *Report) error {
 	t := table.NewWriter()
 	t.AppendHeader(table.Row{"scenario", "ceiling", "millrace", "of ceiling", "CPU each", "peak", "others"})
@@ -206,24 +195,15 @@ func summary(c *Case) table.Row {
 	if ours == nil {
 		return nil
 	}
-	row := table.Row{c.Name(), "", achieved(c, ours), "", "", "", strings.Join(others, ", ")}
+	row := table.Row{c.Name(), "", achieved(c, ours), blank(ours.OfCeiling.Median, ""), blank(ours.CPUEach.Median, " µs"),
+		blank(ours.Peak.Median/1e6, " MB"), strings.Join(others, ", ")}
 	if top != nil {
 		row[1] = achieved(c, top)
-	}
-	if ours.OfCeiling.Median > 0 {
-		row[3] = figure(ours.OfCeiling.Median)
-	}
-	if ours.CPUEach.Median > 0 {
-		row[4] = figure(ours.CPUEach.Median) + " µs"
-	}
-	if ours.Peak.Median > 0 {
-		row[5] = figure(ours.Peak.Median/1e6) + " MB"
 	}
 	return row
 }
 
-// achieved is what a contender is judged by: the value that the case compares,
-// its rate where work was done for a time, else its time.
+// achieved is the value that the case compares, the rate of work for a given time, or the time.
 func achieved(c *Case, x *Contender) string {
 	switch {
 	case x.Error != "":
@@ -281,7 +261,6 @@ func percent(share float64) string { return strconv.FormatFloat(share*100, 'f', 
 // figure writes a number with three digits, or as a whole number.
 func figure(n float64) string { return plot.Figure(n) }
 
-// grouped writes 1234567 as 1,234,567.
 func grouped(n int64) string { return humanize.Comma(n) }
 
 // mix is a bijection of 64-bit numbers that looks random.

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -12,7 +13,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -22,8 +22,7 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// The peers that there are. MongoShake is there three times: as it does best
-// here, as a publication set it, and as it is delivered.
+// The peers. MongoShake is there at its best here, as published, and as delivered.
 const (
 	peerDsync          = "dsync"
 	peerDump           = "mongodump"
@@ -34,32 +33,24 @@ const (
 	peerSecondary      = "secondary"
 )
 
-// tool is an entry of the table of peers: how another tool is run. In its texts
-// {source}, {target} and {db} stand for the clusters and the database, {shards} for
-// the source's shards, or for a replica set, {configs} and {routers} for what else a
-// sharded one has, {dir} for a
-// directory of its own, {port} for a free port, {config} for its configuration.
+// tool says how a peer is run. Its texts may have {source}, {target}, {db}, {shards} (the source's, or the set),
+// {configs}, {routers}, {dir} (its own), {port} (a free one) and {config} (its configuration file).
 type tool struct {
 	name string
 	help string // what --help adds to the name
 	how  string // what a report says of a copy, followed or not, before the settings
-	// args of the process that copies and follows, env in its environment; no
-	// args is a tool that does not follow.
+	// args of the process that copies and follows, env in its environment; no args is a tool that does not follow.
 	args, env []string
-	// place are the lines of its file that say where it works and what at,
-	// settings the others, which --peer-arg may change.
+	// place are the lines of its file that say where it works, settings those that --peer-arg may change.
 	place, settings []Setting
 	ofShards        []Setting // that are other ones where the source is a sharded cluster
-	// before are args of a run that comes first, then those of one that has the
-	// process begin, again until it does.
+	// before are args of a run that comes first, then those of one that has the process begin, again until it does.
 	before, then []string
-	forget       string // database on the source where it keeps its records
-	noIndexes    bool   // it copies none
-	// drains is the same for a backlog that begins at a second; nil is none.
-	drains func(from time.Time) tool
+	forget       string                    // database on the source where it keeps its records
+	noIndexes    bool                      // it copies none
+	drains       func(from time.Time) tool // the same for a backlog that begins at a second; nil is none.
 }
 
-// tools is the table of peers.
 func tools() []tool {
 	return []tool{
 		// With its highest ordinary load level.
@@ -96,7 +87,6 @@ func (t tool) with(changed []Setting) tool {
 	return t
 }
 
-// describe is what a report says of the tool: all settings, too.
 func (t tool) describe() string {
 	text := t.how
 	for _, s := range t.settings {
@@ -105,7 +95,6 @@ func (t tool) describe() string {
 	return text
 }
 
-// file is the lines of the tool's configuration.
 func (t tool) file() (lines []string) {
 	for _, s := range slices.Concat(t.place, t.settings) {
 		lines = append(lines, strings.TrimRight(s.Key+" = "+s.Value, " "))
@@ -116,15 +105,13 @@ func (t tool) file() (lines []string) {
 // theEpoch as a start is none: the tool copies and begins where the copy did.
 const theEpoch = "1970-01-01T00:00:00Z"
 
-// shakePreset is a name for some settings of MongoShake.
 type shakePreset struct {
 	name, help string
 	changed    []Setting // from those that it is delivered with
 }
 
-// mongoShake is MongoShake's collector with the configuration that it is
-// delivered with, changed by a preset. So that its work is that of the others it
-// also builds indexes and follows schema changes.
+// mongoShake is MongoShake's collector as delivered, changed by a preset. It also builds indexes and follows schema
+// changes, as the others do.
 func mongoShake(p shakePreset, mode, from string) tool {
 	t := tool{
 		name: p.name, help: p.help, forget: "mongoshake", how: "collector, sync_mode=" + mode,
@@ -166,7 +153,6 @@ func settingsOf(conf string) (all []Setting) {
 	return all
 }
 
-// follow is a peer's way to copy and follow.
 func (b *bench) follow(st *site, p Peer, t tool) follower {
 	return follower{name: t.name, kind: KindPeer, how: t.describe(),
 		start: func(ctx context.Context, m *meter) (*child, error) {
@@ -232,7 +218,6 @@ func startTool(ctx context.Context, m *meter, t tool, runs [3]program) (*child, 
 	return c, nil
 }
 
-// runTool runs a command of a tool that ends soon.
 func runTool(ctx context.Context, p program) error {
 	c, err := startChild(ctx, p)
 	if err != nil {
@@ -261,21 +246,17 @@ func filler(st *site, dir string) func(context.Context, []string) ([]string, err
 	}
 }
 
-// freePort is a port of the loopback interface that nobody listens on now.
+// freePort returns a free port of the loopback interface.
 func freePort(ctx context.Context) (string, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", fmt.Errorf("find a free port: %w", err)
 	}
 	defer l.Close()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return "", fmt.Errorf("no TCP address: %s", l.Addr())
-	}
-	return strconv.Itoa(addr.Port), nil
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
 }
 
-// child is a running program.
 type child struct {
 	*lab.Child
 	name string
@@ -283,7 +264,6 @@ type child struct {
 	out  tail
 }
 
-// program is what is started.
 type program struct {
 	name          string
 	args          []string
@@ -293,8 +273,7 @@ type program struct {
 	log           io.Writer // takes its standard error, too, unless it is nil
 }
 
-// startChild starts a program whose end wait or stop wait for. It is told to
-// end when ctx ends.
+// startChild starts a program, for wait or stop. The end of ctx sends it SIGTERM.
 func startChild(ctx context.Context, p program) (*child, error) {
 	c := &child{name: filepath.Base(p.name)}
 	c.cmd = spawn.CommandContext(ctx, p.name, p.args...)
@@ -334,12 +313,12 @@ func (c *child) wait() error {
 	return nil
 }
 
-// stop asks a program to end that does not end by itself, and waits for it.
-// An end that came before is an error.
+// stop asks a program to end that does not end by itself, and waits for it. An end that came before is an error.
 func (c *child) stop() error {
 	select {
 	case <-c.Done():
-		return fmt.Errorf("%s ended by itself (%w); it said:\n%s", c.name, errOr(c.Wait(), "exit 0"), c.out.String())
+		return fmt.Errorf("%s ended by itself (%w); it said:\n%s", c.name, cmp.Or(c.Wait(), errors.New("exit 0")),
+			c.out.String())
 	default:
 	}
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
@@ -352,13 +331,6 @@ func (c *child) stop() error {
 		<-c.Done()
 	}
 	return nil
-}
-
-func errOr(err error, text string) error {
-	if err == nil {
-		return errors.New(text)
-	}
-	return err
 }
 
 // tail keeps the end of what is written to it. It is safe for concurrent use.

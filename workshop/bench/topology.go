@@ -18,19 +18,13 @@ import (
 type TopologyOptions struct {
 	Nodes         []int    // Nodes are the sizes of the sets, 3 to 50 members; none is 3.
 	WriteConcerns []string // WriteConcerns are "1" and "majority"; none is both.
-	// Clients that write at once, each waiting for its write; 0 is 8, as many as
-	// the published measurements had.
+	// Clients that write at once, each waiting for its write; 0 is 8, as many as the published measurements had.
 	Clients int
-	// PrimaryCores is how many processors the primary has to itself, as if on
-	// a machine of its own; 0 has all servers share all.
+	// PrimaryCores is how many processors only the primary uses; 0 has all servers share all.
 	PrimaryCores int
-	// PrimaryShare is the part of these that it may use, above 0 and up to 1; 0
-	// is 1. Where the others have too few processors for their work, it makes
-	// all hosts as much smaller as it takes for the primary to be full first.
+	// PrimaryShare is the part of these that it may use, up to 1; 0 is 1. It fills the primary before the others.
 	PrimaryShare float64
-	// LinkRTTs are the round trips between any two members that are measured, as
-	// if each member were on a host of its own; 0 is that of the loopback
-	// interface, and none is 0.
+	// LinkRTTs are the round trips between members that are measured; 0 is the loopback interface, none is 0.
 	LinkRTTs []time.Duration
 }
 
@@ -131,7 +125,6 @@ func (b *bench) treesOf(ctx context.Context, s scenario, o TopologyOptions, n in
 	return nil
 }
 
-// variant names a case.
 func (f *forest) variant(concern string) string {
 	name := itoa(f.n) + "-w" + concern
 	if f.rtt > 0 {
@@ -140,8 +133,7 @@ func (f *forest) variant(concern string) string {
 	return name
 }
 
-// contenders are the ways to arrange the set: the two that MongoDB offers, and
-// planned, for any write concern and for the one that is measured.
+// contenders are chaining off, chaining on, and plans for any write concern and for the measured one.
 func (f *forest) contenders(concern string) []contender {
 	off := contender{name: chainingOff, kind: KindCeiling, how: "chainingAllowed: false; all fetch from the primary",
 		prepare: func(ctx context.Context) error { return f.prepare(ctx, f.direct) },
@@ -177,8 +169,7 @@ func (f *forest) plannedFor(name, how, concern string, o topology.PlanOptions) c
 		run: func(ctx context.Context, m *meter) error { return f.measure(ctx, m, concern, &o) }}
 }
 
-// spread are numbers between 0 and 1, of which those from 1 up to any n lie
-// evenly: 1/2, 1/4, 3/4, 1/8, 5/8 and so on.
+// spread returns numbers between 0 and 1 that lie evenly up to any n: 1/2, 1/4, 3/4, 1/8, 5/8 and so on.
 func spread(n int) (share float64) {
 	for step := 0.5; n > 0; n, step = n/2, step/2 {
 		share += step * float64(n%2)
@@ -186,7 +177,6 @@ func spread(n int) (share float64) {
 	return share
 }
 
-// notes say what the figures are worth.
 func (f *forest) notes() []string {
 	notes := []string{
 		"followed rate: what the member furthest behind had at the end, a second. Where it is far below the rate, the rate " +
@@ -226,7 +216,6 @@ func (f *forest) notes() []string {
 		len(f.primaryOn), all, f.n-1, len(f.othersOn)))
 }
 
-// roles reports who is in the set.
 func (f *forest) roles() string {
 	text := fmt.Sprintf("%d: a primary, %s, a hidden voter", f.n, plot.Several(int64(f.voters-2), "other voter"))
 	if f.n > f.voters {
@@ -235,7 +224,6 @@ func (f *forest) roles() string {
 	return text
 }
 
-// treeTime is how long one measurement takes.
 func treeTime(s Scale) time.Duration {
 	switch s.Name {
 	case "small":
@@ -285,7 +273,6 @@ func (r *Round) treePicture() []string {
 	return lines
 }
 
-// picture draws the tree of the median round.
 func (x *Contender) picture(s *plot.Sheet) {
 	if r := x.medianRound(); r.Tree != nil {
 		s.Draw(x.Name+": the tree at the end of the median round",
@@ -300,21 +287,17 @@ const (
 	treePlanned = "planned"
 )
 
-// OffOn compares chaining off with chaining on in one case. Gains are relative:
-// 0.1 says that off was ten per cent faster.
+// OffOn compares chaining off with on. Gains are relative: 0.1 is off ten per cent faster.
 type OffOn struct {
 	Members       int     `json:"members"`
 	WriteConcern  string  `json:"writeConcern"`
 	LinkRTTMillis float64 `json:"linkRttMillis"`
-	// ClientsPerCore is how many clients there were for each of the primary's
-	// processors, or its share of one.
+	// ClientsPerCore is how many clients there were for each of the primary's processors, or its share of one.
 	ClientsPerCore float64 `json:"clientsPerCore"`
-	// Gain is measured, round by round, Model predicted for as many clients and
-	// processors and the round trip that there were here.
+	// Gain is measured, round by round; Model is predicted for the clients, processors and round trip here.
 	Gain  Stat    `json:"gain"`
 	Model float64 `json:"model"`
-	// Published is absent where nothing was published of such a set, and so are
-	// the shares of the primary's processors.
+	// Published is absent for a set of which nothing was published.
 	Published *PublishedOffOn `json:"published,omitempty"`
 }
 
@@ -332,21 +315,15 @@ func (f *forest) compared(c *Case, concern string) *OffOn {
 	on, _ := topology.PredictAutomatic(set, f.params).For(concern)
 	out := &OffOn{Members: f.n, WriteConcern: concern, LinkRTTMillis: millis(f.rtt),
 		ClientsPerCore: f.params.Threads / f.params.Cores,
-		Model:          off/on - 1, Published: publishedOffOn(f.n, concern)}
+		Model:          off/on - 1}
+	if off, on, ok := topology.PublishedPair(f.n, concern == topology.Majority); ok {
+		out.Published = &PublishedOffOn{Gain: off.OpsPerSecond/on.OpsPerSecond - 1, OffCPU: off.CPU, OnCPU: on.CPU}
+	}
 	off2on := func(a, b Round) float64 { return per(a.Rate(c.Count), b.Rate(c.Count)) - 1 }
 	out.Gain = StatOf(c.contender(chainingOff).beside(c.contender(chainingOn), off2on))
 	return out
 }
 
-func publishedOffOn(members int, concern string) *PublishedOffOn {
-	off, on, ok := topology.PublishedPair(members, concern == topology.Majority)
-	if !ok {
-		return nil
-	}
-	return &PublishedOffOn{Gain: off.OpsPerSecond/on.OpsPerSecond - 1, OffCPU: off.CPU, OnCPU: on.CPU}
-}
-
-// chainingCases are the cases that compare chaining off with on.
 type chainingCases []*Case
 
 func (r *Report) chaining() (all chainingCases) {
@@ -358,8 +335,7 @@ func (r *Report) chaining() (all chainingCases) {
 	return all
 }
 
-// table is a line for each set, write concern and round trip, with what was
-// published beside it.
+// table is a line for each set, write concern and round trip, with what was published beside it.
 func (all chainingCases) table() (header []string, rows [][]string) {
 	header = []string{"", "link RTT", "clients per core", "off against on", "rounds", "published", "model, for here",
 		"primary CPU off / on", "published", "planned, of the better", "the other plan"}
@@ -386,8 +362,7 @@ func (x *Contender) ofBetter() string {
 	return fmt.Sprintf("%.2f (%.2f-%.2f)", x.OfCeiling.Median, x.OfCeiling.Min, x.OfCeiling.Max)
 }
 
-// otherPlan is the same of the plan that suits the case's write concern, where
-// there is one besides that for all.
+// otherPlan is the same of the plan that suits the case's write concern, where there is one besides that for all.
 func (c *Case) otherPlan() string {
 	for i := range c.Contenders {
 		if x := &c.Contenders[i]; x.Kind == KindMillrace && x.Name != treePlanned {

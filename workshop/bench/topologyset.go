@@ -30,18 +30,15 @@ type forest struct {
 	st      *site // source and target are the set
 	side    *side
 	primary int // number of the member that is to stay primary
-	// Each is used by one goroutine at a time: to arrange the set, to watch it,
-	// and by a hold.
+	// Each is used by one goroutine at a time: to arrange the set, to watch it, and by a hold.
 	observer, watcher, holder *topology.Observer
-	// primaryOn and othersOn are the processors that the primary has to itself
-	// and those of all others; primaryOn is empty when all share all.
+	// primaryOn are the primary's own processors, othersOn the rest; primaryOn is empty when all share all.
 	primaryOn, othersOn []int
 	unlimit             func() error // takes the primary's limit back
 }
 
 const mostVoters = 7
 
-// openForest starts a set.
 func (b *bench) openForest(ctx context.Context, o TopologyOptions, n int, rtt time.Duration) (f *forest, err error) {
 	s := &side{}
 	f = &forest{o: o, n: n, rtt: rtt, voters: min(n, mostVoters), duration: treeTime(b.o.Scale),
@@ -96,8 +93,7 @@ func (f *forest) close() error {
 	return err
 }
 
-// configure hides the last voter, keeps the primary in its place, and takes
-// back what the lab does to have elections soon.
+// configure hides the last voter, keeps the primary, and undoes the lab's quick elections.
 func (f *forest) configure(ctx context.Context) error {
 	hidden := f.voters - 1
 	if hidden == f.primary {
@@ -112,8 +108,7 @@ func (f *forest) configure(ctx context.Context) error {
 	return mongo.Wrap(err, "configure the set")
 }
 
-// bind gives the primary processors of its own, as far as there are enough, and
-// limits it to its share of them.
+// bind gives the primary processors of its own, as far as there are enough, and limits it to its share of them.
 func (f *forest) bind() error {
 	all, err := processors()
 	if err != nil || f.o.PrimaryCores == 0 || len(all) <= f.o.PrimaryCores {
@@ -152,7 +147,6 @@ type lagSamples struct {
 	stop   func() error
 }
 
-// watchLag looks at all members until it is stopped.
 func (f *forest) watchLag(ctx context.Context) *lagSamples {
 	l := &lagSamples{byHost: map[string][]float64{}}
 	l.stop = beside(ctx, func(ctx context.Context) error {
@@ -190,8 +184,7 @@ func (f *forest) lastLook(l *lagSamples) (*topology.Set, error) {
 	return set, mongo.Wrap(err, "look at the members")
 }
 
-// lag notes how far the members were behind, and the tree under their short
-// names.
+// lag notes how far the members were behind, and the tree under their short names.
 func (f *forest) lag(m *meter, l *lagSamples, after *topology.Set) {
 	short := map[string]string{}
 	for _, x := range after.Members {
@@ -215,16 +208,13 @@ func (f *forest) lag(m *meter, l *lagSamples, after *topology.Set) {
 }
 
 const (
-	// treeWithin bounds how long a set may take to get into a tree, and to
-	// catch up.
+	// treeWithin bounds how long a set may take to get into a tree, and to catch up.
 	treeWithin = 2 * time.Minute
 	lagEvery   = 500 * time.Millisecond
-	// warmClients write while members are told to move: a source that has
-	// nothing new is not kept.
+	// warmClients write while members move: they do not keep a source that has nothing new.
 	warmClients = 4
 )
 
-// prepare empties the set and brings it into a tree.
 func (f *forest) prepare(ctx context.Context, arrange func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, treeWithin, fmt.Errorf("%s are over", treeWithin))
 	defer cancel()
@@ -297,8 +287,7 @@ func (f *forest) caughtUp(ctx context.Context) error {
 	})
 }
 
-// samePrimary fails after an election: another server was measured then than
-// the one that has its own processors.
+// samePrimary fails after an election: another server was measured then than the one that has its own processors.
 func (f *forest) samePrimary(ctx context.Context) error {
 	i, err := f.side.lab.Primary(ctx)
 	if err != nil {
@@ -321,7 +310,6 @@ func (f *forest) chain(ctx context.Context, on bool) (*topology.Set, error) {
 	return f.observer.Observe(ctx)
 }
 
-// direct switches chaining off.
 func (f *forest) direct(ctx context.Context) error {
 	if _, err := f.chain(ctx, false); err != nil {
 		return err
@@ -332,8 +320,7 @@ func (f *forest) direct(ctx context.Context) error {
 	})
 }
 
-// chained switches chaining on and makes a tree as members choose it, the one
-// at a share in the order of their rates.
+// chained switches chaining on and makes the tree at a share of all that members may choose.
 func (f *forest) chained(ctx context.Context, concern string, share float64) error {
 	set, err := f.chain(ctx, true)
 	if err != nil {
@@ -347,7 +334,6 @@ func (f *forest) chained(ctx context.Context, concern string, share float64) err
 	return topology.NewController(f.observer, topology.ControlOptions{Log: f.log}).Restore(ctx, was)
 }
 
-// planned makes the tree that millrace plans.
 func (f *forest) planned(ctx context.Context, o topology.PlanOptions) error {
 	if _, err := f.chain(ctx, true); err != nil {
 		return err
@@ -437,7 +423,6 @@ func (f *forest) each(m *meter, set *topology.Set, used []float64, writes float6
 	}
 }
 
-// hold runs a hold until it is told to end.
 func (f *forest) hold(ctx context.Context, o topology.PlanOptions) (end func() error) {
 	return beside(ctx, func(ctx context.Context) error {
 		err := topology.NewController(f.holder, topology.ControlOptions{Plan: o, Log: f.log}).Hold(ctx)
@@ -448,8 +433,7 @@ func (f *forest) hold(ctx context.Context, o topology.PlanOptions) (end func() e
 	})
 }
 
-// level is the set without the round trips that its members have measured. Those
-// of busy servers on one machine say who is busy, not who is near.
+// level returns the set without measured round trips: on one machine they show load, not distance.
 func level(set *topology.Set) *topology.Set {
 	out := *set
 	out.Members = slices.Clone(set.Members)

@@ -27,8 +27,7 @@ func (u serverUsage) minus(v serverUsage) serverUsage {
 	return serverUsage{u.cpu - v.cpu, u.in - v.in, u.out - v.out, u.changed - v.changed}
 }
 
-// usage asks all members. CPU is the server's own getrusage, which it reports
-// on Linux as extra_info.
+// usage asks all members. CPU is the server's own getrusage, which it reports on Linux as extra_info.
 func (s *side) usage(ctx context.Context) (total serverUsage, err error) {
 	for _, n := range s.nodes {
 		raw, err := n.Command(ctx, "admin", bson.D{{Key: "serverStatus", Value: 1}})
@@ -46,7 +45,6 @@ func (s *side) usage(ctx context.Context) (total serverUsage, err error) {
 	return total, nil
 }
 
-// siteUsage is what both clusters have used.
 type siteUsage struct{ source, target serverUsage }
 
 // whileDoing measures what the servers use while something is done, and its time.
@@ -71,11 +69,9 @@ func (st *site) usage(ctx context.Context) (u siteUsage, err error) {
 	return u, err
 }
 
-// ownCPU is the processor time of this process in seconds.
 func ownCPU() float64 { return load.CPUTime().Seconds() }
 
-// processCPU is the processor time that running processes have used, in
-// seconds, as exact as the kernel's clock ticks (proc(5): utime and stime).
+// processCPU is the seconds of processor time of running processes, in clock ticks (proc(5): utime and stime).
 func processCPU(pids []int) (seconds float64) {
 	const ticks = 100 // USER_HZ of Linux
 	for _, pid := range pids {
@@ -97,28 +93,23 @@ func processCPU(pids []int) (seconds float64) {
 	return seconds
 }
 
-// memory reads the resident set of a process and its peak (VmRSS and VmHWM of
-// proc(5)) in bytes. The peak that wait4 and getrusage tell is no use: it
-// includes that of the parent before exec.
+// memory returns the resident set of a process and its peak in bytes (VmRSS and VmHWM of proc(5)). The peak of
+// wait4 and getrusage includes that of the parent before exec.
 func memory(pid int) (now, peak int64) {
 	file := "/proc/" + strconv.Itoa(pid) + "/status"
 	return kilobytes(file, "VmRSS"), kilobytes(file, "VmHWM")
 }
 
-// Point is one moment of a measurement. All but Rate and Resident are since the
-// start.
+// Point is one moment of a measurement. All but Rate and Resident are since the start.
 type Point struct {
 	Seconds float64 `json:"t"`
-	// Rate is documents changed on the target a second, over the last 10
-	// seconds or since the start.
+	// Rate is documents changed on the target a second, over the last 10 seconds or since the start.
 	Rate     float64 `json:"rate"`
 	Resident int64   `json:"residentBytes"` // Resident is the tool's memory in bytes.
 	Changed  int64   `json:"changed"`       // Changed is documents inserted, updated or deleted on the target.
-	// CPU is processor time of the tool's processes in seconds, 0 where the bench
-	// does the work itself.
+	// CPU is processor time of the tool's processes in seconds, 0 where the bench does the work itself.
 	CPU float64 `json:"toolCPUSeconds"`
-	// SourceSent and TargetReceived are bytes as the servers count them: what the
-	// tool has received and sent, where each side has one member.
+	// SourceSent and TargetReceived are bytes as the servers count them.
 	SourceSent     int64 `json:"sourceSentBytes"`
 	TargetReceived int64 `json:"targetReceivedBytes"`
 }
@@ -128,8 +119,7 @@ type watcher struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	pids   func() []int
-	// cpu is what each process has used, also after its end; series alone has it.
-	cpu map[int]float64
+	cpu    map[int]float64 // what each process has used, also after its end; series alone has it.
 
 	mu     sync.Mutex
 	points []Point
@@ -143,7 +133,6 @@ const (
 	averageOver = 10 * time.Second
 )
 
-// watch starts sampling the servers and the processes.
 func watch(ctx context.Context, st *site, pids func() []int) *watcher {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watcher{cancel: cancel, pids: pids, cpu: map[int]float64{}}
@@ -157,14 +146,12 @@ func watch(ctx context.Context, st *site, pids func() []int) *watcher {
 	return w
 }
 
-// stop ends sampling and returns what was seen.
 func (w *watcher) stop() ([]Point, int64, error) {
 	w.cancel()
 	w.wg.Wait()
 	return w.points, w.peak, w.err
 }
 
-// resident notes the memory of all processes together.
 func (w *watcher) resident() int64 {
 	var now, peak int64
 	for _, pid := range w.pids() {
@@ -177,8 +164,7 @@ func (w *watcher) resident() int64 {
 	return now
 }
 
-// used is the processor time of all processes together. Those that have ended
-// count with what was seen of them last.
+// used is the processor time of all processes together, with the last figures of ended ones.
 func (w *watcher) used() (seconds float64) {
 	for _, pid := range w.pids() {
 		w.cpu[pid] = max(w.cpu[pid], processCPU([]int{pid}))
@@ -213,7 +199,6 @@ func (w *watcher) series(ctx context.Context, st *site, began time.Time) {
 	}
 }
 
-// add notes a point and its rate.
 func (w *watcher) add(p Point) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -222,8 +207,7 @@ func (w *watcher) add(p Point) {
 	w.points[last].Rate = slopeOf(w.points, last, averageOver, func(p Point) float64 { return float64(p.Changed) })
 }
 
-// slopeOf is how much a figure grows a second, up to the point of a number, over
-// about so long or since the start.
+// slopeOf is how much a figure grows a second, up to the point of a number, over about so long or since the start.
 func slopeOf(points []Point, last int, over time.Duration, of func(Point) float64) float64 {
 	first := max(last-int(over/seriesEvery), 0)
 	return per(of(points[last])-of(points[first]), points[last].Seconds-points[first].Seconds)
@@ -238,8 +222,7 @@ func (m *meter) latencies(ms []float64) {
 	m.set(func(r *Round) { r.Done = len(ms) })
 }
 
-// beside does something beside the caller until stop, which waits for its end, is called. The error
-// is why it ended before.
+// beside runs do until stop is called, which waits for it and returns why it ended before.
 func beside(ctx context.Context, do func(context.Context) error) (stop func() error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan error, 1)
@@ -256,8 +239,7 @@ func beside(ctx context.Context, do func(context.Context) error) (stop func() er
 	}
 }
 
-// await looks again and again, with a pause after each look, until something is as it should be or
-// the look fails. A look that fails with ctx counts as its end.
+// await looks again after each pause until done or the look fails. A look that fails with ctx counts as its end.
 func await(ctx context.Context, pause time.Duration, look func() (bool, error)) error {
 	for {
 		if ok, err := look(); ok || err != nil && ctx.Err() == nil {
@@ -271,12 +253,10 @@ func await(ctx context.Context, pause time.Duration, look func() (bool, error)) 
 
 // tick waits; false means that ctx has ended.
 func tick(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
-	case <-timer.C:
+	case <-time.After(d):
 		return true
 	}
 }

@@ -23,8 +23,7 @@ const (
 	opDelete
 )
 
-// op is one operation of a backlog. Its number, from 1, is the version that
-// an update gives its field.
+// op is one operation of a backlog. Its number, from 1, is the version that an update gives its field.
 type op struct {
 	kind  opKind
 	field uint8
@@ -32,8 +31,7 @@ type op struct {
 	n     uint32
 }
 
-// workload is a sequence of operations, the same each time. A key is never
-// inserted again after its delete.
+// workload is a sequence of operations, the same each time. A key is never inserted again after its delete.
 type workload struct {
 	shape       *shape
 	collections int
@@ -43,7 +41,6 @@ type workload struct {
 	hot         int     // not 0: only so many documents, inserted first, updated evenly
 }
 
-// describe tells the mix.
 func (w workload) describe() string {
 	if w.hot > 0 {
 		return itoa(w.operations) + " operations: updates of one field, evenly on " + itoa(w.hot) +
@@ -60,7 +57,6 @@ func (w workload) describe() string {
 	return text + "; plain writes without sessions"
 }
 
-// ops yields the operations in order.
 func (w workload) ops() iter.Seq[op] {
 	return func(yield func(op) bool) {
 		r := rand.New(rand.NewPCG(7, 11))
@@ -93,8 +89,7 @@ func (w workload) ops() iter.Seq[op] {
 	}
 }
 
-// scramble spreads popular documents over all that will be inserted. A rank
-// keeps its document, but for the beginning, when that may not be there yet.
+// scramble spreads popular documents over all that will be inserted. A rank keeps its document.
 func (w workload) scramble(rank uint64, inserted uint32) uint32 {
 	all := uint64(float64(w.operations)*w.inserts) + 1
 	for try := range uint64(8) {
@@ -105,8 +100,7 @@ func (w workload) scramble(rank uint64, inserted uint32) uint32 {
 	return uint32(rank % uint64(inserted))
 }
 
-// zipf gives rank 0 to n-1 for an even random u: the continuous form of the
-// zipfian distribution with exponent 0.99, whose n may grow at no cost.
+// zipf returns rank 0 to n-1 for an even random u: a continuous zipfian of exponent 0.99, whose n may grow freely.
 func zipf(u float64, n uint32) uint64 {
 	const rest = 1 - 0.99
 	x := math.Pow(u*(math.Pow(float64(n)+1, rest)-1)+1, 1/rest)
@@ -122,10 +116,8 @@ type change struct {
 	version [maxFields]uint32
 }
 
-// maxFields bounds the fields that updates may set.
 const maxFields = 16
 
-// entryBytes is about the size of an operation's oplog entry.
 func (w workload) entryBytes(o op) int {
 	const frame = 130
 	switch o.kind {
@@ -137,10 +129,7 @@ func (w workload) entryBytes(o op) int {
 	return frame
 }
 
-// fold merges the operations on each document within windows of so many bytes
-// of oplog; 0 is one window of everything. An insert with updates becomes an
-// insert, updates become one, and what is inserted and deleted within a window
-// is nothing at all.
+// fold merges each document's operations within windows of so many bytes of oplog; 0 is one window.
 func (w workload) fold(ops iter.Seq[op], windowBytes int) iter.Seq[[]change] {
 	return func(yield func([]change) bool) {
 		var changes []change
@@ -170,7 +159,6 @@ func (w workload) fold(ops iter.Seq[op], windowBytes int) iter.Seq[[]change] {
 	}
 }
 
-// take merges a later operation.
 func (c *change) take(o op) {
 	switch o.kind {
 	case opUpdate:
@@ -209,15 +197,12 @@ func limit(ops iter.Seq[op], n int) iter.Seq[op] {
 
 const (
 	loadConnections = 4
-	// loadChunk is how many operations of a connection go together. The oplog
-	// mixes kinds and documents in runs no longer than this.
+	// loadChunk is how many operations of a connection go together: the longest run of a kind in the oplog.
 	loadChunk = 250
-	// markEvery is how many operations lie between marks of a span.
-	markEvery = 10_000
+	markEvery = 10_000 // how many operations lie between marks of a span.
 )
 
-// write does the operations on a cluster, each for itself, those of one
-// document in order, and returns the part of the oplog that they made.
+// write does each operation by itself, in order by document, and returns the span of the oplog.
 func (w workload) write(ctx context.Context, to *side) (span, error) {
 	from, err := to.position(ctx)
 	if err != nil {
@@ -247,23 +232,19 @@ func (w workload) write(ctx context.Context, to *side) (span, error) {
 	return s, err
 }
 
-// position is the newest entry of a cluster's oplog.
 func (s *side) position(ctx context.Context) (mongo.OpTime, error) {
 	p, err := s.direct.Positions(ctx)
 	return p.Last, err
 }
 
-// writing is how operations are written one by one.
 type writing struct {
 	connections int
 	chunk       int // operations of a connection that go together
-	// more is asked before a chunk is handed out, with its last operation, and
-	// may wait; false ends the writing.
+	// more is asked before a chunk is handed out, with its last operation, and may wait; false ends the writing.
 	more func(ctx context.Context, o op) (bool, error)
 }
 
-// spread writes the operations over several connections, by document, until
-// there are no more of them, and returns how many were done.
+// spread writes the operations over several connections, by document, and returns how many were done.
 func (w workload) spread(ctx context.Context, to *side, how writing) (int, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	var done atomic.Int64
@@ -298,7 +279,6 @@ func (w workload) spread(ctx context.Context, to *side, how writing) (int, error
 	return int(done.Load()), err
 }
 
-// handOut hands chunks of operations to the connections.
 func (w workload) handOut(ctx context.Context, queues []chan []op, how writing) error {
 	chunks := make([][]op, len(queues))
 	for o := range w.ops() {
@@ -343,8 +323,7 @@ func (w workload) writeChunk(ctx context.Context, wr *writer, chunk []op) error 
 // plan is what each connection has to do, window after window.
 type plan [][][]change
 
-// newPlan spreads the changes over connections by document, so that those of
-// one document stay in order.
+// newPlan spreads the changes over connections by document, so that those of one document stay in order.
 func newPlan(windows iter.Seq[[]change], connections int) plan {
 	p := make(plan, connections)
 	for changes := range windows {
@@ -360,7 +339,6 @@ func newPlan(windows iter.Seq[[]change], connections int) plan {
 	return p
 }
 
-// statements is the number of operations in it.
 func (p plan) statements() (n int) {
 	for _, windows := range p {
 		for _, changes := range windows {
@@ -370,10 +348,7 @@ func (p plan) statements() (n int) {
 	return n
 }
 
-// apply writes a plan: for each window inserts, updates and deletes, each
-// collection's in commands of up to batchBytes. That keeps the order of a
-// document's operations, if there are several in a window. A connection does one
-// window after the other.
+// apply writes a plan: each window's inserts, updates and deletes by collection, in commands of batchBytes.
 func (w workload) apply(ctx context.Context, to *side, p plan, s settings) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for _, windows := range p {
@@ -412,19 +387,14 @@ func (w workload) window(ctx context.Context, wr *writer, changes []change) erro
 	return nil
 }
 
-// send writes changes of one kind to one collection.
 func (w workload) send(ctx context.Context, wr *writer, kind opKind, coll int, changes []change) error {
 	for len(changes) > 0 {
 		n, err := w.command(wr, kind, coll, changes)
 		if err != nil {
 			return err
 		}
-		res, err := wr.exchange(ctx, fmt.Sprintf("apply to %s", collection(coll)))
-		if err != nil {
+		if err := wr.send(ctx, "apply to "+collection(coll), n); err != nil {
 			return err
-		}
-		if res.N != int64(n) {
-			return fmt.Errorf("apply to %s: the server did %d of %d", collection(coll), res.N, n)
 		}
 		changes = changes[n:]
 	}
@@ -464,8 +434,7 @@ func (w workload) command(wr *writer, kind opKind, coll int, changes []change) (
 	return n, nil
 }
 
-// appendDeletes makes one delete statement of many documents, which costs the
-// server half of as many statements.
+// appendDeletes makes one delete statement of many documents, which costs the server half of as many statements.
 func (w workload) appendDeletes(dst []byte, changes []change) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")
@@ -507,8 +476,7 @@ func (w workload) appendUpdate(dst []byte, c *change) []byte {
 	return dst
 }
 
-// unfolded makes a plan that does each operation by itself, those of one
-// document in order.
+// unfolded makes a plan that does each operation by itself, those of one document in order.
 func (w workload) unfolded(connections int) plan {
 	const together = 1000 // operations of a connection
 	p := make(plan, connections)
