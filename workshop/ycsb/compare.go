@@ -28,8 +28,7 @@ type Difference struct {
 	Cells []CellDiff `json:"cells"`
 }
 
-// CellDiff is the difference of a cell in percent of the base's figure: +10 is
-// a tenth more. A figure that one of both has not is left out.
+// CellDiff is the difference of a cell in percent of the base's figure; without a figure of both, nil.
 type CellDiff struct {
 	Mix        Mix      `json:"mix"` // 0:0 is the load
 	Threads    int      `json:"threads"`
@@ -39,8 +38,7 @@ type CellDiff struct {
 	ClientCPU  *float64 `json:"clientCpuPercent,omitempty"`
 }
 
-// compare compares each other server with the first, by the same client, and
-// the peer with millrace, on the same server.
+// compare compares servers with the first, by the same client, and the peer with millrace.
 func (c *Comparison) compare() {
 	for i, other := range c.Sides {
 		for _, base := range c.Sides[:i] {
@@ -81,7 +79,11 @@ func percentText(p *float64) string {
 	return fmt.Sprintf("%+.1f %%", *p)
 }
 
-// sheetTable is a table with a title.
+func (x CellDiff) row() []string {
+	one := Cell{Mix: x.Mix}
+	return []string{strconv.Itoa(x.Threads), one.name(), percentText(x.Throughput), percentText(x.RAL), percentText(x.WAL)}
+}
+
 type sheetTable struct {
 	Title  string
 	Header []string
@@ -95,9 +97,7 @@ func (c *Comparison) tables() []sheetTable {
 		t := sheetTable{Title: d.Other + " against " + d.Base,
 			Header: []string{"threads", "read:write", "throughput", "RAL", "WAL", "client CPU an operation"}}
 		for _, x := range d.Cells {
-			one := Cell{Mix: x.Mix}
-			t.Rows = append(t.Rows, []string{strconv.Itoa(x.Threads), one.name(), percentText(x.Throughput), percentText(x.RAL),
-				percentText(x.WAL), percentText(x.ClientCPU)})
+			t.Rows = append(t.Rows, append(x.row(), percentText(x.ClientCPU)))
 		}
 		all = append(all, t)
 	}
@@ -214,8 +214,7 @@ func (c *Comparison) WriteHTML(w io.Writer) error {
 	return s.write(w)
 }
 
-// charts are the figures over the mixes, a line for each side and number of
-// threads, and each other server in percent of the first.
+// charts are the figures over the mixes by side and threads, and servers in percent of the first.
 func (c *Comparison) charts(s *sheet) {
 	names := c.mixes()
 	for _, of := range []struct {
@@ -235,12 +234,9 @@ func (c *Comparison) charts(s *sheet) {
 	s.drawAgainst("operations a second, in % of the base", againstLines(c.Differences, names), names)
 }
 
-// mixes are the names of all mixes.
 func (c *Comparison) mixes() (names []string) {
-	seen := map[string]bool{}
 	for _, x := range c.Sides[0].Cells {
-		if name := x.Mix.String(); !seen[name] {
-			seen[name] = true
+		if name := x.Mix.String(); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -268,11 +264,9 @@ func (m *Matrix) lines(named bool, names []string, of func(Cell) float64) (all [
 	return all
 }
 
-// place is where a mix stands on the axis.
 func place(names []string, m Mix) float64 { return float64(slices.Index(names, m.String())) }
 
-// againstLines are throughputs in percent of their bases', by mix, a line for
-// each difference and number of threads; a line of 100 is the base.
+// againstLines are throughputs in percent of the base, by mix; 100 is the base.
 func againstLines(all []Difference, names []string) (lines []plot.Line) {
 	for _, d := range all {
 		byThreads := map[int]int{}
@@ -342,8 +336,7 @@ func (s *sheet) write(w io.Writer) error {
 	return t.Execute(w, s)
 }
 
-// WriteHTML writes the result as one page with charts over time that needs
-// nothing else.
+// WriteHTML writes the result as one page with charts over time that needs nothing else.
 func WriteHTML(w io.Writer, r *Report) error {
 	s := &sheet{Title: "millrace-bench ycsb " + string(r.Phase)}
 	t := sheetTable{Header: []string{"", "operations", "average µs", "min", "p50", "p95", "p99", "p99.9", "max",
@@ -385,7 +378,6 @@ func WriteHTML(w io.Writer, r *Report) error {
 	return s.write(w)
 }
 
-// latencies are a figure of each series over time.
 func (r *Report) latencies(of func(PointLatency) float64) []plot.Line {
 	var all []plot.Line
 	for _, one := range r.Series {

@@ -13,6 +13,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,6 @@ const (
 	defaultTable    = "usertable"
 )
 
-// config is a run's properties, read and checked.
 type config struct {
 	phase Phase
 
@@ -136,23 +136,15 @@ func (c *config) server(r *reader) {
 	c.oldServerProperties(r)
 }
 
-// oldServerProperties are what was said by properties before it was said in
-// the connection string, which wins.
+// oldServerProperties are what was said by properties before it was said in the connection string, which wins.
 func (c *config) oldServerProperties(r *reader) {
 	if name := r.text("mongodb.writeConcern", ""); name != "" && (c.concern == nil || c.url == DefaultURL) {
-		yes := true
-		switch strings.ToLower(name) {
-		case "errors_ignored", "unacknowledged":
-			c.concern = writeconcern.Unacknowledged()
-		case "acknowledged", "safe":
-			c.concern = writeconcern.W1()
-		case "journaled":
-			c.concern = &writeconcern.WriteConcern{W: 1, Journal: &yes}
-		case "replica_acknowledged":
-			c.concern = &writeconcern.WriteConcern{W: 2}
-		case "majority":
-			c.concern = writeconcern.Majority()
-		default:
+		c.concern = map[string]*writeconcern.WriteConcern{
+			"errors_ignored": writeconcern.Unacknowledged(), "unacknowledged": writeconcern.Unacknowledged(),
+			"acknowledged": writeconcern.W1(), "safe": writeconcern.W1(), "majority": writeconcern.Majority(),
+			"journaled": {W: 1, Journal: new(true)}, "replica_acknowledged": {W: 2},
+		}[strings.ToLower(name)]
+		if c.concern == nil {
 			r.fail("mongodb.writeConcern",
 				"errors_ignored, unacknowledged, acknowledged, journaled, replica_acknowledged or majority")
 		}
@@ -202,7 +194,6 @@ func (c *config) amount(r *reader) {
 
 const maxThreads = 10_000
 
-// record reads what a record looks like.
 func (c *config) record(r *reader) {
 	c.keys = keys{ordered: r.oneOf("insertorder", "hashed", "hashed", "ordered") == "ordered",
 		pad: int(min(r.count("zeropadding", 1), 100))}
@@ -229,7 +220,7 @@ func (c *config) record(r *reader) {
 			r.problems = append(r.problems, err)
 			return
 		}
-		c.fieldLength, c.longestField = h, h.longest()
+		c.fieldLength, c.longestField = h, max(0, slices.Max(h.lengths))
 	}
 	const most = 16 << 20 // of a document
 	if c.longestField > most/n {
@@ -244,13 +235,6 @@ func (c *config) record(r *reader) {
 	}
 }
 
-func (h *histogram) longest() (n int64) {
-	for _, l := range h.lengths {
-		n = max(n, l)
-	}
-	return n
-}
-
 // offset adds a number to another generator's.
 type offset struct {
 	*zipfian
@@ -259,7 +243,6 @@ type offset struct {
 
 func (o offset) next(r *rand.Rand) int64 { return o.low + o.zipfian.next(r) }
 
-// mix reads the weights of operations.
 func (c *config) mix(r *reader) {
 	c.weights = [kinds]float64{
 		opRead: r.float("readproportion", 0.95), opUpdate: r.float("updateproportion", 0.05),
@@ -283,7 +266,6 @@ func (c *config) mix(r *reader) {
 	}
 }
 
-// distribution reads how records are chosen.
 func (c *config) distribution(r *reader) {
 	c.requests = r.oneOf("requestdistribution", "uniform", "uniform", "zipfian", "latest", "hotspot", "sequential",
 		"exponential")
@@ -304,7 +286,6 @@ func (c *config) distribution(r *reader) {
 	}
 }
 
-// measures reads what is measured and written.
 func (c *config) measures(r *reader) {
 	m := &c.measure
 	m.kind = r.oneOf("measurementtype", "hdrhistogram", "hdrhistogram", "raw", "histogram", "timeseries",
@@ -330,14 +311,9 @@ func (c *config) measures(r *reader) {
 	m.buckets = int(min(max(r.count("histogram.buckets", 1000), 1), 100_000))
 	m.granularity = time.Duration(max(r.count("timeseries.granularity", 1000), 1)) * time.Millisecond
 	exporter := r.text("exporter", "")
-	switch exporter = exporter[strings.LastIndex(exporter, ".")+1:]; exporter {
-	case "", "TextMeasurementsExporter":
-		m.exporter = "text"
-	case "JSONMeasurementsExporter":
-		m.exporter = "json"
-	case "JSONArrayMeasurementsExporter":
-		m.exporter = "jsonarray"
-	default:
+	m.exporter = map[string]string{"": "text", "TextMeasurementsExporter": "text", "JSONMeasurementsExporter": "json",
+		"JSONArrayMeasurementsExporter": "jsonarray"}[exporter[strings.LastIndex(exporter, ".")+1:]]
+	if m.exporter == "" {
 		r.fail("exporter", "TextMeasurementsExporter, JSONMeasurementsExporter or JSONArrayMeasurementsExporter")
 	}
 }
@@ -348,9 +324,7 @@ type Properties map[string]string
 //go:embed workloads
 var workloads embed.FS
 
-// ReadFile adds the properties of a file; later ones win. A path that does not
-// exist and ends in the name of a core workload (workloada to workloadf) means
-// the workload that is built in.
+// ReadFile adds a file's properties; later ones win. Missing workloada to workloadf are built in.
 func (p Properties) ReadFile(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -366,9 +340,7 @@ func (p Properties) ReadFile(path string) error {
 	return mongo.Wrap(p.Read(f), "read workload file %s", path)
 }
 
-// Read adds properties in the format of a Java properties file: name=value,
-// name:value or name value; # and ! start a comment, a backslash at the end of
-// a line joins it with the next, and before another character takes it as is.
+// Read reads a Java properties file: name=value, name:value or name value, comments (# !) and backslashes.
 func (p Properties) Read(r io.Reader) error {
 	s := bufio.NewScanner(r)
 	var joined string
@@ -397,8 +369,7 @@ func continues(line string) bool {
 	return (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1
 }
 
-// splitProperty cuts a line at the first separator that is not escaped. White
-// space after the value goes too: Java keeps it, and then stumbles over it.
+// splitProperty cuts a line at the first unescaped separator, and trims the value, which Java does not.
 func splitProperty(line string) (name, value string) {
 	end := len(line)
 	for i := 0; i < len(line); i++ {
@@ -526,10 +497,8 @@ func (r *reader) flag(name string, fallback bool) bool {
 
 func (r *reader) oneOf(name, fallback string, allowed ...string) string {
 	v := strings.ToLower(r.text(name, fallback))
-	for _, a := range allowed {
-		if v == a {
-			return v
-		}
+	if slices.Contains(allowed, v) {
+		return v
 	}
 	r.fail(name, "one of "+strings.Join(allowed, ", "))
 	return fallback

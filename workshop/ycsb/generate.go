@@ -39,8 +39,7 @@ func (c *workload) chooser() numbers {
 	newest := func() int64 { return c.inserts.newest.Load() }
 	switch c.requests {
 	case "zipfian":
-		// Over the records that there will be at the end, so that the popular
-		// ones stay the same; those that are not there yet are drawn again.
+		// Over the final records, so that the popular ones stay; those not there yet are drawn again.
 		count := c.insertCount + c.expectedInserts()
 		ranks := c.zipfRanks
 		if ranks == 0 {
@@ -64,10 +63,6 @@ func (c *workload) chooser() numbers {
 
 // expectedInserts is twice what the run will insert by its share, to be sure.
 func (c *workload) expectedInserts() int64 {
-	var sum float64
-	for _, weight := range c.weights {
-		sum += weight
-	}
 	if c.weights[opInsert] == 0 {
 		return 0
 	}
@@ -75,7 +70,7 @@ func (c *workload) expectedInserts() int64 {
 	if c.operations == math.MaxInt64 {
 		operations = float64(c.insertCount)
 	}
-	return int64(operations * c.weights[opInsert] / sum * 2)
+	return int64(operations * c.weights[opInsert] / c.upto[kinds-1] * 2)
 }
 
 // evenly draws from all records that there are.
@@ -86,8 +81,7 @@ type evenly struct {
 
 func (e evenly) next(r *rand.Rand) int64 { return e.low + r.Int64N(e.newest()-e.low+1) }
 
-// record draws the number of a record that is there. Where nearly all records
-// are still to come, it stops trying and folds the number into those there are.
+// record draws a record that exists. Where nearly all are to come, it stops trying and folds the number.
 func (c *workload) record(r *rand.Rand) int64 {
 	const tries = 64
 	for range tries {
@@ -98,11 +92,9 @@ func (c *workload) record(r *rand.Rand) int64 {
 	return c.insertStart + (c.chosen.next(r)-c.insertStart)%(c.inserts.newest.Load()-c.insertStart+1)
 }
 
-// operation draws what to do.
 func (c *workload) operation(r *rand.Rand) kind { return kind(pick(c.upto[:], r.Float64())) }
 
-// sequence hands out the numbers of new records and knows up to which all are
-// there, so that reads ask for no record that is still under way.
+// sequence hands out numbers of new records and knows up to which all exist.
 type sequence struct {
 	next, newest atomic.Int64
 
@@ -120,7 +112,6 @@ func newSequence(first int64) *sequence {
 
 func (s *sequence) take() int64 { return s.next.Add(1) - 1 }
 
-// acknowledge notes that the insert of a number has ended.
 func (s *sequence) acknowledge(n int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,10 +127,7 @@ func (s *sequence) acknowledge(n int64) {
 	s.newest.Store(at)
 }
 
-// hash is the FNV-1a hash of a number's eight bytes, the lowest first, as a
-// signed number without its sign: what YCSB scatters keys with.
-//
-// Definition: Fowler, Noll, Vo; offset basis and prime for 64 bits.
+// hash is the 64-bit FNV-1a hash (Fowler, Noll, Vo) of a number's bytes, the lowest first, without its sign: YCSB's.
 func hash(n int64) int64 {
 	const basis, prime = 0xcbf29ce484222325, 0x100000001b3
 	h, v := uint64(basis), uint64(n)
@@ -158,13 +146,11 @@ func abs(n int64) int64 {
 	return n
 }
 
-// keys turns the number of a record into its key.
 type keys struct {
 	ordered bool // else hashed
 	pad     int  // digits at least
 }
 
-// append writes the key of record n.
 func (k keys) append(dst []byte, n int64) []byte {
 	if !k.ordered {
 		n = hash(n)
@@ -178,13 +164,11 @@ func (k keys) append(dst []byte, n int64) []byte {
 	return append(dst, d...)
 }
 
-// numbers draws whole numbers. A generator may be shared by goroutines; the
-// source of randomness is the caller's own.
+// numbers draws whole numbers. Goroutines may share it; the randomness is the caller's.
 type numbers interface {
 	next(r *rand.Rand) int64
 }
 
-// constant always draws the same number.
 type constant int64
 
 func (c constant) next(*rand.Rand) int64 { return int64(c) }
@@ -204,12 +188,10 @@ func (s *sequential) next(*rand.Rand) int64 {
 	return s.low + (s.n.Add(1)-1)%(s.high-s.low+1)
 }
 
-// zipfTheta is YCSB's zipfian constant.
 const zipfTheta = 0.99
 
-// harmonic gives the generalized harmonic numbers, the sums of i^-theta for i
-// from 1 to n: the head term by term, the rest by the formula of Euler and
-// Maclaurin, whose error is far below that of adding so many floats.
+// harmonic sums i^-theta for i from 1 to n: the head term by term, the rest by Euler and Maclaurin, whose error is
+// far below that of adding so many floats.
 type harmonic struct{ theta, head float64 }
 
 const harmonicHead = 1000
@@ -237,10 +219,7 @@ func (h harmonic) sum(n int64) float64 {
 	return h.head + between + (fx-fm)/2 - h.theta/12*(fx/x-fm/m)
 }
 
-// zipfian draws ranks from 0 to n-1, rank i with a probability in proportion
-// to (i+1)^-theta.
-//
-// Algorithm: Gray et al., SIGMOD 1994, figure 5 and section 3.2.
+// zipfian draws rank i below n in proportion to (i+1)^-theta (Gray et al., SIGMOD 1994, figure 5, section 3.2).
 type zipfian struct {
 	n                       int64
 	alpha, zeta, eta, first float64
@@ -266,17 +245,14 @@ func (z *zipfian) rank(u float64) int64 {
 
 func (z *zipfian) next(r *rand.Rand) int64 { return z.rank(r.Float64()) }
 
-// scrambled spreads the ranks of a zipfian over the numbers from low on, by
-// their hash.
+// scrambled spreads the ranks of a zipfian over the numbers from low on, by their hash.
 type scrambled struct {
 	ranks      *zipfian
 	low, count int64
 }
 
-// scrambledRanks is how many ranks YCSB draws from, whatever the number of
-// records (its issue 1305): many of them share a record then, so that its
-// zipfian is flatter than one over the records alone. Results can be compared
-// only when both do the same.
+// scrambledRanks is how many ranks YCSB draws from, for any number of records (its issue 1305): many share a
+// record, so that its zipfian is flatter. Results compare only when both do the same.
 const scrambledRanks = 10_000_000_000
 
 func (s scrambled) next(r *rand.Rand) int64 { return s.low + hash(s.ranks.next(r))%s.count }
@@ -300,8 +276,7 @@ func (l *latest) next(r *rand.Rand) int64 {
 	return newest - z.next(r)
 }
 
-// hotspot draws a share of all numbers evenly from the first part of a range,
-// and the others evenly from the rest.
+// hotspot draws a share of all numbers evenly from the first part of a range, and the others evenly from the rest.
 type hotspot struct {
 	low, hot, cold int64 // the sizes of both parts
 	share          float64
@@ -320,37 +295,31 @@ func (h hotspot) next(r *rand.Rand) int64 {
 	return h.low + h.hot + r.Int64N(h.cold)
 }
 
-// exponential draws from the newest record backwards, with an exponentially
-// falling probability of the given mean.
+// exponential draws from the newest record backwards, with an exponentially falling probability of the given mean.
 type exponential struct {
 	low    int64
 	mean   float64
 	newest func() int64
 }
 
-// newExponential is one in which percentile percent of all numbers come from
-// the newest so many records.
+// newExponential is one in which percentile percent of all numbers come from the newest so many records.
 func newExponential(low int64, percentile, records float64, newest func() int64) *exponential {
 	return &exponential{low: low, mean: records / -math.Log(1-percentile/100), newest: newest}
 }
 
 func (e *exponential) next(r *rand.Rand) int64 {
 	newest := e.newest()
-	// The inverse of the distribution, cut off behind the first record: the same
-	// as drawing again what lies there.
+	// The inverse of the distribution, cut off behind the first record: the same as drawing again what lies there.
 	within := -math.Expm1(-float64(newest-e.low+1) / e.mean)
 	return max(newest-int64(-math.Log1p(-r.Float64()*within)*e.mean), e.low)
 }
 
-// histogram draws lengths with given weights.
 type histogram struct {
 	lengths []int64
 	upto    []float64 // running sums of the weights
 }
 
-// readHistogram reads a file of lines "number count" after a first line
-// "BlockSize size": a value falls in block number with the weight count, and
-// is number+1 times the block size long.
+// readHistogram reads lines "number count" after "BlockSize size": a length of number+1 blocks has the weight count.
 func readHistogram(path string) (*histogram, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -365,7 +334,7 @@ func readHistogram(path string) (*histogram, error) {
 		}
 		n, err := strconv.ParseInt(cols[1], 10, 64)
 		if err != nil || n < 0 {
-			return nil, fmt.Errorf("histogram %s: %q is no count", path, cols[1])
+			return nil, fmt.Errorf("histogram %s: invalid count %q", path, cols[1])
 		}
 		if cols[0] == "BlockSize" {
 			block = n

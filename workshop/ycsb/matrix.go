@@ -53,8 +53,7 @@ type Server struct {
 	Name string `json:"name"`
 	URI  string `json:"-"` // it may hold a password
 
-	// disk is what was asked of the server's slowed disk, nil without one.
-	disk func() lab.DiskUse
+	disk func() lab.DiskUse // what was asked of the server's slowed disk, nil without one.
 }
 
 // ParseServer reads name=uri.
@@ -68,27 +67,22 @@ func ParseServer(s string) (Server, error) {
 
 // MatrixOptions describe a matrix.
 type MatrixOptions struct {
-	// Properties of all cells; proportions, threads and the phase's length are
-	// the matrix's.
+	// Properties of all cells; proportions, threads and the phase's length are the matrix's.
 	Properties Properties
 	Mixes      []Mix
 	Threads    []int
-	// Operations of a cell. With it, the load of an empty collection is measured
-	// too, record by record; 0 measures for a time.
+	// Operations of a cell, with the load of an empty collection measured too; 0 measures for a time.
 	Operations int64
 	Each       time.Duration // Each is how long a cell is measured without Operations, in full seconds.
 	WarmUp     time.Duration // WarmUp is how long the first mix is run before anything is measured.
-	// Rounds of the whole matrix; a cell is the median of its rounds by
-	// throughput.
-	Rounds   int
-	Seed     uint64
-	Progress func(line string) // may be nil
-	Servers  []Server          // Servers are compared with the first of them; none means that of Properties.
-	Peer     *Peer             // Peer drives the same load beside millrace, unless it is nil.
+	Rounds     int           // Rounds of the whole matrix; a cell is the median of its rounds by throughput.
+	Seed       uint64
+	Progress   func(line string) // may be nil
+	Servers    []Server          // Servers are compared with the first of them; none means that of Properties.
+	Peer       *Peer             // Peer drives the same load beside millrace, unless it is nil.
 }
 
-// Published are the options of the published tables, with the given part of
-// their counts; 1 is all. The properties say the rest.
+// Published returns the options of the published tables, with a part of their counts; 1 is all.
 func Published(p Properties, scale float64) MatrixOptions {
 	part := func(n float64) int64 { return max(int64(n*scale+0.5), 1) }
 	p = p.With("recordcount", strconv.FormatInt(part(PublishedRecords), 10))
@@ -104,8 +98,7 @@ func (p Properties) Zipfian() Properties {
 	return p.With("requestdistribution", "zipfian")
 }
 
-// Matrix is what was measured of one server by one client. Latencies are
-// averages in microseconds.
+// Matrix is what was measured of one server by one client. Latencies are averages in microseconds.
 type Matrix struct {
 	Name           string    `json:"name,omitempty"` // Name of the server, "" when it is the only one.
 	Client         string    `json:"client"`         // Client is millrace or ycsb, the Java tool.
@@ -139,18 +132,14 @@ type Cell struct {
 	ReadP99    int64   `json:"readP99Microseconds"`
 	WriteP99   int64   `json:"writeP99Microseconds"`
 	Failed     int64   `json:"failed"`
-	// ClientSeconds is the client's processor time; that of the Java tool has
-	// the start of its virtual machine in it.
+	// ClientSeconds is the client's processor time, for Java with the start of its virtual machine.
 	ClientSeconds float64 `json:"clientCpuSeconds"`
 	ClientCPU     float64 `json:"clientCpuMicrosecondsPerOperation"`
-	// DiskEach is what was asked of a slowed disk for an operation: reads, writes
-	// and flushes.
+	// DiskEach is what was asked of a slowed disk for an operation: reads, writes and flushes.
 	DiskEach float64 `json:"diskOperationsPerOperation,omitempty"`
 }
 
-// RunMatrix measures all mixes with all numbers of threads on all servers, with
-// the peer beside millrace, each round in turn. Records that are missing are
-// loaded first.
+// RunMatrix loads missing records, and measures all mixes and threads on all servers, with the peer.
 func RunMatrix(ctx context.Context, o MatrixOptions) (*Comparison, error) {
 	if o.Progress == nil {
 		o.Progress = func(string) {}
@@ -190,7 +179,6 @@ func RunMatrix(ctx context.Context, o MatrixOptions) (*Comparison, error) {
 	return c, nil
 }
 
-// cellOf is the median of rounds.
 func cellOf(mix Mix, threads int, rounds []*Report) Cell {
 	rounds = slices.Clone(rounds)
 	slices.SortFunc(rounds, func(a, b *Report) int { return int(a.Throughput - b.Throughput) })
@@ -250,9 +238,8 @@ func (m *Matrix) label() string {
 	return m.Name + ", by " + m.Client
 }
 
-// Class is a size of server by its parts, processors to memory. What memory
-// means here is the cache: in 1:8 it has room for one and a half times the
-// records, in 1:4 for half of that, in 1:2 for a quarter.
+// Class is a size of server, processors to memory, by its cache: in 1:8 it has room for 1.5 times the records, in
+// 1:4 for half of that, in 1:2 for a quarter.
 type Class struct {
 	Name  string  `json:"name"`
 	share float64 // of the records that the cache has room for
@@ -316,8 +303,7 @@ type ClassResult struct {
 	*Comparison
 }
 
-// RunClasses starts a server for each disk, one class after the other, measures
-// the matrix on both and ends them.
+// RunClasses starts a server for each disk, one class after the other, measures the matrix on both and ends them.
 func RunClasses(ctx context.Context, o ClassOptions) (*Classes, error) {
 	if len(o.Versions) == 0 {
 		o.Versions = []string{"6.0"}
@@ -346,7 +332,6 @@ func RunClasses(ctx context.Context, o ClassOptions) (*Classes, error) {
 	return all, nil
 }
 
-// run measures one class.
 func (o ClassOptions) run(ctx context.Context, r ClassResult) (c *Comparison, err error) {
 	m := o.Matrix
 	m.Servers = nil
@@ -364,8 +349,8 @@ func (o ClassOptions) run(ctx context.Context, r ClassResult) (c *Comparison, er
 		}
 		m.Servers = append(m.Servers, server)
 	}
-	if told := m.Progress; told != nil {
-		m.Progress = func(line string) { told("class " + r.Name + ", " + line) }
+	if progress := m.Progress; progress != nil {
+		m.Progress = func(line string) { progress("class " + r.Name + ", " + line) }
 	}
 	return RunMatrix(ctx, m)
 }
@@ -407,16 +392,13 @@ func (c *Classes) summary() sheetTable {
 	for _, r := range c.Classes {
 		for _, d := range r.Differences {
 			for _, x := range d.Cells {
-				one := Cell{Mix: x.Mix}
-				t.Rows = append(t.Rows, []string{r.Name, d.Other, d.Base, fmt.Sprint(x.Threads), one.name(),
-					percentText(x.Throughput), percentText(x.RAL), percentText(x.WAL)})
+				t.Rows = append(t.Rows, append([]string{r.Name, d.Other, d.Base}, x.row()...))
 			}
 		}
 	}
 	return t
 }
 
-// tables are those of all classes, and the summary.
 func (c *Classes) tables() (all []sheetTable) {
 	for _, r := range c.Classes {
 		t := r.figures()

@@ -51,24 +51,23 @@ const (
 	significant = 3                                   // digits that percentiles are exact to
 )
 
-// tally is what is known of some latencies, in microseconds. Count, sum and
-// extremes are exact.
-type tally struct {
+// latencyStats is what is known of some latencies, in microseconds. Count, sum and extremes are exact.
+type latencyStats struct {
 	count, sum, least, most int64
 	squares                 float64
 	hist                    *hdrhistogram.Histogram
 	millis                  []int64 // by whole milliseconds, the last for all above; nil unless wanted
 }
 
-func newTally(buckets int) *tally {
-	t := &tally{hist: hdrhistogram.New(1, longest, significant)}
+func newLatencyStats(buckets int) *latencyStats {
+	t := &latencyStats{hist: hdrhistogram.New(1, longest, significant)}
 	if buckets > 0 {
 		t.millis = make([]int64, buckets+1)
 	}
 	return t
 }
 
-func (t *tally) add(us int64) {
+func (t *latencyStats) add(us int64) {
 	if t.count == 0 || us < t.least {
 		t.least = us
 	}
@@ -82,8 +81,7 @@ func (t *tally) add(us int64) {
 	}
 }
 
-// merge adds another tally.
-func (t *tally) merge(o *tally) {
+func (t *latencyStats) merge(o *latencyStats) {
 	if o.count == 0 {
 		return
 	}
@@ -100,54 +98,43 @@ func (t *tally) merge(o *tally) {
 	}
 }
 
-func (t *tally) reset() {
+func (t *latencyStats) reset() {
 	if t.count == 0 {
 		return
 	}
 	t.hist.Reset()
 	clear(t.millis)
-	*t = tally{hist: t.hist, millis: t.millis}
+	*t = latencyStats{hist: t.hist, millis: t.millis}
 }
 
-func (t *tally) mean() float64 {
-	if t.count == 0 {
-		return 0
-	}
-	return float64(t.sum) / float64(t.count)
-}
+func (t *latencyStats) mean() float64 { return float64(t.sum) / float64(max(t.count, 1)) }
 
 // variance is that of the whole population.
-func (t *tally) variance() float64 {
-	if t.count == 0 {
-		return 0
-	}
+func (t *latencyStats) variance() float64 {
 	m := t.mean()
-	return max(t.squares/float64(t.count)-m*m, 0)
+	return max(t.squares/float64(max(t.count, 1))-m*m, 0)
 }
 
 // percentile is exact to three digits, and never outside the extremes.
-func (t *tally) percentile(p float64) int64 {
-	if t.count == 0 {
-		return 0
-	}
+func (t *latencyStats) percentile(p float64) int64 {
 	return min(max(t.hist.ValueAtPercentile(p), t.least), t.most)
 }
 
-// tallies are those of all series that have occurred.
-type tallies struct {
-	of      [kinds][variants]*tally
+// runStats are those of all series that have occurred.
+type runStats struct {
+	of      [kinds][variants]*latencyStats
 	returns [kinds][statuses]int64
 	buckets int
 }
 
-func (t *tallies) at(k kind, v variant) *tally {
+func (t *runStats) at(k kind, v variant) *latencyStats {
 	if t.of[k][v] == nil {
-		t.of[k][v] = newTally(t.buckets)
+		t.of[k][v] = newLatencyStats(t.buckets)
 	}
 	return t.of[k][v]
 }
 
-func (t *tallies) merge(o *tallies) {
+func (t *runStats) merge(o *runStats) {
 	for k := range o.of {
 		for v, from := range o.of[k] {
 			if from != nil && from.count > 0 {
@@ -160,7 +147,7 @@ func (t *tallies) merge(o *tallies) {
 	}
 }
 
-func (t *tallies) reset() {
+func (t *runStats) reset() {
 	for k := range t.of {
 		for _, one := range t.of[k] {
 			if one != nil {
@@ -172,7 +159,7 @@ func (t *tallies) reset() {
 }
 
 // all yields the series with at least one latency, in the order of kinds.
-func (t *tallies) all(yield func(series, *tally) bool) {
+func (t *runStats) all(yield func(series, *latencyStats) bool) {
 	for v := range variants {
 		for k := range kinds {
 			if one := t.of[k][v]; one != nil && one.count > 0 && !yield(series{k, v}, one) {
@@ -182,21 +169,19 @@ func (t *tallies) all(yield func(series, *tally) bool) {
 	}
 }
 
-// shard is where some of the threads record. Its lock is all but free: few
-// threads share it, and the collector asks once a second.
+// shard is where a few threads record. The collector takes its lock once a second.
 type shard struct {
 	mu      sync.Mutex
-	now     *tallies
-	spare   *tallies // empty, exchanged for now by the collector
+	now     *runStats
+	spare   *runStats // empty, exchanged for now by the collector
 	measure measureConfig
 	raw     *rawWriter // nil unless each latency is written
 }
 
 func newShard(m measureConfig, buckets int, raw *rawWriter) *shard {
-	return &shard{now: &tallies{buckets: buckets}, spare: &tallies{buckets: buckets}, measure: m, raw: raw}
+	return &shard{now: &runStats{buckets: buckets}, spare: &runStats{buckets: buckets}, measure: m, raw: raw}
 }
 
-// record counts an operation that ended now.
 func (s *shard) record(k kind, st status, intended, start, end time.Time) {
 	failed := variant(0)
 	if !st.ok() {
@@ -221,9 +206,8 @@ func (s *shard) latency(of series, since, end time.Time) {
 	}
 }
 
-// drain merges what was recorded since the last time into others and forgets
-// it. Only one goroutine calls it.
-func (s *shard) drain(into ...*tallies) {
+// drain merges what was recorded since the last time into others and forgets it. Only one goroutine calls it.
+func (s *shard) drain(into ...*runStats) {
 	s.mu.Lock()
 	full := s.now
 	s.now, s.spare = s.spare, nil
@@ -260,12 +244,11 @@ const maxPoints = 1200
 type course struct {
 	points []Point
 	each   time.Duration // the distance of points
-	window *tallies
+	window *runStats
 	opened time.Duration // when the window was
 }
 
-// tick looks whether the window is wide enough for a point. The last one may be
-// narrower, but what little remains of a run gives no rate worth showing.
+// tick adds a point when the window is wide enough. The last may be narrower, but not too narrow for a rate.
 func (c *course) tick(since time.Duration, last bool) {
 	wide := since - c.opened
 	if wide < c.each-c.each/10 && !last || wide <= 0 || last && wide < c.each/4 && len(c.points) > 0 {
@@ -284,8 +267,7 @@ func (c *course) tick(since time.Duration, last bool) {
 	}
 }
 
-// coarsen joins neighbours. A joined percentile is the larger of both: an upper
-// bound of the true one.
+// coarsen joins neighbours. A joined percentile is the larger of both: an upper bound of the true one.
 func (c *course) coarsen() {
 	var start float64
 	joined := c.points[:0]
@@ -305,8 +287,7 @@ func (c *course) coarsen() {
 	c.points, c.each = joined, 2*c.each
 }
 
-// operationsOf counts operations: a read-modify-write is one, though its read
-// and its update are measured too.
+// operationsOf counts operations: a read-modify-write is one, though its read and its update are measured too.
 func operationsOf(returns *[kinds][statuses]int64) (n int64) {
 	for k := range kinds {
 		if k == opCleanup || k == opVerify {
@@ -322,8 +303,7 @@ func operationsOf(returns *[kinds][statuses]int64) (n int64) {
 	return n
 }
 
-// rawWriter writes each latency as a line "READ,milliseconds,microseconds",
-// with a heading before the first of each series. It is safe for concurrent use.
+// rawWriter writes "READ,milliseconds,microseconds", with headings. It is safe for concurrent use.
 type rawWriter struct {
 	mu     sync.Mutex
 	w      *bufio.Writer
@@ -377,14 +357,13 @@ type statusLine struct {
 	w      io.Writer
 	label  string
 	total  int64
-	window *tallies // since the last line
+	window *runStats // since the last line
 	wrote  bool
 	at     time.Duration // of the last line
 	done   int64         // by then
 }
 
-// write writes a line when one is due: at the beginning, every interval and at
-// the end.
+// write writes a line when one is due: at the beginning, every interval and at the end.
 func (s *statusLine) write(since time.Duration, returns *[kinds][statuses]int64, every time.Duration, last bool) {
 	if s == nil {
 		return

@@ -13,7 +13,7 @@ import (
 
 func TestTally(t *testing.T) {
 	r := random(t)
-	one, two := newTally(10), newTally(10)
+	one, two := newLatencyStats(10), newLatencyStats(10)
 	var all []int64
 	for i := range 20_000 {
 		us := int64(math.Exp(r.NormFloat64()*1.5 + 6))
@@ -24,7 +24,7 @@ func TestTally(t *testing.T) {
 			two.add(us)
 		}
 	}
-	sum := newTally(10)
+	sum := newLatencyStats(10)
 	sum.merge(one)
 	sum.merge(two)
 	slices.Sort(all)
@@ -60,7 +60,7 @@ func TestTally(t *testing.T) {
 }
 
 func TestCourseIsBounded(t *testing.T) {
-	c := course{each: time.Second, window: &tallies{}}
+	c := course{each: time.Second, window: &runStats{}}
 	for i := range 10 * maxPoints {
 		c.window.at(opRead, fromStart).add(100)
 		c.window.returns[opRead][statusOK]++
@@ -106,7 +106,7 @@ func TestIntendedLatency(t *testing.T) {
 	end := time.Now()
 	s.record(opRead, statusOK, end.Add(-time.Second), end.Add(-time.Millisecond), end)
 	s.record(opRead, statusError, end.Add(-3*time.Second), end.Add(-2*time.Millisecond), end)
-	var got tallies
+	var got runStats
 	s.drain(&got)
 	for name, want := range map[string]int64{"READ": 1000, "Intended-READ": 1_000_000, "READ-FAILED": 2000,
 		"Intended-READ-FAILED": 3_000_000} {
@@ -123,7 +123,7 @@ func TestIntendedLatency(t *testing.T) {
 	if got.returns[opRead] != [statuses]int64{statusOK: 1, statusError: 1} {
 		t.Errorf("returns %v", got.returns[opRead])
 	}
-	var again tallies
+	var again runStats
 	s.drain(&again)
 	if operationsOf(&again.returns) != 0 {
 		t.Error("drained twice")
@@ -132,7 +132,7 @@ func TestIntendedLatency(t *testing.T) {
 
 func TestStatusLine(t *testing.T) {
 	var b bytes.Buffer
-	s := &statusLine{w: &b, label: "node1", total: 1000, window: &tallies{}}
+	s := &statusLine{w: &b, label: "node1", total: 1000, window: &runStats{}}
 	var returns [kinds][statuses]int64
 	s.write(0, &returns, 10*time.Second, false)
 	s.write(9*time.Second, &returns, 10*time.Second, false) // not due

@@ -24,8 +24,7 @@ type Report struct {
 	Address    string `json:"address"` // without credentials
 	Database   string `json:"database"`
 	Collection string `json:"collection"`
-	// WriteConcern and ReadPreference as they were asked for; "" leaves the
-	// write concern to the server.
+	// WriteConcern and ReadPreference as they were asked for; "" leaves the write concern to the server.
 	WriteConcern   string    `json:"writeConcern,omitempty"`
 	ReadPreference string    `json:"readPreference"`
 	Threads        int       `json:"threads"`
@@ -86,8 +85,7 @@ type Resume struct {
 	InsertCount int64 `json:"insertcount"`
 }
 
-// Hint tells an operator how to go on. Some records after the first missing
-// one may be there, so the rest is upserted.
+// Hint says how to go on. Later records may exist, so the rest is upserted.
 func (r *Resume) Hint() string {
 	return fmt.Sprintf("go on with the same load and -p insertstart=%d -p insertcount=%d -p mongodb.upsert=true",
 		r.InsertStart, r.InsertCount)
@@ -95,10 +93,8 @@ func (r *Resume) Hint() string {
 
 // Find is the series with a name, nil when nothing of it occurred.
 func (r *Report) Find(name string) *Series {
-	for i := range r.Series {
-		if r.Series[i].Name == name {
-			return &r.Series[i]
-		}
+	if i := slices.IndexFunc(r.Series, func(s Series) bool { return s.Name == name }); i >= 0 {
+		return &r.Series[i]
 	}
 	return nil
 }
@@ -107,29 +103,24 @@ func (r *run) report(took time.Duration, used usageOf) *Report {
 	rep := &Report{Phase: r.phase, Address: mongo.Redact(r.url), Database: r.database, Collection: r.table,
 		Threads: r.config.threads, Target: r.target,
 		Distribution: r.requests, Seed: r.options.Seed, Started: r.began, Seconds: took.Seconds(),
-		Operations:     operationsOf(&r.total.returns),
-		ReadPreference: "primary", Course: r.course.points, FirstError: r.errors.first, measure: r.measure}
+		Operations: operationsOf(&r.total.returns),
+		Course:     r.course.points, FirstError: r.errors.first, measure: r.measure}
 	rep.Throughput = float64(rep.Operations) / max(took.Seconds(), 1e-9)
-	if r.concern != nil && r.concern.W != nil {
-		rep.WriteConcern = fmt.Sprint(r.concern.W)
-	}
-	if r.read != nil {
-		rep.ReadPreference = r.read.Mode().String()
-	}
+	rep.WriteConcern, rep.ReadPreference = r.asked()
 	rep.Client = Client{CPUSeconds: used.cpu.Seconds(), GCs: used.gcs, GCPause: float64(used.pause.Microseconds()) / 1000,
 		AllocBytes: used.allocated}
 	rep.Client.CPUEach = used.cpu.Seconds() * 1e6 / float64(max(rep.Operations, 1))
-	var told [kinds]bool
+	var reported [kinds]bool
 	for s, t := range r.total.all {
 		one := r.series(s, t)
 		if s.variant == fromStart || s.variant == fromIntended && !r.measure.op {
 			one.Returns = returnsOf(r.total.returns[s.kind])
-			told[s.kind] = true
+			reported[s.kind] = true
 		}
 		rep.Series = append(rep.Series, one)
 	}
 	for k := range kinds { // of which nothing succeeded
-		if returns := returnsOf(r.total.returns[k]); len(returns) > 0 && !told[k] {
+		if returns := returnsOf(r.total.returns[k]); len(returns) > 0 && !reported[k] {
 			rep.Series = append(rep.Series, Series{Name: k.String(), Returns: returns})
 		}
 		if k != opCleanup && k != opModify {
@@ -143,7 +134,19 @@ func (r *run) report(took time.Duration, used usageOf) *Report {
 	return rep
 }
 
-func (r *run) series(s series, t *tally) Series {
+// asked returns the write concern, "" for the server's, and the read preference that the properties ask for.
+func (c *config) asked() (concern, preference string) {
+	preference = "primary"
+	if c.concern != nil && c.concern.W != nil {
+		concern = fmt.Sprint(c.concern.W)
+	}
+	if c.read != nil {
+		preference = c.read.Mode().String()
+	}
+	return concern, preference
+}
+
+func (r *run) series(s series, t *latencyStats) Series {
 	one := Series{Name: s.String(), Operations: t.count, Average: t.mean(), Deviation: math.Sqrt(t.variance()),
 		Min: t.least, Max: t.most,
 		P50: t.percentile(50), P95: t.percentile(95), P99: t.percentile(99), P999: t.percentile(99.9), millis: t.millis}
@@ -163,7 +166,6 @@ func returnsOf(counts [statuses]int64) map[string]int64 {
 	return out
 }
 
-// usageOf is what this process has used.
 type usageOf struct {
 	cpu, pause     time.Duration
 	gcs, allocated int64
@@ -182,22 +184,15 @@ func (u usageOf) since(before usageOf) usageOf {
 
 // ordinal is 95 as 95th, 99.9 as it is.
 func ordinal(p float64) string {
-	text := strconv.FormatFloat(p, 'f', -1, 64)
-	n := int64(p)
-	if float64(n) != p {
+	text, n := strconv.FormatFloat(p, 'f', -1, 64), int64(p)
+	suffix := map[int64]string{1: "st", 2: "nd", 3: "rd"}[n%10]
+	switch {
+	case float64(n) != p:
 		return text
+	case suffix == "" || n%100/10 == 1:
+		return text + "th"
 	}
-	if n%100 < 11 || n%100 > 13 {
-		switch n % 10 {
-		case 1:
-			return text + "st"
-		case 2:
-			return text + "nd"
-		case 3:
-			return text + "rd"
-		}
-	}
-	return text + "th"
+	return text + suffix
 }
 
 // line is one result: [metric], measurement, value.
@@ -207,32 +202,24 @@ type line struct {
 	Value       json.RawMessage `json:"value"`
 }
 
-// WriteText writes the result as YCSB does: lines, or the JSON of its
-// exporters when the property exporter names one.
+// WriteText writes YCSB's lines, or the JSON of the exporter that the properties name.
 func WriteText(w io.Writer, r *Report) error {
 	b := bufio.NewWriter(w)
 	lines := r.lines()
 	switch r.measure.exporter {
 	case "json", "jsonarray":
-		array := r.measure.exporter == "jsonarray"
-		if array {
-			fmt.Fprint(b, "[")
-		}
-		for i, l := range lines {
+		var texts []string
+		for _, l := range lines {
 			raw, err := json.Marshal(l)
 			if err != nil {
 				return err
 			}
-			if array && i > 0 {
-				fmt.Fprint(b, ",\n")
-			}
-			fmt.Fprintf(b, "%s", raw)
-			if !array {
-				fmt.Fprintln(b)
-			}
+			texts = append(texts, string(raw))
 		}
-		if array {
-			fmt.Fprintln(b, "]")
+		if r.measure.exporter == "json" {
+			fmt.Fprintln(b, strings.Join(texts, "\n"))
+		} else {
+			fmt.Fprintf(b, "[%s]\n", strings.Join(texts, ",\n"))
 		}
 	default:
 		for _, l := range lines {
@@ -247,37 +234,37 @@ func (r *Report) lines() []line {
 	add := func(metric, measurement, value string) {
 		out = append(out, line{metric, measurement, json.RawMessage(value)})
 	}
-	whole := func(n int64) string { return strconv.FormatInt(n, 10) }
+	integer := func(n int64) string { return strconv.FormatInt(n, 10) }
 	millis := int64(r.Seconds * 1000)
-	add("OVERALL", "RunTime(ms)", whole(millis))
+	add("OVERALL", "RunTime(ms)", integer(millis))
 	add("OVERALL", "Throughput(ops/sec)", double(r.Throughput))
-	add("TOTAL_GCs", "Count", whole(r.Client.GCs))
-	add("TOTAL_GC_TIME", "Time(ms)", whole(int64(r.Client.GCPause)))
+	add("TOTAL_GCs", "Count", integer(r.Client.GCs))
+	add("TOTAL_GC_TIME", "Time(ms)", integer(int64(r.Client.GCPause)))
 	add("TOTAL_GC_TIME_%", "Time(%)", double(r.Client.GCPause/max(r.Seconds*1000, 1)*100))
 	hdr := r.measure.kind != "histogram" && r.measure.kind != "timeseries"
 	for _, s := range r.Series {
-		add(s.Name, "Operations", whole(s.Operations))
+		add(s.Name, "Operations", integer(s.Operations))
 		if s.Operations > 0 {
 			add(s.Name, "AverageLatency(us)", double(s.Average))
-			add(s.Name, "MinLatency(us)", whole(s.Min))
-			add(s.Name, "MaxLatency(us)", whole(s.Max))
+			add(s.Name, "MinLatency(us)", integer(s.Min))
+			add(s.Name, "MaxLatency(us)", integer(s.Max))
 			for _, p := range s.percentiles {
-				add(s.Name, ordinal(p.p)+"PercentileLatency(us)", whole(p.value))
+				add(s.Name, ordinal(p.p)+"PercentileLatency(us)", integer(p.value))
 			}
 		}
 		for _, name := range slices.Sorted(maps.Keys(s.Returns)) {
-			add(s.Name, "Return="+name, whole(s.Returns[name]))
+			add(s.Name, "Return="+name, integer(s.Returns[name]))
 		}
 		if s.millis != nil {
 			for i, n := range s.millis[:len(s.millis)-1] {
-				add(s.Name, whole(int64(i)), whole(n))
+				add(s.Name, integer(int64(i)), integer(n))
 			}
-			add(s.Name, ">"+strconv.Itoa(len(s.millis)-1), whole(s.millis[len(s.millis)-1]))
+			add(s.Name, ">"+strconv.Itoa(len(s.millis)-1), integer(s.millis[len(s.millis)-1]))
 		}
 		if !hdr && s.millis == nil {
 			for _, p := range r.Course {
 				if l, ok := p.Latency[s.Name]; ok {
-					add(s.Name, whole(int64(p.Seconds*1000)), double(l.Average))
+					add(s.Name, integer(int64(p.Seconds*1000)), double(l.Average))
 				}
 			}
 		}

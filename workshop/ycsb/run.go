@@ -1,17 +1,9 @@
-// Package ycsb is a load generator that is compatible with the Yahoo! Cloud
-// Serving Benchmark: the same workload files and properties, the same keys for
-// the same numbers, the same lines of output (docs/reference/benchmarks.md has what differs).
-//
-// A run has threads, each with a connection of its own and one operation under
-// way at a time. Documents are made out of a block of random bytes and framed
-// by hand over internal/wire, so that the client costs little beside the
-// server. Latencies go into HDR histograms in a few shards; once a second they
-// are drained into the totals and into a series over time.
-//
-// Sources: the wiki of YCSB ("Core Properties", "Core Workloads", "Running a
-// Workload"), the README of its MongoDB binding, and output that its users
-// have published; Gray et al., "Quickly Generating Billion-Record Synthetic
-// Databases", SIGMOD 1994, for the zipfian generator.
+// Package ycsb is a load generator compatible with the Yahoo! Cloud Serving Benchmark: workload files, properties,
+// keys and output are the same (docs/reference/benchmarks.md has what differs). Each thread has a connection and one
+// operation at a time. Documents come out of a block of random bytes, framed by hand over internal/wire, so that the client costs
+// little. Latencies go into HDR histograms in a few shards, drained once a second. Sources: the wiki of YCSB ("Core
+// Properties", "Core Workloads", "Running a Workload"), the README of its MongoDB binding, and published output;
+// Gray et al., "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994, for the zipfian generator.
 package ycsb
 
 import (
@@ -37,8 +29,7 @@ type Options struct {
 	Properties Properties
 	Status     io.Writer // Status takes a line every status.interval seconds; nil for none.
 	Label      string    // Label stands in each status line.
-	// Raw takes single latencies when measurementtype is raw and no file is
-	// named; nil discards them.
+	// Raw takes single latencies when measurementtype is raw and no file is named; nil discards them.
 	Raw   io.Writer
 	Log   *slog.Logger // Log takes errors of operations, the first of each second; nil discards them.
 	Seed  uint64       // Seed of all that is drawn; 0 draws one.
@@ -48,7 +39,6 @@ type Options struct {
 // grace is how long operations under way may go on when a run is to end.
 const grace = 5 * time.Second
 
-// run is one under way.
 type run struct {
 	*workload
 	options Options
@@ -58,7 +48,7 @@ type run struct {
 	raw     *rawWriter
 	began   time.Time
 
-	total  *tallies
+	total  *runStats
 	course course
 	status *statusLine
 
@@ -70,9 +60,8 @@ type run struct {
 	}
 }
 
-// Execute does a phase of a workload and returns what was measured. When ctx
-// ends it stops early: the report then says so, and there is no error. A load
-// whose inserts fail is an error beside a report.
+// Execute does a phase and returns what was measured. The end of ctx stops it early without an error. A load whose
+// inserts fail returns an error beside the report.
 func Execute(ctx context.Context, o Options) (*Report, error) {
 	c, err := parse(o.Properties, o.Phase)
 	if err != nil {
@@ -122,10 +111,10 @@ func newRun(cluster *mongo.Cluster, c *config, o Options) (*run, error) {
 	for range min(c.threads, 2*runtime.GOMAXPROCS(0)) {
 		r.shards = append(r.shards, newShard(c.measure, buckets, r.raw))
 	}
-	r.total = &tallies{buckets: buckets}
-	r.course = course{each: c.measure.granularity, window: &tallies{buckets: buckets}}
+	r.total = &runStats{buckets: buckets}
+	r.course = course{each: c.measure.granularity, window: &runStats{buckets: buckets}}
 	if o.Status != nil {
-		r.status = &statusLine{w: o.Status, label: o.Label, total: c.operations, window: &tallies{buckets: buckets}}
+		r.status = &statusLine{w: o.Status, label: o.Label, total: c.operations, window: &runStats{buckets: buckets}}
 	}
 	for i := range c.threads {
 		t := &thread{workload: r.workload, run: r, shard: r.shards[i%len(r.shards)],
@@ -140,7 +129,6 @@ func newRun(cluster *mongo.Cluster, c *config, o Options) (*run, error) {
 	return r, nil
 }
 
-// take hands out the next operation.
 func (r *run) take() (int64, bool) {
 	n := r.taken.Add(1) - 1
 	return n, n < r.operations
@@ -171,7 +159,7 @@ func (r *run) execute(ctx context.Context) (*Report, error) {
 		stop, end = context.WithDeadline(stop, r.began.Add(r.limit))
 		defer end()
 	}
-	// Operations outlive the wish to stop, so that none is cut in the middle.
+	// Operations outlive stop, so that none is interrupted.
 	ops, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	defer context.AfterFunc(stop, func() { time.AfterFunc(grace, abort) })()
@@ -193,8 +181,12 @@ func (r *run) execute(ctx context.Context) (*Report, error) {
 	rep.Interrupted = ctx.Err() != nil
 	if r.phase == Load {
 		r.resume(rep)
+		hint := "run the load again with -p mongodb.upsert=true"
+		if rep.Resume != nil {
+			hint = rep.Resume.Hint()
+		}
 		if err != nil {
-			err = mongo.WithHint(fmt.Errorf("load stopped: %w", err), r.resumeHint(rep))
+			err = mongo.WithHint(fmt.Errorf("load stopped: %w", err), hint)
 		}
 	}
 	return rep, err
@@ -242,14 +234,6 @@ func (r *run) resume(rep *Report) {
 	}
 }
 
-func (r *run) resumeHint(rep *Report) string {
-	if rep.Resume == nil {
-		return "run the load again with -p mongodb.upsert=true"
-	}
-	return rep.Resume.Hint()
-}
-
-// thread is one client of the load: one operation at a time.
 type thread struct {
 	*workload
 	run   *run
@@ -263,8 +247,7 @@ type thread struct {
 // idle says that a thread has no insert of the load under way.
 const idle = -1
 
-// loop works until there is nothing left or stop ends. Operations under way
-// then go on in ctx.
+// loop works until there is nothing left or stop ends. Operations under way then go on in ctx.
 func (t *thread) loop(stop, ctx context.Context, p *pacer) error {
 	t.first.Store(idle)
 	defer t.store.close()
@@ -313,8 +296,7 @@ func (t *thread) load(stop, ctx context.Context, n int64, due time.Time) error {
 	return nil
 }
 
-// again sends a batch that failed once more, after a pause, as often as is
-// wanted. Keys that are there by then were written by a try before.
+// again retries a failed batch after a pause. Duplicate keys then come from an earlier try.
 func (t *thread) again(stop, ctx context.Context, st *status, err error) error {
 	for try := int64(0); err != nil && try < t.retries && ctx.Err() == nil; try++ {
 		t.run.note(err)
@@ -435,16 +417,14 @@ func (t *thread) done(k kind, st status, due, start time.Time, err error) {
 	}
 }
 
-// pacer tells one thread when its operations are due: evenly, whatever the
-// operations before took. A late thread catches up without a pause.
+// pacer says when a thread's operations are due: evenly. A late thread catches up without a pause.
 type pacer struct {
 	next  time.Time
 	every time.Duration
 	timer *time.Timer
 }
 
-// newPacer is nil when there is no target. The threads begin one after the
-// other within the first period.
+// newPacer is nil when there is no target. The threads begin one after the other within the first period.
 func newPacer(target float64, thread, threads int, start time.Time) *pacer {
 	if target <= 0 {
 		return nil
@@ -453,8 +433,7 @@ func newPacer(target float64, thread, threads int, start time.Time) *pacer {
 	return &pacer{next: start.Add(every / time.Duration(threads) * time.Duration(thread)), every: every}
 }
 
-// wait waits until the next operation is due and returns when that was meant
-// to be, the zero time without a target.
+// wait waits until the next operation is due and returns when that was meant to be, the zero time without a target.
 func (p *pacer) wait(ctx context.Context) time.Time {
 	if p == nil {
 		return time.Time{}

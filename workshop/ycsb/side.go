@@ -32,7 +32,6 @@ const (
 	clientJava     = "ycsb"
 )
 
-// client does a phase of a workload.
 type client interface {
 	do(ctx context.Context, phase Phase, p Properties) (*Report, error)
 }
@@ -47,16 +46,13 @@ func (c own) do(ctx context.Context, phase Phase, p Properties) (*Report, error)
 	return Execute(ctx, Options{Phase: phase, Seed: c.seed, Noise: c.noise, Properties: p})
 }
 
-// side is one server with one client.
 type side struct {
 	server Server
 	name   string // of the client
 	client client
 	props  Properties
 	config *config
-	// slowed are the servers whose disks this process slows: what that costs is
-	// not the client's.
-	slowed []Server
+	slowed []Server // the servers whose disks this process slows: what that costs is not the client's.
 
 	began  time.Time
 	load   *Report
@@ -99,7 +95,7 @@ func (o *MatrixOptions) sides() (all []*side, err error) {
 func withDatabase(uri, database string) (string, error) {
 	scheme, rest, ok := strings.Cut(uri, "://")
 	if !ok {
-		return "", fmt.Errorf("%w: mongodb.url is no connection string", ErrProperties)
+		return "", fmt.Errorf("%w: mongodb.url is not a connection string", ErrProperties)
 	}
 	hosts, options, _ := strings.Cut(rest, "?")
 	hosts, _, _ = strings.Cut(hosts, "/")
@@ -173,7 +169,6 @@ func (s *side) count(ctx context.Context, table string) (n int64, err error) {
 	return n, err
 }
 
-// fill loads the records unless they are there.
 func (s *side) fill(ctx context.Context, o *MatrixOptions) error {
 	if s.name != clientMillrace {
 		return s.fillBeside(ctx, o)
@@ -207,9 +202,7 @@ func (s *side) loading(o *MatrixOptions, table string) Properties {
 	return s.props.With("table", table, "threadcount", strconv.Itoa(o.Threads[0]), "target", "0", "maxexecutiontime", "0")
 }
 
-// fillBeside has the peer load records of its own, where the load is measured,
-// looks whether they are the same, and drops them: it works on those that
-// millrace has loaded.
+// fillBeside has the peer load its own records where the load is measured, checks their keys, and drops them.
 func (s *side) fillBeside(ctx context.Context, o *MatrixOptions) error {
 	if o.Operations == 0 {
 		return nil
@@ -231,8 +224,7 @@ func (s *side) fillBeside(ctx context.Context, o *MatrixOptions) error {
 	}))
 }
 
-// sameKeys looks for keys from all over the records among those that the peer
-// has loaded.
+// sameKeys looks for keys from all over the records among those that the peer has loaded.
 func (s *side) sameKeys(ctx context.Context, c *driver.Collection) error {
 	const sample = 1000
 	first, n := s.config.insertStart, s.config.insertCount
@@ -252,7 +244,6 @@ func (s *side) sameKeys(ctx context.Context, c *driver.Collection) error {
 	return err
 }
 
-// cell measures one mix with one number of threads.
 func (s *side) cell(ctx context.Context, o *MatrixOptions, mix Mix, threads int, each time.Duration) (*Report, error) {
 	f := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
 	p := s.props.With("readproportion", f(mix.Read), "updateproportion", f(mix.Write), "insertproportion", "0",
@@ -273,7 +264,6 @@ func (s *side) cell(ctx context.Context, o *MatrixOptions, mix Mix, threads int,
 	return rep, nil
 }
 
-// measure measures a cell of one round.
 func (s *side) measure(ctx context.Context, o *MatrixOptions, round int, mix Mix, threads int) error {
 	each := o.Each
 	if o.Operations > 0 {
@@ -297,21 +287,15 @@ func (s *side) measure(ctx context.Context, o *MatrixOptions, round int, mix Mix
 
 func cellKey(mix Mix, threads int) string { return fmt.Sprint(mix, "/", threads) }
 
-// matrix is what was measured.
 func (s *side) matrix(o *MatrixOptions) *Matrix {
 	m := &Matrix{Name: s.server.Name, Client: s.name, Address: mongo.Redact(s.config.url), Database: s.config.database,
 		Collection:   s.config.table,
 		Distribution: s.config.requests, Records: s.config.records, Started: s.began, Operations: o.Operations,
-		Rounds: o.Rounds, ReadPreference: "primary"}
+		Rounds: o.Rounds}
 	if o.Operations == 0 {
 		m.EachSeconds = o.Each.Seconds()
 	}
-	if c := s.config.concern; c != nil && c.W != nil {
-		m.WriteConcern = fmt.Sprint(c.W)
-	}
-	if s.config.read != nil {
-		m.ReadPreference = s.config.read.Mode().String()
-	}
+	m.WriteConcern, m.ReadPreference = s.config.asked()
 	if s.load != nil {
 		load := cellOf(Mix{}, o.Threads[0], []*Report{s.load})
 		m.Load = &load
@@ -327,12 +311,10 @@ func (s *side) matrix(o *MatrixOptions) *Matrix {
 // Peer is the Java tool, which drives the same load beside millrace.
 type Peer struct {
 	command []string // up to the phase
-	// java says that the tool's class is started and not its script.
-	java bool
+	java    bool     // java says that the tool's class is started and not its script.
 }
 
-// ParsePeer reads ycsb=path, where the path is a directory as the tool is
-// shipped (lib, mongodb-binding/lib), one jar of it all, or its script bin/ycsb.
+// ParsePeer reads ycsb=path: a directory as shipped (lib, mongodb-binding/lib), one jar, or the script bin/ycsb.
 func ParsePeer(s string) (*Peer, error) {
 	name, path, ok := strings.Cut(s, "=")
 	if !ok || name != clientJava || path == "" {
@@ -407,7 +389,8 @@ func (p *Peer) do(ctx context.Context, phase Phase, props Properties) (rep *Repo
 		return nil, fmt.Errorf("start %s: %w", p.command[0], err)
 	}
 	if err := child.Wait(); err != nil {
-		return nil, fmt.Errorf("ycsb ended: %w; it said: %s", whyEnded(ctx, err), lastOf(said.String()+out.String()))
+		return nil, fmt.Errorf("ycsb ended: %w; it said: %s", cmp.Or(context.Cause(ctx), err),
+			lastOf(said.String()+out.String()))
 	}
 	rep, err = readLines(out.String())
 	if err != nil {
@@ -423,14 +406,6 @@ func (p *Peer) do(ctx context.Context, phase Phase, props Properties) (rep *Repo
 		return rep, fmt.Errorf("ycsb could not insert %d records: %s", rep.Failed, rep.FirstError)
 	}
 	return rep, nil
-}
-
-// whyEnded is why ctx ended, if it did, and else the error.
-func whyEnded(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return err
 }
 
 func (p *Peer) arguments(phase Phase, file string) []string {
@@ -458,8 +433,7 @@ func (p Properties) javaFile() []byte {
 	return b.Bytes()
 }
 
-// escapeJava writes a name or a value so that Java and Properties.Read get it
-// back.
+// escapeJava writes a name or a value so that Java and Properties.Read get it back.
 func escapeJava(s string) string {
 	var b strings.Builder
 	for _, r := range s {
@@ -483,7 +457,6 @@ func lastOf(s string) string {
 	return strings.ToValidUTF8(s[max(len(s)-most, 0):], "?")
 }
 
-// firstFailure is the first line that tells of an error.
 func firstFailure(said string) string {
 	for line := range strings.Lines(said) {
 		if strings.Contains(line, "Exception") || strings.Contains(line, "rror") {
@@ -493,7 +466,6 @@ func firstFailure(said string) string {
 	return "see its own output"
 }
 
-// readLines reads the lines of results of YCSB.
 func readLines(out string) (*Report, error) {
 	rep, byName := &Report{}, map[string]*Series{}
 	for line := range strings.Lines(out) {
@@ -537,24 +509,16 @@ func readLines(out string) (*Report, error) {
 	return rep, nil
 }
 
-// read takes one figure.
 func (s *Series) read(what string, v float64) {
-	switch what {
-	case "Operations":
-		s.Operations = int64(v)
-	case "AverageLatency(us)":
+	if status, ok := strings.CutPrefix(what, "Return="); ok {
+		s.Returns[status] = int64(v)
+	}
+	if what == "AverageLatency(us)" {
 		s.Average = v
-	case "MinLatency(us)":
-		s.Min = int64(v)
-	case "MaxLatency(us)":
-		s.Max = int64(v)
-	case "95thPercentileLatency(us)":
-		s.P95 = int64(v)
-	case "99thPercentileLatency(us)":
-		s.P99 = int64(v)
-	default:
-		if status, ok := strings.CutPrefix(what, "Return="); ok {
-			s.Returns[status] = int64(v)
-		}
+	}
+	into := map[string]*int64{"Operations": &s.Operations, "MinLatency(us)": &s.Min, "MaxLatency(us)": &s.Max,
+		"95thPercentileLatency(us)": &s.P95, "99thPercentileLatency(us)": &s.P99}[what]
+	if into != nil {
+		*into = int64(v)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -35,7 +36,6 @@ func (k kind) String() string {
 	return [...]string{"READ", "UPDATE", "INSERT", "SCAN", "READ-MODIFY-WRITE", "CLEANUP", "VERIFY"}[k]
 }
 
-// status is how an operation ended.
 type status uint8
 
 const (
@@ -55,12 +55,10 @@ func (s status) String() string {
 // ok says that it counts as done.
 func (s status) ok() bool { return s == statusOK || s == statusBatched }
 
-// noiseSize is larger than the second-level cache of a core, so that contents
-// do not repeat within what a server compresses together.
+// noiseSize exceeds a core's second-level cache, so that servers compress no repeated contents.
 const noiseSize = 16 << 20
 
-// NewNoise is a block of random bytes, always the same, that contents of
-// documents are cut out of: a value costs little more than its copy.
+// NewNoise returns a fixed block of random bytes that contents are cut from: a value costs one copy.
 func NewNoise() []byte {
 	b := make([]byte, noiseSize)
 	_, _ = rand.NewChaCha8([32]byte{20, 26}).Read(b) // never fails
@@ -75,7 +73,6 @@ func Scatter(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// records makes the fields of documents.
 type records struct {
 	noise  []byte
 	fields []string
@@ -83,7 +80,6 @@ type records struct {
 	fixed  bool // contents follow from key and field, so that they can be checked
 }
 
-// appendField writes one field of the record with this key.
 func (s *records) appendField(dst []byte, r *rand.Rand, key []byte, field int) []byte {
 	dst = append(dst, byte(bsoncore.TypeBinary))
 	dst = append(dst, s.fields[field]...)
@@ -91,7 +87,6 @@ func (s *records) appendField(dst []byte, r *rand.Rand, key []byte, field int) [
 	return bsoncore.AppendBinary(dst, 0, s.value(r, key, field, int(s.length.next(r))))
 }
 
-// appendFields writes all fields.
 func (s *records) appendFields(dst []byte, r *rand.Rand, key []byte) []byte {
 	for f := range s.fields {
 		dst = s.appendField(dst, r, key, f)
@@ -111,20 +106,17 @@ func (s *records) value(r *rand.Rand, key []byte, field, n int) []byte {
 	return s.noise[off : off+n]
 }
 
-// verify says that a document has the contents that its fields were given.
-// Fields that a read left out are not missed.
+// verify reports that a document has its contents. A read may have left fields out.
 func (s *records) verify(doc, key []byte) bool {
-	rest, ok := bsonraw.Body(doc)
 	seen := 0
-	for ok && len(rest) > 0 {
-		var e bsonraw.Element
-		if e, rest, ok = bsonraw.Next(rest); !ok {
+	for e, ok := range bsonraw.Fields(doc) {
+		if !ok {
 			return false
 		}
 		if string(e.Name) == "_id" {
 			continue
 		}
-		f := s.index(string(e.Name))
+		f := slices.Index(s.fields, string(e.Name))
 		if f < 0 || len(e.Value) < 5 {
 			return false
 		}
@@ -134,16 +126,7 @@ func (s *records) verify(doc, key []byte) bool {
 		}
 		seen++
 	}
-	return ok && seen > 0
-}
-
-func (s *records) index(name string) int {
-	for i, f := range s.fields {
-		if f == name {
-			return i
-		}
-	}
-	return -1
+	return seen > 0
 }
 
 // store is a thread's way to the collection. It is used by one goroutine.
@@ -170,8 +153,7 @@ type link struct {
 	since time.Time
 }
 
-// linkFor is how long a thread stays with a connection before it asks for one
-// anew: a member may have come up that suits as well, or better.
+// linkFor is how long a thread keeps a connection: a better member may have come up.
 const linkFor = time.Second
 
 func (s *store) take(ctx context.Context, l *link, now time.Time) (*wire.Conn, error) {
@@ -194,7 +176,6 @@ func (l *link) drop() {
 	}
 }
 
-// newStore is a store of one thread.
 func newStore(pool *wire.Pool, c *config, rec *records, r *rand.Rand) (*store, error) {
 	s := &store{pool: pool, db: c.database, table: c.table, records: rec, rand: r, batchSize: c.batch, upsert: c.upsert,
 		acknowledged: true}
@@ -236,14 +217,12 @@ func writeCommand(name, table string, ordered bool, concern bson.D) (bsoncore.Do
 	return raw, err
 }
 
-// close gives the connections back.
 func (s *store) close() {
 	s.reader.drop()
 	s.writer.drop()
 }
 
-// read reads a record, one field of it or all (field < 0), and returns its
-// document.
+// read reads a record, one field of it or all (field < 0), and returns its document.
 func (s *store) read(ctx context.Context, now time.Time, key []byte, field int) (bsoncore.Document, status, error) {
 	i, cmd := s.startFind(field)
 	j, cmd := bsoncore.AppendDocumentElementStart(cmd, "filter")
@@ -393,8 +372,7 @@ func (s *store) insert(ctx context.Context, now time.Time, key []byte) (status, 
 	return s.flush(ctx, now)
 }
 
-// maxBatchBytes is where a batch is sent before it is full: a server takes
-// 48,000,000 bytes, of which a document may be 16 MB.
+// maxBatchBytes is where a batch is sent early: a server takes 48,000,000 bytes, a document 16 MB.
 const maxBatchBytes = 24 << 20
 
 func (s *store) insertDoc(dst, key []byte) []byte {
@@ -415,8 +393,7 @@ func (s *store) insertDoc(dst, key []byte) []byte {
 	return dst
 }
 
-// flush sends the batch. It stays as it is when that fails, so that it can be
-// sent again; discard forgets it.
+// flush sends the batch. It stays as it is when that fails, so that it can be sent again; discard forgets it.
 func (s *store) flush(ctx context.Context, now time.Time) (status, error) {
 	want := int64(s.batch.Docs())
 	n, err := s.send(ctx, now, &s.batch)
