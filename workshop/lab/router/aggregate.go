@@ -13,8 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// aggregate runs a pipeline: whole on one shard if that has all the documents,
-// else in a part on the shards and a part that merges their results.
+// aggregate runs a pipeline on one shard if that has all documents, else in a shard part and a merging part.
 func aggregate(ctx context.Context, c *call) (bson.D, error) {
 	stages, err := c.stages()
 	if err != nil {
@@ -41,22 +40,18 @@ func (c *call) stages() ([]bson.Raw, error) {
 	return stages, nil
 }
 
-// stageName is a stage's operator.
-func stageName(stage bson.Raw) string {
-	body, _ := bsonraw.Body(stage)
-	e, _, _ := bsonraw.Next(body)
-	return string(e.Name)
-}
+func stageName(stage bson.Raw) string { return string(firstField(stage).Name) }
 
 // stageValue is what a stage's operator is given.
-func stageValue(stage bson.Raw) bson.RawValue {
-	body, _ := bsonraw.Body(stage)
+func stageValue(stage bson.Raw) bson.RawValue { return valueOf(firstField(stage)) }
+
+func firstField(doc []byte) bsonraw.Element {
+	body, _ := bsonraw.Body(doc)
 	e, _, _ := bsonraw.Next(body)
-	return valueOf(e)
+	return e
 }
 
-// aggregateDatabase runs a pipeline that reads no collection: one shard makes it, but
-// for a list of operations.
+// aggregateDatabase runs a pipeline that reads no collection: one shard makes it, but for a list of operations.
 func (c *call) aggregateDatabase(ctx context.Context, stages []bson.Raw) (bson.D, error) {
 	if len(stages) > 0 && stageName(stages[0]) == "$currentOp" {
 		return c.currentOp(ctx, stages)
@@ -70,14 +65,10 @@ func (c *call) aggregateDatabase(ctx context.Context, stages []bson.Raw) (bson.D
 	if t.db.exists {
 		shards = t.owners()
 	}
-	if err := c.openAt(ctx, cur, shards, func(string) bson.D { return c.cmd }); err != nil {
-		return nil, err
-	}
-	return c.first(ctx, cur)
+	return c.first(ctx, cur, c.openAt(ctx, cur, shards, func(string) bson.D { return c.cmd }))
 }
 
-// aggregateOn runs a pipeline on a collection, which for a view is not the one that
-// the client has named.
+// aggregateOn runs a pipeline on a collection, which for a view is not the one that the client has named.
 func (c *call) aggregateOn(ctx context.Context, coll string, stages []bson.Raw) (bson.D, error) {
 	collation, _ := get(c.cmd, "collation").DocumentOK()
 	var cur *cursor
@@ -112,18 +103,12 @@ func (c *call) aggregateOn(ctx context.Context, coll string, stages []bson.Raw) 
 	if view, ok := viewOf(err); ok {
 		return c.aggregateOn(ctx, view.coll, append(view.pipeline[:len(view.pipeline):len(view.pipeline)], stages...))
 	}
-	if err != nil {
-		return nil, err
+	if err == nil && p != nil && p.merge != nil {
+		cur, err = c.merge(ctx, cur, p.merge)
 	}
-	if p != nil && p.merge != nil {
-		if cur, err = c.merge(ctx, cur, p.merge); err != nil {
-			return nil, err
-		}
-	}
-	return c.first(ctx, cur)
+	return c.first(ctx, cur, err)
 }
 
-// leadingMatch is the filter that a pipeline begins with.
 func leadingMatch(stages []bson.Raw) bson.Raw {
 	if len(stages) > 0 && stageName(stages[0]) == "$match" {
 		if filter, ok := stageValue(stages[0]).DocumentOK(); ok {
@@ -139,19 +124,16 @@ type view struct {
 	pipeline []bson.Raw
 }
 
-// viewOf reads the error of a shard that a view is on a sharded collection, which
-// only a router can read.
+// viewOf reads the error of a shard that a view is on a sharded collection, which only a router can read.
 func viewOf(err error) (view, bool) {
 	resolved, ok := rawOf(err).Lookup("resolvedView").DocumentOK()
 	if !ok {
 		return view{}, false
 	}
 	_, coll, _ := cutNamespace(text(resolved.Lookup("ns")))
-	list, _ := resolved.Lookup("pipeline").ArrayOK()
-	return view{coll: coll, pipeline: documents(list)}, true
+	return view{coll: coll, pipeline: listed(resolved, "pipeline")}, true
 }
 
-// findOnView is a find as an aggregation.
 func (c *call) findOnView(ctx context.Context, v view) (bson.D, error) {
 	stages := v.pipeline
 	for _, s := range []struct{ field, stage string }{
@@ -174,7 +156,6 @@ func (c *call) findOnView(ctx context.Context, v view) (bson.D, error) {
 	return c.aggregateOn(ctx, v.coll, stages)
 }
 
-// countOnView is a count as an aggregation.
 func (c *call) countOnView(ctx context.Context, v view) (bson.D, error) {
 	q := get(c.cmd, "query")
 	c.cmd = with(without(c.cmd, "count", "query", "fields", "batchSize"), "filter", q)
@@ -199,15 +180,13 @@ func (c *call) countOnView(ctx context.Context, v view) (bson.D, error) {
 // maxMerge bounds what is merged, so that it fits into one command.
 const maxMerge = 12 << 20
 
-// plan is a pipeline for several shards: what each does, and what is done with
-// their results; no merge means that these are simply joined.
+// plan is a pipeline for several shards: what each does, and what merges the results; nil joins them.
 type plan struct {
 	shard []bson.Raw
 	merge []bson.Raw
 }
 
-// perDocument are stages that look at one document at a time, or that make
-// documents of each shard's own.
+// perDocument are stages that look at one document at a time, or that make documents of each shard's own.
 func perDocument(name string) bool {
 	switch name {
 	case "$match", "$project", "$addFields", "$set", "$unset", "$unwind", "$replaceRoot", "$replaceWith", "$redact",
@@ -257,13 +236,11 @@ func splitPipeline(stages []bson.Raw) (*plan, error) {
 	return &plan{shard: before, merge: stages[at:]}, nil
 }
 
-// stage makes a stage.
 func stage(name string, value any) bson.Raw {
 	return rawValue(bson.D{{Key: name, Value: value}}).Value
 }
 
-// mergeGroup are the stages that join groups of several shards; false when an
-// accumulator's results cannot be joined.
+// mergeGroup returns stages that join groups of several shards; false when an accumulator cannot be joined.
 func mergeGroup(spec bson.RawValue) ([]bson.Raw, bool) {
 	doc, ok := spec.DocumentOK()
 	if !ok {
@@ -311,8 +288,7 @@ func joinArrays(op, name string) bson.D {
 	}}}
 }
 
-// merge has a shard run the second part of a pipeline on the results of the first.
-// It reads no collection for them, and so needs no part in a transaction.
+// merge has a shard run the second part of a pipeline on the results, outside any transaction.
 func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*cursor, error) {
 	docs, err := c.drain(ctx, cur)
 	if err != nil {
@@ -342,7 +318,6 @@ func (c *call) merge(ctx context.Context, cur *cursor, stages []bson.Raw) (*curs
 		remotes: []*remote{{shard: shard, buf: docs}}}, err
 }
 
-// drain reads a cursor to its end.
 func (c *call) drain(ctx context.Context, cur *cursor) ([]bson.Raw, error) {
 	var all []bson.Raw
 	size := 0
@@ -363,8 +338,7 @@ func (c *call) drain(ctx context.Context, cur *cursor) ([]bson.Raw, error) {
 	return all, nil
 }
 
-// literal are stages that make documents out of nothing. Before 5.1 there is no
-// $documents: one document of another kind is replaced by them.
+// literal returns stages that make documents. Before 5.1, without $documents, they replace one of $currentOp.
 func (f features) literal(docs []bson.Raw) []bson.Raw {
 	list := bson.D{{Key: "$literal", Value: array(docs)}}
 	if f.AtLeast(5, 1) {
@@ -377,8 +351,7 @@ func (f features) literal(docs []bson.Raw) []bson.Raw {
 	}
 }
 
-// sortKey is the field in which shards hand over a document's sort key, an array
-// of values as the servers compare them ({$meta: "sortKey"}).
+// sortKey is the field in which shards return a document's sort key, an array ({$meta: "sortKey"}).
 const sortKey = "$sortKey"
 
 // directions are those of a sort's parts; nil when there is nothing to merge by.
@@ -388,9 +361,7 @@ func directions(sort bson.Raw) []int {
 		switch {
 		case !ok || string(e.Name) == "$natural":
 			return nil
-		case e.Type == bson.TypeEmbeddedDocument: // a score: the highest first
-			order = append(order, -1)
-		case number(valueOf(e)) < 0:
+		case e.Type == bson.TypeEmbeddedDocument || number(valueOf(e)) < 0: // a score: the highest first
 			order = append(order, -1)
 		default:
 			order = append(order, 1)
@@ -431,7 +402,6 @@ func withoutSortKey(doc bson.Raw) bson.Raw {
 	return out
 }
 
-// array encodes documents as an array.
 func array(docs []bson.Raw) bson.RawValue {
 	size := 5
 	for _, d := range docs {
@@ -455,10 +425,4 @@ func cursorReply(c *cursor, batch string, id int64, docs []bson.Raw) bson.D {
 		d = append(d, bson.E{Key: "atClusterTime", Value: c.at})
 	}
 	return bson.D{{Key: "cursor", Value: d}}
-}
-
-// distinctValues are the values that differ, in order.
-func distinctValues(values []bson.RawValue) []bson.RawValue {
-	slices.SortStableFunc(values, shardkey.Compare)
-	return slices.CompactFunc(values, func(a, b bson.RawValue) bool { return shardkey.Compare(a, b) == 0 })
 }

@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -33,7 +34,6 @@ type call struct {
 	operation bson.Timestamp // the highest operationTime of the servers asked
 }
 
-// newCall reads a request.
 func newCall(c *client, req *request) (*call, error) {
 	cl := &call{r: c.r, client: c, db: req.db, seqs: map[string][]bson.Raw{}}
 	all := fields(req.body)
@@ -63,7 +63,6 @@ func newCall(c *client, req *request) (*call, error) {
 	return cl, nil
 }
 
-// choose takes a read preference.
 func (c *call) choose(v bson.RawValue) error {
 	doc, ok := v.DocumentOK()
 	mode := text(doc.Lookup("mode"))
@@ -82,8 +81,7 @@ func (c *call) choose(v bson.RawValue) error {
 	return nil
 }
 
-// statements are the documents of a write command, which come as an array or as a
-// document sequence.
+// statements are the documents of a write command, which come as an array or as a document sequence.
 func (c *call) statements(name string) []bson.Raw {
 	if array, ok := get(c.cmd, name).ArrayOK(); ok {
 		return append(documents(array), c.seqs[name]...)
@@ -91,8 +89,7 @@ func (c *call) statements(name string) []bson.Raw {
 	return c.seqs[name]
 }
 
-// send runs a command on one shard with the client's session, as part of its
-// transaction if there is one.
+// send runs a command on one shard with the client's session, as part of its transaction if there is one.
 func (c *call) send(ctx context.Context, shard string, s sending) (bsoncore.Document, string, error) {
 	n, err := c.r.upstream.shard(ctx, shard)
 	if err != nil {
@@ -141,8 +138,7 @@ func (c *call) note(shard string, reply bsoncore.Document, err error) {
 	}
 }
 
-// each does something for all shards of a list side by side and waits for all. The
-// error is that of the first in the list that failed.
+// each does something for all shards side by side. The error is that of the first in the list that failed.
 func each(names []string, do func(i int, shard string) error) error {
 	if len(names) == 1 {
 		return do(0, names[0])
@@ -153,21 +149,13 @@ func each(names []string, do func(i int, shard string) error) error {
 		wg.Go(func() { errs[i] = do(i, name) })
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
-// Retries end after so many tries without progress. A shard that is in the
-// critical section of a migration holds the answer back until it is over, so most
-// of the waiting is done there.
+// Retries end after so many tries. A shard in a migration's critical section answers only after it.
 const (
 	maxTries = 60
-	// A transaction that is open on other shards already is not kept waiting for
-	// long: its locks may be what the migration waits for on its recipient.
+	// An open transaction's locks may be what the migration waits for, so it is not kept for long.
 	maxTriesOpen = 2
 	pauseTry     = 5 * time.Millisecond
 	maxPause     = 250 * time.Millisecond
@@ -188,8 +176,7 @@ func pause(ctx context.Context, try int) error {
 	}
 }
 
-// routed calls do with the collection's routing table until no shard says that the
-// table is old. What do has begun before a shard refuses must be harmless.
+// routed calls do with the routing table until no shard calls it old. What do began before must be harmless.
 func (c *call) routed(ctx context.Context, coll string, do func(t *table) error) error {
 	for try := 0; ; try++ {
 		t, err := c.r.catalog.table(ctx, c.db, coll)
@@ -207,8 +194,7 @@ func (c *call) routed(ctx context.Context, coll string, do func(t *table) error)
 	}
 }
 
-// again decides whether a command that failed is tried once more, and makes ready
-// for it.
+// again decides whether a command that failed is tried once more, and makes ready for it.
 func (c *call) again(ctx context.Context, t *table, err error, try int) (bool, error) {
 	stale := isStale(codeOf(err)) || codeOf(err) == 70
 	if err == nil || !stale && !isPassing(err) || try >= maxTries {
@@ -229,8 +215,7 @@ func (c *call) again(ctx context.Context, t *table, err error, try int) (bool, e
 	return true, err
 }
 
-// labelled is an error that no server gave, with what drivers look for to know that
-// they may try again (driver specifications on retryable writes, transactions).
+// labelled adds the labels by which drivers retry (specifications on retryable writes, transactions).
 func labelled(c *call, err error) error {
 	if c == nil || rawOf(err) != nil || !isPassing(err) || c.number.Type == 0 {
 		return err
@@ -251,8 +236,7 @@ func transient(err error) error {
 		labels: []string{"TransientTransactionError"}}
 }
 
-// reply runs a request and gives the reply's body. An error is one of the
-// connection; those of commands are replies.
+// reply runs a request and returns the reply's body. Errors of commands are replies.
 func (c *client) reply(ctx context.Context, req *request) (bson.Raw, error) {
 	call, err := newCall(c, req)
 	var d bson.D
@@ -277,7 +261,6 @@ func (c *client) reply(ctx context.Context, req *request) (bson.Raw, error) {
 	return encode(c.finish(call, d))
 }
 
-// finish adds the times to a reply.
 func (c *client) finish(call *call, d bson.D) bson.D {
 	at, doc := c.r.clock.now()
 	if doc == nil || call == nil {
@@ -292,7 +275,6 @@ func (c *client) finish(call *call, d bson.D) bson.D {
 	return append(d, bson.E{Key: "$clusterTime", Value: doc}, bson.E{Key: "operationTime", Value: at})
 }
 
-// encode writes a reply.
 func encode(d bson.D) (bson.Raw, error) {
 	var b bytes.Buffer
 	enc := bson.NewEncoder(bson.NewDocumentWriter(&b))
@@ -302,7 +284,6 @@ func encode(d bson.D) (bson.Raw, error) {
 	return b.Bytes(), nil
 }
 
-// dispatch finds the command's handler and runs it.
 func (r *Router) dispatch(ctx context.Context, c *call) (bson.D, error) {
 	h, ok := r.handlers[c.name]
 	if !ok {

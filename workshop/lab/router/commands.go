@@ -10,7 +10,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// handler runs one command.
 type handler struct {
 	do   func(context.Context, *call) (bson.D, error)
 	open bool // may be run before the client has proved who it is
@@ -56,14 +55,12 @@ func writing() map[string]func(context.Context, *call) (bson.D, error) {
 	}
 }
 
-// notHere answers commands that a mongos does not take, or that nobody needs here.
+// notHere refuses commands that a mongos or this router does not have.
 func notHere(_ context.Context, c *call) (bson.D, error) {
 	return nil, fail(59, "CommandNotFound", "no such command: '%s'", c.name)
 }
 
-// hello answers the handshake as a mongos does (driver specification "Server
-// Discovery and Monitoring": msg is isdbgrid). Without topologyVersion drivers ask
-// from time to time and do not wait for a change.
+// hello answers as a mongos does ("Server Discovery and Monitoring": isdbgrid). Without topologyVersion drivers poll.
 func hello(_ context.Context, c *call) (bson.D, error) {
 	c.client.introduce(c.cmd)
 	writable := "isWritablePrimary"
@@ -84,7 +81,6 @@ func hello(_ context.Context, c *call) (bson.D, error) {
 	return d, nil
 }
 
-// buildInfo is that of the servers behind.
 func buildInfo(_ context.Context, c *call) (bson.D, error) { return c.r.features.build, nil }
 
 // done answers commands of which nothing has to be done.
@@ -92,24 +88,18 @@ func done(context.Context, *call) (bson.D, error) { return bson.D{}, nil }
 
 // serverStatus is the little that drivers and tools look for.
 func serverStatus(_ context.Context, c *call) (bson.D, error) {
-	version := ""
-	for _, e := range c.r.features.build {
-		if v, ok := e.Value.(bson.RawValue); ok && e.Key == "version" {
-			version = text(v)
-		}
-	}
+	version := text(get(c.r.features.build, "version"))
+	n := c.r.Taken()
 	return bson.D{{Key: "host", Value: c.r.Host()}, {Key: "version", Value: version}, {Key: "process", Value: "mongos"},
 		{Key: "localTime", Value: bson.NewDateTimeFromTime(time.Now())},
-		{Key: "opcounters", Value: c.r.Taken().opcounters()}}, nil
+		{Key: "opcounters", Value: bson.D{{Key: "insert", Value: n.Inserts}, {Key: "update", Value: n.Updates},
+			{Key: "delete", Value: n.Deletes}}}}, nil
 }
 
 // endSessions ends sessions on all shards; what fails there ends by its timeout.
 func endSessions(ctx context.Context, c *call) (bson.D, error) {
 	_ = each(c.r.upstream.names(), func(_ int, shard string) error {
-		n, err := c.r.upstream.shard(ctx, shard)
-		if err == nil {
-			_, err = n.command(ctx, "admin", without(c.cmd))
-		}
+		_, err := c.r.upstream.command(ctx, shard, "admin", without(c.cmd))
 		return err
 	})
 	return bson.D{}, nil
@@ -120,7 +110,6 @@ func onConfig(ctx context.Context, c *call) (bson.D, error) {
 	return c.ask(ctx, configName, sending{db: c.db, cmd: c.cmd, sel: c.sel})
 }
 
-// operation is what a client's connection runs.
 type operation struct {
 	id     int32
 	cancel context.CancelFunc
@@ -142,9 +131,7 @@ func (c *client) begin(ctx context.Context) (_ context.Context, end func()) {
 	}
 }
 
-// introduce takes what a client says of itself in its handshake. Servers are told
-// with each command, as a mongos does, so that they list operations under the name
-// of the application they are for.
+// introduce stores what a client says of itself. Each command passes it on, as with a mongos, for currentOp.
 func (c *client) introduce(cmd bson.D) {
 	doc, ok := get(cmd, "client").DocumentOK()
 	if !ok {
@@ -165,8 +152,7 @@ func (c *client) aboutIt() bson.Raw {
 	return c.about
 }
 
-// localOps lists the connections to this router, as $currentOp with localOps and
-// idleConnections does.
+// localOps lists the connections to this router, as $currentOp with localOps and idleConnections does.
 func (r *Router) localOps() (all []bson.Raw) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,10 +175,7 @@ func (c *call) currentOp(ctx context.Context, stages []bson.Raw) (bson.D, error)
 	if local, _ := options.Lookup("localOps").BooleanOK(); !local {
 		cur := c.cursor("$cmd.aggregate")
 		cmd := append(c.cmd[:len(c.cmd):len(c.cmd)], bson.E{Key: "fromMongos", Value: true})
-		if err := c.openAt(ctx, cur, c.r.upstream.names(), func(string) bson.D { return cmd }); err != nil {
-			return nil, err
-		}
-		return c.first(ctx, cur)
+		return c.first(ctx, cur, c.openAt(ctx, cur, c.r.upstream.names(), func(string) bson.D { return cmd }))
 	}
 	// A server does the rest of the pipeline, on literal documents.
 	pipeline := append(c.r.features.literal(c.r.localOps()), stages[1:]...)
@@ -203,15 +186,11 @@ func (c *call) currentOp(ctx context.Context, stages []bson.Raw) (bson.D, error)
 func killOp(ctx context.Context, c *call) (bson.D, error) {
 	op := get(c.cmd, "op")
 	if shard, id, ok := strings.Cut(text(op), ":"); ok {
-		n, err := c.r.upstream.shard(ctx, shard)
-		if err != nil {
-			return nil, err
-		}
 		number, err := strconv.ParseInt(id, 10, 64)
 		if err != nil {
 			return nil, err
 		}
-		reply, err := n.command(ctx, "admin", bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: number}})
+		reply, err := c.r.upstream.command(ctx, shard, "admin", bson.D{{Key: "killOp", Value: 1}, {Key: "op", Value: number}})
 		return passed(reply), err
 	}
 	c.r.mu.Lock()
@@ -244,7 +223,6 @@ func explain(ctx context.Context, c *call) (bson.D, error) {
 	return reply, err
 }
 
-// explained is the filter of a command.
 func explained(cmd bson.Raw) bson.Raw {
 	for _, name := range []string{"filter", "query"} {
 		if doc, ok := cmd.Lookup(name).DocumentOK(); ok {
@@ -255,8 +233,7 @@ func explained(cmd bson.Raw) bson.Raw {
 		return leadingMatch(documents(list))
 	}
 	for _, name := range []string{"updates", "deletes"} {
-		list, _ := cmd.Lookup(name).ArrayOK()
-		if all := documents(list); len(all) > 0 {
+		if all := listed(cmd, name); len(all) > 0 {
 			q, _ := all[0].Lookup("q").DocumentOK()
 			return q
 		}
@@ -264,15 +241,11 @@ func explained(cmd bson.Raw) bson.Raw {
 	return emptyDocument()
 }
 
-// Taken is how many statements a router has taken from clients since its start:
-// documents to insert, and statements of update and delete commands. Those of
-// commands that failed count too.
+// Taken counts documents to insert, and update and delete statements, from clients since the start, failed ones too.
 type Taken struct{ Inserts, Updates, Deletes int64 }
 
-// taken counts statements.
 type taken struct{ inserts, updates, deletes atomic.Int64 }
 
-// add counts the statements of a write command.
 func (t *taken) add(command string, n int) {
 	switch command {
 	case "insert":
@@ -284,14 +257,8 @@ func (t *taken) add(command string, n int) {
 	}
 }
 
-// Taken is what the router has taken by now. serverStatus tells clients the same,
-// as opcounters.
+// Taken is what the router has taken by now. serverStatus tells clients the same, as opcounters.
 func (r *Router) Taken() Taken {
 	t := &r.taken
 	return Taken{Inserts: t.inserts.Load(), Updates: t.updates.Load(), Deletes: t.deletes.Load()}
-}
-
-// opcounters is Taken in the form that servers have for it.
-func (t Taken) opcounters() bson.D {
-	return bson.D{{Key: "insert", Value: t.Inserts}, {Key: "update", Value: t.Updates}, {Key: "delete", Value: t.Deletes}}
 }

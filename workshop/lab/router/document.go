@@ -10,7 +10,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/millrace/millrace/internal/bsonraw"
-	"github.com/millrace/millrace/internal/wire"
 )
 
 // fields are a document's fields at the top level, their values as they are.
@@ -31,7 +30,6 @@ func passed(reply bsoncore.Document) bson.D {
 		"$configServerState", "$configTime", "$topologyTime", "electionId", "opTime", "readOnly")
 }
 
-// without is a copy of d without the fields of some names.
 func without(d bson.D, names ...string) bson.D {
 	return slices.DeleteFunc(slices.Clone(d), func(e bson.E) bool { return slices.Contains(names, e.Key) })
 }
@@ -74,13 +72,11 @@ func truth(v bson.RawValue) bool {
 	return ok && n != 0
 }
 
-// text is a string of a command, "" when it is none.
 func text(v bson.RawValue) string {
 	s, _ := v.StringValueOK()
 	return s
 }
 
-// documents are the documents of an array.
 func documents(array []byte) []bson.Raw {
 	var all []bson.Raw
 	for e, ok := range bsonraw.Fields(array) {
@@ -91,13 +87,16 @@ func documents(array []byte) []bson.Raw {
 	return all
 }
 
-// valueOf is an element's value as the driver has it.
+// listed returns the documents of an array in a document.
+func listed(doc bson.Raw, name string) []bson.Raw {
+	array, _ := doc.Lookup(name).ArrayOK()
+	return documents(array)
+}
+
 func valueOf(e bsonraw.Element) bson.RawValue { return bson.RawValue{Type: e.Type, Value: e.Value} }
 
-// emptyDocument is {}.
 func emptyDocument() bson.Raw { return bson.Raw{5, 0, 0, 0, 0} }
 
-// rawValue encodes any value.
 func rawValue(v any) bson.RawValue {
 	t, data, err := bson.MarshalValue(v)
 	if err != nil {
@@ -105,9 +104,6 @@ func rawValue(v any) bson.RawValue {
 	}
 	return bson.RawValue{Type: t, Value: data}
 }
-
-// byAddress selects one server again.
-func byAddress(addr string) wire.Selector { return wire.ByAddress(addr) }
 
 // Error codes are those that servers send (server manual, error codes).
 const (
@@ -164,15 +160,12 @@ func codeOf(err error) int32 {
 	return 0
 }
 
-// isStale reports a code that says that the routing table is old, or that the
-// shard's own is.
+// isStale reports a code that says that the routing table is old, or that the shard's own is.
 func isStale(code int32) bool {
 	return code == codeStaleConfig || code == codeStaleShardVersion || code == codeStaleDb
 }
 
-// isPassing reports an error that another try may not meet: no primary, or no
-// connection. A command that may have been done must not be sent again for it
-// unless it may be done twice.
+// isPassing reports an error that another try may not meet: no primary or connection. The command may have been done.
 func isPassing(err error) bool {
 	e, ok := errors.AsType[mongo.CommandError](err)
 	if !ok {

@@ -4,13 +4,16 @@ import (
 	"cmp"
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/millrace/millrace/internal/shardkey"
+	"github.com/millrace/millrace/internal/wire"
 )
 
-// find runs a query on the shards that may have matches.
 func find(ctx context.Context, c *call) (bson.D, error) {
 	filter, _ := get(c.cmd, "filter").DocumentOK()
 	collation, _ := get(c.cmd, "collation").DocumentOK()
@@ -30,17 +33,13 @@ func find(ctx context.Context, c *call) (bson.D, error) {
 		}
 		return c.open(ctx, t, cur, shards, cmd)
 	})
-	if err != nil {
-		if view, ok := viewOf(err); ok {
-			return c.findOnView(ctx, view)
-		}
-		return nil, err
+	if view, ok := viewOf(err); ok {
+		return c.findOnView(ctx, view)
 	}
-	return c.first(ctx, cur)
+	return c.first(ctx, cur, err)
 }
 
-// forSeveral is a find as it goes to several shards: each gives as many documents
-// as could be needed of it, with their sort keys.
+// forSeveral is a find for several shards: as many documents as could be needed of each, with sort keys.
 func (c *call) forSeveral(cur *cursor) bson.D {
 	limit, skip := number(get(c.cmd, "limit")), number(get(c.cmd, "skip"))
 	cmd := without(c.cmd, "skip", "limit", "singleBatch", "projection")
@@ -119,7 +118,10 @@ func (c *call) openAt(ctx context.Context, cur *cursor, shards []string, cmd fun
 }
 
 // first gives a cursor's first batch, and keeps it if there is more.
-func (c *call) first(ctx context.Context, cur *cursor) (bson.D, error) {
+func (c *call) first(ctx context.Context, cur *cursor, err error) (bson.D, error) {
+	if err != nil {
+		return nil, err
+	}
 	n := int64(-1) // as many as the one shard gave
 	if len(cur.remotes) != 1 || cur.remotes[0].id == 0 {
 		n = c.batchSize()
@@ -147,8 +149,7 @@ func (c *call) batchSize() int64 {
 	return number(size)
 }
 
-// settle keeps a cursor that has more to give, and ends one that has not. It
-// returns the id for the client.
+// settle keeps a cursor that has more to give, and ends one that has not. It returns the id for the client.
 func (c *call) settle(ctx context.Context, cur *cursor) int64 {
 	if cur.done() {
 		cur.kill(ctx, c.r.upstream)
@@ -158,7 +159,6 @@ func (c *call) settle(ctx context.Context, cur *cursor) int64 {
 	return cur.id
 }
 
-// getMore gives a cursor's next batch.
 func getMore(ctx context.Context, c *call) (bson.D, error) {
 	id := number(get(c.cmd, "getMore"))
 	coll := text(get(c.cmd, "collection"))
@@ -181,7 +181,6 @@ func getMore(ctx context.Context, c *call) (bson.D, error) {
 	return cursorReply(cur, "nextBatch", c.settle(ctx, cur), docs), nil
 }
 
-// killCursors ends cursors.
 func killCursors(ctx context.Context, c *call) (bson.D, error) {
 	killed, missing := bson.A{}, bson.A{}
 	ids, _ := get(c.cmd, "cursors").ArrayOK()
@@ -204,16 +203,12 @@ func killCursors(ctx context.Context, c *call) (bson.D, error) {
 }
 
 const (
-	// cursorTimeout is the servers' default for cursors that nobody uses.
-	cursorTimeout = 10 * time.Minute
-	// firstBatch is how many documents come first if the client does not say.
-	firstBatch = 101
-	// maxBatch bounds a batch in bytes.
-	maxBatch = 16 << 20
+	cursorTimeout = 10 * time.Minute // the servers' default for unused cursors
+	firstBatch    = 101              // how many documents come first if the client does not say.
+	maxBatch      = 16 << 20         // maxBatch bounds a batch in bytes.
 )
 
-// cursor merges the cursors of several shards, or passes on that of one. One
-// command uses it at a time.
+// cursor merges the cursors of several shards, or passes on that of one. One command uses it at a time.
 type cursor struct {
 	id      int64
 	db      string
@@ -229,7 +224,6 @@ type cursor struct {
 	used time.Time
 }
 
-// remote is a cursor on a shard.
 type remote struct {
 	shard string
 	addr  string
@@ -237,7 +231,6 @@ type remote struct {
 	buf   []bson.Raw
 }
 
-// cursors are those that clients have open.
 type cursors struct {
 	mu  sync.Mutex
 	all map[int64]*cursor
@@ -254,7 +247,7 @@ func (cs *cursors) keep(c *cursor) {
 	cs.all[c.id] = c
 }
 
-// take takes a cursor out, so that nobody else uses it.
+// take removes a cursor, so that no other command uses it.
 func (cs *cursors) take(id int64) *cursor {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -263,7 +256,7 @@ func (cs *cursors) take(id int64) *cursor {
 	return c
 }
 
-// idle takes out what nobody has used for long.
+// idle removes and returns cursors unused for cursorTimeout.
 func (cs *cursors) idle(now time.Time) []*cursor {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -279,19 +272,10 @@ func (cs *cursors) idle(now time.Time) []*cursor {
 
 // done reports that there is nothing more to give.
 func (c *cursor) done() bool {
-	if c.limit == 0 {
-		return true
-	}
-	for _, r := range c.remotes {
-		if r.id != 0 || len(r.buf) > 0 {
-			return false
-		}
-	}
-	return true
+	return c.limit == 0 || !slices.ContainsFunc(c.remotes, func(r *remote) bool { return r.id != 0 || len(r.buf) > 0 })
 }
 
-// next gives up to n documents, or as many as are at hand when n is negative. It
-// fetches more only when it has none.
+// next returns up to n documents, or those at hand when n is negative. It fetches only when it has none.
 func (c *cursor) next(ctx context.Context, cl *call, n int64) ([]bson.Raw, error) {
 	var docs []bson.Raw
 	for size := 0; n < 0 || int64(len(docs)) < n; {
@@ -323,8 +307,7 @@ func (c *cursor) next(ctx context.Context, cl *call, n int64) ([]bson.Raw, error
 	return docs, nil
 }
 
-// pick finds the shard whose document comes next; nil when there is none, or none
-// at hand and none may be fetched.
+// pick finds the shard whose document comes next; nil when there is none, or none at hand and none may be fetched.
 func (c *cursor) pick(ctx context.Context, cl *call, n int64, fetch bool) (*remote, error) {
 	if c.order != nil {
 		return c.lowest(ctx, cl, n)
@@ -367,13 +350,12 @@ func (c *cursor) lowest(ctx context.Context, cl *call, n int64) (*remote, error)
 // source is what the cursor reads, as the shards know it.
 func (c *cursor) source() string { return cmp.Or(c.from, c.coll) }
 
-// fetch gets a shard's next batch.
 func (c *cursor) fetch(ctx context.Context, cl *call, r *remote, n int64) error {
 	cmd := bson.D{{Key: "getMore", Value: r.id}, {Key: "collection", Value: c.source()}}
 	if n >= 0 {
 		cmd = append(cmd, bson.E{Key: "batchSize", Value: max(n, 1)})
 	}
-	reply, _, err := cl.send(ctx, r.shard, sending{db: c.db, cmd: cmd, sel: byAddress(r.addr)})
+	reply, _, err := cl.send(ctx, r.shard, sending{db: c.db, cmd: cmd, sel: wire.ByAddress(r.addr)})
 	if err != nil {
 		return err
 	}
@@ -385,7 +367,6 @@ func (c *cursor) fetch(ctx context.Context, cl *call, r *remote, n int64) error 
 	return nil
 }
 
-// kill ends the cursors on the shards.
 func (c *cursor) kill(ctx context.Context, u *upstream) {
 	for _, r := range c.remotes {
 		n, err := u.shard(ctx, r.shard)
@@ -397,12 +378,11 @@ func (c *cursor) kill(ctx context.Context, u *upstream) {
 			cmd = append(cmd, bson.E{Key: "lsid", Value: c.lsid})
 		}
 		// One that lives on is ended by the server's own timeout.
-		_, _, _ = n.run(ctx, sending{db: c.db, cmd: cmd, sel: byAddress(r.addr)})
+		_, _, _ = n.run(ctx, sending{db: c.db, cmd: cmd, sel: wire.ByAddress(r.addr)})
 	}
 }
 
-// gather sends a read to all shards that may have matches and returns their
-// replies; none when there is no such database.
+// gather sends a read to all shards that may have matches; no replies without the database.
 func (c *call) gather(ctx context.Context, filter bson.Raw, make func(shards int) bson.D) ([]bson.Raw, error) {
 	collation, _ := get(c.cmd, "collation").DocumentOK()
 	var replies []bson.Raw
@@ -464,7 +444,6 @@ func count(ctx context.Context, c *call) (bson.D, error) {
 	return bson.D{{Key: "n", Value: n}}, nil
 }
 
-// distinct joins the shards' values.
 func distinct(ctx context.Context, c *call) (bson.D, error) {
 	q, _ := get(c.cmd, "query").DocumentOK()
 	replies, err := c.gather(ctx, q, func(int) bson.D { return c.cmd })
@@ -477,7 +456,8 @@ func distinct(ctx context.Context, c *call) (bson.D, error) {
 		found = append(found, values(list)...)
 	}
 	if len(replies) > 1 {
-		found = distinctValues(found)
+		slices.SortStableFunc(found, shardkey.Compare)
+		found = slices.CompactFunc(found, func(a, b bson.RawValue) bool { return shardkey.Compare(a, b) == 0 })
 	}
 	return bson.D{{Key: "values", Value: found}}, nil
 }

@@ -30,7 +30,6 @@ const (
 // errMalformed is what a message gets that is not as the protocol wants it.
 var errMalformed = errors.New("malformed message")
 
-// request is a command as it came.
 type request struct {
 	db         string // named in the message by OP_QUERY, else ""
 	body       bson.Raw
@@ -44,7 +43,6 @@ type sequence struct {
 	docs []bson.Raw
 }
 
-// parseMsg reads an OP_MSG without its header.
 func parseMsg(b []byte) (*request, error) {
 	if len(b) < 4 {
 		return nil, errMalformed
@@ -58,7 +56,7 @@ func parseMsg(b []byte) (*request, error) {
 		b = b[:len(b)-4]
 	}
 	if unknown := flags & 0xffff &^ (flagChecksum | flagMoreToCome); unknown != 0 {
-		return nil, fmt.Errorf("message with flags %#x is not taken", flags)
+		return nil, fmt.Errorf("unsupported message flags %#x", flags)
 	}
 	r := &request{moreToCome: flags&flagMoreToCome != 0}
 	for len(b) > 0 {
@@ -138,7 +136,7 @@ func parseQuery(b []byte) (*request, error) {
 	}
 	db, ok := bytes.CutSuffix(b[:end], []byte(".$cmd"))
 	if !ok {
-		return nil, errors.New("OP_QUERY is taken for commands only")
+		return nil, errors.New("OP_QUERY is supported for commands only")
 	}
 	b = b[end+1+8:] // numberToSkip, numberToReturn
 	n, ok := size(b)
@@ -171,8 +169,7 @@ func appendHeader(dst []byte, total int, to int32, op uint32) []byte {
 	return binary.LittleEndian.AppendUint32(dst, op)
 }
 
-// login is a client's connection of its own to the config servers. They check its
-// proof there, and after that know what it may do.
+// login is a client's connection to the config servers, which check its proof and know its rights.
 type login struct{ conn net.Conn }
 
 // startLogin opens a connection to the primary of the config servers.
@@ -191,7 +188,6 @@ func (r *Router) startLogin(ctx context.Context) (*login, error) {
 	return &login{conn}, err
 }
 
-// exchange sends a command and reads the reply.
 func (l *login) exchange(cmd bson.D) (bson.Raw, error) {
 	raw, err := bson.Marshal(cmd)
 	if err != nil {
@@ -225,7 +221,6 @@ func logout(_ context.Context, c *call) (bson.D, error) {
 	return bson.D{}, nil
 }
 
-// connectionStatus says who the client is, and what it may do.
 func connectionStatus(ctx context.Context, c *call) (bson.D, error) {
 	if !c.client.known {
 		return onConfig(ctx, c)
@@ -234,7 +229,6 @@ func connectionStatus(ctx context.Context, c *call) (bson.D, error) {
 	return passed(bsoncore.Document(reply)), err
 }
 
-// saslStart begins an authentication.
 func saslStart(ctx context.Context, c *call) (bson.D, error) {
 	c.client.endLogin()
 	var err error

@@ -60,7 +60,11 @@ func (c *call) modifyOn(ctx context.Context, t *table) (bson.D, error) {
 // moveModified finishes a findAndModify that gives its document to another shard.
 func (c *call) moveModified(ctx context.Context, cause error) (bson.D, error) {
 	m, err := c.moved(ctx, cause, func(in *call) (bson.Raw, error) {
-		d, err := findAndModifyOnce(ctx, in)
+		t, err := in.r.catalog.table(ctx, in.db, in.coll)
+		if err != nil {
+			return nil, err
+		}
+		d, err := in.modifyOn(ctx, t)
 		if err != nil {
 			return nil, err
 		}
@@ -85,17 +89,7 @@ func (c *call) moveModified(ctx context.Context, cause error) (bson.D, error) {
 	return bson.D{{Key: "lastErrorObject", Value: last}, {Key: "value", Value: value}}, nil
 }
 
-// findAndModifyOnce runs the command with the table there is.
-func findAndModifyOnce(ctx context.Context, c *call) (bson.D, error) {
-	t, err := c.r.catalog.table(ctx, c.db, c.coll)
-	if err != nil {
-		return nil, err
-	}
-	return c.modifyOn(ctx, t)
-}
-
-// moving is an update that changes a shard key so that the document belongs to
-// another shard, as the shard's error tells it: it changes nothing itself.
+// moving is an update that gives a document to another shard, from the shard's error. The shard changed nothing.
 type moving struct {
 	before, after bson.Raw
 	upsert        bool
@@ -112,9 +106,7 @@ func movingOf(err error) (moving, bool) {
 	return moving{before: before, after: after, upsert: truth(raw.Lookup("shouldUpsert"))}, ok
 }
 
-// moved deletes the document on the one shard and inserts it on the other: in the
-// client's transaction, or in one of the router's own in which the update is tried
-// once more, so that the images are those of the transaction.
+// moved deletes the document on one shard and inserts it on the other, in a transaction.
 func (c *call) moved(ctx context.Context, cause error, update func(*call) (bson.Raw, error)) (moving, error) {
 	if c.txn != nil {
 		m, ok := movingOf(cause)
@@ -173,8 +165,7 @@ func (c *call) finish(ctx context.Context, err error) error {
 	return err
 }
 
-// replace deletes a document's old state and inserts the new one, each where it
-// belongs, in the call's transaction.
+// replace deletes a document's old state and inserts the new one, each where it belongs, in the call's transaction.
 func (c *call) replace(ctx context.Context, m moving) error {
 	t, err := c.r.catalog.table(ctx, c.db, c.coll)
 	if err != nil {
@@ -212,10 +203,8 @@ func (c *call) writeOne(ctx context.Context, t *table, doc bson.Raw, cmd bson.D)
 	return fail(codeOwningShard, "WouldChangeOwningShard", "the document is not what it was")
 }
 
-// writeError is the first write error of a reply.
 func writeError(reply bson.Raw) error {
-	list, _ := reply.Lookup("writeErrors").ArrayOK()
-	all := documents(list)
+	all := listed(reply, "writeErrors")
 	if len(all) == 0 {
 		return nil
 	}
@@ -231,8 +220,7 @@ func refused(code int32, msg string) error {
 	return fail(code, "WriteError", "%s", msg)
 }
 
-// move finishes an update statement that gives its document to another shard. Such
-// a statement is alone in its batch: servers refuse others.
+// move finishes an update that gives its document to another shard. Servers want it alone in its batch.
 func (w *writer) move(ctx context.Context, cause error) (bool, error) {
 	at, done := w.open[0], make([]bool, len(w.stmts))
 	m, err := w.c.moved(ctx, cause, func(in *call) (bson.Raw, error) {

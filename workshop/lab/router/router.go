@@ -1,48 +1,31 @@
-// Package router is a router for tests: it stands in front of a real sharded
-// cluster (config server and shards) and speaks the wire protocol to clients as
-// a mongos does. There is no mongos to be had without a download site; config
-// server and shards are real, so shard versions, migrations, transactions over
-// shards and the coordinators of schema changes are real too.
+// Package router is a router for tests: it stands in front of a real sharded cluster and speaks the wire protocol to
+// clients as a mongos does, which cannot be fetched as a package. Config server and shards are real, and so are shard
+// versions, migrations, transactions over shards and the coordinators of schema changes. It was written from the public
+// documentation, the driver specifications and what real servers answer.
 //
-// It was written from the public documentation, the driver specifications and
-// what real servers answer. It is part of the lab and for tests only.
-//
-// What is versioned is what servers check: commands that go to one shard, and reads
-// of several, carry the shard's or the database's version, and are tried again with
-// a newer table when a shard refuses them. Writes to several shards outside of a
+// Versioned is what servers check: commands to one shard, and reads of several, carry the shard's or the database's
+// version, and are retried with a newer table when a shard refuses them. Writes to several shards outside of a
 // transaction go to all shards and are refused by none, as those of a mongos are.
 //
 // How it differs from a mongos:
 //
-//   - It acts at the cluster with its own credentials. Clients prove who they are
-//     (the config servers check that, by SCRAM), but what they may do is not
-//     checked. connectionStatus is answered for the client's user.
-//   - A command of a client that hangs up is ended when it has its answer.
-//   - No compression, no TLS towards clients, no exhaust cursors, no OP_QUERY but
-//     for the handshake.
-//   - No change streams, no tailable cursors, no sharded time series, no explain
-//     over several shards, no map-reduce, no $out and $merge over several shards,
-//     no management of users.
-//   - An aggregation that has to be merged is merged by a server from the
-//     shards' results as literal documents: 12 MB of them at most. $group
-//     is computed on the shards only for the accumulators $sum, $min, $max,
-//     $count, $push and $addToSet; for others all documents are merged.
-//   - A batch of writes of which a shard refuses the command as a whole fails as
-//     a whole, with that shard's error, not with one error a statement.
+//   - It acts with its own credentials. The config servers check clients' proofs (SCRAM), but nothing checks their
+//     rights. connectionStatus is answered for the client's user.
+//   - A command of a client that hangs up ends when it has its answer.
+//   - No compression, no TLS towards clients, no exhaust cursors, no OP_QUERY but for the handshake.
+//   - No change streams, tailable cursors, sharded time series, map-reduce or management of users; over several shards
+//     no explain, $out and $merge.
+//   - A server merges aggregations from the shards' results as literal documents, 12 MB at most. Shards compute $group
+//     for $sum, $min, $max, $count, $push and $addToSet only; for others all documents are merged.
+//   - A batch of writes whose command a shard refuses fails with that shard's error, not with one error a statement.
 //   - Replies to writes have no opTime and no electionId.
-//   - An update, or findAndModify, that gives a document to another shard by
-//     changing its key does so in a transaction of a session of the router's own.
-//     The client's statement is not remembered there: one that is sent again does
-//     not find the document.
-//   - Databases are made such that their collections can be sharded; a mongos
-//     before 6.0 wants enableSharding first.
-//   - A shard that joined less than 250 ms ago may be left out of a write to
-//     several shards.
-//   - A transaction that is open on other shards waits for a migration for two
-//     tries, one that is not for longer than with a mongos.
+//   - An update, or findAndModify, that gives a document to another shard runs in a transaction of the router's own
+//     session. A retry of the client's statement does not find the document.
+//   - Databases are made such that their collections can be sharded; a mongos before 6.0 wants enableSharding first.
+//   - A shard that joined less than 250 ms ago may be left out of a write to several shards.
+//   - A transaction that is open on other shards waits for a migration for two tries, others longer than a mongos.
 //   - count on a view of a sharded collection reads the documents.
-//   - The routing table of a collection is read anew as a whole; with many
-//     chunks that is slower than a mongos.
+//   - A collection's routing table is always read completely; with many chunks that is slower than a mongos.
 package router
 
 import (
@@ -62,26 +45,20 @@ import (
 
 const (
 	defaultListen = "127.0.0.1:0"
-	// startTimeout bounds Start when the caller's context has no deadline.
-	startTimeout = 5 * time.Minute
-	// reapEvery is how often cursors and transactions are looked at that nobody
-	// uses any more.
+	startTimeout  = 5 * time.Minute // startTimeout bounds Start when the caller's context has no deadline.
+	// reapEvery is the interval at which unused cursors and transactions are removed.
 	reapEvery = 10 * time.Second
 )
 
 // Options of a router.
 type Options struct {
-	// ConfigURI is the connection string of the config servers. Its credentials
-	// and TLS settings are used for the shards too.
+	// ConfigURI is the connection string of the config servers, whose credentials and TLS hold for shards too.
 	ConfigURI string
-	// Listen is the address to listen on; empty is a free port of the loopback
-	// interface.
-	Listen string
-	Logger *slog.Logger // Logger receives what the router does; nil discards it.
+	Listen    string       // Listen is the address to listen on; empty is a free port of the loopback interface.
+	Logger    *slog.Logger // Logger receives what the router does; nil discards it.
 }
 
-// Router takes connections of clients until it is closed. Its methods may be
-// called concurrently.
+// Router takes connections of clients until it is closed. Its methods may be called concurrently.
 type Router struct {
 	log      *slog.Logger
 	listener net.Listener
@@ -105,8 +82,7 @@ type Router struct {
 	lastOp  int32
 }
 
-// Start connects to the config servers, finds the shards and listens. ctx bounds
-// the start alone; the router runs until Close.
+// Start connects to the config servers, finds the shards and listens. ctx bounds the start alone.
 func Start(ctx context.Context, o Options) (*Router, error) {
 	if o.Listen == "" {
 		o.Listen = defaultListen
@@ -129,7 +105,6 @@ func Start(ctx context.Context, o Options) (*Router, error) {
 	return r, nil
 }
 
-// connect makes a router that does not listen yet.
 func connect(ctx context.Context, o Options) (*Router, error) {
 	r := &Router{log: o.Logger, clock: &clock{}, cursors: &cursors{all: map[int64]*cursor{}},
 		sessions: &sessions{all: map[string]*transaction{}}, clients: map[net.Conn]*client{}}
@@ -149,7 +124,6 @@ func connect(ctx context.Context, o Options) (*Router, error) {
 	return r, nil
 }
 
-// learn reads the servers' version and the list of shards.
 func (r *Router) learn(ctx context.Context) (err error) {
 	if r.features, err = readFeatures(ctx, r.upstream.config); err != nil {
 		return err
@@ -164,8 +138,7 @@ func (r *Router) URI() string { return "mongodb://" + r.Host() + "/" }
 // Host is the router's host:port.
 func (r *Router) Host() string { return r.listener.Addr().String() }
 
-// Close ends all connections and waits for all that the router does. Closing
-// twice does no harm.
+// Close ends all connections and waits for all that the router does. Closing twice does no harm.
 func (r *Router) Close() error {
 	r.cancel()
 	err := r.listener.Close()
@@ -181,7 +154,6 @@ func (r *Router) Close() error {
 	return errors.Join(err, r.upstream.close())
 }
 
-// accept takes connections until the listener is closed.
 func (r *Router) accept() {
 	for {
 		conn, err := r.listener.Accept()
@@ -208,7 +180,6 @@ func (r *Router) admit(conn net.Conn) *client {
 	return c
 }
 
-// serve answers one client until it hangs up.
 func (r *Router) serve(c *client) {
 	if err := c.loop(r.ctx); err != nil && r.ctx.Err() == nil {
 		r.log.Debug("connection ended", "client", c.id, "err", err)
@@ -239,7 +210,6 @@ func (r *Router) reap() {
 // maxMessage is what a server tells clients as maxMessageSizeBytes.
 const maxMessage = 48_000_000
 
-// client is one connection of a client.
 type client struct {
 	r     *Router
 	conn  net.Conn
@@ -259,7 +229,6 @@ func (c *client) close() {
 	_ = c.conn.Close()
 }
 
-// loop reads requests and writes replies, one after the other.
 func (c *client) loop(ctx context.Context) error {
 	in := bufio.NewReaderSize(c.conn, 64<<10)
 	for {
@@ -283,8 +252,7 @@ func (c *client) loop(ctx context.Context) error {
 	}
 }
 
-// answer gives the framed reply to a framed message, none when the client wants
-// none. An error ends the connection.
+// answer gives the framed reply to a framed message, none when the client wants none. An error ends the connection.
 func (c *client) answer(ctx context.Context, msg []byte) ([]byte, error) {
 	id, parse, write := int32(binary.LittleEndian.Uint32(msg[4:])), parseMsg, appendMsg
 	switch op := binary.LittleEndian.Uint32(msg[12:]); op {
@@ -292,7 +260,7 @@ func (c *client) answer(ctx context.Context, msg []byte) ([]byte, error) {
 	case opQuery:
 		parse, write = parseQuery, appendReply
 	default:
-		return nil, fmt.Errorf("message with opcode %d is not taken", op)
+		return nil, fmt.Errorf("unsupported opcode %d", op)
 	}
 	req, err := parse(msg[headerSize:])
 	if err != nil {
@@ -306,7 +274,6 @@ func (c *client) answer(ctx context.Context, msg []byte) ([]byte, error) {
 	return c.out, nil
 }
 
-// readMessage reads one framed message.
 func readMessage(in io.Reader) ([]byte, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -314,7 +281,7 @@ func readMessage(in io.Reader) ([]byte, error) {
 	}
 	n := int(int32(binary.LittleEndian.Uint32(head[:])))
 	if n < headerSize || n > maxMessage {
-		return nil, fmt.Errorf("message of %d bytes is not taken", n)
+		return nil, fmt.Errorf("unsupported message of %d bytes", n)
 	}
 	msg := make([]byte, n)
 	copy(msg, head[:])

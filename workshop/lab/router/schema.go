@@ -11,9 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// Schema changes are made by the servers' own coordinators: commands whose names
-// begin with _shardsvr or _configsvr. Their arguments are those that real servers
-// took, and demanded when they were missing.
+// The servers' coordinators (_shardsvr…, _configsvr…) change schemas; real servers demanded these arguments.
 
 func schemaCommands() map[string]func(context.Context, *call) (bson.D, error) {
 	dropIndexes := coordinatedFromSix("_shardsvrDropIndexes")
@@ -54,8 +52,7 @@ func (r *Router) makeDatabase(ctx context.Context, db, primary string) error {
 	return err
 }
 
-// onPrimary runs a command on the primary shard of a database, with the database's
-// version, and reads the tables of the database anew after that.
+// onPrimary runs a command on a database's primary shard, with its version, and then forgets its tables.
 func (c *call) onPrimary(ctx context.Context, coll string, sent sending) (bson.D, error) {
 	var reply bson.D
 	err := c.routed(ctx, coll, func(t *table) (err error) {
@@ -63,10 +60,7 @@ func (c *call) onPrimary(ctx context.Context, coll string, sent sending) (bson.D
 			return fail(codeNamespaceNotFound, "NamespaceNotFound", "database %s not found", c.db)
 		}
 		s := sent
-		s.cmd = without(sent.cmd)
-		if t.db.version != nil {
-			s.cmd = append(s.cmd, bson.E{Key: "databaseVersion", Value: t.db.version})
-		}
+		s.cmd = t.db.versioned(sent.cmd)
 		reply, err = c.ask(ctx, t.db.primary, s)
 		return err
 	})
@@ -85,7 +79,6 @@ func (c *call) renamed(name string, value any, drop ...string) bson.D {
 	return append(bson.D{{Key: name, Value: value}}, rest...)
 }
 
-// create makes an unsharded collection or a view.
 func create(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.r.needDatabaseNow(ctx, c.db); err != nil {
 		return nil, err
@@ -98,7 +91,6 @@ func onDatabase(ctx context.Context, c *call) (bson.D, error) {
 	return c.onPrimary(ctx, c.coll, sending{db: c.db, cmd: c.cmd})
 }
 
-// drop drops a collection on all shards.
 func drop(ctx context.Context, c *call) (bson.D, error) {
 	if !c.r.features.AtLeast(5, 0) {
 		return c.configured(ctx, bson.D{{Key: "_configsvrDropCollection", Value: c.db + "." + c.coll}})
@@ -106,7 +98,6 @@ func drop(ctx context.Context, c *call) (bson.D, error) {
 	return c.coordinated(ctx, c.coll, c.renamed("_shardsvrDropCollection", c.coll))
 }
 
-// dropDatabase drops a database on all shards.
 func dropDatabase(ctx context.Context, c *call) (bson.D, error) {
 	if !c.r.features.AtLeast(5, 0) {
 		return c.configured(ctx, bson.D{{Key: "_configsvrDropDatabase", Value: c.db}})
@@ -132,7 +123,6 @@ func (c *call) named() error {
 	return nil
 }
 
-// renameCollection renames a collection on all shards.
 func renameCollection(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.named(); err != nil {
 		return nil, err
@@ -163,8 +153,7 @@ func createIndexes(ctx context.Context, c *call) (bson.D, error) {
 	return onOwners(ctx, c)
 }
 
-// onOwners runs a command on all shards that have chunks of a collection, and gives
-// their replies as raw, as a mongos does.
+// onOwners runs a command on all shards with chunks, and returns their replies as raw, as a mongos does.
 func onOwners(ctx context.Context, c *call) (bson.D, error) {
 	var raw bson.D
 	err := c.routed(ctx, c.coll, func(t *table) error {
@@ -206,16 +195,9 @@ func listCollections(ctx context.Context, c *call) (bson.D, error) {
 		if !t.db.exists {
 			return nil
 		}
-		cmd := without(c.cmd)
-		if t.db.version != nil {
-			cmd = append(cmd, bson.E{Key: "databaseVersion", Value: t.db.version})
-		}
-		return c.openAt(ctx, cur, []string{t.db.primary}, func(string) bson.D { return cmd })
+		return c.openAt(ctx, cur, []string{t.db.primary}, func(string) bson.D { return t.db.versioned(c.cmd) })
 	})
-	if err != nil {
-		return nil, err
-	}
-	return c.first(ctx, cur)
+	return c.first(ctx, cur, err)
 }
 
 // listIndexes lists those on the shard that has the first chunk.
@@ -231,10 +213,7 @@ func listIndexes(ctx context.Context, c *call) (bson.D, error) {
 		}
 		return c.open(ctx, t, cur, []string{shard}, c.cmd)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return c.first(ctx, cur)
+	return c.first(ctx, cur, err)
 }
 
 // listDatabases joins the shards' lists; admin and config are the config servers'.
@@ -246,8 +225,7 @@ func listDatabases(ctx context.Context, c *call) (bson.D, error) {
 	}
 	sizes, total := map[string]*databaseSize{}, int64(0)
 	for i, r := range replies {
-		list, _ := r.Lookup("databases").ArrayOK()
-		for _, d := range documents(list) {
+		for _, d := range listed(r, "databases") {
 			name := text(d.Lookup("name"))
 			if ofConfig := name == "admin" || name == "config"; name == "local" || ofConfig != (shards[i] == configName) {
 				continue
@@ -276,7 +254,6 @@ func (s *databaseSize) add(shard string, d bson.Raw) int64 {
 	return n
 }
 
-// databaseList is the reply of listDatabases.
 func databaseList(sizes map[string]*databaseSize, total int64, nameOnly bool) bson.D {
 	all := bson.A{}
 	for _, name := range slices.Sorted(maps.Keys(sizes)) {
@@ -334,7 +311,6 @@ func dbStats(ctx context.Context, c *call) (bson.D, error) {
 		"totalSize", "fsUsedSize", "fsTotalSize")...), nil
 }
 
-// sums adds numbers of replies.
 func sums(replies []bson.Raw, names ...string) bson.D {
 	var d bson.D
 	for _, name := range names {
@@ -350,7 +326,6 @@ func sums(replies []bson.Raw, names ...string) bson.D {
 	return d
 }
 
-// firsts takes fields that are the same on all shards.
 func firsts(replies []bson.Raw, names ...string) bson.D {
 	var d bson.D
 	for _, name := range names {
@@ -364,7 +339,6 @@ func firsts(replies []bson.Raw, names ...string) bson.D {
 	return d
 }
 
-// indexSizes adds the sizes of each index.
 func indexSizes(replies []bson.Raw) bson.D {
 	d := bson.D{}
 	totals := map[string]int64{}
@@ -386,7 +360,6 @@ func indexSizes(replies []bson.Raw) bson.D {
 	return d
 }
 
-// average is the average size of a document.
 func average(d bson.D) int64 {
 	var n, size int64
 	for _, e := range d {

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -10,8 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 )
 
-// forgetAfter is how long a transaction is remembered that nobody uses: the
-// servers' default for a session.
+// forgetAfter is how long an unused transaction is kept: the servers' default for a session.
 const forgetAfter = 30 * time.Minute
 
 // sessions are the transactions of clients, the newest of each session.
@@ -45,7 +45,6 @@ func (t *transaction) holds() bool {
 	return t.before > 0
 }
 
-// reads reports a command that writes nothing.
 func (c *call) reads() bool {
 	switch c.name {
 	case "find", "count", "distinct", "aggregate", "listIndexes", "listCollections":
@@ -58,17 +57,11 @@ func (c *call) reads() bool {
 func (s *sessions) forget(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id, t := range s.all {
-		if t.idle(now) {
-			delete(s.all, id)
-		}
-	}
-}
-
-func (t *transaction) idle(now time.Time) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return now.Sub(t.used) > forgetAfter
+	maps.DeleteFunc(s.all, func(_ string, t *transaction) bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return now.Sub(t.used) > forgetAfter
+	})
 }
 
 // join finds the transaction that a command belongs to, or begins it.
@@ -100,8 +93,7 @@ func (c *call) join(all bson.D) error {
 	return nil
 }
 
-// snapshot is the read concern for all parts of a transaction: with one time for
-// snapshots, since each shard would choose its own.
+// snapshot is a transaction's read concern. A snapshot gets one time: each shard would choose its own.
 func (c *call) snapshot(concern bson.RawValue) bson.RawValue {
 	if doc, ok := concern.DocumentOK(); ok {
 		return pinnedConcern(doc, c.r.clock)
@@ -109,8 +101,7 @@ func (c *call) snapshot(concern bson.RawValue) bson.RawValue {
 	return concern
 }
 
-// recovered is a transaction that this router has not seen, with the shard that
-// knows what became of it.
+// recovered is a transaction that this router has not seen, with the shard that knows what became of it.
 func recovered(number bson.RawValue, token bson.RawValue) *transaction {
 	t := &transaction{number: number}
 	if doc, ok := token.DocumentOK(); ok {
@@ -135,8 +126,7 @@ func (t *transaction) begin() {
 	t.before, t.touched, t.used = len(t.parts), false, time.Now()
 }
 
-// take makes a command part of the transaction on a shard, and begins it there
-// when it is the first.
+// take makes a command part of the transaction on a shard, and begins it there when it is the first.
 func (t *transaction) take(cmd bson.D, shard string) bson.D {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -188,9 +178,7 @@ func (t *transaction) token(d bson.D) bson.D {
 	return append(d, bson.E{Key: "recoveryToken", Value: bson.D{}})
 }
 
-// restart takes back the parts that the statement under way has begun, so that it
-// can be tried again with a newer table; false when it may have written in parts
-// that were there before.
+// restart takes back the parts that the statement began, for a retry; false when it may have written in others.
 func (t *transaction) restart(ctx context.Context, c *call) bool {
 	t.mu.Lock()
 	fresh := slices.Clone(t.parts[t.before:])
@@ -248,8 +236,7 @@ func (t *transaction) end(how string) string {
 	return before
 }
 
-// commitTransaction commits on all shards: where several wrote, through the
-// coordinator, which prepares on all before it commits on one.
+// commitTransaction commits on all shards: through the coordinator, with prepare, where several wrote.
 func commitTransaction(ctx context.Context, c *call) (bson.D, error) {
 	if c.txn == nil {
 		return nil, fail(codeInvalidOptions, "InvalidOptions", "commitTransaction must be run within a transaction")
@@ -272,8 +259,7 @@ func commitTransaction(ctx context.Context, c *call) (bson.D, error) {
 	return c.commitOn(ctx, append(readers, writers...))
 }
 
-// commitOn commits on shards of which the last alone may have written. When one
-// fails, nothing has been committed that counts, and the others need not wait.
+// commitOn commits on shards of which only the last may have written. After a failure the others are aborted.
 func (c *call) commitOn(ctx context.Context, shards []string) (bson.D, error) {
 	var last bsoncore.Document
 	for i, shard := range shards {
@@ -293,8 +279,7 @@ func (c *call) abortOn(ctx context.Context, shards []string) {
 	}
 }
 
-// coordinate has a shard commit on all shards, or say what became of it when none
-// are named.
+// coordinate has a shard commit on all shards, or say what became of it when none are named.
 func (c *call) coordinate(ctx context.Context, shard string, all []string) (bson.D, error) {
 	parts := bson.A{}
 	for _, name := range all {
@@ -308,7 +293,6 @@ func (c *call) coordinate(ctx context.Context, shard string, all []string) (bson
 	return passed(reply), nil
 }
 
-// abortTransaction aborts on all shards.
 func abortTransaction(ctx context.Context, c *call) (bson.D, error) {
 	if c.txn == nil {
 		return nil, fail(codeInvalidOptions, "InvalidOptions", "abortTransaction must be run within a transaction")

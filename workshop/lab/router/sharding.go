@@ -7,7 +7,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// cutNamespace splits database.collection.
 func cutNamespace(ns string) (db, coll string, ok bool) {
 	db, coll, ok = strings.Cut(ns, ".")
 	return db, coll, ok && db != "" && coll != ""
@@ -33,13 +32,11 @@ func shardCollection(ctx context.Context, c *call) (bson.D, error) {
 	return bson.D{{Key: "collectionsharded", Value: ns}}, nil
 }
 
-// enableSharding makes a database.
 func enableSharding(ctx context.Context, c *call) (bson.D, error) {
 	name := text(get(c.cmd, c.name))
 	return bson.D{}, c.r.makeDatabase(ctx, name, text(get(c.cmd, "primaryShard")))
 }
 
-// refineKey adds fields to a shard key.
 func refineKey(ctx context.Context, c *call) (bson.D, error) {
 	if err := c.named(); err != nil {
 		return nil, err
@@ -76,8 +73,9 @@ func clusterCommands() map[string]func(context.Context, *call) (bson.D, error) {
 		"addShard":                        addShard, "addshard": addShard,
 		"removeShard": removeShard, "removeshard": removeShard, "listShards": listShards,
 		"flushRouterConfig": flushRouterConfig, "isdbgrid": isdbgrid,
-		"movePrimary": movePrimary, "moveprimary": movePrimary, "moveChunk": moveChunk, "movechunk": moveChunk,
-		"moveRange": moveRange, "split": split, "mergeChunks": mergeChunks,
+		"movePrimary": movePrimary, "moveprimary": movePrimary, "moveChunk": onChunk(moveChunk),
+		"movechunk": onChunk(moveChunk), "moveRange": onChunk(moveRange),
+		"split": onChunk(split), "mergeChunks": onChunk(mergeChunks),
 	}
 }
 
@@ -92,7 +90,6 @@ func renamedOnConfig(name string, writes bool) func(context.Context, *call) (bso
 	}
 }
 
-// addShard adds a replica set to the cluster.
 func addShard(ctx context.Context, c *call) (bson.D, error) {
 	d, err := renamedOnConfig("_configsvrAddShard", true)(ctx, c)
 	if err != nil {
@@ -111,13 +108,11 @@ func removeShard(ctx context.Context, c *call) (bson.D, error) {
 	return d, c.r.upstream.refresh(ctx)
 }
 
-// listShards lists config.shards.
 func listShards(ctx context.Context, c *call) (bson.D, error) {
 	docs, err := c.r.upstream.config.configData(ctx, query{coll: "shards"})
 	return bson.D{{Key: "shards", Value: array(docs)}}, err
 }
 
-// flushRouterConfig forgets the routing tables.
 func flushRouterConfig(_ context.Context, c *call) (bson.D, error) {
 	c.r.catalog.forget("")
 	return bson.D{{Key: "flushed", Value: true}}, nil
@@ -165,20 +160,12 @@ func (c *call) chunkOf(ctx context.Context) (*table, chunk, error) {
 	return t, t.owner(key), nil
 }
 
-func firstDocument(cmd bson.D, names ...string) (bson.Raw, bool) {
-	for _, name := range names {
-		if doc, ok := get(cmd, name).DocumentOK(); ok {
+// lowBound is the lower bound that a command names; hashed fields have their hashes there.
+func (c *call) lowBound() (bson.Raw, bool) {
+	for _, name := range []string{"min", "middle"} {
+		if doc, ok := get(c.cmd, name).DocumentOK(); ok {
 			return doc, true
 		}
-	}
-	return nil, false
-}
-
-// lowBound is the lower bound that a command names; hashed fields have their hashes
-// there.
-func (c *call) lowBound() (bson.Raw, bool) {
-	if doc, ok := firstDocument(c.cmd, "min", "middle"); ok {
-		return doc, true
 	}
 	array, _ := get(c.cmd, "bounds").ArrayOK()
 	if all := documents(array); len(all) > 0 {
@@ -187,21 +174,24 @@ func (c *call) lowBound() (bson.Raw, bool) {
 	return nil, false
 }
 
-// moveChunk moves a chunk to another shard.
-func moveChunk(ctx context.Context, c *call) (bson.D, error) {
-	t, ch, err := c.chunkOf(ctx)
-	if err != nil {
-		return nil, err
-	}
+func moveChunk(ctx context.Context, c *call, t *table, ch chunk) (bson.D, error) {
 	return c.moveTo(ctx, t, ch, text(get(c.cmd, "to")))
 }
 
-// moveRange moves the range that begins at min.
-func moveRange(ctx context.Context, c *call) (bson.D, error) {
-	t, ch, err := c.chunkOf(ctx)
-	if err != nil {
-		return nil, err
+// onChunk is a command on the chunk that it names.
+func onChunk(do func(context.Context, *call, *table, chunk) (bson.D, error)) func(context.Context, *call) (bson.D,
+	error) {
+	return func(ctx context.Context, c *call) (bson.D, error) {
+		t, ch, err := c.chunkOf(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return do(ctx, c, t, ch)
 	}
+}
+
+// moveRange moves the range that begins at min.
+func moveRange(ctx context.Context, c *call, t *table, ch chunk) (bson.D, error) {
 	if doc, ok := get(c.cmd, "min").DocumentOK(); ok {
 		ch.min = doc
 	}
@@ -211,7 +201,6 @@ func moveRange(ctx context.Context, c *call) (bson.D, error) {
 	return c.moveTo(ctx, t, ch, text(get(c.cmd, "toShard")))
 }
 
-// moveTo has the config servers move a range.
 func (c *call) moveTo(ctx context.Context, t *table, ch chunk, to string) (bson.D, error) {
 	wait := truth(get(c.cmd, "_waitForDelete")) || truth(get(c.cmd, "waitForDelete"))
 	_, err := c.r.upstream.config.command(ctx, "admin", c.r.features.MoveChunk(Move{
@@ -222,13 +211,10 @@ func (c *call) moveTo(ctx context.Context, t *table, ch chunk, to string) (bson.
 }
 
 // split splits a chunk at middle, or in its middle.
-func split(ctx context.Context, c *call) (bson.D, error) {
-	t, ch, err := c.chunkOf(ctx)
-	if err != nil {
-		return nil, err
-	}
+func split(ctx context.Context, c *call, t *table, ch chunk) (bson.D, error) {
 	at, ok := get(c.cmd, "middle").DocumentOK()
 	if !ok {
+		var err error
 		if at, err = c.median(ctx, t, ch); err != nil {
 			return nil, err
 		}
@@ -241,53 +227,37 @@ func split(ctx context.Context, c *call) (bson.D, error) {
 
 // toOwner sends a command about a chunk to the shard that owns it.
 func (c *call) toOwner(ctx context.Context, t *table, ch chunk, cmd bson.D) (bson.D, error) {
-	shard, err := c.r.upstream.shard(ctx, ch.shard)
-	if err != nil {
-		return nil, err
-	}
 	cmd = append(cmd, bson.E{Key: "epoch", Value: t.epoch})
 	if !t.timestamp.IsZero() {
 		cmd = append(cmd, bson.E{Key: "timestamp", Value: t.timestamp})
 	}
-	_, err = shard.command(ctx, "admin", cmd)
+	_, err := c.r.upstream.command(ctx, ch.shard, "admin", cmd)
 	return bson.D{}, err
 }
 
-// median is a key in the middle of a chunk's documents.
 func (c *call) median(ctx context.Context, t *table, ch chunk) (bson.Raw, error) {
-	shard, err := c.r.upstream.shard(ctx, ch.shard)
-	if err != nil {
-		return nil, err
-	}
-	reply, err := shard.command(ctx, t.db.name, bson.D{
+	reply, err := c.r.upstream.command(ctx, ch.shard, t.db.name, bson.D{
 		{Key: "splitVector", Value: t.ns()}, {Key: "keyPattern", Value: t.pattern()},
 		{Key: "min", Value: ch.min}, {Key: "max", Value: ch.max}, {Key: "force", Value: true},
 	})
 	if err != nil {
 		return nil, err
 	}
-	keys, _ := bson.Raw(reply).Lookup("splitKeys").ArrayOK()
-	if all := documents(keys); len(all) > 0 {
+	if all := listed(bson.Raw(reply), "splitKeys"); len(all) > 0 {
 		return all[0], nil
 	}
 	return nil, fail(72, "CannotSplit", "cannot find a median in the chunk")
 }
 
 // mergeChunks makes one chunk of those within bounds, which are on one shard.
-func mergeChunks(ctx context.Context, c *call) (bson.D, error) {
-	t, ch, err := c.chunkOf(ctx)
-	if err != nil {
-		return nil, err
-	}
+func mergeChunks(ctx context.Context, c *call, t *table, ch chunk) (bson.D, error) {
 	return c.toOwner(ctx, t, ch, bson.D{{Key: "mergeChunks", Value: t.ns()}, {Key: "bounds", Value: get(c.cmd, "bounds")},
 		{Key: "shardName", Value: ch.shard}})
 }
 
-// What differs before 6.0: there the config servers make some of the changes that
-// are the shards' later.
+// What differs before 6.0: there the config servers make some of the changes that are the shards' later.
 
-// CreateDatabase is the command that makes a database in which collections may be sharded, on a shard
-// of the config servers' choice for "".
+// CreateDatabase makes a database whose collections may be sharded, on any shard for "".
 func (v Version) CreateDatabase(db, primary string) bson.D {
 	name, field, more := "_configsvrCreateDatabase", "primaryShardId", bson.D{}
 	switch {
@@ -303,8 +273,7 @@ func (v Version) CreateDatabase(db, primary string) bson.D {
 	return append(cmd, majority())
 }
 
-// configured has the config servers do something to a database, and reads its
-// tables anew after that.
+// configured has the config servers do something to a database, and reads its tables anew after that.
 func (c *call) configured(ctx context.Context, cmd bson.D) (bson.D, error) {
 	defer c.r.catalog.forget(c.db)
 	reply, err := c.r.upstream.config.command(ctx, "admin", append(cmd, majority()))

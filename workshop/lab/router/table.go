@@ -14,8 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// loadTries bounds how often a table is read that is not whole because it was
-// changed meanwhile.
+// loadTries bounds how often a table is read that has gaps because it was changed meanwhile.
 const loadTries = 20
 
 // catalog keeps the routing tables that were used.
@@ -27,8 +26,7 @@ type catalog struct {
 	entries map[string]*entry
 }
 
-// entry is the place of one collection's table. Its lock is held while the table
-// is read, so that all who want it wait for one reading.
+// entry is the place of one collection's table. All who want the table wait for one reading.
 type entry struct {
 	mu sync.Mutex
 	t  *table
@@ -74,14 +72,9 @@ func (c *catalog) outdated(t *table) {
 func (c *catalog) forget(db string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for ns := range c.entries {
-		if db == "" || strings.HasPrefix(ns, db+".") {
-			delete(c.entries, ns)
-		}
-	}
+	maps.DeleteFunc(c.entries, func(ns string, _ *entry) bool { return db == "" || strings.HasPrefix(ns, db+".") })
 }
 
-// database reads a database's entry.
 func (c *catalog) database(ctx context.Context, name string) (database, error) {
 	if name == "config" || name == "admin" {
 		return database{name: name, primary: configName, exists: true}, nil
@@ -94,7 +87,6 @@ func (c *catalog) database(ctx context.Context, name string) (database, error) {
 	return database{name: name, primary: text(docs[0].Lookup("primary")), version: version, exists: true}, nil
 }
 
-// load reads a table from the config servers.
 func (c *catalog) load(ctx context.Context, db, coll string) (*table, error) {
 	for range loadTries {
 		d, err := c.database(ctx, db)
@@ -110,21 +102,17 @@ func (c *catalog) load(ctx context.Context, db, coll string) (*table, error) {
 		if len(docs) == 0 || truth(docs[0].Lookup("dropped")) {
 			return t, nil
 		}
-		whole, err := c.loadChunks(ctx, t, docs[0])
-		if err != nil || whole {
+		complete, err := c.loadChunks(ctx, t, docs[0])
+		if err != nil || complete {
 			return t, err
 		}
 	}
-	return nil, fmt.Errorf("router: the chunks of %s.%s are not whole", db, coll)
+	return nil, fmt.Errorf("router: the chunks of %s.%s have gaps", db, coll)
 }
 
-// loadChunks reads a sharded collection's chunks; false when they were changed
-// meanwhile so that they are not whole.
-//
-// A change of a chunk gives it the collection's highest lastmod. So in the order of
-// lastmod a cursor that runs while chunks change meets each one's last state at
-// last, and never a newer state of one chunk without an older change of another:
-// with that, a shard's version would promise more than is known.
+// loadChunks reads a collection's chunks; false when they changed meanwhile and leave gaps. A changed chunk gets
+// the highest lastmod. In that order a cursor meets each chunk's last state last, and no newer change without an
+// older one: a shard's version would promise too much.
 func (c *catalog) loadChunks(ctx context.Context, t *table, entry bson.Raw) (bool, error) {
 	t.sharded = true
 	t.epoch, _ = entry.Lookup("lastmodEpoch").ObjectIDOK()
@@ -144,7 +132,6 @@ func (c *catalog) loadChunks(ctx context.Context, t *table, entry bson.Raw) (boo
 	return t.place(docs), nil
 }
 
-// database is an entry of config.databases.
 type database struct {
 	name    string
 	primary string   // the shard of its unsharded collections
@@ -152,8 +139,7 @@ type database struct {
 	exists  bool
 }
 
-// table says where the documents of a collection are. It does not change; a new
-// one takes its place.
+// table says where the documents of a collection are. It does not change; a new one takes its place.
 type table struct {
 	db        database
 	coll      string
@@ -176,9 +162,16 @@ type chunk struct {
 	from, to []bson.RawValue // the values of min and max
 }
 
+// versioned is a copy of a command with the database's version, if there is one.
+func (d database) versioned(cmd bson.D) bson.D {
+	if d.version == nil {
+		return without(cmd)
+	}
+	return append(without(cmd), bson.E{Key: "databaseVersion", Value: d.version})
+}
+
 func (t *table) ns() string { return t.db.name + "." + t.coll }
 
-// pattern is the shard key as a document.
 func (t *table) pattern() bson.D {
 	var d bson.D
 	for _, p := range t.key {
@@ -187,8 +180,7 @@ func (t *table) pattern() bson.D {
 	return d
 }
 
-// place takes the chunks, which come by growing lastmod; false when they do not
-// fill the space of keys.
+// place takes the chunks, which come by growing lastmod; false when they do not fill the space of keys.
 func (t *table) place(docs []bson.Raw) bool {
 	byID := map[string]chunk{}
 	t.versions = map[string]bson.Timestamp{}
@@ -208,12 +200,11 @@ func (t *table) place(docs []bson.Raw) bool {
 		}
 	}
 	slices.SortFunc(t.chunks, func(a, b chunk) int { return shardkey.CompareDocuments(a.min, b.min) })
-	return t.whole()
+	return t.complete()
 }
 
-// whole reports chunks that follow each other without gap or overlap, and are
-// bounded by values of the shard key.
-func (t *table) whole() bool {
+// complete reports chunks that follow each other without gap or overlap, and are bounded by values of the shard key.
+func (t *table) complete() bool {
 	if len(t.chunks) == 0 {
 		return false
 	}
@@ -225,7 +216,6 @@ func (t *table) whole() bool {
 	return all(t.chunks[0].min, bson.TypeMinKey) && all(t.chunks[len(t.chunks)-1].max, bson.TypeMaxKey)
 }
 
-// bounds reports a document with the shard key's fields.
 func (t *table) bounds(doc bson.Raw) bool {
 	i := 0
 	for e, ok := range bsonraw.Fields(doc) {
@@ -247,8 +237,7 @@ func all(doc bson.Raw, want bson.Type) bool {
 	return true
 }
 
-// owners are the shards that have chunks, sorted; of an unsharded collection the
-// database's primary.
+// owners are the shards that have chunks, sorted; of an unsharded collection the database's primary.
 func (t *table) owners() []string {
 	if !t.sharded {
 		return []string{t.db.primary}
@@ -266,7 +255,6 @@ func (t *table) owner(key []bson.RawValue) chunk {
 	return t.chunks[max(i, 0)]
 }
 
-// values are those of a document's fields.
 func values(doc []byte) []bson.RawValue {
 	var all []bson.RawValue
 	for e, ok := range bsonraw.Fields(doc) {
@@ -296,8 +284,7 @@ func (t *table) overlapping(low, high []bson.RawValue) []string {
 	return names
 }
 
-// keyOf takes the shard key's values out of a document; false when one of them is
-// an array or lies behind one. What is missing counts as null.
+// keyOf returns a document's shard key, missing fields as null; false for an array in it or before it.
 func (t *table) keyOf(doc bson.Raw) ([]bson.RawValue, bool) {
 	var k shardkey.Key
 	ok := t.key.Of(&k, doc)
@@ -340,9 +327,7 @@ func demanded(v bson.RawValue) (bson.RawValue, bool) {
 	default:
 		return v, true
 	}
-	body, _ := bsonraw.Body(v.Value)
-	first, _, ok := bsonraw.Next(body)
-	if !ok || !strings.HasPrefix(string(first.Name), "$") {
+	if !strings.HasPrefix(stageName(v.Value), "$") {
 		return v, true // a literal document
 	}
 	for e, ok := range bsonraw.Fields(v.Value) {
@@ -354,8 +339,7 @@ func demanded(v bson.RawValue) (bson.RawValue, bool) {
 	return v, false
 }
 
-// demand is the value that equalities demand of a path, which may lie within a
-// literal document.
+// demand is the value that equalities demand of a path, which may lie within a literal document.
 func demand(eq map[string]bson.RawValue, path string) (bson.RawValue, bool) {
 	if v, ok := eq[path]; ok {
 		return v, true
@@ -375,15 +359,13 @@ func demand(eq map[string]bson.RawValue, path string) (bson.RawValue, bool) {
 	return bson.RawValue{}, false
 }
 
-// keyIn takes the full shard key out of a filter; false when the filter does not
-// demand one value of each field.
+// keyIn takes the full shard key out of a filter; false when the filter does not demand one value of each field.
 func (t *table) keyIn(filter, collation bson.Raw) ([]bson.RawValue, bool) {
 	prefix := t.prefixIn(filter, collation)
 	return prefix, len(prefix) == len(t.key)
 }
 
-// prefixIn takes the shard key's leading values out of a filter, as far as it
-// demands one of each.
+// prefixIn takes the shard key's leading values out of a filter, as far as it demands one of each.
 func (t *table) prefixIn(filter, collation bson.Raw) []bson.RawValue {
 	if v, ok := t.alone(filter); ok && !collated(collation) {
 		return []bson.RawValue{t.key[0].Indexed(v)}
@@ -400,8 +382,7 @@ func (t *table) prefixIn(filter, collation bson.Raw) []bson.RawValue {
 	return key
 }
 
-// alone is the value of a shard key of one field, where a filter begins with it: what
-// comes first is what counts.
+// alone is the value of a shard key of one field, where a filter begins with it: what comes first is what counts.
 func (t *table) alone(filter bson.Raw) (v bson.RawValue, ok bool) {
 	body, _ := bsonraw.Body(filter)
 	first, _, ok := bsonraw.Next(body)
@@ -411,7 +392,6 @@ func (t *table) alone(filter bson.Raw) (v bson.RawValue, ok bool) {
 	return demanded(valueOf(first))
 }
 
-// collated reports a collation other than the simple one.
 func collated(collation bson.Raw) bool {
 	return len(collation) > 0 && text(collation.Lookup("locale")) != "simple"
 }
@@ -430,9 +410,7 @@ func (t *table) shardsFor(filter, collation bson.Raw) []string {
 	if !t.sharded {
 		return t.owners()
 	}
-	if collation == nil {
-		collation = t.collation
-	}
+	collation = t.orDefault(collation)
 	low := t.prefixIn(filter, collation)
 	if len(low) == len(t.key) {
 		return []string{t.owner(low).shard}

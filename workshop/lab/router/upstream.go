@@ -20,22 +20,19 @@ import (
 )
 
 const (
-	configName = "config" // the config servers' name as a shard, as a mongos says it
-	// maxConnections bounds the connections to each server.
-	maxConnections = 400
+	configName     = "config" // the config servers' name as a shard, as a mongos says it
+	maxConnections = 400      // maxConnections bounds the connections to each server.
 )
 
 // node is a replica set behind the router: a shard, or the config servers.
 type node struct {
-	name  string
-	host  string // as in config.shards: set/host:port,…
-	pool  *wire.Pool
-	clock *clock
-	// messages are kept, with their memory, for the next commands.
-	messages sync.Pool
+	name     string
+	host     string // as in config.shards: set/host:port,…
+	pool     *wire.Pool
+	clock    *clock
+	messages sync.Pool // kept, with their memory, for the next commands.
 }
 
-// sending is one command to one replica set.
 type sending struct {
 	db   string
 	cmd  bson.D
@@ -44,8 +41,7 @@ type sending struct {
 	docs []bson.Raw // of the document sequence
 }
 
-// run sends a command and returns the reply and the server that gave it. The
-// highest $clusterTime known goes with it.
+// run sends a command with the highest $clusterTime, and returns the reply and the server's address.
 func (n *node) run(ctx context.Context, s sending) (bsoncore.Document, string, error) {
 	cmd := s.cmd
 	if _, doc := n.clock.now(); doc != nil {
@@ -83,7 +79,6 @@ func (n *node) command(ctx context.Context, db string, cmd bson.D) (bsoncore.Doc
 	return reply, err
 }
 
-// listen takes the cluster time of a reply.
 func (n *node) listen(reply bsoncore.Document, err error) {
 	if err != nil {
 		reply = bsoncore.Document(rawOf(err))
@@ -122,7 +117,6 @@ func openUpstream(uri string, clock *clock) (*upstream, error) {
 	return u, nil
 }
 
-// refresh reads config.shards and opens what is new there.
 func (u *upstream) refresh(ctx context.Context) error {
 	began := time.Now()
 	docs, err := u.config.configData(ctx, query{coll: "shards"})
@@ -167,7 +161,6 @@ func (u *upstream) open(name, host string) (*node, error) {
 	return &node{name: name, host: host, pool: pool, clock: u.clock}, nil
 }
 
-// shard is a shard by its name.
 func (u *upstream) shard(ctx context.Context, name string) (*node, error) {
 	if name == configName {
 		return u.config, nil
@@ -186,6 +179,15 @@ func (u *upstream) shard(ctx context.Context, name string) (*node, error) {
 	return nil, fail(70, "ShardNotFound", "Shard %s not found", name)
 }
 
+// command sends a short command to the primary of a shard.
+func (u *upstream) command(ctx context.Context, shard, db string, cmd bson.D) (bsoncore.Document, error) {
+	n, err := u.shard(ctx, shard)
+	if err != nil {
+		return nil, err
+	}
+	return n.command(ctx, db, cmd)
+}
+
 // listFresh is how old the list of shards may be for a write to all of them.
 const listFresh = 250 * time.Millisecond
 
@@ -202,14 +204,12 @@ func (u *upstream) everywhere(ctx context.Context) ([]string, error) {
 	return u.names(), nil
 }
 
-// names are the shards' names, sorted.
 func (u *upstream) names() []string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Sorted(maps.Keys(u.shards))
 }
 
-// close closes all connections.
 func (u *upstream) close() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -217,10 +217,7 @@ func (u *upstream) close() error {
 		return nil
 	}
 	u.closed = true
-	all := append([]*node{u.config}, u.gone...)
-	for _, n := range u.shards {
-		all = append(all, n)
-	}
+	all := slices.AppendSeq(append([]*node{u.config}, u.gone...), maps.Values(u.shards))
 	var errs []error
 	for _, n := range all {
 		errs = append(errs, n.pool.Close(context.Background()))
@@ -233,15 +230,13 @@ func majority() bson.E {
 	return bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}
 }
 
-// query is a read of the config servers' own data.
 type query struct {
 	coll   string
 	filter bson.D
 	sort   bson.D
 }
 
-// configData reads all documents of a query in the database config, from the
-// primary.
+// configData reads all documents of a query in the database config, from the primary.
 func (n *node) configData(ctx context.Context, q query) ([]bson.Raw, error) {
 	const db = "config"
 	cmd := bson.D{{Key: "find", Value: q.coll}, {Key: "readConcern", Value: bson.D{{Key: "level", Value: "majority"}}}}
@@ -261,7 +256,7 @@ func (n *node) configData(ctx context.Context, q query) ([]bson.Raw, error) {
 		if all = append(all, batch...); id == 0 {
 			return all, nil
 		}
-		reply, _, err = n.run(ctx, sending{db: db, sel: byAddress(addr),
+		reply, _, err = n.run(ctx, sending{db: db, sel: wire.ByAddress(addr),
 			cmd: bson.D{{Key: "getMore", Value: id}, {Key: "collection", Value: q.coll}}})
 	}
 	return nil, fmt.Errorf("read %s.%s: %w", db, q.coll, err)
@@ -291,7 +286,6 @@ type features struct {
 	wire  int32  // maxWireVersion
 }
 
-// readFeatures asks a server.
 func readFeatures(ctx context.Context, n *node) (f features, err error) {
 	build, err := n.command(ctx, "admin", bson.D{{Key: "buildInfo", Value: 1}})
 	if err != nil {
@@ -321,8 +315,7 @@ func (v Version) AtLeast(major, minor int32) bool {
 
 // The forms of versions are what servers answer as vReceived and vWanted.
 
-// stamp is what a command to a shard carries so that the shard can refuse it when
-// the table is old.
+// stamp is what a command to a shard carries so that the shard can refuse it when the table is old.
 func (f features) stamp(t *table, shard string) bson.D {
 	if t.db.primary == configName && !t.sharded {
 		return nil
@@ -330,15 +323,11 @@ func (f features) stamp(t *table, shard string) bson.D {
 	if t.sharded {
 		return bson.D{{Key: "shardVersion", Value: f.ShardVersion(t.epoch, t.timestamp, t.versions[shard])}}
 	}
-	d := bson.D{{Key: "shardVersion", Value: f.ShardVersion(bson.ObjectID{}, bson.Timestamp{}, bson.Timestamp{})}}
-	if t.db.version != nil {
-		d = append(d, bson.E{Key: "databaseVersion", Value: t.db.version})
-	}
-	return d
+	unsharded := f.ShardVersion(bson.ObjectID{}, bson.Timestamp{}, bson.Timestamp{})
+	return t.db.versioned(bson.D{{Key: "shardVersion", Value: unsharded}})
 }
 
-// ignored is the version of a write that goes to several shards at once, which no
-// shard refuses.
+// ignored is the version of a write that goes to several shards at once, which no shard refuses.
 func (f features) ignored() bson.D {
 	epoch := bson.ObjectID{4: 0xff, 5: 0xff, 6: 0xff, 7: 0xff, 8: 0xff, 9: 0xff, 10: 0xff, 11: 0xff}
 	highest := bson.Timestamp{T: math.MaxUint32, I: math.MaxUint32}
@@ -356,9 +345,7 @@ func (v Version) ShardVersion(epoch bson.ObjectID, timestamp, version bson.Times
 	return bson.D{{Key: "e", Value: epoch}, {Key: "t", Value: timestamp}, {Key: "v", Value: version}}
 }
 
-// clock is the highest $clusterTime that any server or client has told. It is
-// gossiped as it came, signature included: a time of our own making would push
-// the cluster's clock ahead.
+// clock is the highest $clusterTime seen, gossiped with its signature.
 type clock struct {
 	mu   sync.Mutex
 	time bson.Timestamp

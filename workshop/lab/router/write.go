@@ -8,11 +8,8 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-
-	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// writer does one insert, update or delete command.
 type writer struct {
 	c       *call
 	name    string // of the statements: documents, updates, deletes
@@ -23,14 +20,12 @@ type writer struct {
 	result  writeResult
 }
 
-// batch is what goes to one shard at once.
 type batch struct {
 	shard   string
 	ignored bool // part of a write to several shards
 	stmts   []int
 }
 
-// write runs a write command.
 func write(ctx context.Context, c *call) (bson.D, error) {
 	names := map[string]string{"insert": "documents", "update": "updates", "delete": "deletes"}
 	w := &writer{c: c, name: names[c.name], ordered: true}
@@ -78,7 +73,6 @@ func (w *writer) prepare(ctx context.Context) error {
 	return w.c.r.needDatabase(ctx, w.c, w.c.db)
 }
 
-// withID is a document that has an _id.
 func withID(d bson.Raw) bson.Raw {
 	if d.Lookup("_id").Type != 0 {
 		return d
@@ -118,8 +112,7 @@ func (w *writer) run(ctx context.Context) error {
 	return nil
 }
 
-// retry decides whether what is open is sent again. A command that broke on its way
-// may have been done, and is sent again only if the server would notice.
+// retry decides whether what is open is sent again: what may have been done only if the server would notice.
 func (w *writer) retry(ctx context.Context, t *table, err, stale error, try int) (bool, error) {
 	if err == nil {
 		err = stale
@@ -137,8 +130,7 @@ func (w *writer) retry(ctx context.Context, t *table, err, stale error, try int)
 	return again, err
 }
 
-// round sends one round of batches. It returns the error of a shard that calls the
-// table old, and the error of a command that failed as a whole.
+// round sends batches. It returns a shard's error that the table is old, and the error of a failed command.
 func (w *writer) round(ctx context.Context, t *table) (stale, err error) {
 	batches, err := w.plan(ctx, t)
 	if err != nil {
@@ -173,7 +165,6 @@ func (w *writer) settle(done []bool) {
 	w.open = slices.DeleteFunc(w.open, func(i int) bool { return done[i] || w.result.bad[i] })
 }
 
-// sendBatch sends one batch.
 func (w *writer) sendBatch(ctx context.Context, t *table, b batch) (bson.Raw, error) {
 	cmd := append(slices.Clone(w.base), w.stamp(t, b)...)
 	s := sending{db: w.c.db, name: w.name, docs: make([]bson.Raw, 0, len(b.stmts))}
@@ -192,8 +183,7 @@ func (w *writer) sendBatch(ctx context.Context, t *table, b batch) (bson.Raw, er
 	return bson.Raw(reply), err
 }
 
-// stamp is a batch's version. In a transaction a write to several shards can be
-// taken back, so that no shard need do it with an old table.
+// stamp is a batch's version. A transaction can be taken back, so no shard need write with an old table.
 func (w *writer) stamp(t *table, b batch) bson.D {
 	if b.ignored && w.c.txn == nil {
 		return w.c.r.features.ignored()
@@ -214,8 +204,7 @@ func (w *writer) plan(ctx context.Context, t *table) ([]batch, error) {
 	return w.broadcast(ctx, batches)
 }
 
-// broadcast sends what goes to several shards to all there are. No shard refuses
-// it, and so the table, which may be old, must have no say in it.
+// broadcast sends writes for several shards to all there are: no shard refuses them for an old table.
 func (w *writer) broadcast(ctx context.Context, batches []batch) ([]batch, error) {
 	shards, err := w.c.r.upstream.everywhere(ctx)
 	if err != nil {
@@ -262,8 +251,7 @@ func (w *writer) planUnordered(t *table) []batch {
 	return all
 }
 
-// planOrdered takes the open statements from the first on that go to one shard, or
-// the first alone if it goes to several.
+// planOrdered takes the first open statements that go to one shard, or one that goes to several.
 func (w *writer) planOrdered(t *table) []batch {
 	var b batch
 	for n, i := range w.open {
@@ -298,8 +286,7 @@ func spread(shards []string, stmts []int) []batch {
 const untargeted = "on a sharded collection must contain an exact match on _id (and have the collection default " +
 	"collation) " + "or contain the shard key (and have the simple collation). %s request: %s, shard key pattern: %s"
 
-// target finds the shards of a statement, as the server manual has it for sharded
-// collections ("Routing of write operations").
+// target returns a statement's shards (server manual, "Routing of write operations").
 func (w *writer) target(t *table, stmt bson.Raw) ([]string, *cmdError) {
 	switch {
 	case !t.sharded:
@@ -333,7 +320,6 @@ func (w *writer) target(t *table, stmt bson.Raw) ([]string, *cmdError) {
 		rawValue(t.pattern()))
 }
 
-// shardOf is the shard that a document belongs to.
 func (t *table) shardOf(doc bson.Raw) (string, *cmdError) {
 	key, ok := t.keyOf(doc)
 	if !ok {
@@ -351,21 +337,15 @@ func (t *table) orDefault(collation bson.Raw) bson.Raw {
 	return t.collation
 }
 
-// byID reports a filter that demands one _id.
 func (t *table) byID(q, collation bson.Raw) bool {
 	_, ok := demand(equalities(q), "_id")
 	return ok && (collation == nil || !collated(collation))
 }
 
 // isReplacement reports an update that is a whole document.
-func isReplacement(u bson.Raw) bool {
-	body, _ := bsonraw.Body(u)
-	first, _, ok := bsonraw.Next(body)
-	return !ok || !strings.HasPrefix(string(first.Name), "$")
-}
+func isReplacement(u bson.Raw) bool { return !strings.HasPrefix(stageName(u), "$") }
 
-// replacement is the document that a replacement makes: with the filter's _id when
-// it has none of its own.
+// replacement is the document that a replacement makes: with the filter's _id when it has none of its own.
 func replacement(q, u bson.Raw) bson.Raw {
 	if u.Lookup("_id").Type != 0 {
 		return u
@@ -419,18 +399,15 @@ func (r *writeResult) fail(stmt int, doc bson.D) {
 	}
 }
 
-// take adds a shard's reply to a batch and marks what is done. It returns the
-// shard's error if it calls the table old.
+// take adds a shard's reply and notes what is done. It returns the shard's error that the table is old.
 func (r *writeResult) take(b batch, reply bson.Raw, ordered bool, done []bool) (stale error) {
 	r.n += number(reply.Lookup("n"))
 	r.modified += number(reply.Lookup("nModified"))
 	if v := reply.Lookup("writeConcernError"); v.Type != 0 && r.concern.Type == 0 {
 		r.concern, r.labels = v, reply.Lookup("errorLabels")
 	}
-	if list, ok := reply.Lookup("upserted").ArrayOK(); ok {
-		for _, d := range documents(list) {
-			r.upserted = append(r.upserted, indexed{b.stmts[number(d.Lookup("index"))], without(fields(d), "index")})
-		}
+	for _, d := range listed(reply, "upserted") {
+		r.upserted = append(r.upserted, indexed{b.stmts[number(d.Lookup("index"))], without(fields(d), "index")})
 	}
 	failed, first, stale := r.takeErrors(b, reply)
 	for i, stmt := range b.stmts {
@@ -444,12 +421,10 @@ func (r *writeResult) take(b batch, reply bson.Raw, ordered bool, done []bool) (
 	return stale
 }
 
-// takeErrors adds a reply's write errors. It returns the places in the batch that
-// failed, and the first of them.
+// takeErrors adds a reply's write errors. It returns the places in the batch that failed, and the first of them.
 func (r *writeResult) takeErrors(b batch, reply bson.Raw) (failed map[int]bool, first int, stale error) {
 	failed, first = map[int]bool{}, len(b.stmts)
-	list, _ := reply.Lookup("writeErrors").ArrayOK()
-	for _, d := range documents(list) {
+	for _, d := range listed(reply, "writeErrors") {
 		at := int(number(d.Lookup("index")))
 		if at < 0 || at >= len(b.stmts) {
 			continue
@@ -465,14 +440,12 @@ func (r *writeResult) takeErrors(b batch, reply bson.Raw) (failed map[int]bool, 
 	return failed, first, stale
 }
 
-// sort orders entries by statement.
 func (r *writeResult) sort() {
 	byStatement := func(a, b indexed) int { return cmp.Compare(a.stmt, b.stmt) }
 	slices.SortStableFunc(r.errors, byStatement)
 	slices.SortStableFunc(r.upserted, byStatement)
 }
 
-// reply is what the client gets.
 func (r *writeResult) reply(command string) bson.D {
 	d := bson.D{{Key: "n", Value: int32(r.n)}}
 	if command == "update" {
