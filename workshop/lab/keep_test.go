@@ -18,7 +18,7 @@ func TestBorrow(t *testing.T) {
 		c, err := Start(t.Context(), o)
 		must(t, err)
 		t.Cleanup(func() {
-			c.loan.spent = true
+			c.reuse.spent = true
 			must(t, c.Stop())
 		})
 		return c

@@ -9,13 +9,11 @@ import (
 	"time"
 )
 
-// ErrNoDisk says that this machine allows no small file systems: they need
-// Linux and either root or user namespaces.
+// ErrNoDisk reports a machine without small file systems: they need Linux and root or user namespaces.
 var ErrNoDisk = errors.New("lab: no small disks here (Linux, and root or user namespaces)")
 
-// NewDisk mounts a file system of mb megabytes in memory at dir, which is made
-// if there is none and seen as empty; use it by [Disk.Path]. The returned
-// function ends it. Where there can be none the error is ErrNoDisk.
+// NewDisk mounts an empty file system of mb megabytes in memory at dir, until end is called; use it by [Disk.Path].
+// The error is ErrNoDisk where there can be none.
 func NewDisk(dir string, mb int) (d *Disk, end func() error, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, nil, err
@@ -44,12 +42,10 @@ func (c *Cluster) startDisks() error {
 	return nil
 }
 
-// ErrNoQuota says that this machine limits the processors of no process: that
-// takes Linux, control groups and the right to make them.
+// ErrNoQuota reports a machine that limits no processors: it takes Linux, control groups and the right to them.
 var ErrNoQuota = errors.New("lab: no processor quotas here (they need control groups of Linux, and root to make them)")
 
-// limit holds a member that has just been started to its processors. The
-// caller holds m.mu.
+// limit holds a member that has just been started to its processors. The caller holds m.mu.
 func (m *Member) limit(pid int) (err error) {
 	if m.cluster.opts.Cores == 0 {
 		return nil
@@ -75,9 +71,8 @@ func (m *Member) freed() error {
 var ErrNoSlowDisk = errors.New(
 	"lab: no slowed disks here (they need Linux 5.9 or newer on amd64 or arm64, and leave to filter system calls)")
 
-// DiskSpeed is how fast a disk is. Each read, write and flush takes a turn of
-// which there are PerSecond, and then the latency; those of several threads
-// overlap. No page cache stands before it: a write waits as a read does.
+// DiskSpeed is how fast a disk is. Each read, write and flush takes one of PerSecond turns, and then the latency.
+// There is no page cache: a write waits as a read does.
 type DiskSpeed struct {
 	Latency   time.Duration `json:"latencyNanoseconds"`  // Latency that each operation has beyond its own.
 	PerSecond int           `json:"operationsPerSecond"` // PerSecond is the most operations a second, 0 for no limit.
@@ -98,8 +93,7 @@ func (s DiskSpeed) String() string {
 	return text
 }
 
-// ParseDiskSpeed reads "500us", "500us:4000" (operations a second), or "0" for
-// a disk as it is.
+// ParseDiskSpeed reads "500us", "500us:4000" (operations a second), or "0" for a disk as it is.
 func ParseDiskSpeed(s string) (d DiskSpeed, err error) {
 	latency, most, limited := strings.Cut(s, ":")
 	d.Latency, err = time.ParseDuration(latency)
@@ -124,8 +118,7 @@ func (u DiskUse) Minus(before DiskUse) DiskUse {
 	return DiskUse{u.Reads - before.Reads, u.Writes - before.Writes, u.Flushes - before.Flushes, u.CPU - before.CPU}
 }
 
-// DiskUse is what the member has asked of its slowed disk since it was started;
-// all zero without [Options.DiskSpeed].
+// DiskUse is what the member asked of its slowed disk since its start; zero without [Options.DiskSpeed].
 func (m *Member) DiskUse() DiskUse {
 	if m.slow == nil {
 		return DiskUse{}

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"bufio"
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -27,11 +26,8 @@ import (
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// Disk is a small file system of a member's own, in memory, that can be full.
-//
-// It is mounted in a mount namespace that belongs to a helper process and is
-// reached through that process's entry in /proc. So neither root nor a clean
-// end is needed: it is gone when the helper is, and that ends with its starter.
+// Disk is a small file system of a member's own, in memory, that can be full. It is mounted in the mount namespace
+// of a helper process and reached through its entry in /proc, so it takes no root and ends with its starter.
 type Disk struct {
 	path string // as this and other processes see it
 	size int64
@@ -134,8 +130,7 @@ func (d *Disk) close() error {
 	return d.ended
 }
 
-// FilesInMemory reports that the directory of temporary clusters is a file system in
-// memory (magic numbers of statfs(2)).
+// FilesInMemory reports that temporary clusters are in memory (magic numbers of statfs(2)).
 func FilesInMemory() bool {
 	const tmpfs, ramfs = 0x01021994, 0x858458f6
 	var st syscall.Statfs_t
@@ -146,17 +141,14 @@ func FilesInMemory() bool {
 	return kind == tmpfs || kind == ramfs
 }
 
-// Where control groups are mounted on nearly every machine: all controllers of
-// the second version, or that of processors of the first.
+// Control groups are mounted here on nearly every machine: the second version, or processors of the first.
 const (
 	groupsTwo = "/sys/fs/cgroup"
 	groupsOne = "/sys/fs/cgroup/cpu"
 )
 
-// LimitProcess lets a process use only so many processors, which may be a part
-// of one. It is paused for the rest of each few milliseconds. What it returns
-// takes the limit back; the process may have ended by then. Where this machine
-// has no such limits the error is ErrNoQuota.
+// LimitProcess lets a process use only so many processors, which may be a part of one, by pausing it. release ends
+// the limit, also after the process. The error is ErrNoQuota where there are no limits.
 func LimitProcess(pid int, processors float64) (release func() error, err error) {
 	above, two, err := ownGroup()
 	if err != nil {
@@ -180,8 +172,7 @@ func LimitProcess(pid int, processors float64) (release func() error, err error)
 	return release, nil
 }
 
-// quotaOf is the least time and the period in which a process may use it, in
-// microseconds, that the kernel takes: neither may be below a millisecond.
+// quotaOf returns a quota and its period in microseconds; the kernel takes neither below a millisecond.
 func quotaOf(processors float64) (quota, period string) {
 	const least = 1000
 	every := max(math.Ceil(least/processors), least)
@@ -192,8 +183,7 @@ func writeGroup(dir, file, text string) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644) //nolint:gosec // files of the kernel, which exist
 }
 
-// ownGroup is the directory of a control group that may have another below it
-// with a limit of its own: this process's, or the one above.
+// ownGroup returns a control group that may have a limited one below it: this process's, or the one above.
 func ownGroup() (dir string, two bool, err error) {
 	raw, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -218,8 +208,7 @@ func ownGroup() (dir string, two bool, err error) {
 	if !two {
 		return "", false, fmt.Errorf("no control group limits processors: %w", errors.ErrUnsupported)
 	}
-	// Processes and groups with limits do not go into the same group, but for
-	// the topmost.
+	// Processes and groups with limits do not go into the same group, but for the topmost.
 	if dir != groupsTwo {
 		dir = filepath.Dir(dir)
 	}
@@ -248,17 +237,13 @@ func leaveGroup(above, dir string, pid int) error {
 	}
 }
 
-// slowDisk holds the system calls by which one process reads, writes and
-// flushes its files until they are due, and then lets the kernel do them.
-//
-// The kernel stops such a call at a filter (seccomp) that the process inherits
-// and tells this process of it. Neither root nor a file system of its own is
-// needed, and what the calls do stays the kernel's. Only calls with an offset
-// are met, as databases make them; logs are written without.
+// slowDisk delays the system calls by which one process reads, writes and flushes its files. The kernel stops them
+// at a filter (seccomp) that the process inherits, and notifies this process. Only calls with an offset are
+// delayed, as databases make them; logs are written without.
 type slowDisk struct {
 	speed DiskSpeed
 	fd    int
-	done  chan struct{} // closed when nobody has the filter any more
+	done  chan struct{} // closed when no process has the filter any more
 
 	reads, writes, flushes atomic.Int64
 	cpu                    atomic.Int64 // nanoseconds
@@ -268,8 +253,7 @@ func newSlowDisk(speed DiskSpeed) *slowDisk {
 	return &slowDisk{speed: speed, done: make(chan struct{})}
 }
 
-// close waits until nothing is held any more; all that had the filter have
-// ended, or never began.
+// close waits until no call is delayed any more; all that had the filter have ended, or never began.
 func (d *slowDisk) close() {
 	if d.fd != 0 {
 		<-d.done
@@ -280,9 +264,8 @@ func (d *slowDisk) use() DiskUse {
 	return DiskUse{d.reads.Load(), d.writes.Load(), d.flushes.Load(), time.Duration(d.cpu.Load())}
 }
 
-// confine puts the filter on the calling thread, which must be locked to its
-// goroutine and end with it, and on all that it starts from now on. Their calls
-// are served until the last of them has ended.
+// confine puts the filter on the calling thread, which must be locked to its goroutine and end with it, and on all
+// that it starts. It serves their calls until the last has ended.
 func (d *slowDisk) confine() error {
 	filter, err := diskFilter()
 	if err != nil {
@@ -304,7 +287,7 @@ func (d *slowDisk) confine() error {
 
 func onFirstThread() bool { return unix.Gettid() == unix.Getpid() }
 
-// calls are those that are held, by what they do.
+// calls are those that are delayed, by what they do.
 func (d *slowDisk) calls() map[int32]*atomic.Int64 {
 	return map[int32]*atomic.Int64{
 		unix.SYS_PREAD64: &d.reads, unix.SYS_PREADV: &d.reads,
@@ -313,7 +296,6 @@ func (d *slowDisk) calls() map[int32]*atomic.Int64 {
 	}
 }
 
-// diskFilter is the filter as a program for the kernel.
 func diskFilter() ([]unix.SockFilter, error) {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !ok {
@@ -336,9 +318,8 @@ func diskFilter() ([]unix.SockFilter, error) {
 	return append(all, end(unix.SECCOMP_RET_ALLOW)), nil
 }
 
-// heldCall and letGo are the kernel's struct seccomp_notif and
-// seccomp_notif_resp.
-type heldCall struct {
+// notification and response are the kernel's struct seccomp_notif and seccomp_notif_resp.
+type notification struct {
 	id         uint64
 	pid, flags uint32
 	number     int32
@@ -347,48 +328,29 @@ type heldCall struct {
 	args       [6]uint64
 }
 
-type letGo struct {
+type response struct {
 	id    uint64
 	value int64
 	errno int32
 	flags uint32
 }
 
-// held is a call that waits for its time.
-type held struct {
+// delayedCall is a call that waits for its time.
+type delayedCall struct {
 	id  uint64
 	due time.Time
 }
 
-// heldCalls are those that wait, the next first.
-type heldCalls []held
-
-func (h heldCalls) Len() int           { return len(h) }
-func (h heldCalls) Less(i, j int) bool { return h[i].due.Before(h[j].due) }
-func (h heldCalls) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-
-// Push implements heap.Interface.
-func (h *heldCalls) Push(x any) { *h = append(*h, x.(held)) }
-
-// Pop implements heap.Interface.
-func (h *heldCalls) Pop() any {
-	last := (*h)[len(*h)-1]
-	*h = (*h)[:len(*h)-1]
-	return last
-}
-
-// serve takes calls and lets them go when they are due. It has a thread of its
-// own: the kernel's clock is finer than timers of Go on a busy machine, and the
-// thread's processor time is what slowing costs. A thread of the callers has at
-// most one call here.
+// serve takes calls and continues them when due, on a thread of its own: the kernel's clock is finer than Go's
+// timers, and the thread's processor time is the cost. Each calling thread has at most one call here.
 func (d *slowDisk) serve() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	defer close(d.done)
 	defer unix.Close(d.fd)
 	before := threadCPU()
-	var waiting heldCalls
-	var turn time.Time // of the next call
+	var waiting []delayedCall // by due, which grows, as all have one latency
+	var turn time.Time        // of the next call
 	calls := d.calls()
 	fds := []unix.PollFd{{Fd: int32(d.fd), Events: unix.POLLIN}}
 	for {
@@ -407,13 +369,13 @@ func (d *slowDisk) serve() {
 				if n := calls[c.number]; n != nil {
 					n.Add(1)
 				}
-				heap.Push(&waiting, held{c.id, d.due(&turn)})
+				waiting = append(waiting, delayedCall{c.id, d.due(&turn)})
 			}
 		case fds[0].Revents&(unix.POLLHUP|unix.POLLERR|unix.POLLNVAL) != 0:
 			return
 		}
-		for now := time.Now(); len(waiting) > 0 && !waiting[0].due.After(now); {
-			d.goOn(heap.Pop(&waiting).(held).id)
+		for now := time.Now(); len(waiting) > 0 && !waiting[0].due.After(now); waiting = waiting[1:] {
+			d.goOn(waiting[0].id)
 		}
 		d.cpu.Store(int64(threadCPU() - before))
 	}
@@ -433,19 +395,18 @@ func (d *slowDisk) due(turn *time.Time) time.Time {
 }
 
 // take takes the next call; false when its thread has ended meanwhile.
-func (d *slowDisk) take() (heldCall, bool) {
-	var c heldCall
+func (d *slowDisk) take() (notification, bool) {
+	var c notification
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(d.fd), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&c)))
 	return c, errno == 0
 }
 
 // goOn has the kernel do a call. That its thread has ended does not matter.
 func (d *slowDisk) goOn(id uint64) {
-	r := letGo{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
+	r := response{id: id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 	_, _, _ = unix.Syscall(unix.SYS_IOCTL, uintptr(d.fd), unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&r)))
 }
 
-// threadCPU is the processor time of the calling thread.
 func threadCPU() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {

@@ -15,12 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockPoll is how often a taken lock is tried again: flock cannot be waited
-// for together with a context.
+// lockPoll is how often a taken lock is tried again: flock cannot be waited for together with a context.
 const lockPoll = 50 * time.Millisecond
 
-// lockFile takes an exclusive lock on a file, which it creates, and returns
-// the function that gives it back. The kernel frees it when the process dies.
+// lockFile locks a file, which it creates, and returns the unlock function. The kernel unlocks for a dead process.
 func lockFile(ctx context.Context, name string) (func(), error) {
 	var unlock func()
 	err := Poll(ctx, lockPoll, func() (bool, error) {
@@ -48,8 +46,7 @@ func tryLock(name string) (func(), error) {
 	return nil, err
 }
 
-// Poll calls check until it says true, fails, or ctx ends. The error of an
-// ended ctx carries nothing but itself; callers add what they waited for.
+// Poll calls check until it returns true or an error, or ctx ends. Callers add what they waited for.
 func Poll(ctx context.Context, every time.Duration, check func() (bool, error)) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -70,16 +67,14 @@ const (
 	ownerLock  = "owner.lock"
 )
 
-// TempDir is a temporary directory whose owner holds a lock in it. A process
-// that was killed cannot remove its directory, but the kernel frees its lock,
-// so that the next one sees which directories are left over.
+// TempDir is a temporary directory whose owner holds a lock in it. The kernel frees the lock of a killed process,
+// so that others see which directories are left over.
 type TempDir struct {
 	path   string
 	unlock func()
 }
 
-// parent is the directory of the temporary ones: MILLRACE_LAB_DIR, such as one
-// in memory, where servers wait for no disk, or else the system's.
+// parent is the directory of temporary ones: MILLRACE_LAB_DIR, in memory say, or the system's.
 func parent() string {
 	if dir := os.Getenv("MILLRACE_LAB_DIR"); dir != "" {
 		return dir
@@ -94,8 +89,7 @@ func NewTempDir() (*TempDir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary directory: %w", err)
 	}
-	// The lock is taken under another name first: a lock file that can be seen
-	// is always held, unless its owner is dead.
+	// A lock file that can be seen is locked unless its owner is dead: it gets its name after the lock.
 	hidden := filepath.Join(path, ownerLock+".new")
 	unlock, err := tryLock(hidden)
 	if err == nil {
@@ -119,8 +113,7 @@ func (d *TempDir) Remove() error {
 	return nil
 }
 
-// removeLeftOvers deletes temporary directories whose owner has died. It does
-// what it can: another process may be at the same, or another user own them.
+// removeLeftOvers deletes directories of dead owners, as far as it may.
 func removeLeftOvers() {
 	locks, _ := filepath.Glob(filepath.Join(parent(), tempPrefix+"*", ownerLock))
 	for _, lock := range locks {
@@ -134,18 +127,14 @@ func removeLeftOvers() {
 // loopback is the only address that anything in the lab listens on.
 const loopback = "127.0.0.1"
 
-// Free ports are taken from below the range that Linux uses for outgoing
-// connections (32768 and up), so that the port of a killed member is not gone
-// when it starts again.
+// Free ports lie below Linux' range for outgoing connections (32768 and up), so that they stay free.
 const (
 	lowestPort  = 20000
 	highestPort = 32000
 )
 
-// leases keeps ports for a process of the lab while what listened on them is
-// down: another lab on the machine, another test binary say, chooses others.
-// The kernel ends the leases of a process that died. Ports that somebody asked
-// for by number are not leased. Not for concurrent use.
+// leases reserves ports for a process of the lab while nothing listens on them, against other labs. The kernel ends
+// those of a dead process. Ports asked for by number are not leased. Not for concurrent use.
 type leases struct{ unlocks []func() }
 
 // release gives all ports back.
@@ -189,7 +178,6 @@ func (l *leases) free(n int) ([]int, error) {
 	return ports, nil
 }
 
-// portFree reports whether a port can be listened on.
 func portFree(port int) bool {
 	l, err := net.Listen("tcp", hostPort(port))
 	if err != nil {
@@ -198,9 +186,7 @@ func portFree(port int) bool {
 	return l.Close() == nil
 }
 
-// listen listens on a port that was free a moment ago. A process that is just
-// being started holds copies of this one's sockets until it runs, of those that
-// were closed meanwhile too.
+// listen listens on a port just freed: a process being started has copies of this one's sockets for a moment.
 func listen(port int) (net.Listener, error) {
 	const long, again = time.Second, 5 * time.Millisecond
 	for end := time.Now().Add(long); ; time.Sleep(again) {

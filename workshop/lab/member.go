@@ -94,8 +94,7 @@ func (m *Member) end(how func(*process) error) error {
 	return Wrap(errors.Join(how(p), m.freed()), "lab: end member %d of %s", m.Index, m.cluster.Name())
 }
 
-// Start starts the mongod again after Kill or Stop, on the same port and data,
-// and waits until it is a primary or secondary (or serves, when standalone).
+// Start starts the mongod again, on the same port and data, and waits until it is primary or secondary.
 func (m *Member) Start(ctx context.Context) error {
 	if err := m.launch(ctx); err != nil {
 		return err
@@ -103,7 +102,6 @@ func (m *Member) Start(ctx context.Context) error {
 	return m.cluster.waitMember(ctx, m.Index)
 }
 
-// launch starts the process and waits until it listens.
 func (m *Member) launch(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,7 +149,6 @@ func (m *Member) explain(err error) error {
 	return err
 }
 
-// startError is the error of a mongod that did not start.
 type startError struct {
 	err error
 	log []string // its last lines
@@ -165,8 +162,7 @@ func (e *startError) Lines() []string {
 	return append([]string{e.err.Error() + "; its log ends with:"}, e.log...)
 }
 
-// logTail returns the last lines of the log, without those about connections
-// that came and went.
+// logTail returns the last lines of the log, without those about connections that came and went.
 func (m *Member) logTail(lines int) []string {
 	data, err := os.ReadFile(m.LogPath())
 	if err != nil {
@@ -198,20 +194,12 @@ func (c *Child) Wait() error {
 	return c.err
 }
 
-// StartChild starts a command that dies with this process, where the system can
-// see to that. The terminal's Ctrl-C does not reach it: its end is the starter's
-// business.
+// StartChild starts a command that dies with this process where the system can do that. Ctrl-C does not reach it.
 func StartChild(cmd *exec.Cmd) (*Child, error) { return startChild(cmd, false, nil) }
 
-// startChild starts a child that, detached, outlives this process.
-//
-// The kernel ties "kill the child when the parent dies" to the thread that
-// forked, so one locked goroutine starts the child and stays with it until it
-// has ended. That goroutine ends with the child; whoever starts a process
-// ends it and waits on done.
-//
-// confine, if there is one, is called on that thread before: what it does to
-// the thread the child inherits, and nothing else.
+// startChild starts a child that, detached, outlives this process. The kernel ties the death signal to the forking
+// thread, so one locked goroutine starts the child and stays until it has ended. confine, unless nil, is called on
+// that thread before.
 func startChild(cmd *exec.Cmd, detached bool, confine func() error) (*Child, error) {
 	cmd.SysProcAttr = childAttr(detached)
 	c := &Child{done: make(chan struct{})}
@@ -242,8 +230,7 @@ func startChild(cmd *exec.Cmd, detached bool, confine func() error) (*Child, err
 	return c, <-started
 }
 
-// onOwnThread runs a goroutine on a thread that ends with it, which is never
-// the first one of this process: that one cannot end.
+// onOwnThread runs a goroutine on a thread that ends with it; the first one of a process cannot end.
 func onOwnThread(do func()) {
 	go func() {
 		runtime.LockOSThread()
@@ -261,7 +248,6 @@ func onOwnThread(do func()) {
 	}()
 }
 
-// process is one running server, or its guard.
 type process struct {
 	*Child
 	pid int
@@ -282,7 +268,6 @@ func startProcess(cmd *exec.Cmd, outName string, detached bool, confine func() e
 	return &process{Child: c, pid: cmd.Process.Pid}, nil
 }
 
-// running reports whether the process has not ended yet.
 func (p *process) running() bool {
 	select {
 	case <-p.done:
@@ -297,15 +282,13 @@ func (p *process) signal(sig syscall.Signal) error {
 	if !p.running() {
 		return nil
 	}
-	// Not yet waited for or just now: the pid cannot belong to another
-	// process before done is closed, but may do so right after.
+	// Until done is closed the pid cannot belong to another process.
 	if err := syscall.Kill(p.pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("lab: signal process %d: %w", p.pid, err)
 	}
 	return nil
 }
 
-// kill ends the process at once and waits for its end.
 func (p *process) kill() error {
 	if err := p.signal(syscall.SIGKILL); err != nil {
 		return err
@@ -343,7 +326,6 @@ type launch struct {
 	confine  func() error // see startChild
 }
 
-// startMongod starts a mongod.
 func startMongod(l launch) (*process, error) {
 	cmd := spawn.Command(l.path, l.args...)
 	cmd.Env = append(cmd.Env, l.env...)
@@ -352,9 +334,8 @@ func startMongod(l launch) (*process, error) {
 	return p, Wrap(err, "start %s", l.path)
 }
 
-// waitListening waits until a mongod listens. Its log tells, from the offset
-// on: a connection could be answered by another process on the same port, and
-// to try to listen there would take the port from the mongod itself.
+// waitListening waits until a mongod listens, by its log from the offset on: another process could answer on the
+// port, and listening there would take it from the mongod.
 func (p *process) waitListening(ctx context.Context, l launch, logged int64) error {
 	err := Poll(ctx, 10*time.Millisecond, func() (bool, error) {
 		if !p.running() {
@@ -374,10 +355,7 @@ func endedEarly(p *process, l launch) error {
 	if errors.As(p.err, &exit) && exit.ExitCode() == exitAddressInUse {
 		return errPortTaken
 	}
-	out, err := os.ReadFile(l.outName)
-	if err != nil {
-		out = nil
-	}
+	out, _ := os.ReadFile(l.outName) // without it there is less to explain
 	return fmt.Errorf("mongod ended (%w): %w", p.err, explainOutput(tailOf(string(out), 2000)))
 }
 

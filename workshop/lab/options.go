@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -15,77 +16,56 @@ import (
 const (
 	defaultVersion  = "6.0"
 	defaultTopology = "rs:1"
-	// defaultOplogMB is the least that replSetResizeOplog accepts, so that a
-	// test may resize in both directions.
+	// defaultOplogMB is the least that replSetResizeOplog accepts, so that a test may resize in both directions.
 	defaultOplogMB = 990
-	// leastCacheGB is the least that mongod's flag takes.
-	leastCacheGB = 0.25
-	// defaultCacheGB keeps several clusters side by side on a small machine.
-	defaultCacheGB = 0.5
-	// maxVoting and maxMembers are limits of the server.
-	maxVoting  = 7
-	maxMembers = 50
+	leastCacheGB   = 0.25 // the least that mongod's flag takes.
+	defaultCacheGB = 0.5  // defaultCacheGB keeps several clusters side by side on a small machine.
+	maxVoting      = 7    // maxVoting and maxMembers are limits of the server.
+	maxMembers     = 50
 )
 
-// Options describes one cluster. The zero value is a replica set of one
-// member on free ports, without authentication, in a temporary directory.
+// Options describes one cluster. The zero value is a set of one member, without users, in a temporary directory.
 type Options struct {
 	Name     string // Name of the cluster and its replica set; empty is "rs" and a random suffix.
 	Topology string // Topology is "rs:N" for N data members or "standalone"; empty is "rs:1".
-	// Version is a series ("4.2", "4.4", "5.0", "6.0", "7.0") or a full version
-	// ("6.0.27"); empty is "6.0".
+	// Version is a series ("4.2", "4.4", "5.0", "6.0", "7.0") or a full version ("6.0.27"); empty is "6.0".
 	Version string
 	Port    int  // Port is the first member's port, the others follow it; 0 means free ports.
 	Auth    bool // Auth creates a SCRAM-SHA-256 root user, and a key file between members.
-	// TLS makes a certificate authority, server and client certificates and
-	// refuses plain connections. With Auth, the client certificate's subject
-	// becomes a root user too (see [Cluster.X509URI]).
+	// TLS makes an authority and certificates and refuses plain connections. With Auth, the client certificate's
+	// subject becomes a root user too (see [Cluster.X509URI]).
 	TLS  bool
 	Role Role // Role makes the set a part of a sharded cluster (see package sharded).
-	// Secrets is a directory for the key file and the certificates, which all
-	// clusters that name it share; empty is the cluster's own directory.
+	// Secrets is a directory for key file and certificates that clusters share; empty is the cluster's own.
 	Secrets string
-	// Dir holds the data and is kept on Stop, so that a later Start with the
-	// same options continues; empty means a temporary directory that Stop removes,
-	// below MILLRACE_LAB_DIR if the environment has it.
-	Dir string
-	// OplogMB is the size of the oplog; 0 means 990, the server's minimum for
-	// a later resize.
-	OplogMB int
-	// CacheGB is the size of WiredTiger's cache; 0 means 0.5. Less than 0.25,
-	// which mongod itself refuses, is told to the engine.
+	// Dir holds the data, and a later Start with the same options continues; empty is a temporary directory, below
+	// MILLRACE_LAB_DIR if set.
+	Dir     string
+	OplogMB int // OplogMB is the size of the oplog; 0 means 990, the server's minimum for a later resize.
+	// CacheGB is WiredTiger's cache; 0 means 0.5. Less than 0.25, which mongod refuses, goes to the engine.
 	CacheGB float64
-	// Cores is how many processors each member may use, which may be a part of
-	// one; 0 means all. The error is ErrNoQuota where there are no limits.
+	// Cores is how many processors each member may use, also a part of one; 0 means all. See ErrNoQuota.
 	Cores float64
-	// DiskSpeed slows what each member reads from and writes to its files; the
-	// zero value leaves it as it is. The error is ErrNoSlowDisk where it cannot
-	// be done.
+	// DiskSpeed slows each member's files; the zero value leaves them as they are. See ErrNoSlowDisk.
 	DiskSpeed DiskSpeed
-	// LeanJournal makes journal files small and when they are needed, in place of
-	// three of 100 MB ahead: a member starts sooner and takes less room.
+	// LeanJournal makes journal files small and on demand, not three of 100 MB ahead: members start sooner.
 	LeanJournal bool
-	// ElectionTimeout is how long a set waits for its primary before it elects another; 0 means
-	// two seconds.
+	// ElectionTimeout is how long a set waits for its primary before it elects another; 0 means two seconds.
 	ElectionTimeout time.Duration
 	SetParameters   map[string]string // SetParameters are passed on as --setParameter.
-	// TestCommands lets servers take commands that are for tests, such as
-	// configureFailPoint.
+	// TestCommands lets servers take commands that are for tests, such as configureFailPoint.
 	TestCommands bool
 	Args         []string // Args are further arguments for each mongod.
 	Proxy        bool     // Proxy puts a fault proxy before each member (see [Proxy]).
-	// PeerLatency delays each answer of a member to another by so much, as if
-	// they were on hosts far apart; it implies Proxy. All that members send each
-	// other then goes through this process.
+	// PeerLatency delays each answer of a member to another, as between distant hosts; it implies Proxy. That
+	// traffic then goes through this process.
 	PeerLatency time.Duration
-	// DiskMB gives each member a file system of its own, in memory, for its
-	// data (see [Disk]); 0 means the directory's. The error is ErrNoDisk where
-	// there can be none. The data are gone after Stop, so Dir must be empty.
+	// DiskMB gives each member a file system in memory for its data (see [Disk]); 0 means none. The error is
+	// ErrNoDisk where there can be none. Stop removes the data, so Dir must be empty.
 	DiskMB int
 	Logger *slog.Logger // Logger receives what happens to the cluster; nil discards it.
 
-	// detached processes outlive the starter; launched is called as soon as
-	// they run, before anything can go wrong. Both are set by Launch.Part.
+	// detached processes outlive the starter; launched is called once they run. Launch.Part sets both.
 	detached bool
 	launched func(*Cluster) error
 }
@@ -105,7 +85,6 @@ type topology struct {
 	replicaSet bool
 }
 
-// parseTopology reads "rs:N" or "standalone".
 func parseTopology(s string) (topology, error) {
 	if s == "standalone" {
 		return topology{members: 1}, nil
@@ -119,22 +98,15 @@ func parseTopology(s string) (topology, error) {
 	return topology{members: n, replicaSet: true}, nil
 }
 
-// MembersOf is how many servers a cluster of a topology has, that of the default
-// for "", 0 for one that is unknown.
+// MembersOf is how many servers a cluster of a topology has, that of the default for "", 0 for one that is unknown.
 func MembersOf(text string) int {
-	if text == "" {
-		text = defaultTopology
-	}
-	t, _ := parseTopology(text)
+	t, _ := parseTopology(cmp.Or(text, defaultTopology))
 	return t.members
 }
 
-// resolve fills in what the caller left open, from the cluster that the
-// directory holds, if there is one, and else from the defaults.
+// resolve fills in what is left open, from the cluster in the directory or else from the defaults.
 func (o Options) resolve() (Options, *layout, error) {
-	if o.Topology == "" {
-		o.Topology = defaultTopology
-	}
+	o.Topology = cmp.Or(o.Topology, defaultTopology)
 	found, err := readLayout(o.Dir)
 	if err != nil {
 		return o, nil, err
@@ -146,7 +118,6 @@ func (o Options) resolve() (Options, *layout, error) {
 	return o, found, err
 }
 
-// withDefaults sets the defaults.
 func (o Options) withDefaults() (Options, error) {
 	if o.Name == "" {
 		var err error
@@ -157,31 +128,19 @@ func (o Options) withDefaults() (Options, error) {
 	if err := checkName(o.Name); err != nil {
 		return o, err
 	}
-	if o.Version == "" {
-		o.Version = defaultVersion
-	}
-	if o.OplogMB == 0 {
-		o.OplogMB = defaultOplogMB
-	}
-	if o.CacheGB == 0 {
-		o.CacheGB = defaultCacheGB
-	}
-	if o.PeerLatency > 0 {
-		o.Proxy = true
-	}
+	o.Version, o.OplogMB = cmp.Or(o.Version, defaultVersion), cmp.Or(o.OplogMB, defaultOplogMB)
+	o.CacheGB, o.Proxy = cmp.Or(o.CacheGB, defaultCacheGB), o.Proxy || o.PeerLatency > 0
 	if o.Role != "" && !strings.HasPrefix(o.Topology, "rs:") {
 		return o, fmt.Errorf("lab: a %s is a replica set, not a %s", o.Role, o.Topology)
 	}
 	if o.DiskMB != 0 && o.Dir != "" {
 		return o, errors.New("lab: data on small disks cannot be kept; leave Dir empty")
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	return o, nil
 }
 
-// engine is what WiredTiger is told past mongod.
+// engine returns settings for WiredTiger that mongod has no flags for.
 func (o Options) engine() string {
 	var parts []string
 	if o.LeanJournal {

@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// alarm waits as exactly as the runtime can.
 type alarm struct{}
 
 func newAlarm() (*alarm, error) { return &alarm{}, nil }
@@ -38,12 +37,11 @@ func (d *Disk) Path() string { return "" }
 
 func (d *Disk) close() error { return nil }
 
-// FilesInMemory reports that the directory of temporary clusters is a file system in
-// memory.
+// FilesInMemory reports that the directory of temporary clusters is a file system in memory.
 func FilesInMemory() bool { return false }
 
 // errOnlyLinux says that clusters which outlive their starter are not to be had.
-var errOnlyLinux = errors.New("processes can be told apart on Linux only")
+var errOnlyLinux = errors.New("cannot identify processes: this takes Linux")
 
 func startTime(int) (uint64, error) { return 0, errOnlyLinux }
 
@@ -53,11 +51,9 @@ func (id Identity) signal(syscall.Signal) error { return errOnlyLinux }
 
 func (id Identity) exited() bool { return true }
 
-// connectionOwner cannot tell who made a connection here.
 func connectionOwner(net.Conn, []int) int { return client }
 
-// childAttr gives a child its own process group, so that the terminal's
-// Ctrl-C reaches only the starter. Only Linux can end a child with its parent.
+// childAttr gives a child its own process group: Ctrl-C reaches only the starter, which cannot end it by dying.
 func childAttr(detached bool) *syscall.SysProcAttr {
 	if detached {
 		return &syscall.SysProcAttr{Setsid: true}
@@ -68,7 +64,6 @@ func childAttr(detached bool) *syscall.SysProcAttr {
 // LimitProcess is not possible here.
 func LimitProcess(int, float64) (release func() error, err error) { return nil, ErrNoQuota }
 
-// slowDisk is not to be had here.
 type slowDisk struct{}
 
 func newSlowDisk(DiskSpeed) *slowDisk { return &slowDisk{} }

@@ -17,8 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childAttr gives a child its own process group, so that the terminal's
-// Ctrl-C reaches only the starter. A child that is not detached dies with it.
+// childAttr gives a child its own process group, for Ctrl-C. A child that is not detached dies with its starter.
 func childAttr(detached bool) *syscall.SysProcAttr {
 	if detached {
 		return &syscall.SysProcAttr{Setsid: true}
@@ -26,7 +25,6 @@ func childAttr(detached bool) *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// startTime reads when a process started.
 func startTime(pid int) (uint64, error) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -42,15 +40,13 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[started], 10, 64)
 }
 
-// hasArgument reports whether a process was started with an argument. One that
-// has ended but was not waited for has none any more.
+// hasArgument reports whether a process was started with an argument; false for a zombie.
 func hasArgument(pid int, arg string) bool {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cmdline")
 	return err == nil && slices.Contains(strings.Split(string(data), "\x00"), arg)
 }
 
-// signal sends a signal to exactly this process: the handle is opened before
-// the check, so it cannot mean another process that got the pid in between.
+// signal signals exactly this process: the handle is opened before the check of its identity.
 func (id Identity) signal(sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(id.Pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -69,8 +65,7 @@ func (id Identity) signal(sig syscall.Signal) error {
 	return nil
 }
 
-// exited reports whether the process, which was seen before, has no thread left.
-// A zombie counts as exited (pidfd_open(2): readable when it terminates).
+// exited reports whether the process has no thread left, a zombie included (pidfd_open(2): readable).
 func (id Identity) exited() bool {
 	fd, err := unix.PidfdOpen(id.Pid, 0)
 	if err != nil {
@@ -84,9 +79,8 @@ func (id Identity) exited() bool {
 	return err == nil && n == 1
 }
 
-// connectionOwner returns the index of the process that made a connection to
-// us, or client if it was none of them. The kernel's table of connections has
-// the inode of the other end, and /proc reports who has that inode open.
+// connectionOwner returns the index of the process that made a connection to us, or client. The kernel's table of
+// connections has the inode of the other end, and /proc who has it open.
 func connectionOwner(conn net.Conn, pids []int) int {
 	inode := inodeOf(procAddr(conn.RemoteAddr()), procAddr(conn.LocalAddr()))
 	if inode == "" {
@@ -100,8 +94,7 @@ func connectionOwner(conn net.Conn, pids []int) int {
 	return client
 }
 
-// procAddr writes an IPv4 address as /proc/net/tcp does (in host byte order,
-// which is little endian wherever there is a mongod).
+// procAddr writes an IPv4 address as /proc/net/tcp does, in host byte order: little endian wherever mongod runs.
 func procAddr(addr net.Addr) string {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok || tcp.IP.To4() == nil {
@@ -112,7 +105,6 @@ func procAddr(addr net.Addr) string {
 	return fmt.Sprintf("%X:%04X", []byte(ip), tcp.Port)
 }
 
-// inodeOf looks up the socket with these ends.
 func inodeOf(local, remote string) string {
 	f, err := os.Open("/proc/net/tcp")
 	if err != nil {
@@ -130,7 +122,6 @@ func inodeOf(local, remote string) string {
 	return ""
 }
 
-// hasSocket reports whether a process has a socket open.
 func hasSocket(pid int, inode string) bool {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "fd")
 	entries, err := os.ReadDir(dir)
@@ -144,8 +135,7 @@ func hasSocket(pid int, inode string) bool {
 	})
 }
 
-// alarm waits for less than a millisecond as well as for more: the runtime's own
-// timers wake an idle process by whole milliseconds.
+// alarm also waits for less than a millisecond: the runtime wakes an idle process by whole ones.
 type alarm struct{ file *os.File }
 
 // newAlarm makes one, to be closed.
@@ -157,7 +147,6 @@ func newAlarm() (*alarm, error) {
 	return &alarm{os.NewFile(uintptr(fd), "timer")}, nil
 }
 
-// wait sleeps.
 func (a *alarm) wait(d time.Duration) error {
 	raw, err := a.file.SyscallConn()
 	if err != nil {

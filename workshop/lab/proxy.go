@@ -15,15 +15,10 @@ import (
 // client is what ownerOf says of a connection that no member made.
 const client = -1
 
-// Proxy stands before one member and spoils its connections on demand.
-//
-// The replica set knows its members by the addresses of their proxies, because
-// drivers take the addresses from its configuration; members reach each other
-// through the proxies too. So that a fault hits clients alone, the proxy asks
-// the kernel (Linux) who made a connection and passes those of the cluster's
-// own members through as they are, but for Options.PeerLatency;
-// [Cluster.Isolate] cuts those. Elsewhere
-// than on Linux all connections count as clients'.
+// Proxy stands before one member and disturbs its connections on demand. The set knows its members by their
+// proxies' addresses, as drivers take these from its configuration. So that a fault hits clients alone, the proxy
+// asks the kernel (Linux) who made a connection and passes on those of members, but for Options.PeerLatency and
+// [Cluster.Isolate]. On other systems all connections count as clients'.
 type Proxy struct {
 	listener net.Listener
 	upstream string
@@ -63,33 +58,18 @@ func newProxy(port int, upstream string, owner func(net.Conn) int, peers time.Du
 // Addr is the host:port the proxy listens on.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Divert has what the proxy accepts from now on forwarded to another address, which stands
-// between it and the member.
-func (p *Proxy) Divert(addr string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.upstream = addr
-}
+// Divert forwards new connections to another address, which stands between the proxy and the member.
+func (p *Proxy) Divert(addr string) { p.locked(func() { p.upstream = addr }) }
 
-func (p *Proxy) to() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.upstream
-}
-
-// Latency delays each answer of the member to its clients by d, plus or minus
-// a random part of jitter; 0 ends it. It works on open connections too.
+// Latency delays each answer to clients by d, plus or minus a part of jitter, on open connections too; 0 ends it.
 func (p *Proxy) Latency(d, jitter time.Duration) {
 	p.spoil(func(f *faults) { f.latency, f.jitter = d, jitter })
 }
 
-// Bandwidth limits each connection and direction to so many kilobytes (of 1000
-// bytes) a second; 0 ends it. It works on open connections too.
+// Bandwidth limits each connection and direction, open ones too, to kbps times 1000 bytes a second; 0 ends it.
 func (p *Proxy) Bandwidth(kbps int) { p.spoil(func(f *faults) { f.rate = kbps * 1000 }) }
 
-// Link limits what all connections together may carry to so many kilobytes (of
-// 1000 bytes) a second in each direction, as a network between two places does; 0
-// ends it. It works on open connections too.
+// Link limits all connections together, in each direction, to kbps times 1000 bytes a second; 0 ends it.
 func (p *Proxy) Link(kbps int) {
 	p.spoil(func(f *faults) {
 		f.up, f.down = nil, nil
@@ -99,15 +79,12 @@ func (p *Proxy) Link(kbps int) {
 	})
 }
 
-// Stall holds all bytes back while connections stand, as a network does that
-// has lost its route; Restore lets them flow again.
+// Stall delays all bytes while connections stand, as a network without a route does, until Restore.
 func (p *Proxy) Stall() { p.spoil(func(f *faults) { f.stalled = true }) }
 
 // Cut drops the clients' connections and refuses new ones until Restore.
 func (p *Proxy) Cut() {
-	p.mu.Lock()
-	p.cut = true
-	p.mu.Unlock()
+	p.locked(func() { p.cut = true })
 	p.Reset()
 }
 
@@ -116,9 +93,7 @@ func (p *Proxy) Reset() { p.drop(func(peer int) bool { return peer == client }) 
 
 // Restore ends Cut, Stall, Latency, Bandwidth and Link.
 func (p *Proxy) Restore() {
-	p.mu.Lock()
-	p.cut = false
-	p.mu.Unlock()
+	p.locked(func() { p.cut = false })
 	p.spoil(func(f *faults) { *f = faults{} })
 }
 
@@ -136,15 +111,18 @@ func (p *Proxy) spoil(change func(*faults)) {
 
 // refuse sets whether a member is refused, and drops its connections if so.
 func (p *Proxy) refuse(member int, yes bool) {
-	p.mu.Lock()
-	p.cutPeers[member] = yes
-	p.mu.Unlock()
+	p.locked(func() { p.cutPeers[member] = yes })
 	if yes {
 		p.drop(func(peer int) bool { return peer == member })
 	}
 }
 
-// drop closes the connections of those that match.
+func (p *Proxy) locked(do func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	do()
+}
+
 func (p *Proxy) drop(match func(peer int) bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -157,15 +135,12 @@ func (p *Proxy) drop(match func(peer int) bool) {
 
 // close ends the proxy and waits for everything it started.
 func (p *Proxy) close() {
-	p.mu.Lock()
-	p.closed = true
-	p.mu.Unlock()
+	p.locked(func() { p.closed = true })
 	_ = p.listener.Close()
 	p.drop(func(int) bool { return true })
 	p.wg.Wait()
 }
 
-// accept serves connections until the listener is closed.
 func (p *Proxy) accept() {
 	for {
 		conn, err := p.listener.Accept()
@@ -187,7 +162,9 @@ func (p *Proxy) serve(conn net.Conn) {
 		linger0(conn)
 		return
 	}
-	far, err := net.Dial("tcp", p.to())
+	var to string
+	p.locked(func() { to = p.upstream })
+	far, err := net.Dial("tcp", to)
 	if err != nil {
 		linger0(conn) // as a server does that is down
 		return
@@ -198,7 +175,7 @@ func (p *Proxy) serve(conn net.Conn) {
 	if !p.add(pr) {
 		return
 	}
-	defer p.forget(pr)
+	defer p.locked(func() { delete(p.pairs, pr) })
 	if peer == client || p.peers > 0 {
 		p.shape(pr)
 		return
@@ -206,13 +183,8 @@ func (p *Proxy) serve(conn net.Conn) {
 	pass(pr)
 }
 
-// Tap has two functions see what passes on a connection that clients make from now on: those that
-// tap makes for it, of what is let out to the server and to the client. Another Tap takes its place.
-func (p *Proxy) Tap(tap func() (sent, received func([]byte))) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.tap = tap
-}
+// Tap gives two functions, made for each new connection of a client, the bytes to the server and to the client.
+func (p *Proxy) Tap(tap func() (sent, received func([]byte))) { p.locked(func() { p.tap = tap }) }
 
 func (p *Proxy) taps(peer int) (sent, received func([]byte)) {
 	p.mu.Lock()
@@ -225,10 +197,9 @@ func (p *Proxy) taps(peer int) (sent, received func([]byte)) {
 }
 
 // admits reports whether a connection may be made.
-func (p *Proxy) admits(peer int) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.admitsLocked(peer)
+func (p *Proxy) admits(peer int) (yes bool) {
+	p.locked(func() { yes = p.admitsLocked(peer) })
+	return yes
 }
 
 func (p *Proxy) admitsLocked(peer int) bool {
@@ -249,14 +220,6 @@ func (p *Proxy) add(pr *pair) bool {
 	return true
 }
 
-// forget is called when a connection has ended.
-func (p *Proxy) forget(pr *pair) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.pairs, pr)
-}
-
-// shape carries a client's bytes through the faults.
 func (p *Proxy) shape(pr *pair) {
 	up := &shaper{proxy: p, pair: pr, src: pr.near, dst: pr.far, seen: pr.sent, queue: make(chan chunk, chunkQueue)}
 	down := &shaper{proxy: p, pair: pr, src: pr.far, dst: pr.near, seen: pr.received, queue: make(chan chunk, chunkQueue),
@@ -268,7 +231,6 @@ func (p *Proxy) shape(pr *pair) {
 	wg.Wait()
 }
 
-// pass copies a member's bytes as they are.
 func pass(pr *pair) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -280,15 +242,12 @@ func pass(pr *pair) {
 	wg.Wait()
 }
 
-// faults are what a proxy does to its clients' connections at the moment. A
-// value is never changed: another takes its place, and changed is closed.
+// faults are what clients' connections suffer. A value never changes: another replaces it, and changed is closed.
 type faults struct {
-	latency time.Duration
-	jitter  time.Duration
-	rate    int // bytes a second of a connection and direction, 0 for no limit
-	// up and down are what all connections share, to the member and from it; nil
-	// for no limit.
-	up, down *link
+	latency  time.Duration
+	jitter   time.Duration
+	rate     int   // bytes a second of a connection and direction, 0 for no limit
+	up, down *link // up and down are what all connections share, to the member and from it; nil for no limit.
 	stalled  bool
 	changed  chan struct{}
 }
@@ -327,15 +286,11 @@ func linger0(conn net.Conn) {
 }
 
 const (
-	// chunkSize is how much is read at once, and chunkQueue how many of those
-	// may be under way: 8 MB, for bytes must wait somewhere for their time.
-	chunkSize  = 64 << 10
+	chunkSize  = 64 << 10 // how much is read at once, chunkQueue how many chunks wait for their time: 8 MB.
 	chunkQueue = 128
-	// shortWait is up to when the runtime's timers are too coarse, and nobody
-	// minds that a wait is not interrupted.
+	// shortWait is the longest wait that uses alarm, which is not interrupted: the runtime's timers are coarse.
 	shortWait = 5 * time.Millisecond
-	// pieceTime is how much of a limited bandwidth is used up at a time.
-	pieceTime = 20 * time.Millisecond
+	pieceTime = 20 * time.Millisecond // how much of a limited bandwidth is used up at a time.
 )
 
 // chunk is some bytes under way.
@@ -346,19 +301,17 @@ type chunk struct {
 	luck float64 // which part of the jitter it gets, from -1 to 1
 }
 
-// shaper carries one direction of a client's connection.
 type shaper struct {
 	proxy   *Proxy
 	pair    *pair
 	src     net.Conn
 	dst     net.Conn
 	delayed bool         // the direction that latency applies to
-	seen    func([]byte) // is told of what is let out
+	seen    func([]byte) // called with what is sent on
 	queue   chan chunk
 	alarm   *alarm // for short waits; made when it is first needed
 }
 
-// read takes bytes in until the source ends.
 func (s *shaper) read() {
 	defer close(s.queue)
 	for {
@@ -431,8 +384,7 @@ func (s *shaper) deliver(c chunk) bool {
 	return true
 }
 
-// share takes n bytes of what all connections share, and returns when they will
-// have passed.
+// share takes n bytes of what all connections share, and returns when they will have passed.
 func (s *shaper) share(n int) time.Time {
 	f := s.faults()
 	if s.delayed {
@@ -449,8 +401,7 @@ type link struct {
 	free time.Time // from when on it has nothing to carry
 }
 
-// take adds n bytes to what is carried and returns when they will have passed. A
-// nil link carries all at once.
+// take adds n bytes to what is carried and returns when they will have passed. A nil link carries all at once.
 func (l *link) take(n int) time.Time {
 	if l == nil {
 		return time.Time{}
@@ -476,9 +427,7 @@ func transferTime(n, rate int) time.Duration {
 	return time.Duration(float64(n) / float64(rate) * float64(time.Second))
 }
 
-// wait waits until a time that depends on the faults, and until nothing is
-// stalled; it thinks again when the faults change. False means that the
-// connection has ended.
+// wait waits until a time that depends on the faults, and while stalled; false when the connection has ended.
 func (s *shaper) wait(until func(*faults) time.Time) bool {
 	for {
 		f := s.faults()
@@ -505,7 +454,6 @@ func (s *shaper) wait(until func(*faults) time.Time) bool {
 	}
 }
 
-// nap waits for a short time.
 func (s *shaper) nap(d time.Duration) (err error) {
 	if s.alarm == nil {
 		if s.alarm, err = newAlarm(); err != nil {
@@ -535,13 +483,10 @@ func (c *Cluster) ownerOf(conn net.Conn) int {
 	return connectionOwner(conn, pids)
 }
 
-// Isolate cuts a member off from the other members in both directions; clients
-// still reach it, and the others each other. A primary cut off so goes on for
-// some seconds without noticing, and what it writes then will roll back.
+// Isolate cuts a member off from the others, not from clients. What a primary writes then will roll back.
 func (c *Cluster) Isolate(i int) error { return c.isolate(i, true) }
 
-// CanIsolate reports whether it can be told whose connections are. Those of servers that
-// wine runs are its own server's.
+// CanIsolate reports whether the maker of a connection is known. wine's server makes those of all its programs.
 func (c *Cluster) CanIsolate() bool { return c.opts.Proxy && !c.byWine() }
 
 // Rejoin ends Isolate.
@@ -552,7 +497,7 @@ func (c *Cluster) isolate(i int, yes bool) error {
 		return fmt.Errorf("lab: cluster %s has no proxies; start it with Options.Proxy", c.Name())
 	}
 	if !c.CanIsolate() {
-		return fmt.Errorf("lab: which member of cluster %s a connection comes from cannot be told, for wine runs them",
+		return fmt.Errorf("lab: cannot tell members of cluster %s apart by their connections: wine runs them",
 			c.Name())
 	}
 	for _, m := range c.members {

@@ -16,15 +16,12 @@ import (
 )
 
 const (
-	// statePoll is how often a member's state is asked for.
-	statePoll = 20 * time.Millisecond
-	// electionTimeout and heartbeatMillis make failover tests quick; the timeout
-	// stays well above what a loaded machine delays a heartbeat.
+	statePoll = 20 * time.Millisecond // how often a member's state is asked for.
+	// electionTimeout and heartbeatMillis make failover quick, with room for a loaded machine.
 	electionTimeout = 2 * time.Second
 	heartbeatMillis = 250
 )
 
-// helloReply is what a member says of its state.
 type helloReply struct {
 	SetName     string        `bson:"setName"`
 	Primary     bool          `bson:"ismaster"`
@@ -42,12 +39,14 @@ func (c *Cluster) eachMember(ctx context.Context, do func(context.Context, *Memb
 	return group.Wait()
 }
 
-// configure makes the replica set and its users, unless an earlier start did,
-// and waits until all is ready.
+// configure makes the replica set and its users, unless an earlier start did, and waits until all is ready.
 func (c *Cluster) configure(ctx context.Context) error {
 	if c.topo.replicaSet && !c.kept {
-		if err := c.withMember(ctx, 0, login{}, c.initiate); err != nil {
-			return err
+		err := c.withMember(ctx, 0, login{}, func(ctx context.Context, client *mongo.Client) error {
+			return client.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: c.setConfig()}}).Err()
+		})
+		if err != nil {
+			return fmt.Errorf("initiate replica set: %w", err)
 		}
 	}
 	primary, err := c.firstPrimary(ctx)
@@ -62,13 +61,6 @@ func (c *Cluster) configure(ctx context.Context) error {
 	return c.eachMember(ctx, func(ctx context.Context, m *Member) error { return c.waitMember(ctx, m.Index) })
 }
 
-// initiate makes the members a replica set.
-func (c *Cluster) initiate(ctx context.Context, client *mongo.Client) error {
-	err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: c.setConfig()}}).Err()
-	return Wrap(err, "initiate replica set")
-}
-
-// setConfig is the replica set's first configuration.
 func (c *Cluster) setConfig() bson.D {
 	var members bson.A
 	for _, m := range c.members {
@@ -90,9 +82,7 @@ func (c *Cluster) setConfig() bson.D {
 		}})
 }
 
-// firstPrimary waits for the first primary. In a set of several members an
-// election starts only after the election timeout, so member 0 is told to
-// stand for it as soon as it can.
+// firstPrimary waits for the first primary. Member 0 steps up by command: an election waits for its timeout.
 func (c *Cluster) firstPrimary(ctx context.Context) (int, error) {
 	if len(c.members) == 1 {
 		return c.Primary(ctx)
@@ -104,8 +94,7 @@ func (c *Cluster) firstPrimary(ctx context.Context) (int, error) {
 			if state, last = hello(ctx, client); last != nil || state.PrimaryHost != "" {
 				return last == nil, nil
 			}
-			// It fails while the others are not ready to vote, and when
-			// another member was faster; the state tells.
+			// It fails while the others are not ready to vote, and when another member was faster; the state tells.
 			last = client.Database("admin").RunCommand(ctx, bson.D{{Key: "replSetStepUp", Value: 1}}).Err()
 			return false, nil
 		})
@@ -116,8 +105,7 @@ func (c *Cluster) firstPrimary(ctx context.Context) (int, error) {
 	return c.Primary(ctx)
 }
 
-// createUsers makes the root users. The server lets a client on the loopback
-// interface make the first one without a password.
+// createUsers makes the root users. The server lets a loopback client make the first one without a password.
 func (c *Cluster) createUsers(ctx context.Context, primary int) error {
 	err := c.withMember(ctx, primary, login{}, func(ctx context.Context, client *mongo.Client) error {
 		return createRoot(ctx, client.Database("admin"), rootUser, bson.D{
@@ -151,8 +139,7 @@ func hello(ctx context.Context, client *mongo.Client) (helloReply, error) {
 // withMember calls do with a client of one member.
 func (c *Cluster) withMember(ctx context.Context, i int, who login,
 	do func(context.Context, *mongo.Client) error) (err error) {
-	// Without the driver's streaming monitor, whose end can take ten seconds
-	// when a client is disconnected right after it was connected.
+	// The end of the driver's streaming monitor can take ten seconds right after a connect.
 	client, err := mongo.Connect(options.Client().ApplyURI(c.directURI(i, who)).
 		SetServerMonitoringMode(options.ServerMonitoringModePoll))
 	if err != nil {
@@ -163,8 +150,7 @@ func (c *Cluster) withMember(ctx context.Context, i int, who login,
 	return do(ctx, client)
 }
 
-// waitMember waits until a member is primary or secondary; the only member of
-// a set, or a standalone, must be writable.
+// waitMember waits until a member is primary or secondary; a single one must be writable.
 func (c *Cluster) waitMember(ctx context.Context, i int) error {
 	ctx, cancel := WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -179,10 +165,7 @@ func (c *Cluster) waitMember(ctx context.Context, i int) error {
 			return last == nil && (state.Primary || state.Secondary && len(c.members) > 1), nil
 		})
 	})
-	if err != nil {
-		return fmt.Errorf("lab: wait for member %d of %s: %w", i, c.Name(), errors.Join(err, last))
-	}
-	return nil
+	return Wrap(errors.Join(err, last), "lab: wait for member %d of %s", i, c.Name())
 }
 
 // Primary waits for a writable primary and returns its index.
@@ -210,8 +193,7 @@ func (c *Cluster) waitPrimary(ctx context.Context, after bson.ObjectID) (int, bs
 					return false, nil
 				}
 				state, err := hello(ctx, client)
-				// Election ids grow with the term, so an old primary that does
-				// not know of its end yet is not taken for the new one.
+				// Election ids grow with the term: an old primary that does not know of its end is not taken.
 				if err != nil || !state.Primary || bytes.Compare(state.ElectionID[:], after[:]) < 0 ||
 					(!after.IsZero() && state.ElectionID == after) {
 					return false, nil
@@ -230,11 +212,10 @@ func (c *Cluster) waitPrimary(ctx context.Context, after bson.ObjectID) (int, bs
 	}
 }
 
-// StepDown makes the primary step down and waits until a new one is writable;
-// in a set of one member that is the same member again.
+// StepDown makes the primary step down and waits for a new one; a single member is elected again.
 func (c *Cluster) StepDown(ctx context.Context) error {
 	if !c.topo.replicaSet {
-		return fmt.Errorf("lab: %s is no replica set and has no primary to step down", c.Name())
+		return fmt.Errorf("lab: %s is not a replica set and has no primary to step down", c.Name())
 	}
 	primary, election, err := c.waitPrimary(ctx, bson.ObjectID{})
 	if err != nil {
@@ -254,10 +235,8 @@ func (c *Cluster) StepDown(ctx context.Context) error {
 	return err
 }
 
-// stepDown tells a primary to step down.
 func (c *Cluster) stepDown(ctx context.Context, client *mongo.Client) error {
-	// For so long the old primary stays out of elections; the only member has
-	// to be elected again. Without force it hands over to a secondary at once.
+	// The old primary stays out of elections for so long. Without force it hands over at once.
 	pause, force := 10, false
 	if len(c.members) == 1 {
 		pause, force = 1, true
@@ -268,17 +247,14 @@ func (c *Cluster) stepDown(ctx context.Context, client *mongo.Client) error {
 	}).Err()
 }
 
-// Connect returns a client of the whole cluster; the caller disconnects it.
+// Connect returns a client of the cluster; the caller disconnects it.
 func (c *Cluster) Connect() (*mongo.Client, error) {
 	client, err := mongo.Connect(options.Client().ApplyURI(c.URI()))
 	return client, Wrap(err, "lab: connect to %s", c.Name())
 }
 
-// Move restarts member i at another address, proxy included, and has the set
-// know it by that; nothing listens on the old one any more. A primary steps
-// down first. It returns when the member is primary or secondary again. No
-// other method may be called meanwhile, and URIs made before name the old
-// address.
+// Move restarts member i at another address, proxy included, and changes the set's configuration. A primary steps
+// down first. It returns when the member is primary or secondary. No other method may be called meanwhile.
 func (c *Cluster) Move(ctx context.Context, i int) error {
 	if !c.topo.replicaSet || len(c.members) < 3 {
 		return fmt.Errorf("lab: to move a member needs a replica set of three; %s is %s", c.Name(), c.opts.Topology)
@@ -306,7 +282,6 @@ func (c *Cluster) move(ctx context.Context, m *Member) error {
 	return errors.Join(c.tellAddress(ctx, m), m.Start(ctx))
 }
 
-// readdress chooses new ports for a member that is down.
 func (c *Cluster) readdress(m *Member) (err error) {
 	n := 1
 	if m.proxy != nil {
@@ -348,10 +323,7 @@ func (c *Cluster) tellAddress(ctx context.Context, m *Member) error {
 		})
 		return last == nil, nil
 	})
-	if err != nil {
-		return errors.Join(err, last)
-	}
-	return nil
+	return errors.Join(err, last)
 }
 
 // SetConfig is the configuration of a replica set.

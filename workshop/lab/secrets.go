@@ -18,7 +18,6 @@ import (
 	"time"
 )
 
-// certificateLife is how long certificates are valid.
 const certificateLife = 30 * 24 * time.Hour
 
 // TLSFiles are the certificates of a cluster, as PEM files in its directory.
@@ -29,7 +28,6 @@ type TLSFiles struct {
 	ClientSubject string // ClientSubject is the client certificate's subject, the name of the X.509 user.
 }
 
-// arguments is what a mongod is told of them.
 func (f *TLSFiles) arguments() []string {
 	return []string{
 		"--tlsMode", "requireTLS", "--tlsCAFile", f.CA, "--tlsCertificateKeyFile", f.Server,
@@ -37,21 +35,18 @@ func (f *TLSFiles) arguments() []string {
 	}
 }
 
-// authority signs certificates.
 type authority struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// writeTLSFiles makes an authority and certificates in dir/tls, or takes those
-// that an earlier start left there.
+// writeTLSFiles makes an authority and certificates in dir/tls, or takes those that an earlier start left there.
 func writeTLSFiles(dir string) (*TLSFiles, error) {
 	dir = filepath.Join(dir, "tls")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the certificate directory: %w", err)
 	}
-	// Organisation or unit must differ from the members' own, or the server
-	// takes the client for a member and refuses to make it a user.
+	// A client with the members' organisation and unit counts as a member, and cannot be a user.
 	subject := pkix.Name{CommonName: "millrace client", Organization: []string{"clients"}}
 	files := &TLSFiles{
 		CA: filepath.Join(dir, "ca.pem"), Server: filepath.Join(dir, "server.pem"),
@@ -64,46 +59,35 @@ func writeTLSFiles(dir string) (*TLSFiles, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the certificate authority: %w", err)
 	}
-	err = errors.Join(
-		ca.issue(files.Server, pkix.Name{CommonName: "localhost", Organization: []string{"members"}}),
+	err = errors.Join(ca.issue(files.Server, pkix.Name{CommonName: "localhost", Organization: []string{"members"}}),
 		ca.issue(files.Client, subject))
 	return files, Wrap(err, "make certificates")
 }
 
-// template is what all certificates have in common.
-func template(subject pkix.Name) (*x509.Certificate, error) {
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 100))
-	if err != nil {
-		return nil, err
-	}
+// template returns what all certificates have in common, and a new key.
+func template(subject pkix.Name) (*x509.Certificate, *ecdsa.PrivateKey, error) {
+	serial, err1 := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 100))
+	key, err2 := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	now := time.Now()
 	return &x509.Certificate{
-		SerialNumber: serial, Subject: subject,
-		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certificateLife),
+		SerialNumber: serial, Subject: subject, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certificateLife),
 		BasicConstraintsValid: true,
-	}, nil
+	}, key, errors.Join(err1, err2)
 }
 
-// newAuthority makes an authority and writes its certificate.
 func newAuthority(name string) (*authority, error) {
-	cert, err := template(pkix.Name{CommonName: "millrace lab"})
+	cert, key, err := template(pkix.Name{CommonName: "millrace lab"})
 	if err != nil {
 		return nil, err
 	}
-	cert.IsCA = true
-	cert.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
+	cert.IsCA, cert.KeyUsage = true, x509.KeyUsageCertSign|x509.KeyUsageCRLSign
 	ca := &authority{cert: cert, key: key}
 	return ca, ca.write(name, cert, key, false)
 }
 
-// issue makes a certificate for both ends of a connection: members are each
-// other's clients too.
+// issue makes a certificate for both ends of a connection: members are each other's clients too.
 func (a *authority) issue(name string, subject pkix.Name) error {
-	cert, err := template(subject)
+	cert, key, err := template(subject)
 	if err != nil {
 		return err
 	}
@@ -111,10 +95,6 @@ func (a *authority) issue(name string, subject pkix.Name) error {
 	cert.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	cert.IPAddresses = []net.IP{net.ParseIP(loopback)}
 	cert.DNSNames = []string{"localhost"}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return err
-	}
 	return a.write(name, cert, key, true)
 }
 
@@ -141,8 +121,7 @@ type keyFile struct {
 	secret string
 }
 
-// writeKeyFile makes a key file in the directory, or takes the one that an
-// earlier start left there.
+// writeKeyFile makes a key file in the directory, or takes the one that an earlier start left there.
 func writeKeyFile(dir string) (*keyFile, error) {
 	k := &keyFile{path: filepath.Join(dir, "keyfile")}
 	data, err := os.ReadFile(k.path)

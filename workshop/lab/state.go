@@ -59,12 +59,10 @@ func (s State) Running() int {
 	return n
 }
 
-// Store keeps the states of clusters that outlive their starter, a file each,
-// and by default their data.
+// Store keeps the states of clusters that outlive their starter, a file each, and by default their data.
 type Store struct{ dir string }
 
-// NewStore returns a store in a directory, by default one in the user's cache
-// directory.
+// NewStore returns a store in a directory, by default one in the user's cache directory.
 func NewStore(dir string) (*Store, error) {
 	if dir == "" {
 		var err error
@@ -82,8 +80,7 @@ func NewStore(dir string) (*Store, error) {
 	return &Store{dir: dir}, nil
 }
 
-// Up starts a cluster that runs on after the calling process has ended, until
-// Down. Proxies, quotas and slowed disks are refused: they live in their process.
+// Up starts a cluster that runs until Down. Proxies, quotas and slowed disks live in their process and are refused.
 func (s *Store) Up(ctx context.Context, o Options) (*State, error) {
 	o, _, err := o.resolve()
 	if err != nil {
@@ -136,8 +133,7 @@ func (s *Store) List() ([]State, error) {
 	return states, nil
 }
 
-// Down ends a cluster's processes and removes its data, unless it was started
-// with a directory of its own.
+// Down ends a cluster's processes and removes its data, unless it was started with a directory of its own.
 func (s *Store) Down(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -149,7 +145,7 @@ func (s *Store) Down(ctx context.Context, name string) error {
 	defer unlock()
 	state, err := s.read(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("lab: there is no cluster %s; see: millrace-bench lab list", name)
+		return fmt.Errorf("lab: no cluster %s; see: millrace-bench lab list", name)
 	}
 	if err != nil {
 		return err
@@ -177,8 +173,7 @@ func (s *Store) down(ctx context.Context, state *State) error {
 	return s.discard(state.Name, state.KeepDir)
 }
 
-// SetGuard limits the life of a cluster: it starts the command, detached, which
-// is expected to call Guard for the cluster.
+// SetGuard limits a cluster's life: it starts a detached command, which has to call Guard.
 func (s *Store) SetGuard(state *State, limit time.Duration, command ...string) error {
 	cmd := spawn.Command(command[0], command[1:]...)
 	cmd.Dir = s.dir
@@ -206,10 +201,8 @@ func (s *Store) Guard(ctx context.Context, name string, limit time.Duration) err
 	}
 }
 
-// path is the path of a cluster's file.
 func (s *Store) path(name, suffix string) string { return filepath.Join(s.dir, name+suffix) }
 
-// read returns a cluster's state.
 func (s *Store) read(name string) (*State, error) {
 	data, err := os.ReadFile(s.path(name, stateSuffix))
 	if err != nil {
@@ -222,21 +215,20 @@ func (s *Store) read(name string) (*State, error) {
 	return state, nil
 }
 
-// write replaces a cluster's state as a whole.
+// write replaces a cluster's state.
 func (s *Store) write(state *State) error {
 	data, err := json.MarshalIndent(state, "", "  ")
-	if err != nil {
-		return fmt.Errorf("lab: write the state of %s: %w", state.Name, err)
-	}
 	tmp := s.path(state.Name, ".new")
-	if err := os.WriteFile(tmp, data, 0o600); err != nil {
-		return fmt.Errorf("lab: write the state of %s: %w", state.Name, err)
+	if err == nil {
+		err = os.WriteFile(tmp, data, 0o600)
 	}
-	return Wrap(os.Rename(tmp, s.path(state.Name, stateSuffix)), "lab: write the state of %s", state.Name)
+	if err == nil {
+		err = os.Rename(tmp, s.path(state.Name, stateSuffix))
+	}
+	return Wrap(err, "lab: write the state of %s", state.Name)
 }
 
-// discard removes what is left of a cluster whose processes have ended. The
-// lock file stays: another process may be waiting for it.
+// discard removes the rest of an ended cluster, but for the lock file: others may wait for it.
 func (s *Store) discard(name string, keepDir bool) error {
 	var errs []error
 	if !keepDir {
@@ -248,19 +240,15 @@ func (s *Store) discard(name string, keepDir bool) error {
 	return Wrap(errors.Join(errs...), "lab: remove cluster %s", name)
 }
 
-// Launch is a cluster on its way up that will outlive its starter. It writes down
-// every process as soon as that runs, before anything can go wrong. Its methods
-// may be called concurrently.
+// Launch is a starting cluster that outlives its starter. Its methods may be called concurrently.
 type Launch struct {
 	store *Store
 	mu    sync.Mutex
 	state *State
 }
 
-// Launch starts a cluster by a function that makes its replica sets by Part and
-// other programs by Run, and ends them all when the function fails. Of the options
-// it takes what the whole cluster has: the name, the topology, the version and the
-// directory.
+// Launch starts a cluster by a function that makes its sets by Part and other programs by Run, and ends all when
+// that fails. Of the options it takes name, topology, version and directory.
 func (s *Store) Launch(ctx context.Context, o Options, start func(context.Context, *Launch) error) (*State, error) {
 	if o.Proxy || o.Cores > 0 || o.DiskSpeed.Slow() {
 		return nil,
@@ -326,14 +314,12 @@ func (l *Launch) record(c *Cluster) error {
 type Program struct {
 	Name string // Name is that of the file for its output.
 	Role string // Role is reported in its state.
-	// Command is its path and arguments. The last one is its own, so that the
-	// process is known by it.
+	// Command is its path and arguments. The last one is its own, so that the process is known by it.
 	Command []string
 }
 
-// Run starts a program that outlives this process, waits until it has written its
-// first line, which is where it listens, and returns that.
-func (l *Launch) Run(ctx context.Context, p Program) (string, error) {
+// Run starts a program that outlives this process, and returns its first line, the address it listens on.
+func (l *Launch) Run(ctx context.Context, p Program) (host string, err error) {
 	out := filepath.Join(l.state.Dir, p.Name+".out")
 	cmd := spawn.Command(p.Command[0], p.Command[1:]...)
 	cmd.Dir = l.state.Dir
@@ -341,17 +327,17 @@ func (l *Launch) Run(ctx context.Context, p Program) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("lab: start %s: %w", p.Name, err)
 	}
+	var at int
 	id, err := identify(proc.pid, p.Command[len(p.Command)-1])
+	if err == nil {
+		at, err = l.add(MemberState{Role: p.Role, Log: out, Process: id})
+	}
+	if err == nil {
+		host, err = firstLine(ctx, proc, out)
+		err = Wrap(err, "lab: wait for %s", p.Name)
+	}
 	if err != nil {
 		return "", errors.Join(err, proc.kill())
-	}
-	at, err := l.add(MemberState{Role: p.Role, Log: out, Process: id})
-	if err != nil {
-		return "", errors.Join(err, proc.kill())
-	}
-	host, err := firstLine(ctx, proc, out)
-	if err != nil {
-		return "", errors.Join(fmt.Errorf("lab: wait for %s: %w", p.Name, err), proc.kill())
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -368,7 +354,6 @@ func (l *Launch) add(members ...MemberState) (at int, err error) {
 	return at, l.store.write(l.state)
 }
 
-// firstLine waits for the first line of a program's output.
 func firstLine(ctx context.Context, p *process, out string) (line string, err error) {
 	err = Poll(ctx, 10*time.Millisecond, func() (bool, error) {
 		running := p.running() // before what it said is read
@@ -378,7 +363,7 @@ func firstLine(ctx context.Context, p *process, out string) (line string, err er
 		}
 		first, _, whole := bytes.Cut(data, []byte("\n"))
 		if !running {
-			return false, fmt.Errorf("it ended: %s", tailOf(string(data), 2000))
+			return false, fmt.Errorf("the program ended: %s", tailOf(string(data), 2000))
 		}
 		line = string(first)
 		return whole, nil
@@ -386,8 +371,7 @@ func firstLine(ctx context.Context, p *process, out string) (line string, err er
 	return line, err
 }
 
-// Identity names a process beyond doubt, also after its pid has gone to
-// another one.
+// Identity names a process beyond doubt, also after its pid has gone to another one.
 type Identity struct {
 	Pid     int    `json:"pid"`     // Pid is the process id.
 	Started uint64 `json:"started"` // Started is when the process started, in the kernel's clock ticks since boot.
@@ -412,8 +396,7 @@ func (id Identity) Running() bool {
 	return err == nil && started == id.Started && hasArgument(id.Pid, id.Mark)
 }
 
-// end asks the process to end and waits; it kills it when it does not end
-// within grace, and at once when grace is 0.
+// end asks the process to end and waits; it kills it after grace, at once when grace is 0.
 func (id Identity) end(ctx context.Context, grace time.Duration) error {
 	if !id.Running() {
 		return nil
@@ -434,9 +417,7 @@ func (id Identity) end(ctx context.Context, grace time.Duration) error {
 	return id.waitGone(ctx)
 }
 
-// waitGone waits until the process has ended and let go of all that it held.
-// That it is not Running is too early: an ending process loses its arguments
-// before it closes its sockets, and its port would be found taken.
+// waitGone waits until the process has released everything: its arguments go before its sockets.
 func (id Identity) waitGone(ctx context.Context) error {
 	err := Poll(ctx, 10*time.Millisecond, func() (bool, error) { return id.exited(), nil })
 	return Wrap(err, "lab: wait for the end of process %d", id.Pid)

@@ -15,8 +15,7 @@ import (
 	"github.com/millrace/millrace/workshop/lab"
 )
 
-// Map says which shard owns what in a cluster, and changes it. Its methods may be called
-// concurrently.
+// Map says which shard owns what in a cluster, and changes it. Its methods may be called concurrently.
 type Map struct{ *members }
 
 // Chunk is an entry of the chunk map: a range of shard keys and who owns it.
@@ -70,8 +69,7 @@ func (m *Map) configData(name string) *mongo.Collection {
 		Collection(name, options.Collection().SetReadConcern(readconcern.Majority()).SetWriteConcern(writeconcern.Majority()))
 }
 
-// ofChunks is the filter for a collection's chunks, which before 5.0 name it and
-// since have its UUID.
+// ofChunks is the filter for a collection's chunks, which before 5.0 name it and since have its UUID.
 func (m *Map) ofChunks(coll *Collection) bson.E {
 	if m.server.AtLeast(5, 0) {
 		return bson.E{Key: "uuid", Value: coll.UUID}
@@ -94,18 +92,17 @@ func (m *Map) Chunks(ctx context.Context, ns string) ([]Chunk, error) {
 	return chunks, lab.Wrap(err, "lab: read the chunks of %s", ns)
 }
 
-// ChunkAt is the chunk to which a shard key belongs: hashed where the key is.
-// Fields that are left out at its end are below all values.
+// ChunkAt returns the chunk of a shard key, hashed where the key is. Missing last fields are MinKey.
 func (m *Map) ChunkAt(ctx context.Context, ns string, key any) (Chunk, error) {
 	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return Chunk{}, err
 	}
-	whole, err := coll.whole(key)
+	complete, err := coll.completeKey(key)
 	if err != nil {
 		return Chunk{}, err
 	}
-	return m.chunkAt(ctx, coll, whole)
+	return m.chunkAt(ctx, coll, complete)
 }
 
 // chunkAt lets the server compare, which knows the order of all types.
@@ -121,22 +118,21 @@ func (m *Map) chunkAt(ctx context.Context, coll *Collection, key bson.D) (chunk 
 	return chunk, lab.Wrap(err, "lab: find the chunk of %s that has %v", coll.NS, key)
 }
 
-// whole is a shard key with all its fields.
-func (coll *Collection) whole(key any) (bson.D, error) {
+// completeKey returns a shard key with all its fields, missing ones as MinKey.
+func (coll *Collection) completeKey(key any) (bson.D, error) {
 	raw, err := bson.Marshal(key)
 	if err != nil {
 		return nil, fmt.Errorf("lab: read a shard key of %s: %w", coll.NS, err)
 	}
-	var whole bson.D
+	var complete bson.D
 	for _, field := range coll.Key {
-		value, err := bson.Raw(raw).LookupErr(field.Key)
-		if err != nil {
-			whole = append(whole, bson.E{Key: field.Key, Value: bson.MinKey{}})
-			continue
+		var value any = bson.MinKey{}
+		if v, err := bson.Raw(raw).LookupErr(field.Key); err == nil {
+			value = v
 		}
-		whole = append(whole, bson.E{Key: field.Key, Value: value})
+		complete = append(complete, bson.E{Key: field.Key, Value: value})
 	}
-	return whole, nil
+	return complete, nil
 }
 
 // OwnerOf is the name of the shard that owns a document of a sharded collection.
@@ -153,8 +149,7 @@ func (m *Map) OwnerOf(ctx context.Context, ns string, document any) (string, err
 	return chunk.Shard, err
 }
 
-// keyOf takes the shard key out of a document. What a document lacks is null to
-// the server.
+// keyOf takes the shard key out of a document. What a document lacks is null to the server.
 func (m *Map) keyOf(ctx context.Context, coll *Collection, document any) (bson.D, error) {
 	raw, err := bson.Marshal(document)
 	if err != nil {
@@ -166,23 +161,19 @@ func (m *Map) keyOf(ctx context.Context, coll *Collection, document any) (bson.D
 		if err != nil {
 			value = bson.RawValue{Type: bson.TypeNull}
 		}
-		if field.Value != "hashed" {
-			key = append(key, bson.E{Key: field.Key, Value: value})
-			continue
+		part := bson.E{Key: field.Key, Value: value}
+		if field.Value == "hashed" {
+			if part.Value, err = m.Hash(ctx, value); err != nil {
+				return nil, err
+			}
 		}
-		hash, err := m.Hash(ctx, value)
-		if err != nil {
-			return nil, err
-		}
-		key = append(key, bson.E{Key: field.Key, Value: hash})
+		key = append(key, part)
 	}
 	return key, nil
 }
 
-// Hash is a value as a hashed shard key has it. The servers know the function: a
-// document with the value is written to a collection with a hashed index, and its
-// key in the index is read. 6.0 has an expression for that, older ones do not. The
-// collection is in the config servers' database local, which has no oplog.
+// Hash hashes a value as shard keys are: the server does, by a hashed index, whose key is read back. Before 6.0 no
+// expression does that. The database local of the config servers has no oplog.
 func (m *Map) Hash(ctx context.Context, value any) (int64, error) {
 	coll := m.config.client.Database("local").Collection("millrace.hashes")
 	index := bson.D{{Key: "v", Value: "hashed"}}
@@ -205,9 +196,8 @@ func (m *Map) Hash(ctx context.Context, value any) (int64, error) {
 	return found.Hash, nil
 }
 
-// ShardVersion is what a command to a shard carries as shardVersion, for the shard
-// to refuse it (StaleConfig, 13388) unless it and the chunk map agree: the newest
-// version of a chunk that the shard owns, with the collection's epoch.
+// ShardVersion returns what makes a shard refuse a command (StaleConfig, 13388) unless it agrees with the chunk
+// map: its newest chunk version, with the collection's epoch.
 func (m *Map) ShardVersion(ctx context.Context, ns, shard string) (any, error) {
 	coll, err := m.Collection(ctx, ns)
 	if err != nil {

@@ -1,10 +1,6 @@
-// Package sharded starts real sharded clusters on the loopback interface: a set
-// of config servers and sets of shard servers, all of them real mongods. There is
-// no mongos among them: what a mongos asks the servers for is asked here, by the
-// servers' own commands, which have been tried on each version. It holds what it
-// takes to make such a cluster and to change its shape (databases, collections,
-// chunks, shards, the balancer), and to say who owns which document. It routes
-// nothing.
+// Package sharded starts real sharded clusters on the loopback interface, of real mongods without a mongos: what a
+// mongos asks of servers is asked here, by their own commands, tried on each version. It changes databases,
+// collections, chunks, shards and the balancer, and tells who owns a document. It routes nothing.
 package sharded
 
 import (
@@ -33,14 +29,11 @@ import (
 )
 
 const (
-	// startTimeout bounds Start when the caller's context has no deadline; a
-	// mongod that has to be fetched first counts.
+	// startTimeout bounds Start without a deadline, the download of a mongod included.
 	startTimeout = 20 * time.Minute
-	// goodbye bounds what a driver does at its end: it looks for a server to
-	// tell, for half a minute where there is none any more.
-	goodbye = 100 * time.Millisecond
-	// configSet is the name of the config servers' folder.
-	configSet = "config"
+	// goodbye bounds a driver's end: it looks for a server to tell, for up to half a minute.
+	goodbye   = 100 * time.Millisecond
+	configSet = "config" // the name of the config servers' folder.
 )
 
 // Cluster is a running sharded cluster. Its methods may be called concurrently.
@@ -70,16 +63,13 @@ type members struct {
 	gone   []*set // were removed from the cluster and run still
 }
 
-// set is one replica set of the cluster.
 type set struct {
 	*lab.Cluster
 	name   string // as a shard
 	client *mongo.Client
 }
 
-// Start starts a cluster: all sets side by side, which then become one cluster.
-// ctx bounds the start alone; the cluster runs until Stop or until the calling
-// process ends.
+// Start starts all sets side by side and joins them to one cluster. ctx bounds the start alone.
 func Start(ctx context.Context, o Options) (*Cluster, error) {
 	c, err := newCluster(o)
 	if err != nil {
@@ -161,7 +151,6 @@ func (c *Cluster) prepare() (err error) {
 	return nil
 }
 
-// nextName names a shard.
 func (c *Cluster) nextName() string {
 	c.next++
 	return "s" + strconv.Itoa(c.next-1)
@@ -221,9 +210,7 @@ func (c *Cluster) startSet(ctx context.Context, name string, port int) (*set, er
 	if err != nil {
 		return nil, err
 	}
-	// As the servers themselves, since most of what is asked of them is for
-	// servers alone. Without the driver's streaming monitor, whose end can take
-	// ten seconds, and without its retries, which the database local refuses.
+	// Most of it is for servers alone. The streaming monitor's end may take ten seconds; local refuses retries.
 	client, err := mongo.Connect(options.Client().ApplyURI(servers.SystemURI()).
 		SetRetryWrites(false).SetServerMonitoringMode(options.ServerMonitoringModePoll).
 		SetHeartbeatInterval(500 * time.Millisecond))
@@ -233,7 +220,6 @@ func (c *Cluster) startSet(ctx context.Context, name string, port int) (*set, er
 	return &set{Cluster: servers, name: name, client: client}, nil
 }
 
-// stop ends the set and the connections to it.
 func (s *set) stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), goodbye)
 	defer cancel()
@@ -241,8 +227,7 @@ func (s *set) stop() error {
 	return s.Stop()
 }
 
-// Stop ends all processes by their ids, waits for their ends, and removes what
-// was temporary. Stopping twice does no harm.
+// Stop ends all processes by id, waits, and removes what was temporary. It may be called twice.
 func (c *Cluster) Stop() error {
 	c.mu.Lock()
 	all := slices.Concat(c.shards, c.gone)
@@ -275,8 +260,7 @@ func (c *Cluster) Name() string { return c.name }
 // Config is the set of the config servers.
 func (c *Cluster) Config() *lab.Cluster { return c.config.Cluster }
 
-// ConfigURI is the connection string of the config servers, as the servers log in
-// to each other: what a router of the lab needs.
+// ConfigURI is the config servers' connection string with the servers' own login, for a router of the lab.
 func (c *Cluster) ConfigURI() string { return c.config.SystemURI() }
 
 // Shards are the sets of the shards, in the order of ShardNames.
@@ -299,8 +283,7 @@ func (c *Cluster) Shard(name string) *lab.Cluster {
 	return nil
 }
 
-// Direct is a client of a shard's own servers, past all routers and logged in as
-// the servers are. It belongs to the cluster.
+// Direct returns the cluster's client of a shard's own servers, logged in as the servers are.
 func (c *Cluster) Direct(shard string) (*mongo.Client, error) {
 	s, err := c.shard(shard)
 	if err != nil {
@@ -324,7 +307,6 @@ func (m *members) names() []string {
 	return names
 }
 
-// shard finds a shard by its name.
 func (m *members) shard(name string) (*set, error) {
 	for _, s := range m.sets() {
 		if s.name == name {
@@ -336,26 +318,21 @@ func (m *members) shard(name string) (*set, error) {
 
 const (
 	defaultTopology = "sharded:2x1"
-	// maxShards keeps a slip of the finger from filling the machine.
-	maxShards = 16
+	maxShards       = 16 // maxShards keeps a slip of the finger from filling the machine.
 )
 
 // Options describes one cluster.
 type Options struct {
-	// Options are those of each set, with these that differ: Topology is
-	// "sharded:SxM" for S shards of M members, by default "sharded:2x1". Name is
-	// that of the whole cluster. Dir holds a folder for each set. Port is the first
-	// router's, or else config server's, and the others follow. Role and Secrets
-	// are not for callers to set.
+	// Options are those of each set, but: Topology is "sharded:SxM" for S shards of M members (default
+	// "sharded:2x1"). Name and Dir are the cluster's. Port is the first router's, or config server's. Role and
+	// Secrets stay empty.
 	lab.Options
 	ConfigMembers int // ConfigMembers is how many members the config servers' set has; 0 means 1.
 
-	// Routers is how many routers of the lab take clients; 0 is none. The first one
-	// listens on Port, and the servers' ports follow.
+	// Routers is how many routers of the lab listen, the first on Port, before the servers; 0 is none.
 	Routers int
 
-	// part changes the options of a set, set by Up.
-	part func(lab.Options) lab.Options
+	part func(lab.Options) lab.Options // part changes the options of a set, set by Up.
 }
 
 // topology is the parsed form of Options.Topology.
@@ -364,14 +341,12 @@ type topology struct{ shards, members int }
 // Is reports whether a topology is that of a sharded cluster.
 func Is(topology string) bool { return strings.HasPrefix(topology, "sharded:") }
 
-// Members is how many servers have data in a cluster of a topology, 0 when that is
-// none of a sharded cluster.
+// Members is how many servers have data in a cluster of a topology, 0 when that is none of a sharded cluster.
 func Members(topology string) int {
 	t, _ := parseTopology(topology)
 	return t.shards * t.members
 }
 
-// parseTopology reads "sharded:SxM".
 func parseTopology(s string) (topology, error) {
 	counts, ok := strings.CutPrefix(s, "sharded:")
 	left, right, x := strings.Cut(counts, "x")
@@ -405,11 +380,9 @@ type layout struct {
 	Next   int      `json:"next"` // the number of the next shard
 }
 
-// layoutFile is the layout's file in the directory.
 const layoutFile = "sharded.json"
 
-// openDir makes the directory ready, and reads which shards an earlier start left
-// there: some may have joined and gone since the first one.
+// openDir makes the directory ready, and reads which shards an earlier start left there.
 func (c *Cluster) openDir() (err error) {
 	if c.dir, err = filepath.Abs(c.opts.Dir); err != nil {
 		return fmt.Errorf("lab: find the data directory: %w", err)
@@ -436,7 +409,6 @@ func (c *Cluster) openDir() (err error) {
 	return nil
 }
 
-// save writes the layout down for the next start.
 func (c *Cluster) save() error {
 	if c.dir == "" {
 		return nil
@@ -462,8 +434,7 @@ func (c *Cluster) routerAddress(n int) string {
 	return net.JoinHostPort(loopback, strconv.Itoa(c.opts.Port+n))
 }
 
-// StartRouter starts one more router, at an address of the loopback interface, or
-// at that of one that was closed; empty is a free port. Stop closes it.
+// StartRouter starts one more router, also at the address of a closed one; empty is a free port. Stop closes it.
 func (c *Cluster) StartRouter(ctx context.Context, address string) (*router.Router, error) {
 	r, err := router.Start(ctx, router.Options{ConfigURI: c.ConfigURI(), Listen: address, Logger: c.log})
 	if err != nil {
@@ -486,8 +457,7 @@ func (c *Cluster) Routers() []*router.Router {
 	return slices.Clone(c.routers)
 }
 
-// URI is the connection string of the cluster: that of all its routers, with the
-// root user; empty if there are none.
+// URI is the connection string of all routers, with the root user; empty if there are none.
 func (c *Cluster) URI() string {
 	var hosts []string
 	for _, r := range c.Routers() {
@@ -499,8 +469,7 @@ func (c *Cluster) URI() string {
 	return c.Config().RouterURI(hosts)
 }
 
-// ForTest starts a cluster as lab.ForTest does, with small caches unless the
-// options say otherwise, and stops it at the end of the test.
+// ForTest starts a cluster as lab.ForTest does, by default with small caches.
 func ForTest(t lab.TB, o Options) *Cluster {
 	t.Helper()
 	lab.NeedServers(t)

@@ -16,24 +16,21 @@ import (
 type Sharding struct {
 	Key    bson.D // Key is the shard key: fields with 1, and at most one with "hashed".
 	Unique bool   // Unique makes the key's index unique.
-	// Chunks is how many a hashed collection begins with, spread over the shards;
-	// 0 leaves it to the servers. Others begin with one: see Split.
+	// Chunks is how many a hashed collection begins with; 0 leaves it to the servers. Others: see Split.
 	Chunks int
-	// Series are the names of the time and meta fields of a time-series collection; of
-	// others they are empty. Its buckets, system.buckets.<name>, are what is sharded:
-	// Split and MoveChunk take their name, and their keys, such as {meta: 1}.
+	// Series names the fields of a time-series collection. Its buckets, system.buckets.<name>, are sharded: Split
+	// and MoveChunk take their name and keys, such as {meta: 1}.
 	Series SeriesFields
 }
 
 // SeriesFields are the fields that a time-series collection is made of.
 type SeriesFields struct{ Time, Meta string }
 
-// ShardCollection makes a sharded collection, or shards an empty one; one with
-// documents needs an index with the key first. Its database is there already.
+// ShardCollection makes a sharded collection in an existing database, or shards one. Documents need an index first.
 func (m *Map) ShardCollection(ctx context.Context, ns string, s Sharding) error {
 	db, coll, ok := strings.Cut(ns, ".")
 	if !ok {
-		return fmt.Errorf("lab: %q is no namespace; it takes database.collection", ns)
+		return fmt.Errorf("lab: invalid namespace %q; use database.collection", ns)
 	}
 	how := bson.D{{Key: "unique", Value: s.Unique}}
 	if s.Chunks > 0 {
@@ -75,14 +72,13 @@ func (m *Map) Split(ctx context.Context, ns string, at ...any) error {
 	return nil
 }
 
-// split cuts one chunk, unless one begins there already. The owner is asked, as a
-// mongos asks it.
+// split cuts one chunk, unless one begins there already. The owner is asked, as a mongos asks it.
 func (m *Map) split(ctx context.Context, ns string, at any) error {
 	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return err
 	}
-	key, err := coll.whole(at)
+	key, err := coll.completeKey(at)
 	if err != nil {
 		return err
 	}
@@ -110,9 +106,7 @@ func (coll *Collection) versioned(cmd bson.D) bson.D {
 	return cmd
 }
 
-// atOwner sends the owner of a key the command that make makes of the chunk, until
-// it is answered with something that does not pass: the chunk may move meanwhile.
-// It does nothing when make makes none.
+// atOwner sends a key's owner the command of make, unless nil, until the answer does not pass.
 func (m *Map) atOwner(ctx context.Context, coll *Collection, key bson.D, make func(Chunk) bson.D) error {
 	return poll(ctx, func(ctx context.Context) (bool, error) {
 		chunk, err := m.chunkAt(ctx, coll, key)
@@ -144,37 +138,34 @@ func (m *Map) Merge(ctx context.Context, ns string, min, max any) error {
 	return lab.Wrap(err, "lab: merge chunks of %s from %v to %v", ns, from, to)
 }
 
-// bounds makes whole keys of two bounds.
+// bounds returns complete keys for two bounds.
 func (m *Map) bounds(ctx context.Context, ns string, min, max any) (coll *Collection, from, to bson.D, err error) {
 	if coll, err = m.Collection(ctx, ns); err != nil {
 		return nil, nil, nil, err
 	}
-	if from, err = coll.whole(min); err != nil {
+	if from, err = coll.completeKey(min); err != nil {
 		return nil, nil, nil, err
 	}
-	to, err = coll.whole(max)
+	to, err = coll.completeKey(max)
 	return coll, from, to, err
 }
 
-// MoveChunk moves the chunk to which a shard key belongs, and waits until the
-// config servers have it at its new owner. A chunk does not return to a shard that
-// has its orphans still: they stay for 900 seconds, unless the servers' parameter
-// orphanCleanupDelaySecs says otherwise.
+// MoveChunk moves a shard key's chunk, and waits for the config servers. A chunk does not return to a shard that
+// has its orphans, by default for 900 seconds (orphanCleanupDelaySecs).
 func (m *Map) MoveChunk(ctx context.Context, ns string, key any, to string) error {
 	coll, err := m.Collection(ctx, ns)
 	if err != nil {
 		return err
 	}
-	at, err := coll.whole(key)
+	at, err := coll.completeKey(key)
 	if err != nil {
 		return err
 	}
 	return m.move(ctx, coll, at, to)
 }
 
-// move moves the chunk with a key by the config servers' command, until it is where
-// it should be: a move fails when another one, the balancer's say, is under way on
-// one of both shards, and when one of them does not reach the other.
+// move moves the chunk with a key until it is where it should be: a move fails when another one is under way on a
+// shard, and when the shards do not reach each other.
 func (m *Map) move(ctx context.Context, coll *Collection, at bson.D, to string) error {
 	const operationFailed = 96 // of the migration as a whole
 	if _, err := m.shard(to); err != nil {

@@ -20,8 +20,7 @@ import (
 	"github.com/millrace/millrace/workshop/lab/router"
 )
 
-// join makes a running set a shard, as _configsvrAddShard does in every version;
-// for one that is a shard already it does nothing.
+// join makes a running set a shard (_configsvrAddShard), unless it is one.
 func (c *Cluster) join(ctx context.Context, s *set) error {
 	return c.config.command(ctx, bson.D{
 		{Key: "_configsvrAddShard", Value: s.Name() + "/" + strings.Join(s.Hosts(), ",")}, {Key: "name", Value: s.name},
@@ -34,8 +33,7 @@ func (c *Cluster) AddShard(ctx context.Context) (string, error) {
 	return c.AddShardWith(ctx, func(*lab.Cluster) error { return nil })
 }
 
-// AddShardWith is AddShard of a set with which something is done before it joins. The
-// cluster takes databases over that it does not have.
+// AddShardWith is AddShard with a function before the set joins. The cluster takes over databases that it lacks.
 func (c *Cluster) AddShardWith(ctx context.Context, before func(*lab.Cluster) error) (string, error) {
 	c.mu.Lock()
 	name := c.nextName()
@@ -59,11 +57,9 @@ func (c *Cluster) AddShardWith(ctx context.Context, before func(*lab.Cluster) er
 	return name, c.save()
 }
 
-// RemoveShard makes another shard the primary one of the databases that the shard
-// is, lets the balancer move its chunks away, and takes it out of the cluster when
-// it has nothing left. The balancer has to be on, and a chunk does not go to a shard
-// that has its orphans still, for 900 seconds by default (orphanCleanupDelaySecs). The servers of the shard run on
-// until Stop, as they do when an operator removes one.
+// RemoveShard moves a shard's primary databases, lets the balancer move its chunks, and removes it. The balancer
+// has to be on, and a chunk does not go where its orphans are, by default for 900 seconds. The shard's servers run
+// until Stop.
 func (c *Cluster) RemoveShard(ctx context.Context, name string) error {
 	leaving, err := c.shard(name)
 	if err != nil {
@@ -95,8 +91,7 @@ func (c *Cluster) RemoveShard(ctx context.Context, name string) error {
 	return c.save()
 }
 
-// drain asks once how far the removal of a shard is, does its part, and reports
-// whether the shard has gone.
+// drain asks once how far the removal of a shard is, does its part, and reports whether the shard has gone.
 func (c *Cluster) drain(ctx context.Context, name string) (raw bson.Raw, done bool, err error) {
 	raw, err = c.config.run(ctx, "admin", func(context.Context) (bson.D, error) {
 		return bson.D{{Key: "_configsvrRemoveShard", Value: name}, majority()}, nil
@@ -115,7 +110,7 @@ func (c *Cluster) drain(ctx context.Context, name string) (raw bson.Raw, done bo
 		shards := c.sets()
 		i := slices.IndexFunc(shards, func(s *set) bool { return s.name != name })
 		if i < 0 {
-			return raw, false, errors.New("it is the last one")
+			return raw, false, fmt.Errorf("%s is the last shard", name)
 		}
 		if err := c.MovePrimary(ctx, db, shards[i].name); err != nil {
 			return raw, false, err
@@ -124,13 +119,10 @@ func (c *Cluster) drain(ctx context.Context, name string) (raw bson.Raw, done bo
 	return raw, progress.State == "completed", nil
 }
 
-// Balancer turns the balancer on or off by the config servers' own commands, which
-// wait for a round under way to end, and change what config.settings says.
+// Balancer turns the balancer on or off by the config servers' commands, which wait for the end of a round.
 func (c *Cluster) Balancer(ctx context.Context, on bool) error {
-	if on {
-		return c.config.command(ctx, bson.D{{Key: "_configsvrBalancerStart", Value: 1}})
-	}
-	return c.config.command(ctx, bson.D{{Key: "_configsvrBalancerStop", Value: 1}})
+	name := map[bool]string{true: "_configsvrBalancerStart", false: "_configsvrBalancerStop"}[on]
+	return c.config.command(ctx, bson.D{{Key: name, Value: 1}})
 }
 
 // BalancerState is what the config servers say of their balancer.
@@ -151,8 +143,7 @@ func (c *Cluster) BalancerState(ctx context.Context) (state BalancerState, err e
 	return state, lab.Wrap(err, "lab: ask %s for its balancer", c.Name())
 }
 
-// ChunkSize sets config.settings' chunk size: with 1, the least, the balancer finds
-// something to do after little data.
+// ChunkSize sets the chunk size: with 1, the least, the balancer moves little data.
 func (c *Cluster) ChunkSize(ctx context.Context, mb int) error {
 	_, err := c.configData("settings").UpdateOne(ctx, bson.D{{Key: "_id", Value: "chunksize"}},
 		bson.D{{Key: "$set", Value: bson.D{{Key: "value", Value: mb}}}}, options.UpdateOne().SetUpsert(true))
@@ -167,13 +158,11 @@ func (m *Map) CreateDatabase(ctx context.Context, name, primary string) error {
 	return m.config.command(ctx, m.server.CreateDatabase(name, primary))
 }
 
-// database is an entry of config.databases.
 type database struct {
 	Primary string   `bson:"primary"`
 	Version bson.Raw `bson:"version"`
 }
 
-// database reads where a database has its primary shard.
 func (m *Map) database(ctx context.Context, name string) (d database, s *set, err error) {
 	err = m.config.client.Database("config").Collection("databases").FindOne(ctx, bson.D{{Key: "_id", Value: name}}).
 		Decode(&d)
@@ -190,8 +179,7 @@ func (m *Map) Primary(ctx context.Context, db string) (string, error) {
 	return d.Primary, err
 }
 
-// MovePrimary makes another shard a database's primary one. Its unsharded
-// collections move there.
+// MovePrimary makes another shard a database's primary one. Its unsharded collections move there.
 func (m *Map) MovePrimary(ctx context.Context, db, to string) error {
 	_, from, err := m.database(ctx, db)
 	if err != nil {
@@ -201,8 +189,7 @@ func (m *Map) MovePrimary(ctx context.Context, db, to string) error {
 		return err
 	}
 	if !m.server.AtLeast(6, 0) {
-		// The shard's own command is not for others there: 5.0.4 and 4.4.2 die of
-		// one with a database version.
+		// The shard's own command is not for others there: 5.0.4 and 4.4.2 die of one with a database version.
 		return m.config.command(ctx, bson.D{{Key: "_configsvrMovePrimary", Value: db}, {Key: "to", Value: to}, majority()})
 	}
 	_, err = from.run(ctx, "admin", func(ctx context.Context) (bson.D, error) {
@@ -216,16 +203,12 @@ func (m *Map) MovePrimary(ctx context.Context, db, to string) error {
 }
 
 const (
-	// commandTimeout bounds what has no deadline of its own. It is long: on a
-	// busy machine a server may be slow, and only what hangs comes to it.
+	// commandTimeout bounds what has no deadline of its own: only what hangs comes to it.
 	commandTimeout = 3 * time.Minute
-	// again is the pause before something is asked for once more.
-	again = 20 * time.Millisecond
+	again          = 20 * time.Millisecond // the pause before something is asked for once more.
 )
 
-// stale reports whether a shard has refused a command, and done nothing of it,
-// because its picture of the cluster and the caller's differ. The shard renews its
-// own because of this very error.
+// stale reports that a shard refused a command for differing metadata, which it then reads anew.
 func stale(err error) bool {
 	const (
 		staleShardVersion = 63 // of a write before 6.0
@@ -236,9 +219,7 @@ func stale(err error) bool {
 	return hasCode(err, staleShardVersion, staleEpoch, staleDbVersion, staleConfig)
 }
 
-// passes reports whether an error passes by itself: it is stale, another migration
-// or split holds the collection, or a primary has gone. All that is asked for here
-// may be asked for twice.
+// passes reports an error that passes by itself: stale, another migration, a lost primary. Commands may be repeated.
 func passes(err error) bool {
 	const (
 		hostUnreachable        = 6
@@ -257,8 +238,7 @@ func passes(err error) bool {
 		interruptedByElection  = 11602
 		notPrimaryOrRecovering = 13436
 	)
-	// Of no public type: the driver's to those who wait for a connection of a pool
-	// when another operation finds its server gone.
+	// The driver's type is not public: an operation that waits for a pool whose server is gone.
 	var pool interface {
 		error
 		Retryable() bool
@@ -283,8 +263,7 @@ func majority() bson.E {
 	return bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}
 }
 
-// run sends a command that make makes anew each time, until it is answered
-// with something that does not pass by itself.
+// run sends a command, made anew for each try, until the answer does not pass by itself.
 func (s *set) run(ctx context.Context, db string, make func(context.Context) (bson.D, error)) (reply bson.Raw,
 	err error) {
 	err = poll(ctx, func(ctx context.Context) (bool, error) {
@@ -298,8 +277,7 @@ func (s *set) run(ctx context.Context, db string, make func(context.Context) (bs
 	return reply, err
 }
 
-// poll tries something until it is done, with or without an error, for commandTimeout at most.
-// The error of the last try counts.
+// poll tries until done, for commandTimeout at most. The error of the last try counts.
 func poll(ctx context.Context, try func(context.Context) (done bool, err error)) error {
 	ctx, cancel := lab.WithTimeout(ctx, commandTimeout)
 	defer cancel()
@@ -311,13 +289,11 @@ func poll(ctx context.Context, try func(context.Context) (done bool, err error))
 	return errors.Join(err, last)
 }
 
-// command sends a command, to the database admin.
 func (s *set) command(ctx context.Context, cmd bson.D) error {
 	_, err := s.run(ctx, "admin", func(context.Context) (bson.D, error) { return cmd, nil })
 	return lab.Wrap(err, "lab: %s on %s", cmd[0].Key, s.Name())
 }
 
-// askVersion asks the config servers for their version.
 func (c *Cluster) askVersion(ctx context.Context) (v router.Version, err error) {
 	var info struct {
 		Version []int32 `bson:"versionArray"`
@@ -332,9 +308,7 @@ func (c *Cluster) askVersion(ctx context.Context) (v router.Version, err error) 
 	return router.Version{info.Version[0], info.Version[1]}, nil
 }
 
-// Up starts a cluster that runs on after the calling process has ended, until
-// Store.Down, with routers that do so too: processes of the program, a millrace,
-// as "lab router".
+// Up starts a cluster that runs until Store.Down, with routers as processes of the program ("lab router").
 func Up(ctx context.Context, store *lab.Store, o Options, program string) (*lab.State, error) {
 	o.Version = cmp.Or(o.Version, "6.0")
 	named, err := newCluster(o) // has the name, and knows that the directory is fit
@@ -371,8 +345,7 @@ func (o Options) inLaunch(l *lab.Launch) Options {
 	return o
 }
 
-// startPrograms starts the routers as processes of their own. They read the
-// servers' password from a file, for a command line can be seen by everybody.
+// startPrograms starts the routers as processes. The password is in a file: others see command lines.
 func (c *Cluster) startPrograms(ctx context.Context, l *lab.Launch, named *Cluster, program string) (hosts []string,
 	err error) {
 	for i := range named.opts.Routers {
