@@ -21,8 +21,7 @@ type Chart struct {
 	SVG   template.HTML // names in it are escaped
 }
 
-// Sheet collects charts. A chart without anything to draw is left out. The first
-// error ends the drawing and stays.
+// Sheet collects charts. A chart without anything to draw is left out. The first error ends the drawing and stays.
 type Sheet struct {
 	Charts []Chart
 	Err    error
@@ -42,8 +41,7 @@ type Line struct {
 
 const width, height = 560, 300
 
-// Bars draws bars that begin at 0, in the colours of Lines; those of value 0
-// are left out, and many make the picture wider.
+// Bars draws bars from 0 in the colours of Lines, without those of value 0; many make it wider.
 func (s *Sheet) Bars(title string, all []Bar) {
 	var bars []chart.Value
 	var most float64
@@ -66,8 +64,7 @@ func (s *Sheet) Bars(title string, all []Bar) {
 	s.render(title, b.Render)
 }
 
-// Lines draws lines over numbers, from 0 up. With names, the numbers are
-// places of names on the axis, from 0.
+// Lines draws lines over numbers, from 0 up. With names, the numbers are places of names on the axis, from 0.
 func (s *Sheet) Lines(title string, all []Line, names ...string) {
 	var series []chart.Series
 	var most float64
@@ -137,8 +134,7 @@ func Several(n int64, what string) string {
 	return strconv.FormatInt(n, 10) + " " + what
 }
 
-// Figure writes a number with three digits, or as a whole number in groups of
-// three.
+// Figure writes a number with three digits, or as a whole number in groups of three.
 func Figure(n float64) string {
 	abs := max(n, -n)
 	switch {
@@ -152,8 +148,7 @@ func Figure(n float64) string {
 	return strconv.FormatFloat(n, 'f', 3, 64)
 }
 
-// Panels puts charts into one picture, so many beside each other. It is "" without
-// charts.
+// Panels puts charts into one picture, so many beside each other. It is "" without charts.
 func Panels(all []Chart, columns int) string {
 	const title = 24 // height of a title
 	var drawn strings.Builder

@@ -20,7 +20,6 @@ type chainCell struct {
 	on, off topology.Cell
 }
 
-// chainSizes are the published sets by their members.
 func chainSizes() []int { return []int{3, 7, 15} }
 
 func chainCells() (cells []chainCell) {
@@ -33,7 +32,6 @@ func chainCells() (cells []chainCell) {
 	return cells
 }
 
-// set names the set's members.
 func (c chainCell) set() string {
 	return map[int]string{3: "primary, secondary, hidden", 7: "primary, 5 secondaries, hidden",
 		15: "7 voting as above, 8 read-only without a vote"}[c.members]
@@ -42,7 +40,6 @@ func (c chainCell) set() string {
 // chainKey begins the keys of a cell's figures.
 func chainKey(members int, concern string) string { return strconv.Itoa(members) + "/" + concern }
 
-// chaining fills the table of chained replication.
 func chaining(t *Table) {
 	t.Groups = []Group{chainRates(t.Why), chainCPU(t.Why), chainFar(t.Why), chainPlanned(t.Why)}
 	t.charts = chainCharts
@@ -112,8 +109,7 @@ func chainPlanned(why map[string]string) Group {
 	for _, c := range chainCells() {
 		k := chainKey(c.members, c.concern)
 		g.Rows = append(g.Rows, Row{Key: k, Place: []string{strconv.Itoa(c.members), c.concern},
-			Ratio: Ratio{Of: key(k, "planned"), To: []string{key(k, "on"), key(k, "off")}},
-			Why:   why["planned"]})
+			Ratio: Ratio{Of: key(k, "planned"), To: []string{key(k, "on"), key(k, "off")}}, Why: why["planned"]})
 	}
 	return g
 }
@@ -138,8 +134,7 @@ type chainLink struct {
 	ways []string
 }
 
-// chainLinks are that of the publication between client and server, and a
-// longer one.
+// chainLinks are that of the publication between client and server, and a longer one.
 func chainLinks() []chainLink {
 	return []chainLink{
 		{100 * time.Microsecond, "", []string{"on", "off", "planned"}},
@@ -174,15 +169,12 @@ func (chainRun) Measure(ctx context.Context, o Options, m *Measured) error {
 	return o.steps(ctx, m, all)
 }
 
-// column is a way's.
-func (l chainLink) column(way string) string { return way + l.ends }
-
 // keys are the figures of the sets of one size.
 func (l chainLink) keys(members int) (keys []string) {
 	for _, concern := range chainConcerns() {
 		k := chainKey(members, concern)
 		for _, way := range l.ways {
-			keys = append(keys, key(k, l.column(way)), key(k, l.column(way)+"-cpu"))
+			keys = append(keys, key(k, way+l.ends), key(k, way+l.ends+"-cpu"))
 		}
 	}
 	return keys
@@ -190,13 +182,11 @@ func (l chainLink) keys(members int) (keys []string) {
 
 func chainConcerns() []string { return []string{topology.Majority, "1"} }
 
-// take reads the cases of both write concerns.
 func (l chainLink) take(r *bench.Report, m *Measured, members int) error {
 	for _, concern := range chainConcerns() {
 		name := fmt.Sprintf("%d-w%s", members, concern)
 		i := slices.IndexFunc(r.Cases, func(c bench.Case) bool {
-			return c.Variant == name ||
-				strings.HasPrefix(c.Variant, name+"-")
+			return c.Variant == name || strings.HasPrefix(c.Variant, name+"-")
 		})
 		if i < 0 {
 			return fmt.Errorf("the report has no case %s", name)
@@ -208,7 +198,6 @@ func (l chainLink) take(r *bench.Report, m *Measured, members int) error {
 	return nil
 }
 
-// takeWays reads the ways of a case.
 func (l chainLink) takeWays(c *bench.Case, m *Measured, k string) error {
 	names := map[string]string{"off": benchOff, "on": benchOn, "planned": benchPlanned}
 	for _, way := range l.ways {
@@ -216,8 +205,8 @@ func (l chainLink) takeWays(c *bench.Case, m *Measured, k string) error {
 		if err != nil {
 			return err
 		}
-		m.set(key(k, l.column(way)), rates(c, x))
-		m.set(key(k, l.column(way)+"-cpu"), x.Each(func(r bench.Round) float64 { return r.Values[benchPrimaryCPU] }))
+		m.set(key(k, way+l.ends), rates(c, x))
+		m.set(key(k, way+l.ends+"-cpu"), x.Each(func(r bench.Round) float64 { return r.Values[benchPrimaryCPU] }))
 	}
 	return nil
 }

@@ -126,8 +126,7 @@ func ycsbCharts(all *charts, _ *Table, m *Measured) {
 	all.name("classes-difference")
 }
 
-// classDifferences draws one kind of instance in per cent of the other, a line for each
-// size.
+// classDifferences draws one kind of instance in per cent of the other, a line for each size.
 func classDifferences(m *Measured) (lines []plot.Line) {
 	for _, c := range ycsbClassList() {
 		l := plot.Line{Name: c.name}
@@ -158,8 +157,7 @@ func fileCharts(all *charts, t *Table, m *Measured) {
 	})
 }
 
-// ddtCharts draws processor time and memory against the rate, as published, with
-// the threads beside the points.
+// ddtCharts draws processor time and memory against the rate, as published, with the threads beside the points.
 func ddtCharts(all *charts, t *Table, m *Measured) {
 	drawn(t, m, func(where string, of lookup) {
 		for _, c := range []struct{ key, title string }{{"cpu", "processors, %"}, {"memory", "memory, MB"}} {

@@ -12,7 +12,6 @@ import (
 	"github.com/millrace/millrace/workshop/bench"
 )
 
-// ddtCell is a published row.
 type ddtCell struct {
 	cache            int // its size and its number
 	writers, buckets int // oplogWrite, oplogNsBucket
@@ -21,7 +20,6 @@ type ddtCell struct {
 	each             float64 // microseconds of processor time an operation
 }
 
-// ddtCells are the published rows.
 func ddtCells() []ddtCell {
 	return []ddtCell{
 		{16, 6, 2, 72_398, 280, 8_258, 38.7}, {16, 9, 3, 80_385, 240, 14_418, 29.9}, {16, 12, 4, 79_365, 280, 15_728, 35.3},
@@ -31,7 +29,6 @@ func ddtCells() []ddtCell {
 	}
 }
 
-// key begins the keys of the row's figures.
 func (c ddtCell) key() string { return strconv.Itoa(c.cache) + "/" + strconv.Itoa(c.writers) }
 
 func (c ddtCell) place() []string {
@@ -39,7 +36,6 @@ func (c ddtCell) place() []string {
 	return []string{n(c.cache) + " x " + n(c.cache), n(c.writers) + " / " + n(c.buckets), ddtContender(c)}
 }
 
-// ddt fills the table of threads and caches.
 func ddt(t *Table) {
 	t.Groups, t.charts = []Group{ddtRates(t.Why["other work"]), ddtUse(t.Why["other work"])}, ddtCharts
 }
@@ -80,7 +76,6 @@ func ddtUse(why string) Group {
 // ddtRun measures the fourth table: a backlog by partitions and bytes in flight.
 type ddtRun struct{}
 
-// ddtSweep is the scenario that sweeps both.
 const ddtSweep = "incr-threads"
 
 // ddtOperations are those of the scenario at medium scale.
@@ -92,8 +87,7 @@ func ddtValues() map[string]string {
 		"each": "CPU us an operation"}
 }
 
-// ddtContender is the setting that stands in the place of a published row: its
-// bytes in flight and its partitions, as the bench names it.
+// ddtContender is the bench's setting for a published row: bytes in flight and partitions.
 func ddtContender(c ddtCell) string {
 	return map[int]string{16: "16MiB", 32: "64MiB"}[c.cache] + ", " + strconv.Itoa(c.writers)
 }
@@ -116,7 +110,6 @@ func (ddtRun) Measure(ctx context.Context, o Options, m *Measured) error {
 		[]step{{scenario: ddtSweep, keys: keys, take: func(r *bench.Report) error { return takeDDT(r, m) }}})
 }
 
-// takeDDT reads the rows out of a report.
 func takeDDT(r *bench.Report, m *Measured) error {
 	c := &r.Cases[0]
 	names := ddtValues()

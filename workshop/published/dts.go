@@ -16,11 +16,9 @@ const (
 	fullOne  = "full-one"
 	fullMany = "full-many"
 	backlog  = "incr-backlog"
-	// inShards is incr-sharded, of which the rows count what each router took.
-	inShards = "sharded"
+	inShards = "sharded" // incr-sharded, of which the rows count what each router took.
 )
 
-// dts fills the comparison of DTS with MongoShake.
 func dts(t *Table) {
 	t.Groups, t.charts = []Group{dtsRates(t.Why), dtsCeilings(t.Why["ceilings"]), dtsCosts(t.Why["costs"])}, dtsCharts
 }
@@ -130,8 +128,7 @@ func dtsCosts(why string) Group {
 	return g
 }
 
-// dtsRun measures the first table: copies and a backlog onto three members with
-// majority.
+// dtsRun measures the first table: copies and a backlog onto three members with majority.
 type dtsRun struct{}
 
 // PeerMongoShake is the name of MongoShake among the peers.
@@ -142,8 +139,7 @@ const (
 	benchMillrace       = "millrace"
 	benchShakePublished = "mongoshake-published"
 	benchShakeDefaults  = "mongoshake-defaults"
-	// variantSpared is millrace held back to spare the source.
-	variantSpared = "source spared"
+	variantSpared       = "source spared" // millrace held back to spare the source.
 )
 
 const (
@@ -165,8 +161,7 @@ func (d dtsRun) Measure(ctx context.Context, o Options, m *Measured) error {
 	})
 }
 
-// many is how many documents five tables have together: in the publication 2.5
-// times those of the one table.
+// many is how many documents five tables have together: in the publication 2.5 times those of the one table.
 func (dtsRun) many(one int) int { return one * publishedMany / publishedOne }
 
 // ratioTo is by how much a published number is larger.
@@ -305,7 +300,6 @@ func (d dtsRun) take(r *bench.Report, m *Measured, work string) error {
 	return nil
 }
 
-// tool notes what a tool did and used.
 func (dtsRun) tool(c *bench.Case, x *bench.Contender, m *Measured, at string) {
 	m.set(at, rates(c, x))
 	m.set(key(at, "each"), x.Each(func(r bench.Round) float64 { return 1e6 * r.ToolCPU / r.Operations(c.Count) }))

@@ -11,11 +11,9 @@ import (
 	"github.com/millrace/millrace/workshop/bench"
 )
 
-// growthTest is the published test in which the data grow with the collections;
-// in those before it the indexes do.
+// growthTest is the published test in which the data grow with the collections; in those before it the indexes do.
 const growthTest = 5
 
-// growthCells are the cells of that test.
 func growthCells() (cells []bench.PublishedSeed) {
 	for _, p := range bench.PublishedSeeds() {
 		if p.Test == growthTest {
@@ -31,7 +29,6 @@ func fileCopy(t *Table) {
 	t.charts, t.found = fileCharts, fileLost
 }
 
-// fileColumns are the two ways.
 func fileColumns() []Column {
 	return []Column{
 		{Key: "logical", Name: "logical", Unit: Minutes, HereUnit: Seconds},
@@ -151,7 +148,6 @@ func fileKey(p bench.PublishedSeed) string {
 	return key(strconv.Itoa(p.Test), strconv.Itoa(p.Indexes))
 }
 
-// take reads both ways of a cell.
 func (fileRun) take(r *bench.Report, m *Measured, k string) error {
 	c := &r.Cases[0]
 	for name, column := range map[string]string{benchLogical: "logical", benchSeed: "files"} {

@@ -12,15 +12,13 @@ import (
 	"github.com/millrace/millrace/workshop/bench"
 )
 
-// Options say how tables are measured: as the bench is run, with the version of the servers and with
-// tools that take part where a table has them.
+// Options are those of the bench, with the servers' version and the tools that take part.
 type Options struct {
 	bench.Options
 	Java string // path of the Java YCSB, empty for none
 }
 
-// ParseScale knows the scales of the bench and tiny, which only shows that
-// everything works.
+// ParseScale knows the scales of the bench and tiny, which only shows that everything works.
 func ParseScale(name string) (bench.Scale, error) {
 	if name == "tiny" {
 		return bench.Scale{Name: name, Factor: 0.002, Duration: 300 * time.Millisecond}, nil
@@ -30,8 +28,7 @@ func ParseScale(name string) (bench.Scale, error) {
 
 // Runner measures the figures of one table.
 type Runner interface {
-	// Measure adds what it finds to m. What cannot be measured it notes as
-	// missing and goes on; the error then tells of it.
+	// Measure adds figures to m, and notes and returns as an error what cannot be measured.
 	Measure(ctx context.Context, o Options, m *Measured) error
 }
 
@@ -40,10 +37,8 @@ func Runners() map[int]Runner {
 	return map[int]Runner{1: dtsRun{}, 2: ycsbRun{}, 3: fileRun{}, 4: ddtRun{}, 5: chainRun{}}
 }
 
-// Run measures tables, each of which has a runner. After each table that gave
-// figures it calls keep, so that what takes hours is not lost with what comes after
-// it; also when ctx ends amid it, with what it gave until then. A table that gave
-// none stays as it was.
+// Run measures tables by their runners. After each table with figures it calls keep, also when ctx ends, so that
+// hours of work are not lost. A table without figures stays as it was.
 func Run(ctx context.Context, tables []Table, o Options, runners map[int]Runner,
 	keep func(*Table, *Measured) error) error {
 	if o.Rounds < 1 {
@@ -63,7 +58,6 @@ func Run(ctx context.Context, tables []Table, o Options, runners map[int]Runner,
 	return errors.Join(failed...)
 }
 
-// measure measures one table.
 func measure(ctx context.Context, t *Table, o Options, r Runner, keep func(*Table, *Measured) error) error {
 	say := o.Progress
 	o.Progress = func(line string) { say(fmt.Sprintf("table %d: %s", t.Number, line)) }
@@ -124,12 +118,9 @@ func short(v float64) float64 {
 // step is one run of the bench that gives some of a table's figures.
 type step struct {
 	scenario string
-	// change fits the bench's options; nil leaves them.
-	change func(*bench.Options)
-	// keys are the figures that are missing when the step fails.
-	keys []string
-	// take turns the report into figures.
-	take func(*bench.Report) error
+	change   func(*bench.Options)      // change fits the bench's options; nil leaves them.
+	keys     []string                  // the figures that are missing when the step fails.
+	take     func(*bench.Report) error // take turns the report into figures.
 }
 
 // steps runs the bench for each step. One that fails leaves its figures missing.
@@ -167,7 +158,6 @@ func oneLine(err error) string {
 	return text
 }
 
-// peer is a peer by its name.
 func (o Options) peer(name string) (bench.Peer, bool) {
 	i := slices.IndexFunc(o.Peers, func(p bench.Peer) bool { return p.Name == name })
 	if i < 0 {

@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/workshop/ycsb"
 )
 
-// ycsbMixes are reads to writes, as published.
 func ycsbMixes() (all []string) {
 	for _, m := range ycsb.PublishedMixes() {
 		all = append(all, m.String())
@@ -50,7 +49,6 @@ func ycsbMixed(why string) Group {
 	return g
 }
 
-// ycsbClass is a size of instance.
 type ycsbClass struct{ name, stated string }
 
 func ycsbClassList() []ycsbClass {
@@ -64,7 +62,6 @@ func ycsbClassList() []ycsbClass {
 // ycsbClassMixes are the mixes in which the classes are compared.
 func ycsbClassMixes() []string { return []string{"100:0", "50:50", "0:100"} }
 
-// key begins the keys of a class in a mix.
 func (c ycsbClass) key(mix string) string { return key(key("class", c.name), mix) }
 
 func ycsbClasses(why string) Group {
@@ -95,19 +92,15 @@ func ycsbJava(why string) Group {
 	}
 	for _, mix := range ycsbMixes() {
 		k := key("client", mix)
-		g.Rows = append(g.Rows, Row{Key: k, Place: []string{mix}, Ratio: over(k, "millrace", "java"),
-			Why: why})
+		g.Rows = append(g.Rows, Row{Key: k, Place: []string{mix}, Ratio: over(k, "millrace", "java"), Why: why})
 	}
 	return g
 }
 
-// ycsbRun measures the second table: the mixes on a set of three members, by
-// millrace and the Java tool, and the classes of servers.
+// ycsbRun measures the second table: mixes on three members by millrace and the Java tool, and classes of servers.
 type ycsbRun struct{}
 
-// How much smaller than published the counts are at medium scale. The classes have more
-// records than the mixes, for the least cache that a server takes would hold those, and
-// fewer operations.
+// The divisors of published counts at medium scale. Classes have more records, for the least cache.
 const (
 	mediumYCSB      = 10
 	mediumClasses   = 1  // records
@@ -131,7 +124,6 @@ func (ycsbRun) part(s bench.Scale, published, medium int) int64 {
 	return max(int64(float64(published)/float64(medium)*s.Factor), 1)
 }
 
-// mixes measures all mixes on three members.
 func (d ycsbRun) mixes(ctx context.Context, o Options, m *Measured) (err error) {
 	var peer *ycsb.Peer
 	if o.Java != "" {
@@ -166,7 +158,6 @@ func (d ycsbRun) mixes(ctx context.Context, o Options, m *Measured) (err error) 
 	return nil
 }
 
-// take adds a round of one client.
 func (ycsbRun) take(side *ycsb.Matrix, m *Measured) {
 	column := side.Client
 	if column == "ycsb" {
@@ -195,8 +186,7 @@ func (ycsbRun) take(side *ycsb.Matrix, m *Measured) {
 	}
 }
 
-// classes compares both disks in each class. Where the machine cannot limit
-// processors or slow disks, those figures are missing.
+// classes compares both disks in each class. Their figures are missing where the machine cannot limit or slow.
 func (d ycsbRun) classes(ctx context.Context, o Options, m *Measured) error {
 	options, err := d.classOptions(o)
 	for round := 0; err == nil && round < o.Rounds; round++ {
