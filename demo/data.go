@@ -31,8 +31,7 @@ type kind struct {
 	Document json.RawMessage   // without one they are mixed
 }
 
-// scripted is what the demo loads and writes. In documents and commands names that begin
-// with # stand for what a number makes.
+// scripted is what the demo loads and writes. A name that begins with # stands for what a number makes.
 type scripted struct {
 	Collections            []kind
 	Updates, SchemaChanges []json.RawMessage
@@ -61,8 +60,7 @@ func fill(template json.RawMessage, series string, i int) string {
 		`"#past"`, date(now.Add(-time.Duration(i)*time.Second)), `"#soon"`, date(soon)).Replace(string(template))
 }
 
-// mixed has ids of all types that can be one, which tools that copy by ranges
-// of _id like to miss.
+// mixed has ids of all types that can be one, which tools that copy by ranges of _id like to miss.
 func mixed(i int) bson.D {
 	id, once := map[int]any{0: nil, 9: math.NaN(), 18: true, 27: bson.MinKey{}, 36: bson.MaxKey{}}[i]
 	if !once {

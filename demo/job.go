@@ -35,9 +35,7 @@ type watched struct {
 	worker    string    // that has the job, of the service
 }
 
-// start starts millrace. It gets an environment of its own, so that neither the
-// user's settings nor the user's running syncs are touched. When ctx ends it is
-// asked to end, and killed ten seconds later.
+// start starts millrace in an environment without the user's settings and running syncs. The end of ctx ends it.
 func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string) (*lab.Child, error) {
 	cmd := spawn.CommandContext(ctx, d.millrace, args...)
 	prefix := "MILLRACE_SECRET_" // the service's jobs refer to these
@@ -52,8 +50,7 @@ func (d *demo) start(ctx context.Context, out, errOut io.Writer, args ...string)
 	return lab.StartChild(cmd)
 }
 
-// ask runs a command of millrace and takes what it answers into a value, also
-// when it ends with an exit code.
+// ask runs a command of millrace and takes what it answers into a value, also when it ends with an exit code.
 func (d *demo) ask(ctx context.Context, into any, args ...string) error {
 	var out, errOut bytes.Buffer
 	c, err := d.start(ctx, &out, &errOut, append(args, "--output", "json")...)
@@ -110,8 +107,7 @@ func (d *demo) move(ctx context.Context) (err error) {
 	return inTurn(running, start, d.awaitFollowing, d.awaitExpiry, d.writeBurst, d.finalize)
 }
 
-// startSync starts a sync. Its own words go where the demo's go: a live view on a
-// terminal, log lines elsewhere.
+// startSync starts a sync. Its own words go where the demo's go: a live view on a terminal, log lines elsewhere.
 func (d *demo) startSync(ctx context.Context) error {
 	d.out.Print("\n$ millrace sync --source … --target … --job demo")
 	if term.IsTerminal(int(os.Stderr.Fd())) && os.Getenv("TERM") != "dumb" {
@@ -120,8 +116,7 @@ func (d *demo) startSync(ctx context.Context) error {
 	return d.begin(ctx, os.Stderr, "sync", "--job", "demo")
 }
 
-// startService starts serve and a worker, and makes the job, whose connection strings
-// are secrets of the workers.
+// startService starts serve and a worker, and makes the job, whose connection strings are secrets of the workers.
 func (d *demo) startService(ctx context.Context) error {
 	data, settings := filepath.Join(d.dir, "service"), filepath.Join(d.dir, "demo.yaml")
 	said, err := os.Create(d.log())
@@ -218,9 +213,7 @@ func (d *demo) await(ctx context.Context, met func() (bool, error)) error {
 	})
 }
 
-// awaitFollowing waits for a target that has followed for some time and is not
-// far behind now; on a machine too busy for that, not much longer: finalize
-// drains whatever is left.
+// awaitFollowing waits for a target that follows closely. A busy machine may not get there: finalize drains the rest.
 func (d *demo) awaitFollowing(ctx context.Context) error {
 	return d.await(ctx, func() (bool, error) {
 		since, lag := time.Since(d.following), d.last.Follow.LagSeconds
@@ -228,9 +221,7 @@ func (d *demo) awaitFollowing(ctx context.Context) error {
 	})
 }
 
-// awaitExpiry waits until the source has expired the sessions that it was to
-// expire during the demo, all within seconds of loading: their deletes have to
-// come over like any other.
+// awaitExpiry waits until the source has expired its sessions: their deletes have to be replicated as well.
 func (d *demo) awaitExpiry(ctx context.Context) error {
 	coll := d.source.client.Database("shop").Collection("sessions")
 	return d.await(ctx, func() (bool, error) {

@@ -1,8 +1,7 @@
-// Command demo shows millrace at work on two real replica sets of its own: it
-// loads data of several kinds, keeps writing while `millrace sync` copies and
-// follows, cuts over right after a burst of writes, and proves that nothing
-// differs. With --service the same is a job of `millrace serve`, which has one more
-// worker. Everything it starts ends with it.
+// Command demo shows millrace at work on two real replica sets of its own: it loads data of several kinds, keeps
+// writing while `millrace sync` copies and follows, cuts over right after a burst of writes, and proves that
+// nothing differs. With --service the same is a job of `millrace serve`, which has one more worker. Everything it
+// starts ends with it.
 package main
 
 import (
@@ -148,8 +147,7 @@ func (s *side) start(ctx context.Context) (err error) {
 		s.cluster = nil // not a nil pointer in an interface
 		return err
 	}
-	// Writes do not wait for the majority, so that the oplog has an end that is not
-	// yet committed, as it is in the worst case.
+	// Writes do not wait for the majority, so that the end of the oplog is not yet committed.
 	s.client, err = mongo.Connect(options.Client().ApplyURI(s.cluster.URI()).SetWriteConcern(writeconcern.W1()))
 	return err
 }

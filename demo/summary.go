@@ -18,8 +18,7 @@ import (
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
-// compare lets millrace verify the target, and asks the servers for a second
-// opinion.
+// compare lets millrace verify the target, and asks the servers for a second opinion.
 func (d *demo) compare(ctx context.Context) error {
 	d.out.Print("\n$ millrace verify --source … --target …")
 	err := d.ask(ctx, &d.report, "verify", "--recheck-for", "0s")
@@ -46,8 +45,7 @@ func (d *demo) compare(ctx context.Context) error {
 	return nil
 }
 
-// hashes are those of collections as the servers' own dbHash command computes
-// them, from the documents in the order of their _id.
+// hashes returns the hashes of collections by the command dbHash, from the documents in the order of their _id.
 func hashes(ctx context.Context, client *mongo.Client) (map[string]string, error) {
 	all := map[string]string{}
 	for _, db := range []string{"files", "logs", "shop"} {

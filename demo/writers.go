@@ -32,8 +32,7 @@ type writers struct {
 	transactions, trades, schema, chunks atomic.Int64
 }
 
-// startWriters starts all of them. An operation under way is always finished:
-// stop never leaves one whose outcome is unknown.
+// startWriters starts all writers. stop lets each finish its operation, so that no outcome is unknown.
 func (d *demo) startWriters(ctx context.Context) error {
 	c := d.source.client
 	w := &writers{scripted: d.scripted, client: c, admin: c.Database("admin"), shop: c.Database("shop"), kinds: d.kinds}
@@ -66,8 +65,7 @@ func (d *demo) startWriters(ctx context.Context) error {
 	return nil
 }
 
-// stop waits until each writer has finished its operation. Stopping twice does
-// no harm.
+// stop waits until each writer has finished its operation. Stopping twice does no harm.
 func (w *writers) stop() error {
 	w.quit()
 	return w.running.Wait()
@@ -118,8 +116,7 @@ func (w *writers) remove(ctx context.Context, r *rand.Rand, _ int) error {
 
 var errAbort = errors.New("aborted on purpose")
 
-// transfer moves an amount between two entries, and notes it, in a transaction;
-// one of ten is aborted.
+// transfer moves an amount between two entries, and notes it, in a transaction; one of ten is aborted.
 func (w *writers) transfer(ctx context.Context, r *rand.Rand, n int) error {
 	from, amount := r.IntN(1000), r.IntN(50)
 	err := w.transaction(ctx, func(ctx context.Context) error {
@@ -143,8 +140,7 @@ func (w *writers) transfer(ctx context.Context, r *rand.Rand, n int) error {
 	return err
 }
 
-// trade lets two users trade their e-mail addresses, which a unique index has:
-// tools that apply in parallel without care fail here, or lose one.
+// trade lets two users swap their e-mail addresses, which have a unique index: order between documents matters.
 func (w *writers) trade(ctx context.Context, r *rand.Rand, _ int) error {
 	a := 2000 + r.IntN(500)
 	b := a + 500
@@ -210,8 +206,7 @@ func (w *writers) move(ctx context.Context, random *rand.Rand, n int) error {
 	return err
 }
 
-// What is written right before the cut-over, as fast as the source takes it: what
-// is still on its way at that moment is what tools lose.
+// The burst is written right before the cut-over, so that changes are still in flight then.
 const burstInserts, burstUpdates, burstDeletes = 12_000, 6_000, 2_000
 
 func (d *demo) writeBurst(ctx context.Context) error {

@@ -22,7 +22,6 @@ import (
 	benchmark "github.com/millrace/millrace/workshop/bench"
 )
 
-// benchSettings are the flags of `millrace-bench bench`.
 type benchSettings struct {
 	scale, output, report string
 	peers, peerArgs       []string
@@ -31,7 +30,6 @@ type benchSettings struct {
 	options               benchmark.Options
 }
 
-// benchCommand is `millrace-bench bench`.
 func (a *app) benchCommand() *cobra.Command {
 	var s benchSettings
 	cmd := &cobra.Command{
@@ -98,7 +96,6 @@ nothing else.`,
 	return cmd
 }
 
-// bindScenarios binds what single scenarios take.
 func (s *benchSettings) bindScenarios(f *pflag.FlagSet) {
 	f.IntSliceVar(&s.options.Topology.Nodes, "nodes", []int{3},
 		"members of the sets that the scenario topology measures, each 3 to 50")
@@ -184,7 +181,6 @@ func (a *app) benchShowCommand() *cobra.Command {
 	return cmd
 }
 
-// readBench reads reports as one.
 func readBench(files []string) (*benchmark.Report, error) {
 	var all []*benchmark.Report
 	for _, file := range files {
@@ -201,7 +197,6 @@ func readBench(files []string) (*benchmark.Report, error) {
 	return benchmark.Join(all)
 }
 
-// writeBenchAs writes a report in one of its forms.
 func (a *app) writeBenchAs(w io.Writer, form string, r *benchmark.Report) error {
 	switch form {
 	case "json":
@@ -223,7 +218,7 @@ func (a *app) bench(cmd *cobra.Command, s *benchSettings) (err error) {
 		a.Results.Report = s.report
 	}
 	s.options.Version = cli.BuildInfo().Version
-	s.options.Command = "millrace-bench bench " + strings.Join(s.shown(), " ")
+	s.options.Command = "millrace-bench bench " + strings.Join(s.commandLine(), " ")
 	s.options.Progress = func(line string) { fmt.Fprintln(a.Stderr, cli.Plain(line)) }
 	report, err := benchmark.Run(cmd.Context(), s.options)
 	if report == nil {
@@ -232,7 +227,6 @@ func (a *app) bench(cmd *cobra.Command, s *benchSettings) (err error) {
 	return cli.WithCode(cli.ExitFailure, errors.Join(err, a.writeBench(s, report)))
 }
 
-// complete checks what cobra does not.
 func (s *benchSettings) complete() (err error) {
 	if s.options.Scale, err = benchmark.ParseScale(s.scale); err != nil {
 		return err
@@ -280,8 +274,7 @@ func commas(list any) string {
 	return strings.Trim(strings.ReplaceAll(fmt.Sprint(list), " ", ","), "[]")
 }
 
-// programs are the millrace that is measured, by default the one beside this program or
-// else on PATH, and this program.
+// programs returns the measured millrace (by default beside this program, or on PATH) and this program.
 func programs(millrace string) (product, self string, err error) {
 	if self, err = os.Executable(); err != nil || millrace != "" {
 		return millrace, self, err
@@ -297,9 +290,8 @@ func programs(millrace string) (product, self string, err error) {
 	return product, self, nil
 }
 
-// shown is the command line for the report, without addresses, which may hold
-// passwords, and without directories.
-func (s *benchSettings) shown() []string {
+// commandLine is the command line for the report, without addresses, which may hold passwords, and without directories.
+func (s *benchSettings) commandLine() []string {
 	args := append([]string{}, s.options.Scenarios...)
 	args = append(args, "--scale "+s.scale, fmt.Sprintf("--rounds %d", s.options.Rounds))
 	for _, p := range s.options.Peers {
@@ -319,12 +311,13 @@ func (s *benchSettings) shown() []string {
 		return append(args, "--source-uri … --target-uri … --yes")
 	}
 	args = append(args, "--mongod "+s.options.Servers.Version)
-	if topology := s.options.Servers.SourceTopology; topology != "" {
-		args = append(args, "--source-topology "+topology)
+	add := func(flag, value string) {
+		if value != "" {
+			args = append(args, flag+" "+value)
+		}
 	}
-	if topology := s.options.Servers.TargetTopology; topology != "" {
-		args = append(args, "--target-topology "+topology)
-	}
+	add("--source-topology", s.options.Servers.SourceTopology)
+	add("--target-topology", s.options.Servers.TargetTopology)
 	if slices.Contains(s.options.Scenarios, "topology") {
 		o := s.options.Topology
 		args = append(args, "--nodes "+commas(o.Nodes), "--write-concern "+strings.Join(o.WriteConcerns, ","),
@@ -336,19 +329,14 @@ func (s *benchSettings) shown() []string {
 		args = append(args, fmt.Sprintf("--definitions %d --jobs %d --workers %d --request-rate %g --job-writes %g",
 			o.Definitions, o.Jobs, o.Workers, o.Requests, o.Writes))
 	}
-	if len(s.options.SeedTests) > 0 {
-		args = append(args, "--matrix "+commas(s.options.SeedTests))
-	}
-	if len(s.options.Cells) > 0 {
-		args = append(args, "--cells "+strings.Join(s.options.Cells, ","))
-	}
+	add("--matrix", commas(s.options.SeedTests))
+	add("--cells", strings.Join(s.options.Cells, ","))
 	for _, m := range s.options.MillraceArgs {
 		args = append(args, "--millrace-arg "+m)
 	}
 	return args
 }
 
-// writeBench writes the report where and how it is wanted.
 func (a *app) writeBench(s *benchSettings, r *benchmark.Report) error {
 	if s.report == "" || s.output == "json" {
 		return a.writeBenchAs(a.Stdout, s.output, r)

@@ -19,7 +19,6 @@ import (
 	"github.com/millrace/millrace/workshop/published"
 )
 
-// javaPeer is the name of the Java YCSB among the peers.
 const javaPeer = "ycsb"
 
 // reports is where this repository keeps its measurements.
@@ -27,7 +26,6 @@ func reports() string { return filepath.Join("docs", "reports") }
 
 func publishedResults() string { return filepath.Join(reports(), "published.json") }
 
-// publishedFiles are where results and page are.
 type publishedFiles struct{ results, page string }
 
 func (p *publishedFiles) flags(f *pflag.FlagSet) {
@@ -47,7 +45,6 @@ type publishedSettings struct {
 	known         *published.Results
 }
 
-// benchPublishedCommand is `millrace-bench bench published`.
 func (a *app) benchPublishedCommand() *cobra.Command {
 	var s publishedSettings
 	cmd := &cobra.Command{
@@ -95,7 +92,7 @@ func (a *app) published(cmd *cobra.Command, s *publishedSettings) error {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
 	s.options.Version = cli.BuildInfo().Version
-	s.options.Command = "millrace-bench bench published " + strings.Join(s.shown(), " ")
+	s.options.Command = "millrace-bench bench published " + strings.Join(s.commandLine(), " ")
 	s.options.Progress = func(line string) { fmt.Fprintln(a.Stderr, cli.Plain(line)) }
 	measured := false
 	err := published.Run(cmd.Context(), s.tables, s.options, published.Runners(),
@@ -113,8 +110,7 @@ func (a *app) published(cmd *cobra.Command, s *publishedSettings) error {
 	return cli.WithCode(cli.ExitFailure, errors.Join(err, a.tellPublished(s.output, s.known, &s.publishedFiles)))
 }
 
-// complete checks what cobra does not, and that results and page can be
-// written, before the work.
+// complete checks what cobra does not, and that results and page can be written, before the work.
 func (s *publishedSettings) complete() (err error) {
 	if s.tables, err = published.Find(s.numbers); err != nil {
 		return err
@@ -140,7 +136,6 @@ func (s *publishedSettings) complete() (err error) {
 	return err
 }
 
-// peer takes one of --peer.
 func (s *publishedSettings) peer(given string) error {
 	name, program, _ := strings.Cut(given, "=")
 	switch name {
@@ -162,8 +157,8 @@ func (s *publishedSettings) peer(given string) error {
 	return fmt.Errorf("no published table has the peer %q; there are %s and %s", name, published.PeerMongoShake, javaPeer)
 }
 
-// shown is the command line for the page, without directories.
-func (s *publishedSettings) shown() []string {
+// commandLine is the command line for the page, without directories.
+func (s *publishedSettings) commandLine() []string {
 	args := []string{"--table " + commas(s.numbers), "--scale " + s.scale, fmt.Sprintf("--rounds %d", s.options.Rounds)}
 	for _, p := range s.peers {
 		name, program, _ := strings.Cut(p, "=")
@@ -172,7 +167,6 @@ func (s *publishedSettings) shown() []string {
 	return append(args, "--mongod "+s.options.Servers.Version)
 }
 
-// write keeps the results, and the page with its charts.
 func (p *publishedFiles) write(r *published.Results) error {
 	if err := writeFile(p.results, r.Write); err != nil {
 		return err
@@ -180,7 +174,6 @@ func (p *publishedFiles) write(r *published.Results) error {
 	return p.render(r)
 }
 
-// render writes the page and its charts.
 func (p *publishedFiles) render(r *published.Results) error {
 	var charts []published.File
 	stem := strings.TrimSuffix(filepath.Base(p.page), filepath.Ext(p.page))

@@ -103,7 +103,7 @@ func TestPublishedUsage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := b.run(t.Context(), "bench", "published", "--results="+other, page); code != cli.ExitUsage ||
-		!strings.Contains(b.stderr.String(), "hold no table") {
+		!strings.Contains(b.stderr.String(), "have no table") {
 		t.Errorf("another document: code %d\n%s", code, b.stderr)
 	}
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/workshop/lab/sharded"
 )
 
-// labCommand is `millrace-bench lab`.
 func (a *app) labCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lab",
@@ -39,7 +38,6 @@ timings, and without --tls. Clusters listen on the loopback interface only.`,
 	return cmd
 }
 
-// labUpCommand is `millrace-bench lab up`.
 func (a *app) labUpCommand() *cobra.Command {
 	var o sharded.Options
 	var limit time.Duration
@@ -88,7 +86,6 @@ tests: they speak as a mongos does, and check no rights but those to log in.`,
 	return cmd
 }
 
-// labListCommand is `millrace-bench lab list`.
 func (a *app) labListCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
@@ -109,7 +106,6 @@ func (a *app) labListCommand() *cobra.Command {
 	return cmd
 }
 
-// labDownCommand is `millrace-bench lab down`.
 func labDownCommand() *cobra.Command {
 	var name string
 	var all bool
@@ -224,7 +220,7 @@ func labUp(ctx context.Context, store *lab.Store, o sharded.Options, limit time.
 	if sharded.Is(o.Topology) {
 		if o.Routers < 1 {
 			return nil,
-				cli.WithCode(cli.ExitUsage, fmt.Errorf("--routers %d: without one nobody could reach the cluster", o.Routers))
+				cli.WithCode(cli.ExitUsage, fmt.Errorf("--routers %d: a sharded cluster needs at least one", o.Routers))
 		}
 		state, err = sharded.Up(ctx, store, o, self)
 	} else {
@@ -255,7 +251,6 @@ func labStateText(s *lab.State, output string) string {
 		s.Name, s.Version, s.Topology, s.URI, x509, s.Dir, s.Name)
 }
 
-// labListText lists all clusters.
 func labListText(states []lab.State) string {
 	if len(states) == 0 {
 		return "no clusters; start one with: millrace-bench lab up\n"

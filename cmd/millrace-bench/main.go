@@ -12,7 +12,6 @@ import (
 	"github.com/millrace/millrace/internal/cli"
 )
 
-// name is that of the program.
 const name = "millrace-bench"
 
 // productVariables are the variables of millrace, one a line: make docs writes them.
@@ -22,7 +21,6 @@ var productVariables string
 
 func main() { os.Exit(newApp().run(cli.Signals(name), os.Args[1:])) }
 
-// app has the commands of the program.
 type app struct{ cli.Program }
 
 func newApp() *app {
@@ -31,7 +29,6 @@ func newApp() *app {
 	return a
 }
 
-// run executes one command line and returns the exit code.
 func (a *app) run(ctx context.Context, args []string) int {
 	return a.Program.Run(ctx, javaFlags(args), a.rootCommand)
 }

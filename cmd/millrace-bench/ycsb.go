@@ -34,7 +34,6 @@ type ycsbSettings struct {
 	seed                 uint64
 }
 
-// ycsbCommand is `millrace-bench ycsb`.
 func (a *app) ycsbCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ycsb",
@@ -105,7 +104,6 @@ func (s *ycsbSettings) common(f *pflag.FlagSet) {
 	config.Variables(f, "property", config.EnvName("property"), envYCSBURL)
 }
 
-// read puts the properties together.
 func (s *ycsbSettings) read(lookupEnv func(string) (string, bool)) (ycsb.Properties, error) {
 	p := ycsb.Properties{}
 	for _, file := range s.files {
@@ -164,7 +162,6 @@ func (a *app) ycsbPhase(ctx context.Context, f *pflag.FlagSet, phase ycsb.Phase,
 		func(w io.Writer) error { return ycsb.WriteHTML(w, report) })))
 }
 
-// ycsbCode is the exit code of a run without a result.
 func ycsbCode(err error) int {
 	if errors.Is(err, ycsb.ErrProperties) {
 		return cli.ExitUsage
@@ -201,12 +198,10 @@ func canWrite(name, path string) error {
 	return mongo.Wrap(outfile.Check(path), "%s %s cannot be written", name, path)
 }
 
-// writeFile makes a file of what write writes.
 func writeFile(path string, write func(io.Writer) error) error {
 	return mongo.Wrap(outfile.Write(path, write), "write result %s", path)
 }
 
-// matrixSettings are the flags of `millrace-bench ycsb matrix`.
 type matrixSettings struct {
 	ycsbSettings
 	o                           ycsb.MatrixOptions
@@ -297,7 +292,6 @@ func (s *matrixSettings) flags(f *pflag.FlagSet) {
 	f.Uint64Var(&s.seed, "seed", 0, "`seed` of all that is drawn, 0 for another one each time")
 }
 
-// options puts together what is measured.
 func (s *matrixSettings) options(lookupEnv func(string) (string, bool), servers []string) (err error) {
 	o := &s.o
 	if o.Properties, err = s.read(lookupEnv); err != nil {
@@ -352,7 +346,6 @@ func (s *matrixSettings) counts() {
 	}
 }
 
-// matrixResult is what a matrix ends with.
 type matrixResult interface {
 	WriteText(w io.Writer) error
 	WriteHTML(w io.Writer) error
@@ -373,8 +366,7 @@ func (a *app) ycsbMatrix(ctx context.Context, s *matrixSettings) error {
 	return a.writeYCSB(&s.ycsbSettings, "", result, result.WriteText, result.WriteHTML)
 }
 
-// javaFlags lets the long flags of the Java tool stand with one dash, as they
-// do there, in arguments of `millrace-bench ycsb`.
+// javaFlags lets long flags of the Java tool have one dash in arguments of `millrace-bench ycsb`.
 func javaFlags(args []string) []string {
 	if len(args) == 0 || args[0] != "ycsb" {
 		return args

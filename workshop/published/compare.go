@@ -15,11 +15,9 @@ import (
 // Comparison is how two runs of the tables differ.
 type Comparison struct {
 	Ratios Shift `json:"ratios"` // Ratios are what compares: one figure divided by another of the same round.
-	// Figures are as measured. They move with the machine, which is not equally fast
-	// on all days.
+	// Figures are as measured. They move with the machine, which is not equally fast on all days.
 	Figures Shift `json:"figures"`
-	// Unjudged are figures that only one run has, or that have one round, so that
-	// their spread is not known.
+	// Unjudged are figures that only one run has, or that have one round, so that their spread is not known.
 	Unjudged []string `json:"unjudged"`
 	Skipped  []string `json:"skipped"` // Skipped says which tables cannot be compared, and why.
 	Notes    []string `json:"notes"`   // Notes say what else was not the same: the kernel, the compiler.
@@ -29,8 +27,7 @@ type Comparison struct {
 type Shift struct {
 	Compared int          `json:"compared"` // Compared is how many both runs have with several rounds.
 	Apart    []Difference `json:"apart"`    // Apart are those where all rounds of one run are above the other.
-	// Chance is how many would be apart if nothing but chance were at work: of two
-	// times three rounds one in ten.
+	// Chance is how many would be apart if nothing but chance were at work: of two times three rounds one in ten.
 	Chance float64 `json:"chance"`
 	// Middle and Most are by how much the medians moved, as a part of the earlier one:
 	// that in the middle, and the largest.
@@ -48,9 +45,8 @@ type Difference struct {
 	New   bench.Stat `json:"new"`
 }
 
-// Compare says what differs between two runs, and how much of that chance explains.
-// Tables of another machine, scale or sizes are not compared; those of another kernel or
-// compiler are, and a note says so.
+// Compare says what differs between two runs, and how much chance explains. Tables of another machine, scale or
+// size are skipped; another kernel or compiler is noted.
 func Compare(was, is *Results) *Comparison {
 	c := &Comparison{Ratios: Shift{Apart: []Difference{}}, Figures: Shift{Apart: []Difference{}}, Unjudged: []string{},
 		Skipped: []string{}, Notes: []string{}}
@@ -71,8 +67,6 @@ func Compare(was, is *Results) *Comparison {
 			c.table(&t, a.Figures, b.Figures)
 		}
 	}
-	c.Ratios.end()
-	c.Figures.end()
 	return c
 }
 
@@ -109,6 +103,10 @@ func (c *Comparison) table(t *Table, was, is map[string][]float64) {
 			}
 		}
 	}
+	for _, s := range []*Shift{&c.Ratios, &c.Figures} {
+		of := bench.StatOf(s.moved)
+		s.Middle, s.Most = of.Median, of.Max
+	}
 }
 
 // add compares the rounds of one figure. What was 0 in all of them says nothing.
@@ -127,12 +125,6 @@ func (s *Shift) add(table int, key string, was, is []float64) {
 	}
 }
 
-// end sums up.
-func (s *Shift) end() {
-	of := bench.StatOf(s.moved)
-	s.Middle, s.Most = of.Median, of.Max
-}
-
 // chosen is in how many ways k of n can be chosen.
 func chosen(n, k int) float64 {
 	ways := 1.
@@ -142,8 +134,7 @@ func chosen(n, k int) float64 {
 	return ways
 }
 
-// Differs reports that more is apart than chance explains: as many or more would be in
-// less than one of twenty repetitions, by Poisson's distribution.
+// Differs reports more apart than chance explains in 19 of 20 repetitions (Poisson).
 func (s *Shift) Differs() bool {
 	if len(s.Apart) == 0 {
 		return false
@@ -164,7 +155,7 @@ func (c *Comparison) Text() string {
 		what string
 		*Shift
 	}{{"ratio", &c.Ratios}, {"figure", &c.Figures}} {
-		fmt.Fprintln(&b, of.Shift.told(of.what))
+		fmt.Fprintln(&b, of.Shift.describe(of.what))
 		for _, d := range of.Apart {
 			fmt.Fprintf(&b, "  table %d, %s: %s, then %s\n", d.Table, d.Key, spread(d.Old, plot.Figure),
 				spread(d.New, plot.Figure))
@@ -181,8 +172,8 @@ func (c *Comparison) Text() string {
 	return b.String()
 }
 
-// told states in a sentence how far two runs are apart.
-func (s *Shift) told(what string) string {
+// describe states in a sentence how far two runs are apart.
+func (s *Shift) describe(what string) string {
 	return fmt.Sprintf("%d of %s changed in all rounds, where chance gives %.1f. Medians moved by %.0f %% (the middle "+
 		"one), %.0f %% at most",
 		len(s.Apart), plot.Several(int64(s.Compared), what), s.Chance, 100*s.Middle, 100*s.Most)
@@ -202,11 +193,9 @@ func (m *Measured) against(t *Table) []string {
 	}
 	var c Comparison
 	c.table(t, m.Before.Figures, m.Figures)
-	c.Ratios.end()
-	c.Figures.end()
-	shifts := []string{c.Figures.told("figure")}
+	shifts := []string{c.Figures.describe("figure")}
 	if c.Ratios.Compared > 0 {
-		shifts = append(shifts, c.Ratios.told("ratio"))
+		shifts = append(shifts, c.Ratios.describe("ratio"))
 	}
 	for i, s := range shifts {
 		shifts[i] = "Compared with the run of " + m.Before.Started.UTC().Format(time.DateTime) + ", " + s + "."

@@ -48,7 +48,6 @@ func Page(w io.Writer, r *Results, stem string) ([]File, error) {
 	return p.files, nil
 }
 
-// page is one under way.
 type page struct {
 	stem  string
 	text  strings.Builder
@@ -59,12 +58,7 @@ type page struct {
 func (p *page) line(s string) { p.text.WriteString(s + "\n") }
 
 // block writes lines after an empty one.
-func (p *page) block(lines ...string) {
-	p.line("")
-	for _, l := range lines {
-		p.line(l)
-	}
-}
+func (p *page) block(lines ...string) { p.line("\n" + strings.Join(lines, "\n")) }
 
 // prose writes a paragraph after an empty line.
 func (p *page) prose(text string) { p.block(wrap(text, "", "")) }
@@ -102,9 +96,8 @@ func (p *page) row(cells []string) {
 }
 
 func (p *page) header(cells []string) {
-	rule := "|" + strings.Repeat("---|", len(cells))
 	p.row(cells)
-	p.line(rule)
+	p.line("|" + strings.Repeat("---|", len(cells)))
 }
 
 // summary has a line for each headline.
@@ -147,8 +140,8 @@ func Summary(r *Results) (all []Line) {
 	return all
 }
 
-// headlined is the row whose published ratio a headline shows: its own or, for a
-// row of ours, that of the last published row with the same work before it.
+// headlined is the row whose published ratio a headline shows: its own or, for our row, that of the last published
+// row before it with the same work.
 func headlined(g Group, row Row) Row {
 	if len(row.Published) > 0 {
 		return row

@@ -211,7 +211,6 @@ func Find(numbers []int) ([]Table, error) {
 	return chosen, nil
 }
 
-// values are published figures.
 func values(v ...float64) (all []*float64) {
 	for _, n := range v {
 		all = append(all, new(n))
@@ -240,8 +239,7 @@ type Measured struct {
 	Sizes   string        `json:"sizes"` // Sizes says how the work relates to the published one.
 	Rounds  int           `json:"rounds"`
 	Cut     bool          `json:"cut,omitempty"` // Cut: the run was ended before it was done.
-	// Figures are the values of the rounds by the keys of the table's figures,
-	// in the units that are measured here.
+	// Figures are the values of the rounds by the keys of the table's figures, in the units that are measured here.
 	Figures map[string][]float64 `json:"figures"`
 	Missing map[string]string    `json:"missing,omitempty"` // Missing says why figures were not measured, by key.
 	Curves  []Curve              `json:"curves,omitempty"`  // Curves are what was seen over time.
@@ -277,13 +275,13 @@ func Read(path string) (*Results, error) {
 // check finds what no run of this program has written.
 func (r *Results) check(path string) error {
 	if len(r.Tables) == 0 {
-		return fmt.Errorf("results %s hold no table", path)
+		return fmt.Errorf("results %s have no table", path)
 	}
 	tables := Tables()
 	for name, m := range r.Tables {
 		n, err := strconv.Atoi(name)
 		if err != nil || m == nil {
-			return fmt.Errorf("results %s: %q is no table", path, name)
+			return fmt.Errorf("results %s: unknown table %q", path, name)
 		}
 		if n < 1 || n > len(tables) {
 			return fmt.Errorf("results %s: there is no table %d; use 1 to %d", path, n, len(tables))
@@ -295,8 +293,7 @@ func (r *Results) check(path string) error {
 	return nil
 }
 
-// check fails for figures that the table does not have: they would be lost
-// without a word.
+// check fails for figures that the table does not have: they would be lost without a word.
 func (m *Measured) check(t *Table) error {
 	known := map[string]bool{}
 	for _, f := range t.Figures() {
@@ -330,16 +327,13 @@ func (r *Results) Write(w io.Writer) error {
 	return nil
 }
 
-// Better reports whether what a run measured of a table takes the place of what is
-// known: a whole run does, and of a run that was cut off what has more figures than
-// another such.
+// Better reports whether a run replaces what is known: it is complete, or has more figures than another cut off.
 func (r *Results) Better(table int, m *Measured) bool {
 	was := r.Of(table)
 	return was == nil || !m.Cut || was.Cut && len(m.Figures) > len(was.Figures)
 }
 
-// Put replaces what is known of one table, and nothing else. What was measured of the same
-// work on the same machine stays with it, as the run before.
+// Put replaces one table. The earlier run of the same work on the same machine stays as Before.
 func (r *Results) Put(table int, m *Measured) {
 	if r.Tables == nil {
 		r.Tables = map[string]*Measured{}
@@ -361,8 +355,7 @@ func (m *Measured) figure(key string) (bench.Stat, bool) {
 	return bench.StatOf(m.Figures[key]), true
 }
 
-// ratio is a figure divided by the best of others, round by round where they
-// have the same rounds, else that of the medians.
+// ratio is a figure divided by the best of others, round by round where possible, else by medians.
 func (m *Measured) ratio(r Ratio) (bench.Stat, bool) {
 	if m == nil {
 		return bench.Stat{}, false
@@ -404,9 +397,7 @@ func best(figures map[string][]float64, keys []string) (best string) {
 	return best
 }
 
-// noise is the middle and the largest of the figures' spreads, each as a part
-// of its median, and of how many figures; those of one round, and those that are 0, have
-// none.
+// noise is the median and the largest relative spread of figures with several rounds, and their number.
 func (m *Measured) noise() (middle, most float64, figures int) {
 	var all []float64
 	for _, rounds := range m.Figures {
