@@ -18,14 +18,14 @@ const (
 	largestAsked = 8 << 10
 )
 
-// missing are the documents of a chunk that have to be inserted: all, but of what is copied
-// again to a sharded target those of which it has none. What it has otherwise is replaced,
-// and what it has byte for byte is left: to have its insert refused, look on all shards for
-// others of its _id and replace it costs a document three writes there, and the wait for a
-// majority.
+// missing returns the documents of a chunk that have to be inserted. That is all of them,
+// unless the copy to a sharded target is repeated: then it is the documents that the target
+// lacks. A document that differs on the target is replaced, and an identical one is left alone.
+// A refused insert, a search on all shards for its _id and a replacement would cost three
+// writes per document, and the wait for a majority.
 //
-// The target is read with a majority, as all that was written to it before. One document
-// is to have the _id: with more, under other shard keys, one of them is wrong.
+// The target is read with majority read concern, as everything written to it before. One
+// document must have the _id: if there are more, under other shard keys, one of them is wrong.
 func (w *writer) missing(ctx context.Context, ch *chunk) (documents, error) {
 	c := ch.s.c
 	// Of a clustered collection $in would walk the whole.

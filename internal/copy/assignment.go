@@ -101,9 +101,9 @@ func (s *slice) assignable() bool {
 // errNotOurs says that what was reported is not of the slice that was assigned.
 var errNotOurs = errors.New("what was reported is of another slice than the one that was assigned")
 
-// Advance takes what has become of the slice: st is as it was assigned, with a position up
-// to which all is acknowledged by the target, in the term that the store knows of.
-// It returns how much that adds.
+// Advance records the progress of the slice and returns how much it adds. st is the slice as it
+// was assigned, with a position up to which the target has acknowledged everything. The
+// acknowledgement must be from the term that the store knows.
 func (a *Assignment) Advance(st scan.Slice) (docs, bytes int64, err error) {
 	s := a.s
 	s.mu.Lock()
@@ -139,9 +139,9 @@ func sameSlice(a, b *scan.Slice) bool {
 // Done reports that all of the slice is copied.
 func (a *Assignment) Done() bool { return a.s.state().Done }
 
-// Return gives the slice back, once nothing of it is on its way to the target any more:
-// a reader of the run, or another process, goes on from what was reported. alone says
-// that the rest of the collection is copied by the run alone.
+// Return gives the slice back once none of its writes is on its way to the target. A reader of
+// the run, or another process, goes on from what was reported. With alone, only the run copies
+// the rest of the collection.
 func (a *Assignment) Return(alone bool) {
 	s := a.s
 	if alone {

@@ -60,15 +60,14 @@ type Task struct {
 
 // Options shape an Engine. Zero values choose defaults.
 type Options struct {
-	// Readers is cursors on the source, default one a core, at least 2; Writers
-	// connections that insert, default 4 to 16 by cores and by how far away the
-	// target is. Without a number the gates may let there be more, where their
-	// load is pace.Max.
+	// Readers is the number of cursors on the source: default one per core, at least 2. Writers
+	// is the number of connections that insert: default 4 to 16, by cores and by the distance
+	// to the target. Without a number the gates may allow more where their load is pace.Max.
 	Readers, Writers int
 
 	BatchBytes       int64 // of one cursor reply and insert, default 4 MB
 	MaxBufferedBytes int64 // of all replies in flight, default 64 MB
-	SliceBytes       int64 // wished size of a slice, default 256 MB
+	SliceBytes       int64 // target size of a slice, default 256 MB
 	SmallBytes       int64 // collections below are one slice, default 16 MB
 
 	// AfterClusterTime makes each read one of majority read concern after this
@@ -78,7 +77,7 @@ type Options struct {
 	SaveEvery        time.Duration // between saves of slice states, default 1 s
 	Log              *slog.Logger  // default: discards
 
-	Tally *transform.Tally // of the rules of the routes; nil counts nothing
+	Counters *transform.Counters // of the rules of the routes; nil counts nothing
 	// LeftOut keeps documents that the rules cannot map, which the target goes without. Nil: such a
 	// document is an error.
 	LeftOut transform.LeftOut
@@ -87,20 +86,19 @@ type Options struct {
 	// SourceGate and TargetGate bound the exchanges under way; nil is none.
 	SourceGate, TargetGate *pace.Gate
 
-	// Refused is told of a document that the target refuses for good, because
-	// of a unique index or of what it contains. It is called by several
-	// goroutines; the document is its to use until it returns. True means that
-	// the copy goes on without the document. Without it, or with false, such a
-	// document is an error.
+	// Refused is called for a document that the target refuses for good, because of a unique
+	// index or of what the document contains. Several goroutines call it. It may use the
+	// document until it returns. True means that the copy goes on without the document. False,
+	// or a nil Refused, makes such a document an error.
 	Refused func(ctx context.Context, r Refusal) (bool, error)
 
 	// Recreate empties the target of a task whose copy has to begin anew
 	// (order is content and the position was lost). Without it that is an error.
 	Recreate func(ctx context.Context, t Task) error
 
-	// Told is told of a collection whose copy begins, or has ended. It must return at
-	// once, and not use the engine. Nil is allowed.
-	Told func(CollectionStats)
+	// OnCollection is called when the copy of a collection starts or ends. It must return at
+	// once, and must not use the engine. Nil is allowed.
+	OnCollection func(CollectionStats)
 
 	// Ready makes the targets, while reading begins: nothing is sent to the target
 	// before it has returned, and no slice is saved before. None are then. Nil: they
@@ -126,8 +124,8 @@ type Options struct {
 	// pass. Nil is allowed.
 	Grant func(ctx context.Context, docs, bytes int64) error
 
-	// Replacing is told of documents that are about to replace what the target has of
-	// their _ids. An error ends the copy. Nil is allowed.
+	// Replacing is called with documents that are about to replace the target's documents of
+	// the same _ids. An error ends the copy. Nil is allowed.
 	Replacing func(ctx context.Context, t Task, docs [][]byte) error
 
 	edged func(context.Context) error // once it is known where the copy of a capped collection ends; for tests
@@ -278,10 +276,10 @@ func newCollection(ctx context.Context, t Task, e *Engine) *collection {
 	c := &collection{Task: t, uuid: SlicesOf(hex.EncodeToString(t.Source.UUID.Data), t.Part), measured: t.Range != nil}
 	c.Target = schema.Collection{NS: t.Route.Target, Type: t.Source.Type}.DataNS()
 	c.Again = t.Again || t.Route.Skips.Has(stream.OpUpdate|stream.OpReplace)
-	c.keep = t.Route.Keep(e.opts.Tally)
+	c.keep = t.Route.Keep(e.opts.Counters)
 	if q := t.Route.Sent(); q != nil && findsAlike(e.src.Info.Version) {
 		c.sent = &scan.Prefilter{Filter: q.Raw(), Match: func(doc []byte) bool { return q.Match(doc) }}
-		c.unread = e.opts.Tally.Unread(t.Route)
+		c.unread = e.opts.Counters.Unread(t.Route)
 	}
 	c.mapped = c.mapping(ctx, &e.opts)
 	c.progress = CollectionStats{Source: t.Source.NS, Target: c.Target, State: StateWaiting,
@@ -300,7 +298,7 @@ func findsAlike(v mongo.Version) bool {
 
 // mapping has documents mapped that the rules can map, and leaves out the others.
 func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []byte) ([]byte, error) {
-	to, at := c.Route.Mapper(o.AfterClusterTime.TS, o.Tally), o.AfterClusterTime
+	to, at := c.Route.Mapper(o.AfterClusterTime.TS, o.Counters), o.AfterClusterTime
 	if to == nil || o.LeftOut == nil {
 		return to
 	}

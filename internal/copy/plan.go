@@ -67,7 +67,7 @@ func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
 	default:
 		p.State = StateDone
 	}
-	r.e.told(*p)
+	r.e.notify(*p)
 	return ss
 }
 

@@ -296,14 +296,14 @@ func (r *run) saveStates(ctx context.Context, states []scan.Slice) error {
 	return nil
 }
 
-// lastSave keeps what a run that ends early has done, if that is quickly
-// possible. A failed save is final: it may have told that writes are lost.
+// lastSave saves the progress of a run that ends early, if that is quickly possible. A failed
+// save is final: it may have reported that writes are lost.
 func (r *run) lastSave(ctx context.Context) {
-	const patience = 5 * time.Second
+	const saveTime = 5 * time.Second
 	if r.saveFailed {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTime)
 	defer cancel()
 	if err := r.saveDirty(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		r.e.opts.Log.Warn("progress of the last moments was not saved and is copied again", "error", err)

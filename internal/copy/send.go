@@ -63,8 +63,8 @@ func (rd *reading) edge(ctx context.Context) (*scan.Edge, error) {
 	return e, err
 }
 
-// batchBytes is the wished size of a reply: less where so many are under way
-// that the budget would not hold them.
+// batchBytes returns the target size of a reply: less where so many replies are in flight that
+// they would exceed the budget.
 func (r *reader) batchBytes() int64 {
 	const least = 512 << 10
 	o := &r.e.opts

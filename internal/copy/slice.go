@@ -107,7 +107,7 @@ func (c *collection) sliceDone(r *run, dropped bool) {
 	now := *p
 	c.mu.Unlock()
 	if over {
-		r.e.told(now)
+		r.e.notify(now)
 	}
 	if over && now.State == StateDropped {
 		r.e.opts.Log.Info("collection vanished from the source during its copy; the oplog replays the drop",

@@ -17,9 +17,9 @@ const (
 	StateDropped CollectionState = "dropped" // vanished from the source
 )
 
-// CollectionStats is a collection's progress. Documents and bytes are those
-// acknowledged by the target, in this run and before, and those that were left out; of
-// what the source has left out (Task.Sift) they are an estimate.
+// CollectionStats is a collection's progress. Documents and bytes are those that the target
+// acknowledged, in this run and before, and those that were left out. They are an estimate for
+// what the source itself leaves out (see scan.Prefilter).
 type CollectionStats struct {
 	Source, Target        string
 	State                 CollectionState
@@ -85,9 +85,9 @@ func (e *Engine) Copied() (docs, bytes int64) {
 	return docs, bytes
 }
 
-func (e *Engine) told(c CollectionStats) {
-	if e.opts.Told != nil {
-		e.opts.Told(c)
+func (e *Engine) notify(c CollectionStats) {
+	if e.opts.OnCollection != nil {
+		e.opts.OnCollection(c)
 	}
 }
 

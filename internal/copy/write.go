@@ -225,8 +225,8 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	return nil
 }
 
-// insertRun inserts the documents at the head that an insert does not change, in order and
-// up to the first that the target refuses, and returns how many are dealt with.
+// insertRun inserts documents from the head, in order, up to the first that an insert would
+// change or that the target refuses. It returns the number of documents handled.
 func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) (n int, err error) {
 	for n < len(docs) {
 		exact, err := changed(docs[n])

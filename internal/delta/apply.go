@@ -8,24 +8,23 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// Apply appends to dst the document that d makes of doc, byte for byte as the
-// server does. dst must not overlap doc or the update.
+// Apply appends to dst the document that d makes of doc, byte for byte as the server does. dst
+// must not overlap doc or the update.
 //
-// A path that does not fit is left alone and counted in skipped, and the rest
-// of the update is applied: a sub diff whose target is no object (no array),
-// or is missing; a dotted $set that runs into a scalar. That happens only when
-// doc is newer than the update, and a later update then overwrites the place.
-// (A secondary writes a null there instead of leaving the old value; observed
-// on 6.0.5. A $v:1 path is left alone by the server as well.)
+// A path that does not fit is left alone and counted in skipped, and the rest of the update is
+// applied. Such a path is a sub diff whose target is missing or no object (no array), or a
+// dotted $set that runs into a scalar. That happens only when doc is newer than the update, and
+// a later update then overwrites the place. (A secondary writes a null there instead of keeping
+// the old value; observed on 6.0.5. The server leaves such a $v:1 path alone, too.)
 //
 // On error, out is nil.
 func Apply(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
 	return apply(dst, doc, d, maxSize)
 }
 
-// ApplyAhead is Apply for a doc that is newer than the update, and may have at another
-// place what the update sets: the result may be larger than a server takes, until later
-// updates have been applied too.
+// ApplyAhead is Apply for a doc that is newer than the update. Such a doc may have at another
+// place what the update sets. So the result may exceed the server's size limit until later
+// updates have been applied, too.
 func ApplyAhead(dst []byte, doc bson.Raw, d Delta) (out []byte, skipped int, err error) {
 	return apply(dst, doc, d, maxAhead)
 }
@@ -78,11 +77,10 @@ func (a *applier) object(dst, doc, diff []byte, depth int) ([]byte, error) {
 	return a.fields(dst, doc, list, &place{depth: depth})
 }
 
-// fields applies entries to an object. Observed on 6.0.5: u changes a field in
-// place, s too; d of a missing field does nothing; u of a missing field
-// appends it; an i whose field exists already removes it and appends it, which
-// is how the server logs that a pipeline moved a field to the end. What is
-// appended comes in the order of the update, u before i.
+// fields applies entries to an object. Observed on 6.0.5: u changes a field in place, and so
+// does s. A d of a missing field does nothing. A u of a missing field appends it. An i whose
+// field exists removes it and appends it: so the server logs that a pipeline moved a field to
+// the end. Appended fields come in the order of the update, u before i.
 func (a *applier) fields(dst, doc []byte, list []entry, in *place) ([]byte, error) {
 	x := indexOf(list)
 	if in.depth > maxDepth {

@@ -1,13 +1,13 @@
 package delta
 
-// Compose appends to dst an update, as an oplog `o` document, that does to
-// every document what a and then b do, and returns it parsed as c; c points
-// into out. ok is false when no single update does, or when b cannot follow a
-// on any document: then dst is returned as it was, and the two stay two.
+// Compose appends to dst one update, as an oplog `o` document, that has the effect of a and
+// then b on every document. It returns the update parsed as c, which points into out. ok is
+// false when no single update has that effect, or when b cannot follow a on any document. Then
+// dst is returned unchanged.
 //
-// It holds for each document on which both are valid, that is, on which the
-// server logged them. For a document newer than that, Apply of c may differ
-// from a then b in places that a later update overwrites.
+// It holds for each document on which both are valid, that is, on which the server logged them.
+// For a newer document, Apply of c may differ from a then b in places that a later update
+// overwrites.
 func Compose(dst []byte, a, b Delta) (out []byte, c Delta, ok bool) {
 	start := len(dst)
 	switch {
@@ -69,7 +69,7 @@ func composeSubs(dst, a, b []byte, at frame) ([]byte, bool) {
 	return composeObjects(dst, a, b, at)
 }
 
-// pair is two object diffs side by side. What becomes of one field:
+// pair is two object diffs side by side. This table gives the result for one field:
 //
 //	a \ b    none     d      u          i      s
 //	none     none     d      u          i      s
@@ -86,8 +86,7 @@ func composeSubs(dst, a, b []byte, at frame) ([]byte, bool) {
 // field that is missing does no harm.
 // (4) Each deletes one of two fields of that name, and one d can delete one.
 //
-// The order of new fields is that of a, then that of b, without those that b
-// deletes or moves.
+// New fields come in the order of a, then of b, without those that b deletes or moves.
 type pair struct {
 	a, b index
 	at   frame

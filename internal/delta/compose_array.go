@@ -8,13 +8,13 @@ import (
 // behind a's truncation; servers log no gaps, so this is for strange input.
 const maxFill = 1024
 
-// composeArrays composes two array diffs. The result has b's length, or a's
-// grown by what b appended: after a cut to n elements, an append of n.. by b is
-// the cut to the new length with these elements set.
+// composeArrays composes two array diffs. The result has b's length, or a's length plus what b
+// appended. After a cut to n elements, an append of n.. by b equals a cut to the new length
+// with these elements set.
 //
-// A cut alone lengthens no array: that is how servers log it, and all that a $slice
-// can do. Where b cuts off what a has set, and nothing else is left, the array may
-// be longer than before a all the same, filled up with nulls: refused.
+// A cut alone lengthens no array: servers log it only to shorten one, and $slice can do no
+// more. b may cut off all that a has set. Then the array may still be longer than before a,
+// filled up with nulls. This case is refused.
 func composeArrays(dst, a, b []byte, at frame) ([]byte, bool) {
 	x, ok1 := openArrayDiff(a)
 	y, ok2 := openArrayDiff(b)

@@ -7,16 +7,16 @@ import (
 
 // composeModifiers composes two $v:1 updates:
 //
-//   - a path that only one of them touches stays, if no path of the other lies
-//     above or below it;
+//   - A path that only one of them touches stays, if no path of the other lies
+//     above or below it.
 //   - b's set replaces a's set of the same path, or of paths below it, and takes
-//     the place of the first of them in the order;
-//   - b's unset of a top-level field replaces what a did to it or below it;
+//     the place of the first of them in the order.
+//   - b's unset of a top-level field replaces what a did to it or below it.
 //   - b's paths below a value that a set are applied to this value.
 //
-// Everything else is refused: what b sets after a unset it moves to the end,
-// which $v:1 cannot say; an unset deeper down leaves behind the parents that a
-// has made; two unsets of one path remove two fields of that name.
+// Everything else is refused. If a unset what b sets, b moves it to the end, which $v:1 cannot
+// say. An unset deeper down leaves behind the parents that a has made. Two unsets of one path
+// remove two fields of that name.
 func composeModifiers(dst []byte, a, b Delta) ([]byte, bool) {
 	var spaceA, spaceB [inlineEntries]modPath
 	p, err1 := modPaths(spaceA[:0], a.o)

@@ -28,18 +28,17 @@ const (
 	keyEnd    = 0
 )
 
-// AppendKey appends a key of an _id: two ids that the server's _id index takes
-// for the same (simple collation) have equal keys.
+// AppendKey appends a key of an _id. Two ids that the server's _id index considers equal
+// (simple collation) have equal keys.
 //
-// Observed on 6.0.5 by inserting pairs: int32, int64, double and decimal of one
-// value are the same, compared exactly (0.1 as double and as decimal differ),
-// also within objects, arrays and the scope of code; so are -0 and 0; so are
-// all NaN of both types and any payload; so are a string and a symbol. null,
-// undefined, missing, binary subtypes, field orders and names differ. The names
-// of array elements do not count.
+// Observed on 6.0.5 by inserting pairs: int32, int64, double and decimal of one value are
+// equal. They are compared exactly (0.1 as double and as decimal differ), also within objects,
+// arrays and the scope of code. Equal are also -0 and 0, all NaN of both types and any payload,
+// and a string and a symbol. The types null and undefined, missing fields, binary subtypes,
+// field orders and names differ. The names of array elements do not count.
 //
-// It allocates only for decimals beyond 64 bits or with a fraction. A value
-// that is no valid BSON gets a key of its bytes.
+// It allocates only for decimals beyond 64 bits or with a fraction. Invalid BSON gets a key of
+// its bytes.
 func AppendKey(dst []byte, id bsonraw.ID) []byte {
 	return appendKey(dst, bson.Type(id.Type), id.Data, 0)
 }
@@ -128,8 +127,9 @@ func appendScope(dst, val []byte, depth int) []byte {
 
 // The layout of a decimal128: sign, 14 bits of exponent, 113 of coefficient.
 const (
-	decimalBias     = 6176
-	decimalMaxCoefH = 0x0001ED09BEAD87C0 // high word of 10^34 - 1
+	decimalBias = 6176
+	// The coefficient is at most 10^34 - 1, in a high and a low word.
+	decimalMaxCoefH = 0x0001ED09BEAD87C0
 	decimalMaxCoefL = 0x378D8E63FFFFFFFF
 )
 

@@ -252,8 +252,8 @@ func anySet(list []modPath) bool {
 	return slices.ContainsFunc(list, func(m modPath) bool { return !m.unset })
 }
 
-// modArray applies paths to an array: components must be indexes, others are
-// skipped; a set beyond the end fills up with nulls (observed on 6.0.5).
+// modArray applies paths to an array. Components that are not indexes are skipped. A set beyond
+// the end fills up with nulls (observed on 6.0.5).
 func (a *applier) modArray(dst, arr []byte, in *place) ([]byte, error) {
 	b, ok := bsonraw.Body(arr)
 	if !ok {

@@ -79,11 +79,10 @@ func (d Delta) In(copied []byte) Delta {
 // Raw returns the update as an oplog `o` document.
 func (d Delta) Raw() bson.Raw { return d.o }
 
-// KindOf tells the form of an oplog update without checking its content.
+// KindOf returns the form of an oplog update without checking its content.
 //
-// A document with an _id is a replacement, whatever else it holds, also
-// {_id:1, $v:2, diff:{}}; the fields of a diff may come in any order (observed
-// on 6.0.5).
+// A document with an _id is a replacement, whatever other fields it has, such as {_id:1, $v:2,
+// diff:{}}. The fields of a diff may come in any order (observed on 6.0.5).
 func KindOf(o bson.Raw) Kind {
 	kind, first := Modifiers, true
 	for f, ok := range bsonraw.Fields(o) {
@@ -109,9 +108,8 @@ func KindOf(o bson.Raw) Kind {
 	return kind
 }
 
-// ParseAs reads an update of which KindOf said that it is of the Modifiers or Diff
-// form, and checks all of it, so that nothing that follows can meet a malformed
-// update.
+// ParseAs reads an update for which KindOf returned Modifiers or Diff. It checks all of the
+// update, so that no later step can meet a malformed one.
 func ParseAs(k Kind, o bson.Raw) (Delta, error) {
 	switch k {
 	case Diff:
@@ -218,9 +216,9 @@ func sectionRank(f field) (int, error) {
 	return 0, fmt.Errorf("%w: unknown section %q", ErrMalformed, f.Name)
 }
 
-// checkArrayDiff accepts {a:true, l:int32, u<idx>, s<idx>...}. It also refuses
-// what a 6.0.5 server survives badly or not at all: an index at or beyond l
-// ends the server, descending indexes run it out of memory.
+// checkArrayDiff accepts {a:true, l:int32, u<idx>, s<idx>...}. It also refuses what harms a
+// 6.0.5 server: an index at or beyond l ends the server, descending indexes run it out of
+// memory.
 func checkArrayDiff(diff []byte, depth int) error {
 	arr, ok := openArrayDiff(diff)
 	if !ok {

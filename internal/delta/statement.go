@@ -13,14 +13,14 @@ type Form uint8
 
 // The forms of a statement.
 const (
-	// None: there is no exact classic update. Either read the document, Apply
-	// and write it, or send Raw through applyOps to a server that knows $v:2
-	// (observed on 6.0.5: exact, also for what Compose made; 4.4.2 refuses it).
+	// None means that there is no exact classic update. Either read the document, Apply and
+	// write it, or send Raw through applyOps to a server that knows $v:2. (Observed on 6.0.5:
+	// exact, also for results of Compose. 4.4.2 refuses it.)
 	//
-	// To write a whole document, mind that a replacement by the update command
-	// refuses top-level names with a leading dollar (error 52; applyOps with op
-	// "u" and the document as o takes them), and that both fill in empty
-	// timestamps (see AppendTimestampRepair).
+	// To write a complete document, mind two limits. A replacement by the update command
+	// refuses top-level names with a leading dollar (error 52). The applyOps command with op
+	// "u" and the document as o takes them. Both fill in empty timestamps (see
+	// AppendTimestampRepair).
 	None Form = iota
 	// Classic: exact on every document on which the delta is valid.
 	Classic
@@ -33,40 +33,40 @@ const (
 // String names the form for logs.
 func (f Form) String() string { return [...]string{"none", "classic", "guarded"}[f] }
 
-// AppendStatement appends the update document {$set, $unset, $push} that has
-// the same effect as d, byte for byte and in field order, on every document on
-// which d is valid. With None, dst is returned as it was.
+// AppendStatement appends the update document {$set, $unset, $push} that has the same effect as
+// d, byte for byte and in field order, on every document on which d is valid. With None, dst is
+// returned unchanged.
 //
-// What a classic update cannot say, and why (each observed on 6.0.5):
+// A classic update cannot express the following changes, all observed on 6.0.5 servers.
 //
 //   - A field name with a dot, an empty one, or one with a leading dollar on
 //     the path: $set takes the dot for nesting and refuses the other two.
-//   - An i, unguarded: the server logs a pipeline that moves a field to the end
-//     as an i of the existing field, where $set changes it in place. The diff
-//     alone does not say; hence Guarded.
+//   - An i, unguarded. The server logs a pipeline that moves a field to the end
+//     as an i of the existing field, but $set changes it in place. The diff
+//     does not distinguish the two. Hence the form Guarded.
 //   - Several new fields in one (sub)document in another order than the server
-//     would create them: 5.0 and newer sort by bytes, but numbers by value; 4.4
-//     and older sort by bytes only ("10" before "9"). Names have to be in
+//     would create them. Servers from 5.0 on sort by bytes, but numbers by value.
+//     Servers up to 4.4 sort by bytes only ("10" before "9"). Names have to be in
 //     order by both rules. A name that starts with a digit but is no plain
-//     number is taken as out of order beside others that start with a digit,
-//     because the newer rule is no order there ("9" < "10" < "1a" < "9").
-//   - A u of several fields out of that order that are not there, which only
-//     diffs of time-series buckets hold (control.min and max), and never in an
-//     array, where a guard could hold for another place; hence Guarded, or None.
+//     number counts as out of order beside others that start with a digit.
+//     The newer rule is no order there ("9" < "10" < "1a" < "9").
+//   - A u of several missing fields out of that order. Only diffs of time-series
+//     buckets hold it (control.min and max). It is Guarded, or None in an array,
+//     where a guard could hold for another place.
 //   - l together with another change in the same array: $push with $slice and
 //     $set of an element conflict (error 40).
-//   - What names a long path once and changes many fields below it: each of them
-//     would be sent with the whole path.
+//   - A diff that names a long path once and changes many fields below it. Each of
+//     them would be sent with the complete path.
 //   - A $v:1 update with sets out of that order: from Compose, or from a 4.4
 //     source with numbers in its names. If all of them are top-level fields, it
 //     is exact when these exist, and Guarded.
 //
-// An i is never sent as a pipeline: a pipeline update of a document that has a
-// field name twice ends a 6.0.5 server (invariant failure).
+// An i is never sent as a pipeline: a pipeline update of a document that has a field name twice
+// ends a 6.0.5 server (invariant failure).
 //
-// The statement does not skip what does not fit: on a document newer than the
-// delta the server may refuse it (28 PathNotViable, 2 BadValue for $push), or
-// create a missing parent, which Apply does not; a later update removes it.
+// The statement does not skip a path that does not fit. On a document newer than the delta the
+// server may refuse the statement (28 PathNotViable, 2 BadValue for $push). Or it creates a
+// missing parent, which Apply does not. A later update removes that parent.
 func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
 	start := len(dst)
 	form := None
@@ -82,13 +82,13 @@ func AppendStatement(dst []byte, d Delta) ([]byte, Form) {
 	return dst, form
 }
 
-// AppendGuard appends the conditions of a Guarded statement, as elements of a
-// query document that the caller has open: {"path": {$exists: false}} for each
-// field that a Diff inserts, {"path": {$exists: true}} for each that it sets
-// out of order, or that Modifiers set.
+// AppendGuard appends the conditions of a Guarded statement, as elements of a query document
+// that the caller has open. For each field that a Diff inserts the condition is {"path":
+// {$exists: false}}. For each field that it sets out of order, or that Modifiers set, it is
+// {"path": {$exists: true}}.
 //
-// Paths through arrays may match more than the one place, so a guard can fail
-// without need; it cannot hold wrongly.
+// Paths through arrays may match more than the one place. So a guard can fail without need, but
+// cannot hold wrongly.
 func AppendGuard(dst []byte, d Delta) []byte {
 	if d.kind == Modifiers {
 		return modGuard(dst, d.o)

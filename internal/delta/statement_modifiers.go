@@ -33,9 +33,9 @@ func modStatement(dst, o []byte) ([]byte, Form) {
 	return closeDoc(dst, at), form
 }
 
-// modForm is None unless all paths are plain, Classic if the sets come in the
-// order in which every server creates fields, else Guarded if they are all
-// top-level fields, for which $exists is exact.
+// modForm returns None unless all paths are plain. It returns Classic if the sets come in the
+// order in which every server creates fields. Otherwise it returns Guarded if all are top-level
+// fields, for which $exists is exact, and else None.
 func modForm(list []modPath) Form {
 	var last []byte
 	ordered, flat := true, true

@@ -6,13 +6,13 @@ import (
 	"github.com/millrace/millrace/internal/bsonraw"
 )
 
-// AppendTimestampRepair appends an update, as an oplog `o` document, that puts
-// back the empty timestamps of doc, Timestamp(0, 0), after doc was written as a
-// whole; ok is false, and dst as it was, if it has none.
+// AppendTimestampRepair appends an update, as an oplog `o` document, that restores the empty
+// timestamps of doc, Timestamp(0, 0), after doc was written completely. If doc has none, ok is
+// false and dst is unchanged.
 //
-// A server replaces them by its clock, in top-level fields other than _id, on
-// insert, on replacement, and on applyOps of both; it keeps them in $set, in
-// pipelines and in an applyOps diff (observed on 4.4.2 and 6.0.5).
+// A server replaces them by its clock, in top-level fields other than _id, on insert, on
+// replacement, and on applyOps of both. It keeps them in $set, in pipelines and in an applyOps
+// diff. Observed on 4.4.2 and 6.0.5.
 func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bool) {
 	if !MayHoldEmptyTimestamp(doc) {
 		return dst, Delta{}, false
@@ -36,10 +36,10 @@ func AppendTimestampRepair(dst []byte, doc bson.Raw) (out []byte, d Delta, ok bo
 	return dst, diffDelta(dst[start:]), true
 }
 
-// MayHoldEmptyTimestamp is false for a document that AppendTimestampRepair has
-// nothing to say of. Nearly no document holds as many zeros as the end of the
-// field's name and its value, and to look for them is a small part of the cost of
-// walking the fields, while the document is in the processor's caches.
+// MayHoldEmptyTimestamp reports whether AppendTimestampRepair has to look at a document. Nearly
+// no document has as many consecutive zeros as the end of the field's name and its value. The
+// search for them costs a small part of walking the fields, while the document is in the
+// processor's caches.
 func MayHoldEmptyTimestamp(doc bson.Raw) bool { return holdsZeros(doc, 9) }
 
 // holdsZeros reports n zero bytes in a row. Every n-th byte is looked at: a run

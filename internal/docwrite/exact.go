@@ -43,11 +43,11 @@ func Inspect(doc []byte) (s Special, err error) {
 	return s, nil
 }
 
-// AppendInsert appends a statement of the update command that inserts a document
-// as it is: {q: {_id: {$eq: id}, $nor: [{}]}, u: [{$replaceWith: {$literal:
-// doc}}], upsert: true}, with the shard key besides. A pipeline leaves zero timestamps
-// and dollars alone. $nor makes it match nothing: it inserts or meets a duplicate. On a
-// document that exists, $replaceWith with a field name twice brings down a 6.0 server.
+// AppendInsert appends a statement of the update command that inserts a document unchanged,
+// with the shard key besides: {q: {_id: {$eq: id}, $nor: [{}]}, u: [{$replaceWith: {$literal:
+// doc}}], upsert: true}. A pipeline leaves zero timestamps and dollars alone. $nor makes the
+// query match nothing: it inserts or meets a duplicate. On an existing document, $replaceWith
+// with a duplicate field name crashes a 6.0 server.
 func (k Key) AppendInsert(dst, doc []byte) []byte {
 	i, dst := bsoncore.AppendDocumentStart(dst)
 	q, dst := bsoncore.AppendDocumentElementStart(dst, "q")

@@ -105,8 +105,8 @@ func AsDuplicateID(e wire.WriteError) wire.WriteError {
 	return e
 }
 
-// Answer is what the server says of a write in an error of the driver; ok is
-// false for an error that passes by itself, and for one that is no server's.
+// Answer returns the server's answer to a write from an error of the driver. ok is false for a
+// transient error, and for one that no server sent.
 func Answer(err error) (e wire.WriteError, ok bool) {
 	if err == nil || mongo.Classify(err) == mongo.ClassRetry {
 		return e, false

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Limits of one write command (MongoDB manual, "Limits and Thresholds":
-// 100,000 operations, 48,000,000 bytes a message, 16 MB a document, which a
-// statement may exceed by 16 KB).
+// Limits of one write command (MongoDB manual, "Limits and Thresholds"). They are 100,000
+// operations, 48,000,000 bytes a message, and 16 MB a document, which a statement may exceed by
+// 16 KB.
 const (
 	maxCommandOps   = 100_000
 	maxCommandBytes = 30 << 20 // a statement of 16 MB may still follow

@@ -101,7 +101,7 @@ func exchange(t *testing.T, c *mongo.Cluster, coll string, doc []byte) error {
 	}
 	defer txn.End(t.Context())
 	db := c.Client.Database("t")
-	p := retry.Patience{Waiting: func(failure error, _ time.Duration) { t.Log(failure) }}
+	p := retry.Backoff{Waiting: func(failure error, _ time.Duration) { t.Log(failure) }}
 	return p.Try(t.Context(), time.Minute, func() error {
 		return txn.Run(t.Context(), func(ctx context.Context) error {
 			if err := Run(ctx, db, Delete(coll, bsonraw.IDOf(doc))); err != nil {

@@ -1,7 +1,7 @@
-// Package expiry says which documents of a collection have expired at a time: as a
-// condition that a server evaluates, and of a document at hand; how the options and indexes of a
-// collection say so; and what stands in for an expiry that is deferred. It is pure: others read
-// and change collections.
+// Package expiry determines which documents of a collection have expired at a time: as a
+// condition that a server evaluates, and for a single document. It reads the expiry from the
+// options and indexes of a collection, and defines the stand-in for a deferred expiry. It is
+// pure: other packages read and change collections.
 package expiry
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/internal/query"
 )
 
-// Slack is how much later than the time of a deletion counts as expired, in milliseconds:
-// a server stamps its oplog with a clock that may be a little behind the one by which it
-// finds what has expired.
+// Slack is how much later than the time of a deletion counts as expired, in milliseconds. A
+// server stamps its oplog with a clock that may be a little behind the one by which it finds
+// expired documents.
 const Slack = 1000
 
 // Setting is how documents expire by one index, or by the _id of a clustered collection.

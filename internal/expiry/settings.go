@@ -85,9 +85,9 @@ func datesOf(spec bson.Raw) (field string, ok bool) {
 // leastStandIn is from where on an expiry counts as one that stands in for another, in seconds.
 const leastStandIn = 1_600_000_000
 
-// StandIn stands in for the expiry of an index until it is restored, in seconds, on servers before
-// 5.1, whose collMod cannot add one later: larger than any in use, but not beyond 1970, which
-// those servers refuse, and the same at every attempt.
+// StandIn replaces the expiry of an index until it is restored, in seconds, on servers before
+// 5.1. Their collMod cannot add an expiry later. The value is larger than any in use, but does
+// not reach beyond 1970, which those servers refuse. It is the same at every attempt.
 func StandIn(seconds int64) int64 { return max(seconds, leastStandIn) }
 
 // StandsIn reports an expiry that stands in for another.

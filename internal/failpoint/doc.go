@@ -1,22 +1,21 @@
-// Package failpoint names the moments at which a crash, a pause or an error of
-// millrace matters, so that a test can make one happen exactly there.
+// Package failpoint names the moments at which a crash, a pause or an error of millrace
+// matters, so that a test can make one happen exactly there.
 //
-// Without the build tag failpoint its functions are empty: they are inlined to
-// nothing and read nothing from the environment. With it, MILLRACE_FAILPOINTS
-// holds rules, separated by semicolons, or @ and the name of a file that holds
-// them and is read again when it changes:
+// Without the build tag failpoint its functions are empty: they are inlined to nothing and read
+// nothing from the environment. With the tag, MILLRACE_FAILPOINTS holds rules, separated by
+// semicolons. Or it holds @ and the name of a file with rules, which is read again when it
+// changes:
 //
 //	name:n=action    at the n-th hit of the point
 //	name:n+=action   from the n-th hit on
 //	name=action      at each hit
 //	*:n=action       at the n-th hit of all points together
 //
-// Some points tell what they are about: send.before/delete is the point
-// send.before for deletes alone.
+// Some points have a subject: send.before/delete is the point send.before for deletes alone.
 //
-// The actions: kill ends the process as SIGKILL does, stop halts it as SIGSTOP
-// does until SIGCONT, sleep:300ms delays the caller alone, error has Err return
-// an error that passes by itself, note only tells. Each is told on standard
+// These are the actions. The action kill ends the process as SIGKILL does. The action stop
+// halts it as SIGSTOP does until SIGCONT. With sleep:300ms only the caller waits. With error,
+// Err returns a transient error. The action note only logs. Each action is logged on standard
 // error before it is done: "failpoint save.before hit 3: kill".
 //
 // The points:
@@ -48,7 +47,7 @@
 //	copy.before, copy.after           a batch of the copy
 //	letter.before, letter.after       a dead letter
 //	shard.before, shard.made,         a collection of a sharded target: before it is sharded,
-//	shard.noted, shard.held,          after it, the balancer noted, and told to leave it alone,
+//	shard.noted, shard.held,          after it, the balancer noted, and disabled for it,
 //	shard.split, shard.moved,         a bound, a range moved,
 //	shard.placed                      all placed
 //	zone.join, zone.range             a shard is to be in a zone, a range in one or in none

@@ -133,8 +133,8 @@ func toString(dst []byte, v value) ([]byte, string) {
 	return dst, noSuch
 }
 
-// doubleText is what servers write, six digits (observed on 4.2 to 6.0), if these read back
-// as the same number, and else the shortest text that does.
+// doubleText returns what servers write, six digits (observed on 4.2 to 6.0), if that reads
+// back as the same number. Otherwise it returns the shortest text that does.
 func doubleText(f float64) string {
 	switch {
 	case math.IsNaN(f):

@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 )
 
-// TouchesPath reports that a rule may make the value at a path of the result another
-// than the one at the same path of the source: because it is mapped, left out, taken
-// away or replaced, it or something above it or in it.
+// TouchesPath reports whether a rule may change the value at a path between the source and the
+// result. That is so if the value, or something above or in it, is mapped, left out, taken away
+// or replaced.
 func (m *Map) TouchesPath(text string) bool {
 	p, err := readPath(text, true, "")
 	if err != nil {
@@ -54,8 +54,8 @@ func (m *Map) readsOf() {
 	}
 }
 
-// Careful is the same mapping for those who go on where a document cannot be mapped: an
-// update of what may be the cause is State, for it may have the document fit, or not.
+// Careful returns the same mapping for a caller that continues when a document cannot be
+// mapped. An update that may concern the cause is State: the document may fit after it, or not.
 func (m *Map) Careful() *Map {
 	c := *m
 	c.reads = slices.Clip(c.reads)

@@ -49,7 +49,7 @@ var ErrFinished = errors.New("finalized")
 
 // Run follows the source from a stored job's position until something ends it.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
-	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Tally, o.Source.Leaves),
+	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Counters, o.Source.Leaves),
 		phase: job.Phase, intent: job.Intent, saved: pos, mark: pos.Mark}
 	for _, p := range job.Refused {
 		f.refused = mongo.MaxOpTime(f.refused, p.At)

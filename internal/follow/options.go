@@ -1,9 +1,8 @@
-// Package follow is one run of continuous replication: it leads the batches of a
-// source into a sink, from a stored position until the job is finalized or
-// something ends the run. It decides when the overlap ends, makes schema changes
-// safe against a crash, notes positions, and finds out what the target has already.
-// It knows no phases but its own: the job hands in what it needs, and an operator's
-// requests as Finalize and Repairs.
+// Package follow is one run of continuous replication. It takes the batches of a source to a
+// sink, from a stored position until the job is finalized or something ends the run. It decides
+// when the overlap ends, makes schema changes safe against a crash, notes positions, and finds
+// out what the target has already. It knows no phases but its own. The job hands in what it
+// needs, and an operator's requests as Finalize and Repairs.
 package follow
 
 import (
@@ -29,7 +28,7 @@ type Options struct {
 	Mode       state.Mode
 	OnExisting state.OnExisting
 	Rules      *transform.Set
-	Tally      *transform.Tally // of Rules
+	Counters   *transform.Counters // of Rules
 	Store      state.Store
 	Target     *mongo.Cluster
 	Schema     Schema            // of Target

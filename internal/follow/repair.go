@@ -125,12 +125,12 @@ func (r *Repairs) end(one *Repair, how mongosink.Repaired, why string) {
 	}
 }
 
-// repair makes documents of the target as the source has them. It is called after a
-// batch, when the target is ahead of nothing. Each is read from the source and kept in a
-// letter. What happens to it from the position of the batch on goes there, and when the
-// stream has passed all that may have been read, the letter's state is that of the
-// stream's position, and is written. So the target never gets a state that the stream has
-// not reached, nor one that is older than what it has.
+// repair makes documents of the target equal to those of the source. It is called after a
+// batch, when the target is ahead of nothing. Each document is read from the source and kept in
+// a dead letter. Changes to it after the batch's position are applied to the letter. When the
+// stream has passed all that may have been read, the letter's state is that of the stream's
+// position, and is written. So the target never gets a state that the stream has not reached,
+// nor an older one than it has.
 func (f *follower) repair(ctx context.Context, at mongo.OpTime) error {
 	begun, next := f.Repairs.some()
 	for _, one := range begun {
@@ -186,7 +186,7 @@ func (f *follower) repair(ctx context.Context, at mongo.OpTime) error {
 	return nil
 }
 
-// unlessRetried makes an error that no retry mends a reason: a repair ends no job.
+// unlessRetried turns an error that no retry resolves into a reason: a repair ends no job.
 func (f *follower) unlessRetried(ctx context.Context, why string, err error) (string, error) {
 	if err == nil || ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry {
 		return why, err

@@ -167,9 +167,9 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	return r.chunks(ctx, r.route.Target, r.ids(), r.remove)
 }
 
-// takesPlace reports that what the server filled is to take the place of a collection that was
-// renamed between databases: of a capped one, in which documents that are filled in would come last.
-// One that was copied since has them all, and later ones (see ordered).
+// takesPlace reports whether the filled collection takes the place of a collection that was
+// renamed between databases. That holds for a capped one, in which filled-in documents would
+// come last. One that was copied since has them all, and later ones (see ordered).
 func (r *rewriting) takesPlace(ctx context.Context) (bool, error) {
 	ch := r.ev.Change
 	if r.Rules.Others() || (r.Rules.Route(ch.From).Skips | r.Rules.Route(ch.To).Skips).Has(stream.OpDrop|stream.OpRename) {
@@ -368,9 +368,8 @@ func (r *rewriting) ended(ctx context.Context) error {
 	return c.end(ctx)
 }
 
-// fill writes what the target does not have of a collection that was renamed between
-// databases, or converted: its copy was cut off, or documents could not be read under its
-// old identity.
+// fill writes what the target lacks of a collection that was renamed between databases, or
+// converted. Its copy was cut off, or documents could not be read under its old identity.
 func (r *rewriting) fill(ctx context.Context) error {
 	keep, to, reads := r.route.Keep(nil), r.route.Mapper(r.job.Start.TS, nil), reads(r.route)
 	ordered, err := r.ordered(ctx)

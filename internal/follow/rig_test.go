@@ -90,7 +90,7 @@ func newRig(t testing.TB, config transform.Config) *rig {
 		ReadFrom: func(pos stream.Position) (mongo.OpTime, error) { return pos.At, nil }})
 	names := schema.NewNames([]schema.Name{{NS: "d.c", Target: "d.c", Type: schema.TypeCollection, UUID: uuid(1)}})
 	r.options = Options{
-		Mode: state.ModeAll, Rules: rules, Tally: transform.NewTally(rules), Store: store{r: r}, Schema: schemaOf(r),
+		Mode: state.ModeAll, Rules: rules, Counters: transform.NewCounters(rules), Store: store{r: r}, Schema: schemaOf(r),
 		Progress: p, Log: log, Changes: changes{r}, Job: r, Spool: r, Repairs: &Repairs{},
 		Fresh:    true, // without a server there is nothing to look through
 		Letters:  deadletter.Over(keeper{}, "job"),
@@ -145,7 +145,7 @@ func (r *rig) run() error {
 func (r *rig) start() *follower {
 	r.t.Helper()
 	pos := stream.Position{At: r.job.Applied, Mark: r.job.Mark}
-	f := &follower{Options: r.options, job: r.job, stage: transform.NewStage(r.options.Rules, pos, r.options.Tally, nil),
+	f := &follower{Options: r.options, job: r.job, stage: transform.NewStage(r.options.Rules, pos, r.options.Counters, nil),
 		phase: r.job.Phase, intent: r.job.Intent, saved: pos, mark: pos.Mark}
 	if _, err := f.openOverlap(r.t.Context()); err != nil {
 		r.t.Fatal(err)

@@ -9,17 +9,17 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 )
 
-// ring follows the content of a capped collection through the source's events
-// and reports after which of them it can be what the target holds.
+// ring follows the content of a capped collection through the source's events. It reports after
+// which event the target's content can be the source's.
 //
-// The content is a list: what was there before the first event, of which
-// nothing is known, then what was inserted since. The oldest go when there is no
-// room. So the target can be as after an event only if its newest documents are
-// those inserted since, in order, if none of the others was deleted since, and
-// if no update since would change the others.
+// The content is a list. First come the documents from before the first event, of which nothing
+// is known. Then come those inserted since. The oldest go when there is no room. So the target
+// can be as after an event only under three conditions. Its newest documents are those inserted
+// since, in order. None of the others was deleted since. No update since would change the
+// others.
 //
-// The target is as after one of the events, for they are applied in order. Where
-// several would do, the last is right: what lies between changes nothing.
+// The target is as after one of the events, for they are applied in order. Where several match,
+// the last is right: what lies between changes nothing.
 type ring struct {
 	target targetDocs
 	limit  limit

@@ -33,9 +33,9 @@ func (f *follower) step(kind progress.Step, name, what string, do func() error) 
 	return err
 }
 
-// schema applies one schema change after a durable note that it is about to
-// happen: a restart finds the note and applies the change once more as one that
-// may have happened. What comes after needs no note.
+// schema applies one schema change after a durable note that it is about to happen. A restart
+// finds the note and applies the change again as one that may have happened. What comes after
+// needs no note.
 func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,9 +107,9 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 
 // applyOptions are the conditions under which a schema change is applied.
 func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
-	// After a restart the target is not ahead of a schema change, for none is passed
-	// without a checkpoint; but for what was read for rules (putIndexesOff), and where
-	// others filled it.
+	// After a restart the target is not ahead of a schema change, for none is passed without a
+	// checkpoint. There are two exceptions: documents that were read for rules (putIndexesOff),
+	// and targets that others filled.
 	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Cut: f.mayBeCut(ev), Ahead: f.filledAhead(ev.At),
 		Recorded: f.job.Copied.Before(ev.At),
 		Maybe:    f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Source.Names,
@@ -312,9 +312,10 @@ func (f *follower) join(ctx context.Context, ev *stream.Event, effect schema.Eff
 	return nil
 }
 
-// putIndexesOff has indexes built when the target is consistent again, where documents were
-// read for a rule as they are after the index is made: they may hold keys that others have
-// not given up yet. After a restart the reach says how far they may have been read.
+// putIndexesOff defers index builds until the target is consistent again, where documents were
+// read for a rule at a position after the index was made. They may hold keys that other
+// documents have not given up yet. After a restart the high-water mark says how far they may
+// have been read.
 func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
 	ch, read := ev.Change, f.newest
 	if ch.Kind != stream.ChangeCreateIndexes && ch.Kind != stream.ChangeCollMod || !f.job.Consistent.Before(ev.At) {

@@ -39,7 +39,7 @@ type Deployment interface {
 	Find(ctx context.Context, of lookup.Collection, q lookup.Question) ([]bson.Raw, error)
 	// Vanished reports whether a collection is gone for good.
 	Vanished(ctx context.Context, db string, uuid bson.Binary) (bool, error)
-	// Holds fails when what was told up to a position is not all that happened.
+	// Holds returns an error if events up to at may be missing.
 	Holds(ctx context.Context, at mongo.OpTime) error
 	// Look calls fn for the events of collections within a span and for all schema
 	// changes, as oplog.Look does.
@@ -69,9 +69,9 @@ func (s *Source) Newest(ctx context.Context) (mongo.OpTime, error) {
 
 // waiting says what the job waits for if fn takes long.
 func (s *Source) waiting(what string, fn func() error) error {
-	const patience = time.Second
+	const limit = time.Second
 	say := sync.OnceFunc(func() { s.Progress.Wait(what) })
-	late := time.AfterFunc(patience, say)
+	late := time.AfterFunc(limit, say)
 	defer func() {
 		if !late.Stop() {
 			say() // it may just be about to
@@ -168,9 +168,8 @@ func (s *Source) route(from mongosink.Origin) *transform.Route {
 	return s.Rules.Route(cmp.Or(from.Source, name.NS))
 }
 
-// identify reports which collection of the source a target namespace is: as the
-// event in hand has it, or as the job's names do, which are those of the
-// same position.
+// identify reports which collection of the source a target namespace is. It uses the event in
+// hand, or else the job's names, which are those of the same position.
 func (s *Source) identify(from mongosink.Origin) (of lookup.Collection, err error) {
 	name, _ := s.Names.Target(mongo.SeriesNS(from.Target))
 	source := cmp.Or(from.Source, name.NS)
@@ -205,9 +204,9 @@ func (s *Source) find(
 	}
 }
 
-// Read reads documents for a filter, see transform.Read. A replica set of 5.0 or newer
-// tells them as of the very position as long as it remembers that, five minutes by
-// default; else they are as they are now.
+// Read is the transform.Read of the source. A replica set of 5.0 or newer returns the documents
+// as of the exact position while it keeps that snapshot, for five minutes by default. Otherwise
+// they are as they are now.
 func (s *Source) Read(
 	ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int,
 ) (docs []bson.Raw, until mongo.OpTime, err error) {

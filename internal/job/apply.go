@@ -66,7 +66,7 @@ func (s *session) sink(pos stream.Position, o mongosink.Options) *mongosink.Engi
 	partitions := partitionsFor(s.spec.Partitions, s.dst.Pool.RoundTripTime())
 	b := newApplyBuffer(s.spec.ApplyBuffer, partitions)
 	o.Sizes = mongosink.Sizes{Partitions: partitions, InFlight: b.inFlight, BatchBytes: b.writes, Coalesce: b.kept}
-	o.Targets = targets{s.source.Names, s.dst, s.cat, s.rules, s.tally, s.spec.Mode == ModeIncremental}
+	o.Targets = targets{s.source.Names, s.dst, s.cat, s.rules, s.counters, s.spec.Mode == ModeIncremental}
 	o.LeavesOut = s.source.Leaves != nil
 	o.Policy = mongosink.Policy{Overwrite: s.spec.OnExisting == ExistingMerge, OnConflict: s.spec.OnConflict,
 		Letters: s.letters}
@@ -97,11 +97,11 @@ func partitionsFor(asked int, away time.Duration) int {
 // targets are the collections of the target as they are now.
 type targets struct {
 	*schema.Names
-	dst     *mongo.Cluster
-	cat     *schema.Target
-	rules   *transform.Set
-	tally   *transform.Tally
-	foreign bool // expiries that the target had by itself count
+	dst      *mongo.Cluster
+	cat      *schema.Target
+	rules    *transform.Set
+	counters *transform.Counters
+	foreign  bool // expiries that the target had by itself count
 }
 
 // Absent lets through what goes to a retained collection under its old name, whatever the source
@@ -127,7 +127,7 @@ func (t targets) Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, 
 		return nil, nil, err
 	}
 	s, err := t.cat.Deferred.Expiry(ctx, r.Target, c.Collated(), t.foreign)
-	return s, t.tally.Expired(t.rules.Route(r.Source)), err
+	return s, t.counters.Expired(t.rules.Route(r.Source)), err
 }
 
 // collection reads the options of a collection of the target as they are now.

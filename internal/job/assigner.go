@@ -20,10 +20,10 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// assigner assigns slices of a copy to other workers. Nothing that one of them sends has an effect
-// once its slices are taken back, and none of anybody when the copy is over: the target knows who may
-// write (state.Job.Borrowers), assistants ask it over each connection before they write there, and
-// who is revoked has its connections ended.
+// assigner assigns slices of a copy to other workers. A message of an assistant has no effect
+// once its slices are taken back, and no assistant's message has one when the copy is over. The
+// target knows who may write (state.Job.Assistants): assistants ask it over each connection
+// before they write there. A revoked assistant has its connections ended.
 type assigner struct {
 	*assign.Owner[*copy.Assignment, *copyReport]
 	throttle
@@ -31,7 +31,7 @@ type assigner struct {
 	of       engines
 	target   *mongo.Cluster
 	store    state.Store
-	tally    *transform.Tally
+	counters *transform.Counters
 	progress *progress.Progress
 	log      *slog.Logger
 
@@ -83,7 +83,7 @@ func (c *copier) assigns() bool {
 
 // assigning runs engines of whose slices others may copy some: run runs them all.
 func (c *copier) assigning(ctx context.Context, of engines, start mongo.OpTime, run func(context.Context) error) error {
-	w := &assigner{throttle: c.throttle, of: of, target: c.dst, store: c.store, tally: c.tally, progress: c.progress,
+	w := &assigner{throttle: c.throttle, of: of, target: c.dst, store: c.store, counters: c.counters, progress: c.progress,
 		log:     c.log,
 		counted: map[string][]int64{}, grants: map[grantOf]chan struct{}{},
 		terms: copyTerms{Job: c.id, Run: c.lease.run, Attempt: c.stored.Fence, Others: c.spec.OnExisting == ExistingMerge,
@@ -125,7 +125,7 @@ func (w *assigner) Revoke(ctx context.Context, m *assign.Member[*copy.Assignment
 			})
 		}
 	}
-	names := mongo.Borrowers(w.terms.Job, w.terms.Run, w.terms.Attempt, token)
+	names := mongo.Assistants(w.terms.Job, w.terms.Run, w.terms.Attempt, token)
 	_, err := w.target.EndConnections(ctx, names, waiting, bson.D{{Key: "ping", Value: 1}})
 	return mongo.Wrap(err, "end the connections of a worker that has copied a part")
 }
@@ -189,7 +189,7 @@ func (w *assigner) Report(ctx context.Context, m *assign.Member[*copy.Assignment
 		}
 	}
 	return false, m.Update(func(parts map[string]*copy.Assignment, f *assign.Figures) error {
-		w.tally.AddCopied(w.counted[m.Token], r.Counted)
+		w.counters.AddCopied(w.counted[m.Token], r.Counted)
 		w.counted[m.Token] = r.Counted
 		for i := range r.Slices {
 			st := &r.Slices[i]

@@ -33,7 +33,7 @@ func Assist(ctx context.Context, spec Spec, worker string, ask assign.Ask) error
 	spec.setDefaults()
 	j := assign.Joining{Worker: worker, Version: spec.Offer.Version, Ask: ask, Rules: spec.Rules, Log: spec.Log}
 	return assign.Assist(ctx, j, func(ctx context.Context, of *assisted) error {
-		a := &assistant{assisted: of, spec: spec, tally: transform.NewTally(of.Made), term: -1}
+		a := &assistant{assisted: of, spec: spec, counters: transform.NewCounters(of.Made), term: -1}
 		defer a.disconnect() // before the owner hears of the end: then nothing can arrive
 		return a.work(ctx)
 	})
@@ -45,7 +45,7 @@ type assisted = assign.Assistant[copyTerms, copy.Unit]
 type assistant struct {
 	*assisted
 	spec     Spec
-	tally    *transform.Tally
+	counters *transform.Counters
 	src, dst *mongo.Cluster
 	shards   *origin.Sharded // nil where the source is none
 	seq      atomic.Int64    // of grants
@@ -60,7 +60,7 @@ func (a *assistant) work(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", assign.ErrUnfit, err)
 	}
 	o := copy.Options{Readers: a.spec.Readers, Writers: a.spec.Writers, MaxBufferedBytes: a.spec.Memory,
-		AfterClusterTime: a.Terms.Start, Log: a.Log, Tally: a.tally, SaveEvery: a.Lease / 20,
+		AfterClusterTime: a.Terms.Start, Log: a.Log, Counters: a.counters, SaveEvery: a.Lease / 20,
 		SourceGate: pace.NewGate(pace.Normal), TargetGate: pace.NewGate(pace.Normal), Admit: a.admit, Grant: a.grant,
 		Others: a.Terms.Others}
 	if a.shards == nil {
@@ -105,7 +105,7 @@ func (a *assistant) connect(ctx context.Context) error {
 		return mongo.Wrap(err, "source")
 	})
 	g.Go(func() (err error) {
-		writing := mongo.Options{AppName: mongo.BorrowerName(a.Terms.Job, a.Terms.Run, a.Terms.Attempt, a.Token),
+		writing := mongo.Options{AppName: mongo.AssistantName(a.Terms.Job, a.Terms.Run, a.Terms.Attempt, a.Token),
 			ChooseCompression: compress, MaxPoolSize: a.mostConnections()}
 		a.dst, err = a.spec.Connect(gctx, a.spec.Target, writing)
 		return mongo.Wrap(err, "target")
@@ -190,7 +190,7 @@ type assistedShard struct {
 	owned   map[string]*ownership.Filter // of collections, by UUID
 }
 
-// NextSlice asks for a slice. See copy.Assigner.
+// NextSlice implements copy.Assigner: it requests a slice.
 func (at *assistedShard) NextSlice(ctx context.Context) (*scan.Slice, copy.Task, error) {
 	one, err := at.queue.Next(ctx)
 	if one == nil {
@@ -245,7 +245,7 @@ func (a *assistant) SaveSlices(ctx context.Context, changed []scan.Slice) error 
 		return ctx.Err() == nil && mongo.Classify(err) == mongo.ClassRetry && a.Lost() == nil
 	}
 	return retry.Again(ctx, assign.NoneNow, assign.NoneNow, passes, func() error {
-		r.Counted = a.tally.Copied()
+		r.Counted = a.counters.Copied()
 		_, err := a.Report(ctx, r)
 		return err
 	})

@@ -62,7 +62,7 @@ func (j *Job) connect(ctx context.Context) (err error) {
 func (j *Job) connectSide(ctx context.Context, side, uri string, o mongo.Options) (*mongo.Cluster, error) {
 	slow := time.AfterFunc(stalledAfter, func() {
 		j.log.Warn("waiting for "+side+" to accept connections", "address", mongo.Redact(uri),
-			"hint", "see that it runs, and that it has connections left: serverStatus shows connections.available")
+			"hint", "check that it runs and has free connections (connections.available of serverStatus)")
 	})
 	defer slow.Stop()
 	return j.spec.Connect(ctx, uri, o)

@@ -40,7 +40,7 @@ func newControl(spec Spec) (*control, error) {
 			return nil, fmt.Errorf("--until %q: want never, caught-up or a time (2026-01-02T15:04:05Z)", spec.Until)
 		}
 	}
-	return &control{Finalize: follow.NewFinalize(spec.Now, wanted, at, spec.FinalizeTold),
+	return &control{Finalize: follow.NewFinalize(spec.Now, wanted, at, spec.FinalizeLogged),
 		changed: make(chan struct{}), done: make(chan struct{})}, nil
 }
 
@@ -55,8 +55,7 @@ func (c *control) inherit(paused bool) {
 	}
 }
 
-// ask is an operator's pause or resume. It reports whether that is another wish than
-// before.
+// ask records an operator's pause or resume. It reports whether that changes the last request.
 func (c *control) ask(paused bool) (other bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,8 +118,8 @@ func (c *control) finish(err error) {
 	close(c.done)
 }
 
-// Pause stops reading and writing after a checkpoint; the job stays owned. The
-// wish survives a restart.
+// Pause stops reading and writing after a checkpoint. The job stays owned. The request survives
+// a restart.
 func (j *Job) Pause(ctx context.Context) error {
 	if j.control.ask(true) {
 		j.log.Info("paused by operator")
@@ -147,7 +146,7 @@ func (j *Job) RetryLetter(ctx context.Context, id string) error {
 }
 
 func (j *Job) retryLetters(ctx context.Context, ids []string) error {
-	const patience = 8 * time.Second
+	const wait = 8 * time.Second
 	if j.control.isPaused() {
 		return mongo.WithHint(errors.New("the job is paused"),
 			"resume it (millrace resume): that tries all open dead letters")
@@ -158,7 +157,7 @@ func (j *Job) retryLetters(ctx context.Context, ids []string) error {
 		j.letters.Choose(ids, false)
 	}
 	j.log.Info("open dead letters are tried again on request")
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	for j.letters.AnyDue(j.letters.Until()) {
 		select {
@@ -221,11 +220,11 @@ const (
 	CodeBuilding     = follow.CodeBuilding
 )
 
-// Finalize asks for the cut-over and waits for it: the job drains to the
-// source's newest position, restores what was deferred, compares the catalogs
-// and ends. When ctx ends first the finalization goes on. Where the job does not
-// follow yet that is refused, or, with whenCaughtUp, kept until it does. A wish that
-// is kept ends with the process: no cut-over comes as a surprise after a restart.
+// Finalize requests the cut-over and waits for it: the job drains to the source's newest
+// position, restores what was deferred, compares the catalogs and ends. When ctx ends first,
+// the finalization goes on. A job that does not follow yet refuses the request. With
+// whenCaughtUp it keeps it until it follows. A kept request ends with the process: no cut-over
+// comes as a surprise after a restart.
 func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 	if st := j.Status(); !whenCaughtUp && st.CannotFinalize != "" && !slices.Contains([]Phase{PhaseFinalizing,
 		PhaseFinalized}, st.Phase) {
@@ -251,8 +250,8 @@ func (j *Job) Finalize(ctx context.Context, whenCaughtUp bool) error {
 	}
 }
 
-// CancelFinalize takes back the wish to finalize, also that of Spec.Until, as long
-// as the job has not begun to.
+// CancelFinalize withdraws the request to finalize, also that of Spec.Until, while the job has
+// not begun to finalize.
 func (j *Job) CancelFinalize(ctx context.Context) error {
 	if j.spec.Mode.EndsByItself() {
 		return follow.Refuse(CodeNotWanted, "interrupt it to stop it",
@@ -321,11 +320,11 @@ const (
 // ErrEnded says that the job's run has ended before what was asked of it.
 var ErrEnded = errors.New("the job's run has ended")
 
-// Repair makes documents of the target as the source has them, and waits until each has
-// its outcome; told gets all of them as they stand, each time that one more has one. The
-// job does it while it follows, in order with the changes of the source. Those that were
-// begun when ctx ends are repaired all the same.
-func (j *Job) Repair(ctx context.Context, list []*Repair, told func(now []Repair)) error {
+// Repair makes documents of the target equal to those of the source, and waits until each has
+// its outcome. Each time that one more has its outcome, notify gets the state of all. The job
+// repairs while it follows, in order with the changes of the source. Repairs that have begun
+// when ctx ends are still finished.
+func (j *Job) Repair(ctx context.Context, list []*Repair, notify func(now []Repair)) error {
 	if j.source.shards != nil || j.dst.Info.Kind == mongo.KindSharded {
 		return mongo.WithHint(errors.New("documents of sharded clusters are not repaired"),
 			"change them on the source, which has them written anew")
@@ -334,7 +333,7 @@ func (j *Job) Repair(ctx context.Context, list []*Repair, told func(now []Repair
 	defer j.repairs.Remove(list)
 	for ended := false; ; {
 		now, open, changed := j.repairs.Look(list)
-		switch told(now); {
+		switch notify(now); {
 		case open == 0:
 			return nil
 		case ended:

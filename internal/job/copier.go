@@ -76,10 +76,10 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	return c.SavePhase(ctx, next, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})
 }
 
-// deferTTL defers what expires, and what goes from capped collections, on the target
-// of collections that somebody else made, or changed while no process of the job
-// ran: once a run, and not where this one makes all of them. What an attempt that
-// failed while it finalized has restored is deferred again.
+// deferTTL defers expiry, and the limits of capped collections, on the target's collections
+// that somebody else made, or changed while no process of the job ran. It does so once a run,
+// and not where this run makes all of them. It defers again what a failed attempt to finalize
+// has restored.
 func (c *copier) deferTTL(ctx context.Context) error {
 	due := !c.ttlDeferred && (c.lease.resumed != nil || c.spec.Mode == ModeIncremental)
 	if !due && c.stored.Phase != PhaseFinalizing {
@@ -101,10 +101,10 @@ func (c *copier) task(coll schema.Collection, target string) copy.Task {
 // are applied meanwhile.
 func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, assigned bool) error {
 	o = c.options(o)
-	o.Recreate, o.Refused, o.SourceGate, o.Tally = c.recreate, c.refused(o.AfterClusterTime), c.srcGate, c.tally
+	o.Recreate, o.Refused, o.SourceGate, o.Counters = c.recreate, c.refused(o.AfterClusterTime), c.srcGate, c.counters
 	o.Inserted, o.Others = oplog.FindInsertion, c.spec.OnExisting == ExistingMerge
 	o.LeftOut = follow.Leaves(c.letters, c.spec.OnConflict, c.log)
-	o.Told = func(s copy.CollectionStats) { c.progress.Collection(s, "") }
+	o.OnCollection = func(s copy.CollectionStats) { c.progress.Collection(s, "") }
 	if c.source.shards != nil {
 		return c.fromShards(ctx, tasks, chunks, o, assigned)
 	}

@@ -54,13 +54,13 @@ func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs 
 		return nil, err
 	}
 	for _, m := range colls {
-		wish, err := s.wishes.Wish(ctx, m.Collection)
+		desired, err := s.wishes.Wish(ctx, m.Collection)
 		if err != nil {
 			return nil, err
 		}
 		want, got := "", ""
-		if wish.Key != nil {
-			want = placing.KeyText(wish.Key)
+		if desired.Key != nil {
+			want = placing.KeyText(desired.Key)
 		}
 		if e, sharded := have[m.Target]; sharded {
 			got = placing.KeyText(e.Key)
@@ -117,8 +117,8 @@ func (s *session) tellKeys(ctx context.Context) error {
 	return nil
 }
 
-// finishNow ends a job that applies no changes: it gives the target its expiries, and compares
-// it, with the shard keys of the collections that a job of mode structure has made.
+// finishNow ends a job that applies no changes. It gives the target its expiries, and compares
+// it. For a job of mode structure it compares the shard keys of the collections made, too.
 func (s *session) finishNow(ctx context.Context, made []state.Mapped) error {
 	if err := s.cat.Expiries.Restore(ctx); err != nil {
 		return err

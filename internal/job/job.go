@@ -37,7 +37,7 @@ type Job struct {
 	fresh   bool           // this attempt began with nothing; phases only
 
 	control  *control
-	patience *retry.Patience
+	backoff  *retry.Backoff
 	lease    *lease
 	preparer *preparer
 	copier   *copier
@@ -61,7 +61,7 @@ type session struct {
 	letters  *deadletter.Store   // the documents that the target refuses
 	rules    *transform.Set
 	keys     transform.Keys // of the rules
-	tally    *transform.Tally
+	counters *transform.Counters
 	progress *progress.Progress
 
 	stored  state.Job      // as this attempt has stored it; phases only
@@ -156,10 +156,10 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		j.Close()
 		return nil, fmt.Errorf("target: %w", err)
 	}
-	j.tally = transform.NewTally(j.rules)
-	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.tally.List, Skips: j.tally.Skips,
-		Fields: j.tally.Fields, SoftDeletes: j.tally.Marks, Source: j.source.cluster.Address(), Target: j.dst.Address(),
-		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.source.ReadFrom, Routers: j.routers, Told: spec.Told})
+	j.counters = transform.NewCounters(j.rules)
+	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.counters.List, Skips: j.counters.Skips,
+		Fields: j.counters.Fields, SoftDeletes: j.counters.Marks, Source: j.source.cluster.Address(), Target: j.dst.Address(),
+		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.source.ReadFrom, Routers: j.routers, Told: spec.OnEvent})
 	j.source.Source = &follow.Source{Deployment: read, Rules: j.rules, Progress: j.progress,
 		Names: schema.NewNames(nil)}
 	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, source: j.source, progress: j.progress, log: j.log,
@@ -179,7 +179,7 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		shape.Sharding = j.placer
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
-	j.patience = &retry.Patience{Waiting: j.failing}
+	j.backoff = &retry.Backoff{Waiting: j.failing}
 	j.preparer = &preparer{session: &j.session}
 	j.copier = &copier{session: &j.session, lease: j.lease, assistants: map[string]*assign.Figures{}}
 	return j, nil
@@ -216,10 +216,9 @@ func (j *Job) Close() {
 // ID is the job's name in the target.
 func (j *Job) ID() string { return j.id }
 
-// jobID derives a stable name from what makes a job: source, target and rules.
-// Replica sets are told by their ids, so that other addresses of the same set
-// are the same job. One that makes the structure alone is another than one that
-// brings documents.
+// jobID derives a stable name from source, target, rules and mode. Replica sets are identified
+// by their ids, so that other addresses of the same set are the same job. A job that makes only
+// the structure differs from one that copies documents.
 func jobID(src, dst *mongo.Cluster, rules *transform.Set, mode Mode) string {
 	h := sha256.New()
 	parts := []string{identity(src), identity(dst), rules.String()}
@@ -255,7 +254,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	}
 	j.plan = nil
 	defer j.logWaits(ctx)()
-	err = j.patience.Try(ctx, time.Minute, func() (err error) {
+	err = j.backoff.Try(ctx, time.Minute, func() (err error) {
 		plan, err = precheck.Make(ctx, in)
 		return err
 	})

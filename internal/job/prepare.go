@@ -76,8 +76,8 @@ func (p *preparer) prepare(ctx context.Context, job state.Job) error {
 		bson.E{Key: "chunks", Value: chunks})...)
 }
 
-// look makes sure that the job may have the names that its rules lead to, and
-// takes the snapshot, if there is to be one: what a new job needs to know.
+// look checks that the job may have the names that its rules lead to. It takes the snapshot
+// that a new job needs, if there is to be one.
 func (p *preparer) look(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return p.alone(gctx) })

@@ -43,7 +43,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		}
 	}
 	// Restarted amid a failure, it waits for its end as one that runs does.
-	if err := j.patience.Try(ctx, j.spec.GiveUpAfter,
+	if err := j.backoff.Try(ctx, j.spec.GiveUpAfter,
 		func() error { return j.explained(ctx, j.lease.take(ctx)) }); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (j *Job) Run(ctx context.Context) (err error) {
 // phases runs the job's phases from the checkpoint, again after each failure
 // that passes by itself.
 func (j *Job) phases(ctx context.Context) error {
-	return j.patience.Try(ctx, j.spec.GiveUpAfter, func() error {
+	return j.backoff.Try(ctx, j.spec.GiveUpAfter, func() error {
 		for {
 			err := j.pausePoint(ctx)
 			if err == nil {
@@ -98,9 +98,9 @@ func (j *Job) explained(ctx context.Context, err error) error {
 	return j.source.cluster.WithLimit(j.dst.WithLimit(j.withCompatibility(ctx, err)))
 }
 
-// withCompatibility adds to a failure that ends the job, and that a server reported, the
-// target's featureCompatibilityVersion where it is lower than when the job connected, or
-// than the source's: the target refuses then what it did not refuse before.
+// withCompatibility adds the target's featureCompatibilityVersion to a server's error that ends
+// the job. It does so where the version is lower than when the job connected, or than the
+// source's: the target then refuses what it accepted before.
 func (j *Job) withCompatibility(ctx context.Context, err error) error {
 	if !mongo.Reported(err) || mongo.Classify(err) != mongo.ClassFatal {
 		return err
@@ -173,7 +173,7 @@ func (j *Job) attempt(ctx context.Context) error {
 		return causeOr(ctx, err)
 	}
 	// The target has been read and the source answers: nothing fails any more.
-	j.patience.Worked()
+	j.backoff.Worked()
 	life := fmt.Sprintf("%s to %s since %d", job.SourceSet.Hex(), job.TargetSet.Hex(), job.CreatedAt.UnixNano())
 	defer j.spooler.Begin(ctx, life, j.progress.ReadFrom)()
 	for {
@@ -361,7 +361,7 @@ func (j *Job) follow(ctx context.Context, job state.Job) error {
 		ReadAheadBytes: b.readAhead, BatchBytes: b.batch, TxnBufferBytes: b.transactions},
 		func() []schema.Name { return j.source.Names.All() }, job.Intent)
 	return follow.Run(ctx, job, positionOf(job), follow.Options{
-		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Tally: j.tally, Store: j.store, Target: j.dst,
+		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, Rules: j.rules, Counters: j.counters, Store: j.store, Target: j.dst,
 		Schema: follow.SchemaOf(j.cat), Letters: j.letters, Progress: j.progress, Log: j.log,
 		Fresh: j.fresh, Capped: slices.ContainsFunc(j.catalog, func(m state.Mapped) bool { return m.Capped() }),
 		Changes: changes, Source: j.source.Source, Parts: j.source.shards != nil,

@@ -24,17 +24,16 @@ import (
 	"github.com/millrace/millrace/internal/source/shards"
 )
 
-// shardCopy copies from the shards of a cluster while chunks move. Each shard gives
-// what it owns when a cursor is opened on it, so that a document whose chunk moves
-// meanwhile may be read twice, or by none: not on the one shard before it came, and
-// not on the other after it went. So what has changed its shard since before anything
-// was read is read again, of the primary of the shard that has it. A primary keeps what
-// it owned when a cursor was opened for as long as it is the primary: one that was opened
-// on the owner of a range reads all of it. (A secondary deletes under a cursor what its
-// primary deletes.)
+// shardCopy copies from the shards of a cluster while chunks move. Each shard returns what it
+// owns when a cursor is opened on it. So a document whose chunk moves meanwhile may be read
+// twice, or by no cursor. The one shard did not have it yet, and the other had it no more. So
+// every document that has changed its shard since before anything was read is read again, from
+// the primary of the shard that has it. While it is the primary, a primary keeps what it owned
+// when a cursor was opened. A cursor that was opened on the owner of a range reads all of it.
+// (A secondary deletes under a cursor what its primary deletes.)
 //
-// All that is read is as it was at some time after that position, or later, and the
-// changes since are applied to it.
+// All that is read is as it was at some time after that position, or later. The changes since
+// are applied to it.
 type shardCopy struct {
 	shards *origin.Sharded
 	of     *shards.Cluster // of the attempt
@@ -67,7 +66,7 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	of := make(engines, len(s.of.Shards))
 	for i, one := range s.of.Shards {
 		own := s.opts
-		own.Told = func(st copy.CollectionStats) { c.progress.Collection(st, one.Name) }
+		own.OnCollection = func(st copy.CollectionStats) { c.progress.Collection(st, one.Name) }
 		of[i] = engine{one.Name, copy.New(one.Cluster, s.dst, s.store, own)}
 	}
 	c.progress.Copying(of)
@@ -303,7 +302,7 @@ func (s *shardCopy) readAgain(ctx context.Context, t copy.Task, table *ownership
 // anew is an engine that reads from a shard again.
 func (s *shardCopy) anew(shard *mongo.Cluster) *copy.Engine {
 	o := s.opts
-	o.Ready, o.Told = nil, nil
+	o.Ready, o.OnCollection = nil, nil
 	return copy.New(shard, s.dst, unstored{s.store}, o)
 }
 

@@ -118,12 +118,12 @@ type Deps struct {
 	// Usage is what the job shows as the use of the process. Where several share
 	// a process, at most one of them should show all of it.
 	Usage func() procstat.Usage
-	// Told is told of steps of the job that begin and end; nil is nobody. It must return
-	// at once, and not use the job.
-	Told func(Event)
-	// FinalizeTold says that the job's log has the wish to finalize already, which a run
-	// of another process was given.
-	FinalizeTold bool
+	// OnEvent is called when steps of the job begin and end. It must return at once, and must
+	// not use the job. Nil is allowed.
+	OnEvent func(Event)
+	// FinalizeLogged says that the job's log already has the request to finalize, from a run of
+	// another process.
+	FinalizeLogged bool
 	// Offer is how others come to copy slices of the job; nil: nobody does.
 	Offer *assign.Offer
 }
@@ -196,8 +196,8 @@ type Spec struct {
 	ApplyBuffer int64
 	// Limits throttle copy and apply until SetLimits changes them.
 	Limits pace.Rates
-	// Loads are what copy and apply may ask of each side until SetLoads changes
-	// them; empty is pace.Normal.
+	// Loads limit what copy and apply may ask of each side, until SetLoads changes them. Empty
+	// is pace.Normal.
 	Loads pace.Loads
 	// SpoolDir is where changes are kept that the oplog may forget before the
 	// copy is done, SpoolBytes how much of them; without either none are.

@@ -37,13 +37,13 @@ type Stopped struct {
 // is to be used for nothing else.
 func Hold(ctx context.Context, c *mongo.Cluster, id string, log *slog.Logger,
 	do func(context.Context, *Stopped) error) error {
-	const patience = 20 * time.Second // for connections that do not end
+	const wait = 20 * time.Second // for connections that do not end
 	run := state.NewRun()
 	s := &Stopped{target: c}
 	var was state.Job
 	s.store = state.Open(c, state.Options{Job: id, Run: run, Write: "majority", EndOthers: func(ctx context.Context,
 		attempt int64, then bson.D) (bson.Raw, error) {
-		ctx, cancel := context.WithTimeoutCause(ctx, patience,
+		ctx, cancel := context.WithTimeoutCause(ctx, wait,
 			mongo.WithHint(fmt.Errorf("an earlier run of job %s still has connections to the target", id),
 				"end its process, or the tunnel or proxy that keeps its connections, then try again"))
 		defer cancel()
@@ -127,13 +127,12 @@ func (s *Stopped) Drop(ctx context.Context) error {
 var ErrUnfinished = errors.New("the job is not finalized: it tries its open dead letters itself each time it starts, " +
 	"with the changes made since")
 
-// RetryLetters writes the documents of open letters to the target where nothing
-// stands in their way any more; told learns what became of each. Only for a
-// finalized job is it done so. Applications may have written to the target by
-// now: nothing is replaced, and a document whose _id is taken stays a letter,
-// unless the target has the very same document. Of letters that are named no others are
-// tried.
-func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Letter, refused error),
+// RetryLetters writes the documents of open dead letters to the target where nothing stands in
+// their way any more, and reports each outcome to notify. It does so only for a finalized job.
+// Applications may have written to the target by now, so nothing is replaced. A document whose
+// _id is taken stays a dead letter, unless the target has the identical document. If letters
+// are named, no others are tried.
+func (s *Stopped) RetryLetters(ctx context.Context, notify func(l deadletter.Letter, refused error),
 	ids ...string) error {
 	if s.job.Phase != PhaseFinalized {
 		return ErrUnfinished
@@ -166,7 +165,7 @@ func (s *Stopped) RetryLetters(ctx context.Context, told func(l deadletter.Lette
 			if err != nil {
 				return err
 			}
-			told(l, refused)
+			notify(l, refused)
 		}
 	}
 	return s.store.Beat(ctx) // with a majority: what was settled is durable

@@ -143,9 +143,9 @@ func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
 	return nil
 }
 
-// made goes on to the next phase when all is made. There is one wait for all: an
-// election must not leave a collection to be made by the way, without its options. The
-// phase waits for a majority by itself, unless it was told to wait for less.
+// made goes on to the next phase when all collections are made. There is one wait for all: an
+// election must not leave a collection to be created implicitly, without its options. The phase
+// waits for a majority by itself, unless it is set to wait for less.
 func (c *copier) made(ctx context.Context, next Phase) error {
 	if wc := c.spec.WriteConcern; wc != "" && wc != "majority" {
 		if err := c.cat.WaitMajority(ctx); err != nil {

@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	// electionTime bounds the wait for a member that knows no primary: servers elect
-	// one within about 10 s.
+	// electionTime bounds the wait for a member that knows no primary. Servers elect one within
+	// ten seconds or so.
 	electionTime = 12 * time.Second
 	// hostTime bounds how long a host of the connection string is asked what it is.
 	hostTime = 2 * time.Second

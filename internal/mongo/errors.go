@@ -62,8 +62,8 @@ const (
 	// codeUserWritesBlocked is the answer of a server on which setUserWriteBlockMode is on.
 	codeUserWritesBlocked = 371
 
-	// A server with too much to do. What has no room in its cache now, has later: 6.0
-	// says of one document of 16 MB that it is too large, or not, by what else is there.
+	// The server is overloaded. A document that does not fit into the cache now may fit later.
+	// Whether 6.0 calls one document of 16 MB too large depends on the other content.
 	codeTemporarilyUnavailable = 365
 	codeTooLargeForCache       = 388
 	codeTooManyRequests        = 462
@@ -72,15 +72,15 @@ const (
 
 	// codeNotAView is 5.0's answer to a view where a collection has the name.
 	codeNotAView = 17399
-	// What $collStats says of a collection that is gone, up to 4.4.
+	// Up to 4.4, $collStats answers this for a missing collection.
 	codeNoStorageStats = 40280
 	codeNoCount        = 40481
 )
 
-// Unindexable reports that an index does not take a document, or was not built
-// because of one: servers (4.2 to 6.0, tried) say so of parallel arrays, an array
-// in a text index's other field, geometry, an array in a hashed one, languages,
-// numbers as field names, and keys too large for servers before 4.2.
+// Unindexable reports that an index does not take a document, or was not built because of one.
+// Servers (4.2 to 6.0, tried) refuse parallel arrays, an array in a text index's other field,
+// an array in a hashed one, and invalid geometry. They also refuse languages, numbers as field
+// names, and keys too large for servers before 4.2.
 func Unindexable(err error) bool {
 	code, _, _ := answer(err)
 	switch code {
@@ -90,11 +90,10 @@ func Unindexable(err error) bool {
 	return false
 }
 
-// diskFull reports that a server's disk has no room for what a command writes or
-// makes, such as the files of a collection; it has again when somebody frees
-// some. A write may fail with the operating system's number for it as the code,
-// which is PathNotViable otherwise (observed with 6.0); the texts of that end
-// with a value in braces.
+// diskFull reports that a server's disk has no room for what a command writes or makes, such as
+// the files of a collection. There is room again when somebody frees some. A failed write may
+// have the operating system's error number as its code, which otherwise is PathNotViable
+// (observed with 6.0). Messages of PathNotViable end with a value in braces.
 func diskFull(code int32, message string) bool {
 	const unknownError, enospc, outOfDiskSpace = 8, 28, 14031
 	const text = "No space left on device"
@@ -125,10 +124,10 @@ func (r *Retryable) Error() string {
 // Unwrap gives the cause.
 func (r *Retryable) Unwrap() error { return r.Cause }
 
-// Interrupted is the error of a write command that was answered, but cut short
-// by what passes by itself, such as an election in its middle or a full disk: the
-// server reports that as an error of one of the writes, or as one of the write
-// concern. It is of ClassRetry; nil means that the reply stands as it is.
+// Interrupted returns the error of a write command that was answered, but cut short by a
+// transient cause, such as an election or a full disk. The server reports the cause as an error
+// of one of the writes, or of the write concern. The error is of ClassRetry. Nil means that the
+// reply is valid.
 func Interrupted(res wire.WriteResult) error {
 	for _, e := range res.Errors {
 		if Classify(e) == ClassRetry {

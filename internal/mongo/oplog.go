@@ -14,9 +14,9 @@ func (c *Cluster) Oplog() *driver.Collection {
 	return c.Client.Database("local").Collection("oplog.rs")
 }
 
-// EachEntry calls fn for the entries that match a filter in the primary's oplog, the oldest
-// first, as a majority has them at a time: a primary elected since may not know yet that they
-// are committed, and would return fewer. The bytes are reused after fn returns.
+// EachEntry calls fn for the entries of the primary's oplog that match a filter, the oldest
+// first. It reads what a majority has at a time: a newly elected primary may not know yet that
+// the entries are committed, and would return fewer. The bytes are reused after fn returns.
 func (c *Cluster) EachEntry(ctx context.Context, filter bson.D, at bson.Timestamp, fn func(bson.Raw) error) error {
 	cur, err := c.Client.Database("local").RunCommandCursor(ctx, bson.D{
 		{Key: "find", Value: "oplog.rs"}, {Key: "filter", Value: filter},

@@ -24,8 +24,8 @@ import (
 // have 64 each, and others connect, too.
 const ample = 200
 
-// WithLimit adds to an error of a connection that broke off how many connections the
-// deployment takes, where these are few: a server that has as many as it takes hangs up.
+// WithLimit adds the deployment's connection limit to an error of a broken connection, where
+// the limit is low: a server at its limit closes new connections.
 func (c *Cluster) WithLimit(err error) error {
 	if n := c.Info.Connections; n > 0 && n < ample && brokenOff(err) {
 		return WithHint(fmt.Errorf("%w (%s takes %d connections at once)", err, c.Address(), n),

@@ -19,10 +19,9 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Write runs a command that changes something, at the primary and over the
-// pool: its guard is asked after the connection is there, and the connection
-// carries the pool's application name (see EndConnections). A write error in
-// the reply is an error.
+// Write runs a command that changes something, on the primary and over the pool. The pool's
+// guard is asked after the connection is there, and the connection carries the pool's
+// application name (see EndConnections). A write error in the reply is an error.
 func (c *Cluster) Write(ctx context.Context, db string, cmd bson.D) (bson.Raw, error) {
 	conn, err := c.Pool.Checkout(ctx, wire.Primary())
 	if err != nil {
@@ -224,10 +223,10 @@ func (c *Cluster) endOnMembers(ctx context.Context, conn *wire.Conn, match func(
 	return g.Wait()
 }
 
-// endBehindRouters waits until no router has a connection left. What a router has
-// under way for one is not ended there: it would no longer wait for what it has sent to
-// the shards, which may take effect later. It is ended on the shards, which are told
-// with each command for which application it is.
+// endBehindRouters waits until no router has a connection left. Operations in progress on a
+// router are not ended there: the router would stop waiting for what it has sent to the shards,
+// which may take effect later. They are ended on the shards, which learn the application's name
+// with each command.
 func (c *Cluster) endBehindRouters(ctx context.Context, conn *wire.Conn, match func(string) bool,
 	waiting func([]Connection)) error {
 	routers := at{conn: conn, match: match, list: bson.D{{Key: "idleConnections", Value: true},
@@ -414,24 +413,24 @@ func OtherRuns(job, run string, attempt int64) func(name string) bool {
 	return func(name string) bool { return strings.HasPrefix(name, prefix) && name != present }
 }
 
-// BorrowerName is the application name of the connections over which a borrower of an
-// attempt's copy writes: one that OtherRuns of a later attempt, or of another run, matches.
-// An empty token begins the names of all of them.
-func BorrowerName(job, run string, attempt int64, token string) string {
+// AssistantName returns the application name of an assistant's connections, over which it
+// writes for an attempt's copy. OtherRuns of a later attempt, or of another run, matches it.
+// With an empty token it returns the common prefix of these names.
+func AssistantName(job, run string, attempt int64, token string) string {
 	return RunName(job, run, attempt) + "/" + token
 }
 
-// Borrowers matches the application names of one borrower of an attempt, of all of them
-// where token is empty.
-func Borrowers(job, run string, attempt int64, token string) func(name string) bool {
-	want := BorrowerName(job, run, attempt, token)
+// Assistants matches the application names of one assistant of an attempt, or of all of them if
+// token is empty.
+func Assistants(job, run string, attempt int64, token string) func(name string) bool {
+	want := AssistantName(job, run, attempt, token)
 	return func(name string) bool { return name == want || token == "" && strings.HasPrefix(name, want) }
 }
 
-// Newest is the position of the newest write of the set, as its primary knows
-// it after a linearizable read: a primary that was deposed and has not learned
-// of it cannot answer. ns is any namespace that the user may read; it need not
-// exist. No answer within some seconds is an error of ClassRetry.
+// Newest returns the position of the newest write of the set, as its primary knows it after a
+// linearizable read. A primary that was deposed and has not learned of it cannot answer. ns is
+// any namespace that the user may read, and need not exist. No answer within some seconds is an
+// error of ClassRetry.
 func (c *Cluster) Newest(ctx context.Context, ns string) (_ OpTime, err error) {
 	const timeout = 10 * time.Second
 	defer func() {

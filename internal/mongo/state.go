@@ -12,8 +12,8 @@ import (
 // stateOps bounds the statements of one command on millrace's own collections.
 const stateOps = 500
 
-// OfJob selects the documents of a job whose _ids are its name, a slash and more: by a
-// range of _ids, for a server with notablescan answers no query without an index.
+// OfJob selects the documents of a job, whose _ids are its name, a slash and more. It uses a
+// range of _ids: a server with notablescan answers no query without an index.
 func OfJob(job string) bson.E {
 	// The character 0 follows the slash.
 	return bson.E{Key: "_id", Value: bson.D{{Key: "$gte", Value: job + "/"}, {Key: "$lt", Value: job + "0"}}}

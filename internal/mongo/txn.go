@@ -13,14 +13,13 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 )
 
-// Transactions runs one transaction at a time, all in one session. So the next
-// one ends another that a cut left open on the server, and who knows the
-// session can end what a killed process left open: else the documents in it
-// stay locked for a minute or more (the server's
+// Transactions runs one transaction at a time, all in one session. So the next transaction ends
+// one that a cut left open on the server. Anyone who knows the session can end what a killed
+// process left open. Otherwise its documents stay locked for a minute or more (the server's
 // transactionLifetimeLimitSeconds). It is safe for concurrent use.
 //
-// Beside its own session it names others, for transactions that their users run
-// over the wire package. Whoever knows its session can end those, too.
+// Besides its own session it names others, for transactions that their users run over the wire
+// package. They can be ended in the same way.
 type Transactions struct {
 	turn   chan struct{}
 	sess   *driver.Session
@@ -46,10 +45,10 @@ func (t *Transactions) End(ctx context.Context) { t.sess.EndSession(ctx) }
 // SessionID is what KillSession takes.
 func (t *Transactions) SessionID() bson.Raw { return t.sess.ID() }
 
-// Run runs fn in a transaction of DataConcern, again when the server asks
-// for that. fn's context carries the session. The pool's guard is asked before
-// each attempt, and before it commits: a process that slept in between does not
-// commit what it began before, for whoever took over has ended the session.
+// Run runs fn in a transaction of DataConcern, and repeats it when the server asks for that.
+// The context of fn carries the session. The pool's guard is asked before each attempt and
+// before the commit. So a process that slept in between does not commit what it began before,
+// for the new owner has ended the session.
 func (t *Transactions) Run(ctx context.Context, fn func(context.Context) error) error {
 	select {
 	case t.turn <- struct{}{}:

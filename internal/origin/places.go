@@ -83,9 +83,9 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 	return missing, err
 }
 
-// Present finds where a collection is by now that is or was not sharded: its UUID, which
-// is another one after movePrimary, and the shard that has all of it, "" when it is
-// sharded. False says that it was dropped: the changes tell.
+// Present finds the current place of a collection that is or was not sharded. It returns its
+// UUID, which movePrimary changes, and the shard that has all of it, "" when it is sharded.
+// False says that it was dropped, which the changes report.
 func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, there bool,
 	err error) {
 	const looks = 10 // it may move while it is looked for

@@ -74,9 +74,9 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 	return snap, from, err
 }
 
-// copiesOf are the collections that shards have beside those of the same names: the
-// copies that movePrimary makes, or the ones of which it has made them and that are
-// about to be dropped.
+// copiesOf returns the additional collections that shards have under the same names. They are
+// the copies that movePrimary makes, or the originals of such copies, which are about to be
+// dropped.
 func copiesOf(there []schema.Collection, held [][]schema.Collection) (copies []shards.Copy) {
 	names := map[string][16]byte{}
 	for _, c := range there {

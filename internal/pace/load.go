@@ -15,7 +15,7 @@ const (
 	Max    Load = "max"    // more workers, as far as that brings more
 )
 
-// check says what is wrong with a load that somebody wishes for.
+// check returns what is wrong with a requested load.
 func (l Load) check() error {
 	switch l {
 	case Low, Normal, Max:
@@ -30,5 +30,5 @@ type Loads struct {
 	Target Load `json:"targetLoad"`
 }
 
-// Check says what is wrong with loads that somebody wishes for.
+// Check returns what is wrong with requested loads.
 func (l Loads) Check() error { return errors.Join(l.Source.check(), l.Target.check()) }

@@ -8,9 +8,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
-// modLeaf is $mod: fractions are cut off first, and what no int64 holds then is not
-// found, as on 5.0 and 6.0. (4.2.6 and 4.4.2 round a decimal to the nearest whole number,
-// and take NaN and all that is too large for the lowest int64: Query.HasMod.)
+// modLeaf is $mod. It cuts fractions off first, and does not find a result beyond int64, as 5.0
+// and 6.0 do. Servers of 4.2.6 and 4.4.2 round a decimal to the nearest integer. They treat NaN
+// and all that is too large as the lowest int64 (Query.HasMod).
 type modLeaf struct{ divisor, remainder int64 }
 
 func (l modLeaf) test(v value) bool {

@@ -65,9 +65,9 @@ func checkBytes(filter bson.Raw) error {
 	return nil
 }
 
-// sound says of a document that its bytes are what they say, with those of all that
-// is in it, the scope of code too, and that it is not nested too deeply: so what is
-// compared with an operand is not either.
+// sound reports whether the bytes of a document and of all values in it, also of the scope of
+// code, are well-formed and not nested too deeply. So no value that is compared with an operand
+// is nested too deeply either.
 func sound(doc []byte, depth int) bool {
 	if depth == 0 {
 		return false

@@ -36,9 +36,9 @@ func isIndex[T string | []byte](name T) bool {
 	return len(name) > 0
 }
 
-// search looks for a value on a path for which a leaf holds. What a path leads to
-// can be many values: it goes on in every document of an array on the way, and of an
-// array at its end it leads to the elements and to the array itself.
+// search looks for a value on a path for which a leaf holds. A path may lead to many values. It
+// goes on in every document of an array on the way. At its end, an array counts both as its
+// elements and as the array itself.
 type search struct {
 	steps []step
 	leaf  leaf

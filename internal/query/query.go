@@ -38,9 +38,9 @@ func (q *Query) Paths() []string {
 // under another collation than the simple one.
 func (q *Query) ComparesText() bool { return q.texts }
 
-// HasMod reports a $mod. Of decimals with a fraction, of NaN and of numbers beyond 64
-// bits, Match says what 5.0.4 and newer servers say; 4.2.6 and 4.4.2 find others (the
-// manual has the change in 4.4.10 and 5.0.4).
+// HasMod reports a $mod. For decimals with a fraction, NaN and numbers beyond 64 bits, Match
+// follows 5.0.4 and newer servers. Servers of 4.2.6 and 4.4.2 find others. The manual dates the
+// change to 4.4.10 and 5.0.4 servers.
 func (q *Query) HasMod() bool { return q.mods }
 
 // OfAll reports that servers of 4.4, 5.0 and 6.0 all find by the filter what Match keeps. Of

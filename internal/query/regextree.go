@@ -54,9 +54,9 @@ func (n *rnode) least() int {
 	return min(total, 1) // nobody asks for more
 }
 
-// frames is how deep the engine of servers calls itself for a node at most: once or
-// more for each pass through a group, and these calls last up to the end of the text. On
-// what needs more than 4000 servers find nothing. It is no more than maxFrames+1.
+// frames returns how deep the server's engine recurses for a node at most. It recurses once or
+// more for each pass through a group, and these calls last up to the end of the text. Servers
+// find nothing if a pattern needs more than 4000. The result is at most maxFrames+1.
 func (n *rnode) frames() int {
 	total := 0
 	for _, k := range n.kids {
@@ -106,9 +106,9 @@ var errEnd = errors.New(
 
 var errBegin = errors.New("^ with option m, with nothing behind it that takes a character, is not supported")
 
-// check refuses where Go's engine knows no such assertion: the one that $ is can be
-// written as \n?\z only where nothing follows; and Go's ^ of lines holds after a last
-// newline too, which matters where the rest may take no character.
+// check refuses patterns for which Go's engine lacks the assertion. The assertion $ can be
+// written as \n?\z only where nothing follows. Go's ^ of lines also holds after a last newline,
+// which matters where the rest may take no character.
 func (n *rnode) check(after rest) error {
 	switch n.op {
 	case rEnd:

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 )
 
-// dependency is a path on which the result depends: on the value there and all in it,
-// on what stands on the way there, and on the arrays that the path goes through.
+// dependency is a path on which the result depends. That includes the value there and all in
+// it, the values on the way there, and the arrays that the path goes through.
 type dependency struct {
 	text  string
 	names []string
@@ -41,8 +41,8 @@ func sortDependencies(deps []dependency) []dependency {
 	return slices.CompactFunc(deps, func(a, b dependency) bool { return a.text == b.text })
 }
 
-// Touched reports whether an update of the oplog may change the result for a document:
-// if it is false, Match says the same before and after delta.Apply.
+// Touched reports whether an update of the oplog may change the result for a document. If it is
+// false, the update does not change what Match returns.
 func (q *Query) Touched(d delta.Delta) bool {
 	switch d.Kind() {
 	case delta.Diff:

@@ -13,19 +13,19 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// Patience tries one thing again and again. It is used by one goroutine.
-type Patience struct {
-	// Waiting is told of each failure and of the pause that follows; of none when
-	// it has passed.
+// Backoff retries one operation with growing pauses. One goroutine uses it.
+type Backoff struct {
+	// Waiting is called with each failure and the pause that follows. It is called with a nil
+	// failure once the failure has passed.
 	Waiting func(failure error, pause time.Duration)
 
 	worked time.Time // in this try; zero: not yet
 }
 
 // Worked says that the try works so far: what failed before has passed.
-func (p *Patience) Worked() {
-	p.worked = time.Now()
-	p.Waiting(nil, 0)
+func (b *Backoff) Worked() {
+	b.worked = time.Now()
+	b.Waiting(nil, 0)
 }
 
 // worksAfter is how long after Worked a try counts as one that worked. It is
@@ -34,16 +34,16 @@ const worksAfter = 45 * time.Second
 
 // Try tries again with growing pauses. It gives up when one failure lasts longer
 // than limit; 0 is never.
-func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error) error {
+func (b *Backoff) Try(ctx context.Context, limit time.Duration, do func() error) error {
 	var failingSince time.Time
-	var pauses backoff
+	var pauses interval
 	for {
 		began := time.Now()
-		p.worked = time.Time{}
+		b.worked = time.Time{}
 		err := do()
 		switch {
 		case err == nil:
-			p.Waiting(nil, 0)
+			b.Waiting(nil, 0)
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
@@ -51,14 +51,14 @@ func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error
 			return err
 		}
 		ran := time.Duration(0)
-		if !p.worked.IsZero() {
-			ran = time.Since(p.worked)
+		if !b.worked.IsZero() {
+			ran = time.Since(b.worked)
 		}
 		if ran > worksAfter {
 			failingSince = time.Time{}
 		}
 		if ran > time.Second {
-			pauses = backoff{} // it works at times: a long pause would not help
+			pauses = interval{} // it works at times: a long pause would not help
 		}
 		if failingSince.IsZero() {
 			failingSince = began.Add(ran)
@@ -67,7 +67,7 @@ func (p *Patience) Try(ctx context.Context, limit time.Duration, do func() error
 			return fmt.Errorf("gave up after %s of failures: %w", limit, err)
 		}
 		pause := pauses.next()
-		p.Waiting(err, pause)
+		b.Waiting(err, pause)
 		if err := pace.Pause(ctx, pause); err != nil {
 			return err
 		}
@@ -106,12 +106,12 @@ func Every(ctx context.Context, interval time.Duration, do func() error) error {
 	}
 }
 
-// backoff grows from half a second to 15 s, with jitter so that many do not come
+// interval grows from half a second to 15 s, with jitter so that many do not come
 // back at once.
-type backoff struct{ d time.Duration }
+type interval struct{ d time.Duration }
 
 // next is how long to wait now.
-func (b *backoff) next() time.Duration {
-	b.d = min(max(2*b.d, 500*time.Millisecond), 15*time.Second)
-	return b.d/2 + time.Duration(rand.Int64N(int64(b.d)))
+func (i *interval) next() time.Duration {
+	i.d = min(max(2*i.d, 500*time.Millisecond), 15*time.Second)
+	return i.d/2 + time.Duration(rand.Int64N(int64(i.d)))
 }

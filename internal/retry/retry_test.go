@@ -14,7 +14,7 @@ import (
 func TestGivesUpThoughEachAttemptTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shown, began := false, time.Now()
-		p := &Patience{Waiting: func(err error, _ time.Duration) { shown = err != nil }}
+		p := &Backoff{Waiting: func(err error, _ time.Duration) { shown = err != nil }}
 		err := p.Try(t.Context(), 10*time.Minute, func() error {
 			time.Sleep(time.Minute)
 			if !shown && time.Since(began) > time.Minute {
@@ -31,7 +31,7 @@ func TestGivesUpThoughEachAttemptTakesLong(t *testing.T) {
 // TestDoesNotGiveUpOnWhatWorks: failures between which work goes on are not one.
 func TestDoesNotGiveUpOnWhatWorks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p, n := &Patience{Waiting: func(error, time.Duration) {}}, 0
+		p, n := &Backoff{Waiting: func(error, time.Duration) {}}, 0
 		err := p.Try(t.Context(), time.Minute, func() error {
 			p.Worked()
 			time.Sleep(time.Hour)

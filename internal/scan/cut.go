@@ -219,8 +219,8 @@ func (r *Reader) locate(ctx context.Context, c *schema.Collection, ids []bson.Ra
 	const perQuery = 1000 // so that large _ids fit into a command
 	db, _ := mongo.SplitNS(c.DataNS())
 	for part := range slices.Chunk(ids, perQuery) {
-		// With a field that the index does not hold, the ids come from the
-		// documents: an index of 4.4 and newer gives back any NaN as one and the same.
+		// A field that the index lacks makes the server take the ids from the documents. An
+		// index of 4.4 and newer returns any NaN as one and the same.
 		err := r.Each(ctx, db, r.Find(c,
 			bson.E{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: part}}}}},
 			bson.E{Key: "projection", Value: append(idAlone(), bson.E{Key: "\x01", Value: 1})},

@@ -11,12 +11,11 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// A capped collection goes on while it is read, and order is content: to insert
-// again what the copy has would put it behind newer documents, and in a full
-// collection let others go. So the copy ends at an edge, the document that was
-// the newest at a known position, and the replay begins there. Nothing that it
-// inserts is there then, and never more than there was on the source: what the
-// copy misses was deleted since.
+// A capped collection goes on while it is read, and order is content. To insert again what the
+// copy has would put it behind newer documents, and in a full collection push others out. So
+// the copy ends at an edge, the document that was the newest at a known position, and the
+// replay begins there. Nothing that the replay inserts is on the target then, and the target
+// never has more than the source had. What the copy misses was deleted since.
 
 // Edge is the newest document of a capped collection at a position.
 type Edge struct {
@@ -38,10 +37,10 @@ type newest struct {
 // inserts others.
 const edgeTries = 200
 
-// FindEdge reads the newest document until it knows as of which position, first
-// or a later one, it is the newest: where nothing was inserted between two reads,
-// or where inserted, which may be nil, finds the newest document's insertion. It
-// is nil where record ids are no numbers.
+// FindEdge reads the newest document until it knows a position, first or a later one, at which
+// it is the newest. It knows it where nothing was inserted between two reads, or where
+// inserted, which may be nil, finds the newest document's insertion. The edge is nil where
+// record ids are no numbers.
 func (r *Reader) FindEdge(ctx context.Context, c *schema.Collection, first mongo.OpTime,
 	inserted stream.FindInsertion) (*Edge, error) {
 	was, ok, err := r.newest(ctx, c, first)

@@ -20,11 +20,10 @@ type Member struct {
 	Life string `bson:"life,omitempty"` // process and rollbacks, "" before 4.4
 }
 
-// MemberOf asks who the member behind a connection is. It distinguishes a process of a
-// member from the one before, and the time after a rollback from that before it:
-// 4.4 and newer add a count of rollbacks when asked for it so, which needs no right
-// (tried on 4.4, 5.0 and 6.0). Servers before 4.4 do not name their process; they
-// are not read in record order.
+// MemberOf identifies the member behind a connection. It distinguishes a process of a member
+// from the one before, and the time after a rollback from that before it. For this, 4.4 and
+// newer add a count of rollbacks on request, which needs no privilege (tried on 4.4, 5.0 and
+// 6.0). Servers before 4.4 do not name their process, so they are not read in record order.
 func MemberOf(ctx context.Context, conn *wire.Conn) (Member, error) {
 	m := Member{Node: conn.Addr()}
 	hello, err := conn.Run(ctx, "admin", bson.D{{Key: "isMaster", Value: 1}, {Key: "$oplogQueryData", Value: 1}})

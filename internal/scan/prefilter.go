@@ -17,10 +17,10 @@ type Prefilter struct {
 	Match func(doc []byte) bool
 }
 
-// prefiltering is a walk's use of a Prefilter. The server is asked for three sorts of documents:
-// those of the filter; some at random, so that a reply and its resume token never wait
-// for a document that is far away; and that at which the slice ends, so that its end is
-// seen.
+// prefiltering is a walk's use of a Prefilter. The server is asked for three sorts of
+// documents. First come those of the filter. Then some at random, so that a reply and its
+// resume token never wait for a document that is far away. Last, the document at which the
+// slice ends, so that its end is seen.
 type prefiltering struct {
 	Prefilter
 	on      bool    // the filter is sent; else all documents come, and are counted

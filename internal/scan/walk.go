@@ -42,10 +42,10 @@ type Want struct {
 	Routed bool
 }
 
-// Walk reads a slice part by part. Where the server ended its cursor for a reason
-// that does not end the reading, or the place to start from was deleted, it opens
-// another one, which goes on after what was given. A slice in record order may
-// then give documents twice, none never.
+// Walk reads a slice part by part. It opens another cursor where the server ended the first for
+// a reason that does not end the reading, or where the place to start from was deleted. The new
+// cursor goes on after the returned documents. A slice in record order may then return
+// documents twice, but never omits one.
 type Walk struct {
 	r    *Reader
 	c    *schema.Collection
@@ -392,8 +392,8 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 }
 
 // position sets where a measured part ends, and whether more follows. At the end of the
-// collection the server's token is that of the last document that it has looked at, which
-// need not be the last that it gives: that is no position, which names a document.
+// collection the server's token is that of the last document that it has examined, which need
+// not be the last that it returns. That is no position, which names a document.
 func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	rid := w.token
 	switch {

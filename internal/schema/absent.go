@@ -190,9 +190,9 @@ func (b *builder) eachBeside(ctx context.Context, list []Deferred, specs []bson.
 	return nil
 }
 
-// leave is what a change that is skipped does: what it would have dropped or renamed
-// gets no changes any more, an index that it would have made is absent, and one that
-// it would have dropped expires nothing.
+// leave does what a skipped change requires. A collection that it would have dropped or renamed
+// gets no more changes. An index that it would have made is recorded as absent, and one that it
+// would have dropped expires nothing.
 func (c *changer) leave(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	effect := skipped("%s is skipped", o.Names.leftOut(ch, o.Rules))
 	switch ch.Kind {

@@ -71,11 +71,11 @@ type Before struct {
 // of reports that it is of a change.
 func (b Before) of(ch stream.Change) bool { return ch.Kind == stream.ChangeRename && b.NS == ch.NS }
 
-// Prepare checks what a schema change of the source needs on the target, and deals with
-// a collection that stands where the change is about to make one: it was there before
-// the job, or somebody else made it. It comes before the change is noted as under way:
-// once it is, what stands there may be the change's own. What it finds is to be noted
-// with the change, and is given back as ApplyOptions.Before.
+// Prepare checks what a schema change of the source needs on the target. It deals with a
+// collection that stands where the change is about to make one, which existed before the job or
+// which somebody else made. It must run before the change is noted as under way: afterwards the
+// collection may be the change's own. The caller notes the result with the change, and passes
+// it back as ApplyOptions.Before.
 func (c *changer) Prepare(ctx context.Context, ch stream.Change, o ApplyOptions) (Before, error) {
 	if o.Maybe {
 		return c.stillBefore(ctx, ch, o)
@@ -174,9 +174,9 @@ func (o ApplyOptions) existing(sourceNS string) Existing {
 type Effect struct {
 	Applied bool
 	Skipped string // why not, if it was not
-	// Resync is the UUID of a source collection that came into the filter by a
-	// rename, or whose copy was cut off: its documents are to be copied into ResyncNS,
-	// which is not there, or with Keep may be.
+	// Resync is the UUID of a source collection that came into the filter by a rename, or whose
+	// copy was cut off. Its documents have to be copied into ResyncNS, which does not exist, or
+	// with Keep may exist.
 	Resync   *bson.Binary
 	ResyncNS string
 	Keep     bool
@@ -374,9 +374,9 @@ func (c *changer) applyDropView(ctx context.Context, ns string) (Effect, error) 
 	return Effect{Applied: true, Dropped: []string{ns}}, c.colls.Drop(ctx, ns)
 }
 
-// dropDatabase drops what the job made of a database of the source, and the target's
-// database if nothing is left in it: servers know an empty one by its name, and refuse
-// another whose name differs in case only.
+// dropDatabase drops what the job made of a database of the source. It drops the target's
+// database if nothing is left in it: servers know an empty one by its name, and refuse another
+// whose name differs only in case.
 func (c *changer) dropDatabase(ctx context.Context, ch stream.Change, o ApplyOptions) (Effect, error) {
 	effect, err := c.dropNames(ctx, ch, o, o.Names.OfDB(ch.NS))
 	if err != nil || !effect.Applied {

@@ -9,9 +9,9 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// ofCommand reports a rename by which a server ends a command, where what it has filled
-// cannot simply take the place of the collection that the command is about: the target has
-// other documents of that, or others besides.
+// ofCommand reports a rename by which a server ends a command, where the filled collection
+// cannot simply replace the one that the command is about. There the target has other or
+// additional documents of that collection.
 func (o ApplyOptions) ofCommand(ch stream.Change) bool {
 	if ch.Kind != stream.ChangeRename || !o.Rules.Commands() || !o.Rules.Match(ch.To) || !o.Rules.Route(ch.To).Ruled {
 		return false
@@ -57,8 +57,8 @@ func (c *changer) applyCommand(ctx context.Context, ch stream.Change, o ApplyOpt
 	return effect, c.colls.Drop(ctx, o.Rules.Target(ch.NS))
 }
 
-// staysUncapped reports that the target's collection does not become a capped one: it has
-// none, the rules skip that, or have it keep documents which a capped one might let go.
+// staysUncapped reports that the target's collection does not become capped. The target has
+// none, the rules skip the change, or they keep documents that a capped one might remove.
 func (o ApplyOptions) staysUncapped(ch stream.Change) bool {
 	return o.Names.Missing(ch.To) || o.leftOut(ch) || o.Rules.Others() || o.Rules.Route(ch.To).Skips.Has(leaving)
 }

@@ -138,8 +138,8 @@ func (c *changer) renames(ctx context.Context, ch stream.Change, o ApplyOptions)
 	return Before{NS: ch.NS, From: from.UUID, To: to.UUID}, err
 }
 
-// stillRuled says why the rules cannot be about a collection that is a capped one on the source
-// from now on, where the target's stays uncapped: the next start would say so, too.
+// stillRuled returns why the rules cannot apply to a collection that is capped on the source
+// from now on, where the target's stays uncapped. The next start would report the same.
 func (c *changer) stillRuled(ctx context.Context, ch stream.Change, o ApplyOptions) error {
 	if ch.Command != mongo.CommandCapped || o.Names.Missing(ch.To) {
 		return nil
@@ -212,9 +212,9 @@ func (c *changer) renamed(ctx context.Context, ch stream.Change, from, to string
 	return !have.UUID.Equal(o.Before.To), nil
 }
 
-// rename does it. What is deferred for a target that gets dropped goes before
-// the rename, what is deferred for the source follows after it: at a crash
-// in between, the source's absence says which of the two has been done.
+// rename renames the collection. What is deferred for a target that gets dropped is forgotten
+// before the rename. What is deferred for the source follows after it. After a crash in
+// between, the source's absence shows which of the two was done.
 func (c *changer) rename(ctx context.Context, ch stream.Change, from, to string, o ApplyOptions) (Effect, error) {
 	fromDB, _ := mongo.SplitNS(from)
 	toDB, _ := mongo.SplitNS(to)

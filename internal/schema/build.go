@@ -33,14 +33,13 @@ type builder struct {
 	deferred *deferrals
 }
 
-// Build builds all given indexes of a collection of the target, in one
-// command or, if it is large, in a few at once, and waits for them. In phase
-// BeforeConsistent unique indexes are recorded as deferred instead, and so are
-// all of a command when a document refuses one of them: it may be ahead of the
-// source's next change, which drops the index. Expiry is deferred always. Indexes
-// that exist already are no error. targetNS names a time-series collection by its
-// own name or by that of its buckets; the specifications are those of the
-// buckets. A missing collection is an error (see IsGone), never created by the way.
+// Build builds all given indexes of a collection of the target, in one command or, if it is
+// large, in a few at once, and waits for them. In phase BeforeConsistent it records unique
+// indexes as deferred instead. It defers all indexes of a command when a document refuses one
+// of them: the document may be ahead of the source's next change, which drops the index. It
+// always defers expiry. Existing indexes are no error. The name targetNS is that of a
+// time-series collection or of its buckets, and the specifications are those of the buckets. A
+// missing collection is an error (see IsGone), and is never created implicitly.
 func (b *builder) Build(ctx context.Context, targetNS string, idx []stream.Index, p Phase) error {
 	return b.build(ctx, Build{NS: targetNS, Indexes: idx}, p, mostParts)
 }

@@ -28,9 +28,9 @@ const (
 	askEvery, warnEvery = 4 * time.Second, time.Minute
 )
 
-// Builds are the index builds that a job asks its target for. They are ready when as
-// many members have built the index as a write has to reach, in place of all that vote:
-// one that is down does not delay them. Safe for concurrent use.
+// Builds are the index builds that a job requests on its target. A build is ready when as many
+// members have built the index as the write concern requires, in place of all that vote. So one
+// member that is down does not delay it. Safe for concurrent use.
 type Builds struct {
 	c      *mongo.Cluster
 	quorum any // "majority" or a number of members
@@ -95,9 +95,9 @@ func (b *Builds) UnderWay() bool {
 	return len(b.under) > 0
 }
 
-// Watch looks at a build until done is called, which waits for the last look: one of
-// another process for the same indexes gets the quorum, and one that stands still is
-// reported with the member that it waits for.
+// Watch looks at a build until done is called, which waits for the last look. If another
+// process builds the same indexes, Watch sets the quorum of its build. It reports a build that
+// stands still, with the member that it waits for.
 func (b *Builds) Watch(ctx context.Context, ns string, names []string) (done func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	u := &build{ns: ns, names: names, moved: time.Now()}

@@ -20,11 +20,10 @@ type creator struct {
 	expiries *expiries
 }
 
-// Create makes a collection, time-series collection or view on the target as it
-// is on the source, without its indexes and without its expiry, which is
-// deferred until expiries are restored. What exists already with the same options is left
-// as it is, but for its expiry; with others, that is an error. It does not wait for a
-// majority: see WaitMajority.
+// Create makes a collection, time-series collection or view on the target as it is on the
+// source. It leaves out indexes and expiry, which is deferred until expiries are restored. An
+// existing collection with the same options stays as it is, but for its expiry. With other
+// options it is an error. Create does not wait for a majority: see WaitMajority.
 func (c *creator) Create(ctx context.Context, coll Collection, targetNS string, rules *transform.Set) error {
 	return c.create(ctx, coll, targetNS, rules, false)
 }

@@ -35,9 +35,8 @@ type Deferred struct {
 	Yields bool `bson:"yields,omitempty"`
 	// Stays says that the target never gets Expire, for documents stay that have expired.
 	Stays bool `bson:"stays,omitempty"`
-	// Spec is the whole specification of the index on the source, kept as bytes,
-	// for servers before 5.0 refuse documents with the names in it that start with a
-	// dollar sign.
+	// Spec is the complete specification of the index on the source. It is kept as bytes, for
+	// servers before 5.0 refuse documents whose field names start with a dollar sign.
 	Spec []byte `bson:"spec,omitempty"`
 }
 

@@ -60,8 +60,8 @@ type DiffOptions struct {
 	// IgnoreSharding leaves out shard keys and zones, which are compared where both are
 	// sharded clusters.
 	IgnoreSharding bool
-	// Deferred is what the target does not have yet: a difference that it explains is
-	// told as such.
+	// Deferred is what the target does not have yet. A difference that it explains is reported
+	// as deferred.
 	Deferred []Deferred
 	// Building are index builds of servers of the source that its listing does not show.
 	Building []Collection

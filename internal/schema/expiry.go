@@ -153,9 +153,9 @@ func (e *expiries) restore(ctx context.Context, d Deferred) error {
 	return e.rebuild(ctx, d, &n)
 }
 
-// rebuild makes an index anew whose expiry collMod cannot set (nil is none): that of a time
-// series, and on an older server one of an index that had none when it was built. A break
-// after the drop is mended where the expiry is restored.
+// rebuild makes an index anew whose expiry collMod cannot set (nil is none). Such is an index
+// of a time series, and on an older server one that had no expiry when it was built. After a
+// crash between drop and build, the restoration of the expiry builds it.
 func (e *expiries) rebuild(ctx context.Context, d Deferred, expire *int64) error {
 	spec, _, err := cleanIndex(stream.Index{Name: d.Index, Spec: d.Spec})
 	if err == nil && expire != nil {
@@ -204,7 +204,7 @@ func cannotKeep(ns string, why error) error {
 	if why == nil {
 		return nil
 	}
-	return mongo.WithHint(fmt.Errorf("of documents of %s it cannot be told which have expired: %w", ns, why),
+	return mongo.WithHint(fmt.Errorf("cannot determine which documents of %s have expired: %w", ns, why),
 		"skip delete in place of ttl, which leaves all deletions out, have the pattern of --skip leave the collection "+
 			"out, or change the index on the source and start again with --restart")
 }

@@ -16,12 +16,12 @@ import (
 // source. What is mapped is another document.
 func validation() []string { return []string{"validator", "validationLevel", "validationAction"} }
 
-// Mapped is a collection as it is to be on the target where the rules map the fields of its
-// documents, or have the target hold versions of them: without a validator, and with the indexes
-// that can be had of such documents. Versions have none. left says what is left out, and why.
+// Mapped returns a collection as it has to be on the target where the rules map the fields of
+// its documents, or keep versions of them. It has no validator, and only the indexes that such
+// documents allow. Versions have none. The result left says what is left out, and why.
 //
-// What tells how documents are read stays in the options of a collection of versions. The target's
-// is made without any.
+// The options of a collection of versions keep what says how its documents are read. The
+// target's collection is made without any.
 func Mapped(c Collection, rules *transform.Set) (out Collection, left []string, err error) {
 	r := rules.Route(c.NS)
 	if c.Type == TypeView || !r.History && r.Fields == nil {

@@ -48,10 +48,10 @@ func (c *changer) mayJoin(ctx context.Context, from, to string) error {
 	return err
 }
 
-// TakeOver ends a join once the documents of from are in to: what from has of indexes and deferred
-// settings comes to to, as far as nothing there is in the way, and from goes. Done again after a
-// crash it goes on where it stopped. Before from goes, a mark says that the join is done: that
-// from is missing proves nothing.
+// TakeOver ends a join once the documents of from are in to. It transfers the indexes and
+// deferred settings of the collection from, as far as nothing in to is in the way, and drops
+// from. If it is repeated after a crash, it goes on where it stopped. Before the drop, a marker
+// records that the join is done: that from is missing proves nothing.
 func (c *changer) TakeOver(ctx context.Context, from, to string, p Phase) error {
 	dataNS, _, err := c.indexes.locate(ctx, from)
 	if err != nil {

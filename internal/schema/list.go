@@ -32,9 +32,9 @@ type Scope struct {
 	Readable bool
 }
 
-// List reads the collections, time-series collections and views in scope of all
-// databases but the internal ones from the primary, each after what it reads,
-// with their indexes and the server's estimates of their sizes.
+// List reads the collections, time-series collections and views in scope of all databases but
+// the internal ones. It reads from the primary, and includes their indexes and the server's
+// estimates of their sizes. Each collection comes after what it reads.
 //
 // It is no snapshot: a schema change meanwhile may show in part. See Pin.
 func List(ctx context.Context, c *mongo.Cluster, scope Scope) ([]Collection, error) {
@@ -315,10 +315,9 @@ func unlessGone(answer []bson.Raw, err error) ([]bson.Raw, error) {
 	return answer, err
 }
 
-// ListOne finds a collection of a database by the UUID that holds its
-// documents, under the name and with the options and indexes it has now; false
-// when it is gone. What it returns is majority-committed, also that the
-// collection is gone.
+// ListOne finds a collection of a database by the UUID that holds its documents, with its
+// current name, options and indexes. It returns false when the collection is gone. The result
+// is majority-committed, also that the collection is gone.
 func ListOne(ctx context.Context, c *mongo.Cluster, db string,
 	uuid bson.Binary) (coll Collection, found bool, err error) {
 	err = c.Seen(ctx, func() error {

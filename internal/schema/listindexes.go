@@ -11,15 +11,14 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// indexes lists the indexes of a collection but for the one on _id: those that are
-// finished, and those that are being built. A collection that is gone has none.
+// indexes lists the indexes of a collection but for the one on _id: the finished ones, and
+// those that are being built. A collection that is gone has none.
 //
-// A build under way is not an index yet, for its end comes later in the oplog, if it
-// ends well. Some servers list it like the others, and name it in the statistics: those
-// before 4.4, and newer ones where their reply cannot describe it (an index on
-// measurements of a time series, in 5.0 and 6.0). There an index is finished if it is in
-// two listings and not among the builds in between, whichever of them started or failed
-// meanwhile.
+// A build under way is not an index yet, for its end comes later in the oplog, if it ends well.
+// Some servers list it like the others, and name it in the statistics. Servers before 4.4 do
+// so, and newer ones where their reply cannot describe it (an index on measurements of a time
+// series, in 5.0 and 6.0). There an index is finished if it is in two listings and not among
+// the builds in between. It does not matter which of them started or failed meanwhile.
 func indexes(ctx context.Context, c *mongo.Cluster, ns string) (finished, building []stream.Index, err error) {
 	if c.Info.Version.AtLeast(4, 4) {
 		finished, building, err = listIndexes(ctx, c, ns, withBuilds())

@@ -28,8 +28,8 @@ type Name struct {
 	// Left: it is Gone because its rename was left out, and the target goes on having it
 	// under the name of before.
 	Left bool
-	// Copied is the end of the copy of a collection that was copied after the job's own,
-	// or when the source was seen not to have it any more, else zero. What the source gave up
+	// Copied is the end of the copy of a collection that was copied after the job's own. Or it
+	// is when the source was seen not to have it any more, else zero. What the source gave up
 	// until then may be on the target in part.
 	Copied mongo.OpTime
 	Retention

@@ -12,9 +12,9 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// createOptions turns options as listCollections gives them into those that
-// create takes: without what only the source can know or what no server takes
-// any more, and without the expiry of documents, which is returned by itself.
+// createOptions turns options of listCollections into those that create takes. It leaves out
+// what only the source can know or what no server takes any more. It returns the expiry of
+// documents separately.
 func createOptions(options bson.Raw, v mongo.Version) (out bson.Raw, expire *bson.RawValue, err error) {
 	out, err = edit(options, func(key string, value bson.RawValue) (bson.RawValue, error) {
 		switch key {
@@ -133,9 +133,9 @@ func Unsupported(coll Collection, v mongo.Version) []string {
 	return out
 }
 
-// comparableOptions brings options into a form in which equal collections are equal:
-// one canonical text a setting, without defaults and without what differs
-// between servers for no fault of the job.
+// comparableOptions brings options into a form in which equal collections are equal: one
+// canonical text per setting. It leaves out defaults, and what differs between servers for no
+// fault of the job.
 func comparableOptions(coll Collection, o DiffOptions) (map[string]string, error) {
 	options, expire, err := createOptions(coll.Options, mongo.Version{Major: math.MaxInt})
 	if err != nil {

@@ -10,12 +10,11 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// A source's oplog tells what rolls off a capped collection, as deletions. From 6.0
-// on users delete, too, and when something rolls off does not follow from the
-// inserts: a server counts what others delete before that has its place in the
-// oplog. So a target that lets documents go by itself may let one go that the
-// source still has. Until finalize its capped collections have room for everything,
-// and lose what the oplog says.
+// A source's oplog records what rolls off a capped collection, as deletions. From 6.0 on users
+// delete, too, and inserts no longer determine when something rolls off. A server counts what
+// others delete before that deletion has its place in the oplog. So a target that removes
+// documents by itself may remove one that the source still has. Until finalize its capped
+// collections have room for everything, and lose what the oplog says.
 
 // roomy is the size in bytes of a capped collection of the target until finalize.
 // Nothing is allocated for it. Servers take up to 1 PB.

@@ -117,10 +117,10 @@ type catalog struct {
 	colls []Collection
 }
 
-// shardedBeside compares how both clusters have what is there on both, where both are
-// sharded. Documents are the same whether a collection is sharded or not; so a replica
-// set differs from a sharded cluster in nothing, also not in the index without which
-// the shard key cannot be.
+// shardedBeside compares how both clusters have the collections that are on both, where both
+// clusters are sharded. Documents are the same whether a collection is sharded or not. So a
+// replica set does not differ from a sharded cluster, not even by the index without which the
+// shard key cannot be.
 func shardedBeside(ctx context.Context, src, dst catalog, rules *transform.Set, o DiffOptions) ([]Difference, error) {
 	target := dst.colls
 	if dst.Info.Kind != mongo.KindSharded {

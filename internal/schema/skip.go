@@ -44,8 +44,8 @@ func (n *Names) LeftOut(ch stream.Change, rules *transform.Set) bool {
 // name.
 func (o ApplyOptions) leftOut(ch stream.Change) bool { return o.Names.leftOut(ch, o.Rules) != 0 }
 
-// CheckSkip says why operations on the documents of a collection cannot be skipped, or
-// deleted ones be marked, as the rules want it; nil where they can be, or none is.
+// CheckSkip returns why the rules cannot skip operations on the documents of a collection, or
+// mark deleted documents. It returns nil where they can, or do neither.
 func CheckSkip(c Collection, rules *transform.Set) error {
 	r := rules.Route(c.NS)
 	ops := r.Skips

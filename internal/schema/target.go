@@ -14,20 +14,20 @@ import (
 
 // Sharding shards collections of a target that is a sharded cluster.
 type Sharding interface {
-	// Prepare is told of a collection that is about to be made; ours says that what
-	// exists is the job's own. early are indexes that are to be built before Shard.
+	// Prepare is called for a collection that is about to be made. With ours, an existing
+	// collection is the job's own. The indexes in early have to be built before Shard.
 	Prepare(ctx context.Context, coll Collection, targetNS string, ours bool) (early []stream.Index, err error)
 	// Shard shards a collection that was prepared and is there now. Others stay as
 	// they are.
 	Shard(ctx context.Context, targetNS string) error
-	// Yield is asked for when the index that supports a shard key may be in the way of
-	// others, which clash and one of which is to replace it, or, if there are none, of its
-	// own change. Another one stands in for it then; false says that it is not that.
+	// Yield is called when the index that supports a shard key may be in the way of others.
+	// They clash, and one of them has to replace it. If there are none, its own change is what
+	// it blocks. Another index stands in for it then. False says that it is not in the way.
 	Yield(ctx context.Context, targetNS string, clashing []bson.Raw) (bool, error)
 	// DropRest drops the indexes that are left when all are dropped, for they support
 	// the shard key.
 	DropRest(ctx context.Context, targetNS string) error
-	// Forget and Move are told what became of a collection.
+	// Forget and Move record what became of a collection.
 	Forget(ctx context.Context, targetNS string) error
 	Move(ctx context.Context, from, to string) error
 }

@@ -1,8 +1,8 @@
-// Package schema knows the collections, views, indexes and options of a
-// deployment: it lists and compares them, makes them on a target (Target), applies
-// schema changes there, and keeps the names that a job has there (Names).
+// Package schema knows the collections, views, indexes and options of a deployment. It lists
+// and compares them, makes them on a target (Target), applies schema changes there, and keeps
+// the names that a job has there (Names).
 //
-// Documents do not belong here, nor which of them a job keeps: that are Rules.
+// Neither documents nor the choice of documents that a job keeps belong here: see Rules.
 package schema
 
 import (

@@ -53,9 +53,9 @@ type Job struct {
 	// Start is P0, Consistent P1 (zero before the copy ended).
 	Start      mongo.OpTime `bson:"start"`
 	Consistent mongo.OpTime `bson:"consistent"`
-	// Copied is P1 of the copy that the job began with, or where the source stood when the
-	// job began on a target that others had filled; Consistent moves on where a collection is
-	// copied, or documents are read, later. Zero is Consistent.
+	// Copied is P1 of the copy that the job began with. If the job began on a target that
+	// others had filled, it is the source's position at that time. Consistent moves on where a
+	// collection is copied, or documents are read, later. Zero is Consistent.
 	Copied mongo.OpTime `bson:"copied,omitempty"`
 	// Chunks is what a sharded source noted of its chunks when the copy began. It is
 	// the source's own.
@@ -79,9 +79,9 @@ type Job struct {
 	Before schema.Before `bson:"before,omitempty"`
 	// Session is that of the owner's transactions on the target.
 	Session bson.Raw `bson:"session,omitempty"`
-	// Borrowers are the tokens of those that may write for the attempt with the fence,
-	// for slices of the copy that were lent to them.
-	Borrowers []string `bson:"borrowers,omitempty"`
+	// Assistants are the tokens of the assistants that may write for the attempt with the
+	// fence, for the slices of the copy that are assigned to them.
+	Assistants []string `bson:"borrowers,omitempty"`
 	// Paused survives a restart.
 	Paused bool `bson:"paused"`
 	// Roomy says that capped collections of the target have room for everything until

@@ -40,13 +40,13 @@ func List(ctx context.Context, c *mongo.Cluster) ([]Listed, error) {
 // Life says whether a process runs a job.
 type Life string
 
-// What can be told of a job's process.
+// The lives of a job's process.
 const (
 	Running    Life = "running"    // its owner has given a sign of life
 	Silent     Life = "silent"     // its owner may live, and has given none for some seconds
 	Stopped    Life = "stopped"    // nobody owns it, or its owner is dead
 	Finalized  Life = "finalized"  // stopped, and nothing is left to do
-	Unreadable Life = "unreadable" // nothing can be told
+	Unreadable Life = "unreadable" // nothing is known
 )
 
 // unowned is the life of a job that no process runs.

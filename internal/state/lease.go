@@ -19,10 +19,9 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// lease is how long ownership holds after it was last proven: an owner that
-// could not prove it for so long stops writing, and a job whose beat stood
-// still for so long may be taken over. The taker waits longer than the owner
-// dares.
+// lease is how long ownership holds after it was last proven. An owner that could not prove it
+// for that long stops writing. A job whose beat stood still for that long may be taken over.
+// The taker waits longer than the owner dares.
 const (
 	lease     = 10 * time.Second
 	leaseLost = lease + 2*time.Second
@@ -67,9 +66,9 @@ func ThisProcess(run string) Owner {
 	return Owner{Run: run, Host: host, PID: os.Getpid(), Start: startOf(os.Getpid()), Space: space()}
 }
 
-// space names the boot of this machine and the namespace of process ids, ""
-// where they are unknown: two containers of one machine have the same host
-// name at times, and each its own process 1.
+// space names the boot of this machine and the namespace of process ids, or is "" where they
+// are unknown. Two containers of one machine may have the same host name, and each its own
+// process 1.
 func space() string {
 	boot, err1 := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	pids, err2 := os.Readlink("/proc/self/ns/pid")

@@ -29,9 +29,9 @@ func errTermChanged(was, is int64) error {
 		"may have been rolled back", was, is), nil, "")
 }
 
-// Mongo is a Store in the target's database mongo.StateDB. Data are durable
-// when they have reached Options.Write; that is proven by a write of the
-// attempt's own term that waits for it.
+// Mongo is a Store in the target's database millrace (mongo.StateDB). Data are durable when
+// they satisfy the write concern Options.Write. A write of the attempt's own term that waits
+// for it proves that.
 type Mongo struct {
 	c  *mongo.Cluster
 	db *driver.Database
@@ -71,11 +71,10 @@ type Options struct {
 	// Write is the write concern that data must have reached before a position
 	// says so: "majority" or a number of members.
 	Write any
-	// EndOthers ends what other runs and earlier attempts of the job have under
-	// way at the primary. Then it runs the command it is given, a majority write,
-	// over the connection with which it looked: the answer has the term of that
-	// primary, which becomes the attempt's, and what is read after it no failover
-	// takes back.
+	// EndOthers ends what other runs and earlier attempts of the job have under way at the
+	// primary. Then it runs the given command, a majority write, over the connection with which
+	// it looked. The answer has the term of that primary, which becomes the attempt's. No
+	// failover takes back what is read after it.
 	EndOthers func(ctx context.Context, fence int64, then bson.D) (bson.Raw, error)
 }
 

@@ -59,10 +59,10 @@ type Lease interface {
 	// process may have taken the job: nothing may be written then. The failure
 	// passes with the next save that succeeds.
 	Owned() error
-	// SameTerm takes the election term in which a data write was answered; less
-	// than 0 is unknown. It fails, now and from then on in this attempt, when that
-	// is not the attempt's: a failover may have taken earlier writes back, so that
-	// neither the answer nor what came before may be relied upon.
+	// SameTerm takes the election term in which a data write was answered. Less than 0 is
+	// unknown. It fails, now and from then on in this attempt, when that is not the attempt's.
+	// A failover may then have taken earlier writes back, so that neither the answer nor what
+	// came before is reliable.
 	SameTerm(term int64) error
 	// Release gives the job up, so that another process can take it at once.
 	Release(ctx context.Context) error
@@ -79,17 +79,16 @@ type Jobs interface {
 	// Reload reads the job fast: for an attempt, which alone changes it, and for
 	// looks that decide nothing.
 	Reload(ctx context.Context) (job Job, found bool, err error)
-	// LoadOthers reads the other jobs of the sink that may have a part of it: those
-	// that are not finalized, but for one that has not begun to write and that
-	// nobody runs. certain is as of Load, else it is as of Reload. One that cannot
-	// be read has its ID alone.
+	// LoadOthers reads the other jobs of the sink that may have a part of it: those that are
+	// not finalized. It leaves out a job that has not begun to write and that nobody runs. With
+	// certain it reads as of Load, else as of Reload. A job that cannot be read has only its
+	// ID.
 	LoadOthers(ctx context.Context, certain bool) ([]Job, error)
-	// Save sets fields once all data written before the call, the answers to which
-	// SameTerm was told, is durable. The order
-	// matters: what is stored as done was proven first, so that whoever loads it
-	// need not judge whether it is true. What it sets may itself be lost by a
-	// failover, with all that came later. What noted sets is as of Note, before
-	// the rest: it costs nothing beside the proof.
+	// Save sets fields once all data written before the call is durable, as far as their
+	// answers were passed to SameTerm. The order matters: what is stored as done was proven
+	// first, so that a reader need not check it. What Save sets may itself be lost by a
+	// failover, with all that came later. What noted sets is as of Note, before the rest: it
+	// costs nothing beside the proof.
 	Save(ctx context.Context, set bson.D, noted ...bson.E) error
 	// SaveDurably is Save for what later writes rely on: no failover takes it back.
 	SaveDurably(ctx context.Context, set bson.D) error

@@ -23,15 +23,13 @@ func (p Position) Past(ev *Event) Position {
 	return Position{At: ev.At, Mark: cmp.Or(ev.Change.Mark, p.Mark)}
 }
 
-// Batch is a run of events in source order. Each batch's Start is the End of
-// the batch before.
+// Batch is a run of events in source order. Each batch's Start is the End of the batch before.
 //
-// The events of one position, such as those of a transaction, that are too many
-// for a batch come in several. All but the last have Partial set: their trailing
-// events have At after End, and End stays before that position until its last
-// events are delivered. A consumer whose durable position is the End of a batch
-// of which, and before which, everything is applied therefore never stands inside
-// a transaction; after a restart it gets the whole transaction again.
+// The events of one position, such as those of a transaction, may be too many for a batch. They
+// come in several batches, of which all but the last have Partial set. Their trailing events
+// have At after End, and End stays before that position until its last events are delivered. So
+// a consumer never stands inside a transaction if its durable position is the End of a batch up
+// to which everything is applied. After a restart it gets the complete transaction again.
 type Batch struct {
 	Events []Event
 	// Start and End bound the batch: everything after Start up to and

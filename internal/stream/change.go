@@ -43,8 +43,8 @@ type Change struct {
 	// Command is what the user commanded, where a rename is how a server ends it. NS is
 	// then what the server has filled for it, but of CommandMove what the user named.
 	Command mongo.Command
-	UUID    bson.Binary // the collection concerned (a rename's source), if told
-	Shard   string      // that tells of it, in a sharded cluster
+	UUID    bson.Binary // the collection concerned (a rename's source), if known
+	Shard   string      // that reports it, in a sharded cluster
 	// Options of create and view (as listCollections would give them), or the
 	// collMod command's fields.
 	Options bson.Raw

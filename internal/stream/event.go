@@ -1,7 +1,6 @@
-// Package stream says in millrace's own words what happened at a source: events,
-// the batches they come in, the position a consumer stands at, and what a source
-// and a sink have to do. It holds types and no behaviour beyond them; it knows
-// no oplog, no change stream and no target.
+// Package stream defines what happened at a source. It has events, their batches, the position
+// of a consumer, and what a source and a sink have to do. It holds types and no behaviour
+// beyond them. It knows no oplog, no change stream and no target.
 package stream
 
 import (
@@ -60,12 +59,11 @@ type Event struct {
 	Txn *Transaction
 	// At is where in the source's history the event took effect.
 	At mongo.OpTime
-	// Until is set of an event that was made of the document's state on the source,
-	// read later: events of the document after At and up to Until may be in it.
+	// Until is set on an event that was made of a later read of the document's state on the
+	// source. Events of the document after At and up to Until may be in it.
 	Until mongo.OpTime
-	// Wall is the source's time of day, in milliseconds since 1970, of a Delete that may be
-	// one of a document that has expired; 0 of what a user is known to have done, and
-	// where the source does not say.
+	// Wall is the source's time of day, in milliseconds since 1970, of a Delete that may be an
+	// expiry. It is 0 for a known deletion of a user, and where the source does not say.
 	Wall int64
 
 	checked *byte // where the Doc begins that Update has found to be an update, nil for none
@@ -101,9 +99,9 @@ func (r *Route) Partial(leavesOut bool) bool { return r.Filtered || leavesOut &&
 // Key identifies a document within its collection.
 type Key struct {
 	ID bsoncore.Value
-	// Shard is the whole document key, as the source tells it: of a sharded
-	// collection the fields of the shard key and _id, of others _id alone; nil
-	// where it tells none, as of inserts before 6.0.
+	// Shard is the complete document key, as the source reports it. For a sharded collection it
+	// has the fields of the shard key and _id, for others _id alone. It is nil where the source
+	// reports none, as for inserts before 6.0.
 	Shard bson.Raw
 }
 

@@ -56,15 +56,15 @@ func ParseOps(text string) (o Ops, err error) {
 			return 0, fmt.Errorf("%q is no operation; there are %s, and none", name, strings.Join(OpNames(), ", "))
 		}
 	}
-	// A server drops the collections first, and tells each as any other drop
+	// A server drops the collections first, and logs each as any other drop
 	// (seen in the oplogs of 4.2 to 6.0).
 	if databases && !o.Has(OpDrop) {
-		return 0, fmt.Errorf("a source tells that a database is dropped as drops of its collections, which cannot be told " +
-			"from others: write drop, which skips both")
+		return 0, fmt.Errorf("cannot skip dropDatabase alone: a source logs it as drops of its collections, which look like " +
+			"any other drop. Write drop, which skips both")
 	}
 	if blind := o & beforeTTL; o.Has(OpTTL) && blind != 0 {
-		return 0, fmt.Errorf("whether a document has expired is told by the target's document and indexes, which are not "+
-			"those of the source without %s: write ttl without that, or delete, which leaves out all deletions", blind)
+		return 0, fmt.Errorf("cannot skip ttl with %s: expiry is determined by the target's document and indexes, which "+
+			"then differ from the source's. Write ttl without them, or delete, which leaves out all deletions", blind)
 	}
 	return o, nil
 }

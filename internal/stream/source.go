@@ -11,10 +11,10 @@ import (
 
 // Source gives the changes of a deployment in order.
 type Source interface {
-	// Run reads from pos and hands each batch to emit, in order, one at a
-	// time, until ctx ends or reading fails. An empty batch comes at least
-	// every second or so, so that End moves on an idle source. A position that
-	// the source no longer holds is an error that no retry mends.
+	// Run reads from pos and passes each batch to emit, in order, one at a time, until ctx ends
+	// or reading fails. An empty batch comes at least every second or so, so that End moves on
+	// an idle source. A position that the source no longer holds is an error that no retry
+	// resolves.
 	Run(ctx context.Context, pos Position, emit func(context.Context, *Batch) error) error
 	// Stats is a snapshot of what was read. It may be called concurrently with Run.
 	Stats() SourceStats
@@ -42,8 +42,8 @@ type PartStats struct {
 	At mongo.OpTime
 }
 
-// Wait is a part of a source, such as a shard, for which the others wait: what it may
-// still tell comes before what they have told.
+// Wait is a part of a source, such as a shard, for which the others wait: its pending events
+// come before theirs.
 type Wait struct {
 	Part  string        // empty: nobody waits
 	For   time.Duration // how long it has not moved

@@ -34,7 +34,7 @@ const OperationCopy = "copy"
 
 // Mapper appends to dst what the rules make of a document that was read from the source at a
 // time, counted; nil leaves documents as they are. The function is safe for concurrent use.
-func (r *Route) Mapper(at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
+func (r *Route) Mapper(at bson.Timestamp, t *Counters) func(dst, doc []byte) ([]byte, error) {
 	to := r.mapper(at, t)
 	if r.History {
 		return copied(at, to)
@@ -43,7 +43,7 @@ func (r *Route) Mapper(at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byt
 }
 
 // mapper maps fields alone.
-func (r *Route) mapper(at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byte, error) {
+func (r *Route) mapper(at bson.Timestamp, t *Counters) func(dst, doc []byte) ([]byte, error) {
 	if r.Fields == nil {
 		return nil
 	}
@@ -62,10 +62,11 @@ func (r *Route) mapper(at bson.Timestamp, t *Tally) func(dst, doc []byte) ([]byt
 	}
 }
 
-// Comparer says how documents of the source are compared with those of the target: apply
-// appends to dst what the rules make of one of the source, strip one of the target, both
-// without what a later look at the source cannot tell. nil are documents as they are. One
-// that cannot be mapped becomes one that the target cannot have, of which IsUnmapped is true.
+// Comparer returns how documents of the source are compared with those of the target. apply
+// appends to dst what the rules make of a source document, strip does so for a target document.
+// Both leave out what a later read of the source cannot show. Nil means that documents stay as
+// they are. A document that cannot be mapped becomes one that the target cannot have, for which
+// IsUnmapped returns true.
 func (r *Route) Comparer() (apply, strip func(dst, doc []byte) ([]byte, error)) {
 	m := r.Fields
 	if m == nil {
@@ -126,7 +127,7 @@ func misfit(err error, ns string, doc bson.Raw) error {
 	}
 	return mongo.WithHint(fmt.Errorf("map the fields of a document of %s, _id %s: %w", ns,
 		bsonraw.IDText(bsonraw.IDOf(doc)), err),
-		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), mend the document on the source, or have --filter leave it out; then start again with --restart. --on-conflict skip goes on without such documents`)
+		`say in --fields what becomes of such values ("otherwise": "keep", "null" or "drop"), correct the document on the source, or have --filter leave it out; then start again with --restart. --on-conflict skip goes on without such documents`)
 }
 
 // parseMapping reads the rules for fields, in extended JSON; secret gives what they name.

@@ -31,8 +31,8 @@ type LeftOut interface {
 	LeaveOut(ctx context.Context, u Unmapped) error
 	// IsUnmapped reports a document that is kept, by its collection on the target.
 	IsUnmapped(target string, id bsonraw.ID) bool
-	// Mended says that the target has one now, or need not have it.
-	Mended(ctx context.Context, target string, id bsonraw.ID, reason string) error
+	// SettleUnmapped records that the target has the document now, or need not have it.
+	SettleUnmapped(ctx context.Context, target string, id bsonraw.ID, reason string) error
 }
 
 // leaveOut has the target go without the document that an event writes.
@@ -44,8 +44,8 @@ func (st *Stage) leaveOut(ctx context.Context, ev *stream.Event, why string, err
 }
 
 // cut ends a batch after the first change to collections, where documents may be left out or
-// renames skipped: it moves or settles what is kept of them, before more is judged. rest is
-// what follows.
+// renames skipped. The change moves or settles what is kept of them, before later events are
+// decided. rest is what follows.
 func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
 	if st.leaves == nil && st.retainer.copies == nil {
 		return b, nil

@@ -218,7 +218,7 @@ func (l letters) IsUnmapped(_ string, id bsonraw.ID) bool {
 	return l.docs[int(bsonraw.RawValue(id).Int32())] != nil
 }
 
-func (l letters) Mended(_ context.Context, _ string, id bsonraw.ID, _ string) error {
+func (l letters) SettleUnmapped(_ context.Context, _ string, id bsonraw.ID, _ string) error {
 	delete(l.docs, int(bsonraw.RawValue(id).Int32()))
 	return l.written()
 }

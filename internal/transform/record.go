@@ -114,9 +114,9 @@ func (r *recorder) pass(ctx context.Context, b *stream.Batch, next func(context.
 	return p.hand(ctx, true)
 }
 
-// number gives each event its place among those of its time, which is the same whenever it
-// is read: those of histories count, and changes to collections twice, for a rename may be
-// an end and a beginning. It reports whether there is anything to do.
+// number gives each event its place among those of its time, which is the same whenever it is
+// read. Events of histories count. Changes to collections count twice, for a rename may be an
+// end and a beginning. It reports whether there is anything to do.
 func (r *recorder) number(b *stream.Batch) (any bool) {
 	r.place = r.place[:0]
 	for i := range b.Events {

@@ -185,7 +185,7 @@ func (r *Rehearsal) mapped(to *Route, e *Effect, doc bson.Raw) error {
 	return nil
 }
 
-// mostReasons bounds the reasons that are told of a rule.
+// mostReasons bounds the reasons that are reported for a rule.
 const mostReasons = 10
 
 // Effects are what was counted, rule by rule.

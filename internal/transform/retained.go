@@ -137,8 +137,8 @@ func (st *Stage) ForgetRetained() {
 	st.retainer.full = false
 }
 
-// Followed reports namespaces whose events a Stage needs: those that the rules keep, and those
-// of which it is to be known whether they were renamed from one that is kept.
+// Followed reports namespaces whose events a Stage needs. They are those that the rules keep,
+// and those that may have been renamed from a kept one.
 func (s *Set) Followed() func(ns string) bool {
 	if !s.SkipsAny(stream.OpRename) {
 		return s.Match

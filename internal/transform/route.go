@@ -109,7 +109,7 @@ func (r *Route) Reads() bool { return r.Filter != nil || r.Fields != nil }
 
 // Keep is Filter for what is copied or compared, counted; nil keeps all. The function
 // is safe for concurrent use.
-func (r *Route) Keep(t *Tally) func(doc []byte) bool {
+func (r *Route) Keep(t *Counters) func(doc []byte) bool {
 	if r.Filter == nil {
 		return nil
 	}

@@ -24,9 +24,9 @@ func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op s
 		}
 		// After a crash the target may lack a document of which no letter tells.
 		ev.Kind, ev.Form = stream.Put, 0
-		return pass, st.leaves.Mended(ctx, ev.Route.Target, ev.Key.ID, "it can be mapped now")
+		return pass, st.leaves.SettleUnmapped(ctx, ev.Route.Target, ev.Key.ID, "it can be mapped now")
 	case stream.Update:
-		if missing { // the update may mend it, and its letter is to tell of it
+		if missing { // the update may fix it, and its dead letter has to record that
 			return undecided, nil
 		}
 		return d.mapUpdate(ev, op, &st.made), nil
@@ -34,7 +34,7 @@ func (st *Stage) fit(ctx context.Context, d *destination, ev *stream.Event, op s
 		return undecided, nil
 	case stream.Delete:
 		if missing {
-			return pass, st.leaves.Mended(ctx, ev.Route.Target, ev.Key.ID,
+			return pass, st.leaves.SettleUnmapped(ctx, ev.Route.Target, ev.Key.ID,
 				"the document is gone from the source, or is none that is wanted")
 		}
 	}

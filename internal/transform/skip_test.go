@@ -45,13 +45,13 @@ func TestStageSkips(t *testing.T) {
 		"ttl":                   "put update replace delete put upsert",
 	} {
 		rules := mustNew(t, Config{Skip: []string{"a.*=" + ops}})
-		tally := NewTally(rules)
+		counters := NewCounters(rules)
 		b := &stream.Batch{}
 		for _, k := range []stream.Kind{stream.Insert, stream.Update, stream.Replace, stream.Delete, stream.Put,
 			stream.Upsert} {
 			b.Events = append(b.Events, stream.Event{Kind: k, NS: "a.c"})
 		}
-		NewStage(rules, stream.Position{}, tally, nil).Batch(t.Context(), b)
+		NewStage(rules, stream.Position{}, counters, nil).Batch(t.Context(), b)
 		var got []string
 		for _, ev := range b.Events {
 			got = append(got, ev.Kind.String())
@@ -60,14 +60,14 @@ func TestStageSkips(t *testing.T) {
 			t.Errorf("%s: %s passed, want %s", ops, got, want)
 		}
 		skipped := 0
-		for _, n := range tally.Skips()[0].Skipped {
+		for _, n := range counters.Skips()[0].Skipped {
 			skipped += int(n)
 		}
 		if skipped != 6-len(got) {
-			t.Errorf("%s: counted %v", ops, tally.Skips())
+			t.Errorf("%s: counted %v", ops, counters.Skips())
 		}
 	}
-	if got := NewTally(mustNew(t, Config{Filter: []string{`a.c={"b":1}`}})).Skips(); len(got) != 0 {
+	if got := NewCounters(mustNew(t, Config{Filter: []string{`a.c={"b":1}`}})).Skips(); len(got) != 0 {
 		t.Error(got)
 	}
 }

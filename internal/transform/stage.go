@@ -12,9 +12,9 @@ import (
 // pass what the rules keep, and says where on the target it goes. One goroutine
 // at a time may use it.
 type Stage struct {
-	rules *Set
-	tally *Tally
-	known map[string]*destination // by source namespace
+	rules    *Set
+	counters *Counters
+	known    map[string]*destination // by source namespace
 	// The events of a namespace come in runs.
 	last string
 	dest *destination
@@ -56,13 +56,13 @@ type destination struct {
 	mapped *mapCount
 }
 
-// NewStage makes a stage of rules for events from a position on, which counts in a tally.
-// leaves keeps documents that cannot be mapped; nil has them end the job.
-func NewStage(rules *Set, from stream.Position, tally *Tally, leaves LeftOut) *Stage {
+// NewStage makes a stage of rules for events from a position on. It counts in counters. leaves
+// keeps documents that cannot be mapped. If leaves is nil, such a document ends the job.
+func NewStage(rules *Set, from stream.Position, counters *Counters, leaves LeftOut) *Stage {
 	if !rules.mayFail() {
 		leaves = nil
 	}
-	return &Stage{rules: rules, tally: tally, known: map[string]*destination{}, leaves: leaves, mark: from.Mark,
+	return &Stage{rules: rules, counters: counters, known: map[string]*destination{}, leaves: leaves, mark: from.Mark,
 		atOnce: mostAtOnce}
 }
 
@@ -72,12 +72,11 @@ func (st *Stage) Copies(c Copies) { st.copies = c }
 // maxKnown bounds the names that a Stage remembers; when it is full it starts anew.
 const maxKnown = 1 << 16
 
-// Batch takes the events off a batch that are not kept, and gives the others
-// their target. Schema changes stay in the source's terms: a rename may cross the
-// edge of what is kept, so that the target takes part in what becomes of it.
-// It returns the updates that may take their documents into a filter or out of it,
-// by their indexes, and those that do not say what they make of a mapped document: of
-// those nothing is decided.
+// Batch removes from a batch the events that are not kept, and gives the others their target.
+// Schema changes stay in the source's terms: a rename may cross the edge of what is kept, so
+// that the target takes part in what becomes of it. It returns, by their indexes, the updates
+// that may take their documents into a filter or out of it. It also returns those that do not
+// say what they make of a mapped document. Of these updates nothing is decided.
 func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err error) {
 	kept := 0
 	made := st.made.bytes
@@ -136,7 +135,7 @@ func (st *Stage) judge(ctx context.Context, d *destination, ev *stream.Event) (v
 		ev.Key.Shard = nil // the target may have the document under an earlier shard key
 	}
 	if d.Filter != nil {
-		v = sift(ev, d)
+		v = filterEvent(ev, d)
 	}
 	if d.Fields != nil && v == pass {
 		if ev.Kind != stream.Update && ev.Kind != stream.Delete {
@@ -206,8 +205,8 @@ func (st *Stage) of(ns string) *destination {
 		r := st.rules.Route(ns)
 		d = &destination{Route: r, rules: r.SoftDelete != "" || r.Skips != 0 || r.Filter != nil ||
 			r.Fields != nil, maps: r.Fields,
-			count: st.tally.of(r.filter), left: st.tally.skipped(r.skip), marked: st.tally.marked(r.softDelete),
-			mapped: st.tally.mapped(r.fields)}
+			count: st.counters.of(r.filter), left: st.counters.skipped(r.skip), marked: st.counters.marked(r.softDelete),
+			mapped: st.counters.mapped(r.fields)}
 		if st.leaves != nil && r.Fields != nil {
 			d.maps = r.mapping.careful
 		}

@@ -18,8 +18,8 @@ func (s *Set) ByCommand() *Set {
 	return &out
 }
 
-// Commands reports that what a server does for one command of a user, in many steps, is
-// to be judged as that command: for some collection it matters what the target has of it.
+// Commands reports whether the many steps of a server for one command of a user have to be
+// handled as that command. That is so if the target's content matters for some collection.
 func (s *Set) Commands() bool {
 	return s != nil && (s.byCommand || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes)+len(s.histories) > 0)
 }

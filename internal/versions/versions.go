@@ -1,7 +1,7 @@
-// Package versions is the form in which a target holds the history of documents: each
-// version is a document, {_id: {k, t, n}, op, doc}. k is the _id of the source's document, t
-// and n say when it became so: the cluster time of the commit, and the place among what
-// happened at that time. A version without doc is the end of the document. Versions sort by
+// Package versions is the form in which a target holds the history of documents. Each version
+// is a document, {_id: {k, t, n}, op, doc}. The key k is the _id of the source's document. The
+// fields t and n say when it became so: the cluster time of the commit, and the place among the
+// events of that time. A version without doc is the end of the document. Versions sort by
 // document and then by time, in the index on _id that every collection has.
 //
 // Nothing here talks to a server.
@@ -118,8 +118,8 @@ func AppendCopy(dst []byte, doc bson.Raw, start, at bson.Timestamp) []byte {
 	return Append(dst, Version{Key: bsonraw.IDOf(doc), Position: Position{T: start}, Op: Copy, At: at, Doc: doc})
 }
 
-// AppendUpdate appends the update that does to the version of a copied document what an
-// update, in one of the forms of an oplog, does to the document at a time.
+// AppendUpdate appends an update of the version of a copied document. It has the effect that
+// the given update, in one of the oplog's forms, has on the document at a time.
 func AppendUpdate(dst []byte, form delta.Kind, o bson.Raw, at bson.Timestamp) ([]byte, error) {
 	switch form {
 	case delta.Diff:

@@ -60,7 +60,7 @@ func (c *Conn) Command(ctx context.Context, db string, cmd bsoncore.Document) (b
 	return c.RoundTrip(ctx, &c.msg)
 }
 
-// Run is Command for a command given as bson.D.
+// Run is Command, with cmd as bson.D instead of raw bytes.
 func (c *Conn) Run(ctx context.Context, db string, cmd bson.D) (bsoncore.Document, error) {
 	raw, err := bson.Marshal(cmd)
 	if err != nil {
@@ -69,9 +69,9 @@ func (c *Conn) Run(ctx context.Context, db string, cmd bson.D) (bsoncore.Documen
 	return c.Command(ctx, db, raw)
 }
 
-// RunBoth runs two commands of which the second does not depend on what becomes of
-// the first, which must be a quick one: the second is on its way before the first
-// is answered. Errors are as those of Command, failed that of the first.
+// RunBoth runs two commands, where the second does not depend on the outcome of the first,
+// which must be a quick one. The second is sent before the first is answered. Errors are as
+// those of Command, failed that of the first.
 func (c *Conn) RunBoth(ctx context.Context, db string, first bson.D, secondDB string,
 	second bson.D) (replies [2]bsoncore.Document, failed, err error) {
 	for i, cmd := range []bson.D{first, second} {

@@ -8,10 +8,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/wiremessage"
 )
 
-// Message is an OP_MSG request under construction in one reusable buffer: a
-// body and at most one document sequence (section kind 1), which spares the
-// server and us the array keys of an embedded array. The zero value is ready;
-// Reset makes it ready again and keeps the buffer.
+// Message is an OP_MSG request under construction in one reusable buffer. It has a body and at
+// most one document sequence (section kind 1), which spares the array keys of an embedded
+// array. The zero value is ready. Reset makes it ready again and keeps the buffer.
 //
 // Format: MongoDB wire protocol, OP_MSG.
 type Message struct {

@@ -78,9 +78,9 @@ func Open(opts *options.ClientOptions) (*Pool, error) {
 	return p, nil
 }
 
-// OpenChoosing is Open for a pool that compresses messages with zstd while that is
-// found to move more than without; changed is called, if it is not nil, and must not
-// use the pool. Where opts name compressors, these are used always.
+// OpenChoosing is Open for a pool that compresses messages with zstd while that moves more than
+// without. It calls changed, if not nil, which must not use the pool. Where opts name
+// compressors, these are used always.
 func OpenChoosing(opts *options.ClientOptions, changed func(Compression)) (*Pool, error) {
 	if len(opts.Compressors) > 0 {
 		return Open(opts)

@@ -17,8 +17,8 @@ type slots struct {
 	moved   time.Time       // when a slot was taken or given back last
 }
 
-// standstill is how long no slot is taken or given back until there is one more for those that
-// wait: somebody who has a connection may wait for another one, or for somebody who does.
+// standstill is how long no slot is taken or given back until waiting callers get one more. The
+// owner of a connection may wait for another one, or for somebody who does.
 const standstill = 5 * time.Second
 
 // take waits for a slot. The only error is ctx's.

@@ -25,7 +25,7 @@ type Sent struct {
 	Messages, Bytes int64
 }
 
-// mostRouters bounds those that are told apart: addresses may change for ever.
+// mostRouters bounds the routers that are counted separately: addresses may change for ever.
 const mostRouters = 64
 
 // checkoutBytes is what a connection that is taken counts for, before it is known

@@ -171,7 +171,7 @@ func Name(id string, doc bson.Raw) (string, error) {
 	if len(j.Borrowers) != 1 {
 		return "", fmt.Errorf("%v may write", j.Borrowers)
 	}
-	return mongo.BorrowerName(id, j.Owner.Run, j.Fence, j.Borrowers[0]), nil
+	return mongo.AssistantName(id, j.Owner.Run, j.Fence, j.Borrowers[0]), nil
 }
 
 // Kind is what an assistant asks; "grant" is of the reports that ask for leave to send something.

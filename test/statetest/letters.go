@@ -324,7 +324,7 @@ func leftOut(t T, open OpenLetters) {
 		}
 	}
 	known("nothing", "d.c")
-	b.ok(b.Mended(t.Context(), "d.c", id(1), "no letter"))
+	b.ok(b.SettleUnmapped(t.Context(), "d.c", id(1), "no letter"))
 	b.ok(b.Write(t.Context(), letter("d.c", 0, "refused", deadletter.Open))) // beside another letter of it
 	for n := range 3 {
 		out("d.c", n, "x", true)
@@ -335,8 +335,8 @@ func leftOut(t T, open OpenLetters) {
 	out("d.else", 1, "x", true)
 	known("left out", "d.c", 0, 1, 2)
 	b.has("left out", deadletter.Stats{Open: 1, Unmapped: 4})
-	b.ok(b.Mended(t.Context(), "d.c", id(0), "mended"))
-	b.ok(b.Mended(t.Context(), "d.c", id(0), "once more"))
+	b.ok(b.SettleUnmapped(t.Context(), "d.c", id(0), "mended"))
+	b.ok(b.SettleUnmapped(t.Context(), "d.c", id(0), "once more"))
 	known("mended", "d.c", 1, 2)
 	b.has("mended", deadletter.Stats{Open: 1, Unmapped: 3, Settled: 1})
 	out("d.to", 3, "of one that the rename drops", true)

@@ -51,7 +51,10 @@ func write(path, to string) error {
 		return err
 	}
 	lines := make([]string, files.File(f.Pos()).LineCount()+1)
-	put := func(at token.Pos, text string, ends bool) {
+	put := func(at token.Pos, text string, starts, ends bool) {
+		if starts && text != "" {
+			text = strings.ToUpper(text[:1]) + text[1:] // vale splits sentences before capitals alone
+		}
 		if text = strings.TrimRight(text, " \n"); ends && !strings.HasSuffix(text, ".") {
 			text += "." // what stands beside it in the code is no part of the sentence
 		}
@@ -63,8 +66,12 @@ func write(path, to string) error {
 	}
 	for _, group := range f.Comments {
 		for i, c := range group.List {
-			if !strings.HasPrefix(c.Text, "//go:") {
-				put(c.Pos(), strings.TrimLeft(c.Text, "/* "), i == len(group.List)-1)
+			switch text := strings.TrimLeft(c.Text, "/* "); {
+			case strings.HasPrefix(c.Text, "//go:"):
+			case strings.HasPrefix(text, "\t"): // a table or an example
+				put(c.Pos(), ".", false, true)
+			default:
+				put(c.Pos(), text, i == 0, i == len(group.List)-1)
 			}
 		}
 	}
@@ -74,7 +81,7 @@ func write(path, to string) error {
 			return true
 		}
 		if text, err := strconv.Unquote(lit.Value); err == nil && len(strings.Fields(text)) >= leastWords {
-			put(lit.Pos(), text, true)
+			put(lit.Pos(), text, true, true)
 		}
 		return true
 	})

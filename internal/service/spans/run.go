@@ -85,7 +85,7 @@ func (r *Run) End(err error) {
 	r.endPhase(time.Now(), class(err))
 }
 
-// Told is job.Deps.Told, nil where no spans are made.
+// Told is job.Spec.OnEvent, nil where no spans are made.
 func (r *Run) Told() func(job.Event) {
 	if r == nil {
 		return nil

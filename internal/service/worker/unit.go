@@ -145,8 +145,8 @@ func (u *unit) work(d *service.Definition) error {
 	spec := s.Spec
 	spec.Deps = u.worker.Deps
 	spec.Log = slog.New(slog.NewMultiHandler(u.log.Handler(), &jobLog{to: u.record}))
-	spec.Told = u.spans.Told()
-	spec.FinalizeTold = d.Wish.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
+	spec.OnEvent = u.spans.Told()
+	spec.FinalizeLogged = d.Wish.Finalize && u.earlier != nil && u.earlier.FinalizeWanted
 	spec.Usage = func() procstat.Usage { return procstat.Usage{} }
 	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
 	spec.Offer = u.worker.offer(u.lease.Run)
@@ -154,7 +154,7 @@ func (u *unit) work(d *service.Definition) error {
 		spec.SpoolDir = u.worker.SpoolDir
 	}
 	u.set(func(r *service.Report) { r.Try = d.Wish.Try })
-	patience := retry.Patience{Waiting: func(failure error, pause time.Duration) {
+	patience := retry.Backoff{Waiting: func(failure error, pause time.Duration) {
 		u.set(func(r *service.Report) {
 			if r.Error, r.Hint = "", ""; failure != nil {
 				r.Error, r.Hint = mongo.Brief(failure), mongo.HintOf(failure)

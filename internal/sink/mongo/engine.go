@@ -19,10 +19,9 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Engine applies events to one target. Feed, Drain and Run follow one rule:
-// Run owns the partitions and is called once; Feed and Drain are called by one
-// goroutine at a time; the other methods by any. Renamed, StartCapped and
-// SetOverlap are for Options.Schema.
+// Engine applies events to one target. One rule governs Feed, Drain and Run. Run owns the
+// partitions and is called once. One goroutine at a time calls Feed and Drain. Any goroutine
+// may call the other methods. Renamed, StartCapped and SetOverlap are for Options.Schema.
 type Engine struct {
 	o          Options
 	writers    *write.Writers

@@ -103,9 +103,9 @@ type Traits struct {
 type Overlap struct {
 	// End is until where the target may be ahead of an event.
 	End mongo.OpTime
-	// RereadUntil is until where updates that find no document are made good from
-	// the source: what the target had before the job, or what the copy read, need
-	// not be what the source had. Later ones are conflicts.
+	// RereadUntil is the position up to which updates that find no document are repaired from
+	// the source. Until then, what the target had before the job, or what the copy read, may
+	// differ from the source. Later ones are conflicts.
 	RereadUntil mongo.OpTime
 	// Refused are documents that a conflict stopped an earlier run at: the target
 	// is not ahead of their events from those positions on.

@@ -41,8 +41,8 @@ func (b *backlog) until(d time.Duration) {
 
 func (b *backlog) lasts() bool { return int64(time.Since(b.began)) < b.end.Load() }
 
-// message is what a partition receives: items, the wish to be told when
-// everything before is acknowledged, or documents to keep parked.
+// message is what a partition receives: items, a request for a notice when everything before is
+// acknowledged, or documents to keep parked.
 type message struct {
 	items   []item
 	quiesce chan<- waiting

@@ -176,10 +176,9 @@ func droppedIndexes(list bsonraw.Element) (out []stream.Index, err error) {
 	return out, nil
 }
 
-// parseViewWrite reads an insert, update or delete on db.system.views, where
-// views are kept. It is nil for those of time-series collections, for which the
-// changes of their buckets stand; a delete does not say which it is, so that
-// ChangeDropView must leave other things alone.
+// parseViewWrite reads an insert, update or delete on db.system.views, where views are kept. It
+// returns nil for those of time-series collections, for which the changes of their buckets
+// stand. A delete does not say which it is. So ChangeDropView must leave other things alone.
 func parseViewWrite(op, db string, o, o2 bson.Raw) (*stream.Change, error) {
 	if len(op) != 1 || !strings.Contains("iud", op) {
 		return nil, fmt.Errorf("%w: unknown kind of operation", errMalformed)

@@ -35,7 +35,7 @@ func rolledBack(what string, wanted, found mongo.OpTime) error {
 			"a fresh copy")
 }
 
-// passing makes an error that a restart from the checkpoint mends.
+// passing makes an error that a restart from the checkpoint resolves.
 func passing(text string) error {
 	return mongo.Retry(text, nil, "")
 }

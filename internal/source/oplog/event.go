@@ -143,10 +143,9 @@ func (in *interpreter) document(ev *stream.Event, e *entry, info *nsInfo) error 
 	return nil
 }
 
-// asApplied makes of an operation what a server makes of it in a user's applyOps
-// (tried on 4.2 to 6.0): an insert replaces what has its _id, an update that finds
-// nothing inserts, whatever the entry says of b and alwaysUpsert, for one that
-// failed is not logged.
+// asApplied turns an operation into what a server makes of it in a user's applyOps (tried on
+// 4.2 to 6.0). An insert replaces the document of its _id. An update that finds nothing
+// inserts, whatever the entry says of b and alwaysUpsert, for a failed one is not logged.
 func (in *interpreter) asApplied(ev *stream.Event) {
 	switch ev.Kind {
 	case stream.Insert, stream.Replace:
@@ -176,10 +175,10 @@ func wholeDocument(e *entry) bson.Raw {
 	return doc
 }
 
-// usersOwn distinguishes a user's applyOps command, which is logged as it was sent, from
-// what a server groups by itself. Before 7.0 none does, but for retryable
-// inserts and, since 6.1, for deletes, which are the same of both; there a nested
-// command is logged without what reports where it came from.
+// usersOwn distinguishes a user's applyOps command, which is logged as it was sent, from what a
+// server groups by itself. Before 7.0 no server groups, but for retryable inserts and, since
+// 6.1, for deletes, which are the same of both. There a nested command is logged without the
+// field that reports its origin.
 func (in *interpreter) usersOwn(e *entry, c command) bool {
 	return c.sent || !e.separate && !in.version.AtLeast(7, 0)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// identities knows the names of collections by their UUIDs, for users' applyOps commands:
-// a server applies an operation to the collection of its ui, whatever its ns says (tried on
-// 4.2 to 6.0). It is not safe for concurrent use.
+// identities knows the names of collections by their UUIDs, for users' applyOps commands. A
+// server applies an operation to the collection of its ui, whatever its ns says (tried on 4.2
+// to 6.0). It is not safe for concurrent use.
 type identities struct {
 	cluster *mongo.Cluster
 	known   map[[16]byte]string // until the next change of names

@@ -91,9 +91,9 @@ func eachSpooled(s *spool.Spool, span Span, fn func([]byte) error) (unread, err 
 // onChange takes a schema change and its position.
 type onChange = func(*stream.Change, mongo.OpTime) error
 
-// Changes gives a function that calls fn for the schema changes after a position,
-// up to another, those of transactions that did not commit included, and, by kind and
-// names alone, those that cannot be followed.
+// Changes returns a function that calls fn for the schema changes after a position, up to
+// another. It includes those of transactions that did not commit. Changes that cannot be
+// followed come by kind and names alone.
 func Changes(c *mongo.Cluster) func(ctx context.Context, after, until mongo.OpTime, fn onChange) error {
 	return func(ctx context.Context, after, until mongo.OpTime, fn onChange) error {
 		in := newInterpreter(c, Options{Keep: func(string) bool { return false }})

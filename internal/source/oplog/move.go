@@ -8,11 +8,10 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// moves joins what a server logs of a rename between databases (seen on 4.2 to 6.0): it
-// copies the collection into a new one of the other database, gives that the wanted name,
-// and drops the old one. Nothing else happens to the other database meanwhile, for the
-// server has it locked. The rename counts at the position of the drop. Not safe for
-// concurrent use.
+// moves joins what a server logs of a rename between databases (seen on 4.2 to 6.0). The server
+// copies the collection into a new one of the other database, gives that the wanted name, and
+// drops the old one. Nothing else happens to the other database meanwhile, for the server has
+// it locked. The rename counts at the position of the drop. Not safe for concurrent use.
 type moves struct {
 	copies map[identity]*copied // those that have no name yet
 	open   []moved

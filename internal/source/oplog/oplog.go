@@ -31,15 +31,15 @@ const stallAfter = time.Minute
 
 // Options shape a Source. The zero value keeps every namespace.
 type Options struct {
-	// Keep says whether events of a source namespace are wanted. It is asked
-	// once per namespace, by the goroutine of Run; internal databases, views
-	// and schema changes are not its matter, but for those that cannot be followed:
-	// they fail the run only if it wants one of their names.
+	// Keep says whether events of a source namespace are wanted. The goroutine of Run asks it
+	// once per namespace. It does not cover internal databases, views and schema changes, with
+	// one exception: changes that cannot be followed fail the run only if it wants one of their
+	// names.
 	Keep func(ns string) bool
-	// ReadAheadBytes bounds what is read and not yet handed over, default
-	// 32 MB. Below that the server is asked for smaller replies than the 16 MB
-	// that it fills by itself, as many documents as fitted before: where they
-	// become larger, one reply may exceed the bound, by 16 MB at most.
+	// ReadAheadBytes bounds what is read and not yet handed over, default 32 MB. Below that the
+	// server is asked for as many documents as fitted before, not for the 16 MB with which it
+	// fills a reply by itself. If documents become larger, one reply may exceed the bound, by
+	// 16 MB at most.
 	ReadAheadBytes int64
 	// BatchBytes is the size of entries after which a batch is handed over,
 	// default 4 MB. A batch may exceed it by one document.
@@ -47,8 +47,8 @@ type Options struct {
 	// TxnBufferBytes bounds the operations of open transactions in memory,
 	// default 64 MB. What exceeds it is read from the oplog again at commit.
 	TxnBufferBytes int64
-	// Await is how long a cursor waits for entries, default 1 s. An idle
-	// source yields an empty batch as often, and at least every 100 ms.
+	// Await is how long a cursor waits for entries, one second by default. An idle source
+	// yields an empty batch as often, and at least ten times a second.
 	Await time.Duration
 	// SkipMigrated drops what is marked fromMigrate: the writes of chunk migrations,
 	// and the collections and indexes that they make. On a replica set it must be off:
@@ -98,12 +98,12 @@ func New(c *mongo.Cluster, o Options) *Source {
 	return &Source{cluster: c, opt: o, log: o.Log, park: parkAfter}
 }
 
-// Run implements stream.Source. A position with increment 0 is a time: reading
-// starts at the first entry at or after it. Any other must be an entry of this very
-// history (ErrTooOld, ErrRolledBack). The first batch starts at pos.At.
+// Run implements stream.Source. A position with increment 0 is a time: reading starts at the
+// first entry at or after it. Any other must be an entry of this very history (ErrTooOld,
+// ErrRolledBack). The first batch starts at the time of the position.
 //
-// A cut, an election or a killed cursor ends the run with an error of
-// mongo.ClassRetry; what was read before it has been emitted by then.
+// A cut, an election or a killed cursor ends the run with an error of mongo.ClassRetry. By
+// then, everything read before it has been emitted.
 func (o *Source) Run(ctx context.Context, pos stream.Position, emit func(context.Context, *stream.Batch) error) error {
 	from, err := ReadFrom(pos)
 	if err == nil && from.IsZero() {

@@ -9,9 +9,9 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Position is that of a consumer to which everything up to applied is done, and
-// to which everything from readFrom on has to be read again: no transaction still
-// open at applied began before it.
+// Position is the position of a consumer that has applied everything up to applied. It has to
+// read everything from readFrom on again: no transaction that is still open at applied began
+// before it.
 func Position(applied, readFrom mongo.OpTime) stream.Position {
 	if readFrom.IsZero() {
 		return stream.Position{At: applied}

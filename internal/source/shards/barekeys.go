@@ -18,8 +18,8 @@ import (
 // maxLookup is how many documents are looked up at once.
 const maxLookup = 1000
 
-// lacksKey reports a delete that does not say which shard key its document had: 5.0 logs
-// the _id alone of what a TTL index deletes, and of other deletes that no router sent. A
+// lacksKey reports a delete that does not say which shard key its document had. Servers of 5.0
+// log only the _id for deletes of a TTL index, and for other deletes that no router sent. A
 // shard without migrations has no documents but its own.
 func (f *ownerFilter) lacksKey(v ownership.View, c *ownership.Collection, ev *stream.Event) bool {
 	return ev.Kind == stream.Delete && v.Migrated(c.NS, f.shard.Name) && lacksShardKey(c.Key, ev.Key.Shard)

@@ -22,17 +22,17 @@ type Collection struct {
 	UUID bson.Binary
 }
 
-// ChangeFilter passes each schema change once, though every shard that has a part of the
-// collection logs it, each at its own time. What is in effect already changes nothing,
-// and is left out. It also leaves out what movePrimary does to collections that are not
-// sharded: it makes a copy with another UUID on the new shard, and drops the original
-// where it was, both as a user would. Index changes of a copy pass: those that it is
-// made with are there already, and users make others before the original is dropped.
+// ChangeFilter passes each schema change once. Every shard that has a part of the collection
+// logs it, each at its own time. A change that is in effect already changes nothing, and is
+// left out. ChangeFilter also leaves out what movePrimary does to collections that are not
+// sharded. It makes a copy with another UUID on the new shard, and drops the original where it
+// was, both as a user would. Index changes of a copy pass. The indexes that the copy is made
+// with are there already, and users make others before the original is dropped.
 //
-// A drop counts where the database's primary shard logs it, which has a part of
-// everything: others clean up what has moved away, or have a part of a sharded collection.
+// A drop counts where the database's primary shard logs it, which has a part of everything.
+// Other shards clean up what has moved away, or have a part of a sharded collection.
 //
-// It is used by one goroutine. Whoever begins in the middle needs the Copies of then.
+// One goroutine uses it. A start in the middle needs the Copies of that position.
 type ChangeFilter struct {
 	colls      map[[16]byte]*collState
 	names      map[string][16]byte   // of the collections that exist
@@ -457,8 +457,9 @@ func (f *ChangeFilter) dropDatabase(db string) bool {
 	return !was
 }
 
-// newIndexes are those that are not yet as the change has them, and unique ones: an index that
-// could not be built when the first shard had logged it may be when another one does.
+// newIndexes returns the indexes that are not yet as the change has them, and unique ones. An
+// index that could not be built when the first shard had logged it may be built when another
+// one does.
 func (c *collState) newIndexes(all []stream.Index, dropped bool) (out []stream.Index) {
 	for _, ix := range all {
 		spec, seen := c.indexes[ix.Name]

@@ -47,9 +47,9 @@ type Options struct {
 	// URI is the connection string of the router. Its user and options are those for
 	// the shards, too.
 	URI string
-	// Shards has other connection strings, by the name of the shard; "config" are the
-	// config servers, which are read all the while before 6.0, else for what moved some
-	// minutes ago.
+	// Shards has other connection strings, by the name of the shard. The name "config" stands
+	// for the config servers. Before 6.0 they are read all the time, later only for recent
+	// moves.
 	Shards map[string]string
 	// Data says that documents are read and no changes: the config servers are not read.
 	Data bool
@@ -113,7 +113,7 @@ func (c *Cluster) Close() {
 type shardEntry struct {
 	Name string `bson:"_id"`
 	Host string `bson:"host"`
-	// Since is changed, of any shard, also when another one is removed (seen on 6.0.5).
+	// Since also changes, on any shard, when another shard is removed (seen on 6.0.5).
 	Since bson.Timestamp `bson:"topologyTime"`
 }
 

@@ -107,8 +107,8 @@ func isAmong(all []shardEntry, name string) bool {
 	return slices.ContainsFunc(all, func(m shardEntry) bool { return m.Name == name })
 }
 
-// openNeeded opens a shard that is not open: one that has joined, or one that has left since a
-// position was stored, of which a consumer there does not have everything.
+// openNeeded opens a shard that is not open. Such a shard has joined, or has left since a
+// position was stored, and a consumer there does not have all of it.
 func (c *Cluster) openNeeded(ctx context.Context, m shardEntry, left bool) (Shard, error) {
 	if left && m.Host == "" && c.opt.Shards[m.Name] == "" {
 		return Shard{}, errUnread(m.Name, nil)

@@ -20,12 +20,12 @@ import (
 // chunk arrived.
 const maxOrphanWrites = 1_000_000
 
-// orphanWrite is a document that a shard wrote to while its chunk arrived: the write counts
-// if the donor's own writes to the document do not come after it. No event reports it: the
-// owner's have nothing of it, and the document comes with its chunk.
+// orphanWrite is a document that a shard wrote to while its chunk arrived. The write counts if
+// the donor's own writes to the document do not come after it. No event reports it: the owner's
+// events do not include it, and the document comes with its chunk.
 //
-// Or a document that the donor wrote to, as its TTL indexes do, when it no longer sent its
-// writes to the recipient: the write was emitted, and does not count.
+// Or it is a document that the donor wrote to, as its TTL indexes do, when it no longer sent
+// its writes to the recipient. That write was emitted, and does not count.
 type orphanWrite struct {
 	migration *ownership.Migration
 	lost      bool // what the donor did was emitted, and is lost

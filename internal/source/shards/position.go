@@ -15,9 +15,9 @@ import (
 )
 
 // token is the resume token of a position: where each shard goes on. It may be that of an
-// earlier time, of the last batch that was applied completely: from there the shards are read
-// again. The copies are of that time, too, or of that of a schema change amid the next batch:
-// changes of collections up to it are skipped, for a consumer that goes on from the position
+// earlier time, of the last batch that was applied completely. From there the shards are read
+// again. The copies are of that time, too, or of that of a schema change amid the next batch.
+// Changes of collections up to it are skipped, for a consumer that goes on from the position
 // has the collections as they were after it.
 type token struct {
 	T        uint32          `json:"t"` // its time

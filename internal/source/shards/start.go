@@ -19,15 +19,15 @@ import (
 // decisionPoll is the pause between reads of the transactions that are prepared.
 const decisionPoll = 10 * time.Millisecond
 
-// Start is a position to read from: who reads the shards after Start returned finds all
-// that happened up to it, and the stream from there has all that happened later. It waits
-// for the decision on what is prepared.
+// Start returns a position to read from. A reader that reads the shards after Start returned
+// finds all that happened up to it. The stream from there has all that happened later. Start
+// waits for the decision on prepared transactions.
 //
-// The order of its steps matters. What was prepared before the shard's own position
-// and is undecided when it is looked for is read again from its first entry. What was
-// decided in between has a time before the position of the cluster, which is read last.
-// A shard whose clock is behind could write still with a time before it: each has to
-// pass it first.
+// The order of its steps matters. A transaction that was prepared before the shard's own
+// position, and is undecided when Start looks for it, is read again from its first entry. A
+// transaction that was decided in between has a time before the position of the cluster, which
+// is read last. A shard whose clock is behind could still write with a time before it: each has
+// to pass it first.
 func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	parts := make([]stream.Position, len(c.Shards))
 	err := c.Each(ctx, func(ctx context.Context, i int) error {

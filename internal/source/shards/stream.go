@@ -24,10 +24,10 @@ type Stream struct {
 	notedAt     mongo.OpTime
 }
 
-// Stream makes one source of the shards' oplogs: in the order of cluster time, without
-// what chunks and databases do when they move, each schema change once. The collections
-// are those at the position where a run begins, or after a later schema change, of the time
-// noted, that was stored before it was applied, or was not applied.
+// Stream makes one source of the shards' oplogs, in the order of cluster time. It leaves out
+// the moves of chunks and databases, and passes each schema change once. The collections are
+// those at the position where a run begins. Or they are those after a later schema change, of
+// the time noted, that was stored before it was applied, or was not applied.
 func (c *Cluster) Stream(each oplog.Options, all merge.Options, collections func() []Collection,
 	noted mongo.OpTime) *Stream {
 	return &Stream{Source: c.Source(each, all), cluster: c, collections: collections, notedAt: noted}
@@ -147,9 +147,9 @@ func (c *Cluster) Pass(ctx context.Context, s Shard, at mongo.OpTime) error {
 	return readAfter(ctx, s, at)
 }
 
-// CommittedSeen is mongo.Cluster.CommittedSeen of a shard. Other servers of the cluster give
-// out times as well, so that a shard may have no write as new as the time that it knows: it
-// writes an entry for that.
+// CommittedSeen is mongo.Cluster.CommittedSeen of a shard. Other servers of the cluster hand
+// out times as well, so a shard may have no write as new as the time that it knows. It writes
+// an entry for that.
 func (c *Cluster) CommittedSeen(ctx context.Context, s Shard) (mongo.OpTime, error) {
 	newest, err := s.ClusterTime(ctx)
 	if err == nil {

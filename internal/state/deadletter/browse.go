@@ -81,9 +81,9 @@ func onPrimary(c *mongo.Cluster) *driver.Collection {
 	return c.Client.Database(mongo.StateDB, primary).Collection(Collection)
 }
 
-// Browse hands over letters of a target as they are stored, one job's after the
-// other; whole ones have the document as field document, wherever it is kept,
-// the others have none.
+// Browse passes dead letters of a target to do as they are stored, one job's after the other.
+// With whole they have the document as field document, wherever it is kept. Without it they
+// have no document.
 func Browse(ctx context.Context, c *mongo.Cluster, f Filter, whole bool, do func(letter bson.Raw) error) error {
 	find := options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(f.Limit)
 	if !whole {

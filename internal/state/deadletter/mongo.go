@@ -289,16 +289,16 @@ func (k *keptInMongo) run(ctx context.Context, cmds ...bson.D) error {
 	return nil
 }
 
-// Sizes of what one stored document takes; the server's limit is 16 MB.
+// Sizes of what one stored document takes. The server takes 16 MB at most.
 const (
 	maxEmbedded = 15 << 20
 	partSize    = 8 << 20
-	maxDepth    = 60 // of nesting, the server takes 180
+	maxDepth    = 60 // levels, of the 180 that the server takes
 )
 
-// embeddable reports that a server stores the document unchanged as a field of
-// another: not too large, not too deep, and without names that begin with a
-// dollar sign, which servers before 5.0 refuse.
+// embeddable reports that a server stores the document unchanged as a field of another. It must
+// not be too large or too deep. Names that begin with a dollar sign are excluded, which servers
+// before 5.0 refuse.
 func embeddable(doc []byte) bool { return len(doc) <= maxEmbedded && plainNames(doc, 0) }
 
 func plainNames(doc []byte, depth int) bool {

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// maxDisputes bounds the documents in dispute, which are remembered by some
-// hundred bytes each. So many are no stray writes.
+// maxDisputes bounds the documents in dispute, which take some hundred bytes of memory each.
+// More of them have a systematic cause.
 const maxDisputes = 100_000
 
 // Keeper keeps the letters of one job, whole. What it has kept, a keeper opened
@@ -132,8 +132,8 @@ func (st Stats) Text() string {
 	return strings.Join(parts, ", ")
 }
 
-// New prepares the letters of a job, kept in the target itself; observe is told
-// the election term of each write, and may refuse it.
+// New prepares the dead letters of a job, kept in the target itself. It reports the election
+// term of each write to observe, which may refuse it.
 func New(c *mongo.Cluster, job string, observe func(term int64) error) *Store {
 	return Over(&keptInMongo{c: c, job: job, observe: observe}, job)
 }
@@ -377,7 +377,7 @@ func caseOf(l *Letter) *Case {
 // Write writes a letter; a letter of the same document in dispute is replaced.
 func (s *Store) Write(ctx context.Context, l Letter) error {
 	if !s.Disputed(l.NS, l.DocID) {
-		err := s.disputes.room(&l, "are refused by the target; the next is", "so many are no stray writes: read "+
+		err := s.disputes.room(&l, "are refused by the target; the next is", "the cause is systematic: read "+
 			Where+" on the target, remove the cause, and start again")
 		if err != nil {
 			return err

@@ -51,8 +51,8 @@ func (s *Store) LeaveOut(ctx context.Context, l Letter) (isNew bool, err error) 
 	return true, nil
 }
 
-// Mended settles the letter of a document that the rules could not map, if there is one.
-func (s *Store) Mended(ctx context.Context, ns string, id bsoncore.Value, reason string) error {
+// SettleUnmapped settles the dead letter of a document that the rules could not map, if there is one.
+func (s *Store) SettleUnmapped(ctx context.Context, ns string, id bsoncore.Value, reason string) error {
 	c := s.unmappedCase(ns, id)
 	if c == nil {
 		return nil

@@ -16,28 +16,26 @@ const (
 	// keeping them back to be worth it; else it is not tried for pauseFor flushes.
 	foldWorth = 8
 	pauseFor  = 64
-	// insertWorth is the share of inserts that updates have to meet: an update
-	// costs the target several times as much as an insert, and to keep an insert
-	// back costs next to nothing.
+	// insertWorth is the share of inserts that updates have to meet. An update costs the target
+	// several times as much as an insert. To keep an insert back costs next to nothing.
 	insertWorth = 16
 	// smallInsert is up to what size in bytes inserts are kept back: of larger ones
 	// too few fit.
 	smallInsert = 512
-	// moreWithInserts is how many times as much is kept with them: what folds grows
-	// with the square of what is kept. Of 1,000,000 operations on documents of 140
-	// bytes, half of them inserts, 169,000 folded without inserts, 279,000 with twice
-	// the room and 395,000 with four times, in 5 to 7 s in place of 11.
+	// moreWithInserts is how many times as much is kept with them: what folds grows with the
+	// square of what is kept. The test had 1,000,000 operations on documents of 140 bytes, half
+	// of them inserts. Without inserts 169,000 folded, with twice the room 279,000 and with
+	// four times 395,000, in 5 to 7 s in place of 11.
 	moreWithInserts = 4
 	// MostKept is how many times their limit kept operations may come to in all:
 	// the room with inserts, and once more the limit, for the batch that reaches it.
 	MostKept = moreWithInserts + 1
 )
 
-// Coalesced are updates that a partition keeps back over batches while a backlog
-// lasts, folded: a server pays for each version of a document that is changed
-// often, far more than for a change of one that is not. Where updates mostly meet
-// documents that are new, these are kept back too. It owns their bytes, so that
-// the batches they came in do not stay in memory for them.
+// Coalesced are updates that a partition keeps back over batches while a backlog lasts, folded.
+// A server pays for each version of a document that is changed often, far more than for a
+// change of one that is not. Where updates mostly meet new documents, inserts are kept back
+// too. It owns their bytes, so that the batches they came in do not stay in memory for them.
 type Coalesced struct {
 	*Batch
 	limit     int
@@ -49,9 +47,9 @@ type Coalesced struct {
 	alone     int // flushes until inserts are kept back again
 }
 
-// NewCoalesced keeps about limit bytes back, with small inserts among them four
-// times as many, and never more than MostKept times, the last event aside that made
-// an operation larger; nothing with a negative limit.
+// NewCoalesced keeps about limit bytes back, with small inserts among them four times as many.
+// It never keeps more than MostKept times as many, the last event aside that made an operation
+// larger. With a negative limit it keeps nothing.
 func NewCoalesced(limit int) *Coalesced { return &Coalesced{Batch: NewBatch(), limit: limit} }
 
 // Join folds an event into a kept operation of its document. ok is false when

@@ -64,9 +64,9 @@ func foldable(prev, next *Op) bool {
 		(prev.Kind == stream.Delete) == (next.Kind == stream.Insert)
 }
 
-// follows reports that next may be of the document that prev leaves. Shards can have
-// two of one _id under different keys, which is not told where a key changes with an
-// update: those operations go out one after the other.
+// follows reports whether next may be of the document that prev leaves. Shards can have two
+// documents of one _id under different keys. The events do not distinguish them where an update
+// changes a key. So those operations are sent one after the other.
 func follows(prev, next *Op, key docwrite.Key) bool {
 	if key.IsZero() || next.Where == nil || prev.Kind == stream.Delete {
 		return true

@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// memory gives out bytes that are taken back all together: what is kept back or
-// folded is many small parts of one lifetime, which the collector would have to
-// find one by one. It keeps what it has come to be until trim.
+// memory hands out bytes that are freed all together. What is kept back or folded is many small
+// parts of one lifetime, which the garbage collector would have to find one by one. It keeps
+// its size until trim.
 type memory struct {
 	pieces  [][]byte // of pieceBytes each; what is given out is their length
 	at      int      // the piece that is given out of

@@ -1,8 +1,8 @@
 package fold
 
-// table finds a document's operation by the document's hash: open addressing,
-// eight bytes a slot, for a lookup that misses the processor's caches costs more
-// than anything else done to an operation. The zero value is ready.
+// table finds a document's operation by the document's hash. It uses open addressing with eight
+// bytes a slot: a lookup that misses the processor's caches costs more than anything else done
+// to an operation. The zero value is ready.
 type table struct {
 	slots []uint64 // 0 is free; else the lower half of the hash, then the position in ops, plus one
 	used  int

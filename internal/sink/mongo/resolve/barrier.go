@@ -35,15 +35,15 @@ func (r *Resolver) begin(b Barrier) *round {
 	return &round{Resolver: r, w: r.o.Writers.New(), b: b, added: map[string]bool{}}
 }
 
-// Resolve writes parked documents. Everything before the barrier is on the
-// target, so their final states are consistent with one another: they are
-// written in order, again and again while that helps; documents that trade
-// keys in a circle are then replaced together in one transaction.
+// Resolve writes parked documents. Everything before the barrier is on the target, so their
+// final states are consistent with one another. They are written in order, again and again
+// while that helps. Documents that trade keys in a circle are then replaced together in one
+// transaction.
 //
-// What is refused after that is a real conflict and handled by policy, except
-// in the overlap: a document that holds the key may be ahead of this
-// position, and give it up when its later events have been replayed. Such
-// documents are returned to be carried on, unless the barrier must decide.
+// A write that is refused after that is a real conflict and handled by policy, except in the
+// overlap. There a document that holds the key may be ahead of this position, and give it up
+// when its later events have been replayed. Such documents are returned to be carried on,
+// unless the barrier must decide.
 func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (carry []*Document, err error) {
 	if len(docs) == 0 {
 		return nil, nil
@@ -75,8 +75,8 @@ func (r *Resolver) Resolve(ctx context.Context, b Barrier, docs []*Document) (ca
 // mostOthers bounds what a conflict tells of others.
 const mostOthers = 1000
 
-// stopped keeps a conflict that ends the job until all others are known: after a restart
-// what was sent may be on the target already, but for the documents of conflicts.
+// stopped keeps a conflict that ends the job until all others are known. After a restart the
+// target may already have what was sent, but for the documents of conflicts.
 func (r *round) stopped(err error) error {
 	var c, first *ConflictError
 	if r.o.Letters == nil || !errors.As(err, &c) || c.Since.IsZero() {
@@ -390,9 +390,9 @@ func (r *round) goneLetter(ctx context.Context, g *goal, why *refusal) error {
 	return r.o.Letters.Write(ctx, l)
 }
 
-// look finds what the target has under the same _id where that is somebody
-// else's, looks at capped collections, which take nothing later, and leaves in its
-// letter what is ahead of the stream.
+// look finds what the target has under the same _id where that is somebody else's. It looks at
+// capped collections, which take nothing later. It leaves in its dead letter what is ahead of
+// the stream.
 func (r *round) look(ctx context.Context, g *goal) (*goal, error) {
 	switch {
 	case g.held() && r.ahead(g): // also one that is to be deleted

@@ -49,9 +49,9 @@ type Parked struct {
 	r    *Resolver
 	byID map[string]*Document // by the bytes of their _ids
 	keys map[string]bool      // what the _ids are equal to for the server
-	// whole are the collections of which everything waits. Under a collation
-	// one document can stand in the way of another with other bytes as its _id,
-	// and only the server knows which: there all that comes later is parked too.
+	// whole has the collections of which everything waits. Under a collation, a document can
+	// stand in the way of another with other bytes as its _id. Only the server knows which, so
+	// all that comes later in these collections is parked too.
 	whole map[string]bool
 	docs  []*Document // in order
 }

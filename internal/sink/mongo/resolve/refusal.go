@@ -50,8 +50,8 @@ type ConflictError struct {
 	// on the target; unset where that is not about one event.
 	Doc   bson.RawValue
 	Since mongo.OpTime
-	// Undecided: it cannot be told which document is in the way, for the source has
-	// gone on since. Later it may be clear.
+	// Undecided says that the blocking document is unknown, for the source has gone on since.
+	// It may be clear later.
 	Undecided bool
 	// Others are further ones that were met with it, 1,000 at most.
 	Others []*ConflictError
@@ -66,11 +66,11 @@ type ConflictError struct {
 // Error names the operation, namespace, _id, position and reason.
 func (c *ConflictError) Error() string {
 	text := fmt.Sprintf("%s in %s, _id %s, at %s: %s", c.Op, c.NS, c.ID, c.At, c.Reason)
-	const told = 3
-	for _, other := range c.Others[:min(told, len(c.Others))] {
+	const named = 3
+	for _, other := range c.Others[:min(named, len(c.Others))] {
 		text += "; also " + other.Error()
 	}
-	if more := len(c.Others) - told; more > 0 {
+	if more := len(c.Others) - named; more > 0 {
 		text += fmt.Sprintf("; and %d more", more)
 	}
 	return text

@@ -19,9 +19,10 @@ const (
 	RepairSame    Repaired = "same"    // the target had it so
 )
 
-// Hold keeps a document as the source has it, or none, to repair the target's: its
-// changes go to its letter, and it is written when the stream has passed all that may be
-// in it. Everything fed must be drained. why says why not.
+// Hold keeps a document as the source has it, or its absence, to repair the target's. The
+// document's changes go to its dead letter. It is written when the stream has passed all that
+// may be in it. The caller must have drained everything fed. The result why says why there is
+// no repair.
 func (r *Resolver) Hold(ctx context.Context, t *fold.Target, l deadletter.Letter) (why string, err error) {
 	switch {
 	case t.Capped:

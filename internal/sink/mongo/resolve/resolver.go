@@ -34,8 +34,8 @@ type Source struct {
 	// Has reports which documents of a collection, by their _ids, the source has at a
 	// position or later.
 	Has func(ctx context.Context, from Origin, ids []bson.RawValue, at mongo.OpTime) ([]bool, error)
-	// Whole fails when the stream turns out to have told less than all: no conflict is
-	// one then. It is asked before one is acted upon.
+	// Whole returns an error if the stream turns out to be incomplete: no conflict counts then.
+	// It is called before a conflict is acted upon.
 	Whole func(ctx context.Context) error
 }
 

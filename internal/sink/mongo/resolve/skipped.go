@@ -135,9 +135,9 @@ func (r *Resolver) Renamed(from, to string) {
 // What is on the list when Applied is read covers that position.
 func (r *Resolver) Skipped() ([]stream.Place, int) { return r.skipped.list() }
 
-// excused reports an update whose document may be missing: where the target holds a
-// part of the documents alone, where operations are left out, in the overlap, and after
-// it until the document has been looked for.
+// excused reports an update whose document may be missing. That is so where the target holds
+// only a part of the documents, where operations are left out, and in the overlap. It is also
+// so after the overlap until the document has been looked for.
 func (r *Resolver) excused(t *fold.Target, o *fold.Op) bool {
 	return t.Partial || t.Stale || o.Overlap || r.skipped.has(t.NS, o.ID)
 }
@@ -255,11 +255,11 @@ func (r *Resolver) MakeRoom(ctx context.Context, b Barrier) error {
 		fmt.Sprintf("%d documents that the source has are missing on the target", len(list)))
 }
 
-// ResolveSkipped is called when the overlap is over: what nothing has explained is
-// missing because somebody else deleted it, or because a job ended while it moved the
-// document to another shard: it is deleted where its shard key was before it is written
-// where the new one belongs. Up to RereadUntil, and where documents move, it is made
-// good, else it is handled by policy.
+// ResolveSkipped is called when the overlap is over. A missing document that nothing explains
+// was deleted by somebody else, or a job ended while it moved the document to another shard.
+// Such a move deletes the document at its old shard key before it writes it at the new one. Up
+// to RereadUntil, and where documents move, the document is restored from the source. Otherwise
+// it is handled by policy.
 func (r *Resolver) ResolveSkipped(ctx context.Context, b Barrier) error {
 	if list, _ := r.skipped.list(); len(list) == 0 || !b.over() {
 		return nil

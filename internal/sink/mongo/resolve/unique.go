@@ -25,12 +25,11 @@ type Clash struct {
 	Partial bool
 }
 
-// Untangle makes room for a unique index on the target whose build met a
-// duplicate key. As the source has the index, all but one of
-// them are not what the source has: with Overwrite they are removed, with Skip
-// they stay and the one goes. Everything fed must be drained. An error says
-// that the policy is to stop, that it cannot be told which is which, or that the
-// index is Partial and the source has more than one of them.
+// Untangle makes room for a unique index on the target whose build met a duplicate key. The
+// source has the index, so all but one of the documents differ from the source. With Overwrite
+// they are removed. With Skip they stay, and the one goes. The caller must have drained
+// everything fed. It returns an error if the policy is to stop, or if it is unknown which is
+// which. It also does so if the index is Partial and the source has more than one of them.
 func (r *Resolver) Untangle(ctx context.Context, b Barrier, dup Clash) error {
 	if err := r.o.Source.whole(ctx); err != nil {
 		return err

@@ -288,8 +288,8 @@ func (w *Writer) inserts(ctx context.Context, t *fold.Target, list []statement) 
 	return append(results, more...), err
 }
 
-// InsertOrdered inserts documents one after the other, as far as the first that
-// is not taken: n is how many are done, that one included, and its result is the
+// InsertOrdered inserts documents one after the other, up to and including the first that the
+// target refuses. It returns in n how many were tried, that one included, and its result is the
 // last.
 func (w *Writer) InsertOrdered(
 	ctx context.Context, t *fold.Target, ops []*fold.Op,

@@ -26,10 +26,9 @@ const (
 // codeTooLarge is the server's for an update that makes a document of more than 16 MB.
 const codeTooLarge = 17419
 
-// rewrite applies updates that no classic statement expresses exactly, or
-// that did not fit: the document is read, the update computed here, and the
-// result written back, as many at once as the server puts into one reply. Nobody
-// else may write the document meanwhile.
+// rewrite applies updates that no classic statement expresses exactly, or that did not fit. It
+// reads the documents, computes the updates, and writes the results back, as many at once as
+// the server puts into one reply. Nobody else may write the documents meanwhile.
 func (w *Writer) rewrite(ctx context.Context, t *fold.Target, list []statement) (results []Result, err error) {
 	err = w.Read(ctx, t, ids(list), bson.D{}, func(some []int, docs []bson.Raw) error {
 		var puts []*fold.Op

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// Where the shard key of a collection is more than the _id, each statement says it: one
-// that does not goes to all shards, without their looking at who owns what, and while a
-// chunk moves it may miss the document. What no event has told is looked up.
+// Where the shard key of a collection is more than the _id, each statement includes it. A
+// statement without it goes to all shards, which do not check who owns what. While a chunk
+// moves it may miss the document. A key that no event has reported is looked up.
 
 // located has the statements of existing documents say where the target has them. Of
 // deletes there is one for each place, none for documents that are not there. Updates of
@@ -56,10 +56,10 @@ func (w *Writer) located(ctx context.Context, t *fold.Target, list []statement) 
 	return out, nil
 }
 
-// elsewhere deletes what the target has of whole documents where their shard keys do
-// not belong, before they are written where they do: shards do not know of each other's
-// _ids. After a crash in between both are done again. An insert may find its
-// document in the overlap, with another key if a later event is folded into it, and one
+// elsewhere deletes the target's copies of complete documents where their shard keys do not
+// belong. It does so before they are written where they do: shards do not know of each other's
+// _ids. After a crash in between both are repeated. In the overlap an insert may find its
+// document, with another key if a later event is folded into the insert. It may also find one
 // of somebody else's.
 func (w *Writer) elsewhere(ctx context.Context, t *fold.Target, list []statement) error {
 	if t.Key.IsZero() {
@@ -84,8 +84,8 @@ func (w *Writer) elsewhere(ctx context.Context, t *fold.Target, list []statement
 	return err
 }
 
-// places are those at which the target has the documents of statements: what events
-// have told, else what is found. Two places are an error but in the overlap.
+// places returns where the target has the documents of statements: what events have reported,
+// else what is found. Two places are an error but in the overlap.
 func (w *Writer) places(ctx context.Context, t *fold.Target, list []statement) ([][][]byte, error) {
 	all := make([][][]byte, len(list))
 	asked := map[string]int{}
@@ -142,10 +142,10 @@ func twice(t *fold.Target, o *fold.Op) error {
 		"or begin anew with the shard key that the source has, which tells them apart")
 }
 
-// concerns are what reads of a target behind routers carry: what a majority has and no
-// less than what the writers have written, for a primary that has been deposed and has
-// not learned of it would answer else. The cluster's time goes with it, of which the
-// router may not have heard.
+// concerns are what reads of a target behind routers carry. They read what a majority has and
+// at least what the writers have written, for else a deposed primary that has not learned of
+// its fall would answer. They also carry the cluster's time, of which the router may not have
+// heard.
 func (ws *Writers) concerns() bson.D {
 	ws.seen.Lock()
 	defer ws.seen.Unlock()

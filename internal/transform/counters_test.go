@@ -16,11 +16,11 @@ func TestTally(t *testing.T) {
 	rules := mustNew(t, Config{Filter: []string{`a.b={"n":{"$gte":2}}`},
 		Fields: []string{`a.*={"rename":{"old":"new"},"convert":{"price":{"to":"int","otherwise":"fail"}}}`},
 		Skip:   []string{"a.b=replace"}, SoftDelete: []string{"a.b=gone"}})
-	tally := NewTally(rules)
+	counters := NewCounters(rules)
 	doc := func(id, n int, more ...bson.E) bson.Raw {
 		return kit.Raw(append(bson.D{{Key: "_id", Value: id}, {Key: "n", Value: n}}, more...))
 	}
-	keep, mapper := rules.Route("a.b").Keep(tally), rules.Route("a.b").Mapper(bson.Timestamp{}, tally)
+	keep, mapper := rules.Route("a.b").Keep(counters), rules.Route("a.b").Mapper(bson.Timestamp{}, counters)
 	for _, d := range []bson.Raw{doc(1, 1), doc(2, 2), doc(3, 3, bson.E{Key: "old", Value: 1}),
 		doc(4, 4, bson.E{Key: "price", Value: "free"})} {
 		if keep(d) {
@@ -35,11 +35,11 @@ func TestTally(t *testing.T) {
 		{Kind: stream.Replace, NS: "a.b", Doc: doc(5, 6), Key: stream.Key{ID: idOf(5)}, At: at},
 		{Kind: stream.Delete, NS: "a.b", Key: stream.Key{ID: idOf(5)}, At: at},
 	}}
-	if _, err := NewStage(rules, stream.Position{}, tally, nil).Batch(t.Context(), b); err != nil {
+	if _, err := NewStage(rules, stream.Position{}, counters, nil).Batch(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	tally.Unread(rules.Route("a.b"))(700)
-	filter, mapped, skip, soft := tally.List()[0], tally.Fields()[0], tally.Skips()[0], tally.Marks()[0]
+	counters.Unread(rules.Route("a.b"))(700)
+	filter, mapped, skip, soft := counters.List()[0], counters.Fields()[0], counters.Skips()[0], counters.Marks()[0]
 	filter.Rule, mapped.Rule, skip.Rule, soft.Rule = "", "", "", ""
 	for _, c := range []struct{ got, want any }{
 		{filter, FilterCount{Seen: 7, Copied: 3, LeftOut: 1, Unread: 700, Kept: 2, Dropped: 1}},

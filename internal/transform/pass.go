@@ -23,11 +23,11 @@ const (
 	undecided // the document's state decides
 )
 
-// sift judges an event by what it tells itself. A document that is written whole is
-// in the filter or not, whatever it was before; one that is new and not in it was
-// never on the target. What stays in the filter, or out of it, passes: an update of
-// a document that the target does not have is nothing there.
-func sift(ev *stream.Event, d *destination) verdict {
+// filterEvent decides an event by its own content. A document that is written completely is in the
+// filter or not, whatever it was before. A new one that is not in it was never on the target.
+// What stays in the filter, or out of it, passes: an update of a document that the target lacks
+// has no effect there.
+func filterEvent(ev *stream.Event, d *destination) verdict {
 	inserts := ev.Kind == stream.Insert
 	v := judge(ev, d)
 	switch {
@@ -73,11 +73,10 @@ func become(ev *stream.Event, doc bson.Raw, keep *query.Query) {
 	ev.Kind, ev.Form, ev.Doc = stream.Delete, 0, nil
 }
 
-// Read gives documents of the source by their _ids, as they are at a position or
-// later, and until which position nothing else has happened to them; nil is one that
-// is not there, and no list at all says that their collection is not. of is an event of
-// their collection. Where they are more than most
-// bytes together, and more than one, it fails with ErrTooMuch.
+// Read returns documents of the source by their _ids, as they are at a position or later, and
+// the position until which nothing else has happened to them. A nil document does not exist. No
+// list at all says that their collection does not. The event of is one of their collection.
+// Read fails with ErrTooMuch if the documents are more than one and exceed most bytes.
 type Read func(ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int) (docs []bson.Raw,
 	until mongo.OpTime, err error)
 
@@ -90,10 +89,10 @@ const (
 	mostRead   = 8 << 20 // bytes of them
 )
 
-// Pass hands a batch on as Batch leaves it. What is undecided is decided on the
-// documents' states: each becomes what it is at the batch's last event, or later,
-// and what else the batch tells of it is left out. Where those documents are large
-// the batch goes on in several, of which all but the last are partial.
+// Pass hands a batch on as Batch leaves it. It decides what is undecided by the documents'
+// states. Each document becomes what it is at the batch's last event, or later, and its other
+// events in the batch are left out. If those documents are large, the batch goes on in several,
+// of which all but the last are partial.
 func (st *Stage) Pass(ctx context.Context, b *stream.Batch, read Read,
 	next func(context.Context, *stream.Batch) error) error {
 	for rest := b; rest != nil; {
@@ -177,7 +176,7 @@ type document struct {
 	doc     bson.Raw
 	dropped bool // with its collection
 	until   mongo.OpTime
-	told    bool // an event was handed on that makes it so
+	sent    bool // an event was handed on that makes it so
 	left    bool // the target keeps what it has of it, which later events may not fit
 }
 
@@ -279,7 +278,7 @@ func (d *decision) tell(ctx context.Context, to []stream.Event, i int) (_ []stre
 	case s == nil:
 	case s.ns != ev.NS:
 		ev.Until = s.until
-	case s.told:
+	case s.sent:
 		return to, nil
 	case d.open[i]:
 		if dest := d.stage.of(ev.NS); s.doc == nil && dest.stays(s.dropped) {
@@ -332,7 +331,7 @@ func (d *decision) findDeleted() {
 // made has an event make the document what it was read as. With the same _id in other
 // bytes it is another document, and the one before is gone.
 func (d *decision) made(ctx context.Context, to []stream.Event, ev *stream.Event, s *document) ([]stream.Event, error) {
-	s.told, ev.Until = true, s.until
+	s.sent, ev.Until = true, s.until
 	d.newest = mongo.MaxOpTime(d.newest, s.until)
 	dest, op := d.stage.of(ev.NS), ev.Op()
 	become(ev, s.doc, dest.Filter)

@@ -7,9 +7,9 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Tally counts what the rules of a Set have done since it was made. It is
-// safe for concurrent use; nil counts nothing.
-type Tally struct {
+// Counters count what the rules of a Set have done since they were made. They are safe for
+// concurrent use. Nil counts nothing.
+type Counters struct {
 	filters []count
 	skips   []skipCount
 	maps    []mapCount
@@ -29,7 +29,7 @@ type MarkCount struct {
 }
 
 // marked counts for the rule with an index, which is below 0 for none.
-func (t *Tally) marked(i int) *markCount {
+func (t *Counters) marked(i int) *markCount {
 	if t == nil || i < 0 {
 		return &markCount{}
 	}
@@ -37,7 +37,7 @@ func (t *Tally) marked(i int) *markCount {
 }
 
 // Marks is a snapshot, rule by rule.
-func (t *Tally) Marks() (out []MarkCount) {
+func (t *Counters) Marks() (out []MarkCount) {
 	if t == nil {
 		return nil
 	}
@@ -68,7 +68,7 @@ type FieldsCount struct {
 }
 
 // mapped counts for the mapping with an index, which is below 0 for none.
-func (t *Tally) mapped(i int) *mapCount {
+func (t *Counters) mapped(i int) *mapCount {
 	if t == nil || i < 0 {
 		return &mapCount{}
 	}
@@ -76,7 +76,7 @@ func (t *Tally) mapped(i int) *mapCount {
 }
 
 // Fields is a snapshot, mapping by mapping.
-func (t *Tally) Fields() (out []FieldsCount) {
+func (t *Counters) Fields() (out []FieldsCount) {
 	if t == nil {
 		return nil
 	}
@@ -134,12 +134,12 @@ type FilterCount struct {
 	Left    int64 `json:"left"`
 }
 
-// NewTally counts for rules.
-func NewTally(s *Set) *Tally {
+// NewCounters counts for rules.
+func NewCounters(s *Set) *Counters {
 	if s == nil || len(s.filters)+len(s.skips)+len(s.mappings)+len(s.softDeletes) == 0 {
 		return nil
 	}
-	t := &Tally{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips)),
+	t := &Counters{filters: make([]count, len(s.filters)), skips: make([]skipCount, len(s.skips)),
 		maps:  make([]mapCount, len(s.mappings)),
 		marks: make([]markCount, len(s.softDeletes))}
 	for i := range s.softDeletes {
@@ -158,7 +158,7 @@ func NewTally(s *Set) *Tally {
 }
 
 // skipped counts for the rule of operations with an index, which is below 0 for none.
-func (t *Tally) skipped(i int) *skipCount {
+func (t *Counters) skipped(i int) *skipCount {
 	if t == nil || i < 0 {
 		return &skipCount{}
 	}
@@ -166,7 +166,7 @@ func (t *Tally) skipped(i int) *skipCount {
 }
 
 // Skips is a snapshot, rule by rule.
-func (t *Tally) Skips() (out []SkipCount) {
+func (t *Counters) Skips() (out []SkipCount) {
 	if t == nil {
 		return nil
 	}
@@ -189,7 +189,7 @@ func (t *Tally) Skips() (out []SkipCount) {
 
 // Expired gives what counts deletions of expired documents that were
 // left out; nil counts nothing.
-func (t *Tally) Expired(r *Route) func(n int64) {
+func (t *Counters) Expired(r *Route) func(n int64) {
 	if t == nil || r.skip < 0 {
 		return nil
 	}
@@ -198,7 +198,7 @@ func (t *Tally) Expired(r *Route) func(n int64) {
 
 // Unread gives what counts documents that the source has left out of
 // the copy; nil counts nothing.
-func (t *Tally) Unread(r *Route) func(n int64) {
+func (t *Counters) Unread(r *Route) func(n int64) {
 	if t == nil || r.filter < 0 {
 		return nil
 	}
@@ -206,7 +206,7 @@ func (t *Tally) Unread(r *Route) func(n int64) {
 }
 
 // of counts for the filter with an index, which is below 0 for none.
-func (t *Tally) of(i int) *count {
+func (t *Counters) of(i int) *count {
 	if t == nil || i < 0 {
 		return &count{}
 	}
@@ -214,7 +214,7 @@ func (t *Tally) of(i int) *count {
 }
 
 // List is a snapshot, filter by filter.
-func (t *Tally) List() (out []FilterCount) {
+func (t *Counters) List() (out []FilterCount) {
 	if t == nil {
 		return nil
 	}
@@ -230,16 +230,16 @@ func (t *Tally) List() (out []FilterCount) {
 }
 
 // Copied is what the rules have done to documents of the copy, in an order of its own.
-func (t *Tally) Copied() (out []int64) {
+func (t *Counters) Copied() (out []int64) {
 	for _, n := range t.copied() {
 		out = append(out, n.Load())
 	}
 	return out
 }
 
-// AddCopied adds what another tally of the same rules has counted from one Copied to a
-// later one; before may be nil. Of other rules nothing is added.
-func (t *Tally) AddCopied(before, after []int64) {
+// AddCopied adds what other counters of the same rules have counted from one Copied to a later
+// one. before may be nil. Counters of other rules add nothing.
+func (t *Counters) AddCopied(before, after []int64) {
 	counts := t.copied()
 	if len(after) != len(counts) || before != nil && len(before) != len(after) {
 		return
@@ -253,7 +253,7 @@ func (t *Tally) AddCopied(before, after []int64) {
 	}
 }
 
-func (t *Tally) copied() (out []*atomic.Int64) {
+func (t *Counters) copied() (out []*atomic.Int64) {
 	if t == nil {
 		return nil
 	}
