@@ -145,7 +145,8 @@ func (r *rig) run() error {
 func (r *rig) start() *follower {
 	r.t.Helper()
 	pos := stream.Position{At: r.job.Applied, Mark: r.job.Mark}
-	f := &follower{Options: r.options, job: r.job, stage: transform.NewStage(r.options.Rules, pos, r.options.Counters, nil),
+	f := &follower{Options: r.options, job: r.job,
+		stage: transform.NewStage(r.options.Rules, pos, r.options.Counters, nil),
 		phase: r.job.Phase, intent: r.job.Intent, saved: pos, mark: pos.Mark}
 	if _, err := f.openOverlap(r.t.Context()); err != nil {
 		r.t.Fatal(err)

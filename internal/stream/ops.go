@@ -59,12 +59,12 @@ func ParseOps(text string) (o Ops, err error) {
 	// A server drops the collections first, and logs each as any other drop
 	// (seen in the oplogs of 4.2 to 6.0).
 	if databases && !o.Has(OpDrop) {
-		return 0, fmt.Errorf("cannot skip dropDatabase alone: a source logs it as drops of its collections, which look like " +
-			"any other drop. Write drop, which skips both")
+		return 0, fmt.Errorf("cannot skip dropDatabase alone: a source logs it as drops of its collections, " +
+			"which look like any other drop; write drop, which skips both")
 	}
 	if blind := o & beforeTTL; o.Has(OpTTL) && blind != 0 {
-		return 0, fmt.Errorf("cannot skip ttl with %s: expiry is determined by the target's document and indexes, which "+
-			"then differ from the source's. Write ttl without them, or delete, which leaves out all deletions", blind)
+		return 0, fmt.Errorf("cannot skip ttl with %s: expiry depends on the target's documents and indexes, which "+
+			"then differ from the source's; write ttl without it, or delete, which skips all deletions", blind)
 	}
 	return o, nil
 }

@@ -18,7 +18,7 @@ func TestParseOps(t *testing.T) {
 	}
 	for text, want := range map[string]string{"": "no operation", "deletes": "there are insert",
 		"dropDatabase": "write drop", "delete,": "no operation",
-		"ttl,update": "without update", "insert,ttl,collMod": "without insert,collMod"} {
+		"ttl,update": "ttl with update:", "insert,ttl,collMod": "ttl with insert,collMod:"} {
 		if _, err := ParseOps(text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
