@@ -20,9 +20,10 @@ type Sharding interface {
 	// Shard shards a collection that was prepared and is there now. Others stay as
 	// they are.
 	Shard(ctx context.Context, targetNS string) error
-	// Yield is called when the index that supports a shard key may be in the way of others.
-	// They clash, and one of them has to replace it. If there are none, its own change is what
-	// it blocks. Another index stands in for it then. False says that it is not in the way.
+	// Yield is called when the index that supports a shard key may be in the way. It may clash
+	// with others, one of which has to replace it. With no clashing indexes, it is in the way
+	// of its own change. Another index stands in for it then. False says that it was not in the
+	// way.
 	Yield(ctx context.Context, targetNS string, clashing []bson.Raw) (bool, error)
 	// DropRest drops the indexes that are left when all are dropped, for they support
 	// the shard key.
