@@ -79,8 +79,8 @@ const (
 
 // Unindexable reports that an index does not take a document, or was not built because of one.
 // Servers (4.2 to 6.0, tried) refuse parallel arrays, an array in a text index's other field,
-// an array in a hashed one, and invalid geometry. They also refuse languages, numbers as field
-// names, and keys too large for servers before 4.2.
+// an array in a hashed one, and geometry. They also refuse languages, numbers as field names
+// and, before 4.2, keys that are too large.
 func Unindexable(err error) bool {
 	code, _, _ := answer(err)
 	switch code {
