@@ -65,7 +65,7 @@ func TestSpoolKeeps(t *testing.T) {
 	p := progress.New(progress.Options{Now: time.Now, ReadFrom: readFrom})
 	p.SetApplied(at(3))
 	var passed spool
-	f := &follower{stage: transform.NewStage(nil, at(1), transform.NewTally(nil), nil),
+	f := &follower{stage: transform.NewStage(nil, at(1), transform.NewCounters(nil), nil),
 		Options: Options{Store: saves{}, Source: &Source{Deployment: complete{}}, Progress: p, Spool: &passed},
 		sink:    mongosink.New(&mongo.Cluster{}, at(5), mongosink.Options{}), saved: at(3)}
 	if err := f.save(t.Context()); err != nil {
