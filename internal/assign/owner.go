@@ -248,8 +248,8 @@ func (o *Owner[P, R]) answer(ctx context.Context, raw []byte) []byte {
 	return raw
 }
 
-// errRevoked is what one that takes part no more hears.
-var errRevoked = errors.New("the owner has given this worker up")
+// errRevoked refuses the requests of an assistant that was revoked.
+var errRevoked = errors.New("the owner of the work revoked this worker")
 
 func refused(err error) reply[any, any] { return reply[any, any]{Refused: err.Error()} }
 

@@ -157,9 +157,9 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	j.counters = transform.NewCounters(j.rules)
-	j.progress = progress.New(progress.Options{Job: j.id, Filters: j.counters.List, Skips: j.counters.Skips,
-		Fields: j.counters.Fields, SoftDeletes: j.counters.Marks, Source: j.source.cluster.Address(), Target: j.dst.Address(),
-		Now: spec.Now, Usage: spec.Usage, ReadFrom: j.source.ReadFrom, Routers: j.routers, Told: spec.OnEvent})
+	j.progress = progress.New(progress.Options{Job: j.id, Rules: j.counters,
+		Source: j.source.cluster.Address(), Target: j.dst.Address(), Now: spec.Now, Usage: spec.Usage,
+		ReadFrom: j.source.ReadFrom, Routers: j.routers, Told: spec.OnEvent})
 	j.source.Source = &follow.Source{Deployment: read, Rules: j.rules, Progress: j.progress,
 		Names: schema.NewNames(nil)}
 	j.lease = &lease{target: j.dst, txn: j.txn, gate: j.dstGate, source: j.source, progress: j.progress, log: j.log,

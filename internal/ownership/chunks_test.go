@@ -46,7 +46,7 @@ func TestTableFollows(t *testing.T) {
 func TestTableOwners(t *testing.T) {
 	chunks := []Chunk{chunkOf(0, 10, "s1", 1, 1), chunkOf(10, 20, "s0", 4, 1), chunkOf(20, 30, "s1", 3, 1)}
 	tb := tableOf(mongo.Version{Major: 7}, chunks...)
-	if !slices.Equal(tb.Owners(), []string{"s0", "s1"}) || !tb.Owns("s0") || tb.Owns("s2") {
+	if !slices.Equal(tb.Owners(), []string{"s0", "s1"}) {
 		t.Errorf("owners %v", tb.Owners())
 	}
 	for _, c := range []struct {

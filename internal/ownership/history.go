@@ -13,6 +13,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/millrace/millrace/internal/bsonraw"
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
@@ -115,11 +116,11 @@ func (h *History) load(ctx context.Context) error {
 	if err := h.oplog.startAt(ctx, h.floor); err != nil {
 		return err
 	}
-	var chunks, collections []bson.Raw
-	err := h.all(ctx, "chunks", &chunks)
-	if err == nil {
-		err = h.all(ctx, "collections", &collections)
+	chunks, err := h.all(ctx, "chunks")
+	if err != nil {
+		return err
 	}
+	collections, err := h.all(ctx, "collections")
 	for _, doc := range collections {
 		if err == nil && !isDropped(doc) {
 			err = h.addCollection(doc)
@@ -144,12 +145,8 @@ func (h *History) load(ctx context.Context) error {
 }
 
 // all reads a collection of the config servers.
-func (h *History) all(ctx context.Context, name string, docs *[]bson.Raw) error {
-	cur, err := h.oplog.Cluster.Config(name).Find(ctx, bson.D{})
-	if err == nil {
-		err = cur.All(ctx, docs)
-	}
-	return err
+func (h *History) all(ctx context.Context, name string) ([]bson.Raw, error) {
+	return mongo.ReadAll[bson.Raw](ctx, "read config.%s", name)(h.oplog.Cluster.Config(name).Find(ctx, bson.D{}))
 }
 
 // ownersOf are the owners of what a chunk names.

@@ -16,40 +16,36 @@ type Places struct {
 	sharded map[[16]byte]bool
 }
 
-// ReadPlaces reads those of now behind a router.
+// ReadPlaces reads the present places of the collections behind a router.
 func ReadPlaces(ctx context.Context, router *mongo.Cluster) (*Places, error) {
 	p := &Places{primary: map[string]string{}, sharded: map[[16]byte]bool{}}
-	var dbs []struct {
+	type database struct {
 		Name    string `bson:"_id"`
 		Primary string `bson:"primary"`
 	}
-	cur, err := router.Config("databases").Find(ctx, bson.D{})
-	if err == nil {
-		err = cur.All(ctx, &dbs)
-	}
+	dbs, err := mongo.ReadAll[database](ctx, "read on which shards the databases of %s are", router.Address())(
+		router.Config("databases").Find(ctx, bson.D{}))
 	if err != nil {
-		return nil, mongo.Wrap(err, "read on which shards the databases of %s are", router.Address())
+		return nil, err
 	}
 	for _, db := range dbs {
 		p.primary[db.Name] = db.Primary
 	}
-	var colls []struct {
+	type collection struct {
 		UUID    bson.Binary `bson:"uuid"`
 		Dropped bool        `bson:"dropped"`
 	}
-	cur, err = router.Config("collections").Find(ctx, bson.D{})
-	if err == nil {
-		err = cur.All(ctx, &colls)
-	}
+	colls, err := mongo.ReadAll[collection](ctx, "read which collections of %s are sharded", router.Address())(
+		router.Config("collections").Find(ctx, bson.D{}))
 	for _, one := range colls {
 		if id, ok := ParseUUID(one.UUID); ok && !one.Dropped {
 			p.sharded[id] = true
 		}
 	}
-	return p, mongo.Wrap(err, "read which collections of %s are sharded", router.Address())
+	return p, err
 }
 
-// ParseUUID is false for what is no UUID.
+// ParseUUID returns the bytes of a UUID; ok is false where u has another length.
 func ParseUUID(u bson.Binary) (id [16]byte, ok bool) {
 	if len(u.Data) != len(id) {
 		return id, false
@@ -57,7 +53,7 @@ func ParseUUID(u bson.Binary) (id [16]byte, ok bool) {
 	return [16]byte(u.Data), true
 }
 
-// Sharded reports a collection that is.
+// Sharded reports whether a collection is sharded.
 func (p *Places) Sharded(uuid bson.Binary) bool {
 	id, ok := ParseUUID(uuid)
 	return ok && p.sharded[id]

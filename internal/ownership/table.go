@@ -146,11 +146,6 @@ func (t *Table) Owners() (all []string) {
 	return all
 }
 
-// Owns reports that a shard has chunks.
-func (t *Table) Owns(shard string) bool {
-	return slices.ContainsFunc(t.Chunks, func(c Chunk) bool { return c.Shard == shard })
-}
-
 // Version is what commands to a shard carry. Its form is what servers answer as vWanted.
 func (t *Table) Version(shard string) Version {
 	v := Version{Shard: t.version(func(c Chunk) bool { return c.Shard == shard })}
@@ -273,15 +268,10 @@ func (t *Table) KeyIndex(specs []bson.Raw) *Index {
 	return nil
 }
 
-func sameField(a, b shardkey.Field) bool { return a.Path == b.Path && sameDirection(a.Value, b.Value) }
-
-func sameDirection(a, b bson.RawValue) bool {
-	x, ok1 := a.AsInt64OK()
-	y, ok2 := b.AsInt64OK()
-	if ok1 && ok2 {
-		return x == y
-	}
-	return a.Equal(b)
+func sameField(a, b shardkey.Field) bool {
+	x, ok1 := a.Value.AsInt64OK()
+	y, ok2 := b.Value.AsInt64OK()
+	return a.Path == b.Path && (ok1 && ok2 && x == y || !(ok1 && ok2) && a.Value.Equal(b.Value))
 }
 
 // complete reports an index of all documents, in the order of their values.

@@ -277,9 +277,9 @@ func (p *Placer) Move(ctx context.Context, from, to string) error {
 }
 
 const (
-	// patience is how long it is tried to place a collection; movePause the wait after
+	// placeTime is how long it is tried to place a collection; movePause the wait after
 	// a failure.
-	patience  = 30 * time.Second
+	placeTime = 30 * time.Second
 	movePause = 200 * time.Millisecond
 )
 
@@ -297,7 +297,7 @@ func (p *Placer) place(ctx context.Context, n note, e Entry) error {
 		return context.Cause(ctx)
 	}
 	began := time.Now()
-	passes := func(error, time.Duration) bool { return ctx.Err() == nil && time.Since(began) <= patience }
+	passes := func(error, time.Duration) bool { return ctx.Err() == nil && time.Since(began) <= placeTime }
 	err := retry.Again(ctx, movePause, movePause, passes, func() error { return p.tryPlace(ctx, n, e) })
 	if err == nil || ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry {
 		return err

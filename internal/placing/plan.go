@@ -138,7 +138,7 @@ type stretch struct {
 // stretches cuts all keys at the bounds of zones, which are in order. What is in no zone
 // may be on any shard.
 func stretches(zones []zoned, key shardkey.Pattern, shards []string) (all []stretch) {
-	at, end := lowest(key), highest(key)
+	at, end := slices.Repeat(bound{shardkey.MinKey()}, len(key)), slices.Repeat(bound{shardkey.MaxKey()}, len(key))
 	for _, z := range zones {
 		from, to := bound(shardkey.Bound(z.Min)), bound(shardkey.Bound(z.Max))
 		if shardkey.CompareKeys(at, from) < 0 {
@@ -157,12 +157,12 @@ func stretches(zones []zoned, key shardkey.Pattern, shards []string) (all []stre
 // says which shards may have a range.
 func cutStretches(all []stretch, given []bound, sample []point,
 	n int) (cuts []bound, weights []float64, of [][]string) {
-	whole := weight(given, sample, len(sample) > 0)
+	total := weight(given, sample, len(sample) > 0)
 	for i, s := range all {
 		if i > 0 {
 			cuts = append(cuts, s.from)
 		}
-		inside, each := s.cut(given, sample, float64(n)/max(whole, 1))
+		inside, each := s.cut(given, sample, float64(n)/max(total, 1))
 		cuts, weights = append(cuts, inside...), append(weights, each...)
 		for range each {
 			of = append(of, s.of)
@@ -207,11 +207,6 @@ func (s stretch) within(given []bound, sample []point) (bounds []bound, points [
 	}
 	return bounds, points
 }
-
-// lowest and highest are below and above all keys.
-func lowest(key shardkey.Pattern) bound { return slices.Repeat(bound{shardkey.MinKey()}, len(key)) }
-
-func highest(key shardkey.Pattern) bound { return slices.Repeat(bound{shardkey.MaxKey()}, len(key)) }
 
 // document is a bound with the names of the key's fields.
 func (b bound) document(key shardkey.Pattern) (bson.Raw, error) {

@@ -42,15 +42,9 @@ func support(indexes []stream.Index, key bson.Raw) (early []stream.Index, standI
 // supports reports an index of all documents that begins with a shard key.
 func supports(spec bson.Raw, pattern shardkey.Pattern) bool {
 	doc, ok := spec.Lookup("key").DocumentOK()
-	if !ok {
-		return false
-	}
-	if !begins(shardkey.Parse(doc), pattern) {
-		return false
-	}
 	partial := spec.Lookup("partialFilterExpression").Type != 0
 	collated := spec.Lookup("collation").Type != 0
-	return !partial && !collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
+	return ok && begins(shardkey.Parse(doc), pattern) && !partial && !collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
 }
 
 // begins reports the keys of an index that begin with a shard key.

@@ -165,11 +165,11 @@ func (p *Progress) ShardsFrom(oldest map[string]mongo.OpTime) {
 // shardStatus is what is shown of shards. need is the position from which the oplogs are
 // needed.
 func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
-	first, seconds := oldest(p.samples, p.o.Now())
+	since, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.shardsDone() {
 		s := Shard{Shard: d.Shard, Docs: d.Docs, Bytes: d.Bytes, Changes: d.Changes, ChangeBytes: d.ChangeBytes,
 			LagSeconds: -1, WindowSeconds: -1}
-		was := named(first.shards, ShardDone{}, func(o ShardDone) bool { return o.Shard == d.Shard })
+		was := first(since.shards, func(o ShardDone) bool { return o.Shard == d.Shard })
 		s.DocsRate, s.BytesRate = perSpan(was.Docs, d.Docs, seconds), perSpan(was.Bytes, d.Bytes, seconds)
 		s.ChangesRate, s.ChangeBytesRate = perSpan(was.Changes, d.Changes, seconds),
 			perSpan(was.ChangeBytes, d.ChangeBytes, seconds)
@@ -205,9 +205,9 @@ func (p *Progress) shardStatus(need mongo.OpTime) (list []Shard) {
 }
 
 func (p *Progress) routerStatus() (list []Router) {
-	first, seconds := oldest(p.samples, p.o.Now())
+	since, seconds := oldest(p.samples, p.o.Now())
 	for _, d := range p.routersDone() {
-		was := named(first.routers, RouterDone{}, func(o RouterDone) bool { return o.Router == d.Router })
+		was := first(since.routers, func(o RouterDone) bool { return o.Router == d.Router })
 		list = append(list,
 			Router{Router: d.Router, Commands: d.Commands, CommandsRate: perSpan(was.Commands, d.Commands, seconds),
 				Bytes: d.Bytes, BytesRate: perSpan(was.Bytes, d.Bytes, seconds)})
@@ -230,12 +230,12 @@ func perSpan(from, to int64, seconds float64) float64 {
 	return float64(max(to-from, 0)) / seconds
 }
 
-// named is the one of a list that fits, or another.
-func named[T any](list []T, or T, fits func(T) bool) T {
+// first returns the first of a list that fits, or the zero value.
+func first[T any](list []T, fits func(T) bool) (one T) {
 	if i := slices.IndexFunc(list, fits); i >= 0 {
-		return list[i]
+		one = list[i]
 	}
-	return or
+	return one
 }
 
 // Structure is the progress of a job that makes collections, views and indexes,

@@ -24,14 +24,8 @@ type Options struct {
 	Job, Source, Target string
 	Now                 func() time.Time
 	Usage               func() procstat.Usage
-	// Filters tells what filters have done; nil is none.
-	Filters func() []transform.FilterCount
-	// Fields tells how documents were mapped; nil is none.
-	Fields func() []transform.FieldsCount
-	// Skips tells what rules have left out; nil is none.
-	Skips func() []transform.SkipCount
-	// SoftDeletes tells what was marked; nil is none.
-	SoftDeletes func() []transform.MarkCount
+	// Rules counts what the job's rules have done; nil is nothing.
+	Rules *transform.Counters
 	// ReadFrom is the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
 	// Told is told of steps that begin and end; nil is nobody. It must return at once, and not
@@ -298,17 +292,8 @@ func (p *Progress) Status(end func(readFrom mongo.OpTime) mongo.OpTime) Status {
 		st.Error, st.Hint = mongo.Brief(p.err), mongo.HintOf(p.err)
 	}
 	st.Copy, st.Follow, st.Process = p.copyStatus(), p.followStatus(), p.o.Usage()
-	if p.o.Filters != nil {
-		st.Filters = p.o.Filters()
-	}
-	if p.o.Fields != nil {
-		st.Fields = p.o.Fields()
-	}
-	if p.o.Skips != nil {
-		st.Skips = p.o.Skips()
-	}
-	if p.o.SoftDeletes != nil {
-		st.SoftDeletes = p.o.SoftDeletes()
+	if r := p.o.Rules; r != nil {
+		st.Filters, st.Fields, st.Skips, st.SoftDeletes = r.List(), r.Fields(), r.Skips(), r.Marks()
 	}
 	if need := end(p.readFrom); !need.IsZero() && !p.oldest.IsZero() {
 		st.Follow.WindowSeconds = float64(int64(need.TS.T) - int64(p.oldest.TS.T))

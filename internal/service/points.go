@@ -37,10 +37,7 @@ type Amount struct {
 
 // NewAmount is what was done in a span that is not divided.
 func NewAmount(sum int64, seconds float64) Amount {
-	rate := 0.0
-	if seconds > 0 {
-		rate = float64(sum) / seconds
-	}
+	rate := Amount{Sum: sum}.Rate(seconds)
 	return Amount{sum, rate, rate}
 }
 

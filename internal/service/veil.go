@@ -7,31 +7,24 @@ import (
 	"github.com/millrace/millrace/internal/job"
 )
 
-// Veiled is in place of a value of a document, for those who may not see any.
+// Veiled replaces a value of a document for viewers, who may not see any.
 const Veiled = "… (for operators)"
 
-// valueFields are the fields of entries that are values of documents, or may quote them.
-func valueFields() []string { return []string{"documentId", "reason"} }
-
-// valueMarks are what comes before values of documents in the texts of errors: of our own,
-// and of servers, which quote documents and keys in braces.
-func valueMarks() []string { return []string{"_id ", "{", "dup key", "duplicate key"} }
-
-// Veil is the entry without values of documents. Of a text that may quote some, what comes
-// before is left.
+// Veil returns the entry without values of documents. A text that may quote some keeps what
+// precedes them.
 func (e Entry) Veil() Entry {
 	e.Text, e.Fields = veil(e.Text), slices.Clone(e.Fields)
 	for i := range e.Fields {
 		f := &e.Fields[i]
-		if f.Value = veil(f.Value); slices.Contains(valueFields(), f.Name) {
+		if f.Value = veil(f.Value); f.Name == "documentId" || f.Name == "reason" {
 			f.Value = Veiled
 		}
 	}
 	return e
 }
 
-// Veil is the job without values of documents, which errors may quote. It is the same one
-// where there are none; what it points to is not changed.
+// Veil returns the job without values of documents, which errors may quote. It returns j
+// where there are none, and changes nothing that j points to.
 func (j *Job) Veil() *Job {
 	r := j.Report
 	if r == nil {
@@ -48,7 +41,7 @@ func (j *Job) Veil() *Job {
 	return &out
 }
 
-// veilStatus is the status without values of documents; the same one where there are none.
+// veilStatus returns the status without values of documents, st where there are none.
 func veilStatus(st *job.Status) *job.Status {
 	if st == nil {
 		return nil
@@ -68,7 +61,7 @@ func veilStatus(st *job.Status) *job.Status {
 	return &out
 }
 
-// Veil is the verification without values of documents, as those of jobs are.
+// Veil returns the verification without values of documents.
 func (v *Verification) Veil() *Verification {
 	if v.Report == nil || veil(v.Report.Error) == v.Report.Error {
 		return v
@@ -79,16 +72,18 @@ func (v *Verification) Veil() *Verification {
 	return &out
 }
 
-// Veil is the alert without values of documents, as those of jobs are.
+// Veil returns the alert without values of documents.
 func (a Alert) Veil() Alert {
 	a.Text = veil(a.Text)
 	return a
 }
 
+// veil cuts a text before the first value of a document. Errors of ours quote values after
+// _id, servers in braces and after the names of duplicate keys.
 func veil(text string) string {
 	end := len(text)
-	for _, mark := range valueMarks() {
-		if i := strings.Index(text, mark); i >= 0 {
+	for _, before := range []string{"_id ", "{", "dup key", "duplicate key"} {
+		if i := strings.Index(text, before); i >= 0 {
 			end = min(end, i)
 		}
 	}
@@ -98,7 +93,7 @@ func veil(text string) string {
 	return text[:end] + Veiled
 }
 
-// Short is a text of at most n bytes, with a mark where it was longer.
+// Short returns at most n bytes of a text, and an ellipsis where it was longer.
 func Short(text string, n int) string {
 	if len(text) <= n {
 		return text

@@ -188,7 +188,7 @@ func TestAssignedSlices(t *testing.T) {
 	})
 	full := appendGroups(nil, make([]group, late.Groups))
 	r := l.raw("late", "report", &partSums{ID: late.ID, Groups: full[:groupCost*min(late.Groups, pieceGroups)]})
-	if !strings.Contains(r.Refused, "given this worker up") {
+	if !strings.Contains(r.Refused, "revoked this worker") {
 		t.Errorf("late sums: %+v", r)
 	}
 	helping.Wait()

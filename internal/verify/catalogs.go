@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// catalogs compares collections, options, indexes and views. While writes go on, what
-// differs is looked at again, as documents are, and told when it is decided.
+// catalogs compares collections, options, indexes and views. While writes go on, it compares
+// them again until a difference is final, as with documents.
 func (e *Engine) catalogs(ctx context.Context, rules *transform.Set) ([]schema.Difference, error) {
 	var all candidate
 	for {
@@ -27,16 +27,16 @@ func (e *Engine) catalogs(ctx context.Context, rules *transform.Set) ([]schema.D
 		if err != nil || !e.o.Online {
 			return diffs, err
 		}
-		var told strings.Builder
+		var text strings.Builder
 		for _, d := range diffs {
 			if !expected(d) {
-				told.WriteString(d.String() + "\n")
+				text.WriteString(d.String() + "\n")
 			}
 		}
-		if told.Len() == 0 {
+		if text.Len() == 0 {
 			return diffs, nil
 		}
-		if _, final := e.recheck.judge(&all, xxh3.HashString128(told.String()), digest{}, time.Now()); final {
+		if _, final := e.recheck.observe(&all, xxh3.HashString128(text.String()), digest{}, time.Now()); final {
 			return diffs, nil
 		}
 		if err := pace.Pause(ctx, max(e.o.Recheck.Every, time.Since(began))); err != nil {

@@ -25,7 +25,7 @@ func differing(a, b []byte, path string, ignoreOrder bool, depth int) string {
 	for _, e := range x {
 		j := counterpart(e, left)
 		if j < 0 {
-			return label(path+string(e.Name)) + "only on the source: " + show(e)
+			return label(path+string(e.Name)) + "only on the source: " + formatValue(e)
 		}
 		f := left[j]
 		copy(left[1:j+1], left)
@@ -35,7 +35,7 @@ func differing(a, b []byte, path string, ignoreOrder bool, depth int) string {
 		}
 	}
 	if len(left) > 0 {
-		return label(path+string(left[0].Name)) + "only on the target: " + show(left[0])
+		return label(path+string(left[0].Name)) + "only on the target: " + formatValue(left[0])
 	}
 	if ignoreOrder {
 		return ""
@@ -73,7 +73,7 @@ func differingValue(a, b element, path string, ignoreOrder bool, depth int) stri
 	if a.Type == b.Type && (a.Type == bson.TypeEmbeddedDocument || a.Type == bson.TypeArray) {
 		return differing(a.Value, b.Value, path+".", ignoreOrder, depth+1)
 	}
-	s, d := show(a), show(b)
+	s, d := formatValue(a), formatValue(b)
 	if s == d {
 		s, d = fmt.Sprintf("%s (%x)", s, abbreviate(a.Value)), fmt.Sprintf("%s (%x)", d, abbreviate(b.Value))
 	}
@@ -90,14 +90,14 @@ func label(path string) string {
 	return path + ": "
 }
 
-// shown is how much of a value a report repeats.
-const shown = 48
+// maxValue bounds how much of a value a report repeats.
+const maxValue = 48
 
-func show(e element) string {
+func formatValue(e element) string {
 	if len(e.Value) > 4096 {
 		return fmt.Sprintf("%s of %d bytes", e.Type, len(e.Value))
 	}
-	return e.Type.String() + " " + bsonraw.Text(e.ID(), shown)
+	return e.Type.String() + " " + bsonraw.Text(e.ID(), maxValue)
 }
 
-func abbreviate(b []byte) []byte { return b[:min(len(b), shown/2)] }
+func abbreviate(b []byte) []byte { return b[:min(len(b), maxValue/2)] }

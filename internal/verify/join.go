@@ -40,8 +40,8 @@ type join struct {
 // lane is one stream and its documents without a partner.
 type lane struct {
 	*stream
-	wait map[string][]byte // copies, by id
-	held int               // bytes of those
+	wait     map[string][]byte // copies, by id
+	buffered int               // bytes of those
 }
 
 // entryCost is what a waiting document costs besides its bytes.
@@ -112,8 +112,8 @@ func (j *join) unequal(ctx context.Context, a, b []byte) error {
 			return err
 		}
 	}
-	if j.left.held+j.right.held > j.e.limits.pending {
-		return j.lookUp(ctx, j.left.held >= j.right.held)
+	if j.left.buffered+j.right.buffered > j.e.limits.pending {
+		return j.lookUp(ctx, j.left.buffered >= j.right.buffered)
 	}
 	return nil
 }
@@ -153,14 +153,14 @@ func (l *lane) take(key []byte) []byte {
 }
 
 func (l *lane) account(n int) {
-	l.held += n
+	l.buffered += n
 	l.e.c.account(n)
 }
 
 // free lets go of all that waits.
 func (l *lane) free() {
 	clear(l.wait)
-	l.account(-l.held)
+	l.account(-l.buffered)
 }
 
 // lookUp looks the waiting documents of one lane up on the other side.

@@ -2,14 +2,9 @@ package verify
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-	driver "go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
-	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
@@ -82,19 +77,14 @@ func (s *side) shard(on *shards.Shard, owned *ownership.Filter, of int) *side {
 // shard has all of it.
 func (s *side) onOneShard(ctx context.Context, of *origin.Sharded, readers int) (layout, error) {
 	db, _ := mongo.SplitNS(s.NS)
-	var found struct {
-		Primary string `bson:"primary"`
-	}
-	databases := s.e.clusters[s.i].Client.Database("config").Collection("databases",
-		options.Collection().SetReadConcern(readconcern.Majority()))
-	err := databases.FindOne(ctx, bson.D{{Key: "_id", Value: db}}).Decode(&found)
-	if errors.Is(err, driver.ErrNoDocuments) {
-		return nil, mongo.Retry("database "+db+" has been dropped", nil, "")
-	}
+	primary, err := ownership.Primary(ctx, s.e.clusters[s.i], db, ownership.Majority())
 	if err != nil {
 		return nil, fmt.Errorf("find the shard of database %s: %w", db, err)
 	}
-	on, err := shardNamed(of, found.Primary)
+	if primary == "" {
+		return nil, mongo.Retry("database "+db+" has been dropped", nil, "")
+	}
+	on, err := shardNamed(of, primary)
 	if err != nil {
 		return nil, err
 	}

@@ -122,9 +122,9 @@ func (o *open) close(ctx context.Context) {
 	}
 }
 
-// patience bounds how long versions are sought that all shards take. They are found at
+// staleTimeout bounds how long versions are sought that all shards take. They are found at
 // once, unless chunks move all the time.
-const patience = time.Minute
+const staleTimeout = time.Minute
 
 func (l *owned) scan(ctx context.Context, _ int, begin func() reading) error {
 	return l.e.unread(l.i, l.read(ctx, begin))
@@ -152,7 +152,7 @@ func (l *owned) read(ctx context.Context, begin func() reading) error {
 		switch {
 		case !ownership.Stale(err):
 			return l.changed(err)
-		case time.Since(began) > patience:
+		case time.Since(began) > staleTimeout:
 			return mongo.Retry(l.NS+" moves from shard to shard all the time", err, "")
 		}
 		if err := pace.Pause(ctx, 10*time.Millisecond); err != nil {
@@ -226,7 +226,7 @@ func (l *owned) parts(ctx context.Context, table *ownership.Table, at bson.Times
 // the bound was in between would be read twice.
 func (s *side) rejoin(ctx context.Context, cut []scan.Slice) (parts []scan.Slice, err error) {
 	if len(cut) == 0 { // it owned nothing when the others were cut
-		return []scan.Slice{s.whole()}, nil
+		return []scan.Slice{s.entire()}, nil
 	}
 	if len(cut) == 1 {
 		return cut, nil

@@ -19,8 +19,8 @@ import (
 // belongs to one goroutine.
 type probe struct {
 	*side
-	found map[string][]byte // what the last fetch found, by the id asked for
-	held  int
+	found    map[string][]byte // what the last fetch found, by the id asked for
+	buffered int
 }
 
 func newProbe(s *side) *probe { return &probe{side: s, found: map[string][]byte{}} }
@@ -48,8 +48,8 @@ func (c *collection) pairs(ctx context.Context, keys []string, do func(i int, a,
 // free lets go of what the last fetch found.
 func (p *probe) free() {
 	clear(p.found)
-	p.e.c.account(-p.held)
-	p.held = 0
+	p.e.c.account(-p.buffered)
+	p.buffered = 0
 }
 
 // fetch reads the documents with the given ids, forgetting those before.
@@ -181,7 +181,7 @@ func (p *probe) keep(key string, doc []byte) {
 		p.found[key] = bytes.Clone(doc)
 	}
 	more := len(p.found[key]) - len(was)
-	p.held += more
+	p.buffered += more
 	p.e.c.account(more)
 }
 

@@ -147,19 +147,22 @@ func (r *rechecker) decide(cand *candidate, a, b []byte, now time.Time) {
 		r.e.c.settled.Add(1)
 		cand.c.row.Settled++
 	} else {
-		note, final := r.judge(cand, xxh3.Hash128Seed(a, r.seed), xxh3.Hash128Seed(b, r.seed), now)
+		note, final := r.observe(cand, xxh3.Hash128Seed(a, r.seed), xxh3.Hash128Seed(b, r.seed), now)
 		if !final {
 			return
 		}
 		cand.c.differ(a, b, note)
 	}
 	cand.c.row.Rechecked++
-	r.forget(cand)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.queued, cand.suspect)
+	r.space.Release(r.cost(cand.key))
+	r.e.c.waiting.Add(-1)
 }
 
-// judge takes what a look saw of two documents that are not the same, and
-// reports whether that is final.
-func (r *rechecker) judge(cand *candidate, a, b digest, now time.Time) (note string, final bool) {
+// observe records that two documents differ, and reports whether that is final.
+func (r *rechecker) observe(cand *candidate, a, b digest, now time.Time) (note string, final bool) {
 	o := r.e.o.Recheck
 	if o.Hold != nil && o.Hold() {
 		cand.looks = 0
@@ -183,11 +186,3 @@ func (r *rechecker) judge(cand *candidate, a, b digest, now time.Time) (note str
 
 // minLooks keeps the time limit from deciding when each look takes long.
 const minLooks = 5
-
-func (r *rechecker) forget(cand *candidate) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.queued, cand.suspect)
-	r.space.Release(r.cost(cand.key))
-	r.e.c.waiting.Add(-1)
-}

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/source/shards"
 )
 
-// sideName is for people.
+// sideName names a side for people.
 func sideName(i int) string { return [...]string{"source", "target"}[i] }
 
 // direct has the shards of a side be read directly.
@@ -99,12 +99,6 @@ func (e *Engine) advanceShards(ctx context.Context, i int, of *origin.Sharded) e
 		e.shardsAt[i].Store(&at)
 	}
 	return err
-}
-
-// uuidOf reads a collection's UUID out of an entry of listCollections.
-func uuidOf(entry bson.Raw) (uuid bson.Binary) {
-	uuid.Subtype, uuid.Data, _ = entry.Lookup("info", "uuid").BinaryOK()
-	return uuid
 }
 
 // sameShards reports sides that have a shard in common.

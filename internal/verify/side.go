@@ -75,8 +75,7 @@ func (e *Engine) advance(ctx context.Context) error {
 
 // committed is the position of a replica set, once a majority has all up to it.
 func (e *Engine) committed(ctx context.Context, c *mongo.Cluster) (at bson.Timestamp, err error) {
-	const patience = 10 * time.Second
-	slow := time.AfterFunc(patience, func() {
+	slow := time.AfterFunc(10*time.Second, func() {
 		e.o.Log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
 	})
 	defer slow.Stop()
@@ -125,7 +124,7 @@ func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
 	s.exists = true
 	s.Options, _ = doc.Lookup("options").DocumentOK()
 	if c.Info.Kind == mongo.KindSharded {
-		s.uuid = uuidOf(doc)
+		s.uuid.Subtype, s.uuid.Data, _ = doc.Lookup("info", "uuid").BinaryOK()
 	}
 	_, s.IDIndex = doc.Lookup("idIndex").DocumentOK()
 	s.order = scan.ByOrder(&s.Collection, c.Info)

@@ -31,25 +31,24 @@ const slicesPerReader = 4
 // slices part a side for so many readers in the order of its storage.
 func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 	if readers < 2 {
-		return []scan.Slice{s.whole()}, nil
+		return []scan.Slice{s.entire()}, nil
 	}
 	return s.cut(ctx, max(readers*slicesPerReader, s.e.slicesToAssign(s.Bytes)))
 }
 
-// whole is all of a side in the order of its storage.
-func (s *side) whole() scan.Slice {
+// entire returns all of a side in the order of its storage.
+func (s *side) entire() scan.Slice {
 	if s.byRecord() {
 		return scan.Slice{Strategy: scan.ByRecord}
 	}
 	return scan.Slice{Strategy: scan.Serial}
 }
 
-// cut parts a side into so many slices, or fewer. All are read from the member that was asked for the bounds: record
-// ids are its own.
-// Where a document at a bound has been deleted, a slice may give some that
-// another one gives as well: then their groups differ and are looked into.
+// cut parts a side into at most n slices. All are read from the member that gave the bounds:
+// record ids are its own. Where a document at a bound was deleted, two slices may give the
+// same documents: then their groups differ, and their documents are compared.
 func (s *side) cut(ctx context.Context, n int) ([]scan.Slice, error) {
-	parts := []scan.Slice{s.whole()}
+	parts := []scan.Slice{s.entire()}
 	if n < 2 || !s.byRecord() {
 		return parts, nil
 	}

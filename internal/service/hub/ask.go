@@ -14,9 +14,9 @@ import (
 const (
 	// subjectAsk is what questions to workers are sent under, followed by the worker's name.
 	subjectAsk = "millrace.ask."
-	// subjectLend is where the run of a job answers those that copy slices for it. They are
-	// no stream: what of a copy is left to do only that run knows, and the target.
-	subjectLend = "millrace.lend."
+	// subjectAssist, followed by a run, takes requests of assistants. It is no stream: only the
+	// run and the target know which parts are left.
+	subjectAssist = "millrace.lend."
 )
 
 const (
@@ -54,16 +54,16 @@ func (h *Hub) Answer(ctx context.Context, worker string,
 	return h.answer(ctx, subjectAsk+worker, asksAtOnce, asksWaiting, answer)
 }
 
-// Lend has requests to a run answered until ctx ends. It returns when none is being
-// answered.
-func (h *Hub) Lend(ctx context.Context, run string,
+// ServeAssistants answers requests to a run until ctx ends. It returns when no request is
+// being answered.
+func (h *Hub) ServeAssistants(ctx context.Context, run string,
 	answer func(ctx context.Context, request []byte) (reply []byte)) error {
-	return h.answer(ctx, subjectLend+run, mostAnswers, mostAnswers, answer) // what is dropped is asked again
+	return h.answer(ctx, subjectAssist+run, mostAnswers, mostAnswers, answer) // what is dropped is asked again
 }
 
-// Borrow sends a request to a run, and returns its reply.
-func (h *Hub) Borrow(ctx context.Context, run string, request []byte) ([]byte, error) {
-	m, err := h.conn.RequestWithContext(ctx, subjectLend+run, request)
+// AskOwner sends a request of an assistant to a run, and returns its reply.
+func (h *Hub) AskOwner(ctx context.Context, run string, request []byte) ([]byte, error) {
+	m, err := h.conn.RequestWithContext(ctx, subjectAssist+run, request)
 	if errors.Is(err, nats.ErrNoResponders) {
 		return nil, mongo.Retry("the job's owner does not copy any more", nil, "")
 	}

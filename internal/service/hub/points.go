@@ -74,15 +74,11 @@ func (f figure) MarshalJSON() ([]byte, error) {
 	if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
 		return strconv.AppendInt(nil, int64(v), 10), nil
 	}
-	return json.Marshal(strconvRound(v))
-}
-
-func strconvRound(v float64) float64 {
-	r, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64)
+	rounded, err := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 5, 64), 64)
 	if err != nil {
-		return 0
+		rounded = 0
 	}
-	return r
+	return json.Marshal(rounded)
 }
 
 // figures are those of an amount: its sum, with the lowest and the highest rate where

@@ -45,13 +45,13 @@ func (e *Embedded) lookAfter(ctx context.Context) {
 		}
 		if err := e.health(); err != nil { // it does not pass by itself
 			e.suffers(err)
-			e.mend(ctx)
+			e.restart(ctx)
 		}
 	}
 }
 
-// mend starts the server again once its disk can be written.
-func (e *Embedded) mend(ctx context.Context) {
+// restart starts the server again once its disk can be written.
+func (e *Embedded) restart(ctx context.Context) {
 	for pace.Pause(ctx, healthEvery) == nil {
 		err := writable(e.o.Dir)
 		if err == nil {

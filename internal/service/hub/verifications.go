@@ -1,6 +1,7 @@
 package hub
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,9 +22,9 @@ import (
 const (
 	bucketVerifications = "millrace-verifications"
 	bucketFindings      = "millrace-findings"
-	// wished and told are the first parts of keys in bucketVerifications.
-	wished = "wished."
-	told   = "told."
+	// wished and reported are the first parts of keys in bucketVerifications.
+	wished   = "wished."
+	reported = "told."
 	// markerTTL is how long the store remembers that a key was removed, for views that
 	// are cut off meanwhile.
 	markerTTL = time.Hour
@@ -82,7 +83,7 @@ func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*servi
 // LastReport is what was reported last of a verification, nil for nothing, as the store
 // has it now.
 func (v *Verifications) LastReport(ctx context.Context, job, id string) (*service.VerifyReport, error) {
-	r, _, err := get[*service.VerifyReport](ctx, v.kv, told+verificationKey(job, id))
+	r, _, err := get[*service.VerifyReport](ctx, v.kv, reported+verificationKey(job, id))
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
@@ -92,7 +93,7 @@ func (v *Verifications) LastReport(ctx context.Context, job, id string) (*servic
 // Report stores how a verification stands. The caller has the lease of the job's
 // verifications.
 func (v *Verifications) Report(ctx context.Context, job, id string, r *service.VerifyReport) error {
-	return mongo.Wrap(put(ctx, v.kv, told+verificationKey(job, id), r), "report on verification %s of job %s", id, job)
+	return mongo.Wrap(put(ctx, v.kv, reported+verificationKey(job, id), r), "report on verification %s of job %s", id, job)
 }
 
 // PutFindings stores what a verification has found.
@@ -141,7 +142,7 @@ func (v *Verifications) Repair(ctx context.Context, job, id string) ([]service.R
 func (v *Verifications) Drop(ctx context.Context, job, id string) error {
 	key, marker := verificationKey(job, id), jetstream.PurgeTTL(markerTTL)
 	err := errors.Join(v.findings.Purge(ctx, key, marker), v.findings.Purge(ctx, repairing+key, marker),
-		v.kv.Purge(ctx, wished+key, marker), v.kv.Purge(ctx, told+key, marker))
+		v.kv.Purge(ctx, wished+key, marker), v.kv.Purge(ctx, reported+key, marker))
 	return mongo.Wrap(err, "forget verification %s of job %s", id, job)
 }
 
@@ -166,7 +167,7 @@ func (v *Verifications) Prune(ctx context.Context, list []service.Verification) 
 
 // takeVerification has the view hold a verification, or its report.
 func (v *View) takeVerification(e jetstream.KeyValueEntry, there bool) {
-	if key, ok := strings.CutPrefix(e.Key(), told); ok {
+	if key, ok := strings.CutPrefix(e.Key(), reported); ok {
 		var r service.VerifyReport
 		there = there && json.Unmarshal(e.Value(), &r) == nil
 		v.change(func() { set(v.verified, key, &r, there) })
@@ -223,10 +224,7 @@ func (v *View) verifications(job string, of func(*service.VerifyWish) bool) []se
 		}
 	}
 	slices.SortFunc(list, func(a, b service.Verification) int {
-		if c := b.Wish.CreatedAt.Compare(a.Wish.CreatedAt); c != 0 {
-			return c
-		}
-		return strings.Compare(b.Wish.ID, a.Wish.ID)
+		return cmp.Or(b.Wish.CreatedAt.Compare(a.Wish.CreatedAt), strings.Compare(b.Wish.ID, a.Wish.ID))
 	})
 	return list
 }

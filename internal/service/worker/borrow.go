@@ -3,7 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
-	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -91,11 +91,7 @@ func (w *Worker) forgetRests(rests map[string]rest) {
 			runs[v.Lease.Run] = true
 		}
 	}
-	for run := range rests {
-		if !runs[run] {
-			delete(rests, run)
-		}
-	}
+	maps.DeleteFunc(rests, func(run string, _ rest) bool { return !runs[run] })
 }
 
 // lender is the run to borrow from, and the work for it; nil where there is none.
@@ -188,30 +184,25 @@ func (w *Worker) borrowFrom(ctx context.Context, j *service.Job) error {
 	spec.Deps = w.Deps
 	spec.Log, spec.Offer = log, &assign.Offer{Version: w.Version}
 	log.Info("copying a part of another worker's job")
-	err := job.Assist(ctx, spec, w.Name, ask)
-	tell(log, err)
-	return err
+	if err := job.Assist(ctx, spec, w.Name, ask); err != nil {
+		log.Info("copies no more of the other worker's job", "why", mongo.Brief(err))
+		return err
+	}
+	log.Info("copied a part of another worker's job")
+	return nil
 }
 
 // asking is how the owner of some work, which a run has, is asked.
 func (w *Worker) asking(run string) assign.Ask {
-	return func(ctx context.Context, request []byte) ([]byte, error) { return w.Hub.Borrow(ctx, run, request) }
+	return func(ctx context.Context, request []byte) ([]byte, error) { return w.Hub.AskOwner(ctx, run, request) }
 }
 
 // offer is how other workers are assigned parts of the work that a run has.
 func (w *Worker) offer(run string) *assign.Offer {
 	serve := func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
-		return w.Hub.Lend(ctx, run, answer)
+		return w.Hub.ServeAssistants(ctx, run, answer)
 	}
 	return &assign.Offer{Version: w.Version, Lease: w.Hub.Lease(), Serve: serve}
-}
-
-func tell(log *slog.Logger, err error) {
-	if err != nil {
-		log.Info("copies no more of the other worker's job", "why", mongo.Brief(err))
-		return
-	}
-	log.Info("copied a part of another worker's job")
 }
 
 // verifyLender is a verification of another worker that has parts for others, nil where

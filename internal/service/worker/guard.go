@@ -7,10 +7,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"syscall"
 	"time"
 
+	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/spawn"
 )
@@ -92,7 +92,7 @@ func (g *Guardian) once(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start the guardian: %w", err)
 	}
-	return errors.Join(g.beat(ctx, in), in.Close(), ended(cmd))
+	return errors.Join(g.beat(ctx, in), in.Close(), mongo.Wrap(cmd.Wait(), "the guardian"))
 }
 
 func (g *Guardian) beat(ctx context.Context, in io.Writer) error {
@@ -106,11 +106,4 @@ func (g *Guardian) beat(ctx context.Context, in io.Writer) error {
 		case <-time.After(g.Limit / 10):
 		}
 	}
-}
-
-func ended(cmd *exec.Cmd) error {
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("the guardian: %w", err)
-	}
-	return nil
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/internal/bsonraw"
@@ -189,33 +188,19 @@ func progressOf(now []job.Repair) (p service.RepairProgress) {
 
 // found adds to findings what has come of the documents.
 func (r *repair) found(f *service.Findings) {
-	var all []service.RepairedDocument
+	var refused, all []service.RepairedDocument // what is still open first
 	for i, one := range r.present() {
 		d := r.docs[i]
-		all = append(all, service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind,
-			Outcome: string(one.Outcome), Why: cut(one.Why, detailBytes)})
+		done := service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind,
+			Outcome: string(one.Outcome), Why: cut(one.Why, detailBytes)}
+		if one.Outcome == job.RepairRefused {
+			refused = append(refused, done)
+		} else {
+			all = append(all, done)
+		}
 	}
-	slices.SortStableFunc(all, func(a, b service.RepairedDocument) int { // what is open still first
-		return refusedFirst(b) - refusedFirst(a)
-	})
+	all = append(refused, all...)
 	if kept, leftOut := fitting(repairedBytes, all); len(all) > 0 {
 		f.Repaired, f.RepairedLeftOut = kept, f.RepairedLeftOut+leftOut
 	}
-}
-
-func refusedFirst(d service.RepairedDocument) int {
-	if d.Outcome == string(job.RepairRefused) {
-		return 1
-	}
-	return 0
-}
-
-// compareAfter repairs what is to be, and compares.
-func (c *check) compareAfter(spec verify.Spec) (*verify.Report, error) {
-	if c.repair != nil {
-		if err := c.repair.run(); err != nil {
-			return nil, err
-		}
-	}
-	return verify.Clusters(c.ctx, spec)
 }

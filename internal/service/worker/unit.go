@@ -54,7 +54,7 @@ func (u *unit) run() {
 func (u *unit) take() {
 	u.record = newRecorder(&u.worker.Hub.Records, runOf{u.uid, u.lease.Run, u.worker.Name}, hub.Spans(), u.log)
 	u.record.start(u.ctx)
-	d, err := u.definition()
+	d, err := u.worker.definition(u.ctx, u.name, u.uid)
 	switch {
 	case errors.Is(err, hub.ErrNotFound) || errors.Is(err, hub.ErrChanged):
 		u.cancel(err) // there is nobody to speak of it to
@@ -76,11 +76,6 @@ func (u *unit) take() {
 	}
 	u.spans.End(err)
 	u.record.close() // before the job is forgotten, for which this worker needs its lease
-}
-
-// definition is what is wanted of the job this unit was taken for.
-func (u *unit) definition() (*service.Definition, error) {
-	return u.worker.definition(u.ctx, u.name, u.uid)
 }
 
 // definition is what is wanted of a job, hub.ErrChanged where another one has its name.
@@ -106,7 +101,7 @@ func read(name, text string, resolve config.Resolver) (*config.Sync, error) {
 	s, problems := config.Definition(name, text, resolve)
 	if len(problems) > 0 {
 		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems),
-			"mend them, or give this worker what they refer to")
+			"correct them, or give this worker what they refer to")
 	}
 	return s, nil
 }
@@ -197,7 +192,7 @@ func (u *unit) work(d *service.Definition) error {
 // follow runs the job, and brings it to what is wanted of it meanwhile.
 func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	w := &wishes{unit: u, job: j}
-	defer w.wait()
+	defer w.wg.Wait() // for a finalize that waits for the job
 	seen, meter := newNotices(u.record, u.earlier), newMeter(cmp.Or(u.worker.PointEvery, service.PointEvery))
 	u.has(j)
 	defer u.has(nil)
@@ -286,17 +281,15 @@ func (u *unit) point(m *meter, s *job.Status, done job.Done, end bool) {
 
 // told notes how the work has ended.
 func (u *unit) told(err error) {
-	hint := func(err error) (list []service.Field) {
-		if h := mongo.HintOf(err); h != "" {
-			list = append(list, service.Field{Name: "hint", Value: h})
-		}
-		return list
+	var hint []service.Field
+	if h := mongo.HintOf(err); h != "" {
+		hint = append(hint, service.Field{Name: "hint", Value: h})
 	}
 	switch cause := context.Cause(u.ctx); {
 	case cause != nil && err != nil:
 		u.record.event(slog.LevelInfo, fmt.Sprintf("let go by worker %s: %s", u.worker.Name, mongo.Brief(cause)))
 	case err != nil:
-		u.record.event(slog.LevelError, "failed: "+mongo.Brief(err), hint(err)...)
+		u.record.event(slog.LevelError, "failed: "+mongo.Brief(err), hint...)
 	default:
 		u.record.event(slog.LevelInfo, "finished")
 	}
@@ -420,6 +413,3 @@ func (w *wishes) meet(was, now *service.Wish) {
 		note("cancel finalize", w.job.CancelFinalize(ctx))
 	}
 }
-
-// wait ends with the job: until then a finalize waits for it.
-func (w *wishes) wait() { w.wg.Wait() }

@@ -187,7 +187,12 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	ended := make(chan error, 1)
 	go func() {
 		var err error
-		report, err = c.compareAfter(spec)
+		if c.repair != nil {
+			err = c.repair.run()
+		}
+		if err == nil {
+			report, err = verify.Clusters(c.ctx, spec)
+		}
 		ended <- err
 	}()
 	tick := time.NewTicker(lookEvery)

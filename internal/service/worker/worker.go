@@ -108,7 +108,7 @@ func (w *Worker) Run(ctx context.Context) error {
 // present says that the worker is there, again and again.
 func (w *Worker) present(ctx context.Context) error {
 	host, _ := os.Hostname()
-	tell := func() error {
+	announce := func() error {
 		err := w.Hub.Workers.Present(ctx, &service.Worker{Name: w.Name, Version: w.Version, Host: host, PID: os.Getpid(),
 			Labels: w.Labels, Jobs: w.Jobs(),
 			MaxJobs: w.MaxJobs, Draining: w.draining(), StartedAt: w.started, At: time.Now().UTC()})
@@ -117,10 +117,8 @@ func (w *Worker) present(ctx context.Context) error {
 		}
 		return nil
 	}
-	if err := tell(); err != nil {
-		return err
-	}
-	return retry.Every(ctx, min(w.Hub.Lease()/5, lookEvery), tell)
+	_ = announce() // logs its error
+	return retry.Every(ctx, min(w.Hub.Lease()/5, lookEvery), announce)
 }
 
 // take looks for jobs that nobody runs, whenever something changes.
