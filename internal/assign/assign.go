@@ -2,10 +2,10 @@
 // an Assistant asks the owner for them, one after the other, by requests and replies. What a part is,
 // and what is reported of it, the work itself knows (Work, and the types of an assistant).
 //
-// The owner alone decides. An assistant that says nothing for the time of a lease, or begins again, is
-// revoked: nothing that it sends later counts, and its parts are returned once nothing of it can
-// arrive any more. An assistant that gets no answer ends by itself before that. Owner and assistant
-// have the same version of the program, the same clusters, and the same rules with the same keys.
+// The owner revokes an assistant that sends nothing for the time of a lease, or that joins again: it
+// refuses later requests, and returns the parts once nothing of the assistant can arrive. An assistant
+// without answers ends before that. Owner and assistant have the same version of the program, the same
+// clusters, and the same rules with the same keys.
 package assign
 
 import (
@@ -93,5 +93,5 @@ var ErrRefused = errors.New("the owner of the work refuses")
 // ErrUnfit is what keeps a process from doing any part.
 var ErrUnfit = errors.New("this worker cannot assist")
 
-// Refusal makes an error that ErrRefused is.
+// Refusal returns an ErrRefused with a reason.
 func Refusal(why string) error { return fmt.Errorf("%w: %s", ErrRefused, strings.TrimSpace(why)) }

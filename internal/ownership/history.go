@@ -17,10 +17,9 @@ import (
 	"github.com/millrace/millrace/internal/shardkey"
 )
 
-// History knows who owned what since a time, from the chunk map and from the config servers'
-// oplog of writes to it: each move with its time. The histories of chunks do not suffice: 4.4
-// drops what is older than ten seconds at the next move, merges of chunks drop all of it. It is
-// safe for concurrent use.
+// History knows which shard owned which keys since a time, from the chunk map and from the config
+// servers' oplog of writes to it. The histories of chunks do not suffice: 4.4 drops what is older
+// than ten seconds at the next move, merges of chunks drop all of it. It is safe for concurrent use.
 type History struct {
 	opt HistoryOptions
 
@@ -252,10 +251,9 @@ func (h *History) named(ns string) (uuid [16]byte, c *Collection) {
 	return uuid, nil
 }
 
-// loggedDonor is who gave a chunk away when neither its history nor a migration under way names
-// the shard: by the cluster's log of changes, the move to the recipient that was closest to a
-// time. Moves of the chunk within ten seconds are in its history. It may be Unknown, which is an
-// error for those who ask for it.
+// loggedDonor returns the donor of a chunk that neither its history nor a migration under way
+// names: by the cluster's changelog, that of the move to the recipient closest to a time. Moves
+// within ten seconds are in the chunk's history. The donor may be Unknown.
 func (h *History) loggedDonor(ctx context.Context, ch *chunkDoc, wall time.Time) (string, error) {
 	cur, err := h.oplog.Cluster.Config("changelog").Find(ctx, bson.D{
 		{Key: "what", Value: bson.D{{Key: "$in", Value: bson.A{"moveChunk.commit", "moveChunk.start"}}}},

@@ -50,10 +50,9 @@ func ownerAt(owners []ownerSince, at bson.Timestamp) (shard string, found bool) 
 type chunkWrite struct {
 	low, high []bson.RawValue
 	shard     string
-	// at is the time of the write. From then on the shard owns the chunk: it takes no
-	// routed writes before it has heard of this one. What it wrote before comes with the
-	// chunk. The chunk's own history names an earlier time, which nobody can know of
-	// until this one.
+	// at is the time of the write. From then on the shard owns the chunk: it takes no routed
+	// writes before it knows of this one. The chunk's own history names an earlier time, which
+	// nobody can know before this write.
 	at         bson.Timestamp
 	validAfter bson.Timestamp // when the shard came to own it by the chunk's history, a little before a move is written
 	donor      string         // the owner before, if the history records it

@@ -37,7 +37,7 @@ type Placer struct {
 	turn    chan struct{}       // a shard takes part in one move at a time
 	joining chan struct{}       // guards joined, and what is done to get there
 	joined  map[string][]string // the shards of zones, by zone
-	step    func(string)        // for tests: told of each step
+	step    func(string)        // for tests: called at each step
 }
 
 // New prepares sharding on c; it sends nothing yet.

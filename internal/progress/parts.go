@@ -85,14 +85,7 @@ func (n *names) of(name string) string {
 	return name
 }
 
-// past notes what a copy, or a run, has done that another one follows.
-func (p *parts) past(list []ShardDone) {
-	if p.before == nil {
-		p.before = map[string]ShardDone{}
-	}
-	p.add(p.before, list)
-}
-
+// add adds what was done to sums by name.
 func (p *parts) add(sums map[string]ShardDone, list []ShardDone) {
 	for _, d := range list {
 		name := p.shards.of(d.Shard)
@@ -136,9 +129,6 @@ func sorted[T any](sums map[string]T) (list []T) {
 // shardsDone is called with mu held, like the ones below.
 func (p *Progress) shardsDone() []ShardDone {
 	sums := maps.Clone(p.parts.before)
-	if sums == nil {
-		sums = map[string]ShardDone{}
-	}
 	p.parts.add(sums, copiedOf(p.copying))
 	p.parts.add(sums, readOf(p.source))
 	return sorted(sums)

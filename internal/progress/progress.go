@@ -28,8 +28,8 @@ type Options struct {
 	Rules *transform.Counters
 	// ReadFrom is the first change that a reader at a position needs.
 	ReadFrom func(stream.Position) (mongo.OpTime, error)
-	// Told is told of steps that begin and end; nil is nobody. It must return at once, and not
-	// use the Progress.
+	// Told, if not nil, is called when a step begins or ends. It must return at once, and must
+	// not use the Progress.
 	Told func(Event)
 	// Routers is what the routers of the target were sent in this process; nil is nothing.
 	Routers func() []RouterDone
@@ -66,7 +66,7 @@ type Progress struct {
 // New begins in PhaseStarting.
 func New(o Options) *Progress {
 	now := o.Now()
-	return &Progress{o: o, entered: now,
+	return &Progress{o: o, entered: now, parts: parts{before: map[string]ShardDone{}},
 		st: Status{Job: o.Job, Source: o.Source, Target: o.Target, Phase: state.PhaseStarting, StartedAt: now,
 			PhaseSeconds: map[state.Phase]float64{}, Errors: map[string]int64{}}}
 }
@@ -84,8 +84,8 @@ func (p *Progress) Enter(phase state.Phase) { p.set(func() { p.enter(phase) }) }
 func (p *Progress) enter(phase state.Phase) {
 	now := p.o.Now()
 	if was := p.st.Phase; was != phase {
-		p.tell(Event{Step: StepPhase, Name: string(was), Ended: true})
-		p.tell(Event{Step: StepPhase, Name: string(phase)})
+		p.emit(Event{Step: StepPhase, Name: string(was), Ended: true})
+		p.emit(Event{Step: StepPhase, Name: string(phase)})
 	}
 	p.st.PhaseSeconds[p.st.Phase] += now.Sub(p.entered).Seconds()
 	p.st.Phase, p.entered = phase, now
@@ -129,7 +129,7 @@ type copying interface {
 func (p *Progress) Copying(e copying) {
 	p.set(func() {
 		p.earlier = p.done()
-		p.parts.past(copiedOf(p.copying))
+		p.parts.add(p.parts.before, copiedOf(p.copying))
 		p.copying = e
 	})
 }
@@ -182,7 +182,7 @@ func (p *Progress) Following(sink stream.Sink, src stream.Source) {
 			p.before.Schema += st.Schema
 			p.before.Bytes += st.Bytes
 		}
-		p.parts.past(readOf(p.source))
+		p.parts.add(p.parts.before, readOf(p.source))
 		p.sink, p.source = sink, src
 	})
 }
@@ -391,30 +391,30 @@ type Event struct {
 	Class string
 }
 
-// tell hands out an event.
-func (p *Progress) tell(e Event) {
+// emit calls Options.Told with an event.
+func (p *Progress) emit(e Event) {
 	if p.o.Told != nil {
 		e.At = p.o.Now()
 		p.o.Told(e)
 	}
 }
 
-// Begin tells of a step, and gives what tells of its end.
+// Begin emits the begin of a step, and returns the function that emits its end.
 func (p *Progress) Begin(step Step, name, what string) (end func(error)) {
-	p.tell(Event{Step: step, Name: name, What: what})
+	p.emit(Event{Step: step, Name: name, What: what})
 	return func(err error) {
 		e := Event{Step: step, Name: name, What: what, Ended: true}
 		if err != nil {
 			e.Class = string(mongo.Classify(err))
 		}
-		p.tell(e)
+		p.emit(e)
 	}
 }
 
-// Collection tells of the copy of a collection that begins or has ended, from one shard
-// where the source has several.
+// Collection emits the begin or the end of the copy of a collection, from one shard where the
+// source has several.
 func (p *Progress) Collection(c copy.CollectionStats, shard string) {
-	p.tell(Event{Step: StepCollection, Name: c.Source, What: shard, Ended: c.State != copy.StateCopying, Docs: c.Docs,
+	p.emit(Event{Step: StepCollection, Name: c.Source, What: shard, Ended: c.State != copy.StateCopying, Docs: c.Docs,
 		Bytes: c.Bytes})
 }
 

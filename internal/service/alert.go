@@ -36,9 +36,9 @@ type Alert struct {
 	// ResolvedAt is when it was over, nil while it is not; Ending says why.
 	ResolvedAt *time.Time `json:"resolvedAt,omitempty"`
 	Ending     string     `json:"ending,omitempty"`
-	// Told says that the present state was handed over to those who are to hear of it.
+	// Told says that receivers were notified of the present state.
 	Told bool `json:"told"`
-	// Mark is how many refused documents were told of.
+	// Mark is how many refused documents receivers were notified of.
 	Mark int64 `json:"mark,omitempty"`
 	// Revision is the store's, 0 of an alert that was not stored.
 	Revision uint64 `json:"-"`

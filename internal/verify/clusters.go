@@ -37,10 +37,9 @@ type Spec struct {
 	Observe func(stats func() Stats)
 }
 
-// Clusters connects to both clusters and compares what the rules keep: the
-// documents of every collection that either side has, unless the structure alone is
-// asked for, and collections, options, indexes and views. An error means that the comparison did not come
-// to its end; differences are in the report.
+// Clusters connects to both clusters and compares what the rules keep: documents, collections,
+// options, indexes and views. An error means that the comparison did not end; differences are
+// in the report.
 func Clusters(ctx context.Context, spec Spec) (*Report, error) {
 	var keys transform.Keys
 	spec.Rules.Secret = keys.Remember(spec.Rules.Secret)
@@ -226,10 +225,9 @@ func (e *Engine) seen(ctx context.Context, look func() error) error {
 	return e.clusters[source].Seen(ctx, func() error { return e.clusters[target].Seen(ctx, look) })
 }
 
-// list lists the collections of both sides: those of the source with
-// their names on the target, then those that the target alone has in the same
-// databases, and in those that the rules name; others are the databases that are
-// left out. Views hold no documents; the catalogs' comparison sees them.
+// list returns the collections of both sides: those of the source with their names on the
+// target, then those that only the target has in the same databases, or in databases that the
+// rules name. others are the databases that are left out. Views are left to the catalogs.
 func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, others []string, err error) {
 	ofSource, err := schema.List(ctx, e.clusters[source], schema.Scope{NS: rules.Match, DB: rules.MatchDB})
 	if err != nil {
@@ -269,9 +267,8 @@ func (e *Engine) list(ctx context.Context, rules *transform.Set) (pairs []Pair, 
 	return pairs, others, anythingOf(ofSource, ofTarget, rules, e.o.Only)
 }
 
-// anythingOf fails where rules keep nothing, for a comparison of nothing proves
-// nothing: an include that neither side has a name for, or all of them; and where one of
-// the patterns that choose among what is kept chooses nothing.
+// anythingOf returns an error where the rules, an include, or a pattern of only choose nothing:
+// a comparison of nothing proves nothing.
 func anythingOf(ofSource, ofTarget []schema.Collection, rules, only *transform.Set) error {
 	var names []string
 	for _, c := range ofSource {
@@ -307,10 +304,9 @@ func unusedIncludes(rules *transform.Set, names []string) string {
 	return strings.Join(unused, ", ")
 }
 
-// pairUp matches by the namespaces that hold the documents. A collection whose
-// name on the other side means a view or a time-series collection has nothing to
-// be paired with: that they are of different types is for the catalogs'
-// comparison to say. The source's clock, by which documents expire, is so far ahead.
+// pairUp matches by the namespaces of the documents. A collection whose name on the other side
+// is a view or a time-series collection has no partner: the comparison of the catalogs reports
+// that. ahead is how far the source's clock, by which documents expire, is ahead.
 func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set,
 	ahead time.Duration) (pairs []Pair, err error) {
 	source, target := virtual(ofSource), virtual(ofTarget)

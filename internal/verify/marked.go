@@ -37,8 +37,7 @@ func (e *Engine) marked(ctx context.Context, cols []*collection) error {
 }
 
 func (c *collection) marked(ctx context.Context) error {
-	cur, err := c.on(target, c.pair.Target).find(ctx, bson.D{{Key: c.pair.SoftDelete,
-		Value: bson.D{{Key: "$exists", Value: true}}}})
+	cur, err := c.ids(ctx, target, c.isMarked())
 	if err != nil {
 		return err
 	}
@@ -74,12 +73,11 @@ func (c *collection) hidden(ctx context.Context, ids []bson.RawValue) error {
 				return err
 			}
 		}
-		there, err := c.on(source, c.pair.Source).which(ctx, ids, bson.D{})
+		there, err := c.which(ctx, source, ids, nil)
 		if err != nil {
 			return err
 		}
-		if ids, err = c.on(target, c.pair.Target).which(ctx, there,
-			bson.D{{Key: c.pair.SoftDelete, Value: bson.D{{Key: "$exists", Value: true}}}}); err != nil {
+		if ids, err = c.which(ctx, target, there, c.isMarked()); err != nil {
 			return err
 		}
 	}
@@ -95,28 +93,26 @@ func (c *collection) hidden(ctx context.Context, ids []bson.RawValue) error {
 	return nil
 }
 
-// finder reads a collection of one side by its name.
-type finder struct {
-	cluster *mongo.Cluster
-	ns      string
-}
-
-func (c *collection) on(i int, ns string) finder { return finder{c.e.clusters[i], ns} }
-
-func (f finder) find(ctx context.Context, filter bson.D) (*driver.Cursor, error) {
-	db, name := mongo.SplitNS(f.ns)
+// ids returns the _ids of the documents of a side that match a filter.
+func (c *collection) ids(ctx context.Context, i int, filter bson.D) (*driver.Cursor, error) {
+	db, name := mongo.SplitNS([...]string{c.pair.Source, c.pair.Target}[i])
 	byID := bson.D{{Key: "_id", Value: 1}} // also where servers refuse queries without an index (notablescan)
 	of := options.Database().SetReadConcern(readconcern.Majority()).SetReadPreference(readpref.Primary())
-	return f.cluster.Client.Database(db, of).Collection(name).Find(ctx, filter,
+	return c.e.clusters[i].Client.Database(db, of).Collection(name).Find(ctx, filter,
 		options.Find().SetProjection(byID).SetHint(byID))
 }
 
-// which returns the _ids whose documents in the collection meet a condition.
-func (f finder) which(ctx context.Context, ids []bson.RawValue, and bson.D) ([]bson.RawValue, error) {
+// isMarked selects the documents that are marked as deleted.
+func (c *collection) isMarked() bson.D {
+	return bson.D{{Key: c.pair.SoftDelete, Value: bson.D{{Key: "$exists", Value: true}}}}
+}
+
+// which returns the _ids whose documents on a side meet a condition.
+func (c *collection) which(ctx context.Context, i int, ids []bson.RawValue, and bson.D) ([]bson.RawValue, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	cur, err := f.find(ctx, append(bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, and...))
+	cur, err := c.ids(ctx, i, append(bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, and...))
 	if err != nil {
 		return nil, err
 	}

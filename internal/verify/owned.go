@@ -17,29 +17,23 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// owned is a sharded collection of which each shard gives what it owns.
+// owned is a sharded collection of which each shard returns what it owns.
 //
-// What a scan gives has to be all documents, and no orphan. A document that is missed
-// on the source would hide that the target does not have it; an orphan that counts
-// would hide that the cluster has lost the document. Neither would show in the sums, and
-// what does not show is not looked into. A document that came twice would only cost
-// time. So all shards are read with one and the same ownership:
+// A scan must return all documents and no orphan: a missed document of the source, or a counted
+// orphan of the target, would hide a loss that no sum shows. So all shards are read with one
+// ownership.
 //
-// A cursor keeps what its shard owned when it was opened, whatever moves later. A shard
-// opens one only if it agrees with the version that it is asked with. That version is a
-// new one for the shard that gives a chunk and for the one that takes it. So if all
-// shards take the versions of one table, each gives exactly what the table says: no
-// chunk was given away before its cursor was opened, and of one that has come since the
-// cursor gives nothing. All cursors are opened at once, before anything is read; if one
-// shard refuses, all of them are opened anew with a newer table.
+// A cursor keeps what its shard owned when it was opened. A shard opens it only if it agrees with
+// the version in the command, and each move of a chunk gives donor and recipient new versions.
+// So when all shards take the versions of one table, each returns exactly what the table says.
+// All cursors are opened at once, before anything is read. If one shard refuses, all are opened
+// again with a newer table. To read moved chunks again, as a copy does, does not help: a document
+// that was added to the sums cannot be removed from them.
 //
-// To read again what moved, as a copy does, helps no sums: what was read cannot be taken
-// out of them.
-//
-// What a user does meanwhile is another matter: a document whose shard key gets another
-// value may go from a shard that is yet to be read to one that was read. So while
-// writes go on all shards are read as of one time, for as long as they keep history:
-// five minutes by default. What takes longer is read as it is, and the report says so.
+// A user may change a shard key meanwhile, and so move a document from a shard that is not read
+// yet to one that was. So while writes go on, all shards are read as of one time, as long as they
+// keep history (five minutes by default). After that they are read as they are, and the report
+// says so.
 type owned struct {
 	side
 	of      *origin.Sharded
@@ -74,9 +68,8 @@ func (l *owned) cut(ctx context.Context, table *ownership.Table) error {
 	return g.Wait()
 }
 
-// time is the one as of which shards are read; zero is none. It is later than the table
-// that was loaded: a shard that takes its version then had at that time what the table
-// says.
+// time returns the time as of which shards are read; zero is none. It is later than the loaded
+// table: a shard that takes its version had at that time what the table says.
 func (l *owned) time(ctx context.Context) (at bson.Timestamp, err error) {
 	if l.of.Cluster().Before(5, 0) && l.e.o.Online && l.e.live[l.i].CompareAndSwap(false, true) {
 		l.noteLive(", older than 5.0,")
@@ -222,8 +215,8 @@ func (l *owned) parts(ctx context.Context, table *ownership.Table, at bson.Times
 	return slices.Concat(byShard...), err
 }
 
-// rejoin is what a cut has left: the document at a bound may have moved, and whatever
-// the bound was in between would be read twice.
+// rejoin returns the slices of a cut without bounds whose documents have moved: documents
+// around such a bound would be read twice.
 func (s *side) rejoin(ctx context.Context, cut []scan.Slice) (parts []scan.Slice, err error) {
 	if len(cut) == 0 { // it owned nothing when the others were cut
 		return []scan.Slice{s.entire()}, nil
@@ -246,8 +239,8 @@ func (o *open) begin(ctx context.Context, want scan.Want) (err error) {
 	return o.walk.Open(ctx)
 }
 
-// changed has what is not the same sharded collection any more, or what moved while a
-// lost cursor had to be opened again, be compared anew.
+// changed makes err one that is retried where the collection, or the owners of its chunks,
+// changed.
 func (l *owned) changed(err error) error {
 	if forgotten(err) && l.e.live[l.i].CompareAndSwap(false, true) {
 		l.e.o.Log.Warn("shards do not keep history for as long as it takes to read a collection as of one time", "ns", l.NS,

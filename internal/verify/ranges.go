@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"bytes"
 	"context"
 	"sync/atomic"
 	"time"
@@ -119,16 +120,18 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	return tasks, nil
 }
 
-// bounds are those between ranges, ascending in the server's order. They come
-// from the larger side, or the one that takes bounds of one type only, and hold on
-// both, provided that both order alike; if not, there is one range.
+// bounds returns the bounds between ranges, ascending in the server's order. They come from the
+// larger side, or from the one that takes bounds of one type only. Sides of different orders
+// have one range.
 func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error) {
 	from, other := &c.sides[source], &c.sides[target]
 	if !c.pair.History && from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
 		from, other = other, from
 	}
 	n := min(max(from.Bytes/c.e.o.RangeBytes+1, c.e.o.leastRanges()), maxRanges, from.Count/2)
-	if n < 2 || other.order == scan.Sorted || from.exists && other.exists && !sameCollation(from, other) {
+	collation := func(s *side) []byte { return s.Options.Lookup("collation").Value }
+	if n < 2 || other.order == scan.Sorted ||
+		from.exists && other.exists && !bytes.Equal(collation(from), collation(other)) {
 		return nil, nil
 	}
 	err = again(ctx, c.e.o.Log, "sample "+from.NS, func() error {

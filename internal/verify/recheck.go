@@ -3,7 +3,6 @@ package verify
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -29,9 +28,8 @@ type suspect struct {
 	key string // _id, as appendID makes it
 }
 
-// digest stands for a document's bytes, which are none of one that is not there.
-// The seed is drawn per run; it only reports whether a document changed between
-// two looks.
+// digest is the hash of a document's bytes, of none where the document is missing. It only
+// reports whether a document changed between two looks.
 type digest = xxh3.Uint128
 
 // rechecker looks at mismatches again until they are decided. add may be
@@ -44,12 +42,6 @@ type rechecker struct {
 
 	mu     sync.Mutex
 	queued map[suspect]*candidate
-}
-
-func newRechecker(e *Engine) *rechecker {
-	return &rechecker{e: e, seed: rand.Uint64(),
-		space: semaphore.NewWeighted(int64(e.limits.queue)), ended: make(chan struct{}),
-		queued: map[suspect]*candidate{}}
 }
 
 // candidateCost is what a queued candidate takes besides its id.

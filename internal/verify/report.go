@@ -181,12 +181,12 @@ func (c *collection) add(kind Kind, key string, sides [2][]byte, expired func() 
 	}
 	d := Difference{NS: c.pair.Source, TargetNS: c.pair.Target, UUID: c.pair.UUID, ID: DocumentID{idValue(key)},
 		Kind: kind}
-	if list, tell := len(f.list) < c.e.o.MaxDifferences, c.e.o.Found; list || tell != nil {
+	if list, found := len(f.list) < c.e.o.MaxDifferences, c.e.o.Found; list || found != nil {
 		if d.Detail = detail(); list {
 			f.list = append(f.list, d)
 		}
-		if tell != nil {
-			tell(d, apart(sides[source]), apart(sides[target]))
+		if found != nil {
+			found(d, apart(sides[source]), apart(sides[target]))
 		}
 	}
 	c.row.Differences++

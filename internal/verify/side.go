@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -156,10 +155,6 @@ func (s *side) concern() bson.D {
 		after = *at
 	}
 	return scan.Majority(after)
-}
-
-func sameCollation(a, b *side) bool {
-	return bytes.Equal(a.Options.Lookup("collation").Value, b.Options.Lookup("collation").Value)
 }
 
 // read runs fn over a connection to a member that serves this side's reads, or to

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -64,9 +65,9 @@ type Options struct {
 	BytesPerSecond int64
 	// Offer, where not nil, has other processes read slices of large collections (Assist).
 	Offer *assign.Offer
-	// Found, when set, learns of each document that differs, also of those that are not
-	// described, with what was compared of both sides. Of a sharded cluster a side may
-	// have several. It is called for one at a time, and keeps nothing of them.
+	// Found, when set, is called with each document that differs and with the documents of both
+	// sides. Of a sharded cluster a side may have several. Calls do not overlap, and must not
+	// keep the documents.
 	Found func(d Difference, source, target [][]byte)
 	// IgnoreFieldOrder lets documents differ in the order of their fields, at
 	// any depth. The order of array elements always counts.
@@ -156,9 +157,8 @@ func both(ctx context.Context, do func(ctx context.Context, i int) error) error 
 	return g.Wait()
 }
 
-// limits share MaxBufferedBytes among those who hold documents: per worker two
-// batches a side (one being walked, one read ahead), the documents without a
-// partner, and those fetched by _id.
+// limits share MaxBufferedBytes: per worker two batches a side (one is walked, one read ahead),
+// the documents without a partner, and those that are fetched by _id.
 type limits struct {
 	batch   int // bytes asked for in one reply, or by _id at a time
 	scan    int // the same where nothing is read ahead
@@ -178,14 +178,13 @@ func New(src, dst *mongo.Cluster, o Options) *Engine {
 		pending: max(share/4, 16<<10),
 		queue:   max(share/2, 64<<10),
 	}
-	e.recheck = newRechecker(e)
+	e.recheck = &rechecker{e: e, seed: rand.Uint64(), space: semaphore.NewWeighted(int64(e.limits.queue)),
+		ended: make(chan struct{}), queued: map[suspect]*candidate{}}
 	return e
 }
 
-// Run compares the pairs and returns what differs. An error means that the
-// comparison could not be finished; a difference is no error. Failures that
-// pass by themselves (an election, a killed cursor) are retried range by range
-// for a while.
+// Run compares the pairs and returns what differs. A difference is no error. Run retries
+// transient failures (an election, a killed cursor) range by range for a while.
 func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 	if e.o.Documents != nil && !e.o.Online {
 		return nil, errors.New("verify: documents are compared one by one only while writes go on")
@@ -217,8 +216,7 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 	return e.report(begin, cols), nil
 }
 
-// compare plans the collections one after the other and compares them, then
-// tells the rechecker that no more mismatches come.
+// compare plans the collections one after the other, compares them, and closes recheck.ended.
 func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 	defer close(e.recheck.ended)
 	g, ctx := errgroup.WithContext(ctx)
@@ -237,9 +235,8 @@ func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 	return g.Wait()
 }
 
-// retries is how often one range is tried again after failures that pass by
-// themselves; with doubling pauses from 100 ms this spans about 50 s, an
-// election several times over.
+// retries bounds the retries of one range after transient failures. With doubling pauses from
+// 100 ms they span about 50 s, several elections.
 const retries = 9
 
 // again runs fn until it succeeds, fails for good, or failed too often.

@@ -41,10 +41,10 @@ type board struct {
 
 // posted is a summary as it is sent. What it holds is not changed.
 type posted struct {
-	name   string
-	text   []byte
-	veiled []byte // for viewers
-	n      uint64 // another one each time that the text is another
+	name     string
+	text     []byte
+	redacted []byte // for viewers
+	n        uint64 // another one each time that the text is another
 }
 
 // look is the board as it stands. What is younger than boardAge is not written anew,
@@ -66,9 +66,9 @@ func (b *board) look(view View) (now []posted, fresh bool, err error) {
 		if err != nil {
 			return nil, false, err
 		}
-		p := posted{name: j.Definition.Name, text: text, veiled: text}
-		if v := j.Veil(); v != &j {
-			if p.veiled, err = encode(summary(v)); err != nil {
+		p := posted{name: j.Definition.Name, text: text, redacted: text}
+		if v := j.Redact(); v != &j {
+			if p.redacted, err = encode(summary(v)); err != nil {
 				return nil, false, err
 			}
 		}
@@ -189,7 +189,7 @@ func (n *news) tell(l *listener, all bool) error {
 			if l.caller.Role.May(service.Operator) {
 				texts = append(texts, p.text)
 			} else {
-				texts = append(texts, p.veiled)
+				texts = append(texts, p.redacted)
 			}
 		}
 	}

@@ -100,8 +100,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestErrorsVeiled: errors quote documents, which are for operators, also in events.
-func TestErrorsVeiled(t *testing.T) {
+// TestErrorsRedacted: errors quote documents, which are for operators, also in events.
+func TestErrorsRedacted(t *testing.T) {
 	r := newRig(t)
 	r.run(r.make("a"), &job.Status{Job: "a", Phase: job.PhaseFollowing,
 		Error: `insert into shop.orders, _id "ada": refused`})

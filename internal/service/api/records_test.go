@@ -101,8 +101,8 @@ func TestLog(t *testing.T) {
 	}
 }
 
-// TestLogVeiled: viewers do not see values of documents in a job's log, operators do.
-func TestLogVeiled(t *testing.T) {
+// TestLogRedacted: viewers do not see values of documents in a job's log, operators do.
+func TestLogRedacted(t *testing.T) {
 	r := newRig(t)
 	j := r.make("shop-a")
 	e := &service.Entry{At: time.Now().UTC(), Kind: service.KindLog, Level: "warn",

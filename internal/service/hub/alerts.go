@@ -133,7 +133,7 @@ func (a *Alerts) notices(ctx context.Context, receiver string, take func(context
 		if err == nil {
 			for m := range batch.Messages() {
 				if err == nil {
-					err = a.tell(ctx, m, take)
+					err = a.deliver(ctx, m, take)
 				}
 			}
 			if err == nil {
@@ -148,8 +148,8 @@ func (a *Alerts) notices(ctx context.Context, receiver string, take func(context
 	}
 }
 
-// tell has take deal with one message, which stays in hand meanwhile.
-func (a *Alerts) tell(ctx context.Context, m jetstream.Msg, take func(context.Context, Notice) error) error {
+// deliver calls take with one message, and keeps the message from other processes meanwhile.
+func (a *Alerts) deliver(ctx context.Context, m jetstream.Msg, take func(context.Context, Notice) error) error {
 	n := Notice{Data: m.Data(), At: time.Now()}
 	if meta, err := m.Metadata(); err == nil {
 		n.At = meta.Timestamp

@@ -87,7 +87,7 @@ func (e *Embedded) suffers(err error) {
 	if e.trouble = nil; err != nil {
 		hint := mongo.HintOf(err)
 		if hint == "" {
-			hint = "make room below " + e.o.Dir + ", or mend its disk; the service goes on by itself then"
+			hint = "make room below " + e.o.Dir + ", or repair its disk; the service goes on by itself then"
 		}
 		e.trouble = mongo.WithHint(fmt.Errorf("%w: %w", ErrUnwritable, err), hint)
 	}
@@ -114,7 +114,7 @@ func (h *Hub) Trouble() error {
 // writable says why a directory does not take roomNeeded, nil where it does.
 func writable(dir string) error {
 	failed := func(err error) error {
-		hint := "make room there, or mend the disk"
+		hint := "make room there, or repair the disk"
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			hint = fmt.Sprintf("make room there: the store needs %d MB to go on, and does so by itself then", roomNeeded>>20)
 		}

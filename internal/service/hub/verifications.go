@@ -165,7 +165,7 @@ func (v *Verifications) Prune(ctx context.Context, list []service.Verification) 
 	return failed
 }
 
-// takeVerification has the view hold a verification, or its report.
+// takeVerification takes a change of a verification, or of its report, into the view.
 func (v *View) takeVerification(e jetstream.KeyValueEntry, there bool) {
 	if key, ok := strings.CutPrefix(e.Key(), reported); ok {
 		var r service.VerifyReport

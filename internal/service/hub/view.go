@@ -178,7 +178,7 @@ func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- 
 	}
 }
 
-// change is a change of the view, told to those who wait for one.
+// change changes the view, and wakes those that wait for Changed.
 func (v *View) change(do func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -188,7 +188,7 @@ func (v *View) change(do func()) {
 	v.changed = make(chan struct{})
 }
 
-// redefine is a change of definitions, told also to those who wait for no other.
+// redefine changes definitions, and wakes also those that wait for Defined.
 func (v *View) redefine(do func()) {
 	v.change(func() {
 		do()

@@ -347,18 +347,18 @@ func TestFound(t *testing.T) {
 		t.Errorf("before its end: %+v %v", f, err)
 	}
 	r.verified("shop", "v1", differing())
-	for role, veiled := range map[service.Role]bool{service.Viewer: true, service.Operator: false} {
+	for role, redacted := range map[service.Role]bool{service.Viewer: true, service.Operator: false} {
 		v, f, err := r.Verification(ctx, caller(role), "shop", "v1")
 		r.must(err)
 		list, err := r.Verifications(caller(role), "shop")
 		r.must(err)
 		for _, text := range []string{v.Report.Error, list[0].Report.Error, f.Differences[0].Source, f.Differences[0].Target,
 			f.Repaired[0].Why} {
-			if strings.Contains(text, "ada") == veiled {
+			if strings.Contains(text, "ada") == redacted {
 				t.Errorf("%s: %q", role, text)
 			}
 		}
-		if f.WithValues == veiled || len(f.Differences) != 2 || f.Differences[0].ID != "1" {
+		if f.WithValues == redacted || len(f.Differences) != 2 || f.Differences[0].ID != "1" {
 			t.Errorf("%s: %+v", role, f)
 		}
 	}

@@ -192,7 +192,7 @@ func (d *Desk) Job(c *service.Caller, name string) (*service.Job, error) {
 		return nil, missing(name)
 	}
 	if !c.Role.May(service.Operator) {
-		j = j.Veil()
+		j = j.Redact()
 	}
 	return j, nil
 }
@@ -206,7 +206,7 @@ func (d *Desk) Jobs(c *service.Caller) []service.Job {
 // and that match the first n. Viewers see no values of documents.
 func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
 	list := d.View.After(name, n, func(j *service.Job) bool { return c.Sees(j.Definition.Name) && match(j) })
-	return veiled(c, list, func(j service.Job) service.Job { return *j.Veil() })
+	return redacted(c, list, func(j service.Job) service.Job { return *j.Redact() })
 }
 
 // Pause has a job stop where it stands.

@@ -356,11 +356,11 @@ func TestSeen(t *testing.T) {
 	if got := names(after); !slices.Equal(got, []string{"till"}) {
 		t.Error(got)
 	}
-	for role, veiled := range map[service.Role]bool{service.Viewer: true, service.Operator: false} {
+	for role, redacted := range map[service.Role]bool{service.Viewer: true, service.Operator: false} {
 		j, err := r.Job(caller(role), "till")
 		r.must(err)
 		list := r.Jobs(caller(role))
-		if got := j.Report.Error; strings.Contains(got, "ada") == veiled || list[2].Report.Error != got {
+		if got := j.Report.Error; strings.Contains(got, "ada") == redacted || list[2].Report.Error != got {
 			t.Errorf("%s: %q %q", role, got, list[2].Report.Error)
 		}
 	}
@@ -455,9 +455,9 @@ func TestLog(t *testing.T) {
 	ctx := t.Context()
 	d := r.job("shop")
 	r.must(r.Hub.Records.AddEntry(ctx, d.UID, "e", &service.Entry{Kind: service.KindLog, Text: `refused _id "ada"`}))
-	for role, veiled := range map[service.Role]bool{service.Viewer: true, service.Operator: false} {
+	for role, redacted := range map[service.Role]bool{service.Viewer: true, service.Operator: false} {
 		list, err := r.Log(ctx, caller(role), "shop", service.KindLog, service.Page{Before: 0, Limit: 10})
-		if err != nil || len(list) != 1 || strings.Contains(list[0].Text, "ada") == veiled {
+		if err != nil || len(list) != 1 || strings.Contains(list[0].Text, "ada") == redacted {
 			t.Errorf("%s: %+v %v", role, list, err)
 		}
 	}

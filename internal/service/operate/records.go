@@ -68,14 +68,14 @@ func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind ser
 		return nil, err
 	}
 	list, err := d.Hub.Records.Entries(ctx, j.Definition.UID, kind, page.Before, page.Limit)
-	return veiled(c, list, service.Entry.Veil), err
+	return redacted(c, list, service.Entry.Redact), err
 }
 
-// veiled is a list without values of documents for callers who may not see any.
-func veiled[T any](c *service.Caller, list []T, veil func(T) T) []T {
+// redacted is a list without values of documents for callers who may not see any.
+func redacted[T any](c *service.Caller, list []T, redact func(T) T) []T {
 	if !c.Role.May(service.Operator) {
 		for i := range list {
-			list[i] = veil(list[i])
+			list[i] = redact(list[i])
 		}
 	}
 	return list
@@ -98,7 +98,7 @@ func (d *Desk) Alerts(c *service.Caller, limit int) (present, past []service.Ale
 			past = append(past, a)
 		}
 	}
-	return veiled(c, present, service.Alert.Veil), veiled(c, past, service.Alert.Veil)
+	return redacted(c, present, service.Alert.Redact), redacted(c, past, service.Alert.Redact)
 }
 
 // Workers are those that are there, by name.

@@ -101,7 +101,7 @@ func (s *Single) Job(c *service.Caller, name string) (*service.Job, error) {
 // After is the job, where its name comes after one, the caller sees it and it matches.
 func (s *Single) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
 	if j := s.now(); n > 0 && j.Definition.Name > name && c.Sees(j.Definition.Name) && match(j) {
-		return veiled(c, []service.Job{*j}, func(j service.Job) service.Job { return *j.Veil() })
+		return redacted(c, []service.Job{*j}, func(j service.Job) service.Job { return *j.Redact() })
 	}
 	return nil
 }

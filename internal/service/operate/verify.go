@@ -117,7 +117,7 @@ func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verifica
 	if _, err := d.Job(c, name); err != nil {
 		return nil, err
 	}
-	return veiled(c, d.View.Verifications(name), func(v service.Verification) service.Verification { return *v.Veil() }),
+	return redacted(c, d.View.Verifications(name), func(v service.Verification) service.Verification { return *v.Redact() }),
 		nil
 }
 
@@ -133,7 +133,7 @@ func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id str
 		return nil, nil, missingVerification(name, id)
 	}
 	if !c.Role.May(service.Operator) {
-		v = v.Veil()
+		v = v.Redact()
 	}
 	if s := v.State(); s != service.VerifySame && s != service.VerifyDifferent {
 		return v, nil, nil

@@ -32,11 +32,11 @@ const (
 	// all questions, so that those about jobs are answered meanwhile.
 	draftsAtOnce = 2
 	// maxListed bounds the collections of a page, maxMembers the hosts or shards,
-	// maxSample the documents, maxTold the checks that are told.
-	maxListed  = 500
-	maxMembers = 100
-	maxSample  = 20
-	maxTold    = 200
+	// maxSample the documents, maxPlanChecks the checks of a plan.
+	maxListed     = 500
+	maxMembers    = 100
+	maxSample     = 20
+	maxPlanChecks = 200
 	// checkBytes bounds the text of a check.
 	checkBytes = 2000
 )
@@ -89,28 +89,28 @@ func (d *drafted) resolve(reference string) (string, error) {
 	return value, err
 }
 
-// veiled is an error whose text has no secrets.
-type veiled struct {
+// redacted is an error whose text has no secrets.
+type redacted struct {
 	error
 	text string
 }
 
 // Error is the text.
-func (v veiled) Error() string { return v.text }
+func (v redacted) Error() string { return v.text }
 
 // Unwrap is the error with its hint.
-func (v veiled) Unwrap() error { return v.error }
+func (v redacted) Unwrap() error { return v.error }
 
 // hide takes what the settings refer to out of an error.
 func (d *drafted) hide(err error) error {
 	if err == nil {
 		return nil
 	}
-	return veiled{err, d.secrets.hide(mongo.Brief(err))}
+	return redacted{err, d.secrets.hide(mongo.Brief(err))}
 }
 
-// inspect tells of both sides, and of a page of the source's collections. A side that
-// cannot be reached is told, and is no error.
+// inspect describes both sides, and a page of the source's collections. A side that cannot be
+// reached is no error: the answer says why.
 func (d *drafted) inspect(ctx context.Context, ask service.InspectAsk) (*service.Inspection, error) {
 	rules, err := transform.New(d.spec.Rules)
 	if err != nil {
@@ -193,12 +193,12 @@ func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform
 	}
 	room, last := answerBytes, ""
 	for _, one := range page.Collections {
-		shown := service.InspectedCollection{NS: one.NS, Kind: string(one.Type), Capped: one.Capped, Documents: one.Docs,
+		entry := service.InspectedCollection{NS: one.NS, Kind: string(one.Type), Capped: one.Capped, Documents: one.Docs,
 			Bytes: one.Bytes, ShardKey: cut(one.ShardKey, textBytes)}
 		if r := rules.Route(one.NS); r.Kept {
-			shown.Kept, shown.Target = true, r.Target
+			entry.Kept, entry.Target = true, r.Target
 		}
-		if last != "" && !fits(&room, shown) {
+		if last != "" && !fits(&room, entry) {
 			page.More = true
 			break
 		}
@@ -207,7 +207,7 @@ func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform
 			out.Databases = append(out.Databases, service.InspectedDatabase{Name: db})
 		}
 		to := &out.Databases[len(out.Databases)-1]
-		to.Collections = append(to.Collections, shown)
+		to.Collections = append(to.Collections, entry)
 		last = one.NS
 	}
 	if page.More {
@@ -238,10 +238,10 @@ func (d *drafted) precheck(ctx context.Context) (*service.DraftPlan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("precheck: %w", err)
 	}
-	return d.told(plan), nil
+	return d.summary(plan), nil
 }
 
-func (d *drafted) told(plan *job.Plan) *service.DraftPlan {
+func (d *drafted) summary(plan *job.Plan) *service.DraftPlan {
 	out := &service.DraftPlan{Worker: d.Name, Ready: !plan.Checks.Failed(), Resumes: plan.Resumes,
 		Finalized: plan.Finalized != nil, Collections: len(plan.Collections), Checks: []service.DraftCheck{}}
 	for _, c := range plan.Collections {
@@ -249,7 +249,7 @@ func (d *drafted) told(plan *job.Plan) *service.DraftPlan {
 	}
 	checks := plan.Checks
 	slices.SortStableFunc(checks, func(a, b precheck.Check) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
-	for _, c := range checks[:min(len(checks), maxTold)] {
+	for _, c := range checks[:min(len(checks), maxPlanChecks)] {
 		skips := c.Skips()
 		if skips == nil {
 			skips = []string{}
@@ -322,5 +322,5 @@ func tried(rules *transform.Set, ns string, doc bson.Raw) (one service.SampleDoc
 const sampleBytes = 50 << 10
 
 func sampleJSON(doc bson.Raw, canonical bool) json.RawMessage {
-	return shownDocument(doc, canonical, sampleBytes, ", which is not shown")
+	return documentJSON(doc, canonical, sampleBytes, ", which is not shown")
 }

@@ -191,12 +191,12 @@ func (l *lettersOf) missing() error {
 }
 
 func asJSON(doc bson.Raw) json.RawMessage {
-	return shownDocument(doc, true, documentBytes, "; the export has it")
+	return documentJSON(doc, true, documentBytes, "; the export has it")
 }
 
-// shownDocument is a document as extended JSON, which may take a little more than most
+// documentJSON is a document as extended JSON, which may take a little more than most
 // bytes, or a text that says how large it is, and more.
-func shownDocument(doc bson.Raw, canonical bool, most int, more string) json.RawMessage {
+func documentJSON(doc bson.Raw, canonical bool, most int, more string) json.RawMessage {
 	if len(doc) == 0 {
 		return json.RawMessage("null")
 	}

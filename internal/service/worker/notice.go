@@ -11,21 +11,21 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// conflictsEvery is how often conflicts are told of at most: there may be many.
+// conflictsEvery is the least time between two events about conflicts: there may be many.
 const conflictsEvery = time.Minute
 
-// notices tells what happens to a job, by how its status changes.
+// notices records events of a job when its status changes.
 type notices struct {
 	to        *recorder
-	told      map[job.Phase]bool
+	reported  map[job.Phase]bool
 	paused    bool
 	conflicts int64
-	last      time.Time // when conflicts were told of
+	last      time.Time // of the last event about conflicts
 }
 
 // newNotices goes on from what was said of the job last; nil is nothing.
 func newNotices(to *recorder, before *job.Status) *notices {
-	n := &notices{to: to, told: map[job.Phase]bool{}}
+	n := &notices{to: to, reported: map[job.Phase]bool{}}
 	if before != nil {
 		n.paused, n.conflicts = before.Paused, service.Refused(before)
 	}
@@ -36,7 +36,7 @@ func newNotices(to *recorder, before *job.Status) *notices {
 func (n *notices) look(s *job.Status) {
 	for _, phase := range []job.Phase{job.PhaseCopying, job.PhaseIndexing, job.PhaseOverlap, job.PhaseFollowing,
 		job.PhaseFinalizing} {
-		if _, passed := s.PhaseSeconds[phase]; passed && !n.told[phase] {
+		if _, passed := s.PhaseSeconds[phase]; passed && !n.reported[phase] {
 			n.phase(phase, s)
 		}
 	}
@@ -52,9 +52,9 @@ func (n *notices) look(s *job.Status) {
 }
 
 func (n *notices) phase(phase job.Phase, s *job.Status) {
-	n.told[phase] = true
-	if phase != job.PhaseCopying && n.told[job.PhaseCopying] && !n.told[""] {
-		n.told[""] = true
+	n.reported[phase] = true
+	if phase != job.PhaseCopying && n.reported[job.PhaseCopying] && !n.reported[""] {
+		n.reported[""] = true
 		n.to.event(slog.LevelInfo, fmt.Sprintf("the copy has ended: %d documents, %s", s.Copy.Docs,
 			format.Size(float64(s.Copy.Bytes))))
 	}

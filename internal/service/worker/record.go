@@ -299,12 +299,12 @@ const catchUpAge = 30 * 24 * time.Hour
 
 // again does what may fail until it does not, or ctx ends.
 func (r *recorder) again(ctx context.Context, do func(context.Context) error) error {
-	told := false
+	warned := false
 	return retry.Again(ctx, recordPause, recordPause, func(err error, _ time.Duration) bool {
-		if !told && ctx.Err() == nil {
+		if !warned && ctx.Err() == nil {
 			r.log.Warn("the figures and the log of a job cannot be stored; trying again", "error", err)
 		}
-		told = true
+		warned = true
 		return true
 	}, func() error {
 		try, cancel := context.WithTimeout(ctx, recordTry)

@@ -149,7 +149,7 @@ func (u *unit) repair(r *repair) error {
 
 // leave has whoever runs the job by then see to the repair. What was repaired here is reported.
 func (r *repair) leave() error {
-	_ = r.tell() // which logs its error
+	_ = r.sendReport() // which logs its error
 	r.cancel(errElsewhere)
 	return errElsewhere
 }

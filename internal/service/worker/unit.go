@@ -66,9 +66,9 @@ func (u *unit) take() {
 	default:
 		u.record.event(slog.LevelInfo, "taken by worker "+u.worker.Name)
 		u.earlier = u.before()
-		u.tell()
+		u.sendReport()
 		err = u.afterOthers(func() error { return u.work(d) })
-		u.told(err)
+		u.noteEnd(err)
 	}
 	u.end(err)
 	if u.report.State != service.Failed { // it is let go, which is no failure
@@ -124,7 +124,7 @@ func (u *unit) afterOthers(work func() error) error {
 			r.State, r.Error, r.Hint = service.Starting, mongo.Brief(err), mongo.HintOf(err)
 		})
 		u.log.Warn("an earlier run of the job has not ended yet; trying again", "error", err)
-		u.tell()
+		u.sendReport()
 		if err := pace.Pause(u.ctx, lookEvery); err != nil {
 			return err
 		}
@@ -149,7 +149,7 @@ func (u *unit) work(d *service.Definition) error {
 		spec.SpoolDir = u.worker.SpoolDir
 	}
 	u.set(func(r *service.Report) { r.Try = d.Wish.Try })
-	patience := retry.Backoff{Waiting: func(failure error, pause time.Duration) {
+	backoff := retry.Backoff{Waiting: func(failure error, pause time.Duration) {
 		u.set(func(r *service.Report) {
 			if r.Error, r.Hint = "", ""; failure != nil {
 				r.Error, r.Hint = mongo.Brief(failure), mongo.HintOf(failure)
@@ -157,12 +157,12 @@ func (u *unit) work(d *service.Definition) error {
 		})
 		if failure != nil {
 			spec.Log.Warn("the job cannot be begun yet", "error", failure, "retryIn", pause)
-			u.tell()
+			u.sendReport()
 		}
 	}}
 	var j *job.Job
 	var plan *job.Plan
-	err = patience.Try(u.ctx, 0, func() (err error) {
+	err = backoff.Try(u.ctx, 0, func() (err error) {
 		if j, err = job.Open(u.ctx, spec); err != nil {
 			return err
 		}
@@ -221,7 +221,7 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 			st := u.show(j)
 			seen.look(st)
 			u.point(meter, st, j.Done(), false)
-			u.tell()
+			u.sendReport()
 		case <-defined:
 			// Those of other jobs may come often; those of this one may wait that long.
 			_ = pace.Pause(u.ctx, 100*time.Millisecond) // ended tells of its end
@@ -279,8 +279,8 @@ func (u *unit) point(m *meter, s *job.Status, done job.Done, end bool) {
 	}
 }
 
-// told notes how the work has ended.
-func (u *unit) told(err error) {
+// noteEnd records how the work has ended.
+func (u *unit) noteEnd(err error) {
 	var hint []service.Field
 	if h := mongo.HintOf(err); h != "" {
 		hint = append(hint, service.Field{Name: "hint", Value: h})
@@ -313,8 +313,8 @@ func (u *unit) set(do func(*service.Report)) {
 	do(&u.report)
 }
 
-// tell stores the report. One that cannot be stored is not missed: the next says more.
-func (u *unit) tell() {
+// sendReport stores the report. It ignores an error: the next report says more.
+func (u *unit) sendReport() {
 	u.mu.Lock()
 	r := u.report
 	r.At = time.Now().UTC()
@@ -348,7 +348,7 @@ func (u *unit) end(err error) {
 		u.log.Info("job finished")
 	}
 	if err == nil || cause == nil {
-		u.tell()
+		u.sendReport()
 	}
 }
 

@@ -169,7 +169,7 @@ func (c *check) begin() bool {
 		c.report.Attempt, c.report.Repair = was.Attempt+1, was.Repair // until this attempt repairs something
 	}
 	c.log.Info("verification begins", "attempt", c.report.Attempt)
-	return c.tell() == nil
+	return c.sendReport() == nil
 }
 
 // compare compares as the job's settings have it.
@@ -206,7 +206,7 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 			return report, found, err
 		case <-tick.C:
 			c.show()
-			_ = c.tell() // the next says more
+			_ = c.sendReport() // the next says more
 		case <-changed:
 			_ = pace.Pause(c.ctx, 100*time.Millisecond) // ended tells of its end
 		}
@@ -312,8 +312,8 @@ func helpers(all []assign.Figures) (list []service.VerifyHelper) {
 	return list
 }
 
-// tell stores the report, unless it is for another one to speak of the verification.
-func (c *check) tell() error {
+// sendReport stores the report, unless another worker has the lease by now.
+func (c *check) sendReport() error {
 	c.mu.Lock()
 	r := c.report
 	c.mu.Unlock()
@@ -368,7 +368,7 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 		}
 		c.keepFindings(ctx, f)
 	}
-	if c.tell() == nil {
+	if c.sendReport() == nil {
 		c.prune(ctx)
 	}
 }
@@ -430,10 +430,10 @@ type lagging struct {
 	job  string
 	now  func() time.Time
 
-	mu    sync.Mutex
-	told  time.Time // of the job's last report, by its worker's clock
-	heard time.Time // when that was heard of, by ours
-	since time.Time // it has not followed since then; zero: it does
+	mu       sync.Mutex
+	reported time.Time // of the job's last report, by its worker's clock
+	heard    time.Time // when that was heard of, by ours
+	since    time.Time // it has not followed since then; zero: it does
 }
 
 // why says why the job does not follow closely, "" if it does or has ended.
@@ -469,8 +469,8 @@ func (l *lagging) reason() string {
 	if state == service.Finished {
 		return ""
 	}
-	if r := j.Report; r != nil && !r.At.Equal(l.told) {
-		l.told, l.heard = r.At, now
+	if r := j.Report; r != nil && !r.At.Equal(l.reported) {
+		l.reported, l.heard = r.At, now
 	}
 	if state != service.Running || j.Report.Status == nil {
 		return "the job is " + string(state)

@@ -95,7 +95,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	g.Go(func() error { return w.present(gctx) })
 	g.Go(func() error { return w.take(gctx, g) })
 	g.Go(func() error { return w.answer(gctx) })
-	g.Go(func() error { return w.borrow(gctx) })
+	g.Go(func() error { return w.assist(gctx) })
 	err := g.Wait()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()

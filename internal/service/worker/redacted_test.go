@@ -8,9 +8,9 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// TestVeiled: an error about a draft has nothing of what its settings refer to, and keeps
+// TestRedacted: an error about a draft has nothing of what its settings refer to, and keeps
 // its hint.
-func TestVeiled(t *testing.T) {
+func TestRedacted(t *testing.T) {
 	const uri = "mongodb://ada:geheimnis%20x@h:1/"
 	d := &drafted{Worker: New(Options{Resolve: func(string) (string, error) { return uri + "\n", nil }})}
 	if got, err := d.resolve("env:A"); err != nil || got != uri+"\n" {

@@ -16,19 +16,19 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// Why a worker stops copying a part of another's job.
+// Why a worker stops assisting.
 var (
 	errOwnFirst = errors.New("the worker has a copy of its own")
-	errEnded    = errors.New("the run that lent has ended")
+	errEnded    = errors.New("the run of the owner has ended")
 )
 
-// borrow copies parts of jobs that other workers run, and reads parts of what others
-// verify, of one at a time, while this one has no copy of its own to do.
-func (w *Worker) borrow(ctx context.Context) error {
+// assist copies parts of jobs, and reads parts of verifications, that other workers have: of one
+// at a time, while this worker has no copy of its own.
+func (w *Worker) assist(ctx context.Context) error {
 	rest := map[string]rest{} // by run
 	for {
 		changed, _ := w.View.Changed()
-		if run, work := w.lender(rest); work != nil {
+		if run, work := w.nextAssist(rest); work != nil {
 			r := rest[run]
 			began := time.Now()
 			err := work(ctx)
@@ -52,8 +52,8 @@ func (w *Worker) borrow(ctx context.Context) error {
 	}
 }
 
-// rest is how long a run is left alone that did not lend, or to which this worker is of
-// no use: longer each time.
+// rest is the pause before this worker asks a run again that assigned it nothing. It doubles
+// each time.
 type rest struct {
 	until time.Time
 	pause time.Duration
@@ -78,7 +78,7 @@ func (r rest) next(began time.Time, err error) rest {
 
 func (r rest) waits() bool { return time.Now().Before(r.until) }
 
-// forgetRests forgets those of runs that are no more.
+// forgetRests removes the rests of runs that have ended.
 func (w *Worker) forgetRests(rests map[string]rest) {
 	runs := map[string]bool{}
 	for _, j := range w.View.Jobs() {
@@ -94,27 +94,27 @@ func (w *Worker) forgetRests(rests map[string]rest) {
 	maps.DeleteFunc(rests, func(run string, _ rest) bool { return !runs[run] })
 }
 
-// lender is the run to borrow from, and the work for it; nil where there is none.
-func (w *Worker) lender(rests map[string]rest) (run string, work func(context.Context) error) {
+// nextAssist returns a run to assist, and the work for it; nil for none.
+func (w *Worker) nextAssist(rests map[string]rest) (run string, work func(context.Context) error) {
 	if w.draining() || !w.room() || w.copies() {
 		return "", nil
 	}
-	if j := w.copyLender(rests); j != nil {
-		return j.Lease.Run, func(ctx context.Context) error { return w.borrowFrom(ctx, j) }
+	if j := w.copyToAssist(rests); j != nil {
+		return j.Lease.Run, func(ctx context.Context) error { return w.assistCopy(ctx, j) }
 	}
-	if v := w.verifyLender(rests); v != nil {
-		return v.Lease.Run, func(ctx context.Context) error { return w.readFor(ctx, v) }
+	if v := w.verificationToAssist(rests); v != nil {
+		return v.Lease.Run, func(ctx context.Context) error { return w.assistVerification(ctx, v) }
 	}
 	return "", nil
 }
 
-// copyLender is the job to borrow from: the one that the fewest work at.
-func (w *Worker) copyLender(rests map[string]rest) *service.Job {
+// copyToAssist returns the job with parts to copy that the fewest workers have, nil for none.
+func (w *Worker) copyToAssist(rests map[string]rest) *service.Job {
 	var best *service.Job
 	jobs := w.View.Jobs()
 	for i := range jobs {
 		j := &jobs[i]
-		if !lends(j) || j.Lease.Worker == w.Name || !j.Definition.Fits(w.Labels) || rests[j.Lease.Run].waits() {
+		if !hasParts(j) || j.Lease.Worker == w.Name || !j.Definition.Fits(w.Labels) || rests[j.Lease.Run].waits() {
 			continue
 		}
 		if best == nil || workers(j) < workers(best) {
@@ -124,12 +124,12 @@ func (w *Worker) copyLender(rests map[string]rest) *service.Job {
 	return best
 }
 
-// lends reports that the run which has a job has slices for others.
-func lends(j *service.Job) bool {
+// hasParts reports that the run of a job has slices for other workers.
+func hasParts(j *service.Job) bool {
 	return j.Live() && j.Report.State == service.Running && j.Report.Status.Copy.Lendable > 0
 }
 
-// workers is how many have slices of a job now.
+// workers counts the workers that have slices of a job now.
 func workers(j *service.Job) (n int) {
 	for _, b := range j.Report.Status.Copy.Workers {
 		if b.Parts > 0 {
@@ -139,7 +139,7 @@ func workers(j *service.Job) (n int) {
 	return n
 }
 
-// copies reports that a job of this worker is copied, or is about to.
+// copies reports that this worker copies a job of its own, or is about to.
 func (w *Worker) copies() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -165,9 +165,8 @@ func (u *unit) copies() bool {
 	return false
 }
 
-// borrowFrom copies a part of a job until nothing is left to borrow, or this worker has
-// something better to do.
-func (w *Worker) borrowFrom(ctx context.Context, j *service.Job) error {
+// assistCopy copies parts of a job until none is left, or this worker has work of its own.
+func (w *Worker) assistCopy(ctx context.Context, j *service.Job) error {
 	log := w.Log.With("job", j.Definition.Name, "of", j.Lease.Worker)
 	ctx, stop := w.watched(ctx, func() bool {
 		now := w.View.Job(j.Definition.Name)
@@ -192,12 +191,12 @@ func (w *Worker) borrowFrom(ctx context.Context, j *service.Job) error {
 	return nil
 }
 
-// asking is how the owner of some work, which a run has, is asked.
+// asking returns the function that sends requests to the owner of a run.
 func (w *Worker) asking(run string) assign.Ask {
 	return func(ctx context.Context, request []byte) ([]byte, error) { return w.Hub.AskOwner(ctx, run, request) }
 }
 
-// offer is how other workers are assigned parts of the work that a run has.
+// offer returns the offer by which other workers get parts of the work of a run.
 func (w *Worker) offer(run string) *assign.Offer {
 	serve := func(ctx context.Context, answer func(context.Context, []byte) []byte) error {
 		return w.Hub.ServeAssistants(ctx, run, answer)
@@ -205,9 +204,9 @@ func (w *Worker) offer(run string) *assign.Offer {
 	return &assign.Offer{Version: w.Version, Lease: w.Hub.Lease(), Serve: serve}
 }
 
-// verifyLender is a verification of another worker that has parts for others, nil where
-// there is none.
-func (w *Worker) verifyLender(rests map[string]rest) *service.Verification {
+// verificationToAssist returns a verification of another worker that has parts to read, nil
+// for none.
+func (w *Worker) verificationToAssist(rests map[string]rest) *service.Verification {
 	for _, v := range w.View.OpenVerifications() {
 		if v.State() != service.VerifyRunning || v.Report.Lendable == 0 || v.Lease.Worker == w.Name ||
 			rests[v.Lease.Run].waits() {
@@ -220,9 +219,9 @@ func (w *Worker) verifyLender(rests map[string]rest) *service.Verification {
 	return nil
 }
 
-// readFor reads parts of a verification until nothing is left to read, or this worker has
-// something better to do.
-func (w *Worker) readFor(ctx context.Context, v *service.Verification) error {
+// assistVerification reads parts of a verification until none is left, or this worker has work
+// of its own.
+func (w *Worker) assistVerification(ctx context.Context, v *service.Verification) error {
 	log := w.Log.With("job", v.Wish.Job, "verification", v.Wish.ID, "of", v.Lease.Worker)
 	ctx, stop := w.watched(ctx, func() bool {
 		now := w.View.Verification(v.Wish.Job, v.Wish.ID)
@@ -246,8 +245,8 @@ func (w *Worker) readFor(ctx context.Context, v *service.Verification) error {
 	return nil
 }
 
-// watched is a context that ends when there is something better to do than to borrow, or
-// the lender's run has ended; until stop.
+// watched returns a context that ends when this worker has work of its own, when the run of the
+// owner has ended, or at stop.
 func (w *Worker) watched(ctx context.Context, ended func() bool) (watched context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/internal/job"
 )
 
-// TestVeil: a viewer's entries have no values of documents, and say what happened all the same.
-func TestVeil(t *testing.T) {
+// TestRedact: a viewer's entries have no values of documents, and say what happened all the same.
+func TestRedact(t *testing.T) {
 	e := Entry{Kind: KindLog, Text: "failed: insert in shop.orders, _id \"ada@example.org, at 1: x\", at 1700000000:1: " +
 		"E11000 duplicate key error dup key: { mail: \"ada\" }", Fields: []Field{
 		{"ns", "shop.orders"}, {"documentId", "\"ada@example.org\""}, {"reason", "ada has no place"},
@@ -18,11 +18,11 @@ func TestVeil(t *testing.T) {
 		{"error", "the document with _id 4711 on the target holds its key"}, {"retryIn", "1s"},
 		{"cause", "E11000 duplicate key error: ada"}}}
 	was := fmt.Sprint(e)
-	v := e.Veil()
+	v := e.Redact()
 	if text := fmt.Sprint(v); strings.Contains(text, "ada") || strings.Contains(text, "4711") {
 		t.Errorf("%s", text)
 	}
-	if !strings.HasPrefix(v.Text, "failed: insert in shop.orders, "+Veiled) || v.Fields[0].Value != "shop.orders" ||
+	if !strings.HasPrefix(v.Text, "failed: insert in shop.orders, "+Redacted) || v.Fields[0].Value != "shop.orders" ||
 		v.Fields[5].Value != "1s" || !strings.HasPrefix(v.Fields[3].Value, "Document failed validation: ") {
 		t.Errorf("%+v", v)
 	}
@@ -30,7 +30,7 @@ func TestVeil(t *testing.T) {
 		t.Errorf("the entry itself has changed: %+v", e)
 	}
 	plain := Entry{Text: "taken by worker w", Fields: []Field{{"error", "connection reset"}}}
-	if got := plain.Veil(); fmt.Sprint(got) != fmt.Sprint(plain) {
+	if got := plain.Redact(); fmt.Sprint(got) != fmt.Sprint(plain) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -42,11 +42,11 @@ func TestVeilJob(t *testing.T) {
 	j := &Job{Report: &Report{Error: text, Unmet: text, Hint: "look", Status: &job.Status{Error: text, Waiting: text}}}
 	j.Report.Status.Copy.Workers = []assign.Figures{{Worker: "one"}, {Worker: "two", Why: text}}
 	was := *j.Report.Status
-	v := j.Veil()
+	v := j.Redact()
 	for _, got := range []string{v.Report.Error, v.Report.Unmet, v.Report.Status.Error, v.Report.Status.Waiting,
-		v.Report.Status.Copy.Workers[1].Why, (&Verification{Report: &VerifyReport{Error: text}}).Veil().Report.Error,
-		Alert{Text: text}.Veil().Text} {
-		if got != "insert into shop.orders, "+Veiled {
+		v.Report.Status.Copy.Workers[1].Why, (&Verification{Report: &VerifyReport{Error: text}}).Redact().Report.Error,
+		Alert{Text: text}.Redact().Text} {
+		if got != "insert into shop.orders, "+Redacted {
 			t.Error(got)
 		}
 	}
@@ -57,7 +57,7 @@ func TestVeilJob(t *testing.T) {
 	for _, plain := range []*Job{{}, {Report: &Report{Error: "connection reset",
 		Status: &job.Status{Waiting: "the source",
 			Copy: job.CopyStatus{Workers: []assign.Figures{{Why: "it is slow"}}}}}}} {
-		if plain.Veil() != plain {
+		if plain.Redact() != plain {
 			t.Errorf("%+v was copied", plain)
 		}
 	}
