@@ -44,7 +44,8 @@ func supports(spec bson.Raw, pattern shardkey.Pattern) bool {
 	doc, ok := spec.Lookup("key").DocumentOK()
 	partial := spec.Lookup("partialFilterExpression").Type != 0
 	collated := spec.Lookup("collation").Type != 0
-	return ok && begins(shardkey.Parse(doc), pattern) && !partial && !collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
+	return ok && begins(shardkey.Parse(doc), pattern) && !partial &&
+		!collated && !truthy(spec, "sparse") && !truthy(spec, "hidden")
 }
 
 // begins reports the keys of an index that begin with a shard key.

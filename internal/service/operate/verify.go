@@ -117,8 +117,8 @@ func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verifica
 	if _, err := d.Job(c, name); err != nil {
 		return nil, err
 	}
-	return redacted(c, d.View.Verifications(name), func(v service.Verification) service.Verification { return *v.Redact() }),
-		nil
+	redact := func(v service.Verification) service.Verification { return *v.Redact() }
+	return redacted(c, d.View.Verifications(name), redact), nil
 }
 
 // Verification is one of a job's with what it has found, which is nil before its end.
