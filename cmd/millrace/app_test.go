@@ -141,7 +141,12 @@ func TestUsageErrors(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{[]string{"sink"}, []string{`millrace: unknown command "sink"`, "hint: see millrace --help"}},
+		{[]string{"frobnicate"}, []string{`millrace: unknown command "frobnicate"`, "hint: see millrace --help"}},
+		{[]string{"snyc"}, []string{"millrace: unknown command \"snyc\" for \"millrace\"\n" +
+			"hint: did you mean sync? see millrace --help\n"}},
+		{[]string{"jobs", "lst"}, []string{"hint: did you mean list? see millrace jobs --help"}},
+		{[]string{"sync", "--dryrun"}, []string{"unknown flag: --dryrun\n" +
+			"hint: did you mean --dry-run? see millrace sync --help"}},
 		{[]string{"seed", "sink"}, []string{`unknown command "sink" for "millrace seed"`}},
 		{[]string{"ycsb", "load", "mongodb", "-threads", "8"}, []string{"millrace ycsb is now millrace-bench ycsb"}},
 		{[]string{"bench"}, []string{"millrace bench is now millrace-bench bench"}},

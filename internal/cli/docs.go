@@ -121,7 +121,7 @@ func docPage(c *cobra.Command) []byte {
 		var flags []string
 		section.Flags.VisitAll(func(f *pflag.Flag) {
 			if f.Name != "help" {
-				kind, usage := pflag.UnquoteUsage(f)
+				kind, usage := config.Describe(f)
 				flags = append(flags,
 					fmt.Sprintf("| `%s` | %s | %s |", strings.TrimSpace("--"+f.Name+" "+kind), cell(defaultText(f)), cell(usage)))
 			}
@@ -206,7 +206,7 @@ func manPage(c *cobra.Command, date string) []byte {
 }
 
 func manFlag(b *bytes.Buffer, f *pflag.Flag) {
-	kind, usage := pflag.UnquoteUsage(f)
+	kind, usage := config.Describe(f)
 	name := "--" + f.Name
 	if f.Shorthand != "" {
 		name = "-" + f.Shorthand + ", " + name
@@ -256,9 +256,17 @@ func (p *Program) usage(c *cobra.Command) error {
 			}
 		}
 	}
+	shortened := false
 	for _, s := range config.Sections(c.LocalFlags()) {
+		s.Flags.VisitAll(func(f *pflag.Flag) {
+			summary, _, cut := strings.Cut(f.Usage, "\n")
+			f.Usage, shortened = summary, shortened || cut
+		})
 		// The last column stays free: a character there may make the terminal wrap.
 		fmt.Fprintf(&b, "\n\n%s:\n%s", s.Title, strings.TrimRight(s.Flags.FlagUsagesWrapped(p.Columns()-1), "\n"))
+	}
+	if shortened {
+		b.WriteString("\n\nDetails of all flags: docs/cli/" + docFile(c) + ", man " + manName(c))
 	}
 	if c.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\n\nUse \"%s [command] --help\" for more information about a command.", c.CommandPath())

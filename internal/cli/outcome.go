@@ -17,12 +17,14 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/precheck"
+	"github.com/millrace/millrace/internal/suggest"
 )
 
 // The exit codes of all commands. One that a signal ended has 128 and the
@@ -131,8 +133,8 @@ func (p *Program) finish(ctx context.Context, cmd *cobra.Command, args []string,
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) && !errors.Is(err, cause) {
 		err = WithCode(ExitFailure, cause) // says more than "context canceled"
 	}
-	if _, ran := errors.AsType[*exitError](err); !ran && mongo.HintOf(err) == "" {
-		err = mongo.WithHint(err, "see "+cmd.CommandPath()+" --help")
+	if _, ran := errors.AsType[*exitError](err); err != nil && !ran && mongo.HintOf(err) == "" {
+		err = mongo.WithHint(err, usageHint(cmd, err))
 	}
 	if mongo.IsCode(err, mongo.CodeUnauthorized) && mongo.HintOf(err) == "" {
 		err = mongo.WithHint(err, "the user lacks a role that this needs; docs/reference/privileges.md lists them")
@@ -157,6 +159,32 @@ func (p *Program) finish(ctx context.Context, cmd *cobra.Command, args []string,
 		fmt.Fprintf(p.Stderr, "hint: %s\n", Plain(hint))
 	}
 	return code
+}
+
+// usageHint returns the remedy for a command line that is not understood: the name that was
+// probably meant, and where to look.
+func usageHint(cmd *cobra.Command, err error) string {
+	var name, dashes string
+	var known []string
+	if flag, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		name, dashes = flag.GetSpecifiedName(), "--"
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden {
+				known = append(known, f.Name)
+			}
+		})
+	} else if n, _ := fmt.Sscanf(err.Error(), "unknown command %q", &name); n == 1 {
+		for _, sub := range cmd.Commands() {
+			if sub.IsAvailableCommand() {
+				known = append(known, sub.Name())
+			}
+		}
+	}
+	hint := "see " + cmd.CommandPath() + " --help"
+	if best := suggest.Name(name, known); best != "" {
+		hint = "did you mean " + dashes + best + "? " + hint
+	}
+	return hint
 }
 
 // errorLines are what is shown of an error. It has several where it is made of errors

@@ -71,7 +71,7 @@ func (p *Program) Run(ctx context.Context, args []string, root func() *cobra.Com
 // flag has already stays.
 func (p *Program) Complete(root *cobra.Command) {
 	root.Use = p.Name
-	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SilenceErrors, root.SilenceUsage, root.DisableSuggestions = true, true, true // see usageHint
 	root.SetIn(p.Stdin)
 	root.SetOut(p.Stdout)
 	root.SetErr(p.Stderr)

@@ -120,7 +120,7 @@ func settingSchemas(fs *pflag.FlagSet) (out schema, err error) {
 			err = fmt.Errorf("no form in the file is known of the flag --%s, a %s", f.Name, f.Value.Type())
 			return
 		}
-		_, s["description"] = pflag.UnquoteUsage(f)
+		_, s["description"] = Describe(f)
 		if d := defaultOf(f); d != nil {
 			s["default"] = d
 		}

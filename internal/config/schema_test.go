@@ -117,7 +117,7 @@ func TestSchemaHasEverySetting(t *testing.T) {
 			if own.Ref != nil {
 				own = own.Ref
 			}
-			if _, usage := pflag.UnquoteUsage(f); own.Description != usage {
+			if _, want := Describe(f); own.Description != want {
 				t.Errorf("%s of %s: %q", f.Name, command, own.Description)
 			}
 			text := strings.Trim(f.DefValue, "[]")

@@ -50,14 +50,14 @@ type Common struct {
 
 func (c *Common) bind(fs *pflag.FlagSet) {
 	c.flags = fs
-	fs.String(flagConfig, "", "read settings from this YAML `file`; its keys are the names of flags")
-	Choice(fs, &c.Output, "output", "text* json", "`form` of the result on standard output: text or json")
+	fs.String(flagConfig, "", "read settings from this YAML `file`\nits keys are the names of flags")
+	Choice(fs, &c.Output, "output", "text* json", "`form` of the result: text or json\non standard output")
 	BindLog(fs, &c.LogLevel, &c.LogFormat)
 }
 
-func (c *Common) bindProgress(fs *pflag.FlagSet, besides string) {
+func (c *Common) bindProgress(fs *pflag.FlagSet, details string) {
 	fs.DurationVar(&c.ProgressInterval, flagProgress, 10*time.Second,
-		"time between two lines of the log about progress"+besides+"; 0 writes none")
+		strings.TrimSuffix("interval of progress log lines; 0 disables\n"+details, "\n"))
 }
 
 // ReportFile is the file for the result, "" for none.
@@ -65,8 +65,8 @@ func (c *Common) ReportFile() string { return c.Report }
 
 // BindLog registers the flags of a log.
 func BindLog(fs *pflag.FlagSet, level, format *string) {
-	Choice(fs, level, "log-level", "debug info* warn error", "least `level` that is logged: debug, info, warn or error")
-	Choice(fs, format, "log-format", "text* json", "`form` of the log on standard error: text or json")
+	Choice(fs, level, "log-level", "debug info* warn error", "least log `level`: debug, info, warn or error")
+	Choice(fs, format, "log-format", "text* json", "`form` of the log: text or json\non standard error")
 }
 
 // Logger logs to w as the settings say, which have to be valid.
@@ -108,6 +108,13 @@ func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	return a
 }
 
+// Describe returns the kind of a flag's value and its complete description. Only the first line of a
+// usage is in a command's help, the details after it are in the reference.
+func Describe(f *pflag.Flag) (kind, description string) {
+	kind, usage := pflag.UnquoteUsage(f)
+	return kind, strings.Replace(usage, "\n", "; ", 1)
+}
+
 // choices is the annotation of a flag that takes one of a few words.
 const choices = "choices"
 
@@ -134,37 +141,41 @@ func Choice(fs *pflag.FlagSet, p *string, name, words, usage string) {
 
 func bindClusters(fs *pflag.FlagSet, source, target *string) {
 	fs.StringVar(source, flagSource, "",
-		"connection string `URI` of the source; with a password, set MILLRACE_SOURCE or a config file instead")
+		"connection string `URI` of the source\nwith a password, set MILLRACE_SOURCE or use a config file instead")
 	fs.StringVar(target, flagTarget, "",
-		"connection string `URI` of the target; with a password, set MILLRACE_TARGET or a config file instead")
+		"connection string `URI` of the target\nwith a password, set MILLRACE_TARGET or use a config file instead")
 }
 
 func bindAllowShard(fs *pflag.FlagSet, allow *bool) {
-	fs.BoolVar(allow, "allow-shard", false,
-		"permit a source or target that is one shard of a sharded cluster, without its routers")
+	fs.BoolVar(allow, "allow-shard", false, "permit a single shard as source or target, without its routers")
 }
 
-func bindShards(fs *pflag.FlagSet, list *[]string, name, side string) {
-	fs.StringArrayVar(list, name, nil,
-		"where a shard of a sharded "+side+" is reached otherwise than the cluster says, as `name=URI`; may be repeated")
+func bindShards(fs *pflag.FlagSet, list *[]string, side string) {
+	fs.StringArrayVar(list, side+"-shard", nil, "override the address of a shard of the "+side+
+		", as `name=URI`\nthe name is that of config.shards; may be repeated")
 }
 
-func bindRules(fs *pflag.FlagSet, r *transform.Config) {
+// bindNames registers the rules that choose and rename namespaces.
+func bindNames(fs *pflag.FlagSet, r *transform.Config) {
 	fs.StringSliceVar(&r.Include, "include", nil,
-		"only namespaces that match this `pattern`: db.coll, db.*, or with globs; may be repeated")
-	fs.StringSliceVar(&r.Exclude, "exclude", nil, "not the namespaces that match this `pattern`; may be repeated")
-	fs.StringArrayVar(&r.Filter, "filter", nil, "of the collections that match a pattern only the documents that find "+
-		"returns for a `filter`, as 'db.coll={\"status\": \"open\"}'; may be repeated")
-	fs.StringArrayVar(&r.Skip, "skip", nil, "of the collections that match a pattern leave out some `operations`, as "+
-		"'db.coll=delete,drop', or with 'db.coll=ttl' only the deletions of documents that have expired; may be repeated")
-	fs.StringArrayVar(&r.SoftDelete, "soft-delete", nil,
-		"have documents that the source deletes stay, with the time in a `field`, as 'db.coll=deletedAt'; may be repeated")
-	fs.StringSliceVar(&r.History, "history", nil, "of the documents of collections that match this `pattern` keep all "+
-		"versions on the target, each as a document with its position and operation; may be repeated")
-	fs.StringArrayVar(&r.Fields, "fields", nil, "map the fields of the documents of collections that match a pattern, as "+
-		"'db.coll={\"drop\": [\"card\"]}'; may be `repeated`, see docs/reference/rules.md")
+		"only namespaces that match this `pattern`\na pattern is db.coll, db.*, or has globs; may be repeated")
+	fs.StringSliceVar(&r.Exclude, "exclude", nil, "no namespaces that match this `pattern`\nmay be repeated")
 	fs.StringSliceVar(&r.Rename, "rename", nil,
-		"give a database or a collection another name on the target, as `from=to`; may be repeated")
+		"rename a database or collection on the target, as `from=to`\nmay be repeated")
+}
+
+// bindRules registers the rules for documents and operations.
+func bindRules(fs *pflag.FlagSet, r *transform.Config) {
+	fs.StringArrayVar(&r.Filter, "filter", nil, "copy only documents that match, as `pattern=filter`\nthe filter is one "+
+		"of find, as in 'db.coll={\"status\": \"open\"}'; may be repeated")
+	fs.StringArrayVar(&r.Skip, "skip", nil, "leave out operations, as `pattern=operations`\nas in "+
+		"'db.coll=delete,drop'; 'db.coll=ttl' leaves out only deletions of expired documents; may be repeated")
+	fs.StringArrayVar(&r.SoftDelete, "soft-delete", nil, "keep deleted documents, as `pattern=field`\nthe field records "+
+		"the deletion time, as in 'db.coll=deletedAt'; may be repeated")
+	fs.StringSliceVar(&r.History, "history", nil, "keep all versions of documents that match this `pattern`\neach "+
+		"version is a document on the target, with its position and operation; may be repeated")
+	fs.StringArrayVar(&r.Fields, "fields", nil, "map fields of documents, as `pattern=rules`\nas in "+
+		"'db.coll={\"drop\": [\"card\"]}', see docs/reference/rules.md; may be repeated")
 }
 
 // Sync are the settings of `millrace sync`. Its logger and where it spools by
@@ -190,104 +201,119 @@ type Sync struct {
 // Bind implements Settings.
 func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &s.Source, &s.Target)
-	bindShards(fs, &s.sourceShards, flagSourceShard, "source")
-	Choice(fs, &s.ReadPreference, "read-preference", "primary* primaryPreferred secondary secondaryPreferred nearest",
-		"`preference` for members of the source to read from: primary, primaryPreferred, secondary, secondaryPreferred or "+
-			"nearest")
-	fs.StringVar(&s.ReadTags, "read-tags", "",
-		"`tags` of the members to read from, such as dc:east,rack:1;dc:west; the first set that a member has counts")
-	fs.StringVar(&s.WriteConcern, "write-concern", "majority",
-		"`concern` that a position must have reached before it is recorded: majority or a number of members")
-	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target that is older than the source")
-	bindAllowShard(fs, &s.AllowShard)
-	section(fs, "Source and target")
-	bindRules(fs, &s.Rules)
-	fs.StringArrayVar(&s.Shard, flagShard, nil,
-		"by which key a collection of the source is sharded on a sharded target, as `db.coll=key`: the key as fields "+
-			"(customer:1,_id:hashed), as JSON, or none; by default as on a sharded source; may be repeated")
-	fs.StringArrayVar(&s.Zones, flagZone, nil,
-		"which `zone=shard,shard` of a sharded target are to be in a zone of a sharded source, or zone=none to leave it "+
-			"out; by default the shards that are in a zone of that name, else those with the names of the source's; may be "+
-			"repeated")
-	fs.BoolVar(&s.AllowMissing, "allow-missing", false,
-		"permit an --include, a --shard or a --zone that matches nothing on the source yet")
+	bindNames(fs, &s.Rules)
 	Choice(fs, (*string)(&s.Mode), "mode", "all* full incremental structure",
-		"`mode` of the job: all (copy, then follow), full (copy only), incremental (follow only) or structure (collections "+
-			"with their options, indexes and views, no documents)")
-	fs.StringVar(&s.StartAt, "start-at", "",
-		"`position` where incremental mode begins: seconds:increment, a time (RFC 3339) or checkpoint")
+		"`mode`: all, full, incremental or structure\nall copies, then follows; full only copies; incremental only follows; "+
+			"structure makes collections with their options, indexes, views and, on a sharded target, shard keys, copies no "+
+			"document and ends by itself")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail* merge drop",
-		"`policy` for target collections that exist: fail (before anything is written), merge or drop")
-	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false,
-		"permit other jobs that are not finalized to have the same collections of the target, so that all are merged there")
-	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop* skip overwrite",
-		"`policy` for a document that the target refuses: stop, skip (leave the target as it is) or overwrite (remove what "+
-			"stands in the way); what is skipped or removed is kept in millrace.deadletters on the target. With skip and "+
-			"overwrite the target also goes without documents that --fields cannot map")
-	section(fs, "What is copied")
+		"`policy` for existing target collections: fail, merge or drop\nfail ends the job before anything is written")
 	fs.StringVar(&s.Until, "until", "never",
-		"`when` to finalize and end: never (follow until told), caught-up, or a time (RFC 3339)")
-	fs.StringVar(&s.Job, "job", "", "`name` of the job; by default it follows from source, target and rules, so that the "+
+		"`when` to finalize: never, caught-up or a time\nnever follows until millrace finalize; a time is in RFC 3339")
+	fs.BoolVar(&s.DryRun, "dry-run", false, "show plan and precheck, write nothing\nexit code 2 when a check fails")
+	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after finalize")
+	section(fs, "Most used")
+	s.bindSides(fs)
+	section(fs, "Source and target")
+	s.bindContent(fs)
+	section(fs, "What is copied")
+	fs.StringVar(&s.Job, "job", "", "`name` of the job\nby default it follows from source, target and rules, so that the "+
 		"same command resumes the same job")
-	fs.BoolVar(&s.Restart, "restart", false,
-		"forget the job's checkpoint and begin anew; with --on-existing drop, what the job had made is dropped too")
-	fs.BoolVar(&s.DryRun, "dry-run", false,
-		"print the plan and the precheck, write nothing; exit code 2 when a check fails")
-	fs.BoolVar(&s.Verify, "verify", false, "compare source and target after the job is finalized")
-	bindShards(fs, &s.targetShards, flagTargetShard, "target, which --verify reads,")
-	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour,
-		"warn, and during a copy begin to spool, when the source's oplog will hold the position for less than this")
-	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts this long; 0 tries for ever")
+	fs.BoolVar(&s.Restart, "restart", false, "delete the job's checkpoint and start again\nwith --on-existing drop, "+
+		"collections that the job made are dropped too")
+	fs.DurationVar(&s.WarnWindow, "warn-window", time.Hour, "warn when the oplog window is shorter\nduring a copy, begin "+
+		"to spool then, too; the window is how long the source's oplog will still hold the position")
+	fs.DurationVar(&s.GiveUpAfter, "give-up-after", 0, "end the job when one failure lasts longer\n0 retries for ever")
 	fs.DurationVar(&s.IndexWait, "index-wait", 10*time.Minute,
-		"how long finalize waits for index builds under way on the source before it is rejected; 0 is without limit")
+		"longest wait of finalize for index builds\nit waits for builds under way on the source, and is rejected after "+
+			"this time; 0 is without limit")
 	section(fs, "Running")
-	fs.IntVar(&s.Readers, "readers", 0, "most collection slices read at once; 0 chooses")
-	fs.IntVar(&s.Writers, "writers", 0, "most insert batches under way at once; 0 chooses")
-	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
-	fs.StringVar(&s.applyBuffer, flagApplyBuffer, "256MiB", "most `bytes` of changes that were read and are not applied "+
-		"yet, in all partitions together; one reply of the source and one document pass however large they are")
-	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
-	Choice(fs, (*string)(&s.Compress), "compress", "auto* off",
-		"`when` to compress what is exchanged with a far source or target, where the connection string names no "+
-			"compressors: auto (with zstd, while that is found to be faster) or off")
-	fs.StringVar(&s.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that the source's oplog may forget "+
-		"before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
-	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of such changes to keep; 0 keeps none")
+	s.bindSpeed(fs)
 	section(fs, "Speed and room")
 	s.bindControl(fs)
 	section(fs, "Control")
 	fs.StringVar(&s.Report, "report", "", "write the final report as JSON to this `file`")
-	s.bindProgress(fs, "; while the job follows 5m, unless this flag says otherwise")
+	s.bindProgress(fs, "while the job follows, 5m is the default")
 	s.Common.bind(fs)
 	section(fs, outputSection)
 }
 
-// bindControl registers how the control API is reached, and by whom.
-func (s *Sync) bindControl(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "`address` of the control API, host:port; port 0 takes a free one")
-	fs.StringVar(&s.Token, flagToken, "",
-		"secret that the control API asks for; by default a new random one; set MILLRACE_TOKEN rather than the flag")
-	fs.StringVar(&s.TLSCert, flagListenCert, "", "`file` with the control API's TLS certificate and those of its "+
-		"authorities, in PEM form; it and the key are read again for each connection")
-	fs.StringVar(&s.TLSKey, flagListenKey, "", "`file` with its key; by default the same as --listen-tls-cert")
-	fs.BoolVar(&s.Insecure, "listen-insecure", false,
-		"let other machines reach the control API without TLS: whoever sees the traffic on the way can use its token")
-	fs.BoolVar(&s.OpenStatus, "open-status", false, "show the status to those who have no token, too")
-	fs.BoolVar(&s.PProf, "pprof", false,
-		"serve Go's profiles below /debug/pprof/ of the control API, to those who have its token")
+// bindSides registers how source and target are read and written.
+func (s *Sync) bindSides(fs *pflag.FlagSet) {
+	bindShards(fs, &s.sourceShards, "source")
+	bindShards(fs, &s.targetShards, "target")
+	fs.Lookup(flagTargetShard).Usage += "; --verify reads them"
+	Choice(fs, &s.ReadPreference, "read-preference", "primary* primaryPreferred secondary secondaryPreferred nearest",
+		"read `preference` for the source\nprimary, primaryPreferred, secondary, secondaryPreferred or nearest")
+	fs.StringVar(&s.ReadTags, "read-tags", "",
+		"`tags` of members to read from\nsuch as dc:east,rack:1;dc:west: the first set that a member has counts")
+	fs.StringVar(&s.WriteConcern, "write-concern", "majority", "write `concern` before a position is stored\nmajority or "+
+		"a number of members")
+	fs.BoolVar(&s.AllowDowngrade, "allow-downgrade", false, "permit a target older than the source")
+	bindAllowShard(fs, &s.AllowShard)
 }
 
-// bindPace registers what holds a job back; bytes is an amount such as 50MB.
+// bindContent registers the rules, and how the target takes what they keep.
+func (s *Sync) bindContent(fs *pflag.FlagSet) {
+	bindRules(fs, &s.Rules)
+	fs.StringArrayVar(&s.Shard, flagShard, nil,
+		"shard key on a sharded target, as `db.coll=key`\nthe key is fields (customer:1,_id:hashed), JSON, or none; by "+
+			"default that of a sharded source; may be repeated")
+	fs.StringArrayVar(&s.Zones, flagZone, nil,
+		"shards of a zone on the target, as `zone=shard,shard`\nzone=none leaves a zone of the source out; by default the "+
+			"target's shards in a zone of that name, else those with the names of the source's shards; may be repeated")
+	fs.BoolVar(&s.AllowMissing, "allow-missing", false,
+		"permit rules that match nothing yet\nthese are --include, --shard and --zone")
+	fs.StringVar(&s.StartAt, "start-at", "",
+		"`position` where incremental mode begins\nseconds:increment, a time (RFC 3339) or checkpoint")
+	fs.BoolVar(&s.AllowOverlap, "allow-overlap", false, "permit other jobs on the same target collections\njobs that are "+
+		"not finalized; the documents of all are merged")
+	Choice(fs, (*string)(&s.OnConflict), "on-conflict", "stop* skip overwrite",
+		"`policy` for refused documents: stop, skip or overwrite\nskip leaves the target as it is, overwrite removes "+
+			"conflicting documents; millrace.deadletters on the target keeps skipped and removed documents; with skip and "+
+			"overwrite, documents that --fields cannot map are missing on the target")
+}
+
+// bindSpeed registers limits of speed, memory and disk.
+func (s *Sync) bindSpeed(fs *pflag.FlagSet) {
+	fs.IntVar(&s.Readers, "readers", 0, "most slices read at once; 0 chooses")
+	fs.IntVar(&s.Writers, "writers", 0, "most batches inserted at once; 0 chooses")
+	fs.IntVar(&s.Partitions, "partitions", 0, "parallel appliers of changes; 0 chooses")
+	fs.StringVar(&s.applyBuffer, flagApplyBuffer, "256MiB", "most `bytes` of changes in memory\nchanges that are read "+
+		"and not yet applied, in all partitions together; one reply of the source and one document may be larger")
+	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
+	Choice(fs, (*string)(&s.Compress), "compress", "auto* off", "`when` to compress network traffic: auto or off\nauto "+
+		"uses zstd to a distant cluster while that is faster; compressors of the connection string win")
+	fs.StringVar(&s.SpoolDir, "spool-dir", "", "local `directory` for spooled changes\nchanges that the source's oplog "+
+		"may lose before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
+	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of spooled changes; 0 disables")
+}
+
+// bindControl registers the address and the access rules of the control API.
+func (s *Sync) bindControl(fs *pflag.FlagSet) {
+	fs.StringVar(&s.Listen, "listen", "127.0.0.1:0", "control API `address`\nhost:port; port 0 takes a free one")
+	fs.StringVar(&s.Token, flagToken, "",
+		"secret of the control API\nby default a new random one; set MILLRACE_TOKEN rather than the flag")
+	fs.StringVar(&s.TLSCert, flagListenCert, "", "TLS certificate `file` of the control API\nin PEM form, with the "+
+		"certificates of its authorities; certificate and key are read again for each connection")
+	fs.StringVar(&s.TLSKey, flagListenKey, "", "TLS key `file`\nby default the same as --listen-tls-cert")
+	fs.BoolVar(&s.Insecure, "listen-insecure", false,
+		"permit remote access without TLS\nwhoever sees the traffic can then use the token")
+	fs.BoolVar(&s.OpenStatus, "open-status", false, "show the status without a token")
+	fs.BoolVar(&s.PProf, "pprof", false, "serve Go profiles\nbelow /debug/pprof/ of the control API, with its token")
+}
+
+// bindPace registers the limits of a job; bytes is an amount such as 50MB.
 func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
-	fs.Int64Var(docs, flagRateDocs, 0, "most documents copied, or changes applied, in a second; 0 is unlimited")
+	fs.Int64Var(docs, flagRateDocs, 0, "most documents a second; 0 is unlimited\ndocuments copied, or changes applied")
 	fs.StringVar(bytes, flagRateBytes, "0",
-		"most `bytes` copied, or of changes applied, in a second, such as 50MB or 8MiB; 0 is unlimited")
-	Choice(fs, (*string)(&l.Source), flagSourceLoad, "low normal* max",
-		"`load` that the source may bear: low (one read at a time, and as long a pause after each as it took), normal (as "+
-			"many as this machine has cores) or max (more, as far as the copy gets faster)")
-	Choice(fs, (*string)(&l.Target), flagTargetLoad, "low normal* max",
-		"`load` that the target may bear: low (one write at a time, and as long a pause after each as it took), normal (by "+
-			"the cores of this machine) or max (more, as far as the copy gets faster)")
+		"most `bytes` a second; 0 is unlimited\nbytes copied, or of changes applied, such as 50MB or 8MiB")
+	Choice(fs, (*string)(&l.Source), flagSourceLoad, "low normal* max", "`load` on the source: low, normal or max\nlow is "+
+		"one read at a time, and as long a pause after each as it took; normal is as many as this machine has cores; max is "+
+		"more, as far as the copy gets faster")
+	Choice(fs, (*string)(&l.Target), flagTargetLoad, "low normal* max", "`load` on the target: low, normal or max\nlow is "+
+		"one write at a time, and as long a pause after each as it took; normal is by the cores of this machine; max is more, "+
+		"as far as the copy gets faster")
 }
 
 // Verify are the settings of `millrace verify`.
@@ -301,10 +327,11 @@ type Verify struct {
 // Bind implements Settings.
 func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &v.Source, &v.Target)
-	bindShards(fs, &v.sourceShards, flagSourceShard, "source")
-	bindShards(fs, &v.targetShards, flagTargetShard, "target")
+	bindShards(fs, &v.sourceShards, "source")
+	bindShards(fs, &v.targetShards, "target")
 	bindAllowShard(fs, &v.AllowShard)
 	section(fs, "Source and target")
+	bindNames(fs, &v.Rules)
 	bindRules(fs, &v.Rules)
 	section(fs, "What is compared")
 	fs.BoolVar(&v.StructureOnly, "structure", false,
@@ -487,6 +514,7 @@ func (s *Transform) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.Source, flagSource, "",
 		"connection string `URI` of the source, for --sample; with a password, set MILLRACE_SOURCE or a config file instead")
 	section(fs, "Documents")
+	bindNames(fs, &s.Rules)
 	bindRules(fs, &s.Rules)
 	section(fs, "Rules")
 	s.Common.bind(fs)
