@@ -39,7 +39,7 @@ func TestCompletionOfValues(t *testing.T) {
 // What a shell shows beside a flag is plain text.
 func TestCompletionDescribesFlags(t *testing.T) {
 	for line, want := range map[string]string{
-		"sync --mo":          "--mode\tmode of the job: all ",
+		"sync --mo":          "--mode\tmode of the job: all, ",
 		"seed local --to-db": "--to-dbpath\t",
 		"verify --outp":      "--output\tform of the ",
 	} {

@@ -21,8 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/service/api"
 )
 
-// control is one run of a command that does something with a job: of a running sync, or of
-// a service.
+// control is a run of a command that controls a job of a running sync or of a service.
 type control struct {
 	*session
 	*config.Control
@@ -43,8 +42,8 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Conte
 	})
 }
 
-// controlled gives a command the settings of control, and completes their job by
-// those that run here and those of the service.
+// controlled gives a command the settings of control, and completes --job with the jobs that
+// run here and those of the service.
 func (a *app) controlled(cmd *cobra.Command, s *config.Control,
 	do func(context.Context, *session) error) *cobra.Command {
 	a.configured(cmd, cmd.Name(), s, do)
@@ -63,8 +62,8 @@ func (a *app) controlled(cmd *cobra.Command, s *config.Control,
 	return cmd
 }
 
-// client finds the API of the job that the settings mean, and the job's name. A running sync
-// of this machine comes before the service of the environment, unless only a service is meant.
+// client finds the API and the name of the job that the settings choose. A sync of this machine
+// comes before the service of the environment, unless service is set.
 func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api.Client, error) {
 	address := cmp.Or(s.Address, s.Server)
 	if !service {
@@ -83,7 +82,7 @@ func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api
 	}
 	r := remote{app: a, Service: s.Service, job: s.Job}
 	r.Server = address
-	if err := r.reach(); err != nil { // on another machine, or of another user
+	if err := r.connect(); err != nil { // on another machine, or of another user
 		return nil, err
 	}
 	err := r.only(ctx)
@@ -116,7 +115,7 @@ func throttleCommand(a *app) *cobra.Command {
 	})
 }
 
-// changed says what a request did to a job. A sync has done it, a service has noted it.
+// changed prints the effect of a request: a sync has done it, a service has stored it.
 func (c *control) changed(j *api.Job, err error, done, noted string) error {
 	if err != nil {
 		return err
@@ -127,7 +126,7 @@ func (c *control) changed(j *api.Job, err error, done, noted string) error {
 	return c.Tell(c.Output, j, doneText(j, done))
 }
 
-// ofProcess reports that a job is that of a single process: nobody has defined it.
+// ofProcess reports whether a job belongs to a sync: it has no definition.
 func ofProcess(j *api.Job) bool { return j.UID == "" }
 
 func finalizeCommand(a *app) *cobra.Command {
@@ -181,11 +180,11 @@ func (c *control) finalized(ctx context.Context, j api.Job) (api.Job, error) {
 	}, func() (api.Job, error) { return c.api.Job(ctx, j.Name) })
 }
 
-// await looks at something of a service each second until it has ended. A service that does
-// not answer for a while is asked again: it keeps what was asked for.
+// await polls a service each second until ended. It retries while the service does not answer,
+// for up to two minutes, because the service keeps the request.
 func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look func() (T, error)) (T, error) {
 	const giveUp = 2 * time.Minute
-	for heard := time.Now(); ; {
+	for answered := time.Now(); ; {
 		if over, err := ended(now); over {
 			return now, err
 		}
@@ -194,14 +193,14 @@ func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look 
 		}
 		switch next, err := look(); {
 		case err == nil:
-			now, heard = next, time.Now()
-		case ctx.Err() == nil && (api.IsRefusal(err) || time.Since(heard) > giveUp):
+			now, answered = next, time.Now()
+		case ctx.Err() == nil && (api.IsRefusal(err) || time.Since(answered) > giveUp):
 			return now, err
 		}
 	}
 }
 
-// wayBack says from where a sync in the other direction would start.
+// wayBack returns where a sync in the other direction can start.
 func wayBack(target string) string {
 	if target == "" {
 		return ""
@@ -210,7 +209,7 @@ func wayBack(target string) string {
 		"--start-at %s, source and target exchanged\n", target, target)
 }
 
-// refused gives a request that the job rejects its exit code.
+// refused gives the error of a request that the job rejected its exit code.
 func refused(err error) error {
 	if r, ok := errors.AsType[*job.Refusal](err); ok && r.Code != "" {
 		return cli.WithCode(cli.ExitUsage, err)
@@ -231,7 +230,7 @@ func (c *control) showMeanwhile(ctx context.Context) {
 	})
 }
 
-// differencesError is the error of a job that is finalized but differs.
+// differencesError returns an error if a finalized job differs.
 func differencesError(s job.Status) error {
 	if len(s.Differences) == 0 {
 		return nil
@@ -241,7 +240,7 @@ func differencesError(s job.Status) error {
 		"millrace verify compares again and lists documents")
 }
 
-// loadText says what a sync asks of each side, "" when that is as usual.
+// loadText returns the load on each side, "" if both are normal.
 func loadText(l job.LoadStatus) string {
 	side := func(name string, load pace.Load, atOnce int) string {
 		text := name + " " + string(load)
@@ -256,7 +255,7 @@ func loadText(l job.LoadStatus) string {
 	return side("source", l.Source, l.SourceAtOnce) + ", " + side("target", l.Target, l.TargetAtOnce)
 }
 
-// compressionText says what is compressed, "" when nothing is.
+// compressionText returns which connections are compressed, "" if none is.
 func compressionText(c job.Compressions) string {
 	var parts []string
 	for _, side := range []struct {
@@ -274,7 +273,7 @@ func compressionText(c job.Compressions) string {
 	return strings.Join(parts, ", ")
 }
 
-// limitsText says what holds a sync back, "no limit" when nothing does.
+// limitsText returns the rates that limit a sync, or "no limit".
 func limitsText(r pace.Rates) string {
 	var parts []string
 	if r.Docs > 0 {

@@ -27,12 +27,6 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// deadlettersCommand groups what concerns documents that a target refused.
-func deadlettersCommand(a *app) *cobra.Command {
-	return group(a.described("deadletters", &cobra.Command{}), lettersListCommand(a), lettersShowCommand(a),
-		lettersRetryCommand(a), lettersExportCommand(a))
-}
-
 // letters are dead letters where they are looked at: on a target, or in a service.
 type letters interface {
 	each(ctx context.Context, do func(*deadletter.Summary) error) error
@@ -310,11 +304,7 @@ func canonical(doc bson.Raw) json.RawMessage {
 	if len(doc) == 0 {
 		return json.RawMessage("null")
 	}
-	raw, err := bson.MarshalExtJSON(doc, true, false)
-	if err != nil {
-		raw, _ = json.Marshal("not readable: " + err.Error())
-	}
-	return raw
+	return extJSON(doc, true)
 }
 
 func (l *storedLetters) export(ctx context.Context, w io.Writer) error {
@@ -379,8 +369,8 @@ func (l *storedLetters) retryFinalized(ctx context.Context, res *retried) error 
 		return err
 	}
 	defer c.Close()
-	return job.Hold(ctx, c, l.job, l.notes(), func(ctx context.Context, held *job.Stopped) error {
-		return held.RetryLetters(ctx, func(one deadletter.Letter, refused error) {
+	return job.Hold(ctx, c, l.job, l.notes(), func(ctx context.Context, stopped *job.Stopped) error {
+		return stopped.RetryLetters(ctx, func(one deadletter.Letter, refused error) {
 			if refused != nil {
 				res.Refused = append(res.Refused,
 					deadletter.Summary{ID: one.ID, Job: l.job, NS: one.NS, Document: bsonraw.IDText(one.DocID),

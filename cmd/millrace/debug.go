@@ -23,11 +23,6 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// debugCommand groups looks at what a job sees and stores.
-func debugCommand(a *app) *cobra.Command {
-	return group(a.described("debug", &cobra.Command{}), debugOplogCommand(a), debugSlicesCommand(a))
-}
-
 func debugSlicesCommand(a *app) *cobra.Command {
 	s := stored{app: a}
 	return s.jobCommand(a.described("debug slices", &cobra.Command{}), func(ctx context.Context) error {
@@ -36,7 +31,11 @@ func debugSlicesCommand(a *app) *cobra.Command {
 			return err
 		}
 		if s.output == "json" {
-			return a.Tell(s.output, relaxedAll(list), "")
+			docs := make([]json.RawMessage, len(list))
+			for i, doc := range list {
+				docs[i] = extJSON(doc, false)
+			}
+			return a.Tell(s.output, docs, "")
 		}
 		return a.writeSlices(list)
 	})
@@ -77,23 +76,17 @@ func sliceState(s *scan.Slice) string {
 	return "to do"
 }
 
-// relaxedAll are documents as extended JSON.
-func relaxedAll(docs []bson.Raw) []json.RawMessage {
-	out := make([]json.RawMessage, len(docs))
-	for i, d := range docs {
-		out[i] = json.RawMessage(relaxed(d))
+// extJSON returns a document as extended JSON, or a JSON string that says why it has no such form.
+func extJSON(doc any, canonical bool) json.RawMessage {
+	raw, err := bson.MarshalExtJSON(doc, canonical, false)
+	if err != nil {
+		raw, _ = json.Marshal("not readable: " + err.Error())
 	}
-	return out
+	return raw
 }
 
-// relaxed is a document as extended JSON for people.
-func relaxed(d any) string {
-	raw, err := bson.MarshalExtJSON(d, false, false)
-	if err != nil {
-		return "not readable: " + err.Error()
-	}
-	return string(raw)
-}
+// relaxed returns a document as extended JSON for people.
+func relaxed(doc any) string { return string(extJSON(doc, false)) }
 
 // errEnough ends reading when the limit is reached.
 var errEnough = errors.New("enough")

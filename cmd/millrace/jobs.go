@@ -27,12 +27,6 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// jobsCommand groups what a target knows of its jobs, whether they run or not.
-func jobsCommand(a *app) *cobra.Command {
-	return group(a.described("jobs", &cobra.Command{}), jobsCreateCommand(a), jobsListCommand(a), jobsShowCommand(a),
-		jobsLogCommand(a), jobsVerifyCommand(a), jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a))
-}
-
 // jobInfo is a job as its target knows it.
 type jobInfo struct {
 	Job   string      `json:"job"`
@@ -111,8 +105,7 @@ func newJobInfo(j *state.Job, life state.Life, letters deadletter.Stats) jobInfo
 	return info
 }
 
-// resumeLine is the command line that goes on with a job. Addresses are as
-// they were, without what is secret in them.
+// resumeLine returns the command line that resumes a job, without secrets in addresses.
 func resumeLine(j *state.Job) string {
 	words := []string{"millrace", "sync", "--job", j.ID, "--source", j.Source, "--target", j.Target}
 	if j.Mode == state.ModeIncremental {
@@ -171,7 +164,7 @@ func jobsListCommand(a *app) *cobra.Command {
 	}), (*remote).list)
 }
 
-// listJobs shows the jobs of a target, one or with no name all.
+// listJobs returns the jobs of a target with these names, or all.
 func listJobs(ctx context.Context, c *mongo.Cluster, names ...string) ([]jobInfo, error) {
 	jobs, err := state.List(ctx, c)
 	if err != nil {
@@ -215,7 +208,7 @@ func jobsText(list []jobInfo) string {
 	return t.Render() + "\n"
 }
 
-// lifeText says which process runs the job, or how long none has.
+// lifeText returns which process runs the job, and its last sign.
 func (j *jobInfo) lifeText() string {
 	since := ""
 	if !j.SavedAt.IsZero() {
@@ -230,7 +223,7 @@ func (j *jobInfo) lifeText() string {
 	return fmt.Sprintf("%s on %s/%d%s", j.State, cli.Plain(j.Owner.Host), j.Owner.PID, since)
 }
 
-// agoText is how long something is past; the clocks of machines differ.
+// agoText returns the time since at, never negative: the clocks of machines differ.
 func agoText(at time.Time) string { return format.Seconds(max(0, time.Since(at).Seconds())) + " ago" }
 
 func (j *jobInfo) appliedText() string {
@@ -248,7 +241,7 @@ func jobsShowCommand(a *app) *cobra.Command {
 	}), (*remote).show)
 }
 
-// findJob shows one job of a target.
+// findJob returns one job of a target.
 func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, error) {
 	list, err := listJobs(ctx, c, name)
 	switch {
@@ -261,7 +254,7 @@ func findJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, erro
 	return &list[0], list[0].err
 }
 
-// showJob is a job with all that listJobs leaves out.
+// showJob returns a job with the details that listJobs leaves out.
 func showJob(ctx context.Context, c *mongo.Cluster, name string) (*jobInfo, error) {
 	info, err := findJob(ctx, c, name)
 	if err != nil {
@@ -411,7 +404,7 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 		return err
 	}
 	defer c.Close()
-	err = job.Hold(ctx, c, s.job, s.notes(), func(ctx context.Context, held *job.Stopped) error { return held.Drop(ctx) })
+	err = job.Hold(ctx, c, s.job, s.notes(), func(ctx context.Context, j *job.Stopped) error { return j.Drop(ctx) })
 	if errors.Is(err, state.ErrRunning) || errors.Is(err, state.ErrFenced) {
 		return cli.WithCode(cli.ExitUsage, err)
 	}
@@ -422,7 +415,7 @@ func (s *stored) drop(ctx context.Context, yes bool) error {
 	return s.Tell(s.output, d, d.text("removed"))
 }
 
-// advice is what to do before a job is dropped.
+// advice returns what to do before a job is dropped.
 func (d *dropped) advice() string {
 	text := "add --yes to remove it"
 	if d.Letters.Open+d.Letters.Undecided+d.Letters.Removed+d.Letters.Unmapped > 0 {

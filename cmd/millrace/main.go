@@ -56,10 +56,34 @@ func (a *app) run(ctx context.Context, args []string) int {
 func (a *app) rootCommand() *cobra.Command {
 	root := a.described("millrace", &cobra.Command{})
 	root.AddCommand(
-		syncCommand(a), statusCommand(a), pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a),
-		verifyCommand(a), transformCommand(a), configCommand(a), secretsCommand(a),
-		serveCommand(a), workerCommand(a), guardWorkerCommand(), jobsCommand(a), workersCommand(a), deadlettersCommand(a),
-		seedCommand(a), topologyCommand(a), debugCommand(a),
+		command(a, config.CommandSync, (*session).sync, a.described("sync", &cobra.Command{})),
+		statusCommand(a), pauseCommand(a), resumeCommand(a), throttleCommand(a), finalizeCommand(a),
+		command(a, config.CommandVerify, (*session).verifyClusters,
+			a.described("verify", &cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}})),
+		group(&cobra.Command{Use: "transform", Short: "Try rules on documents"},
+			command(a, config.CommandTransformTest, (*session).tryRules, a.described("transform test", &cobra.Command{}))),
+		group(&cobra.Command{Use: "config", Short: "Help with the configuration file"}, schemaCommand(a)),
+		group(&cobra.Command{Use: "secrets", Short: "Seal connection strings for the service"},
+			keygenCommand(a), sealCommand(a)),
+		command(a, config.CommandServe, (*session).serve, a.described("serve", &cobra.Command{})),
+		command(a, config.CommandWorker, (*session).worker, a.described("worker", &cobra.Command{})),
+		guardWorkerCommand(),
+		group(a.described("jobs", &cobra.Command{}), jobsCreateCommand(a), jobsListCommand(a), jobsShowCommand(a),
+			jobsLogCommand(a), jobsVerifyCommand(a), jobsRepairCommand(a), jobsRemoveCommand(a), jobsDropCommand(a)),
+		group(a.described("workers", &cobra.Command{}), workersListCommand(a), workersDrainCommand(a),
+			workersResumeCommand(a)),
+		group(a.described("deadletters", &cobra.Command{}), lettersListCommand(a), lettersShowCommand(a),
+			lettersRetryCommand(a), lettersExportCommand(a)),
+		group(a.described("seed", &cobra.Command{}), seedGuardCommand(a), seedPrivateCommand(),
+			command(a, config.CommandSeedLocal, (*session).seedLocal,
+				a.described("seed local", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files})),
+			command(a, config.CommandSeedServe, (*session).seedServe, a.described("seed serve", &cobra.Command{})),
+			command(a, config.CommandSeedPull, (*session).seedPull,
+				a.described("seed pull", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files}))),
+		group(a.described("topology", &cobra.Command{}), topologyShowCommand(a), topologyPlanCommand(a),
+			topologyWhatIfCommand(a), topologyAdviseCommand(a), topologyApplyCommand(a), topologyHoldCommand(a),
+			topologyReleaseCommand(a), topologyChainingCommand(a)),
+		group(a.described("debug", &cobra.Command{}), debugOplogCommand(a), debugSlicesCommand(a)),
 	)
 	a.oldNames(root)
 	a.completeValues(root)
@@ -72,7 +96,7 @@ func misuse(err error, hint string) error {
 	return cli.WithCode(cli.ExitUsage, mongo.WithHint(err, hint))
 }
 
-// session is one run of a command with settings.
+// session is a run of a command with settings.
 type session struct {
 	*app
 	screen *screen      // the terminal for a live view, nil without one
@@ -88,14 +112,13 @@ func command[S any, P interface {
 	return a.configured(cmd, section, s, func(ctx context.Context, run *session) error { return do(run, ctx, s) })
 }
 
-// group makes a command that has others.
+// group adds commands to the one that they are below.
 func group(cmd *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 	cmd.AddCommand(commands...)
 	return cmd
 }
 
-// configured gives a command its settings and its RunE, which completes and
-// checks them first.
+// configured gives a command its settings, which PreRunE completes and checks, and its RunE.
 func (a *app) configured(cmd *cobra.Command, name string, s config.Settings,
 	do func(context.Context, *session) error) *cobra.Command {
 	s.Bind(cmd.Flags(), name)
@@ -113,8 +136,7 @@ func (a *app) configured(cmd *cobra.Command, name string, s config.Settings,
 	return cmd
 }
 
-// uri is the connection string of a flag, or of the environment, which hides
-// passwords better.
+// uri returns the connection string of a flag, or else of the environment.
 func (a *app) uri(flag, given string) string {
 	if given == "" {
 		given, _ = a.LookupEnv(config.EnvName(flag))
@@ -122,7 +144,7 @@ func (a *app) uri(flag, given string) string {
 	return given
 }
 
-// address is a uri that a command needs; none says what is missing.
+// address returns the required uri of a flag, or none as an error.
 func (a *app) address(flag, given string, none error) (string, error) {
 	if uri := a.uri(flag, given); uri != "" {
 		return uri, nil
@@ -130,7 +152,7 @@ func (a *app) address(flag, given string, none error) (string, error) {
 	return "", misuse(none, "use --"+flag+" or set "+config.EnvName(flag))
 }
 
-// completeValues has the shell offer the words of flags that take others.
+// completeValues has the shell offer words for flags that also take other values.
 func (a *app) completeValues(cmd *cobra.Command) {
 	words := map[string][]string{"until": {"never", "caught-up"}, "start-at": {"checkpoint"}}
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -153,8 +175,8 @@ func main() { os.Exit(newApp().run(cli.Signals(name), os.Args[1:])) }
 //go:embed workshop.variables
 var workshopVariables string
 
-// helpTexts are the texts of all visible commands: below a line with the command's
-// parent and usage, a summary, what it does, and examples.
+// helpTexts has for each visible command a line with its parent and usage, a summary, a
+// description, and examples.
 //
 //go:embed help.txt
 var helpTexts string
@@ -176,8 +198,8 @@ func (a *app) described(path string, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// oldNames adds commands under the names that they had, hidden: those that millrace-bench
-// has now, and those of jobs, which mean jobs of a service alone.
+// oldNames adds hidden commands with their earlier names: those that moved to millrace-bench,
+// and those below jobs, which only control jobs of a service.
 func (a *app) oldNames(root *cobra.Command) {
 	for _, moved := range []string{"ycsb", "bench", "lab"} {
 		root.AddCommand(&cobra.Command{Use: moved, Short: "Moved to millrace-bench " + moved, Hidden: true,

@@ -45,8 +45,8 @@ func (r *remote) bindServer(cmd *cobra.Command) {
 		"`file` with the authority of the service's certificate, in PEM form; by default the system's authorities")
 }
 
-// reach makes the client.
-func (r *remote) reach() error {
+// connect makes the client.
+func (r *remote) connect() error {
 	if r.Server == "" {
 		return misuse(errors.New("no service is given"), "use --server or set "+config.EnvName("server"))
 	}
@@ -70,7 +70,7 @@ func (r *remote) command(cmd *cobra.Command, do func(context.Context) error) *co
 	r.bindServer(cmd)
 	cli.BindOutput(cmd, &r.output, "`form` of the result: text or json", "text", "json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := r.reach(); err != nil {
+		if err := r.connect(); err != nil {
 			return err
 		}
 		defer r.Close()
@@ -98,7 +98,7 @@ func (r *remote) completions(ctx context.Context) (names []cobra.Completion) {
 	for flag, value := range map[string]*string{"server": &r.Server, "token": &r.Token, "ca-file": &r.CAFile} {
 		*value = r.uri(flag, *value)
 	}
-	if r.reach() != nil {
+	if r.connect() != nil {
 		return nil
 	}
 	defer r.Close()
@@ -109,8 +109,7 @@ func (r *remote) completions(ctx context.Context) (names []cobra.Completion) {
 	return names
 }
 
-// orRemote has a command that looks at a target ask a service instead, where --server
-// says so. One of both has to be given.
+// orRemote has a command that reads a target ask a service instead, if --server is given.
 func (s *stored) orRemote(cmd *cobra.Command, ask func(*remote, context.Context) error) *cobra.Command {
 	r := remote{app: s.app}
 	r.bindServer(cmd)
@@ -120,7 +119,7 @@ func (s *stored) orRemote(cmd *cobra.Command, ask func(*remote, context.Context)
 		if err != nil || !server {
 			return then(err, func() error { return look(cmd, args) })
 		}
-		if err := r.reach(); err != nil {
+		if err := r.connect(); err != nil {
 			return err
 		}
 		defer r.Close()
@@ -130,7 +129,7 @@ func (s *stored) orRemote(cmd *cobra.Command, ask func(*remote, context.Context)
 	return cmd
 }
 
-// chosen says whether a service is to be asked, and not a target. A flag wins over the
+// chosen reports whether the service is asked, and not the target. A flag wins over the
 // environment.
 func (a *app) chosen(server, target string) (bool, error) {
 	hint := "use --server or --target, or set " + config.EnvName("server") + " or " + config.EnvName("target")
@@ -202,7 +201,7 @@ func settingsFile(file string) (string, error) {
 	return string(raw), nil
 }
 
-// requested is what to say of a request: one that was made before changes nothing.
+// requested returns before for a request that was made earlier and changes nothing.
 func requested(made bool, now, before string) string {
 	if made {
 		return now
@@ -227,7 +226,7 @@ func jobsRemoveCommand(a *app) *cobra.Command {
 	})
 }
 
-// then is the first of two errors; what gives the second is not called after one.
+// then returns err, or if it is nil the error of next.
 func then(err error, next func() error) error {
 	if err != nil {
 		return err
@@ -248,7 +247,7 @@ func (r *remote) show(ctx context.Context) error {
 	return then(err, func() error { return r.Tell(r.output, j, remoteText(&j)) })
 }
 
-// only chooses the one job that there is, where none is named.
+// only chooses the single job of the service, if none is named.
 func (r *remote) only(ctx context.Context) error {
 	if r.job != "" {
 		return nil
@@ -264,7 +263,7 @@ func (r *remote) only(ctx context.Context) error {
 	return nil
 }
 
-// remoteState is how a job stands, and what is wished for that it is not yet.
+// remoteState returns the state of a job, and the desired state that it has not reached.
 func remoteState(s *api.Summary) string {
 	text := string(s.State)
 	if s.Phase != "" && s.State == service.Running {
@@ -431,14 +430,9 @@ func logText(newest []service.Entry) string {
 	return b.String()
 }
 
-func workersCommand(a *app) *cobra.Command {
-	return group(a.described("workers", &cobra.Command{RunE: cli.Group}), workersListCommand(a), workersDrainCommand(a),
-		workersResumeCommand(a))
-}
-
 func workersListCommand(a *app) *cobra.Command {
 	r := remote{app: a}
-	return r.command(a.described("workers list", &cobra.Command{Args: cobra.NoArgs}), func(ctx context.Context) error {
+	return r.command(a.described("workers list", &cobra.Command{}), func(ctx context.Context) error {
 		list, err := r.Workers(ctx)
 		return then(err, func() error { return r.Tell(r.output, list, workerList(list)) })
 	})
@@ -475,7 +469,6 @@ func (a *app) workerCommand(cmd *cobra.Command, do func(context.Context, *remote
 	r := remote{app: a}
 	var name string
 	r.command(cmd, func(ctx context.Context) error { return do(ctx, &r, name) })
-	cmd.Args = cobra.NoArgs
 	cmd.Flags().StringVar(&name, "worker", "", "`name` of the worker")
 	_ = cmd.MarkFlagRequired("worker")
 	return cmd

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// summary is how a sync ended: what --output json prints and --report holds.
+// summary is the result of a sync, for --output json and --report.
 type summary struct {
 	Version   string         `json:"version"`
 	Finalized bool           `json:"finalized"`
@@ -33,7 +33,7 @@ type summary struct {
 	Verify    *verify.Report `json:"verify,omitempty"`
 }
 
-// maxListed bounds lists in text output; JSON has them whole.
+// maxListed limits lists in text output; JSON has all items.
 const maxListed = 20
 
 func summaryText(sum summary) string {
@@ -103,13 +103,13 @@ func writeListed(b *strings.Builder, what string, items []string) {
 	}
 }
 
-// writeEnd writes how the target differed from the source, and what was left out.
+// writeEnd writes differences between target and source, and what was left out.
 func writeEnd(b *strings.Builder, s job.Status) {
 	writeListed(b, "differs: ", s.Differences)
 	writeListed(b, "left out: ", s.LeftOut)
 }
 
-// listed are lines for the first of many things, and for how many more there are.
+// listed returns lines for the first maxListed items, and one with the number of others.
 func listed[T any](all []T, line func(T) string) (lines []string) {
 	for i, one := range all {
 		if i == maxListed {
@@ -235,10 +235,8 @@ func checksFailed(l precheck.List) error {
 	return nil
 }
 
-// precheckError is the error of a command that does not begin.
-func precheckError(l precheck.List) error {
-	return mongo.Wrap(l.Err(), "nothing was written")
-}
+// precheckError returns the error of a command that does not begin.
+func precheckError(l precheck.List) error { return mongo.Wrap(l.Err(), "nothing was written") }
 
 // grid is a table whose cells are plain.
 type grid struct{ table.Writer }

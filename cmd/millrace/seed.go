@@ -27,16 +27,6 @@ import (
 	"github.com/millrace/millrace/internal/server"
 )
 
-func seedCommand(a *app) *cobra.Command {
-	return group(a.described("seed", &cobra.Command{}), seedLocalCommand(a), seedServeCommand(a), seedPullCommand(a),
-		seedGuardCommand(a), seedPrivateCommand())
-}
-
-func seedLocalCommand(a *app) *cobra.Command {
-	return command(a, config.CommandSeedLocal, (*session).seedLocal,
-		a.described("seed local", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files}))
-}
-
 // afterDash accepts arguments after -- only.
 func afterDash(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
@@ -262,15 +252,6 @@ func seedView(s seed.Snapshot, elapsed time.Duration, columns int) []string {
 			format.Size(float64(s.Done)/max(s.PhaseSeconds, 0.001))+"/s", "eta "+format.Seconds(seedETA(s)))
 	}
 	return v.lines
-}
-
-func seedServeCommand(a *app) *cobra.Command {
-	return command(a, config.CommandSeedServe, (*session).seedServe, a.described("seed serve", &cobra.Command{}))
-}
-
-func seedPullCommand(a *app) *cobra.Command {
-	return command(a, config.CommandSeedPull, (*session).seedPull,
-		a.described("seed pull", &cobra.Command{Args: afterDash, ValidArgsFunction: cli.Files}))
 }
 
 // seedTokenFile is the file with the token of an agent on loopback that was

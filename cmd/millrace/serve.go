@@ -34,14 +34,6 @@ import (
 	"github.com/millrace/millrace/internal/service/worker"
 )
 
-func serveCommand(a *app) *cobra.Command {
-	return command(a, config.CommandServe, (*session).serve, a.described("serve", &cobra.Command{}))
-}
-
-func workerCommand(a *app) *cobra.Command {
-	return command(a, config.CommandWorker, (*session).worker, a.described("worker", &cobra.Command{}))
-}
-
 // serve runs the service until ctx ends.
 func (r *session) serve(ctx context.Context, s *config.Serve) error {
 	if s.DataDir == "" {

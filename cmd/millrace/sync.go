@@ -15,7 +15,6 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/cli"
@@ -27,10 +26,6 @@ import (
 	"github.com/millrace/millrace/internal/service/api"
 	"github.com/millrace/millrace/internal/verify"
 )
-
-func syncCommand(a *app) *cobra.Command {
-	return command(a, config.CommandSync, (*session).sync, a.described("sync", &cobra.Command{}))
-}
 
 // sync runs one job from its precheck to its end.
 func (r *session) sync(ctx context.Context, s *config.Sync) error {
@@ -84,22 +79,20 @@ func (r *session) sync(ctx context.Context, s *config.Sync) error {
 	return refused(cmp.Or(err, r.Tell(s.Output, sum, summaryText(sum))))
 }
 
-// memoryLimit is where the collector begins to work harder. The queues that are
-// full at the same time are well below it; what is above them is garbage that has not
-// been collected yet, and reused memory costs less than what the system gives anew.
+// memoryLimit is where the collector begins to work harder. All queues together are well
+// below it. The rest is garbage, and reused memory costs less than new memory.
 const memoryLimit = 240 << 20
 
-// limitMemory sets the limit, with so many bytes more where queues were made larger:
-// what is in use is not to be collected over and over. It leaves a limit from the
-// environment as it is.
+// limitMemory sets memoryLimit, plus the bytes by which queues are larger than by default. A
+// limit from the environment wins.
 func (a *app) limitMemory(more int64) {
 	if v, ok := a.LookupEnv("GOMEMLIMIT"); !ok || v == "" {
 		debug.SetMemoryLimit(memoryLimit + more)
 	}
 }
 
-// spareCollector lets garbage grow to several times what is in use: that of a
-// command that reads much and keeps little is replies that were walked.
+// spareCollector lets garbage grow to several times what is in use, for a command that reads
+// much and keeps little.
 func (a *app) spareCollector() {
 	a.limitMemory(0)
 	if v, ok := a.LookupEnv("GOGC"); !ok || v == "" {
@@ -107,7 +100,7 @@ func (a *app) spareCollector() {
 	}
 }
 
-// beforeWriting gives an error that came before any write its exit code.
+// beforeWriting gives an error before the first write its exit code.
 func beforeWriting(ctx context.Context, err error) error {
 	if context.Cause(ctx) != nil {
 		return cli.WithCode(cli.ExitFailure, context.Cause(ctx))
@@ -115,8 +108,7 @@ func beforeWriting(ctx context.Context, err error) error {
 	return cli.WithCode(cli.ExitUsage, err)
 }
 
-// runJob runs the job with its control API and its live view. It returns when
-// all three have ended.
+// runJob runs the job, its control API and its live view until all three have ended.
 func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *job.Plan) error {
 	build := cli.BuildInfo()
 	srv, err := api.Listen(ctx, api.SingleOptions{Address: s.Listen, Token: s.Token, Job: j, Log: r.log, PProf: s.PProf,
@@ -145,19 +137,18 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 
 // progress logs how the job stands, more seldom while it follows.
 func (r *session) progress(s *config.Sync, j syncJob) func() {
-	var told time.Time
+	var logged time.Time
 	return func() {
 		st := j.Status()
-		if st.Phase == job.PhaseFollowing && time.Since(told) < s.SteadyInterval {
+		if st.Phase == job.PhaseFollowing && time.Since(logged) < s.SteadyInterval {
 			return
 		}
-		told = time.Now()
+		logged = time.Now()
 		logProgress(r.log, st)
 	}
 }
 
-// record lets the other commands find this sync. A job does not fail for want
-// of a record.
+// record lets the other commands find this sync. An error is only logged.
 func (r *session) record(name, target, cert string, srv *api.Single) (forget func()) {
 	registry, err := server.NewRegistry(r.LookupEnv)
 	if err == nil && cert != "" {
@@ -180,8 +171,8 @@ func (r *session) record(name, target, cert string, srv *api.Single) (forget fun
 	}
 }
 
-// verifyAfter compares the clusters after the cut-over. Differences are looked
-// at again for a while, because documents may just be expiring on both sides.
+// verifyAfter compares the clusters after the cut-over. It rechecks differences, because
+// documents may be expiring on both sides.
 func (r *session) verifyAfter(ctx context.Context, s *config.Sync) (*verify.Report, error) {
 	report, err := r.compare(ctx, s.ProgressInterval, verify.Spec{
 		Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, ShardsLeft: true, TargetShards: s.TargetShards,
@@ -215,11 +206,6 @@ func (r *session) outcome(ctx context.Context, s *config.Sync, st job.Status, ru
 			"the report lists them all; millrace verify compares again")
 	}
 	return nil
-}
-
-func verifyCommand(a *app) *cobra.Command {
-	return command(a, config.CommandVerify, (*session).verifyClusters,
-		a.described("verify", &cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}))
 }
 
 func (r *session) verifyClusters(ctx context.Context, s *config.Verify) error {
@@ -310,7 +296,7 @@ func verifiedText(r *verify.Report) string {
 	return b.String()
 }
 
-// sameText is the verdict on clusters that do not differ but for what has to.
+// sameText returns the result for clusters without unexpected differences.
 func sameText(r *verify.Report) string {
 	skipped := func(c verify.Collection) bool { return c.Skipped != nil }
 	deferred := func(d verify.SchemaDifference) bool { return d.Deferred }
@@ -363,8 +349,7 @@ func (r *session) watchVerify(ctx context.Context, interval time.Duration, stats
 	}, func(columns, _ int) []string { return verifyView(stats(), time.Since(began), columns) })
 }
 
-// verifyView draws the progress of a comparison as lines of at most columns
-// columns.
+// verifyView draws the progress of a comparison in lines of at most columns columns.
 func verifyView(st verify.Stats, elapsed time.Duration, columns int) []string {
 	v := viewer{columns: max(columns, 10)}
 	p := format.Share(st.Docs, st.EstimatedDocs, false)

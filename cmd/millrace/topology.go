@@ -63,13 +63,6 @@ func longEnough(interval time.Duration) error {
 	return nil
 }
 
-// topologyCommand is `millrace topology`.
-func topologyCommand(a *app) *cobra.Command {
-	return group(a.described("topology", &cobra.Command{}), topologyShowCommand(a), topologyPlanCommand(a),
-		topologyWhatIfCommand(a), topologyAdviseCommand(a), topologyApplyCommand(a), topologyHoldCommand(a),
-		topologyReleaseCommand(a), topologyChainingCommand(a))
-}
-
 func topologyShowCommand(a *app) *cobra.Command {
 	s := topologySettings{app: a}
 	var watching bool

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,12 +20,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/transform"
 )
-
-func transformCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "transform", Short: "Try rules on documents", RunE: cli.Group},
-		command(a, config.CommandTransformTest, (*session).tryRules,
-			a.described("transform test", &cobra.Command{Args: cobra.NoArgs})))
-}
 
 // tried is what becomes of documents.
 type tried struct {
@@ -54,17 +49,18 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 	if route.Kept {
 		out.Target = route.Target
 	}
-	failed := 0
+	failed, first := 0, ""
 	for _, doc := range docs {
-		one := triedDoc{Before: jsonDoc(doc), After: json.RawMessage("null")}
+		one := triedDoc{Before: extJSON(doc, false), After: json.RawMessage("null")}
 		after, err := route.Try(doc)
 		switch {
 		case err != nil:
 			failed++
 			one.Error = err.Error()
+			first = cmp.Or(first, one.Error)
 		case after != nil:
 			out.Kept++
-			one.After = jsonDoc(after)
+			one.After = extJSON(after, false)
 		}
 		out.Documents = append(out.Documents, one)
 	}
@@ -73,26 +69,9 @@ func (r *session) tryRules(ctx context.Context, s *config.Transform) error {
 	}
 	if failed > 0 {
 		return cli.WithCode(cli.ExitFailure,
-			fmt.Errorf("%s cannot be mapped, first: %s", plural(failed, "document"), firstError(out)))
+			fmt.Errorf("%s cannot be mapped, first: %s", plural(failed, "document"), first))
 	}
 	return nil
-}
-
-func firstError(t tried) string {
-	for _, d := range t.Documents {
-		if d.Error != "" {
-			return d.Error
-		}
-	}
-	return ""
-}
-
-func jsonDoc(doc bson.Raw) json.RawMessage {
-	b, err := bson.MarshalExtJSON(doc, false, false)
-	if err != nil {
-		b, _ = json.Marshal(doc.String())
-	}
-	return b
 }
 
 func triedText(t tried) string {
@@ -181,30 +160,20 @@ func drawn(ctx context.Context, s *config.Transform) (docs []bson.Raw, err error
 	return docs, nil
 }
 
-func configCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "config", Short: "Help with the configuration file", RunE: cli.Group},
-		a.described("config schema", &cobra.Command{
-			Args: cobra.NoArgs,
-			RunE: func(*cobra.Command, []string) error {
-				schema, err := config.Schema()
-				if err != nil {
-					return err
-				}
-				_, err = fmt.Fprintf(a.Stdout, "%s\n", schema)
-				return err
-			},
-		}))
-}
-
-func secretsCommand(a *app) *cobra.Command {
-	return group(&cobra.Command{Use: "secrets", Short: "Seal connection strings for the service", RunE: cli.Group},
-		keygenCommand(a), sealCommand(a))
+func schemaCommand(a *app) *cobra.Command {
+	return a.described("config schema", &cobra.Command{RunE: func(*cobra.Command, []string) error {
+		schema, err := config.Schema()
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(a.Stdout, "%s\n", schema)
+		return err
+	}})
 }
 
 func keygenCommand(a *app) *cobra.Command {
 	var out string
 	cmd := a.described("secrets keygen", &cobra.Command{
-		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if out == "" {
 				return cli.WithCode(cli.ExitUsage, errors.New("--out is missing: name the file for the key"))
@@ -233,7 +202,6 @@ func sealCommand(a *app) *cobra.Command {
 	var recipient string
 	var jobs []string
 	cmd := a.described("secrets seal", &cobra.Command{
-		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			value, err := a.secretInput(cmd.InOrStdin())
 			if err != nil {

@@ -71,16 +71,14 @@ func VariablesOf(root *cobra.Command) []byte {
 	return []byte(strings.Join(config.AllVariables(flags), "\n") + "\n")
 }
 
-// DocPages renders one page for each visible command, by file name. The text
-// depends on the commands alone, so that a check can compare it.
+// DocPages returns a Markdown page for each visible command, by file name.
 func DocPages(root *cobra.Command) map[string][]byte {
 	pages := map[string][]byte{}
 	eachCommand(root, func(c *cobra.Command) { pages[docFile(c)] = docPage(c) })
 	return pages
 }
 
-// eachCommand visits the commands that have a page, with the flags that they
-// get when they are run.
+// eachCommand visits the commands that have a page, with the flags that cobra adds.
 func eachCommand(c *cobra.Command, visit func(*cobra.Command)) {
 	c.InitDefaultHelpFlag()
 	c.InitDefaultVersionFlag()
@@ -163,8 +161,7 @@ func cell(s string) string {
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;").Replace(s)
 }
 
-// ManPages renders one man page for each visible command, by file name. The date is
-// what a page says of its own.
+// ManPages returns a man page with this date for each visible command, by file name.
 func ManPages(root *cobra.Command, date string) map[string][]byte {
 	pages := map[string][]byte{}
 	eachCommand(root, func(c *cobra.Command) { pages[manName(c)+".1"] = manPage(c, date) })
@@ -224,8 +221,8 @@ func manLines(b *bytes.Buffer, title, text string) {
 	}
 }
 
-// roff keeps text from being taken for commands: an escape, a line's first dot or
-// quote, and hyphens, which else become others than those that are typed.
+// roff escapes backslashes, a line's first dot or quote, and hyphens, which are rendered as
+// other characters.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`, "\n.", "\n\\&.", "\n'", "\n\\&'").Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
@@ -234,8 +231,7 @@ func roff(text string) string {
 	return text
 }
 
-// usage is cobra's own usage, but with flags below titles and folded to the
-// terminal's width.
+// usage is cobra's usage with flags below titles and folded to the terminal's width.
 func (p *Program) usage(c *cobra.Command) error {
 	var b strings.Builder
 	b.WriteString("Usage:")
@@ -275,8 +271,7 @@ func (p *Program) usage(c *cobra.Command) error {
 	return err
 }
 
-// completeValues has the shell offer what flags take: words, files, directories. Where anything may
-// stand it offers nothing.
+// completeValues has the shell offer words, files or directories for the values of flags.
 func completeValues(cmd *cobra.Command) {
 	if !cmd.HasParent() {
 		cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
@@ -291,8 +286,7 @@ func completeValues(cmd *cobra.Command) {
 	}
 }
 
-// plainUsages takes the marks off that name a flag's value in its usage: the help
-// reads them, and a shell shows the usage beside the flag as it stands.
+// plainUsages removes the quotes around the name of a flag's value, because shells show the usage.
 func plainUsages(cmd *cobra.Command) {
 	for _, flags := range []*pflag.FlagSet{cmd.LocalFlags(), cmd.InheritedFlags()} {
 		flags.VisitAll(func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) })

@@ -36,7 +36,7 @@ const (
 	ExitTrouble = 2 // of a command that compares: there is no answer
 )
 
-// exitCode says how the end of a command shows to whoever started it.
+// exitCode returns the exit code for the error of a command.
 func exitCode(ctx context.Context, err error) int {
 	if err == nil {
 		return ExitOK
@@ -80,7 +80,7 @@ func WithCode(code int, err error) error {
 // than ExitFailure.
 const FailsWith = "fails with trouble"
 
-// failureCode is what a command ends with that was tried and failed.
+// failureCode returns the exit code of a command that failed.
 func failureCode(cmd *cobra.Command) int {
 	if _, ok := cmd.Annotations[FailsWith]; ok {
 		return ExitTrouble
@@ -88,12 +88,11 @@ func failureCode(cmd *cobra.Command) int {
 	return ExitFailure
 }
 
-// failWithCode tells errors of running a command from those of its usage, and
-// lets a command that only groups others refuse names it does not have. A
-// command takes no arguments unless it says otherwise.
+// failWithCode gives errors of running a command an exit code, which errors of usage lack. A
+// group of commands refuses unknown names. A command takes no arguments unless it has Args.
 func failWithCode(cmd *cobra.Command) {
 	if cmd.HasParent() && cmd.HasSubCommands() && !cmd.Runnable() {
-		cmd.RunE = Group
+		cmd.RunE = runGroup
 	} else if run := cmd.RunE; run != nil {
 		if cmd.Args == nil {
 			cmd.Args = cobra.NoArgs
@@ -127,8 +126,7 @@ type Results struct {
 	Stream bool   // standard output has a document for each of many things
 }
 
-// finish tells how a command ended and returns its exit code. Errors are
-// printed here and nowhere else.
+// finish prints how a command ended and returns its exit code. Nothing else prints errors.
 func (p *Program) finish(ctx context.Context, cmd *cobra.Command, args []string, err error) int {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) && !errors.Is(err, cause) {
 		err = WithCode(ExitFailure, cause) // says more than "context canceled"
@@ -187,8 +185,8 @@ func usageHint(cmd *cobra.Command, err error) string {
 	return hint
 }
 
-// errorLines are what is shown of an error. It has several where it is made of errors
-// or says itself what its lines are: a name or a server's message makes none.
+// errorLines returns the lines of an error. Only joined errors and those with Lines have
+// several; a name or a server's message adds none.
 func errorLines(err error) (out []string) {
 	switch e := any(err).(type) {
 	case interface{ Lines() []string }:
@@ -213,8 +211,7 @@ func errorLines(err error) (out []string) {
 	return []string{Plain(mongo.Brief(err))}
 }
 
-// wantsJSON reports whether the result is to be JSON, also where the command
-// line was not understood.
+// wantsJSON reports whether the result is JSON, also if the command line is not understood.
 func wantsJSON(cmd *cobra.Command, args []string) bool {
 	if f := cmd.Flags().Lookup("output"); f != nil && (f.Changed || f.Value.String() == "json") {
 		return f.Value.String() == "json"
@@ -255,8 +252,8 @@ func (r *Results) write(w io.Writer, err error) error {
 	return WriteJSON(w, both)
 }
 
-// joined puts the fields of a failure before those of a value. One that has no
-// fields comes below the name result.
+// joined puts the fields of a failure before those of a value. A value without fields is named
+// result.
 func joined(f failure, value any) (json.RawMessage, error) {
 	var first, second bytes.Buffer
 	if err := errors.Join(WriteJSON(&first, f), WriteJSON(&second, value)); err != nil {
@@ -273,8 +270,7 @@ func joined(f failure, value any) (json.RawMessage, error) {
 	return append(append(append(head, `"result":`...), rest...), '}'), nil
 }
 
-// Tell shows a result: text at once, JSON when the command has ended, together
-// with its error.
+// Tell prints a result: text at once, JSON with the error when the command ends.
 func (p *Program) Tell(form string, v any, text string) error {
 	p.Results.Value = v
 	if form == "json" {
@@ -295,10 +291,8 @@ func WriteJSON(w io.Writer, v any) error {
 	return nil
 }
 
-// Signals returns a context that ends at the first signal to interrupt, to
-// terminate or to hang up; the second ends the program at once. What is durable
-// by then stays: nothing is lost by it but time.
-// The name is what it calls itself then.
+// Signals returns a context that ends at the first SIGINT, SIGTERM or SIGHUP. The second signal
+// ends the program called name at once; durable state stays.
 func Signals(name string) context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	wanted := []os.Signal{os.Interrupt, syscall.SIGTERM}

@@ -86,16 +86,16 @@ func (p *Program) Complete(root *cobra.Command) {
 	completeValues(root)
 }
 
-// Group is the RunE of a command without work of its own.
-func Group(cmd *cobra.Command, args []string) error {
+// runGroup is the RunE of a command that only has subcommands.
+func runGroup(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
 	}
 	return fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 }
 
-// makeReady has every command that is no settings' own get ready before it runs.
-// Hidden ones are started by the program itself, with all that they need.
+// makeReady has every command without its own PreRunE call Ready. The program itself starts
+// hidden commands, with all that they need.
 func (p *Program) makeReady(cmd *cobra.Command) {
 	if cmd.Hidden {
 		return
@@ -110,9 +110,8 @@ func (p *Program) makeReady(cmd *cobra.Command) {
 	}
 }
 
-// Ready completes the flags of a command, whose section of the file has that name, and
-// checks them, also after a problem, so that one error has all problems. It warns of what
-// works but should be known.
+// Ready completes the flags of a command from the environment and the file's section name, and
+// checks them. One error has all problems. It logs warnings.
 func (p *Program) Ready(cmd *cobra.Command, name string, check func(config.Origins) config.Problems) error {
 	fs := cmd.Flags()
 	origins, problems := config.Load(fs, name, config.Inputs{LookupEnv: p.LookupEnv, ReadFile: os.ReadFile})
@@ -165,12 +164,11 @@ func BindOutput(cmd *cobra.Command, output *string, usage string, forms ...strin
 	config.Restrict(cmd.Flags(), "output", forms...)
 }
 
-// Plain makes one line of a text of others, a name or a message: what would act
-// on a terminal, or look like a line of ours, is shown as an escape.
+// Plain returns foreign text, a name or a message, as one line without control characters.
 func Plain(s string) string { return string(Escape(nil, []byte(s), "")) }
 
-// Escape appends text to dst. What is no graphic character is written as an
-// escape that means the same inside of JSON, unless it is one of keep.
+// Escape appends text to dst. A character that is neither graphic nor one of keep becomes an
+// escape that means the same in JSON.
 func Escape(dst, text []byte, keep string) []byte {
 	for len(text) > 0 {
 		r, n := utf8.DecodeRune(text)
@@ -202,8 +200,7 @@ func escapeRune(dst []byte, r rune) []byte {
 	return dst
 }
 
-// safe is the only way to standard output and error: whatever a command prints,
-// no character in it acts on a terminal but the end of a line and a tab.
+// safe escapes control characters of all output, except newlines and tabs.
 type safe struct {
 	mu   sync.Mutex
 	out  io.Writer
@@ -214,16 +211,16 @@ func (s *safe) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	text := append(s.tail, p...)
-	whole := len(text)
+	end := len(text)
 	for i := 1; i < utf8.UTFMax && i <= len(text); i++ {
 		if b := text[len(text)-i]; utf8.RuneStart(b) {
 			if !utf8.FullRune(text[len(text)-i:]) {
-				whole -= i
+				end -= i
 			}
 			break
 		}
 	}
-	_, err := s.out.Write(Escape(nil, text[:whole], "\n\t"))
-	s.tail = append([]byte(nil), text[whole:]...)
+	_, err := s.out.Write(Escape(nil, text[:end], "\n\t"))
+	s.tail = append([]byte(nil), text[end:]...)
 	return len(p), err
 }

@@ -22,8 +22,7 @@ import (
 // sealed:JOB:TEXT, which is a sealed value that a job wants.
 type Resolver func(reference string) (string, error)
 
-// Placeholder resolves each reference to an address that is none, for checks where the
-// secrets are not to be had.
+// Placeholder resolves each reference to an invalid address, for checks without secrets.
 func Placeholder(string) (string, error) { return "mongodb://reference.invalid/", nil }
 
 // IsReference reports whether a value stands for another one.
@@ -31,8 +30,8 @@ func IsReference(value string) bool {
 	return strings.HasPrefix(value, "env:") || strings.HasPrefix(value, "file:") || strings.HasPrefix(value, sealedPrefix)
 }
 
-// ofProcess are settings of sync that belong to a process, or that would do a thing
-// again each time a worker takes the job.
+// ofProcess returns settings of sync that belong to a process, or that would repeat an action
+// each time a worker takes the job.
 func ofProcess() []string {
 	return []string{flagConfig, "job", "restart", "dry-run", "verify", flagTargetShard, "listen", flagToken,
 		flagListenCert, flagListenKey, "listen-insecure", "open-status", "pprof", "report", "output", "log-level",
@@ -69,8 +68,7 @@ func Definition(name, text string, resolve Resolver) (*Sync, Problems) {
 	return &s, append(l.problems, s.Validate(l.origins, nil)...)
 }
 
-// secret is the value of a setting that may be a reference, or the part of one behind
-// the name of a shard.
+// secret resolves the value of a setting, or the part after a shard's name, if it is a reference.
 func (l *loader) secret(key, value string, o Origin, resolve Resolver) string {
 	prefix := ""
 	if key == flagSourceShard {
@@ -90,7 +88,7 @@ func (l *loader) secret(key, value string, o Origin, resolve Resolver) string {
 	case IsReference(value):
 		reference, err := value, error(nil)
 		if strings.HasPrefix(value, sealedPrefix) {
-			reference, err = sealedFor(l.job, value), checkSealed(value)
+			reference, err = sealedPrefix+l.job+":"+strings.TrimPrefix(value, sealedPrefix), checkSealed(value)
 			value = "the sealed value"
 		}
 		text := ""
@@ -114,8 +112,8 @@ const sealedPrefix = "sealed:"
 
 // sealed is what is in a sealed value.
 type sealed struct {
-	// Jobs are patterns of the names of the jobs that it is for; none is all. Without
-	// them whoever makes jobs could have another's value used by a job of their own.
+	// Jobs are patterns of job names; none is all. They keep others from using the value in
+	// a job of their own.
 	Jobs  []string `json:"jobs,omitempty"`
 	Value string   `json:"value"`
 }
@@ -129,9 +127,8 @@ func NewKey() (key, recipient string, err error) {
 	return id.String(), id.Recipient().String(), nil
 }
 
-// Seal gives a value the form in which the settings of a job may hold it: processes with
-// the recipient's key alone can read it, for jobs whose names one of the patterns matches,
-// all if there is none.
+// Seal encrypts a value for the settings of a job. Only processes with the recipient's key can
+// read it, and only for jobs whose names match one of the patterns, or all if there is none.
 func Seal(recipient string, jobs []string, value string) (string, error) {
 	to, err := age.ParseX25519Recipient(strings.TrimSpace(recipient))
 	if err != nil {
@@ -164,12 +161,6 @@ func Seal(recipient string, jobs []string, value string) (string, error) {
 
 // ageHeader begins what age has encrypted (age-encryption.org/v1).
 const ageHeader = "age-encryption.org/v1\n"
-
-// sealedFor is the reference by which a resolver is asked for a sealed value: with the
-// name of the job that wants it.
-func sealedFor(job, value string) string {
-	return sealedPrefix + job + ":" + strings.TrimPrefix(value, sealedPrefix)
-}
 
 // checkSealed says what is wrong with a sealed value, as far as it shows without the key.
 func checkSealed(value string) error {

@@ -23,14 +23,13 @@ import (
 // maxFile bounds a configuration file; a larger one is a wrong path.
 const maxFile = 256 << 10
 
-// maxNesting bounds how deep a file may be nested: the parser needs memory by the square
-// of that.
+// maxNesting bounds the nesting of a file: the parser's memory grows with its square.
 const maxNesting = 1000
 
-// nesting is how deep brackets and items within items may nest, with those that are only
-// text.
-func nesting(raw []byte) (deepest int) {
-	brackets, items := 0, 0
+// CheckNesting returns an error if brackets, and items within items, are nested deeper than
+// maxNesting. It counts those inside of texts too.
+func CheckNesting(raw []byte) error {
+	deepest, brackets, items := 0, 0, 0
 	for i, c := range raw {
 		switch {
 		case c == '[' || c == '{':
@@ -39,19 +38,12 @@ func nesting(raw []byte) (deepest int) {
 			brackets = max(0, brackets-1)
 		case (c == '-' || c == '?') && i+1 < len(raw) && (raw[i+1] == ' ' || raw[i+1] == '\t'):
 			items++
-		}
-		if c == '\n' {
+		case c == '\n':
 			items = 0
 		}
 		deepest = max(deepest, brackets+items)
 	}
-	return deepest
-}
-
-// CheckNesting refuses what is nested so deep that the parser would need memory without
-// bounds.
-func CheckNesting(raw []byte) error {
-	if nesting(raw) > maxNesting {
+	if deepest > maxNesting {
 		return fmt.Errorf("is nested more than %d deep", maxNesting)
 	}
 	return nil
@@ -65,10 +57,9 @@ type entry struct {
 	lines  []int // of the items of a list, or of a mapping of rules
 }
 
-// parseFile reads the settings of command from a YAML file: a mapping whose
-// keys are flag names, or names of commands that hold such a mapping. A
-// section's own setting comes first, for it wins over a general one. Keys that
-// only other commands know are passed over, keys that none knows are problems.
+// parseFile reads the settings of command from a YAML file: a mapping whose keys are flag names,
+// or command names with such a mapping. Settings of a section come first and win. Keys of other
+// commands are ignored, unknown keys are problems.
 func parseFile(path string, raw []byte, command string) ([]entry, Problems) {
 	r := fileReader{path: path, command: command, sets: settingNames()}
 	if len(raw) > maxFile {
@@ -113,7 +104,7 @@ func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode) {
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil {
 		at, what := syntaxError(err)
-		r.fail(at, "", what, mend(what, how))
+		r.fail(at, "", what, remedy(what, how))
 		return nil
 	}
 	var body ast.Node
@@ -145,8 +136,8 @@ func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
 	return nil, false
 }
 
-// syntaxError takes line and message from a parser's error, but not the
-// excerpt of the file, which may hold a password.
+// syntaxError returns line and message of a parser's error without its excerpt, which may have a
+// password.
 func syntaxError(err error) (int, string) {
 	var e yaml.Error
 	if !errors.As(err, &e) {
@@ -158,8 +149,8 @@ func syntaxError(err error) (int, string) {
 	return line(e.GetToken()), "is not YAML"
 }
 
-// mend is what can be done where a parser complains so.
-func mend(what, otherwise string) string {
+// remedy returns what to do about a message of the parser.
+func remedy(what, otherwise string) string {
 	switch {
 	case strings.Contains(what, "already defined"):
 		return "write it once"
@@ -176,8 +167,8 @@ func line(t *token.Token) int {
 	return t.Position.Line
 }
 
-// read takes the pairs of the section of a command, or of the file as a whole,
-// which may hold sections; those of other commands are checked but not used.
+// read reads the pairs of a command's section, or of the entire file if section is "". Sections of
+// other commands are checked and not used.
 func (r *fileReader) read(pairs []*ast.MappingValueNode, section string) {
 	known := r.sets[section]
 	if section == "" {
@@ -225,7 +216,7 @@ func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string)
 	pairs, isMapping := mapping(kv.Value)
 	one, ok := scalar(kv.Value)
 	switch {
-	case ok && isListKey(key):
+	case ok && slices.Contains([]string{"include", "exclude", "rename", "history"}, key):
 		e.values = splitList(one)
 	case ok:
 		e.values = []string{one}
@@ -248,7 +239,7 @@ func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string)
 	}
 }
 
-// worst is what in a value is neither a scalar nor a list of scalars.
+// worst returns the node of a value that is neither a scalar nor a list of scalars.
 func worst(n ast.Node) ast.Node {
 	if seq, ok := n.(*ast.SequenceNode); ok {
 		for _, v := range seq.Values {
@@ -260,7 +251,7 @@ func worst(n ast.Node) ast.Node {
 	return n
 }
 
-// shape complains of a node that stands where none of its kind can, below a line.
+// shape adds the problem of a node whose kind is not allowed, below a line.
 func (r *fileReader) shape(key string, below int, n ast.Node, how string) {
 	at, what := below, "has a value of the wrong shape"
 	switch n.(type) {
@@ -281,10 +272,6 @@ func (r *fileReader) shape(key string, below int, n ast.Node, how string) {
 	r.fail(at, key, what, how)
 }
 
-func isListKey(key string) bool {
-	return key == "include" || key == "exclude" || key == "rename" || key == "history"
-}
-
 func splitList(s string) []string {
 	var out []string
 	for item := range strings.SplitSeq(s, ",") {
@@ -295,8 +282,7 @@ func splitList(s string) []string {
 	return out
 }
 
-// scalar gives the text of a plain value as it is written, without YAML's
-// notions of numbers and times: 6.0 stays 6.0.
+// scalar returns the text of a plain value as it is written: 6.0 stays 6.0.
 func scalar(n ast.Node) (string, bool) {
 	switch v := n.(type) {
 	case *ast.StringNode:
@@ -309,7 +295,7 @@ func scalar(n ast.Node) (string, bool) {
 	return "", false
 }
 
-// list gives the scalars of a list and their lines, none of what is no such list.
+// list returns the scalars of a list and their lines, nil for other nodes.
 func list(n ast.Node) (out []string, lines []int) {
 	seq, ok := n.(*ast.SequenceNode)
 	if !ok {

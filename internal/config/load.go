@@ -24,7 +24,7 @@ const (
 	FromFlag
 )
 
-// Origin is where one setting came from.
+// Origin is the place that a setting came from.
 type Origin struct {
 	Kind Kind
 	Name string // flag, variable or file
@@ -41,7 +41,7 @@ func (o Origin) item(i int) Origin {
 	return o
 }
 
-// String is the origin in an operator's words, "" for a default.
+// String returns the origin for operators, "" for a default.
 func (o Origin) String() string {
 	switch o.Kind {
 	case FromFlag:
@@ -57,17 +57,15 @@ func (o Origin) String() string {
 // Origins tells by flag name where each setting came from.
 type Origins map[string]Origin
 
-// Inputs are the places besides flags that settings are read from. The
-// program passes its own; tests pass theirs.
+// Inputs are the environment and the file system from which settings are read.
 type Inputs struct {
 	LookupEnv func(string) (string, bool)
 	ReadFile  func(string) ([]byte, error)
 }
 
-// Load completes the parsed flags of a command from the environment and, if it
-// has --config, from the file that this names: a flag wins over the environment,
-// this over the file. An empty variable counts as not set. The problems are
-// everything that is wrong.
+// Load completes the parsed flags of a command from the environment and from the file of
+// --config: a flag wins over the environment, the environment over the file. An empty variable
+// counts as not set. Load returns all problems.
 func Load(fs *pflag.FlagSet, command string, in Inputs) (Origins, Problems) {
 	l := loader{fs: fs, origins: Origins{}}
 	fs.Visit(func(f *pflag.Flag) { l.origins[f.Name] = Origin{Kind: FromFlag, Name: f.Name} })
@@ -109,8 +107,8 @@ func (l *loader) file(command string, read func(string) ([]byte, error)) {
 	}
 }
 
-// set gives a flag its value, unless it has one from a place that wins. Several values are items of a list,
-// each taken as it is; a single one is read as the flag would read it.
+// set gives a flag its value, unless a place that wins has set it. Several values are the items of
+// a list; a single value is parsed as on the command line.
 func (l *loader) set(name string, o Origin, values ...string) {
 	if _, set := l.origins[name]; set {
 		return
@@ -153,8 +151,8 @@ func typeWords(flagType string) string {
 	}[flagType], "one value")
 }
 
-// Warnings are things that work but should be known: secrets that others on
-// this machine can see, of settings that were validated. statMode gives a file's permission bits.
+// Warnings returns secrets that other users of this machine can see, of validated settings.
+// statMode returns a file's permission bits.
 func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, error)) []Problem {
 	var out []Problem
 	fs.VisitAll(func(f *pflag.Flag) {
@@ -191,7 +189,7 @@ func Warnings(fs *pflag.FlagSet, o Origins, statMode func(path string) (uint32, 
 	return out
 }
 
-// hasSecret reports that a flag's value holds a password, or is a secret itself.
+// hasSecret reports whether a flag's value is a secret or has a password.
 func hasSecret(f *pflag.Flag) bool {
 	values := []string{f.Value.String()}
 	if list, ok := f.Value.(pflag.SliceValue); ok {
@@ -212,8 +210,8 @@ func EnvName(flag string) string {
 // variable is the annotation of a flag with other variables than EnvName.
 const variable = "variable"
 
-// Variables gives a flag other variables than EnvName: the first is read as its
-// value, the last is where a secret in it belongs.
+// Variables gives a flag other variables than EnvName: the first is read, the last is recommended
+// for secrets.
 func Variables(fs *pflag.FlagSet, flag string, names ...string) {
 	_ = fs.SetAnnotation(flag, variable, names)
 }
@@ -235,16 +233,15 @@ func AllVariables(flags []*pflag.Flag) (names []string) {
 	return slices.Compact(names)
 }
 
-// otherVariables are those that no flag stands for: of the lab, of tests, secrets of the
-// service's jobs, and what Kubernetes sets for a service named millrace. One that ends in _ is a beginning.
+// otherVariables returns variables without a flag: of the lab, of tests, secrets of jobs, and those
+// that Kubernetes sets for a service named millrace. One that ends in _ is a prefix.
 func otherVariables() []string {
 	return []string{"MONGOD_", "LAB_", "FAILPOINTS", "TEST_", "TRIAL", "TRIAL_", "SOAK", "SEED_", "SECRET_", "SERVICE_",
 		"PORT_"}
 }
 
-// Unknown finds what in an environment (NAME=value) is called like a variable of
-// a flag, but is none. A name is rather meant to be of the command that runs than
-// of another. Names in foreign are those of other programs.
+// Unknown returns the variables of an environment (NAME=value) that have the prefix of millrace and
+// no flag. It suggests flags of command first. Names in foreign belong to other programs.
 func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag, foreign []string) (out []Problem) {
 	var own, known []string // without the prefix, in which all are alike
 	add := func(to *[]string, f *pflag.Flag) {
@@ -274,10 +271,9 @@ func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag, foreig
 	return out
 }
 
-// Problem is one setting that cannot be used. It never holds the value of a
-// secret setting.
+// Problem is a setting that cannot be used. It never has the value of a secret.
 type Problem struct {
-	Setting string // flag name without dashes, or "" for the file as a whole
+	Setting string // flag name without dashes, or "" for the entire file
 	Where   string // "flag --mode", "environment MILLRACE_MODE", "file sync.yaml line 3"
 	What    string // what is wrong
 	How     string // what the operator can do
@@ -295,14 +291,13 @@ func (p Problem) String() string {
 	return s
 }
 
-// Problems is all that is wrong with a command's settings. Where there are some,
-// it is an error that the command line reports as wrong usage.
+// Problems has all problems of a command's settings. It is an error of usage.
 type Problems []Problem
 
 // Error is its lines.
 func (p Problems) Error() string { return strings.Join(p.Lines(), "\n") }
 
-// Lines list the problems, one a line when there are several.
+// Lines returns a line for each problem, below a heading if there are several.
 func (p Problems) Lines() []string {
 	if len(p) == 1 {
 		return []string{p[0].String()}

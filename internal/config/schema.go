@@ -34,7 +34,9 @@ func Schema() ([]byte, error) {
 	sections := map[string]schema{}
 	sets := settingFlags()
 	// Settings that several commands have are described as sync has them, or else the first.
-	for _, command := range slices.SortedFunc(maps.Keys(sets), syncFirst) {
+	commands := slices.Sorted(maps.Keys(sets))
+	commands = slices.Insert(slices.DeleteFunc(commands, func(c string) bool { return c == CommandSync }), 0, CommandSync)
+	for _, command := range commands {
 		own, err := settingSchemas(sets[command])
 		if err != nil {
 			return nil, err
@@ -69,18 +71,6 @@ func Schema() ([]byte, error) {
 			"its name.",
 		"type": "object", "properties": all, "additionalProperties": false, "$defs": defs,
 	}, "", " ")
-}
-
-func syncFirst(a, b string) int {
-	switch {
-	case a == b:
-		return 0
-	case a == CommandSync:
-		return -1
-	case b == CommandSync:
-		return 1
-	}
-	return strings.Compare(a, b)
 }
 
 // merged is a setting of several commands: the values that one of them takes.

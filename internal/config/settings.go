@@ -203,9 +203,9 @@ func (s *Sync) Bind(fs *pflag.FlagSet, _ string) {
 	bindClusters(fs, &s.Source, &s.Target)
 	bindNames(fs, &s.Rules)
 	Choice(fs, (*string)(&s.Mode), "mode", "all* full incremental structure",
-		"`mode`: all, full, incremental or structure\nall copies, then follows; full only copies; incremental only follows; "+
-			"structure makes collections with their options, indexes, views and, on a sharded target, shard keys, copies no "+
-			"document and ends by itself")
+		"`mode` of the job: all, full, incremental or structure\nall copies, then follows; full only copies; "+
+			"incremental only follows; structure makes collections with their options, indexes, views and, on a sharded "+
+			"target, shard keys, copies no document and ends by itself")
 	Choice(fs, (*string)(&s.OnExisting), "on-existing", "fail* merge drop",
 		"`policy` for existing target collections: fail, merge or drop\nfail ends the job before anything is written")
 	fs.StringVar(&s.Until, "until", "never",
@@ -308,12 +308,12 @@ func bindPace(fs *pflag.FlagSet, docs *int64, bytes *string, l *pace.Loads) {
 	fs.Int64Var(docs, flagRateDocs, 0, "most documents a second; 0 is unlimited\ndocuments copied, or changes applied")
 	fs.StringVar(bytes, flagRateBytes, "0",
 		"most `bytes` a second; 0 is unlimited\nbytes copied, or of changes applied, such as 50MB or 8MiB")
-	Choice(fs, (*string)(&l.Source), flagSourceLoad, "low normal* max", "`load` on the source: low, normal or max\nlow is "+
-		"one read at a time, and as long a pause after each as it took; normal is as many as this machine has cores; max is "+
-		"more, as far as the copy gets faster")
-	Choice(fs, (*string)(&l.Target), flagTargetLoad, "low normal* max", "`load` on the target: low, normal or max\nlow is "+
-		"one write at a time, and as long a pause after each as it took; normal is by the cores of this machine; max is more, "+
-		"as far as the copy gets faster")
+	Choice(fs, (*string)(&l.Source), flagSourceLoad, "low normal* max",
+		"`load` on the source: low, normal or max\nlow is one read at a time, and as long a pause after each as it took; "+
+			"normal is as many as this machine has cores; max is more, as far as the copy gets faster")
+	Choice(fs, (*string)(&l.Target), flagTargetLoad, "low normal* max",
+		"`load` on the target: low, normal or max\nlow is one write at a time, and as long a pause after each as it took; "+
+			"normal is by the cores of this machine; max is more, as far as the copy gets faster")
 }
 
 // Verify are the settings of `millrace verify`.

@@ -48,12 +48,12 @@ func CheckChoices(fs *pflag.FlagSet, o Origins) Problems {
 	return c.problems
 }
 
-func (c *checker) fail(setting, what, how string) { c.failAt(setting, whole, what, how) }
+func (c *checker) fail(setting, what, how string) { c.failAt(setting, allItems, what, how) }
 
 // failAt fails because of one item of a list.
 func (c *checker) failAt(setting string, item int, what, how string) {
 	origin := c.origins[setting]
-	if item != whole {
+	if item != allItems {
 		origin = origin.item(item)
 	}
 	// Quoted, of a flag that takes something else.
@@ -81,13 +81,12 @@ func (c *checker) notNegative(setting string, d time.Duration) {
 func (c *checker) clusters(source, target string) {
 	c.uri(flagSource, source)
 	c.uri(flagTarget, target)
-	c.wholeCluster(flagSource, source, "--include '%s.*'")
-	c.wholeCluster(flagTarget, target, "--rename from=%s")
+	c.noDatabase(flagSource, source, "--include '%s.*'")
+	c.noDatabase(flagTarget, target, "--rename from=%s")
 }
 
-// wholeCluster refuses a connection string that looks as if it chose a database.
-// That of all users is none to choose.
-func (c *checker) wholeCluster(setting, uri, rule string) {
+// noDatabase refuses a connection string that names a database, except the one of all users.
+func (c *checker) noDatabase(setting, uri, rule string) {
 	if mongo.CheckURI(uri) != nil {
 		return // and no part of it is quoted
 	}
@@ -106,8 +105,8 @@ func (c *checker) uri(setting, uri string) {
 	}
 }
 
-// namespaces checks every item by itself, so that all bad ones are told, and
-// then the renames together, because they may contradict each other.
+// namespaces checks each item alone, to report all bad ones, and then all together, because
+// renames may contradict each other.
 func (c *checker) namespaces(all transform.Config) {
 	before := len(c.problems)
 	one := transform.Config{Secret: all.Secret}
@@ -127,21 +126,20 @@ func (c *checker) namespaces(all transform.Config) {
 		*list.alone = nil
 	}
 	if len(c.problems) == before {
-		c.rules("rename", whole, all)
+		c.rules("rename", allItems, all)
 	}
 }
 
-// whole stands for all items of a list.
-const whole = -1
+// allItems stands for all items of a list.
+const allItems = -1
 
-// rules reports what is wrong with r, which is an item of a setting; a rule's error says
-// how it is to be written.
+// rules reports the error of r, an item of a setting.
 func (c *checker) rules(setting string, item int, r transform.Config) {
 	if _, err := transform.New(r); err != nil {
 		what, how, ok := strings.Cut(err.Error(), "; ")
 		switch {
-		case !ok && item != whole:
-			how = "write it as docs/reference/rules.md shows"
+		case !ok && item != allItems:
+			how = "write it as docs/transforms.md shows"
 		case !ok:
 			how = "leave out one of the rules"
 		}
@@ -149,7 +147,7 @@ func (c *checker) rules(setting string, item int, r transform.Config) {
 	}
 }
 
-// job checks a job's name: it becomes a key in the target and a file name.
+// job checks a job's name, which becomes a key in the target and a file name.
 func (c *checker) job(name string) {
 	if name != "" && !regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`).MatchString(name) {
 		c.fail("job", fmt.Sprintf("%q is not a usable name", name),
@@ -157,8 +155,7 @@ func (c *checker) job(name string) {
 	}
 }
 
-// report checks that a report can be written, before hours of work whose
-// result it is to hold.
+// report checks that a report can be written, before hours of work.
 func (c *checker) report(path string) {
 	if path == "" {
 		return
@@ -169,7 +166,7 @@ func (c *checker) report(path string) {
 	}
 }
 
-// rates checks what holds a job back and returns the bytes a second.
+// rates checks the limits of a job and returns its bytes a second.
 func (c *checker) rates(docs int64, bytes string) int64 {
 	c.bad(docs < 0, flagRateDocs, fmt.Sprintf("%d is below zero", docs), "0 is unlimited")
 	return c.bytes(flagRateBytes, bytes, "write for example 50MB or 8MiB; 0 is unlimited")
@@ -205,7 +202,7 @@ func (c *checker) address(setting, value string) {
 		"write for example 127.0.0.1:7000")
 }
 
-// listen checks the address of an API and what protects it; open permits it to do without.
+// listen checks the address and the TLS files of an API; open permits remote access without TLS.
 func (c *checker) listen(address string, cert, key *string, open bool) {
 	c.address("listen", address)
 	if *cert == "" {
@@ -252,7 +249,9 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 	c.until(s)
 	c.structure(s)
 	c.job(s.Job)
-	c.writeConcern(s.WriteConcern)
+	_, err := mongo.ParseWriteConcern(s.WriteConcern)
+	c.bad(err != nil || s.WriteConcern == "", "write-concern", fmt.Sprintf("%q is unknown", s.WriteConcern),
+		"use majority or a number of members from 1 to 50")
 	c.tags(s.ReadPreference, s.ReadTags)
 	c.notBelowZero("readers", s.Readers)
 	c.notBelowZero("writers", s.Writers)
@@ -303,7 +302,7 @@ func (c *checker) keys(rules []string) {
 		}
 	}
 	if _, err := placing.ParseRules(rules); err != nil && len(c.problems) == before {
-		fail(whole, err)
+		fail(allItems, err)
 	}
 }
 
@@ -343,7 +342,7 @@ func (c *checker) until(s *Sync) {
 	c.bad(s.Mode == job.ModeFull, "until", "is a time, but a full copy ends by itself", "leave it out")
 }
 
-// structure checks what makes no sense where no documents are copied.
+// structure refuses settings about documents in structure mode.
 func (c *checker) structure(s *Sync) {
 	if s.Mode != job.ModeStructure {
 		return
@@ -357,12 +356,6 @@ func (c *checker) structure(s *Sync) {
 	c.bad(given("on-conflict") && s.OnConflict != job.ConflictStop, "on-conflict",
 		"is about documents, and --mode structure copies none",
 		"leave it out; documents that a unique index of the target refuses have to go before")
-}
-
-func (c *checker) writeConcern(w string) {
-	_, err := mongo.ParseWriteConcern(w)
-	c.bad(err != nil || w == "", "write-concern", fmt.Sprintf("%q is unknown", w),
-		"use majority or a number of members from 1 to 50")
 }
 
 // tags checks those of a preference that is one.

@@ -12,11 +12,10 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// changes checks where the job can read the changes that it follows.
+// changes checks the sources of the changes that the job follows.
 type changes struct{ *planner }
 
-// oplogWindow checks that the oplog holds the position to begin from, and for how
-// long it reaches back.
+// oplogWindow checks that the oplog has the start position, and how far back it goes.
 func (p changes) oplogWindow(ctx context.Context) error {
 	if p.Source.Info.Kind == mongo.KindStandalone || p.unread || p.job.Expiring {
 		return nil
@@ -68,7 +67,7 @@ func (p changes) full(ctx context.Context) bool {
 	return oplog.Full(ctx, p.Source)
 }
 
-// spool looks at the directory for changes that the oplog may forget during a copy.
+// spool checks the directory for changes that the oplog may lose during a copy.
 func (p changes) spool(context.Context) error {
 	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || p.spooled() {
 		return nil
@@ -89,8 +88,7 @@ func (p changes) spool(context.Context) error {
 	return nil
 }
 
-// spooled reports that the job needs no spool any more: what it may have left is
-// read where it can be.
+// spooled reports whether the job no longer writes to the spool.
 func (p changes) spooled() bool {
 	return p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing, state.PhaseFinalizing,
 		state.PhaseFinalized}, p.plan.ResumePhase)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// content checks what is copied, and what the target has of it already.
+// content checks the collections to copy, and those that the target has.
 type content struct{ *planner }
 
 func (p content) collections(ctx context.Context) error {
@@ -39,8 +39,7 @@ func (p content) collections(ctx context.Context) error {
 	return p.building(ctx, colls)
 }
 
-// building tells of index builds under way on the source: until they have ended the
-// target goes without.
+// building warns of index builds under way on the source, which the target gets after their end.
 func (p content) building(ctx context.Context, colls []schema.Collection) error {
 	if p.Shards != nil { // each shard builds by itself
 		of, err := p.Shards.Building(ctx, p.Rules)
@@ -65,7 +64,7 @@ func (p content) building(ctx context.Context, colls []schema.Collection) error 
 	return nil
 }
 
-// omissions reports what the rules choose and the job leaves out.
+// omissions warns of namespaces and options that the rules choose and the job cannot copy.
 func (p content) omissions(context.Context) error {
 	const most = 100
 	list, err := p.seen.omissions()
@@ -109,8 +108,7 @@ func (p content) existing(context.Context) error {
 	return nil
 }
 
-// room compares the data with the free space of the target, where the server
-// tells it (dbStats, 3.6 and newer).
+// room compares the data with the free space of the target, if dbStats has it (3.6 and newer).
 func (p content) room(context.Context) error {
 	raw, err := p.seen.disk()
 	if err != nil {

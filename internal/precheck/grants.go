@@ -23,13 +23,13 @@ type privilege struct {
 	Actions []string `bson:"actions"`
 }
 
-// onCluster stands for the cluster in place of a namespace.
+// onCluster stands for the cluster instead of a namespace.
 const onCluster = "the cluster"
 
-// reaches reports whether the privilege's resource holds a namespace, or is the
-// cluster. System collections are not held by their database: those of a time
-// series' buckets have a resource of their own, others must be named.
-func (p privilege) reaches(ns string) bool {
+// covers reports whether the privilege's resource has a namespace, or is the cluster. A
+// database does not cover system collections: those of a time series' buckets have a
+// resource of their own, others must be named.
+func (p privilege) covers(ns string) bool {
 	r := p.Resource
 	if r.Any || ns == onCluster {
 		return r.Any || r.Cluster
@@ -48,7 +48,7 @@ func (p privilege) reaches(ns string) bool {
 	return orAny(r.DB, db) && (*r.Collection == coll || *r.Collection == "" && !system)
 }
 
-// orAny compares with a name of a resource, of which none stands for all.
+// orAny compares with a name of a resource; an absent one matches all.
 func orAny(have *string, want string) bool { return have == nil || *have == "" || *have == want }
 
 // allows reports whether the privilege has an action.
@@ -56,16 +56,15 @@ func (p privilege) allows(action string) bool {
 	return slices.Contains(p.Actions, action) || slices.Contains(p.Actions, "anyAction")
 }
 
-// grants are the privileges of a user; nil ones stand for a server that does
-// not ask for them.
+// grants has the privileges of a user; nil means a server without access control.
 type grants []privilege
 
 // may reports whether an action on a namespace, or on the cluster, is allowed.
 func (g grants) may(action, ns string) bool {
-	return g == nil || slices.ContainsFunc(g, func(p privilege) bool { return p.reaches(ns) && p.allows(action) })
+	return g == nil || slices.ContainsFunc(g, func(p privilege) bool { return p.covers(ns) && p.allows(action) })
 }
 
-// grantsOf asks a deployment what its user may do.
+// grantsOf reads the privileges of the user on a deployment.
 func grantsOf(ctx context.Context, c *mongo.Cluster) (grants, error) {
 	raw, err := c.Command(ctx, "admin", bson.D{{Key: "connectionStatus", Value: 1}, {Key: "showPrivileges", Value: true}})
 	var status struct {

@@ -16,8 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// seen is what both sides have answered, with the errors: which of them matters,
-// and in which order, the checks know.
+// seen has the answers of both sides with their errors. The checks know which of them matter.
 type seen struct {
 	job                        func() (job state.Job, found bool, err error)
 	others                     func() ([]state.Job, error)
@@ -33,7 +32,7 @@ type seen struct {
 	disk                       func() (bson.Raw, error)
 }
 
-// sharding is how collections are to be sharded, and are on the target.
+// sharding has the desired and the present sharding of collections on the target.
 type sharding struct {
 	wishes map[string]placing.Wish   // by names of the source
 	have   map[string]placing.Entry  // by names of the target
@@ -43,11 +42,10 @@ type sharding struct {
 	silent []string                  // routers that do not answer
 }
 
-// asker asks both sides for what the checks look at.
+// asker queries both sides for the checks.
 type asker struct{ *planner }
 
-// look asks both sides all that does not depend on an answer, at once: far away,
-// each question by itself takes a round trip.
+// look sends all independent queries at once, because each one takes a round trip.
 func (p asker) look(ctx context.Context) error {
 	var g errgroup.Group
 	s := &p.seen
@@ -72,8 +70,7 @@ func (p asker) look(ctx context.Context) error {
 	}
 	s.targetGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Target) })
 	s.disk = ask(&g, func() (bson.Raw, error) {
-		return p.Target.Command(ctx, "admin",
-			bson.D{{Key: "dbStats", Value: 1}})
+		return p.Target.Command(ctx, "admin", bson.D{{Key: "dbStats", Value: 1}})
 	})
 	s.omissions = ask(&g, func() ([]schema.Omission, error) { return schema.Omissions(ctx, p.Source, p.Rules) })
 	s.databases = ask(&g, func() ([]string, error) { return schema.Databases(ctx, p.Target, true) })
@@ -109,7 +106,7 @@ func (p asker) look(ctx context.Context) error {
 	return mongo.Wrap(ctx.Err(), "precheck")
 }
 
-// leftovers are what is dropped with what there is of the source's names.
+// leftovers returns collections of an earlier run of the job that --on-existing drop drops too.
 func (p asker) leftovers(ctx context.Context) ([]string, error) {
 	job, found, err := p.Store.Reload(ctx)
 	if err != nil || !found || job.Shares() {
@@ -118,8 +115,8 @@ func (p asker) leftovers(ctx context.Context) ([]string, error) {
 	return Leftovers(ctx, p.Store, p.Rules)
 }
 
-// Leftovers are the namespaces of the target that an earlier life of the job has
-// made, and to which the rules still lead from where they did.
+// Leftovers returns the target namespaces that an earlier run of the job has made, and that the
+// rules still map from the same source.
 func Leftovers(ctx context.Context, store state.Catalog, rules *transform.Set) (out []string, err error) {
 	colls, err := store.LoadCatalog(ctx)
 	for _, m := range colls {
@@ -130,7 +127,7 @@ func Leftovers(ctx context.Context, store state.Catalog, rules *transform.Set) (
 	return out, err
 }
 
-// wished reads both for the collections of a plan.
+// wished reads the desired and the present sharding of the collections of a plan.
 func (p asker) wished(ctx context.Context, colls []schema.Collection) (s sharding, err error) {
 	if p.Target.Info.Kind != mongo.KindSharded || p.Wishes == nil || p.unread {
 		return s, nil
@@ -163,7 +160,7 @@ func (p asker) wished(ctx context.Context, colls []schema.Collection) (s shardin
 	return s, p.zonesOf(ctx, &s, targets)
 }
 
-// silentRouters are the routers of the target that do not answer.
+// silentRouters returns the routers of the target that do not answer.
 func (p asker) silentRouters(ctx context.Context) (silent []string) {
 	_, list, _ := strings.Cut(p.Target.Address(), "mongodb://")
 	hosts := strings.Split(list, ",")
@@ -201,8 +198,7 @@ func (p asker) zonesOf(ctx context.Context, s *sharding, targets []string) (err 
 	return err
 }
 
-// ask asks in a goroutine of the group; what it returns may be called once the
-// group has ended.
+// ask runs question in a goroutine of g. The function that it returns is valid after g.Wait.
 func ask[T any](g *errgroup.Group, question func() (T, error)) func() (T, error) {
 	var answer T
 	var err error

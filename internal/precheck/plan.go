@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Plan is what a job would do, and what stands in its way.
+// Plan has the actions of a job, and the checks before them.
 type Plan struct {
 	Job         string      `json:"job"`
 	Resumes     bool        `json:"resumes"` // an earlier checkpoint is continued
@@ -25,14 +25,14 @@ type Plan struct {
 	SourceInfo  string      `json:"sourceInfo"` // e.g. "replica set src, 6.0.5, FCV 6.0"
 	Target      string      `json:"target"`
 	TargetInfo  string      `json:"targetInfo"`
-	// Finalized says when the job was finalized, and TargetPosition where the target
-	// stood then; there is nothing to do.
+	// Finalized is the time when the job was finalized, TargetPosition the target's position
+	// then; there is nothing to do.
 	Finalized      *time.Time   `json:"finalized,omitempty"`
 	TargetPosition string       `json:"targetPosition,omitempty"`
 	Collections    []Collection `json:"collections"`
-	// Rules are what the rules would do to documents drawn at random.
+	// Rules has the effects of the rules on a random sample of documents.
 	Rules []transform.Effect `json:"rules,omitempty"`
-	// LeftOut is what the rules choose and the job cannot bring to the target.
+	// LeftOut has namespaces and options that the rules choose and the job cannot copy.
 	LeftOut []string `json:"leftOut,omitempty"`
 	Checks  List     `json:"checks"`
 }
@@ -45,20 +45,20 @@ type Collection struct {
 	Docs    int64       `json:"docs"`
 	Bytes   int64       `json:"bytes"`
 	Indexes int         `json:"indexes"`
-	// Sample says of a filtered collection how many documents its filter keeps.
+	// Sample estimates how many documents the filter of a collection keeps.
 	Sample *Sample `json:"sample,omitempty"`
 }
 
-// Error says that the precheck found what forbids the job; nothing was written.
+// Error is the error of a plan with failed checks; nothing was written.
 type Error struct{ Plan *Plan }
 
-// Error names the checks that failed.
+// Error returns the failed checks.
 func (e *Error) Error() string { return e.Unwrap().Error() }
 
-// Unwrap is the plan's own error, with its hint.
+// Unwrap returns the plan's error with its hint.
 func (e *Error) Unwrap() error { return e.Plan.Checks.Err() }
 
-// Input is what a plan is made from.
+// Input has the settings and clusters of a plan.
 type Input struct {
 	Job            string
 	Source, Target *mongo.Cluster
@@ -90,19 +90,19 @@ type Input struct {
 	Spool *oplog.Spooler
 }
 
-// planner collects a plan's checks. Each subject of them has a type of its own.
+// planner collects a plan's checks. Each subject has its own type.
 type planner struct {
 	Input
 	seen seen
 	plan *Plan
 	job  state.Job // the earlier checkpoint, if any
 	data int64     // bytes to copy
-	// unread says that no member of the source can be read for the read preference now.
+	// unread means that no member of the source matches the read preference now.
 	unread bool
 }
 
-// Make reads both sides and says what the job would do and what stands in its
-// way. Nothing is written. An error means that a side could not be read.
+// Make reads both sides and returns the plan of the job with its checks. It writes nothing. An error
+// means that a side cannot be read.
 func Make(ctx context.Context, in Input) (*Plan, error) {
 	p := &planner{Input: in, plan: &Plan{
 		Job: in.Job, Mode: in.Mode, Source: in.Source.Address(), SourceInfo: describe(in.Source.Info),
@@ -143,7 +143,7 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 	return p.plan, nil
 }
 
-// steps are the checks of what both sides have answered.
+// steps returns the checks, in order.
 func (p *planner) steps() []func(context.Context) error {
 	in, of, by, log := stored{p}, content{p}, rules{p}, changes{p}
 	all := []func(context.Context) error{
@@ -174,30 +174,28 @@ func (p *planner) add(level Level, name, hint, format string, args ...any) {
 
 func (p *planner) ok(name, format string, args ...any) { p.add(OK, name, "", format, args...) }
 
-// copied reports that the copy's preparations are done, so that existing
-// target collections are our own.
+// copied reports that the job has made the target collections itself.
 func (p *planner) copied() bool {
 	return p.plan.Resumes && p.plan.ResumePhase != state.PhaseCatalog
 }
 
-// onExisting is the policy for collections that the target has.
+// onExisting returns the policy for existing target collections.
 func (p *planner) onExisting() state.OnExisting { return p.OnExisting.Or(p.job.OnExisting) }
 
-// exists reports a collection of the target that was there before the job, or that the
-// job has made.
+// exists reports whether the target has a collection, from before the job or made by it.
 func (p *planner) exists(target string) bool {
 	have, err := p.seen.existing()
 	_, there := have[target]
 	return err == nil && there
 }
 
-// some names the first of many.
+// some joins the first five items.
 func some(all []string, sep string) string {
 	const most = 5
 	return strings.Join(all[:min(most, len(all))], sep)
 }
 
-// didYouMean puts the name that was perhaps meant, or none, before a hint.
+// didYouMean adds a suggested name, if there is one, to a hint.
 func didYouMean(best, hint string) string {
 	if best == "" {
 		return hint
@@ -205,7 +203,7 @@ func didYouMean(best, hint string) string {
 	return strings.TrimSpace("did you mean " + best + "? " + hint)
 }
 
-// unmatched is the outcome of a rule that matches nothing, which may be about what is yet to come.
+// unmatched returns the result for a rule that matches nothing, perhaps not yet.
 func unmatched(allowed bool) (level Level, hint string) {
 	if allowed {
 		return Warn, ""

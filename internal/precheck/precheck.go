@@ -1,7 +1,6 @@
-// Package precheck looks before anything is done: checks with their outcomes,
-// and the plan of a replication between two clusters. It reads, and writes
-// nothing; it knows rules and what is stored of a job, but no job. List alone
-// serves other commands too.
+// Package precheck makes the plan of a replication between two clusters, and the checks before it.
+// It writes nothing. It knows rules and the stored state of a job, but no job. Other commands use
+// List too.
 package precheck
 
 import (
@@ -14,29 +13,29 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Level is the outcome of a check.
+// Level is the result of a check.
 type Level string
 
-// The outcomes; a failed check keeps the work from being begun.
+// The results; a failed check forbids the work.
 const (
 	OK   Level = "ok"
 	Warn Level = "warn"
 	Fail Level = "fail"
 )
 
-// Check is one thing that was looked at.
+// Check is one check with its result.
 type Check struct {
 	Name    string `json:"name"`
 	Level   Level  `json:"level"`
 	Message string `json:"message"`
-	// Hint is what an operator can do about it.
+	// Hint is the remedy.
 	Hint string `json:"hint,omitempty"`
 }
 
-// checkExisting is the check of what the target has already.
+// checkExisting is the name of the check of existing target collections.
 const checkExisting = "target collections"
 
-// Skips are settings, each of which has a failed check pass: those that its hint names.
+// Skips returns the settings that let a failed check pass: those that its hint names.
 func (c Check) Skips() []string {
 	if c.Level != Fail {
 		return nil
@@ -52,8 +51,7 @@ func (c Check) Skips() []string {
 	return out
 }
 
-// List are checks in the order in which they were made. It is not safe for
-// concurrent use.
+// List has checks in their order. It is not safe for concurrent use.
 type List []Check
 
 // Add adds a check.
@@ -61,7 +59,7 @@ func (l *List) Add(level Level, name, message, hint string) {
 	*l = append(*l, Check{Name: name, Level: level, Message: mongo.Concise(message), Hint: hint})
 }
 
-// Of returns the checks with an outcome.
+// Of returns the checks with a level.
 func (l List) Of(level Level) List {
 	return slices.DeleteFunc(slices.Clone(l), func(c Check) bool { return c.Level != level })
 }
@@ -69,7 +67,7 @@ func (l List) Of(level Level) List {
 // Failed reports whether any check forbids the work.
 func (l List) Failed() bool { return len(l.Of(Fail)) > 0 }
 
-// Err names every failed check with what can be done; nil if there is none.
+// Err returns an error with each failed check and its hint; nil if there is none.
 func (l List) Err() error {
 	failed := l.Of(Fail)
 	switch len(failed) {
@@ -81,14 +79,13 @@ func (l List) Err() error {
 	return Failed(l)
 }
 
-// Failed is the error of checks of which some forbid the work; nothing was
-// written.
+// Failed is the error of checks that forbid the work; nothing was written.
 type Failed List
 
-// Error is its lines.
+// Error returns the lines.
 func (f Failed) Error() string { return strings.Join(f.Lines(), "\n") }
 
-// Lines name each failed check, and if there are several also what can be done.
+// Lines returns each failed check, with hints if there are several.
 func (f Failed) Lines() []string {
 	failed := List(f).Of(Fail)
 	if len(failed) == 1 {
@@ -104,7 +101,7 @@ func (f Failed) Lines() []string {
 	return lines
 }
 
-// LogWarnings logs the checks that call for attention and forbid nothing.
+// LogWarnings logs the checks with warnings.
 func (l List) LogWarnings(log *slog.Logger) {
 	for _, c := range l.Of(Warn) {
 		log.Warn("precheck: "+c.Message, "check", c.Name, "hint", c.Hint)

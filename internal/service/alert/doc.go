@@ -1,5 +1,4 @@
-// Package alert has operators told of jobs that need them. Rules judge how jobs stand;
-// what they find fires once and is resolved once, by comparing revisions in the store,
-// whichever processes of the service look. Receivers are told by webhook and by mail,
-// from a queue in the store, so that nobody waits for them.
+// Package alert notifies operators of jobs that need attention. Rules evaluate the state of jobs.
+// An alert fires once and is resolved once, by comparing revisions in the store, whichever process
+// evaluates it. Receivers get webhooks and mails from a queue in the store.
 package alert

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	// lookEvery is how often jobs are looked at.
+	// lookEvery is the interval at which jobs are evaluated.
 	lookEvery = 5 * time.Second
-	// storeTime is how long the store may take for one thing.
+	// storeTime bounds one operation of the store.
 	storeTime = 5 * time.Second
-	// lateAfter is when another process tells of what one has stored and not told of.
+	// lateAfter is the age of an alert without notices at which any process sends them.
 	lateAfter = 30 * time.Second
 )
 
@@ -29,20 +29,20 @@ const (
 type Options struct {
 	Hub  *hub.Hub
 	View *hub.View
-	// Settings are the rules, and whom to tell.
+	// Settings are the rules and the receivers.
 	Settings *Settings
-	// Every is how often jobs are looked at; 0 is each five seconds. Settle is how long
-	// the store has to have answered before anything is judged; 0 is a little more than
-	// the time of a lease, after which all that lives has been heard of.
+	// Every is the interval of evaluations; 0 is five seconds. Settle is how long the store
+	// must have answered before the first; 0 is a little more than the time of a lease, after
+	// which all live processes have reported.
 	Every, Settle time.Duration
 	Log           *slog.Logger
 }
 
-// Keeper judges jobs, and has receivers told. Run is called once.
+// Keeper evaluates jobs and notifies receivers. Run is called once.
 type Keeper struct {
 	Options
 	watch    *watch
-	answered time.Time // since when the store answers, zero: it does not
+	answered time.Time // since when the store answers; zero if it does not
 }
 
 // New makes a keeper.
@@ -56,7 +56,7 @@ func New(o Options) *Keeper {
 	return &Keeper{Options: o, watch: newWatch(o.Settings.Rules, rand.Text)}
 }
 
-// Run judges and tells until ctx ends. Whatever fails is in the log, and tried again.
+// Run evaluates jobs and sends notices until ctx ends. It logs failures and retries.
 func (k *Keeper) Run(ctx context.Context) error {
 	select {
 	case <-k.View.Loaded():
@@ -69,14 +69,14 @@ func (k *Keeper) Run(ctx context.Context) error {
 	})
 	for _, r := range k.Settings.Receivers {
 		g.Go(func() error {
-			t := &teller{receiver: r, log: k.Log.With("receiver", r.Name), pause: firstPause}
+			t := &notifier{receiver: r, log: k.Log.With("receiver", r.Name), pause: firstPause}
 			return k.Hub.Alerts.Notices(gctx, r.Name, t.take)
 		})
 	}
 	return g.Wait()
 }
 
-// look judges all jobs once.
+// look evaluates all jobs once.
 func (k *Keeper) look(ctx context.Context, now time.Time) {
 	if !k.settled(ctx, now) {
 		return
@@ -90,7 +90,7 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 	}
 	for i := range stored { // whose process has ended, perhaps
 		if a := stored[i]; !a.Told && now.Sub(a.Since()) > lateAfter {
-			if err := k.tell(ctx, &a); err != nil {
+			if err := k.notify(ctx, &a); err != nil {
 				k.failed(ctx, err)
 				return
 			}
@@ -98,8 +98,8 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// settled reports whether the store has answered long enough: after it was away, leases
-// and reports are old for a moment, and nothing is to be concluded from that.
+// settled reports whether the store has answered long enough. Right after an outage, leases and
+// reports are old and mean nothing.
 func (k *Keeper) settled(ctx context.Context, now time.Time) bool {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -120,8 +120,7 @@ func (k *Keeper) failed(ctx context.Context, err error) {
 	}
 }
 
-// store stores a change, and tells of it. One that another process was faster with is
-// not this one's.
+// store stores a change and sends its notices, unless another process was faster.
 func (k *Keeper) store(ctx context.Context, c change) error {
 	storing, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -142,12 +141,11 @@ func (k *Keeper) store(ctx context.Context, c change) error {
 	} else {
 		k.Log.Info("alert is over", "job", c.Job, "kind", c.Kind, "why", c.Ending)
 	}
-	return k.tell(ctx, &c.Alert)
+	return k.notify(ctx, &c.Alert)
 }
 
-// tell leaves notices for the receivers of an alert, and notes that it has. Done twice it
-// is as if done once.
-func (k *Keeper) tell(ctx context.Context, a *service.Alert) error {
+// notify queues notices for the receivers of an alert, and records that. It is idempotent.
+func (k *Keeper) notify(ctx context.Context, a *service.Alert) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
 	event := Resolved
@@ -165,18 +163,18 @@ func (k *Keeper) tell(ctx context.Context, a *service.Alert) error {
 			}
 		}
 	}
-	told := *a
-	told.Told = true
+	sent := *a
+	sent.Told = true
 	if a.Firing() {
-		err = k.Hub.Alerts.Set(ctx, &told)
-	} else if err = k.Hub.Alerts.KeepPast(ctx, k.View, &told); err == nil {
-		if a.Kind == service.AlertConflict { // it remembers what was told of
-			err = k.Hub.Alerts.Set(ctx, &told)
+		err = k.Hub.Alerts.Set(ctx, &sent)
+	} else if err = k.Hub.Alerts.KeepPast(ctx, k.View, &sent); err == nil {
+		if a.Kind == service.AlertConflict { // it remembers the last notified count
+			err = k.Hub.Alerts.Set(ctx, &sent)
 		} else {
-			err = k.Hub.Alerts.Drop(ctx, &told)
+			err = k.Hub.Alerts.Drop(ctx, &sent)
 		}
 	}
-	if errors.Is(err, hub.ErrChanged) { // another has told of it, too
+	if errors.Is(err, hub.ErrChanged) { // another process has sent them, too
 		return nil
 	}
 	return err

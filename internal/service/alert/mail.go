@@ -44,7 +44,7 @@ func (m *mailer) message(n *Notice) (*mail.Msg, error) {
 	}
 	msg.Subject(subject)
 	msg.SetDate()
-	// One thread for an alert, and no second mail where a server has it already.
+	// Groups the mails of an alert, and lets servers drop repeated ones.
 	id := fmt.Sprintf("%s.%s@millrace", n.ID, n.Event)
 	msg.SetMessageIDWithValue(id)
 	if n.Event == Resolved {

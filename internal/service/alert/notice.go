@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// Event is what has become of an alert.
+// Event is the change of an alert.
 type Event string
 
 // The events.
@@ -17,15 +17,14 @@ const (
 	Resolved Event = "resolved"
 )
 
-// Notice is what a receiver is told, as JSON.
+// Notice is the JSON that a receiver gets.
 type Notice struct {
 	Event Event `json:"event"`
-	// ID is the alert's: that of fired and of resolved are the same. Both together are of
-	// one notice, also when it comes twice.
+	// ID identifies the alert. ID and Event identify a notice, also when it comes twice.
 	ID   string            `json:"id"`
 	Kind service.AlertKind `json:"kind"`
 	Job  string            `json:"job"`
-	// Text says what is wrong, Hint what can be done, Ending why it is over.
+	// Text is the finding, Hint the remedy, Ending the reason why it is over.
 	Text       string     `json:"text"`
 	Hint       string     `json:"hint"`
 	Ending     string     `json:"ending"`
@@ -41,8 +40,7 @@ func notice(event Event, a *service.Alert) Notice {
 		Ending: plain(a.Ending), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt}
 }
 
-// plain is a text of others without what acts on who shows it: one line of characters
-// that can be seen.
+// plain returns foreign text as one line of graphic characters, of at most maxText bytes.
 func plain(text string) string {
 	text = strings.Map(func(r rune) rune {
 		switch {

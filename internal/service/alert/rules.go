@@ -15,22 +15,22 @@ import (
 // Rule says when alerts of one kind fire.
 type Rule struct {
 	Off bool
-	// For is how long what it finds has to last.
+	// For is the time that a finding must last.
 	For time.Duration
-	// Limit is what lag has to be above, or a window below.
+	// Limit is the highest lag, or the shortest window, without a finding.
 	Limit time.Duration
-	// Jobs are patterns of names of those that it looks at; none is all.
+	// Jobs are patterns of names of jobs; none is all.
 	Jobs []string
 }
 
-// Rules are those of all kinds.
+// Rules has the rule of each kind.
 type Rules map[service.AlertKind]Rule
 
-// calm is how long lag or a short window has to be over before its alert is, so that
-// what goes up and down around a limit fires once.
+// calm is the time without a finding that resolves an alert of lag or window, so that values around
+// the limit fire once.
 const calm = time.Minute
 
-// DefaultRules are those that hold where nothing else is said.
+// DefaultRules returns the rules that hold without settings.
 func DefaultRules() Rules {
 	return Rules{
 		service.AlertLag:        {Limit: time.Minute, For: 5 * time.Minute},
@@ -42,7 +42,7 @@ func DefaultRules() Rules {
 	}
 }
 
-// answer is what a rule says of a job: it does not always know.
+// answer is the result of a rule for a job.
 type answer int
 
 const (
@@ -51,7 +51,7 @@ const (
 	yes
 )
 
-// finding is an answer with its words. Of no, text says why.
+// finding is an answer with text and hint. For no, text is the reason.
 type finding struct {
 	answer     answer
 	text, hint string
@@ -59,23 +59,19 @@ type finding struct {
 
 func not(why string) finding { return finding{answer: no, text: why} }
 
-// look is what rules judge by.
+// look is the input of rules.
 type look struct {
 	job     *service.Job
 	state   service.State
 	status  *job.Status // nil where nothing is known
 	live    bool        // the status is of now
 	workers []service.Worker
-	moved   bool  // since the look before
-	before  int64 // refused documents that were told of
+	moved   bool  // since the last evaluation
+	before  int64 // refused documents that were notified
 }
 
-func newLook(j *service.Job, workers []service.Worker) look {
-	return look{job: j, state: j.State(), workers: workers, status: j.Status(), live: j.Live()}
-}
-
-// judge is what the rule of a kind says.
-func (r Rule) judge(kind service.AlertKind, l look) finding {
+// evaluate returns the finding of the rule of a kind.
+func (r Rule) evaluate(kind service.AlertKind, l look) finding {
 	caller := service.Caller{Jobs: r.Jobs}
 	switch {
 	case r.Off || !caller.Sees(l.job.Definition.Name):
@@ -186,7 +182,7 @@ func (l look) noProgress() finding {
 	return f
 }
 
-// noWorker knows why nobody takes a job.
+// noWorker finds the reason why no worker takes a job.
 func (l look) noWorker() finding {
 	if l.state != service.Waiting {
 		return not("the job is " + string(l.state))
@@ -223,8 +219,8 @@ func labels(m map[string]string) string {
 	return cmp.Or(strings.Join(list, ", "), "none")
 }
 
-// mark is what moves while a job makes progress.
-type mark struct {
+// progress has the figures that change while a job makes progress.
+type progress struct {
 	state                                  service.State
 	phase                                  job.Phase
 	docs, bytes, operations, built, schema int64
@@ -232,8 +228,8 @@ type mark struct {
 	applied, spooled                       string
 }
 
-func (l look) mark() mark {
-	m := mark{state: l.state}
+func (l look) progress() progress {
+	m := progress{state: l.state}
 	s := l.status
 	if !l.live {
 		return m

@@ -18,26 +18,24 @@ import (
 )
 
 const (
-	// maxReceivers bounds those whom it names, maxMails the
-	// addresses of one of them.
+	// maxReceivers bounds the receivers of a file, maxMails the addresses of one.
 	maxReceivers = 20
 	maxMails     = 50
 )
 
-// Settings are what is looked for, and who is told.
+// Settings has the rules and the receivers.
 type Settings struct {
 	Rules     Rules
 	Receivers []Receiver
 }
 
-// Defaults are the rules that hold without a file. Nobody is told; API and console show
-// what they find.
+// Defaults returns the settings without a file: no receivers; API and console show alerts.
 func Defaults() *Settings { return &Settings{Rules: DefaultRules()} }
 
 const fileForm = "write rules:, webhooks: and mails:, as docs/reference/configuration.md shows"
 
-// Open reads a file of alerts; resolve gives the secrets that it refers to. What is wrong
-// with it is a config.Problems.
+// Open reads a file of alerts; resolve returns the secrets that it refers to. An error in the file
+// is a config.Problems.
 func Open(file string, resolve config.Resolver) (*Settings, error) {
 	raw, err := yamlfile.Load("alerts", file)
 	if err != nil {
@@ -132,7 +130,7 @@ func (s section) receivers(into *Settings) {
 			name := one.Text("name")
 			if service.CheckName(name) != nil || strings.Contains(name, ".") {
 				one.Bad("name", "is missing, or has more than letters, digits, dashes and underlines",
-					"name the receiver: what it is still to be told is kept under its name")
+					"name the receiver: its pending notices are stored under the name")
 			} else if names[name] {
 				one.Bad("name", fmt.Sprintf("%q is there twice", name), "give each receiver a name of its own")
 			}
@@ -146,7 +144,7 @@ func (s section) receivers(into *Settings) {
 	}
 }
 
-// insecure is whether what is sent may be read on its way.
+// insecure reports whether notices may be sent without TLS.
 func (s section) insecure() bool {
 	text := s.Text("insecure")
 	b, err := strconv.ParseBool(text)
@@ -156,7 +154,7 @@ func (s section) insecure() bool {
 	return b
 }
 
-// webhook reads one. Its address may be a reference: those of some services are secrets.
+// webhook reads a webhook. Its address may be a reference, because some addresses are secrets.
 func (s section) webhook() sender {
 	address := s.Text("url")
 	if config.IsReference(address) {
@@ -180,7 +178,7 @@ func (s section) webhook() sender {
 	return w
 }
 
-// tls trusts the authorities of a file, nil trusts the system's.
+// tls returns a configuration with the authorities of ca-file, nil for the system's.
 func (s section) tls() *tls.Config {
 	file := s.Text("ca-file")
 	if file == "" {

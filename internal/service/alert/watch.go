@@ -6,49 +6,48 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// watch applies rules to what it is shown, again and again. It keeps how long things
-// have lasted, and does nothing but that: what fires and what is over it says.
+// watch applies rules to the state of jobs and remembers how long conditions last. It returns
+// changes and stores nothing.
 type watch struct {
 	rules Rules
 	newID func() string
 	seen  map[place]*track
-	marks map[string]marked // by job
+	last  map[string]jobProgress // by job
 }
 
-// place is where alerts of a kind are, of a job as it was defined.
+// place identifies alerts of one kind and one definition of a job.
 type place struct {
 	kind     service.AlertKind
 	job, uid string
 }
 
-// track is since when a rule says what it says; zero where it does not.
+// track has the times since which a rule answers yes or no; zero if it does not.
 type track struct {
 	yes, no time.Time
 	refused int64
 	looked  bool
 }
 
-type marked struct {
+type jobProgress struct {
 	uid string
-	mark
+	progress
 }
 
 func newWatch(rules Rules, newID func() string) *watch {
-	return &watch{rules: rules, newID: newID, seen: map[place]*track{}, marks: map[string]marked{}}
+	return &watch{rules: rules, newID: newID, seen: map[place]*track{}, last: map[string]jobProgress{}}
 }
 
-// forget has it begin anew: what it saw is of another time.
-func (w *watch) forget() { clear(w.seen); clear(w.marks) }
+// forget drops all state.
+func (w *watch) forget() { clear(w.seen); clear(w.last) }
 
-// change is an alert that is to be stored: it fires, or is over. Gone is one that is to be
-// forgotten.
+// change is an alert to store, because it fires or is over, or to delete if gone.
 type change struct {
 	service.Alert
 	gone bool
 }
 
-// step looks at all jobs, and at the alerts that are stored. It returns what has to
-// change of those. now is not of the wall clock alone, which may be set.
+// step evaluates all jobs and returns the changes of the stored alerts. now has a monotonic reading,
+// because the wall clock may be set.
 func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker,
 	stored []service.Alert) (out []change) {
 	has := map[place]*service.Alert{}
@@ -58,14 +57,14 @@ func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker
 		has[place{a.Kind, a.Job, ""}] = a
 	}
 	seen := make(map[place]*track, len(w.seen))
-	marks := make(map[string]marked, len(w.marks))
+	last := make(map[string]jobProgress, len(w.last))
 	for i := range jobs {
 		j := &jobs[i]
 		name, uid := j.Definition.Name, j.Definition.UID
-		l := newLook(j, workers)
-		m := marked{uid, l.mark()}
-		l.moved = w.marks[name] != m
-		marks[name] = m
+		l := look{job: j, state: j.State(), workers: workers, status: j.Status(), live: j.Live()}
+		p := jobProgress{uid, l.progress()}
+		l.moved = w.last[name] != p
+		last[name] = p
 		for _, kind := range service.AlertKinds() {
 			at := place{kind, name, uid}
 			t := w.seen[at]
@@ -84,7 +83,7 @@ func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker
 			}
 		}
 	}
-	w.seen, w.marks = seen, marks
+	w.seen, w.last = seen, last
 	for i := range stored { // of jobs that are no more
 		if a := stored[i]; !taken[place{a.Kind, a.Job, ""}] && a.Told {
 			out = append(out, change{Alert: over(a, now, "the job is removed"), gone: !a.Firing()})
@@ -93,14 +92,14 @@ func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker
 	return out
 }
 
-// next is what an alert, nil where there is none, has to become.
+// next returns the new state of an alert, which is nil if there is none.
 func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a *service.Alert) (service.Alert, bool) {
 	rule := w.rules[kind]
 	firing := a != nil && a.Firing()
 	if a != nil {
 		l.before = a.Mark
 	}
-	f := rule.judge(kind, l)
+	f := rule.evaluate(kind, l)
 	wait, quiet := rule.For, time.Duration(0)
 	switch kind {
 	case service.AlertLag, service.AlertWindow:
@@ -116,7 +115,7 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 	}
 	t.last(f.answer, now)
 	switch {
-	case a != nil && !a.Told: // whoever stored it is about to tell of it
+	case a != nil && !a.Told: // the process that stored it is about to notify
 	case !firing && f.answer == yes && now.Sub(t.yes) >= wait:
 		fired := service.Alert{ID: w.newID(), Kind: kind, Text: f.text, Hint: f.hint, FiredAt: now.UTC()}
 		if a != nil {
@@ -140,7 +139,7 @@ func (w *watch) next(now time.Time, kind service.AlertKind, l look, t *track, a 
 	return service.Alert{}, false
 }
 
-// last takes what a rule says now. What it does not know is no change, and no calm.
+// last records an answer. An unknown one ends the time without findings, and changes nothing else.
 func (t *track) last(a answer, now time.Time) {
 	switch a {
 	case yes:
@@ -156,7 +155,7 @@ func (t *track) last(a answer, now time.Time) {
 	}
 }
 
-// over is an alert that has ended.
+// over returns the alert as resolved.
 func over(a service.Alert, now time.Time, why string) service.Alert {
 	if a.Firing() {
 		at := now.UTC()

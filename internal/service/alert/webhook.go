@@ -32,18 +32,18 @@ type webhook struct {
 
 func newWebhook(address string, secret []byte) *webhook {
 	return &webhook{url: address, secret: secret, client: &http.Client{
-		// Whoever is told elsewhere is not who was named.
+		// A redirect leads to a receiver that nobody configured.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}}
 }
 
-// transport is the system's way with other authorities.
+// transport is like the default one, with other authorities.
 func transport(c *tls.Config) http.RoundTripper {
 	return &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: c, ForceAttemptHTTP2: true,
 		IdleConnTimeout: time.Minute, TLSHandshakeTimeout: sendTime}
 }
 
-// Sign is the signature of a body that is sent at a time: the HMAC-SHA256, in hex, of
-// the timestamp's digits, a dot and the body.
+// Sign returns the signature of a request: the HMAC-SHA256, in hex, of the timestamp's digits, a
+// dot and the body.
 func Sign(secret []byte, timestamp string, body []byte) string {
 	m := hmac.New(sha256.New, secret)
 	m.Write([]byte(timestamp + "."))

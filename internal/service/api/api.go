@@ -100,7 +100,11 @@ func New(o Options) (*API, error) {
 	mux := http.NewServeMux()
 	methods := map[string][]string{}
 	for _, rt := range a.routes() {
-		mux.Handle(rt.method+" "+rt.path, a.traced(rt, a.serve(rt)))
+		handler := a.serve(rt)
+		if o.Trace != nil && rt.role != "" { // probes make no spans
+			handler = o.Trace(rt.method, rt.path, handler)
+		}
+		mux.Handle(rt.method+" "+rt.path, handler)
 		methods[rt.path] = append(methods[rt.path], rt.method)
 	}
 	for at, list := range methods {
@@ -272,14 +276,6 @@ func (a *API) wrongMethod(has []string) http.Handler {
 		w.Header().Set("Allow", allow)
 		a.fail(w, r, refuse(http.StatusMethodNotAllowed, CodeMethod, "it has "+allow, "this path has no such method"))
 	})
-}
-
-// traced has requests of a route make spans, but for those that ask whether the service is there.
-func (a *API) traced(rt route, next http.Handler) http.Handler {
-	if a.o.Trace == nil || rt.role == "" {
-		return next
-	}
-	return a.o.Trace(rt.method, rt.path, next)
 }
 
 // serve is the handler of a route, behind its role.

@@ -240,7 +240,7 @@ func (c *call) definition() (d service.Definition, err error) {
 			return d, err
 		}
 		d.Name, d.Settings = q.Get("name"), string(raw)
-		if d.Wish.Paused, err = strconv.ParseBool(orFalse(q.Get("paused"))); err != nil {
+		if d.Wish.Paused, err = strconv.ParseBool(cmp.Or(q.Get("paused"), "false")); err != nil {
 			return d, invalid("use true or false", "paused is %q", service.Short(q.Get("paused"), 40))
 		}
 		if d.Labels, err = service.ParseLabels(q["label"]); err != nil {
@@ -267,13 +267,6 @@ func (c *call) definition() (d service.Definition, err error) {
 		return d, invalid("save it as UTF-8", "the settings are not UTF-8")
 	}
 	return d, checkLabels(d.Labels)
-}
-
-func orFalse(s string) string {
-	if s == "" {
-		return "false"
-	}
-	return s
 }
 
 func invalid(hint, format string, args ...any) error {

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
-
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/format"
 	"github.com/millrace/millrace/internal/job"
@@ -218,15 +216,16 @@ func (c *console) act(w http.ResponseWriter, r *http.Request, v *visit) error {
 
 // wished reads the form of limits.
 func wished(r *http.Request) (l server.Limits, err error) {
-	docs, err := strconv.ParseInt(cmp.Or(strings.TrimSpace(r.PostForm.Get("docs")), "0"), 10, 64)
+	docs, err := number(r, "docs", "number of documents",
+		func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
 	if err != nil {
-		return l, fmt.Errorf("%q is no number of documents", r.PostForm.Get("docs"))
+		return l, err
 	}
-	size, err := humanize.ParseBytes(cmp.Or(strings.TrimSpace(r.PostForm.Get("bytes")), "0"))
-	if err != nil || size > 1<<62 {
-		return l, fmt.Errorf("%q is no number of bytes", r.PostForm.Get("bytes"))
+	bytes, err := byteRate(r, "bytes")
+	if err != nil {
+		return l, err
 	}
-	bytes, source, target := int64(size), pace.Load(r.PostForm.Get("source")), pace.Load(r.PostForm.Get("target"))
+	source, target := pace.Load(r.PostForm.Get("source")), pace.Load(r.PostForm.Get("target"))
 	return server.Limits{Docs: &docs, Bytes: &bytes, Source: &source, Target: &target}, nil
 }
 

@@ -114,30 +114,35 @@ func verifyOptions(r *http.Request) (o service.VerifyOptions, err error) {
 	if o.SamplePercent, err = percent(r); err != nil {
 		return o, err
 	}
-	if o.BytesPerSecond, err = byteRate(r); err != nil {
+	if o.BytesPerSecond, err = byteRate(r, "rate"); err != nil {
 		return o, err
 	}
 	o.Include, o.NoValues = strings.Fields(r.PostForm.Get("include")), r.PostForm.Get("values") == ""
-	if o.PatienceSeconds, err = strconv.Atoi(cmp.Or(strings.TrimSpace(r.PostForm.Get("patience")), "0")); err != nil {
-		return o, fmt.Errorf("%q is no number of seconds", r.PostForm.Get("patience"))
+	o.PatienceSeconds, err = number(r, "patience", "number of seconds", strconv.Atoi)
+	return o, err
+}
+
+// number parses a field of a form; an empty one is 0. Its error names what the field has.
+func number[T any](r *http.Request, field, what string, parse func(string) (T, error)) (T, error) {
+	n, err := parse(cmp.Or(strings.TrimSpace(r.PostForm.Get(field)), "0"))
+	if err != nil {
+		return n, fmt.Errorf("%q is no %s", r.PostForm.Get(field), what)
 	}
-	return o, nil
+	return n, nil
 }
 
 func percent(r *http.Request) (float64, error) {
-	p, err := strconv.ParseFloat(cmp.Or(strings.TrimSpace(r.PostForm.Get("sample")), "0"), 64)
-	if err != nil {
-		return 0, fmt.Errorf("%q is no percentage", r.PostForm.Get("sample"))
-	}
-	return p, nil
+	return number(r, "sample", "percentage", func(s string) (float64, error) { return strconv.ParseFloat(s, 64) })
 }
 
-func byteRate(r *http.Request) (int64, error) {
-	size, err := humanize.ParseBytes(cmp.Or(strings.TrimSpace(r.PostForm.Get("rate")), "0"))
-	if err != nil || size > 1<<62 {
-		return 0, fmt.Errorf("%q is no number of bytes", r.PostForm.Get("rate"))
-	}
-	return int64(size), nil
+func byteRate(r *http.Request, field string) (int64, error) {
+	return number(r, field, "number of bytes", func(s string) (int64, error) {
+		n, err := humanize.ParseBytes(s)
+		if n > 1<<62 {
+			return 0, strconv.ErrRange
+		}
+		return int64(n), err
+	})
 }
 
 // verifySchedule is the form of the schedule; every 0 ends it.
@@ -154,18 +159,15 @@ func (c *console) verifySchedule(w http.ResponseWriter, r *http.Request, v *visi
 }
 
 func scheduleOf(r *http.Request) (*service.VerifySchedule, error) {
-	every, err := strconv.Atoi(cmp.Or(strings.TrimSpace(r.PostForm.Get("every")), "0"))
-	if err != nil {
-		return nil, fmt.Errorf("%q is no number of hours", r.PostForm.Get("every"))
-	}
-	if every == 0 {
-		return nil, nil
+	every, err := number(r, "every", "number of hours", strconv.Atoi)
+	if err != nil || every == 0 {
+		return nil, err
 	}
 	s := service.VerifySchedule{EveryHours: every, NoValues: r.PostForm.Get("values") == ""}
 	if s.SamplePercent, err = percent(r); err != nil {
 		return nil, err
 	}
-	s.BytesPerSecond, err = byteRate(r)
+	s.BytesPerSecond, err = byteRate(r, "rate")
 	return &s, err
 }
 
@@ -175,12 +177,12 @@ type verifiedPage struct {
 	Operator bool
 	Row      verificationRow
 	Findings *service.Findings
-	// Untold is how many documents differ beyond those on the page.
-	Untold int64
+	// Unlisted counts the differing documents that are not on the page.
+	Unlisted int64
 	// Names are those of the differences for a repair, "" of those that have none.
-	Names    []string
-	Mendable bool // some have one, and the visitor may
-	Repair   *service.Repair
+	Names      []string
+	Repairable bool // some have one, and the visitor may
+	Repair     *service.Repair
 }
 
 func (c *console) verification(w http.ResponseWriter, r *http.Request, v *visit) error {
@@ -195,10 +197,10 @@ func (c *console) showVerification(w http.ResponseWriter, r *http.Request, v *vi
 	}
 	p := verifiedPage{Job: name, Operator: v.who.Role.May(service.Operator), Row: verificationRowOf(one), Findings: found}
 	if found != nil {
-		p.Untold = p.Row.Differences - int64(len(found.Differences))
+		p.Unlisted = p.Row.Differences - int64(len(found.Differences))
 		for _, d := range found.Differences {
 			one := nameForRepair(d)
-			p.Names, p.Mendable = append(p.Names, one), p.Mendable || p.Operator && one != ""
+			p.Names, p.Repairable = append(p.Names, one), p.Repairable || p.Operator && one != ""
 		}
 	}
 	p.Repair = one.Repair()

@@ -12,14 +12,13 @@ import (
 	"github.com/millrace/millrace/internal/service/hub"
 )
 
-// draftAskTime is how long a worker may take to answer about a draft: longer than it
-// tries.
+// draftAskTime bounds the answer of a worker, which itself gives up earlier.
 const draftAskTime = 55 * time.Second
 
 // maxDraftText bounds a namespace and what is looked for.
 const maxDraftText = 1000
 
-// InspectDraft is what a worker finds of the clusters of a job that is not made yet.
+// InspectDraft returns what a worker finds on the clusters of a draft.
 func (d *Desk) InspectDraft(ctx context.Context, c *service.Caller, draft service.Draft,
 	ask service.InspectAsk) (*service.Inspection, error) {
 	if len(ask.After) > maxDraftText || len(ask.Search) > maxDraftText {
@@ -31,15 +30,15 @@ func (d *Desk) InspectDraft(ctx context.Context, c *service.Caller, draft servic
 			&out)
 }
 
-// PrecheckDraft is what a job would do that is not made yet, and what stands in its way.
+// PrecheckDraft returns plan and precheck of a draft.
 func (d *Desk) PrecheckDraft(ctx context.Context, c *service.Caller, draft service.Draft) (*service.DraftPlan, error) {
 	var out service.DraftPlan
 	return &out, d.askDraft(ctx, c, draft, service.Question{What: service.AskPrecheck, Draft: &service.DraftQuestion{}},
 		&out)
 }
 
-// SampleDraft is what becomes of documents of a collection in a job that is not made
-// yet. It shows documents, so that the audit trail has it.
+// SampleDraft returns documents of a collection before and after the rules of a draft. It records
+// that in the audit trail.
 func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service.Draft,
 	ask service.SampleAsk) (*service.DraftSample, error) {
 	db, coll := mongo.SplitNS(ask.NS)

@@ -15,17 +15,16 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// askTime is how long a worker may take to answer: longer than it tries.
+// askTime bounds the answer of a worker, which itself gives up earlier.
 const askTime = 18 * time.Second
 
-// LetterStates are what dead letters are chosen by.
+// LetterStates returns the states of dead letters.
 func LetterStates() []string {
 	return []string{string(deadletter.Open), string(deadletter.Undecided), string(deadletter.Settled),
 		string(deadletter.Removed), string(deadletter.Unmapped)}
 }
 
-// Letters are a page of a job's dead letters. Why they were refused may quote values,
-// and is for operators.
+// Letters returns a page of a job's dead letters. Only operators see reasons, which may quote values.
 func (d *Desk) Letters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter) (*service.Letters,
 	error) {
 	j, err := d.lettersOf(c, service.Viewer, name, f)
@@ -44,7 +43,7 @@ func (d *Desk) Letters(ctx context.Context, c *service.Caller, name string, f se
 	return &out, nil
 }
 
-// Letter is one with its document, and what stands in its way.
+// Letter returns a dead letter with its document and the conflicting ones.
 func (d *Desk) Letter(ctx context.Context, c *service.Caller, name, id string) (*service.WholeLetter, error) {
 	f := service.LetterFilter{ID: id}
 	j, err := d.lettersOf(c, service.Operator, name, f)
@@ -58,8 +57,8 @@ func (d *Desk) Letter(ctx context.Context, c *service.Caller, name, id string) (
 	return &out, d.ask(ctx, j, service.AskLetter, f, &out)
 }
 
-// ExportLetters writes letters with their documents as canonical extended JSON, one a
-// line. begun is called before the first is written: until then nothing is sent.
+// ExportLetters writes dead letters as canonical extended JSON, one a line, to the writer of begun,
+// which it calls after the first answer.
 func (d *Desk) ExportLetters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter,
 	begun func() io.Writer) error {
 	j, err := d.notedLetters(ctx, request{caller: c, needed: service.Operator, what: "export dead letters", job: name}, f)
@@ -88,8 +87,7 @@ func (d *Desk) ExportLetters(ctx context.Context, c *service.Caller, name string
 	}
 }
 
-// RetryLetters has a job's open dead letters be tried once more, or the one that is
-// named.
+// RetryLetters retries a job's open dead letters, or the one with an id.
 func (d *Desk) RetryLetters(ctx context.Context, c *service.Caller, name, id string) (*service.LettersRetried, error) {
 	f := service.LetterFilter{ID: id}
 	j, err := d.notedLetters(ctx, request{caller: c, needed: service.Operator, what: "retry dead letters", job: name}, f)
@@ -100,7 +98,7 @@ func (d *Desk) RetryLetters(ctx context.Context, c *service.Caller, name, id str
 	return &out, d.ask(ctx, j, service.AskLettersRetry, f, &out)
 }
 
-// notedLetters is lettersOf for what the audit trail has.
+// notedLetters is lettersOf with an entry of the audit trail.
 func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilter) (*service.Job, error) {
 	j, err := d.lettersOf(q.caller, q.needed, q.job, f)
 	if err != nil {
@@ -111,7 +109,7 @@ func (d *Desk) notedLetters(ctx context.Context, q request, f service.LetterFilt
 
 const maxLetterText = 1000
 
-// lettersOf is the job whose letters somebody may look at.
+// lettersOf returns a job whose dead letters the caller may read.
 func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f service.LetterFilter) (*service.Job,
 	error) {
 	if service.CheckName(name) != nil {
@@ -134,8 +132,8 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 	return j, nil
 }
 
-// ask asks the worker that runs the job, or another one that may: the connection
-// strings are theirs.
+// ask asks the worker that runs the job, or one that may run it: only workers have the connection
+// strings.
 func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKind, f service.LetterFilter,
 	into any) error {
 	name := j.Definition.Name
@@ -164,14 +162,14 @@ func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKin
 	return readAnswer(worker, raw, into)
 }
 
-// able are the workers that may run a job, those with the fewest jobs first.
+// able returns the workers that may run a job, those with the fewest jobs first.
 func able(v *hub.View, def *service.Definition) []service.Worker {
 	list := slices.DeleteFunc(v.Workers(), func(w service.Worker) bool { return w.Draining || !def.Fits(w.Labels) })
 	slices.SortStableFunc(list, func(a, b service.Worker) int { return cmp.Compare(len(a.Jobs), len(b.Jobs)) })
 	return list
 }
 
-// readAnswer reads what a worker has answered.
+// readAnswer decodes the answer of a worker.
 func readAnswer(worker string, raw []byte, into any) error {
 	var a service.Answer
 	if err := json.Unmarshal(raw, &a); err != nil {

@@ -1,6 +1,5 @@
-// Package operate is what a person may do to the jobs of the service: it checks who
-// asks, changes what is wanted, and keeps the audit trail. API and console both stand
-// on it. It runs nothing.
+// Package operate has the operations of people on jobs: it checks roles, changes the desired
+// state, and keeps the audit trail, for API and console. It runs nothing.
 package operate
 
 import (
@@ -22,7 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/service/hub"
 )
 
-// Code is why something was refused, in a word that does not change with the text.
+// Code is the stable reason of a refusal.
 type Code string
 
 // The codes of refusals.
@@ -32,7 +31,7 @@ const (
 	Invalid   Code = "invalid"
 	Forbidden Code = "forbidden"
 	Conflict  Code = "conflict"
-	// Failed is of a job that has tried and could not, Ended of one whose process ends.
+	// Failed means that the job tried and failed, Ended that its process ends.
 	Failed Code = "failed"
 	Ended  Code = "ended"
 )
@@ -42,11 +41,11 @@ type Error struct {
 	Code Code
 	Text string
 	Hint string
-	// Problems are what is wrong with a definition.
+	// Problems are those of a definition.
 	Problems config.Problems
 }
 
-// Error is the text, with what is wrong.
+// Error returns the text and the problems.
 func (e *Error) Error() string {
 	return strings.Join(append([]string{e.Text}, e.Problems.Lines()...), "\n")
 }
@@ -55,7 +54,7 @@ func refuse(code Code, hint, format string, args ...any) *Error {
 	return &Error{Code: code, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// request is what a caller asks for.
+// request is an operation of a caller.
 type request struct {
 	caller *service.Caller
 	needed service.Role
@@ -64,15 +63,14 @@ type request struct {
 	worker string // of what is about no job
 }
 
-// Desk is where wishes are taken. It is safe for concurrent use.
+// Desk changes the desired state of jobs of a service. It is safe for concurrent use.
 type Desk struct {
 	Hub  *hub.Hub
 	View *hub.View
 	Now  func() time.Time
 }
 
-// allowed refuses who may not do a thing to a job; a job that somebody may not see is
-// none for them.
+// allowed refuses callers without the role. A job that a caller may not see counts as missing.
 func allowed(c *service.Caller, needed service.Role, name string) error {
 	switch {
 	case name != "" && !c.Sees(name):
@@ -94,8 +92,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkSettings refuses settings that no job can have, as far as it shows without what
-// they refer to.
+// checkSettings refuses invalid settings, without resolving references.
 func checkSettings(name, settings string) error {
 	if len(settings) > service.MaxSettings {
 		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(settings),
@@ -109,8 +106,8 @@ func checkSettings(name, settings string) error {
 	return nil
 }
 
-// Create makes a job. The same definition once more is the same job: made is false
-// then. Another one under the same name is refused.
+// Create makes a job. For an equal definition it returns the existing job, and made is false.
+// It refuses another definition of the same name.
 func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Definition) (_ *service.Job, made bool,
 	err error) {
 	if err := checkName(wanted.Name); err != nil {
@@ -152,8 +149,7 @@ const noteTime = 5 * time.Second
 // seenTime is how long a change waits for the view to have it.
 const seenTime = 2 * time.Second
 
-// await waits until the view has something, so that whoever changes a job and looks at it
-// sees the change.
+// await waits until the view has a change, so that the caller sees it.
 func await(ctx context.Context, v *hub.View, has func() bool) {
 	ctx, cancel := context.WithTimeout(ctx, seenTime)
 	defer cancel()
@@ -170,19 +166,19 @@ func await(ctx context.Context, v *hub.View, has func() bool) {
 	}
 }
 
-// seen waits until the view has a definition that is newer than a revision.
+// seen waits until the view has a definition newer than revision.
 func seen(ctx context.Context, v *hub.View, name string, revision uint64) {
 	await(ctx, v, func() bool { j := v.Job(name); return j != nil && j.Definition.Revision > revision })
 }
 
-// with is a job of which the store's definition may be newer than the view's.
+// with returns the view's job with a definition of the store, which may be newer.
 func with(v *hub.View, def *service.Definition) *service.Job {
 	j := cmp.Or(v.Job(def.Name), &service.Job{})
 	j.Definition = *def
 	return j
 }
 
-// Job is one that the caller sees.
+// Job returns a job that the caller may see.
 func (d *Desk) Job(c *service.Caller, name string) (*service.Job, error) {
 	if err := allowed(c, service.Viewer, name); err != nil {
 		return nil, err
@@ -197,19 +193,19 @@ func (d *Desk) Job(c *service.Caller, name string) (*service.Job, error) {
 	return j, nil
 }
 
-// Jobs are those that the caller sees, by name.
+// Jobs returns the jobs that the caller may see, by name.
 func (d *Desk) Jobs(c *service.Caller) []service.Job {
 	return d.After(c, "", math.MaxInt, func(*service.Job) bool { return true })
 }
 
-// After are the jobs whose names come after one, by name: of those that the caller sees
-// and that match the first n. Viewers see no values of documents.
+// After returns the first n jobs after name that match and that the caller may see, by name.
+// Viewers see no values of documents.
 func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
 	list := d.View.After(name, n, func(j *service.Job) bool { return c.Sees(j.Definition.Name) && match(j) })
 	return redacted(c, list, func(j service.Job) service.Job { return *j.Redact() })
 }
 
-// Pause has a job stop where it stands.
+// Pause stops a job at its checkpoint.
 func (d *Desk) Pause(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "pause", job: name},
 		func(_ *service.Job, w *service.Wish) error {
@@ -218,7 +214,7 @@ func (d *Desk) Pause(ctx context.Context, c *service.Caller, name string) (*serv
 		})
 }
 
-// Resume has a job go on, also one that has failed.
+// Resume continues a paused or failed job.
 func (d *Desk) Resume(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "resume", job: name},
 		func(j *service.Job, w *service.Wish) error {
@@ -229,8 +225,8 @@ func (d *Desk) Resume(ctx context.Context, c *service.Caller, name string) (*ser
 		})
 }
 
-// Finalize has a job end. One that does not follow yet is refused, but for
-// whenCaughtUp, which has it end as soon as it does.
+// Finalize cuts a job over. It refuses a job that does not follow yet, unless whenCaughtUp defers
+// the cut-over until then.
 func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "finalize", job: name},
 		func(j *service.Job, w *service.Wish) error {
@@ -250,7 +246,7 @@ func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whe
 		})
 }
 
-// CancelFinalize takes the wish to finalize back, until the job has begun to.
+// CancelFinalize cancels a finalize that has not begun.
 func (d *Desk) CancelFinalize(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "cancel finalize", job: name},
 		func(j *service.Job, w *service.Wish) error {
@@ -265,8 +261,7 @@ func (d *Desk) CancelFinalize(ctx context.Context, c *service.Caller, name strin
 		})
 }
 
-// Limit holds a job back; what is nil stays as it is wished, or else as the settings
-// have it.
+// Limit changes rates and loads of a job; nil values stay as they are.
 func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "limits", job: name},
 		func(j *service.Job, w *service.Wish) error {
@@ -282,7 +277,7 @@ func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l serv
 		})
 }
 
-// limited are rates and loads with the changes, or why they cannot be.
+// limited returns rates and loads with the changes, or a refusal.
 func limited(l server.Limits, rates pace.Rates, loads pace.Loads) (pace.Rates, pace.Loads, error) {
 	rates.Docs, rates.Bytes = *cmp.Or(l.Docs, &rates.Docs), *cmp.Or(l.Bytes, &rates.Bytes)
 	loads.Source, loads.Target = *cmp.Or(l.Source, &loads.Source), *cmp.Or(l.Target, &loads.Target)
@@ -299,8 +294,7 @@ func limited(l server.Limits, rates pace.Rates, loads pace.Loads) (pace.Rates, p
 	return rates, loads, nil
 }
 
-// Remove has a job forgotten by the service. What it has copied, and its checkpoint,
-// stay on its target.
+// Remove deletes a job's definition. Its data and checkpoint stay on the target.
 func (d *Desk) Remove(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Admin, what: "remove", job: name},
 		func(_ *service.Job, w *service.Wish) error {
@@ -309,7 +303,7 @@ func (d *Desk) Remove(ctx context.Context, c *service.Caller, name string) (*ser
 		})
 }
 
-// change stores a changed wish, and what was changed in the audit trail.
+// change stores a new desired state, and an entry of the audit trail.
 func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *service.Wish) error) (*service.Job,
 	error) {
 	if err := d.enter(ctx, q); err != nil {
@@ -336,8 +330,8 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 	return now, err
 }
 
-// enter refuses who may not ask for what they do, which is noted. What cannot be the name
-// of a job is no key of the store, nor a subject of the trail.
+// enter refuses and records requests without the role. An invalid name is neither a key of the
+// store nor a subject of the trail.
 func (d *Desk) enter(ctx context.Context, q request) error {
 	if service.CheckName(q.job) != nil {
 		return missing(q.job)
@@ -345,7 +339,7 @@ func (d *Desk) enter(ctx context.Context, q request) error {
 	return d.refused(ctx, q, allowed(q.caller, q.needed, q.job))
 }
 
-// refused notes who was refused what, and gives the refusal; nil is none.
+// refused records a refusal in the audit trail and returns it.
 func (d *Desk) refused(ctx context.Context, q request, why error) error {
 	var e *Error
 	if !errors.As(why, &e) {
@@ -357,13 +351,13 @@ func (d *Desk) refused(ctx context.Context, q request, why error) error {
 
 func (d *Desk) note(ctx context.Context, c *service.Caller, change service.Change) error {
 	change.At, change.Who, change.From = d.Now().UTC(), c.Name, c.From
-	// what was done is noted, also for who has gone
+	// Also when the client has disconnected.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
 	defer cancel()
 	return d.Hub.Audit.Note(ctx, &change)
 }
 
-// Trail are entries of the audit trail (see hub.Audit.Trail), for those who may read it.
+// Trail returns entries of the audit trail to admins (see hub.Audit.Trail).
 func (d *Desk) Trail(ctx context.Context, c *service.Caller, name string, before uint64, limit int) ([]service.Change,
 	error) {
 	if err := allowed(c, service.Admin, name); err != nil {

@@ -11,17 +11,17 @@ import (
 // MaxPoints bounds the points of one answer.
 const MaxPoints = 2000
 
-// enoughPoints are those of a curve, where nobody says how many.
+// enoughPoints is the default number of points.
 const enoughPoints = 750
 
-// Curve is what a job did over time.
+// Curve has the figures of a job over time.
 type Curve struct {
 	service.Period
 	Step   time.Duration
 	Points []service.Bucket
 }
 
-// Points are what a job did in a period, in spans of step; 0 chooses one.
+// Points returns the figures of a job in a period, in spans of step; 0 chooses one.
 func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, in service.Period,
 	step time.Duration) (*Curve, error) {
 	j, err := d.Job(c, name)
@@ -47,7 +47,7 @@ func (d *Desk) Points(ctx context.Context, c *service.Caller, name string, in se
 	return curve, err
 }
 
-// stepOf is a step in which a span is some hundred points.
+// stepOf returns a step that divides span into at most enoughPoints.
 func stepOf(span time.Duration) time.Duration {
 	const day = 24 * time.Hour
 	for _, step := range []time.Duration{service.PointEvery, 30 * time.Second, time.Minute, 5 * time.Minute,
@@ -59,8 +59,7 @@ func stepOf(span time.Duration) time.Duration {
 	return (span / enoughPoints).Truncate(day) + day
 }
 
-// Log are entries of a job's log (see hub.Records.Entries), for viewers without values of
-// documents.
+// Log returns entries of a job's log (see hub.Records.Entries), to viewers without values.
 func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind service.EntryKind,
 	page service.Page) ([]service.Entry, error) {
 	j, err := d.Job(c, name)
@@ -71,7 +70,7 @@ func (d *Desk) Log(ctx context.Context, c *service.Caller, name string, kind ser
 	return redacted(c, list, service.Entry.Redact), err
 }
 
-// redacted is a list without values of documents for callers who may not see any.
+// redacted removes values of documents from a list for callers who may not see them.
 func redacted[T any](c *service.Caller, list []T, redact func(T) T) []T {
 	if !c.Role.May(service.Operator) {
 		for i := range list {
@@ -81,8 +80,8 @@ func redacted[T any](c *service.Caller, list []T, redact func(T) T) []T {
 	return list
 }
 
-// Alerts are the present ones of the jobs that the caller sees, by job, and up to limit of
-// those that are over, the newest first.
+// Alerts returns firing alerts by job, and up to limit past ones, the newest first, of the jobs
+// that the caller may see.
 func (d *Desk) Alerts(c *service.Caller, limit int) (present, past []service.Alert) {
 	present, past = []service.Alert{}, []service.Alert{}
 	for _, a := range d.View.Alerts() {
@@ -101,11 +100,10 @@ func (d *Desk) Alerts(c *service.Caller, limit int) (present, past []service.Ale
 	return redacted(c, present, service.Alert.Redact), redacted(c, past, service.Alert.Redact)
 }
 
-// Workers are those that are there, by name.
+// Workers returns the present workers, by name.
 func (d *Desk) Workers() []service.Worker { return d.View.Workers() }
 
-// Drain has a worker take nothing more and give back what it has, or takes that back. It
-// concerns all jobs, so that the caller has to see all.
+// Drain has a worker return its jobs and take no others, or ends that. The caller must see all jobs.
 func (d *Desk) Drain(ctx context.Context, c *service.Caller, name string, drain bool) (*service.Worker, error) {
 	what := "drain"
 	if !drain {

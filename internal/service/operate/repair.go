@@ -20,28 +20,26 @@ type RepairWhat struct {
 	Documents []RepairDocument `json:"documents,omitempty"`
 }
 
-// In is the same choice of a verification.
+// In returns the choice for a verification.
 func (w RepairWhat) In(of string) RepairWhat {
 	w.Of = of
 	return w
 }
 
-// RepairDocument is a document by its collection on the source and its key, both as the
-// findings have them.
+// RepairDocument has the source collection and the key of a document in the findings.
 type RepairDocument struct {
 	NS  string `json:"ns"`
 	Key string `json:"key"`
 }
 
-// Wants reports that a document that differs is among those chosen, and can be named.
+// Wants reports whether a document is chosen and has a key.
 func (w *RepairWhat) Wants(d *service.DocumentDifference) bool {
 	return d.Key != "" && (w.All || slices.Contains(w.Documents, RepairDocument{d.NS, d.Key}))
 }
 
-// Repair has documents of a job's target be made as the source has them: some of those
-// that a verification has found different. It is done by a verification of its own, which
-// compares them afterwards; id is that one's, "" is made up. The same once more is the
-// same repair: made is false then.
+// Repair requests that documents which a verification found different are copied from the source
+// again. A verification with this id does it, and compares them afterwards; an empty id is
+// generated. For an equal request made is false.
 func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	what RepairWhat) (v *service.Verification, made bool, err error) {
 	q := request{caller: c, needed: service.Operator, what: "repair", job: name}
@@ -86,7 +84,7 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	return &service.Verification{Wish: w}, true, err
 }
 
-// sameRepair is a repair that is asked for once more.
+// sameRepair returns an existing repair if it is equal.
 func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verification, wish service.RepairWish,
 	docs []service.RepairDocument) (*service.Verification, bool, error) {
 	if r := was.Wish.Repair; r != nil && *r == wish {
@@ -101,7 +99,7 @@ func (d *Desk) sameRepair(ctx context.Context, q request, was *service.Verificat
 	return nil, false, d.refused(ctx, q, taken(was.Wish.ID))
 }
 
-// chosen are the documents that are to be repaired.
+// chosen returns the documents to repair.
 func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]service.RepairDocument, error) {
 	switch {
 	case of.Open():
@@ -132,7 +130,7 @@ func chosen(of *service.Verification, f *service.Findings, what RepairWhat) ([]s
 	return docs, nil
 }
 
-// repairable refuses jobs that cannot repair anything now.
+// repairable refuses jobs that cannot repair now.
 func repairable(v *hub.View, j *service.Job) error {
 	name, state, s := j.Definition.Name, j.State(), j.Status()
 	switch {

@@ -33,43 +33,42 @@ type Controller interface {
 	CancelFinalize(context.Context) error
 }
 
-// Single does to the one job of a process what Desk does to those of a service: at once,
-// and without a store. It is safe for concurrent use.
+// Single controls the one job of a process like Desk those of a service, at once and without a
+// store. It is safe for concurrent use.
 type Single struct {
 	job      Controller
 	log      *slog.Logger
 	process  string
 	finalize func(whenCaughtUp bool) error
-	// finalizes is one for all who ask for the same: it belongs to the process, not to
-	// the request, so that a client may go away.
+	// finalizes joins equal requests. They go on when a client disconnects.
 	finalizes singleflight.Group
 }
 
-// NewSingle makes one. A finalize goes on until ending ends.
+// NewSingle makes a Single. A finalize goes on until ending ends.
 func NewSingle(ending context.Context, j Controller, log *slog.Logger) *Single {
 	host, _ := os.Hostname()
 	return &Single{job: j, log: log, process: fmt.Sprintf("%s/%d", host, os.Getpid()),
 		finalize: func(whenCaughtUp bool) error { return j.Finalize(ending, whenCaughtUp) }}
 }
 
-// Wait returns when no finalize is under way.
+// Wait returns when no finalize runs.
 func (s *Single) Wait() {
 	for _, whenCaughtUp := range []bool{false, true} {
 		_, _, _ = s.finalizes.Do(strconv.FormatBool(whenCaughtUp), func() (any, error) { return nil, nil })
 	}
 }
 
-// Jobs is the job alone.
+// Jobs returns the job.
 func (s *Single) Jobs() []service.Job { return []service.Job{*s.now()} }
 
-// Changed is closed after a second, for the job says of no change that there is one.
+// Changed returns a channel that is closed after a second, because the job reports no changes.
 func (s *Single) Changed() (changed <-chan struct{}, version uint64) {
 	c := make(chan struct{})
 	time.AfterFunc(time.Second, func() { close(c) })
 	return c, uint64(time.Now().UnixNano())
 }
 
-// now is the job as it stands. Nobody has defined it: it has no UID.
+// now returns the job's state. It has no definition and no UID.
 func (s *Single) now() *service.Job {
 	st := s.job.Status()
 	j := &service.Job{
@@ -89,7 +88,7 @@ func (s *Single) now() *service.Job {
 	return j
 }
 
-// Job is the job, where that is its name.
+// Job returns the job, if that is its name.
 func (s *Single) Job(c *service.Caller, name string) (*service.Job, error) {
 	list := s.After(c, "", 1, func(j *service.Job) bool { return j.Definition.Name == name })
 	if len(list) == 0 {
@@ -98,7 +97,7 @@ func (s *Single) Job(c *service.Caller, name string) (*service.Job, error) {
 	return &list[0], nil
 }
 
-// After is the job, where its name comes after one, the caller sees it and it matches.
+// After returns the job, if its name comes after name, the caller may see it and it matches.
 func (s *Single) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
 	if j := s.now(); n > 0 && j.Definition.Name > name && c.Sees(j.Definition.Name) && match(j) {
 		return redacted(c, []service.Job{*j}, func(j service.Job) service.Job { return *j.Redact() })
@@ -111,18 +110,18 @@ func (s *Single) Pause(ctx context.Context, c *service.Caller, name string) (*se
 	return s.act(ctx, c, "pause", name, s.job.Pause)
 }
 
-// Resume has the job go on.
+// Resume continues the job.
 func (s *Single) Resume(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return s.act(ctx, c, "resume", name, s.job.Resume)
 }
 
-// CancelFinalize takes the wish to finalize back, until the job has begun to.
+// CancelFinalize cancels a finalize that has not begun.
 func (s *Single) CancelFinalize(ctx context.Context, c *service.Caller, name string) (*service.Job, error) {
 	return s.act(ctx, c, "cancel finalize", name, s.job.CancelFinalize)
 }
 
-// Finalize returns when the job is finalized, or says why it is not. It goes on when ctx
-// ends first. One that failed may be asked for again.
+// Finalize returns when the job is finalized, or has failed to. It goes on when ctx ends first.
+// It may be repeated after a failure.
 func (s *Single) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job,
 	error) {
 	return s.act(ctx, c, "finalize", name, func(ctx context.Context) error {
@@ -141,7 +140,7 @@ func (s *Single) Finalize(ctx context.Context, c *service.Caller, name string, w
 	})
 }
 
-// Limit changes how fast the job works and what it asks of both sides; what is nil stays.
+// Limit changes rates and loads of the job; nil values stay as they are.
 func (s *Single) Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
 	st := s.job.Status()
 	rates, loads, err := limited(l, st.Limits, st.Load.Loads)
@@ -161,7 +160,7 @@ func (s *Single) Limit(ctx context.Context, c *service.Caller, name string, l se
 	})
 }
 
-// RetryLetters has the job's open dead letters tried once more: all of them, id is "".
+// RetryLetters retries all open dead letters of the job; id must be "".
 func (s *Single) RetryLetters(ctx context.Context, c *service.Caller, name, id string) (*service.LettersRetried,
 	error) {
 	if id != "" {
@@ -177,7 +176,7 @@ func (s *Single) RetryLetters(ctx context.Context, c *service.Caller, name, id s
 	return out, nil
 }
 
-// act does what an operator asks for, and gives the job as it stands then.
+// act runs an operation and returns the job's state after it.
 func (s *Single) act(ctx context.Context, c *service.Caller, what, name string,
 	do func(context.Context) error) (*service.Job, error) {
 	if err := allowed(c, service.Operator, name); err != nil {

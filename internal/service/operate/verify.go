@@ -14,9 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Verify asks for a verification of a job. The same id once more is the same
-// verification: made is false then. One at a time is asked for of a job, and only once
-// it follows. id "" is one that is made up.
+// Verify requests a verification of a job that follows, one at a time. For an equal request with
+// the same id it returns the existing one, and made is false. An empty id is generated.
 func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 	o service.VerifyOptions) (v *service.Verification, made bool, err error) {
 	q := request{caller: c, needed: service.Operator, what: "verify", job: name}
@@ -57,7 +56,7 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 	return &service.Verification{Wish: w}, true, err
 }
 
-// again is a verification that is asked for once more.
+// again returns an existing verification if its options are equal.
 func (d *Desk) again(ctx context.Context, q request, was *service.Verification,
 	o service.VerifyOptions) (*service.Verification, bool, error) {
 	if was.Wish.Repair != nil || !reflect.DeepEqual(was.Wish.Options, o) {
@@ -66,7 +65,7 @@ func (d *Desk) again(ctx context.Context, q request, was *service.Verification,
 	return was, false, nil
 }
 
-// askedAs is the id of what a caller asks of a verification that is to be made: "" is made up.
+// askedAs checks the caller's role and the id of a verification, which is generated if it is "".
 func (d *Desk) askedAs(ctx context.Context, q request, id string) (string, error) {
 	if err := d.enter(ctx, q); err != nil {
 		return "", err
@@ -78,7 +77,7 @@ func (d *Desk) askedAs(ctx context.Context, q request, id string) (string, error
 	return id, nil
 }
 
-// taken refuses an id that another verification has.
+// taken refuses the id of another verification.
 func taken(id string) error {
 	return refuse(Exists, "choose another id", "there is another verification %q already", id)
 }
@@ -94,8 +93,7 @@ func checkVerify(o *service.VerifyOptions) error {
 	return err
 }
 
-// verifiable refuses jobs whose target is not yet at a state of the source, and those
-// that are verified already.
+// verifiable refuses jobs whose target is not consistent yet, and those with an open verification.
 func verifiable(view *hub.View, j *service.Job) error {
 	name := j.Definition.Name
 	for _, v := range view.Verifications(name) {
@@ -112,7 +110,7 @@ func verifiable(view *hub.View, j *service.Job) error {
 		"job %q has not brought its target to a state of the source yet: everything would differ", name)
 }
 
-// Verifications are those of a job, the newest first.
+// Verifications returns those of a job, the newest first.
 func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verification, error) {
 	if _, err := d.Job(c, name); err != nil {
 		return nil, err
@@ -121,8 +119,8 @@ func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verifica
 	return redacted(c, d.View.Verifications(name), redact), nil
 }
 
-// Verification is one of a job's with what it has found, which is nil before its end.
-// Values are for operators.
+// Verification returns a verification with its findings, nil before its end. Only operators see
+// values.
 func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification,
 	*service.Findings, error) {
 	if _, err := d.Job(c, name); err != nil {
@@ -160,7 +158,7 @@ func missingVerification(name, id string) error {
 		strings.ToValidUTF8(id[:min(len(id), 64)], ""))
 }
 
-// CancelVerification calls a verification off that has not ended.
+// CancelVerification cancels a verification that has not ended.
 func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification,
 	error) {
 	q := request{caller: c, needed: service.Operator, what: "cancel verification", job: name}
@@ -189,15 +187,13 @@ func (d *Desk) CancelVerification(ctx context.Context, c *service.Caller, name, 
 	err = d.note(ctx, c, service.Change{What: q.what + " " + id, Job: name})
 	await(ctx, d.View, func() bool {
 		now := d.View.Verification(name, id)
-		return now == nil ||
-			now.Wish.CanceledBy != ""
+		return now == nil || now.Wish.CanceledBy != ""
 	})
 	v.Wish = *w
 	return v, err
 }
 
-// ScheduleVerifications has a job be verified again and again while it follows; nil has
-// it not.
+// ScheduleVerifications sets the schedule of a job's verifications; nil removes it.
 func (d *Desk) ScheduleVerifications(ctx context.Context, c *service.Caller, name string,
 	s *service.VerifySchedule) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "verify schedule", job: name},

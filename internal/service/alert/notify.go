@@ -14,50 +14,49 @@ import (
 	"github.com/millrace/millrace/internal/service/hub"
 )
 
-// Receiver is somebody who is told of alerts.
+// Receiver gets notices of alerts.
 type Receiver struct {
-	// Name is the receiver's in the store, for all processes.
+	// Name identifies the receiver in the store, for all processes.
 	Name string
-	// Jobs are patterns of names of those that it hears of; none is all.
+	// Jobs are patterns of names of jobs; none is all.
 	Jobs []string
 	send sender
 }
 
 func (r *Receiver) wants(job string) bool { return (&service.Caller{Jobs: r.Jobs}).Sees(job) }
 
-// sender brings one notice to where it belongs. What will not pass by itself is a
-// refusal.
+// sender delivers one notice. It returns a refusal for permanent errors.
 type sender interface {
 	send(ctx context.Context, n *Notice, raw []byte) error
 }
 
-// refusal is an error that the same notice will meet again.
+// refusal is a permanent error.
 type refusal struct{ error }
 
 func (r refusal) Unwrap() error { return r.error }
 
 const (
-	// sendTime is how long one try may take.
+	// sendTime bounds one attempt.
 	sendTime = 15 * time.Second
-	// farewell is how long one that is under way may take when the process ends.
+	// farewell bounds an attempt under way when the process ends.
 	farewell = 3 * time.Second
-	// firstPause grows to lastPause while a receiver does not answer.
+	// firstPause doubles up to lastPause while a receiver does not answer.
 	firstPause = time.Second
 	lastPause  = 5 * time.Minute
-	// oldest is when a notice is of no use any more.
+	// oldest is the age at which a notice is dropped.
 	oldest = 24 * time.Hour
 )
 
-// teller tells one receiver, one notice after the other.
-type teller struct {
+// notifier sends notices to one receiver, one after the other.
+type notifier struct {
 	receiver Receiver
 	log      *slog.Logger
 	pause    time.Duration // the first
 }
 
-// take tells of one notice, again until it has arrived, was refused or is too old. It
-// fails when ctx ends first.
-func (t *teller) take(ctx context.Context, stored hub.Notice) error {
+// take sends one notice until it has arrived, is refused or is too old. It returns an error if
+// ctx ends first.
+func (t *notifier) take(ctx context.Context, stored hub.Notice) error {
 	var n Notice
 	if err := json.Unmarshal(stored.Data, &n); err != nil {
 		t.log.Error("a notice of an alert cannot be read, and is left out", "error", err)
@@ -84,9 +83,9 @@ func (t *teller) take(ctx context.Context, stored hub.Notice) error {
 	}
 }
 
-// try sends once. What is on its way when ctx ends has a moment to arrive: else it would
-// come twice.
-func (t *teller) try(ctx context.Context, n *Notice, raw []byte) (err error) {
+// try sends once. An attempt under way when ctx ends may finish within farewell, so that the notice
+// does not come twice.
+func (t *notifier) try(ctx context.Context, n *Notice, raw []byte) (err error) {
 	sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTime)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() {
@@ -94,7 +93,7 @@ func (t *teller) try(ctx context.Context, n *Notice, raw []byte) (err error) {
 		cancel()
 	})()
 	if err := t.receiver.send.send(sending, n, raw); err != nil {
-		return fmt.Errorf("tell %s: %w", t.receiver.Name, err)
+		return fmt.Errorf("notify %s: %w", t.receiver.Name, err)
 	}
 	return nil
 }
