@@ -27,14 +27,13 @@ const (
 	maxBody = 1 << 20
 	// maxHeader bounds a request's header.
 	maxHeader = 16 << 10
-	// replyTime is how long a request and its reply may take, except for events.
+	// replyTime bounds a request and its reply, except for events.
 	replyTime = 20 * time.Second
-	// storeTime is how long the store may take to answer, which is less.
+	// storeTime bounds an answer of the store, and is less than replyTime.
 	storeTime = 10 * time.Second
 )
 
-// Control is what the routes need that a single process has, too: operate.Desk does it to the
-// jobs of a service, operate.Single to the one of the process.
+// Control has the operations that services (operate.Desk) and single processes (operate.Single) share.
 type Control interface {
 	Job(c *service.Caller, name string) (*service.Job, error)
 	After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job
@@ -46,7 +45,7 @@ type Control interface {
 	RetryLetters(ctx context.Context, c *service.Caller, name, id string) (*service.LettersRetried, error)
 }
 
-// View is what events are made of: hub.View of a service, operate.Single of a process.
+// View is the source of events: hub.View of a service, operate.Single of a process.
 type View interface {
 	Jobs() []service.Job
 	Changed() (changed <-chan struct{}, version uint64)
@@ -54,27 +53,27 @@ type View interface {
 
 // Options shape the API.
 type Options struct {
-	// Desk has the jobs of a service. Where it is nil, single has the one of this process.
+	// Desk has the jobs of a service. If it is nil, single has the job of this process.
 	Desk   *operate.Desk
 	Tokens *Tokens
-	// Elsewhere says whose a token of a provider is, where people log in; nil is nobody's.
+	// Elsewhere returns the caller of an OpenID Connect token; nil accepts none.
 	Elsewhere func(ctx context.Context, token string) *service.Caller
 	Log       *slog.Logger
-	// Loopback says that only this machine can reach it: then it answers to no other name.
+	// Loopback means that only this machine can connect. The API then refuses other host names.
 	Loopback bool
-	// Ready says why the service cannot do its work, nil if it can.
+	// Ready returns an error if the service cannot work.
 	Ready func(context.Context) error
 	// Version and Revision are those of the program.
 	Version, Revision string
-	// Trace has requests of a route make spans; nil makes none.
+	// Trace makes spans of requests of a route; nil makes none.
 	Trace func(method, route string, next http.Handler) http.Handler
-	// Pages serves all paths that are not the API's; nil has none.
+	// Pages serves all other paths; nil serves none.
 	Pages http.Handler
 
 	single *single
 }
 
-// API answers. End ends its events.
+// API is the HTTP handler. End ends its events.
 type API struct {
 	o       Options
 	jobs    jobs
@@ -130,7 +129,7 @@ func New(o Options) (*API, error) {
 	return a, nil
 }
 
-// around has pages serve what mux does not.
+// around lets pages serve the paths that mux does not have.
 func around(mux *http.ServeMux, pages http.Handler) *http.ServeMux {
 	outer := http.NewServeMux()
 	outer.Handle("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -150,7 +149,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.Serv
 // End ends the events, so that a server can end.
 func (a *API) End() { a.end() }
 
-// Server is a server of the API, with limits of time and size. Its end ends the events.
+// Server returns a server with limits of time and size. Its shutdown ends the events.
 func (a *API) Server() *http.Server {
 	s := &http.Server{
 		Handler: a, ReadHeaderTimeout: replyTime, ReadTimeout: replyTime, WriteTimeout: replyTime, IdleTimeout: time.Minute,
@@ -161,8 +160,7 @@ func (a *API) Server() *http.Server {
 	return s
 }
 
-// local refuses requests to a loopback server under a foreign name: a web page whose
-// name was made to point here would otherwise pass as this machine.
+// local refuses requests to a loopback server under a foreign name (DNS rebinding).
 func (a *API) local(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -178,7 +176,7 @@ func (a *API) local(next http.Handler) http.Handler {
 	})
 }
 
-// clean keeps from the mux paths that it would answer with a page that leads elsewhere.
+// clean refuses paths that the mux would answer with a redirect.
 func (a *API) clean(next, unknown http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") ||
@@ -190,7 +188,7 @@ func (a *API) clean(next, unknown http.Handler) http.Handler {
 	})
 }
 
-// route is one thing that the API does. Who has no role may do what needs none.
+// route is an operation of the API. Without a role anybody may call it.
 type route struct {
 	method, path string
 	role         service.Role
@@ -198,11 +196,10 @@ type route struct {
 	time         time.Duration // for it; 0 is storeTime, endless is without
 }
 
-// action does what a request asks for, and gives the body of the reply: sent, where it has
-// replied by itself.
+// action handles a request and returns the body of the reply, or sent if it has replied itself.
 type action func(*call) (any, error)
 
-// taking reads the body of a request, which has a form; optional ones may be left out.
+// taking reads the body of a request. Errors show form.
 func taking[T any](do func(*call, T) (any, error), optional bool, form string) action {
 	return func(c *call) (any, error) {
 		var body T
@@ -213,7 +210,7 @@ func taking[T any](do func(*call, T) (any, error), optional bool, form string) a
 	}
 }
 
-// asking reads the query of a request, whose names are known, and of these limit and before.
+// asking reads the query of a request, with limit and before.
 func asking(do action, known ...string) action {
 	return func(c *call) (_ any, err error) {
 		if c.q, err = c.query(known...); err != nil {
@@ -233,7 +230,7 @@ type sent struct{}
 
 const endless time.Duration = -1
 
-// within gives routes their time, where they have none of their own.
+// within sets the time limit of routes without one.
 func within(t time.Duration, list []route) []route {
 	for i := range list {
 		list[i].time = cmp.Or(list[i].time, t)
@@ -241,23 +238,23 @@ func within(t time.Duration, list []route) []route {
 	return list
 }
 
-// call is a request of somebody.
+// call is a request with its caller.
 type call struct {
 	*http.Request
 	w      http.ResponseWriter
 	code   int  // of the reply
-	old    bool // by a path of before the service's, which replies with the job's status
+	old    bool // by an earlier path, whose reply is the job's status
 	caller *service.Caller
-	again  func() *service.Caller // who the caller is by now, nil for nobody
+	again  func() *service.Caller // checks the token again, nil if it is no longer valid
 
-	// q is the query of a route that is asking, limit how much of a list it wants, before
-	// the place in a trail that a page ends before, 0 for its end.
+	// q is the query, limit the length of a list, before the entry of a trail before which a
+	// page ends, 0 for the newest.
 	q      url.Values
 	limit  int
 	before uint64
 }
 
-// job is the reply with a job.
+// job returns the body of a reply with a job.
 func (c *call) job(j *service.Job) any {
 	if c.old {
 		return j.Report.Status
@@ -265,7 +262,7 @@ func (c *call) job(j *service.Job) any {
 	return JobOf(j)
 }
 
-// wrongMethod answers to methods that a path does not have.
+// wrongMethod refuses other methods of a path.
 func (a *API) wrongMethod(has []string) http.Handler {
 	if slices.Contains(has, http.MethodGet) {
 		has = append(has, http.MethodHead)
@@ -278,7 +275,7 @@ func (a *API) wrongMethod(has []string) http.Handler {
 	})
 }
 
-// serve is the handler of a route, behind its role.
+// serve returns the handler of a route, which checks the role.
 func (a *API) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if rt.time != endless {
@@ -302,7 +299,7 @@ func (a *API) serve(rt route) http.Handler {
 	})
 }
 
-// enter asks for the token, and for the role.
+// enter checks the token and the role.
 func (a *API) enter(c *call, needed service.Role) error {
 	from, _, err := net.SplitHostPort(c.RemoteAddr)
 	if err != nil {
@@ -344,7 +341,7 @@ func (a *API) enter(c *call, needed service.Role) error {
 	return nil
 }
 
-// whose is who has a token, and how to ask for that again.
+// whose returns the caller of a token, and a function that checks the token again.
 func (a *API) whose(ctx context.Context, token, from string) (who *service.Caller, again func() *service.Caller,
 	err error) {
 	if a.o.Elsewhere != nil && strings.Count(token, ".") == 2 { // as a JSON web token has

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/service/operate"
 )
 
-// answerTime is how long a client waits for a reply: longer than the service tries.
+// answerTime bounds the wait for a reply; the service gives up earlier.
 const answerTime = 30 * time.Second
 
 // Client talks to the API of a service, or of a sync. It is safe for concurrent use.
@@ -44,8 +44,8 @@ func NewRecordClient(rec server.Record) *Client {
 	return &Client{address: at, token: rec.Token, http: c}
 }
 
-// TrustAuthorities has the client trust the certificate authorities of a file, and not
-// the system's; "" names none.
+// TrustAuthorities makes the client trust the authorities of a file instead of the system's, unless
+// file is "".
 func (c *Client) TrustAuthorities(file string) error { return server.TrustAuthorities(c.tls, file) }
 
 // Close releases idle connections.
@@ -59,7 +59,7 @@ type Refused struct {
 
 func (r *Refused) Error() string { return strings.Join(r.Lines(), "\n") }
 
-// Lines are the text, and what is wrong with a definition.
+// Lines returns the text and the problems of a definition.
 func (r *Refused) Lines() []string {
 	lines := []string{r.Failure.Error}
 	for _, p := range r.Problems {
@@ -68,13 +68,13 @@ func (r *Refused) Lines() []string {
 	return lines
 }
 
-// Create makes a job; made is false where it was there already.
+// Create makes a job; made is false if it exists.
 func (c *Client) Create(ctx context.Context, n NewJob) (j Job, made bool, err error) {
 	code, err := c.call(ctx, http.MethodPost, PathJobs, n, &j)
 	return j, code == http.StatusCreated, err
 }
 
-// Jobs are all jobs, by name. What is not "" chooses among them.
+// Jobs returns the jobs by name, filtered by state and search unless they are "".
 func (c *Client) Jobs(ctx context.Context, state, search string) ([]Summary, error) {
 	all := []Summary{}
 	q := url.Values{"limit": {strconv.Itoa(maxPage)}}
@@ -100,28 +100,28 @@ func (c *Client) Jobs(ctx context.Context, state, search string) ([]Summary, err
 	}
 }
 
-// Job is all that is known of a job.
+// Job returns a job with its report.
 func (c *Client) Job(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodGet, PathJob, name, nil)
 }
 
-// Pause has a job stop where it stands.
+// Pause stops a job at its checkpoint.
 func (c *Client) Pause(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodPost, PathPause, name, nil)
 }
 
-// Resume has a job go on, also one that has failed.
+// Resume continues a paused or failed job.
 func (c *Client) Resume(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodPost, PathResume, name, nil)
 }
 
-// Finalize has a job end. A service replies at once, a sync when it has: its job finalizes
-// also when ctx ends first.
+// Finalize cuts a job over. A service replies at once, a sync when it has finalized. The job goes on
+// when ctx ends first.
 func (c *Client) Finalize(ctx context.Context, name string, whenCaughtUp bool) (Job, error) {
 	return c.endless().job(ctx, http.MethodPost, PathFinalize, name, Finalize{whenCaughtUp})
 }
 
-// endless is the client for what may take long.
+// endless returns a client without a time limit.
 func (c *Client) endless() *Client {
 	long, h := *c, *c.http
 	h.Timeout = 0
@@ -129,29 +129,29 @@ func (c *Client) endless() *Client {
 	return &long
 }
 
-// CancelFinalize takes the wish to finalize back.
+// CancelFinalize cancels a finalize that has not begun.
 func (c *Client) CancelFinalize(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodDelete, PathFinalize, name, nil)
 }
 
-// Limit changes how fast a job may work.
+// Limit changes rates and loads of a job.
 func (c *Client) Limit(ctx context.Context, name string, l server.Limits) (Job, error) {
 	return c.job(ctx, http.MethodPatch, PathLimits, name, l)
 }
 
-// Remove has a job forgotten.
+// Remove deletes a job's definition.
 func (c *Client) Remove(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodDelete, PathJob, name, nil)
 }
 
-// Workers are those that are there.
+// Workers returns the present workers.
 func (c *Client) Workers(ctx context.Context) ([]service.Worker, error) {
 	var w Workers
 	_, err := c.call(ctx, http.MethodGet, PathWorkers, nil, &w)
 	return w.Workers, err
 }
 
-// Drain has a worker give back what it has, or takes that back.
+// Drain has a worker return its jobs and take no others, or ends that.
 func (c *Client) Drain(ctx context.Context, name string, drain bool) (w service.Worker, err error) {
 	method := http.MethodPost
 	if !drain {
@@ -166,7 +166,7 @@ func (c *Client) job(ctx context.Context, method, path, name string, what any) (
 	return j, err
 }
 
-// call sends what as the body, nothing if it is nil.
+// call sends what as the body, unless it is nil, and decodes the reply.
 func (c *Client) call(ctx context.Context, method, path string, what, into any) (int, error) {
 	res, err := server.Exchange(ctx, c.http,
 		server.Request{Method: method, URL: c.address + path, Token: c.token, What: what})
@@ -183,7 +183,7 @@ func (c *Client) call(ctx context.Context, method, path string, what, into any) 
 	return res.Code, nil
 }
 
-// unanswered is the error of a request that had no reply.
+// unanswered returns the error of a request without a reply.
 func (c *Client) unanswered(err error) error {
 	return mongo.WithHint(fmt.Errorf("request to %s: %w", c.address, err),
 		cmp.Or(server.TLSHint(err, "the other side"),
@@ -210,8 +210,8 @@ func (c *Client) refused(res server.Reply) error {
 	return mongo.WithHint(r, hint)
 }
 
-// IsRefusal reports that the service has understood a request and changed nothing, and
-// that the same will be refused again until something else changes.
+// IsRefusal reports whether the service refused a request, changed nothing, and will refuse it
+// again.
 func IsRefusal(err error) bool {
 	r, ok := errors.AsType[*Refused](err)
 	return ok && r.Status < http.StatusInternalServerError && r.Code != CodeTooMany && r.Code != operate.Failed

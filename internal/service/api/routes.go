@@ -49,11 +49,11 @@ const (
 	// maxLabels bounds the labels of a job, maxLabel the bytes of a key or a value.
 	maxLabels = 32
 	maxLabel  = 100
-	// maxSearch bounds what is looked for in names.
+	// maxSearch bounds the text searched for in names.
 	maxSearch = 200
 )
 
-// routes are all that the API does.
+// routes returns all operations of the API.
 func (a *API) routes() []route {
 	if a.o.Desk == nil {
 		return slices.Concat(a.controlRoutes(), a.singleRoutes())
@@ -73,7 +73,7 @@ func (a *API) jobRoutes() []route {
 	}
 }
 
-// controlRoutes are those that a single process has, too.
+// controlRoutes returns the routes that a single process has, too.
 func (a *API) controlRoutes() []route {
 	j, finalizeTime := a.jobs, storeTime
 	if a.o.Desk == nil {
@@ -98,7 +98,7 @@ func (a *API) controlRoutes() []route {
 
 const limitsForm = `{"docsPerSecond": 1000, "bytesPerSecond": 0, "sourceLoad": "low", "targetLoad": "max"}, or some of these`
 
-// change is a request for something that operate does to a job, and replies with it.
+// change returns the action for an operation on a job, which replies with the job.
 func change(do func(context.Context, *service.Caller, string) (*service.Job, error)) action {
 	return func(c *call) (any, error) {
 		if _, err := c.query(); err != nil {
@@ -118,18 +118,18 @@ func (a *API) describe(c *call) (any, error) {
 	return sent{}, nil
 }
 
-// jobs are those of a service, or the one of this process, which has no desk.
+// jobs has the jobs of a service, or the one of this process, without a desk.
 type jobs struct {
 	Control
 	desk *operate.Desk
 }
 
-// all are those that somebody sees.
+// all returns the jobs that a caller may see.
 func (j jobs) all(c *service.Caller) []service.Job {
 	return j.After(c, "", math.MaxInt, func(*service.Job) bool { return true })
 }
 
-// remove is taken note of; whoever runs the job lets go of it first.
+// remove replies with 202: the worker stops the job first.
 func (j jobs) remove(c *call) (any, error) {
 	c.code = http.StatusAccepted
 	return change(j.desk.Remove)(c)
@@ -227,7 +227,7 @@ func (j jobs) create(c *call) (any, error) {
 	return JobOf(one), nil
 }
 
-// definition is what is to be made: JSON, or YAML with the rest in the query.
+// definition reads a definition: JSON, or YAML with the rest in the query.
 func (c *call) definition() (d service.Definition, err error) {
 	raw, err := io.ReadAll(c.Body)
 	if err != nil {
@@ -273,7 +273,7 @@ func invalid(hint, format string, args ...any) error {
 	return refuse(http.StatusBadRequest, operate.Invalid, hint, format, args...)
 }
 
-// settings are the text of those of a body. An object is its text without spaces.
+// settings returns the text of settings in a body. An object becomes compact JSON.
 func settings(raw json.RawMessage) (string, error) {
 	var text string
 	if len(raw) > 0 && raw[0] == '{' {
