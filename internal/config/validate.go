@@ -139,7 +139,7 @@ func (c *checker) rules(setting string, item int, r transform.Config) {
 		what, how, ok := strings.Cut(err.Error(), "; ")
 		switch {
 		case !ok && item != allItems:
-			how = "write it as docs/transforms.md shows"
+			how = "write it as docs/reference/rules.md shows"
 		case !ok:
 			how = "leave out one of the rules"
 		}
