@@ -143,7 +143,7 @@ type cursorReply struct {
 func (c *backupCursor) readList(ctx context.Context, r cursorReply) error {
 	c.id = r.Cursor.ID
 	c.coll = strings.TrimPrefix(r.Cursor.NS, "admin.")
-	for batch, err := r.Cursor.First, error(nil); len(batch) > 0; {
+	for batch := r.Cursor.First; len(batch) > 0; {
 		for _, doc := range batch {
 			if err := c.listed(doc); err != nil {
 				return err
@@ -152,6 +152,7 @@ func (c *backupCursor) readList(ctx context.Context, r cursorReply) error {
 		if c.id == 0 || len(c.files) > maxFiles {
 			break
 		}
+		var err error
 		if batch, err = c.more(ctx); err != nil {
 			return err
 		}

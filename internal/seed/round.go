@@ -292,7 +292,7 @@ func (p *pull) stay(ctx context.Context, m *Manifest) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if err := client.Stay(ctx, m.Round, m.Puller); err != nil && ctx.Err() == nil {
+		if err := client.Stay(ctx, m.Round, m.Puller); ctx.Err() == nil {
 			p.o.Log.Debug("the connection that shows this puller to the agent ended", "error", err)
 		}
 	})

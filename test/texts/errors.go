@@ -16,30 +16,32 @@ import (
 )
 
 // areas are the sections of the page of errors, by the folders whose errors they list.
-var areas = [][2]string{
-	{"internal/precheck", "Checks before the start"},
-	{"internal/seed", "Members from files"},
-	{"internal/topology", "Replication topology"},
-	{"internal/service", "Service, workers and console"},
-	{"internal/server", "Service, workers and console"},
-	{"internal/verify", "Verification"},
-	{"internal/transform", "Rules"},
-	{"internal/fields", "Rules"},
-	{"internal/query", "Rules"},
-	{"internal/source", "Reading the source"},
-	{"internal/origin", "Reading the source"},
-	{"internal/copy", "Copying and applying"},
-	{"internal/follow", "Copying and applying"},
-	{"internal/job", "Copying and applying"},
-	{"internal/sink", "Copying and applying"},
-	{"internal/schema", "Copying and applying"},
-	{"internal/placing", "Copying and applying"},
-	{"internal/state", "Copying and applying"},
-	{"internal/assign", "Copying and applying"},
-	{"internal/ownership", "Copying and applying"},
-	{"internal/mongo", "Connections"},
-	{"internal", "Settings and commands"},
-	{"cmd/millrace/", "Settings and commands"},
+func areas() [][2]string {
+	return [][2]string{
+		{"internal/precheck", "Checks before the start"},
+		{"internal/seed", "Members from files"},
+		{"internal/topology", "Replication topology"},
+		{"internal/service", "Service, workers and console"},
+		{"internal/server", "Service, workers and console"},
+		{"internal/verify", "Verification"},
+		{"internal/transform", "Rules"},
+		{"internal/fields", "Rules"},
+		{"internal/query", "Rules"},
+		{"internal/source", "Reading the source"},
+		{"internal/origin", "Reading the source"},
+		{"internal/copy", "Copying and applying"},
+		{"internal/follow", "Copying and applying"},
+		{"internal/job", "Copying and applying"},
+		{"internal/sink", "Copying and applying"},
+		{"internal/schema", "Copying and applying"},
+		{"internal/placing", "Copying and applying"},
+		{"internal/state", "Copying and applying"},
+		{"internal/assign", "Copying and applying"},
+		{"internal/ownership", "Copying and applying"},
+		{"internal/mongo", "Connections"},
+		{"internal", "Settings and commands"},
+		{"cmd/millrace/", "Settings and commands"},
+	}
 }
 
 // printErrors writes a page of the errors that have a remedy, as the code of some folders has them.
@@ -85,7 +87,7 @@ func printErrors(out io.Writer, folders []string) error {
 }
 
 func area(path string) string {
-	for _, a := range areas {
+	for _, a := range areas() {
 		if strings.HasPrefix(path, a[0]) {
 			return a[1]
 		}
@@ -112,8 +114,6 @@ func remedied(call *ast.CallExpr) (text, remedy string) {
 	return "", ""
 }
 
-var verbs = regexp.MustCompile(`%[+#]?[a-z]`)
-
 // message is the text of an expression: of strings joined by +, and of what a call formats.
 func message(e ast.Expr) string {
 	var text strings.Builder
@@ -133,6 +133,6 @@ func message(e ast.Expr) string {
 		}
 		return true
 	})
-	s := verbs.ReplaceAllString(text.String(), "…")
+	s := regexp.MustCompile(`%[+#]?[a-z]`).ReplaceAllString(text.String(), "…")
 	return strings.NewReplacer("|", `\|`, "\n", " ", "<", "&lt;", "*", `\*`).Replace(strings.TrimSpace(s))
 }
