@@ -355,6 +355,7 @@ func jobsDropCommand(a *app) *cobra.Command {
 		func(ctx context.Context) error { return s.drop(ctx, yes) })
 	cmd.Flags().BoolVar(&yes, "yes", false, "remove it")
 	_ = cmd.MarkFlagRequired("job")
+	cmd.Flags().Lookup("job").Usage = "`name` of the job"
 	return cmd
 }
 
