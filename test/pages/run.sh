@@ -9,9 +9,9 @@ for name in $(compgen -e | grep '^MILLRACE_'); do unset "$name"; done
 # Ends what a page has started: its processes are one group.
 end() {
   if [ -s "$dir/group" ]; then
-    kill -INT -- "-$(cat "$dir/group")" 2>/dev/null && sleep 1 && kill -KILL -- "-$(cat "$dir/group")" 2>/dev/null
+    { kill -INT -- "-$(cat "$dir/group")" && sleep 1 && kill -KILL -- "-$(cat "$dir/group")"; } 2>/dev/null || true
   fi
-  for side in source target; do millrace-bench lab down --name "pages-$side" >/dev/null 2>&1; done
+  for side in source target; do millrace-bench lab down --name "pages-$side" >/dev/null 2>&1 || true; done
   rm -rf "$dir/work" "$dir/group"
   return 0
 }
