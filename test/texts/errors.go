@@ -6,9 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
-	"io/fs"
 	"maps"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -47,31 +45,27 @@ func areas() [][2]string {
 // printErrors writes a page of the errors that have a remedy, as the code of some folders has them.
 func printErrors(out io.Writer, folders []string) error {
 	found := map[string]map[[2]string]bool{}
-	for _, folder := range folders {
-		if err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-				return err
-			}
-			f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-			if err != nil {
-				return err
-			}
-			ast.Inspect(f, func(n ast.Node) bool {
-				if call, is := n.(*ast.CallExpr); is {
-					if text, remedy := remedied(call); text != "" && remedy != "" {
-						to := area(path)
-						if found[to] == nil {
-							found[to] = map[[2]string]bool{}
-						}
-						found[to][[2]string{text, remedy}] = true
-					}
-				}
-				return true
-			})
-			return nil
-		}); err != nil {
+	err := eachFile(folders, func(path string) error {
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+		if err != nil {
 			return err
 		}
+		to := area(path)
+		ast.Inspect(f, func(n ast.Node) bool {
+			if call, is := n.(*ast.CallExpr); is {
+				if text, remedy := remedied(call); text != "" && remedy != "" {
+					if found[to] == nil {
+						found[to] = map[[2]string]bool{}
+					}
+					found[to][[2]string{text, remedy}] = true
+				}
+			}
+			return true
+		})
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	fmt.Fprint(out, "# Errors\n\nThe errors that millrace has a remedy for, as its code states them "+
 		"(`make docs`). `…` stands for\nnames, values and the cause. The program prints the remedy "+

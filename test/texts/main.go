@@ -20,24 +20,33 @@ func main() {
 			"       texts errors FOLDER…: print a page of the errors that have a remedy")
 		os.Exit(2)
 	}
-	if os.Args[1] == "errors" {
-		if err := printErrors(os.Stdout, os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	do := func() error {
+		return eachFile(os.Args[2:], func(path string) error {
+			return write(path, filepath.Join(os.Args[1], path+".txt"))
+		})
 	}
-	for _, folder := range os.Args[2:] {
+	if os.Args[1] == "errors" {
+		do = func() error { return printErrors(os.Stdout, os.Args[2:]) }
+	}
+	if err := do(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// eachFile calls fn for the Go files below folders, except tests.
+func eachFile(folders []string, fn func(path string) error) error {
+	for _, folder := range folders {
 		if err := filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err
 			}
-			return write(path, filepath.Join(os.Args[1], path+".txt"))
+			return fn(path)
 		}); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			return err
 		}
 	}
+	return nil
 }
 
 // leastWords is how many words a string has at least that is taken for a message.
