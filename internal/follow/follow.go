@@ -87,7 +87,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	}
 	failpoint.Hit("window.after")
 	f.stage.Copies(f)
-	f.stage.Retain(f, job.Taken)
+	f.stage.Retain(o.Source.Names, job.Taken)
 	f.sink = o.Job.OpenSink(pos, mongosink.Options{Schema: f.schemaChange, Overlap: mongosink.Overlap{
 		End: f.overlapEnd, RereadUntil: job.Consistent, Capped: capped, Refused: job.Refused, Skipped: skipped}})
 	f.stage.Record(transform.Histories{Start: job.Start, Copied: job.Copied, Versions: targetVersions{o.Target, f.sink}})

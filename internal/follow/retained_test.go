@@ -22,7 +22,7 @@ func TestRetained(t *testing.T) {
 	begin := func() *follower {
 		f := r.start()
 		f.stage.Copies(f)
-		f.stage.Retain(f, f.job.Taken)
+		f.stage.Retain(f.Source.Names, f.job.Taken)
 		return f
 	}
 	emit := func(f *follower, n uint32, ev stream.Event) {
@@ -38,7 +38,7 @@ func TestRetained(t *testing.T) {
 	emit(f, 14, put("d.out", 2, "b"))
 	one, _ := f.Source.Names.Source("d.out")
 	if one.Since != at(12) || one.Until != at(20) || f.CopyEnd("d.c") != at(20) ||
-		!f.Absent("d.out") || !f.Retains("d.c", at(20)) || f.Retains("d.c", at(21)) {
+		!f.Source.Names.Absent("d.out") || !f.Source.Names.Retains("d.c", at(20)) || f.Source.Names.Retains("d.c", at(21)) {
 		t.Errorf("%+v", one)
 	}
 	emit(f, 15, changed(stream.Change{Kind: stream.ChangeCreate, NS: "d.c", UUID: uuid(2)}))
@@ -75,7 +75,7 @@ func TestRetainedTooLate(t *testing.T) {
 	r.effects["renameCollection"] = schema.Effect{Skipped: "rename is skipped"}
 	f := r.start()
 	f.stage.Copies(f)
-	f.stage.Retain(f, f.job.Taken)
+	f.stage.Retain(f.Source.Names, f.job.Taken)
 	rename := changed(stream.Change{Kind: stream.ChangeRename, NS: "d.c", To: "d.e", UUID: uuid(1)})
 	if err := f.emit(t.Context(), batch(12, rename)); err != nil {
 		t.Fatal(err)

@@ -72,7 +72,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	failpoint.Hit("schema.after")
 	// Stored when all else is done: shards tell of a change no more that the names have.
 	names := f.Source.Names.After(*ev.Change, f.Rules)
-	f.retain(ev, &names)
+	names.Retain(ev.At, f.CopyEnd(ev.Change.NS))
 	f.Source.Names.Change(names)
 	if err := f.moveNames(ctx, ev, effect); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (f *follower) mayBeCut(ev *stream.Event) bool {
 func (f *follower) CopyEnd(ns string) mongo.OpTime {
 	one, _ := f.Source.Names.Source(ns)
 	end := mongo.MaxOpTime(f.copied(), one.Copied)
-	for _, other := range f.Source.Names.Retained(ns) {
+	for _, other := range f.Source.Names.Retentions(ns) {
 		end = mongo.MaxOpTime(end, other.Until)
 	}
 	return end
@@ -186,6 +186,14 @@ func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schem
 		}
 	}
 	return nil
+}
+
+// endRetained forgets the retained collections: nothing of their copies is ahead any more.
+func (f *follower) endRetained(ctx context.Context) error {
+	f.stage.ForgetRetained()
+	names := f.Source.Names.EndRetained()
+	f.Source.Names.Change(names)
+	return f.noteNames(ctx, names)
 }
 
 // noteNames stores what a schema change has done to the names, as they are now.

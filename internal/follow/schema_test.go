@@ -15,7 +15,8 @@ import (
 // collections that were copied before, or that others have filled.
 func TestCopied(t *testing.T) {
 	at := func(n uint32) mongo.OpTime { return mongo.OpTime{TS: bson.Timestamp{T: n}, Term: 1} }
-	names := schema.NewNames([]schema.Name{{NS: "d.c", Target: "d.c"}, {NS: "d.late", Target: "d.late", Copied: at(20)}})
+	names := schema.NewNames([]schema.Name{{NS: "d.c", Target: "d.c"}, {NS: "d.late", Target: "d.late",
+		Presence: schema.Presence{Copied: at(20)}}})
 	rename := func(ns string, n uint32) *stream.Event {
 		return &stream.Event{At: at(n), Change: &stream.Change{Kind: stream.ChangeRename, NS: ns, To: ns + "2"}}
 	}

@@ -106,7 +106,7 @@ type targets struct {
 
 // Absent lets through what goes to a retained collection under its old name, whatever the source
 // has under that. Package transform holds back the rest.
-func (t targets) Absent(ns string) bool { return t.Names.Absent(ns) && len(t.Retained(ns)) == 0 }
+func (t targets) Absent(ns string) bool { return t.Names.Absent(ns) && len(t.Retentions(ns)) == 0 }
 
 // Traits reads what restricts the applying of events to a target collection.
 func (t targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error) {

@@ -21,7 +21,7 @@ type seen struct {
 	job                        func() (job state.Job, found bool, err error)
 	others                     func() ([]state.Job, error)
 	collections                func() ([]schema.Collection, error)
-	names                      func() (*schema.Names, error) // of the stored job
+	names                      func() (*schema.Names, error) // of the stored job; nil without rules
 	existing                   func() (map[string]int64, error)
 	databases                  func() ([]string, error)          // of the target
 	omissions                  func() ([]schema.Omission, error) // of the source
@@ -54,10 +54,12 @@ func (p asker) look(ctx context.Context) error {
 		s.job = func() (state.Job, bool, error) { return job, found, err }
 		return nil
 	})
-	s.names = ask(&g, func() (*schema.Names, error) {
-		catalog, err := p.Store.LoadCatalog(ctx)
-		return state.Names(catalog), err
-	})
+	if p.Rules.Commands() { // else nothing of a collection is checked by them
+		s.names = ask(&g, func() (*schema.Names, error) {
+			catalog, err := p.Store.LoadCatalog(ctx)
+			return state.Names(catalog), err
+		})
+	}
 	s.others = ask(&g, func() ([]state.Job, error) { return p.Store.LoadOthers(ctx, false) })
 	s.sourceGrants = ask(&g, func() (grants, error) { return grantsOf(ctx, p.Source) })
 	if p.Shards != nil {

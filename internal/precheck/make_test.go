@@ -158,7 +158,8 @@ func TestMakeLater(t *testing.T) {
 		TargetSet: b.target.Info.SetID, Phase: state.PhaseFollowing}
 	b.store.job = job
 	b.store.catalog = []state.Mapped{{Collection: schema.Collection{NS: "shop.gone"}, Target: "shop.gone"},
-		{Collection: schema.Collection{NS: "shop.never"}, Target: "shop.never", Gone: true},
+		{Collection: schema.Collection{NS: "shop.never"}, Target: "shop.never",
+			Presence: schema.Presence{Gone: true}},
 		{Collection: schema.Collection{NS: "crm.other"}, Target: "crm.other"}}
 
 	p, err := b.plan(rules, nil)

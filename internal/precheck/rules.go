@@ -190,7 +190,7 @@ func (p rules) filters(ctx context.Context) error {
 // comesLater reports a collection that a stored job does not have. If its changes bring it, they
 // are checked then; rules may leave out what made it.
 func (p rules) comesLater(c schema.Collection) (bool, error) {
-	if !p.copied() {
+	if !p.copied() || p.seen.names == nil {
 		return false, nil
 	}
 	names, err := p.seen.names()

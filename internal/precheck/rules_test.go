@@ -137,9 +137,10 @@ func TestRulesOfResumed(t *testing.T) {
 		phase state.Phase
 		fails bool
 	}{
-		"it has the collection":       {schema.Name{NS: "a.c", UUID: uuid(1)}, state.PhaseFollowing, true},
-		"it does not know the UUID":   {schema.Name{NS: "a.c"}, state.PhaseFollowing, true},
-		"its creation is skipped":     {schema.Name{NS: "a.c", UUID: uuid(1), Gone: true}, state.PhaseFollowing, false},
+		"it has the collection":     {schema.Name{NS: "a.c", UUID: uuid(1)}, state.PhaseFollowing, true},
+		"it does not know the UUID": {schema.Name{NS: "a.c"}, state.PhaseFollowing, true},
+		"its creation is skipped": {schema.Name{NS: "a.c", UUID: uuid(1),
+			Presence: schema.Presence{Gone: true}}, state.PhaseFollowing, false},
 		"another one had the name":    {schema.Name{NS: "a.c", UUID: uuid(2)}, state.PhaseFollowing, false},
 		"it was made since":           {schema.Name{NS: "a.d", UUID: uuid(1)}, state.PhaseFollowing, false},
 		"the copy has not even begun": {schema.Name{NS: "a.d", UUID: uuid(1)}, state.PhaseCatalog, true},

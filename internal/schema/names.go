@@ -22,17 +22,22 @@ type Name struct {
 	// UUID identifies the source's collection that holds the documents; empty
 	// for a view, and where it is not known.
 	UUID bson.Binary
+	Presence
+}
+
+// Presence says what the target has of a namespace.
+type Presence struct {
 	// Gone: the source has dropped the collection already, and the target never
 	// got it, or is not to get it. Nothing is applied to it until its drop comes.
-	Gone bool
+	Gone bool `bson:"gone,omitempty"`
 	// Left: it is Gone because its rename was left out, and the target goes on having it
 	// under the name of before.
-	Left bool
+	Left bool `bson:"left,omitempty"`
 	// Copied is the end of the copy of a collection that was copied after the job's own. Or it
 	// is when the source was seen not to have it any more, else zero. What the source gave up
 	// until then may be on the target in part.
-	Copied mongo.OpTime
-	Retention
+	Copied    mongo.OpTime `bson:"copied,omitempty"`
+	Retention `bson:",inline"`
 }
 
 // Retention says where the changes of a collection go whose rename was skipped while it was
@@ -172,11 +177,11 @@ func (n *Names) remove(ns string) {
 	delete(n.bySource, ns)
 }
 
-// Retained lists collections that are retained under a name of before, sorted; "" for all.
-func (n *Names) Retained(was string) (list []Name) {
+// Retentions lists collections that are retained under a name of before, sorted; "" for all.
+func (n *Names) Retentions(was string) (list []Name) {
 	if was == "" {
 		for was := range n.retained {
-			list = append(list, n.Retained(was)...)
+			list = append(list, n.Retentions(was)...)
 		}
 		slices.SortFunc(list, func(a, b Name) int { return cmp.Compare(a.NS, b.NS) })
 		return list
@@ -185,6 +190,22 @@ func (n *Names) Retained(was string) (list []Name) {
 		list = append(list, n.bySource[ns])
 	}
 	return list
+}
+
+// Retained implements transform.Retentions.
+func (n *Names) Retained(ns string, at mongo.OpTime) (transform.Retained, bool) {
+	one := n.bySource[ns]
+	if one.Was == "" || !one.Since.Before(at) || one.Until.Before(at) {
+		return transform.Retained{}, false
+	}
+	_, reused := n.bySource[one.Was]
+	return transform.Retained{NS: one.Was, Since: one.Since, Mixed: one.Mixed,
+		Reused: reused && one.Was != ns || len(n.retained[one.Was]) > 1}, true
+}
+
+// Retains implements transform.Retentions.
+func (n *Names) Retains(ns string, at mongo.OpTime) bool {
+	return slices.ContainsFunc(n.retained[ns], func(now string) bool { return !n.bySource[now].Until.Before(at) })
 }
 
 // NameChange is what a schema change does to the names: first those Removed go.
@@ -215,8 +236,8 @@ func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 		if !kept {
 			return NameChange{}
 		}
-		one := Name{NS: ch.NS, Target: rules.Target(ch.NS), Type: TypeCollection, UUID: ch.UUID,
-			Gone: n.leftOut(ch, rules).Has(stream.OpCreate)}
+		one := Name{NS: ch.NS, Target: rules.Target(ch.NS), Type: TypeCollection, UUID: ch.UUID}
+		one.Gone = n.leftOut(ch, rules).Has(stream.OpCreate)
 		switch {
 		case ch.Kind == stream.ChangeView:
 			one.Type, one.UUID = TypeView, bson.Binary{}
@@ -227,7 +248,7 @@ func (n *Names) After(ch stream.Change, rules *transform.Set) NameChange {
 	case stream.ChangeDrop:
 		c := n.without(Name{NS: ch.NS})
 		if n.leftOut(ch, rules) == 0 {
-			c.end(n.Retained(ch.NS))
+			c.end(n.Retentions(ch.NS))
 		}
 		return c
 	case stream.ChangeDropView:
@@ -278,11 +299,11 @@ func (c *NameChange) end(list []Name) {
 // joined is what a rename does to retained collections: it joins another one to them, or
 // renames what they have become a part of. What $out has replaced is retained no more.
 func (n *Names) joined(ch stream.Change) (c NameChange) {
-	for _, one := range n.Retained(ch.NS) {
+	for _, one := range n.Retentions(ch.NS) {
 		one.Was, one.Mixed = ch.To, true
 		c.Put = append(c.Put, one)
 	}
-	list := n.Retained(ch.To)
+	list := n.Retentions(ch.To)
 	switch ch.Command {
 	case mongo.CommandCapped, mongo.CommandReshard: // the documents stay the same
 	case mongo.CommandOut:
@@ -399,8 +420,25 @@ func (n *Names) free(ns, targetNS string) error {
 		"change the renames of the job, or rename one of them on the source")
 }
 
+// Retain completes what a change at a position does to retentions. The copy of the collection
+// that it renames ends at until; where it has ended, nothing is retained.
+func (c *NameChange) Retain(at, until mongo.OpTime) {
+	c.Put = slices.DeleteFunc(c.Put, func(one Name) bool {
+		return one.Was != "" && one.Target == "" && cmp.Or(one.Until, until).Before(at)
+	})
+	for i := range c.Put {
+		switch one := &c.Put[i]; {
+		case one.Was == "":
+		case cmp.Or(one.Until, until).Before(at):
+			one.Retention = Retention{}
+		case one.Until.IsZero():
+			one.Since, one.Until = at, until
+		}
+	}
+}
+
 // EndRetained ends all retentions, when the copy is over.
 func (n *Names) EndRetained() (c NameChange) {
-	c.end(n.Retained(""))
+	c.end(n.Retentions(""))
 	return c
 }

@@ -35,7 +35,7 @@ func TestLeftByItsRename(t *testing.T) {
 	}
 	uuid := func(n byte) bson.Binary { return bson.Binary{Subtype: 4, Data: append(make([]byte, 15), n)} }
 	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid(1),
-		Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}})
+		Presence: Presence{Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}}})
 	for _, step := range []struct {
 		from, to string
 		left     bool
@@ -61,7 +61,7 @@ func TestMissing(t *testing.T) {
 	}
 	uuid := bson.Binary{Subtype: 4, Data: make([]byte, 16)}
 	names := NewNames([]Name{{NS: "d.a", Target: "d.a", Type: TypeCollection, UUID: uuid,
-		Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}})
+		Presence: Presence{Copied: mongo.OpTime{TS: bson.Timestamp{T: 7}}}}})
 	for _, step := range [][2]string{{"d.a", "e.a"}, {"e.a", "f.a"}} {
 		names.Change(names.After(stream.Change{Kind: stream.ChangeRename, NS: step[0], To: step[1], UUID: uuid}, rules))
 		if !names.Missing(step[1]) {
@@ -126,14 +126,14 @@ func TestRetention(t *testing.T) {
 			}
 		}
 		var got []string
-		for _, one := range names.Retained("") {
+		for _, one := range names.Retentions("") {
 			got = append(got, one.NS+"="+one.Was+map[bool]string{true: " mixed"}[one.Mixed])
 		}
 		if strings.Join(got, " ") != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 		names.Change(names.EndRetained())
-		if _, there := names.Source("d.out"); there || len(names.Retained("")) > 0 {
+		if _, there := names.Source("d.out"); there || len(names.Retentions("")) > 0 {
 			t.Errorf("%s: %+v is left of it", name, names.All())
 		}
 	}

@@ -67,11 +67,8 @@ type collectionDoc struct {
 	// starts with a dollar sign, as in validators and partial indexes.
 	Bytes []byte `bson:"bytes,omitempty"`
 	// Collection has it in the documents of versions that wrote no bytes.
-	Collection       *schema.Collection `bson:"collection,omitempty"`
-	Gone             bool               `bson:"gone,omitempty"`
-	Left             bool               `bson:"left,omitempty"`
-	Copied           mongo.OpTime       `bson:"copied,omitempty"`
-	schema.Retention `bson:",inline"`
+	Collection      *schema.Collection `bson:"collection,omitempty"`
+	schema.Presence `bson:",inline"`
 }
 
 func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
@@ -80,13 +77,13 @@ func (s *Mongo) collectionDoc(order int, m Mapped) (bson.D, error) {
 		return nil, fmt.Errorf("encode the catalog's entry of %s: %w", m.NS, err)
 	}
 	id := s.o.Job + "/" + m.NS
-	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Bytes: bytes, Gone: m.Gone,
-		Left: m.Left, Copied: m.Copied, Retention: m.Retention}), nil
+	return replace(id, collectionDoc{ID: id, Job: s.o.Job, Order: order, Target: m.Target, Bytes: bytes,
+		Presence: m.Presence}), nil
 }
 
 // mapped reads what is stored.
 func (d *collectionDoc) mapped() (m Mapped, err error) {
-	m = Mapped{Target: d.Target, Gone: d.Gone, Left: d.Left, Copied: d.Copied, Retention: d.Retention}
+	m = Mapped{Target: d.Target, Presence: d.Presence}
 	if d.Collection != nil {
 		m.Collection = *d.Collection
 	} else if err = bson.Unmarshal(d.Bytes, &m.Collection); err != nil {
@@ -142,8 +139,7 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 	for _, one := range change.Put {
 		put[one.NS] = true
 		coll := schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID, Options: bson.Raw{5, 0, 0, 0, 0}}
-		doc, err := s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Gone: one.Gone, Left: one.Left,
-			Copied: one.Copied, Retention: one.Retention})
+		doc, err := s.collectionDoc(0, Mapped{Collection: coll, Target: one.Target, Presence: one.Presence})
 		if err != nil {
 			return err
 		}

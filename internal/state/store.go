@@ -127,10 +127,7 @@ type Slices interface {
 type Mapped struct {
 	schema.Collection
 	Target string
-	Gone   bool // this and the next are those of schema.Name
-	Left   bool
-	Copied mongo.OpTime
-	schema.Retention
+	schema.Presence
 }
 
 // Catalog keeps which namespaces of the source the job has on the target. At
@@ -159,8 +156,7 @@ type Skipped interface {
 func Names(catalog []Mapped) *schema.Names {
 	list := make([]schema.Name, len(catalog))
 	for i, m := range catalog {
-		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Gone: m.Gone, Left: m.Left,
-			Copied: m.Copied, Retention: m.Retention}
+		list[i] = schema.Name{NS: m.NS, Target: m.Target, Type: m.Type, UUID: m.UUID, Presence: m.Presence}
 	}
 	return schema.NewNames(list)
 }

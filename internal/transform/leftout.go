@@ -47,7 +47,7 @@ func (st *Stage) leaveOut(ctx context.Context, ev *stream.Event, why string, err
 // renames skipped. The change moves or settles what is kept of them, before later events are
 // decided. rest is what follows.
 func (st *Stage) cut(b *stream.Batch) (some, rest *stream.Batch) {
-	if st.leaves == nil && st.retainer.copies == nil {
+	if st.leaves == nil && st.retainer.of == nil {
 		return b, nil
 	}
 	i := 1 + slices.IndexFunc(b.Events, moves)

@@ -24,6 +24,17 @@ type Retained struct {
 	Mixed bool
 }
 
+// Retentions tell of retained collections.
+type Retentions interface {
+	// Retained finds the collection that gets what happens under a source namespace at a position.
+	Retained(ns string, at mongo.OpTime) (Retained, bool)
+	// Retains reports that a collection is Retained under a name that the source has given
+	// to another one.
+	Retains(ns string, at mongo.OpTime) bool
+	// Absent reports a source namespace that the target has nothing of.
+	Absent(ns string) bool
+}
+
 // Bounds of the documents that a Stage remembers, of about 40 bytes each, and of those that a
 // checkpoint has.
 const (
@@ -48,8 +59,8 @@ type takenSince struct {
 
 // retainer leads events to retained collections. It is safe for concurrent use.
 type retainer struct {
-	copies Copies // nil where no rename is skipped
-	key    []byte
+	of  Retentions // nil where no rename is skipped
+	key []byte
 
 	mu      sync.Mutex
 	taken   map[int64]mongo.OpTime
@@ -60,14 +71,15 @@ type retainer struct {
 // lead gives an event of a retained collection the name that the target has it under. It
 // reports false of one whose document, or collection, the target does not have.
 func (r *retainer) lead(ev *stream.Event) (bool, error) {
-	c, retained := r.copies.Retained(ev.NS, ev.At)
-	if !retained && (r.copies.Absent(ev.NS) || !r.copies.Retains(ev.NS, ev.At)) {
-		return !r.copies.Absent(ev.NS), nil
-	}
-	if retained && c.Mixed {
+	c, retained := r.of.Retained(ev.NS, ev.At)
+	switch {
+	case !retained && r.of.Absent(ev.NS):
+		return false, nil
+	case !retained && !r.of.Retains(ev.NS, ev.At):
+		return true, nil
+	case c.Mixed:
 		return false, c.unknown(ev)
-	}
-	if retained && !c.Reused {
+	case retained && !c.Reused:
 		ev.NS = c.NS
 		return true, nil
 	}
@@ -116,11 +128,11 @@ func (st *Stage) Taken() (t Taken, version int) {
 
 // Retain has the stage lead events to collections whose renames are skipped, on top of what a
 // checkpoint has of them.
-func (st *Stage) Retain(copies Copies, stored Taken) {
+func (st *Stage) Retain(of Retentions, stored Taken) {
 	if !st.rules.SkipsAny(stream.OpRename) {
 		return
 	}
-	st.retainer.copies, st.retainer.full, st.retainer.taken = copies, stored.Incomplete, map[int64]mongo.OpTime{}
+	st.retainer.of, st.retainer.full, st.retainer.taken = of, stored.Incomplete, map[int64]mongo.OpTime{}
 	for _, d := range stored.Documents {
 		st.retainer.taken[d.Hash] = d.At
 	}

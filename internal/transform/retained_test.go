@@ -15,7 +15,6 @@ import (
 
 // kept is a collection a.c that has been a.d since a position, up to another.
 type kept struct {
-	copyEnd
 	since, until  mongo.OpTime
 	reused, mixed bool
 	absent        string

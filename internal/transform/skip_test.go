@@ -77,12 +77,6 @@ type copyEnd mongo.OpTime
 
 func (c copyEnd) CopyEnd(string) mongo.OpTime { return mongo.OpTime(c) }
 
-func (copyEnd) Retained(string, mongo.OpTime) (Retained, bool) { return Retained{}, false }
-
-func (copyEnd) Retains(string, mongo.OpTime) bool { return false }
-
-func (copyEnd) Absent(string) bool { return false }
-
 // TestSkipsWhileCopied: the copy may have read what a replacement left. Where updates pass, it
 // passes, too: else an update of the document before it makes one that never was.
 func TestSkipsWhileCopied(t *testing.T) {

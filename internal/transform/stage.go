@@ -36,13 +36,6 @@ type Copies interface {
 	// CopyEnd is the end of the last copy of a source namespace. Up to there the target may be
 	// ahead of an event, and lack a document that has changed its place.
 	CopyEnd(ns string) mongo.OpTime
-	// Retained finds the collection that gets what happens under a source namespace at a position.
-	Retained(ns string, at mongo.OpTime) (Retained, bool)
-	// Retains reports that a collection is Retained under a name that the source has given
-	// to another one.
-	Retains(ns string, at mongo.OpTime) bool
-	// Absent reports a source namespace that the target has nothing of.
-	Absent(ns string) bool
 }
 
 // destination is where the events of a source namespace go.
@@ -84,7 +77,7 @@ func (st *Stage) Batch(ctx context.Context, b *stream.Batch) (open []int, err er
 		ev := &b.Events[i]
 		v := pass
 		if ev.Kind != stream.SchemaChange {
-			if st.retainer.copies != nil {
+			if st.retainer.of != nil {
 				if goes, err := st.retainer.lead(ev); err != nil {
 					return nil, err
 				} else if !goes {

@@ -96,16 +96,16 @@ func namesKept(t T, s Setup) {
 		t.Errorf("after a rename: %v", got)
 	}
 	// Renamed onto itself, and never come to the target.
-	b.ok(b.NoteNames(t.Context(),
-		schema.NameChange{Put: []schema.Name{{NS: "d.b", Target: "e.b2", Type: schema.TypeCollection, Gone: true, Left: true,
-			Copied: at(7)}}, Removed: []string{"d.b"}}))
+	has := schema.Presence{Gone: true, Left: true, Copied: at(7),
+		Retention: schema.Retention{Was: "d.a", Since: at(5), Until: at(6), Mixed: true}}
+	b.ok(b.NoteNames(t.Context(), schema.NameChange{Put: []schema.Name{{NS: "d.b", Target: "e.b2",
+		Type: schema.TypeCollection, Presence: has}}, Removed: []string{"d.b"}}))
 	if got := byName(); !slices.Equal(got, []string{"d.b=e.b2,true", "d.c=e.c,false"}) {
 		t.Errorf("after a name was put anew: %v", got)
 	}
 	catalog, err := b.reopened().LoadCatalog(t.Context())
 	b.ok(err)
-	if one, ok := state.Names(catalog).Source("d.b"); !ok || !one.Gone || !one.Left || one.Copied != at(7) ||
-		one.Target != "e.b2" {
+	if one, ok := state.Names(catalog).Source("d.b"); !ok || one.Presence != has || one.Target != "e.b2" {
 		t.Errorf("the names say %+v, %v", one, ok)
 	}
 }

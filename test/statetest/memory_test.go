@@ -405,8 +405,8 @@ func (m *memory) NoteNames(_ context.Context, change schema.NameChange) error {
 		if !m.is("names are put twice") {
 			remove(one.NS)
 		}
-		k.catalog = append(k.catalog, state.Mapped{Target: one.Target,
-			Gone: one.Gone && !m.is("what never came is forgotten"), Left: one.Left, Copied: one.Copied,
+		one.Gone = one.Gone && !m.is("what never came is forgotten")
+		k.catalog = append(k.catalog, state.Mapped{Target: one.Target, Presence: one.Presence,
 			Collection: schema.Collection{NS: one.NS, Type: one.Type, UUID: one.UUID}})
 	}
 	if m.is("what is put anew is removed") {
