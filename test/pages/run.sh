@@ -26,7 +26,7 @@ run() {
   export SOURCE TARGET
   millrace-bench ycsb load mongodb -P workloada -p mongodb.url="$SOURCE" -p mongodb.database=shop \
     -p table=orders -p recordcount=2000 --threads 2 > "$dir/load.log" 2>&1
-  grep -q '^make build' "$page" && where=$root # the tutorial builds millrace
+  if grep -q '^make build' "$page"; then git clone -q "$root" "$where/tree" && where=$where/tree; fi
   { printf 'set -euo pipefail\necho $$ > "%s"\ncd "%s"\n' "$dir/group" "$where"
     awk '/^```sh$/ {on = 1; next} /^```/ {on = 0} on' "$page"; } > "$dir/script"
   timeout --foreground 600 setsid --wait bash -x "$dir/script" > "$dir/log" 2>&1
