@@ -233,6 +233,12 @@ docs-check: build ## Fail when docs/cli, the errors or the schema are not what t
 docs-run: build ## Run the commands of README, tutorial and guides on lab clusters
 	test/pages/run.sh README.md docs/start/*.md docs/guides/*.md
 
+# It takes ten minutes and the programs chromium and script.
+.PHONY: pictures
+pictures: build ## Take the pictures of the console and of a terminal in docs/img from runs of the demo
+	$(GO) build $(VCS) -o $(BIN)/ ./demo ./test/pictures
+	$(BIN)/pictures docs/img $(BIN)
+
 SOAK ?= 30m
 
 .PHONY: soak

@@ -20,7 +20,6 @@ import (
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
-	"github.com/millrace/millrace/test/golden"
 	"github.com/millrace/millrace/workshop/lab"
 )
 
@@ -276,7 +275,6 @@ func TestBrowser(t *testing.T) {
 	if n := ask[int](b, `document.querySelectorAll("tr[data-job]").length`); n != 1000 {
 		t.Errorf("%d rows", n)
 	}
-	shot(b, "console-jobs.png")
 	keyboard(t, b)
 	search(t, b)
 	liveChange(t, b, r)
@@ -398,9 +396,6 @@ func curves(t *testing.T, b *tab, r *rig, name string) {
 	r.past("u-" + name)
 	b.open("/jobs/" + name)
 	b.until(`document.querySelectorAll("svg.curve path.stroke").length >= 12`)
-	b.size(1280, 1500)
-	shot(b, "console-job.png")
-	b.size(1280, 800)
 	if got := ask[string](b,
 		`(() => { const s = getComputedStyle(document.querySelector("svg.curve .s1")); return s.stroke + " " + s.fill + " " + (s.strokeDasharray !== "none"); })()`); got != "rgb(122, 74, 0) none true" {
 		t.Errorf("the second line: %s", got)
@@ -516,15 +511,6 @@ func widths(t *testing.T, b *tab) {
 			look(b, fmt.Sprintf("%s-%d.png", strings.Trim(strings.ReplaceAll(page, "/", "-"), "-"), width))
 		}
 	}
-}
-
-// shot writes a picture of the page for the documentation, with -update.
-func shot(b *tab, name string) {
-	b.t.Helper()
-	if !golden.Updating() {
-		return
-	}
-	picture(b, filepath.Join("..", "..", "..", "docs", "img", name))
 }
 
 // look writes a picture of the page to the directory MILLRACE_TEST_PICTURES, to be

@@ -112,6 +112,18 @@ func (c *canvas) y(v float64) float64 {
 	return chartTop + (1-min(max(v/c.top, 0), 1))*(chartHeight-chartTop-chartUnder)
 }
 
+// begin returns where the axis of time begins: with the points of a young job, so that they fill the chart.
+func begin(points []service.Bucket, from, to time.Time) time.Time {
+	if len(points) == 0 || !points[0].Start.After(from) {
+		return from
+	}
+	young := to.Add(-max(to.Sub(points[0].Start), to.Sub(from)/12))
+	if young.Before(from) {
+		return from
+	}
+	return young
+}
+
 // draw makes the picture of points that follow each other by step. Where there are none
 // for a while, the line has a gap.
 func (ch *chart) draw(points []service.Bucket, from, to time.Time, step time.Duration) drawn {
@@ -207,6 +219,10 @@ func tick(text string) string {
 func ticks(of time.Duration) (every time.Duration, form string) {
 	const day = 24 * time.Hour
 	switch {
+	case of <= 10*time.Minute:
+		return time.Minute, "15:04"
+	case of <= 30*time.Minute:
+		return 5 * time.Minute, "15:04"
 	case of <= 2*time.Hour:
 		return 15 * time.Minute, "15:04"
 	case of <= 2*day:

@@ -108,7 +108,7 @@ func (p *past) curves(ctx context.Context, c *console, v *visit, q url.Values) {
 		c.Log.Warn("the figures of a job cannot be read", "job", p.Job, "error", err)
 		return
 	}
-	parts := splitOf(got.Points)
+	parts, from := splitOf(got.Points), begin(got.Points, got.From, got.To)
 	rows := service.NewBuckets(chosen.rows)
 	for i := range parts.points {
 		rows.Add(&parts.points[i].Point)
@@ -127,7 +127,7 @@ func (p *past) curves(ctx context.Context, c *console, v *visit, q url.Values) {
 			t.Rows = append(t.Rows, pastRow{At: b.Start})
 		}
 		for _, ch := range group.charts {
-			p.Charts = append(p.Charts, ch.draw(parts.points, got.From, got.To, got.Step))
+			p.Charts = append(p.Charts, ch.draw(parts.points, from, got.To, got.Step))
 			t.add(&ch, list)
 		}
 		p.Tables = append(p.Tables, t)
