@@ -83,7 +83,7 @@ func (r *session) alerts(s *config.Serve, store *hub.Hub, view *hub.View) (*aler
 	settings := alert.Defaults()
 	if s.Alerts != "" {
 		var err error
-		if settings, err = alert.Open(s.Alerts, s.Work.Resolver(r.LookupEnv)); err != nil {
+		if settings, err = alert.Open(s.Alerts, s.Work.Access(r.LookupEnv).Secret); err != nil {
 			return nil, err
 		}
 	}
@@ -200,7 +200,8 @@ func (r *session) traces(ctx context.Context, w *config.Work) (*spans.Spans, err
 // newWorker makes the worker of this process.
 func (r *session) newWorker(w *config.Work, store *hub.Hub, view *hub.View, traces *spans.Spans) *worker.Worker {
 	o := worker.Options{Name: w.Name, Version: cli.BuildInfo().Version, Labels: w.Labels, MaxJobs: w.MaxJobs,
-		SpoolDir: w.SpoolDir, Hub: store, View: view, Resolve: w.Resolver(r.LookupEnv), Spans: traces, Log: r.log}
+		SpoolDir: w.SpoolDir, SpoolBytes: w.SpoolBytes, Hub: store, View: view, Access: *w.Access(r.LookupEnv), Spans: traces,
+		Log: r.log}
 	if o.SpoolDir == "" {
 		if dir, err := server.StateDir(r.LookupEnv); err == nil {
 			o.SpoolDir = filepath.Join(dir, "spool")
@@ -303,7 +304,7 @@ func (r *session) provider(s *config.Serve) (*oidc.Provider, error) {
 	if s.OIDC == "" {
 		return nil, nil //nolint:nilnil // there is none, and nothing is wrong
 	}
-	settings, err := oidc.Open(s.OIDC, s.Resolver(r.LookupEnv))
+	settings, err := oidc.Open(s.OIDC, s.Access(r.LookupEnv).Secret)
 	if err != nil {
 		return nil, cli.WithCode(cli.ExitUsage, err)
 	}

@@ -18,12 +18,12 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Resolver gives the value that a reference stands for: env:NAME, file:NAME, or
-// sealed:JOB:TEXT, which is a sealed value that a job wants.
-type Resolver func(reference string) (string, error)
+// Resolver returns the value that a reference of a job stands for: env:NAME, file:NAME, or a sealed value. The job
+// is "" for the process's own settings.
+type Resolver func(job, reference string) (string, error)
 
-// Placeholder resolves each reference to an invalid address, for checks without secrets.
-func Placeholder(string) (string, error) { return "mongodb://reference.invalid/", nil }
+// placeholder stands for a connection string that is not read.
+const placeholder = "mongodb://reference.invalid/"
 
 // IsReference reports whether a value stands for another one.
 func IsReference(value string) bool {
@@ -35,13 +35,30 @@ func IsReference(value string) bool {
 func ofProcess() []string {
 	return []string{flagConfig, "job", "restart", "dry-run", "verify", flagTargetShard, "listen", flagToken,
 		flagListenCert, flagListenKey, "listen-insecure", "open-status", "pprof", "report", "output", "log-level",
-		"log-format", flagProgress}
+		"log-format", flagProgress, flagSpoolDir}
+}
+
+// CheckDefinition checks the settings of a job as Definition reads them, without what they refer to: it resolves
+// no reference and opens no file.
+func CheckDefinition(name, text string) (*Sync, Problems) {
+	return Definition(name, text, &Access{
+		Secret: func(string, string) (string, error) { return placeholder, nil },
+		File:   func(string) (string, error) { return "", nil },
+	})
+}
+
+// Access gives the settings of jobs what they refer to.
+type Access struct {
+	Secret Resolver
+	// File returns the path of a file that a connection string names. Secrets that the operator gave name files
+	// as they like.
+	File func(name string) (string, error)
 }
 
 // Definition reads the settings of a job from YAML or JSON as `millrace sync --config`
 // has them. Connection strings with a password are refused: a reference stands for
-// them, which resolve reads where the job runs. Nothing of the environment counts.
-func Definition(name, text string, resolve Resolver) (*Sync, Problems) {
+// them, which access resolves where the job runs. Nothing of the environment counts.
+func Definition(name, text string, access *Access) (*Sync, Problems) {
 	var s Sync
 	fs := pflag.NewFlagSet(name, pflag.ContinueOnError)
 	s.Bind(fs, CommandSync)
@@ -56,20 +73,20 @@ func Definition(name, text string, resolve Resolver) (*Sync, Problems) {
 			continue
 		}
 		for i := range e.values {
-			e.values[i] = l.secret(e.key, e.values[i], o.item(i), resolve)
+			e.values[i] = l.secret(e.key, e.values[i], o.item(i), access)
 		}
 		l.set(e.key, o, e.values...)
 	}
 	s.Job = name
 	s.Rules.Secret = func(ref string) (string, error) { // as for connection strings
-		text, err := resolve(ref)
+		text, err := access.Secret(name, ref)
 		return strings.TrimRight(text, "\r\n"), err
 	}
 	return &s, append(l.problems, s.Validate(l.origins, nil)...)
 }
 
 // secret resolves the value of a setting, or the part after a shard's name, if it is a reference.
-func (l *loader) secret(key, value string, o Origin, resolve Resolver) string {
+func (l *loader) secret(key, value string, o Origin, access *Access) string {
 	prefix := ""
 	if key == flagSourceShard {
 		if name, uri, ok := strings.Cut(value, "="); ok {
@@ -79,31 +96,36 @@ func (l *loader) secret(key, value string, o Origin, resolve Resolver) string {
 		return value
 	}
 	problem := Problem{Setting: key, Where: o.String()}
+	sealed, reference := strings.HasPrefix(value, sealedPrefix), IsReference(value)
+	var err error
 	switch {
 	case mongo.HasPassword(value):
 		problem.What, problem.How = "holds a password, which everybody could read who may look at the job",
 			"write env:NAME or file:NAME, and give the connection string to the workers under that name, or seal it (millrace "+
 				"secrets seal)"
-		value, _ = Placeholder("")
-	case IsReference(value):
-		reference, err := value, error(nil)
-		if strings.HasPrefix(value, sealedPrefix) {
-			reference, err = sealedPrefix+l.job+":"+strings.TrimPrefix(value, sealedPrefix), checkSealed(value)
-			value = "the sealed value"
-		}
-		text := ""
-		if err == nil {
-			text, err = resolve(reference)
+	case reference:
+		text, shown := "", value
+		if sealed {
+			shown, err = "the sealed value", checkSealed(value)
 		}
 		if err == nil {
-			return prefix + strings.TrimSpace(text)
+			text, err = access.Secret(l.job, value)
 		}
-		problem.What, problem.How = fmt.Sprintf("%s cannot be had here: %s", value, err), "give it to this process"
-		value, _ = Placeholder("")
-	default:
-		return prefix + value
+		if err != nil {
+			problem.What, problem.How = fmt.Sprintf("cannot read %s: %s", shown, err), "give it to this process"
+		}
+		value = strings.TrimSpace(text)
 	}
-	l.problems = append(l.problems, problem)
+	if problem.What == "" && (sealed || !reference) { // who defines the job has written it
+		value, err = mongo.ReplaceFiles(value, func(_, file string) (string, error) { return access.File(file) })
+		if err != nil {
+			problem.What, problem.How = err.Error(), "put the file there, and name it by its path in that directory"
+		}
+	}
+	if problem.What != "" {
+		l.problems = append(l.problems, problem)
+		value = placeholder
+	}
 	return prefix + value
 }
 
@@ -199,13 +221,5 @@ func unseal(keyFile, job, text string) (string, error) {
 	if err != nil {
 		return "", errors.New("what is in it cannot be read")
 	}
-	for _, p := range s.Jobs {
-		if ok, err := path.Match(p, job); ok && err == nil {
-			return s.Value, nil
-		}
-	}
-	if len(s.Jobs) > 0 {
-		return "", fmt.Errorf("it was sealed for jobs of other names than %s", job)
-	}
-	return s.Value, nil
+	return s.Value, allowed(job, s.Jobs)
 }

@@ -265,13 +265,13 @@ func TestDeepFile(t *testing.T) {
 		"both":          strings.Repeat("- ", maxNesting/2) + strings.Repeat("[", maxNesting/2+1),
 		"all that fits": strings.Repeat("[", maxFile),
 	} {
-		_, problems := Definition("a", text, Placeholder)
+		_, problems := CheckDefinition("a", text)
 		if !strings.Contains(problems.Error(), "is nested more than") {
 			t.Errorf("%s: %s", what, problems)
 		}
 	}
 	wide := "source: env:A\ntarget: env:B\nexclude:\n" + strings.Repeat("- a.b\n", 2*maxNesting)
-	if _, problems := Definition("a", wide, Placeholder); strings.Contains(problems.Error(), "nested") {
+	if _, problems := CheckDefinition("a", wide); strings.Contains(problems.Error(), "nested") {
 		t.Errorf("a long list: %s", problems)
 	}
 }

@@ -48,8 +48,8 @@ func TestSealed(t *testing.T) {
 		"another key":      {other, "shop-a", some, "another key"},
 		"no key":           {"", "shop-a", some, "no --secrets-key"},
 		"a broken key":     {key[:20], "shop-a", some, "holds no key"},
-		"cut off":          {key, "shop-a", cut, "cannot be had"},
-		"changed":          {key, "shop-a", changed, "cannot be had"},
+		"cut off":          {key, "shop-a", cut, "cannot read the sealed value"},
+		"changed":          {key, "shop-a", changed, "cannot read the sealed value"},
 		"no sealed value":  {key, "shop-a", "sealed:bW9uZ29kYg", "secrets seal"},
 		"not even encoded": {key, "shop-a", "sealed:mongodb://x", "secrets seal"},
 	} {
@@ -58,7 +58,7 @@ func TestSealed(t *testing.T) {
 			w.SecretsKey = file(c.key)
 		}
 		s, problems := Definition(c.job, "source: '"+c.value+"'\ntarget: mongodb://t.example/\n",
-			w.Resolver(func(string) (string, bool) { return "", false }))
+			w.Access(func(string) (string, bool) { return "", false }))
 		switch text := problems.Error(); {
 		case c.fault == "" && (len(problems) > 0 || s.Source != uri):
 			t.Errorf("%s: %q, %s", name, s.Source, text)
@@ -69,7 +69,7 @@ func TestSealed(t *testing.T) {
 			t.Errorf("%s: a secret is told: %s", name, text)
 		}
 	}
-	if _, problems := Definition("shop-a", "source: '"+some+"'\ntarget: env:T\n", Placeholder); len(problems) > 0 {
+	if _, problems := CheckDefinition("shop-a", "source: '"+some+"'\ntarget: env:T\n"); len(problems) > 0 {
 		t.Errorf("where the key is not to be had: %s", problems)
 	}
 	for _, c := range [][2]string{{"age1nobody", uri}, {recipient, ""}} {
@@ -91,7 +91,7 @@ func TestMaskKeys(t *testing.T) {
 	t.Setenv("OTHER", env["OTHER"])
 	for ref, ok := range map[string]bool{"env:KEY": true, "env:OTHER": false, "file:/etc/passwd": false} {
 		_, problems := Definition("a", "source: env:A\ntarget: mongodb://t.example/\nfields:\n  shop.c: {mask: {mail: "+
-			"{hmac: \""+ref+"\"}}}\n", (&Work{}).Resolver(lookup))
+			"{hmac: \""+ref+"\"}}}\n", (&Work{}).Access(lookup))
 		if (len(problems) == 0) != ok {
 			t.Errorf("%s: %s", ref, problems)
 		}
@@ -112,11 +112,12 @@ func TestWildSecrets(t *testing.T) {
 		if mongo.CheckURI(uri) == nil {
 			continue
 		}
-		resolve := func(string) (string, error) { return uri, nil }
+		access := (&Work{}).Access(func(string) (string, bool) { return "", false })
+		access.Secret = func(string, string) (string, error) { return uri, nil }
 		for _, text := range []string{"source: " + strconv.Quote(uri) + "\ntarget: env:T\n",
 			"source: " + uri + "\ntarget: env:T\n", "source: env:S\ntarget: env:T\n",
 			"source: env:S\ntarget: env:T\nsource-shard:\n- s0=" + uri + "\n"} {
-			_, problems := Definition("a", text, resolve)
+			_, problems := Definition("a", text, access)
 			said := problems.Error()
 			for _, p := range problems {
 				said += p.How

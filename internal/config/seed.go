@@ -80,7 +80,7 @@ func (s *Seed) bindSource(fs *pflag.FlagSet) {
 	fs.BoolVar(&s.AllowPrimary, "allow-primary", false, "permit to lock a primary, together with --yes-block-all-writes")
 	fs.BoolVar(&s.YesBlockAllWrites, "yes-block-all-writes", false,
 		"yes, while the primary is locked nothing can be written to the whole set")
-	fs.StringVar(&s.SpoolDir, "spool-dir", "",
+	fs.StringVar(&s.SpoolDir, flagSpoolDir, "",
 		"`directory` with room for what changes during the copy; by default a temporary one")
 }
 

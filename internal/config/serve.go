@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,18 +24,26 @@ type Work struct {
 	SpoolDir   string
 	SecretsDir string
 	SecretsKey string
+	// TLSDir is where connection strings of jobs may name files.
+	TLSDir string
+	// SpoolBytes bounds what a job may keep in SpoolDir.
+	SpoolBytes int64
 	// OTLPEndpoint is where traces go; "" leaves it to the variables of OpenTelemetry.
 	OTLPEndpoint string
 
-	labels []string
+	labels   []string
+	spoolMax string
 }
 
 func (w *Work) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&w.Name, "name", "", "`name` of the worker; by default the machine's and the number of the process")
 	fs.StringArrayVar(&w.labels, "label", nil, "`key=value` that jobs may ask of their worker; may be repeated")
 	fs.IntVar(&w.MaxJobs, "max-jobs", 0, "most jobs run at once; 0 is any number")
-	fs.StringVar(&w.SpoolDir, "spool-dir", "", "`directory` on local disk for changes that a source's oplog may forget "+
+	fs.StringVar(&w.SpoolDir, flagSpoolDir, "", "`directory` on local disk for changes that a source's oplog may forget "+
 		"before its copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
+	fs.StringVar(&w.spoolMax, "spool-max", "10GB", "most `bytes` of these changes of each job; 0 keeps none")
+	fs.StringVar(&w.TLSDir, "tls-dir", "", "`directory` of the certificates and keys that connection strings of jobs may "+
+		"name; without it they may name none")
 	fs.StringVar(&w.SecretsDir, "secrets-dir", "", "`directory` whose files settings of jobs may refer to as file:NAME; "+
 		"without it they refer to variables alone, env:NAME being MILLRACE_SECRET_NAME")
 	fs.StringVar(&w.SecretsKey, "secrets-key", "",
@@ -56,6 +65,11 @@ func (w *Work) validate(c *checker) {
 	}
 	if err := service.CheckName(w.Name); err != nil {
 		c.fail("name", "cannot be used: "+err.Error(), "choose another one")
+	}
+	w.SpoolBytes = c.bytes("spool-max", w.spoolMax, "write for example 50MB or 8MiB; 0 keeps none")
+	if w.TLSDir != "" {
+		info, err := os.Stat(w.TLSDir)
+		c.bad(err != nil || !info.IsDir(), "tls-dir", "is no directory", "make it, and put the files of the jobs there")
 	}
 	if w.SecretsDir != "" {
 		info, err := os.Stat(w.SecretsDir)
@@ -87,37 +101,99 @@ func keyRune(r rune) rune {
 // theirs to read: who makes jobs need not be who runs the machine.
 const secretEnv = "MILLRACE_SECRET_"
 
-// Resolver reads what definitions refer to.
-func (w *Work) Resolver(lookupEnv func(string) (string, bool)) Resolver {
-	return func(reference string) (string, error) {
+// Access returns what definitions refer to, as far as the operator of this process allows it.
+func (w *Work) Access(lookupEnv func(string) (string, bool)) *Access {
+	return &Access{File: w.file, Secret: func(job, reference string) (string, error) {
 		if name, ok := strings.CutPrefix(reference, "env:"); ok {
-			if value, ok := lookupEnv(secretEnv + name); ok && value != "" {
-				return value, nil
+			value, ok := lookupEnv(secretEnv + name)
+			if !ok || value == "" || strings.HasSuffix(name, "_JOBS") {
+				return "", fmt.Errorf("the variable %s%s is not set", secretEnv, name)
 			}
-			return "", fmt.Errorf("the variable %s%s is not set", secretEnv, name)
+			jobs, _ := lookupEnv(secretEnv + name + "_JOBS")
+			return value, allowed(job, strings.Split(jobs, ","))
 		}
 		if text, ok := strings.CutPrefix(reference, sealedPrefix); ok {
-			job, text, _ := strings.Cut(text, ":")
 			if w.SecretsKey == "" {
 				return "", errors.New("this process has no --secrets-key")
 			}
 			return unseal(w.SecretsKey, job, text)
 		}
-		name, _ := strings.CutPrefix(reference, "file:")
-		if w.SecretsDir == "" {
-			return "", fmt.Errorf("this process has no --secrets-dir")
-		}
-		root, err := os.OpenRoot(w.SecretsDir) // nothing outside, also not through a link
-		if err != nil {
-			return "", err
-		}
-		defer func() { _ = root.Close() }()
-		raw, err := root.ReadFile(filepath.Clean(name))
-		if err != nil {
-			return "", fmt.Errorf("%w in --secrets-dir", err)
-		}
-		return string(raw), nil
+		return w.secretFile(job, strings.TrimPrefix(reference, "file:"))
+	}}
+}
+
+// secretFile reads a file of --secrets-dir, which NAME.jobs beside it may restrict to some jobs.
+func (w *Work) secretFile(job, name string) (string, error) {
+	if w.SecretsDir == "" {
+		return "", errors.New("this process has no --secrets-dir")
 	}
+	root, err := os.OpenRoot(w.SecretsDir) // nothing outside, also not through a link
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = root.Close() }()
+	name = filepath.Clean(name)
+	raw, err := root.ReadFile(name)
+	if err != nil || strings.HasSuffix(name, ".jobs") {
+		return "", fmt.Errorf("--secrets-dir has no readable file %s", name)
+	}
+	jobs, err := root.ReadFile(name + ".jobs")
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return "", fmt.Errorf("cannot read %s.jobs in --secrets-dir, which lists the jobs that may use it", name)
+	}
+	return string(raw), allowed(job, strings.Fields(string(jobs)))
+}
+
+// allowed returns an error unless a job has one of the names; without names any job has.
+func allowed(job string, patterns []string) error {
+	restricted := false
+	for _, p := range patterns {
+		if p = strings.TrimSpace(p); p == "" {
+			continue
+		}
+		restricted = true
+		if ok, err := path.Match(p, job); ok && err == nil {
+			return nil
+		}
+	}
+	if restricted && job != "" {
+		return fmt.Errorf("the secret is for jobs of other names than %s", job)
+	}
+	return nil
+}
+
+// maxTLSFile bounds a certificate or key, in bytes.
+const maxTLSFile = 1 << 20
+
+// file returns the path of a file in TLSDir. All failures have one text, so that nobody learns which files exist.
+func (w *Work) file(name string) (string, error) {
+	refused := errors.New("names a file that this process may not use: only readable files of at most 1 MB below its --tls-dir")
+	if w.TLSDir == "" {
+		return "", refused
+	}
+	dir, err := filepath.Abs(w.TLSDir)
+	if err != nil {
+		return "", refused
+	}
+	if filepath.IsAbs(name) { // the path as a person sees it there
+		if name, err = filepath.Rel(dir, name); err != nil {
+			return "", refused
+		}
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return "", refused
+	}
+	defer func() { _ = root.Close() }()
+	// Lstat, for a link could lead to another file by the time the driver opens it.
+	if info, err := root.Lstat(name); err != nil || !info.Mode().IsRegular() || info.Size() > maxTLSFile {
+		return "", refused
+	}
+	f, err := root.Open(name)
+	if err != nil {
+		return "", refused
+	}
+	return filepath.Join(dir, name), f.Close()
 }
 
 // NATS are the settings of a connection to a NATS cluster.

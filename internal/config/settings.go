@@ -284,7 +284,7 @@ func (s *Sync) bindSpeed(fs *pflag.FlagSet) {
 	bindPace(fs, &s.Limits.Docs, &s.maxRateBytes, &s.Loads)
 	Choice(fs, (*string)(&s.Compress), "compress", "auto* off", "`when` to compress network traffic: auto or off\nauto "+
 		"uses zstd to a distant cluster while that is faster; compressors of the connection string win")
-	fs.StringVar(&s.SpoolDir, "spool-dir", "", "local `directory` for spooled changes\nchanges that the source's oplog "+
+	fs.StringVar(&s.SpoolDir, flagSpoolDir, "", "local `directory` for spooled changes\nchanges that the source's oplog "+
 		"may lose before the copy is done; by default millrace/spool below $XDG_STATE_HOME or ~/.local/state")
 	fs.StringVar(&s.spoolMax, "spool-max", "10GB", "most `bytes` of spooled changes; 0 disables")
 }
@@ -440,6 +440,7 @@ const (
 	flagTarget      = "target"
 	flagTargetShard = "target-shard"
 	flagToken       = "token"
+	flagSpoolDir    = "spool-dir"
 	flagServer      = "server"
 
 	flagApplyBuffer = "apply-buffer"

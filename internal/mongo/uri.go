@@ -13,15 +13,53 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// CheckURI says whether a connection string can be used, without connecting
-// and without looking up names: of a mongodb+srv address only the form is
+// CheckURI checks the form of a connection string. It connects to nothing, looks up no names and opens no files:
+// those who define jobs name them, and serve only passes them on. Of a mongodb+srv address only the parts are
 // checked. The error quotes nothing of the connection string and has a hint.
 func CheckURI(uri string) error {
-	if a, err := splitURI(uri); err != nil || a.scheme == srvScheme {
+	a, err := splitURI(uri)
+	if err != nil || a.scheme == srvScheme {
 		return err
 	}
-	_, err := ParseURI(uri)
+	bare, err := ReplaceFiles(uri, func(string, string) (string, error) { return "", nil })
+	if err == nil {
+		_, err = ParseURI(bare)
+	}
 	return err
+}
+
+// ReplaceFiles replaces each file that a connection string names, in options for TLS, by what with returns for the
+// option and the file; an empty name drops the option.
+func ReplaceFiles(uri string, with func(option, file string) (string, error)) (string, error) {
+	before, query, found := strings.Cut(uri, "?")
+	if !found {
+		return uri, nil
+	}
+	// The driver takes both separators.
+	options := strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' })
+	kept := options[:0]
+	for _, option := range options {
+		key, value, _ := strings.Cut(option, "=")
+		name, err := url.QueryUnescape(key)
+		file, bad := url.QueryUnescape(value)
+		if err != nil || bad != nil || !slices.Contains(fileOptions(), strings.ToLower(name)) {
+			kept = append(kept, option)
+			continue
+		}
+		if file, err = with(name, file); err != nil {
+			return "", err
+		}
+		if file != "" {
+			kept = append(kept, key+"="+url.QueryEscape(file))
+		}
+	}
+	return before + "?" + strings.Join(kept, "&"), nil
+}
+
+// fileOptions returns the options of a connection string that name files, in lower case.
+func fileOptions() []string {
+	return []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile",
+		"tlscertificatefile", "tlsprivatekeyfile"}
 }
 
 // ParseURI reads a connection string; of a mongodb+srv address it looks up the hosts. All
@@ -32,7 +70,12 @@ func ParseURI(uri string) (*options.ClientOptions, error) {
 		return nil, err
 	}
 	opts := options.Client().ApplyURI(uri)
-	if err := opts.Validate(); err != nil {
+	var file *fs.PathError
+	switch err := opts.Validate(); {
+	case errors.As(err, &file):
+		return nil, WithHint(fmt.Errorf("cannot read a file that the connection string names: %w", file),
+			"check tlsCAFile and tlsCertificateKeyFile")
+	case err != nil:
 		return nil, WithHint(fmt.Errorf("the connection string cannot be parsed: %s", reason(err)), uriHint)
 	}
 	return opts, nil
@@ -48,12 +91,8 @@ const (
 // reason is why the driver cannot read a connection string, by its own words where these
 // quote nothing of it but names of options that the driver knows.
 func reason(err error) string {
-	var file *fs.PathError
 	var name *net.DNSError
-	switch {
-	case errors.As(err, &file): // of an option for TLS
-		return file.Error()
-	case errors.As(err, &name):
+	if errors.As(err, &name) {
 		return name.Error()
 	}
 	text := err.Error()

@@ -9,7 +9,7 @@ func TestCheckURIKeepsSecrets(t *testing.T) {
 	for _, uri := range []string{
 		"mongodb://user:sec/ret@host", "mongodb://user:sec:ret@host:1", "mongodb://user:secret@host:99999999/",
 		"mongodb://user:secret@", "mongodb://user:se%zzcret@h/", "mongodb://user:sec@ret@h/", "mongodb://u:sec?ret@h/",
-		"mongodb://u:secret@h/?authMechanism=FOO", "mongodb://u:secret@h/?tlsCAFile=/nope", "user:secret@host", "",
+		"mongodb://u:secret@h/?authMechanism=FOO", "user:secret@host", "",
 		"mongodb+srv://",
 	} {
 		err := CheckURI(uri)
@@ -24,8 +24,13 @@ func TestCheckURIKeepsSecrets(t *testing.T) {
 			t.Errorf("%s: secret shown in %s", uri, text)
 		}
 	}
+	if _, err := ParseURI("mongodb://u:secret@h/?tlsCAFile=/nope"); err == nil || strings.Contains(err.Error(), "secret") ||
+		!strings.Contains(err.Error(), "/nope") || !strings.Contains(HintOf(err), "tlsCAFile") {
+		t.Errorf("a file that is absent: %v", err)
+	}
 	for _, uri := range []string{
 		"mongodb://h:1,h2:2/?replicaSet=x", "mongodb://u:p%40w@h/", "mongodb+srv://u:p@h/",
+		"mongodb://h/?tlsCAFile=/nope",
 	} {
 		if err := CheckURI(uri); err != nil {
 			t.Errorf("%s: %v", uri, err)

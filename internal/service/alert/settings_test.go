@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-func resolver(reference string) (string, error) {
+func resolver(_, reference string) (string, error) {
 	switch reference {
 	case "env:HOOK":
 		return "s3cret\n", nil

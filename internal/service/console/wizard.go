@@ -388,7 +388,7 @@ func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *ne
 			p.Tree = p.tree(p.Found)
 		}
 	case p.Step == stepStart:
-		_, p.Problems = config.Definition(d.Name, d.Settings, config.Placeholder)
+		_, p.Problems = config.CheckDefinition(d.Name, d.Settings)
 	case p.Step == stepCheck:
 		if p.Plan, err = c.Desk.PrecheckDraft(r.Context(), v.who, d); err != nil {
 			p.Plan = nil

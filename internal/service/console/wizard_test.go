@@ -118,7 +118,7 @@ func TestSettings(t *testing.T) {
 	f.pass("mode: sideways")
 	f.More = "max-rate-docs: 7"
 	text := f.settings()
-	s, problems := config.Definition("n", text, config.Placeholder)
+	s, problems := config.CheckDefinition("n", text)
 	if len(problems) > 0 {
 		t.Fatalf("%v in\n%s", problems, text)
 	}
@@ -164,13 +164,13 @@ func (r *rig) clusters() (source *driver.Client) {
 	r.t.Cleanup(func() { _ = source.Disconnect(context.Background()) })
 	w := worker.New(worker.Options{Name: "w1", Hub: r.hub, View: r.view, SpoolDir: r.t.TempDir(),
 		Log: slog.New(slog.NewTextHandler(r.t.Output(), nil)),
-		Resolve: func(ref string) (string, error) {
+		Access: config.Access{Secret: func(_, ref string) (string, error) {
 			uri, ok := map[string]string{"env:SOURCE": src.URI(), "env:TARGET": dst.URI()}[ref]
 			if !ok {
 				return "", fmt.Errorf("there is no %s", ref)
 			}
 			return uri, nil
-		}})
+		}}})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = w.Run(ctx) })
@@ -328,7 +328,7 @@ func TestNewJob(t *testing.T) {
 	press("do", "start", "allow-missing: true", "- shop.orders\n", "&#39;shop.orders=shop.sold&#39;")
 	form.Set("do", "download")
 	code, text := b.send("/new/draft", form)
-	if s, problems := config.Definition("x", text, config.Placeholder); code != 200 || len(problems) > 0 ||
+	if s, problems := config.CheckDefinition("x", text); code != 200 || len(problems) > 0 ||
 		len(s.Rules.Include) != 2 {
 		t.Errorf("the file: %d %v\n%s", code, problems, text)
 	}

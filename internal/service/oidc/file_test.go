@@ -23,7 +23,7 @@ roles:
 // TestFile: a file says what the documentation says; each mistake is told with its line,
 // and no secret.
 func TestFile(t *testing.T) {
-	resolve := func(ref string) (string, error) {
+	resolve := func(_, ref string) (string, error) {
 		if ref != "env:OIDC" {
 			return "", errors.New("it is not there")
 		}

@@ -98,7 +98,7 @@ func checkSettings(name, settings string) error {
 		return refuse(Invalid, "use patterns in place of lists", "the settings take %d bytes, more than %d", len(settings),
 			service.MaxSettings)
 	}
-	if _, problems := config.Definition(name, settings, config.Placeholder); len(problems) > 0 {
+	if _, problems := config.CheckDefinition(name, settings); len(problems) > 0 {
 		e := refuse(Invalid, "see `millrace sync --help` for the settings", "the settings of job %q cannot be used", name)
 		e.Problems = problems
 		return e
@@ -265,7 +265,7 @@ func (d *Desk) CancelFinalize(ctx context.Context, c *service.Caller, name strin
 func (d *Desk) Limit(ctx context.Context, c *service.Caller, name string, l server.Limits) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "limits", job: name},
 		func(j *service.Job, w *service.Wish) error {
-			own, _ := config.Definition(name, j.Definition.Settings, config.Placeholder)
+			own, _ := config.CheckDefinition(name, j.Definition.Settings)
 			rates, loads, err := limited(l, *cmp.Or(w.Limits, &own.Limits), *cmp.Or(w.Loads, &own.Loads))
 			if l.Docs != nil || l.Bytes != nil {
 				w.Limits = &rates

@@ -174,7 +174,7 @@ func (w *Worker) assistCopy(ctx context.Context, j *service.Job) error {
 	})
 	defer stop()
 	ask := w.asking(j.Lease.Run)
-	s, problems := config.Definition(j.Definition.Name, j.Definition.Settings, w.Resolve)
+	s, problems := config.Definition(j.Definition.Name, j.Definition.Settings, &w.Access)
 	if len(problems) > 0 {
 		log.Warn("a part of the job cannot be copied here", "error", problems)
 		return errors.Join(problems, assign.Decline(ctx, w.Name, problems, ask))

@@ -61,7 +61,7 @@ func (w *Worker) draft(life context.Context, q *service.Question) (any, error) {
 	ctx, cancel := context.WithTimeout(life, draftTime)
 	defer cancel()
 	d := &drafted{Worker: w, name: q.Job}
-	s, problems := config.Definition(q.Job, q.Draft.Settings, d.resolve)
+	s, problems := config.Definition(q.Job, q.Draft.Settings, &config.Access{Secret: d.secret, File: d.Access.File})
 	if len(problems) > 0 {
 		return nil, d.hide(mongo.WithHint(fmt.Errorf("the settings cannot be used by worker %s: %w", w.Name, problems),
 			"give this worker what they refer to"))
@@ -83,8 +83,9 @@ func (d *drafted) answer(ctx context.Context, q *service.Question) (any, error) 
 	return nil, fmt.Errorf("worker %s of version %s does not know %q", d.Name, d.Version, q.What)
 }
 
-func (d *drafted) resolve(reference string) (string, error) {
-	value, err := d.Resolve(reference)
+// secret reads what settings refer to. Answers do not show it.
+func (d *drafted) secret(job, reference string) (string, error) {
+	value, err := d.Access.Secret(job, reference)
 	d.secrets.add(value)
 	return value, err
 }
@@ -226,9 +227,7 @@ func (d *drafted) precheck(ctx context.Context) (*service.DraftPlan, error) {
 		o.AppName, o.ServerSelectionTimeout = lettersApp, reachTime
 		return mongo.Connect(ctx, uri, o)
 	}
-	if spec.SpoolDir == "" {
-		spec.SpoolDir = d.SpoolDir
-	}
+	spec.SpoolDir, spec.SpoolBytes = d.SpoolDir, min(spec.SpoolBytes, d.SpoolBytes)
 	j, err := job.Open(ctx, spec)
 	if err != nil {
 		return nil, err

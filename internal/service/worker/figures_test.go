@@ -12,6 +12,7 @@ import (
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
 	"github.com/millrace/millrace/internal/service/operate"
@@ -105,9 +106,9 @@ func (b *bed) work(source, target string, every time.Duration) {
 	b.Helper()
 	h, v := b.connect(b.nats.Address())
 	w := worker.New(worker.Options{Name: "w", Hub: h, View: v, Log: b.log("w"), SpoolDir: b.TempDir(), PointEvery: every,
-		Resolve: func(ref string) (string, error) {
+		Access: config.Access{Secret: func(_, ref string) (string, error) {
 			return map[string]string{"env:SOURCE": source, "env:TARGET": target}[ref], nil
-		}})
+		}}})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()

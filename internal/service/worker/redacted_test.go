@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 )
 
@@ -12,8 +13,9 @@ import (
 // its hint.
 func TestRedacted(t *testing.T) {
 	const uri = "mongodb://ada:geheimnis%20x@h:1/"
-	d := &drafted{Worker: New(Options{Resolve: func(string) (string, error) { return uri + "\n", nil }})}
-	if got, err := d.resolve("env:A"); err != nil || got != uri+"\n" {
+	d := &drafted{Worker: New(Options{Access: config.Access{
+		Secret: func(string, string) (string, error) { return uri + "\n", nil }}})}
+	if got, err := d.secret("a", "env:A"); err != nil || got != uri+"\n" {
 		t.Fatal(got, err)
 	}
 	err := d.hide(mongo.WithHint(errors.New("cannot reach "+uri+" with geheimnis x or geheimnis%20x"), "the hint"))

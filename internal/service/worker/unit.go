@@ -93,12 +93,12 @@ func (w *Worker) settings(ctx context.Context, name, uid string) (*config.Sync, 
 	if err != nil {
 		return nil, err
 	}
-	return read(name, d.Settings, w.Resolve)
+	return read(name, d.Settings, &w.Access)
 }
 
 // read reads the settings of a job.
-func read(name, text string, resolve config.Resolver) (*config.Sync, error) {
-	s, problems := config.Definition(name, text, resolve)
+func read(name, text string, access *config.Access) (*config.Sync, error) {
+	s, problems := config.Definition(name, text, access)
 	if len(problems) > 0 {
 		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems),
 			"correct them, or give this worker what they refer to")
@@ -133,7 +133,7 @@ func (u *unit) afterOthers(work func() error) error {
 
 // work opens the job and runs it, again after what passes by itself.
 func (u *unit) work(d *service.Definition) error {
-	s, err := read(u.name, d.Settings, u.resolve)
+	s, err := read(u.name, d.Settings, &config.Access{Secret: u.secret, File: u.worker.Access.File})
 	if err != nil {
 		return err
 	}
@@ -145,9 +145,7 @@ func (u *unit) work(d *service.Definition) error {
 	spec.Usage = func() procstat.Usage { return procstat.Usage{} }
 	spec.Limits, spec.Loads = *cmp.Or(d.Wish.Limits, &spec.Limits), *cmp.Or(d.Wish.Loads, &spec.Loads)
 	spec.Offer = u.worker.offer(u.lease.Run)
-	if spec.SpoolDir == "" {
-		spec.SpoolDir = u.worker.SpoolDir
-	}
+	spec.SpoolDir, spec.SpoolBytes = u.worker.SpoolDir, min(spec.SpoolBytes, u.worker.SpoolBytes)
 	u.set(func(r *service.Report) { r.Try = d.Wish.Try })
 	backoff := retry.Backoff{Waiting: func(failure error, pause time.Duration) {
 		u.set(func(r *service.Report) {
@@ -255,9 +253,9 @@ func (u *unit) wish() *service.Wish {
 	return &j.Definition.Wish
 }
 
-// resolve is the worker's, and has nothing that is recorded of the job show the value.
-func (u *unit) resolve(reference string) (string, error) {
-	value, err := u.worker.Resolve(reference)
+// secret reads what settings refer to. Records of the job do not show it.
+func (u *unit) secret(job, reference string) (string, error) {
+	value, err := u.worker.Access.Secret(job, reference)
 	if err == nil {
 		u.record.hide(value)
 	}

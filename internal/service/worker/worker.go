@@ -29,13 +29,13 @@ type Options struct {
 	Labels map[string]string
 	// MaxJobs is how many it runs at once; 0 is any number.
 	MaxJobs int
-	// SpoolDir is where jobs keep changes that the oplog may forget, where their
-	// settings name no directory; "" is nowhere.
-	SpoolDir string
-	Hub      *hub.Hub
-	View     *hub.View
-	// Resolve reads what definitions refer to.
-	Resolve config.Resolver
+	// SpoolDir is where jobs keep changes that the oplog may forget, "" nowhere, and SpoolBytes bounds them for a job.
+	SpoolDir   string
+	SpoolBytes int64
+	Hub        *hub.Hub
+	View       *hub.View
+	// Access gives definitions what they refer to.
+	Access config.Access
 	// PointEvery is how often a point of each job is written; 0 is service.PointEvery.
 	PointEvery time.Duration
 	// RangeBytes is how much verifications read at a time; 0 is verify's own choice.

@@ -99,7 +99,8 @@ func (b *bed) worker(address string, o worker.Options) (w *worker.Worker, stop f
 	b.Helper()
 	o.Hub, o.View = b.connect(address)
 	o.Log, o.SpoolDir = b.log(o.Name), b.TempDir()
-	o.Resolve = func(ref string) (string, error) {
+	o.SpoolBytes = 1 << 30
+	o.Access.Secret = func(_, ref string) (string, error) {
 		uri, ok := map[string]string{"env:SOURCE": b.src.URI(), "env:TARGET": b.dst.URI(), "env:WRONG": wrong,
 			"env:BROKEN": broken}[ref]
 		if !ok {

@@ -271,7 +271,7 @@ func (s Section) Secret(key string) string {
 
 // Resolved is what a reference stands for.
 func (s Section) Resolved(key, reference string) string {
-	value, err := s.Resolve(reference)
+	value, err := s.Resolve("", reference)
 	if value = strings.TrimSpace(value); err != nil || value == "" {
 		what := fmt.Sprintf("%.100s cannot be had", reference)
 		if err != nil {
