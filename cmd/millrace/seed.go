@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -333,15 +334,15 @@ func (r *session) seedServe(ctx context.Context, s *config.Seed) (err error) {
 	r.log.Info("serving", "address", listener.Addr().String(), "tokenFile", tokenFile, "tls", s.TLSCert != "", "way",
 		plan.Way, "why", plan.Why,
 		"files", plan.Files, "bytes", bytesOf(plan.Bytes))
-	return serveSeed(ctx, s, listener, handler)
+	return r.serveSeed(ctx, s, listener, handler)
 }
 
 // serveSeed serves until ctx ends, which is this command's proper end.
-func serveSeed(ctx context.Context, s *config.Seed, listener net.Listener, handler http.Handler) error {
+func (r *session) serveSeed(ctx context.Context, s *config.Seed, listener net.Listener, handler http.Handler) error {
 	// Requests end with ctx, so that a lock under way is let go.
 	srv := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, ReadTimeout: time.Minute,
 		IdleTimeout: 2 * time.Minute, BaseContext: func(net.Listener) context.Context { return ctx },
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12}, ErrorLog: slog.NewLogLogger(r.log.Handler(), slog.LevelDebug)}
 	err := server.Until(ctx, srv, 10*time.Second, func() error {
 		if s.TLSCert == "" {
 			return srv.Serve(listener)

@@ -276,7 +276,7 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener,
 	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "",
 		Loopback: local}
 	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: desk.Hub.Ready,
-		Version: build.Version, Revision: build.Revision}
+		Version: build.Version, Revision: build.Revision, Proxies: s.Proxies}
 	if traces != nil {
 		ao.Trace = traces.Request
 	}

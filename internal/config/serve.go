@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
 	"os"
 	"path"
@@ -236,8 +237,12 @@ type Serve struct {
 	OIDC            string
 	Alerts          string
 	Insecure        bool
-	NATSListen      string
-	NoWorker        bool
+	// Proxies are the networks of proxies, whose X-Forwarded-For header names the client.
+	Proxies    []netip.Prefix
+	NATSListen string
+	NoWorker   bool
+
+	proxies []string
 }
 
 // Bind implements Settings.
@@ -248,6 +253,8 @@ func (s *Serve) Bind(fs *pflag.FlagSet, _ string) {
 	fs.StringVar(&s.TLSKey, flagListenKey, "", "`file` with its key; by default the same as --listen-tls-cert")
 	fs.BoolVar(&s.Insecure, "listen-insecure", false,
 		"let other machines reach API, console and NATS without TLS: whoever sees the traffic on the way can use the tokens")
+	fs.StringArrayVar(&s.proxies, "trusted-proxy", nil, "`address` or network of a proxy that names its clients in "+
+		"X-Forwarded-For, 10.0.0.1 or 10.0.0.0/24; may be repeated")
 	fs.StringVar(&s.Tokens, "tokens", "", "`file` of the tokens with their roles; without it one token for everything is "+
 		"made, and is handed over in the file token of --data-dir")
 	fs.StringVar(&s.OIDC, "oidc", "", "`file` of the provider of OpenID Connect at which people log in to the console, "+
@@ -281,6 +288,14 @@ func (s *Serve) Validate(o Origins, _ []string) Problems {
 	}
 	c.bad(s.URI == "" && (s.Creds != "" || s.TokenFile != "" || s.Replicas != 0), "nats", "is missing",
 		"--nats-creds, --nats-token-file and --nats-replicas are for a cluster that --nats names")
+	for _, text := range s.proxies {
+		p, err := netip.ParsePrefix(text)
+		if ip, one := netip.ParseAddr(text); one == nil {
+			p, err = ip.Prefix(ip.BitLen())
+		}
+		c.bad(err != nil, "trusted-proxy", fmt.Sprintf("%q is no address and no network", text), "write 10.0.0.1 or 10.0.0.0/24")
+		s.Proxies = append(s.Proxies, p.Masked())
+	}
 	s.NATS.validate(c)
 	s.Work.validate(c)
 	return c.problems

@@ -193,6 +193,11 @@ func (e *remoteError) Is(target error) bool {
 
 // ReadToken reads an agent's secret from a file.
 func ReadToken(name string) (string, error) {
+	info, err := os.Stat(name)
+	if err == nil && info.Mode().Perm()&0o077 != 0 {
+		return "", mongo.WithHint(fmt.Errorf("cannot use the token file %s: other users can read or write it", name),
+			"chmod 600 "+name)
+	}
 	b, err := os.ReadFile(name)
 	if err != nil {
 		return "", fmt.Errorf("cannot read the token: %w", err)

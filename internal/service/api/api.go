@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"slices"
@@ -61,6 +62,8 @@ type Options struct {
 	Log       *slog.Logger
 	// Loopback means that only this machine can connect. The API then refuses other host names.
 	Loopback bool
+	// Proxies are the networks of proxies, whose X-Forwarded-For header names the client.
+	Proxies []netip.Prefix
 	// Ready returns an error if the service cannot work.
 	Ready func(context.Context) error
 	// Version and Revision are those of the program.
@@ -152,7 +155,8 @@ func (a *API) End() { a.end() }
 // Server returns a server with limits of time and size. Its shutdown ends the events.
 func (a *API) Server() *http.Server {
 	s := &http.Server{
-		Handler: a, ReadHeaderTimeout: replyTime, ReadTimeout: replyTime, WriteTimeout: replyTime, IdleTimeout: time.Minute,
+		Handler: forwarded(a.o.Proxies, a), ReadHeaderTimeout: replyTime, ReadTimeout: replyTime, WriteTimeout: replyTime,
+		IdleTimeout:    time.Minute,
 		MaxHeaderBytes: maxHeader,
 		ErrorLog:       slog.NewLogLogger(a.o.Log.Handler(), slog.LevelDebug),
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"unicode"
 	"unicode/utf16"
@@ -25,6 +26,7 @@ const (
 	CodeForeign     operate.Code = "foreign"     // another origin, or another host's name
 	CodeMethod      operate.Code = "method"      // that the path does not have
 	CodeTooLarge    operate.Code = "tooLarge"    // the body
+	CodeSlow        operate.Code = "slow"        // the body takes too long
 	CodeMediaType   operate.Code = "mediaType"   // of the body
 	CodeUnavailable operate.Code = "unavailable" // the store does not answer, or is being read
 	CodeInternal    operate.Code = "internal"    // the log has what it was
@@ -99,6 +101,9 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 	case errors.As(err, &large):
 		return http.StatusRequestEntityTooLarge, Failure{Error: fmt.Sprintf("the body is larger than %d bytes", large.Limit),
 			Hint: "use patterns in place of lists", Code: CodeTooLarge}
+	case errors.Is(err, os.ErrDeadlineExceeded): // of the connection
+		return http.StatusRequestTimeout, Failure{Error: fmt.Sprintf("the request took longer than %s to arrive", replyTime),
+			Hint: "send it at once", Code: CodeSlow}
 	case errors.Is(err, hub.ErrChanged):
 		return http.StatusConflict, Failure{Error: hub.ErrChanged.Error(), Hint: "look at it, and try again",
 			Code: operate.Conflict}

@@ -39,21 +39,10 @@ func network(from string) netip.Prefix {
 	return p
 }
 
-// blocked reports that an address has to wait.
-func (g *guesses) blocked(from string, now time.Time) bool {
+// wrong counts a wrong token, and reports whether its address has to wait.
+func (g *guesses) wrong(from string, now time.Time) (wait bool) {
 	if g == nil {
 		return false
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	l := g.by[network(from)]
-	return l != nil && l.TokensAt(now) < 1
-}
-
-// wrong counts a wrong token.
-func (g *guesses) wrong(from string, now time.Time) {
-	if g == nil {
-		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -64,7 +53,7 @@ func (g *guesses) wrong(from string, now time.Time) {
 		l = rate.NewLimiter(rate.Every(guessEvery), guessBurst)
 		g.by[key] = l
 	}
-	l.AllowN(now, 1)
+	return !l.AllowN(now, 1)
 }
 
 // room forgets those who have waited, and where that is few also others, so that memory

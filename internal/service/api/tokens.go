@@ -85,18 +85,14 @@ func OpenTokens(file string, log *slog.Logger) (*Tokens, error) {
 	return t, nil
 }
 
-// Enter is who has a token, ErrWrongToken for nobody. Wrong ones are counted by the
-// address that they come from; after many of them no token is looked at for a while,
-// which is ErrTooMany.
+// Enter returns who has a token, ErrWrongToken for nobody. Wrong ones are counted by the
+// address that they come from, and after many of them the error is ErrTooMany. A valid token
+// always enters: otherwise anybody behind the same proxy could lock its owner out.
 func (t *Tokens) Enter(token, from string) (*service.Caller, error) {
-	now := t.now()
-	if t.guesses.blocked(from, now) {
-		return nil, ErrTooMany
-	}
 	c := t.Whose(token)
 	if c == nil {
-		if token != "" { // who does not know that one is needed guesses nothing
-			t.guesses.wrong(from, now)
+		if token != "" && t.guesses.wrong(from, t.now()) { // no token is no guess
+			return nil, ErrTooMany
 		}
 		return nil, ErrWrongToken
 	}

@@ -131,20 +131,23 @@ func TestWrongTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := tokens.Enter("right", "10.0.0.1"); !errors.Is(err, ErrTooMany) {
+	if _, err := tokens.Enter("wrong", "10.0.0.1"); !errors.Is(err, ErrTooMany) {
 		t.Errorf("the next: %v", err)
+	}
+	if _, err := tokens.Enter("right", "10.0.0.1"); err != nil {
+		t.Errorf("the owner of a token is locked out: %v", err)
 	}
 	if c, err := tokens.Enter("right", "10.0.0.2"); err != nil || c.From != "10.0.0.2" || c.Role != service.Admin {
 		t.Errorf("from elsewhere: %+v %v", c, err)
 	}
 	now = now.Add(guessEvery)
-	if _, err := tokens.Enter("right", "10.0.0.1"); err != nil {
+	if _, err := tokens.Enter("wrong", "10.0.0.1"); !errors.Is(err, ErrWrongToken) {
 		t.Errorf("after a while: %v", err)
 	}
 	for i := range 100 { // of one network
 		_, _ = tokens.Enter("wrong", fmt.Sprintf("2001:db8::%x", i))
 	}
-	if _, err := tokens.Enter("right", "2001:db8::ffff"); !errors.Is(err, ErrTooMany) {
+	if _, err := tokens.Enter("wrong", "2001:db8::ffff"); !errors.Is(err, ErrTooMany) {
 		t.Errorf("another address of the network: %v", err)
 	}
 	for i := range 3 * maxGuessers {
