@@ -19,6 +19,8 @@ type reading struct {
 	s       *slice
 	walk    *scan.Walk
 	reply   int64           // expected bytes of a reply
+	batch   int             // most documents of a reply
+	size    int64           // mean bytes of a document
 	sent    int             // chunks, numbered from 0
 	pending <-chan struct{} // Serial: closed when the last chunk is written
 }
@@ -27,13 +29,13 @@ type reading struct {
 // capped collection.
 func (rd *reading) begin(ctx context.Context) (err error) {
 	s := rd.s
-	rd.reply = 1 << 20
-	want := scan.Want{Batch: guessedBatch, Measure: true, Range: s.c.Range, Keep: s.c.keep, Prefilter: s.c.sent,
-		Map: s.c.mapped}
-	if size := s.c.docSize(); size > 0 {
-		want.Batch = int(min(max(rd.batchBytes()/size, 1), maxBatchDocs))
-		rd.reply = int64(want.Batch) * size * 5 / 4
+	rd.reply, rd.batch, rd.size = 1<<20, guessedBatch, s.c.docSize()
+	if rd.size > 0 {
+		rd.batch = int(min(max(rd.batchBytes()/rd.size, 1), maxBatchDocs))
+		rd.reply = int64(rd.batch) * rd.size * 5 / 4
 	}
+	want := scan.Want{Batch: rd.e.opts.Limit.Batch(rd.batch, rd.size), Measure: true, Range: s.c.Range, Keep: s.c.keep,
+		Prefilter: s.c.sent, Map: s.c.mapped}
 	const little = 64 << 10
 	rd.reply = min(rd.reply, s.c.Source.Bytes+little, maxReply)
 	if want.Edge, err = rd.edge(ctx); err != nil {
@@ -89,6 +91,7 @@ func (rd *reading) all(ctx context.Context) error {
 		if err := budget.take(ctx, held); err != nil {
 			return err
 		}
+		rd.walk.SetBatch(rd.e.opts.Limit.Batch(rd.batch, rd.size)) // the rates may have changed
 		p, err := rd.walk.Next(ctx)
 		if err != nil || p == nil {
 			budget.adjust(-held)
@@ -97,6 +100,9 @@ func (rd *reading) all(ctx context.Context) error {
 		size := int64(p.Size)
 		budget.adjust(size - held)
 		rd.reply = min(max(rd.reply, size), maxReply)
+		if p.Docs > 0 {
+			rd.size = p.Bytes / int64(p.Docs)
+		}
 		if rd.sent == 0 && !p.Last && rd.s.c.unmeasured() {
 			err = errLarge
 		}

@@ -279,6 +279,9 @@ func (j *Job) Status() Status {
 		st.Waiting, st.WaitingSince = j.stalled()
 	}
 	st.Paused, st.Limits = j.control.isPaused(), j.limit.Rates()
+	if takes := j.limit.Takes(st.Copy.DocsTotal-st.Copy.Docs, st.Copy.BytesTotal-st.Copy.Bytes); takes > 0 && !st.Paused {
+		st.Copy.ETASeconds = max(st.Copy.ETASeconds, takes.Seconds())
+	}
 	st.Load.Source, st.Load.SourceAtOnce = j.srcGate.Load()
 	st.Load.Target, st.Load.TargetAtOnce = j.dstGate.Load()
 	st.Compression = progress.Compressions{Source: compression(j.source.cluster), Target: compression(j.dst)}

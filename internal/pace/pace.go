@@ -76,6 +76,29 @@ func (l *Limiter) Wait(ctx context.Context, docs, bytes int64) error {
 	return err
 }
 
+// Batch returns how many items of a mean size in bytes should go at once: at most the given number, and half a
+// second of the present rates, so that work flows evenly.
+func (l *Limiter) Batch(most int, size int64) int {
+	if !l.Limited() {
+		return most
+	}
+	half := int64(most)
+	r := l.Rates()
+	if r.Docs > 0 {
+		half = min(half, r.Docs/2)
+	}
+	if r.Bytes > 0 {
+		half = min(half, r.Bytes/2/max(size, 1))
+	}
+	return int(max(half, 1))
+}
+
+// Takes returns how long so much takes at the present rates, 0 without a limit.
+func (l *Limiter) Takes(docs, bytes int64) time.Duration {
+	r := l.Rates()
+	return max(cost(docs, r.Docs), cost(bytes, r.Bytes))
+}
+
 // Pause waits until d is over. The only error is the cause of ctx's end.
 func Pause(ctx context.Context, d time.Duration) error {
 	if await(ctx, d, nil) != nil {

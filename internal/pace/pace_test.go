@@ -77,3 +77,23 @@ func TestGivesBack(t *testing.T) {
 		}
 	})
 }
+
+// TestBatch: half a second of the stricter rate, and something in any case.
+func TestBatch(t *testing.T) {
+	for _, c := range []struct {
+		rates      Rates
+		most       int
+		size, want int64
+	}{
+		{Rates{}, 50_000, 100, 50_000}, {Rates{Docs: 1000}, 50_000, 100, 500}, {Rates{Bytes: 1000}, 50_000, 100, 5},
+		{Rates{Docs: 6, Bytes: 1000}, 50_000, 100, 3}, {Rates{Docs: 1}, 50_000, 100, 1}, {Rates{Bytes: 10}, 50_000, 100, 1},
+		{Rates{Bytes: 1000}, 50_000, 0, 500}, {Rates{Docs: 1000}, 20, 0, 20},
+	} {
+		if got := New(c.rates).Batch(c.most, c.size); int64(got) != c.want {
+			t.Errorf("%+v: %d, want %d", c, got, c.want)
+		}
+	}
+	if got := New(Rates{Docs: 10, Bytes: 100}).Takes(50, 1000); got != 10*time.Second {
+		t.Errorf("it takes %v", got)
+	}
+}

@@ -99,6 +99,9 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	return w
 }
 
+// SetBatch sets how many documents the next reply has at most.
+func (w *Walk) SetBatch(n int) { w.want.Batch = n }
+
 // Next gives the next part, nil at the end.
 func (w *Walk) Next(ctx context.Context) (*Part, error) {
 	for !w.over {

@@ -33,11 +33,14 @@ func (e *Engine) route(ctx context.Context, seg *segment, b *stream.Batch) (rout
 		e.newer(b)
 		e.sent = mongo.MaxOpTime(e.sent, b.Until)
 	}
+	paid := 0
 	for i := range b.Events {
-		if i%throttled == 0 && e.o.Limit.Limited() {
-			if err := e.throttle(ctx, b, min(throttled, len(b.Events)-i)); err != nil {
+		if i >= paid && e.o.Limit.Limited() {
+			n := e.o.Limit.Batch(min(throttled, len(b.Events)-i), int64(b.Bytes/len(b.Events)))
+			if err := e.throttle(ctx, b, n); err != nil {
 				return routed, err
 			}
+			paid = i + n
 		}
 		ev := &b.Events[i]
 		if ev.Kind == stream.SchemaChange {
