@@ -57,15 +57,21 @@ func TestFilesOfDefinitions(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"ca.pem", "./ca.pem", filepath.Join(dir, "ca.pem")} {
-		s, problems := Definition("a", "source: mongodb://h/?tlsCAFile="+file+"&appName=x\ntarget: mongodb://t/\nsource-shard: "+
-			"[s0=mongodb://h/?tlsCAFile="+file+"]\n", access)
+		s, problems := Definition(
+			"a",
+			"source: mongodb://h/?tlsCAFile="+file+"&appName=x\ntarget: mongodb://t/\nsource-shard: "+
+				"[s0=mongodb://h/?tlsCAFile="+file+"]\n",
+			access,
+		)
 		want := strings.ReplaceAll(filepath.Join(dir, "ca.pem"), "/", "%2F")
 		if len(problems) > 0 || s.Source != "mongodb://h/?tlsCAFile="+want+"&appName=x" {
 			t.Errorf("%s: %s, %s", file, s.Source, problems)
 		}
 	}
 	w.TLSDir = ""
-	if _, problems := Definition("a", "source: mongodb://h/?tlsCAFile=ca.pem\ntarget: mongodb://t/\n", access); len(problems) != 1 {
+	if _, problems := Definition("a", "source: mongodb://h/?tlsCAFile=ca.pem\ntarget: mongodb://t/\n", access); len(
+		problems,
+	) != 1 {
 		t.Errorf("without --tls-dir: %s", problems)
 	}
 	access.Secret = func(string, string) (string, error) { return "mongodb://h/?tlsCAFile=" + outside, nil }
@@ -83,7 +89,10 @@ func TestSpoolOfDefinitions(t *testing.T) {
 	if s, problems := CheckDefinition("a", text); len(problems) > 0 || s.SpoolBytes != 5_000_000 {
 		t.Errorf("%d, %s", s.SpoolBytes, problems)
 	}
-	if _, problems := CheckDefinition("a", text+"spool-dir: /etc\n"); !strings.Contains(problems.Error(), "spool-dir") {
+	if _, problems := CheckDefinition("a", text+"spool-dir: /etc\n"); !strings.Contains(
+		problems.Error(),
+		"spool-dir",
+	) {
 		t.Errorf("a directory is taken: %s", problems)
 	}
 }

@@ -168,7 +168,8 @@ const maxTLSFile = 1 << 20
 
 // file returns the path of a file in TLSDir. All failures have one text, so that nobody learns which files exist.
 func (w *Work) file(name string) (string, error) {
-	refused := errors.New("names a file that this process may not use: only readable files of at most 1 MB below its --tls-dir")
+	refused := errors.New("names a file that this process may not use: only readable files of at most 1 MB below its " +
+		"--tls-dir")
 	if w.TLSDir == "" {
 		return "", refused
 	}
@@ -293,7 +294,8 @@ func (s *Serve) Validate(o Origins, _ []string) Problems {
 		if ip, one := netip.ParseAddr(text); one == nil {
 			p, err = ip.Prefix(ip.BitLen())
 		}
-		c.bad(err != nil, "trusted-proxy", fmt.Sprintf("%q is no address and no network", text), "write 10.0.0.1 or 10.0.0.0/24")
+		c.bad(err != nil, "trusted-proxy", fmt.Sprintf("%q is no address and no network", text),
+			"write 10.0.0.1 or 10.0.0.0/24")
 		s.Proxies = append(s.Proxies, p.Masked())
 	}
 	s.NATS.validate(c)

@@ -18,7 +18,12 @@ func TestEvenReplies(t *testing.T) {
 	}
 	insert(t, c, "even", "c", docs)
 	for target, limit := range map[string]pace.Rates{"docs": {Docs: 600}, "bytes": {Bytes: 300_000}} {
-		must(t, c, "even", bson.D{{Key: "profile", Value: 2}, {Key: "filter", Value: bson.D{{Key: "ns", Value: "even.c"}}}})
+		must(
+			t,
+			c,
+			"even",
+			bson.D{{Key: "profile", Value: 2}, {Key: "filter", Value: bson.D{{Key: "ns", Value: "even.c"}}}},
+		)
 		o := small(t, c)
 		o.BatchBytes, o.SliceBytes, o.Limit = 16<<20, 64<<20, pace.New(limit)
 		if err := New(c, c, newStore(), o).Run(t.Context(), []Task{taskOf(source(t, c, "even", "c"), "even_t."+target)}); err != nil {

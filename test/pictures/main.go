@@ -44,8 +44,19 @@ var started = regexp.MustCompile(`console: (\S+?)/? \(log in with the token in (
 func console(ctx context.Context, dir, bin string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	demo := exec.CommandContext(ctx, filepath.Join(bin, "demo"), "--millrace", filepath.Join(bin, "millrace"), "--service",
-		"--source", "rs:1", "--docs", "400000", "--follow", "200s")
+	demo := exec.CommandContext(
+		ctx,
+		filepath.Join(bin, "demo"),
+		"--millrace",
+		filepath.Join(bin, "millrace"),
+		"--service",
+		"--source",
+		"rs:1",
+		"--docs",
+		"400000",
+		"--follow",
+		"200s",
+	)
 	demo.Cancel = func() error { return demo.Process.Signal(syscall.SIGTERM) }
 	demo.Stderr = os.Stderr
 	out, err := demo.StdoutPipe()
@@ -72,8 +83,10 @@ func console(ctx context.Context, dir, bin string) error {
 
 // terminal draws what a terminal shows of a sync: a moment of its copy, the end, and what verify finds.
 func terminal(ctx context.Context, dir, bin string) error {
-	command := fmt.Sprintf("stty columns 104 rows 16; exec '%[1]s/demo' --millrace '%[1]s/millrace' --source rs:1 --docs 2000000",
-		strings.TrimSuffix(bin, "/"))
+	command := fmt.Sprintf(
+		"stty columns 104 rows 16; exec '%[1]s/demo' --millrace '%[1]s/millrace' --source rs:1 --docs 2000000",
+		strings.TrimSuffix(bin, "/"),
+	)
 	cmd := exec.CommandContext(ctx, "script", "--quiet", "--flush", "--return", "--command", command, "/dev/null")
 	cmd.Env = append(os.Environ(), "TERM=xterm")
 	said, err := cmd.Output()
@@ -88,7 +101,8 @@ func terminal(ctx context.Context, dir, bin string) error {
 	screen = append(append(screen, copying...), "", "… the copy is done, the source is written to:", "")
 	screen = append(append(screen, following...), "", "$ millrace finalize && millrace verify")
 	for line := range strings.Lines(string(said)) {
-		if line = strings.Trim(line, "│ \r\n"); strings.HasPrefix(line, "compared") || strings.HasPrefix(line, "differences") {
+		if line = strings.Trim(line, "│ \r\n"); strings.HasPrefix(line, "compared") ||
+			strings.HasPrefix(line, "differences") {
 			screen = append(screen, "  "+strings.ReplaceAll(line, " │", ""))
 		}
 	}
@@ -103,7 +117,8 @@ func frame(said []byte, title, line string) []string {
 	var found [][]string
 	for _, f := range strings.Split(string(said), "\x1b[?2026h")[1:] {
 		f, _, _ = strings.Cut(f, "\x1b[?2026l")
-		if i := strings.LastIndex(f, "demo: "); i >= 0 && strings.Contains(f[i:], title) && strings.Contains(f[i:], "\n  "+line+" ") {
+		if i := strings.LastIndex(f, "demo: "); i >= 0 && strings.Contains(f[i:], title) &&
+			strings.Contains(f[i:], "\n  "+line+" ") {
 			found = append(found, strings.Split(strings.TrimSpace(escapes.ReplaceAllString(f[i:], "")), "\n"))
 		}
 	}
@@ -127,8 +142,9 @@ func photograph(ctx context.Context, dir, server, tokenFile string) error {
 	defer end()
 	light := emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
 		{Name: "prefers-color-scheme", Value: "light"}}}
+	login := strings.TrimSpace(string(token)) + kb.Enter
 	if err := chromedp.Do(ctx, chromedp.Navigate(server+"/jobs"), chromedp.WaitVisible("#token"),
-		chromedp.SendKeys("#token", strings.TrimSpace(string(token))+kb.Enter), chromedp.WaitVisible("tr[data-job]")); err != nil {
+		chromedp.SendKeys("#token", login), chromedp.WaitVisible("tr[data-job]")); err != nil {
 		return fmt.Errorf("log in to the console: %w", err)
 	}
 	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, light); err != nil {

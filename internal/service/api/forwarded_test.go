@@ -53,8 +53,13 @@ func TestSlowBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	_, err = fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
-		"Content-Length: 100\r\n\r\n{", PathJobs, r.tokens["admin"])
+	_, err = fmt.Fprintf(
+		c,
+		"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\n"+
+			"Content-Length: 100\r\n\r\n{",
+		PathJobs,
+		r.tokens["admin"],
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
