@@ -105,9 +105,14 @@ func TestJobsOfSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	env := map[string]string{"MILLRACE_SECRET_SOME": "mongodb://s/", "MILLRACE_SECRET_SOME_JOBS": "shop-*, bill",
-		"MILLRACE_SECRET_ALL": "mongodb://s/"}
-	access := (&Work{SecretsDir: dir}).Access(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	env := map[string]string{
+		"MILLRACE_SECRET_SOME":      "mongodb://s/",
+		"MILLRACE_SECRET_SOME_JOBS": "shop-*, bill",
+		"MILLRACE_SECRET_ALL":       "mongodb://s/",
+	}
+	access := (&Work{SecretsDir: dir}).Access(
+		func(name string) (string, bool) { v, ok := env[name]; return v, ok },
+	)
 	for _, c := range []struct {
 		reference, job string
 		ok             bool

@@ -26,7 +26,8 @@ func TestEvenReplies(t *testing.T) {
 		)
 		o := small(t, c)
 		o.BatchBytes, o.SliceBytes, o.Limit = 16<<20, 64<<20, pace.New(limit)
-		if err := New(c, c, newStore(), o).Run(t.Context(), []Task{taskOf(source(t, c, "even", "c"), "even_t."+target)}); err != nil {
+		task := taskOf(source(t, c, "even", "c"), "even_t."+target)
+		if err := New(c, c, newStore(), o).Run(t.Context(), []Task{task}); err != nil {
 			t.Fatal(err)
 		}
 		must(t, c, "even", bson.D{{Key: "profile", Value: 0}})
