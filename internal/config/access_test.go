@@ -42,9 +42,11 @@ func TestFilesOfDefinitions(t *testing.T) {
 			return ""
 		}
 	}
-	for _, file := range []string{"/dev/zero", outside, "link", "folder/secret.pem", "big", "fifo", fifo, "none", "../x", ".", "",
+	for _, file := range []string{"/dev/zero", outside, "link", "folder/secret.pem", "big", "fifo", fifo,
+		"none", "../x", ".", "",
 		filepath.Join(dir, "..", filepath.Base(dir), "link")} {
-		for _, option := range []string{"tlsCAFile", "TLSCAFILE", "tls%43AFile", "sslCertificateAuthorityFile", "tlsCertificateKeyFile",
+		for _, option := range []string{"tlsCAFile", "TLSCAFILE", "tls%43AFile", "sslCertificateAuthorityFile",
+			"tlsCertificateKeyFile",
 			"tlsCertificateFile=ca.pem;tlsPrivateKeyFile"} {
 			text := "source: \"mongodb://h/?tls=true&" + option + "=" + file + "\"\ntarget: mongodb://t/\n"
 			got := said(func() Problems { _, p := Definition("a", text, access); return p })
@@ -75,7 +77,9 @@ func TestFilesOfDefinitions(t *testing.T) {
 		t.Errorf("without --tls-dir: %s", problems)
 	}
 	access.Secret = func(string, string) (string, error) { return "mongodb://h/?tlsCAFile=" + outside, nil }
-	for reference, fault := range map[string]bool{"env:S": false, "file:s": false, "sealed:YWdlLWVuY3J5cHRpb24ub3JnL3YxCg": true} {
+	for reference, fault := range map[string]bool{"env:S": false, "file:s": false,
+		"sealed:YWdlLWVuY3J5cHRpb24ub3JnL3YxCg": true,
+	} {
 		_, problems := Definition("a", "source: "+reference+"\ntarget: mongodb://t/\n", access)
 		if (len(problems) > 0) != fault {
 			t.Errorf("%s names a file outside: %s", reference, problems)
@@ -100,7 +104,8 @@ func TestSpoolOfDefinitions(t *testing.T) {
 // TestJobsOfSecrets: a secret that lists its jobs is for no others.
 func TestJobsOfSecrets(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"some": "mongodb://s/", "some.jobs": "shop-*\nbill\n", "all": "mongodb://s/"} {
+	for name, text := range map[string]string{"some": "mongodb://s/", "some.jobs": "shop-*\nbill\n",
+		"all": "mongodb://s/"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -118,7 +123,8 @@ func TestJobsOfSecrets(t *testing.T) {
 		ok             bool
 	}{
 		{"env:SOME", "shop-1", true}, {"env:SOME", "bill", true}, {"env:SOME", "other", false}, {"env:ALL", "other", true},
-		{"env:SOME", "", true}, {"env:SOME_JOBS", "shop-1", false}, {"file:some", "bill", true}, {"file:some", "other", false},
+		{"env:SOME", "", true}, {"env:SOME_JOBS", "shop-1", false}, {"file:some", "bill", true},
+		{"file:some", "other", false},
 		{"file:./some", "other", false}, {"file:all", "other", true}, {"file:some.jobs", "shop-1", false},
 	} {
 		if _, err := access.Secret(c.job, c.reference); (err == nil) != c.ok {
