@@ -118,11 +118,8 @@ func lettersShowCommand(a *app) *cobra.Command {
 
 // shownLetter is what show prints. Documents are canonical extended JSON, null for none.
 type shownLetter struct {
-	deadletter.Summary
-
-	Doc    json.RawMessage `json:"document"`
-	Same   json.RawMessage `json:"sameId"` // the target's document with the _id
-	Holder json.RawMessage `json:"other"`  // the one that holds the key
+	Job string `json:"job"`
+	service.WholeLetter
 }
 
 func (l *shownLetter) text() string {
@@ -137,7 +134,7 @@ func (l *shownLetter) text() string {
 	for _, d := range []struct {
 		what string
 		doc  json.RawMessage
-	}{{"document", l.Doc}, {"on the target, with this _id", l.Same}, {"on the target, with the key", l.Holder}} {
+	}{{"document", l.Whole}, {"on the target, with this _id", l.SameID}, {"on the target, with the key", l.Other}} {
 		if len(d.doc) > 0 && string(d.doc) != "null" {
 			fmt.Fprintf(&b, "%s:\n  %s\n", d.what, cli.Plain(readable(d.doc)))
 		}
@@ -238,12 +235,6 @@ func (r *remoteLetters) filter() service.LetterFilter {
 	return service.LetterFilter{NS: r.look.ns, State: r.look.inState()}
 }
 
-func (r *remoteLetters) summary(l *service.Letter) deadletter.Summary {
-	return deadletter.Summary{ID: l.ID, Job: r.job, NS: l.NS, Document: l.Document, State: l.State, Cause: l.Cause,
-		Reason: l.Reason, Index: l.Index, Position: l.Position, Time: l.Time, Updated: l.Updated, Settled: l.Settled,
-		Bytes: l.Bytes}
-}
-
 func (r *remoteLetters) each(ctx context.Context, do func(*deadletter.Summary) error) error {
 	for f := r.filter(); ; {
 		page, err := r.Letters(ctx, r.job, f)
@@ -251,8 +242,7 @@ func (r *remoteLetters) each(ctx context.Context, do func(*deadletter.Summary) e
 			return err
 		}
 		for i := range page.Letters {
-			one := r.summary(&page.Letters[i])
-			if err := do(&one); err != nil {
+			if err := do(&deadletter.Summary{Listed: page.Letters[i], Job: r.job}); err != nil {
 				return err
 			}
 		}
@@ -265,7 +255,7 @@ func (r *remoteLetters) each(ctx context.Context, do func(*deadletter.Summary) e
 
 func (r *remoteLetters) one(ctx context.Context, id string) (*shownLetter, error) {
 	l, err := r.Letter(ctx, r.job, id)
-	return &shownLetter{r.summary(&l.Letter), l.Whole, l.SameID, l.Other}, err
+	return &shownLetter{r.job, l}, err
 }
 
 func (r *remoteLetters) export(ctx context.Context, w io.Writer) error {
@@ -296,7 +286,8 @@ func (l *storedLetters) one(ctx context.Context, id string) (*shownLetter, error
 	if err != nil || found == nil {
 		return nil, err
 	}
-	return &shownLetter{found.Summary, canonical(found.Doc), canonical(found.Same), canonical(found.Holder)}, nil
+	return &shownLetter{found.Job, service.WholeLetter{Letter: found.Listed, Whole: canonical(found.Doc),
+		SameID: canonical(found.Same), Other: canonical(found.Holder)}}, nil
 }
 
 // canonical is a document as extended JSON, null for none.
@@ -373,8 +364,9 @@ func (l *storedLetters) retryFinalized(ctx context.Context, res *retried) error 
 		return stopped.RetryLetters(ctx, func(one deadletter.Letter, refused error) {
 			if refused != nil {
 				res.Refused = append(res.Refused,
-					deadletter.Summary{ID: one.ID, Job: l.job, NS: one.NS, Document: bsonraw.IDText(one.DocID),
-						State: string(one.State), Cause: string(one.Cause), Reason: refused.Error(), Position: one.At.String()})
+					deadletter.Summary{Job: l.job, Listed: deadletter.Listed{ID: one.ID, NS: one.NS,
+						Document: bsonraw.IDText(one.DocID), State: string(one.State), Cause: string(one.Cause),
+						Reason: refused.Error(), Position: one.At.String()}})
 			}
 		})
 	})

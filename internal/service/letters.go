@@ -3,7 +3,8 @@ package service
 import (
 	"bytes"
 	"encoding/json"
-	"time"
+
+	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
 // Question is what is asked of a worker that can reach the clusters of a job: secrets
@@ -76,23 +77,8 @@ func PlainJSON(v any) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// Letter is a dead letter of a job, without its document.
-type Letter struct {
-	ID string `json:"id"`
-	NS string `json:"ns"`
-	// Document is the document's _id as text.
-	Document string `json:"documentId"`
-	State    string `json:"state"`
-	Cause    string `json:"cause"`
-	// Reason may quote values; viewers do not get it.
-	Reason   string    `json:"reason"`
-	Index    string    `json:"index,omitempty"`
-	Position string    `json:"position"`
-	Time     time.Time `json:"time"`
-	Updated  time.Time `json:"updated"`
-	Settled  string    `json:"settledBy,omitempty"`
-	Bytes    int64     `json:"bytes"`
-}
+// Letter is a dead letter of a job, without its document. Viewers do not get its reason.
+type Letter = deadletter.Listed
 
 // Letters are a page of them. Next is the cursor of the one after it, "" at the end.
 type Letters struct {

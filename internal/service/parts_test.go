@@ -15,9 +15,9 @@ func TestMergeParts(t *testing.T) {
 		p := &Point{From: begin.Add(time.Duration(i) * 10 * time.Second), Seconds: 10}
 		p.To = p.From.Add(10 * time.Second)
 		for _, name := range shards {
-			p.Shards = append(p.Shards, ShardPoint{Shard: name, Seconds: 10, Docs: NewAmount(int64(100*(i+1)), 10),
+			p.Shards = append(p.Shards, Point{Name: name, Seconds: 10, Docs: NewAmount(int64(100*(i+1)), 10),
 				Lag: NewRange(float64(i), 10), Window: NewRange(-1, 10)})
-			p.Routers = append(p.Routers, RouterPoint{Router: name, Seconds: 10, Bytes: NewAmount(50, 10)})
+			p.Routers = append(p.Routers, Point{Name: name, Seconds: 10, AppliedBytes: NewAmount(50, 10)})
 		}
 		return p
 	}
@@ -33,13 +33,13 @@ func TestMergeParts(t *testing.T) {
 	}
 	b, c := all.Shards[1], all.Shards[2]
 	if b.Docs != (Amount{300, 10, 20}) || b.Seconds != 20 || b.Lag != (Range{0.5, 0, 1, 20}) || b.Window.Known() ||
-		c.Docs.Rate(c.Seconds) != 20 || all.Routers[1].Bytes.Sum != 100 {
+		c.Docs.Rate(c.Seconds) != 20 || all.Routers[1].AppliedBytes.Sum != 100 {
 		t.Errorf("%+v, %+v", b, c)
 	}
 	for i := range 200 {
 		all.Merge(point(i, fmt.Sprint("s", i)))
 	}
-	if len(all.Shards) != MaxParts+1 || len(all.Routers) != MaxParts+1 || all.Shards[MaxParts].Shard != Others {
+	if len(all.Shards) != MaxParts+1 || len(all.Routers) != MaxParts+1 || all.Shards[MaxParts].Name != Others {
 		t.Fatalf("%d shards, the last %+v", len(all.Shards), all.Shards[len(all.Shards)-1])
 	}
 	sum := int64(0)

@@ -9,23 +9,26 @@ import (
 // PointEvery is how often a point is written of a job that a worker has.
 const PointEvery = 10 * time.Second
 
-// Point is what a job did in a span of time, and how it stood meanwhile. Points that
-// follow each other make one of a longer span (see Merge).
+// Point is what a job, a shard of its source or a router of its target did in a span of
+// time, and how it stood meanwhile. Points that follow each other make one of a longer span
+// (see Merge).
 type Point struct {
-	// From and To are the first and the last moment that it tells of.
+	// Name is that of a shard or router, "" of a job.
+	Name string
+	// From and To are the first and the last moment of a job's point.
 	From, To time.Time
-	// Seconds are those of the span in which a worker had the job.
+	// Seconds are those of the span in which a worker had the job, or knew the part.
 	Seconds float64
 
-	// Docs and Bytes were copied; Operations were applied, and AppliedBytes came with them.
+	// Docs and Bytes were copied; Operations were applied, and AppliedBytes came with them. Of
+	// a shard the latter are the changes read in its oplog, of a router the commands sent.
 	Docs, Bytes, Operations, AppliedBytes Amount
 	// Lag and Window are seconds. CPU is the percentage of one core, Memory the bytes that
 	// the worker's process takes, which may have other jobs, too.
 	Lag, Window, CPU, Memory Range
 	// Shards and Routers are those of a sharded source and of a sharded target, by name,
 	// up to MaxParts and the rest together.
-	Shards  []ShardPoint
-	Routers []RouterPoint
+	Shards, Routers []Point
 }
 
 // Amount is how much was done. Least and Most are the lowest and the highest rate a
@@ -84,11 +87,17 @@ func (p *Point) Merge(b *Point) {
 		p.To = b.To
 	}
 	p.Seconds += b.Seconds
-	p.Docs, p.Bytes = p.Docs.merge(b.Docs), p.Bytes.merge(b.Bytes)
-	p.Operations, p.AppliedBytes = p.Operations.merge(b.Operations), p.AppliedBytes.merge(b.AppliedBytes)
-	p.Lag, p.Window, p.CPU, p.Memory = p.Lag.merge(b.Lag), p.Window.merge(b.Window), p.CPU.merge(b.CPU),
-		p.Memory.merge(b.Memory)
+	p.combine(b, Amount.merge, Range.merge, Range.merge)
 	p.Shards, p.Routers = mergeParts(p.Shards, b.Shards), mergeParts(p.Routers, b.Routers)
+}
+
+// combine combines the figures of two points. Of a shorter window worse is the lower figure, else
+// the higher.
+func (p *Point) combine(b *Point, amount func(x, y Amount) Amount, high, low func(x, y Range) Range) {
+	p.Docs, p.Bytes = amount(p.Docs, b.Docs), amount(p.Bytes, b.Bytes)
+	p.Operations, p.AppliedBytes = amount(p.Operations, b.Operations), amount(p.AppliedBytes, b.AppliedBytes)
+	p.Lag, p.Window = high(p.Lag, b.Lag), low(p.Window, b.Window)
+	p.CPU, p.Memory = high(p.CPU, b.CPU), high(p.Memory, b.Memory)
 }
 
 // Rate is how much was done in a second of the span.

@@ -55,10 +55,9 @@ func TestPoints(t *testing.T) {
 	if a := r.ask("viewer", "GET", PathJobs+"/none/points", ""); a.code != 404 {
 		t.Errorf("%d %s", a.code, a.body)
 	}
-	c := NewClient(r.url, r.tokens["viewer"])
-	defer c.Close()
-	if p, err := c.Points(t.Context(), "shop-a", "1h", "1m"); err != nil || len(p.Points) != 3 || p.StepSeconds != 60 {
-		t.Errorf("%+v, %v", p, err)
+	p := into[Points](t, r.ask("viewer", "GET", PathJobs+"/shop-a/points?last=1h&step=1m", ""))
+	if len(p.Points) != 3 || p.StepSeconds != 60 {
+		t.Errorf("%+v", p)
 	}
 }
 

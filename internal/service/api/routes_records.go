@@ -108,27 +108,25 @@ type Log struct {
 	Next    uint64          `json:"next"`
 }
 
-func pointOf(b *service.Bucket) Point {
-	amount := func(a service.Amount) Amount { return Amount{a.Sum, b.Rate(a), a.Least, a.Most} }
+func pointOf(p *service.Point) Point {
+	amount := func(a service.Amount) Amount { return Amount{a.Sum, a.Rate(p.Seconds), a.Least, a.Most} }
 	span := func(r service.Range) *Range {
 		if !r.Known() {
 			return nil
 		}
 		return &Range{r.Mean, r.Least, r.Most}
 	}
-	out := Point{At: b.Start, Seconds: b.Seconds, Docs: amount(b.Docs), Bytes: amount(b.Bytes),
-		Operations: amount(b.Operations), AppliedBytes: amount(b.AppliedBytes),
-		LagSeconds: span(b.Lag), WindowSeconds: span(b.Window), CPUPercent: span(b.CPU), MemoryBytes: span(b.Memory)}
-	for _, s := range b.Shards {
-		amount := func(a service.Amount) Amount { return Amount{a.Sum, a.Rate(s.Seconds), a.Least, a.Most} }
-		out.Shards = append(out.Shards, ShardFigures{Shard: s.Shard, Docs: amount(s.Docs), Bytes: amount(s.Bytes),
-			Changes: amount(s.Changes), ChangeBytes: amount(s.ChangeBytes),
-			LagSeconds: span(s.Lag), WindowSeconds: span(s.Window)})
+	out := Point{Seconds: p.Seconds, Docs: amount(p.Docs), Bytes: amount(p.Bytes),
+		Operations: amount(p.Operations), AppliedBytes: amount(p.AppliedBytes),
+		LagSeconds: span(p.Lag), WindowSeconds: span(p.Window), CPUPercent: span(p.CPU), MemoryBytes: span(p.Memory)}
+	for i := range p.Shards {
+		s := pointOf(&p.Shards[i])
+		out.Shards = append(out.Shards, ShardFigures{p.Shards[i].Name, s.Docs, s.Bytes, s.Operations, s.AppliedBytes,
+			s.LagSeconds, s.WindowSeconds})
 	}
-	for _, r := range b.Routers {
-		amount := func(a service.Amount) Amount { return Amount{a.Sum, a.Rate(r.Seconds), a.Least, a.Most} }
-		out.Routers = append(out.Routers, RouterFigures{Router: r.Router, Commands: amount(r.Commands),
-			Bytes: amount(r.Bytes)})
+	for i := range p.Routers {
+		r := pointOf(&p.Routers[i])
+		out.Routers = append(out.Routers, RouterFigures{p.Routers[i].Name, r.Operations, r.AppliedBytes})
 	}
 	return out
 }
@@ -152,7 +150,8 @@ func (r records) points(c *call) (any, error) {
 	out := Points{From: curve.From, To: curve.To, StepSeconds: int64(curve.Step / time.Second),
 		Points: make([]Point, len(curve.Points))}
 	for i := range curve.Points {
-		out.Points[i] = pointOf(&curve.Points[i])
+		out.Points[i] = pointOf(&curve.Points[i].Point)
+		out.Points[i].At = curve.Points[i].Start
 	}
 	return out, nil
 }
@@ -280,18 +279,6 @@ func before(q url.Values) (n uint64, err error) {
 			service.Short(q.Get("before"), 40))
 	}
 	return n, nil
-}
-
-// Points are figures of a job over the last time, in steps; "" leaves it to the service.
-func (c *Client) Points(ctx context.Context, name, last, step string) (p Points, err error) {
-	q := url.Values{}
-	for key, value := range map[string]string{"last": last, "step": step} {
-		if value != "" {
-			q.Set(key, value)
-		}
-	}
-	_, err = c.call(ctx, http.MethodGet, ofJob(PathPoints, name)+"?"+q.Encode(), nil, &p)
-	return p, err
 }
 
 // Log is a page of a job's log, the newest first. before 0 is the end, kind "" is all.

@@ -47,13 +47,13 @@ func splitOf(points []service.Bucket) *split {
 	last, lag := "", 0.0
 	for i := range points {
 		for _, s := range points[i].Shards {
-			shards[s.Shard] += s.Bytes.Sum + s.ChangeBytes.Sum
+			shards[s.Name] += s.Bytes.Sum + s.AppliedBytes.Sum
 			if s.Lag.Most > lag {
-				last, lag = s.Shard, s.Lag.Most
+				last, lag = s.Name, s.Lag.Most
 			}
 		}
 		for _, r := range points[i].Routers {
-			routers[r.Router] += r.Bytes.Sum
+			routers[r.Name] += r.AppliedBytes.Sum
 		}
 	}
 	if last != "" {
@@ -79,31 +79,38 @@ func lineNames(keep map[string]bool, others bool) []string {
 	return names
 }
 
+// linesOf has a line for each of some shards or routers.
+func linesOf(names []string, parts func(*service.Bucket) []service.Point,
+	at func(*service.Point) service.Range) (list []curve) {
+	for _, name := range names {
+		list = append(list, curve{visible(name), func(b *service.Bucket) (r service.Range) {
+			all := parts(b)
+			if i := slices.IndexFunc(all, func(p service.Point) bool { return p.Name == name }); i >= 0 {
+				r = at(&all[i])
+			}
+			return r
+		}})
+	}
+	return list
+}
+
 // byShard are the charts with a line for each shard of the source.
 func (s *split) byShard() []chart {
 	if len(s.shards) == 0 {
 		return nil
 	}
-	lines := func(at func(*service.ShardPoint) service.Range) (list []curve) {
-		for _, name := range s.shards {
-			list = append(list, curve{visible(name), func(b *service.Bucket) (r service.Range) {
-				if i := slices.IndexFunc(b.Shards, func(p service.ShardPoint) bool { return p.Shard == name }); i >= 0 {
-					r = at(&b.Shards[i])
-				}
-				return r
-			}})
-		}
-		return list
+	lines := func(at func(*service.Point) service.Range) []curve {
+		return linesOf(s.shards, func(b *service.Bucket) []service.Point { return b.Shards }, at)
 	}
 	return []chart{
 		{"shard-rate", "Documents and changes read a second, by shard", few,
-			lines(func(p *service.ShardPoint) service.Range { return both(p.Docs, p.Changes, p.Seconds) }), nil, true},
+			lines(func(p *service.Point) service.Range { return both(p.Docs, p.Operations, p.Seconds) }), nil, true},
 		{"shard-bytes", "Bytes read a second, by shard", perSecond,
-			lines(func(p *service.ShardPoint) service.Range { return both(p.Bytes, p.ChangeBytes, p.Seconds) }), nil, true},
+			lines(func(p *service.Point) service.Range { return both(p.Bytes, p.AppliedBytes, p.Seconds) }), nil, true},
 		{"shard-lag", "How far each shard is read behind the newest change", span,
-			lines(func(p *service.ShardPoint) service.Range { return p.Lag }), spanBase, true},
+			lines(func(p *service.Point) service.Range { return p.Lag }), spanBase, true},
 		{"shard-window", "Oplog window of each shard", span,
-			lines(func(p *service.ShardPoint) service.Range { return p.Window }), spanBase, true},
+			lines(func(p *service.Point) service.Range { return p.Window }), spanBase, true},
 	}
 }
 
@@ -112,22 +119,15 @@ func (s *split) byRouter() []chart {
 	if len(s.routers) == 0 {
 		return nil
 	}
-	lines := func(of func(*service.RouterPoint) service.Amount) (list []curve) {
-		for _, name := range s.routers {
-			list = append(list, curve{visible(name), func(b *service.Bucket) (r service.Range) {
-				if i := slices.IndexFunc(b.Routers, func(p service.RouterPoint) bool { return p.Router == name }); i >= 0 {
-					r = both(of(&b.Routers[i]), service.Amount{}, b.Routers[i].Seconds)
-				}
-				return r
-			}})
-		}
-		return list
+	lines := func(of func(*service.Point) service.Amount) []curve {
+		return linesOf(s.routers, func(b *service.Bucket) []service.Point { return b.Routers },
+			func(p *service.Point) service.Range { return both(of(p), service.Amount{}, p.Seconds) })
 	}
 	return []chart{
 		{"router-rate", "Commands sent a second, by router", few,
-			lines(func(p *service.RouterPoint) service.Amount { return p.Commands }), nil, true},
+			lines(func(p *service.Point) service.Amount { return p.Operations }), nil, true},
 		{"router-bytes", "Bytes sent a second, by router", perSecond,
-			lines(func(p *service.RouterPoint) service.Amount { return p.Bytes }), nil, true},
+			lines(func(p *service.Point) service.Amount { return p.AppliedBytes }), nil, true},
 	}
 }
 

@@ -26,17 +26,17 @@ func (r *rig) split(uid string, shards ...string) {
 		at := now.Add(time.Duration(i-30) * 10 * time.Second)
 		p := &service.Point{From: at, To: at.Add(10 * time.Second), Seconds: 10, Lag: service.NewRange(40, 10)}
 		for n, name := range shards {
-			one := service.ShardPoint{Shard: name, Seconds: 10, Changes: service.NewAmount(int64(1000*(n+1)), 10),
-				ChangeBytes: service.NewAmount(int64(50_000*(n+1)), 10),
-				Lag:         service.NewRange(0, 10), Window: service.NewRange(7200*float64(n+1), 10)}
+			one := service.Point{Name: name, Seconds: 10, Operations: service.NewAmount(int64(1000*(n+1)), 10),
+				AppliedBytes: service.NewAmount(int64(50_000*(n+1)), 10),
+				Lag:          service.NewRange(0, 10), Window: service.NewRange(7200*float64(n+1), 10)}
 			if n == 0 {
 				one.Lag = service.NewRange(float64(10*i), 10)
 			}
 			p.Shards = append(p.Shards, one)
 		}
 		for n, name := range []string{"router-1:27017", "router-2:27017"} {
-			p.Routers = append(p.Routers, service.RouterPoint{Router: name, Seconds: 10,
-				Commands: service.NewAmount(int64(40*(n+1)), 10), Bytes: service.NewAmount(int64(900_000*(n+1)), 10)})
+			p.Routers = append(p.Routers, service.Point{Name: name, Seconds: 10,
+				Operations: service.NewAmount(int64(40*(n+1)), 10), AppliedBytes: service.NewAmount(int64(900_000*(n+1)), 10)})
 		}
 		if err := r.hub.Records.AddPoint(context.WithoutCancel(r.t.Context()), uid, fmt.Sprint(uid, "-split-", i),
 			10*time.Second, p); err != nil {

@@ -16,12 +16,12 @@ func TestStoredParts(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 3, 0, 0, 0, time.UTC)
 	p := &service.Point{From: begin, To: begin.Add(10 * time.Second), Seconds: 10}
 	for i := range service.MaxParts {
-		p.Shards = append(p.Shards, service.ShardPoint{Shard: fmt.Sprintf("shard-%04d", i), Seconds: 10,
+		p.Shards = append(p.Shards, service.Point{Name: fmt.Sprintf("shard-%04d", i), Seconds: 10,
 			Docs: service.NewAmount(41_000, 10), Bytes: service.NewAmount(45_000_000, 10),
-			Changes: service.NewAmount(8300, 10), ChangeBytes: service.NewAmount(740_000, 10), Lag: service.NewRange(2.5, 10),
+			Operations: service.NewAmount(8300, 10), AppliedBytes: service.NewAmount(740_000, 10), Lag: service.NewRange(2.5, 10),
 			Window: service.NewRange(90_000, 10)})
-		p.Routers = append(p.Routers, service.RouterPoint{Router: fmt.Sprintf("router-%04d:27017", i), Seconds: 10,
-			Commands: service.NewAmount(100, 10), Bytes: service.NewAmount(45_000_000, 10)})
+		p.Routers = append(p.Routers, service.Point{Name: fmt.Sprintf("router-%04d:27017", i), Seconds: 10,
+			Operations: service.NewAmount(100, 10), AppliedBytes: service.NewAmount(45_000_000, 10)})
 	}
 	p.Shards[1].Seconds = 7.5 // it came later
 	p.Shards[1].Docs, p.Shards[1].Lag = service.NewAmount(75, 7.5), service.NewRange(1, 7.5)
@@ -38,8 +38,8 @@ func TestStoredParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := one.point()
-	back.Shards[1].Bytes, back.Shards[1].Changes, back.Shards[1].ChangeBytes, back.Shards[1].Window = p.Shards[1].Bytes,
-		p.Shards[1].Changes, p.Shards[1].ChangeBytes, p.Shards[1].Window
+	back.Shards[1].Bytes, back.Shards[1].Operations, back.Shards[1].AppliedBytes, back.Shards[1].Window = p.Shards[1].Bytes,
+		p.Shards[1].Operations, p.Shards[1].AppliedBytes, p.Shards[1].Window
 	if got, want := fmt.Sprintf("%+v", back), fmt.Sprintf("%+v", p); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

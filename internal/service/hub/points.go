@@ -21,9 +21,24 @@ const clockSlack = time.Minute
 
 // storedPoint is a point as it is stored: short names, and numbers of few digits.
 type storedPoint struct {
-	From    int64   `json:"t"` // milliseconds
-	To      int64   `json:"e"`
-	Seconds figure  `json:"n"`
+	From int64 `json:"t"` // milliseconds
+	To   int64 `json:"e"`
+	storedFigures
+
+	Shards  []storedPart `json:"s,omitempty"`
+	Routers []storedPart `json:"r,omitempty"`
+}
+
+// storedPart is a shard or a router of a point. Seconds are written where they are not the
+// point's.
+type storedPart struct {
+	Shard  string `json:"s,omitempty"`
+	Router string `json:"r,omitempty"`
+	storedFigures
+}
+
+type storedFigures struct {
+	Seconds figure  `json:"n,omitempty"`
 	Docs    figures `json:"d,omitempty"`
 	Bytes   figures `json:"b,omitempty"`
 	Ops     figures `json:"o,omitempty"`
@@ -32,37 +47,6 @@ type storedPoint struct {
 	Window  figures `json:"w,omitempty"`
 	CPU     figures `json:"c,omitempty"`
 	Memory  figures `json:"m,omitempty"`
-
-	Shards  []storedShard  `json:"s,omitempty"`
-	Routers []storedRouter `json:"r,omitempty"`
-}
-
-// storedShard is a shard of a point. Seconds are written where they are not the point's.
-type storedShard struct {
-	Shard       string  `json:"s"`
-	Seconds     figure  `json:"n,omitempty"`
-	Docs        figures `json:"d,omitempty"`
-	Bytes       figures `json:"b,omitempty"`
-	Changes     figures `json:"o,omitempty"`
-	ChangeBytes figures `json:"a,omitempty"`
-	Lag         figures `json:"l,omitempty"`
-	Window      figures `json:"w,omitempty"`
-}
-
-// storedRouter is a router of a point.
-type storedRouter struct {
-	Router   string  `json:"r"`
-	Seconds  figure  `json:"n,omitempty"`
-	Commands figures `json:"o,omitempty"`
-	Bytes    figures `json:"a,omitempty"`
-}
-
-// ownSeconds are those of a part, 0 where they are the point's.
-func ownSeconds(part, point float64) figure {
-	if part == point {
-		return 0
-	}
-	return figure(part)
 }
 
 // figure is a number that is written in up to five digits, or whole.
@@ -126,41 +110,47 @@ func (f figures) span(seconds float64) service.Range {
 }
 
 func stored(p *service.Point) *storedPoint {
-	s := p.Seconds
-	out := &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), Seconds: figure(s),
-		Docs: amounts(p.Docs), Bytes: amounts(p.Bytes), Ops: amounts(p.Operations), Applied: amounts(p.AppliedBytes),
-		Lag: ranges(p.Lag, s), Window: ranges(p.Window, s), CPU: ranges(p.CPU, s), Memory: ranges(p.Memory, s)}
-	for _, one := range p.Shards {
-		n := one.Seconds
-		out.Shards = append(out.Shards, storedShard{one.Shard, ownSeconds(n, s), amounts(one.Docs), amounts(one.Bytes),
-			amounts(one.Changes), amounts(one.ChangeBytes),
-			ranges(one.Lag, n), ranges(one.Window, n)})
+	out := &storedPoint{From: p.From.UnixMilli(), To: p.To.UnixMilli(), storedFigures: figuresOf(p, 0)}
+	for i := range p.Shards {
+		out.Shards = append(out.Shards,
+			storedPart{Shard: p.Shards[i].Name, storedFigures: figuresOf(&p.Shards[i], p.Seconds)})
 	}
-	for _, one := range p.Routers {
-		out.Routers = append(out.Routers, storedRouter{one.Router, ownSeconds(one.Seconds, s), amounts(one.Commands),
-			amounts(one.Bytes)})
+	for i := range p.Routers {
+		out.Routers = append(out.Routers,
+			storedPart{Router: p.Routers[i].Name, storedFigures: figuresOf(&p.Routers[i], p.Seconds)})
+	}
+	return out
+}
+
+// figuresOf are those of a point, or of a part of one of so many seconds.
+func figuresOf(p *service.Point, seconds float64) storedFigures {
+	s := p.Seconds
+	out := storedFigures{Seconds: figure(s), Docs: amounts(p.Docs), Bytes: amounts(p.Bytes), Ops: amounts(p.Operations),
+		Applied: amounts(p.AppliedBytes),
+		Lag:     ranges(p.Lag, s), Window: ranges(p.Window, s), CPU: ranges(p.CPU, s), Memory: ranges(p.Memory, s)}
+	if s == seconds {
+		out.Seconds = 0
 	}
 	return out
 }
 
 func (s *storedPoint) point() *service.Point {
-	n := float64(s.Seconds)
-	p := &service.Point{From: time.UnixMilli(s.From).UTC(), To: time.UnixMilli(s.To).UTC(), Seconds: n,
-		Docs: s.Docs.amount(n), Bytes: s.Bytes.amount(n), Operations: s.Ops.amount(n), AppliedBytes: s.Applied.amount(n),
+	p := s.named("", 0)
+	p.From, p.To = time.UnixMilli(s.From).UTC(), time.UnixMilli(s.To).UTC()
+	for i := range s.Shards {
+		p.Shards = append(p.Shards, s.Shards[i].named(s.Shards[i].Shard, s.Seconds))
+	}
+	for i := range s.Routers {
+		p.Routers = append(p.Routers, s.Routers[i].named(s.Routers[i].Router, s.Seconds))
+	}
+	return &p
+}
+
+func (s *storedFigures) named(name string, seconds figure) service.Point {
+	n := float64(cmp.Or(s.Seconds, seconds))
+	return service.Point{Name: name, Seconds: n, Docs: s.Docs.amount(n), Bytes: s.Bytes.amount(n),
+		Operations: s.Ops.amount(n), AppliedBytes: s.Applied.amount(n),
 		Lag: s.Lag.span(n), Window: s.Window.span(n), CPU: s.CPU.span(n), Memory: s.Memory.span(n)}
-	for _, one := range s.Shards {
-		n := float64(cmp.Or(one.Seconds, s.Seconds))
-		p.Shards = append(p.Shards, service.ShardPoint{Shard: one.Shard, Seconds: n, Docs: one.Docs.amount(n),
-			Bytes:   one.Bytes.amount(n),
-			Changes: one.Changes.amount(n), ChangeBytes: one.ChangeBytes.amount(n), Lag: one.Lag.span(n),
-			Window: one.Window.span(n)})
-	}
-	for _, one := range s.Routers {
-		n := float64(cmp.Or(one.Seconds, s.Seconds))
-		p.Routers = append(p.Routers, service.RouterPoint{Router: one.Router, Seconds: n, Commands: one.Commands.amount(n),
-			Bytes: one.Bytes.amount(n)})
-	}
-	return p
 }
 
 // Spans are the lengths of the points that are kept, the shortest first.

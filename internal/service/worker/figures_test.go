@@ -127,9 +127,9 @@ func (b *bed) figuresOver(name string, shards []string) {
 			all.Merge(&got.Points[i].Point)
 		}
 		if len(all.Shards) == 2 && len(all.Routers) == 2 && all.Shards[0].Docs.Sum == 300 && all.Shards[1].Docs.Sum == 700 &&
-			all.Shards[1].Shard == shards[1] &&
-			all.Shards[1].Changes.Sum >= 50 && all.Shards[1].Lag.Known() && all.Shards[0].Window.Known() &&
-			all.Routers[0].Bytes.Sum > 0 && all.Routers[1].Commands.Sum > 0 {
+			all.Shards[1].Name == shards[1] &&
+			all.Shards[1].Operations.Sum >= 50 && all.Shards[1].Lag.Known() && all.Shards[0].Window.Known() &&
+			all.Routers[0].AppliedBytes.Sum > 0 && all.Routers[1].Operations.Sum > 0 {
 			return
 		}
 		if time.Now().After(end) {

@@ -137,11 +137,13 @@ func (l *lettersOf) chosen() deadletter.Filter {
 	return f
 }
 
-func letterOf(s *deadletter.Summary) service.Letter {
-	return service.Letter{ID: s.ID, NS: s.NS, Document: cut(s.Document, textBytes), State: s.State, Cause: s.Cause,
-		Reason: cut(s.Reason, textBytes), Index: cut(s.Index, textBytes),
-		Position: s.Position, Time: s.Time.UTC(), Updated: s.Updated.UTC(), Settled: cut(s.Settled, textBytes),
-		Bytes: s.Bytes}
+// shortened is a letter with short texts.
+func shortened(l service.Letter) service.Letter {
+	for _, text := range []*string{&l.Document, &l.Reason, &l.Index, &l.Settled} {
+		*text = cut(*text, textBytes)
+	}
+	l.Time, l.Updated = l.Time.UTC(), l.Updated.UTC()
+	return l
 }
 
 // errEnough ends a look at letters.
@@ -159,7 +161,7 @@ func (l *lettersOf) page(ctx context.Context) (*service.Letters, error) {
 		if err != nil {
 			return err
 		}
-		one := letterOf(&read)
+		one := shortened(read.Listed)
 		if n := len(out.Letters); n == limit || n > 0 && !fits(&room, one) {
 			out.Next = out.Letters[n-1].ID
 			return errEnough
@@ -182,7 +184,7 @@ func (l *lettersOf) one(ctx context.Context) (*service.WholeLetter, error) {
 	case found == nil:
 		return nil, l.missing()
 	}
-	return &service.WholeLetter{Letter: letterOf(&found.Summary), Whole: asJSON(found.Doc), SameID: asJSON(found.Same),
+	return &service.WholeLetter{Letter: shortened(found.Listed), Whole: asJSON(found.Doc), SameID: asJSON(found.Same),
 		Other: asJSON(found.Holder)}, nil
 }
 

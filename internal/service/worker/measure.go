@@ -31,48 +31,39 @@ func (m *meter) look(s *job.Status, done job.Done, end bool) *service.Point {
 	}
 	use := procstat.Read()
 	// Its end is as much later as time has passed, also where the wall clock was set meanwhile.
-	p := &service.Point{From: m.at.UTC(), To: m.at.Add(now.Sub(m.at)).UTC(), Seconds: n,
-		Docs: service.NewAmount(done.Docs-m.done.Docs, n), Bytes: service.NewAmount(done.Bytes-m.done.Bytes, n),
-		Operations:   service.NewAmount(done.Operations-m.done.Operations, n),
-		AppliedBytes: service.NewAmount(done.AppliedBytes-m.done.AppliedBytes, n),
-		Lag:          service.NewRange(s.Follow.LagSeconds, n), Window: service.NewRange(s.Follow.WindowSeconds, n),
-		CPU: service.NewRange(100*max(use.CPUSeconds-m.cpu, 0)/n, n), Memory: service.NewRange(float64(use.Resident), n)}
-	p.Shards, p.Routers = m.shards(s.Shards, done.Shards, n), m.routers(done.Routers, n)
+	p := figures("", n, done.Docs-m.done.Docs, done.Bytes-m.done.Bytes, done.Operations-m.done.Operations,
+		done.AppliedBytes-m.done.AppliedBytes)
+	// Its end is as much later as time has passed, also where the wall clock was set meanwhile.
+	p.From, p.To = m.at.UTC(), m.at.Add(now.Sub(m.at)).UTC()
+	p.Lag, p.Window = service.NewRange(s.Follow.LagSeconds, n), service.NewRange(s.Follow.WindowSeconds, n)
+	p.CPU, p.Memory = service.NewRange(100*max(use.CPUSeconds-m.cpu, 0)/n, n), service.NewRange(float64(use.Resident), n)
+	for _, d := range done.Shards {
+		was := named(m.done.Shards, d.Shard, func(o job.ShardDone) string { return o.Shard })
+		part := figures(d.Shard, n, d.Docs-was.Docs, d.Bytes-was.Bytes, d.Changes-was.Changes, d.ChangeBytes-was.ChangeBytes)
+		if s := named(s.Shards, d.Shard, func(o job.ShardStatus) string { return o.Shard }); s.Shard != "" {
+			part.Lag, part.Window = service.NewRange(s.LagSeconds, n), service.NewRange(s.WindowSeconds, n)
+		}
+		p.Shards = append(p.Shards, part)
+	}
+	for _, d := range done.Routers {
+		was := named(m.done.Routers, d.Router, func(o job.RouterDone) string { return o.Router })
+		p.Routers = append(p.Routers, figures(d.Router, n, 0, 0, d.Commands-was.Commands, d.Bytes-was.Bytes))
+	}
 	m.at, m.done, m.cpu = now, done, use.CPUSeconds
-	return p
+	return &p
+}
+
+// figures makes a point of what was done in so many seconds.
+func figures(name string, seconds float64, done ...int64) service.Point {
+	amount := func(i int) service.Amount { return service.NewAmount(done[i], seconds) }
+	return service.Point{Name: name, Seconds: seconds, Docs: amount(0), Bytes: amount(1), Operations: amount(2),
+		AppliedBytes: amount(3)}
 }
 
 // named is the one of a name, the zero value where there is none.
-func named[T any](list []T, name string, of func(T) string) (one T, ok bool) {
+func named[T any](list []T, name string, of func(T) string) (one T) {
 	if i := slices.IndexFunc(list, func(o T) bool { return of(o) == name }); i >= 0 {
-		return list[i], true
+		return list[i]
 	}
-	return one, false
-}
-
-// shards are those of a point of so many seconds.
-func (m *meter) shards(now []job.ShardStatus, done []job.ShardDone, seconds float64) (list []service.ShardPoint) {
-	amount := func(now, was int64) service.Amount { return service.NewAmount(now-was, seconds) }
-	for _, d := range done {
-		was, _ := named(m.done.Shards, d.Shard, func(o job.ShardDone) string { return o.Shard })
-		p := service.ShardPoint{Shard: d.Shard, Seconds: seconds, Docs: amount(d.Docs, was.Docs),
-			Bytes: amount(d.Bytes, was.Bytes), Changes: amount(d.Changes, was.Changes),
-			ChangeBytes: amount(d.ChangeBytes, was.ChangeBytes)}
-		if s, ok := named(now, d.Shard, func(o job.ShardStatus) string { return o.Shard }); ok {
-			p.Lag, p.Window = service.NewRange(s.LagSeconds, seconds), service.NewRange(s.WindowSeconds, seconds)
-		}
-		list = append(list, p)
-	}
-	return list
-}
-
-// routers are those of a point of so many seconds.
-func (m *meter) routers(done []job.RouterDone, seconds float64) (list []service.RouterPoint) {
-	for _, d := range done {
-		was, _ := named(m.done.Routers, d.Router, func(o job.RouterDone) string { return o.Router })
-		list = append(list, service.RouterPoint{Router: d.Router, Seconds: seconds,
-			Commands: service.NewAmount(d.Commands-was.Commands, seconds),
-			Bytes:    service.NewAmount(d.Bytes-was.Bytes, seconds)})
-	}
-	return list
+	return one
 }

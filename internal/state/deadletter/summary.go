@@ -9,24 +9,30 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Summary is a letter without its document, as lists show it.
+// Listed is a letter without its document, as lists of a job show it. Reason may quote values.
+type Listed struct {
+	ID       string    `json:"id" bson:"_id"`
+	NS       string    `json:"ns" bson:"ns"`                     // on the target
+	Document string    `json:"documentId" bson:"documentIdText"` // the _id as text
+	State    string    `json:"state" bson:"state"`
+	Cause    string    `json:"cause" bson:"cause"`
+	Reason   string    `json:"reason" bson:"reason"`
+	Index    string    `json:"index,omitempty" bson:"index"`
+	Position string    `json:"position" bson:"-"`
+	Time     time.Time `json:"time" bson:"time"`
+	Updated  time.Time `json:"updated" bson:"updated"`
+	Settled  string    `json:"settledBy,omitempty" bson:"settledBy"`
+	Bytes    int64     `json:"bytes" bson:"bytes"`
+}
+
+// Summary is a letter with its job, without its document.
 type Summary struct {
-	ID       string        `json:"id" bson:"_id"`
-	Job      string        `json:"job" bson:"job"`
-	NS       string        `json:"ns" bson:"ns"` // on the target
-	Document string        `json:"documentId" bson:"documentIdText"`
-	State    string        `json:"state" bson:"state"`
-	Cause    string        `json:"cause" bson:"cause"`
-	Reason   string        `json:"reason" bson:"reason"`
-	Index    string        `json:"index,omitempty" bson:"index"`
-	At       mongo.OpTime  `json:"-" bson:"position"`
-	Position string        `json:"position" bson:"-"` // At as text
-	Time     time.Time     `json:"time" bson:"time"`
-	Updated  time.Time     `json:"updated" bson:"updated"`
-	Settled  string        `json:"settledBy,omitempty" bson:"settledBy"`
-	Bytes    int64         `json:"bytes" bson:"bytes"`
-	DocID    bson.RawValue `json:"-" bson:"documentId"`
-	Other    bson.RawValue `json:"-" bson:"otherId"`
+	Listed `bson:",inline"`
+
+	Job   string        `json:"job" bson:"job"`
+	At    mongo.OpTime  `json:"-" bson:"position"` // Position
+	DocID bson.RawValue `json:"-" bson:"documentId"`
+	Other bson.RawValue `json:"-" bson:"otherId"`
 }
 
 // ReadSummary reads a letter that Browse gives.
