@@ -40,8 +40,7 @@ type Alert struct {
 	Told bool `json:"told"`
 	// Mark is how many refused documents receivers were notified of.
 	Mark int64 `json:"mark,omitempty"`
-	// Revision is the store's, 0 of an alert that was not stored.
-	Revision uint64 `json:"-"`
+	Stored
 }
 
 // Firing reports whether the alert is not over.

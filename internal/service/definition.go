@@ -25,9 +25,17 @@ type Definition struct {
 
 	CreatedAt time.Time `json:"createdAt"`
 	CreatedBy string    `json:"createdBy"`
-	// Revision is the store's, 0 of a definition that was not stored.
+	Stored
+}
+
+// Stored is part of what the store compares when it changes a value.
+type Stored struct {
+	// Revision is the store's, 0 of a value that was not stored.
 	Revision uint64 `json:"-"`
 }
+
+// At returns the revision to read or set.
+func (s *Stored) At() *uint64 { return &s.Revision }
 
 // Wish is how the operator wants the job to go on. Whoever runs the job brings it there.
 type Wish struct {

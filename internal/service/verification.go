@@ -119,8 +119,7 @@ type VerifyWish struct {
 	CreatedBy string      `json:"createdBy"`
 	// CanceledBy is who has called it off, "" is nobody.
 	CanceledBy string `json:"canceledBy,omitempty"`
-
-	Revision uint64 `json:"-"`
+	Stored
 }
 
 // CheckVerifyID says what is wrong with the id of a verification: it is a key of the

@@ -53,18 +53,9 @@ func pastKey(id string) string { return "past." + id }
 // Set stores the present alert of a job and a kind, where it is still at the revision
 // that it was read with, and sets the new one. ErrChanged says that somebody was faster.
 func (a *Alerts) Set(ctx context.Context, one *service.Alert) error {
-	var revision uint64
-	var err error
-	if one.Revision == 0 {
-		revision, err = create(ctx, a.kv, alertKey(one), one, 0)
-	} else {
-		revision, err = update(ctx, a.kv, alertKey(one), one, one.Revision)
-	}
+	err := write(ctx, a.kv, alertKey(one), one)
 	if errors.Is(err, ErrExists) {
 		err = ErrChanged
-	}
-	if err == nil {
-		one.Revision = revision
 	}
 	return mongo.Wrap(err, "store alert %s of job %s", one.Kind, one.Job)
 }
@@ -201,7 +192,7 @@ func (v *View) alertsBelow(prefix string) []service.Alert {
 	list := []service.Alert{}
 	for key, a := range v.alerts {
 		if strings.HasPrefix(key, prefix) {
-			list = append(list, *a)
+			list = append(list, *a.of)
 		}
 	}
 	return list

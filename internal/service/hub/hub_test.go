@@ -52,7 +52,7 @@ func TestDefinitions(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
-			if _, _, err := h.Jobs.Change(ctx, "shop.a", "u1",
+			if _, _, err := h.Jobs.Change(ctx, "shop.a",
 				func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
 				t.Error(err)
 			}
@@ -63,9 +63,9 @@ func TestDefinitions(t *testing.T) {
 	if err != nil || now.Wish.Try != 10 {
 		t.Fatalf("after ten changes: %+v, %v", now, err)
 	}
-	if _, _, err := h.Jobs.Change(ctx, "shop.a", "another",
+	if _, _, err := h.Jobs.Change(ctx, "another",
 		func(*service.Definition) error { return nil }); !errors.Is(err, ErrNotFound) {
-		t.Errorf("a change of a job that was made anew: %v", err)
+		t.Errorf("a change of a job that is not there: %v", err)
 	}
 	if err := h.Jobs.Forget(ctx, d); !errors.Is(err, ErrChanged) {
 		t.Errorf("a removal by an old revision: %v", err)

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"errors"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -19,49 +18,32 @@ type Jobs struct {
 // Create stores a new definition, and sets its revision. ErrExists where one of its
 // name is there.
 func (j *Jobs) Create(ctx context.Context, d *service.Definition) error {
-	revision, err := create(ctx, j.definitions, d.Name, d, 0)
-	if err == nil {
-		d.Revision = revision
-	}
-	return mongo.Wrap(err, "create job %s", d.Name)
+	return mongo.Wrap(write(ctx, j.definitions, d.Name, d), "create job %s", d.Name)
 }
 
 // Definition is that of one job, as the store has it now.
 func (j *Jobs) Definition(ctx context.Context, name string) (*service.Definition, error) {
-	d, revision, err := get[service.Definition](ctx, j.definitions, name)
-	if err != nil {
-		return nil, mongo.Wrap(err, "read job %s", name)
-	}
-	d.Revision = revision
-	return &d, nil
+	d, err := get[service.Definition](ctx, j.definitions, name)
+	return d, mongo.Wrap(err, "read job %s", name)
 }
 
-// changeTries is how often a change begins again after another's.
-const changeTries = 20
-
 // Change has do change the wish of a job, on what is stored, again where somebody was
-// faster. What do refuses is not stored. uid "" is whatever job has the name.
-func (j *Jobs) Change(ctx context.Context, name, uid string, do func(*service.Definition) error) (before,
+// faster. What do refuses is not stored.
+func (j *Jobs) Change(ctx context.Context, name string, do func(*service.Definition) error) (before,
 	after service.Wish, err error) {
-	for range changeTries {
-		d, err := j.Definition(ctx, name)
-		if err != nil {
-			return before, after, err
-		}
-		if uid != "" && d.UID != uid {
-			return before, after, mongo.Wrap(ErrNotFound, "change job %s", name)
-		}
+	var refused error
+	d, err := change(ctx, j.definitions, name, func(d *service.Definition) error {
 		before = d.Wish
-		if err := do(d); err != nil {
-			return before, before, err
-		}
-		if _, err = update(ctx, j.definitions, name, d, d.Revision); err == nil {
-			return before, d.Wish, nil
-		} else if !errors.Is(err, ErrChanged) {
-			return before, before, mongo.Wrap(err, "change job %s", name)
-		}
+		refused = do(d)
+		return refused
+	})
+	switch {
+	case refused != nil:
+		return before, before, refused
+	case err != nil:
+		return before, before, mongo.Wrap(err, "change job %s", name)
 	}
-	return before, before, mongo.Wrap(ErrChanged, "change job %s", name)
+	return before, d.Wish, nil
 }
 
 // Forget removes the definition, the report, the points and the log of a job that nobody

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -25,16 +24,31 @@ func encode(v any) ([]byte, error) {
 	return raw, nil
 }
 
-// get reads a value and its revision, ErrNotFound where there is none.
-func get[T any](ctx context.Context, kv jetstream.KeyValue, key string) (v T, revision uint64, err error) {
+// revised is a value that has its revision.
+type revised interface{ At() *uint64 }
+
+// read reads a value of a bucket with its revision, ErrNotFound of one that was removed.
+func read[T any](e jetstream.KeyValueEntry) (*T, error) {
+	if e.Operation() != jetstream.KeyValuePut {
+		return nil, ErrNotFound
+	}
+	v := new(T)
+	if r, ok := any(v).(revised); ok {
+		*r.At() = e.Revision()
+	}
+	return v, json.Unmarshal(e.Value(), v)
+}
+
+// get reads the value of a key, ErrNotFound where there is none.
+func get[T any](ctx context.Context, kv jetstream.KeyValue, key string) (*T, error) {
 	e, err := kv.Get(ctx, key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		err = ErrNotFound
 	}
 	if err != nil {
-		return v, 0, err
+		return nil, err
 	}
-	return v, e.Revision(), json.Unmarshal(e.Value(), &v)
+	return read[T](e)
 }
 
 // put stores a value, whatever was there.
@@ -46,30 +60,46 @@ func put(ctx context.Context, kv jetstream.KeyValue, key string, v any) error {
 	return err
 }
 
-// create stores a value where there is none, else it is ErrExists. ttl is when the store
-// forgets it; 0 is never.
-func create(ctx context.Context, kv jetstream.KeyValue, key string, v any, ttl time.Duration) (revision uint64,
-	err error) {
+// write stores a value over the one of its revision, else it is ErrChanged; a new one where
+// there is none, else it is ErrExists.
+func write(ctx context.Context, kv jetstream.KeyValue, key string, v revised) error {
 	raw, err := encode(v)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	var options []jetstream.KVCreateOpt
-	if ttl > 0 {
-		options = append(options, jetstream.KeyTTL(ttl))
+	at, name := v.At(), ErrChanged
+	var revision uint64
+	if *at > 0 {
+		revision, err = kv.Update(ctx, key, raw, *at)
+	} else {
+		name = ErrExists
+		revision, err = kv.Create(ctx, key, raw)
 	}
-	revision, err = kv.Create(ctx, key, raw, options...)
-	return revision, as(ErrExists, err)
+	if err == nil {
+		*at = revision
+	}
+	return as(name, err)
 }
 
-// update stores a value over the one of a revision, else it is ErrChanged.
-func update(ctx context.Context, kv jetstream.KeyValue, key string, v any, revision uint64) (uint64, error) {
-	raw, err := encode(v)
-	if err != nil {
-		return 0, err
+// changeTries is how often a change begins again after another's.
+const changeTries = 20
+
+// change has do change a stored value, again where somebody was faster. What do refuses is not
+// stored.
+func change[T any](ctx context.Context, kv jetstream.KeyValue, key string, do func(*T) error) (*T, error) {
+	for range changeTries {
+		v, err := get[T](ctx, kv, key)
+		if err == nil {
+			err = do(v)
+		}
+		if err == nil {
+			err = write(ctx, kv, key, any(v).(revised))
+		}
+		if !errors.Is(err, ErrChanged) {
+			return v, err
+		}
 	}
-	revision, err = kv.Update(ctx, key, raw, revision)
-	return revision, as(ErrChanged, err)
+	return nil, ErrChanged
 }
 
 // remove removes the value of a revision, else it is ErrChanged.

@@ -3,9 +3,7 @@ package hub
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -43,47 +41,29 @@ func verificationKey(job, id string) string { return job + "." + id }
 
 // Create stores a new verification. ErrExists where one of its id is there.
 func (v *Verifications) Create(ctx context.Context, w *service.VerifyWish) error {
-	revision, err := create(ctx, v.kv, wished+verificationKey(w.Job, w.ID), w, 0)
-	if err == nil {
-		w.Revision = revision
-	}
-	return mongo.Wrap(err, "ask for verification %s of job %s", w.ID, w.Job)
+	return mongo.Wrap(write(ctx, v.kv, wished+verificationKey(w.Job, w.ID), w),
+		"ask for verification %s of job %s", w.ID, w.Job)
 }
 
 // Wish is a verification as it is wanted, as the store has it now.
 func (v *Verifications) Wish(ctx context.Context, job, id string) (*service.VerifyWish, error) {
-	w, revision, err := get[service.VerifyWish](ctx, v.kv, wished+verificationKey(job, id))
-	if err != nil {
-		return nil, mongo.Wrap(err, "read verification %s of job %s", id, job)
-	}
-	w.Revision = revision
-	return &w, nil
+	w, err := get[service.VerifyWish](ctx, v.kv, wished+verificationKey(job, id))
+	return w, mongo.Wrap(err, "read verification %s of job %s", id, job)
 }
 
 // Cancel notes who calls a verification off. One that was called off stays so.
 func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*service.VerifyWish, error) {
-	for range changeTries {
-		w, err := v.Wish(ctx, job, id)
-		if err != nil || w.CanceledBy != "" {
-			return w, err
-		}
-		w.CanceledBy = who
-		revision, err := update(ctx, v.kv, wished+verificationKey(job, id), w, w.Revision)
-		if err == nil {
-			w.Revision = revision
-			return w, nil
-		}
-		if !errors.Is(err, ErrChanged) {
-			return nil, fmt.Errorf("cancel verification %s of job %s: %w", id, job, err)
-		}
-	}
-	return nil, fmt.Errorf("cancel verification %s of job %s: %w", id, job, ErrChanged)
+	w, err := change(ctx, v.kv, wished+verificationKey(job, id), func(w *service.VerifyWish) error {
+		w.CanceledBy = cmp.Or(w.CanceledBy, who)
+		return nil
+	})
+	return w, mongo.Wrap(err, "cancel verification %s of job %s", id, job)
 }
 
 // LastReport is what was reported last of a verification, nil for nothing, as the store
 // has it now.
 func (v *Verifications) LastReport(ctx context.Context, job, id string) (*service.VerifyReport, error) {
-	r, _, err := get[*service.VerifyReport](ctx, v.kv, reported+verificationKey(job, id))
+	r, err := get[service.VerifyReport](ctx, v.kv, reported+verificationKey(job, id))
 	if errors.Is(err, ErrNotFound) {
 		return nil, nil
 	}
@@ -104,7 +84,7 @@ func (v *Verifications) PutFindings(ctx context.Context, job, id string, f *serv
 
 // Findings are what a verification has found; ErrNotFound where nothing is stored.
 func (v *Verifications) Findings(ctx context.Context, job, id string) (*service.Findings, error) {
-	f, _, err := get[*service.Findings](ctx, v.findings, verificationKey(job, id))
+	f, err := get[service.Findings](ctx, v.findings, verificationKey(job, id))
 	return f, mongo.Wrap(err, "read what verification %s of job %s has found", id, job)
 }
 
@@ -120,9 +100,12 @@ const (
 // are others.
 func (v *Verifications) PutRepair(ctx context.Context, job, id string, docs []service.RepairDocument) error {
 	key := repairing + verificationKey(job, id)
-	_, err := create(ctx, v.findings, key, docs, repairTTL)
-	if errors.Is(err, ErrExists) {
-		was, _, getErr := get[[]service.RepairDocument](ctx, v.findings, key)
+	raw, err := encode(docs)
+	if err == nil {
+		_, err = v.findings.Create(ctx, key, raw, jetstream.KeyTTL(repairTTL))
+	}
+	if err = as(ErrExists, err); errors.Is(err, ErrExists) {
+		was, getErr := v.Repair(ctx, job, id)
 		if getErr == nil && slices.Equal(was, docs) {
 			return nil
 		}
@@ -134,8 +117,11 @@ func (v *Verifications) PutRepair(ctx context.Context, job, id string, docs []se
 // Repair are the documents that a verification is to repair, ErrNotFound where there are
 // none any more.
 func (v *Verifications) Repair(ctx context.Context, job, id string) ([]service.RepairDocument, error) {
-	docs, _, err := get[[]service.RepairDocument](ctx, v.findings, repairing+verificationKey(job, id))
-	return docs, mongo.Wrap(err, "read what verification %s of job %s is to repair", id, job)
+	docs, err := get[[]service.RepairDocument](ctx, v.findings, repairing+verificationKey(job, id))
+	if err != nil {
+		return nil, mongo.Wrap(err, "read what verification %s of job %s is to repair", id, job)
+	}
+	return *docs, nil
 }
 
 // Drop forgets a verification and what it has found.
@@ -166,32 +152,22 @@ func (v *Verifications) Prune(ctx context.Context, list []service.Verification) 
 }
 
 // takeVerification takes a change of a verification, or of its report, into the view.
-func (v *View) takeVerification(e jetstream.KeyValueEntry, there bool) {
+func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 	if key, ok := strings.CutPrefix(e.Key(), reported); ok {
-		var r service.VerifyReport
-		there = there && json.Unmarshal(e.Value(), &r) == nil
-		v.change(func() { set(v.verified, key, &r, there) })
+		take(v, v.verified, key, e)
 		return
 	}
 	key, ok := strings.CutPrefix(e.Key(), wished)
 	if !ok {
 		return
 	}
-	w := &service.VerifyWish{}
-	err := json.Unmarshal(e.Value(), w)
-	w.Revision = e.Revision()
+	w, err := read[service.VerifyWish](e)
 	v.change(func() {
-		if v.wishes[key] != nil {
-			delete(v.byJob[v.wishes[key].Job], key)
+		job := key[:max(strings.LastIndexByte(key, '.'), 0)]
+		if v.wishes[job] == nil {
+			v.wishes[job] = map[string]*service.VerifyWish{}
 		}
-		delete(v.wishes, key)
-		if there && err == nil {
-			v.wishes[key] = w
-			if v.byJob[w.Job] == nil {
-				v.byJob[w.Job] = map[string]bool{}
-			}
-			v.byJob[w.Job][key] = true
-		}
+		set(v.wishes[job], key, w, err == nil)
 	})
 }
 
@@ -217,10 +193,10 @@ func (v *View) LeftVerifications(job string) []service.Verification {
 
 func (v *View) verifications(job string, of func(*service.VerifyWish) bool) []service.Verification {
 	var list []service.Verification
-	lease := v.verifying(job)
-	for key := range v.byJob[job] {
-		if w := v.wishes[key]; of(w) {
-			list = append(list, service.Verification{Wish: *w, Report: v.verified[key], Lease: lease})
+	lease := v.lease(Verifying(job))
+	for key, w := range v.wishes[job] {
+		if of(w) {
+			list = append(list, service.Verification{Wish: *w, Report: v.verified[key].of, Lease: lease})
 		}
 	}
 	slices.SortFunc(list, func(a, b service.Verification) int {
@@ -243,25 +219,22 @@ func (v *View) Verification(job, id string) *service.Verification {
 func (v *View) OpenVerifications() []service.Verification {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	oldest := map[string]service.Verification{}
-	for key, w := range v.wishes {
-		d := v.jobs[w.Job]
-		one := service.Verification{Wish: *w, Report: v.verified[key]}
-		was, known := oldest[w.Job]
-		if d == nil || d.UID != w.UID || !one.Open() || known && was.Wish.CreatedAt.Before(w.CreatedAt) {
-			continue
+	var list []service.Verification
+	for _, job := range slices.Sorted(maps.Keys(v.wishes)) {
+		d, lease := v.jobs[job], v.lease(Verifying(job))
+		var oldest *service.Verification
+		for key, w := range v.wishes[job] {
+			one := service.Verification{Wish: *w, Report: v.verified[key].of}
+			if d == nil || d.UID != w.UID || !one.Open() ||
+				oldest != nil && oldest.Wish.CreatedAt.Before(w.CreatedAt) {
+				continue
+			}
+			one.Lease = lease
+			oldest = &one
 		}
-		one.Lease = v.verifying(w.Job)
-		oldest[w.Job] = one
+		if oldest != nil {
+			list = append(list, *oldest)
+		}
 	}
-	return slices.SortedFunc(maps.Values(oldest),
-		func(a, b service.Verification) int { return strings.Compare(a.Wish.Job, b.Wish.Job) })
-}
-
-// verifying is the lease of a job's verifications, nil where nobody has it.
-func (v *View) verifying(job string) *service.Lease {
-	if l, ok := v.leases[Verifying(job)]; ok && v.fresh(l.at) {
-		return &l.of
-	}
-	return nil
+	return list
 }

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,40 +24,47 @@ import (
 type View struct {
 	hub *Hub
 
-	mu      sync.Mutex
-	jobs    map[string]*service.Definition
+	mu sync.Mutex
+	contents
 	names   []string // of jobs, in order; nil once they are others
-	reports map[string]*service.Report
-	leases  map[string]heard[service.Lease]
-	workers map[string]heard[service.Worker]
-	drains  map[string]service.Drain  // by worker
-	alerts  map[string]*service.Alert // by key, past ones too
-	// wishes are verifications by their keys, verified their reports.
-	wishes   map[string]*service.VerifyWish
-	verified map[string]*service.VerifyReport
-	byJob    map[string]map[string]bool // keys of wishes
-	version  uint64
-	changed  chan struct{} // closed and replaced at each change
-	defined  chan struct{} // likewise, at each change of definitions
-	loaded   chan struct{} // closed once all was read
-	once     sync.Once     // that is
+	version uint64
+	changed chan struct{} // closed and replaced at each change
+	defined chan struct{} // likewise, at each change of definitions
+	loaded  chan struct{} // closed once all was read
+	once    sync.Once     // that is
 }
 
-// heard is what ends by itself, with the time at which it was heard of, by this
-// process' clock: the store's word that it has ended may be lost.
+// contents are what the store has, by key.
+type contents struct {
+	jobs    map[string]*service.Definition
+	reports map[string]heard[service.Report]
+	leases  map[string]heard[service.Lease]
+	workers map[string]heard[service.Worker]
+	drains  map[string]heard[service.Drain] // by worker
+	alerts  map[string]heard[service.Alert] // past ones too
+	// wishes are verifications, also by job; verified are their reports.
+	wishes   map[string]map[string]*service.VerifyWish
+	verified map[string]heard[service.VerifyReport]
+}
+
+func nothing() contents {
+	return contents{jobs: map[string]*service.Definition{}, reports: map[string]heard[service.Report]{},
+		leases: map[string]heard[service.Lease]{}, workers: map[string]heard[service.Worker]{},
+		drains: map[string]heard[service.Drain]{}, alerts: map[string]heard[service.Alert]{},
+		wishes: map[string]map[string]*service.VerifyWish{}, verified: map[string]heard[service.VerifyReport]{}}
+}
+
+// heard is a value with the time at which it was heard of, by this process' clock: the store's
+// word that a lease has ended may be lost.
 type heard[T any] struct {
-	of T
+	of *T
 	at time.Time
 }
 
 // NewView makes a view. It is empty until Run.
 func (h *Hub) NewView() *View {
-	return &View{hub: h, jobs: map[string]*service.Definition{}, reports: map[string]*service.Report{},
-		leases:  map[string]heard[service.Lease]{},
-		workers: map[string]heard[service.Worker]{}, drains: map[string]service.Drain{}, alerts: map[string]*service.Alert{},
-		wishes:   map[string]*service.VerifyWish{},
-		verified: map[string]*service.VerifyReport{}, byJob: map[string]map[string]bool{}, changed: make(chan struct{}),
-		defined: make(chan struct{}), loaded: make(chan struct{})}
+	return &View{hub: h, contents: nothing(), changed: make(chan struct{}), defined: make(chan struct{}),
+		loaded: make(chan struct{})}
 }
 
 // Run keeps the view up to date until ctx ends. It fails where the store cannot be read
@@ -83,17 +89,7 @@ func (v *View) Run(ctx context.Context) error {
 			v.hub.log.Warn("the store of the service was made anew; what was known of it is forgotten",
 				"hint", "jobs that are missing have to be defined again; their data and checkpoints are on their targets")
 		}
-		v.redefine(func() { // it is all told again
-			clear(v.jobs)
-			clear(v.reports)
-			clear(v.leases)
-			clear(v.workers)
-			clear(v.drains)
-			clear(v.alerts)
-			clear(v.wishes)
-			clear(v.verified)
-			clear(v.byJob)
-		})
+		v.redefine(func() { v.contents = nothing() }) // it is all told again
 	}
 }
 
@@ -109,19 +105,16 @@ func (v *View) watch(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	buckets, loaded := 0, make(chan struct{})
-	follow := func(kv jetstream.KeyValue, take func(jetstream.KeyValueEntry, bool)) {
+	follow := func(kv jetstream.KeyValue, take func(jetstream.KeyValueEntry)) {
 		buckets++
 		g.Go(func() error { return v.follow(ctx, kv, loaded, take) })
 	}
 	follow(v.hub.Jobs.definitions, v.takeJob)
-	follow(v.hub.Jobs.reports, into(v, v.reports, func(r *service.Report, _ uint64) *service.Report { return r }))
-	follow(v.hub.Leases.kv, into(v, v.leases, hear[service.Lease]))
-	follow(v.hub.Workers.present, into(v, v.workers, hear[service.Worker]))
-	follow(v.hub.Workers.drains, into(v, v.drains, func(d service.Drain, _ uint64) service.Drain { return d }))
-	follow(v.hub.Alerts.kv, into(v, v.alerts, func(a *service.Alert, revision uint64) *service.Alert {
-		a.Revision = revision
-		return a
-	}))
+	follow(v.hub.Jobs.reports, into(v, v.reports))
+	follow(v.hub.Leases.kv, into(v, v.leases))
+	follow(v.hub.Workers.present, into(v, v.workers))
+	follow(v.hub.Workers.drains, into(v, v.drains))
+	follow(v.hub.Alerts.kv, into(v, v.alerts))
 	follow(v.hub.Verifications.kv, v.takeVerification)
 	g.Go(func() error {
 		for range buckets {
@@ -148,7 +141,7 @@ func (v *View) watch(ctx context.Context) error {
 // follow takes each change of a bucket. Once it has taken all that was there it sends to
 // loaded. A watcher goes on by itself after NATS was away.
 func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- struct{},
-	take func(jetstream.KeyValueEntry, bool)) error {
+	take func(jetstream.KeyValueEntry)) error {
 	w, err := kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch bucket %s: %w", kv.Bucket(), err)
@@ -173,7 +166,7 @@ func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- 
 			if e == nil {
 				continue
 			}
-			take(e, e.Operation() == jetstream.KeyValuePut)
+			take(e)
 		}
 	}
 }
@@ -205,28 +198,20 @@ func set[T any](m map[string]T, key string, value T, there bool) {
 	}
 }
 
-// into takes what a bucket has of one type into a map of the view. Values that cannot be
-// read are passed over.
-func into[T, M any](v *View, m map[string]M, made func(one T, revision uint64) M) func(jetstream.KeyValueEntry, bool) {
-	return func(e jetstream.KeyValueEntry, there bool) {
-		var one T
-		var value M
-		if there = there && json.Unmarshal(e.Value(), &one) == nil; there {
-			value = made(one, e.Revision())
-		}
-		v.change(func() { set(m, e.Key(), value, there) })
-	}
+// take takes a value of a bucket into a map of the view. One that cannot be read is passed over.
+func take[T any](v *View, m map[string]heard[T], key string, e jetstream.KeyValueEntry) {
+	one, err := read[T](e)
+	v.change(func() { set(m, key, heard[T]{one, time.Now()}, err == nil) })
 }
 
-// hear is what was heard of now.
-func hear[T any](one T, _ uint64) heard[T] { return heard[T]{one, time.Now()} }
+func into[T any](v *View, m map[string]heard[T]) func(jetstream.KeyValueEntry) {
+	return func(e jetstream.KeyValueEntry) { take(v, m, e.Key(), e) }
+}
 
-func (v *View) takeJob(e jetstream.KeyValueEntry, there bool) {
-	d := &service.Definition{}
-	err := json.Unmarshal(e.Value(), d)
-	d.Revision = e.Revision()
-	v.redefine(func() { set(v.jobs, e.Key(), d, there && err == nil) })
-	if there && err != nil {
+func (v *View) takeJob(e jetstream.KeyValueEntry) {
+	d, err := read[service.Definition](e)
+	v.redefine(func() { set(v.jobs, e.Key(), d, err == nil) })
+	if err != nil && !errors.Is(err, ErrNotFound) {
 		v.hub.log.Warn("a definition cannot be read, and its job is passed over", "job", e.Key(), "error", err)
 	}
 }
@@ -261,11 +246,15 @@ func (v *View) Job(name string) *service.Job {
 }
 
 func (v *View) job(d *service.Definition) service.Job {
-	j := service.Job{Definition: *d, Report: v.reports[d.Name]}
-	if l, ok := v.leases[Control(d.Name)]; ok && v.fresh(l.at) {
-		j.Lease = &l.of
+	return service.Job{Definition: *d, Report: v.reports[d.Name].of, Lease: v.lease(Control(d.Name))}
+}
+
+// lease is that of a unit of work, nil where nobody has it.
+func (v *View) lease(unit string) *service.Lease {
+	if l := v.leases[unit]; v.fresh(l.at) {
+		return l.of
 	}
-	return j
+	return nil
 }
 
 // fresh reports that what was heard of at a time is there still.
@@ -314,7 +303,7 @@ func (v *View) Workers() []service.Worker {
 	list := []service.Worker{}
 	for _, name := range slices.Sorted(maps.Keys(v.workers)) {
 		if w := v.workers[name]; v.fresh(w.at) {
-			one := w.of
+			one := *w.of
 			one.Draining = one.Draining || v.draining(name, one.StartedAt)
 			if more := leased[name]; len(more) > 0 {
 				one.Jobs = append(more, one.Jobs...)
@@ -335,8 +324,8 @@ func (v *View) Draining(worker string, began time.Time) bool {
 }
 
 func (v *View) draining(worker string, began time.Time) bool {
-	d, ok := v.drains[worker]
-	return ok && d.StartedAt.Equal(began)
+	d := v.drains[worker].of
+	return d != nil && d.StartedAt.Equal(began)
 }
 
 // Control is the unit of work that is a job's control and its stream of changes.

@@ -66,12 +66,12 @@ func TestWorkersHaveWhatTheyLease(t *testing.T) {
 	v := (&Hub{Leases: Leases{ttl: time.Minute}}).NewView()
 	now := time.Now()
 	v.change(func() {
-		v.workers["w1"] = heard[service.Worker]{service.Worker{Name: "w1", Jobs: []string{"b"}}, now}
-		v.workers["w2"] = heard[service.Worker]{service.Worker{Name: "w2", Jobs: []string{}}, now}
+		v.workers["w1"] = heard[service.Worker]{&service.Worker{Name: "w1", Jobs: []string{"b"}}, now}
+		v.workers["w2"] = heard[service.Worker]{&service.Worker{Name: "w2", Jobs: []string{}}, now}
 		for _, job := range []string{"b", "a"} {
-			v.leases[Control(job)] = heard[service.Lease]{service.Lease{Worker: "w1"}, now}
+			v.leases[Control(job)] = heard[service.Lease]{&service.Lease{Worker: "w1"}, now}
 		}
-		v.leases["verify.a.v"] = heard[service.Lease]{service.Lease{Worker: "w2"}, now}
+		v.leases["verify.a.v"] = heard[service.Lease]{&service.Lease{Worker: "w2"}, now}
 	})
 	for i, want := range [][]string{{"a", "b"}, {}} {
 		if w := v.Workers()[i]; !slices.Equal(w.Jobs, want) {

@@ -311,7 +311,7 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 	}
 	var now *service.Job
 	var revision uint64
-	before, after, err := d.Hub.Jobs.Change(ctx, q.job, "", func(def *service.Definition) error {
+	before, after, err := d.Hub.Jobs.Change(ctx, q.job, func(def *service.Definition) error {
 		now, revision = with(d.View, def), def.Revision
 		if err := do(now, &now.Definition.Wish); err != nil {
 			return err
