@@ -19,8 +19,6 @@ import (
 
 	"github.com/millrace/millrace/internal/cli"
 	"github.com/millrace/millrace/internal/config"
-	"github.com/millrace/millrace/internal/loopback"
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/outfile"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
@@ -43,9 +41,9 @@ func (r *session) serve(ctx context.Context, s *config.Serve) error {
 		}
 		s.DataDir = filepath.Join(dir, "service")
 	}
-	l, err := listen(ctx, s)
+	l, err := server.Listen(ctx, s.Listen, s.TLSCert, s.TLSKey, r.log)
 	if err != nil {
-		return err
+		return cli.WithCode(cli.ExitFailure, err)
 	}
 	defer func() { _ = l.Close() }() // for whatever fails before it serves
 	if err := os.MkdirAll(s.DataDir, 0o700); err != nil {
@@ -250,18 +248,8 @@ func (r *session) notBegun(ctx context.Context, err error) error {
 // farewell is how long replies under way may take when the service ends.
 const farewell = 5 * time.Second
 
-// listen takes the address of the API.
-func listen(ctx context.Context, s *config.Serve) (net.Listener, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.Listen)
-	if err != nil {
-		return nil, cli.WithCode(cli.ExitFailure, mongo.WithHint(fmt.Errorf("listen for the API: %w", err),
-			"choose another address with --listen; port 0 takes a free one"))
-	}
-	return l, nil
-}
-
 // serveAPI answers those who connect to l until ctx ends, and closes l.
-func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener, desk *operate.Desk,
+func (r *session) serveAPI(ctx context.Context, s *config.Serve, l *server.Listener, desk *operate.Desk,
 	traces *spans.Spans) error {
 	tokens, err := r.tokens(s)
 	if err != nil {
@@ -271,11 +259,11 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener,
 	if err != nil {
 		return err
 	}
-	build, local := cli.BuildInfo(), loopback.Addr(l.Addr())
+	build := cli.BuildInfo()
 	login := func(token string) (*service.Caller, bool) { c := tokens.Whose(token); return c, c != nil }
 	co := console.Options{Desk: desk, Login: login, Enter: tokens.Enter, Log: r.log, Secure: s.TLSCert != "",
-		Loopback: local}
-	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: local, Ready: desk.Hub.Ready,
+		Loopback: l.Loopback}
+	ao := api.Options{Desk: desk, Tokens: tokens, Log: r.log, Loopback: l.Loopback, Ready: desk.Hub.Ready,
 		Version: build.Version, Revision: build.Revision, Proxies: s.Proxies}
 	if traces != nil {
 		ao.Trace = traces.Request
@@ -288,13 +276,7 @@ func (r *session) serveAPI(ctx context.Context, s *config.Serve, l net.Listener,
 	if err != nil {
 		return err
 	}
-	url := "http://" + l.Addr().String()
-	if s.TLSCert != "" {
-		url = "https://" + l.Addr().String()
-		l = tls.NewListener(l,
-			&tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: server.Certificates(s.TLSCert, s.TLSKey, r.log)})
-	}
-	r.log.Info("service runs", "console", url+"/", "tokens", cmp.Or(s.Tokens, tokenFile(s)))
+	r.log.Info("service runs", "console", l.URL+"/", "tokens", cmp.Or(s.Tokens, tokenFile(s)))
 	hs := a.Server()
 	return server.Until(ctx, hs, farewell, func() error { return hs.Serve(l) })
 }

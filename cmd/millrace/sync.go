@@ -117,10 +117,10 @@ func (r *session) runJob(ctx context.Context, s *config.Sync, j syncJob, plan *j
 		return err
 	}
 	defer r.record(plan.Job, plan.Target, s.TLSCert, srv)()
-	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.URL())
-	if !srv.Loopback() && s.TLSCert == "" {
+	r.log.Info("job runs", "job", plan.Job, "resumes", plan.Resumes, "control", srv.URL)
+	if !srv.Loopback && s.TLSCert == "" {
 		r.log.Warn("the control API can be reached from other machines, and its token is not encrypted on the way",
-			"control", srv.URL(), "hint", "give --listen-tls-cert, or listen on 127.0.0.1 behind a tunnel")
+			"control", srv.URL, "hint", "give --listen-tls-cert, or listen on 127.0.0.1 behind a tunnel")
 	}
 
 	// The server and the view outlive the job's context: they show how it ends.
@@ -156,12 +156,12 @@ func (r *session) record(name, target, cert string, srv *api.Single) (forget fun
 	}
 	var remove func() error
 	if err == nil {
-		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL(), Token: srv.Token(),
+		remove, err = registry.Add(server.Record{Job: name, PID: os.Getpid(), Address: srv.URL, Token: srv.Token(),
 			Target: target, Cert: cert, StartedAt: time.Now()})
 	}
 	if err != nil {
 		r.log.Warn("other commands cannot find this sync by itself", "error", err,
-			"hint", "set MILLRACE_TOKEN for it and for them, and give them --address "+srv.URL())
+			"hint", "set MILLRACE_TOKEN for it and for them, and give them --address "+srv.URL)
 		return func() {}
 	}
 	return func() {

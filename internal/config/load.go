@@ -273,10 +273,10 @@ func Unknown(environ []string, command *pflag.FlagSet, all []*pflag.Flag, foreig
 
 // Problem is a setting that cannot be used. It never has the value of a secret.
 type Problem struct {
-	Setting string // flag name without dashes, or "" for the entire file
-	Where   string // "flag --mode", "environment MILLRACE_MODE", "file sync.yaml line 3"
-	What    string // what is wrong
-	How     string // what the operator can do
+	Setting string `json:"setting"` // flag name without dashes, or "" for the entire file
+	Where   string `json:"where"`   // "flag --mode", "environment MILLRACE_MODE", "file sync.yaml line 3"
+	What    string `json:"what"`    // what is wrong
+	How     string `json:"how"`     // what the operator can do
 }
 
 // String is one line for the operator.

@@ -134,19 +134,19 @@ type Reply struct {
 	Body   []byte
 }
 
-// Exchange sends a request and reads the reply, whatever its code.
-func Exchange(ctx context.Context, c *http.Client, r Request) (reply Reply, err error) {
+// Send sends a request.
+func Send(ctx context.Context, c *http.Client, r Request) (*http.Response, error) {
 	var sent io.Reader
 	if r.What != nil {
 		text, err := json.Marshal(r.What)
 		if err != nil {
-			return reply, err
+			return nil, err
 		}
 		sent = bytes.NewReader(text)
 	}
 	req, err := http.NewRequestWithContext(ctx, r.Method, r.URL, sent)
 	if err != nil {
-		return reply, err
+		return nil, err
 	}
 	if r.What != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -155,8 +155,17 @@ func Exchange(ctx context.Context, c *http.Client, r Request) (reply Reply, err 
 		req.Header.Set("Authorization", "Bearer "+r.Token)
 	}
 	res, err := c.Do(req)
+	if inner := errors.Unwrap(err); inner != nil { // without the method and the URL
+		err = inner
+	}
+	return res, err
+}
+
+// Exchange sends a request and reads the reply, whatever its code.
+func Exchange(ctx context.Context, c *http.Client, r Request) (reply Reply, err error) {
+	res, err := Send(ctx, c, r)
 	if err != nil {
-		return reply, bare(err)
+		return reply, err
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxReply))
@@ -177,12 +186,4 @@ func TLSHint(err error, who string) string {
 		return who + " listens without TLS: write http:// before the address"
 	}
 	return ""
-}
-
-// bare drops the method and URL that the HTTP client puts before an error.
-func bare(err error) error {
-	if inner := errors.Unwrap(err); inner != nil {
-		return inner
-	}
-	return err
 }

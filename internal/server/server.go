@@ -4,15 +4,49 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace/millrace/internal/loopback"
+	"github.com/millrace/millrace/internal/mongo"
 )
 
-// Certificates reads the files for each connection, so that they may be renewed
-// meanwhile. While they cannot be used, the last that could be is.
-func Certificates(cert, key string, log *slog.Logger) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+// Listener takes the connections of an API.
+type Listener struct {
+	net.Listener
+	// URL is its address, with the real port.
+	URL string
+	// Loopback means that only this machine can connect.
+	Loopback bool
+}
+
+// Listen opens an address, with TLS where cert and key are files. HTTP/2 is left out: nothing here
+// is faster by it.
+func Listen(ctx context.Context, address, cert, key string, log *slog.Logger) (*Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err != nil {
+		return nil, mongo.WithHint(fmt.Errorf("listen for the API: %w", err),
+			"choose another address with --listen; port 0 takes a free one")
+	}
+	out := &Listener{l, "http://" + l.Addr().String(), loopback.Addr(l.Addr())}
+	if cert != "" {
+		get := certificates(cert, key, log)
+		if _, err := get(nil); err != nil {
+			return nil, errors.Join(fmt.Errorf("listen for the API: %w", err), l.Close())
+		}
+		out.URL = "https://" + l.Addr().String()
+		out.Listener = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get})
+	}
+	return out, nil
+}
+
+// certificates reads the files for each connection, because they may be renewed. While they cannot
+// be used, the last usable ones are.
+func certificates(cert, key string, log *slog.Logger) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	var last atomic.Pointer[tls.Certificate]
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 		now, err := tls.LoadX509KeyPair(cert, key)

@@ -43,6 +43,23 @@ type Alert struct {
 	Stored
 }
 
+// ShownAlert is an alert as people and receivers get it.
+type ShownAlert struct {
+	ID         string     `json:"id"`
+	Kind       AlertKind  `json:"kind"`
+	Job        string     `json:"job"`
+	Text       string     `json:"text"`
+	Hint       string     `json:"hint"`
+	FiredAt    time.Time  `json:"firedAt"`
+	ResolvedAt *time.Time `json:"resolvedAt"`
+	Ending     string     `json:"ending"`
+}
+
+// Shown returns what people get, with texts that text makes harmless.
+func (a *Alert) Shown(text func(string) string) ShownAlert {
+	return ShownAlert{a.ID, a.Kind, a.Job, text(a.Text), text(a.Hint), a.FiredAt, a.ResolvedAt, text(a.Ending)}
+}
+
 // Firing reports whether the alert is not over.
 func (a *Alert) Firing() bool { return a.ResolvedAt == nil }
 

@@ -2,13 +2,6 @@ package service
 
 import "encoding/json"
 
-// Draft is a job that is not made yet.
-type Draft struct {
-	Name     string
-	Settings string
-	Labels   map[string]string
-}
-
 // DraftQuestion is what a question about a draft needs.
 type DraftQuestion struct {
 	Settings string     `json:"settings"`

@@ -3,6 +3,7 @@ package service
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/job"
 )
@@ -93,10 +94,13 @@ func redact(text string) string {
 	return text[:end] + Redacted
 }
 
-// Short returns at most n bytes of a text, and an ellipsis where it was longer.
+// Short returns at most n bytes of a text as UTF-8, and an ellipsis where it was longer.
 func Short(text string, n int) string {
 	if len(text) <= n {
-		return text
+		return strings.ToValidUTF8(text, "\ufffd")
 	}
-	return strings.ToValidUTF8(text[:n], "") + "…"
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return strings.ToValidUTF8(text[:n], "\ufffd") + "…"
 }

@@ -44,7 +44,7 @@ func TestDiskFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := client.Create(t.Context(), api.NewJob{Name: "more", Settings: large}); err == nil ||
+	if _, _, err := client.Create(t.Context(), api.NewJob{Draft: api.Draft{Name: "more", Settings: large}}); err == nil ||
 		!strings.Contains(err.Error(), "cannot be written") {
 		t.Errorf("a change while nothing can be stored: %v", err)
 	}

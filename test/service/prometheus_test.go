@@ -121,7 +121,8 @@ func TestPrometheus(t *testing.T) {
 	}
 	insert(10)
 	if _, _, err := client.Create(t.Context(),
-		api.NewJob{Name: "orders", Settings: json.RawMessage(`{"source": "env:SRC", "target": "env:DST"}`)}); err != nil {
+		api.NewJob{Draft: api.Draft{Name: "orders",
+			Settings: json.RawMessage(`{"source": "env:SRC", "target": "env:DST"}`)}}); err != nil {
 		t.Fatal(err)
 	}
 	wait("a job that follows", func() bool {

@@ -152,7 +152,7 @@ func (k *Keeper) notify(ctx context.Context, a *service.Alert) error {
 	if a.Firing() {
 		event = Fired
 	}
-	raw, err := json.Marshal(notice(event, a))
+	raw, err := json.Marshal(Notice{event, a.Shown(plain)})
 	if err != nil {
 		return fmt.Errorf("write a notice of alert %s of job %s: %w", a.Kind, a.Job, err)
 	}

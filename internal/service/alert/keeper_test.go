@@ -223,7 +223,7 @@ func TestKilledBeforeTelling(t *testing.T) {
 
 // TestNoticeIsPlain: what servers and people have written acts on no reader.
 func TestNoticeIsPlain(t *testing.T) {
-	n := notice(Fired, &service.Alert{Text: "a\r\nBcc: x\x1b[31m\u202e" + strings.Repeat("ü", maxText)})
+	n := Notice{Fired, (&service.Alert{Text: "a\r\nBcc: x\x1b[31m\u202e" + strings.Repeat("ü", maxText)}).Shown(plain)}
 	if !strings.HasPrefix(n.Text, "a  Bcc: x\ufffd[31m\ufffdü") || len(n.Text) > maxText+len("…") ||
 		!strings.HasSuffix(n.Text, "ü…") {
 		t.Errorf("%d %.60q", len(n.Text), n.Text)

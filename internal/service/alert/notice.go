@@ -2,7 +2,6 @@ package alert
 
 import (
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/millrace/millrace/internal/service"
@@ -17,28 +16,14 @@ const (
 	Resolved Event = "resolved"
 )
 
-// Notice is the JSON that a receiver gets.
+// Notice is the JSON that a receiver gets. ID and Event identify it, also when it comes twice.
 type Notice struct {
 	Event Event `json:"event"`
-	// ID identifies the alert. ID and Event identify a notice, also when it comes twice.
-	ID   string            `json:"id"`
-	Kind service.AlertKind `json:"kind"`
-	Job  string            `json:"job"`
-	// Text is the finding, Hint the remedy, Ending the reason why it is over.
-	Text       string     `json:"text"`
-	Hint       string     `json:"hint"`
-	Ending     string     `json:"ending"`
-	FiredAt    time.Time  `json:"firedAt"`
-	ResolvedAt *time.Time `json:"resolvedAt"`
+	service.ShownAlert
 }
 
 // maxText bounds a text of a notice, in bytes.
 const maxText = 2000
-
-func notice(event Event, a *service.Alert) Notice {
-	return Notice{Event: event, ID: a.ID, Kind: a.Kind, Job: a.Job, Text: plain(a.Text), Hint: plain(a.Hint),
-		Ending: plain(a.Ending), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt}
-}
 
 // plain returns foreign text as one line of graphic characters, of at most maxText bytes.
 func plain(text string) string {

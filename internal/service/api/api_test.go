@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
@@ -171,7 +172,7 @@ func TestCreate(t *testing.T) {
 	f := r.ask("admin", "POST", PathJobs, `{"name": "x", "settings": "source: mongodb://u:hidden@h/\nmoed: all\n"}`).
 		failure(t)
 	if len(f.Problems) < 2 || !slices.ContainsFunc(f.Problems,
-		func(p Problem) bool { return strings.Contains(p.Where, "line 2") && p.How != "" }) ||
+		func(p config.Problem) bool { return strings.Contains(p.Where, "line 2") && p.How != "" }) ||
 		strings.Contains(fmt.Sprint(f), "hidden") {
 		t.Errorf("%+v", f)
 	}

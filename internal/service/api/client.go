@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
@@ -63,7 +62,7 @@ func (r *Refused) Error() string { return strings.Join(r.Lines(), "\n") }
 func (r *Refused) Lines() []string {
 	lines := []string{r.Failure.Error}
 	for _, p := range r.Problems {
-		lines = append(lines, "  "+config.Problem(p).String())
+		lines = append(lines, "  "+p.String())
 	}
 	return lines
 }

@@ -174,26 +174,23 @@ func (n *news) tell(l *listener, all bool) error {
 	if l.fresh = fresh; err != nil {
 		return err
 	}
-	gone := make(map[string]bool, len(l.told))
-	for name := range l.told {
-		gone[name] = true
-	}
+	now := make(map[string]uint64, len(jobs))
 	var texts [][]byte
 	for _, p := range jobs {
 		if !l.caller.Sees(p.name) {
 			continue
 		}
-		delete(gone, p.name)
-		if l.told[p.name] != p.n {
-			l.told[p.name] = p.n
-			if l.caller.Role.May(service.Operator) {
-				texts = append(texts, p.text)
-			} else {
-				texts = append(texts, p.redacted)
-			}
+		if now[p.name] = p.n; l.told[p.name] == p.n {
+			continue
+		}
+		if l.caller.Role.May(service.Operator) {
+			texts = append(texts, p.text)
+		} else {
+			texts = append(texts, p.redacted)
 		}
 	}
-	if all {
+	told := l.told
+	if l.told = now; all {
 		return l.snapshot(texts)
 	}
 	for _, text := range texts {
@@ -201,8 +198,10 @@ func (n *news) tell(l *listener, all bool) error {
 			return err
 		}
 	}
-	for name := range gone {
-		delete(l.told, name)
+	for name := range told {
+		if _, there := now[name]; there {
+			continue
+		}
 		text, err := encode(Removed{name})
 		if err != nil {
 			return err
@@ -215,27 +214,22 @@ func (n *news) tell(l *listener, all bool) error {
 }
 
 func (l *listener) snapshot(texts [][]byte) error {
-	if err := l.send([]byte("event: snapshot\ndata: {\"jobs\":[")); err != nil {
-		return err
-	}
+	parts := [][]byte{[]byte("event: snapshot\ndata: {\"jobs\":[")}
 	for i, text := range texts {
-		comma := []byte(",")
-		if i == 0 {
-			comma = nil
+		if i > 0 {
+			parts = append(parts, []byte(","))
 		}
-		if err := l.send(comma, text); err != nil {
-			return err
-		}
+		parts = append(parts, text)
 	}
-	return errors.Join(l.send([]byte("]}\n\n")), l.rc.Flush())
+	return errors.Join(l.send(append(parts, []byte("]}\n\n"))...), l.rc.Flush())
 }
 
 // send writes to the listener alone: one that does not read is given up after a while.
 func (l *listener) send(parts ...[]byte) error {
-	if err := l.rc.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
-		return err
-	}
 	for _, p := range parts {
+		if err := l.rc.SetWriteDeadline(time.Now().Add(sendTime)); err != nil {
+			return err
+		}
 		if _, err := l.w.Write(p); err != nil {
 			return err
 		}

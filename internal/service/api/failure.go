@@ -13,6 +13,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/hub"
@@ -37,16 +38,8 @@ type Failure struct {
 	Error string `json:"error"`
 	Hint  string `json:"hint,omitempty"`
 	// Code does not change with the text.
-	Code     operate.Code `json:"code"`
-	Problems []Problem    `json:"problems,omitempty"`
-}
-
-// Problem is a setting that cannot be used.
-type Problem struct {
-	Setting string `json:"setting"`
-	Where   string `json:"where"`
-	What    string `json:"what"`
-	How     string `json:"how"`
+	Code     operate.Code    `json:"code"`
+	Problems config.Problems `json:"problems,omitempty"`
 }
 
 // maxText bounds a text that may hold what somebody sent.
@@ -89,10 +82,7 @@ func (a *API) failure(r *http.Request, err error) (int, Failure) {
 	case errors.As(err, &own):
 		return own.status, own.Failure
 	case errors.As(err, &refused):
-		f := Failure{Error: service.Short(refused.Text, maxText), Hint: refused.Hint, Code: refused.Code}
-		for _, p := range refused.Problems {
-			f.Problems = append(f.Problems, Problem(p))
-		}
+		f := Failure{service.Short(refused.Text, maxText), refused.Hint, refused.Code, refused.Problems}
 		//nolint:errorlint // what is joined to it
 		if joined, ok := err.(interface{ Unwrap() []error }); ok && len(joined.Unwrap()) > 1 {
 			a.o.Log.Error("a refusal is not in the audit trail", "error", mongo.Brief(err))

@@ -150,15 +150,8 @@ func (c *Client) RetryLetters(ctx context.Context, name, id string) (r service.L
 // ExportLetters copies the export of a job's dead letters: canonical extended JSON, one
 // a line.
 func (c *Client) ExportLetters(ctx context.Context, name string, f service.LetterFilter, to io.Writer) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.address+ofJob(PathLettersExport, name)+lettersQuery(f),
-		nil)
-	if err != nil {
-		return fmt.Errorf("export dead letters: %w", err)
-	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
-	}
-	res, err := c.endless().http.Do(req)
+	res, err := server.Send(ctx, c.endless().http, server.Request{Method: http.MethodGet,
+		URL: c.address + ofJob(PathLettersExport, name) + lettersQuery(f), Token: c.token})
 	if err != nil {
 		return c.unanswered(err)
 	}

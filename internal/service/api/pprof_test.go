@@ -17,7 +17,7 @@ import (
 // token, and for longer than any other reply may take.
 func TestProfiles(t *testing.T) {
 	get := func(s *Single, path, token string) (int, string) {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+path, nil)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

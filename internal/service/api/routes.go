@@ -251,14 +251,12 @@ func (c *call) definition() (d service.Definition, err error) {
 			return d, err
 		}
 		var n NewJob
-		if err := decode(raw, &n,
-			`{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}}`); err != nil {
+		if err := decode(raw, &n, draftForm); err != nil {
 			return d, err
 		}
-		d.Name, d.Labels, d.Wish.Paused = n.Name, n.Labels, n.Paused
-		if d.Settings, err = settings(n.Settings); err != nil {
-			return d, err
-		}
+		d, err = n.definition()
+		d.Wish.Paused = n.Paused
+		return d, err
 	default:
 		return d, refuse(http.StatusUnsupportedMediaType, CodeMediaType,
 			"send Content-Type: application/json, or application/yaml with ?name=", "the body is said to be %q", kind)
@@ -267,6 +265,15 @@ func (c *call) definition() (d service.Definition, err error) {
 		return d, invalid("save it as UTF-8", "the settings are not UTF-8")
 	}
 	return d, checkLabels(d.Labels)
+}
+
+// definition returns the definition that a body in JSON has.
+func (d *Draft) definition() (def service.Definition, err error) {
+	def.Name, def.Labels = d.Name, d.Labels
+	if def.Settings, err = settings(d.Settings); err != nil {
+		return def, err
+	}
+	return def, checkLabels(d.Labels)
 }
 
 func invalid(hint, format string, args ...any) error {

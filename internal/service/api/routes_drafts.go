@@ -2,10 +2,8 @@ package api
 
 import (
 	"cmp"
-	"encoding/json"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
@@ -30,17 +28,11 @@ type drafts struct{ desk *operate.Desk }
 
 func (d drafts) routes() []route {
 	return []route{
-		{http.MethodPost, PathInspectDraft, service.Admin, d.inspect, 0},
-		{http.MethodPost, PathPrecheckDraft, service.Admin, d.precheck, 0},
-		{http.MethodPost, PathSampleDraft, service.Admin, d.sample, 0},
+		{http.MethodPost, PathInspectDraft, service.Admin, drafting(d.inspect, draftForm), 0},
+		{http.MethodPost, PathPrecheckDraft, service.Admin, drafting(d.precheck, draftForm), 0},
+		{http.MethodPost, PathSampleDraft, service.Admin, drafting(d.sample,
+			`{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}, "ns": "shop.orders"}`), 0},
 	}
-}
-
-// Draft is a job that is not made yet, as NewJob has it.
-type Draft struct {
-	Name     string            `json:"name"`
-	Settings json.RawMessage   `json:"settings"`
-	Labels   map[string]string `json:"labels,omitempty"`
 }
 
 // InspectDraft is the body that asks for what there is on the clusters of a draft.
@@ -61,42 +53,25 @@ type SampleDraft struct {
 
 const draftForm = `{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}}`
 
-// draft is what a body has of the draft.
-func (d *Draft) draft() (service.Draft, error) {
-	text, err := settings(d.Settings)
-	if err != nil {
-		return service.Draft{}, err
-	}
-	if !utf8.ValidString(text) {
-		return service.Draft{}, invalid("save it as UTF-8", "the settings are not UTF-8")
-	}
-	return service.Draft{Name: d.Name, Settings: text, Labels: d.Labels}, checkLabels(d.Labels)
+// drafting reads a body with a draft, and gives the reply time of its own.
+func drafting[T any](do func(*call, T) (any, error), form string) action {
+	return taking(func(c *call, body T) (any, error) {
+		if _, err := c.query(); err != nil {
+			return nil, err
+		}
+		rc := http.NewResponseController(c.w)
+		_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
+		_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
+		return do(c, body)
+	}, false, form)
 }
 
-// asked reads a body, and gives the reply time of its own.
-func (c *call) asked(into any, of *Draft, form string) (service.Draft, error) {
-	if _, err := c.query(); err != nil {
-		return service.Draft{}, err
-	}
-	if err := c.body(into, false, form); err != nil {
-		return service.Draft{}, err
-	}
-	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
-	_ = rc.SetWriteDeadline(time.Now().Add(draftTime + replyTime))
-	return of.draft()
-}
-
-func (d drafts) inspect(c *call) (any, error) {
-	var body InspectDraft
-	of, err := c.asked(&body, &body.Draft, draftForm)
+func (d drafts) inspect(c *call, body InspectDraft) (any, error) {
+	of, err := body.definition()
 	if err != nil {
 		return nil, err
 	}
-	n := draftPage
-	if body.Limit != nil {
-		n = *body.Limit
-	}
+	n := *cmp.Or(body.Limit, new(draftPage))
 	if n < 0 || n > maxPage {
 		return nil, invalid("", "limit is %d: want 0 to %d", n, maxPage)
 	}
@@ -104,19 +79,16 @@ func (d drafts) inspect(c *call) (any, error) {
 		service.InspectAsk{After: body.After, Search: body.Search, Limit: n})
 }
 
-func (d drafts) precheck(c *call) (any, error) {
-	var body Draft
-	of, err := c.asked(&body, &body, draftForm)
+func (d drafts) precheck(c *call, body Draft) (any, error) {
+	of, err := body.definition()
 	if err != nil {
 		return nil, err
 	}
 	return d.desk.PrecheckDraft(c.Context(), c.caller, of)
 }
 
-func (d drafts) sample(c *call) (any, error) {
-	var body SampleDraft
-	of, err := c.asked(&body, &body.Draft,
-		`{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}, "ns": "shop.orders"}`)
+func (d drafts) sample(c *call, body SampleDraft) (any, error) {
+	of, err := body.definition()
 	if err != nil {
 		return nil, err
 	}

@@ -234,11 +234,10 @@ func (r records) alerts(c *call) (any, error) {
 	return Alerts{shownAlerts(present), shownAlerts(past)}, nil
 }
 
-func shownAlerts(list []service.Alert) []Alert {
-	out := make([]Alert, 0, len(list))
-	for _, a := range list {
-		out = append(out, Alert{ID: a.ID, Kind: a.Kind, Job: a.Job, Text: service.Short(a.Text, maxText),
-			Hint: service.Short(a.Hint, maxText), FiredAt: a.FiredAt, ResolvedAt: a.ResolvedAt, Ending: a.Ending})
+func shownAlerts(list []service.Alert) []service.ShownAlert {
+	out := make([]service.ShownAlert, 0, len(list))
+	for i := range list {
+		out = append(out, list[i].Shown(func(text string) string { return service.Short(text, maxText) }))
 	}
 	return out
 }

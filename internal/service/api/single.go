@@ -4,19 +4,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"os"
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/loopback"
-	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
 	"github.com/millrace/millrace/internal/service/operate"
@@ -42,8 +37,8 @@ type SingleOptions struct {
 
 // Single serves the API of the one job of a process.
 type Single struct {
-	options  SingleOptions
-	listener net.Listener
+	*server.Listener
+	options SingleOptions
 	// farewell is how long Serve waits for replies under way at its end, deadline how
 	// long a reply may take, but for that of finalize. Tests shorten them.
 	farewell, deadline time.Duration
@@ -57,37 +52,16 @@ type single struct {
 
 // Listen opens the address. Nothing is answered before Serve.
 func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.Address)
+	l, err := server.Listen(ctx, o.Address, o.Cert, o.Key, o.Log)
 	if err != nil {
-		return nil, mongo.WithHint(fmt.Errorf("listen for control: %w", err),
-			"choose another address with --listen; port 0 takes a free one")
+		return nil, err
 	}
 	o.Token = cmp.Or(o.Token, rand.Text())
-	s := &Single{options: o, listener: l, farewell: 5 * time.Second, deadline: replyTime}
-	if o.Cert != "" {
-		get := server.Certificates(o.Cert, o.Key, o.Log)
-		if _, err := get(nil); err != nil {
-			return nil, errors.Join(fmt.Errorf("listen for control: %w", err), l.Close())
-		}
-		// HTTP/2 is left out: nothing here is faster by it.
-		s.listener = tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: get})
-	}
-	return s, nil
-}
-
-// URL is the address that is listened on, with its real port.
-func (s *Single) URL() string {
-	if s.options.Cert != "" {
-		return "https://" + s.listener.Addr().String()
-	}
-	return "http://" + s.listener.Addr().String()
+	return &Single{Listener: l, options: o, farewell: 5 * time.Second, deadline: replyTime}, nil
 }
 
 // Token is the secret that requests carry.
 func (s *Single) Token() string { return s.options.Token }
-
-// Loopback reports whether only this machine can reach the server.
-func (s *Single) Loopback() bool { return loopback.Addr(s.listener.Addr()) }
 
 // Serve answers until ctx ends, then lets replies under way go out for a few
 // seconds, so that who asked to finalize hears the outcome. Only then a
@@ -98,14 +72,14 @@ func (s *Single) Serve(ctx context.Context) error {
 	one := &single{operate.NewSingle(ending, s.options.Job, s.options.Log), &s.options}
 	tokens := OneToken("operator", s.options.Token)
 	tokens.guesses = nil // no other user of the machine is to shut its owner out; the token is long
-	a, err := New(Options{Tokens: tokens, Log: s.options.Log, Loopback: s.Loopback(), single: one,
+	a, err := New(Options{Tokens: tokens, Log: s.options.Log, Loopback: s.Loopback, single: one,
 		Version: s.options.Version, Revision: s.options.Revision})
 	if err != nil {
-		return errors.Join(err, s.listener.Close())
+		return errors.Join(err, s.Close())
 	}
 	hs := a.Server()
 	hs.ReadHeaderTimeout, hs.ReadTimeout, hs.WriteTimeout = s.deadline, s.deadline, s.deadline
-	err = server.Until(ctx, hs, s.farewell, func() error { return hs.Serve(s.listener) })
+	err = server.Until(ctx, hs, s.farewell, func() error { return hs.Serve(s) })
 	giveUp()
 	one.Wait()
 	return err

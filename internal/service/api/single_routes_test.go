@@ -26,7 +26,7 @@ func TestRoutesOfASync(t *testing.T) {
 	serving(t, s)
 	ask := func(method, path, token, body string) (int, string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, s.URL()+path, strings.NewReader(body))
+		req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +94,7 @@ func TestRoutesOfASync(t *testing.T) {
 func TestEventsOfASync(t *testing.T) {
 	fake := jobtest.New(job.Status{Phase: job.PhaseFollowing})
 	s, _ := running(t, fake, "127.0.0.1:0")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+PathEvents, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+PathEvents, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

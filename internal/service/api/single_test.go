@@ -39,7 +39,7 @@ func TestFinalizeRefused(t *testing.T) {
 		{http.MethodPost, `{"when":1}`, http.StatusBadRequest, "whenCaughtUp"},
 		{http.MethodDelete, "", http.StatusOK, `"phase":"copying"`},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL()+Prefix+"/finalize", strings.NewReader(c.body))
+		req, err := http.NewRequestWithContext(t.Context(), c.method, s.URL+Prefix+"/finalize", strings.NewReader(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ type orders struct{ *Client }
 
 func client(t *testing.T, s *Single, token string) orders {
 	t.Helper()
-	c := NewClient(s.URL(), token)
+	c := NewClient(s.URL, token)
 	t.Cleanup(c.Close)
 	return orders{c}
 }
@@ -245,7 +245,7 @@ func TestWhoMayAsk(t *testing.T) {
 		{"health from outside", open, "GET", server.PathHealth, nil, "", 200},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			req, err := http.NewRequestWithContext(t.Context(), c.method, c.s.URL()+c.path, bytes.NewReader([]byte("{}")))
+			req, err := http.NewRequestWithContext(t.Context(), c.method, c.s.URL+c.path, bytes.NewReader([]byte("{}")))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -271,7 +271,7 @@ func TestWhoMayAsk(t *testing.T) {
 
 func TestLongHeaderIsRefused(t *testing.T) {
 	s, _ := running(t, jobtest.New(job.Status{}), "127.0.0.1:0")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL()+Prefix+"/status", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+Prefix+"/status", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -395,8 +395,8 @@ func TestClientAgainstSomethingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := l.URL()
-	if err := l.listener.Close(); err != nil {
+	address := l.URL
+	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 	c := NewClient(address, "secret-token")

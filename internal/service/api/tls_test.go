@@ -73,14 +73,14 @@ func TestTLS(t *testing.T) {
 	other := certify(t, filepath.Join(dir, "b.pem"), "localhost", later)
 	s := encrypted(t, file)
 	plain, _ := running(t, jobtest.New(job.Status{}), "127.0.0.1:0")
-	localhost := strings.Replace(s.URL(), "127.0.0.1", "localhost", 1)
+	localhost := strings.Replace(s.URL, "127.0.0.1", "localhost", 1)
 	for _, c := range []struct{ name, address, ca, hint string }{
 		{"trusted", localhost, file, ""},
 		{"an unknown authority", localhost, "", "--ca-file"},
 		{"another authority", localhost, other, "--ca-file"},
-		{"a name that is not in the certificate", s.URL(), file, "the host as the certificate does"},
-		{"without TLS", server.HostPort(s.URL()), "", "https://"},
-		{"TLS where there is none", "https://" + server.HostPort(plain.URL()), "", "http://"},
+		{"a name that is not in the certificate", s.URL, file, "the host as the certificate does"},
+		{"without TLS", server.HostPort(s.URL), "", "https://"},
+		{"TLS where there is none", "https://" + server.HostPort(plain.URL), "", "http://"},
 	} {
 		client := NewClient(c.address, s.Token())
 		defer client.Close()
@@ -116,7 +116,7 @@ func TestRenewedCertificate(t *testing.T) {
 	file, past := filepath.Join(dir, "a.pem"), time.Now().Add(-time.Minute)
 	certify(t, file, "db.example", past)
 	s := encrypted(t, file)
-	rec := server.Record{Address: s.URL(), Token: s.Token(), Cert: file}
+	rec := server.Record{Address: s.URL, Token: s.Token(), Cert: file}
 	ask := func(r server.Record) error {
 		c := NewRecordClient(r)
 		defer c.Close()
@@ -150,7 +150,7 @@ func TestRenewedCertificate(t *testing.T) {
 	if _, err := r.Add(rec); err != nil {
 		t.Fatal(err)
 	}
-	if found, err := r.Find(t.Context(), server.HostPort(s.URL()), ""); err != nil || found.Cert != file {
+	if found, err := r.Find(t.Context(), server.HostPort(s.URL), ""); err != nil || found.Cert != file {
 		t.Errorf("%+v, %v", found, err)
 	}
 }

@@ -45,7 +45,7 @@ type Tokens struct {
 
 	mu     sync.Mutex
 	list   []holder
-	seen   stamp // of the file as it was read last
+	seen   os.FileInfo // of the file as it was read last
 	looked time.Time
 }
 
@@ -55,17 +55,6 @@ type holder struct {
 	role service.Role
 	jobs []string
 	sum  [sha256.Size]byte
-}
-
-// stamp tells one content of a file from the next.
-type stamp struct {
-	at   time.Time
-	size int64
-	id   os.FileInfo
-}
-
-func (s stamp) same(o stamp) bool {
-	return s.id != nil && o.id != nil && s.at.Equal(o.at) && s.size == o.size && os.SameFile(s.id, o.id)
 }
 
 // OneToken are the tokens of a service that has no file of them: one, of an administrator.
@@ -129,7 +118,7 @@ func (t *Tokens) holders() []holder {
 	}
 	t.looked = now
 	info, err := os.Stat(t.file)
-	if err == nil && stampOf(info).same(t.seen) {
+	if err == nil && same(info, t.seen) {
 		return t.list
 	}
 	list, seen, err := readTokens(t.file)
@@ -143,41 +132,38 @@ func (t *Tokens) holders() []holder {
 	return t.list
 }
 
-func stampOf(info os.FileInfo) stamp { return stamp{at: info.ModTime(), size: info.Size(), id: info} }
+// same reports that a file has not changed.
+func same(a, b os.FileInfo) bool {
+	return a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size() && os.SameFile(a, b)
+}
 
 // readTokens reads a file that nobody else may read.
-func readTokens(file string) ([]holder, stamp, error) {
+func readTokens(file string) ([]holder, os.FileInfo, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, stamp{}, mongo.WithHint(fmt.Errorf("read the tokens: %w", err),
+		return nil, nil, mongo.WithHint(fmt.Errorf("read the tokens: %w", err),
 			"name a file with tokens: [{name, role, sha256}]")
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, stamp{}, fmt.Errorf("read the tokens: %w", err)
+		return nil, nil, fmt.Errorf("read the tokens: %w", err)
 	}
 	if info.Mode().Perm()&0o077 != 0 {
-		return nil, stamp{}, config.Problems{{Where: "file " + file, What: "can be read or written by other users, and " +
+		return nil, nil, config.Problems{{Where: "file " + file, What: "can be read or written by other users, and " +
 			"says who may enter", How: "chmod 600 " + file}}
 	}
 	raw, err := io.ReadAll(io.LimitReader(f, yamlfile.MaxFile+1))
 	if err != nil {
-		return nil, stamp{}, fmt.Errorf("read the tokens: %w", err)
+		return nil, nil, fmt.Errorf("read the tokens: %w", err)
 	}
-	list, err := parseTokens(file, raw)
-	return list, stampOf(info), err
+	var list []holder
+	r := &yamlfile.Reader{File: file}
+	err = r.Whole(raw, tokensForm, func(s yamlfile.Section) { list = readHolders(s) }, "tokens")
+	return list, info, err
 }
 
 const tokensForm = "write tokens: with a list below it, each of name, role, sha256 and, if it is for some jobs, jobs"
-
-// parseTokens reads the tokens of a file. What is wrong with it is a config.Problems.
-func parseTokens(file string, raw []byte) ([]holder, error) {
-	var list []holder
-	r := &yamlfile.Reader{File: file}
-	err := r.Whole(raw, tokensForm, func(s yamlfile.Section) { list = readHolders(s) }, "tokens")
-	return list, err
-}
 
 func readHolders(all yamlfile.Section) (list []holder) {
 	items := all.Items("tokens", tokensForm)

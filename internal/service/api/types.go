@@ -10,11 +10,16 @@ import (
 
 // NewJob is the body that makes a job.
 type NewJob struct {
+	Draft
+	Paused bool `json:"paused,omitempty"`
+}
+
+// Draft is a job that is not made yet.
+type Draft struct {
 	Name string `json:"name"`
 	// Settings are the YAML of millrace sync as a text, or the same as an object.
 	Settings json.RawMessage   `json:"settings"`
 	Labels   map[string]string `json:"labels,omitempty"`
-	Paused   bool              `json:"paused,omitempty"`
 }
 
 // Finalize is the body of a request to finalize; none is the zero value.
@@ -87,24 +92,10 @@ type Audit struct {
 	Next    uint64           `json:"next"`
 }
 
-// Alert is one occurrence of something that an operator should know of.
-type Alert struct {
-	ID   string            `json:"id"`
-	Kind service.AlertKind `json:"kind"`
-	Job  string            `json:"job"`
-	// Text says what is wrong, Hint what can be done.
-	Text    string    `json:"text"`
-	Hint    string    `json:"hint"`
-	FiredAt time.Time `json:"firedAt"`
-	// ResolvedAt is when it was over, nil while it is not; Ending says why.
-	ResolvedAt *time.Time `json:"resolvedAt"`
-	Ending     string     `json:"ending"`
-}
-
 // Alerts are the present ones, by job, and those that are over, the newest first.
 type Alerts struct {
-	Present []Alert `json:"present"`
-	Past    []Alert `json:"past"`
+	Present []service.ShownAlert `json:"present"`
+	Past    []service.ShownAlert `json:"past"`
 }
 
 // Removed is the event of a job that is there no more.

@@ -124,7 +124,7 @@ func TestDeadLetters(t *testing.T) {
 		t.Errorf("without a worker: %d %s", a.code, a.body)
 	}
 	r.run(j, &job.Status{Phase: job.PhaseFollowing})
-	if a := r.ask("viewer", "GET", list, ""); a.code != 409 || !strings.Contains(string(a.body), "does not answer") {
+	if a := r.ask("viewer", "GET", list, ""); a.code != 409 || !strings.Contains(string(a.body), "no answer") {
 		t.Errorf("a worker that is gone: %d %s", a.code, a.body)
 	}
 	one := service.Letter{ID: "shop-a/1", NS: "shop.c", Document: "<b>", State: "open", Cause: "key",

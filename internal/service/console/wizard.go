@@ -101,16 +101,16 @@ func newWizard() *wizard {
 }
 
 // draft is the job that the form describes.
-func (f *wizard) draft() (service.Draft, error) {
+func (f *wizard) draft() (d service.Definition, _ error) {
 	labels, err := service.ParseLabels(strings.Fields(f.Labels))
 	switch {
 	case err != nil:
-		return service.Draft{}, &operate.Error{Code: operate.Invalid, Text: err.Error(), Hint: "separate labels by spaces"}
+		return d, &operate.Error{Code: operate.Invalid, Text: err.Error(), Hint: "separate labels by spaces"}
 	case f.Choice.Some && len(f.Choice.Include) == 0 && f.Step != stepConnect && f.Step != stepChoose:
-		return service.Draft{}, &operate.Error{Code: operate.Invalid, Text: "no collection is chosen",
+		return d, &operate.Error{Code: operate.Invalid, Text: "no collection is chosen",
 			Hint: "choose at least one"}
 	}
-	return service.Draft{Name: f.Name, Settings: f.settings(), Labels: labels}, nil
+	return service.Definition{Name: f.Name, Settings: f.settings(), Labels: labels}, nil
 }
 
 // coded is a name of others in a form: browsers change the ends of lines in it.
@@ -401,10 +401,11 @@ func (c *console) doStep(w http.ResponseWriter, r *http.Request, v *visit, p *ne
 }
 
 // begin makes the job.
-func (c *console) begin(w http.ResponseWriter, r *http.Request, v *visit, p *newJob, d service.Draft) (bool, error) {
+func (c *console) begin(w http.ResponseWriter, r *http.Request, v *visit, p *newJob,
+	d service.Definition) (bool, error) {
 	p.Step = stepStart
-	def := service.Definition{Name: d.Name, Settings: d.Settings, Labels: d.Labels, Wish: service.Wish{Paused: p.Paused}}
-	if _, _, err := c.Desk.Create(r.Context(), v.who, def); err != nil {
+	d.Wish.Paused = p.Paused
+	if _, _, err := c.Desk.Create(r.Context(), v.who, d); err != nil {
 		return false, err
 	}
 	http.Redirect(w, r, "/jobs/"+url.PathEscape(d.Name), http.StatusSeeOther)

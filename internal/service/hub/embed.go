@@ -109,26 +109,30 @@ func (e *Embedded) start(ctx context.Context) error {
 	e.mu.Lock()
 	e.server = s
 	e.mu.Unlock()
-	up, cancel := context.WithTimeout(ctx, startTime)
-	defer cancel()
+	err = e.up(ctx, s, fatal)
+	if err != nil {
+		e.stop()
+	}
+	return err
+}
+
+// up returns once a server keeps things.
+func (e *Embedded) up(ctx context.Context, s *server.Server, fatal <-chan string) error {
+	late := time.After(startTime)
 	for !s.ReadyForConnections(100 * time.Millisecond) {
 		select {
 		case why := <-fatal: // it neither ends nor goes on
-			e.stop()
 			return mongo.WithHint(errors.New(why),
 				"a port that another program uses is changed with --nats-listen; port 0 takes a free one")
 		case <-ctx.Done():
-			e.stop()
 			return context.Cause(ctx)
-		case <-up.Done():
-			e.stop()
+		case <-late:
 			return mongo.WithHint(fmt.Errorf("it is not ready after %s", startTime),
 				"the log says why; the directory may lie on a full or very slow disk")
 		default:
 		}
 	}
 	if !s.JetStreamEnabled() {
-		e.stop()
 		return mongo.WithHint(errors.New("JetStream did not start"), "check that the directory can be written and has room")
 	}
 	return nil

@@ -18,8 +18,8 @@ func TestStoredParts(t *testing.T) {
 	for i := range service.MaxParts {
 		p.Shards = append(p.Shards, service.Point{Name: fmt.Sprintf("shard-%04d", i), Seconds: 10,
 			Docs: service.NewAmount(41_000, 10), Bytes: service.NewAmount(45_000_000, 10),
-			Operations: service.NewAmount(8300, 10), AppliedBytes: service.NewAmount(740_000, 10), Lag: service.NewRange(2.5, 10),
-			Window: service.NewRange(90_000, 10)})
+			Operations: service.NewAmount(8300, 10), AppliedBytes: service.NewAmount(740_000, 10),
+			Lag: service.NewRange(2.5, 10), Window: service.NewRange(90_000, 10)})
 		p.Routers = append(p.Routers, service.Point{Name: fmt.Sprintf("router-%04d:27017", i), Seconds: 10,
 			Operations: service.NewAmount(100, 10), AppliedBytes: service.NewAmount(45_000_000, 10)})
 	}
@@ -38,8 +38,8 @@ func TestStoredParts(t *testing.T) {
 		t.Fatal(err)
 	}
 	back := one.point()
-	back.Shards[1].Bytes, back.Shards[1].Operations, back.Shards[1].AppliedBytes, back.Shards[1].Window = p.Shards[1].Bytes,
-		p.Shards[1].Operations, p.Shards[1].AppliedBytes, p.Shards[1].Window
+	b, s := &back.Shards[1], &p.Shards[1]
+	b.Bytes, b.Operations, b.AppliedBytes, b.Window = s.Bytes, s.Operations, s.AppliedBytes, s.Window
 	if got, want := fmt.Sprintf("%+v", back), fmt.Sprintf("%+v", p); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}

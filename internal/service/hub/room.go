@@ -113,45 +113,40 @@ func (h *Hub) Trouble() error {
 
 // writable says why a directory does not take roomNeeded, nil where it does.
 func writable(dir string) error {
-	failed := func(err error) error {
-		hint := "make room there, or repair the disk"
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			hint = fmt.Sprintf("make room there: the store needs %d MB to go on, and does so by itself then", roomNeeded>>20)
-		}
-		return mongo.WithHint(fmt.Errorf("write to %s: %w", dir, err), hint)
+	err := tried(dir)
+	if err == nil {
+		return nil
 	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(dir, &st); err != nil {
-		return failed(err)
+	hint := "make room there, or repair the disk"
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		hint = fmt.Sprintf("make room there: the store needs %d MB to go on, and does so by itself then", roomNeeded>>20)
 	}
-	if uint64(st.Bavail)*uint64(st.Bsize) < roomNeeded { //nolint:unconvert // of other types on other systems
-		return failed(syscall.ENOSPC) // what is left is not taken from others for a try
-	}
-	return tried(dir, failed)
+	return mongo.WithHint(fmt.Errorf("write to %s: %w", dir, err), hint)
 }
 
-// tried writes roomNeeded to a file, and removes it: a quota does not say how much it
-// allows.
-func tried(dir string, failed func(error) error) error {
+// tried writes roomNeeded to a file, and removes it: a quota does not say how much it allows.
+func tried(dir string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil {
+		return err
+	}
+	if uint64(st.Bavail)*uint64(st.Bsize) < roomNeeded { //nolint:unconvert // of other types on other systems
+		return syscall.ENOSPC // what is left is not taken from others for a try
+	}
 	name := filepath.Join(dir, "room")
 	defer func() { _ = os.Remove(name) }()
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
-		return failed(err)
+		return err
 	}
 	piece := make([]byte, 1<<20)
-	for range roomNeeded / len(piece) {
-		if _, err = f.Write(piece); err != nil {
-			break
-		}
+	for i := 0; err == nil && i < roomNeeded/len(piece); i++ {
+		_, err = f.Write(piece)
 	}
 	if err == nil {
 		err = f.Sync()
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return failed(err)
-	}
-	return nil
+	return errors.Join(err, f.Close())
 }
 
 // Ready says why the store does not answer or cannot be written, nil if all is well. It

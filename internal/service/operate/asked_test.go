@@ -69,7 +69,7 @@ func TestLettersRefused(t *testing.T) {
 	_, err = r.Letter(ctx, caller(service.Viewer), "shop", "l1")
 	refusedAs(t, err, Forbidden, "viewer")
 	_, err = r.Letter(ctx, c, "shop", "l1")
-	refusedAs(t, err, Conflict, `worker "w1" does not answer`)
+	refusedAs(t, err, Conflict, `no answer from worker w1`)
 	codes := map[string]service.Answer{
 		"gone":  {Code: service.NoSuchLetter, Error: "no such letter"},
 		"busy":  {Code: service.NotNow, Error: "not now", Hint: "wait"},
@@ -150,13 +150,13 @@ func TestRetryLetters(t *testing.T) {
 func TestDrafts(t *testing.T) {
 	r := start(t)
 	ctx, admin := t.Context(), caller(service.Admin)
-	draft := service.Draft{Name: "shop", Settings: someSettings, Labels: map[string]string{"zone": "a"}}
+	draft := service.Definition{Name: "shop", Settings: someSettings, Labels: map[string]string{"zone": "a"}}
 	_, err := r.PrecheckDraft(ctx, admin, draft)
 	refusedAs(t, err, Conflict, "no worker with the labels")
 	r.worker(service.Worker{Name: "w1", Labels: draft.Labels})
 	r.worker(service.Worker{Name: "w2"})
 	_, err = r.PrecheckDraft(ctx, admin, draft)
-	refusedAs(t, err, Conflict, "answers")
+	refusedAs(t, err, Conflict, "no answer from worker")
 	var asked []service.QuestionKind
 	r.answers("w3", func(q service.Question) service.Answer {
 		if asked = append(asked, q.What); q.Job != "shop" || q.UID != "" || q.Draft.Settings != someSettings {
@@ -195,7 +195,7 @@ func TestDrafts(t *testing.T) {
 func TestDraftsRefused(t *testing.T) {
 	r := start(t)
 	ctx, admin := t.Context(), caller(service.Admin)
-	draft := service.Draft{Name: "shop", Settings: someSettings}
+	draft := service.Definition{Name: "shop", Settings: someSettings}
 	_, err := r.InspectDraft(ctx, admin, draft, service.InspectAsk{Search: strings.Repeat("x", maxDraftText+1)})
 	refusedAs(t, err, Invalid, "up to")
 	for _, ns := range []string{"", "shop", "shop.", "shop.a\x00", "shop." + strings.Repeat("x", maxDraftText)} {
@@ -208,7 +208,7 @@ func TestDraftsRefused(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	before := r.trail()
-	_, err = r.SampleDraft(ctx, admin, service.Draft{Name: "a b", Settings: someSettings},
+	_, err = r.SampleDraft(ctx, admin, service.Definition{Name: "a b", Settings: someSettings},
 		service.SampleAsk{NS: "shop.orders"})
 	refusedAs(t, err, Invalid, "a b")
 	if e := r.trail(); e.Seq != before.Seq || strings.Contains(err.Error(), "audit trail") {
@@ -216,7 +216,7 @@ func TestDraftsRefused(t *testing.T) {
 	}
 	for settings, text := range map[string]string{"source: env:A\n": "cannot be used", someSettings + "#" +
 		strings.Repeat("<", service.MaxSettings): "settings take"} {
-		_, err := r.PrecheckDraft(ctx, admin, service.Draft{Name: "shop", Settings: settings})
+		_, err := r.PrecheckDraft(ctx, admin, service.Definition{Name: "shop", Settings: settings})
 		refusedAs(t, err, Invalid, text)
 	}
 	_, err = r.PrecheckDraft(ctx, caller(service.Admin, "till"), draft)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
@@ -15,8 +16,11 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// askTime bounds the answer of a worker, which itself gives up earlier.
-const askTime = 18 * time.Second
+// askTime bounds the answer of a worker, draftAskTime one about a draft. Workers give up earlier.
+const (
+	askTime      = 18 * time.Second
+	draftAskTime = 55 * time.Second
+)
 
 // LetterStates returns the states of dead letters.
 func LetterStates() []string {
@@ -31,16 +35,13 @@ func (d *Desk) Letters(ctx context.Context, c *service.Caller, name string, f se
 	if err != nil {
 		return nil, err
 	}
-	var out service.Letters
-	if err := d.ask(ctx, j, service.AskLetters, f, &out); err != nil {
-		return nil, err
-	}
-	if !c.Role.May(service.Operator) {
+	out, err := askOf[service.Letters](ctx, d, j, service.AskLetters, f)
+	if err == nil && !c.Role.May(service.Operator) {
 		for i := range out.Letters {
 			out.Letters[i].Reason = ""
 		}
 	}
-	return &out, nil
+	return out, err
 }
 
 // Letter returns a dead letter with its document and the conflicting ones.
@@ -53,8 +54,7 @@ func (d *Desk) Letter(ctx context.Context, c *service.Caller, name, id string) (
 	if err != nil {
 		return nil, err
 	}
-	var out service.WholeLetter
-	return &out, d.ask(ctx, j, service.AskLetter, f, &out)
+	return askOf[service.WholeLetter](ctx, d, j, service.AskLetter, f)
 }
 
 // ExportLetters writes dead letters as canonical extended JSON, one a line, to the writer of begun,
@@ -67,8 +67,8 @@ func (d *Desk) ExportLetters(ctx context.Context, c *service.Caller, name string
 	}
 	var w io.Writer
 	for {
-		var piece service.LettersPiece
-		if err := d.ask(ctx, j, service.AskLettersExport, f, &piece); err != nil {
+		piece, err := askOf[service.LettersPiece](ctx, d, j, service.AskLettersExport, f)
+		if err != nil {
 			return err
 		}
 		if w == nil {
@@ -94,8 +94,7 @@ func (d *Desk) RetryLetters(ctx context.Context, c *service.Caller, name, id str
 	if err != nil {
 		return nil, err
 	}
-	var out service.LettersRetried
-	return &out, d.ask(ctx, j, service.AskLettersRetry, f, &out)
+	return askOf[service.LettersRetried](ctx, d, j, service.AskLettersRetry, f)
 }
 
 // notedLetters is lettersOf with an entry of the audit trail.
@@ -132,34 +131,51 @@ func (d *Desk) lettersOf(c *service.Caller, needed service.Role, name string, f 
 	return j, nil
 }
 
-// ask asks the worker that runs the job, or one that may run it: only workers have the connection
-// strings.
-func (d *Desk) ask(ctx context.Context, j *service.Job, what service.QuestionKind, f service.LetterFilter,
-	into any) error {
-	name := j.Definition.Name
-	var worker string
-	if j.Lease != nil {
-		worker = j.Lease.Worker
-	} else if able := able(d.View, &j.Definition); len(able) > 0 {
-		worker = able[0].Name
-	} else {
-		return refuse(Conflict, "start a worker that has the job's labels", "no worker can look at the target of job %q",
-			name)
+// askOf asks the worker that runs a job, or one that may run it, about its dead letters.
+func askOf[T any](ctx context.Context, d *Desk, j *service.Job, what service.QuestionKind,
+	f service.LetterFilter) (*T, error) {
+	workers := able(d.View, &j.Definition)
+	switch {
+	case j.Lease != nil:
+		workers = []service.Worker{{Name: j.Lease.Worker}}
+	case len(workers) == 0:
+		return nil, refuse(Conflict, "start a worker that has the job's labels",
+			"no worker can look at the target of job %q", j.Definition.Name)
 	}
-	raw, err := json.Marshal(service.Question{Job: name, UID: j.Definition.UID, What: what, Letters: f})
+	return ask[T](ctx, d, workers[:1],
+		&service.Question{Job: j.Definition.Name, UID: j.Definition.UID, What: what, Letters: f})
+}
+
+// ask asks workers in turn until one answers. Only workers have the connection strings.
+func ask[T any](ctx context.Context, d *Desk, workers []service.Worker, q *service.Question) (*T, error) {
+	question, err := service.PlainJSON(q)
 	if err != nil {
-		return fmt.Errorf("write a question: %w", err)
+		return nil, fmt.Errorf("write a question: %w", err)
 	}
-	waiting, cancel := context.WithTimeout(ctx, askTime)
+	if len(question) > hub.MaxAnswer-1024 {
+		return nil, refuse(Invalid, "use patterns in place of lists", "the settings are too long to be asked about")
+	}
+	limit := askTime
+	if q.Draft != nil {
+		limit = draftAskTime
+	}
+	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	raw, err = d.Hub.Ask(waiting, worker, raw)
-	if errors.Is(err, hub.ErrNoAnswer) && ctx.Err() == nil {
-		return refuse(Conflict, "try again in a moment; the worker's log may say more", "worker %q does not answer", worker)
+	var silent []string
+	for _, w := range workers {
+		raw, err := d.Hub.Ask(waiting, w.Name, question)
+		if err == nil {
+			return readAnswer[T](w.Name, raw)
+		}
+		if !errors.Is(err, hub.ErrNoAnswer) || ctx.Err() != nil {
+			return nil, err
+		}
+		if silent = append(silent, w.Name); waiting.Err() != nil {
+			break
+		}
 	}
-	if err != nil {
-		return err
-	}
-	return readAnswer(worker, raw, into)
+	return nil, refuse(Conflict, "try again in a moment; the workers' logs may say more", "no answer from worker %s",
+		strings.Join(silent, ", "))
 }
 
 // able returns the workers that may run a job, those with the fewest jobs first.
@@ -170,20 +186,20 @@ func able(v *hub.View, def *service.Definition) []service.Worker {
 }
 
 // readAnswer decodes the answer of a worker.
-func readAnswer(worker string, raw []byte, into any) error {
+func readAnswer[T any](worker string, raw []byte) (*T, error) {
 	var a service.Answer
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return fmt.Errorf("read the answer of worker %s: %w", worker, err)
+	out := new(T)
+	err := json.Unmarshal(raw, &a)
+	if err == nil && a.Code == "" {
+		err = json.Unmarshal(a.Body, out)
 	}
-	switch a.Code {
-	case "":
-	case service.NoSuchLetter:
-		return refuse(NotFound, "see the list of dead letters", "%s", a.Error)
-	default: // what the worker says is meant for people
-		return refuse(Conflict, a.Hint, "%s", a.Error)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read the answer of worker %s: %w", worker, err)
+	case a.Code == service.NoSuchLetter:
+		return nil, refuse(NotFound, "see the list of dead letters", "%s", a.Error)
+	case a.Code != "": // what the worker says is meant for people
+		return nil, refuse(Conflict, a.Hint, "%s", a.Error)
 	}
-	if err := json.Unmarshal(a.Body, into); err != nil {
-		return fmt.Errorf("read the answer of worker %s: %w", worker, err)
-	}
-	return nil
+	return out, nil
 }

@@ -78,10 +78,7 @@ func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	if err != nil {
 		return nil, false, err
 	}
-	err = d.note(ctx, c,
-		service.Change{What: fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), what.Of, id), Job: name})
-	await(ctx, d.View, func() bool { return d.View.Verification(name, id) != nil })
-	return &service.Verification{Wish: w}, true, err
+	return d.requested(ctx, c, w, fmt.Sprintf("repair %d documents of verification %s as %s", len(docs), what.Of, id))
 }
 
 // sameRepair returns an existing repair if it is equal.

@@ -51,8 +51,14 @@ func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 	case err != nil:
 		return nil, false, err
 	}
-	err = d.note(ctx, c, service.Change{What: "verify " + id, Job: name})
-	await(ctx, d.View, func() bool { return d.View.Verification(name, id) != nil })
+	return d.requested(ctx, c, w, "verify "+id)
+}
+
+// requested records a new verification in the audit trail.
+func (d *Desk) requested(ctx context.Context, c *service.Caller, w service.VerifyWish,
+	what string) (*service.Verification, bool, error) {
+	err := d.note(ctx, c, service.Change{What: what, Job: w.Job})
+	await(ctx, d.View, func() bool { return d.View.Verification(w.Job, w.ID) != nil })
 	return &service.Verification{Wish: w}, true, err
 }
 

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"sync"
 	"time"
@@ -167,28 +168,21 @@ func (u *unit) copies() bool {
 
 // assistCopy copies parts of a job until none is left, or this worker has work of its own.
 func (w *Worker) assistCopy(ctx context.Context, j *service.Job) error {
-	log := w.Log.With("job", j.Definition.Name, "of", j.Lease.Worker)
-	ctx, stop := w.watched(ctx, func() bool {
+	log, run, ask := w.Log.With("job", j.Definition.Name, "of", j.Lease.Worker), j.Lease.Run, w.asking(j.Lease.Run)
+	return w.watched(ctx, log, func() bool {
 		now := w.View.Job(j.Definition.Name)
-		return now != nil && now.Lease != nil && now.Lease.Run != j.Lease.Run
+		return now != nil && now.Lease != nil && now.Lease.Run != run
+	}, func(ctx context.Context) error {
+		s, problems := config.Definition(j.Definition.Name, j.Definition.Settings, &w.Access)
+		if len(problems) > 0 {
+			log.Warn("a part of the job cannot be copied here", "error", problems)
+			return errors.Join(problems, assign.Decline(ctx, w.Name, problems, ask))
+		}
+		spec := s.Spec
+		spec.Deps = w.Deps
+		spec.Log, spec.Offer = log, &assign.Offer{Version: w.Version}
+		return job.Assist(ctx, spec, w.Name, ask)
 	})
-	defer stop()
-	ask := w.asking(j.Lease.Run)
-	s, problems := config.Definition(j.Definition.Name, j.Definition.Settings, &w.Access)
-	if len(problems) > 0 {
-		log.Warn("a part of the job cannot be copied here", "error", problems)
-		return errors.Join(problems, assign.Decline(ctx, w.Name, problems, ask))
-	}
-	spec := s.Spec
-	spec.Deps = w.Deps
-	spec.Log, spec.Offer = log, &assign.Offer{Version: w.Version}
-	log.Info("copying a part of another worker's job")
-	if err := job.Assist(ctx, spec, w.Name, ask); err != nil {
-		log.Info("copies no more of the other worker's job", "why", mongo.Brief(err))
-		return err
-	}
-	log.Info("copied a part of another worker's job")
-	return nil
 }
 
 // asking returns the function that sends requests to the owner of a run.
@@ -223,31 +217,25 @@ func (w *Worker) verificationToAssist(rests map[string]rest) *service.Verificati
 // of its own.
 func (w *Worker) assistVerification(ctx context.Context, v *service.Verification) error {
 	log := w.Log.With("job", v.Wish.Job, "verification", v.Wish.ID, "of", v.Lease.Worker)
-	ctx, stop := w.watched(ctx, func() bool {
+	return w.watched(ctx, log, func() bool {
 		now := w.View.Verification(v.Wish.Job, v.Wish.ID)
 		return now == nil || now.Lease == nil || now.Lease.Run != v.Lease.Run
+	}, func(ctx context.Context) error {
+		s, err := w.settings(ctx, v.Wish.Job, v.Wish.UID)
+		if err != nil {
+			log.Warn("parts of the verification cannot be read here", "error", err)
+			return err
+		}
+		spec := verify.Spec{Source: s.Source, Target: s.Target, AllowShard: s.AllowShard, Rules: s.Rules,
+			Options: verify.Options{MaxBufferedBytes: checkMemory, Log: log}}
+		return verify.Assist(ctx, spec, w.Name, w.Version, w.asking(v.Lease.Run))
 	})
-	defer stop()
-	s, err := w.settings(ctx, v.Wish.Job, v.Wish.UID)
-	if err != nil {
-		log.Warn("parts of the verification cannot be read here", "error", err)
-		return err
-	}
-	log.Info("reading parts of another worker's verification")
-	spec := verify.Spec{Source: s.Source, Target: s.Target, AllowShard: s.AllowShard, Rules: s.Rules,
-		Options: verify.Options{MaxBufferedBytes: checkMemory, Log: log}}
-	err = verify.Assist(ctx, spec, w.Name, w.Version, w.asking(v.Lease.Run))
-	if err != nil {
-		log.Info("reads no more of the other worker's verification", "why", mongo.Brief(err))
-		return err
-	}
-	log.Info("has read parts of the other worker's verification")
-	return nil
 }
 
-// watched returns a context that ends when this worker has work of its own, when the run of the
-// owner has ended, or at stop.
-func (w *Worker) watched(ctx context.Context, ended func() bool) (watched context.Context, stop func()) {
+// watched assists another worker until this one has work of its own, or the run of the owner has
+// ended.
+func (w *Worker) watched(ctx context.Context, log *slog.Logger, ended func() bool,
+	work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -262,5 +250,14 @@ func (w *Worker) watched(ctx context.Context, ended func() bool) (watched contex
 			}
 		}
 	})
-	return ctx, func() { cancel(nil); watching.Wait() }
+	log.Info("assisting another worker")
+	err := work(ctx)
+	cancel(nil)
+	watching.Wait()
+	if err != nil {
+		log.Info("assists the other worker no more", "why", mongo.Brief(err))
+	} else {
+		log.Info("has assisted the other worker")
+	}
+	return err
 }

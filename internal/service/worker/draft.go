@@ -55,16 +55,14 @@ func (w *Worker) draft(life context.Context, q *service.Question) (any, error) {
 	case w.drafts <- struct{}{}:
 		defer func() { <-w.drafts }()
 	default:
-		return nil, notNow{mongo.WithHint(fmt.Errorf("worker %s looks at %d drafts already", w.Name, draftsAtOnce),
-			"try again in a moment")}
+		return nil, notNow("try again in a moment", "worker %s looks at %d drafts already", w.Name, draftsAtOnce)
 	}
 	ctx, cancel := context.WithTimeout(life, draftTime)
 	defer cancel()
 	d := &drafted{Worker: w, name: q.Job}
-	s, problems := config.Definition(q.Job, q.Draft.Settings, &config.Access{Secret: d.secret, File: d.Access.File})
-	if len(problems) > 0 {
-		return nil, d.hide(mongo.WithHint(fmt.Errorf("the settings cannot be used by worker %s: %w", w.Name, problems),
-			"give this worker what they refer to"))
+	s, err := w.read(q.Job, q.Draft.Settings, &config.Access{Secret: d.secret, File: d.Access.File})
+	if err != nil {
+		return nil, d.hide(err)
 	}
 	d.spec = s.Spec
 	body, err := d.answer(ctx, q)
@@ -130,7 +128,7 @@ func (d *drafted) inspect(ctx context.Context, ask service.InspectAsk) (*service
 			return nil
 		}
 		if err := d.listed(ctx, c, rules, ask, out); err != nil {
-			out.Trouble = cut(d.hide(err).Error(), textBytes)
+			out.Trouble = service.Short(d.hide(err).Error(), textBytes)
 		}
 		return nil
 	})
@@ -149,8 +147,8 @@ func (d *drafted) inspect(ctx context.Context, ask service.InspectAsk) (*service
 func (d *drafted) side(ctx context.Context, uri string) (*mongo.Cluster, service.Side) {
 	c, err := mongo.Connect(ctx, uri, mongo.Options{AppName: lettersApp, ServerSelectionTimeout: reachTime})
 	if err != nil {
-		return nil, service.Side{Members: []string{}, Error: cut(d.hide(err).Error(), textBytes),
-			Hint: cut(mongo.HintOf(err), textBytes)}
+		return nil, service.Side{Members: []string{}, Error: service.Short(d.hide(err).Error(), textBytes),
+			Hint: service.Short(mongo.HintOf(err), textBytes)}
 	}
 	side := service.Side{Kind: string(c.Info.Kind), Version: c.Info.Version.String(), FCV: c.Info.FCV, Set: c.Info.SetName,
 		Members: slices.Clone(c.Info.Hosts)}
@@ -195,7 +193,7 @@ func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform
 	room, last := answerBytes, ""
 	for _, one := range page.Collections {
 		entry := service.InspectedCollection{NS: one.NS, Kind: string(one.Type), Capped: one.Capped, Documents: one.Docs,
-			Bytes: one.Bytes, ShardKey: cut(one.ShardKey, textBytes)}
+			Bytes: one.Bytes, ShardKey: service.Short(one.ShardKey, textBytes)}
 		if r := rules.Route(one.NS); r.Kept {
 			entry.Kept, entry.Target = true, r.Target
 		}
@@ -253,8 +251,8 @@ func (d *drafted) summary(plan *job.Plan) *service.DraftPlan {
 		if skips == nil {
 			skips = []string{}
 		}
-		out.Checks = append(out.Checks, service.DraftCheck{Name: cut(c.Name, checkBytes), Level: string(c.Level),
-			Message: cut(c.Message, checkBytes), Hint: cut(c.Hint, checkBytes), Skips: skips})
+		out.Checks = append(out.Checks, service.DraftCheck{Name: service.Short(c.Name, checkBytes), Level: string(c.Level),
+			Message: service.Short(c.Message, checkBytes), Hint: service.Short(c.Hint, checkBytes), Skips: skips})
 	}
 	return out
 }
@@ -312,7 +310,7 @@ func tried(rules *transform.Set, ns string, doc bson.Raw) (one service.SampleDoc
 		one.Before, one.After = sampleJSON(doc, true), sampleJSON(after, true)
 	}
 	if err != nil {
-		one.Changed, one.After, one.Error = false, sampleJSON(nil, false), cut(err.Error(), textBytes)
+		one.Changed, one.After, one.Error = false, sampleJSON(nil, false), service.Short(err.Error(), textBytes)
 	}
 	return one
 }

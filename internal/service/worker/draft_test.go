@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/service/worker"
 )
 
-func draftOf(more string) service.Draft {
-	return service.Draft{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:TARGET\n" + more}
+func draftOf(more string) service.Definition {
+	return service.Definition{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:TARGET\n" + more}
 }
 
 // TestDrafts: a worker tells what there is, what a job would do, and what becomes of
@@ -81,19 +81,19 @@ func TestDrafts(t *testing.T) {
 	if len(names) != 5 {
 		t.Errorf("by pages: %q", names)
 	}
-	away := service.Draft{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:WRONG\n"}
+	away := service.Definition{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:WRONG\n"}
 	found, err := b.desk.InspectDraft(t.Context(), b.admin, away, service.InspectAsk{Limit: 1})
 	b.ok(err)
 	_, planErr := b.desk.PrecheckDraft(t.Context(), b.admin, away)
 	_, brokenErr := b.desk.InspectDraft(t.Context(), b.admin,
-		service.Draft{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:BROKEN\n"}, service.InspectAsk{})
+		service.Definition{Name: "draft", Settings: "source: env:SOURCE\ntarget: env:BROKEN\n"}, service.InspectAsk{})
 	said := fmt.Sprintf("%+v %v %v", found, planErr, brokenErr)
 	if found.Target.Error == "" || found.Source.Error != "" || len(found.Databases) != 1 ||
 		code(planErr) != operate.Conflict || code(brokenErr) != operate.Conflict || strings.Contains(said, "geheimnis") {
 		t.Errorf("a target that is not there: %s", said)
 	}
 	if _, err := b.desk.InspectDraft(t.Context(), b.admin,
-		service.Draft{Name: "draft", Settings: "source: env:NONE\ntarget: env:TARGET\n"},
+		service.Definition{Name: "draft", Settings: "source: env:NONE\ntarget: env:TARGET\n"},
 		service.InspectAsk{}); code(err) != operate.Conflict || !strings.Contains(err.Error(), "NONE") {
 		t.Errorf("a secret that the worker lacks: %v", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
@@ -53,7 +52,7 @@ func (c *collector) take(d verify.Difference, source, target [][]byte) {
 		return
 	}
 	out := service.DocumentDifference{NS: d.NS, TargetNS: d.TargetNS, UUID: service.UUIDText(d.UUID),
-		ID: cut(d.ID.String(), idBytes), Kind: string(d.Kind), Fields: []string{}}
+		ID: service.Short(d.ID.String(), idBytes), Kind: string(d.Kind), Fields: []string{}}
 	if len(source) == 1 && len(target) == 1 {
 		out.Fields = differing(source[0], target[0])
 	}
@@ -92,7 +91,7 @@ func (c *collector) side(d *service.DocumentDifference, docs [][]byte, masked []
 	}
 	if all := strings.Join(texts, "\n"); len(all) > sideBytes {
 		d.Cut = true
-		return cut(all, sideBytes)
+		return service.Short(all, sideBytes)
 	}
 	return strings.Join(texts, "\n")
 }
@@ -118,12 +117,13 @@ func (c *collector) findings(r *verify.Report) *service.Findings {
 	f.Collections, f.CollectionsLeftOut = fitting(collectionsBytes, compared)
 	schema := make([]service.SchemaDifference, len(r.Schema))
 	for i, d := range r.Schema {
-		schema[i] = service.SchemaDifference{NS: d.NS, What: cut(d.What, detailBytes), Detail: cut(d.Detail, detailBytes)}
+		schema[i] = service.SchemaDifference{NS: d.NS, What: service.Short(d.What, detailBytes),
+			Detail: service.Short(d.Detail, detailBytes)}
 	}
 	f.Schema, f.SchemaLeftOut = fitting(schemaBytes, schema)
 	notes := make([]string, len(r.Notes))
 	for i, n := range r.Notes {
-		notes[i] = cut(n, detailBytes)
+		notes[i] = service.Short(n, detailBytes)
 	}
 	if kept, _ := fitting(notesBytes, notes); len(kept) > 0 {
 		f.Notes = kept
@@ -152,17 +152,6 @@ func fits(room *int, v any) bool {
 	return true
 }
 
-// cut is a text of at most n bytes, and a mark where it was longer.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return strings.ToValidUTF8(s, "\ufffd")
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return strings.ToValidUTF8(s[:n], "\ufffd") + "…"
-}
-
 // differing are the names of fields at the top level that two documents do not share.
 func differing(a, b []byte) []string {
 	x, y := byName(a), byName(b)
@@ -172,7 +161,7 @@ func differing(a, b []byte) []string {
 			if string(x[name]) == string(y[name]) {
 				continue
 			}
-			if name = cut(name, nameBytes); !slices.Contains(out, name) {
+			if name = service.Short(name, nameBytes); !slices.Contains(out, name) {
 				out = append(out, name)
 			}
 		}
@@ -201,7 +190,9 @@ func sideText(doc []byte, fields []string) (text string, whole bool) {
 		return text, true
 	}
 	text, _ = fieldsText(doc,
-		func(name string) bool { return name == "_id" || slices.Contains(fields, cut(name, nameBytes)) })
+		func(name string) bool {
+			return name == "_id" || slices.Contains(fields, service.Short(name, nameBytes))
+		})
 	return text, false
 }
 
@@ -224,7 +215,7 @@ func fieldsText(doc []byte, show func(name string) bool) (string, bool) {
 		if b.Len() > 1 {
 			b.WriteByte(',')
 		}
-		label, _ := json.Marshal(cut(name, valueBytes))
+		label, _ := json.Marshal(service.Short(name, valueBytes))
 		b.Write(label)
 		b.WriteByte(':')
 		if len(e.Value) > valueBytes {

@@ -47,14 +47,19 @@ func (w *Worker) answer(ctx context.Context) error {
 	}
 }
 
-// notNow is a question that has no answer as things stand.
-type notNow struct{ error }
+// refusal says why a question has no answer.
+type refusal struct {
+	error
+	code service.AnswerCode
+}
 
 // Unwrap is the error with its hint.
-func (e notNow) Unwrap() error { return e.error }
+func (r refusal) Unwrap() error { return r.error }
 
-// missingLetter is a letter that is not there.
-type missingLetter struct{ error }
+// notNow refuses a question as things stand.
+func notNow(hint, format string, args ...any) error {
+	return refusal{mongo.WithHint(fmt.Errorf(format, args...), hint), service.NotNow}
+}
 
 // reply is the answer to a question.
 func (w *Worker) reply(life context.Context, question []byte) []byte {
@@ -72,11 +77,8 @@ func (w *Worker) reply(life context.Context, question []byte) []byte {
 	}
 	if err != nil {
 		a = service.Answer{Code: service.Trouble, Error: mongo.Brief(err), Hint: mongo.HintOf(err)}
-		if _, ok := errors.AsType[notNow](err); ok {
-			a.Code = service.NotNow
-		}
-		if _, ok := errors.AsType[missingLetter](err); ok {
-			a.Code = service.NoSuchLetter
+		if r, ok := errors.AsType[refusal](err); ok {
+			a.Code = r.code
 		}
 	}
 	raw, err := service.PlainJSON(a)
@@ -140,7 +142,7 @@ func (l *lettersOf) chosen() deadletter.Filter {
 // shortened is a letter with short texts.
 func shortened(l service.Letter) service.Letter {
 	for _, text := range []*string{&l.Document, &l.Reason, &l.Index, &l.Settled} {
-		*text = cut(*text, textBytes)
+		*text = service.Short(*text, textBytes)
 	}
 	l.Time, l.Updated = l.Time.UTC(), l.Updated.UTC()
 	return l
@@ -189,7 +191,8 @@ func (l *lettersOf) one(ctx context.Context) (*service.WholeLetter, error) {
 }
 
 func (l *lettersOf) missing() error {
-	return missingLetter{fmt.Errorf("job %s has no dead letter %s", l.job, cut(l.filter.ID, textBytes))}
+	return refusal{fmt.Errorf("job %s has no dead letter %s", l.job, service.Short(l.filter.ID, textBytes)),
+		service.NoSuchLetter}
 }
 
 func asJSON(doc bson.Raw) json.RawMessage {
@@ -225,7 +228,7 @@ func (l *lettersOf) export(ctx context.Context) (*service.LettersPiece, error) {
 		}
 		line = append(line, '\n')
 		if sum := sumOf(line); offset > 0 && (sum != l.filter.Sum || offset >= len(line)) {
-			return notNow{mongo.WithHint(errors.New("a dead letter has changed while it was exported"), "export again")}
+			return notNow("export again", "a dead letter has changed while it was exported")
 		}
 		room := answerBytes - len(out.Lines)
 		if rest := line[offset:]; len(rest) > room {
@@ -245,7 +248,7 @@ func (l *lettersOf) export(ctx context.Context) (*service.LettersPiece, error) {
 		return nil, err
 	}
 	if l.filter.Offset > 0 && len(out.Lines) == 0 {
-		return nil, notNow{mongo.WithHint(errors.New("a dead letter went while it was exported"), "export again")}
+		return nil, notNow("export again", "a dead letter went while it was exported")
 	}
 	return out, nil
 }
@@ -265,11 +268,8 @@ const (
 // retry has open letters be tried once more. What takes long goes on without the one
 // who has asked.
 func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.LettersRetried, error) {
-	tried, err := l.open(ctx)
-	if err == nil && l.filter.ID != "" && tried == 0 {
-		err = l.notOpen(ctx)
-	}
-	if err != nil {
+	tried, not, err := l.open(ctx)
+	if err = errors.Join(err, not); err != nil {
 		return nil, err
 	}
 	try, err := l.way(target)
@@ -278,7 +278,7 @@ func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.Le
 	}
 	ended, ok := l.inBackground(life, l.job, try)
 	if !ok {
-		return nil, notNow{mongo.WithHint(fmt.Errorf("letters of job %s are tried already", l.job), "look again in a moment")}
+		return nil, notNow("look again in a moment", "letters of job %s are tried already", l.job)
 	}
 	out := &service.LettersRetried{Tried: tried}
 	select {
@@ -291,7 +291,7 @@ func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.Le
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if out.Open, err = l.open(ctx); err != nil {
+	if out.Open, _, err = l.open(ctx); err != nil {
 		return nil, err
 	}
 	out.Written = max(0, out.Tried-out.Open)
@@ -340,14 +340,13 @@ func (l *lettersOf) way(target string) (func(context.Context) error, error) {
 	}
 	switch {
 	case j != nil && state == service.Paused:
-		return nil,
-			notNow{mongo.WithHint(fmt.Errorf("job %s is paused", l.job), "resume it: that tries all open dead letters")}
+		return nil, notNow("resume it: that tries all open dead letters", "job %s is paused", l.job)
 	case j != nil && l.filter.ID != "":
 		return func(ctx context.Context) error { return j.RetryLetter(ctx, l.filter.ID) }, nil
 	case j != nil:
 		return j.RetryLetters, nil
 	case u != nil || state != service.Finished:
-		return nil, notNow{mongo.WithHint(job.ErrUnfinished, "have it run; it is "+string(state)+" now")}
+		return nil, notNow("have it run; it is "+string(state)+" now", "%w", job.ErrUnfinished)
 	}
 	return func(ctx context.Context) error {
 		c, err := mongo.Connect(ctx, target, mongo.Options{AppName: mongo.TargetApp})
@@ -365,31 +364,23 @@ func (l *lettersOf) way(target string) (func(context.Context) error, error) {
 	}, nil
 }
 
-// open counts the letters that can be tried, of those that are chosen.
-func (l *lettersOf) open(ctx context.Context) (int64, error) {
+// open counts the chosen letters that can be tried. not says why a single one cannot.
+func (l *lettersOf) open(ctx context.Context) (n int64, not, err error) {
 	if l.filter.ID == "" {
 		counts, err := deadletter.Counts(ctx, l.target)
 		c := counts[l.job]
-		return c.Open + c.Undecided, err
+		return c.Open + c.Undecided, nil, err
 	}
-	n := int64(0)
-	err := deadletter.Browse(ctx, l.target, l.chosen(), false, func(raw bson.Raw) error {
+	not = l.missing()
+	err = deadletter.Browse(ctx, l.target, l.chosen(), false, func(raw bson.Raw) error {
 		s, err := deadletter.ReadSummary(raw)
-		if state := deadletter.State(s.State); state == deadletter.Open || state == deadletter.Undecided {
-			n++
+		switch deadletter.State(s.State) {
+		case deadletter.Open, deadletter.Undecided:
+			n, not = 1, nil
+		default:
+			not = notNow("", "the letter is %s, and only open ones are tried", s.State)
 		}
 		return err
 	})
-	return n, err
-}
-
-// notOpen says why a letter cannot be tried.
-func (l *lettersOf) notOpen(ctx context.Context) error {
-	why := l.missing()
-	err := deadletter.Browse(ctx, l.target, l.chosen(), false, func(raw bson.Raw) error {
-		one, err := deadletter.ReadSummary(raw)
-		why = notNow{mongo.WithHint(fmt.Errorf("the letter is %s, and only open ones are tried", one.State), "")}
-		return err
-	})
-	return errors.Join(err, why)
+	return n, not, err
 }

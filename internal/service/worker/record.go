@@ -174,14 +174,14 @@ func (r *recorder) fit(e *service.Entry) int {
 		case len(e.Fields) > 0:
 			e.Fields = e.Fields[:len(e.Fields)-1]
 		default: // many characters that take six bytes
-			e.Text = cut(e.Text, len(e.Text)/2)
+			e.Text = service.Short(e.Text, len(e.Text)/2)
 		}
 	}
 }
 
 // safe is a text without secrets, in UTF-8, of bounded length. It is called with mu held.
 func (r *recorder) safe(text string) string {
-	return cut(r.hidden.hide(text), maxText)
+	return service.Short(r.hidden.hide(text), maxText)
 }
 
 // next is the oldest record, after a wait; false at the end.

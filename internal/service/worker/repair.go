@@ -192,7 +192,7 @@ func (r *repair) found(f *service.Findings) {
 	for i, one := range r.present() {
 		d := r.docs[i]
 		done := service.RepairedDocument{NS: d.NS, TargetNS: d.TargetNS, ID: d.ID, Kind: d.Kind,
-			Outcome: string(one.Outcome), Why: cut(one.Why, detailBytes)}
+			Outcome: string(one.Outcome), Why: service.Short(one.Why, detailBytes)}
 		if one.Outcome == job.RepairRefused {
 			refused = append(refused, done)
 		} else {

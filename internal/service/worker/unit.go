@@ -93,14 +93,14 @@ func (w *Worker) settings(ctx context.Context, name, uid string) (*config.Sync, 
 	if err != nil {
 		return nil, err
 	}
-	return read(name, d.Settings, &w.Access)
+	return w.read(name, d.Settings, &w.Access)
 }
 
 // read reads the settings of a job.
-func read(name, text string, access *config.Access) (*config.Sync, error) {
+func (w *Worker) read(name, text string, access *config.Access) (*config.Sync, error) {
 	s, problems := config.Definition(name, text, access)
 	if len(problems) > 0 {
-		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used here: %w", problems),
+		return nil, mongo.WithHint(fmt.Errorf("the settings cannot be used by worker %s: %w", w.Name, problems),
 			"correct them, or give this worker what they refer to")
 	}
 	return s, nil
@@ -133,7 +133,8 @@ func (u *unit) afterOthers(work func() error) error {
 
 // work opens the job and runs it, again after what passes by itself.
 func (u *unit) work(d *service.Definition) error {
-	s, err := read(u.name, d.Settings, &config.Access{Secret: u.secret, File: u.worker.Access.File})
+	s, err := u.worker.read(u.name, d.Settings,
+		&config.Access{Secret: u.secret, File: u.worker.Access.File})
 	if err != nil {
 		return err
 	}
