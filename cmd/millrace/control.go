@@ -42,8 +42,7 @@ func (a *app) controlCommand(cmd *cobra.Command, do func(*control, context.Conte
 	})
 }
 
-// controlled gives a command the settings of control, and completes --job with the jobs that
-// run here and those of the service.
+// controlled gives a command the settings of control, and completes --job with syncs and the service's jobs.
 func (a *app) controlled(cmd *cobra.Command, s *config.Control,
 	do func(context.Context, *session) error) *cobra.Command {
 	a.configured(cmd, cmd.Name(), s, do)
@@ -62,8 +61,7 @@ func (a *app) controlled(cmd *cobra.Command, s *config.Control,
 	return cmd
 }
 
-// client finds the API and the name of the job that the settings choose. A sync of this machine
-// comes before the service of the environment, unless service is set.
+// client finds API and job. A sync of this machine comes before the service, unless service is set.
 func (a *app) client(ctx context.Context, s *config.Control, service bool) (*api.Client, error) {
 	address := cmp.Or(s.Address, s.Server)
 	if !service {
@@ -180,8 +178,7 @@ func (c *control) finalized(ctx context.Context, j api.Job) (api.Job, error) {
 	}, func() (api.Job, error) { return c.api.Job(ctx, j.Name) })
 }
 
-// await polls a service each second until ended. It retries while the service does not answer,
-// for up to two minutes, because the service keeps the request.
+// await polls a service each second until ended, also while it does not answer for up to two minutes.
 func await[T any](ctx context.Context, now T, ended func(T) (bool, error), look func() (T, error)) (T, error) {
 	const giveUp = 2 * time.Minute
 	for answered := time.Now(); ; {

@@ -148,8 +148,7 @@ func (v *verifyRequest) await(ctx context.Context, got api.Verification) error {
 	return then(err, func() error { return v.verified(&now) })
 }
 
-// verified shows a verification, and is an error where it has not found both sides the
-// same.
+// verified shows a verification. It returns an error unless both sides are the same.
 func (v *verifyRequest) verified(got *api.Verification) error {
 	if err := v.Tell(v.output, got, remoteVerified(v.job, got)); err != nil {
 		return err

@@ -129,8 +129,7 @@ func (s *stored) orRemote(cmd *cobra.Command, ask func(*remote, context.Context)
 	return cmd
 }
 
-// chosen reports whether the service is asked, and not the target. A flag wins over the
-// environment.
+// chosen reports whether the service is asked, not the target. A flag wins over the environment.
 func (a *app) chosen(server, target string) (bool, error) {
 	hint := "use --server or --target, or set " + config.EnvName("server") + " or " + config.EnvName("target")
 	switch {

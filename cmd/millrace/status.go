@@ -39,8 +39,7 @@ func statusCommand(a *app) *cobra.Command {
 	})
 }
 
-// jobStatus is what status prints, whether a process runs the job or not. Stored is what
-// the target knows of it where none does.
+// jobStatus is what status prints. Stored is what the target knows of a job that no process runs.
 type jobStatus struct {
 	api.Job
 
@@ -119,8 +118,7 @@ func (c *control) status(ctx context.Context) error {
 	return then(err, func() error { return c.Tell(c.Output, jobStatus{Job: j}, remoteText(&j)) })
 }
 
-// watchStatus shows the status again and again until the job ends: drawn on a
-// terminal, a line each elsewhere.
+// watchStatus shows the status until the job ends: drawn on a terminal, a line each elsewhere.
 func (c *control) watchStatus(ctx context.Context) error {
 	if c.Output == "json" {
 		c.Results.Stream = true

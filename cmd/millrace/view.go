@@ -25,8 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/retry"
 )
 
-// view draws a job's status as lines of at most columns columns, at most rows
-// lines: the block that a terminal shows while a sync runs.
+// view draws a job's status as lines for a terminal of so many columns and rows.
 func view(s job.Status, now time.Time, columns, rows int) []string {
 	v := viewer{s: s, columns: max(columns, 10)}
 	v.head(now)
@@ -125,8 +124,7 @@ func (v *viewer) collections(room int) {
 			open = append(open, c)
 		}
 	}
-	// Those under way first, then by size; the name settles ties, so that
-	// lines do not jump.
+	// Those under way first, then by size; the name settles ties, so that lines do not jump.
 	slices.SortFunc(open, func(a, b job.CollectionStatus) int {
 		return cmp.Or(cmp.Compare(min(b.Docs, 1), min(a.Docs, 1)), cmp.Compare(b.BytesTotal, a.BytesTotal),
 			strings.Compare(a.Source, b.Source))
@@ -191,8 +189,7 @@ func (v *viewer) following() {
 	v.add(label("behind")+format.Seconds(f.LagSeconds), "oplog window "+format.Seconds(f.WindowSeconds), "at "+f.Applied)
 }
 
-// holdingText says which shard the others wait for, where that takes longer than it
-// does again and again.
+// holdingText says which shard the others have waited for, longer than usual.
 func holdingText(h *job.Holding) string {
 	if h == nil || h.Seconds < 1 {
 		return ""
@@ -234,8 +231,7 @@ func (v *viewer) trouble() (out []string) {
 
 const redrawEvery = 250 * time.Millisecond
 
-// screen keeps a block of lines at the bottom of a terminal, and lets log
-// lines pass above it. Safe for concurrent use.
+// screen keeps a block of lines at the bottom of a terminal, below log lines. Safe for concurrent use.
 type screen struct {
 	out  io.Writer
 	size func() (columns, rows int)
@@ -244,8 +240,7 @@ type screen struct {
 	block []string
 }
 
-// newScreen returns the terminal behind f, or nil if there is none that can
-// move its cursor.
+// newScreen returns the terminal behind f, nil if there is none that can move its cursor.
 func newScreen(f *os.File) *screen {
 	fd := int(f.Fd())
 	if !term.IsTerminal(fd) || os.Getenv("TERM") == "dumb" {
@@ -274,8 +269,7 @@ func (s *screen) draw(lines func(columns, rows int) []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	columns, rows := s.size()
-	// The last column and the last row stay free: a character there may make
-	// the terminal wrap or scroll.
+	// The last column and row stay free: a character there may make the terminal wrap or scroll.
 	next := lines(max(columns-1, 1), max(rows-1, 1))
 	for i := range next {
 		next[i] = cli.Plain(next[i])
@@ -287,10 +281,8 @@ func (s *screen) draw(lines func(columns, rows int) []string) {
 // clear removes the block.
 func (s *screen) clear() { s.draw(func(int, int) []string { return nil }) }
 
-// frame is what to write to a terminal whose cursor stands below the lines of
-// shown, so that above appears in their place and below it the lines of next.
-// It is one piece of text, written over the old one without erasing it first,
-// and the terminal is asked to show it at once: so nothing flickers.
+// frame replaces the lines of shown, above the cursor, by above and the lines of next. The terminal shows it
+// at once, and nothing is erased first, so that nothing flickers.
 func frame(shown []string, columns int, above string, next []string) string {
 	var b strings.Builder
 	b.WriteString("\x1b[?2026h\r")
@@ -310,8 +302,7 @@ func frame(shown []string, columns int, above string, next []string) string {
 	return b.String()
 }
 
-// rowsOf counts the terminal's rows that lines take: more than one each after
-// the terminal became narrower.
+// rowsOf counts the rows that lines take: more than one each after the terminal became narrower.
 func rowsOf(lines []string, columns int) int {
 	n := 0
 	for _, l := range lines {
@@ -334,8 +325,7 @@ func during(ctx context.Context, do func() error, beside ...func(context.Context
 	return err
 }
 
-// watch shows progress until ctx ends: drawn again and again on a terminal,
-// as a log line at each interval elsewhere, or not at all if that is 0.
+// watch shows progress until ctx ends: drawn on a terminal, else as a log line at each interval; 0 is never.
 func (r *session) watch(ctx context.Context, interval time.Duration, log func(),
 	lines func(columns, rows int) []string) {
 	if r.screen == nil {
@@ -358,8 +348,7 @@ func every(ctx context.Context, interval time.Duration, do func()) {
 	_ = retry.Every(ctx, interval, func() error { do(); return nil }) // it fails when ctx has ended
 }
 
-// logProgress is one line about how the job stands. Its names are those of the
-// status in JSON.
+// logProgress writes one line, with the names of the status in JSON.
 func logProgress(log *slog.Logger, s job.Status) {
 	out := []any{"job", s.Job, "phase", s.Phase}
 	add := func(key string, value any, known bool) {
@@ -402,8 +391,7 @@ func logProgress(log *slog.Logger, s job.Status) {
 	log.Info("progress", out...)
 }
 
-// figure is a number in a log: rounded and with its unit for people, the number
-// itself in JSON.
+// figure is a number in a log: rounded and with its unit for people, the number itself in JSON.
 type figure struct {
 	n    float64
 	text string
@@ -436,8 +424,7 @@ func bar(share float64, n int) string {
 	return strings.Repeat("█", full) + strings.Repeat("░", n-full)
 }
 
-// fit joins as many parts as fit into n columns; the first is shortened if it
-// does not fit alone.
+// fit joins as many parts as fit into n columns; the first is shortened if it does not fit alone.
 func fit(n int, parts ...string) string {
 	var line string
 	for i, p := range parts {

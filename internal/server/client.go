@@ -30,13 +30,11 @@ type Health struct {
 	PID int `json:"pid"`
 }
 
-// maxReply bounds what a client takes as a reply: the status of a job with a
-// hundred thousand collections fits.
+// maxReply bounds a reply: the status of a job with a hundred thousand collections fits.
 const maxReply = 64 << 20
 
-// Endpoint is the URL of an API at address: host:port, behind http:// or https://. What
-// has none of these is http on this machine, and else https, for the token goes to
-// whoever answers. With it goes an HTTP client, and its TLS settings.
+// Endpoint returns the URL of an API at address, with an HTTP client and its TLS settings. Without http:// or
+// https:// it is http on this machine, else https, because the token goes to whoever answers.
 func Endpoint(address string) (string, *http.Client, *tls.Config) {
 	switch {
 	case strings.Contains(address, "://"):
@@ -58,8 +56,7 @@ func Endpoint(address string) (string, *http.Client, *tls.Config) {
 		transport.TLSClientConfig
 }
 
-// CheckAddress says whether an address can be one of an API (see Endpoint). The error quotes
-// nothing of it, for it may be a connection string with a password, and has a hint.
+// CheckAddress checks an address for Endpoint. The error does not quote it: it may hold a password.
 func CheckAddress(address string) error {
 	if !strings.Contains(address, "://") {
 		address = "https://" + address
@@ -73,8 +70,7 @@ func CheckAddress(address string) error {
 		"write it as host:port, http://host:port or https://host:port")
 }
 
-// TrustAuthorities has TLS trust the certificate authorities of a file, and not the
-// system's; "" names none.
+// TrustAuthorities has TLS trust the authorities of a file instead of the system's; "" changes nothing.
 func TrustAuthorities(t *tls.Config, file string) error {
 	if file == "" {
 		return nil
@@ -90,8 +86,7 @@ func TrustAuthorities(t *tls.Config, file string) error {
 	return nil
 }
 
-// trustOnly has TLS trust the certificate that a file begins with, whatever its names and
-// its dates, and no other.
+// trustOnly has TLS trust the certificate that a file begins with, whatever its names and dates.
 func trustOnly(t *tls.Config, file string) {
 	t.InsecureSkipVerify = true // what follows is stricter
 	t.VerifyConnection = func(s tls.ConnectionState) error {
@@ -111,8 +106,7 @@ func trustOnly(t *tls.Config, file string) {
 	}
 }
 
-// Limits are new rates, per second, 0 for unlimited, and new loads; what is
-// nil stays what it is.
+// Limits are new rates per second, 0 for unlimited, and new loads; nil changes nothing.
 type Limits struct {
 	Docs   *int64     `json:"docsPerSecond,omitempty"`
 	Bytes  *int64     `json:"bytesPerSecond,omitempty"`
@@ -175,8 +169,7 @@ func Exchange(ctx context.Context, c *http.Client, r Request) (reply Reply, err 
 	return Reply{res.StatusCode, res.Status, body}, nil
 }
 
-// TLSHint is what to do about a request to somebody, such as "the sync", that had no
-// reply because of TLS; "" where that is not why.
+// TLSHint returns what to do if TLS is why who, such as "the sync", did not reply; else "".
 func TLSHint(err error, who string) string {
 	var untrusted *tls.CertificateVerificationError
 	switch {

@@ -20,8 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/outfile"
 )
 
-// Record says where a running sync can be controlled. It holds the token and
-// is readable by its owner alone.
+// Record says where a running sync can be controlled. Only its owner can read it, for it has the token.
 type Record struct {
 	Job       string    `json:"job"`
 	PID       int       `json:"pid"`
@@ -42,8 +41,7 @@ func (rec Record) Endpoint() (string, *http.Client) {
 	return at, c
 }
 
-// Registry is the directory that holds the records of this user's running
-// syncs.
+// Registry is the directory with the records of this user's running syncs.
 type Registry struct {
 	Dir string
 }
@@ -54,8 +52,7 @@ func NewRegistry(lookupEnv func(string) (string, bool)) (Registry, error) {
 	return Registry{Dir: filepath.Join(dir, "run")}, err
 }
 
-// StateDir is where millrace keeps what belongs to this machine and user:
-// millrace below XDG_STATE_HOME, or below ~/.local/state.
+// StateDir is the directory of this machine and user: millrace below XDG_STATE_HOME or ~/.local/state.
 func StateDir(lookupEnv func(string) (string, bool)) (string, error) {
 	if dir, ok := lookupEnv("XDG_STATE_HOME"); ok && filepath.IsAbs(dir) {
 		return filepath.Join(dir, "millrace"), nil
@@ -111,8 +108,7 @@ func (r Registry) Running(ctx context.Context) ([]Record, error) {
 	return out, ctx.Err()
 }
 
-// Gone returns the sync of this machine, of one job if it is named, whose process
-// ended last without a word. It is false when there is none.
+// Gone returns the newest sync of this machine, of job unless it is "", whose process died; false for none.
 func (r Registry) Gone(job string) (last Record, found bool) {
 	_ = r.each(func(_ string, rec Record, gone bool) {
 		if gone && (job == "" || rec.Job == job) && (!found || rec.StartedAt.After(last.StartedAt)) {
@@ -132,8 +128,7 @@ func (r Registry) forget(job string) {
 	})
 }
 
-// each visits the records of this machine; gone says that the process does not
-// exist any more.
+// each visits the records of this machine; gone says that the process does not exist.
 func (r Registry) each(do func(path string, rec Record, gone bool)) error {
 	entries, err := os.ReadDir(r.Dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -164,8 +159,7 @@ func read(path string) (Record, bool) {
 	return rec, true
 }
 
-// answers tells a sync from a process that took over its number or its port. The token is
-// for the sync alone, and is not sent.
+// answers tells a sync from a process that took over its number or port, without sending the token.
 func answers(ctx context.Context, rec Record) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -176,8 +170,7 @@ func answers(ctx context.Context, rec Record) bool {
 	return err == nil && res.Code == http.StatusOK && json.Unmarshal(res.Body, &h) == nil && h.PID == rec.PID
 }
 
-// Find returns the running sync with the given address or job, or the only
-// one if neither is given.
+// Find returns the running sync with the given address or job, or the only one if neither is given.
 func (r Registry) Find(ctx context.Context, address, job string) (Record, error) {
 	all, err := r.Running(ctx)
 	if err != nil {

@@ -24,8 +24,7 @@ type Listener struct {
 	Loopback bool
 }
 
-// Listen opens an address, with TLS where cert and key are files. HTTP/2 is left out: nothing here
-// is faster by it.
+// Listen opens an address, with TLS if cert and key are files. Nothing here is faster by HTTP/2.
 func Listen(ctx context.Context, address, cert, key string, log *slog.Logger) (*Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
@@ -44,8 +43,7 @@ func Listen(ctx context.Context, address, cert, key string, log *slog.Logger) (*
 	return out, nil
 }
 
-// certificates reads the files for each connection, because they may be renewed. While they cannot
-// be used, the last usable ones are.
+// certificates reads the files for each connection, because they may be renewed, or else keeps the last.
 func certificates(cert, key string, log *slog.Logger) func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	var last atomic.Pointer[tls.Certificate]
 	return func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -59,8 +57,7 @@ func certificates(cert, key string, log *slog.Logger) func(*tls.ClientHelloInfo)
 	}
 }
 
-// Until has hs serve until ctx ends, and then lets replies under way go out, as
-// long as the farewell lasts.
+// Until has hs serve until ctx ends. Replies under way may take as long as the farewell.
 func Until(ctx context.Context, hs *http.Server, farewell time.Duration, serve func() error) error {
 	served := make(chan error, 1)
 	go func() { served <- serve() }()

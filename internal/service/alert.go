@@ -20,8 +20,7 @@ func AlertKinds() []AlertKind {
 	return []AlertKind{AlertLag, AlertWindow, AlertFailed, AlertConflict, AlertNoProgress, AlertNoWorker}
 }
 
-// Alert is one occurrence of something that an operator should know of. It fires once,
-// and is resolved once.
+// Alert is something that an operator should know of. It fires once, and is resolved once.
 type Alert struct {
 	// ID is another one for each occurrence.
 	ID   string    `json:"id"`

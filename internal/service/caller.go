@@ -27,8 +27,7 @@ func (r Role) May(needed Role) bool {
 type Caller struct {
 	Name string
 	Role Role
-	// Jobs are patterns of the names that the caller sees, as path.Match has them; none
-	// is all.
+	// Jobs are patterns (path.Match) of the names that the caller sees; none is all.
 	Jobs []string
 	// From is the address of the client.
 	From string

@@ -9,15 +9,13 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// Definition is a job as it is wanted: what it is, and how it is to go on. It changes
-// by comparing revisions, so that no change of another is written over.
+// Definition is the desired job. It is changed by comparing revisions.
 type Definition struct {
 	// Name is the job's, here and on its target.
 	Name string `json:"name"`
 	// UID is another one each time a job of this name is made.
 	UID string `json:"uid"`
-	// Settings are those of `millrace sync` as YAML or JSON, the text as it was given.
-	// Secrets are references in it (see Secret).
+	// Settings are those of `millrace sync`, as the YAML or JSON that was given, with references to secrets.
 	Settings string `json:"settings"`
 	// Labels are what a worker must have to run the job.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -57,8 +55,7 @@ type Wish struct {
 // maxName bounds a job's name, in bytes.
 const maxName = 100
 
-// CheckName says what is wrong with a job's name. It is a key of the store and a part
-// of paths, so that it has letters, digits, dashes, underlines and inner dots alone.
+// CheckName checks a job's name: it is a key of the store and a part of paths.
 func CheckName(name string) error {
 	if len(name) > maxName || !regexp.MustCompile(`^[0-9A-Za-z_-]+(\.[0-9A-Za-z_-]+)*$`).MatchString(name) {
 		return fmt.Errorf("%q is no name of a job: want up to %d letters, digits, dashes and underlines, with dots between "+

@@ -1,7 +1,4 @@
-// Package service holds what a service of many jobs speaks of: definitions, wishes,
-// leases, reports, workers, the audit trail. It holds types and what can be said of
-// them without a look elsewhere. hub keeps them, worker runs jobs, api answers.
-//
-// The truth about data is not here: the checkpoint and the fence of a job are on its
-// target, and all that is here may be lost without a document being lost.
+// Package service has the types of a service of many jobs: definitions, desired states, leases, reports,
+// workers, the audit trail. hub stores them, worker runs jobs, api answers. Checkpoint and fence of a job are
+// on its target: if all of this is lost, no document is.
 package service

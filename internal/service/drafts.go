@@ -29,8 +29,7 @@ type Inspection struct {
 	Worker string `json:"worker"`
 	Source Side   `json:"source"`
 	Target Side   `json:"target"`
-	// Databases are those of the source with the collections of the page, by name. Next is
-	// the After of the page after it, "" at the end.
+	// Databases has the collections of the page, by name. Next is the After of the next page, "" at the end.
 	Databases []InspectedDatabase `json:"databases"`
 	Next      string              `json:"next"`
 	// Unreadable are databases that the user of the source may not look into.
@@ -76,8 +75,7 @@ type DraftPlan struct {
 	Worker string `json:"worker"`
 	// Ready says that no check has failed.
 	Ready bool `json:"ready"`
-	// Resumes says that the target has a checkpoint of a job of that name, Finalized that
-	// it is done.
+	// Resumes says that the target has a checkpoint of such a job, Finalized that it is done.
 	Resumes     bool         `json:"resumes"`
 	Finalized   bool         `json:"finalized"`
 	Collections int          `json:"collections"`
@@ -92,8 +90,7 @@ type DraftCheck struct {
 	Level   string `json:"level"` // ok, warn or fail
 	Message string `json:"message"`
 	Hint    string `json:"hint"`
-	// Skips are settings, each of which has a failed check pass, such as
-	// "allow-downgrade: true".
+	// Skips are settings that let a failed check pass, such as "allow-downgrade: true".
 	Skips []string `json:"skips"`
 }
 
@@ -108,9 +105,8 @@ type DraftSample struct {
 	Cut bool `json:"cut"`
 }
 
-// SampleDocument is a document before and after the rules, each extended JSON or a text
-// that says that it is too large. After is null where the rules do not keep it, or Error
-// says why they cannot map it.
+// SampleDocument is a document before and after the rules: extended JSON, or a text if it is too large. After
+// is null if the rules leave it out, or cannot map it, as Error says.
 type SampleDocument struct {
 	Before  json.RawMessage `json:"before"`
 	After   json.RawMessage `json:"after"`

@@ -7,8 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 )
 
-// Question is what is asked of a worker that can reach the clusters of a job: secrets
-// stay with it.
+// Question is a request to a worker, which has the secrets of a job.
 type Question struct {
 	Job string `json:"job"`
 	// UID is that of the job's definition.
@@ -43,8 +42,7 @@ type LetterFilter struct {
 	// After is the id of the last letter of the page before.
 	After string `json:"after,omitempty"`
 	Limit int    `json:"limit,omitempty"`
-	// Offset and Sum go on within a line of the export, that of the letter after After,
-	// whose line has that sum.
+	// Offset and Sum continue within the line of the letter after After, if it still has that sum.
 	Offset int    `json:"offset,omitempty"`
 	Sum    string `json:"sum,omitempty"`
 }
@@ -67,8 +65,7 @@ type Answer struct {
 	Hint  string          `json:"hint,omitempty"`
 }
 
-// PlainJSON is JSON as questions and answers have it: documents and settings stay as they
-// are. Whoever shows them escapes what acts there.
+// PlainJSON is JSON without escapes for HTML.
 func PlainJSON(v any) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -86,8 +83,8 @@ type Letters struct {
 	Next    string   `json:"next"`
 }
 
-// WholeLetter is a letter with its document, and what stands in its way on the target.
-// Each is extended JSON, null for none, or a text that says that it is too large.
+// WholeLetter is a letter with its document and the conflicting ones on the target: extended JSON, null, or a text
+// if it is too large.
 type WholeLetter struct {
 	Letter
 	Whole  json.RawMessage `json:"document"`
@@ -95,8 +92,7 @@ type WholeLetter struct {
 	Other  json.RawMessage `json:"other"`
 }
 
-// LettersPiece is a piece of an export: lines of extended JSON, of which the last may
-// be cut. Next goes on; nil is the end.
+// LettersPiece is a piece of an export: lines of extended JSON, the last perhaps cut. Next is nil at the end.
 type LettersPiece struct {
 	Lines []byte        `json:"lines"`
 	Next  *LetterFilter `json:"next,omitempty"`

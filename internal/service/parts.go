@@ -52,8 +52,7 @@ func mergeParts(list, later []Point) []Point {
 	return FoldParts(list, nil)
 }
 
-// FoldParts has a list of parts keep those that keep wants, up to MaxParts, and makes the
-// others one. They are by name then, the others at the end.
+// FoldParts merges the parts that keep does not want, or that are too many, into Others. It sorts them by name.
 func FoldParts(list []Point, keep func(name string) bool) []Point {
 	rest := Point{}
 	out := list[:0:0]

@@ -9,9 +9,8 @@ import (
 // PointEvery is how often a point is written of a job that a worker has.
 const PointEvery = 10 * time.Second
 
-// Point is what a job, a shard of its source or a router of its target did in a span of
-// time, and how it stood meanwhile. Points that follow each other make one of a longer span
-// (see Merge).
+// Point is what a job, a shard of its source or a router of its target did in a span of time. Consecutive points
+// can be merged.
 type Point struct {
 	// Name is that of a shard or router, "" of a job.
 	Name string
@@ -20,19 +19,16 @@ type Point struct {
 	// Seconds are those of the span in which a worker had the job, or knew the part.
 	Seconds float64
 
-	// Docs and Bytes were copied; Operations were applied, and AppliedBytes came with them. Of
-	// a shard the latter are the changes read in its oplog, of a router the commands sent.
+	// Docs and Bytes were copied, Operations and AppliedBytes applied. The latter are, of a shard, changes read in its
+	// oplog, of a router commands sent.
 	Docs, Bytes, Operations, AppliedBytes Amount
-	// Lag and Window are seconds. CPU is the percentage of one core, Memory the bytes that
-	// the worker's process takes, which may have other jobs, too.
+	// Lag and Window are seconds, CPU percent of a core. CPU and Memory are of the worker's process.
 	Lag, Window, CPU, Memory Range
-	// Shards and Routers are those of a sharded source and of a sharded target, by name,
-	// up to MaxParts and the rest together.
+	// Shards and Routers are sorted by name, up to MaxParts and Others.
 	Shards, Routers []Point
 }
 
-// Amount is how much was done. Least and Most are the lowest and the highest rate a
-// second among the shortest spans.
+// Amount is how much was done, with the lowest and highest rate among the shortest spans.
 type Amount struct {
 	Sum         int64
 	Least, Most float64
@@ -91,8 +87,7 @@ func (p *Point) Merge(b *Point) {
 	p.Shards, p.Routers = mergeParts(p.Shards, b.Shards), mergeParts(p.Routers, b.Routers)
 }
 
-// combine combines the figures of two points. Of a shorter window worse is the lower figure, else
-// the higher.
+// combine combines the figures of two points; low is for those where less is worse.
 func (p *Point) combine(b *Point, amount func(x, y Amount) Amount, high, low func(x, y Range) Range) {
 	p.Docs, p.Bytes = amount(p.Docs, b.Docs), amount(p.Bytes, b.Bytes)
 	p.Operations, p.AppliedBytes = amount(p.Operations, b.Operations), amount(p.AppliedBytes, b.AppliedBytes)
@@ -117,8 +112,7 @@ type Bucket struct {
 	Point
 }
 
-// Buckets are points put together by spans of one length. Spans of which nothing is known
-// are none.
+// Buckets are points merged into spans of one length. Spans without points are left out.
 type Buckets struct {
 	step time.Duration
 	by   map[int64]*Point

@@ -11,8 +11,7 @@ import (
 // Redacted replaces a value of a document for viewers, who may not see any.
 const Redacted = "… (for operators)"
 
-// Redact returns the entry without values of documents. A text that may quote some keeps what
-// precedes them.
+// Redact returns the entry without values of documents.
 func (e Entry) Redact() Entry {
 	e.Text, e.Fields = redact(e.Text), slices.Clone(e.Fields)
 	for i := range e.Fields {
@@ -24,8 +23,7 @@ func (e Entry) Redact() Entry {
 	return e
 }
 
-// Redact returns the job without values of documents, which errors may quote. It returns j
-// where there are none, and changes nothing that j points to.
+// Redact returns a copy of the job without values of documents, or j if there are none.
 func (j *Job) Redact() *Job {
 	r := j.Report
 	if r == nil {
@@ -79,8 +77,8 @@ func (a Alert) Redact() Alert {
 	return a
 }
 
-// redact cuts a text before the first value of a document. Errors of ours quote values after
-// _id, servers in braces and after the names of duplicate keys.
+// redact cuts a text before the first value. Our errors quote values after _id, servers in braces and after the
+// names of duplicate keys.
 func redact(text string) string {
 	end := len(text)
 	for _, before := range []string{"_id ", "{", "dup key", "duplicate key"} {

@@ -18,8 +18,7 @@ const (
 	maxDocumentKey = 400
 )
 
-// RepairWish has a verification make documents of the target as the source has them
-// before it compares them, and nothing else.
+// RepairWish has a verification copy documents from the source again, and compare only them.
 type RepairWish struct {
 	// Of is the verification that has found them different.
 	Of        string `json:"of"`

@@ -61,8 +61,7 @@ type Job struct {
 	Lease *Lease
 }
 
-// Known is what was reported of the job as it is defined, nil for nothing: a job of its
-// name may have been before.
+// Known returns the report if it is of the present definition, else nil.
 func (j *Job) Known() *Report {
 	if j.Report == nil || j.Report.UID != j.Definition.UID {
 		return nil
@@ -128,8 +127,7 @@ type Worker struct {
 	At        time.Time `json:"at"`
 }
 
-// Drain is the wish that a worker takes nothing more and gives back what it has, for an
-// upgrade of its machine.
+// Drain is the request that a worker returns its jobs and takes no others.
 type Drain struct {
 	// StartedAt is the worker's: the next process of its name is another one.
 	StartedAt time.Time `json:"startedAt"`

@@ -10,23 +10,19 @@ import (
 type VerifyOptions struct {
 	// SamplePercent is how much of each collection is compared; 0 is all of it.
 	SamplePercent float64 `json:"samplePercent,omitempty"`
-	// Include are patterns of collections of the source, of those that the job keeps;
-	// none is all.
+	// Include are patterns of source collections, of those that the job keeps; none is all.
 	Include []string `json:"include,omitempty"`
-	// PatienceSeconds is how long a document that changes again and again is looked at
-	// before it counts as different; 0 is 60.
+	// PatienceSeconds is how long a changing document is rechecked before it counts as different; 0 is 60.
 	PatienceSeconds int `json:"patienceSeconds,omitempty"`
 	// BytesPerSecond holds reading both sides to a rate; 0 does not.
 	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
-	// NoValues has the service keep no values of documents that differ, but their _ids
-	// and the names of their fields.
+	// NoValues has the service store only _ids and field names of documents that differ.
 	NoValues bool `json:"noValues,omitempty"`
 }
 
 // The bounds of VerifyOptions.
 const (
-	// LeastVerifyRate is the lowest rate: a cursor that rests too long is ended by its
-	// server.
+	// LeastVerifyRate is the lowest rate: servers end cursors that rest too long.
 	LeastVerifyRate = 100_000
 	// MaxPatience is in seconds.
 	MaxPatience = 3600
@@ -122,8 +118,7 @@ type VerifyWish struct {
 	Stored
 }
 
-// CheckVerifyID says what is wrong with the id of a verification: it is a key of the
-// store and a part of paths.
+// CheckVerifyID checks the id of a verification: it is a key of the store and a part of paths.
 func CheckVerifyID(id string) error {
 	if !regexp.MustCompile(`^[0-9A-Za-z_-]{1,64}$`).MatchString(id) {
 		return fmt.Errorf("%.70q is no id of a verification: want up to 64 letters, digits, dashes and underlines", id)
@@ -131,8 +126,7 @@ func CheckVerifyID(id string) error {
 	return nil
 }
 
-// VerifyProgress is how far a verification is. Documents and bytes are those of both
-// sides.
+// VerifyProgress is how far a verification is. Documents and bytes are of both sides.
 type VerifyProgress struct {
 	Docs             int64 `json:"docs"`
 	DocsTotal        int64 `json:"docsTotal"` // estimated; growing while collections are begun
@@ -144,8 +138,7 @@ type VerifyProgress struct {
 	Differences int64 `json:"differences"`
 }
 
-// VerifyHelper is another worker that reads parts for the one that has a verification, or
-// has read some.
+// VerifyHelper is another worker that reads parts, or has.
 type VerifyHelper struct {
 	Worker string `json:"worker"`
 	Parts  int    `json:"parts"` // that it reads now
@@ -233,20 +226,17 @@ type VerifiedCollection struct {
 	SourceDocs int64  `json:"sourceDocs"`
 	TargetDocs int64  `json:"targetDocs"`
 	Bytes      int64  `json:"bytes"`
-	// Rechecked are documents that were looked at again, Settled those of them that
-	// were the same in the end.
+	// Rechecked are documents that were read again, Settled those that were equal in the end.
 	Rechecked   int64 `json:"rechecked"`
 	Settled     int64 `json:"settled"`
 	Differences int64 `json:"differences"`
 }
 
-// DocumentDifference is a document that differs. Source and Target are extended JSON,
-// as it was compared: the source's as the job maps it.
+// DocumentDifference is a document that differs, in extended JSON: the source's as the job maps it.
 type DocumentDifference struct {
 	NS       string `json:"ns"`
 	TargetNS string `json:"targetNs"`
-	// UUID is that of the source's collection, in hex; "" where the source has none of that
-	// name. A repair is rejected when the name means another collection.
+	// UUID is the source collection's in hex, "" for none. A repair is rejected for another collection.
 	UUID string `json:"uuid,omitempty"`
 	ID   string `json:"id"` // extended JSON
 	// Key names the document for a repair, "" where it cannot be named.

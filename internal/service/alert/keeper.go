@@ -98,8 +98,7 @@ func (k *Keeper) look(ctx context.Context, now time.Time) {
 	}
 }
 
-// settled reports whether the store has answered long enough. Right after an outage, leases and
-// reports are old and mean nothing.
+// settled reports whether the store has answered long enough: after an outage leases and reports are old.
 func (k *Keeper) settled(ctx context.Context, now time.Time) bool {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()

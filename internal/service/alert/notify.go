@@ -54,8 +54,7 @@ type notifier struct {
 	pause    time.Duration // the first
 }
 
-// take sends one notice until it has arrived, is refused or is too old. It returns an error if
-// ctx ends first.
+// take sends a notice until it arrives, is refused or is too old. It fails if ctx ends first.
 func (t *notifier) take(ctx context.Context, stored hub.Notice) error {
 	var n Notice
 	if err := json.Unmarshal(stored.Data, &n); err != nil {
@@ -83,8 +82,7 @@ func (t *notifier) take(ctx context.Context, stored hub.Notice) error {
 	}
 }
 
-// try sends once. An attempt under way when ctx ends may finish within farewell, so that the notice
-// does not come twice.
+// try sends once. It may finish within farewell when ctx ends, so that the notice does not come twice.
 func (t *notifier) try(ctx context.Context, n *Notice, raw []byte) (err error) {
 	sending, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTime)
 	defer cancel()

@@ -26,8 +26,7 @@ type Rule struct {
 // Rules has the rule of each kind.
 type Rules map[service.AlertKind]Rule
 
-// calm is the time without a finding that resolves an alert of lag or window, so that values around
-// the limit fire once.
+// calm is the time without a finding that resolves an alert of lag or window: values may be around the limit.
 const calm = time.Minute
 
 // DefaultRules returns the rules that hold without settings.

@@ -34,8 +34,7 @@ func Defaults() *Settings { return &Settings{Rules: DefaultRules()} }
 
 const fileForm = "write rules:, webhooks: and mails:, as docs/reference/configuration.md shows"
 
-// Open reads a file of alerts; resolve returns the secrets that it refers to. An error in the file
-// is a config.Problems.
+// Open reads a file of alerts; resolve returns its secrets. An error in it is a config.Problems.
 func Open(file string, resolve config.Resolver) (*Settings, error) {
 	raw, err := yamlfile.Load("alerts", file)
 	if err != nil {

@@ -6,8 +6,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// watch applies rules to the state of jobs and remembers how long conditions last. It returns
-// changes and stores nothing.
+// watch applies rules to jobs and remembers how long conditions last. It stores nothing.
 type watch struct {
 	rules Rules
 	newID func() string
@@ -46,8 +45,7 @@ type change struct {
 	gone bool
 }
 
-// step evaluates all jobs and returns the changes of the stored alerts. now has a monotonic reading,
-// because the wall clock may be set.
+// step evaluates all jobs and returns the changes of the stored alerts. now needs its monotonic reading.
 func (w *watch) step(now time.Time, jobs []service.Job, workers []service.Worker,
 	stored []service.Alert) (out []change) {
 	has := map[place]*service.Alert{}

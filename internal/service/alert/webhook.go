@@ -42,8 +42,7 @@ func transport(c *tls.Config) http.RoundTripper {
 		IdleConnTimeout: time.Minute, TLSHandshakeTimeout: sendTime}
 }
 
-// Sign returns the signature of a request: the HMAC-SHA256, in hex, of the timestamp's digits, a
-// dot and the body.
+// Sign returns the HMAC-SHA256, in hex, of the timestamp's digits, a dot and the body.
 func Sign(secret []byte, timestamp string, body []byte) string {
 	m := hmac.New(sha256.New, secret)
 	m.Write([]byte(timestamp + "."))

@@ -251,8 +251,7 @@ type call struct {
 	caller *service.Caller
 	again  func() *service.Caller // checks the token again, nil if it is no longer valid
 
-	// q is the query, limit the length of a list, before the entry of a trail before which a
-	// page ends, 0 for the newest.
+	// q is the query. limit and before choose a page of a list; before 0 is its newest.
 	q      url.Values
 	limit  int
 	before uint64

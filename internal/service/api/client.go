@@ -43,8 +43,7 @@ func NewRecordClient(rec server.Record) *Client {
 	return &Client{address: at, token: rec.Token, http: c}
 }
 
-// TrustAuthorities makes the client trust the authorities of a file instead of the system's, unless
-// file is "".
+// TrustAuthorities makes the client trust the authorities of a file, not the system's; "" changes nothing.
 func (c *Client) TrustAuthorities(file string) error { return server.TrustAuthorities(c.tls, file) }
 
 // Close releases idle connections.
@@ -114,8 +113,7 @@ func (c *Client) Resume(ctx context.Context, name string) (Job, error) {
 	return c.job(ctx, http.MethodPost, PathResume, name, nil)
 }
 
-// Finalize cuts a job over. A service replies at once, a sync when it has finalized. The job goes on
-// when ctx ends first.
+// Finalize cuts a job over. A service replies at once, a sync at the end. The job goes on when ctx ends.
 func (c *Client) Finalize(ctx context.Context, name string, whenCaughtUp bool) (Job, error) {
 	return c.endless().job(ctx, http.MethodPost, PathFinalize, name, Finalize{whenCaughtUp})
 }
@@ -209,8 +207,7 @@ func (c *Client) refused(res server.Reply) error {
 	return mongo.WithHint(r, hint)
 }
 
-// IsRefusal reports whether the service refused a request, changed nothing, and will refuse it
-// again.
+// IsRefusal reports whether the service refused a request, changed nothing, and will refuse it again.
 func IsRefusal(err error) bool {
 	r, ok := errors.AsType[*Refused](err)
 	return ok && r.Status < http.StatusInternalServerError && r.Code != CodeTooMany && r.Code != operate.Failed

@@ -27,8 +27,7 @@ const (
 	sendTime = 10 * time.Second
 )
 
-// board is what all listeners are told from: the summaries, written once for all. A
-// listener remembers which writing of each job it was told, and nothing else.
+// board has the summaries, encoded once for all listeners.
 type board struct {
 	listeners atomic.Int64
 
@@ -47,8 +46,7 @@ type posted struct {
 	n        uint64 // another one each time that the text is another
 }
 
-// look is the board as it stands. What is younger than boardAge is not written anew,
-// however many look; fresh says that nothing has happened since.
+// look returns the board, at most boardAge old; fresh says that nothing has happened since.
 func (b *board) look(view View) (now []posted, fresh bool, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -96,8 +94,7 @@ type listener struct {
 	*call
 	rc   *http.ResponseController
 	told map[string]uint64 // which writing of each job
-	// changed is closed at a change after the last look; fresh is false where there
-	// was one before it.
+	// changed is closed at a change after the last look; fresh is false if one came before it.
 	changed <-chan struct{}
 	fresh   bool
 }
@@ -128,8 +125,7 @@ func (n *news) follow(l *listener) {
 	}
 }
 
-// sleep waits for something to tell, and at least so long that what happens meanwhile
-// is told together.
+// sleep waits for news, and long enough that several changes go together.
 func (n *news) sleep(l *listener, heartbeat <-chan time.Time) error {
 	pause, again := time.NewTimer(eventsEvery), time.NewTimer(lookAgain)
 	defer pause.Stop()

@@ -72,8 +72,7 @@ func status(code operate.Code) int {
 	return http.StatusConflict // also of the codes of job.Refusal
 }
 
-// failure is what is replied to an error. Of one that nobody meant to be seen only a
-// number is told, by which the log has it.
+// failure returns the reply to an error. An unexpected one goes to the log, and its number to the client.
 func (a *API) failure(r *http.Request, err error) (int, Failure) {
 	var own *refusal
 	var refused *operate.Error
@@ -134,8 +133,7 @@ func reply(w http.ResponseWriter, code int, body any) {
 	_, _ = w.Write(append(raw, '\n'))
 }
 
-// encode is JSON in which nothing acts on a terminal or a page that shows it: what is
-// no graphic character is an escape.
+// encode writes JSON in which nothing acts on a terminal or page: what is not graphic is an escape.
 func encode(v any) ([]byte, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {

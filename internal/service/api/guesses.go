@@ -56,8 +56,7 @@ func (g *guesses) wrong(from string, now time.Time) (wait bool) {
 	return !l.AllowN(now, 1)
 }
 
-// room forgets those who have waited, and where that is few also others, so that memory
-// is bounded, and looking for room costs little for each who comes.
+// room forgets addresses that have waited, and others if these are few, so that memory is bounded.
 func (g *guesses) room(now time.Time) {
 	if len(g.by) < maxGuessers {
 		return

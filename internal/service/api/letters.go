@@ -27,8 +27,7 @@ const (
 )
 
 const (
-	// lettersTime is how long a worker may take to answer: more than it tries, and less
-	// than replyTime.
+	// lettersTime bounds the answer of a worker: more than it tries, and less than replyTime.
 	lettersTime = 19 * time.Second
 	// MediaLines is the type of an export.
 	MediaLines = "application/x-ndjson"
@@ -65,8 +64,7 @@ func (l letters) one(c *call) (any, error) {
 	return l.desk.Letter(c.Context(), c.caller, c.PathValue("name"), c.q.Get("id"))
 }
 
-// export sends lines as they come. Once it has begun, an error can be told by breaking off
-// alone.
+// export sends lines as they come. An error after the first breaks the connection.
 func (l letters) export(c *call) (any, error) {
 	rc := http.NewResponseController(c.w)
 	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
@@ -147,8 +145,7 @@ func (c *Client) RetryLetters(ctx context.Context, name, id string) (r service.L
 	return r, err
 }
 
-// ExportLetters copies the export of a job's dead letters: canonical extended JSON, one
-// a line.
+// ExportLetters copies the export of a job's dead letters: canonical extended JSON, one a line.
 func (c *Client) ExportLetters(ctx context.Context, name string, f service.LetterFilter, to io.Writer) error {
 	res, err := server.Send(ctx, c.endless().http, server.Request{Method: http.MethodGet,
 		URL: c.address + ofJob(PathLettersExport, name) + lettersQuery(f), Token: c.token})

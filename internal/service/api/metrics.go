@@ -8,8 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// gauges is what is measured of the jobs that somebody sees. It is made for a request,
-// since each sees jobs of their own.
+// gauges has the figures of the jobs that the caller of one request may see.
 type gauges struct {
 	jobs              []service.Job
 	alerts            []service.Alert

@@ -101,8 +101,7 @@ type Range struct {
 	Max  float64 `json:"max"`
 }
 
-// Log is a page of what happened to a job, the newest first. Next is the before of the
-// one after it, 0 at the end.
+// Log is a page of a job's log, the newest first. Next is the next page's before, 0 at the end.
 type Log struct {
 	Entries []service.Entry `json:"entries"`
 	Next    uint64          `json:"next"`
@@ -262,8 +261,7 @@ func (w workers) list(c *call) (any, error) {
 	return Workers{list}, nil
 }
 
-// drain has a worker give back what it has, or takes that back, and replies with the
-// worker.
+// drain has a worker return its jobs, or ends that, and replies with the worker.
 func (w workers) drain(c *call) (any, error) {
 	return w.desk.Drain(c.Context(), c.caller, c.PathValue("name"), c.Method == http.MethodPost)
 }

@@ -39,8 +39,7 @@ type SingleOptions struct {
 type Single struct {
 	*server.Listener
 	options SingleOptions
-	// farewell is how long Serve waits for replies under way at its end, deadline how
-	// long a reply may take, but for that of finalize. Tests shorten them.
+	// farewell bounds the wait for replies at the end of Serve, deadline a reply, except to finalize.
 	farewell, deadline time.Duration
 }
 
@@ -63,9 +62,8 @@ func Listen(ctx context.Context, o SingleOptions) (*Single, error) {
 // Token is the secret that requests carry.
 func (s *Single) Token() string { return s.options.Token }
 
-// Serve answers until ctx ends, then lets replies under way go out for a few
-// seconds, so that who asked to finalize hears the outcome. Only then a
-// finalize still under way is given up, and its end awaited.
+// Serve answers until ctx ends. Replies under way have a few seconds, so that a client of finalize gets the
+// outcome. Then it cancels a finalize under way, and waits for its end.
 func (s *Single) Serve(ctx context.Context) error {
 	ending, giveUp := context.WithCancel(context.WithoutCancel(ctx))
 	defer giveUp()
@@ -85,8 +83,7 @@ func (s *Single) Serve(ctx context.Context) error {
 	return err
 }
 
-// singleRoutes are those that a service does not have. Those below /api/v1 are of before
-// a single process had the service's.
+// singleRoutes are those of a single process alone. Those below /api/v1 are of older versions.
 func (a *API) singleRoutes() []route {
 	list := []route{
 		{http.MethodGet, server.PathHealth, "", func(*call) (any, error) { return server.Health{PID: os.Getpid()}, nil }, 0},
@@ -113,9 +110,8 @@ func (a *API) old(do action) action {
 	}
 }
 
-// profile serves what net/http/pprof has. It takes as long as it was asked for: its handler
-// refuses what is longer than the server's deadline, which is lifted here. The command line
-// is left out, for it may hold passwords.
+// profile serves net/http/pprof, without its deadline: the client chooses how long a profile takes. The
+// command line is left out, because it may hold passwords.
 func profile(c *call) (any, error) {
 	serve := pprof.Index
 	switch strings.TrimPrefix(c.URL.Path, PathProfiles) {
@@ -131,8 +127,7 @@ func profile(c *call) (any, error) {
 	return sent{}, nil
 }
 
-// unlimited lifts the connection's deadlines for a request that waits for the job. The
-// read deadline counts too: when it passes, the request is canceled.
+// unlimited lifts both deadlines of the connection; when the one for reads passes, the request is canceled.
 func unlimited(w http.ResponseWriter) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Time{})

@@ -35,8 +35,7 @@ var (
 	ErrTooMany    = errors.New("there were too many wrong tokens from this address")
 )
 
-// Tokens know who may enter: those of a file, which is read again when it changes, or
-// one of an administrator. It is safe for concurrent use.
+// Tokens are those of a file, read again when it changes, or an administrator's. Safe for concurrent use.
 type Tokens struct {
 	file    string
 	log     *slog.Logger
@@ -74,9 +73,8 @@ func OpenTokens(file string, log *slog.Logger) (*Tokens, error) {
 	return t, nil
 }
 
-// Enter returns who has a token, ErrWrongToken for nobody. Wrong ones are counted by the
-// address that they come from, and after many of them the error is ErrTooMany. A valid token
-// always enters: otherwise anybody behind the same proxy could lock its owner out.
+// Enter returns who has a token, or ErrWrongToken; after many wrong ones from an address ErrTooMany. A valid
+// token always enters: otherwise anybody behind the same proxy could lock its owner out.
 func (t *Tokens) Enter(token, from string) (*service.Caller, error) {
 	c := t.Whose(token)
 	if c == nil {
@@ -107,8 +105,7 @@ func (t *Tokens) Whose(token string) *service.Caller {
 	return &service.Caller{Name: h.name, Role: h.role, Jobs: slices.Clone(h.jobs)}
 }
 
-// holders are those of the file as it is now. While it cannot be used, the last that
-// could be is.
+// holders are those of the file now, or the last usable ones.
 func (t *Tokens) holders() []holder {
 	t.mu.Lock()
 	defer t.mu.Unlock()

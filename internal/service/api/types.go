@@ -85,8 +85,7 @@ type Workers struct {
 	Workers []service.Worker `json:"workers"`
 }
 
-// Audit is a page of the audit trail, the newest first. Next is the before of the one
-// after it, 0 at the end.
+// Audit is a page of the audit trail, the newest first. Next is the next page's before, 0 at the end.
 type Audit struct {
 	Changes []service.Change `json:"changes"`
 	Next    uint64           `json:"next"`

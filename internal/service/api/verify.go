@@ -39,8 +39,7 @@ func (v verifications) routes() []route {
 
 // NewVerification is the body that asks for a verification.
 type NewVerification struct {
-	// ID makes that the same request once more is the same verification; "" is one that
-	// the service makes up.
+	// ID identifies the verification, so that the request can be repeated; "" lets the service choose one.
 	ID string `json:"id,omitempty"`
 	service.VerifyOptions
 }
@@ -68,8 +67,7 @@ type Verification struct {
 	Progress   service.VerifyProgress `json:"progress"`
 	// Helpers are other workers that read parts, or have.
 	Helpers []service.VerifyHelper `json:"helpers,omitempty"`
-	// Differences are documents, SchemaDifferences those of collections, options, indexes
-	// and views.
+	// Differences are documents, SchemaDifferences collections, options, indexes and views.
 	Differences       int64  `json:"differences"`
 	SchemaDifferences int64  `json:"schemaDifferences"`
 	Waits             string `json:"waits"`
@@ -168,8 +166,7 @@ func (v verifications) scheduled(s *service.VerifySchedule) action {
 	})
 }
 
-// Verify asks for a verification of a job; made is false where one of its id is there
-// already.
+// Verify asks for a verification of a job; made is false if the id exists.
 func (c *Client) Verify(ctx context.Context, name string, n NewVerification) (v Verification, made bool, err error) {
 	code, err := c.call(ctx, http.MethodPost, ofJob(PathVerifications, name), n, &v)
 	return v, code == http.StatusCreated, err
@@ -201,8 +198,7 @@ func (c *Client) ScheduleVerifications(ctx context.Context, name string, s *serv
 	return c.job(ctx, http.MethodPut, PathVerifySchedule, name, s)
 }
 
-// Repair asks for documents to be repaired that a verification of a job has found
-// different; made is false where that was asked for already.
+// Repair asks for the repair of documents that a verification found; made is false for a repeated request.
 func (c *Client) Repair(ctx context.Context, name, of string, n NewRepair) (v Verification, made bool, err error) {
 	code, err := c.call(ctx, http.MethodPost, ofJob(PathVerifications, name)+"/"+url.PathEscape(of)+"/repair", n, &v)
 	return v, code == http.StatusCreated, err

@@ -19,16 +19,14 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// What alerts are kept in: a bucket of those that are and were, and a stream of what
-// receivers are still to be told.
+// Alerts are in a bucket, and notices for their receivers in a stream.
 const (
 	bucketAlerts   = "millrace-alerts"
 	streamNotices  = "millrace-notices"
 	subjectNotices = "millrace.notices"
 	// noticeAge is how long a receiver that cannot be reached may miss nothing.
 	noticeAge = 24 * time.Hour
-	// noticeTime is how long a process that has a notice in hand may say nothing before
-	// another one has it.
+	// noticeTime is how long a process may take over a notice before another one gets it.
 	noticeTime = time.Minute
 	// idleReceiver is when a receiver of whom no process speaks any more is forgotten.
 	idleReceiver = 7 * 24 * time.Hour
@@ -36,22 +34,19 @@ const (
 	MaxPastAlerts = 1000
 )
 
-// Alerts are what operators should know of, and what receivers are still to be told. It is
-// safe for concurrent use.
+// Alerts has present and past alerts, and notices for receivers. It is safe for concurrent use.
 type Alerts struct {
 	*streams
 	kv  jetstream.KeyValue
 	log *slog.Logger
 }
 
-// alertKey is where the present alert of a job and a kind is, pastKey where one is that
-// is over. Kinds and IDs have no dots.
+// alertKey is the key of the present alert of a job and kind, pastKey of a past one. Kinds and IDs have no dots.
 func alertKey(a *service.Alert) string { return "now." + string(a.Kind) + "." + a.Job }
 
 func pastKey(id string) string { return "past." + id }
 
-// Set stores the present alert of a job and a kind, where it is still at the revision
-// that it was read with, and sets the new one. ErrChanged says that somebody was faster.
+// Set stores the present alert of a job and a kind over its revision. ErrChanged says that it has changed.
 func (a *Alerts) Set(ctx context.Context, one *service.Alert) error {
 	err := write(ctx, a.kv, alertKey(one), one)
 	if errors.Is(err, ErrExists) {
@@ -65,8 +60,7 @@ func (a *Alerts) Drop(ctx context.Context, one *service.Alert) error {
 	return mongo.Wrap(remove(ctx, a.kv, alertKey(one), one.Revision), "forget alert %s of job %s", one.Kind, one.Job)
 }
 
-// KeepPast keeps an alert that is over; once more is the same. Of too many the oldest
-// that a view knows of go.
+// KeepPast stores an alert that is over, and removes the oldest of too many that a view has.
 func (a *Alerts) KeepPast(ctx context.Context, v *View, one *service.Alert) error {
 	if err := put(ctx, a.kv, pastKey(one.ID), one); err != nil {
 		return fmt.Errorf("keep alert %s of job %s: %w", one.Kind, one.Job, err)
@@ -92,9 +86,8 @@ type Notice struct {
 	Data []byte
 }
 
-// Notices has take tell a receiver each notice, in order and one at a time, also among
-// all processes, until ctx ends. A notice is told again where take fails, or where the
-// process ends before it returns.
+// Notices calls take with each notice for a receiver, in order and one at a time among all processes, until ctx
+// ends. It repeats one if take fails, or if the process ends before take returns.
 func (a *Alerts) Notices(ctx context.Context, receiver string, take func(context.Context, Notice) error) error {
 	for {
 		err := a.notices(ctx, receiver, take)
@@ -168,8 +161,7 @@ func (a *Alerts) deliver(ctx context.Context, m jetstream.Msg, take func(context
 	return m.DoubleAck(acking)
 }
 
-// Alerts are the present alerts, by job and kind, with those of which receivers are yet
-// to be told that they are over. What they point to is not to be changed.
+// Alerts returns the present alerts by job and kind, and those whose end was not notified. Do not change them.
 func (v *View) Alerts() []service.Alert {
 	list := v.alertsBelow("now.")
 	slices.SortFunc(list, func(a, b service.Alert) int {

@@ -14,18 +14,15 @@ import (
 const (
 	// subjectAsk is what questions to workers are sent under, followed by the worker's name.
 	subjectAsk = "millrace.ask."
-	// subjectAssist, followed by a run, takes requests of assistants. It is no stream: only the
-	// run and the target know which parts are left.
+	// subjectAssist, followed by a run, takes requests of assistants. Nothing is stored: the run knows its parts.
 	subjectAssist = "millrace.lend."
 )
 
 const (
-	// asksAtOnce bounds the questions that a worker answers at once, asksWaiting those
-	// that wait for that.
+	// asksAtOnce bounds the questions that a worker answers at once, asksWaiting those that wait.
 	asksAtOnce  = 4
 	asksWaiting = 64
-	// mostAnswers bounds the requests that a run answers side by side. Each has at most a
-	// message in hand.
+	// mostAnswers bounds the requests that a run answers at once, each with a message in memory.
 	mostAnswers = 256
 	// MaxAnswer bounds an answer, in bytes: what a NATS server takes by default.
 	MaxAnswer = maxValue
@@ -47,15 +44,13 @@ func (h *Hub) Ask(ctx context.Context, worker string, question []byte) ([]byte, 
 	return m.Data, nil
 }
 
-// Answer answers what a worker is asked until ctx ends, and returns when all answers
-// are given. An answer of more than MaxAnswer bytes is not sent.
+// Answer answers questions to a worker until ctx ends and all answers are given, of up to MaxAnswer bytes.
 func (h *Hub) Answer(ctx context.Context, worker string,
 	answer func(ctx context.Context, question []byte) []byte) error {
 	return h.answer(ctx, subjectAsk+worker, asksAtOnce, asksWaiting, answer)
 }
 
-// ServeAssistants answers requests to a run until ctx ends. It returns when no request is
-// being answered.
+// ServeAssistants answers requests to a run until ctx ends and all are answered.
 func (h *Hub) ServeAssistants(ctx context.Context, run string,
 	answer func(ctx context.Context, request []byte) (reply []byte)) error {
 	return h.answer(ctx, subjectAssist+run, mostAnswers, mostAnswers, answer) // what is dropped is asked again
@@ -73,8 +68,7 @@ func (h *Hub) AskOwner(ctx context.Context, run string, request []byte) ([]byte,
 	return m.Data, nil
 }
 
-// answer answers what is asked under a subject, some at once, until ctx ends, and returns
-// when all answers are given. What is asked while waiting others wait is dropped.
+// answer answers requests until ctx ends, some at once. It drops them if too many wait.
 func (h *Hub) answer(ctx context.Context, subject string, atOnce, waiting int,
 	answer func(context.Context, []byte) []byte) error {
 	asked := make(chan *nats.Msg, waiting)

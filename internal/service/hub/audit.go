@@ -31,8 +31,7 @@ func (a *Audit) Note(ctx context.Context, c *service.Change) error {
 	return mongo.Wrap(err, "note %s of %s in the audit trail", c.What, about)
 }
 
-// Trail are up to limit entries of the audit trail that come before one, the newest
-// first; before 0 is the end. job "" is all.
+// Trail returns up to limit entries before one, the newest first; before 0 is the end, job "" all jobs.
 func (a *Audit) Trail(ctx context.Context, job string, before uint64, limit int) ([]service.Change, error) {
 	messages, err := a.newest(ctx, a.trail, subjectAudit+"."+cmp.Or(job, ">"), before, limit)
 	list, err := decoded(messages, err, func(c *service.Change, at uint64) { c.Seq = at })

@@ -23,8 +23,7 @@ const (
 	maxPayload = 4 << 20
 	// maxStore bounds what JetStream has on disk.
 	maxStore = 8 << 30
-	// syncEvery is how often what is written goes to the disk. A power cut loses at
-	// most that much: definitions and wishes, never data.
+	// syncEvery is how often the disk is synced. A power cut loses that much of definitions, never of data.
 	syncEvery = 2 * time.Second
 	// startTime is how long the server may take to come up.
 	startTime = time.Minute
@@ -34,8 +33,7 @@ const (
 type EmbedOptions struct {
 	// Dir holds its files. It is made, for its owner alone.
 	Dir string
-	// Host and Port are where workers of other machines reach it; "" is nowhere. Port -1
-	// takes a free one.
+	// Host and Port are for workers of other machines; "" is none, Port -1 a free one.
 	Host string
 	Port int
 	// Token is the secret that they give.
@@ -45,8 +43,7 @@ type EmbedOptions struct {
 	Log *slog.Logger
 }
 
-// Embedded is a NATS server in this process, which is started again when it could not
-// write. Close ends it.
+// Embedded is a NATS server in this process. It is restarted after its disk was full.
 type Embedded struct {
 	o    EmbedOptions
 	lock *os.File
@@ -151,8 +148,7 @@ func (e *Embedded) running() *server.Server {
 	return e.server
 }
 
-// InProcessConn is a connection to the server, also once that was started again
-// (nats.InProcessConnProvider).
+// InProcessConn connects to the present server (nats.InProcessConnProvider).
 func (e *Embedded) InProcessConn() (net.Conn, error) { return e.running().InProcessConn() }
 
 // lockDir keeps the directory for this process, also from one that ends without a word.
@@ -184,8 +180,7 @@ func (e *Embedded) Close() {
 	_ = e.lock.Close()
 }
 
-// serverLog gives what the server says to the log: its errors as warnings, for it goes on.
-// The first fatal one goes to fatal besides, which has room for it.
+// serverLog logs errors of the server as warnings, for it goes on. It sends the first fatal one to fatal.
 type serverLog struct {
 	log   *slog.Logger
 	fatal chan<- string

@@ -13,9 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// Format is that of what the processes of a service store and ask of each other. A release
-// that changes it raises it by one, and works together with the one before: what that one
-// does not know it may lose when it writes a definition.
+// Format is that of what processes store and ask of each other. A release that changes it raises it by one. It
+// works with the one before, which may lose unknown fields of a definition.
 const Format = 1
 
 // The newest format that any process of the service has had.
@@ -24,8 +23,7 @@ const (
 	keyFormat    = "newest"
 )
 
-// formatEvery is how often a process looks whether it is still of a format that may take
-// part.
+// formatEvery is how often a process checks that its format is still allowed.
 const formatEvery = 15 * time.Second
 
 // errFormat refuses a process.

@@ -34,22 +34,18 @@ const (
 type Options struct {
 	// Embedded is a server of this process; else URI names a cluster.
 	Embedded *Embedded
-	// URI is nats://host:4222, several with commas; Creds a file of NATS credentials,
-	// Token a secret.
+	// URI is nats://host:4222, several with commas; Creds a file of NATS credentials, Token a secret.
 	URI, Creds, Token string
-	// Lease is how long a worker that says nothing keeps what it runs; 0 is
-	// DefaultLease. All processes of a service have the same.
+	// Lease is how long a silent worker keeps its jobs, the same for all processes; 0 is DefaultLease.
 	Lease time.Duration
-	// Replicas are how many nodes keep everything; 0 is three of a cluster, and one
-	// without. All processes of a service have the same.
+	// Replicas is the number of copies, the same for all processes; 0 is three in a cluster, else one.
 	Replicas int
 	// Format is that of this release; 0 is Format.
 	Format int
 	Log    *slog.Logger
 }
 
-// Hub is a connection to the store of the service, by subject. It is safe for concurrent
-// use.
+// Hub is a connection to the store of the service. It is safe for concurrent use.
 type Hub struct {
 	Jobs          Jobs
 	Leases        Leases
@@ -151,10 +147,8 @@ func (h *Hub) replicas(wanted int) int {
 	return 1
 }
 
-// electTime is how long the nodes of a cluster may take to find their leaders, of
-// themselves and of a dozen streams. makeTime is how long one try takes at most: where
-// two processes make the same stream at once, one of them gets no answer, and finds the
-// stream at its next try.
+// electTime bounds the election of leaders in a cluster, makeTime one try: of two processes that make the same
+// stream at once, one gets no answer and finds the stream at its next try.
 const (
 	electTime = 3 * time.Minute
 	makeTime  = 5 * time.Second
@@ -177,8 +171,7 @@ func (h *Hub) prepare(ctx context.Context, replicas int) error {
 	}
 }
 
-// electing reports an error that passes once the nodes of a cluster have found each
-// other.
+// electing reports an error that passes once the nodes of a cluster have found each other.
 func electing(err error) bool {
 	var api *jetstream.APIError
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
@@ -192,9 +185,8 @@ func few(err error) bool {
 	return errors.As(err, &api) && (api.ErrorCode == errNoPeers || api.ErrorCode == errNoCluster)
 }
 
-// Error codes of NATS servers (nats-server, errors.json: JSClusterNoPeersErrF,
-// JSClusterNotAvailErr, JSStreamReplicasNotSupportedErr,
-// JSStreamWrongLastSequenceConstantErr).
+// Error codes of NATS servers (nats-server, errors.json: JSClusterNoPeersErrF, JSClusterNotAvailErr,
+// JSStreamReplicasNotSupportedErr, JSStreamWrongLastSequenceConstantErr).
 const (
 	errNoPeers       jetstream.ErrorCode = 10005
 	errNotReady      jetstream.ErrorCode = 10008
@@ -278,8 +270,7 @@ func (h *Hub) kept() []kept {
 // Lease is how long a worker that says nothing keeps what it runs.
 func (h *Hub) Lease() time.Duration { return h.Leases.ttl }
 
-// identity tells this store from one that was made anew in its place, by when its
-// buckets were made.
+// identity tells this store from one that was recreated, by the age of its buckets.
 func (h *Hub) identity(ctx context.Context) (string, error) {
 	id := ""
 	for _, bucket := range []string{bucketJobs, bucketReports, bucketLeases, bucketWorkers, bucketVerifications,

@@ -15,8 +15,7 @@ type Jobs struct {
 	records              *Records
 }
 
-// Create stores a new definition, and sets its revision. ErrExists where one of its
-// name is there.
+// Create stores a new definition, and sets its revision. ErrExists says that the name exists.
 func (j *Jobs) Create(ctx context.Context, d *service.Definition) error {
 	return mongo.Wrap(write(ctx, j.definitions, d.Name, d), "create job %s", d.Name)
 }
@@ -27,8 +26,7 @@ func (j *Jobs) Definition(ctx context.Context, name string) (*service.Definition
 	return d, mongo.Wrap(err, "read job %s", name)
 }
 
-// Change has do change the wish of a job, on what is stored, again where somebody was
-// faster. What do refuses is not stored.
+// Change changes the stored definition by do, again after another's change. An error of do stores nothing.
 func (j *Jobs) Change(ctx context.Context, name string, do func(*service.Definition) error) (before,
 	after service.Wish, err error) {
 	var refused error
@@ -46,8 +44,7 @@ func (j *Jobs) Change(ctx context.Context, name string, do func(*service.Definit
 	return before, d.Wish, nil
 }
 
-// Forget removes the definition, the report, the points and the log of a job that nobody
-// runs: the caller has its lease. A job of the same name that was made since stays.
+// Forget removes all that is stored of a job whose lease the caller has. A newer job of the name stays.
 func (j *Jobs) Forget(ctx context.Context, d *service.Definition) error {
 	// The definition last: a removal that was cut off is done again as long as it is there.
 	err := j.records.forget(ctx, d.UID)

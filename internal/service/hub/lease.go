@@ -23,8 +23,7 @@ type Leases struct {
 	holders map[string]holder // of leases that this process would take, by unit
 }
 
-// Held is a lease that this process has. Renew and Release are called one at a time,
-// Until also meanwhile.
+// Held is a lease of this process. Only Until may be called concurrently.
 type Held struct {
 	of    *Leases
 	unit  string
@@ -67,9 +66,8 @@ type holder struct {
 	at  time.Time // when it was seen first at this revision, by this process' clock
 }
 
-// silent is the revision of a lease that nobody has renewed for its whole time by this
-// process' clock, 0 of another. The store takes leases away by its wall clock, which may
-// have been set back: then it would keep the lease of a worker that died for as long.
+// silent returns the revision of a lease that was not renewed for its time by this process' clock, else 0. The
+// store ends leases by its wall clock, which may have been set back.
 func (l *Leases) silent(ctx context.Context, unit string) uint64 {
 	e, err := l.kv.Get(ctx, unit)
 	if err != nil {
@@ -96,8 +94,7 @@ func (l *Held) Until() time.Time {
 	return l.until
 }
 
-// Renew keeps the lease. ErrHeld says that it is lost; after another error it is held
-// until Until.
+// Renew renews the lease. ErrHeld says that it is lost; after another error it lasts until Until.
 func (l *Held) Renew(ctx context.Context) error {
 	began := time.Now()
 	rev, err := l.of.kv.Update(ctx, l.unit, l.value, l.rev)

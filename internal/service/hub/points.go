@@ -29,8 +29,7 @@ type storedPoint struct {
 	Routers []storedPart `json:"r,omitempty"`
 }
 
-// storedPart is a shard or a router of a point. Seconds are written where they are not the
-// point's.
+// storedPart is a shard or a router of a point, with its seconds if they are not the point's.
 type storedPart struct {
 	Shard  string `json:"s,omitempty"`
 	Router string `json:"r,omitempty"`
@@ -65,8 +64,7 @@ func (f figure) MarshalJSON() ([]byte, error) {
 	return json.Marshal(rounded)
 }
 
-// figures are those of an amount: its sum, with the lowest and the highest rate where
-// they differ; or of a range: its mean, with the lowest, the highest and the seconds.
+// figures are sum, lowest and highest rate of an amount, or mean, lowest, highest and seconds of a range.
 type figures []figure
 
 func amounts(a service.Amount) figures {
@@ -166,8 +164,7 @@ func (r *Records) of(every time.Duration) *series {
 	return &r.points[max(i, 0)]
 }
 
-// AddPoint stores a point of a job among those of one of the lengths of Spans. It is
-// stored once, however often it is sent under one id.
+// AddPoint stores a point of one of the lengths of Spans, once for each id.
 func (r *Records) AddPoint(ctx context.Context, uid, id string, every time.Duration, p *service.Point) error {
 	return r.publish(ctx, r.of(every).subject+"."+uid, id, stored(p))
 }
@@ -193,8 +190,7 @@ func (r *Records) LastPoint(ctx context.Context, uid string, every time.Duration
 	return one.point(), nil
 }
 
-// PointsOf gives each the points of a job of one length that begin in a period, as they
-// were stored.
+// PointsOf calls each with the stored points of one length that begin in a period.
 func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration, in service.Period,
 	each func(*service.Point)) error {
 	s := r.of(every)
@@ -214,8 +210,8 @@ func (r *Records) PointsOf(ctx context.Context, uid string, every time.Duration,
 		})
 }
 
-// Points are what a job did in [from, to), in spans of step. It reads the longest points
-// that are no longer than step, and shorter ones for what these do not have yet.
+// Points returns figures in [from, to), in spans of step. It reads the longest points that are not longer than
+// step, and shorter ones for the rest.
 func (r *Records) Points(ctx context.Context, uid string, from, to time.Time, step time.Duration) ([]service.Bucket,
 	error) {
 	from = from.Truncate(step)

@@ -35,16 +35,14 @@ func (s *streams) publish(ctx context.Context, subject, id string, v any) error 
 	return mongo.Wrap(err, "write %s", subject)
 }
 
-// start is where reading begins: at a sequence, or where that is 0 at a time. most bounds
-// what a request asks for; 0 is batchSize.
+// start is where reading begins: a sequence, or a time if that is 0. most bounds one request; 0 is batchSize.
 type start struct {
 	seq  uint64
 	at   time.Time
 	most int
 }
 
-// forward gives each the messages of a subject in their order, many by one request, until
-// each has enough or there are no more. It fails where it may have missed one.
+// forward calls each with the messages of a subject in order until it has enough. It fails if one may be missing.
 func (s *streams) forward(ctx context.Context, stream, subject string, from start,
 	each func(*jetstream.RawStreamMsg) (enough bool, err error)) error {
 	for {
@@ -99,9 +97,8 @@ func (s *streams) batch(ctx context.Context, stream, subject string, from start,
 	return last, pending == "0", nil
 }
 
-// newest are up to limit messages of a subject that come before a sequence, the newest
-// first; before 0 is the end. Streams are read forwards: it looks at windows that grow,
-// from the end.
+// newest returns up to limit messages of a subject before a sequence, the newest first; 0 is the end. Streams are
+// read forwards, so it looks at growing windows from the end.
 func (s *streams) newest(ctx context.Context, of jetstream.Stream, subject string, before uint64,
 	limit int) ([]*jetstream.RawStreamMsg, error) {
 	info, err := of.Info(ctx)

@@ -11,8 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// The streams of what has become of jobs. A subject has the UID of a definition, so that
-// a job which is made anew under the same name begins with nothing.
+// The streams of records. Their subjects have the UID of a definition: a new job of a name begins with nothing.
 const (
 	streamPoints = "millrace-points"
 	streamEvents = "millrace-events"
@@ -25,17 +24,15 @@ const (
 	maxOfJob = 2000
 )
 
-// series are points of spans of one length. Longer ones are put together from shorter
-// ones by the worker, so that a month is not read in spans of seconds.
+// series are points of one length. The worker merges shorter ones, so that a month is read in few points.
 type series struct {
 	every           time.Duration
 	stream, subject string
 	bytes           int64
 }
 
-// allSeries are those that are kept, the finest first. A point takes some 200 bytes, one
-// of a longer span 350: 20 jobs fit for a month in the first, 150 in the second, and 1000
-// in the third. Of more the oldest go sooner.
+// allSeries has the finest first. A point takes some 200 bytes, a longer one 350: a month of 20 jobs fits into the
+// first, of 150 into the second, of 1000 into the third. The oldest are dropped.
 func allSeries() []series {
 	return []series{
 		{service.PointEvery, streamPoints, "millrace.points", 1 << 30},
@@ -44,8 +41,7 @@ func allSeries() []series {
 	}
 }
 
-// Records are figures of jobs over time, and the entries of their logs. It is safe for
-// concurrent use.
+// Records has figures of jobs over time, and their logs. It is safe for concurrent use.
 type Records struct {
 	*streams
 	points []series // the finest first
@@ -69,14 +65,12 @@ func (r *Records) forget(ctx context.Context, uid string) error {
 	return purge(streamEvents, subjectEvents+".*."+uid)
 }
 
-// AddEntry stores an entry of a job's log. It is stored once, however often it is sent
-// under one id.
+// AddEntry stores an entry of a job's log, once for each id.
 func (r *Records) AddEntry(ctx context.Context, uid, id string, e *service.Entry) error {
 	return r.publish(ctx, subjectEvents+"."+string(e.Kind)+"."+uid, id, e)
 }
 
-// Entries are up to limit entries of a job's log that come before one, the newest first;
-// before 0 is the end. kind "" is both.
+// Entries returns up to limit entries of a job's log before one, the newest first; 0 is the end, kind "" both.
 func (r *Records) Entries(ctx context.Context, uid string, kind service.EntryKind, before uint64,
 	limit int) ([]service.Entry, error) {
 	subject := subjectEvents + "." + cmp.Or(string(kind), "*") + "." + uid

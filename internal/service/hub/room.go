@@ -18,16 +18,14 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 )
 
-// ErrUnwritable says that the store of this process can be read and not be written, as on
-// a full disk. Once its disk can be written again it goes on by itself.
+// ErrUnwritable says that the store can only be read, as on a full disk. It recovers when the disk does.
 var ErrUnwritable = errors.New("the store of the service cannot be written")
 
 // UnwritableHint is what to do then, for those who are not to know where the store lies.
 const UnwritableHint = "make room on the disk of --data-dir; the service goes on by itself then. Its log has more"
 
 const (
-	// roomNeeded is how much a disk has to take before the store is tried again: less
-	// would be full at once.
+	// roomNeeded is the free space needed for another start; less would be full at once.
 	roomNeeded = 16 << 20
 	// healthEvery is how often the server is asked whether it can write.
 	healthEvery = 2 * time.Second
@@ -35,9 +33,8 @@ const (
 	writtenFor = 2 * time.Second
 )
 
-// lookAfter starts the server again when it could not write, as soon as its disk can be
-// written. NATS gives a stream up for good with its first write that fails: what comes
-// later it does not store, and does not reply to either, whatever room there is by then.
+// lookAfter restarts the server after a failed write, once the disk can be written. NATS gives up a stream with
+// its first failed write: it stores nothing and does not reply, also when there is room again.
 func (e *Embedded) lookAfter(ctx context.Context) {
 	for pace.Pause(ctx, healthEvery) == nil {
 		if e.health() == nil || pace.Pause(ctx, healthEvery) != nil {
@@ -100,8 +97,7 @@ func (e *Embedded) suffers(err error) {
 	}
 }
 
-// Trouble says why the store in this process cannot be written (ErrUnwritable), nil where
-// it can, as far as is known. Of a cluster nothing is known without asking (Ready).
+// Trouble returns why the store in this process cannot be written (ErrUnwritable). Ready asks a cluster, too.
 func (h *Hub) Trouble() error {
 	if h.embedded == nil {
 		return nil
@@ -149,8 +145,7 @@ func tried(dir string) error {
 	return errors.Join(err, f.Close())
 }
 
-// Ready says why the store does not answer or cannot be written, nil if all is well. It
-// writes at most once in writtenFor.
+// Ready returns why the store does not answer or cannot be written. It writes once in writtenFor.
 func (h *Hub) Ready(ctx context.Context) error {
 	if err := h.Trouble(); err != nil {
 		return err

@@ -60,8 +60,7 @@ func put(ctx context.Context, kv jetstream.KeyValue, key string, v any) error {
 	return err
 }
 
-// write stores a value over the one of its revision, else it is ErrChanged; a new one where
-// there is none, else it is ErrExists.
+// write stores a value over its revision, else ErrChanged; or a new one, else ErrExists.
 func write(ctx context.Context, kv jetstream.KeyValue, key string, v revised) error {
 	raw, err := encode(v)
 	if err != nil {
@@ -84,8 +83,7 @@ func write(ctx context.Context, kv jetstream.KeyValue, key string, v revised) er
 // changeTries is how often a change begins again after another's.
 const changeTries = 20
 
-// change has do change a stored value, again where somebody was faster. What do refuses is not
-// stored.
+// change changes a stored value by do, again after another's change. An error of do stores nothing.
 func change[T any](ctx context.Context, kv jetstream.KeyValue, key string, do func(*T) error) (*T, error) {
 	for range changeTries {
 		v, err := get[T](ctx, kv, key)

@@ -15,25 +15,21 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// The buckets of verifications. What they have found is apart: it is large, and nobody
-// watches it.
+// The buckets of verifications. Findings are apart: they are large, and nobody watches them.
 const (
 	bucketVerifications = "millrace-verifications"
 	bucketFindings      = "millrace-findings"
 	// wished and reported are the first parts of keys in bucketVerifications.
 	wished   = "wished."
 	reported = "told."
-	// markerTTL is how long the store remembers that a key was removed, for views that
-	// are cut off meanwhile.
+	// markerTTL is how long the store remembers a removal, for views that are cut off meanwhile.
 	markerTTL = time.Hour
 )
 
-// Verifications are those that are to be run, how they stand, and what they have found. It
-// is safe for concurrent use.
+// Verifications has desired verifications, reports and findings. It is safe for concurrent use.
 type Verifications struct{ kv, findings jetstream.KeyValue }
 
-// Verifying is the unit of work that is the verifications of a job, of which one runs
-// at a time.
+// Verifying is the unit of work of a job's verifications, which run one at a time.
 func Verifying(job string) string { return "verify." + job }
 
 // verificationKey is unlike that of any other, for ids have no dots.
@@ -60,8 +56,7 @@ func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*servi
 	return w, mongo.Wrap(err, "cancel verification %s of job %s", id, job)
 }
 
-// LastReport is what was reported last of a verification, nil for nothing, as the store
-// has it now.
+// LastReport returns the stored report of a verification, nil for none.
 func (v *Verifications) LastReport(ctx context.Context, job, id string) (*service.VerifyReport, error) {
 	r, err := get[service.VerifyReport](ctx, v.kv, reported+verificationKey(job, id))
 	if errors.Is(err, ErrNotFound) {
@@ -70,8 +65,7 @@ func (v *Verifications) LastReport(ctx context.Context, job, id string) (*servic
 	return r, mongo.Wrap(err, "read how verification %s of job %s stands", id, job)
 }
 
-// Report stores how a verification stands. The caller has the lease of the job's
-// verifications.
+// Report stores how a verification stands. The caller has its lease.
 func (v *Verifications) Report(ctx context.Context, job, id string, r *service.VerifyReport) error {
 	return mongo.Wrap(put(ctx, v.kv, reported+verificationKey(job, id), r), "report on verification %s of job %s", id, job)
 }
@@ -89,15 +83,13 @@ func (v *Verifications) Findings(ctx context.Context, job, id string) (*service.
 }
 
 const (
-	// repairing is the first part of the keys of documents that are to be repaired, in
-	// the bucket of findings. No job has a name with a slash.
+	// repairing begins the keys of documents to repair, among the findings. No job has a name with a slash.
 	repairing = "repair/"
 	// repairTTL is how long a repair that nobody can do is remembered.
 	repairTTL = 7 * 24 * time.Hour
 )
 
-// PutRepair stores the documents that a verification is to repair. ErrExists where there
-// are others.
+// PutRepair stores the documents that a verification is to repair. ErrExists says that there are others.
 func (v *Verifications) PutRepair(ctx context.Context, job, id string, docs []service.RepairDocument) error {
 	key := repairing + verificationKey(job, id)
 	raw, err := encode(docs)
@@ -114,8 +106,7 @@ func (v *Verifications) PutRepair(ctx context.Context, job, id string, docs []se
 	return mongo.Wrap(err, "store what verification %s of job %s is to repair", id, job)
 }
 
-// Repair are the documents that a verification is to repair, ErrNotFound where there are
-// none any more.
+// Repair returns the documents that a verification is to repair, ErrNotFound if they are gone.
 func (v *Verifications) Repair(ctx context.Context, job, id string) ([]service.RepairDocument, error) {
 	docs, err := get[[]service.RepairDocument](ctx, v.findings, repairing+verificationKey(job, id))
 	if err != nil {
@@ -132,8 +123,7 @@ func (v *Verifications) Drop(ctx context.Context, job, id string) error {
 	return mongo.Wrap(err, "forget verification %s of job %s", id, job)
 }
 
-// Prune forgets the oldest finished verifications of a job beyond those that are kept,
-// but for the last of its schedule, which says when the next is due.
+// Prune removes the oldest of too many finished verifications, but not the last scheduled one.
 func (v *Verifications) Prune(ctx context.Context, list []service.Verification) error {
 	var failed error
 	finished, scheduled := 0, false
@@ -171,8 +161,7 @@ func (v *View) takeVerification(e jetstream.KeyValueEntry) {
 	})
 }
 
-// Verifications are those of a job, of its present definition, the newest first. What
-// they point to is not to be changed.
+// Verifications returns those of a job's present definition, the newest first. Do not change them.
 func (v *View) Verifications(job string) []service.Verification {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -19,8 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// View is what the store holds, kept up to date in memory: lists of a thousand jobs
-// are answered from it. It is safe for concurrent use.
+// View has the contents of the store in memory, for lists of a thousand jobs. It is safe for concurrent use.
 type View struct {
 	hub *Hub
 
@@ -54,8 +53,7 @@ func nothing() contents {
 		wishes: map[string]map[string]*service.VerifyWish{}, verified: map[string]heard[service.VerifyReport]{}}
 }
 
-// heard is a value with the time at which it was heard of, by this process' clock: the store's
-// word that a lease has ended may be lost.
+// heard is a value with its time by this process' clock: the store's message that a lease has ended may be lost.
 type heard[T any] struct {
 	of *T
 	at time.Time
@@ -67,8 +65,7 @@ func (h *Hub) NewView() *View {
 		loaded: make(chan struct{})}
 }
 
-// Run keeps the view up to date until ctx ends. It fails where the store cannot be read
-// at first; later it goes on once it can be again.
+// Run keeps the view up to date until ctx ends. It fails if it cannot read the store at first.
 func (v *View) Run(ctx context.Context) error {
 	for {
 		err := v.watch(ctx)
@@ -93,8 +90,7 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// errAnew says that the store lost what it held: watchers of what it was would see
-// nothing of what it is.
+// errAnew says that the store was recreated, and watchers of the old one would see nothing.
 var errAnew = errors.New("the store was made anew")
 
 // watch follows the store as long as it is the same.
@@ -138,8 +134,7 @@ func (v *View) watch(ctx context.Context) error {
 	return g.Wait()
 }
 
-// follow takes each change of a bucket. Once it has taken all that was there it sends to
-// loaded. A watcher goes on by itself after NATS was away.
+// follow takes each change of a bucket, and sends to loaded after the first contents. Watchers survive outages.
 func (v *View) follow(ctx context.Context, kv jetstream.KeyValue, loaded chan<- struct{},
 	take func(jetstream.KeyValueEntry)) error {
 	w, err := kv.WatchAll(ctx)
@@ -265,8 +260,7 @@ func (v *View) Jobs() []service.Job {
 	return v.After("", math.MaxInt, func(*service.Job) bool { return true })
 }
 
-// After are the jobs whose names come after one, by name: of those that match the first
-// n. What match is given is not to be kept, and it must not ask the view.
+// After returns the first n jobs after a name that match, by name. match must not keep a job or ask the view.
 func (v *View) After(name string, n int, match func(*service.Job) bool) []service.Job {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -289,8 +283,7 @@ func (v *View) After(name string, n int, match func(*service.Job) bool) []servic
 	return list
 }
 
-// Workers are those that are there, by name. The jobs of each include those whose leases
-// it has: it announces itself once a second, and may have taken one since.
+// Workers returns the present workers by name, with the jobs that they report or have leases of.
 func (v *View) Workers() []service.Worker {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -9,8 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// Workers are those that are there, and those that are to take nothing more. It is safe
-// for concurrent use.
+// Workers has present workers, and drains. It is safe for concurrent use.
 type Workers struct{ present, drains jetstream.KeyValue }
 
 // Present says that a worker is there, for the time of a lease.

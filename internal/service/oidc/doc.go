@@ -1,3 +1,2 @@
-// Package oidc has people log in at a provider of OpenID Connect, and says by its claims
-// which role they have. It holds no sessions and writes no pages.
+// Package oidc logs people in by OpenID Connect, with roles from claims. It has no sessions and pages.
 package oidc

@@ -17,8 +17,7 @@ const fileForm = "write issuer, client-id, client-secret, url and roles, as docs
 // maxRules bounds the rules of a file.
 const maxRules = 1000
 
-// Open reads a file; resolve gives the secrets that it refers to. What is wrong with it is
-// a config.Problems.
+// Open reads a file; resolve returns its secrets. An error in it is a config.Problems.
 func Open(file string, resolve config.Resolver) (s Settings, err error) {
 	raw, err := yamlfile.Load("oidc", file)
 	if err != nil {

@@ -32,8 +32,7 @@ const (
 	maxToken = 16 << 10
 )
 
-// Provider is where people log in. It is asked when somebody does, so that it need not
-// be there when the service starts. It is safe for concurrent use.
+// Provider logs people in. It need not run when the service starts. It is safe for concurrent use.
 type Provider struct {
 	Settings
 	client *http.Client
@@ -92,8 +91,7 @@ type kept struct {
 	State, Nonce, Verifier, Next string
 }
 
-// Begin is the address at which somebody logs in, and what their browser keeps until
-// End, where next is the page that they want.
+// Begin returns the address for a login, and what the browser keeps until End. next is the page after it.
 func (p *Provider) Begin(ctx context.Context, next string) (address, keep string, err error) {
 	found, err := p.provider(ctx)
 	if err != nil {
@@ -111,8 +109,7 @@ func (p *Provider) Begin(ctx context.Context, next string) (address, keep string
 // ErrNobody says that somebody is known to the provider, and no rule gives them a role.
 var ErrNobody = errors.New("no rule gives you a role")
 
-// End is who has logged in, from what their browser kept and what the provider sent it
-// back with. The page that they want is said for every end.
+// End returns who has logged in, from what the browser kept and the provider sent, and always the next page.
 func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *service.Caller, next string,
 	err error) {
 	raw, err := base64.RawURLEncoding.DecodeString(keep)
@@ -150,8 +147,7 @@ func (p *Provider) End(ctx context.Context, keep string, back url.Values) (who *
 	return who, k.Next, nil
 }
 
-// Whose is who has a token of the provider that was made for this service; nil is
-// nobody.
+// Whose returns who has a token of the provider for this service, nil for nobody.
 func (p *Provider) Whose(ctx context.Context, token string) *service.Caller {
 	if len(token) > maxToken || strings.Count(token, ".") != 2 {
 		return nil

@@ -16,8 +16,7 @@ type Settings struct {
 	URL string
 	// Scopes are asked for beside openid, email and profile.
 	Scopes []string
-	// Name is the claim that is somebody's name in the audit trail; "" is email, or sub
-	// where the provider says of none that it is theirs.
+	// Name is the claim with a name for the audit trail; "" is email, or sub if the provider has not checked that.
 	Name string
 	// Roles are looked through in order; the first that fits counts.
 	Roles []Rule
@@ -56,8 +55,7 @@ func (s *Settings) caller(claims map[string]any) *service.Caller {
 // maxName bounds a name, in bytes.
 const maxName = 100
 
-// name is how the audit trail names somebody. A mail address that the provider has not
-// checked may be anybody's.
+// name returns the name for the audit trail. A mail address that the provider has not checked may be false.
 func (s *Settings) name(claims map[string]any) string {
 	text := func(claim string) string {
 		v, _ := claims[claim].(string)

@@ -28,8 +28,7 @@ func (d *Desk) PrecheckDraft(ctx context.Context, c *service.Caller,
 		service.Question{What: service.AskPrecheck, Draft: &service.DraftQuestion{}})
 }
 
-// SampleDraft returns documents of a collection before and after the rules of a draft. It records
-// that in the audit trail.
+// SampleDraft returns documents before and after the rules of a draft. It notes that in the audit trail.
 func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service.Definition,
 	ask service.SampleAsk) (*service.DraftSample, error) {
 	db, coll := mongo.SplitNS(ask.NS)

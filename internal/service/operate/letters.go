@@ -57,8 +57,7 @@ func (d *Desk) Letter(ctx context.Context, c *service.Caller, name, id string) (
 	return askOf[service.WholeLetter](ctx, d, j, service.AskLetter, f)
 }
 
-// ExportLetters writes dead letters as canonical extended JSON, one a line, to the writer of begun,
-// which it calls after the first answer.
+// ExportLetters writes canonical extended JSON, one a line, to what begun returns after the first answer.
 func (d *Desk) ExportLetters(ctx context.Context, c *service.Caller, name string, f service.LetterFilter,
 	begun func() io.Writer) error {
 	j, err := d.notedLetters(ctx, request{caller: c, needed: service.Operator, what: "export dead letters", job: name}, f)

@@ -106,8 +106,7 @@ func checkSettings(name, settings string) error {
 	return nil
 }
 
-// Create makes a job. For an equal definition it returns the existing job, and made is false.
-// It refuses another definition of the same name.
+// Create makes a job. For an equal definition made is false. Another one of the name is refused.
 func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Definition) (_ *service.Job, made bool,
 	err error) {
 	if err := checkName(wanted.Name); err != nil {
@@ -198,8 +197,7 @@ func (d *Desk) Jobs(c *service.Caller) []service.Job {
 	return d.After(c, "", math.MaxInt, func(*service.Job) bool { return true })
 }
 
-// After returns the first n jobs after name that match and that the caller may see, by name.
-// Viewers see no values of documents.
+// After returns the first n visible jobs after name that match, by name, to viewers without values.
 func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
 	list := d.View.After(name, n, func(j *service.Job) bool { return c.Sees(j.Definition.Name) && match(j) })
 	return redacted(c, list, func(j service.Job) service.Job { return *j.Redact() })
@@ -225,8 +223,7 @@ func (d *Desk) Resume(ctx context.Context, c *service.Caller, name string) (*ser
 		})
 }
 
-// Finalize cuts a job over. It refuses a job that does not follow yet, unless whenCaughtUp defers
-// the cut-over until then.
+// Finalize cuts a job over. It refuses one that does not follow, unless whenCaughtUp lets it wait for that.
 func (d *Desk) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job, error) {
 	return d.change(ctx, request{caller: c, needed: service.Operator, what: "finalize", job: name},
 		func(j *service.Job, w *service.Wish) error {
@@ -330,8 +327,7 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 	return now, err
 }
 
-// enter refuses and records requests without the role. An invalid name is neither a key of the
-// store nor a subject of the trail.
+// enter refuses and records requests without the role. An invalid name must not reach the store.
 func (d *Desk) enter(ctx context.Context, q request) error {
 	if service.CheckName(q.job) != nil {
 		return missing(q.job)

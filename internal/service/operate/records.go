@@ -80,8 +80,7 @@ func redacted[T any](c *service.Caller, list []T, redact func(T) T) []T {
 	return list
 }
 
-// Alerts returns firing alerts by job, and up to limit past ones, the newest first, of the jobs
-// that the caller may see.
+// Alerts returns firing alerts by job, and up to limit past ones, the newest first, that the caller may see.
 func (d *Desk) Alerts(c *service.Caller, limit int) (present, past []service.Alert) {
 	present, past = []service.Alert{}, []service.Alert{}
 	for _, a := range d.View.Alerts() {

@@ -37,9 +37,8 @@ func (w *RepairWhat) Wants(d *service.DocumentDifference) bool {
 	return d.Key != "" && (w.All || slices.Contains(w.Documents, RepairDocument{d.NS, d.Key}))
 }
 
-// Repair requests that documents which a verification found different are copied from the source
-// again. A verification with this id does it, and compares them afterwards; an empty id is
-// generated. For an equal request made is false.
+// Repair has a verification copy documents again that another one found different, and compare them. An empty id
+// is generated. For an equal request made is false.
 func (d *Desk) Repair(ctx context.Context, c *service.Caller, name, id string,
 	what RepairWhat) (v *service.Verification, made bool, err error) {
 	q := request{caller: c, needed: service.Operator, what: "repair", job: name}

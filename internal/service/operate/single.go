@@ -19,8 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// Controller is a job that runs in this process. Its methods are called from several
-// goroutines at once.
+// Controller is a job that runs in this process. It is called concurrently.
 type Controller interface {
 	Status() job.Status
 	Pause(context.Context) error
@@ -33,8 +32,7 @@ type Controller interface {
 	CancelFinalize(context.Context) error
 }
 
-// Single controls the one job of a process like Desk those of a service, at once and without a
-// store. It is safe for concurrent use.
+// Single controls the one job of a process, as Desk those of a service. It is safe for concurrent use.
 type Single struct {
 	job      Controller
 	log      *slog.Logger
@@ -120,8 +118,7 @@ func (s *Single) CancelFinalize(ctx context.Context, c *service.Caller, name str
 	return s.act(ctx, c, "cancel finalize", name, s.job.CancelFinalize)
 }
 
-// Finalize returns when the job is finalized, or has failed to. It goes on when ctx ends first.
-// It may be repeated after a failure.
+// Finalize returns when the job is finalized, or has failed to, which may be repeated. It outlives ctx.
 func (s *Single) Finalize(ctx context.Context, c *service.Caller, name string, whenCaughtUp bool) (*service.Job,
 	error) {
 	return s.act(ctx, c, "finalize", name, func(ctx context.Context) error {

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Verify requests a verification of a job that follows, one at a time. For an equal request with
-// the same id it returns the existing one, and made is false. An empty id is generated.
+// Verify requests a verification of a job that follows. For an equal request with the id made is false. An empty
+// id is generated.
 func (d *Desk) Verify(ctx context.Context, c *service.Caller, name, id string,
 	o service.VerifyOptions) (v *service.Verification, made bool, err error) {
 	q := request{caller: c, needed: service.Operator, what: "verify", job: name}
@@ -125,8 +125,7 @@ func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verifica
 	return redacted(c, d.View.Verifications(name), redact), nil
 }
 
-// Verification returns a verification with its findings, nil before its end. Only operators see
-// values.
+// Verification returns a verification with its findings, nil before its end, to viewers without values.
 func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id string) (*service.Verification,
 	*service.Findings, error) {
 	if _, err := d.Job(c, name); err != nil {

@@ -25,16 +25,15 @@ import (
 // maxReply bounds how much of a collector's reply is read, in bytes, to use its connection again.
 const maxReply = 64 << 10
 
-// collector sends spans by OTLP over HTTP with protobuf (opentelemetry.io/docs/specs/otlp).
-// It implements otlptrace.Client. The exporter of OpenTelemetry itself would bring all of gRPC.
+// collector sends spans by OTLP over HTTP with protobuf, as otlptrace.Client. OpenTelemetry's own exporter would
+// bring gRPC.
 type collector struct {
 	at     string
 	header http.Header
 	client *http.Client
 }
 
-// variable is one of OTEL_EXPORTER_OTLP_…, that of traces alone before that of all signals.
-// Its name is that of the one which counts.
+// variable returns OTEL_EXPORTER_OTLP_TRACES_… if it is set, else OTEL_EXPORTER_OTLP_….
 func (o *Options) variable(rest string) (name, value string) {
 	for _, name = range []string{"OTEL_EXPORTER_OTLP_TRACES_" + rest, "OTEL_EXPORTER_OTLP_" + rest} {
 		if value = o.env(name); value != "" {
@@ -49,8 +48,7 @@ func (o *Options) env(name string) string {
 	return strings.TrimSpace(value)
 }
 
-// newCollector prepares requests, with what the variables say of headers, certificates and
-// compression.
+// newCollector reads the variables for headers, certificates and compression.
 func (o *Options) newCollector(at string) (*collector, error) {
 	header := http.Header{"Content-Type": {"application/x-protobuf"}, "User-Agent": {"millrace/" + o.Version}}
 	name, list := o.variable("HEADERS")

@@ -16,12 +16,11 @@ import (
 // maxCollections bounds the collections of a phase that have spans of their own.
 const maxCollections = 1000
 
-// Run is what a worker does with a job, from the take to the end. A nil one makes no
-// spans. It is safe for concurrent use.
+// Run is a run of a job, from the take to the end. A nil one makes no spans. It is safe for concurrent use.
 type Run struct {
 	spans *Spans
-	// under has the span of the take, under which all others are. It ends when the job
-	// runs: a span is sent at its end, and a job may run for months.
+	// under has the span of the take, the parent of all others. That ends when the job runs: spans are sent at their
+	// end, and a job may run for months.
 	under context.Context //nolint:containedctx // it holds the parent of spans to come
 
 	mu       sync.Mutex

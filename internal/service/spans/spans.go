@@ -21,8 +21,7 @@ import (
 )
 
 const (
-	// queueSpans bounds the spans that wait to be sent; textBytes a text of one, and
-	// attributes and events how many it has: some 4 MB in all.
+	// queueSpans bounds spans that wait, textBytes a text, attributes their number: some 4 MB in all.
 	queueSpans = 1024
 	textBytes  = 200
 	attributes = 16
@@ -46,8 +45,7 @@ const tracesPath = "/v1/traces"
 
 // Options say where traces go.
 type Options struct {
-	// Endpoint is where a collector listens, such as http://127.0.0.1:4318; "" leaves it to
-	// the variables of OpenTelemetry.
+	// Endpoint is a collector's, such as http://127.0.0.1:4318; "" leaves it to OpenTelemetry's variables.
 	Endpoint  string
 	LookupEnv func(string) (string, bool)
 	// Instance names this process; Version is that of the program.
@@ -149,8 +147,7 @@ func (s *Spans) Close() {
 	}
 }
 
-// quiet says now and then that spans cannot be sent, and nothing else of it: who makes
-// spans is not to hear of that.
+// quiet logs failures to send spans at intervals, and returns none.
 type quiet struct {
 	sdk.SpanExporter
 	log *slog.Logger

@@ -23,8 +23,7 @@ var (
 	errEnded    = errors.New("the run of the owner has ended")
 )
 
-// assist copies parts of jobs, and reads parts of verifications, that other workers have: of one
-// at a time, while this worker has no copy of its own.
+// assist does parts of other workers' copies and verifications, one at a time, without a copy of its own.
 func (w *Worker) assist(ctx context.Context) error {
 	rest := map[string]rest{} // by run
 	for {
@@ -53,8 +52,7 @@ func (w *Worker) assist(ctx context.Context) error {
 	}
 }
 
-// rest is the pause before this worker asks a run again that assigned it nothing. It doubles
-// each time.
+// rest is the pause before a run is asked again that assigned nothing. It doubles each time.
 type rest struct {
 	until time.Time
 	pause time.Duration
@@ -198,8 +196,7 @@ func (w *Worker) offer(run string) *assign.Offer {
 	return &assign.Offer{Version: w.Version, Lease: w.Hub.Lease(), Serve: serve}
 }
 
-// verificationToAssist returns a verification of another worker that has parts to read, nil
-// for none.
+// verificationToAssist returns a verification of another worker that has parts to read, nil for none.
 func (w *Worker) verificationToAssist(rests map[string]rest) *service.Verification {
 	for _, v := range w.View.OpenVerifications() {
 		if v.State() != service.VerifyRunning || v.Report.Lendable == 0 || v.Lease.Worker == w.Name ||
@@ -213,8 +210,7 @@ func (w *Worker) verificationToAssist(rests map[string]rest) *service.Verificati
 	return nil
 }
 
-// assistVerification reads parts of a verification until none is left, or this worker has work
-// of its own.
+// assistVerification reads parts of a verification until none is left, or this worker has work of its own.
 func (w *Worker) assistVerification(ctx context.Context, v *service.Verification) error {
 	log := w.Log.With("job", v.Wish.Job, "verification", v.Wish.ID, "of", v.Lease.Worker)
 	return w.watched(ctx, log, func() bool {
@@ -232,8 +228,7 @@ func (w *Worker) assistVerification(ctx context.Context, v *service.Verification
 	})
 }
 
-// watched assists another worker until this one has work of its own, or the run of the owner has
-// ended.
+// watched assists another worker until this one has work of its own, or the run of the owner has ended.
 func (w *Worker) watched(ctx context.Context, log *slog.Logger, ended func() bool,
 	work func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -1,5 +1,3 @@
-// Package worker runs the jobs of the service: it takes leases, brings each job to
-// where its definition wants it, and reports. A worker that dies, hangs or is cut off
-// loses its leases; that what it still sends does no harm is the target's fence
-// (state.Store), not the lease.
+// Package worker takes leases, brings jobs to their desired states, and reports. A worker that hangs or is cut
+// off loses its leases. The target's fence (state.Store) makes what it still sends harmless.
 package worker

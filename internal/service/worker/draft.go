@@ -24,15 +24,12 @@ import (
 )
 
 const (
-	// draftTime is how long an answer about a draft may take, reachTime how long a server
-	// is looked for.
+	// draftTime bounds an answer about a draft, reachTime the search for a server.
 	draftTime = 50 * time.Second
 	reachTime = 5 * time.Second
-	// draftsAtOnce bounds the questions about drafts that are answered at once: fewer than
-	// all questions, so that those about jobs are answered meanwhile.
+	// draftsAtOnce bounds the drafts among the questions, so that those about jobs are answered, too.
 	draftsAtOnce = 2
-	// maxListed bounds the collections of a page, maxMembers the hosts or shards,
-	// maxSample the documents, maxPlanChecks the checks of a plan.
+	// maxListed bounds the collections of a page, maxMembers hosts or shards, maxSample documents.
 	maxListed     = 500
 	maxMembers    = 100
 	maxSample     = 20
@@ -108,8 +105,7 @@ func (d *drafted) hide(err error) error {
 	return redacted{err, d.secrets.hide(mongo.Brief(err))}
 }
 
-// inspect describes both sides, and a page of the source's collections. A side that cannot be
-// reached is no error: the answer says why.
+// inspect describes both sides, and a page of the source's collections. The answer says why a side is missing.
 func (d *drafted) inspect(ctx context.Context, ask service.InspectAsk) (*service.Inspection, error) {
 	rules, err := transform.New(d.spec.Rules)
 	if err != nil {

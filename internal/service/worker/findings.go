@@ -15,8 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// What is kept of a verification, in bytes of JSON where nothing else is said. All of
-// it is less than a value of the store may take.
+// The bounds of findings, in bytes of JSON by default. Together they fit into a value of the store.
 const (
 	perCollection    = 20 // differences
 	differencesBytes = 512 << 10
@@ -80,8 +79,7 @@ func (c *collector) take(d verify.Difference, source, target [][]byte) {
 	c.kept = append(c.kept, out)
 }
 
-// side is what one side has, as text. What was masked on the way is masked in the
-// source's documents; what the target has in its place may be anybody's.
+// side returns one side as text. Masked values are hidden: the target may have others' in their place.
 func (c *collector) side(d *service.DocumentDifference, docs [][]byte, masked []string) string {
 	texts := make([]string, 0, len(docs))
 	for _, doc := range docs {
@@ -182,8 +180,7 @@ func byName(doc []byte) map[string][]byte {
 	return out
 }
 
-// sideText is a document as extended JSON; of a long one _id and the fields that
-// differ, of long values their size. whole says that all is there.
+// sideText returns extended JSON: of a long document _id and differing fields, of long values their size.
 func sideText(doc []byte, fields []string) (text string, whole bool) {
 	text, whole = fieldsText(doc, func(string) bool { return true })
 	if whole && len(text) <= sideBytes {
@@ -274,8 +271,7 @@ func hidden(doc []byte, paths []string) []byte {
 	return out.Build()
 }
 
-// hiddenIn is a value in which values at some paths are hidden; rules go into the
-// documents of arrays.
+// hiddenIn hides values at some paths, also in the documents of arrays.
 func hiddenIn(v bsoncore.Value, paths []string) bsoncore.Value {
 	switch v.Type {
 	case bsoncore.TypeEmbeddedDocument:

@@ -15,10 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/spawn"
 )
 
-// Guard is the guardian of a worker, a process of its own: it kills its parent once
-// this has said nothing on in for as long as limit. A worker that hangs, or was
-// stopped by a signal, keeps its connections, over which writes of a job that another
-// worker has by then could still arrive at the target. It returns when the parent ends.
+// Guard is a process that kills its parent, a worker, after limit without a byte on in. A worker that hangs keeps
+// its connections: its writes could still arrive when another one has the job. It returns when the parent ends.
 func Guard(in io.Reader, limit time.Duration) error {
 	parent := os.Getppid()
 	beats := make(chan error)

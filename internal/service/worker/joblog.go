@@ -80,8 +80,7 @@ func addField(fields []service.Field, group string, a slog.Attr) []service.Field
 // minHidden is the shortest secret that is looked for: shorter ones are in many words.
 const minHidden = 4
 
-// secrets are what texts are not to show: connection strings with their passwords, and
-// keys.
+// secrets are what texts must not show: connection strings, passwords, keys.
 type secrets []string
 
 func (s *secrets) add(secret string) {

@@ -199,8 +199,7 @@ func asJSON(doc bson.Raw) json.RawMessage {
 	return documentJSON(doc, true, documentBytes, "; the export has it")
 }
 
-// documentJSON is a document as extended JSON, which may take a little more than most
-// bytes, or a text that says how large it is, and more.
+// documentJSON returns extended JSON of little more than most bytes, or a text with the size, and more.
 func documentJSON(doc bson.Raw, canonical bool, most int, more string) json.RawMessage {
 	if len(doc) == 0 {
 		return json.RawMessage("null")
@@ -214,8 +213,7 @@ func documentJSON(doc bson.Raw, canonical bool, most int, more string) json.RawM
 	return raw
 }
 
-// export is the next piece of the export. A line of which a part was sent has to be the
-// same still.
+// export returns the next piece. The rest of a line is sent if the line has not changed.
 func (l *lettersOf) export(ctx context.Context) (*service.LettersPiece, error) {
 	f := l.chosen()
 	out := &service.LettersPiece{}
@@ -258,15 +256,13 @@ func sumOf(line []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// retryTime is how long a question waits for letters that are tried again, retryLimit
-// how long they are tried at most.
+// retryTime bounds the wait of a question for letters to be retried, retryLimit the retry.
 const (
 	retryTime  = 10 * time.Second
 	retryLimit = 5 * time.Minute
 )
 
-// retry has open letters be tried once more. What takes long goes on without the one
-// who has asked.
+// retry retries open letters. It goes on in the background if that takes long.
 func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.LettersRetried, error) {
 	tried, not, err := l.open(ctx)
 	if err = errors.Join(err, not); err != nil {
@@ -298,8 +294,7 @@ func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.Le
 	return out, nil
 }
 
-// inBackground does something about the letters of a job; ok is false where that is
-// done already.
+// inBackground does something about the letters of a job, once at a time: else ok is false.
 func (w *Worker) inBackground(life context.Context, job string, do func(context.Context) error) (ended <-chan error,
 	ok bool) {
 	w.mu.Lock()
@@ -324,8 +319,7 @@ func (w *Worker) inBackground(life context.Context, job string, do func(context.
 	return done, true
 }
 
-// way is how letters are tried again: by the job that runs here, or of a finalized one
-// by this worker.
+// way returns how to retry letters: by the job that runs here, or by this worker if it is finalized.
 func (l *lettersOf) way(target string) (func(context.Context) error, error) {
 	l.mu.Lock()
 	u := l.units[l.job]

@@ -18,8 +18,7 @@ const (
 	// pointSize is what a point counts for there, partSize each shard and router of it.
 	pointSize = 512
 	partSize  = 384
-	// recordTry is how long one write may take, recordPause how long the next waits
-	// after one that failed.
+	// recordTry bounds one write, recordPause is the pause after a failed one.
 	recordTry   = 5 * time.Second
 	recordPause = 500 * time.Millisecond
 	// recordEnd is how long the end of a job waits for what is not written yet.
@@ -37,9 +36,8 @@ type records interface {
 	PointsOf(ctx context.Context, uid string, every time.Duration, in service.Period, each func(*service.Point)) error
 }
 
-// recorder writes a job's points and entries to the store, in their order. Whoever hands
-// one in does not wait: what the store does not take in time is kept in a queue, whose
-// oldest make room. A recorder is safe for concurrent use.
+// recorder writes a job's points and entries in order. Callers do not wait: a queue drops its oldest. It is safe
+// for concurrent use.
 type recorder struct {
 	to  records
 	log *slog.Logger // not the one that writes here
@@ -260,8 +258,7 @@ func (r *recorder) roll(ctx context.Context, p *service.Point) error {
 	return nil
 }
 
-// catchUp takes the points into the longer ones that an earlier worker has not: it
-// may have been killed.
+// catchUp rolls the points of an earlier worker, which may have been killed.
 func (r *recorder) catchUp(ctx context.Context) error {
 	for _, o := range r.rollers {
 		last, err := r.to.LastPoint(ctx, r.uid, o.every)

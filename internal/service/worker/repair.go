@@ -22,14 +22,12 @@ var (
 	errFinalized = errors.New("the job is finalized: its target may be in use, and is not written to any more")
 )
 
-// mayRepair reports whether this worker can take a repair: it runs the job, or has to
-// report that the job has ended.
+// mayRepair reports whether this worker can take a repair: it runs the job, or can report why nobody does.
 func (w *Worker) mayRepair(j *service.Job) bool {
 	return notRepairing(j) != nil || w.runs(j.Definition.Name) != nil
 }
 
-// notRepairing is why no worker repairs anything of a job until somebody acts, nil where
-// one does or will.
+// notRepairing returns why no worker repairs documents of a job until somebody acts, nil otherwise.
 func notRepairing(j *service.Job) error {
 	switch j.State() {
 	case service.Finished:

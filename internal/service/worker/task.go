@@ -42,8 +42,7 @@ func (w *Worker) begin(ctx context.Context, key string, log *slog.Logger) (*task
 	return t, nil
 }
 
-// run is a task's work in a goroutine of the worker. ended forgets the task; then the worker
-// looks for other work.
+// run does a task's work in a goroutine, then calls ended with mu locked, and looks for other work.
 func (w *Worker) run(g *errgroup.Group, work, ended func()) {
 	g.Go(func() error {
 		work()
@@ -55,8 +54,7 @@ func (w *Worker) run(g *errgroup.Group, work, ended func()) {
 	})
 }
 
-// keeping renews the lease while the work is done, which may take a while after ctx has
-// ended, and gives it back after last.
+// keeping renews the lease during work, also after the end of ctx, and releases it after last.
 func (t *task) keeping(work func(), last func(context.Context)) {
 	defer t.cancel(nil)
 	var keeping sync.WaitGroup

@@ -106,13 +106,11 @@ func (w *Worker) read(name, text string, access *config.Access) (*config.Sync, e
 	return s, nil
 }
 
-// leavingTime bounds how long a run of the job that has lost its lease may still prove
-// itself to the target. It notices the loss when its process goes on.
+// leavingTime is how long a run that lost its lease may still write to the target, until it notices.
 const leavingTime = time.Minute
 
-// afterOthers does the work again while an earlier run of the job still owns it on the
-// target: that run ends, since its lease did. One that does not end is another service's,
-// or a person's, and fails the job.
+// afterOthers repeats work while an earlier run owns the job on the target: that run ends without a lease. One
+// that does not is not of this service, and fails the job.
 func (u *unit) afterOthers(work func() error) error {
 	for began := time.Now(); ; {
 		err := work()

@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// maxChecks bounds the verifications that a worker runs at once, checkMemory the
-	// bytes of documents that each holds.
+	// maxChecks bounds a worker's verifications at once, checkMemory the documents of each in bytes.
 	maxChecks   = 2
 	checkMemory = 64 << 20
 	// maxWait is how long differences may wait for a job that does not follow.
@@ -145,8 +144,7 @@ func differences(r *verify.Report) int64 {
 	return r.Count + int64(len(r.Schema))
 }
 
-// begin says that the verification runs. What the view showed may be of the past: the
-// store says whether it is to be run still.
+// begin reports that the verification runs, if the store, which is newer than the view, still wants it.
 func (c *check) begin() bool {
 	h, w := c.worker.Hub, &c.wish
 	now, err := h.Verifications.Wish(c.ctx, w.Job, w.ID)
@@ -213,8 +211,7 @@ func (c *check) compare() (*verify.Report, *collector, error) {
 	}
 }
 
-// assigns reports that other workers may read parts of a job with such loads: not where
-// something bounds what is asked of a side, or where it is little.
+// assigns reports whether other workers may read parts: not with a limit on a side, or for little work.
 func (c *check) assigns(loads pace.Loads) bool {
 	o := &c.wish.Options
 	if j := c.worker.View.Job(c.wish.Job); j != nil && j.Definition.Wish.Loads != nil {
@@ -330,8 +327,7 @@ func (c *check) sendReport() error {
 	return err
 }
 
-// end stores the result. One that has none, because the worker ends or has lost the
-// lease, is left to another worker, which begins again.
+// end stores the result. Without one, because the worker ends or lost the lease, another worker begins again.
 func (c *check) end(report *verify.Report, found *collector, err error) {
 	cause := context.Cause(c.ctx)
 	now := time.Now().UTC()
@@ -373,8 +369,7 @@ func (c *check) end(report *verify.Report, found *collector, err error) {
 	}
 }
 
-// prune forgets the oldest verifications of the job beyond those that are kept. The view
-// may not have this one's end yet.
+// prune removes old verifications of the job. The view may not have this one's end yet.
 func (c *check) prune(ctx context.Context) {
 	list := c.worker.View.Verifications(c.wish.Job)
 	for i := range list {
@@ -387,8 +382,7 @@ func (c *check) prune(ctx context.Context) {
 	}
 }
 
-// keepFindings stores what was found. Where the store has no room for it the result
-// counts all the same.
+// keepFindings stores what was found. Without room for it the result counts nevertheless.
 func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 	if !c.owned() {
 		return
@@ -417,14 +411,12 @@ func (w *Worker) forgetVerifications(ctx context.Context, job string) {
 }
 
 const (
-	// mostBehind and mostSilent together are less than what a difference has to stand
-	// still for to be one (verify.RecheckOptions.Quiet).
+	// mostBehind and mostSilent together are less than verify.RecheckOptions.Quiet.
 	mostBehind = 4 * time.Second
 	mostSilent = 5 * time.Second
 )
 
-// lagging tells whether a job follows closely enough that what differs for a while is
-// no change that it has yet to apply. It is safe for concurrent use.
+// lagging tells whether a job follows so closely that a lasting difference is real. Safe for concurrent use.
 type lagging struct {
 	view *hub.View
 	job  string

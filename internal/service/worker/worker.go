@@ -79,8 +79,7 @@ func (w *Worker) draining() bool { return w.View.Draining(w.Name, w.started) }
 const (
 	// lookEvery is how often the worker looks for jobs without being told of a change.
 	lookEvery = time.Second
-	// lookPause is the least time between two looks because of changes: many jobs say all
-	// the time how they stand, and a look is at all of them.
+	// lookPause is the least time between two looks: jobs report often, and a look is at all of them.
 	lookPause = 250 * time.Millisecond
 )
 
@@ -161,8 +160,7 @@ func (w *Worker) giveBack() {
 // otherTurn is how long a job is left to the worker that is to have it.
 const otherTurn = 3 * time.Second
 
-// look takes the jobs that this worker is to have, and those that others were to have
-// and did not take.
+// look takes the jobs meant for this worker, and late those meant for others.
 func (w *Worker) look(ctx context.Context, g *errgroup.Group) {
 	jobs := w.View.Jobs()
 	sharing, seen := w.sharing(jobs), map[string]time.Time{}
@@ -221,8 +219,7 @@ func (w *Worker) sharing(jobs []service.Job) *sharing {
 	return s
 }
 
-// next is the worker for a job: that with the fewest of those that fit and have room,
-// "" where there is none. Whoever forgets a job need not fit.
+// next returns the fitting worker with room and the fewest jobs, "" for none. Any worker can remove a job.
 func (s *sharing) next(d *service.Definition, forget bool) string {
 	best := ""
 	for _, o := range s.workers {

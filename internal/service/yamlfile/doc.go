@@ -1,4 +1,3 @@
-// Package yamlfile reads small YAML files of known keys: tokens, alerts, the provider of
-// logins. It tells what is wrong with its line and how to mend it, and holds nothing of
-// what the files are about.
+// Package yamlfile reads small YAML files of known keys. It reports errors with line and remedy, and knows nothing
+// of what the files are about.
 package yamlfile

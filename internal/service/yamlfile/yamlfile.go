@@ -21,8 +21,7 @@ import (
 // MaxFile bounds a file, in bytes.
 const MaxFile = 1 << 20
 
-// Reader reads a file, and gathers what is wrong with it. It tells of no
-// value that may be a secret.
+// Reader reads a file and gathers its problems, without values that may be secrets.
 type Reader struct {
 	File     string
 	Resolve  config.Resolver
@@ -95,8 +94,7 @@ func Load(setting, file string) ([]byte, error) {
 	return raw, nil
 }
 
-// Whole has read read the file, a mapping of known keys. What is wrong with it is a
-// config.Problems.
+// Whole reads the file, a mapping of known keys, by read. Its error is a config.Problems.
 func (r *Reader) Whole(raw []byte, how string, read func(Section), known ...string) error {
 	if root := r.Root(raw, how); root != nil {
 		if s, ok := r.Section(root, "", how, known...); ok {
@@ -254,8 +252,7 @@ func (s Section) Duration(key string, into *time.Duration) {
 	*into = d
 }
 
-// Secret is what a reference stands for, "" where it is left out. What is no reference
-// is told to be one, and is not repeated.
+// Secret returns what a reference stands for, "" if it is left out. It does not repeat another text.
 func (s Section) Secret(key string) string {
 	text := s.Text(key)
 	switch {
