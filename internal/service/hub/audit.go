@@ -3,10 +3,6 @@ package hub
 import (
 	"cmp"
 	"context"
-	"encoding/json"
-	"fmt"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/service"
@@ -17,8 +13,7 @@ const noJob = "-"
 
 // Audit is the trail of who has changed what. It is safe for concurrent use.
 type Audit struct {
-	*streams
-	trail jetstream.Stream
+	trail[service.Change]
 }
 
 // Note adds an entry to the audit trail. It returns when the entry is stored.
@@ -33,22 +28,6 @@ func (a *Audit) Note(ctx context.Context, c *service.Change) error {
 
 // Trail returns up to limit entries before one, the newest first; before 0 is the end, job "" all jobs.
 func (a *Audit) Trail(ctx context.Context, job string, before uint64, limit int) ([]service.Change, error) {
-	messages, err := a.newest(ctx, a.trail, subjectAudit+"."+cmp.Or(job, ">"), before, limit)
-	list, err := decoded(messages, err, func(c *service.Change, at uint64) { c.Seq = at })
+	list, err := a.newest(ctx, subjectAudit+"."+cmp.Or(job, ">"), service.Page{Before: before, Limit: limit})
 	return list, mongo.Wrap(err, "read the audit trail")
-}
-
-// decoded are the messages of an answer of newest, read from JSON.
-func decoded[T any](messages []*jetstream.RawStreamMsg, err error, numbered func(*T, uint64)) ([]T, error) {
-	if err != nil {
-		return nil, err
-	}
-	list := make([]T, len(messages))
-	for i, m := range messages {
-		if err := json.Unmarshal(m.Data, &list[i]); err != nil {
-			return nil, fmt.Errorf("entry %d: %w", m.Sequence, err)
-		}
-		numbered(&list[i], m.Sequence)
-	}
-	return list, nil
 }

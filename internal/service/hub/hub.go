@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/pace"
+	"github.com/millrace/millrace/internal/service"
 )
 
 // DefaultLease is how long a worker that says nothing keeps what it runs.
@@ -88,8 +89,9 @@ func Open(ctx context.Context, o Options) (*Hub, error) {
 	h.Jobs.records = &h.Records
 	h.Leases = Leases{ttl: o.Lease, holders: map[string]holder{}}
 	h.Records.streams, h.Records.points = &h.streams, allSeries()
+	h.Records.log = trail[service.Entry]{streams: &h.streams, seq: func(e *service.Entry) *uint64 { return &e.Seq }}
 	h.Alerts.streams, h.Alerts.log = &h.streams, o.Log
-	h.Audit.streams = &h.streams
+	h.Audit.trail = trail[service.Change]{streams: &h.streams, seq: func(c *service.Change) *uint64 { return &c.Seq }}
 	if h.js, err = jetstream.New(conn); err == nil {
 		err = h.prepare(ctx, h.replicas(o.Replicas))
 	}
@@ -252,14 +254,14 @@ type kept struct {
 }
 
 func (h *Hub) kept() []kept {
-	list := []kept{{&h.Audit.trail, jetstream.StreamConfig{Name: streamAudit, Description: "who has changed what",
+	list := []kept{{&h.Audit.stream, jetstream.StreamConfig{Name: streamAudit, Description: "who has changed what",
 		Subjects: []string{subjectAudit + ".>"}, MaxBytes: 256 << 20, DenyDelete: true, AllowDirect: true}}}
 	for _, s := range h.Records.points {
 		list = append(list, kept{nil, jetstream.StreamConfig{Name: s.stream, Description: "figures of jobs over time",
 			Subjects: []string{s.subject + ".>"}, MaxBytes: s.bytes, MaxAge: keepRecords, AllowDirect: true}})
 	}
 	return append(list,
-		kept{&h.Records.log, jetstream.StreamConfig{Name: streamEvents, Description: "what happened to jobs",
+		kept{&h.Records.log.stream, jetstream.StreamConfig{Name: streamEvents, Description: "what happened to jobs",
 			Subjects: []string{subjectEvents + ".>"}, MaxBytes: 512 << 20, MaxMsgsPerSubject: maxOfJob, MaxAge: keepRecords,
 			AllowDirect: true}},
 		kept{nil, jetstream.StreamConfig{Name: streamNotices, Description: "what receivers of alerts are still to be told",

@@ -52,7 +52,7 @@ func TestDefinitions(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 10 {
 		wg.Go(func() {
-			if _, _, err := h.Jobs.Change(ctx, "shop.a",
+			if _, err := h.Jobs.Change(ctx, "shop.a",
 				func(d *service.Definition) error { d.Wish.Try++; return nil }); err != nil {
 				t.Error(err)
 			}
@@ -63,7 +63,7 @@ func TestDefinitions(t *testing.T) {
 	if err != nil || now.Wish.Try != 10 {
 		t.Fatalf("after ten changes: %+v, %v", now, err)
 	}
-	if _, _, err := h.Jobs.Change(ctx, "another",
+	if _, err := h.Jobs.Change(ctx, "another",
 		func(*service.Definition) error { return nil }); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a change of a job that is not there: %v", err)
 	}

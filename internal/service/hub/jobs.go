@@ -27,21 +27,9 @@ func (j *Jobs) Definition(ctx context.Context, name string) (*service.Definition
 }
 
 // Change changes the stored definition by do, again after another's change. An error of do stores nothing.
-func (j *Jobs) Change(ctx context.Context, name string, do func(*service.Definition) error) (before,
-	after service.Wish, err error) {
-	var refused error
-	d, err := change(ctx, j.definitions, name, func(d *service.Definition) error {
-		before = d.Wish
-		refused = do(d)
-		return refused
-	})
-	switch {
-	case refused != nil:
-		return before, before, refused
-	case err != nil:
-		return before, before, mongo.Wrap(err, "change job %s", name)
-	}
-	return before, d.Wish, nil
+func (j *Jobs) Change(ctx context.Context, name string,
+	do func(*service.Definition) error) (*service.Definition, error) {
+	return change(ctx, j.definitions, name, do)
 }
 
 // Forget removes all that is stored of a job whose lease the caller has. A newer job of the name stays.

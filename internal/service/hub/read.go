@@ -3,6 +3,7 @@ package hub
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/synadia-io/orbit.go/jetstreamext"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/service"
 )
 
 const (
@@ -97,34 +99,46 @@ func (s *streams) batch(ctx context.Context, stream, subject string, from start,
 	return last, pending == "0", nil
 }
 
-// newest returns up to limit messages of a subject before a sequence, the newest first; 0 is the end. Streams are
-// read forwards, so it looks at growing windows from the end.
-func (s *streams) newest(ctx context.Context, of jetstream.Stream, subject string, before uint64,
-	limit int) ([]*jetstream.RawStreamMsg, error) {
-	info, err := of.Info(ctx)
+// trail is a stream of entries, which have their sequence.
+type trail[T any] struct {
+	*streams
+	stream jetstream.Stream
+	seq    func(*T) *uint64
+}
+
+// newest returns a page of entries of a subject, the newest first. Streams are read forwards, so it looks at
+// growing windows from the end.
+func (t *trail[T]) newest(ctx context.Context, subject string, page service.Page) ([]T, error) {
+	info, err := t.stream.Info(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", of.CachedInfo().Config.Name, err)
+		return nil, fmt.Errorf("look at stream %s: %w", t.stream.CachedInfo().Config.Name, err)
 	}
 	first, end := max(info.State.FirstSeq, 1), info.State.LastSeq+1
-	if before > 0 {
-		end = min(end, before)
+	if page.Before > 0 {
+		end = min(end, page.Before)
 	}
-	var found []*jetstream.RawStreamMsg // the oldest first
-	size := uint64(max(firstWindow, 2*limit))
-	for end > first && len(found) < limit {
+	list := []T{}
+	size := uint64(max(firstWindow, 2*page.Limit))
+	for end > first && len(list) < page.Limit {
 		from := first
 		if end-first > size {
 			from = end - size
 		}
-		part, err := s.last(ctx, info.Config.Name, subject, window{from, end}, limit-len(found))
+		part, err := t.last(ctx, info.Config.Name, subject, window{from, end}, page.Limit-len(list))
 		if err != nil {
 			return nil, err
 		}
-		found = append(part, found...)
+		for _, m := range slices.Backward(part) {
+			var one T
+			if err := json.Unmarshal(m.Data, &one); err != nil {
+				return nil, fmt.Errorf("entry %d: %w", m.Sequence, err)
+			}
+			*t.seq(&one) = m.Sequence
+			list = append(list, one)
+		}
 		end, size = from, size*4
 	}
-	slices.Reverse(found)
-	return found, nil
+	return list, nil
 }
 
 // window is a part of a stream, by sequence; end is not in it.

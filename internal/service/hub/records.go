@@ -45,7 +45,7 @@ func allSeries() []series {
 type Records struct {
 	*streams
 	points []series // the finest first
-	log    jetstream.Stream
+	log    trail[service.Entry]
 }
 
 // forget removes the points and the entries of a job.
@@ -74,7 +74,6 @@ func (r *Records) AddEntry(ctx context.Context, uid, id string, e *service.Entry
 func (r *Records) Entries(ctx context.Context, uid string, kind service.EntryKind, before uint64,
 	limit int) ([]service.Entry, error) {
 	subject := subjectEvents + "." + cmp.Or(string(kind), "*") + "." + uid
-	messages, err := r.newest(ctx, r.log, subject, before, limit)
-	list, err := decoded(messages, err, func(e *service.Entry, at uint64) { e.Seq = at })
+	list, err := r.log.newest(ctx, subject, service.Page{Before: before, Limit: limit})
 	return list, mongo.Wrap(err, "read the log of a job")
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/millrace/millrace/internal/mongo"
 )
 
 // maxValue bounds a value: what a NATS server takes by default.
@@ -88,16 +90,16 @@ func change[T any](ctx context.Context, kv jetstream.KeyValue, key string, do fu
 	for range changeTries {
 		v, err := get[T](ctx, kv, key)
 		if err == nil {
-			err = do(v)
-		}
-		if err == nil {
+			if refused := do(v); refused != nil {
+				return nil, refused
+			}
 			err = write(ctx, kv, key, any(v).(revised))
 		}
 		if !errors.Is(err, ErrChanged) {
-			return v, err
+			return v, mongo.Wrap(err, "change %s", key)
 		}
 	}
-	return nil, ErrChanged
+	return nil, mongo.Wrap(ErrChanged, "change %s", key)
 }
 
 // remove removes the value of a revision, else it is ErrChanged.

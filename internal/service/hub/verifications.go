@@ -49,11 +49,10 @@ func (v *Verifications) Wish(ctx context.Context, job, id string) (*service.Veri
 
 // Cancel notes who calls a verification off. One that was called off stays so.
 func (v *Verifications) Cancel(ctx context.Context, job, id, who string) (*service.VerifyWish, error) {
-	w, err := change(ctx, v.kv, wished+verificationKey(job, id), func(w *service.VerifyWish) error {
+	return change(ctx, v.kv, wished+verificationKey(job, id), func(w *service.VerifyWish) error {
 		w.CanceledBy = cmp.Or(w.CanceledBy, who)
 		return nil
 	})
-	return w, mongo.Wrap(err, "cancel verification %s of job %s", id, job)
 }
 
 // LastReport returns the stored report of a verification, nil for none.

@@ -307,9 +307,10 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 		return nil, err
 	}
 	var now *service.Job
+	var before service.Wish
 	var revision uint64
-	before, after, err := d.Hub.Jobs.Change(ctx, q.job, func(def *service.Definition) error {
-		now, revision = with(d.View, def), def.Revision
+	def, err := d.Hub.Jobs.Change(ctx, q.job, func(def *service.Definition) error {
+		now, before, revision = with(d.View, def), def.Wish, def.Revision
 		if err := do(now, &now.Definition.Wish); err != nil {
 			return err
 		}
@@ -322,7 +323,7 @@ func (d *Desk) change(ctx context.Context, q request, do func(*service.Job, *ser
 	if err != nil {
 		return nil, d.refused(ctx, q, err)
 	}
-	err = d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job, Before: &before, After: &after})
+	err = d.note(ctx, q.caller, service.Change{What: q.what, Job: q.job, Before: &before, After: &def.Wish})
 	seen(ctx, d.View, q.job, revision)
 	return now, err
 }

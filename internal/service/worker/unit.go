@@ -55,22 +55,23 @@ func (u *unit) take() {
 	u.record = newRecorder(&u.worker.Hub.Records, runOf{u.uid, u.lease.Run, u.worker.Name}, hub.Spans(), u.log)
 	u.record.start(u.ctx)
 	d, err := u.worker.definition(u.ctx, u.name, u.uid)
+	event := func(slog.Level, string, ...service.Field) {} // there is nobody to speak of it to
 	switch {
 	case errors.Is(err, hub.ErrNotFound) || errors.Is(err, hub.ErrChanged):
-		u.cancel(err) // there is nobody to speak of it to
+		u.cancel(err)
 	case err != nil:
 		u.cancel(fmt.Errorf("the definition cannot be read: %w", err))
 	case d.Wish.Removed:
 		err = errRemoved
 		u.cancel(err)
 	default:
-		u.record.event(slog.LevelInfo, "taken by worker "+u.worker.Name)
+		event = u.record.event
+		event(slog.LevelInfo, "taken by worker "+u.worker.Name)
 		u.earlier = u.before()
 		u.sendReport()
 		err = u.afterOthers(func() error { return u.work(d) })
-		u.noteEnd(err)
 	}
-	u.end(err)
+	u.end(err, event)
 	if u.report.State != service.Failed { // it is let go, which is no failure
 		err = nil
 	}
@@ -276,22 +277,6 @@ func (u *unit) point(m *meter, s *job.Status, done job.Done, end bool) {
 	}
 }
 
-// noteEnd records how the work has ended.
-func (u *unit) noteEnd(err error) {
-	var hint []service.Field
-	if h := mongo.HintOf(err); h != "" {
-		hint = append(hint, service.Field{Name: "hint", Value: h})
-	}
-	switch cause := context.Cause(u.ctx); {
-	case cause != nil && err != nil:
-		u.record.event(slog.LevelInfo, fmt.Sprintf("let go by worker %s: %s", u.worker.Name, mongo.Brief(cause)))
-	case err != nil:
-		u.record.event(slog.LevelError, "failed: "+mongo.Brief(err), hint...)
-	default:
-		u.record.event(slog.LevelInfo, "finished")
-	}
-}
-
 // show takes the job's status into the report.
 func (u *unit) show(j *job.Job) *job.Status {
 	st := j.Status()
@@ -326,21 +311,29 @@ func (u *unit) sendReport() {
 	}
 }
 
-// end says how the work has ended.
-func (u *unit) end(err error) {
+// end reports and records how the work has ended.
+func (u *unit) end(err error, event func(slog.Level, string, ...service.Field)) {
 	cause := context.Cause(u.ctx)
 	switch {
 	case cause != nil && err != nil:
+		event(slog.LevelInfo, fmt.Sprintf("let go by worker %s: %s", u.worker.Name, mongo.Brief(cause)))
 		u.log.Info("job let go", "why", cause)
 	case err != nil:
+		why, hint := mongo.Brief(err), mongo.HintOf(err)
+		var fields []service.Field
+		if hint != "" {
+			fields = append(fields, service.Field{Name: "hint", Value: hint})
+		}
+		event(slog.LevelError, "failed: "+why, fields...)
 		u.set(func(r *service.Report) {
-			r.State, r.Error, r.Hint = service.Failed, mongo.Brief(err), mongo.HintOf(err)
+			r.State, r.Error, r.Hint = service.Failed, why, hint
 			if refused, ok := errors.AsType[*job.PrecheckError](err); ok {
 				r.Checks = refused.Plan.Checks
 			}
 		})
-		u.log.Error("job failed", "error", err, "hint", mongo.HintOf(err))
+		u.log.Error("job failed", "error", err, "hint", hint)
 	default:
+		event(slog.LevelInfo, "finished")
 		u.set(func(r *service.Report) { r.State, r.Error, r.Hint = service.Finished, "", "" })
 		u.log.Info("job finished")
 	}
