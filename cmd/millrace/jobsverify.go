@@ -41,7 +41,7 @@ func jobsVerifyCommand(a *app) *cobra.Command {
 			return cli.WithCode(cli.ExitUsage, fmt.Errorf("--max-rate-bytes: %q is no number of bytes", cli.Plain(v.rate)))
 		}
 		v.ask.BytesPerSecond = int64(rate)
-		return verifyTrouble(v.request(ctx, cmd.Flags().Changed("every")))
+		return v.request(ctx, cmd.Flags().Changed("every"))
 	})
 	fs := cmd.Flags()
 	fs.StringVar(&v.ask.ID, "id", "",
@@ -63,22 +63,6 @@ func jobsVerifyCommand(a *app) *cobra.Command {
 	cmd.MarkFlagsMutuallyExclusive("wait", "cancel", "show", "every")
 	return cmd
 }
-
-// verifyTrouble gives what is no result the exit code of trouble.
-func verifyTrouble(err error) error {
-	if err == nil {
-		return nil
-	}
-	if _, ok := errors.AsType[*differs](err); ok {
-		return cli.WithCode(cli.ExitFailure, err)
-	}
-	return cli.WithCode(cli.ExitUsage, err)
-}
-
-// differs is the error of a job whose target differs.
-type differs struct{ text string }
-
-func (d *differs) Error() string { return d.text }
 
 func (v *verifyRequest) request(ctx context.Context, every bool) error {
 	switch {
@@ -157,8 +141,8 @@ func (v *verifyRequest) verified(got *api.Verification) error {
 	case service.VerifySame:
 		return nil
 	case service.VerifyDifferent:
-		return &differs{fmt.Sprintf("the clusters differ: %s, %s of collections, indexes or options",
-			plural(int(got.Differences), "document"), plural(int(got.SchemaDifferences), "difference"))}
+		return cli.WithCode(cli.ExitFailure, fmt.Errorf("the clusters differ: %s, %s of collections, indexes or options",
+			plural(int(got.Differences), "document"), plural(int(got.SchemaDifferences), "difference")))
 	case service.VerifyFailed:
 		return mongo.WithHint(errors.New(cli.Plain(got.Error)), cli.Plain(got.Hint))
 	}
@@ -233,7 +217,7 @@ func jobsRepairCommand(a *app) *cobra.Command {
 	all := false
 	cmd := r.jobCommand(a.described("jobs repair",
 		&cobra.Command{Annotations: map[string]string{cli.FailsWith: "trouble"}}),
-		func(ctx context.Context) error { return verifyTrouble(r.request(ctx, all)) })
+		func(ctx context.Context) error { return r.request(ctx, all) })
 	fs := cmd.Flags()
 	fs.StringVar(&r.ask.ID, "id", "", "`name` of the repair: the same once more asks for no other")
 	fs.StringVar(&r.of, "of", "",

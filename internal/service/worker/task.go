@@ -31,15 +31,18 @@ var (
 	errDrained = errors.New("the worker is drained")
 )
 
-// begin takes a lease. It fails with hub.ErrHeld where somebody else was faster.
-func (w *Worker) begin(ctx context.Context, key string, log *slog.Logger) (*task, error) {
+// begin takes a lease, nil if that fails or if somebody else was faster.
+func (w *Worker) begin(ctx context.Context, key string, log *slog.Logger) *task {
 	t := &task{worker: w, log: log, lease: service.Lease{Worker: w.Name, Run: rand.Text(), Since: time.Now().UTC()}}
 	var err error
 	if t.held, err = w.Hub.Leases.Take(ctx, key, t.lease); err != nil {
-		return nil, err
+		if !errors.Is(err, hub.ErrHeld) {
+			log.Warn("a job or its verification cannot be taken", "error", err)
+		}
+		return nil
 	}
 	t.ctx, t.cancel = context.WithCancelCause(ctx)
-	return t, nil
+	return t
 }
 
 // run does a task's work in a goroutine, then calls ended with mu locked, and looks for other work.

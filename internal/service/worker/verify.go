@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,17 +42,13 @@ func (w *Worker) lookVerify(ctx context.Context, g *errgroup.Group) {
 			continue
 		}
 		key := v.Wish.Job + "." + v.Wish.ID
-		since, known := w.waits[key]
-		if !known {
-			since = time.Now()
-		}
-		waits[key] = since
+		waits[key] = cmp.Or(w.waits[key], time.Now())
 		// Whoever runs the job has what it takes; another one where that one has no room.
 		mine := j.Lease != nil && j.Lease.Worker == w.Name
 		if v.Wish.Repair != nil && !w.mayRepair(j) {
 			continue
 		}
-		if mine || time.Since(since) > otherTurn && j.Definition.Fits(w.Labels) {
+		if mine || time.Since(waits[key]) > otherTurn && j.Definition.Fits(w.Labels) {
 			w.startCheck(ctx, g, v.Wish)
 		}
 	}
@@ -109,11 +106,8 @@ var (
 
 // startCheck takes the lease of a job's verifications, unless somebody else is faster.
 func (w *Worker) startCheck(ctx context.Context, g *errgroup.Group, wish service.VerifyWish) {
-	t, err := w.begin(ctx, hub.Verifying(wish.Job), w.Log.With("job", wish.Job, "verification", wish.ID))
-	if err != nil {
-		if !errors.Is(err, hub.ErrHeld) {
-			w.Log.Warn("a verification cannot be taken", "job", wish.Job, "error", err)
-		}
+	t := w.begin(ctx, hub.Verifying(wish.Job), w.Log.With("job", wish.Job, "verification", wish.ID))
+	if t == nil {
 		return
 	}
 	c := &check{task: t, wish: wish, lag: lagging{view: w.View, job: wish.Job, now: time.Now}}
@@ -238,7 +232,7 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 			StructureOnly: s.Mode == job.ModeStructure, MaxBufferedBytes: checkMemory, RangeBytes: c.worker.RangeBytes,
 			MaxDifferences: 1, Online: true, Log: c.log, Found: found.take,
 			Recheck: verify.RecheckOptions{For: time.Duration(w.Options.PatienceSeconds) * time.Second,
-				Hold: func() bool { return c.lag.why() != "" }},
+				Hold: func() bool { why, _ := c.lag.why(); return why != "" }},
 			BytesPerSecond: w.Options.BytesPerSecond,
 		}}
 	if w.Options.SamplePercent > 0 && w.Options.SamplePercent < 100 {
@@ -269,12 +263,12 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 func (c *check) look() {
 	now := c.worker.View.Verification(c.wish.Job, c.wish.ID)
 	j := c.worker.View.Job(c.wish.Job)
-	switch {
+	switch why, waited := c.lag.why(); {
 	case now != nil && now.Wish.CanceledBy != "",
 		j != nil && (j.Definition.UID != c.wish.UID || j.Definition.Wish.Removed):
 		c.cancel(errCanceled)
-	case c.lag.waited() > maxWait:
-		c.cancel(mongo.WithHint(fmt.Errorf("%w for %s: %s", errWaited, maxWait, c.lag.why()),
+	case waited > maxWait:
+		c.cancel(mongo.WithHint(fmt.Errorf("%w for %s: %s", errWaited, maxWait, why),
 			"have the job follow, and verify again"))
 	}
 }
@@ -283,20 +277,17 @@ func (c *check) look() {
 func (c *check) show() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.report.Waits = ""; c.stats == nil && c.wish.Repair != nil {
-		c.report.Waits = c.lag.why()
+	st := verify.Stats{}
+	if c.stats != nil {
+		st = c.stats()
 	}
-	if c.stats == nil {
-		return
+	if c.report.Waits = ""; st.Waiting > 0 || c.stats == nil && c.wish.Repair != nil {
+		c.report.Waits, _ = c.lag.why()
 	}
-	st := c.stats()
 	c.report.Lendable, c.report.Helpers = st.Assignable, helpers(st.Assistants)
 	c.report.Progress = service.VerifyProgress{Docs: st.Docs, DocsTotal: st.EstimatedDocs, Bytes: st.Bytes,
 		Collections: st.CollectionsDone, CollectionsTotal: st.Collections,
 		Rechecking: st.Waiting, Differences: st.Differences}
-	if st.Waiting > 0 {
-		c.report.Waits = c.lag.why()
-	}
 }
 
 // helpers are those who have read parts, or do.
@@ -428,28 +419,19 @@ type lagging struct {
 	since    time.Time // it has not followed since then; zero: it does
 }
 
-// why says why the job does not follow closely, "" if it does or has ended.
-func (l *lagging) why() string {
+// why says why the job does not follow closely, and since when; "" if it does or has ended.
+func (l *lagging) why() (why string, waited time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	why, now := l.reason(), l.now()
-	switch {
-	case why == "":
+	now := l.now()
+	if why = l.reason(); why == "" {
 		l.since = time.Time{}
-	case l.since.IsZero():
+		return "", 0
+	}
+	if l.since.IsZero() {
 		l.since = now
 	}
-	return why
-}
-
-// waited is for how long it has not followed by now.
-func (l *lagging) waited() time.Duration {
-	if l.why() == "" {
-		return 0
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.now().Sub(l.since)
+	return why, now.Sub(l.since)
 }
 
 func (l *lagging) reason() string {

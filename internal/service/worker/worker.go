@@ -1,8 +1,8 @@
 package worker
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"log/slog"
 	"maps"
 	"os"
@@ -170,12 +170,8 @@ func (w *Worker) look(ctx context.Context, g *errgroup.Group) {
 		if w.has(d.Name) || !jobs[i].Wanted() && !forget {
 			continue
 		}
-		since, known := w.seen[d.Name]
-		if !known {
-			since = time.Now()
-		}
-		seen[d.Name] = since
-		late := time.Since(since) > otherTurn && w.room() && (forget || d.Fits(w.Labels))
+		seen[d.Name] = cmp.Or(w.seen[d.Name], time.Now())
+		late := time.Since(seen[d.Name]) > otherTurn && w.room() && (forget || d.Fits(w.Labels))
 		if to := sharing.next(d, forget); to == w.Name || late {
 			w.start(ctx, g, *d)
 		}
@@ -239,12 +235,8 @@ func (s *sharing) next(d *service.Definition, forget bool) string {
 
 // start takes a job, unless somebody else is faster.
 func (w *Worker) start(ctx context.Context, g *errgroup.Group, d service.Definition) {
-	t, err := w.begin(ctx, hub.Control(d.Name), w.Log.With("job", d.Name))
-	switch {
-	case errors.Is(err, hub.ErrHeld):
-		return
-	case err != nil:
-		w.Log.Warn("a job cannot be taken", "job", d.Name, "error", err)
+	t := w.begin(ctx, hub.Control(d.Name), w.Log.With("job", d.Name))
+	if t == nil {
 		return
 	}
 	u := &unit{task: t, name: d.Name, uid: d.UID}
