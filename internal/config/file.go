@@ -26,9 +26,9 @@ const maxFile = 256 << 10
 // maxNesting bounds the nesting of a file: the parser's memory grows with its square.
 const maxNesting = 1000
 
-// CheckNesting returns an error if brackets, and items within items, are nested deeper than
+// checkNesting returns an error if brackets, and items within items, are nested deeper than
 // maxNesting. It counts those inside of texts too.
-func CheckNesting(raw []byte) error {
+func checkNesting(raw []byte) error {
 	deepest, brackets, items := 0, 0, 0
 	for i, c := range raw {
 		switch {
@@ -79,54 +79,64 @@ type fileReader struct {
 }
 
 func (r *fileReader) fail(line int, key, what, how string) {
-	where := "file " + filepath.Clean(r.path)
+	r.problems = append(r.problems, ProblemAt(r.path, line, key, what, how))
+}
+
+// ProblemAt is a problem of a file; line 0 is the entire file.
+func ProblemAt(path string, line int, setting, what, how string) Problem {
+	where := "file " + filepath.Clean(path)
 	if line > 0 {
 		where = fmt.Sprintf("%s line %d", where, line)
 	}
-	r.problems = append(r.problems, Problem{Setting: key, Where: where, What: what, How: how})
+	return Problem{Setting: setting, Where: where, What: what, How: how}
 }
 
 // parse returns the single mapping of the file, nil for an empty one.
-func (r *fileReader) parse(raw []byte) (doc []*ast.MappingValueNode) {
+func (r *fileReader) parse(raw []byte) []*ast.MappingValueNode {
 	const how = "write one `name: value` a line"
+	body, problems := YAML(r.path, raw, how)
+	r.problems = append(r.problems, problems...)
+	doc, ok := Mapping(body)
+	if !ok && body != nil {
+		r.fail(Line(body), "", "is not a mapping", how)
+	}
+	return doc
+}
+
+// YAML returns the single document of a file, nil for an empty one. how is the remedy of problems.
+func YAML(path string, raw []byte, how string) (body ast.Node, problems Problems) {
+	fail := func(line int, what, how string) (ast.Node, Problems) {
+		return nil, Problems{ProblemAt(path, line, "", what, how)}
+	}
 	// The parser indexes its tokens unchecked: a file it cannot cope with must
 	// not end the program.
 	defer func() {
 		if recover() != nil {
-			r.fail(0, "", "is not YAML", how)
-			doc = nil
+			body, problems = fail(0, "is not YAML", how)
 		}
 	}()
-	if err := CheckNesting(raw); err != nil {
-		r.fail(0, "", err.Error(), how)
-		return nil
+	if err := checkNesting(raw); err != nil {
+		return fail(0, err.Error(), how)
 	}
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil {
 		at, what := syntaxError(err)
-		r.fail(at, "", what, remedy(what, how))
-		return nil
+		return fail(at, what, remedy(what, how))
 	}
-	var body ast.Node
 	for _, d := range file.Docs {
 		if d.Body == nil || d.Body.Type() == ast.NullType || d.Body.Type() == ast.CommentType {
 			continue
 		}
 		if body != nil {
-			r.fail(line(d.Body.GetToken()), "", "starts a second document", "keep all settings in one")
-			return nil
+			return fail(Line(d.Body), "starts a second document", "keep all settings in one")
 		}
 		body = d.Body
 	}
-	doc, ok := mapping(body)
-	if !ok && body != nil {
-		r.fail(line(body.GetToken()), "", "is not a mapping", how)
-	}
-	return doc
+	return body, nil
 }
 
-// mapping gives the pairs of a mapping; one of a single pair is another node.
-func mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
+// Mapping gives the pairs of a mapping; one of a single pair is another node.
+func Mapping(n ast.Node) ([]*ast.MappingValueNode, bool) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		return n.Values, true
@@ -144,9 +154,9 @@ func syntaxError(err error) (int, string) {
 		return 0, "is not YAML"
 	}
 	if m := e.GetMessage(); !strings.ContainsAny(m, "@/") {
-		return line(e.GetToken()), "is not YAML: " + m
+		return Line(e), "is not YAML: " + m
 	}
-	return line(e.GetToken()), "is not YAML"
+	return Line(e), "is not YAML"
 }
 
 // remedy returns what to do about a message of the parser.
@@ -160,7 +170,12 @@ func remedy(what, otherwise string) string {
 	return otherwise
 }
 
-func line(t *token.Token) int {
+// Line returns the line of a node, 0 if it is unknown.
+func Line(n interface{ GetToken() *token.Token }) int {
+	if n == nil {
+		return 0
+	}
+	t := n.GetToken()
 	if t == nil || t.Position == nil {
 		return 0
 	}
@@ -175,16 +190,16 @@ func (r *fileReader) read(pairs []*ast.MappingValueNode, section string) {
 		known = slices.Concat(slices.Collect(maps.Values(r.sets))...)
 	}
 	for _, kv := range pairs {
-		key, ok := scalar(kv.Key)
-		nested, isMapping := mapping(kv.Value)
+		key, ok := Scalar(kv.Key)
+		nested, isMapping := Mapping(kv.Value)
 		isSetting := slices.Contains(known, key)
 		_, isCommand := r.sets[key]
 		switch {
 		case !ok || key == "":
-			r.fail(line(kv.Key.GetToken()), "", "has a key that is not a plain name", "use the names of flags")
+			r.fail(Line(kv.Key), "", "has a key that is not a plain name", "use the names of flags")
 		case section == "" && isCommand && (isMapping || !isSetting): // verify is a setting of sync, too
 			if _, empty := kv.Value.(*ast.NullNode); !isMapping && !empty && kv.Value != nil {
-				r.fail(line(kv.Key.GetToken()), key, "is the section of a command", "write its settings below it, indented")
+				r.fail(Line(kv.Key), key, "is the section of a command", "write its settings below it, indented")
 			}
 			r.read(nested, key)
 		case !isSetting && section == "":
@@ -202,19 +217,19 @@ func (r *fileReader) unknown(kv *ast.MappingValueNode, key string, known []strin
 	if best := suggest.Name(key, known); best != "" {
 		how = "did you mean " + best + "?"
 	}
-	r.fail(line(kv.Key.GetToken()), shorten(key), "is not a setting", how)
+	r.fail(Line(kv.Key), shorten(key), "is not a setting", how)
 }
 
 // entry reads a value: a scalar, a list of scalars, or for rules a mapping.
 func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string) {
-	e := entry{key: key, line: line(kv.Key.GetToken())}
+	e := entry{key: key, line: Line(kv.Key)}
 	if key == flagConfig {
 		r.fail(e.line, key, "cannot be set in a file", "give it as a flag")
 		return
 	}
 	form, rules := ruleForms()[key]
-	pairs, isMapping := mapping(kv.Value)
-	one, ok := scalar(kv.Value)
+	pairs, isMapping := Mapping(kv.Value)
+	one, ok := Scalar(kv.Value)
 	switch {
 	case ok && slices.Contains([]string{"include", "exclude", "rename", "history"}, key):
 		e.values = splitList(one)
@@ -243,7 +258,7 @@ func (r *fileReader) entry(key string, kv *ast.MappingValueNode, section string)
 func worst(n ast.Node) ast.Node {
 	if seq, ok := n.(*ast.SequenceNode); ok {
 		for _, v := range seq.Values {
-			if _, ok := scalar(v); !ok {
+			if _, ok := Scalar(v); !ok {
 				return v
 			}
 		}
@@ -266,8 +281,8 @@ func (r *fileReader) shape(key string, below int, n ast.Node, how string) {
 	case *ast.IntegerNode, *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		what, how = "has a number that JSON has not", "write it in decimal digits, or quote it if it is text"
 	}
-	if n != nil && line(n.GetToken()) > 0 {
-		at = line(n.GetToken())
+	if n != nil && Line(n) > 0 {
+		at = Line(n)
 	}
 	r.fail(at, key, what, how)
 }
@@ -282,8 +297,8 @@ func splitList(s string) []string {
 	return out
 }
 
-// scalar returns the text of a plain value as it is written: 6.0 stays 6.0.
-func scalar(n ast.Node) (string, bool) {
+// Scalar returns the text of a plain value as it is written: 6.0 stays 6.0.
+func Scalar(n ast.Node) (string, bool) {
 	switch v := n.(type) {
 	case *ast.StringNode:
 		return v.Value, true
@@ -303,11 +318,11 @@ func list(n ast.Node) (out []string, lines []int) {
 	}
 	lines = []int{}
 	for _, v := range seq.Values {
-		s, is := scalar(v)
+		s, is := Scalar(v)
 		if !is {
 			return nil, nil
 		}
-		out, lines = append(out, s), append(lines, line(v.GetToken()))
+		out, lines = append(out, s), append(lines, Line(v))
 	}
 	return out, lines
 }
@@ -331,7 +346,7 @@ type ruleForm struct {
 // ruleForms are those of the settings that may be written so.
 func ruleForms() map[string]ruleForm {
 	word := func(n ast.Node) (string, ast.Node, bool) {
-		one, ok := scalar(n)
+		one, ok := Scalar(n)
 		return one, n, ok
 	}
 	name := func(n ast.Node) (string, ast.Node, bool) {
@@ -339,14 +354,14 @@ func ruleForms() map[string]ruleForm {
 		return escaped(one), wrong, ok
 	}
 	words := func(n ast.Node) (string, ast.Node, bool) {
-		if one, ok := scalar(n); ok {
+		if one, ok := Scalar(n); ok {
 			return one, nil, true
 		}
 		all, lines := list(n)
 		return strings.Join(all, ","), worst(n), lines != nil
 	}
 	document := func(n ast.Node) (string, ast.Node, bool) {
-		if _, ok := mapping(n); !ok {
+		if _, ok := Mapping(n); !ok {
 			return "", n, false
 		}
 		return jsonOf(n)
@@ -372,8 +387,8 @@ func (r *fileReader) ruleSets(key string, form ruleForm, values []*ast.MappingVa
 	ok bool) {
 	ok = true
 	for _, kv := range values {
-		at := line(kv.Key.GetToken())
-		pattern, plain := scalar(kv.Key)
+		at := Line(kv.Key)
+		pattern, plain := Scalar(kv.Key)
 		if !plain {
 			r.shape(key, at, kv.Key, form.how)
 			return nil, nil, false
@@ -390,10 +405,10 @@ func (r *fileReader) ruleSets(key string, form ruleForm, values []*ast.MappingVa
 
 // jsonOf writes a value as JSON, in the order of the file, or gives the node of what has none.
 func jsonOf(n ast.Node) (string, ast.Node, bool) {
-	if values, ok := mapping(n); ok {
+	if values, ok := Mapping(n); ok {
 		parts := make([]string, len(values))
 		for i, kv := range values {
-			name, ok := scalar(kv.Key)
+			name, ok := Scalar(kv.Key)
 			if !ok {
 				return "", kv.Key, false
 			}
@@ -419,12 +434,12 @@ func jsonOf(n ast.Node) (string, ast.Node, bool) {
 	case *ast.NullNode:
 		return "null", nil, true
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		if text, _ := scalar(n); json.Valid([]byte(text)) {
+		if text, _ := Scalar(n); json.Valid([]byte(text)) {
 			return text, nil, true
 		}
 		return "", n, false
 	}
-	if text, ok := scalar(n); ok {
+	if text, ok := Scalar(n); ok {
 		return quoted(text), nil, true
 	}
 	return "", n, false

@@ -79,7 +79,7 @@ func (s section) rules(into Rules) {
 			continue
 		}
 		rule := into[kind]
-		if text, ok := yamlfile.Scalar(n); ok && (text == "off" || text == "false") {
+		if text, ok := config.Scalar(n); ok && (text == "off" || text == "false") {
 			rule.Off = true
 			into[kind] = rule
 			continue

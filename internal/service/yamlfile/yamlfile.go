@@ -1,7 +1,6 @@
 package yamlfile
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,9 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 
 	"github.com/millrace/millrace/internal/config"
 	"github.com/millrace/millrace/internal/suggest"
@@ -30,53 +27,24 @@ type Reader struct {
 
 // Fail notes what is wrong at a node, nil for the whole file, and how to mend it.
 func (r *Reader) Fail(n ast.Node, setting, what, how string) {
-	where := "file " + r.File
-	if at := line(n); at > 0 {
-		where = fmt.Sprintf("%s line %d", where, at)
+	line := 0
+	if n != nil {
+		line = config.Line(n)
 	}
-	r.Problems = append(r.Problems, config.Problem{Setting: setting, Where: where, What: what, How: how})
+	r.Problems = append(r.Problems, config.ProblemAt(r.File, line, setting, what, how))
 }
 
-func line(n ast.Node) int {
-	if n == nil || n.GetToken() == nil || n.GetToken().Position == nil {
-		return 0
-	}
-	return n.GetToken().Position.Line
-}
-
-// Root is the mapping that the file is, nil where it is none.
-func (r *Reader) Root(raw []byte, how string) ast.Node {
-	// The parser indexes its tokens unchecked: what it cannot cope with must end nothing.
-	defer func() {
-		if recover() != nil {
-			r.Fail(nil, "", "is not YAML", how)
-		}
-	}()
+// root is the mapping that the file is, nil where it is none.
+func (r *Reader) root(raw []byte, how string) ast.Node {
 	if len(raw) > MaxFile {
 		r.Fail(nil, "", fmt.Sprintf("is larger than %d bytes", MaxFile), "check the path")
 		return nil
 	}
-	if err := config.CheckNesting(raw); err != nil {
-		r.Fail(nil, "", err.Error(), how)
-		return nil
-	}
-	parsed, err := parser.ParseBytes(raw, 0)
-	if err != nil {
-		what, where := "is not YAML", "file "+r.File
-		if e, ok := errors.AsType[yaml.Error](err); ok {
-			what += ": " + e.GetMessage()
-			if t := e.GetToken(); t != nil && t.Position != nil {
-				where = fmt.Sprintf("%s line %d", where, t.Position.Line)
-			}
-		}
-		r.Problems = append(r.Problems, config.Problem{Where: where, What: what, How: how})
-		return nil
-	}
-	if len(parsed.Docs) != 1 || parsed.Docs[0].Body == nil {
+	body, problems := config.YAML(r.File, raw, how)
+	if r.Problems = append(r.Problems, problems...); body == nil && len(problems) == 0 {
 		r.Fail(nil, "", "has no settings", how)
-		return nil
 	}
-	return parsed.Docs[0].Body
+	return body
 }
 
 // Load reads the file of a setting, up to a little more than MaxFile.
@@ -96,7 +64,7 @@ func Load(setting, file string) ([]byte, error) {
 
 // Whole reads the file, a mapping of known keys, by read. Its error is a config.Problems.
 func (r *Reader) Whole(raw []byte, how string, read func(Section), known ...string) error {
-	if root := r.Root(raw, how); root != nil {
+	if root := r.root(raw, how); root != nil {
 		if s, ok := r.Section(root, "", how, known...); ok {
 			read(s)
 		}
@@ -120,18 +88,13 @@ type Section struct {
 // Section reads a mapping.
 func (r *Reader) Section(n ast.Node, name, how string, known ...string) (Section, bool) {
 	s := Section{Reader: r, Node: n, Name: name, Values: map[string]ast.Node{}}
-	var list []*ast.MappingValueNode
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		if list = n.Values; len(list) > 0 {
-			s.Node = list[0].Key
-		}
-	case *ast.MappingValueNode:
-		list = []*ast.MappingValueNode{n}
-		s.Node = n.Key
-	default:
+	list, ok := config.Mapping(n)
+	if !ok {
 		r.Fail(n, name, "is no mapping", how)
 		return s, false
+	}
+	if len(list) > 0 {
+		s.Node = list[0].Key
 	}
 	for _, v := range list {
 		key := v.Key.String()
@@ -174,22 +137,11 @@ func (s Section) Text(key string) string {
 	if n == nil {
 		return ""
 	}
-	text, ok := Scalar(n)
+	text, ok := config.Scalar(n)
 	if !ok {
 		s.Bad(key, "is no single value", "write a text")
 	}
 	return text
-}
-
-// Scalar is the text of a single value.
-func Scalar(n ast.Node) (string, bool) {
-	switch v := n.(type) {
-	case *ast.StringNode:
-		return v.Value, true
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		return strings.TrimSpace(n.GetToken().Value), true
-	}
-	return "", false
 }
 
 // Texts are a list of values, none where it is left out.
@@ -203,7 +155,7 @@ func (s Section) Texts(key, how string) (out []string) {
 		s.Bad(key, "is an empty list", how)
 	}
 	for _, v := range list {
-		text, ok := Scalar(v)
+		text, ok := config.Scalar(v)
 		if !ok || text == "" {
 			s.Fail(v, s.At(key), "has an item that is no text", how)
 			continue
