@@ -120,9 +120,14 @@ func New(o Options) (*API, error) {
 		a.fail(w, r, refuse(http.StatusNotFound, operate.NotFound, "see "+list, "there is no such path"))
 	})
 	mux.Handle("/api/", unknown)
-	if mux.Handle("/", unknown); o.Pages != nil {
-		mux = around(mux, o.Pages)
-	}
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if o.Pages == nil {
+			unknown(w, r)
+			return
+		}
+		w.Header().Del("Cache-Control") // theirs
+		o.Pages.ServeHTTP(w, r)
+	})
 	origin := http.NewCrossOriginProtection()
 	origin.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, r, refuse(http.StatusForbidden, CodeForeign, "use the millrace command",
@@ -130,20 +135,6 @@ func New(o Options) (*API, error) {
 	}))
 	a.handler = a.local(origin.Handler(a.clean(mux, unknown)))
 	return a, nil
-}
-
-// around lets pages serve the paths that mux does not have.
-func around(mux *http.ServeMux, pages http.Handler) *http.ServeMux {
-	outer := http.NewServeMux()
-	outer.Handle("/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, pattern := mux.Handler(r); pattern == "/" {
-			w.Header().Del("Cache-Control") // theirs
-			pages.ServeHTTP(w, r)
-			return
-		}
-		mux.ServeHTTP(w, r)
-	}))
-	return outer
 }
 
 // ServeHTTP implements http.Handler.
@@ -233,14 +224,6 @@ func asking(do action, known ...string) action {
 type sent struct{}
 
 const endless time.Duration = -1
-
-// within sets the time limit of routes without one.
-func within(t time.Duration, list []route) []route {
-	for i := range list {
-		list[i].time = cmp.Or(list[i].time, t)
-	}
-	return list
-}
 
 // call is a request with its caller.
 type call struct {

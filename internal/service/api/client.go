@@ -75,16 +75,10 @@ func (c *Client) Create(ctx context.Context, n NewJob) (j Job, made bool, err er
 // Jobs returns the jobs by name, filtered by state and search unless they are "".
 func (c *Client) Jobs(ctx context.Context, state, search string) ([]Summary, error) {
 	all := []Summary{}
-	q := url.Values{"limit": {strconv.Itoa(maxPage)}}
-	if state != "" {
-		q.Set("state", state)
-	}
-	if search != "" {
-		q.Set("q", search)
-	}
+	q := query("limit", strconv.Itoa(maxPage), "state", state, "q", search)
 	for {
-		var page Jobs
-		if _, err := c.call(ctx, http.MethodGet, PathJobs+"?"+q.Encode(), nil, &page); err != nil {
+		page, err := ask[Jobs](ctx, c, http.MethodGet, PathJobs+"?"+q.Encode(), nil)
+		if err != nil {
 			return nil, err
 		}
 		all = append(all, page.Jobs...)
@@ -143,24 +137,38 @@ func (c *Client) Remove(ctx context.Context, name string) (Job, error) {
 
 // Workers returns the present workers.
 func (c *Client) Workers(ctx context.Context) ([]service.Worker, error) {
-	var w Workers
-	_, err := c.call(ctx, http.MethodGet, PathWorkers, nil, &w)
+	w, err := ask[Workers](ctx, c, http.MethodGet, PathWorkers, nil)
 	return w.Workers, err
 }
 
 // Drain has a worker return its jobs and take no others, or ends that.
-func (c *Client) Drain(ctx context.Context, name string, drain bool) (w service.Worker, err error) {
+func (c *Client) Drain(ctx context.Context, name string, drain bool) (service.Worker, error) {
 	method := http.MethodPost
 	if !drain {
 		method = http.MethodDelete
 	}
-	_, err = c.call(ctx, method, ofJob(PathDrain, name), nil, &w)
-	return w, err
+	return ask[service.Worker](ctx, c, method, ofJob(PathDrain, name), nil)
 }
 
-func (c *Client) job(ctx context.Context, method, path, name string, what any) (j Job, err error) {
-	_, err = c.call(ctx, method, ofJob(path, name), what, &j)
-	return j, err
+func (c *Client) job(ctx context.Context, method, path, name string, what any) (Job, error) {
+	return ask[Job](ctx, c, method, ofJob(path, name), what)
+}
+
+// ask is call with a reply of one type.
+func ask[T any](ctx context.Context, c *Client, method, path string, what any) (reply T, err error) {
+	_, err = c.call(ctx, method, path, what, &reply)
+	return reply, err
+}
+
+// query is the query of a request, of names and values, without those that are "".
+func query(pairs ...string) url.Values {
+	q := url.Values{}
+	for i := 0; i < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	return q
 }
 
 // call sends what as the body, unless it is nil, and decodes the reply.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -15,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/server"
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // The paths of dead letters. Their ids have slashes, and stand in the query.
@@ -33,19 +31,6 @@ const (
 	MediaLines = "application/x-ndjson"
 )
 
-type letters struct {
-	desk *operate.Desk
-	log  *slog.Logger
-}
-
-func (l letters) routes() []route {
-	return []route{
-		{http.MethodGet, PathLetters, service.Viewer, asking(l.list, "ns", "state", "limit", "cursor"), 0},
-		{http.MethodGet, PathLetter, service.Operator, asking(l.one, "id"), 0},
-		{http.MethodGet, PathLettersExport, service.Operator, asking(l.export, "ns", "state"), endless},
-	}
-}
-
 // RetryLetters is the body of a request to try dead letters again; none is all of them.
 type RetryLetters struct {
 	ID string `json:"id"`
@@ -55,29 +40,29 @@ func ofJob(path, name string) string {
 	return strings.Replace(path, "{name}", url.PathEscape(name), 1)
 }
 
-func (l letters) list(c *call) (any, error) {
-	return l.desk.Letters(c.Context(), c.caller, c.PathValue("name"),
+func (d desk) letters(c *call) (any, error) {
+	return d.Letters(c.Context(), c.caller, c.PathValue("name"),
 		service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state"), After: c.q.Get("cursor"), Limit: c.limit})
 }
 
-func (l letters) one(c *call) (any, error) {
-	return l.desk.Letter(c.Context(), c.caller, c.PathValue("name"), c.q.Get("id"))
+func (d desk) letter(c *call) (any, error) {
+	return d.Letter(c.Context(), c.caller, c.PathValue("name"), c.q.Get("id"))
 }
 
-// export sends lines as they come. An error after the first breaks the connection.
-func (l letters) export(c *call) (any, error) {
+// exportLetters sends lines as they come. An error after the first breaks the connection.
+func (d desk) exportLetters(c *call) (any, error) {
 	rc := http.NewResponseController(c.w)
 	_ = rc.SetReadDeadline(time.Time{}) // where it passes, the request is canceled
 	_ = rc.SetWriteDeadline(time.Now().Add(2 * lettersTime))
 	begun := false
 	filter := service.LetterFilter{NS: c.q.Get("ns"), State: c.q.Get("state")}
-	err := l.desk.ExportLetters(c.Context(), c.caller, c.PathValue("name"), filter, func() io.Writer {
+	err := d.ExportLetters(c.Context(), c.caller, c.PathValue("name"), filter, func() io.Writer {
 		begun = true
 		c.w.Header().Set("Content-Type", MediaLines)
 		return &slowWriter{c.w, rc}
 	})
 	if err != nil && begun {
-		l.log.Warn("an export of dead letters is broken off", "job", c.PathValue("name"), "error", mongo.Brief(err))
+		d.log.Warn("an export of dead letters is broken off", "job", c.PathValue("name"), "error", mongo.Brief(err))
 		panic(http.ErrAbortHandler)
 	}
 	return sent{}, err
@@ -115,12 +100,7 @@ func (j jobs) retryLetters(c *call, body RetryLetters) (any, error) {
 }
 
 func lettersQuery(f service.LetterFilter) string {
-	q := url.Values{}
-	for key, value := range map[string]string{"ns": f.NS, "state": f.State, "cursor": f.After} {
-		if value != "" {
-			q.Set(key, value)
-		}
-	}
+	q := query("ns", f.NS, "state", f.State, "cursor", f.After)
 	if f.Limit > 0 {
 		q.Set("limit", strconv.Itoa(f.Limit))
 	}
@@ -128,21 +108,18 @@ func lettersQuery(f service.LetterFilter) string {
 }
 
 // Letters are a page of a job's dead letters.
-func (c *Client) Letters(ctx context.Context, name string, f service.LetterFilter) (l service.Letters, err error) {
-	_, err = c.call(ctx, http.MethodGet, ofJob(PathLetters, name)+lettersQuery(f), nil, &l)
-	return l, err
+func (c *Client) Letters(ctx context.Context, name string, f service.LetterFilter) (service.Letters, error) {
+	return ask[service.Letters](ctx, c, http.MethodGet, ofJob(PathLetters, name)+lettersQuery(f), nil)
 }
 
 // Letter is one with its document.
-func (c *Client) Letter(ctx context.Context, name, id string) (l service.WholeLetter, err error) {
-	_, err = c.call(ctx, http.MethodGet, ofJob(PathLetter, name)+"?id="+url.QueryEscape(id), nil, &l)
-	return l, err
+func (c *Client) Letter(ctx context.Context, name, id string) (service.WholeLetter, error) {
+	return ask[service.WholeLetter](ctx, c, http.MethodGet, ofJob(PathLetter, name)+"?id="+url.QueryEscape(id), nil)
 }
 
 // RetryLetters has a job's open dead letters tried once more; id "" is all of them.
-func (c *Client) RetryLetters(ctx context.Context, name, id string) (r service.LettersRetried, err error) {
-	_, err = c.call(ctx, http.MethodPost, ofJob(PathLettersRetry, name), RetryLetters{id}, &r)
-	return r, err
+func (c *Client) RetryLetters(ctx context.Context, name, id string) (service.LettersRetried, error) {
+	return ask[service.LettersRetried](ctx, c, http.MethodPost, ofJob(PathLettersRetry, name), RetryLetters{id})
 }
 
 // ExportLetters copies the export of a job's dead letters: canonical extended JSON, one a line.

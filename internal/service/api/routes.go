@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"mime"
 	"net/http"
@@ -58,18 +59,53 @@ func (a *API) routes() []route {
 	if a.o.Desk == nil {
 		return slices.Concat(a.controlRoutes(), a.singleRoutes())
 	}
-	d := a.o.Desk
-	return slices.Concat(workers{d}.routes(), records{d}.routes(), a.controlRoutes(), a.jobRoutes(),
-		verifications{d}.routes(),
-		within(lettersTime, letters{d, a.o.Log}.routes()), within(draftTime, drafts{d}.routes()))
+	return slices.Concat(a.controlRoutes(), a.jobRoutes())
 }
 
+// desk has the actions for a service alone.
+type desk struct {
+	*operate.Desk
+	log *slog.Logger
+}
+
+// jobRoutes returns the routes of a service alone.
 func (a *API) jobRoutes() []route {
+	d := desk{a.o.Desk, a.o.Log}
 	return []route{
 		{http.MethodGet, PathReady, "", a.readyz, 0},
 		{http.MethodGet, PathOpenAPI, service.Viewer, a.describe, 0},
 		{http.MethodPost, PathJobs, service.Admin, a.jobs.create, 0},
 		{http.MethodDelete, PathJob, service.Admin, a.jobs.remove, 0},
+
+		{http.MethodGet, PathWorkers, service.Viewer, d.workers, 0},
+		{http.MethodPost, PathDrain, service.Admin, asking(d.drain), 0},
+		{http.MethodDelete, PathDrain, service.Admin, asking(d.drain), 0},
+
+		{http.MethodGet, PathPoints, service.Viewer, asking(d.points, "from", "to", "last", "step"), 0},
+		{http.MethodGet, PathLog, service.Viewer, asking(d.jobLog, "kind", "before", "limit"), 0},
+		{http.MethodGet, PathAlerts, service.Viewer, asking(d.alerts, "limit"), 0},
+		{http.MethodGet, PathAudit, service.Admin, asking(d.audit, "job", "before", "limit"), 0},
+
+		{http.MethodPost, PathVerifications, service.Operator,
+			taking(d.verify, true, `{"id": "first", "samplePercent": 5, "include": ["shop.*"]}, or nothing`), 0},
+		{http.MethodGet, PathVerifications, service.Viewer, d.verifications, 0},
+		{http.MethodGet, PathVerification, service.Viewer, d.verification, 0},
+		{http.MethodDelete, PathVerification, service.Operator, d.cancel, 0},
+		{http.MethodPost, PathRepair, service.Operator,
+			taking(d.repair, false, `{"all": true}, or {"documents": [{"ns": "shop.orders", "key": "…"}]}`), 0},
+		{http.MethodPut, PathVerifySchedule, service.Operator,
+			taking(d.schedule, false, `{"everyHours": 24, "samplePercent": 5, "bytesPerSecond": 10000000}`), 0},
+		{http.MethodDelete, PathVerifySchedule, service.Operator, d.scheduled(nil), 0},
+
+		{http.MethodGet, PathLetters, service.Viewer, asking(d.letters, "ns", "state", "limit", "cursor"), lettersTime},
+		{http.MethodGet, PathLetter, service.Operator, asking(d.letter, "id"), lettersTime},
+		{http.MethodGet, PathLettersExport, service.Operator, asking(d.exportLetters, "ns", "state"), endless},
+
+		{http.MethodPost, PathInspectDraft, service.Admin, drafting(d.inspect, draftForm), draftTime},
+		{http.MethodPost, PathPrecheckDraft, service.Admin, drafting(d.precheck, draftForm), draftTime},
+		{http.MethodPost, PathSampleDraft, service.Admin, drafting(d.sample,
+			`{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}, "ns": "shop.orders"}`),
+			draftTime},
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // The paths of drafts, which are jobs that are not made yet.
@@ -23,17 +22,6 @@ const (
 	draftPage   = 200
 	draftSample = 5
 )
-
-type drafts struct{ desk *operate.Desk }
-
-func (d drafts) routes() []route {
-	return []route{
-		{http.MethodPost, PathInspectDraft, service.Admin, drafting(d.inspect, draftForm), 0},
-		{http.MethodPost, PathPrecheckDraft, service.Admin, drafting(d.precheck, draftForm), 0},
-		{http.MethodPost, PathSampleDraft, service.Admin, drafting(d.sample,
-			`{"name": "orders", "settings": {"source": "env:SOURCE", "target": "env:TARGET"}, "ns": "shop.orders"}`), 0},
-	}
-}
 
 // InspectDraft is the body that asks for what there is on the clusters of a draft.
 type InspectDraft struct {
@@ -66,7 +54,7 @@ func drafting[T any](do func(*call, T) (any, error), form string) action {
 	}, false, form)
 }
 
-func (d drafts) inspect(c *call, body InspectDraft) (any, error) {
+func (d desk) inspect(c *call, body InspectDraft) (any, error) {
 	of, err := body.definition()
 	if err != nil {
 		return nil, err
@@ -75,19 +63,19 @@ func (d drafts) inspect(c *call, body InspectDraft) (any, error) {
 	if n < 0 || n > maxPage {
 		return nil, invalid("", "limit is %d: want 0 to %d", n, maxPage)
 	}
-	return d.desk.InspectDraft(c.Context(), c.caller, of,
+	return d.InspectDraft(c.Context(), c.caller, of,
 		service.InspectAsk{After: body.After, Search: body.Search, Limit: n})
 }
 
-func (d drafts) precheck(c *call, body Draft) (any, error) {
+func (d desk) precheck(c *call, body Draft) (any, error) {
 	of, err := body.definition()
 	if err != nil {
 		return nil, err
 	}
-	return d.desk.PrecheckDraft(c.Context(), c.caller, of)
+	return d.PrecheckDraft(c.Context(), c.caller, of)
 }
 
-func (d drafts) sample(c *call, body SampleDraft) (any, error) {
+func (d desk) sample(c *call, body SampleDraft) (any, error) {
 	of, err := body.definition()
 	if err != nil {
 		return nil, err
@@ -95,6 +83,6 @@ func (d drafts) sample(c *call, body SampleDraft) (any, error) {
 	if body.Documents < 0 || body.Documents > maxPage {
 		return nil, invalid("", "documents is %d: want 1 to %d", body.Documents, maxPage)
 	}
-	return d.desk.SampleDraft(c.Context(), c.caller, of,
+	return d.SampleDraft(c.Context(), c.caller, of,
 		service.SampleAsk{NS: body.NS, Docs: cmp.Or(body.Documents, draftSample)})
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/service"
-	"github.com/millrace/millrace/internal/service/operate"
 )
 
 // The paths of what became of a job.
@@ -24,18 +23,6 @@ const (
 
 // defaultLast is how far back points go where nothing is said.
 const defaultLast = time.Hour
-
-// records are what became of jobs, and what operators did and should know.
-type records struct{ desk *operate.Desk }
-
-func (r records) routes() []route {
-	return []route{
-		{http.MethodGet, PathPoints, service.Viewer, asking(r.points, "from", "to", "last", "step"), 0},
-		{http.MethodGet, PathLog, service.Viewer, asking(r.log, "kind", "before", "limit"), 0},
-		{http.MethodGet, PathAlerts, service.Viewer, asking(r.alerts, "limit"), 0},
-		{http.MethodGet, PathAudit, service.Admin, asking(r.audit, "job", "before", "limit"), 0},
-	}
-}
 
 // Points are figures of a job over time.
 type Points struct {
@@ -130,7 +117,7 @@ func pointOf(p *service.Point) Point {
 	return out
 }
 
-func (r records) points(c *call) (any, error) {
+func (d desk) points(c *call) (any, error) {
 	q := c.q
 	from, to, err := span(q, time.Now().UTC())
 	if err != nil {
@@ -142,7 +129,7 @@ func (r records) points(c *call) (any, error) {
 			return nil, err
 		}
 	}
-	curve, err := r.desk.Points(c.Context(), c.caller, c.PathValue("name"), service.Period{From: from, To: to}, step)
+	curve, err := d.Points(c.Context(), c.caller, c.PathValue("name"), service.Period{From: from, To: to}, step)
 	if err != nil {
 		return nil, err
 	}
@@ -195,12 +182,12 @@ func length(q url.Values, name string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-func (r records) log(c *call) (any, error) {
+func (d desk) jobLog(c *call) (any, error) {
 	kind := service.EntryKind(c.q.Get("kind"))
 	if c.q.Has("kind") && !slices.Contains([]service.EntryKind{service.KindEvent, service.KindLog}, kind) {
 		return nil, invalid("use event or log", "kind %q is none", service.Short(string(kind), 40))
 	}
-	list, err := r.desk.Log(c.Context(), c.caller, c.PathValue("name"), kind,
+	list, err := d.Log(c.Context(), c.caller, c.PathValue("name"), kind,
 		service.Page{Before: c.before, Limit: c.limit})
 	if err != nil {
 		return nil, err
@@ -212,12 +199,12 @@ func (r records) log(c *call) (any, error) {
 	return out, nil
 }
 
-func (r records) audit(c *call) (any, error) {
+func (d desk) audit(c *call) (any, error) {
 	name := c.q.Get("job")
 	if err := service.CheckName(name); err != nil && c.q.Has("job") {
 		return nil, invalid("", "%s", service.Short(err.Error(), 300))
 	}
-	list, err := r.desk.Trail(c.Context(), c.caller, name, c.before, c.limit)
+	list, err := d.Trail(c.Context(), c.caller, name, c.before, c.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -228,8 +215,8 @@ func (r records) audit(c *call) (any, error) {
 	return out, nil
 }
 
-func (r records) alerts(c *call) (any, error) {
-	present, past := r.desk.Alerts(c.caller, c.limit)
+func (d desk) alerts(c *call) (any, error) {
+	present, past := d.Alerts(c.caller, c.limit)
 	return Alerts{shownAlerts(present), shownAlerts(past)}, nil
 }
 
@@ -241,19 +228,9 @@ func shownAlerts(list []service.Alert) []service.ShownAlert {
 	return out
 }
 
-type workers struct{ desk *operate.Desk }
-
-func (w workers) routes() []route {
-	return []route{
-		{http.MethodGet, PathWorkers, service.Viewer, w.list, 0},
-		{http.MethodPost, PathDrain, service.Admin, asking(w.drain), 0},
-		{http.MethodDelete, PathDrain, service.Admin, asking(w.drain), 0},
-	}
-}
-
-// list has of each worker the jobs that the caller sees.
-func (w workers) list(c *call) (any, error) {
-	list := w.desk.Workers()
+// workers has of each worker the jobs that the caller sees.
+func (d desk) workers(c *call) (any, error) {
+	list := d.Workers()
 	for i := range list {
 		list[i].Jobs = slices.DeleteFunc(append([]string{}, list[i].Jobs...),
 			func(name string) bool { return !c.caller.Sees(name) })
@@ -262,8 +239,8 @@ func (w workers) list(c *call) (any, error) {
 }
 
 // drain has a worker return its jobs, or ends that, and replies with the worker.
-func (w workers) drain(c *call) (any, error) {
-	return w.desk.Drain(c.Context(), c.caller, c.PathValue("name"), c.Method == http.MethodPost)
+func (d desk) drain(c *call) (any, error) {
+	return d.Drain(c.Context(), c.caller, c.PathValue("name"), c.Method == http.MethodPost)
 }
 
 // before is the place in a trail that a page ends before, 0 for its end.
@@ -279,15 +256,11 @@ func before(q url.Values) (n uint64, err error) {
 }
 
 // Log is a page of a job's log, the newest first. before 0 is the end, kind "" is all.
-func (c *Client) Log(ctx context.Context, name string, kind service.EntryKind, before uint64, limit int) (l Log,
-	err error) {
-	q := url.Values{"limit": {strconv.Itoa(limit)}}
-	if kind != "" {
-		q.Set("kind", string(kind))
-	}
+func (c *Client) Log(ctx context.Context, name string, kind service.EntryKind, before uint64, limit int) (Log,
+	error) {
+	q := query("limit", strconv.Itoa(limit), "kind", string(kind))
 	if before > 0 {
 		q.Set("before", strconv.FormatUint(before, 10))
 	}
-	_, err = c.call(ctx, http.MethodGet, ofJob(PathLog, name)+"?"+q.Encode(), nil, &l)
-	return l, err
+	return ask[Log](ctx, c, http.MethodGet, ofJob(PathLog, name)+"?"+q.Encode(), nil)
 }

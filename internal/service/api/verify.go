@@ -19,24 +19,6 @@ const (
 	PathRepair = PathVerification + "/repair"
 )
 
-// verifications are those of jobs, with what they repair.
-type verifications struct{ desk *operate.Desk }
-
-func (v verifications) routes() []route {
-	return []route{
-		{http.MethodPost, PathVerifications, service.Operator,
-			taking(v.verify, true, `{"id": "first", "samplePercent": 5, "include": ["shop.*"]}, or nothing`), 0},
-		{http.MethodGet, PathVerifications, service.Viewer, v.list, 0},
-		{http.MethodGet, PathVerification, service.Viewer, v.one, 0},
-		{http.MethodDelete, PathVerification, service.Operator, v.cancel, 0},
-		{http.MethodPost, PathRepair, service.Operator,
-			taking(v.repair, false, `{"all": true}, or {"documents": [{"ns": "shop.orders", "key": "…"}]}`), 0},
-		{http.MethodPut, PathVerifySchedule, service.Operator,
-			taking(v.schedule, false, `{"everyHours": 24, "samplePercent": 5, "bytesPerSecond": 10000000}`), 0},
-		{http.MethodDelete, PathVerifySchedule, service.Operator, v.scheduled(nil), 0},
-	}
-}
-
 // NewVerification is the body that asks for a verification.
 type NewVerification struct {
 	// ID identifies the verification, so that the request can be repeated; "" lets the service choose one.
@@ -100,12 +82,12 @@ func verificationOf(v *service.Verification) Verification {
 	return out
 }
 
-func (v verifications) verify(c *call, n NewVerification) (any, error) {
-	return c.toVerify(v.desk.Verify(c.Context(), c.caller, c.PathValue("name"), n.ID, n.VerifyOptions))
+func (d desk) verify(c *call, n NewVerification) (any, error) {
+	return c.toVerify(d.Verify(c.Context(), c.caller, c.PathValue("name"), n.ID, n.VerifyOptions))
 }
 
-func (v verifications) repair(c *call, n NewRepair) (any, error) {
-	return c.toVerify(v.desk.Repair(c.Context(), c.caller, c.PathValue("name"), n.ID, n.RepairWhat.In(c.PathValue("id"))))
+func (d desk) repair(c *call, n NewRepair) (any, error) {
+	return c.toVerify(d.Repair(c.Context(), c.caller, c.PathValue("name"), n.ID, n.RepairWhat.In(c.PathValue("id"))))
 }
 
 // toVerify replies to who has asked for a verification; made is false where it was there.
@@ -120,13 +102,13 @@ func (c *call) toVerify(v *service.Verification, made bool, err error) (any, err
 	return verificationOf(v), nil
 }
 
-func (v verifications) list(c *call) (any, error) {
+func (d desk) verifications(c *call) (any, error) {
 	name := c.PathValue("name")
-	list, err := v.desk.Verifications(c.caller, name)
+	list, err := d.Verifications(c.caller, name)
 	if err != nil {
 		return nil, err
 	}
-	j, err := v.desk.Job(c.caller, name)
+	j, err := d.Job(c.caller, name)
 	if err != nil {
 		return nil, err
 	}
@@ -137,8 +119,8 @@ func (v verifications) list(c *call) (any, error) {
 	return out, nil
 }
 
-func (v verifications) one(c *call) (any, error) {
-	one, found, err := v.desk.Verification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
+func (d desk) verification(c *call) (any, error) {
+	one, found, err := d.Verification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
@@ -147,22 +129,22 @@ func (v verifications) one(c *call) (any, error) {
 	return out, nil
 }
 
-func (v verifications) cancel(c *call) (any, error) {
-	one, err := v.desk.CancelVerification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
+func (d desk) cancel(c *call) (any, error) {
+	one, err := d.CancelVerification(c.Context(), c.caller, c.PathValue("name"), c.PathValue("id"))
 	if err != nil {
 		return nil, err
 	}
 	return verificationOf(one), nil
 }
 
-func (v verifications) schedule(c *call, s service.VerifySchedule) (any, error) {
-	return v.scheduled(&s)(c)
+func (d desk) schedule(c *call, s service.VerifySchedule) (any, error) {
+	return d.scheduled(&s)(c)
 }
 
 // scheduled has a job be verified again and again; nil has it not.
-func (v verifications) scheduled(s *service.VerifySchedule) action {
+func (d desk) scheduled(s *service.VerifySchedule) action {
 	return change(func(ctx context.Context, who *service.Caller, name string) (*service.Job, error) {
-		return v.desk.ScheduleVerifications(ctx, who, name, s)
+		return d.ScheduleVerifications(ctx, who, name, s)
 	})
 }
 
@@ -173,21 +155,18 @@ func (c *Client) Verify(ctx context.Context, name string, n NewVerification) (v 
 }
 
 // Verifications are those of a job, the newest first.
-func (c *Client) Verifications(ctx context.Context, name string) (v Verifications, err error) {
-	_, err = c.call(ctx, http.MethodGet, ofJob(PathVerifications, name), nil, &v)
-	return v, err
+func (c *Client) Verifications(ctx context.Context, name string) (Verifications, error) {
+	return ask[Verifications](ctx, c, http.MethodGet, ofJob(PathVerifications, name), nil)
 }
 
 // Verification is one of a job's with what it has found.
-func (c *Client) Verification(ctx context.Context, name, id string) (v Verification, err error) {
-	_, err = c.call(ctx, http.MethodGet, ofJob(PathVerifications, name)+"/"+url.PathEscape(id), nil, &v)
-	return v, err
+func (c *Client) Verification(ctx context.Context, name, id string) (Verification, error) {
+	return ask[Verification](ctx, c, http.MethodGet, ofJob(PathVerifications, name)+"/"+url.PathEscape(id), nil)
 }
 
 // CancelVerification calls one off.
-func (c *Client) CancelVerification(ctx context.Context, name, id string) (v Verification, err error) {
-	_, err = c.call(ctx, http.MethodDelete, ofJob(PathVerifications, name)+"/"+url.PathEscape(id), nil, &v)
-	return v, err
+func (c *Client) CancelVerification(ctx context.Context, name, id string) (Verification, error) {
+	return ask[Verification](ctx, c, http.MethodDelete, ofJob(PathVerifications, name)+"/"+url.PathEscape(id), nil)
 }
 
 // ScheduleVerifications has a job be verified again and again; nil has it not.
