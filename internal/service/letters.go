@@ -11,9 +11,8 @@ import (
 type Question struct {
 	Job string `json:"job"`
 	// UID is that of the job's definition.
-	UID  string       `json:"uid"`
-	What QuestionKind `json:"what"`
-	// Letters chooses dead letters.
+	UID     string       `json:"uid"`
+	What    QuestionKind `json:"what"`
 	Letters LetterFilter `json:"letters"`
 	// Draft is set in questions about a job that is not made yet, which has no UID.
 	Draft *DraftQuestion `json:"draft,omitempty"`

@@ -14,7 +14,6 @@ const (
 	MaxParts = job.MaxParts
 )
 
-// beside adds what another part did at the same time.
 func (p *Point) beside(b *Point) {
 	p.Seconds = max(p.Seconds, b.Seconds)
 	p.combine(b, Amount.beside,
@@ -38,7 +37,6 @@ func (r Range) beside(b Range, worse func(x, y float64) float64) Range {
 	return Range{worse(r.Mean, b.Mean), worse(r.Least, b.Least), worse(r.Most, b.Most), max(r.Seconds, b.Seconds)}
 }
 
-// mergeParts takes the parts of a later span into those of an earlier one.
 func mergeParts(list, later []Point) []Point {
 	for i := range later {
 		l := &later[i]

@@ -12,9 +12,7 @@ import (
 
 // The bounds of a repair.
 const (
-	// MaxRepair bounds the documents of one repair.
-	MaxRepair = 1000
-	// maxDocumentKey bounds a key, in bytes of BSON.
+	MaxRepair      = 1000
 	maxDocumentKey = 400
 )
 

@@ -19,7 +19,6 @@ import (
 const (
 	// lookEvery is the interval at which jobs are evaluated.
 	lookEvery = 5 * time.Second
-	// storeTime bounds one operation of the store.
 	storeTime = 5 * time.Second
 	// lateAfter is the age of an alert without notices at which any process sends them.
 	lateAfter = 30 * time.Second
@@ -27,9 +26,8 @@ const (
 
 // Options are those of a keeper.
 type Options struct {
-	Hub  *hub.Hub
-	View *hub.View
-	// Settings are the rules and the receivers.
+	Hub      *hub.Hub
+	View     *hub.View
 	Settings *Settings
 	// Every is the interval of evaluations; 0 is five seconds. Settle is how long the store
 	// must have answered before the first; 0 is a little more than the time of a lease, after
@@ -76,7 +74,6 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// look evaluates all jobs once.
 func (k *Keeper) look(ctx context.Context, now time.Time) {
 	if !k.settled(ctx, now) {
 		return

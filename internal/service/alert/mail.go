@@ -10,7 +10,6 @@ import (
 	"github.com/wneessen/go-mail"
 )
 
-// mailer sends notices by mail.
 type mailer struct {
 	host     string
 	port     int
@@ -29,7 +28,6 @@ const (
 	securityNone     = "none"
 )
 
-// message is a notice as a mail.
 func (m *mailer) message(n *Notice) (*mail.Msg, error) {
 	msg := mail.NewMsg()
 	if err := msg.From(m.from); err != nil {

@@ -22,7 +22,6 @@ type Notice struct {
 	service.ShownAlert
 }
 
-// maxText bounds a text of a notice, in bytes.
 const maxText = 2000
 
 // plain returns foreign text as one line of graphic characters, of at most maxText bytes.

@@ -36,7 +36,6 @@ type refusal struct{ error }
 func (r refusal) Unwrap() error { return r.error }
 
 const (
-	// sendTime bounds one attempt.
 	sendTime = 15 * time.Second
 	// farewell bounds an attempt under way when the process ends.
 	farewell = 3 * time.Second
@@ -47,7 +46,6 @@ const (
 	oldest = 24 * time.Hour
 )
 
-// notifier sends notices to one receiver, one after the other.
 type notifier struct {
 	receiver Receiver
 	log      *slog.Logger

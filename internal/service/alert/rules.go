@@ -58,7 +58,6 @@ type finding struct {
 
 func not(why string) finding { return finding{answer: no, text: why} }
 
-// look is the input of rules.
 type look struct {
 	job     *service.Job
 	state   service.State
@@ -69,7 +68,6 @@ type look struct {
 	before  int64 // refused documents that were notified
 }
 
-// evaluate returns the finding of the rule of a kind.
 func (r Rule) evaluate(kind service.AlertKind, l look) finding {
 	caller := service.Caller{Jobs: r.Jobs}
 	switch {

@@ -56,10 +56,8 @@ func parse(file string, raw []byte, resolve config.Resolver) (*Settings, error) 
 	return out, nil
 }
 
-// section is a part of the file.
 type section struct{ yamlfile.Section }
 
-// rules reads the rules over the defaults.
 func (s section) rules(into Rules) {
 	n := s.Values["rules"]
 	if n == nil {
@@ -108,7 +106,6 @@ func (s section) rules(into Rules) {
 	}
 }
 
-// receivers reads webhooks and mails.
 func (s section) receivers(into *Settings) {
 	names := map[string]bool{}
 	for _, kind := range []struct {
@@ -143,7 +140,6 @@ func (s section) receivers(into *Settings) {
 	}
 }
 
-// insecure reports whether notices may be sent without TLS.
 func (s section) insecure() bool {
 	text := s.Text("insecure")
 	b, err := strconv.ParseBool(text)

@@ -36,7 +36,6 @@ func newWatch(rules Rules, newID func() string) *watch {
 	return &watch{rules: rules, newID: newID, seen: map[place]*track{}, last: map[string]jobProgress{}}
 }
 
-// forget drops all state.
 func (w *watch) forget() { clear(w.seen); clear(w.last) }
 
 // change is an alert to store, because it fires or is over, or to delete if gone.

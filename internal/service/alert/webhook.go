@@ -23,7 +23,6 @@ const (
 	HeaderDelivery  = "Millrace-Delivery"  // the same each time that a notice comes
 )
 
-// webhook posts notices.
 type webhook struct {
 	url    string // may hold a secret
 	secret []byte // none: nothing is signed

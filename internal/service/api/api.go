@@ -25,8 +25,7 @@ import (
 
 const (
 	// maxBody bounds a request's body; the settings of a job, as a text in JSON, fit.
-	maxBody = 1 << 20
-	// maxHeader bounds a request's header.
+	maxBody   = 1 << 20
 	maxHeader = 16 << 10
 	// replyTime bounds a request and its reply, except for events.
 	replyTime = 20 * time.Second
@@ -225,7 +224,6 @@ type sent struct{}
 
 const endless time.Duration = -1
 
-// call is a request with its caller.
 type call struct {
 	*http.Request
 	w      http.ResponseWriter
@@ -248,7 +246,6 @@ func (c *call) job(j *service.Job) any {
 	return JobOf(j)
 }
 
-// wrongMethod refuses other methods of a path.
 func (a *API) wrongMethod(has []string) http.Handler {
 	if slices.Contains(has, http.MethodGet) {
 		has = append(has, http.MethodHead)
@@ -285,7 +282,6 @@ func (a *API) serve(rt route) http.Handler {
 	})
 }
 
-// enter checks the token and the role.
 func (a *API) enter(c *call, needed service.Role) error {
 	from, _, err := net.SplitHostPort(c.RemoteAddr)
 	if err != nil {

@@ -154,7 +154,6 @@ func (c *Client) job(ctx context.Context, method, path, name string, what any) (
 	return ask[Job](ctx, c, method, ofJob(path, name), what)
 }
 
-// ask is call with a reply of one type.
 func ask[T any](ctx context.Context, c *Client, method, path string, what any) (reply T, err error) {
 	_, err = c.call(ctx, method, path, what, &reply)
 	return reply, err

@@ -21,8 +21,7 @@ const (
 	lookAgain = 5 * time.Second
 	// heartbeatEvery is how often something is sent though there is nothing to tell.
 	heartbeatEvery = 15 * time.Second
-	// maxListeners bounds those who listen to events.
-	maxListeners = 200
+	maxListeners   = 200
 	// sendTime is how long a listener may take to take what is sent.
 	sendTime = 10 * time.Second
 )
@@ -89,7 +88,6 @@ type news struct {
 	ended <-chan struct{}
 }
 
-// listener is one who listens.
 type listener struct {
 	*call
 	rc   *http.ResponseController

@@ -57,7 +57,6 @@ func refuse(status int, code operate.Code, hint, format string, args ...any) err
 	return &refusal{status, Failure{Error: fmt.Sprintf(format, args...), Hint: hint, Code: code}}
 }
 
-// status is that of a code of operate.
 func status(code operate.Code) int {
 	switch code {
 	case operate.NotFound:
@@ -115,13 +114,11 @@ func unwritable() Failure {
 	return Failure{Error: hub.ErrUnwritable.Error(), Hint: hub.UnwritableHint, Code: CodeUnavailable}
 }
 
-// fail replies with an error.
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	code, f := a.failure(r, err)
 	reply(w, code, f)
 }
 
-// reply writes a body as JSON.
 func reply(w http.ResponseWriter, code int, body any) {
 	raw, err := encode(body)
 	if err != nil {
@@ -157,5 +154,4 @@ func encode(v any) ([]byte, error) {
 	return out, nil
 }
 
-// notPlain reports what is no graphic character.
 func notPlain(r rune) bool { return (r < ' ' || r > '~') && !unicode.IsGraphic(r) }

@@ -10,9 +10,8 @@ import (
 
 const (
 	// guessBurst wrong tokens may come from an address at once, and one each guessEvery.
-	guessBurst = 20
-	guessEvery = 3 * time.Second
-	// maxGuessers bounds the addresses that are remembered.
+	guessBurst  = 20
+	guessEvery  = 3 * time.Second
 	maxGuessers = 4096
 )
 

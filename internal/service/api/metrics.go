@@ -19,7 +19,6 @@ type gauges struct {
 // Describe implements prometheus.Collector: what there is depends on the jobs.
 func (g *gauges) Describe(chan<- *prometheus.Desc) {}
 
-// figures take metrics.
 type figures chan<- prometheus.Metric
 
 func (f figures) send(kind prometheus.ValueType, name, help string, value float64, labels prometheus.Labels) {
@@ -64,7 +63,6 @@ func (g *gauges) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// job has the figures of a job that has a phase.
 func (f figures) job(s *Summary, st *job.Status) {
 	of := prometheus.Labels{"job": s.Name}
 	f.known("lag_seconds", "How far the target is behind the source.", s.LagSeconds, of)
@@ -86,7 +84,6 @@ func (f figures) job(s *Summary, st *job.Status) {
 		service.Refused(st), of)
 }
 
-// parts has the figures of a job's shards and routers.
 func (f figures) parts(name string, st *job.Status) {
 	const since = " since the job's run began."
 	for _, s := range st.Shards {

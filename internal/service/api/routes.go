@@ -50,11 +50,9 @@ const (
 	// maxLabels bounds the labels of a job, maxLabel the bytes of a key or a value.
 	maxLabels = 32
 	maxLabel  = 100
-	// maxSearch bounds the text searched for in names.
 	maxSearch = 200
 )
 
-// routes returns all operations of the API.
 func (a *API) routes() []route {
 	if a.o.Desk == nil {
 		return slices.Concat(a.controlRoutes(), a.singleRoutes())
@@ -160,7 +158,6 @@ type jobs struct {
 	desk *operate.Desk
 }
 
-// all returns the jobs that a caller may see.
 func (j jobs) all(c *service.Caller) []service.Job {
 	return j.After(c, "", math.MaxInt, func(*service.Job) bool { return true })
 }
@@ -194,7 +191,6 @@ func (j jobs) limits(c *call, l server.Limits) (any, error) {
 	})(c)
 }
 
-// body reads JSON.
 func (c *call) body(into any, optional bool, form string) error {
 	raw, err := io.ReadAll(c.Body)
 	if err != nil {
@@ -303,7 +299,6 @@ func (c *call) definition() (d service.Definition, err error) {
 	return d, checkLabels(d.Labels)
 }
 
-// definition returns the definition that a body in JSON has.
 func (d *Draft) definition() (def service.Definition, err error) {
 	def.Name, def.Labels = d.Name, d.Labels
 	if def.Settings, err = settings(d.Settings); err != nil {
@@ -366,7 +361,6 @@ func (c *call) query(known ...string) (url.Values, error) {
 	return q, nil
 }
 
-// limit is how much of a list is wanted.
 func limit(q url.Values) (int, error) {
 	if !q.Has("limit") {
 		return defaultPage, nil
@@ -404,7 +398,6 @@ func (j jobs) list(c *call) (any, error) {
 //go:embed openapi.yaml
 var openapiYAML []byte
 
-// document is the OpenAPI document as JSON.
 func document() ([]byte, error) {
 	raw, err := yaml.YAMLToJSON(openapiYAML)
 	if err != nil {

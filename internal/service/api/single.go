@@ -30,8 +30,7 @@ type SingleOptions struct {
 	// Cert and Key are files, for TLS; "" is without.
 	Cert, Key string
 	// OpenStatus shows what viewers may see to those who have no token, too.
-	OpenStatus bool
-	// Version and Revision are those of the program.
+	OpenStatus        bool
 	Version, Revision string
 }
 
@@ -43,7 +42,6 @@ type Single struct {
 	farewell, deadline time.Duration
 }
 
-// single is the job of an API without a service.
 type single struct {
 	*operate.Single
 	options *SingleOptions

@@ -21,12 +21,10 @@ import (
 )
 
 const (
-	// maxTokens bounds what a file of tokens may hold.
 	maxTokens = 1000
 	// lookEvery is how often at most a file of tokens is looked at again.
 	lookEvery = time.Second
-	// maxToken bounds what is given as a token, in bytes.
-	maxToken = 1 << 10
+	maxToken  = 1 << 10
 )
 
 // The errors of Enter.
@@ -129,7 +127,6 @@ func (t *Tokens) holders() []holder {
 	return t.list
 }
 
-// same reports that a file has not changed.
 func same(a, b os.FileInfo) bool {
 	return a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size() && os.SameFile(a, b)
 }

@@ -102,7 +102,6 @@ type Removed struct {
 	Name string `json:"name"`
 }
 
-// summary is a job in short.
 func summary(j *service.Job) Summary {
 	d := &j.Definition
 	s := Summary{Name: d.Name, State: j.State(), Labels: d.Labels, Paused: d.Wish.Paused, Finalize: d.Wish.Finalize,

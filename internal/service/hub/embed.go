@@ -21,11 +21,9 @@ import (
 const (
 	// maxPayload bounds a message: a definition, or a report of many collections.
 	maxPayload = 4 << 20
-	// maxStore bounds what JetStream has on disk.
-	maxStore = 8 << 30
+	maxStore   = 8 << 30
 	// syncEvery is how often the disk is synced. A power cut loses that much of definitions, never of data.
 	syncEvery = 2 * time.Second
-	// startTime is how long the server may take to come up.
 	startTime = time.Minute
 )
 
@@ -113,7 +111,6 @@ func (e *Embedded) start(ctx context.Context) error {
 	return err
 }
 
-// up returns once a server keeps things.
 func (e *Embedded) up(ctx context.Context, s *server.Server, fatal <-chan string) error {
 	late := time.After(startTime)
 	for !s.ReadyForConnections(100 * time.Millisecond) {
@@ -135,7 +132,6 @@ func (e *Embedded) up(ctx context.Context, s *server.Server, fatal <-chan string
 	return nil
 }
 
-// stop ends the server, and returns when all is written.
 func (e *Embedded) stop() {
 	s := e.running()
 	s.Shutdown()

@@ -26,7 +26,6 @@ const (
 // formatEvery is how often a process checks that its format is still allowed.
 const formatEvery = 15 * time.Second
 
-// errFormat refuses a process.
 var errFormat = errors.New("this release and the service's are too far apart")
 
 // formats are that of this process, and the bucket that has the newest.

@@ -48,7 +48,6 @@ type Records struct {
 	log    trail[service.Entry]
 }
 
-// forget removes the points and the entries of a job.
 func (r *Records) forget(ctx context.Context, uid string) error {
 	purge := func(stream, subject string) error {
 		s, err := r.js.Stream(ctx, stream)

@@ -26,7 +26,6 @@ func encode(v any) ([]byte, error) {
 	return raw, nil
 }
 
-// revised is a value that has its revision.
 type revised interface{ At() *uint64 }
 
 // read reads a value of a bucket with its revision, ErrNotFound of one that was removed.
@@ -53,7 +52,6 @@ func get[T any](ctx context.Context, kv jetstream.KeyValue, key string) (*T, err
 	return read[T](e)
 }
 
-// put stores a value, whatever was there.
 func put(ctx context.Context, kv jetstream.KeyValue, key string, v any) error {
 	raw, err := encode(v)
 	if err == nil {

@@ -33,7 +33,6 @@ type View struct {
 	once    sync.Once     // that is
 }
 
-// contents are what the store has, by key.
 type contents struct {
 	jobs    map[string]*service.Definition
 	reports map[string]heard[service.Report]

@@ -14,7 +14,6 @@ import (
 
 const fileForm = "write issuer, client-id, client-secret, url and roles, as docs/reference/configuration.md shows"
 
-// maxRules bounds the rules of a file.
 const maxRules = 1000
 
 // Open reads a file; resolve returns its secrets. An error in it is a config.Problems.

@@ -25,11 +25,9 @@ import (
 
 const (
 	// PathBack is where the provider sends people back to.
-	PathBack = "/login/oidc/back"
-	// answerTime is how long the provider may take.
+	PathBack   = "/login/oidc/back"
 	answerTime = 10 * time.Second
-	// maxToken bounds a token that is looked at, in bytes.
-	maxToken = 16 << 10
+	maxToken   = 16 << 10
 )
 
 // Provider logs people in. It need not run when the service starts. It is safe for concurrent use.

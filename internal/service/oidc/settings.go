@@ -31,7 +31,6 @@ type Rule struct {
 	Jobs []string
 }
 
-// fits reports whether the claims have the rule's value.
 func (r *Rule) fits(claims map[string]any) bool {
 	switch v := claims[r.Claim].(type) {
 	case string:
@@ -42,7 +41,6 @@ func (r *Rule) fits(claims map[string]any) bool {
 	return false
 }
 
-// caller is who has the claims, nil where no rule fits.
 func (s *Settings) caller(claims map[string]any) *service.Caller {
 	for i := range s.Roles {
 		if r := &s.Roles[i]; r.fits(claims) {
@@ -52,7 +50,6 @@ func (s *Settings) caller(claims map[string]any) *service.Caller {
 	return nil
 }
 
-// maxName bounds a name, in bytes.
 const maxName = 100
 
 // name returns the name for the audit trail. A mail address that the provider has not checked may be false.

@@ -49,7 +49,6 @@ func (d *Desk) SampleDraft(ctx context.Context, c *service.Caller, draft service
 		service.Question{What: service.AskSample, Draft: &service.DraftQuestion{Sample: ask}})
 }
 
-// mayDraft refuses what Create would refuse.
 func mayDraft(c *service.Caller, draft service.Definition) error {
 	if err := checkName(draft.Name); err != nil {
 		return err

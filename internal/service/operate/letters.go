@@ -184,7 +184,6 @@ func able(v *hub.View, def *service.Definition) []service.Worker {
 	return list
 }
 
-// readAnswer decodes the answer of a worker.
 func readAnswer[T any](worker string, raw []byte) (*T, error) {
 	var a service.Answer
 	out := new(T)

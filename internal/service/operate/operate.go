@@ -54,7 +54,6 @@ func refuse(code Code, hint, format string, args ...any) *Error {
 	return &Error{Code: code, Text: fmt.Sprintf(format, args...), Hint: hint}
 }
 
-// request is an operation of a caller.
 type request struct {
 	caller *service.Caller
 	needed service.Role
@@ -142,7 +141,6 @@ func (d *Desk) Create(ctx context.Context, c *service.Caller, wanted service.Def
 	return with(d.View, &def), true, err
 }
 
-// noteTime is how long an entry of the audit trail may take.
 const noteTime = 5 * time.Second
 
 // seenTime is how long a change waits for the view to have it.

@@ -83,7 +83,6 @@ func (d *Desk) askedAs(ctx context.Context, q request, id string) (string, error
 	return id, nil
 }
 
-// taken refuses the id of another verification.
 func taken(id string) error {
 	return refuse(Exists, "choose another id", "there is another verification %q already", id)
 }

@@ -48,7 +48,6 @@ func (o *Options) env(name string) string {
 	return strings.TrimSpace(value)
 }
 
-// newCollector reads the variables for headers, certificates and compression.
 func (o *Options) newCollector(at string) (*collector, error) {
 	header := http.Header{"Content-Type": {"application/x-protobuf"}, "User-Agent": {"millrace/" + o.Version}}
 	name, list := o.variable("HEADERS")

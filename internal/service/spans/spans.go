@@ -28,8 +28,7 @@ const (
 	// sendTime is how long one request may take, sendTries how long it is tried again.
 	sendTime  = 5 * time.Second
 	sendTries = 10 * time.Second
-	// endTime is how long the end waits for what is not sent yet.
-	endTime = 3 * time.Second
+	endTime   = 3 * time.Second
 	// complainEvery is how often the log says that spans cannot be sent.
 	complainEvery = time.Minute
 )
@@ -40,7 +39,6 @@ const (
 	envDisabled = "OTEL_SDK_DISABLED"
 )
 
-// tracesPath is where a collector takes traces.
 const tracesPath = "/v1/traces"
 
 // Options say where traces go.

@@ -77,7 +77,6 @@ func (r rest) next(began time.Time, err error) rest {
 
 func (r rest) waits() bool { return time.Now().Before(r.until) }
 
-// forgetRests removes the rests of runs that have ended.
 func (w *Worker) forgetRests(rests map[string]rest) {
 	runs := map[string]bool{}
 	for _, j := range w.View.Jobs() {
@@ -183,7 +182,6 @@ func (w *Worker) assistCopy(ctx context.Context, j *service.Job) error {
 	})
 }
 
-// asking returns the function that sends requests to the owner of a run.
 func (w *Worker) asking(run string) assign.Ask {
 	return func(ctx context.Context, request []byte) ([]byte, error) { return w.Hub.AskOwner(ctx, run, request) }
 }

@@ -34,8 +34,7 @@ const (
 	maxMembers    = 100
 	maxSample     = 20
 	maxPlanChecks = 200
-	// checkBytes bounds the text of a check.
-	checkBytes = 2000
+	checkBytes    = 2000
 )
 
 // drafted is a draft with what its settings refer to.
@@ -175,7 +174,6 @@ func shardNames(ctx context.Context, c *mongo.Cluster) (names []string) {
 	return names
 }
 
-// listed adds a page of the source's collections.
 func (d *drafted) listed(ctx context.Context, c *mongo.Cluster, rules *transform.Set, ask service.InspectAsk,
 	out *service.Inspection) error {
 	page, err := schema.ListPage(ctx, c,
@@ -297,7 +295,6 @@ func (d *drafted) sample(ctx context.Context, ask service.SampleAsk) (*service.D
 	return out, mongo.Wrap(cur.Err(), "draw documents of %s", ask.NS)
 }
 
-// tried is a document before and after the rules.
 func tried(rules *transform.Set, ns string, doc bson.Raw) (one service.SampleDocument) {
 	after, err := rules.Route(ns).Try(doc)
 	one.Changed = !bytes.Equal(doc, after)
@@ -311,7 +308,6 @@ func tried(rules *transform.Set, ns string, doc bson.Raw) (one service.SampleDoc
 	return one
 }
 
-// sampleBytes bounds a document of a sample.
 const sampleBytes = 50 << 10
 
 func sampleJSON(doc bson.Raw, canonical bool) json.RawMessage {

@@ -226,7 +226,6 @@ func fieldsText(doc []byte, show func(name string) bool) (string, bool) {
 	return b.String(), whole
 }
 
-// valueText is a value as canonical extended JSON.
 func valueText(v bson.RawValue) string {
 	raw, err := bson.MarshalExtJSON(bson.D{{Key: "v", Value: v}}, true, false)
 	if err != nil {

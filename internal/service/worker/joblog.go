@@ -89,7 +89,6 @@ func (s *secrets) add(secret string) {
 	}
 }
 
-// hide is a text without them.
 func (s secrets) hide(text string) string {
 	for _, secret := range s {
 		text = mongo.Hide(text, secret)

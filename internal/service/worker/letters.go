@@ -20,7 +20,6 @@ import (
 )
 
 const (
-	// answerTime is how long an answer may take.
 	answerTime = 15 * time.Second
 	// maxLetters bounds a page of dead letters, answerBytes what an answer holds.
 	maxLetters  = 200
@@ -61,7 +60,6 @@ func notNow(hint, format string, args ...any) error {
 	return refusal{mongo.WithHint(fmt.Errorf(format, args...), hint), service.NotNow}
 }
 
-// reply is the answer to a question.
 func (w *Worker) reply(life context.Context, question []byte) []byte {
 	var q service.Question
 	var a service.Answer
@@ -148,7 +146,6 @@ func shortened(l service.Letter) service.Letter {
 	return l
 }
 
-// errEnough ends a look at letters.
 var errEnough = errors.New("enough")
 
 // page are the letters after one, as many as an answer has room for.

@@ -9,7 +9,6 @@ import (
 	"github.com/millrace/millrace/internal/service"
 )
 
-// meter makes points of what a job says of itself.
 type meter struct {
 	every time.Duration
 	at    time.Time
@@ -30,7 +29,6 @@ func (m *meter) look(s *job.Status, done job.Done, end bool) *service.Point {
 		return nil
 	}
 	use := procstat.Read()
-	// Its end is as much later as time has passed, also where the wall clock was set meanwhile.
 	p := figures("", n, done.Docs-m.done.Docs, done.Bytes-m.done.Bytes, done.Operations-m.done.Operations,
 		done.AppliedBytes-m.done.AppliedBytes)
 	// Its end is as much later as time has passed, also where the wall clock was set meanwhile.
@@ -60,7 +58,6 @@ func figures(name string, seconds float64, done ...int64) service.Point {
 		AppliedBytes: amount(3)}
 }
 
-// named is the one of a name, the zero value where there is none.
 func named[T any](list []T, name string, of func(T) string) (one T) {
 	if i := slices.IndexFunc(list, func(o T) bool { return of(o) == name }); i >= 0 {
 		return list[i]

@@ -28,7 +28,6 @@ const (
 	maxFields = 12
 )
 
-// records is where a recorder writes.
 type records interface {
 	AddEntry(ctx context.Context, uid, id string, e *service.Entry) error
 	AddPoint(ctx context.Context, uid, id string, every time.Duration, p *service.Point) error
@@ -60,7 +59,6 @@ type recorder struct {
 // runOf is what a worker does with a job of a definition.
 type runOf struct{ uid, run, worker string }
 
-// record is a point or an entry.
 type record struct {
 	point *service.Point
 	entry *service.Entry
@@ -76,7 +74,6 @@ func newRecorder(to records, of runOf, spans []time.Duration, log *slog.Logger) 
 	return r
 }
 
-// start has it write until close.
 func (r *recorder) start(ctx context.Context) {
 	ctx, r.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
@@ -104,14 +101,12 @@ func (r *recorder) awake() {
 	}
 }
 
-// hide has entries not show a secret.
 func (r *recorder) hide(secret string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.hidden.add(secret)
 }
 
-// event notes that something has happened.
 func (r *recorder) event(level slog.Level, text string, fields ...service.Field) {
 	r.entry(&service.Entry{At: time.Now().UTC(), Kind: service.KindEvent, Level: levelName(level), Text: text,
 		Fields: fields})
@@ -233,13 +228,11 @@ func (r *recorder) write(ctx context.Context) {
 	}
 }
 
-// id is another one for each record of all runs.
 func (r *recorder) id() string {
 	r.n++
 	return fmt.Sprintf("%s-%d", r.run, r.n)
 }
 
-// addPoint stores a point; nil is none.
 func (r *recorder) addPoint(ctx context.Context, every time.Duration, p *service.Point) error {
 	if p == nil {
 		return nil
@@ -329,7 +322,6 @@ func (o *roller) add(p *service.Point) (ended *service.Point) {
 	return ended
 }
 
-// take gives what there is; nil is nothing.
 func (o *roller) take() *service.Point {
 	p := o.now
 	o.clear()

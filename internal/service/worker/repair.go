@@ -14,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/verify"
 )
 
-// repairedBytes bounds what is kept of documents that were repaired.
 const repairedBytes = 96 << 10
 
 var (
@@ -59,7 +58,6 @@ type repair struct {
 	now  []job.Repair
 }
 
-// newRepair reads what is to be repaired.
 func (c *check) newRepair() (*repair, error) {
 	docs, err := c.worker.Hub.Verifications.Repair(c.ctx, c.wish.Job, c.wish.ID)
 	if errors.Is(err, hub.ErrNotFound) {
@@ -83,7 +81,6 @@ func (c *check) newRepair() (*repair, error) {
 	return r, nil
 }
 
-// documents are those that are compared afterwards.
 func (r *repair) documents() map[string]verify.Documents {
 	out := map[string]verify.Documents{}
 	for i, d := range r.docs {
@@ -152,7 +149,6 @@ func (r *repair) leave() error {
 	return errElsewhere
 }
 
-// present are the documents as they stand.
 func (r *repair) present() []job.Repair {
 	r.mu.Lock()
 	defer r.mu.Unlock()

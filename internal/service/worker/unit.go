@@ -50,7 +50,6 @@ func (u *unit) run() {
 	u.keeping(u.take, u.forget)
 }
 
-// take does what the job needs.
 func (u *unit) take() {
 	u.record = newRecorder(&u.worker.Hub.Records, runOf{u.uid, u.lease.Run, u.worker.Name}, hub.Spans(), u.log)
 	u.record.start(u.ctx)
@@ -97,7 +96,6 @@ func (w *Worker) settings(ctx context.Context, name, uid string) (*config.Sync, 
 	return w.read(name, d.Settings, &w.Access)
 }
 
-// read reads the settings of a job.
 func (w *Worker) read(name, text string, access *config.Access) (*config.Sync, error) {
 	s, problems := config.Definition(name, text, access)
 	if len(problems) > 0 {
@@ -227,14 +225,12 @@ func (u *unit) follow(j *job.Job, d *service.Definition) error {
 	}
 }
 
-// has says which job runs, nil for none.
 func (u *unit) has(j *job.Job) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.job = j
 }
 
-// running is the job while it runs, nil else.
 func (u *unit) running() *job.Job {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -277,7 +273,6 @@ func (u *unit) point(m *meter, s *job.Status, done job.Done, end bool) {
 	}
 }
 
-// show takes the job's status into the report.
 func (u *unit) show(j *job.Job) *job.Status {
 	st := j.Status()
 	u.set(func(r *service.Report) {
@@ -342,7 +337,6 @@ func (u *unit) end(err error, event func(slog.Level, string, ...service.Field)) 
 	}
 }
 
-// forget forgets a job that was removed.
 func (u *unit) forget(ctx context.Context) {
 	d, err := u.worker.Hub.Jobs.Definition(ctx, u.name)
 	if err != nil || d.UID != u.uid || !d.Wish.Removed || !u.owned() {

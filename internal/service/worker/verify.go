@@ -215,7 +215,6 @@ func (c *check) assigns(loads pace.Loads) bool {
 		loads.Source != pace.Low && loads.Target != pace.Low
 }
 
-// spec is what is compared.
 func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 	w := &c.wish
 	s, err := c.worker.settings(c.ctx, w.Job, w.UID)
@@ -273,7 +272,6 @@ func (c *check) look() {
 	}
 }
 
-// show takes the progress into the report.
 func (c *check) show() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -392,7 +390,6 @@ func (c *check) keepFindings(ctx context.Context, f *service.Findings) {
 	}
 }
 
-// forgetVerifications forgets those of a job that was removed.
 func (w *Worker) forgetVerifications(ctx context.Context, job string) {
 	for _, v := range append(w.View.Verifications(job), w.View.LeftVerifications(job)...) {
 		if err := w.Hub.Verifications.Drop(ctx, job, v.Wish.ID); err != nil {

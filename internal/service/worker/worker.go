@@ -25,8 +25,7 @@ import (
 type Options struct {
 	// Name is the worker's, another one for each process.
 	Name, Version string
-	// Labels say which jobs it may run.
-	Labels map[string]string
+	Labels        map[string]string
 	// MaxJobs is how many it runs at once; 0 is any number.
 	MaxJobs int
 	// SpoolDir is where jobs keep changes that the oplog may forget, "" nowhere, and SpoolBytes bounds them for a job.
@@ -40,11 +39,9 @@ type Options struct {
 	PointEvery time.Duration
 	// RangeBytes is how much verifications read at a time; 0 is verify's own choice.
 	RangeBytes int64
-	// Spans makes traces; nil makes none.
-	Spans *spans.Spans
-	// Deps are what jobs have of the process.
-	Deps job.Deps
-	Log  *slog.Logger
+	Spans      *spans.Spans
+	Deps       job.Deps
+	Log        *slog.Logger
 }
 
 // Worker runs jobs. Run is called once.
@@ -145,7 +142,6 @@ func (w *Worker) take(ctx context.Context, g *errgroup.Group) error {
 	}
 }
 
-// giveBack ends all units.
 func (w *Worker) giveBack() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
