@@ -4,8 +4,6 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
-
-	"github.com/millrace/millrace/internal/job"
 )
 
 // Redacted replaces a value of a document for viewers, who may not see any.
@@ -23,52 +21,34 @@ func (e Entry) Redact() Entry {
 	return e
 }
 
-// Redact returns a copy of the job without values of documents, or j if there are none.
-func (j *Job) Redact() *Job {
-	r := j.Report
-	if r == nil {
+// Redact returns a copy of the job without values of documents.
+func (j Job) Redact() Job {
+	if j.Report == nil {
 		return j
 	}
-	redacted := *r
-	redacted.Error, redacted.Unmet = redact(r.Error), redact(r.Unmet)
-	same := redacted.Error == r.Error && redacted.Unmet == r.Unmet
-	if redacted.Status = redactStatus(r.Status); same && redacted.Status == r.Status {
-		return j
+	r := *j.Report
+	r.Error, r.Unmet = redact(r.Error), redact(r.Unmet)
+	if r.Status != nil {
+		st := *r.Status
+		st.Error, st.Waiting = redact(st.Error), redact(st.Waiting)
+		st.Copy.Workers = slices.Clone(st.Copy.Workers)
+		for i := range st.Copy.Workers {
+			st.Copy.Workers[i].Why = redact(st.Copy.Workers[i].Why)
+		}
+		r.Status = &st
 	}
-	out := *j
-	out.Report = &redacted
-	return &out
+	j.Report = &r
+	return j
 }
 
-// redactStatus returns the status without values of documents, st where there are none.
-func redactStatus(st *job.Status) *job.Status {
-	if st == nil {
-		return nil
+// Redact returns a copy of the verification without values of documents.
+func (v Verification) Redact() Verification {
+	if v.Report != nil {
+		r := *v.Report
+		r.Error = redact(r.Error)
+		v.Report = &r
 	}
-	out := *st
-	out.Error, out.Waiting = redact(st.Error), redact(st.Waiting)
-	same := out.Error == st.Error && out.Waiting == st.Waiting
-	out.Copy.Workers = slices.Clone(st.Copy.Workers)
-	for i := range out.Copy.Workers {
-		w := &out.Copy.Workers[i]
-		w.Why = redact(w.Why)
-		same = same && w.Why == st.Copy.Workers[i].Why
-	}
-	if same {
-		return st
-	}
-	return &out
-}
-
-// Redact returns the verification without values of documents.
-func (v *Verification) Redact() *Verification {
-	if v.Report == nil || redact(v.Report.Error) == v.Report.Error {
-		return v
-	}
-	out, r := *v, *v.Report
-	r.Error = redact(r.Error)
-	out.Report = &r
-	return &out
+	return v
 }
 
 // Redact returns the alert without values of documents.

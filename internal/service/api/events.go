@@ -59,15 +59,15 @@ func (b *board) look(view View) (now []posted, fresh bool, err error) {
 	}
 	var next []posted
 	for _, j := range view.Jobs() {
-		text, err := encode(summary(&j))
+		redacted := j.Redact()
+		all, some := summary(&j), summary(&redacted)
+		text, err := encode(all)
+		p := posted{name: j.Definition.Name, text: text, redacted: text}
+		if err == nil && (some.Error != all.Error || some.Unmet != all.Unmet) {
+			p.redacted, err = encode(some)
+		}
 		if err != nil {
 			return nil, false, err
-		}
-		p := posted{name: j.Definition.Name, text: text, redacted: text}
-		if v := j.Redact(); v != &j {
-			if p.redacted, err = encode(summary(v)); err != nil {
-				return nil, false, err
-			}
 		}
 		if was, ok := before[p.name]; ok && bytes.Equal(was.text, text) {
 			p = was

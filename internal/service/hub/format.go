@@ -71,17 +71,14 @@ func (f *formats) newest(ctx context.Context) (format int, revision uint64, err 
 }
 
 func (f *formats) apart(newest int) error {
+	hint := "take a newer release here"
 	switch {
-	case newest == 0:
+	case newest == 0 || f.mine >= newest-1 && f.mine <= newest+1:
 		return nil
-	case f.mine < newest-1:
-		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest),
-			"take a newer release here")
-	case f.mine > newest+1:
-		return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest),
-			"upgrade all processes to the releases between, one after the other")
+	case f.mine > newest:
+		hint = "upgrade all processes to the releases between, one after the other"
 	}
-	return nil
+	return mongo.WithHint(fmt.Errorf("%w: it has format %d, the service %d", errFormat, f.mine, newest), hint)
 }
 
 // KeepFormat ends with an error when the service has become too new for this process.

@@ -185,7 +185,7 @@ func (d *Desk) Job(c *service.Caller, name string) (*service.Job, error) {
 		return nil, missing(name)
 	}
 	if !c.Role.May(service.Operator) {
-		j = j.Redact()
+		*j = j.Redact()
 	}
 	return j, nil
 }
@@ -198,7 +198,7 @@ func (d *Desk) Jobs(c *service.Caller) []service.Job {
 // After returns the first n visible jobs after name that match, by name, to viewers without values.
 func (d *Desk) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
 	list := d.View.After(name, n, func(j *service.Job) bool { return c.Sees(j.Definition.Name) && match(j) })
-	return redacted(c, list, func(j service.Job) service.Job { return *j.Redact() })
+	return redacted(c, list, service.Job.Redact)
 }
 
 // Pause stops a job at its checkpoint.

@@ -98,7 +98,7 @@ func (s *Single) Job(c *service.Caller, name string) (*service.Job, error) {
 // After returns the job, if its name comes after name, the caller may see it and it matches.
 func (s *Single) After(c *service.Caller, name string, n int, match func(*service.Job) bool) []service.Job {
 	if j := s.now(); n > 0 && j.Definition.Name > name && c.Sees(j.Definition.Name) && match(j) {
-		return redacted(c, []service.Job{*j}, func(j service.Job) service.Job { return *j.Redact() })
+		return redacted(c, []service.Job{*j}, service.Job.Redact)
 	}
 	return nil
 }

@@ -120,8 +120,7 @@ func (d *Desk) Verifications(c *service.Caller, name string) ([]service.Verifica
 	if _, err := d.Job(c, name); err != nil {
 		return nil, err
 	}
-	redact := func(v service.Verification) service.Verification { return *v.Redact() }
-	return redacted(c, d.View.Verifications(name), redact), nil
+	return redacted(c, d.View.Verifications(name), service.Verification.Redact), nil
 }
 
 // Verification returns a verification with its findings, nil before its end, to viewers without values.
@@ -135,7 +134,7 @@ func (d *Desk) Verification(ctx context.Context, c *service.Caller, name, id str
 		return nil, nil, missingVerification(name, id)
 	}
 	if !c.Role.May(service.Operator) {
-		v = v.Redact()
+		*v = v.Redact()
 	}
 	if s := v.State(); s != service.VerifySame && s != service.VerifyDifferent {
 		return v, nil, nil
