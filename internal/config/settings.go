@@ -262,6 +262,8 @@ func (s *Sync) bindContent(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.Zones, flagZone, nil,
 		"shards of a zone on the target, as `zone=shard,shard`\nzone=none leaves a zone of the source out; by default the "+
 			"target's shards in a zone of that name, else those with the names of the source's shards; may be repeated")
+	fs.BoolVar(&s.Users, "users", false, "copy users and roles of the chosen databases\nwith their credentials; later "+
+		"changes arrive within a minute; users that the target has otherwise stay")
 	fs.BoolVar(&s.AllowMissing, "allow-missing", false,
 		"permit rules that match nothing yet\nthese are --include, --shard and --zone")
 	fs.StringVar(&s.StartAt, "start-at", "",
@@ -336,6 +338,7 @@ func (v *Verify) Bind(fs *pflag.FlagSet, _ string) {
 	section(fs, "What is compared")
 	fs.BoolVar(&v.StructureOnly, "structure", false,
 		"compare collections, options, indexes and views alone, and no document")
+	fs.BoolVar(&v.Users, "users", false, "compare users and roles of the chosen databases, too")
 	fs.BoolVar(&v.IgnoreFieldOrder, "ignore-field-order", false,
 		"take documents as equal that differ in the order of their fields only")
 	Choice(fs, (*string)(&v.Method), "method", "auto* ranges digest",

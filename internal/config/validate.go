@@ -248,6 +248,8 @@ func (s *Sync) Validate(o Origins, _ []string) Problems {
 		"use --on-existing merge")
 	c.until(s)
 	c.structure(s)
+	c.bad(s.Users && len(s.Rules.Rename) > 0, "users", "cannot go with --rename: roles name databases and collections of "+
+		"the source", "leave one of them out")
 	c.job(s.Job)
 	_, err := mongo.ParseWriteConcern(s.WriteConcern)
 	c.bad(err != nil || s.WriteConcern == "", "write-concern", fmt.Sprintf("%q is unknown", s.WriteConcern),

@@ -2,6 +2,7 @@ package job
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -150,8 +151,12 @@ func (s *session) Finish(ctx context.Context, end follow.Final) error {
 	if err != nil {
 		return err
 	}
+	accounts, err := s.accounts.copy(ctx)
+	if err != nil {
+		return err
+	}
 	var lines []string
-	for _, d := range append(end.Differences, zones...) {
+	for _, d := range slices.Concat(end.Differences, zones, accounts) {
 		if d.Skipped != "" {
 			s.log.Info("target differs from the source as it has to", "difference", d.String())
 			continue

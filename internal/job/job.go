@@ -63,6 +63,7 @@ type session struct {
 	keys     transform.Keys // of the rules
 	counters *transform.Counters
 	progress *progress.Progress
+	accounts *accounts // nil copies no users
 
 	stored  state.Job      // as this attempt has stored it; phases only
 	catalog []state.Mapped // likewise, up to the overlap; nil before it is there
@@ -179,6 +180,9 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 		shape.Sharding = j.placer
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
+	if spec.Users {
+		j.accounts = &accounts{source: j.source.cluster, target: j.dst, rules: j.rules, store: j.store, log: j.log}
+	}
 	j.backoff = &retry.Backoff{Waiting: j.failing}
 	j.preparer = &preparer{session: &j.session}
 	j.copier = &copier{session: &j.session, lease: j.lease, assistants: map[string]*assign.Figures{}}
@@ -246,6 +250,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		Keys: &j.keys, Store: j.store, Schema: j.cat, Wishes: j.wishes, Router: j.router,
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,
+		Users:      j.spec.Users,
 		AllowShard: j.spec.AllowShard, Skips: j.spec.OnConflict != ConflictStop, WarnWindow: j.spec.WarnWindow,
 		Spool:    j.spooler,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.source.ReadFrom(positionOf(job)) }}

@@ -52,6 +52,14 @@ func (j *Job) Run(ctx context.Context) (err error) {
 		j.control.inherit(was.Paused)
 	}
 	g, gctx := errgroup.WithContext(ctx)
+	if j.accounts != nil {
+		var was state.Job
+		if j.lease.resumed != nil {
+			was = *j.lease.resumed
+		}
+		j.accounts.resume(was.Users)
+		g.Go(func() error { return j.accounts.keep(gctx, j.control.isPaused) })
+	}
 	g.Go(func() error {
 		err := j.phases(gctx)
 		if err == nil {

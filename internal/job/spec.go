@@ -166,6 +166,8 @@ type Spec struct {
 	Until      string
 	Rules      transform.Config
 	OnExisting OnExisting
+	// Users copies the users and roles of the chosen databases.
+	Users bool
 	// OnConflict says what becomes of a document that the target refuses; it
 	// may change from one run of a job to the next. Empty is ConflictStop.
 	OnConflict OnConflict

@@ -34,7 +34,9 @@ type Plan struct {
 	Rules []transform.Effect `json:"rules,omitempty"`
 	// LeftOut has namespaces and options that the rules choose and the job cannot copy.
 	LeftOut []string `json:"leftOut,omitempty"`
-	Checks  List     `json:"checks"`
+	// Users has the users and roles that the job copies: "role shop.reader", "user shop.ada".
+	Users  []string `json:"users,omitempty"`
+	Checks List     `json:"checks"`
 }
 
 // Collection is one namespace of a plan.
@@ -73,6 +75,7 @@ type Input struct {
 	OnExisting              state.OnExisting
 	StartAt                 string
 	Restart, AllowDowngrade bool
+	Users                   bool // users and roles are copied, too
 	AllowMissing            bool // an include that matches nothing yet
 	AllowOverlap            bool
 	AllowShard              bool // a side may be one shard of a sharded cluster
@@ -139,7 +142,11 @@ func Make(ctx context.Context, in Input) (*Plan, error) {
 			return p.plan, nil
 		}
 	}
-	p.ok("scope", "users and roles are not copied; databases admin, config and local stay as they are")
+	scope := "databases admin, config and local stay as they are"
+	if !p.Users {
+		scope = "users and roles are not copied; " + scope
+	}
+	p.ok("scope", "%s", scope)
 	return p.plan, nil
 }
 
@@ -148,7 +155,7 @@ func (p *planner) steps() []func(context.Context) error {
 	in, of, by, log := stored{p}, content{p}, rules{p}, changes{p}
 	all := []func(context.Context) error{
 		in.resume, in.givenShards, in.history, in.rivals, of.collections, of.omissions, by.filters, by.names, by.cases,
-		sharder{p}.sharding, access{p}.privileges, of.existing,
+		sharder{p}.sharding, access{p}.privileges, accounts{p}.users, of.existing,
 	}
 	if p.Mode == state.ModeStructure { // which copies no documents and reads no oplog
 		return all

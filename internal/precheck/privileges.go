@@ -71,8 +71,12 @@ func (p access) privileges(context.Context) error {
 func (p access) rolesHint(side string) string {
 	roles := "readAnyDatabase and clusterMonitor"
 	switch {
+	case side == "source" && p.Users:
+		roles = "readAnyDatabase, clusterMonitor and backup"
 	case side == "target" && p.Target.Info.Kind == mongo.KindSharded:
 		roles = "readWriteAnyDatabase, restore, clusterMonitor and clusterManager"
+	case side == "target" && p.Users: // restore reads no roles
+		roles = "readWriteAnyDatabase, restore, backup and clusterMonitor"
 	case side == "target":
 		roles = "readWriteAnyDatabase, restore and clusterMonitor"
 	}
@@ -91,6 +95,7 @@ func (p access) sourceNeeds(now, later *needs) {
 		actions = "listDatabases"
 	}
 	now.on(onCluster, actions)
+	p.accountNeeds(now)
 	switch {
 	case p.Source.Info.Kind == mongo.KindSharded:
 		p.routedNeeds(now)
@@ -111,6 +116,14 @@ func (p access) sourceNeeds(now, later *needs) {
 			later.on(db+"."+probe, readActions)
 			p.laterSeries(later, p.Source, db, readActions)
 		}
+	}
+}
+
+// accountNeeds are the rights to read users and roles.
+func (p access) accountNeeds(now *needs) {
+	if p.Users {
+		now.on("admin.system.users", "find")
+		now.on("admin.system.roles", "find")
 	}
 }
 
@@ -206,6 +219,9 @@ func (p access) zoneNeeds(now *needs, s sharding) {
 
 func (p access) targetNeeds(now, later *needs) {
 	now.on(mongo.StateDB+".jobs", "find insert update remove")
+	if p.accountNeeds(now); p.Users {
+		now.on("admin."+probe, "createUser dropUser createRole dropRole grantRole revokeRole insert find dropCollection")
+	}
 	p.shardedNeeds(now)
 	for _, c := range p.plan.Collections {
 		db, name := mongo.SplitNS(c.Target)

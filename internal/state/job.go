@@ -33,6 +33,8 @@ type Job struct {
 	Keys string `bson:"keys"`
 	// OnExisting is the policy for the target's collections with which it began.
 	OnExisting OnExisting `bson:"onExisting,omitempty"`
+	// Users are the users and roles that the job has written, as it wrote them.
+	Users []User `bson:"users,omitempty"`
 
 	Phase     Phase     `bson:"phase"`
 	CreatedAt time.Time `bson:"createdAt"`
@@ -142,4 +144,10 @@ func readJob(raw bson.Raw) (job Job, err error) {
 		err = fmt.Errorf("read job %s: %w", job.ID, err)
 	}
 	return job, err
+}
+
+// User is a user or a role on the target, and a sum of what it says. See package users.
+type User struct {
+	ID  string `bson:"id"`
+	Sum string `bson:"sum"`
 }

@@ -358,3 +358,6 @@ func (s *Set) canonical() string {
 	add("history", texts(s.histories.patterns()))
 	return strings.Join(parts, "; ")
 }
+
+// Includes reports whether the rules choose only some databases or collections by name.
+func (s *Set) Includes() bool { return s != nil && len(s.include) > 0 }

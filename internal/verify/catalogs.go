@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/users"
 )
 
 // catalogs compares collections, options, indexes and views. While writes go on, it compares
@@ -61,6 +62,11 @@ func (e *Engine) diff(ctx context.Context, rules *transform.Set) (diffs []schema
 			}
 		}
 		diffs, err = schema.Diff(ctx, e.clusters[source], e.clusters[target], rules, o)
+		if err != nil || !e.o.Users {
+			return err
+		}
+		others, err := users.Diff(ctx, e.clusters[source], e.clusters[target], rules)
+		diffs = append(diffs, others...)
 		return err
 	})
 	if only := e.o.Only; only != nil {

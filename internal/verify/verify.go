@@ -40,6 +40,8 @@ type Options struct {
 	// StructureOnly compares collections, options, indexes and views, and reads no
 	// document.
 	StructureOnly bool
+	// Users compares the users and roles of the chosen databases, too.
+	Users bool
 	// Method is how documents are compared; default Auto.
 	Method Method
 	// Workers is how many ranges are compared at a time, each with one

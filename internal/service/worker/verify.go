@@ -228,7 +228,8 @@ func (c *check) spec() (spec verify.Spec, found *collector, err error) {
 	found = newCollector(rules, !w.Options.NoValues)
 	spec = verify.Spec{Source: s.Source, Target: s.Target, SourceShards: s.SourceShards, ShardsLeft: true,
 		AllowShard: s.AllowShard, Rules: s.Rules, Options: verify.Options{
-			StructureOnly: s.Mode == job.ModeStructure, MaxBufferedBytes: checkMemory, RangeBytes: c.worker.RangeBytes,
+			StructureOnly: s.Mode == job.ModeStructure, Users: s.Users,
+			MaxBufferedBytes: checkMemory, RangeBytes: c.worker.RangeBytes,
 			MaxDifferences: 1, Online: true, Log: c.log, Found: found.take,
 			Recheck: verify.RecheckOptions{For: time.Duration(w.Options.PatienceSeconds) * time.Second,
 				Hold: func() bool { why, _ := c.lag.why(); return why != "" }},

@@ -1,0 +1,351 @@
+// Package users copies the users and roles of a cluster, with their credentials: the documents of admin.system.users
+// and admin.system.roles. It writes them as mongorestore does, which the role restore permits.
+package users
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/schema"
+	"github.com/millrace/millrace/internal/transform"
+)
+
+// Most is how many users and roles a job copies.
+const Most = 10_000
+
+// kind is that of an entry. Roles come first: users have them.
+type kind struct{ name, collection, field, drop, temp string }
+
+func kinds() []kind {
+	return []kind{
+		{"role", "system.roles", "role", "dropRole", "tempRolesCollection"},
+		{"user", "system.users", "user", "dropUser", "tempUsersCollection"},
+	}
+}
+
+// entry is a user or a role.
+type entry struct {
+	kind
+	db, name string
+	doc      bson.Raw // as the server stores it
+	sum      string   // of everything but its UUID
+}
+
+// id is unique among users and roles.
+func (e entry) id() string { return e.kind.name + " " + e.db + "." + e.name }
+
+// Set has the users and roles of a cluster by their ids.
+type Set map[string]entry
+
+// Names returns the ids, sorted: "role shop.reader", "user shop.ada".
+func (s Set) Names() []string { return slices.Sorted(maps.Keys(s)) }
+
+// Read reads the users and roles of the databases that rules choose. Those of admin and $external count as chosen
+// unless the rules include only some databases. The user needs find on both collections, which backup grants.
+func Read(ctx context.Context, c *mongo.Cluster, rules *transform.Set) (Set, error) {
+	all := Set{}
+	admin := c.Client.Database("admin", options.Database().SetReadPreference(readpref.Primary()).
+		SetReadConcern(readconcern.Majority()))
+	for _, k := range kinds() {
+		cur, err := admin.Collection(k.collection).Find(ctx, bson.D{})
+		if err != nil {
+			return nil, mongo.WithHint(fmt.Errorf("cannot read admin.%s: %w", k.collection, err),
+				"grant the user the role backup, and that of the target restore, too")
+		}
+		for cur.Next(ctx) {
+			if err := all.add(k, cur.Current, rules); err != nil {
+				_ = cur.Close(ctx)
+				return nil, err
+			}
+		}
+		if err := cur.Err(); err != nil {
+			return nil, fmt.Errorf("cannot read admin.%s: %w", k.collection, err)
+		}
+	}
+	if len(all) > Most {
+		return nil, mongo.WithHint(fmt.Errorf("cannot copy %d users and roles: the limit is %d", len(all), Most),
+			"leave --users out, and copy them with mongodump --dumpDbUsersAndRoles and mongorestore")
+	}
+	return all, nil
+}
+
+func (s Set) add(k kind, raw bson.Raw, rules *transform.Set) error {
+	db, _ := raw.Lookup("db").StringValueOK()
+	name, _ := raw.Lookup(k.field).StringValueOK()
+	if chosen := rules.MatchDB(db) || (db == "admin" || db == "$external") && !rules.Includes(); !chosen {
+		return nil
+	}
+	sum, err := sumOf(raw)
+	if err != nil {
+		return fmt.Errorf("read %s %s.%s: %w", k.name, db, name, err)
+	}
+	e := entry{kind: k, db: db, name: name, doc: slices.Clone(raw), sum: sum}
+	s[e.id()] = e
+	return nil
+}
+
+// sumOf identifies what an entry says. The UUID of a user does not count, nor does the order of fields, roles and
+// privileges.
+func sumOf(raw bson.Raw) (string, error) {
+	all, err := raw.Elements()
+	if err != nil {
+		return "", err
+	}
+	all = slices.DeleteFunc(all, func(e bson.RawElement) bool { return e.Key() == "userId" })
+	slices.SortFunc(all, func(a, b bson.RawElement) int { return strings.Compare(a.Key(), b.Key()) })
+	h := sha256.New()
+	for _, e := range all {
+		h.Write([]byte(e.Key() + "\x00"))
+		list, isArray := e.Value().ArrayOK()
+		values, err := list.Values()
+		if !isArray || err != nil {
+			h.Write(e.Value().Value)
+			continue
+		}
+		slices.SortFunc(values, func(a, b bson.RawValue) int { return bytes.Compare(a.Value, b.Value) })
+		for _, v := range values {
+			h.Write(v.Value)
+		}
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8]), nil
+}
+
+// Own has the sums of what a job has written, by id: up to two where a change may not have been made.
+type Own map[string][]string
+
+// Begin notes what is about to be written.
+func (o Own) Begin(c Changes) {
+	for _, e := range c.put {
+		o[e.id()] = append(o[e.id()][max(len(o[e.id()])-1, 0):], e.sum)
+	}
+}
+
+// End notes that the changes were made. What was removed is the job's no longer.
+func (o Own) End(c Changes) {
+	for _, e := range c.put {
+		o[e.id()] = []string{e.sum}
+	}
+	for _, e := range c.drop {
+		delete(o, e.id())
+	}
+}
+
+// Changes are what makes a target's users and roles those of a source.
+type Changes struct {
+	put, drop []entry
+	there     map[string]bool // those to be written that the target has
+	// Foreign are those that the target has otherwise and no job made. They stay.
+	Foreign []schema.Difference
+}
+
+// Any reports whether there is something to do.
+func (c Changes) Any() bool { return len(c.put)+len(c.drop) > 0 }
+
+// Text lists what is to be written, up to ten.
+func (c Changes) Text() string {
+	var names []string
+	for _, e := range c.put[:min(len(c.put), 10)] {
+		names = append(names, e.id())
+	}
+	if more := len(c.put) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// Counts returns how many are to be written and removed.
+func (c Changes) Counts() (put, drop int) { return len(c.put), len(c.drop) }
+
+// Plan finds the changes. A job changes and removes only what is still as it wrote it.
+func Plan(source, target Set, own Own) (c Changes) {
+	c.there = map[string]bool{}
+	for _, id := range source.Names() {
+		s, t := source[id], target[id]
+		switch {
+		case s.sum == t.sum:
+		case t.sum == "" || slices.Contains(own[id], t.sum):
+			c.put, c.there[id] = append(c.put, s), t.sum != ""
+		default:
+			c.Foreign = append(c.Foreign, difference(s, t))
+		}
+	}
+	for _, id := range target.Names() {
+		if _, there := source[id]; !there && slices.Contains(own[id], target[id].sum) {
+			c.drop = append(c.drop, target[id])
+		}
+	}
+	return c
+}
+
+// difference tells that the target has none, or another one, and none of the values, which are nobody's to see.
+func difference(s, t entry) schema.Difference {
+	d := schema.Difference{NS: s.db + "." + s.name, What: s.kind.name, Source: "it"}
+	if t.sum != "" {
+		d.What = strings.Join(differing(s.doc, t.doc), ", ") + " of the " + s.kind.name
+		d.Source, d.Target = "its own", "others"
+	}
+	return d
+}
+
+// Apply makes the changes on a target. What an interrupted attempt leaves, the next one removes.
+func Apply(ctx context.Context, target *mongo.Cluster, c Changes) error {
+	if len(c.put) > 0 {
+		if err := put(ctx, target, c); err != nil {
+			return err
+		}
+	}
+	for _, e := range c.drop {
+		_, err := target.Write(ctx, e.db, bson.D{{Key: e.kind.drop, Value: e.name},
+			{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}})
+		if err != nil && !mongo.IsCode(err, codeUserNotFound) && !mongo.IsCode(err, codeRoleNotFound) {
+			return fmt.Errorf("cannot remove the %s: %w", e.id(), err)
+		}
+	}
+	return nil
+}
+
+// put writes users and roles: new documents by two collections that the server merges, as for mongorestore.
+func put(ctx context.Context, target *mongo.Cluster, c Changes) error {
+	if err := dropTemp(ctx, target); err != nil {
+		return err
+	}
+	merge := bson.D{}
+	for _, k := range kinds() {
+		var docs bson.A
+		for _, e := range c.put {
+			if e.kind == k && (k.name == "user" || !c.there[e.id()]) {
+				docs = append(docs, e.doc)
+			}
+		}
+		if len(docs) == 0 {
+			continue
+		}
+		name := temp + k.name
+		for part := range slices.Chunk(docs, 100) { // each has a few KB
+			_, err := target.Write(ctx, "admin", bson.D{{Key: "insert", Value: name}, {Key: "documents", Value: part}})
+			if err != nil {
+				return fmt.Errorf("cannot write admin.%s: %w", name, err)
+			}
+		}
+		merge = append(merge, bson.E{Key: k.temp, Value: "admin." + name})
+	}
+	if err := replace(ctx, target, c); err != nil {
+		return err
+	}
+	if len(merge) > 0 {
+		// db "" is all databases. Users and roles that are there stay as they are.
+		command := append(bson.D{{Key: "_mergeAuthzCollections", Value: 1}, {Key: "db", Value: ""},
+			{Key: "drop", Value: false}, {Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}}}, merge...)
+		if _, err := target.Write(ctx, "admin", command); err != nil {
+			return mongo.WithHint(fmt.Errorf("cannot write the users and roles: %w", err),
+				"grant the target's user the role restore, or leave --users out")
+		}
+	}
+	return dropTemp(ctx, target)
+}
+
+// temp begins the names of the collections in database admin from which a server takes users and roles.
+const temp = "millrace."
+
+func dropTemp(ctx context.Context, target *mongo.Cluster) error {
+	for _, k := range kinds() {
+		_, err := target.Write(ctx, "admin", bson.D{{Key: "drop", Value: temp + k.name}})
+		if err != nil && !mongo.IsCode(err, mongo.CodeNamespaceNotFound) {
+			return fmt.Errorf("cannot drop admin.%s: %w", temp+k.name, err)
+		}
+	}
+	return nil
+}
+
+// replace changes roles, and removes users, which no command can give credentials: the merge puts them there again.
+// A role that was removed would be taken from all who have it.
+func replace(ctx context.Context, target *mongo.Cluster, c Changes) error {
+	for _, e := range c.put {
+		var cmd bson.D
+		switch {
+		case !c.there[e.id()]:
+			continue
+		case e.kind.name == "user":
+			cmd = bson.D{{Key: "dropUser", Value: e.name}}
+		default:
+			cmd = bson.D{{Key: "updateRole", Value: e.name}}
+			for _, field := range []string{"privileges", "roles", "authenticationRestrictions"} {
+				value := any(bson.A{})
+				if v := e.doc.Lookup(field); v.Type == bson.TypeArray {
+					value = v
+				}
+				cmd = append(cmd, bson.E{Key: field, Value: value})
+			}
+		}
+		cmd = append(cmd, bson.E{Key: "writeConcern", Value: bson.D{{Key: "w", Value: "majority"}}})
+		if _, err := target.Write(ctx, e.db, cmd); err != nil && !mongo.IsCode(err, codeUserNotFound) {
+			return fmt.Errorf("cannot change the %s: %w", e.id(), err)
+		}
+	}
+	return nil
+}
+
+const (
+	codeUserNotFound = 11
+	codeRoleNotFound = 31
+)
+
+// Both reads the users and roles of both sides.
+func Both(ctx context.Context, source, target *mongo.Cluster, rules *transform.Set) (s, t Set, err error) {
+	if s, err = Read(ctx, source, rules); err != nil {
+		return nil, nil, fmt.Errorf("source: %w", err)
+	}
+	if t, err = Read(ctx, target, rules); err != nil {
+		return nil, nil, fmt.Errorf("target: %w", err)
+	}
+	return s, t, nil
+}
+
+// Diff compares the users and roles that rules choose. What only the target has is no difference.
+func Diff(ctx context.Context, source, target *mongo.Cluster, rules *transform.Set) ([]schema.Difference, error) {
+	var out []schema.Difference
+	s, t, err := Both(ctx, source, target, rules)
+	for _, id := range s.Names() {
+		if s[id].sum != t[id].sum {
+			out = append(out, difference(s[id], t[id]))
+		}
+	}
+	return out, err
+}
+
+// differing returns the names of the fields in which two documents differ.
+func differing(a, b bson.Raw) (names []string) {
+	values := func(raw bson.Raw) map[string]bson.RawValue {
+		all, _ := raw.Elements()
+		m := map[string]bson.RawValue{}
+		for _, e := range all {
+			m[e.Key()] = e.Value()
+		}
+		return m
+	}
+	s, t := values(a), values(b)
+	for key := range s {
+		if key != "userId" && !s[key].Equal(t[key]) {
+			names = append(names, key)
+		}
+	}
+	for key := range t {
+		if _, there := s[key]; !there {
+			names = append(names, key)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
