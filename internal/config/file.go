@@ -105,30 +105,28 @@ func (r *fileReader) parse(raw []byte) []*ast.MappingValueNode {
 
 // YAML returns the single document of a file, nil for an empty one. how is the remedy of problems.
 func YAML(path string, raw []byte, how string) (body ast.Node, problems Problems) {
-	fail := func(line int, what, how string) (ast.Node, Problems) {
-		return nil, Problems{ProblemAt(path, line, "", what, how)}
-	}
+	fail := func(line int, what, how string) Problems { return Problems{ProblemAt(path, line, "", what, how)} }
 	// The parser indexes its tokens unchecked: a file it cannot cope with must
 	// not end the program.
 	defer func() {
 		if recover() != nil {
-			body, problems = fail(0, "is not YAML", how)
+			body, problems = nil, fail(0, "is not YAML", how)
 		}
 	}()
 	if err := checkNesting(raw); err != nil {
-		return fail(0, err.Error(), how)
+		return nil, fail(0, err.Error(), how)
 	}
 	file, err := parser.ParseBytes(raw, 0)
 	if err != nil {
 		at, what := syntaxError(err)
-		return fail(at, what, remedy(what, how))
+		return nil, fail(at, what, remedy(what, how))
 	}
 	for _, d := range file.Docs {
 		if d.Body == nil || d.Body.Type() == ast.NullType || d.Body.Type() == ast.CommentType {
 			continue
 		}
 		if body != nil {
-			return fail(Line(d.Body), "starts a second document", "keep all settings in one")
+			return nil, fail(Line(d.Body), "starts a second document", "keep all settings in one")
 		}
 		body = d.Body
 	}

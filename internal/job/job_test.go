@@ -465,7 +465,7 @@ func testThrottle(t *testing.T, s servers) {
 	set(pace.Rates{Docs: 1})
 	insert(t, s.srcDB, "slow", 1000)
 	kit.Until(t, "changes wait", func() bool { return j.Status().Follow.LagSeconds > 0 })
-	if n := count(t, s.targetC, "slow"); n != 5000 {
+	if n := count(t, s.targetC, "slow"); n > 5500 { // one passes each second
 		t.Errorf("the changes were not held back: %d documents", n)
 	}
 	set(pace.Rates{})
