@@ -51,7 +51,8 @@ func (w *Worker) draft(life context.Context, q *service.Question) (any, error) {
 	case w.drafts <- struct{}{}:
 		defer func() { <-w.drafts }()
 	default:
-		return nil, notNow("try again in a moment", "worker %s looks at %d drafts already", w.Name, draftsAtOnce)
+		return nil, notNow(mongo.WithHint(fmt.Errorf("worker %s looks at %d drafts already", w.Name, draftsAtOnce),
+			"try again in a moment"))
 	}
 	ctx, cancel := context.WithTimeout(life, draftTime)
 	defer cancel()

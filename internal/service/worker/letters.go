@@ -56,9 +56,7 @@ type refusal struct {
 func (r refusal) Unwrap() error { return r.error }
 
 // notNow refuses a question as things stand.
-func notNow(hint, format string, args ...any) error {
-	return refusal{mongo.WithHint(fmt.Errorf(format, args...), hint), service.NotNow}
-}
+func notNow(why error) error { return refusal{why, service.NotNow} }
 
 func (w *Worker) reply(life context.Context, question []byte) []byte {
 	var q service.Question
@@ -223,7 +221,7 @@ func (l *lettersOf) export(ctx context.Context) (*service.LettersPiece, error) {
 		}
 		line = append(line, '\n')
 		if sum := sumOf(line); offset > 0 && (sum != l.filter.Sum || offset >= len(line)) {
-			return notNow("export again", "a dead letter has changed while it was exported")
+			return notNow(mongo.WithHint(errors.New("a dead letter has changed while it was exported"), "export again"))
 		}
 		room := answerBytes - len(out.Lines)
 		if rest := line[offset:]; len(rest) > room {
@@ -243,7 +241,7 @@ func (l *lettersOf) export(ctx context.Context) (*service.LettersPiece, error) {
 		return nil, err
 	}
 	if l.filter.Offset > 0 && len(out.Lines) == 0 {
-		return nil, notNow("export again", "a dead letter went while it was exported")
+		return nil, notNow(mongo.WithHint(errors.New("a dead letter went while it was exported"), "export again"))
 	}
 	return out, nil
 }
@@ -271,7 +269,7 @@ func (l *lettersOf) retry(ctx, life context.Context, target string) (*service.Le
 	}
 	ended, ok := l.inBackground(life, l.job, try)
 	if !ok {
-		return nil, notNow("look again in a moment", "letters of job %s are tried already", l.job)
+		return nil, notNow(mongo.WithHint(fmt.Errorf("letters of job %s are tried already", l.job), "look again in a moment"))
 	}
 	out := &service.LettersRetried{Tried: tried}
 	select {
@@ -331,13 +329,14 @@ func (l *lettersOf) way(target string) (func(context.Context) error, error) {
 	}
 	switch {
 	case j != nil && state == service.Paused:
-		return nil, notNow("resume it: that tries all open dead letters", "job %s is paused", l.job)
+		return nil, notNow(mongo.WithHint(fmt.Errorf("job %s is paused", l.job),
+			"resume it: that tries all open dead letters"))
 	case j != nil && l.filter.ID != "":
 		return func(ctx context.Context) error { return j.RetryLetter(ctx, l.filter.ID) }, nil
 	case j != nil:
 		return j.RetryLetters, nil
 	case u != nil || state != service.Finished:
-		return nil, notNow("have it run; it is "+string(state)+" now", "%w", job.ErrUnfinished)
+		return nil, notNow(mongo.WithHint(job.ErrUnfinished, "have it run; it is "+string(state)+" now"))
 	}
 	return func(ctx context.Context) error {
 		c, err := mongo.Connect(ctx, target, mongo.Options{AppName: mongo.TargetApp})
@@ -369,7 +368,7 @@ func (l *lettersOf) open(ctx context.Context) (n int64, not, err error) {
 		case deadletter.Open, deadletter.Undecided:
 			n, not = 1, nil
 		default:
-			not = notNow("", "the letter is %s, and only open ones are tried", s.State)
+			not = notNow(fmt.Errorf("the letter is %s, and only open ones are tried", s.State))
 		}
 		return err
 	})
