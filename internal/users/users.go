@@ -122,13 +122,15 @@ func sumOf(raw bson.Raw) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)[:8]), nil
 }
 
-// Own has the sums of what a job has written, by id: up to two where a change may not have been made.
+// Own has the sums of what a job has written, by id: several where a change may not have been made.
 type Own map[string][]string
 
 // Begin notes what is about to be written.
 func (o Own) Begin(c Changes) {
 	for _, e := range c.put {
-		o[e.id()] = append(o[e.id()][max(len(o[e.id()])-1, 0):], e.sum)
+		if id := e.id(); !slices.Contains(o[id], e.sum) {
+			o[id] = append(o[id], e.sum)
+		}
 	}
 }
 
