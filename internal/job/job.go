@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/state/deadletter"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/transform"
+	"github.com/millrace/millrace/internal/users"
 )
 
 // Job is one source replicated into one target. Run is called once; the other
@@ -181,7 +182,8 @@ func Open(ctx context.Context, spec Spec) (*Job, error) {
 	}
 	j.cat = schema.NewTarget(j.dst, shape)
 	if spec.Users {
-		j.accounts = &accounts{source: j.source.cluster, target: j.dst, rules: j.rules, store: j.store, log: j.log}
+		j.accounts = &accounts{source: j.source.cluster, target: j.dst, rules: j.rules, store: j.store, log: j.log,
+			own: users.Own{}, warned: map[string]bool{}}
 	}
 	j.backoff = &retry.Backoff{Waiting: j.failing}
 	j.preparer = &preparer{session: &j.session}

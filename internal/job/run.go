@@ -50,14 +50,12 @@ func (j *Job) Run(ctx context.Context) (err error) {
 	if was := j.lease.resumed; was != nil {
 		j.spec.OnExisting = j.spec.OnExisting.Or(was.OnExisting)
 		j.control.inherit(was.Paused)
+		if j.accounts != nil {
+			j.accounts.resume(was.Users)
+		}
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	if j.accounts != nil {
-		var was state.Job
-		if j.lease.resumed != nil {
-			was = *j.lease.resumed
-		}
-		j.accounts.resume(was.Users)
 		g.Go(func() error { return j.accounts.keep(gctx, j.control.isPaused) })
 	}
 	g.Go(func() error {

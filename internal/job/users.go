@@ -3,7 +3,6 @@ package job
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -32,9 +31,11 @@ type accounts struct {
 // usersEvery is how often users and roles are compared: they have no changes to follow.
 const usersEvery = time.Minute
 
+// usersTime bounds a pass: a server that is stopped answers nothing.
+const usersTime = time.Minute
+
 // resume takes what an earlier process has written.
 func (a *accounts) resume(was []state.User) {
-	a.own, a.warned = users.Own{}, map[string]bool{}
 	for _, u := range was {
 		a.own[u.ID] = append(a.own[u.ID], u.Sum)
 	}
@@ -66,6 +67,8 @@ func (a *accounts) copy(ctx context.Context) ([]schema.Difference, error) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, usersTime)
+	defer cancel()
 	want, have, err := users.Both(ctx, a.source, a.target, a.rules)
 	if err != nil {
 		return nil, err
@@ -99,7 +102,7 @@ func (a *accounts) copy(ctx context.Context) ([]schema.Difference, error) {
 func (a *accounts) note(ctx context.Context) error {
 	list := []state.User{}
 	for id, sums := range a.own {
-		for _, sum := range slices.Compact(sums) {
+		for _, sum := range sums {
 			list = append(list, state.User{ID: id, Sum: sum})
 		}
 	}
