@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -68,14 +67,8 @@ func (w *Work) validate(c *checker) {
 		c.fail("name", "cannot be used: "+err.Error(), "choose another one")
 	}
 	w.SpoolBytes = c.bytes("spool-max", w.spoolMax, "write for example 50MB or 8MiB; 0 keeps none")
-	if w.TLSDir != "" {
-		info, err := os.Stat(w.TLSDir)
-		c.bad(err != nil || !info.IsDir(), "tls-dir", "is no directory", "make it, and put the files of the jobs there")
-	}
-	if w.SecretsDir != "" {
-		info, err := os.Stat(w.SecretsDir)
-		c.bad(err != nil || !info.IsDir(), "secrets-dir", "is no directory", "make it, for the user of this process alone")
-	}
+	c.existing("tls-dir", w.TLSDir, "make it, and put the files of the jobs there")
+	c.existing("secrets-dir", w.SecretsDir, "make it, for the user of this process alone")
 	if w.OTLPEndpoint != "" {
 		u, err := url.Parse(w.OTLPEndpoint)
 		c.bad(err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "",
@@ -87,6 +80,14 @@ func (w *Work) validate(c *checker) {
 		c.bad(err != nil, "secrets-key", "cannot be read", "make it with millrace secrets keygen")
 		c.bad(err == nil && info.Mode().Perm()&0o077 != 0, "secrets-key", "can be read or written by other users",
 			"chmod 600 it")
+	}
+}
+
+// existing refuses a directory that is not there; "" is none.
+func (c *checker) existing(setting, name, how string) {
+	if name != "" {
+		info, err := os.Stat(name)
+		c.bad(err != nil || !info.IsDir(), setting, "is no directory", how)
 	}
 }
 
@@ -111,7 +112,7 @@ func (w *Work) Access(lookupEnv func(string) (string, bool)) *Access {
 				return "", fmt.Errorf("the variable %s%s is not set", secretEnv, name)
 			}
 			jobs, _ := lookupEnv(secretEnv + name + "_JOBS")
-			return value, allowed(job, strings.Split(jobs, ","))
+			return value, allowed(job, strings.FieldsFunc(jobs, func(r rune) bool { return r == ',' || r == ' ' }))
 		}
 		if text, ok := strings.CutPrefix(reference, sealedPrefix); ok {
 			if w.SecretsKey == "" {
@@ -145,19 +146,10 @@ func (w *Work) secretFile(job, name string) (string, error) {
 	return string(raw), allowed(job, strings.Fields(string(jobs)))
 }
 
-// allowed returns an error unless a job has one of the names; without names any job has.
+// allowed returns an error where a secret lists the jobs that may use it, and not this one. The process itself, job "",
+// may use all.
 func allowed(job string, patterns []string) error {
-	restricted := false
-	for _, p := range patterns {
-		if p = strings.TrimSpace(p); p == "" {
-			continue
-		}
-		restricted = true
-		if ok, err := path.Match(p, job); ok && err == nil {
-			return nil
-		}
-	}
-	if restricted && job != "" {
+	if job != "" && !service.MatchJob(patterns, job) {
 		return fmt.Errorf("the secret is for jobs of other names than %s", job)
 	}
 	return nil

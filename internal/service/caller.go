@@ -34,8 +34,11 @@ type Caller struct {
 }
 
 // Sees reports whether a job is one of the caller's.
-func (c *Caller) Sees(job string) bool {
-	return len(c.Jobs) == 0 || slices.ContainsFunc(c.Jobs, func(pattern string) bool {
+func (c *Caller) Sees(job string) bool { return MatchJob(c.Jobs, job) }
+
+// MatchJob reports whether one of the patterns (path.Match) matches the name of a job. No patterns match all.
+func MatchJob(patterns []string, job string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(pattern string) bool {
 		ok, err := path.Match(pattern, job)
 		return err == nil && ok
 	})
