@@ -34,8 +34,8 @@ func (rd *reading) begin(ctx context.Context) (err error) {
 		rd.batch = int(min(max(rd.batchBytes()/rd.size, 1), maxBatchDocs))
 		rd.reply = int64(rd.batch) * rd.size * 5 / 4
 	}
-	want := scan.Want{Batch: rd.e.opts.Limit.Batch(rd.batch, rd.size), Measure: true, Range: s.c.Range, Keep: s.c.keep,
-		Prefilter: s.c.sent, Map: s.c.mapped}
+	want := scan.Want{Batch: rd.batch, Measure: true, Range: s.c.Range, Keep: s.c.keep, Prefilter: s.c.sent,
+		Map: s.c.mapped}
 	const little = 64 << 10
 	rd.reply = min(rd.reply, s.c.Source.Bytes+little, maxReply)
 	if want.Edge, err = rd.edge(ctx); err != nil {
