@@ -158,11 +158,22 @@ func load(t *testing.T) {
 func wholeJob(t *testing.T, s job.Spec) error {
 	t.Helper()
 	load(t)
+	_, err := attempt(t, s, true, func(ctx context.Context) {
+		if err := change(ctx, shared.sourceDB); err != nil {
+			t.Fatal(err)
+		}
+	})
+	return err
+}
+
+// attempt runs a job to where it follows, does something, and ends it: finalized, or stopped.
+func attempt(t *testing.T, s job.Spec, finalize bool, meanwhile func(context.Context)) (end job.Status, err error) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
 	defer cancel()
 	j, err := job.Open(ctx, s)
 	if err != nil {
-		return err
+		return end, err
 	}
 	defer j.Close()
 	done := make(chan error, 1)
@@ -175,14 +186,14 @@ func wholeJob(t *testing.T, s job.Spec) error {
 		select {
 		case err := <-done:
 			done <- err
-			return fmt.Errorf("the job ended in phase %s: %w", j.Status().Phase, err)
+			return end, fmt.Errorf("the job ended in phase %s: %w", j.Status().Phase, err)
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
-	if err := change(ctx, shared.sourceDB); err != nil {
-		t.Fatal(err)
+	if meanwhile(ctx); finalize {
+		err = j.Finalize(ctx, false)
 	}
-	return j.Finalize(ctx, false)
+	return j.Status(), err
 }
 
 // succeeds runs a whole job between two users, which must end with an identical

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	driver "go.mongodb.org/mongo-driver/v2/mongo"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/job"
 	"github.com/millrace/millrace/internal/verify"
+	"github.com/millrace/millrace/test/kit"
 )
 
 // logsIn reports whether a user of database acc can read it with a password.
@@ -51,38 +51,6 @@ func withoutUsers(t *testing.T) {
 	}
 }
 
-// attempt runs a job to where it follows, does something, and ends it: finalized, or stopped.
-func attempt(t *testing.T, s job.Spec, meanwhile func(), finalize bool) job.Status {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	j, err := job.Open(ctx, s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer j.Close()
-	done := make(chan error, 1)
-	go func() { done <- j.Run(ctx) }()
-	for j.Status().Phase != job.PhaseFollowing {
-		select {
-		case err := <-done:
-			t.Fatalf("the job ended in phase %s: %v", j.Status().Phase, err)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	meanwhile()
-	if finalize {
-		err = j.Finalize(ctx, false)
-	} else {
-		cancel()
-		<-done
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return j.Status()
-}
-
 // TestUsers copies users and roles with the documented roles: in the copy phase, across a restart, and at the end.
 func TestUsers(t *testing.T) {
 	load(t)
@@ -106,28 +74,26 @@ func TestUsers(t *testing.T) {
 			t.Log(log.String())
 		}
 	})
-	until := func(what string, met func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !met(); time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatal(what)
-			}
-		}
-	}
-	attempt(t, s, func() {
-		until("ada cannot log in", func() bool { return target.logsIn(t, "ada", "one") })
+	_, err := attempt(t, s, false, func(context.Context) {
+		kit.Until(t, "ada logs in", func() bool { return target.logsIn(t, "ada", "one") })
 		if !target.logsIn(t, "bob", "bob's") || !target.logsIn(t, "cyd", "target") || target.logsIn(t, "cyd", "source") {
 			t.Error("bob is missing, or cyd is not the target's")
 		}
-	}, false)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	source.in(t, "acc", `{"dropUser": "bob"}`) // while the job is stopped
-	end := attempt(t, s, func() {
-		until("bob stays", func() bool { return !target.logsIn(t, "bob", "bob's") })
+	end, err := attempt(t, s, true, func(context.Context) {
+		kit.Until(t, "bob is gone", func() bool { return !target.logsIn(t, "bob", "bob's") })
 		source.in(t, "acc", `{"updateUser": "ada", "pwd": "two"}`)
 		source.in(t, "acc", `{"updateRole": "looks", "privileges": [{"resource": {"db": "acc", "collection": "d"},
 			"actions": ["find"]}, {"resource": {"db": "acc", "collection": "c"}, "actions": ["find"]}]}`)
 		source.in(t, "acc", `{"createUser": "dan", "pwd": "dan's", "roles": ["looks"]}`)
-	}, true)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		user, password string
 		ok             bool

@@ -22,6 +22,8 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"github.com/millrace/millrace/internal/pace"
 )
 
 func main() {
@@ -150,7 +152,7 @@ func photograph(ctx context.Context, dir, server, tokenFile string) error {
 	if _, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, light); err != nil {
 		return err
 	}
-	if err := wait(ctx, 2*time.Minute); err != nil {
+	if err := pace.Pause(ctx, 2*time.Minute); err != nil {
 		return err
 	}
 	for _, p := range []struct {
@@ -159,7 +161,7 @@ func photograph(ctx context.Context, dir, server, tokenFile string) error {
 	}{{"console-jobs.png", "/jobs", 600}, {"console-job.png", "/jobs/demo", 1500}} {
 		err := chromedp.Do(ctx, chromedp.EmulateViewport(1280, p.height), chromedp.Navigate(server+p.path))
 		if err == nil {
-			err = wait(ctx, 3*time.Second)
+			err = pace.Pause(ctx, 3*time.Second)
 		}
 		if err == nil {
 			var image []byte
@@ -172,15 +174,6 @@ func photograph(ctx context.Context, dir, server, tokenFile string) error {
 		}
 	}
 	return nil
-}
-
-func wait(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 var bars = regexp.MustCompile(`█+|░+`)
