@@ -24,17 +24,15 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// mostCappedBytes bounds the events of capped collections that are looked through
-// in memory. What may have been sent since the last checkpoint is far less.
+// mostCappedBytes bounds the events of capped collections in memory. Far fewer can have been sent
+// since the last checkpoint.
 const mostCappedBytes = 256 << 20
 
-// errEnough ends a look through the oplog.
+// errEnough ends a scan of the oplog.
 var errEnough = errors.New("enough")
 
-// cappedStarts finds, for each capped collection of the target, which events after
-// the checkpoint it has already. In order is content: an event applied twice
-// would put a document behind newer ones, and let others go. Keyed by target
-// namespace.
+// cappedStarts finds, by target namespace, which events after the checkpoint each capped collection
+// already has. Reapplying one would reorder documents and evict others.
 func (f *follower) cappedStarts(ctx context.Context) (map[string]mongosink.CappedStart, error) {
 	l := cappedLook{follower: f, left: mostCappedBytes}
 	if err := l.collections(ctx); err != nil || len(l.all) == 0 {
@@ -62,15 +60,14 @@ func (f *follower) cappedStarts(ctx context.Context) (map[string]mongosink.Cappe
 	return starts, nil
 }
 
-// copiedStarts are where the events of capped collections begin after a copy,
-// by target namespace.
+// copiedStarts are the starts of the events of capped collections after a copy, by target namespace.
 func (f *follower) copiedStarts(ctx context.Context) (starts map[string]mongosink.CappedStart, err error) {
 	_, starts, err = f.copiedAt(ctx)
 	return starts, err
 }
 
-// copiedAt reports as of which positions capped collections were copied, by UUID and, as the
-// starts of their events, by target namespace.
+// copiedAt returns the positions of the copies of capped collections: at by UUID, starts by target
+// namespace.
 func (f *follower) copiedAt(
 	ctx context.Context,
 ) (at map[string]mongo.OpTime, starts map[string]mongosink.CappedStart, err error) {
@@ -88,7 +85,7 @@ func (f *follower) copiedAt(
 	return at, starts, err
 }
 
-// cappedLook looks through the oplog for events of capped collections.
+// cappedLook collects events of capped collections from the oplog.
 type cappedLook struct {
 	*follower
 	copied   map[string]mongo.OpTime // by UUID
@@ -97,27 +94,27 @@ type cappedLook struct {
 	left     int
 }
 
-// cappedSeen is one capped collection of the target with the events that it may
-// have of those after the checkpoint: it has none after the next schema change.
+// cappedSeen is a capped collection of the target and the events after the checkpoint that it may
+// have: none lies after the next schema change.
 type cappedSeen struct {
-	sources []string // what may have this name on the target
+	sources []string // source namespaces with this target
 	target  string
 	limit   limit
-	roomy   bool         // the limits come at finalize
-	past    mongo.OpTime // what is up to here is there
+	roomy   bool         // finalize sets the limits
+	past    mongo.OpTime // the collection has everything up to here
 	events  []cappedEvent
 	inserts int64
 	bytes   int  // of the events
-	closed  bool // no later event is there
+	closed  bool // the collection has no later event
 }
 
 type cappedEvent struct {
 	kind stream.Kind
 	id   bsonraw.ID
-	doc  bson.Raw // of an insert or replacement; of an update what it changes
+	doc  bson.Raw // inserted or replacing document, or an update's delta
 }
 
-// collections lists the capped collections of the target that are the job's.
+// collections lists the job's capped collections on the target.
 func (l *cappedLook) collections(ctx context.Context) error {
 	l.bySource = map[string]*cappedSeen{}
 	dbs, err := l.Target.Client.ListDatabaseNames(ctx, bson.D{})
@@ -128,8 +125,7 @@ func (l *cappedLook) collections(ctx context.Context) error {
 		if !l.Rules.MatchTargetDB(db) {
 			continue
 		}
-		// Not ListCollectionNames: asked for names only, the server has no
-		// options to filter by and finds nothing.
+		// Not ListCollectionNames: with nameOnly the server cannot filter by options.
 		specs, err := l.Target.Client.Database(db).ListCollectionSpecifications(ctx,
 			bson.D{{Key: "options.capped", Value: true}})
 		if err != nil {
@@ -151,10 +147,10 @@ func (l *cappedLook) collections(ctx context.Context) error {
 	return nil
 }
 
-// limited takes over limits from the options of a collection or of a collMod.
+// limited sets limits from the options of a collection or of a collMod.
 func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 	if n, ok := options.Lookup(size).AsInt64OK(); ok {
-		const unit = 256 // to which servers round it up
+		const unit = 256 // servers round up to it
 		c.limit.bytes = (n + unit - 1) / unit * unit
 	}
 	if n, ok := options.Lookup(most).AsInt64OK(); ok {
@@ -162,7 +158,7 @@ func (c *cappedSeen) limited(options bson.Raw, size, most string) {
 	}
 }
 
-// through looks at what lies after a position up to another.
+// through reads the events after from, up to until.
 func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) error {
 	return l.Source.Look(ctx, slices.Collect(maps.Keys(l.bySource)), oplog.Span{After: from, Until: until},
 		func(ev *stream.Event) error {
@@ -192,16 +188,15 @@ func (l *cappedLook) through(ctx context.Context, from, until mongo.OpTime) erro
 		})
 }
 
-// incarnation notes which collection of the source has the name: the copy has
-// brought its events up to some position.
+// incarnation skips the events that the copy of the collection with this UUID contains.
 func (l *cappedLook) incarnation(c *cappedSeen, uuid []byte) {
 	if len(uuid) > 0 {
 		c.past = mongo.MaxOpTime(c.past, l.copied[hex.EncodeToString(uuid)])
 	}
 }
 
-// change takes a schema change. The target has no event after it, except that
-// of one change it is known that it was about to be made.
+// change handles a schema change. The target has no event after it, unless the change is the one
+// that the checkpoint names as intended.
 func (l *cappedLook) change(ctx context.Context, ev *stream.Event) error {
 	ch := ev.Change
 	for _, c := range l.all {
@@ -228,8 +223,8 @@ func (l *cappedLook) change(ctx context.Context, ev *stream.Event) error {
 	return nil
 }
 
-// made reports that the collection of the target may be as it is after a schema
-// change; from reports that the change is one of the very collection.
+// made reports that the target may have a schema change already; from reports that the change names
+// the collection as its source.
 func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at mongo.OpTime) (bool, error) {
 	if at != l.job.Intent {
 		return false, nil
@@ -244,7 +239,7 @@ func (l *cappedLook) made(ctx context.Context, ch *stream.Change, from bool, at 
 	return err == nil && !there, err
 }
 
-// applied finds how many of the events the target has.
+// applied counts the events that the target has.
 func (c *cappedSeen) applied(ctx context.Context, f *follower) (n int, err error) {
 	if len(c.events) == 0 {
 		return 0, nil
@@ -278,8 +273,7 @@ func (c *cappedSeen) applied(ctx context.Context, f *follower) (n int, err error
 	return n, nil
 }
 
-// repair puts zero timestamps back into a document, which was inserted last
-// before a kill.
+// repair restores zero timestamps in a document that was inserted just before a kill.
 func (c *cappedSeen) repair(ctx context.Context, f *follower, doc bson.Raw) error {
 	_, d, _ := delta.AppendTimestampRepair(nil, doc)
 	u, form := delta.AppendStatement(nil, d)
@@ -294,12 +288,10 @@ func (c *cappedSeen) repair(ctx context.Context, f *follower, doc bson.Raw) erro
 	return err
 }
 
-// keyOf is a value as the server has it, byte by byte: entries name documents by
-// the very _id that they have.
+// keyOf is the exact value: oplog entries name documents by their very _id.
 func keyOf(id bsonraw.ID) string { return string(byte(id.Type)) + string(id.Data) }
 
-// onTarget reads what matters of the collection: as many of the newest documents as
-// were inserted since, and of the others those that were changed.
+// onTarget reads as many of the newest documents as were inserted, and of the others the changed ones.
 func (c *cappedSeen) onTarget(ctx context.Context, f *follower) (targetDocs, error) {
 	h := targetDocs{docs: map[string]targetDoc{}}
 	db, name := mongo.SplitNS(c.target)
@@ -329,8 +321,8 @@ func (c *cappedSeen) onTarget(ctx context.Context, f *follower) (targetDocs, err
 	return h, nil
 }
 
-// read takes in documents, the newest first or, without options, those that
-// stand before the newest, and reports that all of them had room.
+// read adds documents: the newest first or, without options, older ones. It reports that all of them
+// fit into room bytes.
 func (h *targetDocs) read(ctx context.Context, coll *driver.Collection, filter bson.D,
 	newest *options.FindOptionsBuilder, room int) (bool, error) {
 	o := options.Find()

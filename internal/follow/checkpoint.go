@@ -15,17 +15,16 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// reachAhead is how far ahead of the source's clock the reach is noted, so that
-// events seldom wait for the note.
+// reachAhead is how far ahead of the source's clock the reach is stored, so that
+// events rarely wait for it.
 const reachAhead = 3 // seconds of the source
 
-// reach is the position up to which events may be sent to the target. It is
-// durable before they are: a restart knows by it what an earlier attempt may
-// have applied.
+// reach is the position up to which events may be sent to the target. It is stored before they are,
+// so that a restart knows what an earlier attempt may have applied.
 type reach struct {
-	noting sync.Mutex // one note at a time; events up to the last one do not wait for it
+	noting sync.Mutex // serializes stores; events up to the last one don't wait
 	noted  atomic.Pointer[mongo.OpTime]
-	known  mongo.OpTime // where the source stood when the run began, so that a backlog needs one note; fixed
+	known  mongo.OpTime // the source's position when the run began: a backlog needs one store
 }
 
 func (r *reach) holds(at mongo.OpTime) bool { return !r.noted.Load().Before(at) }
@@ -54,8 +53,7 @@ func (f *follower) allow(ctx context.Context, b *stream.Batch) error {
 	return nil
 }
 
-// catchUp puts off what needs a target that is ahead of nothing: documents were read
-// in a newer state than the stream's.
+// catchUp extends the overlap where documents were read in a newer state than the stream's.
 func (f *follower) catchUp(fed mongo.OpTime) {
 	if !fed.Before(f.newest) {
 		return
@@ -66,19 +64,19 @@ func (f *follower) catchUp(fed mongo.OpTime) {
 	}
 }
 
-// ahead is a reach some seconds ahead of a position, and of the source's clock.
+// ahead is a reach reachAhead seconds after a position and the source's clock.
 func (f *follower) ahead(at mongo.OpTime) mongo.OpTime {
 	to := max(at.TS.T, f.reach.known.TS.T, f.Progress.SourceTime().T) + reachAhead
 	return mongo.OpTime{TS: bson.Timestamp{T: to}, Term: -1}
 }
 
-// saveRegularly records the applied position about every second.
+// saveRegularly saves the applied position about every second.
 func (f *follower) saveRegularly(ctx context.Context) error {
 	return retry.Every(ctx, time.Second, func() error { return f.saveAhead(ctx) })
 }
 
-// saveAhead is save, and moves the reach on. One write both notes the reach and
-// proves the position: each that waits for the target's disk holds the others up.
+// saveAhead is save, and advances the reach in the same write: writes that wait for the target's disk
+// delay each other.
 func (f *follower) saveAhead(ctx context.Context) error {
 	f.reach.noting.Lock()
 	defer f.reach.noting.Unlock()
@@ -96,14 +94,14 @@ func (f *follower) saveAhead(ctx context.Context) error {
 	return err
 }
 
-// save records the applied position if it moved.
+// save saves the applied position if it moved.
 func (f *follower) save(ctx context.Context) error {
 	_, err := f.saveNoting(ctx)
 	return err
 }
 
-// saveNoting is save, which notes something else with it. saved is false where
-// the position did not move: then nothing is stored.
+// saveNoting saves the applied position and more fields. saved is false, and nothing is stored, if
+// the position did not move.
 func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,7 +112,7 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 	}
 	err = f.store(ctx, pos, func(set bson.D) error {
 		err := f.Store.Save(ctx, set, noted...)
-		if err == nil { // this position may be lost with the target's primary; the one before it cannot be
+		if err == nil { // a failover may lose this position, not the one before it
 			f.Spool.Passed(f.Progress.ReadFrom())
 		}
 		return err
@@ -122,12 +120,12 @@ func (f *follower) saveNoting(ctx context.Context, noted ...bson.E) (saved bool,
 	return err == nil, err
 }
 
-// enter notes a phase, with the position that is applied.
+// enter saves a phase with the applied position.
 func (f *follower) enter(ctx context.Context, p state.Phase) error {
 	return f.noteWith(ctx, func(set bson.D) error { return f.Job.SavePhase(ctx, p, set...) })
 }
 
-// noteWith has the position that is applied stored with something else.
+// noteWith saves the applied position together with something else.
 func (f *follower) noteWith(ctx context.Context, save func(set bson.D) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +140,7 @@ func (f *follower) noteWith(ctx context.Context, save func(set bson.D) error) er
 	return err
 }
 
-// store has a position stored by save. It is called under mu.
+// store saves a position through save. It is called under mu.
 func (f *follower) store(ctx context.Context, pos stream.Position, save func(set bson.D) error) error {
 	set, err := f.progress(ctx, pos)
 	if err == nil {
@@ -156,8 +154,8 @@ func (f *follower) store(ctx context.Context, pos stream.Position, save func(set
 	return nil
 }
 
-// progress is what is saved with a position. Updates that were skipped at or
-// before it are stored first: a restart does not meet them again.
+// progress returns the fields to save with a position. Updates that were skipped up to it are stored
+// first: a restart does not read them again.
 func (f *follower) progress(ctx context.Context, p stream.Position) (bson.D, error) {
 	if err := f.Source.Holds(ctx, p.At); err != nil {
 		return nil, err

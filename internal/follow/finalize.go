@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// wantFinal sets the position to finalize at, once that is asked for.
+// wantFinal sets the position to finalize at, once requested.
 func (f *follower) wantFinal(ctx context.Context) error {
 	if !f.finalAt.IsZero() {
 		return nil
@@ -47,7 +47,7 @@ func (f *follower) wantFinal(ctx context.Context) error {
 	return nil
 }
 
-// finalize drains, restores what was deferred and says what differs.
+// finalize drains, restores what was deferred and compares the catalogs.
 func (f *follower) finalize(ctx context.Context) error {
 	failpoint.Hit("finalize.before")
 	defer failpoint.Hit("finalize.after")
@@ -67,8 +67,8 @@ func (f *follower) finalize(ctx context.Context) error {
 		return f.end(ctx)
 	}
 	if waiting.Expires {
-		// The target may lose documents from now on that the source keeps: a restart must
-		// not follow changes of them. Limits alone the next attempt lifts again.
+		// From now on the target may expire documents that the source keeps: a restart must
+		// not follow their changes.
 		err = f.noteWith(ctx, func(set bson.D) error {
 			return f.Store.SaveDurably(ctx, append(set, bson.E{Key: "expiring", Value: true}))
 		})
@@ -79,17 +79,15 @@ func (f *follower) finalize(ctx context.Context) error {
 	return f.expire(ctx)
 }
 
-// goOnExpiring ends a job whose target has begun to expire documents. What it drained to is
-// applied.
+// goOnExpiring finishes a job that drained and began to restore expiries before a restart.
 func (f *follower) goOnExpiring(ctx context.Context) error {
-	f.Log.Info("finalize has drained already; changes that the source has made since are not applied",
+	f.Log.Info("finalize drained before the restart; later changes of the source are not applied",
 		"position", f.saved.At)
 	f.Progress.NeedsNothing()
 	return f.expire(ctx)
 }
 
-// expire has the target expire documents and limit capped collections as the source does, and ends
-// the job.
+// expire restores expiries and limits of capped collections on the target, and ends the job.
 func (f *follower) expire(ctx context.Context) error {
 	failpoint.Hit("expire.before")
 	err := f.step(progress.StepFinalize, "restore expiries", "", func() (err error) {
@@ -109,7 +107,7 @@ func (f *follower) expire(ctx context.Context) error {
 	return f.end(ctx)
 }
 
-// compare finds how the catalogs differ.
+// compare compares the catalogs.
 func (f *follower) compare(ctx context.Context) (err error) {
 	f.differ, err = f.Job.Compare(ctx)
 	return err
@@ -128,18 +126,18 @@ func (f *follower) end(ctx context.Context) error {
 	return ErrFinished
 }
 
-// sourceBuilds is what a job that is to be finalized knows of index builds under way on
-// the source. The stream tells of an index when its build has ended.
+// sourceBuilds tracks index builds of the source before finalize: the oplog contains them only when
+// they end.
 type sourceBuilds struct {
 	looked time.Time // last
-	since  time.Time // when one was found first; zero: none was found
+	since  time.Time // of the first find; zero: none found
 }
 
-// looksApart is the time between two looks for index builds.
+// looksApart is the time between two checks for index builds.
 const looksApart = time.Second
 
-// awaitBuilds reports that index builds of the source have to end before the job
-// finalizes. Those that last longer than IndexWait have the finalize rejected.
+// awaitBuilds reports that finalize must wait for index builds of the source. It rejects the finalize
+// if they last longer than IndexWait.
 func (f *follower) awaitBuilds(ctx context.Context) (wait bool, err error) {
 	b := &f.builds
 	if time.Since(b.looked) < looksApart {
@@ -178,7 +176,6 @@ func (f *follower) awaitBuilds(ctx context.Context) (wait bool, err error) {
 	return true, nil
 }
 
-// endBuilds ends the wait for index builds.
 func (f *follower) endBuilds() {
 	if !f.builds.since.IsZero() {
 		f.Progress.Wait("")

@@ -16,9 +16,8 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// follower is one run of continuous replication, from a durable checkpoint
-// until something ends it. Its methods run on the source's emitting goroutine,
-// except saveRegularly.
+// follower is one run of continuous replication, from a durable checkpoint to its end. Its
+// methods run on the source's emitting goroutine, except saveRegularly.
 type follower struct {
 	Options
 	job   state.Job // as loaded; phase and positions of this run below
@@ -26,28 +25,29 @@ type follower struct {
 	stage *transform.Stage // between the source and the sink
 
 	phase      state.Phase
-	overlapEnd mongo.OpTime // until where the target may be ahead
-	newest     mongo.OpTime // the newest state in which a document was read for a filter
+	overlapEnd mongo.OpTime // the target may be ahead up to here
+	newest     mongo.OpTime // of the documents read for rules
 	intent     mongo.OpTime // a schema change that may have been applied before the restart
-	finalAt    mongo.OpTime // where finalize drains to; zero: not asked
-	proven     mongo.OpTime // of the target, by the last proof of settle
-	mark       string       // of the last batch that was passed on to its end
+	finalAt    mongo.OpTime // where finalize drains to; zero: not requested
+	proven     mongo.OpTime // of the target, by settle
+	mark       string       // of the last complete batch
 	builds     sourceBuilds
-	differ     []schema.Difference // the catalogs, as compare found them
+	differ     []schema.Difference // between the catalogs
 
-	mu      sync.Mutex      // orders saves of positions
-	saved   stream.Position // last position saved
-	skipped int             // version of the list of skipped documents that was saved
-	taken   int             // the same of transform.Taken
-	refused mongo.OpTime    // up to where the checkpoint names documents that a conflict stopped the job at; zero for none
+	mu      sync.Mutex // orders saves of positions
+	saved   stream.Position
+	skipped int          // version of Sink.Skipped that was saved
+	taken   int          // version of transform.Taken that was saved
+	refused mongo.OpTime // newest of the refused documents in the checkpoint; zero: none
 
 	reach reach
 }
 
-// ErrFinished ends a run whose job is finalized.
+// ErrFinished ends the run of a finalized job.
 var ErrFinished = errors.New("finalized")
 
-// Run follows the source from a stored job's position until something ends it.
+// Run follows the source from a stored position. It always returns an error: ErrFinished when the
+// job is finalized.
 func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) error {
 	f := &follower{Options: o, job: job, stage: transform.NewStage(o.Rules, pos, o.Counters, o.Source.Leaves),
 		phase: job.Phase, intent: job.Intent, saved: pos, mark: pos.Mark}
@@ -61,8 +61,6 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	if err != nil {
 		return err
 	}
-	// Where the events of capped collections begin is known after a copy that was
-	// just made.
 	starts := f.cappedStarts
 	if fresh && job.Mode != state.ModeIncremental {
 		starts = f.copiedStarts
@@ -96,7 +94,7 @@ func Run(ctx context.Context, job state.Job, pos stream.Position, o Options) err
 	return f.standing(f.run(ctx, pos))
 }
 
-// standing has a conflict tell how far the target had come.
+// standing adds the target's position to a conflict.
 func (f *follower) standing(err error) error {
 	var c *mongosink.ConflictError
 	if errors.As(err, &c) {
@@ -105,16 +103,15 @@ func (f *follower) standing(err error) error {
 	return err
 }
 
-// openOverlap sets until where the target may be ahead: to the end of the copy,
-// and to the last position whose events an earlier attempt may have sent. fresh
-// says that nothing was sent yet.
+// openOverlap sets overlapEnd to the end of the copy or, if later, to the last position whose
+// events an earlier attempt may have sent. fresh reports that nothing was sent yet.
 func (f *follower) openOverlap(ctx context.Context) (fresh bool, err error) {
 	f.overlapEnd = f.job.Consistent
 	f.reach.noted.Store(&f.job.Reach)
 	if f.job.Reach.IsZero() {
 		return f.job.Intent.IsZero() && f.job.Applied == f.job.Start, nil
 	}
-	// The reach is noted ahead. What was sent was on a majority of the source.
+	// The stored reach is ahead of the clock, but only committed events were sent.
 	newest, err := f.Source.Newest(ctx)
 	if err != nil {
 		return false, err
@@ -131,8 +128,8 @@ func (f *follower) run(ctx context.Context, pos stream.Position) error {
 
 var errReadingEnded = errors.New("reading ended")
 
-// during runs others while read runs, and ends them with it. How they end then says
-// nothing: a write that is broken off is no failure of a run that is finished.
+// during runs others while read runs, and ends them with it. Their errors after that are ignored:
+// an interrupted write is no failure of a finished run.
 func during(ctx context.Context, read func(context.Context) error, others ...func(context.Context) error) error {
 	g, gctx := errgroup.WithContext(ctx)
 	octx, stop := context.WithCancelCause(gctx)
@@ -152,10 +149,9 @@ func during(ctx context.Context, read func(context.Context) error, others ...fun
 	return g.Wait()
 }
 
-// emit takes a batch from the source. Between batches the job may change its
-// phase.
+// emit takes a batch from the source. The job may change its phase between batches.
 func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
-	if err := f.pass(ctx, b); err != nil || b.Partial { // what is half there is no position
+	if err := f.pass(ctx, b); err != nil || b.Partial {
 		return err
 	}
 	f.catchUp(b.End)
@@ -170,7 +166,7 @@ func (f *follower) emit(ctx context.Context, b *stream.Batch) error {
 	if err := f.wantFinal(ctx); err != nil {
 		return err
 	}
-	// What conflicts made millrace read from the source may be newer.
+	// Dead letters may hold newer documents, read from the source.
 	if !f.finalAt.IsZero() && !b.End.Before(mongo.MaxOpTime(f.finalAt, f.Letters.Until())) {
 		return f.finalize(ctx)
 	}
@@ -188,10 +184,8 @@ func (f *follower) feed(ctx context.Context, b *stream.Batch) error {
 	return f.sink.Feed(ctx, b)
 }
 
-// settle applies all that was fed, proves it, and builds the indexes that waited
-// for that: where there are some, the position is noted first. Else it is left to
-// the caller, who notes a phase. beside, if any, is done meanwhile; it must change
-// nothing.
+// settle applies and proves everything that was fed, and builds the deferred indexes, if any, after
+// saving the position. beside, if any, runs meanwhile and must only read.
 func (f *follower) settle(ctx context.Context, beside func(context.Context) error) (waiting schema.Waiting, err error) {
 	if err := f.sink.Drain(ctx); err != nil {
 		return waiting, err
@@ -217,16 +211,16 @@ func (f *follower) settle(ctx context.Context, beside func(context.Context) erro
 	return waiting, f.buildDeferred(ctx)
 }
 
-// applied is the position up to which all is on the target.
+// applied is the position up to which the target has everything.
 func (f *follower) applied() stream.Position {
-	if f.sink == nil { // of a run that follows nothing
+	if f.sink == nil { // see goOnExpiring
 		return f.saved
 	}
 	return f.sink.Applied()
 }
 
-// becomeConsistent ends the overlap: the target is at one position of the
-// source, so unique indexes can be built.
+// becomeConsistent ends the overlap: the target is at one position of the source, so that unique
+// indexes can be built.
 func (f *follower) becomeConsistent(ctx context.Context) error {
 	if _, err := f.settle(ctx, nil); err != nil {
 		return err
@@ -237,7 +231,7 @@ func (f *follower) becomeConsistent(ctx context.Context) error {
 	f.phase = state.PhaseFollowing
 	f.Log.Info("target is consistent; following the source", "position", f.sink.Applied().At)
 	if f.Finalize.due(false) {
-		return nil // the phase after this one is noted at once, or awaitBuilds notes this one
+		return nil // the next phase is saved at once, or awaitBuilds saves this one
 	}
 	return f.enter(ctx, state.PhaseFollowing)
 }

@@ -14,8 +14,7 @@ import (
 // transform.LeftOut.
 type LeftOut struct {
 	*deadletter.Store
-	// Stop has the first document that is not left out already end the job.
-	Stop bool
+	Stop bool // a document that is not left out already ends the job
 	Log  *slog.Logger
 }
 
@@ -27,15 +26,15 @@ func (l LeftOut) LeaveOut(ctx context.Context, u transform.Unmapped) error {
 	isNew, err := l.Store.LeaveOut(ctx, deadletter.Letter{NS: u.Target, DocID: u.ID, Doc: u.Doc, At: u.At,
 		Until: u.Until, Source: u.Source, UUID: u.UUID, Reason: u.Reason})
 	if isNew && err == nil {
-		l.Log.Warn("the rules cannot map a document; the target goes without it", "ns", u.Source,
+		l.Log.Warn("document left out: the rules cannot map it", "ns", u.Source,
 			"documentId", bsonraw.IDText(u.ID), "position", u.At, "reason", u.Reason,
 			"in", mongo.StateDB+"."+deadletter.Collection)
 	}
 	return err
 }
 
-// Leaves says what becomes of documents that the rules cannot map: nil ends the job.
-// Those that an earlier run has left out are looked after in any case.
+// Leaves returns the keeper of documents that the rules cannot map, nil if they end the job. Documents
+// that an earlier run left out are always kept.
 func Leaves(letters *deadletter.Store, policy deadletter.Policy, log *slog.Logger) transform.LeftOut {
 	stop := policy != deadletter.Skip && policy != deadletter.Overwrite
 	if stop && !letters.AnyUnmapped() {

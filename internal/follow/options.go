@@ -1,8 +1,7 @@
-// Package follow is one run of continuous replication. It takes the batches of a source to a
-// sink, from a stored position until the job is finalized or something ends the run. It decides
-// when the overlap ends, makes schema changes safe against a crash, notes positions, and finds
-// out what the target has already. It knows no phases but its own. The job hands in what it
-// needs, and an operator's requests as Finalize and Repairs.
+// Package follow runs continuous replication. It passes batches of a source to a sink, from a
+// stored position until the job is finalized or something ends the run. It decides when the overlap
+// ends, makes schema changes safe against a crash, saves positions, and finds out what the target
+// already has. Operators request through Finalize and Repairs.
 package follow
 
 import (
@@ -23,7 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Options are what a run gets from its job.
+// Options configure a run.
 type Options struct {
 	Mode       state.Mode
 	OnExisting state.OnExisting
@@ -36,56 +35,46 @@ type Options struct {
 	Progress   *progress.Progress
 	Log        *slog.Logger
 
-	// Fresh says that this attempt made the copy: nothing was skipped before. Capped
-	// that some collections of it are capped.
-	Fresh, Capped bool
+	Fresh  bool // this attempt made the copy: nothing was skipped before
+	Capped bool // some collections of the copy are capped
 
-	// Changes are those of the source from the position on.
-	Changes stream.Source
-	// Source has the job's names as of the position to go on from; the run keeps
-	// them true.
-	Source *Source
-	// Parts says that the source is of several shards, each of which builds indexes by
-	// itself.
-	Parts bool
-	// MixedSchema is that of the time-series collections that the source makes.
+	Changes stream.Source // from the position on
+	Source  *Source       // with the job's names at the position; the run updates them
+	Parts   bool          // the source has several shards, each of which builds indexes by itself
+	// MixedSchema is the option of the time-series collections that the source creates.
 	MixedSchema bool
 
-	Job   Job
-	Spool Spool
-	// Finalize is the request to finalize, Repairs are documents that operators want
-	// repaired.
-	Finalize *Finalize
-	Repairs  *Repairs
-	// IndexWait is for how long finalize waits for index builds of the source (0 is
-	// without limit).
-	IndexWait time.Duration
+	Job       Job
+	Spool     Spool
+	Finalize  *Finalize
+	Repairs   *Repairs
+	IndexWait time.Duration // how long finalize waits for index builds of the source; 0: no limit
 }
 
-// Job is what a run has its job do.
+// Job does what a run needs of its job.
 type Job interface {
-	// OpenSink begins writing at a position; the options are those that the run knows.
+	// OpenSink begins to write at a position.
 	OpenSink(stream.Position, mongosink.Options) Sink
-	// CopyAnew copies a collection of the source, not older than a position.
+	// CopyAnew copies a collection of the source as of a position or later.
 	CopyAnew(ctx context.Context, c schema.Collection, target string, after mongo.OpTime) error
-	// CopyWithin copies a collection of the target into another one there, whose documents
-	// of the same _ids go.
+	// CopyWithin copies a collection of the target into another one there, and replaces documents
+	// with the same _ids.
 	CopyWithin(ctx context.Context, c schema.Collection, target string) error
-	// SavePhase moves the job on, with fields that belong to the step.
+	// SavePhase saves a phase and more fields.
 	SavePhase(context.Context, state.Phase, ...bson.E) error
-	// Compare finds how the target's catalog differs from the source's.
+	// Compare compares the target's catalog with the source's.
 	Compare(context.Context) ([]schema.Difference, error)
 	// Finish ends the job when the target is at its last position.
 	Finish(context.Context, Final) error
 }
 
-// Spool keeps changes of the source that its oplog may forget.
+// Spool keeps changes of the source that its oplog may lose.
 type Spool interface {
-	// Passed is called with the position from which reading would start after a crash now.
+	// Passed sets the position from which reading would start after a crash.
 	Passed(readFrom mongo.OpTime)
 }
 
-// Sink is a sink whose target has a schema, and refuses documents. See mongosink.Engine.
+// Sink is a sink whose target has a schema and refuses documents, such as mongosink.Engine.
 type Sink interface {
 	stream.Sink
 	Sent() mongo.OpTime
@@ -98,7 +87,7 @@ type Sink interface {
 	Repaired(ns string, id bsonraw.ID) mongosink.Repaired
 }
 
-// Schema is the schema of the target. Its parts are those of a schema.Target.
+// Schema is the part of schema.Target that a run uses.
 type Schema struct {
 	Catalog interface {
 		Has(ctx context.Context, ns string) (bool, error)
@@ -127,14 +116,14 @@ type Schema struct {
 	Expiries interface{ Restore(context.Context) error }
 }
 
-// SchemaOf is the schema of a target.
+// SchemaOf returns the Schema of a target.
 func SchemaOf(t *schema.Target) Schema {
 	return Schema{t, t.Changes, t.Collections, t.Indexes, t.Deferred, t.Expiries}
 }
 
-// Final is what is noted with the end of a job.
+// Final is saved with the end of a job.
 type Final struct {
 	Differences []schema.Difference
-	At          mongo.OpTime // of the target: all that the job has written to it is before
-	Set         bson.D       // the position of the source, if it has moved
+	At          mongo.OpTime // of the target, after everything that the job wrote
+	Set         bson.D       // the source's position, if it moved
 }

@@ -17,38 +17,37 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// repairsAtOnce and repairBytes bound the documents that are read from the source between
-// two batches; the last one may be larger.
+// repairsAtOnce and repairBytes bound the documents read from the source between two batches; the
+// last one may exceed repairBytes.
 const (
 	repairsAtOnce = 20
 	repairBytes   = 16 << 20
 )
 
-// RepairRefused is what comes of a repair that is refused: Why says why.
+// RepairRefused is the outcome of a refused repair.
 const RepairRefused mongosink.Repaired = "refused"
 
-// Repair is a document of the target that is to become as the source has it.
+// Repair is a request to make a document of the target equal to the source's.
 type Repair struct {
 	Target string // namespace
-	// UUID is that of the source's collection in which the document was found to differ;
-	// empty where the source had none. It is refused where the name means another one.
+	// UUID is that of the source's collection in which the document differed, empty if the source
+	// had none. The repair is refused if the name belongs to another collection now.
 	UUID    bson.Binary
 	ID      bsonraw.ID
-	Outcome mongosink.Repaired // mongosink.RepairNothing as long as it has none
-	Why     string             // it was refused
+	Outcome mongosink.Repaired // empty while open
+	Why     string             // reason of a refusal
 
 	begun bool
 }
 
-// Repairs are the documents that are to be repaired. It is safe for concurrent use; the
-// zero value has none.
+// Repairs are the open repairs. It is safe for concurrent use; the zero value has none.
 type Repairs struct {
 	mu      sync.Mutex
 	open    []*Repair
 	changed chan struct{} // closed and replaced when one has its outcome
 }
 
-// Add has documents be repaired that have no outcome yet.
+// Add adds the repairs that have no outcome yet.
 func (r *Repairs) Add(list []*Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,15 +58,14 @@ func (r *Repairs) Add(list []*Repair) {
 	}
 }
 
-// Remove gives up those that are open still. What was begun goes on to its end.
+// Remove removes open repairs. Documents that were begun are still repaired.
 func (r *Repairs) Remove(list []*Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.open = slices.DeleteFunc(r.open, func(one *Repair) bool { return slices.Contains(list, one) })
 }
 
-// Look copies documents as they stand, with how many have no outcome yet, and gives what
-// is closed when another one has.
+// Look returns copies of repairs, how many are open, and a channel that is closed at the next outcome.
 func (r *Repairs) Look(list []*Repair) (now []Repair, open int, changed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,8 +81,7 @@ func (r *Repairs) Look(list []*Repair) (now []Repair, open int, changed <-chan s
 	return now, open, r.changed
 }
 
-// again has those that an earlier run has begun be begun once more: what it has noted may
-// be gone.
+// again restarts the repairs that an earlier run began: its dead letters may be lost.
 func (r *Repairs) again() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -93,7 +90,7 @@ func (r *Repairs) again() {
 	}
 }
 
-// some are those that were begun, and the next of the others.
+// some returns the begun repairs and the next ones.
 func (r *Repairs) some() (begun, next []*Repair) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,12 +122,10 @@ func (r *Repairs) end(one *Repair, how mongosink.Repaired, why string) {
 	}
 }
 
-// repair makes documents of the target equal to those of the source. It is called after a
-// batch, when the target is ahead of nothing. Each document is read from the source and kept in
-// a dead letter. Changes to it after the batch's position are applied to the letter. When the
-// stream has passed all that may have been read, the letter's state is that of the stream's
-// position, and is written. So the target never gets a state that the stream has not reached,
-// nor an older one than it has.
+// repair makes documents of the target equal to those of the source. It is called after a batch,
+// outside the overlap. Each document is read from the source and kept in a dead letter, to which its
+// later changes are applied. The document is written once the stream has passed the time of the read.
+// So the target never gets a state that the stream has not reached, nor one older than its own.
 func (f *follower) repair(ctx context.Context, at mongo.OpTime) error {
 	begun, next := f.Repairs.some()
 	for _, one := range begun {
@@ -172,7 +167,7 @@ func (f *follower) repair(ctx context.Context, at mongo.OpTime) error {
 		if l == nil {
 			continue
 		}
-		l.Until = until // they are written together: one may hold the key of another
+		l.Until = until // written together: one may occupy a unique key of another
 		why, err := f.sink.Hold(ctx, *l)
 		switch why, err = f.unlessRetried(ctx, why, err); {
 		case err != nil:
@@ -186,7 +181,7 @@ func (f *follower) repair(ctx context.Context, at mongo.OpTime) error {
 	return nil
 }
 
-// unlessRetried turns an error that no retry resolves into a reason: a repair ends no job.
+// unlessRetried turns a permanent error into a reason: a repair ends no job.
 func (f *follower) unlessRetried(ctx context.Context, why string, err error) (string, error) {
 	if err == nil || ctx.Err() != nil || mongo.Classify(err) == mongo.ClassRetry {
 		return why, err
@@ -194,20 +189,19 @@ func (f *follower) unlessRetried(ctx context.Context, why string, err error) (st
 	return mongo.Brief(err), nil
 }
 
-// readForRepair reads a document from the source; why says why it is not to be, and l is
-// nil where it is held already.
+// readForRepair reads a document from the source, or returns why it cannot be repaired. l is nil if
+// the document has a dead letter already.
 func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTime) (l *deadletter.Letter, why string,
 	err error) {
 	if mongo.IsBuckets(one.Target) {
-		return nil, "it is of a time-series collection, where nothing is repaired", nil
+		return nil, "documents of time-series collections cannot be repaired", nil
 	}
 	name, ok := f.Source.Names.Target(one.Target)
 	if !ok || name.Gone {
 		return nil, "the job has no such collection", nil
 	}
 	if known := name.UUID.Data; len(known) > 0 && !bytes.Equal(known, one.UUID.Data) {
-		return nil, "on the source, " + name.NS + " means another collection now than when the document was found: verify " +
-			"again", nil
+		return nil, name.NS + " is another collection of the source than when the document was found: verify again", nil
 	}
 	writes, deletes := f.mayRepair(name)
 	if writes != "" {
@@ -229,15 +223,15 @@ func (f *follower) readForRepair(ctx context.Context, one *Repair, at mongo.OpTi
 		Source: name.NS}, "", nil
 }
 
-// mayRepair says why nothing of a collection can be repaired, and why nothing can be
-// deleted; "" where it can.
+// mayRepair returns why no document of a collection can be written, and why none can be deleted; "" if
+// they can.
 func (f *follower) mayRepair(name schema.Name) (writes, deletes string) {
 	r := f.Rules.Route(name.NS)
 	switch {
 	case name.Type != schema.TypeCollection:
-		return "it is in no collection of documents", ""
+		return "it is in a view or time-series collection", ""
 	case r.History:
-		return "its collection keeps a history, where nothing is repaired", ""
+		return "documents of collections with history cannot be repaired", ""
 	case r.Skips.Has(stream.OpInsert | stream.OpUpdate | stream.OpReplace):
 		return "the job leaves out operations of its collection (--skip), so that it differs as it has to", ""
 	}
@@ -256,7 +250,7 @@ func (f *follower) mayRepair(name schema.Name) (writes, deletes string) {
 	return "", deletes
 }
 
-// repaired looks what has come of a document that was begun.
+// repaired sets the outcome of a begun repair, if known.
 func (f *follower) repaired(one *Repair) {
 	c, waits, disputed := f.Letters.CaseOf(one.Target, one.ID)
 	switch {
@@ -275,8 +269,8 @@ func (f *follower) endRepair(one *Repair, how mongosink.Repaired, why string) {
 	f.Repairs.end(one, how, why)
 	of := []any{"ns", one.Target, "documentId", bsonraw.IDText(one.ID)}
 	if how == RepairRefused {
-		f.Log.Warn("a document of the target could not be repaired", append(of, "reason", why)...)
+		f.Log.Warn("repair refused", append(of, "reason", why)...)
 		return
 	}
-	f.Log.Info("a document of the target was repaired, as an operator has asked", append(of, "outcome", how)...)
+	f.Log.Info("document repaired by request", append(of, "outcome", how)...)
 }

@@ -19,15 +19,15 @@ import (
 	"github.com/millrace/millrace/internal/versions"
 )
 
-// Bounds of what is compared at once.
+// Bounds of documents compared at once.
 const (
 	mostCompared      = 1000
 	mostComparedBytes = 8 << 20
 )
 
-// pass leads a batch through the rules to the sink. $out and mapReduce replace the documents
-// of a collection. Under rules it emits an insert, replace or delete for each document that
-// differs, before the end of the command.
+// pass sends a batch through the rules to the sink. $out and mapReduce replace the documents of a
+// collection: under rules, pass emits an insert, replace or delete for each document that differs,
+// before the end of the command.
 func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 	for from := 0; ; {
 		i := slices.IndexFunc(b.Events[from:], f.rewrites)
@@ -58,7 +58,7 @@ func (f *follower) pass(ctx context.Context, b *stream.Batch) error {
 	return nil
 }
 
-// rewrites reports the end of a command before which documents may have to be compared.
+// rewrites reports whether an event ends a command before which documents may have to be compared.
 func (f *follower) rewrites(ev stream.Event) bool {
 	if ev.Kind != stream.SchemaChange || ev.Change.To == "" || !f.Rules.Commands() || !f.Rules.Match(ev.Change.To) {
 		return false
@@ -66,32 +66,32 @@ func (f *follower) rewrites(ev stream.Event) bool {
 	switch ch := ev.Change; ch.Kind {
 	case stream.ChangeRename:
 		return (ch.Command == mongo.CommandOut || ch.Command == mongo.CommandCapped) && f.Rules.Route(ch.To).Ruled
-	case stream.ChangeDrop: // of the copy by which a server renames between databases
+	case stream.ChangeDrop: // end of a rename between databases, which servers do by a copy
 		return true
 	}
 	return false
 }
 
-// reads reports that documents of a collection are read for rules. Those of one that was
-// renamed between databases cannot be read any more under its old name.
+// reads reports whether documents of a collection are read for rules. After a rename between
+// databases they cannot be read under the old name.
 func reads(r *transform.Route) bool {
 	return r.Reads() && !r.Skips.Has(stream.OpUpdate|stream.OpReplace)
 }
 
-// rewriting compares what a server has filled for a command with what the target has of
-// the collection that the command is about.
+// rewriting compares the collection that a server filled for a command with the target's copy of
+// the collection that the command replaces.
 type rewriting struct {
 	*follower
-	on    targetVersions // reads the target
-	b     *stream.Batch  // of the command's end, the first of its events
-	ev    *stream.Event
-	from  string           // on the target
-	route *transform.Route // of the collection that the command is about
+	on    targetVersions   // reads the target
+	b     *stream.Batch    // begins with the end of the command
+	ev    *stream.Event    // end of the command
+	from  string           // filled collection on the target
+	route *transform.Route // of the replaced collection
 	uuid  *[16]byte
-	exact bool // the target has the documents that are kept as they are on the source
+	exact bool // no rule changes the documents
 }
 
-// rewrite emits what becomes of each document.
+// rewrite emits the events of all documents.
 func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	ev := &b.Events[0]
 	staged, known := f.Source.Names.Source(ev.Change.NS)
@@ -114,7 +114,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	switch {
 	case err != nil:
 		return err
-	case !has && f.intent == ev.At: // it was done before the restart
+	case !has && f.intent == ev.At: // done before the restart
 		if moved && f.job.Before.NS == ev.Change.NS {
 			r.takePlace(staged)
 		}
@@ -123,11 +123,11 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 		return mongo.WithHint(fmt.Errorf("%s does not exist on the target", r.from),
 			"something else drops collections of the target; start the job again with --restart")
 	case moved && to.Left:
-		// The rename is skipped: what the copy had not read is under the old name.
+		// The rename is skipped: documents that the copy did not read belong under the old name.
 		r.route = f.Rules.Route(ev.Change.From)
 		return r.fill(ctx)
 	case (capped || moved) && to.Gone:
-		return nil // the target has none of it
+		return nil
 	case moved:
 		takes, err := r.takesPlace(ctx)
 		if err != nil {
@@ -150,7 +150,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 		}
 	}
 	r.exact = r.route.Fields == nil
-	f.Log.Info("comparing what a command has written", "ns", ev.Change.To, "at", ev.At)
+	f.Log.Info("comparing the documents that a command wrote", "ns", ev.Change.To, "at", ev.At)
 	if err := r.chunks(ctx, r.from, bson.D{}, r.write); err != nil {
 		return err
 	}
@@ -158,7 +158,7 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	case !there:
 		return nil
 	case f.Rules.Others():
-		f.Log.Warn("a command has replaced the documents of a collection; those that only the target has stay",
+		f.Log.Warn("a command replaced the documents of a collection; documents that only the target has stay",
 			"ns", r.route.Target, "at", ev.At)
 		return nil
 	case r.route.History:
@@ -167,9 +167,8 @@ func (f *follower) rewrite(ctx context.Context, b *stream.Batch) error {
 	return r.chunks(ctx, r.route.Target, r.ids(), r.remove)
 }
 
-// takesPlace reports whether the filled collection takes the place of a collection that was
-// renamed between databases. That holds for a capped one, in which filled-in documents would
-// come last. One that was copied since has them all, and later ones (see ordered).
+// takesPlace reports whether the filled collection replaces the target's copy of a collection that was
+// renamed between databases. A capped one does: documents added to the copy would come last.
 func (r *rewriting) takesPlace(ctx context.Context) (bool, error) {
 	ch := r.ev.Change
 	if r.Rules.Others() || (r.Rules.Route(ch.From).Skips | r.Rules.Route(ch.To).Skips).Has(stream.OpDrop|stream.OpRename) {
@@ -178,7 +177,7 @@ func (r *rewriting) takesPlace(ctx context.Context) (bool, error) {
 	return r.ordered(ctx)
 }
 
-// ordered reports that the target's collection is a capped one, and a copy of what it was before.
+// ordered reports whether the target's collection is capped and was not copied since.
 func (r *rewriting) ordered(ctx context.Context) (bool, error) {
 	if one, _ := r.Source.Names.Source(r.route.Source); !one.Copied.Before(r.ev.At) {
 		return false, nil
@@ -186,13 +185,13 @@ func (r *rewriting) ordered(ctx context.Context) (bool, error) {
 	return r.Schema.Catalog.HasCapped(ctx, r.route.Target)
 }
 
-// takePlace makes the drop of what the server filled the rename by which that takes the place.
+// takePlace turns the drop of the filled collection into a rename over the replaced one.
 func (r *rewriting) takePlace(staged schema.Name) {
 	ch := r.ev.Change
 	r.ev.Change = &stream.Change{Kind: stream.ChangeRename, NS: ch.NS, To: ch.To, DropTarget: true, UUID: staged.UUID}
 }
 
-// ids projects what decides about a document that only the target has.
+// ids projects the fields that remove needs.
 func (r *rewriting) ids() bson.D {
 	fields := bson.D{{Key: "_id", Value: 1}}
 	if r.route.SoftDelete != "" {
@@ -201,7 +200,7 @@ func (r *rewriting) ids() bson.D {
 	return fields
 }
 
-// emitAll leads events at the command's position through the rules to the sink.
+// emitAll sends events at the command's position through the rules to the sink.
 func (r *rewriting) emitAll(ctx context.Context, events []stream.Event) error {
 	if len(events) == 0 {
 		return nil
@@ -209,7 +208,7 @@ func (r *rewriting) emitAll(ctx context.Context, events []stream.Event) error {
 	return r.stage.Pass(ctx, r.part(events), r.Source.Read, r.feed)
 }
 
-// part is a batch that leaves the position where it is.
+// part is a batch that does not advance the position.
 func (r *rewriting) part(events []stream.Event) *stream.Batch {
 	b := &stream.Batch{Events: events, Start: r.b.Start, End: r.b.Start, Mark: r.mark, Partial: true, More: true}
 	for i := range events {
@@ -218,7 +217,7 @@ func (r *rewriting) part(events []stream.Event) *stream.Batch {
 	return b
 }
 
-// chunk collects documents and hands on some at a time.
+// chunk collects documents and passes them on in groups.
 type chunk struct {
 	docs []bson.Raw
 	size int
@@ -233,7 +232,7 @@ func (c *chunk) add(ctx context.Context, doc bson.Raw) error {
 	return c.end(ctx)
 }
 
-// end hands on what is left.
+// end passes on the rest.
 func (c *chunk) end(ctx context.Context) error {
 	docs := c.docs
 	if c.docs, c.size = nil, 0; len(docs) == 0 {
@@ -242,7 +241,7 @@ func (c *chunk) end(ctx context.Context) error {
 	return c.next(ctx, docs)
 }
 
-// chunks calls fn for the documents of a collection of the target, some at a time.
+// chunks calls fn for groups of the documents of a target collection.
 func (r *rewriting) chunks(
 	ctx context.Context, ns string, fields bson.D, fn func(context.Context, []bson.Raw) error,
 ) error {
@@ -255,7 +254,7 @@ func (r *rewriting) chunks(
 	return c.end(ctx)
 }
 
-// write emits the documents that the command has written.
+// write emits the documents that the command wrote.
 func (r *rewriting) write(ctx context.Context, docs []bson.Raw) error {
 	have, err := r.current(ctx, docs)
 	if err != nil {
@@ -285,7 +284,7 @@ func (r *rewriting) event(kind stream.Kind, id bsoncore.Value, doc bson.Raw) str
 		Doc: doc, At: r.ev.At}
 }
 
-// current is what the target has of documents, by the keys of their _ids.
+// current returns the target's versions of documents, by the keys of their _ids.
 func (r *rewriting) current(ctx context.Context, docs []bson.Raw) (map[string]bson.Raw, error) {
 	have := map[string]bson.Raw{}
 	if !r.route.History {
@@ -307,19 +306,19 @@ func (r *rewriting) current(ctx context.Context, docs []bson.Raw) (map[string]bs
 	return have, err
 }
 
-// end is after all versions of the command's time.
+// end lies after all versions of the command's time.
 func (r *rewriting) end() versions.Position {
 	return versions.Position{T: r.ev.At.TS, N: math.MaxInt32}
 }
 
-// find reads documents of a collection of the target, chosen by fields of the command.
+// find reads documents of a target collection; chosen are further fields of the find command.
 func (r *rewriting) find(ctx context.Context, ns string, chosen bson.D, fn func(doc []byte) error) error {
 	return r.on.read(ctx, ns, func(coll string) bson.D {
 		return append(bson.D{{Key: "find", Value: coll}}, chosen...)
 	}, fn)
 }
 
-// alike chooses the documents that have the _ids of others.
+// alike selects the documents with the _ids of docs.
 func alike(docs []bson.Raw) bson.D {
 	ids := make([]bson.RawValue, len(docs))
 	for i, doc := range docs {
@@ -328,7 +327,7 @@ func alike(docs []bson.Raw) bson.D {
 	return bson.D{{Key: "filter", Value: bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}}}
 }
 
-// remove emits deletes of the target's documents that the command has not written.
+// remove emits deletes of the target's documents that the command did not write.
 func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 	docs = slices.DeleteFunc(docs, func(doc bson.Raw) bool {
 		_, marked := bsonraw.Field(doc, r.route.SoftDelete)
@@ -352,7 +351,7 @@ func (r *rewriting) remove(ctx context.Context, docs []bson.Raw) error {
 	return r.emitAll(ctx, events)
 }
 
-// ended is remove for a collection of versions.
+// ended is remove for a collection with history.
 func (r *rewriting) ended(ctx context.Context) error {
 	c := chunk{next: r.remove}
 	err := r.on.Last(ctx, r.route.Target, r.end(), func(version bson.Raw) error {
@@ -368,15 +367,15 @@ func (r *rewriting) ended(ctx context.Context) error {
 	return c.end(ctx)
 }
 
-// fill writes what the target lacks of a collection that was renamed between databases, or
-// converted. Its copy was cut off, or documents could not be read under its old identity.
+// fill writes the documents that the target lacks of a collection that was renamed between databases
+// or converted: its copy was cut off, or documents could not be read under the old UUID.
 func (r *rewriting) fill(ctx context.Context) error {
 	keep, to, reads := r.route.Keep(nil), r.route.Mapper(r.job.Start.TS, nil), reads(r.route)
 	ordered, err := r.ordered(ctx)
 	if err != nil {
 		return err
 	}
-	late := false // what follows in a capped collection belongs behind what was missing
+	late := false // in a capped collection, later documents belong behind a missing one
 	return r.chunks(ctx, r.from, bson.D{}, func(ctx context.Context, docs []bson.Raw) error {
 		have, err := r.current(ctx, docs)
 		if err != nil {

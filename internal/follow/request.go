@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/schema"
 )
 
-// Refusal says why what an operator asks for is refused. Code is a word for programs.
+// Refusal refuses a request of an operator. Code is for programs.
 type Refusal struct{ Code, Text string }
 
 // Error is the text.
@@ -20,39 +20,38 @@ func Refuse(code, hint, format string, args ...any) error {
 	return mongo.WithHint(&Refusal{code, fmt.Sprintf(format, args...)}, hint)
 }
 
-// CodeBuilding refuses what would leave the target without indexes that the source is
-// building.
+// CodeBuilding refuses a request while the source builds indexes.
 const CodeBuilding = "building"
 
-// StillBuilding refuses to finalize, or to begin, after a time.
+// StillBuilding refuses to finalize or to start because of index builds on the source.
 func StillBuilding(what string, after time.Duration, building []schema.IndexName) error {
 	return Refuse(CodeBuilding, "wait until the builds have ended, or end them with dropIndexes on the source, then "+what+
 		" again; --index-wait says for how long the job waits",
 		"cannot %s: after %s the source is still building %s", what, after, schema.NameAll(building))
 }
 
-// Finalize is the request to finalize a job, by an operator or by the job's definition. It is
-// safe for concurrent use.
+// Finalize is the request to finalize a job, from an operator or the job's definition. It is safe for
+// concurrent use.
 type Finalize struct {
 	now       func() time.Time
 	mu        sync.Mutex
-	wanted    bool          // as soon as the job can
-	at        time.Time     // from when on to finalize; zero: no time
-	defined   bool          // the job's definition says when to finalize
-	logged    bool          // the log has the request
-	begun     bool          // it cannot be withdrawn any more
+	wanted    bool          // as soon as possible
+	at        time.Time     // not before; zero: no time
+	defined   bool          // requested by the job's definition
+	logged    bool          // the log contains the request
+	begun     bool          // too late to withdraw
 	withdrawn chan struct{} // closed and replaced when the request is withdrawn
-	rejected  error         // why the job has withdrawn it by itself, if it has
+	rejected  error         // why the job withdrew the request itself
 }
 
-// NewFinalize is the request of a job's definition: to finalize as soon as the job can, or
-// from a time on. logged says that the log has an operator's request already.
+// NewFinalize returns the request of a job's definition: finalize as soon as possible (wanted), or
+// from a time on. logged reports that the log contains an operator's request already.
 func NewFinalize(now func() time.Time, wanted bool, at time.Time, logged bool) *Finalize {
 	return &Finalize{now: now, wanted: wanted, at: at, defined: wanted || !at.IsZero(), logged: logged,
 		withdrawn: make(chan struct{})}
 }
 
-// due reports that the job is to be finalized; begin says that it begins to if it is.
+// due reports whether to finalize; with begin, the request can no longer be withdrawn if so.
 func (r *Finalize) due(begin bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,8 +60,8 @@ func (r *Finalize) due(begin bool) bool {
 	return due
 }
 
-// reject withdraws an operator's request for a reason. Where the job's definition says when to
-// finalize, or an earlier run has begun to, the reason is returned: it ends the job.
+// reject withdraws an operator's request for a reason. It returns the reason, which ends the job, if
+// the definition requested it or an earlier run began to finalize.
 func (r *Finalize) reject(reason error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -81,22 +80,22 @@ func (r *Finalize) takeBack() {
 	r.withdrawn = make(chan struct{})
 }
 
-// Rejection is why the job has withdrawn the request by itself, nil if it has not.
+// Rejection returns why the job withdrew the request itself, nil if it did not.
 func (r *Finalize) Rejection() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.rejected
 }
 
-// Resume has the job finalize, which an earlier run of it has begun.
+// Resume continues a finalize that an earlier run began.
 func (r *Finalize) Resume() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.begun = true
 }
 
-// Request asks to finalize as soon as the job can. withdrawn is closed when that is taken
-// back; isNew says that the log does not have it yet.
+// Request requests to finalize as soon as possible. withdrawn is closed when the request is withdrawn;
+// isNew reports that the log does not contain it yet.
 func (r *Finalize) Request() (withdrawn <-chan struct{}, isNew bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,8 +104,7 @@ func (r *Finalize) Request() (withdrawn <-chan struct{}, isNew bool) {
 	return r.withdrawn, isNew
 }
 
-// Withdraw takes the request back unless the job has begun to finalize. was reports that
-// there was one.
+// Withdraw withdraws the request unless the job has begun to finalize. was reports that there was one.
 func (r *Finalize) Withdraw() (was, begun bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -118,7 +116,7 @@ func (r *Finalize) Withdraw() (was, begun bool) {
 	return was, begun
 }
 
-// Requested reports that the job is to finalize as soon as it can.
+// Requested reports whether to finalize as soon as possible.
 func (r *Finalize) Requested() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

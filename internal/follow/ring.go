@@ -9,17 +9,15 @@ import (
 	"github.com/millrace/millrace/internal/delta"
 )
 
-// ring follows the content of a capped collection through the source's events. It reports after
-// which event the target's content can be the source's.
+// ring replays the source's events on a capped collection and reports after which of them the
+// content can equal the target's.
 //
-// The content is a list. First come the documents from before the first event, of which nothing
-// is known. Then come those inserted since. The oldest go when there is no room. So the target
-// can be as after an event only under three conditions. Its newest documents are those inserted
-// since, in order. None of the others was deleted since. No update since would change the
-// others.
+// The content is a list: unknown documents from before the first event, then the inserted ones. The
+// oldest are evicted. The target matches if its newest documents are the inserted ones in order, none
+// of the others was deleted, and no update would change the others.
 //
-// The target is as after one of the events, for they are applied in order. Where several match,
-// the last is right: what lies between changes nothing.
+// Events are applied in order, so the target matches after one of them. If several match, the last
+// is right: the events between them change nothing.
 type ring struct {
 	target targetDocs
 	limit  limit
@@ -27,21 +25,21 @@ type ring struct {
 	byID   map[string]*list.Element
 	since  list.List // of *entry: what was inserted since, oldest first
 	bytes  int64
-	turned bool // what was there before has gone
+	turned bool // all documents from before were evicted
 
-	// What tells it from the target; all zero when there is nothing.
-	differ   int                 // documents of the list that are others on the target, or not there
-	unsorted int                 // neighbours in the list that are in another order on the target
-	gone     map[string]struct{} // on the target, but deleted
-	updated  map[string]bson.Raw // on the target, but changed by updates since
+	// Differences from the target.
+	differ   int                 // documents of the list that differ on the target or are missing
+	unsorted int                 // neighbours in the list in another order on the target
+	gone     map[string]struct{} // deleted, but on the target
+	updated  map[string]bson.Raw // updated documents from before that are on the target
 	changed  int                 // of updated, those that differ from the target
 }
 
-// targetDocs is what of a capped collection the target holds.
+// targetDocs are the known documents of a capped collection of the target.
 type targetDocs struct {
 	docs  map[string]targetDoc // by _id
-	n     int                  // documents in all, if whole
-	whole bool                 // all of them are known
+	n     int                  // all documents, if whole
+	whole bool                 // docs is complete
 }
 
 type targetDoc struct {
@@ -51,7 +49,7 @@ type targetDoc struct {
 
 const far = 1 << 60
 
-// limit is when documents of a capped collection have to go.
+// limit is the maximum size of a capped collection; 0: no limit.
 type limit struct {
 	bytes, docs int64
 }
@@ -63,18 +61,18 @@ func (l limit) exceeded(bytes int64, docs int) bool {
 // entry is a document of the list.
 type entry struct {
 	id         string
-	doc        bson.Raw // nil when it is not known
-	place      int      // on the target, -1 when it is not there
-	same       bool     // as on the target
-	unrepaired bool     // but for zero timestamps, which were not put back yet
+	doc        bson.Raw // nil if unknown
+	place      int      // on the target; -1 if missing
+	same       bool     // equal to the target's
+	unrepaired bool     // same except for zero timestamps that were not restored
 }
 
-// entryOf is the entry of an element; nil when there is none.
+// entryOf returns the entry of an element; nil for none.
 func entryOf(at *list.Element) *entry {
 	if at == nil {
 		return nil
 	}
-	return at.Value.(*entry) // nothing else is in the list
+	return at.Value.(*entry)
 }
 
 func newRing(target targetDocs, l limit) *ring {
@@ -82,7 +80,7 @@ func newRing(target targetDocs, l limit) *ring {
 		updated: map[string]bson.Raw{}}
 }
 
-// matches reports that the target can be as it is now.
+// matches reports whether the content can equal the target's.
 func (r *ring) matches() bool {
 	switch {
 	case r.differ > 0 || r.unsorted > 0 || len(r.gone) > 0 || r.changed > 0:
@@ -94,7 +92,7 @@ func (r *ring) matches() bool {
 }
 
 func (r *ring) insert(id string, doc bson.Raw) {
-	for r.byID[id] != nil { // it has gone, and so have those before it
+	for r.byID[id] != nil { // it was evicted, with all before it
 		r.roll()
 	}
 	delete(r.gone, id)
@@ -117,7 +115,7 @@ func (r *ring) insert(id string, doc bson.Raw) {
 	}
 }
 
-// roll lets the oldest document go, before which all others have gone.
+// roll evicts the oldest document.
 func (r *ring) roll() {
 	r.turned = true
 	r.unlink(r.since.Front())
@@ -164,7 +162,7 @@ func (r *ring) update(id string, o bson.Raw) {
 	}
 }
 
-// forget takes back what is known of updates of a document.
+// forget removes a document from updated.
 func (r *ring) forget(id string) {
 	now, ok := r.updated[id]
 	if !ok {
@@ -199,8 +197,8 @@ func (r *ring) pair(older, newer *list.Element, n int) {
 	}
 }
 
-// sameRepaired reports that a document is the other one but for the present time
-// that an insert put in place of zero timestamps.
+// sameRepaired reports whether the documents are equal except for zero timestamps, which servers
+// replace by the present time in an insert.
 func sameRepaired(there, doc bson.Raw) bool {
 	_, d, ok := delta.AppendTimestampRepair(nil, doc)
 	if !ok {
@@ -210,7 +208,7 @@ func sameRepaired(there, doc bson.Raw) bool {
 	return err == nil && bytes.Equal(out, doc)
 }
 
-// unrepaired are the documents whose zero timestamps have to be put back.
+// unrepaired returns the documents whose zero timestamps must be restored.
 func (r *ring) unrepaired() (docs []bson.Raw) {
 	for at := r.since.Front(); at != nil; at = at.Next() {
 		if e := entryOf(at); e.unrepaired {
@@ -220,7 +218,7 @@ func (r *ring) unrepaired() (docs []bson.Raw) {
 	return docs
 }
 
-// updated applies an oplog update; nil if it cannot be applied.
+// updated applies an oplog update; nil if it fails.
 func updated(doc, o bson.Raw) bson.Raw {
 	kind := delta.KindOf(o)
 	if kind == delta.Replacement {

@@ -18,14 +18,14 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// schemaChange is schema, whose beginning and end it reports.
+// schemaChange is schema as a step of progress.
 func (f *follower) schemaChange(ctx context.Context, ev *stream.Event, _ mongo.OpTime, last bool) error {
 	return f.step(progress.StepSchema, ev.Change.NS, string(ev.Change.Kind), func() error {
 		return f.schema(ctx, ev, last)
 	})
 }
 
-// step does a step of the job, whose beginning and end it reports.
+// step runs do as a step of progress.
 func (f *follower) step(kind progress.Step, name, what string, do func() error) error {
 	end := f.Progress.Begin(kind, name, what)
 	err := do()
@@ -33,14 +33,13 @@ func (f *follower) step(kind progress.Step, name, what string, do func() error) 
 	return err
 }
 
-// schema applies one schema change after a durable note that it is about to happen. A restart
-// finds the note and applies the change again as one that may have happened. What comes after
-// needs no note.
+// schema applies a schema change after it has stored the intent durably. After a restart the change is
+// applied again as one that may have happened.
 func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	failpoint.Hit("schema.before")
-	if !f.Parts { // shards tell of what moves with its database under another UUID
+	if !f.Parts { // from shards, a collection moves with its database under another UUID
 		meant := f.Source.Names.Meant(*ev.Change)
 		ev.Change, ev.NS = &meant, meant.NS
 	}
@@ -70,7 +69,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	f.Log.Info("schema change", "kind", ev.Change.Kind, "ns", ev.Change.NS, "to", ev.Change.To, "at", ev.At,
 		"applied", effect.Applied, "skipped", effect.Skipped)
 	failpoint.Hit("schema.after")
-	// Stored when all else is done: shards tell of a change no more that the names have.
+	// Stored last: shards no longer report a change that the names contain.
 	names := f.Source.Names.After(*ev.Change, f.Rules)
 	names.Retain(ev.At, f.CopyEnd(ev.Change.NS))
 	f.Source.Names.Change(names)
@@ -93,7 +92,7 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	if !last {
 		return nil
 	}
-	if !ev.At.Before(f.intent) { // else one that came before the noted one, done again
+	if !ev.At.Before(f.intent) { // else an earlier change than the intended one, done again
 		f.intent = mongo.OpTime{}
 	}
 	if effect.Resync == nil {
@@ -105,19 +104,19 @@ func (f *follower) schema(ctx context.Context, ev *stream.Event, last bool) erro
 	})
 }
 
-// applyOptions are the conditions under which a schema change is applied.
+// applyOptions returns the conditions under which a schema change is applied.
 func (f *follower) applyOptions(ev *stream.Event) schema.ApplyOptions {
-	// After a restart the target is not ahead of a schema change, for none is passed without a
-	// checkpoint. There are two exceptions: documents that were read for rules (putIndexesOff),
-	// and targets that others filled.
+	// After a restart the target is not ahead of a schema change, since each is passed with a
+	// checkpoint. Exceptions are documents that were read for rules (putIndexesOff) and targets that
+	// others filled.
 	return schema.ApplyOptions{Overlap: !f.job.Consistent.Before(ev.At), Cut: f.mayBeCut(ev), Ahead: f.filledAhead(ev.At),
 		Recorded: f.job.Copied.Before(ev.At),
 		Maybe:    f.intent == ev.At, Before: f.job.Before, Rules: f.Rules, Existing: f.existing(ev.At), Names: f.Source.Names,
 		MixedSchema: f.MixedSchema}
 }
 
-// existing is what becomes of collections of the target that the source is about
-// to make. A target that others filled may have them.
+// existing decides about target collections that the source creates. A target that others filled may
+// contain them.
 func (f *follower) existing(at mongo.OpTime) schema.Existing {
 	switch {
 	case f.filledAhead(at) || f.OnExisting == state.ExistingMerge:
@@ -128,13 +127,13 @@ func (f *follower) existing(at mongo.OpTime) schema.Existing {
 	return schema.RefuseExisting
 }
 
-// filledAhead reports that others filled the target, which may be ahead of a position.
+// filledAhead reports whether others filled the target, which may be ahead of a position.
 func (f *follower) filledAhead(at mongo.OpTime) bool {
 	return f.job.Mode == state.ModeIncremental && !f.copied().Before(at)
 }
 
-// mayBeCut reports that the target may lack documents of the collection that a change
-// ends or renames: its copy ended with what the source gave up.
+// mayBeCut reports whether the target may lack documents of the collection that a change drops or
+// renames: the change interrupted its copy.
 func (f *follower) mayBeCut(ev *stream.Event) bool {
 	return slices.ContainsFunc([]string{ev.Change.NS, ev.Change.From, ev.Change.To},
 		func(ns string) bool { return !f.CopyEnd(ns).Before(ev.At) })
@@ -150,8 +149,8 @@ func (f *follower) CopyEnd(ns string) mongo.OpTime {
 	return end
 }
 
-// copied is the end of the copy that the job began with, or of what others filled the
-// target with. Jobs of older versions did not note it.
+// copied is the end of the initial copy, or of what others filled the target with. Jobs of older
+// versions did not store it.
 func (f *follower) copied() mongo.OpTime {
 	if f.job.Copied.IsZero() {
 		return f.job.Consistent
@@ -159,8 +158,7 @@ func (f *follower) copied() mongo.OpTime {
 	return f.job.Copied
 }
 
-// moveNames keeps true after a schema change what the engine and the dead letters
-// know by name.
+// moveNames applies a schema change to the names in the sink and in the dead letters.
 func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
 	ch := ev.Change
 	renamed := ch.Kind == stream.ChangeRename && effect.Applied && effect.Resync == nil
@@ -188,7 +186,7 @@ func (f *follower) moveNames(ctx context.Context, ev *stream.Event, effect schem
 	return nil
 }
 
-// endRetained forgets the retained collections: nothing of their copies is ahead any more.
+// endRetained forgets the retained collections at the end of the overlap.
 func (f *follower) endRetained(ctx context.Context) error {
 	f.stage.ForgetRetained()
 	names := f.Source.Names.EndRetained()
@@ -196,7 +194,7 @@ func (f *follower) endRetained(ctx context.Context) error {
 	return f.noteNames(ctx, names)
 }
 
-// noteNames stores what a schema change has done to the names, as they are now.
+// noteNames stores the present state of the names that a schema change changed.
 func (f *follower) noteNames(ctx context.Context, change schema.NameChange) error {
 	if change.IsZero() {
 		return nil
@@ -211,8 +209,8 @@ func (f *follower) noteNames(ctx context.Context, change schema.NameChange) erro
 	return f.Store.NoteNames(ctx, now)
 }
 
-// resync copies a collection that a rename brought inside the filter, as it is
-// on the source now; until the stream has passed that moment the target is ahead.
+// resync copies the present state of a collection that a rename brought inside the filter. The target
+// is ahead until the stream has passed the copy.
 func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
 	coll, found, err := f.Source.FindRenamed(ctx, ev.Change, ev.At)
 	if err != nil {
@@ -222,11 +220,11 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 		return f.neverCame(ctx, ev, effect)
 	}
 	if ev.Change.Kind == stream.ChangeRename {
-		coll.NS = ev.Change.To // by which it is filtered; it may have yet another name by now
+		coll.NS = ev.Change.To // the name that filters apply to; it may have changed again
 	}
 	if f.Rules.Route(coll.NS).History {
-		return mongo.WithHint(fmt.Errorf("%s becomes %s, whose history is kept, amid the copy, and is to be copied anew: "+
-			"its documents would have two beginnings", ev.Change.NS, coll.NS),
+		return mongo.WithHint(fmt.Errorf("cannot copy %s again: it was renamed to %s, which keeps history, during the copy, "+
+			"and its documents would begin twice", ev.Change.NS, coll.NS),
 			"start the job again with --restart")
 	}
 	if err := schema.CheckCollection(coll, f.Rules); err != nil {
@@ -235,7 +233,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	if coll, _, err = schema.Mapped(coll, f.Rules); err != nil {
 		return err
 	}
-	// What the copy reads must not be older than the rename.
+	// The copy must not be older than the rename.
 	pos, err := f.Source.Committed(ctx, ev.At)
 	if err != nil {
 		return err
@@ -268,7 +266,7 @@ func (f *follower) resync(ctx context.Context, ev *stream.Event, effect schema.E
 	return f.overlapUntil(ctx, newest)
 }
 
-// startCopied has the events of a capped collection begin where its copy ends.
+// startCopied skips the events of a capped collection that its copy contains.
 func (f *follower) startCopied(ctx context.Context, effect schema.Effect) error {
 	at, _, err := f.copiedAt(ctx)
 	if past, ok := at[hex.EncodeToString(effect.Resync.Data)]; ok {
@@ -277,17 +275,17 @@ func (f *follower) startCopied(ctx context.Context, effect schema.Effect) error 
 	return err
 }
 
-// neverCame notes that a collection which a rename brought inside the filter is
-// gone from the source already: until its drop comes, nothing is applied to it.
+// neverCame marks a collection that a rename brought inside the filter as gone from the source already:
+// nothing is applied to it up to its drop.
 func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schema.Effect) error {
 	there, err := f.Schema.Catalog.Has(ctx, effect.ResyncNS)
 	if err != nil {
 		return err
 	}
 	if there && f.mayBeCut(ev) {
-		return nil // the target has what was copied of it, or what others have filled
+		return nil // the target keeps what was copied or filled
 	}
-	f.Log.Info("the renamed collection is gone from the source; what is left until its drop is skipped",
+	f.Log.Info("the source has dropped the renamed collection; skipping its changes until the drop",
 		"ns", ev.Change.To, "position", ev.At)
 	one, _ := f.Source.Names.Source(ev.Change.To)
 	one.Gone = true
@@ -298,9 +296,8 @@ func (f *follower) neverCame(ctx context.Context, ev *stream.Event, effect schem
 	return nil
 }
 
-// join has the documents of a collection of the target come into the one that was left under
-// the name that the source has given it. The target does it by itself: the source may have
-// changed or dropped them since, and what the rules keep of them it has no longer.
+// join moves the documents of a target collection into the one that remained under its new name.
+// It copies within the target: the source may have changed or dropped them since.
 func (f *follower) join(ctx context.Context, ev *stream.Event, effect schema.Effect, overlap bool) error {
 	phase := schema.Consistent
 	if overlap {
@@ -320,10 +317,9 @@ func (f *follower) join(ctx context.Context, ev *stream.Event, effect schema.Eff
 	return nil
 }
 
-// putIndexesOff defers index builds until the target is consistent again, where documents were
-// read for a rule at a position after the index was made. They may hold keys that other
-// documents have not given up yet. After a restart the high-water mark says how far they may
-// have been read.
+// putIndexesOff defers an index build until the target is consistent if documents were read for
+// rules after the index was created: they may have keys that other documents have not released yet.
+// After a restart the overlap tells how far documents may have been read.
 func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
 	ch, read := ev.Change, f.newest
 	if ch.Kind != stream.ChangeCreateIndexes && ch.Kind != stream.ChangeCollMod || !f.job.Consistent.Before(ev.At) {
@@ -338,7 +334,7 @@ func (f *follower) putIndexesOff(ctx context.Context, ev *stream.Event) error {
 	return f.overlapUntil(ctx, read)
 }
 
-// overlapUntil notes that the target may be ahead of the stream up to a position.
+// overlapUntil extends the overlap durably.
 func (f *follower) overlapUntil(ctx context.Context, at mongo.OpTime) error {
 	f.overlapEnd = mongo.MaxOpTime(f.overlapEnd, at)
 	f.sink.SetOverlap(f.overlapEnd)

@@ -22,14 +22,14 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// Deployment is what is followed: a replica set or a sharded cluster.
+// Deployment is a source: a replica set or a sharded cluster.
 type Deployment interface {
-	// Newest is a position that no write acknowledged before is behind. readable is a
-	// namespace that the user may read.
+	// Newest returns a position that follows all acknowledged writes. readable is a namespace that the
+	// user may read.
 	Newest(ctx context.Context, readable string) (mongo.OpTime, error)
-	// Positions is where the deployment stands.
+	// Positions returns the present positions.
 	Positions(ctx context.Context) (mongo.Positions, error)
-	// Reached waits until all up to a position is committed.
+	// Reached waits until everything up to a position is committed.
 	Reached(ctx context.Context, at mongo.OpTime) (mongo.Positions, error)
 	// ListOne finds a collection by its UUID, as schema.ListOne does.
 	ListOne(ctx context.Context, db string, uuid bson.Binary) (schema.Collection, bool, error)
@@ -46,43 +46,40 @@ type Deployment interface {
 	Look(ctx context.Context, collections []string, span oplog.Span, fn func(*stream.Event) error) error
 }
 
-// Source answers what the changes of the source do not say. What it answers can no
-// longer roll back.
+// Source reads what the changes of the source do not contain. Its results cannot roll back.
 type Source struct {
 	Deployment
 	// Readable is a namespace that the user may read. It need not exist.
 	Readable string
 	Rules    *transform.Set
-	// Leaves keeps documents that the rules cannot map, which the target goes without; nil has
-	// them end the job.
+	// Leaves keeps documents that the rules cannot map; with nil they end the job.
 	Leaves   transform.LeftOut
-	Names    *schema.Names // what the job has on the target, as of the position in hand
+	Names    *schema.Names // of the job's collections at the present position
 	Progress *progress.Progress
 
-	unclear int // conflicts that could not be judged, in all runs
+	unclear int // undecided conflicts of all runs
 }
 
-// Newest is the source's newest position, after a linearizable read.
+// Newest returns the source's newest position, by a linearizable read.
 func (s *Source) Newest(ctx context.Context) (mongo.OpTime, error) {
 	return s.Deployment.Newest(ctx, s.Readable)
 }
 
-// waiting says what the job waits for if fn takes long.
+// waiting names the wait in status if fn takes longer than a second.
 func (s *Source) waiting(what string, fn func() error) error {
 	const limit = time.Second
 	say := sync.OnceFunc(func() { s.Progress.Wait(what) })
 	late := time.AfterFunc(limit, say)
 	defer func() {
 		if !late.Stop() {
-			say() // it may just be about to
+			say()
 			s.Progress.Wait("")
 		}
 	}()
 	return fn()
 }
 
-// Committed waits until the source has committed everything up to a position,
-// and its primary says so.
+// Committed waits until the source's primary has committed everything up to a position.
 func (s *Source) Committed(ctx context.Context, at mongo.OpTime) (pos mongo.Positions, err error) {
 	err = s.waiting("the source to commit "+at.String(), func() (err error) {
 		pos, err = s.Reached(ctx, at)
@@ -91,9 +88,8 @@ func (s *Source) Committed(ctx context.Context, at mongo.OpTime) (pos mongo.Posi
 	return pos, err
 }
 
-// FindRenamed finds the collection that a rename at a position brought inside
-// the filter, under the name it has now. It is in the database it was renamed
-// to: a rename between databases makes another collection.
+// FindRenamed finds the collection that a rename at a position brought inside the filter, under its
+// present name. It is still in that database: renames between databases create another collection.
 func (s *Source) FindRenamed(
 	ctx context.Context, ch *stream.Change, at mongo.OpTime,
 ) (coll schema.Collection, found bool, err error) {
@@ -101,7 +97,7 @@ func (s *Source) FindRenamed(
 		return coll, false, err
 	}
 	db, _ := mongo.SplitNS(ch.To)
-	err = s.waiting("the source to commit what it shows", func() (err error) {
+	err = s.waiting("the source to commit its catalog", func() (err error) {
 		coll, found, err = s.ListOne(ctx, db, ch.UUID)
 		return err
 	})
@@ -144,8 +140,8 @@ func (s *Source) Reread(ctx context.Context, from mongosink.Origin, id bsoncore.
 	return out, nil
 }
 
-// made is a document of the source as the target is to have it: nil where there is
-// none, or none that the rules keep. Of those that cannot be mapped the stream tells.
+// made applies the rules to a document of the source: nil if the target should have none. The stream
+// reports documents that cannot be mapped.
 func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bson.Raw, error) {
 	r := s.route(from)
 	if doc == nil || r.Filter != nil && !r.Filter.Match(doc) {
@@ -162,14 +158,13 @@ func (s *Source) made(from mongosink.Origin, doc bson.Raw, at mongo.OpTime) (bso
 	return out, err
 }
 
-// route is what the rules make of a collection.
+// route returns the rules of a collection.
 func (s *Source) route(from mongosink.Origin) *transform.Route {
 	name, _ := s.Names.Target(from.Target)
 	return s.Rules.Route(cmp.Or(from.Source, name.NS))
 }
 
-// identify reports which collection of the source a target namespace is. It uses the event in
-// hand, or else the job's names, which are those of the same position.
+// identify returns the source collection of a target namespace, from the event or the job's names.
 func (s *Source) identify(from mongosink.Origin) (of lookup.Collection, err error) {
 	name, _ := s.Names.Target(mongo.SeriesNS(from.Target))
 	source := cmp.Or(from.Source, name.NS)
@@ -184,8 +179,7 @@ func (s *Source) identify(from mongosink.Origin) (of lookup.Collection, err erro
 	return of, err
 }
 
-// find reads documents of a collection of the source. gone says that it was dropped for
-// good.
+// find reads documents of a collection of the source. gone reports that it was dropped for good.
 func (s *Source) find(
 	ctx context.Context, of lookup.Collection, q lookup.Question,
 ) (docs []bson.Raw, gone bool, err error) {
@@ -204,9 +198,9 @@ func (s *Source) find(
 	}
 }
 
-// Read is the transform.Read of the source. A replica set of 5.0 or newer returns the documents
-// as of the exact position while it keeps that snapshot, for five minutes by default. Otherwise
-// they are as they are now.
+// Read is the transform.Read of the source. Replica sets from 5.0 on return the documents as of the exact
+// position while they keep that snapshot, five minutes by default. Otherwise the present documents are
+// returned.
 func (s *Source) Read(
 	ctx context.Context, of *stream.Event, ids []bson.RawValue, at mongo.OpTime, most int,
 ) (docs []bson.Raw, until mongo.OpTime, err error) {
@@ -225,7 +219,7 @@ func (s *Source) Read(
 		}
 	}
 	switch {
-	case gone: // its drop follows
+	case gone:
 		return nil, at, nil
 	case errors.Is(err, lookup.ErrTooMuch):
 		return nil, at, transform.ErrTooMuch
@@ -236,8 +230,7 @@ func (s *Source) Read(
 	return docs, mongo.MaxOpTime(after.Last, at), err
 }
 
-// OnSource reports which documents of a collection the source has at a position
-// or later.
+// OnSource reports which documents the source has at a position or later.
 func (s *Source) OnSource(
 	ctx context.Context, from mongosink.Origin, ids []bson.RawValue, at mongo.OpTime,
 ) ([]bool, error) {

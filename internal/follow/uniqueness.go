@@ -15,16 +15,14 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// mostDuplicates bounds the keys that one index build may stumble over, each of
-// which costs a scan.
+// mostDuplicates bounds the duplicate keys of one index build, each of which costs a scan.
 const mostDuplicates = 1000
 
-// mostUnclear bounds how often the job goes back to its checkpoint because it
-// cannot tell which of two documents is in the way.
+// mostUnclear bounds how often the job returns to its checkpoint because it cannot determine which of
+// two documents is wrong.
 const mostUnclear = 5
 
-// partialError says that documents do not fit an index which the source may have on some
-// of its shards only.
+// partialError reports documents that violate an index which the source may have on some shards only.
 type partialError struct {
 	index schema.IndexName
 	error
@@ -33,10 +31,9 @@ type partialError struct {
 // Unwrap gives what the target, or the policy on conflicts, has said.
 func (p *partialError) Unwrap() error { return p.error }
 
-// buildDeferred builds the indexes that waited for the target to be consistent. Each shard
-// of a source builds an index by itself, and one may have it where another met documents
-// that it does not take. Such an index waits on, and the others are built: it is tried again
-// when a shard tells of it, and at finalize, where the target goes without it.
+// buildDeferred builds the deferred indexes. Shards of a source build indexes one by one, and some may
+// fail where others succeed. An index that fails stays deferred until a shard reports it again or
+// until finalize, which gives it up.
 func (f *follower) buildDeferred(ctx context.Context) error {
 	var held []schema.IndexName
 	for {
@@ -48,19 +45,18 @@ func (f *follower) buildDeferred(ctx context.Context) error {
 		held = append(held, partial.index)
 		log := f.Log.With("ns", partial.index.NS, "index", partial.index.Name, "reason", partial.error)
 		if f.finalAt.IsZero() {
-			log.Warn("an index is not built: the source has documents that it does not take, on a shard that does not have it")
+			log.Warn("index not built: documents of a source shard without the index violate it")
 			continue
 		}
-		log.Warn("the target goes without an index: the source has documents that it does not take, on a shard that does " +
-			"not have it")
+		log.Warn("index given up: documents of a source shard without the index violate it")
 		if err := f.Schema.Deferred.GiveUp(ctx, partial.index); err != nil {
 			return err
 		}
 	}
 }
 
-// applyChange makes a schema change of the source on the target. An index that documents
-// of the target do not fit is put off where a shard of the source may be building it still.
+// applyChange applies a schema change. An index that documents of the target violate is deferred if
+// shards of the source may still be building it.
 func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.ApplyOptions) (effect schema.Effect,
 	err error) {
 	if !f.Parts {
@@ -81,14 +77,14 @@ func (f *follower) applyChange(ctx context.Context, ch stream.Change, o schema.A
 	if qerr != nil {
 		return effect, qerr
 	}
-	f.Log.Info("an index is put off: documents of the target do not fit it yet, and shards build it one by one",
+	f.Log.Info("index deferred: documents of the target still violate it, and shards build it one by one",
 		"ns", ch.NS, "until", newest, "reason", err)
 	o.Overlap = true
 	return f.Schema.Changes.Apply(ctx, ch, o)
 }
 
-// untangled runs something that builds unique indexes on the drained target,
-// again after each duplicate key that the policy on conflicts decides.
+// untangled runs build, which builds unique indexes on the drained target, again after each
+// duplicate key that the policy on conflicts resolves.
 func (f *follower) untangled(ctx context.Context, build func() error) error {
 	for n := 0; ; n++ {
 		err := build()
@@ -102,8 +98,8 @@ func (f *follower) untangled(ctx context.Context, build func() error) error {
 	}
 }
 
-// untangle makes room for an index that documents do not fit, or gives why it cannot:
-// failure is the conflict with its hint.
+// untangle resolves a duplicate key of an index build, or returns why it cannot. failure is the
+// conflict with its hint.
 func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failure error) error {
 	var dup docwrite.Duplicate
 	var ce driver.CommandError
@@ -135,15 +131,15 @@ func (f *follower) untangle(ctx context.Context, ic *schema.IndexConflict, failu
 		partial.error = err
 		return partial
 	case conflict.Undecided && f.Source.unclear < mostUnclear:
-		// From the checkpoint the job first catches up with the source.
+		// Restarted from the checkpoint, the job first catches up with the source.
 		f.Source.unclear++
-		return mongo.Retry("it will be clearer after the checkpoint", err, "")
+		return mongo.Retry("decide the conflict after a restart from the checkpoint", err, "")
 	}
 	return err
 }
 
-// refusing is the specification of the index that refuses documents; nil where several
-// were built at once and the server does not say which.
+// refusing returns the specification of the violated index; nil if the server does not say which of
+// several it is.
 func refusing(ic *schema.IndexConflict, dup docwrite.Duplicate) bson.Raw {
 	for _, s := range ic.Specs {
 		if name, _ := s.Lookup("name").StringValueOK(); name == dup.Index() || dup.Index() == "" && len(ic.Specs) == 1 {

@@ -29,7 +29,7 @@ func (v targetVersions) Settle(ctx context.Context) error { return v.sink.Drain(
 // Applied implements transform.Versions.
 func (v targetVersions) Applied() mongo.OpTime { return v.sink.Applied().At }
 
-// together is how many documents one command asks for; a pipeline has at most 1000 stages.
+// together is the number of documents per command: a pipeline has at most 1000 stages.
 const together = 200
 
 // Before implements transform.Versions.
@@ -86,7 +86,7 @@ func (v targetVersions) Last(ctx context.Context, target string, before versions
 	return err
 }
 
-// read hands over what a command gives on the target's primary, to which is written.
+// read calls fn for the results of a command on the target's primary, which has all writes.
 func (v targetVersions) read(ctx context.Context, target string, command func(coll string) bson.D,
 	fn func(doc []byte) error) error {
 	conn, err := v.target.Pool.Checkout(ctx, wire.Primary())
@@ -114,8 +114,7 @@ func (v targetVersions) read(ctx context.Context, target string, command func(co
 	}
 }
 
-// sourceIDs are the _ids of the source's documents whose _ids on the target are given:
-// those of versions hold them.
+// sourceIDs returns the source's _ids of target documents: _ids of versions contain them.
 func (s *Source) sourceIDs(from mongosink.Origin, ids []bson.RawValue) []bson.RawValue {
 	if !s.route(from).History {
 		return ids

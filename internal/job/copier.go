@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -29,6 +30,7 @@ type copier struct {
 	lease       *lease
 	ttlDeferred bool                       // by deferTTL of this run
 	assistants  map[string]*assign.Figures // workers that have copied a part in this run; the assigner's
+	early       sync.Map                   // by target: how many indexes were built before the documents came
 }
 
 // copyAll copies the documents. Where the collections are not there yet, they are
@@ -165,6 +167,7 @@ func (c *copier) options(o copy.Options) copy.Options {
 func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	// The source's name may be another one by now.
 	ns := mongo.SeriesNS(t.Route.Target)
+	c.early.Delete(ns)
 	if err := c.cat.Collections.Drop(ctx, ns); err != nil {
 		return err
 	}

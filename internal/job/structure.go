@@ -95,15 +95,32 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 	if err := c.makeAll(ctx, colls); err != nil {
 		return err
 	}
-	var empty []schema.Collection
+	var large []schema.Collection
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(2 * c.buildsAtOnce()) // on empty collections they take no scan
 	for _, m := range colls {
-		if m.Type != schema.TypeView {
+		if m.Type == schema.TypeView {
+			continue
+		}
+		early := schema.SmallIndexes(m.Collection)
+		if len(early) == 0 || c.spec.OnExisting == ExistingMerge {
 			one := m.Collection
 			one.NS = m.Target
-			empty = append(empty, one)
+			large = append(large, one)
+			continue
 		}
+		g.Go(func() error {
+			err := c.cat.Indexes.Build(gctx, m.Target, early, schema.BeforeConsistent)
+			if err == nil {
+				c.early.Store(m.Target, len(early))
+			}
+			return err
+		})
 	}
-	if err := c.cat.Indexes.BuildEarly(ctx, empty); err != nil {
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := c.cat.Indexes.BuildEarly(ctx, large); err != nil {
 		return err
 	}
 	return c.made(ctx, PhaseCopying)
@@ -164,7 +181,8 @@ func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
 	}
 	var builds []schema.Build
 	for _, m := range colls {
-		if len(m.Indexes) > 0 && m.Type != schema.TypeView {
+		n, _ := c.early.Load(m.Target)
+		if len(m.Indexes) > 0 && m.Type != schema.TypeView && n != len(m.Indexes) {
 			builds = append(builds, schema.Build{NS: m.Target, Indexes: m.Indexes, Bytes: m.Bytes})
 		}
 	}

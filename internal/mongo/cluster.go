@@ -229,6 +229,20 @@ func (c *Cluster) Command(ctx context.Context, db string, cmd any) (bson.Raw, er
 	return c.Client.Database(db).RunCommand(ctx, cmd, options.RunCmd().SetReadPreference(readpref.Primary())).Raw()
 }
 
+// DataSize returns the documents and bytes of a collection of a replica set or standalone by the
+// primary's counters, 0 for a collection that does not exist. Routers do not estimate. The statistics
+// of collStats take five times as long, for their counters of the storage engine (seen on 6.0.5).
+func (c *Cluster) DataSize(ctx context.Context, ns string) (count, bytes int64, err error) {
+	db, _ := SplitNS(ns)
+	raw, err := c.Command(ctx, db, bson.D{{Key: "dataSize", Value: ns}, {Key: "estimate", Value: true}})
+	if err != nil {
+		return 0, 0, fmt.Errorf("size of %s on %s: %w", ns, c.Address(), err)
+	}
+	count, _ = raw.Lookup("numObjects").AsInt64OK()
+	bytes, _ = raw.Lookup("size").AsInt64OK()
+	return count, bytes, nil
+}
+
 type hello struct {
 	LocalTime    time.Time `bson:"localTime"`
 	SetName      string    `bson:"setName"`

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/stream"
 )
 
 // room is what a target has for an index that is kept up while documents come.
@@ -33,6 +34,19 @@ func (b *builder) BuildEarly(ctx context.Context, colls []Collection) error {
 	}
 	b.o.Log.Info("the index is built before the documents are copied", "ns", c.NS, "index", c.Indexes[0].Name, "why", why)
 	return b.Build(ctx, c.NS, c.Indexes, BeforeConsistent)
+}
+
+// smallWork is how many bytes of documents, times indexes, a collection may have to get indexes while
+// it is empty. A build on documents takes servers tens of milliseconds, however few they are.
+const smallWork = 4 << 20
+
+// SmallIndexes returns the indexes of a source's collection that are built before its documents are
+// copied because it is small: those that refuse no document.
+func SmallIndexes(c Collection) []stream.Index {
+	if c.Type != TypeCollection || (Build{Bytes: c.Bytes, Indexes: c.Indexes}).Work() > smallWork {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(c.Indexes), func(ix stream.Index) bool { return !TakesAll(ix) })
 }
 
 // earlyIndex finds the collection whose only index is better built first, or returns why there

@@ -279,6 +279,9 @@ func ofData(ctx context.Context, colls []Collection, f func(context.Context, *Co
 // size asks for documents and bytes of a collection, of all its shards; zero when it
 // is gone. A shard's count has its orphans.
 func size(ctx context.Context, c *mongo.Cluster, ns string) (count, bytes int64, err error) {
+	if c.Info.Kind != mongo.KindSharded {
+		return c.DataSize(ctx, ns)
+	}
 	count, bytes, _, err = sizes(ctx, c, ns)
 	return count, bytes, err
 }

@@ -127,6 +127,10 @@ func (e *Engine) describe(ctx context.Context, i int, ns string) (side, error) {
 	}
 	_, s.IDIndex = doc.Lookup("idIndex").DocumentOK()
 	s.order = scan.ByOrder(&s.Collection, c.Info)
+	if c.Info.Kind != mongo.KindSharded {
+		s.Count, s.Bytes, err = c.DataSize(ctx, ns)
+		return s, err
+	}
 	if raw, err = c.Command(ctx, db, bson.D{{Key: "collStats", Value: coll}}); err != nil {
 		return s, fmt.Errorf("size of %s on %s: %w", ns, c.Address(), err)
 	}

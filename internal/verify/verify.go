@@ -218,22 +218,27 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 	return e.report(begin, cols), nil
 }
 
-// compare plans the collections one after the other, compares them, and closes recheck.ended.
+// compare plans the collections, as many at a time as ranges are compared, compares them, and closes
+// recheck.ended.
 func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 	defer close(e.recheck.ended)
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		for _, c := range cols {
-			tasks, err := c.tasks(ctx)
-			if err == nil {
-				err = c.start(ctx, g, tasks)
+	var next atomic.Int64
+	for range min(e.o.Workers, len(cols)) {
+		g.Go(func() error {
+			for i := next.Add(1); int(i) <= len(cols); i = next.Add(1) {
+				c := cols[i-1]
+				tasks, err := c.tasks(ctx)
+				if err == nil {
+					err = c.start(ctx, g, tasks)
+				}
+				if err != nil {
+					return fmt.Errorf("plan %s: %w", c.pair.Source, err)
+				}
 			}
-			if err != nil {
-				return fmt.Errorf("plan %s: %w", c.pair.Source, err)
-			}
-		}
-		return nil
-	})
+			return nil
+		})
+	}
 	return g.Wait()
 }
 

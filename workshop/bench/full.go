@@ -16,6 +16,7 @@ type copying struct {
 	shape       func() *shape // nil is ycsb
 	docs        int
 	collections int   // 0 is 1
+	each        int   // documents of a collection, which decides how many there are; 0 is none
 	indexes     []int // a case for each number of secondary indexes; none is one case without
 	cold        bool  // the source's servers are restarted before each round
 	link        link  // to the target
@@ -29,6 +30,7 @@ type copyWay struct {
 	read         bool // or only insert
 	indexesFirst bool // or afterwards
 	unreplicated bool // insert only, where the server writes no oplog
+	fills        bool // create, index and insert, collection by collection
 }
 
 func (f copying) run(ctx context.Context, b *bench, s scenario) error {
@@ -46,6 +48,9 @@ func (f copying) run(ctx context.Context, b *bench, s scenario) error {
 func (f copying) measure(ctx context.Context, b *bench, s scenario, variant string, indexes int) error {
 	w := &fullWork{bench: b, copying: f, data: dataset{shapeOf(f.shape), b.o.Scale.of(f.docs), max(f.collections, 1)},
 		indexes: fieldIndexes(indexes)}
+	if f.each > 0 {
+		w.data.collections = w.data.docs / f.each
+	}
 	bytes := w.data.bytes()
 	n := needs{
 		sourceCacheGB: b.cacheGB(bytes), targetCacheGB: b.cacheGB(bytes * (2 + indexes) / 2),
@@ -65,6 +70,12 @@ func (f copying) measure(ctx context.Context, b *bench, s scenario, variant stri
 	return b.onServers(ctx, s, n, func(st *site) error {
 		w.site = st
 		b.say("%s: loading %s", c.Name(), w.data.describe())
+		if f.each > 0 {
+			if err := st.source.refill(ctx, w.data, w.indexes); err != nil {
+				return err
+			}
+			return b.compete(ctx, st, c, w.contenders())
+		}
 		if err := st.source.load(ctx, w.data, w.indexes); err != nil {
 			return err
 		}
@@ -193,6 +204,8 @@ func (w *fullWork) contenders() []contender {
 	var all []contender
 	for _, way := range w.ways {
 		switch {
+		case way.fills:
+			all = append(all, w.fills(way))
 		case !way.unreplicated:
 			all = append(all, w.way(way))
 		case w.target.lab != nil:
@@ -285,8 +298,21 @@ func (w *fullWork) dropUnreplicated(ctx context.Context) error {
 	return nil
 }
 
+// complete checks the numbers of documents and indexes.
 func (w *fullWork) complete(ctx context.Context) error {
-	return w.target.holds(ctx, "the target", w.data)
+	if err := w.target.holds(ctx, "the target", w.data); err != nil {
+		return err
+	}
+	for c := range w.data.collections {
+		n, err := w.target.built(ctx, c)
+		if want := 1 + len(w.indexes); err == nil && n != want {
+			err = fmt.Errorf("%s of the target has %d of %d indexes", collection(c), n, want)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // completeAs checks the number of documents, and some besides, as they are after a rule.

@@ -412,10 +412,18 @@ func readOplog(ctx context.Context, from *side, s span, r oplogReading) (int64, 
 }
 
 // comparing is the experiment of two equal sides that are compared.
-type comparing struct{ docs int }
+type comparing struct {
+	docs    int
+	each    int // documents of a collection; 0 puts all into one
+	indexes int // of each collection
+}
 
 func (v comparing) run(ctx context.Context, b *bench, s scenario) error {
 	d := dataset{ycsb(), b.o.Scale.of(v.docs), 1}
+	load := (*side).load
+	if v.each > 0 {
+		d.collections, load = d.docs/v.each, (*side).refill
+	}
 	c := Case{
 		Scenario: s.name, Work: "compare " + d.describe() + " that are equal", Ceiling: s.ceiling,
 		Unit: "documents", Count: d.docs, Bytes: d.bytes(),
@@ -424,20 +432,26 @@ func (v comparing) run(ctx context.Context, b *bench, s scenario) error {
 	return b.onServers(ctx, s, n, func(st *site) error {
 		b.say("%s: loading both sides", s.name)
 		for _, side := range []*side{st.source, st.target} {
-			if err := side.load(ctx, d, nil); err != nil {
+			if err := load(side, ctx, d, fieldIndexes(v.indexes)); err != nil {
 				return err
 			}
 		}
-		way, err := b.bestReading(ctx, &c, "reading %d documents of both sides: %s", d, st.source, st.target)
-		if err != nil {
-			return err
+		way, read := "8 connections, a collection at a time", scanEach
+		if v.each == 0 {
+			r, err := b.bestReading(ctx, &c, "reading %d documents of both sides: %s", d, st.source, st.target)
+			if err != nil {
+				return err
+			}
+			way, read = r.String(), func(ctx context.Context, d dataset, from ...*side) error {
+				return readEach(ctx, d, r, from...)
+			}
 		}
 		args := []string{"verify", "--include", dataDB + ".*", "--output", "json", "--log-level", "warn"}
 		return b.compete(ctx, st, c, []contender{
 			{
-				name: "ceiling", kind: KindCeiling, how: "read, on each side: " + way.String(), prepare: nothing,
+				name: "ceiling", kind: KindCeiling, how: "read, on each side: " + way, prepare: nothing,
 				run: func(ctx context.Context, m *meter) error {
-					return m.part("read", func() error { return readEach(ctx, d, way, st.source, st.target) })
+					return m.part("read", func() error { return read(ctx, d, st.source, st.target) })
 				},
 			},
 			{

@@ -74,6 +74,9 @@ func scenarios() []scenario {
 				{name: "ceiling, indexes after", kind: KindCeiling, read: true},
 				{name: "ceiling, indexes before", kind: KindCeiling, read: true, indexesFirst: true},
 			}}},
+		{"full-collections", "copy 1,000 collections of 20 documents of 1 KB and 2 secondary indexes each", fillCeiling,
+			copying{docs: 20_000, each: 20, indexes: []int{2},
+				ways: []copyWay{{name: "ceiling", kind: KindCeiling, fills: true}}}},
 		{"full-mixed-ids", "copy one collection with _ids of eight BSON types", copyCeiling,
 			copying{shape: mixedIDs, docs: 1_000_000, ways: []copyWay{readAndInsert, noOplog}}},
 		{"full-filtered", "copy one collection as full-one, with a filter that keeps all of it, and with one that keeps 1 %",
@@ -137,6 +140,9 @@ func others() []scenario {
 			seeding{}},
 		{"verify", "compare the data of full-one with an equal target",
 			"read both sides at the same time, each at its best settings", comparing{docs: 1_000_000}},
+		{"verify-collections", "compare the data of full-collections with an equal target",
+			"8 connections read both sides, and list the indexes of each collection",
+			comparing{docs: 20_000, each: 20, indexes: 2}},
 		{"service", "serve with 1000 definitions, and two workers with 100 jobs that follow lightly: memory and processor " +
 			"of a job, latency of the API", "GET /livez of the same serve, which looks at nothing", serving{}},
 	}

@@ -15,17 +15,17 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// maxLookup is how many documents are looked up at once.
+// maxLookup is the number of documents per find.
 const maxLookup = 1000
 
-// lacksKey reports a delete that does not say which shard key its document had. Servers of 5.0
-// log only the _id for deletes of a TTL index, and for other deletes that no router sent. A
-// shard without migrations has no documents but its own.
+// lacksKey reports a delete without the shard key of its document. Servers of 5.0 log only the _id for
+// deletes of TTL indexes and others that no router sent. A shard without migrations has only its own
+// documents.
 func (f *ownerFilter) lacksKey(v ownership.View, c *ownership.Collection, ev *stream.Event) bool {
 	return ev.Kind == stream.Delete && v.Migrated(c.NS, f.shard.Name) && lacksShardKey(c.Key, ev.Key.Shard)
 }
 
-// lacksShardKey reports a document key without the shard key, which is more than the _id.
+// lacksShardKey reports a document key without shard key fields other than the _id.
 func lacksShardKey(p shardkey.Pattern, key bson.Raw) bool {
 	more := false
 	for i := range p {
@@ -40,8 +40,8 @@ func lacksShardKey(p shardkey.Pattern, key bson.Raw) bool {
 	return more
 }
 
-// lookUpKeys finds out who has the documents of a batch's deletes without a shard key. One
-// that its owner still has was an orphan to another shard.
+// lookUpKeys looks up the documents of a batch's deletes without shard key. One that its owner still
+// has was an orphan on this shard.
 func (f *ownerFilter) lookUpKeys(ctx context.Context, b *stream.Batch) error {
 	clear(f.lookedUp)
 	ids := map[*ownership.Collection]bson.A{}
@@ -60,7 +60,7 @@ func (f *ownerFilter) lookUpKeys(ctx context.Context, b *stream.Batch) error {
 	for c, all := range ids {
 		for part := range slices.Chunk(all, maxLookup) {
 			if err := f.findKeys(ctx, c, part); err != nil {
-				return fmt.Errorf("ask who has documents of %s that shard %s deleted: %w", c.NS, f.shard.Name, err)
+				return fmt.Errorf("look up documents of %s that shard %s deleted: %w", c.NS, f.shard.Name, err)
 			}
 		}
 	}
@@ -88,8 +88,8 @@ func (f *ownerFilter) findKeys(ctx context.Context, c *ownership.Collection, ids
 	return err
 }
 
-// isOrphan reports a delete without shard key of a document that another shard owned then,
-// and has still. One that nobody has is gone in the end, whoever deleted it last.
+// isOrphan reports a delete without shard key of a document that another shard owned and still has. A
+// document that no shard has is gone, whichever deleted it.
 func (f *ownerFilter) isOrphan(c *ownership.Collection, ev *stream.Event) bool {
 	for _, doc := range f.lookedUp[string(bsonraw.AppendID(nil, ev.Key.ID))] {
 		if !c.Key.Of(&f.key, doc) {

@@ -22,56 +22,56 @@ type Collection struct {
 	UUID bson.Binary
 }
 
-// ChangeFilter passes each schema change once. Every shard that has a part of the collection
-// logs it, each at its own time. A change that is in effect already changes nothing, and is
-// left out. ChangeFilter also leaves out what movePrimary does to collections that are not
-// sharded. It makes a copy with another UUID on the new shard, and drops the original where it
-// was, both as a user would. Index changes of a copy pass. The indexes that the copy is made
-// with are there already, and users make others before the original is dropped.
+// ChangeFilter passes each schema change once, although every shard with a part of the collection logs
+// it at its own time. It omits changes that are in effect already.
 //
-// A drop counts where the database's primary shard logs it, which has a part of everything.
-// Other shards clean up what has moved away, or have a part of a sharded collection.
+// It also omits what movePrimary does to unsharded collections: a copy with another UUID on the new
+// shard, and a drop of the original, both logged like a user's. Index changes of a copy pass: users
+// may create indexes on it before the original is dropped.
 //
-// One goroutine uses it. A start in the middle needs the Copies of that position.
+// A drop counts if the database's primary shard logs it. Other shards drop what has moved away, or
+// their part of a sharded collection.
+//
+// ChangeFilter is not safe for concurrent use. To begin at a later position it needs that position's
+// Copies.
 type ChangeFilter struct {
 	colls      map[[16]byte]*collState
 	names      map[string][16]byte   // of the collections that exist
-	copies     map[[16]byte][16]byte // the copy that movePrimary makes of a collection
-	successors map[[16]byte][16]byte // the copy that has taken the place of a collection that is gone
+	copies     map[[16]byte][16]byte // from a collection to movePrimary's copy
+	successors map[[16]byte][16]byte // from a collection that is gone to the copy that replaced it
 	droppedDBs map[string]bool       // databases
 	gone       [][16]byte            // collections, the oldest first
-	history    []copiesFrom          // of copies; the oldest that still matters first
+	history    []copiesFrom          // of copies, the oldest needed first
 
-	knownUntil mongo.OpTime // changes up to here are known already; zero: none
-	namesAt    mongo.OpTime // the time of the names that it began with; zero: nothing is read again
-	notedAt    mongo.OpTime // or the time of a schema change that was stored; all before it was applied
+	knownUntil mongo.OpTime // changes up to here are omitted; zero: none
+	namesAt    mongo.OpTime // time of the initial names; zero: nothing is read again
+	notedAt    mongo.OpTime // time of a stored schema change; all changes before it were applied
 
-	// primary is the primary shard of a database at a time. sure is false where only
-	// that of now is known. Nil: it is never known.
+	// primary returns the primary shard of a database at a time. sure is false if it is the present
+	// one. Nil: unknown.
 	primary func(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error)
 }
 
-// copiesFrom are the copies from a position on. Batches bring events of positions after
-// their end.
+// copiesFrom are the copies from a position on. Batches may contain events after their end.
 type copiesFrom struct {
 	from   mongo.OpTime
 	copies []Copy
 }
 
-// maxGone is how many collections that are gone are known still, and databases: another
-// shard logs their end seconds later.
+// maxGone bounds the dropped collections, and databases, that are remembered: other shards log the
+// drop seconds later.
 const maxGone = 10_000
 
-// collState is what is known of a collection.
+// collState is the known state of a collection.
 type collState struct {
 	ns      string
 	gone    bool
-	indexes map[string]bson.Raw // by name; nil: dropped; none: not seen
+	indexes map[string]bson.Raw // by name; nil: dropped
 	lastMod bson.Raw            // of collMod
-	copyOf  *[16]byte           // the collection that movePrimary is copying
+	copyOf  *[16]byte           // the original that movePrimary is copying
 }
 
-// NewChangeFilter knows the collections that exist where the stream begins.
+// NewChangeFilter returns a filter that begins with the given collections.
 func NewChangeFilter(collections []Collection) *ChangeFilter {
 	f := &ChangeFilter{colls: map[[16]byte]*collState{}, names: map[string][16]byte{}, droppedDBs: map[string]bool{},
 		copies: map[[16]byte][16]byte{}, successors: map[[16]byte][16]byte{}}
@@ -83,13 +83,13 @@ func NewChangeFilter(collections []Collection) *ChangeFilter {
 	return f
 }
 
-// Copy is a collection that movePrimary has begun to copy.
+// Copy is an unfinished copy by movePrimary.
 type Copy struct {
 	NS     string
-	ID, Of [16]byte // UUIDs, of the copy and of the collection
+	ID, Of [16]byte // UUIDs of the copy and of the original
 }
 
-// Copies are those that movePrimary has begun, by name.
+// Copies returns the unfinished copies, by name.
 func (f *ChangeFilter) Copies() []Copy {
 	all := make([]Copy, 0, len(f.copies))
 	for of, id := range f.copies {
@@ -99,9 +99,8 @@ func (f *ChangeFilter) Copies() []Copy {
 	return all
 }
 
-// SetCopies adds copies that movePrimary had begun before. The names may be ahead of the
-// position: a copy that has taken the collection's place, and may have got another name
-// since, is none any more.
+// SetCopies adds copies that movePrimary had begun before. It ignores those among the filter's
+// collections: the names may be ahead of the position.
 func (f *ChangeFilter) SetCopies(all []Copy) {
 	for _, c := range all {
 		if f.colls[c.ID] == nil {
@@ -123,7 +122,7 @@ func (f *ChangeFilter) add(id [16]byte, ns string) {
 // emitFunc takes the next batch of a source.
 type emitFunc = func(context.Context, *stream.Batch) error
 
-// Wrap gives what remains of the batches to emit.
+// Wrap returns an emitFunc that filters batches before emit.
 func (f *ChangeFilter) Wrap(emit emitFunc) emitFunc {
 	return func(ctx context.Context, b *stream.Batch) error {
 		if _, err := f.filter(ctx, b, nil); err != nil {
@@ -133,9 +132,8 @@ func (f *ChangeFilter) Wrap(emit emitFunc) emitFunc {
 	}
 }
 
-// filter leaves in a batch what is new, and returns the copies at its end. note, which may
-// be nil, gets each schema change that stays, and the copies at its position, which several
-// shards may log.
+// filter removes known changes from a batch, and returns the copies at its end. It calls note, if not
+// nil, with each remaining schema change and the copies at its position.
 func (f *ChangeFilter) filter(ctx context.Context, b *stream.Batch,
 	note func(*stream.Event, []Copy) error) (copies []Copy, err error) {
 	kept := b.Events[:0]
@@ -170,7 +168,7 @@ func (f *ChangeFilter) filter(ctx context.Context, b *stream.Batch,
 	return f.copiesAt(b.End), nil
 }
 
-// copiesAt are the copies at a position. Later calls are for later positions.
+// copiesAt returns the copies at a position. Later calls must be for later positions.
 func (f *ChangeFilter) copiesAt(pos mongo.OpTime) []Copy {
 	i := f.indexAt(pos)
 	if i < 0 {
@@ -180,7 +178,7 @@ func (f *ChangeFilter) copiesAt(pos mongo.OpTime) []Copy {
 	return f.history[0].copies
 }
 
-// indexAt is the last in the history that is not after a position, -1 for none.
+// indexAt returns the index of the last part of the history up to a position, -1 for none.
 func (f *ChangeFilter) indexAt(pos mongo.OpTime) int {
 	i := -1
 	for i+1 < len(f.history) && !pos.Before(f.history[i+1].from) {
@@ -189,7 +187,7 @@ func (f *ChangeFilter) indexAt(pos mongo.OpTime) int {
 	return i
 }
 
-// passes reports a new change. A drop that the database's primary shard did not log is none.
+// passes reports a new change: no drop that another shard than the database's primary logged.
 func (f *ChangeFilter) passes(ctx context.Context, ev *stream.Event) (bool, error) {
 	ch := ev.Change
 	if !f.namesAt.IsZero() && !f.namesAt.Before(ev.At) || ev.At.Before(f.notedAt) {
@@ -223,9 +221,8 @@ func (f *ChangeFilter) passes(ctx context.Context, ev *stream.Event) (bool, erro
 		"or moved"), restartHint)
 }
 
-// reapply takes a change that was applied before the filter began. The names are those
-// after it: a collection that is not among them is gone by then, and one that is has stayed.
-// The change may begin copies, and bring indexes.
+// reapply handles a change that was applied before the filter began. The initial names include it. It
+// may begin and end copies, and change indexes.
 func (f *ChangeFilter) reapply(ch *stream.Change) {
 	db, _ := mongo.SplitNS(ch.NS)
 	if ch.Kind == stream.ChangeDropDatabase {
@@ -247,7 +244,7 @@ func (f *ChangeFilter) reapply(ch *stream.Change) {
 		delete(f.droppedDBs, db)
 		if was, exists := f.names[ch.NS]; c == nil && exists {
 			f.addCopy(Copy{NS: ch.NS, ID: id, Of: was})
-		} else { // what had its name until now was not its original
+		} else { // the collection that had the name was not its original
 			f.dropCopy(f.copies[id])
 		}
 	case stream.ChangeDrop:
@@ -262,7 +259,7 @@ func (f *ChangeFilter) reapply(ch *stream.Change) {
 	}
 }
 
-// dropCopy forgets a copy that movePrimary gave up.
+// dropCopy removes a copy that movePrimary gave up.
 func (f *ChangeFilter) dropCopy(id [16]byte) {
 	if c := f.colls[id]; c != nil && c.copyOf != nil {
 		f.endCopy(id, c)
@@ -276,8 +273,8 @@ func (f *ChangeFilter) endCopy(id [16]byte, c *collState) {
 	}
 }
 
-// confirm records that no copy of a collection takes its place, nor is it one any more: the
-// collection on the database's primary shard is the one that users see.
+// confirm records that a collection is the one that users see, since it is on the database's primary
+// shard: it is no copy, and no copy will replace it.
 func (f *ChangeFilter) confirm(id [16]byte) {
 	delete(f.copies, id)
 	c := f.colls[id]
@@ -294,8 +291,7 @@ func (f *ChangeFilter) confirm(id [16]byte) {
 	c.copyOf = nil
 }
 
-// isNew reports a change that no shard has logged before. It may take out of it parts that
-// one has.
+// isNew reports a change that no shard has logged before. It removes indexes that one has logged.
 func (f *ChangeFilter) isNew(ch *stream.Change) bool {
 	db, coll := mongo.SplitNS(ch.NS)
 	if strings.HasPrefix(coll, mongo.ReshardingPrefix) && ch.Kind != stream.ChangeRename {
@@ -306,7 +302,7 @@ func (f *ChangeFilter) isNew(ch *stream.Change) bool {
 	}
 	id, ok := ownership.ParseUUID(ch.UUID)
 	if !ok {
-		return true // a view, which one shard has
+		return true // a view, on one shard only
 	}
 	c := f.colls[id]
 	if ch.Kind == stream.ChangeCreate {
@@ -327,7 +323,7 @@ func (f *ChangeFilter) isNew(ch *stream.Change) bool {
 	case stream.ChangeCreateIndexes, stream.ChangeDropIndexes:
 		ch.Indexes = c.newIndexes(ch.Indexes, ch.Kind == stream.ChangeDropIndexes)
 		if len(ch.Indexes) > 0 {
-			c.lastMod = nil // the index of a collMod may be another one, to which it is applied again
+			c.lastMod = nil // a repeated collMod may refer to another index now
 		}
 		return len(ch.Indexes) > 0
 	case stream.ChangeCollMod:
@@ -338,10 +334,10 @@ func (f *ChangeFilter) isNew(ch *stream.Change) bool {
 	return true
 }
 
-// create is no news where another shard has the collection, or gets a copy of one that exists.
+// create reports false if another shard has the collection, or if it is a copy of an existing one.
 func (f *ChangeFilter) create(id [16]byte, ns string) bool {
 	if c := f.colls[id]; c != nil && !c.gone {
-		f.dropCopy(f.copies[id]) // what had the name before was no copy
+		f.dropCopy(f.copies[id])
 		return false
 	}
 	if was, exists := f.names[ns]; exists && was != id {
@@ -352,28 +348,27 @@ func (f *ChangeFilter) create(id [16]byte, ns string) bool {
 	return true
 }
 
-// isNewUnknown reports a new change of a collection that is not known: any, unless its name is
-// that of another one by now. Then a shard is late, and the stream began in between.
+// isNewUnknown reports a new change of an unknown collection. A change is not new if another collection
+// has the name: a shard is late, and the stream began in between.
 func (f *ChangeFilter) isNewUnknown(id [16]byte, ch *stream.Change) bool {
 	if was, exists := f.names[ch.NS]; exists {
 		if ch.Command != mongo.CommandMove {
 			return false
 		}
-		f.markGone(was) // between databases: this is its copy
+		f.markGone(was) // a rename between databases, which copies
 		delete(f.names, ch.NS)
 	}
-	if ch.Kind == stream.ChangeRename { // from a name that does not matter
+	if ch.Kind == stream.ChangeRename {
 		f.replaceTarget(id, ch)
 		f.add(id, ch.To)
 	}
 	return true
 }
 
-// replaceTarget ends the collection that has the new name of a rename, though the first shard
-// to log it may have had nothing of it. After a reshard its documents are those of the
-// collection that is renamed.
+// replaceTarget removes the collection that a rename overwrites, although the first shard that logs the
+// rename may have had no part of it. After a reshard the renamed collection continues it.
 func (f *ChangeFilter) replaceTarget(id [16]byte, ch *stream.Change) {
-	// Names that were stored amid a rename between databases have the copy twice.
+	// Names stored during a rename between databases contain the copy twice.
 	if was, exists := f.names[ch.To]; exists && was != id {
 		if ch.Command == mongo.CommandReshard {
 			f.successors[was] = id
@@ -383,19 +378,19 @@ func (f *ChangeFilter) replaceTarget(id [16]byte, ch *stream.Change) {
 	}
 }
 
-// drop of the collection that movePrimary has copied has the copy take its place.
+// drop replaces a collection by movePrimary's copy, if there is one.
 func (f *ChangeFilter) drop(id [16]byte, c *collState, ch *stream.Change) bool {
 	if c.gone {
 		return false
 	}
-	if c.copyOf != nil { // movePrimary gave it up, or began another one
+	if c.copyOf != nil { // movePrimary gave up, or restarts
 		f.endCopy(id, c)
 		f.markGone(id)
 		return false
 	}
 	f.markGone(id)
 	f.freeName(id, c.ns)
-	if other, ok := f.copies[id]; ok { // the copy is the collection now
+	if other, ok := f.copies[id]; ok {
 		delete(f.copies, id)
 		f.colls[other].copyOf, f.names[c.ns] = nil, other
 		ch.Kind, ch.UUID.Data, f.successors[id] = stream.ChangeIdentity, other[:], other
@@ -403,7 +398,7 @@ func (f *ChangeFilter) drop(id [16]byte, c *collState, ch *stream.Change) bool {
 	return true
 }
 
-// markGone records that a collection is gone, and forgets the oldest of those.
+// markGone records that a collection is gone, and forgets the oldest such.
 func (f *ChangeFilter) markGone(id [16]byte) {
 	c := f.colls[id]
 	c.gone, c.indexes, c.lastMod = true, nil, nil
@@ -421,11 +416,11 @@ func (f *ChangeFilter) rename(id [16]byte, c *collState, ch *stream.Change) bool
 		f.dropCopy(f.copies[id])
 		return false
 	}
-	if was, exists := f.names[ch.NS]; exists && was != id && c.ns != ch.NS { // between databases: this is its copy
+	if was, exists := f.names[ch.NS]; exists && was != id && c.ns != ch.NS { // between databases, which copies
 		f.markGone(was)
 		delete(f.names, ch.NS)
 	}
-	if c.copyOf != nil { // users rename only what has become the collection
+	if c.copyOf != nil { // users cannot rename a copy: it has replaced its original
 		f.successors[*c.copyOf] = id
 		f.confirm(id)
 	}
@@ -435,7 +430,7 @@ func (f *ChangeFilter) rename(id [16]byte, c *collState, ch *stream.Change) bool
 	return true
 }
 
-// freeName frees a name, unless it is that of another collection.
+// freeName frees a name, unless another collection has it.
 func (f *ChangeFilter) freeName(id [16]byte, ns string) {
 	if f.names[ns] == id {
 		delete(f.names, ns)
@@ -457,9 +452,8 @@ func (f *ChangeFilter) dropDatabase(db string) bool {
 	return !was
 }
 
-// newIndexes returns the indexes that are not yet as the change has them, and unique ones. An
-// index that could not be built when the first shard had logged it may be built when another
-// one does.
+// newIndexes returns the indexes that differ from their known state, and unique ones: one that could
+// not be built when the first shard logged it may be built when another does.
 func (c *collState) newIndexes(all []stream.Index, dropped bool) (out []stream.Index) {
 	for _, ix := range all {
 		spec, seen := c.indexes[ix.Name]

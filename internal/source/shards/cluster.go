@@ -27,40 +27,36 @@ type Shard struct {
 
 // Cluster is a sharded cluster whose shards are open. It is safe for concurrent use.
 type Cluster struct {
-	Router *mongo.Cluster // the caller's
+	Router *mongo.Cluster // not closed by Close
 	Shards []Shard        // by name
 
 	opt       Options
-	config    *mongo.Cluster // the config servers; nil where they are not read all the while
+	config    *mongo.Cluster // the config servers; nil if they are not read continuously
 	primaries *lazyPrimaries
 	left      *leftShards
-	// topology is what config.shards had when the shards were found.
-	topology topology
-	hosts    hosts   // where the shards are
-	unused   []Shard // have left and are still open
-	trustAll bool    // for tests: no owner filter
-	uuids    *atomic.Pointer[uuidHistory]
+	topology  topology // of config.shards when the shards were found
+	hosts     hosts
+	unused    []Shard // removed from the cluster, but still open
+	trustAll  bool    // for tests: no owner filter
+	uuids     *atomic.Pointer[uuidHistory]
 }
 
-// Options say how shards are reached.
+// Options configure the connections to shards.
 type Options struct {
-	// URI is the connection string of the router. Its user and options are those for
-	// the shards, too.
+	// URI is the connection string of the router. Its user and options also apply to shards.
 	URI string
-	// Shards has other connection strings, by the name of the shard. The name "config" stands
-	// for the config servers. Before 6.0 they are read all the time, later only for recent
-	// moves.
+	// Shards overrides connection strings, by shard name, or "config" for the config servers. These are
+	// read continuously before 6.0, and for recent moves from 6.0 on.
 	Shards map[string]string
-	// Data says that documents are read and no changes: the config servers are not read.
+	// Data says that only documents are read, no changes: the config servers are not needed.
 	Data bool
-	// Left says that Shards may name shards that have left, which CheckNames checks. Else
-	// Open returns an error for a name that the cluster lacks.
+	// Left permits names in Shards that the cluster lacks; CheckNames checks them.
 	Left bool
-	// Mongo is how they are opened.
+	// Mongo are the options of each connection.
 	Mongo mongo.Options
-	// Waiting is called with what Start waits for, and with "" once it goes on; it may be nil.
+	// Waiting is called with what Start waits for, and with "" when it goes on; may be nil.
 	Waiting func(reason string)
-	// Connect opens one; nil is mongo.Connect.
+	// Connect opens a shard; nil is mongo.Connect.
 	Connect func(ctx context.Context, uri string, o mongo.Options) (*mongo.Cluster, error)
 }
 
@@ -117,7 +113,7 @@ type shardEntry struct {
 	Since bson.Timestamp `bson:"topologyTime"`
 }
 
-// hosts are those of shards as the cluster gives them, "set/host:port,…", by shard.
+// hosts are the addresses of shards in config.shards, "set/host:port,…", by shard.
 type hosts map[string]string
 
 func hostsOf(all []shardEntry) hosts {
@@ -128,8 +124,8 @@ func hostsOf(all []shardEntry) hosts {
 	return h
 }
 
-// CheckNames returns an error where Options.Shards names a shard that is neither one of the
-// cluster's nor one that a position still needs.
+// CheckNames returns an error if Options.Shards names a shard that neither the cluster has nor the
+// position needs.
 func (c *Cluster) CheckNames(pos stream.Position) error {
 	m, err := neededBy(pos)
 	if err != nil {
@@ -145,9 +141,9 @@ func (c *Cluster) CheckNames(pos stream.Position) error {
 	return nil
 }
 
-// CheckShards returns an error if the cluster has got a shard by the time of a position: then
-// the stream up to there is not complete. The shard is open after Refresh, and the stream from
-// an earlier position has what it did. One that has left is recorded.
+// CheckShards returns an error if a shard joined before a position: then the stream up to there is
+// incomplete. After Refresh, the stream from an earlier position includes the shard. CheckShards records
+// shards that have left.
 func (c *Cluster) CheckShards(ctx context.Context, at mongo.OpTime) error {
 	aware, end, err := c.withClusterTime(ctx, c.Router, at)
 	if err != nil {
@@ -156,17 +152,17 @@ func (c *Cluster) CheckShards(ctx context.Context, at mongo.OpTime) error {
 	defer end()
 	now, err := listShards(aware, c.Router, bson.E{Key: "afterClusterTime", Value: at.TS})
 	if err != nil {
-		return fmt.Errorf("read which shards there are: %w", err)
+		return fmt.Errorf("list shards: %w", err)
 	}
 	for _, m := range now {
 		if !c.reads(m.Name) {
 			return mongo.Retry("shard "+m.Name+" has joined "+c.Router.Address()+
-				": what it has done is read from the last saved position on", nil, "")
+				": it is read from the last saved position on", nil, "")
 		}
 	}
 	t, i, ok := driver.SessionFromContext(aware).ClusterTime().Lookup("$clusterTime", "clusterTime").TimestampOK()
 	if !ok {
-		t = math.MaxUint32 // the time is not known
+		t = math.MaxUint32 // unknown
 	}
 	return c.left.update(c, now, bson.Timestamp{T: t, I: i})
 }
@@ -181,7 +177,7 @@ func (c *Cluster) CheckSameShards(ctx context.Context, at mongo.OpTime) error {
 	return err
 }
 
-// listShards reads which shards there are, as a majority of the config servers has it.
+// listShards reads the shards from a majority of the config servers.
 func listShards(ctx context.Context, router *mongo.Cluster, concern ...bson.E) (all []shardEntry, err error) {
 	majority := append(bson.D{{Key: "level", Value: "majority"}}, concern...)
 	cur, err := router.Client.Database("config").RunCommandCursor(ctx,

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// configName stands for the config servers where connection strings are given by shard.
+// configName stands for the config servers among connection strings by shard.
 const configName = "config"
 
 // Before reports a cluster with a shard older than a version.
@@ -22,11 +22,11 @@ func (c *Cluster) Before(major, minor int) bool {
 	return slices.ContainsFunc(c.Shards, func(s Shard) bool { return !s.Info.Version.AtLeast(major, minor) })
 }
 
-// needsOwnerFilter reports a cluster of which every event has to be compared with who owned
-// the document then: shards before 6.0 do not mark what does not count.
+// needsOwnerFilter reports a cluster with shards before 6.0, which do not mark writes to orphans: each
+// event is compared with the document's owner.
 func (c *Cluster) needsOwnerFilter() bool { return c.Before(6, 0) }
 
-// openConfig opens the config servers where they have to be read all the while.
+// openConfig opens the config servers if they must be read continuously.
 func (c *Cluster) openConfig(ctx context.Context) error {
 	if c.opt.Data || !c.needsOwnerFilter() {
 		return nil
@@ -37,7 +37,7 @@ func (c *Cluster) openConfig(ctx context.Context) error {
 	return err
 }
 
-// connectConfig opens the config servers. hint is what to do where they cannot be reached.
+// connectConfig opens the config servers. hint is the remedy if they cannot be reached.
 func (c *Cluster) connectConfig(ctx context.Context, hint string) (*mongo.Cluster, error) {
 	uri := c.opt.Shards[configName]
 	var err error
@@ -56,17 +56,16 @@ func (c *Cluster) connectConfig(ctx context.Context, hint string) (*mongo.Cluste
 	return config, mongo.WithHint(err, cmp.Or(mongo.HintOf(err), hint))
 }
 
-// readConfig is how the config servers are read.
+// readConfig returns access to the config servers.
 func (c *Cluster) readConfig(config *mongo.Cluster) ownership.Config {
 	return ownership.Config{Cluster: config, Advance: c.advance(Shard{Name: configName, Cluster: config})}
 }
 
-// Config are the config servers where they are read all the while, nil from 6.0 on. They
-// are closed with the cluster.
+// Config returns the config servers, which Close closes; nil from 6.0 on.
 func (c *Cluster) Config() *mongo.Cluster { return c.config }
 
-// configHosts asks a shard for the config servers' set and members. It needs the
-// privilege getShardMap, of clusterMonitor.
+// configHosts reads the config servers' set and members from a shard, with the privilege getShardMap
+// of clusterMonitor.
 func configHosts(ctx context.Context, s Shard) (string, error) {
 	raw, err := s.Command(ctx, "admin", bson.D{{Key: "getShardMap", Value: 1}})
 	if err != nil {
@@ -79,7 +78,7 @@ func configHosts(ctx context.Context, s Shard) (string, error) {
 	return hosts, nil
 }
 
-// ownerFilter gives a function that leaves out of a shard's source what it did not own.
+// ownerFilter returns a function that wraps a shard's source in a filteredSource, if needed.
 func (c *Cluster) ownerFilter() func(Shard, stream.Source) stream.Source {
 	if c.trustAll || !c.needsOwnerFilter() {
 		return func(_ Shard, s stream.Source) stream.Source { return s }

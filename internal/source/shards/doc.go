@@ -1,4 +1,3 @@
-// Package shards reads a sharded cluster at its shards: it finds them, and makes one
-// source of their oplogs. The events of chunks that move between them are left out: a
-// document that moves does not change.
+// Package shards reads a sharded cluster directly from its shards and merges their oplogs into one
+// source. It omits the events of chunk moves, which change no document.
 package shards

@@ -13,9 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/ownership"
 )
 
-// dropDonorDeletes finds out which of the documents that are gone the donor had deleted,
-// too: its delete found nothing here, and so no entry has it. The stream has emitted it
-// then, and maybe events of another document of that _id.
+// dropDonorDeletes finds documents that are gone because the donor deleted them. The stream has emitted
+// that delete, and maybe later events of another document with that _id.
 func (f *ownerFilter) dropDonorDeletes(ctx context.Context, all []*orphanWrite, r *replay, at bson.Timestamp) error {
 	onDonor := &replay{docs: map[string]*docState{}, key: r.key, migration: r.migration}
 	var gone []*orphanWrite
@@ -49,10 +48,10 @@ func (f *ownerFilter) dropDonorDeletes(ctx context.Context, all []*orphanWrite, 
 	return mongo.Wrap(err, "shard %s, which had them before", r.migration.From)
 }
 
-// committedOps are the operations that take effect with an entry: itself, or those of the
-// transaction that it commits, of which the earlier entries are asked for.
+// committedOps returns the operations that take effect with an entry: its own, or those of the
+// transaction that it commits, including earlier entries.
 func committedOps(ctx context.Context, c *mongo.Cluster, raw bson.Raw) (all []bson.Raw, err error) {
-	for _, flag := range []string{"prepare", "partialTxn"} { // they take effect with a later entry
+	for _, flag := range []string{"prepare", "partialTxn"} { // take effect with a later entry
 		if set, _ := raw.Lookup("o", flag).BooleanOK(); set {
 			return nil, nil
 		}
@@ -66,7 +65,7 @@ func committedOps(ctx context.Context, c *mongo.Cluster, raw bson.Raw) (all []bs
 			}
 			all = slices.Concat(ops, all)
 			if e.Op != "c" {
-				return all, nil // a write that is retried names those before it, too
+				return all, nil // retryable writes also have a prevOpTime
 			}
 		}
 		t, i, ok := raw.Lookup("prevOpTime", "ts").TimestampOK()
@@ -80,8 +79,8 @@ func committedOps(ctx context.Context, c *mongo.Cluster, raw bson.Raw) (all []bs
 	}
 }
 
-// applyDonor takes what the donor did to one of the documents: whether it still has it is
-// what counts, not what is in it. It may have another by now with the same _id.
+// applyDonor applies an operation of the donor. Only whether the donor still has the document of the
+// chunk counts; it may have another one with the same _id.
 func (r *replay) applyDonor(op bson.Raw) {
 	e := ownership.ParseEntry(op)
 	d := r.docs[e.Key().Lookup("_id").String()]
@@ -104,7 +103,7 @@ func (r *replay) applyDonor(op bson.Raw) {
 	}
 }
 
-// keyOnly is a document that has the fields of a document key alone.
+// keyOnly returns a document with the shard key fields of a document key.
 func (r *replay) keyOnly(key bson.Raw) bson.Raw {
 	doc := bson.D{}
 	for i := range r.key {
@@ -114,7 +113,7 @@ func (r *replay) keyOnly(key bson.Raw) bson.Raw {
 	}
 	raw, err := bson.Marshal(doc)
 	if err != nil {
-		panic(err) // made of what was read
+		panic(err) // values that were read can be marshaled
 	}
 	return raw
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Refresh is the cluster with the shards that have joined since it was opened, and without
-// those that have left and of which a consumer at a position has everything. Both have the
-// same connections: the newest one is to be closed.
+// Refresh returns the cluster with the shards that joined since it was opened, and without those that
+// left and that the position no longer needs. The result shares connections with c: only the newest one
+// must be closed.
 func (c *Cluster) Refresh(ctx context.Context, pos stream.Position) (*Cluster, error) {
 	found, err := listShards(ctx, c.Router)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *Cluster) Refresh(ctx context.Context, pos stream.Position) (*Cluster, e
 	return &now, nil
 }
 
-// needed are the shards that a position names, and the cluster's then.
+// needed are the shards of a position, and the cluster's topology then.
 type needed struct {
 	parts    map[string]stream.Position
 	topology topology
@@ -80,7 +80,7 @@ type needed struct {
 
 func neededBy(pos stream.Position) (n needed, err error) {
 	if !hasToken(pos) {
-		return n, nil // nothing was begun
+		return n, nil
 	}
 	m, err := parseToken(pos)
 	if err != nil {
@@ -92,7 +92,7 @@ func neededBy(pos stream.Position) (n needed, err error) {
 	return n, err
 }
 
-// missingFrom are the shards that are needed and have left, sorted by name.
+// missingFrom returns the needed shards that have left, by name.
 func (n needed) missingFrom(now []shardEntry) (gone []shardEntry) {
 	for _, name := range slices.Sorted(maps.Keys(n.parts)) {
 		if !isAmong(now, name) {
@@ -107,8 +107,7 @@ func isAmong(all []shardEntry, name string) bool {
 	return slices.ContainsFunc(all, func(m shardEntry) bool { return m.Name == name })
 }
 
-// openNeeded opens a shard that is not open. Such a shard has joined, or has left since a
-// position was stored, and a consumer there does not have all of it.
+// openNeeded opens a shard that has joined, or that has left but is still needed.
 func (c *Cluster) openNeeded(ctx context.Context, m shardEntry, left bool) (Shard, error) {
 	if left && m.Host == "" && c.opt.Shards[m.Name] == "" {
 		return Shard{}, errUnread(m.Name, nil)
@@ -120,10 +119,10 @@ func (c *Cluster) openNeeded(ctx context.Context, m shardEntry, left bool) (Shar
 	return s, err
 }
 
-// errUnread is the error of a shard that has left before all was read that it did; cause is
-// why it is not read now.
+// errUnread reports a shard that left before all its changes were read; cause is why they cannot be
+// read now.
 func errUnread(name string, cause error) error {
-	err := fmt.Errorf("shard %s has left before all was read that it did", name)
+	err := fmt.Errorf("shard %s has left before all its changes were read", name)
 	if cause != nil {
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
@@ -131,7 +130,7 @@ func errUnread(name string, cause error) error {
 		"they are needed until the job has stored a position after its removal. Where they are lost, %s", name, restartHint))
 }
 
-// topology are the times at which shards were added, or others removed, by shard.
+// topology has each shard's topologyTime, when it was added or another was removed.
 type topology map[string]bson.Timestamp
 
 func topologyOf(all []shardEntry) topology {
@@ -142,8 +141,7 @@ func topologyOf(all []shardEntry) topology {
 	return t
 }
 
-// shardRemoved reports that a shard has been removed since: of those that are left, one has
-// another time.
+// shardRemoved reports that a shard has been removed since: a remaining one has another time.
 func (t topology) shardRemoved(now []shardEntry) bool {
 	return slices.ContainsFunc(now, func(m shardEntry) bool {
 		was, known := t[m.Name]
@@ -151,21 +149,21 @@ func (t topology) shardRemoved(now []shardEntry) bool {
 	})
 }
 
-// errShardMissed says that a shard has joined and left, and was not read.
+// errShardMissed reports a shard that joined and left without being read.
 var errShardMissed = mongo.WithHint(errors.New(
-	"a shard has joined the source and left it again, and what it did in between was not read"), restartHint)
+	"a shard has joined the source and left again before its changes were read"), restartHint)
 
 const restartHint = "begin anew with --restart and --on-existing drop"
 
-// leftShards are shards that have left, with a time by which they had. It is safe for
-// concurrent use.
+// leftShards are shards that have left, with a time by which they had left. It is safe for concurrent
+// use.
 type leftShards struct {
 	mu        sync.Mutex
 	at        map[string]bson.Timestamp
-	remaining topology // since the newest left
+	remaining topology // since the last one left
 }
 
-// update compares the shards at a time with those of a cluster.
+// update records which of c's shards have left by at; now are the present shards.
 func (l *leftShards) update(c *Cluster, now []shardEntry, at bson.Timestamp) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -185,8 +183,7 @@ func (l *leftShards) update(c *Cluster, now []shardEntry, at bson.Timestamp) err
 	return nil
 }
 
-// leftBy gives those that had left by a time, after which they did nothing, and what remains
-// without them.
+// leftBy returns the shards that had left by a time, and the topology without them.
 func (l *leftShards) leftBy(at bson.Timestamp) (names []string, left topology) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -198,8 +195,8 @@ func (l *leftShards) leftBy(at bson.Timestamp) (names []string, left topology) {
 	return names, l.remaining
 }
 
-// checkConfig returns an error for a shard that needs the config servers' oplog, where the others
-// are newer and nobody has opened the config servers.
+// checkConfig returns an error for a shard that needs the config servers' oplog while these are not
+// open, since the other shards are newer.
 func (c *Cluster) checkConfig(s Shard) error {
 	if s.Info.Version.AtLeast(6, 0) || c.config != nil {
 		return nil
@@ -207,7 +204,7 @@ func (c *Cluster) checkConfig(s Shard) error {
 	return fmt.Errorf("shard %s has %s and is older than the others", s.Name, s.Info.Version)
 }
 
-// HasLeft reports a shard that is not one of the cluster's.
+// HasLeft reports whether the cluster lacks a shard.
 func (c *Cluster) HasLeft(name string) bool {
 	_, present := c.topology[name]
 	return !present
@@ -217,8 +214,7 @@ func (c *Cluster) reads(name string) bool {
 	return slices.ContainsFunc(c.Shards, func(s Shard) bool { return s.Name == name })
 }
 
-// addJoined adds to a position of the merged stream where the shards go on that have joined
-// after it.
+// addJoined adds the shards that joined after a position of the merged stream to it.
 func (c *Cluster) addJoined(ctx context.Context, pos stream.Position) (stream.Position, error) {
 	parts, err := merge.Parts(pos)
 	if err != nil {
@@ -240,10 +236,9 @@ func (c *Cluster) addJoined(ctx context.Context, pos stream.Position) (stream.Po
 	return merge.Joined(pos.At, parts), nil
 }
 
-// startOf is where a shard goes on for a consumer that has all that the others did up to a
-// time, at which it had not joined yet. Whatever it did as a part of the cluster has a
-// later time, for it got the cluster's when it joined. What users did to it before
-// then has never been copied: databases that it brings count only from its first entry on.
+// startOf returns where to start reading a shard that had not joined at a time. All its entries as a
+// part of the cluster are later: it got the cluster's time when it joined. Databases that it had before
+// have never been copied, so startOf returns an error if it had data by then.
 func startOf(ctx context.Context, s Shard, at mongo.OpTime) (stream.Position, error) {
 	first, beginning, err := s.OldestEntry(ctx)
 	switch {
@@ -251,7 +246,7 @@ func startOf(ctx context.Context, s Shard, at mongo.OpTime) (stream.Position, er
 		return stream.Position{}, err
 	case !beginning:
 		return stream.Position{}, mongo.WithHint(errors.New(
-			"its oplog does not reach back to its set's beginning: cannot determine which data it has brought"), restartHint)
+			"its oplog does not reach back to its set's beginning: cannot determine which data it had before"), restartHint)
 	case at.Before(first):
 		return oplog.Including(first), nil
 	}
@@ -262,11 +257,10 @@ func startOf(ctx context.Context, s Shard, at mongo.OpTime) (stream.Position, er
 	}
 	err = entries.FindOne(ctx, append(bson.D{until}, userEntries()...)).Decode(&brought)
 	if err == nil {
-		return stream.Position{}, mongo.WithHint(fmt.Errorf("it has brought data (%s) from before then", brought.NS),
-			restartHint)
+		return stream.Position{}, mongo.WithHint(fmt.Errorf("it had data (%s) before it joined", brought.NS), restartHint)
 	}
 	if !errors.Is(err, driver.ErrNoDocuments) {
-		return stream.Position{}, mongo.Wrap(err, "look for what it has brought")
+		return stream.Position{}, mongo.Wrap(err, "look for data from before it joined")
 	}
 	var last mongo.OpTime
 	err = entries.FindOne(ctx, bson.D{until}, options.FindOne().SetSort(bson.D{{Key: "$natural", Value: -1}}).
@@ -274,7 +268,7 @@ func startOf(ctx context.Context, s Shard, at mongo.OpTime) (stream.Position, er
 	return oplog.Position(last, last), mongo.Wrap(err, "find its entry before %s", at)
 }
 
-// userEntries matches oplog entries of what users did outside the internal databases.
+// userEntries matches oplog entries of users outside the internal databases.
 func userEntries() bson.D {
 	theirs := bson.D{{Key: "$not", Value: bson.Regex{Pattern: `^(admin|config|local)\.`}}}
 	return bson.D{

@@ -12,15 +12,13 @@ import (
 )
 
 const (
-	// maxLookBytes bounds the events that a Look puts in order, in bytes.
-	maxLookBytes = 256 << 20
-	// changeSize is roughly what a schema change takes in memory.
-	changeSize = 512
+	maxLookBytes = 256 << 20 // of the events that a Look sorts
+	changeSize   = 512       // approximate size of a schema change in memory, in bytes
 )
 
-// Look gives the events of collections within a span and all schema changes in the order
-// of the stream, as oplog.Look does. Those of documents that only moved are left out; a schema
-// change may come once a shard, with its name.
+// Look returns the events of collections within a span, and all schema changes, in the order of the
+// stream, as oplog.Look does. It omits chunk moves; a schema change may appear once per shard, with
+// the shard's name.
 func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Span) (all []stream.Event, err error) {
 	left := maxLookBytes
 	for _, s := range c.Shards {
@@ -39,8 +37,8 @@ func (c *Cluster) Look(ctx context.Context, collections []string, span oplog.Spa
 				ch.Shard, ch.UUID.Data = s.Name, slices.Clone(ch.UUID.Data)
 			}
 			if left < 0 {
-				return mongo.WithHint(errors.New("too much was written to capped collections, "+
-					"or too many schema changes made, since the last checkpoint"),
+				return mongo.WithHint(errors.New(
+					"too many writes to capped collections, or schema changes, since the last checkpoint"),
 					"exclude them, or begin anew with --restart")
 			}
 			all = append(all, one)

@@ -16,32 +16,31 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// maxOrphanWrites bounds what is remembered of documents that were written to while their
-// chunk arrived.
+// maxOrphanWrites bounds the remembered orphan writes.
 const maxOrphanWrites = 1_000_000
 
-// orphanWrite is a document that a shard wrote to while its chunk arrived. The write counts if
-// the donor's own writes to the document do not come after it. No event reports it: the owner's
-// events do not include it, and the document comes with its chunk.
+// orphanWrite is a document that a shard wrote to while its chunk arrived. The write counts unless the
+// donor wrote to the document later. No event reports it: it is not among the owner's events, and the
+// document arrives with its chunk.
 //
-// Or it is a document that the donor wrote to, as its TTL indexes do, when it no longer sent
-// its writes to the recipient. That write was emitted, and does not count.
+// It can also be a document that the donor wrote to, such as by a TTL index, after it stopped sending
+// writes to the recipient. That write was emitted, but does not count.
 type orphanWrite struct {
 	migration *ownership.Migration
-	lost      bool // what the donor did was emitted, and is lost
+	lost      bool // the donor's write was emitted, but lost
 	ns        string
 	uuid      [16]byte
 	id        bson.RawValue
 	key       bson.Raw // the document key
 }
 
-// newOrphanWrite has bytes of its own.
+// newOrphanWrite copies the key.
 func newOrphanWrite(m *ownership.Migration, ns string, uuid [16]byte, key stream.Key) *orphanWrite {
 	return &orphanWrite{migration: m, ns: ns, uuid: uuid, key: bytes.Clone(key.Shard),
 		id: bsonraw.RawValue(bsonraw.Clone(key.ID))}
 }
 
-// remember keeps an event of a document that is not the shard's yet.
+// remember keeps an event of a document that the shard does not own yet.
 func (f *ownerFilter) remember(v ownership.View, c *ownership.Collection, ev *stream.Event) error {
 	m := v.Incoming(c.NS, f.key.Values, f.shard.Name, ev.At.TS)
 	if m == nil {
@@ -52,28 +51,26 @@ func (f *ownerFilter) remember(v ownership.View, c *ownership.Collection, ev *st
 		return nil
 	}
 	if len(f.orphans) >= maxOrphanWrites {
-		return mongo.WithHint(fmt.Errorf("%s: shard %s has written to more than %d documents of %s whose chunks it is "+
-			"getting",
+		return mongo.WithHint(fmt.Errorf("%s: shard %s has written to more than %d documents of %s whose chunks are arriving",
 			ev.At, f.shard.Name, maxOrphanWrites, ev.NS), "the collection has to be copied again")
 	}
 	f.orphans[name] = newOrphanWrite(m, ev.NS, *ev.UUID, ev.Key)
 	return nil
 }
 
-// settle adds the events of documents whose chunks have arrived by a time, where the
-// owner's events do not have them.
+// settle adds the events of orphan writes to chunks that have arrived by a time.
 func (f *ownerFilter) settle(ctx context.Context, b *stream.Batch, by bson.Timestamp) error {
 	arrived := f.arrivedChunks(by)
 	var settled []stream.Event
 	for m, chunk := range arrived {
 		if err := f.addLostWrites(ctx, m, chunk); err != nil {
-			return fmt.Errorf("shard %s, which gave a chunk of %s away: look for writes that were lost: %w", m.From, m.NS, err)
+			return fmt.Errorf("shard %s, donor of a chunk of %s: look for lost writes: %w", m.From, m.NS, err)
 		}
 		for part := range slices.Chunk(slices.Collect(maps.Values(chunk.orphans)), 1000) {
 			events, err := f.finalEvents(ctx, part, chunk)
 			if err != nil {
-				return fmt.Errorf("shard %s: what became of documents of %s that were written to while their chunk came: %w",
-					f.shard.Name, m.NS, err)
+				return fmt.Errorf("shard %s: find the state of documents of %s that were written to while their chunk "+
+					"arrived: %w", f.shard.Name, m.NS, err)
 			}
 			settled = append(settled, events...)
 		}
@@ -84,9 +81,8 @@ func (f *ownerFilter) settle(ctx context.Context, b *stream.Batch, by bson.Times
 	return nil
 }
 
-// insertEvents are the events of a batch with others, in order. What the batch breaks off in
-// stays at its end, for the next batch goes on with it: a transaction that was prepared may be
-// of an earlier time.
+// insertEvents merges events into those of a batch, in order. An unfinished transaction stays at the
+// end: the next batch continues it, and its time may be earlier.
 func insertEvents(b *stream.Batch, others []stream.Event) []stream.Event {
 	end := len(b.Events)
 	for b.Partial && end > 0 && b.Events[end-1].At == b.Events[len(b.Events)-1].At {
@@ -99,14 +95,14 @@ func insertEvents(b *stream.Batch, others []stream.Event) []stream.Event {
 
 // arrivedChunk is a chunk that has arrived, with the orphan writes to its documents.
 type arrivedChunk struct {
-	at      bson.Timestamp // when it was the shard's
+	at      bson.Timestamp // of arrival
 	key     shardkey.Pattern
 	uuid    [16]byte
 	orphans map[string]*orphanWrite // by _id
 }
 
-// arrivedChunks are the chunks that have arrived by a time and were not settled. Their
-// orphan writes are no longer remembered.
+// arrivedChunks returns the chunks that have arrived by a time and were not settled, with their orphan
+// writes, and forgets these.
 func (f *ownerFilter) arrivedChunks(by bson.Timestamp) map[*ownership.Migration]*arrivedChunk {
 	all, settled := map[*ownership.Migration]*arrivedChunk{}, map[*ownership.Migration]bool{}
 	_ = f.history.Read(func(v ownership.View) error {
@@ -117,7 +113,7 @@ func (f *ownerFilter) arrivedChunks(by bson.Timestamp) map[*ownership.Migration]
 			}
 			at, uuid, c := v.Arrived(m)
 			if c == nil && m.End.IsZero() || c != nil && by.Before(at) {
-				continue // it is still to come
+				continue // not arrived yet
 			}
 			if settled[m] = true; c != nil && f.resumedAt.Before(at) {
 				all[m] = &arrivedChunk{at: at, key: c.Key, uuid: uuid, orphans: map[string]*orphanWrite{}}
@@ -137,13 +133,12 @@ func (f *ownerFilter) arrivedChunks(by bson.Timestamp) map[*ownership.Migration]
 	return all
 }
 
-// addLostWrites adds the documents of a chunk that its donor wrote to when it had given all
-// to the recipient. It refuses what users write then (seen on 5.0.4 and 4.4.2); its TTL
-// indexes still delete.
+// addLostWrites adds the documents of a chunk that its donor wrote to in the critical section. The
+// donor refuses users' writes then (seen on 5.0.4 and 4.4.2), but its TTL indexes still delete.
 func (f *ownerFilter) addLostWrites(ctx context.Context, m *ownership.Migration, chunk *arrivedChunk) error {
 	donor := f.shards[m.From]
 	if donor == nil {
-		return nil // it has left
+		return nil // removed from the cluster
 	}
 	from, err := criticalSectionStart(ctx, donor, m, chunk.at)
 	if err != nil {
@@ -163,9 +158,9 @@ func (f *ownerFilter) addLostWrites(ctx context.Context, m *ownership.Migration,
 	})
 }
 
-// criticalSectionStart is when the donor of a chunk began to refuse writes to it, which it
-// notes for its secondaries; else when the chunk began to move. It reads the oplog from there
-// on: backward, servers begin at its end.
+// criticalSectionStart returns when the donor of a chunk began to refuse writes, which it logs for its
+// secondaries, else when the chunk began to move. It reads the oplog forward: backward, servers start
+// at its end.
 func criticalSectionStart(ctx context.Context, donor *mongo.Cluster, m *ownership.Migration,
 	at bson.Timestamp) (bson.Timestamp, error) {
 	last := m.Start
@@ -177,23 +172,21 @@ func criticalSectionStart(ctx context.Context, donor *mongo.Cluster, m *ownershi
 		}
 		return nil
 	})
-	return last, mongo.Wrap(err, "find when it began to refuse writes")
+	return last, mongo.Wrap(err, "find the start of its critical section")
 }
 
-// between is a condition on entries of two times, or between them.
+// between matches entries from one time to another, inclusive.
 func between(from, until bson.Timestamp) bson.E {
 	return bson.E{Key: "ts", Value: bson.D{{Key: "$gte", Value: from}, {Key: "$lte", Value: until}}}
 }
 
-// userWrites is a condition on entries of what users did to documents of a collection, except
-// in transactions.
+// userWrites matches users' writes to a collection outside transactions.
 func userWrites(ns string, from, until bson.Timestamp) bson.D {
 	return bson.D{{Key: "ns", Value: ns}, {Key: "op", Value: bson.D{{Key: "$in", Value: bson.A{"u", "d", "i"}}}},
 		{Key: "fromMigrate", Value: bson.D{{Key: "$ne", Value: true}}}, between(from, until)}
 }
 
-// restore finds the orphan writes to chunks that were on their way where the run begins: it
-// does not see again what came before.
+// restore finds earlier orphan writes to chunks that are moving where the run begins.
 func (f *ownerFilter) restore(ctx context.Context) error {
 	var underway []*ownership.Migration
 	_ = f.history.Read(func(v ownership.View) error {
@@ -207,13 +200,14 @@ func (f *ownerFilter) restore(ctx context.Context) error {
 				return f.history.Read(func(v ownership.View) error { return f.restoreEntry(v, raw) })
 			})
 		if err != nil {
-			return fmt.Errorf("shard %s: look for writes to documents of %s while their chunk came: %w", f.shard.Name, m.NS, err)
+			return fmt.Errorf("shard %s: look for writes to documents of %s while their chunk arrived: %w", f.shard.Name, m.NS,
+				err)
 		}
 	}
 	return nil
 }
 
-// restoreEntry takes an entry that was read before.
+// restoreEntry remembers an entry from before the run.
 func (f *ownerFilter) restoreEntry(v ownership.View, raw bson.Raw) error {
 	_, data, ok := raw.Lookup("ui").BinaryOK()
 	if !ok || len(data) != 16 {
@@ -221,7 +215,7 @@ func (f *ownerFilter) restoreEntry(v ownership.View, raw bson.Raw) error {
 	}
 	uuid := [16]byte(data)
 	e := ownership.ParseEntry(raw)
-	c := v.Collection(uuid, bson.Timestamp{}) // whether it is sharded still or not
+	c := v.Collection(uuid, bson.Timestamp{}) // even if it is no longer sharded
 	if c == nil || !c.Key.OfDocumentKey(&f.key, e.Key()) {
 		return nil
 	}

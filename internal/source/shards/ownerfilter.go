@@ -13,9 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// filteredSource is the source of a shard without the events of documents that it did not
-// own. Servers before 6.0 write to such documents, where a chunk was or is about to be,
-// when a user's write goes to all shards, and do not mark that.
+// filteredSource is the source of a shard without the events of documents that it did not own. When a
+// user's write goes to all shards, servers before 6.0 also write to documents of a chunk that was or is
+// about to be on the shard, without a mark.
 type filteredSource struct {
 	stream.Source
 	shard   Shard
@@ -45,12 +45,12 @@ func (s *filteredSource) Run(ctx context.Context, pos stream.Position, emit emit
 // ownerFilter leaves out the events of documents that a shard did not own.
 type ownerFilter struct {
 	*filteredSource
-	resumedAt  bson.Timestamp // what is at or before it comes again, and is skipped by others
+	resumedAt  bson.Timestamp // events up to here are read again, and skipped elsewhere
 	key        shardkey.Key
 	orphans    map[string]*orphanWrite       // by migration and _id
 	lookedUp   map[string][]bson.Raw         // documents, by _id
-	settled    map[*ownership.Migration]bool // the events of their documents were emitted, if there are any
-	reportedAt uint32                        // the second of the last report to the history
+	settled    map[*ownership.Migration]bool // their orphan writes were emitted
+	reportedAt uint32                        // second of the last report to the history
 }
 
 func (f *ownerFilter) batch(ctx context.Context, b *stream.Batch) error {
@@ -94,14 +94,14 @@ func (f *ownerFilter) keepOwned(v ownership.View, b *stream.Batch) error {
 	return nil
 }
 
-// isOwned reports an event of a document that the shard owned then.
+// isOwned reports whether the shard owned the document of an event.
 func (f *ownerFilter) isOwned(v ownership.View, ev *stream.Event) (bool, error) {
 	if ev.Kind == stream.SchemaChange || ev.UUID == nil || !f.resumedAt.Before(ev.At.TS) {
 		return true, nil
 	}
 	c := v.Collection(*ev.UUID, ev.At.TS)
 	if c == nil {
-		return true, nil // it is not sharded
+		return true, nil // not sharded
 	}
 	if f.lacksKey(v, c, ev) {
 		return !f.isOrphan(c, ev), nil
@@ -120,8 +120,8 @@ func (f *ownerFilter) isOwned(v ownership.View, ev *stream.Event) (bool, error) 
 	case f.shard.Name, ownership.Any:
 		return true, nil
 	case ownership.Unknown:
-		return false, mongo.WithHint(fmt.Errorf("%s: the owner of %s of %s is not known: neither the config servers' "+
-			"oplog nor their log of changes has the shard that gave its chunk away",
+		return false, mongo.WithHint(fmt.Errorf("%s: unknown owner of %s of %s: neither the config servers' oplog nor "+
+			"config.changelog names the donor of its chunk",
 			ev.At, bsonraw.IDText(ev.Key.ID), ev.NS), "the collection has to be copied again")
 	}
 	return false, f.remember(v, c, ev)

@@ -14,36 +14,34 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// token is the resume token of a position: where each shard goes on. It may be that of an
-// earlier time, of the last batch that was applied completely. From there the shards are read
-// again. The copies are of that time, too, or of that of a schema change amid the next batch.
-// Changes of collections up to it are skipped, for a consumer that goes on from the position
-// has the collections as they were after it.
+// token is the resume token of a position: where to resume each shard. It may be from an earlier time,
+// the end of the last completely applied batch; shards are read again from there. Copies are as of the
+// same time, or of a schema change in the next batch. Schema changes up to the position are skipped,
+// since the consumer's collections include them.
 type token struct {
-	T        uint32          `json:"t"` // its time
+	T        uint32          `json:"t"` // time
 	I        uint32          `json:"i"`
-	Shards   json.RawMessage `json:"shards"` // where each goes on
+	Shards   json.RawMessage `json:"shards"` // token of merge
 	Copies   []copyToken     `json:"moving,omitempty"`
-	CopiesAt *bson.Timestamp `json:"known,omitempty"` // of which time the copies are; nil: of the token's
+	CopiesAt *bson.Timestamp `json:"known,omitempty"` // time of the copies; nil: the token's
 	Topology topology        `json:"since,omitempty"`
-	Hosts    hosts           `json:"hosts,omitempty"` // for a shard that leaves
+	Hosts    hosts           `json:"hosts,omitempty"` // for shards that leave
 }
 
-// copyToken is a Copy; the UUIDs in hex.
+// copyToken is a Copy with UUIDs in hex.
 type copyToken struct {
 	NS string `json:"ns"`
 	ID string `json:"id"`
 	Of string `json:"of"`
 }
 
-// WithCopies is a position of the merged stream at which movePrimary had begun copies.
+// WithCopies adds copies of movePrimary to a position of the merged stream.
 func (c *Cluster) WithCopies(pos stream.Position, copies []Copy) stream.Position {
 	pos.Mark = newToken(pos.Mark, pos.At, copies, c.topology, c.hosts)
 	return pos
 }
 
-// newToken adds to the token of the merged stream at a position the copies that movePrimary
-// had begun then, and the shards.
+// newToken adds copies and shards to a token of the merged stream.
 func newToken(merged string, at mongo.OpTime, copies []Copy, topology topology, hosts hosts) string {
 	return token{T: at.TS.T, I: at.TS.I, Shards: json.RawMessage(merged), Copies: copyTokens(copies),
 		Topology: topology, Hosts: hosts}.String()
@@ -52,12 +50,12 @@ func newToken(merged string, at mongo.OpTime, copies []Copy, topology topology, 
 func (m token) String() string {
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic(err) // the shards' tokens are JSON, the rest text
+		panic(err) // merge's token is JSON
 	}
 	return string(b)
 }
 
-// tokenWithCopies is the token of a position with the copies at a schema change after it.
+// tokenWithCopies returns the token of a position with the copies at a later schema change.
 func tokenWithCopies(pos stream.Position, at mongo.OpTime, copies []Copy) (string, error) {
 	m, err := parseToken(pos)
 	if err != nil {
@@ -74,11 +72,11 @@ func copyTokens(copies []Copy) (all []copyToken) {
 	return all
 }
 
-// resumePoint is where to go on for a consumer at a position.
+// resumePoint is where to resume for a consumer at a position.
 type resumePoint struct {
 	from       stream.Position // of the merged stream
 	copies     []Copy
-	knownUntil mongo.OpTime // of which time the copies are
+	knownUntil mongo.OpTime // time of the copies
 }
 
 // parsePosition reads a position's token.
@@ -102,7 +100,7 @@ func parsePosition(pos stream.Position) (resumePoint, error) {
 		id, err1 := hex.DecodeString(c.ID)
 		of, err2 := hex.DecodeString(c.Of)
 		if err1 != nil || err2 != nil || copy(one.ID[:], id) != len(one.ID) || copy(one.Of[:], of) != len(one.Of) {
-			return b, fmt.Errorf("position %s: %q has no valid UUIDs of collections that move", pos.At, pos.Mark)
+			return b, fmt.Errorf("position %s: %q has invalid UUIDs of moving collections", pos.At, pos.Mark)
 		}
 		b.copies = append(b.copies, one)
 	}
@@ -111,21 +109,20 @@ func parsePosition(pos stream.Position) (resumePoint, error) {
 	return b, nil
 }
 
-// hasToken reports a position with such a token, and not one of the merged stream alone.
+// hasToken reports a position with a token of this package, not one of merge alone.
 func hasToken(pos stream.Position) bool { return strings.HasPrefix(pos.Mark, "{") }
 
 func parseToken(pos stream.Position) (m token, err error) {
 	if err := json.Unmarshal([]byte(pos.Mark), &m); err != nil {
-		return m, fmt.Errorf("position %s: %q does not say where the shards go on: %w", pos.At, pos.Mark, err)
+		return m, fmt.Errorf("position %s: %q is no resume token of shards: %w", pos.At, pos.Mark, err)
 	}
 	return m, nil
 }
 
-// ReadFrom is the first entry that any shard has to be read from for a consumer at a
-// position.
+// ReadFrom returns the oldest entry that a consumer at a position needs of any shard.
 func ReadFrom(pos stream.Position) (first mongo.OpTime, err error) {
 	if pos == (stream.Position{}) {
-		return first, nil // nothing was begun
+		return first, nil
 	}
 	b, err := parsePosition(pos)
 	if err != nil {

@@ -11,10 +11,9 @@ import (
 	"github.com/millrace/millrace/internal/ownership"
 )
 
-// PrimaryAt is the shard on which a database's collections that are not sharded were at
-// a time, "" for none. sure is false where that is not known any more: then it is the one
-// of now. Config servers read as of a time from 5.0 on, for some minutes; else their oplog
-// is read.
+// PrimaryAt returns a database's primary shard at a time, "" for none. sure is false if that is no
+// longer known: then shard is the present one. PrimaryAt reads a snapshot of the config servers (from
+// 5.0 on, for some minutes), else their oplog.
 func (c *Cluster) PrimaryAt(ctx context.Context, db string, at mongo.OpTime) (shard string, sure bool, err error) {
 	if !c.Before(5, 0) {
 		shard, err := c.primaryAsOf(ctx, db, at)
@@ -39,15 +38,13 @@ func (c *Cluster) primaryAsOf(ctx context.Context, db string, at mongo.OpTime) (
 	return ownership.Primary(ctx, c.Router, db, snapshot)
 }
 
-// lazyPrimaries opens the primaries of a cluster when they are asked for. It is safe for
-// concurrent use.
+// lazyPrimaries opens the history of primary shards on demand. It is safe for concurrent use.
 type lazyPrimaries struct {
 	mu        sync.Mutex
 	primaries *ownership.Primaries
-	config    *mongo.Cluster // where the cluster has not opened them
+	config    *mongo.Cluster // if the cluster has not opened it
 }
 
-// open gives the primaries, by the cluster's config servers.
 func (p *lazyPrimaries) open(ctx context.Context, c *Cluster) (_ *ownership.Primaries, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

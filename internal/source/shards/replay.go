@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// finalEvents are the events that make documents of a chunk what they are when it has arrived.
+// finalEvents returns events with the final state of orphan writes when their chunk has arrived.
 func (f *ownerFilter) finalEvents(ctx context.Context, all []*orphanWrite,
 	chunk *arrivedChunk) ([]stream.Event, error) {
 	at, m := chunk.at, all[0].migration
@@ -52,7 +52,7 @@ func (f *ownerFilter) finalEvents(ctx context.Context, all []*orphanWrite,
 	return events, nil
 }
 
-// writesTo is a condition on entries on documents, except within transactions.
+// writesTo matches entries of documents outside transactions.
 func writesTo(all []*orphanWrite) bson.D {
 	var ids bson.A
 	for _, w := range all {
@@ -65,15 +65,13 @@ func writesTo(all []*orphanWrite) bson.D {
 	}
 }
 
-// docState is what a document of a chunk on its way is by the donor, and on the recipient.
+// docState is a document of a moving chunk, as donated and as present on the recipient.
 type docState struct {
 	donated, present bson.Raw
-	// known: the oplog has what it is. Where it does not, the document was there when the
-	// migration began, as an orphan.
-	known bool
+	known            bool // from the oplog; else the document may be an orphan from before the migration
 }
 
-// replay finds out what documents of a chunk on its way are.
+// replay determines the documents of a moving chunk.
 type replay struct {
 	docs      map[string]*docState // by _id
 	key       shardkey.Pattern
@@ -81,11 +79,9 @@ type replay struct {
 	scratch   shardkey.Key
 }
 
-// apply takes an entry of the recipient's oplog on one of the documents. Of one _id it has
-// but one document at a time: that of the chunk, or one with another shard key.
-//
-// What it knows of the chunk before the donor's documents come are orphans of an earlier
-// stay. They go before, or the donor's do not come.
+// apply applies an entry of the recipient's oplog. The recipient has one document per _id at a time:
+// that of the chunk, or one with another shard key. Orphans of an earlier stay of the chunk are deleted
+// before the donor's documents arrive.
 func (r *replay) apply(raw bson.Raw) error {
 	e := ownership.ParseEntry(raw)
 	id := e.Key().Lookup("_id")
@@ -112,7 +108,7 @@ func (r *replay) apply(raw bson.Raw) error {
 	return nil
 }
 
-// isElsewhere reports a document key that is not one of the chunk. One of the _id alone may be.
+// isElsewhere reports a document key outside the chunk. A key with only an _id may be inside.
 func (r *replay) isElsewhere(key bson.Raw) bool {
 	named := slices.ContainsFunc(r.key, func(f shardkey.Field) bool {
 		_, ok := bsonraw.Field(key, f.Path)
@@ -136,9 +132,8 @@ func applyUpdate(doc, o bson.Raw) (bson.Raw, error) {
 	return out, err
 }
 
-// readUnknown asks the router for the documents that the oplog does not have: orphans that
-// nobody knew of and that came to count with the chunk. What is read may be newer, and the
-// changes since then apply to it.
+// readUnknown reads documents that the oplog does not contain from the router: unknown orphans that
+// became valid with the chunk. The result may be newer; later changes are applied to it.
 func (f *ownerFilter) readUnknown(ctx context.Context, all []*orphanWrite, r *replay, at bson.Timestamp) error {
 	var ids []bson.RawValue
 	for _, w := range all {

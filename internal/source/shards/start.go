@@ -16,18 +16,17 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// decisionPoll is the pause between reads of the transactions that are prepared.
+// decisionPoll is the interval between reads of prepared transactions.
 const decisionPoll = 10 * time.Millisecond
 
-// Start returns a position to read from. A reader that reads the shards after Start returned
-// finds all that happened up to it. The stream from there has all that happened later. Start
-// waits for the decision on prepared transactions.
+// Start returns a position to read from. Shards that are read after Start contain everything up to it,
+// and the stream from it contains everything later. Start waits for the decision on prepared
+// transactions.
 //
-// The order of its steps matters. A transaction that was prepared before the shard's own
-// position, and is undecided when Start looks for it, is read again from its first entry. A
-// transaction that was decided in between has a time before the position of the cluster, which
-// is read last. A shard whose clock is behind could still write with a time before it: each has
-// to pass it first.
+// The order of its steps matters. A transaction that was prepared before the shard's own position, and
+// is undecided when Start lists it, is read again from its first entry. A transaction that was decided
+// in between has a time before the cluster's position, which is read last. Each shard must pass that
+// position, since one whose clock is behind could still write before it.
 func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	parts := make([]stream.Position, len(c.Shards))
 	err := c.Each(ctx, func(ctx context.Context, i int) error {
@@ -67,7 +66,7 @@ func (c *Cluster) Start(ctx context.Context) (stream.Position, error) {
 	return merge.Position(newest, names, byName)
 }
 
-// Each does something with all shards side by side.
+// Each calls do for all shards concurrently.
 func (c *Cluster) Each(ctx context.Context, do func(ctx context.Context, i int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for i, s := range c.Shards {
@@ -81,23 +80,22 @@ func (c *Cluster) Each(ctx context.Context, do func(ctx context.Context, i int) 
 	return g.Wait()
 }
 
-// preparedTxn is a transaction that a shard has prepared and not decided.
+// preparedTxn is a prepared, undecided transaction of a shard.
 type preparedTxn struct {
 	Start    mongo.OpTime `bson:"startOpTime"`
 	Prepared mongo.OpTime `bson:"lastWriteOpTime"`
 }
 
-// listPrepared reads what a shard has prepared and not decided (config.transactions, as
-// servers from 4.2 keep it).
+// listPrepared reads a shard's prepared transactions from config.transactions (4.2 and later).
 func listPrepared(ctx context.Context, s Shard) (all []preparedTxn, err error) {
 	cur, err := s.Config("transactions").Find(ctx, bson.D{{Key: "state", Value: "prepared"}})
 	if err == nil {
 		err = cur.All(ctx, &all)
 	}
-	return all, mongo.Wrap(err, "read what is prepared")
+	return all, mongo.Wrap(err, "list prepared transactions")
 }
 
-// awaitDecisions waits until all that a shard had prepared at a time is decided.
+// awaitDecisions waits until a shard has decided all transactions prepared up to a time.
 func (c *Cluster) awaitDecisions(ctx context.Context, s Shard, at mongo.OpTime) error {
 	reported := false
 	for {
@@ -119,7 +117,7 @@ func (c *Cluster) awaitDecisions(ctx context.Context, s Shard, at mongo.OpTime) 
 	}
 }
 
-// describeWait names the oldest of a shard's undecided transactions, "" where there is none.
+// describeWait names the oldest undecided transaction, "" for none.
 func describeWait(shard string, all []preparedTxn) string {
 	if len(all) == 0 {
 		return ""
@@ -128,12 +126,12 @@ func describeWait(shard string, all []preparedTxn) string {
 	return fmt.Sprintf("the decision on a transaction that shard %s prepared at %s", shard, oldest.Prepared)
 }
 
-// Committed is the latest position that any shard has committed.
+// Committed returns the latest position that any shard has committed.
 func (c *Cluster) Committed(ctx context.Context) (mongo.OpTime, error) {
 	return c.Latest(ctx, func(ctx context.Context, s Shard) (mongo.OpTime, error) { return s.Committed(ctx) })
 }
 
-// Latest is the latest of the shards' positions.
+// Latest returns the latest of the shards' positions.
 func (c *Cluster) Latest(ctx context.Context,
 	of func(context.Context, Shard) (mongo.OpTime, error)) (mongo.OpTime, error) {
 	all := make([]mongo.OpTime, len(c.Shards))

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Stream is what users did to a cluster, as one source. It implements stream.Source.
-// Run is called by one goroutine at a time; the other methods by any.
+// Stream is the users' changes of a cluster as one stream.Source. Run must not be called concurrently;
+// other methods may.
 type Stream struct {
 	*merge.Source
 	cluster     *Cluster
@@ -24,18 +24,16 @@ type Stream struct {
 	notedAt     mongo.OpTime
 }
 
-// Stream makes one source of the shards' oplogs, in the order of cluster time. It leaves out
-// the moves of chunks and databases, and passes each schema change once. The collections are
-// those at the position where a run begins. Or they are those after a later schema change, of
-// the time noted, that was stored before it was applied, or was not applied.
+// Stream merges the shards' oplogs in the order of cluster time. It omits moves of chunks and databases,
+// and passes each schema change once. collections returns those at the position where a run begins, or
+// after a later schema change, at noted, that was stored before it was applied.
 func (c *Cluster) Stream(each oplog.Options, all merge.Options, collections func() []Collection,
 	noted mongo.OpTime) *Stream {
 	return &Stream{Source: c.Source(each, all), cluster: c, collections: collections, notedAt: noted}
 }
 
-// Run implements stream.Source. It reads on from the position's token, which may be of an
-// earlier time. What it reads again is left out. Shards that have joined after that go on
-// from their beginning.
+// Run implements stream.Source. It resumes from the position's token, which may be of an earlier time,
+// and omits what it reads again. Shards that joined later are read from their beginning.
 func (s *Stream) Run(ctx context.Context, pos stream.Position, emit emitFunc) error {
 	uuids, from, err := s.cluster.resume(pos, s.notedAt, s.collections())
 	if err == nil {
@@ -44,7 +42,7 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit emitFunc) er
 	if err != nil {
 		return err
 	}
-	before := pos // the end of the batch before, from which a consumer amid this one reads again
+	before := pos // end of the previous batch
 	if !hasToken(before) {
 		before = s.cluster.WithCopies(before, nil)
 	}
@@ -73,14 +71,14 @@ func (s *Stream) Run(ctx context.Context, pos stream.Position, emit emitFunc) er
 	return s.Source.Run(ctx, from, new(txnOrder).wrap(out))
 }
 
-// skipApplied leaves out of a batch, which had events, what is at or before a position.
+// skipApplied removes events up to a position from a batch.
 func skipApplied(b *stream.Batch, applied mongo.OpTime, hadEvents bool) {
 	if !b.Start.Before(applied) {
 		return
 	}
 	b.Events = slices.DeleteFunc(b.Events, func(ev stream.Event) bool { return !applied.Before(ev.At) })
 	b.Start, b.End = applied, mongo.MaxOpTime(b.End, applied)
-	if hadEvents && len(b.Events) == 0 { // what it had of a later position was applied
+	if hadEvents && len(b.Events) == 0 {
 		b.Partial = false
 	}
 }
@@ -115,7 +113,7 @@ func (s labelledSource) Run(ctx context.Context, pos stream.Position, emit emitF
 	})
 }
 
-// advance gives a function that has the shard's oplog pass a time.
+// advance returns a function that makes the shard's oplog pass a time.
 func (c *Cluster) advance(s Shard) func(context.Context, mongo.OpTime) error {
 	var mayNot atomic.Bool // write notes
 	return func(ctx context.Context, at mongo.OpTime) error {
@@ -129,15 +127,15 @@ func (c *Cluster) advance(s Shard) func(context.Context, mongo.OpTime) error {
 			if err == nil || ctx.Err() != nil {
 				return err
 			}
-			// A server that is busy refuses, too: 4.4 waits a millisecond for its lock.
+			// Busy servers fail, too: 4.4 waits a millisecond for its lock.
 			mayNot.Store(mongo.IsCode(err, mongo.CodeUnauthorized))
 		}
 		return readAfter(ctx, s, at)
 	}
 }
 
-// Pass waits until a shard has committed all up to a time and has an entry after it, so
-// that whatever it writes later has a later time.
+// Pass waits until a shard has committed everything up to a time and has a later entry, so that all
+// its later writes have later times.
 func (c *Cluster) Pass(ctx context.Context, s Shard, at mongo.OpTime) error {
 	ctx, end, err := c.withClusterTime(ctx, s.Cluster, at)
 	if err != nil {
@@ -147,9 +145,8 @@ func (c *Cluster) Pass(ctx context.Context, s Shard, at mongo.OpTime) error {
 	return readAfter(ctx, s, at)
 }
 
-// CommittedSeen is mongo.Cluster.CommittedSeen of a shard. Other servers of the cluster hand
-// out times as well, so a shard may have no write as new as the time that it knows. It writes
-// an entry for that.
+// CommittedSeen is mongo.Cluster.CommittedSeen of a shard. A shard may have no write as new as the
+// cluster time that it knows; CommittedSeen makes it write an entry.
 func (c *Cluster) CommittedSeen(ctx context.Context, s Shard) (mongo.OpTime, error) {
 	newest, err := s.ClusterTime(ctx)
 	if err == nil {
@@ -161,8 +158,7 @@ func (c *Cluster) CommittedSeen(ctx context.Context, s Shard) (mongo.OpTime, err
 	return s.Committed(ctx)
 }
 
-// withClusterTime gives a context whose commands send a shard, or a router, a time that the
-// cluster has reached.
+// withClusterTime returns a context whose commands send a cluster time at or after at.
 func (c *Cluster) withClusterTime(ctx context.Context, s *mongo.Cluster,
 	at mongo.OpTime) (_ context.Context, end func(), err error) {
 	clock, err := c.clusterTime(ctx, at)
@@ -179,8 +175,7 @@ func (c *Cluster) withClusterTime(ctx context.Context, s *mongo.Cluster,
 	return driver.NewSessionContext(ctx, sess), func() { sess.EndSession(ctx) }, nil
 }
 
-// clusterTime is a $clusterTime that some shard has given out, at or after a time: no server
-// is sent one that none has reached.
+// clusterTime returns a $clusterTime at or after a time that some shard has reached.
 func (c *Cluster) clusterTime(ctx context.Context, at mongo.OpTime) (bson.Raw, error) {
 	for _, s := range c.Shards {
 		sess, err := s.Client.StartSession()
@@ -202,8 +197,8 @@ func (c *Cluster) clusterTime(ctx context.Context, at mongo.OpTime) (bson.Raw, e
 	return nil, mongo.Retry(fmt.Sprintf("no shard has reached %s", at), nil, "")
 }
 
-// writeNote has the shard write an entry that says nothing, which is the quickest. It needs
-// the privilege appendOplogNote, of backup and clusterManager.
+// writeNote makes the shard write a no-op entry, which is the fastest way. It needs the privilege
+// appendOplogNote of backup and clusterManager.
 func writeNote(ctx context.Context, s Shard) error {
 	err := s.Client.Database("admin").RunCommand(ctx, bson.D{{Key: "appendOplogNote", Value: 1},
 		{Key: "data", Value: bson.D{{Key: "millrace", Value: "moves on"}}},
@@ -211,8 +206,8 @@ func writeNote(ctx context.Context, s Shard) error {
 	return mongo.Wrap(err, "write a note to the oplog")
 }
 
-// readAfter reads nothing after a time, for which the shard writes such an entry by itself
-// (seen on 6.0.5: within 100 ms). It needs no privilege beyond reading.
+// readAfter reads nothing after a time, for which the shard writes a no-op entry by itself (seen on
+// 6.0.5: within 100 ms). It needs only the privilege to read.
 func readAfter(ctx context.Context, s Shard, at mongo.OpTime) error {
 	err := s.Client.Database("config").RunCommand(ctx, bson.D{{Key: "find", Value: "millrace.nothing"},
 		{Key: "limit", Value: 1},

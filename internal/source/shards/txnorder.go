@@ -8,19 +8,18 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// maxDeferred bounds the bytes of the events of one commit that wait for the rest of it. The
-// events of a larger one on a document that changed its shard may come in the order of shards.
+// maxDeferred bounds the bytes of deferred events of one commit. In a larger one, the events of a
+// document that changed its shard may come in the order of shards.
 const maxDeferred = 64 << 20
 
-// txnOrder puts in order what transactions over several shards did. Their events have one
-// time, those of each shard are together, and which shard was first is not logged.
-// A document that changed its shard is deleted on one and inserted on the other: to users
-// that is one update.
+// txnOrder orders the events of transactions over several shards. They have one time and are grouped by
+// shard, and no log tells which shard was first. A document that changed its shard is deleted on one and
+// inserted on the other; users made one update.
 type txnOrder struct {
 	deferred []stream.Event
 }
 
-// wrap puts the events of batches in order before emit gets them.
+// wrap returns an emitFunc that orders events before emit.
 func (o *txnOrder) wrap(emit emitFunc) emitFunc {
 	return func(ctx context.Context, b *stream.Batch) error {
 		if len(o.deferred) > 0 {
@@ -46,9 +45,8 @@ func (o *txnOrder) wrap(emit emitFunc) emitFunc {
 	}
 }
 
-// deferTail defers what comes after the end of the batch: more may be to come of that
-// position. So also a schema change is never beyond the end of its batch, from which a
-// restart goes on.
+// deferTail defers events after the end of the batch, since more events of their position may follow.
+// So a schema change is never beyond the end of its batch, where a restart resumes.
 func (o *txnOrder) deferTail(b *stream.Batch) {
 	from, bytes := len(b.Events), 0
 	for from > 0 && b.End.Before(b.Events[from-1].At) {
@@ -65,13 +63,13 @@ func (o *txnOrder) deferTail(b *stream.Batch) {
 // document is one of a collection.
 type document struct{ ns, id string }
 
-// orderCommit puts the events of one time into an order in which each finds what it changes.
-// Documents that several shards changed come last.
+// orderCommit orders the events of one time so that each finds the document that it changes. Documents
+// that several shards changed come last.
 func orderCommit(events []stream.Event) []stream.Event {
 	if !ofSeveralShards(events) {
 		return events
 	}
-	parts := map[document][][]stream.Event{} // of the documents deleted somewhere, by transaction
+	parts := map[document][][]stream.Event{} // of documents deleted on a shard, by transaction
 	for _, ev := range events {
 		if ev.Kind == stream.Delete && ev.Txn != nil {
 			parts[documentOf(&ev)] = nil
@@ -111,9 +109,8 @@ func orderCommit(events []stream.Event) []stream.Event {
 	return out
 }
 
-// joinMoves joins what several shards did to one document. Where it came and went again
-// nothing is left of it. Of the others all but one, where it is in the end, had it
-// before or deleted it.
+// joinMoves joins the parts of several shards for one document. It drops a part that inserts and
+// deletes the document. Of the others, all but the last shard's end with a delete.
 func joinMoves(parts [][]stream.Event) (out []stream.Event) {
 	parts = slices.DeleteFunc(parts, func(p []stream.Event) bool {
 		return p[0].Kind == stream.Insert && p[len(p)-1].Kind == stream.Delete
@@ -130,7 +127,7 @@ func joinMoves(parts [][]stream.Event) (out []stream.Event) {
 	return out
 }
 
-// remains is 0 where the document is deleted at the end, else 1.
+// remains is 0 if the part ends with a delete, else 1.
 func remains(part []stream.Event) int {
 	if part[len(part)-1].Kind == stream.Delete {
 		return 0
@@ -138,7 +135,7 @@ func remains(part []stream.Event) int {
 	return 1
 }
 
-// ofSeveralShards reports events of more than one shard's part of a transaction.
+// ofSeveralShards reports events of more than one shard's transaction.
 func ofSeveralShards(events []stream.Event) bool {
 	var first *stream.Transaction
 	for i := range events {

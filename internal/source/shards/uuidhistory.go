@@ -15,27 +15,25 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// uuidHistory knows which UUIDs collections get when movePrimary moves them. It is safe for
-// concurrent use.
+// uuidHistory tracks the UUIDs of collections through movePrimary. It is safe for concurrent use.
 type uuidHistory struct {
 	mu        sync.Mutex
-	changes   *ChangeFilter // of the stream that is read
+	changes   *ChangeFilter // of the stream
 	readUntil mongo.OpTime
 
 	aheadMu    sync.Mutex
-	ahead      *ChangeFilter // has read on, up to seen
+	ahead      *ChangeFilter // ahead of the stream, up to aheadUntil
 	aheadUntil mongo.OpTime
 }
 
-// SetCollections gives Identity the collections that exist at a position, until a Stream
-// knows newer ones.
+// SetCollections sets the collections at a position for Identity, until a Stream has newer ones.
 func (c *Cluster) SetCollections(pos stream.Position, collections []Collection) error {
 	_, _, err := c.resume(pos, mongo.OpTime{}, collections)
 	return err
 }
 
-// resume begins a history that knows the changes up to a position, and those before a schema
-// change that was stored. It returns where the shards are read from.
+// resume begins a history at a position, or at a stored schema change after it. It returns where to
+// read the shards from.
 func (c *Cluster) resume(pos stream.Position, noted mongo.OpTime,
 	collections []Collection) (*uuidHistory, stream.Position, error) {
 	b, err := parsePosition(pos)
@@ -59,9 +57,8 @@ func (h *uuidHistory) filter(ctx context.Context, b *stream.Batch,
 	return h.changes.filter(ctx, b, note)
 }
 
-// Identity is the UUID that a collection has by now, which movePrimary changes where it
-// is not sharded; false when it was dropped, or is not known. The collection is one of
-// SetCollections, or of the changes since.
+// Identity returns the present UUID of a collection, which movePrimary changes if it is unsharded; false
+// if it was dropped or is unknown. The collection is one of SetCollections or of a later change.
 func (c *Cluster) Identity(ctx context.Context, uuid bson.Binary) (now bson.Binary, there bool, err error) {
 	all, err := c.Identities(ctx, uuid)
 	if err != nil || len(all) == 0 {
@@ -70,9 +67,8 @@ func (c *Cluster) Identity(ctx context.Context, uuid bson.Binary) (now bson.Bina
 	return all[0], true, nil
 }
 
-// Identities are the UUIDs under which a collection may be by now: the one of Identity,
-// and that of the copy which movePrimary makes of it. The copy is the collection once the
-// database has moved, though the shard where it was has not dropped it yet.
+// Identities returns the UUIDs that a collection may have now: that of Identity and that of movePrimary's
+// copy, which is the collection once the database has moved, even before the original is dropped.
 func (c *Cluster) Identities(ctx context.Context, uuid bson.Binary) (all []bson.Binary, err error) {
 	id, ok := ownership.ParseUUID(uuid)
 	h := c.uuids.Load()
@@ -82,7 +78,7 @@ func (c *Cluster) Identities(ctx context.Context, uuid bson.Binary) (all []bson.
 	h.aheadMu.Lock()
 	defer h.aheadMu.Unlock()
 	if err := c.readAhead(ctx, h); err != nil {
-		return nil, fmt.Errorf("find out whether a collection was dropped, or has moved with its database: %w", err)
+		return nil, fmt.Errorf("find whether a collection was dropped or moved with its database: %w", err)
 	}
 	id, there := h.ahead.currentUUID(id)
 	if !there {
@@ -95,7 +91,7 @@ func (c *Cluster) Identities(ctx context.Context, uuid bson.Binary) (all []bson.
 	return all, nil
 }
 
-// readAhead has ahead know all that any shard has committed by now.
+// readAhead updates ahead to everything that any shard has committed.
 func (c *Cluster) readAhead(ctx context.Context, h *uuidHistory) error {
 	h.mu.Lock()
 	if h.ahead == nil || h.aheadUntil.Before(h.readUntil) {
@@ -111,14 +107,14 @@ func (c *Cluster) readAhead(ctx context.Context, h *uuidHistory) error {
 		_, err = h.ahead.filter(ctx, &stream.Batch{Events: all, End: now}, nil)
 	}
 	if err != nil {
-		h.ahead = nil // it has a part of them
+		h.ahead = nil // incomplete
 		return err
 	}
 	h.aheadUntil = now
 	return nil
 }
 
-// schemaChanges are those of a span, when all shards have committed them.
+// schemaChanges returns the schema changes of a span, after all shards have committed them.
 func (c *Cluster) schemaChanges(ctx context.Context, span oplog.Span) ([]stream.Event, error) {
 	err := c.Each(ctx, func(ctx context.Context, i int) error { return c.Pass(ctx, c.Shards[i], span.Until) })
 	if err != nil {
@@ -138,7 +134,7 @@ func (c *Cluster) schemaChanges(ctx context.Context, span oplog.Span) ([]stream.
 	})
 }
 
-// currentUUID is the one that a collection has at the end; false when it is gone or not known.
+// currentUUID returns a collection's last UUID; false if it is gone or unknown.
 func (f *ChangeFilter) currentUUID(id [16]byte) (now [16]byte, there bool) {
 	for {
 		next, ok := f.successors[id]
@@ -150,7 +146,7 @@ func (f *ChangeFilter) currentUUID(id [16]byte) (now [16]byte, there bool) {
 	}
 }
 
-// clone knows the same and goes its own way.
+// clone returns an independent copy.
 func (f *ChangeFilter) clone() *ChangeFilter {
 	c := &ChangeFilter{colls: make(map[[16]byte]*collState, len(f.colls)), names: maps.Clone(f.names),
 		copies: maps.Clone(f.copies), successors: maps.Clone(f.successors), droppedDBs: maps.Clone(f.droppedDBs),
