@@ -19,8 +19,7 @@ type Listed struct {
 	Err error // why it cannot be read: then it has its ID alone
 }
 
-// List reads all jobs that are kept on a target, by name. It decides nothing: it
-// reads what the primary has.
+// List reads all jobs on a target, by name, from the primary. It is for display.
 func List(ctx context.Context, c *mongo.Cluster) ([]Listed, error) {
 	ctx, cancel := context.WithTimeout(ctx, loadTime)
 	defer cancel()
@@ -40,7 +39,6 @@ func List(ctx context.Context, c *mongo.Cluster) ([]Listed, error) {
 // Life says whether a process runs a job.
 type Life string
 
-// The lives of a job's process.
 const (
 	Running    Life = "running"    // its owner has given a sign of life
 	Silent     Life = "silent"     // its owner may live, and has given none for some seconds
@@ -49,7 +47,6 @@ const (
 	Unreadable Life = "unreadable" // nothing is known
 )
 
-// unowned is the life of a job that no process runs.
 func (j *Listed) unowned() Life {
 	switch {
 	case j.Err != nil:
@@ -60,11 +57,10 @@ func (j *Listed) unowned() Life {
 	return Stopped
 }
 
-// listenFor is how long a sign of life is waited for.
 const listenFor = 2*BeatEvery + time.Second
 
-// Lives tells by name which of the jobs have a process that runs them. It takes
-// as long as the next sign of life of each, and some seconds where there is none.
+// Lives returns by name which jobs run. It waits for the next sign of life of each, at most some
+// seconds.
 func Lives(ctx context.Context, c *mongo.Cluster, jobs []Listed) (map[string]Life, error) {
 	lives, asked := map[string]Life{}, map[string]Listed{}
 	for _, j := range jobs {
@@ -94,8 +90,7 @@ func Lives(ctx context.Context, c *mongo.Cluster, jobs []Listed) (map[string]Lif
 	return lives, nil
 }
 
-// Kept is how many documents of a job each collection of mongo.StateDB has, of
-// those that Clear removes.
+// Kept counts the documents of a job in each collection that Clear empties.
 func (s *Mongo) Kept(ctx context.Context) (map[string]int64, error) {
 	out := map[string]int64{}
 	for _, coll := range cleared() {
@@ -108,8 +103,7 @@ func (s *Mongo) Kept(ctx context.Context) (map[string]int64, error) {
 	return out, nil
 }
 
-// Drop removes the document of the job, after all else that it has: its attempt
-// is the last one.
+// Drop removes the document of the job, after everything else of it.
 func (s *Mongo) Drop(ctx context.Context) error {
 	_, err := s.c.DeleteState(ctx, "jobs", "majority", s.attempt())
 	return mongo.Wrap(err, "drop job %s", s.o.Job)
