@@ -21,31 +21,30 @@ var (
 	errEnough   = errors.New("enough documents were seen")
 )
 
-// Want says what a walk gives. Batch is how many documents to ask for a reply.
+// Want says what a walk returns. Batch is the number of documents to request in a reply.
 type Want struct {
 	Batch   int
 	IDsOnly bool  // documents of their _ids alone; ByRecord and Serial
 	Measure bool  // the extent and the position of each part
 	Edge    *Edge // Serial: ends after this document
-	// Keep chooses which documents Part.Each gives, nil all; Part.Docs counts the
-	// others, too. It is not asked where IDsOnly is set. Several goroutines may ask it.
+	// Keep chooses the documents of Part.Each, nil all; Part.Docs counts the others, too. It is not
+	// called with IDsOnly, and must be safe for concurrent use.
 	Keep func(doc []byte) bool
-	// Map appends to dst what Part.Each gives in place of a document, or nothing where it
-	// is to be left out; nil gives it as it is. It is asked for what Keep chooses, under the same conditions.
+	// Map appends to dst what replaces a document in Part.Each, or nothing to leave it out; nil
+	// changes none. It is called for what Keep chooses, under the same conditions.
 	Map func(dst, doc []byte) ([]byte, error)
-	// Prefilter has the server leave out some of what Keep does not choose, ByRecord and without
+	// Prefilter lets the server leave out some of what Keep does not choose, ByRecord and without
 	// IDsOnly; nil is nothing.
 	Prefilter *Prefilter
 	Range     *ownership.Range
-	// Routed: the slice is read through a router, which gives documents of several
-	// shards in the order of _id only if it is asked to.
+	// Routed: routers return documents of several shards in _id order only on request.
 	Routed bool
 }
 
-// Walk reads a slice part by part. It opens another cursor where the server ended the first for
-// a reason that does not end the reading, or where the place to start from was deleted. The new
-// cursor goes on after the returned documents. A slice in record order may then return
-// documents twice, but never omits one.
+// Walk reads a slice part by part. It opens another cursor if the server ended the first for a
+// reason that does not end the reading, or if the start was deleted. The new cursor continues after
+// the returned documents. A slice in record order may then return documents twice, but never omits
+// one.
 type Walk struct {
 	r    *Reader
 	c    *schema.Collection
@@ -99,10 +98,10 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	return w
 }
 
-// SetBatch sets how many documents the next reply has at most.
+// SetBatch sets the most documents of the next reply.
 func (w *Walk) SetBatch(n int) { w.want.Batch = n }
 
-// Next gives the next part, nil at the end.
+// Next returns the next part, nil at the end.
 func (w *Walk) Next(ctx context.Context) (*Part, error) {
 	for !w.over {
 		p, err := w.step(ctx)
@@ -117,8 +116,8 @@ func (w *Walk) Next(ctx context.Context) (*Part, error) {
 	return nil, nil
 }
 
-// Open opens the cursor and reads nothing. Of a shard's collection the walk gives what
-// the shard owned then, also where a chunk moves before Next is called.
+// Open opens the cursor and reads nothing. Of a shard's collection the walk returns what the shard
+// owned then, even if a chunk moves before Next.
 func (w *Walk) Open(ctx context.Context) error {
 	for {
 		err := w.begin(ctx)
@@ -145,7 +144,7 @@ func (w *Walk) begin(ctx context.Context) error {
 	return err
 }
 
-// Close lets go of the cursor, also after ctx has ended.
+// Close closes the cursor, also after ctx has ended.
 func (w *Walk) Close(ctx context.Context) {
 	if w.cur != nil {
 		closeCursor(ctx, w.cur)
@@ -153,7 +152,6 @@ func (w *Walk) Close(ctx context.Context) {
 	}
 }
 
-// again reports whether to go on with another cursor.
 func (w *Walk) again(err error) bool {
 	const maxIdle = 5
 	switch {
@@ -172,13 +170,11 @@ func (w *Walk) again(err error) bool {
 	return true
 }
 
-// prefiltered reports that the server leaves documents out.
 func (w *Walk) prefiltered() bool { return w.prefilter != nil && w.prefilter.on }
 
 func (w *Walk) resumable() bool { return w.s.Strategy.Resumable() }
 
-// stepBack takes the next place to start from; false when there is none left
-// because the beginning was refused too.
+// stepBack takes the next place to start from; false if even the beginning was refused.
 func (w *Walk) stepBack() bool {
 	if w.start == 0 {
 		return false
@@ -191,7 +187,6 @@ func (w *Walk) stepBack() bool {
 	return true
 }
 
-// step reads one reply.
 func (w *Walk) step(ctx context.Context) (*Part, error) {
 	var b *wire.Batch
 	var err error
@@ -222,8 +217,8 @@ func (w *Walk) step(ctx context.Context) (*Part, error) {
 	return p, nil
 }
 
-// wanted is how many documents to ask for: in record order those of the slice
-// are no more than the numbers to its end.
+// wanted returns how many documents to request: in record order at most the record ids to the
+// slice's end.
 func (w *Walk) wanted() int {
 	n, left := w.want.Batch, int64(0)
 	if w.s.Strategy == ByRecord && w.upper != 0 {
@@ -246,7 +241,7 @@ func (w *Walk) command() bson.D {
 	return w.r.Find(w.c, w.how()...)
 }
 
-// how is what the strategy adds to a find.
+// how returns what the strategy adds to a find.
 func (w *Walk) how() (more bson.D) {
 	add := func(key string, value any) { more = append(more, bson.E{Key: key, Value: value}) }
 	add("batchSize", w.wanted())
@@ -306,9 +301,9 @@ func keyRange(lower, upper bson.Raw) bson.D {
 	return filter
 }
 
-// part finds what of a batch belongs to the slice. In record order it decides by
-// the batch's resume token: at either end of a slice it may take documents too
-// many, which were given before or are the neighbour's.
+// part finds what of a batch belongs to the slice. In record order the batch's resume token
+// decides. At either end of a slice it may take too many documents, which were returned before or
+// are the neighbour's.
 func (w *Walk) part(b *wire.Batch) (*Part, error) {
 	p := &Part{Size: b.Size, Last: b.Done, batch: b, entire: true, records: w.want.Edge != nil}
 	if !w.want.IDsOnly {
@@ -347,8 +342,8 @@ func (w *Walk) part(b *wire.Batch) (*Part, error) {
 	return p, nil
 }
 
-// measure finds the extent of a part: all of the batch, but for a first document
-// that was given before and those after the _id until, or beyond the edge.
+// measure finds the extent of a part: all of the batch, without a first document that was returned
+// before, those after the _id until, and those beyond the edge.
 func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 	i := -1
 	ended := false
@@ -394,9 +389,9 @@ func (w *Walk) measure(p *Part, until bsoncore.Value) error {
 	return err
 }
 
-// position sets where a measured part ends, and whether more follows. At the end of the
-// collection the server's token is that of the last document that it has examined, which need
-// not be the last that it returns. That is no position, which names a document.
+// position sets where a measured part ends, and whether more follows. At the end of the collection
+// the server's token is of the last document examined, which need not be the last returned, so it
+// is no position.
 func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	rid := w.token
 	switch {
@@ -410,15 +405,14 @@ func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	if len(p.Position) > 0 && w.s.Strategy != ByRecord {
 		w.at = p.Position
 	}
-	// Bounds of an index without a max end before MaxKey, those of a cluster key
-	// behind it.
+	// Bounds of an index without a max end before MaxKey, those of a cluster key after it.
 	largest := markID(w.at).Type == bsoncore.TypeMaxKey
 	if w.s.Strategy == ByID && p.Last && w.bound && !w.tail && !largest && len(w.s.Upper) == 0 {
 		p.Last = false
 	}
 }
 
-// moved lets a cursor that has to be opened again begin after a part.
+// moved makes a reopened cursor begin after a part.
 func (w *Walk) moved(rid int64) {
 	w.given, w.idle = true, 0
 	if w.s.Strategy == ByRecord {
@@ -430,7 +424,7 @@ func (w *Walk) moved(rid int64) {
 	}
 }
 
-// eachMapped is Each of documents that are mapped. They are mapped once.
+// eachMapped is Each of mapped documents, which are mapped once.
 func (p *Part) eachMapped(fn func(doc []byte) error) error {
 	if p.mapped == nil {
 		one := *p
@@ -460,8 +454,7 @@ func (p *Part) eachMapped(fn func(doc []byte) error) error {
 	return nil
 }
 
-// Each calls fn with the part's documents that are kept, as they are mapped. Those that
-// are not mapped alias the reply.
+// Each calls fn with the part's documents that are kept, as mapped. Others alias the reply.
 func (p *Part) Each(fn func(doc []byte) error) error {
 	if p.mapping != nil {
 		return p.eachMapped(fn)
