@@ -27,7 +27,7 @@ func (c *Sharded) Table(ctx context.Context, uuid bson.Binary) (*ownership.Table
 	return ownership.ReadTable(ctx, c.router(), c.Cluster().Shards[0].Info.Version, uuid)
 }
 
-// Owned has a shard return what it owns of the collection with a UUID.
+// Owned makes a shard return only what it owns of the collection with a UUID.
 func (c *Sharded) Owned(shard string, uuid bson.Binary) *ownership.Filter {
 	return ownership.NewFilter(func(ctx context.Context) (v ownership.Version, err error) {
 		t, err := c.Table(ctx, uuid)
@@ -38,16 +38,15 @@ func (c *Sharded) Owned(shard string, uuid bson.Binary) *ownership.Filter {
 	})
 }
 
-// primary is the primary shard of a database; "" where the config servers have none.
+// primary returns the primary shard of a database; "" if the config servers have none.
 func (c *Sharded) primary(ctx context.Context, db string) (string, error) {
 	shard, err := ownership.Primary(ctx, c.router(), db, ownership.Majority())
 	return shard, mongo.Wrap(err, "find the shard of database %s", db)
 }
 
-// Missing are those of collections, by their place among them, that are not where they
-// belong under their UUIDs: sharded ones on any shard, the others on their database's own.
-// The shard from which movePrimary has moved one has it still until it drops it, which may
-// be late or never, and no change reaches it there.
+// Missing returns the indexes of collections that are not where they belong under their UUIDs:
+// sharded ones on any shard, others on their database's. The shard from which movePrimary has moved
+// one keeps it until it drops it, perhaps never, and it gets no changes there.
 func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing []int, err error) {
 	places, err := c.Places(ctx)
 	if err != nil {
@@ -83,9 +82,8 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 	return missing, err
 }
 
-// Present finds the current place of a collection that is or was not sharded. It returns its
-// UUID, which movePrimary changes, and the shard that has all of it, "" when it is sharded.
-// False says that it was dropped, which the changes report.
+// Present finds an unsharded collection: its UUID, which movePrimary changes, and its shard, "" if
+// it is now sharded. False means that it was dropped, which the changes report.
 func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, there bool,
 	err error) {
 	const looks = 10 // it may move while it is looked for
@@ -110,7 +108,7 @@ func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.
 		was.NS), nil, "")
 }
 
-// at is the shard where the collection with a UUID is and belongs, "" when it is sharded.
+// at returns the shard that has the collection with a UUID and should, "" if it is sharded.
 func (c *Sharded) at(ctx context.Context, db string, uuid bson.Binary) (shard string, there bool, err error) {
 	if ns, err := ownership.Name(ctx, c.router(), uuid); ns != "" || err != nil {
 		return "", ns != "", err
@@ -130,8 +128,7 @@ func (c *Sharded) at(ctx context.Context, db string, uuid bson.Binary) (shard st
 	return "", false, nil
 }
 
-// Stands are those of the sharded ones among collections, by UUID in hex. at is a
-// position before now.
+// Stands returns those of the sharded collections, by UUID in hex. at is a position before now.
 func (c *Sharded) Stands(ctx context.Context, at mongo.OpTime, of []bson.Binary) (map[string]ownership.Stand, error) {
 	places, err := c.Places(ctx)
 	if err != nil {

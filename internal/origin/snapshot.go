@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// Snapshot lists the part of the catalog in scope exactly as it stood at a position,
-// from which a Stream may begin. It may lie in the middle of a movePrimary.
+// Snapshot lists the catalog in scope exactly as of a position from which a Stream may begin,
+// perhaps in the middle of a movePrimary.
 func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema.Snapshot, from stream.Position,
 	err error) {
 	of := c.Cluster()
@@ -51,7 +51,7 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 			})
 			return slices.MaxFunc(ends, mongo.OpTime.Compare), err
 		},
-		// Up to what After gave, or to the position, which all shards have passed.
+		// Until is what After returned, or the position, which all shards have passed.
 		Changes: func(ctx context.Context, after, until mongo.OpTime, fn func(*stream.Change, mongo.OpTime) error) error {
 			for i, s := range of.Shards {
 				end := until
@@ -74,9 +74,8 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 	return snap, from, err
 }
 
-// copiesOf returns the additional collections that shards have under the same names. They are
-// the copies that movePrimary makes, or the originals of such copies, which are about to be
-// dropped.
+// copiesOf returns additional collections of the same names on shards: copies that movePrimary
+// makes, or their originals, which are about to be dropped.
 func copiesOf(there []schema.Collection, held [][]schema.Collection) (copies []shards.Copy) {
 	names := map[string][16]byte{}
 	for _, c := range there {
