@@ -12,10 +12,9 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// changes checks the sources of the changes that the job follows.
 type changes struct{ *planner }
 
-// oplogWindow checks that the oplog has the start position, and how far back it goes.
+// oplogWindow checks that the oplog has the start position, and how far back it reaches.
 func (p changes) oplogWindow(ctx context.Context) error {
 	if p.Source.Info.Kind == mongo.KindStandalone || p.unread || p.job.Expiring {
 		return nil
@@ -67,7 +66,7 @@ func (p changes) full(ctx context.Context) bool {
 	return oplog.Full(ctx, p.Source)
 }
 
-// spool checks the directory for changes that the oplog may lose during a copy.
+// spool checks the directory for changes that the oplog may lose during the copy.
 func (p changes) spool(context.Context) error {
 	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || p.spooled() {
 		return nil
@@ -88,7 +87,6 @@ func (p changes) spool(context.Context) error {
 	return nil
 }
 
-// spooled reports whether the job no longer writes to the spool.
 func (p changes) spooled() bool {
 	return p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing, state.PhaseFinalizing,
 		state.PhaseFinalized}, p.plan.ResumePhase)
