@@ -22,8 +22,7 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// copier is the phases from the first collection that is made up to the last index after
-// the copy.
+// copier runs the phases from creating collections up to the indexes after the copy.
 type copier struct {
 	*session
 	lease       *lease
@@ -31,8 +30,7 @@ type copier struct {
 	assistants  map[string]*assign.Figures // workers that have copied a part in this run; the assigner's
 }
 
-// copyAll copies the documents. Where the collections are not there yet, they are
-// made while reading begins.
+// copyAll copies the documents. Missing collections are created while reading begins.
 func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mapped) error {
 	o := copy.Options{AfterClusterTime: job.Start}
 	if job.Phase == state.PhaseCreating {
@@ -76,10 +74,9 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	return c.SavePhase(ctx, next, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})
 }
 
-// deferTTL defers expiry, and the limits of capped collections, on the target's collections
-// that somebody else made, or changed while no process of the job ran. It does so once a run,
-// and not where this run makes all of them. It defers again what a failed attempt to finalize
-// has restored.
+// deferTTL defers expiry, and the limits of capped collections, once a run, unless this run creates
+// all collections: somebody may have changed them meanwhile. It also defers what a failed attempt
+// to finalize has restored.
 func (c *copier) deferTTL(ctx context.Context) error {
 	due := !c.ttlDeferred && (c.lease.resumed != nil || c.spec.Mode == ModeIncremental)
 	if !due && c.stored.Phase != PhaseFinalizing {
@@ -92,13 +89,12 @@ func (c *copier) deferTTL(ctx context.Context) error {
 	return nil
 }
 
-// task is the copy of one collection.
 func (c *copier) task(coll schema.Collection, target string) copy.Task {
 	return copy.Task{Source: coll, Route: c.rules.Route(coll.NS).To(target)}
 }
 
-// run copies tasks. Others are assigned slices where that is possible, if they may be: then no changes
-// are applied meanwhile.
+// run copies tasks. If assigned is set, slices may be assigned to others: no changes are applied
+// meanwhile.
 func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, assigned bool) error {
 	o = c.options(o)
 	o.Recreate, o.Refused, o.SourceGate, o.Counters = c.recreate, c.refused(o.AfterClusterTime), c.srcGate, c.counters
@@ -117,7 +113,7 @@ func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o 
 	return run(ctx)
 }
 
-// CopyAnew copies one collection. Progress of an earlier copy of it does not count.
+// CopyAnew copies one collection from its beginning.
 func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target string, after mongo.OpTime) error {
 	id := hex.EncodeToString(coll.UUID.Data)
 	for _, prefix := range []string{slicePrefix(id), copy.SlicesOf(id, "") + "@"} {
@@ -132,8 +128,8 @@ func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target st
 	return c.run(ctx, []copy.Task{c.task(coll, target)}, chunks, copy.Options{AfterClusterTime: after}, false)
 }
 
-// CopyWithin copies a collection of the target into another one there, in place of documents of the
-// same _ids.
+// CopyWithin copies a collection of the target into another one there, and replaces documents with
+// the same _ids.
 func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target string) error {
 	at, err := c.store.Prove(ctx, true)
 	if err != nil {
@@ -151,7 +147,6 @@ func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target 
 	return c.store.DropSlices(ctx, slicePrefix(id))
 }
 
-// options adds those of all copies.
 func (c *copier) options(o copy.Options) copy.Options {
 	o.Readers, o.Writers, o.MaxBufferedBytes = c.spec.Readers, c.spec.Writers, c.spec.Memory
 	o.Log, o.Limit, o.TargetGate = c.log, c.limit, c.dstGate
@@ -161,7 +156,6 @@ func (c *copier) options(o copy.Options) copy.Options {
 	return o
 }
 
-// recreate empties the target of a task that has to begin anew.
 func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	// The source's name may be another one by now.
 	ns := mongo.SeriesNS(t.Route.Target)
@@ -171,13 +165,12 @@ func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	return c.cat.Collections.CreateOurs(ctx, t.Source, ns, c.rules)
 }
 
-// mostUndecided bounds the documents that the copy sets aside when a conflict is
-// to stop the job: some may be none, but so many are real.
+// mostUndecided bounds the documents that the copy sets aside when a conflict stops the job. So
+// many conflicts are real.
 const mostUndecided = 1000
 
-// refused decides about a document that the target refuses during the copy. A
-// duplicate key is judged later: the document that holds the key may give it up
-// when the changes made during the copy are applied.
+// refused decides about a document that the target refuses. A duplicate key stays undecided:
+// changes made during the copy may free the key.
 func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
 	return func(ctx context.Context, r copy.Refusal) (bool, error) {
 		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey,
@@ -206,7 +199,6 @@ func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (b
 	}
 }
 
-// sliceStore is the copy engine's store in the job's checkpoint.
 type sliceStore struct{ s state.Store }
 
 func (s sliceStore) SameTerm(term int64) error { return s.s.SameTerm(term) }

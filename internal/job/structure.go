@@ -16,9 +16,8 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// structure runs one phase of a job that makes collections, views and indexes, and
-// copies no documents. It reads no oplog: the comparison at the end finds what the
-// source has changed meanwhile.
+// structure runs one phase of a job that creates collections, views and indexes, and copies no
+// documents. It reads no oplog: the comparison at the end finds changes made meanwhile.
 func (c *copier) structure(ctx context.Context, phase Phase, colls []state.Mapped) error {
 	c.showStructure(phase, colls)
 	switch phase {
@@ -38,7 +37,6 @@ func (c *copier) structure(ctx context.Context, phase Phase, colls []state.Mappe
 	return fmt.Errorf("job %s is in phase %q, which mode %s does not have", c.id, phase, ModeStructure)
 }
 
-// showStructure has the status tell what is to be made, and what is there in a phase.
 func (c *copier) showStructure(phase Phase, colls []state.Mapped) {
 	made, indexed := phase != state.PhaseCreating, phase == PhaseFinalizing
 	var all []MadeStatus
@@ -50,7 +48,6 @@ func (c *copier) showStructure(phase Phase, colls []state.Mapped) {
 	c.progress.Structure(all)
 }
 
-// indexAll builds all indexes, unique ones, too.
 func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 	var builds []schema.Build
 	for _, m := range colls {
@@ -75,8 +72,8 @@ func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 	return err
 }
 
-// make creates one collection or view. Unless the target's own are kept, only
-// this job can have made what is there.
+// make creates one collection or view. Unless the target's own are kept, what exists must be this
+// job's.
 func (c *copier) make(ctx context.Context, m state.Mapped) error {
 	create := c.cat.Collections.CreateOurs
 	if c.spec.OnExisting == ExistingMerge {
@@ -90,7 +87,6 @@ func (c *copier) make(ctx context.Context, m state.Mapped) error {
 	return err
 }
 
-// create makes what documents are copied into.
 func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 	if err := c.makeAll(ctx, colls); err != nil {
 		return err
@@ -109,8 +105,8 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 	return c.made(ctx, PhaseCopying)
 }
 
-// makeAll makes the collections and views on the target. There are no documents of the
-// job yet, so it may begin again after a crash.
+// makeAll creates the collections and views. It may be repeated after a crash: there are no
+// documents yet.
 func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
 	if c.spec.OnExisting == ExistingDrop {
 		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
@@ -143,9 +139,9 @@ func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
 	return nil
 }
 
-// made goes on to the next phase when all collections are made. There is one wait for all: an
-// election must not leave a collection to be created implicitly, without its options. The phase
-// waits for a majority by itself, unless it is set to wait for less.
+// made goes on to the next phase once a majority has all collections. An election must not leave
+// one to be created implicitly, without its options. SavePhase waits for a majority, unless the
+// write concern is lower.
 func (c *copier) made(ctx context.Context, next Phase) error {
 	if wc := c.spec.WriteConcern; wc != "" && wc != "majority" {
 		if err := c.cat.WaitMajority(ctx); err != nil {
@@ -155,8 +151,7 @@ func (c *copier) made(ctx context.Context, next Phase) error {
 	return c.SavePhase(ctx, next)
 }
 
-// buildIndexes builds what need not wait for consistency, collections side by
-// side, then lets the overlap begin.
+// buildIndexes builds indexes that need no consistency, then lets the overlap begin.
 func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
 	phase, alone := schema.BeforeConsistent, c.source.cluster.Info.Kind == mongo.KindStandalone
 	if alone {
@@ -180,7 +175,6 @@ func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
 	return c.SavePhase(ctx, PhaseOverlap)
 }
 
-// buildsAtOnce is how many commands build indexes side by side.
 func (c *copier) buildsAtOnce() int {
 	if load, _ := c.dstGate.Load(); load == pace.Low {
 		return 1

@@ -12,40 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/versions"
 )
 
-// fillNewest reads the slice of a collection of versions that holds those of the documents
-// in a slice, into the stream of the documents that they make.
-func (st *stream) fillNewest(ctx context.Context, s *side, sl scan.Slice, want scan.Want) error {
-	sl.Lower, sl.Upper = ofVersions(sl.Lower), ofVersions(sl.Upper)
-	newest := versions.NewNewest(versions.Ever())
-	add := func(p *page, version bson.Raw) {
-		if doc := versions.Unwrap(version); doc != nil {
-			p.docs = append(p.docs, doc)
-		}
-	}
-	err := s.walk(ctx, sl, want, func(part *scan.Part) error {
-		p := st.page(part.Size)
-		err := part.Each(func(doc []byte) error {
-			last, err := newest.Add(doc)
-			if last != nil {
-				add(p, last)
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		return st.send(ctx, p, want)
-	})
-	if err != nil {
-		return err
-	}
-	last := newest.End()
-	p := st.page(len(last))
-	add(p, last)
-	return st.send(ctx, p, want)
-}
-
-// ofVersions is the bound between documents as one between their versions.
+// ofVersions converts a bound between documents into one between their versions.
 func ofVersions(bound bson.Raw) bson.Raw {
 	if len(bound) == 0 {
 		return nil
@@ -54,7 +21,6 @@ func ofVersions(bound bson.Raw) bson.Raw {
 	return raw
 }
 
-// versionsAtOnce is how many documents one command asks for.
 const versionsAtOnce = 200
 
 // newest fetches the documents with the given ids from a collection of versions.

@@ -13,10 +13,9 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// probe fetches documents of one side by _id. What the server takes for the
-// same _id counts, also when the bytes differ (int32 1 and double 1.0, strings
-// that a collation holds equal): such a document comes with its own id. It
-// belongs to one goroutine.
+// probe fetches documents of one side by _id. The server decides which _ids are equal, also with
+// other bytes (int32 1 and double 1.0, strings of a collation): such a document comes with its own
+// _id. It belongs to one goroutine.
 type probe struct {
 	*side
 	found    map[string][]byte // what the last fetch found, by the id asked for
@@ -25,8 +24,8 @@ type probe struct {
 
 func newProbe(s *side) *probe { return &probe{side: s, found: map[string][]byte{}} }
 
-// pairs fetches the documents with the given ids from both sides and hands them
-// over with the indexes of their ids; nil stands for none.
+// pairs fetches documents from both sides and passes them on with the indexes of their _ids; nil
+// stands for none.
 func (c *collection) pairs(ctx context.Context, keys []string, do func(i int, a, b []byte) error) error {
 	src, dst := newProbe(&c.sides[source]), newProbe(&c.sides[target])
 	defer src.free()
@@ -45,14 +44,12 @@ func (c *collection) pairs(ctx context.Context, keys []string, do func(i int, a,
 	return nil
 }
 
-// free lets go of what the last fetch found.
 func (p *probe) free() {
 	clear(p.found)
 	p.e.c.account(-p.buffered)
 	p.buffered = 0
 }
 
-// fetch reads the documents with the given ids, forgetting those before.
 func (p *probe) fetch(ctx context.Context, keys []string) error {
 	p.free()
 	if err := p.again(ctx); err != nil {
@@ -77,7 +74,7 @@ func (p *probe) fetch(ctx context.Context, keys []string) error {
 	})
 }
 
-// again describes a collection that was not there: it may have been made since.
+// again describes a collection that was missing: it may exist by now.
 func (p *probe) again(ctx context.Context) error {
 	if p.exists {
 		return nil
@@ -94,7 +91,7 @@ func (p *probe) again(ctx context.Context) error {
 	return nil
 }
 
-// byList fetches with one $in and returns the keys to be asked for singly.
+// byList fetches with one $in and returns the keys to be fetched singly.
 func (p *probe) byList(ctx context.Context, r *scan.Reader, keys []string) (alone []string, err error) {
 	in := make(bson.A, 0, len(keys))
 	wanted := make(map[string]bool, len(keys))
@@ -126,8 +123,8 @@ func (p *probe) byList(ctx context.Context, r *scan.Reader, keys []string) (alon
 	return append(alone, p.ambiguous(wanted, others)...), nil
 }
 
-// ambiguous are the keys without a document of exactly that id, for which
-// another found document may stand in: the server might hold their ids equal.
+// ambiguous returns the keys without a document of exactly that _id for which another document may
+// stand in.
 func (p *probe) ambiguous(wanted map[string]bool, others map[string]int) (alone []string) {
 	for k := range wanted {
 		others[canonicalID(k)]++
@@ -140,12 +137,12 @@ func (p *probe) ambiguous(wanted map[string]bool, others map[string]int) (alone 
 	return alone
 }
 
-// canonicalID is the same for ids that an index without collation holds equal.
+// canonicalID is the same for _ids that are equal in an index without collation.
 func canonicalID(key string) string {
 	return delta.KeyOf(bsonraw.KeyID(key))
 }
 
-// folds reports whether the collation may hold another id equal to this one.
+// folds reports whether the collation may take another _id for this one.
 func (s *side) folds(key string) bool {
 	if !s.Collated() {
 		return false

@@ -3,6 +3,8 @@ package verify
 import (
 	"bytes"
 	"context"
+	"math"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -12,7 +14,6 @@ import (
 	"github.com/millrace/millrace/internal/scan"
 )
 
-// collection is a pair at work.
 type collection struct {
 	e     *Engine
 	pair  Pair
@@ -38,10 +39,8 @@ func newCollection(e *Engine, p Pair) *collection {
 	return &collection{e: e, pair: p, row: Collection{NS: p.Source, TargetNS: p.Target}, seen: map[string]bool{}}
 }
 
-// maxRanges bounds the boundaries held in memory.
 const maxRanges = 2048
 
-// tasks describes both sides and cuts them.
 func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	c.began = time.Now()
 	err := again(ctx, c.e.o.Log, "describe "+c.pair.Source, func() (err error) {
@@ -75,7 +74,7 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	return tasks, nil
 }
 
-// start begins tasks in the group, each when slots are free for it.
+// start starts tasks in the group, each when it gets its slots.
 func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task) error {
 	c.open.Add(int64(len(tasks)))
 	c.e.c.ranges.Add(int64(len(tasks)))
@@ -105,7 +104,6 @@ func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task)
 	return nil
 }
 
-// rangeTasks cuts the collection into ranges of _id.
 func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	bounds, err := c.bounds(ctx)
 	if err != nil {
@@ -120,9 +118,8 @@ func (c *collection) rangeTasks(ctx context.Context) ([]task, error) {
 	return tasks, nil
 }
 
-// bounds returns the bounds between ranges, ascending in the server's order. They come from the
-// larger side, or from the one that takes bounds of one type only. Sides of different orders
-// have one range.
+// bounds returns the bounds between ranges, in the server's order, from the larger side, or from
+// the one that takes bounds of one type only. Sides of different orders have one range.
 func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error) {
 	from, other := &c.sides[source], &c.sides[target]
 	if !c.pair.History && from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
@@ -141,4 +138,28 @@ func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error
 		})
 	})
 	return bounds, err
+}
+
+func (o *Options) sampled() bool { return o.Share > 0 && o.Share < 1 }
+
+// leastRanges is the least number of ranges of a collection, so that a share of them is close to
+// the desired one.
+func (o *Options) leastRanges() int64 {
+	if !o.sampled() {
+		return 1
+	}
+	return int64(math.Ceil(2 / o.Share))
+}
+
+// sample draws the share of ranges that are compared, at least one.
+func (o *Options) sample(all []scan.Slice) []scan.Slice {
+	if !o.sampled() {
+		return all
+	}
+	n := max(int(math.Round(o.Share*float64(len(all)))), min(1, len(all)))
+	some := make([]scan.Slice, 0, n)
+	for _, i := range rand.Perm(len(all))[:n] {
+		some = append(some, all[i])
+	}
+	return some
 }
