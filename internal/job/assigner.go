@@ -102,7 +102,6 @@ func (c *copier) assigning(ctx context.Context, of engines, start mongo.OpTime, 
 	return w.Run(ctx, run)
 }
 
-// Terms are those of the copy. See assign.Work.
 func (w *assigner) Terms() any {
 	t := w.terms
 	if w.target.Info.Kind == mongo.KindSharded { // an assistant's connections by another router would not be seen
@@ -142,14 +141,12 @@ func (w *assigner) forgetGrants(m *assign.Member[*copy.Assignment]) {
 	maps.DeleteFunc(w.grants, func(of grantOf, _ chan struct{}) bool { return m == nil || of.token == m.Token })
 }
 
-// Note has the target know who may write. See assign.Work.
 func (w *assigner) Note(ctx context.Context, tokens []string) error {
 	return w.store.Note(ctx, bson.D{{Key: "borrowers", Value: tokens}})
 }
 
 var errLow = errors.New("the job's load is low: its owner copies alone")
 
-// Closed says why nobody may join. See assign.Work.
 func (w *assigner) Closed() string {
 	switch {
 	case w.low():
@@ -160,7 +157,6 @@ func (w *assigner) Closed() string {
 	return ""
 }
 
-// Waiting is how many slices others may copy. See assign.Work.
 func (w *assigner) Waiting() (n int) {
 	for _, e := range w.of {
 		n += e.Assignable()

@@ -26,8 +26,8 @@ import (
 
 // shardCopy copies from the shards of a cluster while chunks move. A shard returns what it owns
 // when a cursor is opened. So a document whose chunk moves meanwhile may be read twice, or never:
-// one shard did not have it yet, the other not any more. So documents that changed their shard
-// since before anything was read are read again, from the primary of their shard: as long as it is
+// one shard did not have it yet, the other not any more. Documents that changed their shard since
+// before anything was read are read again, from the primary of their shard. As long as it is
 // primary, it keeps what it owned when a cursor was opened. (A secondary deletes under a cursor
 // what its primary deletes.)
 //

@@ -17,9 +17,9 @@ type Prefilter struct {
 	Match func(doc []byte) bool
 }
 
-// prefiltering is a walk's use of a Prefilter. It requests three sorts of documents: those of the
-// filter; some at random, so that a reply and its resume token never wait for a distant document;
-// and the document at which the slice ends, so that its end is seen.
+// prefiltering is a walk's use of a Prefilter. It requests the documents of the filter, some at
+// random, and the one at which the slice ends. With the random ones a reply and its resume token
+// never wait for a distant document.
 type prefiltering struct {
 	Prefilter
 	on      bool    // the filter is sent; else all documents come, and are counted

@@ -1,5 +1,5 @@
-// Package state keeps what a job must remember across a kill: the job, its position and owner, the
-// catalog it started from, the progress of each slice, and the updates it skipped.
+// Package state keeps what a job must remember across a kill. That is the job, its position and
+// owner, the catalog it started from, the progress of each slice, and the updates it skipped.
 //
 // It defines the stored data, the promises of any store (Store; statetest tests them), and the
 // store in the target's database "millrace" (Mongo). What the data mean to an engine, a source or a
@@ -77,9 +77,9 @@ type Jobs interface {
 	Load(ctx context.Context) (job Job, found bool, err error)
 	// Reload reads the job fast: for an attempt, which alone changes it, and for display.
 	Reload(ctx context.Context) (job Job, found bool, err error)
-	// LoadOthers reads the other jobs of the sink that may own a part of it: not those that are
-	// finalized, or that have not begun to write and do not run. With certain it reads like Load,
-	// else like Reload. An unreadable job has only its ID.
+	// LoadOthers reads the other jobs of the sink that may own a part of it. It leaves out those
+	// that are finalized, and those that do not run and have not begun to write. With certain it
+	// reads like Load, else like Reload. An unreadable job has only its ID.
 	LoadOthers(ctx context.Context, certain bool) ([]Job, error)
 	// Save sets fields once all data written before the call are durable, as far as their answers
 	// were passed to SameTerm. The order matters: what is stored as done was proven first, so that

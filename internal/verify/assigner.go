@@ -163,19 +163,14 @@ func (w *assigner) arrived() {
 	w.arriving.sums, w.arriving = nil, nil
 }
 
-// Closed lets all join. See assign.Work.
 func (*assigner) Closed() string { return "" }
+func (*assigner) Terms() any     { return struct{}{} }
 
-// Terms are none. See assign.Work.
-func (*assigner) Terms() any { return struct{}{} }
-
-// Note does nothing: others write nowhere. See assign.Work.
-func (*assigner) Note(context.Context, []string) error { return nil }
-
-// Revoke does nothing: what a worker sends that is revoked is refused. See assign.Work.
+// Note and Revoke do nothing: others write nowhere, and what a revoked worker sends is refused. See
+// assign.Work.
+func (*assigner) Note(context.Context, []string) error                { return nil }
 func (*assigner) Revoke(context.Context, *assign.Member[*part]) error { return nil }
 
-// Waiting is how many slices others may read now. See assign.Work.
 func (w *assigner) Waiting() (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,10 +199,8 @@ func (w *assigner) Next(string) (p *part, more bool) {
 	return nil, true
 }
 
-// ID is the number of the part. See assign.Part.
 func (p *part) ID() string { return p.id }
 
-// Unit returns a partOf. See assign.Part.
 func (p *part) Unit() any {
 	s := p.of
 	unit := &partOf{ID: p.id, Side: s.i, SourceNS: s.pair.Source, Slice: p.slice, Seed: int64(s.seed),

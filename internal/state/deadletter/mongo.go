@@ -282,8 +282,8 @@ const (
 	maxDepth    = 60 // levels, of the 180 that the server takes
 )
 
-// embeddable reports that any server stores the document unchanged as a field: it is not too large
-// or deep, and has no names that begin with a dollar sign, which servers before 5.0 refuse.
+// embeddable reports that any server stores the document unchanged as a field: it is neither too
+// large nor too deep. Servers before 5.0 refuse names that begin with a dollar sign.
 func embeddable(doc []byte) bool { return len(doc) <= maxEmbedded && plainNames(doc, 0) }
 
 func plainNames(doc []byte, depth int) bool {
