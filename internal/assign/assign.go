@@ -189,7 +189,6 @@ func (a *Assistant[T, U]) Lost() error {
 	return mongo.Retry(fmt.Sprintf("the owner has said nothing for %s", silent.Round(time.Second)), nil, "")
 }
 
-// beat reports that this process lives, and ends the work if the owner may have revoked it.
 func (a *Assistant[T, U]) beat(ctx context.Context) {
 	for pace.Pause(ctx, a.Lease/10) == nil {
 		_, err := a.Report(ctx, nil)

@@ -176,7 +176,6 @@ func (o *Owner[P, R]) note(ctx context.Context) error {
 	return o.work.Note(ctx, tokens)
 }
 
-// watch ends silent members, until ctx ends.
 func (o *Owner[P, R]) watch(ctx context.Context) {
 	for pace.Pause(ctx, o.offer.Lease/10) == nil {
 		o.mu.Lock()
@@ -189,7 +188,6 @@ func (o *Owner[P, R]) watch(ctx context.Context) {
 	}
 }
 
-// end takes back the parts of a member once nothing of it can arrive.
 func (o *Owner[P, R]) end(m *Member[P], why string, alone bool) {
 	o.mu.Lock()
 	first := !m.ended

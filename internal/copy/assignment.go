@@ -44,7 +44,6 @@ func (e *Engine) Assign() (a *Assignment, more bool) {
 	return &Assignment{s}, true
 }
 
-// ID names a slice of any plan.
 func (a *Assignment) ID() string { return SliceID(&a.s.st) }
 
 // SliceID returns the Assignment.ID of a slice.
@@ -57,7 +56,6 @@ func (a *Assignment) Unit() any {
 	return &Unit{source, c.Route.Target, c.Key, a.s.state(), c.Part, a.s.run.member}
 }
 
-// essentialOptions are those that affect how documents are read and written.
 func essentialOptions(options bson.Raw) bson.Raw {
 	var out bson.D
 	for _, key := range []string{"capped", "collation", "clusteredIndex"} {
@@ -99,8 +97,7 @@ func (e *Engine) present() *run {
 	return r
 }
 
-// assignable reports whether others may copy the slice. Collections that need an order, and ranges
-// that are read again, are not assigned.
+// assignable excludes collections that need an order, and ranges that are read again.
 func (s *slice) assignable() bool {
 	c := s.c
 	return s.st.Of > 1 && s.st.Strategy.Resumable() && !c.serial() && c.Range == nil && !c.alone.Load()

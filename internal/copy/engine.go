@@ -173,11 +173,10 @@ type cluster struct {
 
 // Engine copies collections.
 type Engine struct {
-	src, dst cluster
-	store    Store
-	opts     Options
-	count    counters
-	// noRecords is set when the source turned out not to read in record order.
+	src, dst  cluster
+	store     Store
+	opts      Options
+	count     counters
 	noRecords atomic.Bool
 
 	mu     sync.Mutex
@@ -248,8 +247,7 @@ type collection struct {
 	keep   func(doc []byte) bool // of the route; nil is all
 	sent   *scan.Prefilter       // has the source leave out some of the others; nil is nothing
 	unread func(docs int64)      // counts those, about; nil where sent is
-	// mapped appends what replaces a document; nil writes documents as they are. Writers call it,
-	// also after the reading of the slice.
+	// mapped is nil for documents as they are. Writers call it, also after the slice is read.
 	mapped     func(dst, doc []byte) ([]byte, error)
 	uuid       string // hex, with the part: the key of its slices
 	sourceDB   string
@@ -281,8 +279,8 @@ func newCollection(ctx context.Context, t Task, e *Engine) *collection {
 	return c
 }
 
-// findsAlike reports a version whose servers find by query.OfAll's filters what millrace keeps. 7.0
-// finds less by $bitsAnySet with binary operands.
+// findsAlike reports versions that find by query.OfAll as millrace does. 7.0 finds less by
+// $bitsAnySet with binary operands.
 func findsAlike(v mongo.Version) bool {
 	return v.AtLeast(4, 4) && !v.AtLeast(4, 5) || v.AtLeast(5, 0) && !v.AtLeast(5, 1) || v.AtLeast(6, 0) &&
 		!v.AtLeast(6, 1)
@@ -309,7 +307,6 @@ func (c *collection) mapping(ctx context.Context, o *Options) func(dst, doc []by
 	}
 }
 
-// serial reports a collection that must be inserted in order, once.
 func (c *collection) serial() bool {
 	return c.Source.Capped() || !c.Source.IDIndex && !c.Source.Clustered()
 }

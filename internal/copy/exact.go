@@ -15,8 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// replace writes documents whose _ids the target has, perhaps from an earlier attempt: they may be
-// identical, older, or somebody else's.
+// replace writes documents whose _ids exist, of this job or of somebody else.
 func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) error {
 	w.e.count.replaced.Add(int64(len(docs)))
 	if tell := w.e.opts.Replacing; tell != nil && len(docs) > 0 {
@@ -49,8 +48,7 @@ func (w *writer) replace(ctx context.Context, c *collection, docs [][]byte) erro
 	})
 }
 
-// elsewhere deletes documents on other shards of the target before theirs are written: their shard
-// keys may have changed.
+// elsewhere deletes earlier copies on other shards: shard keys may have changed.
 func (w *writer) elsewhere(ctx context.Context, c *collection, docs [][]byte) error {
 	if c.key.IsZero() {
 		return nil
@@ -58,8 +56,7 @@ func (w *writer) elsewhere(ctx context.Context, c *collection, docs [][]byte) er
 	return w.send(ctx, c, form{"delete", c.key.AppendElsewhere}, docs, writeFailed)
 }
 
-// others is elsewhere for inserts, if others may have the _ids, or earlier copies that missing does
-// not look for.
+// others is elsewhere for inserts, of what missing does not look for.
 func (w *writer) others(ctx context.Context, c *collection, docs documents) error {
 	if !w.e.opts.Others && !(c.Again && c.Source.Clustered()) || c.key.IsZero() {
 		return nil
@@ -71,8 +68,7 @@ func (w *writer) others(ctx context.Context, c *collection, docs documents) erro
 	return w.elsewhere(ctx, c, all)
 }
 
-// insertExact inserts documents that an insert would change: an upsert by $replaceWith leaves zero
-// timestamps alone.
+// insertExact upserts by $replaceWith, which leaves zero timestamps alone.
 func (w *writer) insertExact(ctx context.Context, c *collection, docs [][]byte) error {
 	w.e.count.exact.Add(int64(len(docs)))
 	var there [][]byte
@@ -103,7 +99,6 @@ type form struct {
 
 const mostSent = 1000
 
-// send sends one statement per document, and passes failed ones on after their command.
 func (w *writer) send(
 	ctx context.Context, c *collection, f form, docs [][]byte, failed func(e wire.WriteError, doc []byte) error,
 ) error {
@@ -167,8 +162,7 @@ func (w *writer) missing(ctx context.Context, ch *chunk) (documents, error) {
 	}, nil
 }
 
-// compare returns the documents that the target lacks and those that differ there. What it cannot
-// be asked for counts as missing: its insert tells.
+// compare returns missing and differing documents. What it cannot ask for counts as missing.
 func (w *writer) compare(ctx context.Context, c *collection, docs [][]byte) (none, other [][]byte, err error) {
 	ids, byID := bson.A{}, map[string][]byte{}
 	key := func(doc []byte) string { return string(bsonraw.AppendID(nil, bsonraw.IDOf(doc))) }
@@ -204,8 +198,7 @@ func (w *writer) compare(ctx context.Context, c *collection, docs [][]byte) (non
 	return none, other, err
 }
 
-// resolve handles the errors of an unordered insert: what the target has is replaced, anything else
-// ends the run.
+// resolve replaces what the target has. Other errors end the run.
 func (w *writer) resolve(ctx context.Context, c *collection, docs documents, errs []wire.WriteError) error {
 	var sent, there [][]byte
 	err := docs(func(doc []byte) error {
@@ -224,8 +217,7 @@ func (w *writer) resolve(ctx context.Context, c *collection, docs documents, err
 	return w.replace(ctx, c, there)
 }
 
-// failed handles a document that was not inserted: it adds it to those that exist, or passes it on
-// as refused. If the server does not name the key, the target is asked.
+// failed adds a document to those there, or refuses it. If no key is named, it asks the target.
 func (w *writer) failed(ctx context.Context, c *collection, e wire.WriteError, doc []byte, there *[][]byte) error {
 	one := []wire.WriteError{e}
 	err := docwrite.FindDuplicates(one, func(int) (bool, error) { return w.has(ctx, c, bsonraw.IDOf(doc)) })
@@ -239,8 +231,7 @@ func (w *writer) failed(ctx context.Context, c *collection, e wire.WriteError, d
 	return w.refused(ctx, c, e, doc)
 }
 
-// refused passes on a document that the target refuses for what it is. Other errors, and documents
-// that nobody takes, end the run.
+// refused asks Options.Refused about errors of the document itself. Others end the run.
 func (w *writer) refused(ctx context.Context, c *collection, e wire.WriteError, doc []byte) error {
 	if w.e.opts.Refused == nil || !docwrite.Of(e).OfDocument() {
 		return writeFailed(e, doc)
@@ -267,7 +258,6 @@ func (w *writer) has(ctx context.Context, c *collection, id bsonraw.ID) (found b
 	return found, err
 }
 
-// writeFailed makes an error of a write error, which ends the run whatever its code.
 func writeFailed(e wire.WriteError, doc []byte) error {
 	which := ""
 	if doc != nil {

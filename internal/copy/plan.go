@@ -12,8 +12,7 @@ import (
 
 const maxSlices = 4096
 
-// collection plans a collection. This reader reads a single slice at once; several go to the
-// schedule.
+// collection plans, and reads a single slice at once.
 func (r *reader) collection(ctx context.Context, c *collection) error {
 	r.Owned = c.Owned
 	plan, err := r.plan(ctx, c)
@@ -40,7 +39,6 @@ func (r *reader) collection(ctx context.Context, c *collection) error {
 	return nil
 }
 
-// adopt sets the plan of the collection and returns its unfinished slices.
 func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +68,6 @@ func (c *collection) adopt(r *run, plan []scan.Slice) []*slice {
 	return ss
 }
 
-// plan returns the saved plan of the collection while it is valid, else a new one.
 func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	if c.serial() {
 		return r.planSerial(ctx, c)
@@ -98,8 +95,7 @@ func (r *reader) plan(ctx context.Context, c *collection) ([]scan.Slice, error) 
 	return r.cut(ctx, c)
 }
 
-// planSerial makes the one slice of an ordered collection. Its begin is saved before any write:
-// what was begun is not resumed.
+// planSerial saves the begin before any write: what was begun is not resumed.
 func (r *reader) planSerial(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	if err := await(ctx, r.ready); err != nil {
 		return nil, err
@@ -149,8 +145,7 @@ func (r *reader) cut(ctx context.Context, c *collection) ([]scan.Slice, error) {
 	return r.fresh(c, served, bounds), nil
 }
 
-// sliceCount returns enough slices for readers to share and to lose little in a crash, but none too
-// small for a cursor.
+// sliceCount lets readers share and a crash lose little, with slices worth a cursor.
 func (r *reader) sliceCount(c *collection) int {
 	o := r.e.opts
 	n := max(c.Source.Bytes/o.SliceBytes, min(int64(o.Readers)*4, c.Source.Bytes/o.SmallBytes))

@@ -58,8 +58,7 @@ func (r *run) reader(conn *wire.Conn) *reader {
 	return rd
 }
 
-// errLarge ends the reading of a collection of unknown size that is not small, before anything was
-// sent.
+// errLarge ends the reading of an unmeasured collection before anything was sent.
 var errLarge = errors.New("collection is larger than one batch")
 
 func (r *reader) slice(ctx context.Context, s *slice) error {
@@ -94,8 +93,7 @@ func (r *reader) slice(ctx context.Context, s *slice) error {
 	return fmt.Errorf("read %s (slice %d of %d): %w", s.c.Source.NS, s.st.N+1, s.st.Of, err)
 }
 
-// vanished ends the slice if the collection is gone for good. A drop that may roll back, or has, is
-// a temporary error.
+// vanished takes a drop that may roll back, or has, for a temporary error.
 func (rd *reading) vanished(ctx context.Context, cause error) error {
 	c := rd.s.c
 	gone, err := rd.e.src.Vanished(ctx, c.sourceDB, c.Source.UUID)
@@ -110,8 +108,7 @@ func (rd *reading) vanished(ctx context.Context, cause error) error {
 	return nil
 }
 
-// restart begins an ordered collection anew after its position was lost and all sent chunks have
-// arrived.
+// restart waits until all sent chunks have arrived.
 func (rd *reading) restart(ctx context.Context) error {
 	if err := rd.written(ctx); err != nil {
 		return err
@@ -155,7 +152,6 @@ type reading struct {
 	pending <-chan struct{} // Serial: closed when the last chunk is written
 }
 
-// begin prepares to read the rest of a slice, or up to the edge of a capped collection.
 func (rd *reading) begin(ctx context.Context) (err error) {
 	s := rd.s
 	rd.reply, rd.batch, rd.size = 1<<20, guessedBatch, 0
@@ -194,8 +190,7 @@ func (rd *reading) edge(ctx context.Context) (*scan.Edge, error) {
 	return e, err
 }
 
-// batchBytes returns the target size of a reply: less when the replies in flight would exceed the
-// budget.
+// batchBytes is smaller when the replies in flight would exceed the budget.
 func (r *reader) batchBytes() int64 {
 	const least = 512 << 10
 	o := &r.e.opts

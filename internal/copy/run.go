@@ -113,7 +113,6 @@ func (r *run) run(ctx context.Context) error {
 	return err
 }
 
-// transfer reads and writes until readers have nothing left to do.
 func (r *run) transfer(ctx context.Context, read func(context.Context, worker) (more bool, err error)) error {
 	o := &r.e.opts
 	g, ctx := errgroup.WithContext(ctx)
@@ -127,7 +126,7 @@ func (r *run) transfer(ctx context.Context, read func(context.Context, worker) (
 	return g.Wait()
 }
 
-// connected calls do with a connection. Reserve workers may go without one.
+// connected lets reserve workers go without a connection.
 func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserve bool,
 	do func(*wire.Conn) error) error {
 	conn, err := c.Checkout(ctx, to)
@@ -142,8 +141,7 @@ func (r *run) connected(ctx context.Context, c cluster, to wire.Selector, reserv
 	return fmt.Errorf("copy: connect to the %s: %w", c.side, err)
 }
 
-// writers returns the base number. A writer that waits for a reply keeps the target waiting, so
-// distant targets need more.
+// writers grows with the distance: a writer that waits keeps the target waiting, too.
 func (r *run) writers() (n int) {
 	o := &r.e.opts
 	if !o.writersByDistance {
@@ -156,11 +154,9 @@ func (r *run) writers() (n int) {
 	return n
 }
 
-// doubling is the round trip that doubles the writers: about what a near server takes for one
-// insert of 4 MB beside others.
+// doubling is about what a near server takes for one insert of 4 MB beside others.
 const doubling = 40 * time.Millisecond
 
-// writersFor returns the writers for a target so far away, of which near suffice on this machine.
 func writersFor(near int, away time.Duration) int {
 	more := int(min(float64(near)*float64(away)/float64(doubling), atMostWriters))
 	return max(near, min(near+more, atMostWriters))
@@ -202,8 +198,7 @@ func (r *run) chooseMember(ctx context.Context) error {
 	})
 }
 
-// awaitPosition waits until the member knows the position to read after; a secondary refuses a
-// cluster time ahead of its own.
+// awaitPosition waits: a secondary refuses a cluster time ahead of its own.
 func (r *run) awaitPosition(ctx context.Context, conn *wire.Conn) error {
 	rd := r.reader(conn)
 	for range 100 {
@@ -233,7 +228,6 @@ func (r *run) unsaved(ss ...*slice) {
 	}
 }
 
-// save saves progress at intervals, and once more after written.
 func (r *run) save(ctx context.Context, written <-chan struct{}) error {
 	if err := await(ctx, r.ready); err != nil {
 		return err
@@ -284,8 +278,7 @@ func (r *run) saveStates(ctx context.Context, states []scan.Slice) error {
 	return nil
 }
 
-// lastSave saves the progress of a run that ends early, if possible at once. After a failed save it
-// does not: writes may be lost.
+// lastSave saves if possible at once. After a failed save it does not: writes may be lost.
 func (r *run) lastSave(ctx context.Context) {
 	const saveTime = 5 * time.Second
 	if r.saveFailed {

@@ -47,7 +47,6 @@ func (s *schedule) enqueue(jobs ...job) {
 	s.changed.Broadcast()
 }
 
-// pop waits for a job; ok is false when all work is done or ctx ended.
 func (s *schedule) pop(ctx context.Context) (j job, ok bool) {
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -77,7 +76,6 @@ func (s *schedule) finished() {
 	}
 }
 
-// assign takes the largest slice that others may copy; more says that jobs wait.
 func (s *schedule) assign() (assigned *slice, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,18 +155,16 @@ type pool struct {
 	work func(ctx context.Context, w worker) (more bool, err error)
 }
 
-// worker is one of a side. Under pace.Low only the first works.
+// worker: under pace.Low only the first works.
 type worker struct {
-	gate  *pace.Gate
-	first bool
-	// reserve says that it may end without a connection instead of failing.
+	gate    *pace.Gate
+	first   bool
 	reserve bool
 }
 
 func (w worker) stays() bool { return w.first || !w.gate.Low() }
 
-// run runs the base workers, and more while the gate has room, until the base has nothing left to
-// do.
+// run adds workers while the gate has room, until the base has nothing left to do.
 func (p pool) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	steered, over := context.WithCancel(ctx)

@@ -51,8 +51,7 @@ func (s *slice) ack(n int, p scan.Progress) {
 	s.touched()
 }
 
-// end reports that the reader has sent everything, in so many chunks; dropped that the collection
-// is gone.
+// end follows the last of so many chunks; dropped says that the collection is gone.
 func (s *slice) end(sent int, dropped bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +75,6 @@ func (s *slice) state() scan.Slice {
 	return s.st
 }
 
-// add counts documents that reached the target, or were left out.
 func (c *collection) add(p scan.Progress) {
 	if c.unread != nil && p.Unread > 0 {
 		c.unread(p.Unread)
@@ -87,7 +85,6 @@ func (c *collection) add(p scan.Progress) {
 	c.progress.Bytes += p.Bytes + p.UnreadBytes
 }
 
-// sliceDone counts a finished slice and ends the collection with the last.
 func (c *collection) sliceDone(r *run, dropped bool) {
 	c.mu.Lock()
 	p := &c.progress

@@ -21,19 +21,16 @@ type chunk struct {
 	done chan struct{} // serial slices: closed when written
 }
 
-// writer inserts chunks over one connection to the target's primary.
 type writer struct {
 	scan.Reader // runs commands
 	*run
 	out docwrite.Sender
-	// admitted are the connections that Options.Admit has let pass, by router. They stay checked
-	// out: the pool may return others.
+	// admitted are connections by router. They stay checked out: the pool may return others.
 	admitted map[string]*wire.Conn
 }
 
 const keepMessage = 8 << 20
 
-// write writes chunks over one connection until there are no more, or the worker does not stay.
 func (r *run) write(ctx context.Context, as worker) (more bool, err error) {
 	err = r.connected(ctx, r.e.dst, wire.Primary(), as.reserve, func(conn *wire.Conn) error {
 		w := &writer{run: r, Reader: scan.Reader{Conn: conn, Gate: r.e.opts.TargetGate}, admitted: map[string]*wire.Conn{}}
@@ -136,8 +133,7 @@ func (d documents) all() (docs [][]byte, err error) {
 	return docs, err
 }
 
-// insert sends the chunk as one unordered insert. Documents that an insert would change are written
-// exactly.
+// insert is unordered. Documents that an insert would change are written exactly.
 func (w *writer) insert(ctx context.Context, ch *chunk) error {
 	docs, err := w.missing(ctx, ch)
 	if err == nil {
@@ -165,7 +161,6 @@ func (w *writer) insert(ctx context.Context, ch *chunk) error {
 	return w.insertExact(ctx, ch.s.c, aside)
 }
 
-// frame writes documents into the message and returns those that an insert would change.
 func (w *writer) frame(c *collection, docs documents) (aside [][]byte, err error) {
 	w.out.Begin(c.command("insert"))
 	err = docs(func(doc []byte) error {
@@ -214,8 +209,8 @@ func (w *writer) insertInOrder(ctx context.Context, ch *chunk) error {
 	return nil
 }
 
-// insertRun inserts documents from the head, in order, up to the first that an insert would change
-// or that the target refuses. It returns the number of documents handled.
+// insertRun stops at the first document that an insert would change or that is refused. It returns
+// the number handled.
 func (w *writer) insertRun(ctx context.Context, c *collection, docs [][]byte) (n int, err error) {
 	for n < len(docs) {
 		exact, err := changed(docs[n])
@@ -244,7 +239,6 @@ func elements(docs [][]byte, form func(dst, doc []byte) []byte) docwrite.Element
 		Append: func(dst []byte, i int) []byte { return form(dst, docs[i]) }}
 }
 
-// answered fails unless each of n writes was answered.
 func answered(command string, n int, res wire.WriteResult) error {
 	if res.N+int64(len(res.Errors)) == int64(n) {
 		return nil

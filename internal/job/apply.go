@@ -25,8 +25,7 @@ const (
 	LeastApplyBuffer = 8_000_000
 )
 
-// applyBuffer divides the bytes that were read and are not applied. Each stage has its own part,
-// with room for one piece of any size, so no stage waits for a later one.
+// applyBuffer gives each stage a part of its own, so that none waits for a later one.
 type applyBuffer struct {
 	readAhead    int64 // replies of the source
 	batch        int   // entries on their way from the source to the sink
@@ -36,8 +35,7 @@ type applyBuffer struct {
 	kept         int   // what one partition keeps back to fold, as Sizes.Coalesce
 }
 
-// newApplyBuffer divides bytes among partitions; 0 chooses the defaults. Most bytes are kept back,
-// because what folds grows with their square.
+// newApplyBuffer keeps most bytes back: what folds grows with their square.
 func newApplyBuffer(bytes int64, partitions int) applyBuffer {
 	const (
 		parts     = 8
@@ -76,8 +74,7 @@ func (s *session) sink(pos stream.Position, o mongosink.Options) *mongosink.Engi
 	return mongosink.New(s.dst, pos, o)
 }
 
-// partitionsFor returns asked, or a number that grows with the round trip: a partition that waits
-// for a reply keeps the target waiting, too.
+// partitionsFor grows with the round trip, in which a partition waits.
 func partitionsFor(asked int, away time.Duration) int {
 	const (
 		near, most = 8, 16
@@ -89,7 +86,6 @@ func partitionsFor(asked int, away time.Duration) int {
 	return min(near+int(min(float64(near)*float64(away)/float64(doubling), most)), most)
 }
 
-// targets are the collections of the target as they are now.
 type targets struct {
 	*schema.Names
 	dst      *mongo.Cluster
@@ -102,7 +98,7 @@ type targets struct {
 // Absent is false for the old name of a retained collection. Package transform filters its events.
 func (t targets) Absent(ns string) bool { return t.Names.Absent(ns) && len(t.Retentions(ns)) == 0 }
 
-// Traits reads what restricts the applying of events to a target collection.
+// Traits returns what restricts events of a target collection.
 func (t targets) Traits(ctx context.Context, ns string) (mongosink.Traits, error) {
 	c, _, err := collection(ctx, t.dst, ns)
 	if err != nil {
@@ -123,7 +119,6 @@ func (t targets) Expiry(ctx context.Context, r *stream.Route) (expiry.Settings, 
 	return s, t.counters.Expired(t.rules.Route(r.Source)), err
 }
 
-// collection reads the options of a collection of the target as they are now.
 func collection(ctx context.Context, c *mongo.Cluster, ns string) (coll schema.Collection, found bool, err error) {
 	db, name := mongo.SplitNS(ns)
 	specs, err := c.Client.Database(db).ListCollectionSpecifications(ctx, bson.D{{Key: "name", Value: name}})

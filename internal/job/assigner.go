@@ -58,7 +58,6 @@ type copyTerms struct {
 	Start   mongo.OpTime `bson:"start"`
 }
 
-// copyReport reports progress, or asks for a grant.
 type copyReport struct {
 	// Slices are those that have moved, as the target has acknowledged them in Term.
 	Slices []scan.Slice `bson:"slices,omitempty"`
@@ -68,7 +67,6 @@ type copyReport struct {
 	Grant   *grant  `bson:"grant,omitempty"` // alone
 }
 
-// grant is asked for, to send so much within the job's limits.
 type grant struct {
 	Seq   int64 `bson:"seq"`
 	Docs  int64 `bson:"docs"`
@@ -80,8 +78,6 @@ type grantOf struct {
 	seq   int64
 }
 
-// assigns reports whether slices may be assigned. With less than a majority, a failover could lose
-// which assistants were revoked.
 func (c *copier) assigns() bool {
 	majority := c.spec.WriteConcern == "" || c.spec.WriteConcern == "majority"
 	return c.spec.Offer != nil && majority && c.source.cluster.Info.Kind != mongo.KindStandalone &&
@@ -313,7 +309,6 @@ func (a *assistant) from(ctx context.Context, shard string, src *mongo.Cluster, 
 	return copy.New(src, a.dst, a, o).Assist(ctx, first.Member, at)
 }
 
-// connect opens both sides and checks that they are those of the owner.
 func (a *assistant) connect(ctx context.Context) (err error) {
 	writing := mongo.Options{AppName: mongo.AssistantName(a.Terms.Job, a.Terms.Run, a.Terms.Attempt, a.Token),
 		MaxPoolSize: a.mostConnections()}
@@ -332,8 +327,7 @@ func (a *assistant) connect(ctx context.Context) (err error) {
 	return nil
 }
 
-// mostConnections returns the pool size for a server of the target. A writer keeps one connection
-// to each router, and takes another to find the next router.
+// mostConnections is for a server of the target: a writer keeps one, and takes another.
 func (a *assistant) mostConnections() uint64 {
 	const least, writers = 64, 16 // as copy.Options has it
 	return uint64(max(least, 2*len(a.Terms.Shards)*max(writers, a.spec.Writers)))
@@ -423,7 +417,7 @@ func (a *assistant) grant(ctx context.Context, docs, bytes int64) error {
 	}
 }
 
-// LoadSlices returns none: the owner assigns them. See copy.Store.
+// LoadSlices returns none. See copy.Store.
 func (a *assistant) LoadSlices(context.Context) ([]scan.Slice, error) { return nil, nil }
 
 // SaveSlices reports to the owner, which stores. See copy.Store.

@@ -18,7 +18,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// stalledAfter is how long an operation may take before the status names it as a wait.
 const stalledAfter = 5 * time.Second
 
 func (j *Job) connect(ctx context.Context) error {
@@ -31,7 +30,6 @@ func (j *Job) connect(ctx context.Context) error {
 	return err
 }
 
-// connected is both sides of a job.
 type connected struct {
 	src, dst *mongo.Cluster
 	shards   *origin.Sharded // of a sharded source; else nil
@@ -89,8 +87,7 @@ func (s *Spec) open(ctx context.Context, side, uri string, o mongo.Options) (*mo
 	return s.Connect(ctx, uri, o)
 }
 
-// sourceInUse bounds the connections in use to a server of the source; 0 does not. One more watches
-// the server.
+// sourceInUse is for a server; 0 is unlimited. One more connection watches it.
 func sourceInUse(l pace.Load) int {
 	if l == pace.Low {
 		return 5
@@ -98,8 +95,7 @@ func sourceInUse(l pace.Load) int {
 	return 0
 }
 
-// targetInUse is sourceInUse for the target. Its connections for writes have a pool of their own,
-// so the limit counts twice.
+// targetInUse counts twice: writes have a pool of their own.
 func targetInUse(l pace.Load) int {
 	if l == pace.Low {
 		return 2
@@ -113,7 +109,6 @@ func (j *Job) router(ctx context.Context, host string) (*mongo.Cluster, error) {
 		ServerSelectionTimeout: 5 * time.Second})
 }
 
-// routers returns what was sent to each router of the target.
 func (j *Job) routers() (list []progress.RouterDone) {
 	for _, s := range j.dst.Pool.Sent() {
 		list = append(list, progress.RouterDone{Router: s.Router, Commands: s.Messages, Bytes: s.Bytes})
@@ -159,35 +154,16 @@ func (j *Job) logWaits(ctx context.Context) (stop func()) {
 	}
 }
 
-type side struct {
-	name string
-	*mongo.Cluster
-}
+// read returns the parts of the source that are read, sources also its router.
+func (j *Job) read() []origin.Part { return origin.Parts(j.source.cluster, j.source.shards) }
 
-// read returns the replica sets that are read by the read preference.
-func (j *Job) read() (sides []side) {
-	if j.source.shards == nil {
-		return []side{{"the source", j.source.cluster}}
-	}
-	all := j.source.shards.Cluster()
-	for _, s := range all.Shards {
-		sides = append(sides, side{"the source's shard " + s.Name, s.Cluster})
-	}
-	if config := all.Config(); config != nil {
-		sides = append(sides, side{"the source's config servers", config})
-	}
-	return sides
-}
-
-// sources returns all deployments of the source.
-func (j *Job) sources() []side {
+func (j *Job) sources() []origin.Part {
 	if j.source.shards == nil {
 		return j.read()
 	}
-	return append(j.read(), side{"the source's router", j.source.cluster})
+	return append(j.read(), origin.Part{Name: "the source's router", Cluster: j.source.cluster})
 }
 
-// readable fails if a replica set of the source has no member for the read preference.
 func (j *Job) readable(ctx context.Context) error {
 	for _, s := range j.read() {
 		if !s.Chooses() {
@@ -195,7 +171,7 @@ func (j *Job) readable(ctx context.Context) error {
 		}
 		conn, err := s.Checkout(ctx, s.Reader())
 		if err != nil {
-			return mongo.Wrap(err, "read %s", s.name)
+			return mongo.Wrap(err, "read %s", s.Name)
 		}
 		conn.Release()
 	}
@@ -204,10 +180,10 @@ func (j *Job) readable(ctx context.Context) error {
 
 // stalled returns what the oldest stalled operation waits for, and since when.
 func (j *Job) stalled() (reason string, since *time.Time) {
-	for _, s := range append(j.sources(), side{"the target", j.dst}) {
+	for _, s := range append(j.sources(), origin.Part{Name: "the target", Cluster: j.dst}) {
 		what, began := s.Waits()
 		if !began.IsZero() && time.Since(began) > stalledAfter && (since == nil || began.Before(*since)) {
-			reason, since = s.name+" "+what, &began
+			reason, since = s.Name+" "+what, &began
 		}
 	}
 	return reason, since

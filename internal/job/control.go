@@ -29,7 +29,6 @@ type control struct {
 	err     error                   // of Run
 }
 
-// newControl reads Spec.Until.
 func newControl(spec Spec) (*control, error) {
 	var at time.Time
 	wanted := spec.Until == "caught-up" || spec.Mode.EndsByItself()
@@ -72,7 +71,6 @@ func (c *control) set(paused bool) {
 	}
 }
 
-// phase returns a context for one run of the phases. A pause cancels it.
 func (c *control) phase(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	pctx, cancel := context.WithCancelCause(ctx)
 	c.mu.Lock()
@@ -115,8 +113,7 @@ func (c *control) finish(err error) {
 	close(c.done)
 }
 
-// Pause stops reading and writing after a checkpoint. The job stays owned. The request survives a
-// restart.
+// Pause stops after a checkpoint. The job stays owned. The request survives a restart.
 func (j *Job) Pause(ctx context.Context) error {
 	if j.control.ask(true) {
 		j.log.Info("paused by operator")

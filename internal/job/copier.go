@@ -28,7 +28,6 @@ import (
 	"github.com/millrace/millrace/internal/transform"
 )
 
-// copier runs the phases from creating collections up to the indexes after the copy.
 type copier struct {
 	*session
 	lease       *lease
@@ -80,9 +79,8 @@ func (c *copier) copyAll(ctx context.Context, job state.Job, colls []state.Mappe
 	return c.SavePhase(ctx, next, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})
 }
 
-// deferTTL defers expiry, and the limits of capped collections, once a run, unless this run creates
-// all collections: somebody may have changed them meanwhile. It also defers what a failed attempt
-// to finalize has restored.
+// deferTTL defers expiry and limits once a run, unless this run creates all collections. It also
+// defers what a failed attempt to finalize has restored.
 func (c *copier) deferTTL(ctx context.Context) error {
 	due := !c.ttlDeferred && (c.lease.resumed != nil || c.spec.Mode == ModeIncremental)
 	if !due && c.stored.Phase != PhaseFinalizing {
@@ -99,8 +97,7 @@ func (c *copier) task(coll schema.Collection, target string) copy.Task {
 	return copy.Task{Source: coll, Route: c.rules.Route(coll.NS).To(target)}
 }
 
-// run copies tasks. If assigned is set, slices may be assigned to others: no changes are applied
-// meanwhile.
+// run copies tasks. If assigned is set, others may help: no changes are applied meanwhile.
 func (c *copier) run(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options, assigned bool) error {
 	o = c.options(o)
 	o.Recreate, o.Refused, o.SourceGate, o.Counters = c.recreate, c.refused(o.AfterClusterTime), c.srcGate, c.counters
@@ -134,8 +131,7 @@ func (c *copier) CopyAnew(ctx context.Context, coll schema.Collection, target st
 	return c.run(ctx, []copy.Task{c.task(coll, target)}, chunks, copy.Options{AfterClusterTime: after}, false)
 }
 
-// CopyWithin copies a collection of the target into another one there, and replaces documents with
-// the same _ids.
+// CopyWithin copies within the target, and replaces documents with the same _ids.
 func (c *copier) CopyWithin(ctx context.Context, coll schema.Collection, target string) error {
 	at, err := c.store.Prove(ctx, true)
 	if err != nil {
@@ -171,12 +167,10 @@ func (c *copier) recreate(ctx context.Context, t copy.Task) error {
 	return c.cat.Collections.CreateOurs(ctx, t.Source, ns, c.rules)
 }
 
-// mostUndecided bounds the documents that the copy sets aside when a conflict stops the job. So
-// many conflicts are real.
+// mostUndecided bounds the documents set aside before a conflict counts as real.
 const mostUndecided = 1000
 
-// refused decides about a document that the target refuses. A duplicate key stays undecided:
-// changes made during the copy may free the key.
+// refused decides about a refused document. Changes made during the copy may free a duplicate key.
 func (c *copier) refused(at mongo.OpTime) func(context.Context, copy.Refusal) (bool, error) {
 	return func(ctx context.Context, r copy.Refusal) (bool, error) {
 		l := deadletter.Letter{NS: r.Target, State: deadletter.Undecided, Cause: deadletter.CauseKey,
@@ -293,8 +287,7 @@ func (c *copier) indexAll(ctx context.Context, colls []state.Mapped) error {
 	return err
 }
 
-// make creates one collection or view. Unless the target's own are kept, what exists must be this
-// job's.
+// make creates one collection. Unless the target's own are kept, what exists must be the job's.
 func (c *copier) make(ctx context.Context, m state.Mapped) error {
 	create := c.cat.Collections.CreateOurs
 	if c.spec.OnExisting == ExistingMerge {
@@ -326,8 +319,7 @@ func (c *copier) create(ctx context.Context, colls []state.Mapped) error {
 	return c.made(ctx, PhaseCopying)
 }
 
-// makeAll creates the collections and views. It may be repeated after a crash: there are no
-// documents yet.
+// makeAll may be repeated after a crash: there are no documents yet.
 func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
 	if c.spec.OnExisting == ExistingDrop {
 		if err := c.alone(ctx, PhaseCatalog); err != nil { // those have to look for this one still
@@ -360,9 +352,8 @@ func (c *copier) makeAll(ctx context.Context, colls []state.Mapped) error {
 	return nil
 }
 
-// made goes on to the next phase once a majority has all collections. An election must not leave
-// one to be created implicitly, without its options. SavePhase waits for a majority, unless the
-// write concern is lower.
+// made goes on once a majority has all collections. An election must not leave one to be created
+// implicitly, without its options.
 func (c *copier) made(ctx context.Context, next Phase) error {
 	if wc := c.spec.WriteConcern; wc != "" && wc != "majority" {
 		if err := c.cat.WaitMajority(ctx); err != nil {
@@ -372,7 +363,7 @@ func (c *copier) made(ctx context.Context, next Phase) error {
 	return c.SavePhase(ctx, next)
 }
 
-// buildIndexes builds indexes that need no consistency, then lets the overlap begin.
+// buildIndexes builds what needs no consistency.
 func (c *copier) buildIndexes(ctx context.Context, colls []state.Mapped) error {
 	phase, alone := schema.BeforeConsistent, c.source.cluster.Info.Kind == mongo.KindStandalone
 	if alone {

@@ -39,7 +39,6 @@ func (s *session) Compare(ctx context.Context) ([]schema.Difference, error) {
 	return schema.Diff(ctx, s.source.cluster, s.dst, s.rules, o)
 }
 
-// compareKeys finds collections of a sharded target whose shard key is not the desired one.
 func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs []schema.Difference, err error) {
 	if s.placer == nil || len(colls) == 0 {
 		return nil, nil
@@ -72,8 +71,7 @@ func (s *session) compareKeys(ctx context.Context, colls []state.Mapped) (diffs 
 	return diffs, nil
 }
 
-// rezone gives the job's collections the zones of the source: no shard's oplog has changes of
-// zones.
+// rezone sets the source's zones: no shard's oplog has changes of zones.
 func (s *session) rezone(ctx context.Context) (diffs []schema.Difference, err error) {
 	if s.placer == nil {
 		return nil, nil
@@ -115,8 +113,7 @@ func (s *session) tellKeys(ctx context.Context) error {
 	return nil
 }
 
-// finishNow restores expiry, compares and ends a job that applies no changes. For mode structure it
-// also compares the shard keys of the collections made.
+// finishNow ends a job that applies no changes.
 func (s *session) finishNow(ctx context.Context, made []state.Mapped) error {
 	if err := s.cat.Expiries.Restore(ctx); err != nil {
 		return err
@@ -189,8 +186,7 @@ func (s *session) Finish(ctx context.Context, end follow.Final) error {
 	return err
 }
 
-// leftOut lists and logs what the rules choose and the job leaves out. A failure to read that does
-// not fail the job.
+// leftOut lists and logs what the job leaves out, if it can be read.
 func (s *session) leftOut(ctx context.Context) (out []string) {
 	list, err := schema.Omissions(ctx, s.source.cluster, s.rules)
 	if err != nil {

@@ -44,7 +44,6 @@ type Job struct {
 	spooler  *oplog.Spooler
 }
 
-// session is what the phases share: both sides, the rules, and where the job stands.
 type session struct {
 	throttle
 	spec     Spec
@@ -73,14 +72,12 @@ type throttle struct {
 	srcGate, dstGate *pace.Gate
 }
 
-// low reports a load so low that one process is enough.
 func (t throttle) low() bool {
 	source, _ := t.srcGate.Load()
 	target, _ := t.dstGate.Load()
 	return source == pace.Low || target == pace.Low
 }
 
-// source is what the job reads.
 type source struct {
 	cluster *mongo.Cluster  // that its connection string names: a replica set, a standalone, a router
 	shards  *origin.Sharded // behind a router; else nil
@@ -90,7 +87,6 @@ type source struct {
 	oplogs
 }
 
-// oplogs are the histories of a source of any kind.
 type oplogs interface {
 	// Snapshot lists the catalog as it stood at a position to follow from.
 	Snapshot(ctx context.Context, scope schema.Scope) (schema.Snapshot, stream.Position, error)
@@ -208,8 +204,7 @@ func (j *Job) Close() {
 // ID is the job's name in the target.
 func (j *Job) ID() string { return j.id }
 
-// jobID derives a stable name from source, target, rules and mode. A replica set counts by its id,
-// so other addresses of it give the same job. Mode structure gives another job.
+// jobID is stable: a replica set counts by its id, whatever its addresses. Mode structure differs.
 func jobID(src, dst *mongo.Cluster, rules *transform.Set, mode Mode) string {
 	h := sha256.New()
 	parts := []string{identity(src), identity(dst), rules.String()}
@@ -237,7 +232,7 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 		Mode: j.spec.Mode, OnExisting: j.spec.OnExisting, StartAt: j.spec.StartAt, Restart: j.spec.Restart,
 		AllowDowngrade: j.spec.AllowDowngrade, AllowMissing: j.spec.AllowMissing, AllowOverlap: j.spec.AllowOverlap,
 		AllowShard: j.spec.AllowShard, Users: j.spec.Users, Skips: j.spec.OnConflict != ConflictStop,
-		WarnWindow: j.spec.WarnWindow, Spool: j.spooler,
+		WarnWindow: j.spec.WarnWindow, Spool: j.spooler, Window: j.source.Window, Full: j.source.Full,
 		ReadFrom: func(job state.Job) (mongo.OpTime, error) { return j.source.ReadFrom(positionOf(job)) }}
 	if j.source.shards != nil {
 		in.CheckShards = func(job state.Job) error { return j.source.shards.Cluster().CheckNames(positionOf(job)) }
@@ -254,7 +249,6 @@ func (j *Job) Plan(ctx context.Context) (plan *Plan, err error) {
 	return plan, err
 }
 
-// positionOf returns where a stored job stands.
 func positionOf(job state.Job) stream.Position {
 	if job.Mark == "" {
 		return oplog.Position(job.Applied, job.ReadFrom)

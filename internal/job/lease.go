@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/internal/state"
 )
 
-// lease is a run's right to the job, and the attempts that it makes in it.
 type lease struct {
 	store    state.Store
 	target   *mongo.Cluster
@@ -102,7 +101,6 @@ func (l *lease) begin(ctx context.Context) (state.Job, error) {
 	return job, nil
 }
 
-// endOthers ends what other runs and earlier attempts have under way on the target.
 func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson.Raw, error) {
 	defer l.progress.Wait("")
 	e := ending{target: l.target, job: l.anew.ID, run: l.run, attempt: attempt, sessions: []bson.Raw{l.session},
@@ -117,8 +115,7 @@ func (l *lease) endOthers(ctx context.Context, attempt int64, then bson.D) (bson
 	}, then)
 }
 
-// ending ends other attempts of a job: operations, transactions, and what is on its way over their
-// connections.
+// ending ends operations, transactions and messages of other attempts of a job.
 type ending struct {
 	target   *mongo.Cluster
 	job, run string
@@ -163,8 +160,7 @@ func (e ending) end(ctx context.Context, waiting func([]mongo.Connection), then 
 	return e.target.EndConnections(ctx, others, tell, then)
 }
 
-// heartbeat proves ownership to others and to this process. A silent target is no failure: the
-// phases wait.
+// heartbeat proves ownership. A silent target is no failure: the phases wait.
 func (l *lease) heartbeat(ctx context.Context) error {
 	return retry.Every(ctx, state.BeatEvery, func() error {
 		err := l.notFarAhead(func() error { return l.store.Beat(ctx) })
@@ -208,8 +204,7 @@ const (
 	releaseTime = 5 * time.Second
 )
 
-// letGo closes the connections of this run and releases the job, so that the next run need not
-// wait. If they do not close in time, it has to.
+// letGo closes connections and releases the job. Unless both succeed, the next run has to wait.
 func (l *lease) letGo(ctx context.Context) {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 	defer cancel()

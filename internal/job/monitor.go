@@ -14,8 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/source/oplog"
 )
 
-// monitor watches a job, also while it is paused: rates, the source's position and oplog window,
-// index builds.
+// monitor watches a job, also while it is paused.
 type monitor struct {
 	progress   *progress.Progress
 	source     *source
@@ -49,8 +48,7 @@ func (m *monitor) run(ctx context.Context) error {
 	return retry.Every(ctx, time.Second, look)
 }
 
-// watchSource reads the source's position each second and its oplog window each fifth second. A
-// silent source is no failure here: the phases notice it, too.
+// watchSource takes a silent source for no failure: the phases notice it, too.
 func (m *monitor) watchSource(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -101,7 +99,6 @@ func (m *monitor) checkOplog(ctx context.Context, oldest mongo.OpTime) error {
 	return nil
 }
 
-// fullFor is how long an answer about the oplog's size is used.
 const fullFor = 30 * time.Second
 
 func (m *monitor) forgets(ctx context.Context) bool {
@@ -111,8 +108,7 @@ func (m *monitor) forgets(ctx context.Context) bool {
 	return m.full
 }
 
-// watchIndexes shows index builds on the target: of the job's phase, and those that a schema change
-// waits for.
+// watchIndexes shows index builds of the phase, and those that schema changes wait for.
 func (m *monitor) watchIndexes(ctx context.Context) {
 	phase := m.progress.Phase()
 	if phase != PhaseIndexing && phase != PhaseOverlap && phase != PhaseFinalizing && !m.builds.UnderWay() {

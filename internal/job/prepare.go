@@ -19,7 +19,6 @@ import (
 	"github.com/millrace/millrace/internal/stream"
 )
 
-// preparer checks that a job may begin, and takes its snapshot.
 type preparer struct {
 	*session
 	looked bool            // in this attempt
@@ -117,8 +116,7 @@ func (s *session) alone(ctx context.Context, but ...Phase) error {
 	return precheck.Refusal(rivals, s.spec.OnExisting, s.spec.AllowOverlap)
 }
 
-// clear removes what an earlier life of the job left in the database millrace, and, with leave to
-// drop, what it created. It may be repeated after a crash.
+// clear may be repeated after a crash. With leave to drop, it drops what the earlier life created.
 func (p *preparer) clear(ctx context.Context, job state.Job) error {
 	if p.spec.OnExisting == ExistingDrop && !job.Shared && p.spec.Mode != ModeIncremental {
 		earlier, err := precheck.Leftovers(ctx, p.store, p.rules)
@@ -147,8 +145,7 @@ func (p *preparer) clear(ctx context.Context, job state.Job) error {
 	return p.store.Save(ctx, bson.D{{Key: "restarted", Value: false}})
 }
 
-// noneExists checks that no target collection exists that the job may not touch. The precheck did
-// not know all names.
+// noneExists checks the target collections again: the precheck did not know all names.
 func (p *preparer) noneExists(ctx context.Context, mapped []state.Mapped) error {
 	if p.spec.OnExisting == ExistingMerge || p.spec.OnExisting == ExistingDrop {
 		return nil
@@ -190,14 +187,12 @@ func (p *preparer) prepareIncremental(ctx context.Context) error {
 		return err
 	}
 	p.catalog = mapped
-	// What the target holds at that position is not known exactly, so up to
-	// now it may be ahead.
+	// The target's state at that position is unknown: up to now it may be ahead.
 	return p.SavePhase(ctx, PhaseOverlap, append(state.PositionFields(oplog.Position(at, at)),
 		bson.E{Key: "start", Value: at}, bson.E{Key: "consistent", Value: newest}, bson.E{Key: "copied", Value: newest})...)
 }
 
-// untilBuilt takes the source's catalog once no index build is under way, up to IndexWait: a job
-// that reads no oplog would miss the index.
+// untilBuilt waits for index builds of the source, which a job without an oplog would miss.
 func (p *preparer) untilBuilt(ctx context.Context, take func() error) error {
 	began, waiting := time.Now(), false
 	for {

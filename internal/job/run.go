@@ -103,9 +103,8 @@ func (j *Job) explained(ctx context.Context, err error) error {
 	return j.source.cluster.WithLimit(j.dst.WithLimit(j.withCompatibility(ctx, err)))
 }
 
-// withCompatibility adds the target's featureCompatibilityVersion to a fatal server error if it is
-// lower than at connect time, or than the source's: the target then refuses what it accepted
-// before.
+// withCompatibility adds a lowered featureCompatibilityVersion of the target to a fatal server
+// error: the target then refuses what it accepted before.
 func (j *Job) withCompatibility(ctx context.Context, err error) error {
 	if !mongo.Reported(err) || mongo.Classify(err) != mongo.ClassFatal {
 		return err
@@ -127,7 +126,6 @@ func (j *Job) withCompatibility(ctx context.Context, err error) error {
 	return err
 }
 
-// failing reports a temporary failure, or its end.
 func (j *Job) failing(failure error, pause time.Duration) {
 	if failure == nil {
 		j.progress.Wait("")
@@ -142,7 +140,6 @@ func (j *Job) failing(failure error, pause time.Duration) {
 	j.log.Warn("interrupted; trying again from the last checkpoint", more...)
 }
 
-// pausePoint records a pause and waits for its end.
 func (j *Job) pausePoint(ctx context.Context) error {
 	if j.control.isPaused() {
 		j.control.noted = true
@@ -251,7 +248,6 @@ func (j *Job) load(ctx context.Context, job state.Job) error {
 	return nil
 }
 
-// show updates the status.
 func (j *Job) show(job state.Job) {
 	failpoint.Hit("load.after")
 	j.progress.Enter(job.Phase)
@@ -306,7 +302,6 @@ func (j *Job) noteRefused(ctx context.Context, job state.Job, err error) error {
 	return err
 }
 
-// step runs one phase; nil means that the next one may begin.
 func (j *Job) step(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseCatalog {
 		return j.preparer.prepare(ctx, job)
@@ -344,7 +339,6 @@ func (s *session) SavePhase(ctx context.Context, p Phase, set ...bson.E) error {
 	return err
 }
 
-// follow replicates changes until the job is finalized.
 func (j *Job) follow(ctx context.Context, job state.Job) error {
 	if job.Phase == PhaseFinalizing { // what has begun survives a restart
 		j.control.Resume()

@@ -42,8 +42,7 @@ type shardCopy struct {
 	opts   copy.Options
 }
 
-// fromShards copies tasks, each a collection, from the shards. What others copy has arrived before
-// moved documents are read again.
+// fromShards reads moved documents again once all others have arrived, from assistants, too.
 func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.Raw, o copy.Options,
 	assigned bool) error {
 	s := &shardCopy{shards: c.source.shards, of: c.source.shards.Cluster(), dst: c.dst, store: sliceStore{c.store},
@@ -92,7 +91,6 @@ func (c *copier) fromShards(ctx context.Context, tasks []copy.Task, chunks bson.
 	return nil
 }
 
-// share divides the resources of one engine among n that run side by side.
 func share(o *copy.Options, n int) {
 	const defaultMemory = 64 << 20
 	o.MaxBufferedBytes = max(cmp.Or(o.MaxBufferedBytes, defaultMemory)/int64(n), 1)
@@ -159,7 +157,6 @@ func (s *shardCopy) split(ctx context.Context, tasks []copy.Task) (map[string][]
 	return byShard, nil
 }
 
-// chunksNow notes the versions of the chunk tables of collections.
 func (s *session) chunksNow(ctx context.Context, snap schema.Snapshot) (bson.Raw, error) {
 	if s.source.shards == nil || s.spec.Mode == ModeStructure {
 		return bson.Marshal(bson.D{})
@@ -187,8 +184,7 @@ type owed struct {
 
 func chunkKey(c ownership.Chunk) string { return string(c.Min) + string(c.Max) }
 
-// of returns the parts still owed, with the shards that have them now. The first table is as of the
-// end of reading.
+// of returns the parts still owed. The first table is as of the end of reading.
 func (o *owed) of(table *ownership.Table) []ownership.Part {
 	parts := table.Moved(o.since, func(c ownership.Chunk) bool { return o.read[chunkKey(c)] || o.known && !o.meets(c) })
 	if !o.known {
@@ -207,7 +203,6 @@ func (o *owed) done(p ownership.Part) {
 	}
 }
 
-// movedChunks reads moved chunks of a collection again until none is left.
 func (s *shardCopy) movedChunks(ctx context.Context, t copy.Task) error {
 	o := &owed{since: s.stands[hex.EncodeToString(t.Source.UUID.Data)], read: map[string]bool{}}
 	for {
@@ -297,8 +292,7 @@ func (s *shardCopy) anew(shard *mongo.Cluster) *copy.Engine {
 	return copy.New(shard, s.dst, unstored{s.store}, o)
 }
 
-// keyIndex returns an index that holds all documents by their shard keys, perhaps made since the
-// copy began.
+// keyIndex holds all documents by their shard keys. It may be newer than the copy.
 func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *ownership.Table) (*ownership.Index, error) {
 	if index := table.KeyIndex(indexSpecs(t.Source)); index != nil {
 		return index, nil
@@ -316,7 +310,6 @@ func (s *shardCopy) keyIndex(ctx context.Context, t copy.Task, table *ownership.
 		"make one, or stop the balancer for the time of the copy")
 }
 
-// indexSpecs returns the indexes of a collection with that of _id, named by its key.
 func indexSpecs(of schema.Collection) []bson.Raw {
 	id, err := bson.Marshal(bson.D{{Key: "key", Value: bson.D{{Key: "_id", Value: 1}}}})
 	if err != nil {
@@ -403,7 +396,6 @@ func (s *shardCopy) movedDatabases(ctx context.Context, tasks []copy.Task) ([]co
 	}
 }
 
-// unstored keeps no progress: what it copies is copied anew after a failure.
 type unstored struct{ sliceStore }
 
 func (unstored) LoadSlices(context.Context) ([]scan.Slice, error) { return nil, nil }
@@ -414,7 +406,6 @@ func (u unstored) SaveSlices(ctx context.Context, _ []scan.Slice) error {
 	return err
 }
 
-// engine copies from a shard, or, if that is empty, from all of the source.
 type engine struct {
 	shard string
 	*copy.Engine

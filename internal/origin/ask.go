@@ -97,20 +97,34 @@ func (c *Sharded) Window(ctx context.Context) (oldest, newest mongo.OpTime, err 
 // ListOne finds a collection by its UUID, or by one that it had before it moved.
 func (c *Sharded) ListOne(ctx context.Context, db string, uuid bson.Binary) (coll schema.Collection, found bool,
 	err error) {
-	const looks = 5 // it may move while it is looked for
+	found, err = c.seek(ctx, db, uuid, func(now bson.Binary) (there bool, err error) {
+		coll, there, err = schema.ListOne(ctx, c.router(), db, now)
+		return there, err
+	})
+	return coll, found, err
+}
+
+// seek calls try with the UUIDs that a collection has or had, until one is there, or all are dropped.
+// The collection may move meanwhile.
+func (c *Sharded) seek(ctx context.Context, db string, uuid bson.Binary,
+	try func(now bson.Binary) (there bool, err error)) (there bool, err error) {
+	const looks = 10
 	perhaps := []bson.Binary{uuid}
 	for range looks {
 		for _, now := range perhaps {
-			if coll, found, err = schema.ListOne(ctx, c.router(), db, now); found || err != nil {
-				return coll, found, err
+			if there, err := try(now); there || err != nil {
+				return there, err
 			}
 		}
 		if perhaps, err = c.Cluster().Identities(ctx, uuid); len(perhaps) == 0 || err != nil {
-			return coll, false, err
+			return false, err
+		}
+		if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
+			return false, err
 		}
 	}
-	return coll, false, mongo.Retry(fmt.Sprintf("the router does not show the collection %x of %s, but nobody tells "+
-		"that it was dropped", uuid.Data, db), nil, "")
+	return false, mongo.Retry(fmt.Sprintf("cannot find the collection %x of database %s, which was not dropped", uuid.Data,
+		db), nil, "")
 }
 
 // Building lists index builds under way on each shard, as schema.Building does. A collection may

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
 	"github.com/millrace/millrace/internal/ownership"
-	"github.com/millrace/millrace/internal/pace"
 	"github.com/millrace/millrace/internal/schema"
 	"github.com/millrace/millrace/internal/source/oplog"
 	"github.com/millrace/millrace/internal/source/shards"
@@ -41,7 +39,6 @@ func (c *Sharded) Owned(shard string, uuid bson.Binary) *ownership.Filter {
 	})
 }
 
-// primary returns the primary shard of a database; "" if the config servers have none.
 func (c *Sharded) primary(ctx context.Context, db string) (string, error) {
 	shard, err := ownership.Primary(ctx, c.router(), db, ownership.Majority())
 	return shard, mongo.Wrap(err, "find the shard of database %s", db)
@@ -89,29 +86,17 @@ func (c *Sharded) Missing(ctx context.Context, of []schema.Collection) (missing 
 // it is now sharded. False means that it was dropped, which the changes report.
 func (c *Sharded) Present(ctx context.Context, was schema.Collection) (now bson.Binary, shard string, there bool,
 	err error) {
-	const looks = 10 // it may move while it is looked for
 	db, _ := mongo.SplitNS(was.NS)
-	perhaps := []bson.Binary{was.UUID}
-	for look := range looks {
-		if look > 0 {
-			if err := pace.Pause(ctx, 100*time.Millisecond); err != nil {
-				return was.UUID, "", false, err
-			}
+	now = was.UUID
+	there, err = c.seek(ctx, db, was.UUID, func(one bson.Binary) (found bool, err error) {
+		if shard, found, err = c.at(ctx, db, one); found {
+			now = one
 		}
-		for _, now := range perhaps {
-			if shard, there, err = c.at(ctx, db, now); there || err != nil {
-				return now, shard, there, err
-			}
-		}
-		if perhaps, err = c.Cluster().Identities(ctx, was.UUID); len(perhaps) == 0 || err != nil {
-			return was.UUID, "", false, err
-		}
-	}
-	return was.UUID, "", false, mongo.Retry(fmt.Sprintf("%s is not on its shard, but nobody tells that it was dropped",
-		was.NS), nil, "")
+		return found, err
+	})
+	return now, shard, there, err
 }
 
-// at returns the shard that has the collection with a UUID and should, "" if it is sharded.
 func (c *Sharded) at(ctx context.Context, db string, uuid bson.Binary) (shard string, there bool, err error) {
 	if ns, err := ownership.Name(ctx, c.router(), uuid); ns != "" || err != nil {
 		return "", ns != "", err
@@ -223,8 +208,7 @@ func (c *Sharded) Snapshot(ctx context.Context, scope schema.Scope) (snap schema
 	return snap, from, err
 }
 
-// copiesOf returns additional collections of the same names on shards: copies that movePrimary
-// makes, or their originals, which are about to be dropped.
+// copiesOf finds copies that movePrimary makes, or their originals, about to be dropped.
 func copiesOf(there []schema.Collection, held [][]schema.Collection) (copies []shards.Copy) {
 	names := map[string][16]byte{}
 	for _, c := range there {

@@ -46,6 +46,28 @@ func (c *Sharded) Oldest() map[string]mongo.OpTime {
 	return nil
 }
 
+// Part is a deployment, or a part of one, with its name in words.
+type Part struct {
+	Name string
+	*mongo.Cluster
+}
+
+// Parts returns the replica sets of a source that are read: itself, or the shards and the config
+// servers behind a router.
+func Parts(source *mongo.Cluster, of *Sharded) []Part {
+	if of == nil {
+		return []Part{{"the source", source}}
+	}
+	var parts []Part
+	for _, s := range of.Cluster().Shards {
+		parts = append(parts, Part{"the source's shard " + s.Name, s.Cluster})
+	}
+	if config := of.Cluster().Config(); config != nil {
+		parts = append(parts, Part{"the source's config servers", config})
+	}
+	return parts
+}
+
 // Refreshed names shards that a Refresh opened or left out.
 type Refreshed struct {
 	Joined, Left []string

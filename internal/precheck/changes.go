@@ -19,7 +19,7 @@ func (p changes) oplogWindow(ctx context.Context) error {
 	if p.Source.Info.Kind == mongo.KindStandalone || p.unread || p.job.Expiring {
 		return nil
 	}
-	oldest, newest, err := p.window(ctx)
+	oldest, newest, err := p.Window(ctx)
 	if err != nil && mongo.Classify(err) == mongo.ClassRetry {
 		return err
 	}
@@ -43,27 +43,13 @@ func (p changes) oplogWindow(ctx context.Context) error {
 		p.add(Fail, "oplog", "make the oplog larger (replSetResizeOplog), then begin anew with --restart and "+
 			"--on-existing drop",
 			"it begins at %s and no longer holds %s, from which the job would read on", oldest, need)
-	case p.WarnWindow > 0 && have < p.WarnWindow && p.full(ctx):
+	case p.WarnWindow > 0 && have < p.WarnWindow && p.Full(ctx):
 		p.add(Warn, "oplog", "the copy must end before the oplog rolls over; replSetResizeOplog makes it larger",
 			"it reaches back only %s", have)
 	default:
 		p.ok("oplog", "reaches back %s", have)
 	}
 	return nil
-}
-
-func (p changes) window(ctx context.Context) (oldest, newest mongo.OpTime, err error) {
-	if p.Shards != nil {
-		return p.Shards.Window(ctx)
-	}
-	return oplog.Window(ctx, p.Source)
-}
-
-func (p changes) full(ctx context.Context) bool {
-	if p.Shards != nil {
-		return p.Shards.Full(ctx)
-	}
-	return oplog.Full(ctx, p.Source)
 }
 
 // spool checks the directory for changes that the oplog may lose during the copy.

@@ -43,7 +43,6 @@ type sharding struct {
 
 type asker struct{ *planner }
 
-// look sends all independent queries at once: each takes a round trip.
 func (p asker) look(ctx context.Context) error {
 	var g errgroup.Group
 	s := &p.seen
@@ -106,7 +105,6 @@ func (p asker) look(ctx context.Context) error {
 	return mongo.Wrap(ctx.Err(), "precheck")
 }
 
-// leftovers returns collections of an earlier run that --on-existing drop also drops.
 func (p asker) leftovers(ctx context.Context) ([]string, error) {
 	job, found, err := p.Store.Reload(ctx)
 	if err != nil || !found || job.Shares() {
@@ -127,7 +125,6 @@ func Leftovers(ctx context.Context, store state.Catalog, rules *transform.Set) (
 	return out, err
 }
 
-// desired reads the desired and the present sharding of the collections of a plan.
 func (p asker) desired(ctx context.Context, colls []schema.Collection) (s sharding, err error) {
 	if p.Target.Info.Kind != mongo.KindSharded || p.Wishes == nil || p.unread {
 		return s, nil

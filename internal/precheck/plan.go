@@ -84,6 +84,10 @@ type Input struct {
 
 	// Router opens one of the target's routers.
 	Router func(ctx context.Context, host string) (*mongo.Cluster, error)
+	// Window returns the oldest and the newest position of the source's oplogs, Full whether one of
+	// them drops entries.
+	Window func(ctx context.Context) (oldest, newest mongo.OpTime, err error)
+	Full   func(ctx context.Context) bool
 	// ReadFrom returns the first change that a stored job still needs.
 	ReadFrom func(state.Job) (mongo.OpTime, error)
 	// CheckShards fails for a given address of a shard that neither the source has nor a stored job
@@ -186,14 +190,12 @@ func (p *planner) copied() bool {
 
 func (p *planner) onExisting() state.OnExisting { return p.OnExisting.Or(p.job.OnExisting) }
 
-// exists reports whether the target has a collection, of the job or from before.
 func (p *planner) exists(target string) bool {
 	have, err := p.seen.existing()
 	_, there := have[target]
 	return err == nil && there
 }
 
-// some joins the first five items.
 func some(all []string, sep string) string {
 	const most = 5
 	return strings.Join(all[:min(most, len(all))], sep)

@@ -123,8 +123,7 @@ func (p access) accountNeeds(now *needs) {
 	}
 }
 
-// toShard reports a collection to be sharded on the target. Where no documents are copied, its keys
-// are sampled, from the shards of a sharded source.
+// toShard reports collections to be sharded, whose keys are sampled in any mode.
 func (p access) toShard(c Collection) bool {
 	s, _ := p.seen.sharding()
 	return s.wishes[c.Source].Key != nil
@@ -243,7 +242,6 @@ func (p access) targetNeeds(now, later *needs) {
 	}
 }
 
-// laterSeries checks a time-series collection that might be created.
 func (p access) laterSeries(later *needs, c *mongo.Cluster, db, actions string) {
 	if p.Source.Info.Version.AtLeast(5, 0) && c.Info.Version.AtLeast(5, 0) {
 		later.on(db+"."+mongo.BucketsPrefix+probe, actions)
@@ -280,7 +278,6 @@ func (p access) unauthorized(err error) {
 	p.add(Fail, side+" privileges", p.rolesHint(side), "%s", text)
 }
 
-// needs collects actions that a user needs and lacks.
 type needs struct {
 	have  grants
 	lacks []string
@@ -312,7 +309,6 @@ func (n *needs) text() string {
 	return text
 }
 
-// probe is the name of a collection that might be created while the job runs.
 const probe = "millrace-probe"
 
 func dataNS(ns string, t schema.Type) string { return schema.Collection{NS: ns, Type: t}.DataNS() }
@@ -354,14 +350,13 @@ func (p privilege) covers(ns string) bool {
 	return orAny(r.DB, db) && (*r.Collection == coll || *r.Collection == "" && !system)
 }
 
-// orAny compares with a name in a resource; an absent one matches all.
 func orAny(have *string, want string) bool { return have == nil || *have == "" || *have == want }
 
 func (p privilege) allows(action string) bool {
 	return slices.Contains(p.Actions, action) || slices.Contains(p.Actions, "anyAction")
 }
 
-// grants are the privileges of a user; nil is a server without access control.
+// grants are nil without access control.
 type grants []privilege
 
 func (g grants) may(action, ns string) bool {

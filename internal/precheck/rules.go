@@ -94,7 +94,6 @@ func unused(rules []transform.Rule, names []string, allowed bool) (out List) {
 	return out
 }
 
-// meant returns the likely meaning of a mistyped pattern or name.
 func meant(text string, names []string) string {
 	db, coll := mongo.SplitNS(text)
 	if coll != "" && coll != "*" {
@@ -182,8 +181,7 @@ func (p rules) filters(ctx context.Context) error {
 	return nil
 }
 
-// comesLater reports a collection that a stored job lacks. Its changes may bring it, and are
-// checked then.
+// comesLater reports a collection that the stored job lacks: its changes bring and check it.
 func (p rules) comesLater(c schema.Collection) (bool, error) {
 	if !p.copied() || p.seen.names == nil {
 		return false, nil
@@ -197,7 +195,6 @@ func (p rules) comesLater(c schema.Collection) (bool, error) {
 	return !known || one.Gone || other, nil
 }
 
-// effect warns of documents that a rule does not suit.
 func (p rules) effect(e transform.Effect) {
 	if e.Failed > 0 {
 		p.add(Warn, "fields",

@@ -66,7 +66,6 @@ func (p sharder) sharding(ctx context.Context) error {
 	return nil
 }
 
-// ruled checks for rules that name nothing, or what cannot be sharded.
 func (p sharder) ruled(ctx context.Context, rules []string) error {
 	kinds := map[string]string{}
 	colls, err := p.seen.collections()
@@ -133,8 +132,7 @@ func (p sharder) keysMapped(c schema.Collection, s sharding) {
 	}
 }
 
-// sameCluster checks that all routers of the target answer, and that the source is no shard of its
-// cluster.
+// sameCluster checks that all routers answer, and that the source is no shard of the target.
 func (p sharder) sameCluster(s sharding) {
 	if len(s.silent) > 0 {
 		p.add(Warn, "target", "", "these routers do not answer: %s", strings.Join(s.silent, ", "))
@@ -146,7 +144,6 @@ func (p sharder) sameCluster(s sharding) {
 	}
 }
 
-// shard checks one collection, and returns its shard key in words.
 func (p sharder) shard(c schema.Collection, s sharding) string {
 	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
 	if w.Why != "" {
@@ -210,7 +207,6 @@ func (p sharder) unfit(c schema.Collection, key bson.Raw, hint string) {
 
 type zoner struct{ *planner }
 
-// zones checks which shards of the target will be in the zones of the job's collections.
 func (p zoner) zones(colls []schema.Collection, s sharding) {
 	if p.Source.Info.Kind != mongo.KindSharded {
 		if len(p.Wishes.Zones.Names()) > 0 {
@@ -257,7 +253,6 @@ func (p zoner) zoneShards(s sharding) {
 	}
 }
 
-// zonesFor returns the zones that the job gives a collection.
 func (p zoner) zonesFor(c schema.Collection, s sharding) (tags []string) {
 	w, target := s.wishes[c.NS], p.Rules.Target(c.NS)
 	if w.Unzoned {
@@ -286,7 +281,6 @@ func (p zoner) zonesFor(c schema.Collection, s sharding) (tags []string) {
 	return nil
 }
 
-// zone checks one zone, and describes its shards.
 func (p zoner) zone(tag string, colls []string, s sharding) string {
 	j := placing.JoinOf(tag, p.Wishes.Zones, s.from, s.shards)
 	if len(j.Has)+len(j.Add) == 0 {

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/mongo"
+	"github.com/millrace/millrace/internal/origin"
 	"github.com/millrace/millrace/internal/state"
 	"github.com/millrace/millrace/internal/stream"
 	"github.com/millrace/millrace/internal/wire"
@@ -154,22 +155,7 @@ const selectTime = 10 * time.Second
 // members checks that the source has a member for the read preference. A job that has begun waits
 // for one, unless the set's configuration has none.
 func (p sides) members(ctx context.Context) error {
-	type side struct {
-		name string
-		*mongo.Cluster
-	}
-	sides := []side{{"the source", p.Source}}
-	if p.Shards != nil {
-		all := p.Shards.Cluster()
-		sides = nil
-		for _, s := range all.Shards {
-			sides = append(sides, side{"shard " + s.Name, s.Cluster})
-		}
-		if config := all.Config(); config != nil {
-			sides = append(sides, side{"the config servers' set", config})
-		}
-	}
-	for _, c := range sides {
+	for _, c := range origin.Parts(p.Source, p.Shards) {
 		if !c.Chooses() {
 			continue
 		}
@@ -181,19 +167,18 @@ func (p sides) members(ctx context.Context) error {
 			continue
 		}
 		if _, none := wire.UnsuitableServers(err); !none || ctx.Err() != nil {
-			return mongo.Wrap(err, "read %s", c.name)
+			return mongo.Wrap(err, "read %s", c.Name)
 		}
 		level, failed := p.unsuited(ctx, c.Cluster)
 		if failed != nil {
 			return failed
 		}
-		p.add(level, "read preference", mongo.HintOf(err), "%s cannot be read: %s", c.name, mongo.Brief(err))
+		p.add(level, "read preference", mongo.HintOf(err), "%s cannot be read: %s", c.Name, mongo.Brief(err))
 		p.unread = true
 	}
 	return nil
 }
 
-// unsuited returns the level if no member suits the read preference now.
 func (p sides) unsuited(ctx context.Context, c *mongo.Cluster) (Level, error) {
 	may, err := c.MayChoose(ctx)
 	if err != nil || !may || p.Restart {

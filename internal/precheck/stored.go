@@ -14,7 +14,6 @@ import (
 
 type stored struct{ *planner }
 
-// resume checks whether an earlier checkpoint can be continued.
 func (p stored) resume(context.Context) error {
 	job, found, err := p.seen.job()
 	if err != nil {
@@ -77,7 +76,6 @@ func (p stored) givenShards(context.Context) error {
 	return nil
 }
 
-// history checks whether histories suit the rest of the settings.
 func (p stored) history(context.Context) error {
 	if !p.Rules.Histories() {
 		return nil

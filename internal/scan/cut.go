@@ -21,8 +21,7 @@ const (
 	maxSample  = 4096 // unless that were under two a slice
 	candidates = 8    // earlier bounds that are kept to fall back to
 
-	// sampleable bytes may be read completely for a sample. Of larger collections it stays below 5
-	// % of the documents: above, the server reads and sorts all.
+	// sampleable bytes may be read completely. Above 5 % servers read and sort all documents.
 	sampleable = 16 << 20
 )
 
@@ -177,7 +176,6 @@ func (r *Reader) Name(ctx context.Context, c *schema.Collection, strategy Strate
 	return name, nil
 }
 
-// sample returns about size random _ids in index order. They may be gone when they are used.
 func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, size int) ([]bson.RawValue, error) {
 	if c.Bytes > sampleable {
 		size = int(max(min(int64(size), c.Count/25), 2))

@@ -23,7 +23,6 @@ type Edge struct {
 	At     mongo.OpTime
 }
 
-// noRecord is the edge of an empty collection.
 const noRecord = -1 << 63
 
 type newest struct {
@@ -32,7 +31,6 @@ type newest struct {
 	at     mongo.OpTime // a position at or after that of the read
 }
 
-// edgeTries bounds the reads of the newest document while the source inserts others.
 const edgeTries = 200
 
 // FindEdge reads the newest document until it knows a position, first or later, at which it is the

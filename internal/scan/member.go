@@ -73,7 +73,6 @@ func (r *Reader) CanResume(ctx context.Context, c *schema.Collection, plan []Sli
 	return len(marks) > 0, nil
 }
 
-// anchors returns record ids that unfinished slices depend on, by the _id seen there.
 func anchors(plan []Slice) (want map[string]int64, ids []bson.RawValue) {
 	const enough = 200
 	want = map[string]int64{}

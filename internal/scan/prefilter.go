@@ -31,7 +31,6 @@ type prefiltering struct {
 }
 
 const (
-	// trialDocs of a reply decide whether the filter is sent.
 	trialDocs = 256
 	leastRate = 0.005
 )

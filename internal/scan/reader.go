@@ -109,7 +109,6 @@ func (r *Reader) Each(ctx context.Context, db string, cmd bson.D, batch int, fn 
 	}
 }
 
-// closeCursor kills a cursor, also after ctx has ended.
 func closeCursor(ctx context.Context, cur *wire.Cursor) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()

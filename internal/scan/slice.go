@@ -50,7 +50,6 @@ type Slice struct {
 	Docs, Bytes int64
 }
 
-// from is where reading begins.
 func (s *Slice) from() bson.Raw {
 	if len(s.Position) > 0 {
 		return s.Position
@@ -77,11 +76,9 @@ func (s *Slice) Advance(p Progress) {
 	s.Bytes += p.Bytes + p.UnreadBytes
 }
 
-// trail is how many recent places to start from are kept. Older ones are of the plan, and far
-// apart.
+// trail is how many recent places are kept. Older ones are of the plan, and far apart.
 const trail = 7
 
-// remember adds a record id to a copy of the places to start from.
 func remember(back []int64, rid int64) []int64 {
 	if rid == 0 {
 		return back
@@ -115,21 +112,18 @@ func markID(m bson.Raw) bsoncore.Value { return bsonraw.Value(m, "_id") }
 
 func idKey(id bsoncore.Value) string { return string(bsonraw.AppendID(nil, id)) }
 
-// tokenRecord returns the record id of a resume token: the last record of a cursor in record order;
-// 0 for none.
+// tokenRecord is of the last record of a cursor in record order; 0 for none.
 func tokenRecord(token bson.Raw) int64 {
 	rid, _ := bsonraw.Value(token, "$recordId").AsInt64OK()
 	return rid
 }
 
-// recordName begins the element that showRecordId appends to a document, in place of a field of
-// that name; the number and the document's terminator follow.
+// recordName begins what showRecordId appends; the number and the terminator follow.
 const (
 	recordName   = "\x12$recordId\x00"
 	recordSuffix = len(recordName) + 8 + 1
 )
 
-// recordOf returns the record id that showRecordId appended to a document.
 func recordOf(doc []byte) (int64, bool) {
 	at := len(doc) - recordSuffix
 	if at < 4 || string(doc[at:at+len(recordName)]) != recordName {
@@ -138,7 +132,6 @@ func recordOf(doc []byte) (int64, bool) {
 	return int64(binary.LittleEndian.Uint64(doc[at+len(recordName):])), true
 }
 
-// withoutRecord returns a copy of the document as the source has it.
 func withoutRecord(doc []byte) []byte {
 	out := bytes.Clone(doc[:len(doc)-recordSuffix+1])
 	out[len(out)-1] = 0

@@ -217,8 +217,7 @@ func (w *Walk) step(ctx context.Context) (*Part, error) {
 	return p, nil
 }
 
-// wanted returns how many documents to request: in record order at most the record ids to the
-// slice's end.
+// wanted is in record order at most the number of record ids to the slice's end.
 func (w *Walk) wanted() int {
 	n, left := w.want.Batch, int64(0)
 	if w.s.Strategy == ByRecord && w.upper != 0 {
@@ -241,7 +240,6 @@ func (w *Walk) command() bson.D {
 	return w.r.Find(w.c, w.how()...)
 }
 
-// how returns what the strategy adds to a find.
 func (w *Walk) how() (more bson.D) {
 	add := func(key string, value any) { more = append(more, bson.E{Key: key, Value: value}) }
 	add("batchSize", w.wanted())
@@ -412,7 +410,6 @@ func (w *Walk) position(p *Part, last []byte, until bsoncore.Value) {
 	}
 }
 
-// moved makes a reopened cursor begin after a part.
 func (w *Walk) moved(rid int64) {
 	w.given, w.idle = true, 0
 	if w.s.Strategy == ByRecord {

@@ -130,7 +130,6 @@ func (j Job) With(set bson.D) (Job, error) {
 	return j, err
 }
 
-// readJob reads the document of a job. An unreadable one has its ID alone.
 func readJob(raw bson.Raw) (job Job, err error) {
 	if err = bson.Unmarshal(raw, &job); err != nil {
 		job = Job{}

@@ -28,7 +28,6 @@ const (
 
 const never = -1000 * time.Hour
 
-// stopwatch is a monotonic clock. It stands while the machine sleeps.
 func stopwatch() func() time.Duration {
 	began := time.Now()
 	return func() time.Duration { return time.Since(began) }
@@ -75,8 +74,7 @@ func space() string {
 	return string(bytes.TrimSpace(boot)) + " " + pids
 }
 
-// startOf returns a process's start time in clock ticks since boot (proc(5), field 22 of stat), ""
-// if there is no such process or no /proc.
+// startOf is in clock ticks since boot (field 22 of stat, proc(5)); "" without a process or /proc.
 func startOf(pid int) string {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -90,8 +88,6 @@ func startOf(pid int) string {
 	return string(fields[19])
 }
 
-// dead reports an owner that certainly ended. On another machine, or in another container, that is
-// unknown.
 func (o Owner) dead() bool { return o.deadBy(startOf) }
 
 func (o Owner) deadBy(startOf func(pid int) string) bool {
@@ -158,8 +154,7 @@ func (s *Mongo) running(o Owner) error {
 		"stop that process first; `millrace status` there shows it")
 }
 
-// watchBeat waits as long as a lease lasts and fails if the owner gave a sign of life. It counts
-// only time in which this machine does not sleep.
+// watchBeat fails if the owner gives a sign of life within leaseLost.
 func (s *Mongo) watchBeat(ctx context.Context, job Job) error {
 	for began := time.Now(); time.Since(began) < leaseLost; {
 		if err := pace.Pause(ctx, 500*time.Millisecond); err != nil {

@@ -48,8 +48,7 @@ type Mongo struct {
 
 var _ Store = (*Mongo)(nil)
 
-// noTerm is no election term. unseen is for a target behind a router, which returns none: its
-// writes are durable when they are answered.
+// noTerm is no term. unseen is for routers, which return none: what they answer is durable.
 const (
 	noTerm = -1
 	unseen = -2
@@ -193,7 +192,6 @@ func (s *Mongo) TakeNew(ctx context.Context, job Job) (taken bool, err error) {
 	return true, nil
 }
 
-// owns notes that the run has had the job since began.
 func (s *Mongo) owns(job Job, began time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,7 +240,6 @@ func (s *Mongo) Begin(ctx context.Context, noted ...bson.E) (Job, error) {
 	return job, err
 }
 
-// mine and attempt filter writes: by this run, and by its present attempt.
 func (s *Mongo) mine() bson.D {
 	return bson.D{{Key: "_id", Value: s.o.Job}, {Key: "owner.run", Value: s.o.Run}}
 }
@@ -348,7 +345,6 @@ func (s *Mongo) proof(write func() (term int64, err error)) error {
 	return nil
 }
 
-// set sets fields for the attempt. It is a proof if w is the write concern.
 func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {
 	write := func() (int64, error) {
 		res, err := s.write(ctx, s.attempt(), set, w)
@@ -364,7 +360,6 @@ func (s *Mongo) set(ctx context.Context, set bson.D, w any) error {
 	return mongo.Wrap(err, "save checkpoint of job %s", s.o.Job)
 }
 
-// write sets fields of the job that filter selects.
 func (s *Mongo) write(ctx context.Context, filter, set bson.D, w any) (res wire.WriteResult, err error) {
 	began := s.now()
 	raw, err := s.c.Command(ctx, mongo.StateDB, updateJob(statement(filter, set), w))
@@ -392,7 +387,6 @@ func updateJob(statement bson.D, w any) bson.D {
 		{Key: "writeConcern", Value: bson.D{{Key: "w", Value: w}}}}
 }
 
-// answer reads the reply to a statement. No matched job is ErrFenced.
 func (s *Mongo) answer(raw bson.Raw) (wire.WriteResult, error) {
 	res := wire.ParseWriteResult([]byte(raw))
 	err := mongo.Interrupted(res)
@@ -439,7 +433,6 @@ func (s *Mongo) Clear(ctx context.Context) error {
 	return err
 }
 
-// cleared are the collections with documents of a job's present life.
 func cleared() []string { return []string{"slices", "collections", "skipped"} }
 
 func all[T any](ctx context.Context, s *Mongo, coll string) ([]T, error) {

@@ -155,7 +155,6 @@ func (s *Mongo) NoteNames(ctx context.Context, change schema.NameChange) error {
 	return mongo.Wrap(err, "save the names of job %s", s.o.Job)
 }
 
-// skippedDoc is a document of collection "skipped": a part of the job's list.
 type skippedDoc struct {
 	ID  string `bson:"_id"`
 	Job string `bson:"job"`
@@ -166,7 +165,6 @@ type skippedDoc struct {
 	Docs       []stream.Place `bson:"docs"`
 }
 
-// maxPartBytes keeps parts far below the maximum size of a document.
 const maxPartBytes = 4 << 20
 
 // SaveSkipped stores with write concern 1; the next position proves it. The old list is removed

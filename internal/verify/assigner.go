@@ -31,7 +31,6 @@ type assigner struct {
 	changed  chan struct{} // closed when something is returned, or done
 }
 
-// share is a side whose slices are read here and elsewhere.
 type share struct {
 	*digester
 	of       *slicing
@@ -41,7 +40,6 @@ type share struct {
 	closed   bool // nothing of its parts is taken any more
 }
 
-// part is a slice that another worker has.
 type part struct {
 	*assigner
 	of    *share
@@ -51,7 +49,6 @@ type part struct {
 	next  int     // group
 }
 
-// partOf is a part as it is assigned, and how it is summed up.
 type partOf struct {
 	ID       string         `bson:"id"`
 	Side     int            `bson:"side"`
@@ -62,7 +59,6 @@ type partOf struct {
 	Groups   int            `bson:"groups"` // a power of two
 }
 
-// partSums are a piece of a part's sums.
 type partSums struct {
 	ID string `bson:"id"`
 	// From is the first group of the piece. Groups has for each the two sums and the number of
@@ -105,7 +101,6 @@ func (w *assigner) read(ctx context.Context, s *share, begin func() reading) err
 	return g.Wait()
 }
 
-// close ends a share. Nothing of its parts is added any more.
 func (w *assigner) close(s *share) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,7 +111,6 @@ func (w *assigner) close(s *share) {
 	}
 }
 
-// take returns the next slice to read here, nil when all have been read anywhere.
 func (w *assigner) take(ctx context.Context, s *share) (*scan.Slice, error) {
 	for {
 		w.mu.Lock()
@@ -269,7 +263,6 @@ func (p *part) add(r *partSums) (all bool, err error) {
 	return true, nil
 }
 
-// merge adds sums of n documents, if there are that many.
 func (t *table) merge(sums []group, docs, bytes int64) bool {
 	var n uint64
 	for i := range sums {
@@ -290,7 +283,6 @@ func (t *table) merge(sums []group, docs, bytes int64) bool {
 	return true
 }
 
-// idle is how long an assistant stays with nothing to read: the next collection may have slices.
 const idle = 3 * time.Second
 
 // Assist reads slices for a comparison of another process, which ask reaches, until there are no

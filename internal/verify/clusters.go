@@ -191,7 +191,6 @@ func (e *Engine) compareClusters(ctx context.Context, rules *transform.Set,
 	return report, nil
 }
 
-// omissions notes what the rules choose and no job copies, and indexes that only some shards have.
 func (e *Engine) omissions(ctx context.Context, rules *transform.Set, report *Report) error {
 	return again(ctx, e.o.Log, "list what is left out", func() error {
 		list, err := schema.Omissions(ctx, e.clusters[source], rules)
@@ -330,8 +329,7 @@ func pairUp(ofSource, ofTarget []schema.Collection, rules *transform.Set,
 	return pairs, nil
 }
 
-// expired returns a function that recognizes documents expired by the source's present settings, if
-// those stay on the target; nil if none do.
+// expired recognizes expired documents by the source's settings; nil where the target keeps none.
 func expired(c schema.Collection, rules *transform.Set, ahead time.Duration) (func(doc []byte) bool, error) {
 	c, _, err := schema.Mapped(c, rules)
 	if err != nil {
@@ -344,8 +342,7 @@ func expired(c schema.Collection, rules *transform.Set, ahead time.Duration) (fu
 	return func(doc []byte) bool { return settings.Expired(doc, time.Now().Add(ahead).UnixMilli()) }, nil
 }
 
-// virtual returns the names of views and of time-series collections, whose documents are in
-// buckets.
+// virtual returns names of views and time series, which have no documents themselves.
 func virtual(list []schema.Collection) map[string]bool {
 	out := map[string]bool{}
 	for _, c := range list {
@@ -356,8 +353,7 @@ func virtual(list []schema.Collection) map[string]bool {
 	return out
 }
 
-// catalogs compares collections, options, indexes and views. While writes go on, it repeats until a
-// difference is final.
+// catalogs repeats until a difference is final, while writes go on.
 func (e *Engine) catalogs(ctx context.Context, rules *transform.Set) ([]schema.Difference, error) {
 	var all candidate
 	for {

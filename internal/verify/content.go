@@ -14,18 +14,15 @@ func (o *Options) same(a, b []byte) bool {
 	return bytes.Equal(a, b) || o.IgnoreFieldOrder && sameFields(a, b, 0)
 }
 
-// agree reports the same document on both sides, or none (nil).
 func (o *Options) agree(a, b []byte) bool {
 	return a == nil && b == nil || a != nil && b != nil && o.same(a, b)
 }
 
-// maxDepth bounds the recursion; servers allow 200 levels. What lies deeper is compared byte for
-// byte.
+// maxDepth bounds the recursion. What lies deeper is compared byte for byte.
 const maxDepth = 256
 
 type element = bsonraw.Element
 
-// elements cuts a document into its fields; false reports a malformed one.
 func elements(doc []byte) (out []element, ok bool) {
 	rest, ok := bsonraw.Body(doc)
 	for ok && len(rest) > 0 {
@@ -66,7 +63,6 @@ func sortByName(e []element) {
 	slices.SortStableFunc(e, func(a, b element) int { return bytes.Compare(a.Name, b.Name) })
 }
 
-// run returns how many fields at the head have the same name.
 func run(e []element) int {
 	n := 1
 	for n < len(e) && bytes.Equal(e[n].Name, e[0].Name) {
@@ -159,7 +155,7 @@ func differing(a, b []byte, path string, ignoreOrder bool, depth int) string {
 	return label(path) + "order of fields of the same name differs"
 }
 
-// counterpart returns the field to compare with e: one of the same name, best an equal one.
+// counterpart prefers an equal field among those of the name.
 func counterpart(e element, among []element) int {
 	first := -1
 	for j, f := range among {
@@ -201,7 +197,6 @@ func label(path string) string {
 	return path + ": "
 }
 
-// maxValue bounds how much of a value a report repeats.
 const maxValue = 48
 
 func formatValue(e element) string {

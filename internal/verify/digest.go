@@ -47,7 +47,6 @@ type table struct {
 // group has two sums of hashes and the number of documents.
 type group [3]uint64
 
-// summand is what a document adds to its group.
 type summand struct {
 	group uint32
 	x, y  uint64
@@ -114,12 +113,10 @@ func (c *collection) digest(ctx context.Context, readers int) error {
 	return nil
 }
 
-// groupDocs is how many documents of a side share a group, if memory allows. Fewer would make
-// tables larger than any processor's cache.
+// groupDocs is per side. Fewer would make tables larger than any processor's cache.
 const groupDocs = 16
 
-// newDigester makes the tables as fine as half of the memory of so many workers for documents
-// without a partner allows. Suspects have the rest.
+// newDigester gives half of the memory for documents without a partner to the tables.
 func newDigester(c *collection, readers int) *digester {
 	d := &digester{collection: c, readers: readers, room: readers * c.e.limits.pending / 2,
 		sums: sums{seed: rand.Uint64()}, suspects: map[string]bool{}}
@@ -152,7 +149,6 @@ func (s sums) into(t *table, c *counters) reading {
 	}}
 }
 
-// group is the group of a document, by the key of its _id.
 func (s sums) group(key []byte) uint32 { return uint32(xxh3.HashSeed(key, s.seed) & s.mask) }
 
 func (d *digester) sum(ctx context.Context, i int) error {
@@ -218,11 +214,9 @@ func (d *digester) suspect(_, key []byte) error {
 	return nil
 }
 
-// digestLeast is the size in bytes from which Auto uses digests. A worker can compare what it reads
-// of smaller collections.
+// digestLeast is in bytes. A worker can compare what it reads of smaller collections.
 const digestLeast = 1 << 20
 
-// digestible reports whether the collection can be compared by digests.
 func (c *collection) digestible() bool {
 	o, src, dst := &c.e.o, &c.sides[source], &c.sides[target]
 	if c.pair.History || o.sampled() || o.Method == Ranges || o.Method == Auto && max(src.Bytes, dst.Bytes) < digestLeast {

@@ -55,8 +55,7 @@ func (e *Engine) identities(now map[string]bson.Binary) error {
 	return nil
 }
 
-// stillThose lists the source again after the comparison: a name may have changed its meaning
-// meanwhile.
+// stillThose lists the source again: a name may have changed its meaning meanwhile.
 func (e *Engine) stillThose(ctx context.Context, rules *transform.Set) error {
 	return e.clusters[source].Seen(ctx, func() error {
 		list, err := schema.List(ctx, e.clusters[source], schema.Scope{NS: rules.Match, DB: rules.MatchDB})
@@ -71,7 +70,6 @@ func (e *Engine) stillThose(ctx context.Context, rules *transform.Set) error {
 	})
 }
 
-// documents queues single documents for recheck, like those that a scan found to differ.
 func (c *collection) documents() []task {
 	ids := c.e.o.Documents[c.pair.Source].IDs
 	c.e.c.estDocs.Add(2 * int64(len(ids)))

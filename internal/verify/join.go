@@ -44,7 +44,6 @@ type join struct {
 	doubted int
 }
 
-// lane is one stream and its documents without a partner.
 type lane struct {
 	*stream
 	wait     map[string][]byte // copies, by id
@@ -129,8 +128,7 @@ func (l *lane) has(key []byte) bool {
 	return ok
 }
 
-// put makes the head of a lane wait. If its _id waits already, from another shard, both are looked
-// at together.
+// put makes a head wait. A second document of its _id, from another shard, is a doubt.
 func (j *join) put(ctx context.Context, l *lane, key, doc []byte) error {
 	defer l.advance()
 	if !l.has(key) || !j.e.several() {
@@ -199,7 +197,7 @@ func (j *join) lookUp(ctx context.Context, left bool) error {
 	return nil
 }
 
-// chunk returns how many of n items fit into limit bytes: at least one, at most a thousand.
+// chunk counts items that fit into limit bytes: at least one, at most a thousand.
 func chunk(n, limit int, size func(int) int) int {
 	total := 0
 	for i := range min(n, 1000) {
@@ -291,7 +289,6 @@ func apart(docs []byte) (all [][]byte) {
 	return all
 }
 
-// several reports whether a side may have several documents of one _id.
 func (e *Engine) several() bool {
 	return e.clusters[source].Info.Kind == mongo.KindSharded || e.clusters[target].Info.Kind == mongo.KindSharded
 }

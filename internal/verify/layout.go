@@ -20,7 +20,6 @@ type layout interface {
 	scan(ctx context.Context, readers int, begin func() reading) error
 }
 
-// layout finds where a side's documents are, and splits them for readers.
 func (s *side) layout(ctx context.Context, readers int) (layout, error) {
 	if of := s.e.shards[s.i].Load(); of != nil && s.exists {
 		l, err := s.onShards(ctx, of, readers)
@@ -131,13 +130,11 @@ func (l *unsharded) gone(err error) error {
 	return err
 }
 
-// byRecord reports whether scans may begin in the middle.
 func (s *side) byRecord() bool {
 	return s.exists && scan.ByStorage(&s.Collection, s.cluster().Info) == scan.ByRecord
 }
 
-// readers is how many share a side: one for each range's worth of bytes, or one if no scan begins
-// in the middle.
+// readers is one where no scan begins in the middle.
 func (s *side) readers() int {
 	if !s.byRecord() && (s.e.shards[s.i].Load() == nil || s.on != nil) {
 		return 1
@@ -149,11 +146,9 @@ func (e *Engine) readersOf(bytes int64) int {
 	return int(max(min(bytes/e.o.RangeBytes, int64(e.o.Workers)), 1))
 }
 
-// slicesPerReader keeps all readers busy to the end, although slices differ in size. A slice costs
-// half a reply that is not its own.
+// slicesPerReader keeps all readers busy to the end. A slice costs half a reply.
 const slicesPerReader = 4
 
-// slices splits a side for readers in the order of its storage.
 func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 	if readers < 2 {
 		return []scan.Slice{s.entire()}, nil
@@ -166,7 +161,6 @@ func (s *side) slices(ctx context.Context, readers int) ([]scan.Slice, error) {
 	return s.cut(ctx, n)
 }
 
-// entire is all of a side in the order of its storage.
 func (s *side) entire() scan.Slice {
 	if s.byRecord() {
 		return scan.Slice{Strategy: scan.ByRecord}
@@ -200,7 +194,6 @@ func (s *side) cut(ctx context.Context, n int) ([]scan.Slice, error) {
 	return parts, err
 }
 
-// reading handles the documents of a slice.
 type reading struct {
 	idsOnly bool
 	each    func(doc, key []byte) error // what it gets is valid during the call

@@ -26,7 +26,6 @@ type collection struct {
 	seen        map[string]bool // ids that differ, as row.Differences with the lock of the findings held
 }
 
-// task is a part of a collection's comparison.
 type task struct {
 	what  string // it does, in words
 	slots int64  // of Options.Workers
@@ -74,7 +73,6 @@ func (c *collection) tasks(ctx context.Context) ([]task, error) {
 	return tasks, nil
 }
 
-// start starts tasks in the group, each when it gets its slots.
 func (c *collection) start(ctx context.Context, g *errgroup.Group, tasks []task) error {
 	c.open.Add(int64(len(tasks)))
 	c.e.c.ranges.Add(int64(len(tasks)))

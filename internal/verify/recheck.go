@@ -10,8 +10,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// candidate is a document that did not match while writes went on. It holds no document, only what
-// the last look saw.
+// candidate holds no document, only what the last look saw of it.
 type candidate struct {
 	suspect
 	size int // of the larger document, as the scan saw it
@@ -67,7 +66,6 @@ func (r *rechecker) add(ctx context.Context, cand candidate) error {
 	return nil
 }
 
-// run looks at the queue in rounds until it is empty and no more will be added.
 func (r *rechecker) run(ctx context.Context) error {
 	pause := time.NewTicker(r.e.o.Recheck.Every)
 	defer pause.Stop()
@@ -128,7 +126,6 @@ func (r *rechecker) look(ctx context.Context, c *collection, cands []*candidate)
 	})
 }
 
-// decide handles what a look saw of a candidate, and removes it when that is final.
 func (r *rechecker) decide(cand *candidate, a, b []byte, now time.Time) {
 	if r.e.o.agree(a, b) {
 		r.e.c.settled.Add(1)
@@ -148,7 +145,6 @@ func (r *rechecker) decide(cand *candidate, a, b []byte, now time.Time) {
 	r.e.c.waiting.Add(-1)
 }
 
-// observe records a look that differs, and reports whether that is final.
 func (r *rechecker) observe(cand *candidate, a, b digest, now time.Time) (note string, final bool) {
 	o := r.e.o.Recheck
 	if o.Hold != nil && o.Hold() {

@@ -111,7 +111,6 @@ func (r *Report) AddSchema(d ...SchemaDifference) {
 	r.Same = r.Count == 0 && len(r.Schema) == 0
 }
 
-// findings are the differences of all collections.
 type findings struct {
 	mu   sync.Mutex
 	list []Difference
@@ -123,7 +122,6 @@ type findings struct {
 // maxSeen bounds the remembered _ids of differences, by which a document counts once.
 const maxSeen = 100_000
 
-// differ adds a pair of documents that differ; nil stands for none.
 func (c *collection) differ(a, b []byte, note string) {
 	kind := Content
 	switch {

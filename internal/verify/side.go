@@ -20,7 +20,6 @@ import (
 	"github.com/millrace/millrace/internal/wire"
 )
 
-// side is one of the two collections of a pair, as its server describes it.
 type side struct {
 	schema.Collection // NS is where the documents are
 	e                 *Engine
@@ -86,7 +85,6 @@ func (e *Engine) advance(ctx context.Context) error {
 	})
 }
 
-// committed returns the position of a replica set once it is majority-committed.
 func (e *Engine) committed(ctx context.Context, c *mongo.Cluster) (at bson.Timestamp, err error) {
 	slow := time.AfterFunc(10*time.Second, func() {
 		e.o.Log.Warn("still waiting until what the primary has is majority-committed", "cluster", c.Address())
@@ -213,7 +211,6 @@ func (s *side) reader(ctx context.Context, m scan.Member) (*scan.Reader, error) 
 	}}, nil
 }
 
-// want requests replies of so many bytes.
 func (s *side) want(bytes int, idsOnly bool) scan.Want {
 	size := s.averageSize()
 	if idsOnly {
@@ -231,7 +228,6 @@ func (s *side) walk(ctx context.Context, sl scan.Slice, want scan.Want, fn func(
 	})
 }
 
-// handOver passes on what a walk returns, at the rate of scans.
 func (s *side) handOver(ctx context.Context, w *scan.Walk, fn func(p *scan.Part) error) error {
 	for {
 		p, err := w.Next(ctx)

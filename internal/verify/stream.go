@@ -21,8 +21,7 @@ type page struct {
 	size int
 }
 
-// stream returns one side's documents one by one while a goroutine reads ahead. It belongs to one
-// goroutine.
+// stream reads ahead in a goroutine. It belongs to one goroutine.
 type stream struct {
 	e      *Engine
 	pages  chan *page // closed at the end
@@ -39,7 +38,6 @@ func newStream(e *Engine) *stream {
 	return &stream{e: e, pages: make(chan *page), spare: make(chan *page, 2)}
 }
 
-// errWalked ends the readers of streams after walk.
 var errWalked = errors.New("the streams were walked")
 
 // stream walks both sides of a slice at once, in _id order if the slice has no strategy.
@@ -100,7 +98,6 @@ func (p *page) addVersion(version bson.Raw) {
 	}
 }
 
-// page returns an empty page for so many bytes.
 func (st *stream) page(size int) (p *page) {
 	select {
 	case p = <-st.spare:
@@ -240,7 +237,6 @@ func (c *collection) disorder(ctx context.Context, left, right *stream) (id, det
 	}
 }
 
-// idOn is the _id, as the side has it, of the document that the key finds there; "" is none.
 func (s *side) idOn(ctx context.Context, key string) (string, error) {
 	p := newProbe(s)
 	defer p.free()

@@ -226,7 +226,6 @@ func (e *Engine) Run(ctx context.Context, pairs []Pair) (*Report, error) {
 	return e.report(begin, cols), nil
 }
 
-// compare plans and compares the collections one after the other, and closes recheck.ended.
 func (e *Engine) compare(ctx context.Context, cols []*collection) error {
 	defer close(e.recheck.ended)
 	g, ctx := errgroup.WithContext(ctx)

@@ -134,8 +134,9 @@ func (a *answer) take(doc []byte) error {
 		return nil
 	}
 	if a.docs[i] != nil && a.of.Name != "" {
-		err := fmt.Errorf("%s.%s, _id %s: %w", a.of.DB, a.of.Name, bsonraw.IDText(bsonraw.IDOf(doc)), ErrTwice)
-		return mongo.WithHint(err, "a replica set can have but one: give the others new _ids, or exclude the collection")
+		return mongo.WithHint(
+			fmt.Errorf("%s.%s, _id %s: %w", a.of.DB, a.of.Name, bsonraw.IDText(bsonraw.IDOf(doc)), ErrTwice),
+			"a replica set can have but one: give the others new _ids, or exclude the collection")
 	}
 	a.docs[i] = bytes.Clone(doc)
 	a.bytes += len(doc)

@@ -27,7 +27,6 @@ type feed struct {
 	goOn  chan struct{}     // one token: the part may bring its next batch
 	ask   chan mongo.OpTime // the newest time to pass, at most one
 
-	// queue has what was not passed on, in order, without copying.
 	queue []segment
 	bytes int64 // of queue
 	// ends are where the part's batches end, with the positions to resume from. The first is the
@@ -78,7 +77,6 @@ func (f *feed) run(ctx context.Context, to chan<- arrival) error {
 	return fmt.Errorf("%s: %w", f.part.Name, err)
 }
 
-// advance makes the part pass the requested times.
 func (f *feed) advance(ctx context.Context) error {
 	for {
 		select {
@@ -169,7 +167,6 @@ func (f *feed) add(b *stream.Batch, done mongo.OpTime) {
 	}
 }
 
-// without returns the events after a position, mostly all.
 func without(events []stream.Event, done mongo.OpTime) []stream.Event {
 	for i := range events {
 		if !done.Before(events[i].At) {
@@ -229,7 +226,6 @@ func (f *feed) take(until mongo.OpTime, bytes int64) ([]stream.Event, int64) {
 	return events, sum
 }
 
-// resume is where the part resumes for a consumer that has everything up to at.
 func (f *feed) resume(at mongo.OpTime) stream.Position {
 	n := 0
 	for n+1 < len(f.ends) && !at.Before(f.ends[n+1].At) {

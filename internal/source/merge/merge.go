@@ -132,9 +132,8 @@ type merger struct {
 	from mongo.OpTime // where the run began: what is at or before it comes again
 	end  mongo.OpTime // End of the last batch
 
-	out   stream.Batch
-	bytes int64 // of the events of out
-	// capacity is that of the next events.
+	out      stream.Batch
+	bytes    int64 // of the events of out
 	capacity int
 	// last is the position of the newest event passed on or in out, with all before it.
 	last mongo.OpTime
@@ -181,7 +180,6 @@ func (m *merger) arrived(a arrival) error {
 	return nil
 }
 
-// grant lets parts with room read on, and those that others wait for.
 func (m *merger) grant() error {
 	blocking := m.blocking()
 	for _, f := range m.feeds {
@@ -259,8 +257,7 @@ func (m *merger) forward(ctx context.Context) error {
 	return m.flush(ctx, m.floor(), false)
 }
 
-// until is the last position up to which the first feed's events precede all that others have or
-// may have.
+// until is the last position at which the first feed's events precede all others.
 func (m *merger) until(first *feed) mongo.OpTime {
 	until := first.lets(first)
 	for _, f := range m.feeds {
@@ -285,8 +282,7 @@ func (m *merger) until(first *feed) mongo.OpTime {
 	return until
 }
 
-// complete is the position up to which everything is passed on when the event at position at is the
-// last one.
+// complete is the position up to which everything is passed on after the event at at.
 func (m *merger) complete(at mongo.OpTime) mongo.OpTime {
 	for _, f := range m.feeds {
 		if ev := f.next(); ev != nil && !at.Before(ev.At) || f.floor.Before(at) {
@@ -304,7 +300,6 @@ func (m *merger) floor() mongo.OpTime {
 	return floor
 }
 
-// flush passes on what is in order, everything up to complete.
 func (m *merger) flush(ctx context.Context, complete mongo.OpTime, more bool) error {
 	b := m.out
 	b.Start, b.End, b.More = m.end, mongo.MaxOpTime(m.end, complete), more

@@ -61,7 +61,6 @@ type Spool struct {
 	torn     bool     // behind the newest segment's records lies what a failed write left
 }
 
-// segment is a file of records. The spool's mutex guards it.
 type segment struct {
 	number      uint64
 	first, last uint64
@@ -139,7 +138,6 @@ func (s *Spool) own() error {
 	return syncDir(s.dir)
 }
 
-// list returns the numbers of the segments on disk in order.
 func (s *Spool) list() ([]uint64, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -291,7 +289,6 @@ func noSpace(err error) error {
 	return err
 }
 
-// roll opens a segment with room for r.
 func (s *Spool) roll(r Record) error {
 	n := len(s.segments)
 	if s.file != nil && (s.segments[n-1].size == 0 || s.segments[n-1].size+r.size() <= s.opt.SegmentBytes) {

@@ -105,7 +105,6 @@ func KeyOf(id bsoncore.Value) Key {
 	return Key(h.Sum(nil)[:16])
 }
 
-// letterID is the same for repeated refusals.
 func letterID(job string, l Letter) string {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:%s", len(l.NS), l.NS)

@@ -154,7 +154,6 @@ func (d stored) update() bson.D {
 	return u
 }
 
-// update is the command of one statement with options.
 func update(coll, id string, change bson.D, more ...bson.E) bson.D {
 	return bson.D{{Key: "update", Value: coll}, {Key: "updates", Value: bson.A{
 		append(bson.D{{Key: "q", Value: byID(id)}, {Key: "u", Value: change}}, more...)}}}
@@ -258,7 +257,6 @@ func (k *keptInMongo) updateAll(ctx context.Context, filter, set bson.D) error {
 	return err
 }
 
-// run sends commands as durably as data.
 func (k *keptInMongo) run(ctx context.Context, cmds ...bson.D) error {
 	failpoint.Hit("letter.before")
 	defer failpoint.Hit("letter.after")

@@ -93,7 +93,6 @@ func (c *cases) remove(one *Case) {
 	c.n.Add(-1)
 }
 
-// room fails if one more document is too many.
 func (c *cases) room(l *Letter, what, hint string) error {
 	if c.n.Load() < maxDisputes {
 		return nil
@@ -141,7 +140,6 @@ func Over(keep Keeper, job string) *Store {
 	return s
 }
 
-// fill replaces the known cases.
 func (s *Store) fill(list []Case) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,8 +221,6 @@ func (s *Store) Disputed(ns string, id bsoncore.Value) bool {
 	return ok
 }
 
-// due returns at most limit dead letters that can be decided when the target is at a position of
-// the source.
 func (s *Store) due(applied mongo.OpTime, limit int) (ids []string) {
 	if s.none() {
 		return nil
@@ -327,7 +323,7 @@ func (s *Store) Commands(l *Letter) []bson.D {
 	return commands(s.job, l)
 }
 
-// name sets the ID of a dead letter, the same for a document in dispute.
+// name keeps the ID of a document in dispute.
 func (s *Store) name(l *Letter) {
 	if l.ID != "" {
 		return
@@ -440,7 +436,6 @@ func (s *Store) Dropped(ctx context.Context, ns string) error {
 	return s.reload(ctx, s.keep.SettleAll(ctx, ns, droppedOnSource, mongo.OpTime{}), "settle dead letters of %s", ns)
 }
 
-// reload loads all cases after a change of many, unless that failed.
 func (s *Store) reload(ctx context.Context, err error, what string, args ...any) error {
 	if err != nil {
 		return mongo.Wrap(err, what, args...)
