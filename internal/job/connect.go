@@ -36,7 +36,8 @@ type connected struct {
 }
 
 // connect opens both sides at once, or returns an error with none open.
-func connect(ctx context.Context, spec *Spec, reading, writing mongo.Options, o shards.Options) (c connected, err error) {
+func connect(ctx context.Context, spec *Spec, reading, writing mongo.Options,
+	o shards.Options) (c connected, err error) {
 	if reading.ReadPreference, err = mongo.ParseReadPreference(spec.ReadPreference, spec.ReadTags); err != nil {
 		return c, err
 	}

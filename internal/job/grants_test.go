@@ -35,8 +35,9 @@ func TestGrantsOfRevoked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		w := &assigner{throttle: throttle{pace.New(pace.Rates{Docs: 1}), pace.NewGate(pace.Normal), pace.NewGate(pace.Normal)},
-			counted: map[string][]int64{}, grants: map[grantOf]chan struct{}{}, log: slog.New(slog.DiscardHandler)}
+		gates := throttle{pace.New(pace.Rates{Docs: 1}), pace.NewGate(pace.Normal), pace.NewGate(pace.Normal)}
+		w := &assigner{throttle: gates, counted: map[string][]int64{}, grants: map[grantOf]chan struct{}{},
+			log: slog.New(slog.DiscardHandler)}
 		answers := make(chan func(context.Context, []byte) []byte, 1)
 		offer := assign.Offer{Version: "test", Lease: time.Minute,
 			Serve: func(ctx context.Context, answer func(context.Context, []byte) []byte) error {

@@ -141,7 +141,10 @@ func (d stored) update() bson.D {
 	if err != nil {
 		return bson.D{{Key: "$set", Value: d}} // it is no BSON, and fails where it is sent
 	}
-	unset := bson.M{"documentId": "", "document": "", "index": "", "source": "", "uuid": "", "targetUuid": "", "otherId": ""}
+	unset := bson.M{}
+	for _, optional := range []string{"documentId", "document", "index", "source", "uuid", "targetUuid", "otherId"} {
+		unset[optional] = ""
+	}
 	var set bson.D
 	for _, f := range fields[1:] { // without _id; a document's bytes stay as they are
 		set = append(set, bson.E{Key: f.Key(), Value: f.Value()})
