@@ -3,7 +3,6 @@ package copy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -103,8 +102,6 @@ func (s *slice) assignable() bool {
 	return s.st.Of > 1 && s.st.Strategy.Resumable() && !c.serial() && c.Range == nil && !c.alone.Load()
 }
 
-var errNotOurs = errors.New("what was reported is of another slice than the one that was assigned")
-
 // Advance records the progress of the slice and returns how much it adds. st is the slice as
 // assigned, with a position up to which the target has acknowledged everything, in the term that
 // the store knows.
@@ -115,7 +112,8 @@ func (a *Assignment) Advance(st scan.Slice) (docs, bytes int64, err error) {
 	now := &s.st
 	switch {
 	case !sameSlice(&st, now):
-		return 0, 0, fmt.Errorf("slice %d of %d of %s: %w", now.N+1, now.Of, s.c.Source.NS, errNotOurs)
+		return 0, 0, fmt.Errorf("slice %d of %d of %s: what was reported is of another slice than the one that was assigned",
+			now.N+1, now.Of, s.c.Source.NS)
 	case now.Done || st.Docs < now.Docs:
 		return 0, 0, nil // reported before
 	}

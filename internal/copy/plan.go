@@ -129,8 +129,11 @@ func (r *reader) cut(ctx context.Context, c *collection) ([]scan.Slice, error) {
 		strategy = scan.ByID
 	}
 	n := 1
-	if c.Source.Bytes > r.e.opts.SmallBytes {
-		n = r.sliceCount(c)
+	if o := &r.e.opts; c.Source.Bytes > o.SmallBytes {
+		// Readers share them and a crash loses little, but each is worth a cursor. A sample above
+		// 5 % of the documents would read the whole collection.
+		enough := max(c.Source.Bytes/o.SliceBytes, min(int64(o.Readers)*4, c.Source.Bytes/o.SmallBytes))
+		n = int(max(min(enough, maxSlices, c.Source.Count/(25*2)), 1))
 	}
 	bounds, served, err := r.Cut(ctx, &c.Source, strategy, n)
 	if err != nil {
@@ -143,14 +146,6 @@ func (r *reader) cut(ctx context.Context, c *collection) ([]scan.Slice, error) {
 		r.e.opts.Log.Warn("the source gives no sample; the collection is copied as one slice", "collection", c.Source.NS)
 	}
 	return r.fresh(c, served, bounds), nil
-}
-
-// sliceCount lets readers share and a crash lose little, with slices worth a cursor.
-func (r *reader) sliceCount(c *collection) int {
-	o := r.e.opts
-	n := max(c.Source.Bytes/o.SliceBytes, min(int64(o.Readers)*4, c.Source.Bytes/o.SmallBytes))
-	// A sample above 5 % of the documents would read the whole collection.
-	return int(max(min(n, maxSlices, c.Source.Count/(25*2)), 1))
 }
 
 // newestPlans returns per collection the slices of its newest plan, in order, if complete.

@@ -2,7 +2,6 @@ package precheck
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -54,7 +53,8 @@ func (p changes) oplogWindow(ctx context.Context) error {
 
 // spool checks the directory for changes that the oplog may lose during the copy.
 func (p changes) spool(context.Context) error {
-	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || p.spooled() {
+	over := p.plan.Resumes && p.plan.ResumePhase != state.PhaseIndexing && p.plan.ResumePhase.AfterCopy()
+	if p.Source.Info.Kind != mongo.KindReplicaSet || p.Mode == state.ModeIncremental || p.WarnWindow <= 0 || over {
 		return nil
 	}
 	dir, free, want, enabled, err := p.Spool.Check()
@@ -71,9 +71,4 @@ func (p changes) spool(context.Context) error {
 		p.ok("spool", "%s free in %s", humanize.Bytes(free), dir)
 	}
 	return nil
-}
-
-func (p changes) spooled() bool {
-	return p.plan.Resumes && slices.Contains([]state.Phase{state.PhaseOverlap, state.PhaseFollowing, state.PhaseFinalizing,
-		state.PhaseFinalized}, p.plan.ResumePhase)
 }

@@ -154,7 +154,12 @@ func (p asker) desired(ctx context.Context, colls []schema.Collection) (s shardi
 		return s, err
 	}
 	s.silent = p.silentRouters(ctx)
-	return s, p.zonesOf(ctx, &s, targets)
+	if p.Source.Info.Kind == mongo.KindSharded {
+		if s.zones, err = placing.Zones(ctx, p.Target, targets); err == nil {
+			s.from, err = placing.Shards(ctx, p.Source)
+		}
+	}
+	return s, err
 }
 
 func (p asker) silentRouters(ctx context.Context) (silent []string) {
@@ -180,17 +185,6 @@ func (p asker) silentRouters(ctx context.Context) (silent []string) {
 	wg.Wait()
 	slices.Sort(silent)
 	return silent
-}
-
-func (p asker) zonesOf(ctx context.Context, s *sharding, targets []string) (err error) {
-	if p.Source.Info.Kind != mongo.KindSharded {
-		return nil
-	}
-	if s.zones, err = placing.Zones(ctx, p.Target, targets); err != nil {
-		return err
-	}
-	s.from, err = placing.Shards(ctx, p.Source)
-	return err
 }
 
 // ask runs question in a goroutine of g. The returned function is valid after g.Wait.

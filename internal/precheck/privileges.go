@@ -352,15 +352,13 @@ func (p privilege) covers(ns string) bool {
 
 func orAny(have *string, want string) bool { return have == nil || *have == "" || *have == want }
 
-func (p privilege) allows(action string) bool {
-	return slices.Contains(p.Actions, action) || slices.Contains(p.Actions, "anyAction")
-}
-
 // grants are nil without access control.
 type grants []privilege
 
 func (g grants) may(action, ns string) bool {
-	return g == nil || slices.ContainsFunc(g, func(p privilege) bool { return p.covers(ns) && p.allows(action) })
+	return g == nil || slices.ContainsFunc(g, func(p privilege) bool {
+		return p.covers(ns) && (slices.Contains(p.Actions, action) || slices.Contains(p.Actions, "anyAction"))
+	})
 }
 
 func grantsOf(ctx context.Context, c *mongo.Cluster) (grants, error) {

@@ -191,7 +191,8 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 		}},
 		{Key: "cursor", Value: bson.D{{Key: "batchSize", Value: size}}},
 	}), 0, func(doc []byte) error {
-		if id := bsonraw.IDOf(doc); !excluded(id) {
+		id := bsonraw.IDOf(doc) // servers refuse bounds at the very ends
+		if id.Type != 0 && id.Type != bsoncore.TypeMinKey && id.Type != bsoncore.TypeMaxKey {
 			v := bsonraw.RawValue(id)
 			if len(ids) == 0 || !ids[len(ids)-1].Equal(v) { // equal neighbours are one bound
 				ids = append(ids, bson.RawValue{Type: v.Type, Value: bytes.Clone(v.Value)})
@@ -200,10 +201,6 @@ func (r *Reader) sample(ctx context.Context, c *schema.Collection, name string, 
 		return nil
 	})
 	return ids, err
-}
-
-func excluded(id bsoncore.Value) bool {
-	return id.Type == 0 || id.Type == bsoncore.TypeMinKey || id.Type == bsoncore.TypeMaxKey
 }
 
 // locate finds the record ids of the documents that still have these _ids.

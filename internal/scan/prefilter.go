@@ -35,11 +35,6 @@ const (
 	leastRate = 0.005
 )
 
-func newPrefiltering(s *Prefilter, batch int) *prefiltering {
-	span := 8 * float64(batch)
-	return &prefiltering{Prefilter: *s, span: span, rate: max(leastRate, 1/span), most: float64(batch) / 4}
-}
-
 func (s *prefiltering) filter(upper bson.Raw) bson.D {
 	of := bson.A{s.Filter, bson.D{{Key: "$sampleRate", Value: s.rate}}}
 	if len(upper) > 0 {

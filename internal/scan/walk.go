@@ -89,7 +89,9 @@ func (r *Reader) Walk(c *schema.Collection, s *Slice, want Want) *Walk {
 	w.floor = Record(w.at)
 	w.start, w.token = w.floor, w.floor
 	if s.Strategy == ByRecord && want.Prefilter != nil && !want.IDsOnly {
-		w.prefilter = newPrefiltering(want.Prefilter, want.Batch)
+		batch := float64(want.Batch)
+		w.prefilter = &prefiltering{Prefilter: *want.Prefilter, span: 8 * batch, rate: max(leastRate, 1/(8*batch)),
+			most: batch / 4}
 	}
 	if s.Strategy != ByRecord && len(s.Position) > 0 {
 		w.first = true
@@ -120,8 +122,9 @@ func (w *Walk) Next(ctx context.Context) (*Part, error) {
 // owned then, even if a chunk moves before Next.
 func (w *Walk) Open(ctx context.Context) error {
 	for {
-		err := w.begin(ctx)
+		b, err := w.open(ctx, true)
 		if err == nil {
+			w.over = b.Done
 			return nil
 		}
 		w.Close(ctx)
@@ -131,17 +134,16 @@ func (w *Walk) Open(ctx context.Context) error {
 	}
 }
 
-func (w *Walk) begin(ctx context.Context) error {
+// open opens a cursor; empty asks for no documents yet.
+func (w *Walk) open(ctx context.Context, empty bool) (b *wire.Batch, err error) {
 	w.token = w.start
 	cmd := w.command()
-	batch := slices.IndexFunc(cmd, func(e bson.E) bool { return e.Key == "batchSize" })
-	cmd[batch].Value = 0
-	db, _ := mongo.SplitNS(w.c.DataNS())
-	cur, b, err := w.r.open(ctx, db, cmd, w.want.Batch)
-	if err == nil {
-		w.cur, w.over = cur, b.Done
+	if empty {
+		cmd[slices.IndexFunc(cmd, func(e bson.E) bool { return e.Key == "batchSize" })].Value = 0
 	}
-	return err
+	db, _ := mongo.SplitNS(w.c.DataNS())
+	w.cur, b, err = w.r.open(ctx, db, cmd, w.want.Batch)
+	return b, err
 }
 
 // Close closes the cursor, also after ctx has ended.
@@ -191,9 +193,7 @@ func (w *Walk) step(ctx context.Context) (*Part, error) {
 	var b *wire.Batch
 	var err error
 	if w.cur == nil {
-		w.token = w.start
-		db, _ := mongo.SplitNS(w.c.DataNS())
-		w.cur, b, err = w.r.open(ctx, db, w.command(), w.want.Batch)
+		b, err = w.open(ctx, false)
 	} else {
 		w.cur.Limit(w.wanted())
 		b, err = w.r.next(ctx, w.cur)
@@ -421,13 +421,15 @@ func (w *Walk) moved(rid int64) {
 	}
 }
 
-// eachMapped is Each of mapped documents, which are mapped once.
-func (p *Part) eachMapped(fn func(doc []byte) error) error {
+// Each calls fn with the part's documents that are kept, as mapped: they are mapped once. Others
+// alias the reply.
+func (p *Part) Each(fn func(doc []byte) error) error {
+	if p.mapping == nil {
+		return p.eachKept(fn)
+	}
 	if p.mapped == nil {
-		one := *p
-		one.mapping = nil
 		all, ends := make([]byte, 0, p.Size), make([]int, 0, p.Docs)
-		err := one.Each(func(doc []byte) (err error) {
+		err := p.eachKept(func(doc []byte) (err error) {
 			before := len(all)
 			if all, err = p.mapping(all, doc); len(all) > before {
 				ends = append(ends, len(all))
@@ -451,32 +453,20 @@ func (p *Part) eachMapped(fn func(doc []byte) error) error {
 	return nil
 }
 
-// Each calls fn with the part's documents that are kept, as mapped. Others alias the reply.
-func (p *Part) Each(fn func(doc []byte) error) error {
-	if p.mapping != nil {
-		return p.eachMapped(fn)
-	}
-	if keep := p.keep; keep != nil {
-		all := *p
-		all.keep = nil
-		return all.Each(func(doc []byte) error {
-			if !keep(doc) {
-				return nil
-			}
-			return fn(doc)
-		})
-	}
-	if p.entire {
+func (p *Part) eachKept(fn func(doc []byte) error) error {
+	if p.entire && p.keep == nil {
 		return p.batch.Each(fn)
 	}
 	i := -1 - p.from
 	return p.batch.Each(func(doc []byte) error {
-		i++
-		if i < 0 || i >= p.Docs {
+		if i++; !p.entire && (i < 0 || i >= p.Docs) {
 			return nil
 		}
 		if p.records {
 			doc = withoutRecord(doc)
+		}
+		if p.keep != nil && !p.keep(doc) {
+			return nil
 		}
 		return fn(doc)
 	})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -194,11 +195,7 @@ const (
 
 // AfterCopy reports whether the copy is complete.
 func (p Phase) AfterCopy() bool {
-	switch p {
-	case PhaseIndexing, PhaseOverlap, PhaseFollowing, PhaseFinalizing, PhaseFinalized:
-		return true
-	}
-	return false
+	return slices.Contains([]Phase{PhaseIndexing, PhaseOverlap, PhaseFollowing, PhaseFinalizing, PhaseFinalized}, p)
 }
 
 // PositionFields returns the fields of a job's document for a position.

@@ -177,16 +177,12 @@ func (c *collection) which(ctx context.Context, i int, ids []bson.RawValue, and 
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	cur, err := c.ids(ctx, i, append(bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, and...))
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = cur.Close(context.WithoutCancel(ctx)) }()
+	docs, err := mongo.ReadAll[bson.Raw](ctx, "read _ids")(
+		c.ids(ctx, i, append(bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: ids}}}}, and...)))
 	has := map[string]bool{}
-	for cur.Next(ctx) {
-		has[delta.KeyOf(bsonraw.IDOf(cur.Current))] = true
+	for _, doc := range docs {
+		has[delta.KeyOf(bsonraw.IDOf(doc))] = true
 	}
-	there := slices.DeleteFunc(slices.Clone(ids),
-		func(id bson.RawValue) bool { return !has[delta.KeyOf(bsonraw.FromRaw(id))] })
-	return there, cur.Err()
+	return slices.DeleteFunc(slices.Clone(ids),
+		func(id bson.RawValue) bool { return !has[delta.KeyOf(bsonraw.FromRaw(id))] }), err
 }

@@ -123,7 +123,11 @@ func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error
 	if !c.pair.History && from.order != scan.ByKey && (other.order == scan.ByKey || other.Bytes > from.Bytes) {
 		from, other = other, from
 	}
-	n := min(max(from.Bytes/c.e.o.RangeBytes+1, c.e.o.leastRanges()), maxRanges, from.Count/2)
+	n := from.Bytes/c.e.o.RangeBytes + 1
+	if c.e.o.sampled() { // a share of them is to be close to the desired one
+		n = max(n, int64(math.Ceil(2/c.e.o.Share)))
+	}
+	n = min(n, maxRanges, from.Count/2)
 	collation := func(s *side) []byte { return s.Options.Lookup("collation").Value }
 	if n < 2 || other.order == scan.Sorted ||
 		from.exists && other.exists && !bytes.Equal(collation(from), collation(other)) {
@@ -139,15 +143,6 @@ func (c *collection) bounds(ctx context.Context) (bounds []scan.Bound, err error
 }
 
 func (o *Options) sampled() bool { return o.Share > 0 && o.Share < 1 }
-
-// leastRanges is the least number of ranges of a collection, so that a share of them is close to
-// the desired one.
-func (o *Options) leastRanges() int64 {
-	if !o.sampled() {
-		return 1
-	}
-	return int64(math.Ceil(2 / o.Share))
-}
 
 // sample draws the share of ranges that are compared, at least one.
 func (o *Options) sample(all []scan.Slice) []scan.Slice {

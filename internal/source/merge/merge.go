@@ -305,21 +305,15 @@ func (m *merger) flush(ctx context.Context, complete mongo.OpTime, more bool) er
 	b.Start, b.End, b.More = m.end, mongo.MaxOpTime(m.end, complete), more
 	b.Partial = b.End.Before(m.last) // also where the rest is still to come
 	b.EventBytes = int(m.bytes)
-	b.Mark = m.mark(b.End)
-	for _, f := range m.feeds {
+	marks := make([]partMark, len(m.feeds))
+	for i, f := range m.feeds {
+		marks[i] = markOf(f.part.Name, f.resume(b.End))
 		b.More = b.More || f.more || f.next() != nil
 	}
+	b.Mark = encode(marks)
 	m.capacity = min(len(b.Events)+len(b.Events)/8+1, 1<<16)
 	m.out, m.bytes, m.end = stream.Batch{}, 0, b.End
 	return m.emit(ctx, &b)
-}
-
-func (m *merger) mark(at mongo.OpTime) string {
-	marks := make([]partMark, len(m.feeds))
-	for i, f := range m.feeds {
-		marks[i] = markOf(f.part.Name, f.resume(at))
-	}
-	return encode(marks)
 }
 
 // keepUp makes parts that are behind pass the newest time, and notes the last one. An undecided

@@ -178,17 +178,10 @@ func (s *Store) Load(ctx context.Context, prepare bool) error {
 }
 
 func (st *Stats) count(s State, n int64) {
-	switch s {
-	case Undecided:
-		st.Undecided += n
-	case Open:
-		st.Open += n
-	case Settled:
-		st.Settled += n
-	case Removed:
-		st.Removed += n
-	case Unmapped:
-		st.Unmapped += n
+	fields := map[State]*int64{Undecided: &st.Undecided, Open: &st.Open, Settled: &st.Settled, Removed: &st.Removed,
+		Unmapped: &st.Unmapped}
+	if f := fields[s]; f != nil {
+		*f += n
 	}
 }
 
