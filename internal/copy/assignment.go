@@ -152,16 +152,11 @@ func (a *Assignment) Return(alone bool) {
 	}
 }
 
-// Assigner assigns slices of another engine's run to this one.
-type Assigner interface {
-	// NextSlice waits for a slice, with its task; nil means that there are no more. Several
-	// goroutines call it.
-	NextSlice(ctx context.Context) (*scan.Slice, Task, error)
-}
-
-// Assist copies slices of another engine's run, from the same member, until there are no more. The
-// engine's store reports their progress. An error leaves slices undone.
-func (e *Engine) Assist(ctx context.Context, member scan.Member, from Assigner) error {
+// Assist copies slices of another engine's run, from the same member. next waits for one, with its
+// task; nil means that there are no more. Several goroutines call it. The engine's store reports
+// their progress. An error leaves slices undone.
+func (e *Engine) Assist(ctx context.Context, member scan.Member,
+	next func(ctx context.Context) (*scan.Slice, Task, error)) error {
 	r := newRun(e)
 	r.member = member
 	close(r.ready)
@@ -172,7 +167,7 @@ func (e *Engine) Assist(ctx context.Context, member scan.Member, from Assigner) 
 		defer close(written)
 		return r.transfer(gctx, func(ctx context.Context, w worker) (bool, error) {
 			return r.reading(ctx, w, func(ctx context.Context, rd *reader) (bool, error) {
-				st, t, err := from.NextSlice(ctx)
+				st, t, err := next(ctx)
 				if err != nil || st == nil {
 					return false, err
 				}

@@ -300,13 +300,36 @@ func (a *assistant) work(ctx context.Context) error {
 	return g.Wait()
 }
 
+// from copies slices of a shard, or of a replica set. What the shard owns is as of now: the owner of
+// the job noted the versions from before the copy, and reads again what has moved since.
 func (a *assistant) from(ctx context.Context, shard string, src *mongo.Cluster, o copy.Options) error {
-	at := &assistedShard{assistant: a, shard: shard, queue: a.Group(shard), owned: map[string]*ownership.Filter{}}
-	first, err := at.queue.First(ctx)
+	queue := a.Group(shard)
+	first, err := queue.First(ctx)
 	if err != nil || first == nil {
 		return err
 	}
-	return copy.New(src, a.dst, a, o).Assist(ctx, first.Member, at)
+	var mu sync.Mutex
+	owned := map[string]*ownership.Filter{} // of collections, by UUID
+	return copy.New(src, a.dst, a, o).Assist(ctx, first.Member, func(ctx context.Context) (*scan.Slice, copy.Task, error) {
+		one, err := queue.Next(ctx)
+		if one == nil {
+			return nil, copy.Task{}, err
+		}
+		t := copy.Task{Source: one.Source, Route: a.Made.Route(one.Source.NS).To(one.Target), Key: one.Key, Part: one.Part}
+		switch id := string(one.Source.UUID.Data); {
+		case one.Part == "":
+		case a.shards == nil:
+			err = fmt.Errorf("%w: a slice is of a shard, but its source is no sharded cluster", assign.ErrUnfit)
+		default:
+			mu.Lock()
+			defer mu.Unlock()
+			if owned[id] == nil {
+				owned[id] = a.shards.Owned(shard, one.Source.UUID)
+			}
+			t.Owned = owned[id]
+		}
+		return &one.Slice, t, err
+	})
 }
 
 func (a *assistant) connect(ctx context.Context) (err error) {
@@ -365,43 +388,6 @@ func (a *assistant) admit(ctx context.Context, conn *wire.Conn) error {
 		return assign.Refusal("it has gone on without this worker")
 	}
 	return nil
-}
-
-type assistedShard struct {
-	*assistant
-	shard string
-	queue *assign.Group[copyTerms, copy.Unit]
-
-	looking sync.Mutex
-	owned   map[string]*ownership.Filter // of collections, by UUID
-}
-
-// NextSlice implements copy.Assigner: it requests a slice.
-func (at *assistedShard) NextSlice(ctx context.Context) (*scan.Slice, copy.Task, error) {
-	one, err := at.queue.Next(ctx)
-	if one == nil {
-		return nil, copy.Task{}, err
-	}
-	t := copy.Task{Source: one.Source, Route: at.Made.Route(one.Source.NS).To(one.Target), Key: one.Key, Part: one.Part}
-	if one.Part != "" {
-		t.Owned, err = at.ownedOf(one.Source.UUID)
-	}
-	return &one.Slice, t, err
-}
-
-// ownedOf filters by what the shard owns now. The owner of the job noted the versions from before
-// the copy, and reads again what has moved since.
-func (at *assistedShard) ownedOf(uuid bson.Binary) (*ownership.Filter, error) {
-	if at.shards == nil {
-		return nil, fmt.Errorf("%w: a slice is of a shard, but its source is no sharded cluster", assign.ErrUnfit)
-	}
-	at.looking.Lock()
-	defer at.looking.Unlock()
-	id := string(uuid.Data)
-	if at.owned[id] == nil {
-		at.owned[id] = at.shards.Owned(at.shard, uuid)
-	}
-	return at.owned[id], nil
 }
 
 func (a *assistant) grant(ctx context.Context, docs, bytes int64) error {
